@@ -1,4 +1,4 @@
-//! `#[derive(Module)]`: from the fields of a struct to the visit of its parameters and buffers.
+//! `#[derive(Module)]`: generates the visit of the parameters and buffers of a type.
 
 use proc_macro2::TokenStream;
 use quote::{ToTokens, format_ident, quote};
@@ -54,7 +54,7 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
             let arms = arms.collect::<Result<Vec<_>>>()?;
             quote!(match self { #(#arms)* })
         }
-        Data::Union(data) => return Err(Error::new(data.union_token.span, "a module is a struct or an enum")),
+        Data::Union(data) => return Err(Error::new(data.union_token.span, "a module must be a struct or an enum")),
     };
     bound_parameters(&mut input, &module)?;
     let name = &input.ident;
@@ -70,7 +70,7 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     })
 }
 
-/// One visit a field that is not skipped. `place` says how the field is reached, by name or position.
+/// Generates one visit for each field that is not skipped. `place` is the expression that accesses a field.
 fn visits(
     module: &Path,
     fields: &Fields,
@@ -93,8 +93,8 @@ fn visits(
     Ok(visits)
 }
 
-/// `T: Module` for every type parameter that stands in a field that is visited and holds it; the others only have
-/// to be `Send + Sync`, as every module is.
+/// Adds the bound `T: Module` for every type parameter that is used in a visited field, and `Send + Sync` for the
+/// others, since every module has these bounds.
 fn bound_parameters(input: &mut DeriveInput, module: &Path) -> Result<()> {
     let fields: Vec<&Fields> = match &input.data {
         Data::Struct(data) => vec![&data.fields],
@@ -119,12 +119,12 @@ fn bound_parameters(input: &mut DeriveInput, module: &Path) -> Result<()> {
     Ok(())
 }
 
-/// `PhantomData<T>`, which holds no `T`.
+/// Returns true for `PhantomData<T>`, which contains no `T`.
 fn is_phantom(ty: &Type) -> bool {
     matches!(ty, Type::Path(ty) if ty.path.segments.last().is_some_and(|last| last.ident == "PhantomData"))
 }
 
-/// What `#[module(..)]` says.
+/// The arguments of `#[module(..)]`.
 #[derive(Default)]
 struct Arguments {
     skip: bool,
@@ -160,7 +160,7 @@ impl Arguments {
         Ok(arguments)
     }
 
-    /// Where `Module` and `Visitor` are found.
+    /// Returns the path of the module that contains `Module` and `Visitor`.
     fn module_path(self) -> Result<Path> {
         Ok(self.path.unwrap_or_else(|| parse_quote!(::pellucid::nn)))
     }

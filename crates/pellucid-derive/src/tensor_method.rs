@@ -1,5 +1,4 @@
-//! `#[tensor_method]`: from the function of an operation to the method of the same name. `#[operation]`: a function whose errors
-//! name it.
+//! `#[tensor_method]` generates the method of an operation; `#[operation]` sets the operation name in errors.
 
 use proc_macro2::TokenStream;
 use quote::quote;
@@ -7,10 +6,10 @@ use syn::{
     Error, FnArg, GenericArgument, ItemFn, Pat, PathArguments, Result, ReturnType, Type, parse2, spanned::Spanned,
 };
 
-/// The function, with every error of its body naming it: an operation that is composed of others reports their errors
-/// as its own.
+/// Expands `#[operation]`: every error of the body names the function, so that a composite operation reports the errors
+/// of its parts as its own.
 ///
-/// The body becomes an inner function. It is not a closure, because `#[track_caller]` does not pass through one.
+/// The body becomes an inner function and not a closure, because `#[track_caller]` has no effect through a closure.
 pub(crate) fn operation(item: TokenStream) -> Result<TokenStream> {
     named(&parse2(item)?)
 }
@@ -36,14 +35,14 @@ fn named(function: &ItemFn) -> Result<TokenStream> {
     })
 }
 
-/// The name of a parameter.
+/// Returns the name of a parameter.
 fn plain_name(parameter: &FnArg) -> Result<&syn::Ident> {
     match parameter {
         FnArg::Typed(typed) => match &*typed.pat {
             Pat::Ident(ident) => Ok(&ident.ident),
-            other => Err(Error::new(other.span(), "a parameter of an operation is a plain name")),
+            other => Err(Error::new(other.span(), "a parameter of an operation must be a plain name")),
         },
-        FnArg::Receiver(receiver) => Err(Error::new(receiver.span(), "an operation is a free function")),
+        FnArg::Receiver(receiver) => Err(Error::new(receiver.span(), "an operation must be a free function")),
     }
 }
 
@@ -54,7 +53,7 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     let name = &signature.ident;
     let mut parameters = signature.inputs.iter();
     if !matches!(parameters.next(), Some(FnArg::Typed(first)) if matches!(&*first.ty, Type::Reference(_))) {
-        return Err(Error::new(signature.span(), "an operation's first parameter is `&Tensor`"));
+        return Err(Error::new(signature.span(), "the first parameter of an operation must be `&Tensor`"));
     }
     let parameters: Vec<_> = parameters.collect();
     let arguments: Vec<_> = parameters.iter().map(|p| plain_name(p)).collect::<Result<_>>()?;
@@ -79,7 +78,7 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     })
 }
 
-/// `T` of `Result<T>`.
+/// Returns `T` of the return type `Result<T>`.
 fn value_type(output: &ReturnType) -> Result<&Type> {
     if let ReturnType::Type(_, ty) = output
         && let Type::Path(path) = &**ty
@@ -90,5 +89,5 @@ fn value_type(output: &ReturnType) -> Result<&Type> {
     {
         return Ok(value);
     }
-    Err(Error::new(output.span(), "an operation returns `Result<T>`"))
+    Err(Error::new(output.span(), "an operation must return `Result<T>`"))
 }

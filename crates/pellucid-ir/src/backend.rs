@@ -1,7 +1,7 @@
-//! What a device must be able to do, as traits; no implementation lives here.
+//! The interface of a device: traits without implementations.
 //!
-//! A backend runs kernel families over [`View`]s of [`Storage`]s. Storages are made without memory
-//! and get it at the first write, so that recording a list of kernels allocates nothing.
+//! A backend runs kernel families over [`View`]s of [`Storage`]s. A storage is created without memory and allocates it
+//! at the first write, so recording a list of kernels allocates nothing.
 
 use crate::borrow::{BorrowWord, Borrowed, Native, Version};
 use crate::dtype::DType;
@@ -15,20 +15,20 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Memory of a device, given when it is first needed and returned when it is dropped.
+/// Memory of a device, allocated when it is first needed and freed when the buffer is dropped.
 pub trait Buffer: Typed + Send + Sync {
-    /// The number of bytes, memory present or not.
+    /// Returns the size in bytes, whether allocated or not.
     fn bytes(&self) -> usize;
-    /// True once there is memory behind it.
+    /// Returns true once memory is allocated.
     fn is_allocated(&self) -> bool;
 }
 
-/// What knows its own type. Every type does, and none can say something else.
+/// A type that can be compared with a type id. The blanket implementation covers all types, so no type can override it.
 ///
-/// Every operand of every kernel is asked: [`Any`](std::any::Any) would answer with an id in memory, which is read
-/// back before it is written.
+/// Backends check the type of every operand of every kernel. [`Any`](std::any::Any) would return the id through memory
+/// and stall on store forwarding.
 pub trait Typed: 'static {
-    /// True if this is the type of `id`.
+    /// Returns true if `id` is the id of this type.
     fn is_of(&self, id: &TypeId) -> bool;
 }
 
@@ -39,12 +39,11 @@ impl<T: 'static> Typed for T {
     }
 }
 
-/// A buffer with the bookkeeping that every view of it shares.
+/// A buffer with the state that all views of it share.
 ///
-/// The **borrow word** counts readers, or marks one writer, while a kernel runs; the **version**
-/// counts the writes, so that autograd notices a saved value that has changed; **pending** names
-/// the list of recorded kernels that will fill it; **kept** counts the handles of recorded steps, which
-/// hold it for themselves.
+/// The **borrow word** counts readers, or marks one writer, while a kernel runs. The **version** counts writes, so that
+/// autograd detects a modified saved value. **pending** identifies the list of recorded kernels that will write the
+/// buffer. **kept** counts the handles that captured steps own.
 pub struct Storage<B: ?Sized = dyn Buffer> {
     version: Version,
     pending: AtomicU64,
@@ -54,7 +53,7 @@ pub struct Storage<B: ?Sized = dyn Buffer> {
 }
 
 impl<B: Buffer> Storage<B> {
-    /// A storage over `buffer`, at version 0.
+    /// Creates a storage over `buffer`, at version 0.
     #[inline]
     pub fn new(buffer: B) -> Storage<B> {
         let (version, pending) = (Version::default(), AtomicU64::new(READY));
@@ -62,31 +61,31 @@ impl<B: Buffer> Storage<B> {
     }
 }
 
-/// The value of [`Storage::pending`] when the contents are there.
+/// The value of [`Storage::pending`] if the contents are valid.
 pub const READY: u64 = 0;
-/// The value of [`Storage::pending`] when the contents will never be there.
+/// The value of [`Storage::pending`] if the contents will never be computed.
 pub const POISONED: u64 = u64::MAX;
 
 impl<B: Buffer + ?Sized> Storage<B> {
-    /// The buffer.
+    /// Returns the buffer.
     #[inline]
     pub fn buffer(&self) -> &B {
         &self.buffer
     }
 
-    /// The number of writes so far.
+    /// Returns the number of writes so far.
     #[inline]
     pub fn version(&self) -> u64 {
         self.version.get()
     }
 
-    /// Counts a write that was recorded. A write that runs is counted by the guard of its borrow words.
+    /// Counts a recorded write. The guard of the borrow words counts a write that runs.
     #[inline]
     pub fn bump(&self) {
         self.version.bump();
     }
 
-    /// [`READY`], [`POISONED`], or the number of the list whose kernels will fill the buffer.
+    /// Returns [`READY`], [`POISONED`], or the number of the recorded list whose kernels will write the buffer.
     #[inline]
     pub fn pending(&self) -> u64 {
         self.pending.load(Ordering::Acquire)
@@ -98,17 +97,17 @@ impl<B: Buffer + ?Sized> Storage<B> {
         self.pending.store(list, Ordering::Release);
     }
 
-    /// Says that so many handles of this storage are a recorded step's own.
+    /// Registers `handles` handles of this storage as owned by a captured step.
     pub fn keep(&self, handles: u32) {
         self.kept.fetch_add(handles, Ordering::Relaxed);
     }
 
-    /// Ends a [`Storage::keep`].
+    /// Reverts a [`Storage::keep`] of `handles` handles.
     pub fn end_keep(&self, handles: u32) {
         self.kept.fetch_sub(handles, Ordering::Relaxed);
     }
 
-    /// The number of handles that are recorded steps' own.
+    /// Returns the number of handles that captured steps own.
     #[inline]
     pub fn kept(&self) -> u32 {
         self.kept.load(Ordering::Relaxed)
@@ -145,77 +144,75 @@ borrowed! {
     Dense<'_>: self => self.storage;
 }
 
-/// An array as a kernel sees it. Shape and strides travel as arguments, never as device buffers.
+/// An operand of a kernel. Shape and strides are passed as arguments, never as device buffers.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
-    /// Where the elements lie.
+    /// The storage of the elements.
     pub storage: &'a Storage,
-    /// How they lie there; offset and strides in elements.
+    /// The layout in the storage; offset and strides in elements.
     pub layout: &'a Layout,
-    /// What they are.
+    /// The type of the elements.
     pub dtype: DType,
 }
 
-/// An array without gaps, or a single value that stands for one.
+/// A contiguous array, or a single value that broadcasts.
 #[derive(Clone, Copy, Debug)]
 pub struct Dense<'a> {
-    /// Where the elements lie.
+    /// The storage of the elements.
     pub storage: &'a Storage,
-    /// The first of them, in elements from the storage's start.
+    /// The position of the first element, in elements from the start of the storage.
     pub offset: usize,
-    /// There is only one.
+    /// The array is a single value.
     pub once: bool,
 }
 
-/// The operands of a map of `size` elements, all of them dense.
+/// The operands of a map over contiguous arrays of `size` elements.
 #[derive(Clone, Copy, Debug)]
 pub struct DenseMap<'a> {
-    /// The elements of every operand that is not a single value.
+    /// The number of elements of every operand that is not a single value.
     pub size: usize,
-    /// What is read.
+    /// The inputs.
     pub inputs: &'a [Dense<'a>],
-    /// What is written: of full size, and possibly one of the inputs.
+    /// The outputs, all of full size. An output may be one of the inputs.
     pub outputs: &'a [Dense<'a>],
 }
 
 impl<'a> DenseMap<'a> {
-    /// Inputs, then outputs.
+    /// Iterates over the inputs, then the outputs.
     pub fn operands(&self) -> impl Iterator<Item = &'a Dense<'a>> {
         self.inputs.iter().chain(self.outputs)
     }
 }
 
-/// How much memory a device's tensors use, in bytes.
+/// Memory statistics of a device, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryStats {
-    /// Held by live buffers (rounded up to their size classes).
+    /// Bytes of live buffers, rounded up to their size classes.
     pub in_use: usize,
-    /// The most that `in_use` has been.
+    /// The maximum of `in_use` so far.
     pub peak: usize,
-    /// Kept for reuse.
+    /// Bytes cached for reuse.
     pub cached: usize,
-    /// Kept by threads for what a kernel needs while it runs (tiles, panels); neither in use nor cached.
+    /// Bytes of per-thread scratch memory of kernels (tiles, panels); neither in use nor cached.
     pub scratch: usize,
-    /// Buffers given out so far.
+    /// The number of buffers allocated so far.
     pub allocations: u64,
-    /// How many of them had to be asked of the system.
+    /// The number of allocations that the cache could not serve.
     pub system_allocations: u64,
 }
 
 /// A device that runs kernels.
 ///
-/// The caller (the engine) has checked shapes and dtypes against the family's rule, holds the borrow
-/// words of every storage, and never passes an output that overlaps an input, except one that is the
-/// very same view (same storage, same layout).
+/// The caller (the engine) checks shapes and dtypes against the rule of the family and holds the borrow words of every
+/// storage. An output must not overlap an input, except as the same view (same storage, same layout).
 pub trait Backend: Send + Sync + 'static {
-    /// `cpu`, `wgpu:0`, `cuda:1`, ...
+    /// Returns the name of the device: `cpu`, `wgpu:0`, `cuda:1`, ...
     fn name(&self) -> &str;
-    /// A storage of `bytes` bytes, without memory until it is first written.
+    /// Creates a storage of `bytes` bytes, which has no memory until it is first written.
     fn storage(&self, bytes: usize) -> Result<Arc<Storage>>;
-    /// Runs one kernel, giving memory to outputs that have none.
+    /// Runs one kernel and allocates memory for outputs that have none.
     fn run(&self, kernel: &Kernel, inputs: &[View<'_>], outputs: &[View<'_>]) -> Result<()>;
-    /// Runs a [`Map`] of one output whose operands are all dense, over `size` elements: what `run`
-    /// does for it, where a shape would say nothing. The output may be one of the inputs.
+    /// Runs a [`Map`] with one output over contiguous operands of `size` elements. The output may be one of the inputs.
     fn map_dense(
         &self,
         program: &Arc<Program>,
@@ -226,12 +223,12 @@ pub trait Backend: Send + Sync + 'static {
     ) -> Result<()> {
         self.maps_dense(program, params, &[DenseMap { size, inputs, outputs: &[output] }])
     }
-    /// Runs one program over several sets of dense operands: the step of an optimizer over all its parameters. No
-    /// set writes what another one touches, so that their order means nothing.
+    /// Runs one program over several sets of contiguous operands, such as an optimizer step over all parameters. No set
+    /// writes an operand of another set, so the sets may run in any order.
     fn maps_dense(&self, program: &Arc<Program>, params: &Params, maps: &[DenseMap<'_>]) -> Result<()> {
         let absurd = |m: &DenseMap<'_>| m.operands().any(|d| d.offset.saturating_add(m.size) > isize::MAX as usize / 8);
         if maps.iter().any(absurd) {
-            return Err(Error::invalid(program.name, "an operand reaches beyond any memory"));
+            return Err(Error::invalid(program.name, "an operand ends beyond the address space"));
         }
         let kernel = Kernel::Map(Map { program: program.clone(), params: params.clone() });
         for map in maps {
@@ -247,7 +244,7 @@ pub trait Backend: Send + Sync + 'static {
         }
         Ok(())
     }
-    /// [`Backend::map_dense`] into a new storage, which holds the output and nothing else.
+    /// Runs [`Backend::map_dense`] into a new storage that holds only the output.
     fn map_new(
         &self,
         program: &Arc<Program>,
@@ -259,25 +256,25 @@ pub trait Backend: Send + Sync + 'static {
         self.map_dense(program, params, size, inputs, Dense { storage: &storage, offset: 0, once: false })?;
         Ok(storage)
     }
-    /// Copies host bytes to the start of a storage, giving it memory.
+    /// Copies host bytes to the start of a storage and allocates its memory if necessary.
     fn upload(&self, bytes: &[u8], to: &Storage) -> Result<()>;
-    /// Copies `into.len()` bytes of a storage, from byte `offset` on, to the host.
+    /// Copies `into.len()` bytes of a storage, starting at byte `offset`, to the host.
     fn download(&self, from: &Storage, offset: usize, into: &mut [u8]) -> Result<()>;
-    /// Waits until everything submitted so far is done.
+    /// Waits until all submitted work is done.
     fn synchronize(&self) -> Result<()>;
-    /// Makes a plan ready to be launched many times.
+    /// Compiles a plan for repeated launches.
     fn prepare(&self, plan: &Plan) -> Result<Box<dyn Prepared>>;
-    /// Memory in use.
+    /// Returns the memory statistics.
     fn memory_stats(&self) -> MemoryStats;
-    /// Limits the memory in use; `usize::MAX` for no limit.
+    /// Limits the memory in use; `usize::MAX` removes the limit.
     fn set_memory_cap(&self, bytes: usize);
     /// Returns cached memory to the system.
     fn trim(&self);
 }
 
-/// A plan made ready by its backend.
+/// A plan that its backend has compiled.
 pub trait Prepared: Send + Sync {
-    /// Runs every kernel of the plan, in order, over the storages of its slots
-    /// (`slots[i]` for slot `i`; their borrow words are held by the caller).
+    /// Runs every kernel of the plan in order. `slots[i]` is the storage of slot `i`; the caller holds the borrow
+    /// words.
     fn launch(&self, slots: &[Arc<Storage>]) -> Result<()>;
 }

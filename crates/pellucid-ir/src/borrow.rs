@@ -1,8 +1,8 @@
 //! The borrow protocol of storages: many readers or one writer while a kernel runs, and a count of the writes.
 //!
-//! A kernel holds the [`BorrowWord`]s of all its operands through a [`BorrowGuard`], which acquires all of them or none: two
-//! threads that want the same storages in different orders cannot block each other. A write is counted before its word
-//! is released, so that a reader that follows sees the [`Version`] that belongs to the contents.
+//! A kernel holds the [`BorrowWord`]s of all its operands through a [`BorrowGuard`], which acquires all of them or
+//! none: two threads that want the same storages in different orders cannot block each other. A write is counted before
+//! its word is released, so that a reader that follows sees the [`Version`] that belongs to the contents.
 //!
 //! The protocol takes its atomics as a type parameter: the tests run it with those of a model checker, which explores
 //! every interleaving of a few threads.
@@ -126,14 +126,14 @@ impl<A: Atomics> Default for BorrowWord<A> {
 }
 
 impl<A: Atomics> BorrowWord<A> {
-    /// Becomes one more reader; false if a writer holds the storage.
+    /// Registers one more reader; returns false if a writer holds the storage.
     #[inline]
     pub fn try_read(&self) -> bool {
         let one_more = |holders| (holders < WRITER - 1).then(|| holders + 1);
         self.0.fetch_update(Ordering::Acquire, Ordering::Relaxed, one_more).is_ok()
     }
 
-    /// Becomes the only writer; false if any thread holds the storage.
+    /// Registers the only writer; returns false if any thread holds the storage.
     #[inline]
     pub fn try_write(&self) -> bool {
         self.0.compare_exchange(0, WRITER, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -164,7 +164,7 @@ impl<A: Atomics> Default for Version<A> {
 }
 
 impl<A: Atomics> Version<A> {
-    /// The number of writes so far.
+    /// Returns the number of writes so far.
     #[inline]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -181,13 +181,13 @@ impl<A: Atomics> Version<A> {
 pub trait Borrowed {
     /// The atomics of the word.
     type Atomics: Atomics;
-    /// The borrow word of the storage.
+    /// Returns the borrow word of the storage.
     fn borrow_word(&self) -> &BorrowWord<Self::Atomics>;
-    /// The version of the storage.
+    /// Returns the version of the storage.
     fn version_word(&self) -> &Version<Self::Atomics>;
 }
 
-/// True if an operand of the list is in the storage with this word.
+/// Returns true if an operand of the list is in the storage with this word.
 #[inline]
 fn contains<V: Borrowed>(list: &[V], word: &BorrowWord<V::Atomics>) -> bool {
     list.iter().any(|v| ptr::eq(v.borrow_word(), word))
@@ -226,8 +226,8 @@ fn release<V: Borrowed>(inputs: &[V], outputs: &[V], count: usize) {
     }
 }
 
-/// The borrow words of a kernel's operands, held until the guard is dropped: of inputs as a reader, of outputs as the one writer.
-/// A storage that is an output too is held once.
+/// A guard that holds the borrow words of a kernel's operands until it is dropped: as a reader of inputs and as the
+/// only writer of outputs. A storage that is both an input and an output is held once.
 pub struct BorrowGuard<'v, V: Borrowed> {
     inputs: &'v [V],
     outputs: &'v [V],
@@ -245,7 +245,7 @@ impl<'v, V: Borrowed> BorrowGuard<'v, V> {
         }
     }
 
-    /// Acquires all words. `None`, and no word is held, if another thread holds one in conflict.
+    /// Acquires all words. Returns `None`, and holds no word, if another thread holds one in conflict.
     #[inline]
     pub fn try_acquire(inputs: &'v [V], outputs: &'v [V]) -> Option<BorrowGuard<'v, V>> {
         match try_all(inputs, outputs) {
@@ -271,7 +271,8 @@ impl<V: Borrowed> Drop for BorrowGuard<'_, V> {
     }
 }
 
-/// The borrow words of several sets of operands, of which the first of each set are overwritten; held until the guard is dropped.
+/// A guard that holds the borrow words of several sets of operands until it is dropped. The first operands of each set,
+/// the targets, are overwritten.
 pub struct BatchBorrowGuard<'v, V: Borrowed> {
     operands: &'v [V],
     set: usize,
@@ -280,8 +281,10 @@ pub struct BatchBorrowGuard<'v, V: Borrowed> {
 }
 
 impl<'v, V: Borrowed> BatchBorrowGuard<'v, V> {
-    /// Acquires the words of all sets of `set` operands, the first `targets` of each as the one writer. `None`, and no word is
-    /// held, if another thread holds one in conflict, or if a target is in the storage of another operand.
+    /// Acquires the words of all sets of `set` operands, the first `targets` of each as the only writer.
+    ///
+    /// Returns `None`, and holds no word, if another thread holds one in conflict, or if a target shares its storage
+    /// with another operand.
     pub fn try_acquire(operands: &'v [V], set: usize, targets: usize) -> Option<BatchBorrowGuard<'v, V>> {
         let mut guard = BatchBorrowGuard { operands, set, targets, acquired: 0 };
         for (k, operand) in operands.iter().enumerate() {

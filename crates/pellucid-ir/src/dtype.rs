@@ -1,8 +1,8 @@
-//! Data types: what one element of a tensor is, and how two types meet.
+//! Data types of tensor elements, and type promotion.
 //!
 //! # Promotion
 //!
-//! When an operation takes tensors of different dtypes, both are converted to their *join* first:
+//! If the operands of an operation have different dtypes, both are first converted to their *join*:
 //!
 //! |        | bool | u8  | i8  | i16 | i32 | i64 | f16 | bf16 | f32 | f64 |
 //! | ------ | ---- | --- | --- | --- | --- | --- | --- | ---- | --- | --- |
@@ -17,12 +17,10 @@
 //! | f32    |      |     |     |     |     |     |     |      | f32 | f64 |
 //! | f64    |      |     |     |     |     |     |     |      |     | f64 |
 //!
-//! The join is commutative and
-//! is the smallest type of the table that is at least both, integers giving way to
-//! floats without widening them (as in PyTorch). **A scalar never widens a tensor**: `x * 2.5`
-//! keeps the dtype of a float tensor, whatever its width, and takes an integer or boolean tensor to
-//! the default float `f32`; an integer scalar keeps an integer tensor's dtype and takes a boolean
-//! one to `i64`.
+//! The join is commutative. It is the smallest type of the table that is at least both operands; an integer and a float
+//! give the float's dtype without widening it, as in PyTorch. **A scalar never widens a tensor**: `x * 2.5` keeps the
+//! dtype of a float tensor and converts an integer or boolean tensor to the default float `f32`. An integer scalar
+//! keeps the dtype of an integer tensor and converts a boolean tensor to `i64`.
 
 use std::fmt;
 
@@ -30,7 +28,7 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum DType {
-    /// A truth value in one byte: 0 or 1, nothing else.
+    /// Boolean in one byte: always 0 or 1.
     Bool,
     /// Unsigned 8-bit integer.
     U8,
@@ -56,7 +54,7 @@ pub enum DType {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum Compute {
-    /// Truth values, one byte each, 0 or 1.
+    /// Booleans, one byte each, 0 or 1.
     Mask,
     /// 32-bit integers, wrapping.
     I32,
@@ -69,7 +67,7 @@ pub enum Compute {
 }
 
 impl Compute {
-    /// Bytes of one value.
+    /// Returns the bytes of one value.
     #[inline]
     pub const fn size(self) -> usize {
         match self {
@@ -79,13 +77,13 @@ impl Compute {
         }
     }
 
-    /// True for `F32` and `F64`.
+    /// Returns true for `F32` and `F64`.
     #[inline]
     pub const fn is_float(self) -> bool {
         matches!(self, Compute::F32 | Compute::F64)
     }
 
-    /// The dtype that stores values of this type without conversion.
+    /// Returns the dtype that stores values of this type without conversion.
     pub const fn storage(self) -> DType {
         match self {
             Compute::Mask => DType::Bool,
@@ -112,7 +110,7 @@ impl DType {
         DType::F64,
     ];
 
-    /// Bytes of one element.
+    /// Returns the bytes of one element.
     #[inline]
     pub const fn size(self) -> usize {
         match self {
@@ -123,20 +121,20 @@ impl DType {
         }
     }
 
-    /// True for `f16`, `bf16`, `f32` and `f64`: the dtypes that can carry a gradient.
+    /// Returns true for `f16`, `bf16`, `f32` and `f64`: the dtypes that can have a gradient.
     #[inline]
     pub const fn is_float(self) -> bool {
         matches!(self, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
     }
 
-    /// True for the integer dtypes; `bool` is not one of them.
+    /// Returns true for the integer dtypes, which do not include `bool`.
     #[inline]
     pub const fn is_int(self) -> bool {
         matches!(self, DType::U8 | DType::I8 | DType::I16 | DType::I32 | DType::I64)
     }
 
-    /// The type in which formulas over this dtype are evaluated: half types load to `f32`, small
-    /// integers to `i32` and wrap when they are stored.
+    /// Returns the type in which formulas over this dtype are evaluated. `f16` and `bf16` are loaded as `f32`; small
+    /// integers are loaded as `i32` and wrap when they are stored.
     #[inline]
     pub const fn compute(self) -> Compute {
         match self {
@@ -148,7 +146,7 @@ impl DType {
         }
     }
 
-    /// The join of two dtypes, by the table above.
+    /// Returns the join of two dtypes by the promotion table.
     #[inline]
     pub const fn promote(self, other: DType) -> DType {
         use DType::*;
@@ -160,7 +158,7 @@ impl DType {
         }
     }
 
-    /// The least and the largest value of an integer dtype; `None` for `bool` and floats.
+    /// Returns the least and the largest value of an integer dtype; `None` for `bool` and floats.
     fn integer_range(self) -> Option<(i64, i64)> {
         Some(match self {
             DType::U8 => (0, i64::from(u8::MAX)),
@@ -172,13 +170,14 @@ impl DType {
         })
     }
 
-    /// The value of an integer dtype that is nearest to `value`; `value` itself for `bool` and floats.
+    /// Clamps `value` to the range of an integer dtype; returns it unchanged for `bool` and floats.
     pub fn saturate(self, value: i64) -> i64 {
         self.integer_range().map_or(value, |(low, high)| value.clamp(low, high))
     }
 
-    /// Whether a number converts to this dtype without a change of its value other than rounding: to an integer dtype an
-    /// integer in its range; to `bool` and to a float any number.
+    /// Returns true if `value` converts to this dtype with no error but rounding.
+    ///
+    /// An integer dtype represents the integers in its range; `bool` and floats represent any number.
     pub fn represents(self, value: Scalar) -> bool {
         let Some((low, high)) = self.integer_range() else { return true };
         match value {
@@ -189,7 +188,7 @@ impl DType {
         }
     }
 
-    /// The name as it is written in messages and files: `f32`, `i64`, `bool`, ...
+    /// Returns the name in messages and files: `f32`, `i64`, `bool`, ...
     pub const fn name(self) -> &'static str {
         match self {
             DType::Bool => "bool",
@@ -214,13 +213,13 @@ impl fmt::Display for DType {
 
 /// A Rust type that is the element of some dtype.
 pub trait Element: bytemuck::NoUninit + Send + Sync + PartialEq + fmt::Debug + 'static {
-    /// Its dtype.
+    /// The dtype of the type.
     const DTYPE: DType;
-    /// The value of this type nearest to `v` (integers: wrapped; bool: `v` is not zero).
+    /// Converts a scalar to the nearest value; integers wrap, and a `bool` is true unless `v` is zero.
     fn from_scalar(v: Scalar) -> Self;
-    /// The value, widened.
+    /// Widens the value to a scalar.
     fn to_scalar(self) -> Scalar;
-    /// Elements out of their bytes, which hold values of [`Element::DTYPE`] in native order.
+    /// Reads elements of [`Element::DTYPE`] from bytes in native byte order.
     ///
     /// A byte of a `bool` other than 0 reads as `true`; a trailing partial element is ignored.
     fn from_bytes(bytes: &[u8]) -> Vec<Self>;
@@ -269,13 +268,12 @@ impl Element for bool {
     }
 }
 
-/// One number of the host, at full width. It is rounded once, to the type that computes with it.
+/// One number on the host, at full width. It is rounded once, to the compute type of the kernel that reads it.
 ///
-/// Two are equal if they are the same argument of a kernel: real numbers by their bits, so that NaN
-/// equals itself and −0 is not 0.
+/// Equality compares kernel arguments: floats are compared by their bits, so NaN equals itself and −0 is not 0.
 #[derive(Clone, Copy, Debug)]
 pub enum Scalar {
-    /// A truth value.
+    /// A boolean.
     Bool(bool),
     /// An integer.
     Int(i64),
@@ -292,7 +290,7 @@ impl Default for Scalar {
 }
 
 impl Scalar {
-    /// The value as a real number.
+    /// Converts the value to `f64`.
     pub const fn to_f64(self) -> f64 {
         match self {
             Scalar::Bool(b) => b as u8 as f64,
@@ -301,7 +299,7 @@ impl Scalar {
         }
     }
 
-    /// The value as an integer: reals are truncated towards zero and saturate, NaN is 0.
+    /// Converts the value to `i64`: floats are truncated towards zero and saturate, NaN is 0.
     pub const fn to_i64(self) -> i64 {
         match self {
             Scalar::Bool(b) => b as i64,
@@ -310,7 +308,7 @@ impl Scalar {
         }
     }
 
-    /// The dtype of `tensor ∘ scalar` for a tensor of dtype `tensor`: a scalar never widens one.
+    /// Returns the dtype of `tensor ∘ scalar` for a tensor of dtype `tensor`.
     pub const fn promote_into(self, tensor: DType) -> DType {
         match self {
             Scalar::Bool(_) => tensor,
@@ -356,7 +354,7 @@ scalar_from!(bool => Bool as bool, u8 => Int as i64, i8 => Int as i64, i16 => In
     i64 => Int as i64, f32 => Float as f64, f64 => Float as f64, half::f16 => Float as f64, half::bf16 => Float as f64);
 
 impl From<usize> for Scalar {
-    /// Sizes and counts; they are far below 2⁶³.
+    /// Converts a size or count, which is far below 2⁶³.
     fn from(v: usize) -> Scalar {
         Scalar::Int(v as i64)
     }

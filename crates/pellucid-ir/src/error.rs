@@ -1,7 +1,7 @@
-//! Every way in which an operation can be refused, as one typed enum.
+//! The error type of all operations.
 //!
-//! A message names the operation, every shape and dtype that matters, and the help. Before an error
-//! leaves, nothing has changed.
+//! A message names the operation, the relevant shapes and dtypes, and a way to correct the call. An operation that
+//! returns an error has changed nothing.
 
 mod state_dict;
 
@@ -10,18 +10,18 @@ use crate::shape::Shape;
 use std::fmt;
 use std::panic::Location;
 
-/// Why an operation was refused.
+/// The reason why an operation failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Operand shapes do not fit one another.
+    /// The shapes of the operands do not fit.
     #[error("{op}: shapes {} do not fit: {help}", list(shapes))]
     ShapeMismatch {
         /// The operation.
         op: &'static str,
         /// The shapes of its operands.
         shapes: Vec<Shape>,
-        /// What must hold, and how to get there.
+        /// The requirement, and how to meet it.
         help: String,
     },
     /// The operation is not defined for these dtypes.
@@ -31,66 +31,66 @@ pub enum Error {
         op: &'static str,
         /// The dtypes of its operands.
         dtypes: Vec<DType>,
-        /// What it takes, and how to get there.
+        /// The supported dtypes, and how to convert.
         help: String,
     },
-    /// An axis that the tensor does not have.
+    /// The tensor does not have the requested axis.
     #[error("{op}: axis {axis} is out of range for shape {shape} of rank {}", shape.rank())]
     AxisOutOfRange {
         /// The operation.
         op: &'static str,
-        /// The axis that was asked for.
+        /// The requested axis.
         axis: isize,
         /// The tensor's shape.
         shape: Shape,
     },
-    /// An index beyond its axis.
+    /// An index is outside the length of its axis.
     #[error("{op}: index {index} is out of bounds for axis {axis} of length {len}{}", index_help(op, *index))]
     IndexOutOfBounds {
         /// The operation.
         op: &'static str,
-        /// The index, as it was given.
+        /// The index that the caller passed.
         index: i64,
         /// The axis that it indexes.
         axis: usize,
         /// The axis's length.
         len: usize,
     },
-    /// An argument outside what the operation is defined for.
+    /// An argument has a value for which the operation is not defined.
     #[error("{op}: {reason}")]
     InvalidArgument {
         /// The operation.
         op: &'static str,
-        /// What is wrong and what would be right.
+        /// What is wrong, and the valid values.
         reason: String,
     },
-    /// A matrix without an inverse, or one that is not positive definite.
+    /// A matrix is singular or not positive definite.
     #[error("{op}: matrix {batch} of the batch is {what}{help}")]
     Singular {
         /// The operation.
         op: &'static str,
         /// The first such matrix, counted in row-major order over the batch axes; 0 where there are none.
         batch: usize,
-        /// What it is, and where this was found.
+        /// The property of the matrix, and the position where it was found.
         what: String,
-        /// How to go on.
+        /// A way to proceed.
         help: &'static str,
     },
-    /// The operation is in a part of the library that was left out of this build.
+    /// The operation needs a Cargo feature that is not enabled.
     #[error("{op}: left out of this build; turn on the feature `{feature}`")]
     MissingFeature {
         /// The operation.
         op: &'static str,
-        /// The Cargo feature that brings it.
+        /// The Cargo feature that contains the operation.
         feature: &'static str,
     },
-    /// A float result whose derivative exists but is not implemented met a tracked input.
+    /// The derivative of the operation is not implemented, but an input requires a gradient.
     #[error("{op}: has no gradient, but an input requires one; detach() it, or compute under no_grad()")]
     NoGradient {
         /// The operation.
         op: &'static str,
     },
-    /// `backward` on a tensor that no tracked tensor led to.
+    /// `backward` was called on a tensor that does not depend on any tensor that requires a gradient.
     #[error(
         "{op}: the tensor of shape {shape} does not require a gradient; set requires_grad on a leaf before the forward pass, outside no_grad()"
     )]
@@ -105,7 +105,7 @@ pub enum Error {
         "backward: the graph of `{node}` was already freed by an earlier pass; pass retain_graph: true to the first one to run it again"
     )]
     GraphFreed {
-        /// The name of the operation whose node it is.
+        /// The name of the operation that created the node.
         node: &'static str,
     },
     /// A value saved for backward was written to afterwards.
@@ -152,17 +152,17 @@ pub enum Error {
         /// The tensor's shape.
         shape: Shape,
     },
-    /// A value was read, or decided a shape, while a step was being recorded.
+    /// A value was read, or a shape depended on a value, while a step was captured.
     #[error("{op} at {location}: values do not exist while a step is captured; {help}")]
     ReadInCapture {
         /// The operation that needs the value.
         op: &'static str,
-        /// The line that asked for it.
+        /// The source line of the operation.
         location: &'static Location<'static>,
-        /// What a captured step does instead.
+        /// What to use in a captured step instead.
         help: &'static str,
     },
-    /// A tensor made while a step was captured, used after it.
+    /// A tensor that was created inside a captured step was used outside it.
     #[error(
         "{op}: this tensor was made inside a captured step and has no value outside; return it from the step and read it from the launch's outputs"
     )]
@@ -170,17 +170,17 @@ pub enum Error {
         /// The operation that needs the value.
         op: &'static str,
     },
-    /// A captured step would not leave its state as it found it.
+    /// A captured step changes its state in a way that prevents a second launch, such as its shape or identity.
     #[error("capture: the step does not leave {slot} as it found it ({change}); {help}")]
     NotAFixedPoint {
         /// The state that differs.
         slot: String,
-        /// How it differs.
+        /// The difference between the state before and after the step.
         change: String,
-        /// How to help it.
+        /// How to correct the step.
         help: String,
     },
-    /// State that a captured step works on was replaced by other state since it was recorded.
+    /// A state tensor of a captured step was replaced by another tensor since the capture.
     #[error(
         "launch: {slot} is another tensor than when the step was captured; write into the tensor in place instead, or capture again"
     )]
@@ -188,23 +188,25 @@ pub enum Error {
         /// The state that was replaced.
         slot: String,
     },
-    /// A captured step was launched with inputs that it was not recorded for.
+    /// A captured step was launched with inputs of other shapes or dtypes than in the capture.
     #[error("launch: input {index} is {got}, but the step was captured for {expected}")]
     InputMismatch {
         /// The position of the input.
         index: usize,
-        /// Shape and dtype that were given.
+        /// Shape and dtype of the input.
         got: String,
-        /// Shape and dtype that were recorded.
+        /// Shape and dtype in the capture.
         expected: String,
     },
-    /// Recording the step again gives another list of kernels.
-    #[error("verify: the step records differently now: {difference}; what changes between steps must be a tensor")]
+    /// Capturing the step again gives a different list of kernels.
+    #[error(
+        "verify: a second capture of the step differs: {difference}; pass values that change between steps as tensors"
+    )]
     CaptureChanged {
         /// The first difference.
         difference: String,
     },
-    /// Tensors that live on different devices met.
+    /// The operands are on different devices.
     #[error("{op}: tensors on different devices ({}); move one with to(device)", devices.join(", "))]
     DeviceMismatch {
         /// The operation.
@@ -215,26 +217,26 @@ pub enum Error {
     /// The device does not exist on this machine.
     #[error("device {device} is not available: {reason}")]
     DeviceUnavailable {
-        /// The device that was asked for.
+        /// The requested device.
         device: String,
-        /// Why it cannot be had.
+        /// The reason why it is not available.
         reason: String,
     },
-    /// No memory for a buffer.
+    /// A buffer could not be allocated.
     #[error("{}", memory_message(op, shape.as_deref(), *requested, *in_use, *cap))]
     OutOfMemory {
-        /// The operation; empty where no operation asked for the memory.
+        /// The operation; empty if the memory is not for an operation.
         op: &'static str,
-        /// The shape of the tensor that needs the memory, if it is for one.
+        /// The shape of the tensor, if the memory is for a tensor.
         shape: Option<Box<Shape>>,
-        /// Bytes requested; `usize::MAX` where their number cannot be represented.
+        /// Bytes requested; `usize::MAX` if the number cannot be represented.
         requested: usize,
         /// Bytes in use by tensors.
         in_use: usize,
-        /// The most that may be in use; `usize::MAX` where no cap is set.
+        /// The limit of the bytes in use; `usize::MAX` if there is none.
         cap: usize,
     },
-    /// A file that cannot be read or written, or holds something else than it should.
+    /// A file cannot be read or written, or has invalid contents.
     #[error("{path}: {reason}")]
     File {
         /// The file.
@@ -242,35 +244,35 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
-    /// What went wrong in a layer of a model.
+    /// An error in a layer of a model.
     #[error("{layer}: {source}")]
     Layer {
         /// The layer's path in the model and its class: `layers.2 (Linear)`.
         layer: String,
-        /// What went wrong there.
+        /// The error of the layer.
         source: Box<Error>,
     },
-    /// A state dict that does not fit the module or optimizer that should load it.
+    /// A state dict does not fit the module or optimizer that loads it.
     #[error("{}", state_dict::message(missing, unexpected, misshaped))]
     StateDict {
-        /// Names that the module has and the state dict has not.
+        /// Names in the module that are missing in the state dict.
         missing: Vec<String>,
-        /// Names that the state dict has and the module has not.
+        /// Names in the state dict that are missing in the module.
         unexpected: Vec<String>,
-        /// Values that have another shape in the state dict.
+        /// Values that have another shape in the state dict than in the module.
         misshaped: Vec<Misshaped>,
     },
-    /// A training step whose optimizer does not update parameters that require a gradient.
+    /// The optimizer of a training step does not update all parameters that require a gradient.
     #[error("{op}: the optimizer does not update {}; {help}", quoted(parameters))]
     UntrainedParameters {
         /// The operation.
         op: &'static str,
         /// The names of these parameters in the model.
         parameters: Vec<String>,
-        /// What must hold, and how to get there.
+        /// The requirement, and how to meet it.
         help: String,
     },
-    /// A gradient that does not agree with central differences.
+    /// A gradient does not agree with central differences.
     #[error("{check}: output {output}, input {input}: {detail}")]
     GradCheck {
         /// `gradcheck` or `gradgradcheck`.
@@ -288,12 +290,12 @@ fn list<T: ToString>(items: &[T]) -> String {
     items.iter().map(T::to_string).collect::<Vec<_>>().join(" and ")
 }
 
-/// Names in backquotes, separated by commas.
+/// Formats names in backquotes, separated by commas.
 fn quoted(names: &[String]) -> String {
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// The way out for class numbers that stand for "no class", such as PyTorch's −100.
+/// Returns the help for class numbers that mean "no class", such as PyTorch's −100.
 fn index_help(op: &str, index: i64) -> &'static str {
     match op {
         "cross_entropy" | "nll_loss" if index < 0 => {
@@ -303,7 +305,7 @@ fn index_help(op: &str, index: i64) -> &'static str {
     }
 }
 
-/// Where in a backward pass a NaN was produced, and by which line of the forward pass.
+/// Formats the node of a backward pass that produced a NaN, and the line of its forward call.
 fn origin(node: Option<&str>, location: Option<&str>) -> String {
     match (node, location) {
         (None, _) => String::new(),
@@ -314,7 +316,7 @@ fn origin(node: Option<&str>, location: Option<&str>) -> String {
     }
 }
 
-/// The text of [`Error::OutOfMemory`].
+/// Formats the text of [`Error::OutOfMemory`].
 fn memory_message(op: &str, shape: Option<&Shape>, requested: usize, in_use: usize, cap: usize) -> String {
     let op = if op.is_empty() { String::new() } else { format!("{op}: ") };
     let shape = shape.map_or("a buffer".to_string(), |shape| format!("a tensor of shape {shape}"));
@@ -329,7 +331,7 @@ fn memory_message(op: &str, shape: Option<&Shape>, requested: usize, in_use: usi
     format!("{op}out of memory: {shape} needs {needs}; {}{limit} in use", readable_bytes(in_use))
 }
 
-/// A number of bytes in the unit that suits it.
+/// Formats a number of bytes with a binary unit.
 fn readable_bytes(bytes: usize) -> String {
     let (unit, name) = match bytes {
         0..1024 => return format!("{bytes} bytes"),
@@ -341,25 +343,25 @@ fn readable_bytes(bytes: usize) -> String {
 }
 
 impl Error {
-    /// An array whose number of bytes cannot be represented.
+    /// Creates an [`Error::OutOfMemory`] for an array whose number of bytes cannot be represented.
     #[cold]
     pub fn absurd_size() -> Error {
         Error::out_of_memory(usize::MAX)
     }
 
-    /// An [`Error::OutOfMemory`] for this many bytes, of which the operation and the shape are not yet known.
+    /// Creates an [`Error::OutOfMemory`] for `requested` bytes, without an operation or shape.
     #[cold]
     pub fn out_of_memory(requested: usize) -> Error {
         Error::OutOfMemory { op: "", shape: None, requested, in_use: 0, cap: usize::MAX }
     }
 
-    /// The operation that the error names, if it names one.
+    /// Returns the operation that the error names, if there is one.
     pub fn operation(&self) -> Option<&'static str> {
         self.clone().operation_mut().map(|op| *op).filter(|op| !op.is_empty())
     }
 
-    /// Names `op` as the operation that was refused: an operation that is composed of others reports their errors as
-    /// its own. Errors that name no operation stay as they are.
+    /// Sets the operation that the error names to `op`. A composite operation uses it to report the errors of its parts
+    /// as its own. Errors without an operation are unchanged.
     #[cold]
     pub fn set_operation(&mut self, op: &'static str) {
         if let Some(named) = self.operation_mut() {
@@ -367,7 +369,7 @@ impl Error {
         }
     }
 
-    /// This error, with the shape of the tensor for which there was no memory.
+    /// Adds the shape of the tensor to an [`Error::OutOfMemory`] that has none.
     #[cold]
     pub fn with_shape(mut self, of: &Shape) -> Error {
         if let Error::OutOfMemory { shape: shape @ None, .. } = &mut self {
@@ -392,31 +394,31 @@ impl Error {
             | Error::Poisoned { op }
             | Error::DeviceMismatch { op, .. }
             | Error::OutOfMemory { op, .. } => Some(op),
-            // In anomaly mode the kernel is what is looked for; the others are not errors of an operation.
+            // An anomaly must keep the name of the kernel; the other errors do not belong to an operation.
             _ => None,
         }
     }
 
-    /// An [`Error::InvalidArgument`].
+    /// Creates an [`Error::InvalidArgument`].
     pub fn invalid(op: &'static str, reason: impl Into<String>) -> Error {
         Error::InvalidArgument { op, reason: reason.into() }
     }
 
-    /// An [`Error::ShapeMismatch`].
+    /// Creates an [`Error::ShapeMismatch`].
     pub fn shapes<'a>(op: &'static str, shapes: impl IntoIterator<Item = &'a Shape>, help: impl Into<String>) -> Error {
         Error::ShapeMismatch { op, shapes: shapes.into_iter().cloned().collect(), help: help.into() }
     }
 
-    /// An [`Error::DTypeMismatch`].
+    /// Creates an [`Error::DTypeMismatch`].
     pub fn dtypes(op: &'static str, dtypes: impl IntoIterator<Item = DType>, help: impl Into<String>) -> Error {
         Error::DTypeMismatch { op, dtypes: dtypes.into_iter().collect(), help: help.into() }
     }
 }
 
-/// A value of a state dict that has another shape than the module's of that name.
+/// A value of a state dict whose shape differs from that in the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Misshaped {
-    /// The name of both.
+    /// The name of the value.
     pub name: String,
     /// The shape in the file.
     pub found: Shape,
@@ -430,5 +432,5 @@ impl fmt::Display for Misshaped {
     }
 }
 
-/// The result of everything that can be refused.
+/// The result type of fallible operations.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,12 +1,12 @@
-//! A few values, stored inline: shapes, strides, the parameters of a kernel.
+//! [`InlineVec`], a vector that stores short lists inline: shapes, strides, the parameters of a kernel.
 
 use std::hash::{Hash, Hasher};
 use std::ops::{Deref, DerefMut};
 
-/// A list of plain values, the first `N` of them inline; longer lists work, with a heap allocation.
+/// A list of `Copy` values that stores up to `N` values inline; longer lists are on the heap.
 ///
-/// Every operation copies shapes and parameters, and moves structures that hold them. These are copied
-/// as they are: a general small vector would be copied value by value, and dropped by a loop.
+/// Every operation copies shapes and parameters and moves structures that contain them. An inline list is copied as one
+/// block; a general small vector would be cloned value by value and dropped by a loop.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct InlineVec<T, const N: usize>(Values<T, N>);
 
@@ -21,7 +21,7 @@ impl<T: PartialEq, const N: usize> PartialEq for Values<T, N> {
     #[inline]
     fn eq(&self, other: &Values<T, N>) -> bool {
         match (self, other) {
-            // Written out: `==` of so few values is a call of `memcmp`.
+            // An explicit loop, because `==` of slices calls `memcmp` even for a few values.
             (Values::Inline(m, a), Values::Inline(n, b)) => {
                 m == n && a.iter().zip(b).take(*m as usize).all(|(a, b)| a == b)
             }
@@ -41,13 +41,13 @@ impl<T: Hash, const N: usize> Hash for Values<T, N> {
 }
 
 impl<T: Copy + Default, const N: usize> InlineVec<T, N> {
-    /// No values.
+    /// Creates an empty list.
     #[inline]
     pub fn new() -> InlineVec<T, N> {
         InlineVec::default()
     }
 
-    /// `value`, `len` times.
+    /// Creates a list of `len` copies of `value`.
     #[inline]
     pub fn repeated(value: T, len: usize) -> InlineVec<T, N> {
         if len <= N {
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_number_of_values_is_held_and_compared() {
+    fn lists_of_any_length_are_stored_and_compared() {
         for len in 0..12 {
             let values: Vec<usize> = (1..=len).collect();
             let held: InlineVec<usize, 6> = values.as_slice().into();

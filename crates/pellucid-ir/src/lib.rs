@@ -1,6 +1,6 @@
-//! The words of Pellucid: what a tensor's elements are ([`DType`]), how they lie in memory
-//! ([`Shape`], [`Layout`]), what can be computed ([`formula`](mod@formula), [`kernel`]), in which order
-//! ([`plan`]), and what a device must be able to do ([`backend`]).
+//! The intermediate representation of Pellucid: element types ([`DType`]), memory layouts ([`Shape`], [`Layout`]),
+//! formulas and kernels ([`formula`](mod@formula), [`kernel`]), plans of kernels ([`plan`]), and the interface of a
+//! device ([`backend`]).
 //!
 //! This crate is pure: it executes nothing, reads and writes no file, and contains no `unsafe`.
 #![forbid(unsafe_code)]

@@ -1,15 +1,15 @@
-//! Shapes and strided layouts: where the elements of an array lie in its storage.
+//! Shapes and strided layouts, which map indices to positions in a storage.
 //!
-//! Element (i₀, i₁, ..) of an array lies at `offset + Σ iₖ·strideₖ`, counted in elements. Views
-//! (transposes, slices, flips, broadcasts) are new layouts over the same storage and cost no
-//! kernel; a stride may be negative (flip) or 0 (broadcast).
+//! Element (i₀, i₁, ..) of an array is at position `offset + Σ iₖ·strideₖ`, counted in elements. Views
+//! (transposes, slices, flips, broadcasts) are new layouts over the same storage and need no
+//! kernel. A stride may be negative (flip) or 0 (broadcast).
 
 use crate::error::Error;
 use crate::inline_vec::InlineVec;
 use smallvec::SmallVec;
 use std::fmt;
 
-/// Axes that are stored inline; arrays of higher rank work, with a heap allocation.
+/// The number of axes stored inline; higher ranks need a heap allocation.
 pub const INLINE_AXES: usize = 6;
 
 /// The length of every axis, outermost first. A 0-d array has the empty shape and one element.
@@ -17,34 +17,34 @@ pub const INLINE_AXES: usize = 6;
 pub struct Shape(InlineVec<usize, INLINE_AXES>);
 
 impl Shape {
-    /// The shape of a 0-d array.
+    /// Returns the shape of a 0-d array.
     #[inline]
     pub fn scalar() -> Shape {
         Shape::default()
     }
 
-    /// The length of every axis.
+    /// Returns the length of every axis.
     #[inline]
     pub fn dims(&self) -> &[usize] {
         &self.0
     }
 
-    /// The number of axes.
+    /// Returns the number of axes.
     #[inline]
     pub fn rank(&self) -> usize {
         self.0.len()
     }
 
-    /// The number of elements, the product of the lengths. Constructors check that it, and it
-    /// times eight, fits `isize`.
+    /// Returns the number of elements, the product of the lengths. Array constructors check that eight times this
+    /// number fits `isize`.
     #[inline]
     pub fn size(&self) -> usize {
         self.0.iter().product()
     }
 
-    /// Number of elements, or `None` if the bytes of so many 8-byte elements would not fit `isize`.
+    /// Returns the number of elements; `None` if their size in bytes, at 8 bytes each, does not fit `isize`.
     ///
-    /// Zero-length axes do not excuse an absurd product of the others.
+    /// Axes of length 0 count as 1 for this check.
     #[inline]
     pub fn checked_size(&self) -> Option<usize> {
         let (mut bytes, mut any) = (8isize, true);
@@ -55,7 +55,7 @@ impl Shape {
         Some(if any { bytes as usize / 8 } else { 0 })
     }
 
-    /// Row-major (C order) strides, in elements.
+    /// Returns row-major (C order) strides, in elements.
     #[inline]
     pub fn contiguous_strides(&self) -> Strides {
         let mut strides = Strides::repeated(0, self.rank());
@@ -67,8 +67,8 @@ impl Shape {
         strides
     }
 
-    /// The common shape of two operands under NumPy's rule: aligned at the last axis, a length of 1
-    /// (or a missing axis) stretches. `None` if they do not fit.
+    /// Broadcasts two shapes by NumPy's rule: axes are aligned at the last one, and an axis that is missing or of
+    /// length 1 is repeated. Returns `None` if the shapes do not broadcast.
     #[inline]
     pub fn broadcast(&self, other: &Shape) -> Option<Shape> {
         if self == other {
@@ -88,7 +88,10 @@ impl Shape {
         Some(out)
     }
 
-    /// The axis a signed index means: −1 is the last. For messages, `op` names the operation.
+    /// Resolves a signed axis index; −1 is the last axis.
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`], which names the operation `op`.
     pub fn axis(&self, op: &'static str, axis: isize) -> Result<usize, Error> {
         let rank = self.rank() as isize;
         if axis >= -rank && axis < rank {
@@ -98,7 +101,7 @@ impl Shape {
         }
     }
 
-    /// This shape with `len` as the length of `axis`.
+    /// Returns the shape with the length of `axis` replaced by `len`.
     pub fn with_axis(&self, axis: usize, len: usize) -> Shape {
         let mut out = self.clone();
         out.0[axis] = len;
@@ -213,51 +216,50 @@ impl<const N: usize> PartialEq<[usize; N]> for Shape {
     }
 }
 
-/// Strides in elements, one an axis.
+/// Strides in elements, one for each axis.
 pub type Strides = InlineVec<isize, INLINE_AXES>;
 
-/// A shape laid over a storage: strides and offset, in elements.
+/// The shape, strides and offset of an array in its storage, in elements.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Layout {
     shape: Shape,
     offset: usize,
-    /// `None` where the elements lie in row-major order without gaps, which is nearly always: then
-    /// the shape says all.
+    /// `None` for row-major order without gaps, the most frequent case: the shape then determines the strides.
     strides: Option<Box<Strides>>,
 }
 
 impl Layout {
-    /// The row-major layout of `shape` from the start of a storage.
+    /// Creates the row-major layout of `shape` at the start of a storage.
     #[inline]
     pub fn contiguous(shape: Shape) -> Layout {
         Layout::contiguous_from(shape, 0)
     }
 
-    /// The row-major layout of `shape` from element `offset` of a storage.
+    /// Creates the row-major layout of `shape` at element `offset` of a storage.
     #[inline]
     pub fn contiguous_from(shape: Shape, offset: usize) -> Layout {
         Layout { shape, offset, strides: None }
     }
 
-    /// A layout of explicit strides and offset, in elements.
+    /// Creates a layout with the given strides and offset, in elements.
     ///
     /// # Panics
-    /// If there is not one stride an axis, or an element would lie before the storage's start.
+    /// If the number of strides differs from the rank, or an element has a negative position.
     pub fn strided(shape: Shape, strides: Strides, offset: usize) -> Layout {
-        assert_eq!(shape.rank(), strides.len(), "one stride an axis");
+        assert_eq!(shape.rank(), strides.len(), "a layout needs one stride for each axis");
         let strides = (!is_contiguous(&shape, &strides)).then(|| Box::new(strides));
         let layout = Layout { shape, offset, strides };
-        assert!(layout.extent().start >= 0, "an element before the start of its storage");
+        assert!(layout.extent().start >= 0, "the layout has an element before the start of its storage");
         layout
     }
 
-    /// The length of every axis.
+    /// Returns the length of every axis.
     #[inline]
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// Elements from one index of each axis to the next.
+    /// Returns the stride of each axis, in elements.
     #[inline]
     pub fn strides(&self) -> Strides {
         match &self.strides {
@@ -266,27 +268,27 @@ impl Layout {
         }
     }
 
-    /// Elements from the storage's start to element (0, 0, ..).
+    /// Returns the position of element (0, 0, ..) in the storage.
     #[inline]
     pub fn offset(&self) -> usize {
         self.offset
     }
 
-    /// True where the elements lie in row-major order without gaps (whatever the offset).
+    /// Returns true if the elements are stored in row-major order without gaps, at any offset.
     #[inline]
     pub fn is_contiguous(&self) -> bool {
         self.strides.is_none()
     }
 
-    /// True where two indices may mean the same element: a stride of 0 along a length above 1.
+    /// Returns true if an axis longer than 1 has stride 0, so that several indices refer to one element.
     #[inline]
     pub fn is_broadcast(&self) -> bool {
         let stretched = |strides: &Strides| self.shape.iter().zip(&**strides).any(|(&d, &s)| s == 0 && d > 1);
         self.strides.as_deref().is_some_and(stretched)
     }
 
-    /// The half-open range of element positions that the layout touches, empty if it has no element;
-    /// positions beyond `isize` count as its ends.
+    /// Returns the half-open range of element positions of the layout, empty if it has no element. Positions saturate
+    /// at the limits of `isize`.
     #[inline]
     pub fn extent(&self) -> std::ops::Range<isize> {
         let start = self.offset as isize;
@@ -302,14 +304,14 @@ impl Layout {
         low..high.saturating_add(1)
     }
 
-    /// The axes in another order: axis k of the result is axis `order[k]` of this one.
+    /// Permutes the axes: axis k of the result is axis `order[k]` of this layout.
     pub fn permute(&self, order: &[usize]) -> Layout {
         let shape = order.iter().map(|&a| self.shape[a]).collect();
         let strides = self.strides();
         Layout::strided(shape, order.iter().map(|&a| strides[a]).collect(), self.offset)
     }
 
-    /// Stretched to `shape` by NumPy's rule, with strides of 0; `None` if it does not fit.
+    /// Broadcasts the layout to `shape` by NumPy's rule, with strides of 0; `None` if the shapes do not broadcast.
     pub fn broadcast_to(&self, shape: &Shape) -> Option<Layout> {
         if self.shape == *shape {
             return Some(self.clone());
@@ -326,8 +328,7 @@ impl Layout {
         Some(Layout::strided(shape.clone(), strides, self.offset))
     }
 
-    /// The same elements under another shape without a copy, or `None` where the strides do not
-    /// allow it. The sizes must be equal.
+    /// Returns a view of the same elements in another shape; `None` if that needs a copy or the sizes differ.
     pub fn reshape(&self, shape: &Shape) -> Option<Layout> {
         if self.shape.size() != shape.size() {
             return None;
@@ -335,8 +336,8 @@ impl Layout {
         if self.is_contiguous() || shape.size() == 0 {
             return Some(Layout { shape: shape.clone(), offset: self.offset, strides: None });
         }
-        // Both shapes are cut into the shortest groups of equal size; a group is free to change
-        // where its old axes lie in row-major order among themselves.
+        // Both shapes are split into the shortest groups of axes of equal size. A group can be reshaped if its old axes
+        // are in row-major order among themselves.
         let own = self.strides();
         let old: SmallVec<[(usize, isize); INLINE_AXES]> =
             self.shape.iter().copied().zip(own.iter().copied()).filter(|&(d, _)| d != 1).collect();
@@ -369,18 +370,18 @@ impl Layout {
         Some(Layout::strided(shape.clone(), strides, self.offset))
     }
 
-    /// Index `start`, `start + step`, .. (`len` of them) of one axis.
+    /// Selects the `len` indices `start`, `start + step`, .. of one axis.
     pub fn slice(&self, axis: usize, start: usize, step: isize, len: usize) -> Layout {
         let mut strides = self.strides();
         let first = if len > 0 { start as isize * strides[axis] } else { 0 };
-        // Of a single index the step does not matter, and may be larger than any stride.
+        // The step of a single index has no effect, and its product with the stride could overflow.
         if len > 1 {
             strides[axis] *= step;
         }
         Layout::strided(self.shape.with_axis(axis, len), strides, (self.offset as isize + first) as usize)
     }
 
-    /// The layout without `axis`, at its index `at`.
+    /// Selects index `at` of `axis` and removes the axis.
     pub fn select(&self, axis: usize, at: usize) -> Layout {
         let own = self.strides();
         let offset = (self.offset as isize + at as isize * own[axis]) as usize;
@@ -418,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn reshape_keeps_the_order_of_elements_or_declines() {
+    fn reshape_keeps_the_order_of_elements_or_returns_none() {
         let base = Layout::contiguous([4, 6].into());
         let every_other = base.slice(1, 1, 2, 3);
         for (layout, shape, viewable) in [
@@ -450,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_sizes_are_noticed_even_beside_a_zero() {
+    fn checked_size_detects_overflow_even_beside_a_zero() {
         assert_eq!(Shape::from([usize::MAX, 2]).checked_size(), None);
         assert_eq!(Shape::from([0, usize::MAX, 2]).checked_size(), None);
         assert_eq!(Shape::from([0, 7]).checked_size(), Some(0));

@@ -1,14 +1,14 @@
-//! A = L·Lᵀ.
+//! The Cholesky factorisation A = L·Lᵀ.
 
 use crate::Matrix;
 use faer::Par;
 use faer::dyn_stack::{MemBuffer, MemStack};
 use faer::linalg::cholesky::llt::factor::{LltError, cholesky_in_place, cholesky_in_place_scratch};
 
-/// Replaces a symmetric matrix, of which the lower triangle is read, by L with A = L·Lᵀ.
+/// Replaces a symmetric matrix by L with A = L·Lᵀ and returns 0. Only the lower triangle is read.
 ///
-/// If A is not positive definite, L is NaN, and the order of the first leading minor that is not positive is
-/// returned; else 0.
+/// If A is not positive definite, L is NaN, and the result is the order of the first leading minor that is not
+/// positive.
 pub fn cholesky(a: &mut Matrix) -> usize {
     let n = a.rows();
     if !a.is_finite_below() {
@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_bad_minor_is_named() {
+    fn the_first_bad_minor_is_returned() {
         for (diagonal, minor) in
             [([1.0, -1.0, 1.0], 2), ([0.0, 1.0, 1.0], 1), ([1.0, 1.0, 0.0], 3), ([1.0, f64::NAN, -1.0], 0)]
         {

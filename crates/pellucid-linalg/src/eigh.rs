@@ -1,14 +1,16 @@
-//! A = V·diag(w)·Vᵀ for symmetric A.
+//! The eigendecomposition A = V·diag(w)·Vᵀ of symmetric matrices.
 
 use crate::Matrix;
-use crate::svd::scale;
+use crate::svd::scale_to_one;
 use faer::Par;
 use faer::diag::DiagMut;
 use faer::dyn_stack::{MemBuffer, MemStack};
 use faer::linalg::evd::{ComputeEigenvectors, self_adjoint_evd, self_adjoint_evd_scratch};
 
-/// The eigenvalues, ascending, of a symmetric matrix, of which the lower triangle is read; and the eigenvectors, column
-/// by column, if they are wanted (else there are no columns). Everything is NaN where the iteration does not converge.
+/// Returns the eigenvalues of a symmetric matrix, ascending, and the matrix of eigenvectors as columns.
+///
+/// Only the lower triangle is read. Without `vectors` the second matrix has no columns. If the iteration does not
+/// converge, everything is NaN.
 pub fn eigh(a: &Matrix, vectors: bool) -> (Vec<f64>, Matrix) {
     let n = a.rows();
     let (mut w, mut v) = (vec![f64::NAN; n], Matrix::full(n, if vectors { n } else { 0 }, f64::NAN));
@@ -16,7 +18,7 @@ pub fn eigh(a: &Matrix, vectors: bool) -> (Vec<f64>, Matrix) {
         return (w, v);
     }
     let lower = Matrix::from_fn(n, n, |i, j| if i >= j { a[(i, j)] } else { 0.0 });
-    let scale = scale(&lower);
+    let scale = scale_to_one(&lower);
     let scaled = lower.map(|x| x * scale);
     let compute = if vectors { ComputeEigenvectors::Yes } else { ComputeEigenvectors::No };
     let mut memory = MemBuffer::new(self_adjoint_evd_scratch::<f64>(n, compute, Par::Seq, Default::default()));
@@ -60,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn nan_is_everywhere() {
+    fn nan_propagates_to_all_results() {
         let (w, v) = eigh(&Matrix::full(2, 2, f64::NAN), true);
         assert!(w.iter().chain(v.data()).all(|x| x.is_nan()));
     }

@@ -1,4 +1,4 @@
-//! The exponential of a matrix.
+//! The matrix exponential.
 
 use crate::{Matrix, Triangle, lu, row_order, solve_triangular};
 use faer::linalg::matmul::matmul;
@@ -22,10 +22,10 @@ const PADE: [f64; 14] = [
     1.0,
 ];
 
-/// The largest 1-norm for which the approximant is exact to the last place of `f64`.
+/// The largest 1-norm for which the approximant has full `f64` accuracy.
 const REACH: f64 = 5.371920351148152;
 
-/// Σ Aᵏ/k!: a Padé approximant of A/2ˢ, squared s times (Higham 2005).
+/// Returns Σ Aᵏ/k!, by a Padé approximant of A/2ˢ that is squared s times (Higham 2005).
 pub fn exp(a: &Matrix) -> Matrix {
     let n = a.rows();
     if !a.is_finite() {
@@ -37,19 +37,19 @@ pub fn exp(a: &Matrix) -> Matrix {
     (0..squarings).fold(pade(&scaled), |x, _| product(&x, &x))
 }
 
-/// (V − U)⁻¹·(V + U), U the odd and V the even part of the numerator.
+/// Returns the approximant (V − U)⁻¹·(V + U), where U is the odd and V the even part of the numerator.
 fn pade(a: &Matrix) -> Matrix {
     let n = a.rows();
     let identity = Matrix::from_fn(n, n, |i, j| f64::from(u8::from(i == j)));
     let a2 = product(a, a);
     let a4 = product(&a2, &a2);
     let a6 = product(&a2, &a4);
-    // Σ of the powers 0, 2, 4, 6 with every second coefficient from `first` on.
+    // Sums the powers 0, 2, 4, 6 with every second coefficient, starting at `first`.
     let even = |first: usize, count: usize| {
         let powers = [&identity, &a2, &a4, &a6].into_iter().zip(PADE.iter().skip(first).step_by(2)).take(count);
         powers.fold(Matrix::full(n, n, 0.0), |sum, (power, c)| sum.zip(power, |s, p| s + c * p))
     };
-    // Coefficients beyond the sixth power are those of A⁶ times lower powers, of which the constant one is counted there.
+    // Higher powers are A⁶ times lower powers; the constant term of that factor is already in the lower sum.
     let high = |first: usize| {
         let powers = [&a2, &a4, &a6].into_iter().zip(PADE.iter().skip(first).step_by(2));
         product(&a6, &powers.fold(Matrix::full(n, n, 0.0), |sum, (power, c)| sum.zip(power, |s, p| s + c * p)))
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
     use crate::testing::{close, numbers};
 
-    /// The series itself, of a matrix made small, and squared again.
+    /// Sums the series for a scaled matrix and squares the result.
     fn series(a: &Matrix) -> Matrix {
         let n = a.rows();
         let small = a.map(|x| x / 1024.0);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_the_sum_of_the_series() {
+    fn exp_equals_the_series() {
         for (n, size) in [(0, 1.0), (1, 1.0), (4, 1e-3), (4, 1.0), (4, 5.0), (10, 3.0)] {
             let a = numbers(n, n, 12).map(|x| x * size);
             close(&exp(&a), &series(&a), 1e-11);
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_nilpotent_matrix_it_is_a_polynomial() {
+    fn exp_of_a_nilpotent_matrix_is_a_polynomial() {
         let a = Matrix::from_fn(3, 3, |i, j| if j == i + 1 { 1e3 } else { 0.0 });
         let expected = [[1.0, 1e3, 5e5], [0.0, 1.0, 1e3], [0.0, 0.0, 1.0]];
         close(&exp(&a), &Matrix::from_fn(3, 3, |i, j| expected[i][j]), 1e-13);

@@ -1,19 +1,21 @@
-//! P·A·Pᵀ = L·D·Lᵀ for symmetric A that need not be positive, and equations solved with it.
+//! The factorisation P·A·Pᵀ = L·D·Lᵀ of symmetric indefinite matrices, and solving equations with it.
 
 use crate::Matrix;
 
-/// A pivot: where row and column were exchanged to, and how large the block of D is.
+/// A pivot: the exchanged row and column, and the size of the block of D.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pivot {
-    /// A block of one; row k was exchanged with this one, at least k.
+    /// A 1×1 block; row k was exchanged with this row, which is at least k.
     One(usize),
-    /// The first or second row of a block of two; its second row was exchanged with this one.
+    /// The first or second row of a 2×2 block; the second row was exchanged with this row.
     Two(usize),
 }
 
-/// Replaces a symmetric matrix, of which the lower triangle is read, by L (below the blocks of D; its own are identities) and D, with zeros
-/// above, and returns the pivots and, counted from 1, the first block of D that is zero, or 0: the partial pivoting of Bunch and Kaufman
-/// (1977), as in LAPACK's `sytf2`.
+/// Replaces a symmetric matrix by L and D. Returns the pivots, and the position, counted from 1, of the first zero
+/// block of D, or 0.
+///
+/// Only the lower triangle is read; the upper one is set to zero. L is stored below the blocks of D; its diagonal
+/// blocks are identities. The pivoting is the partial pivoting of Bunch and Kaufman (1977), as in LAPACK's `sytf2`.
 pub fn ldl(a: &mut Matrix) -> (Vec<Pivot>, usize) {
     let n = a.rows();
     if !a.is_finite_below() {
@@ -42,15 +44,15 @@ pub fn ldl(a: &mut Matrix) -> (Vec<Pivot>, usize) {
     (pivots, zero)
 }
 
-/// The larger of two places of a column or row.
+/// Returns the candidate with the larger value; each is a position and its value.
 fn larger(best: (usize, f64), (i, x): (usize, f64)) -> (usize, f64) {
     if x > best.1 { (i, x) } else { best }
 }
 
-/// The block with which column k is eliminated; none if there is nothing but zeros.
+/// Chooses the pivot that eliminates column k; `None` if the column is zero.
 fn choose(a: &Matrix, k: usize) -> Option<Pivot> {
     let n = a.rows();
-    // It bounds the growth of elements best: a step of two is as good as two steps of one.
+    // This threshold minimises element growth: a 2×2 step and two 1×1 steps have the same bound.
     let alpha = (1.0 + 17f64.sqrt()) / 8.0;
     let own = a[(k, k)].abs();
     let (row, below) = (k + 1..n).map(|i| (i, a[(i, k)].abs())).fold((k, 0.0), larger);
@@ -68,7 +70,7 @@ fn choose(a: &Matrix, k: usize) -> Option<Pivot> {
     })
 }
 
-/// Exchanges rows and columns `row` and `at` of what is left from column k on.
+/// Exchanges rows and columns `row` and `at` of the submatrix from column k.
 fn exchange(a: &mut Matrix, k: usize, row: usize, at: usize) {
     if row == at {
         return;
@@ -95,7 +97,7 @@ fn eliminate_one(a: &mut Matrix, k: usize) {
 
 fn eliminate_two(a: &mut Matrix, k: usize) {
     let n = a.rows();
-    // All relative to the element beside the diagonal, so that none overflows.
+    // All elements are relative to the off-diagonal element, so that none overflows.
     let beside = a[(k + 1, k)];
     let (second, first) = (a[(k + 1, k + 1)] / beside, a[(k, k)] / beside);
     let scale = (second * first - 1.0).recip() / beside;
@@ -107,7 +109,8 @@ fn eliminate_two(a: &mut Matrix, k: usize) {
     }
 }
 
-/// Replaces B by X with A·X = B, by what [`ldl`] made of A. With a zero block in D, X has infinities or NaN.
+/// Replaces B by X with A·X = B, from the factors and pivots of [`ldl`]. With a zero block in D, X has infinities or
+/// NaN.
 pub fn solve_ldl(a: &Matrix, pivots: &[Pivot], b: &mut Matrix) {
     let n = a.rows();
     let mut k = 0;
@@ -170,7 +173,7 @@ mod tests {
     fn a_times_x_is_b_and_the_upper_triangle_is_not_read() {
         for (n, k) in [(0, 2), (1, 1), (2, 2), (3, 1), (7, 3), (40, 5)] {
             for seed in 0..5 {
-                // A diagonal of zeros needs blocks of two.
+                // A zero diagonal needs 2×2 blocks.
                 let whole = symmetric(n, seed);
                 let a =
                     Matrix::from_fn(n, n, |i, j| if i == j && seed % 2 == 1 && n > 1 { 0.0 } else { whole[(i, j)] });
@@ -187,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn pivots_as_lapack_has_them() {
+    fn pivots_equal_those_of_lapack() {
         let mut a = Matrix::from_fn(3, 3, |i, j| [[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [4.0, 2.0, 3.0]][i][j]);
         let (pivots, _) = ldl(&mut a);
         assert_eq!(pivots, [Pivot::One(2), Pivot::One(1), Pivot::One(2)]);
@@ -195,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_but_zeros_is_said_and_not_divided_by() {
+    fn a_zero_matrix_is_reported_without_division() {
         let mut a = Matrix::from_fn(3, 3, |i, j| if (i, j) == (0, 0) { 2.0 } else { 0.0 });
         let (pivots, zero) = ldl(&mut a);
         assert_eq!((zero, pivots), (2, vec![Pivot::One(0), Pivot::One(1), Pivot::One(2)]));
@@ -203,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn nan_is_everywhere() {
+    fn nan_propagates_to_all_results() {
         let mut a = Matrix::from_fn(2, 2, |i, j| if (i, j) == (1, 0) { f64::NAN } else { 1.0 });
         ldl(&mut a);
         assert!(a.data().iter().all(|x| x.is_nan()));

@@ -1,9 +1,8 @@
-//! Factorisations of one matrix, in `f64` and on one thread: what the CPU backend runs for every matrix
-//! of a batch.
+//! Single-threaded factorisations of one matrix in `f64`, which the CPU backend runs for every matrix of a batch.
 //!
-//! Fast algorithms are `faer`'s. What it has in another form than the family asks for is here: LU of
-//! singular matrices ([`lu`]), L·D·Lᵀ as LAPACK's `sytf2` ([`ldl`]), QR as LAPACK's `geqrf` ([`qr`]), the exponential ([`exp`]). Every function takes
-//! numbers of any kind; with NaN or infinity in what is read of a matrix, all of its factors are NaN.
+//! The fast algorithms are those of `faer`. Algorithms that `faer` does not have in the required form are implemented
+//! here: LU of singular matrices ([`lu`]), L·D·Lᵀ as LAPACK's `sytf2` ([`ldl`]), QR as LAPACK's `geqrf` ([`qr`]), and
+//! the exponential ([`exp`]). If an element that is read is NaN or infinite, all factors are NaN.
 #![forbid(unsafe_code)]
 
 mod cholesky;

@@ -1,14 +1,14 @@
-//! P·A = L·U with partial pivoting.
+//! The LU factorisation P·A = L·U with partial pivoting.
 
 use crate::Matrix;
 use faer::Par;
 use faer::dyn_stack::{MemBuffer, MemStack};
 use faer::linalg::lu::partial_pivoting::factor::{lu_in_place, lu_in_place_scratch};
 
-/// Replaces a matrix by L (below the diagonal; its own is 1) and U, and returns the pivots: row i was
-/// exchanged with row pivotᵢ, at least i, in order.
+/// Replaces a matrix by L (below the diagonal; its diagonal is 1) and U, and returns the pivots: row i was
+/// exchanged with row pivotᵢ ≥ i, in order.
 ///
-/// A column without a pivot is left as it is, as LAPACK does: U then has a zero on its diagonal.
+/// A column without a nonzero pivot is skipped, as in LAPACK: U then has a zero on its diagonal.
 pub fn lu(a: &mut Matrix) -> Vec<usize> {
     let (m, n) = (a.rows(), a.columns());
     if !a.is_finite() {
@@ -20,16 +20,16 @@ pub fn lu(a: &mut Matrix) -> Vec<usize> {
     let mut memory = MemBuffer::new(lu_in_place_scratch::<usize, f64>(m, n, Par::Seq, Default::default()));
     let stack = MemStack::new(&mut memory);
     lu_in_place(packed.view_mut(), &mut order, &mut inverse, Par::Seq, stack, Default::default());
-    // It divides by pivots of zero.
+    // faer divides by zero pivots.
     if !packed.is_finite() {
-        return plain(a);
+        return lu_by_columns(a);
     }
     *a = packed;
-    pivots(&order, m.min(n))
+    pivots_of_order(&order, m.min(n))
 }
 
-/// The exchanges that make an order of the rows: step i brings row `order[i]` to place i.
-fn pivots(order: &[usize], count: usize) -> Vec<usize> {
+/// Converts an order of the rows to pivots: exchange i brings row `order[i]` to position i.
+fn pivots_of_order(order: &[usize], count: usize) -> Vec<usize> {
     let mut rows: Vec<usize> = (0..order.len()).collect();
     let mut place = rows.clone();
     (0..count)
@@ -42,8 +42,8 @@ fn pivots(order: &[usize], count: usize) -> Vec<usize> {
         .collect()
 }
 
-/// Column after column, skipping those without a pivot (Golub & Van Loan, Matrix Computations, 3.4.1).
-fn plain(a: &mut Matrix) -> Vec<usize> {
+/// Factors column by column and skips columns without a pivot (Golub & Van Loan, Matrix Computations, 3.4.1).
+fn lu_by_columns(a: &mut Matrix) -> Vec<usize> {
     let (m, n) = (a.rows(), a.columns());
     let mut pivots = Vec::with_capacity(m.min(n));
     for k in 0..m.min(n) {
@@ -65,7 +65,7 @@ fn plain(a: &mut Matrix) -> Vec<usize> {
     pivots
 }
 
-/// The order that exchanges make of `rows` rows: row i afterwards was row `order[i]`.
+/// Converts pivots to the order of `rows` rows: row i of the result is row `order[i]` of the original.
 pub fn row_order(pivots: impl IntoIterator<Item = usize>, rows: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..rows).collect();
     pivots.into_iter().enumerate().for_each(|(i, pivot)| order.swap(i, pivot));
@@ -99,14 +99,14 @@ mod tests {
     }
 
     #[test]
-    fn l_times_u_is_a_with_its_rows_in_order() {
+    fn l_times_u_is_a_with_permuted_rows() {
         for (m, n) in [(0, 0), (0, 3), (3, 0), (1, 1), (5, 5), (3, 7), (7, 3), (40, 40), (90, 33), (33, 90)] {
             check(&numbers(m, n, 2));
         }
     }
 
     #[test]
-    fn singular_matrices_too() {
+    fn singular_matrices_are_factored() {
         for n in [2, 5, 40] {
             check(&Matrix::full(n, n, 0.0));
             check(&Matrix::from_fn(n, n, |i, _| i as f64));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn nan_is_everywhere() {
+    fn nan_propagates_to_all_results() {
         let mut a = Matrix::from_fn(3, 3, |i, j| if (i, j) == (2, 0) { f64::INFINITY } else { 1.0 });
         assert_eq!(lu(&mut a), [0, 1, 2]);
         assert!(a.data().iter().all(|x| x.is_nan()));

@@ -1,9 +1,9 @@
-//! A matrix as every function here takes it: column by column, without gaps.
+//! [`Matrix`], the column-major matrix of all functions of this crate.
 
 use faer::{MatMut, MatRef};
 use std::ops::{Index, IndexMut};
 
-/// A matrix of `f64`, stored column by column.
+/// A contiguous column-major matrix of `f64`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Matrix {
     rows: usize,
@@ -12,44 +12,44 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// Element (i, j) is `f(i, j)`.
+    /// Creates the matrix whose element (i, j) is `f(i, j)`.
     pub fn from_fn(rows: usize, columns: usize, mut f: impl FnMut(usize, usize) -> f64) -> Matrix {
         let data = (0..columns).flat_map(|j| (0..rows).map(move |i| (i, j))).map(|(i, j)| f(i, j)).collect();
         Matrix { rows, columns, data }
     }
 
-    /// Every element is `value`.
+    /// Creates a matrix whose elements are all `value`.
     pub fn full(rows: usize, columns: usize, value: f64) -> Matrix {
         Matrix { rows, columns, data: vec![value; rows * columns] }
     }
 
-    /// The number of rows.
+    /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// The number of columns.
+    /// Returns the number of columns.
     pub fn columns(&self) -> usize {
         self.columns
     }
 
-    /// The elements, column by column.
+    /// Returns the elements in column-major order.
     pub fn data(&self) -> &[f64] {
         &self.data
     }
 
-    /// Column j.
+    /// Returns column j.
     pub fn column(&self, j: usize) -> &[f64] {
         &self.data[j * self.rows..][..self.rows]
     }
 
-    /// Columns i and j, of which i comes first.
+    /// Returns columns i and j, where i < j.
     pub(crate) fn columns_mut(&mut self, i: usize, j: usize) -> (&mut [f64], &mut [f64]) {
         let (before, rest) = self.data.split_at_mut(j * self.rows);
         (&mut before[i * self.rows..][..self.rows], &mut rest[..self.rows])
     }
 
-    /// Column j.
+    /// Returns column j.
     pub(crate) fn column_mut(&mut self, j: usize) -> &mut [f64] {
         &mut self.data[j * self.rows..][..self.rows]
     }
@@ -64,7 +64,7 @@ impl Matrix {
         self.data.iter().all(|x| x.is_finite())
     }
 
-    /// True if all elements on and below the diagonal are numbers.
+    /// Returns true if all elements on and below the diagonal are finite.
     pub(crate) fn is_finite_below(&self) -> bool {
         (0..self.columns).all(|j| self.column(j)[j.min(self.rows)..].iter().all(|x| x.is_finite()))
     }

@@ -1,11 +1,12 @@
-//! A = Q·R by Householder reflections.
+//! The QR factorisation A = Q·R by Householder reflections.
 
 use crate::Matrix;
 
 /// Replaces a matrix by R (on and above the diagonal) and the vectors vᵢ below it, and returns the factors τ: Q is
-/// the product of all I − τᵢ·vᵢ·vᵢᵀ, where vᵢ is 0 above its place i and 1 there.
+/// the product of all I − τᵢ·vᵢ·vᵢᵀ, where element i of vᵢ is 1 and the elements above it are 0.
 ///
-/// The signs are LAPACK's: Rᵢᵢ has the opposite one of what it replaces, unless nothing lies below (then τ = 0).
+/// The signs are those of LAPACK: Rᵢᵢ has the opposite sign of the element that it replaces, unless all elements below
+/// are zero (then τ = 0).
 pub fn qr(a: &mut Matrix) -> Vec<f64> {
     let (m, n) = (a.rows(), a.columns());
     if !a.is_finite() {
@@ -27,14 +28,14 @@ pub fn qr(a: &mut Matrix) -> Vec<f64> {
         .collect()
 }
 
-/// Of a vector x, the reflection that takes it to (β, 0, ..): β and v's tail take its place, τ is returned.
+/// Computes the reflection that maps x to (β, 0, ..). Overwrites x with β and the tail of v, and returns τ.
 fn reflector(x: &mut [f64]) -> f64 {
     let [head, tail @ ..] = x else { return 0.0 };
     let largest = tail.iter().fold(head.abs(), |m, x| m.max(x.abs()));
     if tail.iter().all(|&x| x == 0.0) {
         return 0.0;
     }
-    // Scaled, so that no square overflows or vanishes.
+    // Scaled so that no square overflows or underflows.
     let norm = largest * tail.iter().chain([&*head]).map(|x| (x / largest) * (x / largest)).sum::<f64>().sqrt();
     let beta = -norm.copysign(*head);
     let tau = (beta - *head) / beta;
@@ -83,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn the_diagonal_of_r_has_the_other_sign() {
+    fn the_diagonal_of_r_has_the_signs_of_lapack() {
         let mut a = Matrix::from_fn(2, 2, |i, j| [[3.0, 1.0], [4.0, 2.0]][i][j]);
         qr(&mut a);
         assert_eq!(a[(0, 0)], -5.0);

@@ -1,4 +1,4 @@
-//! A = U·diag(S)·Vᵀ.
+//! The singular value decomposition A = U·diag(S)·Vᵀ.
 
 use crate::Matrix;
 use faer::Par;
@@ -6,29 +6,29 @@ use faer::diag::DiagMut;
 use faer::dyn_stack::{MemBuffer, MemStack};
 use faer::linalg::svd::{ComputeSvdVectors, svd as decompose, svd_scratch};
 
-/// Which singular vectors are wanted.
+/// The singular vectors to compute.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Basis {
     /// None: U and V have no columns.
     Without,
     /// One for each singular value.
     Thin,
-    /// Whole bases.
+    /// Complete orthonormal bases.
     Full,
 }
 
-/// U, S (descending) and V, not transposed.
+/// A singular value decomposition: U, S (descending) and V (not transposed).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Svd {
-    /// Left singular vectors, column by column.
+    /// Left singular vectors as columns.
     pub u: Matrix,
     /// Singular values.
     pub s: Vec<f64>,
-    /// Right singular vectors, column by column.
+    /// Right singular vectors as columns.
     pub v: Matrix,
 }
 
-/// The singular value decomposition. Everything is NaN where the iteration does not converge.
+/// Computes the singular value decomposition. If the iteration does not converge, everything is NaN.
 pub fn svd(a: &Matrix, basis: Basis) -> Svd {
     let (m, n) = (a.rows(), a.columns());
     let k = m.min(n);
@@ -41,10 +41,10 @@ pub fn svd(a: &Matrix, basis: Basis) -> Svd {
     if !a.is_finite() {
         return all(f64::NAN);
     }
-    // Whole bases are not written everywhere: they have to be zeros before.
+    // faer does not write all elements of complete bases, so they must be zero before.
     let mut svd = all(0.0);
-    // Between 1 and 2, so that no square overflows or vanishes; a power of two rounds nothing.
-    let scale = scale(a);
+    // The largest element is scaled to [1, 2), so that no square overflows or underflows; a power of two is exact.
+    let scale = scale_to_one(a);
     let scaled = a.map(|x| x * scale);
     let mut memory = MemBuffer::new(svd_scratch::<f64>(m, n, vectors, vectors, Par::Seq, Default::default()));
     let stack = MemStack::new(&mut memory);
@@ -58,8 +58,8 @@ pub fn svd(a: &Matrix, basis: Basis) -> Svd {
     svd
 }
 
-/// The power of two that brings a matrix's largest element near 1.
-pub(crate) fn scale(a: &Matrix) -> f64 {
+/// Returns the power of two that scales the largest element of a matrix to [1, 2).
+pub(crate) fn scale_to_one(a: &Matrix) -> f64 {
     let largest = a.data().iter().fold(0.0, |m: f64, x| m.max(x.abs()));
     if largest == 0.0 { 1.0 } else { 2f64.powi(-(largest.log2().floor() as i32).clamp(-1000, 1000)) }
 }
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn nan_is_everywhere() {
+    fn nan_propagates_to_all_results() {
         let Svd { u, s, v } = svd(&Matrix::full(2, 3, f64::INFINITY), Basis::Thin);
         assert!(u.data().iter().chain(&s).chain(v.data()).all(|x| x.is_nan()));
     }

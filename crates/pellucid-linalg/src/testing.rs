@@ -1,8 +1,8 @@
-//! What the tests of several files need: plain products, and numbers that are always the same.
+//! Helpers of the tests: naive products and reproducible matrices.
 
 use crate::Matrix;
 
-/// Numbers between −1 and 1.
+/// Returns a reproducible matrix of values between −1 and 1.
 pub(crate) fn numbers(rows: usize, columns: usize, seed: u64) -> Matrix {
     let mut state = seed;
     Matrix::from_fn(rows, columns, |_, _| {

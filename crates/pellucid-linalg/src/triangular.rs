@@ -1,15 +1,15 @@
-//! A·X = B for a triangle A.
+//! Solving A·X = B for triangular A.
 
 use crate::Matrix;
 use faer::Par;
 use faer::linalg::triangular_solve as solve;
 
-/// What is read of a matrix that is a triangle.
+/// The part of a triangular matrix that is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Triangle {
-    /// The upper one.
+    /// The matrix is upper triangular.
     pub upper: bool,
-    /// The diagonal is 1, and not read.
+    /// The diagonal is assumed to be 1 and not read.
     pub unit: bool,
 }
 
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn no_solution_is_nan() {
+    fn a_singular_system_gives_nan() {
         let a = Matrix::from_fn(2, 2, |i, j| [[1.0, 0.0], [1.0, 0.0]][i][j]);
         let mut x = Matrix::full(2, 3, 1.0);
         solve_triangular(&a, &mut x, Triangle { upper: false, unit: false });

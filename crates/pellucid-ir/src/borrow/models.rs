@@ -1,5 +1,7 @@
-//! The protocol under a model checker (loom): every interleaving of two or three threads, up to a number of preemptions, with all
-//! values that the memory orders allow a load to return.
+//! Tests of the borrow protocol with the model checker loom.
+//!
+//! It explores every interleaving of two or three threads with a bounded number of preemptions, and all values that the
+//! memory orders allow a load to return.
 
 use super::*;
 use loom::cell::Cell;
@@ -11,7 +13,7 @@ struct Loom;
 
 atomics!(Loom: LoomU32, LoomU64, loom::thread::yield_now);
 
-/// A storage whose contents are one number: how often it was written. The checker fails on two accesses that are not ordered.
+/// A storage whose contents are its number of writes. The checker fails on two unordered accesses.
 #[derive(Default)]
 struct Contents {
     word: BorrowWord<Loom>,
@@ -30,18 +32,18 @@ impl Borrowed for &Contents {
 }
 
 impl Contents {
-    /// What a kernel that reads the storage does: contents and version belong together.
+    /// Reads the storage like a kernel and checks that the version belongs to the contents.
     fn check(&self) {
-        assert_eq!(self.version.get(), self.writes.get(), "the version of other contents");
+        assert_eq!(self.version.get(), self.writes.get(), "the version does not belong to the contents");
     }
 
-    /// What a kernel that overwrites the storage does. The guard counts the write.
+    /// Overwrites the storage like a kernel. The guard counts the write.
     fn overwrite(&self) {
         self.check();
         self.writes.set(self.writes.get() + 1);
     }
 
-    /// Checks after all kernels that no thread holds the word, and that every write is there.
+    /// Checks after all kernels that no thread holds the word, and that no write is lost.
     fn finish(&self, writes: u64) {
         assert!(self.word.try_write(), "a word was not released");
         self.check();
@@ -56,7 +58,8 @@ fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// How often a kernel of a model tries to acquire its words. A kernel that waits without a bound has no last interleaving.
+/// The number of attempts of a kernel to acquire its words. Without a bound there would be infinitely many
+/// interleavings.
 const ATTEMPTS: usize = 2;
 
 /// Runs a kernel with all its words held; returns whether it ran.
@@ -188,7 +191,7 @@ fn a_batch_acquires_all_words_or_none() {
 }
 
 #[test]
-fn a_target_in_two_places_is_refused() {
+fn a_target_that_shares_its_storage_is_rejected() {
     explore(1, || {
         let storage = Contents::default();
         assert!(BatchBorrowGuard::try_acquire(&[&storage, &storage], 2, 1).is_none());

@@ -1,8 +1,8 @@
-//! The text of a state dict that does not fit.
+//! The error text for a state dict that does not fit.
 
 use super::{Misshaped, list};
 
-/// Says what does not fit, and what the state dict is if it is not one for this module or optimizer.
+/// Formats the names and shapes that do not fit, with a help text that recognises state dicts of other optimizers.
 pub(super) fn message(missing: &[String], unexpected: &[String], misshaped: &[Misshaped]) -> String {
     let mut parts = Vec::new();
     if !missing.is_empty() {
@@ -19,7 +19,7 @@ pub(super) fn message(missing: &[String], unexpected: &[String], misshaped: &[Mi
 }
 
 fn help(missing: &[String], unexpected: &[String], misshaped: &[Misshaped]) -> &'static str {
-    // Every optimizer that has groups has this name; a name that both have is in neither list.
+    // Every optimizer with groups has this name; a name that both sides have is in neither list.
     let has_rate = |names: &[String]| names.iter().any(|name| name == "groups.0.lr");
     let is_of_optimizer = |name: &str| name.starts_with("groups.") || name.starts_with("state.");
     let mut names = missing.iter().chain(unexpected).chain(misshaped.iter().map(|value| &value.name));
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_does_not_fit_is_listed() {
+    fn the_message_lists_only_mismatches() {
         let found = text(&["0.weight"], &[], &[]);
         assert!(found.contains("missing [\"0.weight\"]") && found.contains("rename()"), "{found}");
         assert!(!found.contains("unexpected") && !found.contains("shape"), "{found}");
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_dict_of_another_optimizer_is_called_that() {
+    fn a_state_dict_of_another_optimizer_is_recognised() {
         let another = "another optimizer's";
         assert!(text(&["state.0.momentum"], &["state.0.mean", "state.0.variance"], &[]).contains(another));
         assert!(text(&[], &["groups.1.lr", "state.0.step"], &[]).contains(another));

@@ -1,21 +1,21 @@
-//! Where nodes come from: one builder per formula under construction, on this thread only.
+//! Construction of graphs: a thread-local stack with one builder for each formula under construction.
 
-use super::expr::{Expr, Role};
+use super::expr::{Expr, NameRole};
 use super::graph::{Graph, Id, Input, Literal, Node};
 use crate::dtype::Scalar;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
-/// A graph that grows. A node that was built before is found again, not built twice.
+/// A graph under construction. Nodes are hash-consed: an equal node is built only once.
 pub(super) struct Builder {
     serial: u32,
     pub(super) inputs: Vec<Input>,
     pub(super) graph: Graph,
     known: HashMap<Node, Id>,
-    /// True while a derivative is written: it may drop what is structurally zero and reorder its own
-    /// factors, for it defines a value where a formula's text already has.
+    /// True while a derivative is built. Its value is defined by the differentiator and not by a text, so structural
+    /// zeros may be dropped and factors reordered.
     pub(super) derivative: bool,
-    /// What the names of a derivative line stand for: see [`Role`].
+    /// The expressions that the names of a derivative line stand for, by role.
     pub(super) named: [Vec<Expr>; 4],
 }
 
@@ -24,24 +24,24 @@ thread_local! {
     static SERIAL: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Ends the construction even where the formula's text panics.
-struct Guard;
+/// A guard that removes the current builder, also if the text of the formula panics.
+struct BuilderGuard;
 
-impl Drop for Guard {
+impl Drop for BuilderGuard {
     fn drop(&mut self) {
         BUILDERS.with_borrow_mut(|builders| builders.pop());
     }
 }
 
 impl Builder {
-    /// Runs `body` with a fresh builder for expressions over `inputs`, and returns that builder.
+    /// Runs `body` with a new builder for expressions over `inputs`. Returns the builder and the result.
     pub(super) fn run<R>(inputs: Vec<Input>, body: impl FnOnce() -> R) -> (Builder, R) {
-        let serial = SERIAL.get() % Role::FIRST + 1;
+        let serial = SERIAL.get() % NameRole::FIRST + 1;
         SERIAL.set(serial);
         Builder { serial, inputs, ..Builder::empty() }.resume(body)
     }
 
-    /// A builder of nothing.
+    /// Creates a builder without inputs and nodes.
     pub(super) fn empty() -> Builder {
         Builder {
             serial: 0,
@@ -53,10 +53,10 @@ impl Builder {
         }
     }
 
-    /// Goes on with this builder: runs `body` with it, and returns it.
+    /// Runs `body` with this builder. Returns the builder and the result.
     pub(super) fn resume<R>(self, body: impl FnOnce() -> R) -> (Builder, R) {
         BUILDERS.with_borrow_mut(|builders| builders.push(self));
-        let guard = Guard;
+        let guard = BuilderGuard;
         let result = body();
         let built = BUILDERS.with_borrow_mut(|builders| builders.last_mut().map(Builder::take));
         drop(guard);
@@ -67,10 +67,10 @@ impl Builder {
         std::mem::replace(self, Builder::empty())
     }
 
-    /// The builder of the formula that is under construction on this thread.
+    /// Calls `act` with the builder of the formula under construction on this thread.
     ///
     /// # Panics
-    /// Where there is none.
+    /// If there is none.
     #[track_caller]
     pub(super) fn with<R>(act: impl FnOnce(&mut Builder) -> R) -> R {
         let result = BUILDERS.with_borrow_mut(|builders| builders.last_mut().map(act));
@@ -86,12 +86,12 @@ impl Builder {
         }
     }
 
-    /// The expression for a node.
+    /// Returns the expression for a node.
     pub(super) fn expr(&self, id: Id) -> Expr {
         Expr::at(self.serial, id)
     }
 
-    /// The node of an expression, or why it has none here.
+    /// Returns the node of an expression; an error text if the expression does not belong to this builder.
     pub(super) fn id(&self, expr: Expr) -> Result<Id, String> {
         let expr = match expr.role() {
             None => expr,
@@ -103,7 +103,7 @@ impl Builder {
         expr.id_in(self.serial).ok_or_else(|| "an Expr was used outside the formula that it was built for".into())
     }
 
-    /// The node, simplified and found again if it was built before.
+    /// Simplifies `node` and returns its position; an equal node is reused.
     pub(super) fn node(&mut self, node: Node) -> Result<Id, String> {
         let fact = self.graph.infer(node, &self.inputs)?;
         if self.derivative
@@ -122,12 +122,12 @@ impl Builder {
         Ok(*self.known.entry(key).or_insert_with(|| self.graph.push(node, fact)))
     }
 
-    /// The node of a constant.
+    /// Returns the node of a constant.
     pub(super) fn literal(&mut self, literal: Literal) -> Id {
         self.node(Node::Literal(literal)).expect("a literal is always well formed")
     }
 
-    /// The value of a literal number that an `f64` holds exactly.
+    /// Returns the value of a literal number that `f64` represents exactly.
     pub(super) fn constant(&self, id: Id) -> Option<f64> {
         match self.graph.node(id) {
             Node::Literal(Literal { value: Scalar::Float(x), .. }) => Some(x),
@@ -135,8 +135,8 @@ impl Builder {
         }
     }
 
-    /// Copies a graph into this one; its inputs become `inputs`, its parameters `params`.
-    /// Returns where every node went.
+    /// Copies a graph into this one, with `inputs` and `params` for its inputs and parameters. Returns the new position
+    /// of every node.
     pub(super) fn import(&mut self, graph: &Graph, inputs: &[Id], params: &[Id]) -> Result<Vec<Id>, String> {
         let mut place: Vec<Id> = Vec::with_capacity(graph.len());
         for (_, node) in graph.iter() {

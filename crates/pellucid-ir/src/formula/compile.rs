@@ -1,5 +1,5 @@
-//! From formulas to programs: dtypes are chosen, primitives lowered to what each compute type has,
-//! work ordered, and registers given out.
+//! Compilation of formulas to programs: lowers primitives to the operations of each compute type, schedules them, and
+//! allocates registers.
 
 use super::definition::Formula;
 use super::graph::{Fact, Id, Kind, Literal, Node};
@@ -17,25 +17,25 @@ use std::sync::{Arc, OnceLock};
 pub struct Signature {
     /// The dtype of every input in memory.
     pub inputs: SmallVec<[DType; 4]>,
-    /// The promoted dtype of the numbers: it gives the compute type.
+    /// The promoted dtype of the numbers, which determines the compute type.
     pub number: DType,
-    /// The dtype of every output in memory; empty for `number`, `i64` and `bool`, by kind.
+    /// The dtype of every output in memory. If empty, outputs are `number`, `i64` or `bool` by their kind.
     pub outputs: SmallVec<[DType; 2]>,
 }
 
 impl Signature {
-    /// These inputs, numbers computed as `number`, outputs by kind.
+    /// Creates a signature with these inputs and the promoted dtype `number`; outputs have the dtypes of their kinds.
     pub fn new(inputs: impl IntoIterator<Item = DType>, number: DType) -> Signature {
         Signature { inputs: inputs.into_iter().collect(), number, outputs: SmallVec::new() }
     }
 
-    /// The same with these dtypes of the outputs.
+    /// Returns the signature with these dtypes of the outputs.
     #[must_use]
     pub fn storing(self, outputs: impl IntoIterator<Item = DType>) -> Signature {
         Signature { outputs: outputs.into_iter().collect(), ..self }
     }
 
-    /// Every number is `dtype`, every index `i64`, every mask `bool`.
+    /// Creates the signature in which every number is `dtype`, every index `i64` and every mask `bool`.
     pub fn uniform(formula: &Formula, dtype: DType) -> Signature {
         Signature::new(formula.inputs().iter().map(|i| default_dtype(i.kind, dtype)), dtype)
     }
@@ -49,8 +49,7 @@ fn default_dtype(kind: Kind, number: DType) -> DType {
     }
 }
 
-/// The programs compiled so far: those of one dtype in a place of their own, found without hashing
-/// or locking.
+/// The cache of compiled programs. Uniform signatures are indexed by dtype, without hashing or locking.
 #[derive(Default)]
 pub(super) struct Programs {
     uniform: [OnceLock<Arc<Program>>; 10],
@@ -58,7 +57,7 @@ pub(super) struct Programs {
 }
 
 impl Formula {
-    /// The program for these dtypes.
+    /// Returns the program for these dtypes.
     ///
     /// # Errors
     /// `DTypeMismatch` if a primitive does not exist in the compute type; `InvalidArgument` if the
@@ -71,8 +70,7 @@ impl Formula {
         }
     }
 
-    /// The program in which every number is `dtype`, in and out, every index `i64` and every mask
-    /// `bool`.
+    /// Returns the program whose number inputs and outputs are `dtype`, indices `i64` and masks `bool`.
     ///
     /// # Errors
     /// As [`Formula::program`].
@@ -92,7 +90,7 @@ fn compile(formula: &Formula, signature: &Signature) -> Result<Program> {
     let fits = signature.inputs.len() == inner.inputs.len()
         && (signature.outputs.is_empty() || signature.outputs.len() == inner.outputs.len());
     if !fits {
-        let reason = "the signature has another number of inputs or outputs than the formula";
+        let reason = "the signature and the formula have different numbers of inputs or outputs";
         return Err(Error::invalid(inner.name, reason));
     }
     let mut lowering = Lowering {
@@ -138,9 +136,9 @@ fn compile(formula: &Formula, signature: &Signature) -> Result<Program> {
     Ok(Program::new(inner.name, inputs, lowering.uniforms, allocated.steps, registers, allocated.outputs))
 }
 
-/// The nodes in the order of their computation: what the first row reductions need, those
-/// reductions, what the next ones need on top of it, and so on; the outputs come last. So every
-/// pass over a row ends in as many reductions as it can.
+/// Returns the nodes in the order of their computation: the operands of the first row reductions, those reductions, the
+/// remaining operands of the next ones, and so on; the outputs come last. This minimises the number of passes over a
+/// row.
 fn schedule(formula: &Formula) -> Vec<Id> {
     let graph = &formula.inner.graph;
     let mut level = vec![0; graph.len()];
@@ -208,7 +206,7 @@ impl Lowering<'_> {
         self.formula.inner.graph.fact(id)
     }
 
-    /// The primitive does not exist in the compute type.
+    /// Creates the error for a primitive that does not exist in the compute type.
     fn refuse(&self, what: &str, help: &str) -> Error {
         let help = format!("{what} is not defined for {}; {help}", self.signature.number);
         Error::dtypes(self.formula.name(), self.signature.inputs.iter().copied(), help)
@@ -216,7 +214,7 @@ impl Lowering<'_> {
 
     fn uniform(&mut self, source: UniformSource, compute: Compute) -> Value {
         let wanted = Uniform { source, compute };
-        // By bits, for −0 is not 0 and NaN equals itself.
+        // Literals are compared by bits: −0 is not 0, and NaN equals itself.
         let bits = |u: &Uniform| match u.source {
             UniformSource::Literal(Scalar::Float(x)) => Some(x.to_bits()),
             _ => None,
@@ -287,7 +285,7 @@ impl Lowering<'_> {
         })
     }
 
-    /// A conversion; parameters, literals and the row's length are rounded once, from full width.
+    /// Lowers a conversion. Parameters, literals and the row length are rounded once, from full width.
     fn cast(&mut self, a: Id, from: Compute, to: Compute, id: Id) -> Result<Value> {
         Ok(match self.formula.inner.graph.node(a) {
             _ if from == to => self.value(a),
@@ -304,7 +302,7 @@ impl Lowering<'_> {
         Ok(match op {
             Not if !float => self.step(Op::Unary(Not), compute, id, &[x]),
             Neg | Abs | Sign if !float && compute != Compute::Mask => self.step(Op::Unary(op), compute, id, &[x]),
-            // Whole numbers are their own roundings, and never NaN nor infinite.
+            // Integers are unchanged by rounding, and never NaN or infinite.
             Floor | Ceil | Round | Trunc if !float => x,
             Abs | Sign if compute == Compute::Mask => x,
             IsNan if !float => self.binary(Binary::Ne, compute, id, x, x)?,
@@ -327,7 +325,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// The arithmetic of truth values: + and max are *or*, · and min are *and*, false < true.
+    /// Lowers an operation on masks: + and max are *or*, · and min are *and*, false < true.
     fn logic(&mut self, op: Binary, id: Id, a: Value, b: Value) -> Result<Value> {
         use Binary::*;
         let mask = Compute::Mask;

@@ -1,8 +1,8 @@
-//! [`Formula`]: a graph with its inputs, outputs and declared derivatives, and what is kept of it.
+//! [`Formula`]: a graph with its inputs, outputs and declared derivatives, and caches of derived data.
 
 use super::builder::Builder;
 use super::compile::Programs;
-use super::expr::{Expr, Role};
+use super::expr::{Expr, NameRole};
 use super::gradient::{Gradients, Sums};
 use super::graph::{Graph, Id, Input, Kind, Output};
 use super::memo::Memo;
@@ -11,52 +11,51 @@ use super::unroll::{TooWide, Unrolled};
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
-/// The most inputs, parameters or outputs of a formula.
+/// The maximal number of inputs, parameters or outputs of a formula.
 pub(super) const MOST: usize = 255;
 
-/// Mathematics as data: outputs as functions of inputs and run-time parameters.
+/// A mathematical function as data: outputs as functions of inputs and run-time parameters.
 ///
-/// A cheap, immutable handle. What is derived from it (gradients, compiled programs) is derived once
-/// and kept with it.
+/// A cheap, immutable handle. Gradients and compiled programs are derived once and cached in it.
 #[derive(Clone)]
 pub struct Formula {
-    pub(super) inner: Handle,
+    pub(super) inner: FormulaOwner,
 }
 
-/// How a formula is held.
+/// The owner of the data of a formula.
 #[derive(Clone)]
-pub(super) enum Handle {
-    Counted(Arc<Inner>),
-    /// It is never freed, so nobody counts.
-    Eternal(&'static Inner),
+pub(super) enum FormulaOwner {
+    Counted(Arc<FormulaData>),
+    /// The data is never freed, so it needs no reference count.
+    Eternal(&'static FormulaData),
 }
 
-impl Deref for Handle {
-    type Target = Inner;
+impl Deref for FormulaOwner {
+    type Target = FormulaData;
     #[inline]
-    fn deref(&self) -> &Inner {
+    fn deref(&self) -> &FormulaData {
         match self {
-            Handle::Counted(inner) => inner,
-            Handle::Eternal(inner) => inner,
+            FormulaOwner::Counted(inner) => inner,
+            FormulaOwner::Eternal(inner) => inner,
         }
     }
 }
 
-pub(super) struct Inner {
+pub(super) struct FormulaData {
     pub(super) name: &'static str,
     pub(super) inputs: Vec<Input>,
     pub(super) input_names: Vec<String>,
     pub(super) param_names: Vec<String>,
     pub(super) graph: Graph,
     pub(super) outputs: Vec<Output>,
-    /// Per input, the derivative that its text declares.
+    /// The declared derivative for each input.
     pub(super) declared: Vec<Option<Declared>>,
     pub(super) is_row: bool,
-    /// How often it was differentiated.
+    /// The order of the derivative; 0 for the formula itself.
     pub(super) order: usize,
     /// Every input is a number.
     pub(super) is_plain: bool,
-    /// The outputs that are numbers, as bits (of the first 64): others have no gradient to be missing.
+    /// The outputs among the first 64 that are numbers, as bits. Other outputs have no incoming gradient.
     pub(super) numbers: u64,
     pub(super) gradients: Gradients,
     pub(super) sums: Sums,
@@ -72,17 +71,16 @@ pub(super) struct Declared {
     pub(super) root: Id,
 }
 
-/// A formula's text: from inputs and parameters to outputs.
+/// A function from inputs and parameters to outputs that writes a formula.
 type Text<'a> = &'a mut dyn FnMut(&[Expr], &[Expr]) -> Vec<Expr>;
-/// A derivative's text: from inputs, parameters, outputs and incoming gradients.
+/// A function of inputs, parameters, outputs and incoming gradients that writes a derivative.
 type DerivativeText<'a> = &'a mut dyn FnMut(&[Expr], &[Expr], &[Expr], &[Expr]) -> Expr;
 
 impl Formula {
-    /// The formula whose outputs `body` writes in terms of its inputs and of `params` parameters.
+    /// Creates a formula. `body` writes the outputs in terms of the inputs and `params` parameters.
     ///
     /// # Panics
-    /// If the text does not make sense (see [`Expr`]), or with more than 255 inputs, parameters or
-    /// outputs.
+    /// If an expression is invalid (see [`Expr`]), or with more than 255 inputs, parameters or outputs.
     #[track_caller]
     pub fn new(
         name: &'static str,
@@ -91,10 +89,10 @@ impl Formula {
         body: impl FnOnce(&[Expr], &[Expr]) -> Vec<Expr>,
     ) -> Formula {
         let mut body = Some(body);
-        Formula::written(name, inputs, params, &mut |i, p| body.take().expect("the text is read once")(i, p))
+        Formula::written(name, inputs, params, &mut |i, p| body.take().expect("the body is called once")(i, p))
     }
 
-    /// [`Formula::new`], compiled once and not once a text.
+    /// Implements [`Formula::new`] without generics, so that it is compiled only once.
     #[track_caller]
     fn written(name: &'static str, inputs: &[Input], params: usize, body: Text<'_>) -> Formula {
         assert!(inputs.len() <= MOST && params <= MOST, "formula `{name}`: at most {MOST} inputs and parameters");
@@ -130,7 +128,7 @@ impl Formula {
             1 => vec![letter.to_string()],
             _ => (0..n).map(|i| format!("{letter}{i}")).collect(),
         };
-        let inner = Inner {
+        let inner = FormulaData {
             name,
             input_names: names("x", inputs.len()),
             param_names: names("k", params),
@@ -148,25 +146,27 @@ impl Formula {
             unrolled: OnceLock::new(),
             programs: Programs::default(),
         };
-        Formula { inner: Handle::Counted(Arc::new(inner)) }
+        Formula { inner: FormulaOwner::Counted(Arc::new(inner)) }
     }
 
-    /// The same formula, never to be freed: its handles, and those of its gradients, then cost no count. For a
-    /// formula that is kept in a `static`.
+    /// Leaks the formula, so that its handles and those of its gradients need no reference count. For formulas in a
+    /// `static`.
     #[must_use]
     pub fn eternal(self) -> Formula {
         match self.inner {
-            // A formula that others hold too goes on for them as it was.
-            Handle::Counted(_) => Formula { inner: Handle::Eternal(Box::leak(Box::new(self.into_inner()))) },
-            Handle::Eternal(_) => self,
+            // Other handles of the formula stay reference counted.
+            FormulaOwner::Counted(_) => {
+                Formula { inner: FormulaOwner::Eternal(Box::leak(Box::new(self.into_inner()))) }
+            }
+            FormulaOwner::Eternal(_) => self,
         }
     }
 
     pub(super) fn is_eternal(&self) -> bool {
-        matches!(self.inner, Handle::Eternal(_))
+        matches!(self.inner, FormulaOwner::Eternal(_))
     }
 
-    /// The same formula, printed with these names of inputs and parameters.
+    /// Returns the formula with these names of inputs and parameters for printing.
     #[must_use]
     pub fn with_names(self, inputs: &[&str], params: &[&str]) -> Formula {
         let own = |names: &[&str]| names.iter().map(|n| n.to_string()).collect();
@@ -174,11 +174,11 @@ impl Formula {
         self.changed(|inner| (inner.input_names, inner.param_names) = (input_names, param_names))
     }
 
-    /// The same formula with a declared derivative for one input, written in terms of inputs,
-    /// parameters, outputs and incoming gradients; it replaces the symbolic one.
+    /// Returns the formula with a declared derivative for one input, which replaces the symbolic one. `body` writes it
+    /// in terms of inputs, parameters, outputs and incoming gradients.
     ///
     /// # Panics
-    /// If the input is not a number, or the derivative's text does not make sense.
+    /// If the input is not a number, or an expression of the derivative is invalid.
     #[track_caller]
     #[must_use]
     pub fn with_derivative(
@@ -187,15 +187,15 @@ impl Formula {
         body: impl FnOnce(&[Expr], &[Expr], &[Expr], &[Expr]) -> Expr,
     ) -> Formula {
         let mut body = Some(body);
-        self.declared(input, &mut |i, p, o, g| body.take().expect("the text is read once")(i, p, o, g))
+        self.declared(input, &mut |i, p, o, g| body.take().expect("the body is called once")(i, p, o, g))
     }
 
-    /// [`Formula::with_derivative`], compiled once and not once a text.
+    /// Implements [`Formula::with_derivative`] without generics, so that it is compiled only once.
     #[track_caller]
     fn declared(self, input: usize, body: DerivativeText<'_>) -> Formula {
         let inner = &self.inner;
         let name = inner.name;
-        assert!(inner.inputs[input].kind == Kind::Number, "formula `{name}`: only a number has a derivative");
+        assert!(inner.inputs[input].kind == Kind::Number, "formula `{name}`: only a number input has a derivative");
         let (n, m) = (inner.inputs.len(), inner.outputs.len());
         let (builder, root) = Builder::run(self.derivative_inputs(), || {
             let (all, params) = leaves(n + 2 * m, inner.param_names.len());
@@ -212,7 +212,7 @@ impl Formula {
         self.changed(|inner| inner.declared[input] = Some(Declared { graph, root: roots[0] }))
     }
 
-    /// What a derivative may speak of: the inputs, then the outputs, then their incoming gradients.
+    /// Returns the inputs of a derivative: the inputs, then the outputs, then their incoming gradients.
     pub(super) fn derivative_inputs(&self) -> Vec<Input> {
         let outputs = self.inner.outputs.iter().map(|o| Input { kind: o.kind, per_row: o.per_row });
         let gradients = self.inner.outputs.iter().map(|o| Input { kind: Kind::Number, per_row: o.per_row });
@@ -221,18 +221,18 @@ impl Formula {
         all
     }
 
-    /// A changed formula, with nothing derived from it yet.
-    pub(super) fn changed(self, change: impl FnOnce(&mut Inner)) -> Formula {
+    /// Returns a changed formula with empty caches.
+    pub(super) fn changed(self, change: impl FnOnce(&mut FormulaData)) -> Formula {
         let mut inner = self.into_inner();
         change(&mut inner);
         (inner.gradients, inner.sums, inner.partials) = Default::default();
         (inner.unrolled, inner.programs) = Default::default();
-        Formula { inner: Handle::Counted(Arc::new(inner)) }
+        Formula { inner: FormulaOwner::Counted(Arc::new(inner)) }
     }
 
-    /// What the handle holds, or a copy of it with nothing derived yet.
-    fn into_inner(self) -> Inner {
-        let copy = |shared: &Inner| Inner {
+    /// Returns the data of the handle, or a copy of it with empty caches if it is shared.
+    fn into_inner(self) -> FormulaData {
+        let copy = |shared: &FormulaData| FormulaData {
             name: shared.name,
             inputs: shared.inputs.clone(),
             input_names: shared.input_names.clone(),
@@ -251,18 +251,18 @@ impl Formula {
             programs: Programs::default(),
         };
         match self.inner {
-            Handle::Counted(inner) => Arc::try_unwrap(inner).unwrap_or_else(|shared| copy(&shared)),
-            Handle::Eternal(inner) => copy(inner),
+            FormulaOwner::Counted(inner) => Arc::try_unwrap(inner).unwrap_or_else(|shared| copy(&shared)),
+            FormulaOwner::Eternal(inner) => copy(inner),
         }
     }
 
-    /// The outputs for these inputs and parameters, as part of the formula under construction. What
-    /// it declares of its derivatives does not come with it.
+    /// Inlines the formula into the formula under construction and returns its outputs. Declared derivatives are not
+    /// used: the inlined expressions are differentiated symbolically.
     #[track_caller]
     pub fn call(&self, inputs: &[Expr], params: &[Expr]) -> Vec<Expr> {
         let inner = &self.inner;
         let fits = inputs.len() == inner.inputs.len() && params.len() == inner.param_names.len();
-        assert!(fits, "formula `{}`: called with another number of inputs or parameters", inner.name);
+        assert!(fits, "formula `{}`: called with a wrong number of inputs or parameters", inner.name);
         let result = Builder::with(|b| {
             let ids = |b: &Builder, list: &[Expr]| list.iter().map(|&e| b.id(e)).collect::<Result<Vec<Id>, String>>();
             let (inputs, params) = (ids(b, inputs)?, ids(b, params)?);
@@ -272,58 +272,59 @@ impl Formula {
         result.unwrap_or_else(|reason: String| panic!("formula `{}`: {reason}", inner.name))
     }
 
-    /// The name, for messages and profiles.
+    /// Returns the name, for messages and profiles.
     #[inline]
     pub fn name(&self) -> &'static str {
         self.inner.name
     }
 
-    /// The inputs.
+    /// Returns the inputs.
     #[inline]
     pub fn inputs(&self) -> &[Input] {
         &self.inner.inputs
     }
 
-    /// The number of run-time parameters.
+    /// Returns the number of run-time parameters.
     #[inline]
     pub fn params(&self) -> usize {
         self.inner.param_names.len()
     }
 
-    /// The outputs.
+    /// Returns the outputs.
     #[inline]
     pub fn outputs(&self) -> &[Output] {
         &self.inner.outputs
     }
 
-    /// The primitives, operands first.
+    /// Returns the graph of primitives, operands first.
     pub fn graph(&self) -> &Graph {
         &self.inner.graph
     }
 
-    /// True if it reduces over rows, tells elements of a row apart, or has values per row: it runs
+    /// Returns true if the formula reduces over rows, uses positions within a row, or has per-row values. It then runs
     /// as a row kernel.
     #[inline]
     pub fn is_row(&self) -> bool {
         self.inner.is_row
     }
 
-    /// True if every input is a number, and none an index or a mask.
+    /// Returns true if every input is a number, and none an index or a mask.
     #[inline]
     pub fn is_plain(&self) -> bool {
         self.inner.is_plain
     }
 
-    /// How often it was differentiated: 0 for a formula as it was written, one more for its gradient.
+    /// Returns the order of the derivative: 0 for a formula as written, one more for its gradient.
     #[inline]
     pub fn order(&self) -> usize {
         self.inner.order
     }
 
-    /// The most inputs, outputs and incoming gradients together of a formula that can be differentiated.
+    /// The maximal total of inputs, outputs and incoming gradients of a formula that can be differentiated.
     pub const MOST_DIFFERENTIABLE: usize = MOST;
 
-    /// True if `other` is the very same formula (not merely one that says the same).
+    /// Returns true if `other` is a handle of the same formula; equal formulas that were built separately are
+    /// different.
     pub fn same(&self, other: &Formula) -> bool {
         std::ptr::eq(&*self.inner, &*other.inner)
     }
@@ -334,7 +335,7 @@ fn numbers(outputs: &[Output]) -> u64 {
     numbers.fold(0, |all, (j, _)| all | 1 << j)
 }
 
-/// Expressions for the inputs and parameters of the formula under construction.
+/// Creates expressions for the inputs and parameters of the formula under construction.
 fn leaves(inputs: usize, params: usize) -> (Vec<Expr>, Vec<Expr>) {
     use super::graph::Node;
     let leaf = |node| Builder::emit(|b| b.node(node));
@@ -343,4 +344,4 @@ fn leaves(inputs: usize, params: usize) -> (Vec<Expr>, Vec<Expr>) {
 }
 
 // The four tables of `Builder::named` are indexed by role.
-const _: () = assert!(Role::Gradient as usize == 3);
+const _: () = assert!(NameRole::Gradient as usize == 3);

@@ -1,12 +1,12 @@
-//! The derivative of every primitive, and the sweep that chains them.
+//! The derivative of every primitive, and the reverse sweep of the chain rule.
 //!
 //! Reverse mode: every node v has an *adjoint*, the derivative of Σⱼ gⱼ·yⱼ with respect to v, where
 //! gⱼ is the incoming gradient of output yⱼ. The nodes are visited from the last to the first; each
-//! hands its adjoint on to its operands by its rule, and what arrives at a wanted input is its
-//! gradient. The rules are written as formulas, so that the gradient is one again.
+//! adds to the adjoints of its operands by its rule. The adjoint of a requested input is its gradient. The rules build
+//! expressions, so the gradient is a formula too.
 //!
-//! A per-row value v that meets per-element ones stands for one copy per element; its adjoint is the
-//! sum of theirs, Σ over the row. That, and no more, is how rows differentiate.
+//! A per-row value that is combined with per-element values is broadcast along the row; its adjoint is the sum over the
+//! row. No other rule is needed for rows.
 
 use super::builder::Builder;
 use super::definition::{Declared, Formula, MOST};
@@ -17,7 +17,7 @@ use super::primitive::{Binary, RowOp, Unary};
 use super::save;
 use std::f64::consts::{FRAC_2_SQRT_PI, LN_2, LN_10, PI};
 
-/// The adjoint of x from the adjoint g of y = op(x); none where op is flat.
+/// Returns the adjoint of x from the adjoint g of y = op(x); `None` if the derivative of op is zero.
 fn unary(op: Unary, x: Expr, y: Expr, g: Expr) -> Option<Expr> {
     use Unary::*;
     Some(match op {
@@ -56,7 +56,7 @@ fn unary(op: Unary, x: Expr, y: Expr, g: Expr) -> Option<Expr> {
     })
 }
 
-/// 2x·y − 2/√π, and far to the right, where the two cancel, its asymptotic series.
+/// Returns 2x·y − 2/√π, for large x by its asymptotic series, since the terms cancel.
 fn erfcx_slope(x: Expr, y: Expr) -> Expr {
     let far = x.gt(50.0).select(x, 50.0);
     let u = 0.5 / (far * far);
@@ -64,11 +64,11 @@ fn erfcx_slope(x: Expr, y: Expr) -> Expr {
     x.gt(50.0).select(-FRAC_2_SQRT_PI * series, 2 * x * y - FRAC_2_SQRT_PI)
 }
 
-/// The adjoints of a and b from the adjoint g of y = op(a, b).
+/// Returns the adjoints of a and b from the adjoint g of y = op(a, b).
 fn binary(op: Binary, [a, b]: [Expr; 2], y: Expr, g: Expr) -> [Option<Expr>; 2] {
     use Binary::*;
     let both = |da: Expr, db: Expr| [Some(da), Some(db)];
-    // The winner takes the gradient, the loser nothing, and ties share it.
+    // The selected operand gets the whole gradient; at ties each gets half.
     let wins = |loses: Expr, ties: Expr| Some(loses.select(0, ties.select(0.5 * g, g)));
     match op {
         Add => both(g, g),
@@ -104,19 +104,19 @@ fn binary(op: Binary, [a, b]: [Expr; 2], y: Expr, g: Expr) -> [Option<Expr>; 2] 
     }
 }
 
-/// b·aᵇ⁻¹, and 0 for b = 0 even where a = 0.
+/// Returns g·b·aᵇ⁻¹, and 0 for b = 0 even if a = 0.
 fn pow_base(a: Expr, b: Expr, g: Expr) -> Option<Expr> {
     match constant(b) {
         Some(n) => Some(g * (n * a.pow(n - 1.0))),
         None => {
-            // The side that is not taken has an exponent of its own: 0·0⁻² would be NaN in the next derivative.
+            // The unselected operand has a harmless exponent: 0·0⁻² would be NaN in the next derivative.
             let n = b.eq(0).select(1, b);
             Some(b.eq(0).select(0, g * (n * a.pow(n - 1))))
         }
     }
 }
 
-/// aᵇ·ln a, and 0 for a = 0 as long as b ≥ 0.
+/// Returns g·aᵇ·ln a, and 0 for a = 0 and b ≥ 0.
 fn pow_exponent(a: Expr, b: Expr, y: Expr, g: Expr) -> Option<Expr> {
     match constant(a) {
         Some(a) if a > 0.0 => Some(a.ln() * (g * y)),
@@ -124,7 +124,7 @@ fn pow_exponent(a: Expr, b: Expr, y: Expr, g: Expr) -> Option<Expr> {
     }
 }
 
-/// The adjoint of u from the adjoint g of its reduction y, for every element of the row.
+/// Returns the adjoint of u from the adjoint g of its reduction y, for every element of the row.
 fn row(op: RowOp, u: Expr, y: Expr, g: Expr) -> Expr {
     match op {
         RowOp::Sum => g,
@@ -135,7 +135,7 @@ fn row(op: RowOp, u: Expr, y: Expr, g: Expr) -> Expr {
     }
 }
 
-/// The adjoints of a node's operands, in their order.
+/// Returns the adjoints of the operands of a node, in order.
 pub(super) fn operand_adjoints(node: Node, args: &[Expr], y: Expr, g: Expr) -> [Option<Expr>; 3] {
     match (node, args) {
         (Node::Unary(op, _), &[x]) => [unary(op, x, y, g), None, None],
@@ -156,18 +156,18 @@ fn constant(e: Expr) -> Option<f64> {
 }
 
 impl Formula {
-    /// The gradient with respect to the wanted inputs, where the incoming gradients in `present` are
-    /// there and the others zero.
+    /// Derives the gradient with respect to the requested inputs. Incoming gradients that are not in `present` are
+    /// zero.
     #[track_caller]
     pub(super) fn differentiate(&self, wanted: Wanted, present: u64) -> Gradient {
         let (name, n) = (self.name(), self.inputs().len());
         let beyond = (n..=MOST).any(|i| wanted.output_of(i).is_some());
-        assert!(!beyond, "formula `{name}`: the gradient of an input beyond its {n} was asked for");
+        assert!(!beyond, "formula `{name}`: the gradient of an input beyond its {n} inputs was requested");
         let (builder, (forward, roots)) = Builder::run(self.derivative_inputs(), || self.sweep(wanted, present));
         save::gradient(self, wanted, &builder, &forward, &roots)
     }
 
-    /// The nodes of the formula itself and of the wanted gradients, in the builder at hand.
+    /// Builds the nodes of the formula and of the requested gradients in the current builder.
     fn sweep(&self, wanted: Wanted, present: u64) -> (Vec<Id>, Vec<Id>) {
         let inner = &*self.inner;
         let (n, m) = (inner.inputs.len(), inner.outputs.len());
@@ -197,17 +197,18 @@ impl Formula {
         }
         let sums: Vec<Expr> = sums.into_iter().map(|s| s.unwrap_or_else(zero)).collect();
         let ids = |b: &mut Builder, list: &[Expr]| list.iter().map(|&e| b.id(e)).collect::<Result<Vec<Id>, String>>();
-        let ids = |list: &[Expr]| Builder::with(|b| ids(b, list)).expect("they were built here");
+        let ids =
+            |list: &[Expr]| Builder::with(|b| ids(b, list)).expect("the expressions belong to the current builder");
         (ids(&forward), ids(&sums))
     }
 
-    /// The adjoint of every input, by its symbolic rules; none where it is zero.
+    /// Returns the symbolic adjoint of every input; `None` if it is zero.
     fn adjoints(&self, wanted: Wanted, forward: &[Expr], incoming: &[Option<Expr>]) -> Vec<Option<Expr>> {
         let inner = &*self.inner;
         let per_row = |id: Id| inner.graph.fact(id).per_row;
         let reaches_input = self.active(wanted);
         let mut adjoint: Vec<Option<Expr>> = vec![None; inner.graph.len()];
-        // What a per-element use gives to a per-row value is summed over the row.
+        // The contribution of a per-element use to a per-row value is summed over the row.
         let give = |adjoint: &mut Vec<Option<Expr>>, to: Id, g: Option<Expr>, used_per_row: bool| {
             let g = g.map(|g| if per_row(to) && !used_per_row { g.row_sum() } else { g });
             add(&mut adjoint[to.index()], g);
@@ -235,7 +236,7 @@ impl Formula {
         gradients
     }
 
-    /// Which nodes are numbers that depend on a wanted input whose derivative is not declared.
+    /// Returns true for every number node that depends on a requested input without a declared derivative.
     fn active(&self, wanted: Wanted) -> Vec<bool> {
         let inner = &*self.inner;
         let mut active = vec![false; inner.graph.len()];
@@ -251,7 +252,7 @@ impl Formula {
 }
 
 impl Declared {
-    /// The declared gradient in the builder at hand.
+    /// Builds the declared gradient in the current builder.
     fn expand(&self, inputs: &[Expr], incoming: &[Option<Expr>], params: &[Expr], per_row: bool) -> Expr {
         let incoming = incoming.iter().map(|g| g.unwrap_or_else(zero));
         let all: Vec<Expr> = inputs.iter().copied().chain(incoming).collect();

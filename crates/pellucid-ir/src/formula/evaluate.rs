@@ -1,4 +1,4 @@
-//! Formulas at plain numbers: slow, obvious, and the reference of everything fast.
+//! Evaluation of formulas in `f64`: the simple reference for all fast implementations.
 
 use super::definition::Formula;
 use super::graph::{Kind, Node};
@@ -7,10 +7,10 @@ use super::special;
 use crate::dtype::{DType, Element, Scalar};
 
 impl Formula {
-    /// The outputs for one row, in `f64` throughout; masks are 0 and 1, indices whole numbers.
+    /// Evaluates the outputs for one row in `f64`; masks are 0 and 1, indices are integers.
     ///
-    /// Inputs have one value an element, all of one length; per-row inputs have one value, and so
-    /// have per-row outputs. A formula without rows is evaluated element by element.
+    /// Inputs have one value for each element, all of one length. Per-row inputs and outputs have one value. A formula
+    /// without rows is evaluated element by element.
     ///
     /// # Panics
     /// If the lengths do not fit, or inputs or parameters are missing.
@@ -20,8 +20,7 @@ impl Formula {
         self.evaluate_row(inputs, params, per_element.map_or(1, |(_, values)| values.len()))
     }
 
-    /// [`Formula::evaluate`] for a row of `elements`, where no input may tell how many there are: the
-    /// gradient of Σx, say, reads but one number a row.
+    /// Evaluates a row of `elements` elements, also if only per-row inputs exist, as for the gradient of Σx.
     #[track_caller]
     pub fn evaluate_row(&self, inputs: &[&[f64]], params: &[f64], elements: usize) -> Vec<Vec<f64>> {
         let inner = &*self.inner;
@@ -79,7 +78,7 @@ fn reduce(op: RowOp, row: impl Iterator<Item = f64>) -> f64 {
     }
 }
 
-/// x, stored as `dtype` and read again.
+/// Rounds x to `dtype` and back.
 fn round(x: f64, dtype: DType) -> f64 {
     fn through<T: Element>(x: f64) -> f64 {
         T::from_scalar(Scalar::Float(x)).to_scalar().to_f64()

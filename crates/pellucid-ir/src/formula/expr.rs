@@ -1,4 +1,4 @@
-//! Expressions: handles with which a formula's text is written in ordinary Rust.
+//! Expressions: handles to nodes, with which formulas are written as Rust expressions.
 
 use super::builder::Builder;
 use super::graph::{Fact, Id, Kind, Literal, Node};
@@ -7,31 +7,31 @@ use crate::dtype::{DType, Scalar};
 use std::fmt;
 use std::ops;
 
-/// A value of the formula that is being built: a `Copy` handle to its node.
+/// A value of the formula under construction: a `Copy` handle to its node.
 ///
-/// It has a meaning only inside the text of its formula ([`formula!`](crate::formula!) or
-/// [`Formula::new`](super::Formula::new)); used anywhere else it panics. Operators and methods do
-/// what they do for numbers, with literals on either side: `0.5 * x * (1.0 + x.erf())`. An operation
-/// on a value of the wrong [`Kind`] panics with the help.
+/// It is valid only inside the body of its formula ([`formula!`](crate::formula!) or
+/// [`Formula::new`](super::Formula::new)); anywhere else it panics. Operators and methods work as for numbers, with
+/// literals on either side: `0.5 * x * (1.0 + x.erf())`. An operation on a value of the wrong [`Kind`] panics with a
+/// text that names the conversion.
 #[derive(Clone, Copy)]
 pub struct Expr {
     builder: u32,
     node: u32,
 }
 
-/// What a name stands for in a derivative line, before there is a node for it.
+/// The meaning of a name in a derivative line, where a constant stands for a node that does not exist yet.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum NameRole {
     Input,
     Param,
     Output,
     Gradient,
 }
 
-impl Role {
-    /// Numbers from here on are roles, not builders.
+impl NameRole {
+    /// Builder numbers above this one denote roles.
     pub(super) const FIRST: u32 = u32::MAX - 4;
-    const ALL: [Role; 4] = [Role::Input, Role::Param, Role::Output, Role::Gradient];
+    const ALL: [NameRole; 4] = [NameRole::Input, NameRole::Param, NameRole::Output, NameRole::Gradient];
 }
 
 impl Expr {
@@ -39,33 +39,33 @@ impl Expr {
         Expr { builder, node: id.index() as u32 }
     }
 
-    const fn named(role: Role, number: usize) -> Expr {
-        Expr { builder: Role::FIRST + 1 + role as u32, node: number as u32 }
+    const fn named(role: NameRole, number: usize) -> Expr {
+        Expr { builder: NameRole::FIRST + 1 + role as u32, node: number as u32 }
     }
 
-    /// Input `i` of the formula whose text this stands in.
+    /// Returns input `i` of the surrounding formula.
     pub const fn input(i: usize) -> Expr {
-        Expr::named(Role::Input, i)
+        Expr::named(NameRole::Input, i)
     }
 
-    /// Parameter `k` of the formula whose text this stands in.
+    /// Returns parameter `k` of the surrounding formula.
     pub const fn param(k: usize) -> Expr {
-        Expr::named(Role::Param, k)
+        Expr::named(NameRole::Param, k)
     }
 
-    /// Output `k`, in a derivative line: reading it saves the output.
+    /// Returns output `k` in a derivative line. A derivative that reads it saves the output.
     pub const fn output(k: usize) -> Expr {
-        Expr::named(Role::Output, k)
+        Expr::named(NameRole::Output, k)
     }
 
-    /// The incoming gradient of output `k`, in a derivative line.
+    /// Returns the incoming gradient of output `k` in a derivative line.
     pub const fn gradient(k: usize) -> Expr {
-        Expr::named(Role::Gradient, k)
+        Expr::named(NameRole::Gradient, k)
     }
 
-    pub(super) fn role(self) -> Option<(Role, usize)> {
-        let role = self.builder.checked_sub(Role::FIRST + 1)?;
-        Some((Role::ALL[role as usize], self.node as usize))
+    pub(super) fn role(self) -> Option<(NameRole, usize)> {
+        let role = self.builder.checked_sub(NameRole::FIRST + 1)?;
+        Some((NameRole::ALL[role as usize], self.node as usize))
     }
 
     pub(super) fn id_in(self, serial: u32) -> Option<Id> {
@@ -80,19 +80,19 @@ impl Expr {
         }
     }
 
-    /// What its values are.
+    /// Returns the kind of the value.
     #[track_caller]
     pub fn kind(self) -> Kind {
         self.fact().kind
     }
 
-    /// True if it has one value a row, not one an element.
+    /// Returns true if the value has one element for each row.
     #[track_caller]
     pub fn is_per_row(self) -> bool {
         self.fact().per_row
     }
 
-    /// A constant.
+    /// Creates a constant.
     #[track_caller]
     pub fn literal(value: impl Into<Scalar>, kind: Kind) -> Expr {
         let literal = Literal::new(value.into(), kind);
@@ -123,12 +123,11 @@ impl Expr {
     }
 }
 
-/// What may stand where an expression is expected: an [`Expr`], or a literal, which becomes one of
-/// the kind of its neighbour.
+/// A type that converts to an [`Expr`]: an [`Expr`], or a literal, which takes the kind of the other operand.
 pub trait IntoExpr: Copy {
-    /// The kind, if it has one already.
+    /// Returns the kind, if it is known.
     fn kind(self) -> Option<Kind>;
-    /// The expression; a literal takes the kind `kind`.
+    /// Converts to an expression; a literal takes the kind `kind`.
     fn lift(self, kind: Kind) -> Expr;
 }
 
@@ -260,7 +259,7 @@ binary_methods! {
     shr => Shr;
 }
 
-/// Compositions: shorthands for texts of several primitives.
+/// Compositions of several primitives.
 impl Expr {
     /// x·x
     #[track_caller]
@@ -332,15 +331,14 @@ impl Expr {
         (Expr::binary(Binary::Igamma, a, self), Expr::binary(Binary::Igammac, a, self))
     }
 
-    /// A Bessel function of whole order n (at most 30 for the modified ones): J, Y, I, K, or e^(−|x|)·I and eˣ·K.
+    /// A Bessel function of integer order n (at most 30 for the modified ones): J, Y, I, K, or e^(−|x|)·I and eˣ·K.
     #[track_caller]
     #[must_use]
     pub fn bessel(self, function: Binary, n: impl IntoExpr) -> Expr {
         Expr::binary(function, n.lift(Kind::Number), self)
     }
 
-    /// `self ? a : b`, of a mask. The derivative reaches only the side that was taken: what the other
-    /// one would be does not matter, even if it is NaN.
+    /// `self ? a : b` for a mask. The derivative reaches only the selected operand, even if the other one is NaN.
     #[track_caller]
     #[must_use]
     pub fn select(self, a: impl IntoExpr, b: impl IntoExpr) -> Expr {
@@ -363,29 +361,28 @@ impl Expr {
         })
     }
 
-    /// The value as a number: an index is rounded to the compute type, a mask is 0 or 1.
+    /// Converts to a number: an index is rounded to the compute type, a mask is 0 or 1.
     #[track_caller]
     #[must_use]
     pub fn to_number(self) -> Expr {
         self.apply1(|a| Node::Cast(Kind::Number, a))
     }
 
-    /// The value as an index: a number is truncated towards zero, a mask is 0 or 1.
+    /// Converts to an index: a number is truncated towards zero, a mask is 0 or 1.
     #[track_caller]
     #[must_use]
     pub fn to_index(self) -> Expr {
         self.apply1(|a| Node::Cast(Kind::Index, a))
     }
 
-    /// The value as a mask: is it different from zero?
+    /// Converts to a mask: true for values other than zero.
     #[track_caller]
     #[must_use]
     pub fn to_mask(self) -> Expr {
         self.apply1(|a| Node::Cast(Kind::Mask, a))
     }
 
-    /// The number, rounded through a storage dtype and back: what fusion puts where a value used to
-    /// be stored.
+    /// Rounds the number to a storage dtype and back. Fusion inserts it where a value would have been stored.
     #[track_caller]
     #[must_use]
     pub fn round_to(self, dtype: DType) -> Expr {
@@ -393,9 +390,9 @@ impl Expr {
     }
 }
 
-/// Rows.
+/// Row reductions.
 impl Expr {
-    /// Σ over the row, one value a row.
+    /// Σ over the row, one value for each row.
     #[track_caller]
     #[must_use]
     pub fn row_sum(self) -> Expr {
@@ -442,9 +439,9 @@ impl fmt::Debug for Expr {
     }
 }
 
-/// What the text of a formula may return: one expression, or a tuple, an array or a vector of them.
+/// A return type of a formula body: one expression, or a tuple, an array or a vector of expressions.
 pub trait IntoOutputs {
-    /// The outputs in order.
+    /// Returns the outputs in order.
     fn into_outputs(self) -> Vec<Expr>;
 }
 

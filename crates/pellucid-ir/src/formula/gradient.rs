@@ -1,46 +1,46 @@
-//! Gradients as formulas: what is asked for, what must be saved for it, and where it is kept.
+//! Gradients as formulas: the request, the values to save, and the cache.
 
 use super::definition::Formula;
 use super::graph::{Input, Kind};
 use super::memo::Memo;
 use smallvec::SmallVec;
 
-/// Which gradients are wanted, and which of them are added up: four bits per input, the lowest for
-/// input 0. 0 is *not wanted*, k is *added into output k − 1*.
+/// The requested gradients and their outputs: four bits per input, the lowest for
+/// input 0. 0 means *not wanted*, k means *added into output k − 1*.
 ///
-/// So `0x21` wants both inputs of a formula apart, and `0x11` their sum: one tensor that stands for
-/// both gets one fused gradient. Only the first 16 inputs can be wanted together, in at most 15
-/// outputs; a later input is wanted alone ([`Wanted::only`]), by its number below the bits `ALONE`.
+/// `0x21` requests separate gradients of two inputs, `0x11` their sum: a tensor that is passed as both inputs gets one
+/// fused gradient. Only the first 16 inputs can be requested together, in at most 15 outputs. A later input is
+/// requested alone ([`Wanted::only`]), by its index below the bits `ALONE`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Wanted(pub u64);
 
 impl Wanted {
-    /// Inputs of which gradients can be wanted together.
+    /// The maximal number of inputs whose gradients can be requested together.
     pub const MOST_INPUTS: usize = 16;
-    /// Outputs in which gradients can be wanted together.
+    /// The maximal number of outputs of one request.
     pub const MOST_OUTPUTS: usize = 15;
-    /// Input 15 in output 14 and no other output: no value that `with` makes by numbering outputs without gaps.
+    /// Input 15 in output 14 without the other outputs: `with` never makes this value, since outputs have no gaps.
     const ALONE: u64 = 15 << 60;
 
-    /// The gradients of the first `inputs` inputs, all apart.
+    /// Requests separate gradients of the first `inputs` inputs.
     pub fn all(inputs: usize) -> Wanted {
         (0..inputs).fold(Wanted(0), |w, i| w.with(i, i))
     }
 
-    /// The gradient of one input.
+    /// Requests the gradient of one input.
     #[inline]
     pub fn only(input: usize) -> Wanted {
         if input < Wanted::MOST_INPUTS { Wanted(0).with(input, 0) } else { Wanted(Wanted::ALONE | input as u64) }
     }
 
-    /// The input that is wanted alone, if it is beyond the 16th.
+    /// Returns the input that is requested alone, if it is beyond the 16th.
     #[inline(always)]
     fn alone(self) -> Option<usize> {
         let input = (self.0 ^ Wanted::ALONE) as usize;
         (Wanted::MOST_INPUTS..=255).contains(&input).then_some(input)
     }
 
-    /// Also wants the gradient of `input`, added into `output`.
+    /// Also requests the gradient of `input`, added into `output`.
     ///
     /// # Panics
     /// For an input beyond the 16th or an output beyond the 15th.
@@ -48,11 +48,11 @@ impl Wanted {
     #[must_use]
     pub fn with(self, input: usize, output: usize) -> Wanted {
         let fits = input < Wanted::MOST_INPUTS && output < Wanted::MOST_OUTPUTS;
-        assert!(fits, "only gradients of 16 inputs in 15 outputs can be wanted together");
+        assert!(fits, "only gradients of 16 inputs in 15 outputs can be requested together");
         Wanted(self.0 & !(15 << (4 * input)) | (output as u64 + 1) << (4 * input))
     }
 
-    /// The output into which the gradient of `input` is added, if it is wanted.
+    /// Returns the output into which the gradient of `input` is added, if it is requested.
     #[inline]
     pub fn output_of(self, input: usize) -> Option<usize> {
         if let Some(alone) = self.alone() {
@@ -62,7 +62,7 @@ impl Wanted {
         (nibble as usize).checked_sub(1)
     }
 
-    /// The number of outputs.
+    /// Returns the number of outputs.
     pub fn outputs(self) -> usize {
         if self.alone().is_some() {
             return 1;
@@ -71,7 +71,7 @@ impl Wanted {
     }
 }
 
-/// What a gradient reads: its inputs in terms of the formula's.
+/// The source of an input of a gradient formula.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Read {
     /// An input of the formula, which must be saved.
@@ -85,32 +85,32 @@ pub enum Read {
 /// The gradient of a formula: again a formula, so it has gradients itself.
 #[derive(Clone)]
 pub struct Gradient {
-    /// Inputs are what `reads` says; outputs are the wanted gradients, in their order. Parameters
-    /// keep their numbers.
+    /// The gradient as a formula. `reads` gives its inputs; its outputs are the requested gradients, in order.
+    /// Parameters keep their indices.
     pub formula: Formula,
-    /// What every input of `formula` is: inputs, then outputs, then incoming gradients, ascending,
-    /// and nothing that is not needed.
+    /// The source of every input of `formula`: the needed inputs, then outputs, then incoming gradients, ascending.
     pub reads: Vec<Read>,
     pub(super) results: SmallVec<[Outcome; 2]>,
 }
 
-/// What is known of one wanted gradient.
+/// The structure of one requested gradient.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
     Zero,
+    /// The gradient equals the incoming gradient of this output.
     Passes(usize),
     Computed,
 }
 
 impl Gradient {
-    /// True if the gradient `k` is zero whatever the values are: the formula is flat in these inputs,
-    /// or they are no numbers.
+    /// Returns true if gradient `k` is zero for all values: the formula is constant in these inputs, or they are not
+    /// numbers.
     #[inline]
     pub fn is_zero(&self, k: usize) -> bool {
         self.results[k] == Outcome::Zero
     }
 
-    /// The incoming gradient that the gradient `k` *is*, unchanged: it needs no kernel.
+    /// Returns the incoming gradient that gradient `k` equals, in which case it needs no kernel.
     #[inline]
     pub fn passes(&self, k: usize) -> Option<usize> {
         match self.results[k] {
@@ -120,26 +120,25 @@ impl Gradient {
     }
 }
 
-/// The formulas that add to a sum which were asked for so far, by the outputs that are added.
+/// The cache of [`Formula::adding`], by the set of outputs.
 pub(super) type Sums = Memo<u64, Formula>;
 
-/// The gradients that were asked for so far, by what was wanted and which incoming gradients were there.
+/// The cache of [`Formula::gradient_given`], by the request and the set of present incoming gradients.
 pub(super) type Gradients = Memo<(Wanted, u64), Gradient>;
 
 impl Formula {
-    /// The gradient of the outputs with respect to the wanted inputs, given the incoming gradients
-    /// of all outputs.
+    /// Returns the gradient with respect to the requested inputs, given the incoming gradients of all outputs.
     ///
     /// # Panics
-    /// If an input is wanted that the formula does not have.
+    /// If the formula does not have a requested input.
     #[track_caller]
     #[inline]
     pub fn gradient(&self, wanted: Wanted) -> &Gradient {
         self.gradient_given(wanted, u64::MAX)
     }
 
-    /// The same, where incoming gradients are missing and count as zero: bit j of `present` says
-    /// that the one of output j is there (outputs beyond the 64th count as there).
+    /// Returns the gradient if some incoming gradients are missing and count as zero. Bit j of `present` is set if that
+    /// of output j is present; those beyond the 64th output always are.
     #[track_caller]
     #[inline]
     pub fn gradient_given(&self, wanted: Wanted, present: u64) -> &Gradient {
@@ -160,9 +159,9 @@ impl Formula {
         self.inner.gradients.insert(key, gradient)
     }
 
-    /// The same formula with some outputs added to a sum so far: for every bit k of `outputs` there is one
-    /// more input s, in their order, and output k is s + yₖ. The addition is rounded on its own, so it makes
-    /// the bits of an addition after the formula wherever the compute type is the storage type.
+    /// Returns the formula with some outputs added to accumulators. For every bit k of `outputs` there is one more
+    /// input s, in order, and output k is s + yₖ. The addition is rounded separately, so the result has the bits of a
+    /// separate addition if the compute type is the storage type.
     ///
     /// ```
     /// use pellucid_ir::formula;
@@ -171,7 +170,7 @@ impl Formula {
     /// ```
     ///
     /// # Panics
-    /// If a bit stands for no output, or for one that is no number.
+    /// If a bit refers to no output, or to an output that is not a number.
     #[track_caller]
     pub fn adding(&self, outputs: u64) -> &Formula {
         let sums = &self.inner.sums;

@@ -8,19 +8,19 @@ use crate::dtype::{DType, Scalar};
 use smallvec::{SmallVec, smallvec};
 use std::hash::{Hash, Hasher};
 
-/// What a value of a formula is.
+/// The kind of a value of a formula.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Kind {
     /// A number of the compute type that is chosen when the formula is compiled.
     Number,
-    /// A 64-bit integer, whatever the numbers are: a class, a position.
+    /// A 64-bit integer for any compute type: a class, a position.
     Index,
-    /// A truth value.
+    /// A boolean.
     Mask,
 }
 
 impl Kind {
-    /// The kind's name with its article, for messages.
+    /// Returns the name of the kind with its article, for messages.
     pub(super) const fn noun(self) -> &'static str {
         match self {
             Kind::Number => "a number",
@@ -33,21 +33,21 @@ impl Kind {
 /// An input of a formula.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Input {
-    /// What its values are.
+    /// The kind of its values.
     pub kind: Kind,
-    /// True if there is one value a row, not one an element.
+    /// The input has one value for each row instead of one for each element.
     pub per_row: bool,
 }
 
 impl Input {
-    /// One number an element.
+    /// One number for each element.
     pub const NUMBER: Input = Input { kind: Kind::Number, per_row: false };
-    /// One index an element.
+    /// One index for each element.
     pub const INDEX: Input = Input { kind: Kind::Index, per_row: false };
-    /// One truth value an element.
+    /// One boolean for each element.
     pub const MASK: Input = Input { kind: Kind::Mask, per_row: false };
 
-    /// The same kind, one value a row.
+    /// Returns an input of the same kind with one value for each row.
     pub const fn per_row(self) -> Input {
         Input { per_row: true, ..self }
     }
@@ -56,11 +56,11 @@ impl Input {
 /// An output of a formula.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Output {
-    /// The node whose value it is.
+    /// The node that computes the output.
     pub node: Id,
-    /// What its values are.
+    /// The kind of its values.
     pub kind: Kind,
-    /// True if there is one value a row, not one an element.
+    /// The output has one value for each row instead of one for each element.
     pub per_row: bool,
 }
 
@@ -73,13 +73,13 @@ impl Id {
         Id(u32::try_from(position).expect("a formula has fewer than 2³² nodes"))
     }
 
-    /// The position as a number.
+    /// Returns the position as a number.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// A constant of a formula, kept at full width and rounded once, to the type that computes with it.
+/// A constant of a formula, stored at full width and rounded once, to the compute type.
 ///
 /// Numbers are normalised to `Float` where an `f64` holds them exactly, so that `2` and `2.0` are
 /// one literal; two literals are equal if their bits are.
@@ -87,7 +87,7 @@ impl Id {
 pub struct Literal {
     /// The value.
     pub value: Scalar,
-    /// What it is.
+    /// The kind of the value.
     pub kind: Kind,
 }
 
@@ -129,9 +129,9 @@ impl Hash for Literal {
 /// One primitive of a formula, applied to earlier nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Node {
-    /// The input of this number.
+    /// The input with this index.
     Input(u8),
-    /// The run-time parameter of this number; a number.
+    /// The run-time parameter with this index; a number.
     Param(u8),
     /// A constant.
     Literal(Literal),
@@ -156,7 +156,7 @@ pub enum Node {
 }
 
 impl Node {
-    /// The nodes that it is applied to.
+    /// Returns the nodes that the primitive is applied to.
     pub fn operands(&self) -> SmallVec<[Id; 3]> {
         match *self {
             Node::Input(_) | Node::Param(_) | Node::Literal(_) | Node::RowIndex | Node::RowLength => smallvec![],
@@ -166,7 +166,7 @@ impl Node {
         }
     }
 
-    /// The same primitive, applied to other nodes.
+    /// Returns the same primitive, applied to other nodes.
     pub(super) fn map(self, mut to: impl FnMut(Id) -> Id) -> Node {
         match self {
             Node::Unary(op, a) => Node::Unary(op, to(a)),
@@ -180,17 +180,17 @@ impl Node {
         }
     }
 
-    /// True for what a program reads but does not compute.
+    /// Returns true if a program reads the node but does not compute it.
     pub fn is_leaf(&self) -> bool {
         matches!(self, Node::Input(_) | Node::Param(_) | Node::Literal(_) | Node::RowLength)
     }
 
-    /// True if its value tells rows apart, or elements of a row.
+    /// Returns true if the node depends on the extent of a row, so that the formula needs a row kernel.
     pub(super) fn is_row(&self) -> bool {
         matches!(self, Node::RowReduce(..) | Node::RowIndex | Node::RowLength)
     }
 
-    /// True where evaluation costs far more than reading a saved value.
+    /// Returns true if evaluation costs far more than reading a saved value.
     pub(super) fn is_expensive(&self) -> bool {
         match self {
             Node::Unary(op, _) => op.is_transcendental(),
@@ -201,17 +201,18 @@ impl Node {
     }
 }
 
-/// What is known about a node: its kind, and whether it has one value a row rather than one an
-/// element (it depends on nothing but per-row inputs, parameters, literals and row reductions).
+/// The inferred properties of a node.
+///
+/// A node has one value for each row if it depends only on per-row inputs, parameters, literals and row reductions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Fact {
-    /// What its values are.
+    /// The kind of its values.
     pub kind: Kind,
-    /// True if it has one value a row.
+    /// The node has one value for each row.
     pub per_row: bool,
 }
 
-/// A topologically ordered list of nodes with their facts.
+/// A topologically ordered list of nodes with their inferred properties.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
     nodes: Vec<Node>,
@@ -219,32 +220,32 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// The number of nodes.
+    /// Returns the number of nodes.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// True if there is no node.
+    /// Returns true if there are no nodes.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    /// The primitive at a position.
+    /// Returns the primitive at a position.
     pub fn node(&self, id: Id) -> Node {
         self.nodes[id.index()]
     }
 
-    /// What is known about the node at a position.
+    /// Returns the inferred properties of the node at a position.
     pub fn fact(&self, id: Id) -> Fact {
         self.facts[id.index()]
     }
 
-    /// Every node with its position, operands first.
+    /// Iterates over the nodes with their positions, operands first.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (Id, Node)> {
         self.nodes.iter().enumerate().map(|(i, &node)| (Id::new(i), node))
     }
 
-    /// The facts of a node whose operands are in the graph, or why they do not fit.
+    /// Infers the properties of a node whose operands are in the graph; an error text if their kinds do not fit.
     pub(super) fn infer(&self, node: Node, inputs: &[Input]) -> Result<Fact, String> {
         let kind = self.infer_kind(node, inputs)?;
         let per_row = match node {
@@ -317,10 +318,11 @@ impl Graph {
         Id::new(self.nodes.len() - 1)
     }
 
-    /// The part of the graph that `roots` need, renumbered so that every value stands just before
-    /// its first use, and the new positions of the roots.
+    /// Returns the part of the graph that `roots` depend on, and the new positions of the roots. Nodes are renumbered
+    /// so that every value directly precedes its first use.
     ///
-    /// A node that `leaf` maps to another one is replaced by it, and what only it needs is left out.
+    /// A node for which `leaf` returns a replacement is replaced, and its operands are dropped if nothing else needs
+    /// them.
     pub(super) fn extract(&self, roots: &[Id], leaf: impl Fn(Id) -> Option<Node>) -> (Graph, Vec<Id>) {
         let mut graph = Graph::default();
         let mut place: Vec<Option<Id>> = vec![None; self.len()];
@@ -344,7 +346,7 @@ impl Graph {
                 }
             }
         }
-        let roots = roots.iter().map(|r| place[r.index()].expect("every root was placed")).collect();
+        let roots = roots.iter().map(|r| place[r.index()].expect("every root was visited")).collect();
         (graph, roots)
     }
 }

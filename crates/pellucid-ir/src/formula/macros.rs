@@ -1,8 +1,8 @@
-//! `formula!`: a formula from its text.
+//! The macro `formula!`.
 
-/// Builds a [`Formula`](crate::formula::Formula) from its text.
+/// Builds a [`Formula`](crate::formula::Formula).
 ///
-/// **Named**, with what its inputs are and with declared derivatives, at the place where it stands:
+/// **Named**, with kinds of inputs and declared derivatives; it is built each time the expression is evaluated:
 ///
 /// ```
 /// use pellucid_ir::formula;
@@ -14,15 +14,14 @@
 /// assert_eq!(softplus.to_string(), "softplus(x) = select(x <= 0, 0, x) + ln_1p(exp(-abs(x)))");
 /// ```
 ///
-/// Inputs are numbers, unless they say otherwise: `c: mask`, `t: index`, `m: per_row`,
-/// `t: per_row index`. Run-time parameters follow a semicolon: `elu(x; alpha) = ..`. The text is an
-/// expression or a block; a tuple of expressions gives several outputs. In a `d` line stand the
-/// inputs and parameters, `y` for the output (`y0`, `y1`, .. of several), which is then saved, and
-/// `g` for its incoming gradient (`g0`, `g1`, ..). These names are constants there, so a `let` in a
-/// `d` line must not reuse one.
+/// Inputs are numbers by default; other kinds are `c: mask`, `t: index`, `m: per_row` and
+/// `t: per_row index`. Run-time parameters follow a semicolon: `elu(x; alpha) = ..`. The body is an
+/// expression or a block; a tuple of expressions gives several outputs. A `d` line declares a derivative in terms of
+/// the inputs and parameters, the output `y` (`y0`, `y1`, .. of several), which is then saved, and its incoming
+/// gradient `g` (`g0`, `g1`, ..). These names are constants there, so a `let` in a `d` line must not reuse one.
 ///
-/// **Anonymous**, built once per place in the source; gives a `&'static Formula`. A name may stand before it, for what
-/// is printed: `formula!(swish |x; beta| ..)`.
+/// **Anonymous**, built once per place in the source; the result is a `&'static Formula`. An optional name is used for
+/// printing: `formula!(swish |x; beta| ..)`.
 ///
 /// ```
 /// use pellucid_ir::formula;
@@ -31,8 +30,7 @@
 /// assert_eq!(swish.evaluate(&[&[0.0]], &[1.0]), [[0.0]]);
 /// ```
 ///
-/// It takes nothing from its surroundings, since it is built but once: what changes is an input or a
-/// parameter.
+/// It cannot capture variables, since it is built only once: pass varying values as inputs or parameters.
 #[macro_export]
 macro_rules! formula {
     (| $($rest:tt)*) => {
@@ -41,7 +39,7 @@ macro_rules! formula {
 
     ($name:ident | $($x:ident $(: $($kind:ident)+)?),* $(; $($k:ident),*)? $(,)? | $body:expr) => {{
         static FORMULA: ::std::sync::OnceLock<$crate::formula::Formula> = ::std::sync::OnceLock::new();
-        // A function pointer, not a closure: what the text captured would be baked in.
+        // A function pointer rejects captured variables, which would become constants.
         let build: fn() -> $crate::formula::Formula = || {
             $crate::formula!($name($($x $(: $($kind)+)?),* $(; $($k),*)?) = $body).eternal()
         };
@@ -69,8 +67,8 @@ macro_rules! formula {
         $formula
     }};
 
-    // `g`, `y` and the inputs are constants here, because constants, unlike variables, can be seen
-    // by a text that comes from the macro's caller.
+    // `g`, `y` and the inputs are constants, because macro hygiene hides variables, but not constants, from the text of
+    // the macro's caller.
     (@derivative $formula:ident, $wrt:ident, $derivative:expr, [$($x:ident)*] [$($k:ident)*]) => {{
         #[allow(non_camel_case_types, dead_code, clippy::upper_case_acronyms)]
         enum Inputs { $($x),* }

@@ -1,8 +1,8 @@
-//! A table that only grows, so that what is found in it stays where it is.
+//! An append-only cache whose entries keep their addresses.
 
 use std::sync::OnceLock;
 
-/// Values by key, in a list: for a handful of entries that are looked up often, without a lock.
+/// A lock-free linked list of keys and values, for few entries that are looked up often.
 pub(super) struct Memo<K, V> {
     first: OnceLock<Box<Entry<K, V>>>,
 }
@@ -20,7 +20,7 @@ impl<K, V> Default for Memo<K, V> {
 }
 
 impl<K: PartialEq, V> Memo<K, V> {
-    /// The value of `key`, if there is one.
+    /// Returns the value of `key`, if there is one.
     #[inline]
     pub(super) fn get(&self, key: &K) -> Option<&V> {
         let mut at = self;
@@ -33,16 +33,16 @@ impl<K: PartialEq, V> Memo<K, V> {
         }
     }
 
-    /// The value of `key`: `value`, unless another thread was first.
+    /// Inserts `value` unless `key` has a value already. Returns the stored value.
     pub(super) fn insert(&self, key: K, value: V) -> &V {
         let mut new = Box::new(Entry { key, value, next: Memo::default() });
         let mut at = self;
         loop {
             let entry = match at.first.set(new) {
-                Ok(()) => return &at.first.get().expect("it was set").value,
+                Ok(()) => return &at.first.get().expect("the cell was set above").value,
                 Err(back) => {
                     new = back;
-                    at.first.get().expect("it was set before")
+                    at.first.get().expect("setting failed because the cell has a value")
                 }
             };
             if entry.key == new.key {
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_value_of_a_key_stays() {
+    fn insert_keeps_an_existing_value() {
         let memo: Memo<u32, String> = Memo::default();
         assert!(memo.get(&0).is_none());
         let first = memo.insert(1, "one".into());

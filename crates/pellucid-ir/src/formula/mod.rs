@@ -1,7 +1,7 @@
-//! Formulas: the mathematics of an operation, written once.
+//! Formulas: the mathematics of an operation as a graph.
 //!
-//! A formula is an immutable graph of scalar (and row) primitives. From it follow the program that
-//! a backend runs, the derivative of every order, and what must be saved for it.
+//! A formula is an immutable graph of scalar (and row) primitives. The program that a backend runs, the derivatives of
+//! every order, and the list of values to save for backward are derived from it.
 //!
 //! ```
 //! use pellucid_ir::DType;
@@ -15,18 +15,18 @@
 //! assert_eq!(gradient.formula.uniform_program(DType::F32).unwrap().steps.len(), 3);
 //! ```
 //!
-//! | file | what it does |
+//! | file | contents |
 //! | --- | --- |
-//! | `primitive` | the alphabet |
-//! | `graph`, `builder`, `expr`, `macros`, `real` | writing a formula |
-//! | `simplify` | rewrites while it is written |
-//! | `differentiate`, `save`, `gradient` | its derivative, what that reads, where it is kept |
+//! | `primitive` | the primitives |
+//! | `graph`, `builder`, `expr`, `macros`, `real` | building a formula |
+//! | `simplify` | rewrites during construction |
+//! | `differentiate`, `save`, `gradient` | gradients, the values that they read, their cache |
 //! | `partials` | partial derivatives of every order |
-//! | `unroll` | a row formula as elementwise formulas and reductions |
-//! | `program`, `compile`, `registers` | what a backend runs |
-//! | `splice` | several programs as one |
-//! | `evaluate`, `special` | its value at plain numbers, the reference |
-//! | `print` | its text |
+//! | `unroll` | splitting a row formula into elementwise formulas and reductions |
+//! | `program`, `compile`, `registers` | compilation to programs |
+//! | `splice` | joining several programs into one |
+//! | `evaluate`, `special` | evaluation in `f64`, the reference for tests |
+//! | `print` | formulas as text |
 
 #[macro_use]
 mod macros;

@@ -30,31 +30,31 @@ use smallvec::{SmallVec, smallvec};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The most nodes that all partial derivatives of one formula may have together.
+/// The maximal total number of nodes of all partial derivatives of one formula.
 const MOST_NODES: usize = 400_000;
 
-/// The quantities with respect to which a formula is differentiated: each is one input, or several
-/// that are the same tensor.
+/// The variables with respect to which a formula is differentiated. Each is one input, or several inputs that are the
+/// same tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Variables {
     /// Inputs whose gradients one formula computes; output k of it is variable k.
     pub together: Wanted,
-    /// Further inputs, as bits, each a variable with a gradient formula of its own.
+    /// Further inputs, as bits; each is a variable with a separate gradient formula.
     pub apart: u64,
 }
 
 impl Variables {
-    /// The number of variables.
+    /// Returns the number of variables.
     pub fn len(self) -> usize {
         self.together.outputs() + self.apart.count_ones() as usize
     }
 
-    /// True if nothing is differentiated.
+    /// Returns true if there are no variables.
     pub fn is_empty(self) -> bool {
         self == Variables::default()
     }
 
-    /// The variable that an input is, if it is one.
+    /// Returns the variable of an input, if it is one.
     pub fn variable_of(self, input: usize) -> Option<usize> {
         let apart = || {
             let below = self.apart & ((1u64 << input) - 1);
@@ -63,7 +63,7 @@ impl Variables {
         self.together.output_of(input).or_else(|| if input < 64 { apart() } else { None })
     }
 
-    /// The first input of every variable, in their order.
+    /// Returns the first input of every variable, in order.
     pub fn first_inputs(self) -> SmallVec<[u8; 4]> {
         let first = |k| (0..Wanted::MOST_INPUTS).find(|&i| self.together.output_of(i) == Some(k));
         let together = (0..self.together.outputs()).map(|k| first(k).expect("outputs are numbered without gaps") as u8);
@@ -81,12 +81,12 @@ pub struct Partial {
 }
 
 impl Partial {
-    /// The first derivative of `output` by `variable`.
+    /// Creates the first derivative of `output` with respect to `variable`.
     pub fn first(output: usize, variable: usize) -> Partial {
         Partial { output: output as u8, by: smallvec![variable as u8] }
     }
 
-    /// This derivative, differentiated once more.
+    /// Returns the derivative of this derivative with respect to `variable`.
     #[must_use]
     pub fn then(&self, variable: usize) -> Partial {
         let mut by = self.by.clone();
@@ -108,13 +108,13 @@ pub struct Term {
 
 /// Sums of products of cotangents with partial derivatives, as a formula.
 pub struct Contraction {
-    /// Inputs are what `reads` says, then all cotangents.
+    /// The formula; its inputs are those of `reads`, then all cotangents.
     pub formula: Formula,
-    /// Which inputs and outputs of the differentiated formula it reads, ascending.
+    /// The inputs and outputs of the differentiated formula that it reads, ascending.
     pub reads: Vec<Read>,
 }
 
-/// All partial derivatives of a formula with respect to given variables, derived as they are asked for.
+/// The partial derivatives of a formula with respect to given variables, derived on demand.
 pub struct Partials {
     name: &'static str,
     /// Inputs of the formula, and its outputs that a derivative may read.
@@ -129,9 +129,9 @@ pub struct Partials {
 
 struct Tower {
     builder: Builder,
-    /// The variable that each input is.
+    /// The variable of each input.
     variable_of: Vec<Option<usize>>,
-    /// The number of the formula's inputs; leaves from there on are its outputs.
+    /// The number of inputs of the formula; leaves beyond it are outputs.
     inputs: usize,
     tangents: HashMap<(Id, u8), Option<Id>>,
     partials: HashMap<Partial, Option<Id>>,
@@ -139,10 +139,10 @@ struct Tower {
 }
 
 impl Formula {
-    /// The partial derivatives with respect to `variables`, for a formula without row reductions.
+    /// Returns the partial derivatives with respect to `variables`, for a formula without row reductions.
     ///
-    /// Derivatives read what [`Formula::gradient`] reads for the same variables. With `recompute` they
-    /// read inputs only, and outputs are computed again.
+    /// Derivatives read the same values as [`Formula::gradient`] for the same variables. With `recompute` they
+    /// read inputs only, and outputs are recomputed.
     pub fn partials(&self, variables: Variables, recompute: bool) -> &Arc<Partials> {
         let known = &self.inner.partials;
         let key = (variables, recompute);
@@ -156,7 +156,7 @@ impl Partials {
         let inner = &*formula.inner;
         let (n, m) = (inner.inputs.len(), inner.outputs.len());
         let leaves = formula.derivative_inputs()[..n + m].to_vec();
-        // Which gradient formula, and which of its outputs, is the derivative by each variable.
+        // For each variable, the gradient formula and its output that is the derivative.
         let together = (0..variables.together.outputs()).map(|k| (variables.together, k));
         let apart = (0..64).filter(|i| variables.apart >> i & 1 == 1).map(|i| (Wanted::only(i), 0));
         let sources: Vec<(Wanted, usize)> = together.chain(apart).collect();
@@ -218,22 +218,22 @@ impl Partials {
         }
     }
 
-    /// The inputs and outputs of the formula that derivatives of any order may read, ascending.
+    /// Returns the inputs and outputs of the formula that derivatives of any order may read, ascending.
     pub fn reads(&self) -> &[Read] {
         &self.reads
     }
 
-    /// The number of nodes of all partial derivatives that were asked for so far.
+    /// Returns the number of nodes of all partial derivatives that were derived so far.
     pub fn nodes(&self) -> usize {
         self.tower().builder.graph.len()
     }
 
-    /// The name of the first derivative.
+    /// Returns the name of the first derivative.
     pub fn name(&self) -> &'static str {
         primed(self.name)
     }
 
-    /// The value of the derivative, if it is the same whatever the point and the parameters are.
+    /// Returns the value of the derivative if it is constant.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if all derivatives of the formula together have too many nodes.
@@ -245,8 +245,7 @@ impl Partials {
         }
     }
 
-    /// The formula of a sum of products of `cotangents` cotangents with partial derivatives, none of
-    /// which is zero.
+    /// Returns the formula of a sum of products of `cotangents` cotangents with nonzero partial derivatives.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the formula has too many nodes or inputs.
@@ -259,7 +258,7 @@ impl Partials {
         let mut roots = Vec::with_capacity(terms.len());
         for term in terms {
             let root = tower.partial(self.name, &term.partial)?;
-            roots.push(root.expect("a term with a derivative that is zero is left out"));
+            roots.push(root.expect("the caller omits terms whose derivative is zero"));
         }
         let made = Arc::new(self.write(&tower.builder.graph, terms, &roots, cotangents)?);
         tower.contractions.insert(key, made.clone());
@@ -333,13 +332,13 @@ impl Partials {
     }
 
     fn tower(&self) -> MutexGuard<'_, Tower> {
-        // Deriving and writing panic only where this crate is wrong.
+        // A panic while the lock was held means a bug in this crate.
         self.tower.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// c·d. Where d is a choice of which one side is zero, c reaches the other side only: an infinite c
-/// makes no NaN where the derivative is zero.
+/// Returns c·d. If d is a `select` with a zero operand, c multiplies only the other operand, so that an infinite c
+/// gives no NaN where the derivative is zero.
 fn scaled(c: Expr, d: Expr) -> Expr {
     let node = |e: Expr| Builder::with(|b| b.id(e).map(|id| (b.graph.node(id), b.constant(id))));
     match node(d) {
@@ -356,7 +355,7 @@ fn scaled(c: Expr, d: Expr) -> Expr {
     }
 }
 
-/// The inputs that the roots depend on, ascending.
+/// Returns the inputs that the roots depend on, ascending.
 fn leaves_of(graph: &Graph, roots: &[Id]) -> Vec<u8> {
     let mut seen = vec![false; graph.len()];
     let mut stack = roots.to_vec();
@@ -374,12 +373,12 @@ fn leaves_of(graph: &Graph, roots: &[Id]) -> Vec<u8> {
 }
 
 impl Tower {
-    /// The node of a partial derivative, none if it is zero.
+    /// Returns the node of a partial derivative; `None` if it is zero.
     fn partial(&mut self, name: &'static str, wanted: &Partial) -> Result<Option<Id>> {
         if let Some(known) = self.partials.get(wanted) {
             return Ok(*known);
         }
-        // Lower orders first; all first derivatives are there from the start.
+        // Lower orders are derived first; all first derivatives exist from the start.
         for order in 2..=wanted.by.len() {
             let partial = Partial { output: wanted.output, by: wanted.by[..order].into() };
             if self.partials.contains_key(&partial) {
@@ -404,9 +403,9 @@ impl Tower {
         Ok(self.partials[wanted])
     }
 
-    /// The tangent of a node by one variable, none if it is zero.
+    /// Returns the tangent of a node with respect to one variable; `None` if it is zero.
     fn tangent(&mut self, root: Id, variable: u8) -> Option<Id> {
-        // What has none yet, operands first: positions ascend from operands to uses.
+        // Collects the nodes without a tangent, operands first: positions ascend from operands to uses.
         let mut waiting = BTreeSet::new();
         let mut stack = vec![root];
         while let Some(id) = stack.pop() {
@@ -425,7 +424,7 @@ impl Tower {
         self.tangents[&(root, variable)]
     }
 
-    /// The tangent of one node whose operands have theirs, in the builder at hand.
+    /// Builds the tangent of a node whose operands have tangents, in the current builder.
     fn tangent_of(&self, id: Id, variable: u8) -> Option<Id> {
         let (node, kind) = Builder::with(|b| (b.graph.node(id), b.graph.fact(id).kind));
         if kind != Kind::Number {
@@ -453,7 +452,7 @@ impl Tower {
             let args: SmallVec<[Expr; 3]> = operands.iter().map(|&a| expr(a)).collect();
             let mut sum: Option<Expr> = None;
             for (k, tangent) in tangents.into_iter().enumerate() {
-                // The adjoint rule is linear in the gradient, and diagonal: it is the tangent rule too.
+                // The adjoint rule is elementwise and linear in the gradient, so it is also the tangent rule.
                 let term = tangent.and_then(|t| operand_adjoints(node, &args, expr(id), t)[k]);
                 sum = match (sum, term) {
                     (Some(a), Some(b)) => Some(a + b),

@@ -1,8 +1,8 @@
-//! The scalar primitives: the alphabet in which every formula is written.
+//! The scalar primitives of formulas.
 //!
-//! Each is a function of one, two or three numbers, rounded once in its compute type. What is not
-//! here is composed in a formula; a new primitive earns its place by accuracy (`ln_1p`, `expm1`) or
-//! because nothing else gives it (`erf`, `digamma`).
+//! Each is a function of one, two or three numbers, rounded once in its compute type. Other functions are composed of
+//! them. A new primitive must improve the accuracy (`ln_1p`, `expm1`) or have no closed form in the others (`erf`,
+//! `digamma`).
 
 /// Functions of one number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -18,7 +18,7 @@ pub enum Unary {
     Floor,
     /// Smallest integer ≥ x.
     Ceil,
-    /// Nearest integer, halves to even.
+    /// Nearest integer; ties round to even.
     Round,
     /// Integer part, towards zero.
     Trunc,
@@ -171,7 +171,7 @@ pub enum RowOp {
 }
 
 impl Unary {
-    /// Every primitive of one number.
+    /// All primitives of one number.
     pub const ALL: [Unary; 39] = {
         use Unary::*;
         [
@@ -181,7 +181,7 @@ impl Unary {
         ]
     };
 
-    /// Its name in formulas and messages.
+    /// Returns the name in formulas and messages.
     pub const fn name(self) -> &'static str {
         match self {
             Unary::Neg => "neg",
@@ -226,19 +226,19 @@ impl Unary {
         }
     }
 
-    /// True where the result is a mask whatever the operand is.
+    /// Returns true if the result is a mask for every kind of operand.
     pub const fn gives_mask(self) -> bool {
         matches!(self, Unary::IsNan | Unary::IsFinite)
     }
 
-    /// True where evaluation costs far more than a memory access: worth saving, not recomputing.
+    /// Returns true if evaluation costs far more than a memory access, so that gradients save the result.
     pub const fn is_transcendental(self) -> bool {
         (self as u8) >= (Unary::Exp as u8) && (self as u8) <= (Unary::Digamma as u8)
     }
 }
 
 impl Binary {
-    /// Every primitive of two numbers.
+    /// All primitives of two numbers.
     pub const ALL: [Binary; 32] = {
         use Binary::*;
         [
@@ -247,7 +247,7 @@ impl Binary {
         ]
     };
 
-    /// Its name in formulas and messages.
+    /// Returns the name in formulas and messages.
     pub const fn name(self) -> &'static str {
         match self {
             Binary::Add => "add",
@@ -285,23 +285,23 @@ impl Binary {
         }
     }
 
-    /// True where the result is a mask whatever the operands are.
+    /// Returns true if the result is a mask for every kind of operands.
     pub const fn gives_mask(self) -> bool {
         (self as u8) >= (Binary::Lt as u8)
     }
 
-    /// True for a function that is defined for floats only.
+    /// Returns true for functions that are defined for floats only.
     pub const fn is_real(self) -> bool {
         use Binary::*;
         matches!(self, Div | Atan2 | Copysign) || self.is_special()
     }
 
-    /// True for a function of a parameter a, by which there is no derivative, and a number b.
+    /// Returns true for functions of a parameter a, in which they are not differentiated, and a number b.
     pub const fn is_special(self) -> bool {
         (self as u8) >= (Binary::Polygamma as u8) && (self as u8) <= (Binary::BesselKe as u8)
     }
 
-    /// True where a ∘ b = b ∘ a in every bit.
+    /// Returns true if a ∘ b = b ∘ a in every bit.
     pub const fn is_commutative(self) -> bool {
         use Binary::*;
         matches!(self, Add | Mul | And | Or | Xor | Eq | Ne)
@@ -309,7 +309,7 @@ impl Binary {
 }
 
 impl RowOp {
-    /// Its name in formulas and messages.
+    /// Returns the name in formulas and messages.
     pub const fn name(self) -> &'static str {
         match self {
             RowOp::Sum => "row_sum",

@@ -1,4 +1,4 @@
-//! Formulas as readable mathematics.
+//! Formulas as mathematical text.
 //!
 //! A subexpression that is used more than once gets a name, so that the text grows with the graph.
 
@@ -8,7 +8,7 @@ use super::graph::{Graph, Id, Node};
 use super::primitive::{Binary, Unary};
 use std::fmt;
 
-/// How tightly the outermost operator of a text binds.
+/// The precedence of the outermost operator of a text.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Binds {
     Or,
@@ -24,7 +24,7 @@ enum Binds {
 
 struct Printer<'a> {
     formula: &'a Formula,
-    /// The text of every node as it is mentioned, and how tightly it binds.
+    /// The text for a use of every node, and its precedence.
     texts: Vec<(String, Binds)>,
 }
 
@@ -33,14 +33,14 @@ impl Printer<'_> {
         &self.texts[id.index()].0
     }
 
-    /// The operand's text, in parentheses where it binds less tightly than `least`.
+    /// Returns the text of an operand, in parentheses if its precedence is lower than `least`.
     fn operand(&self, id: Id, least: Binds) -> String {
         let (text, binds) = &self.texts[id.index()];
         if *binds < least { format!("({text})") } else { text.clone() }
     }
 
     fn infix(&self, a: Id, sign: &str, b: Id, binds: Binds, tighter: Binds) -> (String, Binds) {
-        // What associates to the left needs parentheses on the right only.
+        // A left-associative operator needs parentheses on the right only.
         let left = if binds == Binds::Compare { tighter } else { binds };
         (format!("{} {sign} {}", self.operand(a, left), self.operand(b, tighter)), binds)
     }
@@ -95,14 +95,14 @@ impl Printer<'_> {
     }
 }
 
-/// How often every node is mentioned.
+/// Returns the number of uses of every node.
 fn uses(graph: &Graph, roots: impl Iterator<Item = Id>) -> Vec<usize> {
     let mut uses = vec![0; graph.len()];
     graph.iter().flat_map(|(_, node)| node.operands()).chain(roots).for_each(|a| uses[a.index()] += 1);
     uses
 }
 
-/// a, b, c, .., a1, b1, ..: names for shared subexpressions, other than those of the inputs.
+/// Iterates over unused names for shared subexpressions: a, b, c, .., a1, b1, ..
 fn fresh_names(taken: Vec<&String>) -> impl Iterator<Item = String> {
     let letters =
         |round: usize| ('a'..='z').map(move |c| if round == 0 { c.to_string() } else { format!("{c}{round}") });
@@ -125,7 +125,7 @@ impl fmt::Display for Formula {
         for (id, node) in inner.graph.iter() {
             let mut text = printer.node(node);
             if uses[id.index()] > 1 && !node.is_leaf() && node != Node::RowIndex {
-                let name = names.next().expect("names never end");
+                let name = names.next().expect("the iterator is infinite");
                 shared.push(format!("let {name} = {}; ", text.0));
                 text = (name, Binds::Atom);
             }

@@ -1,4 +1,4 @@
-//! Programs: a formula made concrete for the dtypes of its inputs and outputs.
+//! Programs: formulas compiled for the dtypes of their inputs and outputs.
 //!
 //! A program is a short list of register instructions that a backend runs tile by tile over a
 //! broadcast index space, or row by row where it contains row reductions. It is pure data: the same
@@ -14,28 +14,28 @@ use std::sync::OnceLock;
 
 /// A formula compiled for given dtypes.
 pub struct Program {
-    /// The formula's name, for messages and profiles.
+    /// The name of the formula, for messages and profiles.
     pub name: &'static str,
-    /// How every input is loaded.
+    /// The inputs and their conversions.
     pub inputs: Vec<Load>,
     /// The uniforms: values that are the same for every element of one run.
     pub uniforms: Vec<Uniform>,
-    /// What is computed, in order. Every register is written before it is read.
+    /// The instructions in order. Every register is written before it is read.
     pub steps: Vec<Step>,
-    /// The type of every tile register. A register never is destination and source of one step.
+    /// The type of every tile register. A register is never both destination and source of one step.
     pub registers: Vec<Compute>,
-    /// The type of every row register (one value a row).
+    /// The type of every row register, which holds one value for each row.
     pub row_registers: Vec<Compute>,
-    /// What is stored.
+    /// The outputs and their conversions.
     pub outputs: Vec<Store>,
     is_row: bool,
     prepared: [OnceLock<Box<dyn Any + Send + Sync>>; BACKENDS],
 }
 
-/// The most steps of a program: a backend numbers inputs, uniforms and the results of steps in 16 bits.
+/// The maximal number of steps: backends number inputs, uniforms and results of steps with 16 bits.
 pub(super) const MOST_STEPS: usize = 60_000;
 
-/// Kinds of backend that may keep their own form of a program beside it.
+/// The number of backend kinds that can cache their own form of a program in it.
 const BACKENDS: usize = 3;
 
 /// An input: its dtype in memory and the type to which it is converted when it is loaded.
@@ -43,25 +43,25 @@ const BACKENDS: usize = 3;
 pub struct Load {
     /// The dtype in memory.
     pub storage: DType,
-    /// The type in which the program reads it.
+    /// The type after conversion.
     pub compute: Compute,
-    /// True if there is one value a row, not one an element.
+    /// The input has one value for each row instead of one for each element.
     pub per_row: bool,
 }
 
 /// A value that is the same for every element of one run.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Uniform {
-    /// Where it comes from.
+    /// The source of the value.
     pub source: UniformSource,
-    /// The type to which it is rounded, once.
+    /// The type to which the value is rounded, once.
     pub compute: Compute,
 }
 
-/// Where a uniform comes from.
+/// The source of a uniform.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum UniformSource {
-    /// The run-time parameter of this number.
+    /// The run-time parameter with this index.
     Param(u8),
     /// A literal of the formula.
     Literal(Scalar),
@@ -72,17 +72,17 @@ pub enum UniformSource {
 /// An operand of an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Operand {
-    /// An input, after conversion to its compute type: a tile, or one value a row.
+    /// An input, after conversion to its compute type: a tile, or one value for each row.
     Input(u8),
     /// A tile register.
     Register(u16),
-    /// A value that holds for the whole run.
+    /// A value that is constant during one run.
     Uniform(u16),
-    /// A row register: one value that holds for the row.
+    /// A row register: a value that is constant along the row.
     Row(u16),
 }
 
-/// What an instruction does.
+/// The operation of an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Op {
     /// A function of one operand.
@@ -106,31 +106,31 @@ pub enum Op {
 /// One instruction.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Step {
-    /// What it does.
+    /// The operation.
     pub op: Op,
     /// The type of its operands (for `Select` of the last two).
     pub compute: Compute,
-    /// A `Register` or, where everything it reads is one value a row or a uniform, a `Row`.
+    /// The destination: a `Row` if all operands are uniforms or per-row values, else a `Register`.
     pub into: Operand,
-    /// What it reads.
+    /// The operands.
     pub args: SmallVec<[Operand; 3]>,
 }
 
-/// An output: what is stored, converted to a dtype.
+/// An output: a value that is converted to a dtype and stored.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Store {
     /// The value.
     pub value: Operand,
-    /// Its type.
+    /// The type of the value.
     pub compute: Compute,
     /// The dtype in memory.
     pub storage: DType,
-    /// True if there is one value a row, not one an element.
+    /// The output has one value for each row instead of one for each element.
     pub per_row: bool,
 }
 
 impl Program {
-    /// A program of these parts.
+    /// Creates a program.
     pub fn new(
         name: &'static str,
         inputs: Vec<Load>,
@@ -148,28 +148,28 @@ impl Program {
         Program { name, inputs, uniforms, steps, registers, row_registers, outputs, is_row, prepared }
     }
 
-    /// True if it reduces over rows, or tells elements of a row apart: it must be run as `Row`.
+    /// Returns true if the program reduces over rows or uses positions within a row, and must run as `Row`.
     #[inline]
     pub fn is_row(&self) -> bool {
         self.is_row
     }
 
-    /// Bytes of `size` elements of the first output.
+    /// Returns the bytes of `size` elements of the first output.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] if no memory could have so many.
+    /// [`Error::OutOfMemory`] if the number of bytes does not fit `usize`.
     #[inline]
     pub fn output_bytes(&self, size: usize) -> Result<usize> {
         let element = self.outputs.first().map_or(0, |o| o.storage.size());
         size.checked_mul(element).ok_or_else(Error::absurd_size)
     }
 
-    /// The form that backend kind `backend` (0 CPU, 1 wgpu, 2 CUDA) keeps of this program, made by
-    /// `make` on first use. A backend always asks for the same `T`.
+    /// Returns the form of this program that backend kind `backend` (0 CPU, 1 wgpu, 2 CUDA) caches in it; `make`
+    /// creates it on first use. A backend must always use the same `T`.
     #[inline]
     pub fn prepared<T: Any + Send + Sync>(&self, backend: usize, make: impl FnOnce() -> T) -> &T {
         let form = self.prepared[backend].get_or_init(|| Box::new(make()));
-        form.downcast_ref().expect("a backend kind keeps one form of program")
+        form.downcast_ref().expect("each backend kind uses one type")
     }
 }
 

@@ -1,7 +1,7 @@
-//! The vocabulary of a formula's text, and what else may speak it.
+//! The functions of expressions, and a trait for generic code over expressions and numbers.
 //!
-//! The tables below name every function once; [`Expr`] gets them as methods, and [`Real`] makes
-//! them a trait, so that a generic function is at once a formula and a scalar function:
+//! Macros list every function once. [`Expr`] has them as methods and [`Real`] as trait methods, so a generic function
+//! can be used both as a formula and as a scalar function:
 //!
 //! ```
 //! use pellucid_ir::formula::{Literals, Real, Single};
@@ -34,9 +34,9 @@ macro_rules! each_unary {
             floor => Floor;
             /// Smallest integer ≥ x.
             ceil => Ceil;
-            /// Nearest integer, halves to even.
+            /// Nearest integer; ties round to even.
             round_ties_even => Round;
-            /// Nearest integer, halves to even (unlike the method of `f64`).
+            /// Nearest integer; ties round to even (unlike the method of `f64`).
             round => Round;
             /// Integer part, towards zero.
             trunc => Trunc;
@@ -143,8 +143,8 @@ macro_rules! each_comparison {
 }
 pub(super) use {each_binary, each_comparison, each_unary};
 
-/// A literal that may stand on the left of an operator: the bound `where f64: Literals<T>` allows
-/// `0.5 * x` in a generic text.
+/// A literal type that can be the left operand of arithmetic with `T`: the bound `where f64: Literals<T>` allows
+/// `0.5 * x` in generic code.
 pub trait Literals<T>:
     Argument<T> + ops::Add<T, Output = T> + ops::Sub<T, Output = T> + ops::Mul<T, Output = T> + ops::Div<T, Output = T>
 {
@@ -159,13 +159,13 @@ impl<T, L> Literals<T> for L where
 {
 }
 
-/// What may stand as an argument of a [`Real`]'s method: the number itself, or a literal.
+/// An argument of a method of [`Real`]: a value of the type itself, or a literal.
 pub trait Argument<T>: Copy {
-    /// The number.
+    /// Converts to the number type.
     fn number(self) -> T;
 }
 
-/// The truth value of a comparison of [`Real`]s.
+/// The result of a comparison of [`Real`]s: `bool`, or a mask expression.
 pub trait Truth<T>: Copy + ops::BitAnd<Output = Self> + ops::BitOr<Output = Self> + ops::Not<Output = Self> {
     /// `self ? a : b`
     fn select(self, a: impl Argument<T>, b: impl Argument<T>) -> T;
@@ -199,8 +199,7 @@ impl Truth<Expr> for Expr {
 
 macro_rules! real_trait {
     ($($(#[$doc:meta])* $name:ident => $op:ident;)*) => {
-        /// A real number, or an expression that stands for one: [`Expr`], `f64`, and, with its
-        /// literals still written as `f64`, `f32` in the form of [`Single`].
+        /// A real number or expression: [`Expr`], `f64`, or [`Single`] (an `f32` whose literals are written as `f64`).
         pub trait Real:
             Copy
             + Argument<Self>
@@ -214,7 +213,7 @@ macro_rules! real_trait {
             + ops::Mul<f64, Output = Self>
             + ops::Div<f64, Output = Self>
         {
-            /// What its comparisons give.
+            /// The type of the result of a comparison.
             type Mask: Truth<Self>;
             $($(#[$doc])* #[must_use] fn $name(self) -> Self;)*
             each_binary!(real_binary);
@@ -282,7 +281,7 @@ impl Real for Expr {
     }
 }
 
-/// A plain number's functions are those of the scalar evaluator, rounded to its type.
+/// Implements [`Real`] for a float type by the functions of the scalar evaluator, rounded to the type.
 macro_rules! plain_real {
     ($t:ty, |$x:ident| $wide:expr, |$y:ident| $narrow:expr) => {
         impl Real for $t {
@@ -339,7 +338,7 @@ mod double {
     plain_real!(f64, |x| x, |y| y);
 }
 
-/// An `f32` that speaks the language of formulas: literals around it are `f64`, rounded once.
+/// An `f32` that implements [`Real`]: literals are `f64` and rounded once.
 #[derive(Clone, Copy, PartialEq, PartialOrd, Debug)]
 pub struct Single(pub f32);
 

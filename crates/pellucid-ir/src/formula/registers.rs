@@ -1,4 +1,4 @@
-//! Register allocation: the order of the steps, and the register of every value.
+//! Register allocation: chooses the order of the steps and the register of every value.
 
 use super::program::{Op, Operand, Step, Store};
 use crate::dtype::Compute;
@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 pub(super) enum Value {
     Input(u8),
     Uniform(usize),
-    /// What the step of this number computes.
+    /// The result of the step with this index.
     Step(usize),
 }
 
@@ -21,7 +21,7 @@ struct DraftStep {
     per_row: bool,
 }
 
-/// Steps in their order, each with a result of its own.
+/// An ordered list of steps, each with a result of its own, before register allocation.
 #[derive(Default)]
 pub(super) struct Draft {
     steps: Vec<DraftStep>,
@@ -34,7 +34,7 @@ impl Draft {
     }
 }
 
-/// The draft with registers.
+/// The result of register allocation.
 pub(super) struct Allocated {
     pub(super) steps: Vec<Step>,
     pub(super) registers: Vec<Compute>,
@@ -42,14 +42,14 @@ pub(super) struct Allocated {
     pub(super) outputs: Vec<Store>,
 }
 
-/// Registers of one sort: the type of each, and those that are free.
+/// A register file: the type of each register, and the free registers.
 #[derive(Default)]
-struct File {
+struct RegisterFile {
     types: Vec<Compute>,
     free: Vec<usize>,
 }
 
-impl File {
+impl RegisterFile {
     fn take(&mut self, compute: Compute) -> usize {
         match self.free.iter().position(|&r| self.types[r] == compute) {
             Some(i) => self.free.swap_remove(i),
@@ -63,9 +63,9 @@ impl File {
 
 /// Chooses the order of the steps, and assigns a register to every value.
 ///
-/// The CPU backend fuses a step with the next one if the next one reads its result, and registers occupy cache. The steps
-/// run depth first if this order needs no more registers and has no fewer such pairs than the draft. Drafts with row
-/// reductions keep their order, which minimises the passes over a row.
+/// The CPU backend fuses a step with the next one if the next one reads its result, and registers occupy cache. The
+/// steps run depth first if this order needs no more registers and has no fewer such pairs than the draft. Drafts with
+/// row reductions keep their order, which minimises the passes over a row.
 pub(super) fn allocate(draft: &Draft, outputs: Vec<(Value, Store)>) -> Allocated {
     let drafted: Vec<usize> = (0..draft.steps.len()).collect();
     let as_drafted = assign(draft, &drafted, &outputs);
@@ -122,10 +122,11 @@ fn depth_first(draft: &Draft, outputs: &[(Value, Store)]) -> Vec<usize> {
     order
 }
 
-/// Assigns a register to every value of the steps in `order`. Values with overlapping lifetimes get different registers.
+/// Assigns a register to every value of the steps in `order`. Values with overlapping lifetimes get different
+/// registers.
 ///
 /// A result gets its register before those of its operands become free, so it never shares one with
-/// them. Numbers beyond 16 bits wrap here: the caller looks at the number of steps.
+/// them. Numbers beyond 16 bits wrap here: the caller checks the number of steps.
 fn assign(draft: &Draft, order: &[usize], outputs: &[(Value, Store)]) -> Allocated {
     let mut last_read = vec![0; draft.steps.len()];
     for &i in order {
@@ -136,7 +137,7 @@ fn assign(draft: &Draft, order: &[usize], outputs: &[(Value, Store)]) -> Allocat
             last_read[*s] = usize::MAX;
         }
     }
-    let (mut tiles, mut rows) = (File::default(), File::default());
+    let (mut tiles, mut rows) = (RegisterFile::default(), RegisterFile::default());
     let mut place = vec![0; draft.steps.len()];
     let operand = |place: &[usize], value: Value| match value {
         Value::Input(i) => Operand::Input(i),

@@ -1,26 +1,26 @@
-//! What a gradient reads, and therefore what must be saved for it.
+//! The choice of the values that a gradient reads, which must be saved in the forward pass.
 //!
 //! A subexpression of the gradient that equals an output may be read (the output is saved) or
-//! computed again from the inputs. Every choice of outputs is tried, and the best kept: fewest
-//! expensive primitives computed again, then fewest bytes saved, then fewest instructions. So exp,
+//! recomputed from the inputs. All subsets of outputs are tried. The best one recomputes the fewest
+//! expensive primitives, then saves the fewest bytes, then has the fewest instructions. For example exp,
 //! tanh and sigmoid read their output, and x² its input.
 
 use super::builder::Builder;
-use super::definition::{Formula, Inner};
+use super::definition::{Formula, FormulaData};
 use super::gradient::{Gradient, Outcome, Read, Wanted};
 use super::graph::{Id, Input, Kind, Node, Output};
 use std::collections::{BTreeSet, HashSet};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-/// Outputs among which every choice is tried; of further ones, all are read.
+/// The number of outputs of which all subsets are tried; further outputs are always read.
 const MOST_CHOICES: usize = 4;
 
-/// The gradient whose values are `roots`, in a builder that also holds the formula's own nodes.
+/// Builds the gradient formula with outputs `roots`, from a builder that also contains the nodes of the formula.
 pub(super) fn gradient(f: &Formula, wanted: Wanted, b: &Builder, forward: &[Id], roots: &[Id]) -> Gradient {
     let inner = &*f.inner;
     let (n, m) = (inner.inputs.len(), inner.outputs.len());
     // Outputs that the gradient mentions, as (node, input that stands for the saved output).
-    let reached = Walk::new(b, roots, &[]).nodes;
+    let reached = ReachableNodes::new(b, roots, &[]).nodes;
     let mentioned = inner.outputs.iter().enumerate().filter_map(|(j, output)| {
         let node = forward[output.node.index()];
         let is_saved_as_it_is = b.graph.fact(node).per_row == output.per_row || !inner.is_row;
@@ -33,10 +33,12 @@ pub(super) fn gradient(f: &Formula, wanted: Wanted, b: &Builder, forward: &[Id],
         let chosen = tried.iter().enumerate().filter(|(i, _)| set >> i & 1 == 1).map(|(_, &c)| c);
         chosen.chain(always.iter().copied()).collect::<Vec<_>>()
     });
-    let saved = choices.min_by_key(|saved| Walk::new(b, roots, saved).cost(b)).unwrap_or_default();
+    let saved = choices.min_by_key(|saved| ReachableNodes::new(b, roots, saved).cost(b)).unwrap_or_default();
 
-    let reads: Vec<usize> = Walk::new(b, roots, &saved).reads.into_iter().collect();
-    let number = |input: usize| Node::Input(reads.iter().position(|&r| r == input).expect("it is read") as u8);
+    let reads: Vec<usize> = ReachableNodes::new(b, roots, &saved).reads.into_iter().collect();
+    let number = |input: usize| {
+        Node::Input(reads.iter().position(|&r| r == input).expect("the walk collected all inputs that are read") as u8)
+    };
     let (graph, places) = b.graph.extract(roots, |id| match b.graph.node(id) {
         Node::Input(i) => Some(number(i as usize)),
         _ => saved.iter().find(|s| s.0 == id).map(|s| number(s.1)),
@@ -69,14 +71,14 @@ pub(super) fn gradient(f: &Formula, wanted: Wanted, b: &Builder, forward: &[Id],
     Gradient { formula, reads: reads.collect(), results }
 }
 
-/// What is reached from the roots when the nodes in `saved` are read instead of computed.
-struct Walk {
+/// The nodes reached from the roots if the nodes in `saved` are read instead of computed.
+struct ReachableNodes {
     nodes: HashSet<Id>,
     reads: BTreeSet<usize>,
 }
 
-impl Walk {
-    fn new(b: &Builder, roots: &[Id], saved: &[(Id, usize)]) -> Walk {
+impl ReachableNodes {
+    fn new(b: &Builder, roots: &[Id], saved: &[(Id, usize)]) -> ReachableNodes {
         let (mut nodes, mut reads) = (HashSet::new(), BTreeSet::new());
         let mut stack = roots.to_vec();
         while let Some(id) = stack.pop() {
@@ -89,11 +91,10 @@ impl Walk {
                 }
             }
         }
-        Walk { nodes, reads }
+        ReachableNodes { nodes, reads }
     }
 
-    /// (expensive primitives, bytes read, in units in which a value a row is next to nothing,
-    /// instructions).
+    /// Returns (expensive primitives, weight of the values read, instructions). Per-row values have almost no weight.
     fn cost(&self, b: &Builder) -> (usize, usize, usize) {
         let bytes = |&r: &usize| match b.inputs[r] {
             Input { per_row: true, .. } => 1,
@@ -106,8 +107,8 @@ impl Walk {
     }
 }
 
-/// Names for inputs, outputs and incoming gradients, all different.
-fn names(inner: &Inner) -> Vec<String> {
+/// Returns distinct names for inputs, outputs and incoming gradients.
+fn names(inner: &FormulaData) -> Vec<String> {
     let mut names = inner.input_names.clone();
     let m = inner.outputs.len();
     for letter in ["y", "g"] {
@@ -122,7 +123,7 @@ fn names(inner: &Inner) -> Vec<String> {
     names
 }
 
-/// The name of a derivative: one more prime.
+/// Returns the name of a derivative: `name` with one more prime.
 pub(super) fn primed(name: &'static str) -> &'static str {
     static NAMES: LazyLock<Mutex<HashSet<&'static str>>> = LazyLock::new(Mutex::default);
     let primed = format!("{name}'");
@@ -130,7 +131,7 @@ pub(super) fn primed(name: &'static str) -> &'static str {
     match names.get(primed.as_str()) {
         Some(known) => known,
         None => {
-            // Programs carry their names as `&'static str`; there are as many as formulas.
+            // Programs store names as `&'static str`; the number of leaked names is bounded by that of formulas.
             let name: &'static str = primed.leak();
             names.insert(name);
             name

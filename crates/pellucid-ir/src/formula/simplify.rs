@@ -1,9 +1,8 @@
-//! Rewrites of nodes while they are built.
+//! Rewrites of nodes during construction.
 //!
-//! Two sets, because two things may be rewritten. The *value* of a formula is what its text says,
-//! operation by operation, each rounded once in a compute type that is not known yet: a rewrite may
-//! not change one bit of it in any type. A *derivative* has no text: what the differentiator builds
-//! defines it, so there it may drop `0·u` and `u + 0`, fold literals and gather constant factors.
+//! There are two sets. The *value* of a formula is defined by its text, operation by operation, each rounded once in a
+//! compute type that is not known yet: a rewrite must not change any bit in any type. A *derivative* is defined by the
+//! differentiator, which may drop `0·u` and `u + 0`, fold literals and collect constant factors.
 
 use super::builder::Builder;
 use super::graph::{Id, Kind, Literal, Node};
@@ -13,7 +12,7 @@ use crate::dtype::Scalar;
 type Rewrite = Result<Option<Id>, String>;
 
 impl Builder {
-    /// Rewrites that keep every bit of the value.
+    /// Applies the rewrites that keep every bit of the value.
     pub(super) fn rewrite_value(&mut self, node: Node) -> Rewrite {
         use Binary::*;
         let one = |b: &Builder, id| b.constant(id) == Some(1.0);
@@ -38,7 +37,7 @@ impl Builder {
             },
             Node::Select(_, a, b) if a == b => a,
             Node::Cast(kind, a) if self.graph.fact(a).kind == kind => a,
-            // The reductions of a row of equal values, by definition.
+            // Reductions of a row of equal values.
             Node::RowReduce(RowOp::Max | RowOp::Min, a) if self.graph.fact(a).per_row => a,
             Node::RowReduce(RowOp::Sum, a) if self.graph.fact(a).per_row => {
                 let length = self.node(Node::RowLength)?;
@@ -49,8 +48,8 @@ impl Builder {
         }))
     }
 
-    /// Rewrites of a derivative: the algebra of the real numbers, with 0 and ±1 absorbed, signs
-    /// moved outwards where they meet and cancel, and constant factors gathered.
+    /// Applies the rewrites of derivatives, by the algebra of real numbers: removes 0 and ±1, moves signs outwards so
+    /// that they cancel, and collects constant factors.
     pub(super) fn rewrite_derivative(&mut self, node: Node) -> Rewrite {
         use Binary::{Add, Div, Mul, Pow, Sub};
         if !matches!(node, Node::Unary(Unary::Neg, _) | Node::Binary(..) | Node::Select(..) | Node::RowReduce(..)) {
@@ -111,7 +110,7 @@ impl Builder {
         })
     }
 
-    /// Moves what is constant along the row out of its sum: Σ s·u = s·Σ u.
+    /// Moves factors that are constant along the row out of a row sum: Σ s·u = s·Σ u.
     fn sum_of_products(&mut self, a: Id) -> Rewrite {
         let per_row = |b: &Builder, id| b.graph.fact(id).per_row;
         let sum = |b: &mut Builder, u| b.node(Node::RowReduce(RowOp::Sum, u));
@@ -134,12 +133,12 @@ impl Builder {
         })
     }
 
-    /// The literal number `value`.
+    /// Returns the literal number `value`.
     pub(super) fn number(&mut self, value: f64) -> Id {
         self.literal(Literal::new(Scalar::Float(value), Kind::Number))
     }
 
-    /// u, where the node is −u and not a literal.
+    /// Returns u if the node is −u and not a literal.
     fn negated(&self, id: Id) -> Option<Id> {
         match self.graph.node(id) {
             Node::Unary(Unary::Neg, u) => Some(u),
@@ -147,7 +146,7 @@ impl Builder {
         }
     }
 
-    /// (u, c), where the node is u·c with a literal c.
+    /// Returns (u, c) if the node is u·c with a literal c.
     fn factor(&self, id: Id) -> Option<(Id, f64)> {
         match self.graph.node(id) {
             Node::Binary(Binary::Mul, u, c) if self.constant(c).is_some() => self.constant(c).map(|c| (u, c)),
@@ -156,7 +155,7 @@ impl Builder {
         }
     }
 
-    /// c·u, with the constant factors of u gathered into c.
+    /// Returns c·u, with the constant factors of u multiplied into c.
     fn scaled(&mut self, u: Id, c: f64) -> Result<Id, String> {
         if let Some(x) = self.constant(u) {
             return Ok(self.number(c * x));
@@ -172,14 +171,14 @@ impl Builder {
             1.0 => Ok(u),
             -1.0 => self.node(Node::Unary(Unary::Neg, u)),
             _ => {
-                // Interned directly, for `node` would come back here.
+                // Interned directly, because `node` would call this function again.
                 let c = self.number(c);
                 self.plain(Node::Binary(Binary::Mul, c, u))
             }
         }
     }
 
-    /// The node, rewritten by nothing but what keeps every bit.
+    /// Builds the node with only the rewrites that keep every bit.
     fn plain(&mut self, node: Node) -> Result<Id, String> {
         let derivative = std::mem::replace(&mut self.derivative, false);
         let id = self.node(node);
@@ -202,11 +201,10 @@ fn fold(op: Binary, x: f64, y: f64) -> f64 {
     }
 }
 
-/// The value of `x ∘ y` where it is the same in every compute type.
+/// Returns `x ∘ y` if it is the same in every compute type.
 ///
-/// `f32` rounds its operands first, so both must be `f32` numbers. Then rounding the `f64` result to
-/// `f32` gives what `f32` arithmetic gives (53 ≥ 2·24 + 2 bits; Figueroa 1995), as long as the result
-/// is a normal number; and below 2²⁴ no integer type wraps.
+/// Both operands must be exact in `f32`. Rounding the `f64` result to `f32` then equals the `f32` result (53 ≥ 2·24 + 2
+/// bits; Figueroa 1995) if it is a normal number. Below 2²⁴ no integer type wraps.
 fn fold_exactly(op: Binary, x: f64, y: f64) -> Option<f64> {
     let single = |v: f64| (v as f32) as f64 == v;
     if !matches!(op, Binary::Add | Binary::Sub | Binary::Mul | Binary::Div) || !single(x) || !single(y) {

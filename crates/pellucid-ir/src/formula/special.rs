@@ -1,11 +1,11 @@
-//! The primitives at plain `f64` numbers: the reference of every vector implementation.
+//! The primitives in `f64`: the reference for all vectorised implementations.
 //!
-//! `std` and `libm` where they have a function; the others are written out here, by series and integrals.
+//! Functions of `std` and `libm` are used where they exist; the others are computed by series and integrals.
 
 use super::primitive::{Binary, Unary};
 use std::f64::consts::{FRAC_2_SQRT_PI, PI};
 
-/// A primitive of one number; masks are 0 and 1.
+/// Evaluates a primitive of one number; masks are 0 and 1.
 pub fn unary(op: Unary, x: f64) -> f64 {
     match op {
         Unary::Neg => -x,
@@ -52,7 +52,7 @@ pub fn unary(op: Unary, x: f64) -> f64 {
     }
 }
 
-/// A primitive of two numbers; masks are 0 and 1, the bitwise ones take whole numbers.
+/// Evaluates a primitive of two numbers; masks are 0 and 1, bitwise primitives take integers.
 pub fn binary(op: Binary, a: f64, b: f64) -> f64 {
     let (i, j) = (a as i64, b as i64);
     match op {
@@ -92,7 +92,7 @@ pub fn binary(op: Binary, a: f64, b: f64) -> f64 {
     }
 }
 
-/// The remainder `m` of truncated division, moved to the sign of b.
+/// Returns the remainder of floored division by b from the remainder `m` of truncated division.
 fn floored(m: f64, b: f64) -> f64 {
     if m == 0.0 {
         m.copysign(b)
@@ -117,7 +117,7 @@ fn floor_div(a: f64, b: f64) -> f64 {
     if whole == 0.0 { whole.copysign(quotient) } else { whole }
 }
 
-/// A primitive of two 64-bit integers.
+/// Evaluates a primitive of two 64-bit integers.
 pub(super) fn binary_index(op: Binary, a: f64, b: f64) -> f64 {
     match op {
         Binary::FloorDiv | Binary::Rem if b == 0.0 => 0.0,
@@ -183,7 +183,8 @@ fn erfinv(x: f64) -> f64 {
     y.copysign(x)
 }
 
-/// e^(x²)·erfc x: the product, with the rounding error of x² carried along; beyond 20 the continued fraction of Laplace.
+/// e^(x²)·erfc x: the product, with the rounding error of x² carried along; beyond 20 the continued fraction of
+/// Laplace.
 fn erfcx(x: f64) -> f64 {
     if x <= 20.0 {
         let s = x * x;
@@ -212,8 +213,8 @@ fn ndtri(x: f64) -> f64 {
     y
 }
 
-/// Hurwitz' ζ, which is a polygamma function but for a factor where s is whole, as the sum over k < 1000 and its
-/// Euler–Maclaurin remainder.
+/// Hurwitz' ζ, as the sum over k < 1000 and the Euler–Maclaurin remainder. For integer s it is a polygamma function up
+/// to a factor.
 fn zeta(s: f64, q: f64) -> f64 {
     if s <= 1.0 || s.is_nan() || q.is_nan() {
         return if s == 1.0 { f64::INFINITY } else { f64::NAN };
@@ -245,7 +246,7 @@ fn igamma(a: f64, x: f64) -> f64 {
     (1..=steps).map(|k| weight(k) * density(k)).sum::<f64>() * width / 3.0
 }
 
-/// e^(−|x|)·I_n(x), the mean over θ of e^(x·cos θ − |x|)·cos nθ, which the trapezoidal rule finds to all digits.
+/// e^(−|x|)·I_n(x), the mean over θ of e^(x·cos θ − |x|)·cos nθ. The trapezoidal rule is exact to all digits.
 fn bessel_ie(n: f64, x: f64) -> f64 {
     let points = 100 + (20.0 * x.abs().min(1e6).sqrt()) as usize;
     let value = |k: usize| {

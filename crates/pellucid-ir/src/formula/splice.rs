@@ -1,7 +1,7 @@
-//! Programs that run one after the other on the same elements, as one program.
+//! Splicing: joins programs that run one after the other on the same elements into one program.
 //!
-//! A value that one program stores and the next one loads is rounded to the dtype in which it would have
-//! lain in memory, and is then read as it is: the spliced program gives the very bits of the programs by themselves.
+//! A value that one program stores and the next one loads is rounded to the dtype in which it would have been stored.
+//! The spliced program therefore computes the same bits as the separate programs.
 
 use super::definition::MOST;
 use super::primitive::{Binary, Unary};
@@ -11,7 +11,7 @@ use crate::dtype::{Compute, DType, Scalar};
 use crate::kernel::Params;
 use smallvec::SmallVec;
 
-/// A program under construction, made of others.
+/// A builder that joins programs into one.
 #[derive(Default)]
 pub struct Splice {
     /// The loads so far, each with the number of the array that it reads.
@@ -19,14 +19,14 @@ pub struct Splice {
     uniforms: Vec<Uniform>,
     params: Vec<Scalar>,
     draft: Draft,
-    /// What the draft's steps are: equal steps on equal operands are one.
+    /// The operations and operands of the steps of the draft, for reusing equal steps.
     known: Vec<(Op, Compute, SmallVec<[Value; 3]>)>,
-    /// For every step, whether its result is one value a row.
+    /// True for every step whose result has one value for each row.
     per_row: Vec<bool>,
     rows: bool,
 }
 
-/// A value that a part has made, as it would lie in memory.
+/// An output of a spliced part, with the dtype in which it would have been stored.
 #[derive(Clone, Copy, Debug)]
 pub struct Made {
     value: Value,
@@ -35,12 +35,12 @@ pub struct Made {
     per_row: bool,
 }
 
-/// Where an input of a part comes from.
+/// The source of an input of a part.
 #[derive(Clone, Copy, Debug)]
 pub enum Source {
-    /// The array of this number.
+    /// The array with this number.
     Array(usize),
-    /// What a part before has made.
+    /// An output of an earlier part.
     Made(Made),
 }
 
@@ -56,22 +56,22 @@ pub struct Spliced {
 }
 
 impl Splice {
-    /// Nothing yet; `rows` if any part is a row program, whose rows are then those of all.
+    /// Creates an empty splice. `rows` is true if any part is a row program; all parts then have the same rows.
     pub fn new(rows: bool) -> Splice {
         Splice { rows, ..Splice::default() }
     }
 
-    /// An array of `dtype` that is an input of the program, whether a part reads it or not.
+    /// Adds an array of `dtype` as an input of the program, even if no part reads it.
     pub fn load(&mut self, array: usize, dtype: DType) -> Made {
         self.load_as(array, Load { storage: dtype, compute: dtype.compute(), per_row: false }, dtype)
     }
 
-    /// An array that is an input of the program, and would have lain in memory as `storage`.
+    /// Adds an array as an input of the program whose value would have been stored as `storage`.
     pub fn load_as(&mut self, array: usize, load: Load, storage: DType) -> Made {
         Made { value: self.input(array, load), compute: load.compute, storage, per_row: false }
     }
 
-    /// Runs `program` after the parts so far, and gives its outputs; why not, if it cannot.
+    /// Appends `program` to the parts so far and returns its outputs; the reason if it cannot be spliced.
     pub fn part(&mut self, program: &Program, params: &Params, inputs: &[Source]) -> Result<Vec<Made>, &'static str> {
         let first_param = self.params.len();
         self.params.extend(params.iter());
@@ -104,7 +104,7 @@ impl Splice {
         for Step { op, compute, into, args } in &program.steps {
             let args: SmallVec<[Value; 3]> = args.iter().map(|&a| value_of(a, &registers, &rows)).collect();
             if matches!(op, Op::Reduce(_)) && args.iter().all(|a| self.is_per_row(*a)) {
-                return Err("rows of one repeated value would be reduced");
+                return Err("a per-row value would be reduced over the row");
             }
             let value = self.step(*op, *compute, &args);
             match *into {
@@ -120,7 +120,7 @@ impl Splice {
         Ok(program.outputs.iter().map(made).collect())
     }
 
-    /// The program that stores these values, in order; why not, if there can be none.
+    /// Returns the program that stores these values, in order; the reason if it would exceed a limit.
     pub fn finish(self, name: &'static str, outputs: &[Made]) -> Result<Spliced, &'static str> {
         let store = |m: &Made| {
             (m.value, Store { value: Operand::Input(0), compute: m.compute, storage: m.storage, per_row: m.per_row })
@@ -128,7 +128,7 @@ impl Splice {
         let allocated = registers::allocate(&self.draft, outputs.iter().map(store).collect());
         let largest = [self.loads.len(), self.uniforms.len(), allocated.registers.len(), allocated.row_registers.len()];
         if largest.into_iter().any(|n| n > MOST) || allocated.steps.len() > MOST_STEPS {
-            return Err("there are too many values at once");
+            return Err("the fused program would have too many operands or steps");
         }
         let (arrays, loads) = self.loads.into_iter().unzip();
         let registers = (allocated.registers, allocated.row_registers);
@@ -142,7 +142,7 @@ impl Splice {
             self.loads.push((array, load));
             self.loads.len() - 1
         });
-        // Beyond 255 it wraps; `finish` counts.
+        // The number wraps beyond 255; `finish` checks the count.
         Value::Input(place as u8)
     }
 
@@ -159,7 +159,7 @@ impl Splice {
         Value::Uniform(place)
     }
 
-    /// True for what is one value a row.
+    /// Returns true if the value has one element for each row.
     fn is_per_row(&self, value: Value) -> bool {
         match value {
             Value::Input(i) => self.loads[i as usize].1.per_row,
@@ -183,30 +183,30 @@ impl Splice {
         self.draft.push(op, compute, args, op.result(compute), per_row)
     }
 
-    /// The value that is there when what was made has been stored, and is loaded again.
+    /// Returns the value of `made` after storing it and loading it as `load`; the reason if no step computes that.
     fn reload(&mut self, made: Made, load: &Load) -> Result<Value, &'static str> {
         if load.per_row && !made.per_row {
-            return Err("what is one value a row is computed for every element");
+            return Err("a per-row input is computed for every element");
         }
         let (from, to) = (made.compute, load.compute);
         let exact = from.storage() == made.storage;
         let halves = from.is_float() && made.storage.is_float();
         if !exact && !halves {
-            return Err("an integer would wrap in between");
+            return Err("an integer would wrap when it is stored in between");
         }
-        // The type in which the value is at hand.
+        // The compute type of the value.
         let (mut value, mut at) = (made.value, from);
         let mut convert = |splice: &mut Splice, value: Value, to: Compute| match (at == to, value) {
             (true, _) => Ok(value),
-            // What is uniform is rounded once, from full width, and not twice.
-            (_, Value::Uniform(_)) => Err("a number is read in another type"),
+            // A uniform must be rounded once, from full width.
+            (_, Value::Uniform(_)) => Err("a uniform is read in another compute type"),
             _ => Ok(splice.step(Op::Convert(to), std::mem::replace(&mut at, to), &[value])),
         };
         if !exact && made.storage.size() < from.size() {
             value = match made.storage {
                 DType::F32 => convert(self, value, Compute::F32)?,
                 half if half.compute() == from => self.step(Op::Round(half), from, &[value]),
-                _ => return Err("a double is stored as a half"),
+                _ => return Err("a 64-bit value is stored in a 16-bit float"),
             };
         }
         match to {
@@ -217,7 +217,7 @@ impl Splice {
 }
 
 impl Op {
-    /// The type of the result, where the operands are of type `compute`.
+    /// Returns the type of the result for operands of type `compute`.
     pub(super) fn result(self, compute: Compute) -> Compute {
         match self {
             Op::Convert(to) => to,
@@ -230,8 +230,8 @@ impl Op {
 }
 
 impl Program {
-    /// The program of one input and one output that converts `from` to `to` as a copy does: loaded in `from`'s
-    /// compute type, rounded once.
+    /// Returns the program that converts one input from `from` to `to` as a copy does: it loads the value in the
+    /// compute type of `from` and rounds it once.
     pub fn cast(from: DType, to: DType) -> Program {
         let compute = from.compute();
         let load = Load { storage: from, compute, per_row: false };

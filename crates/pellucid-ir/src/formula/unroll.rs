@@ -1,9 +1,9 @@
-//! A row formula taken apart: elementwise formulas, and reductions between them.
+//! Unrolling of row formulas into elementwise formulas and reductions.
 //!
-//! The derivatives of a row formula are row formulas with one more input for every order. Taken
-//! apart, it is a composite of operations whose derivatives do not grow: elementwise formulas
-//! (see [`Partials`](super::Partials)) and sums over the axes of a row. It is the definition from which
-//! derivatives of the second and higher orders follow.
+//! The derivatives of a row formula are row formulas with one more input for every order. An unrolled
+//! formula is a composition of operations whose derivatives do not grow: elementwise formulas
+//! (see [`Partials`](super::Partials)) and sums over the axes of a row. Derivatives of the second and higher orders are
+//! derived from it.
 
 use super::definition::Formula;
 use super::differentiate::import;
@@ -12,32 +12,32 @@ use super::primitive::RowOp;
 use crate::error::{Error, Result};
 use std::cell::RefCell;
 
-/// What an elementwise part of a row formula reads.
+/// An input of an elementwise part of a row formula.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Leaf {
     /// An input of the row formula.
     Input(usize),
-    /// The result of a reduction, one value a row.
+    /// The result of a reduction, one value for each row.
     Reduced(usize),
     /// The position within the row, as `i64`.
     RowIndex,
 }
 
-/// An elementwise formula of one output, and what it reads.
+/// An elementwise formula with one output, and its inputs.
 pub struct UnrolledValue {
-    /// Its parameters are those of the row formula, then the number of elements of a row.
+    /// The formula. Its parameters are those of the row formula, then the number of elements of a row.
     pub formula: Formula,
-    /// What each input is.
+    /// The source of each input.
     pub leaves: Vec<Leaf>,
-    /// True if it has one value a row.
+    /// The output has one value for each row.
     pub per_row: bool,
 }
 
 /// A reduction over the row.
 pub struct UnrolledReduction {
-    /// How elements are combined.
+    /// The reduction operator.
     pub op: RowOp,
-    /// What is combined.
+    /// The reduced value.
     pub operand: UnrolledValue,
 }
 
@@ -50,7 +50,7 @@ pub struct Unrolled {
 }
 
 impl Formula {
-    /// The formula as elementwise formulas and reductions over the row.
+    /// Returns the formula as elementwise formulas and reductions over the row.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if a part reads more than 64 inputs and reductions.
@@ -67,7 +67,7 @@ impl Formula {
     }
 }
 
-/// The most values that one part may read.
+/// The maximal number of values that one part may read.
 const MOST_LEAVES: usize = 64;
 
 /// A part reads too many values.

@@ -1,4 +1,4 @@
-//! The family [`Attention`]: what it computes, and the shapes of what comes out.
+//! The kernel family [`Attention`] and its shape rule.
 
 use super::{Meta, Metas};
 use crate::dtype::DType;
@@ -6,44 +6,45 @@ use crate::error::{Error, Result};
 use crate::shape::Shape;
 use smallvec::smallvec;
 
-/// What an [`Attention`] computes.
+/// The part of scaled dot-product attention that an [`Attention`] kernel computes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum AttentionPart {
-    /// What queries find at keys.
+    /// The output O and the logarithms λ of the softmax sums.
     Result,
     /// The gradients of queries, keys and values.
     Gradient,
 }
 
-/// O = softmax(scale·Q·Kᵀ + M)·V for every head (Vaswani et al. 2017), or the way back through it.
+/// Scaled dot-product attention, O = softmax(scale·Q·Kᵀ + M)·V for every head (Vaswani et al. 2017), or its gradient.
 ///
-/// It is a family of its own because scores are many and short-lived: those of a block of queries stay in the cache, what a
-/// `causal` query does not see is not computed, and backward computes the scores again from what a row leaves behind, λ = ln Σ exp
-/// (Dao et al., FlashAttention, 2022).
+/// It is a family of its own because the score matrix is large and short-lived. The scores of a block of queries stay
+/// in the cache, and masked scores of `causal` attention are not computed. The backward pass recomputes the scores from
+/// λ = ln Σ exp of each row (Dao et al., FlashAttention, 2022).
 ///
-/// Queries are `[N, H, L, E]`, keys `[N, G, S, E]`, values `[N, G, S, D]`; G divides H, and H/G neighbouring heads share keys and
-/// values (Ainslie et al. 2023). Arrays are `f32` or `f64`; outputs are dense along their last axis. A mask M is `[N, H, L, S]`: numbers of the
-/// same dtype, or truth values of whether a key is seen. A query that sees no key gets zeros, and λ = ∞.
+/// Queries are `[N, H, L, E]`, keys `[N, G, S, E]`, values `[N, G, S, D]`. G divides H, and H/G neighbouring heads
+/// share keys and values (Ainslie et al. 2023). Arrays are `f32` or `f64`; outputs are contiguous along their last
+/// axis. A mask M is `[N, H, L, S]`: values of the same dtype that are added to the scores, or booleans that are true
+/// for visible keys. For a query without visible keys the output is 0 and λ = ∞.
 ///
-/// **Result** takes Q, K, V, and the mask if there is one; it gives O `[N, H, L, D]` and λ `[N, H, L]`.
+/// **Result**: the inputs are Q, K, V, and the mask if `masked`; the outputs are O `[N, H, L, D]` and λ `[N, H, L]`.
 ///
-/// **Gradient** takes Q, K, V, the gradient Ω of O, O, λ, and the mask; it gives the gradients of Q, K and V. With
-/// P = exp(scale·Q·Kᵀ + M − λ) and X = scale·P·(Ω·Vᵀ − Σ Ω·O) they are X·K, Xᵀ·Q and Pᵀ·Ω.
+/// **Gradient**: the inputs are Q, K, V, the gradient Ω of O, O, λ, and the mask; the outputs are the gradients of Q, K
+/// and V. With P = exp(scale·Q·Kᵀ + M − λ) and X = scale·P·(Ω·Vᵀ − Σ Ω·O) they are X·K, Xᵀ·Q and Pᵀ·Ω.
 ///
 /// The order of accumulation depends on the shapes alone.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Attention {
-    /// Query i sees the keys 0..=i alone.
+    /// Query i attends only to the keys 0..=i.
     pub causal: bool,
-    /// There is a mask.
+    /// The last input is a mask.
     pub masked: bool,
-    /// What products of queries and keys are multiplied with.
+    /// The factor of the products of queries and keys.
     pub scale: f64,
-    /// What is computed.
+    /// The part that is computed.
     pub part: AttentionPart,
 }
 
-/// N, H, G, L, S, E and D.
+/// The sizes N, H, G, L, S, E and D of an [`Attention`] kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AttentionSizes {
     /// The number of sequences.
@@ -63,7 +64,7 @@ pub struct AttentionSizes {
 }
 
 impl Attention {
-    /// The number of inputs.
+    /// Returns the number of inputs.
     pub fn inputs(&self) -> usize {
         let own = match self.part {
             AttentionPart::Result => 3,
@@ -72,7 +73,7 @@ impl Attention {
         own + usize::from(self.masked)
     }
 
-    /// The number of outputs.
+    /// Returns the number of outputs.
     pub fn outputs(&self) -> usize {
         match self.part {
             AttentionPart::Result => 2,
@@ -80,7 +81,7 @@ impl Attention {
         }
     }
 
-    /// All lengths, if queries, keys and values say what they are.
+    /// Returns all sizes, read from queries, keys and values; `None` if these have wrong ranks or G does not divide H.
     pub fn sizes(&self, inputs: &[Meta]) -> Option<AttentionSizes> {
         let [q, k, v, ..] = inputs else { return None };
         let (&[batch, heads, queries, width], &[_, groups, keys, _], &[.., depth]) =
@@ -92,21 +93,27 @@ impl Attention {
         fits.then_some(AttentionSizes { batch, heads, groups, queries, keys, width, depth })
     }
 
-    /// The pairs of a query and a key that it may see.
+    /// Returns the number of pairs of a query and a key that it may attend to.
     pub fn pairs(&self, sizes: &AttentionSizes) -> u64 {
         let AttentionSizes { batch, heads, queries, keys, .. } = *sizes;
         let (l, s) = (queries as u64, keys as u64);
         let one = match self.causal {
-            // 1 + 2 + .. up to the number of keys, which all further queries see.
+            // Query i attends to min(i + 1, S) keys.
             true => l.min(s) * (l.min(s) + 1) / 2 + l.saturating_sub(s) * s,
             false => l * s,
         };
         (batch * heads) as u64 * one
     }
 
-    /// Shape and dtype of every output.
+    /// Returns shape and dtype of every output.
     pub(super) fn infer(&self, inputs: &[Meta]) -> Result<Metas> {
-        let misfit = || Error::shapes("attention", inputs.iter().map(|m| &m.shape), "inputs are those of `Attention`");
+        let misfit = || {
+            Error::shapes(
+                "attention",
+                inputs.iter().map(|m| &m.shape),
+                "the inputs must have the shapes documented at `kernel::Attention`",
+            )
+        };
         let sizes = self.sizes(inputs).filter(|_| inputs.len() == self.inputs()).ok_or_else(misfit)?;
         let AttentionSizes { batch, heads, groups, queries, keys, width, depth } = sizes;
         let mut wanted: Vec<Shape> = vec![
@@ -130,7 +137,7 @@ impl Attention {
             && own.iter().all(|m| m.dtype == dtype)
             && mask.iter().all(|m| m.dtype == dtype || m.dtype == DType::Bool);
         if !typed {
-            let help = "takes f32 or f64, and a mask of the same dtype or of truth values; use to_dtype()";
+            let help = "takes f32 or f64, and a mask of the same dtype or bool; use to_dtype()";
             return Err(Error::dtypes("attention", inputs.iter().map(|m| m.dtype), help));
         }
         let of = |shape: Shape| Meta { shape, dtype };

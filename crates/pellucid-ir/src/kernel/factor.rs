@@ -1,4 +1,4 @@
-//! The family [`Factor`]: what it computes, and the shapes of what comes out.
+//! The kernel family [`Factor`] and its shape rule.
 
 use super::{Meta, Metas};
 use crate::dtype::DType;
@@ -6,65 +6,66 @@ use crate::error::{Error, Result};
 use crate::shape::Shape;
 use smallvec::smallvec;
 
-/// A decomposition of the matrices of the last two axes, or what is solved with one; the axes before
-/// them are a batch.
+/// A matrix factorisation, or the solution of equations with one. The last two axes are matrices; the axes before them
+/// are a batch.
 ///
-/// It is a family of its own because its algorithms look at values as they go: pivots are searched,
-/// iterations end when they have converged. Nothing else in the list of families does.
+/// It is a family of its own because its algorithms depend on values: they search pivots and iterate until convergence.
 ///
-/// Matrices are `f32` or `f64`. Each is worked on in `f64` by one thread, and rounded once: layout and threads change no
-/// bit, another instruction set may change the last one. A matrix with
-/// NaN or infinity in what is read of it has factors of NaN.
+/// Matrices are `f32` or `f64`. One thread factors each matrix in `f64` and rounds the result once. Layout and number
+/// of threads do not change any bit; another instruction set may change the last one. If an element that is read is NaN
+/// or infinite, all factors are NaN.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Factor {
-    /// A = L·Lᵀ for symmetric positive definite A, of which the lower triangle is read.
+    /// A = L·Lᵀ for symmetric positive definite A, of which only the lower triangle is read.
     ///
-    /// Outputs: L; and, `i32` of the batch's shape, 0 or the order of the first leading minor that is not
-    /// positive. L is NaN there.
+    /// Outputs: L; and `i32` of the shape of the batch, 0 or the order of the first leading minor that is not
+    /// positive. L is NaN in the second case.
     Cholesky,
     /// P·A = L·U, pivoting by rows; A is `[m, n]`, k = min(m, n).
     ///
-    /// Outputs: L below the diagonal (its own is 1) and U on and above it, `[m, n]`; the pivots, `i32 [k]`: row
-    /// i was exchanged with row pivotᵢ − 1, in order, as LAPACK has it; and, `i32`, 0 or the place, from
-    /// 1, of the first zero on U's diagonal.
+    /// Outputs, as in LAPACK: L below the diagonal (its diagonal is 1) and U on and above it, `[m, n]`; the pivots,
+    /// `i32 [k]`: row i was exchanged with row pivotᵢ − 1, in order; and `i32`, 0 or the position, counted from 1, of
+    /// the first zero on the diagonal of U.
     Lu,
-    /// The row order that pivots (`i32 [k]`, as of [`Factor::Lu`]) make of `rows` rows: `i64 [rows]`, row i of P·A
-    /// is row orderᵢ of A. Pivots outside 1..=rows are an error.
+    /// The permutation of `rows` rows, `i64 [rows]`, from pivots `i32 [k]` of [`Factor::Lu`]: row i of P·A is row
+    /// orderᵢ of A. Pivots outside 1..=rows are an error.
     RowOrder {
-        /// The rows of the matrix that was factored, at least k.
+        /// The number of rows of the factored matrix, at least k.
         rows: usize,
     },
-    /// P·A·Pᵀ = L·D·Lᵀ for symmetric A, of which the lower triangle is read; D has blocks of one and of two.
+    /// P·A·Pᵀ = L·D·Lᵀ for symmetric A, of which only the lower triangle is read; D has 1×1 and 2×2 blocks.
     ///
-    /// Outputs, as LAPACK's `sytrf` has them: D, and L below its blocks (its own are identities), zeros above, `[n, n]`; the pivots, `i32
-    /// [n]`: of a block of one p > 0, row and column i were exchanged with p − 1; of one of two −p twice, its second row and column
-    /// were exchanged with p − 1; and, `i32`, 0 or the place, from 1, of the first zero block.
+    /// Outputs, as in LAPACK's `sytrf`: D, and L below its blocks (the diagonal blocks of L are identities), zeros
+    /// above,
+    /// `[n, n]`; the pivots, `i32 [n]`; and `i32`, 0 or the position, counted from 1, of the first zero block. A 1×1
+    /// block has a pivot p > 0: row and column i were exchanged with p − 1. A 2×2 block has −p twice: its second row
+    /// and column were exchanged with p − 1.
     Ldl,
-    /// X with A·X = B by the first two outputs of [`Factor::Ldl`], and B `[n, k]`; their batch axes are equal. Pivots that are none are an
-    /// error.
+    /// X with A·X = B, from the first two outputs of [`Factor::Ldl`] and B `[n, k]`; their batch axes are equal.
+    /// Invalid pivots are an error.
     LdlSolve,
     /// A = Q·R by Householder reflections; A is `[m, n]`, k = min(m, n).
     ///
-    /// Outputs, as LAPACK's `geqrf` has them: R on and above the diagonal and, below it, vectors vᵢ (whose
-    /// element on the diagonal is 1); and factors τ `[k]`: Q is the product of all I − τᵢ·vᵢ·vᵢᵀ.
+    /// Outputs, as in LAPACK's `geqrf`: R on and above the diagonal and, below it, the vectors vᵢ (whose diagonal
+    /// element is 1); and the factors τ `[k]`: Q is the product of all I − τᵢ·vᵢ·vᵢᵀ.
     Qr,
     /// A = U·diag(S)·Vᵀ, S descending.
     ///
-    /// Outputs: S, or, with vectors, U, S and Vᵀ.
+    /// Outputs: S; with vectors U, S and Vᵀ.
     Svd(Vectors),
-    /// A = V·diag(w)·Vᵀ for symmetric A, of which the lower triangle is read; w ascending.
+    /// A = V·diag(w)·Vᵀ for symmetric A, of which only the lower triangle is read; w ascending.
     ///
     /// Outputs: w, and, with vectors, V.
     Eigh {
         /// Whether V is computed.
         vectors: bool,
     },
-    /// X with A·X = B, where A is `[n, n]` and a triangle, B `[n, k]`; their batch axes are equal. The other
-    /// triangle is not read. A zero on the diagonal makes all of X NaN.
+    /// X with A·X = B for triangular A `[n, n]` and B `[n, k]`; their batch axes are equal. The other triangle is not
+    /// read. A zero on the diagonal makes all of X NaN.
     TriangularSolve {
-        /// The upper triangle.
+        /// A is upper triangular.
         upper: bool,
-        /// The diagonal is taken to be 1, and not read.
+        /// The diagonal is assumed to be 1 and not read.
         unit: bool,
     },
     /// The exponential Σ Aᵏ/k!, by scaling, a Padé approximant and squaring (Higham 2005).
@@ -76,14 +77,14 @@ pub enum Factor {
 pub enum Vectors {
     /// None.
     Without,
-    /// As many as there are singular values: U is `[m, k]`, Vᵀ `[k, n]`.
+    /// One for each singular value: U is `[m, k]`, Vᵀ `[k, n]`.
     Thin,
-    /// Whole orthonormal bases: U is `[m, m]`, Vᵀ `[n, n]`.
+    /// Complete orthonormal bases: U is `[m, m]`, Vᵀ `[n, n]`.
     Full,
 }
 
 impl Factor {
-    /// The decomposition's name.
+    /// Returns the name of the operation.
     pub fn name(self) -> &'static str {
         match self {
             Factor::Cholesky => "cholesky",
@@ -99,7 +100,7 @@ impl Factor {
         }
     }
 
-    /// The number of inputs.
+    /// Returns the number of inputs.
     pub fn inputs(self) -> usize {
         match self {
             Factor::LdlSolve => 3,
@@ -108,7 +109,7 @@ impl Factor {
         }
     }
 
-    /// The number of outputs.
+    /// Returns the number of outputs.
     pub fn outputs(self) -> usize {
         match self {
             Factor::Lu | Factor::Ldl | Factor::Svd(Vectors::Thin | Vectors::Full) => 3,
@@ -117,7 +118,7 @@ impl Factor {
         }
     }
 
-    /// Shape and dtype of every output.
+    /// Returns shape and dtype of every output.
     pub(super) fn infer(self, inputs: &[Meta]) -> Result<Metas> {
         let (op, a) = (self.name(), &inputs[0]);
         if let Factor::RowOrder { rows } = self {
@@ -151,18 +152,18 @@ impl Factor {
             Factor::TriangularSolve { .. } => match inputs[1].shape.dims() {
                 [own @ .., rows, _] if own == batch && *rows == n => smallvec![inputs[1].clone()],
                 _ => {
-                    let help = "B has the rows and the batch axes of A";
+                    let help = "B must have the rows and the batch axes of A";
                     return Err(Error::shapes(op, [&a.shape, &inputs[1].shape], help));
                 }
             },
             Factor::Exp => smallvec![a.clone()],
-            Factor::RowOrder { .. } | Factor::LdlSolve => unreachable!("answered above"),
+            Factor::RowOrder { .. } | Factor::LdlSolve => unreachable!("returned above"),
         })
     }
 }
 
 fn ldl_solve(op: &'static str, inputs: &[Meta]) -> Result<Metas> {
-    let [a, pivots, b] = inputs else { unreachable!("as many inputs as the family has") };
+    let [a, pivots, b] = inputs else { unreachable!("ldl_solve has three inputs") };
     if !matches!(a.dtype, DType::F32 | DType::F64) || pivots.dtype != DType::I32 || b.dtype != a.dtype {
         let dtypes = inputs.iter().map(|m| m.dtype);
         return Err(Error::dtypes(op, dtypes, "takes factors and B of one dtype, f32 or f64, and pivots of i32"));

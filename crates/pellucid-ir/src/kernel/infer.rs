@@ -1,4 +1,4 @@
-//! The shape rule of every family: what comes out, from what goes in.
+//! Shape rules: shape and dtype of the outputs of every kernel family.
 
 use super::{Index, Kernel, Meta, ReduceOp, ScanOp};
 use crate::dtype::DType;
@@ -6,12 +6,17 @@ use crate::error::{Error, Result};
 use crate::shape::Shape;
 use smallvec::{SmallVec, smallvec};
 
-/// What a kernel makes: mostly one array.
+/// Shapes and dtypes of the outputs of a kernel, usually one.
 pub type Metas = SmallVec<[Meta; 2]>;
 
 impl Kernel {
-    /// Shape and dtype of every output for these inputs, or why they do not fit. `Scatter`,
-    /// `Random`, `Conv` and `Pool` write into arrays of a shape that the caller chooses, and infer nothing.
+    /// Returns shape and dtype of every output for these inputs.
+    ///
+    /// The caller chooses the shapes of the outputs of `Scatter`, `Random`, `Conv` and `Pool`; for these the list is
+    /// empty.
+    ///
+    /// # Errors
+    /// If shapes or dtypes of the inputs do not fit the family.
     pub fn infer(&self, inputs: &[Meta]) -> Result<Metas> {
         let op = self.name();
         let one = |shape, dtype| -> Result<Metas> { Ok(smallvec![Meta { shape, dtype }]) };
@@ -65,7 +70,7 @@ impl Kernel {
 }
 
 impl Index {
-    /// The shape of `x[index]` for x of shape `array` and index tensors of shape `index`.
+    /// Returns the shape of `x[index]` for x of shape `array` and index tensors of shape `index`.
     pub fn shape(&self, array: &Shape, index: &Shape) -> Shape {
         match self {
             Index::Axes(axes) => {
@@ -77,7 +82,7 @@ impl Index {
     }
 }
 
-/// `[batch.., m, k]` times `[batch.., k, n]`, both of rank 2 or more.
+/// Returns the shape of `[batch.., m, k]` times `[batch.., k, n]`, both of rank 2 or more.
 fn matmul_shape(a: &Shape, b: &Shape) -> Result<Shape> {
     let mismatch = |help: String| Error::shapes("matmul", [a, b], help);
     let (i, j) = (a.rank() - 2, b.rank() - 2);

@@ -1,7 +1,7 @@
-//! The kernel families: the only things that a backend implements.
+//! The kernel families, which are all that a backend implements.
 //!
-//! A family is a shape rule and a meaning; operations choose a family and its arguments. Keep them
-//! inline_vec: a new one needs a reason in its documentation.
+//! A family has a shape rule and a definition; operations choose a family and its arguments. The number of families
+//! stays small: the documentation of each specialised family says why it is one.
 
 mod attention;
 mod factor;
@@ -23,7 +23,7 @@ use crate::shape::Shape;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Run-time parameters of a program. They are arguments: a new value never makes a new program.
+/// Run-time parameters of a program. They are arguments, so a new value needs no new program.
 pub type Params = InlineVec<Scalar, 2>;
 
 /// A set of axes, bit k for axis k.
@@ -31,15 +31,15 @@ pub type Params = InlineVec<Scalar, 2>;
 pub struct AxisSet(pub u64);
 
 impl AxisSet {
-    /// The highest rank of which a set of axes can speak.
+    /// The highest rank that a set of axes supports.
     pub const MAX_RANK: usize = 64;
 
-    /// Axes 0..rank.
+    /// Returns the set of the axes 0..rank.
     pub fn all(rank: usize) -> AxisSet {
         AxisSet(if rank >= 64 { u64::MAX } else { (1 << rank) - 1 })
     }
 
-    /// True if `axis` is in the set.
+    /// Returns true if `axis` is in the set.
     #[inline]
     pub fn contains(self, axis: usize) -> bool {
         axis < 64 && self.0 >> axis & 1 == 1
@@ -50,22 +50,22 @@ impl AxisSet {
         self.0 |= 1 << axis;
     }
 
-    /// The axes, ascending.
+    /// Iterates over the axes, ascending.
     pub fn iter(self) -> impl Iterator<Item = usize> {
         (0..64).filter(move |&a| self.contains(a))
     }
 
-    /// `shape` with every axis of the set shortened to 1.
+    /// Returns `shape` with length 1 for every axis of the set.
     pub fn keepdims(self, shape: &Shape) -> Shape {
         shape.iter().enumerate().map(|(a, &d)| if self.contains(a) { 1 } else { d }).collect()
     }
 
-    /// `shape` without the axes of the set.
+    /// Returns `shape` without the axes of the set.
     pub fn remove(self, shape: &Shape) -> Shape {
         shape.iter().enumerate().filter(|(a, _)| !self.contains(*a)).map(|(_, &d)| d).collect()
     }
 
-    /// The product of the lengths of the axes of the set.
+    /// Returns the product of the lengths of the axes of the set.
     pub fn count(self, shape: &Shape) -> usize {
         shape.iter().enumerate().filter(|(a, _)| self.contains(*a)).map(|(_, &d)| d).product()
     }
@@ -79,12 +79,12 @@ impl FromIterator<usize> for AxisSet {
     }
 }
 
-/// One kernel: a family with its arguments. Shapes, strides and dtypes travel beside it, as views.
+/// One kernel: a family with its arguments. Shapes, strides and dtypes are passed separately, as views.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Kernel {
-    /// A program over broadcast strided inputs. An output may be the very view of an input.
+    /// A program over broadcast strided inputs. An output may be the same view as an input.
     Map(Map),
-    /// A program, reduced over axes, and a program on the result.
+    /// A reduction over axes, with a program on its inputs and one on its result.
     Reduce(Reduce),
     /// A program with row reductions among its steps.
     Row(Row),
@@ -100,15 +100,15 @@ pub enum Kernel {
     Gather(Gather),
     /// Elements written or accumulated at integer indices.
     Scatter(Scatter),
-    /// The elements of an axis in order, and where they came from.
+    /// The sorted elements of an axis, and their original positions.
     Sort(Sort),
-    /// A decomposition of matrices, or what is solved with one.
+    /// A matrix factorisation, or the solution of equations with one.
     Factor(Factor),
     /// A recurrent layer over time, or its gradient.
     Recurrent(Recurrent),
-    /// What queries find at keys, or its gradient.
+    /// Scaled dot-product attention, or its gradient.
     Attention(Attention),
-    /// Random numbers from a counter.
+    /// Random numbers from a counter-based generator.
     Random(Random),
     /// The same values in another layout or dtype.
     Copy,
@@ -120,30 +120,30 @@ pub enum Kernel {
 /// The program is not a row program.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Map {
-    /// What is computed.
+    /// The program.
     pub program: Arc<Program>,
     /// Its run-time parameters.
     pub params: Params,
 }
 
-/// What a [`Reduce`] does with the values it meets.
+/// The reduction operator of a [`Reduce`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ReduceOp {
-    /// Σ; of an empty set 0.
+    /// Σ; 0 for an empty set.
     Sum,
-    /// Π; of an empty set 1.
+    /// Π; 1 for an empty set.
     Prod,
     /// The largest, NaN if there is one.
     Max,
     /// The smallest, NaN if there is one.
     Min,
-    /// The flat position (row-major over the reduced axes) of the first maximum; NaN wins.
+    /// The flat position (row-major over the reduced axes) of the first maximum, or of the first NaN.
     ArgMax,
-    /// The flat position of the first minimum; NaN wins.
+    /// The flat position of the first minimum, or of the first NaN.
     ArgMin,
-    /// True if any is; of an empty set false. Takes masks.
+    /// True if any value is true; false for an empty set. The values are masks.
     Any,
-    /// True if all are; of an empty set true. Takes masks.
+    /// True if all values are true; true for an empty set. The values are masks.
     All,
 }
 
@@ -153,16 +153,16 @@ pub enum ReduceOp {
 /// The order of accumulation is a function of that shape and the axes alone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reduce {
-    /// What is done with the values.
+    /// The reduction operator.
     pub op: ReduceOp,
-    /// Over which axes of the broadcast shape.
+    /// The reduced axes of the broadcast shape.
     pub axes: AxisSet,
-    /// The value of one element; one output, in whose *compute type* is accumulated
-    /// (its storage dtype says nothing).
+    /// The program for one element. It has one output; the accumulator has its *compute type*, and its storage dtype is
+    /// ignored.
     pub program: Arc<Program>,
     /// Its run-time parameters.
     pub params: Params,
-    /// A program of one input (of the accumulator's type; `i64` for positions) on each result.
+    /// A program with one input, applied to each result. The input has the accumulator's type, or `i64` for positions.
     pub finish: Option<Arc<Program>>,
     /// Its run-time parameters.
     pub finish_params: Params,
@@ -172,19 +172,19 @@ pub struct Reduce {
 
 /// A program with row reductions; the rows run over `axes`.
 ///
-/// Full inputs broadcast to the common shape; inputs and outputs that are *per row* have length 1
-/// along `axes`. A row's elements are taken in row-major order over `axes`.
+/// Inputs broadcast to the common shape; inputs and outputs that are *per row* have length 1 along `axes`. The
+/// elements of a row are in row-major order over `axes`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     /// The axes that make up a row.
     pub axes: AxisSet,
-    /// What is computed.
+    /// The program.
     pub program: Arc<Program>,
     /// Its run-time parameters.
     pub params: Params,
 }
 
-/// What a [`Scan`] accumulates.
+/// The operator of a [`Scan`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ScanOp {
     /// Running sum.
@@ -195,22 +195,22 @@ pub enum ScanOp {
     Max,
     /// Running minimum; a second output holds its positions (the last among equals, as PyTorch).
     Min,
-    /// ln Σ exp, stable.
+    /// Running ln Σ exp, numerically stable.
     LogSumExp,
 }
 
-/// `y[i] = op(x[0], .., x[i])` along one axis (from the other end if `reverse`), strictly in order. Sums and products
-/// accumulate in a type with more bits than `f32` has; each element is rounded once.
+/// `y[i] = op(x[0], .., x[i])` along one axis, strictly in order; with `reverse` from the last element to the first.
+/// Sums and products accumulate with more bits than `f32` has; each element is rounded once.
 ///
 /// One input; outputs of its shape: the values, in its dtype, and for `Max` and `Min` the `i64`
 /// positions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scan {
-    /// What is accumulated.
+    /// The operator.
     pub op: ScanOp,
-    /// Along which axis.
+    /// The axis of the scan.
     pub axis: usize,
-    /// From the last element to the first.
+    /// The scan runs from the last element to the first.
     pub reverse: bool,
 }
 
@@ -220,57 +220,58 @@ pub struct Scan {
 /// product have one dtype. The order of accumulation depends on m, n and k alone.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct MatMul {
-    /// A program whose first input is the product and whose others are further inputs of the
-    /// kernel, broadcast to the output's shape; it is applied to the finished accumulator.
+    /// A program that is applied to the finished accumulator. Its first input is the product; the others are further
+    /// inputs of the kernel, broadcast to the shape of the output.
     pub epilogue: Option<Arc<Program>>,
     /// Its run-time parameters.
     pub params: Params,
 }
 
-/// Which elements an index means.
+/// The elements that index tensors select.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Index {
     /// Index tensors for these axes (ascending), all of one shape I: the indexed array is
     /// `I ++ (shape without those axes)`.
     Axes(SmallVec<[usize; 4]>),
-    /// One index tensor of the rank of the array: its values replace the coordinate of this axis
-    /// and the others are its own (`take_along_axis`); its other axes may be shorter.
+    /// One index tensor of the rank of the array (`take_along_axis`): its values replace the coordinate of this axis,
+    /// the other coordinates stay the same. Its other axes may be shorter than those of the array.
     Along(usize),
 }
 
 /// `y = x[index]`: inputs are x and the `i64` index tensors.
 ///
-/// Negative indices count from the end; one out of bounds is an error, found before any write.
+/// Negative indices count from the end. An index out of bounds is an error, which is detected before any write.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gather {
-    /// Which elements.
+    /// The selected elements.
     pub index: Index,
 }
 
-/// How a [`Scatter`] combines a value with what is there.
+/// The operator with which a [`Scatter`] combines a value and the existing element.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Combine {
-    /// Replaces it; among repeated indices the last in row-major order stays.
+    /// Replaces the element; for repeated indices the last value in row-major order stays.
     Set,
-    /// Adds to it.
+    /// Adds the value.
     Add,
-    /// Multiplies it.
+    /// Multiplies by the value.
     Mul,
-    /// Keeps the larger.
+    /// Stores the maximum.
     Max,
-    /// Keeps the smaller.
+    /// Stores the minimum.
     Min,
 }
 
-/// `y[index] = combine(y[index], values)` in place: inputs are the values (of the shape that
-/// [`Gather`] would give) and the `i64` index tensors; the output is y, which is also read.
+/// `y[index] = combine(y[index], values)` in place: inputs are the values (of the shape that [`Gather`] returns) and
+/// the
+/// `i64` index tensors; the output is y, which is also read.
 ///
 /// Repeated indices accumulate in row-major order of the values. Bounds as in [`Gather`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scatter {
-    /// Which elements.
+    /// The selected elements.
     pub index: Index,
-    /// How values meet.
+    /// The operator.
     pub combine: Combine,
 }
 
@@ -280,23 +281,23 @@ pub struct Scatter {
 /// One input; outputs: values in its dtype and `i64` positions, with `axis` of length `k`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sort {
-    /// Along which axis.
+    /// The axis that is sorted.
     pub axis: usize,
-    /// Largest first.
+    /// The largest element comes first.
     pub descending: bool,
-    /// How many to keep; the axis's length for all.
+    /// The number of elements to keep; the length of the axis for all.
     pub k: usize,
 }
 
-/// What a [`Random`] kernel draws.
+/// The distribution of a [`Random`] kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Distribution {
-    /// Uniform on [0, 1): the upper 24 bits of a draw (f64: 53, f16: 11, bf16: 8), scaled; as many as the
-    /// dtype holds, so that nothing rounds to 1.
+    /// Uniform on [0, 1): the upper 24 bits of a draw (f64: 53, f16: 11, bf16: 8), scaled. The dtype represents these
+    /// exactly, so no number rounds to 1.
     Uniform,
     /// Standard normal, by the Box–Muller transform (1958).
     Normal,
-    /// Uniform over all bit patterns of an integer dtype, or over both truth values.
+    /// Uniform over all values of an integer dtype, or over both booleans.
     Bits,
 }
 
@@ -304,11 +305,11 @@ pub enum Distribution {
 /// number of threads.
 ///
 /// No inputs. The first output is the generator's state, `i64 [2]` = (key, counter), read and
-/// advanced by ⌈n/4⌉ draws (f64 and i64: ⌈n/2⌉), even if nobody uses the numbers; the second
+/// advanced by ⌈n/4⌉ draws (f64 and i64: ⌈n/2⌉), even if the numbers are unused. The second
 /// receives the numbers, in row-major order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Random {
-    /// What is drawn.
+    /// The distribution.
     pub distribution: Distribution,
 }
 
@@ -322,7 +323,7 @@ pub struct Meta {
 }
 
 impl Kernel {
-    /// The family's name.
+    /// Returns the name of the family.
     #[inline]
     pub fn family(&self) -> &'static str {
         match self {
@@ -344,7 +345,7 @@ impl Kernel {
         }
     }
 
-    /// The name of its program or factorisation, or of the family where it has none.
+    /// Returns the name of the program or factorisation, or that of the family if there is none.
     #[inline]
     pub fn name(&self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! The family [`Recurrent`]: what it computes, and the shapes of what comes out.
+//! The kernel family [`Recurrent`] and its shape rule.
 
 use super::{Meta, Metas};
 use crate::dtype::DType;
@@ -6,26 +6,26 @@ use crate::error::{Error, Result};
 use crate::shape::Shape;
 use smallvec::smallvec;
 
-/// The equations of one step: from the inputs' share x and the state h before it to the state h′, of H numbers each.
+/// The equations of one time step, from the input contribution x and the previous state h to the next state h′.
 ///
-/// Gates are blocks of H numbers: xᵦ what the inputs give to block b, hᵦ = (W·h)ᵦ what the state gives, βᵦ the
-/// bias, σ the logistic function.
+/// Gates are blocks of H elements: xᵦ is the input contribution to block b, hᵦ = (W·h)ᵦ that of the state, βᵦ the
+/// bias, and σ the logistic function.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Cell {
     /// h′ = tanh(x + W·h + β) (Elman 1990).
     Tanh,
     /// h′ = max(x + W·h + β, 0).
     Relu,
-    /// r = σ(x₀ + h₀ + β₀), z = σ(x₁ + h₁ + β₁), u = h₂ + β₃, n = tanh(x₂ + β₂ + r·u), h′ = n + z·(h − n) (Cho et al. 2014,
-    /// with the reset after the product). There are four blocks of x, of which the last one is only room for u.
+    /// r = σ(x₀ + h₀ + β₀), z = σ(x₁ + h₁ + β₁), u = h₂ + β₃, n = tanh(x₂ + β₂ + r·u), h′ = n + z·(h − n) (Cho et al.
+    /// 2014, with the reset after the product). x has four blocks; the last one is unused in the input and receives u.
     Gru,
-    /// i, f, g, o = σ, σ, tanh, σ of x₀.. + h₀.. + β₀..; c′ = f·c + i·g, h′ = o·tanh(c′) (Hochreiter & Schmidhuber 1997, Gers et
-    /// al. 2000), or, projected, h′ = V·(o·tanh(c′)) (Sak et al. 2014).
+    /// i, f, g, o = σ, σ, tanh, σ of x₀.. + h₀.. + β₀..; c′ = f·c + i·g, h′ = o·tanh(c′) (Hochreiter & Schmidhuber
+    /// 1997, Gers et al. 2000), or, projected, h′ = V·(o·tanh(c′)) (Sak et al. 2014).
     Lstm,
 }
 
 impl Cell {
-    /// The blocks of rows of the weights.
+    /// Returns G, the number of gates: blocks of rows of the weights.
     pub fn gates(self) -> usize {
         match self {
             Cell::Tanh | Cell::Relu => 1,
@@ -34,7 +34,7 @@ impl Cell {
         }
     }
 
-    /// The blocks of the bias, and of what a step leaves for its derivative.
+    /// Returns B, the number of blocks of the bias and of the gate activations that are saved for the gradient.
     pub fn blocks(self) -> usize {
         match self {
             Cell::Tanh | Cell::Relu => 1,
@@ -43,52 +43,54 @@ impl Cell {
     }
 }
 
-/// What a [`Recurrent`] computes.
+/// The part of a recurrent layer that a [`Recurrent`] kernel computes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RecurrentPart {
     /// All states.
     States,
-    /// The gradients of gates and of the first state.
+    /// The gradients of the gates and of the initial state.
     Gradient,
 }
 
-/// A recurrent layer over T steps of N sequences, or the way back through it.
+/// A recurrent layer over T steps of N sequences, or its gradient.
 ///
-/// It is a family of its own because a step is too short to be a few kernels: its weights are packed once for all
-/// steps, and stay in the cache between them.
+/// It is a family of its own because one step is too short for separate kernels. Its weights are packed once for all
+/// steps and stay in the cache.
 ///
 /// H is the width of a cell, P that of a state (H, unless projected), B and G the cell's [`blocks`](Cell::blocks) and
-/// [`gates`](Cell::gates). Arrays are `f32` or `f64`, outputs dense.
+/// [`gates`](Cell::gates). Arrays are `f32` or `f64`; outputs are contiguous.
 ///
-/// **States** takes what the inputs give to the gates `[T, N, B·H]`, W `[G·H, P]`, β `[B·H]`, the first state `[N, P]`;
-/// for [`Cell::Lstm`] the first c `[N, H]`; if projected V `[P, H]`; if there are lengths those, `i64 [N]` in 0..=T. It
-/// gives what the gates came to, `[T, N, B·H]` (r, z, n, u of [`Cell::Gru`]), which may be the very view of the first
-/// input; all states, `[T + 1, N, P]`; and all c, `[T + 1, N, H]`. Step t leads from state t to t + 1, or, in `reverse`,
-/// from t + 1 to t. A step that is not below its sequence's length leaves the state as it is, and its gates unspecified.
+/// **States**: the inputs are the input contribution to the gates x `[T, N, B·H]`, W `[G·H, P]`, β `[B·H]` and the
+/// initial state `[N, P]`; for [`Cell::Lstm`] the initial c `[N, H]`; if projected V `[P, H]`; with lengths those, `i64
+/// [N]` in 0..=T. The outputs are the gate activations `[T, N, B·H]` (r, z, n, u of [`Cell::Gru`]), which may be the
+/// same view as x; all states `[T + 1, N, P]`; and for [`Cell::Lstm`] all c `[T + 1, N, H]`. Step t computes state t +
+/// 1 from state t, or, in `reverse`, state t from state t + 1. A step at or beyond the length of its sequence copies
+/// the state; its gate activations are unspecified.
 ///
-/// **Gradient** takes these gates (of a plain cell, the states that the steps lead to) and states, W, the gradients of
-/// the states that the steps lead to, `[T, N, P]`, and, once more, of the last of them, `[N, P]`; for [`Cell::Lstm`] all c
-/// and the gradient of the last one; then V and the lengths. It gives the gradients of x + β (u's in the last block of
-/// [`Cell::Gru`]), `[T, N, B·H]`, of the first state and of the first c; if projected also the whole gradient of every
-/// state, `[T, N, P]`. Steps behind a sequence's length do not see the gradients of their states, and have zeros.
+/// **Gradient**: the inputs are the gate activations (for a plain cell the states that the steps compute), the states,
+/// W, the gradients of the states that the steps compute `[T, N, P]`, and an additional gradient of the final state
+/// `[N, P]`; for [`Cell::Lstm`] all c and the gradient of the final c; then V and the lengths. The outputs are the
+/// gradients of x + β `[T, N, B·H]` (that of u in the last block of [`Cell::Gru`]), of the initial state and of the
+/// initial c; if projected also the total gradient of every state `[T, N, P]`. Steps beyond the length of a sequence
+/// ignore the gradients of their states and have gradient 0.
 ///
-/// A sum over a state is accumulated as a [`MatMul`](super::MatMul)'s is; it is added to x, and β to both. The order of
-/// accumulation depends on the shapes alone.
+/// W·h is accumulated as by [`MatMul`](super::MatMul), then added to x, then β is added. The order of accumulation
+/// depends on the shapes alone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Recurrent {
-    /// The equations.
+    /// The equations of one step.
     pub cell: Cell,
-    /// From the last step to the first.
+    /// The layer runs from the last step to the first.
     pub reverse: bool,
-    /// States are projected: for [`Cell::Lstm`].
+    /// The states are projected; only for [`Cell::Lstm`].
     pub projected: bool,
-    /// Sequences have lengths of their own.
+    /// The sequences have individual lengths.
     pub lengths: bool,
-    /// What is computed.
+    /// The part that is computed.
     pub part: RecurrentPart,
 }
 
-/// T, N, H and P.
+/// The sizes T, N, H and P of a [`Recurrent`] kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecurrentSizes {
     /// The number of steps.
@@ -102,7 +104,7 @@ pub struct RecurrentSizes {
 }
 
 impl Recurrent {
-    /// The number of inputs.
+    /// Returns the number of inputs.
     pub fn inputs(&self) -> usize {
         let own = match (self.part, self.cell) {
             (RecurrentPart::States, Cell::Lstm) => 5,
@@ -113,13 +115,13 @@ impl Recurrent {
         own + usize::from(self.projected) + usize::from(self.lengths)
     }
 
-    /// The number of outputs.
+    /// Returns the number of outputs.
     pub fn outputs(&self) -> usize {
         let gradient = self.part == RecurrentPart::Gradient;
         2 + usize::from(self.cell == Cell::Lstm) + usize::from(gradient && self.projected)
     }
 
-    /// T, N, H and P, if the first inputs say what they are.
+    /// Returns T, N, H and P, read from the gates and W; `None` if these do not fit the cell.
     pub fn sizes(&self, inputs: &[Meta]) -> Option<RecurrentSizes> {
         let w = match self.part {
             RecurrentPart::States => &inputs[1],
@@ -131,9 +133,15 @@ impl Recurrent {
         fits.then_some(RecurrentSizes { steps, batch, hidden, state })
     }
 
-    /// Shape and dtype of every output.
+    /// Returns shape and dtype of every output.
     pub(super) fn infer(&self, inputs: &[Meta]) -> Result<Metas> {
-        let misfit = || Error::shapes("recurrent", inputs.iter().map(|m| &m.shape), "inputs are those of `Recurrent`");
+        let misfit = || {
+            Error::shapes(
+                "recurrent",
+                inputs.iter().map(|m| &m.shape),
+                "the inputs must have the shapes documented at `kernel::Recurrent`",
+            )
+        };
         let sizes = self.sizes(inputs).filter(|_| inputs.len() == self.inputs()).ok_or_else(misfit)?;
         let RecurrentSizes { steps, batch, hidden, state } = sizes;
         let (gates, blocks, lstm) = (self.cell.gates() * hidden, self.cell.blocks() * hidden, self.cell == Cell::Lstm);

@@ -1,46 +1,46 @@
-//! The families of sliding windows: `Conv` and `Pool`.
+//! The kernel families with sliding windows: `Conv` and `Pool`.
 
-/// How a window slides over three spatial axes; work on fewer axes has leading ones of length 1.
+/// The geometry of a sliding window over three spatial axes; with fewer axes the leading ones have length 1.
 ///
-/// Along each axis, tap t of the window at output o lies at the input's position
-/// `stride·o + dilation·t − before`. Positions outside the input are padding.
+/// Along each axis, tap t of the window at output o is at input position `stride·o + dilation·t − before`. Positions
+/// outside the input are padding.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Window {
     /// The number of taps.
     pub size: [usize; 3],
-    /// From one window to the next; at least 1.
+    /// The distance between windows; at least 1.
     pub stride: [usize; 3],
-    /// From one tap to the next; at least 1.
+    /// The distance between taps; at least 1.
     pub dilation: [usize; 3],
-    /// How far the first window reaches out of the input.
+    /// The padding before the first element of the input.
     pub before: [usize; 3],
 }
 
 impl Window {
-    /// The number of taps.
+    /// Returns the number of taps over all axes.
     pub fn taps(&self) -> usize {
         self.size.iter().product()
     }
 
-    /// From the first tap to the last along an axis.
+    /// Returns the distance from the first tap to the last along an axis.
     pub fn reach(&self, axis: usize) -> usize {
         self.dilation[axis] * self.size[axis].saturating_sub(1)
     }
 }
 
-/// Which of its three arrays a [`Conv`] computes from the two others.
+/// The array that a [`Conv`] computes from the two others.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ConvPart {
     /// y from x and w: a cross-correlation.
     Output,
-    /// x from w and y: what each y was made of gets its share (the transposed convolution).
+    /// x from w and y: the transposed convolution.
     Input,
     /// w from x and y.
     Weight,
 }
 
 impl ConvPart {
-    /// Its place in the order x, w, y.
+    /// Returns the position of the array in the order x, w, y.
     pub fn place(self) -> usize {
         match self {
             ConvPart::Input => 0,
@@ -53,34 +53,34 @@ impl ConvPart {
 /// One partial derivative of the trilinear form
 /// `T(x, w, y) = Σ x[n, c, s·o + d·t − b] · w[k, c, t] · y[n, k, o]`.
 ///
-/// x is `[n, channels, z, y, x]`, w `[outputs, channels / groups, taps..]`, y `[n, outputs, z, y, x]`; outputs and
-/// channels are cut into `groups` parts, of which part g of y sees part g of x alone. The form is linear in each of
-/// the three, so each [`ConvPart`] is a derivative of the others, and its own derivatives are again of the family.
+/// x is `[n, channels, z, y, x]`, w `[outputs, channels / groups, taps..]`, y `[n, outputs, z, y, x]`. Outputs and
+/// channels are split into `groups` groups; group g of y depends only on group g of x. The form is linear in each of
+/// the three arrays, so each [`ConvPart`] is a derivative of the others, and its derivatives belong to the same family.
 ///
-/// The two inputs come in the order x, w, y. The output has the shape that its array is given; positions of x
-/// outside it count as 0 and are never read. All have one dtype; half types accumulate in `f32`. The order of
-/// accumulation depends on the shapes alone: channels, then taps, in blocks of a fixed length; or, where the shapes
-/// make it the faster way, sums and differences of neighbours before the products and after them (Winograd 1980; Lavin
-/// and Gray 2016). Then too integers that are small enough are exact, but rounding errors are relative to the largest
-/// elements near a window, and not to those in it alone. What is not finite arrives where its windows are, and nowhere
-/// else; if there is any, or a difference of neighbours overflows, the order is the first for the whole call.
+/// The two inputs come in the order x, w, y. The caller chooses the shape of the output; positions outside x count as 0
+/// and are never read. All arrays have one dtype; `f16` and `bf16` accumulate in `f32`. The order of accumulation
+/// depends on the shapes alone: channels, then taps, in blocks of a fixed length. Where the shapes make it faster,
+/// Winograd convolution is used (Winograd 1980; Lavin and Gray 2016). It is also exact for small integers, but its
+/// rounding errors are relative to the largest elements near a window, not only those in it. An input that is not
+/// finite affects only its own windows: if there is one, or the Winograd transform overflows, the whole call runs
+/// without it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Conv {
-    /// How w slides over x.
+    /// The geometry of the window w over x.
     pub window: Window,
-    /// Into how many independent parts the channels are cut.
+    /// The number of independent groups of channels.
     pub groups: usize,
-    /// What is computed.
+    /// The array that is computed.
     pub part: ConvPart,
 }
 
-/// The largest element of each window of the last three axes, and where it is.
+/// The largest element of each window over the last three axes, and its position.
 ///
 /// x is `[.., z, y, x]`; the outputs are the values, in x's dtype, and `i64` positions (row-major over the three
-/// axes of x). The first of equals is taken; NaN is the largest. Padding is never taken: every window has at least one
-/// tap inside x.
+/// axes of x). Of equal elements the first one is selected; NaN is the largest. Padding is never selected: every window
+/// has at least one tap inside x.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Pool {
-    /// How the window slides over x.
+    /// The geometry of the window over x.
     pub window: Window,
 }

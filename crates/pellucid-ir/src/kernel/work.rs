@@ -1,4 +1,4 @@
-//! How much arithmetic a kernel does, counted from its shapes alone.
+//! The number of arithmetic operations of a kernel, counted from its shapes alone.
 
 use super::infer::broadcast;
 use super::{AttentionPart, Kernel, Meta};
@@ -6,9 +6,10 @@ use crate::formula::{Op, Program};
 use crate::shape::Shape;
 
 impl Kernel {
-    /// The number of arithmetic operations on values: a multiplication and an addition are two, and so is a function
-    /// such as exp one. Moving, converting and drawing values counts nothing; of a factorisation the leading term
-    /// of the usual count is given, of a sort n·log₂ n comparisons.
+    /// Returns the number of arithmetic operations on values.
+    ///
+    /// A multiplication and an addition count as two, a function such as exp as one. Moving, converting and drawing
+    /// values counts as 0. A factorisation has the leading term of the usual count, a sort n·log₂ n comparisons.
     pub fn flops(&self, inputs: &[Meta], outputs: &[Meta]) -> u64 {
         let size = |meta: &Meta| meta.shape.size() as u64;
         let written = outputs.first().map_or(0, size);
@@ -26,7 +27,7 @@ impl Kernel {
                 written * (2 * depth + k.epilogue.as_ref().map_or(0, |program| steps(program)))
             }
             Kernel::Conv(k) => {
-                // x, w and y in their places: the inputs in this order, the output where it is missing.
+                // The shapes of x, w and y: the inputs in this order, with the output inserted at its position.
                 let mut parts = [&inputs[0], &inputs[1]].map(|m| &m.shape).to_vec();
                 parts.insert(k.part.place(), &outputs[0].shape);
                 // Each element of y is a sum over the channels of its group and the taps.
@@ -41,12 +42,13 @@ impl Kernel {
             }
             Kernel::Factor(_) => inputs.first().map_or(0, |a| cubes(&a.shape)),
             Kernel::Recurrent(k) => k.sizes(inputs).map_or(0, |s| {
-                // The products with weights; beside them a gate's own arithmetic is little.
+                // Products with the weights only; the gate arithmetic is negligible.
                 let rows = k.cell.gates() + usize::from(k.projected);
                 2 * (s.steps * s.batch * s.hidden * s.state * rows) as u64
             }),
             Kernel::Attention(k) => k.sizes(inputs).map_or(0, |s| {
-                // Scores and result; backward the scores again, and the gradients of weights, queries, keys and values.
+                // Forward: scores and output. Backward: scores again, and gradients of weights, queries, keys and
+                // values.
                 let (queries, values) = match k.part {
                     AttentionPart::Result => (1, 1),
                     AttentionPart::Gradient => (3, 2),
@@ -58,7 +60,7 @@ impl Kernel {
     }
 }
 
-/// The steps of a program that compute something.
+/// Returns the number of arithmetic operations of a program for one element.
 fn steps(program: &Program) -> u64 {
     let counts = |op: &Op| match op {
         Op::MulAdd => 2,
@@ -68,7 +70,7 @@ fn steps(program: &Program) -> u64 {
     program.steps.iter().map(|step| counts(&step.op)).sum()
 }
 
-/// 2/3·m·n·min(m, n) of every matrix of the last two axes.
+/// Returns the sum of 2/3·m·n·min(m, n) over all matrices of the last two axes.
 fn cubes(shape: &Shape) -> u64 {
     let n = shape.len();
     if n < 2 {

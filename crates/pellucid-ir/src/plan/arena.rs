@@ -1,71 +1,71 @@
-//! Lifetimes as intervals, and a place for every buffer in one arena.
+//! Buffer lifetimes, and the assignment of every buffer to an offset in one arena.
 //!
-//! A buffer lives from the first launch that touches it to the last. Two buffers may have the same place if they
-//! do not live at the same time; and an elementwise kernel makes its output in the place of an input that ends there.
+//! A buffer is live from the first launch that touches it to the last. Buffers whose lifetimes do not overlap may
+//! share memory. An elementwise kernel writes its output in place over an input whose lifetime ends at that launch.
 
 use super::{Launch, Operand, Plan, Role, Slot};
 use crate::shape::Layout;
 use std::collections::HashMap;
 
-/// Buffers begin at multiples of so many bytes: a cache line, and a vector of the widest registers.
+/// The alignment of buffers in bytes: a cache line, and a vector of the widest registers.
 const ALIGNMENT: usize = 64;
 
-/// One piece of memory for all buffers that a plan owns.
+/// One allocation for all buffers that a plan owns.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Arena {
-    /// The slot that it takes.
+    /// The slot of the arena itself.
     pub slot: Slot,
-    /// Its size.
+    /// The size of the arena in bytes.
     pub bytes: usize,
-    /// What the same buffers would need side by side.
-    pub apart: usize,
-    /// Where every buffer lies, in the order of their first use.
+    /// The bytes that the same buffers would need without sharing memory.
+    pub unshared_bytes: usize,
+    /// The offset and lifetime of every buffer, in the order of first use.
     pub places: Vec<Place>,
 }
 
-/// Where a buffer lies, and when.
+/// The offset of a buffer in the arena, and its lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The slot that it had.
+    /// The slot of the buffer before the arena was assigned.
     pub slot: Slot,
-    /// From the arena's start, in bytes.
+    /// The offset from the start of the arena, in bytes.
     pub offset: usize,
-    /// Its size.
+    /// The size of the buffer in bytes.
     pub bytes: usize,
-    /// The first launch that touches it; inputs, and what the setup makes, are there from the start.
+    /// The first launch that touches the buffer; 0 for inputs and for results of the setup.
     pub first: usize,
-    /// The last launch that touches it; outputs are there at the end.
+    /// The last launch that touches the buffer; the number of launches for outputs and for results of the setup.
     pub last: usize,
 }
 
 impl Arena {
-    /// The place of the buffer that had `slot`.
+    /// Returns the offset and lifetime of the buffer that had `slot`.
     pub fn place(&self, slot: Slot) -> Option<&Place> {
         self.places.iter().find(|p| p.slot == slot)
     }
 }
 
-/// Gives every own buffer and every input its place, and lets all operands refer to the arena.
-pub(super) fn lay_out(mut plan: Plan) -> Plan {
+/// Assigns every own buffer and every input an offset, and redirects all operands to the arena.
+pub(super) fn assign_offsets(mut plan: Plan) -> Plan {
     let mut lives = lifetimes(&plan);
-    let apart = lives.iter().map(|l| l.bytes.next_multiple_of(ALIGNMENT)).sum();
-    let blocks = share(&plan.launches, &lives);
-    let bytes = place(&mut lives, &blocks);
+    let unshared_bytes = lives.iter().map(|l| l.bytes.next_multiple_of(ALIGNMENT)).sum();
+    let blocks = merge_in_place(&plan.launches, &lives);
+    let bytes = pack_blocks(&mut lives, &blocks);
     let slot = plan.slots.len();
     plan.slots.push(bytes);
     let offsets: HashMap<Slot, usize> = lives.iter().map(|l| (l.slot, l.offset)).collect();
     let launches = plan.setup.iter_mut().chain(&mut plan.launches);
     for operand in launches.flat_map(Launch::operands_mut).chain(&mut plan.outputs) {
         if let Some(offset) = offsets.get(&operand.slot) {
-            move_by(operand, offset / operand.dtype.size());
+            shift_layout(operand, offset / operand.dtype.size());
             operand.slot = slot;
         }
     }
-    plan.arena = Some(Arena { slot, bytes, apart, places: lives });
+    plan.arena = Some(Arena { slot, bytes, unshared_bytes, places: lives });
     plan
 }
 
-fn move_by(operand: &mut Operand, elements: usize) {
+fn shift_layout(operand: &mut Operand, elements: usize) {
     let layout = &operand.layout;
     let (shape, offset) = (layout.shape().clone(), layout.offset() + elements);
     operand.layout = match layout.is_contiguous() {
@@ -74,7 +74,7 @@ fn move_by(operand: &mut Operand, elements: usize) {
     };
 }
 
-/// When each buffer lives, in the order of the first use.
+/// Returns the lifetime of each buffer, in the order of first use. All offsets are 0.
 pub(super) fn lifetimes(plan: &Plan) -> Vec<Place> {
     let mut lives: Vec<Place> = Vec::new();
     let mut at: HashMap<Slot, usize> = HashMap::new();
@@ -101,8 +101,9 @@ pub(super) fn lifetimes(plan: &Plan) -> Vec<Place> {
     lives
 }
 
-/// Buffers that take the same place because one is made of the other: the block of each, by its number.
-fn share(launches: &[Launch], lives: &[Place]) -> Vec<usize> {
+/// Merges a buffer with the input that it overwrites in place. Returns the block number of each buffer; merged buffers
+/// have the same number.
+fn merge_in_place(launches: &[Launch], lives: &[Place]) -> Vec<usize> {
     let mut block: Vec<usize> = (0..lives.len()).collect();
     let at: HashMap<Slot, usize> = lives.iter().enumerate().map(|(k, l)| (l.slot, k)).collect();
     for (k, launch) in launches.iter().enumerate() {
@@ -117,7 +118,7 @@ fn share(launches: &[Launch], lives: &[Place]) -> Vec<usize> {
                 let life = &lives[from];
                 let alone = |o: &Operand| o.slot != x.slot || whole(o);
                 let ends = life.last == k && life.bytes == x.bytes() && life.first < k;
-                // Nobody else of this launch was given the place, and every view of it is the output's.
+                // No other output of this launch overwrites the input, and all views of it equal the output's view.
                 let free = launch
                     .outputs
                     .iter()
@@ -137,15 +138,16 @@ fn share(launches: &[Launch], lives: &[Place]) -> Vec<usize> {
     block
 }
 
-/// Places the blocks, the largest first, each as low as the others that live meanwhile let it. Gives the arena's size.
-fn place(lives: &mut [Place], block: &[usize]) -> usize {
-    struct Block {
+/// Assigns each block the lowest free offset among the blocks with overlapping lifetimes, largest block first. Returns
+/// the size of the arena.
+fn pack_blocks(lives: &mut [Place], block: &[usize]) -> usize {
+    struct MergedBlock {
         number: usize,
         bytes: usize,
         first: usize,
         last: usize,
     }
-    let mut blocks: Vec<Block> = Vec::new();
+    let mut blocks: Vec<MergedBlock> = Vec::new();
     for (life, &number) in lives.iter().zip(block) {
         match blocks.iter_mut().find(|b| b.number == number) {
             Some(b) => {
@@ -153,12 +155,12 @@ fn place(lives: &mut [Place], block: &[usize]) -> usize {
                 b.first = b.first.min(life.first);
                 b.last = b.last.max(life.last);
             }
-            None => blocks.push(Block { number, bytes: life.bytes, first: life.first, last: life.last }),
+            None => blocks.push(MergedBlock { number, bytes: life.bytes, first: life.first, last: life.last }),
         }
     }
     blocks.sort_by_key(|b| (std::cmp::Reverse(b.bytes), b.first));
     let mut total = 0;
-    let mut placed: Vec<(Block, usize)> = Vec::with_capacity(blocks.len());
+    let mut placed: Vec<(MergedBlock, usize)> = Vec::with_capacity(blocks.len());
     for b in blocks {
         let size = b.bytes.next_multiple_of(ALIGNMENT);
         let mut beside: Vec<(usize, usize)> = placed

@@ -1,12 +1,12 @@
-//! Constants: what depends on no input and no state is computed once, before the first run.
+//! Constant folding: launches that depend on no input and no state run once, before the first run of the plan.
 
 use super::{Plan, Role};
 use crate::kernel::Kernel;
 
 /// Moves every launch that depends on constants alone to [`Plan::setup`].
 ///
-/// What reads nothing at all (a fill) stays: it is as quick to make as to read, and takes no memory where it is
-/// fused with what reads it.
+/// A fill (a launch without inputs) stays: writing it costs as little as reading it, and a fill that is fused with its
+/// reader needs no memory.
 pub(super) fn fold(mut plan: Plan) -> Plan {
     let launches = &plan.launches;
     let own = |slot| plan.role(slot) == Role::Own;
@@ -16,7 +16,7 @@ pub(super) fn fold(mut plan: Plan) -> Plan {
             !matches!(l.kernel, Kernel::Random(_)) && !l.inputs.is_empty() && l.outputs.iter().all(|o| own(o.slot))
         })
         .collect();
-    // Every writer of what a constant launch reads or writes is constant, or a fill of what it reads.
+    // Every writer of an operand of a constant launch must be constant; inputs may also be written by fills.
     loop {
         let writers = |slot| (0..launches.len()).filter(move |&k| launches[k].writes(slot));
         let fill = |k: usize| launches[k].inputs.is_empty() && !launches[k].updates();
@@ -25,7 +25,7 @@ pub(super) fn fold(mut plan: Plan) -> Plan {
             Role::Own => writers(slot).next().is_some() && writers(slot).all(|k| constant[k] || fill(k)),
             Role::Input | Role::Given | Role::State => false,
         };
-        // Whoever else reads what several constant launches write sees it when all have written.
+        // A launch that is not constant may touch the slot only after its last writer.
         let complete = |slot| {
             let last = writers(slot).next_back();
             (0..launches.len()).all(|k| constant[k] || !launches[k].touches(slot) || Some(k) > last)
@@ -44,7 +44,7 @@ pub(super) fn fold(mut plan: Plan) -> Plan {
     if !constant.contains(&true) {
         return plan;
     }
-    // A fill that a constant launch reads is made for it too; whoever else reads it still has its own.
+    // A fill that a constant launch reads also runs in the setup; its other readers keep the original.
     let launches = std::mem::take(&mut plan.launches);
     let read = |slot| launches.iter().zip(&constant).any(|(l, c)| *c && l.inputs.iter().any(|o| o.slot == slot));
     let fills: Vec<bool> =

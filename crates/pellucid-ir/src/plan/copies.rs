@@ -1,16 +1,17 @@
-//! Copies between layouts that need not be made: the value is made where it shall lie, or read where it lies.
+//! Copy elimination: the producer writes directly to the destination, or the reader reads the source directly.
 
 use super::{Elision, Launch, Operand, Plan, Role};
 use crate::kernel::Kernel;
 use crate::shape::Layout;
 
-/// Removes copies whose source could have been made in their place, and copies for matrix products, which take any strides.
+/// Removes copies whose source can be written directly to the destination, and copies that only matrix products read,
+/// since these accept any strides.
 pub(super) fn remove(mut plan: Plan) -> Plan {
     let mut k = 0;
     while k < plan.launches.len() {
         let launch = &plan.launches[k];
         let moves = launch.kernel == Kernel::Copy && launch.inputs[0].dtype == launch.outputs[0].dtype;
-        if moves && (make_there(&mut plan, k) || read_here(&mut plan, k)) {
+        if moves && (write_to_destination(&mut plan, k) || read_from_source(&mut plan, k)) {
             continue;
         }
         k += 1;
@@ -18,13 +19,14 @@ pub(super) fn remove(mut plan: Plan) -> Plan {
     plan
 }
 
-/// The elements of a buffer, whole and in order.
+/// Returns true if the operand covers its whole buffer in row-major order.
 fn is_whole(plan: &Plan, operand: &Operand) -> bool {
     operand.layout.is_contiguous() && operand.layout.offset() == 0 && operand.bytes() == plan.slots[operand.slot]
 }
 
-/// Lets what makes the source of copy `k` write to its destination, and whoever reads the source read there.
-fn make_there(plan: &mut Plan, k: usize) -> bool {
+/// Redirects all writers and readers of the source of copy `k` to its destination and removes the copy. Returns false,
+/// with the plan unchanged, if that is not possible.
+fn write_to_destination(plan: &mut Plan, k: usize) -> bool {
     let (from, to) = (plan.launches[k].inputs[0].clone(), plan.launches[k].outputs[0].clone());
     let fits = plan.role(from.slot) == Role::Own
         && !plan.is_wanted(from.slot)
@@ -32,7 +34,7 @@ fn make_there(plan: &mut Plan, k: usize) -> bool {
         && to.layout.is_contiguous()
         && !from.overlaps(&to);
     let users: Vec<usize> = plan.users(from.slot).collect();
-    // Several may make it: zeros, and what is scattered over them; or a part each.
+    // Several launches may write the source: a fill and a scatter onto it, or one launch for each part.
     let maker = users.first().copied().unwrap_or(k);
     let launches = &plan.launches;
     let made = launches[maker].writes(from.slot) && users.iter().all(|&u| u < k || !launches[u].writes(from.slot));
@@ -42,13 +44,13 @@ fn make_there(plan: &mut Plan, k: usize) -> bool {
         return false;
     }
     let last = users.iter().copied().max().unwrap_or(k);
-    let meets = |range: std::ops::Range<usize>, writes_only: bool| {
+    let is_touched = |range: std::ops::Range<usize>, writes_only: bool| {
         launches[range].iter().any(|l| {
             let reads = l.inputs.iter().filter(|_| !writes_only);
             l.outputs.iter().chain(reads).any(|o| o.overlaps(&to))
         })
     };
-    if meets(maker + 1..k, false) || (last > k && meets(k + 1..last + 1, true)) {
+    if is_touched(maker + 1..k, false) || (last > k && is_touched(k + 1..last + 1, true)) {
         return false;
     }
     let moved = |launch: &Launch| {
@@ -63,11 +65,12 @@ fn make_there(plan: &mut Plan, k: usize) -> bool {
         }
         launch
     };
-    replace(plan, k, users, moved, &from, &to)
+    remove_copy(plan, k, users, moved, &from, &to)
 }
 
-/// Lets the matrix products that read the destination of copy `k` read its source.
-fn read_here(plan: &mut Plan, k: usize) -> bool {
+/// Redirects the matrix products that read the destination of copy `k` to its source and removes the copy. Returns
+/// false, with the plan unchanged, if that is not possible.
+fn read_from_source(plan: &mut Plan, k: usize) -> bool {
     let (from, to) = (plan.launches[k].inputs[0].clone(), plan.launches[k].outputs[0].clone());
     if plan.role(to.slot) != Role::Own || plan.is_wanted(to.slot) || !is_whole(plan, &to) {
         return false;
@@ -76,7 +79,7 @@ fn read_here(plan: &mut Plan, k: usize) -> bool {
     let seen = |o: &Operand| {
         let rank = o.layout.shape().rank();
         let layout = from.layout.reshape(o.layout.shape()).filter(|_| is_whole(plan, o) && o.dtype == from.dtype)?;
-        // Packing wants one of the two axes dense.
+        // Packing needs stride 1 along one of the last two axes.
         let strides = layout.strides();
         (rank >= 2 && strides[rank - 2..].contains(&1)).then_some(layout)
     };
@@ -113,8 +116,9 @@ fn read_here(plan: &mut Plan, k: usize) -> bool {
     true
 }
 
-/// Changes the users of a buffer, unless one of them cannot be so, and removes copy `k`.
-fn replace(
+/// Rewrites the users of a buffer with `moved` and removes copy `k`. Returns false, with the plan unchanged, if a
+/// rewritten launch has overlapping operands.
+fn remove_copy(
     plan: &mut Plan,
     k: usize,
     users: Vec<usize>,

@@ -1,11 +1,12 @@
-//! Dead code: launches whose results nobody reads, and outputs of programs that nobody reads.
+//! Dead code elimination: removes launches whose results are unused, and unused outputs of programs.
 
 use super::{Elision, Launch, Plan, Slot};
 use crate::formula::{Program, Source, Splice};
 use crate::kernel::{Kernel, Map, Params, Row};
 use std::sync::Arc;
 
-/// Removes what nobody reads. A generator's state is seen from outside, so it moves on even if its numbers are not.
+/// Removes unused launches and unused outputs. A random generator still runs if its numbers are unused, since its state
+/// is visible outside the plan.
 pub(super) fn remove(mut plan: Plan) -> Plan {
     let mut needed: Vec<bool> = (0..plan.slots.len()).map(|slot| plan.is_wanted(slot)).collect();
     let mut gone: Vec<Slot> = Vec::new();
@@ -17,19 +18,19 @@ pub(super) fn remove(mut plan: Plan) -> Plan {
         }
         let wanted: Vec<bool> = launch.outputs.iter().map(|o| needed[o.slot]).collect();
         if wanted.contains(&false)
-            && let Some(kernel) = storing(&launch.kernel, &wanted)
+            && let Some(kernel) = without_unwanted_outputs(&launch.kernel, &wanted)
         {
             launch.kernel = kernel;
             let mut wanted = wanted.iter();
             launch.outputs.retain(|o| {
-                let keep = *wanted.next().expect("one for every output");
+                let keep = *wanted.next().expect("one flag for each output");
                 if !keep {
                     gone.push(o.slot);
                 }
                 keep
             });
         }
-        // Its outputs too: it may write a part of them only.
+        // The outputs stay needed as well, since the launch may write only part of them.
         launch.operands().for_each(|o| needed[o.slot] = true);
         kept.push(launch);
     }
@@ -39,15 +40,15 @@ pub(super) fn remove(mut plan: Plan) -> Plan {
     plan
 }
 
-/// The kernel without the outputs that are not wanted, if it is one whose program can leave them out.
-fn storing(kernel: &Kernel, wanted: &[bool]) -> Option<Kernel> {
+/// Returns the kernel without the unwanted outputs; `None` if it is no map or row kernel, or would lose an input.
+fn without_unwanted_outputs(kernel: &Kernel, wanted: &[bool]) -> Option<Kernel> {
     let program = |program: &Program, params: &Params| {
         let mut splice = Splice::new(program.is_row());
         let inputs: Vec<Source> = (0..program.inputs.len()).map(Source::Array).collect();
         let made = splice.part(program, params, &inputs).ok()?;
         let outputs: Vec<_> = made.into_iter().zip(wanted).filter(|(_, w)| **w).map(|(m, _)| m).collect();
         let spliced = splice.finish(program.name, &outputs).ok()?;
-        // The operands stay as they are.
+        // The inputs of the launch stay as they are, so the program must still read all of them in order.
         (spliced.arrays.iter().copied().eq(0..program.inputs.len()))
             .then(|| (Arc::new(spliced.program), spliced.params))
     };

@@ -1,13 +1,13 @@
-//! What ends values and makes none runs as soon as it can, so that those need no memory for longer.
+//! Early scheduling: a launch that allocates next to nothing runs as soon as possible, so that its inputs are freed.
 
-use super::order::conflict;
+use super::order::have_conflict;
 use super::{Operand, Plan, Role};
 
-/// Own bytes that a launch may make and still run early: numbers, such as a clock's.
+/// Bytes of own buffers that a hoisted launch may write: single values, such as a step counter.
 const LITTLE: usize = 64;
 
-/// Moves every launch that makes next to no buffer of the plan's own (an optimizer's update, say) up to the last launch
-/// that it must follow.
+/// Moves every launch that writes almost no own buffers (an optimizer update, for example) up to directly behind the
+/// last launch that it must follow.
 pub(super) fn hoist(mut plan: Plan) -> Plan {
     for j in 1..plan.launches.len() {
         let launch = &plan.launches[j];
@@ -15,7 +15,7 @@ pub(super) fn hoist(mut plan: Plan) -> Plan {
         if made > LITTLE {
             continue;
         }
-        let place = (0..j).rev().find(|&k| conflict(&plan.launches[k], launch)).map_or(0, |k| k + 1);
+        let place = (0..j).rev().find(|&k| have_conflict(&plan.launches[k], launch)).map_or(0, |k| k + 1);
         plan.launches[place..=j].rotate_right(1);
     }
     plan

@@ -1,19 +1,20 @@
-//! Fusion: a kernel and one that reads what it makes become one, so that the value between them stays in registers.
+//! Fusion: a producer kernel and a consumer of its result become one kernel, and the value between them stays in
+//! registers.
 //!
-//! | what makes the value | what reads it | together |
+//! | producer | consumer | fused kernel |
 //! | --- | --- | --- |
 //! | map, copy | map, copy | map |
 //! | map, copy | row | row |
 //! | row | map, copy | row |
 //! | row | row over the same rows | row |
-//! | map, copy | reduction | reduction, with the map on the way in |
-//! | reduction | map, copy of its result alone | reduction, with the map on the way out |
+//! | map, copy | reduction | reduction with the map applied to its inputs |
+//! | reduction | map, copy of its result alone | reduction with the map applied to its result |
 //! | matrix product | map, copy | matrix product, with the map as its epilogue |
 //!
-//! The value is rounded to the dtype in which it would have lain in memory ([`Splice`]), so no bit changes. If others
-//! read it too, the one kernel stores it beside its own results.
+//! The value is rounded to the dtype in which it would have been stored ([`Splice`]), so no bit changes. If other
+//! launches read it too, the fused kernel stores it as an additional output.
 
-use super::order::{Interleaving, replace};
+use super::order::{Interleaving, replace_pair};
 use super::{Elision, Launch, Operand, Plan, Role};
 use crate::dtype::Compute;
 use crate::formula::{Load, Made, Program, Source, Splice, Spliced};
@@ -21,32 +22,34 @@ use crate::kernel::{Kernel, Map, MatMul, Params, Reduce, ReduceOp, Row};
 use crate::shape::{Layout, Shape};
 use std::sync::Arc;
 
-/// Operands of a fused kernel at most.
+/// The maximal number of inputs of a fused kernel.
 const MOST_INPUTS: usize = 16;
+/// The maximal number of outputs of a fused kernel.
 const MOST_OUTPUTS: usize = 8;
-/// Steps of its program at most.
+/// The maximal number of steps of a fused program.
 const MOST_STEPS: usize = 192;
-/// Bytes of a product that stays in a cache until its reader takes it as a whole.
+/// Bytes of a product up to which it is still in a cache when the next kernel reads it.
 const CACHED: usize = 4 << 20;
-/// Launches that may lie between two that are fused although that keeps more memory than it frees.
+/// The maximal distance of two launches that are fused although that keeps more memory alive than it frees.
 const NEAR: usize = 4;
 
-/// Fuses what can be, from the first launch to the last.
+/// Fuses all launches that can be fused, from the first to the last.
 pub(super) fn fuse(mut plan: Plan) -> Plan {
     let mut rest = plan.launches.len();
     while rest > 0 {
         let mut at = plan.launches.len() - rest;
         rest -= 1;
-        // What has been fused may be fused again, with what makes its other inputs.
-        while let Some(place) = fuse_one(&mut plan, at) {
+        // A fused launch may be fused again with the producers of its other inputs.
+        while let Some(place) = fuse_with_producer(&mut plan, at) {
             at = place;
         }
     }
     plan
 }
 
-/// Fuses launch `j` with one that makes what it reads; the place of the two, if there is such.
-fn fuse_one(plan: &mut Plan, j: usize) -> Option<usize> {
+/// Fuses launch `j` with a producer of one of its inputs. Returns the position of the fused launch; `None` if there is
+/// no such producer.
+fn fuse_with_producer(plan: &mut Plan, j: usize) -> Option<usize> {
     let mut tried: Vec<usize> = Vec::new();
     for k in 0..plan.launches[j].inputs.len() {
         let slot = plan.launches[j].inputs[k].slot;
@@ -55,12 +58,12 @@ fn fuse_one(plan: &mut Plan, j: usize) -> Option<usize> {
             continue;
         }
         tried.push(i);
-        match pair(plan, i, j) {
-            Ok(pair) => return Some(join(plan, i, j, pair)),
+        match fuse_pair(plan, i, j) {
+            Ok(pair) => return Some(apply_fusion(plan, i, j, pair)),
             Err(Some(why)) => {
                 let note = (last_part(&plan.launches[i]), first_part(&plan.launches[j]), why);
-                if !plan.notes.apart.contains(&note) {
-                    plan.notes.apart.push(note);
+                if !plan.notes.unfused.contains(&note) {
+                    plan.notes.unfused.push(note);
                 }
             }
             Err(None) => {}
@@ -77,24 +80,26 @@ fn first_part(launch: &Launch) -> &'static str {
     launch.parts.first().copied().unwrap_or_else(|| launch.kernel.name())
 }
 
-/// Two launches as one, and where it stands.
-struct Pair {
+/// Two launches fused into one, and the position of the result.
+struct FusedPair {
     launch: Launch,
-    meeting: Interleaving,
+    interleaving: Interleaving,
+    /// The fused launch takes the position of the producer instead of the consumer.
     up: bool,
-    /// The first of the two stays as well, for others.
+    /// The producer stays as well, for other readers.
     keep: bool,
 }
 
-/// Why two launches stay apart: `None` where nobody would expect anything else.
-type Apart = Option<&'static str>;
+/// The reason why two launches are not fused; `None` if fusion is not expected and the report omits it.
+type FusionRefusal = Option<&'static str>;
 
-fn join(plan: &mut Plan, i: usize, j: usize, pair: Pair) -> usize {
-    let Pair { launch, meeting, up, keep } = pair;
+/// Replaces launches `i` and `j` by the fused one. Returns its position.
+fn apply_fusion(plan: &mut Plan, i: usize, j: usize, pair: FusedPair) -> usize {
+    let FusedPair { launch, interleaving, up, keep } = pair;
     let touched: Vec<_> = plan.launches[i].outputs.iter().map(|o| o.slot).collect();
     let parts = launch.parts.clone();
     let first = keep.then(|| plan.launches[i].clone());
-    let mut at = replace(&mut plan.launches, i, j, launch, &meeting, up);
+    let mut at = replace_pair(&mut plan.launches, i, j, launch, &interleaving, up);
     if let Some(first) = first {
         plan.launches.insert(i, first);
         at += 1;
@@ -103,57 +108,60 @@ fn join(plan: &mut Plan, i: usize, j: usize, pair: Pair) -> usize {
     at
 }
 
-/// The two launches as one, or why not.
-fn pair(plan: &Plan, i: usize, j: usize) -> Result<Pair, Apart> {
+/// Fuses launches `i` and `j`, or returns why they stay unfused.
+fn fuse_pair(plan: &Plan, i: usize, j: usize) -> Result<FusedPair, FusionRefusal> {
     let (a, b) = (&plan.launches[i], &plan.launches[j]);
-    let (maker, reader) = (Side::of(a).ok_or(None)?, Side::of(b).ok_or(None)?);
-    // An update reads and writes several times as much as the product is; part by part that is no quicker than at once.
+    let (maker, reader) = (FusionSide::from_launch(a).ok_or(None)?, FusionSide::from_launch(b).ok_or(None)?);
+    // An update reads and writes several times as many bytes as the product has; doing that tile by tile in the
+    // epilogue is no faster than a separate kernel.
     let updates = b.outputs.iter().any(|o| plan.role(o.slot) == Role::State);
     if updates && matches!(a.kernel, Kernel::MatMul(_)) && a.outputs.iter().all(|o| o.bytes() < CACHED) {
-        return Err(Some("the product is in a cache until the update reads it"));
+        return Err(Some("the product is still in a cache when the update reads it"));
     }
-    let (maker, reader) = align(maker, reader)?;
-    // Which outputs of the first must be stored: those that others see.
+    let (maker, reader) = align_spaces(maker, reader)?;
+    // Outputs of the producer that other launches or the caller read must be stored.
     let seen = |o: &Operand| {
         let overwritten = b.outputs.iter().any(|x| x == o);
         let others = plan.users(o.slot).any(|k| k != i && k != j);
         !overwritten && (plan.is_wanted(o.slot) || others)
     };
-    // What reads nothing is made again by everybody who needs it.
+    // A fill is recomputed by each of its readers.
     let again = a.inputs.is_empty() && matches!(a.kernel, Kernel::Map(_));
     let stored: Vec<bool> = a.outputs.iter().map(|o| !again && seen(o)).collect();
     let keep = again && a.outputs.iter().any(seen);
-    let meeting = Interleaving::of(&plan.launches, i, j)
-        .ok_or(Some("something between them needs the one and is needed by the other"))?;
+    let interleaving = Interleaving::between(&plan.launches, i, j)
+        .ok_or(Some("a launch between them depends on the first and feeds the second"))?;
     let launch = match (&a.kernel, &b.kernel) {
-        (Kernel::Reduce(reduce), _) => finish(reduce, a, &maker, b, &reader, &stored)?,
-        (_, Kernel::Reduce(reduce)) => reduced(reduce, a, &maker, b, &reader, &stored)?,
-        (Kernel::MatMul(product), _) => epilogue(product, a, &maker, b, &reader, &stored)?,
-        _ => elementwise(a, &maker, b, &reader, &stored)?,
+        (Kernel::Reduce(reduce), _) => fuse_finish(reduce, a, &maker, b, &reader, &stored)?,
+        (_, Kernel::Reduce(reduce)) => fuse_into_reduction(reduce, a, &maker, b, &reader, &stored)?,
+        (Kernel::MatMul(product), _) => fuse_epilogue(product, a, &maker, b, &reader, &stored)?,
+        _ => fuse_elementwise(a, &maker, b, &reader, &stored)?,
     };
     if launch.inputs.len() > MOST_INPUTS || launch.outputs.len() > MOST_OUTPUTS || steps(&launch.kernel) > MOST_STEPS {
-        return Err(Some("together they are too large"));
+        return Err(Some("the fused kernel would have too many operands or steps"));
     }
     if !launch.is_sound() {
-        return Err(Some("the one writes what the other reads in another layout"));
+        return Err(Some("the second writes an operand that the first reads in another layout"));
     }
-    let costs = Costs::of(plan, i, j, &stored);
+    let costs = LifetimeCosts::compute(plan, i, j, &stored);
     if j - i > NEAR && costs.up.min(costs.down) > costs.saved {
-        return Err(Some("what the first reads would be kept for longer than what it makes"));
+        return Err(Some("fusing would keep more memory alive than it frees"));
     }
-    Ok(Pair { launch, meeting, up: costs.up < costs.down, keep })
+    Ok(FusedPair { launch, interleaving, up: costs.up < costs.down, keep })
 }
 
-/// Bytes that are kept for longer if the two stand where the first stood (`up`) or the second (`down`), and those
-/// that are kept no more.
-struct Costs {
+/// The effect of a fusion on memory, in bytes.
+struct LifetimeCosts {
+    /// Bytes that are live for longer if the fused launch takes the position of the producer.
     up: usize,
+    /// Bytes that are live for longer if the fused launch takes the position of the consumer.
     down: usize,
+    /// Bytes that need no memory any more.
     saved: usize,
 }
 
-impl Costs {
-    fn of(plan: &Plan, i: usize, j: usize, stored: &[bool]) -> Costs {
+impl LifetimeCosts {
+    fn compute(plan: &Plan, i: usize, j: usize, stored: &[bool]) -> LifetimeCosts {
         let (a, b) = (&plan.launches[i], &plan.launches[j]);
         let mut seen = Vec::new();
         let mut ends = |o: &&Operand| {
@@ -166,7 +174,7 @@ impl Costs {
         let made = |o: &&Operand| plan.role(o.slot) == Role::Own && plan.users(o.slot).next() == Some(j);
         let up = b.outputs.iter().filter(made).map(|o| plan.slots[o.slot]).sum();
         let saved = a.outputs.iter().zip(stored).filter(|(_, s)| !**s).map(|(o, _)| plan.slots[o.slot]).sum();
-        Costs { up, down, saved }
+        LifetimeCosts { up, down, saved }
     }
 }
 
@@ -180,50 +188,52 @@ fn steps(kernel: &Kernel) -> usize {
     }
 }
 
-/// A launch with its index space, and its operands over that.
-struct Side {
+/// The producer or the consumer of a fusion: a launch with its index space and its operands over that space.
+struct FusionSide {
     space: Shape,
-    /// The shape of what it makes.
+    /// The shape of the result.
     made: Shape,
     inputs: Vec<Operand>,
     outputs: Vec<Operand>,
-    /// All operands are elementwise: the space may be cut otherwise.
+    /// All operands are elementwise, so the space may be reshaped.
     free: bool,
 }
 
-impl Side {
-    fn of(launch: &Launch) -> Option<Side> {
+impl FusionSide {
+    fn from_launch(launch: &Launch) -> Option<FusionSide> {
         let (inputs, outputs) = (launch.inputs.clone(), launch.outputs.clone());
         let first = outputs.first()?.layout.shape().clone();
         let (space, made) = match &launch.kernel {
             Kernel::Map(_) | Kernel::Copy | Kernel::MatMul(_) => (first.clone(), first),
-            Kernel::Row(_) => (common(inputs.iter().chain(&outputs))?, common(inputs.iter().chain(&outputs))?),
-            Kernel::Reduce(_) => (common(&inputs)?, first),
+            Kernel::Row(_) => {
+                (broadcast_shape(inputs.iter().chain(&outputs))?, broadcast_shape(inputs.iter().chain(&outputs))?)
+            }
+            Kernel::Reduce(_) => (broadcast_shape(&inputs)?, first),
             _ => return None,
         };
         let free = matches!(launch.kernel, Kernel::Map(_) | Kernel::Copy);
-        Some(Side { space, made, inputs, outputs, free })
+        Some(FusionSide { space, made, inputs, outputs, free })
     }
 
-    /// The same launch over a space of another shape.
-    fn over(&self, space: &Shape) -> Option<Side> {
+    /// Returns the same launch over an index space of another shape.
+    fn over(&self, space: &Shape) -> Option<FusionSide> {
         let cut = |o: &Operand| {
             let layout = o.layout.broadcast_to(&self.space)?.reshape(space)?;
             Some(Operand { layout, ..o.clone() })
         };
         let all = |list: &[Operand]| list.iter().map(cut).collect::<Option<Vec<_>>>();
         let (inputs, outputs) = (all(&self.inputs)?, all(&self.outputs)?);
-        Some(Side { space: space.clone(), made: space.clone(), inputs, outputs, free: self.free })
+        Some(FusionSide { space: space.clone(), made: space.clone(), inputs, outputs, free: self.free })
     }
 }
 
-/// The shape to which all operands broadcast.
-fn common<'a>(operands: impl IntoIterator<Item = &'a Operand>) -> Option<Shape> {
+/// Returns the shape to which all operands broadcast.
+fn broadcast_shape<'a>(operands: impl IntoIterator<Item = &'a Operand>) -> Option<Shape> {
     operands.into_iter().try_fold(Shape::scalar(), |shape, o| shape.broadcast(o.layout.shape()))
 }
 
-/// Both launches over one space.
-fn align(maker: Side, reader: Side) -> Result<(Side, Side), Apart> {
+/// Reshapes one of the launches so that both have the same index space.
+fn align_spaces(maker: FusionSide, reader: FusionSide) -> Result<(FusionSide, FusionSide), FusionRefusal> {
     if maker.made == reader.space {
         return Ok((maker, reader));
     }
@@ -237,11 +247,11 @@ fn align(maker: Side, reader: Side) -> Result<(Side, Side), Apart> {
     }
     match maker.over(&reader.space) {
         Some(cut) if maker.free => Ok((cut, reader)),
-        _ => Err(Some("their shapes do not fit")),
+        _ => Err(Some("their shapes have no common index space")),
     }
 }
 
-/// An elementwise kernel as its program.
+/// Returns the program of an elementwise kernel or reduction, and its parameters.
 fn program_of(launch: &Launch) -> Option<(Arc<Program>, Params)> {
     Some(match &launch.kernel {
         Kernel::Map(k) => (k.program.clone(), k.params.clone()),
@@ -252,23 +262,23 @@ fn program_of(launch: &Launch) -> Option<(Arc<Program>, Params)> {
     })
 }
 
-/// A map or a copy as its program.
-fn map_of(launch: &Launch) -> Result<(Arc<Program>, Params), Apart> {
+/// Returns the program of a map or copy, and its parameters.
+fn map_of(launch: &Launch) -> Result<(Arc<Program>, Params), FusionRefusal> {
     let is_map = matches!(launch.kernel, Kernel::Map(_) | Kernel::Copy);
     program_of(launch).filter(|_| is_map).ok_or(None)
 }
 
-/// True if the same elements lie at the same places, however the one is stretched.
+/// Returns true if both operands are the same view after broadcasting to `space`.
 fn same_view(a: &Operand, b: &Operand, space: &Shape) -> bool {
     let full = |o: &Operand| o.layout.broadcast_to(space);
     a.slot == b.slot && a.dtype == b.dtype && (a.layout == b.layout || full(a).is_some_and(|x| full(b) == Some(x)))
 }
 
-/// Arrays of a fused kernel, each once.
+/// The distinct arrays that a fused kernel reads.
 #[derive(Default)]
-struct Arrays(Vec<Operand>);
+struct FusedArrays(Vec<Operand>);
 
-impl Arrays {
+impl FusedArrays {
     fn number(&mut self, operand: &Operand) -> usize {
         self.0.iter().position(|o| o == operand).unwrap_or_else(|| {
             self.0.push(operand.clone());
@@ -276,39 +286,49 @@ impl Arrays {
         })
     }
 
-    fn of(&self, spliced: &Spliced) -> Vec<Operand> {
+    fn select(&self, spliced: &Spliced) -> Vec<Operand> {
         spliced.arrays.iter().map(|&k| self.0[k].clone()).collect()
     }
 }
 
-/// The sources of the reader's inputs: what the maker has made, or arrays.
-fn sources(reader: &Side, maker: &Side, made: &[Made], arrays: &mut Arrays) -> Result<Vec<Source>, Apart> {
+/// Returns the source of each input of the consumer: a result of the producer, or an array.
+fn sources(
+    reader: &FusionSide,
+    maker: &FusionSide,
+    made: &[Made],
+    arrays: &mut FusedArrays,
+) -> Result<Vec<Source>, FusionRefusal> {
     let source = |x: &Operand| {
         if let Some(k) = maker.outputs.iter().position(|o| same_view(o, x, &reader.space)) {
             return Ok(Source::Made(made[k]));
         }
         if maker.outputs.iter().any(|o| o.slot == x.slot) {
-            return Err(Some("it is read in another layout"));
+            return Err(Some("the consumer reads the result in another layout"));
         }
         if is_scattered(&x.layout) {
-            return Err(Some("a transposition is quicker by itself"));
+            return Err(Some("a transposed copy is faster as a kernel of its own"));
         }
         Ok(Source::Array(arrays.number(x)))
     };
     reader.inputs.iter().map(source).collect()
 }
 
-/// True for a layout whose neighbours along the last axis lie apart.
+/// Returns true if the innermost stride is neither 0 nor 1.
 fn is_scattered(layout: &Layout) -> bool {
     let inner = layout.shape().iter().zip(&*layout.strides()).rev().find(|(d, _)| **d > 1).map_or(1, |(_, s)| *s);
     !(0..=1).contains(&inner)
 }
 
-/// The maker as the first part of a program.
-fn first_part_of(splice: &mut Splice, a: &Launch, maker: &Side, arrays: &mut Arrays) -> Result<Vec<Made>, Apart> {
+/// Adds the producer to `splice` as the first part of the fused program.
+fn splice_producer(
+    splice: &mut Splice,
+    a: &Launch,
+    maker: &FusionSide,
+    arrays: &mut FusedArrays,
+) -> Result<Vec<Made>, FusionRefusal> {
     let (program, params) = program_of(a).ok_or(None)?;
     if maker.inputs.iter().chain(&maker.outputs).any(|o| is_scattered(&o.layout)) {
-        return Err(Some("a transposition is quicker by itself"));
+        return Err(Some("a transposed copy is faster as a kernel of its own"));
     }
     let inputs: Vec<Source> = maker.inputs.iter().map(|o| Source::Array(arrays.number(o))).collect();
     splice.part(&program, &params, &inputs).map_err(Some)
@@ -318,8 +338,14 @@ fn fused_parts(a: &Launch, b: &Launch) -> Vec<&'static str> {
     a.parts().into_iter().chain(b.parts()).collect()
 }
 
-/// The outputs of both: those of the second, then those of the first that are stored.
-fn outputs(maker: &Side, made: &[Made], stored: &[bool], reader: &Side, read: Vec<Made>) -> (Vec<Operand>, Vec<Made>) {
+/// Returns the outputs of the fused kernel: all of the consumer, then those of the producer that are stored.
+fn outputs(
+    maker: &FusionSide,
+    made: &[Made],
+    stored: &[bool],
+    reader: &FusionSide,
+    read: Vec<Made>,
+) -> (Vec<Operand>, Vec<Made>) {
     let mut operands = reader.outputs.clone();
     let mut values = read;
     for ((o, m), _) in maker.outputs.iter().zip(made).zip(stored).filter(|(_, s)| **s) {
@@ -329,27 +355,33 @@ fn outputs(maker: &Side, made: &[Made], stored: &[bool], reader: &Side, read: Ve
     (operands, values)
 }
 
-/// Maps and rows as one map or row.
-fn elementwise(a: &Launch, maker: &Side, b: &Launch, reader: &Side, stored: &[bool]) -> Result<Launch, Apart> {
+/// Fuses maps and row kernels into one map or row kernel.
+fn fuse_elementwise(
+    a: &Launch,
+    maker: &FusionSide,
+    b: &Launch,
+    reader: &FusionSide,
+    stored: &[bool],
+) -> Result<Launch, FusionRefusal> {
     let axes = |l: &Launch| match &l.kernel {
         Kernel::Row(k) => Some(k.axes),
         _ => None,
     };
     if maker.space != reader.space || matches!((axes(a), axes(b)), (Some(x), Some(y)) if x != y) {
-        return Err(Some("their rows are not the same"));
+        return Err(Some("their rows run over different axes"));
     }
     let rows = axes(a).or(axes(b));
-    let (mut splice, mut arrays) = (Splice::new(rows.is_some()), Arrays::default());
-    let made = first_part_of(&mut splice, a, maker, &mut arrays)?;
+    let (mut splice, mut arrays) = (Splice::new(rows.is_some()), FusedArrays::default());
+    let made = splice_producer(&mut splice, a, maker, &mut arrays)?;
     let inputs = sources(reader, maker, &made, &mut arrays)?;
     let (program, params) = program_of(b).ok_or(None)?;
     let read = splice.part(&program, &params, &inputs).map_err(Some)?;
     let (outputs, values) = outputs(maker, &made, stored, reader, read);
     let spliced = splice.finish("fused", &values).map_err(Some)?;
-    let inputs = arrays.of(&spliced);
+    let inputs = arrays.select(&spliced);
     let (program, params) = (Arc::new(spliced.program), spliced.params);
-    if rows.is_some() && common(inputs.iter().chain(&outputs)).as_ref() != Some(&reader.space) {
-        return Err(Some("their rows would have no length"));
+    if rows.is_some() && broadcast_shape(inputs.iter().chain(&outputs)).as_ref() != Some(&reader.space) {
+        return Err(Some("no operand of the fused kernel would have the full length of a row"));
     }
     let kernel = match rows {
         Some(axes) => Kernel::Row(Row { axes, program, params }),
@@ -358,45 +390,45 @@ fn elementwise(a: &Launch, maker: &Side, b: &Launch, reader: &Side, stored: &[bo
     Ok(Launch { kernel, inputs, outputs, parts: fused_parts(a, b) })
 }
 
-/// A map on the way into a reduction.
-fn reduced(
+/// Fuses a map into the inputs of a reduction.
+fn fuse_into_reduction(
     reduce: &Reduce,
     a: &Launch,
-    maker: &Side,
+    maker: &FusionSide,
     b: &Launch,
-    reader: &Side,
+    reader: &FusionSide,
     stored: &[bool],
-) -> Result<Launch, Apart> {
+) -> Result<Launch, FusionRefusal> {
     if matches!(a.kernel, Kernel::Row(_) | Kernel::MatMul(_)) {
         return Err(None);
     }
     if stored.contains(&true) {
-        return Err(Some("others read it too, and a reduction stores nothing but its result"));
+        return Err(Some("other launches read the value too, and a reduction stores only its result"));
     }
-    let (mut splice, mut arrays) = (Splice::new(false), Arrays::default());
-    let made = first_part_of(&mut splice, a, maker, &mut arrays)?;
+    let (mut splice, mut arrays) = (Splice::new(false), FusedArrays::default());
+    let made = splice_producer(&mut splice, a, maker, &mut arrays)?;
     let inputs = sources(reader, maker, &made, &mut arrays)?;
     let read = splice.part(&reduce.program, &reduce.params, &inputs).map_err(Some)?;
     let spliced = splice.finish("fused", &read).map_err(Some)?;
-    let inputs = arrays.of(&spliced);
-    // The shape that is reduced is that of the inputs.
-    if common(&inputs).as_ref() != Some(&reader.space) {
-        return Err(Some("what is reduced would have no shape"));
+    let inputs = arrays.select(&spliced);
+    // A reduction takes its index space from its inputs.
+    if broadcast_shape(&inputs).as_ref() != Some(&reader.space) {
+        return Err(Some("no input of the fused kernel would have the reduced shape"));
     }
     let kernel =
         Kernel::Reduce(Reduce { program: Arc::new(spliced.program), params: spliced.params, ..reduce.clone() });
     Ok(Launch { kernel, inputs, outputs: b.outputs.clone(), parts: fused_parts(a, b) })
 }
 
-/// A map on the way out of a reduction.
-fn finish(
+/// Fuses a map on the result of a reduction into the reduction.
+fn fuse_finish(
     reduce: &Reduce,
     a: &Launch,
-    maker: &Side,
+    maker: &FusionSide,
     b: &Launch,
-    reader: &Side,
+    reader: &FusionSide,
     stored: &[bool],
-) -> Result<Launch, Apart> {
+) -> Result<Launch, FusionRefusal> {
     let (program, params) = map_of(b)?;
     if stored.contains(&true) || reader.outputs.len() != 1 {
         return Err(None);
@@ -428,18 +460,18 @@ fn finish(
     Ok(Launch { kernel, inputs: a.inputs.clone(), outputs: reader.outputs.clone(), parts: fused_parts(a, b) })
 }
 
-/// A map as a matrix product's epilogue.
-fn epilogue(
+/// Fuses a map on the result of a matrix product into its epilogue.
+fn fuse_epilogue(
     product: &MatMul,
     a: &Launch,
-    maker: &Side,
+    maker: &FusionSide,
     b: &Launch,
-    reader: &Side,
+    reader: &FusionSide,
     stored: &[bool],
-) -> Result<Launch, Apart> {
+) -> Result<Launch, FusionRefusal> {
     let (program, params) = map_of(b)?;
-    // Array 0 is the product; the others follow.
-    let (mut splice, mut arrays) = (Splice::new(false), Arrays::default());
+    // Array 0 stands for the product; the other arrays follow.
+    let (mut splice, mut arrays) = (Splice::new(false), FusedArrays::default());
     let (dtype, space) = (a.inputs[0].dtype, &maker.space);
     let own = Operand { slot: usize::MAX, layout: Layout::contiguous(space.clone()), dtype };
     arrays.number(&own);
@@ -457,9 +489,9 @@ fn epilogue(
     let (outputs, values) = outputs(maker, &made, stored, reader, read);
     let spliced = splice.finish("fused", &values).map_err(Some)?;
     if spliced.arrays[1..].contains(&0) {
-        return Err(Some("the product is read in two types"));
+        return Err(Some("the product is read in two dtypes"));
     }
-    let inputs = a.inputs[..2].iter().cloned().chain(arrays.of(&spliced).into_iter().skip(1)).collect();
+    let inputs = a.inputs[..2].iter().cloned().chain(arrays.select(&spliced).into_iter().skip(1)).collect();
     let kernel = Kernel::MatMul(MatMul { epilogue: Some(Arc::new(spliced.program)), params: spliced.params });
     Ok(Launch { kernel, inputs, outputs, parts: fused_parts(a, b) })
 }

@@ -1,16 +1,16 @@
-//! A plan: kernels over numbered buffer slots, in the order in which they run.
+//! Plans: lists of kernels over numbered buffer slots, in the order in which they run.
 //!
-//! A recording gives a plan in its plainest form: every value that a kernel makes has a slot of its own. The
-//! [passes](PASSES) turn it into one that does the same, bit for bit, with fewer kernels and less memory. All of
-//! it is pure: a plan knows no device and no values.
+//! In a recorded plan every result of a kernel has a slot of its own. The [passes](PASSES) transform it into a plan
+//! that computes the same bits with fewer kernels and less memory. A plan is pure data: it refers to no device and
+//! holds no values.
 //!
-//! | file | what it does |
+//! | file | contents |
 //! | --- | --- |
-//! | `passes` | the list of passes, and which of them are wanted |
-//! | `order` | which launches must keep their order, and where one may go |
+//! | `passes` | the list of passes, and the selection of passes to run |
+//! | `order` | order dependencies between launches, and moving a launch |
 //! | `dead`, `constants`, `copies`, `fuse`, `early` | one pass each |
-//! | `arena` | lifetimes, and places in one piece of memory |
-//! | `print`, `svg` | a plan as text, and as a picture |
+//! | `arena` | buffer lifetimes, and offsets in one arena |
+//! | `print`, `svg` | the text and the picture of a plan |
 
 mod arena;
 mod constants;
@@ -40,108 +40,108 @@ pub type Slot = usize;
 /// One operand of a launch: a view into a slot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Operand {
-    /// Which buffer.
+    /// The buffer.
     pub slot: Slot,
-    /// How the elements lie in it.
+    /// The layout of the elements in the buffer.
     pub layout: Layout,
-    /// What they are.
+    /// The type of the elements.
     pub dtype: DType,
 }
 
 /// One kernel with its operands.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Launch {
-    /// What runs.
+    /// The kernel.
     pub kernel: Kernel,
-    /// What it reads.
+    /// The operands that it reads.
     pub inputs: Vec<Operand>,
-    /// What it writes (and, for in-place families, reads).
+    /// The operands that it writes; in-place families also read them.
     pub outputs: Vec<Operand>,
-    /// The names of the recorded kernels that it does the work of, if they were several.
+    /// The names of the recorded kernels that were fused into this one; empty if it is not fused.
     pub parts: Vec<&'static str>,
 }
 
-/// What a slot stands for.
+/// The owner of a slot's memory, and who writes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
-    /// Made by the plan, and seen by nobody else.
+    /// Written by the plan and not visible outside.
     #[default]
     Own,
-    /// Filled anew before every run; the plan may overwrite it.
+    /// Filled before every run; the plan may overwrite it.
     Input,
-    /// Memory that comes with every run, which only reads it.
+    /// Memory that the caller passes to every run; the plan only reads it.
     Given,
     /// Never written.
     Constant,
-    /// It exists outside of the plan, which reads it, or changes it for everybody to see.
+    /// A tensor that exists outside the plan; the plan may read and write it.
     State,
 }
 
-/// Kernels over slots.
+/// A list of kernels over slots.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// Bytes of every slot.
+    /// The size of every slot in bytes.
     pub slots: Vec<usize>,
-    /// What every slot stands for; those beyond the list are [`Role::Own`].
+    /// The role of every slot; slots beyond the list are [`Role::Own`].
     pub roles: Vec<Role>,
-    /// What runs once, before the first run: all that depends on constants alone.
+    /// The launches that run once before the first run: they depend on constants alone.
     pub setup: Vec<Launch>,
-    /// What runs, in order.
+    /// The launches of one run, in order.
     pub launches: Vec<Launch>,
-    /// What must be there at the end.
+    /// The operands that must hold their values at the end of a run.
     pub outputs: Vec<Operand>,
-    /// Names of slots, for those who read the plan.
+    /// Names of slots for the printed plan.
     pub names: BTreeMap<Slot, String>,
-    /// Where the plan's own buffers lie, if they have been laid out.
+    /// The offsets of the plan's own buffers, if the arena pass ran.
     pub arena: Option<Arena>,
-    /// What the passes did and did not do.
+    /// A report of what the passes changed.
     pub notes: Notes,
 }
 
-/// What became of a recording.
+/// A report of what the passes did to a recorded plan.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Notes {
-    /// Kernels of the recording.
+    /// The number of recorded kernels.
     pub recorded: usize,
-    /// Slots that need no memory any more, each with what made them needless.
+    /// Slots that need no memory any more, each with the reason.
     pub elided: Vec<(Slot, Elision)>,
-    /// Neighbours that were not made one kernel: what makes a value, what reads it, and the reason.
-    pub apart: Vec<(&'static str, &'static str, &'static str)>,
+    /// Kernels that were not fused: the producer, the consumer, and the reason.
+    pub unfused: Vec<(&'static str, &'static str, &'static str)>,
 }
 
-/// Why a slot needs no memory.
+/// The reason why a slot needs no memory.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Elision {
-    /// Nobody reads it.
+    /// The slot is never read.
     Dead,
-    /// Another slot is read or written in its stead.
+    /// Another slot is read or written instead.
     Same(Slot),
-    /// It never leaves the registers of a kernel with these parts.
+    /// The value stays in registers of a fused kernel with these parts.
     Fused(Vec<&'static str>),
 }
 
 impl fmt::Display for Elision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Elision::Dead => write!(f, "nobody reads it"),
-            Elision::Same(slot) => write!(f, "buffer {slot} is used in its stead"),
+            Elision::Dead => write!(f, "it is never read"),
+            Elision::Same(slot) => write!(f, "buffer {slot} is used instead"),
             Elision::Fused(parts) => write!(f, "{}", parts.join(" + ")),
         }
     }
 }
 
 impl Operand {
-    /// Shape and dtype.
+    /// Returns shape and dtype.
     pub fn meta(&self) -> Meta {
         Meta { shape: self.layout.shape().clone(), dtype: self.dtype }
     }
 
-    /// Bytes of its elements, each counted once an index.
+    /// Returns the bytes of all elements; broadcast elements count once for each index.
     pub fn bytes(&self) -> usize {
         self.layout.shape().size() * self.dtype.size()
     }
 
-    /// True if both may mean the same bytes.
+    /// Returns true if both operands may refer to the same bytes.
     fn overlaps(&self, other: &Operand) -> bool {
         let range = |o: &Operand| {
             let extent = o.layout.extent();
@@ -154,30 +154,30 @@ impl Operand {
 }
 
 impl Launch {
-    /// A kernel as it was recorded.
+    /// Creates a launch of a recorded (unfused) kernel.
     pub fn new(kernel: Kernel, inputs: Vec<Operand>, outputs: Vec<Operand>) -> Launch {
         Launch { kernel, inputs, outputs, parts: Vec::new() }
     }
 
-    /// The names of the recorded kernels that it does the work of.
+    /// Returns the names of the recorded kernels that this launch computes.
     pub fn parts(&self) -> Vec<&'static str> {
         if self.parts.is_empty() { vec![self.kernel.name()] } else { self.parts.clone() }
     }
 
-    /// The number of arithmetic operations on values (see [`Kernel::flops`]).
+    /// Returns the number of arithmetic operations on values (see [`Kernel::flops`]).
     pub fn flops(&self) -> u64 {
         let metas = |operands: &[Operand]| operands.iter().map(Operand::meta).collect::<Vec<_>>();
         self.kernel.flops(&metas(&self.inputs), &metas(&self.outputs))
     }
 
-    /// Bytes read and written.
+    /// Returns the bytes read and written.
     pub fn bytes(&self) -> usize {
         let touched =
             |o: &Operand| if o.layout.is_broadcast() { o.layout.extent().len() * o.dtype.size() } else { o.bytes() };
         self.inputs.iter().chain(&self.outputs).map(touched).sum()
     }
 
-    /// Every operand.
+    /// Iterates over the inputs, then the outputs.
     fn operands(&self) -> impl Iterator<Item = &Operand> {
         self.inputs.iter().chain(&self.outputs)
     }
@@ -194,12 +194,13 @@ impl Launch {
         self.operands().any(|o| o.slot == slot)
     }
 
-    /// True if it also reads what it writes.
+    /// Returns true if the kernel also reads its outputs.
     fn updates(&self) -> bool {
         matches!(self.kernel, Kernel::Scatter(_) | Kernel::Random(_))
     }
 
-    /// True if input `index` is read element by element, at the place that is then written: an output may be the same view.
+    /// Returns true if each element of input `index` is read just before the same element of the output is written, so
+    /// that an output may be the same view.
     fn is_elementwise(&self, index: usize) -> bool {
         match self.kernel {
             Kernel::Map(_) | Kernel::Row(_) => true,
@@ -208,8 +209,8 @@ impl Launch {
         }
     }
 
-    /// True if no output lies over an input or another output, unless it is the very view of an input that is
-    /// read element by element.
+    /// Returns true if no output overlaps an input or another output. An output may be the same view as an elementwise
+    /// input.
     fn is_sound(&self) -> bool {
         let apart = |i: usize, out: &Operand| self.outputs[i + 1..].iter().all(|o| !o.overlaps(out));
         let same = |a: &Operand, b: &Operand| a.layout == b.layout && a.dtype == b.dtype;
@@ -222,12 +223,12 @@ impl Launch {
 }
 
 impl Plan {
-    /// What `slot` stands for.
+    /// Returns the role of `slot`.
     pub fn role(&self, slot: Slot) -> Role {
         self.roles.get(slot).copied().unwrap_or_default()
     }
 
-    /// Lets every launch and output work on slot `to` instead of `from`, whose `bytes` are copied there first.
+    /// Replaces slot `from` by `to` in all launches and outputs, and inserts a copy of its `bytes` at the start.
     pub fn copy_first(&mut self, from: Slot, to: Slot, bytes: usize) {
         let operands = self.launches.iter_mut().flat_map(Launch::operands_mut).chain(&mut self.outputs);
         operands.filter(|o| o.slot == from).for_each(|o| o.slot = to);
@@ -235,27 +236,27 @@ impl Plan {
         self.launches.insert(0, Launch::new(Kernel::Copy, vec![whole(from)], vec![whole(to)]));
     }
 
-    /// The number of arithmetic operations of one run.
+    /// Returns the number of arithmetic operations of one run.
     pub fn flops(&self) -> u64 {
         self.launches.iter().map(Launch::flops).sum()
     }
 
-    /// Bytes that the kernels of one run read and write.
+    /// Returns the bytes that the kernels of one run read and write.
     pub fn traffic(&self) -> usize {
         self.launches.iter().map(Launch::bytes).sum()
     }
 
-    /// True if `slot`'s value must be there at the end: it is an output, or seen from outside.
+    /// Returns true if the final value of `slot` is needed: it is an output, or visible outside the plan.
     fn is_wanted(&self, slot: Slot) -> bool {
         self.role(slot) == Role::State || self.outputs.iter().any(|o| o.slot == slot)
     }
 
-    /// The launches that touch `slot`.
+    /// Iterates over the launches that touch `slot`.
     fn users(&self, slot: Slot) -> impl DoubleEndedIterator<Item = usize> {
         (0..self.launches.len()).filter(move |&k| self.launches[k].touches(slot))
     }
 
-    /// Takes note of slots that were touched by `before` and are touched no more.
+    /// Records the slots of `before` that no launch touches any more.
     fn elide(&mut self, before: impl IntoIterator<Item = Slot>, why: &Elision) {
         for slot in before {
             let known = self.notes.elided.iter().any(|(s, _)| *s == slot);
@@ -265,7 +266,7 @@ impl Plan {
         }
     }
 
-    /// The first place where two plans differ, in words; `None` if they do the same.
+    /// Describes the first difference between two plans; `None` if they do the same.
     pub fn difference(&self, other: &Plan) -> Option<String> {
         for (i, (a, b)) in self.launches.iter().zip(&other.launches).enumerate() {
             if a != b {
@@ -281,6 +282,6 @@ impl Plan {
         if a != b {
             return Some(format!("{b} kernels instead of {a}"));
         }
-        (self.slots != other.slots).then(|| "buffers of other sizes".to_string())
+        (self.slots != other.slots).then(|| "buffers have other sizes".to_string())
     }
 }

@@ -1,38 +1,38 @@
-//! Which launches must keep their order, and how one may be moved to another.
+//! Order dependencies between launches, and moving one launch next to another.
 
 use super::Launch;
 
-/// True if the two must keep their order: one writes what the other reads or writes.
-pub(super) fn conflict(a: &Launch, b: &Launch) -> bool {
+/// Returns true if `a` and `b` must keep their order: one writes a slot that the other reads or writes.
+pub(super) fn have_conflict(a: &Launch, b: &Launch) -> bool {
     a.outputs.iter().any(|o| b.touches(o.slot)) || b.outputs.iter().any(|o| a.touches(o.slot))
 }
 
-/// How launches `i` and `j`, `i < j`, come to stand side by side.
+/// A reordering that makes launches `i` and `j`, `i < j`, adjacent.
 pub(super) struct Interleaving {
-    /// What stands between them and must run after the first.
+    /// The launches between them that must run after `i`.
     pub(super) after: Vec<usize>,
-    /// What stands between them and must run before the second.
+    /// The launches between them that must run before `j`.
     pub(super) before: Vec<usize>,
 }
 
 impl Interleaving {
-    /// `None` if something between them must run after `i` and before `j`.
-    pub(super) fn of(launches: &[Launch], i: usize, j: usize) -> Option<Interleaving> {
+    /// Returns the reordering; `None` if a launch between them must run after `i` and before `j`.
+    pub(super) fn between(launches: &[Launch], i: usize, j: usize) -> Option<Interleaving> {
         let mut after = Vec::new();
         for k in i + 1..j {
-            if conflict(&launches[i], &launches[k])
-                || after.iter().any(|&a: &usize| conflict(&launches[a], &launches[k]))
+            if have_conflict(&launches[i], &launches[k])
+                || after.iter().any(|&a: &usize| have_conflict(&launches[a], &launches[k]))
             {
                 after.push(k);
             }
         }
-        if after.iter().any(|&k| conflict(&launches[k], &launches[j])) {
+        if after.iter().any(|&k| have_conflict(&launches[k], &launches[j])) {
             return None;
         }
         let mut before = Vec::new();
         for k in (i + 1..j).rev() {
-            if conflict(&launches[k], &launches[j])
-                || before.iter().any(|&b: &usize| conflict(&launches[k], &launches[b]))
+            if have_conflict(&launches[k], &launches[j])
+                || before.iter().any(|&b: &usize| have_conflict(&launches[k], &launches[b]))
             {
                 before.push(k);
             }
@@ -42,19 +42,19 @@ impl Interleaving {
     }
 }
 
-/// Puts `merged` in the place of launches `i` and `j`: where `j` stands, with what must run `after` behind it;
-/// or, `up`, where `i` stands, with what must run `before` in front of it. Gives its place.
-pub(super) fn replace(
+/// Replaces launches `i` and `j` by `merged` and returns its position. `merged` takes the position of `j`, followed by
+/// the launches `after`; with `up` it takes the position of `i`, preceded by the launches `before`.
+pub(super) fn replace_pair(
     launches: &mut Vec<Launch>,
     i: usize,
     j: usize,
     merged: Launch,
-    meeting: &Interleaving,
+    interleaving: &Interleaving,
     up: bool,
 ) -> usize {
-    let (moved, lead) = if up { (&meeting.before, true) } else { (&meeting.after, false) };
+    let (moved, lead) = if up { (&interleaving.before, true) } else { (&interleaving.after, false) };
     let mut window: Vec<Option<Launch>> = launches.drain(i..=j).map(Some).collect();
-    let mut take = |k: &usize| window[k - i].take().expect("each is moved once");
+    let mut take = |k: &usize| window[k - i].take().expect("each launch is moved once");
     let moved: Vec<Launch> = moved.iter().map(&mut take).collect();
     let last = j - i;
     let rest: Vec<Launch> =

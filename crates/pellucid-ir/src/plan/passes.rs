@@ -1,32 +1,36 @@
-//! The passes, in the order in which they run, and which of them are wanted.
+//! The list of passes, in the order in which they run, and the selection of passes to run.
 
 use super::{Plan, arena, constants, copies, dead, early, fuse};
 use crate::error::{Error, Result};
 
-/// One pass: a pure function from a plan to one that computes the same bits.
+/// One pass: a pure function from a plan to a plan that computes the same bits.
 pub struct Pass {
-    /// Its name, by which it is switched off.
+    /// The name, for [`Passes::with`] and [`Passes::without`].
     pub name: &'static str,
-    /// What it does.
-    pub what: &'static str,
+    /// A description in one sentence.
+    pub description: &'static str,
     run: fn(Plan) -> Plan,
 }
 
-/// All passes, in their order.
+/// All passes, in the order in which they run.
 pub const PASSES: [Pass; 6] = [
-    Pass { name: "copies", what: "values are read where they lie, and made where they shall lie", run: copies::remove },
-    Pass { name: "dead", what: "what nobody reads is not computed", run: dead::remove },
-    Pass { name: "constants", what: "what depends on constants alone is computed once", run: constants::fold },
-    Pass { name: "fuse", what: "neighbours become one kernel", run: fuse::fuse },
-    Pass { name: "early", what: "what frees memory runs as soon as it can", run: early::hoist },
+    Pass { name: "copies", description: "removes copies between layouts", run: copies::remove },
+    Pass { name: "dead", description: "removes unused launches and outputs", run: dead::remove },
+    Pass {
+        name: "constants",
+        description: "computes values that depend on constants alone once",
+        run: constants::fold,
+    },
+    Pass { name: "fuse", description: "fuses a kernel with the kernel that reads its result", run: fuse::fuse },
+    Pass { name: "early", description: "runs launches that free memory as early as possible", run: early::hoist },
     Pass {
         name: "arena",
-        what: "all own buffers lie in one piece of memory, as many as can in the same place",
-        run: arena::lay_out,
+        description: "assigns all own buffers to one allocation and shares memory between them",
+        run: arena::assign_offsets,
     },
 ];
 
-/// Which passes run.
+/// A set of passes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Passes(u32);
 
@@ -37,28 +41,28 @@ impl Default for Passes {
 }
 
 impl Passes {
-    /// All of them.
+    /// Returns the set of all passes.
     pub fn all() -> Passes {
         Passes((1 << PASSES.len()) - 1)
     }
 
-    /// None: the plan stays as it was recorded.
+    /// Returns the empty set: the plan stays as it was recorded.
     pub fn none() -> Passes {
         Passes(0)
     }
 
-    /// These without the one of this name.
+    /// Returns the set without the pass called `name`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if there is none of this name.
+    /// [`Error::InvalidArgument`] if no pass has this name.
     pub fn without(self, name: &str) -> Result<Passes> {
         Ok(Passes(self.0 & !Passes::bit(name)?))
     }
 
-    /// These and the one of this name.
+    /// Returns the set with the pass called `name`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if there is none of this name.
+    /// [`Error::InvalidArgument`] if no pass has this name.
     pub fn with(self, name: &str) -> Result<Passes> {
         Ok(Passes(self.0 | Passes::bit(name)?))
     }
@@ -68,12 +72,12 @@ impl Passes {
         let place = PASSES.iter().position(|p| p.name == name);
         place
             .map(|k| 1 << k)
-            .ok_or_else(|| Error::invalid("passes", format!("no pass is called `{name}`; there are {}", names())))
+            .ok_or_else(|| Error::invalid("passes", format!("no pass is called `{name}`; the passes are {}", names())))
     }
 }
 
 impl Plan {
-    /// The plan after these passes.
+    /// Returns the plan after `passes`.
     #[must_use]
     pub fn after(mut self, passes: Passes) -> Plan {
         self.notes.recorded = self.launches.len();

@@ -1,4 +1,4 @@
-//! A plan as text.
+//! The text of a plan.
 
 use super::{Elision, Launch, Operand, Plan, Role};
 use crate::kernel::Kernel;
@@ -8,10 +8,10 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "plan: {} kernels", self.launches.len())?;
         if self.notes.recorded > self.launches.len() {
-            write!(f, " for {} that were recorded", self.notes.recorded)?;
+            write!(f, " of {} recorded", self.notes.recorded)?;
         }
         if !self.setup.is_empty() {
-            write!(f, ", {} more once", self.setup.len())?;
+            write!(f, ", {} kernels before the first run", self.setup.len())?;
         }
         writeln!(f, "; {} FLOPs, {} read and written", count(self.flops()), bytes(self.traffic()))?;
         let mut held: Vec<usize> =
@@ -21,13 +21,13 @@ impl fmt::Display for Plan {
         let size = |role| held.iter().filter(|&&s| self.role(s) == role).map(|&s| self.slots[s]).sum::<usize>();
         let many = |role| held.iter().filter(|&&s| self.role(s) == role).count();
         if many(Role::State) > 0 {
-            writeln!(f, "state: {} tensors outside, {}", many(Role::State), bytes(size(Role::State)))?;
+            writeln!(f, "state: {} external tensors, {}", many(Role::State), bytes(size(Role::State)))?;
         }
         match &self.arena {
             Some(arena) => {
-                let (all, apart) = (bytes(arena.bytes), bytes(arena.apart));
+                let (all, unshared) = (bytes(arena.bytes), bytes(arena.unshared_bytes));
                 let many = arena.places.len();
-                writeln!(f, "arena: {many} buffers in {all} ({apart} side by side); @n begins at its byte n")?;
+                writeln!(f, "arena: {many} buffers in {all} ({unshared} unshared); @n starts at byte n")?;
             }
             None => writeln!(
                 f,
@@ -44,17 +44,17 @@ impl fmt::Display for Plan {
         }
         let dead = self.notes.elided.iter().filter(|(_, why)| *why == Elision::Dead).count();
         if dead > 0 {
-            writeln!(f, "{dead} values are not computed: nobody reads them")?;
+            writeln!(f, "{dead} values are not computed: they are never read")?;
         }
-        for (maker, reader, why) in &self.notes.apart {
-            writeln!(f, "not one kernel: {maker} and {reader}, since {why}")?;
+        for (maker, reader, why) in &self.notes.unfused {
+            writeln!(f, "not fused: {maker} and {reader}: {why}")?;
         }
         Ok(())
     }
 }
 
 impl Plan {
-    /// One launch: what it makes, of what, and how much work that is.
+    /// Formats one launch: outputs, family, inputs, and its FLOPs or bytes.
     fn line(&self, launch: &Launch) -> String {
         let list = |operands: &[Operand]| operands.iter().map(|o| self.name(o)).collect::<Vec<_>>().join(", ");
         let family = launch.kernel.family();
@@ -73,7 +73,7 @@ impl Plan {
         format!("{outputs} = {family}{parts}({inputs}){work}")
     }
 
-    /// An operand: where it lies, its dtype and its shape.
+    /// Formats an operand: its slot or arena offset, dtype and shape.
     fn name(&self, operand: &Operand) -> String {
         let at = match (&self.arena, self.role(operand.slot)) {
             _ if self.names.contains_key(&operand.slot) => self.names[&operand.slot].clone(),
@@ -90,7 +90,7 @@ impl Plan {
     }
 }
 
-/// A size in bytes, in the unit in which it has at most four digits before the point.
+/// Formats a size in bytes with a unit that leaves at most four digits before the point.
 pub(super) fn bytes(n: usize) -> String {
     match n {
         0..10_000 => format!("{n} B"),
@@ -99,7 +99,7 @@ pub(super) fn bytes(n: usize) -> String {
     }
 }
 
-/// A count, with a prefix.
+/// Formats a count with a decimal prefix.
 fn count(n: u64) -> String {
     match n {
         0..10_000 => n.to_string(),

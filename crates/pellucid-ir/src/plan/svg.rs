@@ -1,19 +1,21 @@
-//! A plan as a picture: time to the right, one column a launch; memory upwards, one rectangle a buffer of the arena.
+//! A picture of a plan: launches along the x axis, arena memory along the y axis, one rectangle for each buffer.
 
 use super::print::bytes;
 use super::{Place, Plan};
 use std::fmt::Write;
 
-/// Pixels of the picture's memory axis, and of one launch at most.
+/// The height of the memory axis in pixels.
 const HEIGHT: f64 = 480.0;
+/// The maximal width of one launch in pixels.
 const COLUMN: f64 = 18.0;
 const WIDTH: f64 = 1600.0;
 const MARGIN: f64 = 40.0;
 
 impl Plan {
-    /// The arena over time as SVG: each buffer is a rectangle from its first launch to its last, as high as it is large.
-    /// Every rectangle and every launch says what it is when the pointer rests on it. Without an arena the
-    /// buffers lie side by side.
+    /// Returns the arena over time as SVG.
+    ///
+    /// Each buffer is a rectangle from its first launch to its last, whose height is its size. Rectangles and launches
+    /// have tooltips. Without an arena the buffers are drawn without sharing memory.
     pub fn to_svg(&self) -> String {
         let (places, total) = self.places();
         let launches = self.launches.len().max(1);
@@ -60,7 +62,7 @@ impl Plan {
         svg
     }
 
-    /// Where the buffers lie, and how much memory that is.
+    /// Returns the offsets and lifetimes of the buffers, and the total size in bytes.
     fn places(&self) -> (Vec<Place>, usize) {
         match &self.arena {
             Some(arena) => (arena.places.clone(), arena.bytes),

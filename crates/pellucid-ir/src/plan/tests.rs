@@ -1,4 +1,4 @@
-//! Every pass by itself, on plans written by hand.
+//! Tests of each pass on its own, on hand-written plans.
 
 use super::*;
 use crate::formula;
@@ -7,13 +7,13 @@ use crate::kernel::{AxisSet, Distribution, Map, MatMul, Params, Random, Reduce, 
 use crate::shape::Shape;
 use std::sync::Arc;
 
-/// A plan under construction: slots are made as they are needed, all of `f32`.
+/// A builder of plans: every slot holds `f32` and is created on demand.
 #[derive(Default)]
-struct Write {
+struct PlanBuilder {
     plan: Plan,
 }
 
-impl Write {
+impl PlanBuilder {
     fn slot(&mut self, role: Role, shape: impl Into<Shape>) -> Operand {
         let layout = Layout::contiguous(shape.into());
         self.plan.slots.push(layout.shape().size() * 4);
@@ -26,7 +26,7 @@ impl Write {
         self.plan.launches.push(Launch::new(kernel, own(inputs), own(outputs)));
     }
 
-    /// `f` of the inputs, in a new buffer of the last input's shape.
+    /// Appends a map of `f` over the inputs into a new buffer of the broadcast shape.
     fn map(&mut self, f: &Formula, inputs: &[&Operand]) -> Operand {
         let shape = inputs.iter().fold(Shape::scalar(), |s, o| s.broadcast(o.layout.shape()).unwrap());
         let out = self.slot(Role::Own, shape);
@@ -89,17 +89,17 @@ fn passes_are_chosen_by_name() {
 }
 
 #[test]
-fn what_nobody_reads_is_not_computed() {
-    let mut w = Write::default();
+fn dead_removes_unused_launches_and_outputs() {
+    let mut w = PlanBuilder::default();
     let (x, state) = (w.slot(Role::Input, [4]), w.slot(Role::State, [4]));
     let y = w.map(exp(), &[&x]);
     let unread = w.map(exp(), &[&y]);
     w.map(exp(), &[&unread]);
     w.launch(map(add()), &[&state, &y], &[&state]);
-    // A generator moves on, whoever reads its numbers.
+    // A generator advances even if its numbers are unused.
     let (generator, numbers) = (w.slot(Role::State, [2]), w.slot(Role::Own, [4]));
     w.launch(Kernel::Random(Random { distribution: Distribution::Uniform }), &[], &[&generator, &numbers]);
-    // Of two results one is read.
+    // A map with two outputs, one of which is read.
     let [both, other] = [(); 2].map(|()| w.slot(Role::Own, [4]));
     let two = Formula::new("two", &[crate::formula::Input::NUMBER], 0, |x, _| vec![x[0].exp(), x[0].sin()]);
     w.launch(map(&two), &[&x], &[&both, &other]);
@@ -108,33 +108,33 @@ fn what_nobody_reads_is_not_computed() {
     assert_eq!(families(&plan), ["map", "map", "random", "map"]);
     assert_eq!(plan.launches[3].outputs, [other]);
     let Kernel::Map(kernel) = &plan.launches[3].kernel else { unreachable!() };
-    assert_eq!((kernel.program.outputs.len(), kernel.program.steps.len()), (1, 1), "exp is left out");
+    assert_eq!((kernel.program.outputs.len(), kernel.program.steps.len()), (1, 1), "exp is removed");
     let dead: Vec<Slot> = plan.notes.elided.iter().map(|(slot, _)| *slot).collect();
     assert!(dead.contains(&unread.slot) && dead.contains(&both.slot) && !dead.contains(&y.slot));
 }
 
 #[test]
-fn what_depends_on_constants_alone_is_computed_once() {
-    let mut w = Write::default();
+fn constants_moves_constant_launches_to_the_setup() {
+    let mut w = PlanBuilder::default();
     let (x, c) = (w.slot(Role::Input, [4]), w.slot(Role::Constant, [4]));
     let table = w.map(exp(), &[&c]);
     let table = w.map(exp(), &[&table]);
     let y = w.map(add(), &[&x, &table]);
-    // Constant at first, and written again.
+    // A constant value that is overwritten later.
     let mixed = w.map(exp(), &[&c]);
     w.launch(map(add()), &[&mixed, &x], &[&mixed]);
     w.plan.outputs = vec![y, mixed];
     let plan = w.after(&["constants"]);
     assert_eq!((plan.setup.len(), plan.launches.len()), (2, 3));
-    // What the setup makes lives for ever.
+    // Results of the setup are live in all launches.
     let plan = plan.after(Passes::none().with("arena").unwrap());
     let place = plan.arena.as_ref().unwrap().place(table.slot).unwrap();
     assert_eq!((place.first, place.last), (0, 3));
 }
 
 #[test]
-fn a_constant_that_is_written_again_is_read_as_it_was_in_between() {
-    let mut w = Write::default();
+fn constants_keeps_a_value_that_is_written_again() {
+    let mut w = PlanBuilder::default();
     let (x, c) = (w.slot(Role::Input, [4]), w.slot(Role::Constant, [4]));
     let value = w.map(exp(), &[&c]);
     let before = w.map(add(), &[&x, &value]);
@@ -146,8 +146,8 @@ fn a_constant_that_is_written_again_is_read_as_it_was_in_between() {
 }
 
 #[test]
-fn a_copy_to_a_place_is_made_there() {
-    let mut w = Write::default();
+fn copies_lets_the_producer_write_to_the_destination() {
+    let mut w = PlanBuilder::default();
     let (x, grad) = (w.slot(Role::Input, [4]), w.slot(Role::State, [4]));
     let y = w.map(exp(), &[&x]);
     let z = w.map(exp(), &[&y]);
@@ -159,11 +159,12 @@ fn a_copy_to_a_place_is_made_there() {
     assert_eq!(plan.notes.elided, [(y.slot, Elision::Same(grad.slot))]);
 }
 
-/// A gradient that several kernels make, each its part, is made where it shall lie, unless one of them comes after the copy.
+/// The copy of a gradient whose parts are written by several kernels is removed, unless one of them runs after the
+/// copy.
 #[test]
-fn a_copy_of_what_several_kernels_make() {
+fn copies_removes_the_copy_of_a_value_that_several_kernels_write() {
     let write = |late: bool| {
-        let mut w = Write::default();
+        let mut w = PlanBuilder::default();
         let (x, grad) = (w.slot(Role::Input, [4]), w.slot(Role::State, [8]));
         let whole = w.slot(Role::Own, [8]);
         let part = |offset| Operand { layout: Layout::contiguous_from([4].into(), offset), ..whole.clone() };
@@ -186,16 +187,16 @@ fn a_copy_of_what_several_kernels_make() {
 }
 
 #[test]
-fn a_copy_stays_where_its_place_is_read_before() {
-    let mut w = Write::default();
+fn copies_keeps_a_copy_whose_destination_is_read_before() {
+    let mut w = PlanBuilder::default();
     let (x, state) = (w.slot(Role::Input, [4]), w.slot(Role::State, [4]));
     let y = w.map(exp(), &[&x]);
     let old = w.map(exp(), &[&state]);
     w.launch(Kernel::Copy, &[&y], &[&state]);
     w.plan.outputs.push(old);
     assert_eq!(w.after(&["copies"]).launches.len(), 3);
-    // An output that shares the place of what others read would be seen to change.
-    let mut w = Write::default();
+    // The source of the copy is also an output of the plan.
+    let mut w = PlanBuilder::default();
     let (x, state) = (w.slot(Role::Input, [4]), w.slot(Role::State, [4]));
     let y = w.map(exp(), &[&x]);
     w.launch(Kernel::Copy, &[&y], &[&state]);
@@ -204,21 +205,21 @@ fn a_copy_stays_where_its_place_is_read_before() {
 }
 
 #[test]
-fn matrix_products_read_through_a_transposition() {
-    let mut w = Write::default();
+fn copies_lets_matrix_products_read_a_transposed_view() {
+    let mut w = PlanBuilder::default();
     let (x, y) = (w.slot(Role::Input, [8, 4]), w.slot(Role::Input, [8, 6]));
-    let turned = Operand { layout: x.layout.permute(&[1, 0]), ..x.clone() };
-    let dense = w.copy(&turned);
+    let transposed = Operand { layout: x.layout.permute(&[1, 0]), ..x.clone() };
+    let dense = w.copy(&transposed);
     let z = w.matmul(&dense, &y);
     w.plan.outputs.push(z);
     let plan = w.after(&["copies"]);
     assert_eq!(families(&plan), ["matmul"]);
-    assert_eq!(plan.launches[0].inputs[0], turned);
+    assert_eq!(plan.launches[0].inputs[0], transposed);
 }
 
 #[test]
-fn a_chain_of_maps_is_one_kernel_and_stores_what_others_read() {
-    let mut w = Write::default();
+fn fuse_stores_values_of_a_map_chain_that_others_read() {
+    let mut w = PlanBuilder::default();
     let (x, b) = (w.slot(Role::Input, [3, 4]), w.slot(Role::State, [4]));
     let y = w.map(add(), &[&x, &b]);
     let z = w.map(exp(), &[&y]);
@@ -231,8 +232,8 @@ fn a_chain_of_maps_is_one_kernel_and_stores_what_others_read() {
 }
 
 #[test]
-fn maps_join_rows_reductions_and_products() {
-    let mut w = Write::default();
+fn fuse_merges_maps_into_rows_reductions_and_products() {
+    let mut w = PlanBuilder::default();
     let (x, weight, bias) = (w.slot(Role::Input, [3, 4]), w.slot(Role::State, [4, 5]), w.slot(Role::State, [5]));
     let y = w.matmul(&x, &weight);
     let y = w.map(add(), &[&y, &bias]);
@@ -241,7 +242,7 @@ fn maps_join_rows_reductions_and_products() {
         let e = (x - x.row_max()).exp();
         e / e.row_sum()
     });
-    // The product's epilogue ends at the rows, which begin with a map of their own.
+    // The epilogue of the product ends before the row kernel.
     let soft = w.slot(Role::Own, [3, 5]);
     let row = Kernel::Row(Row { axes: AxisSet::from_iter([1]), program: program(softmax), params: Params::new() });
     w.launch(row, &[&y], &[&soft]);
@@ -261,8 +262,8 @@ fn maps_join_rows_reductions_and_products() {
 }
 
 #[test]
-fn shapes_that_mean_the_same_order_are_no_hindrance() {
-    let mut w = Write::default();
+fn fuse_reshapes_index_spaces_of_equal_order() {
+    let mut w = PlanBuilder::default();
     let (x, bias) = (w.slot(Role::Input, [6, 4]), w.slot(Role::State, [4]));
     let y = w.map(add(), &[&x, &bias]);
     let seen = Operand { layout: Layout::contiguous([2, 3, 4].into()), ..y };
@@ -274,29 +275,29 @@ fn shapes_that_mean_the_same_order_are_no_hindrance() {
 }
 
 #[test]
-fn an_update_joins_the_product_that_makes_its_gradient_where_that_stands() {
-    let mut w = Write::default();
+fn fuse_makes_an_update_the_epilogue_of_its_gradient_product() {
+    let mut w = PlanBuilder::default();
     let [x, g, weight] = [(Role::Input, [2048, 3]), (Role::Input, [3, 1024]), (Role::State, [2048, 1024])]
         .map(|(role, shape)| w.slot(role, shape));
     let inner = w.map(exp(), &[&g]);
     let grad = w.matmul(&x, &inner);
     // The weight is read between its gradient and its update.
-    let turned = Operand { layout: weight.layout.permute(&[1, 0]), ..weight.clone() };
-    let back = w.matmul(&inner, &turned);
+    let transposed = Operand { layout: weight.layout.permute(&[1, 0]), ..weight.clone() };
+    let back = w.matmul(&inner, &transposed);
     let back = w.map(exp(), &[&back]);
     w.launch(map(formula!(|p, g| p - g * 0.1)), &[&weight, &grad], &[&weight]);
     w.plan.outputs.push(back);
     let plan = w.after(&["fuse"]);
     assert_eq!(families(&plan), ["map", "matmul", "matmul"], "{plan}");
     let update = plan.launches.iter().position(|l| l.writes(weight.slot)).unwrap();
-    let read = plan.launches.iter().position(|l| l.inputs.contains(&turned)).unwrap();
+    let read = plan.launches.iter().position(|l| l.inputs.contains(&transposed)).unwrap();
     assert!(read < update, "the old weight is read first\n{plan}");
     assert!(plan.notes.elided.iter().any(|(slot, _)| *slot == grad.slot));
 }
 
 #[test]
-fn what_must_run_in_between_keeps_two_apart() {
-    let mut w = Write::default();
+fn fuse_respects_a_dependency_in_between() {
+    let mut w = PlanBuilder::default();
     let x = w.slot(Role::Input, [4]);
     let y = w.map(exp(), &[&x]);
     let total = w.slot(Role::Own, [1]);
@@ -305,12 +306,12 @@ fn what_must_run_in_between_keeps_two_apart() {
     w.plan.outputs.push(z);
     let plan = w.after(&["fuse"]);
     assert_eq!(plan.launches.len(), 3);
-    assert!(plan.to_string().contains("not one kernel"), "{plan}");
+    assert!(plan.to_string().contains("not fused"), "{plan}");
 }
 
 #[test]
-fn writes_keep_their_order() {
-    let mut w = Write::default();
+fn fuse_and_early_keep_the_order_of_writes() {
+    let mut w = PlanBuilder::default();
     let (x, state) = (w.slot(Role::Input, [4]), w.slot(Role::State, [4]));
     let y = w.map(add(), &[&x, &state]);
     w.launch(map(exp()), &[&x], &[&state]);
@@ -319,19 +320,19 @@ fn writes_keep_their_order() {
     let plan = w.after(&["fuse", "early"]);
     // One kernel may read the old state and write the new one, element by element.
     assert_eq!(plan.launches.len(), 1, "{plan}");
-    let mut w = Write::default();
+    let mut w = PlanBuilder::default();
     let (x, state) = (w.slot(Role::Input, [4, 4]), w.slot(Role::State, [4, 4]));
-    let turned = Operand { layout: state.layout.permute(&[1, 0]), ..state.clone() };
-    let y = w.matmul(&x, &turned);
+    let transposed = Operand { layout: state.layout.permute(&[1, 0]), ..state.clone() };
+    let y = w.matmul(&x, &transposed);
     w.launch(map(add()), &[&y, &state], &[&state]);
     w.plan.outputs.push(y);
     let plan = w.after(&["fuse"]);
-    assert_eq!(plan.launches.len(), 2, "a product writes nothing that it reads\n{plan}");
+    assert_eq!(plan.launches.len(), 2, "a product must not overwrite its inputs\n{plan}");
 }
 
 #[test]
-fn fills_are_made_anew_for_everybody() {
-    let mut w = Write::default();
+fn fuse_recomputes_a_fill_for_each_reader() {
+    let mut w = PlanBuilder::default();
     let x = w.slot(Role::Input, [4]);
     let ones = w.slot(Role::Own, [4]);
     w.launch(map(&Formula::new("fill", &[], 1, |_, p| vec![p[0]])), &[], &[&ones]);
@@ -343,8 +344,8 @@ fn fills_are_made_anew_for_everybody() {
 }
 
 #[test]
-fn buffers_share_places_only_when_they_do_not_meet() {
-    let mut w = Write::default();
+fn arena_shares_memory_only_between_disjoint_lifetimes() {
+    let mut w = PlanBuilder::default();
     let x = w.slot(Role::Input, [64, 64]);
     let mut values = vec![w.matmul(&x, &x)];
     for k in 0..6 {
@@ -359,14 +360,14 @@ fn buffers_share_places_only_when_they_do_not_meet() {
     let before = w.plan.clone();
     let plan = w.after(&["arena"]);
     let arena = plan.arena.as_ref().unwrap();
-    assert!(arena.bytes < arena.apart);
+    assert!(arena.bytes < arena.unshared_bytes);
     assert_eq!(arena.bytes, plan.slots[arena.slot]);
     for (i, a) in arena.places.iter().enumerate() {
         assert!(a.offset.is_multiple_of(64) && a.offset + a.bytes <= arena.bytes);
         for b in &arena.places[i + 1..] {
             let apart = a.offset + a.bytes <= b.offset || b.offset + b.bytes <= a.offset;
             let (early, late) = if a.first < b.first { (a, b) } else { (b, a) };
-            // One is made in the place of the other, by a map.
+            // A map writes one buffer in place over the other.
             let handed =
                 early.last == late.first && families(&plan)[late.first] == "map" && early.offset == late.offset;
             assert!(apart || early.last < late.first || handed, "{a:?} {b:?}");
@@ -382,8 +383,8 @@ fn buffers_share_places_only_when_they_do_not_meet() {
 }
 
 #[test]
-fn updates_run_as_soon_as_their_gradients_are_there() {
-    let mut w = Write::default();
+fn early_runs_updates_directly_after_their_gradients() {
+    let mut w = PlanBuilder::default();
     let (x, p, q) = (w.slot(Role::Input, [4]), w.slot(Role::State, [4]), w.slot(Role::State, [4]));
     let first = w.map(exp(), &[&x]);
     let second = w.map(exp(), &[&first]);
@@ -395,19 +396,17 @@ fn updates_run_as_soon_as_their_gradients_are_there() {
 }
 
 #[test]
-fn a_plan_prints_and_draws_itself() {
-    let mut w = Write::default();
+fn display_and_svg_show_the_plan() {
+    let mut w = PlanBuilder::default();
     let (x, weight, bias) = (w.slot(Role::Input, [3, 4]), w.slot(Role::State, [4, 5]), w.slot(Role::State, [5]));
     let y = w.matmul(&x, &weight);
     let y = w.map(add(), &[&y, &bias]);
     w.plan.outputs.push(y);
     let plan = w.after(&["fuse", "arena"]);
     let text = plan.to_string();
-    for line in [
-        "plan: 1 kernels for 2 that were recorded; 135 FLOPs",
-        "state: 2 tensors outside, 100 B",
-        "arena: 2 buffers in 128 B",
-    ] {
+    for line in
+        ["plan: 1 kernels of 2 recorded; 135 FLOPs", "state: 2 external tensors, 100 B", "arena: 2 buffers in 128 B"]
+    {
         assert!(text.contains(line), "{line} in\n{text}");
     }
     assert!(text.contains("matmul matmul + formula(@64 f32[3, 4], state1 f32[4, 5], state2 f32[5])"), "{text}");

@@ -8,8 +8,8 @@ fn pairing(f: &Formula, x: &[Vec<f64>], params: &[f64], g: &[Vec<f64>], elements
     y.iter().zip(g).flat_map(|(y, g)| y.iter().zip(g)).map(|(y, g)| y * g).sum()
 }
 
-/// Compares the gradient of `f` at x with central differences, and goes on with the gradient, whose
-/// inputs count as independent of one another, until `order` is 0.
+/// Compares the gradient of `f` at x with central differences, then recurses into the gradient, whose
+/// inputs count as independent, until `order` is 0.
 fn check(f: &Formula, x: &[Vec<f64>], params: &[f64], elements: usize, order: usize) {
     let y = evaluate(f, x, params, elements);
     let weight = |j: usize, e: usize| 0.7 + 0.31 * j as f64 - 0.23 * e as f64;
@@ -50,12 +50,12 @@ fn check(f: &Formula, x: &[Vec<f64>], params: &[f64], elements: usize, order: us
 #[test]
 fn every_primitive_and_composition_up_to_order_three() {
     for c in cases() {
-        // Special functions have no derivative with respect to their parameter, which the differences would see.
+        // Special functions have no derivative with respect to their parameter, unlike the central differences.
         if let Some(op) = Binary::ALL.into_iter().find(|op| op.is_special() && op.name() == c.formula.name()) {
             let text = |x: &[Expr], n: &[Expr]| vec![Expr::binary(op, n[0], x[0]) + Expr::binary(op, 3, x[0])];
             check(&Formula::new(op.name(), &[Input::NUMBER], 1, text), &c.inputs[1..], &[2.0], 5, 3);
         } else {
-            // The gradient of the minimum compares x with the saved minimum: moving one of the two
+            // The gradient of the minimum compares x with the saved minimum: perturbing only one of them
             // breaks the tie.
             let order = if c.formula.name() == "row_min" { 1 } else { 3 };
             check(&c.formula, &c.inputs, &c.params, elements(&c.inputs), order);
@@ -85,7 +85,7 @@ fn absent_incoming_gradients_count_as_zero() {
 }
 
 #[test]
-fn only_what_the_wanted_inputs_need_is_read() {
+fn gradients_read_only_the_needed_values() {
     let f = formula!(|a, b| a / b);
     assert_eq!(f.gradient(Wanted(0x01)).reads, [Read::Input(1), Read::Gradient(0)]);
     assert_eq!(f.gradient(Wanted(0x10)).reads, [Read::Input(1), Read::Output(0), Read::Gradient(0)]);
@@ -101,7 +101,7 @@ fn only_what_the_wanted_inputs_need_is_read() {
 }
 
 #[test]
-fn the_gradient_knows_what_is_zero_and_what_passes() {
+fn gradients_report_zero_and_passed_results() {
     let f = formula!(|a, b, t: index, c: mask| c.select(a + b, a - b) + t.to_number());
     let gradient = f.gradient(Wanted::all(4));
     assert!(gradient.is_zero(2) && gradient.is_zero(3) && !gradient.is_zero(1));
@@ -114,7 +114,7 @@ fn the_gradient_knows_what_is_zero_and_what_passes() {
 }
 
 #[test]
-fn requests_beyond_the_common_ones_are_kept_too() {
+fn uncommon_requests_are_cached_too() {
     let f = formula!(|a, b, c, d| a * b + c * d);
     let all = f.gradient(Wanted::all(4));
     assert!(std::ptr::eq(all, f.gradient(Wanted::all(4))));

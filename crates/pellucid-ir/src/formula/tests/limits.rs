@@ -14,7 +14,7 @@ fn slopes(f: &Formula, points: &[(f64, f64)]) {
 }
 
 #[test]
-fn kinks_have_their_conventions() {
+fn derivatives_at_kinks_follow_the_conventions() {
     slopes(formula!(|x| x.relu()), &[(0.0, 0.0), (-0.0, 0.0), (1e4, 1.0), (-1e4, 0.0), (INF, 1.0), (-INF, 0.0)]);
     slopes(formula!(|x| x.abs()), &[(0.0, 0.0), (-1e4, -1.0), (1e4, 1.0), (-INF, -1.0)]);
     slopes(
@@ -56,8 +56,8 @@ fn powers_at_zero_have_finite_gradients() {
 }
 
 #[test]
-fn the_side_that_is_not_taken_does_not_matter() {
-    // ln of a negative number and its infinite slope at zero lie on the side not taken.
+fn the_unselected_operand_does_not_affect_gradients() {
+    // The unselected operand is ln of a negative number, or has an infinite slope at zero.
     let f = formula!(|x| x.gt(0).select(x.gt(0).select(x, 1).ln(), 0));
     slopes(f, &[(0.0, 0.0), (-1.0, 0.0), (2.0, 0.5)]);
     let f = formula!(|x| x.gt(0).select(x, 0.0));
@@ -81,13 +81,13 @@ fn nan_propagates_through_values() {
 }
 
 #[test]
-fn clamp_with_crossed_bounds_gives_the_upper_one() {
+fn clamp_with_crossed_bounds_returns_the_upper_one() {
     let f = formula!(|x| x.clamp(2.0, 1.0));
     assert_eq!(f.evaluate(&[&[0.0, 1.5, 5.0]], &[]), [[1.0, 1.0, 1.0]]);
 }
 
 #[test]
-fn activations_are_right_far_out() {
+fn activations_are_accurate_for_large_arguments() {
     let softplus = formula! { softplus(x) = x.relu() + (-x.abs()).exp().ln_1p(); d x = g * x.sigmoid(); };
     slopes(&softplus, &[(0.0, 0.5), (1e4, 1.0), (-1e4, 0.0), (INF, 1.0), (-INF, 0.0)]);
     let gelu = formula!(|x| 0.5 * x * (1.0 + (x * FRAC_1_SQRT_2).erf()));

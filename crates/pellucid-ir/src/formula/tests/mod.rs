@@ -9,7 +9,7 @@ mod structure;
 
 use super::*;
 
-/// A formula with a point at which it is smooth: a row of values for every input.
+/// A formula and a point at which it is smooth: a row of values for every input.
 pub(super) struct Case {
     formula: Formula,
     inputs: Vec<Vec<f64>>,
@@ -20,18 +20,18 @@ pub(super) fn case(formula: Formula, inputs: &[&[f64]], params: &[f64]) -> Case 
     Case { formula, inputs: inputs.iter().map(|x| x.to_vec()).collect(), params: params.to_vec() }
 }
 
-/// The outputs of a formula for a row of `elements`.
+/// Returns the outputs of a formula for a row of `elements` elements.
 pub(super) fn evaluate(f: &Formula, inputs: &[Vec<f64>], params: &[f64], elements: usize) -> Vec<Vec<f64>> {
     let inputs: Vec<&[f64]> = inputs.iter().map(|x| &x[..]).collect();
     f.evaluate_row(&inputs, params, elements)
 }
 
-/// The length of the rows of these values.
+/// Returns the length of the rows.
 pub(super) fn elements(values: &[Vec<f64>]) -> usize {
     values.iter().map(Vec::len).max().unwrap_or(1)
 }
 
-/// What a gradient reads, from the values of its formula.
+/// Returns the values that a gradient reads, from the inputs, outputs and incoming gradients of its formula.
 pub(super) fn read(gradient: &Gradient, x: &[Vec<f64>], y: &[Vec<f64>], g: &[Vec<f64>]) -> Vec<Vec<f64>> {
     let pick = |read: &Read| match *read {
         Read::Input(i) => x[i].clone(),
@@ -41,19 +41,19 @@ pub(super) fn read(gradient: &Gradient, x: &[Vec<f64>], y: &[Vec<f64>], g: &[Vec
     gradient.reads.iter().map(pick).collect()
 }
 
-/// The gradient of every number among the inputs at a point, from incoming gradients `g`.
+/// Returns the gradient of every number input at a point, from incoming gradients `g`.
 pub(super) fn gradient_at(f: &Formula, x: &[Vec<f64>], params: &[f64], g: &[Vec<f64>]) -> Vec<Vec<f64>> {
     let gradient = f.gradient(Wanted::all(f.inputs().len()));
     let y = evaluate(f, x, params, elements(x));
     evaluate(&gradient.formula, &read(gradient, x, &y, g), params, elements(x))
 }
 
-/// The derivative of a formula of one input at x.
+/// Returns the derivative of a formula of one input at x.
 pub(super) fn slope(f: &Formula, x: f64, params: &[f64]) -> f64 {
     gradient_at(f, &[vec![x]], params, &[vec![1.0]])[0][0]
 }
 
-/// The formulas that the tests of gradients and of programs go through.
+/// The formulas for the tests of gradients and programs.
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = primitives();
     cases.extend(compositions());

@@ -73,7 +73,7 @@ fn bits(values: &[Vec<f64>]) -> Vec<Vec<u64>> {
     values.iter().map(|v| v.iter().map(|x| x.to_bits()).collect()).collect()
 }
 
-/// Every program of `f` and of its gradients computes what the evaluator computes, bit by bit.
+/// Checks that the programs of `f` and of its gradients compute the same bits as the evaluator.
 fn check(f: &Formula, x: &[Vec<f64>], params: &[f64], elements: usize, order: usize) {
     let program = f.uniform_program(DType::F64).unwrap();
     assert_eq!(program.is_row(), f.is_row(), "{program}\n{f}");
@@ -87,14 +87,14 @@ fn check(f: &Formula, x: &[Vec<f64>], params: &[f64], elements: usize, order: us
 }
 
 #[test]
-fn programs_compute_what_formulas_say() {
+fn programs_equal_the_evaluator() {
     for c in cases() {
         check(&c.formula, &c.inputs, &c.params, elements(&c.inputs), 2);
     }
 }
 
 #[test]
-fn reductions_of_one_depth_end_one_pass() {
+fn reductions_of_equal_depth_share_a_pass() {
     let f = formula!(|x| (x - x.row_mean()) * x.square().row_sum() / x.row_max());
     let program = f.uniform_program(DType::F32).unwrap();
     let places: Vec<usize> =
@@ -119,7 +119,7 @@ fn links(program: &Program) -> usize {
 
 #[test]
 fn steps_run_depth_first() {
-    // Two chains of three steps, written in turn, and their product.
+    // Two chains of three steps, written alternately, and their product.
     let f = Formula::new("chains", &[Input::NUMBER; 2], 0, |x, _| {
         let (a, b) = (x[0].exp(), x[1].sin());
         let (a, b) = (-a, -b);
@@ -158,7 +158,7 @@ fn literals_and_parameters_are_uniforms_of_their_type() {
 }
 
 #[test]
-fn signatures_choose_storage_and_compute_apart() {
+fn signatures_set_storage_and_compute_types_separately() {
     let f = formula!(|a, b| (a * b, a.lt(b)));
     let signature = Signature::new([DType::I32, DType::BF16], DType::BF16).storing([DType::F64, DType::Bool]);
     let program = f.program(&signature).unwrap();
@@ -169,7 +169,7 @@ fn signatures_choose_storage_and_compute_apart() {
 }
 
 #[test]
-fn integers_and_truth_values_have_their_own_arithmetic() {
+fn integers_and_booleans_have_their_own_arithmetic() {
     for f in [
         formula!(|a, b| a.max(b) * a - b.abs() + a.floor_div(b) % 7),
         formula!(|a, b| a.mul_add(b, 1) + a.powi(3)),
@@ -190,7 +190,7 @@ fn integers_and_truth_values_have_their_own_arithmetic() {
 }
 
 #[test]
-fn what_a_dtype_lacks_is_a_typed_error() {
+fn an_unsupported_primitive_is_a_dtype_error() {
     let refused = |f: &Formula, dtype| match f.uniform_program(dtype) {
         Err(Error::DTypeMismatch { op, dtypes, help }) => {
             assert_eq!(op, f.name());
@@ -211,7 +211,7 @@ fn what_a_dtype_lacks_is_a_typed_error() {
     assert!(matches!(sine.program(&short), Err(Error::InvalidArgument { .. })));
 }
 
-/// A polynomial of this degree, with a coefficient of its own for every power.
+/// A polynomial with `terms` terms, each with a distinct coefficient.
 fn long(terms: usize) -> Formula {
     Formula::new("polynomial", &[Input::NUMBER], 0, |x, _| {
         vec![(0..terms).fold(x[0], |y, i| y * x[0] + (i as f64 + 0.5))]
@@ -226,7 +226,7 @@ fn a_program_has_more_uniforms_than_255() {
 
 #[test]
 fn too_many_instructions_are_refused() {
-    // One coefficient for all powers: only instructions are too many.
+    // All powers share one coefficient, so only the number of instructions is too large.
     let long =
         Formula::new("polynomial", &[Input::NUMBER], 0, |x, _| vec![(0..30_001).fold(x[0], |y, _| y * x[0] + 0.5)]);
     match long.uniform_program(DType::F32) {

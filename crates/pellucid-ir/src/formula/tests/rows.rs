@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// ln Σ exp(x), stable.
+/// ln Σ exp(x), numerically stable.
 fn logsumexp() -> Formula {
     formula!(
         logsumexp(x) = {
@@ -95,7 +95,7 @@ fn softmax_declared_and_symbolic_agree() {
 }
 
 #[test]
-fn outputs_are_per_row_where_their_values_are() {
+fn outputs_of_per_row_values_are_per_row() {
     let f = formula!(|x, m: per_row| (x - m, m * 2.0, x.row_max()));
     let per_row: Vec<bool> = f.outputs().iter().map(|o| o.per_row).collect();
     assert_eq!(per_row, [false, true, true]);
@@ -106,14 +106,14 @@ fn outputs_are_per_row_where_their_values_are() {
 }
 
 #[test]
-fn the_largest_share_the_gradient_of_the_maximum() {
+fn ties_of_a_row_maximum_share_the_gradient() {
     let f = formula!(|x| x.row_max());
     let g = gradient_at(f, &[vec![1.0, 7.0, 7.0, 2.0]], &[], &[vec![3.0]]);
     assert_eq!(g[0], [0.0, 1.5, 1.5, 0.0]);
 }
 
 #[test]
-fn the_sum_of_a_per_row_value_counts_the_row() {
+fn the_row_sum_of_a_per_row_value_multiplies_by_the_length() {
     let f = formula!(|x, m: per_row| x.row_sum() + m.row_sum());
     let x: &[f64] = &[1.0, 2.0, 4.0];
     assert_eq!(f.evaluate(&[x, &[10.0]], &[]), [[37.0]]);
@@ -128,8 +128,8 @@ fn an_empty_row_sums_to_zero() {
 }
 
 #[test]
-fn masked_rows_have_clean_gradients() {
-    // A position that is masked away is −∞: its weight and its gradient are exactly zero.
+fn masked_positions_have_zero_gradients() {
+    // A masked position is −∞: its weight and its gradient are exactly zero.
     let x = vec![vec![0.5, f64::NEG_INFINITY, 1.5]];
     let g = vec![vec![1.0, 5.0, -2.0]];
     for f in [softmax(), declared_softmax()] {

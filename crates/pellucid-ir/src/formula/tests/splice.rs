@@ -14,7 +14,7 @@ fn none() -> Params {
 }
 
 #[test]
-fn a_spliced_program_computes_what_its_parts_do() {
+fn a_spliced_program_equals_its_parts() {
     let first = Formula::new("first", &[Input::NUMBER; 2], 1, |x, p| vec![(x[0] * p[0]).exp() + x[1], x[0] * p[0]]);
     let second = Formula::new("second", &[Input::NUMBER; 3], 1, |x, p| vec![(x[0] - x[2]) * p[0] + x[1]]);
     let (a, b) = (of(&first, DType::F64), of(&second, DType::F64));
@@ -33,14 +33,14 @@ fn a_spliced_program_computes_what_its_parts_do() {
 }
 
 #[test]
-fn equal_steps_are_one_and_values_are_rounded_to_the_dtype_between() {
+fn equal_steps_are_merged_and_intermediate_values_are_rounded() {
     let f = of(formula!(|x, y| (x * y).exp()), DType::F32);
     let mut splice = Splice::new(false);
     let inputs = [Source::Array(0), Source::Array(1)];
     let (a, b) = (splice.part(&f, &none(), &inputs).unwrap(), splice.part(&f, &none(), &inputs).unwrap());
     assert_eq!(splice.finish("twice", &[a[0], b[0]]).unwrap().program.steps.len(), 2);
 
-    // Stored as f32, computed in f64: rounded in between.
+    // An intermediate value that is stored as f32 and computed in f64 is rounded.
     let f = formula!(|x| x.exp());
     let narrow = f.program(&Signature::new([DType::F64], DType::F64).storing([DType::F32])).unwrap();
     let wide = f.program(&Signature::new([DType::F32], DType::F64)).unwrap();
@@ -51,7 +51,7 @@ fn equal_steps_are_one_and_values_are_rounded_to_the_dtype_between() {
     let x = 0.7f64;
     assert_eq!(run(&both, &[vec![x]], &[], 1), [[((x.exp() as f32) as f64).exp()]]);
 
-    // bf16 is computed in f32: one rounding between, none at the end, which the store does.
+    // bf16 is computed in f32: the intermediate value is rounded by a step, the result by the store.
     let f = of(formula!(|x| x + 1.0), DType::BF16);
     let mut splice = Splice::new(false);
     let made = splice.part(&f, &none(), &[Source::Array(0)]).unwrap();
@@ -84,7 +84,7 @@ fn rows_come_before_and_after_maps() {
 }
 
 #[test]
-fn what_would_change_a_value_is_refused() {
+fn splices_that_would_change_a_value_are_errors() {
     let add = |dtype| of(formula!(|x| x + 1), dtype);
     let mut splice = Splice::new(false);
     let made = splice.part(&add(DType::I8), &none(), &[Source::Array(0)]).unwrap();

@@ -55,7 +55,7 @@ fn exact_folding_is_exact_in_single_precision() {
 }
 
 #[test]
-fn formulas_print_as_mathematics() {
+fn display_prints_mathematical_text() {
     use std::f64::consts::FRAC_1_SQRT_2;
     let gelu = formula!(gelu(x) = 0.5 * x * (1.0 + (x * FRAC_1_SQRT_2).erf()));
     assert_eq!(gelu.to_string(), "gelu(x) = 0.5 * x * (1 + erf(x * 0.7071067811865476))");
@@ -78,7 +78,7 @@ fn a_formula_is_built_once_per_call_site() {
 }
 
 #[test]
-fn texts_are_generic_over_what_a_number_is() {
+fn formulas_can_be_generic_over_real() {
     fn gelu<T: Real>(x: T) -> T
     where
         f64: Literals<T>,
@@ -100,7 +100,7 @@ fn texts_are_generic_over_what_a_number_is() {
 }
 
 #[test]
-fn derivative_lines_know_inputs_parameters_outputs_and_gradients() {
+fn derivative_lines_can_read_inputs_parameters_outputs_and_gradients() {
     // Inputs named like an output or an incoming gradient are the inputs.
     let f = formula! {
         two(x, y; k) = (x * y, k * x);
@@ -129,7 +129,7 @@ fn formulas_call_formulas() {
 }
 
 #[test]
-fn misuse_panics_with_the_mend() {
+fn misuse_panics_with_a_help_text() {
     let message = |f: fn()| *catch_unwind(f).unwrap_err().downcast::<String>().unwrap();
     let kinds = message(|| drop(Formula::new("f", &[Input::MASK], 0, |c, _| vec![c[0].exp()])));
     assert!(kinds.contains("`exp` takes a number, but it is given a mask") && kinds.contains("to_number()"), "{kinds}");
@@ -150,12 +150,12 @@ fn misuse_panics_with_the_mend() {
     assert!(nowhere.contains("only while its formula is built"), "{nowhere}");
     let early = message(|| drop(Formula::new("f", &[Input::NUMBER], 0, |_, _| vec![Expr::gradient(0)])));
     assert!(early.contains("incoming gradient 0 does not exist here"), "{early}");
-    // After a panic, the next formula is built as if nothing had happened.
+    // A panic does not affect the construction of the next formula.
     assert_eq!(text(formula!(|x| x + 1)), "x + 1");
 }
 
 #[test]
-fn wanted_counts_in_nibbles() {
+fn wanted_stores_four_bits_per_input() {
     assert_eq!(Wanted::all(3), Wanted(0x321));
     assert_eq!(Wanted(0x201).output_of(2), Some(1));
     assert_eq!(Wanted(0x201).output_of(1), None);
