@@ -141,7 +141,10 @@ fn padded_labels(op: &'static str, targets: &Tensor, lengths: &Tensor, samples: 
     if targets.rank() != 1 {
         return Err(Error::shapes(op, [targets.shape()], "labels must be [N, S], or a concatenated vector"));
     }
-    engine::check_readable(op, "concatenated labels are split by the values of their lengths; pass a padded matrix [N, S]")?;
+    engine::check_readable(
+        op,
+        "concatenated labels are split by the values of their lengths; pass a padded matrix [N, S]",
+    )?;
     let counts = lengths.array().to_vec::<i64>(op)?;
     let total = counts.iter().try_fold(0i64, |sum, &n| if n < 0 { None } else { sum.checked_add(n) });
     if total.is_none_or(|total| total > targets.size() as i64) {
