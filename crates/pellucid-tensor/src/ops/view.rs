@@ -113,19 +113,19 @@ pub fn reshape(x: &Tensor, shape: impl Into<Target>) -> Result<Tensor> {
     reshape_to(x, &shape.into().resolve("reshape", x.size())?)
 }
 
-/// The view of all of x: x itself, or, under `no_grad`, a tensor without its history.
-fn whole(x: &Tensor) -> Tensor {
+/// Returns the view of all elements: x itself, or, under `no_grad`, a tensor without its history.
+fn full_view(x: &Tensor) -> Tensor {
     if is_grad_enabled() || !x.requires_grad() {
         return x.clone();
     }
     let view = x.detach();
-    view.set_apart(x);
+    view.mark_untracked_view(x);
     view
 }
 
 pub(crate) fn reshape_to(x: &Tensor, shape: &Shape) -> Result<Tensor> {
     if x.shape() == shape {
-        return Ok(whole(x));
+        return Ok(full_view(x));
     }
     if shape.checked_size() != Some(x.size()) {
         let help = format!("{} elements cannot fill {shape}; the sizes must be equal", x.size());
@@ -287,7 +287,7 @@ impl Operation for Expand {
 pub fn broadcast_to(x: &Tensor, shape: impl Into<Shape>) -> Result<Tensor> {
     let shape = shape.into();
     if *x.shape() == shape {
-        return Ok(whole(x));
+        return Ok(full_view(x));
     }
     apply_one(Expand { shape }, &[x])
 }
@@ -358,7 +358,7 @@ impl Operation for Embed {
 }
 
 pub(crate) fn cuts(x: &Tensor, cuts: Cuts) -> Result<Tensor> {
-    if cuts.is_empty() { Ok(whole(x)) } else { apply_one(Cut { cuts }, &[x]) }
+    if cuts.is_empty() { Ok(full_view(x)) } else { apply_one(Cut { cuts }, &[x]) }
 }
 
 /// Returns a tensor of this shape with x in a part of it, and `rest` elsewhere.

@@ -3,6 +3,7 @@
 use super::{Reduction, check_floats};
 use crate::autocast;
 use crate::ops;
+use crate::ops::check;
 use crate::ops::formula::{map, map_in};
 use crate::ops::precision::{in_single, rounded, single};
 use crate::tensor::Tensor;
