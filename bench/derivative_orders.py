@@ -1,7 +1,7 @@
 """PyTorch's side of derivative_orders: the time of a function and of all orders of its derivatives, one JSON line each.
 
     python bench/derivative_orders.py [NAME..] > torch.jsonl
-    cargo run --release -p pellucid-bench --features pellucid/linalg --bin derivative_orders -- --torch torch.jsonl
+    cargo run --release -p pellucid-bench --bin derivative_orders -- --torch torch.jsonl
 
 Shapes, orders and incoming gradients are those of src/bin/derivative_orders.rs: 8 elements to order 12 for elementwise
 operations, [2, 3] or the smallest shape that makes sense to order 8 for all others, with random constants as incoming

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! pellucid-bench [--threads N] [--only W3,W6]
-//! pellucid-bench --vs "python torch_bench.py torch/{}" [--rounds 5] [--only W3]
+//! pellucid-bench --vs "python bench/torch_operations.py {}" [--rounds 5] [--only attention]
 //! ```
 //!
 //! A line contains `peer` ("pellucid"), `workload`, `variant` ("" for separate eager operations, "formula" for one

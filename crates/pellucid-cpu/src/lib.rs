@@ -1,9 +1,9 @@
-//! The CPU backend of Pellucid: every kernel family on vector units and threads.
+//! The CPU backend of Pellucid: every kernel family, with SIMD instructions and threads.
 //!
-//! * [`Cpu`] is the backend; [`CpuBuffer`] its memory, from a caching allocator.
-//! * Kernels choose their instruction set at run time, and their threads are those of the caller
-//!   ([`with_threads`]). Neither choice changes a bit of any result.
-//! * The API is safe: whatever views come in, nothing outside their buffers is touched.
+//! * [`Cpu`] is the backend. [`CpuBuffer`] is its memory, from a caching allocator.
+//! * Kernels select their instruction set at run time, and the caller sets the number of threads ([`with_threads`]).
+//!   Neither choice changes a bit of any result.
+//! * The API is safe: no kernel accesses memory outside the buffers of its views.
 
 #[macro_use]
 mod simd;

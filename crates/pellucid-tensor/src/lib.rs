@@ -1,12 +1,12 @@
 //! Tensors, the operations on them, automatic differentiation and capture.
 //!
-//! - [`Tensor`], the user's handle: creation, reading, indexing, operators.
-//! - [`ops`]: every operation, each with its mathematics, its gradient and its errors.
+//! - [`Tensor`]: creation, reading, indexing, operators.
+//! - [`ops`]: every operation, with its mathematics, its gradient and its errors.
 //! - Autograd: [`Operation`], [`apply`], [`Tensor::backward`], [`grad`], [`gradcheck`].
 //! - The engine: [`lazy`] and [`capture`] run the same code in deferred mode.
 //!
-//! `src/ops` is ordered by operation: elementwise operations are one line each in `ops/elementwise`, every other
-//! operation has a file.
+//! `src/ops` is ordered by operation. An elementwise operation is one line in `ops/elementwise`; the other operations
+//! have files of their own.
 #![forbid(unsafe_code)]
 
 mod array;

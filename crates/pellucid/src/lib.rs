@@ -1,18 +1,18 @@
-//! Pellucid: a transparent deep-learning framework.
+//! A deep-learning framework: eager tensors, gradients of any order, and captured training steps.
 //!
-//! Eager tensors, gradients of any order, one formula language for all kernels, and training steps that can be captured
-//! once, planned, and replayed without allocation.
+//! One formula language defines all elementwise and row kernels. A training step is captured once, planned, and replayed
+//! without allocation.
 //!
 //! ```
 //! use pellucid::prelude::*;
 //!
-//! // A tensor that records how it was computed,
+//! // A tensor records how it was computed.
 //! let x = Tensor::from([0.5f32, -1.0, 2.0]).requires_grad_(true);
 //! let y = (&x * &x).sum(..);
 //! y.backward();
 //! assert_eq!(x.grad().unwrap().to_vec::<f32>(), [1.0, -2.0, 4.0]);
 //!
-//! // and a model that is trained.
+//! // A model is trained.
 //! manual_seed(0);
 //! let model = sequential![Linear::new(2, 16), Tanh, Linear::new(16, 1)];
 //! let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.05, ..Default::default() })?;

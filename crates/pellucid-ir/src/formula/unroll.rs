@@ -2,7 +2,7 @@
 //!
 //! The derivatives of a row formula are row formulas with one more input for every order. An unrolled
 //! formula is a composition of operations whose derivatives do not grow: elementwise formulas
-//! (see [`Partials`](super::Partials)) and sums over the axes of a row. Derivatives of the second and higher orders are
+//! (see [`Partials`](super::Partials)) and sums over the axes of a row. Derivatives of the third and higher orders are
 //! derived from it.
 
 use super::definition::Formula;
