@@ -104,7 +104,7 @@ fn fma_rate(ready: &mut dyn FnMut()) -> f64 {
 /// Returns the widest multiply-add of this processor: its lanes, and a function that executes [`ROUNDS`] × [`CHAINS`]
 /// of them.
 #[cfg(target_arch = "x86_64")]
-#[allow(unsafe_code, reason = "a function for an instruction set is called where the processor has it")]
+#[allow(unsafe_code, reason = "the function is called only if the processor supports its instruction set")]
 fn fma_kernel() -> (usize, fn(f32, f32) -> f32) {
     use std::arch::x86_64::*;
 

@@ -27,12 +27,12 @@ type Make = fn(Vec<Parameter>) -> Box<dyn Optimizer>;
 
 fn sgd(parameters: Vec<Parameter>) -> Box<dyn Optimizer> {
     let options = SgdOptions { lr: 0.1, ..Default::default() };
-    Box::new(Sgd::new(parameters, options).expect("valid options"))
+    Box::new(Sgd::new(parameters, options).expect("the options are valid"))
 }
 
 fn adamw(parameters: Vec<Parameter>) -> Box<dyn Optimizer> {
     let options = AdamWOptions { lr: 1e-3, weight_decay: 1e-4, ..Default::default() };
-    Box::new(AdamW::new(parameters, options).expect("valid options"))
+    Box::new(AdamW::new(parameters, options).expect("the options are valid"))
 }
 
 /// The operations of the forward pass, of all weight gradients, and of all input gradients but that of the first layer.
@@ -90,7 +90,7 @@ fn product() -> impl Fn() -> Vec<Tensor> {
             let hidden = x.linear(&p[0], Some(&p[1])).relu().linear(&p[2], Some(&p[3])).relu();
             Ok(cross_entropy(&hidden.linear(&p[4], Some(&p[5])), &target))
         };
-        hvp(loss, &inputs, &vectors).expect("a Hessian-vector product").1
+        hvp(loss, &inputs, &vectors).expect("the loss is twice differentiable").1
     }
 }
 

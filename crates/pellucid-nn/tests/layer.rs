@@ -518,7 +518,7 @@ fn backward_hooks_of_identity_layers_see_their_own_gradient() {
     assert_eq!(x.grad().unwrap().to_vec::<f32>(), [1.0, 1.0]);
     {
         let _off = no_grad();
-        assert!(!model.forward(&x).requires_grad(), "nothing to see where no gradients are");
+        assert!(!model.forward(&x).requires_grad(), "under no_grad() the hook must not track the output");
     }
     drop(guard);
     x.sum(..).backward();

@@ -259,7 +259,9 @@ fn a_shared_value_loads_under_any_of_its_names() {
     }
     assert_eq!(b.encoder.weight.to_vec::<f32>(), weight.to_vec::<f32>());
     other.retain(|name, _| !name.contains("coder"));
-    let Error::StateDict { missing, .. } = b.load_state_dict(&other).unwrap_err() else { panic!("it is missing") };
+    let Error::StateDict { missing, .. } = b.load_state_dict(&other).unwrap_err() else {
+        panic!("the error is not Error::StateDict")
+    };
     assert_eq!(missing, ["encoder.weight"]);
 }
 
@@ -274,7 +276,9 @@ fn views_of_one_tensor_load_by_their_layout() {
     model.load_state_dict(&state).unwrap();
     assert_eq!(weight.to_vec::<f32>(), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
     let alone = pellucid_nn::rename(&state, |name| (name == "1").then(|| name.to_string()));
-    let Error::StateDict { missing, .. } = model.load_state_dict(&alone).unwrap_err() else { panic!("it is missing") };
+    let Error::StateDict { missing, .. } = model.load_state_dict(&alone).unwrap_err() else {
+        panic!("the error is not Error::StateDict")
+    };
     assert_eq!(missing, ["0"]);
 }
 
@@ -330,8 +334,8 @@ fn maps_are_walked_in_the_order_of_their_names() {
 fn named<T>(result: Result<T>) -> (String, Error) {
     match result.map(drop) {
         Err(Error::Layer { layer, source }) => (layer, *source),
-        Err(other) => panic!("no layer is named: {other}"),
-        Ok(()) => panic!("it is not refused"),
+        Err(other) => panic!("the error names no layer: {other}"),
+        Ok(()) => panic!("the call returned no error"),
     }
 }
 
@@ -474,8 +478,8 @@ fn a_lazy_layer_is_built_in_the_mode_of_its_model() {
     let x = Tensor::from([[1.0f32, 5.0], [3.0, -1.0]]);
     let model = sequential![BatchNorm1d::lazy()];
     model.eval();
-    assert_ne!(model.forward(&x).mean(..).item::<f32>().abs(), 0.0, "running statistics are used");
-    assert_eq!(model.buffers()[0].to_vec::<f32>(), [0.0, 0.0], "and stay as they are");
+    assert_ne!(model.forward(&x).mean(..).item::<f32>().abs(), 0.0, "the layer did not use the running statistics");
+    assert_eq!(model.buffers()[0].to_vec::<f32>(), [0.0, 0.0], "evaluation changed the running statistics");
     let model = sequential![BatchNorm1d::lazy()];
     model.eval();
     model.train();

@@ -60,7 +60,7 @@ impl Builder {
         let result = body();
         let built = BUILDERS.with_borrow_mut(|builders| builders.last_mut().map(Builder::take));
         drop(guard);
-        (built.expect("the builder that was pushed"), result)
+        (built.expect("the stack contains the builder that was pushed"), result)
     }
 
     fn take(&mut self) -> Builder {

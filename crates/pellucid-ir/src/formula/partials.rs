@@ -384,7 +384,7 @@ impl Tower {
             if self.partials.contains_key(&partial) {
                 continue;
             }
-            let (last, lower) = partial.by.split_last().expect("of order 2 or higher");
+            let (last, lower) = partial.by.split_last().expect("the loop starts at order 2");
             let lower = Partial { output: wanted.output, by: lower.into() };
             let derivative = match self.partials[&lower] {
                 Some(root) => self.tangent(root, *last),

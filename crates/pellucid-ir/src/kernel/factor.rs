@@ -157,7 +157,7 @@ impl Factor {
                 }
             },
             Factor::Exp => smallvec![a.clone()],
-            Factor::RowOrder { .. } | Factor::LdlSolve => unreachable!("returned above"),
+            Factor::RowOrder { .. } | Factor::LdlSolve => unreachable!("the function returned above"),
         })
     }
 }

@@ -35,7 +35,7 @@ fn by_hand(model: &Sequential, optimizer: &dyn Optimizer, seed: u64) {
 }
 
 fn gradients(model: &Sequential) -> Vec<Tensor> {
-    model.parameters().iter().map(|p| p.grad().expect("there is one after a launch")).collect()
+    model.parameters().iter().map(|p| p.grad().expect("a launch computes the gradient")).collect()
 }
 
 fn values(tensors: &[Tensor]) -> Vec<Vec<f32>> {
@@ -64,7 +64,7 @@ fn removed_gradients_are_restored() {
             assert_eq!(values(&gradients(&model)), values(&gradients(&other)));
             assert!(gradients(&model).iter().zip(&bound).all(|(a, b)| a.array().shares_storage(b.array())));
             if let Some(captured) = step.exec.captured() {
-                assert_eq!(captured.cache().misses, 0, "nothing was recorded again");
+                assert_eq!(captured.cache().misses, 0, "the step was recorded again");
             }
         }
         assert!(bits(model.state_dict()) == bits(other.state_dict()));

@@ -26,7 +26,7 @@ fn untrained<T>(result: Result<T>) -> Vec<String> {
     match result {
         Err(Error::UntrainedParameters { parameters, .. }) => parameters,
         Err(other) => panic!("{other}"),
-        Ok(_) => panic!("it is not refused"),
+        Ok(_) => panic!("the call returned no error"),
     }
 }
 
@@ -77,7 +77,7 @@ fn sequential_compile_fills_and_builds() {
     step.set_batch(&x, &y).unwrap();
     step.launch().unwrap();
     let after = bits(model.state_dict());
-    assert!(before.iter().zip(&after).all(|(b, a)| b.0.contains("bias") || b.1 != a.1), "every weight has moved");
+    assert!(before.iter().zip(&after).all(|(b, a)| b.0.contains("bias") || b.1 != a.1), "a weight did not change");
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn untrained_parameters_are_named_or_allowed() {
     assert_eq!(untrained(model.compile(&[BATCH, 6], options())), ["0.weight", "0.bias"]);
     let mut trainer = GraphTrainer::new(&model, &loss, &some, 0);
     assert_eq!(untrained(trainer.compile(&[BATCH, 6])), ["0.weight", "0.bias"]);
-    assert!(model.parameters().iter().all(|p| p.grad().is_none()), "a refused call changes nothing");
+    assert!(model.parameters().iter().all(|p| p.grad().is_none()), "the failed call set a gradient");
     let (x, y) = batch(&[BATCH, 6], 1);
     let before = bits(model.state_dict());
     let moved = || -> Vec<bool> {
@@ -168,7 +168,7 @@ fn frozen_parameters_need_no_optimizer_while_they_are_frozen() {
         let mut trainer = GraphTrainer::new(&model, &loss, &optimizer, 0)
             .with(StepOptions { stream: stream.clone(), ..Default::default() });
         trainer.compile(&[BATCH, 6]).unwrap();
-        assert_eq!(optimizer.parameters().len(), 2, "what is frozen is not learnt");
+        assert_eq!(optimizer.parameters().len(), 2, "the optimizer contains a frozen parameter");
         let (x, y) = batch(&[BATCH, 6], 1);
         trainer.step(&x, &y).unwrap();
         let before = bits(model.state_dict());
@@ -298,7 +298,7 @@ fn a_step_without_parameters_or_gradients_is_reported() {
         },
         &[&x, &y],
     );
-    let refused = refused.err().expect("it would never train").to_string();
+    let refused = refused.err().expect("the capture of a step without gradients is an error").to_string();
     assert!(refused.contains("never train"), "{refused}");
 }
 

@@ -11,12 +11,12 @@ use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 fn named(error: Error) -> (String, Error) {
     match error {
         Error::Layer { layer, source } => (layer, *source),
-        other => panic!("no layer is named: {other}"),
+        other => panic!("the error names no layer: {other}"),
     }
 }
 
 fn error<T>(result: Result<T>) -> Error {
-    result.err().expect("it is refused")
+    result.err().expect("the call returns an error")
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn a_wrong_width_is_refused_with_layer_and_both_shapes() {
     assert!(layer == "loss" && matches!(source, Error::ShapeMismatch { .. }), "{layer}: {source}");
     let floats = named(error(step.set_batch(&good.neg(), &Tensor::zeros([BATCH], DType::F32)))).1;
     assert!(matches!(floats, Error::DTypeMismatch { .. }), "{floats}");
-    assert_eq!(step.x_buf.to_vec::<f32>(), good.to_vec::<f32>(), "nothing is copied of a batch that is refused");
+    assert_eq!(step.x_buf.to_vec::<f32>(), good.to_vec::<f32>(), "an invalid batch was copied in part");
     // Class numbers of narrower integers are accepted.
     step.set_batch(&good, &Tensor::ones([BATCH], DType::I32)).unwrap();
     step.launch().unwrap();

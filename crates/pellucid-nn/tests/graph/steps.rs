@@ -240,7 +240,10 @@ fn gradients_accumulate_over_launches() {
         let (x_buf, y_buf) = (Tensor::zeros(shape, DType::F32), Tensor::zeros([BATCH / 2], DType::I64));
         let options = StepOptions { stream, accumulate: 2, ..Default::default() };
         let record = || record_step_graph_with(&model, &loss, &optimizer, &plan, &x_buf, &y_buf, options.clone());
-        assert!(matches!(record(), Err(Error::InvalidArgument { .. })), "gradients have no place yet");
+        assert!(
+            matches!(record(), Err(Error::InvalidArgument { .. })),
+            "the gradients are not in the plan's buffers yet"
+        );
         try_rebind_grads(&model, &optimizer, &plan).unwrap();
         let mut exec = record().unwrap();
         for seed in 0..3 {

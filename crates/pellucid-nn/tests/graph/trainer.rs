@@ -33,7 +33,7 @@ fn one_step_returns_the_loss_of_the_new_parameters() {
                 assert_ne!(found, before);
                 let state = bits(model.state_dict());
                 assert_eq!(trainer.evaluate(&x, &y).unwrap(), found);
-                assert_eq!(bits(model.state_dict()), state, "an evaluation changes nothing");
+                assert_eq!(bits(model.state_dict()), state, "an evaluation changed the state");
             }
         }
     }
@@ -90,7 +90,7 @@ fn a_trainer_refuses_steps_before_compile_and_for_other_shapes() {
     trainer.optimizer().set_lr(0.0);
     let state = bits(trainer.model().state_dict());
     trainer.step(&x, &y).unwrap();
-    assert_eq!(bits(trainer.model().state_dict()), state, "the learning rate is read by each launch");
+    assert_eq!(bits(trainer.model().state_dict()), state, "each launch reads the current learning rate");
 }
 
 /// A trainer keeps a limited number of recorded steps; a dropped one is recorded again and continues training.
@@ -125,7 +125,7 @@ fn a_trainer_keeps_a_limited_number_of_recordings() {
     }
     assert_eq!(bits(model.state_dict()), bits(other.state_dict()));
     let refused = trainer.step(&Tensor::zeros([3, 6], DType::F32), &Tensor::zeros([3], DType::I64));
-    assert!(matches!(refused, Err(Error::Layer { .. })), "what was not compiled for is refused as ever");
+    assert!(matches!(refused, Err(Error::Layer { .. })), "a shape that was not compiled is an error");
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn gradients_are_clipped_before_the_update() {
         });
     trainer.compile(&[BATCH, 6]).unwrap();
     let recorded = calls.get();
-    assert!(recorded > 0, "it is part of the recording");
+    assert!(recorded > 0, "the recording did not call the host function");
     let before: Vec<Vec<f32>> = model.parameters().iter().map(|p| p.to_vec()).collect();
     let (x, y) = batch(&[BATCH, 6], 1);
     trainer.step(&x, &y).unwrap();

@@ -94,7 +94,7 @@ fn a_mismatched_state_dict_changes_nothing() {
     state.insert("groups.0.lr".into(), Tensor::from(7.0));
     state.insert("groups.4.lr".into(), Tensor::from(7.0));
     let Err(Error::StateDict { missing, unexpected, misshaped }) = optimizer.load_state_dict(&state) else {
-        panic!("it does not fit");
+        panic!("the error is not Error::StateDict");
     };
     assert_eq!((missing, unexpected), (vec!["state.0.mean".to_string()], vec!["groups.4.lr".to_string()]));
     assert_eq!(misshaped.iter().map(|m| m.name.as_str()).collect::<Vec<_>>(), ["state.1.mean"]);
@@ -122,7 +122,10 @@ fn parameters_may_be_added_later() {
     }
     // A parameter's step count starts when it is added.
     let mut late = Adam::new(vec![], options).unwrap();
-    assert!(matches!(late.try_step(), Err(Error::InvalidArgument { .. })), "there is nothing to train");
+    assert!(
+        matches!(late.try_step(), Err(Error::InvalidArgument { .. })),
+        "an optimizer without parameters cannot step"
+    );
     late.add_params(parameters(false, DType::F64)).unwrap();
     assert_eq!(late.clock_tensor(1, "step").unwrap().item::<f64>(), 0.0);
     // A failed addition changes nothing.

@@ -146,7 +146,7 @@ fn values_and_gradients_match_pytorch() {
         }
     }
     let theirs = file.keys().filter(|key| key.starts_with("loss/") && key.split('/').count() == 5).count();
-    assert_eq!(checked, theirs, "the table has every option of the reference");
+    assert_eq!(checked, theirs, "the table does not contain every loss of the reference file");
 }
 
 /// PyTorch's values for weights sin 0, sin 1, .. in each matrix and features cos 0, cos 1, ..

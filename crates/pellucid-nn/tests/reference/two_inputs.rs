@@ -91,7 +91,7 @@ fn dropout_has_its_probability_and_keeps_the_mean() {
     let check = |layer: &dyn Layer, unit: usize| {
         let y = layer.forward(&x).to_vec::<f32>();
         let units: Vec<&[f32]> = y.chunks(unit).collect();
-        assert!(units.iter().all(|u| u.iter().all(|v| *v == u[0])), "units of {unit} are kept or dropped as one");
+        assert!(units.iter().all(|u| u.iter().all(|v| *v == u[0])), "a unit of {unit} elements was dropped in part");
         assert!(units.iter().all(|u| u[0] == 0.0 || (u[0] - 1.0 / 0.7).abs() < 1e-6));
         let dropped = units.iter().filter(|u| u[0] == 0.0).count() as f64 / units.len() as f64;
         // Four standard deviations of the mean of n values.

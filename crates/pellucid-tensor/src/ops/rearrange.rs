@@ -78,7 +78,7 @@ pub fn movedim(x: &Tensor, from: &[isize], to: &[isize]) -> Result<Tensor> {
     let mut rest = (0..x.rank()).filter(|a| !from.contains(a));
     let place = |k: usize| match to.iter().position(|&t| t == k) {
         Some(i) => from[i] as isize,
-        None => rest.next().expect("as many axes as positions") as isize,
+        None => rest.next().expect("the list has one position for each axis") as isize,
     };
     ops::permute(x, &(0..x.rank()).map(place).collect::<Vec<_>>())
 }

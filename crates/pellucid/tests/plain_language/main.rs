@@ -32,13 +32,16 @@ const LONGEST_LINE: usize = 120;
 
 /// The root of the workspace.
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace is there")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace directory exists")
 }
 
 /// The files of the repository with one of these extensions, by their paths from the root.
 fn files(extensions: &[&str]) -> Vec<(String, String)> {
     fn visit(folder: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) {
-        for entry in fs::read_dir(folder).expect("a folder of the repository").map(|e| e.expect("an entry")) {
+        for entry in fs::read_dir(folder)
+            .expect("the directory is readable")
+            .map(|e| e.expect("the directory entry is readable"))
+        {
             let (path, name) = (entry.path(), entry.file_name());
             let name = name.to_string_lossy();
             if path.is_dir() {
@@ -55,7 +58,8 @@ fn files(extensions: &[&str]) -> Vec<(String, String)> {
     visit(&root, extensions, &mut paths);
     paths.sort();
     let read = |path: PathBuf| {
-        let name = path.strip_prefix(&root).expect("found below the root").to_string_lossy().replace('\\', "/");
+        let name =
+            path.strip_prefix(&root).expect("every path starts with the root").to_string_lossy().replace('\\', "/");
         (name, fs::read_to_string(&path).expect("text"))
     };
     paths.into_iter().map(read).collect()
@@ -138,11 +142,11 @@ fn compare(file: &str, counts: BTreeMap<String, usize>, places: impl Fn(&str) ->
     if env::var_os("UPDATE_EXCEPTIONS").is_some() {
         let mut list = String::new();
         for (name, count) in &counts {
-            writeln!(list, "{count} {name}").expect("a string");
+            writeln!(list, "{count} {name}").expect("writing to a String cannot fail");
         }
         return fs::write(path, list).expect("the list can be written");
     }
-    let list = fs::read_to_string(&path).expect("the list of exceptions");
+    let list = fs::read_to_string(&path).expect("the list of exceptions is readable");
     let allowed: BTreeMap<&str, usize> = list
         .lines()
         .filter_map(|line| line.split_once(' '))
@@ -152,13 +156,15 @@ fn compare(file: &str, counts: BTreeMap<String, usize>, places: impl Fn(&str) ->
     for (name, &count) in &counts {
         let most = allowed.get(name.as_str()).copied().unwrap_or(0);
         if count > most {
-            writeln!(wrong, "{name}: {count}, at most {most}\n{}", places(name)).expect("a string");
+            writeln!(wrong, "{name}: {count}, at most {most}\n{}", places(name))
+                .expect("writing to a String cannot fail");
         }
     }
     for (name, most) in allowed {
         let count = counts.get(name).copied().unwrap_or(0);
         if count < most {
-            writeln!(wrong, "{name}: {count} now; lower the {most} in {file} (UPDATE_EXCEPTIONS=1)").expect("a string");
+            writeln!(wrong, "{name}: {count} now; lower the {most} in {file} (UPDATE_EXCEPTIONS=1)")
+                .expect("writing to a String cannot fail");
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
@@ -188,7 +194,7 @@ fn no_new_types_of_one_name() {
         if name.contains("/tests/") || name.contains("/tests.rs") || name.contains("/testing") {
             continue;
         }
-        let code = text.split("#[cfg(test)]\nmod tests {").next().expect("a first part");
+        let code = text.split("#[cfg(test)]\nmod tests {").next().expect("split() returns at least one part");
         for type_name in types(code) {
             defined.entry(type_name.to_string()).or_default().push(name.clone());
         }

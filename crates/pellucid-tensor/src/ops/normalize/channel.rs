@@ -74,7 +74,7 @@ fn normalize_by_running(
     let (RunningStatistics { mean, var }, [weight, bias]) = (running, affine);
     in_single!(op, [x, mean, var; weight, bias] =>
         normalize_by_running(op, x, Some(RunningStatistics { mean, var }), [weight, bias], eps));
-    let at = |t| per_channel(Some(t), x.rank()).map(|t| t.expect("one value per channel"));
+    let at = |t| per_channel(Some(t), x.rank()).map(|t| t.expect("there is one value per channel"));
     let scale = ops::rsqrt(&ops::add(&at(running.var)?, eps)?)?;
     let mut y = ops::mul(&ops::sub(x, &at(running.mean)?)?, &scale)?;
     if let Some(weight) = per_channel(affine[0], x.rank())? {

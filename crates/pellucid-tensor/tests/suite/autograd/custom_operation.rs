@@ -156,7 +156,7 @@ fn a_wrong_gradient_is_a_typed_error() {
     assert!(matches!(own, Err(Error::InvalidArgument { .. })));
     assert!(x.grad().is_none());
     run(|_| Ok([None].into_iter().collect())).unwrap();
-    assert!(x.grad().is_none(), "no returned gradient, no gradient of the leaf");
+    assert!(x.grad().is_none(), "the leaf has a gradient although backward returned none");
 }
 
 /// An operation whose `backward` reads a value that `forward` did not save.

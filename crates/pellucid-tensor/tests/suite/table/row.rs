@@ -322,14 +322,14 @@ impl Row {
 
     /// Marks the last case as too large for finite differences: only values are compared.
     pub fn long(mut self) -> Row {
-        let case = self.cases.last_mut().expect("at least one case");
+        let case = self.cases.last_mut().expect("the row has at least one case");
         (case.dtypes, case.values_only) = (false, true);
         self
     }
 
     /// Sets the size of the intermediate values of the last case.
     pub fn case_scale(mut self, scale: f64) -> Row {
-        self.cases.last_mut().expect("at least one case").scale = scale;
+        self.cases.last_mut().expect("the row has at least one case").scale = scale;
         self
     }
 
@@ -341,7 +341,7 @@ impl Row {
 
     /// Runs the last case with floats only.
     pub fn floats_only(mut self) -> Row {
-        self.cases.last_mut().expect("at least one case").dtypes = false;
+        self.cases.last_mut().expect("the row has at least one case").dtypes = false;
         self
     }
 }

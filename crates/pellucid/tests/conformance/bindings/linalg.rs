@@ -179,12 +179,12 @@ fn matrix_order(c: &Call, at: usize, name: &str) -> Option<Result<MatrixNorm>> {
         (Some("fro"), _) => Ok(MatrixNorm::Frobenius),
         (Some("nuc"), _) => Ok(MatrixNorm::Nuclear),
         (None, Some(order)) => Ok(order.into()),
-        _ => Err(Error::invalid("call", format!("{name} is no norm"))),
+        _ => Err(Error::invalid("call", format!("{name} is not a matrix norm"))),
     })
 }
 
 fn pair(axes: Vec<isize>) -> Result<[isize; 2]> {
-    axes.try_into().map_err(|_| Error::invalid("call", "a matrix has two axes"))
+    axes.try_into().map_err(|_| Error::invalid("call", "a matrix norm needs two axes"))
 }
 
 fn matrix_norm(c: &Call, axes: Vec<isize>, keepdims: bool) -> Result<Tensor> {

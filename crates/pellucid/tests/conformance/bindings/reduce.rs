@@ -7,7 +7,7 @@ use pellucid::{Error, Result, Tensor, ops};
 pub(super) fn bind(table: &mut Binder) {
     table.one("sum", |c| ops::sum(&wanted(c)?, c.reduced(1, "dim")));
     table.one("mean", |c| match c.dtype(KEY, "dtype") {
-        Some(dtype) if !dtype.is_float() => Err(Error::dtypes("mean", [dtype], "a mean is a float")),
+        Some(dtype) if !dtype.is_float() => Err(Error::dtypes("mean", [dtype], "the dtype of a mean must be a float")),
         _ => ops::mean(&wanted(c)?, c.reduced(1, "dim")),
     });
     table.one("nansum", |c| ops::nansum(&wanted(c)?, c.reduced(1, "dim")));
@@ -124,7 +124,7 @@ fn variance(c: &Call) -> Result<Tensor> {
 /// Computes the n-th difference along an axis of the prepended tensor, the input and the appended tensor.
 fn differences(c: &Call) -> Result<Tensor> {
     let (order, axis) = (c.count(1, "n").or(if c.len() > 1 { Err(()) } else { Ok(1) }), c.int(2, "dim").unwrap_or(-1));
-    let order = order.map_err(|()| Error::invalid("diff", "the order is not negative"))?;
+    let order = order.map_err(|()| Error::invalid("diff", "the order must be at least 0"))?;
     if order == 0 {
         return Ok(c.x()?.clone());
     }
