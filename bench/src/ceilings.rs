@@ -18,7 +18,7 @@ pub(crate) struct Ceilings {
     fma: f64,
     /// Bytes per second read from 64 MiB for each thread.
     read: f64,
-    /// Bytes per second read and written, from 16 MiB to 16 MiB for each thread.
+    /// Bytes per second read and written when each thread copies 16 MiB.
     copy: f64,
 }
 
@@ -37,7 +37,7 @@ impl Ceilings {
         Some(Ceilings { fma: rates.next()??, read: rates.next()??, copy: rates.next()?? })
     }
 
-    /// Returns the peak that limits this work, and the fraction of it that a duration of `seconds` means.
+    /// Returns the name of the peak that limits this work, and the fraction of the peak that work in `seconds` reaches.
     pub(crate) fn share(self, work: Work, seconds: f64) -> Option<(&'static str, f64)> {
         match work {
             Work::Overhead => None,

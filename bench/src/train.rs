@@ -51,8 +51,8 @@ fn training(size: usize, make: Make) -> Training {
     Training::new(work(size), batch(size), optimizer, move |x, target| cross_entropy(&model.forward(x), target))
 }
 
-/// The Hessian of the loss times a vector in two reverse passes, as the other programs compute it: the gradient of the
-/// inner product of the gradient with the vector.
+/// Computes a Hessian-vector product in two reverse passes, as the compared programs do: the gradient of the inner
+/// product of the gradient and the vector.
 fn product_of_gradients() -> Run {
     let model = mlp();
     let (x, target) = batch(64);
@@ -68,7 +68,7 @@ fn product_of_gradients() -> Run {
     })
 }
 
-/// The same with `hvp`.
+/// Computes the Hessian-vector product by `hvp`.
 fn hessian_product() -> Run {
     let product = product();
     Run::new(Work::Overhead, move || {

@@ -225,7 +225,7 @@ struct Summary {
     expressions: u64,
     agreed: u64,
     skipped: u64,
-    /// By key: the number of failures, and examples.
+    /// The number of failures and some examples, by the key of the failure.
     failures: BTreeMap<String, (u64, Vec<String>)>,
     missing: BTreeMap<String, u64>,
     refused: BTreeMap<String, u64>,

@@ -248,7 +248,7 @@ fn a_shared_value_loads_under_any_of_its_names() {
     other.insert("decoder".into(), weight.clone());
     b.load_state_dict(&other).unwrap();
     assert_eq!(b.encoder.weight.to_vec::<f32>(), weight.to_vec::<f32>());
-    // Under both names, as PyTorch saves it; in any dtype.
+    // A state dict may contain a shared value under both names, as PyTorch saves it, and in any dtype.
     other.insert("encoder.weight".into(), weight.to_dtype(DType::F64));
     tied().load_state_dict(&other).unwrap();
     assert_eq!(b.load_matching(&other).unwrap(), Keys::default());
@@ -265,7 +265,7 @@ fn a_shared_value_loads_under_any_of_its_names() {
     assert_eq!(missing, ["encoder.weight"]);
 }
 
-/// A view of a parameter with another layout has its own shape, and is written by its own name.
+/// A parameter and its transposed view are loaded separately, each with the shape of its own name.
 #[test]
 fn views_of_one_tensor_load_by_their_layout() {
     let weight = Tensor::from([[1.0f32, 2.0, 3.0], [4.0, 5.0, 6.0]]);
@@ -369,7 +369,7 @@ fn an_error_names_the_path_of_its_layer() {
     assert_eq!(layer, "1.0.norm (Linear)");
     assert!(matches!(source, Error::ShapeMismatch { .. }), "{source}");
     assert_eq!(named(model.try_forward(&ones(6))).0, "1.0.blocks.0.0 (Linear)");
-    // The same error twice, and the next one of another layer.
+    // A repeated error names the same layer; the next error names another layer.
     assert_eq!(named(model.try_forward(&ones(6))).0, "1.0.blocks.0.0 (Linear)");
     assert_eq!(named(model.layers()[1].try_forward(&ones(6))).0, "0.blocks.0.0 (Linear)");
     // Hooks do not change the path, and a summary reports the same.

@@ -208,7 +208,7 @@ fn links_and_permissions_are_preserved() {
         io::save(&target, &saved(own as f32, 3)).unwrap();
         assert_eq!((mode(&target), io::load(&target).unwrap()["a"].to_vec::<f32>()[0]), (own, own as f32));
     }
-    // Through a relative link to a link, each relative to its own directory.
+    // A save follows a chain of relative links, each of which is relative to its own directory.
     symlink("inner/second", scratch.0.join("first")).unwrap();
     symlink("weights", inner.join("second")).unwrap();
     fs::set_permissions(&target, fs::Permissions::from_mode(0o600)).unwrap();

@@ -94,11 +94,11 @@ pub struct Plan {
     pub names: BTreeMap<Slot, String>,
     /// The offsets of the plan's own buffers, if the arena pass ran.
     pub arena: Option<Arena>,
-    /// A report of what the passes changed.
+    /// A report of the changes that the passes made.
     pub notes: Notes,
 }
 
-/// A report of what the passes did to a recorded plan.
+/// A report of the changes that the passes made to a recorded plan.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Notes {
     /// The number of recorded kernels.

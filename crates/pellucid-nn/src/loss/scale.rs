@@ -8,9 +8,9 @@ use pellucid_tensor::{DType, Error, Generator, Result, Tensor, no_grad, ops};
 /// The relation of a batch's gradient to the gradients of its samples.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GradKind {
-    /// Their sum, which grows with the batch.
+    /// The sum of the samples' gradients, which grows with the batch.
     Sum,
-    /// Their mean.
+    /// The mean of the samples' gradients.
     Mean,
 }
 

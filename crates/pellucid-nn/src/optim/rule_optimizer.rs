@@ -52,9 +52,9 @@ struct OptimizerContents<R: Rule> {
 struct ParameterData {
     name: String,
     group: usize,
-    /// Its counters in the group's clocks.
+    /// The counters of the parameter in the clocks of its group.
     clock: Vec<(&'static str, Buffer)>,
-    /// The inputs of its update besides the gradient: the rates of the clock, or η alone, and the momentum's tensor.
+    /// The 0-d inputs of the update: the rates of the clock (or only η), and the momentum.
     rates: Vec<Tensor>,
     /// The state; `None` until the parameter first requires a gradient.
     kept: Option<ParameterState>,
@@ -149,7 +149,7 @@ impl<R: Rule> RuleOptimizer<R> {
     pub fn add_named_group(&mut self, parameters: Vec<(String, Parameter)>, options: R) -> Result<()> {
         options.check()?;
         nonnegative(R::NAME, "lr", options.lr())?;
-        // Without parameters, rates are stored in f64.
+        // The rates of a group without parameters are stored in f64.
         let group = ParameterGroup::new(options, state_dtype(&parameters).unwrap_or(DType::F64))?;
         let contents = self.contents.get_mut();
         contents.groups.push(group);

@@ -91,8 +91,8 @@ fn rebound_gradients_are_written_to_their_tensors() {
     assert_eq!(step.exec.captured().unwrap().cache().misses, 1);
 }
 
-/// With accumulation, removed gradients start at zero again, and rebound ones accumulate in their
-/// tensors.
+/// If gradients accumulate over launches, a removed gradient restarts at zero, and a rebound gradient accumulates in its
+/// new tensor.
 #[test]
 fn accumulated_gradients_that_are_removed_or_rebound() {
     let _random = pellucid_tensor::Generator::new(0).scope();
@@ -201,7 +201,7 @@ impl Layer for Changing {
     }
 }
 
-/// The optimizer and the plan refer to the old tensor.
+/// After a parameter is replaced, the optimizer and the plan still refer to the old tensor, which is an error.
 #[test]
 fn a_replaced_parameter_is_refused_by_name() {
     let _random = pellucid_tensor::Generator::new(0).scope();

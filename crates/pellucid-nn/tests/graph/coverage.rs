@@ -53,12 +53,12 @@ fn an_optimizer_without_parameters_is_filled_with_those_of_a_lazy_model() {
             empty.set_lr(0.01);
             hand.set_lr(0.01);
         }
-        // The second shape has the same optimizer, whose state uses the model's names.
+        // Compiling a second shape uses the same optimizer, whose state has the names of the model.
         trainer.compile(&[4, 6]).unwrap();
         let state = empty.state_dict();
         assert!(state.contains_key("state.0.weight.mean") && state.contains_key("state.3.bias.square"), "{state:?}");
         empty.load_state_dict(&state).unwrap();
-        // Parameters that are added later follow the filled ones.
+        // Parameters that are added later are listed after those that compiling added.
         drop(trainer);
         let mut empty = empty;
         empty.add_params(vec![Parameter::new(Tensor::ones([2], DType::F32))]).unwrap();
@@ -285,7 +285,7 @@ fn a_step_without_parameters_or_gradients_is_reported() {
     let (model, other) = (mlp(), mlp());
     let (x, y) = batch(&[BATCH, 6], 1);
     let stranger = adamw(other.parameters());
-    // An eager step changes nothing; a captured one never would, so it is an error.
+    // An eager step without gradients changes nothing. A captured step would never change anything, so it is an error.
     stranger.step();
     let refused = capture(
         |i| {

@@ -24,11 +24,11 @@ fn a_wrong_width_is_refused_with_layer_and_both_shapes() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let (model, loss) = (mlp(), CrossEntropyLoss::default());
     let optimizer = sgd(&model, 0.1, 0.9);
-    // In planning:
+    // Planning reports the layer.
     let plan = |shape: &[usize]| make_plan_for_sequential(&model, shape, LossKind::SoftmaxCrossEntropy, 0);
     let (layer, source) = named(error(plan(&[BATCH, 5])));
     assert!(layer == "0 (Linear)" && matches!(source, Error::ShapeMismatch { .. }), "{layer}: {source}");
-    // In recording:
+    // Recording reports the layer.
     let plan = plan(&[BATCH, 6]).unwrap();
     let (x, y) = (Tensor::zeros([BATCH, 5], DType::F32), Tensor::zeros([BATCH], DType::I64));
     let (layer, source) = named(error(record_step_graph(&model, &loss, &optimizer, &plan, &x, &y, None)));
@@ -42,7 +42,7 @@ fn a_wrong_width_is_refused_with_layer_and_both_shapes() {
     let plan = make_plan_for_sequential(&other, &[BATCH, 5], LossKind::SoftmaxCrossEntropy, 0).unwrap();
     let (layer, source) = named(error(record_step_graph(&model, &loss, &optimizer, &plan, &x, &y, None)));
     assert!(layer == "0 (Linear)" && source.to_string().contains("[16, 6]"), "{layer}: {source}");
-    // In setting a batch:
+    // Setting a batch reports the input or the loss.
     let mut step = model
         .compile(&[BATCH, 6], CompileOptions { loss: &loss, optimizer: &optimizer, lt_bytes: 0, stream: None })
         .unwrap();

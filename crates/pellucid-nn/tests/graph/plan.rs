@@ -88,7 +88,7 @@ fn no_gradient_is_forgotten_or_planned_twice() {
         ("L4:Odd", "", vec!["scale"], false),
     ];
     assert_eq!(lines, expected);
-    // A layer alone is its own plan.
+    // A plan of a single layer contains only this layer.
     let plan = make_plan_for_sequential(&Linear::new(3, 2), &[5, 3], LossKind::Mse, 0).unwrap();
     assert_eq!((plan.per_layer.len(), plan.per_layer[0].name.as_str()), (1, "L0:Linear"));
     assert_eq!(shape(plan.per_layer[0].g_w()), Some(vec![2, 3]));
@@ -116,7 +116,7 @@ fn parameters_are_collected_by_name_and_rebound_without_a_copy() {
     let collected = collect_params_from_plan(&model, &plan).unwrap();
     let exempt: Vec<bool> = collected.iter().map(|(_, _, exempt)| *exempt).collect();
     assert_eq!(exempt, [false, true, false, true]);
-    // An optimizer of some of the parameters, and of one of another model.
+    // The optimizer updates some parameters of this model and one parameter of another model.
     let [w, _, v, _] = &model.parameters()[..] else { panic!("the model does not have four parameters") };
     let stranger = Parameter::new(Tensor::ones([2], DType::F32));
     let adam = Adam::new(vec![w.clone(), stranger.clone(), v.clone()], AdamOptions::default()).unwrap();
@@ -133,7 +133,7 @@ fn parameters_are_collected_by_name_and_rebound_without_a_copy() {
     assert!(w.to_vec::<f32>().iter().zip(before).all(|(now, before)| now < &before));
 }
 
-/// Every pinned buffer holds after a launch the value of an eager pass.
+/// After a launch, every pinned buffer contains the value that an eager pass computes.
 #[test]
 fn pinned_buffers_have_the_values() {
     let _random = pellucid_tensor::Generator::new(0).scope();

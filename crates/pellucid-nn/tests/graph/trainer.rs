@@ -39,7 +39,7 @@ fn one_step_returns_the_loss_of_the_new_parameters() {
     }
 }
 
-/// Layers in evaluation mode stay there; the others return to training mode.
+/// After an evaluation, each layer has its previous mode.
 #[test]
 fn evaluating_restores_the_modes() {
     let _random = pellucid_tensor::Generator::new(0).scope();
@@ -109,7 +109,7 @@ fn a_trainer_keeps_a_limited_number_of_recordings() {
     let counts = |stats: CacheStats| (stats.hits, stats.misses, stats.held);
     assert_eq!(counts(trainer.cache()), (0, 0, 2));
     let hand = sgd(&other, 0.1, 0.9);
-    // (The size, whether it is found.) The most recently used ones are kept.
+    // Each entry is a batch size, and whether the cache contains its step. The most recently used steps are kept.
     let steps = [(2, true), (4, true), (4, true), (8, false), (4, true), (2, false), (4, true), (8, false), (8, true)];
     for (seed, (size, found)) in steps.into_iter().enumerate() {
         let (x, y) = batch(&[BATCH, 6], seed as u64);
@@ -193,7 +193,7 @@ fn mixed_precision_with_a_scaled_loss() {
     }
 }
 
-/// Two encoders' outputs compared, from a tuple of inputs or from inputs by name.
+/// A model that compares the encodings of two inputs, given as a tuple or by name.
 #[derive(Module)]
 struct Siamese {
     encoder: Linear,

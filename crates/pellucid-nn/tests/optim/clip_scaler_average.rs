@@ -206,7 +206,7 @@ fn averages_match_their_definitions() {
     assert!(matches!(AveragedModel::new(&model, Average::Exponential(1.5)), Err(Error::InvalidArgument { .. })));
 }
 
-/// As PyTorch's `update_bn`: the means over the batches of means and unbiased variances.
+/// Like PyTorch's `update_bn`, it averages the means and the unbiased variances over all batches.
 #[test]
 fn update_bn_recomputes_statistics() {
     let norm = |momentum: f64| BatchNorm1d::new(2).momentum(momentum);

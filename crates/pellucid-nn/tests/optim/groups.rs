@@ -160,7 +160,7 @@ fn gradients_can_be_stored_in_external_buffers() {
     let buffers: Vec<Tensor> = own.iter().map(|p| Tensor::zeros(p.shape(), DType::F64)).collect();
     optimizer.rebind_grads(&buffers).unwrap();
     let before = flat(&own);
-    // Written by the test, read by the step.
+    // The step reads the gradient that the test writes to the buffer.
     buffers[0].copy_(&Tensor::full([3, 2], 2.0, DType::F64));
     optimizer.step();
     let expected: Vec<f64> = before.iter().enumerate().map(|(i, b)| if i < 6 { b - 1.0 } else { *b }).collect();
@@ -168,7 +168,7 @@ fn gradients_can_be_stored_in_external_buffers() {
     assert!(matches!(optimizer.rebind_grads(&buffers[..1]), Err(Error::InvalidArgument { .. })));
     let turned = [buffers[1].clone(), buffers[0].clone()];
     assert!(matches!(optimizer.rebind_grads(&turned), Err(Error::ShapeMismatch { .. })));
-    // Zeros are written in place.
+    // `zero_grad_with(false)` writes zeros in place.
     optimizer.zero_grad_with(false);
     assert_eq!(buffers[0].to_vec::<f64>(), [0.0; 6]);
     optimizer.zero_grad_with(true);

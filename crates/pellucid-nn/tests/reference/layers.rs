@@ -89,7 +89,7 @@ fn shapes_and_summaries_are_known_without_a_kernel() {
     });
 }
 
-/// In both modes, with the updated statistics.
+/// A captured layer has the outputs and statistics of an eager layer, in training and in evaluation mode.
 #[test]
 fn a_captured_layer_equals_the_eager_one() {
     let _random = pellucid_tensor::Generator::new(0).scope();

@@ -219,7 +219,7 @@ fn a_projected_cross_entropy_matches_pytorch() {
     assert!(one.try_forward(&Tensor::from(1.0f32), &Tensor::from(2i64)).is_err());
 }
 
-/// The functions are the structs' defaults.
+/// Each loss function equals the loss struct with default options.
 #[test]
 fn a_function_equals_its_loss_with_defaults() {
     let _random = pellucid_tensor::Generator::new(0).scope();

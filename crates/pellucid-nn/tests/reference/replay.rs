@@ -4,7 +4,8 @@ use pellucid_nn::optim::{Optimizer, Sgd, SgdOptions};
 use pellucid_nn::*;
 use pellucid_tensor::{DType, Tensor, capture, manual_seed};
 
-/// Every kind of state: statistics by momentum and averaged, masks of elements, channels and samples, slopes drawn.
+/// Returns a model with every kind of state: running statistics with and without momentum, dropout masks of elements,
+/// channels and samples, and random slopes.
 fn model() -> Sequential {
     sequential![
         Conv2d::new(3, 8, 3).padding(1),

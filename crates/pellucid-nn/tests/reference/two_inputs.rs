@@ -46,7 +46,7 @@ fn max_unpooling_restores_the_maxima() {
     assert_eq!(back.shape(), x.shape());
     let expected = x.to_vec::<f32>().into_iter().map(|v| if y.to_vec::<f32>().contains(&v) { v } else { 0.0 });
     assert_eq!(back.to_vec::<f32>(), expected.collect::<Vec<_>>());
-    // Overlapping windows with padding, where several input sizes give one output size: the size is given.
+    // With overlapping windows and padding, several input sizes give one output size, so the caller specifies the size.
     let odd = Tensor::randn([2, 3, 9], DType::F32);
     let (y, indices) = MaxPool1d::new(3).stride(2).padding(1).with_indices(&odd).unwrap();
     let unpool = MaxUnpool1d::new(3).stride(2).padding(1);
@@ -82,7 +82,7 @@ fn bags_start_at_offsets_and_rows_are_weighed() {
     assert_eq!(y.to_vec::<f32>(), expected);
 }
 
-/// The fraction of zeros, and the value of kept ones: per element, per channel, or per sample.
+/// Checks the fraction of zeros and the value of kept elements, for dropout of elements, channels and samples.
 #[test]
 fn dropout_has_its_probability_and_keeps_the_mean() {
     let _random = pellucid_tensor::Generator::new(0).scope();

@@ -63,7 +63,7 @@ type Function = dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync;
 /// The role of an input of f in the caller's graph.
 #[derive(Clone)]
 enum InputRole {
-    /// It requires no gradient.
+    /// The input requires no gradient.
     Untracked,
     /// A result of an operation, which f receives as a leaf of the same values.
     Result,

@@ -367,8 +367,9 @@ pub(crate) fn record_history_change(tensor: &crate::tensor::Tensor) {
     }
 }
 
-/// Runs `f` in eager mode, whatever the mode of this thread. Use it for state that a recording only references, such as
-/// parameters that a model creates at its first input. Kernels that [`lazy`] has deferred on this thread run first.
+/// Runs `f` in eager mode, also if this thread is in another mode. Use it for state that a recording only references,
+/// such as parameters that a model creates at its first input. Kernels that [`lazy`] has deferred on this thread run
+/// first.
 ///
 /// # Panics
 /// With the typed error of a deferred kernel that failed.

@@ -38,15 +38,15 @@ pub fn rearrange(x: &Tensor, pattern: &str, lengths: &[(&str, usize)]) -> Result
 /// The reduction that [`reduce`] applies over the axes that the result does not have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fold {
-    /// Their sum.
+    /// The sum of the elements.
     Sum,
-    /// Their mean.
+    /// The mean of the elements.
     Mean,
     /// The largest element.
     Max,
     /// The smallest element.
     Min,
-    /// Their product.
+    /// The product of the elements.
     Prod,
 }
 

@@ -113,9 +113,9 @@ pub fn unflatten(x: &Tensor, axis: isize, lengths: impl Into<Target>) -> Result<
 /// The number of repetitions of each element.
 #[derive(Clone, Debug)]
 pub enum Repeats {
-    /// The same number for all elements.
+    /// The same number of repetitions for all indices of the axis.
     Each(usize),
-    /// A number for every index of the axis.
+    /// A number of repetitions for every index of the axis.
     List(Vec<usize>),
 }
 

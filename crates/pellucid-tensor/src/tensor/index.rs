@@ -252,7 +252,7 @@ impl ResolvedIndex {
                     if at < -n || at >= n {
                         return Err(Error::IndexOutOfBounds { op, index: at as i64, axis, len });
                     }
-                    // With index tensors, an integer counts as one of them.
+                    // If the index contains index tensors, an integer counts as an index tensor.
                     if with_tensors {
                         out.adjacent &= !picking || !gap;
                         (picking, gap) = (true, false);

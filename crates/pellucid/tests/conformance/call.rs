@@ -13,7 +13,7 @@ pub(crate) struct Call<'a> {
     pub(crate) arguments: &'a Arguments,
     /// The tensors, by the paths that the arguments name.
     pub(crate) tensors: &'a BTreeMap<String, Tensor>,
-    /// The dtype that `float64` of the data means: another one if the samples were converted.
+    /// The dtype of the run, which replaces `float64` in the arguments if the samples were converted.
     pub(crate) float: DType,
 }
 

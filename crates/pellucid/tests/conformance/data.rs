@@ -1,5 +1,5 @@
 //! The source of the reference data: a directory of safetensors files that an environment variable names, or the
-//! archive in the repository, which contains the same in one compressed file.
+//! archive in the repository, which contains these files in one compressed file.
 
 use crate::index::{self, Operation};
 use flate2::Compression;

@@ -69,7 +69,7 @@ fn files(extensions: &[&str]) -> Vec<(String, String)> {
 struct Word {
     text: String,
     line: usize,
-    /// Only space, marks of comments or an underscore separate it from the word before.
+    /// True if only spaces, comment markers or an underscore separate the word from the previous word.
     follows: bool,
 }
 
@@ -170,7 +170,7 @@ fn compare(file: &str, counts: BTreeMap<String, usize>, places: impl Fn(&str) ->
     assert!(wrong.is_empty(), "{wrong}");
 }
 
-/// This check, and what it is about.
+/// Returns true for the files of this check, which contain the denied words.
 fn is_own(name: &str) -> bool {
     name.starts_with("crates/pellucid/tests/plain_language/")
 }
@@ -190,7 +190,7 @@ fn no_new_denied_words() {
 fn no_new_types_of_one_name() {
     let mut defined: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (name, text) in files(&["rs"]) {
-        // Types of tests are seen by their file alone.
+        // Types of tests are visible only in their file.
         if name.contains("/tests/") || name.contains("/tests.rs") || name.contains("/testing") {
             continue;
         }

@@ -102,7 +102,7 @@ fn decoding_in_mixed_precision() {
     }
 }
 
-/// Sequences of different lengths are decoded together as each is alone.
+/// Decoding a padded batch of sequences equals decoding each sequence separately.
 #[test]
 fn prompts_may_be_padded_on_the_left() {
     let _random = pellucid::Generator::new(0).scope();

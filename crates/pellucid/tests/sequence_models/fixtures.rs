@@ -131,7 +131,7 @@ fn additional_keys_for_all_queries() {
         let (y, weights) = m.attend_weighted(&x, &x, &x, Masks::causal(), false).unwrap();
         let written = Masks { mask: Some(&mask), ..Default::default() };
         assert!((m.attend(&x, &x, &x, written) - &y).abs().max(..).item::<f32>() < 1e-5);
-        // Processed separately, the sequences are the same.
+        // Sequences that are processed separately have the same outputs.
         let cached = {
             let _off = no_grad();
             let cache = m.cache(2, 4);

@@ -1,4 +1,4 @@
-//! Programs against the evaluator, and what cannot be compiled.
+//! Compiled programs compared with the evaluator, and errors of the compiler.
 
 use super::*;
 use crate::dtype::{Compute, Scalar};

@@ -1,4 +1,4 @@
-//! Spliced programs against their parts, one after the other.
+//! Spliced programs compared with their parts, which run in sequence.
 
 use super::programs::run;
 use super::*;

@@ -82,7 +82,7 @@ impl FormulaDerivative {
     }
 }
 
-/// The backward pass.
+/// The backward pass of a formula.
 impl FormulaCall<'_> {
     /// Recomputes output `j` of the formula before it was summed.
     fn summands(&self, saved: &Saved, j: usize) -> Result<Tensor> {
@@ -192,7 +192,7 @@ impl FormulaCall<'_> {
         let reads = &gradient.reads;
         let summed = *broadcast && !gradient.formula.is_row();
         let sum = summed.then(|| ops::broadcast_axes(&saved.meta(inputs[0] as usize).shape, self.shape));
-        // An input of full shape is apart if there are too many to be together.
+        // An input of full shape has a part of its own if one request cannot contain all inputs; it needs no sum.
         let sum = sum.filter(|axes| *axes != AxisSet::default());
         // The gradient of a broadcast input of half precision is summed after this kernel, and rounded after the sum.
         let number = if *broadcast && !summed { single_for(reads, saved, grads)? } else { None };

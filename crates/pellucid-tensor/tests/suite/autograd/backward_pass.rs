@@ -302,7 +302,7 @@ fn every_leaf_has_a_separate_writable_gradient() {
         // Accumulation does not affect other gradients either.
         started(&(&a + &b));
         assert_eq!((a.grad().unwrap().to_vec::<f64>(), y.to_vec::<f64>()), (vec![15.0, 18.0], vec![5.0, 6.0]));
-        // The same under other layouts.
+        // The gradients are also separate for reshaped inputs.
         let (c, d) = (leaf(), Tensor::from([[1.0f64, 2.0]]).requires_grad_(true));
         (c.reshape([1, 2]) + &d).square().sum(..).backward();
         scale(&c.grad().unwrap(), 0.0);

@@ -137,7 +137,7 @@ fn derivatives_that_are_zero_can_be_differentiated() {
                 let zero = got.to_vec::<f64>().iter().all(|&v| v == 0.0);
                 assert!(zero || n < first_zero, "{name}, order {n}: {got:?}");
             }
-            // The same with backward passes into `.grad`.
+            // Backward passes into `.grad` compute the same derivatives.
             let mut y = f(&x).sum(..);
             for n in 1..=4 {
                 x.zero_grad();

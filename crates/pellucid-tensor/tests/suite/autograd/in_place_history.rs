@@ -144,7 +144,7 @@ fn a_detached_tensor_has_a_separate_history() {
     columns.set(1.., &v * 2.0);
     (columns.sum(..) + last * 10.0).backward();
     assert_eq!(slope(&v), 24.0);
-    // The same for a result.
+    // A write through a view of a computed tensor ends the gradient of the replaced element.
     let x = leaf([1.0, 2.0, 3.0]);
     let y = x.broadcast_to([2, 3]).copy().t();
     y.set((0, 1), 0.0);

@@ -57,7 +57,7 @@ fn recorded_gradients_of_two_leaves_share_no_memory() {
     };
     assert_eq!(both().to_vec::<f64>(), [8.0, 10.0]);
     assert_eq!(lazy(both).to_vec::<f64>(), [8.0, 10.0]);
-    // A gradient with which the pass starts stays the caller's.
+    // A pass does not modify an incoming gradient that the caller provides.
     let (a, g) = (leaf([1.0, 2.0]), leaf([5.0, 6.0]));
     (&a + 1.0).backward_with(Backward { gradient: Some(g.clone()), ..recorded() });
     let off = no_grad();

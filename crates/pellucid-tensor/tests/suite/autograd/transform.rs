@@ -203,7 +203,7 @@ fn hvp_is_bitwise_equal_to_eager_execution_in_every_mode() {
     let replayed = step.launch(&vectors.iter().collect::<Vec<_>>()).unwrap();
     let products = bits(&(0..3).map(|i| replayed.to_tensor(i).unwrap()).collect::<Vec<_>>());
     assert_eq!(products, expected[1..], "captured");
-    // Its results can be differentiated, and their graph is retained.
+    // The results of `hvp` can be differentiated, and their graph is retained.
     let tracked = inputs.each_ref().map(|t| t.detach().requires_grad_(true));
     let all: (Vec<_>, Vec<_>) = (tracked.iter().collect(), vectors.iter().collect());
     let (value, products) = hvp(network, &all.0, &all.1).unwrap();

@@ -74,7 +74,7 @@ fn inputs_may_share_storage_with_targets_and_have_offsets() {
         let result = launched(&mut step, &[x, y]).remove(0);
         assert_eq!(bits(&[result, state.copy()]), bits(&expected));
     }
-    // An input in which the step writes under another handle would be read after the write.
+    // An input that shares storage with a tensor that the step writes is an error: the step would read the new values.
     for (x, y) in [(&state, &other), (&other, &state), (&state, &state), (&other, &state.t())] {
         let before = bits(&[state.copy()]);
         assert!(matches!(step.launch(&[x, y]).err(), Some(Error::InvalidArgument { op: "launch", .. })));

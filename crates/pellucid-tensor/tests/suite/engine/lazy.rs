@@ -9,7 +9,7 @@ fn every_program_computes_the_same_bits() {
     for (name, program) in ALL {
         let eager = bits(&program());
         assert_eq!(bits(&lazy(program)), eager, "{name}");
-        // Read inside the lazy scope, one after the other.
+        // The values are read inside of the lazy scope, one tensor at a time.
         assert_eq!(lazy(|| bits(&program())), eager, "{name}: a read inside of the lazy scope differs");
     }
 }
@@ -121,7 +121,7 @@ fn unreachable_results_are_not_computed() {
     let generator = Generator::new(5);
     let (kept, view, behind) = (wave([4]), Tensor::zeros([2, 3], DType::F32), Tensor::zeros([2], DType::F32));
     let (sum, product) = lazy(|| {
-        // This kernel would fail, but its result and all values computed from it are dropped.
+        // The index is out of bounds, but the kernel is not executed: its result and all dependent values are dropped.
         let bad = kept.index_select(0, &Tensor::from([7i64]));
         drop(&bad * 2.0);
         drop(bad);

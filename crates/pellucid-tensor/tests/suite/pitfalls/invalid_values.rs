@@ -217,7 +217,7 @@ fn bins_and_weights_of_observations() {
         let x = Tensor::from([1.0, bad]);
         refused("histogram", ops::histogram(&x, Bins::Count(3), None, false));
         refused("histc", ops::histc(&x, 3, 0.0, 0.0));
-        // Such elements are outside of explicit bounds.
+        // With explicit bounds, non-finite elements are not counted.
         let (counts, _) = ops::histogram(&x, Bins::Between(2, 0.0, 2.0), None, false).unwrap();
         assert_eq!(counts.to_vec::<f64>(), [0.0, 1.0]);
     }

@@ -58,19 +58,19 @@ pub enum Rule {
     Floats,
     /// Float dtypes are preserved; integers and `bool` become `i64`.
     Counts,
-    /// Always this dtype.
+    /// The output always has this dtype.
     Always(DType),
     /// Float dtypes are errors; the others are preserved.
     Bits,
     /// Float dtypes are errors; integers are preserved, and `bool` becomes `i64`.
     Shifts,
-    /// Floats only.
+    /// Float dtypes are preserved; other dtypes are errors.
     FloatsOnly,
-    /// Every dtype but `bool`.
+    /// Dtypes are preserved; `bool` is an error.
     NoTruth,
-    /// `f32` and `f64`; the others are errors.
+    /// `f32` and `f64` are preserved; other dtypes are errors.
     Precise,
-    /// This dtype for `f32` and `f64`; the others are errors.
+    /// The output has this dtype for `f32` and `f64`; other dtypes are errors.
     OfPrecise(DType),
 }
 
@@ -108,7 +108,7 @@ pub enum Gradient {
     Untracked,
 }
 
-/// An input: its shape, and the values that it takes.
+/// An input: the shape and the range of its values.
 #[derive(Clone)]
 pub struct Input {
     pub shape: Vec<usize>,

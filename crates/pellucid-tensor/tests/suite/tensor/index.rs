@@ -173,7 +173,7 @@ fn a_mask_without_axes_adds_one_of_length_1_or_0() {
     assert_eq!((shape(x.i((NewAxis, &yes))), shape(x.i((&no, NewAxis)))), (vec![1, 1, 2, 3], vec![0, 1, 2, 3]));
     assert_eq!((shape(x.i((&yes, &yes))), shape(x.i((&yes, &no)))), (vec![1, 2, 3], vec![0, 2, 3]));
     assert_eq!((shape(x.i((&yes, 1))), shape(x.i((1, &no)))), (vec![1, 3], vec![0, 3]));
-    // Beside an index tensor it broadcasts, and its axis stays in place if the two are adjacent.
+    // A 0-d mask broadcasts with an index tensor, and its axis stays in place if both are adjacent.
     assert_eq!(x.i((&yes, .., &columns)).shape().dims(), [2, 2]);
     assert_eq!(
         x.i((&yes, .., &columns)).to_vec::<i64>(),

@@ -24,7 +24,7 @@ pub(super) fn bind(table: &mut Binder) {
         let whole = (0..3).all(|at| !matches!(c.get(at, ["input", "end", "step"][at]), Some(Argument::Float(_))));
         let dtype = c.dtype(KEY, "dtype").unwrap_or(if whole { DType::I64 } else { c.float });
         if dtype.is_int() {
-            // The length follows from the given numbers, but the steps are counted in the truncated numbers.
+            // PyTorch computes the length from the original numbers, but the elements from the truncated numbers.
             let count = ((end - start) / step).ceil() as i64;
             let steps = ops::mul(Tensor::arange(0, count, 1), step.trunc() as i64)?;
             return ops::to_dtype(&ops::add(&steps, start.trunc() as i64)?, dtype);

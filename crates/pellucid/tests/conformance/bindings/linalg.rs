@@ -198,7 +198,7 @@ fn vector_norm(c: &Call, axes: Option<Vec<isize>>) -> Result<Tensor> {
     ops::norm(c.x()?, c.float(1, "ord").unwrap_or(2.0), axes)
 }
 
-/// Computes the norm of a vector or a matrix: determined by the axes, or without axes by the rank.
+/// Computes the norm of a vector or a matrix. The number of axes (without axes, the rank) selects the kind of norm.
 fn norm(c: &Call) -> Result<Tensor> {
     let axes = c.ints(2, "dim");
     let ordered = c.get(1, "ord").is_some();

@@ -136,7 +136,7 @@ pub(super) fn bind(table: &mut Binder) {
         (false, positions) => Ok(vec![rows(c.x()?, &positions)?]),
     });
     table.one("nonzero_static", |c| {
-        // The requested number of rows: the first ones, then rows of a constant.
+        // The result has `size` rows: the first nonzero positions, then rows of the fill value.
         let (found, count) = (rows(c.x()?, &ops::nonzero(c.x()?)?)?, c.count(KEY, "size")?);
         let there = found.shape()[0].min(count);
         let others =
