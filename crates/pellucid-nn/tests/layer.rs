@@ -330,7 +330,7 @@ fn hooks_on_missing_or_zero_sized_layers_are_refused() {
     let model = (Linear::new(2, 2), Relu);
     let refused = |name: &str| hook::on_forward(&model, name, |_, _| None).err().unwrap().to_string();
     assert!(refused("head").contains("no layer named \"head\""), "{}", refused("head"));
-    assert!(refused("1").contains("1 (Relu) holds nothing"), "{}", refused("1"));
+    assert!(refused("1").contains("1 (Relu): the layer is zero-sized"), "{}", refused("1"));
 }
 
 #[test]

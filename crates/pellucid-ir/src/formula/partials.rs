@@ -275,7 +275,7 @@ impl Partials {
             );
             return Err(Error::invalid(self.name, reason));
         }
-        let renumbered = |i: u8| leaves.binary_search(&i).expect("it is read") as u8;
+        let renumbered = |i: u8| leaves.binary_search(&i).expect("the list contains every leaf that is read") as u8;
         let (part, roots) = graph.extract(roots, |id| match graph.node(id) {
             Node::Input(i) => Some(Node::Input(renumbered(i))),
             _ => None,

@@ -133,9 +133,9 @@ pub enum ReduceOp {
     Sum,
     /// The product; 1 for an empty set.
     Prod,
-    /// The largest, NaN if there is one.
+    /// The largest element; NaN if an element is NaN.
     Max,
-    /// The smallest, NaN if there is one.
+    /// The smallest element; NaN if an element is NaN.
     Min,
     /// The flat position (row-major over the reduced axes) of the first maximum, or of the first NaN.
     ArgMax,

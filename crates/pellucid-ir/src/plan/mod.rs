@@ -266,7 +266,7 @@ impl Plan {
         }
     }
 
-    /// Describes the first difference between two plans; `None` if they do the same.
+    /// Describes the first difference between two plans; `None` if they are equal.
     pub fn difference(&self, other: &Plan) -> Option<String> {
         for (i, (a, b)) in self.launches.iter().zip(&other.launches).enumerate() {
             if a != b {

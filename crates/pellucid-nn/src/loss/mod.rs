@@ -61,7 +61,7 @@ pub trait Loss {
     /// Those of the operations if shapes or dtypes do not match.
     fn try_forward(&self, logits: &Tensor, y: &Tensor) -> Result<Tensor>;
 
-    /// Returns the kind of targets; `None` if the loss does not tell, see [`with_targets`](Loss::with_targets).
+    /// Returns the kind of targets; `None` if the loss does not define it, see [`with_targets`](Loss::with_targets).
     fn kind(&self) -> Option<LossKind> {
         None
     }

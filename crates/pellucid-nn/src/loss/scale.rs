@@ -98,7 +98,8 @@ impl Drop for SavedState {
             if tensor.to_bytes().is_ok_and(|now| now == *bytes) {
                 continue;
             }
-            let before = Tensor::from_bytes(bytes, tensor.dtype(), tensor.shape()).expect("these are its bytes");
+            let before =
+                Tensor::from_bytes(bytes, tensor.dtype(), tensor.shape()).expect("the bytes are those of the tensor");
             ops::copy_(tensor, &before).expect("state tensors of this shape and dtype are writable");
         }
     }

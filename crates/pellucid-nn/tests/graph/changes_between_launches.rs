@@ -91,8 +91,8 @@ fn rebound_gradients_are_written_to_their_tensors() {
     assert_eq!(step.exec.captured().unwrap().cache().misses, 1);
 }
 
-/// If gradients accumulate over launches, a removed gradient restarts at zero, and a rebound gradient accumulates in its
-/// new tensor.
+/// If gradients accumulate over launches, a removed gradient restarts at zero, and a rebound gradient accumulates in
+/// its new tensor.
 #[test]
 fn accumulated_gradients_that_are_removed_or_rebound() {
     let _random = pellucid_tensor::Generator::new(0).scope();

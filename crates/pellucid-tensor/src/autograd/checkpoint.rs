@@ -185,7 +185,7 @@ impl Operation for Checkpoint {
             Ok(outputs)
         });
         if checked.is_err() {
-            // The history of the writes ends at the leaves that replace results, so no gradient would reach the results.
+            // The history of the writes ends at the leaves that replace results. No gradient would reach the results.
             for (base, before) in written.into_iter().rev() {
                 base.restore(before);
             }

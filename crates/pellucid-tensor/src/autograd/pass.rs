@@ -441,9 +441,9 @@ impl Backward {
 /// Returns a gradient with unique storage; aliased or broadcast gradients are copied.
 ///
 /// Gradient clipping writes into the gradient of each leaf once. But the terms of a sum share one gradient, and the
-/// caller, a hook or a slot may hold it too. Recorded kernels and graphs hold their operands. So lazy and captured steps,
-/// and gradients with a history, look up aliased storages in `shared`. They do not detect a user's operation that returns
-/// a saved value.
+/// caller, a hook or a slot may hold it too. Recorded kernels and graphs hold their operands. Therefore, lazy and
+/// captured steps, and gradients with a history, look up aliased storages in `shared`. This lookup does not detect a
+/// user's operation that returns a saved value.
 pub(crate) fn with_unique_storage(gradient: Tensor, shared: &mut AddressMap<()>) -> Result<Tensor> {
     let is_own = match engine::mode() {
         engine::ExecutionMode::Eager | engine::ExecutionMode::NanChecked if !gradient.requires_grad() => {

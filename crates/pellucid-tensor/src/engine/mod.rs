@@ -175,7 +175,7 @@ fn run_nan_checked(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Re
 }
 
 /// Guard that checks kernels for NaN while it exists.
-pub(crate) struct NanCheckGuard(#[allow(dead_code, reason = "its drop ends the mode")] ModeGuard);
+pub(crate) struct NanCheckGuard(#[allow(dead_code, reason = "the drop of the guard ends the mode")] ModeGuard);
 
 /// Enables the NaN check on this thread. Returns `None` unless the mode is eager: deferred modes do not support it.
 pub(crate) fn enable_nan_check() -> Option<NanCheckGuard> {

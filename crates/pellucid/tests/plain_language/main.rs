@@ -1,15 +1,15 @@
 //! The language of the repository: words that the field does not use, names of several types, and long lines.
 //!
-//! Each check has a list of exceptions, whose counts may only fall. A count that has fallen must be lowered in the list:
-//! `UPDATE_EXCEPTIONS=1 cargo test -p pellucid --test plain_language` writes the lists.
+//! Each check has a list of exceptions, whose counts may only decrease. If the number of findings is below its count,
+//! the list must be updated: `UPDATE_EXCEPTIONS=1 cargo test -p pellucid --test plain_language` writes the lists.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-/// Words that CONTRIBUTING.md rules out, in comments, documents, messages and identifiers. `(a|b)` are alternatives of one
-/// word; all others follow each other.
+/// Words that CONTRIBUTING.md forbids in comments, documents, messages and identifiers. `(a|b)` means one of several
+/// words. A phrase of several words matches the words in this order.
 const DENIED: [&str; 14] = [
     "(room|rooms)",
     "(seat|seats)",

@@ -386,8 +386,8 @@ impl CompiledStep {
         launched
     }
 
-    /// Refuses inputs that share memory with a tensor that the step writes before its last read of the input. A launch
-    /// may use a copy made before the write, and eager execution would read the new values.
+    /// Returns an error for inputs that share memory with a tensor that the step writes before its last read of the
+    /// input. A launch may use a copy made before the write, and eager execution would read the new values.
     fn check_stale_inputs(&self, inputs: &[&Tensor]) -> Result<()> {
         for (index, (tensor, last)) in inputs.iter().zip(&self.last_reads).enumerate() {
             let (array, Some(last)) = (tensor.array(), last) else { continue };

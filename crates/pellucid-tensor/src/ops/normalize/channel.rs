@@ -13,9 +13,9 @@ use pellucid_ir::{DType, Error, Result, Shape};
 /// The running means and (unbiased) variances of the channels, collected in training, both `[C]`.
 #[derive(Clone, Copy, Debug)]
 pub struct RunningStatistics<'a> {
-    /// The means.
+    /// The mean of each channel.
     pub mean: &'a Tensor,
-    /// The variances.
+    /// The variance of each channel.
     pub var: &'a Tensor,
 }
 

@@ -175,8 +175,8 @@ fn anomaly_mode_names_the_operation_of_a_backward_pass_and_leaves_no_gradient() 
     assert!(x.grad().unwrap().to_vec::<f64>()[0].is_nan());
 }
 
-/// A checkpoint replaces an input that is not a leaf by a new leaf. A tracked write into an external tensor would lose the
-/// gradient, because its history would end at that leaf.
+/// A checkpoint replaces an input that is not a leaf by a new leaf. A tracked write into an external tensor would lose
+/// the gradient, because its history would end at that leaf.
 #[test]
 fn a_tracked_write_into_an_external_tensor_is_an_error() {
     let x = leaf([1.0, 2.0, 3.0]);
