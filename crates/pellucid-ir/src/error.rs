@@ -1,6 +1,6 @@
 //! The error type of all operations.
 //!
-//! A message names the operation, the relevant shapes and dtypes, and a way to correct the call. An operation that
+//! A message names the operation, the relevant shapes and dtypes, and a correction of the call. An operation that
 //! returns an error has changed nothing.
 
 mod state_dict;
@@ -170,7 +170,8 @@ pub enum Error {
         /// The operation that needs the value.
         op: &'static str,
     },
-    /// A captured step changes its state in a way that prevents a second launch, such as its shape or identity.
+    /// A captured step changes a property of its state, such as the shape or the identity of a tensor, so that a second
+    /// launch is impossible.
     #[error("capture: the step does not leave {slot} as it found it ({change}); {help}")]
     NotAFixedPoint {
         /// The state that differs.

@@ -1,7 +1,7 @@
 //! The kernel families, which are all that a backend implements.
 //!
 //! A family has a shape rule and a definition; operations choose a family and its arguments. The number of families
-//! stays small: the documentation of each specialised family says why it is one.
+//! stays small: the documentation of each specialised family contains the reason why it is separate.
 
 mod attention;
 mod factor;

@@ -60,8 +60,8 @@ impl Drop for Call {
     }
 }
 
-/// Records the caller's source location in anomaly mode, for nodes that are created while the guard exists. Of nested
-/// calls only the outermost is recorded.
+/// Records the caller's source location in anomaly mode, for nodes that are created while the guard exists. If calls
+/// are nested, only the outermost call is recorded.
 #[inline]
 #[track_caller]
 pub fn called() -> Option<Call> {

@@ -171,7 +171,7 @@ pub(crate) struct BackwardPass<'a> {
     leaf_at: AddressMap<usize>,
     /// Storages of gradients that have other owners: the caller of the pass, hooks, slots.
     shared: AddressMap<()>,
-    /// For `grad`: the targets, and which nodes lead to them.
+    /// For `grad`: the targets, and for every node whether a target is reachable from it.
     targets: Option<(&'a mut [GradTarget], AddressMap<bool>)>,
     /// The output whose preset gradient starts the pass.
     preset: Option<Edge>,
@@ -504,7 +504,7 @@ fn check_gradient(from: &'static str, gradient: &Tensor, meta: &Meta) -> Result<
     Ok(())
 }
 
-/// Computes for every node that the outputs depend on whether it leads to a target.
+/// Computes for every node that the outputs depend on whether a target is reachable from it.
 fn nodes_leading_to(targets: &[GradTarget], outputs: &[&Tensor]) -> AddressMap<bool> {
     let mut leads: AddressMap<bool> = AddressMap::default();
     // Depth-first search with an explicit stack: a node is decided after its producers.

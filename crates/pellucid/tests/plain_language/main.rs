@@ -135,7 +135,8 @@ fn types(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Compares counts by name with the list of exceptions in `file`, or writes the list. `places` says where an excess is.
+/// Compares counts by name with the list of exceptions in `file`, or writes the list. `places` returns the
+/// locations of the findings of one name.
 #[track_caller]
 fn compare(file: &str, counts: BTreeMap<String, usize>, places: impl Fn(&str) -> String) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plain_language").join(file);

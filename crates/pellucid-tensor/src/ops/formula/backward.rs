@@ -20,7 +20,7 @@ use smallvec::{SmallVec, smallvec};
 pub(super) struct FormulaDerivative {
     pub(super) formula: Formula,
     pub(super) params: Params,
-    /// The broadcast shape of the inputs, unless it is the shape of the first result (which the node knows).
+    /// The broadcast shape of the inputs, unless it is the shape of the first result (which the node stores).
     pub(super) shape: Option<Box<Shape>>,
     /// The axes of a row of a formula with row reductions.
     pub(super) rows: AxisSet,
@@ -43,8 +43,8 @@ pub(super) struct GradientPart<'a> {
     broadcast: bool,
 }
 
-/// Calls `each` with every part of the backward computation, inputs of full shape last. The forward pass uses it too,
-/// to know what to save.
+/// Calls `each` with every part of the backward computation, inputs of full shape last. The forward pass
+/// also calls this function, to determine the values to save.
 #[inline]
 pub(super) fn for_each_part(
     tracked: Variables,

@@ -40,7 +40,7 @@ pub enum Reduction {
 }
 
 impl Reduction {
-    /// Reduces values of which all count.
+    /// Reduces all values; none is ignored.
     fn apply(self, values: &Tensor) -> Result<Tensor> {
         match self {
             Reduction::Mean => ops::mean(values, ..),
