@@ -133,7 +133,10 @@ fn with_gradients<const K: usize>(
     let _on = enable_grad();
     let loss = loss()?;
     let gradients = grad(&[&loss], &leaves, Grad::default())?;
-    Ok((loss.detach(), gradients.try_into().unwrap_or_else(|_| unreachable!("grad() returns one gradient a leaf"))))
+    Ok((
+        loss.detach(),
+        gradients.try_into().unwrap_or_else(|_| unreachable!("grad() returns one gradient for each leaf")),
+    ))
 }
 
 /// Defines the struct of a loss, its defaults, and the function with the defaults.

@@ -178,7 +178,7 @@ fn frozen_parameters_need_no_optimizer_while_they_are_frozen() {
         model.layers()[0].freeze();
         trainer.step(&x, &y).unwrap();
         assert_ne!(bits(model.state_dict()), before);
-        // All frozen: there is nothing to train.
+        // All parameters are frozen, so the step has nothing to train.
         model.freeze();
         assert!(GraphTrainer::new(&model, &loss, adamw(vec![]), 0).compile(&[BATCH, 6]).is_err());
     }

@@ -1,4 +1,4 @@
-//! Trainings of several kinds: N eager and N replayed steps end in the same bits.
+//! Trainings of several kinds: N eager steps and N replayed steps compute the same bits.
 
 use crate::training::{Training, Way, classes, run, same, wave};
 use pellucid_cpu::with_threads;
@@ -140,9 +140,8 @@ fn transformer(dtype: DType) -> Training {
         before: Box::new(|_| {}),
         state: Box::new(move || {
             let gradients = both.1.parameters().iter().enumerate();
-            let gradients = gradients
-                .map(|(k, p)| (k.to_string(), p.grad().expect("the captured step set the gradient")))
-                .collect();
+            let gradients =
+                gradients.map(|(k, p)| (k.to_string(), p.grad().expect("rebind_grads() stored a gradient"))).collect();
             together(&[("model", both.0.state_dict()), ("optimizer", both.1.state_dict()), ("gradient", gradients)])
         }),
     }

@@ -403,6 +403,9 @@ impl Tensor {
         if self.device() == device {
             return Ok(self.clone());
         }
-        Err(Error::DeviceUnavailable { device: device.name().into(), reason: "no copy between these devices".into() })
+        Err(Error::DeviceUnavailable {
+            device: device.name().into(),
+            reason: "copies between these devices are not supported".into(),
+        })
     }
 }

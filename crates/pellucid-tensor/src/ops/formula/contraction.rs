@@ -330,7 +330,7 @@ impl Derivative for ContractionDerivative {
         let arrived: SmallVec<[bool; 2]> = incoming.iter().map(Option::is_some).collect();
         let factor = |f: u16| match (f as usize).checked_sub(self.cotangents) {
             None => saved.input(f as usize),
-            Some(o) => Ok(incoming[o].clone().expect("only gradients that arrived are factors")),
+            Some(o) => Ok(incoming[o].clone().expect("every factor is an existing gradient")),
         };
         let point = self.point(saved)?;
         let mut gradients: InputGradients = SmallVec::from_elem(None, saved.inputs());

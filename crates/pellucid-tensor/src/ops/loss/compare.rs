@@ -72,7 +72,7 @@ pub struct Triplet {
     pub margin: f64,
     /// The order p of the norm.
     pub p: f64,
-    /// Added to every difference.
+    /// ε, which is added to every difference.
     pub eps: f64,
     /// Whether the distance from the positive to the negative replaces a larger one from x (Balntas et al. 2016).
     pub swap: bool,
