@@ -18,7 +18,7 @@ pub(crate) struct Ceilings {
     fma: f64,
     /// Bytes per second read from 64 MiB for each thread.
     read: f64,
-    /// Bytes per second read and written, from 16 MiB to 16 MiB for each thread.
+    /// Bytes per second read and written when each thread copies 16 MiB.
     copy: f64,
 }
 
@@ -37,7 +37,7 @@ impl Ceilings {
         Some(Ceilings { fma: rates.next()??, read: rates.next()??, copy: rates.next()?? })
     }
 
-    /// Returns the peak that limits this work, and the fraction of it that a duration of `seconds` means.
+    /// Returns the name of the peak that limits this work, and the fraction of the peak that work in `seconds` reaches.
     pub(crate) fn share(self, work: Work, seconds: f64) -> Option<(&'static str, f64)> {
         match work {
             Work::Overhead => None,
@@ -104,7 +104,7 @@ fn fma_rate(ready: &mut dyn FnMut()) -> f64 {
 /// Returns the widest multiply-add of this processor: its lanes, and a function that executes [`ROUNDS`] × [`CHAINS`]
 /// of them.
 #[cfg(target_arch = "x86_64")]
-#[allow(unsafe_code, reason = "a function for an instruction set is called where the processor has it")]
+#[allow(unsafe_code, reason = "the function is called only if the processor supports its instruction set")]
 fn fma_kernel() -> (usize, fn(f32, f32) -> f32) {
     use std::arch::x86_64::*;
 

@@ -42,7 +42,7 @@ fn wave_formula(x: &Tensor) -> Tensor {
 }
 
 fn apply(formula: &'static Formula, x: &Tensor) -> Tensor {
-    ops::map(formula, &[x], &[]).expect("one input, one output").remove(0)
+    ops::map(formula, &[x], &[]).expect("the formula has one input and one output").remove(0)
 }
 
 fn normal(size: usize) -> Tensor {
@@ -79,7 +79,7 @@ fn backward(f: fn(&Tensor) -> Tensor) -> Run {
     })
 }
 
-/// The gradient is an output of the step, so that it is computed.
+/// Times a captured backward pass. The gradient is an output of the step, because unused values are not computed.
 fn backward_captured(f: fn(&Tensor) -> Tensor) -> Run {
     let (x, g) = (normal(LARGE).requires_grad_(true), Tensor::ones([LARGE], DType::F32));
     captured(BACKWARD, move || {

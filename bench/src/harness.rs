@@ -26,7 +26,7 @@ pub(crate) struct Run {
 /// The necessary work of a run, from which the fraction of the peak is computed.
 #[derive(Clone, Copy)]
 pub(crate) enum Work {
-    /// Unknown, for example for many small kernels.
+    /// The work is unknown, for example for many small kernels.
     Overhead,
     /// Floating-point operations; a multiplication and an addition count as two.
     Flops(f64),

@@ -16,7 +16,7 @@
 //! of the workload in place of `{}` (or as the last argument) and prints lines of the same form. The output is the
 //! ratio of the lower quartiles, Pellucid's to the other program's, as the median over the rounds.
 #![deny(unsafe_code)]
-#![allow(clippy::print_stdout, reason = "lines on standard output are what this program makes")]
+#![allow(clippy::print_stdout, reason = "this program prints its results to standard output")]
 
 mod ceilings;
 mod elementwise;
@@ -98,7 +98,10 @@ fn main() -> ExitCode {
         }
     };
     if let Some(key) = &arguments.child {
-        let workload = workloads().into_iter().find(|w| w.key() == *key).expect("a child is given a workload's key");
+        let workload = workloads()
+            .into_iter()
+            .find(|w| w.key() == *key)
+            .expect("the argument of a child is the key of a workload");
         println!("{}", harness::run(&workload, arguments.threads, Ceilings::from_env()));
         return ExitCode::SUCCESS;
     }
@@ -114,7 +117,7 @@ fn main() -> ExitCode {
 
 /// Runs a workload in a new process and returns its line.
 fn in_fresh_process(workload: &Workload, threads: usize, ceilings: Ceilings) -> String {
-    let program = std::env::current_exe().expect("the path of this program");
+    let program = std::env::current_exe().expect("the operating system reports the path of this program");
     let output = Command::new(program)
         .args(["--child", &workload.key(), "--threads", &threads.to_string()])
         .env("PELLUCID_NUM_THREADS", threads.to_string())

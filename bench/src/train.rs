@@ -27,12 +27,12 @@ type Make = fn(Vec<Parameter>) -> Box<dyn Optimizer>;
 
 fn sgd(parameters: Vec<Parameter>) -> Box<dyn Optimizer> {
     let options = SgdOptions { lr: 0.1, ..Default::default() };
-    Box::new(Sgd::new(parameters, options).expect("valid options"))
+    Box::new(Sgd::new(parameters, options).expect("the options are valid"))
 }
 
 fn adamw(parameters: Vec<Parameter>) -> Box<dyn Optimizer> {
     let options = AdamWOptions { lr: 1e-3, weight_decay: 1e-4, ..Default::default() };
-    Box::new(AdamW::new(parameters, options).expect("valid options"))
+    Box::new(AdamW::new(parameters, options).expect("the options are valid"))
 }
 
 /// The operations of the forward pass, of all weight gradients, and of all input gradients but that of the first layer.
@@ -51,8 +51,8 @@ fn training(size: usize, make: Make) -> Training {
     Training::new(work(size), batch(size), optimizer, move |x, target| cross_entropy(&model.forward(x), target))
 }
 
-/// The Hessian of the loss times a vector in two reverse passes, as the other programs compute it: the gradient of the
-/// inner product of the gradient with the vector.
+/// Computes a Hessian-vector product in two reverse passes, as the compared programs do: the gradient of the inner
+/// product of the gradient and the vector.
 fn product_of_gradients() -> Run {
     let model = mlp();
     let (x, target) = batch(64);
@@ -68,7 +68,7 @@ fn product_of_gradients() -> Run {
     })
 }
 
-/// The same with `hvp`.
+/// Computes the Hessian-vector product by `hvp`.
 fn hessian_product() -> Run {
     let product = product();
     Run::new(Work::Overhead, move || {
@@ -90,7 +90,7 @@ fn product() -> impl Fn() -> Vec<Tensor> {
             let hidden = x.linear(&p[0], Some(&p[1])).relu().linear(&p[2], Some(&p[3])).relu();
             Ok(cross_entropy(&hidden.linear(&p[4], Some(&p[5])), &target))
         };
-        hvp(loss, &inputs, &vectors).expect("a Hessian-vector product").1
+        hvp(loss, &inputs, &vectors).expect("the loss is twice differentiable").1
     }
 }
 

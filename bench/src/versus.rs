@@ -54,7 +54,7 @@ fn compared(id: &str, variant: &str, peer: &str, own: &[f64], other: &[f64]) -> 
     })
 }
 
-/// Adds the lower quartile of a line to the entry of its `key`, or prints why there is none.
+/// Adds the lower quartile of a line to the entry of its `key`, or stores in `refused` why the line has none.
 fn take(line: &str, key: &str, into: &mut Quartiles, refused: &mut Option<String>) {
     let Ok(line) = serde_json::from_str::<Value>(line) else { return };
     let name = line[key].as_str().unwrap_or_default().to_string();

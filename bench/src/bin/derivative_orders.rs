@@ -11,7 +11,7 @@
 //! `derivative_orders.py`. Every operation runs in a new process. The exit status is 1 if an operation exceeds its
 //! limits or disagrees.
 #![forbid(unsafe_code)]
-#![allow(clippy::print_stdout, reason = "the table is the result of this program")]
+#![allow(clippy::print_stdout, reason = "this program prints its table to standard output")]
 
 use pellucid::kernel::Kernel;
 use pellucid::{CaptureOptions, Error, Passes, Tensor, capture_with};
@@ -50,7 +50,10 @@ fn formula_size(problem: &Problem<'_>, leaves: &[Tensor], order: usize) -> Optio
     let step = |inputs: &[Tensor]| {
         let gradients = problem.gradients(inputs, order, &mut Checked::default());
         // The capture reports an error as a panic of its closure.
-        gradients.unwrap_or_else(|failure| pellucid::unwrap(Err(failure.error))).pop().expect("gradients")
+        gradients
+            .unwrap_or_else(|failure| pellucid::unwrap(Err(failure.error)))
+            .pop()
+            .expect("every order has gradients")
     };
     let options = CaptureOptions { passes: Passes::none(), ..CaptureOptions::default() };
     let captured = catch_unwind(AssertUnwindSafe(|| capture_with(options, step, &inputs))).ok()?.ok()?;
@@ -117,7 +120,7 @@ fn measure(operation: &Operation) -> Value {
 /// Runs [`measure`] in a new process.
 fn measure_apart(number: usize) -> Value {
     let failed = |reason: &str| json!({ "operation": operations()[number].name, "order": 0, "reason": reason });
-    let program = std::env::current_exe().expect("the path of this program");
+    let program = std::env::current_exe().expect("the operating system reports the path of this program");
     let process = Command::new(program)
         .args(["--child", &number.to_string()])
         .env("PELLUCID_NUM_THREADS", "1")
@@ -186,7 +189,7 @@ fn main() -> ExitCode {
                 }
             },
             "--child" => {
-                let number: usize = value.parse().expect("the number of an operation");
+                let number: usize = value.parse().expect("the argument of --child is the number of an operation");
                 println!("{}", measure(&operations()[number]));
                 return ExitCode::SUCCESS;
             }

@@ -10,7 +10,7 @@
 //! operation without a derivative of some order is listed, and is not a failure if its error says so. The exit status
 //! is 1 if there is any failure.
 #![forbid(unsafe_code)]
-#![allow(clippy::print_stdout, reason = "lines on standard output are the results of this program")]
+#![allow(clippy::print_stdout, reason = "this program prints its results to standard output")]
 
 use pellucid::Error;
 use pellucid_bench::derivatives::check::{Checked, Failure, Problem};
@@ -213,7 +213,7 @@ fn child(options: &Options) {
     let mut seen = BTreeMap::new();
     for number in options.start..options.start + options.count {
         println!("begin {number}");
-        std::io::stdout().flush().expect("standard output");
+        std::io::stdout().flush().expect("standard output can be written");
         println!("end {}", line(options, number, &mut seen));
     }
     println!("done");
@@ -225,7 +225,7 @@ struct Summary {
     expressions: u64,
     agreed: u64,
     skipped: u64,
-    /// By key: the number of failures, and examples.
+    /// The number of failures and some examples, by the key of the failure.
     failures: BTreeMap<String, (u64, Vec<String>)>,
     missing: BTreeMap<String, u64>,
     refused: BTreeMap<String, u64>,
@@ -322,7 +322,7 @@ impl Summary {
 fn supervise(options: &Options) -> Summary {
     let (mut summary, mut next, end) = (Summary::default(), options.start, options.start + options.count);
     while next < end {
-        let program = std::env::current_exe().expect("the path of this program");
+        let program = std::env::current_exe().expect("the operating system reports the path of this program");
         let numbers = [
             ("--seed", options.seed),
             ("--start", next),
@@ -337,7 +337,7 @@ fn supervise(options: &Options) -> Summary {
             .env("PELLUCID_NUM_THREADS", "1")
             .stdout(Stdio::piped())
             .spawn()
-            .expect("a child process");
+            .expect("the child process can be started");
         let (sender, lines) = channel();
         let output = BufReader::new(process.stdout.take().expect("the child's output is piped"));
         let reader = std::thread::spawn(move || {
@@ -351,7 +351,7 @@ fn supervise(options: &Options) -> Summary {
                 Ok(line) => {
                     since = Instant::now();
                     if let Some(result) = line.strip_prefix("end ") {
-                        summary.add(&serde_json::from_str(result).expect("a line of JSON"));
+                        summary.add(&serde_json::from_str(result).expect("the child prints every result as JSON"));
                         next += 1;
                     }
                 }
@@ -363,7 +363,7 @@ fn supervise(options: &Options) -> Summary {
         };
         let _ = process.kill();
         let status = process.wait().map(|s| s.to_string()).unwrap_or_default();
-        reader.join().expect("the reader of the child's output");
+        reader.join().expect("the thread that reads the child's output did not panic");
         let Some(reason) = ended else { break };
         summary.expressions += 1;
         summary.fail(format!("killed: {reason}"), format!("--only {next}: {status}"));
@@ -398,7 +398,7 @@ fn main() -> ExitCode {
     let mut summary = Summary::default();
     std::thread::scope(|scope| {
         let children: Vec<_> = ranges.iter().map(|range| scope.spawn(|| supervise(range))).collect();
-        children.into_iter().for_each(|c| summary.merge(c.join().expect("the child printed a summary")));
+        children.into_iter().for_each(|c| summary.merge(c.join().expect("the supervising thread did not panic")));
     });
     summary.print(&options);
     if summary.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -411,7 +411,7 @@ mod tests {
     #[test]
     fn derivatives_of_a_hundred_expressions_agree_with_differences() {
         let arguments = ["--seed", "7", "--count", "100", "--depth", "3", "--order", "3"].map(String::from);
-        let options = Options::parse(arguments.into_iter()).expect("valid options");
+        let options = Options::parse(arguments.into_iter()).expect("the options are valid");
         let mut summary = Summary::default();
         let mut seen = BTreeMap::new();
         (0..options.count).for_each(|number| summary.add(&line(&options, number, &mut seen)));

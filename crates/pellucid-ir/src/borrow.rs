@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The atomics of the protocol: those of the standard library, or a model checker's.
 pub trait Atomics: Sized {
-    /// Counts readers or marks a writer.
+    /// The atomic borrow word, which counts readers or marks a writer.
     type Holders: AtomicHolders;
-    /// Counts writes.
+    /// The atomic counter of writes.
     type Writes: AtomicWrites;
     /// Lets other threads run.
     fn yield_now();

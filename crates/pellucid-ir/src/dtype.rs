@@ -402,7 +402,7 @@ mod tests {
             (DType::Bool, Scalar::Float(0.5), true),
             (DType::F16, Scalar::Float(1e300), true),
         ] {
-            assert_eq!(dtype.represents(value), expected, "{dtype} {value}");
+            assert_eq!(dtype.represents(value), expected, "the result for {dtype} and {value} is wrong");
         }
     }
 

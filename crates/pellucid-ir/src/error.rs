@@ -1,6 +1,6 @@
 //! The error type of all operations.
 //!
-//! A message names the operation, the relevant shapes and dtypes, and a way to correct the call. An operation that
+//! A message names the operation, the relevant shapes and dtypes, and a correction of the call. An operation that
 //! returns an error has changed nothing.
 
 mod state_dict;
@@ -21,7 +21,7 @@ pub enum Error {
         op: &'static str,
         /// The shapes of its operands.
         shapes: Vec<Shape>,
-        /// The requirement, and how to meet it.
+        /// The requirement, and a call that satisfies it.
         help: String,
     },
     /// The operation is not defined for these dtypes.
@@ -61,7 +61,7 @@ pub enum Error {
     InvalidArgument {
         /// The operation.
         op: &'static str,
-        /// What is wrong, and the valid values.
+        /// A description of the invalid argument and of the valid values.
         reason: String,
     },
     /// A matrix is singular or not positive definite.
@@ -113,25 +113,25 @@ pub enum Error {
         "backward: a value saved by `{node}` (shape {shape}) was modified in place afterwards (version {saved}, now {now}); use a copy() of it (clone() shares the memory), or write before it is used"
     )]
     SavedValueModified {
-        /// The name of the operation that saved it.
+        /// The name of the operation that saved the value.
         node: &'static str,
         /// The shape of the value.
         shape: Shape,
-        /// Its version when it was saved.
+        /// The version of the storage when the value was saved.
         saved: u64,
-        /// Its version now.
+        /// The current version of the storage.
         now: u64,
     },
     /// In anomaly mode, a kernel produced NaN from inputs without NaN.
     #[error("{op}: produced NaN in an output of shape {shape} although no input contains NaN{}", origin(*node, location.as_deref()))]
     Anomaly {
-        /// The operation that produced it.
+        /// The operation whose kernel produced NaN.
         op: &'static str,
         /// The shape of the output.
         shape: Shape,
-        /// In a backward pass, the operation whose gradient it is part of.
+        /// In a backward pass, the operation whose gradient contains the NaN.
         node: Option<&'static str>,
-        /// The file and line of the forward call of that operation, if anomaly mode was on then.
+        /// The file and line of the forward call of `node`, if anomaly mode was on in the forward pass.
         location: Option<String>,
     },
     /// An in-place write, outside `no_grad`, to a leaf that requires a gradient or to a view of one.
@@ -159,7 +159,7 @@ pub enum Error {
         op: &'static str,
         /// The source line of the operation.
         location: &'static Location<'static>,
-        /// What to use in a captured step instead.
+        /// The alternative that a captured step can use.
         help: &'static str,
     },
     /// A tensor that was created inside a captured step was used outside it.
@@ -170,7 +170,8 @@ pub enum Error {
         /// The operation that needs the value.
         op: &'static str,
     },
-    /// A captured step changes its state in a way that prevents a second launch, such as its shape or identity.
+    /// A captured step changes a property of its state, such as the shape or the identity of a tensor, so that a second
+    /// launch is impossible.
     #[error("capture: the step does not leave {slot} as it found it ({change}); {help}")]
     NotAFixedPoint {
         /// The state that differs.
@@ -233,7 +234,7 @@ pub enum Error {
         requested: usize,
         /// Bytes in use by tensors.
         in_use: usize,
-        /// The limit of the bytes in use; `usize::MAX` if there is none.
+        /// The limit of the bytes in use; `usize::MAX` means no limit.
         cap: usize,
     },
     /// A file cannot be read or written, or has invalid contents.
@@ -241,7 +242,7 @@ pub enum Error {
     File {
         /// The file.
         path: String,
-        /// What is wrong.
+        /// A description of the error.
         reason: String,
     },
     /// An error in a layer of a model.
@@ -267,9 +268,9 @@ pub enum Error {
     UntrainedParameters {
         /// The operation.
         op: &'static str,
-        /// The names of these parameters in the model.
+        /// The names of the parameters that the optimizer does not update.
         parameters: Vec<String>,
-        /// The requirement, and how to meet it.
+        /// The requirement, and a call that satisfies it.
         help: String,
     },
     /// A gradient does not agree with central differences.
@@ -281,7 +282,7 @@ pub enum Error {
         output: usize,
         /// The input's position.
         input: usize,
-        /// The element and both values.
+        /// The element that differs, its gradient, and the central difference.
         detail: String,
     },
 }

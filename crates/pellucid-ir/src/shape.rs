@@ -432,7 +432,7 @@ mod tests {
             (base.slice(1, 0, 1, 3), [12].into(), false),
         ] {
             let out = layout.reshape(&shape);
-            assert_eq!(out.is_some(), viewable, "{layout:?} to {shape}");
+            assert_eq!(out.is_some(), viewable, "the reshape of {layout:?} to {shape} must be a view: {viewable}");
             if let Some(out) = out {
                 assert_eq!(positions(&out), positions(&layout));
             }

@@ -35,7 +35,7 @@ fn reflector(x: &mut [f64]) -> f64 {
     if tail.iter().all(|&x| x == 0.0) {
         return 0.0;
     }
-    // Scaled so that no square overflows or underflows.
+    // The elements are scaled so that no square overflows or underflows.
     let norm = largest * tail.iter().chain([&*head]).map(|x| (x / largest) * (x / largest)).sum::<f64>().sqrt();
     let beta = -norm.copysign(*head);
     let tau = (beta - *head) / beta;

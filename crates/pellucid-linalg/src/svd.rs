@@ -9,11 +9,11 @@ use faer::linalg::svd::{ComputeSvdVectors, svd as decompose, svd_scratch};
 /// The singular vectors to compute.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Basis {
-    /// None: U and V have no columns.
+    /// No singular vectors: U and V have no columns.
     Without,
-    /// One for each singular value.
+    /// One singular vector for each singular value.
     Thin,
-    /// Complete orthonormal bases.
+    /// Singular vectors that form complete orthonormal bases.
     Full,
 }
 

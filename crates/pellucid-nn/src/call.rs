@@ -110,7 +110,7 @@ thread_local! {
 /// Returns the error of a module's computation; if a part of the module failed, with the part's path in this module.
 ///
 /// A module does not know whether it is the outermost one, so each replaces the path that the inner module has set.
-/// This costs nothing before a call has failed.
+/// The function is called only after a failure.
 #[cold]
 #[inline(never)]
 pub(crate) fn with_failed_path<M: Module + ?Sized>(module: &M, error: Error) -> Error {

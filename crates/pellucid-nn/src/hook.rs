@@ -193,7 +193,7 @@ fn register<'m, M: Module + ?Sized>(model: &'m M, name: &str, hook: Hook) -> Res
     };
     let Some(place) = info.place() else {
         let help = "the layer is zero-sized, so its address does not identify it; hook the enclosing layer, or box it";
-        return Err(Error::invalid("hook", format!("{} {help}", info.label(name))));
+        return Err(Error::invalid("hook", format!("{}: {help}", info.label(name))));
     };
     let mut hooks = HOOKS.write().unwrap_or_else(|e| e.into_inner());
     let id = hooks.last().map_or(0, |r| r.id + 1);

@@ -82,7 +82,7 @@ pub trait Layer: Module {
         call::output_shape(self, input)
     }
 
-    /// Creates the parameters of layers that learn their widths from their first input, for inputs of this shape.
+    /// Creates the parameters of lazy layers, whose widths depend on their first input, for inputs of this shape.
     /// Existing parameters stay.
     ///
     /// # Errors

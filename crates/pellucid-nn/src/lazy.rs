@@ -1,4 +1,4 @@
-//! Layers that learn their widths from their first input.
+//! Layers whose widths are determined by their first input.
 
 use crate::call;
 use crate::init;

@@ -255,7 +255,8 @@ fn built(module: &(impl Module + ?Sized), op: &'static str) -> Result<()> {
         }
     });
     let Some(layer) = found else { return Ok(()) };
-    let help = "its parameters depend on the shape of its first input; call build() of the model first, or run it once";
+    let help = "the parameters of the layer depend on the shape of its first input; call build() of the model first, \
+                or run it once";
     Err(Error::Layer { layer, source: Box::new(Error::invalid(op, help)) })
 }
 

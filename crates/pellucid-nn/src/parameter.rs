@@ -57,7 +57,7 @@ impl Buffer {
         Buffer { tensor: values.detach(), persistent: true }
     }
 
-    /// Creates a buffer that can be recomputed, such as a mask: state dicts leave it out.
+    /// Creates a buffer that can be recomputed, such as a mask: state dicts omit it.
     ///
     /// ```
     /// # extern crate pellucid_nn as pellucid;

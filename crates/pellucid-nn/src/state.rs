@@ -88,7 +88,7 @@ pub fn join(state: &StateDict, parts: &[&str], whole: &str) -> Result<StateDict>
         if !missing.is_empty() {
             return Err(Error::StateDict { missing, unexpected: vec![], misshaped: vec![] });
         }
-        // The first part that is found, whichever it is, triggers the concatenation.
+        // The first part that the loop finds triggers the concatenation, since the order of the parts is arbitrary.
         if let Entry::Vacant(place) = joined.entry(name.replacen(part, whole, 1)) {
             let values: Vec<&Tensor> = names.iter().map(|name| &state[name]).collect();
             place.insert(ops::concatenate(&values, 0)?);
@@ -103,7 +103,7 @@ pub(crate) fn load(own: &[(String, Tensor)], state: &StateDict) -> Result<()> {
     write(own, state, true).map(drop)
 }
 
-/// Loads the names that both have, as [`load`] does, and returns the others.
+/// Loads the values whose names are in `own` and in `state`, as [`load`] does, and returns the other names.
 pub(crate) fn load_matching(own: &[(String, Tensor)], state: &StateDict) -> Result<Keys> {
     write(own, state, false)
 }

@@ -33,7 +33,7 @@ pub struct Summary {
     pub trainable: usize,
     /// Bytes of parameters and buffers.
     pub state_bytes: usize,
-    /// Bytes of the outputs of innermost layers: about what a backward pass keeps.
+    /// Bytes of the outputs of innermost layers: an estimate of the memory that autograd keeps for a backward pass.
     pub activation_bytes: usize,
     /// The work of the forward pass.
     pub work: Work,

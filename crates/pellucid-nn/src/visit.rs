@@ -6,7 +6,7 @@ use std::any::type_name;
 use std::cell::Cell;
 use std::fmt::{Display, Write};
 
-/// A part of a module, as a visitor sees it.
+/// The item that a visitor receives for each part of a module.
 #[derive(Clone, Copy, Debug)]
 pub enum Part<'a> {
     /// A module; its parts follow.
@@ -98,12 +98,13 @@ impl<'a> Visitor<'a> {
         Visitor { path: PATH.take(), field: None, meet }
     }
 
-    /// Reports the current field as this module; its parts follow. With a reason, a step with it cannot be captured.
+    /// Reports the current field as this module, and then its parts. If `refuses_capture` contains a reason, a step
+    /// with this module cannot be captured.
     pub fn module<M: Module + ?Sized>(&mut self, module: &M, refuses_capture: Option<&'static str>) {
         self.module_as(module, type_name::<M>(), refuses_capture);
     }
 
-    /// Reports a module as [`module`](Visitor::module) does, under another class name than its type's.
+    /// Reports a module as [`module`](Visitor::module) does, with a class name that differs from its type.
     pub fn module_as<M: Module + ?Sized>(
         &mut self,
         module: &M,

@@ -179,7 +179,7 @@ fn launches_allocate_nothing_with_any_number_of_threads() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     std::thread::spawn(|| drop(Box::new(1))).join().unwrap();
-    assert!(ALLOCATIONS.load(Ordering::Relaxed) > before, "other threads are counted");
+    assert!(ALLOCATIONS.load(Ordering::Relaxed) > before, "the allocator counts the allocations of other threads");
     for threads in [1, 2, 3] {
         let found = pellucid_cpu::with_threads(threads, || {
             manual_seed(1);

@@ -24,13 +24,16 @@ fn distributed(what: &str, values: &Tensor, std: f64, fourth: f64) {
     let values = values.to_vec::<f64>();
     let error = 5.0 / (values.len() as f64).sqrt();
     let [mean, found, kurtosis] = moments(&values);
-    assert!(mean.abs() < error * std, "{what}: mean {mean}");
-    assert!((found / std - 1.0).abs() < error, "{what}: deviation {found}, not {std}");
-    assert!((kurtosis - fourth).abs() < 5.0 * error, "{what}: fourth moment {kurtosis}, not {fourth}");
+    assert!(mean.abs() < error * std, "{what}: the mean is {mean}");
+    assert!((found / std - 1.0).abs() < error, "{what}: the standard deviation is {found}, expected {std}");
+    assert!((kurtosis - fourth).abs() < 5.0 * error, "{what}: the fourth moment is {kurtosis}, expected {fourth}");
     if fourth == UNIFORM {
         let bound = std * 3f64.sqrt();
         let most = values.iter().fold(0f64, |most, v| most.max(v.abs()));
-        assert!(most <= bound * (1.0 + 1e-6) && most > 0.999 * bound, "{what}: as far as {most}, not {bound}");
+        assert!(
+            most <= bound * (1.0 + 1e-6) && most > 0.999 * bound,
+            "{what}: the largest magnitude is {most}, expected {bound}"
+        );
     }
 }
 
@@ -94,7 +97,10 @@ fn sparse_columns_have_their_zeros() {
     manual_seed(3);
     let values = init::sparse([100, 50], 0.303, 0.01).t().to_vec::<f64>();
     let columns: Vec<&[f64]> = values.chunks(100).collect();
-    assert!(columns.iter().all(|c| c.iter().filter(|v| **v == 0.0).count() == 31), "⌈30.3⌉ zeros a column");
+    assert!(
+        columns.iter().all(|c| c.iter().filter(|v| **v == 0.0).count() == 31),
+        "a column does not have ⌈30.3⌉ zeros"
+    );
     assert!(columns.windows(2).any(|pair| {
         let places = |c: &[f64]| c.iter().map(|v| *v == 0.0).collect::<Vec<_>>();
         places(pair[0]) != places(pair[1])

@@ -42,7 +42,7 @@ fn a_lazy_model_is_built_once_from_the_shape_of_an_input() {
     assert_eq!(other.get().unwrap().weight.shape().dims(), [3, 4]);
 }
 
-/// Operations that would miss unbuilt parameters are errors; others work.
+/// Operations that would omit unbuilt parameters are errors; other operations succeed.
 #[test]
 fn parameters_of_an_unbuilt_model_are_refused() {
     let model = sequential![Linear::new(4, 3), (Relu, Linear::lazy(2)), Linear::lazy(1)];
@@ -330,7 +330,7 @@ fn hooks_on_missing_or_zero_sized_layers_are_refused() {
     let model = (Linear::new(2, 2), Relu);
     let refused = |name: &str| hook::on_forward(&model, name, |_, _| None).err().unwrap().to_string();
     assert!(refused("head").contains("no layer named \"head\""), "{}", refused("head"));
-    assert!(refused("1").contains("1 (Relu) holds nothing"), "{}", refused("1"));
+    assert!(refused("1").contains("1 (Relu): the layer is zero-sized"), "{}", refused("1"));
 }
 
 #[test]
@@ -375,8 +375,8 @@ fn a_summary_counts_parameters_memory_and_work() {
     assert!(text.contains("203,530 parameters") && text.contains("1.0 (Linear)"), "{text}");
 }
 
-/// A language model whose head shares the embedding: parameters are counted once, at the first layer, and work at
-/// every call.
+/// The head of a language model shares the embedding. A summary counts shared parameters once, at the first layer, but
+/// counts the operations of every call.
 #[test]
 fn a_summary_counts_shared_parameters_once() {
     #[derive(Module)]
@@ -518,7 +518,7 @@ fn backward_hooks_of_identity_layers_see_their_own_gradient() {
     assert_eq!(x.grad().unwrap().to_vec::<f32>(), [1.0, 1.0]);
     {
         let _off = no_grad();
-        assert!(!model.forward(&x).requires_grad(), "nothing to see where no gradients are");
+        assert!(!model.forward(&x).requires_grad(), "under no_grad() the hook must not track the output");
     }
     drop(guard);
     x.sum(..).backward();

@@ -248,22 +248,24 @@ fn a_shared_value_loads_under_any_of_its_names() {
     other.insert("decoder".into(), weight.clone());
     b.load_state_dict(&other).unwrap();
     assert_eq!(b.encoder.weight.to_vec::<f32>(), weight.to_vec::<f32>());
-    // Under both names, as PyTorch saves it; in any dtype.
+    // A state dict may contain a shared value under both names, as PyTorch saves it, and in any dtype.
     other.insert("encoder.weight".into(), weight.to_dtype(DType::F64));
     tied().load_state_dict(&other).unwrap();
     assert_eq!(b.load_matching(&other).unwrap(), Keys::default());
     // Different values under both names are an error.
     other.insert("encoder.weight".into(), &weight + 1.0);
     for error in [b.load_state_dict(&other).unwrap_err(), b.load_matching(&other).unwrap_err()] {
-        assert!(error.to_string().contains("encoder.weight and decoder are one value"), "{error}");
+        assert!(error.to_string().contains("encoder.weight and decoder share one value"), "{error}");
     }
     assert_eq!(b.encoder.weight.to_vec::<f32>(), weight.to_vec::<f32>());
     other.retain(|name, _| !name.contains("coder"));
-    let Error::StateDict { missing, .. } = b.load_state_dict(&other).unwrap_err() else { panic!("it is missing") };
+    let Error::StateDict { missing, .. } = b.load_state_dict(&other).unwrap_err() else {
+        panic!("the error is not Error::StateDict")
+    };
     assert_eq!(missing, ["encoder.weight"]);
 }
 
-/// A view of a parameter with another layout has its own shape, and is written by its own name.
+/// A parameter and its transposed view are loaded separately, each with the shape of its own name.
 #[test]
 fn views_of_one_tensor_load_by_their_layout() {
     let weight = Tensor::from([[1.0f32, 2.0, 3.0], [4.0, 5.0, 6.0]]);
@@ -274,7 +276,9 @@ fn views_of_one_tensor_load_by_their_layout() {
     model.load_state_dict(&state).unwrap();
     assert_eq!(weight.to_vec::<f32>(), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
     let alone = pellucid_nn::rename(&state, |name| (name == "1").then(|| name.to_string()));
-    let Error::StateDict { missing, .. } = model.load_state_dict(&alone).unwrap_err() else { panic!("it is missing") };
+    let Error::StateDict { missing, .. } = model.load_state_dict(&alone).unwrap_err() else {
+        panic!("the error is not Error::StateDict")
+    };
     assert_eq!(missing, ["0"]);
 }
 
@@ -330,8 +334,8 @@ fn maps_are_walked_in_the_order_of_their_names() {
 fn named<T>(result: Result<T>) -> (String, Error) {
     match result.map(drop) {
         Err(Error::Layer { layer, source }) => (layer, *source),
-        Err(other) => panic!("no layer is named: {other}"),
-        Ok(()) => panic!("it is not refused"),
+        Err(other) => panic!("the error names no layer: {other}"),
+        Ok(()) => panic!("the call returned no error"),
     }
 }
 
@@ -365,7 +369,7 @@ fn an_error_names_the_path_of_its_layer() {
     assert_eq!(layer, "1.0.norm (Linear)");
     assert!(matches!(source, Error::ShapeMismatch { .. }), "{source}");
     assert_eq!(named(model.try_forward(&ones(6))).0, "1.0.blocks.0.0 (Linear)");
-    // The same error twice, and the next one of another layer.
+    // A repeated error names the same layer; the next error names another layer.
     assert_eq!(named(model.try_forward(&ones(6))).0, "1.0.blocks.0.0 (Linear)");
     assert_eq!(named(model.layers()[1].try_forward(&ones(6))).0, "0.blocks.0.0 (Linear)");
     // Hooks do not change the path, and a summary reports the same.
@@ -474,8 +478,8 @@ fn a_lazy_layer_is_built_in_the_mode_of_its_model() {
     let x = Tensor::from([[1.0f32, 5.0], [3.0, -1.0]]);
     let model = sequential![BatchNorm1d::lazy()];
     model.eval();
-    assert_ne!(model.forward(&x).mean(..).item::<f32>().abs(), 0.0, "running statistics are used");
-    assert_eq!(model.buffers()[0].to_vec::<f32>(), [0.0, 0.0], "and stay as they are");
+    assert_ne!(model.forward(&x).mean(..).item::<f32>().abs(), 0.0, "the layer did not use the running statistics");
+    assert_eq!(model.buffers()[0].to_vec::<f32>(), [0.0, 0.0], "evaluation changed the running statistics");
     let model = sequential![BatchNorm1d::lazy()];
     model.eval();
     model.train();

@@ -9,8 +9,8 @@ use std::fmt;
 /// The only device is the [CPU](Device::cpu): no build has a GPU backend.
 #[derive(Clone, Copy)]
 pub struct Device {
-    /// A reference to a reference. Every array holds its device, and a reference to `dyn Backend` alone has twice the
-    /// size.
+    /// A reference to a reference, because every array holds its device, and a reference to `dyn Backend` has twice the
+    /// size of a thin reference.
     backend: &'static &'static dyn Backend,
 }
 

@@ -187,8 +187,12 @@ fn a_launch_allocates_nothing() {
     (0..4).for_each(|_| launch());
     let (before, given) = (in_use(), Device::cpu().memory_stats().allocations);
     let (host, ()) = allocations(|| (0..100).for_each(|_| launch()));
-    assert_eq!((in_use(), Device::cpu().memory_stats().allocations), (before, given), "device memory");
-    assert_eq!(host, 0, "host memory");
+    assert_eq!(
+        (in_use(), Device::cpu().memory_stats().allocations),
+        (before, given),
+        "a launch allocated device memory"
+    );
+    assert_eq!(host, 0, "a launch allocated host memory");
 }
 
 #[test]
@@ -218,7 +222,10 @@ fn a_checkpoint_keeps_only_its_inputs() {
     });
     let (plain, through) = work.join().unwrap();
     // The plain chain keeps nine arrays of 256 KiB. The checkpoint keeps its result and the generator state.
-    assert!(through + 9 * (1 << 18) <= plain + (1 << 12), "{through} {plain}");
+    assert!(
+        through + 9 * (1 << 18) <= plain + (1 << 12),
+        "the checkpoint uses {through} bytes, the plain chain {plain}"
+    );
 }
 
 #[test]

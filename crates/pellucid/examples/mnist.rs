@@ -5,7 +5,7 @@
 //! ```
 //!
 //! It trains on 8,000 digits and is tested on 2,000 others.
-#![allow(clippy::print_stdout, reason = "a program prints")]
+#![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 use pellucid::data::Mnist;
 use pellucid::prelude::*;
@@ -39,7 +39,7 @@ fn main() -> Result<()> {
         let progress = Progress::new(format!("epoch {epoch}"), batches.len());
         let mut total = 0.0;
         for batch in batches.epoch() {
-            let [images, labels] = &batch[..] else { unreachable!("two tensors, so two parts of each batch") };
+            let [images, labels] = &batch[..] else { unreachable!("a batch contains images and labels") };
             schedule.set(&optimizer, step);
             optimizer.zero_grad();
             let loss = cross_entropy(&model.forward(images), labels);
@@ -68,7 +68,7 @@ fn main() -> Result<()> {
     reader.eval();
     model.eval();
     let (ours, theirs) = (model.forward(&mnist.test.images), reader.forward(&mnist.test.images));
-    assert_eq!(ours.to_bytes()?, theirs.to_bytes()?, "the loaded model answers differently");
+    assert_eq!(ours.to_bytes()?, theirs.to_bytes()?, "the loaded model computes other scores");
     println!("saved and loaded again: equal in every bit");
     Ok(())
 }

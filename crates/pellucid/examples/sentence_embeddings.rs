@@ -9,7 +9,7 @@
 //! `all-MiniLM-L6-v2`. With `--ids`, a JSON file contains the token ids of each sentence, and no vocabulary is needed.
 //! The program prints one embedding for each line as JSON: the mean over its tokens, scaled to length 1 if
 //! `--normalize` or the model's `modules.json` says so.
-#![allow(clippy::print_stdout, reason = "a program prints")]
+#![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 use pellucid::nn::{Embedding, LayerNorm, Masks, TransformerEncoder, TransformerOptions, join, rename};
 use pellucid::prelude::*;
@@ -181,7 +181,7 @@ fn words(text: &str) -> Vec<String> {
         } else if c.is_whitespace() {
             words.push(String::new());
         } else if !c.is_control() {
-            words.last_mut().expect("the list starts with one word").push(c);
+            words.last_mut().expect("the list is not empty").push(c);
         }
     }
     words.retain(|word| !word.is_empty());

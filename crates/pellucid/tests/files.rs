@@ -172,8 +172,10 @@ fn a_corpus_of_malformed_files_is_refused() {
             _ => false,
         };
         match result {
-            Ok(_) => assert!(is_accepted, "{} is accepted", text("file")),
-            Err(Error::File { reason, .. }) => assert!(!is_accepted, "{}: {reason}", text("file")),
+            Ok(_) => assert!(is_accepted, "the malformed file {} was loaded without an error", text("file")),
+            Err(Error::File { reason, .. }) => {
+                assert!(!is_accepted, "the valid file {} was rejected: {reason}", text("file"))
+            }
             Err(other) => panic!("{}: {other}", text("file")),
         }
     }
@@ -206,7 +208,7 @@ fn links_and_permissions_are_preserved() {
         io::save(&target, &saved(own as f32, 3)).unwrap();
         assert_eq!((mode(&target), io::load(&target).unwrap()["a"].to_vec::<f32>()[0]), (own, own as f32));
     }
-    // Through a relative link to a link, each relative to its own directory.
+    // A save follows a chain of relative links, each of which is relative to its own directory.
     symlink("inner/second", scratch.0.join("first")).unwrap();
     symlink("weights", inner.join("second")).unwrap();
     fs::set_permissions(&target, fs::Permissions::from_mode(0o600)).unwrap();
@@ -306,7 +308,11 @@ fn a_killed_save_leaves_a_complete_file() {
         assert!(values.len() == 100_000 && values.iter().all(|v| *v == values[0]));
     }
     io::save(&path, &saved(1.0, 3)).unwrap();
-    assert_eq!(names(&scratch.0), ["a.safetensors"], "{left_behind} were left behind");
+    assert_eq!(
+        names(&scratch.0),
+        ["a.safetensors"],
+        "a save must remove the {left_behind} temporary files of killed processes"
+    );
 }
 
 #[test]

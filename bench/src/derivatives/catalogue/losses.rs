@@ -9,7 +9,7 @@ fn reduction(random: &mut Random) -> Reduction {
     random.pick(&[Reduction::Mean, Reduction::Sum, Reduction::None])
 }
 
-/// Both as `[2, 3]`.
+/// Returns both tensors reshaped to `[2, 3]`.
 fn pair(x: &[Tensor]) -> Result<(Tensor, Tensor)> {
     Ok((fit(&x[0], &[2, 3])?, fit(&x[1], &[2, 3])?))
 }

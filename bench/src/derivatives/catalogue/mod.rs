@@ -59,9 +59,9 @@ type Apply = fn(&[Tensor], &mut Random) -> Result<Tensor>;
 
 /// An operation on tensors of any shape: its body reshapes inputs of unsuitable shapes.
 pub struct Operation {
-    /// The name; if a name has several entries, with a suffix that distinguishes them.
+    /// The name. If several entries share a name, a suffix distinguishes them.
     pub name: &'static str,
-    /// Its family.
+    /// The family of the operation.
     pub kind: Kind,
     /// The domain of every input.
     pub inputs: Vec<Domain>,
@@ -128,8 +128,8 @@ pub fn values(shape: &[usize], domain: Domain, random: &mut Random) -> Vec<f64> 
     (0..n).map(|_| random.between(low, high)).collect()
 }
 
-/// Returns the elements of x in another shape. A larger x is truncated; a smaller x is repeated, scaled by another 0.9
-/// each time.
+/// Returns the elements of x in another shape. A larger x is truncated; a smaller x is repeated, and each repetition is
+/// the previous one times 0.9.
 ///
 /// # Errors
 /// The errors of the operations that it calls.

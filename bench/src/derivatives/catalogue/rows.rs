@@ -5,7 +5,7 @@ use Domain::{Any, Apart, Positive, Share};
 use pellucid::ops::{Axes, BatchNorm, Cov, Indexing, Interpolation, Spacing};
 use pellucid::{Result, Tensor, formula, ops};
 
-/// One axis or all axes, kept or not.
+/// Returns one random axis or all axes, with or without `keepdims`.
 fn axes(x: &Tensor, random: &mut super::Random) -> Axes {
     let axes = if random.below(3) == 0 { ops::over(..) } else { ops::over(axis(x, random)) };
     if random.coin() { axes.keepdims() } else { axes }

@@ -60,7 +60,7 @@ impl Builder {
         let result = body();
         let built = BUILDERS.with_borrow_mut(|builders| builders.last_mut().map(Builder::take));
         drop(guard);
-        (built.expect("the builder that was pushed"), result)
+        (built.expect("the stack contains the builder that was pushed"), result)
     }
 
     fn take(&mut self) -> Builder {
@@ -70,7 +70,7 @@ impl Builder {
     /// Calls `act` with the builder of the formula under construction on this thread.
     ///
     /// # Panics
-    /// If there is none.
+    /// If no formula is under construction on this thread.
     #[track_caller]
     pub(super) fn with<R>(act: impl FnOnce(&mut Builder) -> R) -> R {
         let result = BUILDERS.with_borrow_mut(|builders| builders.last_mut().map(act));

@@ -199,7 +199,7 @@ impl Lowering<'_> {
     }
 
     fn value(&self, id: Id) -> Value {
-        self.values[id.index()].expect("operands are lowered first")
+        self.values[id.index()].expect("operands are lowered before their users")
     }
 
     fn fact(&self, id: Id) -> Fact {

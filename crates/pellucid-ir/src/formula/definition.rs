@@ -95,7 +95,10 @@ impl Formula {
     /// Implements [`Formula::new`] without generics, so that it is compiled only once.
     #[track_caller]
     fn written(name: &'static str, inputs: &[Input], params: usize, body: Text<'_>) -> Formula {
-        assert!(inputs.len() <= MOST && params <= MOST, "formula `{name}`: at most {MOST} inputs and parameters");
+        assert!(
+            inputs.len() <= MOST && params <= MOST,
+            "formula `{name}`: a formula has at most {MOST} inputs and parameters"
+        );
         let (builder, roots) = Builder::run(inputs.to_vec(), || {
             let (inputs, params) = leaves(inputs.len(), params);
             Builder::with(|b| b.named = [inputs.clone(), params.clone(), vec![], vec![]]);
@@ -103,7 +106,7 @@ impl Formula {
             let roots = Builder::with(|b| outputs.iter().map(|&e| b.id(e)).collect::<Result<Vec<Id>, String>>());
             roots.unwrap_or_else(|reason| panic!("formula `{name}`: {reason}"))
         });
-        assert!(roots.len() <= MOST, "formula `{name}`: at most {MOST} outputs");
+        assert!(roots.len() <= MOST, "formula `{name}`: a formula has at most {MOST} outputs");
         let (graph, roots) = builder.graph.extract(&roots, |_| None);
         let is_row = inputs.iter().any(|i| i.per_row) || graph.iter().any(|(_, node)| node.is_row());
         let output = |&node| {
@@ -217,7 +220,11 @@ impl Formula {
         let outputs = self.inner.outputs.iter().map(|o| Input { kind: o.kind, per_row: o.per_row });
         let gradients = self.inner.outputs.iter().map(|o| Input { kind: Kind::Number, per_row: o.per_row });
         let all: Vec<Input> = self.inner.inputs.iter().copied().chain(outputs).chain(gradients).collect();
-        assert!(all.len() <= MOST, "formula `{}`: too many inputs and outputs to be differentiated", self.name());
+        assert!(
+            all.len() <= MOST,
+            "formula `{}`: the formula has too many inputs and outputs to be differentiated",
+            self.name()
+        );
         all
     }
 

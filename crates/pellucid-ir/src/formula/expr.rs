@@ -19,7 +19,7 @@ pub struct Expr {
     node: u32,
 }
 
-/// The meaning of a name in a derivative line, where a constant stands for a node that does not exist yet.
+/// The role of a name in a derivative line. A constant is the placeholder of a node that does not exist yet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum NameRole {
     Input,

@@ -187,14 +187,19 @@ impl Formula {
         let sum = |o: &super::graph::Output| Input { kind: Kind::Number, per_row: o.per_row };
         let (mut inputs, mut names) = (inner.inputs.clone(), inner.input_names.clone());
         inputs.extend(inner.outputs.iter().enumerate().filter(|(k, _)| added(*k)).map(|(_, o)| sum(o)));
-        assert!(inputs.len() - own == outputs.count_ones() as usize, "formula `{}`: no such output", inner.name);
+        assert!(
+            inputs.len() - own == outputs.count_ones() as usize,
+            "formula `{}`: the output does not exist",
+            inner.name
+        );
         names.extend(
             (own..inputs.len()).map(|i| if inputs.len() == own + 1 { "s".into() } else { format!("s{}", i - own) }),
         );
         let formula = Formula::new(inner.name, &inputs, inner.param_names.len(), |inputs, params| {
             let (inputs, sums) = inputs.split_at(own);
             let mut sums = sums.iter();
-            let mut whole = |(k, y)| if added(k) { *sums.next().expect("counted above") + y } else { y };
+            let mut whole =
+                |(k, y)| if added(k) { *sums.next().expect("there is one input for each added output") + y } else { y };
             self.call(inputs, params).into_iter().enumerate().map(&mut whole).collect()
         });
         let names: Vec<&str> = names.iter().map(String::as_str).collect();

@@ -340,7 +340,7 @@ impl Graph {
                 if stack.len() == waiting {
                     stack.pop();
                     if place[id.index()].is_none() {
-                        let node = node.map(|a| place[a.index()].expect("operands come first"));
+                        let node = node.map(|a| place[a.index()].expect("operands precede their users"));
                         place[id.index()] = Some(graph.push(node, self.fact(id)));
                     }
                 }

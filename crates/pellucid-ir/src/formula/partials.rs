@@ -275,7 +275,7 @@ impl Partials {
             );
             return Err(Error::invalid(self.name, reason));
         }
-        let renumbered = |i: u8| leaves.binary_search(&i).expect("it is read") as u8;
+        let renumbered = |i: u8| leaves.binary_search(&i).expect("the list contains every leaf that is read") as u8;
         let (part, roots) = graph.extract(roots, |id| match graph.node(id) {
             Node::Input(i) => Some(Node::Input(renumbered(i))),
             _ => None,
@@ -384,7 +384,7 @@ impl Tower {
             if self.partials.contains_key(&partial) {
                 continue;
             }
-            let (last, lower) = partial.by.split_last().expect("of order 2 or higher");
+            let (last, lower) = partial.by.split_last().expect("the loop starts at order 2");
             let lower = Partial { output: wanted.output, by: lower.into() };
             let derivative = match self.partials[&lower] {
                 Some(root) => self.tangent(root, *last),

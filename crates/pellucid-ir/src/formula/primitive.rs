@@ -108,9 +108,9 @@ pub enum Binary {
     Pow,
     /// The angle of the point (b, a), in (−π, π].
     Atan2,
-    /// The larger; NaN if either is.
+    /// The larger operand; NaN if an operand is NaN.
     Max,
-    /// The smaller; NaN if either is.
+    /// The smaller operand; NaN if an operand is NaN.
     Min,
     /// a with the sign of b.
     Copysign,

@@ -183,7 +183,7 @@ fn erfinv(x: f64) -> f64 {
     y.copysign(x)
 }
 
-/// e^(x²)·erfc x: the product, with the rounding error of x² carried along; beyond 20 the continued fraction of
+/// e^(x²)·erfc x: the product with a correction for the rounding error of x² if x ≤ 20, else the continued fraction of
 /// Laplace.
 fn erfcx(x: f64) -> f64 {
     if x <= 20.0 {

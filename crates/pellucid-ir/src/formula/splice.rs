@@ -49,7 +49,7 @@ pub enum Source {
 pub struct Spliced {
     /// The program.
     pub program: Program,
-    /// Its run-time parameters.
+    /// The run-time parameters of the program.
     pub params: Params,
     /// For every input of the program, the number of its array.
     pub arrays: Vec<usize>,

@@ -77,9 +77,9 @@ pub enum Factor {
 pub enum Vectors {
     /// None.
     Without,
-    /// One for each singular value: U is `[m, k]`, Vᵀ `[k, n]`.
+    /// One singular vector for each singular value: U is `[m, k]`, Vᵀ `[k, n]`.
     Thin,
-    /// Complete orthonormal bases: U is `[m, m]`, Vᵀ `[n, n]`.
+    /// Singular vectors that form complete orthonormal bases: U is `[m, m]`, Vᵀ `[n, n]`.
     Full,
 }
 
@@ -157,7 +157,7 @@ impl Factor {
                 }
             },
             Factor::Exp => smallvec![a.clone()],
-            Factor::RowOrder { .. } | Factor::LdlSolve => unreachable!("returned above"),
+            Factor::RowOrder { .. } | Factor::LdlSolve => unreachable!("the function returned above"),
         })
     }
 }

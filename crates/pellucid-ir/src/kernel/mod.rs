@@ -1,7 +1,7 @@
 //! The kernel families, which are all that a backend implements.
 //!
 //! A family has a shape rule and a definition; operations choose a family and its arguments. The number of families
-//! stays small: the documentation of each specialised family says why it is one.
+//! stays small: the documentation of each specialised family contains the reason why it is separate.
 
 mod attention;
 mod factor;
@@ -110,7 +110,7 @@ pub enum Kernel {
     Attention(Attention),
     /// Random numbers from a counter-based generator.
     Random(Random),
-    /// The same values in another layout or dtype.
+    /// A copy of the values into another layout or dtype.
     Copy,
 }
 
@@ -122,20 +122,20 @@ pub enum Kernel {
 pub struct Map {
     /// The program.
     pub program: Arc<Program>,
-    /// Its run-time parameters.
+    /// The run-time parameters of the program.
     pub params: Params,
 }
 
 /// The reduction operator of a [`Reduce`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ReduceOp {
-    /// Σ; 0 for an empty set.
+    /// The sum; 0 for an empty set.
     Sum,
-    /// Π; 1 for an empty set.
+    /// The product; 1 for an empty set.
     Prod,
-    /// The largest, NaN if there is one.
+    /// The largest element; NaN if an element is NaN.
     Max,
-    /// The smallest, NaN if there is one.
+    /// The smallest element; NaN if an element is NaN.
     Min,
     /// The flat position (row-major over the reduced axes) of the first maximum, or of the first NaN.
     ArgMax,
@@ -160,11 +160,11 @@ pub struct Reduce {
     /// The program for one element. It has one output; the accumulator has its *compute type*, and its storage dtype is
     /// ignored.
     pub program: Arc<Program>,
-    /// Its run-time parameters.
+    /// The run-time parameters of the program.
     pub params: Params,
     /// A program with one input, applied to each result. The input has the accumulator's type, or `i64` for positions.
     pub finish: Option<Arc<Program>>,
-    /// Its run-time parameters.
+    /// The run-time parameters of `finish`.
     pub finish_params: Params,
     /// The dtype of the output.
     pub output: DType,
@@ -180,7 +180,7 @@ pub struct Row {
     pub axes: AxisSet,
     /// The program.
     pub program: Arc<Program>,
-    /// Its run-time parameters.
+    /// The run-time parameters of the program.
     pub params: Params,
 }
 
@@ -223,7 +223,7 @@ pub struct MatMul {
     /// A program that is applied to the finished accumulator. Its first input is the product; the others are further
     /// inputs of the kernel, broadcast to the shape of the output.
     pub epilogue: Option<Arc<Program>>,
-    /// Its run-time parameters.
+    /// The run-time parameters of the epilogue.
     pub params: Params,
 }
 

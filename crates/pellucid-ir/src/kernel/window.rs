@@ -77,7 +77,7 @@ pub struct Conv {
 /// The largest element of each window over the last three axes, and its position.
 ///
 /// x is `[.., z, y, x]`; the outputs are the values, in x's dtype, and `i64` positions (row-major over the three
-/// axes of x). Of equal elements the first one is selected; NaN is the largest. Padding is never selected: every window
+/// axes of x). The first of equal elements is selected; NaN is the largest. Padding is never selected: every window
 /// has at least one tap inside x.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Pool {

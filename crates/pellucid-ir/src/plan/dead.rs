@@ -23,7 +23,7 @@ pub(super) fn remove(mut plan: Plan) -> Plan {
             launch.kernel = kernel;
             let mut wanted = wanted.iter();
             launch.outputs.retain(|o| {
-                let keep = *wanted.next().expect("one flag for each output");
+                let keep = *wanted.next().expect("there is one flag for each output");
                 if !keep {
                     gone.push(o.slot);
                 }

@@ -30,7 +30,8 @@ const MOST_OUTPUTS: usize = 8;
 const MOST_STEPS: usize = 192;
 /// Bytes of a product up to which it is still in a cache when the next kernel reads it.
 const CACHED: usize = 4 << 20;
-/// The maximal distance of two launches that are fused although that keeps more memory alive than it frees.
+/// The maximal distance of two launches that are fused although the fusion extends the lifetime of more memory than it
+/// frees.
 const NEAR: usize = 4;
 
 /// Fuses all launches that can be fused, from the first to the last.

@@ -94,11 +94,11 @@ pub struct Plan {
     pub names: BTreeMap<Slot, String>,
     /// The offsets of the plan's own buffers, if the arena pass ran.
     pub arena: Option<Arena>,
-    /// A report of what the passes changed.
+    /// A report of the changes that the passes made.
     pub notes: Notes,
 }
 
-/// A report of what the passes did to a recorded plan.
+/// A report of the changes that the passes made to a recorded plan.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Notes {
     /// The number of recorded kernels.
@@ -266,7 +266,7 @@ impl Plan {
         }
     }
 
-    /// Describes the first difference between two plans; `None` if they do the same.
+    /// Describes the first difference between two plans; `None` if they are equal.
     pub fn difference(&self, other: &Plan) -> Option<String> {
         for (i, (a, b)) in self.launches.iter().zip(&other.launches).enumerate() {
             if a != b {

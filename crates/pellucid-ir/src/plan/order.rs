@@ -2,7 +2,8 @@
 
 use super::Launch;
 
-/// Returns true if `a` and `b` must keep their order: one writes a slot that the other reads or writes.
+/// Returns true if `a` and `b` must keep their order: one launch writes a slot that the other launch reads
+/// or writes.
 pub(super) fn have_conflict(a: &Launch, b: &Launch) -> bool {
     a.outputs.iter().any(|o| b.touches(o.slot)) || b.outputs.iter().any(|o| a.touches(o.slot))
 }

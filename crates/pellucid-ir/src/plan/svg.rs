@@ -14,8 +14,9 @@ const MARGIN: f64 = 40.0;
 impl Plan {
     /// Returns the arena over time as SVG.
     ///
-    /// Each buffer is a rectangle from its first launch to its last, whose height is its size. Rectangles and launches
-    /// have tooltips. Without an arena the buffers are drawn without sharing memory.
+    /// Each buffer is a rectangle. Its width spans the first to the last launch that uses the buffer, and its height is
+    /// the size of the buffer. Rectangles and launches have tooltips. Without an arena, every buffer is drawn at an
+    /// offset of its own.
     pub fn to_svg(&self) -> String {
         let (places, total) = self.places();
         let launches = self.launches.len().max(1);

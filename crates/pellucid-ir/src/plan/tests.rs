@@ -108,7 +108,7 @@ fn dead_removes_unused_launches_and_outputs() {
     assert_eq!(families(&plan), ["map", "map", "random", "map"]);
     assert_eq!(plan.launches[3].outputs, [other]);
     let Kernel::Map(kernel) = &plan.launches[3].kernel else { unreachable!() };
-    assert_eq!((kernel.program.outputs.len(), kernel.program.steps.len()), (1, 1), "exp is removed");
+    assert_eq!((kernel.program.outputs.len(), kernel.program.steps.len()), (1, 1), "the plan must not contain exp");
     let dead: Vec<Slot> = plan.notes.elided.iter().map(|(slot, _)| *slot).collect();
     assert!(dead.contains(&unread.slot) && dead.contains(&both.slot) && !dead.contains(&y.slot));
 }

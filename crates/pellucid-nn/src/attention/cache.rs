@@ -114,7 +114,7 @@ impl KvCache {
         if keys.requires_grad() || values.requires_grad() {
             return Err(Error::invalid(op, "gradients do not flow through a cache; decode inside of no_grad()"));
         }
-        // Under `autocast` keys and values have half precision, whatever the cache's dtype.
+        // Under `autocast`, keys and values have half precision, also if the cache has another dtype.
         let own = |new: &Tensor| match autocast_dtype() {
             Some(_) => ops::to_dtype(new, self.keys.dtype()),
             None => Ok(new.clone()),

@@ -344,7 +344,7 @@ impl MultiheadAttention {
         Ok(([q, k, v], mask, causal))
     }
 
-    /// Appends the keys that all queries see to keys and values `[.., G, S, D]`, and extends the mask.
+    /// Appends the keys that are visible to all queries to keys and values `[.., G, S, D]`, and extends the mask.
     fn append_shared_keys(
         &self,
         q: Tensor,

@@ -1,7 +1,7 @@
 //! Tracking of the storages that hold the buffers of a plan.
 //!
-//! While a step is recorded, a tracker notes the storages of each layer's output and intermediate results, of its input
-//! gradient, and of every parameter gradient. The recording then tells where each storage is located.
+//! While a step is recorded, a tracker stores the storage ids of each layer's output, intermediate results and input
+//! gradient, and of every parameter gradient. The recording then contains the location of each storage.
 
 use super::plan::{ArenaSlot, BufferRole, CapturePlan};
 use crate::call::LayerCall;
@@ -23,7 +23,7 @@ impl BufferTracker {
         self.seen().clear();
     }
 
-    /// Notes the storages of a call of the plan's layer number `layer`.
+    /// Stores the storage ids of one call of layer `layer` of the plan.
     pub(super) fn track_call(&self, layer: usize, call: &LayerCall<'_>) {
         let y = call.y.storage_id();
         self.seen().insert(BufferRole::Output(layer), vec![y]);

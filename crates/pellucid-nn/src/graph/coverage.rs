@@ -60,13 +60,14 @@ impl FrozenParameters {
         let given = optimizer.parameters().len();
         let help = match (own.is_empty(), given) {
             (true, 0) => {
-                "it has no parameters: make it with the model's parameters(), after build() of lazy layers".into()
+                "the optimizer has no parameters: make it with the model's parameters(), after build() of lazy layers"
+                    .into()
             }
             (true, _) => format!(
-                "its {given} parameters belong to another model, or were replaced in this one: make it with the \
-                 parameters() of this model"
+                "the {given} parameters of the optimizer belong to another model, or were replaced in this one: make \
+                 it with the parameters() of this model"
             ),
-            _ => "make it with all of the model's parameters(), freeze() those that are not to be trained, or call \
+            _ => "make the optimizer with all parameters() of the model, freeze() the others, or call \
                   allow_untrained_parameters() if other optimizers update them"
                 .into(),
         };
@@ -79,8 +80,8 @@ impl FrozenParameters {
             return Ok(());
         }
         let thawed = self.0.iter().filter(|(_, p)| p.requires_grad()).map(|(name, _)| name.clone()).collect();
-        let help = "they were frozen when the step was recorded: make the optimizer with them (it skips frozen ones) \
-                    and compile again, or call allow_untrained_parameters()";
+        let help = "these parameters were frozen when the step was recorded: make the optimizer with these parameters \
+                    (it skips frozen ones) and compile again, or call allow_untrained_parameters()";
         Err(Error::UntrainedParameters { op: "launch", parameters: thawed, help: help.into() })
     }
 }

@@ -13,12 +13,12 @@ use std::sync::OnceLock;
 /// The location of a planned buffer.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum ArenaSlot {
-    /// Unknown: the step was not recorded, or the recording does not tell.
+    /// The location is unknown: the step was not recorded, or the recording does not contain the buffer.
     #[default]
     Planned,
-    /// In memory of its own, outside of the step's arena: the buffer is pinned ([`Buf::pin`]) or a result of the step.
+    /// The buffer has its own memory outside of the step's arena: it is pinned ([`Buf::pin`]) or a result of the step.
     Owned,
-    /// In the step's arena from its first to its last use, counted in kernels.
+    /// The buffer is stored in the step's arena from its first to its last use, counted in kernels.
     At {
         /// The first byte.
         offset: usize,
@@ -27,9 +27,9 @@ pub enum ArenaSlot {
         /// The kernel that reads it last.
         last: usize,
     },
-    /// In several pieces with one location each, as a layer's intermediate results are.
+    /// The buffer consists of several pieces, each with its own location, like the intermediate results of a layer.
     Parts(Vec<ArenaSlot>),
-    /// Not stored: its values exist only inside a fused kernel.
+    /// The buffer is not stored: its values exist only inside a fused kernel.
     Elided {
         /// The kernel.
         by: String,

@@ -33,8 +33,8 @@ pub struct StepOptions<'f> {
     /// launch updates the parameters with the mean over the k batches and zeroes the buffers. With 1, the default, each
     /// launch starts without gradients.
     pub accumulate: u64,
-    /// Scales the loss, for gradients in half precision, and skips updates with non-finite gradients. GradientBindings
-    /// are divided by the scale before `before_update` runs.
+    /// Scales the loss, for gradients in half precision, and skips updates with non-finite gradients. Gradients are
+    /// divided by the scale before `before_update` runs.
     pub scaler: Option<Rc<GradScaler>>,
     /// A function that changes the gradients before the update.
     pub before_update: Option<BeforeUpdate<'f>>,
@@ -507,7 +507,7 @@ impl<'f> GraphExec<'f> {
 
     /// Executes the step on the contents of its buffers.
     ///
-    /// GradientBindings that were removed since the last launch, for example by `zero_grad`, are first restored to the
+    /// Gradients that were removed since the last launch, for example by `zero_grad`, are first restored to the
     /// plan's buffers. If a gradient is bound to another tensor, the step is recorded again.
     ///
     /// # Errors

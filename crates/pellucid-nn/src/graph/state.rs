@@ -53,8 +53,8 @@ impl<'f> ModelState<'f> {
 }
 
 /// Returns names for the tensors of a training step that are not part of the model: gradients, optimizer state, and the
-/// random generator. ModelState that several parameters share is named without a parameter. A plan's print-out uses the
-/// names.
+/// random generator. State that several parameters share is named without a parameter. The printed form of a plan
+/// contains these names.
 pub(super) fn names(model: &(impl Module + ?Sized), optimizer: &(impl Optimizer + ?Sized)) -> Vec<(String, Tensor)> {
     let own = parameters_so_far(model);
     let name_of = |parameter: &str| {

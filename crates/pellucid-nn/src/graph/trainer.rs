@@ -396,7 +396,7 @@ where
             let made = record_eval_graph(model, loss, tg.exec.plan(), &tg.x_buf, &tg.y_buf, stream)?;
             recorded.evaluation = Some(made);
         }
-        let evaluation = recorded.evaluation.as_mut().expect("recorded above");
+        let evaluation = recorded.evaluation.as_mut().expect("the step was recorded above");
         evaluation.launch()?;
         evaluation.loss.try_item()
     }

@@ -139,8 +139,8 @@ schemes! {
     /// Normal with standard deviation gain / √fan (He et al. 2015).
     kaiming_normal, kaiming_normal_(fan: Fan, nonlinearity: Nonlinearity);
     /// A (semi-)orthogonal matrix from the uniform distribution, times the gain (Saxe, McClelland & Ganguli 2014). Axes
-    /// after the first are flattened. The rows or the columns, whichever are fewer, are orthogonal and of length
-    /// `gain`. Needs the feature `linalg`.
+    /// after the first are flattened. The rows are orthogonal and of length `gain` if there are at most as many rows as
+    /// columns, else the columns. Needs the feature `linalg`.
     orthogonal, orthogonal_(gain: f64);
     /// A matrix with a fraction `sparsity` of zeros in each column, at random positions; other values are normal with
     /// this standard deviation (Martens 2010).

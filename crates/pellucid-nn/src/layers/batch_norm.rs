@@ -169,7 +169,7 @@ impl<const N: usize> BatchNorm<N> {
 }
 
 thread_local! {
-    /// Whether layers on this thread use plain averages, whatever their momentum.
+    /// Whether layers on this thread ignore their momentum and use plain averages.
     static PLAIN_AVERAGES: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -55,8 +55,8 @@ impl<const N: usize> FractionalMaxPool<N> {
         FractionalMaxPool { size: size.into().0, count: WindowCount::Ratio(ratio), samples: None }
     }
 
-    /// Uses these numbers in [0, 1) instead of random ones, `[B, C, N]`: see [`ops::fractional_max_pool2d`]. They are a
-    /// buffer, `_random_samples`, as in PyTorch.
+    /// Uses the samples `[B, C, N]` in [0, 1) instead of random numbers; see [`ops::fractional_max_pool2d`]. The
+    /// samples are a buffer, `_random_samples`, as in PyTorch.
     pub fn samples(self, samples: Tensor) -> FractionalMaxPool<N> {
         FractionalMaxPool { samples: Some(Buffer::new(samples)), ..self }
     }

@@ -62,7 +62,7 @@ losses! {
 
     /// The hinge embedding loss: a distance x where y = 1, and max(0, margin − x) where y = −1.
     HingeEmbeddingLoss, hinge_embedding {
-        /// The distance above which dissimilar pairs cost nothing; default 1.
+        /// The distance above which the loss of a dissimilar pair is 0; default 1.
         margin: f64 = 1.0,
     } |loss, x, y| {
         same_shape("hinge_embedding", x, y)?;

@@ -17,7 +17,7 @@ losses_of_many! {
     /// The cosine embedding loss 1 − cos(a, b) where y = 1, max(0, cos(a, b) − margin) where y = −1, for vectors
     /// `[N, D]` or `[D]` and labels `[N]` or `[]`.
     CosineEmbeddingLoss, cosine_embedding {
-        /// The cosine below which dissimilar pairs cost nothing; default 0.
+        /// The cosine below which the loss of a dissimilar pair is 0; default 0.
         margin: f64 = 0.0,
     } |loss, a, b, y| by [a, b] ops::cosine_embedding_loss(a, b, y, loss.margin, loss.reduction);
 

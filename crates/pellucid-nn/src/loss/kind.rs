@@ -18,7 +18,7 @@ pub enum LossKind {
     Custom {
         /// The shape of the targets.
         target: Shape,
-        /// Their dtype.
+        /// The dtype of the targets.
         dtype: DType,
     },
 }

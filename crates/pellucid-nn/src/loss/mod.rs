@@ -61,7 +61,7 @@ pub trait Loss {
     /// Those of the operations if shapes or dtypes do not match.
     fn try_forward(&self, logits: &Tensor, y: &Tensor) -> Result<Tensor>;
 
-    /// Returns the kind of targets; `None` if the loss does not tell, see [`with_targets`](Loss::with_targets).
+    /// Returns the kind of targets; `None` if the loss does not define it, see [`with_targets`](Loss::with_targets).
     fn kind(&self) -> Option<LossKind> {
         None
     }
@@ -133,7 +133,10 @@ fn with_gradients<const K: usize>(
     let _on = enable_grad();
     let loss = loss()?;
     let gradients = grad(&[&loss], &leaves, Grad::default())?;
-    Ok((loss.detach(), gradients.try_into().unwrap_or_else(|_| unreachable!("grad() returns one gradient a leaf"))))
+    Ok((
+        loss.detach(),
+        gradients.try_into().unwrap_or_else(|_| unreachable!("grad() returns one gradient for each leaf")),
+    ))
 }
 
 /// Defines the struct of a loss, its defaults, and the function with the defaults.

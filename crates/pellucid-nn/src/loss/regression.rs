@@ -39,8 +39,8 @@ losses! {
     KlDivLoss, kl_div {
         /// Whether y holds logarithms as well; default false.
         log_target: bool = false,
-        /// Whether to divide the sum by the number of samples (PyTorch's `batchmean`), whatever `reduction` is; default
-        /// false.
+        /// Whether to divide the sum by the number of samples (PyTorch's `batchmean`); `reduction` is then ignored.
+        /// Default false.
         batch_mean: bool = false,
     } |loss, x, y| {
         same_shape("kl_div", x, y)?;

@@ -8,9 +8,9 @@ use pellucid_tensor::{DType, Error, Generator, Result, Tensor, no_grad, ops};
 /// The relation of a batch's gradient to the gradients of its samples.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GradKind {
-    /// Their sum, which grows with the batch.
+    /// The sum of the samples' gradients, which grows with the batch.
     Sum,
-    /// Their mean.
+    /// The mean of the samples' gradients.
     Mean,
 }
 
@@ -98,7 +98,8 @@ impl Drop for SavedState {
             if tensor.to_bytes().is_ok_and(|now| now == *bytes) {
                 continue;
             }
-            let before = Tensor::from_bytes(bytes, tensor.dtype(), tensor.shape()).expect("these are its bytes");
+            let before =
+                Tensor::from_bytes(bytes, tensor.dtype(), tensor.shape()).expect("the bytes are those of the tensor");
             ops::copy_(tensor, &before).expect("state tensors of this shape and dtype are writable");
         }
     }

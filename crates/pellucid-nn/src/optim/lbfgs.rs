@@ -290,7 +290,7 @@ impl Optimizer for Lbfgs {
 
     /// Returns an error, since the history belongs to the existing parameters.
     fn add_params(&mut self, _: Vec<Parameter>) -> Result<()> {
-        Err(Error::invalid("lbfgs", "its history is for its parameters only; make another optimizer"))
+        Err(Error::invalid("lbfgs", "the history of L-BFGS depends on the existing parameters; make another optimizer"))
     }
 
     fn ensure_initialized(&mut self) -> Result<()> {

@@ -314,9 +314,9 @@ pub trait Optimizer: Send + Sync {
     /// Loads a snapshot in place.
     ///
     /// # Errors
-    /// [`Error::StateDict`] if it is not from an optimizer of this kind
-    /// over parameters of these names and shapes; [`Error::InvalidArgument`] for a learning rate that is negative or not
-    /// finite. Then nothing is changed.
+    /// [`Error::StateDict`] if the state dict is not from an optimizer of this kind over parameters of these names and
+    /// shapes; [`Error::InvalidArgument`] for a learning rate that is negative or not finite. On error nothing is
+    /// changed.
     fn load_state_dict(&self, state: &StateDict) -> Result<()> {
         for group in 0..self.groups() {
             if let Some(lr) = state.get(&format!("groups.{group}.lr")).filter(|lr| lr.size() == 1) {

@@ -44,7 +44,7 @@ impl Default for RAdamOptions {
 }
 
 impl RAdamOptions {
-    /// Returns λ for coupled and for decoupled weight decay; one of both is 0.
+    /// Returns λ for coupled and for decoupled weight decay; at least one of them is 0.
     fn decays(&self) -> (f64, f64) {
         if self.decoupled_weight_decay { (0.0, self.weight_decay) } else { (self.weight_decay, 0.0) }
     }

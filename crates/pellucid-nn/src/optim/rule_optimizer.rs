@@ -52,9 +52,9 @@ struct OptimizerContents<R: Rule> {
 struct ParameterData {
     name: String,
     group: usize,
-    /// Its counters in the group's clocks.
+    /// The counters of the parameter in the clocks of its group.
     clock: Vec<(&'static str, Buffer)>,
-    /// The inputs of its update besides the gradient: the rates of the clock, or η alone, and the momentum's tensor.
+    /// The 0-d inputs of the update: the rates of the clock (or only η), and the momentum.
     rates: Vec<Tensor>,
     /// The state; `None` until the parameter first requires a gradient.
     kept: Option<ParameterState>,
@@ -149,7 +149,7 @@ impl<R: Rule> RuleOptimizer<R> {
     pub fn add_named_group(&mut self, parameters: Vec<(String, Parameter)>, options: R) -> Result<()> {
         options.check()?;
         nonnegative(R::NAME, "lr", options.lr())?;
-        // Without parameters, rates are stored in f64.
+        // The rates of a group without parameters are stored in f64.
         let group = ParameterGroup::new(options, state_dtype(&parameters).unwrap_or(DType::F64))?;
         let contents = self.contents.get_mut();
         contents.groups.push(group);
@@ -279,7 +279,8 @@ impl<R: Rule> OptimizerContents<R> {
     /// Returns these groups with the given parameters, if there are none yet.
     fn filled(&self, parameters: Vec<(String, Parameter)>) -> Result<OptimizerContents<R>> {
         if self.groups.len() > 1 {
-            let reason = "it has several groups without parameters and cannot be filled; add parameters to the groups";
+            let reason = "the optimizer has several groups without parameters and cannot be filled; add parameters to \
+                          the groups";
             return Err(Error::invalid(R::NAME, reason));
         }
         let groups = self.groups.iter().map(ParameterGroup::without_clocks).collect();
@@ -408,7 +409,10 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
 
     fn fill(&self, parameters: Vec<(String, Parameter)>) -> Result<()> {
         if !self.parameters().is_empty() {
-            return Err(Error::invalid(R::NAME, "it has parameters already; add others with add_params()"));
+            return Err(Error::invalid(
+                R::NAME,
+                "the optimizer has parameters already; add other parameters with add_params()",
+            ));
         }
         let own = self.contents.own();
         let is_same = |(p, (_, q)): (&Parameter, &(String, Parameter))| p.id() == q.id();
@@ -430,8 +434,8 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
 
     fn load_state_dict(&self, state: &StateDict) -> Result<()> {
         if self.parameters().is_empty() && state.keys().any(|name| name.starts_with("state.")) {
-            let reason = "it has no parameters yet, so their state cannot be loaded; compile the step that fills it \
-                          first, or make it with the model's parameters()";
+            let reason = "the optimizer has no parameters yet, so their state cannot be loaded; compile the step that \
+                          fills it first, or make it with the model's parameters()";
             return Err(Error::invalid(R::NAME, reason));
         }
         state::load(&self.state(), state)
@@ -467,7 +471,8 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
         let contents = self.contents.get();
         let OptimizerContents { parameters, members, groups, .. } = contents;
         if parameters.is_empty() {
-            let reason = "it has no parameters; make it with the model's parameters(), or compile a step to fill it";
+            let reason =
+                "the optimizer has no parameters; make it with the model's parameters(), or compile a step to fill it";
             return Err(Error::invalid(R::NAME, reason));
         }
         // A frozen parameter may still have an old gradient, which is ignored.

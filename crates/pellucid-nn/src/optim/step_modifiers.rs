@@ -9,13 +9,13 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 /// The modifiers of an update.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(super) struct StepModifiers {
-    /// Whether the first target has a half-precision copy, a target after all others.
+    /// Whether the first target has a half-precision copy, which is the last target.
     pub(super) half: bool,
     /// Whether the gradient is negated.
     pub(super) flip: bool,
-    /// Whether the gradient is multiplied by a number, an input after all others.
+    /// Whether the gradient is multiplied by a scale, which is the last input before the mask.
     pub(super) scale: bool,
-    /// Whether a mask, an input after all others, suppresses changes where it is true.
+    /// Whether the last input is a mask; where it is true, the targets are unchanged.
     pub(super) skip: bool,
 }
 

@@ -71,8 +71,9 @@ impl Rnn {
         unwrap(self.try_run(x, state, None))
     }
 
-    /// Runs padded sequences of these lengths, integers `[N]` (see [`pad_sequence`](crate::pad_sequence)). The last
-    /// state is that at each sequence's own end, the reverse direction starts there, and outputs after it are 0.
+    /// Runs padded sequences of these lengths, integers `[N]` (see [`pad_sequence`](crate::pad_sequence)). The
+    /// last state of a sequence is the state at its own end, where the reverse direction starts. Outputs after the end
+    /// are 0.
     ///
     /// # Panics
     /// With the errors of [`try_run`](Rnn::try_run).
@@ -155,8 +156,9 @@ impl Gru {
         unwrap(self.try_run(x, state, None))
     }
 
-    /// Runs padded sequences of these lengths, integers `[N]` (see [`pad_sequence`](crate::pad_sequence)). The last
-    /// state is that at each sequence's own end, the reverse direction starts there, and outputs after it are 0.
+    /// Runs padded sequences of these lengths, integers `[N]` (see [`pad_sequence`](crate::pad_sequence)). The
+    /// last state of a sequence is the state at its own end, where the reverse direction starts. Outputs after the end
+    /// are 0.
     ///
     /// # Panics
     /// With the errors of [`try_run`](Gru::try_run).
@@ -241,8 +243,9 @@ impl Lstm {
         unwrap(self.try_run(x, state, None))
     }
 
-    /// Runs padded sequences of these lengths, integers `[N]` (see [`pad_sequence`](crate::pad_sequence)). Last states
-    /// are those at each sequence's own end, the reverse direction starts there, and outputs after it are 0.
+    /// Runs padded sequences of these lengths, integers `[N]` (see [`pad_sequence`](crate::pad_sequence)). The
+    /// last states of a sequence are the states at its own end, where the reverse direction starts. Outputs after the
+    /// end are 0.
     ///
     /// # Panics
     /// With the errors of [`try_run`](Lstm::try_run).

@@ -5,7 +5,7 @@ use crate::parameter::Parameter;
 use crate::visit::Visitor;
 use pellucid_tensor::ops::RecurrentWeights;
 
-/// LayerWeights with the layouts of [`RecurrentWeights`].
+/// Weights with the layouts of [`RecurrentWeights`].
 #[derive(Clone, Debug)]
 pub(super) struct LayerWeights {
     pub(super) weight_ih: Parameter,

@@ -35,7 +35,7 @@ fn by_hand(model: &Sequential, optimizer: &dyn Optimizer, seed: u64) {
 }
 
 fn gradients(model: &Sequential) -> Vec<Tensor> {
-    model.parameters().iter().map(|p| p.grad().expect("there is one after a launch")).collect()
+    model.parameters().iter().map(|p| p.grad().expect("a launch computes the gradient")).collect()
 }
 
 fn values(tensors: &[Tensor]) -> Vec<Vec<f32>> {
@@ -64,7 +64,7 @@ fn removed_gradients_are_restored() {
             assert_eq!(values(&gradients(&model)), values(&gradients(&other)));
             assert!(gradients(&model).iter().zip(&bound).all(|(a, b)| a.array().shares_storage(b.array())));
             if let Some(captured) = step.exec.captured() {
-                assert_eq!(captured.cache().misses, 0, "nothing was recorded again");
+                assert_eq!(captured.cache().misses, 0, "the step was recorded again");
             }
         }
         assert!(bits(model.state_dict()) == bits(other.state_dict()));
@@ -91,8 +91,8 @@ fn rebound_gradients_are_written_to_their_tensors() {
     assert_eq!(step.exec.captured().unwrap().cache().misses, 1);
 }
 
-/// With accumulation, removed gradients start at zero again, and rebound ones accumulate in their
-/// tensors.
+/// If gradients accumulate over launches, a removed gradient restarts at zero, and a rebound gradient accumulates in
+/// its new tensor.
 #[test]
 fn accumulated_gradients_that_are_removed_or_rebound() {
     let _random = pellucid_tensor::Generator::new(0).scope();
@@ -201,7 +201,7 @@ impl Layer for Changing {
     }
 }
 
-/// The optimizer and the plan refer to the old tensor.
+/// After a parameter is replaced, the optimizer and the plan still refer to the old tensor, which is an error.
 #[test]
 fn a_replaced_parameter_is_refused_by_name() {
     let _random = pellucid_tensor::Generator::new(0).scope();

@@ -26,7 +26,7 @@ fn untrained<T>(result: Result<T>) -> Vec<String> {
     match result {
         Err(Error::UntrainedParameters { parameters, .. }) => parameters,
         Err(other) => panic!("{other}"),
-        Ok(_) => panic!("it is not refused"),
+        Ok(_) => panic!("the call returned no error"),
     }
 }
 
@@ -53,12 +53,12 @@ fn an_optimizer_without_parameters_is_filled_with_those_of_a_lazy_model() {
             empty.set_lr(0.01);
             hand.set_lr(0.01);
         }
-        // The second shape has the same optimizer, whose state uses the model's names.
+        // Compiling a second shape uses the same optimizer, whose state has the names of the model.
         trainer.compile(&[4, 6]).unwrap();
         let state = empty.state_dict();
         assert!(state.contains_key("state.0.weight.mean") && state.contains_key("state.3.bias.square"), "{state:?}");
         empty.load_state_dict(&state).unwrap();
-        // Parameters that are added later follow the filled ones.
+        // Parameters that are added later are listed after those that compiling added.
         drop(trainer);
         let mut empty = empty;
         empty.add_params(vec![Parameter::new(Tensor::ones([2], DType::F32))]).unwrap();
@@ -77,7 +77,7 @@ fn sequential_compile_fills_and_builds() {
     step.set_batch(&x, &y).unwrap();
     step.launch().unwrap();
     let after = bits(model.state_dict());
-    assert!(before.iter().zip(&after).all(|(b, a)| b.0.contains("bias") || b.1 != a.1), "every weight has moved");
+    assert!(before.iter().zip(&after).all(|(b, a)| b.0.contains("bias") || b.1 != a.1), "a weight did not change");
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn untrained_parameters_are_named_or_allowed() {
     assert_eq!(untrained(model.compile(&[BATCH, 6], options())), ["0.weight", "0.bias"]);
     let mut trainer = GraphTrainer::new(&model, &loss, &some, 0);
     assert_eq!(untrained(trainer.compile(&[BATCH, 6])), ["0.weight", "0.bias"]);
-    assert!(model.parameters().iter().all(|p| p.grad().is_none()), "a refused call changes nothing");
+    assert!(model.parameters().iter().all(|p| p.grad().is_none()), "the failed call set a gradient");
     let (x, y) = batch(&[BATCH, 6], 1);
     let before = bits(model.state_dict());
     let moved = || -> Vec<bool> {
@@ -168,7 +168,7 @@ fn frozen_parameters_need_no_optimizer_while_they_are_frozen() {
         let mut trainer = GraphTrainer::new(&model, &loss, &optimizer, 0)
             .with(StepOptions { stream: stream.clone(), ..Default::default() });
         trainer.compile(&[BATCH, 6]).unwrap();
-        assert_eq!(optimizer.parameters().len(), 2, "what is frozen is not learnt");
+        assert_eq!(optimizer.parameters().len(), 2, "the optimizer contains a frozen parameter");
         let (x, y) = batch(&[BATCH, 6], 1);
         trainer.step(&x, &y).unwrap();
         let before = bits(model.state_dict());
@@ -178,7 +178,7 @@ fn frozen_parameters_need_no_optimizer_while_they_are_frozen() {
         model.layers()[0].freeze();
         trainer.step(&x, &y).unwrap();
         assert_ne!(bits(model.state_dict()), before);
-        // All frozen: there is nothing to train.
+        // All parameters are frozen, so the step has nothing to train.
         model.freeze();
         assert!(GraphTrainer::new(&model, &loss, adamw(vec![]), 0).compile(&[BATCH, 6]).is_err());
     }
@@ -285,7 +285,7 @@ fn a_step_without_parameters_or_gradients_is_reported() {
     let (model, other) = (mlp(), mlp());
     let (x, y) = batch(&[BATCH, 6], 1);
     let stranger = adamw(other.parameters());
-    // An eager step changes nothing; a captured one never would, so it is an error.
+    // An eager step without gradients changes nothing. A captured step would never change anything, so it is an error.
     stranger.step();
     let refused = capture(
         |i| {
@@ -298,7 +298,7 @@ fn a_step_without_parameters_or_gradients_is_reported() {
         },
         &[&x, &y],
     );
-    let refused = refused.err().expect("it would never train").to_string();
+    let refused = refused.err().expect("the capture of a step without gradients is an error").to_string();
     assert!(refused.contains("never train"), "{refused}");
 }
 

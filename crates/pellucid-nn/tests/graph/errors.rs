@@ -11,12 +11,12 @@ use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 fn named(error: Error) -> (String, Error) {
     match error {
         Error::Layer { layer, source } => (layer, *source),
-        other => panic!("no layer is named: {other}"),
+        other => panic!("the error names no layer: {other}"),
     }
 }
 
 fn error<T>(result: Result<T>) -> Error {
-    result.err().expect("it is refused")
+    result.err().expect("the call returns an error")
 }
 
 #[test]
@@ -24,11 +24,11 @@ fn a_wrong_width_is_refused_with_layer_and_both_shapes() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let (model, loss) = (mlp(), CrossEntropyLoss::default());
     let optimizer = sgd(&model, 0.1, 0.9);
-    // In planning:
+    // Planning reports the layer.
     let plan = |shape: &[usize]| make_plan_for_sequential(&model, shape, LossKind::SoftmaxCrossEntropy, 0);
     let (layer, source) = named(error(plan(&[BATCH, 5])));
     assert!(layer == "0 (Linear)" && matches!(source, Error::ShapeMismatch { .. }), "{layer}: {source}");
-    // In recording:
+    // Recording reports the layer.
     let plan = plan(&[BATCH, 6]).unwrap();
     let (x, y) = (Tensor::zeros([BATCH, 5], DType::F32), Tensor::zeros([BATCH], DType::I64));
     let (layer, source) = named(error(record_step_graph(&model, &loss, &optimizer, &plan, &x, &y, None)));
@@ -42,7 +42,7 @@ fn a_wrong_width_is_refused_with_layer_and_both_shapes() {
     let plan = make_plan_for_sequential(&other, &[BATCH, 5], LossKind::SoftmaxCrossEntropy, 0).unwrap();
     let (layer, source) = named(error(record_step_graph(&model, &loss, &optimizer, &plan, &x, &y, None)));
     assert!(layer == "0 (Linear)" && source.to_string().contains("[16, 6]"), "{layer}: {source}");
-    // In setting a batch:
+    // Setting a batch reports the input or the loss.
     let mut step = model
         .compile(&[BATCH, 6], CompileOptions { loss: &loss, optimizer: &optimizer, lt_bytes: 0, stream: None })
         .unwrap();
@@ -58,7 +58,7 @@ fn a_wrong_width_is_refused_with_layer_and_both_shapes() {
     assert!(layer == "loss" && matches!(source, Error::ShapeMismatch { .. }), "{layer}: {source}");
     let floats = named(error(step.set_batch(&good.neg(), &Tensor::zeros([BATCH], DType::F32)))).1;
     assert!(matches!(floats, Error::DTypeMismatch { .. }), "{floats}");
-    assert_eq!(step.x_buf.to_vec::<f32>(), good.to_vec::<f32>(), "nothing is copied of a batch that is refused");
+    assert_eq!(step.x_buf.to_vec::<f32>(), good.to_vec::<f32>(), "an invalid batch was copied in part");
     // Class numbers of narrower integers are accepted.
     step.set_batch(&good, &Tensor::ones([BATCH], DType::I32)).unwrap();
     step.launch().unwrap();

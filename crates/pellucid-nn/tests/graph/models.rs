@@ -53,7 +53,7 @@ pub(crate) fn lstm() -> Sequential {
     sequential![Lstm::with(6, 8, options).unwrap(), Last, Linear::new(8, CLASSES)]
 }
 
-/// Name, model, and shape of the input.
+/// The name of a model, its constructor, and the shape of its input.
 pub(crate) type Kind = (&'static str, fn() -> Sequential, &'static [usize]);
 
 pub(crate) const KINDS: [Kind; 4] = [
@@ -63,7 +63,7 @@ pub(crate) const KINDS: [Kind; 4] = [
     ("lstm", lstm, &[BATCH, 5, 6]),
 ];
 
-/// Returns a model after `build`.
+/// Creates and builds a model of this kind.
 pub(crate) fn made((_, make, shape): &Kind) -> Sequential {
     manual_seed(3);
     let model = make();

@@ -20,7 +20,7 @@ fn set(model: &Sequential, ways: [usize; 3]) {
     let mut ways = ways.into_iter();
     let mut meet = |_: &str, part: Part<'_>| {
         if let Part::Choice(choice) = part {
-            choice.set(ways.next().expect("three choices"));
+            choice.set(ways.next().expect("the model has three choices"));
         }
     };
     model.visit(&mut Visitor::new(&mut meet));
@@ -96,7 +96,7 @@ fn trainers_follow_the_path() {
             assert!(bits(trainer.optimizer().state_dict()) == bits(eager.state_dict()), "{ways:?}");
             for ((found, bound), expected) in gradients(&by_graph).iter().zip(&bound).zip(gradients(&by_hand)) {
                 let (found, bound) = (found.as_ref().unwrap(), bound.as_ref().unwrap());
-                assert!(found.array().shares_storage(bound.array()), "one gradient for all paths");
+                assert!(found.array().shares_storage(bound.array()), "a path has a gradient buffer of its own");
                 let zeros = || vec![0.0; found.size()];
                 assert_eq!(found.to_vec::<f32>(), expected.map_or_else(zeros, |g: Tensor| g.to_vec()));
             }

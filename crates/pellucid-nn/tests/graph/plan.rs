@@ -88,7 +88,7 @@ fn no_gradient_is_forgotten_or_planned_twice() {
         ("L4:Odd", "", vec!["scale"], false),
     ];
     assert_eq!(lines, expected);
-    // A layer alone is its own plan.
+    // A plan of a single layer contains only this layer.
     let plan = make_plan_for_sequential(&Linear::new(3, 2), &[5, 3], LossKind::Mse, 0).unwrap();
     assert_eq!((plan.per_layer.len(), plan.per_layer[0].name.as_str()), (1, "L0:Linear"));
     assert_eq!(shape(plan.per_layer[0].g_w()), Some(vec![2, 3]));
@@ -116,8 +116,8 @@ fn parameters_are_collected_by_name_and_rebound_without_a_copy() {
     let collected = collect_params_from_plan(&model, &plan).unwrap();
     let exempt: Vec<bool> = collected.iter().map(|(_, _, exempt)| *exempt).collect();
     assert_eq!(exempt, [false, true, false, true]);
-    // An optimizer of some of the parameters, and of one of another model.
-    let [w, _, v, _] = &model.parameters()[..] else { panic!("four parameters") };
+    // The optimizer updates some parameters of this model and one parameter of another model.
+    let [w, _, v, _] = &model.parameters()[..] else { panic!("the model does not have four parameters") };
     let stranger = Parameter::new(Tensor::ones([2], DType::F32));
     let adam = Adam::new(vec![w.clone(), stranger.clone(), v.clone()], AdamOptions::default()).unwrap();
     let rebound = try_rebind_grads(&model, &adam, &plan).unwrap();
@@ -133,7 +133,7 @@ fn parameters_are_collected_by_name_and_rebound_without_a_copy() {
     assert!(w.to_vec::<f32>().iter().zip(before).all(|(now, before)| now < &before));
 }
 
-/// Every pinned buffer holds after a launch the value of an eager pass.
+/// After a launch, every pinned buffer contains the value that an eager pass computes.
 #[test]
 fn pinned_buffers_have_the_values() {
     let _random = pellucid_tensor::Generator::new(0).scope();
@@ -143,7 +143,7 @@ fn pinned_buffers_have_the_values() {
         let optimizer = sgd(&model, 0.0, 0.0);
         let (x, y) = batch(&[BATCH, 6], 5);
         let plan = make_plan_for_sequential(&model, &[BATCH, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
-        let [first, tanh, last] = &plan.per_layer[..] else { panic!("three layers") };
+        let [first, tanh, last] = &plan.per_layer[..] else { panic!("the plan does not have three layers") };
         let asked = [first.y.pin(), first.z.as_ref().unwrap().pin(), tanh.y.pin(), last.g_a.as_ref().unwrap().pin()];
         let asked = asked.map(Result::unwrap);
         let rest = [plan.loss.d_y.pin().unwrap(), last.g_w().unwrap().pin().unwrap()];
@@ -157,7 +157,7 @@ fn pinned_buffers_have_the_values() {
         let w = model.named_parameters().remove(2).1;
         let value = loss::cross_entropy(&logits, &y);
         let [g_a, d_y, g_w] = &grad(&[&value], &[&a, &logits, w.tensor()], Grad::default()).unwrap()[..] else {
-            panic!("three gradients")
+            panic!("grad() did not return three gradients")
         };
         let expected = [&z, &z, &a, g_a, d_y, g_w];
         for (k, (found, expected)) in asked.iter().chain(&rest).zip(expected).enumerate() {
@@ -173,7 +173,7 @@ fn pinned_buffers_have_the_values() {
             other => panic!("{other:?}"),
         }
         assert!(matches!(recorded[2].y.pin(), Err(Error::InvalidArgument { .. })));
-        assert!(w.grad().is_none(), "what was not rebound is not there between launches");
+        assert!(w.grad().is_none(), "a gradient that was not rebound exists between launches");
     }
 }
 
@@ -291,7 +291,11 @@ fn a_recording_locates_every_buffer() {
             let grads = layer.grads.iter().map(|(name, buf)| (name.as_str(), Some(buf)));
             for (part, buf) in parts.into_iter().chain([("work", layer.work.as_ref())]).chain(grads) {
                 let place = buf.map(Buf::place);
-                assert!(place != Some(&ArenaSlot::Planned), "{name}: {part} of {}", layer.name);
+                assert!(
+                    place != Some(&ArenaSlot::Planned),
+                    "{name}: the buffer {part} of {} is not resolved",
+                    layer.name
+                );
                 // An elided buffer names a kernel, and an arena slot has a lifetime.
                 match place {
                     Some(ArenaSlot::Elided { by }) => assert!(!by.is_empty()),

@@ -53,7 +53,7 @@ fn a_step_reduces_the_loss() {
             let (x, y) = batch(kind.2, 1);
             step.set_batch(&x, &y).unwrap();
             let before: Vec<Vec<f64>> = model.parameters().iter().map(|p| p.to_vec()).collect();
-            // The same elements are dropped in both launches.
+            // Equal seeds make both launches drop the same elements.
             manual_seed(2);
             step.launch().unwrap();
             let first = step.loss.item::<f32>();
@@ -240,7 +240,10 @@ fn gradients_accumulate_over_launches() {
         let (x_buf, y_buf) = (Tensor::zeros(shape, DType::F32), Tensor::zeros([BATCH / 2], DType::I64));
         let options = StepOptions { stream, accumulate: 2, ..Default::default() };
         let record = || record_step_graph_with(&model, &loss, &optimizer, &plan, &x_buf, &y_buf, options.clone());
-        assert!(matches!(record(), Err(Error::InvalidArgument { .. })), "gradients have no place yet");
+        assert!(
+            matches!(record(), Err(Error::InvalidArgument { .. })),
+            "the gradients are not in the plan's buffers yet"
+        );
         try_rebind_grads(&model, &optimizer, &plan).unwrap();
         let mut exec = record().unwrap();
         for seed in 0..3 {
@@ -310,7 +313,7 @@ fn two_models_side_by_side() {
     let (after, first) = (bits(a.state_dict()), step_a.loss.item::<f32>());
     step_b.launch().unwrap();
     assert_eq!((bits(a.state_dict()), step_a.loss.item::<f32>()), (after.clone(), first));
-    // On the same batch both models make the same step.
+    // Both models compute the same step on the same batch.
     b.load_state_dict(&a.state_dict()).unwrap();
     assert_eq!(bits(b.state_dict()), after);
     let gradients = |model: &Sequential| model.parameters().iter().map(|p| p.grad().unwrap()).collect::<Vec<_>>();

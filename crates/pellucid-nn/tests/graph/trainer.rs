@@ -33,13 +33,13 @@ fn one_step_returns_the_loss_of_the_new_parameters() {
                 assert_ne!(found, before);
                 let state = bits(model.state_dict());
                 assert_eq!(trainer.evaluate(&x, &y).unwrap(), found);
-                assert_eq!(bits(model.state_dict()), state, "an evaluation changes nothing");
+                assert_eq!(bits(model.state_dict()), state, "an evaluation changed the state");
             }
         }
     }
 }
 
-/// Layers in evaluation mode stay there; the others return to training mode.
+/// After an evaluation, each layer has its previous mode.
 #[test]
 fn evaluating_restores_the_modes() {
     let _random = pellucid_tensor::Generator::new(0).scope();
@@ -90,7 +90,7 @@ fn a_trainer_refuses_steps_before_compile_and_for_other_shapes() {
     trainer.optimizer().set_lr(0.0);
     let state = bits(trainer.model().state_dict());
     trainer.step(&x, &y).unwrap();
-    assert_eq!(bits(trainer.model().state_dict()), state, "the learning rate is read by each launch");
+    assert_eq!(bits(trainer.model().state_dict()), state, "each launch reads the current learning rate");
 }
 
 /// A trainer keeps a limited number of recorded steps; a dropped one is recorded again and continues training.
@@ -109,7 +109,7 @@ fn a_trainer_keeps_a_limited_number_of_recordings() {
     let counts = |stats: CacheStats| (stats.hits, stats.misses, stats.held);
     assert_eq!(counts(trainer.cache()), (0, 0, 2));
     let hand = sgd(&other, 0.1, 0.9);
-    // (The size, whether it is found.) The most recently used ones are kept.
+    // Each entry is a batch size, and whether the cache contains its step. The most recently used steps are kept.
     let steps = [(2, true), (4, true), (4, true), (8, false), (4, true), (2, false), (4, true), (8, false), (8, true)];
     for (seed, (size, found)) in steps.into_iter().enumerate() {
         let (x, y) = batch(&[BATCH, 6], seed as u64);
@@ -125,7 +125,7 @@ fn a_trainer_keeps_a_limited_number_of_recordings() {
     }
     assert_eq!(bits(model.state_dict()), bits(other.state_dict()));
     let refused = trainer.step(&Tensor::zeros([3, 6], DType::F32), &Tensor::zeros([3], DType::I64));
-    assert!(matches!(refused, Err(Error::Layer { .. })), "what was not compiled for is refused as ever");
+    assert!(matches!(refused, Err(Error::Layer { .. })), "a shape that was not compiled is an error");
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn gradients_are_clipped_before_the_update() {
         });
     trainer.compile(&[BATCH, 6]).unwrap();
     let recorded = calls.get();
-    assert!(recorded > 0, "it is part of the recording");
+    assert!(recorded > 0, "the recording did not call the host function");
     let before: Vec<Vec<f32>> = model.parameters().iter().map(|p| p.to_vec()).collect();
     let (x, y) = batch(&[BATCH, 6], 1);
     trainer.step(&x, &y).unwrap();
@@ -193,7 +193,7 @@ fn mixed_precision_with_a_scaled_loss() {
     }
 }
 
-/// Two encoders' outputs compared, from a tuple of inputs or from inputs by name.
+/// A model that compares the encodings of two inputs, given as a tuple or by name.
 #[derive(Module)]
 struct Siamese {
     encoder: Linear,

@@ -30,7 +30,7 @@ fn a_group_that_does_not_exist_is_an_error() {
     ];
     for call in panics {
         let payload = catch_unwind(|| call(&sgd())).unwrap_err();
-        let error = payload.downcast::<Error>().expect("a typed error");
+        let error = payload.downcast::<Error>().expect("the payload of the panic is an Error");
         assert!(error.to_string().contains(missing), "{error}");
     }
 }

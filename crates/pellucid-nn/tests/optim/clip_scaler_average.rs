@@ -164,7 +164,7 @@ fn a_scaled_step_can_be_captured() {
     };
     let eager = run(false);
     assert!(eager.2 < 65536.0, "the first scale overflows f16");
-    assert!(eager.3 > 4.0 && eager.3 < 12.0, "some steps count, some are skipped: {}", eager.3);
+    assert!(eager.3 > 4.0 && eager.3 < 12.0, "some steps are applied and some are skipped, got {}", eager.3);
     assert_eq!(run(true), eager);
 }
 
@@ -206,7 +206,7 @@ fn averages_match_their_definitions() {
     assert!(matches!(AveragedModel::new(&model, Average::Exponential(1.5)), Err(Error::InvalidArgument { .. })));
 }
 
-/// As PyTorch's `update_bn`: the means over the batches of means and unbiased variances.
+/// Like PyTorch's `update_bn`, it averages the means and the unbiased variances over all batches.
 #[test]
 fn update_bn_recomputes_statistics() {
     let norm = |momentum: f64| BatchNorm1d::new(2).momentum(momentum);
@@ -214,7 +214,8 @@ fn update_bn_recomputes_statistics() {
     model.forward(&Tensor::full([4, 2, 3], 7.0, DType::F32));
     model.eval();
     let batches = [[[1.0f32, 5.0], [3.0, 5.0]], [[6.0, 5.0], [-2.0, 1.0]]];
-    update_bn(&sequential![norm(0.1)], [Tensor::zeros([3, 3], DType::F32)]).expect_err("three channels");
+    update_bn(&sequential![norm(0.1)], [Tensor::zeros([3, 3], DType::F32)])
+        .expect_err("the data has three channels and the layer two");
     let first = sequential![norm(0.3)];
     first.eval();
     update_bn(&first, batches.iter().map(|&b| Tensor::from(b))).unwrap();

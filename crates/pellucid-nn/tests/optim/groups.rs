@@ -94,7 +94,7 @@ fn a_mismatched_state_dict_changes_nothing() {
     state.insert("groups.0.lr".into(), Tensor::from(7.0));
     state.insert("groups.4.lr".into(), Tensor::from(7.0));
     let Err(Error::StateDict { missing, unexpected, misshaped }) = optimizer.load_state_dict(&state) else {
-        panic!("it does not fit");
+        panic!("the error is not Error::StateDict");
     };
     assert_eq!((missing, unexpected), (vec!["state.0.mean".to_string()], vec!["groups.4.lr".to_string()]));
     assert_eq!(misshaped.iter().map(|m| m.name.as_str()).collect::<Vec<_>>(), ["state.1.mean"]);
@@ -122,7 +122,10 @@ fn parameters_may_be_added_later() {
     }
     // A parameter's step count starts when it is added.
     let mut late = Adam::new(vec![], options).unwrap();
-    assert!(matches!(late.try_step(), Err(Error::InvalidArgument { .. })), "there is nothing to train");
+    assert!(
+        matches!(late.try_step(), Err(Error::InvalidArgument { .. })),
+        "an optimizer without parameters cannot step"
+    );
     late.add_params(parameters(false, DType::F64)).unwrap();
     assert_eq!(late.clock_tensor(1, "step").unwrap().item::<f64>(), 0.0);
     // A failed addition changes nothing.
@@ -157,7 +160,7 @@ fn gradients_can_be_stored_in_external_buffers() {
     let buffers: Vec<Tensor> = own.iter().map(|p| Tensor::zeros(p.shape(), DType::F64)).collect();
     optimizer.rebind_grads(&buffers).unwrap();
     let before = flat(&own);
-    // Written by the test, read by the step.
+    // The step reads the gradient that the test writes to the buffer.
     buffers[0].copy_(&Tensor::full([3, 2], 2.0, DType::F64));
     optimizer.step();
     let expected: Vec<f64> = before.iter().enumerate().map(|(i, b)| if i < 6 { b - 1.0 } else { *b }).collect();
@@ -165,7 +168,7 @@ fn gradients_can_be_stored_in_external_buffers() {
     assert!(matches!(optimizer.rebind_grads(&buffers[..1]), Err(Error::InvalidArgument { .. })));
     let turned = [buffers[1].clone(), buffers[0].clone()];
     assert!(matches!(optimizer.rebind_grads(&turned), Err(Error::ShapeMismatch { .. })));
-    // Zeros are written in place.
+    // `zero_grad_with(false)` writes zeros in place.
     optimizer.zero_grad_with(false);
     assert_eq!(buffers[0].to_vec::<f64>(), [0.0; 6]);
     optimizer.zero_grad_with(true);

@@ -45,7 +45,7 @@ fn flat(parameters: &[Parameter]) -> Vec<f64> {
 fn close(found: &[f64], expected: &[f64], tolerance: f64, what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}");
     for (f, e) in found.iter().zip(expected) {
-        assert!((f - e).abs() <= tolerance * e.abs().max(1.0), "{what}: {found:?} is not {expected:?}");
+        assert!((f - e).abs() <= tolerance * e.abs().max(1.0), "{what}: got {found:?}, expected {expected:?}");
     }
 }
 

@@ -244,7 +244,7 @@ fn lbfgs_refuses_invalid_arguments() {
         unwrap(optimizer.try_step_with(&mut loss));
     };
     assert!(matches!(capture(step, &[]), Err(Error::ReadInCapture { .. })));
-    // Its unsupported and supported operations as an `Optimizer`.
+    // L-BFGS supports only some methods of `Optimizer`.
     assert!(matches!(optimizer.try_step(), Err(Error::InvalidArgument { .. })));
     assert!(matches!(optimizer.add_params(parameters(false, DType::F64)), Err(Error::InvalidArgument { .. })));
     assert!(matches!(optimizer.set_grad_scale(Some(Tensor::from(2.0))), Err(Error::InvalidArgument { .. })));

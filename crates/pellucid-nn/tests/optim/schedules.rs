@@ -282,8 +282,8 @@ fn warm_restarts_move_within_epochs() {
     }
 }
 
-/// A new scheduler sets the rates of epoch 0. A resumed one keeps the optimizer's rates, whichever snapshot was loaded
-/// first.
+/// A new scheduler sets the rates of epoch 0. A resumed one keeps the optimizer's rates, for both orders of loading the
+/// snapshots.
 #[test]
 fn a_resumed_scheduler_keeps_the_optimizers_rates() {
     let cycle = || OneCycle { pct_start: 0.1, ..OneCycle::new(0.1, 10) };

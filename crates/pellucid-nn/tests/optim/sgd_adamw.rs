@@ -28,7 +28,7 @@ fn parameter(dtype: DType) -> Vec<Parameter> {
 
 fn close(found: &[f64], expected: &[f64], tolerance: f64) {
     for (f, e) in found.iter().zip(expected) {
-        assert!((f - e).abs() <= tolerance * e.abs().max(1.0), "{found:?} is not {expected:?}");
+        assert!((f - e).abs() <= tolerance * e.abs().max(1.0), "got {found:?}, expected {expected:?}");
     }
 }
 
@@ -80,7 +80,7 @@ fn adamw_matches_its_definition() {
     close(&descend(&AdamW::new(parameter(DType::F64), options).unwrap()), &expected, 1e-13);
 }
 
-/// With β = 0 the step is η·g / (|g| + ε) from the first one on.
+/// With β = 0, every step is η·g / (|g| + ε).
 #[test]
 fn adamw_without_memory_is_sign_descent() {
     let options = AdamWOptions { lr: 0.1, betas: (0.0, 0.0), eps: 0.0, weight_decay: 0.0, ..Default::default() };
@@ -141,7 +141,7 @@ fn a_schedule_sets_the_learning_rate() {
     assert!((rates[6] - 0.55).abs() < 1e-12);
     assert!(rates[2..10].windows(2).all(|w| w[1] < w[0]));
     assert_eq!(rates[10..], [0.1, 0.1]);
-    // No step at all, and only a warm-up.
+    // The first schedule has zero steps, the second only a warm-up.
     assert_eq!(CosineSchedule::new(1.0, 0).lr(0), 0.0);
     assert_eq!(CosineSchedule::new(1.0, 2).warmup(5).lr(1), 1.0);
 }

@@ -33,7 +33,7 @@ impl<'a> Reference<'a> {
 
     pub(crate) fn get(&self, key: &str) -> &'a Tensor {
         let key = format!("{}/{key}", self.name);
-        self.file.get(&key).unwrap_or_else(|| panic!("the reference has no {key}"))
+        self.file.get(&key).unwrap_or_else(|| panic!("the reference file has no tensor {key}"))
     }
 
     /// Returns all tensors under a key, by the rest of their names.
@@ -63,5 +63,5 @@ pub(crate) fn nearer(what: &str, ours: &Tensor, theirs: &Tensor, tolerance: f64)
     let (a, b) = (ours.to_vec::<f64>(), theirs.to_vec::<f64>());
     let size = b.iter().filter(|v| v.is_finite()).fold(1f64, |most, v| most.max(v.abs()));
     let close = |(a, b): (&f64, &f64)| a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= tolerance * size;
-    assert!(a.iter().zip(&b).all(close), "{what} is not within {tolerance} of {size}\n{a:?}\n{b:?}");
+    assert!(a.iter().zip(&b).all(close), "{what}: the difference exceeds {tolerance}·{size}\n{a:?}\n{b:?}");
 }

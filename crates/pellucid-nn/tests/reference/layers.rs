@@ -84,12 +84,12 @@ fn shapes_and_summaries_are_known_without_a_kernel() {
         assert_eq!(summary.rows[0].output, *y.shape());
         assert_eq!(summary.parameters, layer.parameter_count());
         let after: Vec<_> = layer.state_dict().values().map(|t| t.to_bytes().unwrap()).collect();
-        assert_eq!(before, after, "a summary changes nothing");
+        assert_eq!(before, after, "the summary changed the state");
         layer.supports_capture().unwrap();
     });
 }
 
-/// In both modes, with the updated statistics.
+/// A captured layer has the outputs and statistics of an eager layer, in training and in evaluation mode.
 #[test]
 fn a_captured_layer_equals_the_eager_one() {
     let _random = pellucid_tensor::Generator::new(0).scope();

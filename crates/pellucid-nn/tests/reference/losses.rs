@@ -146,7 +146,7 @@ fn values_and_gradients_match_pytorch() {
         }
     }
     let theirs = file.keys().filter(|key| key.starts_with("loss/") && key.split('/').count() == 5).count();
-    assert_eq!(checked, theirs, "the table has every option of the reference");
+    assert_eq!(checked, theirs, "the table does not contain every loss of the reference file");
 }
 
 /// PyTorch's values for weights sin 0, sin 1, .. in each matrix and features cos 0, cos 1, ..
@@ -219,7 +219,7 @@ fn a_projected_cross_entropy_matches_pytorch() {
     assert!(one.try_forward(&Tensor::from(1.0f32), &Tensor::from(2i64)).is_err());
 }
 
-/// The functions are the structs' defaults.
+/// Each loss function equals the loss struct with default options.
 #[test]
 fn a_function_equals_its_loss_with_defaults() {
     let _random = pellucid_tensor::Generator::new(0).scope();

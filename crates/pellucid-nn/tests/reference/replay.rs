@@ -4,7 +4,8 @@ use pellucid_nn::optim::{Optimizer, Sgd, SgdOptions};
 use pellucid_nn::*;
 use pellucid_tensor::{DType, Tensor, capture, manual_seed};
 
-/// Every kind of state: statistics by momentum and averaged, masks of elements, channels and samples, slopes drawn.
+/// Returns a model with every kind of state: running statistics with and without momentum, dropout masks of elements,
+/// channels and samples, and random slopes.
 fn model() -> Sequential {
     sequential![
         Conv2d::new(3, 8, 3).padding(1),
@@ -58,7 +59,7 @@ fn a_replayed_step_equals_the_eager_one() {
             batches.iter().map(|(x, y)| step(x, y).to_bytes().unwrap()).collect()
         };
         let distinct: std::collections::HashSet<_> = bytes.iter().collect();
-        assert!(distinct.len() == STEPS, "the steps must differ to prove anything");
+        assert!(distinct.len() == STEPS, "every step must have another loss");
         let state = model.state_dict();
         assert_eq!(state["1.num_batches_tracked"].item::<i64>(), STEPS as i64);
         bytes.extend(state.values().map(|t| t.to_bytes().unwrap()));

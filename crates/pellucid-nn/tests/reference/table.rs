@@ -10,7 +10,7 @@ pub(crate) fn layers() -> Vec<(&'static str, Box<dyn Layer>)> {
     fn boxed(layer: impl Layer + 'static) -> Box<dyn Layer> {
         Box::new(layer)
     }
-    /// k / n for the n elements of a shape.
+    /// Returns a tensor whose element k of n is k / n.
     fn parts(shape: [usize; 3]) -> Tensor {
         let n = shape.iter().product::<usize>() as f32;
         (Tensor::arange(0.0f32, n, 1.0) / f64::from(n)).reshape(shape)

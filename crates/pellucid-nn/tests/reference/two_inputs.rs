@@ -46,7 +46,7 @@ fn max_unpooling_restores_the_maxima() {
     assert_eq!(back.shape(), x.shape());
     let expected = x.to_vec::<f32>().into_iter().map(|v| if y.to_vec::<f32>().contains(&v) { v } else { 0.0 });
     assert_eq!(back.to_vec::<f32>(), expected.collect::<Vec<_>>());
-    // Overlapping windows with padding, where several input sizes give one output size: the size is given.
+    // With overlapping windows and padding, several input sizes give one output size, so the caller specifies the size.
     let odd = Tensor::randn([2, 3, 9], DType::F32);
     let (y, indices) = MaxPool1d::new(3).stride(2).padding(1).with_indices(&odd).unwrap();
     let unpool = MaxUnpool1d::new(3).stride(2).padding(1);
@@ -82,7 +82,7 @@ fn bags_start_at_offsets_and_rows_are_weighed() {
     assert_eq!(y.to_vec::<f32>(), expected);
 }
 
-/// The fraction of zeros, and the value of kept ones: per element, per channel, or per sample.
+/// Checks the fraction of zeros and the value of kept elements, for dropout of elements, channels and samples.
 #[test]
 fn dropout_has_its_probability_and_keeps_the_mean() {
     let _random = pellucid_tensor::Generator::new(0).scope();
@@ -91,7 +91,7 @@ fn dropout_has_its_probability_and_keeps_the_mean() {
     let check = |layer: &dyn Layer, unit: usize| {
         let y = layer.forward(&x).to_vec::<f32>();
         let units: Vec<&[f32]> = y.chunks(unit).collect();
-        assert!(units.iter().all(|u| u.iter().all(|v| *v == u[0])), "units of {unit} are kept or dropped as one");
+        assert!(units.iter().all(|u| u.iter().all(|v| *v == u[0])), "a unit of {unit} elements was dropped in part");
         assert!(units.iter().all(|u| u[0] == 0.0 || (u[0] - 1.0 / 0.7).abs() < 1e-6));
         let dropped = units.iter().filter(|u| u[0] == 0.0).count() as f64 / units.len() as f64;
         // Four standard deviations of the mean of n values.

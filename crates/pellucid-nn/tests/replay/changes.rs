@@ -69,7 +69,7 @@ fn the_momentum() {
     assert_eq!(launch(), [-3.5, 7.0]);
 }
 
-/// Adam's first step is its learning rate, whatever the gradient: only bias corrections make it so.
+/// Bias corrections make Adam's first step equal to the learning rate for any gradient.
 #[test]
 fn the_step_count_and_its_bias_corrections() {
     let _random = pellucid_tensor::Generator::new(0).scope();
@@ -89,7 +89,7 @@ fn the_step_count_and_its_bias_corrections() {
     }
 }
 
-/// The mean of the first `t` numbers with weights that halve towards the past.
+/// Returns the weighted mean of the first `t` numbers; the weight halves with every step into the past.
 fn mean(t: i32, g: [f64; 3]) -> f64 {
     let weight = |k: i32| 0.5f64.powi(t - k);
     (1..=t).map(|k| weight(k) * g[k as usize - 1]).sum::<f64>() / (1..=t).map(weight).sum::<f64>()

@@ -1,5 +1,5 @@
-//! Capture of whole trainings: recorded or lazy training ends in the same bits as eager training: losses of every step,
-//! parameters, optimizer state, statistics, generator.
+//! Capture of whole trainings. Recorded or lazy training computes the same bits as eager training: the losses of every
+//! step, and the final parameters, optimizer state, statistics and generator state.
 //!
 //! | module | contents |
 //! | --- | --- |

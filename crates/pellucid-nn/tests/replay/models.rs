@@ -1,4 +1,4 @@
-//! Trainings of several kinds: N eager and N replayed steps end in the same bits.
+//! Trainings of several kinds: N eager steps and N replayed steps compute the same bits.
 
 use crate::training::{Training, Way, classes, run, same, wave};
 use pellucid_cpu::with_threads;
@@ -140,7 +140,8 @@ fn transformer(dtype: DType) -> Training {
         before: Box::new(|_| {}),
         state: Box::new(move || {
             let gradients = both.1.parameters().iter().enumerate();
-            let gradients = gradients.map(|(k, p)| (k.to_string(), p.grad().expect("it was given one"))).collect();
+            let gradients =
+                gradients.map(|(k, p)| (k.to_string(), p.grad().expect("rebind_grads() stored a gradient"))).collect();
             together(&[("model", both.0.state_dict()), ("optimizer", both.1.state_dict()), ("gradient", gradients)])
         }),
     }
@@ -263,8 +264,8 @@ fn mixed_precision_with_scale_and_average() {
         let bytes = &state.iter().find(|(own, _)| own.ends_with(name)).unwrap().1;
         f32::from_ne_bytes(bytes[..].try_into().unwrap())
     };
-    assert_eq!(number(".step"), 57.0, "three steps of 60 are skipped");
-    assert!(number("scaler.scale") > 1024.0, "the scale has grown in between");
+    assert_eq!(number(".step"), 57.0, "three of the 60 steps are skipped");
+    assert!(number("scaler.scale") > 1024.0, "the scale did not grow between the skipped steps");
 }
 
 /// A model wide enough that kernels run on several threads.

@@ -44,11 +44,14 @@ impl Seen {
     #[track_caller]
     pub(crate) fn assert_is(&self, expected: &Seen, what: &str) {
         let step = self.losses.iter().zip(&expected.losses).position(|(a, b)| a != b);
-        assert!(step.is_none() && self.losses.len() == expected.losses.len(), "{what}: losses part at {step:?}");
+        assert!(
+            step.is_none() && self.losses.len() == expected.losses.len(),
+            "{what}: the losses differ from step {step:?} on"
+        );
         for (found, expected) in self.state.iter().zip(&expected.state) {
-            assert!(found == expected, "{what}: {} ends otherwise", found.0);
+            assert!(found == expected, "{what}: the final value of {} differs", found.0);
         }
-        assert!(self == expected, "{what}: other names");
+        assert!(self == expected, "{what}: the names of the state differ");
     }
 }
 
@@ -82,7 +85,7 @@ pub(crate) fn run(make: fn(DType) -> Training, dtype: DType, count: usize, launc
         let record = |(s, step)| capture(step, &example(s).iter().collect::<Vec<_>>()).unwrap();
         captured.push(t.steps.iter().enumerate().map(record).collect());
     }
-    assert!(state_of(&trainings) == before, "recording changed something");
+    assert!(state_of(&trainings) == before, "recording changed the state");
     let (mut losses, mut others) = (Vec::new(), Vec::new());
     for (i, k, t) in turns {
         (t.before)(i);
@@ -104,7 +107,7 @@ pub(crate) fn run(make: fn(DType) -> Training, dtype: DType, count: usize, launc
 pub(crate) fn same(make: fn(DType) -> Training, dtype: DType, launches: usize) {
     let eager = run(make, dtype, 1, launches, Way::Eager);
     let distinct: HashSet<_> = eager.losses.iter().collect();
-    assert!(distinct.len() * 3 > launches, "{} different losses of {launches}", distinct.len());
+    assert!(distinct.len() * 3 > launches, "only {} of {launches} losses are different", distinct.len());
     run(make, dtype, 1, launches, Way::Disturbed).assert_is(&eager, "alone");
     run(make, dtype, 1, 24, Way::Lazy).assert_is(&run(make, dtype, 1, 24, Way::Eager), "lazily");
     run(make, dtype, 2, launches, Way::Replayed)

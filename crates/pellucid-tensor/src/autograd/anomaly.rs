@@ -27,8 +27,9 @@ thread_local! {
 
 /// Checks the result of every kernel on this thread for NaN until the guard is dropped. If a result has NaN and no
 /// input has, the operation fails with [`Error::Anomaly`](crate::Error::Anomaly), which names the kernel. In a backward
-/// pass the error also names the operation whose gradient is computed. If the mode was on in the forward pass, it has
-/// the file and line of that operation's call. This is slow. Deferred kernels are not checked.
+/// pass the error also names the operation whose gradient is computed. If the mode was on in the forward pass, the
+/// error also contains the file and line of that operation's forward call. The checks are slow. Deferred kernels are
+/// not checked.
 ///
 /// ```
 /// use pellucid_tensor::{detect_anomaly, Backward, Error, Tensor};
@@ -59,8 +60,8 @@ impl Drop for Call {
     }
 }
 
-/// Records the caller's source location in anomaly mode, for nodes that are created while the guard exists. Of nested
-/// calls only the outermost is recorded.
+/// Records the caller's source location in anomaly mode, for nodes that are created while the guard exists. If calls
+/// are nested, only the outermost call is recorded.
 #[inline]
 #[track_caller]
 pub fn called() -> Option<Call> {

@@ -63,7 +63,7 @@ type Function = dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync;
 /// The role of an input of f in the caller's graph.
 #[derive(Clone)]
 enum InputRole {
-    /// It requires no gradient.
+    /// The input requires no gradient.
     Untracked,
     /// A result of an operation, which f receives as a leaf of the same values.
     Result,
@@ -185,7 +185,7 @@ impl Operation for Checkpoint {
             Ok(outputs)
         });
         if checked.is_err() {
-            // The history of the writes ends at the leaves that replace results, so no gradient would reach the results.
+            // The history of the writes ends at the leaves that replace results. No gradient would reach the results.
             for (base, before) in written.into_iter().rev() {
                 base.restore(before);
             }

@@ -107,7 +107,7 @@ impl Edge {
         }
     }
 
-    /// Returns true if both lead to the same tensor.
+    /// Returns true if both edges refer to the same tensor.
     pub(crate) fn same(&self, other: &Edge) -> bool {
         match (self, other) {
             (Edge::Leaf(a), Edge::Leaf(b)) => Weak::ptr_eq(a, b),

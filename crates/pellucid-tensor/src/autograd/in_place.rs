@@ -1,9 +1,10 @@
 //! The history of memory that is written in place, which a tensor and its views share.
 //!
-//! A recorded write replaces the history of a *base value*: the elements of the tensor of which all others that share
-//! the history are views. The node of the write has two inputs, the base value before it and the source. A tensor that
-//! is older than the write compares its count of writes at its next use, and derives its history from the base value's.
-//! So base and views can be written and read in any order.
+//! A *base value* consists of the elements of a base tensor; all other tensors that share the history are views of the
+//! base tensor. A recorded write replaces the history of the base value. The node of the write has two inputs: the base
+//! value before the write, and the source. A tensor that is older than the write compares its count of writes at its
+//! next use, and derives its history from that of the base value. Therefore, the base and its views can be written and
+//! read in any order.
 //!
 //! The node of a write saves no element. The gradient of the base value is the incoming one with 0 in the written
 //! region; the gradient of the source is the incoming one in that region.

@@ -345,7 +345,7 @@ pub struct Gradients<'a> {
 }
 
 impl Gradients<'_> {
-    /// Returns the gradient of output `index`: zeros if none arrived.
+    /// Returns the gradient of output `index`, or zeros if the output has no gradient in this pass.
     #[inline]
     pub fn get(&self, index: usize) -> Result<Tensor> {
         match &self.values[index] {
@@ -357,7 +357,7 @@ impl Gradients<'_> {
         }
     }
 
-    /// Returns the gradient of output `index`, if one arrived.
+    /// Returns the gradient of output `index`, or `None` if the output has no gradient in this pass.
     pub fn try_get(&self, index: usize) -> Option<&Tensor> {
         self.values[index].as_ref()
     }

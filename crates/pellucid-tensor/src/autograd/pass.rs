@@ -171,7 +171,7 @@ pub(crate) struct BackwardPass<'a> {
     leaf_at: AddressMap<usize>,
     /// Storages of gradients that have other owners: the caller of the pass, hooks, slots.
     shared: AddressMap<()>,
-    /// For `grad`: the targets, and which nodes lead to them.
+    /// For `grad`: the targets, and for every node whether a target is reachable from it.
     targets: Option<(&'a mut [GradTarget], AddressMap<bool>)>,
     /// The output whose preset gradient starts the pass.
     preset: Option<Edge>,
@@ -441,9 +441,9 @@ impl Backward {
 /// Returns a gradient with unique storage; aliased or broadcast gradients are copied.
 ///
 /// Gradient clipping writes into the gradient of each leaf once. But the terms of a sum share one gradient, and the
-/// caller, a hook or a slot may hold it too. Recorded kernels and graphs hold their operands. So lazy and captured steps,
-/// and gradients with a history, look up aliased storages in `shared`. They do not detect a user's operation that returns
-/// a saved value.
+/// caller, a hook or a slot may hold it too. Recorded kernels and graphs hold their operands. Therefore, lazy and
+/// captured steps, and gradients with a history, look up aliased storages in `shared`. This lookup does not detect a
+/// user's operation that returns a saved value.
 pub(crate) fn with_unique_storage(gradient: Tensor, shared: &mut AddressMap<()>) -> Result<Tensor> {
     let is_own = match engine::mode() {
         engine::ExecutionMode::Eager | engine::ExecutionMode::NanChecked if !gradient.requires_grad() => {
@@ -504,7 +504,7 @@ fn check_gradient(from: &'static str, gradient: &Tensor, meta: &Meta) -> Result<
     Ok(())
 }
 
-/// Computes for every node that the outputs depend on whether it leads to a target.
+/// Computes for every node that the outputs depend on whether a target is reachable from it.
 fn nodes_leading_to(targets: &[GradTarget], outputs: &[&Tensor]) -> AddressMap<bool> {
     let mut leads: AddressMap<bool> = AddressMap::default();
     // Depth-first search with an explicit stack: a node is decided after its producers.

@@ -179,7 +179,7 @@ fn observable_kernels(mut kernels: Vec<RecordedKernel>) -> Vec<RecordedKernel> {
         }
     }
     let mut keep = keep.into_iter();
-    kernels.retain(|_| keep.next().expect("one flag for each kernel"));
+    kernels.retain(|_| keep.next().expect("there is one flag for each kernel"));
     kernels
 }
 

@@ -175,7 +175,7 @@ fn run_nan_checked(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Re
 }
 
 /// Guard that checks kernels for NaN while it exists.
-pub(crate) struct NanCheckGuard(#[allow(dead_code, reason = "its drop ends the mode")] ModeGuard);
+pub(crate) struct NanCheckGuard(#[allow(dead_code, reason = "the drop of the guard ends the mode")] ModeGuard);
 
 /// Enables the NaN check on this thread. Returns `None` unless the mode is eager: deferred modes do not support it.
 pub(crate) fn enable_nan_check() -> Option<NanCheckGuard> {
@@ -367,8 +367,9 @@ pub(crate) fn record_history_change(tensor: &crate::tensor::Tensor) {
     }
 }
 
-/// Runs `f` in eager mode, whatever the mode of this thread. Use it for state that a recording only references, such as
-/// parameters that a model creates at its first input. Kernels that [`lazy`] has deferred on this thread run first.
+/// Runs `f` in eager mode, also if this thread is in another mode. Use it for state that a recording only references,
+/// such as parameters that a model creates at its first input. Kernels that [`lazy`] has deferred on this thread run
+/// first.
 ///
 /// # Panics
 /// With the typed error of a deferred kernel that failed.

@@ -76,8 +76,8 @@ pub(super) fn nan_unless(valid: &Tensor, x: &Tensor) -> Result<Tensor> {
     map(formula, &[valid, x], &[])
 }
 
-/// Returns an error for a negative index into an axis of `len`, for operations in which these do not count from the
-/// end.
+/// Returns an error for a negative index into an axis of `len`, for operations that do not count negative indices from
+/// the end.
 pub(super) fn not_negative(op: &'static str, indices: &Tensor, axis: usize, len: usize) -> Result<()> {
     if !is_readable(indices) || indices.size() == 0 {
         return Ok(());

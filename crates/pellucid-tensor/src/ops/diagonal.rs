@@ -98,7 +98,13 @@ pub fn diag_embed(x: &Tensor, offset: isize, axis0: isize, axis1: isize) -> Resu
     let square: Shape = std::iter::repeat_n(side, x.rank() + 1).collect();
     let axes = checked_axes("diag_embed", &square, axis0, axis1)?;
     let mut others = dims.iter().copied();
-    let length = |k: usize| if k == axes.0 || k == axes.1 { side } else { others.next().expect("an axis of x") };
+    let length = |k: usize| {
+        if k == axes.0 || k == axes.1 {
+            side
+        } else {
+            others.next().expect("x has one axis for each other axis of the result")
+        }
+    };
     let shape = (0..x.rank() + 1).map(length).collect();
     apply_one(EmbedDiagonal { diagonal: MatrixDiagonal { axes, offset }, shape }, &[x])
 }

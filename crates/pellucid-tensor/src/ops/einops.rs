@@ -38,15 +38,15 @@ pub fn rearrange(x: &Tensor, pattern: &str, lengths: &[(&str, usize)]) -> Result
 /// The reduction that [`reduce`] applies over the axes that the result does not have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fold {
-    /// Their sum.
+    /// The sum of the elements.
     Sum,
-    /// Their mean.
+    /// The mean of the elements.
     Mean,
     /// The largest element.
     Max,
     /// The smallest element.
     Min,
-    /// Their product.
+    /// The product of the elements.
     Prod,
 }
 
@@ -164,12 +164,12 @@ impl EinopsPlan {
         for group in &left {
             if group.is_rest() {
                 for _ in 0..more {
-                    rest.push(plan.add("", lengths.next().expect("counted above")));
+                    rest.push(plan.add("", lengths.next().expect("the axes were counted above")));
                 }
                 plan.left.extend(&rest);
                 continue;
             }
-            let len = lengths.next().expect("counted above");
+            let len = lengths.next().expect("the axes were counted above");
             let parts: Vec<Option<usize>> = group.parts.iter().map(|part| length(part, given)).collect();
             let known = parts.iter().flatten().fold(1usize, |known, &len| known.saturating_mul(len));
             let open = parts.iter().filter(|part| part.is_none()).count();

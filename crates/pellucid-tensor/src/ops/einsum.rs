@@ -268,7 +268,7 @@ impl LabelledFactor {
     }
 
     fn len(&self, label: Label) -> usize {
-        let at = self.labels.iter().position(|&l| l == label).expect("a label of this factor");
+        let at = self.labels.iter().position(|&l| l == label).expect("the factor has this label");
         self.tensor.shape()[at]
     }
 
@@ -277,7 +277,7 @@ impl LabelledFactor {
         if self.labels == order {
             return Ok(self.tensor.clone());
         }
-        let axis = |l: &Label| self.labels.iter().position(|own| own == l).expect("a label of this factor") as isize;
+        let axis = |l: &Label| self.labels.iter().position(|own| own == l).expect("the factor has this label") as isize;
         ops::permute(&self.tensor, &order.iter().map(axis).collect::<Vec<_>>())
     }
 

@@ -180,8 +180,8 @@ fn check_offsets(op: &'static str, offsets: &Tensor, indices: usize) -> Result<O
         return Ok(None);
     }
     let found = match ascends {
-        true => format!("they go from {first} to {last}"),
-        false => "they do not ascend".to_string(),
+        true => format!("got offsets from {first} to {last}"),
+        false => "the offsets do not ascend".to_string(),
     };
     Err(Error::invalid(op, format!("offsets must ascend from 0 to at most {indices}, the number of indices; {found}")))
 }

@@ -206,7 +206,7 @@ fn scatter_into(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize, combin
     apply_one(ScatterInto { axis, combine }, &[x, &fitted(op, x, &index, values)?, &index])
 }
 
-/// Cuts the values to the shape of the index.
+/// Returns the values, narrowed to the shape of the index.
 pub(super) fn fitted(op: &'static str, x: &Tensor, index: &Tensor, values: &Tensor) -> Result<Tensor> {
     let fits = values.rank() == index.rank() && (0..index.rank()).all(|k| index.shape()[k] <= values.shape()[k]);
     if !fits {

@@ -1,7 +1,7 @@
 //! Reductions over the elements where a mask is true.
 //!
 //! Elements where the mask is false are replaced by the neutral element: 0 in a sum, 1 in a product, −∞ in a maximum.
-//! Their gradient is zero whatever they are, NaN included. Means and variances divide by the number of selected
+//! Their gradient is zero, also if they are NaN. Means and variances divide by the number of selected
 //! elements.
 
 use super::axes::{Axes, over};

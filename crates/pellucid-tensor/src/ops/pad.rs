@@ -25,11 +25,11 @@ use pellucid_ir::{Error, Result, Scalar};
 /// ```
 #[derive(Clone, Debug)]
 pub enum PadWidth {
-    /// The same number at every end.
+    /// The same number of elements at both ends of every axis.
     Same(isize),
-    /// Numbers before and after, for all axes.
+    /// The numbers of elements before and after every axis.
     Both(isize, isize),
-    /// Numbers before and after, for each axis.
+    /// The numbers of elements before and after, one pair for each axis.
     Each(Vec<(isize, isize)>),
 }
 

@@ -1,6 +1,6 @@
 //! Half precision (`f16`, `bf16`): an operation of several kernels computes in `f32` and rounds its result once.
 //!
-//! A kernel accumulates in `f32` and rounds what it stores. Intermediate results between the kernels of one operation
+//! A kernel accumulates in `f32` and rounds its result. Intermediate results between the kernels of one operation
 //! must not be rounded: the squares of a norm overflow `f16` where the norm does not, and `bf16` cannot represent all
 //! counts above 256. [`in_single!`] widens the operands, runs the operation on them, and rounds the result. [`single`]
 //! and [`rounded`] do the same where the first kernel reads half-precision operands as `f32` without a copy. Each

@@ -96,7 +96,7 @@ pub enum Interpolation {
     Lower,
     /// The higher element.
     Higher,
-    /// Their mean.
+    /// The mean of both elements.
     Midpoint,
     /// The nearer element; in a tie the one of even rank.
     Nearest,

@@ -125,7 +125,8 @@ pub fn bernoulli(p: &Tensor) -> Result<Tensor> {
 /// [`Error::OutOfMemory`].
 #[operation]
 pub fn randperm(n: usize) -> Result<Tensor> {
-    // Keys have 53 random bits. Of ten million, two are equal once in two hundred shuffles, and keep their order then.
+    // Keys have 53 random bits. With ten million keys, one shuffle in two hundred has two equal keys, which keep their
+    // order.
     ops::argsort(&rand([n], DType::F64)?, 0, false)
 }
 

@@ -78,7 +78,7 @@ pub fn movedim(x: &Tensor, from: &[isize], to: &[isize]) -> Result<Tensor> {
     let mut rest = (0..x.rank()).filter(|a| !from.contains(a));
     let place = |k: usize| match to.iter().position(|&t| t == k) {
         Some(i) => from[i] as isize,
-        None => rest.next().expect("as many axes as positions") as isize,
+        None => rest.next().expect("the list has one position for each axis") as isize,
     };
     ops::permute(x, &(0..x.rank()).map(place).collect::<Vec<_>>())
 }
@@ -113,9 +113,9 @@ pub fn unflatten(x: &Tensor, axis: isize, lengths: impl Into<Target>) -> Result<
 /// The number of repetitions of each element.
 #[derive(Clone, Debug)]
 pub enum Repeats {
-    /// The same number for all elements.
+    /// The same number of repetitions for all indices of the axis.
     Each(usize),
-    /// A number for every index of the axis.
+    /// A number of repetitions for every index of the axis.
     List(Vec<usize>),
 }
 

@@ -68,7 +68,7 @@ pub fn signal_window(window: Window<'_>, count: usize, symmetric: bool, dtype: D
     let cosines = |a: &[f64]| {
         let term = |i: usize, x: f64| if i.is_multiple_of(2) { x } else { -x };
         let at = |k: usize| (0..a.len()).map(|i| term(i, a[i] * (2.0 * PI * i as f64 * place(k)).cos())).sum();
-        // A single weight is 1, whatever the sum of the terms.
+        // A window of one element is 1 for any coefficients.
         if n > 0.0 { made(&at) } else { made(&|_| 1.0) }
     };
     let refused = |reason: String| Err(Error::invalid(op, reason));

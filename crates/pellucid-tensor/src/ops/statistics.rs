@@ -79,7 +79,7 @@ pub fn cov(x: &Tensor, options: Cov<'_>) -> Result<Tensor> {
         Some(a) => ops::div(&ops::mul(&ops::sum(&ops::mul(&w, a)?, ..)?, options.correction)?, &total)?,
         None => ops::full((), options.correction, dtype)?,
     };
-    // With no more observations than the correction the estimate is undefined: the division by 0 gives NaN or infinity.
+    // If there are at most `correction` observations, the estimate is undefined: the division by 0 gives NaN or ∞.
     let free = ops::maximum(&ops::sub(&total, &lost)?, 0.0)?;
     let weighted = ops::mul(&centred, &w)?;
     let products = ops::matmul(&weighted, &ops::to_dtype(&ops::transpose(&centred, 0, 1)?, weighted.dtype())?)?;

@@ -72,7 +72,7 @@ fn as_rows(op: &'static str, x: &Tensor, axis: Option<isize>) -> Result<Tensor> 
     ops::reshape(&ops::contiguous(&ops::movedim(&x, &[axis], &[0])?)?, [count, width])
 }
 
-/// Groups equal neighbours in this order.
+/// Groups equal adjacent rows after the rows are permuted by `order`.
 #[track_caller]
 fn groups(x: &Tensor, axis: Option<isize>, rows: &Tensor, order: &Tensor) -> Result<Unique> {
     let (count, rest) = (order.size(), order.size().saturating_sub(1));

@@ -23,7 +23,8 @@ use std::sync::Arc;
 ///
 /// # Errors
 /// [`Error::InPlaceOnTracked`] if a target is a leaf that requires a gradient, or a view of one, outside of `no_grad`;
-/// [`Error::ShapeMismatch`] for shapes that do not broadcast to the targets', and for two targets with a common element.
+/// [`Error::ShapeMismatch`] for shapes that do not broadcast to those of the targets, and for two targets with a common
+/// element.
 pub fn update(formula: &Formula, targets: &[&Tensor], inputs: &[&Tensor], params: &[Scalar]) -> Result<()> {
     let all: SmallVec<[&Tensor; 8]> = targets.iter().chain(inputs).copied().collect();
     update_many(formula, targets.len(), &all, params)

@@ -72,7 +72,7 @@ impl Tensor {
         self.0.view_base.get().is_some_and(|own| Arc::ptr_eq(own, base))
     }
 
-    /// Returns true for the tensor of which the others that share its [`ViewBase`] are views.
+    /// Returns true for the base tensor; all other tensors that share its [`ViewBase`] are views of it.
     pub(crate) fn is_base(&self) -> bool {
         self.0.is_base.load(Ordering::Relaxed)
     }

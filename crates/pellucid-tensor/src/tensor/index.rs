@@ -252,7 +252,7 @@ impl ResolvedIndex {
                     if at < -n || at >= n {
                         return Err(Error::IndexOutOfBounds { op, index: at as i64, axis, len });
                     }
-                    // With index tensors, an integer counts as one of them.
+                    // If the index contains index tensors, an integer counts as an index tensor.
                     if with_tensors {
                         out.adjacent &= !picking || !gap;
                         (picking, gap) = (true, false);
@@ -380,8 +380,8 @@ impl Tensor {
 
     /// Writes `values` at an index, in place. `values` is a tensor that broadcasts and is converted as by
     /// [`Tensor::to_dtype`], or a number that the dtype can represent. All views of the storage see the new elements;
-    /// among repeated indices the last one wins. Gradients flow to the written values, and to the elements that were
-    /// not overwritten (see [`copy_`](ops::copy_)).
+    /// for repeated indices, the last value is stored. Gradients flow to the written values, and to the elements that
+    /// were not overwritten (see [`copy_`](ops::copy_)).
     ///
     /// ```
     /// use pellucid_tensor::{DType, Tensor};

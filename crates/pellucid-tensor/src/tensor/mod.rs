@@ -59,10 +59,10 @@ pub(crate) struct TensorInner {
     details: OnceLock<Box<TensorDetails>>,
     /// The number of recorded writes that `creator` includes.
     known_writes: AtomicU32,
-    /// For a leaf. A result requires a gradient if it has a creator.
+    /// Whether a leaf requires a gradient. A result requires a gradient if it has a creator.
     requires_grad: AtomicBool,
     keeps_grad: AtomicBool,
-    /// True for the tensor of which the others that share `view_base` are views.
+    /// True for the base tensor; all other tensors that share `view_base` are views of it.
     is_base: AtomicBool,
     /// True for a view that was made under `no_grad`.
     is_untracked_view: AtomicBool,
@@ -403,6 +403,9 @@ impl Tensor {
         if self.device() == device {
             return Ok(self.clone());
         }
-        Err(Error::DeviceUnavailable { device: device.name().into(), reason: "no copy between these devices".into() })
+        Err(Error::DeviceUnavailable {
+            device: device.name().into(),
+            reason: "copies between these devices are not supported".into(),
+        })
     }
 }

@@ -1,6 +1,6 @@
 //! The operators `+ - * / %`, unary `-`, and `& | ^ !`, for tensors and numbers on both sides.
 //!
-//! An operand that is passed by value and uniquely owned may lend its storage to the result.
+//! The result may reuse the storage of an operand that is passed by value and uniquely owned.
 
 use super::Tensor;
 use crate::autograd::called;

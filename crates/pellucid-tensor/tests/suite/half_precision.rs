@@ -271,7 +271,7 @@ fn assert_rounded(what: &str, half: DType, got: &Tensor, exact: &Tensor, noise: 
     let largest = exact.iter().fold(0f64, |m, x| if x.is_finite() { m.max(x.abs()) } else { m });
     for (i, (&got, &exact)) in got.iter().zip(&exact).enumerate() {
         let near = exact.abs() > greatest || (got - exact).abs() <= ulp(half, exact) + noise * largest;
-        assert!(near || got.is_nan() && exact.is_nan(), "{what}: {got} for {exact} at {i}");
+        assert!(near || got.is_nan() && exact.is_nan(), "{what}: element {i} is {got}, expected {exact}");
     }
 }
 
@@ -304,7 +304,7 @@ fn check(table: Vec<(&'static str, Domain, Call)>) {
             let inputs: Vec<&Tensor> = narrow.iter().collect();
             let mut step = capture(|x| vec![call(x).unwrap()], &inputs).unwrap_or_else(|e| panic!("{what}: {e}"));
             let launched = step.launch(&inputs).unwrap().to_tensor(0).unwrap();
-            assert_eq!(bits(&[launched]), bits(&[y]), "{what}, captured");
+            assert_eq!(bits(&[launched]), bits(&[y]), "{what}: the captured result differs");
         }
     }
 }

@@ -161,7 +161,7 @@ fn families() -> Vec<Tensor> {
         x.t().contiguous(),
         x.to_dtype(DType::BF16).exp(),
         pellucid_tensor::ops::randn_with([100_000], DType::F32, &pellucid_tensor::Generator::new(1))
-            .expect("random numbers"),
+            .expect("randn_with() accepts this shape and dtype"),
     ]
 }
 

@@ -31,7 +31,7 @@ pub fn payload_of<R>(f: impl FnOnce() -> R) -> Box<dyn Any + Send> {
 /// Returns the message of the panic of `f`.
 #[track_caller]
 pub fn panic_of<R>(f: impl FnOnce() -> R) -> String {
-    *payload_of(f).downcast::<String>().expect("a panic with a message")
+    *payload_of(f).downcast::<String>().expect("the payload of the panic is a message")
 }
 
 /// Returns a leaf that requires a gradient.

@@ -106,7 +106,7 @@ impl Batches {
         Ok((0..self.len()).map(move |k| {
             let (start, end) = (k * size, samples.min((k + 1) * size));
             let part = |tensor: &Tensor| match &order {
-                // In the order of the data set, a batch is a view.
+                // Without shuffling, a batch is a view of the data set.
                 None => ops::narrow(tensor, 0, start, end - start),
                 Some(order) => ops::index_select(tensor, 0, &Tensor::new(&order[start..end], [end - start])),
             };

@@ -13,7 +13,7 @@ pub(crate) struct Call<'a> {
     pub(crate) arguments: &'a Arguments,
     /// The tensors, by the paths that the arguments name.
     pub(crate) tensors: &'a BTreeMap<String, Tensor>,
-    /// The dtype that `float64` of the data means: another one if the samples were converted.
+    /// The dtype of the run, which replaces `float64` in the arguments if the samples were converted.
     pub(crate) float: DType,
 }
 
@@ -41,7 +41,7 @@ impl Call<'_> {
 
     /// Returns the tensor at a position. An argument of another type is an error.
     pub(crate) fn tensor(&self, at: usize, name: &str) -> Result<&Tensor> {
-        self.optional(at, name).ok_or_else(|| Error::invalid("call", format!("{name} is no tensor")))
+        self.optional(at, name).ok_or_else(|| Error::invalid("call", format!("{name} is not a tensor")))
     }
 
     /// Returns the tensor at a position, if any.
@@ -62,7 +62,10 @@ impl Call<'_> {
             Argument::Tensor(path) => self.tensors.get(path),
             _ => None,
         };
-        arguments.iter().map(|a| tensor(a).ok_or_else(|| Error::invalid("call", "a list of tensors"))).collect()
+        arguments
+            .iter()
+            .map(|a| tensor(a).ok_or_else(|| Error::invalid("call", "the argument must be a list of tensors")))
+            .collect()
     }
 
     /// Returns a tensor or a number.
@@ -86,7 +89,7 @@ impl Call<'_> {
 
     /// Returns a count, or another nonnegative integer.
     pub(crate) fn count(&self, at: usize, name: &str) -> Result<usize> {
-        let number = self.int(at, name).ok_or_else(|| Error::invalid("call", format!("{name} is no integer")))?;
+        let number = self.int(at, name).ok_or_else(|| Error::invalid("call", format!("{name} is not an integer")))?;
         usize::try_from(number).map_err(|_| Error::invalid("call", format!("{name} is negative")))
     }
 
@@ -123,7 +126,7 @@ impl Call<'_> {
 
     /// Returns a list of optional counts; a single count is a list of one.
     pub(crate) fn optional_counts(&self, at: usize, name: &str) -> Result<Vec<Option<usize>>> {
-        let no_count = || Error::invalid("call", format!("{name} is no list of counts"));
+        let no_count = || Error::invalid("call", format!("{name} is not a list of counts"));
         let count = |argument: &Argument| match argument {
             Argument::None => Ok(None),
             other => integer(other).and_then(|n| usize::try_from(n).ok()).map(Some).ok_or_else(no_count),
@@ -164,7 +167,7 @@ impl Call<'_> {
         self.ints(at, name)
             .filter(|_| self.len() <= at + 1 || matches!(self.get(at, name), Some(Argument::List(_))))
             .or_else(spread)
-            .ok_or_else(|| Error::invalid("call", format!("{name} is no list of integers")))
+            .ok_or_else(|| Error::invalid("call", format!("{name} is not a list of integers")))
     }
 
     /// Returns the axes of a reduction: all, if none are named. The data allows axes 0 and −1 of a 0-d tensor, which
@@ -207,7 +210,7 @@ impl Call<'_> {
             None | Some("mean") => Ok(Reduction::Mean),
             Some("sum") => Ok(Reduction::Sum),
             Some("none") => Ok(Reduction::None),
-            Some(other) => Err(Error::invalid("call", format!("no such reduction: {other}"))),
+            Some(other) => Err(Error::invalid("call", format!("unknown reduction {other}"))),
         }
     }
 
@@ -236,10 +239,10 @@ impl Call<'_> {
             Argument::Tensor(path) => Ok(Ix::Tensor(self.tensors[path].clone())),
             Argument::List(items) => {
                 let numbers: Option<Vec<i64>> = items.iter().map(|i| integer(i).map(|i| i as i64)).collect();
-                let numbers = numbers.ok_or_else(|| Error::invalid("call", "a list of indices"))?;
+                let numbers = numbers.ok_or_else(|| Error::invalid("call", "an index list must contain integers"))?;
                 Ok(Ix::Tensor(Tensor::new(&numbers, [numbers.len()])))
             }
-            other => Err(Error::invalid("call", format!("no index: {other:?}"))),
+            other => Err(Error::invalid("call", format!("the argument {other:?} is not an index"))),
         }
     }
 }

@@ -1,5 +1,5 @@
 //! The source of the reference data: a directory of safetensors files that an environment variable names, or the
-//! archive in the repository, which contains the same in one compressed file.
+//! archive in the repository, which contains these files in one compressed file.
 
 use crate::index::{self, Operation};
 use flate2::Compression;
@@ -44,7 +44,7 @@ fn from_directory(directory: &Path) -> Vec<Case> {
     let index = String::from_utf8(read(&directory.join("index.json"))).expect("the index is UTF-8");
     let case = |operation: Operation| {
         let bytes = read(&directory.join(&operation.file));
-        let file = SafeTensors::deserialize(&bytes).expect("a safetensors file");
+        let file = SafeTensors::deserialize(&bytes).expect("the file is in the safetensors format");
         let tensors = file.iter().map(|(name, view)| (name.to_string(), tensor(&view))).collect();
         Case { operation, tensors }
     };
@@ -54,11 +54,12 @@ fn from_directory(directory: &Path) -> Vec<Case> {
 fn from_archive() -> Vec<Case> {
     let mut bytes = Vec::new();
     GzDecoder::new(&read(&archive())[..]).read_to_end(&mut bytes).expect("the archive is gzip");
-    let (_, header) = SafeTensors::read_metadata(&bytes).expect("a safetensors file");
-    let index = &header.metadata().as_ref().expect("metadata")[INDEX];
+    let (_, header) = SafeTensors::read_metadata(&bytes).expect("the file is in the safetensors format");
+    let index = &header.metadata().as_ref().expect("the header contains metadata")[INDEX];
     let mut tensors: HashMap<String, BTreeMap<String, Tensor>> = HashMap::new();
-    for (name, view) in SafeTensors::deserialize(&bytes).expect("a safetensors file").iter() {
-        let (file, name) = name.split_once('/').expect("a file and a name");
+    for (name, view) in SafeTensors::deserialize(&bytes).expect("the file is in the safetensors format").iter() {
+        let (file, name) =
+            name.split_once('/').expect("the name contains the file and the tensor, separated by a slash");
         tensors.entry(file.to_string()).or_default().insert(name.to_string(), tensor(&view));
     }
     let case = |operation: Operation| {
@@ -82,7 +83,7 @@ fn tensor(view: &TensorView<'_>) -> Tensor {
         Dtype::F64 => DType::F64,
         other => panic!("no dtype for {other:?}"),
     };
-    Tensor::from_bytes(view.data(), dtype, view.shape()).expect("as many bytes as the shape needs")
+    Tensor::from_bytes(view.data(), dtype, view.shape()).expect("the number of bytes matches the shape")
 }
 
 /// Writes the archive from the directory that the environment variable names:
@@ -96,12 +97,12 @@ fn pack() {
         index::parse(&index).into_iter().map(|o| (o.file.clone(), read(&directory.join(&o.file)))).collect();
     let mut views = Vec::new();
     for (file, bytes) in &files {
-        let parsed = SafeTensors::deserialize(bytes).expect("a safetensors file");
+        let parsed = SafeTensors::deserialize(bytes).expect("the file is in the safetensors format");
         views.extend(parsed.tensors().into_iter().map(|(name, view)| (format!("{file}/{name}"), view)));
     }
     let metadata = [(INDEX.to_string(), index)].into_iter().collect();
-    let bytes = serialize(views, Some(metadata)).expect("tensors that fit a file");
+    let bytes = serialize(views, Some(metadata)).expect("the tensors can be serialised");
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     encoder.write_all(&bytes).expect("memory");
-    fs::write(archive(), encoder.finish().expect("memory")).expect("the archive is written");
+    fs::write(archive(), encoder.finish().expect("memory")).expect("the archive can be written");
 }

@@ -124,12 +124,12 @@ fn argument(value: &Value) -> Argument {
         Value::String(s) => Argument::Text(s.clone()),
         Value::Array(items) => Argument::List(items.iter().map(argument).collect()),
         Value::Object(object) => {
-            let (tag, value) = object.iter().next().expect("a tagged value");
+            let (tag, value) = object.iter().next().expect("the object has a tag");
             match tag.as_str() {
                 "$t" => Argument::Tensor(text(value)),
                 "$tuple" => Argument::List(list(value).iter().map(argument).collect()),
                 "$dtype" => Argument::DType(text(value)),
-                "$float" => Argument::Float(text(value).parse().expect("inf, -inf or nan")),
+                "$float" => Argument::Float(text(value).parse().expect("a $float is inf, -inf or nan")),
                 "$slice" => Argument::Slice([0, 1, 2].map(|i| value[i].as_i64())),
                 "$ellipsis" => Argument::Ellipsis,
                 other => panic!("unknown tag {other}"),

@@ -1,15 +1,15 @@
 //! The language of the repository: words that the field does not use, names of several types, and long lines.
 //!
-//! Each check has a list of exceptions, whose counts may only fall. A count that has fallen must be lowered in the list:
-//! `UPDATE_EXCEPTIONS=1 cargo test -p pellucid --test plain_language` writes the lists.
+//! Each check has a list of exceptions, whose counts may only decrease. If the number of findings is below its count,
+//! the list must be updated: `UPDATE_EXCEPTIONS=1 cargo test -p pellucid --test plain_language` writes the lists.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-/// Words that CONTRIBUTING.md rules out, in comments, documents, messages and identifiers. `(a|b)` are alternatives of one
-/// word; all others follow each other.
+/// Words that CONTRIBUTING.md forbids in comments, documents, messages and identifiers. `(a|b)` means one of several
+/// words. A phrase of several words matches the words in this order.
 const DENIED: [&str; 14] = [
     "(room|rooms)",
     "(seat|seats)",
@@ -32,13 +32,16 @@ const LONGEST_LINE: usize = 120;
 
 /// The root of the workspace.
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace is there")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace directory exists")
 }
 
 /// The files of the repository with one of these extensions, by their paths from the root.
 fn files(extensions: &[&str]) -> Vec<(String, String)> {
     fn visit(folder: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) {
-        for entry in fs::read_dir(folder).expect("a folder of the repository").map(|e| e.expect("an entry")) {
+        for entry in fs::read_dir(folder)
+            .expect("the directory is readable")
+            .map(|e| e.expect("the directory entry is readable"))
+        {
             let (path, name) = (entry.path(), entry.file_name());
             let name = name.to_string_lossy();
             if path.is_dir() {
@@ -55,7 +58,8 @@ fn files(extensions: &[&str]) -> Vec<(String, String)> {
     visit(&root, extensions, &mut paths);
     paths.sort();
     let read = |path: PathBuf| {
-        let name = path.strip_prefix(&root).expect("found below the root").to_string_lossy().replace('\\', "/");
+        let name =
+            path.strip_prefix(&root).expect("every path starts with the root").to_string_lossy().replace('\\', "/");
         (name, fs::read_to_string(&path).expect("text"))
     };
     paths.into_iter().map(read).collect()
@@ -65,7 +69,7 @@ fn files(extensions: &[&str]) -> Vec<(String, String)> {
 struct Word {
     text: String,
     line: usize,
-    /// Only space, marks of comments or an underscore separate it from the word before.
+    /// True if only spaces, comment markers or an underscore separate the word from the previous word.
     follows: bool,
 }
 
@@ -131,18 +135,19 @@ fn types(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Compares counts by name with the list of exceptions in `file`, or writes the list. `places` says where an excess is.
+/// Compares counts by name with the list of exceptions in `file`, or writes the list. `places` returns the
+/// locations of the findings of one name.
 #[track_caller]
 fn compare(file: &str, counts: BTreeMap<String, usize>, places: impl Fn(&str) -> String) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plain_language").join(file);
     if env::var_os("UPDATE_EXCEPTIONS").is_some() {
         let mut list = String::new();
         for (name, count) in &counts {
-            writeln!(list, "{count} {name}").expect("a string");
+            writeln!(list, "{count} {name}").expect("writing to a String cannot fail");
         }
         return fs::write(path, list).expect("the list can be written");
     }
-    let list = fs::read_to_string(&path).expect("the list of exceptions");
+    let list = fs::read_to_string(&path).expect("the list of exceptions is readable");
     let allowed: BTreeMap<&str, usize> = list
         .lines()
         .filter_map(|line| line.split_once(' '))
@@ -152,19 +157,21 @@ fn compare(file: &str, counts: BTreeMap<String, usize>, places: impl Fn(&str) ->
     for (name, &count) in &counts {
         let most = allowed.get(name.as_str()).copied().unwrap_or(0);
         if count > most {
-            writeln!(wrong, "{name}: {count}, at most {most}\n{}", places(name)).expect("a string");
+            writeln!(wrong, "{name}: {count}, at most {most}\n{}", places(name))
+                .expect("writing to a String cannot fail");
         }
     }
     for (name, most) in allowed {
         let count = counts.get(name).copied().unwrap_or(0);
         if count < most {
-            writeln!(wrong, "{name}: {count} now; lower the {most} in {file} (UPDATE_EXCEPTIONS=1)").expect("a string");
+            writeln!(wrong, "{name}: {count} now; lower the {most} in {file} (UPDATE_EXCEPTIONS=1)")
+                .expect("writing to a String cannot fail");
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
 }
 
-/// This check, and what it is about.
+/// Returns true for the files of this check, which contain the denied words.
 fn is_own(name: &str) -> bool {
     name.starts_with("crates/pellucid/tests/plain_language/")
 }
@@ -184,11 +191,11 @@ fn no_new_denied_words() {
 fn no_new_types_of_one_name() {
     let mut defined: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (name, text) in files(&["rs"]) {
-        // Types of tests are seen by their file alone.
+        // Types of tests are visible only in their file.
         if name.contains("/tests/") || name.contains("/tests.rs") || name.contains("/testing") {
             continue;
         }
-        let code = text.split("#[cfg(test)]\nmod tests {").next().expect("a first part");
+        let code = text.split("#[cfg(test)]\nmod tests {").next().expect("split() returns at least one part");
         for type_name in types(code) {
             defined.entry(type_name.to_string()).or_default().push(name.clone());
         }

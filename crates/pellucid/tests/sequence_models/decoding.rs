@@ -102,7 +102,7 @@ fn decoding_in_mixed_precision() {
     }
 }
 
-/// Sequences of different lengths are decoded together as each is alone.
+/// Decoding a padded batch of sequences equals decoding each sequence separately.
 #[test]
 fn prompts_may_be_padded_on_the_left() {
     let _random = pellucid::Generator::new(0).scope();
@@ -118,7 +118,10 @@ fn prompts_may_be_padded_on_the_left() {
         for (row, length) in lengths.into_iter().enumerate() {
             let own = |t: &Tensor| t.narrow(0, row, 1).narrow(1, 4 - length, 3 + length);
             let alone = model.forward_masked(&own(&x), Masks::causal());
-            assert!(distance(&own(&found), &alone) < 1e-5, "a prompt of {length}");
+            assert!(
+                distance(&own(&found), &alone) < 1e-5,
+                "a prompt of length {length} has another output in the padded batch"
+            );
         }
         assert!(found.isfinite().all(..).item::<bool>());
         caches.iter().for_each(KvCache::clear);
@@ -135,10 +138,13 @@ fn invalid_inputs_of_a_cache_are_errors() {
     let model = MultiheadAttention::new(8, 2);
     let (x, cache) = (Tensor::ones([1, 3, 8], DType::F32), model.cache(1, 4));
     let refused = |x: &Tensor, cache: &KvCache| model.try_forward_cached(x, cache).err().unwrap();
-    assert!(matches!(refused(&x, &cache), Error::InvalidArgument { .. }), "gradients would be lost");
+    assert!(matches!(refused(&x, &cache), Error::InvalidArgument { .. }), "a cache does not propagate gradients");
     let _off = no_grad();
-    assert!(matches!(refused(&x, &model.cache(2, 4)), Error::ShapeMismatch { .. }), "another batch");
-    assert!(matches!(refused(&Tensor::ones([1, 5, 8], DType::F32), &cache), Error::ShapeMismatch { .. }), "too long");
+    assert!(matches!(refused(&x, &model.cache(2, 4)), Error::ShapeMismatch { .. }), "the cache has another batch size");
+    assert!(
+        matches!(refused(&Tensor::ones([1, 5, 8], DType::F32), &cache), Error::ShapeMismatch { .. }),
+        "the sequence exceeds the capacity of the cache"
+    );
     model.forward_cached(&x, &cache);
     assert!(matches!(refused(&x, &cache), Error::IndexOutOfBounds { .. }), "full");
     assert_eq!(cache.length().item::<i64>(), 3);

@@ -20,7 +20,7 @@ impl Case {
         let prefix = format!("{name}/");
         let own = |(key, value): (String, Tensor)| Some((key.strip_prefix(&prefix)?.to_string(), value));
         let tensors: StateDict = io::load(path).unwrap().into_iter().filter_map(own).collect();
-        assert!(!tensors.is_empty(), "no case {name}");
+        assert!(!tensors.is_empty(), "the fixtures contain no case {name}");
         Case { name, tensors }
     }
 
@@ -58,7 +58,11 @@ impl Case {
         assert_eq!(got.shape(), expected.shape(), "{}: {key}", self.name);
         let largest = expected.abs().max(..).item::<f32>().max(1.0);
         let error = (got - expected).abs().max(..).item::<f32>();
-        assert!(error <= 1e-5 * largest, "{}: {key} is off by {error} of {largest}", self.name);
+        assert!(
+            error <= 1e-5 * largest,
+            "{}: the error of {key} is {error}, its largest magnitude is {largest}",
+            self.name
+        );
     }
 }
 
@@ -127,7 +131,7 @@ fn additional_keys_for_all_queries() {
         let (y, weights) = m.attend_weighted(&x, &x, &x, Masks::causal(), false).unwrap();
         let written = Masks { mask: Some(&mask), ..Default::default() };
         assert!((m.attend(&x, &x, &x, written) - &y).abs().max(..).item::<f32>() < 1e-5);
-        // Processed separately, the sequences are the same.
+        // Sequences that are processed separately have the same outputs.
         let cached = {
             let _off = no_grad();
             let cache = m.cache(2, 4);

@@ -61,7 +61,7 @@ fn a_step_of_a_transformer() {
     };
     let batch = || (Tensor::randint(0, 11, [3, 8]), Tensor::randint(0, 11, [3, 8]));
     let eager = run(make, loss, batch, false);
-    assert!(eager.0.windows(2).all(|pair| pair[0] != pair[1]), "the steps differ");
+    assert!(eager.0.windows(2).all(|pair| pair[0] != pair[1]), "two successive losses are equal");
     assert_eq!(run(make, loss, batch, true), eager);
 }
 
@@ -78,6 +78,6 @@ fn a_step_of_an_lstm() {
     };
     let batch = || (Tensor::randn([4, 6, 3], DType::F32), Tensor::randint(0, 5, [4]));
     let eager = run(make, loss, batch, false);
-    assert!(eager.0.windows(2).all(|pair| pair[0] != pair[1]), "the steps differ");
+    assert!(eager.0.windows(2).all(|pair| pair[0] != pair[1]), "two successive losses are equal");
     assert_eq!(run(make, loss, batch, true), eager);
 }

@@ -1,4 +1,4 @@
-//! Tests of formulas, by what they are about, and what they share.
+//! Tests of formulas, grouped by subject, and their shared functions.
 
 mod gradients;
 mod limits;

@@ -1,4 +1,4 @@
-//! Programs against the evaluator, and what cannot be compiled.
+//! Compiled programs compared with the evaluator, and errors of the compiler.
 
 use super::*;
 use crate::dtype::{Compute, Scalar};
@@ -21,8 +21,8 @@ pub(super) fn run(program: &Program, inputs: &[Vec<f64>], params: &[f64], elemen
         Operand::Input(k) if program.inputs[k as usize].per_row => inputs[k as usize][0],
         Operand::Input(k) => inputs[k as usize][i],
         Operand::Uniform(u) => uniforms[u as usize],
-        Operand::Register(r) => tiles[r as usize].as_ref().expect("written before it is read")[i],
-        Operand::Row(s) => rows[s as usize].expect("written before it is read"),
+        Operand::Register(r) => tiles[r as usize].as_ref().expect("a register is written before it is read")[i],
+        Operand::Row(s) => rows[s as usize].expect("a register is written before it is read"),
     };
     for step in &program.steps {
         assert!(!step.args.contains(&step.into), "destination is a source of {step:?} in\n{program}");
@@ -35,7 +35,7 @@ pub(super) fn run(program: &Program, inputs: &[Vec<f64>], params: &[f64], elemen
             Op::MulAdd => arg(0, i).mul_add(arg(1, i), arg(2, i)),
             Op::Convert(Compute::F32) => arg(0, i) as f32 as f64,
             Op::Convert(_) => arg(0, i),
-            Op::Round(_) => unreachable!("not in these cases"),
+            Op::Round(_) => unreachable!("these cases contain no such instruction"),
             Op::Reduce(RowOp::Sum) => (0..elements).map(|i| arg(0, i)).sum(),
             Op::Reduce(op) => {
                 let pick = if op == RowOp::Max { Binary::Max } else { Binary::Min };
@@ -185,7 +185,7 @@ fn integers_and_booleans_have_their_own_arithmetic() {
         let truth = |x: bool| vec![x as u8 as f64];
         let found = run(program, &[vec![a], vec![b]], &[], 1);
         let expected = [truth(a + b > 0.0), truth(a * b > 0.0), truth(a < b), truth(a == b), truth(a + b > 0.0)];
-        assert_eq!(found, expected, "{a} {b} {program}");
+        assert_eq!(found, expected, "{a} and {b} differ in\n{program}");
     }
 }
 
@@ -206,7 +206,7 @@ fn an_unsupported_primitive_is_a_dtype_error() {
     assert!(refused(formula!(|x| !x), DType::BF16).contains("`not`"));
     assert!(refused(formula!(|x| x + 0.5), DType::I64).contains("literal 0.5"));
     assert!(refused(formula!(|x| -x), DType::Bool).contains("`neg`"));
-    assert!(sine.uniform_program(DType::F16).is_ok(), "a refusal is not remembered for others");
+    assert!(sine.uniform_program(DType::F16).is_ok(), "an error for one dtype must not affect other dtypes");
     let short = Signature::new([], DType::F32);
     assert!(matches!(sine.program(&short), Err(Error::InvalidArgument { .. })));
 }

@@ -1,4 +1,4 @@
-//! Spliced programs against their parts, one after the other.
+//! Spliced programs compared with their parts, which run in sequence.
 
 use super::programs::run;
 use super::*;
@@ -88,11 +88,14 @@ fn splices_that_would_change_a_value_are_errors() {
     let add = |dtype| of(formula!(|x| x + 1), dtype);
     let mut splice = Splice::new(false);
     let made = splice.part(&add(DType::I8), &none(), &[Source::Array(0)]).unwrap();
-    assert!(splice.part(&add(DType::I8), &none(), &[Source::Made(made[0])]).is_err(), "it would wrap in between");
+    assert!(
+        splice.part(&add(DType::I8), &none(), &[Source::Made(made[0])]).is_err(),
+        "the intermediate i8 value would wrap"
+    );
 
     let fill = Formula::new("fill", &[], 1, |_, p| vec![p[0]]);
     let sum = of(formula!(|x| x - x.row_sum()), DType::F64);
     let mut splice = Splice::new(true);
     let made = splice.part(&of(&fill, DType::F64), &[1.0].map(Into::into).into_iter().collect(), &[]).unwrap();
-    assert!(splice.part(&sum, &none(), &[Source::Made(made[0])]).is_err(), "a row of one value");
+    assert!(splice.part(&sum, &none(), &[Source::Made(made[0])]).is_err(), "a row of one value cannot be reduced");
 }

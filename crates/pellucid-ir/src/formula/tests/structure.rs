@@ -36,7 +36,7 @@ fn values_are_simplified_only_where_no_bit_changes() {
 
 #[test]
 fn exact_folding_is_exact_in_single_precision() {
-    // Every fold of two f32 numbers must give what f32 arithmetic gives.
+    // Every folded operation on two f32 numbers must give the result of f32 arithmetic.
     let values = [1.0_f32, 3.0, 7.0, 0.1, 1e-20, 1e-38, 16_777_215.0, -0.3, 5e-7];
     for a in values {
         for b in values {

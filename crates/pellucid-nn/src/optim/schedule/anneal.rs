@@ -183,7 +183,7 @@ impl SwaLr {
 impl Schedule for SwaLr {
     fn next(&self, at: At) -> f64 {
         let end = self.swa_lr.of(at.group);
-        // With 0 epochs the final rate is reached at once.
+        // If `epochs` is 0, the final rate is reached immediately.
         let epoch = if self.epochs == 0 { at.epoch.max(1) } else { at.epoch } as f64;
         let share = |epoch: f64| self.anneal.between(0.0, 1.0, (epoch / self.epochs.max(1) as f64).clamp(0.0, 1.0));
         let (before, now) = (share(epoch - 1.0), share(epoch));

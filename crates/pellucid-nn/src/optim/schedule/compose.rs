@@ -11,7 +11,7 @@ pub struct Sequential {
 }
 
 impl Sequential {
-    /// Creates a sequence of `first` and the others from their epochs on.
+    /// Creates a sequence: `first` starts at epoch 0, each other schedule at its own epoch.
     ///
     /// # Panics
     /// If the epochs do not ascend strictly.

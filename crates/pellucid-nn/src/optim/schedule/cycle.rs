@@ -118,12 +118,12 @@ impl Schedule for OneCycle {
 /// The scale of the height of a cycle, by the number of the cycle or by the epoch.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum CyclicScale {
-    /// The same height for all cycles.
+    /// All cycles have the same height.
     #[default]
     Triangular,
-    /// Half the height of the previous cycle.
+    /// Each cycle has half the height of the previous cycle.
     Triangular2,
-    /// The factor γ in every epoch.
+    /// The height is multiplied by γ in every epoch.
     ExpRange(f64),
     /// A function of the cycle, from 1.
     OfCycle(fn(f64) -> f64),

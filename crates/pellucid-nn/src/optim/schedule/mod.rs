@@ -98,7 +98,7 @@ fn above_zero(schedule: &'static str, option: &str, count: usize) -> Result<()> 
     if count > 0 { Ok(()) } else { Err(Error::invalid(schedule, format!("{option} must be above 0"))) }
 }
 
-/// Refuses a number that is negative or not finite.
+/// Returns an error for a number that is negative or not finite.
 fn not_negative(schedule: &'static str, option: &str, value: f64) -> Result<()> {
     if value.is_finite() && value >= 0.0 {
         return Ok(());
@@ -155,7 +155,7 @@ impl PerGroup {
 }
 
 impl PerGroup {
-    /// Refuses an empty list, and numbers that are negative or not finite.
+    /// Returns an error for an empty list, and for numbers that are negative or not finite.
     fn check(&self, schedule: &'static str, option: &str) -> Result<()> {
         let values = match self {
             PerGroup::All(value) => std::slice::from_ref(value),

@@ -35,7 +35,7 @@ pub struct ReduceOnPlateauOptions {
     pub patience: usize,
     /// The smallest improvement; default a fraction of 10⁻⁴.
     pub threshold: Threshold,
-    /// The number of measurements after a reduction that do not count; default 0.
+    /// The number of measurements after a reduction that are ignored; default 0.
     pub cooldown: usize,
     /// The lowest rate; default 0.
     pub min_lr: PerGroup,

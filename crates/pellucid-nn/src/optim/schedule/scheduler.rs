@@ -20,8 +20,8 @@ impl<S: Schedule> Scheduler<S> {
     /// Creates a scheduler and sets the rates of epoch 0.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for an option of the schedule outside of its range ([`Schedule::check`]), if the schedule
-    /// changes the momentum but the optimizer has none, and for an initial rate that is not finite.
+    /// [`Error::InvalidArgument`] for an option of the schedule outside of its range ([`Schedule::check`]), if the
+    /// schedule changes the momentum but the optimizer has none, and for an initial rate that is not finite.
     pub fn new(schedule: S, optimizer: &(impl Optimizer + ?Sized)) -> Result<Scheduler<S>> {
         schedule.check()?;
         let groups = 0..optimizer.groups();

@@ -50,13 +50,13 @@ pub struct CacheStats {
 /// Where the elements of a tensor of a captured step are stored.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Placement {
-    /// In its own storage, outside of the step.
+    /// The tensor has its own storage, outside of the step.
     Outside,
-    /// In the step's arena.
+    /// The tensor is stored in the step's arena.
     Arena(Place),
-    /// In a buffer that the step owns, if the pass `arena` is off.
+    /// The tensor is stored in a buffer that the step owns, since the pass `arena` is off.
     Buffer,
-    /// Not stored: a pass has removed it.
+    /// The tensor is not stored, since a pass has removed it.
     Elided(Elision),
     /// The step does not use the tensor.
     Unknown,
@@ -69,7 +69,7 @@ pub enum Placement {
 pub struct Captured<'f> {
     step: Closure<'f>,
     options: CaptureOptions,
-    /// In the order of their last launch, the latest at the end.
+    /// The recordings, in the order of their last launch; the most recently launched one is last.
     recordings: Vec<CompiledStep>,
     launches: u64,
     stats: CacheStats,

@@ -94,7 +94,7 @@ fn byte_range(layout: &Layout, dtype: DType) -> Range<isize> {
 struct StepInput {
     /// The buffer of the step to which it is copied if it cannot be used in place.
     own: Array,
-    /// Its slot, if the step only reads it, so that it may be used in place.
+    /// The slot of the input if the step only reads the input, so that the plan can use its storage in place.
     given: Option<usize>,
 }
 
@@ -146,7 +146,7 @@ impl CompiledStep {
         let arrays: Vec<Array> = outputs.iter().map(|t| t.array().clone()).collect();
         let mut step = CompiledStep::compile(key.clone(), &recording, &inputs, &arrays, slots, passes)?;
         step.host_flags = std::mem::take(&mut recording.host_flags);
-        // After this, only the step holds tensors of the recording, so that handles can be counted.
+        // After this drop, only the step holds tensors of the recording, so that handles can be counted.
         drop((outputs, arrays, recording));
         step.register_handles();
         Ok(step)
@@ -386,8 +386,8 @@ impl CompiledStep {
         launched
     }
 
-    /// Refuses inputs that share memory with a tensor that the step writes before its last read of the input. A launch
-    /// may use a copy made before the write, and eager execution would read the new values.
+    /// Returns an error for inputs that share memory with a tensor that the step writes before its last read of the
+    /// input. A launch may use a copy made before the write, and eager execution would read the new values.
     fn check_stale_inputs(&self, inputs: &[&Tensor]) -> Result<()> {
         for (index, (tensor, last)) in inputs.iter().zip(&self.last_reads).enumerate() {
             let (array, Some(last)) = (tensor.array(), last) else { continue };

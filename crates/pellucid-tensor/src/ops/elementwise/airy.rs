@@ -68,7 +68,7 @@ fn airy_value(x: Expr) -> Expr {
 /// Returns the formula of y = Ai(x) and y′. Since y″ = x·y, the derivatives of every order are sums of y and y′ with
 /// polynomials in x as coefficients: the approximations are differentiated once.
 fn with_slope(ai: &Formula) -> Formula {
-    // Both are 0 far to the right, also where x·y would be ∞·0.
+    // Ai and Ai′ are 0 for large x, also where x·y would be ∞·0.
     let bounded = |x: Expr| x.gt(1e3).select(1e3, x);
     let slope = |x: Expr| {
         let x = bounded(x);

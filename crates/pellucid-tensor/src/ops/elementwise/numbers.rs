@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 fn binary_exponent(x: Expr) -> Expr {
     let size = x.abs();
     let e = size.log2().floor() + 1.0;
-    // In two factors: 2⁻ᵉ alone may be too large.
+    // 2⁻ᵉ may overflow, so x is multiplied by two factors.
     let half = (e * 0.5).floor();
     let m = size * (-half).exp2() * (half - e).exp2();
     // A rounded logarithm is off by one next to a power of two.

@@ -20,7 +20,7 @@ use smallvec::{SmallVec, smallvec};
 pub(super) struct FormulaDerivative {
     pub(super) formula: Formula,
     pub(super) params: Params,
-    /// The broadcast shape of the inputs, unless it is the shape of the first result (which the node knows).
+    /// The broadcast shape of the inputs, unless it is the shape of the first result (which the node stores).
     pub(super) shape: Option<Box<Shape>>,
     /// The axes of a row of a formula with row reductions.
     pub(super) rows: AxisSet,
@@ -43,8 +43,8 @@ pub(super) struct GradientPart<'a> {
     broadcast: bool,
 }
 
-/// Calls `each` with every part of the backward computation, inputs of full shape last. The forward pass uses it too,
-/// to know what to save.
+/// Calls `each` with every part of the backward computation, inputs of full shape last. The forward pass
+/// also calls this function, to determine the values to save.
 #[inline]
 pub(super) fn for_each_part(
     tracked: Variables,
@@ -82,7 +82,7 @@ impl FormulaDerivative {
     }
 }
 
-/// The backward pass.
+/// The backward pass of a formula.
 impl FormulaCall<'_> {
     /// Recomputes output `j` of the formula before it was summed.
     fn summands(&self, saved: &Saved, j: usize) -> Result<Tensor> {
@@ -192,7 +192,7 @@ impl FormulaCall<'_> {
         let reads = &gradient.reads;
         let summed = *broadcast && !gradient.formula.is_row();
         let sum = summed.then(|| ops::broadcast_axes(&saved.meta(inputs[0] as usize).shape, self.shape));
-        // An input of full shape is apart if there are too many to be together.
+        // An input of full shape has a part of its own if one request cannot contain all inputs; it needs no sum.
         let sum = sum.filter(|axes| *axes != AxisSet::default());
         // The gradient of a broadcast input of half precision is summed after this kernel, and rounded after the sum.
         let number = if *broadcast && !summed { single_for(reads, saved, grads)? } else { None };

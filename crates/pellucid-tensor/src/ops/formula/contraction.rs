@@ -122,7 +122,7 @@ impl EvaluationPoint<'_> {
         if used.len() > MOST_COTANGENTS {
             return Err(Error::invalid(self.partials.name(), "too many cotangents for one formula"));
         }
-        let number = |f: &u16| used.binary_search(f).expect("it is used") as u8;
+        let number = |f: &u16| used.binary_search(f).expect("the list contains every used cotangent") as u8;
         let term = |(k, (factors, partial)): (usize, &TermProduct)| Term {
             output: k as u8,
             factors: factors.iter().map(number).collect(),
@@ -133,7 +133,7 @@ impl EvaluationPoint<'_> {
         let cotangents: SmallVec<[Tensor; 2]> = used.iter().map(|&f| factor(f)).collect::<Result<_>>()?;
         let value = |read: &Read| {
             let known = self.partials.reads().binary_search(read);
-            self.values[known.expect("higher orders read what the first one reads")]
+            self.values[known.expect("higher-order derivatives read the same tensors as the first derivative")]
         };
         let mut arrays: SmallVec<[&Array; 4]> = contraction.reads.iter().map(value).collect();
         arrays.extend(cotangents.iter().map(|c| c.array()));
@@ -330,7 +330,7 @@ impl Derivative for ContractionDerivative {
         let arrived: SmallVec<[bool; 2]> = incoming.iter().map(Option::is_some).collect();
         let factor = |f: u16| match (f as usize).checked_sub(self.cotangents) {
             None => saved.input(f as usize),
-            Some(o) => Ok(incoming[o].clone().expect("only gradients that arrived are factors")),
+            Some(o) => Ok(incoming[o].clone().expect("every factor is an existing gradient")),
         };
         let point = self.point(saved)?;
         let mut gradients: InputGradients = SmallVec::from_elem(None, saved.inputs());

@@ -281,7 +281,7 @@ impl<'a> FormulaCall<'a> {
         Variables { together, apart }
     }
 
-    /// Runs the kernel and saves what the gradients of the tracked inputs read.
+    /// Runs the kernel and saves the values that the gradients of the tracked inputs read.
     #[inline]
     fn saving(&self, tracked: Variables, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
         if is_unrolled(self.formula) {

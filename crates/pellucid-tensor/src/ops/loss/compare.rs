@@ -24,7 +24,7 @@ pub fn margin_ranking_loss(
     let op = "margin_ranking_loss";
     check_floats(op, &[a, b])?;
     if a.rank() != b.rank() || a.rank() != target.rank() {
-        let help = "all three must have the same rank; a different one is most likely a mistake";
+        let help = "all three tensors must have the same rank; broadcasting different ranks is most likely a mistake";
         return Err(Error::shapes(op, [a.shape(), b.shape(), target.shape()], help));
     }
     in_single!(op, [a, b] => margin_ranking_loss(a, b, target, margin, reduction));
@@ -72,7 +72,7 @@ pub struct Triplet {
     pub margin: f64,
     /// The order p of the norm.
     pub p: f64,
-    /// Added to every difference.
+    /// ε, which is added to every difference.
     pub eps: f64,
     /// Whether the distance from the positive to the negative replaces a larger one from x (Balntas et al. 2016).
     pub swap: bool,
@@ -120,7 +120,11 @@ pub fn triplet_margin_with_distance_loss(
 ) -> Result<Tensor> {
     if x.rank() != positive.rank() || x.rank() != negative.rank() {
         let shapes = [x.shape(), positive.shape(), negative.shape()];
-        return Err(Error::shapes("triplet_margin_with_distance_loss", shapes, "all three must have the same rank"));
+        return Err(Error::shapes(
+            "triplet_margin_with_distance_loss",
+            shapes,
+            "all three tensors must have the same rank",
+        ));
     }
     if margin.is_nan() || margin <= 0.0 {
         return Err(Error::invalid(

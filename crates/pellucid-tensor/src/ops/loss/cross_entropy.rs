@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 pub struct CrossEntropy<'a> {
     /// The part of the target that is distributed evenly over all classes, in [0, 1] (Szegedy et al. 2016).
     pub label_smoothing: f64,
-    /// A class whose samples contribute 0 and do not count in the mean.
+    /// A class whose samples contribute 0 and are excluded from the mean.
     pub ignore_index: Option<i64>,
     /// The reduction of the samples' losses.
     pub reduction: Reduction,

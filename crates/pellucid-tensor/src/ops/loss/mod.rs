@@ -30,17 +30,17 @@ use pellucid_ir::{DType, Error, Result, Shape};
 /// The reduction of the losses of the samples.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Reduction {
-    /// Their mean, over the samples that count.
+    /// The mean of the losses over the samples that are not ignored.
     #[default]
     Mean,
-    /// Their sum.
+    /// The sum of the losses.
     Sum,
     /// No reduction: one value per sample.
     None,
 }
 
 impl Reduction {
-    /// Reduces values of which all count.
+    /// Reduces all values; none is ignored.
     fn apply(self, values: &Tensor) -> Result<Tensor> {
         match self {
             Reduction::Mean => ops::mean(values, ..),

@@ -126,7 +126,8 @@ pub fn multi_margin_loss(x: &Tensor, target: &Tensor, options: MultiMargin<'_>) 
 
 /// Computes the multilabel margin loss Σ_j Σ_i max(0, 1 − (x_j − xᵢ)) / C over target classes j and other classes i.
 ///
-/// Scores x are `[N, C]` or `[C]` (or 0-d). Targets have their shape: class indices up to the first negative one (−1 in PyTorch).
+/// Scores x are `[N, C]` or `[C]` (or 0-d). Targets have the shape of x and contain class indices up to the first
+/// negative element (−1 in PyTorch).
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`] for a class index of C or more (in

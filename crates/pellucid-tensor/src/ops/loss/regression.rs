@@ -166,8 +166,9 @@ pub fn poisson_nll_loss(x: &Tensor, target: &Tensor, options: PoissonNll) -> Res
 /// gradient at ε, so that they can grow again.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for an ε that is negative or NaN,
-/// and for a negative variance. Where work is deferred, the loss of a negative variance is NaN instead.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for an ε that is
+/// negative or NaN, and for a negative variance. In lazy and captured steps, the loss of a negative variance is NaN
+/// instead.
 #[tensor_method]
 pub fn gaussian_nll_loss(
     x: &Tensor,

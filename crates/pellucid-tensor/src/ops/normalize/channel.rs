@@ -13,9 +13,9 @@ use pellucid_ir::{DType, Error, Result, Shape};
 /// The running means and (unbiased) variances of the channels, collected in training, both `[C]`.
 #[derive(Clone, Copy, Debug)]
 pub struct RunningStatistics<'a> {
-    /// The means.
+    /// The mean of each channel.
     pub mean: &'a Tensor,
-    /// The variances.
+    /// The variance of each channel.
     pub var: &'a Tensor,
 }
 
@@ -74,7 +74,7 @@ fn normalize_by_running(
     let (RunningStatistics { mean, var }, [weight, bias]) = (running, affine);
     in_single!(op, [x, mean, var; weight, bias] =>
         normalize_by_running(op, x, Some(RunningStatistics { mean, var }), [weight, bias], eps));
-    let at = |t| per_channel(Some(t), x.rank()).map(|t| t.expect("one value per channel"));
+    let at = |t| per_channel(Some(t), x.rank()).map(|t| t.expect("there is one value per channel"));
     let scale = ops::rsqrt(&ops::add(&at(running.var)?, eps)?)?;
     let mut y = ops::mul(&ops::sub(x, &at(running.mean)?)?, &scale)?;
     if let Some(weight) = per_channel(affine[0], x.rank())? {

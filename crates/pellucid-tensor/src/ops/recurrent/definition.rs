@@ -15,7 +15,7 @@ pub(super) fn definition(layer: &RecurrentLayer, x: &[Tensor], lengths: Option<&
     let (steps, hidden) = (inputs.shape()[0], bias.shape()[0] / layer.cell.blocks());
     let shares = ops::matmul(inputs, &ops::t(w_ih)?)?;
     let (mut h, mut c) = (h0.clone(), lstm.then(|| x[5].clone()));
-    // In the order of time, with the initial state at both ends.
+    // The states in the order of time; the initial state is stored at both ends.
     let mut states = vec![ops::unsqueeze(h0, 0)?; 2];
     for k in 0..steps {
         let step = if layer.reverse { steps - 1 - k } else { k };
@@ -67,7 +67,7 @@ fn cell_step(
         }
         (Cell::Lstm, c) => {
             let (i, f, o) = (ops::sigmoid(&sum(0)?)?, ops::sigmoid(&sum(1)?)?, ops::sigmoid(&sum(3)?)?);
-            let c = ops::mul(&f, c.expect("an LSTM has a c"))?;
+            let c = ops::mul(&f, c.expect("an LSTM has a cell state"))?;
             let c = ops::add(&c, &ops::mul(&i, &ops::tanh(&sum(2)?)?)?)?;
             (ops::mul(&o, &ops::tanh(&c)?)?, Some(c))
         }

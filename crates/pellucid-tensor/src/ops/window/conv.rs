@@ -161,7 +161,7 @@ impl ConvOperands {
             return Err(Error::dtypes(
                 op,
                 [x.dtype(), w.dtype()],
-                "both need one dtype other than bool; use to_dtype()",
+                "x and the weight must have the same dtype, other than bool; use to_dtype()",
             ));
         }
         let size = Spatial::from(&w.shape()[2..]).to_three(op, "the weight", spatial, 1)?;

@@ -274,8 +274,8 @@ macro_rules! pools {
 
         #[doc = concat!("Writes every element of x to its position from [`", stringify!($max), "`], in zeros.")]
         ///
-        /// `dims` are the spatial lengths of the result. Of elements with equal positions the last is stored, but each
-        /// has the gradient at this position.
+        /// `dims` are the spatial lengths of the result. The last of several elements with equal positions is stored,
+        /// but each of them receives the gradient at this position.
         ///
         /// # Errors
         /// [`Error::ShapeMismatch`], [`Error::IndexOutOfBounds`], [`Error::DTypeMismatch`]; [`Error::OutOfMemory`].

@@ -83,7 +83,7 @@ fn every_operation_follows_its_policy() {
                     Policy::Single => DType::F32,
                     Policy::Promote => given,
                 };
-                assert_eq!(y.dtype(), expected, "{name} of {given}");
+                assert_eq!(y.dtype(), expected, "{name} has another dtype for {given}");
                 y.sum(..).backward();
                 assert_eq!(x.grad().unwrap().dtype(), given, "{name}");
             }
@@ -178,7 +178,7 @@ fn recurrent_layers_agree_with_pytorch() {
         for (found, expected) in [(y, &outputs[..]), (found, gradients)] {
             let largest = expected.iter().fold(0.0f64, |m, v| m.max(v.abs()));
             for (a, b) in found.to_vec::<f64>().iter().zip(expected) {
-                assert!((a - b).abs() <= 0.02 * largest, "{name}: {a} instead of {b}");
+                assert!((a - b).abs() <= 0.02 * largest, "{name}: got {a}, expected {b}");
             }
         }
     }

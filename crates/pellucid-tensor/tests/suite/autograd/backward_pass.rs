@@ -27,7 +27,7 @@ fn a_given_seed_replaces_the_ones() {
     assert_close(&x.grad().unwrap(), &[20.0, 2.0]);
     x.zero_grad();
     y.backward_with(start(Tensor::from([1.0f32, 2.0])));
-    assert_eq!(x.grad().unwrap().dtype(), DType::F64, "converted to the output's dtype");
+    assert_eq!(x.grad().unwrap().dtype(), DType::F64, "the incoming gradient is converted to the output's dtype");
     x.zero_grad();
     for wrong in [Tensor::from([1.0]), Tensor::from([[1.0, 2.0]]), Tensor::from(1.0)] {
         assert!(matches!(y.try_backward(start(wrong)), Err(Error::ShapeMismatch { .. })));
@@ -207,7 +207,7 @@ fn a_second_pass_through_a_freed_graph_is_an_error() {
     let error = y.try_backward(Backward::default()).unwrap_err();
     assert_eq!(error, Error::GraphFreed { node: "sin" });
     assert!(error.to_string().contains("retain_graph"));
-    assert_eq!(slope(&x), 2f64.cos(), "the refused pass changed nothing");
+    assert_eq!(slope(&x), 2f64.cos(), "the failed pass changed a gradient");
     // A new result over freed nodes is an error too.
     assert!(matches!((&y * 2.0).try_backward(Backward::default()), Err(Error::GraphFreed { .. })));
 
@@ -302,7 +302,7 @@ fn every_leaf_has_a_separate_writable_gradient() {
         // Accumulation does not affect other gradients either.
         started(&(&a + &b));
         assert_eq!((a.grad().unwrap().to_vec::<f64>(), y.to_vec::<f64>()), (vec![15.0, 18.0], vec![5.0, 6.0]));
-        // The same under other layouts.
+        // The gradients are also separate for reshaped inputs.
         let (c, d) = (leaf(), Tensor::from([[1.0f64, 2.0]]).requires_grad_(true));
         (c.reshape([1, 2]) + &d).square().sum(..).backward();
         scale(&c.grad().unwrap(), 0.0);
@@ -361,7 +361,7 @@ fn a_gradient_set_on_a_result_is_the_seed() {
         (12.0, Some(12.0)),
         "an argument takes precedence"
     );
-    assert_eq!(after(keep()).0, 6.0, "its result is not a seed either");
+    assert_eq!(after(keep()).0, 6.0, "the result of a pass is not a seed either");
     y.set_grad(Some(Tensor::from(10.0)));
     y.zero_grad();
     assert_eq!(after(keep()), (6.0, Some(1.0)));

@@ -46,7 +46,7 @@ fn derivatives_of_every_order_equal_those_without_checkpoint() {
     };
     let (plain, through) = (orders(false), orders(true));
     for (a, b) in plain.iter().flatten().zip(through.iter().flatten()) {
-        assert!((a - b).abs() <= 1e-9 * a.abs().max(1.0), "{plain:?} {through:?}");
+        assert!((a - b).abs() <= 1e-9 * a.abs().max(1.0), "the plain chain is {plain:?}, the checkpoint {through:?}");
     }
 }
 
@@ -175,8 +175,8 @@ fn anomaly_mode_names_the_operation_of_a_backward_pass_and_leaves_no_gradient() 
     assert!(x.grad().unwrap().to_vec::<f64>()[0].is_nan());
 }
 
-/// A checkpoint replaces an input that is not a leaf by a new leaf. A tracked write into an external tensor would lose the
-/// gradient, because its history would end at that leaf.
+/// A checkpoint replaces an input that is not a leaf by a new leaf. A tracked write into an external tensor would lose
+/// the gradient, because its history would end at that leaf.
 #[test]
 fn a_tracked_write_into_an_external_tensor_is_an_error() {
     let x = leaf([1.0, 2.0, 3.0]);

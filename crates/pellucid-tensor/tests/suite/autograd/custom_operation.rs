@@ -156,7 +156,7 @@ fn a_wrong_gradient_is_a_typed_error() {
     assert!(matches!(own, Err(Error::InvalidArgument { .. })));
     assert!(x.grad().is_none());
     run(|_| Ok([None].into_iter().collect())).unwrap();
-    assert!(x.grad().is_none(), "no returned gradient, no gradient of the leaf");
+    assert!(x.grad().is_none(), "the leaf has a gradient although backward returned none");
 }
 
 /// An operation whose `backward` reads a value that `forward` did not save.
@@ -177,7 +177,7 @@ impl Operation for ReadsUnsavedValue {
 #[test]
 fn reading_an_unsaved_value_is_an_error() {
     let y = apply_one(ReadsUnsavedValue, &[&number(1.0)]).unwrap();
-    // Without the leaf no gradient is needed; with it the error occurs.
+    // If no input requires a gradient, backward is not called and cannot fail.
     assert!(y.try_backward(Backward::default()).is_ok());
     let x = number(1.0);
     let y = apply_one(ReadsUnsavedValue, &[&x]).unwrap();

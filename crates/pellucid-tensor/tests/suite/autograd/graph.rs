@@ -121,7 +121,7 @@ fn detach_cuts_the_graph_and_shares_storage() {
     let d = y.detach();
     assert!(d.is_leaf() && !d.requires_grad() && d.array().shares_storage(y.array()));
     (&y * &d).backward();
-    assert_eq!(x.grad().unwrap().to_vec::<f64>(), [4.0, 8.0], "2·d, as if d were constant");
+    assert_eq!(x.grad().unwrap().to_vec::<f64>(), [4.0, 8.0], "the gradient is 2·d, since d is a constant");
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn derivatives(f: impl Fn(&Tensor) -> Tensor, x: &Tensor, order: usize) -> Vec<T
 
 fn assert_relatively_close(got: &Tensor, expected: &[f64], tolerance: f64, what: &str) {
     for (a, b) in got.to_vec::<f64>().iter().zip(expected) {
-        assert!((a - b).abs() <= tolerance * b.abs().max(1.0), "{what}: {a} instead of {b}");
+        assert!((a - b).abs() <= tolerance * b.abs().max(1.0), "{what}: got {a}, expected {b}");
     }
 }
 
@@ -137,7 +137,7 @@ fn derivatives_that_are_zero_can_be_differentiated() {
                 let zero = got.to_vec::<f64>().iter().all(|&v| v == 0.0);
                 assert!(zero || n < first_zero, "{name}, order {n}: {got:?}");
             }
-            // The same with backward passes into `.grad`.
+            // Backward passes into `.grad` compute the same derivatives.
             let mut y = f(&x).sum(..);
             for n in 1..=4 {
                 x.zero_grad();
@@ -197,7 +197,11 @@ fn a_formula_of_too_many_inputs_is_an_error() {
     let formula = Formula::new("tall", &[Input::NUMBER], 0, outputs);
     let error = ops::map(&formula, &[&leaf([1.0])], &[]).unwrap_err().to_string();
     assert!(error.contains("tall") && error.contains("261"), "{error}");
-    assert_eq!(ops::map(&formula, &[&Tensor::from([1.0])], &[]).unwrap().len(), 130, "untracked it is allowed");
+    assert_eq!(
+        ops::map(&formula, &[&Tensor::from([1.0])], &[]).unwrap().len(),
+        130,
+        "the formula is valid for an untracked input"
+    );
 }
 
 /// sin(t)/t = ∫₀¹ cos(ts) ds, so its n-th derivative is ∫₀¹ sⁿ·cos(ts + nπ/2) ds, computed by Taylor's series. Near 0
@@ -278,7 +282,7 @@ fn a_split_contraction_counts_every_gradient_once() -> Result<()> {
     })?;
     for (fused, composed) in fused.iter().zip(&composed) {
         for (a, b) in fused.iter().zip(composed) {
-            assert!((a - b).abs() <= 1e-9 * b.abs().max(1.0), "{a} instead of {b}");
+            assert!((a - b).abs() <= 1e-9 * b.abs().max(1.0), "got {a}, expected {b}");
         }
     }
     Ok(())
@@ -328,7 +332,7 @@ fn reductions_of_broadcast_operands_in_four_orders() -> Result<()> {
     for shapes in shapes {
         let (a, b) = (sums_of_gradients(&fused, &shapes, 4)?, sums_of_gradients(&composed, &shapes, 4)?);
         for (a, b) in a.iter().flatten().zip(b.iter().flatten()) {
-            assert!((a - b).abs() <= 1e-10 * b.abs().max(1.0), "{shapes:?}: {a} instead of {b}");
+            assert!((a - b).abs() <= 1e-10 * b.abs().max(1.0), "{shapes:?}: got {a}, expected {b}");
         }
     }
     Ok(())
@@ -356,7 +360,7 @@ fn wide_row_formulas_are_correct_or_errors() -> Result<()> {
         match sums_of_gradients(&fused, &shapes, order) {
             Ok(found) => {
                 for (a, b) in found.iter().flatten().zip(expected.iter().flatten()) {
-                    assert!((a - b).abs() <= 1e-9 * b.abs().max(1.0), "order {order}: {a} instead of {b}");
+                    assert!((a - b).abs() <= 1e-9 * b.abs().max(1.0), "order {order}: got {a}, expected {b}");
                 }
             }
             Err(error) => {

@@ -34,7 +34,11 @@ fn elements_that_are_not_overwritten_keep_their_gradient() {
     y.set(slice(0, 2, 1), &v * 5.0);
     assert_eq!(y.to_vec::<f64>(), [50.0, 50.0, 6.0]);
     (&y * Tensor::from([1.0, 10.0, 100.0])).sum(..).backward();
-    assert_eq!((gradient(&x), gradient(&v)), (vec![0.0, 0.0, 200.0], vec![55.0]), "summed over the broadcast axis");
+    assert_eq!(
+        (gradient(&x), gradient(&v)),
+        (vec![0.0, 0.0, 200.0], vec![55.0]),
+        "the gradient of v is summed over the broadcast axis"
+    );
     // A write of a number or of an untracked tensor ends the gradient too.
     let y = &x * 2.0;
     y.set(1, 7.0);
@@ -140,7 +144,7 @@ fn a_detached_tensor_has_a_separate_history() {
     columns.set(1.., &v * 2.0);
     (columns.sum(..) + last * 10.0).backward();
     assert_eq!(slope(&v), 24.0);
-    // The same for a result.
+    // A write through a view of a computed tensor ends the gradient of the replaced element.
     let x = leaf([1.0, 2.0, 3.0]);
     let y = x.broadcast_to([2, 3]).copy().t();
     y.set((0, 1), 0.0);
@@ -219,8 +223,8 @@ fn retained_gradients_and_hooks_refer_to_the_current_value() {
     y.set(0, &x.i(1) * 5.0);
     (&y * Tensor::from([10.0, 100.0])).sum(..).backward();
     assert_eq!(gradient(&x), [0.0, 350.0]);
-    assert_eq!(gradient(&y), [10.0, 100.0], "the gradient of the current value");
-    assert_eq!(*seen.lock().unwrap(), [[0.0, 100.0]], "the gradient of the previous value");
+    assert_eq!(gradient(&y), [10.0, 100.0], "grad() is the gradient of the current value");
+    assert_eq!(*seen.lock().unwrap(), [[0.0, 100.0]], "the hook sees the gradient of the previous value");
 }
 
 #[test]

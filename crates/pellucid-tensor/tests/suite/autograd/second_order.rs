@@ -37,7 +37,11 @@ fn without_zero_grad_the_orders_accumulate() {
         y.backward_with(recorded());
         y = x.grad().unwrap();
         let expected: f64 = sum.iter().zip(derivatives()).map(|(c, d)| c * d).sum();
-        assert!((y.item::<f64>() - expected).abs() < 1e-14, "order {order}: {} {expected}", y.item::<f64>());
+        assert!(
+            (y.item::<f64>() - expected).abs() < 1e-14,
+            "order {order}: got {}, expected {expected}",
+            y.item::<f64>()
+        );
         let shifted: Vec<f64> = std::iter::once(0.0).chain(sum).take(5).collect();
         sum.iter_mut().zip(shifted).for_each(|(s, d)| *s += d);
     }

@@ -57,7 +57,7 @@ fn recorded_gradients_of_two_leaves_share_no_memory() {
     };
     assert_eq!(both().to_vec::<f64>(), [8.0, 10.0]);
     assert_eq!(lazy(both).to_vec::<f64>(), [8.0, 10.0]);
-    // A gradient with which the pass starts stays the caller's.
+    // A pass does not modify an incoming gradient that the caller provides.
     let (a, g) = (leaf([1.0, 2.0]), leaf([5.0, 6.0]));
     (&a + 1.0).backward_with(Backward { gradient: Some(g.clone()), ..recorded() });
     let off = no_grad();
@@ -161,7 +161,7 @@ fn a_refused_checkpoint_leaves_no_history_behind() {
         &[&h],
     );
     assert!(refused.is_err());
-    assert!(!out.requires_grad(), "the write would have lost its gradient");
+    assert!(!out.requires_grad(), "the failed write changed the history of the target");
     assert!(out.sum(..).try_backward(Backward::default()).is_err());
 }
 
@@ -184,7 +184,11 @@ fn an_update_that_is_refused_has_written_nothing() {
     let m = zeros([3, 3]);
     assert!(ops::update(two, &[&m.i(0), &m.i((.., 0))], &[], &[]).is_err());
     ops::update(two, &[&b.i(slice(0, 6, 2)), &b.i(slice(1, 6, 2))], &[], &[]).unwrap();
-    assert_eq!(b.to_vec::<f64>(), [10.0, 2.0, 12.0, 6.0, 14.0, 10.0], "neighbours are apart");
+    assert_eq!(
+        b.to_vec::<f64>(),
+        [10.0, 2.0, 12.0, 6.0, 14.0, 10.0],
+        "interleaved slices share no elements, so both are updated"
+    );
 }
 
 #[test]
@@ -205,7 +209,10 @@ fn results_of_no_grad_can_be_written_when_their_base_is_gone() {
         assert_eq!(step.launch(&[]).unwrap().to_vec::<f64>(0), [5.0, 5.0]);
     }
     let view = no_grad_result(|| x.i(0));
-    assert!(view.try_set(0, &a).is_err() && ops::copy_(&view, &a).is_err(), "the base would not follow");
+    assert!(
+        view.try_set(0, &a).is_err() && ops::copy_(&view, &a).is_err(),
+        "a tracked write to an untracked view is an error"
+    );
 }
 
 fn no_grad_result(f: impl FnOnce() -> Tensor) -> Tensor {

@@ -187,10 +187,10 @@ fn hvp_is_bitwise_equal_to_eager_execution_in_every_mode() {
     let (inputs, vectors) = parameters();
     let expected = eager_hvp(network, &inputs, &vectors);
     assert_eq!(hvp_bits(network, &inputs, &vectors), expected);
-    assert_eq!(lazy(|| hvp_bits(network, &inputs, &vectors)), expected, "in a lazy caller");
+    assert_eq!(lazy(|| hvp_bits(network, &inputs, &vectors)), expected, "the result differs in a lazy scope");
     {
         let _off = no_grad();
-        assert_eq!(hvp_bits(network, &inputs, &vectors), expected, "under no_grad");
+        assert_eq!(hvp_bits(network, &inputs, &vectors), expected, "the result differs under no_grad");
     }
     let mut step = capture(
         |v| {
@@ -203,7 +203,7 @@ fn hvp_is_bitwise_equal_to_eager_execution_in_every_mode() {
     let replayed = step.launch(&vectors.iter().collect::<Vec<_>>()).unwrap();
     let products = bits(&(0..3).map(|i| replayed.to_tensor(i).unwrap()).collect::<Vec<_>>());
     assert_eq!(products, expected[1..], "captured");
-    // Its results can be differentiated, and their graph is retained.
+    // The results of `hvp` can be differentiated, and their graph is retained.
     let tracked = inputs.each_ref().map(|t| t.detach().requires_grad_(true));
     let all: (Vec<_>, Vec<_>) = (tracked.iter().collect(), vectors.iter().collect());
     let (value, products) = hvp(network, &all.0, &all.1).unwrap();
@@ -218,7 +218,7 @@ fn functions_and_hooks_in_hvp_may_read_values() {
     let expected = eager_hvp(network, &inputs, &vectors);
     let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let reading = |p: &[Tensor]| {
-        assert!(p[0].sum(..).item::<f32>().is_finite(), "in the function");
+        assert!(p[0].sum(..).item::<f32>().is_finite(), "the function can read values");
         let value = network(p)?;
         let seen = seen.clone();
         value.register_hook(move |g| {

@@ -100,7 +100,7 @@ fn recording_restores_all_state() {
     let mut step = step.unwrap();
     step.launch(&[&x]).unwrap();
     assert_ne!(state(), before);
-    assert_eq!(counter.item::<i64>(), 1, "the first launch is the first step");
+    assert_eq!(counter.item::<i64>(), 1, "recording executed the step");
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn a_step_that_accumulates_new_gradients_is_not_a_fixed_point() {
         }
         other => panic!("{other:?}"),
     }
-    assert!(w.grad().is_none(), "the refused recording left no gradient");
+    assert!(w.grad().is_none(), "the failed recording set a gradient");
     w.set_grad(Some(Tensor::zeros([3, 2], DType::F32)));
     let refused = capture(|_| w.zero_grad(), &[]).err();
     assert!(matches!(refused, Some(Error::NotAFixedPoint { .. })));
@@ -199,7 +199,7 @@ fn gradients_accumulate_in_an_existing_gradient_tensor() {
         step.launch(&[x]).unwrap();
     }
     assert_eq!(bits(&[w.grad().unwrap()]), bits(&[eager.grad().unwrap()]));
-    assert!(kept.array().shares_storage(w.grad().unwrap().array()), "the same storage, written in place");
+    assert!(kept.array().shares_storage(w.grad().unwrap().array()), "a launch writes the gradient in place");
     // Another gradient tensor has another storage, so the step is recorded again.
     w.set_grad(Some(Tensor::zeros([3, 2], DType::F32)));
     step.launch(&[&batches[0]]).unwrap();
@@ -218,7 +218,7 @@ fn outputs_are_borrowed_and_copies_outlive_launches() {
     let expected = (&x * 2.0).to_vec::<f32>();
     assert_eq!((copy.to_vec::<f32>(), sum), (expected.clone(), x.sum(..).item::<f32>()));
     let again = step.launch(&[&(&x * 100.0)]).unwrap().to_tensor(0).unwrap();
-    assert_eq!(copy.to_vec::<f32>(), expected, "a later launch leaves the copy alone");
+    assert_eq!(copy.to_vec::<f32>(), expected, "a later launch overwrote the copy");
     assert!(!again.array().shares_storage(copy.array()));
 }
 
@@ -333,7 +333,10 @@ fn an_invalid_class_makes_the_loss_and_all_gradients_nan() {
             assert_eq!(value, run(&good).to_vec::<f64>(), "{name}");
             assert_eq!(gradient, table.grad().unwrap().to_vec::<f64>(), "{name}");
             let refused = panic_of(|| loss(&table, &Tensor::from([2i64, 0, 9, 2]), reduction));
-            assert!(refused.contains("out of bounds"), "{name} is refused where the class can be read: {refused}");
+            assert!(
+                refused.contains("out of bounds"),
+                "{name}: an eager call reads the class and must return an error: {refused}"
+            );
         }
     }
 }

@@ -74,7 +74,7 @@ fn inputs_may_share_storage_with_targets_and_have_offsets() {
         let result = launched(&mut step, &[x, y]).remove(0);
         assert_eq!(bits(&[result, state.copy()]), bits(&expected));
     }
-    // An input in which the step writes under another handle would be read after the write.
+    // An input that shares storage with a tensor that the step writes is an error: the step would read the new values.
     for (x, y) in [(&state, &other), (&other, &state), (&state, &state), (&other, &state.t())] {
         let before = bits(&[state.copy()]);
         assert!(matches!(step.launch(&[x, y]).err(), Some(Error::InvalidArgument { op: "launch", .. })));
@@ -131,7 +131,7 @@ fn inputs_may_share_memory() {
         let before = bits(&[square.clone(), row.clone()]);
         let apart = (&a * 1.0, &b * 1.0);
         let found = launched(&mut step, &[&a, &b]);
-        assert_eq!(bits(&[square.clone(), row.clone()]), before, "{what}: the caller's tensors");
+        assert_eq!(bits(&[square.clone(), row.clone()]), before, "{what}: the launch changed the caller's tensors");
         let written = bits(from_ref(&state));
         assert_eq!(bits(&found), bits(&work(&apart.0, &apart.1)), "{what}");
         assert_eq!(bits(from_ref(&state)), written, "{what}");
@@ -175,7 +175,7 @@ fn verify_finds_every_change() {
         n.set(2);
         assert!(matches!(step.verify(), Err(Error::CaptureChanged { .. })), "{what}");
         n.set(1);
-        assert_eq!(step.verify(), Ok(()), "{what}, restored");
+        assert_eq!(step.verify(), Ok(()), "{what}: the step is valid after the value is restored");
     }
 }
 
@@ -258,7 +258,7 @@ fn verify_finds_a_replaced_tensor() {
     step.launch(&[&x]).unwrap();
     held.replace(Tensor::zeros([3], DType::F32));
     assert!(matches!(step.verify(), Err(Error::CaptureChanged { .. })));
-    assert_eq!(held.borrow().to_vec::<f32>(), [0.0; 3], "verification writes nothing");
+    assert_eq!(held.borrow().to_vec::<f32>(), [0.0; 3], "the verification changed a tensor");
 }
 
 /// A step keeps its tensors and generators alive.

@@ -9,8 +9,8 @@ fn every_program_computes_the_same_bits() {
     for (name, program) in ALL {
         let eager = bits(&program());
         assert_eq!(bits(&lazy(program)), eager, "{name}");
-        // Read inside the lazy scope, one after the other.
-        assert_eq!(lazy(|| bits(&program())), eager, "{name}, read inside");
+        // The values are read inside of the lazy scope, one tensor at a time.
+        assert_eq!(lazy(|| bits(&program())), eager, "{name}: a read inside of the lazy scope differs");
     }
 }
 
@@ -26,7 +26,11 @@ fn the_generator_of_the_thread_advances() {
     manual_seed(4);
     assert_eq!(bits(&lazy(|| [draw(), draw()])), eager);
     manual_seed(4);
-    assert_eq!([bits(&[lazy(draw)]), bits(&[draw()])].concat(), eager, "one after the other");
+    assert_eq!(
+        [bits(&[lazy(draw)]), bits(&[draw()])].concat(),
+        eager,
+        "a lazy and an eager draw use the generator in program order"
+    );
 }
 
 #[test]
@@ -117,7 +121,7 @@ fn unreachable_results_are_not_computed() {
     let generator = Generator::new(5);
     let (kept, view, behind) = (wave([4]), Tensor::zeros([2, 3], DType::F32), Tensor::zeros([2], DType::F32));
     let (sum, product) = lazy(|| {
-        // This kernel would fail, but its result and all values computed from it are dropped.
+        // The index is out of bounds, but the kernel is not executed: its result and all dependent values are dropped.
         let bad = kept.index_select(0, &Tensor::from([7i64]));
         drop(&bad * 2.0);
         drop(bad);
@@ -163,7 +167,7 @@ fn deferred_writes_to_external_tensors_are_visible() {
         assert_eq!(eager(|| (&x * 2.0).to_vec::<f64>()), [18.0, 18.0]);
         let y = &x * 1.0;
         eager(|| x.copy_(&five));
-        assert_eq!(y.to_vec::<f64>(), [9.0, 9.0], "the read comes first");
+        assert_eq!(y.to_vec::<f64>(), [9.0, 9.0], "the deferred read must run before the eager write");
     });
     // A later write by another thread, eagerly, lazily, and by a captured step.
     let mut step = capture(|_| x.copy_(&nine), &[]).unwrap();

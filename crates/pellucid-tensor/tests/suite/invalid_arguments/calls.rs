@@ -485,7 +485,7 @@ fn others(c: &mut Calls) {
     // Printing is not an operation; it must handle a view of any size.
     let print = |n: usize| {
         let wide = v().i(0).expand([n.min(1 << 30), 1 << 29]);
-        assert!(format!("{wide:?}").contains("..."), "the ends are shown");
+        assert!(format!("{wide:?}").contains("..."), "the text must show only the first and last elements");
         Ok::<(), Error>(())
     };
     c.sizes("print", print);

@@ -42,7 +42,7 @@ fn run(cases: impl IntoIterator<Item = Case>) {
     let (mut count, mut failures) = (0, 0);
     for Case { op, label, call, any_name, is_row } in cases {
         println!("{op}: {label}");
-        std::io::stdout().flush().expect("standard output");
+        std::io::stdout().flush().expect("standard output can be written");
         count += 1;
         let start = Instant::now();
         let failure = match catch_unwind(AssertUnwindSafe(call)) {
@@ -76,7 +76,7 @@ fn wrong_name(op: &str, error: &Error) -> Option<String> {
 fn in_a_child(test: &str) {
     const KIB: usize = 3 << 20;
     const LIMIT: Duration = Duration::from_secs(240);
-    let executable = std::env::current_exe().expect("the executable of the tests");
+    let executable = std::env::current_exe().expect("the operating system reports the path of the test executable");
     let mut child = Command::new("sh")
         .args(["-c", &format!("ulimit -v {KIB}; exec \"$0\" \"$@\" 2>&1")])
         .arg(executable)
@@ -84,7 +84,7 @@ fn in_a_child(test: &str) {
         .env("PELLUCID_NUM_THREADS", "2")
         .stdout(Stdio::piped())
         .spawn()
-        .expect("a child process");
+        .expect("the child process can be started");
     let output = BufReader::new(child.stdout.take().expect("the output of the child"));
     let lines = Arc::new(Mutex::new(Vec::new()));
     let reader = std::thread::spawn({
@@ -93,12 +93,12 @@ fn in_a_child(test: &str) {
             output
                 .lines()
                 .map_while(|line| line.ok())
-                .for_each(|line| lines.lock().expect("no thread panicked with the lock").push(line))
+                .for_each(|line| lines.lock().expect("no thread panicked while it held the lock").push(line))
         }
     });
     let start = Instant::now();
     let status = loop {
-        match child.try_wait().expect("the status of the child") {
+        match child.try_wait().expect("the status of the child can be read") {
             Some(status) => break Some(status),
             None if start.elapsed() > LIMIT => break None,
             None => std::thread::sleep(Duration::from_millis(20)),
@@ -108,11 +108,14 @@ fn in_a_child(test: &str) {
         child.kill().expect("the child can be killed");
     }
     reader.join().expect("the output of the child");
-    let lines = lines.lock().expect("no thread panicked with the lock");
+    let lines = lines.lock().expect("no thread panicked while it held the lock");
     let failed: Vec<&String> = lines.iter().filter(|line| line.starts_with("FAILED")).collect();
     let last = &lines[lines.len().saturating_sub(6)..];
     assert!(status.is_some_and(|s| s.success()), "{status:?}\n{failed:#?}\nthe last lines: {last:#?}");
-    assert!(lines.iter().any(|line| line.ends_with("calls, 0 failed")), "the test has run: {last:#?}");
+    assert!(
+        lines.iter().any(|line| line.ends_with("calls, 0 failed")),
+        "the child did not complete all calls: {last:#?}"
+    );
 }
 
 /// Functions that have such parameters but are not operations, or that take a user formula.
@@ -156,14 +159,14 @@ fn child_of_shapes() {
 #[test]
 #[cfg(target_os = "linux")]
 fn an_invalid_number_of_threads_is_limited() {
-    let executable = std::env::current_exe().expect("the executable of the tests");
+    let executable = std::env::current_exe().expect("the operating system reports the path of the test executable");
     let output = Command::new("sh")
         .args(["-c", "ulimit -v 3000000; exec \"$0\" \"$@\" 2>&1"])
         .arg(executable)
         .args(["invalid_arguments::child_of_threads", "--exact", "--ignored", "--nocapture"])
         .env("PELLUCID_NUM_THREADS", "100000")
         .output()
-        .expect("a child process");
+        .expect("the child process can be started");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 

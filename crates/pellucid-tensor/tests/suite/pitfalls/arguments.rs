@@ -63,13 +63,14 @@ fn messages_name_the_argument() {
     let probs = Tensor::zeros([4, 1, 3], DType::F32);
     let (targets, lengths, floats) = (Tensor::from([[1i64, 2]]), Tensor::from([2i64]), Tensor::from([4.5f32]));
     let refused = message(ops::ctc_loss(&probs, &targets, &floats, &lengths, Ctc::default()));
-    assert!(refused.contains("lengths are integers"), "{refused}");
+    assert!(refused.contains("lengths must be integers"), "{refused}");
     let x = Tensor::zeros([1, 1, 2, 3], DType::F32);
     let refused = message(ops::interpolate(&x, Resize::By(vec![f64::INFINITY, 1.0]), Resample::Nearest));
-    assert!(refused.contains("factors are finite and positive") && !refused.contains("By("), "{refused}");
+    assert!(refused.contains("factors must be finite and positive") && !refused.contains("By("), "{refused}");
     let refused = std::panic::catch_unwind(|| {
         Tensor::from([1.0f32]).requires_grad_(true).set_grad(Some(Tensor::from([1.0f64])));
     });
-    let error = refused.unwrap_err().downcast::<pellucid_tensor::Error>().expect("a typed error");
+    let error =
+        refused.unwrap_err().downcast::<pellucid_tensor::Error>().expect("the payload of the panic is an Error");
     assert!(error.to_string().contains("f64"), "{error}");
 }

@@ -28,7 +28,7 @@ fn extrema_with_positions_give_the_gradient_to_that_position() {
     assert_eq!(positions.item::<i64>(), 2);
     assert_eq!(gradients(&values, Tensor::from(1.0), [&x]), [[0.0, 0.0, 1.0]]);
     let (values, positions) = x.cummax(0);
-    assert_eq!(positions.to_vec::<i64>(), [0, 1, 2], "the last among equals");
+    assert_eq!(positions.to_vec::<i64>(), [0, 1, 2], "the position is that of the last equal element");
     assert_eq!(gradients(&values, Tensor::from([1.0, 10.0, 100.0]), [&x]), [[1.0, 10.0, 100.0]]);
     let image = Tensor::from([[[7.0, 7.0, 1.0, 1.0]]]).requires_grad_(true);
     let weights = || Tensor::from([[[1.0, 10.0]]]);
@@ -169,7 +169,7 @@ fn nan_propagates_through_windows() {
         let y = y.to_vec::<f64>();
         assert!(y[0].is_nan() && !y[1].is_nan(), "{name}: {y:?}");
     }
-    assert_eq!(x.max_pool1d(Pool::new(4)).1.to_vec::<i64>(), [1], "NaN is the largest");
+    assert_eq!(x.max_pool1d(Pool::new(4)).1.to_vec::<i64>(), [1], "NaN is ordered as the largest value");
 }
 
 #[test]

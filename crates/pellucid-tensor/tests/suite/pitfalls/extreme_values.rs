@@ -11,7 +11,10 @@ fn assert_same(got: &Tensor, expected: &[f64]) {
     let got = got.to_vec::<f64>();
     // Zeros are compared with their signs.
     let same = |a: f64, b: f64| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
-    assert!(got.len() == expected.len() && got.iter().zip(expected).all(|(&a, &b)| same(a, b)), "{got:?} {expected:?}");
+    assert!(
+        got.len() == expected.len() && got.iter().zip(expected).all(|(&a, &b)| same(a, b)),
+        "got {got:?}, expected {expected:?}"
+    );
 }
 
 #[test]

@@ -11,7 +11,7 @@ fn refused<T>(op: &str, result: Result<T>) -> String {
             error.to_string()
         }
         Err(error) => panic!("{op}: unexpected error: {error}"),
-        Ok(_) => panic!("{op}: accepted"),
+        Ok(_) => panic!("{op}: the call returned no error"),
     }
 }
 
@@ -217,7 +217,7 @@ fn bins_and_weights_of_observations() {
         let x = Tensor::from([1.0, bad]);
         refused("histogram", ops::histogram(&x, Bins::Count(3), None, false));
         refused("histc", ops::histc(&x, 3, 0.0, 0.0));
-        // Such elements are outside of explicit bounds.
+        // With explicit bounds, non-finite elements are not counted.
         let (counts, _) = ops::histogram(&x, Bins::Between(2, 0.0, 2.0), None, false).unwrap();
         assert_eq!(counts.to_vec::<f64>(), [0.0, 1.0]);
     }
@@ -303,7 +303,7 @@ fn invalid_values_make_a_captured_step_nan() {
         let mut captured = capture(draw, &[&Tensor::from([[1.0, 1.0], [0.0, 1.0]])]).unwrap();
         for wrong in [[0.0, 0.0], [-1.0, 3.0], [f64::NAN, 1.0], [f64::INFINITY, 1.0], [f64::MAX, f64::MAX]] {
             let drawn = captured.launch(&[&Tensor::from([wrong, [0.0, 1.0]])]).unwrap().to_vec::<i64>(0);
-            assert_eq!(drawn, [2, 1], "{wrong:?} draws the class count");
+            assert_eq!(drawn, [2, 1], "the invalid weights {wrong:?} give the number of classes");
         }
     }
 

@@ -15,7 +15,7 @@ use pellucid_tensor::Tensor;
 /// Returns the gradients of Σ y·weights with respect to the leaves.
 fn gradients<const N: usize>(y: &Tensor, weights: Tensor, leaves: [&Tensor; N]) -> [Vec<f64>; N] {
     leaves.iter().for_each(|x| x.zero_grad());
-    assert_eq!(y.shape(), weights.shape(), "a weight for every element");
+    assert_eq!(y.shape(), weights.shape(), "there must be one weight for each element");
     (y * weights).sum(..).backward();
     leaves.map(|x| x.grad().expect("the tensor has a gradient").to_vec())
 }

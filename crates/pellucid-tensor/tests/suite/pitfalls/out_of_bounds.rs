@@ -12,7 +12,7 @@ fn refused<T>(index: i64, result: Result<T>) {
     match result {
         Err(Error::IndexOutOfBounds { index: named, len, .. }) => assert_eq!((named, len), (index, 3)),
         Err(other) => panic!("{index}: unexpected error: {other}"),
-        Ok(_) => panic!("{index} was accepted"),
+        Ok(_) => panic!("the call with index {index} returned no error"),
     }
 }
 
@@ -61,7 +61,8 @@ fn a_refused_assignment_writes_nothing() {
         let x = line();
         let payload = payload_of(|| x.set(Tensor::from([0, wrong]), 7.0));
         let error = payload.downcast_ref::<Error>().map(|e| e.to_string());
-        let error = error.or_else(|| payload.downcast_ref::<String>().cloned()).expect("a panic with a message");
+        let error =
+            error.or_else(|| payload.downcast_ref::<String>().cloned()).expect("the payload of the panic is a message");
         assert!(error.contains(&wrong.to_string()), "{error}");
         assert_eq!(x.to_vec::<f64>(), [1.0, 2.0, 3.0]);
     }

@@ -39,12 +39,12 @@ fn operations(source: &str, into: &mut BTreeSet<String>) {
 
 /// Passes every source file below a folder to `read`.
 fn sources(folder: &Path, read: &mut dyn FnMut(&str)) {
-    for entry in fs::read_dir(folder).expect("the source of the operations") {
-        let path = entry.expect("an entry").path();
+    for entry in fs::read_dir(folder).expect("the source directory is readable") {
+        let path = entry.expect("the directory entry is readable").path();
         if path.is_dir() {
             sources(&path, read);
         } else if path.extension().is_some_and(|e| e == "rs") {
-            read(&fs::read_to_string(&path).expect("a source file"));
+            read(&fs::read_to_string(&path).expect("the source file is readable"));
         }
     }
 }
@@ -92,7 +92,7 @@ fn every_operation_has_a_row() {
     }
     let rows: Vec<String> = rows::all().iter().map(|r| r.name.to_string()).collect();
     let named: BTreeSet<String> = rows.iter().cloned().collect();
-    assert_eq!(named.len(), rows.len(), "two rows have one name");
+    assert_eq!(named.len(), rows.len(), "two rows have the same name");
     let missing: Vec<_> = defined.difference(&named).collect();
     let unknown: Vec<_> = named.difference(&defined).collect();
     assert!(missing.is_empty(), "operations without a row in the table: {missing:?}");

@@ -74,7 +74,7 @@ pub fn run(rows: Vec<Row>) {
             }
             for (statement, holds) in &row.more {
                 report.section(statement, |report| {
-                    report.expect(holds()?, || "does not hold".into());
+                    report.expect(holds()?, || "the check failed".into());
                     Ok(())
                 });
             }
@@ -161,10 +161,10 @@ fn refused(case: &Case, tensors: &[Tensor], report: &mut Report) -> Result<()> {
     let before = state();
     match (case.call)(tensors) {
         Err(Error::DTypeMismatch { .. }) => {}
-        Err(other) => report.fail(format!("refused by another error: {other}")),
-        Ok(outputs) => report.fail(format!("not refused: gave {outputs:?}")),
+        Err(other) => report.fail(format!("the call returned another error: {other}")),
+        Ok(outputs) => report.fail(format!("the call returned no error, but {outputs:?}")),
     }
-    report.expect(state() == before, || "the refused call changed an input".into());
+    report.expect(state() == before, || "the failed call changed an input".into());
     Ok(())
 }
 
@@ -300,7 +300,7 @@ fn scalars(row: &Row, (right, left): &super::row::Scalars, report: &mut Report) 
                 report.section(format!("{dtype}, {k:?} on side {}", 1 - side), |report| {
                     let Some(expected) = row.rules[0].result(joined) else {
                         let refused = matches!(result, Err(Error::DTypeMismatch { .. }));
-                        report.expect(refused, || format!("not refused: {result:?}"));
+                        report.expect(refused, || format!("the call returned no error, but {result:?}"));
                         return Ok(());
                     };
                     let output = result?;
@@ -309,7 +309,7 @@ fn scalars(row: &Row, (right, left): &super::row::Scalars, report: &mut Report) 
                         reference = zip(&operands, |v| integers(&[v[0] as i64, v[1] as i64]) as f64);
                     }
                     report
-                        .expect(output.dtype() == expected, || format!("gave {}, expected {expected}", output.dtype()));
+                        .expect(output.dtype() == expected, || format!("got {}, expected {expected}", output.dtype()));
                     compare_output(row, row.scale, &output, &reference, 0, report);
                     Ok(())
                 });

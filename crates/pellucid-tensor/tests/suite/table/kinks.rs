@@ -41,7 +41,7 @@ fn corners() -> Vec<(&'static str, Unary, f64, f64, f64)> {
     ]
 }
 
-/// Returns the same for arguments of large magnitude, where a naive formula computes ∞/∞, 0·∞ or ∞ − ∞.
+/// Returns functions, arguments of large magnitude, values and derivatives; naive formulas compute ∞/∞, 0·∞ or ∞ − ∞.
 fn limits() -> Vec<(&'static str, Unary, f64, f64, f64)> {
     vec![
         ("sigmoid", |x| ops::sigmoid(x), 1e4, 0.0, 0.0),

@@ -58,19 +58,19 @@ pub enum Rule {
     Floats,
     /// Float dtypes are preserved; integers and `bool` become `i64`.
     Counts,
-    /// Always this dtype.
+    /// The output always has this dtype.
     Always(DType),
     /// Float dtypes are errors; the others are preserved.
     Bits,
     /// Float dtypes are errors; integers are preserved, and `bool` becomes `i64`.
     Shifts,
-    /// Floats only.
+    /// Float dtypes are preserved; other dtypes are errors.
     FloatsOnly,
-    /// Every dtype but `bool`.
+    /// Dtypes are preserved; `bool` is an error.
     NoTruth,
-    /// `f32` and `f64`; the others are errors.
+    /// `f32` and `f64` are preserved; other dtypes are errors.
     Precise,
-    /// This dtype for `f32` and `f64`; the others are errors.
+    /// The output has this dtype for `f32` and `f64`; other dtypes are errors.
     OfPrecise(DType),
 }
 
@@ -108,7 +108,7 @@ pub enum Gradient {
     Untracked,
 }
 
-/// An input: its shape, and the values that it takes.
+/// An input: the shape and the range of its values.
 #[derive(Clone)]
 pub struct Input {
     pub shape: Vec<usize>,
@@ -322,14 +322,14 @@ impl Row {
 
     /// Marks the last case as too large for finite differences: only values are compared.
     pub fn long(mut self) -> Row {
-        let case = self.cases.last_mut().expect("at least one case");
+        let case = self.cases.last_mut().expect("the row has at least one case");
         (case.dtypes, case.values_only) = (false, true);
         self
     }
 
     /// Sets the size of the intermediate values of the last case.
     pub fn case_scale(mut self, scale: f64) -> Row {
-        self.cases.last_mut().expect("at least one case").scale = scale;
+        self.cases.last_mut().expect("the row has at least one case").scale = scale;
         self
     }
 
@@ -341,7 +341,7 @@ impl Row {
 
     /// Runs the last case with floats only.
     pub fn floats_only(mut self) -> Row {
-        self.cases.last_mut().expect("at least one case").dtypes = false;
+        self.cases.last_mut().expect("the row has at least one case").dtypes = false;
         self
     }
 }

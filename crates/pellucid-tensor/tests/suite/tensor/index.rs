@@ -136,7 +136,11 @@ fn assignment_writes_through_every_kind_of_index() {
     assert_eq!(set(&|x| x.set((1, -1), 7)), [0, 0, 0, 0, 0, 7]);
     assert_eq!(set(&|x| x.set((.., 1..), Tensor::from([[1i64], [2]]))), [0, 1, 1, 0, 2, 2]);
     assert_eq!(set(&|x| x.set((.., slice(None, None, -1)), Tensor::from([1i64, 2, 3]))), [3, 2, 1, 3, 2, 1]);
-    assert_eq!(set(&|x| x.set(Ellipsis, Tensor::from(2.9f32))), [2; 6], "converted to the target's dtype");
+    assert_eq!(
+        set(&|x| x.set(Ellipsis, Tensor::from(2.9f32))),
+        [2; 6],
+        "the source is converted to the target's dtype"
+    );
     assert_eq!(set(&|x| x.set((NewAxis, 0), 1)), [1, 1, 1, 0, 0, 0]);
     assert_eq!(set(&|x| x.set((.., &Tensor::from([2i64, 0])), Tensor::from([5i64, 6]))), [6, 0, 5, 6, 0, 5]);
     assert_eq!(
@@ -146,11 +150,11 @@ fn assignment_writes_through_every_kind_of_index() {
     assert_eq!(
         set(&|x| x.set(Tensor::from([0i64, 0]), Tensor::from([[1i64], [2]]))),
         [2, 2, 2, 0, 0, 0],
-        "the last stays"
+        "the last value for a repeated index is stored"
     );
     assert_eq!(set(&|x| x.set((.., &Tensor::from([true, false, true])), 4)), [4, 0, 4, 4, 0, 4]);
     assert_eq!(set(&|x| x.set(x.eq(0), Tensor::arange(0i64, 6, 1))), [0, 1, 2, 3, 4, 5]);
-    assert_eq!(set(&|x| x.t().set(0, 3)), [3, 0, 0, 3, 0, 0], "through a view");
+    assert_eq!(set(&|x| x.t().set(0, 3)), [3, 0, 0, 3, 0, 0], "a write to a view changes the base");
     assert_eq!(set(&|x| x.set((0, 0..2), x.i((0, 1..3)) + 1)), [1, 1, 0, 0, 0, 0]);
     assert_eq!(set(&|x| x.set((.., 0..0), 9)), [0; 6]);
 }
@@ -169,9 +173,13 @@ fn a_mask_without_axes_adds_one_of_length_1_or_0() {
     assert_eq!((shape(x.i((NewAxis, &yes))), shape(x.i((&no, NewAxis)))), (vec![1, 1, 2, 3], vec![0, 1, 2, 3]));
     assert_eq!((shape(x.i((&yes, &yes))), shape(x.i((&yes, &no)))), (vec![1, 2, 3], vec![0, 2, 3]));
     assert_eq!((shape(x.i((&yes, 1))), shape(x.i((1, &no)))), (vec![1, 3], vec![0, 3]));
-    // Beside an index tensor it broadcasts, and its axis stays in place if the two are adjacent.
+    // A 0-d mask broadcasts with an index tensor, and its axis stays in place if both are adjacent.
     assert_eq!(x.i((&yes, .., &columns)).shape().dims(), [2, 2]);
-    assert_eq!(x.i((&yes, .., &columns)).to_vec::<i64>(), [0, 3, 2, 5], "index axes first");
+    assert_eq!(
+        x.i((&yes, .., &columns)).to_vec::<i64>(),
+        [0, 3, 2, 5],
+        "the axes of separated index tensors come first"
+    );
     assert_eq!(x.i((.., &yes, &columns)).to_vec::<i64>(), [0, 2, 3, 5]);
     assert_eq!(shape(x.i((.., &no, &Tensor::from([1i64])))), [2, 0]);
     assert!(matches!(x.try_i((.., &no, &columns)), Err(Error::ShapeMismatch { .. })));

@@ -9,7 +9,7 @@ fn every_form_of_every_operator() {
     assert_eq!((&a - &b).to_vec::<i64>(), [5, -9, 2]);
     assert_eq!((&a * &b).to_vec::<i64>(), [14, -14, 24]);
     assert_eq!((&a / &b).to_vec::<f32>(), [3.5, -3.5, 1.5]);
-    assert_eq!((&a % &b).to_vec::<i64>(), [1, 1, 2], "of the divisor's sign, as in Python");
+    assert_eq!((&a % &b).to_vec::<i64>(), [1, 1, 2], "the remainder has the sign of the divisor, as in Python");
     assert_eq!((-&a).to_vec::<i64>(), [-7, 7, -6]);
     assert_eq!((!&a).to_vec::<i64>(), [-8, 6, -7]);
     assert_eq!((&a & &b).to_vec::<i64>(), [7 & 2, -7 & 2, 6 & 4]);

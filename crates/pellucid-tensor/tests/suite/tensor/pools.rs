@@ -124,7 +124,7 @@ fn largest(plane: &[f64], window: &[usize]) -> usize {
         .iter()
         .copied()
         .reduce(|best, i| if better(plane[i], plane[best]) { i } else { best })
-        .expect("at least one tap inside")
+        .expect("every window contains at least one element")
 }
 
 macro_rules! by_rank {
@@ -316,7 +316,7 @@ fn adaptive_average_and_max_pools() {
         let expected = setup.each(&values, outputs, |plane, o| plane[largest(plane, &window(o))]);
         assert_within(&most, &expected, 0.0);
         let expected = setup.each(&values, outputs, |plane, o| largest(plane, &window(o)) as i64);
-        assert_eq!(positions.to_vec::<i64>(), expected, "{setup:?} to {outputs:?}");
+        assert_eq!(positions.to_vec::<i64>(), expected, "the result differs for {setup:?} with outputs {outputs:?}");
     }
 }
 
@@ -365,6 +365,6 @@ fn fractional_windows_start_where_the_random_numbers_say() {
             }
         }
         assert_within(&y, &expected.0, 0.0);
-        assert_eq!(positions.to_vec::<i64>(), expected.1, "{setup:?} to {outputs:?}");
+        assert_eq!(positions.to_vec::<i64>(), expected.1, "the result differs for {setup:?} with outputs {outputs:?}");
     }
 }

@@ -19,10 +19,14 @@ const TABLE: &str = "
 /// Returns the common dtype of two dtypes according to the table above.
 pub fn join(a: DType, b: DType) -> DType {
     let mut lines = TABLE.lines().filter(|l| !l.trim().is_empty()).map(|l| l.split_whitespace().collect::<Vec<_>>());
-    let column =
-        lines.next().expect("a header line").iter().position(|n| *n == b.name()).expect("a column for the dtype");
-    let line = lines.find(|l| l[0] == a.name()).expect("a row for the dtype");
-    DType::ALL.into_iter().find(|d| d.name() == line[column + 1]).expect("a dtype with this name")
+    let column = lines
+        .next()
+        .expect("the table has a header line")
+        .iter()
+        .position(|n| *n == b.name())
+        .expect("the table has a column for the dtype");
+    let line = lines.find(|l| l[0] == a.name()).expect("the table has a row for the dtype");
+    DType::ALL.into_iter().find(|d| d.name() == line[column + 1]).expect("the table contains names of dtypes")
 }
 
 #[test]
@@ -31,7 +35,7 @@ fn tensors_promote_by_the_table() {
         for b in DType::ALL {
             let (x, y) = (Tensor::ones([2], a), Tensor::ones([], b));
             assert_eq!(a.promote(b), join(a, b));
-            assert_eq!((&x * &y).dtype(), join(a, b), "{a} * {b}, 0-d tensors count like others");
+            assert_eq!((&x * &y).dtype(), join(a, b), "{a} * {b}: a 0-d tensor has the precedence of any other tensor");
             assert_eq!(ops::concatenate(&[&x, &y.reshape(1)], 0).unwrap().dtype(), join(a, b));
         }
     }
@@ -55,5 +59,5 @@ fn numbers_never_widen_a_tensor() {
     assert_eq!((Tensor::from([100i8]) + 100).item::<i64>(), -56, "integers wrap");
     // A number is rounded once, to the dtype of the computation: 0.1 is not widened from f32.
     assert_eq!((Tensor::from([1.0f64]) * 0.1).item::<f64>(), 0.1);
-    assert_eq!((Tensor::from([i64::MAX - 1]) + 1).item::<i64>(), i64::MAX, "all 64 bits count");
+    assert_eq!((Tensor::from([i64::MAX - 1]) + 1).item::<i64>(), i64::MAX, "i64 addition is exact");
 }

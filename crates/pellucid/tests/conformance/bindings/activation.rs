@@ -21,7 +21,7 @@ pub(super) fn bind(table: &mut Binder) {
     table.one("nn.functional.gelu", |c| match c.text(1, "approximate") {
         None | Some("none") => ops::gelu(c.x()?),
         Some("tanh") => ops::gelu_tanh(c.x()?),
-        Some(other) => Err(Error::invalid("gelu", format!("no such approximation: {other}"))),
+        Some(other) => Err(Error::invalid("gelu", format!("unknown approximation {other}"))),
     });
     table.one("nn.functional.softplus", |c| {
         ops::softplus_beta(c.x()?, c.float(1, "beta").unwrap_or(1.0), c.float(2, "threshold").unwrap_or(20.0))

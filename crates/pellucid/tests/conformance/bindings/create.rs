@@ -12,17 +12,19 @@ pub(super) fn bind(table: &mut Binder) {
         ops::full(shape, c.scalar(1, "value").unwrap_or_default(), dtype(c))
     });
     table.one("arange", |c| {
-        let number = |at, name| c.float(at, name).ok_or_else(|| Error::invalid("arange", "takes numbers"));
+        let number = |at, name| {
+            c.float(at, name).ok_or_else(|| Error::invalid("arange", "the bounds and the step must be numbers"))
+        };
         let alone = c.len() == 1 && c.get(KEY, "end").is_none();
         let (start, end) = if alone { (0.0, number(0, "end")?) } else { (number(0, "start")?, number(1, "end")?) };
         let step = c.float(2, "step").unwrap_or(1.0);
         if step == 0.0 || (end - start) * step < 0.0 {
-            return Err(Error::invalid("arange", "the step leads to the end"));
+            return Err(Error::invalid("arange", "the step must be nonzero and have the sign of end − start"));
         }
         let whole = (0..3).all(|at| !matches!(c.get(at, ["input", "end", "step"][at]), Some(Argument::Float(_))));
         let dtype = c.dtype(KEY, "dtype").unwrap_or(if whole { DType::I64 } else { c.float });
         if dtype.is_int() {
-            // The length follows from the given numbers, but the steps are counted in the truncated numbers.
+            // PyTorch computes the length from the original numbers, but the elements from the truncated numbers.
             let count = ((end - start) / step).ceil() as i64;
             let steps = ops::mul(Tensor::arange(0, count, 1), step.trunc() as i64)?;
             return ops::to_dtype(&ops::add(&steps, start.trunc() as i64)?, dtype);
@@ -31,13 +33,17 @@ pub(super) fn bind(table: &mut Binder) {
     });
     table.one("linspace", |c| {
         let number = |at, name| match c.get(at, name) {
-            Some(Argument::Tensor(_)) | None => Err(Error::invalid("linspace", "takes numbers")),
-            _ => c.float(at, name).ok_or_else(|| Error::invalid("linspace", "takes numbers")),
+            Some(Argument::Tensor(_)) | None => {
+                Err(Error::invalid("linspace", "the bounds and the step must be numbers"))
+            }
+            _ => c.float(at, name).ok_or_else(|| Error::invalid("linspace", "the bounds and the step must be numbers")),
         };
         spaced(c, number(0, "start")?, number(1, "end")?)
     });
     table.one("linspace.tensor_overload", |c| {
-        let number = |at, name| c.float(at, name).ok_or_else(|| Error::invalid("linspace", "takes numbers"));
+        let number = |at, name| {
+            c.float(at, name).ok_or_else(|| Error::invalid("linspace", "the bounds and the step must be numbers"))
+        };
         spaced(c, number(0, "start")?, number(1, "end")?)
     });
     windows(table);

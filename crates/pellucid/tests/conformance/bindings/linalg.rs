@@ -179,12 +179,12 @@ fn matrix_order(c: &Call, at: usize, name: &str) -> Option<Result<MatrixNorm>> {
         (Some("fro"), _) => Ok(MatrixNorm::Frobenius),
         (Some("nuc"), _) => Ok(MatrixNorm::Nuclear),
         (None, Some(order)) => Ok(order.into()),
-        _ => Err(Error::invalid("call", format!("{name} is no norm"))),
+        _ => Err(Error::invalid("call", format!("{name} is not a matrix norm"))),
     })
 }
 
 fn pair(axes: Vec<isize>) -> Result<[isize; 2]> {
-    axes.try_into().map_err(|_| Error::invalid("call", "a matrix has two axes"))
+    axes.try_into().map_err(|_| Error::invalid("call", "a matrix norm needs two axes"))
 }
 
 fn matrix_norm(c: &Call, axes: Vec<isize>, keepdims: bool) -> Result<Tensor> {
@@ -198,7 +198,7 @@ fn vector_norm(c: &Call, axes: Option<Vec<isize>>) -> Result<Tensor> {
     ops::norm(c.x()?, c.float(1, "ord").unwrap_or(2.0), axes)
 }
 
-/// Computes the norm of a vector or a matrix: determined by the axes, or without axes by the rank.
+/// Computes the norm of a vector or a matrix. The number of axes (without axes, the rank) selects the kind of norm.
 fn norm(c: &Call) -> Result<Tensor> {
     let axes = c.ints(2, "dim");
     let ordered = c.get(1, "ord").is_some();

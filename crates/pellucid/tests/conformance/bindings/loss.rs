@@ -94,7 +94,8 @@ fn classes(table: &mut Binder) {
             if let Some(tensor) = c.optional(at, name) {
                 return Ok(tensor.clone());
             }
-            let lengths = c.ints(at, name).ok_or_else(|| Error::invalid("ctc_loss", "takes lengths"))?;
+            let lengths =
+                c.ints(at, name).ok_or_else(|| Error::invalid("ctc_loss", "the lengths must be a list of integers"))?;
             Ok(Tensor::new(lengths.iter().map(|&n| n as i64).collect::<Vec<_>>(), [lengths.len()]))
         };
         let options = Ctc {
@@ -111,13 +112,24 @@ fn classes(table: &mut Binder) {
 fn linear_cross_entropy(c: &Call, ignore_index: Option<i64>) -> Result<Tensor> {
     let (x, weight, target) = (c.x()?, c.tensor(1, "linear_weight")?, c.tensor(2, "target")?);
     let (Some((&inputs, outputs)), true) = (weight.shape().split_last(), matches!(x.rank(), 1 | 2)) else {
-        return Err(Error::shapes("linear_cross_entropy", [x.shape(), weight.shape()], "rows, and a weight for them"));
+        return Err(Error::shapes(
+            "linear_cross_entropy",
+            [x.shape(), weight.shape()],
+            "x must have rank 1 or 2, and the weight at least one axis",
+        ));
     };
     if (outputs.len() > 1 && x.rank() == 1) || (target.dtype().is_float() && c.get(KEY, "ignore_index").is_some()) {
-        return Err(Error::invalid("linear_cross_entropy", "takes a batch for several outputs, ignores class numbers"));
+        return Err(Error::invalid(
+            "linear_cross_entropy",
+            "several outputs need a batch, and ignore_index needs class indices",
+        ));
     }
     if outputs.is_empty() || c.optional(KEY, "linear_bias").is_some_and(|b| b.shape()[..] != *outputs) {
-        return Err(Error::shapes("linear_cross_entropy", [weight.shape()], "outputs, and a bias for each"));
+        return Err(Error::shapes(
+            "linear_cross_entropy",
+            [weight.shape()],
+            "the weight must have outputs, and the bias one value for each",
+        ));
     }
     let options = CrossEntropy {
         label_smoothing: c.float(KEY, "label_smoothing").unwrap_or(0.0),

@@ -54,7 +54,7 @@ fn moments(table: &mut Binder, name: &'static str, f: Reduction) {
             let count = ops::masked_sum(&ops::ones_like(&x)?, &mask, axes.clone())?;
             let free = ops::maximum(&ops::sub(&count, correction)?, 0.0)?;
             let variance = ops::mul(&population, &ops::div(&count, &free)?)?;
-            // The corrections of the data are any numbers, Pellucid's are counts.
+            // The corrections of the data are arbitrary numbers, but those of Pellucid are counts.
             match correction >= 0.0 && correction.fract() == 0.0 {
                 true => f(&x, &mask, axes.clone().ddof(correction as usize)),
                 false if name == "masked.std" => ops::sqrt(&variance),

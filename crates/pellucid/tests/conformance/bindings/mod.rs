@@ -58,7 +58,7 @@ impl Binder<'_> {
     /// Binds a call with any number of outputs.
     fn many(&mut self, name: &'static str, f: impl Fn(&Call) -> Result<Vec<Tensor>> + Send + Sync + 'static) {
         let twice = self.0.insert(name, Box::new(f)).is_some();
-        assert!(!twice, "{name} is bound twice");
+        assert!(!twice, "the operation {name} has two bindings");
     }
 
     /// Binds a call with one output.

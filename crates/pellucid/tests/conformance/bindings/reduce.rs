@@ -7,7 +7,7 @@ use pellucid::{Error, Result, Tensor, ops};
 pub(super) fn bind(table: &mut Binder) {
     table.one("sum", |c| ops::sum(&wanted(c)?, c.reduced(1, "dim")));
     table.one("mean", |c| match c.dtype(KEY, "dtype") {
-        Some(dtype) if !dtype.is_float() => Err(Error::dtypes("mean", [dtype], "a mean is a float")),
+        Some(dtype) if !dtype.is_float() => Err(Error::dtypes("mean", [dtype], "the dtype of a mean must be a float")),
         _ => ops::mean(&wanted(c)?, c.reduced(1, "dim")),
     });
     table.one("nansum", |c| ops::nansum(&wanted(c)?, c.reduced(1, "dim")));
@@ -105,7 +105,8 @@ pub(super) fn correction(c: &Call) -> f64 {
     c.float(KEY, "correction").unwrap_or(if biased { 0.0 } else { 1.0 })
 }
 
-/// Returns the axes if the correction is an integer: the data's are any numbers, Pellucid's are counts.
+/// Returns the axes if the correction is an integer: those of the data are arbitrary numbers, those of
+/// Pellucid are counts.
 fn whole(c: &Call) -> Option<ops::Axes> {
     let correction = correction(c);
     (correction >= 0.0 && correction.fract() == 0.0).then(|| kept_by_name(c).ddof(correction as usize))
@@ -124,7 +125,7 @@ fn variance(c: &Call) -> Result<Tensor> {
 /// Computes the n-th difference along an axis of the prepended tensor, the input and the appended tensor.
 fn differences(c: &Call) -> Result<Tensor> {
     let (order, axis) = (c.count(1, "n").or(if c.len() > 1 { Err(()) } else { Ok(1) }), c.int(2, "dim").unwrap_or(-1));
-    let order = order.map_err(|()| Error::invalid("diff", "the order is not negative"))?;
+    let order = order.map_err(|()| Error::invalid("diff", "the order must be at least 0"))?;
     if order == 0 {
         return Ok(c.x()?.clone());
     }

@@ -47,7 +47,7 @@ pub(super) fn bind(table: &mut Binder) {
             None => ops::scatter(x, &index, &values, axis),
             Some("add") => ops::scatter_add(x, &index, &values, axis),
             Some("multiply") => ops::scatter_reduce(x, &index, &values, axis, ScatterReduceOp::Prod, true),
-            Some(other) => Err(Error::invalid("scatter", format!("no such reduction: {other}"))),
+            Some(other) => Err(Error::invalid("scatter", format!("unknown reduction {other}"))),
         })
     });
     table.one("scatter_add", |c| {
@@ -73,7 +73,7 @@ pub(super) fn bind(table: &mut Binder) {
         let at = x.shape().axis("take_along_dim", axis)?;
         // All axes but the selected one broadcast.
         let one = |t: &Tensor| t.shape().with_axis(at, 1);
-        let help = "the axes beside the picked one must broadcast";
+        let help = "all axes except the selected one must broadcast";
         let beside = one(x).broadcast(&one(index));
         let beside = beside.ok_or_else(|| Error::shapes("take_along_dim", [x.shape(), index.shape()], help))?;
         let x = ops::broadcast_to(x, beside.with_axis(at, x.shape()[at]))?;
@@ -112,7 +112,7 @@ pub(super) fn bind(table: &mut Binder) {
             None | Some("mean") => ScatterReduceOp::Mean,
             Some("sum") => ScatterReduceOp::Sum,
             Some("max") => ScatterReduceOp::Max,
-            Some(other) => return Err(Error::invalid("embedding_bag", format!("no such mode: {other}"))),
+            Some(other) => return Err(Error::invalid("embedding_bag", format!("unknown mode {other}"))),
         };
         let options = EmbeddingBag {
             offsets: c.optional(KEY, "offsets"),
@@ -136,7 +136,7 @@ pub(super) fn bind(table: &mut Binder) {
         (false, positions) => Ok(vec![rows(c.x()?, &positions)?]),
     });
     table.one("nonzero_static", |c| {
-        // The requested number of rows: the first ones, then rows of a constant.
+        // The result has `size` rows: the first nonzero positions, then rows of the fill value.
         let (found, count) = (rows(c.x()?, &ops::nonzero(c.x()?)?)?, c.count(KEY, "size")?);
         let there = found.shape()[0].min(count);
         let others =
@@ -169,7 +169,7 @@ impl Call<'_> {
             Some("mean") => Ok(ScatterReduceOp::Mean),
             Some("amax") => Ok(ScatterReduceOp::Max),
             Some("amin") => Ok(ScatterReduceOp::Min),
-            other => Err(Error::invalid("call", format!("no such reduction: {other:?}"))),
+            other => Err(Error::invalid("call", format!("unknown reduction {other:?}"))),
         }
     }
 
@@ -182,7 +182,7 @@ fn same_rank(x: &Tensor, source: &Tensor) -> Result<()> {
     if x.rank() == source.rank() {
         return Ok(());
     }
-    Err(Error::shapes("index_add", [x.shape(), source.shape()], "the source has the same rank"))
+    Err(Error::shapes("index_add", [x.shape(), source.shape()], "the source must have the rank of the input"))
 }
 
 fn lifted(x: &Tensor) -> Result<Tensor> {

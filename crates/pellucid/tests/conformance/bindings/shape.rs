@@ -30,7 +30,7 @@ fn views(table: &mut Binder) {
         let mut shape = Shape::scalar();
         for x in &tensors {
             let both = shape.broadcast(x.shape());
-            shape = both.ok_or_else(|| Error::shapes("broadcast", [&shape, x.shape()], "they must broadcast"))?;
+            shape = both.ok_or_else(|| Error::shapes("broadcast", [&shape, x.shape()], "the shapes must broadcast"))?;
         }
         tensors.iter().map(|x| ops::broadcast_to(x, &shape)).collect()
     });
@@ -64,7 +64,10 @@ fn views(table: &mut Binder) {
 
 /// Returns the flat positions, in row-major order, of a view with these lengths and strides.
 fn strided(c: &Call, at: usize) -> Result<Tensor> {
-    let numbers = |at, name| c.ints(at, name).ok_or_else(|| Error::invalid("as_strided", "takes lengths and steps"));
+    let numbers = |at, name| {
+        c.ints(at, name)
+            .ok_or_else(|| Error::invalid("as_strided", "the size and the stride must be lists of integers"))
+    };
     let (lengths, steps) = (numbers(at, "size")?, numbers(at + 1, "stride")?);
     let start = c.int(at + 2, "storage_offset").unwrap_or(0) as i64;
     lengths.iter().zip(&steps).try_fold(ops::full((), start, pellucid::DType::I64)?, |places, (&len, &step)| {
@@ -122,7 +125,7 @@ fn orders(table: &mut Binder) {
     }
     table.one("rot90", |c| {
         let (x, axes) = (c.x()?, c.ints(2, "dims").unwrap_or(vec![0, 1]));
-        let &[a, b] = &axes[..] else { return Err(Error::invalid("rot90", "takes two axes")) };
+        let &[a, b] = &axes[..] else { return Err(Error::invalid("rot90", "a rotation needs two axes")) };
         ops::rot90(x, c.int(1, "k").unwrap_or(1), [a, b])
     });
     table.one("repeat_interleave", |c| {
@@ -222,7 +225,7 @@ fn cuts(table: &mut Binder) {
     table.one("narrow", |c| {
         if let Some(start) = c.optional(2, "start") {
             if !start.dtype().is_int() {
-                return Err(Error::dtypes("narrow", [start.dtype()], "a start is an integer"));
+                return Err(Error::dtypes("narrow", [start.dtype()], "the start must be an integer"));
             }
             // The start is a tensor whose value need not be read.
             let places = ops::add(start, Tensor::arange(0, c.count(3, "length")? as i64, 1))?;
@@ -264,7 +267,7 @@ impl Call<'_> {
     fn pads(&self) -> Result<Vec<(isize, isize)>> {
         let (rank, widths) = (self.x()?.rank(), self.ints(1, "pad").unwrap_or_default());
         if rank * 2 < widths.len() || !widths.len().is_multiple_of(2) {
-            return Err(Error::invalid("pad", "two widths an axis"));
+            return Err(Error::invalid("pad", "every padded axis needs two widths"));
         }
         let mut pairs = vec![(0, 0); rank];
         for (axis, pair) in pairs.iter_mut().rev().zip(widths.chunks(2)) {

@@ -36,12 +36,13 @@ pub(super) fn bind(table: &mut Binder) {
     table.many("broadcast_shapes", |c| {
         let shape = |at| Shape::from(sizes(&c.ints(at, "shape").unwrap_or_default()));
         let common = (0..c.len()).try_fold(Shape::scalar(), |common, at| common.broadcast(&shape(at)));
-        let common = common.ok_or_else(|| Error::invalid("broadcast_shapes", "they must broadcast"))?;
+        let common = common.ok_or_else(|| Error::invalid("broadcast_shapes", "the shapes must broadcast"))?;
         Ok(common.iter().map(|&d| Tensor::from(d as i64)).collect())
     });
     table.binary("kron", ops::kron);
     table.one("einsum", |c| {
-        let equation = c.text(1, "equation").ok_or_else(|| Error::invalid("einsum", "takes an equation"))?;
+        let equation =
+            c.text(1, "equation").ok_or_else(|| Error::invalid("einsum", "the equation must be a string"))?;
         ops::einsum(equation, &c.tensors(0)?)
     });
 }
@@ -54,7 +55,7 @@ fn views(table: &mut Binder) {
     for name in ["t", "t_copy", "H"] {
         table.unary(name, |x| match x.rank() {
             0..=2 => ops::t(x),
-            _ => Err(Error::shapes("t", [x.shape()], "takes at most a matrix")),
+            _ => Err(Error::shapes("t", [x.shape()], "the tensor must have at most two axes")),
         });
     }
     table.unary("mH", |x| ops::transpose(x, -2, -1));
@@ -73,7 +74,7 @@ fn views(table: &mut Binder) {
     }
     table.one("item", |c| match c.x()?.size() {
         1 => ops::reshape(&c.x()?.detach(), ()),
-        _ => Err(Error::shapes("item", [c.x()?.shape()], "takes one element")),
+        _ => Err(Error::shapes("item", [c.x()?.shape()], "the tensor must have exactly one element")),
     });
     table.one("view_copy", |c| ops::reshape(c.x()?, &c.lengths(1, "shape")?[..]));
     table.one("unsqueeze_copy", |c| ops::unsqueeze(c.x()?, c.int(1, "dim").unwrap_or(0)));
@@ -119,7 +120,9 @@ fn cuts(table: &mut Binder) {
             match c.int(1, "sections") {
                 Some(count) => ops::tensor_split(c.x()?, count as usize, axis),
                 None => {
-                    let places = c.ints(1, "indices").ok_or_else(|| Error::invalid("split", "takes places"))?;
+                    let places = c
+                        .ints(1, "indices")
+                        .ok_or_else(|| Error::invalid("split", "the indices must be a list of integers"))?;
                     ops::tensor_split(c.x()?, &places[..], axis)
                 }
             }
@@ -161,7 +164,9 @@ fn constants(table: &mut Binder) {
     });
     for name in ["logspace", "logspace.tensor_overload"] {
         table.one(name, |c| {
-            let number = |at, name: &str| c.float(at, name).ok_or_else(|| Error::invalid("logspace", "takes numbers"));
+            let number = |at, name: &str| {
+                c.float(at, name).ok_or_else(|| Error::invalid("logspace", "the bounds must be numbers"))
+            };
             let base = c.float(3, "base").unwrap_or(10.0);
             let dtype = c.dtype(KEY, "dtype").unwrap_or(c.float);
             let float = if dtype.is_float() { dtype } else { DType::F64 };

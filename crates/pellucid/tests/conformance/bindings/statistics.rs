@@ -22,7 +22,7 @@ pub(super) fn bind(table: &mut Binder) {
     table.many("gradient", |c| {
         let axes = c.ints(KEY, "dim").unwrap_or((0..c.x()?.rank() as isize).collect());
         if axes.iter().enumerate().any(|(k, axis)| axes[..k].contains(axis)) {
-            return Err(Error::invalid("gradient", "an axis is there twice"));
+            return Err(Error::invalid("gradient", "the list of axes contains an axis twice"));
         }
         let order = c.int(KEY, "edge_order").unwrap_or(1) as usize;
         let spacing = |k: usize| -> Result<Spacing<'_>> {
@@ -32,7 +32,12 @@ pub(super) fn bind(table: &mut Binder) {
                     Some(Argument::Float(step)) => Spacing::Step(*step),
                     Some(Argument::Int(step)) => Spacing::Step(*step as f64),
                     Some(Argument::Tensor(path)) => Spacing::Points(&c.tensors[path]),
-                    _ => return Err(Error::invalid("gradient", "takes one spacing an axis")),
+                    _ => {
+                        return Err(Error::invalid(
+                            "gradient",
+                            "the spacing must be one number or one tensor for each axis",
+                        ));
+                    }
                 },
                 Some(_) => Spacing::Step(c.float(KEY, "spacing").unwrap_or(1.0)),
             })
@@ -132,7 +137,7 @@ impl Call<'_> {
             Some("higher") => Ok(Interpolation::Higher),
             Some("midpoint") => Ok(Interpolation::Midpoint),
             Some("nearest") => Ok(Interpolation::Nearest),
-            Some(other) => Err(Error::invalid("call", format!("no such interpolation: {other}"))),
+            Some(other) => Err(Error::invalid("call", format!("unknown interpolation {other}"))),
         }
     }
 
@@ -143,7 +148,10 @@ impl Call<'_> {
             Argument::Tensor(path) => self.tensors.get(path),
             _ => None,
         };
-        items.iter().map(|item| tensor(item).ok_or_else(|| Error::invalid("call", "a list of tensors"))).collect()
+        items
+            .iter()
+            .map(|item| tensor(item).ok_or_else(|| Error::invalid("call", "the argument must be a list of tensors")))
+            .collect()
     }
 
     /// Returns a tensor; a number is converted to one.

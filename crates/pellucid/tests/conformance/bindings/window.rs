@@ -175,7 +175,7 @@ fn pools(table: &mut Binder) {
                     let size = all(c.ints(2, "kernel_size")).unwrap_or_default();
                     let stride = all(c.ints(3, "stride")).filter(|s| !s.is_empty()).unwrap_or(size.clone());
                     if stride.iter().any(|&s| s <= 0) {
-                        return Err(Error::invalid("max_unpool", "strides are positive"));
+                        return Err(Error::invalid("max_unpool", "strides must be positive"));
                     }
                     let padding = all(c.ints(4, "padding")).unwrap_or(vec![0; axes]);
                     let given = &x.shape()[x.rank().saturating_sub(axes)..];

@@ -1,6 +1,6 @@
 //! Random programs: captured and lazy execution compute the same bits as eager execution.
 //!
-//! The seed determines a program: shapes, dtypes, inputs, state that lives from step to step, and a sequence of
+//! The seed determines a program: shapes, dtypes, inputs, state that persists across steps, and a sequence of
 //! operations on a pool of tensors. Operations are chosen by shapes and dtypes alone, never by values, so that every
 //! mode executes the same sequence. Values are used several times, before and after writes in place and through views.
 //! A step may return a view of an input, of the state, or of another output.
@@ -20,7 +20,7 @@ const INPUTS: usize = 5;
 /// Number of launches of every program.
 const STEPS: usize = 3;
 
-/// The state of a program, which lives from step to step.
+/// The state of a program, which persists across steps.
 pub struct ProgramState {
     /// Matrices `[m, n]`, of two dtypes, both written in place.
     states: [Tensor; 2],

@@ -26,7 +26,7 @@ pub(super) fn rows() -> Vec<Row> {
     vec![
         Row::new("diagonal")
             .case(
-                "the main one",
+                "the main diagonal",
                 [real([3, 3])],
                 |x| ops::diagonal(&x[0], 0, 0, 1),
                 |x| Nd::from_fn(&[3], |ix| x[0].at(&[ix[0], ix[0]])),
@@ -69,7 +69,7 @@ pub(super) fn rows() -> Vec<Row> {
             .check("a repeated axis is an error", || argument_refused(ops::diagonal(&matrix(), 0, 1, -1)))
             .check("an invalid axis is an error", || axis_refused(ops::diagonal(&matrix(), 0, 0, 2))),
         Row::new("diag_embed")
-            .case("the main one", [real([3])], |x| ops::diag_embed(&x[0], 0, 0, 1), |x| embedded(&x[0], 0))
+            .case("the main diagonal", [real([3])], |x| ops::diag_embed(&x[0], 0, 0, 1), |x| embedded(&x[0], 0))
             .case("below", [real([2])], |x| ops::diag_embed(&x[0], -1, -2, -1), |x| embedded(&x[0], -1))
             .floats_only()
             .case(

@@ -6,7 +6,7 @@ use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
 /// Computes the sum of products in one loop over all labels, for an equation with an arrow and without `...`.
 fn naive(equation: &str, x: &[Nd]) -> Nd {
-    let (terms, result) = equation.split_once("->").expect("an equation with an arrow");
+    let (terms, result) = equation.split_once("->").expect("the equation contains an arrow");
     let terms: Vec<Vec<char>> = terms.split(',').map(|t| t.chars().collect()).collect();
     let mut letters: Vec<char> = result.chars().collect();
     for &c in terms.iter().flatten() {
@@ -17,7 +17,7 @@ fn naive(equation: &str, x: &[Nd]) -> Nd {
     let length = |c: &char| -> usize {
         let lengths =
             terms.iter().zip(x).flat_map(|(t, x)| t.iter().zip(&x.shape).filter(|(l, _)| *l == c).map(|p| *p.1));
-        lengths.max().expect("a label of an operand")
+        lengths.max().expect("an operand has this label")
     };
     let lengths: Vec<usize> = letters.iter().map(length).collect();
     let (kept, summed) = lengths.split_at(result.chars().count());
@@ -25,7 +25,7 @@ fn naive(equation: &str, x: &[Nd]) -> Nd {
     Nd::from_fn(kept, |outer| {
         let product = |inner: &Vec<usize>| -> f64 {
             let place = |c: &char, len: usize| {
-                let at = letters.iter().position(|l| l == c).expect("a label of the equation");
+                let at = letters.iter().position(|l| l == c).expect("the equation contains this label");
                 if len == 1 { 0 } else { [outer, inner].concat()[at] }
             };
             let own = |t: &Vec<char>, x: &Nd| {

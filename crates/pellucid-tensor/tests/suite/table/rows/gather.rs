@@ -129,7 +129,7 @@ pub(super) fn rows() -> Vec<Row> {
             }),
         Row::new("scatter_add_along")
             .scale(2.0)
-            .case("repeated places", [real([2, 4]), index([2, 4], 3)], add(1, [2, 3]), |x| scattered(x, 1, &[2, 3]))
+            .case("repeated indices", [real([2, 4]), index([2, 4], 3)], add(1, [2, 3]), |x| scattered(x, 1, &[2, 3]))
             .case("along the first", [real([5, 2]), index([5, 2], 3)], add(0, [3, 2]), |x| scattered(x, 0, &[3, 2]))
             .floats_only()
             .case("a wider target", [real([1, 2]), index([1, 2], 3)], add(1, [2, 3]), |x| scattered(x, 1, &[2, 3]))
@@ -144,7 +144,7 @@ pub(super) fn rows() -> Vec<Row> {
                 out_of_bounds(ops::scatter_add_along(&Tensor::from([[1.0]]), &[[2i64]].into(), 1, [1, 2]))
             }),
         Row::new("scatter")
-            .case("repeated places", [real([2, 3]), real([2, 4]), index([2, 4], 3)], into(1, true), move |x| {
+            .case("repeated indices", [real([2, 3]), real([2, 4]), index([2, 4], 3)], into(1, true), move |x| {
                 put(x, 1, true)
             })
             .floats_only()
@@ -178,7 +178,7 @@ pub(super) fn rows() -> Vec<Row> {
             }),
         Row::new("scatter_add")
             .scale(4.0)
-            .case("repeated places", [real([2, 3]), real([2, 4]), index([2, 4], 3)], into(1, false), move |x| {
+            .case("repeated indices", [real([2, 3]), real([2, 4]), index([2, 4], 3)], into(1, false), move |x| {
                 put(x, 1, false)
             })
             .floats_only()

@@ -67,7 +67,12 @@ pub(super) fn rows() -> Vec<Row> {
                 Ok(matches!(ops::stack(&[&zeros([2, 3]), &zeros([1, 3])], 0), Err(Error::ShapeMismatch { .. })))
             }),
         Row::new("hstack")
-            .case("of unequal widths", [real([2, 3]), real([2, 1])], |x| ops::hstack(&[&x[0], &x[1]]), |x| joined(x, 1))
+            .case(
+                "matrices of unequal widths",
+                [real([2, 3]), real([2, 1])],
+                |x| ops::hstack(&[&x[0], &x[1]]),
+                |x| joined(x, 1),
+            )
             .case("vectors", [real([2]), real([3])], |x| ops::hstack(&[&x[0], &x[1]]), |x| joined(x, 0))
             .floats_only()
             .case("numbers", [real([]), real([])], |x| ops::hstack(&[&x[0], &x[1]]), |x| stacked(x, 0))
@@ -75,7 +80,7 @@ pub(super) fn rows() -> Vec<Row> {
             .check("zero tensors are an error", || Ok(matches!(ops::hstack(&[]), Err(Error::InvalidArgument { .. })))),
         Row::new("vstack")
             .case(
-                "of unequal heights",
+                "matrices of unequal heights",
                 [real([2, 3]), real([1, 3])],
                 |x| ops::vstack(&[&x[0], &x[1]]),
                 |x| joined(x, 0),

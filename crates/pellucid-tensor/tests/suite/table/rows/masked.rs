@@ -29,7 +29,7 @@ pub(super) fn rows() -> Vec<Row> {
             }),
         Row::new("masked_select")
             .case(
-                "every second",
+                "every second element",
                 [real([2, 3])],
                 move |x| ops::masked_select(&x[0], &odd(6).reshape([2, 3])),
                 |x| Nd::from_fn(&[3], |ix| x[0].data[2 * ix[0] + 1]),

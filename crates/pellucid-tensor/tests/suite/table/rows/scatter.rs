@@ -317,7 +317,7 @@ fn part_rows() -> Vec<Row> {
             }),
         Row::new("diagonal_scatter")
             .case(
-                "above the main one",
+                "a diagonal above the main diagonal",
                 [real([3, 4]), real([3])],
                 move |x| ops::diagonal_scatter(&x[0], &cast(x), 1, 0, 1),
                 |x| replaced(x, |ix| (ix[1] == ix[0] + 1).then_some(ix[0])),

@@ -36,7 +36,7 @@ pub(super) fn rows() -> Vec<Row> {
     let rows = vec![
         Row::new("cov")
             .case(
-                "of three variables",
+                "three variables",
                 [real([3, 4])],
                 |x| ops::cov(&x[0], Cov::default()),
                 |x| covariance(&x[0], &[1.0; 4], 3.0),
@@ -81,7 +81,7 @@ pub(super) fn rows() -> Vec<Row> {
             }),
         Row::new("corrcoef")
             .case(
-                "of three variables",
+                "three variables",
                 [real([3, 5])],
                 |x| ops::corrcoef(&x[0]),
                 |x| {

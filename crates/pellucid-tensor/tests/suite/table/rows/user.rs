@@ -93,7 +93,7 @@ fn update() -> Row {
                 matches!(momentum(&p, &m, &Tensor::from([1.0, 2.0]), 0.5.into()), Err(Error::ShapeMismatch { .. }));
             Ok(refused && p.item::<f64>() == 1.0 && m.item::<f64>() == 10.0)
         })
-        .check("an error of the dtype changes nothing", || {
+        .check("a dtype error changes no operand", || {
             let (p, m) = (Tensor::from([1.0f32]), Tensor::from([10.0f32]));
             let refused = matches!(
                 momentum(&p, &m, &Tensor::ones([1], DType::F64), 0.5.into()),

@@ -36,7 +36,7 @@ fn shape_rows() -> Vec<Row> {
             .check("an indivisible unknown length is an error", || shape_refused(ops::reshape(&matrix(), [4, -1])))
             .check("two unknown lengths are an error", || argument_refused(ops::reshape(&matrix(), [-1, -1])))
             .check("a negative length", || argument_refused(ops::reshape(&matrix(), [-2, 3])))
-            .check("a view where possible", || {
+            .check("the result is a view if the layout allows it", || {
                 let x = Tensor::zeros([2, 3], DType::F32);
                 Ok(ops::reshape(&x, 6)?.array().shares_storage(x.array()))
             }),

@@ -148,7 +148,7 @@ pub(super) fn rows() -> Vec<Row> {
             }),
         row("tensorinv")
             .case(
-                "two axes to one",
+                "two axes are mapped to one",
                 [real([2, 2, 4])],
                 |x| {
                     let y = regular(&ops::reshape(&x[0], [4, 4])?)?;

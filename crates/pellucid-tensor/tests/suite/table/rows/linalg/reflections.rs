@@ -113,7 +113,7 @@ pub(super) fn qr_rows() -> Vec<Row> {
             }),
         row("householder_product")
             .case(
-                "as many as columns",
+                "one reflection for each column",
                 [real([3, 2]), real([2])],
                 |x| ops::householder_product(&x[0], &x[1]),
                 move |x| first(&q_of(x), 2),
@@ -146,7 +146,7 @@ pub(super) fn qr_rows() -> Vec<Row> {
             }),
         row("ormqr")
             .case(
-                "from the left",
+                "a product from the left",
                 [real([3, 2]), real([2]), real([3, 1])],
                 |x| ops::ormqr(&x[0], &x[1], &x[2], true, false),
                 move |x| each(&[q_of(x), x[2].clone()], |a| times(&a[0], &a[1])),

@@ -16,7 +16,7 @@ fn unpooled(x: &Nd, positions: &Nd, dims: &[usize]) -> Nd {
     flat.reshape(&[&x.shape[..2], dims].concat())
 }
 
-/// Returns positions from the last one on; every plane starts one position further from the end than the one before.
+/// Returns positions in descending order; each plane starts one position lower than the previous plane.
 fn positions(shape: &[usize], dims: &[usize]) -> Vec<i64> {
     let (places, each): (usize, usize) = (dims.iter().product(), shape[shape.len() - dims.len()..].iter().product());
     let place = |k: usize| (places - 1 - (k % each + k / each) % places) as i64;
