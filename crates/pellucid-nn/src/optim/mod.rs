@@ -318,13 +318,19 @@ pub trait Optimizer: Send + Sync {
     /// shapes; [`Error::InvalidArgument`] for a learning rate that is negative or not finite. On error nothing is
     /// changed.
     fn load_state_dict(&self, state: &StateDict) -> Result<()> {
-        for group in 0..self.groups() {
-            if let Some(lr) = state.get(&format!("groups.{group}.lr")).filter(|lr| lr.size() == 1) {
-                rule::nonnegative("load_state_dict", "lr", lr.try_item::<f64>()?)?;
-            }
-        }
+        check_rates(self.groups(), state)?;
         state::load(&self.state(), state)
     }
+}
+
+/// Returns an error if a learning rate of the state is negative or not finite.
+fn check_rates(groups: usize, state: &StateDict) -> Result<()> {
+    for group in 0..groups {
+        if let Some(lr) = state.get(&format!("groups.{group}.lr")).filter(|lr| lr.size() == 1) {
+            rule::nonnegative("load_state_dict", "lr", lr.try_item::<f64>()?)?;
+        }
+    }
+    Ok(())
 }
 
 /// Implements the methods that both exclusive and shared pointers to an optimizer forward.

@@ -438,6 +438,7 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
                           fills it first, or make it with the model's parameters()";
             return Err(Error::invalid(R::NAME, reason));
         }
+        super::check_rates(self.groups(), state)?;
         state::load(&self.state(), state)
     }
 

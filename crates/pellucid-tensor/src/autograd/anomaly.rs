@@ -116,7 +116,9 @@ fn is_library_file(file: &str) -> bool {
     // The backtrace shows paths below the working directory relative to it.
     let whole = std::path::absolute(file).unwrap_or_else(|_| file.into());
     let own = crates.and_then(|crates| whole.strip_prefix(crates).ok());
-    file.contains("/rustc/")
+    // A frame without line tables has the source of a C library, if any.
+    !file.contains(".rs:")
+        || file.contains("/rustc/")
         || file.contains("/registry/src/")
         || own.is_some_and(|own| own.components().nth(1).is_some_and(|folder| folder.as_os_str() == "src"))
 }

@@ -210,8 +210,9 @@ impl Tensor {
 #[tensor_method]
 pub fn lerp(a: &Tensor, b: &Tensor, weight: &Tensor) -> Result<Tensor> {
     static LERP: OnceLock<Formula> = OnceLock::new();
-    super::map(
-        LERP.get_or_init(|| {
+    static LERP_INTEGERS: OnceLock<Formula> = OnceLock::new();
+    let formula = match [a, b, weight].iter().any(|t| t.dtype().is_float()) {
+        true => LERP.get_or_init(|| {
             formula! {
                 lerp(a, b, w) = w.lt(0.5).select(a + w * (b - a), b - (1.0 - w) * (b - a));
                 d a = g * (1.0 - w);
@@ -220,9 +221,9 @@ pub fn lerp(a: &Tensor, b: &Tensor, weight: &Tensor) -> Result<Tensor> {
             }
             .eternal()
         }),
-        &[a, b, weight],
-        &[],
-    )
+        false => LERP_INTEGERS.get_or_init(|| formula! { lerp(a, b, w) = a + w * (b - a); }.eternal()),
+    };
+    super::map(formula, &[a, b, weight], &[])
 }
 
 /// Computes x + value·a·b. All three tensors broadcast.
