@@ -86,12 +86,17 @@ fn call_observed<M: Module + ?Sized>(
         return compute(None).map_err(|error| with_failed_path(module, error));
     }
     let (place, class) = (ModuleId::of(module), class(type_name::<M>()));
+    let mut compute = Some(compute);
+    let mut compute = |replaced: Option<&Tensor>| compute.take().expect("a call computes once")(replaced);
     if WATCH.with_borrow(|watch| watch.is_some()) {
-        return ModelTrace::record_call(place, class, is_activation(), inputs[0], || compute(None));
+        return ModelTrace::record_call(place, class, is_activation(), inputs[0], &mut compute);
     }
-    CallListener::notify(inputs[0], || hook::call_hooked(place, inputs, compute))
-        .map_err(|error| with_failed_path(module, error))
+    call_and_notify(place, inputs, &mut compute).map_err(|error| with_failed_path(module, error))
 }
+
+/// The computation of a call, which runs once. It gets the replacement of the single input, if there is one. A trait
+/// object, so that the code around observed calls is compiled once for all layers.
+pub(crate) type Compute<'a> = &'a mut dyn FnMut(Option<&Tensor>) -> Result<Tensor>;
 
 /// The innermost module whose call failed.
 struct FailedCall {
@@ -114,14 +119,18 @@ thread_local! {
 #[cold]
 #[inline(never)]
 pub(crate) fn with_failed_path<M: Module + ?Sized>(module: &M, error: Error) -> Error {
-    let own = ModuleId::of(module);
+    add_failed_path(ModuleId::of(module), &|visit| walk(module, visit), error)
+}
+
+/// [`with_failed_path`] of the module `own`, whose parts `walk_parts` visits.
+fn add_failed_path(own: Option<ModuleId>, walk_parts: &dyn Fn(&mut dyn FnMut(&str, Part<'_>)), error: Error) -> Error {
     // An error that the module caught or created itself is unrelated to an earlier failure of a part.
     let Some(mut failure) = FAILURE.take().filter(|failure| failure.returned == error) else {
         FAILURE.set(own.map(|place| FailedCall { place, source: error.clone(), returned: error.clone() }));
         return error;
     };
     let mut found = None;
-    walk(module, |name, part| {
+    walk_parts(&mut |name, part| {
         if let Part::Module(info) = part
             && info.place() == Some(failure.place)
             && !name.is_empty()
@@ -162,20 +171,19 @@ pub(crate) struct LayerCall<'a> {
     pub(crate) before: u64,
 }
 
-impl CallListener {
-    fn notify(x: &Tensor, compute: impl FnOnce() -> Result<Tensor>) -> Result<Tensor> {
-        let next = |follow: &mut CallListener| {
-            follow.calls += 1;
-            (follow.calls - 1, follow.on_call.clone())
-        };
-        let Some((call, on_call)) = FOLLOW.with_borrow_mut(|follow| follow.as_mut().map(next)) else {
-            return compute();
-        };
-        let before = traced().unwrap_or_default().kernels;
-        let y = compute()?;
-        on_call(LayerCall { call, x, y: &y, before });
-        Ok(y)
-    }
+/// Runs a call with its hooks, and notifies the listener of this thread when it is finished.
+fn call_and_notify(place: Option<ModuleId>, inputs: &[&Tensor], compute: Compute<'_>) -> Result<Tensor> {
+    let next = |follow: &mut CallListener| {
+        follow.calls += 1;
+        (follow.calls - 1, follow.on_call.clone())
+    };
+    let Some((call, on_call)) = FOLLOW.with_borrow_mut(|follow| follow.as_mut().map(next)) else {
+        return hook::call_hooked(place, inputs, compute);
+    };
+    let before = traced().unwrap_or_default().kernels;
+    let y = hook::call_hooked(place, inputs, compute)?;
+    on_call(LayerCall { call, x: inputs[0], y: &y, before });
+    Ok(y)
 }
 
 /// Runs `run` and calls `on_call` for every finished call of a layer in it, inner calls first. Operations run or are
@@ -221,7 +229,7 @@ impl ModelTrace {
         class: &'static str,
         is_activation: bool,
         x: &Tensor,
-        compute: impl FnOnce() -> Result<Tensor>,
+        compute: Compute<'_>,
     ) -> Result<Tensor> {
         let before = traced().unwrap_or_default();
         let at = ModelTrace::with(|watch| {
@@ -237,7 +245,7 @@ impl ModelTrace {
         });
         // The guard also records a layer that panics as failed.
         let mut call = TracedCallGuard { at, output: None };
-        let result = compute();
+        let result = compute(None);
         call.output = result.as_ref().ok().map(|y| Meta { shape: y.shape().clone(), dtype: y.dtype() });
         drop(call);
         result

@@ -2,7 +2,7 @@
 //!
 //! A hook is removed when its guard is dropped. The guard borrows the model, so that the layer does not move.
 
-use crate::call::Observer;
+use crate::call::{Compute, Observer};
 use crate::module::Module;
 use crate::visit::ModuleId;
 use pellucid_tensor::{Error, Result, Tensor, is_grad_enabled, ops};
@@ -208,11 +208,7 @@ fn hooks_of(place: Option<ModuleId>) -> Vec<Hook> {
 }
 
 /// Runs a module's computation with its hooks. `compute` gets the replacement of the single input, if there is one.
-pub(crate) fn call_hooked(
-    place: Option<ModuleId>,
-    inputs: &[&Tensor],
-    compute: impl FnOnce(Option<&Tensor>) -> Result<Tensor>,
-) -> Result<Tensor> {
+pub(crate) fn call_hooked(place: Option<ModuleId>, inputs: &[&Tensor], compute: Compute<'_>) -> Result<Tensor> {
     let mut replaced = None;
     for hook in hooks_of(place) {
         if let Hook::ForwardPre(hook) = hook {

@@ -213,26 +213,30 @@ thread_local! {
 type DropQueue = SmallVec<[Arc<GraphNode>; 4]>;
 
 impl<A: SavedDerivative + ?Sized> Drop for GraphNode<A> {
-    /// Drops the producers in a loop: recursive drops of a chain of a million nodes would overflow the stack.
     fn drop(&mut self) {
-        let mut own: Option<DropQueue> = None;
-        while let Some(edge) = self.edges.pop() {
-            let Edge::Node(node, _) = edge else { continue };
-            let mut node = Some(node);
-            // If the thread is ending and its list is gone, the node is dropped here.
-            let queued = DROP_QUEUE.try_with(|dying| match &mut *dying.borrow_mut() {
-                Some(list) => list.push(node.take().expect("each node is queued once")),
-                None => own.get_or_insert_default().push(node.take().expect("each node is queued once")),
-            });
-            drop((queued, node));
-        }
-        let Some(own) = own else { return };
-        DROP_QUEUE.with(|dying| *dying.borrow_mut() = Some(own));
-        while let Some(node) = DROP_QUEUE.with(|dying| dying.borrow_mut().as_mut().and_then(SmallVec::pop)) {
-            drop(node);
-        }
-        DROP_QUEUE.with(|dying| *dying.borrow_mut() = None);
+        drop_producers(&mut self.edges);
     }
+}
+
+/// Drops the producers in a loop: recursive drops of a chain of a million nodes would overflow the stack.
+fn drop_producers(edges: &mut SmallVec<[Edge; 2]>) {
+    let mut own: Option<DropQueue> = None;
+    while let Some(edge) = edges.pop() {
+        let Edge::Node(node, _) = edge else { continue };
+        let mut node = Some(node);
+        // If the thread is ending and its list is gone, the node is dropped here.
+        let queued = DROP_QUEUE.try_with(|dying| match &mut *dying.borrow_mut() {
+            Some(list) => list.push(node.take().expect("each node is queued once")),
+            None => own.get_or_insert_default().push(node.take().expect("each node is queued once")),
+        });
+        drop((queued, node));
+    }
+    let Some(own) = own else { return };
+    DROP_QUEUE.with(|dying| *dying.borrow_mut() = Some(own));
+    while let Some(node) = DROP_QUEUE.with(|dying| dying.borrow_mut().as_mut().and_then(SmallVec::pop)) {
+        drop(node);
+    }
+    DROP_QUEUE.with(|dying| *dying.borrow_mut() = None);
 }
 
 /// A node of the autograd graph: an operation that was applied to tracked tensors.
