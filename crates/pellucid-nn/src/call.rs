@@ -122,8 +122,11 @@ pub(crate) fn with_failed_path<M: Module + ?Sized>(module: &M, error: Error) -> 
     add_failed_path(ModuleId::of(module), &|visit| walk(module, visit), error)
 }
 
+/// Visits all parts of a module.
+type WalkParts<'a> = &'a dyn Fn(&mut dyn FnMut(&str, Part<'_>));
+
 /// [`with_failed_path`] of the module `own`, whose parts `walk_parts` visits.
-fn add_failed_path(own: Option<ModuleId>, walk_parts: &dyn Fn(&mut dyn FnMut(&str, Part<'_>)), error: Error) -> Error {
+fn add_failed_path(own: Option<ModuleId>, walk_parts: WalkParts<'_>, error: Error) -> Error {
     // An error that the module caught or created itself is unrelated to an earlier failure of a part.
     let Some(mut failure) = FAILURE.take().filter(|failure| failure.returned == error) else {
         FAILURE.set(own.map(|place| FailedCall { place, source: error.clone(), returned: error.clone() }));

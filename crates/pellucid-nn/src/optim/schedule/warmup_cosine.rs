@@ -57,7 +57,6 @@ impl CosineSchedule {
     ///
     /// # Panics
     /// Those of [`Optimizer::set_lr`].
-
     #[track_caller]
     pub fn set(&self, optimizer: &(impl Optimizer + ?Sized), step: usize) {
         optimizer.set_lr(self.lr(step));

@@ -8,7 +8,7 @@
 //! - every dtype, and every pair of dtypes: the dtype of the result, its value, or an error that changes nothing;
 //! - NaN, ±∞ and ±0;
 //! - gradients of first and second order against central differences: of all inputs, of each alone, of one tensor that
-//! is passed twice, and through views; their shapes and dtypes;
+//!   is passed twice, and through views; their shapes and dtypes;
 //! - derivatives of higher orders against differences of the order below (`orders`).
 //!
 //! `coverage` compares the rows with the source of `ops`: an operation without a row is a failure. `kinks` contains the
