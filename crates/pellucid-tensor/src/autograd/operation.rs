@@ -79,28 +79,6 @@ pub trait Operation: Send + Sync + 'static {
     }
 }
 
-impl Operation for Box<dyn Operation> {
-    fn name(&self) -> &'static str {
-        Operation::name(&**self)
-    }
-
-    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
-        (**self).forward(inputs, saves)
-    }
-
-    fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
-        Operation::backward(&**self, saved, grads, needed)
-    }
-
-    fn has_gradient(&self) -> bool {
-        (**self).has_gradient()
-    }
-
-    fn is_view(&self) -> bool {
-        (**self).is_view()
-    }
-}
-
 /// The part of an operation that a node keeps: its backward computation.
 pub(crate) trait Derivative: Send + Sync + 'static {
     /// Returns the operation's name.
@@ -413,35 +391,23 @@ impl Gradients<'_> {
 /// # Errors
 /// Those of `forward`; [`Error::NoGradient`] for a tracked input of an operation without gradient.
 pub fn apply<O: Operation>(op: O, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor; 1]>> {
-    if is_recorded(inputs) { apply_recorded(Box::new(op), inputs) } else { apply_untracked(&op, inputs) }
-}
-
-/// [`apply`] with a tracked input. Compiled once for all operations: a copy for each takes a fifth of the crate's code.
-fn apply_recorded(op: Box<dyn Operation>, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor; 1]>> {
     // The operands are cast already, and `autocast` must not change the computation inside of the operation.
     let _as_they_are = autocast_off();
-    if !op.has_gradient() {
-        return Err(Error::NoGradient { op: Operation::name(&op) });
-    }
     let arrays: SmallVec<[&Array; 4]> = inputs.iter().map(|t| t.array()).collect();
     let is_view = op.is_view();
-    let outputs = record(op, inputs, &arrays, None, |op, saves| op.forward(&arrays, saves), |op, _| op)?;
-    share_history(is_view, inputs, &outputs);
-    Ok(outputs)
-}
-
-/// [`apply`] without recording.
-fn apply_untracked(op: &dyn Operation, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor; 1]>> {
-    let _as_they_are = autocast_off();
-    let arrays: SmallVec<[&Array; 4]> = inputs.iter().map(|t| t.array()).collect();
-    let outputs = {
+    let outputs = if is_recorded(inputs) {
+        if !op.has_gradient() {
+            return Err(Error::NoGradient { op: Operation::name(&op) });
+        }
+        record(op, inputs, &arrays, None, |op, saves| op.forward(&arrays, saves), |op, _| op)?
+    } else {
         let mut saves = Saves { edges: &[], reuse: None, wanted: SmallVec::new() };
         let _recording_off = set_grad_enabled(false);
         untracked(op.forward(&arrays, &mut saves)?)
     };
     if is_grad_enabled() {
-        share_history(op.is_view(), inputs, &outputs);
-    } else if op.is_view() {
+        share_history(is_view, inputs, &outputs);
+    } else if is_view {
         outputs.iter().for_each(|output| output.mark_untracked_view(inputs[0]));
     }
     Ok(outputs)
