@@ -1,7 +1,8 @@
 //! Arguments of optimizers and schedules outside of their ranges.
 
 use pellucid_nn::optim::schedule::{
-    Cosine, CosineWarmRestarts, Cyclic, OneCycle, Schedule, Scheduler, Sequential, StepDecay,
+    Cosine, CosineWarmRestarts, Cyclic, OneCycle, ReduceOnPlateau, ReduceOnPlateauOptions, Schedule, Scheduler,
+    Sequential, StepDecay, Threshold,
 };
 use pellucid_nn::optim::{Optimizer, Sgd, SgdOptions};
 use pellucid_nn::{Parameter, StateDict};
@@ -56,6 +57,17 @@ fn schedules_check_their_options() {
     for (schedule, expected) in cases {
         let found = refused(schedule);
         assert!(found.contains(expected), "{found}");
+    }
+}
+
+#[test]
+fn plateaus_check_their_options() {
+    let refused = |options| message(ReduceOnPlateau::new(options));
+    let default = ReduceOnPlateauOptions::default;
+    assert!(refused(ReduceOnPlateauOptions { factor: f64::NAN, ..default() }).contains("factor must be in [0, 1)"));
+    assert!(refused(ReduceOnPlateauOptions { eps: f64::NAN, ..default() }).contains("eps must be finite"));
+    for threshold in [Threshold::Relative(-1.0), Threshold::Absolute(f64::INFINITY)] {
+        assert!(refused(ReduceOnPlateauOptions { threshold, ..default() }).contains("threshold must be finite"));
     }
 }
 

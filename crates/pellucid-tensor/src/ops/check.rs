@@ -22,6 +22,14 @@ pub(crate) fn named<T>(op: &'static str, mut result: Result<T>) -> Result<T> {
     result
 }
 
+/// Returns an error if a constant argument such as eps or a momentum is negative or not finite.
+pub(super) fn not_negative(op: &'static str, name: &str, value: f64) -> Result<()> {
+    match value >= 0.0 && value.is_finite() {
+        true => Ok(()),
+        false => Err(Error::invalid(op, format!("{name} must be finite and at least 0, got {value}"))),
+    }
+}
+
 /// Returns true if the values of `x` can be read now.
 pub(super) fn is_readable(x: &Tensor) -> bool {
     engine::is_eager() && x.device() == Device::cpu()
@@ -78,7 +86,7 @@ pub(super) fn nan_unless(valid: &Tensor, x: &Tensor) -> Result<Tensor> {
 
 /// Returns an error for a negative index into an axis of `len`, for operations that do not count negative indices from
 /// the end.
-pub(super) fn not_negative(op: &'static str, indices: &Tensor, axis: usize, len: usize) -> Result<()> {
+pub(super) fn indices_not_negative(op: &'static str, indices: &Tensor, axis: usize, len: usize) -> Result<()> {
     if !is_readable(indices) || indices.size() == 0 {
         return Ok(());
     }

@@ -246,7 +246,8 @@ pub fn scatter_add(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize) -> 
     scatter_into(x, index, values, axis, Combine::Add)
 }
 
-/// Returns the indices of the nonzero elements in row-major order, as one `i64` vector per axis.
+/// Returns the indices of the nonzero elements in row-major order, as one `i64` vector per axis. A 0-d tensor counts as
+/// a vector of one element.
 ///
 /// Their number depends on values, so a captured step cannot contain it.
 ///
@@ -255,7 +256,8 @@ pub fn scatter_add(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize) -> 
 #[operation]
 #[track_caller]
 pub fn nonzero(x: &Tensor) -> Result<Vec<Tensor>> {
-    positions("nonzero", x)
+    let op = "nonzero";
+    if x.rank() == 0 { positions(op, &ops::reshape(x, [1])?) } else { positions(op, x) }
 }
 
 /// Computes [`nonzero`] on behalf of another operation, which errors name.

@@ -1,6 +1,6 @@
 //! A schedule that depends on a metric.
 
-use super::PerGroup;
+use super::{PerGroup, not_negative};
 use crate::optim::Optimizer;
 use crate::state::{self, StateDict};
 use pellucid_tensor::{DType, Error, Result, Tensor};
@@ -70,12 +70,16 @@ impl ReduceOnPlateau {
     /// Creates a schedule without measurements.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a factor that is not in [0, 1).
+    /// [`Error::InvalidArgument`] for a factor that is not in [0, 1), and for a threshold or eps that is negative or not
+    /// finite.
     pub fn new(options: ReduceOnPlateauOptions) -> Result<ReduceOnPlateau> {
         if !(0.0..1.0).contains(&options.factor) {
             let reason = format!("factor must be in [0, 1), got {}", options.factor);
             return Err(Error::invalid("reduce_on_plateau", reason));
         }
+        let (Threshold::Relative(threshold) | Threshold::Absolute(threshold)) = options.threshold;
+        not_negative("reduce_on_plateau", "threshold", threshold)?;
+        not_negative("reduce_on_plateau", "eps", options.eps)?;
         let best = match options.mode {
             Mode::Min => f64::INFINITY,
             Mode::Max => f64::NEG_INFINITY,

@@ -256,7 +256,9 @@ impl FormulaCall<'_> {
             if first.is_unique() {
                 lent = Some(arrays.len());
             }
-            arrays.extend(sums.iter().map(|sum| sum.array()));
+            for sum in &sums {
+                arrays.push(sum.array());
+            }
         }
         Ok(untracked(call.run_kernel(&arrays, lent)?))
     }

@@ -37,6 +37,12 @@ impl Default for BatchNorm {
     }
 }
 
+/// Checks the options of [`batch_norm`] and [`instance_norm`].
+fn check_options(op: &'static str, options: BatchNorm) -> Result<()> {
+    check::not_negative(op, "eps", options.eps)?;
+    check::not_negative(op, "momentum", options.momentum)
+}
+
 /// Checks that x is `[N, C, ..]` of floats, and that each of `others` has one value per channel.
 fn check(op: &'static str, x: &Tensor, least: usize, others: &[Option<&Tensor>]) -> Result<()> {
     if x.rank() < least {
@@ -139,7 +145,8 @@ fn normalize_by_own(
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] in training with a single value per
-/// channel, which has no variance, and without training if there are no running statistics.
+/// channel, which has no variance, without training if there are no running statistics, and for an eps or momentum that
+/// is negative or not finite.
 #[tensor_method]
 pub fn batch_norm(
     x: &Tensor,
@@ -149,6 +156,7 @@ pub fn batch_norm(
     options: BatchNorm,
 ) -> Result<Tensor> {
     let op = "batch_norm";
+    check_options(op, options)?;
     let BatchNorm { training, eps, .. } = options;
     if x.shape()[..] == [0] {
         let y = batch_norm(&reshape_to(x, &[0, 0].into())?, running, weight, bias, options)?;
@@ -181,6 +189,7 @@ pub fn instance_norm(
     options: BatchNorm,
 ) -> Result<Tensor> {
     let op = "instance_norm";
+    check_options(op, options)?;
     let BatchNorm { training, eps, .. } = options;
     check(op, x, 3, &[running.map(|r| r.mean), running.map(|r| r.var), weight, bias])?;
     if !training {
@@ -199,7 +208,8 @@ pub fn instance_norm(
 /// the spatial axes; weight and bias are `[C]`.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] if the groups do not divide the channels; [`Error::DTypeMismatch`].
+/// [`Error::ShapeMismatch`] if the groups do not divide the channels; [`Error::DTypeMismatch`];
+/// [`Error::InvalidArgument`] for an eps that is negative or not finite.
 #[tensor_method]
 pub fn group_norm(
     x: &Tensor,
@@ -210,6 +220,7 @@ pub fn group_norm(
 ) -> Result<Tensor> {
     let op = "group_norm";
     check(op, x, 2, &[weight, bias])?;
+    check::not_negative(op, "eps", eps)?;
     let (n, channels) = (x.shape()[0], x.shape()[1]);
     if groups == 0 || channels == 0 || !channels.is_multiple_of(groups) {
         return Err(Error::shapes(

@@ -34,7 +34,8 @@ fn trailing(op: &'static str, x: &Tensor, shape: &Shape, others: &[Option<&Tenso
 /// x is `[.., shape]`; weight and bias, if given, have shape `shape`.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for an eps that is
+/// negative or not finite.
 #[tensor_method]
 pub fn layer_norm(
     x: &Tensor,
@@ -44,6 +45,7 @@ pub fn layer_norm(
     eps: f64,
 ) -> Result<Tensor> {
     let axes = trailing("layer_norm", x, &shape.into(), &[weight, bias])?;
+    check::not_negative("layer_norm", "eps", eps)?;
     standardized(x, weight, bias, eps, axes)
 }
 
@@ -53,12 +55,13 @@ pub fn layer_norm(
 /// x is `[.., shape]`; the weight, if given, has shape `shape`.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
+/// Those of [`layer_norm`].
 #[tensor_method]
 pub fn rms_norm(x: &Tensor, shape: impl Into<Shape>, weight: Option<&Tensor>, eps: f64) -> Result<Tensor> {
     static PLAIN: OnceLock<Formula> = OnceLock::new();
     static SCALED: OnceLock<Formula> = OnceLock::new();
     let rows_axes = trailing("rms_norm", x, &shape.into(), &[weight])?;
+    check::not_negative("rms_norm", "eps", eps)?;
     let params = [eps.into()];
     match weight {
         None => {

@@ -146,7 +146,7 @@ fn max_unpool(op: &'static str, spatial: usize, x: &Tensor, positions: &Tensor, 
         return Err(Error::dtypes(op, [positions.dtype()], "positions need an integer dtype"));
     }
     let len = dims.iter().product();
-    check::not_negative(op, positions, 2, len)?;
+    check::indices_not_negative(op, positions, 2, len)?;
     let mut shape = [values.x.shape()[0], values.x.shape()[1], 1, 1, 1];
     shape[5 - spatial..].copy_from_slice(dims);
     let flat = |t: &Tensor| ops::flatten(t, 2, -1);

@@ -1,6 +1,6 @@
 //! Arguments at the ends of their ranges, and outside of them.
 
-use pellucid_tensor::ops::{self, Bins, Ctc, Interpolation, Reduction, Resample, Resize, Window};
+use pellucid_tensor::ops::{self, BatchNorm, Bins, Ctc, Interpolation, Reduction, Resample, Resize, Window};
 use pellucid_tensor::{DType, Result, Tensor};
 
 fn message<T>(result: Result<T>) -> String {
@@ -37,7 +37,7 @@ fn variances_are_not_negative() {
     let m = Tensor::from([1.0f32, 2.0]);
     let loss = |v: &Tensor, eps| ops::gaussian_nll_loss(&m, &m, v, false, eps, Reduction::Mean);
     assert!(message(loss(&-&m, 1e-6)).contains("variances must be at least 0"));
-    assert!(message(loss(&m, f64::NAN)).contains("eps must be at least 0"));
+    assert!(message(loss(&m, f64::NAN)).contains("eps must be finite and at least 0"));
     assert!(message(loss(&m, -1.0)).contains("eps must be at least 0"));
     assert!(loss(&Tensor::from([0.0f32, 1.0]), 1e-6).is_ok());
     let deferred = pellucid_tensor::lazy(|| loss(&-&m, 1e-6).unwrap());
@@ -72,4 +72,45 @@ fn messages_name_the_argument() {
     });
     let text = refused.unwrap_err().downcast::<String>().expect("the payload of the panic is a text");
     assert!(text.contains("f64"), "{text}");
+}
+
+#[test]
+fn eps_and_momentum_are_finite_and_not_negative() {
+    let x = Tensor::arange(12, DType::F32).reshape([2, 3, 2]);
+    for eps in [-1e-5, f64::NAN, f64::INFINITY] {
+        let options = BatchNorm { eps, ..Default::default() };
+        for refused in [
+            message(ops::layer_norm(&x, [2], None, None, eps)),
+            message(ops::rms_norm(&x, [2], None, eps)),
+            message(ops::group_norm(&x, 1, None, None, eps)),
+            message(ops::batch_norm(&x, None, None, None, options)),
+            message(ops::instance_norm(&x, None, None, None, options)),
+            message(ops::normalize(&x, 2.0, -1, eps)),
+            message(ops::masked_normalize(&x, &x.gt(1.0), 2.0, -1, eps)),
+            message(ops::cosine_similarity(&x, &x, -1, eps)),
+        ] {
+            assert!(refused.contains("eps must be finite and at least 0"), "{refused}");
+        }
+    }
+    let options = BatchNorm { momentum: f64::NAN, ..Default::default() };
+    let refused = message(ops::batch_norm(&x, None, None, None, options));
+    assert!(refused.contains("momentum must be finite and at least 0, got NaN"), "{refused}");
+}
+
+#[test]
+fn samples_of_fractional_pooling_are_in_the_unit_interval() {
+    let x = Tensor::arange(36, DType::F32).reshape([1, 1, 6, 6]);
+    for sample in [f32::NAN, -0.5, 2.0] {
+        let samples = Tensor::full([1, 1, 2], sample, DType::F32);
+        let refused = message(ops::fractional_max_pool2d(&x, 2, 3, Some(&samples)));
+        assert!(refused.contains("samples must be from 0 to 1"), "{refused}");
+    }
+}
+
+#[test]
+fn nonzero_of_a_scalar_counts_it_as_a_vector() {
+    for (value, found) in [(0.0f32, vec![]), (2.0, vec![0i64])] {
+        let axes = ops::nonzero(&Tensor::from(value)).unwrap();
+        assert_eq!(axes.iter().map(|axis| axis.to_vec::<i64>()).collect::<Vec<_>>(), [found]);
+    }
 }
