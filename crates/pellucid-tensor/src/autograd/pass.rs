@@ -9,10 +9,9 @@ use super::operation::{Gradients, InputGradients, Needed, Saved};
 use crate::autocast::{autocast_dtype, autocast_off};
 use crate::engine;
 use crate::ops;
-use crate::ops::create::filled;
 use crate::tensor::Tensor;
 use pellucid_ir::kernel::Meta;
-use pellucid_ir::{Error, Result, Scalar};
+use pellucid_ir::{Error, Result};
 use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -211,7 +210,7 @@ impl<'a> BackwardPass<'a> {
             return Err(Error::NotTracked { op, shape: output.shape().clone() });
         }
         let gradient = match gradient {
-            None => filled(output.device(), output.dtype(), output.shape().clone(), Scalar::Int(1))?.into(),
+            None => ops::ones_like(output)?,
             Some(g) if g.shape() == output.shape() => ops::to_dtype(&g, output.dtype())?,
             Some(g) => {
                 let help = "the gradient must have the output's shape";
