@@ -1,15 +1,17 @@
 //! The backend: views become addresses, checked against their buffers, and kernels find their family.
 
-use crate::buffer::CpuBuffer;
-use crate::list::List;
+use crate::families;
 use crate::operand::{self, Operand, Operands};
+use crate::program;
 use crate::sequence::Sequence;
-use crate::{attention, check, conv, factor, index, maxpool, pool, product, random, recurrent, scan, sort, tile};
 use pellucid_ir::backend::{Backend, Buffer, Dense, DenseMap, MemoryStats, Prepared, Storage, View};
 use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::{Kernel, Params};
 use pellucid_ir::plan::Plan;
 use pellucid_ir::{Error, Result};
+use pellucid_runtime::CpuBuffer;
+use pellucid_runtime::allocator;
+use pellucid_runtime::list::List;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -65,7 +67,7 @@ impl Backend for Cpu {
     }
 
     fn maps_dense(&self, program: &Arc<Program>, params: &Params, maps: &[DenseMap<'_>]) -> Result<()> {
-        crate::maps::maps(program, params, maps)
+        crate::program::maps(program, params, maps)
     }
 
     #[inline]
@@ -121,15 +123,15 @@ impl Backend for Cpu {
     }
 
     fn memory_stats(&self) -> MemoryStats {
-        pool::stats()
+        allocator::stats()
     }
 
     fn set_memory_cap(&self, bytes: usize) {
-        pool::set_cap(bytes);
+        allocator::set_cap(bytes);
     }
 
     fn trim(&self) {
-        pool::trim();
+        allocator::trim();
     }
 }
 
@@ -148,14 +150,14 @@ unsafe fn run_dense(
     if program.outputs.len() != 1 || inputs.len() != program.inputs.len() || program.is_row() {
         return Err(Error::invalid(program.name, "not a map of so many inputs and one output"));
     }
-    let mut from: List<tile::Dense, 4> = List::new();
+    let mut from: List<program::Dense, 4> = List::new();
     for (input, load) in inputs.iter().zip(&program.inputs) {
         let at = operand::dense_input(program.name, input, size, load.storage.size())?.as_ptr();
-        from.push(tile::Dense { at, once: input.once });
+        from.push(program::Dense { at, once: input.once });
     }
     // SAFETY: the inputs lie within their buffers, all operands are of the program's dtypes, and the rest is the
     // caller's promise.
-    unsafe { tile::dense(program, params, size, &from, &[tile::Dense::full(to.as_ptr())]) }
+    unsafe { program::dense(program, params, size, &from, &[program::Dense::full(to.as_ptr())]) }
 }
 
 /// An operand that a kernel reads.
@@ -179,50 +181,7 @@ pub(crate) fn is_state(kernel: &Kernel, k: usize) -> bool {
 }
 
 fn check_and_run(kernel: &Kernel, x: &[Operand<'_>], y: &[Operand<'_>]) -> Result<()> {
-    check(kernel, x, y).and_then(|()| run(kernel, x, y))
-}
-
-/// Refuses operands that do not fit their family, as far as it does not look itself: there are at least as many as
-/// [`arity`] says, and their addresses do not matter.
-pub(crate) fn check(kernel: &Kernel, x: &[Operand<'_>], y: &[Operand<'_>]) -> Result<()> {
-    match kernel {
-        Kernel::Map(k) => check::map(k, x, y),
-        Kernel::Reduce(k) => check::reduce(k, x, &y[0]),
-        Kernel::Row(k) => check::row(k, x, y),
-        Kernel::Copy => check::copy(&x[0], &y[0]),
-        Kernel::Recurrent(k) => recurrent::check(k, x, y),
-        Kernel::Attention(k) => attention::check(k, x, y),
-        Kernel::Conv(k) => conv::check(k, &x[0], &x[1], &y[0]),
-        Kernel::Scan(k) => scan::check(k, &x[0], y),
-        Kernel::Sort(k) => sort::check(k, &x[0], &y[0], &y[1]),
-        Kernel::Gather(k) => index::check(kernel.name(), &k.index, &x[0], &y[0], &x[1..]),
-        Kernel::Scatter(k) => index::check(kernel.name(), &k.index, &y[0], &x[0], &x[1..]),
-        _ => Ok(()),
-    }
-}
-
-/// Runs a kernel on operands that [`check`] accepts.
-pub(crate) fn run(kernel: &Kernel, x: &[Operand<'_>], y: &[Operand<'_>]) -> Result<()> {
-    match kernel {
-        Kernel::Map(k) => tile::map(k, x, y),
-        Kernel::Reduce(k) => tile::reduce(k, x, &y[0]),
-        Kernel::Row(k) => tile::row(k, x, y),
-        Kernel::MatMul(k) => product::matmul(k, x, y),
-        Kernel::Copy => tile::copy(&x[0], &y[0]),
-        Kernel::Conv(k) => conv::conv(k, &x[0], &x[1], &y[0]),
-        Kernel::Pool(k) => maxpool::pool(k, &x[0], &y[0], &y[1]),
-        Kernel::Scan(k) => {
-            scan::scan(k, &x[0], y);
-            Ok(())
-        }
-        Kernel::Gather(k) => index::gather(k, &x[0], &x[1..], &y[0]),
-        Kernel::Scatter(k) => index::scatter(k, &x[0], &x[1..], &y[0]),
-        Kernel::Sort(k) => sort::sort(k, &x[0], &y[0], &y[1]),
-        Kernel::Factor(k) => factor::factor(k, x, y),
-        Kernel::Recurrent(k) => recurrent::recurrent(k, x, y),
-        Kernel::Attention(k) => attention::attention(k, x, y),
-        Kernel::Random(k) => random::random(k, &y[0], &y[1]),
-    }
+    families::check(kernel, x, y).and_then(|()| families::run(kernel, x, y))
 }
 
 /// The least number of inputs and outputs that a kernel has.

@@ -6,40 +6,18 @@
 //! * The API is safe: no kernel accesses memory outside the buffers of its views.
 
 #[macro_use]
-mod simd;
-#[macro_use]
 mod number;
 
-mod attention;
 mod backend;
-mod buffer;
-mod check;
-mod conv;
-mod factor;
-mod guard;
-mod index;
-mod list;
-mod maps;
-mod math;
-#[allow(dead_code, unused_imports, unreachable_pub, reason = "an epilogue can be added to every product")]
-mod matmul;
-mod maxpool;
+mod families;
+mod family;
 mod operand;
-mod pool;
-mod product;
-mod random;
-mod recurrent;
-mod scan;
-mod scratch;
+mod program;
 mod sequence;
-mod sort;
+mod strided;
 #[cfg(test)]
 mod testing;
-mod threads;
-mod tile;
-mod vector;
-mod walk;
 
 pub use backend::Cpu;
-pub use buffer::CpuBuffer;
-pub use threads::with_threads;
+pub use pellucid_runtime::CpuBuffer;
+pub use pellucid_runtime::threads::with_threads;

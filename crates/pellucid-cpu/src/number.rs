@@ -1,6 +1,6 @@
 //! Elements of memory and the types they are computed in, for loops that no program drives.
 
-use crate::math::half::{BF16, F16};
+use pellucid_simd::math::half::{BF16, F16};
 
 /// An element in memory.
 pub(crate) trait Number: Copy + PartialEq + Send + Sync + 'static {
@@ -127,11 +127,11 @@ macro_rules! with_number {
                 $body
             }
             pellucid_ir::DType::F16 => {
-                type $T = $crate::math::half::F16;
+                type $T = pellucid_simd::math::half::F16;
                 $body
             }
             pellucid_ir::DType::BF16 => {
-                type $T = $crate::math::half::BF16;
+                type $T = pellucid_simd::math::half::BF16;
                 $body
             }
             pellucid_ir::DType::F32 => {

@@ -1,10 +1,10 @@
 //! From views to addresses: every operand of a kernel is checked against its buffer here, once.
 
-use crate::buffer::CpuBuffer;
-use crate::list::List;
-use crate::threads::Ptr;
 use pellucid_ir::backend::{Buffer, Dense, Storage, View};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
+use pellucid_runtime::CpuBuffer;
+use pellucid_runtime::list::List;
+use pellucid_runtime::threads::Ptr;
 use std::any::TypeId;
 use std::ptr::NonNull;
 

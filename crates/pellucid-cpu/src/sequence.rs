@@ -5,15 +5,17 @@
 //! is left for a launch is to look up where each slot begins, and to run.
 
 use crate::backend::{self, arity};
-use crate::buffer::CpuBuffer;
-use crate::list::List;
+use crate::families;
 use crate::operand::{self, Operand, Operands};
-use crate::{threads, tile};
+use crate::program;
 use pellucid_ir::backend::{Buffer, Prepared, Storage};
 use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::{Kernel, Params};
 use pellucid_ir::plan::{self, Plan};
 use pellucid_ir::{Error, Layout, Result};
+use pellucid_runtime::CpuBuffer;
+use pellucid_runtime::list::List;
+use pellucid_runtime::threads;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -90,7 +92,7 @@ impl Sequence {
             let nowhere = |o| at(o, std::ptr::null_mut());
             let x: Operands<'_> = launch.inputs.iter().map(nowhere).collect();
             let y: Operands<'_> = launch.outputs.iter().map(nowhere).collect();
-            backend::check(&launch.kernel, &x, &y)?;
+            families::check(&launch.kernel, &x, &y)?;
             steps.push(Step::new(launch));
         }
         Ok(Sequence { slots: slots.into(), steps: steps.into(), launched: AtomicBool::new(false) })
@@ -159,23 +161,23 @@ impl Step {
     fn run(&self, bases: &[*mut u8]) -> Result<()> {
         match self {
             Step::Dense { program, params, size, inputs, outputs } => {
-                let place = |p: &Place| tile::Dense { at: bases[p.slot].wrapping_add(p.offset), once: p.once };
+                let place = |p: &Place| program::Dense { at: bases[p.slot].wrapping_add(p.offset), once: p.once };
                 // Nearly all maps have one output.
                 if let ([a, b], [y]) = (&**inputs, &**outputs) {
                     // SAFETY: `new` has seen that the operands lie in their slots, are what the program says, and
                     // overlap only where an input and an output are the same; `bases` that slots are so large.
-                    return unsafe { tile::dense(program, params, *size, &[place(a), place(b)], &[place(y)]) };
+                    return unsafe { program::dense(program, params, *size, &[place(a), place(b)], &[place(y)]) };
                 }
-                let x: List<tile::Dense, 8> = inputs.iter().map(place).collect();
-                let y: List<tile::Dense, 4> = outputs.iter().map(place).collect();
+                let x: List<program::Dense, 8> = inputs.iter().map(place).collect();
+                let y: List<program::Dense, 4> = outputs.iter().map(place).collect();
                 // SAFETY: as above.
-                unsafe { tile::dense(program, params, *size, &x, &y) }
+                unsafe { program::dense(program, params, *size, &x, &y) }
             }
             Step::Any { kernel, inputs, outputs } => {
                 let operand = |o| at(o, bases[o.slot]);
                 let x: Operands<'_> = inputs.iter().map(operand).collect();
                 let y: Operands<'_> = outputs.iter().map(operand).collect();
-                backend::run(kernel, &x, &y)
+                families::run(kernel, &x, &y)
             }
         }
     }

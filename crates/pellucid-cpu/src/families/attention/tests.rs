@@ -1,0 +1,314 @@
+//! The kernel against loops over numbers, and its bits against themselves.
+
+use super::*;
+use crate::operand;
+use crate::testing::{self, Lie, numbers};
+use crate::with_threads;
+use pellucid_ir::kernel::AttentionSizes;
+
+/// N, H, G, L, S, E, D.
+const SIZES: [[usize; 7]; 8] = [
+    [1, 1, 1, 3, 4, 2, 5],
+    [2, 4, 2, 9, 9, 8, 8],
+    [1, 3, 1, 70, 45, 17, 33],
+    [2, 1, 1, 1, 77, 16, 16],
+    [1, 2, 2, 40, 131, 3, 1],
+    [1, 2, 1, 5, 0, 3, 2],
+    [2, 2, 2, 0, 4, 3, 2],
+    [1, 1, 1, 12, 12, 0, 3],
+];
+
+pub(super) fn sizes([batch, heads, groups, queries, keys, width, depth]: [usize; 7]) -> AttentionSizes {
+    AttentionSizes { batch, heads, groups, queries, keys, width, depth }
+}
+
+/// Causal and not, without a mask, with truth values, with numbers.
+pub(super) fn kernels() -> impl Iterator<Item = (Attention, Option<DType>)> {
+    let masks = [None, Some(DType::Bool), Some(DType::F64)];
+    [false, true].into_iter().flat_map(move |causal| {
+        masks.map(|mask| (Attention { causal, masked: mask.is_some(), scale: 0.5, part: AttentionPart::Result }, mask))
+    })
+}
+
+pub(super) fn reals(count: usize, seed: u64) -> Vec<f64> {
+    numbers(count, 1000, seed).into_iter().map(|v| v / 512.0).collect()
+}
+
+/// Q, K, V, and the mask as numbers that are added: where it is of truth values, of the first query none is true.
+pub(super) fn values(s: &AttentionSizes, mask: Option<DType>) -> Vec<Vec<f64>> {
+    let all = s.batch * s.heads * s.queries * s.keys;
+    let (q, k, v) = (
+        s.batch * s.heads * s.queries * s.width,
+        s.batch * s.groups * s.keys * s.width,
+        s.batch * s.groups * s.keys * s.depth,
+    );
+    let mut values: Vec<Vec<f64>> = [q, k, v].into_iter().zip(1..).map(|(n, seed)| reals(n, seed)).collect();
+    match mask {
+        None => {}
+        Some(DType::Bool) => {
+            let first = |i: usize| (i / s.keys.max(1)).is_multiple_of(s.queries.max(1));
+            let added = |(i, x)| if first(i) || x < -1.0 { f64::NEG_INFINITY } else { 0.0 };
+            values.push(reals(all, 4).into_iter().enumerate().map(added).collect());
+        }
+        Some(_) => values.push(reals(all, 4)),
+    }
+    values
+}
+
+/// The result, and the logarithms.
+pub(super) fn naive(k: &Attention, s: &AttentionSizes, x: &[Vec<f64>]) -> [Vec<f64>; 2] {
+    let [mut o, mut logs] = [Vec::new(), Vec::new()];
+    for head in 0..s.batch * s.heads {
+        let shared = head / s.heads.max(1) * s.groups + head % s.heads * s.groups / s.heads;
+        for query in 0..s.queries {
+            let score = |key: usize| -> f64 {
+                if k.causal && key > query {
+                    return f64::NEG_INFINITY;
+                }
+                let at = |e: usize| {
+                    x[0][(head * s.queries + query) * s.width + e] * x[1][(shared * s.keys + key) * s.width + e]
+                };
+                let added = if k.masked { x[3][(head * s.queries + query) * s.keys + key] } else { 0.0 };
+                (0..s.width).map(at).sum::<f64>() * k.scale + added
+            };
+            let weights: Vec<f64> = (0..s.keys).map(|key| score(key).exp()).collect();
+            let sum: f64 = weights.iter().sum();
+            logs.push(if sum == 0.0 { f64::INFINITY } else { sum.ln() });
+            for d in 0..s.depth {
+                let value = |key: usize| weights[key] * x[2][(shared * s.keys + key) * s.depth + d];
+                o.push(if sum == 0.0 { 0.0 } else { (0..s.keys).map(value).sum::<f64>() / sum });
+            }
+        }
+    }
+    [o, logs]
+}
+
+/// The arrays of the inputs.
+pub(super) fn arrays(
+    s: &AttentionSizes,
+    x: &[Vec<f64>],
+    mask: Option<DType>,
+    dtype: DType,
+    lie: Lie,
+) -> Vec<testing::Array> {
+    let shapes = [
+        [s.batch, s.heads, s.queries, s.width],
+        [s.batch, s.groups, s.keys, s.width],
+        [s.batch, s.groups, s.keys, s.depth],
+        [s.batch, s.heads, s.queries, s.keys],
+    ];
+    let array = |(i, x): (usize, &Vec<f64>)| match mask {
+        Some(DType::Bool) if i == 3 => {
+            let seen: Vec<bool> = x.iter().map(|&x| x == 0.0).collect();
+            testing::Array::of(&shapes[i][..], lie, &seen)
+        }
+        _ => testing::Array::cast(&shapes[i][..], lie, dtype, x),
+    };
+    x.iter().enumerate().map(array).collect()
+}
+
+/// Runs one level of a kernel; the first output has its heads inside of its rows.
+pub(super) fn run_at(level: Isa, k: &Attention, inputs: &[&testing::Array]) -> Result<Vec<testing::Array>> {
+    let mut outputs = testing::made(&Kernel::Attention(*k), inputs)?;
+    let &[n, h, l, e] = outputs[0].layout.shape().dims() else { unreachable!("four axes") };
+    let turned = testing::Array::new([n, l, h, e], outputs[0].dtype, Lie::Plain);
+    outputs[0] = testing::Array { layout: turned.layout.permute(&[0, 2, 1, 3]), ..turned };
+    let x = testing::operands(inputs.iter().copied(), operand::input)?;
+    let y = testing::operands(&outputs, operand::output)?;
+    k.check(&x, &y)?;
+    attention_at(level, k, &x, &y)?;
+    drop(y);
+    Ok(outputs)
+}
+
+pub(super) fn near(got: &[f64], expected: &[f64], tolerance: f64) -> bool {
+    let close = |(a, b): (&f64, &f64)| a == b || (a - b).abs() <= tolerance;
+    got.len() == expected.len() && got.iter().zip(expected).all(close)
+}
+
+#[test]
+fn results_are_those_of_loops_in_every_layout() {
+    for (k, mask) in kernels() {
+        for size in SIZES {
+            let s = sizes(size);
+            let x = values(&s, mask);
+            let [o, logs] = naive(&k, &s, &x);
+            for (dtype, tolerance) in [(DType::F64, 1e-12), (DType::F32, 5e-5)] {
+                for lie in Lie::ALL {
+                    let inputs = arrays(&s, &x, mask, dtype, lie);
+                    let y = run_at(Isa::best(), &k, &inputs.iter().collect::<Vec<_>>()).unwrap();
+                    assert!(near(&y[0].reals(), &o, tolerance), "{k:?} {size:?} {dtype} {lie:?}");
+                    assert!(near(&y[1].reals(), &logs, tolerance), "{k:?} {size:?} {dtype} {lie:?}");
+                }
+            }
+        }
+    }
+}
+
+/// The inputs of the gradient: those of the result, and what it left behind.
+pub(super) fn back<'a>(
+    x: &'a [testing::Array],
+    g: &'a testing::Array,
+    y: &'a [testing::Array],
+) -> Vec<&'a testing::Array> {
+    x[..3].iter().chain([g, &y[0], &y[1]]).chain(&x[3..]).collect()
+}
+
+pub(super) fn incoming(s: &AttentionSizes, dtype: DType, lie: Lie) -> testing::Array {
+    let shape = [s.batch, s.heads, s.queries, s.depth];
+    testing::Array::cast(&shape[..], lie, dtype, &reals(shape.iter().product(), 9))
+}
+
+#[test]
+fn gradients_are_those_of_differences() {
+    for (k, mask) in kernels() {
+        for size in [[2, 4, 2, 3, 4, 2, 3], [1, 1, 1, 5, 3, 2, 2], [1, 2, 1, 0, 2, 2, 2], [1, 1, 1, 2, 4, 1, 1]] {
+            let s = sizes(size);
+            let x = values(&s, mask);
+            let inputs = arrays(&s, &x, mask, DType::F64, Lie::Plain);
+            let y = run_at(Isa::best(), &k, &inputs.iter().collect::<Vec<_>>()).unwrap();
+            let gradient = Attention { part: AttentionPart::Gradient, ..k };
+            let weights = incoming(&s, DType::F64, Lie::Plain).reals();
+            let loss = |x: &[Vec<f64>]| naive(&k, &s, x)[0].iter().zip(&weights).map(|(o, w)| o * w).sum::<f64>();
+            for lie in Lie::ALL {
+                let (inputs, g) = (arrays(&s, &x, mask, DType::F64, lie), incoming(&s, DType::F64, lie));
+                let found = run_at(Isa::best(), &gradient, &back(&inputs, &g, &y)).unwrap();
+                for (input, found) in found.iter().enumerate() {
+                    let difference = |i: usize| {
+                        let at = |by: f64| {
+                            let mut x = x.clone();
+                            x[input][i] += by;
+                            loss(&x)
+                        };
+                        (at(1e-5) - at(-1e-5)) / 2e-5
+                    };
+                    let expected: Vec<f64> = (0..x[input].len()).map(difference).collect();
+                    assert!(near(&found.reals(), &expected, 1e-8), "{k:?} {size:?} {lie:?}: input {input}");
+                }
+            }
+        }
+    }
+}
+
+/// Of large sizes gradients are sums over many blocks: those of small steps along random directions.
+#[test]
+fn gradients_of_many_blocks_lead_along_any_direction() {
+    for (k, mask) in kernels() {
+        for size in [[1, 4, 2, 150, 700, 5, 3], [2, 1, 1, 260, 260, 4, 6], [1, 2, 1, 100, 40, 4, 4]] {
+            let s = sizes(size);
+            let x = values(&s, mask);
+            let inputs = arrays(&s, &x, mask, DType::F64, Lie::Plain);
+            let y = run_at(Isa::best(), &k, &inputs.iter().collect::<Vec<_>>()).unwrap();
+            let g = incoming(&s, DType::F64, Lie::Plain);
+            let gradient = Attention { part: AttentionPart::Gradient, ..k };
+            let found = run_at(Isa::best(), &gradient, &back(&inputs, &g, &y)).unwrap();
+            let along: Vec<Vec<f64>> = (0..3).map(|i| reals(x[i].len(), 20 + i as u64)).collect();
+            let expected: f64 =
+                found.iter().zip(&along).flat_map(|(f, a)| f.reals().into_iter().zip(a)).map(|(f, a)| f * a).sum();
+            let at = |by: f64| -> f64 {
+                let mut x = x.clone();
+                x.iter_mut().zip(&along).for_each(|(x, a)| x.iter_mut().zip(a).for_each(|(x, a)| *x += by * a));
+                naive(&k, &s, &x)[0].iter().zip(&g.reals()).map(|(o, w)| o * w).sum()
+            };
+            let difference = (at(1e-6) - at(-1e-6)) / 2e-6;
+            let tolerance = 1e-6 * difference.abs().max(1.0);
+            assert!((difference - expected).abs() < tolerance, "{k:?} {size:?}: {difference} {expected}");
+        }
+    }
+}
+
+#[test]
+fn threads_and_instruction_sets_change_no_bit() {
+    for (k, mask) in kernels() {
+        // Heads for all threads; too few, so that blocks are shared out; few queries.
+        for size in [[3, 4, 4, 40, 50, 16, 20], [1, 2, 1, 200, 380, 33, 18], [1, 3, 1, 6, 300, 64, 64]] {
+            let s = sizes(size);
+            let x = values(&s, mask);
+            for dtype in [DType::F32, DType::F64] {
+                let mask = mask.map(|m| if m == DType::Bool { m } else { dtype });
+                let (inputs, g) = (arrays(&s, &x, mask, dtype, Lie::Plain), incoming(&s, dtype, Lie::Plain));
+                let bits = |threads: usize, level: Isa| -> Vec<Vec<u64>> {
+                    with_threads(threads, || {
+                        let y = run_at(level, &k, &inputs.iter().collect::<Vec<_>>()).unwrap();
+                        let gradient = Attention { part: AttentionPart::Gradient, ..k };
+                        let found = run_at(level, &gradient, &back(&inputs, &g, &y)).unwrap();
+                        y.iter().chain(&found).map(|a| a.reals().into_iter().map(f64::to_bits).collect()).collect()
+                    })
+                };
+                let expected = bits(1, Isa::best());
+                for threads in [2, 8] {
+                    assert!(bits(threads, Isa::best()) == expected, "{k:?} {size:?} {dtype} {threads} threads");
+                }
+                for &level in Isa::available() {
+                    assert!(bits(1, level) == expected, "{k:?} {size:?} {dtype} {level:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_nan_arrives_and_large_scores_overflow_nowhere() {
+    let k = Attention { causal: false, masked: false, scale: 1.0, part: AttentionPart::Result };
+    let s = sizes([1, 1, 1, 10, 40, 2, 2]);
+    let mut x = values(&s, None);
+    x[0].iter_mut().for_each(|x| *x *= 1e4);
+    let inputs = arrays(&s, &x, None, DType::F32, Lie::Plain);
+    let y = run_at(Isa::best(), &k, &inputs.iter().collect::<Vec<_>>()).unwrap();
+    assert!(y[0].reals().iter().all(|o| o.is_finite()));
+    x[0][6] = f64::NAN;
+    let inputs = arrays(&s, &x, None, DType::F32, Lie::Plain);
+    let y = run_at(Isa::best(), &k, &inputs.iter().collect::<Vec<_>>()).unwrap();
+    let nans: Vec<usize> = (0..20).filter(|&i| y[0].reals()[i].is_nan()).collect();
+    assert_eq!(nans, [6, 7]);
+}
+
+/// A row in which all keys have the same large score is one in which they have none: λ cannot hold the difference.
+#[test]
+fn what_is_added_to_a_whole_row_changes_no_gradient() {
+    let k = Attention { causal: false, masked: true, scale: 0.5, part: AttentionPart::Result };
+    let s = sizes([1, 1, 1, 3, 40, 4, 4]);
+    let mut x = values(&s, Some(DType::F32));
+    let gradients = |x: &[Vec<f64>]| -> Vec<Vec<f64>> {
+        let inputs = arrays(&s, x, Some(DType::F32), DType::F32, Lie::Plain);
+        let y = run_at(Isa::best(), &k, &inputs.iter().collect::<Vec<_>>()).unwrap();
+        let g = incoming(&s, DType::F32, Lie::Plain);
+        let gradient = Attention { part: AttentionPart::Gradient, ..k };
+        run_at(Isa::best(), &gradient, &back(&inputs, &g, &y)).unwrap().iter().map(|a| a.reals()).collect()
+    };
+    // So large that only the scores' common part is left of them.
+    (x[0], x[3]) = (vec![0.0; x[0].len()], vec![0.0; x[3].len()]);
+    let plain = gradients(&x);
+    for added in [-1e4, -1e9, f64::from(f32::MIN), 1e9] {
+        x[3].fill(added);
+        for (a, b) in gradients(&x).iter().zip(&plain) {
+            assert!(near(a, b, 1e-6), "{added}: {a:?} {b:?}");
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let k = Attention { causal: true, masked: true, scale: 1.0, part: AttentionPart::Result };
+    let s = sizes([2, 4, 2, 3, 5, 4, 6]);
+    let good = arrays(&s, &values(&s, Some(DType::F64)), Some(DType::F64), DType::F32, Lie::Plain);
+    let run = |k: &Attention, x: &[testing::Array]| run_at(Isa::best(), k, &x.iter().collect::<Vec<_>>());
+    assert!(run(&k, &good).is_ok());
+    for i in 0..good.len() {
+        let mut bad = good.clone();
+        bad[i] = testing::Array::of([1], Lie::Plain, &[1.0f32]);
+        assert!(matches!(run(&k, &bad), Err(Error::ShapeMismatch { .. })), "input {i}");
+        let mut bad = good.clone();
+        let shape = good[i].layout.shape().clone();
+        bad[i] = testing::Array::cast(shape.clone(), Lie::Plain, DType::F64, &vec![0.0; shape.size()]);
+        assert!(matches!(run(&k, &bad), Err(Error::DTypeMismatch { .. })), "input {i}");
+    }
+    assert!(run(&Attention { masked: false, ..k }, &good).is_err());
+    assert!(run(&Attention { part: AttentionPart::Gradient, ..k }, &good).is_err());
+    let (o, logs) = ([2, 4, 3, 6], testing::Array::new([2, 4, 3], DType::F32, Lie::Plain));
+    let x: Vec<&testing::Array> = good.iter().collect();
+    for (lie, fits) in [(Lie::Behind, true), (Lie::Gaps, false)] {
+        let o = testing::Array::new(o, DType::F32, lie);
+        assert_eq!(testing::run(Kernel::Attention(k), &x, &[&o, &logs]).is_ok(), fits, "{lie:?}");
+    }
+}

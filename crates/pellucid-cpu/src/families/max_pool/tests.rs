@@ -1,0 +1,173 @@
+use super::*;
+use crate::testing::{self, Choices, Lie, numbers};
+use crate::with_threads;
+use pellucid_ir::kernel::Kernel;
+
+fn run(window: Window, x: &testing::Array, out: &[usize]) -> Result<(Vec<f64>, Vec<i64>)> {
+    let values = testing::Array::new(out, x.dtype, Lie::Plain);
+    let positions = testing::Array::new(out, DType::I64, Lie::Plain);
+    testing::run(Kernel::Pool(Pool { window }), &[x], &[&values, &positions])?;
+    Ok((values.reals(), positions.values::<i64>()))
+}
+
+/// Straight from the definition: of every window the first NaN, or else the first of the largest.
+fn naive(window: Window, x: &[f64], shape: [usize; 4], out: [usize; 3]) -> (Vec<f64>, Vec<i64>) {
+    let plane: usize = shape[1..].iter().product();
+    let range = |end: [usize; 3]| {
+        let [a, b, c] = end;
+        (0..a * b * c).map(move |i| [i / (b * c), i / c % b, i % c])
+    };
+    let place = |n: usize, o: [usize; 3]| {
+        let taps = range(window.size).filter_map(move |t| {
+            let at = |a: usize| (o[a] * window.stride[a] + t[a] * window.dilation[a]).checked_sub(window.before[a]);
+            let [z, y, c] = [at(0)?, at(1)?, at(2)?];
+            (z < shape[1] && y < shape[2] && c < shape[3]).then_some((z * shape[2] + y) * shape[3] + c)
+        });
+        let value = |&i: &usize| x[n * plane + i];
+        let order = |i: &usize| (value(i).is_nan(), if value(i).is_nan() { 0.0 } else { value(i) });
+        taps.reduce(|best, i| if order(&i) > order(&best) { i } else { best }).unwrap()
+    };
+    (0..shape[0])
+        .flat_map(|n| range(out).map(move |o| (n, o)))
+        .map(|(n, o)| (n, place(n, o)))
+        .map(|(n, at)| (x[n * plane + at], at as i64))
+        .unzip()
+}
+
+#[test]
+fn it_is_the_first_largest_of_every_window() {
+    let window = Window { size: [2, 3, 2], stride: [1, 2, 3], dilation: [1, 1, 2], before: [1, 1, 0] };
+    let (shape, out) = ([3, 3, 5, 7], [3, 3, 2]);
+    let x = numbers(shape.iter().product(), 3, 5);
+    let expected = naive(window, &x, shape, out);
+    for (lie, dtype) in Lie::ALL.into_iter().cycle().zip(DType::ALL.into_iter().skip(2)) {
+        let x = testing::Array::cast(shape, lie, dtype, &x);
+        for threads in [1, 2, 8] {
+            let found = with_threads(threads, || run(window, &x, &[3, 3, 3, 2]).unwrap());
+            assert_eq!(found, expected, "{dtype} {lie:?}");
+        }
+    }
+}
+
+#[test]
+fn blocks_and_what_they_leave_over_agree_with_the_definition() {
+    // Rows of fewer outputs than a block, of one, and of several; windows that reach far; every stride.
+    for (i, [len, size, stride, dilation, before]) in [
+        [28, 2, 2, 1, 0],
+        [15, 2, 2, 1, 0],
+        [16, 1, 1, 1, 0],
+        [70, 3, 2, 1, 1],
+        [50, 3, 1, 1, 1],
+        [40, 5, 1, 4, 8],
+        [60, 5, 3, 3, 2],
+        [64, 40, 1, 1, 3],
+        [90, 4, 4, 1, 0],
+        [99, 3, 3, 1, 0],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let window =
+            Window { size: [1, 2, size], stride: [1, 2, stride], dilation: [1, 1, dilation], before: [0, 1, before] };
+        let shape = [2, 1, 9, len];
+        let out = [1, 5, (len + before - dilation * (size - 1) - 1) / stride + 1];
+        let mut x = numbers(shape.iter().product(), 4, 3 + i as u64);
+        x.iter_mut().skip(5).step_by(37).for_each(|x| *x = f64::NAN);
+        x.iter_mut().skip(3).step_by(7).for_each(|x| *x = f64::NEG_INFINITY);
+        let (values, places) = naive(window, &x, shape, out);
+        for dtype in [DType::F32, DType::F64, DType::BF16] {
+            let x = testing::Array::cast(shape, Lie::Plain, dtype, &x);
+            let found = run(window, &x, &[2, out[0], out[1], out[2]]).unwrap();
+            assert_eq!(found.1, places, "{dtype} {window:?}");
+            let same = |(a, b): (&f64, &f64)| a == b || a.is_nan() && b.is_nan();
+            assert!(found.0.iter().zip(&values).all(same), "{dtype} {window:?}");
+        }
+    }
+}
+
+/// Runs a case on some threads, in some layout and dtype: on as many outputs as there are windows with a tap inside, or
+/// fewer. False if there is none.
+fn sweep(window: Window, x: [usize; 3], choices: &Choices) -> bool {
+    let all = [0, 1, 2].map(|a| {
+        let inside = |o: &usize| {
+            (0..window.size[a])
+                .map(|t| o * window.stride[a] + t * window.dilation[a])
+                .any(|at| (window.before[a]..window.before[a] + x[a]).contains(&at))
+        };
+        (0..=x[a] + window.before[a]).take_while(inside).count()
+    });
+    if all.contains(&0) {
+        return false;
+    }
+    let out = all.map(|n| if choices.below(3) == 0 { 1 + choices.below(n) } else { n });
+    let shape = [1 + choices.below(3), x[0], x[1], x[2]];
+    let mut values = numbers(shape.iter().product(), 4, 3);
+    let dtype = choices.of(&DType::ALL);
+    if dtype.is_float() {
+        values.iter_mut().skip(2).step_by(7).for_each(|x| *x = f64::NAN);
+    }
+    let (lie, threads) = (choices.of(&Lie::ALL), choices.threads());
+    let array = testing::Array::cast(shape, lie, dtype, &values);
+    let (expected, places) = naive(window, &array.reals(), shape, out);
+    let found = with_threads(threads, || run(window, &array, &[shape[0], out[0], out[1], out[2]]).unwrap());
+    let what = || format!("{window:?} over {x:?} to {out:?} {dtype} {lie:?} {threads} threads");
+    assert!(found.1 == places, "{}", what());
+    assert!(found.0.iter().zip(&expected).all(|(a, b)| a == b || a.is_nan() && b.is_nan()), "{}", what());
+    true
+}
+
+#[test]
+fn sweep_of_windows_along_one_axis() {
+    let (choices, mut seen) = (&Choices::new(41), 0);
+    for (len, size) in (1..=20).flat_map(|len| (1..=20).map(move |size| (len, size))) {
+        for (stride, dilation) in (1..=4).flat_map(|s| (1..=3).map(move |d| (s, d))) {
+            let before = [0, 1, size / 2, size - 1, choices.below(2 * size)];
+            let before = before[choices.below(5)];
+            let window = Window {
+                size: [1, 1, size],
+                stride: [1, 1, stride],
+                dilation: [1, 1, dilation],
+                before: [0, 0, before],
+            };
+            seen += usize::from(sweep(window, [1, 1, len], choices));
+        }
+    }
+    assert!(seen > 2000, "{seen}");
+}
+
+#[test]
+fn sweep_of_windows_along_three_axes() {
+    let (choices, mut seen) = (&Choices::new(42), 0);
+    for _ in 0..1500 {
+        let three = |choices: &Choices, n: usize| [(); 3].map(|()| 1 + choices.below(n));
+        let (size, stride, dilation) = (three(choices, 5), three(choices, 4), three(choices, 3));
+        let before = size.map(|size| choices.below(size + 1));
+        let last = if choices.below(4) == 0 { 40 } else { 8 };
+        let x = [1 + choices.below(4), 1 + choices.below(6), 1 + choices.below(last)];
+        seen += usize::from(sweep(Window { size, stride, dilation, before }, x, choices));
+    }
+    assert!(seen > 500, "{seen}");
+}
+
+#[test]
+fn a_window_may_be_longer_than_the_input_and_its_padding_too() {
+    let choices = &Choices::new(43);
+    for (len, size) in [(3, 13), (1, 13), (2, 9), (5, 20), (16, 33), (17, 64)] {
+        let window =
+            Window { size: [1, size, size], stride: [1, 1, 1], dilation: [1, 1, 1], before: [0, size / 2, size / 2] };
+        assert!(sweep(window, [1, len, len], choices), "{len} {size}");
+    }
+}
+
+#[test]
+fn nan_wins_and_windows_in_the_padding_are_refused() {
+    let one = [1; 3];
+    let window = Window { size: [1, 1, 2], stride: one, dilation: one, before: [0, 0, 1] };
+    let x = testing::Array::of([1, 1, 3], Lie::Plain, &[f32::NEG_INFINITY, f32::NAN, 1.0]);
+    let (values, places) = run(window, &x, &[1, 1, 4]).unwrap();
+    assert_eq!(places, [0, 1, 1, 2]);
+    assert!(values[0] == f64::NEG_INFINITY && values[1].is_nan() && values[2].is_nan() && values[3] == 1.0);
+    assert!(run(window, &x, &[1, 1, 5]).is_err());
+    assert!(run(Window { before: [0, 0, 2], ..window }, &x, &[1, 1, 1]).is_err());
+    assert!(run(Window { stride: [1, 1, usize::MAX], ..window }, &x, &[1, 1, 2]).is_err());
+}

@@ -1,0 +1,155 @@
+use super::*;
+use crate::testing::{self, Choices, Lie};
+use crate::with_threads;
+use pellucid_ir::kernel::Kernel;
+use pellucid_ir::{Element, Shape};
+
+fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
+    for _ in 0..10 {
+        counter = round(counter, key);
+        key = next_key(key);
+    }
+    counter
+}
+
+fn go(distribution: Distribution, shape: &Shape, dtype: DType, lie: Lie, at: [i64; 2]) -> (testing::Array, Vec<i64>) {
+    let state = testing::Array::of([2], Lie::Plain, &at);
+    let numbers = testing::Array::new(shape.clone(), dtype, lie);
+    testing::run(Kernel::Random(Random { distribution }), &[], &[&state, &numbers]).unwrap();
+    let state = state.values();
+    (numbers, state)
+}
+
+fn draw<T: Element>(distribution: Distribution, n: usize, at: [i64; 2]) -> Vec<T> {
+    go(distribution, &[n].into(), T::DTYPE, Lie::Plain, at).0.values()
+}
+
+#[test]
+fn philox_gives_the_published_vectors() {
+    // Random123, tests/kat_vectors.
+    assert_eq!(philox([0; 4], [0; 2]), [0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8]);
+    assert_eq!(philox([!0; 4], [!0; 2]), [0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd]);
+    let (counter, key) = ([0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344], [0xa4093822, 0x299f31d0]);
+    assert_eq!(philox(counter, key), [0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1]);
+}
+
+#[test]
+fn element_i_is_word_i_of_the_counters_stream() {
+    let (key, counter) = (0x0123_4567_89ab_cdef_i64, (1i64 << 32) - 3);
+    let word = |i: u64| {
+        let c = counter as u64 + i / 4;
+        philox([c as u32, (c >> 32) as u32, 0, 0], [key as u32, (key >> 32) as u32])[i as usize % 4]
+    };
+    for &level in Isa::available() {
+        let mut out = [0; WORDS];
+        // SAFETY: the level is available.
+        unsafe { generate::<u32, Words>(level)([key as u32, (key >> 32) as u32], counter as u64, &mut out) };
+        assert!(out.iter().enumerate().all(|(i, &w)| w == word(i as u64)), "{level:?}");
+    }
+    let bits: Vec<i32> = draw(Distribution::Bits, 1001, [key, counter]);
+    assert!(bits.iter().enumerate().all(|(i, &b)| b as u32 == word(i as u64)));
+    let wide: Vec<i64> = draw(Distribution::Bits, 101, [key, counter]);
+    assert!(wide.iter().enumerate().all(|(i, &b)| b as u64 == join(word(2 * i as u64), word(2 * i as u64 + 1))));
+    let unit: Vec<f32> = draw(Distribution::Uniform, 1001, [key, counter]);
+    assert!(unit.iter().enumerate().all(|(i, &u)| u == (word(i as u64) >> 8) as f32 / 16_777_216.0));
+    let bytes: Vec<u8> = draw(Distribution::Bits, 9, [key, counter]);
+    assert!(bytes.iter().enumerate().all(|(i, &b)| b == (word(i as u64) >> 24) as u8));
+}
+
+#[test]
+fn the_state_advances_by_the_draws_and_continues_the_stream() {
+    for (n, dtype, draws) in
+        [(0, DType::F32, 0), (1, DType::F32, 1), (9, DType::F16, 3), (9, DType::F64, 5), (8, DType::F64, 4)]
+    {
+        let (_, state) = go(Distribution::Uniform, &[n].into(), dtype, Lie::Plain, [7, -1]);
+        assert_eq!(state, [7, -1 + draws], "{n} {dtype}");
+    }
+    let all: Vec<f64> = draw(Distribution::Normal, 200, [5, 0]);
+    assert_eq!(all[64..], draw::<f64>(Distribution::Normal, 136, [5, 32]));
+}
+
+#[test]
+fn layouts_and_threads_change_no_number() {
+    let shape = Shape::from([37, 11, 100]);
+    for distribution in [Distribution::Uniform, Distribution::Normal] {
+        for dtype in [DType::F16, DType::F32, DType::F64] {
+            let plain = go(distribution, &shape, dtype, Lie::Plain, [1, 2]).0.reals();
+            for lie in Lie::ALL {
+                let other = with_threads(3, || go(distribution, &shape, dtype, lie, [1, 2]).0.reals());
+                assert_eq!(plain, other, "{dtype} {lie:?}");
+            }
+        }
+    }
+    assert_eq!(go(Distribution::Uniform, &().into(), DType::F32, Lie::Plain, [0, 0]).0.reals().len(), 1);
+}
+
+#[test]
+fn sweep_of_lengths_is_the_beginning_of_one_stream() {
+    use Distribution::{Bits, Normal, Uniform};
+    let choices = &Choices::new(81);
+    for dtype in DType::ALL {
+        for distribution in if dtype.is_float() { &[Uniform, Normal][..] } else { &[Bits] } {
+            let of = |shape: &Shape, lie| go(*distribution, shape, dtype, lie, [3, 4]).0.reals();
+            let whole = of(&[40_000].into(), Lie::Plain);
+            for n in (1..=70).chain([127, 128, 129, 1000, 40_000]) {
+                let (lie, threads) = (choices.of(&Lie::ALL), choices.threads());
+                let rows = if n % 5 == 0 { 5 } else { 1 };
+                let found = with_threads(threads, || of(&[rows, n / rows].into(), lie));
+                assert!(found == whole[..n], "{n} {dtype} {distribution:?} {lie:?} {threads} threads");
+            }
+        }
+    }
+}
+
+#[test]
+fn levels_change_no_bit_of_normal_numbers() {
+    for counter in (0..100_000).step_by(LANES) {
+        let of = |level: &Isa| {
+            let (mut single, mut double) = ([0f32; WORDS], [0f64; WORDS]);
+            // SAFETY: the level is available.
+            unsafe {
+                generate::<f32, Gauss>(*level)([3, 4], counter, &mut single);
+                generate::<f64, Gauss>(*level)([3, 4], counter, &mut double);
+            }
+            (single.map(f32::to_bits), double.map(f64::to_bits))
+        };
+        let first = of(&Isa::Portable);
+        assert!(Isa::available().iter().all(|level| of(level) == first));
+    }
+}
+
+#[test]
+fn moments_and_range_are_those_of_the_distribution() {
+    let n = 1_000_000;
+    for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {
+        let moments = |distribution| {
+            let x = go(distribution, &[n].into(), dtype, Lie::Plain, [11, 0]).0.reals();
+            let mean = x.iter().sum::<f64>() / n as f64;
+            let power = |p| x.iter().map(|x| (x - mean).powi(p)).sum::<f64>() / n as f64;
+            (mean, power(2), power(3), power(4), x)
+        };
+        let (mean, variance, _, _, x) = moments(Distribution::Uniform);
+        assert!(x.iter().all(|x| (0.0..1.0).contains(x)), "{dtype}");
+        // The grid of bf16 has 256 points, and its mean is half a step below ½.
+        assert!((mean - 0.5).abs() < 3e-3 && (variance - 1.0 / 12.0).abs() < 1e-3, "{dtype} {mean} {variance}");
+        let (mean, variance, third, fourth, x) = moments(Distribution::Normal);
+        assert!(x.iter().all(|x| x.is_finite()));
+        assert!(mean.abs() < 4e-3 && (variance - 1.0).abs() < 6e-3, "{dtype} {mean} {variance}");
+        assert!(third.abs() < 0.02 && (fourth - 3.0).abs() < 0.05, "{dtype} {third} {fourth}");
+    }
+    let heads = draw::<bool>(Distribution::Bits, n, [0, 0]).into_iter().filter(|&b| b).count();
+    assert!((heads as f64 / n as f64 - 0.5).abs() < 2e-3);
+}
+
+#[test]
+fn what_a_distribution_is_not_for_is_refused_and_leaves_the_state() {
+    for (distribution, dtype) in
+        [(Distribution::Uniform, DType::I32), (Distribution::Normal, DType::Bool), (Distribution::Bits, DType::F32)]
+    {
+        let state = testing::Array::of([2], Lie::Plain, &[1i64, 2]);
+        let numbers = testing::Array::new([4], dtype, Lie::Plain);
+        let result = testing::run(Kernel::Random(Random { distribution }), &[], &[&state, &numbers]);
+        assert!(matches!(result, Err(Error::DTypeMismatch { .. })));
+        assert_eq!(state.values::<i64>(), [1, 2]);
+    }
+}

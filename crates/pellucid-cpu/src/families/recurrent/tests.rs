@@ -1,0 +1,329 @@
+//! The kernel against loops over numbers, and its bits against themselves.
+
+use super::*;
+use crate::operand;
+use crate::testing::{self, Lie, numbers};
+use crate::with_threads;
+
+const CELLS: [Cell; 4] = [Cell::Tanh, Cell::Relu, Cell::Gru, Cell::Lstm];
+
+/// T, N, H, P.
+pub(super) type Sizes = [usize; 4];
+
+fn kernel(cell: Cell, reverse: bool, lengths: bool, projected: bool) -> Recurrent {
+    Recurrent { cell, reverse, projected, lengths, part: RecurrentPart::States }
+}
+
+/// Every cell, both ways, with lengths and without, projected where that is possible.
+pub(super) fn kernels() -> impl Iterator<Item = Recurrent> {
+    let ways = (0..8).map(|i| (i & 1 > 0, i & 2 > 0, i & 4 > 0));
+    let all = CELLS.into_iter().flat_map(move |cell| ways.clone().map(move |way| (cell, way)));
+    all.filter(|&(cell, way)| cell == Cell::Lstm || !way.2).map(|(cell, (r, l, p))| kernel(cell, r, l, p))
+}
+
+pub(super) fn reals(count: usize, seed: u64) -> Vec<f64> {
+    numbers(count, 1000, seed).into_iter().map(|v| v / 1024.0).collect()
+}
+
+/// The inputs of all states, in their order, with their shapes; lengths, if any, are not among them.
+pub(super) fn inputs(k: &Recurrent, [t, n, h, p]: Sizes) -> Vec<(Vec<usize>, Vec<f64>)> {
+    let (g, b) = (k.cell.gates() * h, k.cell.blocks() * h);
+    let mut shapes = vec![vec![t, n, b], vec![g, p], vec![b], vec![n, p]];
+    if k.cell == Cell::Lstm {
+        shapes.push(vec![n, h]);
+    }
+    if k.projected {
+        shapes.push(vec![p, h]);
+    }
+    // Sums of many products stay of the size of one.
+    let size = |i: usize| if i == 1 { 1.0 / (p.max(1) as f64).sqrt() } else { 1.0 };
+    let filled = |(i, shape): (usize, Vec<usize>)| {
+        let values = reals(shape.iter().product(), i as u64 + 1).into_iter().map(|v| v * size(i)).collect();
+        (shape, values)
+    };
+    shapes.into_iter().enumerate().map(filled).collect()
+}
+
+fn lengths_of(steps: usize, batch: usize) -> Vec<i64> {
+    (0..batch).map(|n| ((n * 7 + 2) % (steps + 1)) as i64).collect()
+}
+
+fn sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+/// All states, and all c, step by step.
+pub(super) fn naive(k: &Recurrent, [steps, batch, h, p]: Sizes, x: &[Vec<f64>]) -> [Vec<f64>; 2] {
+    let (gates, w, bias) = (&x[0], &x[1], &x[2]);
+    let lengths = lengths_of(steps, batch);
+    let blocks = k.cell.blocks();
+    let mut state = x[3].clone();
+    let mut c = if k.cell == Cell::Lstm { x[4].clone() } else { vec![0.0; batch * h] };
+    let (mut states, mut cells) = (vec![0.0; (steps + 1) * batch * p], vec![0.0; (steps + 1) * batch * h]);
+    let mut keep = |slot: usize, state: &[f64], c: &[f64]| {
+        states[slot * batch * p..][..batch * p].copy_from_slice(state);
+        cells[slot * batch * h..][..batch * h].copy_from_slice(c);
+    };
+    keep(if k.reverse { steps } else { 0 }, &state, &c);
+    for i in 0..steps {
+        let t = if k.reverse { steps - 1 - i } else { i };
+        for n in 0..batch {
+            if k.lengths && t as i64 >= lengths[n] {
+                continue;
+            }
+            let given = |b: usize, j: usize| gates[((t * batch + n) * blocks + b) * h + j];
+            let product = |g: usize, j: usize| (0..p).map(|l| w[(g * h + j) * p + l] * state[n * p + l]).sum::<f64>();
+            let sum = |b: usize, j: usize| given(b, j) + product(b, j) + bias[b * h + j];
+            let mut next = vec![0.0; h];
+            for j in 0..h {
+                next[j] = match k.cell {
+                    Cell::Tanh => sum(0, j).tanh(),
+                    Cell::Relu => sum(0, j).max(0.0),
+                    Cell::Gru => {
+                        let u = product(2, j) + bias[3 * h + j];
+                        let new = (given(2, j) + bias[2 * h + j] + sigmoid(sum(0, j)) * u).tanh();
+                        new + sigmoid(sum(1, j)) * (state[n * p + j] - new)
+                    }
+                    Cell::Lstm => {
+                        let kept = sigmoid(sum(1, j)) * c[n * h + j];
+                        c[n * h + j] = kept + sigmoid(sum(0, j)) * sum(2, j).tanh();
+                        sigmoid(sum(3, j)) * c[n * h + j].tanh()
+                    }
+                };
+            }
+            for l in 0..p {
+                state[n * p + l] = match k.projected {
+                    true => (0..h).map(|j| x[5][l * h + j] * next[j]).sum(),
+                    false => next[l],
+                };
+            }
+        }
+        keep(if k.reverse { t } else { t + 1 }, &state, &c);
+    }
+    [states, cells]
+}
+
+/// Runs one level of a kernel; the outputs, and for `in_place` the gates are those of the input.
+pub(super) fn run_at(
+    level: Isa,
+    k: &Recurrent,
+    inputs: &[&testing::Array],
+    in_place: bool,
+) -> Result<Vec<testing::Array>> {
+    let mut outputs = testing::made(&Kernel::Recurrent(*k), inputs)?;
+    if in_place {
+        outputs[0] = inputs[0].clone();
+    }
+    let x = testing::operands(inputs.iter().copied(), operand::input)?;
+    let y = testing::operands(&outputs, operand::output)?;
+    recurrent_at(level, k, &x, &y)?;
+    drop(y);
+    Ok(outputs)
+}
+
+/// The arrays of a kernel's inputs.
+pub(super) fn arrays(k: &Recurrent, sizes: Sizes, dtype: DType, lie: Lie) -> Vec<testing::Array> {
+    let mut all: Vec<testing::Array> =
+        inputs(k, sizes).iter().map(|(shape, values)| testing::Array::cast(&shape[..], lie, dtype, values)).collect();
+    if k.lengths {
+        all.push(testing::Array::of([sizes[1]], lie, &lengths_of(sizes[0], sizes[1])));
+    }
+    all
+}
+
+pub(super) fn near(got: &[f64], expected: &[f64], tolerance: f64) -> bool {
+    got.len() == expected.len() && got.iter().zip(expected).all(|(a, b)| (a - b).abs() <= tolerance)
+}
+
+#[test]
+fn states_are_those_of_loops_in_every_layout() {
+    for k in kernels() {
+        for [t, n, h, p] in [[3, 2, 5, 3], [1, 1, 1, 1], [5, 16, 33, 18], [0, 2, 3, 2], [2, 0, 3, 2], [2, 3, 300, 7]] {
+            let sizes = [t, n, h, if k.projected { p } else { h }];
+            let values: Vec<Vec<f64>> = inputs(&k, sizes).into_iter().map(|i| i.1).collect();
+            for (dtype, tolerance) in [(DType::F64, 1e-12), (DType::F32, 2e-5)] {
+                let [states, cells] = naive(&k, sizes, &values);
+                for lie in Lie::ALL {
+                    let x = arrays(&k, sizes, dtype, lie);
+                    let x: Vec<&testing::Array> = x.iter().collect();
+                    let y = run_at(Isa::best(), &k, &x, false).unwrap();
+                    assert!(near(&y[1].reals(), &states, tolerance), "{k:?} {sizes:?} {dtype} {lie:?}");
+                    assert!(k.cell != Cell::Lstm || near(&y[2].reals(), &cells, tolerance), "{k:?} {sizes:?} {dtype}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn gates_may_be_computed_where_they_are() {
+    for k in kernels() {
+        let sizes = [3, 4, 9, if k.projected { 5 } else { 9 }];
+        let x = arrays(&k, sizes, DType::F32, Lie::Plain);
+        let x: Vec<&testing::Array> = x.iter().collect();
+        let apart = run_at(Isa::best(), &k, &x, false).unwrap();
+        let there = run_at(Isa::best(), &k, &x, true).unwrap();
+        for (a, b) in apart.iter().zip(&there) {
+            assert_eq!(a.values::<f32>(), b.values::<f32>(), "{k:?}");
+        }
+    }
+}
+
+/// The inputs of the gradient: what the states left behind, W, gradients, and the rest.
+pub(super) fn gradient_inputs<'a>(
+    k: &Recurrent,
+    x: &'a [testing::Array],
+    y: &'a [testing::Array],
+    grads: &'a [testing::Array],
+) -> Vec<&'a testing::Array> {
+    let mut all = vec![&y[0], &y[1], &x[1], &grads[0], &grads[1]];
+    let lstm = k.cell == Cell::Lstm;
+    if lstm {
+        all.extend([&y[2], &grads[2]]);
+    }
+    all.extend(&x[4 + usize::from(lstm)..]);
+    all
+}
+
+/// Gradients of the states that steps lead to, of the last one, and of the last c.
+pub(super) fn gradients([t, n, h, p]: Sizes, dtype: DType) -> Vec<testing::Array> {
+    let shapes = [vec![t, n, p], vec![n, p], vec![n, h]];
+    let array = |(i, s): (usize, Vec<usize>)| {
+        testing::Array::cast(&s[..], Lie::ALL[i], dtype, &reals(s.iter().product(), 20 + i as u64))
+    };
+    shapes.into_iter().enumerate().map(array).collect()
+}
+
+#[test]
+fn gradients_are_those_of_differences() {
+    for k in kernels() {
+        let sizes @ [t, n, h, p] = [3, 3, 4, if k.projected { 3 } else { 4 }];
+        let x = arrays(&k, sizes, DType::F64, Lie::Plain);
+        let y = run_at(Isa::best(), &k, &x.iter().collect::<Vec<_>>(), false).unwrap();
+        let grads = gradients(sizes, DType::F64);
+        let back = Recurrent { part: RecurrentPart::Gradient, ..k };
+        let found = run_at(Isa::best(), &back, &gradient_inputs(&k, &x, &y, &grads), false).unwrap();
+        let values: Vec<Vec<f64>> = inputs(&k, sizes).into_iter().map(|i| i.1).collect();
+        let lengths = lengths_of(t, n);
+        let weights: Vec<Vec<f64>> = grads.iter().map(|g| g.reals()).collect();
+        let loss = |values: &[Vec<f64>]| -> f64 {
+            let [states, cells] = naive(&k, sizes, values);
+            let (first, last) = if k.reverse { (0, 0) } else { (1, t) };
+            let mut sum = 0.0;
+            for (i, w) in weights[0].iter().enumerate() {
+                let (step, row) = (i / (n * p), i / p % n);
+                let seen = !k.lengths || (step as i64) < lengths[row];
+                sum += if seen { w * states[first * n * p + i] } else { 0.0 };
+            }
+            sum += (0..n * p).map(|i| weights[1][i] * states[last * n * p + i]).sum::<f64>();
+            if k.cell == Cell::Lstm {
+                sum += (0..n * h).map(|i| weights[2][i] * cells[last * n * h + i]).sum::<f64>();
+            }
+            sum
+        };
+        let difference = |input: usize, i: usize| {
+            let at = |by: f64| {
+                let mut values = values.clone();
+                values[input][i] += by;
+                loss(&values)
+            };
+            (at(1e-5) - at(-1e-5)) / 2e-5
+        };
+        let all = |input: usize| (0..values[input].len()).map(|i| difference(input, i)).collect::<Vec<f64>>();
+        let (mut gates, biases) = (found[0].reals(), all(2));
+        // The bias of a block sees every step of every sequence.
+        let width = k.cell.blocks() * h;
+        let sums: Vec<f64> = (0..width).map(|j| gates.iter().skip(j).step_by(width).sum()).collect();
+        assert!(near(&sums, &biases, 1e-7), "{k:?}: {sums:?} {biases:?}");
+        let mut expected = all(0);
+        if k.cell == Cell::Gru {
+            // Nothing is given to the last block.
+            for i in (0..gates.len()).filter(|i| i / h % 4 == 3) {
+                (gates[i], expected[i]) = (0.0, 0.0);
+            }
+        }
+        assert!(near(&gates, &expected, 1e-7), "{k:?}");
+        assert!(near(&found[1].reals(), &all(3), 1e-7), "{k:?}");
+        if k.cell == Cell::Lstm {
+            assert!(near(&found[2].reals(), &all(4), 1e-7), "{k:?}");
+        }
+        if k.projected {
+            // ∂V is the sum of whole gradients times states before they are projected, o·tanh(c).
+            let (whole, gates, cells) = (found[3].reals(), y[0].reals(), y[2].reals());
+            let next = if k.reverse { 0 } else { n * h };
+            let product = |l: usize, j: usize| -> f64 {
+                let one =
+                    |row: usize| whole[row * p + l] * gates[(row * 4 + 3) * h + j] * cells[next + row * h + j].tanh();
+                (0..t * n).map(one).sum()
+            };
+            let found: Vec<f64> = (0..p * h).map(|i| product(i / h, i % h)).collect();
+            assert!(near(&found, &all(5), 1e-7), "{k:?}");
+        }
+    }
+}
+
+#[test]
+fn threads_and_instruction_sets_change_no_bit() {
+    for k in kernels() {
+        // Sequences for all threads; too few, so that columns are shared out; and a depth of several blocks.
+        for [t, n, h] in [[4, 37, 70], [2, 1, 600], [3, 3, 290]] {
+            let sizes = [t, n, h, if k.projected { h - 9 } else { h }];
+            for dtype in [DType::F32, DType::F64] {
+                let x = arrays(&k, sizes, dtype, Lie::Plain);
+                let grads = gradients(sizes, dtype);
+                let bits = |threads: usize, level: Isa| -> Vec<Vec<u64>> {
+                    with_threads(threads, || {
+                        let y = run_at(level, &k, &x.iter().collect::<Vec<_>>(), false).unwrap();
+                        let back = Recurrent { part: RecurrentPart::Gradient, ..k };
+                        let found = run_at(level, &back, &gradient_inputs(&k, &x, &y, &grads), false).unwrap();
+                        // Gates behind a sequence's end are unspecified.
+                        let arrays = y.iter().skip(1).chain(&found);
+                        arrays.map(|a| a.reals().into_iter().map(f64::to_bits).collect()).collect()
+                    })
+                };
+                let expected = bits(1, Isa::best());
+                for threads in [2, 8] {
+                    assert!(bits(threads, Isa::best()) == expected, "{k:?} {sizes:?} {dtype} {threads} threads");
+                }
+                for &level in Isa::available() {
+                    assert!(bits(1, level) == expected, "{k:?} {sizes:?} {dtype} {level:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let k = kernel(Cell::Lstm, false, true, true);
+    let sizes = [3, 2, 4, 3];
+    let good = arrays(&k, sizes, DType::F32, Lie::Plain);
+    let run = |k: &Recurrent, x: &[testing::Array]| run_at(Isa::best(), k, &x.iter().collect::<Vec<_>>(), false);
+    assert!(run(&k, &good).is_ok());
+    for i in 0..good.len() {
+        let mut bad = good.clone();
+        bad[i] = testing::Array::of([1], Lie::Plain, &[1.0f32]);
+        assert!(matches!(run(&k, &bad), Err(Error::ShapeMismatch { .. })), "input {i}");
+        let (mut bad, dtype) = (good.clone(), if i < 6 { DType::F64 } else { DType::I32 });
+        let shape = good[i].layout.shape().clone();
+        bad[i] = testing::Array::cast(shape.clone(), Lie::Plain, dtype, &vec![0.0; shape.size()]);
+        assert!(matches!(run(&k, &bad), Err(Error::DTypeMismatch { .. })), "input {i}");
+    }
+    let halves = arrays(&k, sizes, DType::F16, Lie::Plain);
+    assert!(matches!(run(&k, &halves), Err(Error::DTypeMismatch { .. })));
+    for length in [-1i64, 4] {
+        let mut bad = good.clone();
+        bad[6] = testing::Array::of([2], Lie::Plain, &[0, length]);
+        assert!(matches!(run(&k, &bad), Err(Error::InvalidArgument { .. })), "length {length}");
+    }
+    assert!(run(&Recurrent { lengths: false, ..k }, &good).is_err());
+    assert!(run(&Recurrent { cell: Cell::Gru, ..k }, &good).is_err(), "a GRU is not projected");
+    let plain = kernel(Cell::Tanh, false, false, false);
+    let x = arrays(&plain, [2, 2, 3, 3], DType::F32, Lie::Plain);
+    let x: Vec<&testing::Array> = x.iter().collect();
+    let states = testing::Array::new([3, 2, 3], DType::F32, Lie::Gaps);
+    let gates = testing::Array::new([2, 2, 3], DType::F32, Lie::Plain);
+    assert!(testing::run(Kernel::Recurrent(plain), &x, &[&gates, &states]).is_err(), "states are dense");
+    let states = testing::Array::new([3, 2, 3], DType::F32, Lie::Plain);
+    assert!(testing::run(Kernel::Recurrent(plain), &x, &[&gates, &states]).is_ok());
+}

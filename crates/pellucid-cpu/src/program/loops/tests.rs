@@ -1,0 +1,700 @@
+//! Every loop at every level against the scalar functions, bit for bit, and the canonical order against
+//! its definition.
+
+#![allow(clippy::type_complexity)]
+
+use super::element::{At, Elem, Mask, source};
+use super::*;
+use pellucid_ir::formula::{Binary, Unary};
+use pellucid_ir::{Compute, DType};
+use pellucid_simd::Isa;
+use pellucid_simd::math::Real;
+use pellucid_simd::math::half::{BF16, F16};
+
+const ALL: [Compute; 5] = [Compute::Mask, Compute::I32, Compute::I64, Compute::F32, Compute::F64];
+
+/// Numbers without a pattern, the same in every run (SplitMix64; Steele, Lea & Flood 2014).
+struct Random(u64);
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+/// `n` values of a dtype: special ones, moderate ones, and any bit patterns.
+fn values(dtype: DType, n: usize, seed: u64) -> Vec<u8> {
+    let mut random = Random(seed);
+    let mut bytes = vec![];
+    for _ in 0..n {
+        let r = random.next();
+        let moderate = (r >> 32) as i32 as f64 / 2f64.powi(28);
+        let special = [0.0, -0.0, 1.0, -1.0, f64::INFINITY, -f64::INFINITY, f64::NAN, 1e5, -3e38, 1e-40];
+        let float = match r % 4 {
+            0 => special[(r >> 8) as usize % special.len()],
+            _ => moderate,
+        };
+        let any = r % 4 == 1;
+        let int = if any { (r >> 2) as i64 } else { (r >> 40) as i64 % 40 - 20 };
+        match dtype {
+            DType::Bool => bytes.push((r >> 9) as u8 & 1),
+            DType::U8 | DType::I8 => bytes.push(int as u8),
+            DType::I16 | DType::F16 | DType::BF16 => bytes.extend(((r >> 11) as u16).to_ne_bytes()),
+            DType::I32 => bytes.extend((int as i32).to_ne_bytes()),
+            DType::I64 => bytes.extend(int.to_ne_bytes()),
+            DType::F32 if any => bytes.extend(((r >> 3) as u32).to_ne_bytes()),
+            DType::F32 => bytes.extend((float as f32).to_ne_bytes()),
+            DType::F64 if any => bytes.extend(r.rotate_left(7).to_ne_bytes()),
+            DType::F64 => bytes.extend(float.to_ne_bytes()),
+        }
+    }
+    bytes
+}
+
+/// Equal in every bit, but for what a NaN carries.
+fn assert_same(dtype: DType, got: &[u8], want: &[u8], what: &str) {
+    let size = dtype.size();
+    assert_eq!(got.len(), want.len());
+    for (i, (g, w)) in got.chunks(size).zip(want.chunks(size)).enumerate() {
+        let nan = |b: &[u8]| match dtype {
+            DType::F16 => F16(u16::from_ne_bytes([b[0], b[1]])).to_f32().is_nan(),
+            DType::BF16 => BF16(u16::from_ne_bytes([b[0], b[1]])).to_f32().is_nan(),
+            DType::F32 => f32::from_ne_bytes(b.try_into().unwrap()).is_nan(),
+            DType::F64 => f64::from_ne_bytes(b.try_into().unwrap()).is_nan(),
+            _ => false,
+        };
+        assert!(g == w || (nan(g) && nan(w)), "{what}, element {i} of {}: {g:?}, not {w:?}", got.len() / size);
+    }
+}
+
+/// A copy of `bytes` at an odd address, with room around it.
+struct Odd(Vec<u8>, usize);
+impl Odd {
+    fn new(bytes: &[u8], shift: usize) -> Odd {
+        let mut v = vec![0xa5; shift];
+        v.extend(bytes);
+        v.extend([0xa5; 16]);
+        Odd(v, bytes.len())
+    }
+    fn ptr(&mut self) -> *mut u8 {
+        let shift = self.0.len() - self.1 - 16;
+        self.0[shift..].as_mut_ptr()
+    }
+    /// The contents, after checking that nothing was written beside them.
+    fn take(self) -> Vec<u8> {
+        let shift = self.0.len() - self.1 - 16;
+        let (before, rest) = self.0.split_at(shift);
+        let (inside, after) = rest.split_at(self.1);
+        assert!(before.iter().chain(after).all(|&b| b == 0xa5), "written outside");
+        inside.to_vec()
+    }
+}
+
+const LENGTHS: [usize; 16] = [0, 1, 2, 3, 7, 15, 16, 17, 31, 33, 63, 64, 65, 70, 200, 643];
+
+/// Runs a loop of up to three operands over all lengths, shifted addresses and in place, and compares with
+/// the same loop run one element at a time at the portable level.
+fn check<const S: usize>(
+    what: &str,
+    types: [(DType, bool); S],
+    out: DType,
+    scalar: &dyn Fn(*mut u8, [*const u8; S], usize),
+    run: &dyn Fn(*mut u8, [*const u8; S], usize),
+) {
+    for (k, &n) in LENGTHS.iter().enumerate() {
+        let data: Vec<Vec<u8>> = types
+            .iter()
+            .enumerate()
+            .map(|(s, t)| values(t.0, if t.1 { n } else { 1 }, 1 + (k * 3 + s) as u64))
+            .collect();
+        let mut want = vec![0; n * out.size()];
+        for i in 0..n {
+            let at = std::array::from_fn(|s| data[s][if types[s].1 { i * types[s].0.size() } else { 0 }..].as_ptr());
+            scalar(want[i * out.size()..].as_mut_ptr(), at, 1);
+        }
+        for shift in [0, 1, 5] {
+            let mut sources: Vec<Odd> = data.iter().map(|d| Odd::new(d, shift)).collect();
+            let mut dst = Odd::new(&vec![0; n * out.size()], shift + 2);
+            let at = std::array::from_fn(|s| sources[s].ptr() as *const u8);
+            run(dst.ptr(), at, n);
+            assert_same(out, &dst.take(), &want, what);
+        }
+        for place in 0..S {
+            if types[place].0.size() == out.size() && types[place].1 {
+                let mut sources: Vec<Odd> = data.iter().map(|d| Odd::new(d, 3)).collect();
+                let at: [*mut u8; S] = std::array::from_fn(|s| sources[s].ptr());
+                run(at[place], at.map(|p| p as *const u8), n);
+                assert_same(out, &sources.swap_remove(place).take(), &want, &format!("{what} in place"));
+            }
+        }
+    }
+}
+
+fn each_level(mut f: impl FnMut(Isa)) {
+    for &level in Isa::available() {
+        f(level);
+    }
+}
+
+#[test]
+fn unary_loops_agree_at_every_level() {
+    for ty in ALL {
+        for op in Unary::ALL {
+            each_level(|level| {
+                let Some(run) = unary(op, ty, level) else { return };
+                let one = unary(op, ty, Isa::Portable).unwrap();
+                let out = if op.gives_mask() { DType::Bool } else { ty.storage() };
+                // SAFETY: `check` hands on buffers of the right size.
+                let run = |d, [a]: [*const u8; 1], n| unsafe { run.run(d, a, n) };
+                // SAFETY: as above.
+                let one = |d, [a]: [*const u8; 1], n| unsafe { one.run(d, a, n) };
+                check(&format!("{op:?} {ty:?} {level:?}"), [(ty.storage(), true)], out, &one, &run);
+            });
+        }
+    }
+}
+
+/// What the loops compute is what `math` computes.
+#[test]
+fn unary_loops_are_the_scalar_functions() {
+    let functions: [(Unary, fn(f32) -> f32); 30] = [
+        (Unary::Sign, f32::sign),
+        (Unary::Floor, f32::floor),
+        (Unary::Ceil, f32::ceil),
+        (Unary::Round, Real::round),
+        (Unary::Trunc, f32::trunc),
+        (Unary::Sqrt, f32::sqrt),
+        (Unary::Exp, Real::exp),
+        (Unary::Exp2, Real::exp2),
+        (Unary::Expm1, Real::expm1),
+        (Unary::Ln, Real::ln),
+        (Unary::Log2, Real::log2),
+        (Unary::Log10, Real::log10),
+        (Unary::Ln1p, Real::ln_1p),
+        (Unary::Sin, Real::sin),
+        (Unary::Cos, Real::cos),
+        (Unary::Tan, Real::tan),
+        (Unary::Asin, Real::asin),
+        (Unary::Acos, Real::acos),
+        (Unary::Atan, Real::atan),
+        (Unary::Sinh, Real::sinh),
+        (Unary::Cosh, Real::cosh),
+        (Unary::Tanh, Real::tanh),
+        (Unary::Sigmoid, Real::sigmoid),
+        (Unary::Erf, Real::erf),
+        (Unary::Erfc, Real::erfc),
+        (Unary::Erfcx, Real::erfcx),
+        (Unary::Erfinv, Real::erfinv),
+        (Unary::Ndtri, Real::ndtri),
+        (Unary::Lgamma, Real::lgamma),
+        (Unary::Digamma, Real::digamma),
+    ];
+    for (op, f) in functions {
+        each_level(|level| {
+            let a = values(DType::F32, 999, 7);
+            let mut got = vec![0; a.len()];
+            // SAFETY: 999 values each.
+            unsafe { unary(op, Compute::F32, level).unwrap().run(got.as_mut_ptr(), a.as_ptr(), 999) };
+            let want: Vec<u8> =
+                a.chunks(4).flat_map(|b| f(f32::from_ne_bytes(b.try_into().unwrap())).to_ne_bytes()).collect();
+            assert_same(DType::F32, &got, &want, &format!("{op:?} {level:?}"));
+        });
+    }
+}
+
+#[test]
+fn binary_loops_agree_at_every_level() {
+    for ty in ALL {
+        for op in Binary::ALL {
+            for (form, tiles) in
+                [(Form::TileTile, [true, true]), (Form::TileUniform, [true, false]), (Form::UniformTile, [false, true])]
+            {
+                each_level(|level| {
+                    let Some(run) = binary(op, ty, form, level) else { return };
+                    let one = binary(op, ty, Form::TileTile, Isa::Portable).unwrap();
+                    let out = if op.gives_mask() { DType::Bool } else { ty.storage() };
+                    // SAFETY: `check` hands on buffers of the right size.
+                    let run = |d, [a, b]: [*const u8; 2], n| unsafe { run(d, a, b, n) };
+                    // SAFETY: as above.
+                    let one = |d, [a, b]: [*const u8; 2], n| unsafe { one(d, a, b, n) };
+                    let types = tiles.map(|tile| (ty.storage(), tile));
+                    check(&format!("{op:?} {ty:?} {form:?} {level:?}"), types, out, &one, &run);
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn ternary_loops_agree_at_every_level() {
+    for ty in ALL {
+        for bits in 0..8 {
+            let tiles = [bits & 1 == 1, bits & 2 == 2, bits & 4 == 4];
+            each_level(|level| {
+                let storage = ty.storage();
+                let all = |name: &str, run: Option<TernaryLoop>, one: Option<TernaryLoop>, first: DType| {
+                    let (Some(run), Some(one)) = (run, one) else { return };
+                    // SAFETY: `check` hands on buffers of the right size.
+                    let run = |d, [a, b, c]: [*const u8; 3], n| unsafe { run(d, a, b, c, n) };
+                    // SAFETY: as above.
+                    let one = |d, [a, b, c]: [*const u8; 3], n| unsafe { one(d, a, b, c, n) };
+                    let types = [(first, tiles[0]), (storage, tiles[1]), (storage, tiles[2])];
+                    check(&format!("{name} {ty:?} {tiles:?} {level:?}"), types, storage, &one, &run);
+                };
+                let full = [true; 3];
+                all("select", select(ty, tiles, level), select(ty, full, Isa::Portable), DType::Bool);
+                all("mul_add", mul_add(ty, tiles, level), mul_add(ty, full, Isa::Portable), storage);
+            });
+        }
+    }
+}
+
+#[test]
+fn conversions_agree_at_every_level() {
+    for ty in ALL {
+        for dtype in DType::ALL {
+            each_level(|level| {
+                let pairs = [
+                    (Some(convert(dtype, ty, level)), Some(convert(dtype, ty, Isa::Portable)), dtype, ty.storage()),
+                    (Some(store(ty, dtype, level)), Some(store(ty, dtype, Isa::Portable)), ty.storage(), dtype),
+                    (round(ty, dtype, level), round(ty, dtype, Isa::Portable), ty.storage(), ty.storage()),
+                ];
+                for (run, one, from, to) in pairs {
+                    let (Some(run), Some(one)) = (run, one) else { continue };
+                    // SAFETY: `check` hands on buffers of the right size.
+                    let run = |d, [a]: [*const u8; 1], n| unsafe { run.run(d, a, n) };
+                    // SAFETY: as above.
+                    let one = |d, [a]: [*const u8; 1], n| unsafe { one.run(d, a, n) };
+                    check(&format!("{from} to {to} {level:?}"), [(from, true)], to, &one, &run);
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn conversions_saturate_wrap_and_round() {
+    fn run<A: Copy, B: Copy + Default>(f: UnaryLoop, x: A) -> B {
+        let mut y = B::default();
+        // SAFETY: one value each.
+        unsafe { f.run((&raw mut y).cast(), (&raw const x).cast(), 1) };
+        y
+    }
+    each_level(|level| {
+        for x in [
+            0.5,
+            -0.5,
+            127.9,
+            128.0,
+            -128.9,
+            -129.0,
+            255.5,
+            256.0,
+            -1.5,
+            32767.5,
+            2147483520.0,
+            2147483648.0,
+            1e20,
+            -2147483648.0,
+            -2147483904.0,
+            9.2233715e18,
+            9.223372e18,
+            -9.223372e18,
+            -1e30,
+            f32::INFINITY,
+            f32::NAN,
+        ] {
+            assert_eq!(run::<f32, u8>(store(Compute::F32, DType::U8, level), x), x as u8);
+            assert_eq!(run::<f32, i8>(store(Compute::F32, DType::I8, level), x), x as i8);
+            assert_eq!(run::<f32, i16>(store(Compute::F32, DType::I16, level), x), x as i16);
+            assert_eq!(run::<f32, i32>(store(Compute::F32, DType::I32, level), x), x as i32);
+            assert_eq!(run::<f32, i64>(store(Compute::F32, DType::I64, level), x), x as i64);
+            for x in [x as f64, x as f64 * (1.0 + f64::EPSILON), x as f64 * (1.0 - f64::EPSILON)] {
+                assert_eq!(run::<f64, i32>(store(Compute::F64, DType::I32, level), x), x as i32);
+                assert_eq!(run::<f64, i64>(store(Compute::F64, DType::I64, level), x), x as i64);
+            }
+        }
+        assert_eq!(run::<f32, u8>(store(Compute::F32, DType::U8, level), -1.5), 0);
+        assert_eq!(run::<f32, i64>(store(Compute::F32, DType::I64, level), f32::NAN), 0);
+        assert_eq!(run::<f64, i64>(store(Compute::F64, DType::I64, level), -1e300), i64::MIN);
+        assert_eq!(run::<i32, i8>(store(Compute::I32, DType::I8, level), 200), -56);
+        assert_eq!(run::<i32, u8>(store(Compute::I32, DType::Bool, level), 256), 1);
+        assert_eq!(run::<f32, u8>(convert(DType::F32, Compute::Mask, level), f32::NAN), 1);
+        assert_eq!(run::<u8, f32>(convert(DType::Bool, Compute::F32, level), 1), 1.0);
+        assert_eq!(run::<i64, f32>(convert(DType::I64, Compute::F32, level), (1 << 24) + 1), 16_777_216.0);
+        assert_eq!(run::<f64, u16>(store(Compute::F64, DType::F16, level), 1.0 + 2f64.powi(-11) + 1e-12), 0x3c01);
+        assert_eq!(run::<i32, i32>(round(Compute::I32, DType::I16, level).unwrap(), 70_000), 4464);
+    });
+}
+
+#[test]
+fn splat_fills() {
+    for ty in ALL {
+        each_level(|level| {
+            let x = values(ty.storage(), 1, 3);
+            let mut got = Odd::new(&vec![0; 77 * ty.size()], 1);
+            // SAFETY: one value in, room for 77 out.
+            unsafe { splat(ty, level)(got.ptr(), x.as_ptr(), 77) };
+            assert_eq!(got.take(), x.repeat(77));
+        });
+    }
+}
+
+/// The canonical order as its definition says it, one value at a time.
+fn canonical<T: Copy>(x: &[T], identity: T, combine: impl Fn(T, T) -> T) -> T {
+    let c = &combine;
+    let mut lanes = [identity; LANES];
+    for block in x.chunks(ROWS) {
+        let at = |i: usize| block.get(i).copied().unwrap_or(identity);
+        for (l, lane) in lanes.iter_mut().enumerate() {
+            let v = |j: usize| at(j * LANES + l);
+            let t = c(c(c(v(0), v(1)), c(v(2), v(3))), c(c(v(4), v(5)), c(v(6), v(7))));
+            *lane = c(*lane, t);
+        }
+    }
+    let halve = |x: &[T]| -> Vec<T> { (0..x.len() / 2).map(|l| c(x[l], x[l + x.len() / 2])).collect() };
+    halve(&halve(&halve(&halve(&lanes))))[0]
+}
+
+fn check_fold<T: Elem>(op: Fold, ty: Compute, identity: T, combine: impl Fn(T, T) -> T + Copy) {
+    let size = size_of::<T>();
+    let dtype = ty.storage();
+    let bytes = |x: T| {
+        let mut b = vec![0u8; size];
+        // SAFETY: room for one value.
+        unsafe { b.as_mut_ptr().cast::<T>().write_unaligned(x) };
+        b
+    };
+    each_level(|level| {
+        let f = fold(op, ty, level).unwrap();
+        assert_eq!(f.identity[..size], bytes(identity));
+        for n in [0, 1, 15, 16, 17, 100, 127, 128, 129, 300, 1000] {
+            let x = values(dtype, n, n as u64);
+            // InlineVec NaNs, or they would be all there is to see.
+            let x = if n % 2 == 1 { x } else { moderate(dtype, x) };
+            // SAFETY: n values.
+            let row: Vec<T> = unsafe { source::<T>(x.as_ptr(), n) }.iter().map(|v: &At<T>| v.0).collect();
+            let want = bytes(canonical(&row, identity, combine));
+            let mut lanes = vec![0; LANES * size];
+            let mut got = vec![0; size];
+            // SAFETY: 16 lanes and n values, taken in two calls, the first of whole blocks.
+            unsafe {
+                let first = n / 2 / ROWS * ROWS;
+                (f.accumulate)(lanes.as_mut_ptr(), x.as_ptr(), first, true);
+                (f.accumulate)(lanes.as_mut_ptr(), x.as_ptr().add(first * size), n - first, false);
+                (f.finish)(got.as_mut_ptr(), lanes.as_ptr());
+            }
+            assert_same(dtype, &got, &want, &format!("{op:?} {ty:?} {level:?} of {n}"));
+            // The same row as column c of a matrix whose other columns are rotations of it.
+            for cols in [1usize, 3, 70, 600] {
+                if n == 0 || n * cols > 100_000 {
+                    continue;
+                }
+                let at = |r: usize, c: usize| ((r + c) % n) * size;
+                let matrix: Vec<u8> =
+                    (0..n).flat_map(|r| (0..cols).flat_map(move |c| at(r, c)..at(r, c) + size)).map(|i| x[i]).collect();
+                let mut lanes = f.identity[..size].repeat(LANES * cols);
+                let mut got = vec![0; size * cols];
+                let stride = (cols * size) as isize;
+                for start in (0..n).step_by(ROWS) {
+                    let rows = ROWS.min(n - start);
+                    // SAFETY: `rows` rows from `start` on, and 16 lanes for every column.
+                    unsafe {
+                        let src = matrix.as_ptr().offset(start as isize * stride);
+                        (f.accumulate_rows)(lanes.as_mut_ptr(), src, stride, cols, rows);
+                    }
+                }
+                // SAFETY: as above, and room for one value a column.
+                unsafe { (f.finish_rows)(got.as_mut_ptr(), lanes.as_ptr(), cols) };
+                for c in (0..cols).step_by(1 + cols / 5) {
+                    let column: Vec<T> = (0..n).map(|r| row[(r + c) % n]).collect();
+                    let want = bytes(canonical(&column, identity, combine));
+                    let what = format!("{op:?} {ty:?} {level:?}, column {c} of {cols}, {n} rows");
+                    assert_same(dtype, &got[c * size..(c + 1) * size], &want, &what);
+                }
+            }
+        }
+    });
+}
+
+/// The same values with those that are not finite, or huge, replaced.
+fn moderate(dtype: DType, mut x: Vec<u8>) -> Vec<u8> {
+    match dtype {
+        DType::F32 => {
+            for b in x.chunks_mut(4) {
+                let v = f32::from_ne_bytes((&*b).try_into().unwrap());
+                if v.is_nan() || v.abs() > 1e6 {
+                    b.copy_from_slice(&1.25f32.to_ne_bytes());
+                }
+            }
+        }
+        DType::F64 => {
+            for b in x.chunks_mut(8) {
+                let v = f64::from_ne_bytes((&*b).try_into().unwrap());
+                if v.is_nan() || v.abs() > 1e6 {
+                    b.copy_from_slice(&1.25f64.to_ne_bytes());
+                }
+            }
+        }
+        _ => {}
+    }
+    x
+}
+
+#[test]
+fn reductions_keep_the_canonical_order() {
+    macro_rules! numbers {
+        ($($t:ident $ty:ident: $least:expr, $greatest:expr, $add:expr, $mul:expr, $max:expr, $min:expr;)*) => {$(
+            check_fold::<$t>(Fold::Sum, Compute::$ty, 0 as $t, $add);
+            check_fold::<$t>(Fold::Prod, Compute::$ty, 1 as $t, $mul);
+            check_fold::<$t>(Fold::Max, Compute::$ty, $least, $max);
+            check_fold::<$t>(Fold::Min, Compute::$ty, $greatest, $min);
+        )*};
+    }
+    numbers! {
+        f32 F32: f32::NEG_INFINITY, f32::INFINITY, |a, b| a + b, |a, b| a * b, Real::max, Real::min;
+        f64 F64: f64::NEG_INFINITY, f64::INFINITY, |a, b| a + b, |a, b| a * b, Real::max, Real::min;
+        i32 I32: i32::MIN, i32::MAX, i32::wrapping_add, i32::wrapping_mul, Ord::max, Ord::min;
+        i64 I64: i64::MIN, i64::MAX, i64::wrapping_add, i64::wrapping_mul, Ord::max, Ord::min;
+    }
+    check_fold::<Mask>(Fold::And, Compute::Mask, Mask(1), |a, b| Mask(a.0 & b.0));
+    check_fold::<Mask>(Fold::Or, Compute::Mask, Mask(0), |a, b| Mask(a.0 | b.0));
+}
+
+/// Sums products, in pieces, and compares with sums of products that were stored.
+fn check_products<T: Elem>(ty: Compute) {
+    let (size, dtype) = (size_of::<T>(), ty.storage());
+    each_level(|level| {
+        let f = fold(Fold::Sum, ty, level).unwrap();
+        let products = f.accumulate_products.expect("a sum takes products");
+        for n in [0, 1, 17, 127, 128, 129, 300, 1000] {
+            let (a, b) = (values(dtype, n, n as u64), values(dtype, n, n as u64 + 1));
+            let (a, b) = if n % 2 == 1 { (a, b) } else { (moderate(dtype, a), moderate(dtype, b)) };
+            let mut stored = vec![0; n * size];
+            let (mut want, mut got) = (vec![0; size], vec![0; size]);
+            let (mut plain, mut lanes) = (vec![0; LANES * size], vec![0; LANES * size]);
+            // SAFETY: n values of all, room for 16 lanes, and the second call goes on after whole blocks.
+            unsafe {
+                let mul = binary(Binary::Mul, ty, Form::TileTile, level).unwrap();
+                mul(stored.as_mut_ptr(), a.as_ptr(), b.as_ptr(), n);
+                (f.accumulate)(plain.as_mut_ptr(), stored.as_ptr(), n, true);
+                (f.finish)(want.as_mut_ptr(), plain.as_ptr());
+                let first = n / 2 / ROWS * ROWS;
+                products(lanes.as_mut_ptr(), a.as_ptr(), b.as_ptr(), first, true);
+                let (a, b) = (a.as_ptr().add(first * size), b.as_ptr().add(first * size));
+                products(lanes.as_mut_ptr(), a, b, n - first, false);
+                (f.finish)(got.as_mut_ptr(), lanes.as_ptr());
+            }
+            assert_same(dtype, &got, &want, &format!("{ty:?} {level:?} of {n}"));
+        }
+    });
+}
+
+#[test]
+fn products_are_summed_as_if_they_were_stored() {
+    check_products::<f32>(Compute::F32);
+    check_products::<f64>(Compute::F64);
+    check_products::<i32>(Compute::I32);
+    check_products::<i64>(Compute::I64);
+}
+
+#[test]
+fn streamed_copies_are_copies() {
+    let from: Vec<u8> = (0..2000u32).map(|i| (i * 7) as u8).collect();
+    each_level(|level| {
+        for (start, n) in [(0, 0), (0, 64), (1, 63), (3, 64), (5, 200), (64, 1024), (60, 1500), (17, 1900)] {
+            let mut to = vec![0xEE; 2000];
+            // SAFETY: `n` bytes of both, from `start` on.
+            unsafe { stream(level)(to.as_mut_ptr().add(start), from.as_ptr().add(start), n) };
+            settle();
+            assert_eq!(to[start..start + n], from[start..start + n], "{level:?} {start} {n}");
+            assert!(to[..start].iter().chain(&to[start + n..]).all(|&b| b == 0xEE), "{level:?} {start} {n}");
+        }
+    });
+}
+
+#[test]
+fn the_first_extremum_wins_and_nan_before_all() {
+    fn check<T: Elem + PartialOrd + std::fmt::Debug>(ty: Compute) {
+        for n in [1, 2, 63, 64, 65, 700, 1024, 1025, 3000] {
+            for nans in [false, true] {
+                let x = values(ty.storage(), n, n as u64 + 5);
+                let x = if nans { x } else { moderate(ty.storage(), x) };
+                // SAFETY: n values.
+                let row: Vec<T> = unsafe { source::<T>(x.as_ptr(), n) }.iter().map(|v| v.0).collect();
+                let nan = row.iter().position(|v| v.partial_cmp(v).is_none());
+                let first = |better: fn(&T, &T) -> bool| {
+                    nan.unwrap_or_else(|| (0..n).reduce(|b, i| if better(&row[i], &row[b]) { i } else { b }).unwrap())
+                };
+                each_level(|level| {
+                    // SAFETY: n values.
+                    let got = unsafe {
+                        (argmax(ty, level).unwrap()(x.as_ptr(), n), argmin(ty, level).unwrap()(x.as_ptr(), n))
+                    };
+                    assert_eq!(got, (first(|a, b| a > b), first(|a, b| a < b)), "{ty:?} {level:?} {n}");
+                });
+            }
+        }
+    }
+    check::<f32>(Compute::F32);
+    check::<f64>(Compute::F64);
+    check::<i32>(Compute::I32);
+    check::<i64>(Compute::I64);
+}
+
+/// Every act after every other, on whole blocks and tails, kept, passing the caches by or neither, is the arithmetic one by one.
+#[test]
+fn chains_are_their_instructions_one_by_one() {
+    fn check<T: Real + Elem>(ty: Compute, level: Isa) {
+        use FusedInstr::*;
+        let whole = |op| unary(op, ty, level).expect("floats have functions").whole();
+        let acts = [
+            AddTile,
+            AddOne,
+            Double,
+            SubTile,
+            SubOne,
+            TileSub,
+            OneSub,
+            MulTile,
+            MulOne,
+            Square,
+            DivTile,
+            DivOne,
+            TileDiv,
+            OneDiv,
+            Neg,
+            Sqrt,
+            MulTileAddTile,
+            MulTileAddOne,
+            MulOneAddTile,
+            MulOneAddOne,
+            AddTileTile,
+            AddTileOne,
+            Exp(whole(Unary::Exp)),
+            Sigmoid(whole(Unary::Sigmoid)),
+            Tanh(whole(Unary::Tanh)),
+            Sin(whole(Unary::Sin)),
+            Cos(whole(Unary::Cos)),
+            Apply(whole(Unary::Log2)),
+        ];
+        let pairs = acts.into_iter().flat_map(|a| acts.map(|b| (a, b)));
+        let run = chain(ty, level).expect("floats have chains");
+        for (k, (first, second)) in pairs.enumerate() {
+            let n = LENGTHS[k % LENGTHS.len()];
+            // Rare operands of functions in some blocks, in others none.
+            let operand = |x| if k % 2 == 0 { x } else { moderate(ty.storage(), x) };
+            let [from, tile, more] = [1, 2, 3].map(|seed| operand(values(ty.storage(), n + 1, seed + 3 * k as u64)));
+            let shift = if k % 3 == 0 { k % 7 } else { k % 7 * size_of::<T>() };
+            let mut kept = [(); 3].map(|()| Odd::new(&vec![0; n * size_of::<T>()], shift));
+            let to = kept[1].ptr();
+            let far = k % 3 != 0 && to.addr().is_multiple_of(size_of::<T>());
+            let nowhere = std::ptr::null_mut();
+            let with = [tile.as_ptr(), more.as_ptr()];
+            let aligned = far && (kept[2].ptr().addr() ^ to.addr()).is_multiple_of(64);
+            let keep = if k % 2 == 0 { kept[0].ptr() } else { nowhere };
+            let links = [
+                FusedOperands { begin: from.as_ptr(), act: first, with, into: keep, far: false },
+                FusedOperands { begin: std::ptr::null(), act: second, with, into: to, far },
+                FusedOperands { begin: more.as_ptr(), act: AddTile, with, into: kept[2].ptr(), far: aligned },
+            ];
+            // SAFETY: all buffers hold `n` values and one more; the level is one of this processor.
+            unsafe { run(&links, nowhere, n) };
+            settle();
+            // SAFETY: as above.
+            let [v, t, s] = unsafe { [&from, &tile, &more].map(|x| source::<T>(x.as_ptr(), n + 1)) };
+            let (u, w) = (t[0].0, s[0].0);
+            let apply = |act, v: T, t: T, s: T| match act {
+                AddTile => v + t,
+                AddOne => v + u,
+                Double => v + v,
+                SubTile => v - t,
+                SubOne => v - u,
+                TileSub => t - v,
+                OneSub => u - v,
+                MulTile => v * t,
+                MulOne => v * u,
+                Square => v * v,
+                DivTile => v / t,
+                DivOne => v / u,
+                TileDiv => t / v,
+                OneDiv => u / v,
+                Neg => -v,
+                Sqrt => v.sqrt(),
+                MulTileAddTile => v.mul_add(t, s),
+                MulTileAddOne => v.mul_add(t, w),
+                MulOneAddTile => v.mul_add(u, s),
+                MulOneAddOne => v.mul_add(u, w),
+                AddTileTile => t.mul_add(s, v),
+                AddTileOne => t.mul_add(w, v),
+                Exp(_) => v.exp(),
+                Sigmoid(_) => v.sigmoid(),
+                Tanh(_) => v.tanh(),
+                Sin(_) => v.sin(),
+                Cos(_) => v.cos(),
+                Apply(_) => v.log2(),
+            };
+            let [mut once, mut twice, mut sums] = [(); 3].map(|()| vec![0; n * size_of::<T>()]);
+            for i in 0..n {
+                let one = apply(first, v[i].0, t[i].0, s[i].0);
+                let two = apply(second, one, t[i].0, s[i].0);
+                // SAFETY: the vectors hold `n` values.
+                unsafe {
+                    once.as_mut_ptr().cast::<At<T>>().add(i).write(At(one));
+                    twice.as_mut_ptr().cast::<At<T>>().add(i).write(At(two));
+                    sums.as_mut_ptr().cast::<At<T>>().add(i).write(At(s[i].0 + t[i].0));
+                }
+            }
+            let what = format!("{first:?}, {second:?} {ty:?} {level:?}");
+            let [a, b, c] = kept.map(Odd::take);
+            if k % 2 == 0 {
+                assert_same(ty.storage(), &a, &once, &what);
+            }
+            assert_same(ty.storage(), &b, &twice, &what);
+            assert_same(ty.storage(), &c, &sums, &what);
+        }
+    }
+    each_level(|level| {
+        check::<f32>(Compute::F32, level);
+        check::<f64>(Compute::F64, level);
+    });
+}
+
+/// A sum at a chain's end holds the bits of one that reads what the chain stored.
+#[test]
+fn chains_sum_as_if_the_values_were_read_again() {
+    fn check<T: Elem>(ty: Compute, level: Isa) {
+        let run = chain(ty, level).expect("floats have chains");
+        let sum = fold(Fold::Sum, ty, level).expect("floats have sums");
+        for n in LENGTHS {
+            let [from, tile] = [1, 2].map(|seed| values(ty.storage(), n, seed + n as u64));
+            let mut kept = Odd::new(&vec![0; n * size_of::<T>()], 3);
+            let [mut got, mut want] = [[0u64; LANES]; 2];
+            let links = [FusedOperands {
+                begin: from.as_ptr(),
+                act: FusedInstr::MulTile,
+                with: [tile.as_ptr(); 2],
+                into: kept.ptr(),
+                far: false,
+            }];
+            // SAFETY: all buffers hold `n` values, the lanes sixteen; the level is one of this processor.
+            unsafe {
+                run(&links, got.as_mut_ptr().cast(), n);
+                (sum.accumulate)(want.as_mut_ptr().cast(), kept.ptr(), n / ROWS * ROWS, true);
+            }
+            let bytes = |lanes: [u64; LANES]| lanes.map(u64::to_ne_bytes).concat()[..LANES * size_of::<T>()].to_vec();
+            assert_same(ty.storage(), &bytes(got), &bytes(want), &format!("sums of {n} {ty:?} {level:?}"));
+            let product = binary(Binary::Mul, ty, Form::TileTile, Isa::Portable).expect("floats have products");
+            let mut products = vec![0; n * size_of::<T>()];
+            // SAFETY: all buffers hold `n` values.
+            unsafe { product(products.as_mut_ptr(), from.as_ptr(), tile.as_ptr(), n) };
+            assert_same(ty.storage(), &kept.take(), &products, &format!("products of {n} {ty:?} {level:?}"));
+        }
+    }
+    each_level(|level| {
+        check::<f32>(Compute::F32, level);
+        check::<f64>(Compute::F64, level);
+    });
+}

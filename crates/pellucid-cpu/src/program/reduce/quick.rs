@@ -1,0 +1,81 @@
+//! Small reductions of contiguous arrays as they are: nothing is set up but the loops.
+
+use super::fold_of;
+use crate::operand::Operand;
+use crate::program::fold::{CHUNK, Fold, Values};
+use crate::program::loops::{LANES, ROWS};
+use crate::program::lower::Prepared;
+use crate::program::map::dense::Dense;
+use crate::program::map::small;
+use crate::program::strided;
+use pellucid_ir::Compute;
+use pellucid_ir::kernel::{Reduce, ReduceOp};
+use pellucid_runtime::scratch::{self, padded};
+
+/// Beyond so many bytes, threads may be worth it.
+const MOST_BYTES: usize = 128 << 10;
+
+/// Runs `kernel` if it is that simple. False, and nothing written, if not.
+pub(crate) fn run(
+    kernel: &Reduce,
+    program: &Prepared,
+    finish: Option<&Prepared>,
+    x: &Operand<'_>,
+    y: &Operand<'_>,
+) -> bool {
+    let (Some(op), [input]) = (fold_of(kernel.op), &program.inputs[..]) else { return false };
+    let plain = program.steps.is_empty() && program.outputs[0].slot == 0 && input.load.is_none();
+    let compute = x.dtype.compute();
+    let narrow = matches!(compute, Compute::Mask | Compute::I32) && matches!(kernel.op, ReduceOp::Sum | ReduceOp::Prod);
+    let storage = kernel.finish.as_ref().map_or(x.dtype, |f| f.outputs[0].storage);
+    let shape = x.layout.shape();
+    let size = shape.size();
+    let contiguous = x.layout.is_contiguous() && y.layout.is_contiguous();
+    if !plain || narrow || !contiguous || storage != y.dtype || size == 0 || size * input.size > MOST_BYTES {
+        return false;
+    }
+    // The reduced axes must be neighbours: `outer`, then they, then `inner`.
+    let (mut outer, mut length, mut inner) = (1, 1, 1);
+    for (axis, &len) in shape.iter().enumerate().filter(|(_, len)| **len != 1) {
+        match (kernel.axes.contains(axis), inner) {
+            (true, 1) => length *= len,
+            (true, _) => return false,
+            (false, _) if length == 1 => outer *= len,
+            (false, _) => inner *= len,
+        }
+    }
+    let count = outer * inner;
+    let Some(fold) = Fold::new(op, compute) else { return false };
+    let fits = length <= CHUNK && (kernel.finish.is_none() || count <= small::MOST);
+    if !fits || y.layout.shape().size() != count {
+        return false;
+    }
+    let (from, to) = (strided::start(x), strided::start(y));
+    let results = if finish.is_some() { padded(count * 8) } else { 0 };
+    let lanes = padded(LANES * inner * 8);
+    let room = if inner > 1 { lanes + LANES / 2 * inner * 8 } else { 64 * length.min(CHUNK) * 8 };
+    scratch::with(results + room, |scratch: *mut u8| {
+        let (into, room) = (if finish.is_some() { scratch } else { to }, scratch.wrapping_add(results));
+        // SAFETY: the operands are contiguous, of the sizes computed; the scratch has the room asked for.
+        unsafe {
+            if inner == 1 {
+                fold.reduce_rows(into, Values::plain(from), outer, length, room);
+            } else {
+                for o in 0..outer {
+                    let rows = from.add(o * length * inner * fold.size);
+                    fold.clear(room, LANES * inner);
+                    for first in (0..length).step_by(ROWS) {
+                        let row = rows.add(first * inner * fold.size);
+                        let stride = (inner * fold.size) as isize;
+                        (fold.loops.accumulate_rows)(room, row, stride, inner, ROWS.min(length - first));
+                    }
+                    fold.meet(into.add(o * inner * fold.size), room, room.add(lanes), inner);
+                }
+            }
+            match finish {
+                Some(f) => small::run(f, &kernel.finish_params, count, &[Dense::full(into)], &[Dense::full(to)]),
+                None => true,
+            }
+        }
+    })
+}

@@ -1,0 +1,246 @@
+//! The scalar walk: one element at a time, one instruction at a time.
+//!
+//! Instructions are the loops of [`crate::program::loops`] on single values (their meaning is tested there);
+//! the order of a reduction is written out once more, in scalars.
+
+use super::{Array, Value};
+use crate::program::loops::{self, Form};
+use crate::program::lower::cell;
+use pellucid_ir::formula::{Binary, Op, Program, RowOp, UniformSource};
+use pellucid_ir::kernel::ReduceOp;
+use pellucid_ir::{Compute, DType, Element, Scalar, bf16, f16};
+use pellucid_simd::Isa;
+
+macro_rules! by_dtype {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            DType::Bool => {
+                type $T = bool;
+                $body
+            }
+            DType::U8 => {
+                type $T = u8;
+                $body
+            }
+            DType::I8 => {
+                type $T = i8;
+                $body
+            }
+            DType::I16 => {
+                type $T = i16;
+                $body
+            }
+            DType::I32 => {
+                type $T = i32;
+                $body
+            }
+            DType::I64 => {
+                type $T = i64;
+                $body
+            }
+            DType::F16 => {
+                type $T = f16;
+                $body
+            }
+            DType::BF16 => {
+                type $T = bf16;
+                $body
+            }
+            DType::F32 => {
+                type $T = f32;
+                $body
+            }
+            DType::F64 => {
+                type $T = f64;
+                $body
+            }
+        }
+    };
+}
+
+pub(crate) fn encode(value: Scalar, dtype: DType) -> u64 {
+    let mut bits = [0; 8];
+    by_dtype!(dtype, T => {
+        let v = T::from_scalar(value);
+        bits[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&v));
+    });
+    u64::from_ne_bytes(bits)
+}
+
+pub(crate) fn decode(bits: u64, dtype: DType) -> Scalar {
+    by_dtype!(dtype, T => T::from_bytes(&bits.to_ne_bytes()[..size_of::<T>()])[0].to_scalar())
+}
+
+pub(crate) fn is_nan(bits: u64, dtype: DType) -> bool {
+    dtype.is_float() && decode(bits, dtype).to_f64().is_nan()
+}
+
+fn call1(f: loops::UnaryLoop, a: u64) -> u64 {
+    let mut out = 0u64;
+    // SAFETY: one value of at most eight bytes each.
+    unsafe { f.run((&raw mut out).cast(), (&raw const a).cast(), 1) };
+    out
+}
+
+fn call2(op: Binary, compute: Compute, a: u64, b: u64) -> u64 {
+    let f = loops::binary(op, compute, Form::TileTile, Isa::best()).unwrap();
+    let mut out = 0u64;
+    // SAFETY: as above.
+    unsafe { f((&raw mut out).cast(), (&raw const a).cast(), (&raw const b).cast(), 1) };
+    out
+}
+
+fn call3(op: Op, compute: Compute, [a, b, c]: [u64; 3]) -> u64 {
+    let all = [true; 3];
+    let f = match op {
+        Op::Select => loops::select(compute, all, Isa::best()),
+        _ => loops::mul_add(compute, all, Isa::best()),
+    };
+    let mut out = 0u64;
+    // SAFETY: as above.
+    unsafe {
+        f.unwrap()((&raw mut out).cast(), (&raw const a).cast(), (&raw const b).cast(), (&raw const c).cast(), 1)
+    };
+    out
+}
+
+pub(crate) fn convert(bits: u64, from: DType, to: Compute) -> u64 {
+    call1(loops::convert(from, to, Isa::best()), bits)
+}
+
+pub(crate) fn store(bits: u64, from: Compute, to: DType) -> u64 {
+    call1(loops::store(from, to, Isa::best()), bits)
+}
+
+/// The canonical order: chunks of 4096, in each sixteen lanes over blocks of 128, then trees.
+pub(crate) fn fold(op: Binary, identity: u64, compute: Compute, values: &[u64]) -> u64 {
+    let join = |a: u64, b: u64| call2(op, compute, a, b);
+    let chunk = |values: &[u64]| {
+        let mut lanes = [identity; 16];
+        for block in values.chunks(128) {
+            let x = |j: usize, l: usize| block.get(j * 16 + l).copied().unwrap_or(identity);
+            for (l, lane) in lanes.iter_mut().enumerate() {
+                let low = join(join(x(0, l), x(1, l)), join(x(2, l), x(3, l)));
+                let high = join(join(x(4, l), x(5, l)), join(x(6, l), x(7, l)));
+                *lane = join(*lane, join(low, high));
+            }
+        }
+        for step in [8, 4, 2, 1] {
+            (0..step).for_each(|l| lanes[l] = join(lanes[l], lanes[l + step]));
+        }
+        lanes[0]
+    };
+    let mut level: Vec<u64> = values.chunks(4096).map(chunk).collect();
+    if level.is_empty() {
+        level.push(chunk(&[]));
+    }
+    while level.len() > 1 {
+        level = level.chunks(2).map(|p| if p.len() == 2 { join(p[0], p[1]) } else { p[0] }).collect();
+    }
+    level[0]
+}
+
+/// The primitive and the identity of a reduction.
+pub(crate) fn monoid(op: ReduceOp, compute: Compute) -> (Binary, u64) {
+    let of = |v: Scalar| cell(v, compute);
+    let (low, high) = match compute {
+        Compute::I32 => (Scalar::Int(i32::MIN as i64), Scalar::Int(i32::MAX as i64)),
+        Compute::I64 => (Scalar::Int(i64::MIN), Scalar::Int(i64::MAX)),
+        _ => (Scalar::Float(f64::NEG_INFINITY), Scalar::Float(f64::INFINITY)),
+    };
+    match op {
+        ReduceOp::Sum => (Binary::Add, of(Scalar::Int(0))),
+        ReduceOp::Prod => (Binary::Mul, of(Scalar::Int(1))),
+        ReduceOp::Max if compute == Compute::Mask => (Binary::Or, 0),
+        ReduceOp::Min if compute == Compute::Mask => (Binary::And, 1),
+        ReduceOp::Max => (Binary::Max, of(low)),
+        ReduceOp::Min => (Binary::Min, of(high)),
+        ReduceOp::Any => (Binary::Or, 0),
+        _ => (Binary::And, 1),
+    }
+}
+
+/// Runs a program on one row: each input has `len` values, or one. Outputs likewise.
+pub(crate) fn interpret(program: &Program, params: &[Scalar], inputs: &[Vec<u64>], len: usize) -> Vec<Vec<u64>> {
+    let loaded: Vec<Vec<u64>> = program
+        .inputs
+        .iter()
+        .zip(inputs)
+        .map(|(load, values)| values.iter().map(|&v| convert(v, load.storage, load.compute)).collect())
+        .collect();
+    let uniforms: Vec<u64> = program
+        .uniforms
+        .iter()
+        .map(|u| match u.source {
+            UniformSource::Param(p) => cell(params[p as usize], u.compute),
+            UniformSource::Literal(v) => cell(v, u.compute),
+            UniformSource::RowLength => cell(Scalar::Int(len as i64), u.compute),
+        })
+        .collect();
+    let mut registers = vec![Vec::new(); program.registers.len()];
+    let mut rows = vec![0; program.row_registers.len()];
+    let read = |v: Value, i: usize, registers: &[Vec<u64>], rows: &[u64]| match v {
+        Value::Input(k) => loaded[k as usize][if program.inputs[k as usize].per_row { 0 } else { i }],
+        Value::Register(r) => registers[r as usize][i],
+        Value::Uniform(u) => uniforms[u as usize],
+        Value::Row(r) => rows[r as usize],
+    };
+    for step in &program.steps {
+        let one = |i: usize| {
+            let arg = |k: usize| read(step.args[k], i, &registers, &rows);
+            match step.op {
+                Op::Unary(op) => call1(loops::unary(op, step.compute, Isa::best()).unwrap(), arg(0)),
+                Op::Binary(op) => call2(op, step.compute, arg(0), arg(1)),
+                Op::Select | Op::MulAdd => call3(step.op, step.compute, [arg(0), arg(1), arg(2)]),
+                Op::Convert(to) => convert(arg(0), step.compute.storage(), to),
+                Op::Round(dtype) => convert(store(arg(0), step.compute, dtype), dtype, step.compute),
+                Op::RowIndex => i as u64,
+                Op::Reduce(op) => {
+                    let values: Vec<u64> = (0..len).map(|i| read(step.args[0], i, &registers, &rows)).collect();
+                    let op = match op {
+                        RowOp::Sum => ReduceOp::Sum,
+                        RowOp::Max => ReduceOp::Max,
+                        RowOp::Min => ReduceOp::Min,
+                    };
+                    let (op, identity) = monoid(op, step.compute);
+                    fold(op, identity, step.compute, &values)
+                }
+            }
+        };
+        match step.into {
+            Value::Register(r) => registers[r as usize] = (0..len).map(one).collect(),
+            Value::Row(r) => rows[r as usize] = one(0),
+            _ => unreachable!(),
+        }
+    }
+    let values = |o: &pellucid_ir::formula::Store| {
+        let n = if o.per_row { 1 } else { len };
+        (0..n).map(|i| store(read(o.value, i, &registers, &rows), o.compute, o.storage)).collect()
+    };
+    program.outputs.iter().map(values).collect()
+}
+
+/// Runs an elementwise program on every element of `shape`.
+pub(crate) fn map(program: &Program, params: &[Scalar], inputs: &[&Array], shape: &[usize]) -> Vec<Vec<u64>> {
+    let n = shape.iter().product();
+    let columns: Vec<Vec<u64>> = inputs.iter().map(|x| (0..n).map(|i| x.at(shape, i)).collect()).collect();
+    interpret(program, params, &columns, n)
+}
+
+/// The flat positions of the elements of row number `row`: the others' axes first, then `axes`.
+pub(crate) fn row_places(shape: &[usize], axes: &[usize], row: usize) -> Vec<usize> {
+    let mut strides = vec![1; shape.len()];
+    (1..shape.len()).rev().for_each(|a| strides[a - 1] = strides[a] * shape[a]);
+    let mut start = 0;
+    let mut rest = row;
+    for a in (0..shape.len()).rev().filter(|a| !axes.contains(a)) {
+        start += rest % shape[a] * strides[a];
+        rest /= shape[a];
+    }
+    let mut places = vec![start];
+    for &a in axes {
+        places =
+            places.iter().flat_map(|&p| (0..shape[a]).map(move |i| (p, i))).map(|(p, i)| p + i * strides[a]).collect();
+    }
+    places
+}

@@ -1,0 +1,232 @@
+use super::*;
+use crate::program::reduce::run_reduce;
+use pellucid_ir::kernel::{AxisSet, Params, Reduce, ReduceOp};
+use std::sync::Arc;
+
+pub(crate) fn identity(dtype: DType) -> Program {
+    let mut p = Builder::new();
+    let x = p.x(dtype);
+    p.build(&[(x, dtype.compute(), dtype, false)])
+}
+
+/// x·y + x
+pub(crate) fn product() -> Program {
+    let c = Compute::F32;
+    let mut p = Builder::new();
+    let (x, y) = (p.x(DType::F32), p.x(DType::F32));
+    let t = p.binary(Binary::Mul, c, x, y);
+    let t = p.binary(Binary::Add, c, t, x);
+    p.build(&[(t, c, DType::F32, false)])
+}
+
+fn halve(compute: Compute, out: DType) -> Program {
+    let mut p = Builder::new();
+    let x = p.x(compute.storage());
+    let k = p.uniform(UniformSource::Param(0), compute);
+    let y = p.binary(Binary::Mul, compute, x, k);
+    p.build(&[(y, compute, out, false)])
+}
+
+/// What the reduction must give, in logical order of the kept axes.
+fn expected(kernel: &Reduce, inputs: &[&Array], shape: &[usize], axes: &[usize]) -> Vec<u64> {
+    let values = naive::map(&kernel.program, &kernel.params, inputs, shape).remove(0);
+    let stored = &kernel.program.outputs[0];
+    let compute = stored.compute;
+    let finished = kernel.finish.as_ref().map_or(kernel.output.compute(), |f| f.inputs[0].compute);
+    let adds = matches!(kernel.op, ReduceOp::Sum | ReduceOp::Prod);
+    let wide = match (compute, finished) {
+        (Compute::Mask, Compute::Mask) if adds => Compute::I32,
+        (Compute::Mask | Compute::I32, wider) if adds && wider != Compute::I32 => wider,
+        _ => compute,
+    };
+    let rows: usize = (0..shape.len()).filter(|a| !axes.contains(a)).map(|a| shape[a]).product();
+    let one = |r: usize| {
+        let row: Vec<u64> = naive::row_places(shape, axes, r).iter().map(|&p| values[p]).collect();
+        let loaded: Vec<u64> = row.iter().map(|&v| naive::convert(v, stored.storage, wide)).collect();
+        let (result, ty) = match kernel.op {
+            ReduceOp::ArgMax | ReduceOp::ArgMin => {
+                let number = |v: &u64| naive::decode(*v, wide.storage()).to_f64();
+                let largest = kernel.op == ReduceOp::ArgMax;
+                let mut best = 0;
+                for (i, v) in loaded.iter().enumerate() {
+                    let (v, b) = (number(v), number(&loaded[best]));
+                    if !b.is_nan() && (v.is_nan() || if largest { v > b } else { v < b }) {
+                        best = i;
+                    }
+                }
+                (best as u64, Compute::I64)
+            }
+            op => {
+                let (primitive, identity) = naive::monoid(op, wide);
+                (naive::fold(primitive, identity, wide, &loaded), wide)
+            }
+        };
+        match &kernel.finish {
+            None => naive::store(result, ty, kernel.output),
+            Some(f) => {
+                let bits = naive::interpret(f, &kernel.finish_params, &[vec![result]], 1)[0][0];
+                let out = &f.outputs[0];
+                naive::store(naive::convert(bits, out.storage, out.compute), out.compute, kernel.output)
+            }
+        }
+    };
+    (0..rows).map(one).collect()
+}
+
+pub(crate) fn check(rng: &mut Rng, kernel: &Reduce, shape: &[usize], axes: &[usize]) {
+    let inputs: Vec<Array> =
+        kernel.program.inputs.iter().map(|i| Array::random(rng, shape, i.storage, rng_stretch(shape))).collect();
+    let expected = expected(kernel, &inputs.iter().collect::<Vec<_>>(), shape, axes);
+    let kept: Vec<usize> = (0..shape.len()).map(|a| if axes.contains(&a) { 1 } else { shape[a] }).collect();
+    let out = Array::random(rng, &kept, kernel.output, false);
+    with_threads(|threads| {
+        let mut out = out.clone();
+        let from: Vec<_> = inputs.iter().map(Array::shared).collect();
+        run_reduce(kernel, &from, &out.operand()).unwrap();
+        let what = format!(
+            "{:?} of {shape:?} over {axes:?} as {} with {threads} threads, {:?}",
+            kernel.op,
+            kernel.output,
+            inputs.iter().map(|i| &i.layout).collect::<Vec<_>>()
+        );
+        assert_same(&out.bits(), &expected, kernel.output, &what);
+    });
+}
+
+/// Stretched inputs would all be small in big shapes.
+fn rng_stretch(shape: &[usize]) -> bool {
+    shape.len() < 3
+}
+
+pub(crate) fn kernel(op: ReduceOp, axes: &[usize], program: Program, output: DType) -> Reduce {
+    Reduce {
+        op,
+        axes: axes.iter().copied().collect::<AxisSet>(),
+        program: Arc::new(program),
+        params: Params::new(),
+        finish: None,
+        finish_params: Params::new(),
+        output,
+    }
+}
+
+fn cases() -> Vec<(Vec<usize>, Vec<usize>)> {
+    vec![
+        (vec![], vec![]),
+        (vec![1], vec![0]),
+        (vec![9], vec![0]),
+        (vec![129], vec![0]),
+        (vec![50_000], vec![0]),
+        (vec![64, 10], vec![1]),
+        (vec![64, 10], vec![0]),
+        (vec![64, 10], vec![0, 1]),
+        (vec![300, 200], vec![0]),
+        (vec![300, 200], vec![1]),
+        (vec![9000, 5], vec![0]),
+        (vec![9000, 150], vec![0]),
+        (vec![3, 5000], vec![1]),
+        (vec![20, 7, 30], vec![1]),
+        (vec![20, 7, 30], vec![0, 2]),
+        (vec![8, 3, 6, 50], vec![0, 2]),
+        (vec![8, 30, 6, 5], vec![1, 3]),
+        (vec![4, 600], vec![0]),
+        (vec![3, 4], vec![]),
+        (vec![0, 4], vec![1]),
+    ]
+}
+
+#[test]
+fn sums_in_every_layout_have_the_canonical_bits() {
+    let rng = &mut Rng(9);
+    for round in 0..3 {
+        for (shape, axes) in cases() {
+            check(rng, &kernel(ReduceOp::Sum, &axes, identity(DType::F32), DType::F32), &shape, &axes);
+            if round < 2 {
+                check(rng, &kernel(ReduceOp::Sum, &axes, product(), DType::F32), &shape, &axes);
+                check(rng, &kernel(ReduceOp::Sum, &axes, identity(DType::F16), DType::BF16), &shape, &axes);
+                check(rng, &kernel(ReduceOp::ArgMax, &axes, product(), DType::I64), &shape, &axes);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_operation_and_dtype() {
+    use ReduceOp::*;
+    let rng = &mut Rng(10);
+    for (shape, axes) in [(vec![6, 40], vec![1]), (vec![200, 6], vec![0]), (vec![3, 7, 130], vec![0, 2])] {
+        for dtype in DType::ALL {
+            for op in [Sum, Prod, Max, Min, ArgMax, ArgMin, Any, All] {
+                let output = match op {
+                    Any | All if dtype != DType::Bool => continue,
+                    ArgMax | ArgMin => DType::I64,
+                    Sum | Prod if dtype.compute() == Compute::I32 => DType::I64,
+                    Sum | Prod if dtype == DType::Bool => [DType::I64, DType::F32][rng.below(2)],
+                    _ => dtype,
+                };
+                check(rng, &kernel(op, &axes, identity(dtype), output), &shape, &axes);
+            }
+        }
+    }
+}
+
+#[test]
+fn integers_are_summed_wide() {
+    let n = 3;
+    let mut x = Array::zeros(n, Layout::contiguous([n].into()), DType::I32);
+    x.fill(|| Scalar::Int(i32::MAX as i64));
+    let mut y = Array::zeros(1, Layout::contiguous([1].into()), DType::I64);
+    run_reduce(&kernel(ReduceOp::Sum, &[0], identity(DType::I32), DType::I64), &[x.operand()], &y.operand()).unwrap();
+    assert_eq!(y.bits()[0] as i64, 3 * i32::MAX as i64);
+}
+
+#[test]
+fn a_finishing_program_runs_on_every_result() {
+    let rng = &mut Rng(11);
+    for (shape, axes) in cases() {
+        let mut mean = kernel(ReduceOp::Sum, &axes, product(), DType::F16);
+        mean.finish = Some(Arc::new(halve(Compute::F32, DType::F16)));
+        mean.finish_params = [Scalar::Float(0.01)].into();
+        check(rng, &mean, &shape, &axes);
+        let mut position = kernel(ReduceOp::ArgMin, &axes, identity(DType::F32), DType::I32);
+        position.finish = Some(Arc::new(halve(Compute::I64, DType::I64)));
+        position.finish_params = [Scalar::Int(2)].into();
+        check(rng, &position, &shape, &axes);
+    }
+}
+
+#[test]
+fn of_nothing_there_is_the_identity() {
+    for (op, identity_of, expected) in [
+        (ReduceOp::Sum, DType::F32, 0.0),
+        (ReduceOp::Prod, DType::F32, 1.0),
+        (ReduceOp::Any, DType::Bool, 0.0),
+        (ReduceOp::All, DType::Bool, 1.0),
+    ] {
+        for (shape, axis) in [([3, 0], 1), ([0, 600], 0)] {
+            let mut x = Array::zeros(0, Layout::contiguous(shape.into()), identity_of);
+            let mut kept = shape;
+            kept[axis] = 1;
+            let mut y = Array::zeros(600, Layout::contiguous(kept.into()), identity_of);
+            y.fill(|| Scalar::Int(7));
+            run_reduce(&kernel(op, &[axis], identity(identity_of), identity_of), &[x.operand()], &y.operand()).unwrap();
+            let values: Vec<f64> = y.bits().iter().map(|&b| naive::decode(b, identity_of).to_f64()).collect();
+            assert_eq!(values, vec![expected; kept[0] * kept[1]], "{op:?}");
+        }
+    }
+}
+
+#[test]
+fn not_a_number_and_ties_are_found_first() {
+    let mut x = Array::zeros(8, Layout::contiguous([2, 4].into()), DType::F32);
+    for (i, v) in [1.0, 3.0, f32::NAN, f32::NAN, 3.0, 2.0, 3.0, 0.0].into_iter().enumerate() {
+        x.write(i as isize, v.to_bits() as u64);
+    }
+    for (axis, expected) in [(1usize, vec![2u64, 0]), (0, vec![1, 0, 0, 0])] {
+        let kept = if axis == 1 { [2, 1] } else { [1, 4] };
+        let mut y = Array::zeros(8, Layout::contiguous(kept.into()), DType::I64);
+        run_reduce(&kernel(ReduceOp::ArgMax, &[axis], identity(DType::F32), DType::I64), &[x.operand()], &y.operand())
+            .unwrap();
+        assert_eq!(y.bits(), expected);
+    }
+}

@@ -1,0 +1,240 @@
+use super::*;
+use crate::program::row::run_row;
+use pellucid_ir::kernel::{AxisSet, Params, Row};
+use std::sync::Arc;
+
+pub(crate) fn softmax() -> Program {
+    let c = Compute::F32;
+    let mut p = Builder::new();
+    let x = p.x(DType::F32);
+    let m = p.reduce(RowOp::Max, c, x);
+    let shifted = p.binary(Binary::Sub, c, x, m);
+    let e = p.unary(Unary::Exp, c, shifted);
+    let s = p.reduce(RowOp::Sum, c, e);
+    let r = p.row_step(Op::Unary(Unary::Recip), c, &[s]);
+    let y = p.binary(Binary::Mul, c, e, r);
+    p.build(&[(y, c, DType::F32, false)])
+}
+
+/// Mean and spread, then a scaled and shifted row; saves the mean, and a position in the row.
+pub(crate) fn layer_norm(dtype: DType) -> Program {
+    let c = Compute::F32;
+    let mut p = Builder::new();
+    let (x, gamma, scale) = (p.x(dtype), p.x(DType::F32), p.input(DType::F64, c, true));
+    let n = p.uniform(UniformSource::RowLength, c);
+    let eps = p.uniform(UniformSource::Param(0), c);
+    let sum = p.reduce(RowOp::Sum, c, x);
+    let mean = p.row_step(Op::Binary(Binary::Div), c, &[sum, n]);
+    let d = p.binary(Binary::Sub, c, x, mean);
+    let squares = p.binary(Binary::Mul, c, d, d);
+    let spread = p.reduce(RowOp::Sum, c, squares);
+    let variance = p.row_step(Op::MulAdd, c, &[spread, scale, eps]);
+    let deviation = p.row_step(Op::Unary(Unary::Abs), c, &[variance]);
+    let z = p.binary(Binary::Div, c, d, deviation);
+    let index = p.step(Op::RowIndex, Compute::I64, Compute::I64, &[]);
+    let position = p.step(Op::Convert(c), Compute::I64, c, &[index]);
+    let shifted = p.step(Op::MulAdd, c, c, &[z, gamma, position]);
+    let low = p.reduce(RowOp::Min, c, shifted);
+    p.build(&[
+        (shifted, c, dtype, false),
+        (mean, c, DType::F32, true),
+        (low, c, DType::F16, true),
+        (low, c, DType::F32, false),
+    ])
+}
+
+/// Writes over its input while later phases still read it.
+fn late_reader() -> Program {
+    let c = Compute::F32;
+    let mut p = Builder::new();
+    let x = p.x(DType::F32);
+    let m = p.reduce(RowOp::Max, c, x);
+    let shifted = p.binary(Binary::Sub, c, x, m);
+    let s = p.reduce(RowOp::Sum, c, shifted);
+    let y = p.binary(Binary::Add, c, x, s);
+    let low = p.reduce(RowOp::Min, c, y);
+    let z = p.binary(Binary::Sub, c, x, low);
+    let t = p.reduce(RowOp::Sum, c, z);
+    p.build(&[(shifted, c, DType::F32, false), (t, c, DType::F32, true)])
+}
+
+/// Sums of products: of inputs, of one input with itself that is stored too, and with a value a row.
+pub(crate) fn products() -> Program {
+    let c = Compute::F32;
+    let mut p = Builder::new();
+    let (x, y, scale) = (p.x(DType::F32), p.x(DType::F16), p.input(DType::F32, c, true));
+    let xy = p.binary(Binary::Mul, c, x, y);
+    let dot = p.reduce(RowOp::Sum, c, xy);
+    let squares = p.binary(Binary::Mul, c, x, x);
+    let norm = p.reduce(RowOp::Sum, c, squares);
+    let scaled = p.binary(Binary::Mul, c, y, scale);
+    let sum = p.reduce(RowOp::Sum, c, scaled);
+    let shifted = p.binary(Binary::Sub, c, squares, dot);
+    let far = p.binary(Binary::Mul, c, shifted, y);
+    let last = p.reduce(RowOp::Sum, c, far);
+    let outputs = [dot, norm, sum, last].map(|v| (v, c, DType::F32, true));
+    p.build(&[&[(squares, c, DType::F32, false)], &outputs[..]].concat())
+}
+
+fn expected(program: &Program, params: &Params, inputs: &[&Array], shape: &[usize], axes: &[usize]) -> Vec<Vec<u64>> {
+    let kept: Vec<usize> = (0..shape.len()).map(|a| if axes.contains(&a) { 1 } else { shape[a] }).collect();
+    let rows: usize = kept.iter().product();
+    let length: usize = axes.iter().map(|&a| shape[a]).product();
+    let size = |per_row: bool| if per_row { rows } else { rows * length };
+    let mut outputs: Vec<Vec<u64>> = program.outputs.iter().map(|o| vec![0; size(o.per_row)]).collect();
+    for r in 0..rows {
+        let places = naive::row_places(shape, axes, r);
+        let read = |(x, load): (&&Array, &Load)| match load.per_row {
+            true => vec![x.at(&kept, r)],
+            false => places.iter().map(|&p| x.at(shape, p)).collect(),
+        };
+        let row: Vec<Vec<u64>> = inputs.iter().zip(&program.inputs).map(read).collect();
+        for (k, values) in naive::interpret(program, params, &row, length).into_iter().enumerate() {
+            match program.outputs[k].per_row {
+                true => outputs[k][r] = values[0],
+                false => places.iter().zip(values).for_each(|(&p, v)| outputs[k][p] = v),
+            }
+        }
+    }
+    outputs
+}
+
+fn cases() -> Vec<(Vec<usize>, Vec<usize>)> {
+    let mut cases = vec![
+        (vec![64, 10], vec![1]),
+        (vec![10, 64], vec![0]),
+        (vec![5, 1000], vec![1]),
+        (vec![3, 9000], vec![1]),
+        (vec![40, 3500], vec![1]),
+        (vec![9000, 2], vec![0]),
+        (vec![20_000], vec![0]),
+        (vec![4, 6, 50], vec![0, 2]),
+        (vec![3, 4, 5, 6], vec![1, 3]),
+        (vec![5, 0, 3], vec![1]),
+        (vec![0, 5], vec![1]),
+        (vec![], vec![]),
+        (vec![4, 5], vec![]),
+        (vec![300, 33], vec![1]),
+        (vec![12, 40, 150], vec![1, 2]),
+        (vec![9, 203], vec![1]),
+        (vec![6000], vec![0]),
+    ];
+    cases.push((vec![2, 3000, 7], vec![1, 2]));
+    cases
+}
+
+#[test]
+fn rows_of_any_length_and_layout() {
+    let rng = &mut Rng(7);
+    for round in 0..2 {
+        for (shape, axes) in cases() {
+            for program in [softmax(), layer_norm(DType::F32), layer_norm(DType::F16), late_reader(), products()] {
+                check(rng, &Arc::new(program), &shape, &axes, |rng, shape, dtype, stretch| match round {
+                    0 => Array::contiguous(rng, shape, dtype),
+                    _ => Array::random(rng, shape, dtype, stretch),
+                });
+            }
+        }
+    }
+}
+
+/// Runs a program over arrays that `array` makes, of a shape and dtype, which may be stretched.
+pub(crate) fn check(
+    rng: &mut Rng,
+    program: &Arc<Program>,
+    shape: &[usize],
+    axes: &[usize],
+    array: impl Fn(&mut Rng, &[usize], DType, bool) -> Array,
+) {
+    let kept: Vec<usize> = (0..shape.len()).map(|a| if axes.contains(&a) { 1 } else { shape[a] }).collect();
+    let of = |per_row: bool| if per_row { &kept[..] } else { shape };
+    let inputs: Vec<Array> = program.inputs.iter().map(|i| array(rng, of(i.per_row), i.storage, true)).collect();
+    let outputs: Vec<Array> = program.outputs.iter().map(|o| array(rng, of(o.per_row), o.storage, false)).collect();
+    let params: Params = [Scalar::Float(1e-5)].into();
+    let expected = expected(program, &params, &inputs.iter().collect::<Vec<_>>(), shape, axes);
+    let kernel = Row { axes: axes.iter().copied().collect::<AxisSet>(), program: program.clone(), params };
+    with_threads(|threads| {
+        let mut outputs = outputs.clone();
+        let from: Vec<_> = inputs.iter().map(Array::shared).collect();
+        let to: Vec<_> = outputs.iter_mut().map(Array::operand).collect();
+        run_row(&kernel, &from, &to).unwrap();
+        for (k, (out, expected)) in outputs.iter().zip(&expected).enumerate() {
+            let what = format!("{shape:?} over {axes:?} with {threads} threads, output {k} of\n{program}");
+            assert_same(&out.bits(), expected, out.dtype, &what);
+        }
+    });
+}
+
+#[test]
+fn in_place_rows() {
+    let rng = &mut Rng(8);
+    for (shape, axes) in cases() {
+        for program in [softmax(), late_reader()] {
+            let program = Arc::new(program);
+            let x = Array::random(rng, &shape, DType::F32, false);
+            let expected = expected(&program, &Params::new(), &[&x], &shape, &axes);
+            let kept: Vec<usize> = (0..shape.len()).map(|a| if axes.contains(&a) { 1 } else { shape[a] }).collect();
+            let kernel = Row { axes: axes.iter().copied().collect(), program: program.clone(), params: Params::new() };
+            let mut rest: Vec<Array> =
+                program.outputs[1..].iter().map(|o| Array::contiguous(rng, &kept, o.storage)).collect();
+            let to: Vec<_> = std::iter::once(x.shared()).chain(rest.iter_mut().map(Array::operand)).collect();
+            run_row(&kernel, &[x.shared()], &to).unwrap();
+            assert_same(&x.bits(), &expected[0], DType::F32, &format!("{shape:?} {axes:?} {program}"));
+        }
+    }
+}
+
+/// Programs of arithmetic at random on values an element and values a row, whose reductions cut chains, in place too:
+/// whatever becomes a chain gives what its instructions give.
+#[test]
+fn chains_in_rows_give_what_the_scalar_walk_gives() {
+    let rng = &mut Rng(9);
+    for round in 0..60 {
+        let (dtype, c) = if rng.below(4) > 0 { (DType::F32, Compute::F32) } else { (DType::F64, Compute::F64) };
+        let mut p = Builder::new();
+        let mut values = vec![p.x(dtype), p.x(dtype)];
+        let scale = p.input(dtype, c, true);
+        let mut rows = vec![scale, p.uniform(UniformSource::RowLength, c)];
+        for _ in 0..2 + rng.below(if round % 10 == 0 { 60 } else { 16 }) {
+            let last = values.len() - 1;
+            let mut pick = || match rng.below(6) {
+                0 => rows[rng.below(rows.len())],
+                1 => values[rng.below(values.len())],
+                _ => values[last],
+            };
+            let (a, b, d) = (values[last], pick(), pick());
+            let (a, b) = if rng.flip() { (a, b) } else { (b, a) };
+            match rng.below(12) {
+                0 => rows.push(p.reduce([RowOp::Sum, RowOp::Max, RowOp::Min][rng.below(3)], c, values[last])),
+                1 => {
+                    let square = p.binary(Binary::Mul, c, values[last], values[last]);
+                    rows.push(p.reduce(RowOp::Sum, c, square));
+                }
+                2..4 => values.push(p.binary(Binary::Add, c, a, b)),
+                4..7 => values.push(p.binary(Binary::Sub, c, a, b)),
+                7..9 => values.push(p.binary(Binary::Mul, c, a, b)),
+                9 => values.push(p.binary(Binary::Div, c, a, b)),
+                _ => values.push(p.step(Op::MulAdd, c, c, &[a, b, d])),
+            }
+        }
+        let (last, some) = (values[values.len() - 1], values[rng.below(values.len())]);
+        let program = Arc::new(p.build(&[(last, c, dtype, false), (some, c, dtype, false)]));
+        let params = Params::new();
+        for (count, length) in [(3, 7), (5, 50), (9, 203), (2, 1000), (50, 300), (1, 9000)] {
+            let (shape, kept) = ([count, length], [count, 1]);
+            let [x, y] = [(); 2].map(|()| Array::contiguous(rng, &shape, dtype));
+            let scale = Array::contiguous(rng, &kept, dtype);
+            let expected = expected(&program, &params, &[&x, &y, &scale], &shape, &[1]);
+            let kernel = Row { axes: [1].into_iter().collect(), program: program.clone(), params: params.clone() };
+            let apart = [(); 2].map(|()| Array::contiguous(rng, &shape, dtype));
+            let same = [x.clone(), y.clone()];
+            for (inputs, outputs) in [([&x, &y], &apart), ([&same[0], &same[1]], &same)] {
+                let from = [inputs[0].shared(), inputs[1].shared(), scale.shared()];
+                run_row(&kernel, &from, &[outputs[0].shared(), outputs[1].shared()]).unwrap();
+                for (out, expected) in outputs.iter().zip(&expected) {
+                    assert_same(&out.bits(), expected, dtype, &format!("{program} {shape:?}"));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! The kernels of each instruction set, and their selection.
+
+use super::gemv::{ColumnMatVec, RowMatVec};
+use super::offset_dot::{OffsetDotRow, WeightGradDots};
+use super::offsets::{PackLanes, PackRuns};
+use super::pack::Panel;
+use super::tile::Tile;
+use super::winograd::TransformTiles;
+use pellucid_simd::vector::Vector;
+use pellucid_simd::{Element, InstructionSet, Isa, per_isa};
+
+type TileKernel<T> = unsafe fn(&Tile<T>);
+
+/// The kernels of one instruction set for one type. All instruction sets give the same bits.
+///
+/// # Safety of the functions
+/// The processor has the instruction set, and the pointers in the argument are valid as its type describes.
+pub struct Kernels<T: 'static> {
+    /// The maximal number of rows of a register tile.
+    pub(crate) rows: usize,
+    /// The number of lanes of a vector. A register tile is one or two vectors wide.
+    pub(crate) lanes: usize,
+    /// `tiles[v - 1][r - 1]` multiplies a register tile of `r` rows and `v` vectors.
+    pub(crate) tiles: [&'static [TileKernel<T>]; 2],
+    /// Packs a panel whose lanes are contiguous in the source.
+    pub(crate) copy: unsafe fn(&Panel<T>),
+    /// Packs a panel whose depth is contiguous in the source.
+    pub(crate) transpose: unsafe fn(&Panel<T>),
+    /// Packs vectors of lanes that are stored at a list of offsets.
+    pub(crate) pack_lanes: unsafe fn(&PackLanes<'_, T>),
+    /// Packs runs of the depth that are stored at a list of offsets.
+    pub(crate) pack_runs: unsafe fn(&PackRuns<'_, T>),
+    /// Computes one row of a product whose operand is not packed.
+    pub(crate) offset_dot_row: unsafe fn(&OffsetDotRow<'_, T>),
+    /// Computes sums of products along runs.
+    pub(crate) weight_grad_dots: unsafe fn(&WeightGradDots<'_, T>),
+    /// Transforms Winograd tiles. Returns true if all results are finite.
+    pub(crate) transform: unsafe fn(&TransformTiles<'_, T>) -> bool,
+    /// Multiplies a matrix with contiguous rows by a vector.
+    pub(crate) by_rows: unsafe fn(&RowMatVec<T>),
+    /// Multiplies a matrix with contiguous columns by a vector.
+    pub(crate) by_columns: unsafe fn(&ColumnMatVec<T>),
+}
+
+/// Compiles a kernel for each instruction set: `name(argument) method, constants` calls the generic method of the
+/// argument with the vector of the instruction set.
+macro_rules! kernels {
+    ($($name:ident $([const $c:ident])* ($t:ty) $(-> $r:ty)? = $method:ident;)*) => {$(
+        per_isa! {
+            fn $name [T: Element $(, const $c: usize)*] [T $(, $c)*] <S> (work: &$t) $(-> $r)? {
+                // SAFETY: the caller keeps the contract of the argument's type; the instruction set of the vector is
+                // enabled here.
+                unsafe { work.$method::<S::Vector<T> $(, $c)*>() }
+            }
+        }
+    )*};
+}
+
+kernels! {
+    tile [const R] [const N] (Tile<T>) = multiply;
+    copy (Panel<T>) = copy;
+    transpose (Panel<T>) = transpose;
+    pack_lanes (PackLanes<'_, T>) = copy;
+    pack_runs (PackRuns<'_, T>) = copy;
+    offset_dot_row (OffsetDotRow<'_, T>) = multiply;
+    weight_grad_dots (WeightGradDots<'_, T>) = add;
+    transform (TransformTiles<'_, T>) -> bool = run;
+    by_rows [const DOTS] (RowMatVec<T>) = multiply;
+    by_columns (ColumnMatVec<T>) = multiply;
+}
+
+/// The kernels of an instruction set, with register tiles of these numbers of rows, and matrix-vector products of `DOTS`
+/// rows at a time.
+macro_rules! table {
+    ($isa:ident, rows [$($r:literal)*], dots $dots:literal) => {
+        Kernels {
+            rows: [$($r),*].len(),
+            lanes: <<pellucid_simd::$isa as InstructionSet>::Vector<T> as Vector>::LANES,
+            tiles: [&[$(tile::<T, $r, 1>(Isa::$isa)),*], &[$(tile::<T, $r, 2>(Isa::$isa)),*]],
+            copy: copy::<T>(Isa::$isa),
+            transpose: transpose::<T>(Isa::$isa),
+            pack_lanes: pack_lanes::<T>(Isa::$isa),
+            pack_runs: pack_runs::<T>(Isa::$isa),
+            offset_dot_row: offset_dot_row::<T>(Isa::$isa),
+            weight_grad_dots: weight_grad_dots::<T>(Isa::$isa),
+            transform: transform::<T>(Isa::$isa),
+            by_rows: by_rows::<T, $dots>(Isa::$isa),
+            by_columns: by_columns::<T>(Isa::$isa),
+        }
+    };
+}
+
+impl<T: Element> Kernels<T> {
+    const PORTABLE: Kernels<T> = table!(Portable, rows [1 2 3 4 5 6], dots 4);
+    /// Of the 16 registers, a 6 × 2 tile uses 12 for sums, 2 for B and 1 for A.
+    #[cfg(target_arch = "x86_64")]
+    const AVX2: Kernels<T> = table!(Avx2, rows [1 2 3 4 5 6], dots 4);
+    /// Of the 32 registers, a 14 × 2 tile uses 28 for sums, 2 for B and 1 for A.
+    #[cfg(target_arch = "x86_64")]
+    const AVX512: Kernels<T> = table!(Avx512, rows [1 2 3 4 5 6 7 8 9 10 11 12 13 14], dots 8);
+
+    /// Returns the kernels of an instruction set, or of the best one below it that has vectors of this type.
+    #[inline(always)]
+    pub(crate) fn of(isa: Isa) -> &'static Kernels<T> {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 if T::HAS_VECTOR512 => const { &Self::AVX512 },
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx2 => const { &Self::AVX2 },
+            _ => const { &Self::PORTABLE },
+        }
+    }
+
+    /// Returns the number of columns of a full register tile, which is the width of a packed panel of B.
+    #[inline(always)]
+    pub(crate) fn width(&self) -> usize {
+        2 * self.lanes
+    }
+}

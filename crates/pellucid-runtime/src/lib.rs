@@ -1,0 +1,22 @@
+//! Memory and threads of the CPU backend of Pellucid; this crate contains no kernels.
+//!
+//! Most users need the crate `pellucid`.
+//!
+//! | module | contents |
+//! | --- | --- |
+//! | [`allocator`] | the caching allocator, with size classes and thread caches |
+//! | [`buffer`] | [`CpuBuffer`], the memory of a tensor |
+//! | [`scratch`] | workspace of a thread, allocated once |
+//! | [`list`] | [`List`](list::List), a short list without system allocations |
+//! | [`threads`] | the thread pool, and loops over it |
+//! | [`testing`] | tools for tests of kernels |
+
+pub mod allocator;
+pub mod buffer;
+mod guard;
+pub mod list;
+pub mod scratch;
+pub mod testing;
+pub mod threads;
+
+pub use buffer::CpuBuffer;

@@ -1,0 +1,18 @@
+//! Vector types, instruction-set dispatch, and mathematical functions.
+//!
+//! This crate is the lowest layer of the CPU backend of Pellucid. Most users need the crate `pellucid`.
+//!
+//! | module | contents |
+//! | --- | --- |
+//! | `isa` | [`Isa`]: the instruction sets, their detection, and [`per_isa!`], which compiles a function for each |
+//! | `element` | [`Element`] and [`Float`]: the element types of vectors |
+//! | [`vector`] | [`Vector`](vector::Vector) and [`FloatVector`](vector::FloatVector), with the types of x86-64 and portable ones |
+//! | [`math`] | the functions of one and two numbers, with the same bits on every processor |
+
+mod element;
+mod isa;
+pub mod math;
+pub mod vector;
+
+pub use element::{Element, Float};
+pub use isa::{Avx2, Avx512, InstructionSet, Isa, Portable, VectorWork, vector_work};

@@ -1,0 +1,72 @@
+//! Logarithms: x = 2ᵉ·m with √½ ≤ m < √2, then ln m from a polynomial in f/(2 + f), f = m − 1
+//! (fdlibm, Sun Microsystems 1993).
+
+use super::exp::{LN_2_HIGH, LN_2_LOW};
+use super::{from_integer, polynomial, power_of_two};
+
+/// The domain's edges: −∞ at 0, NaN below, ∞ at ∞, NaN at NaN; `y` elsewhere.
+#[inline(always)]
+fn edges(x: f64, y: f64) -> f64 {
+    let y = if x > f64::MAX { f64::INFINITY } else { y };
+    let y = if x == 0.0 { f64::NEG_INFINITY } else { y };
+    if x >= 0.0 { y } else { f64::NAN }
+}
+
+/// (e, m) with x = 2ᵉ·m, √½ ≤ m < √2, for positive finite x.
+#[inline(always)]
+fn split(x: f64) -> (i64, f64) {
+    const SQRT_HALF: i64 = std::f64::consts::FRAC_1_SQRT_2.to_bits() as i64;
+    let subnormal = x < f64::MIN_POSITIVE;
+    let scaled = x * 18_014_398_509_481_984.0;
+    let x = if subnormal { scaled } else { x };
+    let offset = (x.to_bits() as i64).wrapping_sub(SQRT_HALF);
+    let e = offset >> 52;
+    let m = f64::from_bits(((offset & 0x000f_ffff_ffff_ffff) + SQRT_HALF) as u64);
+    (e - if subnormal { 54 } else { 0 }, m)
+}
+
+/// e·ln 2 + ln(1 + f) + c, smallest terms first.
+#[inline(always)]
+fn assemble(e: i64, f: f64, c: f64) -> f64 {
+    let s = f / (2.0 + f);
+    let z = s * s;
+    let half_square = 0.5 * f * f;
+    let r = z * polynomial(
+        z,
+        [
+            6.666_666_666_666_735_130e-1,
+            3.999_999_999_940_941_908e-1,
+            2.857_142_874_366_239_149e-1,
+            2.222_219_843_214_978_396e-1,
+            1.818_357_216_161_805_012e-1,
+            1.531_383_769_920_937_332e-1,
+            1.479_819_860_511_658_591e-1,
+        ],
+    );
+    let e = from_integer(e);
+    let low = s.mul_add(half_square + r, e.mul_add(LN_2_LOW, c));
+    e.mul_add(LN_2_HIGH, f - (half_square - low))
+}
+
+/// Natural logarithm.
+#[inline(always)]
+pub fn ln(x: f64) -> f64 {
+    let (e, m) = split(x);
+    edges(x, assemble(e, m - 1.0, 0.0))
+}
+
+/// ln(1 + x): the rounding error of u = 1 + x enters as the correction error/u.
+#[inline(always)]
+pub fn ln_1p(x: f64) -> f64 {
+    let u = 1.0 + x;
+    let lost = if u >= 2.0 { 1.0 - (u - x) } else { x - (u - 1.0) };
+    let (e, m) = split(u);
+    // Where u needs no scaling, x itself is the argument, exactly.
+    let f = if e == 0 { x } else { m - 1.0 };
+    // Beyond 2⁵⁴ nothing is lost that matters.
+    let shrink = power_of_two(if e > 54 { -54 } else { -e });
+    let c = if e == 0 { 0.0 } else { lost * shrink / m };
+    let y = edges(u, assemble(e, f, c));
+    // Keeps −0 and subnormals.
+    if x.abs() < 1e-17 { x } else { y }
+}

@@ -1,0 +1,74 @@
+//! Hyperbolic functions and their inverses.
+
+use super::exp::{LN_2_HIGH, LN_2_LOW};
+use super::polynomial;
+use crate::math::{Single, double};
+use std::f32::consts::LOG2_E;
+
+/// tanh x = E/(E + 1) with E = (e^(2|x|) − 1)/2, to 2.5 ULP; beyond 10 it is 1 to the last bit.
+///
+/// As in [`exp`](super::exp), |x| = n·(ln 2)/2 + r. With h = (e^(2r) − 1)/2 and s = 2ⁿ then E = s·h + (s − 1)/2,
+/// which for n = 0 is h itself: nothing cancels near 0.
+#[inline(always)]
+pub fn tanh<S: Single>(x: S) -> S {
+    let a = x.abs().at_most(10.0);
+    // This leaves n + 127 in the low bits, an exponent.
+    let magic = S::of(12_582_912.0 + 127.0);
+    let biased = a.mul_add(S::of(2.0 * LOG2_E), magic);
+    let n = biased - magic;
+    let r = n.mul_add(S::of(-0.5 * LN_2_LOW), n.mul_add(S::of(-0.5 * LN_2_HIGH), a));
+    let p = polynomial(
+        r,
+        [
+            9.999_998_682_500_307e-1,
+            6.666_608_043_127_804e-1,
+            3.333_471_536_871_996e-1,
+            1.339_004_865_790_155e-1,
+            4.420_629_458_903_49e-2,
+        ],
+    );
+    let h = (p * r).mul_add(r, r);
+    let s = biased.low_bits_as_exponent();
+    let e = h.mul_add(s, S::of(0.5) * s - S::of(0.5));
+    (e / (e + S::of(1.0))).copysign(x)
+}
+
+/// sinh x = (E + E/(E + 1))/2, E = e^|x| − 1, in `f64`, where no result of `f32` overflows.
+#[inline(always)]
+pub fn sinh(x: f32) -> f32 {
+    let a = x.abs();
+    let e = double::expm1(if a > 100.0 { 100.0 } else { a as f64 });
+    ((0.5 * (e + e / (e + 1.0))) as f32).copysign(x)
+}
+
+/// cosh x = (e^|x| + e^−|x|)/2, in `f64`.
+#[inline(always)]
+pub fn cosh(x: f32) -> f32 {
+    let a = x.abs();
+    let e = double::exp(if a > 100.0 { 100.0 } else { a as f64 });
+    (0.5 * (e + 1.0 / e)) as f32
+}
+
+/// arsinh x = ln(1 + |x| + x²/(1 + √(x² + 1))), in `f64`.
+#[inline(always)]
+pub fn asinh(x: f32) -> f32 {
+    let a = x.abs() as f64;
+    let square = a * a;
+    let y = double::ln_1p(a + square / (1.0 + (square + 1.0).sqrt())) as f32;
+    (if x.abs() < f32::INFINITY { y } else { x }).copysign(x)
+}
+
+/// arcosh x = ln(1 + t + √(2t + t²)), t = x − 1, in `f64`.
+#[inline(always)]
+pub fn acosh(x: f32) -> f32 {
+    let t = x as f64 - 1.0;
+    let y = double::ln_1p(t + (2.0 * t + t * t).sqrt()) as f32;
+    if x >= 1.0 { y } else { f32::NAN }
+}
+
+/// artanh x = ½ ln(1 + 2|x|/(1 − |x|)), in `f64`.
+#[inline(always)]
+pub fn atanh(x: f32) -> f32 {
+    let a = x.abs() as f64;
+    ((0.5 * double::ln_1p(2.0 * a / (1.0 - a))) as f32).copysign(x)
+}

@@ -1,0 +1,107 @@
+//! Logarithms: x = 2ᵉ·m with √½ ≤ m < √2, then ln m from a polynomial in m − 1 (Moshier, Cephes 1989).
+
+use super::exp::{LN_2_HIGH, LN_2_LOW};
+use super::{polynomial, power_of_two};
+
+/// The domain's edges: −∞ at 0, NaN below, ∞ at ∞, NaN at NaN; `y` elsewhere.
+#[inline(always)]
+fn edges(x: f32, y: f32) -> f32 {
+    let y = if x > f32::MAX { f32::INFINITY } else { y };
+    let y = if x == 0.0 { f32::NEG_INFINITY } else { y };
+    if x >= 0.0 { y } else { f32::NAN }
+}
+
+/// (e, m) with x = 2ᵉ·m, √½ ≤ m < √2, for positive finite x.
+#[inline(always)]
+fn split(x: f32) -> (i32, f32) {
+    const SQRT_HALF: i32 = std::f32::consts::FRAC_1_SQRT_2.to_bits() as i32;
+    let subnormal = x < f32::MIN_POSITIVE;
+    let scaled = x * 8_388_608.0;
+    let x = if subnormal { scaled } else { x };
+    let offset = (x.to_bits() as i32).wrapping_sub(SQRT_HALF);
+    let e = offset >> 23;
+    let m = f32::from_bits(((offset & 0x007f_ffff) + SQRT_HALF) as u32);
+    (e - if subnormal { 23 } else { 0 }, m)
+}
+
+/// ln(1 + f) − f for √½ ≤ 1 + f < √2, as f³·P(f) − f²/2.
+#[inline(always)]
+fn tail(f: f32) -> f32 {
+    let z = f * f;
+    let p = polynomial(
+        f,
+        [
+            3.333_333_117_4e-1,
+            -2.499_999_399_3e-1,
+            2.000_071_476_5e-1,
+            -1.666_805_766_5e-1,
+            1.424_932_278_7e-1,
+            -1.242_014_084_6e-1,
+            1.167_699_874e-1,
+            -1.151_461_031e-1,
+            7.037_683_629_2e-2,
+        ],
+    );
+    z.mul_add(-0.5, p * f * z)
+}
+
+/// e·ln 2 + ln(1 + f), smallest terms first.
+#[inline(always)]
+fn assemble(e: i32, f: f32) -> f32 {
+    let e = e as f32;
+    e.mul_add(LN_2_HIGH, f + e.mul_add(LN_2_LOW, tail(f)))
+}
+
+/// Natural logarithm.
+#[inline(always)]
+pub fn ln(x: f32) -> f32 {
+    let (e, m) = split(x);
+    edges(x, assemble(e, m - 1.0))
+}
+
+/// ln(1 + x): the rounding error of 1 + x is carried into the reduced argument.
+#[inline(always)]
+pub fn ln_1p(x: f32) -> f32 {
+    let u = 1.0 + x;
+    let lost = if u >= 2.0 { 1.0 - (u - x) } else { x - (u - 1.0) };
+    let (e, m) = split(u);
+    // 2⁻ᵉ; beyond 2²⁵ nothing is lost that matters.
+    let shrink = power_of_two(if e > 25 { -25 } else { -e });
+    let f = lost.mul_add(shrink, m - 1.0);
+    let y = edges(u, assemble(e, f));
+    // Keeps −0 and subnormals.
+    if x.abs() < 1e-8 { x } else { y }
+}
+
+/// e + ln(m)·k for k = 1/ln b given in two parts, with the product and the sum carried in two floats.
+#[inline(always)]
+fn assemble_base(e: f32, e_low: f32, f: f32, k: f32, k_low: f32) -> f32 {
+    let t = tail(f);
+    let high = f * k;
+    let low = t.mul_add(k, f.mul_add(k_low, f.mul_add(k, -high)));
+    // |e| is 0 or at least as large as |high|: the error of the sum is exact.
+    let sum = e + high;
+    sum + ((high - (sum - e)) + (low + e_low))
+}
+
+/// Logarithm to base 2.
+#[inline(always)]
+pub fn log2(x: f32) -> f32 {
+    const K: f32 = std::f32::consts::LOG2_E;
+    const K_LOW: f32 = (std::f64::consts::LOG2_E - K as f64) as f32;
+    let (e, m) = split(x);
+    edges(x, assemble_base(e as f32, 0.0, m - 1.0, K, K_LOW))
+}
+
+/// Logarithm to base 10.
+#[inline(always)]
+pub fn log10(x: f32) -> f32 {
+    const K: f32 = std::f32::consts::LOG10_E;
+    const K_LOW: f32 = (std::f64::consts::LOG10_E - K as f64) as f32;
+    // log₁₀ 2 in two parts, the first short enough that e times it is exact.
+    const STEP: f32 = 0.301_025_390_625;
+    const STEP_LOW: f32 = (std::f64::consts::LOG10_2 - STEP as f64) as f32;
+    let (e, m) = split(x);
+    let e = e as f32;
+    edges(x, assemble_base(e * STEP, e * STEP_LOW, m - 1.0, K, K_LOW))
+}

@@ -1,0 +1,51 @@
+//! The primitives on one `f32`.
+//!
+//! Polynomials are minimax (Remez exchange) unless a source is named; their arguments are reduced so
+//! that rounding, not approximation, is the larger part of the error. Functions that would lose bits in
+//! `f32` whatever their polynomial (`erfc`, `pow`, the inverse hyperbolics, ...) compute in `f64` and
+//! round once: on vectors that costs two to three times as much as `f32` and gives half an ULP.
+
+use super::Single;
+
+mod erf;
+mod exp;
+mod hyperbolic;
+mod inverse;
+mod log;
+mod pow;
+mod trig;
+
+pub use erf::{erf, erfc, erfcx, erfinv, ndtri};
+pub use exp::{EXP_LIMIT, exp, exp_fast, exp2, expm1, sigmoid};
+pub use hyperbolic::{acosh, asinh, atanh, cosh, sinh, tanh};
+pub use inverse::{acos, asin, atan, atan2};
+pub use log::{ln, ln_1p, log2, log10};
+pub use pow::{floor_div, pow, rem};
+pub use trig::{TRIG_LIMIT, cos, cos_fast, sin, sin_fast, tan, tan_fast};
+
+/// c₀ + x·(c₁ + x·(c₂ + …)), by Horner's rule with fused steps.
+#[inline(always)]
+pub fn polynomial<S: Single, const N: usize>(x: S, c: [f32; N]) -> S {
+    let mut y = S::of(c[N - 1]);
+    let mut i = N - 1;
+    while i > 0 {
+        i -= 1;
+        y = y.mul_add(x, S::of(c[i]));
+    }
+    y
+}
+
+/// 2ⁿ as a float, −126 ≤ n ≤ 127.
+#[inline(always)]
+pub fn power_of_two(n: i32) -> f32 {
+    f32::from_bits((n.wrapping_add(127) << 23) as u32)
+}
+
+/// The integer nearest to |x| < 2²², halves to even, as a float and as an integer: adding 1.5 · 2²³
+/// leaves it in the low bits of the sum.
+#[inline(always)]
+pub fn nearest(x: f32) -> (f32, i32) {
+    const MAGIC: f32 = 12_582_912.0;
+    let t = x + MAGIC;
+    (t - MAGIC, (t.to_bits() as i32).wrapping_sub(MAGIC.to_bits() as i32))
+}
