@@ -210,7 +210,7 @@ pub(crate) fn too_few(kernel: &Kernel, inputs: usize, outputs: usize) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Array, Lie, run};
+    use crate::testing::{Array, TestLayout, run};
     use pellucid_ir::kernel::{Distribution, Map, MatMul, Random};
     use pellucid_ir::plan;
     use pellucid_ir::{DType, Layout, Shape, formula};
@@ -222,7 +222,8 @@ mod tests {
 
     #[test]
     fn outputs_get_memory_and_inputs_must_have_it() {
-        let (x, y) = (Array::of([2, 3], Lie::Plain, &[1.0f32; 6]), Array::new([2, 3], DType::F32, Lie::Gaps));
+        let (x, y) =
+            (Array::of([2, 3], TestLayout::Plain, &[1.0f32; 6]), Array::new([2, 3], DType::F32, TestLayout::Gaps));
         assert!(matches!(run(add(), &[&x, &y], &[&y]), Err(Error::InvalidArgument { .. })));
         run(add(), &[&x, &x], &[&y]).unwrap();
         assert_eq!(y.values::<f32>(), [2.0; 6]);
@@ -230,7 +231,7 @@ mod tests {
 
     #[test]
     fn no_view_reaches_beyond_its_buffer() {
-        let x = Array::of([4], Lie::Plain, &[1.0f32; 4]);
+        let x = Array::of([4], TestLayout::Plain, &[1.0f32; 4]);
         let wild = |layout: Layout| Array { layout, ..x.clone() };
         let strided = |shape: Shape, stride, offset| Layout::strided(shape, [stride].into_iter().collect(), offset);
         for layout in [
@@ -250,11 +251,11 @@ mod tests {
 
     #[test]
     fn operands_that_break_the_familys_rule_are_refused() {
-        let (x, y) = (Array::of([4], Lie::Plain, &[1.0f32; 4]), Array::of([3], Lie::Plain, &[1.0f32; 3]));
+        let (x, y) = (Array::of([4], TestLayout::Plain, &[1.0f32; 4]), Array::of([3], TestLayout::Plain, &[1.0f32; 3]));
         assert!(matches!(run(add(), &[&x, &y], &[&x]), Err(Error::ShapeMismatch { .. })));
         assert!(matches!(run(add(), &[&x, &x], &[&y]), Err(Error::ShapeMismatch { .. })));
         assert!(matches!(run(add(), &[&x], &[&x]), Err(Error::InvalidArgument { .. })));
-        let integers = Array::of([4], Lie::Plain, &[1i32; 4]);
+        let integers = Array::of([4], TestLayout::Plain, &[1i32; 4]);
         assert!(matches!(run(add(), &[&x, &integers], &[&x]), Err(Error::DTypeMismatch { .. })));
         assert!(matches!(run(Kernel::Copy, &[&x], &[&y]), Err(Error::ShapeMismatch { .. })));
     }

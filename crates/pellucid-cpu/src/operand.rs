@@ -4,7 +4,7 @@ use pellucid_ir::backend::{Buffer, Dense, Storage, View};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
-use pellucid_runtime::threads::Ptr;
+use pellucid_runtime::threads::SharedPtr;
 use std::any::TypeId;
 use std::ptr::NonNull;
 
@@ -29,7 +29,7 @@ pub(crate) trait Array<'a> {
     /// The length of every axis.
     fn shape(&self) -> &'a Shape;
     /// Element (0, 0, ..), as a pointer to a type as wide as the dtype.
-    fn first<T>(&self) -> Ptr<T>;
+    fn first<T>(&self) -> SharedPtr<T>;
 }
 
 impl<'a> Array<'a> for Operand<'a> {
@@ -37,8 +37,8 @@ impl<'a> Array<'a> for Operand<'a> {
         self.layout.shape()
     }
 
-    fn first<T>(&self) -> Ptr<T> {
-        Ptr(self.base.wrapping_add(self.layout.offset() * self.dtype.size()).cast())
+    fn first<T>(&self) -> SharedPtr<T> {
+        SharedPtr(self.base.wrapping_add(self.layout.offset() * self.dtype.size()).cast())
     }
 }
 

@@ -131,9 +131,9 @@ impl Prepared for Sequence {
         self.steps.iter().try_for_each(|step| step.run(&bases))?;
         // A task of this launch may be another thread's in the next one.
         if !self.launched.swap(true, Ordering::Relaxed) {
-            threads::provide();
+            threads::warm_up();
         }
-        threads::settle();
+        threads::reserve_scratch();
         Ok(())
     }
 }

@@ -6,15 +6,15 @@ use std::ops::Range;
 
 /// An index space with `N` operands: axes of length 1 are gone, and neighbours that all operands
 /// walk as one axis are one.
-pub(crate) struct Space<const N: usize> {
+pub(crate) struct IndexSpace<const N: usize> {
     /// Outermost first: length, and elements from one index to the next for every operand.
     axes: List<(usize, [isize; N]), 4>,
     len: usize,
 }
 
-impl<const N: usize> Space<N> {
+impl<const N: usize> IndexSpace<N> {
     /// The space of these axes, outermost first.
-    pub(crate) fn new(all: impl IntoIterator<Item = (usize, [isize; N])>) -> Space<N> {
+    pub(crate) fn new(all: impl IntoIterator<Item = (usize, [isize; N])>) -> IndexSpace<N> {
         let (mut axes, mut len) = (List::<(usize, [isize; N]), 4>::new(), 1);
         for (dim, steps) in all {
             len *= dim;
@@ -26,7 +26,7 @@ impl<const N: usize> Space<N> {
                 _ => axes.push((dim, steps)),
             }
         }
-        Space { axes, len }
+        IndexSpace { axes, len }
     }
 
     /// The number of its points.
@@ -100,7 +100,7 @@ mod tests {
     fn runs_visit_any_range_in_row_major_order() {
         let a = Layout::contiguous([3, 4, 1, 5].into());
         let b = a.permute(&[1, 0, 2, 3]).slice(3, 4, -1, 5).permute(&[1, 0, 2, 3]);
-        let space = Space::new(axes(a.shape(), [&a, &b]));
+        let space = IndexSpace::new(axes(a.shape(), [&a, &b]));
         assert_eq!((space.len(), space.run(), space.step()), (60, 5, [1, -1]));
         let all: Vec<_> = (0..60isize).map(|i| [i, i / 5 * 5 + (4 - i % 5)]).collect();
         for (from, to) in [(0, 60), (7, 7), (3, 4), (3, 29), (59, 60)] {
@@ -109,10 +109,10 @@ mod tests {
             space.runs(from..to, |at, n| (0..n as isize).for_each(|i| seen.push([at[0] + i, at[1] + 4 - i])));
             assert_eq!(seen, all[from..to]);
         }
-        assert_eq!(Space::new(axes(a.shape(), [&a])).run(), 60);
+        assert_eq!(IndexSpace::new(axes(a.shape(), [&a])).run(), 60);
         let mut seen = 0;
-        Space::<1>::new([]).runs(0..1, |_, n| seen += n);
-        Space::new([(0, [5]), (3, [1])]).runs(0..0, |_, n| seen += n);
+        IndexSpace::<1>::new([]).runs(0..1, |_, n| seen += n);
+        IndexSpace::new([(0, [5]), (3, [1])]).runs(0..0, |_, n| seen += n);
         assert_eq!(seen, 1);
     }
 }

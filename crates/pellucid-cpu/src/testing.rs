@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// How an array lies in its storage.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Lie {
+pub(crate) enum TestLayout {
     /// Row-major.
     Plain,
     /// Row-major, behind some other elements.
@@ -25,24 +25,25 @@ pub(crate) enum Lie {
     Gaps,
 }
 
-impl Lie {
-    pub(crate) const ALL: [Lie; 5] = [Lie::Plain, Lie::Behind, Lie::Turned, Lie::Flipped, Lie::Gaps];
+impl TestLayout {
+    pub(crate) const ALL: [TestLayout; 5] =
+        [TestLayout::Plain, TestLayout::Behind, TestLayout::Turned, TestLayout::Flipped, TestLayout::Gaps];
 
     fn layout(self, shape: &Shape) -> Layout {
         let plain = Layout::contiguous(shape.clone());
         let rank = shape.rank();
         match self {
-            Lie::Plain => plain,
-            Lie::Behind => Layout::strided(shape.clone(), plain.strides(), 5),
-            Lie::Turned => {
+            TestLayout::Plain => plain,
+            TestLayout::Behind => Layout::strided(shape.clone(), plain.strides(), 5),
+            TestLayout::Turned => {
                 let back: Vec<usize> = (0..rank).rev().collect();
                 Layout::contiguous(back.iter().map(|&a| shape[a]).collect()).permute(&back)
             }
-            Lie::Flipped => {
+            TestLayout::Flipped => {
                 (0..rank).filter(|&a| shape[a] > 0).fold(plain, |l, a| l.slice(a, shape[a] - 1, -1, shape[a]))
             }
-            Lie::Gaps if rank == 0 => plain,
-            Lie::Gaps => {
+            TestLayout::Gaps if rank == 0 => plain,
+            TestLayout::Gaps => {
                 let wide = Layout::contiguous(shape.with_axis(rank - 1, shape[rank - 1] * 3));
                 wide.slice(rank - 1, 0, 3, shape[rank - 1])
             }
@@ -60,14 +61,14 @@ pub(crate) struct Array {
 
 impl Array {
     /// An array that nobody has written.
-    pub(crate) fn new(shape: impl Into<Shape>, dtype: DType, lie: Lie) -> Array {
+    pub(crate) fn new(shape: impl Into<Shape>, dtype: DType, lie: TestLayout) -> Array {
         let layout = lie.layout(&shape.into());
         let bytes = layout.extent().end.max(0) as usize * dtype.size();
         Array { storage: Cpu.storage(bytes).unwrap(), layout, dtype }
     }
 
     /// An array of these values, in row-major order.
-    pub(crate) fn of<T: Element>(shape: impl Into<Shape>, lie: Lie, values: &[T]) -> Array {
+    pub(crate) fn of<T: Element>(shape: impl Into<Shape>, lie: TestLayout, values: &[T]) -> Array {
         let array = Array::new(shape, T::DTYPE, lie);
         assert_eq!(values.len(), array.layout.shape().size());
         let mut bytes = vec![0xcd; array.storage.buffer().bytes()];
@@ -79,7 +80,7 @@ impl Array {
     }
 
     /// An array of these values, rounded or wrapped to `dtype`.
-    pub(crate) fn cast(shape: impl Into<Shape>, lie: Lie, dtype: DType, values: &[f64]) -> Array {
+    pub(crate) fn cast(shape: impl Into<Shape>, lie: TestLayout, dtype: DType, values: &[f64]) -> Array {
         fn convert<T: Element>(values: &[f64]) -> Vec<T> {
             values.iter().map(|&v| T::from_scalar(Scalar::Float(v))).collect()
         }
@@ -143,7 +144,7 @@ impl Array {
 /// New arrays for what a kernel makes of these inputs.
 pub(crate) fn made(kernel: &Kernel, inputs: &[&Array]) -> Result<Vec<Array>> {
     let metas: Vec<Meta> = inputs.iter().map(|a| Meta { shape: a.layout.shape().clone(), dtype: a.dtype }).collect();
-    Ok(kernel.infer(&metas)?.into_iter().map(|m| Array::new(m.shape, m.dtype, Lie::Plain)).collect())
+    Ok(kernel.infer(&metas)?.into_iter().map(|m| Array::new(m.shape, m.dtype, TestLayout::Plain)).collect())
 }
 
 /// Arrays as a family sees them: `address` is that of what is read, or of what is written.

@@ -52,7 +52,7 @@ const PART: usize = 32 << 10;
 /// Elements of a block of a product that is not kept: they stay in L2, or near it.
 pub(crate) const UNKEPT: usize = 256 << 10;
 
-/// Largest register tile of all levels.
+/// Largest register tile of all isas.
 const TILE: usize = 14 * 32;
 
 /// The depth in blocks of equal size (but the last), a function of k alone.

@@ -2,7 +2,7 @@
 //!
 //! The parts, from the inside out:
 //!
-//! - `level`: which instruction set runs; its vectors are in `crate::vector`;
+//! - `isa`: which instruction set runs; its vectors are in `crate::vector`;
 //! - `tile`: the micro-kernel, one register tile of C;
 //! - `pack`: what an operand is ([`Source`]) and how panels of it are packed;
 //! - `packed`: operands that are packed once, for many products;
@@ -154,7 +154,7 @@ pub unsafe fn gemm_batched<T: Element>(
     epilogue: Option<&dyn Epilogue<T>>,
     threads: Threads,
 ) {
-    // SAFETY: the caller's; the level is one of this machine.
+    // SAFETY: the caller's; the isa is one of this machine.
     unsafe { gemm_at(Isa::best(), shape, batch, a, b, c, epilogue, threads) }
 }
 
@@ -163,9 +163,9 @@ pub unsafe fn gemm_batched<T: Element>(
 /// # Safety
 ///
 /// As for [`gemm_batched`]; the machine has the instruction set.
-#[allow(clippy::too_many_arguments, reason = "the arguments of gemm_batched and a level")]
+#[allow(clippy::too_many_arguments, reason = "the arguments of gemm_batched and a isa")]
 pub unsafe fn gemm_at<T: Element>(
-    level: Isa,
+    isa: Isa,
     shape: &Gemm,
     batch: &[Offsets],
     a: *const T,
@@ -174,7 +174,7 @@ pub unsafe fn gemm_at<T: Element>(
     epilogue: Option<&dyn Epilogue<T>>,
     threads: Threads,
 ) {
-    let kernels = Kernels::<T>::of(level);
+    let kernels = Kernels::<T>::of(isa);
     let a = Strided { data: a, lane: shape.a_strides.0, depth: shape.a_strides.1 };
     let b = Strided { data: b, lane: shape.b_strides.1, depth: shape.b_strides.0 };
     let (row, col) = shape.c_strides;
@@ -210,7 +210,7 @@ pub unsafe fn gemm_at<T: Element>(
 /// the instruction set.
 #[allow(clippy::too_many_arguments, reason = "two operands, a place, and what to do")]
 pub unsafe fn multiply<T: Element>(
-    level: Isa,
+    isa: Isa,
     a: &dyn Source<T>,
     b: &dyn Source<T>,
     (rows, cols, k): (Range<usize>, Range<usize>, usize),
@@ -221,7 +221,7 @@ pub unsafe fn multiply<T: Element>(
     let product =
         BlockedProduct { a, b, k, c, c_row: row, c_col: 1, accumulate, epilogue: None, batch: 0, transposed: false };
     // SAFETY: the caller's.
-    unsafe { product.rectangle(Kernels::<T>::of(level), rows, cols) }
+    unsafe { product.rectangle(Kernels::<T>::of(isa), rows, cols) }
 }
 
 /// One row of a product.
@@ -229,9 +229,9 @@ pub unsafe fn multiply<T: Element>(
 /// # Safety
 ///
 /// As for [`OffsetDotRow::multiply`]; the machine has the instruction set.
-pub unsafe fn offset_dot_row<T: Element>(level: Isa, work: &OffsetDotRow<'_, T>) {
+pub unsafe fn offset_dot_row<T: Element>(isa: Isa, work: &OffsetDotRow<'_, T>) {
     // SAFETY: the caller's.
-    unsafe { (Kernels::<T>::of(level).offset_dot_row)(work) }
+    unsafe { (Kernels::<T>::of(isa).offset_dot_row)(work) }
 }
 
 /// Copies equally long rows.
@@ -239,9 +239,9 @@ pub unsafe fn offset_dot_row<T: Element>(level: Isa, work: &OffsetDotRow<'_, T>)
 /// # Safety
 ///
 /// As for [`PackRuns::copy`]; the machine has the instruction set.
-pub unsafe fn pack_runs<T: Element>(level: Isa, work: &PackRuns<'_, T>) {
+pub unsafe fn pack_runs<T: Element>(isa: Isa, work: &PackRuns<'_, T>) {
     // SAFETY: the caller's.
-    unsafe { (Kernels::<T>::of(level).pack_runs)(work) }
+    unsafe { (Kernels::<T>::of(isa).pack_runs)(work) }
 }
 
 /// Sums of products along runs.
@@ -249,9 +249,9 @@ pub unsafe fn pack_runs<T: Element>(level: Isa, work: &PackRuns<'_, T>) {
 /// # Safety
 ///
 /// As for [`WeightGradDots::add`]; the machine has the instruction set.
-pub unsafe fn weight_grad_dots<T: Element>(level: Isa, work: &WeightGradDots<'_, T>) {
+pub unsafe fn weight_grad_dots<T: Element>(isa: Isa, work: &WeightGradDots<'_, T>) {
     // SAFETY: the caller's.
-    unsafe { (Kernels::<T>::of(level).weight_grad_dots)(work) }
+    unsafe { (Kernels::<T>::of(isa).weight_grad_dots)(work) }
 }
 
 /// Transforms tiles; whether all results are finite.
@@ -259,9 +259,9 @@ pub unsafe fn weight_grad_dots<T: Element>(level: Isa, work: &WeightGradDots<'_,
 /// # Safety
 ///
 /// As for [`TransformTiles::run`]; the machine has the instruction set.
-pub unsafe fn transform_tiles<T: Element>(level: Isa, work: &TransformTiles<'_, T>) -> bool {
+pub unsafe fn transform_tiles<T: Element>(isa: Isa, work: &TransformTiles<'_, T>) -> bool {
     // SAFETY: the caller's.
-    unsafe { (Kernels::<T>::of(level).transform)(work) }
+    unsafe { (Kernels::<T>::of(isa).transform)(work) }
 }
 
 /// Transposes a matrix: `to[p·width + i] = from[i, p]`, with zeros in lanes `lanes..width`.
@@ -271,7 +271,7 @@ pub unsafe fn transform_tiles<T: Element>(level: Isa, work: &TransformTiles<'_, 
 /// `from.depth` is 1, and the matrix has `lanes` lanes of `depth` steps; `width ≥ lanes`, of any size; `to` is valid for
 /// writing `depth · width` elements, which do not overlap the matrix; the machine has the instruction set.
 pub unsafe fn transpose<T: Element>(
-    level: Isa,
+    isa: Isa,
     from: Strided<T>,
     (lanes, depth): (usize, usize),
     width: usize,
@@ -279,7 +279,7 @@ pub unsafe fn transpose<T: Element>(
 ) {
     debug_assert!(from.depth == 1 && lanes <= width, "{lanes} lanes in rows of {width}, {from:?}");
     // SAFETY: the depth is contiguous, which is all that `turn` requires besides this function's contract.
-    unsafe { (Kernels::<T>::of(level).transpose)(&Panel::to_transpose(from, (lanes, width), depth, to, width)) }
+    unsafe { (Kernels::<T>::of(isa).transpose)(&Panel::to_transpose(from, (lanes, width), depth, to, width)) }
 }
 
 /// Where results go.

@@ -5,7 +5,7 @@ use super::kernels::Kernels;
 use super::pack::{Source, Strided, check_panel};
 use pellucid_ir::Result;
 use pellucid_runtime::CpuBuffer;
-use pellucid_runtime::threads::Ptr;
+use pellucid_runtime::threads::SharedPtr;
 use pellucid_simd::Element;
 use pellucid_simd::Isa;
 use std::ops::Deref;
@@ -13,15 +13,15 @@ use std::ops::Deref;
 /// B[k × n] in panels as wide as the register tile, each with its whole depth, in memory of somebody else.
 #[derive(Clone, Copy)]
 pub struct PackedPanels<T> {
-    start: Ptr<T>,
+    start: SharedPtr<T>,
     depth: usize,
     width: usize,
 }
 
 impl<T: Element> PackedPanels<T> {
     /// How many numbers a matrix of so many lanes (n) and so much depth (k) fills.
-    pub fn room(level: Isa, (lanes, depth): (usize, usize)) -> usize {
-        lanes.next_multiple_of(Kernels::<T>::of(level).width()).saturating_mul(depth)
+    pub fn room(isa: Isa, (lanes, depth): (usize, usize)) -> usize {
+        lanes.next_multiple_of(Kernels::<T>::of(isa).width()).saturating_mul(depth)
     }
 
     /// Packs a matrix of so many lanes and so much depth.
@@ -30,8 +30,13 @@ impl<T: Element> PackedPanels<T> {
     ///
     /// The matrix has so many; there is [`room`](Self::room) for them, while the panels are used; the machine has the
     /// instruction set.
-    pub unsafe fn pack(level: Isa, from: Strided<T>, (lanes, depth): (usize, usize), room: Ptr<T>) -> PackedPanels<T> {
-        let kernels = Kernels::<T>::of(level);
+    pub unsafe fn pack(
+        isa: Isa,
+        from: Strided<T>,
+        (lanes, depth): (usize, usize),
+        room: SharedPtr<T>,
+    ) -> PackedPanels<T> {
+        let kernels = Kernels::<T>::of(isa);
         let width = kernels.width();
         debug_assert!(room.get().is_aligned(), "{:?}", room.get());
         let panels = PackedPanels { start: room, depth, width };
@@ -48,7 +53,7 @@ impl<T: Element> PackedPanels<T> {
     /// The same without the first steps of the depth.
     pub fn after(self, start: usize) -> PackedPanels<T> {
         debug_assert!(start <= self.depth, "{start} of {} steps", self.depth);
-        PackedPanels { start: Ptr(self.start.at((start * self.width) as isize)), ..self }
+        PackedPanels { start: SharedPtr(self.start.at((start * self.width) as isize)), ..self }
     }
 
     /// The panel of lane `first`, from a step of the depth on.
@@ -69,11 +74,11 @@ impl<T: Element> OwnedPanels<T> {
     /// # Safety
     ///
     /// The matrix has so many; the machine has the instruction set.
-    pub unsafe fn new(level: Isa, from: Strided<T>, size: (usize, usize)) -> Result<OwnedPanels<T>> {
-        let room = CpuBuffer::scratch(PackedPanels::<T>::room(level, size).saturating_mul(size_of::<T>()))?;
-        let start = Ptr(room.ensure()?.as_ptr().cast());
+    pub unsafe fn new(isa: Isa, from: Strided<T>, size: (usize, usize)) -> Result<OwnedPanels<T>> {
+        let room = CpuBuffer::scratch(PackedPanels::<T>::room(isa, size).saturating_mul(size_of::<T>()))?;
+        let start = SharedPtr(room.ensure()?.as_ptr().cast());
         // SAFETY: the caller's; the room is as large as it must be, and goes with the panels.
-        Ok(OwnedPanels { panels: unsafe { PackedPanels::pack(level, from, size, start) }, _room: room })
+        Ok(OwnedPanels { panels: unsafe { PackedPanels::pack(isa, from, size, start) }, _room: room })
     }
 }
 

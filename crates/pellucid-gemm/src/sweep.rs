@@ -2,7 +2,7 @@
 
 use super::kernels::Kernels;
 use super::pack::{Source, pack_panels};
-use super::tests::{Matrix, STORAGES, product};
+use super::tests::{STORAGES, product};
 use super::*;
 use pellucid_runtime::list::List;
 use pellucid_runtime::testing::{Choices, Guarded, numbers};
@@ -42,19 +42,19 @@ impl<T: Number> Reference<T> {
     }
 
     /// The first `m` rows times the first `n` columns.
-    fn check(&self, level: Isa, (m, n): (usize, usize), choices: &Choices, threads: Threads) {
+    fn check(&self, isa: Isa, (m, n): (usize, usize), choices: &Choices, threads: Threads) {
         let &Reference { k, n: all, .. } = self;
         let a: Vec<T> = self.a[..m * k].iter().map(|&x| T::of(x)).collect();
         let b: Vec<T> = (0..k * n).map(|i| T::of(self.b[i / n * all + i % n])).collect();
         let storage = [(); 3].map(|()| choices.of(&STORAGES));
         let accumulate = choices.below(3) == 0;
         let start: Vec<T> = (0..m * n).map(|i| T::of((i % 5) as f64)).collect();
-        let found = product(level, (m, n, k), storage, &a, &b, &start, accumulate, threads);
+        let found = product(isa, (m, n, k), storage, &a, &b, &start, accumulate, threads);
         let expected = (0..m * n).map(|i| {
             let sum = self.c[i / n * all + i % n];
             if accumulate { sum.add(start[i]) } else { sum }
         });
-        let what = || format!("{m} × {n} × {k} of {} {level:?} {storage:?}", std::any::type_name::<T>());
+        let what = || format!("{m} × {n} × {k} of {} {isa:?} {storage:?}", std::any::type_name::<T>());
         assert!(found.iter().copied().eq(expected), "{} accumulate: {accumulate}", what());
     }
 }
@@ -64,7 +64,7 @@ fn small<T: Number>(seed: u64) {
     for k in [1, 2, 3, 8, 15, 16, 17, 20] {
         let reference = Reference::<T>::new((20, 20, k));
         for (m, n) in (1..=20).flat_map(|m| (1..=20).map(move |n| (m, n))) {
-            Isa::available().iter().for_each(|&level| reference.check(level, (m, n), choices, Threads::One));
+            Isa::available().iter().for_each(|&isa| reference.check(isa, (m, n), choices, Threads::One));
         }
     }
 }
@@ -85,7 +85,7 @@ fn around_blocks<T: Number>(seed: u64) {
     for k in [127, 128, 129, 144, 271, 272, 273, 300] {
         let reference = Reference::<T>::new((33, 65, k));
         for (m, n) in heights.into_iter().flat_map(|m| widths.map(|n| (m, n))) {
-            Isa::available().iter().for_each(|&level| reference.check(level, (m, n), choices, Threads::One));
+            Isa::available().iter().for_each(|&isa| reference.check(isa, (m, n), choices, Threads::One));
         }
     }
 }
@@ -141,13 +141,11 @@ fn check_panel<T: Number>(panel: &[T], lanes: usize, width: usize, what: &str, e
 const DEPTHS: [usize; 9] = [1, 2, 3, 7, 8, 9, 16, 17, 130];
 
 fn panels<T: Number>() {
-    for (level, layout) in
-        Isa::available().iter().flat_map(|&level| (0..LAYOUTS.len()).map(move |layout| (level, layout)))
-    {
-        let kernels: &Kernels<T> = Kernels::<T>::of(level);
+    for (isa, layout) in Isa::available().iter().flat_map(|&isa| (0..LAYOUTS.len()).map(move |layout| (isa, layout))) {
+        let kernels: &Kernels<T> = Kernels::<T>::of(isa);
         for (lanes, depth) in (1..=20).chain([31, 32, 33]).flat_map(|l| DEPTHS.map(|d| (l, d))) {
             let (_memory, from) = matrix::<T>(lanes, depth, layout);
-            let what = format!("{lanes} × {depth} {level:?} {from:?}");
+            let what = format!("{lanes} × {depth} {isa:?} {from:?}");
             let width = lanes.next_multiple_of(kernels.lanes);
             for width in [width, width + kernels.lanes] {
                 let mut to = Guarded::<T>::unwritten(depth * width);
@@ -159,7 +157,7 @@ fn panels<T: Number>() {
                 for width in [lanes, lanes + 1, lanes + 5] {
                     let mut to = Guarded::<T>::unwritten(depth * width);
                     // SAFETY: as above; the depth is contiguous.
-                    unsafe { transpose(level, from, (lanes, depth), width, to.as_mut_ptr()) }
+                    unsafe { transpose(isa, from, (lanes, depth), width, to.as_mut_ptr()) }
                     check_panel(&to, lanes, width, &what, |lane, p| element(&from, lane, p));
                 }
                 let step = depth + 3;
@@ -183,8 +181,8 @@ fn panels_of_every_layout_fill_their_memory_and_no_more() {
 }
 
 fn neighbours<T: Number>() {
-    for (level, layout) in Isa::available().iter().flat_map(|&level| (0..3).map(move |layout| (level, layout))) {
-        let kernels: &Kernels<T> = Kernels::<T>::of(level);
+    for (isa, layout) in Isa::available().iter().flat_map(|&isa| (0..3).map(move |layout| (isa, layout))) {
+        let kernels: &Kernels<T> = Kernels::<T>::of(isa);
         let width = kernels.rows.next_multiple_of(kernels.lanes);
         for (lanes, depth) in (1..=33).flat_map(|lanes| [20, 127, 128, 140].map(|depth| (lanes, depth))) {
             let (_memory, from) = matrix::<T>(lanes, depth, layout);
@@ -196,7 +194,7 @@ fn neighbours<T: Number>() {
                 unsafe { pack_panels(&from, kernels, 0..lanes, each, 0..depth, width, to.as_mut_ptr(), step) }
                 for (s, panel) in to.chunks(step).enumerate() {
                     let (first, own) = (s * each, each.min(lanes - s * each));
-                    let what = format!("{lanes} × {depth} by {each} {level:?} {from:?}");
+                    let what = format!("{lanes} × {depth} by {each} {isa:?} {from:?}");
                     check_panel(&panel[..depth * width], own, width, &what, |lane, p| element(&from, first + lane, p));
                 }
             }
@@ -218,8 +216,8 @@ fn places(count: usize, run: usize, gap: usize) -> OffsetList {
 fn tables<T: Number>(seed: u64) {
     let choices = &Choices::new(seed);
     for (lanes, depth) in (1..=20).chain([33]).flat_map(|l| [1, 2, 5, 9, 20].map(|d| (l, d))) {
-        for &level in Isa::available() {
-            let kernels: &Kernels<T> = Kernels::<T>::of(level);
+        for &isa in Isa::available() {
+            let kernels: &Kernels<T> = Kernels::<T>::of(isa);
             let [(run, gap), (deep_run, deep_gap)] =
                 [(); 2].map(|()| (choices.of(&[1, 2, 3, 5, 8, 16, 40]), choices.of(&[1, 3])));
             let (lane_places, depth_places) = (places(lanes, run, gap), places(depth, deep_run, deep_gap));
@@ -228,7 +226,7 @@ fn tables<T: Number>(seed: u64) {
             let data = Guarded::of(&(0..len).map(|i| T::of(i as f64 + 1.0)).collect::<Vec<T>>());
             let table = ImplicitIm2col { data: data.as_ptr(), lanes: &lane_places, depths: &depth_places };
             let element = |l: usize, p: usize| data[(lane_places.all()[l] + depth_places.all()[p]) as usize];
-            let what = format!("{lanes} × {depth} {level:?} runs {run} {deep_run}");
+            let what = format!("{lanes} × {depth} {isa:?} runs {run} {deep_run}");
             let width = lanes.next_multiple_of(kernels.lanes);
             let mut to = Guarded::<T>::unwritten(depth * width);
             // SAFETY: the table has as many lanes and steps; the target is one panel.
@@ -249,7 +247,7 @@ fn tables<T: Number>(seed: u64) {
             let mut to = Guarded::<T>::of(&vec![T::of(-7.0); lanes * step]);
             let work = PackRuns { data: from.as_ptr(), offsets, len: depth, to: to.as_mut_ptr(), step, slack: 0 };
             // SAFETY: the rows are in the source, and the target is as large as they are.
-            unsafe { pack_runs(level, &work) }
+            unsafe { pack_runs(isa, &work) }
             for (i, &found) in to.iter().enumerate() {
                 let (row, p) = (i / step, i % step);
                 let expected = if p < depth { from[offsets[row] as usize + p] } else { T::of(-7.0) };
@@ -268,7 +266,7 @@ fn tables_fill_their_panels_and_no_more() {
 fn unpacked<T: Number>(seed: u64) {
     let choices = &Choices::new(seed);
     for (lanes, depth) in (1..=20).chain([63, 64, 65, 130]).flat_map(|l| [1, 3, 17].map(|d| (l, d))) {
-        for &level in Isa::available() {
+        for &isa in Isa::available() {
             let (lane_places, depth_places) = (places(lanes, choices.of(&[1, 4, 200]), 2), places(depth, 3, 1));
             let len = lane_places.all()[lanes - 1] + depth_places.all()[depth - 1] + 1;
             let data = Guarded::of(&numbers(len as usize, 3, 5).iter().map(|&x| T::of(x)).collect::<Vec<T>>());
@@ -279,11 +277,11 @@ fn unpacked<T: Number>(seed: u64) {
             let work =
                 OffsetDotRow { data, lanes: lane_places, depths: depth_places, weights: &weights, to: to.as_mut_ptr() };
             // SAFETY: the elements exist, and the target has as many lanes.
-            unsafe { offset_dot_row(level, &work) }
+            unsafe { offset_dot_row(isa, &work) }
             let zero = T::ZERO;
             for (l, &found) in to.iter().enumerate() {
                 let expected = (0..depth).fold(zero, |sum, p| weights[p].mul_add(at(l, p), sum));
-                assert_eq!(found, expected, "{lanes} × {depth} {level:?}");
+                assert_eq!(found, expected, "{lanes} × {depth} {isa:?}");
             }
             let x = Guarded::of(&numbers(lanes, 3, 7).into_iter().map(T::of).collect::<Vec<T>>());
             let mut sums = Guarded::of(&vec![zero; depth * VIRTUAL_LANES]);
@@ -295,10 +293,10 @@ fn unpacked<T: Number>(seed: u64) {
                 sums: sums.as_mut_ptr(),
             };
             // SAFETY: as above, with 16 sums for each depth.
-            unsafe { weight_grad_dots(level, &work) }
+            unsafe { weight_grad_dots(isa, &work) }
             for (p, found) in folded(&sums).enumerate() {
                 let expected = (0..lanes).fold(zero, |sum, l| x[l].mul_add(at(l, p), sum));
-                assert_eq!(found, expected, "{lanes} × {depth} {level:?}");
+                assert_eq!(found, expected, "{lanes} × {depth} {isa:?}");
             }
         }
     }

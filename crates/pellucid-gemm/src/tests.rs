@@ -64,7 +64,7 @@ impl<T: Element + bytemuck::Pod> Matrix<T> {
 /// C in row-major order, from C = start.
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn product<T: Element + bytemuck::Pod>(
-    level: Isa,
+    isa: Isa,
     (m, n, k): (usize, usize, usize),
     storage: [Storage; 3],
     a: &[T],
@@ -81,7 +81,7 @@ pub(crate) fn product<T: Element + bytemuck::Pod>(
     let (a_start, b_start) = (a.data.as_ptr().wrapping_add(a.start), b.data.as_ptr().wrapping_add(b.start));
     let before = c.data.to_vec();
     // SAFETY: `Matrix` holds every element that its strides reach.
-    unsafe { gemm_at(level, &shape, &[Offsets::default()], a_start, b_start, Some(c_start), None, threads) }
+    unsafe { gemm_at(isa, &shape, &[Offsets::default()], a_start, b_start, Some(c_start), None, threads) }
     let values = c.values(m);
     // What lies between the elements of C stays as it is.
     (0..m * n).for_each(|i| {
@@ -92,9 +92,9 @@ pub(crate) fn product<T: Element + bytemuck::Pod>(
     values
 }
 
-fn rows<T: Element + bytemuck::Pod>(level: Isa, shape: (usize, usize, usize), a: &[T], b: &[T]) -> Vec<T> {
+fn rows<T: Element + bytemuck::Pod>(isa: Isa, shape: (usize, usize, usize), a: &[T], b: &[T]) -> Vec<T> {
     let zero = vec![T::ZERO; shape.0 * shape.1];
-    product(level, shape, [Storage::RowMatVec; 3], a, b, &zero, false, Threads::One)
+    product(isa, shape, [Storage::RowMatVec; 3], a, b, &zero, false, Threads::One)
 }
 
 fn bits(values: &[f32]) -> Vec<u32> {
@@ -153,11 +153,11 @@ fn every_level_and_layout_gives_the_stated_bits() {
         let (a, b) = (numbers(m * k, 1), numbers(k * n, 2));
         let want = bits(&in_stated_order(shape, &a, &b));
         let zero = vec![f32::NAN; m * n];
-        for &level in Isa::available() {
+        for &isa in Isa::available() {
             for layout in 0..64 {
                 let storage = [STORAGES[layout % 4], STORAGES[layout / 4 % 4], STORAGES[layout / 16]];
-                let got = product(level, shape, storage, &a, &b, &zero, false, Threads::One);
-                assert_eq!(bits(&got), want, "{shape:?} {level:?} {storage:?}");
+                let got = product(isa, shape, storage, &a, &b, &zero, false, Threads::One);
+                assert_eq!(bits(&got), want, "{shape:?} {isa:?} {storage:?}");
             }
         }
     }
@@ -167,16 +167,16 @@ fn every_level_and_layout_gives_the_stated_bits() {
 fn accumulating_adds_block_by_block() {
     for shape @ (m, n, k) in SHAPES {
         let (a, b, c) = (numbers(m * k, 1), numbers(k * n, 2), numbers(m * n, 3));
-        let run = |level, storage| bits(&product(level, shape, storage, &a, &b, &c, true, Threads::One));
+        let run = |isa, storage| bits(&product(isa, shape, storage, &a, &b, &c, true, Threads::One));
         let want = run(Isa::best(), [Storage::RowMatVec; 3]);
         let once = in_stated_order(shape, &a, &b);
         for (i, (&w, (&c, &s))) in want.iter().zip(c.iter().zip(&once)).enumerate() {
             assert!((f32::from_bits(w) - (c + s)).abs() < 1e-4, "{shape:?} element {i}");
         }
-        for &level in Isa::available() {
+        for &isa in Isa::available() {
             for layout in 0..64 {
                 let storage = [STORAGES[layout % 4], STORAGES[layout / 4 % 4], STORAGES[layout / 16]];
-                assert_eq!(run(level, storage), want, "{shape:?} {level:?} {storage:?}");
+                assert_eq!(run(isa, storage), want, "{shape:?} {isa:?} {storage:?}");
             }
         }
     }
@@ -246,11 +246,11 @@ unsafe impl<P> Sync for Shared<P> {}
 
 #[test]
 fn empty_products_are_zero_or_leave_c() {
-    for &level in Isa::available() {
+    for &isa in Isa::available() {
         for (m, n, k) in [(3, 4, 0), (1, 4, 0), (4, 1, 0), (0, 4, 5), (4, 0, 5), (0, 0, 0), (1, 0, 3), (0, 1, 3)] {
             let (a, b, c) = (numbers(m * k, 1), numbers(k * n, 2), vec![7.0; m * n]);
             let run =
-                |accumulate| product(level, (m, n, k), [Storage::RowMatVec; 3], &a, &b, &c, accumulate, Threads::Pool);
+                |accumulate| product(isa, (m, n, k), [Storage::RowMatVec; 3], &a, &b, &c, accumulate, Threads::Pool);
             assert_eq!(run(false), vec![0.0; m * n]);
             assert_eq!(run(true), c);
         }
@@ -259,18 +259,18 @@ fn empty_products_are_zero_or_leave_c() {
 
 #[test]
 fn nan_and_infinity_arrive() {
-    for &level in Isa::available() {
+    for &isa in Isa::available() {
         for shape @ (m, n, k) in [(3, 3, 3), (20, 40, 300), (1, 20, 40), (20, 1, 40), (1, 1, 5)] {
             for bad in [f32::NAN, f32::INFINITY] {
                 let mut a = vec![0.0; m * k];
                 let mut b = vec![0.0; k * n];
                 b[(k - 1) * n] = bad;
-                let c = rows(level, shape, &a, &b);
-                assert!((0..m).all(|i| c[i * n].is_nan()), "0 · {bad} {shape:?} {level:?}");
+                let c = rows(isa, shape, &a, &b);
+                assert!((0..m).all(|i| c[i * n].is_nan()), "0 · {bad} {shape:?} {isa:?}");
                 assert!((0..m * n).all(|i| i % n == 0 || c[i] == 0.0));
                 b[(k - 1) * n] = 0.0;
                 a[0] = bad;
-                let c = rows(level, shape, &a, &b);
+                let c = rows(isa, shape, &a, &b);
                 assert!((0..m * n).all(|i| if i < n { c[i].is_nan() } else { c[i] == 0.0 }));
             }
         }
@@ -288,13 +288,13 @@ fn doubles_and_integers() {
         let want: Vec<i32> = (0..m * n).map(sum).collect();
         let wide = |v: &[i32]| v.iter().map(|&x| i64::from(x)).collect::<Vec<_>>();
         let double = |v: &[i32]| v.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
-        for &level in Isa::available() {
-            assert_eq!(rows(level, shape, &ia, &ib), want, "i32 {shape:?} {level:?}");
-            let wide = rows(level, shape, &wide(&ia), &wide(&ib));
-            assert!(wide.iter().zip(&want).all(|(&w, &n)| w as i32 == n), "i64 {shape:?} {level:?}");
+        for &isa in Isa::available() {
+            assert_eq!(rows(isa, shape, &ia, &ib), want, "i32 {shape:?} {isa:?}");
+            let wide = rows(isa, shape, &wide(&ia), &wide(&ib));
+            assert!(wide.iter().zip(&want).all(|(&w, &n)| w as i32 == n), "i64 {shape:?} {isa:?}");
             // Every partial sum is an integer below 2⁵³, so doubles are exact.
-            let double = rows(level, shape, &double(&ia), &double(&ib));
-            assert!(double.iter().zip(&wide).all(|(&d, &w)| d == w as f64), "f64 {shape:?} {level:?}");
+            let double = rows(isa, shape, &double(&ia), &double(&ib));
+            assert!(double.iter().zip(&wide).all(|(&d, &w)| d == w as f64), "f64 {shape:?} {isa:?}");
         }
     }
 }

@@ -6,8 +6,8 @@
 //! any free block of a class serves any request of it, and at most a ninth of one is wasted. (Where the system
 //! grants huge pages, what nobody touches is resident all the same.)
 //!
-//! Classes up to 4 KiB are kept in drawers of each thread, reached without a lock or an atomic
-//! read-modify-write; all others, and what overflows a drawer, on shelves, one mutex a class.
+//! Classes up to 4 KiB are kept in caches of each thread, reached without a lock or an atomic
+//! read-modify-write; all others, and what overflows a cache, on shelves, one mutex a class.
 //! Memory is never zeroed. Failure is a typed error, never an abort.
 
 use crate::{guard, scratch};
@@ -28,8 +28,8 @@ const MAX_BYTES: usize = 1 << 62;
 const CLASSES: usize = class_of(MAX_BYTES) + 1;
 /// Classes of at most 4 KiB.
 const SMALL_CLASSES: usize = class_of(4096) + 1;
-/// How many blocks of a class a thread keeps; when there are more, half go to the shelf.
-const DRAWER: usize = 64;
+/// How many blocks of a class a thread keeps; when there are more, half go to the free_list.
+const CACHED_BLOCKS: usize = 64;
 /// A thread's count of bytes may differ by so much from what the global counter knows.
 const SLACK: isize = 1 << 16;
 /// So many bytes may always be kept; see [`keeps`].
@@ -66,9 +66,9 @@ unsafe impl Send for Block {}
 
 /// Free blocks of a class, as many as there are: each begins with the address of the next, so that keeping them needs
 /// no memory.
-struct Shelf(Option<Block>);
+struct FreeList(Option<Block>);
 
-impl Shelf {
+impl FreeList {
     fn push(&mut self, block: Block) {
         let start = block.0;
         // SAFETY: the block is aligned, larger than an address, and nobody uses it.
@@ -83,27 +83,27 @@ impl Shelf {
     }
 }
 
-static SHELVES: [Mutex<Shelf>; CLASSES] = [const { Mutex::new(Shelf(None)) }; CLASSES];
+static FREE_LISTS: [Mutex<FreeList>; CLASSES] = [const { Mutex::new(FreeList(None)) }; CLASSES];
 /// Bytes that the system has given and not got back: in use or cached.
 static HELD: AtomicUsize = AtomicUsize::new(0);
-/// Bytes in use, but for what the threads' tallies still hold.
+/// Bytes in use, but for what the threads' all_stats still hold.
 static IN_USE: AtomicIsize = AtomicIsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 static CAP: AtomicUsize = AtomicUsize::new(usize::MAX);
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 static SYSTEM_ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-/// The tallies of all living threads. Also held while a request is weighed against the cap.
-static TALLIES: Mutex<Vec<Arc<Tally>>> = Mutex::new(Vec::new());
+/// The all_stats of all living threads. Also held while a request is weighed against the cap.
+static THREAD_STATS: Mutex<Vec<Arc<ThreadStats>>> = Mutex::new(Vec::new());
 
 /// What one thread has counted; only that thread writes, so plain loads and stores suffice.
 #[derive(Default)]
-struct Tally {
+struct ThreadStats {
     /// Bytes taken minus bytes given back; negative where others' blocks were freed.
     in_use: AtomicIsize,
     allocations: AtomicU64,
 }
 
-impl Tally {
+impl ThreadStats {
     fn count(&self, bytes: isize, allocations: u64) {
         let in_use = self.in_use.load(Relaxed) + bytes;
         self.in_use.store(in_use, Relaxed);
@@ -122,14 +122,14 @@ impl Tally {
 }
 
 /// Free blocks of one small class, of one thread: a stack.
-struct Drawer {
+struct ThreadCache {
     len: Cell<usize>,
-    blocks: [Cell<Option<Block>>; DRAWER],
+    blocks: [Cell<Option<Block>>; CACHED_BLOCKS],
 }
 
-impl Drawer {
-    fn new() -> Drawer {
-        Drawer { len: Cell::new(0), blocks: [const { Cell::new(None) }; DRAWER] }
+impl ThreadCache {
+    fn new() -> ThreadCache {
+        ThreadCache { len: Cell::new(0), blocks: [const { Cell::new(None) }; CACHED_BLOCKS] }
     }
 
     #[inline]
@@ -147,27 +147,27 @@ impl Drawer {
         self.len.set(len + 1);
     }
 
-    /// Moves up to half a drawer from the shelf.
+    /// Moves up to half a cache from the free_list.
     #[cold]
     fn refill(&self, class: usize) {
-        let mut shelf = lock(&SHELVES[class]);
-        std::iter::from_fn(|| shelf.pop()).take(DRAWER / 2).for_each(|block| self.push(block));
+        let mut free_list = lock(&FREE_LISTS[class]);
+        std::iter::from_fn(|| free_list.pop()).take(CACHED_BLOCKS / 2).for_each(|block| self.push(block));
     }
 
-    /// Moves all but `keep` blocks to the shelf.
+    /// Moves all but `keep` blocks to the free_list.
     #[cold]
     fn spill(&self, class: usize, keep: usize) {
-        let mut shelf = lock(&SHELVES[class]);
+        let mut free_list = lock(&FREE_LISTS[class]);
         while self.len.get() > keep {
-            shelf.push(self.pop().expect("so many are in the drawer"));
+            free_list.push(self.pop().expect("so many are in the cache"));
         }
     }
 }
 
 /// What a thread keeps for itself.
 struct Local {
-    drawers: Box<[Drawer; SMALL_CLASSES]>,
-    tally: Arc<Tally>,
+    caches: Box<[ThreadCache; SMALL_CLASSES]>,
+    stats_of_thread: Arc<ThreadStats>,
 }
 
 thread_local! {
@@ -176,42 +176,42 @@ thread_local! {
 
 impl Local {
     fn register() -> Local {
-        let tally = Arc::new(Tally::default());
-        lock(&TALLIES).push(tally.clone());
-        Local { drawers: Box::new(std::array::from_fn(|_| Drawer::new())), tally }
+        let stats_of_thread = Arc::new(ThreadStats::default());
+        lock(&THREAD_STATS).push(stats_of_thread.clone());
+        Local { caches: Box::new(std::array::from_fn(|_| ThreadCache::new())), stats_of_thread }
     }
 
-    /// A free block of a small class, from the drawer or the shelf.
+    /// A free block of a small class, from the cache or the free_list.
     #[inline]
     fn take(&self, class: usize) -> Option<Block> {
-        let drawer = &self.drawers[class];
-        drawer.pop().or_else(|| {
-            drawer.refill(class);
-            drawer.pop()
+        let cache = &self.caches[class];
+        cache.pop().or_else(|| {
+            cache.refill(class);
+            cache.pop()
         })
     }
 
     #[inline]
     fn put(&self, block: Block, class: usize) {
-        let drawer = &self.drawers[class];
-        if drawer.len.get() == DRAWER {
-            drawer.spill(class, DRAWER / 2);
+        let cache = &self.caches[class];
+        if cache.len.get() == CACHED_BLOCKS {
+            cache.spill(class, CACHED_BLOCKS / 2);
         }
-        drawer.push(block);
+        cache.push(block);
     }
 
     fn empty(&self) {
-        self.drawers.iter().enumerate().for_each(|(class, drawer)| drawer.spill(class, 0));
+        self.caches.iter().enumerate().for_each(|(class, cache)| cache.spill(class, 0));
     }
 }
 
 impl Drop for Local {
     fn drop(&mut self) {
         self.empty();
-        let mut tallies = lock(&TALLIES);
-        self.tally.flush();
-        ALLOCATIONS.fetch_add(self.tally.allocations.load(Relaxed), Relaxed);
-        tallies.retain(|t| !Arc::ptr_eq(t, &self.tally));
+        let mut all_stats = lock(&THREAD_STATS);
+        self.stats_of_thread.flush();
+        ALLOCATIONS.fetch_add(self.stats_of_thread.allocations.load(Relaxed), Relaxed);
+        all_stats.retain(|t| !Arc::ptr_eq(t, &self.stats_of_thread));
     }
 }
 
@@ -240,7 +240,7 @@ fn block_of(bytes: usize) -> Result<NonNull<u8>> {
         let class = class_of(bytes);
         let taken = LOCAL.try_with(|local| {
             let block = local.take(class)?;
-            local.tally.count(class_size(class) as isize, 1);
+            local.stats_of_thread.count(class_size(class) as isize, 1);
             Some(block)
         });
         if let Ok(Some(block)) = taken {
@@ -276,7 +276,7 @@ pub fn allocate_regardless(bytes: usize) -> NonNull<u8> {
 /// A block that has been counted, of the cache or the system.
 fn take(class: usize, bytes: usize) -> Result<NonNull<u8>> {
     let small = |class| LOCAL.try_with(|local| local.take(class)).ok().flatten();
-    let cached = if class < SMALL_CLASSES { small(class) } else { lock(&SHELVES[class]).pop() };
+    let cached = if class < SMALL_CLASSES { small(class) } else { lock(&FREE_LISTS[class]).pop() };
     match cached.or_else(|| from_system(class_size(class))) {
         Some(block) => Ok(block.0),
         None => {
@@ -307,17 +307,17 @@ pub unsafe fn release(start: NonNull<u8>, bytes: usize) {
         let mut block = Some(block);
         let kept = LOCAL.try_with(|local| {
             local.put(block.take().expect("put once"), class);
-            local.tally.count(-size, 0);
+            local.stats_of_thread.count(-size, 0);
         });
         if let (Err(_), Some(block)) = (kept, block) {
             IN_USE.fetch_sub(size, Relaxed);
-            lock(&SHELVES[class]).push(block);
+            lock(&FREE_LISTS[class]).push(block);
         }
         return;
     }
     IN_USE.fetch_sub(size, Relaxed);
     if keeps() {
-        lock(&SHELVES[class]).push(block);
+        lock(&FREE_LISTS[class]).push(block);
     } else {
         to_system(block, class_size(class));
     }
@@ -334,16 +334,16 @@ fn keeps() -> bool {
 fn reserve(size: usize, requested: usize) -> Result<()> {
     let cap = CAP.load(Relaxed);
     if cap != usize::MAX {
-        let tallies = lock(&TALLIES);
-        if in_use(&tallies).saturating_add(size) > cap {
-            drop(tallies);
+        let all_stats = lock(&THREAD_STATS);
+        if in_use(&all_stats).saturating_add(size) > cap {
+            drop(all_stats);
             return Err(out_of_memory(requested));
         }
         count(size);
     } else {
         count(size);
     }
-    if LOCAL.try_with(|local| local.tally.flush()).is_err() {
+    if LOCAL.try_with(|local| local.stats_of_thread.flush()).is_err() {
         note_peak(IN_USE.load(Relaxed));
     }
     Ok(())
@@ -355,9 +355,9 @@ fn count(size: usize) {
     ALLOCATIONS.fetch_add(1, Relaxed);
 }
 
-/// Fills the drawers of this thread a little, and makes whatever else it keeps: afterwards a few small blocks cost no
+/// Fills the caches of this thread a little, and makes whatever else it keeps: afterwards a few small blocks cost no
 /// allocation, whichever thread asks.
-pub fn stock() {
+pub fn prefill() {
     const EACH: usize = 4;
     for class in 0..SMALL_CLASSES {
         let bytes = class_size(class);
@@ -427,13 +427,13 @@ fn to_system(block: Block, size: usize) {
     HELD.fetch_sub(size, Relaxed);
 }
 
-/// Returns the shelves, and this thread's drawers, to the system. (Other threads keep theirs,
+/// Returns the shelves, and this thread's caches, to the system. (Other threads keep theirs,
 /// less than 2 MiB each.)
 pub fn trim() {
     let _ = LOCAL.try_with(Local::empty);
-    for (class, shelf) in SHELVES.iter().enumerate() {
-        let mut shelf = Shelf(lock(shelf).0.take());
-        std::iter::from_fn(|| shelf.pop()).for_each(|block| to_system(block, class_size(class)));
+    for (class, free_list) in FREE_LISTS.iter().enumerate() {
+        let mut free_list = FreeList(lock(free_list).0.take());
+        std::iter::from_fn(|| free_list.pop()).for_each(|block| to_system(block, class_size(class)));
     }
 }
 
@@ -445,21 +445,21 @@ pub fn set_cap(bytes: usize) {
 
 /// The counters. The peak may have missed up to 64 KiB of small blocks a thread.
 pub fn stats() -> MemoryStats {
-    let tallies = lock(&TALLIES);
-    let in_use = in_use(&tallies);
+    let all_stats = lock(&THREAD_STATS);
+    let in_use = in_use(&all_stats);
     note_peak(in_use as isize);
     MemoryStats {
         in_use,
         peak: PEAK.load(Relaxed),
         cached: HELD.load(Relaxed).saturating_sub(in_use),
         scratch: scratch::total(),
-        allocations: tallies.iter().map(|t| t.allocations.load(Relaxed)).sum::<u64>() + ALLOCATIONS.load(Relaxed),
+        allocations: all_stats.iter().map(|t| t.allocations.load(Relaxed)).sum::<u64>() + ALLOCATIONS.load(Relaxed),
         system_allocations: SYSTEM_ALLOCATIONS.load(Relaxed),
     }
 }
 
-fn in_use(tallies: &[Arc<Tally>]) -> usize {
-    let local: isize = tallies.iter().map(|t| t.in_use.load(Relaxed)).sum();
+fn in_use(all_stats: &[Arc<ThreadStats>]) -> usize {
+    let local: isize = all_stats.iter().map(|t| t.in_use.load(Relaxed)).sum();
     (IN_USE.load(Relaxed) + local).max(0) as usize
 }
 

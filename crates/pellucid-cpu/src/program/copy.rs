@@ -8,7 +8,7 @@ use crate::program::transpose::turn;
 use pellucid_gemm::Threads;
 use pellucid_ir::kernel::Params;
 use pellucid_ir::{DType, Result};
-use pellucid_runtime::threads::{GRAIN, Ptr, split};
+use pellucid_runtime::threads::{GRAIN, SharedPtr, split};
 use std::sync::OnceLock;
 
 /// Runs at least this long are copied by `memcpy`.
@@ -90,7 +90,7 @@ fn copy_runs(axes: &[Axis], bases: &[*mut u8; 2], size: usize) {
     // Pieces of a run are as long as a task; short runs make up a task together.
     let piece = run.min(GRAIN.next_multiple_of(size));
     let pieces = run.div_ceil(piece);
-    let bases = bases.map(Ptr);
+    let bases = bases.map(SharedPtr);
     let total = strided::count(outer) * pieces;
     split(total, GRAIN.div_ceil(piece), |range| {
         let mut cursor = Cursor::new(outer, &[bases[0].get(), bases[1].get()], range.start / pieces);
@@ -110,7 +110,7 @@ fn copy_runs(axes: &[Axis], bases: &[*mut u8; 2], size: usize) {
 
 /// Copies where the output is dense along `along` and the input along `across`.
 fn transpose(outer: &[Axis], across: &Axis, along: &Axis, bases: &[*mut u8; 2], size: usize) {
-    let bases = bases.map(Ptr);
+    let bases = bases.map(SharedPtr);
     let strips = across.len.div_ceil(STRIP);
     let total = strided::count(outer) * strips;
     let strip_bytes = STRIP * along.len * size * 2;

@@ -55,7 +55,7 @@ pub(crate) struct Fold {
 
 impl Fold {
     pub(crate) fn new(op: loops::Fold, compute: Compute) -> Option<Fold> {
-        let level = Isa::best();
+        let isa = Isa::best();
         let mask = compute == Compute::Mask;
         let primitive = match op {
             loops::Fold::Sum => Binary::Add,
@@ -68,8 +68,8 @@ impl Fold {
             loops::Fold::Or => Binary::Or,
         };
         Some(Fold {
-            loops: loops::fold(op, compute, level)?,
-            combine: loops::binary(primitive, compute, Form::TileTile, level)?,
+            loops: loops::fold(op, compute, isa)?,
+            combine: loops::binary(primitive, compute, Form::TileTile, isa)?,
             size: compute.size(),
         })
     }

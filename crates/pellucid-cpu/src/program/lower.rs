@@ -84,7 +84,7 @@ impl Prepared {
     }
 
     fn new(program: &Program) -> Result<Prepared> {
-        let level = Isa::best();
+        let isa = Isa::best();
         let missing = |what: &str, compute: Compute| {
             Error::dtypes(program.name, [compute.storage()], format!("{what} is not defined for this dtype; cast it"))
         };
@@ -106,18 +106,18 @@ impl Prepared {
             let name = || format!("{:?}", step.op);
             let none = || missing(&name(), compute);
             let call = match step.op {
-                Op::Unary(op) => KernelFn::Unary(loops::unary(op, compute, level).ok_or_else(none)?),
+                Op::Unary(op) => KernelFn::Unary(loops::unary(op, compute, isa).ok_or_else(none)?),
                 Op::Binary(op) => {
-                    let form = |f| loops::binary(op, compute, f, level).ok_or_else(none);
+                    let form = |f| loops::binary(op, compute, f, isa).ok_or_else(none);
                     KernelFn::Binary([form(Form::TileTile)?, form(Form::TileUniform)?, form(Form::UniformTile)?])
                 }
-                Op::Select => KernelFn::Ternary(forms(|tiles| loops::select(compute, tiles, level))),
+                Op::Select => KernelFn::Ternary(forms(|tiles| loops::select(compute, tiles, isa))),
                 Op::MulAdd if compute.is_float() => {
-                    KernelFn::Ternary(forms(|tiles| loops::mul_add(compute, tiles, level)))
+                    KernelFn::Ternary(forms(|tiles| loops::mul_add(compute, tiles, isa)))
                 }
                 Op::MulAdd => return Err(none()),
-                Op::Convert(to) => KernelFn::Unary(loops::convert(compute.storage(), to, level)),
-                Op::Round(dtype) => KernelFn::Unary(loops::round(compute, dtype, level).ok_or_else(none)?),
+                Op::Convert(to) => KernelFn::Unary(loops::convert(compute.storage(), to, isa)),
+                Op::Round(dtype) => KernelFn::Unary(loops::round(compute, dtype, isa).ok_or_else(none)?),
                 Op::Reduce(op) => {
                     let made = (slot_of(step.args[0], &registers, &rows) as usize).checked_sub(first_step);
                     let product = made.filter(|&m| program.steps[m].op == Op::Binary(Binary::Mul));
@@ -128,7 +128,7 @@ impl Prepared {
                 Op::RowIndex => KernelFn::RowIndex,
             };
             let args = step.args.iter().map(|&a| slot_of(a, &registers, &rows)).collect();
-            let part = Opcode::of(step.op, compute, level).zip(loops::chain(compute, level));
+            let part = Opcode::of(step.op, compute, isa).zip(loops::chain(compute, isa));
             steps.push(Step { call, part, args });
             let slot = (first_step + number) as Slot;
             let compute = match step.into {
@@ -152,7 +152,7 @@ impl Prepared {
             let step = (slot as usize + 1).checked_sub(first_step).filter(|&s| s > 0);
             outputs.push(Output {
                 slot,
-                store: (!same).then(|| loops::store(output.compute, output.storage, level)),
+                store: (!same).then(|| loops::store(output.compute, output.storage, isa)),
                 size: output.storage.size(),
                 per_row: output.per_row,
                 direct: step.filter(|_| same && first),
@@ -165,7 +165,7 @@ impl Prepared {
         };
         let inputs = program.inputs.iter().enumerate().map(|(i, load)| Input {
             size: load.storage.size(),
-            load: (load.compute.storage() != load.storage).then(|| loops::convert(load.storage, load.compute, level)),
+            load: (load.compute.storage() != load.storage).then(|| loops::convert(load.storage, load.compute, isa)),
             per_row: load.per_row,
             last_read: last_read(i),
         });
@@ -190,9 +190,9 @@ impl Prepared {
 
     /// The conversion of `from` to `to`: what is loaded is exact, what is stored is rounded once.
     pub(crate) fn cast(from: DType, to: DType) -> Prepared {
-        let (level, compute) = (Isa::best(), from.compute());
-        let load = (from != to && compute.storage() != from).then(|| loops::convert(from, compute, level));
-        let store = (from != to && compute.storage() != to).then(|| loops::store(compute, to, level));
+        let (isa, compute) = (Isa::best(), from.compute());
+        let load = (from != to && compute.storage() != from).then(|| loops::convert(from, compute, isa));
+        let store = (from != to && compute.storage() != to).then(|| loops::store(compute, to, isa));
         let kept = if from == to { from.size() } else { compute.size() };
         Prepared {
             inputs: vec![Input { size: from.size(), load, per_row: false, last_read: usize::MAX }],

@@ -10,11 +10,11 @@ use std::collections::BTreeMap;
 use std::num::NonZero;
 use std::ops::Range;
 use std::sync::{Mutex, OnceLock, PoisonError};
-use thread_pool::Team;
+use thread_pool::ThreadPool;
 
 thread_local! {
-    /// The team of [`with_threads`].
-    static CHOSEN: Cell<Option<&'static Team>> = const { Cell::new(None) };
+    /// The pool of [`with_threads`].
+    static CHOSEN: Cell<Option<&'static ThreadPool>> = const { Cell::new(None) };
 }
 
 /// Runs `f` with `n` threads, the calling one among them, for every kernel it runs; 0 for as many as the machine has.
@@ -23,60 +23,60 @@ thread_local! {
 /// Elsewhere there are as many as `PELLUCID_NUM_THREADS` says, or as the machine has. No kernel has more than 64 threads,
 /// or eight times as many as the machine has where that is more, nor more than the system starts.
 pub fn with_threads<R: Send>(n: usize, f: impl FnOnce() -> R + Send) -> R {
-    struct Before(Option<&'static Team>);
+    struct Before(Option<&'static ThreadPool>);
     impl Drop for Before {
         fn drop(&mut self) {
             CHOSEN.set(self.0);
         }
     }
-    let _before = Before(CHOSEN.replace(Some(team_of(n))));
+    let _before = Before(CHOSEN.replace(Some(pool_of(n))));
     f()
 }
 
-/// The team of `n` threads.
-fn team_of(n: usize) -> &'static Team {
-    static TEAMS: Mutex<BTreeMap<usize, &'static Team>> = Mutex::new(BTreeMap::new());
+/// The pool of `n` threads.
+fn pool_of(n: usize) -> &'static ThreadPool {
+    static POOLS: Mutex<BTreeMap<usize, &'static ThreadPool>> = Mutex::new(BTreeMap::new());
     let machine = std::thread::available_parallelism().map_or(1, NonZero::get);
     // More would be a mistake in a setting, and their stacks would use up the memory.
     let n = if n == 0 { machine } else { n.min((8 * machine).max(64)) };
-    let make = || Team::new(n, provide);
-    TEAMS.lock().unwrap_or_else(PoisonError::into_inner).entry(n).or_insert_with(make)
+    let make = || ThreadPool::new(n, warm_up);
+    POOLS.lock().unwrap_or_else(PoisonError::into_inner).entry(n).or_insert_with(make)
 }
 
-/// This thread's team.
+/// This thread's pool.
 #[inline]
-fn team() -> &'static Team {
-    static DEFAULT: OnceLock<&'static Team> = OnceLock::new();
+fn pool() -> &'static ThreadPool {
+    static DEFAULT: OnceLock<&'static ThreadPool> = OnceLock::new();
     let wanted = || std::env::var("PELLUCID_NUM_THREADS").ok().and_then(|n| n.parse().ok());
-    CHOSEN.get().unwrap_or_else(|| DEFAULT.get_or_init(|| team_of(wanted().unwrap_or(0))))
+    CHOSEN.get().unwrap_or_else(|| DEFAULT.get_or_init(|| pool_of(wanted().unwrap_or(0))))
 }
 
 /// How many threads a kernel has.
 #[inline]
 pub fn count() -> usize {
-    team().threads()
+    pool().threads()
 }
 
-/// The number of seats for so many tasks: below it are those that [`each`] and [`try_each`] name.
-pub fn seats(tasks: usize) -> usize {
+/// The number of worker_ids for so many tasks: below it are those that [`each`] and [`try_each`] name.
+pub fn worker_ids(tasks: usize) -> usize {
     count().min(tasks).max(1)
 }
 
 /// Bytes of memory traffic that are worth a task of their own.
 pub const GRAIN: usize = 64 << 10;
 
-/// Calls `work(seat, i)` for all i below `count`, on any thread, `least` neighbours on the same. Calls of one seat come one
+/// Calls `work(worker, i)` for all i below `count`, on any thread, `least` neighbours on the same. Calls of one worker come one
 /// after the other, so that it may have memory of its own.
 pub fn each(count: usize, least: usize, work: impl Fn(usize, usize) + Sync) {
-    team().run(count, least, &work);
+    pool().run(count, least, &work);
 }
 
 /// [`each`] for work that may fail: then some error, and some of the work is not done.
 pub fn try_each(count: usize, least: usize, work: impl Fn(usize, usize) -> Result<()> + Sync) -> Result<()> {
     let failed: OnceLock<Error> = OnceLock::new();
-    each(count, least, |seat, i| {
+    each(count, least, |worker, i| {
         if failed.get().is_none()
-            && let Err(error) = work(seat, i)
+            && let Err(error) = work(worker, i)
         {
             let _ = failed.set(error);
         }
@@ -100,29 +100,29 @@ pub fn split(total: usize, grain: usize, work: impl Fn(Range<usize>) + Sync) {
 
 /// Gives this thread what a task may need besides its room: a few small blocks, and as much scratch as any thread has
 /// needed so far.
-pub fn provide() {
-    allocator::stock();
+pub fn warm_up() {
+    allocator::prefill();
     scratch::reserve();
 }
 
 /// Lets every helper have as much scratch as any thread has needed so far: which tasks a thread will do is chance, and a
 /// step that has run once shall never allocate.
 #[inline]
-pub fn settle() {
-    team().settle(scratch::most(), scratch::reserve);
+pub fn reserve_scratch() {
+    pool().reserve_scratch(scratch::most(), scratch::reserve);
 }
 
 /// A pointer into an operand that several threads write to, each to elements of its own.
 #[derive(Clone, Copy)]
-pub struct Ptr<T>(pub *mut T);
+pub struct SharedPtr<T>(pub *mut T);
 
 // SAFETY: a pointer is a number; whoever writes through it says why nobody else writes there.
-unsafe impl<T> Send for Ptr<T> {}
+unsafe impl<T> Send for SharedPtr<T> {}
 // SAFETY: as above.
-unsafe impl<T> Sync for Ptr<T> {}
+unsafe impl<T> Sync for SharedPtr<T> {}
 
-impl<T> Ptr<T> {
-    /// The pointer; a method, so that closures capture the `Ptr` and not its field.
+impl<T> SharedPtr<T> {
+    /// The pointer; a method, so that closures capture the `SharedPtr` and not its field.
     #[inline(always)]
     pub fn get(&self) -> *mut T {
         self.0
@@ -169,13 +169,13 @@ mod tests {
         let done = AtomicUsize::new(0);
         with_threads(4, || {
             for tasks in [2, 3, 50, 1000] {
-                let seats_of_caller = seats(tasks);
-                each(tasks, 1, |seat, _| {
-                    assert!(seat < seats_of_caller, "seat {seat} of {seats_of_caller}");
-                    assert_eq!(count(), 4, "a helper has the team that it works for");
-                    assert_eq!(busy[seat].fetch_add(1, Ordering::SeqCst), 0, "seat {seat} is taken");
+                let seats_of_caller = worker_ids(tasks);
+                each(tasks, 1, |worker, _| {
+                    assert!(worker < seats_of_caller, "worker {worker} of {seats_of_caller}");
+                    assert_eq!(count(), 4, "a helper has the pool that it works for");
+                    assert_eq!(busy[worker].fetch_add(1, Ordering::SeqCst), 0, "worker {worker} is taken");
                     done.fetch_add(1, Ordering::SeqCst);
-                    busy[seat].fetch_sub(1, Ordering::SeqCst);
+                    busy[worker].fetch_sub(1, Ordering::SeqCst);
                 });
             }
         });
@@ -201,16 +201,16 @@ mod tests {
 
     #[test]
     fn a_helper_that_cannot_begin_is_none() {
-        assert_eq!(Team::new(3, || std::panic::resume_unwind(Box::new("no memory"))).threads(), 1);
+        assert_eq!(ThreadPool::new(3, || std::panic::resume_unwind(Box::new("no memory"))).threads(), 1);
     }
 
     #[test]
     fn a_call_on_every_helper_that_panics_blocks_no_thread() {
-        let team = Team::new(3, || ());
-        team.settle(usize::MAX, || std::panic::resume_unwind(Box::new("a call")));
+        let pool = ThreadPool::new(3, || ());
+        pool.reserve_scratch(usize::MAX, || std::panic::resume_unwind(Box::new("a call")));
         // It was not done, and the helpers go on.
         static CALLS: AtomicUsize = AtomicUsize::new(0);
-        team.settle(usize::MAX, || add(&CALLS, 1));
+        pool.reserve_scratch(usize::MAX, || add(&CALLS, 1));
         assert_eq!(CALLS.load(Ordering::Relaxed), 2);
     }
 

@@ -1,4 +1,4 @@
-//! What the protocol of a team is made of: atomics, locks and condition variables.
+//! What the protocol of a pool is made of: atomics, locks and condition variables.
 
 use std::ops::DerefMut;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! A team: the thread that runs a kernel, and helper threads that wait for jobs and share its work.
+//! A pool: the thread that runs a kernel, and helper threads that wait for jobs and share its work.
 //!
 //! A job is a closure over the numbers `0..count`. Every thread claims the next few numbers by an atomic addition to one counter,
 //! so that publishing a job allocates nothing. A general pool cannot promise this for work of threads that are not its own (rayon's
@@ -22,7 +22,7 @@ use std::thread;
 type Work<'a> = &'a (dyn Fn(usize, usize) + Sync);
 
 /// Threads that share work.
-pub(super) struct Team<P: Primitives = Native> {
+pub(super) struct ThreadPool<P: Primitives = Native> {
     threads: usize,
     /// True while a job has the helpers.
     taken: P::Flag,
@@ -67,7 +67,7 @@ impl<P: Primitives> Clone for Job<P> {
 
 impl<P: Primitives> Copy for Job<P> {}
 
-// SAFETY: the closure and the counter are `Sync`, so that any thread may use them; the caller of the team keeps both alive
+// SAFETY: the closure and the counter are `Sync`, so that any thread may use them; the caller of the pool keeps both alive
 // until it has seen all helpers leave.
 unsafe impl<P: Primitives> Send for Job<P> {}
 
@@ -75,9 +75,9 @@ impl<P: Primitives> Job<P> {
     /// Takes numbers until there are none.
     ///
     /// # Safety
-    /// *Alive*: the caller of the team is still in [`Team::share`], whose stack has the closure and the counter.
+    /// *Alive*: the caller of the pool is still in [`ThreadPool::share`], whose stack has the closure and the counter.
     unsafe fn run(&self, worker: usize) {
-        // SAFETY: both pointers are to the stack of `Team::share`, which has not returned, by *alive*.
+        // SAFETY: both pointers are to the stack of `ThreadPool::share`, which has not returned, by *alive*.
         let (work, next) = unsafe { (&*self.work, &*self.next) };
         loop {
             let first = next.fetch_add(self.least, Ordering::Relaxed);
@@ -89,22 +89,22 @@ impl<P: Primitives> Job<P> {
     }
 }
 
-impl Team {
-    /// Starts a team of `threads` threads, the calling one included; each helper calls `begin` first. Where the system
-    /// refuses a thread, the team has those that it did start. A team is never dropped.
-    pub(super) fn new(threads: usize, begin: fn()) -> &'static Team {
+impl ThreadPool {
+    /// Starts a pool of `threads` threads, the calling one included; each helper calls `begin` first. Where the system
+    /// refuses a thread, the pool has those that it did start. A pool is never dropped.
+    pub(super) fn new(threads: usize, begin: fn()) -> &'static ThreadPool {
         let (ready, started) = mpsc::channel();
         for number in 1..threads {
             let ready = ready.clone();
             let life = move || {
                 begin();
-                let (start, team) = mpsc::channel::<&'static Team>();
+                let (start, pool) = mpsc::channel::<&'static ThreadPool>();
                 let _ = ready.send(start);
                 drop(ready);
-                if let Ok(team) = team.recv() {
-                    // Work within a task counts the threads of this team, not those of the default one.
-                    super::CHOSEN.set(Some(team));
-                    team.help(|| true);
+                if let Ok(pool) = pool.recv() {
+                    // Work within a task counts the threads of this pool, not those of the default one.
+                    super::CHOSEN.set(Some(pool));
+                    pool.help(|| true);
                 }
             };
             if thread::Builder::new().name(format!("pellucid {number}")).spawn(life).is_err() {
@@ -114,18 +114,18 @@ impl Team {
         drop(ready);
         // A helper whose beginning panics is none: its sender is gone without a word.
         let helpers: Vec<_> = started.iter().collect();
-        let team: &'static Team = Box::leak(Box::new(Team::idle(helpers.len() + 1)));
+        let pool: &'static ThreadPool = Box::leak(Box::new(ThreadPool::idle(helpers.len() + 1)));
         for start in helpers {
-            let _ = start.send(team);
+            let _ = start.send(pool);
         }
-        team
+        pool
     }
 }
 
-impl<P: Primitives> Team<P> {
-    /// A team of `threads` threads without a job. All but the calling one must call [`Team::help`].
-    fn idle(threads: usize) -> Team<P> {
-        Team {
+impl<P: Primitives> ThreadPool<P> {
+    /// A pool of `threads` threads without a job. All but the calling one must call [`ThreadPool::help`].
+    fn idle(threads: usize) -> ThreadPool<P> {
+        ThreadPool {
             threads,
             taken: P::Flag::new(false),
             jobs: P::Number::new(0),
@@ -161,7 +161,7 @@ impl<P: Primitives> Team<P> {
     }
 
     /// Calls `work` once on every helper if it has not been called for so much; later, if they are at work for somebody else.
-    pub(super) fn settle(&self, most: usize, work: fn()) {
+    pub(super) fn reserve_scratch(&self, most: usize, work: fn()) {
         if most > self.settled.load(Ordering::Relaxed) && self.everywhere(work) {
             self.settled.store(most, Ordering::Relaxed);
         }

@@ -119,7 +119,7 @@ pub fn prefetch<T>(p: *const T) {
     let _ = p;
 }
 
-/// Asks for `len` numbers from `p` on, which are wanted in the second level of the cache: the first has better things to keep until then.
+/// Asks for `len` numbers from `p` on, which are wanted in the second isa of the cache: the first has better things to keep until then.
 #[inline(always)]
 pub fn prefetch_run<T>(p: *const T, len: usize) {
     #[cfg(target_arch = "x86_64")]

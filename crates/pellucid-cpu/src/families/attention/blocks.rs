@@ -5,7 +5,7 @@ use pellucid_gemm::{Gemm, PackedPanels, Source, Strided, Threads};
 use pellucid_ir::Result;
 use pellucid_ir::kernel::{Attention, AttentionSizes};
 use pellucid_runtime::CpuBuffer;
-use pellucid_runtime::threads::{self, Ptr};
+use pellucid_runtime::threads::{self, SharedPtr};
 use pellucid_simd::Isa;
 use pellucid_simd::math::Real;
 use pellucid_simd::vector::prefetch_run;
@@ -29,7 +29,7 @@ const TASK: u64 = 1 << 19;
 /// Matrices by sequence and head; strides in elements, of any sign.
 #[derive(Clone, Copy)]
 pub(super) struct Stack<T> {
-    pub(super) data: Ptr<T>,
+    pub(super) data: SharedPtr<T>,
     pub(super) sequence: isize,
     pub(super) head: isize,
     pub(super) row: isize,
@@ -39,14 +39,14 @@ pub(super) struct Stack<T> {
 /// One of them.
 #[derive(Clone, Copy)]
 pub(super) struct Matrix<T> {
-    data: Ptr<T>,
+    data: SharedPtr<T>,
     pub(super) row: isize,
     pub(super) column: isize,
 }
 
 impl<T> Stack<T> {
     fn of(&self, sequence: usize, head: usize) -> Matrix<T> {
-        let data = Ptr(self.data.at(sequence as isize * self.sequence + head as isize * self.head));
+        let data = SharedPtr(self.data.at(sequence as isize * self.sequence + head as isize * self.head));
         Matrix { data, row: self.row, column: self.column }
     }
 }
@@ -69,7 +69,7 @@ impl<T> Matrix<T> {
 
 /// Attention.
 pub(super) struct Problem<'a, T> {
-    pub(super) level: Isa,
+    pub(super) isa: Isa,
     pub(super) kernel: &'a Attention,
     pub(super) sizes: AttentionSizes,
     pub(super) q: Stack<T>,
@@ -102,7 +102,7 @@ enum Workers {
 }
 
 impl Workers {
-    /// Calls `work(seat, i)` for all i below `count`; calls of one seat come one after the other.
+    /// Calls `work(worker, i)` for all i below `count`; calls of one worker come one after the other.
     fn each(self, count: usize, work: impl Fn(usize, usize) + Sync) {
         match self {
             Workers::One => (0..count).for_each(|i| work(0, i)),
@@ -110,22 +110,22 @@ impl Workers {
         }
     }
 
-    /// The number of seats.
-    fn seats(self, count: usize) -> usize {
+    /// The number of worker_ids.
+    fn worker_ids(self, count: usize) -> usize {
         match self {
             Workers::One => 1,
-            Workers::All => threads::seats(count),
+            Workers::All => threads::worker_ids(count),
         }
     }
 }
 
 /// Cuts a room into parts, of whole cache lines.
-struct Room<T>(Ptr<T>);
+struct Room<T>(SharedPtr<T>);
 
 impl<T: Copy> Room<T> {
-    fn take(&mut self, count: usize) -> Ptr<T> {
+    fn take(&mut self, count: usize) -> SharedPtr<T> {
         let part = self.0;
-        self.0 = Ptr(part.at(whole_lines::<T>(count) as isize));
+        self.0 = SharedPtr(part.at(whole_lines::<T>(count) as isize));
         part
     }
 }
@@ -142,13 +142,13 @@ impl<T: Float> Problem<'_, T> {
     /// instruction set.
     pub(super) unsafe fn result(&self, o: Stack<T>, logs: Stack<T>) -> Result<()> {
         let AttentionSizes { heads, groups, queries, keys, width, depth, .. } = self.sizes;
-        let sizes = [(keys, width), (depth, keys)].map(|size| PackedPanels::<T>::room(self.level, size));
+        let sizes = [(keys, width), (depth, keys)].map(|size| PackedPanels::<T>::room(self.isa, size));
         let packed = queries > FEW;
         // Of a head of keys, the heads of queries; of each, the blocks.
         let (each, blocks) = (heads / groups.max(1), queries.div_ceil(ROWS));
         let scores = whole_lines::<T>(queries.min(ROWS) * room(keys));
         let panels = if packed { sizes.iter().map(|&size| whole_lines::<T>(size)).sum() } else { 0 };
-        let all = |workers: Workers| panels + workers.seats(each * blocks) * scores;
+        let all = |workers: Workers| panels + workers.worker_ids(each * blocks) * scores;
         self.heads(all, |sequence, group, workers, mut room| {
             let (k, v) = (self.k.of(sequence, group), self.v.of(sequence, group));
             let shared = match packed {
@@ -157,19 +157,19 @@ impl<T: Float> Problem<'_, T> {
                     // SAFETY: the caller's; there is room.
                     let [keys, values] = unsafe {
                         [
-                            PackedPanels::pack(self.level, k.rows(0), (keys, width), to_keys),
-                            PackedPanels::pack(self.level, v.columns(0), (depth, keys), to_values),
+                            PackedPanels::pack(self.isa, k.rows(0), (keys, width), to_keys),
+                            PackedPanels::pack(self.isa, v.columns(0), (depth, keys), to_values),
                         ]
                     };
                     Shared::OwnedPanels { keys, values }
                 }
                 false => Shared::Plain { keys: k.rows(0), values: v.columns(0) },
             };
-            workers.each(each * blocks, |seat, i| {
+            workers.each(each * blocks, |worker, i| {
                 let (head, first) = (group * each + i / blocks, i % blocks * ROWS);
-                let place = Ptr(room.0.at((seat * scores) as isize));
+                let place = SharedPtr(room.0.at((worker * scores) as isize));
                 let (o, logs) = (o.of(sequence, head), logs.of(sequence, head));
-                // SAFETY: the caller's; no other block has these rows, and no other seat this room.
+                // SAFETY: the caller's; no other block has these rows, and no other worker this room.
                 unsafe { self.block(sequence, head, first..queries.min(first + ROWS), &shared, place, o, logs) }
             });
         })
@@ -186,7 +186,7 @@ impl<T: Float> Problem<'_, T> {
         head: usize,
         rows: Range<usize>,
         shared: &Shared<T>,
-        place: Ptr<T>,
+        place: SharedPtr<T>,
         o: Matrix<T>,
         logs: Matrix<T>,
     ) {
@@ -205,12 +205,12 @@ impl<T: Float> Problem<'_, T> {
             }
             self.expect(sequence, head, &rows, &[]);
             let block = self.scores(scores, rows.clone(), keys, self.hidden(sequence, head));
-            vector_work::<T, _>(self.level)(&Weights { block: &block, shares: shares.as_mut_ptr(), logs });
+            vector_work::<T, _>(self.isa)(&Weights { block: &block, shares: shares.as_mut_ptr(), logs });
             match shared {
                 Shared::OwnedPanels { values, .. } => self.multiply(&weights, values, (count, depth, keys), to, false),
                 Shared::Plain { values, .. } => self.plain(weights, *values, (count, depth, keys), to),
             }
-            vector_work::<T, _>(self.level)(&Scaled { to: o, rows, width: depth, by: shares.as_ptr() });
+            vector_work::<T, _>(self.isa)(&Scaled { to: o, rows, width: depth, by: shares.as_ptr() });
         }
     }
 
@@ -223,7 +223,7 @@ impl<T: Float> Problem<'_, T> {
         // As many queries at once as leave their scores in the cache.
         let high = (KEPT / room(keys) / ROWS * ROWS).clamp(ROWS, queries.next_multiple_of(ROWS).max(ROWS));
         let panels = [(keys, width), (keys, depth), (width, keys), (width, high), (depth, high)]
-            .map(|size| PackedPanels::<T>::room(self.level, size));
+            .map(|size| PackedPanels::<T>::room(self.isa, size));
         let all: usize = panels.into_iter().chain([high * room(keys); 2]).map(whole_lines::<T>).sum();
         let each = heads / groups.max(1);
         self.heads(
@@ -237,9 +237,9 @@ impl<T: Float> Problem<'_, T> {
                 // SAFETY: the caller's; there is room for all panels, and for the scores of `high` queries.
                 unsafe {
                     let factors = [
-                        PackedPanels::pack(self.level, k.rows(0), (keys, width), by_key),
-                        PackedPanels::pack(self.level, v.rows(0), (keys, depth), by_value),
-                        PackedPanels::pack(self.level, k.columns(0), (width, keys), as_depth),
+                        PackedPanels::pack(self.isa, k.rows(0), (keys, width), by_key),
+                        PackedPanels::pack(self.isa, v.rows(0), (keys, depth), by_value),
+                        PackedPanels::pack(self.isa, k.columns(0), (width, keys), as_depth),
                     ];
                     let mut written = 0;
                     for head in group * each..(group + 1) * each {
@@ -247,8 +247,8 @@ impl<T: Float> Problem<'_, T> {
                         for first in (0..queries).step_by(high) {
                             let some = first..queries.min(first + high);
                             self.slopes((sequence, head), &some, &factors, kept, arrays, workers);
-                            let q = PackedPanels::pack(self.level, q.columns(first), (width, some.len()), to_q);
-                            let g = PackedPanels::pack(self.level, g.columns(first), (depth, some.len()), to_g);
+                            let q = PackedPanels::pack(self.isa, q.columns(first), (width, some.len()), to_q);
+                            let g = PackedPanels::pack(self.isa, g.columns(first), (depth, some.len()), to_g);
                             let end = self.seen(some.end);
                             workers.each(end.div_ceil(ROWS), |_, i| {
                                 let block = i * ROWS..end.min((i + 1) * ROWS);
@@ -295,14 +295,14 @@ impl<T: Float> Problem<'_, T> {
         workers.each(some.len().div_ceil(ROWS), |_, i| {
             let rows = some.start + i * ROWS..some.end.min(some.start + (i + 1) * ROWS);
             let (count, keys) = (rows.len(), self.seen(rows.end));
-            let [scores, slopes] = kept.map(|s| Scores { data: Ptr(s.at(i * ROWS, 0)), ..s });
+            let [scores, slopes] = kept.map(|s| Scores { data: SharedPtr(s.at(i * ROWS, 0)), ..s });
             // SAFETY: the caller's; no other block has these rows.
             unsafe {
                 self.multiply(&q.rows(rows.start), by_key, (count, keys, width), scores.place(), false);
                 self.multiply(&g.rows(rows.start), by_value, (count, keys, depth), slopes.place(), false);
                 self.expect(sequence, head, &rows, &[(arrays.g, depth), (arrays.o, depth)]);
                 let block = self.scores(scores, rows.clone(), keys, self.hidden(sequence, head));
-                vector_work::<T, _>(self.level)(&Slopes { block: &block, slopes, logs, g, o, depth });
+                vector_work::<T, _>(self.isa)(&Slopes { block: &block, slopes, logs, g, o, depth });
                 let to = (dq.at(rows.start, 0), dq.row);
                 self.multiply(&slopes.columns(), as_depth, (count, width, keys), to, false);
             }
@@ -322,8 +322,8 @@ impl<T: Float> Problem<'_, T> {
         add: bool,
     ) {
         let b: &dyn Source<T> = b;
-        // SAFETY: the caller's; the level is this machine's.
-        unsafe { pellucid_gemm::multiply(self.level, a, b, (0..m, 0..n, k), to, row, add) }
+        // SAFETY: the caller's; the isa is this machine's.
+        unsafe { pellucid_gemm::multiply(self.isa, a, b, (0..m, 0..n, k), to, row, add) }
     }
 
     /// The same for a factor that is not packed.
@@ -334,8 +334,8 @@ impl<T: Float> Problem<'_, T> {
         let (a_strides, b_strides) = ((a.lane, a.depth), (b.depth, b.lane));
         let shape = Gemm { m, n, k, a_strides, b_strides, c_strides: (row, 1), accumulate: false };
         let alone = [Default::default()];
-        // SAFETY: the caller's; the level is this machine's.
-        unsafe { pellucid_gemm::gemm_at(self.level, &shape, &alone, a.data, b.data, Some(to), None, Threads::One) }
+        // SAFETY: the caller's; the isa is this machine's.
+        unsafe { pellucid_gemm::gemm_at(self.isa, &shape, &alone, a.data, b.data, Some(to), None, Threads::One) }
     }
 
     /// Calls `work` for every head of keys and values, with room for as many numbers as `room` says.
@@ -352,12 +352,12 @@ impl<T: Float> Problem<'_, T> {
         };
         let workers = if heads < threads { Workers::All } else { Workers::One };
         let together = threads > 1 && matches!(workers, Workers::One);
-        let seats = if together { threads::seats(heads) } else { 1 };
+        let worker_ids = if together { threads::worker_ids(heads) } else { 1 };
         let each = room(workers);
-        let rooms = CpuBuffer::scratch(each.saturating_mul(seats).saturating_mul(size_of::<T>()))?;
-        let start = Ptr(rooms.ensure()?.as_ptr().cast::<T>());
-        let work = |seat: usize, i: usize| {
-            work(i / groups, i % groups, workers, Room(Ptr(start.at((seat * each) as isize))));
+        let rooms = CpuBuffer::scratch(each.saturating_mul(worker_ids).saturating_mul(size_of::<T>()))?;
+        let start = SharedPtr(rooms.ensure()?.as_ptr().cast::<T>());
+        let work = |worker: usize, i: usize| {
+            work(i / groups, i % groups, workers, Room(SharedPtr(start.at((worker * each) as isize))));
         };
         if together {
             threads::each(heads, 1, work);

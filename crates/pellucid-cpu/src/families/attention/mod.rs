@@ -30,7 +30,7 @@ use blocks::{Gradient, Problem, Stack};
 use pellucid_ir::kernel::{Attention, AttentionPart, Kernel, Meta};
 use pellucid_ir::{DType, Error, Result};
 use pellucid_runtime::list::List;
-use pellucid_runtime::threads::Ptr;
+use pellucid_runtime::threads::SharedPtr;
 use pellucid_simd::Float;
 use pellucid_simd::Isa;
 use rows::Mask;
@@ -59,23 +59,23 @@ impl CpuFamily for Attention {
 }
 
 /// The same by one instruction set, which the machine has.
-fn attention_at(level: Isa, kernel: &Attention, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
+fn attention_at(isa: Isa, kernel: &Attention, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
     match inputs[0].dtype {
-        DType::F64 => run::<f64>(level, kernel, inputs, outputs),
-        _ => run::<f32>(level, kernel, inputs, outputs),
+        DType::F64 => run::<f64>(isa, kernel, inputs, outputs),
+        _ => run::<f32>(isa, kernel, inputs, outputs),
     }
 }
 
-fn run<T: Float>(level: Isa, kernel: &Attention, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
+fn run<T: Float>(isa: Isa, kernel: &Attention, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
     let sizes = kernel.sizes(&metas(&inputs[..3])).expect("the shapes have been inferred from them");
     let (x, y) = (|i: usize| stack::<T>(&inputs[i]), |i: usize| stack::<T>(&outputs[i]));
     let mask = inputs.last().filter(|_| kernel.masked).map(|mask| match mask.dtype {
         DType::Bool => Mask::Seen(stack(mask)),
         _ => Mask::Added(stack(mask)),
     });
-    let problem = Problem { level, kernel, sizes, q: x(0), k: x(1), v: x(2), mask };
+    let problem = Problem { isa, kernel, sizes, q: x(0), k: x(1), v: x(2), mask };
     // SAFETY: the arrays have the shapes that the family asks for, outputs overlap nothing, and are dense along their last
-    // axis; the level is this machine's.
+    // axis; the isa is this machine's.
     unsafe {
         match kernel.part {
             AttentionPart::Result => problem.result(y(0), y(1)),
@@ -91,5 +91,5 @@ fn stack<T>(o: &Operand<'_>) -> Stack<T> {
     let mut strides = [0; 4];
     strides.iter_mut().zip(&*o.layout.strides()).for_each(|(to, &stride)| *to = stride);
     let [sequence, head, row, column] = strides;
-    Stack { data: Ptr(o.first::<T>().get()), sequence, head, row, column }
+    Stack { data: SharedPtr(o.first::<T>().get()), sequence, head, row, column }
 }

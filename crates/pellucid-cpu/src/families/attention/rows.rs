@@ -5,7 +5,7 @@
 
 use super::blocks::{Matrix, ROWS, Stack};
 use pellucid_gemm::VIRTUAL_LANES;
-use pellucid_runtime::threads::Ptr;
+use pellucid_runtime::threads::SharedPtr;
 use pellucid_simd::math::Real;
 use pellucid_simd::vector::{FloatVector, lanes};
 use pellucid_simd::{Float, VectorWork};
@@ -32,7 +32,7 @@ pub(super) enum Hidden<T> {
 /// multiple of 16.
 #[derive(Clone, Copy)]
 pub(super) struct Scores<T> {
-    pub(super) data: Ptr<T>,
+    pub(super) data: SharedPtr<T>,
     pub(super) row: usize,
 }
 

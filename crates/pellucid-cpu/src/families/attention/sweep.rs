@@ -2,7 +2,7 @@
 
 use super::tests::{arrays, back, incoming, kernels, naive, near, reals, run_at, sizes, values};
 use super::*;
-use crate::testing::{Array, Choices, Lie};
+use crate::testing::{Array, Choices, TestLayout};
 use crate::with_threads;
 use pellucid_ir::DType;
 
@@ -10,16 +10,16 @@ use pellucid_ir::DType;
 fn check(choices: &Choices, size: [usize; 7]) {
     let all: Vec<_> = kernels().collect();
     let (k, mask) = all[choices.below(all.len())];
-    let (lie, threads) = (choices.of(&Lie::ALL), choices.threads());
-    let levels: Vec<Isa> = Isa::available().to_vec();
-    let level = choices.of(&levels);
+    let (lie, threads) = (choices.of(&TestLayout::ALL), choices.threads());
+    let isas: Vec<Isa> = Isa::available().to_vec();
+    let isa = choices.of(&isas);
     let s = sizes(size);
     let x = values(&s, mask);
     let [o, logs] = naive(&k, &s, &x);
-    let what = format!("{k:?} {size:?} {mask:?} {lie:?} {level:?} {threads} threads");
+    let what = format!("{k:?} {size:?} {mask:?} {lie:?} {isa:?} {threads} threads");
     let refs = |all: &[Array]| all.to_vec();
     let run = |k: &Attention, inputs: Vec<Array>| {
-        with_threads(threads, || run_at(level, k, &inputs.iter().collect::<Vec<_>>()).unwrap())
+        with_threads(threads, || run_at(isa, k, &inputs.iter().collect::<Vec<_>>()).unwrap())
     };
     for (dtype, tolerance) in [(DType::F32, 1e-4), (DType::F64, 1e-12)] {
         let inputs = arrays(&s, &x, mask, dtype, lie);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::operand;
-use crate::testing::{self, Lie, numbers};
+use crate::testing::{self, TestLayout, numbers};
 use crate::with_threads;
 use pellucid_ir::kernel::AttentionSizes;
 
@@ -89,7 +89,7 @@ pub(super) fn arrays(
     x: &[Vec<f64>],
     mask: Option<DType>,
     dtype: DType,
-    lie: Lie,
+    lie: TestLayout,
 ) -> Vec<testing::Array> {
     let shapes = [
         [s.batch, s.heads, s.queries, s.width],
@@ -107,16 +107,16 @@ pub(super) fn arrays(
     x.iter().enumerate().map(array).collect()
 }
 
-/// Runs one level of a kernel; the first output has its heads inside of its rows.
-pub(super) fn run_at(level: Isa, k: &Attention, inputs: &[&testing::Array]) -> Result<Vec<testing::Array>> {
+/// Runs one isa of a kernel; the first output has its heads inside of its rows.
+pub(super) fn run_at(isa: Isa, k: &Attention, inputs: &[&testing::Array]) -> Result<Vec<testing::Array>> {
     let mut outputs = testing::made(&Kernel::Attention(*k), inputs)?;
     let &[n, h, l, e] = outputs[0].layout.shape().dims() else { unreachable!("four axes") };
-    let turned = testing::Array::new([n, l, h, e], outputs[0].dtype, Lie::Plain);
+    let turned = testing::Array::new([n, l, h, e], outputs[0].dtype, TestLayout::Plain);
     outputs[0] = testing::Array { layout: turned.layout.permute(&[0, 2, 1, 3]), ..turned };
     let x = testing::operands(inputs.iter().copied(), operand::input)?;
     let y = testing::operands(&outputs, operand::output)?;
     k.check(&x, &y)?;
-    attention_at(level, k, &x, &y)?;
+    attention_at(isa, k, &x, &y)?;
     drop(y);
     Ok(outputs)
 }
@@ -134,7 +134,7 @@ fn results_are_those_of_loops_in_every_layout() {
             let x = values(&s, mask);
             let [o, logs] = naive(&k, &s, &x);
             for (dtype, tolerance) in [(DType::F64, 1e-12), (DType::F32, 5e-5)] {
-                for lie in Lie::ALL {
+                for lie in TestLayout::ALL {
                     let inputs = arrays(&s, &x, mask, dtype, lie);
                     let y = run_at(Isa::best(), &k, &inputs.iter().collect::<Vec<_>>()).unwrap();
                     assert!(near(&y[0].reals(), &o, tolerance), "{k:?} {size:?} {dtype} {lie:?}");
@@ -154,7 +154,7 @@ pub(super) fn back<'a>(
     x[..3].iter().chain([g, &y[0], &y[1]]).chain(&x[3..]).collect()
 }
 
-pub(super) fn incoming(s: &AttentionSizes, dtype: DType, lie: Lie) -> testing::Array {
+pub(super) fn incoming(s: &AttentionSizes, dtype: DType, lie: TestLayout) -> testing::Array {
     let shape = [s.batch, s.heads, s.queries, s.depth];
     testing::Array::cast(&shape[..], lie, dtype, &reals(shape.iter().product(), 9))
 }
@@ -165,12 +165,12 @@ fn gradients_are_those_of_differences() {
         for size in [[2, 4, 2, 3, 4, 2, 3], [1, 1, 1, 5, 3, 2, 2], [1, 2, 1, 0, 2, 2, 2], [1, 1, 1, 2, 4, 1, 1]] {
             let s = sizes(size);
             let x = values(&s, mask);
-            let inputs = arrays(&s, &x, mask, DType::F64, Lie::Plain);
+            let inputs = arrays(&s, &x, mask, DType::F64, TestLayout::Plain);
             let y = run_at(Isa::best(), &k, &inputs.iter().collect::<Vec<_>>()).unwrap();
             let gradient = Attention { part: AttentionPart::Gradient, ..k };
-            let weights = incoming(&s, DType::F64, Lie::Plain).reals();
+            let weights = incoming(&s, DType::F64, TestLayout::Plain).reals();
             let loss = |x: &[Vec<f64>]| naive(&k, &s, x)[0].iter().zip(&weights).map(|(o, w)| o * w).sum::<f64>();
-            for lie in Lie::ALL {
+            for lie in TestLayout::ALL {
                 let (inputs, g) = (arrays(&s, &x, mask, DType::F64, lie), incoming(&s, DType::F64, lie));
                 let found = run_at(Isa::best(), &gradient, &back(&inputs, &g, &y)).unwrap();
                 for (input, found) in found.iter().enumerate() {
@@ -197,9 +197,9 @@ fn gradients_of_many_blocks_lead_along_any_direction() {
         for size in [[1, 4, 2, 150, 700, 5, 3], [2, 1, 1, 260, 260, 4, 6], [1, 2, 1, 100, 40, 4, 4]] {
             let s = sizes(size);
             let x = values(&s, mask);
-            let inputs = arrays(&s, &x, mask, DType::F64, Lie::Plain);
+            let inputs = arrays(&s, &x, mask, DType::F64, TestLayout::Plain);
             let y = run_at(Isa::best(), &k, &inputs.iter().collect::<Vec<_>>()).unwrap();
-            let g = incoming(&s, DType::F64, Lie::Plain);
+            let g = incoming(&s, DType::F64, TestLayout::Plain);
             let gradient = Attention { part: AttentionPart::Gradient, ..k };
             let found = run_at(Isa::best(), &gradient, &back(&inputs, &g, &y)).unwrap();
             let along: Vec<Vec<f64>> = (0..3).map(|i| reals(x[i].len(), 20 + i as u64)).collect();
@@ -226,12 +226,13 @@ fn threads_and_instruction_sets_change_no_bit() {
             let x = values(&s, mask);
             for dtype in [DType::F32, DType::F64] {
                 let mask = mask.map(|m| if m == DType::Bool { m } else { dtype });
-                let (inputs, g) = (arrays(&s, &x, mask, dtype, Lie::Plain), incoming(&s, dtype, Lie::Plain));
-                let bits = |threads: usize, level: Isa| -> Vec<Vec<u64>> {
+                let (inputs, g) =
+                    (arrays(&s, &x, mask, dtype, TestLayout::Plain), incoming(&s, dtype, TestLayout::Plain));
+                let bits = |threads: usize, isa: Isa| -> Vec<Vec<u64>> {
                     with_threads(threads, || {
-                        let y = run_at(level, &k, &inputs.iter().collect::<Vec<_>>()).unwrap();
+                        let y = run_at(isa, &k, &inputs.iter().collect::<Vec<_>>()).unwrap();
                         let gradient = Attention { part: AttentionPart::Gradient, ..k };
-                        let found = run_at(level, &gradient, &back(&inputs, &g, &y)).unwrap();
+                        let found = run_at(isa, &gradient, &back(&inputs, &g, &y)).unwrap();
                         y.iter().chain(&found).map(|a| a.reals().into_iter().map(f64::to_bits).collect()).collect()
                     })
                 };
@@ -239,8 +240,8 @@ fn threads_and_instruction_sets_change_no_bit() {
                 for threads in [2, 8] {
                     assert!(bits(threads, Isa::best()) == expected, "{k:?} {size:?} {dtype} {threads} threads");
                 }
-                for &level in Isa::available() {
-                    assert!(bits(1, level) == expected, "{k:?} {size:?} {dtype} {level:?}");
+                for &isa in Isa::available() {
+                    assert!(bits(1, isa) == expected, "{k:?} {size:?} {dtype} {isa:?}");
                 }
             }
         }
@@ -253,11 +254,11 @@ fn a_nan_arrives_and_large_scores_overflow_nowhere() {
     let s = sizes([1, 1, 1, 10, 40, 2, 2]);
     let mut x = values(&s, None);
     x[0].iter_mut().for_each(|x| *x *= 1e4);
-    let inputs = arrays(&s, &x, None, DType::F32, Lie::Plain);
+    let inputs = arrays(&s, &x, None, DType::F32, TestLayout::Plain);
     let y = run_at(Isa::best(), &k, &inputs.iter().collect::<Vec<_>>()).unwrap();
     assert!(y[0].reals().iter().all(|o| o.is_finite()));
     x[0][6] = f64::NAN;
-    let inputs = arrays(&s, &x, None, DType::F32, Lie::Plain);
+    let inputs = arrays(&s, &x, None, DType::F32, TestLayout::Plain);
     let y = run_at(Isa::best(), &k, &inputs.iter().collect::<Vec<_>>()).unwrap();
     let nans: Vec<usize> = (0..20).filter(|&i| y[0].reals()[i].is_nan()).collect();
     assert_eq!(nans, [6, 7]);
@@ -270,9 +271,9 @@ fn what_is_added_to_a_whole_row_changes_no_gradient() {
     let s = sizes([1, 1, 1, 3, 40, 4, 4]);
     let mut x = values(&s, Some(DType::F32));
     let gradients = |x: &[Vec<f64>]| -> Vec<Vec<f64>> {
-        let inputs = arrays(&s, x, Some(DType::F32), DType::F32, Lie::Plain);
+        let inputs = arrays(&s, x, Some(DType::F32), DType::F32, TestLayout::Plain);
         let y = run_at(Isa::best(), &k, &inputs.iter().collect::<Vec<_>>()).unwrap();
-        let g = incoming(&s, DType::F32, Lie::Plain);
+        let g = incoming(&s, DType::F32, TestLayout::Plain);
         let gradient = Attention { part: AttentionPart::Gradient, ..k };
         run_at(Isa::best(), &gradient, &back(&inputs, &g, &y)).unwrap().iter().map(|a| a.reals()).collect()
     };
@@ -291,23 +292,23 @@ fn what_is_added_to_a_whole_row_changes_no_gradient() {
 fn what_does_not_fit_is_refused() {
     let k = Attention { causal: true, masked: true, scale: 1.0, part: AttentionPart::Result };
     let s = sizes([2, 4, 2, 3, 5, 4, 6]);
-    let good = arrays(&s, &values(&s, Some(DType::F64)), Some(DType::F64), DType::F32, Lie::Plain);
+    let good = arrays(&s, &values(&s, Some(DType::F64)), Some(DType::F64), DType::F32, TestLayout::Plain);
     let run = |k: &Attention, x: &[testing::Array]| run_at(Isa::best(), k, &x.iter().collect::<Vec<_>>());
     assert!(run(&k, &good).is_ok());
     for i in 0..good.len() {
         let mut bad = good.clone();
-        bad[i] = testing::Array::of([1], Lie::Plain, &[1.0f32]);
+        bad[i] = testing::Array::of([1], TestLayout::Plain, &[1.0f32]);
         assert!(matches!(run(&k, &bad), Err(Error::ShapeMismatch { .. })), "input {i}");
         let mut bad = good.clone();
         let shape = good[i].layout.shape().clone();
-        bad[i] = testing::Array::cast(shape.clone(), Lie::Plain, DType::F64, &vec![0.0; shape.size()]);
+        bad[i] = testing::Array::cast(shape.clone(), TestLayout::Plain, DType::F64, &vec![0.0; shape.size()]);
         assert!(matches!(run(&k, &bad), Err(Error::DTypeMismatch { .. })), "input {i}");
     }
     assert!(run(&Attention { masked: false, ..k }, &good).is_err());
     assert!(run(&Attention { part: AttentionPart::Gradient, ..k }, &good).is_err());
-    let (o, logs) = ([2, 4, 3, 6], testing::Array::new([2, 4, 3], DType::F32, Lie::Plain));
+    let (o, logs) = ([2, 4, 3, 6], testing::Array::new([2, 4, 3], DType::F32, TestLayout::Plain));
     let x: Vec<&testing::Array> = good.iter().collect();
-    for (lie, fits) in [(Lie::Behind, true), (Lie::Gaps, false)] {
+    for (lie, fits) in [(TestLayout::Behind, true), (TestLayout::Gaps, false)] {
         let o = testing::Array::new(o, DType::F32, lie);
         assert_eq!(testing::run(Kernel::Attention(k), &x, &[&o, &logs]).is_ok(), fits, "{lie:?}");
     }

@@ -26,7 +26,7 @@ use pellucid_ir::kernel::{Conv, ConvPart, Window};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
-use pellucid_runtime::threads::{self, Ptr};
+use pellucid_runtime::threads::{self, SharedPtr};
 use pellucid_simd::Element;
 use pellucid_simd::Isa;
 
@@ -51,7 +51,7 @@ impl Sizes {
 /// What is convolved, whichever of the three arrays is computed.
 #[derive(Clone, Copy, Debug)]
 struct Problem {
-    level: Isa,
+    isa: Isa,
     window: Window,
     images: usize,
     groups: usize,
@@ -92,7 +92,7 @@ fn run_conv(kernel: &Conv, a: &Operand<'_>, b: &Operand<'_>, out: &Operand<'_>) 
         other => other,
     };
     let problem = Problem {
-        level: Isa::best(),
+        isa: Isa::best(),
         window: kernel.window,
         images: x.shape()[0],
         groups: kernel.groups,
@@ -177,7 +177,7 @@ fn dense(
 
 /// Computes one of the three arrays from the two others; all are row-major.
 fn run<T: Element>(problem: &Problem, part: ConvPart, a: *mut u8, b: *mut u8, out: *mut u8) -> Result<()> {
-    let (a, b, out) = (Ptr(a.cast::<T>()), Ptr(b.cast::<T>()), Ptr(out.cast::<T>()));
+    let (a, b, out) = (SharedPtr(a.cast::<T>()), SharedPtr(b.cast::<T>()), SharedPtr(out.cast::<T>()));
     let arrays = match part {
         ConvPart::Output => [a, b, out],
         ConvPart::Input => [out, a, b],
@@ -197,7 +197,7 @@ fn run<T: Element>(problem: &Problem, part: ConvPart, a: *mut u8, b: *mut u8, ou
 ///
 /// # Safety
 /// The arrays have the shapes of the problem, row-major; nobody else touches the one that is computed.
-unsafe fn direct<T: Element>(problem: &Problem, part: ConvPart, [x, w, y]: [Ptr<T>; 3]) -> Result<()> {
+unsafe fn direct<T: Element>(problem: &Problem, part: ConvPart, [x, w, y]: [SharedPtr<T>; 3]) -> Result<()> {
     // SAFETY: the caller's.
     unsafe {
         match part {
@@ -211,16 +211,16 @@ unsafe fn direct<T: Element>(problem: &Problem, part: ConvPart, [x, w, y]: [Ptr<
 /// Multiply-adds that are worth a task of their own.
 const TASK: usize = 1 << 19;
 
-/// Runs `work(seat, i)` for every number below `count`, each of so many multiply-adds, on several threads if it is
-/// worth it. A seat is below [`seats`], and one thread's at a time.
+/// Runs `work(worker, i)` for every number below `count`, each of so many multiply-adds, on several threads if it is
+/// worth it. A worker is below [`worker_ids`], and one thread's at a time.
 fn each(count: usize, cost: usize, work: impl Fn(usize, usize) -> Result<()> + Sync) -> Result<()> {
-    if seats(count, cost) == 1 {
+    if worker_ids(count, cost) == 1 {
         return (0..count).try_for_each(|i| work(0, i));
     }
     threads::try_each(count, (TASK / cost.max(1)).clamp(1, count), work)
 }
 
-/// How many seats there are for such work.
-fn seats(count: usize, cost: usize) -> usize {
-    if count < 2 || cost.saturating_mul(count) < 2 * TASK { 1 } else { threads::seats(count) }
+/// How many worker_ids there are for such work.
+fn worker_ids(count: usize, cost: usize) -> usize {
+    if count < 2 || cost.saturating_mul(count) < 2 * TASK { 1 } else { threads::worker_ids(count) }
 }

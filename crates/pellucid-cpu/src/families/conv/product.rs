@@ -6,13 +6,13 @@
 //! for each remainder; for stride 1 there is one.
 
 use super::stage::{Frame, Stage};
-use super::{Problem, Sizes, each, seats};
-use crate::strided::Space;
+use super::{Problem, Sizes, each, worker_ids};
+use crate::strided::IndexSpace;
 use pellucid_gemm::{ImplicitIm2col, OffsetDotRow, OffsetList, Strided};
 use pellucid_ir::Result;
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
-use pellucid_runtime::threads::Ptr;
+use pellucid_runtime::threads::SharedPtr;
 use pellucid_simd::Element;
 use pellucid_simd::Isa;
 
@@ -27,7 +27,7 @@ const FEW_ROWS: usize = 2;
 
 /// The weights of all groups as products read them, `[group, row, depth]`.
 struct Weights<T> {
-    data: Ptr<T>,
+    data: SharedPtr<T>,
     rows: usize,
     _room: Option<CpuBuffer>,
 }
@@ -38,14 +38,14 @@ impl<T: Element> Weights<T> {
     /// # Safety
     /// There are so many weights.
     unsafe fn turned(
-        w: Ptr<T>,
+        w: SharedPtr<T>,
         groups: usize,
         (outputs, channels, taps): (usize, usize, usize),
         these: &[usize],
     ) -> Result<Weights<T>> {
         let count = groups * outputs * channels * these.len();
         let room = CpuBuffer::scratch(count.saturating_mul(size_of::<T>()))?;
-        let data = Ptr(room.ensure()?.as_ptr().cast::<T>());
+        let data = SharedPtr(room.ensure()?.as_ptr().cast::<T>());
         let mut to = data.get();
         for group in 0..groups {
             for channel in 0..channels {
@@ -86,7 +86,12 @@ struct Product<'a, T> {
 ///
 /// # Safety
 /// The arrays have the shapes of the problem, row-major; nobody else touches y.
-pub(super) unsafe fn output<T: Element>(problem: &Problem, x: Ptr<T>, w: Ptr<T>, y: Ptr<T>) -> Result<()> {
+pub(super) unsafe fn output<T: Element>(
+    problem: &Problem,
+    x: SharedPtr<T>,
+    w: SharedPtr<T>,
+    y: SharedPtr<T>,
+) -> Result<()> {
     let Problem { window, images, .. } = *problem;
     let (cin, cout) = problem.channels();
     let [oz, oy, ox] = problem.y.dims;
@@ -99,7 +104,7 @@ pub(super) unsafe fn output<T: Element>(problem: &Problem, x: Ptr<T>, w: Ptr<T>,
     let (whole, size) = (problem.x.channels * problem.x.plane(), problem.y.channels * plane);
     // SAFETY: the caller's; the stage has every element that a window reads, and each lane and row is a place in y.
     unsafe {
-        staged(problem.level, &problem.x, images, &frame, x, whole, |first, images, stage| {
+        staged(problem.isa, &problem.x, images, &frame, x, whole, |first, images, stage| {
             let depths = depths(cin, stage, &taps_of(problem, stage).map(|(_, at)| at).collect::<List<isize, 0>>());
             let [sz, sy, _] = window.stride.map(|s| s as isize);
             let axes = [
@@ -112,7 +117,7 @@ pub(super) unsafe fn output<T: Element>(problem: &Problem, x: Ptr<T>, w: Ptr<T>,
             let group = cin as isize * stage.channel;
             let (row, out_group) = (plane as isize, (cout * plane) as isize);
             Product { problem, weights, axes, start: [0, 0], depths, group, row, out_group }
-                .run(stage, Ptr(y.at((first * size) as isize)))
+                .run(stage, SharedPtr(y.at((first * size) as isize)))
         })
     }
 }
@@ -121,7 +126,12 @@ pub(super) unsafe fn output<T: Element>(problem: &Problem, x: Ptr<T>, w: Ptr<T>,
 ///
 /// # Safety
 /// The arrays have the shapes of the problem, row-major; nobody else touches x.
-pub(super) unsafe fn input<T: Element>(problem: &Problem, y: Ptr<T>, w: Ptr<T>, x: Ptr<T>) -> Result<()> {
+pub(super) unsafe fn input<T: Element>(
+    problem: &Problem,
+    y: SharedPtr<T>,
+    w: SharedPtr<T>,
+    x: SharedPtr<T>,
+) -> Result<()> {
     let Problem { window, images, .. } = *problem;
     let (cin, cout) = problem.channels();
     let dims = problem.x.dims.map(|d| d as isize);
@@ -146,7 +156,7 @@ pub(super) unsafe fn input<T: Element>(problem: &Problem, y: Ptr<T>, w: Ptr<T>, 
     };
     // SAFETY: as in `output`; the positions of all remainders together are those of x.
     unsafe {
-        staged(problem.level, &problem.y, images, &frame, y, whole, |first, images, stage| {
+        staged(problem.isa, &problem.y, images, &frame, y, whole, |first, images, stage| {
             for rest in 0..stride.iter().product::<isize>() {
                 let rest = [rest / (stride[1] * stride[2]), rest / stride[2] % stride[1], rest % stride[2]];
                 let [z, y, c] = [0, 1, 2].map(|a| class(a, rest[a]));
@@ -177,7 +187,7 @@ pub(super) unsafe fn input<T: Element>(problem: &Problem, y: Ptr<T>, w: Ptr<T>, 
                 let group = cout as isize * stage.channel;
                 let (row, out_group) = (plane as isize, (cin * plane) as isize);
                 Product { problem, weights, axes, start, depths, group, row, out_group }
-                    .run(stage, Ptr(x.at(first as isize * size as isize)))?;
+                    .run(stage, SharedPtr(x.at(first as isize * size as isize)))?;
             }
             Ok(())
         })
@@ -189,11 +199,11 @@ pub(super) unsafe fn input<T: Element>(problem: &Problem, y: Ptr<T>, w: Ptr<T>, 
 /// # Safety
 /// There are so many images of these sizes at `data`, `whole` elements apart.
 unsafe fn staged<T: Element>(
-    level: Isa,
+    isa: Isa,
     sizes: &Sizes,
     images: usize,
     frame: &Frame,
-    data: Ptr<T>,
+    data: SharedPtr<T>,
     whole: usize,
     work: impl Fn(usize, usize, &Stage<T>) -> Result<()>,
 ) -> Result<()> {
@@ -202,7 +212,7 @@ unsafe fn staged<T: Element>(
     for first in (0..images).step_by(step) {
         let count = step.min(images - first);
         // SAFETY: the caller's.
-        let stage = unsafe { Stage::new(level, data.at((first * whole) as isize), count, sizes, frame)? };
+        let stage = unsafe { Stage::new(isa, data.at((first * whole) as isize), count, sizes, frame)? };
         work(first, count, &stage)?;
     }
     Ok(())
@@ -232,10 +242,10 @@ impl<T: Element> Product<'_, T> {
     ///
     /// # Safety
     /// All lanes, steps and rows lie in the stage, the weights and the result.
-    unsafe fn run(&self, stage: &Stage<T>, out: Ptr<T>) -> Result<()> {
-        let (space, groups) = (Space::new(self.axes), self.problem.groups);
+    unsafe fn run(&self, stage: &Stage<T>, out: SharedPtr<T>) -> Result<()> {
+        let (space, groups) = (IndexSpace::new(self.axes), self.problem.groups);
         let one: usize = self.axes[1..].iter().map(|axis| axis.0).product();
-        let (rows, data) = (self.weights.rows, Ptr(stage.data.cast_mut()));
+        let (rows, data) = (self.weights.rows, SharedPtr(stage.data.cast_mut()));
         // Blocks of whole images, or parts of one: then its rows are written where they belong. Without packing
         // nothing is gained by several images.
         let lanes = match LANES / one.max(1) {
@@ -255,17 +265,17 @@ impl<T: Element> Product<'_, T> {
         let parts = if blocks.len() >= 16 { 1 } else { groups.min(16) };
         let each_part = groups.div_ceil(parts);
         let cost = rows * self.depths.len() * lanes * each_part;
-        // Results that do not lie side by side are made in a room, one for each seat, and brought there.
-        let to = Space::new(self.axes.map(|(len, [_, to])| (len, [to])));
+        // Results that do not lie side by side are made in a room, one for each worker, and brought there.
+        let to = IndexSpace::new(self.axes.map(|(len, [_, to])| (len, [to])));
         let scattered = |&(first, end): &(usize, usize)| {
             end - first > 1 && (to.step() != [1] || first / to.run() != (end - 1) / to.run())
         };
         let tasks = blocks.len() * parts;
         let one = if blocks.iter().any(scattered) { rows * lanes.min(space.len()) } else { 0 };
-        let rooms = CpuBuffer::scratch(one.saturating_mul(seats(tasks, cost)).saturating_mul(size_of::<T>()))?;
-        let rooms = Ptr(rooms.ensure()?.as_ptr().cast::<T>());
+        let rooms = CpuBuffer::scratch(one.saturating_mul(worker_ids(tasks, cost)).saturating_mul(size_of::<T>()))?;
+        let rooms = SharedPtr(rooms.ensure()?.as_ptr().cast::<T>());
         let valid = &stage.valid;
-        each(tasks, cost, |seat, task| {
+        each(tasks, cost, |worker, task| {
             let (part, (first, end)) = (task / blocks.len(), blocks[task % blocks.len()]);
             let mut places = [List::with_capacity(end - first), List::with_capacity(end - first)];
             let step = space.step();
@@ -275,7 +285,7 @@ impl<T: Element> Product<'_, T> {
                 }
             });
             let [from, to] = places.map(OffsetList::new);
-            let room = rooms.at((seat * one) as isize);
+            let room = rooms.at((worker * one) as isize);
             for group in part * each_part..groups.min((part + 1) * each_part) {
                 debug_assert!(valid.cover(group as isize * self.group, &from, &self.depths), "outside of the stage");
                 // SAFETY: the caller's.
@@ -301,7 +311,7 @@ impl<T: Element> Product<'_, T> {
         out: *mut T,
         room: *mut T,
     ) {
-        let (level, lanes) = (self.problem.level, from.len());
+        let (isa, lanes) = (self.problem.isa, from.len());
         debug_assert_eq!(lanes, to.len(), "a place for every lane");
         let (rows, depth) = (self.weights.rows, self.depths.len());
         let weights: *const T = self.weights.data.at((group * rows * depth) as isize);
@@ -317,14 +327,14 @@ impl<T: Element> Product<'_, T> {
                     let weights = std::slice::from_raw_parts(weights.add(r * depth), depth);
                     let to = c.wrapping_offset(r as isize * row);
                     pellucid_gemm::offset_dot_row(
-                        level,
+                        isa,
                         &OffsetDotRow { data, lanes: from, depths: &self.depths, weights, to },
                     );
                 }
             } else {
                 let weights = Strided { data: weights, lane: depth as isize, depth: 1 };
                 let windows = ImplicitIm2col { data, lanes: from, depths: &self.depths };
-                pellucid_gemm::multiply(level, &weights, &windows, (0..rows, 0..lanes, depth), c, row, false);
+                pellucid_gemm::multiply(isa, &weights, &windows, (0..rows, 0..lanes, depth), c, row, false);
             }
             if whole.is_none() {
                 for r in 0..rows {

@@ -9,7 +9,7 @@ use pellucid_gemm::{OffsetList, PackRuns};
 use pellucid_ir::Result;
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
-use pellucid_runtime::threads::{GRAIN, Ptr, split};
+use pellucid_runtime::threads::{GRAIN, SharedPtr, split};
 use pellucid_simd::Element;
 use pellucid_simd::Isa;
 use std::ops::Range;
@@ -58,7 +58,7 @@ impl<T: Element> Stage<T> {
     ///
     /// The images are there, row-major; the machine has the instruction set.
     pub(super) unsafe fn new(
-        level: Isa,
+        isa: Isa,
         data: *const T,
         images: usize,
         sizes: &Sizes,
@@ -88,7 +88,7 @@ impl<T: Element> Stage<T> {
         let bytes = [rows, row, planes, size_of::<T>()].into_iter().fold(1, usize::saturating_mul);
         let one = rows.saturating_mul(row);
         let room = CpuBuffer::scratch(bytes)?;
-        let (from, to) = (Ptr(data.cast_mut()), Ptr(room.ensure()?.as_ptr().cast::<T>()));
+        let (from, to) = (SharedPtr(data.cast_mut()), SharedPtr(room.ensure()?.as_ptr().cast::<T>()));
         // The image's rows that are in the frame, and where they go.
         let inside = |a: usize| {
             let first = (-frame.low[a]).clamp(0, frame.len[a] as isize) as usize;
@@ -107,7 +107,7 @@ impl<T: Element> Stage<T> {
                     for z in planes_inside.clone() {
                         let from = from.get().add(plane * whole + (frame.low[0] + z as isize) as usize * h * w);
                         let to = to.add((z * frame.len[1] + rows_inside.start) * row);
-                        inner.copy(level, from, &sources, to, row);
+                        inner.copy(isa, from, &sources, to, row);
                     }
                 }
             }
@@ -157,7 +157,7 @@ impl Row {
     ///
     /// # Safety
     /// The rows are as wide as was said, and there is room for them; the machine has the instruction set.
-    unsafe fn copy<T: Element>(&self, level: Isa, from: *const T, sources: &[isize], to: *mut T, step: usize) {
+    unsafe fn copy<T: Element>(&self, isa: Isa, from: *const T, sources: &[isize], to: *mut T, step: usize) {
         for (c, &(start, end)) in self.inside.iter().enumerate().filter(|(_, (start, end))| start < end) {
             let first = (self.low + (c + self.classes * start) as isize) as usize;
             // SAFETY: the caller's.
@@ -165,7 +165,7 @@ impl Row {
                 let (from, to) = (from.add(first), to.add(c * self.class + start));
                 if self.classes == 1 {
                     let work = PackRuns { data: from, offsets: sources, len: end - start, to, step, slack: 0 };
-                    pellucid_gemm::pack_runs(level, &work);
+                    pellucid_gemm::pack_runs(isa, &work);
                     continue;
                 }
                 for (k, &source) in sources.iter().enumerate() {

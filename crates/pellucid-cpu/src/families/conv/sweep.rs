@@ -1,7 +1,7 @@
 //! Convolutions and their gradients over all small numbers of channels, outputs and positions.
 
 use super::tests::{Case, PARTS, window};
-use crate::testing::{Array, Choices, Lie, numbers};
+use crate::testing::{Array, Choices, TestLayout, numbers};
 use crate::with_threads;
 use pellucid_ir::kernel::ConvPart;
 use pellucid_ir::{DType, bf16};
@@ -12,7 +12,7 @@ const DTYPES: [DType; 5] = [DType::F32, DType::F64, DType::I32, DType::I8, DType
 fn check(case: &Case, part: ConvPart, choices: &Choices) {
     let shapes = case.shapes();
     let values = [0, 1, 2].map(|i| numbers(shapes[i].size(), 2, i as u64 + 7));
-    let (dtype, lie, threads) = (choices.of(&DTYPES), choices.of(&Lie::ALL), choices.threads());
+    let (dtype, lie, threads) = (choices.of(&DTYPES), choices.of(&TestLayout::ALL), choices.threads());
     let round = |v: f64| match dtype {
         DType::I8 => v as i64 as i8 as f64,
         DType::BF16 => bf16::from_f64(v).to_f64(),

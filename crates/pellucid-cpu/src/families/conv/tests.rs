@@ -1,4 +1,4 @@
-use crate::testing::{self, Lie, numbers};
+use crate::testing::{self, TestLayout, numbers};
 use crate::with_threads;
 use pellucid_ir::kernel::{Conv, ConvPart, Kernel, Window};
 use pellucid_ir::{DType, Error, Shape};
@@ -60,7 +60,7 @@ impl Case {
         out
     }
 
-    pub(super) fn run(&self, part: ConvPart, arrays: &[testing::Array; 3], lie: Lie) -> testing::Array {
+    pub(super) fn run(&self, part: ConvPart, arrays: &[testing::Array; 3], lie: TestLayout) -> testing::Array {
         let of = |part| match part {
             ConvPart::Input => 0,
             ConvPart::Weight => 1,
@@ -117,7 +117,7 @@ fn every_part_of_every_case_in_every_layout_and_dtype() {
             let expected = case.naive(part, [&values[0], &values[1], &values[2]]);
             for (k, dtype) in [DType::F32, DType::F64, DType::I64, DType::I8, DType::BF16].into_iter().enumerate() {
                 which += 1;
-                let lie = if k == 0 { Lie::Plain } else { Lie::ALL[which % 5] };
+                let lie = if k == 0 { TestLayout::Plain } else { TestLayout::ALL[which % 5] };
                 let arrays = [0, 1, 2].map(|i| testing::Array::cast(shapes[i].clone(), lie, dtype, &values[i]));
                 let found = case.run(part, &arrays, lie).reals();
                 let round = |v: f64| match dtype {
@@ -140,13 +140,15 @@ fn bits_depend_on_shapes_only() {
             numbers(shapes[i].size(), 1000, i as u64 + 3).into_iter().map(|v| v / 777.0).collect()
         };
         for part in PARTS {
-            let run = |threads: usize, lie: Lie| {
+            let run = |threads: usize, lie: TestLayout| {
                 let arrays = [0, 1, 2].map(|i| testing::Array::cast(shapes[i].clone(), lie, DType::F32, &reals(i)));
                 with_threads(threads, || case.run(part, &arrays, lie).values::<f32>())
             };
-            let one = run(1, Lie::Plain);
+            let one = run(1, TestLayout::Plain);
             for threads in [2, 8] {
-                Lie::ALL.into_iter().for_each(|lie| assert_eq!(run(threads, lie), one, "{part:?} {threads} {lie:?}"));
+                TestLayout::ALL
+                    .into_iter()
+                    .for_each(|lie| assert_eq!(run(threads, lie), one, "{part:?} {threads} {lie:?}"));
             }
         }
     }
@@ -164,18 +166,19 @@ fn padding_multiplies_nothing_and_nan_stays_in_its_windows() {
     };
     let mut x = vec![0.0f32; 25];
     x[0] = f32::NAN;
-    let ones = |shape: &Shape| testing::Array::of(shape.clone(), Lie::Plain, &vec![1.0f32; shape.size()]);
+    let ones = |shape: &Shape| testing::Array::of(shape.clone(), TestLayout::Plain, &vec![1.0f32; shape.size()]);
     let [xs, ws, ys] = case.shapes();
-    let arrays = [testing::Array::of(xs, Lie::Plain, &x), ones(&ws), ones(&ys)];
-    let y = case.run(ConvPart::Output, &arrays, Lie::Plain).values::<f32>();
+    let arrays = [testing::Array::of(xs, TestLayout::Plain, &x), ones(&ws), ones(&ys)];
+    let y = case.run(ConvPart::Output, &arrays, TestLayout::Plain).values::<f32>();
     let nan: Vec<usize> = (0..25).filter(|&i| y[i].is_nan()).collect();
     assert_eq!(nan, [0, 1, 5, 6]);
 }
 
 #[test]
 fn what_does_not_fit_is_refused() {
-    let of =
-        |shape: &[usize], dtype| testing::Array::cast(shape, Lie::Plain, dtype, &vec![1.0; shape.iter().product()]);
+    let of = |shape: &[usize], dtype| {
+        testing::Array::cast(shape, TestLayout::Plain, dtype, &vec![1.0; shape.iter().product()])
+    };
     let conv = |size, stride, groups| {
         let window = Window { size: [1, 1, size], stride: [1, 1, stride], dilation: [1; 3], before: [0; 3] };
         Kernel::Conv(Conv { window, groups, part: ConvPart::Output })

@@ -7,12 +7,12 @@
 use super::product::taps_of;
 use super::stage::{Frame, Stage};
 use super::{Problem, each};
-use crate::strided::Space;
+use crate::strided::IndexSpace;
 use pellucid_gemm::{ImplicitIm2col, OffsetList, Strided, VIRTUAL_LANES, WeightGradDots, folded};
 use pellucid_ir::Result;
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
-use pellucid_runtime::threads::{self, Ptr};
+use pellucid_runtime::threads::{self, SharedPtr};
 use pellucid_simd::Element;
 
 /// Positions that are worth a product.
@@ -28,8 +28,13 @@ const FEW_COLUMNS: usize = 2;
 ///
 /// # Safety
 /// The arrays have the shapes of the problem, row-major; nobody else touches w.
-pub(super) unsafe fn weight<T: Element>(problem: &Problem, x: Ptr<T>, y: Ptr<T>, w: Ptr<T>) -> Result<()> {
-    let Problem { window, images, groups, level, .. } = *problem;
+pub(super) unsafe fn weight<T: Element>(
+    problem: &Problem,
+    x: SharedPtr<T>,
+    y: SharedPtr<T>,
+    w: SharedPtr<T>,
+) -> Result<()> {
+    let Problem { window, images, groups, isa, .. } = *problem;
     let (cin, cout) = problem.channels();
     let (taps, plane) = (window.taps(), problem.y.plane());
     let (rows, size) = (cin * taps, groups * cout * cin * taps);
@@ -47,7 +52,7 @@ pub(super) unsafe fn weight<T: Element>(problem: &Problem, x: Ptr<T>, y: Ptr<T>,
     let few = cout <= FEW_COLUMNS;
     // The sums of all groups, turned, or in virtual lanes.
     let sums = CpuBuffer::scratch(size * size_of::<T>() * if few { VIRTUAL_LANES } else { 1 })?;
-    let sums = Ptr(sums.ensure()?.as_ptr().cast::<T>());
+    let sums = SharedPtr(sums.ensure()?.as_ptr().cast::<T>());
     if few {
         // SAFETY: the sums are so many.
         unsafe { std::slice::from_raw_parts_mut(sums.get(), size * VIRTUAL_LANES) }.fill(T::ZERO);
@@ -56,15 +61,15 @@ pub(super) unsafe fn weight<T: Element>(problem: &Problem, x: Ptr<T>, y: Ptr<T>,
     for first in (0..images).step_by(step) {
         let count = step.min(images - first);
         let x = x.at((first * problem.x.channels * problem.x.plane()) as isize);
-        let y = Ptr(y.at((first * problem.y.channels * plane) as isize));
+        let y = SharedPtr(y.at((first * problem.y.channels * plane) as isize));
         // SAFETY: the caller's.
-        let stage = unsafe { Stage::new(level, x, count, &problem.x, &frame)? };
+        let stage = unsafe { Stage::new(isa, x, count, &problem.x, &frame)? };
         let channels = taps_of(problem, &stage);
         let lane = |c: usize| channels.clone().map(move |(_, at)| (c, at));
         let lanes = (0..cin).flat_map(lane).map(|(c, at)| c as isize * stage.channel + at).collect();
         let lanes = OffsetList::new(lanes);
         let positions = positions(problem, &stage, count);
-        let data = Ptr(stage.data.cast_mut());
+        let data = SharedPtr(stage.data.cast_mut());
         let start = |group: usize| group as isize * cin as isize * stage.channel;
         let at_group = |group: usize| data.at(start(group));
         debug_assert!((0..groups).all(|g| stage.valid.cover(start(g), &lanes, &positions)), "outside of the stage");
@@ -80,7 +85,7 @@ pub(super) unsafe fn weight<T: Element>(problem: &Problem, x: Ptr<T>, y: Ptr<T>,
                     // SAFETY: the windows lie in the stage; every output has sums of its own.
                     unsafe {
                         pellucid_gemm::weight_grad_dots(
-                            level,
+                            isa,
                             &WeightGradDots { x: y, data, lanes: &places, depths: &lanes, sums },
                         )
                     }
@@ -94,7 +99,7 @@ pub(super) unsafe fn weight<T: Element>(problem: &Problem, x: Ptr<T>, y: Ptr<T>,
             None
         } else {
             let room = CpuBuffer::scratch(count * problem.y.channels * plane * size_of::<T>())?;
-            let to = Ptr(room.ensure()?.as_ptr().cast::<T>());
+            let to = SharedPtr(room.ensure()?.as_ptr().cast::<T>());
             each(groups * count, cout * plane, |_, task| {
                 let (group, i) = (task / count, task % count);
                 let data = y.at(i as isize * image + (group * cout * plane) as isize);
@@ -102,7 +107,7 @@ pub(super) unsafe fn weight<T: Element>(problem: &Problem, x: Ptr<T>, y: Ptr<T>,
                 // SAFETY: both are whole images of one group.
                 unsafe {
                     let from = Strided { data: data.cast_const(), lane: plane as isize, depth: 1 };
-                    pellucid_gemm::transpose(level, from, (cout, plane), cout, to);
+                    pellucid_gemm::transpose(isa, from, (cout, plane), cout, to);
                 }
                 Ok(())
             })?;
@@ -126,7 +131,7 @@ pub(super) unsafe fn weight<T: Element>(problem: &Problem, x: Ptr<T>, y: Ptr<T>,
             let c = sums.at((group * rows * cout) as isize);
             let shape = (part * height..rows.min((part + 1) * height), 0..cout, positions.len());
             // SAFETY: the windows lie in the stage; each task has rows of its own.
-            unsafe { pellucid_gemm::multiply(level, &windows, &outputs, shape, c, cout as isize, first > 0) }
+            unsafe { pellucid_gemm::multiply(isa, &windows, &outputs, shape, c, cout as isize, first > 0) }
             Ok(())
         })?;
     }
@@ -157,7 +162,7 @@ fn positions<T: Element>(problem: &Problem, stage: &Stage<T>, images: usize) -> 
     let [oz, oy, ox] = problem.y.dims;
     let [sz, sy, _] = problem.window.stride.map(|s| s as isize);
     let space =
-        Space::new([(images, [stage.image]), (oz, [sz * stage.steps[0]]), (oy, [sy * stage.steps[1]]), (ox, [1])]);
+        IndexSpace::new([(images, [stage.image]), (oz, [sz * stage.steps[0]]), (oy, [sy * stage.steps[1]]), (ox, [1])]);
     let (step, mut places) = (space.step(), List::with_capacity(space.len()));
     space.runs(0..space.len(), |at, count| places.extend((0..count as isize).map(|i| at[0] + i * step[0])));
     OffsetList::new(places)

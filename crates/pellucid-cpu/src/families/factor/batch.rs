@@ -4,7 +4,7 @@ use crate::operand::{Array, Operand};
 use pellucid_ir::kernel::{Factor, Kernel, Meta, Vectors};
 use pellucid_ir::{DType, Error, Layout, Result};
 use pellucid_linalg::{Basis, Matrix, Pivot, Triangle};
-use pellucid_runtime::threads::{Ptr, split};
+use pellucid_runtime::threads::{SharedPtr, split};
 
 /// Operations on numbers that are worth a task of their own.
 const GRAIN: usize = 1 << 18;
@@ -158,7 +158,7 @@ fn run(kernel: Factor, mut inputs: Vec<Matrix>) -> Vec<Matrix> {
 
 /// The matrices of an operand.
 struct Blocks<'a> {
-    first: Ptr<u8>,
+    first: SharedPtr<u8>,
     layout: &'a Layout,
     dtype: DType,
     /// The lengths of the batch axes.

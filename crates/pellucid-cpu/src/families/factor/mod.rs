@@ -34,13 +34,13 @@ impl CpuFamily for Factor {
 
 #[cfg(all(test, not(feature = "linalg")))]
 mod tests {
-    use crate::testing::{Array, Lie, run};
+    use crate::testing::{Array, TestLayout, run};
     use pellucid_ir::Error;
     use pellucid_ir::kernel::{Factor, Kernel};
 
     #[test]
     fn the_missing_feature_is_named() {
-        let a = Array::of([1, 1], Lie::Plain, &[1.0f64]);
+        let a = Array::of([1, 1], TestLayout::Plain, &[1.0f64]);
         let refused = run(Kernel::Factor(Factor::Exp), &[&a], &[&a]);
         assert_eq!(refused, Err(Error::MissingFeature { op: "matrix_exp", feature: "linalg" }));
     }

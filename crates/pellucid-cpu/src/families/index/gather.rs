@@ -3,10 +3,10 @@
 use super::{Pairs, check_indices, check_shapes, is_empty, located};
 use crate::family::CpuFamily;
 use crate::operand::{Array, Operand};
-use crate::strided::Space;
+use crate::strided::IndexSpace;
 use pellucid_ir::Result;
 use pellucid_ir::kernel::Gather;
-use pellucid_runtime::threads::{GRAIN, Ptr, split};
+use pellucid_runtime::threads::{GRAIN, SharedPtr, split};
 
 /// With so many places, the work is cut by place, else by what lies at each.
 const MANY: usize = 64;
@@ -28,7 +28,7 @@ impl CpuFamily for Gather {
     }
 }
 
-fn run<T: Copy>(pairs: &Pairs, x: Ptr<T>, y: Ptr<T>) {
+fn run<T: Copy>(pairs: &Pairs, x: SharedPtr<T>, y: SharedPtr<T>) {
     let (count, rest) = (pairs.places.len(), &pairs.rest);
     if count >= MANY || rest.len() == 1 {
         let grain = GRAIN / (rest.len() * size_of::<T>());
@@ -56,7 +56,7 @@ fn run<T: Copy>(pairs: &Pairs, x: Ptr<T>, y: Ptr<T>) {
 
 /// Copies a part of what lies at one place.
 #[inline]
-fn copy<T: Copy>(x: *const T, y: *mut T, rest: &Space<2>, part: std::ops::Range<usize>) {
+fn copy<T: Copy>(x: *const T, y: *mut T, rest: &IndexSpace<2>, part: std::ops::Range<usize>) {
     let [from_step, to_step] = rest.step();
     rest.runs(part, |[from, to], n| {
         // SAFETY: the places are of x and y (`check`), and `rest` stays within both.

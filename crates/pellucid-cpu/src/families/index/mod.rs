@@ -9,11 +9,11 @@ mod scatter;
 mod tests;
 
 use crate::operand::{Array, Operand};
-use crate::strided::{Space, axes};
+use crate::strided::{IndexSpace, axes};
 use pellucid_ir::kernel::Index;
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
 use pellucid_runtime::list::List;
-use pellucid_runtime::threads::Ptr;
+use pellucid_runtime::threads::SharedPtr;
 use pellucid_simd::Isa;
 use pellucid_simd::per_isa;
 use std::ops::Range;
@@ -72,11 +72,11 @@ fn check_indices(op: &'static str, index: &Index, array: &Operand<'_>, indices: 
 
 /// The first index that is not in `-len..len`.
 fn first_outside(index: &Operand<'_>, len: usize) -> Option<i64> {
-    let space = Space::new(axes(index.shape(), [index.layout]));
+    let space = IndexSpace::new(axes(index.shape(), [index.layout]));
     let (first, [step]) = (index.first::<i64>(), space.step());
     let (mut found, inside) = (None, all_inside(Isa::best()));
     space.runs(0..space.len(), |[at], n| {
-        // SAFETY: the operand holds the elements of its shape; the level is this machine's.
+        // SAFETY: the operand holds the elements of its shape; the isa is this machine's.
         if found.is_none() && !unsafe { inside(first.at(at), step, n, len) } {
             // SAFETY: as above.
             let values = (0..n as isize).map(|i| unsafe { *first.at(at + i * step) });
@@ -106,8 +106,8 @@ per_isa! {
 
 /// One index array, and the axis that it indexes.
 struct Term {
-    space: Space<1>,
-    first: Ptr<i64>,
+    space: IndexSpace<1>,
+    first: SharedPtr<i64>,
     /// The axis's length, and the array's stride along it.
     len: usize,
     stride: isize,
@@ -117,9 +117,9 @@ struct Term {
 struct Pairs {
     terms: List<Term, 4>,
     /// The places in order: where in (array but for the indices, picked) each lies.
-    places: Space<2>,
+    places: IndexSpace<2>,
     /// What lies at every place: (array, picked).
-    rest: Space<2>,
+    rest: IndexSpace<2>,
 }
 
 impl Pairs {
@@ -129,7 +129,7 @@ impl Pairs {
         index: &Index,
         array: &Layout,
         picked: &Layout,
-        indices: &[(Ptr<i64>, &Layout)],
+        indices: &[(SharedPtr<i64>, &Layout)],
         cut: Option<(usize, usize)>,
     ) -> Pairs {
         let shape = indices[0].1.shape();
@@ -137,8 +137,8 @@ impl Pairs {
         // Along an axis, places have the axes of the array.
         let along = matches!(index, Index::Along(_));
         let place = |axis: usize| if along { length(axis, shape[axis]) } else { shape[axis] };
-        let term = |axis: usize, (first, layout): (Ptr<i64>, &Layout)| {
-            let space = Space::new((0..shape.rank()).map(|a| (place(a), [layout.strides()[a]])));
+        let term = |axis: usize, (first, layout): (SharedPtr<i64>, &Layout)| {
+            let space = IndexSpace::new((0..shape.rank()).map(|a| (place(a), [layout.strides()[a]])));
             Term { space, first, len: array.shape()[axis], stride: array.strides()[axis] }
         };
         match index {
@@ -147,8 +147,8 @@ impl Pairs {
                 let rest = (0..array.shape().rank()).filter(|a| !indexed.contains(a)).enumerate();
                 Pairs {
                     terms: indexed.iter().zip(indices).map(|(&axis, &index)| term(axis, index)).collect(),
-                    places: Space::new((0..rank).map(|a| (shape[a], [0, picked.strides()[a]]))),
-                    rest: Space::new(
+                    places: IndexSpace::new((0..rank).map(|a| (shape[a], [0, picked.strides()[a]]))),
+                    rest: IndexSpace::new(
                         rest.map(|(k, a)| {
                             (length(a, array.shape()[a]), [array.strides()[a], picked.strides()[rank + k]])
                         }),
@@ -160,8 +160,8 @@ impl Pairs {
                     |a: usize| (place(a), [if a == *axis { 0 } else { array.strides()[a] }, picked.strides()[a]]);
                 Pairs {
                     terms: [term(*axis, indices[0])].into_iter().collect(),
-                    places: Space::new((0..shape.rank()).map(beside)),
-                    rest: Space::new([]),
+                    places: IndexSpace::new((0..shape.rank()).map(beside)),
+                    rest: IndexSpace::new([]),
                 }
             }
         }
@@ -187,7 +187,7 @@ impl Pairs {
             for term in &self.terms {
                 let (mut done, [step]) = (0, term.space.step());
                 term.space.runs(from..from + n, |[at], n| {
-                    // SAFETY: `check` has seen that the index array has every place; the level is
+                    // SAFETY: `check` has seen that the index array has every place; the isa is
                     // this machine's.
                     unsafe { add(&mut array[done..done + n], term.first.at(at), step, term.len, term.stride) };
                     done += n;
@@ -214,7 +214,7 @@ per_isa! {
 }
 
 /// The index arrays with their first elements.
-fn located<'a>(indices: &[Operand<'a>]) -> List<(Ptr<i64>, &'a Layout), 4> {
+fn located<'a>(indices: &[Operand<'a>]) -> List<(SharedPtr<i64>, &'a Layout), 4> {
     indices.iter().map(|i| (i.first(), i.layout)).collect()
 }
 

@@ -7,12 +7,12 @@ use super::{Pairs, check_indices, check_shapes, is_empty, located};
 use crate::family::CpuFamily;
 use crate::number::{Number, Wide};
 use crate::operand::{Array, Operand};
-use crate::strided::{Space, axes};
+use crate::strided::{IndexSpace, axes};
 use pellucid_ir::kernel::{Combine, Index, Scatter};
 use pellucid_ir::{DType, Layout, Result};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
-use pellucid_runtime::threads::{GRAIN, Ptr, split};
+use pellucid_runtime::threads::{GRAIN, SharedPtr, split};
 use pellucid_simd::Isa;
 use pellucid_simd::math::half::{BF16, F16};
 use pellucid_simd::per_isa;
@@ -53,23 +53,23 @@ impl CpuFamily for Scatter {
 struct Task<'a> {
     index: &'a Index,
     /// The values, of whatever type.
-    first: Ptr<u8>,
+    first: SharedPtr<u8>,
     layout: &'a Layout,
-    indices: &'a [(Ptr<i64>, &'a Layout)],
+    indices: &'a [(SharedPtr<i64>, &'a Layout)],
     /// Bytes of an element of y.
     width: usize,
 }
 
 /// Combines values with what lies at places of y: `(y, values, places in y, places in values, rest)`.
-type Block<S, V> = unsafe fn(*mut S, *const V, &[isize], &[isize], &Space<2>);
+type Block<S, V> = unsafe fn(*mut S, *const V, &[isize], &[isize], &IndexSpace<2>);
 
 impl<'a> Task<'a> {
     /// Accumulates in `f32`, so that repeated indices round once and not at every step.
     fn in_f32<T: Number<Wide = f32>>(&self, combine: Combine, y: &Operand<'_>) -> Result<()> {
         let wide = CpuBuffer::scratch(y.shape().size() * size_of::<f32>())?;
-        let first = Ptr(wide.ensure()?.as_ptr().cast::<f32>());
+        let first = SharedPtr(wide.ensure()?.as_ptr().cast::<f32>());
         let layout = Layout::contiguous(y.shape().clone());
-        let space = Space::new(axes(y.shape(), [y.layout, &layout]));
+        let space = IndexSpace::new(axes(y.shape(), [y.layout, &layout]));
         let steps = space.step();
         let each = |f: &dyn Fn(*mut T, *mut f32)| {
             space.runs(0..space.len(), |at, n| {
@@ -84,23 +84,23 @@ impl<'a> Task<'a> {
         Ok(())
     }
 
-    fn combine<V: Number<Wide = S::Wide>, S: Number>(&self, combine: Combine, layout: &Layout, y: Ptr<S>) {
-        let level = Isa::best();
+    fn combine<V: Number<Wide = S::Wide>, S: Number>(&self, combine: Combine, layout: &Layout, y: SharedPtr<S>) {
+        let isa = Isa::best();
         self.run::<S, V>(
             layout,
             y,
             match combine {
-                Combine::Mul => meet::<S, V, Product>(level),
-                Combine::Max => meet::<S, V, Larger>(level),
-                Combine::Min => meet::<S, V, Smaller>(level),
-                _ => meet::<S, V, Sum>(level),
+                Combine::Mul => meet::<S, V, Product>(isa),
+                Combine::Max => meet::<S, V, Larger>(isa),
+                Combine::Min => meet::<S, V, Smaller>(isa),
+                _ => meet::<S, V, Sum>(isa),
             },
         );
     }
 
     /// Runs `block` over everything, in parts along the longest axis that is not indexed.
-    fn run<S, V>(&self, layout: &Layout, y: Ptr<S>, block: Block<S, V>) {
-        let (values, first) = (self.layout, Ptr(self.first.get().cast::<V>()));
+    fn run<S, V>(&self, layout: &Layout, y: SharedPtr<S>, block: Block<S, V>) {
+        let (values, first) = (self.layout, SharedPtr(self.first.get().cast::<V>()));
         let places = self.indices[0].1.shape().rank();
         // The axis in y, and in the values (and, for `Along`, the indices).
         let free = |a: usize| match self.index {
@@ -118,11 +118,12 @@ impl<'a> Task<'a> {
         split(total, GRAIN / work, |range| {
             let moved = |l: &Layout, axis: usize| l.strides()[axis] * range.start as isize;
             let along = matches!(self.index, Index::Along(_));
-            let index =
-                |&(first, l): &(Ptr<i64>, &'a Layout)| (Ptr(first.at(if along { moved(l, in_values) } else { 0 })), l);
-            let indices: List<(Ptr<i64>, &Layout), 4> = self.indices.iter().map(index).collect();
-            let y = Ptr(y.at(moved(layout, in_y)));
-            let first = Ptr(first.at(moved(values, in_values)));
+            let index = |&(first, l): &(SharedPtr<i64>, &'a Layout)| {
+                (SharedPtr(first.at(if along { moved(l, in_values) } else { 0 })), l)
+            };
+            let indices: List<(SharedPtr<i64>, &Layout), 4> = self.indices.iter().map(index).collect();
+            let y = SharedPtr(y.at(moved(layout, in_y)));
+            let first = SharedPtr(first.at(moved(values, in_values)));
             self.part(layout, y, values, first, &indices, Some((in_y, range.len())), block);
         });
     }
@@ -131,17 +132,17 @@ impl<'a> Task<'a> {
     fn part<S, V>(
         &self,
         layout: &Layout,
-        y: Ptr<S>,
+        y: SharedPtr<S>,
         values: &Layout,
-        first: Ptr<V>,
-        indices: &[(Ptr<i64>, &Layout)],
+        first: SharedPtr<V>,
+        indices: &[(SharedPtr<i64>, &Layout)],
         cut: Option<(usize, usize)>,
         block: Block<S, V>,
     ) {
         let pairs = Pairs::new(self.index, layout, values, indices, cut);
         pairs.blocks(0..pairs.places.len(), |in_y, in_values| {
             // SAFETY: the offsets are those of elements of y and the values (`check`), no other
-            // part has these elements of y, and the level is this machine's.
+            // part has these elements of y, and the isa is this machine's.
             unsafe { block(y.get(), first.get(), in_y, in_values, &pairs.rest) }
         });
     }
@@ -166,14 +167,14 @@ macro_rules! meets {
 meets!(Sum: plus, Product: times, Larger: larger, Smaller: smaller);
 
 per_isa! {
-    fn meet[S: Number, V: Number<Wide = S::Wide>, M: Meet][S, V, M](y: *mut S, values: *const V, in_y: &[isize], in_values: &[isize], rest: &Space<2>) {
+    fn meet[S: Number, V: Number<Wide = S::Wide>, M: Meet][S, V, M](y: *mut S, values: *const V, in_y: &[isize], in_values: &[isize], rest: &IndexSpace<2>) {
         // SAFETY: the caller vouches for the places.
         unsafe { each(y, values, in_y, in_values, rest, #[inline(always)] |y: &mut S, v: &V| *y = S::narrow(M::meet(y.widen(), v.widen()))) }
     }
 }
 
 per_isa! {
-    fn set[T: Copy][T](y: *mut T, values: *const T, in_y: &[isize], in_values: &[isize], rest: &Space<2>) {
+    fn set[T: Copy][T](y: *mut T, values: *const T, in_y: &[isize], in_values: &[isize], rest: &IndexSpace<2>) {
         // SAFETY: the caller vouches for the places.
         unsafe { each(y, values, in_y, in_values, rest, #[inline(always)] |y: &mut T, v: &T| *y = *v) }
     }
@@ -192,7 +193,7 @@ unsafe fn each<S, V: Copy>(
     values: *const V,
     in_y: &[isize],
     in_values: &[isize],
-    rest: &Space<2>,
+    rest: &IndexSpace<2>,
     f: impl Fn(&mut S, &V),
 ) {
     debug_assert_eq!(in_y.len(), in_values.len(), "a value for every place");

@@ -1,4 +1,4 @@
-use crate::testing::{Array, Choices, Lie, numbers, run};
+use crate::testing::{Array, Choices, TestLayout, numbers, run};
 use crate::with_threads;
 use pellucid_ir::kernel::{Combine, Gather, Index, Kernel, Scatter};
 use pellucid_ir::{DType, Error, Shape};
@@ -82,7 +82,7 @@ fn gather_picks_what_the_definition_says_in_every_layout_and_width() {
         let tables = indices(&index, &shape, &places, 5);
         let picked = naive(&index, &shape, &places, &tables);
         let x: Vec<f64> = (0..shape.size()).map(|i| (i % 100) as f64).collect();
-        for (lie, dtype) in Lie::ALL.into_iter().cycle().zip(DType::ALL.into_iter().skip(1)) {
+        for (lie, dtype) in TestLayout::ALL.into_iter().cycle().zip(DType::ALL.into_iter().skip(1)) {
             let (from, to) =
                 (Array::cast(shape.clone(), lie, dtype, &x), Array::new(index.shape(&shape, &places), dtype, lie));
             let tables: Vec<_> = tables.iter().map(|t| Array::of(places.clone(), lie, t)).collect();
@@ -112,7 +112,7 @@ fn scatter_combines_in_order_in_every_layout_and_dtype() {
                     Combine::Min => e.min(v),
                 };
             }
-            for (lie, dtype) in Lie::ALL.into_iter().cycle().zip(DType::ALL.into_iter().skip(2)) {
+            for (lie, dtype) in TestLayout::ALL.into_iter().cycle().zip(DType::ALL.into_iter().skip(2)) {
                 let into = Array::cast(shape.clone(), lie, dtype, &y);
                 let values = Array::cast(index.shape(&shape, &places), lie, dtype, &v);
                 let tables: Vec<_> = tables.iter().map(|t| Array::of(places.clone(), lie, t)).collect();
@@ -149,7 +149,7 @@ fn sweep_of_gather_and_scatter() {
     for (shape, index, places) in sweep_cases() {
         let tables = indices(&index, &shape, &places, 5);
         let picked = naive(&index, &shape, &places, &tables);
-        let (dtype, lie, threads) = (choices.of(&DType::ALL[1..]), choices.of(&Lie::ALL), choices.threads());
+        let (dtype, lie, threads) = (choices.of(&DType::ALL[1..]), choices.of(&TestLayout::ALL), choices.threads());
         let combine = choices.of(&[Combine::Set, Combine::Add, Combine::Max, Combine::Min]);
         let (x, v) = (numbers(shape.size(), 9, 3), numbers(picked.len(), 1, 4));
         let array = |shape: &Shape, values: &[f64]| Array::cast(shape.clone(), lie, dtype, values);
@@ -179,7 +179,7 @@ fn sweep_of_gather_and_scatter() {
             };
         }
         // Sums are rounded, or wrap, once at the end.
-        let expected = Array::cast(shape.clone(), Lie::Plain, dtype, &expected).reals();
+        let expected = Array::cast(shape.clone(), TestLayout::Plain, dtype, &expected).reals();
         assert_eq!(into.reals(), expected, "{what}");
     }
 }
@@ -187,9 +187,9 @@ fn sweep_of_gather_and_scatter() {
 #[test]
 fn half_types_accumulate_repeated_indices_exactly() {
     for (dtype, big) in [(DType::F16, 2048.0), (DType::BF16, 256.0)] {
-        let y = Array::cast([2, 2], Lie::Plain, dtype, &[big, 1.0, 2.0, 3.0]);
-        let ones = Array::cast([4, 2], Lie::Plain, dtype, &[1.0; 8]);
-        let rows = Array::of([4], Lie::Plain, &[0i64, -2, 0, 0]);
+        let y = Array::cast([2, 2], TestLayout::Plain, dtype, &[big, 1.0, 2.0, 3.0]);
+        let ones = Array::cast([4, 2], TestLayout::Plain, dtype, &[1.0; 8]);
+        let rows = Array::of([4], TestLayout::Plain, &[0i64, -2, 0, 0]);
         run(Kernel::Scatter(Scatter { index: axes(&[0]), combine: Combine::Add }), &[&ones, &rows], &[&y]).unwrap();
         assert_eq!(y.reals(), [big + 4.0, 5.0, 2.0, 3.0]);
     }
@@ -198,21 +198,25 @@ fn half_types_accumulate_repeated_indices_exactly() {
 #[test]
 fn sums_of_masks_are_or_and_nan_wins_extrema() {
     let scatter = |combine| Kernel::Scatter(Scatter { index: Index::Along(0), combine });
-    let at = Array::of([3], Lie::Plain, &[0i64, 0, 1]);
-    let (y, v) = (Array::of([2], Lie::Plain, &[true, false]), Array::of([3], Lie::Plain, &[true, true, false]));
+    let at = Array::of([3], TestLayout::Plain, &[0i64, 0, 1]);
+    let (y, v) =
+        (Array::of([2], TestLayout::Plain, &[true, false]), Array::of([3], TestLayout::Plain, &[true, true, false]));
     run(scatter(Combine::Add), &[&v, &at], &[&y]).unwrap();
     assert_eq!(y.values::<bool>(), [true, false]);
-    let (y, v) = (Array::of([2], Lie::Plain, &[0.0f32, f32::NAN]), Array::of([3], Lie::Plain, &[f32::NAN, 7.0, 8.0]));
+    let (y, v) = (
+        Array::of([2], TestLayout::Plain, &[0.0f32, f32::NAN]),
+        Array::of([3], TestLayout::Plain, &[f32::NAN, 7.0, 8.0]),
+    );
     run(scatter(Combine::Max), &[&v, &at], &[&y]).unwrap();
     assert!(y.values::<f32>().iter().all(|v| v.is_nan()));
 }
 
 #[test]
 fn out_of_bounds_is_found_before_any_write() {
-    let x = Array::of([3, 2], Lie::Plain, &[1.0f32; 6]);
+    let x = Array::of([3, 2], TestLayout::Plain, &[1.0f32; 6]);
     for bad in [3i64, -4, i64::MAX, i64::MIN] {
-        let at = Array::of([4], Lie::Plain, &[0, -3, 2, bad]);
-        let y = Array::of([4, 2], Lie::Plain, &[9.0f32; 8]);
+        let at = Array::of([4], TestLayout::Plain, &[0, -3, 2, bad]);
+        let y = Array::of([4, 2], TestLayout::Plain, &[9.0f32; 8]);
         let error = Error::IndexOutOfBounds { op: "gather", index: bad, axis: 0, len: 3 };
         assert_eq!(run(Kernel::Gather(Gather { index: axes(&[0]) }), &[&x, &at], &[&y]), Err(error));
         assert_eq!(y.values::<f32>(), [9.0; 8]);
@@ -221,13 +225,13 @@ fn out_of_bounds_is_found_before_any_write() {
         assert_eq!(run(Kernel::Scatter(scatter), &[&y, &at], &[&x]), Err(error));
         assert_eq!(x.values::<f32>(), [1.0; 6]);
     }
-    let none = Array::new([0, 2], DType::F32, Lie::Plain);
-    let (at, y) = (Array::of([1], Lie::Plain, &[0i64]), Array::new([1, 2], DType::F32, Lie::Plain));
+    let none = Array::new([0, 2], DType::F32, TestLayout::Plain);
+    let (at, y) = (Array::of([1], TestLayout::Plain, &[0i64]), Array::new([1, 2], DType::F32, TestLayout::Plain));
     assert!(matches!(
         run(Kernel::Gather(Gather { index: axes(&[0]) }), &[&none, &at], &[&y]),
         Err(Error::IndexOutOfBounds { .. })
     ));
-    let narrow = Array::new([1, 1], DType::F32, Lie::Plain);
+    let narrow = Array::new([1, 1], DType::F32, TestLayout::Plain);
     assert!(matches!(
         run(Kernel::Gather(Gather { index: axes(&[0]) }), &[&x, &at], &[&narrow]),
         Err(Error::ShapeMismatch { .. })
@@ -247,10 +251,10 @@ fn threads_change_no_bit() {
         let run = |threads| {
             with_threads(threads, || {
                 let (into, at) = (
-                    Array::cast(shape.clone(), Lie::Plain, DType::F32, &x),
-                    Array::of(places.clone(), Lie::Plain, &tables[0]),
+                    Array::cast(shape.clone(), TestLayout::Plain, DType::F32, &x),
+                    Array::of(places.clone(), TestLayout::Plain, &tables[0]),
                 );
-                let picked = Array::new(out.clone(), DType::F32, Lie::Plain);
+                let picked = Array::new(out.clone(), DType::F32, TestLayout::Plain);
                 run(Kernel::Gather(Gather { index: index.clone() }), &[&into, &at], &[&picked]).unwrap();
                 run(
                     Kernel::Scatter(Scatter { index: index.clone(), combine: Combine::Add }),

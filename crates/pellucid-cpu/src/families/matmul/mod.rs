@@ -9,7 +9,7 @@ mod tests;
 use crate::family::CpuFamily;
 use crate::operand::{Array, Operand, Operands};
 use crate::program::{self, MapEpilogue};
-use crate::strided::Space;
+use crate::strided::IndexSpace;
 use pellucid_gemm::{Epilogue, Finished, Gemm, Offsets, Threads, gemm_batched};
 use pellucid_ir::kernel::{Map, MatMul};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
@@ -167,7 +167,7 @@ fn multiply<T: Element>(a: &Operand<'_>, b: &Operand<'_>, c: Place<'_>, mut epil
             break;
         }
     }
-    let space = Space::new(batch.iter().copied());
+    let space = IndexSpace::new(batch.iter().copied());
     let mut offsets: List<Offsets, 8> = List::with_capacity(space.len());
     let step = space.step();
     space.runs(0..space.len(), |at, count| {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::testing::{self, Lie, numbers};
+use crate::testing::{self, TestLayout, numbers};
 use crate::with_threads;
 use pellucid_ir::formula;
 use pellucid_ir::kernel::Kernel;
@@ -42,7 +42,7 @@ fn batches_broadcast_in_every_layout_and_dtype() {
     ] {
         let (a, b) = (numbers(x.size(), 2, 1), numbers(y.size(), 2, 2));
         let expected = naive((&x, &a), (&y, &b), &z);
-        for (lie, dtype) in Lie::ALL.into_iter().cycle().zip(DType::ALL.into_iter().skip(2)) {
+        for (lie, dtype) in TestLayout::ALL.into_iter().cycle().zip(DType::ALL.into_iter().skip(2)) {
             let (a, b) =
                 (testing::Array::cast(x.clone(), lie, dtype, &a), testing::Array::cast(y.clone(), lie, dtype, &b));
             let c = testing::Array::new(z.clone(), dtype, lie);
@@ -62,15 +62,15 @@ fn folding_a_batch_into_rows_and_threads_change_no_bit() {
     let of = |lie, threads| {
         with_threads(threads, || {
             let a = testing::Array::cast(x.clone(), lie, DType::F32, &a);
-            let b = testing::Array::cast(y.clone(), Lie::Plain, DType::F32, &b);
+            let b = testing::Array::cast(y.clone(), TestLayout::Plain, DType::F32, &b);
             let c = testing::Array::new([6, 50, 40], DType::F32, lie);
             testing::run(Kernel::MatMul(MatMul::default()), &[&a, &b], &[&c]).unwrap();
             c.values::<f32>()
         })
     };
-    let folded = of(Lie::Plain, 1);
+    let folded = of(TestLayout::Plain, 1);
     // Column-major batches cannot be folded.
-    Lie::ALL.into_iter().for_each(|lie| assert_eq!(of(lie, 3), folded, "{lie:?}"));
+    TestLayout::ALL.into_iter().for_each(|lie| assert_eq!(of(lie, 3), folded, "{lie:?}"));
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn the_epilogue_reads_the_product_rounded_to_its_dtype() {
     for dtype in [DType::F32, DType::BF16, DType::F16] {
         let program = formula!(|c, bias| (c + bias).relu()).uniform_program(dtype).unwrap().clone();
         let kernel = MatMul { epilogue: Some(program), params: Default::default() };
-        for lie in Lie::ALL {
+        for lie in TestLayout::ALL {
             let factors =
                 [testing::Array::cast(x.clone(), lie, dtype, &a), testing::Array::cast(y.clone(), lie, dtype, &b)];
             let bias = testing::Array::cast([6], lie, dtype, &bias);
@@ -131,7 +131,7 @@ fn an_epilogue_of_several_outputs_meets_the_product_part_by_part() {
                 (sum, sum.tanh() * whole, c)
             });
             let program = program.uniform_program(dtype).unwrap();
-            for (lie, threads) in Lie::ALL.into_iter().zip([1, 3].into_iter().cycle()) {
+            for (lie, threads) in TestLayout::ALL.into_iter().zip([1, 3].into_iter().cycle()) {
                 let of = |s: Shape, seed| testing::Array::cast(s.clone(), lie, dtype, &real(&s, seed));
                 let (a, b) = (of(x.clone(), 1), of(y.clone(), 2));
                 let others = [of([n].into(), 3), of([m, 1].into(), 4), of(Shape::scalar(), 5), of(z.clone(), 6)];
@@ -154,7 +154,7 @@ fn an_epilogue_of_several_outputs_meets_the_product_part_by_part() {
 fn an_epilogue_writes_where_it_reads_and_over_a_factor() {
     let shape = Shape::from([600, 520]);
     let real = |s: &Shape, seed| numbers(s.size(), 1000, seed).into_iter().map(|v| v / 777.0).collect::<Vec<f64>>();
-    let of = |s: &Shape, seed| testing::Array::cast(s.clone(), Lie::Plain, DType::F32, &real(s, seed));
+    let of = |s: &Shape, seed| testing::Array::cast(s.clone(), TestLayout::Plain, DType::F32, &real(s, seed));
     let program = formula!(|g, p, m| {
         let m = m * 0.9 + g;
         (p - m * 0.1, m)
@@ -162,7 +162,7 @@ fn an_epilogue_writes_where_it_reads_and_over_a_factor() {
     let program = program.uniform_program(DType::F32).unwrap();
     let (x, y) = (of(&[600, 30].into(), 1), of(&[30, 520].into(), 2));
     let [[p, m], [q, n]] = [(); 2].map(|()| [of(&shape, 3), of(&shape, 4)]);
-    let product = testing::Array::new(shape.clone(), DType::F32, Lie::Plain);
+    let product = testing::Array::new(shape.clone(), DType::F32, TestLayout::Plain);
     let kernel = MatMul { epilogue: Some(program.clone()), params: Default::default() };
     testing::run(Kernel::MatMul(kernel), &[&x, &y, &p, &m], &[&p, &m]).unwrap();
     testing::run(Kernel::MatMul(MatMul::default()), &[&x, &y], &[&product]).unwrap();
@@ -174,7 +174,7 @@ fn an_epilogue_writes_where_it_reads_and_over_a_factor() {
     let square = Shape::from([300, 300]);
     let (x, w, once) = (of(&square, 5), of(&square, 6), of(&square, 5));
     let program = formula!(|c, x| c + x).uniform_program(DType::F32).unwrap().clone();
-    let new = testing::Array::new(square, DType::F32, Lie::Plain);
+    let new = testing::Array::new(square, DType::F32, TestLayout::Plain);
     let kernel = Kernel::MatMul(MatMul { epilogue: Some(program), params: Default::default() });
     testing::run(kernel.clone(), &[&once, &w, &once], &[&new]).unwrap();
     testing::run(kernel, &[&x, &w, &x], &[&x]).unwrap();
@@ -183,8 +183,9 @@ fn an_epilogue_writes_where_it_reads_and_over_a_factor() {
 
 #[test]
 fn what_does_not_fit_is_refused() {
-    let of =
-        |shape: &[usize], dtype| testing::Array::cast(shape, Lie::Plain, dtype, &vec![1.0; shape.iter().product()]);
+    let of = |shape: &[usize], dtype| {
+        testing::Array::cast(shape, TestLayout::Plain, dtype, &vec![1.0; shape.iter().product()])
+    };
     let go = |a: &testing::Array, b: &testing::Array, c: &testing::Array| {
         testing::run(Kernel::MatMul(MatMul::default()), &[a, b], &[c])
     };

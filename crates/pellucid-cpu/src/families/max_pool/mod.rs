@@ -173,7 +173,7 @@ impl Windows {
             let mut o = inside.start;
             while o < inside.end {
                 let at = first + c.at(o, 0);
-                // SAFETY: the level is this machine's.
+                // SAFETY: the isa is this machine's.
                 if !unsafe { meet(line, x, at, &mut values[o..], &mut positions[o..]) } {
                     for o in o..inside.end.min(o + BLOCK) {
                         (values[o], positions[o]) = line.largest(x, first + c.at(o, 0));
@@ -237,11 +237,11 @@ type Meet<T> = unsafe fn(&Taps, &[T], usize, &mut [T], &mut [i64]) -> bool;
 
 /// The loop for a stride, which the compiler must know.
 fn meet<T: Number>(stride: usize) -> Meet<T> {
-    let level = Isa::best();
+    let isa = Isa::best();
     match stride {
-        1 => meet_block::<T, 1>(level),
-        2 => meet_block::<T, 2>(level),
-        3 => meet_block::<T, 3>(level),
+        1 => meet_block::<T, 1>(isa),
+        2 => meet_block::<T, 2>(isa),
+        3 => meet_block::<T, 3>(isa),
         _ => |_, _, _, _, _| false,
     }
 }

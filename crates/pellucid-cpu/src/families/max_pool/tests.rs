@@ -1,11 +1,11 @@
 use super::*;
-use crate::testing::{self, Choices, Lie, numbers};
+use crate::testing::{self, Choices, TestLayout, numbers};
 use crate::with_threads;
 use pellucid_ir::kernel::Kernel;
 
 fn run(window: Window, x: &testing::Array, out: &[usize]) -> Result<(Vec<f64>, Vec<i64>)> {
-    let values = testing::Array::new(out, x.dtype, Lie::Plain);
-    let positions = testing::Array::new(out, DType::I64, Lie::Plain);
+    let values = testing::Array::new(out, x.dtype, TestLayout::Plain);
+    let positions = testing::Array::new(out, DType::I64, TestLayout::Plain);
     testing::run(Kernel::Pool(Pool { window }), &[x], &[&values, &positions])?;
     Ok((values.reals(), positions.values::<i64>()))
 }
@@ -40,7 +40,7 @@ fn it_is_the_first_largest_of_every_window() {
     let (shape, out) = ([3, 3, 5, 7], [3, 3, 2]);
     let x = numbers(shape.iter().product(), 3, 5);
     let expected = naive(window, &x, shape, out);
-    for (lie, dtype) in Lie::ALL.into_iter().cycle().zip(DType::ALL.into_iter().skip(2)) {
+    for (lie, dtype) in TestLayout::ALL.into_iter().cycle().zip(DType::ALL.into_iter().skip(2)) {
         let x = testing::Array::cast(shape, lie, dtype, &x);
         for threads in [1, 2, 8] {
             let found = with_threads(threads, || run(window, &x, &[3, 3, 3, 2]).unwrap());
@@ -76,7 +76,7 @@ fn blocks_and_what_they_leave_over_agree_with_the_definition() {
         x.iter_mut().skip(3).step_by(7).for_each(|x| *x = f64::NEG_INFINITY);
         let (values, places) = naive(window, &x, shape, out);
         for dtype in [DType::F32, DType::F64, DType::BF16] {
-            let x = testing::Array::cast(shape, Lie::Plain, dtype, &x);
+            let x = testing::Array::cast(shape, TestLayout::Plain, dtype, &x);
             let found = run(window, &x, &[2, out[0], out[1], out[2]]).unwrap();
             assert_eq!(found.1, places, "{dtype} {window:?}");
             let same = |(a, b): (&f64, &f64)| a == b || a.is_nan() && b.is_nan();
@@ -106,7 +106,7 @@ fn sweep(window: Window, x: [usize; 3], choices: &Choices) -> bool {
     if dtype.is_float() {
         values.iter_mut().skip(2).step_by(7).for_each(|x| *x = f64::NAN);
     }
-    let (lie, threads) = (choices.of(&Lie::ALL), choices.threads());
+    let (lie, threads) = (choices.of(&TestLayout::ALL), choices.threads());
     let array = testing::Array::cast(shape, lie, dtype, &values);
     let (expected, places) = naive(window, &array.reals(), shape, out);
     let found = with_threads(threads, || run(window, &array, &[shape[0], out[0], out[1], out[2]]).unwrap());
@@ -163,7 +163,7 @@ fn a_window_may_be_longer_than_the_input_and_its_padding_too() {
 fn nan_wins_and_windows_in_the_padding_are_refused() {
     let one = [1; 3];
     let window = Window { size: [1, 1, 2], stride: one, dilation: one, before: [0, 0, 1] };
-    let x = testing::Array::of([1, 1, 3], Lie::Plain, &[f32::NEG_INFINITY, f32::NAN, 1.0]);
+    let x = testing::Array::of([1, 1, 3], TestLayout::Plain, &[f32::NEG_INFINITY, f32::NAN, 1.0]);
     let (values, places) = run(window, &x, &[1, 1, 4]).unwrap();
     assert_eq!(places, [0, 1, 1, 2]);
     assert!(values[0] == f64::NEG_INFINITY && values[1].is_nan() && values[2].is_nan() && values[3] == 1.0);

@@ -9,10 +9,10 @@ mod tests;
 
 use crate::family::CpuFamily;
 use crate::operand::{Array, Operand};
-use crate::strided::{Space, axes};
+use crate::strided::{IndexSpace, axes};
 use pellucid_ir::kernel::{Distribution, Random};
 use pellucid_ir::{DType, Error, Result};
-use pellucid_runtime::threads::{Ptr, split};
+use pellucid_runtime::threads::{SharedPtr, split};
 use pellucid_simd::Isa;
 use pellucid_simd::math::Real;
 use pellucid_simd::math::half::{BF16, F16};
@@ -48,22 +48,22 @@ impl CpuFamily for Random {
     /// Advances the state and fills the numbers.
     fn run(&self, _: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
         let (state, numbers) = (&outputs[0], &outputs[1]);
-        let level = Isa::best();
+        let isa = Isa::best();
         use Distribution::{Bits, Normal, Uniform};
         match (self.distribution, numbers.dtype) {
-            (Uniform, DType::F16) => fill(generate::<F16, OnUnit>(level), state, numbers),
-            (Uniform, DType::BF16) => fill(generate::<BF16, OnUnit>(level), state, numbers),
-            (Uniform, DType::F32) => fill(generate::<f32, OnUnit>(level), state, numbers),
-            (Uniform, DType::F64) => fill(generate::<f64, OnUnit>(level), state, numbers),
-            (Normal, DType::F16) => fill(generate::<F16, Gauss>(level), state, numbers),
-            (Normal, DType::BF16) => fill(generate::<BF16, Gauss>(level), state, numbers),
-            (Normal, DType::F32) => fill(generate::<f32, Gauss>(level), state, numbers),
-            (Normal, DType::F64) => fill(generate::<f64, Gauss>(level), state, numbers),
-            (Bits, DType::Bool) => fill(generate::<u8, Coin>(level), state, numbers),
-            (Bits, DType::U8 | DType::I8) => fill(generate::<u8, Words>(level), state, numbers),
-            (Bits, DType::I16) => fill(generate::<u16, Words>(level), state, numbers),
-            (Bits, DType::I32) => fill(generate::<u32, Words>(level), state, numbers),
-            (Bits, DType::I64) => fill(generate::<u64, Words>(level), state, numbers),
+            (Uniform, DType::F16) => fill(generate::<F16, OnUnit>(isa), state, numbers),
+            (Uniform, DType::BF16) => fill(generate::<BF16, OnUnit>(isa), state, numbers),
+            (Uniform, DType::F32) => fill(generate::<f32, OnUnit>(isa), state, numbers),
+            (Uniform, DType::F64) => fill(generate::<f64, OnUnit>(isa), state, numbers),
+            (Normal, DType::F16) => fill(generate::<F16, Gauss>(isa), state, numbers),
+            (Normal, DType::BF16) => fill(generate::<BF16, Gauss>(isa), state, numbers),
+            (Normal, DType::F32) => fill(generate::<f32, Gauss>(isa), state, numbers),
+            (Normal, DType::F64) => fill(generate::<f64, Gauss>(isa), state, numbers),
+            (Bits, DType::Bool) => fill(generate::<u8, Coin>(isa), state, numbers),
+            (Bits, DType::U8 | DType::I8) => fill(generate::<u8, Words>(isa), state, numbers),
+            (Bits, DType::I16) => fill(generate::<u16, Words>(isa), state, numbers),
+            (Bits, DType::I32) => fill(generate::<u32, Words>(isa), state, numbers),
+            (Bits, DType::I64) => fill(generate::<u64, Words>(isa), state, numbers),
             (distribution, dtype) => unreachable!("{distribution:?} numbers of {dtype} have been refused"),
         }
         Ok(())
@@ -78,7 +78,7 @@ fn fill<T: Copy>(group: Group<T>, state: &Operand<'_>, numbers: &Operand<'_>) {
     let elements = if size_of::<T>() == 8 { WORDS / 2 } else { WORDS };
     let total = numbers.shape().size();
     let (key, counter) = advance(state, total.div_ceil(elements / LANES));
-    let space = Space::new(axes(numbers.shape(), [numbers.layout]));
+    let space = IndexSpace::new(axes(numbers.shape(), [numbers.layout]));
     let (first, [step], dense) = (numbers.first::<T>(), space.step(), space.run() == total);
     split(total.div_ceil(elements), GRAIN, |groups| {
         for g in groups {
@@ -86,7 +86,7 @@ fn fill<T: Copy>(group: Group<T>, state: &Operand<'_>, numbers: &Operand<'_>) {
             let counter = counter.wrapping_add((g * LANES) as u64);
             let mut buffer = [0u64; WORDS];
             let mut values = buffer.as_mut_ptr().cast::<T>();
-            // SAFETY: T is a number of at most eight bytes, for which any bits will do; the level is
+            // SAFETY: T is a number of at most eight bytes, for which any bits will do; the isa is
             // this machine's.
             unsafe { group(key, counter, &mut *values.cast()) };
             let mut put = |at: isize, n: usize| {
@@ -112,7 +112,7 @@ fn fill<T: Copy>(group: Group<T>, state: &Operand<'_>, numbers: &Operand<'_>) {
 /// Reads (key, counter) and moves the counter on.
 fn advance(state: &Operand<'_>, draws: usize) -> ([u32; 2], u64) {
     let key = state.first::<i64>().get();
-    let counter: Ptr<i64> = Ptr(key.wrapping_offset(state.layout.strides()[0]));
+    let counter: SharedPtr<i64> = SharedPtr(key.wrapping_offset(state.layout.strides()[0]));
     // SAFETY: the state has two elements, and this kernel alone uses it.
     let (key, now) = unsafe { (*key as u64, *counter.get() as u64) };
     // SAFETY: as above.

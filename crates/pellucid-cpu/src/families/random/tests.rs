@@ -1,5 +1,5 @@
 use super::*;
-use crate::testing::{self, Choices, Lie};
+use crate::testing::{self, Choices, TestLayout};
 use crate::with_threads;
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{Element, Shape};
@@ -12,8 +12,14 @@ fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     counter
 }
 
-fn go(distribution: Distribution, shape: &Shape, dtype: DType, lie: Lie, at: [i64; 2]) -> (testing::Array, Vec<i64>) {
-    let state = testing::Array::of([2], Lie::Plain, &at);
+fn go(
+    distribution: Distribution,
+    shape: &Shape,
+    dtype: DType,
+    lie: TestLayout,
+    at: [i64; 2],
+) -> (testing::Array, Vec<i64>) {
+    let state = testing::Array::of([2], TestLayout::Plain, &at);
     let numbers = testing::Array::new(shape.clone(), dtype, lie);
     testing::run(Kernel::Random(Random { distribution }), &[], &[&state, &numbers]).unwrap();
     let state = state.values();
@@ -21,7 +27,7 @@ fn go(distribution: Distribution, shape: &Shape, dtype: DType, lie: Lie, at: [i6
 }
 
 fn draw<T: Element>(distribution: Distribution, n: usize, at: [i64; 2]) -> Vec<T> {
-    go(distribution, &[n].into(), T::DTYPE, Lie::Plain, at).0.values()
+    go(distribution, &[n].into(), T::DTYPE, TestLayout::Plain, at).0.values()
 }
 
 #[test]
@@ -40,11 +46,11 @@ fn element_i_is_word_i_of_the_counters_stream() {
         let c = counter as u64 + i / 4;
         philox([c as u32, (c >> 32) as u32, 0, 0], [key as u32, (key >> 32) as u32])[i as usize % 4]
     };
-    for &level in Isa::available() {
+    for &isa in Isa::available() {
         let mut out = [0; WORDS];
-        // SAFETY: the level is available.
-        unsafe { generate::<u32, Words>(level)([key as u32, (key >> 32) as u32], counter as u64, &mut out) };
-        assert!(out.iter().enumerate().all(|(i, &w)| w == word(i as u64)), "{level:?}");
+        // SAFETY: the isa is available.
+        unsafe { generate::<u32, Words>(isa)([key as u32, (key >> 32) as u32], counter as u64, &mut out) };
+        assert!(out.iter().enumerate().all(|(i, &w)| w == word(i as u64)), "{isa:?}");
     }
     let bits: Vec<i32> = draw(Distribution::Bits, 1001, [key, counter]);
     assert!(bits.iter().enumerate().all(|(i, &b)| b as u32 == word(i as u64)));
@@ -61,7 +67,7 @@ fn the_state_advances_by_the_draws_and_continues_the_stream() {
     for (n, dtype, draws) in
         [(0, DType::F32, 0), (1, DType::F32, 1), (9, DType::F16, 3), (9, DType::F64, 5), (8, DType::F64, 4)]
     {
-        let (_, state) = go(Distribution::Uniform, &[n].into(), dtype, Lie::Plain, [7, -1]);
+        let (_, state) = go(Distribution::Uniform, &[n].into(), dtype, TestLayout::Plain, [7, -1]);
         assert_eq!(state, [7, -1 + draws], "{n} {dtype}");
     }
     let all: Vec<f64> = draw(Distribution::Normal, 200, [5, 0]);
@@ -73,14 +79,14 @@ fn layouts_and_threads_change_no_number() {
     let shape = Shape::from([37, 11, 100]);
     for distribution in [Distribution::Uniform, Distribution::Normal] {
         for dtype in [DType::F16, DType::F32, DType::F64] {
-            let plain = go(distribution, &shape, dtype, Lie::Plain, [1, 2]).0.reals();
-            for lie in Lie::ALL {
+            let plain = go(distribution, &shape, dtype, TestLayout::Plain, [1, 2]).0.reals();
+            for lie in TestLayout::ALL {
                 let other = with_threads(3, || go(distribution, &shape, dtype, lie, [1, 2]).0.reals());
                 assert_eq!(plain, other, "{dtype} {lie:?}");
             }
         }
     }
-    assert_eq!(go(Distribution::Uniform, &().into(), DType::F32, Lie::Plain, [0, 0]).0.reals().len(), 1);
+    assert_eq!(go(Distribution::Uniform, &().into(), DType::F32, TestLayout::Plain, [0, 0]).0.reals().len(), 1);
 }
 
 #[test]
@@ -90,9 +96,9 @@ fn sweep_of_lengths_is_the_beginning_of_one_stream() {
     for dtype in DType::ALL {
         for distribution in if dtype.is_float() { &[Uniform, Normal][..] } else { &[Bits] } {
             let of = |shape: &Shape, lie| go(*distribution, shape, dtype, lie, [3, 4]).0.reals();
-            let whole = of(&[40_000].into(), Lie::Plain);
+            let whole = of(&[40_000].into(), TestLayout::Plain);
             for n in (1..=70).chain([127, 128, 129, 1000, 40_000]) {
-                let (lie, threads) = (choices.of(&Lie::ALL), choices.threads());
+                let (lie, threads) = (choices.of(&TestLayout::ALL), choices.threads());
                 let rows = if n % 5 == 0 { 5 } else { 1 };
                 let found = with_threads(threads, || of(&[rows, n / rows].into(), lie));
                 assert!(found == whole[..n], "{n} {dtype} {distribution:?} {lie:?} {threads} threads");
@@ -104,17 +110,17 @@ fn sweep_of_lengths_is_the_beginning_of_one_stream() {
 #[test]
 fn levels_change_no_bit_of_normal_numbers() {
     for counter in (0..100_000).step_by(LANES) {
-        let of = |level: &Isa| {
+        let of = |isa: &Isa| {
             let (mut single, mut double) = ([0f32; WORDS], [0f64; WORDS]);
-            // SAFETY: the level is available.
+            // SAFETY: the isa is available.
             unsafe {
-                generate::<f32, Gauss>(*level)([3, 4], counter, &mut single);
-                generate::<f64, Gauss>(*level)([3, 4], counter, &mut double);
+                generate::<f32, Gauss>(*isa)([3, 4], counter, &mut single);
+                generate::<f64, Gauss>(*isa)([3, 4], counter, &mut double);
             }
             (single.map(f32::to_bits), double.map(f64::to_bits))
         };
         let first = of(&Isa::Portable);
-        assert!(Isa::available().iter().all(|level| of(level) == first));
+        assert!(Isa::available().iter().all(|isa| of(isa) == first));
     }
 }
 
@@ -123,7 +129,7 @@ fn moments_and_range_are_those_of_the_distribution() {
     let n = 1_000_000;
     for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {
         let moments = |distribution| {
-            let x = go(distribution, &[n].into(), dtype, Lie::Plain, [11, 0]).0.reals();
+            let x = go(distribution, &[n].into(), dtype, TestLayout::Plain, [11, 0]).0.reals();
             let mean = x.iter().sum::<f64>() / n as f64;
             let power = |p| x.iter().map(|x| (x - mean).powi(p)).sum::<f64>() / n as f64;
             (mean, power(2), power(3), power(4), x)
@@ -146,8 +152,8 @@ fn what_a_distribution_is_not_for_is_refused_and_leaves_the_state() {
     for (distribution, dtype) in
         [(Distribution::Uniform, DType::I32), (Distribution::Normal, DType::Bool), (Distribution::Bits, DType::F32)]
     {
-        let state = testing::Array::of([2], Lie::Plain, &[1i64, 2]);
-        let numbers = testing::Array::new([4], dtype, Lie::Plain);
+        let state = testing::Array::of([2], TestLayout::Plain, &[1i64, 2]);
+        let numbers = testing::Array::new([4], dtype, TestLayout::Plain);
         let result = testing::run(Kernel::Random(Random { distribution }), &[], &[&state, &numbers]);
         assert!(matches!(result, Err(Error::DTypeMismatch { .. })));
         assert_eq!(state.values::<i64>(), [1, 2]);

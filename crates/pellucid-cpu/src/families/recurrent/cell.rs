@@ -1,7 +1,7 @@
 //! The equations of one step, forward and backward, on vectors: those of [`Cell`].
 
 use pellucid_ir::kernel::Cell;
-use pellucid_runtime::threads::Ptr;
+use pellucid_runtime::threads::SharedPtr;
 use pellucid_simd::math::Real;
 use pellucid_simd::vector::{FloatVector, lanes};
 use pellucid_simd::{Float, VectorWork};
@@ -28,14 +28,14 @@ pub(super) struct Forward<'a, T> {
     pub(super) rows: Range<usize>,
     pub(super) active: Active<'a>,
     /// Sums of what inputs and states give, `[N, B·H]`.
-    pub(super) gates: Ptr<T>,
-    pub(super) bias: Ptr<T>,
+    pub(super) gates: SharedPtr<T>,
+    pub(super) bias: SharedPtr<T>,
     /// The states before the step, as wide as a cell: for [`Cell::Gru`].
-    pub(super) before: Ptr<T>,
+    pub(super) before: SharedPtr<T>,
     /// c before and after the step: for [`Cell::Lstm`].
-    pub(super) cells: [Ptr<T>; 2],
+    pub(super) cells: [SharedPtr<T>; 2],
     /// The next states, before they are projected.
-    pub(super) after: Ptr<T>,
+    pub(super) after: SharedPtr<T>,
 }
 
 /// The way back through a step of some rows.
@@ -44,17 +44,17 @@ pub(super) struct Backward<'a, T> {
     pub(super) width: usize,
     pub(super) rows: Range<usize>,
     pub(super) active: Active<'a>,
-    pub(super) gates: Ptr<T>,
-    pub(super) before: Ptr<T>,
-    pub(super) cells: [Ptr<T>; 2],
+    pub(super) gates: SharedPtr<T>,
+    pub(super) before: SharedPtr<T>,
+    pub(super) cells: [SharedPtr<T>; 2],
     /// The gradients of the next states, before they were projected.
-    pub(super) grads: Ptr<T>,
+    pub(super) grads: SharedPtr<T>,
     /// Those of the gates.
-    pub(super) to: Ptr<T>,
+    pub(super) to: SharedPtr<T>,
     /// What arrives at the states before the step past the gates: for [`Cell::Gru`].
-    pub(super) past: Ptr<T>,
+    pub(super) past: SharedPtr<T>,
     /// The gradients of c after the step, which become those before it: for [`Cell::Lstm`].
-    pub(super) carry: Ptr<T>,
+    pub(super) carry: SharedPtr<T>,
 }
 
 /// Calls a block function for two vectors, one, and a part of one, along a row.
@@ -190,8 +190,8 @@ impl<V: FloatVector, const R: usize, const WHOLE: bool> Block<V, R, WHOLE> {
 /// As for [`Work::run`], and all that follow.
 #[inline(always)]
 unsafe fn sigmoid<V: FloatVector, const R: usize>(mut v: [V; R]) -> [V; R] {
-    // SAFETY: vectors are their numbers. One loop over all, which the compiler leaves in registers.
-    unsafe { lanes(&mut v) }.iter_mut().for_each(|x| *x = x.sigmoid());
+    // One loop over all lanes, so that the compiler keeps them in registers.
+    lanes(&mut v).iter_mut().for_each(|x| *x = x.sigmoid());
     v
 }
 
@@ -212,8 +212,7 @@ unsafe fn tanh<V: FloatVector, const R: usize>(mut v: [V; R]) -> [V; R] {
 /// g where y > 0, else 0.
 #[inline(always)]
 unsafe fn where_positive<V: FloatVector, const R: usize>(mut g: [V; R], mut y: [V; R]) -> [V; R] {
-    // SAFETY: vectors are their numbers.
-    let (numbers, y) = unsafe { (lanes(&mut g), lanes(&mut y)) };
+    let (numbers, y) = (lanes(&mut g), lanes(&mut y));
     for (g, y) in numbers.iter_mut().zip(y) {
         *g = if *y > <V::Scalar as Real>::ZERO { *g } else { <V::Scalar as Real>::ZERO };
     }

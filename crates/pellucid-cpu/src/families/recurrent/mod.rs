@@ -20,7 +20,7 @@ use pellucid_ir::kernel::{Cell, Kernel, Meta, Recurrent, RecurrentPart, Recurren
 use pellucid_ir::{DType, Error, Layout, Result};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
-use pellucid_runtime::threads::Ptr;
+use pellucid_runtime::threads::SharedPtr;
 use pellucid_simd::Float;
 use pellucid_simd::Isa;
 use steps::{Gradient, Problem, States};
@@ -48,17 +48,17 @@ impl CpuFamily for Recurrent {
 }
 
 /// The same by one instruction set, which the machine has, on operands that [`check`] accepts.
-fn recurrent_at(level: Isa, kernel: &Recurrent, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
+fn recurrent_at(isa: Isa, kernel: &Recurrent, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
     let metas: List<Meta, 9> = inputs.iter().map(meta).collect();
     let sizes = kernel.sizes(&metas).expect("the shapes have been inferred from them");
     match inputs[0].dtype {
-        DType::F64 => run::<f64>(level, kernel, sizes, inputs, outputs),
-        _ => run::<f32>(level, kernel, sizes, inputs, outputs),
+        DType::F64 => run::<f64>(isa, kernel, sizes, inputs, outputs),
+        _ => run::<f32>(isa, kernel, sizes, inputs, outputs),
     }
 }
 
 fn run<T: Float>(
-    level: Isa,
+    isa: Isa,
     kernel: &Recurrent,
     sizes: RecurrentSizes,
     inputs: &[Operand<'_>],
@@ -81,14 +81,14 @@ fn run<T: Float>(
         let reason = format!("lengths are in 0..={}, the number of steps; got {length}", sizes.steps);
         return Err(Error::invalid("recurrent", reason));
     }
-    let x = |k: usize| Ptr(dense[k].cast::<T>());
-    let y = |k: usize| Ptr(first_byte(&outputs[k]).cast::<T>());
+    let x = |k: usize| SharedPtr(dense[k].cast::<T>());
+    let y = |k: usize| SharedPtr(first_byte(&outputs[k]).cast::<T>());
     let lstm = kernel.cell == Cell::Lstm;
-    let nothing = Ptr(std::ptr::null_mut());
-    let when = |there: bool, p: &dyn Fn() -> Ptr<T>| if there { p() } else { nothing };
+    let nothing = SharedPtr(std::ptr::null_mut());
+    let when = |there: bool, p: &dyn Fn() -> SharedPtr<T>| if there { p() } else { nothing };
     let weights = if states { x(1) } else { x(2) };
     let projection = when(kernel.projected, &|| x(kernel.inputs() - 1 - usize::from(kernel.lengths)));
-    let problem = Problem { level, kernel, sizes, weights, projection, lengths };
+    let problem = Problem { isa, kernel, sizes, weights, projection, lengths };
     if states {
         if first_byte(&inputs[0]) != first_byte(&outputs[0]) || !inputs[0].layout.is_contiguous() {
             program::copy(&inputs[0], &outputs[0])?;

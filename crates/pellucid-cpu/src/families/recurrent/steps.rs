@@ -6,7 +6,7 @@ use pellucid_ir::Result;
 use pellucid_ir::kernel::{Cell, Recurrent, RecurrentSizes};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
-use pellucid_runtime::threads::{self, Ptr};
+use pellucid_runtime::threads::{self, SharedPtr};
 use pellucid_simd::Isa;
 use pellucid_simd::math::Real;
 use pellucid_simd::{Float, vector_work};
@@ -20,42 +20,42 @@ const COLUMNS: usize = 64;
 
 /// A layer.
 pub(super) struct Problem<'a, T> {
-    pub(super) level: Isa,
+    pub(super) isa: Isa,
     pub(super) kernel: &'a Recurrent,
     pub(super) sizes: RecurrentSizes,
     /// `[G·H, P]`
-    pub(super) weights: Ptr<T>,
+    pub(super) weights: SharedPtr<T>,
     /// `[P, H]`
-    pub(super) projection: Ptr<T>,
+    pub(super) projection: SharedPtr<T>,
     pub(super) lengths: Option<&'a [i64]>,
 }
 
 /// What the states come from, and where they go.
 pub(super) struct States<T> {
-    pub(super) bias: Ptr<T>,
+    pub(super) bias: SharedPtr<T>,
     /// h and c before all steps.
-    pub(super) first: [Ptr<T>; 2],
+    pub(super) first: [SharedPtr<T>; 2],
     /// What inputs give, and what it comes to.
-    pub(super) gates: Ptr<T>,
-    pub(super) states: Ptr<T>,
-    pub(super) cells: Ptr<T>,
+    pub(super) gates: SharedPtr<T>,
+    pub(super) states: SharedPtr<T>,
+    pub(super) cells: SharedPtr<T>,
 }
 
 /// What gradients come from, and where they go.
 pub(super) struct Gradient<T> {
-    pub(super) gates: Ptr<T>,
-    pub(super) states: Ptr<T>,
-    pub(super) cells: Ptr<T>,
+    pub(super) gates: SharedPtr<T>,
+    pub(super) states: SharedPtr<T>,
+    pub(super) cells: SharedPtr<T>,
     /// Those of the states that steps lead to.
-    pub(super) grads: Ptr<T>,
+    pub(super) grads: SharedPtr<T>,
     /// Those of h and c after all steps.
-    pub(super) last: [Ptr<T>; 2],
+    pub(super) last: [SharedPtr<T>; 2],
     /// Those of the gates.
-    pub(super) to: Ptr<T>,
+    pub(super) to: SharedPtr<T>,
     /// Those of h and c before all steps.
-    pub(super) first: [Ptr<T>; 2],
+    pub(super) first: [SharedPtr<T>; 2],
     /// The whole gradients of states, if they are projected.
-    pub(super) whole: Ptr<T>,
+    pub(super) whole: SharedPtr<T>,
 }
 
 /// OwnedPanels weights: of the gates from block `block` on (of those that are kept), `lanes × depth`.
@@ -85,7 +85,7 @@ impl<T: Float> Problem<'_, T> {
         let projection =
             self.projected(|from| (Strided { data: from, lane: hidden as isize, depth: 1 }, (state, hidden)))?;
         let room = CpuBuffer::scratch(if self.kernel.projected { batch * hidden * size_of::<T>() } else { 0 })?;
-        let unprojected = Ptr(room.ensure()?.as_ptr().cast::<T>());
+        let unprojected = SharedPtr(room.ensure()?.as_ptr().cast::<T>());
         self.parts(|part| {
             // SAFETY: the caller's; every part has rows of its own, and those of a step come after those that it reads.
             unsafe { self.states_of(&part, arrays, &shares, projection.as_ref(), unprojected) };
@@ -101,7 +101,7 @@ impl<T: Float> Problem<'_, T> {
         arrays: &States<T>,
         shares: &[Share<T>],
         projection: Option<&OwnedPanels<T>>,
-        unprojected: Ptr<T>,
+        unprojected: SharedPtr<T>,
     ) {
         let RecurrentSizes { hidden, state, .. } = self.sizes;
         let (cell, rows) = (self.kernel.cell, &part.rows);
@@ -120,7 +120,7 @@ impl<T: Float> Problem<'_, T> {
                 let gates = self.at(arrays.gates, step, width);
                 for share in shares {
                     let a = Strided { data: h(before).get().cast_const(), lane: state as isize, depth: 1 };
-                    let to = Ptr(gates.at((share.block * hidden) as isize));
+                    let to = SharedPtr(gates.at((share.block * hidden) as isize));
                     // The last block of a GRU has nothing from the inputs.
                     let add = !(cell == Cell::Gru && share.block == 3);
                     self.multiply(part, &some, a, share.lanes, share.depth, &share.weights, (to, width), add);
@@ -137,7 +137,7 @@ impl<T: Float> Problem<'_, T> {
                     cells: [c(before), c(after)],
                     after: next,
                 };
-                vector_work::<T, _>(self.level)(&work);
+                vector_work::<T, _>(self.isa)(&work);
                 if let Some(projection) = projection {
                     let a = Strided { data: next.get().cast_const(), lane: hidden as isize, depth: 1 };
                     self.multiply(part, &some, a, state, hidden, projection, (h(after), state), false);
@@ -164,7 +164,7 @@ impl<T: Float> Problem<'_, T> {
         let projection =
             self.projected(|from| (Strided { data: from, lane: 1, depth: hidden as isize }, (hidden, state)))?;
         let room = CpuBuffer::scratch(batch * hidden * size_of::<T>())?;
-        let grads = Ptr(room.ensure()?.as_ptr().cast::<T>());
+        let grads = SharedPtr(room.ensure()?.as_ptr().cast::<T>());
         self.parts(|part| {
             // SAFETY: the caller's; every part has rows of its own.
             unsafe { self.gradient_of(&part, arrays, &shares, projection.as_ref(), grads) };
@@ -180,7 +180,7 @@ impl<T: Float> Problem<'_, T> {
         arrays: &Gradient<T>,
         shares: &[Share<T>],
         projection: Option<&OwnedPanels<T>>,
-        grads: Ptr<T>,
+        grads: SharedPtr<T>,
     ) {
         let RecurrentSizes { hidden, state, .. } = self.sizes;
         let (cell, rows) = (self.kernel.cell, &part.rows);
@@ -229,7 +229,7 @@ impl<T: Float> Problem<'_, T> {
                     past: carry,
                     carry: carry_c,
                 };
-                vector_work::<T, _>(self.level)(&work);
+                vector_work::<T, _>(self.isa)(&work);
                 for share in shares {
                     let data = to.at((share.block * hidden) as isize).cast_const();
                     let a = Strided { data, lane: width as isize, depth: 1 };
@@ -252,8 +252,8 @@ impl<T: Float> Problem<'_, T> {
         let share = |(row, block, blocks): (usize, usize, usize)| {
             let from = self.weights.at((row * hidden * state) as isize);
             let (matrix, (lanes, depth)) = view(from, blocks * hidden);
-            // SAFETY: the weights are `[G·H, P]`; the level is this machine's.
-            Ok(Share { weights: unsafe { OwnedPanels::new(self.level, matrix, (lanes, depth)) }?, block, lanes, depth })
+            // SAFETY: the weights are `[G·H, P]`; the isa is this machine's.
+            Ok(Share { weights: unsafe { OwnedPanels::new(self.isa, matrix, (lanes, depth)) }?, block, lanes, depth })
         };
         cuts.iter().copied().map(share).collect()
     }
@@ -264,8 +264,8 @@ impl<T: Float> Problem<'_, T> {
             return Ok(None);
         }
         let (matrix, size) = view(self.projection.get());
-        // SAFETY: the projection is `[P, H]`; the level is this machine's.
-        unsafe { OwnedPanels::new(self.level, matrix, size) }.map(Some)
+        // SAFETY: the projection is `[P, H]`; the isa is this machine's.
+        unsafe { OwnedPanels::new(self.isa, matrix, size) }.map(Some)
     }
 
     /// Runs `work` for all sequences, on several threads if it is worth it.
@@ -295,13 +295,13 @@ impl<T: Float> Problem<'_, T> {
         lanes: usize,
         depth: usize,
         b: &PackedPanels<T>,
-        (to, stride): (Ptr<T>, usize),
+        (to, stride): (SharedPtr<T>, usize),
         add: bool,
     ) {
         let columns = |cols: Range<usize>| {
-            // SAFETY: the caller's; the level is this machine's.
+            // SAFETY: the caller's; the isa is this machine's.
             unsafe {
-                pellucid_gemm::multiply(self.level, &a, b, (rows.clone(), cols, depth), to.get(), stride as isize, add)
+                pellucid_gemm::multiply(self.isa, &a, b, (rows.clone(), cols, depth), to.get(), stride as isize, add)
             }
         };
         let step = lanes.div_ceil(part.columns).next_multiple_of(COLUMNS);
@@ -330,8 +330,8 @@ impl<T: Float> Problem<'_, T> {
     }
 
     /// Matrix `t` of a stack, all rows of the batch `width` wide.
-    fn at(&self, stack: Ptr<T>, t: usize, width: usize) -> Ptr<T> {
-        Ptr(stack.at((t * self.sizes.batch * width) as isize))
+    fn at(&self, stack: SharedPtr<T>, t: usize, width: usize) -> SharedPtr<T> {
+        SharedPtr(stack.at((t * self.sizes.batch * width) as isize))
     }
 }
 
@@ -339,7 +339,7 @@ impl<T: Float> Problem<'_, T> {
 ///
 /// # Safety
 /// Both have the rows, and do not overlap there.
-unsafe fn copy_rows<T: Copy>(from: Ptr<T>, to: Ptr<T>, rows: Range<usize>, width: usize) {
+unsafe fn copy_rows<T: Copy>(from: SharedPtr<T>, to: SharedPtr<T>, rows: Range<usize>, width: usize) {
     let first = (rows.start * width) as isize;
     // SAFETY: the caller's.
     unsafe { to.at(first).copy_from_nonoverlapping(from.at(first), rows.len() * width) }

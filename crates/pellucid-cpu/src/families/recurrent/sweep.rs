@@ -2,7 +2,7 @@
 
 use super::tests::{Sizes, arrays, gradient_inputs, gradients, inputs, kernels, naive, near, reals, run_at};
 use super::*;
-use crate::testing::{Array, Choices, Lie};
+use crate::testing::{Array, Choices, TestLayout};
 use crate::with_threads;
 
 /// All states against loops, and the gradient along a random direction against a difference.
@@ -10,14 +10,14 @@ fn check(choices: &Choices, sizes: Sizes) {
     let all: Vec<Recurrent> = kernels().filter(|k| !k.lengths).collect();
     let k = all[choices.below(all.len())];
     let [t, n, h, p] = if k.projected { sizes } else { [sizes[0], sizes[1], sizes[2], sizes[2]] };
-    let (lie, threads) = (choices.of(&Lie::ALL), choices.threads());
-    let levels: Vec<Isa> = Isa::available().to_vec();
-    let level = choices.of(&levels);
+    let (lie, threads) = (choices.of(&TestLayout::ALL), choices.threads());
+    let isas: Vec<Isa> = Isa::available().to_vec();
+    let isa = choices.of(&isas);
     let values: Vec<Vec<f64>> = inputs(&k, [t, n, h, p]).into_iter().map(|i| i.1).collect();
-    let what = format!("{k:?} {:?} {lie:?} {level:?} {threads} threads", [t, n, h, p]);
+    let what = format!("{k:?} {:?} {lie:?} {isa:?} {threads} threads", [t, n, h, p]);
     let run = |k: &Recurrent, inputs: &[&Array]| {
         let inputs: Vec<Array> = inputs.iter().map(|&a| a.clone()).collect();
-        with_threads(threads, || run_at(level, k, &inputs.iter().collect::<Vec<_>>(), false).unwrap())
+        with_threads(threads, || run_at(isa, k, &inputs.iter().collect::<Vec<_>>(), false).unwrap())
     };
     for (dtype, tolerance) in [(DType::F32, 5e-5), (DType::F64, 1e-12)] {
         let [states, cells] = naive(&k, [t, n, h, p], &values);

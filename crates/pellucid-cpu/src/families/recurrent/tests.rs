@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::operand;
-use crate::testing::{self, Lie, numbers};
+use crate::testing::{self, TestLayout, numbers};
 use crate::with_threads;
 
 const CELLS: [Cell; 4] = [Cell::Tanh, Cell::Relu, Cell::Gru, Cell::Lstm];
@@ -103,9 +103,9 @@ pub(super) fn naive(k: &Recurrent, [steps, batch, h, p]: Sizes, x: &[Vec<f64>]) 
     [states, cells]
 }
 
-/// Runs one level of a kernel; the outputs, and for `in_place` the gates are those of the input.
+/// Runs one isa of a kernel; the outputs, and for `in_place` the gates are those of the input.
 pub(super) fn run_at(
-    level: Isa,
+    isa: Isa,
     k: &Recurrent,
     inputs: &[&testing::Array],
     in_place: bool,
@@ -116,13 +116,13 @@ pub(super) fn run_at(
     }
     let x = testing::operands(inputs.iter().copied(), operand::input)?;
     let y = testing::operands(&outputs, operand::output)?;
-    recurrent_at(level, k, &x, &y)?;
+    recurrent_at(isa, k, &x, &y)?;
     drop(y);
     Ok(outputs)
 }
 
 /// The arrays of a kernel's inputs.
-pub(super) fn arrays(k: &Recurrent, sizes: Sizes, dtype: DType, lie: Lie) -> Vec<testing::Array> {
+pub(super) fn arrays(k: &Recurrent, sizes: Sizes, dtype: DType, lie: TestLayout) -> Vec<testing::Array> {
     let mut all: Vec<testing::Array> =
         inputs(k, sizes).iter().map(|(shape, values)| testing::Array::cast(&shape[..], lie, dtype, values)).collect();
     if k.lengths {
@@ -143,7 +143,7 @@ fn states_are_those_of_loops_in_every_layout() {
             let values: Vec<Vec<f64>> = inputs(&k, sizes).into_iter().map(|i| i.1).collect();
             for (dtype, tolerance) in [(DType::F64, 1e-12), (DType::F32, 2e-5)] {
                 let [states, cells] = naive(&k, sizes, &values);
-                for lie in Lie::ALL {
+                for lie in TestLayout::ALL {
                     let x = arrays(&k, sizes, dtype, lie);
                     let x: Vec<&testing::Array> = x.iter().collect();
                     let y = run_at(Isa::best(), &k, &x, false).unwrap();
@@ -159,7 +159,7 @@ fn states_are_those_of_loops_in_every_layout() {
 fn gates_may_be_computed_where_they_are() {
     for k in kernels() {
         let sizes = [3, 4, 9, if k.projected { 5 } else { 9 }];
-        let x = arrays(&k, sizes, DType::F32, Lie::Plain);
+        let x = arrays(&k, sizes, DType::F32, TestLayout::Plain);
         let x: Vec<&testing::Array> = x.iter().collect();
         let apart = run_at(Isa::best(), &k, &x, false).unwrap();
         let there = run_at(Isa::best(), &k, &x, true).unwrap();
@@ -189,7 +189,7 @@ pub(super) fn gradient_inputs<'a>(
 pub(super) fn gradients([t, n, h, p]: Sizes, dtype: DType) -> Vec<testing::Array> {
     let shapes = [vec![t, n, p], vec![n, p], vec![n, h]];
     let array = |(i, s): (usize, Vec<usize>)| {
-        testing::Array::cast(&s[..], Lie::ALL[i], dtype, &reals(s.iter().product(), 20 + i as u64))
+        testing::Array::cast(&s[..], TestLayout::ALL[i], dtype, &reals(s.iter().product(), 20 + i as u64))
     };
     shapes.into_iter().enumerate().map(array).collect()
 }
@@ -198,7 +198,7 @@ pub(super) fn gradients([t, n, h, p]: Sizes, dtype: DType) -> Vec<testing::Array
 fn gradients_are_those_of_differences() {
     for k in kernels() {
         let sizes @ [t, n, h, p] = [3, 3, 4, if k.projected { 3 } else { 4 }];
-        let x = arrays(&k, sizes, DType::F64, Lie::Plain);
+        let x = arrays(&k, sizes, DType::F64, TestLayout::Plain);
         let y = run_at(Isa::best(), &k, &x.iter().collect::<Vec<_>>(), false).unwrap();
         let grads = gradients(sizes, DType::F64);
         let back = Recurrent { part: RecurrentPart::Gradient, ..k };
@@ -269,13 +269,13 @@ fn threads_and_instruction_sets_change_no_bit() {
         for [t, n, h] in [[4, 37, 70], [2, 1, 600], [3, 3, 290]] {
             let sizes = [t, n, h, if k.projected { h - 9 } else { h }];
             for dtype in [DType::F32, DType::F64] {
-                let x = arrays(&k, sizes, dtype, Lie::Plain);
+                let x = arrays(&k, sizes, dtype, TestLayout::Plain);
                 let grads = gradients(sizes, dtype);
-                let bits = |threads: usize, level: Isa| -> Vec<Vec<u64>> {
+                let bits = |threads: usize, isa: Isa| -> Vec<Vec<u64>> {
                     with_threads(threads, || {
-                        let y = run_at(level, &k, &x.iter().collect::<Vec<_>>(), false).unwrap();
+                        let y = run_at(isa, &k, &x.iter().collect::<Vec<_>>(), false).unwrap();
                         let back = Recurrent { part: RecurrentPart::Gradient, ..k };
-                        let found = run_at(level, &back, &gradient_inputs(&k, &x, &y, &grads), false).unwrap();
+                        let found = run_at(isa, &back, &gradient_inputs(&k, &x, &y, &grads), false).unwrap();
                         // Gates behind a sequence's end are unspecified.
                         let arrays = y.iter().skip(1).chain(&found);
                         arrays.map(|a| a.reals().into_iter().map(f64::to_bits).collect()).collect()
@@ -285,8 +285,8 @@ fn threads_and_instruction_sets_change_no_bit() {
                 for threads in [2, 8] {
                     assert!(bits(threads, Isa::best()) == expected, "{k:?} {sizes:?} {dtype} {threads} threads");
                 }
-                for &level in Isa::available() {
-                    assert!(bits(1, level) == expected, "{k:?} {sizes:?} {dtype} {level:?}");
+                for &isa in Isa::available() {
+                    assert!(bits(1, isa) == expected, "{k:?} {sizes:?} {dtype} {isa:?}");
                 }
             }
         }
@@ -297,33 +297,33 @@ fn threads_and_instruction_sets_change_no_bit() {
 fn what_does_not_fit_is_refused() {
     let k = kernel(Cell::Lstm, false, true, true);
     let sizes = [3, 2, 4, 3];
-    let good = arrays(&k, sizes, DType::F32, Lie::Plain);
+    let good = arrays(&k, sizes, DType::F32, TestLayout::Plain);
     let run = |k: &Recurrent, x: &[testing::Array]| run_at(Isa::best(), k, &x.iter().collect::<Vec<_>>(), false);
     assert!(run(&k, &good).is_ok());
     for i in 0..good.len() {
         let mut bad = good.clone();
-        bad[i] = testing::Array::of([1], Lie::Plain, &[1.0f32]);
+        bad[i] = testing::Array::of([1], TestLayout::Plain, &[1.0f32]);
         assert!(matches!(run(&k, &bad), Err(Error::ShapeMismatch { .. })), "input {i}");
         let (mut bad, dtype) = (good.clone(), if i < 6 { DType::F64 } else { DType::I32 });
         let shape = good[i].layout.shape().clone();
-        bad[i] = testing::Array::cast(shape.clone(), Lie::Plain, dtype, &vec![0.0; shape.size()]);
+        bad[i] = testing::Array::cast(shape.clone(), TestLayout::Plain, dtype, &vec![0.0; shape.size()]);
         assert!(matches!(run(&k, &bad), Err(Error::DTypeMismatch { .. })), "input {i}");
     }
-    let halves = arrays(&k, sizes, DType::F16, Lie::Plain);
+    let halves = arrays(&k, sizes, DType::F16, TestLayout::Plain);
     assert!(matches!(run(&k, &halves), Err(Error::DTypeMismatch { .. })));
     for length in [-1i64, 4] {
         let mut bad = good.clone();
-        bad[6] = testing::Array::of([2], Lie::Plain, &[0, length]);
+        bad[6] = testing::Array::of([2], TestLayout::Plain, &[0, length]);
         assert!(matches!(run(&k, &bad), Err(Error::InvalidArgument { .. })), "length {length}");
     }
     assert!(run(&Recurrent { lengths: false, ..k }, &good).is_err());
     assert!(run(&Recurrent { cell: Cell::Gru, ..k }, &good).is_err(), "a GRU is not projected");
     let plain = kernel(Cell::Tanh, false, false, false);
-    let x = arrays(&plain, [2, 2, 3, 3], DType::F32, Lie::Plain);
+    let x = arrays(&plain, [2, 2, 3, 3], DType::F32, TestLayout::Plain);
     let x: Vec<&testing::Array> = x.iter().collect();
-    let states = testing::Array::new([3, 2, 3], DType::F32, Lie::Gaps);
-    let gates = testing::Array::new([2, 2, 3], DType::F32, Lie::Plain);
+    let states = testing::Array::new([3, 2, 3], DType::F32, TestLayout::Gaps);
+    let gates = testing::Array::new([2, 2, 3], DType::F32, TestLayout::Plain);
     assert!(testing::run(Kernel::Recurrent(plain), &x, &[&gates, &states]).is_err(), "states are dense");
-    let states = testing::Array::new([3, 2, 3], DType::F32, Lie::Plain);
+    let states = testing::Array::new([3, 2, 3], DType::F32, TestLayout::Plain);
     assert!(testing::run(Kernel::Recurrent(plain), &x, &[&gates, &states]).is_ok());
 }

@@ -8,10 +8,10 @@
 use crate::family::CpuFamily;
 use crate::number::{Number, Wide};
 use crate::operand::{Array, Operand};
-use crate::strided::{Space, axes};
+use crate::strided::{IndexSpace, axes};
 use pellucid_ir::kernel::{Scan, ScanOp};
 use pellucid_ir::{DType, Error, Result};
-use pellucid_runtime::threads::{GRAIN, Ptr, split};
+use pellucid_runtime::threads::{GRAIN, SharedPtr, split};
 use pellucid_simd::Isa;
 use pellucid_simd::math::Real;
 use pellucid_simd::per_isa;
@@ -224,17 +224,17 @@ impl Task<'_> {
             starts = along.map(|s| s * (len as isize - 1));
             along = along.map(|s| -s);
         }
-        let at = Ptr(self.positions.map_or(std::ptr::null_mut(), |p| p.first::<i64>().get()));
-        let space = Space::new(axes(shape, layouts).enumerate().filter(|&(a, _)| a != axis).map(|(_, a)| a));
+        let at = SharedPtr(self.positions.map_or(std::ptr::null_mut(), |p| p.first::<i64>().get()));
+        let space = IndexSpace::new(axes(shape, layouts).enumerate().filter(|&(a, _)| a != axis).map(|(_, a)| a));
         let across = space.step();
         let neighbours = across == [1; 3];
         let dense = along == [1; 3];
-        let level = Isa::best();
+        let isa = Isa::best();
         let (wide, narrow, single) = match (R::NARROW, dense) {
-            (MOST, true) => (wide::<T, R>(level), narrow::<T, R, MOST, true>(level), narrow::<T, R, 1, true>(level)),
-            (MOST, false) => (wide::<T, R>(level), narrow::<T, R, MOST, false>(level), narrow::<T, R, 1, false>(level)),
-            (_, true) => (wide::<T, R>(level), narrow::<T, R, 4, true>(level), narrow::<T, R, 1, true>(level)),
-            (_, false) => (wide::<T, R>(level), narrow::<T, R, 4, false>(level), narrow::<T, R, 1, false>(level)),
+            (MOST, true) => (wide::<T, R>(isa), narrow::<T, R, MOST, true>(isa), narrow::<T, R, 1, true>(isa)),
+            (MOST, false) => (wide::<T, R>(isa), narrow::<T, R, MOST, false>(isa), narrow::<T, R, 1, false>(isa)),
+            (_, true) => (wide::<T, R>(isa), narrow::<T, R, 4, true>(isa), narrow::<T, R, 1, true>(isa)),
+            (_, false) => (wide::<T, R>(isa), narrow::<T, R, 4, false>(isa), narrow::<T, R, 1, false>(isa)),
         };
         split(space.len(), GRAIN / (len * size_of::<T>()), |range| {
             space.runs(range, |offsets, lines| {
@@ -243,7 +243,7 @@ impl Task<'_> {
                     let reverse = self.kernel.reverse;
                     let lines = Lines { x: x.at(o[0]), y: y.at(o[1]), at: at.at(o[2]), along, across, len, reverse };
                     // SAFETY: the operands hold all elements of the shape, and these lines are
-                    // within it; no other range has them; the level is this machine's.
+                    // within it; no other range has them; the isa is this machine's.
                     unsafe { kernel(lines, count) }
                 };
                 let mut line = 0;

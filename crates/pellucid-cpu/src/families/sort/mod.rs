@@ -11,11 +11,11 @@ mod tests;
 use crate::family::CpuFamily;
 use crate::operand::{Array, Operand};
 use crate::program;
-use crate::strided::{Space, axes};
+use crate::strided::{IndexSpace, axes};
 use pellucid_ir::kernel::Sort;
 use pellucid_ir::{DType, Error, Layout, Result};
 use pellucid_runtime::CpuBuffer;
-use pellucid_runtime::threads::{self, GRAIN, Ptr, split};
+use pellucid_runtime::threads::{self, GRAIN, SharedPtr, split};
 use pellucid_simd::Isa;
 use pellucid_simd::math::half::{BF16, F16};
 use pellucid_simd::per_isa;
@@ -211,7 +211,7 @@ fn lines<T: Sortable, P: Packed>(
     let len = shape[axis];
     let layouts = [x.layout, y.layout, positions.layout];
     let [x_along, y_along, p_along] = layouts.map(|l| l.strides()[axis]);
-    let space = Space::new(axes(shape, layouts).enumerate().filter(|&(a, _)| a != axis).map(|(_, a)| a));
+    let space = IndexSpace::new(axes(shape, layouts).enumerate().filter(|&(a, _)| a != axis).map(|(_, a)| a));
     let step = space.step();
     let (x, y, positions) = (x.first::<T>(), y.first::<T>(), positions.first::<i64>());
     // Scratch for all parts of the work, so that its failure comes before any write.
@@ -219,10 +219,10 @@ fn lines<T: Sortable, P: Packed>(
     let few = k < len / 4;
     let room = if few { len } else { 2 * len };
     let scratch = CpuBuffer::scratch(parts.saturating_mul(room).saturating_mul(size_of::<P>()))?;
-    let scratch = Ptr(scratch_start::<P>(&scratch)?);
+    let scratch = SharedPtr(scratch_start::<P>(&scratch)?);
     let each_keys = if few { len + 2 * len.div_ceil(TOGETHER) } else { 0 };
     let all_keys = CpuBuffer::scratch(parts.saturating_mul(each_keys).saturating_mul(size_of::<u64>()))?;
-    let all_keys = Ptr(scratch_start::<u64>(&all_keys)?);
+    let all_keys = SharedPtr(scratch_start::<u64>(&all_keys)?);
     let find = keys::<T>(Isa::best());
     split(parts, 1, |part| {
         for part in part {
@@ -240,7 +240,7 @@ fn lines<T: Sortable, P: Packed>(
                     // SAFETY: line and position are within the operand's shape.
                     let value = |i: usize| unsafe { *x.at(at[0] + i as isize * x_along) };
                     let sorted = if few {
-                        // SAFETY: the line is within the operand's shape, the level is this machine's, and there is
+                        // SAFETY: the line is within the operand's shape, the isa is this machine's, and there is
                         // room for all keys and twice their chunks.
                         unsafe { find(x.at(at[0]), x_along, len, kernel.descending, keys, keys.add(len)) }
                         // SAFETY: as above; they are initialised, the second half of the chunks' by zeros.

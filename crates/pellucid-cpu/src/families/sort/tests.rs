@@ -1,11 +1,11 @@
 use super::*;
-use crate::testing::{self, Choices, Lie, numbers};
+use crate::testing::{self, Choices, TestLayout, numbers};
 use crate::with_threads;
 use pellucid_ir::Shape;
 use pellucid_ir::kernel::Kernel;
 use std::cmp::Ordering;
 
-fn go(kernel: Sort, x: &testing::Array, lie: Lie) -> (testing::Array, Vec<i64>) {
+fn go(kernel: Sort, x: &testing::Array, lie: TestLayout) -> (testing::Array, Vec<i64>) {
     let shape = x.layout.shape().with_axis(kernel.axis, kernel.k);
     let (y, p) = (testing::Array::new(shape.clone(), x.dtype, lie), testing::Array::new(shape, DType::I64, lie));
     testing::run(Kernel::Sort(kernel), &[x], &[&y, &p]).unwrap();
@@ -34,11 +34,11 @@ fn every_dtype_direction_and_k_is_the_stable_order() {
     for (dtype, n) in DType::ALL.into_iter().flat_map(|d| [(d, 1), (d, 40), (d, 1000)]) {
         let range = if dtype == DType::Bool { 1 } else { 100 };
         let values = if dtype.is_float() { special(n, range) } else { numbers(n, range, 5) };
-        let x = testing::Array::cast([n], Lie::Plain, dtype, &values);
+        let x = testing::Array::cast([n], TestLayout::Plain, dtype, &values);
         let reals = x.reals();
         for (descending, k) in [false, true].into_iter().flat_map(|d| [(d, n), (d, 0), (d, 1), (d, n / 3), (d, n - 1)])
         {
-            let (y, p) = go(Sort { axis: 0, descending, k }, &x, Lie::Plain);
+            let (y, p) = go(Sort { axis: 0, descending, k }, &x, TestLayout::Plain);
             let order = &naive(&reals, descending)[..k];
             assert!(p.iter().map(|&p| p as usize).eq(order.iter().copied()), "{dtype} {n} {k} {descending}");
             for (y, &i) in y.reals().into_iter().zip(order) {
@@ -57,8 +57,8 @@ fn every_axis_layout_and_number_of_threads() {
         let of = |lie, threads| {
             with_threads(threads, || go(kernel, &testing::Array::cast(shape.clone(), lie, DType::F32, &values), lie).1)
         };
-        let plain = of(Lie::Plain, 1);
-        Lie::ALL.into_iter().for_each(|lie| assert_eq!(of(lie, 3), plain, "{axis} {lie:?}"));
+        let plain = of(TestLayout::Plain, 1);
+        TestLayout::ALL.into_iter().for_each(|lie| assert_eq!(of(lie, 3), plain, "{axis} {lie:?}"));
         let inner: usize = shape[axis + 1..].iter().product();
         let line: Vec<f64> = (0..shape[axis]).map(|i| values[i * inner]).collect();
         let order = naive(&line, true);
@@ -72,7 +72,7 @@ fn long_lines_across_memory_are_the_same_order() {
     let values = special(shape.size(), 50);
     for (dtype, k) in [(DType::F32, 90), (DType::F64, 5), (DType::I16, 40)] {
         let values: Vec<f64> = if dtype.is_float() { values.clone() } else { numbers(shape.size(), 50, 1) };
-        for lie in Lie::ALL {
+        for lie in TestLayout::ALL {
             let (y, p) = go(
                 Sort { axis: 1, descending: false, k },
                 &testing::Array::cast(shape.clone(), lie, dtype, &values),
@@ -98,7 +98,7 @@ fn sweep_of_lengths_counts_and_dtypes() {
     for (len, lines) in lengths.flat_map(|len| [1, 2, 3, 7, 16, 17].map(|lines| (len, lines))) {
         for axis in [0, 1] {
             let shape = Shape::from(if axis == 0 { [len, lines] } else { [lines, len] });
-            let (dtype, lie, threads) = (choices.of(&DType::ALL), choices.of(&Lie::ALL), choices.threads());
+            let (dtype, lie, threads) = (choices.of(&DType::ALL), choices.of(&TestLayout::ALL), choices.threads());
             let k = [len, 1, choices.below(len + 1)][choices.below(3)];
             let kernel = Sort { axis, descending: choices.below(2) == 0, k };
             let range = if dtype == DType::Bool { 1 } else { 20 };

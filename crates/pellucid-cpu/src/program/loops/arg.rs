@@ -3,7 +3,7 @@
 //! Two steps per block: its extremum on vectors, and, only where that settles the answer, a search for
 //! the position. So the row is read once, at the speed of memory.
 
-use super::element::{At, Elem, source};
+use super::element::{At, LoopElement, source};
 use pellucid_ir::Compute;
 use pellucid_simd::Isa;
 use pellucid_simd::per_isa;
@@ -12,7 +12,7 @@ use pellucid_simd::per_isa;
 /// the first one wins.
 ///
 /// # Safety
-/// `src` holds `n` values, and the processor has the level the loop was asked for.
+/// `src` holds `n` values, and the processor has the isa the loop was asked for.
 pub(crate) type ArgLoop = unsafe fn(src: *const u8, n: usize) -> usize;
 
 /// Values per block: few enough to be in L1 when they are searched.
@@ -59,19 +59,19 @@ orders! {
 
 /// The better of both.
 #[inline(always)]
-fn best_of<T: Elem, O: Order<T>>(v: T, best: T) -> T {
+fn best_of<T: LoopElement, O: Order<T>>(v: T, best: T) -> T {
     if O::better(v, best) { v } else { best }
 }
 
 /// A NaN if there is one, the latter first.
 #[inline(always)]
-fn nan_of<T: Elem + PartialOrd>(v: T, nan: T) -> T {
+fn nan_of<T: LoopElement + PartialOrd>(v: T, nan: T) -> T {
     if is_nan(v) { v } else { nan }
 }
 
 /// Running extrema and NaNs: each of the first half with its partner of the second.
 #[inline(always)]
-fn halve<T: Elem + PartialOrd, O: Order<T>, const N: usize, const H: usize>(
+fn halve<T: LoopElement + PartialOrd, O: Order<T>, const N: usize, const H: usize>(
     (best, nan): ([T; N], [T; N]),
 ) -> ([T; H], [T; H]) {
     let mut half = ([O::WORST; H], [O::WORST; H]);
@@ -84,7 +84,7 @@ fn halve<T: Elem + PartialOrd, O: Order<T>, const N: usize, const H: usize>(
 
 /// The extremum of the values that are not NaN, and whether there is one that is.
 #[inline(always)]
-fn extremum<T: Elem + PartialOrd, O: Order<T>>(x: &[At<T>]) -> (T, bool) {
+fn extremum<T: LoopElement + PartialOrd, O: Order<T>>(x: &[At<T>]) -> (T, bool) {
     let mut best = [O::WORST; LANES];
     // The last NaN of each lane: kept as wide as the values, so that no vector changes its width.
     let mut nan = [O::WORST; LANES];
@@ -117,7 +117,7 @@ fn is_nan<T: PartialOrd>(v: T) -> bool {
 }
 
 per_isa! {
-    fn position[T: Elem + PartialOrd, O: Order<T>][T, O](src: *const u8, n: usize) -> usize {
+    fn position[T: LoopElement + PartialOrd, O: Order<T>][T, O](src: *const u8, n: usize) -> usize {
         debug_assert!(n >= 1, "no extremum of nothing");
         // SAFETY: the caller's promise.
         let src = unsafe { source::<T>(src, n) };
@@ -140,30 +140,30 @@ per_isa! {
     }
 }
 
-fn by<T: Elem + PartialOrd>(largest: bool, level: Isa) -> ArgLoop
+fn by<T: LoopElement + PartialOrd>(largest: bool, isa: Isa) -> ArgLoop
 where
     Largest: Order<T>,
     Smallest: Order<T>,
 {
-    if largest { position::<T, Largest>(level) } else { position::<T, Smallest>(level) }
+    if largest { position::<T, Largest>(isa) } else { position::<T, Smallest>(isa) }
 }
 
-fn arg(largest: bool, ty: Compute, level: Isa) -> Option<ArgLoop> {
+fn arg(largest: bool, ty: Compute, isa: Isa) -> Option<ArgLoop> {
     match ty {
         Compute::Mask => None,
-        Compute::I32 => Some(by::<i32>(largest, level)),
-        Compute::I64 => Some(by::<i64>(largest, level)),
-        Compute::F32 => Some(by::<f32>(largest, level)),
-        Compute::F64 => Some(by::<f64>(largest, level)),
+        Compute::I32 => Some(by::<i32>(largest, isa)),
+        Compute::I64 => Some(by::<i64>(largest, isa)),
+        Compute::F32 => Some(by::<f32>(largest, isa)),
+        Compute::F64 => Some(by::<f64>(largest, isa)),
     }
 }
 
 /// The loop that finds the first largest of `ty` values; None for masks.
-pub(crate) fn argmax(ty: Compute, level: Isa) -> Option<ArgLoop> {
-    arg(true, ty, level)
+pub(crate) fn argmax(ty: Compute, isa: Isa) -> Option<ArgLoop> {
+    arg(true, ty, isa)
 }
 
 /// The loop that finds the first smallest of `ty` values; None for masks.
-pub(crate) fn argmin(ty: Compute, level: Isa) -> Option<ArgLoop> {
-    arg(false, ty, level)
+pub(crate) fn argmin(ty: Compute, isa: Isa) -> Option<ArgLoop> {
+    arg(false, ty, isa)
 }

@@ -1,6 +1,6 @@
 //! Primitives of two operands.
 
-use super::element::{At, Elem, Mask, may_overwrite, one, source, target};
+use super::element::{At, LoopElement, Mask, may_overwrite, one, source, target};
 use super::stride::{Kernel, VECTOR, stride};
 use pellucid_ir::Compute;
 use pellucid_ir::formula::Binary;
@@ -16,7 +16,7 @@ use std::mem::MaybeUninit;
 ///
 /// # Safety
 /// A tile operand holds `n` values and a uniform one holds one, `dst` has room for `n` and overlaps
-/// neither (it may equal a tile operand whose element size it shares), and the processor has the level
+/// neither (it may equal a tile operand whose element size it shares), and the processor has the isa
 /// the loop was asked for.
 pub(crate) type BinaryLoop = unsafe fn(dst: *mut u8, a: *const u8, b: *const u8, n: usize);
 
@@ -34,7 +34,7 @@ pub(crate) enum Form {
 /// A function of two values.
 trait Zip<T> {
     /// What it gives.
-    type Out: Elem;
+    type Out: LoopElement;
     /// The result.
     fn at(a: T, b: T) -> Self::Out;
 }
@@ -48,7 +48,7 @@ impl<T, F, U: Copy> Clone for Whole<T, F, U> {
 }
 impl<T, F, U: Copy> Copy for Whole<T, F, U> {}
 
-impl<T: Elem, F: Zip<T>> Kernel<2> for Whole<T, F, ()> {
+impl<T: LoopElement, F: Zip<T>> Kernel<2> for Whole<T, F, ()> {
     #[inline(always)]
     unsafe fn run(self, to: *mut u8, [a, b]: [*const u8; 2], n: usize) {
         // SAFETY: the caller's promise.
@@ -57,7 +57,7 @@ impl<T: Elem, F: Zip<T>> Kernel<2> for Whole<T, F, ()> {
     }
 }
 
-impl<T: Elem, F: Zip<T>> Kernel<1> for Whole<T, F, Left<T>> {
+impl<T: LoopElement, F: Zip<T>> Kernel<1> for Whole<T, F, Left<T>> {
     #[inline(always)]
     unsafe fn run(self, to: *mut u8, [b]: [*const u8; 1], n: usize) {
         // SAFETY: the caller's promise.
@@ -66,7 +66,7 @@ impl<T: Elem, F: Zip<T>> Kernel<1> for Whole<T, F, Left<T>> {
     }
 }
 
-impl<T: Elem, F: Zip<T>> Kernel<1> for Whole<T, F, Right<T>> {
+impl<T: LoopElement, F: Zip<T>> Kernel<1> for Whole<T, F, Right<T>> {
     #[inline(always)]
     unsafe fn run(self, to: *mut u8, [a]: [*const u8; 1], n: usize) {
         // SAFETY: the caller's promise.
@@ -83,28 +83,28 @@ struct Left<T>(T);
 struct Right<T>(T);
 
 #[inline(always)]
-fn zip<T: Elem, F: Zip<T>>(dst: &mut [MaybeUninit<At<F::Out>>], a: &[At<T>], b: &[At<T>]) {
+fn zip<T: LoopElement, F: Zip<T>>(dst: &mut [MaybeUninit<At<F::Out>>], a: &[At<T>], b: &[At<T>]) {
     for ((d, a), b) in dst.iter_mut().zip(a).zip(b) {
         d.write(At(F::at(a.0, b.0)));
     }
 }
 
 #[inline(always)]
-fn zip_left<T: Elem, F: Zip<T>>(dst: &mut [MaybeUninit<At<F::Out>>], a: T, b: &[At<T>]) {
+fn zip_left<T: LoopElement, F: Zip<T>>(dst: &mut [MaybeUninit<At<F::Out>>], a: T, b: &[At<T>]) {
     for (d, b) in dst.iter_mut().zip(b) {
         d.write(At(F::at(a, b.0)));
     }
 }
 
 #[inline(always)]
-fn zip_right<T: Elem, F: Zip<T>>(dst: &mut [MaybeUninit<At<F::Out>>], a: &[At<T>], b: T) {
+fn zip_right<T: LoopElement, F: Zip<T>>(dst: &mut [MaybeUninit<At<F::Out>>], a: &[At<T>], b: T) {
     for (d, a) in dst.iter_mut().zip(a) {
         d.write(At(F::at(a.0, b)));
     }
 }
 
 per_isa! {
-    fn tile_tile[T: Elem, F: Zip<T>][T, F](dst: *mut u8, a: *const u8, b: *const u8, n: usize) {
+    fn tile_tile[T: LoopElement, F: Zip<T>][T, F](dst: *mut u8, a: *const u8, b: *const u8, n: usize) {
         let (out, size) = (size_of::<F::Out>(), size_of::<T>());
         let kernel = Whole::<T, F, ()>((), PhantomData);
         // SAFETY: the caller's promise; `stride` hands on only what lies within it.
@@ -113,7 +113,7 @@ per_isa! {
 }
 
 per_isa! {
-    fn tile_uniform[T: Elem, F: Zip<T>][T, F](dst: *mut u8, a: *const u8, b: *const u8, n: usize) {
+    fn tile_uniform[T: LoopElement, F: Zip<T>][T, F](dst: *mut u8, a: *const u8, b: *const u8, n: usize) {
         let (out, size) = (size_of::<F::Out>(), size_of::<T>());
         // SAFETY: the caller's promise.
         let kernel = Whole::<T, F, _>(Right(unsafe { one::<T>(b) }), PhantomData);
@@ -123,7 +123,7 @@ per_isa! {
 }
 
 per_isa! {
-    fn uniform_tile[T: Elem, F: Zip<T>][T, F](dst: *mut u8, a: *const u8, b: *const u8, n: usize) {
+    fn uniform_tile[T: LoopElement, F: Zip<T>][T, F](dst: *mut u8, a: *const u8, b: *const u8, n: usize) {
         let (out, size) = (size_of::<F::Out>(), size_of::<T>());
         // SAFETY: the caller's promise.
         let kernel = Whole::<T, F, _>(Left(unsafe { one::<T>(a) }), PhantomData);
@@ -133,17 +133,17 @@ per_isa! {
 }
 
 /// The loop over F on vectors.
-fn vector<T: Elem, F: Zip<T>>(form: Form, level: Isa) -> BinaryLoop {
+fn vector<T: LoopElement, F: Zip<T>>(form: Form, isa: Isa) -> BinaryLoop {
     match form {
-        Form::TileTile => tile_tile::<T, F>(level),
-        Form::TileUniform => tile_uniform::<T, F>(level),
-        Form::UniformTile => uniform_tile::<T, F>(level),
+        Form::TileTile => tile_tile::<T, F>(isa),
+        Form::TileUniform => tile_uniform::<T, F>(isa),
+        Form::UniformTile => uniform_tile::<T, F>(isa),
     }
 }
 
-/// The loop over F lane by lane: for scalar code, which no level makes faster.
-fn each<T: Elem, F: Zip<T>>(form: Form) -> BinaryLoop {
-    unsafe fn each<T: Elem, F: Zip<T>, const A: usize, const B: usize>(
+/// The loop over F lane by lane: for scalar code, which no isa makes faster.
+fn each<T: LoopElement, F: Zip<T>>(form: Form) -> BinaryLoop {
+    unsafe fn each<T: LoopElement, F: Zip<T>, const A: usize, const B: usize>(
         dst: *mut u8,
         a: *const u8,
         b: *const u8,
@@ -173,7 +173,7 @@ macro_rules! table {
     ($T:ident: $bound:ident => $($how:ident $Op:ident |$a:ident, $b:ident| $e:expr;)*) => {
         $(
             struct $Op;
-            impl<$T: Elem + $bound> Zip<$T> for $Op {
+            impl<$T: LoopElement + $bound> Zip<$T> for $Op {
                 type Out = table!(@out $Op $T);
                 #[inline(always)]
                 fn at($a: $T, $b: $T) -> Self::Out {
@@ -182,9 +182,9 @@ macro_rules! table {
             }
         )*
         /// The loop of a primitive on this kind of type.
-        pub(super) fn get<$T: Elem + $bound>(op: Binary, form: Form, level: Isa) -> Option<BinaryLoop> {
+        pub(super) fn get<$T: LoopElement + $bound>(op: Binary, form: Form, isa: Isa) -> Option<BinaryLoop> {
             Some(match op {
-                $(Binary::$Op => table!(@how $how $T $Op form level),)*
+                $(Binary::$Op => table!(@how $how $T $Op form isa),)*
                 _ => return None,
             })
         }
@@ -196,11 +196,11 @@ macro_rules! table {
     (@out Eq $T:ident) => { Mask };
     (@out Ne $T:ident) => { Mask };
     (@out $Op:ident $T:ident) => { $T };
-    (@how vector $T:ident $Op:ident $form:ident $level:ident) => { vector::<$T, $Op>($form, $level) };
-    (@how each $T:ident $Op:ident $form:ident $level:ident) => { each::<$T, $Op>($form) };
+    (@how vector $T:ident $Op:ident $form:ident $isa:ident) => { vector::<$T, $Op>($form, $isa) };
+    (@how each $T:ident $Op:ident $form:ident $isa:ident) => { each::<$T, $Op>($form) };
     // On vectors in f32, lane by lane in f64.
-    (@how single $T:ident $Op:ident $form:ident $level:ident) => {
-        if size_of::<$T>() == 4 { vector::<$T, $Op>($form, $level) } else { each::<$T, $Op>($form) }
+    (@how single $T:ident $Op:ident $form:ident $isa:ident) => {
+        if size_of::<$T>() == 4 { vector::<$T, $Op>($form, $isa) } else { each::<$T, $Op>($form) }
     };
 }
 
@@ -299,12 +299,12 @@ mod mask {
 /// Comparisons write masks, all others the operands' type. Floats lack the bitwise primitives and
 /// shifts; integers lack Div, Atan2, Copysign and the special functions; masks have And, Or, Xor, Max, Min and the
 /// comparisons, with false < true.
-pub(crate) fn binary(op: Binary, ty: Compute, form: Form, level: Isa) -> Option<BinaryLoop> {
+pub(crate) fn binary(op: Binary, ty: Compute, form: Form, isa: Isa) -> Option<BinaryLoop> {
     match ty {
-        Compute::Mask => mask::get::<Mask>(op, form, level),
-        Compute::I32 => integer::get::<i32>(op, form, level),
-        Compute::I64 => integer::get::<i64>(op, form, level),
-        Compute::F32 => float::get::<f32>(op, form, level),
-        Compute::F64 => float::get::<f64>(op, form, level),
+        Compute::Mask => mask::get::<Mask>(op, form, isa),
+        Compute::I32 => integer::get::<i32>(op, form, isa),
+        Compute::I64 => integer::get::<i64>(op, form, isa),
+        Compute::F32 => float::get::<f32>(op, form, isa),
+        Compute::F64 => float::get::<f64>(op, form, isa),
     }
 }

@@ -1,6 +1,6 @@
 //! Conversions between dtypes (what memory holds) and compute types (what formulas use).
 
-use super::element::{Elem, Mask};
+use super::element::{LoopElement, Mask};
 use super::unary::{UnaryLoop, map};
 use pellucid_ir::{Compute, DType};
 use pellucid_simd::Isa;
@@ -104,7 +104,7 @@ macro_rules! halves {
 halves!(F16 BF16);
 
 struct To<T>(PhantomData<T>);
-impl<S: Elem + Cast<T>, T: Elem> Function<S> for To<T> {
+impl<S: LoopElement + Cast<T>, T: LoopElement> Function<S> for To<T> {
     type Out = T;
     #[inline(always)]
     fn at(x: S) -> T {
@@ -113,7 +113,7 @@ impl<S: Elem + Cast<T>, T: Elem> Function<S> for To<T> {
 }
 
 struct Through<S>(PhantomData<S>);
-impl<S: Elem + Cast<T>, T: Elem + Cast<S>> Function<T> for Through<S> {
+impl<S: LoopElement + Cast<T>, T: LoopElement + Cast<S>> Function<T> for Through<S> {
     type Out = T;
     #[inline(always)]
     fn at(x: T) -> T {
@@ -199,27 +199,27 @@ macro_rules! with_dtype {
 }
 
 /// The loop that loads `from` values as `to`.
-pub(crate) fn convert(from: DType, to: Compute, level: Isa) -> UnaryLoop {
-    with_dtype!(from, S => with_compute!(to, T => map::<S, To<T>>(level)))
+pub(crate) fn convert(from: DType, to: Compute, isa: Isa) -> UnaryLoop {
+    with_dtype!(from, S => with_compute!(to, T => map::<S, To<T>>(isa)))
 }
 
 /// The loop that stores `from` values as `to`.
-pub(crate) fn store(from: Compute, to: DType, level: Isa) -> UnaryLoop {
-    with_compute!(from, T => with_dtype!(to, S => map::<T, To<S>>(level)))
+pub(crate) fn store(from: Compute, to: DType, isa: Isa) -> UnaryLoop {
+    with_compute!(from, T => with_dtype!(to, S => map::<T, To<S>>(isa)))
 }
 
 /// The loop that rounds values of `ty` through `dtype` and back, as storing and loading them would; None
 /// unless `dtype` computes in `ty`.
-pub(crate) fn round(ty: Compute, dtype: DType, level: Isa) -> Option<UnaryLoop> {
+pub(crate) fn round(ty: Compute, dtype: DType, isa: Isa) -> Option<UnaryLoop> {
     if dtype.compute() != ty {
         return None;
     }
     Some(match dtype {
-        DType::U8 => map::<i32, Through<u8>>(level),
-        DType::I8 => map::<i32, Through<i8>>(level),
-        DType::I16 => map::<i32, Through<i16>>(level),
-        DType::F16 => map::<f32, Through<F16>>(level),
-        DType::BF16 => map::<f32, Through<BF16>>(level),
-        DType::Bool | DType::I32 | DType::I64 | DType::F32 | DType::F64 => convert(dtype, ty, level),
+        DType::U8 => map::<i32, Through<u8>>(isa),
+        DType::I8 => map::<i32, Through<i8>>(isa),
+        DType::I16 => map::<i32, Through<i16>>(isa),
+        DType::F16 => map::<f32, Through<F16>>(isa),
+        DType::BF16 => map::<f32, Through<BF16>>(isa),
+        DType::Bool | DType::I32 | DType::I64 | DType::F32 | DType::F64 => convert(dtype, ty, isa),
     })
 }

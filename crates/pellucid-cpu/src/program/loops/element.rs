@@ -16,9 +16,9 @@ impl From<bool> for Mask {
 }
 
 /// A type of plain bytes of which all zeros is a value.
-pub(crate) trait Elem: Copy + 'static {}
+pub(crate) trait LoopElement: Copy + 'static {}
 macro_rules! elem {
-    ($($t:ty)*) => {$( impl Elem for $t {} )*};
+    ($($t:ty)*) => {$( impl LoopElement for $t {} )*};
 }
 elem!(Mask u8 i8 i16 i32 i64 u32 u64 F16 BF16 f32 f64);
 
@@ -32,7 +32,7 @@ pub(crate) struct At<T: Copy>(pub(crate) T);
 /// # Safety
 /// They are initialised and not written while the slice lives.
 #[inline(always)]
-pub(crate) unsafe fn source<'a, T: Elem>(p: *const u8, n: usize) -> &'a [At<T>] {
+pub(crate) unsafe fn source<'a, T: LoopElement>(p: *const u8, n: usize) -> &'a [At<T>] {
     // SAFETY: the caller's promise; `At` has alignment 1.
     unsafe { std::slice::from_raw_parts(p.cast(), n) }
 }
@@ -42,7 +42,7 @@ pub(crate) unsafe fn source<'a, T: Elem>(p: *const u8, n: usize) -> &'a [At<T>] 
 /// # Safety
 /// It is writable, and nothing else reads or writes it while the slice lives.
 #[inline(always)]
-pub(crate) unsafe fn target<'a, T: Elem>(p: *mut u8, n: usize) -> &'a mut [MaybeUninit<At<T>>] {
+pub(crate) unsafe fn target<'a, T: LoopElement>(p: *mut u8, n: usize) -> &'a mut [MaybeUninit<At<T>>] {
     // SAFETY: the caller's promise; `At` has alignment 1 and `MaybeUninit` needs no value.
     unsafe { std::slice::from_raw_parts_mut(p.cast(), n) }
 }
@@ -66,7 +66,7 @@ pub(crate) fn may_overwrite(dst: (*mut u8, usize), source: (*const u8, usize), n
 /// # Safety
 /// It is initialised.
 #[inline(always)]
-pub(crate) unsafe fn one<T: Elem>(p: *const u8) -> T {
+pub(crate) unsafe fn one<T: LoopElement>(p: *const u8) -> T {
     // SAFETY: the caller's promise.
     unsafe { p.cast::<T>().read_unaligned() }
 }

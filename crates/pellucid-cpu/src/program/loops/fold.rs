@@ -9,7 +9,7 @@
 //! The same order holds whether the reduced elements lie side by side ([`FoldLoops::accumulate`]) or one
 //! below the other ([`FoldLoops::accumulate_rows`]), so a layout changes no bit.
 
-use super::element::{At, Elem, Mask, are_apart, source};
+use super::element::{At, LoopElement, Mask, are_apart, source};
 use pellucid_ir::Compute;
 use pellucid_simd::Isa;
 use pellucid_simd::math::Real;
@@ -48,7 +48,7 @@ pub(crate) enum Fold {
 ///
 /// # Safety
 /// `lanes` has room for 16 values and holds them unless these are the first; `src` holds `n`, a multiple of 128
-/// except in a reduction's last call; they do not overlap, and the processor has the level the loop was asked
+/// except in a reduction's last call; they do not overlap, and the processor has the isa the loop was asked
 /// for.
 pub(crate) type AccumulateLoop = unsafe fn(lanes: *mut u8, src: *const u8, n: usize, first: bool);
 
@@ -64,13 +64,13 @@ pub(crate) type ProductsLoop = unsafe fn(lanes: *mut u8, a: *const u8, b: *const
 ///
 /// # Safety
 /// `lanes` holds 16·cols values, each row of `src` holds `cols`, `rows` is 128 except in a reduction's
-/// last call; they do not overlap, and the processor has the level the loop was asked for.
+/// last call; they do not overlap, and the processor has the isa the loop was asked for.
 pub(crate) type RowsLoop = unsafe fn(lanes: *mut u8, src: *const u8, row_stride: isize, cols: usize, rows: usize);
 
 /// `finish(dst, lanes)`: combines the 16 lanes into one value.
 ///
 /// # Safety
-/// `lanes` holds 16 values and `dst` has room for one; they do not overlap, and the processor has the level the
+/// `lanes` holds 16 values and `dst` has room for one; they do not overlap, and the processor has the isa the
 /// loop was asked for.
 pub(crate) type FinishLoop = unsafe fn(dst: *mut u8, lanes: *const u8);
 
@@ -78,7 +78,7 @@ pub(crate) type FinishLoop = unsafe fn(dst: *mut u8, lanes: *const u8);
 ///
 /// # Safety
 /// `lanes` holds 16·cols values and `dst` has room for `cols`; they do not overlap, and the processor has
-/// the level the loop was asked for.
+/// the isa the loop was asked for.
 pub(crate) type FinishRowsLoop = unsafe fn(dst: *mut u8, lanes: *const u8, cols: usize);
 
 /// The parts of one reduction.
@@ -243,7 +243,7 @@ trait Values<T>: Copy {
 /// Values in memory.
 #[derive(Clone, Copy)]
 struct Stored(*const u8);
-impl<T: Elem> Values<T> for Stored {
+impl<T: LoopElement> Values<T> for Stored {
     #[inline(always)]
     unsafe fn at(self, i: usize) -> T {
         // SAFETY: the caller's promise.
@@ -254,7 +254,7 @@ impl<T: Elem> Values<T> for Stored {
 /// Products of values in memory.
 #[derive(Clone, Copy)]
 struct Products(*const u8, *const u8);
-impl<T: Elem + Ring> Values<T> for Products {
+impl<T: LoopElement + Ring> Values<T> for Products {
     #[inline(always)]
     unsafe fn at(self, i: usize) -> T {
         // SAFETY: the caller's promise.
@@ -264,7 +264,7 @@ impl<T: Elem + Ring> Values<T> for Products {
 
 /// One block into the lanes.
 #[inline(always)]
-fn block<T: Elem, M: Monoid<T>>(lanes: &mut [T; LANES], x: impl Fn(usize) -> T) {
+fn block<T: LoopElement, M: Monoid<T>>(lanes: &mut [T; LANES], x: impl Fn(usize) -> T) {
     for l in 0..LANES {
         let mut own = [M::IDENTITY; 8];
         for j in 0..8 {
@@ -279,7 +279,7 @@ fn block<T: Elem, M: Monoid<T>>(lanes: &mut [T; LANES], x: impl Fn(usize) -> T) 
 /// # Safety
 /// As [`AccumulateLoop`], with `n` values of `x`.
 #[inline(always)]
-unsafe fn take<T: Elem, M: Monoid<T>>(lanes: *mut u8, x: impl Values<T>, n: usize, first: bool) {
+unsafe fn take<T: LoopElement, M: Monoid<T>>(lanes: *mut u8, x: impl Values<T>, n: usize, first: bool) {
     let lanes = lanes.cast::<[T; LANES]>();
     // SAFETY: the caller's promise.
     let mut running = if first { [M::IDENTITY; LANES] } else { unsafe { lanes.read_unaligned() } };
@@ -301,7 +301,7 @@ unsafe fn take<T: Elem, M: Monoid<T>>(lanes: *mut u8, x: impl Values<T>, n: usiz
 }
 
 per_isa! {
-    fn accumulate[T: Elem, M: Monoid<T>][T, M](lanes: *mut u8, src: *const u8, n: usize, first: bool) {
+    fn accumulate[T: LoopElement, M: Monoid<T>][T, M](lanes: *mut u8, src: *const u8, n: usize, first: bool) {
         debug_assert!(are_apart((lanes, LANES * size_of::<T>()), (src, n * size_of::<T>())), "lanes among the values");
         // SAFETY: the caller's promise.
         unsafe { take::<T, M>(lanes, Stored(src), n, first) };
@@ -309,7 +309,7 @@ per_isa! {
 }
 
 per_isa! {
-    fn accumulate_products[T: Elem + Ring, M: Monoid<T>][T, M]
+    fn accumulate_products[T: LoopElement + Ring, M: Monoid<T>][T, M]
     (lanes: *mut u8, a: *const u8, b: *const u8, n: usize, first: bool) {
         // SAFETY: the caller's promise.
         unsafe { take::<T, M>(lanes, Products(a, b), n, first) };
@@ -318,7 +318,7 @@ per_isa! {
 
 /// One lane of a block of rows: eight rows, sixteen apart, into the lane's running values.
 #[inline(always)]
-fn lane_of_rows<T: Elem, M: Monoid<T>>(lane: &mut [At<T>], rows: [&[At<T>]; 8]) {
+fn lane_of_rows<T: LoopElement, M: Monoid<T>>(lane: &mut [At<T>], rows: [&[At<T>]; 8]) {
     let n = lane.len();
     let [a, b, c, d, e, f, g, h] = rows.map(|r| &r[..n]);
     for i in 0..n {
@@ -328,7 +328,7 @@ fn lane_of_rows<T: Elem, M: Monoid<T>>(lane: &mut [At<T>], rows: [&[At<T>]; 8]) 
 }
 
 per_isa! {
-    fn accumulate_rows[T: Elem, M: Monoid<T>][T, M]
+    fn accumulate_rows[T: LoopElement, M: Monoid<T>][T, M]
     (lanes: *mut u8, src: *const u8, row_stride: isize, cols: usize, rows: usize) {
         let size = size_of::<T>();
         debug_assert!(rows <= ROWS, "{rows} rows in a block of {ROWS}");
@@ -369,7 +369,7 @@ per_isa! {
 
 /// The first half of the lanes, each combined with its partner of the second.
 #[inline(always)]
-fn halve<T: Elem, M: Monoid<T>, const N: usize, const H: usize>(x: [T; N]) -> [T; H] {
+fn halve<T: LoopElement, M: Monoid<T>, const N: usize, const H: usize>(x: [T; N]) -> [T; H] {
     let mut y = [M::IDENTITY; H];
     for l in 0..H {
         y[l] = M::combine(x[l], x[l + H]);
@@ -379,7 +379,7 @@ fn halve<T: Elem, M: Monoid<T>, const N: usize, const H: usize>(x: [T; N]) -> [T
 
 /// The fixed tree over the lanes.
 #[inline(always)]
-fn meet<T: Elem, M: Monoid<T>>(x: [T; LANES]) -> T {
+fn meet<T: LoopElement, M: Monoid<T>>(x: [T; LANES]) -> T {
     let x: [T; 8] = halve::<T, M, _, _>(x);
     let x: [T; 4] = halve::<T, M, _, _>(x);
     let x: [T; 2] = halve::<T, M, _, _>(x);
@@ -387,14 +387,14 @@ fn meet<T: Elem, M: Monoid<T>>(x: [T; LANES]) -> T {
 }
 
 per_isa! {
-    fn finish[T: Elem, M: Monoid<T>][T, M](dst: *mut u8, lanes: *const u8) {
+    fn finish[T: LoopElement, M: Monoid<T>][T, M](dst: *mut u8, lanes: *const u8) {
         // SAFETY: the caller's promise.
         unsafe { dst.cast::<T>().write_unaligned(meet::<T, M>(lanes.cast::<[T; LANES]>().read_unaligned())) };
     }
 }
 
 per_isa! {
-    fn finish_rows[T: Elem, M: Monoid<T>][T, M](dst: *mut u8, lanes: *const u8, cols: usize) {
+    fn finish_rows[T: LoopElement, M: Monoid<T>][T, M](dst: *mut u8, lanes: *const u8, cols: usize) {
         let size = size_of::<T>();
         debug_assert!(are_apart((dst, cols * size), (lanes, LANES * cols * size)), "results among the lanes");
         // SAFETY: the caller's promise.
@@ -412,42 +412,42 @@ per_isa! {
     }
 }
 
-fn loops<T: Elem, M: Monoid<T>>(level: Isa) -> FoldLoops {
+fn loops<T: LoopElement, M: Monoid<T>>(isa: Isa) -> FoldLoops {
     let mut identity = [0; 8];
     // SAFETY: an element has at most eight bytes.
     unsafe { identity.as_mut_ptr().cast::<T>().write_unaligned(M::IDENTITY) };
     FoldLoops {
         identity,
-        accumulate: accumulate::<T, M>(level),
+        accumulate: accumulate::<T, M>(isa),
         accumulate_products: None,
-        accumulate_rows: accumulate_rows::<T, M>(level),
-        finish: finish::<T, M>(level),
-        finish_rows: finish_rows::<T, M>(level),
+        accumulate_rows: accumulate_rows::<T, M>(isa),
+        finish: finish::<T, M>(isa),
+        finish_rows: finish_rows::<T, M>(isa),
     }
 }
 
-fn numbers<T: Elem + Ring + Ordered>(op: Fold, level: Isa) -> Option<FoldLoops> {
+fn numbers<T: LoopElement + Ring + Ordered>(op: Fold, isa: Isa) -> Option<FoldLoops> {
     Some(match op {
         Fold::Sum => {
-            FoldLoops { accumulate_products: Some(accumulate_products::<T, Sum>(level)), ..loops::<T, Sum>(level) }
+            FoldLoops { accumulate_products: Some(accumulate_products::<T, Sum>(isa)), ..loops::<T, Sum>(isa) }
         }
-        Fold::Prod => loops::<T, Prod>(level),
-        Fold::Max => loops::<T, Max>(level),
-        Fold::Min => loops::<T, Min>(level),
+        Fold::Prod => loops::<T, Prod>(isa),
+        Fold::Max => loops::<T, Max>(isa),
+        Fold::Min => loops::<T, Min>(isa),
         Fold::And | Fold::Or => return None,
     })
 }
 
 /// The loops of a reduction of `ty` values: Sum, Prod, Max and Min of numbers; And and Or of masks, where
 /// Min and Max are the same.
-pub(crate) fn fold(op: Fold, ty: Compute, level: Isa) -> Option<FoldLoops> {
+pub(crate) fn fold(op: Fold, ty: Compute, isa: Isa) -> Option<FoldLoops> {
     match (ty, op) {
-        (Compute::Mask, Fold::And | Fold::Min) => Some(loops::<Mask, And>(level)),
-        (Compute::Mask, Fold::Or | Fold::Max) => Some(loops::<Mask, Or>(level)),
+        (Compute::Mask, Fold::And | Fold::Min) => Some(loops::<Mask, And>(isa)),
+        (Compute::Mask, Fold::Or | Fold::Max) => Some(loops::<Mask, Or>(isa)),
         (Compute::Mask, _) => None,
-        (Compute::I32, _) => numbers::<i32>(op, level),
-        (Compute::I64, _) => numbers::<i64>(op, level),
-        (Compute::F32, _) => numbers::<f32>(op, level),
-        (Compute::F64, _) => numbers::<f64>(op, level),
+        (Compute::I32, _) => numbers::<i32>(op, isa),
+        (Compute::I64, _) => numbers::<i64>(op, isa),
+        (Compute::F32, _) => numbers::<f32>(op, isa),
+        (Compute::F64, _) => numbers::<f64>(op, isa),
     }
 }

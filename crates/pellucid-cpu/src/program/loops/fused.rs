@@ -33,7 +33,7 @@ pub(crate) enum Opcode {
 
 impl Opcode {
     /// What an instruction on floats is in a chain.
-    pub(crate) fn of(op: Op, compute: Compute, level: Isa) -> Option<Opcode> {
+    pub(crate) fn of(op: Op, compute: Compute, isa: Isa) -> Option<Opcode> {
         Some(match op {
             _ if !compute.is_float() => return None,
             Op::Binary(Binary::Add) => Opcode::Add,
@@ -42,8 +42,8 @@ impl Opcode {
             Op::Binary(Binary::Div) => Opcode::Div,
             Op::Unary(Unary::Neg) => Opcode::Neg,
             Op::Unary(Unary::Sqrt) => Opcode::Sqrt,
-            Op::Unary(op) if !op.gives_mask() => Opcode::Function(op, unary(op, compute, level)?.whole()),
-            Op::Round(dtype) => Opcode::Round(round(compute, dtype, level)?.whole()),
+            Op::Unary(op) if !op.gives_mask() => Opcode::Function(op, unary(op, compute, isa)?.whole()),
+            Op::Round(dtype) => Opcode::Round(round(compute, dtype, isa)?.whole()),
             Op::MulAdd => Opcode::MulAdd,
             _ => return None,
         })
@@ -117,7 +117,7 @@ pub(crate) struct FusedOperands {
     pub(crate) with: [*const u8; 2],
     /// Where the results go; null if only the next act reads them.
     pub(crate) into: *mut u8,
-    /// True if they go past the caches; other threads see them after [`settle`](super::settle).
+    /// True if they go past the caches; other threads see them after [`store_fence`](super::store_fence).
     pub(crate) far: bool,
 }
 
@@ -127,7 +127,7 @@ pub(crate) struct FusedOperands {
 /// # Safety
 /// Every tile that is read holds `n` values, every place that is written has room for `n`, two of them
 /// overlap only where they are equal, places past the caches are aligned as a value is and all alike to 64 bytes,
-/// there are none beside a sum, and the processor has the level the loop was asked for.
+/// there are none beside a sum, and the processor has the isa the loop was asked for.
 pub(crate) type ChainLoop = unsafe fn(links: &[FusedOperands], sum: *mut u8, n: usize);
 
 /// Returns the loop for chains of floats of type `ty`.
@@ -308,7 +308,7 @@ unsafe fn map<V: FloatVector, const R: usize, F: Function<V::Scalar, Out = V::Sc
 unsafe fn apply<V: FloatVector, const R: usize>(v: [V; R], f: WholeLoop) -> [V; R] {
     // A copy, so that the block itself stays in registers.
     let (from, mut to) = (v, MaybeUninit::<[V; R]>::uninit());
-    // SAFETY: vectors are their lanes, one after the other, and the processor has the loop's level.
+    // SAFETY: vectors are their lanes, one after the other, and the processor has the loop's isa.
     unsafe {
         f(to.as_mut_ptr().cast(), (&raw const from).cast(), R * V::LANES);
         to.assume_init()

@@ -9,7 +9,7 @@
 //! * `dst` may equal a source pointer exactly if both element types have the same size (the operand is
 //!   then copied aside in pieces: dear for an addition, free for an `exp`). Any other overlap is
 //!   undefined behaviour.
-//! * A value's bits depend on its operands' bits alone: not on the count, the position, the level or
+//! * A value's bits depend on its operands' bits alone: not on the count, the position, the isa or
 //!   the neighbours. (The sign and payload of a NaN are unspecified.)
 //! * Masks are bytes 0 or 1; nothing else may be stored in one.
 //!
@@ -21,7 +21,7 @@
 //! | `fold.rs` | reductions, in the canonical order |
 //! | `arg.rs` | position of the extremum |
 //! | `stream.rs` | stores past the caches |
-//! | `level.rs`, `stride.rs`, `elem.rs` | what the loops stand on: instruction sets, tails, memory |
+//! | `isa.rs`, `stride.rs`, `elem.rs` | what the loops stand on: instruction sets, tails, memory |
 //!
 //! What each primitive *is* stands in one line of the tables of `unary.rs` and `binary.rs`; how it is computed,
 //! in [`pellucid_simd::math`].
@@ -49,6 +49,6 @@ pub(crate) use fold::{Fold, FoldLoops, LANES, ROWS, fold};
 pub(crate) use fused::{ChainLoop, FusedInstr, FusedOperands, Opcode, chain};
 #[cfg(test)]
 use non_temporal::stream;
-pub(crate) use non_temporal::{StreamLoop, settle, streaming};
+pub(crate) use non_temporal::{StreamLoop, store_fence, streaming};
 pub(crate) use ternary::{TernaryLoop, mul_add, select};
 pub(crate) use unary::{FillLoop, UnaryLoop, splat, unary};

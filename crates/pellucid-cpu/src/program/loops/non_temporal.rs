@@ -20,10 +20,10 @@ pub(crate) fn streaming(bytes: usize, in_place: impl FnOnce() -> bool) -> Option
 
 /// `stream(dst, src, n)`: copies `n` bytes without reading the lines of `dst` and without keeping them near.
 /// Worth it where so much is written that the first of it is gone before anyone reads. Other threads see it
-/// after [`settle`].
+/// after [`store_fence`].
 ///
 /// # Safety
-/// `src` holds `n` bytes, `dst` has room for them, they do not overlap, and the processor has the level the loop
+/// `src` holds `n` bytes, `dst` has room for them, they do not overlap, and the processor has the isa the loop
 /// was asked for.
 pub(crate) type StreamLoop = unsafe fn(dst: *mut u8, src: *const u8, n: usize);
 
@@ -48,7 +48,7 @@ per_isa! {
 
 /// Ends a series of such stores: whoever learns of anything later finds them done.
 #[inline]
-pub(crate) fn settle() {
+pub(crate) fn store_fence() {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: every x86-64 processor has SSE.
     unsafe {

@@ -3,11 +3,11 @@
 use super::element::may_overwrite;
 use std::mem::MaybeUninit;
 
-/// Counts of elements that fill vectors at every level, however the loop was unrolled: for polynomials, a remainder
+/// Counts of elements that fill vectors at every isa, however the loop was unrolled: for polynomials, a remainder
 /// of which takes longer than to pad it.
 pub(crate) const GRAIN: usize = 64;
 
-/// Counts of elements that fill a vector at every level: for loops of little work, where padding is most of it.
+/// Counts of elements that fill a vector at every isa: for loops of little work, where padding is most of it.
 pub(crate) const VECTOR: usize = 16;
 
 /// Elements that are copied aside at once when an operand is overwritten in place.
@@ -27,7 +27,7 @@ impl Aside {
 /// A loop over whole vectors, from S sources that do not overlap the destination.
 ///
 /// A trait and not a closure: only a method can be `#[inline(always)]`, and a kernel that is not inlined
-/// into the function with the level's features is compiled without them.
+/// into the function with the isa's features is compiled without them.
 pub(crate) trait Kernel<const S: usize>: Copy {
     /// Writes `n` results at `to`.
     ///

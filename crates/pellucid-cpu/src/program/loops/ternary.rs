@@ -1,6 +1,6 @@
 //! Primitives of three operands: select and fused multiply-add.
 
-use super::element::{At, Elem, Mask, one, source, target};
+use super::element::{At, LoopElement, Mask, one, source, target};
 use super::stride::{Kernel, VECTOR, stride};
 use pellucid_ir::Compute;
 use pellucid_simd::Isa;
@@ -14,7 +14,7 @@ use std::mem::MaybeUninit;
 ///
 /// # Safety
 /// A tile operand holds `n` values and a uniform one holds one, `dst` has room for `n` and overlaps none
-/// (it may equal a tile operand whose element size it shares), and the processor has the level the loop
+/// (it may equal a tile operand whose element size it shares), and the processor has the isa the loop
 /// was asked for.
 pub(crate) type TernaryLoop = unsafe fn(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize);
 
@@ -25,7 +25,7 @@ trait Zip3<A, T> {
 
 per_isa! {
     /// TA, TB, TC: whether the operand is a tile.
-    fn zip[A: Elem, T: Elem, F: Zip3<A, T>, const TA: bool, const TB: bool, const TC: bool][A, T, F, TA, TB, TC]
+    fn zip[A: LoopElement, T: LoopElement, F: Zip3<A, T>, const TA: bool, const TB: bool, const TC: bool][A, T, F, TA, TB, TC]
     (dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
         let size = size_of::<T>();
         // A uniform operand passes through `stride` as a tile of empty elements.
@@ -51,7 +51,7 @@ impl<A: Copy, T: Copy, F, const TA: bool, const TB: bool, const TC: bool> Clone 
     }
 }
 impl<A: Copy, T: Copy, F, const TA: bool, const TB: bool, const TC: bool> Copy for Whole<A, T, F, TA, TB, TC> {}
-impl<A: Elem, T: Elem, F: Zip3<A, T>, const TA: bool, const TB: bool, const TC: bool> Kernel<3>
+impl<A: LoopElement, T: LoopElement, F: Zip3<A, T>, const TA: bool, const TB: bool, const TC: bool> Kernel<3>
     for Whole<A, T, F, TA, TB, TC>
 {
     #[inline(always)]
@@ -69,7 +69,7 @@ impl<A: Elem, T: Elem, F: Zip3<A, T>, const TA: bool, const TB: bool, const TC: 
 }
 
 #[inline(always)]
-fn zip_whole<A: Elem, T: Elem, F: Zip3<A, T>, const TA: bool, const TB: bool, const TC: bool>(
+fn zip_whole<A: LoopElement, T: LoopElement, F: Zip3<A, T>, const TA: bool, const TB: bool, const TC: bool>(
     dst: &mut [MaybeUninit<At<T>>],
     a: &[At<A>],
     b: &[At<T>],
@@ -87,7 +87,7 @@ fn zip_whole<A: Elem, T: Elem, F: Zip3<A, T>, const TA: bool, const TB: bool, co
 }
 
 struct Select;
-impl<T: Elem> Zip3<Mask, T> for Select {
+impl<T: LoopElement> Zip3<Mask, T> for Select {
     #[inline(always)]
     fn at(mask: Mask, a: T, b: T) -> T {
         if mask.0 != 0 { a } else { b }
@@ -95,7 +95,7 @@ impl<T: Elem> Zip3<Mask, T> for Select {
 }
 
 struct MulAdd;
-impl<T: Elem + Real> Zip3<T, T> for MulAdd {
+impl<T: LoopElement + Real> Zip3<T, T> for MulAdd {
     #[inline(always)]
     fn at(a: T, b: T, c: T) -> T {
         a.mul_add(b, c)
@@ -104,24 +104,24 @@ impl<T: Elem + Real> Zip3<T, T> for MulAdd {
 
 /// The loop of `mask[i] ? a[i] : b[i]` on values of type `ty`; `tiles` says of mask, a and b whether each
 /// is a tile or one value. All combinations with at least one tile exist.
-pub(crate) fn select(ty: Compute, tiles: [bool; 3], level: Isa) -> Option<TernaryLoop> {
+pub(crate) fn select(ty: Compute, tiles: [bool; 3], isa: Isa) -> Option<TernaryLoop> {
     // Only the size matters: bits are moved, not numbers.
     match ty.size() {
-        1 => select_bits::<u8>(tiles, level),
-        4 => select_bits::<u32>(tiles, level),
-        _ => select_bits::<u64>(tiles, level),
+        1 => select_bits::<u8>(tiles, isa),
+        4 => select_bits::<u32>(tiles, isa),
+        _ => select_bits::<u64>(tiles, isa),
     }
 }
 
-fn select_bits<T: Elem>(tiles: [bool; 3], level: Isa) -> Option<TernaryLoop> {
+fn select_bits<T: LoopElement>(tiles: [bool; 3], isa: Isa) -> Option<TernaryLoop> {
     Some(match tiles {
-        [true, true, true] => zip::<Mask, T, Select, true, true, true>(level),
-        [true, true, false] => zip::<Mask, T, Select, true, true, false>(level),
-        [true, false, true] => zip::<Mask, T, Select, true, false, true>(level),
-        [true, false, false] => zip::<Mask, T, Select, true, false, false>(level),
-        [false, true, true] => zip::<Mask, T, Select, false, true, true>(level),
-        [false, true, false] => zip::<Mask, T, Select, false, true, false>(level),
-        [false, false, true] => zip::<Mask, T, Select, false, false, true>(level),
+        [true, true, true] => zip::<Mask, T, Select, true, true, true>(isa),
+        [true, true, false] => zip::<Mask, T, Select, true, true, false>(isa),
+        [true, false, true] => zip::<Mask, T, Select, true, false, true>(isa),
+        [true, false, false] => zip::<Mask, T, Select, true, false, false>(isa),
+        [false, true, true] => zip::<Mask, T, Select, false, true, true>(isa),
+        [false, true, false] => zip::<Mask, T, Select, false, true, false>(isa),
+        [false, false, true] => zip::<Mask, T, Select, false, false, true>(isa),
         [false, false, false] => return None,
     })
 }
@@ -132,20 +132,20 @@ fn select_bits<T: Elem>(tiles: [bool; 3], level: Isa) -> Option<TernaryLoop> {
 /// There are `[true, true, true]`, `[true, true, false]`, `[true, false, true]` and
 /// `[true, false, false]`. The first two operands commute, so a uniform a is passed as b; for two
 /// uniform factors, spread one with [`splat`](super::splat).
-pub(crate) fn mul_add(ty: Compute, tiles: [bool; 3], level: Isa) -> Option<TernaryLoop> {
+pub(crate) fn mul_add(ty: Compute, tiles: [bool; 3], isa: Isa) -> Option<TernaryLoop> {
     match ty {
-        Compute::F32 => fused::<f32>(tiles, level),
-        Compute::F64 => fused::<f64>(tiles, level),
+        Compute::F32 => fused::<f32>(tiles, isa),
+        Compute::F64 => fused::<f64>(tiles, isa),
         _ => None,
     }
 }
 
-fn fused<T: Elem + Real>(tiles: [bool; 3], level: Isa) -> Option<TernaryLoop> {
+fn fused<T: LoopElement + Real>(tiles: [bool; 3], isa: Isa) -> Option<TernaryLoop> {
     Some(match tiles {
-        [true, true, true] => zip::<T, T, MulAdd, true, true, true>(level),
-        [true, true, false] => zip::<T, T, MulAdd, true, true, false>(level),
-        [true, false, true] => zip::<T, T, MulAdd, true, false, true>(level),
-        [true, false, false] => zip::<T, T, MulAdd, true, false, false>(level),
+        [true, true, true] => zip::<T, T, MulAdd, true, true, true>(isa),
+        [true, true, false] => zip::<T, T, MulAdd, true, true, false>(isa),
+        [true, false, true] => zip::<T, T, MulAdd, true, false, true>(isa),
+        [true, false, false] => zip::<T, T, MulAdd, true, false, false>(isa),
         _ => return None,
     })
 }

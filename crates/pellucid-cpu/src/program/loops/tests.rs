@@ -1,9 +1,9 @@
-//! Every loop at every level against the scalar functions, bit for bit, and the canonical order against
+//! Every loop at every isa against the scalar functions, bit for bit, and the canonical order against
 //! its definition.
 
 #![allow(clippy::type_complexity)]
 
-use super::element::{At, Elem, Mask, source};
+use super::element::{At, LoopElement, Mask, source};
 use super::*;
 use pellucid_ir::formula::{Binary, Unary};
 use pellucid_ir::{Compute, DType};
@@ -95,7 +95,7 @@ impl Odd {
 const LENGTHS: [usize; 16] = [0, 1, 2, 3, 7, 15, 16, 17, 31, 33, 63, 64, 65, 70, 200, 643];
 
 /// Runs a loop of up to three operands over all lengths, shifted addresses and in place, and compares with
-/// the same loop run one element at a time at the portable level.
+/// the same loop run one element at a time at the portable isa.
 fn check<const S: usize>(
     what: &str,
     types: [(DType, bool); S],
@@ -133,8 +133,8 @@ fn check<const S: usize>(
 }
 
 fn each_level(mut f: impl FnMut(Isa)) {
-    for &level in Isa::available() {
-        f(level);
+    for &isa in Isa::available() {
+        f(isa);
     }
 }
 
@@ -142,15 +142,15 @@ fn each_level(mut f: impl FnMut(Isa)) {
 fn unary_loops_agree_at_every_level() {
     for ty in ALL {
         for op in Unary::ALL {
-            each_level(|level| {
-                let Some(run) = unary(op, ty, level) else { return };
+            each_level(|isa| {
+                let Some(run) = unary(op, ty, isa) else { return };
                 let one = unary(op, ty, Isa::Portable).unwrap();
                 let out = if op.gives_mask() { DType::Bool } else { ty.storage() };
                 // SAFETY: `check` hands on buffers of the right size.
                 let run = |d, [a]: [*const u8; 1], n| unsafe { run.run(d, a, n) };
                 // SAFETY: as above.
                 let one = |d, [a]: [*const u8; 1], n| unsafe { one.run(d, a, n) };
-                check(&format!("{op:?} {ty:?} {level:?}"), [(ty.storage(), true)], out, &one, &run);
+                check(&format!("{op:?} {ty:?} {isa:?}"), [(ty.storage(), true)], out, &one, &run);
             });
         }
     }
@@ -192,14 +192,14 @@ fn unary_loops_are_the_scalar_functions() {
         (Unary::Digamma, Real::digamma),
     ];
     for (op, f) in functions {
-        each_level(|level| {
+        each_level(|isa| {
             let a = values(DType::F32, 999, 7);
             let mut got = vec![0; a.len()];
             // SAFETY: 999 values each.
-            unsafe { unary(op, Compute::F32, level).unwrap().run(got.as_mut_ptr(), a.as_ptr(), 999) };
+            unsafe { unary(op, Compute::F32, isa).unwrap().run(got.as_mut_ptr(), a.as_ptr(), 999) };
             let want: Vec<u8> =
                 a.chunks(4).flat_map(|b| f(f32::from_ne_bytes(b.try_into().unwrap())).to_ne_bytes()).collect();
-            assert_same(DType::F32, &got, &want, &format!("{op:?} {level:?}"));
+            assert_same(DType::F32, &got, &want, &format!("{op:?} {isa:?}"));
         });
     }
 }
@@ -211,8 +211,8 @@ fn binary_loops_agree_at_every_level() {
             for (form, tiles) in
                 [(Form::TileTile, [true, true]), (Form::TileUniform, [true, false]), (Form::UniformTile, [false, true])]
             {
-                each_level(|level| {
-                    let Some(run) = binary(op, ty, form, level) else { return };
+                each_level(|isa| {
+                    let Some(run) = binary(op, ty, form, isa) else { return };
                     let one = binary(op, ty, Form::TileTile, Isa::Portable).unwrap();
                     let out = if op.gives_mask() { DType::Bool } else { ty.storage() };
                     // SAFETY: `check` hands on buffers of the right size.
@@ -220,7 +220,7 @@ fn binary_loops_agree_at_every_level() {
                     // SAFETY: as above.
                     let one = |d, [a, b]: [*const u8; 2], n| unsafe { one(d, a, b, n) };
                     let types = tiles.map(|tile| (ty.storage(), tile));
-                    check(&format!("{op:?} {ty:?} {form:?} {level:?}"), types, out, &one, &run);
+                    check(&format!("{op:?} {ty:?} {form:?} {isa:?}"), types, out, &one, &run);
                 });
             }
         }
@@ -232,7 +232,7 @@ fn ternary_loops_agree_at_every_level() {
     for ty in ALL {
         for bits in 0..8 {
             let tiles = [bits & 1 == 1, bits & 2 == 2, bits & 4 == 4];
-            each_level(|level| {
+            each_level(|isa| {
                 let storage = ty.storage();
                 let all = |name: &str, run: Option<TernaryLoop>, one: Option<TernaryLoop>, first: DType| {
                     let (Some(run), Some(one)) = (run, one) else { return };
@@ -241,11 +241,11 @@ fn ternary_loops_agree_at_every_level() {
                     // SAFETY: as above.
                     let one = |d, [a, b, c]: [*const u8; 3], n| unsafe { one(d, a, b, c, n) };
                     let types = [(first, tiles[0]), (storage, tiles[1]), (storage, tiles[2])];
-                    check(&format!("{name} {ty:?} {tiles:?} {level:?}"), types, storage, &one, &run);
+                    check(&format!("{name} {ty:?} {tiles:?} {isa:?}"), types, storage, &one, &run);
                 };
                 let full = [true; 3];
-                all("select", select(ty, tiles, level), select(ty, full, Isa::Portable), DType::Bool);
-                all("mul_add", mul_add(ty, tiles, level), mul_add(ty, full, Isa::Portable), storage);
+                all("select", select(ty, tiles, isa), select(ty, full, Isa::Portable), DType::Bool);
+                all("mul_add", mul_add(ty, tiles, isa), mul_add(ty, full, Isa::Portable), storage);
             });
         }
     }
@@ -255,11 +255,11 @@ fn ternary_loops_agree_at_every_level() {
 fn conversions_agree_at_every_level() {
     for ty in ALL {
         for dtype in DType::ALL {
-            each_level(|level| {
+            each_level(|isa| {
                 let pairs = [
-                    (Some(convert(dtype, ty, level)), Some(convert(dtype, ty, Isa::Portable)), dtype, ty.storage()),
-                    (Some(store(ty, dtype, level)), Some(store(ty, dtype, Isa::Portable)), ty.storage(), dtype),
-                    (round(ty, dtype, level), round(ty, dtype, Isa::Portable), ty.storage(), ty.storage()),
+                    (Some(convert(dtype, ty, isa)), Some(convert(dtype, ty, Isa::Portable)), dtype, ty.storage()),
+                    (Some(store(ty, dtype, isa)), Some(store(ty, dtype, Isa::Portable)), ty.storage(), dtype),
+                    (round(ty, dtype, isa), round(ty, dtype, Isa::Portable), ty.storage(), ty.storage()),
                 ];
                 for (run, one, from, to) in pairs {
                     let (Some(run), Some(one)) = (run, one) else { continue };
@@ -267,7 +267,7 @@ fn conversions_agree_at_every_level() {
                     let run = |d, [a]: [*const u8; 1], n| unsafe { run.run(d, a, n) };
                     // SAFETY: as above.
                     let one = |d, [a]: [*const u8; 1], n| unsafe { one.run(d, a, n) };
-                    check(&format!("{from} to {to} {level:?}"), [(from, true)], to, &one, &run);
+                    check(&format!("{from} to {to} {isa:?}"), [(from, true)], to, &one, &run);
                 }
             });
         }
@@ -282,7 +282,7 @@ fn conversions_saturate_wrap_and_round() {
         unsafe { f.run((&raw mut y).cast(), (&raw const x).cast(), 1) };
         y
     }
-    each_level(|level| {
+    each_level(|isa| {
         for x in [
             0.5,
             -0.5,
@@ -306,37 +306,37 @@ fn conversions_saturate_wrap_and_round() {
             f32::INFINITY,
             f32::NAN,
         ] {
-            assert_eq!(run::<f32, u8>(store(Compute::F32, DType::U8, level), x), x as u8);
-            assert_eq!(run::<f32, i8>(store(Compute::F32, DType::I8, level), x), x as i8);
-            assert_eq!(run::<f32, i16>(store(Compute::F32, DType::I16, level), x), x as i16);
-            assert_eq!(run::<f32, i32>(store(Compute::F32, DType::I32, level), x), x as i32);
-            assert_eq!(run::<f32, i64>(store(Compute::F32, DType::I64, level), x), x as i64);
+            assert_eq!(run::<f32, u8>(store(Compute::F32, DType::U8, isa), x), x as u8);
+            assert_eq!(run::<f32, i8>(store(Compute::F32, DType::I8, isa), x), x as i8);
+            assert_eq!(run::<f32, i16>(store(Compute::F32, DType::I16, isa), x), x as i16);
+            assert_eq!(run::<f32, i32>(store(Compute::F32, DType::I32, isa), x), x as i32);
+            assert_eq!(run::<f32, i64>(store(Compute::F32, DType::I64, isa), x), x as i64);
             for x in [x as f64, x as f64 * (1.0 + f64::EPSILON), x as f64 * (1.0 - f64::EPSILON)] {
-                assert_eq!(run::<f64, i32>(store(Compute::F64, DType::I32, level), x), x as i32);
-                assert_eq!(run::<f64, i64>(store(Compute::F64, DType::I64, level), x), x as i64);
+                assert_eq!(run::<f64, i32>(store(Compute::F64, DType::I32, isa), x), x as i32);
+                assert_eq!(run::<f64, i64>(store(Compute::F64, DType::I64, isa), x), x as i64);
             }
         }
-        assert_eq!(run::<f32, u8>(store(Compute::F32, DType::U8, level), -1.5), 0);
-        assert_eq!(run::<f32, i64>(store(Compute::F32, DType::I64, level), f32::NAN), 0);
-        assert_eq!(run::<f64, i64>(store(Compute::F64, DType::I64, level), -1e300), i64::MIN);
-        assert_eq!(run::<i32, i8>(store(Compute::I32, DType::I8, level), 200), -56);
-        assert_eq!(run::<i32, u8>(store(Compute::I32, DType::Bool, level), 256), 1);
-        assert_eq!(run::<f32, u8>(convert(DType::F32, Compute::Mask, level), f32::NAN), 1);
-        assert_eq!(run::<u8, f32>(convert(DType::Bool, Compute::F32, level), 1), 1.0);
-        assert_eq!(run::<i64, f32>(convert(DType::I64, Compute::F32, level), (1 << 24) + 1), 16_777_216.0);
-        assert_eq!(run::<f64, u16>(store(Compute::F64, DType::F16, level), 1.0 + 2f64.powi(-11) + 1e-12), 0x3c01);
-        assert_eq!(run::<i32, i32>(round(Compute::I32, DType::I16, level).unwrap(), 70_000), 4464);
+        assert_eq!(run::<f32, u8>(store(Compute::F32, DType::U8, isa), -1.5), 0);
+        assert_eq!(run::<f32, i64>(store(Compute::F32, DType::I64, isa), f32::NAN), 0);
+        assert_eq!(run::<f64, i64>(store(Compute::F64, DType::I64, isa), -1e300), i64::MIN);
+        assert_eq!(run::<i32, i8>(store(Compute::I32, DType::I8, isa), 200), -56);
+        assert_eq!(run::<i32, u8>(store(Compute::I32, DType::Bool, isa), 256), 1);
+        assert_eq!(run::<f32, u8>(convert(DType::F32, Compute::Mask, isa), f32::NAN), 1);
+        assert_eq!(run::<u8, f32>(convert(DType::Bool, Compute::F32, isa), 1), 1.0);
+        assert_eq!(run::<i64, f32>(convert(DType::I64, Compute::F32, isa), (1 << 24) + 1), 16_777_216.0);
+        assert_eq!(run::<f64, u16>(store(Compute::F64, DType::F16, isa), 1.0 + 2f64.powi(-11) + 1e-12), 0x3c01);
+        assert_eq!(run::<i32, i32>(round(Compute::I32, DType::I16, isa).unwrap(), 70_000), 4464);
     });
 }
 
 #[test]
 fn splat_fills() {
     for ty in ALL {
-        each_level(|level| {
+        each_level(|isa| {
             let x = values(ty.storage(), 1, 3);
             let mut got = Odd::new(&vec![0; 77 * ty.size()], 1);
             // SAFETY: one value in, room for 77 out.
-            unsafe { splat(ty, level)(got.ptr(), x.as_ptr(), 77) };
+            unsafe { splat(ty, isa)(got.ptr(), x.as_ptr(), 77) };
             assert_eq!(got.take(), x.repeat(77));
         });
     }
@@ -358,7 +358,7 @@ fn canonical<T: Copy>(x: &[T], identity: T, combine: impl Fn(T, T) -> T) -> T {
     halve(&halve(&halve(&halve(&lanes))))[0]
 }
 
-fn check_fold<T: Elem>(op: Fold, ty: Compute, identity: T, combine: impl Fn(T, T) -> T + Copy) {
+fn check_fold<T: LoopElement>(op: Fold, ty: Compute, identity: T, combine: impl Fn(T, T) -> T + Copy) {
     let size = size_of::<T>();
     let dtype = ty.storage();
     let bytes = |x: T| {
@@ -367,8 +367,8 @@ fn check_fold<T: Elem>(op: Fold, ty: Compute, identity: T, combine: impl Fn(T, T
         unsafe { b.as_mut_ptr().cast::<T>().write_unaligned(x) };
         b
     };
-    each_level(|level| {
-        let f = fold(op, ty, level).unwrap();
+    each_level(|isa| {
+        let f = fold(op, ty, isa).unwrap();
         assert_eq!(f.identity[..size], bytes(identity));
         for n in [0, 1, 15, 16, 17, 100, 127, 128, 129, 300, 1000] {
             let x = values(dtype, n, n as u64);
@@ -386,7 +386,7 @@ fn check_fold<T: Elem>(op: Fold, ty: Compute, identity: T, combine: impl Fn(T, T
                 (f.accumulate)(lanes.as_mut_ptr(), x.as_ptr().add(first * size), n - first, false);
                 (f.finish)(got.as_mut_ptr(), lanes.as_ptr());
             }
-            assert_same(dtype, &got, &want, &format!("{op:?} {ty:?} {level:?} of {n}"));
+            assert_same(dtype, &got, &want, &format!("{op:?} {ty:?} {isa:?} of {n}"));
             // The same row as column c of a matrix whose other columns are rotations of it.
             for cols in [1usize, 3, 70, 600] {
                 if n == 0 || n * cols > 100_000 {
@@ -411,7 +411,7 @@ fn check_fold<T: Elem>(op: Fold, ty: Compute, identity: T, combine: impl Fn(T, T
                 for c in (0..cols).step_by(1 + cols / 5) {
                     let column: Vec<T> = (0..n).map(|r| row[(r + c) % n]).collect();
                     let want = bytes(canonical(&column, identity, combine));
-                    let what = format!("{op:?} {ty:?} {level:?}, column {c} of {cols}, {n} rows");
+                    let what = format!("{op:?} {ty:?} {isa:?}, column {c} of {cols}, {n} rows");
                     assert_same(dtype, &got[c * size..(c + 1) * size], &want, &what);
                 }
             }
@@ -464,10 +464,10 @@ fn reductions_keep_the_canonical_order() {
 }
 
 /// Sums products, in pieces, and compares with sums of products that were stored.
-fn check_products<T: Elem>(ty: Compute) {
+fn check_products<T: LoopElement>(ty: Compute) {
     let (size, dtype) = (size_of::<T>(), ty.storage());
-    each_level(|level| {
-        let f = fold(Fold::Sum, ty, level).unwrap();
+    each_level(|isa| {
+        let f = fold(Fold::Sum, ty, isa).unwrap();
         let products = f.accumulate_products.expect("a sum takes products");
         for n in [0, 1, 17, 127, 128, 129, 300, 1000] {
             let (a, b) = (values(dtype, n, n as u64), values(dtype, n, n as u64 + 1));
@@ -477,7 +477,7 @@ fn check_products<T: Elem>(ty: Compute) {
             let (mut plain, mut lanes) = (vec![0; LANES * size], vec![0; LANES * size]);
             // SAFETY: n values of all, room for 16 lanes, and the second call goes on after whole blocks.
             unsafe {
-                let mul = binary(Binary::Mul, ty, Form::TileTile, level).unwrap();
+                let mul = binary(Binary::Mul, ty, Form::TileTile, isa).unwrap();
                 mul(stored.as_mut_ptr(), a.as_ptr(), b.as_ptr(), n);
                 (f.accumulate)(plain.as_mut_ptr(), stored.as_ptr(), n, true);
                 (f.finish)(want.as_mut_ptr(), plain.as_ptr());
@@ -487,7 +487,7 @@ fn check_products<T: Elem>(ty: Compute) {
                 products(lanes.as_mut_ptr(), a, b, n - first, false);
                 (f.finish)(got.as_mut_ptr(), lanes.as_ptr());
             }
-            assert_same(dtype, &got, &want, &format!("{ty:?} {level:?} of {n}"));
+            assert_same(dtype, &got, &want, &format!("{ty:?} {isa:?} of {n}"));
         }
     });
 }
@@ -503,21 +503,21 @@ fn products_are_summed_as_if_they_were_stored() {
 #[test]
 fn streamed_copies_are_copies() {
     let from: Vec<u8> = (0..2000u32).map(|i| (i * 7) as u8).collect();
-    each_level(|level| {
+    each_level(|isa| {
         for (start, n) in [(0, 0), (0, 64), (1, 63), (3, 64), (5, 200), (64, 1024), (60, 1500), (17, 1900)] {
             let mut to = vec![0xEE; 2000];
             // SAFETY: `n` bytes of both, from `start` on.
-            unsafe { stream(level)(to.as_mut_ptr().add(start), from.as_ptr().add(start), n) };
-            settle();
-            assert_eq!(to[start..start + n], from[start..start + n], "{level:?} {start} {n}");
-            assert!(to[..start].iter().chain(&to[start + n..]).all(|&b| b == 0xEE), "{level:?} {start} {n}");
+            unsafe { stream(isa)(to.as_mut_ptr().add(start), from.as_ptr().add(start), n) };
+            store_fence();
+            assert_eq!(to[start..start + n], from[start..start + n], "{isa:?} {start} {n}");
+            assert!(to[..start].iter().chain(&to[start + n..]).all(|&b| b == 0xEE), "{isa:?} {start} {n}");
         }
     });
 }
 
 #[test]
 fn the_first_extremum_wins_and_nan_before_all() {
-    fn check<T: Elem + PartialOrd + std::fmt::Debug>(ty: Compute) {
+    fn check<T: LoopElement + PartialOrd + std::fmt::Debug>(ty: Compute) {
         for n in [1, 2, 63, 64, 65, 700, 1024, 1025, 3000] {
             for nans in [false, true] {
                 let x = values(ty.storage(), n, n as u64 + 5);
@@ -528,12 +528,11 @@ fn the_first_extremum_wins_and_nan_before_all() {
                 let first = |better: fn(&T, &T) -> bool| {
                     nan.unwrap_or_else(|| (0..n).reduce(|b, i| if better(&row[i], &row[b]) { i } else { b }).unwrap())
                 };
-                each_level(|level| {
+                each_level(|isa| {
                     // SAFETY: n values.
-                    let got = unsafe {
-                        (argmax(ty, level).unwrap()(x.as_ptr(), n), argmin(ty, level).unwrap()(x.as_ptr(), n))
-                    };
-                    assert_eq!(got, (first(|a, b| a > b), first(|a, b| a < b)), "{ty:?} {level:?} {n}");
+                    let got =
+                        unsafe { (argmax(ty, isa).unwrap()(x.as_ptr(), n), argmin(ty, isa).unwrap()(x.as_ptr(), n)) };
+                    assert_eq!(got, (first(|a, b| a > b), first(|a, b| a < b)), "{ty:?} {isa:?} {n}");
                 });
             }
         }
@@ -547,9 +546,9 @@ fn the_first_extremum_wins_and_nan_before_all() {
 /// Every act after every other, on whole blocks and tails, kept, passing the caches by or neither, is the arithmetic one by one.
 #[test]
 fn chains_are_their_instructions_one_by_one() {
-    fn check<T: Real + Elem>(ty: Compute, level: Isa) {
+    fn check<T: Real + LoopElement>(ty: Compute, isa: Isa) {
         use FusedInstr::*;
-        let whole = |op| unary(op, ty, level).expect("floats have functions").whole();
+        let whole = |op| unary(op, ty, isa).expect("floats have functions").whole();
         let acts = [
             AddTile,
             AddOne,
@@ -581,7 +580,7 @@ fn chains_are_their_instructions_one_by_one() {
             Apply(whole(Unary::Log2)),
         ];
         let pairs = acts.into_iter().flat_map(|a| acts.map(|b| (a, b)));
-        let run = chain(ty, level).expect("floats have chains");
+        let run = chain(ty, isa).expect("floats have chains");
         for (k, (first, second)) in pairs.enumerate() {
             let n = LENGTHS[k % LENGTHS.len()];
             // Rare operands of functions in some blocks, in others none.
@@ -600,9 +599,9 @@ fn chains_are_their_instructions_one_by_one() {
                 FusedOperands { begin: std::ptr::null(), act: second, with, into: to, far },
                 FusedOperands { begin: more.as_ptr(), act: AddTile, with, into: kept[2].ptr(), far: aligned },
             ];
-            // SAFETY: all buffers hold `n` values and one more; the level is one of this processor.
+            // SAFETY: all buffers hold `n` values and one more; the isa is one of this processor.
             unsafe { run(&links, nowhere, n) };
-            settle();
+            store_fence();
             // SAFETY: as above.
             let [v, t, s] = unsafe { [&from, &tile, &more].map(|x| source::<T>(x.as_ptr(), n + 1)) };
             let (u, w) = (t[0].0, s[0].0);
@@ -647,7 +646,7 @@ fn chains_are_their_instructions_one_by_one() {
                     sums.as_mut_ptr().cast::<At<T>>().add(i).write(At(s[i].0 + t[i].0));
                 }
             }
-            let what = format!("{first:?}, {second:?} {ty:?} {level:?}");
+            let what = format!("{first:?}, {second:?} {ty:?} {isa:?}");
             let [a, b, c] = kept.map(Odd::take);
             if k % 2 == 0 {
                 assert_same(ty.storage(), &a, &once, &what);
@@ -656,18 +655,18 @@ fn chains_are_their_instructions_one_by_one() {
             assert_same(ty.storage(), &c, &sums, &what);
         }
     }
-    each_level(|level| {
-        check::<f32>(Compute::F32, level);
-        check::<f64>(Compute::F64, level);
+    each_level(|isa| {
+        check::<f32>(Compute::F32, isa);
+        check::<f64>(Compute::F64, isa);
     });
 }
 
 /// A sum at a chain's end holds the bits of one that reads what the chain stored.
 #[test]
 fn chains_sum_as_if_the_values_were_read_again() {
-    fn check<T: Elem>(ty: Compute, level: Isa) {
-        let run = chain(ty, level).expect("floats have chains");
-        let sum = fold(Fold::Sum, ty, level).expect("floats have sums");
+    fn check<T: LoopElement>(ty: Compute, isa: Isa) {
+        let run = chain(ty, isa).expect("floats have chains");
+        let sum = fold(Fold::Sum, ty, isa).expect("floats have sums");
         for n in LENGTHS {
             let [from, tile] = [1, 2].map(|seed| values(ty.storage(), n, seed + n as u64));
             let mut kept = Odd::new(&vec![0; n * size_of::<T>()], 3);
@@ -679,22 +678,22 @@ fn chains_sum_as_if_the_values_were_read_again() {
                 into: kept.ptr(),
                 far: false,
             }];
-            // SAFETY: all buffers hold `n` values, the lanes sixteen; the level is one of this processor.
+            // SAFETY: all buffers hold `n` values, the lanes sixteen; the isa is one of this processor.
             unsafe {
                 run(&links, got.as_mut_ptr().cast(), n);
                 (sum.accumulate)(want.as_mut_ptr().cast(), kept.ptr(), n / ROWS * ROWS, true);
             }
             let bytes = |lanes: [u64; LANES]| lanes.map(u64::to_ne_bytes).concat()[..LANES * size_of::<T>()].to_vec();
-            assert_same(ty.storage(), &bytes(got), &bytes(want), &format!("sums of {n} {ty:?} {level:?}"));
+            assert_same(ty.storage(), &bytes(got), &bytes(want), &format!("sums of {n} {ty:?} {isa:?}"));
             let product = binary(Binary::Mul, ty, Form::TileTile, Isa::Portable).expect("floats have products");
             let mut products = vec![0; n * size_of::<T>()];
             // SAFETY: all buffers hold `n` values.
             unsafe { product(products.as_mut_ptr(), from.as_ptr(), tile.as_ptr(), n) };
-            assert_same(ty.storage(), &kept.take(), &products, &format!("products of {n} {ty:?} {level:?}"));
+            assert_same(ty.storage(), &kept.take(), &products, &format!("products of {n} {ty:?} {isa:?}"));
         }
     }
-    each_level(|level| {
-        check::<f32>(Compute::F32, level);
-        check::<f64>(Compute::F64, level);
+    each_level(|isa| {
+        check::<f32>(Compute::F32, isa);
+        check::<f64>(Compute::F64, isa);
     });
 }

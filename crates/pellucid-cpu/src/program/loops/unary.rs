@@ -1,6 +1,6 @@
 //! Primitives of one operand.
 
-use super::element::{At, Elem, Mask, are_apart, one, source, target};
+use super::element::{At, LoopElement, Mask, are_apart, one, source, target};
 use super::stride::{GRAIN, Kernel, stride};
 use pellucid_ir::Compute;
 use pellucid_ir::formula::Unary;
@@ -25,12 +25,12 @@ pub(crate) struct UnaryLoop {
 /// `whole(dst, a, n)`: `dst[i] = f(a[i])` for `i < n`, quick where `n` is a multiple of [`GRAIN`].
 ///
 /// # Safety
-/// `a` holds `n` values, `dst` has room for `n`, they do not overlap, and the processor has the level the loop was
+/// `a` holds `n` values, `dst` has room for `n`, they do not overlap, and the processor has the isa the loop was
 /// asked for.
 pub(crate) type WholeLoop = unsafe fn(dst: *mut u8, a: *const u8, n: usize);
 
 impl UnaryLoop {
-    fn new<T: Elem, Out: Elem>(whole: WholeLoop) -> UnaryLoop {
+    fn new<T: LoopElement, Out: LoopElement>(whole: WholeLoop) -> UnaryLoop {
         UnaryLoop { whole, sizes: (size_of::<Out>() as u8, size_of::<T>() as u8) }
     }
 
@@ -43,7 +43,7 @@ impl UnaryLoop {
     ///
     /// # Safety
     /// `a` holds `n` values, `dst` has room for `n`, they do not overlap unless they are equal and the
-    /// element sizes too, and the processor has the level the loop was asked for.
+    /// element sizes too, and the processor has the isa the loop was asked for.
     pub(crate) unsafe fn run(self, dst: *mut u8, a: *const u8, n: usize) {
         // SAFETY: the caller's promise; `stride` hands on only what lies within it.
         unsafe { stride(GRAIN, (dst, self.sizes.0.into()), [(a, self.sizes.1.into())], n, self) };
@@ -59,12 +59,12 @@ impl Kernel<1> for UnaryLoop {
 }
 
 /// The loop over F on vectors.
-pub(super) fn map<T: Elem, F: Function<T, Out: Elem>>(level: Isa) -> UnaryLoop {
-    UnaryLoop::new::<T, F::Out>(whole::<T, F>(level))
+pub(super) fn map<T: LoopElement, F: Function<T, Out: LoopElement>>(isa: Isa) -> UnaryLoop {
+    UnaryLoop::new::<T, F::Out>(whole::<T, F>(isa))
 }
 
 per_isa! {
-    fn whole[T: Elem, F: Function<T, Out: Elem>][T, F](dst: *mut u8, a: *const u8, n: usize) {
+    fn whole[T: LoopElement, F: Function<T, Out: LoopElement>][T, F](dst: *mut u8, a: *const u8, n: usize) {
         debug_assert!(are_apart((dst, n * size_of::<F::Out>()), (a, n * size_of::<T>())), "{n} elements overlap");
         // SAFETY: the caller's promise.
         let (dst, a) = unsafe { (target::<F::Out>(dst, n), source::<T>(a, n)) };
@@ -85,9 +85,9 @@ per_isa! {
     }
 }
 
-/// The loop over F lane by lane: for scalar code, which no level makes faster.
-fn each<T: Elem, F: Function<T, Out: Elem>>() -> UnaryLoop {
-    unsafe fn each<T: Elem, F: Function<T, Out: Elem>>(dst: *mut u8, a: *const u8, n: usize) {
+/// The loop over F lane by lane: for scalar code, which no isa makes faster.
+fn each<T: LoopElement, F: Function<T, Out: LoopElement>>() -> UnaryLoop {
+    unsafe fn each<T: LoopElement, F: Function<T, Out: LoopElement>>(dst: *mut u8, a: *const u8, n: usize) {
         for i in 0..n {
             // SAFETY: the caller's promise, and i < n.
             unsafe { dst.cast::<F::Out>().add(i).write_unaligned(F::at(one(a.add(i * size_of::<T>())))) };
@@ -97,8 +97,8 @@ fn each<T: Elem, F: Function<T, Out: Elem>>() -> UnaryLoop {
 }
 
 /// A type on which primitives of one operand are defined.
-trait Table: Elem + Sized {
-    fn get(op: Unary, level: Isa) -> Option<UnaryLoop>;
+trait Table: LoopElement + Sized {
+    fn get(op: Unary, isa: Isa) -> Option<UnaryLoop>;
 }
 
 /// One line per primitive: how its loop runs, its name, its value.
@@ -106,9 +106,9 @@ macro_rules! table {
     ($T:ident: $bound:ident => $($how:ident $Op:ident |$x:ident| $e:expr $(, rare |$r:ident| $is:expr => $f:expr)?;)*) => {
         $(table!(@op $T $bound $Op |$x| $e $(, rare |$r| $is => $f)?);)*
         /// The loop of a primitive on this kind of type.
-        fn get<$T: Elem + $bound>(op: Unary, level: Isa) -> Option<UnaryLoop> {
+        fn get<$T: LoopElement + $bound>(op: Unary, isa: Isa) -> Option<UnaryLoop> {
             Some(match op {
-                $(Unary::$Op => table!(@how $how $T $Op level),)*
+                $(Unary::$Op => table!(@how $how $T $Op isa),)*
                 _ => return None,
             })
         }
@@ -136,11 +136,11 @@ macro_rules! table {
     (@out IsNan $T:ident) => { Mask };
     (@out IsFinite $T:ident) => { Mask };
     (@out $Op:ident $T:ident) => { $T };
-    (@how vector $T:ident $Op:ident $level:ident) => { map::<$T, $Op>($level) };
-    (@how each $T:ident $Op:ident $level:ident) => { each::<$T, $Op>() };
+    (@how vector $T:ident $Op:ident $isa:ident) => { map::<$T, $Op>($isa) };
+    (@how each $T:ident $Op:ident $isa:ident) => { each::<$T, $Op>() };
     // On vectors in f32, lane by lane in f64.
-    (@how single $T:ident $Op:ident $level:ident) => {
-        if size_of::<$T>() == 4 { map::<$T, $Op>($level) } else { each::<$T, $Op>() }
+    (@how single $T:ident $Op:ident $isa:ident) => {
+        if size_of::<$T>() == 4 { map::<$T, $Op>($isa) } else { each::<$T, $Op>() }
     };
 }
 
@@ -187,13 +187,13 @@ pub(super) mod float {
         vector IsFinite |x| x.is_finite().into();
     }
     impl Table for f32 {
-        fn get(op: Unary, level: Isa) -> Option<UnaryLoop> {
-            get::<f32>(op, level)
+        fn get(op: Unary, isa: Isa) -> Option<UnaryLoop> {
+            get::<f32>(op, isa)
         }
     }
     impl Table for f64 {
-        fn get(op: Unary, level: Isa) -> Option<UnaryLoop> {
-            get::<f64>(op, level)
+        fn get(op: Unary, isa: Isa) -> Option<UnaryLoop> {
+            get::<f64>(op, isa)
         }
     }
 }
@@ -214,13 +214,13 @@ mod integer {
         vector IsFinite |_x| true.into();
     }
     impl Table for i32 {
-        fn get(op: Unary, level: Isa) -> Option<UnaryLoop> {
-            get::<i32>(op, level)
+        fn get(op: Unary, isa: Isa) -> Option<UnaryLoop> {
+            get::<i32>(op, isa)
         }
     }
     impl Table for i64 {
-        fn get(op: Unary, level: Isa) -> Option<UnaryLoop> {
-            get::<i64>(op, level)
+        fn get(op: Unary, isa: Isa) -> Option<UnaryLoop> {
+            get::<i64>(op, isa)
         }
     }
 }
@@ -236,8 +236,8 @@ mod mask {
         }
     }
     impl Table for Mask {
-        fn get(op: Unary, level: Isa) -> Option<UnaryLoop> {
-            (op == Unary::Not).then(|| map::<Mask, Not>(level))
+        fn get(op: Unary, isa: Isa) -> Option<UnaryLoop> {
+            (op == Unary::Not).then(|| map::<Mask, Not>(isa))
         }
     }
 }
@@ -246,18 +246,18 @@ mod mask {
 ///
 /// [`Unary::IsNan`] and [`Unary::IsFinite`] write masks, all others the operand's type. Integers have
 /// Neg, Abs, Sign, Not, the roundings (which are the identity) and the two predicates; masks have Not.
-pub(crate) fn unary(op: Unary, ty: Compute, level: Isa) -> Option<UnaryLoop> {
+pub(crate) fn unary(op: Unary, ty: Compute, isa: Isa) -> Option<UnaryLoop> {
     match ty {
-        Compute::Mask => Mask::get(op, level),
-        Compute::I32 => i32::get(op, level),
-        Compute::I64 => i64::get(op, level),
-        Compute::F32 => f32::get(op, level),
-        Compute::F64 => f64::get(op, level),
+        Compute::Mask => Mask::get(op, isa),
+        Compute::I32 => i32::get(op, isa),
+        Compute::I64 => i64::get(op, isa),
+        Compute::F32 => f32::get(op, isa),
+        Compute::F64 => f64::get(op, isa),
     }
 }
 
 per_isa! {
-    fn fill[T: Elem][T](dst: *mut u8, a: *const u8, n: usize) {
+    fn fill[T: LoopElement][T](dst: *mut u8, a: *const u8, n: usize) {
         // SAFETY: the caller's promise: one value at `a`, room for n at `dst`.
         let (x, dst) = unsafe { (one::<T>(a), target::<T>(dst, n)) };
         for d in dst {
@@ -269,15 +269,15 @@ per_isa! {
 /// `fill(dst, a, n)`: `dst[i] = a[0]` for `i < n`, the one value at `a` spread over a tile.
 ///
 /// # Safety
-/// There is one value at `a` and room for `n` at `dst`, elsewhere, and the processor has the level the loop was
+/// There is one value at `a` and room for `n` at `dst`, elsewhere, and the processor has the isa the loop was
 /// asked for.
 pub(crate) type FillLoop = unsafe fn(dst: *mut u8, a: *const u8, n: usize);
 
 /// The loop that spreads a value of type `ty`.
-pub(crate) fn splat(ty: Compute, level: Isa) -> FillLoop {
+pub(crate) fn splat(ty: Compute, isa: Isa) -> FillLoop {
     match ty.size() {
-        1 => fill::<u8>(level),
-        4 => fill::<u32>(level),
-        _ => fill::<u64>(level),
+        1 => fill::<u8>(isa),
+        4 => fill::<u32>(isa),
+        _ => fill::<u64>(isa),
     }
 }

@@ -13,7 +13,7 @@ use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::Params;
 use pellucid_runtime::list::List;
 use pellucid_runtime::scratch;
-use pellucid_runtime::threads::{GRAIN, Ptr, split};
+use pellucid_runtime::threads::{GRAIN, SharedPtr, split};
 use std::ops::Range;
 
 /// Values of the only instruction of a program that are made at once, to be streamed.
@@ -127,7 +127,7 @@ pub(crate) unsafe fn run(program: &Prepared, params: &Params, n: usize, inputs: 
 unsafe fn run_single(program: &Prepared, params: &Params, n: usize, inputs: &[Dense], outputs: &[Dense]) -> bool {
     let Some(single) = &program.single else { return false };
     let mut cells = [0u64; 2];
-    let mut from = [Ptr(std::ptr::null_mut::<u8>()); 2];
+    let mut from = [SharedPtr(std::ptr::null_mut::<u8>()); 2];
     // Bytes from one element to the next; 0 for a value that holds for all.
     let mut steps = [0; 2];
     for (k, arg) in single.args.iter().enumerate() {
@@ -136,11 +136,11 @@ unsafe fn run_single(program: &Prepared, params: &Params, n: usize, inputs: &[De
             SingleArg::Input(i, size) => {
                 let x = &inputs[i as usize];
                 steps[k] = if x.once && n > 1 { 0 } else { size as usize };
-                from[k] = Ptr(x.at);
+                from[k] = SharedPtr(x.at);
             }
             SingleArg::Uniform(u) => {
                 cells[k] = program.uniform_value(&program.uniforms[u as usize], params, 0);
-                from[k] = Ptr((&raw mut cells[k]).cast());
+                from[k] = SharedPtr((&raw mut cells[k]).cast());
             }
         }
     }
@@ -190,17 +190,17 @@ impl Single {
         n: usize,
         to: *mut u8,
         steps: [usize; 2],
-        from: [Ptr<u8>; 2],
+        from: [SharedPtr<u8>; 2],
         run: impl Fn(*mut u8, *const u8, *const u8, usize) + Sync,
     ) {
         if n < GRAIN / 16 {
             return run(to, from[0].get(), from[1].get(), n);
         }
-        let to = Ptr(to);
+        let to = SharedPtr(to);
         let stream = loops::streaming(n * self.size, || from.iter().any(|f| f.get() == to.get()));
         // The loop is called over ranges of contiguous operands of `n` elements, each range once.
         let piece = |range: Range<usize>| {
-            let at = |p: &Ptr<u8>, step: usize, index: usize| p.at((index * step) as isize);
+            let at = |p: &SharedPtr<u8>, step: usize, index: usize| p.at((index * step) as isize);
             let from = |index: usize| [at(&from[0], steps[0], index), at(&from[1], steps[1], index)];
             let Some(stream) = stream else {
                 let [a, b] = from(range.start);
@@ -214,7 +214,7 @@ impl Single {
                     unsafe { stream(at(&to, self.size, first), tile, n * self.size) };
                 }
             });
-            loops::settle();
+            loops::store_fence();
         };
         let grain = GRAIN / (self.size + steps[0] + steps[1]).max(1);
         split(n.div_ceil(UNIT), grain.div_ceil(UNIT), |r| piece(r.start * UNIT..n.min(r.end * UNIT)));

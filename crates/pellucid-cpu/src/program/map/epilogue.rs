@@ -7,7 +7,7 @@ use pellucid_gemm::Threads;
 use pellucid_ir::Result;
 use pellucid_ir::kernel::{Map, Params};
 use pellucid_runtime::list::List;
-use pellucid_runtime::threads::Ptr;
+use pellucid_runtime::threads::SharedPtr;
 use pellucid_simd::vector::prefetch_run;
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ pub(crate) struct MapEpilogue<'a> {
     batch: Axes,
     rows: Axis,
     cols: Axis,
-    bases: List<Ptr<u8>, MANY>,
+    bases: List<SharedPtr<u8>, MANY>,
     /// Bytes of the first output: see [`FAR`].
     bytes: usize,
 }
@@ -42,7 +42,7 @@ impl<'a> MapEpilogue<'a> {
         };
         let (rows, cols) = (one(shape.rank() - 2), one(shape.rank() - 1));
         let batch = axes(&|a| a + 2 < shape.rank());
-        let bases = operands().map(|o| Ptr(strided::start(o))).collect();
+        let bases = operands().map(|o| SharedPtr(strided::start(o))).collect();
         let bytes = shape.size() * outputs[0].dtype.size();
         Ok(MapEpilogue { program, params: &map.params, batch, rows, cols, bases, bytes })
     }
@@ -62,7 +62,7 @@ impl<'a> MapEpilogue<'a> {
 
     /// Where the operands have this element of matrix number `batch`.
     fn at(&self, mut batch: usize, row: usize, col: usize) -> List<*mut u8, MANY> {
-        let mut at: List<*mut u8, MANY> = self.bases.iter().map(Ptr::get).collect();
+        let mut at: List<*mut u8, MANY> = self.bases.iter().map(SharedPtr::get).collect();
         let mut go = |axis: &Axis, index: usize| {
             for (at, step) in at.iter_mut().zip(&axis.steps) {
                 *at = at.wrapping_offset(index as isize * step);

@@ -19,7 +19,7 @@ use pellucid_ir::Result;
 use pellucid_ir::kernel::{Map, Params};
 use pellucid_runtime::list::List;
 use pellucid_runtime::scratch;
-use pellucid_runtime::threads::{GRAIN, Ptr, split};
+use pellucid_runtime::threads::{GRAIN, SharedPtr, split};
 use std::ops::Range;
 
 /// Rows at least this long are worth walking one by one, used where they lie.
@@ -94,14 +94,14 @@ fn run_turned(program: &Prepared, params: &Params, axes: &[Axis], across: usize,
     };
     let (rows, columns) = (row.len.div_ceil(PANEL.0), column.len.div_ceil(PANEL.1));
     let panels = strided::count(&others) * rows * columns;
-    let starts: List<Ptr<u8>, 8> = bases.iter().map(|&b| Ptr(b)).collect();
+    let starts: List<SharedPtr<u8>, 8> = bases.iter().map(|&b| SharedPtr(b)).collect();
     let panel_bytes = |k: usize| PANEL.0 * PANEL.1 * program.inputs[k].size;
     let scratch_bytes: usize = (0..program.inputs.len()).filter(|&k| turned(k)).map(panel_bytes).sum();
     shared(threads, panels, 1, |range| {
         for panel in range {
             let (i, j) = (panel / columns % rows * PANEL.0, panel % columns * PANEL.1);
             let (height, width) = (PANEL.0.min(row.len - i), PANEL.1.min(column.len - j));
-            let own: List<*mut u8, 8> = starts.iter().map(Ptr::get).collect();
+            let own: List<*mut u8, 8> = starts.iter().map(SharedPtr::get).collect();
             let mut at = Cursor::new(&others, &own, panel / columns / rows).at;
             for (k, at) in at.iter_mut().enumerate() {
                 *at = at.wrapping_offset(i as isize * row.steps[k] + j as isize * column.steps[k]);
@@ -213,7 +213,7 @@ impl Job<'_> {
             }
         });
         if self.stream.is_some() {
-            loops::settle();
+            loops::store_fence();
         }
     }
 

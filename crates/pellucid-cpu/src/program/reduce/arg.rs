@@ -88,18 +88,18 @@ impl Arg {
         rows: usize,
         first: usize,
     ) {
-        let level = Isa::best();
+        let isa = Isa::best();
         let take = match (self.compute, self.largest) {
-            (Compute::F32, true) => columns::<f32, true>(level),
-            (Compute::F32, false) => columns::<f32, false>(level),
-            (Compute::F64, true) => columns::<f64, true>(level),
-            (Compute::F64, false) => columns::<f64, false>(level),
-            (Compute::I32, true) => columns::<i32, true>(level),
-            (Compute::I32, false) => columns::<i32, false>(level),
-            (_, true) => columns::<i64, true>(level),
-            (_, false) => columns::<i64, false>(level),
+            (Compute::F32, true) => columns::<f32, true>(isa),
+            (Compute::F32, false) => columns::<f32, false>(isa),
+            (Compute::F64, true) => columns::<f64, true>(isa),
+            (Compute::F64, false) => columns::<f64, false>(isa),
+            (Compute::I32, true) => columns::<i32, true>(isa),
+            (Compute::I32, false) => columns::<i32, false>(isa),
+            (_, true) => columns::<i64, true>(isa),
+            (_, false) => columns::<i64, false>(isa),
         };
-        // SAFETY: the caller's promise, for values of this type, and the level is this processor's.
+        // SAFETY: the caller's promise, for values of this type, and the isa is this processor's.
         unsafe { take(best, at, from, stride, cols, rows, first) }
     }
 }

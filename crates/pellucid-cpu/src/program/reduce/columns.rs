@@ -9,7 +9,7 @@ use crate::program::schedule::Granularity;
 use crate::program::strided::{self, Axes, Axis, Cursor};
 use pellucid_runtime::list::List;
 use pellucid_runtime::scratch::{self, padded};
-use pellucid_runtime::threads::{self, GRAIN, Ptr, split};
+use pellucid_runtime::threads::{self, GRAIN, SharedPtr, split};
 use std::ops::Range;
 
 /// Columns that are worked on together. Long parts of rows keep the prefetcher going, which is worth
@@ -75,7 +75,12 @@ impl Job<'_> {
     }
 
     /// Reduces one strip; `deal` hands its chunks to whoever shall work on them.
-    fn unit(&self, plan: &Plan<'_>, unit: usize, deal: impl FnOnce(Ptr<u8>, &(dyn Fn(Range<usize>, Ptr<u8>) + Sync))) {
+    fn unit(
+        &self,
+        plan: &Plan<'_>,
+        unit: usize,
+        deal: impl FnOnce(SharedPtr<u8>, &(dyn Fn(Range<usize>, SharedPtr<u8>) + Sync)),
+    ) {
         let strips = plan.width.div_ceil(plan.strip);
         let (outside, start) = (unit / strips, unit % strips * plan.strip);
         let cols = plan.strip.min(plan.width - start);
@@ -84,8 +89,8 @@ impl Job<'_> {
         let partial_bytes = padded(chunks * cols * result);
         scratch::with(partial_bytes + self.emit_scratch(), |partial: *mut u8| {
             let base = Cursor::new(plan.outer, &self.bases, outside);
-            let bases = base.at.iter().map(|&p| Ptr(p)).collect::<List<Ptr<u8>, 8>>();
-            let work = |range: Range<usize>, partial: Ptr<u8>| {
+            let bases = base.at.iter().map(|&p| SharedPtr(p)).collect::<List<SharedPtr<u8>, 8>>();
+            let work = |range: Range<usize>, partial: SharedPtr<u8>| {
                 let bases: List<*mut u8, 8> = bases.iter().map(|p| p.get()).collect();
                 let strip = Strip { job: self, plan, bases: &bases, start, cols };
                 match &self.action {
@@ -93,7 +98,7 @@ impl Job<'_> {
                     Action::Arg(_) => strip.arg(partial.get()),
                 }
             };
-            deal(Ptr(partial), &work);
+            deal(SharedPtr(partial), &work);
             // SAFETY: all partial results have been written; those of the first chunk become final.
             unsafe {
                 if let Action::Fold(fold) = &self.action {

@@ -88,7 +88,7 @@ pub(crate) fn run_reduce(kernel: &Reduce, inputs: &[Operand<'_>], output: &Opera
     strided::merge(&mut kept);
     strided::merge(&mut reduced);
 
-    let level = Isa::best();
+    let isa = Isa::best();
     let value = kernel.program.outputs[0].compute;
     let wanted = finish.map_or(output.dtype.compute(), |(_, f)| f.inputs[0].compute);
     let unsupported =
@@ -122,7 +122,7 @@ pub(crate) fn run_reduce(kernel: &Reduce, inputs: &[Operand<'_>], output: &Opera
         program,
         params: &kernel.params,
         action,
-        widen: (value != accumulator).then(|| loops::convert(value.storage(), accumulator, level)),
+        widen: (value != accumulator).then(|| loops::convert(value.storage(), accumulator, isa)),
         size: accumulator.size(),
         kept,
         reduced,
@@ -130,7 +130,7 @@ pub(crate) fn run_reduce(kernel: &Reduce, inputs: &[Operand<'_>], output: &Opera
         length,
         count,
         finish: finish.map(|(f, _)| (f, &kernel.finish_params)),
-        store: (finished.storage() != output.dtype).then(|| loops::store(finished, output.dtype, level)),
+        store: (finished.storage() != output.dtype).then(|| loops::store(finished, output.dtype, isa)),
         output: output.dtype.size(),
     };
     if job.prefers_columns(inputs.len()) {

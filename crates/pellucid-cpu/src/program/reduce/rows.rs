@@ -8,7 +8,7 @@ use crate::program::loader::fill;
 use crate::program::schedule::Granularity;
 use crate::program::strided::{self, Axes, Cursor};
 use pellucid_runtime::scratch::{self, padded};
-use pellucid_runtime::threads::{self, GRAIN, Ptr, split};
+use pellucid_runtime::threads::{self, GRAIN, SharedPtr, split};
 use std::ops::Range;
 
 /// Sequences shorter than this are evaluated several at a time.
@@ -237,7 +237,7 @@ impl Job<'_> {
         let place = size_of::<Best>();
         let bytes = padded(total * place) + padded(RESULTS * 8) + self.emit_scratch();
         scratch::with(bytes, |partial: *mut u8| {
-            let to = Ptr(partial);
+            let to = SharedPtr(partial);
             split(total, GRAIN.div_ceil(CHUNK * self.work()), |range| self.chunks(&eval, range, chunks, to.get()));
             // SAFETY: every partial result has been written by the task that it belongs to.
             unsafe {

@@ -221,7 +221,7 @@ impl Job<'_> {
             }
         });
         if self.stream.is_some() {
-            loops::settle();
+            loops::store_fence();
         }
     }
 

@@ -130,14 +130,14 @@ pub(crate) fn fold(op: Binary, identity: u64, compute: Compute, values: &[u64]) 
         }
         lanes[0]
     };
-    let mut level: Vec<u64> = values.chunks(4096).map(chunk).collect();
-    if level.is_empty() {
-        level.push(chunk(&[]));
+    let mut isa: Vec<u64> = values.chunks(4096).map(chunk).collect();
+    if isa.is_empty() {
+        isa.push(chunk(&[]));
     }
-    while level.len() > 1 {
-        level = level.chunks(2).map(|p| if p.len() == 2 { join(p[0], p[1]) } else { p[0] }).collect();
+    while isa.len() > 1 {
+        isa = isa.chunks(2).map(|p| if p.len() == 2 { join(p[0], p[1]) } else { p[0] }).collect();
     }
-    level[0]
+    isa[0]
 }
 
 /// The primitive and the identity of a reduction.

@@ -81,35 +81,35 @@ impl<const N: usize> Memory<N> {
     }
 }
 
-/// Explores a model with a team of `threads` threads. At its end every helper is woken and must return.
-fn explore(threads: usize, preemptions: usize, model: fn(&Arc<Team<Loom>>)) {
+/// Explores a model with a pool of `threads` threads. At its end every helper is woken and must return.
+fn explore(threads: usize, preemptions: usize, model: fn(&Arc<ThreadPool<Loom>>)) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.check(move || {
-        let team = Arc::new(Team::<Loom>::idle(threads));
+        let pool = Arc::new(ThreadPool::<Loom>::idle(threads));
         let ends = Arc::new(<Loom as Primitives>::Flag::new(false));
         let helper = |_| {
-            let (team, ends) = (team.clone(), ends.clone());
-            loom::thread::spawn(move || team.help(|| !ends.load(Ordering::Relaxed)))
+            let (pool, ends) = (pool.clone(), ends.clone());
+            loom::thread::spawn(move || pool.help(|| !ends.load(Ordering::Relaxed)))
         };
         let helpers: Vec<_> = (1..threads).map(helper).collect();
-        model(&team);
-        assert!(!team.taken.swap(true, Ordering::Acquire), "the team was not given back");
+        model(&pool);
+        assert!(!pool.taken.swap(true, Ordering::Acquire), "the pool was not given back");
         ends.store(true, Ordering::Relaxed);
         // A job without work.
-        let state = team.lock();
-        team.jobs.fetch_add(1, Ordering::Release);
+        let state = pool.lock();
+        pool.jobs.fetch_add(1, Ordering::Release);
         let sleepers = state.asleep;
         drop(state);
-        (0..sleepers).for_each(|_| team.wake.notify_one());
+        (0..sleepers).for_each(|_| pool.wake.notify_one());
         helpers.into_iter().for_each(|h| h.join().unwrap());
     });
 }
 
 /// Runs a job whose every task writes memory of its own and memory of its worker.
-fn run_job<const N: usize>(team: &Team<Loom>, least: usize) {
+fn run_job<const N: usize>(pool: &ThreadPool<Loom>, least: usize) {
     let (tasks, workers) = (Memory::<N>::new(), Memory::<3>::new());
-    team.run(N, least, &|worker, i| {
+    pool.run(N, least, &|worker, i| {
         workers.add(worker);
         tasks.add(i);
     });
@@ -119,46 +119,46 @@ fn run_job<const N: usize>(team: &Team<Loom>, least: usize) {
 
 #[test]
 fn every_task_runs_once_before_the_caller_goes_on() {
-    explore(2, 3, |team| run_job::<3>(team, 1));
+    explore(2, 3, |pool| run_job::<3>(pool, 1));
 }
 
 #[test]
 fn one_job_follows_another() {
-    explore(2, 2, |team| {
-        run_job::<2>(team, 1);
-        run_job::<3>(team, 2);
+    explore(2, 2, |pool| {
+        run_job::<2>(pool, 1);
+        run_job::<3>(pool, 2);
     });
 }
 
 #[test]
 fn two_helpers_share_a_job() {
-    explore(3, 1, |team| run_job::<3>(team, 1));
+    explore(3, 1, |pool| run_job::<3>(pool, 1));
 }
 
 #[test]
 fn work_within_a_task_is_done_by_its_own_thread() {
-    explore(2, 2, |team| {
+    explore(2, 2, |pool| {
         let tasks = Memory::<4>::new();
-        team.run(2, 1, &|_, i| team.run(2, 1, &|_, j| tasks.add(2 * i + j)));
+        pool.run(2, 1, &|_, i| pool.run(2, 1, &|_, j| tasks.add(2 * i + j)));
         assert_eq!(tasks.all(), [1; 4]);
     });
 }
 
 #[test]
 fn of_two_callers_each_gets_its_work_done() {
-    explore(2, 2, |team| {
+    explore(2, 2, |pool| {
         let other = loom::thread::spawn({
-            let team = team.clone();
-            move || run_job::<2>(&team, 1)
+            let pool = pool.clone();
+            move || run_job::<2>(&pool, 1)
         });
-        run_job::<2>(team, 1);
+        run_job::<2>(pool, 1);
         other.join().unwrap();
     });
 }
 
 #[test]
 fn a_panic_of_a_task_reaches_the_caller_and_the_team_goes_on() {
-    explore(2, 2, |team| {
+    explore(2, 2, |pool| {
         let tasks = Memory::<2>::new();
         let work = |_: usize, i: usize| {
             tasks.add(i);
@@ -166,10 +166,10 @@ fn a_panic_of_a_task_reaches_the_caller_and_the_team_goes_on() {
                 resume_unwind(Box::new("task 1"));
             }
         };
-        let result = catch_unwind(AssertUnwindSafe(|| team.run(2, 1, &work)));
+        let result = catch_unwind(AssertUnwindSafe(|| pool.run(2, 1, &work)));
         assert_eq!(result.expect_err("a panic").downcast_ref(), Some(&"task 1"));
         assert_eq!(tasks.all(), [1; 2]);
-        run_job::<2>(team, 1);
+        run_job::<2>(pool, 1);
     });
 }
 
@@ -178,8 +178,8 @@ fn a_call_reaches_every_helper() {
     loom::lazy_static! {
         static ref CALLS: loom::sync::atomic::AtomicUsize = loom::sync::atomic::AtomicUsize::new(0);
     }
-    explore(2, 3, |team| {
-        assert!(team.everywhere(|| {
+    explore(2, 3, |pool| {
+        assert!(pool.everywhere(|| {
             CALLS.fetch_add(1, Ordering::Relaxed);
         }));
         assert_eq!(CALLS.load(Ordering::Relaxed), 1);
@@ -188,8 +188,8 @@ fn a_call_reaches_every_helper() {
 
 #[test]
 fn a_call_that_panics_blocks_no_thread() {
-    explore(2, 3, |team| {
-        assert!(!team.everywhere(|| resume_unwind(Box::new("a call"))));
-        run_job::<2>(team, 1);
+    explore(2, 3, |pool| {
+        assert!(!pool.everywhere(|| resume_unwind(Box::new("a call"))));
+        run_job::<2>(pool, 1);
     });
 }

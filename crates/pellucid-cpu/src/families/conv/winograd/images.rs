@@ -4,15 +4,15 @@ use super::room;
 use pellucid_gemm::{Strided, TransformTiles};
 use pellucid_ir::Result;
 use pellucid_runtime::CpuBuffer;
-use pellucid_runtime::threads::{GRAIN, Ptr, split};
+use pellucid_runtime::threads::{GRAIN, SharedPtr, split};
 use pellucid_simd::Element;
 use pellucid_simd::Isa;
 use std::ops::Range;
 
 /// Images as the caller has them, `[image, group, channel, y, x]`.
 pub(super) struct Images<T> {
-    pub(super) data: Ptr<T>,
-    pub(super) level: Isa,
+    pub(super) data: SharedPtr<T>,
+    pub(super) isa: Isa,
     pub(super) count: usize,
     pub(super) groups: usize,
     /// In a group.
@@ -22,7 +22,7 @@ pub(super) struct Images<T> {
 
 /// Some of them with channels innermost, `[group, image, y, x, lane]`, and behind those of each group some spare rows.
 pub(super) struct Turned<T> {
-    data: Ptr<T>,
+    data: SharedPtr<T>,
     /// From one group to the next, and from the first image of a group to its spare rows.
     group: usize,
     size: usize,
@@ -124,13 +124,7 @@ impl<T: Element> Images<T> {
                 let count = POSITIONS.min(plane - p);
                 // SAFETY: these are positions of one image of one group.
                 unsafe {
-                    pellucid_gemm::transpose(
-                        self.level,
-                        from,
-                        (self.channels, count),
-                        lanes,
-                        to.wrapping_add(p * lanes),
-                    )
+                    pellucid_gemm::transpose(self.isa, from, (self.channels, count), lanes, to.wrapping_add(p * lanes))
                 }
             }
         });
@@ -154,7 +148,7 @@ impl<T: Element> Images<T> {
                 let from = Strided { data, lane: lanes as isize, depth: 1 };
                 let count = CHANNELS.min(self.channels - c);
                 // SAFETY: these are channels of one image of one group.
-                unsafe { pellucid_gemm::transpose(self.level, from, (plane, count), plane, to.wrapping_add(c * plane)) }
+                unsafe { pellucid_gemm::transpose(self.isa, from, (plane, count), plane, to.wrapping_add(c * plane)) }
             }
         });
     }

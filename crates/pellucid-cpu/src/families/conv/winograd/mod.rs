@@ -47,14 +47,14 @@ mod images;
 #[cfg(test)]
 mod tests;
 
-use super::{Problem, Sizes, TASK, each, seats};
+use super::{Problem, Sizes, TASK, each, worker_ids};
 use images::Images;
 use pellucid_gemm::{Strided, TransformTiles, WinogradTransform};
 use pellucid_ir::Result;
 use pellucid_ir::kernel::ConvPart;
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
-use pellucid_runtime::threads::{self, GRAIN, Ptr, split};
+use pellucid_runtime::threads::{self, GRAIN, SharedPtr, split};
 use pellucid_simd::Element;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -108,11 +108,11 @@ pub(super) fn applies<T: Element>(problem: &Problem) -> bool {
 ///
 /// # Safety
 /// The arrays have the shapes of the problem, row-major; nobody else touches the one that is computed.
-pub(super) unsafe fn run<T: Element>(problem: &Problem, part: ConvPart, [x, w, y]: [Ptr<T>; 3]) -> Result<bool> {
-    let Problem { level, groups, images: count, window, .. } = *problem;
+pub(super) unsafe fn run<T: Element>(problem: &Problem, part: ConvPart, [x, w, y]: [SharedPtr<T>; 3]) -> Result<bool> {
+    let Problem { isa, groups, images: count, window, .. } = *problem;
     let images = |data, Sizes { channels, dims: [_, height, width] }| Images {
         data,
-        level,
+        isa,
         count,
         groups,
         channels: channels / groups,
@@ -132,9 +132,9 @@ pub(super) unsafe fn run<T: Element>(problem: &Problem, part: ConvPart, [x, w, y
 }
 
 /// Uninitialised memory for so many numbers.
-fn room<T>(count: usize) -> Result<(Ptr<T>, CpuBuffer)> {
+fn room<T>(count: usize) -> Result<(SharedPtr<T>, CpuBuffer)> {
     let room = CpuBuffer::scratch(count.saturating_mul(size_of::<T>()))?;
-    Ok((Ptr(room.ensure()?.as_ptr().cast()), room))
+    Ok((SharedPtr(room.ensure()?.as_ptr().cast()), room))
 }
 
 /// Writes what it is given to a slice, from its beginning on.
@@ -150,7 +150,7 @@ fn spectra<const N: usize>(tiles: Range<usize>, count: usize, lanes: usize) -> L
 
 /// The taps of all windows, transformed: `[group, product, depth, lane]`.
 struct Weights<T> {
-    data: Ptr<T>,
+    data: SharedPtr<T>,
     /// From one product to the next.
     product: usize,
     _room: CpuBuffer,
@@ -162,10 +162,10 @@ impl<T: Element> Weights<T> {
     ///
     /// # Safety
     /// There are so many weights.
-    unsafe fn new(w: Ptr<T>, x: &Images<T>, y: &Images<T>, back: bool) -> Result<Weights<T>> {
+    unsafe fn new(w: SharedPtr<T>, x: &Images<T>, y: &Images<T>, back: bool) -> Result<Weights<T>> {
         let steps = [x.channels * 9, 9].map(|step| step as isize);
         let (from, to, [lane, step]) = if back { (y, x, [steps[1], steps[0]]) } else { (x, y, steps) };
-        let (level, depth, lanes, whole) = (x.level, from.channels, to.lanes(), x.channels * y.channels * 9);
+        let (isa, depth, lanes, whole) = (x.isa, from.channels, to.lanes(), x.channels * y.channels * 9);
         let product = depth * lanes;
         let (data, _room) = room::<T>(x.groups * PRODUCTS * product)?;
         let mut window = [0, 1, 2, 3, 4, 5, 6, 7, 8].map(|t| (t * lanes) as isize);
@@ -173,16 +173,16 @@ impl<T: Element> Weights<T> {
             window.reverse();
         }
         let (tasks, cost) = (x.groups * depth, (9 + PRODUCTS) * lanes * MOVED);
-        let (all_taps, _taps) = room::<T>(seats(tasks, cost) * 9 * lanes)?;
-        each(tasks, cost, |seat, task| {
+        let (all_taps, _taps) = room::<T>(worker_ids(tasks, cost) * 9 * lanes)?;
+        each(tasks, cost, |worker, task| {
             let (group, p) = (task / depth, task % depth);
-            let taps = all_taps.at((seat * 9 * lanes) as isize);
+            let taps = all_taps.at((worker * 9 * lanes) as isize);
             let from = w.at((group * whole) as isize + p as isize * step).cast_const();
             let to_group = data.at((group * PRODUCTS * product) as isize);
             let at = spectra::<PRODUCTS>(p..p + 1, depth, lanes);
-            // SAFETY: the caller's; every task has its own part of the weights, and every seat of the taps.
+            // SAFETY: the caller's; every task has its own part of the weights, and every worker of the taps.
             unsafe {
-                pellucid_gemm::transpose(level, Strided { data: from, lane, depth: 1 }, (to.channels, 9), lanes, taps);
+                pellucid_gemm::transpose(isa, Strided { data: from, lane, depth: 1 }, (to.channels, 9), lanes, taps);
                 let work = TransformTiles {
                     map: WinogradTransform::Window,
                     data: taps,
@@ -191,7 +191,7 @@ impl<T: Element> Weights<T> {
                     at: &at,
                     lanes,
                 };
-                pellucid_gemm::transform_tiles(level, &work);
+                pellucid_gemm::transform_tiles(isa, &work);
             }
             Ok(())
         })?;
@@ -204,7 +204,7 @@ impl<T: Element> Weights<T> {
 /// # Safety
 /// The images are there; nobody else touches those of `to`.
 unsafe fn correlate<T: Element>(from: &Images<T>, w: &Weights<T>, low: [isize; 2], to: &Images<T>) -> Result<bool> {
-    let Images { level, groups, .. } = *from;
+    let Images { isa, groups, .. } = *from;
     let (depth, lanes) = (from.lanes(), to.lanes());
     let most = ((BLOCK / (PRODUCTS * (depth + lanes)) / STRIP).clamp(1, 4) * STRIP).min(to.count * to.tiles());
     let [patches_at, sums_at] = [depth, lanes].map(|lanes| spectra::<0>(0..most, most, lanes));
@@ -216,20 +216,21 @@ unsafe fn correlate<T: Element>(from: &Images<T>, w: &Weights<T>, low: [isize; 2
         // SAFETY: the caller's.
         let source = unsafe { from.turn(range.clone())? };
         let result = to.room(range.len(), blocks)?;
-        // For each seat: patches, products, and where the elements of both are.
+        // For each worker: patches, products, and where the elements of both are.
         let (tasks, cost) = (groups * blocks, PRODUCTS * most * depth * lanes);
         let sizes = [depth, lanes].map(|lanes| PRODUCTS * most * lanes);
-        let seats = seats(tasks, cost);
-        let [(all_patches, _patches), (all_sums, _sums)] = [room::<T>(seats * sizes[0])?, room::<T>(seats * sizes[1])?];
-        let (places, _places) = room::<isize>(seats * most * (PATCH + TILE))?;
-        each(tasks, cost, |seat, task| {
+        let worker_ids = worker_ids(tasks, cost);
+        let [(all_patches, _patches), (all_sums, _sums)] =
+            [room::<T>(worker_ids * sizes[0])?, room::<T>(worker_ids * sizes[1])?];
+        let (places, _places) = room::<isize>(worker_ids * most * (PATCH + TILE))?;
+        each(tasks, cost, |worker, task| {
             let (group, block) = (task / blocks, task % blocks);
             let tiles = block * most..tiles.min((block + 1) * most);
             let count = tiles.len();
-            let patches = Ptr(all_patches.at((seat * sizes[0]) as isize));
-            let sums = Ptr(all_sums.at((seat * sizes[1]) as isize));
-            let start = places.at((seat * most * (PATCH + TILE)) as isize);
-            // SAFETY: both have room in the seat's part.
+            let patches = SharedPtr(all_patches.at((worker * sizes[0]) as isize));
+            let sums = SharedPtr(all_sums.at((worker * sizes[1]) as isize));
+            let start = places.at((worker * most * (PATCH + TILE)) as isize);
+            // SAFETY: both have room in the worker's part.
             let (patch, tile) = unsafe {
                 let patch = std::slice::from_raw_parts_mut(start, PATCH * count);
                 let tile = std::slice::from_raw_parts_mut(start.add(PATCH * most), TILE * count);
@@ -242,7 +243,7 @@ unsafe fn correlate<T: Element>(from: &Images<T>, w: &Weights<T>, low: [isize; 2
             let good = unsafe {
                 let (data, to, at) = (source.group(group), patches.get(), &patches_at[..PRODUCTS * count]);
                 pellucid_gemm::transform_tiles(
-                    level,
+                    isa,
                     &TransformTiles { map: WinogradTransform::Patch, data, from: patch, to, at, lanes: depth },
                 );
                 for k in 0..PRODUCTS {
@@ -251,19 +252,11 @@ unsafe fn correlate<T: Element>(from: &Images<T>, w: &Weights<T>, low: [isize; 2
                     let b = w.data.at(((group * PRODUCTS + k) * w.product) as isize).cast_const();
                     let b = Strided { data: b, lane: 1, depth: lanes as isize };
                     let c = sums.at((k * most * lanes) as isize);
-                    pellucid_gemm::multiply(
-                        level,
-                        &a,
-                        &b,
-                        (0..count, 0..lanes, from.channels),
-                        c,
-                        lanes as isize,
-                        false,
-                    );
+                    pellucid_gemm::multiply(isa, &a, &b, (0..count, 0..lanes, from.channels), c, lanes as isize, false);
                 }
                 let (data, to, from) = (sums.get(), result.group(group), &sums_at[..PRODUCTS * count]);
                 pellucid_gemm::transform_tiles(
-                    level,
+                    isa,
                     &TransformTiles { map: WinogradTransform::Results, data, from, to, at: tile, lanes },
                 )
             };
@@ -283,8 +276,8 @@ unsafe fn correlate<T: Element>(from: &Images<T>, w: &Weights<T>, low: [isize; 2
 ///
 /// # Safety
 /// The images are there, and so many weights; nobody else touches w.
-unsafe fn weight<T: Element>(x: &Images<T>, low: [isize; 2], y: &Images<T>, w: Ptr<T>) -> Result<bool> {
-    let Images { level, groups, channels: rows, .. } = *x;
+unsafe fn weight<T: Element>(x: &Images<T>, low: [isize; 2], y: &Images<T>, w: SharedPtr<T>) -> Result<bool> {
+    let Images { isa, groups, channels: rows, .. } = *x;
     let (depth, lanes) = (x.lanes(), y.lanes());
     let product = rows * lanes;
     let (sums, _sums) = room::<T>(groups * PRODUCTS * product)?;
@@ -309,12 +302,12 @@ unsafe fn weight<T: Element>(x: &Images<T>, low: [isize; 2], y: &Images<T>, w: P
                 unsafe {
                     let (data, to, at) = (xs.group(group), patches.get(), &patches_at[part.clone()]);
                     pellucid_gemm::transform_tiles(
-                        level,
+                        isa,
                         &TransformTiles { map: WinogradTransform::Patch, data, from: patch, to, at, lanes: depth },
                     );
                     let (data, to, at) = (ys.group(group), results.get(), &results_at[part]);
                     pellucid_gemm::transform_tiles(
-                        level,
+                        isa,
                         &TransformTiles { map: WinogradTransform::Tile, data, from: tile, to, at, lanes },
                     );
                 }
@@ -327,7 +320,7 @@ unsafe fn weight<T: Element>(x: &Images<T>, low: [isize; 2], y: &Images<T>, w: P
                 let c = sums.at(((group * PRODUCTS + k) * product) as isize);
                 let add = !first || start > 0;
                 // SAFETY: as above; every product has sums of its own.
-                unsafe { pellucid_gemm::multiply(level, &a, &b, (0..rows, 0..lanes, count), c, lanes as isize, add) }
+                unsafe { pellucid_gemm::multiply(isa, &a, &b, (0..rows, 0..lanes, count), c, lanes as isize, add) }
                 Ok(())
             })?;
         }
@@ -339,25 +332,26 @@ unsafe fn weight<T: Element>(x: &Images<T>, low: [isize; 2], y: &Images<T>, w: P
     let at: List<isize, 0> = (0..9 * step).map(|t| (t * lanes) as isize).collect();
     let (tasks, cost) = (groups * parts, (9 + PRODUCTS) * step * lanes * MOVED);
     let sizes = [lanes, y.channels].map(|lanes| 9 * step * lanes);
-    let seats = seats(tasks, cost);
-    let [(all_taps, _taps), (all_own, _own)] = [room::<T>(seats * sizes[0])?, room::<T>(seats * sizes[1])?];
+    let worker_ids = worker_ids(tasks, cost);
+    let [(all_taps, _taps), (all_own, _own)] = [room::<T>(worker_ids * sizes[0])?, room::<T>(worker_ids * sizes[1])?];
     let finite = AtomicBool::new(true);
-    each(tasks, cost, |seat, task| {
+    each(tasks, cost, |worker, task| {
         let (group, first) = (task / parts, task % parts * step);
         let these = first..rows.min(first + step);
         let count = 9 * these.len();
-        let (to, own) = (all_taps.at((seat * sizes[0]) as isize), Ptr(all_own.at((seat * sizes[1]) as isize)));
+        let (to, own) =
+            (all_taps.at((worker * sizes[0]) as isize), SharedPtr(all_own.at((worker * sizes[1]) as isize)));
         let (from, at) = (&from[PRODUCTS * these.start..PRODUCTS * these.end], &at[..count]);
         let data = sums.at((group * PRODUCTS * product) as isize);
         // SAFETY: the rooms are as large as what is read and written, and every task has taps of its own in w.
         unsafe {
             let good = pellucid_gemm::transform_tiles(
-                level,
+                isa,
                 &TransformTiles { map: WinogradTransform::Taps, data, from, to, at, lanes },
             );
             finite.fetch_and(good, Ordering::Relaxed);
             let taps = Strided { data: to.cast_const(), lane: lanes as isize, depth: 1 };
-            pellucid_gemm::transpose(level, taps, (count, y.channels), count, own.get());
+            pellucid_gemm::transpose(isa, taps, (count, y.channels), count, own.get());
             for channel in 0..y.channels {
                 let to = w.at((((group * y.channels + channel) * rows + first) * 9) as isize);
                 to.copy_from_nonoverlapping(own.at((channel * count) as isize), count);

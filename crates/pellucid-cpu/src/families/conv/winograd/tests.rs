@@ -1,10 +1,10 @@
 use crate::families::conv::tests::{Case, PARTS, window};
 use crate::families::conv::{Problem, Sizes, winograd};
-use crate::testing::{self, Lie, numbers};
+use crate::testing::{self, TestLayout, numbers};
 use crate::with_threads;
 use pellucid_ir::DType;
 use pellucid_ir::kernel::ConvPart;
-use pellucid_runtime::threads::Ptr;
+use pellucid_runtime::threads::SharedPtr;
 use pellucid_simd::Element;
 use pellucid_simd::Isa;
 
@@ -30,20 +30,20 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-fn problem(case: &Case, level: Isa) -> Problem {
+fn problem(case: &Case, isa: Isa) -> Problem {
     let [x, _, y] = case.shapes();
     let (x, y) = (Sizes::of(&x), Sizes::of(&y));
-    Problem { level, window: case.window, images: case.images, groups: case.groups, x, y }
+    Problem { isa, window: case.window, images: case.images, groups: case.groups, x, y }
 }
 
 /// The part by this way, whether or not it is worth it; the three arrays are values of x, w and y.
-fn by_tiles<T: Element>(case: &Case, part: ConvPart, level: Isa, arrays: &[Vec<T>; 3]) -> Option<Vec<T>> {
+fn by_tiles<T: Element>(case: &Case, part: ConvPart, isa: Isa, arrays: &[Vec<T>; 3]) -> Option<Vec<T>> {
     let (mut arrays, which) = (arrays.clone(), place(part));
     let one = T::HALF.unwrap().add(T::HALF.unwrap());
     arrays[which].fill(one);
-    let pointers = arrays.each_mut().map(|a| Ptr(a.as_mut_ptr()));
+    let pointers = arrays.each_mut().map(|a| SharedPtr(a.as_mut_ptr()));
     // SAFETY: the arrays have the shapes of the case.
-    let good = unsafe { winograd::run(&problem(case, level), part, pointers).unwrap() };
+    let good = unsafe { winograd::run(&problem(case, isa), part, pointers).unwrap() };
     good.then(|| arrays[which].clone())
 }
 
@@ -71,11 +71,11 @@ fn small_integers_are_exact_at_every_level() {
         let values = values(&case, 3, 1.0);
         for part in PARTS {
             let expected = case.naive(part, values.each_ref().map(|v| &v[..]));
-            for &level in Isa::available() {
-                assert_eq!(by_tiles(&case, part, level, &values).unwrap(), expected, "{part:?} {level:?} {case:?}");
-                let found = by_tiles(&case, part, level, &singles(&values)).unwrap();
+            for &isa in Isa::available() {
+                assert_eq!(by_tiles(&case, part, isa, &values).unwrap(), expected, "{part:?} {isa:?} {case:?}");
+                let found = by_tiles(&case, part, isa, &singles(&values)).unwrap();
                 let found: Vec<f64> = found.into_iter().map(f64::from).collect();
-                assert_eq!(found, expected, "f32 {part:?} {level:?} {case:?}");
+                assert_eq!(found, expected, "f32 {part:?} {isa:?} {case:?}");
             }
         }
     }
@@ -86,11 +86,11 @@ fn every_level_gives_the_same_bits() {
     for case in cases() {
         let values = values(&case, 1000, 1.0 / 777.0);
         for part in PARTS {
-            let doubles = |level| by_tiles(&case, part, level, &values).unwrap();
-            let floats = |level| by_tiles(&case, part, level, &singles(&values)).unwrap();
-            for &level in Isa::available() {
-                assert_eq!(doubles(level), doubles(Isa::Portable), "{part:?} {level:?} {case:?}");
-                assert_eq!(floats(level), floats(Isa::Portable), "{part:?} {level:?} {case:?}");
+            let doubles = |isa| by_tiles(&case, part, isa, &values).unwrap();
+            let floats = |isa| by_tiles(&case, part, isa, &singles(&values)).unwrap();
+            for &isa in Isa::available() {
+                assert_eq!(doubles(isa), doubles(Isa::Portable), "{part:?} {isa:?} {case:?}");
+                assert_eq!(floats(isa), floats(Isa::Portable), "{part:?} {isa:?} {case:?}");
             }
         }
     }
@@ -144,7 +144,7 @@ fn the_mean_error_is_less_than_twice_that_of_the_direct_way() {
             found.iter().zip(&expected).map(|(f, e)| (f64::from(*f) - e).powi(2)).sum::<f64>().sqrt()
         };
         let mut direct = arrays.clone();
-        let pointers = direct.each_mut().map(|a| Ptr(a.as_mut_ptr()));
+        let pointers = direct.each_mut().map(|a| SharedPtr(a.as_mut_ptr()));
         // SAFETY: the arrays have the shapes of the case.
         unsafe { crate::families::conv::direct(&problem(&case, Isa::best()), part, pointers).unwrap() };
         let direct = error(&direct[place(part)]);
@@ -185,8 +185,8 @@ fn threads_share_blocks_and_change_nothing() {
 fn whole(case: &Case, part: ConvPart, values: &[Vec<f32>; 3]) -> Vec<f32> {
     assert!(winograd::applies::<f32>(&problem(case, Isa::best())));
     let shapes = case.shapes();
-    let arrays = [0, 1, 2].map(|i| testing::Array::of(shapes[i].clone(), Lie::Plain, &values[i]));
-    case.run(part, &arrays, Lie::Plain).values::<f32>()
+    let arrays = [0, 1, 2].map(|i| testing::Array::of(shapes[i].clone(), TestLayout::Plain, &values[i]));
+    case.run(part, &arrays, TestLayout::Plain).values::<f32>()
 }
 
 #[test]
@@ -285,9 +285,10 @@ fn half_types_are_rounded_once() {
     let values = values(&case, 4, 0.25);
     let shapes = case.shapes();
     for part in PARTS {
-        let arrays = [0, 1, 2].map(|i| testing::Array::cast(shapes[i].clone(), Lie::Plain, DType::F16, &values[i]));
+        let arrays =
+            [0, 1, 2].map(|i| testing::Array::cast(shapes[i].clone(), TestLayout::Plain, DType::F16, &values[i]));
         let expected = case.naive(part, values.each_ref().map(|v| &v[..]));
         let expected: Vec<f64> = expected.iter().map(|&v| pellucid_ir::f16::from_f64(v).to_f64()).collect();
-        assert_eq!(case.run(part, &arrays, Lie::Plain).reals(), expected, "{part:?}");
+        assert_eq!(case.run(part, &arrays, TestLayout::Plain).reals(), expected, "{part:?}");
     }
 }

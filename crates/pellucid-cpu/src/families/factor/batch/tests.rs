@@ -1,7 +1,7 @@
 //! Every factorisation of a batch, in every layout and on several threads: what the factors make of one another,
 //! by plain loops.
 
-use crate::testing::{Array, Lie, numbers, run};
+use crate::testing::{Array, TestLayout, numbers, run};
 use crate::with_threads;
 use pellucid_ir::kernel::{Factor, Kernel, Meta, Vectors};
 use pellucid_ir::{DType, Error};
@@ -42,7 +42,7 @@ impl Stack {
         Stack::from_fn(self.rows, other.columns, sum)
     }
 
-    fn array(&self, dtype: DType, lie: Lie) -> Array {
+    fn array(&self, dtype: DType, lie: TestLayout) -> Array {
         Array::cast([BATCH[0], BATCH[1], self.rows, self.columns], lie, dtype, &self.data)
     }
 }
@@ -53,7 +53,7 @@ fn random(rows: usize, columns: usize) -> Stack {
 }
 
 /// The factors of inputs that lie like this.
-fn factors(kernel: Factor, inputs: &[&Stack], dtype: DType, lie: Lie) -> Vec<Array> {
+fn factors(kernel: Factor, inputs: &[&Stack], dtype: DType, lie: TestLayout) -> Vec<Array> {
     let inputs: Vec<Array> = inputs.iter().map(|s| s.array(dtype, lie)).collect();
     let metas: Vec<Meta> = inputs.iter().map(|a| Meta { shape: a.layout.shape().clone(), dtype: a.dtype }).collect();
     let kernel = Kernel::Factor(kernel);
@@ -67,10 +67,10 @@ fn factors(kernel: Factor, inputs: &[&Stack], dtype: DType, lie: Lie) -> Vec<Arr
 /// factors of each dtype to `check`, with the tolerance.
 fn all(kernel: Factor, inputs: &[&Stack], check: impl Fn(&[Stack], f64)) {
     for (dtype, tolerance) in [(DType::F64, 1e-12), (DType::F32, 2e-5)] {
-        let plain = factors(kernel, inputs, dtype, Lie::Plain);
+        let plain = factors(kernel, inputs, dtype, TestLayout::Plain);
         check(&plain.iter().map(Stack::of).collect::<Vec<_>>(), tolerance);
         let bits = |arrays: &[Array]| -> Vec<u64> { arrays.iter().flat_map(|a| a.reals()).map(f64::to_bits).collect() };
-        for lie in Lie::ALL {
+        for lie in TestLayout::ALL {
             for threads in [1, 2, 8] {
                 let again = with_threads(threads, || factors(kernel, inputs, dtype, lie));
                 assert_eq!(bits(&again), bits(&plain), "{kernel:?} {dtype} {lie:?} {threads}");
@@ -135,8 +135,8 @@ fn lu_and_its_row_order() {
             let k = m.min(n);
             let l = Stack::from_fn(m, k, |b, i, j| if i == j { 1.0 } else { lower(&f[0]).at(b, i, j) });
             let u = Stack::from_fn(k, n, |b, i, j| upper(&f[0]).at(b, i, j));
-            let pivots = Array::cast([BATCH[0], BATCH[1], k], Lie::Gaps, DType::I32, &f[1].data);
-            let order = Array::new([BATCH[0], BATCH[1], m], DType::I64, Lie::Turned);
+            let pivots = Array::cast([BATCH[0], BATCH[1], k], TestLayout::Gaps, DType::I32, &f[1].data);
+            let order = Array::new([BATCH[0], BATCH[1], m], DType::I64, TestLayout::Turned);
             run(Kernel::Factor(Factor::RowOrder { rows: m }), &[&pivots], &[&order]).unwrap();
             let order = order.reals();
             let pa = Stack::from_fn(m, n, |b, i, j| a.at(b, order[b * m + i] as usize, j));
@@ -150,9 +150,9 @@ fn lu_and_its_row_order() {
 
 #[test]
 fn pivots_that_are_no_rows_are_refused() {
-    let order = Array::new([3], DType::I64, Lie::Plain);
+    let order = Array::new([3], DType::I64, TestLayout::Plain);
     for pivots in [[0, 1], [1, 4], [-1, 2]] {
-        let pivots = Array::of([2], Lie::Plain, &pivots);
+        let pivots = Array::of([2], TestLayout::Plain, &pivots);
         let result = run(Kernel::Factor(Factor::RowOrder { rows: 3 }), &[&pivots], &[&order]);
         assert!(matches!(result, Err(Error::InvalidArgument { .. })));
     }
@@ -166,10 +166,10 @@ fn ldl_and_what_is_solved_with_it() {
         let a = Stack::from_fn(n, n, |b, i, j| if i == j && b > 2 { 0.0 } else { half.at(b, i, j) + half.at(b, j, i) });
         let b = random(n, 3);
         all(Factor::Ldl, &[&a], |f, tolerance| {
-            let packed = f[0].array(DType::F64, Lie::Turned);
-            let pivots = Array::cast([BATCH[0], BATCH[1], n], Lie::Gaps, DType::I32, &f[1].data);
-            let right = b.array(DType::F64, Lie::Plain);
-            let x = Array::new([BATCH[0], BATCH[1], n, 3], DType::F64, Lie::Plain);
+            let packed = f[0].array(DType::F64, TestLayout::Turned);
+            let pivots = Array::cast([BATCH[0], BATCH[1], n], TestLayout::Gaps, DType::I32, &f[1].data);
+            let right = b.array(DType::F64, TestLayout::Plain);
+            let x = Array::new([BATCH[0], BATCH[1], n, 3], DType::F64, TestLayout::Plain);
             run(Kernel::Factor(Factor::LdlSolve), &[&packed, &pivots, &right], &[&x]).unwrap();
             let x = x.reals();
             let x = Stack::from_fn(n, 3, |b, i, j| x[(b * n + i) * 3 + j]);
@@ -180,10 +180,10 @@ fn ldl_and_what_is_solved_with_it() {
 
 #[test]
 fn pivots_of_half_a_pair_are_refused() {
-    let (a, x) = (Array::of([2, 2], Lie::Plain, &[1.0; 4]), Array::new([2, 1], DType::F64, Lie::Plain));
-    let b = Array::of([2, 1], Lie::Plain, &[1.0; 2]);
+    let (a, x) = (Array::of([2, 2], TestLayout::Plain, &[1.0; 4]), Array::new([2, 1], DType::F64, TestLayout::Plain));
+    let b = Array::of([2, 1], TestLayout::Plain, &[1.0; 2]);
     for pivots in [[-1i32, 1], [1, -2], [0, 1], [3, 1], [-1, -2]] {
-        let pivots = Array::of([2], Lie::Plain, &pivots);
+        let pivots = Array::of([2], TestLayout::Plain, &pivots);
         let result = run(Kernel::Factor(Factor::LdlSolve), &[&a, &pivots, &b], &[&x]);
         assert!(matches!(result, Err(Error::InvalidArgument { .. })));
     }
@@ -228,7 +228,7 @@ fn svd() {
             });
         }
         all(Factor::Svd(Vectors::Without), &[&a], |f, tolerance| {
-            let whole = factors(Factor::Svd(Vectors::Thin), &[&a], DType::F64, Lie::Plain);
+            let whole = factors(Factor::Svd(Vectors::Thin), &[&a], DType::F64, TestLayout::Plain);
             close(&f[0], &Stack::of(&whole[1]), tolerance * (1 + m + n) as f64);
         });
     }
@@ -247,7 +247,7 @@ fn eigh() {
             close(&vw.times(&v.t()), &a, tolerance);
         });
         all(Factor::Eigh { vectors: false }, &[&a], |f, tolerance| {
-            let whole = factors(Factor::Eigh { vectors: true }, &[&a], DType::F64, Lie::Plain);
+            let whole = factors(Factor::Eigh { vectors: true }, &[&a], DType::F64, TestLayout::Plain);
             close(&f[0], &Stack::of(&whole[0]), tolerance * (1 + n) as f64);
         });
     }
@@ -292,18 +292,19 @@ fn exp() {
 
 #[test]
 fn operands_that_break_the_rule_are_refused() {
-    let a = random(3, 3).array(DType::F64, Lie::Plain);
-    let (out, count) = (Array::new([3, 2, 3, 3], DType::F64, Lie::Plain), Array::new([3, 2], DType::I32, Lie::Plain));
+    let a = random(3, 3).array(DType::F64, TestLayout::Plain);
+    let (out, count) =
+        (Array::new([3, 2, 3, 3], DType::F64, TestLayout::Plain), Array::new([3, 2], DType::I32, TestLayout::Plain));
     run(Kernel::Factor(Factor::Cholesky), &[&a], &[&out, &count]).unwrap();
     assert!(run(Kernel::Factor(Factor::Cholesky), &[&a], &[&out]).is_err());
     assert!(matches!(
         run(Kernel::Factor(Factor::Cholesky), &[&a], &[&count, &count]),
         Err(Error::ShapeMismatch { .. })
     ));
-    let narrow = Array::new([3, 2, 3, 3], DType::F32, Lie::Plain);
+    let narrow = Array::new([3, 2, 3, 3], DType::F32, TestLayout::Plain);
     assert!(matches!(run(Kernel::Factor(Factor::Exp), &[&a], &[&narrow]), Err(Error::DTypeMismatch { .. })));
-    let half = Array::cast([3, 2, 3, 3], Lie::Plain, DType::F16, &[0.0; 54]);
+    let half = Array::cast([3, 2, 3, 3], TestLayout::Plain, DType::F16, &[0.0; 54]);
     assert!(matches!(run(Kernel::Factor(Factor::Exp), &[&half], &[&half]), Err(Error::DTypeMismatch { .. })));
-    let wide = random(2, 3).array(DType::F64, Lie::Plain);
+    let wide = random(2, 3).array(DType::F64, TestLayout::Plain);
     assert!(matches!(run(Kernel::Factor(Factor::Exp), &[&wide], &[&wide]), Err(Error::ShapeMismatch { .. })));
 }
