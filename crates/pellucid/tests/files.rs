@@ -405,3 +405,15 @@ mod mnist {
         assert!(matches!(Mnist::load(scratch.0.join("missing")), Err(Error::File { .. })));
     }
 }
+
+#[test]
+fn the_reserved_name_is_refused_before_the_old_file_changes() {
+    let path = std::env::temp_dir().join(format!("pellucid-reserved-{}.safetensors", std::process::id()));
+    let mut state = StateDict::from([("w".to_string(), Tensor::from([1.0f32]))]);
+    io::save(&path, &state).unwrap();
+    state.insert("__metadata__".to_string(), Tensor::from([1.0f32]));
+    let error = io::save(&path, &state).unwrap_err().to_string();
+    assert!(error.contains("__metadata__") && error.contains("rename"), "{error}");
+    assert_eq!(io::load(&path).unwrap().len(), 1);
+    fs::remove_file(&path).unwrap();
+}

@@ -1,6 +1,6 @@
 //! The kernel family [`Attention`] and its shape rule.
 
-use super::{Meta, Metas};
+use super::{Family, FamilyInfo, Meta, Metas, Reads};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::shape::Shape;
@@ -106,7 +106,7 @@ impl Attention {
     }
 
     /// Returns shape and dtype of every output.
-    pub(super) fn infer(&self, inputs: &[Meta]) -> Result<Metas> {
+    fn outputs_for(&self, inputs: &[Meta]) -> Result<Metas> {
         let misfit = || {
             Error::shapes(
                 "attention",
@@ -144,6 +144,36 @@ impl Attention {
         Ok(match self.part {
             AttentionPart::Result => smallvec![of(found), of(log)],
             AttentionPart::Gradient => inputs[..3].iter().cloned().collect(),
+        })
+    }
+}
+
+impl Family for Attention {
+    const FAMILY: &'static str = "attention";
+
+    fn info(&self) -> FamilyInfo {
+        FamilyInfo {
+            inputs: self.inputs(),
+            outputs: self.outputs(),
+            state_outputs: 0,
+            reads: Reads::Anywhere,
+            is_compute_bound: true,
+            refuses_values: false,
+        }
+    }
+
+    fn infer(&self, inputs: &[Meta]) -> Result<Metas> {
+        self.outputs_for(inputs)
+    }
+
+    fn flops(&self, inputs: &[Meta], _: &[Meta]) -> u64 {
+        self.sizes(inputs).map_or(0, |s| {
+            // Forward: scores and output. Backward: scores again, and gradients of weights, queries, keys and values.
+            let (queries, values) = match self.part {
+                AttentionPart::Result => (1, 1),
+                AttentionPart::Gradient => (3, 2),
+            };
+            2 * self.pairs(&s) * (queries * s.width + values * s.depth) as u64
         })
     }
 }

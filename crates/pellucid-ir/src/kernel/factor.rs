@@ -1,6 +1,6 @@
 //! The kernel family [`Factor`] and its shape rule.
 
-use super::{Meta, Metas};
+use super::{Family, FamilyInfo, Meta, Metas, Reads};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::shape::Shape;
@@ -119,7 +119,7 @@ impl Factor {
     }
 
     /// Returns shape and dtype of every output.
-    pub(super) fn infer(self, inputs: &[Meta]) -> Result<Metas> {
+    fn factors(self, inputs: &[Meta]) -> Result<Metas> {
         let (op, a) = (self.name(), &inputs[0]);
         if let Factor::RowOrder { rows } = self {
             return row_order(op, a, rows);
@@ -190,5 +190,36 @@ fn row_order(op: &'static str, pivots: &Meta, rows: usize) -> Result<Metas> {
             Ok(smallvec![Meta { shape: batch.iter().copied().chain([rows]).collect(), dtype: DType::I64 }])
         }
         _ => Err(Error::shapes(op, [&pivots.shape], format!("takes at most as many pivots as rows, {rows}"))),
+    }
+}
+
+impl Family for Factor {
+    const FAMILY: &'static str = "factor";
+
+    fn name(&self) -> &'static str {
+        Factor::name(*self)
+    }
+
+    fn info(&self) -> FamilyInfo {
+        FamilyInfo {
+            inputs: self.inputs(),
+            outputs: self.outputs(),
+            state_outputs: 0,
+            reads: Reads::Anywhere,
+            is_compute_bound: false,
+            refuses_values: matches!(self, Factor::RowOrder { .. } | Factor::LdlSolve),
+        }
+    }
+
+    fn infer(&self, inputs: &[Meta]) -> Result<Metas> {
+        self.factors(inputs)
+    }
+
+    /// Returns the sum of 2/3·m·n·min(m, n) over all matrices of the last two axes.
+    fn flops(&self, inputs: &[Meta], _: &[Meta]) -> u64 {
+        match inputs.first().map(|a| &*a.shape) {
+            Some([.., m, n]) => 2 * inputs[0].elements() * (*m.min(n) as u64) / 3,
+            _ => 0,
+        }
     }
 }

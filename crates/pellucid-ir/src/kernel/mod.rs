@@ -4,80 +4,50 @@
 //! stays small: the documentation of each specialised family contains the reason why it is separate.
 
 mod attention;
+mod axes;
+mod conv;
+mod copy;
 mod factor;
-mod infer;
+mod family;
+mod index;
+mod map;
+mod matmul;
+mod pool;
+mod random;
 mod recurrent;
+mod reduce;
+mod row;
+mod scan;
+mod sort;
 mod window;
-mod work;
 
 pub use attention::{Attention, AttentionPart, AttentionSizes};
+pub use axes::AxisSet;
+pub use conv::{Conv, ConvPart};
+pub use copy::CopyValues;
 pub use factor::{Factor, Vectors};
-pub use infer::Metas;
+pub use family::{Family, FamilyInfo, Metas, Reads};
+pub use index::{Combine, Gather, Index, Scatter};
+pub use map::Map;
+pub use matmul::MatMul;
+pub use pool::Pool;
+pub use random::{Distribution, Random};
 pub use recurrent::{Cell, Recurrent, RecurrentPart, RecurrentSizes};
-pub use window::{Conv, ConvPart, Pool, Window};
+pub use reduce::{Reduce, ReduceOp};
+pub use row::Row;
+pub use scan::{Scan, ScanOp};
+pub use sort::Sort;
+pub use window::Window;
 
 use crate::dtype::{DType, Scalar};
+use crate::error::Result;
 use crate::formula::Program;
 use crate::inline_vec::InlineVec;
 use crate::shape::Shape;
-use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// Run-time parameters of a program. They are arguments, so a new value needs no new program.
 pub type Params = InlineVec<Scalar, 2>;
-
-/// A set of axes, bit k for axis k.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct AxisSet(pub u64);
-
-impl AxisSet {
-    /// The highest rank that a set of axes supports.
-    pub const MAX_RANK: usize = 64;
-
-    /// Returns the set of the axes 0..rank.
-    pub fn all(rank: usize) -> AxisSet {
-        AxisSet(if rank >= 64 { u64::MAX } else { (1 << rank) - 1 })
-    }
-
-    /// Returns true if `axis` is in the set.
-    #[inline]
-    pub fn contains(self, axis: usize) -> bool {
-        axis < 64 && self.0 >> axis & 1 == 1
-    }
-
-    /// Adds `axis`.
-    pub fn insert(&mut self, axis: usize) {
-        self.0 |= 1 << axis;
-    }
-
-    /// Iterates over the axes, ascending.
-    pub fn iter(self) -> impl Iterator<Item = usize> {
-        (0..64).filter(move |&a| self.contains(a))
-    }
-
-    /// Returns `shape` with length 1 for every axis of the set.
-    pub fn keepdims(self, shape: &Shape) -> Shape {
-        shape.iter().enumerate().map(|(a, &d)| if self.contains(a) { 1 } else { d }).collect()
-    }
-
-    /// Returns `shape` without the axes of the set.
-    pub fn remove(self, shape: &Shape) -> Shape {
-        shape.iter().enumerate().filter(|(a, _)| !self.contains(*a)).map(|(_, &d)| d).collect()
-    }
-
-    /// Returns the product of the lengths of the axes of the set.
-    pub fn count(self, shape: &Shape) -> usize {
-        shape.iter().enumerate().filter(|(a, _)| self.contains(*a)).map(|(_, &d)| d).product()
-    }
-}
-
-impl FromIterator<usize> for AxisSet {
-    fn from_iter<I: IntoIterator<Item = usize>>(iter: I) -> AxisSet {
-        let mut set = AxisSet::default();
-        iter.into_iter().for_each(|a| set.insert(a));
-        set
-    }
-}
 
 /// One kernel: a family with its arguments. Shapes, strides and dtypes are passed separately, as views.
 #[derive(Clone, Debug, PartialEq)]
@@ -114,205 +84,6 @@ pub enum Kernel {
     Copy,
 }
 
-/// `outputs = program(inputs; params)`, element by element.
-///
-/// Inputs broadcast to the shape of the outputs by NumPy's rule; all outputs have that shape.
-/// The program is not a row program.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Map {
-    /// The program.
-    pub program: Arc<Program>,
-    /// The run-time parameters of the program.
-    pub params: Params,
-}
-
-/// The reduction operator of a [`Reduce`].
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum ReduceOp {
-    /// The sum; 0 for an empty set.
-    Sum,
-    /// The product; 1 for an empty set.
-    Prod,
-    /// The largest element; NaN if an element is NaN.
-    Max,
-    /// The smallest element; NaN if an element is NaN.
-    Min,
-    /// The flat position (row-major over the reduced axes) of the first maximum, or of the first NaN.
-    ArgMax,
-    /// The flat position of the first minimum, or of the first NaN.
-    ArgMin,
-    /// True if any value is true; false for an empty set. The values are masks.
-    Any,
-    /// True if all values are true; true for an empty set. The values are masks.
-    All,
-}
-
-/// `output = finish(op over axes of program(inputs; params); finish_params)`.
-///
-/// Inputs broadcast to a common shape; the output has that shape with the reduced axes of length 1.
-/// The order of accumulation is a function of that shape and the axes alone.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Reduce {
-    /// The reduction operator.
-    pub op: ReduceOp,
-    /// The reduced axes of the broadcast shape.
-    pub axes: AxisSet,
-    /// The program for one element. It has one output; the accumulator has its *compute type*, and its storage dtype is
-    /// ignored.
-    pub program: Arc<Program>,
-    /// The run-time parameters of the program.
-    pub params: Params,
-    /// A program with one input, applied to each result. The input has the accumulator's type, or `i64` for positions.
-    pub finish: Option<Arc<Program>>,
-    /// The run-time parameters of `finish`.
-    pub finish_params: Params,
-    /// The dtype of the output.
-    pub output: DType,
-}
-
-/// A program with row reductions; the rows run over `axes`.
-///
-/// Inputs broadcast to the common shape; inputs and outputs that are *per row* have length 1 along `axes`. The
-/// elements of a row are in row-major order over `axes`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Row {
-    /// The axes that make up a row.
-    pub axes: AxisSet,
-    /// The program.
-    pub program: Arc<Program>,
-    /// The run-time parameters of the program.
-    pub params: Params,
-}
-
-/// The operator of a [`Scan`].
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum ScanOp {
-    /// Running sum.
-    Sum,
-    /// Running product.
-    Prod,
-    /// Running maximum; a second output holds its positions (the last among equals, as PyTorch).
-    Max,
-    /// Running minimum; a second output holds its positions (the last among equals, as PyTorch).
-    Min,
-    /// Running ln Σ exp, numerically stable.
-    LogSumExp,
-}
-
-/// `y[i] = op(x[0], .., x[i])` along one axis, strictly in order; with `reverse` from the last element to the first.
-/// Sums and products accumulate with more bits than `f32` has; each element is rounded once.
-///
-/// One input; outputs of its shape: the values, in its dtype, and for `Max` and `Min` the `i64`
-/// positions.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Scan {
-    /// The operator.
-    pub op: ScanOp,
-    /// The axis of the scan.
-    pub axis: usize,
-    /// The scan runs from the last element to the first.
-    pub reverse: bool,
-}
-
-/// `C[.., i, j] = Σₖ A[.., i, k]·B[.., k, j]`, then the epilogue.
-///
-/// A is `[batch.., m, k]`, B `[batch.., k, n]`, batch axes broadcast, any strides. A, B and the
-/// product have one dtype. The order of accumulation depends on m, n and k alone.
-#[derive(Clone, Debug, PartialEq, Default)]
-pub struct MatMul {
-    /// A program that is applied to the finished accumulator. Its first input is the product; the others are further
-    /// inputs of the kernel, broadcast to the shape of the output.
-    pub epilogue: Option<Arc<Program>>,
-    /// The run-time parameters of the epilogue.
-    pub params: Params,
-}
-
-/// The elements that index tensors select.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Index {
-    /// Index tensors for these axes (ascending), all of one shape I: the indexed array is
-    /// `I ++ (shape without those axes)`.
-    Axes(SmallVec<[usize; 4]>),
-    /// One index tensor of the rank of the array (`take_along_axis`): its values replace the coordinate of this axis,
-    /// the other coordinates stay the same. Its other axes may be shorter than those of the array.
-    Along(usize),
-}
-
-/// `y = x[index]`: inputs are x and the `i64` index tensors.
-///
-/// Negative indices count from the end. An index out of bounds is an error, which is detected before any write.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Gather {
-    /// The selected elements.
-    pub index: Index,
-}
-
-/// The operator with which a [`Scatter`] combines a value and the existing element.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Combine {
-    /// Replaces the element; for repeated indices the last value in row-major order stays.
-    Set,
-    /// Adds the value.
-    Add,
-    /// Multiplies by the value.
-    Mul,
-    /// Stores the maximum.
-    Max,
-    /// Stores the minimum.
-    Min,
-}
-
-/// `y[index] = combine(y[index], values)` in place: inputs are the values (of the shape that [`Gather`] returns) and
-/// the
-/// `i64` index tensors; the output is y, which is also read.
-///
-/// Repeated indices accumulate in row-major order of the values. Bounds as in [`Gather`].
-#[derive(Clone, Debug, PartialEq)]
-pub struct Scatter {
-    /// The selected elements.
-    pub index: Index,
-    /// The operator.
-    pub combine: Combine,
-}
-
-/// The first `k` elements of an axis in ascending or descending order; stable. NaN is the largest: last in
-/// ascending order, first in descending order.
-///
-/// One input; outputs: values in its dtype and `i64` positions, with `axis` of length `k`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sort {
-    /// The axis that is sorted.
-    pub axis: usize,
-    /// The largest element comes first.
-    pub descending: bool,
-    /// The number of elements to keep; the length of the axis for all.
-    pub k: usize,
-}
-
-/// The distribution of a [`Random`] kernel.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Distribution {
-    /// Uniform on [0, 1): the upper 24 bits of a draw (f64: 53, f16: 11, bf16: 8), scaled. The dtype represents these
-    /// exactly, so no number rounds to 1.
-    Uniform,
-    /// Standard normal, by the Box–Muller transform (1958).
-    Normal,
-    /// Uniform over all values of an integer dtype, or over both booleans.
-    Bits,
-}
-
-/// Random numbers from Philox 4×32-10 (Salmon et al. 2011): the same on every device and for every
-/// number of threads.
-///
-/// No inputs. The first output is the generator's state, `i64 [2]` = (key, counter), read and
-/// advanced by ⌈n/4⌉ draws (f64 and i64: ⌈n/2⌉), even if the numbers are unused. The second
-/// receives the numbers, in row-major order.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Random {
-    /// The distribution.
-    pub distribution: Distribution,
-}
-
 /// Shape and dtype of an array.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Meta {
@@ -322,38 +93,78 @@ pub struct Meta {
     pub dtype: DType,
 }
 
+impl Meta {
+    /// Returns the number of elements.
+    pub fn elements(&self) -> u64 {
+        self.shape.size() as u64
+    }
+}
+
+/// Evaluates an expression of the family of a [`Kernel`](crate::kernel::Kernel). A match over all families is written
+/// only here, and backends use it too.
+#[macro_export]
+macro_rules! with_family {
+    ($kernel:expr, $family:ident => $e:expr) => {
+        match $kernel {
+            $crate::kernel::Kernel::Map($family) => $e,
+            $crate::kernel::Kernel::Reduce($family) => $e,
+            $crate::kernel::Kernel::Row($family) => $e,
+            $crate::kernel::Kernel::Scan($family) => $e,
+            $crate::kernel::Kernel::MatMul($family) => $e,
+            $crate::kernel::Kernel::Conv($family) => $e,
+            $crate::kernel::Kernel::Pool($family) => $e,
+            $crate::kernel::Kernel::Gather($family) => $e,
+            $crate::kernel::Kernel::Scatter($family) => $e,
+            $crate::kernel::Kernel::Sort($family) => $e,
+            $crate::kernel::Kernel::Factor($family) => $e,
+            $crate::kernel::Kernel::Recurrent($family) => $e,
+            $crate::kernel::Kernel::Attention($family) => $e,
+            $crate::kernel::Kernel::Random($family) => $e,
+            $crate::kernel::Kernel::Copy => {
+                let $family = &$crate::kernel::CopyValues;
+                $e
+            }
+        }
+    };
+}
+
 impl Kernel {
     /// Returns the name of the family.
     #[inline]
     pub fn family(&self) -> &'static str {
-        match self {
-            Kernel::Map(_) => "map",
-            Kernel::Reduce(_) => "reduce",
-            Kernel::Row(_) => "row",
-            Kernel::Scan(_) => "scan",
-            Kernel::MatMul(_) => "matmul",
-            Kernel::Conv(_) => "conv",
-            Kernel::Pool(_) => "pool",
-            Kernel::Gather(_) => "gather",
-            Kernel::Scatter(_) => "scatter",
-            Kernel::Sort(_) => "sort",
-            Kernel::Factor(_) => "factor",
-            Kernel::Recurrent(_) => "recurrent",
-            Kernel::Attention(_) => "attention",
-            Kernel::Random(_) => "random",
-            Kernel::Copy => "copy",
+        fn family_name<F: Family>(_: &F) -> &'static str {
+            F::FAMILY
         }
+        with_family!(self, family => family_name(family))
     }
 
     /// Returns the name of the program or factorisation, or that of the family if there is none.
     #[inline]
     pub fn name(&self) -> &'static str {
-        match self {
-            Kernel::Map(k) => k.program.name,
-            Kernel::Reduce(k) => k.program.name,
-            Kernel::Row(k) => k.program.name,
-            Kernel::Factor(k) => k.name(),
-            other => other.family(),
-        }
+        with_family!(self, family => family.name())
+    }
+
+    /// Returns the facts that do not depend on shapes.
+    #[inline]
+    pub fn info(&self) -> FamilyInfo {
+        with_family!(self, family => family.info())
+    }
+
+    /// Returns shape and dtype of every output for these inputs: see [`Family::infer`].
+    ///
+    /// # Errors
+    /// If shapes or dtypes of the inputs do not fit the family.
+    pub fn infer(&self, inputs: &[Meta]) -> Result<Metas> {
+        with_family!(self, family => family.infer(inputs))
+    }
+
+    /// Returns the number of arithmetic operations on values: see [`Family::flops`].
+    pub fn flops(&self, inputs: &[Meta], outputs: &[Meta]) -> u64 {
+        with_family!(self, family => family.flops(inputs, outputs))
+    }
+
+    /// Returns the program that is applied to the inputs, with its parameters.
+    pub fn program(&self) -> Option<(&Arc<Program>, &Params)> {
+        with_family!(self, family => family.program())
     }
 }

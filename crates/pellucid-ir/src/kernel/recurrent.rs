@@ -1,6 +1,6 @@
 //! The kernel family [`Recurrent`] and its shape rule.
 
-use super::{Meta, Metas};
+use super::{Family, FamilyInfo, Meta, Metas, Reads};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::shape::Shape;
@@ -134,7 +134,7 @@ impl Recurrent {
     }
 
     /// Returns shape and dtype of every output.
-    pub(super) fn infer(&self, inputs: &[Meta]) -> Result<Metas> {
+    fn outputs_for(&self, inputs: &[Meta]) -> Result<Metas> {
         let misfit = || {
             Error::shapes(
                 "recurrent",
@@ -198,5 +198,32 @@ impl Recurrent {
             outputs.push(of([steps, batch, state].into()));
         }
         Ok(outputs)
+    }
+}
+
+impl Family for Recurrent {
+    const FAMILY: &'static str = "recurrent";
+
+    fn info(&self) -> FamilyInfo {
+        FamilyInfo {
+            inputs: self.inputs(),
+            outputs: self.outputs(),
+            state_outputs: 0,
+            reads: Reads::Anywhere,
+            is_compute_bound: true,
+            refuses_values: false,
+        }
+    }
+
+    fn infer(&self, inputs: &[Meta]) -> Result<Metas> {
+        self.outputs_for(inputs)
+    }
+
+    /// Counts the products with the weights only; the gate arithmetic is negligible.
+    fn flops(&self, inputs: &[Meta], _: &[Meta]) -> u64 {
+        self.sizes(inputs).map_or(0, |s| {
+            let rows = self.cell.gates() + usize::from(self.projected);
+            2 * (s.steps * s.batch * s.hidden * s.state * rows) as u64
+        })
     }
 }

@@ -127,8 +127,8 @@ fn merge_in_place(launches: &[Launch], lives: &[Place]) -> Vec<usize> {
                     .inputs
                     .iter()
                     .enumerate()
-                    .all(|(i, o)| alone(o) && (o.slot != x.slot || launch.is_elementwise(i)));
-                (ends && whole(x) && free && all && launch.is_elementwise(index)).then_some(from)
+                    .all(|(i, o)| alone(o) && (o.slot != x.slot || launch.kernel.info().reads.is_elementwise(i)));
+                (ends && whole(x) && free && all && launch.kernel.info().reads.is_elementwise(index)).then_some(from)
             });
             if let Some(from) = ended {
                 block[made] = block[from];

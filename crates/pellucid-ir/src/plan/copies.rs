@@ -50,6 +50,10 @@ fn write_to_destination(plan: &mut Plan, k: usize) -> bool {
             l.outputs.iter().chain(reads).any(|o| o.overlaps(&to))
         })
     };
+    // A run that is refused must not have written the state already.
+    if plan.role(to.slot) == Role::State && launches[maker + 1..k].iter().any(|l| l.refuses) {
+        return false;
+    }
     if is_touched(maker + 1..k, false) || (last > k && is_touched(k + 1..last + 1, true)) {
         return false;
     }

@@ -1,6 +1,5 @@
 //! Early scheduling: a launch that allocates next to nothing runs as soon as possible, so that its inputs are freed.
 
-use super::order::have_conflict;
 use super::{Operand, Plan, Role};
 
 /// Bytes of own buffers that a hoisted launch may write: single values, such as a step counter.
@@ -15,7 +14,7 @@ pub(super) fn hoist(mut plan: Plan) -> Plan {
         if made > LITTLE {
             continue;
         }
-        let place = (0..j).rev().find(|&k| have_conflict(&plan.launches[k], launch)).map_or(0, |k| k + 1);
+        let place = (0..j).rev().find(|&k| plan.have_conflict(&plan.launches[k], launch)).map_or(0, |k| k + 1);
         plan.launches[place..=j].rotate_right(1);
     }
     plan

@@ -130,7 +130,7 @@ fn fuse_pair(plan: &Plan, i: usize, j: usize) -> Result<FusedPair, FusionRefusal
     let again = a.inputs.is_empty() && matches!(a.kernel, Kernel::Map(_));
     let stored: Vec<bool> = a.outputs.iter().map(|o| !again && seen(o)).collect();
     let keep = again && a.outputs.iter().any(seen);
-    let interleaving = Interleaving::between(&plan.launches, i, j)
+    let interleaving = Interleaving::between(plan, i, j)
         .ok_or(Some("a launch between them depends on the first and feeds the second"))?;
     let launch = match (&a.kernel, &b.kernel) {
         (Kernel::Reduce(reduce), _) => fuse_finish(reduce, a, &maker, b, &reader, &stored)?,
@@ -181,11 +181,8 @@ impl LifetimeCosts {
 
 fn steps(kernel: &Kernel) -> usize {
     match kernel {
-        Kernel::Map(k) => k.program.steps.len(),
-        Kernel::Row(k) => k.program.steps.len(),
-        Kernel::Reduce(k) => k.program.steps.len(),
         Kernel::MatMul(k) => k.epilogue.as_ref().map_or(0, |p| p.steps.len()),
-        _ => 0,
+        other => other.program().map_or(0, |(program, _)| program.steps.len()),
     }
 }
 
@@ -254,13 +251,11 @@ fn align_spaces(maker: FusionSide, reader: FusionSide) -> Result<(FusionSide, Fu
 
 /// Returns the program of an elementwise kernel or reduction, and its parameters.
 fn program_of(launch: &Launch) -> Option<(Arc<Program>, Params)> {
-    Some(match &launch.kernel {
-        Kernel::Map(k) => (k.program.clone(), k.params.clone()),
-        Kernel::Row(k) => (k.program.clone(), k.params.clone()),
-        Kernel::Reduce(k) => (k.program.clone(), k.params.clone()),
-        Kernel::Copy => (Arc::new(Program::cast(launch.inputs[0].dtype, launch.outputs[0].dtype)), Params::new()),
-        _ => return None,
-    })
+    if launch.kernel == Kernel::Copy {
+        let cast = Program::cast(launch.inputs[0].dtype, launch.outputs[0].dtype);
+        return Some((Arc::new(cast), Params::new()));
+    }
+    launch.kernel.program().map(|(program, params)| (program.clone(), params.clone()))
 }
 
 /// Returns the program of a map or copy, and its parameters.
@@ -335,10 +330,6 @@ fn splice_producer(
     splice.part(&program, &params, &inputs).map_err(Some)
 }
 
-fn fused_parts(a: &Launch, b: &Launch) -> Vec<&'static str> {
-    a.parts().into_iter().chain(b.parts()).collect()
-}
-
 /// Returns the outputs of the fused kernel: all of the consumer, then those of the producer that are stored.
 fn outputs(
     maker: &FusionSide,
@@ -388,7 +379,7 @@ fn fuse_elementwise(
         Some(axes) => Kernel::Row(Row { axes, program, params }),
         None => Kernel::Map(Map { program, params }),
     };
-    Ok(Launch { kernel, inputs, outputs, parts: fused_parts(a, b) })
+    Ok(Launch::fused(kernel, inputs, outputs, (a, b)))
 }
 
 /// Fuses a map into the inputs of a reduction.
@@ -418,7 +409,7 @@ fn fuse_into_reduction(
     }
     let kernel =
         Kernel::Reduce(Reduce { program: Arc::new(spliced.program), params: spliced.params, ..reduce.clone() });
-    Ok(Launch { kernel, inputs, outputs: b.outputs.clone(), parts: fused_parts(a, b) })
+    Ok(Launch::fused(kernel, inputs, b.outputs.clone(), (a, b)))
 }
 
 /// Fuses a map on the result of a reduction into the reduction.
@@ -458,7 +449,7 @@ fn fuse_finish(
         output: reader.outputs[0].dtype,
         ..reduce.clone()
     });
-    Ok(Launch { kernel, inputs: a.inputs.clone(), outputs: reader.outputs.clone(), parts: fused_parts(a, b) })
+    Ok(Launch::fused(kernel, a.inputs.clone(), reader.outputs.clone(), (a, b)))
 }
 
 /// Fuses a map on the result of a matrix product into its epilogue.
@@ -494,5 +485,5 @@ fn fuse_epilogue(
     }
     let inputs = a.inputs[..2].iter().cloned().chain(arrays.select(&spliced).into_iter().skip(1)).collect();
     let kernel = Kernel::MatMul(MatMul { epilogue: Some(Arc::new(spliced.program)), params: spliced.params });
-    Ok(Launch { kernel, inputs, outputs, parts: fused_parts(a, b) })
+    Ok(Launch::fused(kernel, inputs, outputs, (a, b)))
 }

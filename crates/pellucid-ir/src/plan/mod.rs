@@ -59,6 +59,8 @@ pub struct Launch {
     pub outputs: Vec<Operand>,
     /// The names of the recorded kernels that were fused into this one; empty if it is not fused.
     pub parts: Vec<&'static str>,
+    /// True if the kernel may refuse values at run time, which no earlier launch of the plan has checked.
+    pub(crate) refuses: bool,
 }
 
 /// The owner of a slot's memory, and who writes it.
@@ -156,7 +158,13 @@ impl Operand {
 impl Launch {
     /// Creates a launch of a recorded (unfused) kernel.
     pub fn new(kernel: Kernel, inputs: Vec<Operand>, outputs: Vec<Operand>) -> Launch {
-        Launch { kernel, inputs, outputs, parts: Vec::new() }
+        Launch { kernel, inputs, outputs, parts: Vec::new(), refuses: false }
+    }
+
+    /// Creates the launch of a kernel that computes the launches `a` and `b`.
+    fn fused(kernel: Kernel, inputs: Vec<Operand>, outputs: Vec<Operand>, (a, b): (&Launch, &Launch)) -> Launch {
+        let parts = [a.parts(), b.parts()].concat();
+        Launch { kernel, inputs, outputs, parts, refuses: a.refuses || b.refuses }
     }
 
     /// Returns the names of the recorded kernels that this launch computes.
@@ -196,17 +204,7 @@ impl Launch {
 
     /// Returns true if the kernel also reads its outputs.
     fn updates(&self) -> bool {
-        matches!(self.kernel, Kernel::Scatter(_) | Kernel::Random(_))
-    }
-
-    /// Returns true if each element of input `index` is read just before the same element of the output is written, so
-    /// that an output may be the same view.
-    fn is_elementwise(&self, index: usize) -> bool {
-        match self.kernel {
-            Kernel::Map(_) | Kernel::Row(_) => true,
-            Kernel::MatMul(_) => index >= 2,
-            _ => false,
-        }
+        self.kernel.info().state_outputs > 0
     }
 
     /// Returns true if no output overlaps an input or another output. An output may be the same view as an elementwise
@@ -214,8 +212,9 @@ impl Launch {
     fn is_sound(&self) -> bool {
         let apart = |i: usize, out: &Operand| self.outputs[i + 1..].iter().all(|o| !o.overlaps(out));
         let same = |a: &Operand, b: &Operand| a.layout == b.layout && a.dtype == b.dtype;
+        let reads = self.kernel.info().reads;
         let clear = |out: &Operand| {
-            let beside = |(k, x): (usize, &Operand)| !x.overlaps(out) || self.is_elementwise(k) && same(x, out);
+            let beside = |(k, x): (usize, &Operand)| !x.overlaps(out) || reads.is_elementwise(k) && same(x, out);
             self.inputs.iter().enumerate().all(beside)
         };
         self.outputs.iter().enumerate().all(|(i, out)| apart(i, out) && clear(out))

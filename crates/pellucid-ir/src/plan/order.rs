@@ -1,11 +1,58 @@
 //! Order dependencies between launches, and moving one launch next to another.
 
-use super::Launch;
+use super::{Launch, Operand, Plan, Role};
+use crate::kernel::{Index, Kernel};
 
-/// Returns true if `a` and `b` must keep their order: one launch writes a slot that the other launch reads
-/// or writes.
-pub(super) fn have_conflict(a: &Launch, b: &Launch) -> bool {
-    a.outputs.iter().any(|o| b.touches(o.slot)) || b.outputs.iter().any(|o| a.touches(o.slot))
+impl Plan {
+    /// Returns true if `a` and `b` must keep their order: one launch writes a slot that the other launch reads or writes,
+    /// or one launch may refuse its values and the other writes a state. A run that is refused leaves every state as the
+    /// recorded order does.
+    pub(super) fn have_conflict(&self, a: &Launch, b: &Launch) -> bool {
+        let is_dependent =
+            || a.outputs.iter().any(|o| b.touches(o.slot)) || b.outputs.iter().any(|o| a.touches(o.slot));
+        a.refuses && self.writes_state(b) || b.refuses && self.writes_state(a) || is_dependent()
+    }
+
+    fn writes_state(&self, launch: &Launch) -> bool {
+        launch.outputs.iter().any(|o| self.role(o.slot) == Role::State)
+    }
+
+    /// Marks the launches that may refuse their values. An index that an earlier launch has checked against the same
+    /// lengths is not refused again.
+    pub(super) fn mark_refusals(&mut self) {
+        let mut checked: Vec<IndexCheck> = Vec::new();
+        for launch in &mut self.launches {
+            launch.refuses = launch.kernel.info().refuses_values;
+            if let Some(check) = IndexCheck::of(launch) {
+                launch.refuses = !checked.contains(&check);
+                checked.push(check);
+            }
+            checked.retain(|check| check.indices.iter().all(|index| !launch.writes(index.slot)));
+        }
+    }
+}
+
+/// Index tensors with the lengths of the axes that they index.
+#[derive(PartialEq)]
+struct IndexCheck {
+    indices: Vec<Operand>,
+    lengths: Vec<usize>,
+}
+
+impl IndexCheck {
+    fn of(launch: &Launch) -> Option<IndexCheck> {
+        let (index, array) = match &launch.kernel {
+            Kernel::Gather(gather) => (&gather.index, &launch.inputs[0]),
+            Kernel::Scatter(scatter) => (&scatter.index, &launch.outputs[0]),
+            _ => return None,
+        };
+        let shape = array.layout.shape();
+        let lengths = match index {
+            Index::Axes(axes) => axes.iter().map(|&axis| shape[axis]).collect(),
+            Index::Along(axis) => vec![shape[*axis]],
+        };
+        Some(IndexCheck { indices: launch.inputs[1..].to_vec(), lengths })
+    }
 }
 
 /// A reordering that makes launches `i` and `j`, `i < j`, adjacent.
@@ -18,7 +65,9 @@ pub(super) struct Interleaving {
 
 impl Interleaving {
     /// Returns the reordering; `None` if a launch between them must run after `i` and before `j`.
-    pub(super) fn between(launches: &[Launch], i: usize, j: usize) -> Option<Interleaving> {
+    pub(super) fn between(plan: &Plan, i: usize, j: usize) -> Option<Interleaving> {
+        let launches = &plan.launches;
+        let have_conflict = |a: &Launch, b: &Launch| plan.have_conflict(a, b);
         let mut after = Vec::new();
         for k in i + 1..j {
             if have_conflict(&launches[i], &launches[k])

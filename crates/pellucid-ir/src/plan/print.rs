@@ -1,7 +1,6 @@
 //! The text of a plan.
 
 use super::{Elision, Launch, Operand, Plan, Role};
-use crate::kernel::Kernel;
 use std::fmt;
 
 impl fmt::Display for Plan {
@@ -64,11 +63,9 @@ impl Plan {
             (parts, _) => format!(" {}", parts.join(" + ")),
         };
         let (outputs, inputs) = (list(&launch.outputs), list(&launch.inputs));
-        let work = match launch.kernel {
-            Kernel::MatMul(_) | Kernel::Conv(_) | Kernel::Recurrent(_) | Kernel::Attention(_) => {
-                format!("  [{} FLOPs]", count(launch.flops()))
-            }
-            _ => format!("  [{}]", bytes(launch.bytes())),
+        let work = match launch.kernel.info().is_compute_bound {
+            true => format!("  [{} FLOPs]", count(launch.flops())),
+            false => format!("  [{}]", bytes(launch.bytes())),
         };
         format!("{outputs} = {family}{parts}({inputs}){work}")
     }

@@ -41,8 +41,13 @@ pub struct Grad {
 /// ```
 ///
 /// # Errors
-/// [`Error::NotTracked`] for an output or input that requires no gradient, [`Error::GraphFreed`].
+/// [`Error::NotTracked`] for an output or input that requires no gradient, [`Error::GraphFreed`];
+/// [`Error::InvalidArgument`] for more incoming gradients than outputs.
 pub fn grad(outputs: &[&Tensor], inputs: &[&Tensor], options: Grad) -> Result<Vec<Tensor>> {
+    if options.grad_outputs.len() > outputs.len() {
+        let reason = format!("got {} incoming gradients for {} outputs", options.grad_outputs.len(), outputs.len());
+        return Err(Error::invalid("grad", reason));
+    }
     let create_graph = options.create_graph;
     let gradients = collect_gradients(outputs, inputs, options)?;
     if !create_graph {
@@ -81,6 +86,14 @@ pub(crate) fn collect_gradients(outputs: &[&Tensor], inputs: &[&Tensor], options
         .collect()
 }
 
+/// Returns an error unless there is one vector for each of `count` tensors.
+fn check_count(op: &'static str, what: &str, vectors: usize, count: usize) -> Result<()> {
+    match vectors == count {
+        true => Ok(()),
+        false => Err(Error::invalid(op, format!("needs one vector for each {what}: {count}, got {vectors}"))),
+    }
+}
+
 /// Returns tracked tensors of the same values. With `linked`, gradients flow on to inputs that require one.
 pub(super) fn track_inputs(linked: bool, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
     let fresh = |t: &&Tensor| {
@@ -90,10 +103,10 @@ pub(super) fn track_inputs(linked: bool, inputs: &[&Tensor]) -> Result<Vec<Tenso
 }
 
 /// Computes a vector-Jacobian product: (f(inputs), vᵀ·J), with the Jacobian J of the outputs with respect to every
-/// input.
+/// input. There is one vector for each output.
 ///
 /// # Errors
-/// Those of `f` and of [`grad`].
+/// Those of `f` and of [`grad`]; [`Error::InvalidArgument`] for another number of vectors.
 pub fn vjp(
     f: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>,
     inputs: &[&Tensor],
@@ -103,6 +116,7 @@ pub fn vjp(
     let _on = enable_grad();
     let inputs = track_inputs(create_graph, inputs)?;
     let outputs = f(&inputs)?;
+    check_count("vjp", "output", vectors.len(), outputs.len())?;
     let gradients = vector_jacobian_products(&outputs, &inputs, vectors, create_graph)?;
     Ok((outputs, gradients))
 }
@@ -125,18 +139,19 @@ fn vector_jacobian_products(
     grad(&tracked, &inputs, Grad { grad_outputs: seeds, create_graph, retain_graph: true })
 }
 
-/// Computes a Jacobian-vector product: (f(inputs), J·v), by the vjp of the vjp.
+/// Computes a Jacobian-vector product: (f(inputs), J·v), by the vjp of the vjp. There is one tangent for each input.
 ///
 /// The vjp is linear in its vector u, vjp(u) = uᵀJ, and its own vjp with v is J·v. So operations need no forward-mode
 /// rule.
 ///
 /// # Errors
-/// Those of `f` and of [`grad`].
+/// Those of `f` and of [`grad`]; [`Error::InvalidArgument`] for another number of tangents.
 pub fn jvp(
     f: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>,
     inputs: &[&Tensor],
     tangents: &[&Tensor],
 ) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
+    check_count("jvp", "input", tangents.len(), inputs.len())?;
     let create_graph = is_grad_enabled();
     let _on = enable_grad();
     let inputs = track_inputs(create_graph, inputs)?;
@@ -162,12 +177,14 @@ pub fn jvp(
 /// ```
 ///
 /// # Errors
-/// Those of `f` and of [`grad`]; [`Error::NotAScalar`] if f's value has more than one element.
+/// Those of `f` and of [`grad`]; [`Error::NotAScalar`] if f's value has more than one element;
+/// [`Error::InvalidArgument`] unless there is one vector for each input.
 pub fn hvp(
     f: impl FnOnce(&[Tensor]) -> Result<Tensor>,
     inputs: &[&Tensor],
     vectors: &[&Tensor],
 ) -> Result<(Tensor, Vec<Tensor>)> {
+    check_count("hvp", "input", vectors.len(), inputs.len())?;
     let create_graph = is_grad_enabled();
     let _on = enable_grad();
     let inputs = track_inputs(create_graph, inputs)?;

@@ -229,9 +229,9 @@ type Operands<'a> = SmallVec<[&'a Array; 4]>;
 /// Runs a kernel on its device while it holds the borrows of its operands.
 fn launch_kernel(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes: VersionUpdate) -> Result<()> {
     let device = outputs.first().or(inputs.first()).expect("a kernel has an operand").device();
-    // Outputs without elements need no computation, even if other axes are long. A scatter still checks its index.
+    // Outputs without elements need no computation, even if other axes are long. An index is still checked.
     let nothing = |out: &&Array| out.shape().size() == 0 && out.storage().buffer().bytes() == 0;
-    if outputs.iter().all(nothing) && !matches!(kernel, Kernel::Scatter(_)) {
+    if outputs.iter().all(nothing) && !kernel.info().refuses_values {
         return outputs.iter().try_for_each(|out| device.backend().upload(&[], out.storage()));
     }
     let (inputs, outputs) = (views(inputs), views(outputs));

@@ -14,6 +14,9 @@ use std::borrow::Cow;
 use std::fs;
 use std::path::Path;
 
+/// The entry of a header that describes the file, so that no tensor can have this name.
+const RESERVED_NAME: &str = "__metadata__";
+
 /// Writes named tensors to a safetensors file. An existing file is replaced.
 ///
 /// The bytes are written to a temporary file in the same directory, which is then renamed. The path therefore always
@@ -35,9 +38,14 @@ use std::path::Path;
 /// ```
 ///
 /// # Errors
-/// [`Error::File`] if the file cannot be written; the errors of reading a tensor.
+/// [`Error::File`] if the file cannot be written, or a tensor is called `__metadata__`, which the format reserves; the
+/// errors of reading a tensor.
 pub fn save(path: impl AsRef<Path>, tensors: &StateDict) -> Result<()> {
     let path = path.as_ref();
+    let refuse = |reason: String| Error::File { path: path.display().to_string(), reason };
+    if tensors.contains_key(RESERVED_NAME) {
+        return Err(refuse(format!("the format reserves the name `{RESERVED_NAME}`; rename the tensor")));
+    }
     let mut parts = Vec::with_capacity(tensors.len());
     for (name, tensor) in tensors {
         let mut bytes = tensor.to_bytes()?;
@@ -47,7 +55,6 @@ pub fn save(path: impl AsRef<Path>, tensors: &StateDict) -> Result<()> {
     let views = parts.iter().map(|(name, dtype, shape, bytes)| {
         TensorView::new(*dtype, shape.clone(), bytes).map(|view| (name.as_str(), view))
     });
-    let refuse = |reason: String| Error::File { path: path.display().to_string(), reason };
     let views: Vec<_> = views.collect::<Result<_, _>>().map_err(|e| refuse(e.to_string()))?;
     let bytes = safetensors::serialize(views, None).map_err(|e| refuse(e.to_string()))?;
     replace::replace(path, &bytes).map_err(|e| refuse(e.to_string()))

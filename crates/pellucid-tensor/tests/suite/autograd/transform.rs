@@ -318,3 +318,16 @@ fn no_grad_hessian(x: &Tensor) -> Tensor {
     let _off = no_grad();
     hessian(|x| Ok(x.cube()), x).unwrap().1
 }
+
+#[test]
+fn there_is_one_vector_for_each_tensor() {
+    let x = number(2.0);
+    let square = |x: &[Tensor]| Ok(vec![x[0].square()]);
+    let refused = |result: Option<Error>| result.is_some_and(|e| matches!(e, Error::InvalidArgument { .. }));
+    assert!(refused(vjp(square, &[&x], &[]).err()) && refused(vjp(square, &[&x], &[&x, &x]).err()));
+    assert!(refused(jvp(square, &[&x], &[]).err()) && refused(jvp(square, &[&x], &[&x, &x]).err()));
+    assert!(refused(hvp(|x| Ok(x[0].square()), &[&x], &[]).err()));
+    let y = x.square();
+    let grad_outputs = vec![None, Some(Tensor::from(1.0))];
+    assert!(refused(grad(&[&y], &[&x], Grad { grad_outputs, ..Default::default() }).err()));
+}

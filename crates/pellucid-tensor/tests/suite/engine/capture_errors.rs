@@ -207,3 +207,53 @@ fn a_step_can_be_captured_inside_lazy_work() {
     };
     assert_eq!(bits(&lazy(|| run(true))), bits(&run(false)));
 }
+
+/// The state after launches with these indices, of which those out of bounds are refused, eager and captured.
+fn states_after(step: impl Fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>, launches: &[i64]) -> (Vec<f32>, Vec<f32>) {
+    let x = Tensor::from([[1.0f32, 2.0], [3.0, 4.0]]);
+    let index = |i: i64| Tensor::from([0, i]);
+    let (eager, state) = (Tensor::from([0.0f32]), Tensor::from([0.0f32]));
+    let mut captured = capture(|v: &[Tensor]| unwrap(step(&v[0], &v[1], &state)), &[&x, &index(0)]).unwrap();
+    for &i in launches {
+        let refused = step(&x, &index(i), &eager).is_err();
+        assert_eq!(refused, i > 1, "index {i}");
+        assert_eq!(captured.launch(&[&x, &index(i)]).is_err(), refused, "index {i}");
+    }
+    (eager.to_vec(), state.to_vec())
+}
+
+#[test]
+fn a_refused_launch_leaves_the_state_as_an_eager_error_does() {
+    let launches = [1, 9, 0, 7, 1];
+    // The write follows the refusal; with and without a gradient, whose scatter has the same index.
+    let (eager, state) = states_after(
+        |x, index, state| {
+            let y = ops::index_select(x, 0, index)?;
+            state.copy_(&(&*state + 1.0));
+            Ok(y)
+        },
+        &launches,
+    );
+    assert_eq!((&state, &state), (&eager, &vec![3.0]));
+    let (eager, state) = states_after(
+        |x, index, state| {
+            let x = x.detach().requires_grad_(true);
+            let y = ops::index_select(&x, 0, index)?;
+            (&y * &y).sum(..).backward();
+            let gradient = x.grad().expect("the result depends on x");
+            state.copy_(&(&*state + gradient.sum(..)));
+            Ok(gradient)
+        },
+        &launches,
+    );
+    assert_eq!(state, eager);
+    // The write precedes the refusal.
+    let (eager, state) = states_after(
+        |x, index, state| {
+            state.copy_(&(&*state + 1.0));
+            ops::take_along_axis(x, &ops::unsqueeze(index, 1)?, 1)
+        },
+        &launches,
+    );
+    assert_eq!((&state, &state), (&eager, &vec![5.0]));
+}

@@ -119,3 +119,9 @@ fn windows_stay_inside() {
     let (values, positions) = line.max_pool1d(Pool::new(2).padding(1).ceil());
     assert_eq!((values.to_vec::<f64>(), positions.to_vec::<i64>()), (vec![-1.0, -2.0], vec![0, 1]));
 }
+
+#[test]
+fn an_index_into_an_empty_tensor_is_checked() {
+    let refused = ops::index_select(&Tensor::zeros([0, 3], DType::F32), 1, &Tensor::from([7i64])).unwrap_err();
+    assert!(matches!(refused, Error::IndexOutOfBounds { index: 7, axis: 1, len: 3, .. }), "{refused}");
+}

@@ -1,0 +1,79 @@
+//! The kernel family [`Conv`].
+
+use super::{Family, FamilyInfo, Meta, Metas, Reads, Window};
+use crate::error::Result;
+
+/// The array that a [`Conv`] computes from the two others.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ConvPart {
+    /// y from x and w: a cross-correlation.
+    Output,
+    /// x from w and y: the transposed convolution.
+    Input,
+    /// w from x and y.
+    Weight,
+}
+
+impl ConvPart {
+    /// Returns the position of the array in the order x, w, y.
+    pub fn place(self) -> usize {
+        match self {
+            ConvPart::Input => 0,
+            ConvPart::Weight => 1,
+            ConvPart::Output => 2,
+        }
+    }
+}
+
+/// One partial derivative of the trilinear form
+/// `T(x, w, y) = Σ x[n, c, s·o + d·t − b] · w[k, c, t] · y[n, k, o]`.
+///
+/// x is `[n, channels, z, y, x]`, w `[outputs, channels / groups, taps..]`, y `[n, outputs, z, y, x]`. Outputs and
+/// channels are split into `groups` groups; group g of y depends only on group g of x. The form is linear in each of
+/// the three arrays, so each [`ConvPart`] is a derivative of the others, and its derivatives belong to the same family.
+///
+/// The two inputs come in the order x, w, y. The caller chooses the shape of the output; positions outside x count as 0
+/// and are never read. All arrays have one dtype; `f16` and `bf16` accumulate in `f32`. The order of accumulation
+/// depends on the shapes alone: channels, then taps, in blocks of a fixed length. Where the shapes make it faster,
+/// Winograd convolution is used (Winograd 1980; Lavin and Gray 2016). It is also exact for small integers, but its
+/// rounding errors are relative to the largest elements near a window, not only those in it. An input that is not
+/// finite affects only its own windows: if there is one, or the Winograd transform overflows, the whole call runs
+/// without it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Conv {
+    /// The geometry of the window w over x.
+    pub window: Window,
+    /// The number of independent groups of channels.
+    pub groups: usize,
+    /// The array that is computed.
+    pub part: ConvPart,
+}
+
+impl Family for Conv {
+    const FAMILY: &'static str = "conv";
+
+    fn info(&self) -> FamilyInfo {
+        FamilyInfo {
+            inputs: 2,
+            outputs: 1,
+            state_outputs: 0,
+            reads: Reads::Anywhere,
+            is_compute_bound: true,
+            refuses_values: false,
+        }
+    }
+
+    /// The caller chooses the shape of the output.
+    fn infer(&self, _: &[Meta]) -> Result<Metas> {
+        Ok(Metas::new())
+    }
+
+    fn flops(&self, inputs: &[Meta], outputs: &[Meta]) -> u64 {
+        // The shapes of x, w and y: the inputs in this order, with the output inserted at its position.
+        let mut parts = [&inputs[0], &inputs[1]].map(|m| &m.shape).to_vec();
+        parts.insert(self.part.place(), &outputs[0].shape);
+        // Each element of y is a sum over the channels of its group and the taps.
+        let terms = parts[1].iter().skip(1).product::<usize>() as u64;
+        2 * parts[2].size() as u64 * terms
+    }
+}

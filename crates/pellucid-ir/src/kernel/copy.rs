@@ -1,0 +1,32 @@
+//! The kernel family [`CopyValues`].
+
+use super::{Family, FamilyInfo, Meta, Metas, Reads};
+use crate::error::Result;
+use smallvec::smallvec;
+
+/// A copy of the values into another layout or dtype. The input broadcasts to the shape of the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct CopyValues;
+
+impl Family for CopyValues {
+    const FAMILY: &'static str = "copy";
+
+    fn info(&self) -> FamilyInfo {
+        FamilyInfo {
+            inputs: 1,
+            outputs: 1,
+            state_outputs: 0,
+            reads: Reads::Anywhere,
+            is_compute_bound: false,
+            refuses_values: false,
+        }
+    }
+
+    fn infer(&self, inputs: &[Meta]) -> Result<Metas> {
+        Ok(smallvec![inputs[0].clone()])
+    }
+
+    fn flops(&self, _: &[Meta], _: &[Meta]) -> u64 {
+        0
+    }
+}

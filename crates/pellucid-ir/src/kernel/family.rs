@@ -1,0 +1,136 @@
+//! The description of a kernel family.
+
+use super::{Meta, Params};
+use crate::error::{Error, Result};
+use crate::formula::{Op, Program};
+use crate::shape::Shape;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// Shapes and dtypes of the outputs of a kernel, usually one.
+pub type Metas = SmallVec<[Meta; 2]>;
+
+/// A kernel family: everything that the engine, the planner and printed plans know about it.
+///
+/// Each family implements this trait in its own file. A backend has one implementation of each family.
+pub trait Family {
+    /// The name of the family in printed plans.
+    const FAMILY: &'static str;
+
+    /// Returns the name of the program or factorisation, or that of the family if there is none.
+    #[inline]
+    fn name(&self) -> &'static str {
+        Self::FAMILY
+    }
+
+    /// Returns the facts that do not depend on shapes.
+    fn info(&self) -> FamilyInfo;
+
+    /// Returns shape and dtype of every output for these inputs, at least as many as [`FamilyInfo::inputs`]. The list is
+    /// empty if the caller chooses the shapes of the outputs.
+    ///
+    /// # Errors
+    /// If shapes or dtypes of the inputs do not fit the family.
+    fn infer(&self, inputs: &[Meta]) -> Result<Metas>;
+
+    /// Returns the number of arithmetic operations on values.
+    ///
+    /// A multiplication and an addition count as two, a function such as exp as one. Moving, converting and drawing
+    /// values counts as 0. A factorisation has the leading term of the usual count, a sort n·log₂ n comparisons.
+    fn flops(&self, inputs: &[Meta], outputs: &[Meta]) -> u64;
+
+    /// Returns the program that is applied to the inputs, with its parameters.
+    fn program(&self) -> Option<(&Arc<Program>, &Params)> {
+        None
+    }
+}
+
+/// The facts about a kernel that do not depend on shapes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FamilyInfo {
+    /// The minimal number of inputs.
+    pub inputs: usize,
+    /// The minimal number of outputs.
+    pub outputs: usize,
+    /// The number of leading outputs that the kernel also reads.
+    pub state_outputs: usize,
+    /// The order in which inputs are read, which decides where outputs may be stored.
+    pub reads: Reads,
+    /// Whether printed plans show its FLOPs instead of its bytes.
+    pub is_compute_bound: bool,
+    /// Whether the kernel may refuse values at run time, for example an index out of bounds. It then writes nothing.
+    pub refuses_values: bool,
+}
+
+/// The order in which a kernel reads its inputs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reads {
+    /// In any order: no output may overlap an input.
+    Anywhere,
+    /// Each element of the inputs from this index on is read just before the same element of the output is written. An
+    /// output may be the same view as such an input.
+    Elementwise {
+        /// The index of the first such input.
+        from: usize,
+    },
+}
+
+impl Reads {
+    /// Returns true if an output may be the same view as input `index`.
+    pub fn is_elementwise(self, index: usize) -> bool {
+        matches!(self, Reads::Elementwise { from } if index >= from)
+    }
+}
+
+/// Returns the shape to which all inputs broadcast.
+pub(super) fn broadcast(op: &'static str, inputs: &[Meta]) -> Result<Shape> {
+    let mut shape = inputs.first().map_or(Shape::scalar(), |m| m.shape.clone());
+    for input in inputs.iter().skip(1) {
+        shape = shape.broadcast(&input.shape).ok_or_else(|| {
+            let help = "aligned at the last axis, lengths must be equal or 1; reshape or unsqueeze one of them";
+            Error::shapes(op, inputs.iter().map(|m| &m.shape), help)
+        })?;
+    }
+    Ok(shape)
+}
+
+/// Returns the number of arithmetic operations of a program for one element.
+pub(super) fn steps(program: &Program) -> u64 {
+    let counts = |op: &Op| match op {
+        Op::MulAdd => 2,
+        Op::Convert(_) | Op::Round(_) | Op::RowIndex => 0,
+        Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Reduce(_) => 1,
+    };
+    program.steps.iter().map(|step| counts(&step.op)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::DType;
+    use crate::kernel::{Conv, ConvPart, Kernel, MatMul, Window};
+
+    fn metas<const N: usize>(shapes: [&[usize]; N]) -> [Meta; N] {
+        shapes.map(|dims| Meta { shape: Shape::from(dims), dtype: DType::F32 })
+    }
+
+    #[test]
+    fn products_count_multiplications_and_additions() {
+        let kernel = Kernel::MatMul(MatMul::default());
+        assert_eq!(kernel.flops(&metas([&[5, 2, 3], &[3, 4]]), &metas([&[5, 2, 4]])), 2 * 5 * 2 * 3 * 4);
+    }
+
+    #[test]
+    fn all_parts_of_a_convolution_do_the_same_work() {
+        let window = Window { size: [1, 3, 3], stride: [1; 3], dilation: [1; 3], before: [0, 1, 1] };
+        let [x, w, y] = metas([&[2, 4, 1, 8, 8], &[6, 2, 1, 3, 3], &[2, 6, 1, 8, 8]]);
+        let flops = |part, inputs: [&Meta; 2], output: &Meta| {
+            Kernel::Conv(Conv { window, groups: 2, part })
+                .flops(&inputs.map(Clone::clone), std::slice::from_ref(output))
+        };
+        let expected = 2 * (2 * 6 * 8 * 8) * (2 * 9);
+        assert_eq!(flops(ConvPart::Output, [&x, &w], &y), expected);
+        assert_eq!(flops(ConvPart::Input, [&w, &y], &x), expected);
+        assert_eq!(flops(ConvPart::Weight, [&x, &y], &w), expected);
+    }
+}

@@ -1,0 +1,52 @@
+//! The kernel family [`Map`].
+
+use super::family::{broadcast, steps};
+use super::{Family, FamilyInfo, Meta, Metas, Params, Reads};
+use crate::error::Result;
+use crate::formula::Program;
+use std::sync::Arc;
+
+/// `outputs = program(inputs; params)`, element by element.
+///
+/// Inputs broadcast to the shape of the outputs by NumPy's rule; all outputs have that shape.
+/// The program is not a row program.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Map {
+    /// The program.
+    pub program: Arc<Program>,
+    /// The run-time parameters of the program.
+    pub params: Params,
+}
+
+impl Family for Map {
+    const FAMILY: &'static str = "map";
+
+    #[inline]
+    fn name(&self) -> &'static str {
+        self.program.name
+    }
+
+    fn info(&self) -> FamilyInfo {
+        FamilyInfo {
+            inputs: self.program.inputs.len(),
+            outputs: self.program.outputs.len(),
+            state_outputs: 0,
+            reads: Reads::Elementwise { from: 0 },
+            is_compute_bound: false,
+            refuses_values: false,
+        }
+    }
+
+    fn infer(&self, inputs: &[Meta]) -> Result<Metas> {
+        let shape = broadcast(self.name(), inputs)?;
+        Ok(self.program.outputs.iter().map(|o| Meta { shape: shape.clone(), dtype: o.storage }).collect())
+    }
+
+    fn flops(&self, _: &[Meta], outputs: &[Meta]) -> u64 {
+        outputs.first().map_or(0, Meta::elements) * steps(&self.program)
+    }
+
+    fn program(&self) -> Option<(&Arc<Program>, &Params)> {
+        Some((&self.program, &self.params))
+    }
+}

@@ -1,0 +1,68 @@
+//! The kernel family [`MatMul`].
+
+use super::family::steps;
+use super::{Family, FamilyInfo, Meta, Metas, Params, Reads};
+use crate::error::{Error, Result};
+use crate::formula::Program;
+use crate::shape::Shape;
+use smallvec::smallvec;
+use std::sync::Arc;
+
+/// `C[.., i, j] = Σₖ A[.., i, k]·B[.., k, j]`, then the epilogue.
+///
+/// A is `[batch.., m, k]`, B `[batch.., k, n]`, batch axes broadcast, any strides. A, B and the
+/// product have one dtype. The order of accumulation depends on m, n and k alone.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct MatMul {
+    /// A program that is applied to the finished accumulator. Its first input is the product; the others are further
+    /// inputs of the kernel, broadcast to the shape of the output.
+    pub epilogue: Option<Arc<Program>>,
+    /// The run-time parameters of the epilogue.
+    pub params: Params,
+}
+
+impl Family for MatMul {
+    const FAMILY: &'static str = "matmul";
+
+    fn info(&self) -> FamilyInfo {
+        // The first input of the epilogue is the product.
+        let others = self.epilogue.as_ref().map_or(0, |program| program.inputs.len().saturating_sub(1));
+        FamilyInfo {
+            inputs: 2 + others,
+            outputs: self.epilogue.as_ref().map_or(1, |program| program.outputs.len()),
+            state_outputs: 0,
+            reads: Reads::Elementwise { from: 2 },
+            is_compute_bound: true,
+            refuses_values: false,
+        }
+    }
+
+    fn infer(&self, inputs: &[Meta]) -> Result<Metas> {
+        let shape = matmul_shape(&inputs[0].shape, &inputs[1].shape)?;
+        Ok(match &self.epilogue {
+            None => smallvec![Meta { shape, dtype: inputs[0].dtype }],
+            Some(program) => program.outputs.iter().map(|o| Meta { shape: shape.clone(), dtype: o.storage }).collect(),
+        })
+    }
+
+    fn flops(&self, inputs: &[Meta], outputs: &[Meta]) -> u64 {
+        let depth = inputs[0].shape.last().map_or(1, |&k| k as u64);
+        let epilogue = self.epilogue.as_ref().map_or(0, |program| steps(program));
+        outputs.first().map_or(0, Meta::elements) * (2 * depth + epilogue)
+    }
+}
+
+/// Returns the shape of `[batch.., m, k]` times `[batch.., k, n]`, both of rank 2 or more.
+fn matmul_shape(a: &Shape, b: &Shape) -> Result<Shape> {
+    let mismatch = |help: String| Error::shapes("matmul", [a, b], help);
+    let (i, j) = (a.rank() - 2, b.rank() - 2);
+    let (m, k, k2, n) = (a[i], a[i + 1], b[j], b[j + 1]);
+    if k != k2 {
+        return Err(mismatch(format!(
+            "the last axis of the first ({k}) must equal the last but one of the second ({k2}); transpose one of them?"
+        )));
+    }
+    let batch = Shape::from(&a[..i]).broadcast(&Shape::from(&b[..j]));
+    let batch = batch.ok_or_else(|| mismatch("the axes before the last two must be equal or 1".into()))?;
+    Ok(batch.iter().copied().chain([m, n]).collect())
+}

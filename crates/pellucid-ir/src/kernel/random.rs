@@ -1,0 +1,52 @@
+//! The kernel family [`Random`].
+
+use super::{Family, FamilyInfo, Meta, Metas, Reads};
+use crate::error::Result;
+
+/// The distribution of a [`Random`] kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Distribution {
+    /// Uniform on [0, 1): the upper 24 bits of a draw (f64: 53, f16: 11, bf16: 8), scaled. The dtype represents these
+    /// exactly, so no number rounds to 1.
+    Uniform,
+    /// Standard normal, by the Box–Muller transform (1958).
+    Normal,
+    /// Uniform over all values of an integer dtype, or over both booleans.
+    Bits,
+}
+
+/// Random numbers from Philox 4×32-10 (Salmon et al. 2011): the same on every device and for every
+/// number of threads.
+///
+/// No inputs. The first output is the generator's state, `i64 [2]` = (key, counter), read and
+/// advanced by ⌈n/4⌉ draws (f64 and i64: ⌈n/2⌉), even if the numbers are unused. The second
+/// receives the numbers, in row-major order.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Random {
+    /// The distribution.
+    pub distribution: Distribution,
+}
+
+impl Family for Random {
+    const FAMILY: &'static str = "random";
+
+    fn info(&self) -> FamilyInfo {
+        FamilyInfo {
+            inputs: 0,
+            outputs: 2,
+            state_outputs: 1,
+            reads: Reads::Anywhere,
+            is_compute_bound: false,
+            refuses_values: false,
+        }
+    }
+
+    /// The caller chooses the shape of the numbers.
+    fn infer(&self, _: &[Meta]) -> Result<Metas> {
+        Ok(Metas::new())
+    }
+
+    fn flops(&self, _: &[Meta], _: &[Meta]) -> u64 {
+        0
+    }
+}

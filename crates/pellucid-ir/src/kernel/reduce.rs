@@ -1,0 +1,92 @@
+//! The kernel family [`Reduce`].
+
+use super::family::{broadcast, steps};
+use super::{AxisSet, Family, FamilyInfo, Meta, Metas, Params, Reads};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::formula::Program;
+use smallvec::smallvec;
+use std::sync::Arc;
+
+/// The reduction operator of a [`Reduce`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ReduceOp {
+    /// The sum; 0 for an empty set.
+    Sum,
+    /// The product; 1 for an empty set.
+    Prod,
+    /// The largest element; NaN if an element is NaN.
+    Max,
+    /// The smallest element; NaN if an element is NaN.
+    Min,
+    /// The flat position (row-major over the reduced axes) of the first maximum, or of the first NaN.
+    ArgMax,
+    /// The flat position of the first minimum, or of the first NaN.
+    ArgMin,
+    /// True if any value is true; false for an empty set. The values are masks.
+    Any,
+    /// True if all values are true; true for an empty set. The values are masks.
+    All,
+}
+
+/// `output = finish(op over axes of program(inputs; params); finish_params)`.
+///
+/// Inputs broadcast to a common shape; the output has that shape with the reduced axes of length 1.
+/// The order of accumulation is a function of that shape and the axes alone.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reduce {
+    /// The reduction operator.
+    pub op: ReduceOp,
+    /// The reduced axes of the broadcast shape.
+    pub axes: AxisSet,
+    /// The program for one element. It has one output; the accumulator has its *compute type*, and its storage dtype is
+    /// ignored.
+    pub program: Arc<Program>,
+    /// The run-time parameters of the program.
+    pub params: Params,
+    /// A program with one input, applied to each result. The input has the accumulator's type, or `i64` for positions.
+    pub finish: Option<Arc<Program>>,
+    /// The run-time parameters of `finish`.
+    pub finish_params: Params,
+    /// The dtype of the output.
+    pub output: DType,
+}
+
+impl Family for Reduce {
+    const FAMILY: &'static str = "reduce";
+
+    #[inline]
+    fn name(&self) -> &'static str {
+        self.program.name
+    }
+
+    fn info(&self) -> FamilyInfo {
+        FamilyInfo {
+            inputs: self.program.inputs.len(),
+            outputs: 1,
+            state_outputs: 0,
+            reads: Reads::Anywhere,
+            is_compute_bound: false,
+            refuses_values: false,
+        }
+    }
+
+    fn infer(&self, inputs: &[Meta]) -> Result<Metas> {
+        let shape = broadcast(self.name(), inputs)?;
+        let needs_one = matches!(self.op, ReduceOp::Max | ReduceOp::Min | ReduceOp::ArgMax | ReduceOp::ArgMin);
+        if needs_one && self.axes.count(&shape) == 0 && self.axes.keepdims(&shape).size() != 0 {
+            return Err(Error::invalid(self.name(), format!("no extremum over zero elements of shape {shape}")));
+        }
+        Ok(smallvec![Meta { shape: self.axes.keepdims(&shape), dtype: self.output }])
+    }
+
+    fn flops(&self, inputs: &[Meta], outputs: &[Meta]) -> u64 {
+        let read = broadcast(self.name(), inputs).map_or(0, |shape| shape.size() as u64);
+        let finish = self.finish.as_ref().map_or(0, |program| steps(program));
+        read * (steps(&self.program) + 1) + outputs.first().map_or(0, Meta::elements) * finish
+    }
+
+    fn program(&self) -> Option<(&Arc<Program>, &Params)> {
+        Some((&self.program, &self.params))
+    }
+}

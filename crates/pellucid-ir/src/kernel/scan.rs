@@ -1,0 +1,68 @@
+//! The kernel family [`Scan`].
+
+use super::{Family, FamilyInfo, Meta, Metas, Reads};
+use crate::dtype::DType;
+use crate::error::Result;
+use smallvec::smallvec;
+
+/// The operator of a [`Scan`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ScanOp {
+    /// Running sum.
+    Sum,
+    /// Running product.
+    Prod,
+    /// Running maximum; a second output holds its positions (the last among equals, as PyTorch).
+    Max,
+    /// Running minimum; a second output holds its positions (the last among equals, as PyTorch).
+    Min,
+    /// Running ln Σ exp, numerically stable.
+    LogSumExp,
+}
+
+/// `y[i] = op(x[0], .., x[i])` along one axis, strictly in order; with `reverse` from the last element to the first.
+/// Sums and products accumulate with more bits than `f32` has; each element is rounded once.
+///
+/// One input; outputs of its shape: the values, in its dtype, and for `Max` and `Min` the `i64`
+/// positions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scan {
+    /// The operator.
+    pub op: ScanOp,
+    /// The axis of the scan.
+    pub axis: usize,
+    /// The scan runs from the last element to the first.
+    pub reverse: bool,
+}
+
+impl Scan {
+    fn has_positions(&self) -> bool {
+        matches!(self.op, ScanOp::Max | ScanOp::Min)
+    }
+}
+
+impl Family for Scan {
+    const FAMILY: &'static str = "scan";
+
+    fn info(&self) -> FamilyInfo {
+        let outputs = 1 + usize::from(self.has_positions());
+        FamilyInfo {
+            inputs: 1,
+            outputs,
+            state_outputs: 0,
+            reads: Reads::Anywhere,
+            is_compute_bound: false,
+            refuses_values: false,
+        }
+    }
+
+    fn infer(&self, inputs: &[Meta]) -> Result<Metas> {
+        let x = inputs[0].clone();
+        let positions = Meta { shape: x.shape.clone(), dtype: DType::I64 };
+        Ok(if self.has_positions() { smallvec![x, positions] } else { smallvec![x] })
+    }
+
+    fn flops(&self, _: &[Meta], outputs: &[Meta]) -> u64 {
+        outputs.first().map_or(0, Meta::elements)
+    }
+}

@@ -1,0 +1,46 @@
+//! The kernel family [`Sort`].
+
+use super::{Family, FamilyInfo, Meta, Metas, Reads};
+use crate::dtype::DType;
+use crate::error::Result;
+use smallvec::smallvec;
+
+/// The first `k` elements of an axis in ascending or descending order; stable. NaN is the largest: last in
+/// ascending order, first in descending order.
+///
+/// One input; outputs: values in its dtype and `i64` positions, with `axis` of length `k`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sort {
+    /// The axis that is sorted.
+    pub axis: usize,
+    /// The largest element comes first.
+    pub descending: bool,
+    /// The number of elements to keep; the length of the axis for all.
+    pub k: usize,
+}
+
+impl Family for Sort {
+    const FAMILY: &'static str = "sort";
+
+    fn info(&self) -> FamilyInfo {
+        FamilyInfo {
+            inputs: 1,
+            outputs: 2,
+            state_outputs: 0,
+            reads: Reads::Anywhere,
+            is_compute_bound: false,
+            refuses_values: false,
+        }
+    }
+
+    fn infer(&self, inputs: &[Meta]) -> Result<Metas> {
+        let shape = inputs[0].shape.with_axis(self.axis, self.k);
+        Ok(smallvec![Meta { shape: shape.clone(), dtype: inputs[0].dtype }, Meta { shape, dtype: DType::I64 }])
+    }
+
+    /// Returns n·log₂ n comparisons.
+    fn flops(&self, inputs: &[Meta], _: &[Meta]) -> u64 {
+        let elements = inputs.first().map_or(0, Meta::elements);
+        elements * u64::from(elements.max(1).ilog2())
+    }
+}
