@@ -246,8 +246,7 @@ pub fn scatter_add(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize) -> 
     scatter_into(x, index, values, axis, Combine::Add)
 }
 
-/// Returns the indices of the nonzero elements in row-major order, as one `i64` vector per axis. A 0-d tensor counts as
-/// a vector of one element.
+/// Returns the indices of the nonzero elements in row-major order, as one `i64` vector per axis.
 ///
 /// Their number depends on values, so a captured step cannot contain it.
 ///
@@ -256,8 +255,7 @@ pub fn scatter_add(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize) -> 
 #[operation]
 #[track_caller]
 pub fn nonzero(x: &Tensor) -> Result<Vec<Tensor>> {
-    let op = "nonzero";
-    if x.rank() == 0 { positions(op, &ops::reshape(x, [1])?) } else { positions(op, x) }
+    positions("nonzero", x)
 }
 
 /// Computes [`nonzero`] on behalf of another operation, which errors name.

@@ -70,7 +70,7 @@ fn fractional_max(
     if !samples.dtype().is_float() {
         return Err(Error::dtypes(op, [samples.dtype()], "the samples must be floats"));
     }
-    check::in_range_without_nan(op, "samples", samples, 0.0..=1.0)?;
+    check::in_range_without_nan(op, "samples", samples, 0.0..=f64::INFINITY)?;
     let flat = ops::flatten(&images.x, 2, -1)?;
     let (windows, taps) = (outputs.iter().product::<usize>(), size.iter().product::<usize>());
     let chosen = {
@@ -121,8 +121,8 @@ macro_rules! fractional {
         ///
         /// # Errors
         /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for samples that are not floats;
-        /// [`Error::InvalidArgument`] for a size or a count of 0, more windows than start positions, or samples outside
-        /// [0, 1].
+        /// [`Error::InvalidArgument`] for a size or a count of 0, more windows than start positions, or samples that are
+        /// negative or NaN.
         #[tensor_method]
         pub fn $name(
             x: &Tensor,
