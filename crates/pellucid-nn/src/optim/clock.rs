@@ -1,6 +1,6 @@
 //! Clocks: per-parameter counters of a rule, such as the step count, and rates derived from them.
 
-use super::rule::Rule;
+use super::rule::DynRule;
 use super::step_modifiers::clock_update;
 use crate::parameter::Buffer;
 use pellucid_tensor::{DType, Result, Tensor, ops};
@@ -17,7 +17,7 @@ pub(super) struct Clocks {
 }
 
 impl Clocks {
-    pub(super) fn new(rule: &impl Rule, dtype: DType, members: Range<usize>) -> Result<Clocks> {
+    pub(super) fn new(rule: &dyn DynRule, dtype: DType, members: Range<usize>) -> Result<Clocks> {
         let all = |value: f64| ops::full(members.len(), value, dtype).map(Buffer::new);
         let numbers = rule.clock().into_iter().map(|(name, value)| Ok((name, all(value)?)));
         let numbers: Vec<_> = numbers.collect::<Result<_>>()?;
@@ -37,10 +37,10 @@ impl Clocks {
     }
 
     /// Advances the clocks of the parameters that have a gradient, unless the step is skipped.
-    pub(super) fn tick<'t>(
+    pub(super) fn tick(
         &self,
-        rule: &impl Rule,
-        drives: impl Iterator<Item = &'t Tensor>,
+        rule: &dyn DynRule,
+        drives: &[&Tensor],
         gradients: &[Option<Tensor>],
         skip: Option<&Tensor>,
     ) -> Result<()> {
@@ -55,7 +55,6 @@ impl Clocks {
         let skip = mask.as_ref().or(skip);
         let targets: Vec<&Tensor> =
             self.numbers.iter().map(|(_, all)| all).chain(&self.rates).map(Buffer::tensor).collect();
-        let drives: Vec<&Tensor> = drives.collect();
         let inputs: Vec<&Tensor> = drives.iter().copied().chain(skip).collect();
         ops::update(clock_update(formula, self.numbers.len(), skip.is_some()), &targets, &inputs, &params)
     }

@@ -3,6 +3,7 @@
 use super::step_modifiers::{StepModifiers, with_modifiers};
 use crate::parameter::Buffer;
 use pellucid_tensor::{Error, Formula, Result, Scalar, Tensor, formula, ops};
+use std::any::Any;
 use std::cell::RefCell;
 use std::fmt;
 
@@ -141,6 +142,51 @@ pub trait Rule: Clone + fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// Those of the kernels.
     fn update(&self, at: &UpdateContext<'_>) -> Result<()>;
+}
+
+/// A [`Rule`] as a trait object, so that the core of an optimizer is compiled once for all rules. The methods are those
+/// of the rule.
+pub(super) trait DynRule: Send + Sync {
+    fn lr(&self) -> f64;
+    fn momentum(&self) -> Option<Momentum>;
+    fn maximize(&self) -> bool;
+    fn state(&self, like: &Tensor) -> Result<State>;
+    fn clock(&self) -> Vec<(&'static str, f64)>;
+    fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)>;
+    fn update(&self, at: &UpdateContext<'_>) -> Result<()>;
+    fn clone_box(&self) -> Box<dyn DynRule>;
+    /// Returns the options, whose type is the rule.
+    fn options(&self) -> &dyn Any;
+}
+
+impl<R: Rule> DynRule for R {
+    fn lr(&self) -> f64 {
+        Rule::lr(self)
+    }
+    fn momentum(&self) -> Option<Momentum> {
+        Rule::momentum(self)
+    }
+    fn maximize(&self) -> bool {
+        Rule::maximize(self)
+    }
+    fn state(&self, like: &Tensor) -> Result<State> {
+        Rule::state(self, like)
+    }
+    fn clock(&self) -> Vec<(&'static str, f64)> {
+        Rule::clock(self)
+    }
+    fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
+        Rule::tick(self)
+    }
+    fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
+        Rule::update(self, at)
+    }
+    fn clone_box(&self) -> Box<dyn DynRule> {
+        Box::new(self.clone())
+    }
+    fn options(&self) -> &dyn Any {
+        self
+    }
 }
 
 /// The arguments of an update: one parameter in one step.

@@ -3,12 +3,14 @@
 use super::Optimizer;
 use super::clock::Clocks;
 use super::fillable::Fillable;
-use super::rule::{Momentum, QueuedUpdates, Rule, UpdateContext, fraction, nonnegative};
+use super::rule::{DynRule, Momentum, QueuedUpdates, Rule, UpdateContext, fraction, nonnegative};
 use crate::parameter::{Buffer, Parameter};
 use crate::state::{self, StateDict};
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, is_capturing, no_grad, ops, unwrap};
 use std::cell::RefCell;
 use std::collections::HashSet;
+use std::marker::PhantomData;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// An optimizer: parameters in groups, and a rule for each group.
@@ -34,17 +36,29 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 pub struct RuleOptimizer<R: Rule> {
-    contents: Fillable<OptimizerContents<R>>,
+    core: OptimizerCore,
+    rule: PhantomData<fn() -> R>,
+}
+
+/// An optimizer of any rule. It is not generic, so programs that name several optimizers compile it once.
+struct OptimizerCore {
+    contents: Fillable<OptimizerContents>,
     /// Whether a step without any gradient was reported already.
     is_idle_reported: AtomicBool,
 }
 
+// Rules are trait objects, which are not known to be unwind safe. They are only read.
+impl UnwindSafe for OptimizerCore {}
+impl RefUnwindSafe for OptimizerCore {}
+
 /// The parameters of an optimizer and all its state.
-struct OptimizerContents<R: Rule> {
+struct OptimizerContents {
+    /// The optimizer's name in errors.
+    name: &'static str,
     parameters: Vec<Parameter>,
     /// The data of each parameter, in their order.
     members: Vec<ParameterData>,
-    groups: Vec<ParameterGroup<R>>,
+    groups: Vec<ParameterGroup>,
     scale: Option<Tensor>,
 }
 
@@ -66,8 +80,8 @@ struct ParameterState {
 }
 
 /// Parameters with the same options.
-struct ParameterGroup<R> {
-    rule: R,
+struct ParameterGroup {
+    rule: Box<dyn DynRule>,
     /// The dtype of the state.
     dtype: DType,
     lr: Buffer,
@@ -138,7 +152,7 @@ impl<R: Rule> RuleOptimizer<R> {
     /// # Errors
     /// Those of [`RuleOptimizer::new`]; then no parameter is added.
     pub fn add_group(&mut self, parameters: Vec<Parameter>, options: R) -> Result<()> {
-        let named = self.contents.get().numbered(parameters);
+        let named = self.core.contents.get().numbered(parameters);
         self.add_named_group(named, options)
     }
 
@@ -148,16 +162,7 @@ impl<R: Rule> RuleOptimizer<R> {
     /// Those of [`RuleOptimizer::from_named`]; then no parameter is added.
     pub fn add_named_group(&mut self, parameters: Vec<(String, Parameter)>, options: R) -> Result<()> {
         options.check()?;
-        nonnegative(R::NAME, "lr", options.lr())?;
-        // The rates of a group without parameters are stored in f64.
-        let group = ParameterGroup::new(options, state_dtype(&parameters).unwrap_or(DType::F64))?;
-        let contents = self.contents.get_mut();
-        contents.groups.push(group);
-        let added = contents.add_named(parameters);
-        if added.is_err() {
-            contents.groups.pop();
-        }
-        added
+        self.core.add_named_group(parameters, Box::new(options))
     }
 
     /// Adds named parameters to the last group.
@@ -165,7 +170,7 @@ impl<R: Rule> RuleOptimizer<R> {
     /// # Errors
     /// Those of [`RuleOptimizer::from_named`]; then no parameter is added.
     pub fn add_named(&mut self, parameters: Vec<(String, Parameter)>) -> Result<()> {
-        self.contents.get_mut().add_named(parameters)
+        self.core.contents.get_mut().add_named(parameters)
     }
 
     /// Returns the options of a group.
@@ -174,20 +179,14 @@ impl<R: Rule> RuleOptimizer<R> {
     /// If there is no such group.
     #[track_caller]
     pub fn options(&self, group: usize) -> &R {
-        &unwrap(self.group("options", group)).rule
-    }
-
-    /// Returns the group of this index.
-    fn group(&self, op: &'static str, group: usize) -> Result<&ParameterGroup<R>> {
-        let groups = &self.contents.get().groups;
-        let missing = || Error::invalid(op, format!("there is no group {group}; the optimizer has {}", groups.len()));
-        groups.get(group).ok_or_else(missing)
+        let rule = &unwrap(self.core.group("options", group)).rule;
+        (**rule).options().downcast_ref().expect("all groups have the rule of the optimizer")
     }
 
     /// Returns a counter of a parameter's clock, a 0-d tensor: `step` for most rules. `parameter` is the position in
     /// [`Optimizer::parameters`].
     pub fn clock_tensor(&self, parameter: usize, name: &str) -> Option<&Tensor> {
-        let named = self.contents.get().members.get(parameter)?.clock.iter().find(|(own, _)| *own == name);
+        let named = self.core.contents.get().members.get(parameter)?.clock.iter().find(|(own, _)| *own == name);
         named.map(|(_, buffer)| buffer.tensor())
     }
 
@@ -197,6 +196,46 @@ impl<R: Rule> RuleOptimizer<R> {
     /// # Errors
     /// Those of [`ops::copy_`].
     pub fn renew_masters(&self) -> Result<()> {
+        self.core.renew_masters()
+    }
+
+    fn empty() -> RuleOptimizer<R> {
+        RuleOptimizer { core: OptimizerCore::empty(R::NAME), rule: PhantomData }
+    }
+}
+
+impl OptimizerCore {
+    fn empty(name: &'static str) -> OptimizerCore {
+        let contents =
+            OptimizerContents { name, parameters: Vec::new(), members: Vec::new(), groups: Vec::new(), scale: None };
+        OptimizerCore { contents: Fillable::new(contents), is_idle_reported: AtomicBool::new(false) }
+    }
+
+    fn name(&self) -> &'static str {
+        self.contents.own().name
+    }
+
+    fn add_named_group(&mut self, parameters: Vec<(String, Parameter)>, rule: Box<dyn DynRule>) -> Result<()> {
+        nonnegative(self.name(), "lr", rule.lr())?;
+        // The rates of a group without parameters are stored in f64.
+        let group = ParameterGroup::new(rule, state_dtype(&parameters).unwrap_or(DType::F64))?;
+        let contents = self.contents.get_mut();
+        contents.groups.push(group);
+        let added = contents.add_named(parameters);
+        if added.is_err() {
+            contents.groups.pop();
+        }
+        added
+    }
+
+    /// Returns the group of this index.
+    fn group(&self, op: &'static str, group: usize) -> Result<&ParameterGroup> {
+        let groups = &self.contents.get().groups;
+        let missing = || Error::invalid(op, format!("there is no group {group}; the optimizer has {}", groups.len()));
+        groups.get(group).ok_or_else(missing)
+    }
+
+    fn renew_masters(&self) -> Result<()> {
         let _guard = no_grad();
         let OptimizerContents { members, parameters, .. } = self.contents.get();
         for (member, parameter) in members.iter().zip(parameters) {
@@ -207,24 +246,18 @@ impl<R: Rule> RuleOptimizer<R> {
         Ok(())
     }
 
-    fn empty() -> RuleOptimizer<R> {
-        let contents =
-            OptimizerContents { parameters: Vec::new(), members: Vec::new(), groups: Vec::new(), scale: None };
-        RuleOptimizer { contents: Fillable::new(contents), is_idle_reported: AtomicBool::new(false) }
-    }
-
     /// Warns once that a step found no gradient, since the loop then trains nothing.
     fn report_idle(&self) {
         if !self.is_idle_reported.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                optimizer = R::NAME,
+                optimizer = self.name(),
                 "a step changed nothing: no parameter of the optimizer has a gradient; check that they are the model's"
             );
         }
     }
 }
 
-impl<R: Rule> OptimizerContents<R> {
+impl OptimizerContents {
     fn add_named(&mut self, parameters: Vec<(String, Parameter)>) -> Result<()> {
         self.refuse_doubles(&parameters)?;
         let last = self.groups.len() - 1;
@@ -237,9 +270,9 @@ impl<R: Rule> OptimizerContents<R> {
             dtypes.sort_unstable();
             dtypes.dedup();
             let help = "the parameters of a group are all f32, f16 or bf16, or all f64; add a group for others";
-            return Err(Error::dtypes(R::NAME, dtypes, help));
+            return Err(Error::dtypes(self.name, dtypes, help));
         }
-        let rule = &self.groups[last].rule;
+        let rule = &*self.groups[last].rule;
         let keep = |p: &Parameter| ParameterState::new(rule, p, dtype).map(|kept| p.requires_grad().then_some(kept));
         let kept: Vec<Option<ParameterState>> = parameters.iter().map(|(_, p)| keep(p)).collect::<Result<_>>()?;
         let clocks = Clocks::new(rule, dtype, self.members.len()..self.members.len() + parameters.len())?;
@@ -267,25 +300,25 @@ impl<R: Rule> OptimizerContents<R> {
     fn refuse_doubles(&self, new: &[(String, Parameter)]) -> Result<()> {
         let mut seen: HashSet<_> = self.parameters.iter().map(|p| p.id()).collect();
         if !new.iter().all(|(_, p)| seen.insert(p.id())) {
-            return Err(Error::invalid(R::NAME, "a parameter is listed twice and would be updated twice"));
+            return Err(Error::invalid(self.name, "a parameter is listed twice and would be updated twice"));
         }
         let mut names: HashSet<&str> = self.members.iter().map(|m| m.name.as_str()).collect();
         match new.iter().find(|(name, _)| !names.insert(name)) {
-            Some((name, _)) => Err(Error::invalid(R::NAME, format!("two parameters have the name `{name}`"))),
+            Some((name, _)) => Err(Error::invalid(self.name, format!("two parameters have the name `{name}`"))),
             None => Ok(()),
         }
     }
 
     /// Returns these groups with the given parameters, if there are none yet.
-    fn filled(&self, parameters: Vec<(String, Parameter)>) -> Result<OptimizerContents<R>> {
+    fn filled(&self, parameters: Vec<(String, Parameter)>) -> Result<OptimizerContents> {
         if self.groups.len() > 1 {
             let reason = "the optimizer has several groups without parameters and cannot be filled; add parameters to \
                           the groups";
-            return Err(Error::invalid(R::NAME, reason));
+            return Err(Error::invalid(self.name, reason));
         }
         let groups = self.groups.iter().map(ParameterGroup::without_clocks).collect();
         let (members, scale) = (Vec::new(), self.scale.clone());
-        let mut filled = OptimizerContents { parameters: Vec::new(), members, groups, scale };
+        let mut filled = OptimizerContents { name: self.name, parameters: Vec::new(), members, groups, scale };
         filled.add_named(parameters)?;
         Ok(filled)
     }
@@ -301,7 +334,7 @@ impl<R: Rule> OptimizerContents<R> {
 }
 
 impl ParameterState {
-    fn new(rule: &impl Rule, parameter: &Parameter, dtype: DType) -> Result<ParameterState> {
+    fn new(rule: &dyn DynRule, parameter: &Parameter, dtype: DType) -> Result<ParameterState> {
         let _guard = no_grad();
         let own = parameter.detach();
         let is_half = parameter.dtype() != dtype;
@@ -311,18 +344,18 @@ impl ParameterState {
     }
 }
 
-impl<R: Rule> ParameterGroup<R> {
-    fn new(rule: R, dtype: DType) -> Result<ParameterGroup<R>> {
+impl ParameterGroup {
+    fn new(rule: Box<dyn DynRule>, dtype: DType) -> Result<ParameterGroup> {
         let scalar = |value: f64| ops::full((), value, dtype).map(Buffer::new);
         let momentum = rule.momentum().map(|m| scalar(m.held())).transpose()?;
         Ok(ParameterGroup { dtype, lr: scalar(rule.lr())?, momentum, clocks: Vec::new(), rule })
     }
 
     /// Returns this group without parameters.
-    fn without_clocks(&self) -> ParameterGroup<R> {
+    fn without_clocks(&self) -> ParameterGroup {
         let ParameterGroup { rule, dtype, lr, momentum, .. } = self;
         ParameterGroup {
-            rule: rule.clone(),
+            rule: rule.clone_box(),
             dtype: *dtype,
             lr: lr.clone(),
             momentum: momentum.clone(),
@@ -331,8 +364,8 @@ impl<R: Rule> ParameterGroup<R> {
     }
 
     /// Returns this group, which has no parameters, with another dtype of the state.
-    fn converted(&self, dtype: DType) -> Result<ParameterGroup<R>> {
-        let new = ParameterGroup::new(self.rule.clone(), dtype)?;
+    fn converted(&self, dtype: DType) -> Result<ParameterGroup> {
+        let new = ParameterGroup::new(self.rule.clone_box(), dtype)?;
         new.scalars().zip(self.scalars()).try_for_each(|((_, new), (_, old))| ops::copy_(new, old))?;
         Ok(new)
     }
@@ -357,6 +390,62 @@ impl<R: Rule> ParameterGroup<R> {
 }
 
 impl<R: Rule> Optimizer for RuleOptimizer<R> {
+    fn parameters(&self) -> &[Parameter] {
+        self.core.parameters()
+    }
+
+    fn groups(&self) -> usize {
+        self.core.groups()
+    }
+
+    #[track_caller]
+    fn group_lr_tensor(&self, group: usize) -> &Tensor {
+        self.core.group_lr_tensor(group)
+    }
+
+    #[track_caller]
+    fn momentum(&self, group: usize) -> Option<f64> {
+        self.core.momentum(group)
+    }
+
+    fn try_set_momentum(&self, group: usize, momentum: f64) -> Result<()> {
+        self.core.try_set_momentum(group, momentum)
+    }
+
+    fn state(&self) -> Vec<(String, Tensor)> {
+        self.core.state()
+    }
+
+    fn add_params(&mut self, parameters: Vec<Parameter>) -> Result<()> {
+        self.core.add_params(parameters)
+    }
+
+    fn fill(&self, parameters: Vec<(String, Parameter)>) -> Result<()> {
+        self.core.fill(parameters)
+    }
+
+    fn unfill(&self) {
+        self.core.unfill()
+    }
+
+    fn load_state_dict(&self, state: &StateDict) -> Result<()> {
+        self.core.load_state_dict(state)
+    }
+
+    fn ensure_initialized(&mut self) -> Result<()> {
+        self.core.ensure_initialized()
+    }
+
+    fn set_grad_scale(&mut self, scale: Option<Tensor>) -> Result<()> {
+        self.core.set_grad_scale(scale)
+    }
+
+    fn try_step_scaled(&self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()> {
+        self.core.try_step_scaled(scale, skip)
+    }
+}
+
+impl OptimizerCore {
     fn parameters(&self) -> &[Parameter] {
         &self.contents.get().parameters
     }
@@ -383,7 +472,7 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
         let ParameterGroup { rule, momentum: held, .. } = self.group(op, group)?;
         match (rule.momentum(), held) {
             (Some(kind), Some(held)) => ops::copy_(held, &Tensor::from(kind.with(momentum).held())),
-            _ => Err(Error::invalid(op, format!("{} has no momentum, or was created with momentum 0", R::NAME))),
+            _ => Err(Error::invalid(op, format!("{} has no momentum, or was created with momentum 0", self.name()))),
         }
     }
 
@@ -410,13 +499,13 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
     fn fill(&self, parameters: Vec<(String, Parameter)>) -> Result<()> {
         if !self.parameters().is_empty() {
             return Err(Error::invalid(
-                R::NAME,
+                self.name(),
                 "the optimizer has parameters already; add other parameters with add_params()",
             ));
         }
         let own = self.contents.own();
         let is_same = |(p, (_, q)): (&Parameter, &(String, Parameter))| p.id() == q.id();
-        let fits = |filled: &OptimizerContents<R>| {
+        let fits = |filled: &OptimizerContents| {
             filled.parameters.len() == parameters.len() && filled.parameters.iter().zip(&parameters).all(is_same)
         };
         match self.contents.reuse(fits) {
@@ -436,7 +525,7 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
         if self.parameters().is_empty() && state.keys().any(|name| name.starts_with("state.")) {
             let reason = "the optimizer has no parameters yet, so their state cannot be loaded; compile the step that \
                           fills it first, or make it with the model's parameters()";
-            return Err(Error::invalid(R::NAME, reason));
+            return Err(Error::invalid(self.name(), reason));
         }
         super::check_rates(self.groups(), state)?;
         state::load(&self.state(), state)
@@ -447,7 +536,7 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
         for (member, parameter) in members.iter_mut().zip(parameters) {
             if member.kept.is_none() {
                 let ParameterGroup { rule, dtype, .. } = &groups[member.group];
-                member.kept = Some(ParameterState::new(rule, parameter, *dtype)?);
+                member.kept = Some(ParameterState::new(&**rule, parameter, *dtype)?);
             }
         }
         Ok(())
@@ -474,7 +563,7 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
         if parameters.is_empty() {
             let reason =
                 "the optimizer has no parameters; make it with the model's parameters(), or compile a step to fill it";
-            return Err(Error::invalid(R::NAME, reason));
+            return Err(Error::invalid(self.name(), reason));
         }
         // A frozen parameter may still have an old gradient, which is ignored.
         let gradients: Vec<Option<Tensor>> =
@@ -483,29 +572,27 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
             if is_capturing() {
                 let reason = "no parameter of the optimizer has a gradient, so the captured step would never train; \
                               call backward() before, on a loss of this optimizer's parameters";
-                return Err(Error::invalid(R::NAME, reason));
+                return Err(Error::invalid(self.name(), reason));
             }
             self.report_idle();
         }
         if let Some((member, _)) = members.iter().zip(&gradients).find(|(m, g)| m.kept.is_none() && g.is_some()) {
             let name = &member.name;
             let reason = format!("parameter `{name}` was frozen when it was added; call ensure_initialized()");
-            return Err(Error::invalid(R::NAME, reason));
+            return Err(Error::invalid(self.name(), reason));
         }
         let scale = contents.scale(scale)?;
         let factor_for_gradient =
-            |group: &ParameterGroup<R>| scale.as_ref().map(|s| ops::to_dtype(s, group.dtype)).transpose();
+            |group: &ParameterGroup| scale.as_ref().map(|s| ops::to_dtype(s, group.dtype)).transpose();
         let scales: Vec<Option<Tensor>> = groups.iter().map(factor_for_gradient).collect::<Result<_>>()?;
         for group in groups {
-            group
-                .clocks
-                .iter()
-                .try_for_each(|clocks| clocks.tick(&group.rule, group.tick_inputs(), &gradients, skip))?;
+            let tick_inputs: Vec<&Tensor> = group.tick_inputs().collect();
+            group.clocks.iter().try_for_each(|clocks| clocks.tick(&*group.rule, &tick_inputs, &gradients, skip))?;
         }
         let batch = RefCell::new(QueuedUpdates::default());
         for ((member, parameter), gradient) in members.iter().zip(parameters).zip(&gradients) {
             let (Some(gradient), Some(kept)) = (gradient, &member.kept) else { continue };
-            let rule = &groups[member.group].rule;
+            let rule = &*groups[member.group].rule;
             let master = kept.master.as_ref().map(Buffer::tensor);
             rule.update(&UpdateContext {
                 parameter: master.unwrap_or(parameter.tensor()),
