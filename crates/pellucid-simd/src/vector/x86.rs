@@ -27,7 +27,8 @@ macro_rules! impl_vector {
         $name:ident, $scalar:ty, lanes $lanes:literal, mask $mask:ty, side $side:literal by $transpose:ident;
         $zero:ident, $set:ident, $load:ident, $store:ident, $stream:ident, $fma:ident,
         $add:ident, $sub:ident, $mul:ident, $div:ident, $sqrt:ident, $fold:ident;
-        |$n:ident| $make_mask:expr, |$from:ident, $to:ident| $make_range_mask:expr, |$lp:ident, $lm:ident| $load_part:expr,
+        |$n:ident| $make_mask:expr, |$from:ident, $to:ident| $make_range_mask:expr,
+        |$lp:ident, $lm:ident| $load_part:expr,
         |$op:ident, $om:ident, $ov:ident| $load_over:expr, |$sp:ident, $sm:ident, $sv:ident| $store_part:expr
         $(; $functions:ident)?
     ) => {
@@ -61,7 +62,8 @@ macro_rules! impl_vector {
 
             #[inline(always)]
             unsafe fn mask_from(first: usize, n: usize) -> $mask {
-                // SAFETY: *instruction set* covers the intrinsics; `first + n <= LANES` (*mask*) implies `first <= LANES`.
+                // SAFETY: *instruction set* covers the intrinsics; `first + n <= LANES` (*mask*) implies
+                // `first <= LANES`.
                 unsafe {
                     let ($from, $to) = (Self::mask(first), Self::mask(first + n));
                     #[allow(unused_unsafe)]
