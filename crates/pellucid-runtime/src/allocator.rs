@@ -1,7 +1,7 @@
 //! The caching allocator of all buffers: it keeps freed blocks and reuses them.
 //!
-//! The first touch of a fresh page costs about 0.9 µs. A loop that allocates its large tensors from the system spends most
-//! of its time in page faults. The allocation of a small tensor should cost less than the kernel that fills it.
+//! The first touch of a fresh page costs about 0.9 µs. A loop that allocates its large tensors from the system spends
+//! most of its time in page faults. The allocation of a small tensor should cost less than the kernel that fills it.
 //!
 //! Sizes are rounded up to *size classes*, eight per power of two. Any free block of a class serves any request of that
 //! class, and at most a ninth of a block is unused. (With huge pages, the unused part of a block is resident, too.)
@@ -66,8 +66,8 @@ struct FreeBlock(NonNull<u8>);
 // SAFETY: a free block is plain memory that is not tied to a thread, and no other pointer to it is in use.
 unsafe impl Send for FreeBlock {}
 
-/// A linked list of the free blocks of a class. Each block begins with the address of the next one, so that the list needs
-/// no memory of its own.
+/// A linked list of the free blocks of a class. Each block begins with the address of the next one, so that the list
+/// needs no memory of its own.
 struct FreeList(Option<FreeBlock>);
 
 impl FreeList {
@@ -230,8 +230,8 @@ impl Drop for ThreadAllocator {
 #[inline]
 pub fn allocate(bytes: usize) -> Result<NonNull<u8>> {
     let block = if guard::EXACT { allocate_exact(bytes) } else { allocate_block(bytes) };
-    // SAFETY: *extent*: the class of the block has at least `bytes` bytes, and the system allocation has `GUARD` bytes on
-    // both sides of the class (exact blocks have `GUARD` = 0). *Exclusive*: the block is new.
+    // SAFETY: *extent*: the class of the block has at least `bytes` bytes, and the system allocation has `GUARD` bytes
+    // on both sides of the class (exact blocks have `GUARD` = 0). *Exclusive*: the block is new.
     block.inspect(|start| unsafe { guard::write(start.as_ptr(), bytes) })
 }
 
@@ -271,7 +271,8 @@ fn allocate_slowly(bytes: usize) -> Result<NonNull<u8>> {
     take_block(class, bytes)
 }
 
-/// Allocates a small block that a kernel cannot do without. It counts as memory in use, but the cap does not apply to it.
+/// Allocates a small block that a kernel cannot do without. It counts as memory in use, but the cap does not apply to
+/// it.
 ///
 /// Aborts the process if the system has no more memory.
 pub fn allocate_regardless(bytes: usize) -> NonNull<u8> {
@@ -280,8 +281,8 @@ pub fn allocate_regardless(bytes: usize) -> NonNull<u8> {
             return Err(error);
         }
         count_in_use(class_size(class_of(bytes)));
-        // SAFETY: *extent*: the class of the block has at least `bytes` bytes, and the system allocation has `GUARD` bytes
-        // on both sides of the class. *Exclusive*: the block is new.
+        // SAFETY: *extent*: the class of the block has at least `bytes` bytes, and the system allocation has `GUARD`
+        // bytes on both sides of the class. *Exclusive*: the block is new.
         take_block(class_of(bytes), bytes).inspect(|start| unsafe { guard::write(start.as_ptr(), bytes) })
     });
     let layout = Layout::from_size_align(bytes, ALIGN).unwrap_or(Layout::new::<u8>());
@@ -307,7 +308,8 @@ fn take_block(class: usize, bytes: usize) -> Result<NonNull<u8>> {
 /// In builds with debug assertions, if a kernel wrote outside of the block.
 ///
 /// # Safety
-/// - *Origin*: [`allocate`] or [`allocate_regardless`] returned `start` for the same `bytes`, and the block has not been
+/// - *Origin*: [`allocate`] or [`allocate_regardless`] returned `start` for the same `bytes`, and the block has not
+///   been
 ///   released since.
 /// - *Exclusive*: no pointer or reference to the block is used after this call.
 #[inline]
@@ -315,7 +317,8 @@ pub unsafe fn release(start: NonNull<u8>, bytes: usize) {
     debug_assert!(bytes > 0 && start.addr().get().is_multiple_of(ALIGN), "{bytes} bytes at {start:?}");
     if guard::EXACT {
         let layout = Layout::from_size_align(bytes, ALIGN).expect("the layout of an allocated block is valid");
-        // SAFETY: by *origin*, `allocate_exact` allocated the block with this layout; by *exclusive*, it is not used again.
+        // SAFETY: by *origin*, `allocate_exact` allocated the block with this layout; by *exclusive*, it is not used
+        // again.
         return unsafe { alloc::dealloc(start.as_ptr(), layout) };
     }
     // SAFETY: by *origin*, the allocation has written the guards for `bytes` bytes, and the block is still valid.

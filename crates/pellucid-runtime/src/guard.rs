@@ -1,12 +1,12 @@
 //! Guard bytes around blocks of memory in debug builds, and exact blocks for sanitizers.
 //!
-//! In builds with debug assertions, every block of the allocator and of [`scratch`](crate::scratch) has guard bytes before
-//! its first byte and after its last byte. The block itself is filled with NaNs. This applies to outputs, packed panels,
-//! scratch and lists. A kernel that writes outside of its memory causes a panic when the block is released. A kernel that
-//! reads elements that were never written computes NaNs.
+//! In builds with debug assertions, every block of the allocator and of [`scratch`](crate::scratch) has guard bytes
+//! before its first byte and after its last byte. The block itself is filled with NaNs. This applies to outputs, packed
+//! panels, scratch and lists. A kernel that writes outside of its memory causes a panic when the block is released. A
+//! kernel that reads elements that were never written computes NaNs.
 //!
-//! With `--cfg pellucid_exact_alloc`, blocks have neither guards nor the slack of a size class. Every block is allocated
-//! from the system and returned to it, so that AddressSanitizer knows the bounds of each block.
+//! With `--cfg pellucid_exact_alloc`, blocks have neither guards nor the slack of a size class. Every block is
+//! allocated from the system and returned to it, so that AddressSanitizer knows the bounds of each block.
 
 use std::fmt;
 

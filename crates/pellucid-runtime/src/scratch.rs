@@ -1,15 +1,15 @@
 //! Scratch memory: every thread keeps a stack for the tiles and panels of its kernels, so that kernels do not allocate.
 //!
-//! Nested uses are stacked: a use within another use receives the memory above it. A use that exceeds the stack allocates
-//! its own block. The stack then grows to the largest size that was needed as soon as it is empty.
+//! Nested uses are stacked: a use within another use receives the memory above it. A use that exceeds the stack
+//! allocates its own block. The stack then grows to the largest size that was needed as soon as it is empty.
 
 use crate::guard;
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// The alignment of scratch memory: the size of a cache line and of the widest vector. An unaligned tile costs a quarter to
-/// a half more.
+/// The alignment of scratch memory: the size of a cache line and of the widest vector. An unaligned tile costs a
+/// quarter to a half more.
 const ALIGN: usize = 64;
 
 /// The smallest size of a thread's stack.
@@ -150,8 +150,8 @@ pub fn with<T, R>(count: usize, f: impl FnOnce(*mut T) -> R) -> R {
     let frame = STACK.with(|stack| ScratchFrame::new(stack, padded(guard::padded(bytes))));
     // SAFETY: the frame has `guard::padded(bytes)` bytes, so that the first guard is inside of it.
     let start = unsafe { frame.start.add(guard::GUARD) };
-    // SAFETY: *extent*: the frame has `bytes` bytes and `GUARD` bytes on both sides of them. *Exclusive*: the frame belongs
-    // to this call.
+    // SAFETY: *extent*: the frame has `bytes` bytes and `GUARD` bytes on both sides of them. *Exclusive*: the frame
+    // belongs to this call.
     unsafe { guard::write(start, bytes) };
     let result = f(start.cast());
     // SAFETY: *written*: the call above wrote the guards for `bytes` bytes, and the frame is still alive.

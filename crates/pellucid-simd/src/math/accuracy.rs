@@ -1,7 +1,7 @@
 //! Accuracy tests: every primitive against the `libm` crate, over the whole range of bit patterns.
 //!
-//! The `f32` functions are compared with `libm` in `f64`, so that the reported values are true errors. The `f64` functions
-//! are compared with `libm` in `f64`, whose own error (below 1 ULP) is part of the reported value.
+//! The `f32` functions are compared with `libm` in `f64`, so that the reported values are true errors. The `f64`
+//! functions are compared with `libm` in `f64`, whose own error (below 1 ULP) is part of the reported value.
 
 // The tests print the measured errors, which `--nocapture` shows.
 #![allow(clippy::print_stdout, clippy::type_complexity, clippy::approx_constant)]
@@ -48,7 +48,8 @@ fn largest_error<X: Copy + Debug>(xs: impl Iterator<Item = X>, error: impl Fn(X)
     worst
 }
 
-/// Returns test arguments: every `step`-th bit pattern of `f32`, and the values around the critical points of functions.
+/// Returns test arguments: every `step`-th bit pattern of `f32`, and the values around the critical points of
+/// functions.
 fn samples(step: usize) -> impl Iterator<Item = f32> {
     const CRITICAL: [f32; 34] = [
         0.0,
@@ -93,8 +94,8 @@ fn samples(step: usize) -> impl Iterator<Item = f32> {
     all.chain(near.flat_map(|x| [x, -x]))
 }
 
-/// Defines tests of `f32` functions. Each line has the name, the largest allowed error in ULP, the sampling step, and the
-/// reference.
+/// Defines tests of `f32` functions. Each line has the name, the largest allowed error in ULP, the sampling step, and
+/// the reference.
 macro_rules! accuracy {
     ($($test:ident { $($name:ident $limit:literal / $step:literal $reference:expr;)* })*) => {$(
         #[test]

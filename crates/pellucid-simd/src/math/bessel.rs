@@ -29,8 +29,8 @@ pub fn bessel_i(n: f64, x: f64) -> f64 {
 
 /// Returns e^(−|x|)·I_n(x) for an integer n with |n| ≤ 30; otherwise NaN.
 ///
-/// The power series (Abramowitz & Stegun 9.6.10) has terms of one sign. The asymptotic series (9.7.1) is used where |x| is
-/// large compared with n².
+/// The power series (Abramowitz & Stegun 9.6.10) has terms of one sign. The asymptotic series (9.7.1) is used where |x|
+/// is large compared with n².
 pub fn bessel_ie(n: f64, x: f64) -> f64 {
     let (a, order) = (x.abs(), n.abs());
     if !is_supported_order(order) || x.is_nan() {
@@ -86,8 +86,8 @@ pub fn bessel_k(n: f64, x: f64) -> f64 {
 
 /// Returns eˣ·K_n(x) for an integer n with |n| ≤ 30, otherwise NaN; ∞ at x = 0, NaN for x < 0.
 ///
-/// Integrates e^(−2x·sinh²(t/2))·cosh nt over t > 0 (Abramowitz & Stegun 9.6.24) by the trapezoidal rule with step h. Its
-/// error decreases as e^(−π²/h), or as e^(−2π²/h²x) for large x.
+/// Integrates e^(−2x·sinh²(t/2))·cosh nt over t > 0 (Abramowitz & Stegun 9.6.24) by the trapezoidal rule with step h.
+/// Its error decreases as e^(−π²/h), or as e^(−2π²/h²x) for large x.
 pub fn bessel_ke(n: f64, x: f64) -> f64 {
     let order = n.abs();
     if !is_supported_order(order) || x.is_nan() || x < 0.0 {

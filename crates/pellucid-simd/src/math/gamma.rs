@@ -19,8 +19,8 @@ pub fn lgamma(x: f64) -> f64 {
 /// Returns ψ(x) = d/dx ln Γ(x); NaN at −1, −2, ..., and ∓∞ at ±0.
 ///
 /// Negative x use reflection. The recurrence ψ(x + 1) = ψ(x) + 1/x then moves x into [1, 2], where ψ(x)/(x − x₀) is a
-/// minimax polynomial; x₀ is the positive zero of ψ, stored as the sum of two floats. For x ≥ 10 the asymptotic series is
-/// used (Abramowitz & Stegun 6.3.18). Near the negative zeros the error is relative to 1, not to ψ.
+/// minimax polynomial; x₀ is the positive zero of ψ, stored as the sum of two floats. For x ≥ 10 the asymptotic series
+/// is used (Abramowitz & Stegun 6.3.18). Near the negative zeros the error is relative to 1, not to ψ.
 pub fn digamma(x: f64) -> f64 {
     if x == 0.0 {
         return -1.0 / x;
@@ -93,8 +93,8 @@ fn cot_pi(x: f64) -> f64 {
 
 /// Returns the n-th polygamma function ψ⁽ⁿ⁾(x) = (−1)ⁿ⁺¹ n! ζ(n + 1, x).
 ///
-/// n is an integer from 0 to 170, beyond which n! overflows; for any other n the result is NaN. At a pole the result is ∞
-/// if both one-sided limits agree, otherwise NaN.
+/// n is an integer from 0 to 170, beyond which n! overflows; for any other n the result is NaN. At a pole the result is
+/// ∞ if both one-sided limits agree, otherwise NaN.
 pub fn polygamma(n: f64, x: f64) -> f64 {
     if n == 0.0 {
         return digamma(x);
@@ -124,8 +124,8 @@ pub fn zeta(s: f64, q: f64) -> f64 {
     if q == q.floor() || s != s.floor() {
         return if q == q.floor() { f64::INFINITY } else { f64::NAN };
     }
-    // The sum of (q + k)⁻ˢ over k ≥ 0 is the sum over all integers k, which depends on the fraction of q only, minus the
-    // sum over k < 0.
+    // The sum of (q + k)⁻ˢ over k ≥ 0 is the sum over all integers k, which depends on the fraction of q only, minus
+    // the sum over k < 0.
     let (left, right) = (q - q.floor(), q.ceil() - q);
     let mirror = if s * 0.5 == (s * 0.5).floor() { 1.0 } else { -1.0 };
     (hurwitz_zeta(s, left) + mirror * hurwitz_zeta(s, right)) - mirror * hurwitz_zeta(s, 1.0 - q)

@@ -1,7 +1,7 @@
 //! Sine, cosine and tangent.
 //!
-//! The argument is reduced to x = n·π/2 + r with |r| ≤ π/4 (Cody & Waite 1980), where r is the sum of two floats. n mod 4
-//! selects the polynomial in r (fdlibm, Sun Microsystems 1993).
+//! The argument is reduced to x = n·π/2 + r with |r| ≤ π/4 (Cody & Waite 1980), where r is the sum of two floats. n mod
+//! 4 selects the polynomial in r (fdlibm, Sun Microsystems 1993).
 
 use super::{nearest, polynomial};
 use std::f64::consts::{FRAC_2_PI, FRAC_PI_2};

@@ -1,8 +1,8 @@
 //! Sine, cosine and tangent.
 //!
-//! The sine and the cosine reduce x = n·π + r with |r| ≤ π/2 and evaluate one polynomial in r. For the cosine, n is half of
-//! an odd integer. The tangent reduces x = n·π/2 + r with |r| ≤ π/4 and divides two polynomials, selected by n. The
-//! reductions are those of Cody & Waite (1980).
+//! The sine and the cosine reduce x = n·π + r with |r| ≤ π/2 and evaluate one polynomial in r. For the cosine, n is
+//! half of an odd integer. The tangent reduces x = n·π/2 + r with |r| ≤ π/4 and divides two polynomials, selected by n.
+//! The reductions are those of Cody & Waite (1980).
 
 use super::{nearest, polynomial};
 use std::f32::consts::{FRAC_1_PI, FRAC_2_PI};
@@ -14,7 +14,8 @@ pub const TRIG_LIMIT: f32 = 65_536.0;
 
 /// Returns x − n·π for |n| < 2¹⁵ with an integer 2n.
 ///
-/// The first step is exact wherever bits cancel, because x and n·A are then multiples of 2⁻²³ that differ by less than 2.
+/// The first step is exact wherever bits cancel, because x and n·A are then multiples of 2⁻²³ that differ by less than
+/// 2.
 #[inline(always)]
 fn subtract_multiple_of_pi(x: f32, n: f32) -> f32 {
     // π = A + B + C.
