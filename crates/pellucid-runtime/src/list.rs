@@ -79,18 +79,22 @@ impl<T, const N: usize> List<T, N> {
         }
     }
 
-    /// Returns a pointer to the first value.
+    /// Returns a pointer to the start of the values.
     #[inline]
     fn start(&self) -> *const T {
         // SAFETY: a capacity above `N` means that `allocated` is the active field, which is read then only.
-        unsafe { if self.capacity <= N { (&raw const self.storage.inline).cast() } else { self.storage.allocated.as_ptr() } }
+        unsafe {
+            if self.capacity <= N { (&raw const self.storage.inline).cast() } else { self.storage.allocated.as_ptr() }
+        }
     }
 
-    /// Returns a mutable pointer to the first value.
+    /// Returns a mutable pointer to the start of the values.
     #[inline]
     fn start_mut(&mut self) -> *mut T {
         // SAFETY: a capacity above `N` means that `allocated` is the active field, which is read then only.
-        unsafe { if self.capacity <= N { (&raw mut self.storage.inline).cast() } else { self.storage.allocated.as_ptr() } }
+        unsafe {
+            if self.capacity <= N { (&raw mut self.storage.inline).cast() } else { self.storage.allocated.as_ptr() }
+        }
     }
 
     /// Grows the capacity so that `additional` more values fit.

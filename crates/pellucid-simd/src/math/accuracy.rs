@@ -208,7 +208,10 @@ fn f64_functions_agree_with_libm() {
 fn special_values() {
     fn check<T: Real + Debug>(zero: T, one: T, inf: T, nan: T, bits: fn(T) -> u64) {
         let assert_same = |what: &str, actual: T, expected: T| {
-            assert!(bits(actual) == bits(expected) || (actual.is_nan() && expected.is_nan()), "{what}: {actual:?}, expected {expected:?}");
+            assert!(
+                bits(actual) == bits(expected) || (actual.is_nan() && expected.is_nan()),
+                "{what}: {actual:?}, expected {expected:?}"
+            );
         };
         let odd: [(&str, fn(T) -> T, T, T); 12] = [
             ("sin", T::sin, nan, nan),
@@ -304,7 +307,8 @@ fn powers() {
         (a, (k % 1001) as f32 / 37.0 - 13.0)
     });
     let pairs = values.iter().flat_map(|&a| values.iter().map(move |&b| (a, b)));
-    let (error, at) = largest_error(pairs.chain(sampled), |(a, b)| ulps(single::pow(a, b), libm::pow(a as f64, b as f64)));
+    let (error, at) =
+        largest_error(pairs.chain(sampled), |(a, b)| ulps(single::pow(a, b), libm::pow(a as f64, b as f64)));
     println!("f32 pow {error:.3} ULP at {at:?}");
     assert!(error <= 1.0, "{error} {at:?}");
     let (error, at) = largest_error(values.iter().flat_map(|&a| values.iter().map(move |&b| (a, b))), |(a, b)| {
@@ -454,7 +458,10 @@ fn functions_with_a_parameter_match_known_values() {
     let check = |name: &str, f: BinaryFunction, values: &[(f64, f64, f64)]| {
         for &(n, x, expected) in values {
             let actual = f(n, x);
-            assert!((actual - expected).abs() <= 80.0 * f64::EPSILON * expected.abs(), "{name} {n} {x}: {actual:e}, expected {expected:e}");
+            assert!(
+                (actual - expected).abs() <= 80.0 * f64::EPSILON * expected.abs(),
+                "{name} {n} {x}: {actual:e}, expected {expected:e}"
+            );
         }
     };
     let zeta = [
