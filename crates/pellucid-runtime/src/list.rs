@@ -123,6 +123,13 @@ impl<T, const N: usize> List<T, N> {
     }
 }
 
+impl<T, const N: usize> Default for List<T, N> {
+    /// Creates an empty list.
+    fn default() -> Self {
+        List::new()
+    }
+}
+
 impl<T, const N: usize> Drop for List<T, N> {
     #[inline]
     fn drop(&mut self) {
