@@ -17,7 +17,7 @@ pub fn bessel_y(n: f64, x: f64) -> f64 {
     if n == n.floor() && n.abs() <= 1e4 { libm::yn(n as i32, x) } else { f64::NAN }
 }
 
-/// Returns I_n(x) for an integer n with |n| ≤ 30; otherwise NaN.
+/// Returns I_n(x) for an integer n with |n| ≤ 30. For any other n and finite x the result is NaN.
 pub fn bessel_i(n: f64, x: f64) -> f64 {
     if x.is_infinite() {
         return with_parity(n, x, f64::INFINITY);
