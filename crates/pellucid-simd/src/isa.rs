@@ -102,14 +102,20 @@ macro_rules! per_isa {
     ) => {
         $(#[$doc])*
         $vis const fn $name<$($param)*>(isa: $crate::Isa) -> unsafe fn($($t),*) $(-> $r)? {
+            /// # Safety
+            /// The clause *body* of the returned function pointer holds, and the caller enables the instruction set of its vectors.
             #[inline(always)]
             unsafe fn kernel_body<$S: $crate::InstructionSet, $($param)*>($($arg: $t),*) $(-> $r)? $body
 
+            /// # Safety
+            /// The clause *body* of the returned function pointer holds.
             unsafe fn portable<$($param)*>($($arg: $t),*) $(-> $r)? {
                 // SAFETY: the caller guarantees *body*; portable vectors need no enabled instruction set.
                 unsafe { kernel_body::<$crate::Portable, $($generic)*>($($arg),*) }
             }
 
+            /// # Safety
+            /// The clauses *instruction set* and *body* of the returned function pointer hold.
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
             unsafe fn avx2<$($param)*>($($arg: $t),*) $(-> $r)? {
@@ -117,6 +123,8 @@ macro_rules! per_isa {
                 unsafe { kernel_body::<$crate::Avx2, $($generic)*>($($arg),*) }
             }
 
+            /// # Safety
+            /// The clauses *instruction set* and *body* of the returned function pointer hold.
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
             unsafe fn avx512<$($param)*>($($arg: $t),*) $(-> $r)? {
@@ -139,9 +147,13 @@ macro_rules! per_isa {
     ) => {
         $(#[$doc])*
         $vis const fn $name<$($param)*>(isa: $crate::Isa) -> unsafe fn($($t),*) $(-> $r)? {
+            /// # Safety
+            /// The clause *body* of the returned function pointer holds.
             #[inline(always)]
             unsafe fn portable<$($param)*>($($arg: $t),*) $(-> $r)? $body
 
+            /// # Safety
+            /// The clauses *instruction set* and *body* of the returned function pointer hold.
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
             unsafe fn avx2<$($param)*>($($arg: $t),*) $(-> $r)? {
@@ -149,6 +161,8 @@ macro_rules! per_isa {
                 unsafe { portable::<$($generic)*>($($arg),*) }
             }
 
+            /// # Safety
+            /// The clauses *instruction set* and *body* of the returned function pointer hold.
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
             unsafe fn avx512<$($param)*>($($arg: $t),*) $(-> $r)? {
