@@ -103,7 +103,8 @@ macro_rules! per_isa {
         $(#[$doc])*
         $vis const fn $name<$($param)*>(isa: $crate::Isa) -> unsafe fn($($t),*) $(-> $r)? {
             /// # Safety
-            /// The clause *body* of the returned function pointer holds, and the caller enables the instruction set of its vectors.
+            /// The clause *body* of the returned function pointer holds, and the caller enables the instruction set of
+            /// its vectors.
             #[inline(always)]
             unsafe fn kernel_body<$S: $crate::InstructionSet, $($param)*>($($arg: $t),*) $(-> $r)? $body
 
