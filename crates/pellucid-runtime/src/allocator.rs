@@ -1,14 +1,14 @@
-//! The caching allocator behind every buffer: blocks are kept when they are freed, and reused.
+//! The caching allocator of all buffers: it keeps freed blocks and reuses them.
 //!
-//! A fresh page costs its first touch about 0.9 µs, so that a loop which asks the system for its
-//! large tensors spends most of its time in page faults; and a small tensor should cost less than
-//! the kernel that fills it. Sizes are rounded up to *classes*, eight to each power of two, so that
-//! any free block of a class serves any request of it, and at most a ninth of one is wasted. (Where the system
-//! grants huge pages, what nobody touches is resident all the same.)
+//! The first touch of a fresh page costs about 0.9 µs. A loop that allocates its large tensors from the system spends
+//! most of its time in page faults. The allocation of a small tensor should cost less than the kernel that fills it.
 //!
-//! Classes up to 4 KiB are kept in caches of each thread, reached without a lock or an atomic
-//! read-modify-write; all others, and what overflows a cache, on shelves, one mutex a class.
-//! Memory is never zeroed. Failure is a typed error, never an abort.
+//! Sizes are rounded up to *size classes*, eight per power of two. Any free block of a class serves any request of that
+//! class, and at most a ninth of a block is unused. (With huge pages, the unused part of a block is resident, too.)
+//!
+//! Each thread caches free blocks of the classes up to 4 KiB and accesses them without a lock or an atomic
+//! read-modify-write. Free blocks of larger classes, and those that overflow a thread cache, are kept in shared free
+//! lists with one mutex per class. The allocator never zeroes memory. An allocation failure is a typed error.
 
 use crate::{guard, scratch};
 use pellucid_ir::backend::MemoryStats;
@@ -19,27 +19,29 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicIsize, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Alignment of every block: a cache line, and the widest vector.
+/// The alignment of every block: the size of a cache line and of the widest vector.
 pub const ALIGN: usize = 64;
-/// What most systems call a huge page.
+/// The size of a huge page on most systems.
 const HUGE_PAGE: usize = 2 << 20;
-/// The largest request; beyond it, rounding up could overflow.
+/// The largest request. Rounding up a larger one could overflow.
 const MAX_BYTES: usize = 1 << 62;
+/// The number of size classes.
 const CLASSES: usize = class_of(MAX_BYTES) + 1;
-/// Classes of at most 4 KiB.
+/// The number of size classes up to 4 KiB, which the thread caches hold.
 const SMALL_CLASSES: usize = class_of(4096) + 1;
-/// How many blocks of a class a thread keeps; when there are more, half go to the free_list.
+/// The number of blocks per class in a thread cache. A full cache moves half of its blocks to the shared free list.
 const CACHED_BLOCKS: usize = 64;
-/// A thread's count of bytes may differ by so much from what the global counter knows.
+/// The largest difference between the bytes that a thread uses and its share of the global counter.
 const SLACK: isize = 1 << 16;
-/// So many bytes may always be kept; see [`keeps`].
-const KEEP: usize = 256 << 20;
+/// The number of cached bytes that are always allowed; see [`may_cache`].
+const MIN_CACHED_BYTES: usize = 256 << 20;
 
-/// Classes to each power of two.
+/// The number of size classes per power of two.
 const STEPS: usize = 1 << STEPS_LOG;
+/// The binary logarithm of [`STEPS`].
 const STEPS_LOG: usize = 3;
 
-/// The class whose blocks hold `bytes` (at least 1) bytes; classes are numbered by size.
+/// Returns the smallest class whose blocks hold `bytes` (at least 1) bytes. Classes are numbered by size.
 const fn class_of(bytes: usize) -> usize {
     let n = (bytes - 1) / ALIGN;
     if n < STEPS {
@@ -49,7 +51,7 @@ const fn class_of(bytes: usize) -> usize {
     (log + 1) * STEPS + (n >> log & (STEPS - 1))
 }
 
-/// Bytes of a block of `class`.
+/// Returns the size in bytes of a block of `class`.
 const fn class_size(class: usize) -> usize {
     if class < STEPS {
         (class + 1) * ALIGN
@@ -58,47 +60,47 @@ const fn class_size(class: usize) -> usize {
     }
 }
 
-/// A free block; whoever holds it owns it.
-struct Block(NonNull<u8>);
+/// A free block, which this value owns.
+struct FreeBlock(NonNull<u8>);
 
-// SAFETY: a free block is plain memory that nobody else refers to.
-unsafe impl Send for Block {}
+// SAFETY: a free block is plain memory that is not tied to a thread, and no other pointer to it is in use.
+unsafe impl Send for FreeBlock {}
 
-/// Free blocks of a class, as many as there are: each begins with the address of the next, so that keeping them needs
-/// no memory.
-struct FreeList(Option<Block>);
+/// A linked list of the free blocks of a class. Each block begins with the address of the next one, so that the list
+/// needs no memory of its own.
+struct FreeList(Option<FreeBlock>);
 
 impl FreeList {
-    fn push(&mut self, block: Block) {
+    fn push(&mut self, block: FreeBlock) {
         let start = block.0;
-        // SAFETY: the block is aligned, larger than an address, and nobody uses it.
+        // SAFETY: `FreeBlock` owns the block, which is aligned to `ALIGN` and larger than an address.
         unsafe { start.cast().write(self.0.replace(block)) };
     }
 
-    fn pop(&mut self) -> Option<Block> {
+    fn pop(&mut self) -> Option<FreeBlock> {
         let block = self.0.take()?;
-        // SAFETY: `push` has written the next one there.
-        self.0 = unsafe { block.0.cast::<Option<Block>>().read() };
+        // SAFETY: `push` has written the next block at the start of this one, which the list has owned since then.
+        self.0 = unsafe { block.0.cast::<Option<FreeBlock>>().read() };
         Some(block)
     }
 }
 
 static FREE_LISTS: [Mutex<FreeList>; CLASSES] = [const { Mutex::new(FreeList(None)) }; CLASSES];
-/// Bytes that the system has given and not got back: in use or cached.
-static HELD: AtomicUsize = AtomicUsize::new(0);
-/// Bytes in use, but for what the threads' all_stats still hold.
+/// The bytes that are allocated from the system: in use or cached.
+static SYSTEM_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// The bytes in use, except for those that the [`ThreadStats`] have not flushed.
 static IN_USE: AtomicIsize = AtomicIsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 static CAP: AtomicUsize = AtomicUsize::new(usize::MAX);
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 static SYSTEM_ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-/// The all_stats of all living threads. Also held while a request is weighed against the cap.
+/// The counters of all living threads. A comparison of a request with the cap also holds this lock.
 static THREAD_STATS: Mutex<Vec<Arc<ThreadStats>>> = Mutex::new(Vec::new());
 
-/// What one thread has counted; only that thread writes, so plain loads and stores suffice.
+/// The counters of one thread. Only that thread writes them, so that plain loads and stores suffice.
 #[derive(Default)]
 struct ThreadStats {
-    /// Bytes taken minus bytes given back; negative where others' blocks were freed.
+    /// The bytes allocated minus the bytes released; negative if the thread released blocks of other threads.
     in_use: AtomicIsize,
     allocations: AtomicU64,
 }
@@ -113,18 +115,19 @@ impl ThreadStats {
         }
     }
 
+    /// Adds the bytes in use to the global counter.
     #[cold]
     fn flush(&self) {
         let in_use = self.in_use.load(Relaxed);
         self.in_use.store(0, Relaxed);
-        note_peak(IN_USE.fetch_add(in_use, Relaxed) + in_use);
+        update_peak(IN_USE.fetch_add(in_use, Relaxed) + in_use);
     }
 }
 
-/// Free blocks of one small class, of one thread: a stack.
+/// A stack of free blocks of one small class, of one thread.
 struct ThreadCache {
     len: Cell<usize>,
-    blocks: [Cell<Option<Block>>; CACHED_BLOCKS],
+    blocks: [Cell<Option<FreeBlock>>; CACHED_BLOCKS],
 }
 
 impl ThreadCache {
@@ -133,57 +136,58 @@ impl ThreadCache {
     }
 
     #[inline]
-    fn pop(&self) -> Option<Block> {
+    fn pop(&self) -> Option<FreeBlock> {
         let last = self.len.get().checked_sub(1)?;
         self.len.set(last);
         self.blocks[last].take()
     }
 
-    /// Puts a block on the stack, which has room for it.
+    /// Pushes a block onto the stack, which must not be full.
     #[inline]
-    fn push(&self, block: Block) {
+    fn push(&self, block: FreeBlock) {
         let len = self.len.get();
         self.blocks[len].set(Some(block));
         self.len.set(len + 1);
     }
 
-    /// Moves up to half a cache from the free_list.
+    /// Moves up to half of the capacity of this cache from the shared free list to the cache.
     #[cold]
     fn refill(&self, class: usize) {
         let mut free_list = lock(&FREE_LISTS[class]);
         std::iter::from_fn(|| free_list.pop()).take(CACHED_BLOCKS / 2).for_each(|block| self.push(block));
     }
 
-    /// Moves all but `keep` blocks to the free_list.
+    /// Moves all but `keep` blocks to the shared free list.
     #[cold]
     fn spill(&self, class: usize, keep: usize) {
         let mut free_list = lock(&FREE_LISTS[class]);
         while self.len.get() > keep {
-            free_list.push(self.pop().expect("so many are in the cache"));
+            free_list.push(self.pop().expect("the cache is not empty"));
         }
     }
 }
 
-/// What a thread keeps for itself.
-struct Local {
+/// The caches and the counters of one thread.
+struct ThreadAllocator {
     caches: Box<[ThreadCache; SMALL_CLASSES]>,
-    stats_of_thread: Arc<ThreadStats>,
+    stats: Arc<ThreadStats>,
 }
 
 thread_local! {
-    static LOCAL: Local = Local::register();
+    static THREAD_ALLOCATOR: ThreadAllocator = ThreadAllocator::register();
 }
 
-impl Local {
-    fn register() -> Local {
-        let stats_of_thread = Arc::new(ThreadStats::default());
-        lock(&THREAD_STATS).push(stats_of_thread.clone());
-        Local { caches: Box::new(std::array::from_fn(|_| ThreadCache::new())), stats_of_thread }
+impl ThreadAllocator {
+    /// Creates empty caches, and adds the counters to [`THREAD_STATS`].
+    fn register() -> ThreadAllocator {
+        let stats = Arc::new(ThreadStats::default());
+        lock(&THREAD_STATS).push(stats.clone());
+        ThreadAllocator { caches: Box::new(std::array::from_fn(|_| ThreadCache::new())), stats }
     }
 
-    /// A free block of a small class, from the cache or the free_list.
+    /// Pops a free block of a small class from the cache, which is refilled from the shared free list if it is empty.
     #[inline]
-    fn take(&self, class: usize) -> Option<Block> {
+    fn pop(&self, class: usize) -> Option<FreeBlock> {
         let cache = &self.caches[class];
         cache.pop().or_else(|| {
             cache.refill(class);
@@ -191,8 +195,9 @@ impl Local {
         })
     }
 
+    /// Pushes a free block of a small class onto the cache, half of which is spilled if it is full.
     #[inline]
-    fn put(&self, block: Block, class: usize) {
+    fn push(&self, block: FreeBlock, class: usize) {
         let cache = &self.caches[class];
         if cache.len.get() == CACHED_BLOCKS {
             cache.spill(class, CACHED_BLOCKS / 2);
@@ -200,84 +205,95 @@ impl Local {
         cache.push(block);
     }
 
-    fn empty(&self) {
+    /// Moves all cached blocks to the shared free lists.
+    fn spill_all(&self) {
         self.caches.iter().enumerate().for_each(|(class, cache)| cache.spill(class, 0));
     }
 }
 
-impl Drop for Local {
+impl Drop for ThreadAllocator {
     fn drop(&mut self) {
-        self.empty();
+        self.spill_all();
         let mut all_stats = lock(&THREAD_STATS);
-        self.stats_of_thread.flush();
-        ALLOCATIONS.fetch_add(self.stats_of_thread.allocations.load(Relaxed), Relaxed);
-        all_stats.retain(|t| !Arc::ptr_eq(t, &self.stats_of_thread));
+        self.stats.flush();
+        ALLOCATIONS.fetch_add(self.stats.allocations.load(Relaxed), Relaxed);
+        all_stats.retain(|t| !Arc::ptr_eq(t, &self.stats));
     }
 }
 
-/// A block of at least `bytes` bytes (1 or more), uninitialised, aligned to [`ALIGN`].
-/// To be given back with [`release`] and the same number.
+/// Allocates an uninitialised block of at least `bytes` (1 or more) bytes, aligned to [`ALIGN`].
+///
+/// The caller returns the block with [`release`] and the same `bytes`.
+///
+/// # Errors
+/// [`Error::OutOfMemory`] if the request exceeds the cap, or if the system has no more memory.
 #[inline]
 pub fn allocate(bytes: usize) -> Result<NonNull<u8>> {
-    let block = if guard::EXACT { exact(bytes) } else { block_of(bytes) };
-    // SAFETY: the block is new, and a block of the system has guards on both sides of its class.
+    let block = if guard::EXACT { allocate_exact(bytes) } else { allocate_block(bytes) };
+    // SAFETY: *extent*: the class of the block has at least `bytes` bytes, and the system allocation has `GUARD` bytes
+    // on both sides of the class (exact blocks have `GUARD` = 0). *Exclusive*: the block is new.
     block.inspect(|start| unsafe { guard::write(start.as_ptr(), bytes) })
 }
 
-/// A block of exactly `bytes` bytes, from the system.
+/// Allocates a block of exactly `bytes` bytes from the system.
 #[cold]
-fn exact(bytes: usize) -> Result<NonNull<u8>> {
+fn allocate_exact(bytes: usize) -> Result<NonNull<u8>> {
     let layout = Layout::from_size_align(bytes, ALIGN).ok();
-    // SAFETY: a request is not empty.
+    // SAFETY: the size of the layout is not zero, because `allocate` requires at least 1 byte.
     let start = layout.and_then(|layout| NonNull::new(unsafe { alloc::alloc(layout) }));
     start.ok_or_else(|| out_of_memory(bytes))
 }
 
-/// [`allocate`] without guards.
+/// Allocates a block without guards: from the thread cache if possible.
 #[inline(always)]
-fn block_of(bytes: usize) -> Result<NonNull<u8>> {
+fn allocate_block(bytes: usize) -> Result<NonNull<u8>> {
     if bytes <= class_size(SMALL_CLASSES - 1) && CAP.load(Relaxed) == usize::MAX {
         let class = class_of(bytes);
-        let taken = LOCAL.try_with(|local| {
-            let block = local.take(class)?;
-            local.stats_of_thread.count(class_size(class) as isize, 1);
+        let cached = THREAD_ALLOCATOR.try_with(|local| {
+            let block = local.pop(class)?;
+            local.stats.count(class_size(class) as isize, 1);
             Some(block)
         });
-        if let Ok(Some(block)) = taken {
+        if let Ok(Some(block)) = cached {
             return Ok(block.0);
         }
     }
     allocate_slowly(bytes)
 }
 
+/// Allocates a block of a large class, under a cap, or when the thread cache has none.
 fn allocate_slowly(bytes: usize) -> Result<NonNull<u8>> {
     if bytes > MAX_BYTES {
         return Err(out_of_memory(bytes));
     }
     let class = class_of(bytes);
-    reserve(class_size(class), bytes)?;
-    take(class, bytes)
+    count_within_cap(class_size(class), bytes)?;
+    take_block(class, bytes)
 }
 
-/// [`allocate`] for a little that a kernel must have: it counts, but no cap refuses it. Aborts if the system does.
+/// Allocates a small block that a kernel cannot do without. It counts as memory in use, but the cap does not apply to
+/// it.
+///
+/// Aborts the process if the system has no more memory.
 pub fn allocate_regardless(bytes: usize) -> NonNull<u8> {
-    let found = allocate(bytes).or_else(|error| {
+    let result = allocate(bytes).or_else(|error| {
         if bytes > MAX_BYTES || guard::EXACT {
             return Err(error);
         }
-        count(class_size(class_of(bytes)));
-        // SAFETY: the block is new, and a block of the system has guards on both sides of its class.
-        take(class_of(bytes), bytes).inspect(|start| unsafe { guard::write(start.as_ptr(), bytes) })
+        count_in_use(class_size(class_of(bytes)));
+        // SAFETY: *extent*: the class of the block has at least `bytes` bytes, and the system allocation has `GUARD`
+        // bytes on both sides of the class. *Exclusive*: the block is new.
+        take_block(class_of(bytes), bytes).inspect(|start| unsafe { guard::write(start.as_ptr(), bytes) })
     });
     let layout = Layout::from_size_align(bytes, ALIGN).unwrap_or(Layout::new::<u8>());
-    found.unwrap_or_else(|_| alloc::handle_alloc_error(layout))
+    result.unwrap_or_else(|_| alloc::handle_alloc_error(layout))
 }
 
-/// A block that has been counted, of the cache or the system.
-fn take(class: usize, bytes: usize) -> Result<NonNull<u8>> {
-    let small = |class| LOCAL.try_with(|local| local.take(class)).ok().flatten();
-    let cached = if class < SMALL_CLASSES { small(class) } else { lock(&FREE_LISTS[class]).pop() };
-    match cached.or_else(|| from_system(class_size(class))) {
+/// Takes a block from the caches or the system. The caller has counted it; an error reverts the count of bytes.
+fn take_block(class: usize, bytes: usize) -> Result<NonNull<u8>> {
+    let pop_small = |class| THREAD_ALLOCATOR.try_with(|local| local.pop(class)).ok().flatten();
+    let cached = if class < SMALL_CLASSES { pop_small(class) } else { lock(&FREE_LISTS[class]).pop() };
+    match cached.or_else(|| allocate_from_system(class_size(class))) {
         Some(block) => Ok(block.0),
         None => {
             IN_USE.fetch_sub(class_size(class) as isize, Relaxed);
@@ -286,181 +302,202 @@ fn take(class: usize, bytes: usize) -> Result<NonNull<u8>> {
     }
 }
 
-/// Gives back a block that [`allocate`] gave for the same number of bytes.
+/// Releases a block to the allocator.
+///
+/// # Panics
+/// In builds with debug assertions, if a kernel wrote outside of the block.
 ///
 /// # Safety
-/// Nobody uses the block any more.
+/// - *Origin*: [`allocate`] or [`allocate_regardless`] returned `start` for the same `bytes`, and the block has not
+///   been
+///   released since.
+/// - *Exclusive*: no pointer or reference to the block is used after this call.
 #[inline]
 pub unsafe fn release(start: NonNull<u8>, bytes: usize) {
     debug_assert!(bytes > 0 && start.addr().get().is_multiple_of(ALIGN), "{bytes} bytes at {start:?}");
     if guard::EXACT {
-        let layout = Layout::from_size_align(bytes, ALIGN).expect("a block that was allocated");
-        // SAFETY: `exact` allocated the block with this layout, and its owner gives it up.
+        let layout = Layout::from_size_align(bytes, ALIGN).expect("the layout of an allocated block is valid");
+        // SAFETY: by *origin*, `allocate_exact` allocated the block with this layout; by *exclusive*, it is not used
+        // again.
         return unsafe { alloc::dealloc(start.as_ptr(), layout) };
     }
-    // SAFETY: `allocate` has written the guards of the block.
+    // SAFETY: by *origin*, the allocation has written the guards for `bytes` bytes, and the block is still valid.
     unsafe { guard::check(start.as_ptr(), bytes) };
-    let (class, block) = (class_of(bytes), Block(start));
+    let (class, block) = (class_of(bytes), FreeBlock(start));
     let size = class_size(class) as isize;
     if class < SMALL_CLASSES {
-        // The thread may be past the destruction of its locals.
+        // The thread-local state may have been destroyed already.
         let mut block = Some(block);
-        let kept = LOCAL.try_with(|local| {
-            local.put(block.take().expect("put once"), class);
-            local.stats_of_thread.count(-size, 0);
+        let cached = THREAD_ALLOCATOR.try_with(|local| {
+            local.push(block.take().expect("the closure runs once"), class);
+            local.stats.count(-size, 0);
         });
-        if let (Err(_), Some(block)) = (kept, block) {
+        if let (Err(_), Some(block)) = (cached, block) {
             IN_USE.fetch_sub(size, Relaxed);
             lock(&FREE_LISTS[class]).push(block);
         }
         return;
     }
     IN_USE.fetch_sub(size, Relaxed);
-    if keeps() {
+    if may_cache() {
         lock(&FREE_LISTS[class]).push(block);
     } else {
-        to_system(block, class_size(class));
+        free_to_system(block, class_size(class));
     }
 }
 
-/// True while the cache may grow: up to twice the peak of use, since a step's classes peak at
-/// different times and all of them must stay, and some.
-fn keeps() -> bool {
-    let cached = HELD.load(Relaxed).saturating_add_signed(-IN_USE.load(Relaxed));
-    cached <= KEEP + 2 * PEAK.load(Relaxed)
+/// Returns true while the cache may grow: up to twice the peak of use, plus [`MIN_CACHED_BYTES`].
+///
+/// The classes of a step reach their peaks at different times, and the blocks of all of them should stay cached.
+fn may_cache() -> bool {
+    let cached = SYSTEM_BYTES.load(Relaxed).saturating_add_signed(-IN_USE.load(Relaxed));
+    cached <= MIN_CACHED_BYTES + 2 * PEAK.load(Relaxed)
 }
 
-/// Counts a block of `size` bytes as in use, or refuses it because of the cap.
-fn reserve(size: usize, requested: usize) -> Result<()> {
+/// Counts a block of `size` bytes as in use, or returns an error if it exceeds the cap.
+fn count_within_cap(size: usize, requested: usize) -> Result<()> {
     let cap = CAP.load(Relaxed);
     if cap != usize::MAX {
         let all_stats = lock(&THREAD_STATS);
-        if in_use(&all_stats).saturating_add(size) > cap {
+        if total_in_use(&all_stats).saturating_add(size) > cap {
             drop(all_stats);
             return Err(out_of_memory(requested));
         }
-        count(size);
+        count_in_use(size);
     } else {
-        count(size);
+        count_in_use(size);
     }
-    if LOCAL.try_with(|local| local.stats_of_thread.flush()).is_err() {
-        note_peak(IN_USE.load(Relaxed));
+    if THREAD_ALLOCATOR.try_with(|local| local.stats.flush()).is_err() {
+        update_peak(IN_USE.load(Relaxed));
     }
     Ok(())
 }
 
-/// Counts a block of `size` bytes as in use.
-fn count(size: usize) {
+/// Counts an allocation of `size` bytes.
+fn count_in_use(size: usize) {
     IN_USE.fetch_add(size as isize, Relaxed);
     ALLOCATIONS.fetch_add(1, Relaxed);
 }
 
-/// Fills the caches of this thread a little, and makes whatever else it keeps: afterwards a few small blocks cost no
-/// allocation, whichever thread asks.
+/// Creates the thread-local state of the allocator, and caches four blocks of every small class.
+///
+/// Afterwards a few small blocks need no system allocation on this thread.
 pub fn prefill() {
-    const EACH: usize = 4;
+    const BLOCKS_PER_CLASS: usize = 4;
     for class in 0..SMALL_CLASSES {
         let bytes = class_size(class);
-        let blocks: [_; EACH] = std::array::from_fn(|_| allocate(bytes));
-        // SAFETY: they were given for so many bytes, and nobody has used them.
+        let blocks: [_; BLOCKS_PER_CLASS] = std::array::from_fn(|_| allocate(bytes));
+        // SAFETY: *origin*: the line above allocated the blocks for `bytes` bytes. *Exclusive*: no other code has the
+        // pointers.
         blocks.into_iter().flatten().for_each(|block| unsafe { release(block, bytes) });
     }
 }
 
-fn note_peak(in_use: isize) {
+/// Raises the peak to `in_use` if that is larger.
+fn update_peak(in_use: isize) {
     let in_use = in_use.max(0) as usize;
     if in_use > PEAK.load(Relaxed) {
         PEAK.fetch_max(in_use, Relaxed);
     }
 }
 
-/// A new block; the cache gives way to it, both below a cap and where the system has no more.
-fn from_system(size: usize) -> Option<Block> {
+/// Allocates a block of `size` bytes with guards from the system.
+///
+/// Frees all cached blocks first if the allocation would exceed the cap, or if the system has no more memory.
+fn allocate_from_system(size: usize) -> Option<FreeBlock> {
     let layout = layout_of(size)?;
-    if HELD.load(Relaxed).saturating_add(size) > CAP.load(Relaxed) {
+    if SYSTEM_BYTES.load(Relaxed).saturating_add(size) > CAP.load(Relaxed) {
         trim();
     }
     const { assert!(guard::GUARD.is_multiple_of(ALIGN)) };
-    // SAFETY: classes are not empty. The allocation has a guard before the block and one behind it.
-    let ask = || NonNull::new(unsafe { alloc::alloc(layout) });
-    let start = ask().or_else(|| {
+    // SAFETY: the size of the layout is not zero, because no class is empty.
+    let try_allocate = || NonNull::new(unsafe { alloc::alloc(layout) });
+    let start = try_allocate().or_else(|| {
         trim();
-        ask()
+        try_allocate()
     })?;
     if layout.align() == HUGE_PAGE {
-        prefer_huge_pages(start, size);
+        advise_huge_pages(start, size);
     }
-    // SAFETY: the first guard is part of the allocation.
+    // SAFETY: the allocation begins with a guard, so that the result is inside of it.
     let start = unsafe { start.add(guard::GUARD) };
-    HELD.fetch_add(size, Relaxed);
+    SYSTEM_BYTES.fetch_add(size, Relaxed);
     SYSTEM_ALLOCATIONS.fetch_add(1, Relaxed);
-    Some(Block(start))
+    Some(FreeBlock(start))
 }
 
-/// Returns the layout of a block of the system with its guards. Large blocks start at a huge page, so that they consist
-/// of huge pages if the system has any.
+/// Returns the layout of a system allocation: a block of `size` bytes and its guards.
+///
+/// Large blocks are aligned to a huge page, so that they consist of huge pages if the system has any.
 fn layout_of(size: usize) -> Option<Layout> {
     let align = if size >= 2 * HUGE_PAGE { HUGE_PAGE } else { ALIGN };
     Layout::from_size_align(size.checked_add(2 * guard::GUARD)?, align).ok()
 }
 
-/// Asks for huge pages under a new block: a kernel that walks through several arrays at once misses fewer
-/// translations, and the first touch faults once in 2 MiB. A wish, which the system may ignore.
-fn prefer_huge_pages(start: NonNull<u8>, size: usize) {
+/// Advises the system to back a new block with huge pages. The system may ignore the advice.
+///
+/// A kernel that traverses several arrays at once has fewer TLB misses, and the first touch faults once per 2 MiB.
+fn advise_huge_pages(start: NonNull<u8>, size: usize) {
     #[cfg(target_os = "linux")]
     {
         unsafe extern "C" {
             fn madvise(start: *mut u8, bytes: usize, advice: std::ffi::c_int) -> std::ffi::c_int;
         }
         const MADV_HUGEPAGE: std::ffi::c_int = 14;
-        // SAFETY: these are pages of the block alone, and this advice changes nothing that is in them.
+        // SAFETY: the pages belong to the new block only, and this advice does not change their contents.
         unsafe { madvise(start.as_ptr(), size / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE) };
     }
     #[cfg(not(target_os = "linux"))]
     let _ = (start, size);
 }
 
-fn to_system(block: Block, size: usize) {
-    let layout = layout_of(size).expect("a class that was allocated");
-    // SAFETY: `from_system` allocated the block with this layout and its guards, and its owner gives it up.
+/// Returns a block of `size` bytes to the system.
+fn free_to_system(block: FreeBlock, size: usize) {
+    let layout = layout_of(size).expect("the layout of an allocated class is valid");
+    // SAFETY: `allocate_from_system` allocated the block with this layout, `GUARD` bytes before its start, and this
+    // function consumes its owner.
     unsafe { alloc::dealloc(block.0.as_ptr().sub(guard::GUARD), layout) };
-    HELD.fetch_sub(size, Relaxed);
+    SYSTEM_BYTES.fetch_sub(size, Relaxed);
 }
 
-/// Returns the shelves, and this thread's caches, to the system. (Other threads keep theirs,
-/// less than 2 MiB each.)
+/// Returns the free blocks of the shared free lists and of this thread's caches to the system.
+///
+/// Other threads keep their caches, which have less than 2 MiB each.
 pub fn trim() {
-    let _ = LOCAL.try_with(Local::empty);
+    let _ = THREAD_ALLOCATOR.try_with(ThreadAllocator::spill_all);
     for (class, free_list) in FREE_LISTS.iter().enumerate() {
         let mut free_list = FreeList(lock(free_list).0.take());
-        std::iter::from_fn(|| free_list.pop()).for_each(|block| to_system(block, class_size(class)));
+        std::iter::from_fn(|| free_list.pop()).for_each(|block| free_to_system(block, class_size(class)));
     }
 }
 
-/// Limits what may be in use; `usize::MAX` for no limit. With a limit, every request is weighed
-/// exactly, which costs small ones some 50 ns.
+/// Sets the limit of the bytes in use; `usize::MAX` means no limit.
+///
+/// With a limit, every request is compared with the exact number of bytes in use, which adds about 50 ns to a small
+/// request.
 pub fn set_cap(bytes: usize) {
     CAP.store(bytes, Relaxed);
 }
 
-/// The counters. The peak may have missed up to 64 KiB of small blocks a thread.
+/// Returns the counters of the allocator. The peak may lack up to 64 KiB of small blocks per thread.
 pub fn stats() -> MemoryStats {
     let all_stats = lock(&THREAD_STATS);
-    let in_use = in_use(&all_stats);
-    note_peak(in_use as isize);
+    let in_use = total_in_use(&all_stats);
+    update_peak(in_use as isize);
     MemoryStats {
         in_use,
         peak: PEAK.load(Relaxed),
-        cached: HELD.load(Relaxed).saturating_sub(in_use),
+        cached: SYSTEM_BYTES.load(Relaxed).saturating_sub(in_use),
         scratch: scratch::total(),
         allocations: all_stats.iter().map(|t| t.allocations.load(Relaxed)).sum::<u64>() + ALLOCATIONS.load(Relaxed),
         system_allocations: SYSTEM_ALLOCATIONS.load(Relaxed),
     }
 }
 
-fn in_use(all_stats: &[Arc<ThreadStats>]) -> usize {
-    let local: isize = all_stats.iter().map(|t| t.in_use.load(Relaxed)).sum();
-    (IN_USE.load(Relaxed) + local).max(0) as usize
+/// Returns the bytes in use by all threads.
+fn total_in_use(all_stats: &[Arc<ThreadStats>]) -> usize {
+    let unflushed: isize = all_stats.iter().map(|t| t.in_use.load(Relaxed)).sum();
+    (IN_USE.load(Relaxed) + unflushed).max(0) as usize
 }
 
 #[cold]
@@ -468,7 +505,7 @@ fn out_of_memory(requested: usize) -> Error {
     Error::OutOfMemory { op: "", shape: None, requested, in_use: stats().in_use, cap: CAP.load(Relaxed) }
 }
 
-/// No code runs under these locks that could leave the lists in a bad state.
+/// Locks a mutex and ignores poisoning. No code that runs under these locks can leave the lists in an invalid state.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -479,8 +516,8 @@ mod tests {
 
     #[test]
     fn a_class_is_the_smallest_that_holds_the_request() {
-        let around = |p: u32| [(1usize << p) - 1, 1 << p, (1 << p) + 1, 3 << p >> 1];
-        for bytes in (1..10_000).chain((13..61).flat_map(around)) {
+        let sizes_near = |p: u32| [(1usize << p) - 1, 1 << p, (1 << p) + 1, 3 << p >> 1];
+        for bytes in (1..10_000).chain((13..61).flat_map(sizes_near)) {
             let class = class_of(bytes);
             assert!(class_size(class) >= bytes && class_size(class).is_multiple_of(ALIGN), "{bytes}");
             assert!(class == 0 || class_size(class - 1) < bytes, "{bytes}");

@@ -1,4 +1,4 @@
-//! Host memory as a [`Buffer`]: empty until it is first written.
+//! Host memory as a [`Buffer`], which is allocated when it is first written.
 
 use crate::allocator;
 use pellucid_ir::backend::Buffer;
@@ -6,16 +6,19 @@ use pellucid_ir::{Error, Result};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// Bytes of the host, from the pool, aligned to 64.
+/// A buffer of bytes from the caching allocator, aligned to 64.
 #[derive(Debug)]
 pub struct CpuBuffer {
     bytes: usize,
-    /// Null until there is memory; never changes afterwards.
+    /// The start of the memory, or null while there is none. It changes only once, from null.
     start: AtomicPtr<u8>,
 }
 
 impl CpuBuffer {
-    /// A buffer without memory yet. A size that no memory could have is refused at once.
+    /// Creates a buffer without memory.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] if `bytes` exceeds `isize::MAX`.
     pub fn new(bytes: usize) -> Result<CpuBuffer> {
         if bytes > isize::MAX as usize {
             return Err(Error::out_of_memory(bytes));
@@ -23,57 +26,65 @@ impl CpuBuffer {
         Ok(CpuBuffer { bytes, start: AtomicPtr::new(ptr::null_mut()) })
     }
 
-    /// A buffer with memory, uninitialised: scratch for a kernel, or what one is about to fill.
+    /// Creates a buffer with uninitialised memory: scratch of a kernel, or an output that a kernel is about to fill.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] if the allocation fails.
     #[inline]
     pub fn scratch(bytes: usize) -> Result<CpuBuffer> {
         let mut buffer = CpuBuffer::new(bytes)?;
-        *buffer.start.get_mut() = buffer.memory()?.as_ptr();
+        *buffer.start.get_mut() = buffer.allocate()?.as_ptr();
         Ok(buffer)
     }
 
-    /// The start of the memory, if there is any.
+    /// Returns the start of the memory, or `None` if there is none yet.
     #[inline]
     pub fn start(&self) -> Option<NonNull<u8>> {
         NonNull::new(self.start.load(Ordering::Acquire))
     }
 
-    /// The start of the memory, which is taken from the pool if there is none. Its contents are
-    /// unspecified.
+    /// Returns the start of the memory, and allocates it if there is none. New memory is uninitialised.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] if the allocation fails.
     #[inline]
     pub fn ensure(&self) -> Result<NonNull<u8>> {
         match self.start() {
             Some(start) => Ok(start),
-            None => self.give_memory(),
+            None => self.allocate_once(),
         }
     }
 
-    /// Memory for this buffer; an empty one gets an address that is aligned, and never used.
+    /// Allocates memory of the size of this buffer. For an empty buffer, returns an aligned dangling pointer.
     #[inline]
-    fn memory(&self) -> Result<NonNull<u8>> {
+    fn allocate(&self) -> Result<NonNull<u8>> {
         if self.bytes == 0 { Ok(dangling()) } else { allocator::allocate(self.bytes) }
     }
 
-    fn give_memory(&self) -> Result<NonNull<u8>> {
-        let start = self.memory()?;
+    /// Allocates memory and stores it in this buffer, unless another thread stores its memory first.
+    fn allocate_once(&self) -> Result<NonNull<u8>> {
+        let start = self.allocate()?;
         match self.start.compare_exchange(ptr::null_mut(), start.as_ptr(), Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => Ok(start),
             Err(other) => {
-                // Another thread was first.
+                // Another thread has stored its memory first.
                 self.release(start);
                 Ok(NonNull::new(other).expect("the start changes only from null"))
             }
         }
     }
 
+    /// Releases memory from [`CpuBuffer::allocate`] that is not used any more.
     fn release(&self, start: NonNull<u8>) {
         if self.bytes > 0 {
-            // SAFETY: `start` came from the pool for `self.bytes` bytes; it is known to this buffer
-            // only, which is being dropped, or never knew it.
+            // SAFETY: *origin*: `allocate` returned `start` for `self.bytes` bytes. *Exclusive*: both callers own the
+            // memory: `drop` is the last user of the buffer, and `allocate_once` did not store the pointer.
             unsafe { allocator::release(start, self.bytes) };
         }
     }
 }
 
+/// Returns an aligned pointer to no memory.
 fn dangling() -> NonNull<u8> {
     #[repr(align(64))]
     struct Aligned;

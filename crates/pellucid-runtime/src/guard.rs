@@ -1,26 +1,26 @@
 //! Guard bytes around blocks of memory in debug builds, and exact blocks for sanitizers.
 //!
-//! In builds with debug assertions, every block of the allocator and of [`scratch`](crate::scratch) has guard bytes before
-//! its first byte and behind its last one, and its bytes are those of NaNs: outputs, packed panels, scratch and lists
-//! alike. A kernel that writes outside of its memory causes a panic when the block is released. A kernel that reads
-//! elements that were never written computes NaNs.
+//! In builds with debug assertions, every block of the allocator and of [`scratch`](crate::scratch) has guard bytes
+//! before its first byte and after its last byte. The block itself is filled with NaNs. This applies to outputs, packed
+//! panels, scratch and lists. A kernel that writes outside of its memory causes a panic when the block is released. A
+//! kernel that reads elements that were never written computes NaNs.
 //!
-//! With `--cfg pellucid_exact_alloc` blocks have neither guards nor the slack of a size class, and every one comes from the
-//! system and goes back to it, so that AddressSanitizer knows the bounds of each of them.
+//! With `--cfg pellucid_exact_alloc`, blocks have neither guards nor the slack of a size class. Every block is
+//! allocated from the system and returned to it, so that AddressSanitizer knows the bounds of each block.
 
 use std::fmt;
 
-/// Whether blocks are exactly as large as requested, and none is kept.
+/// Whether blocks have exactly the requested size, and none is cached.
 #[allow(unexpected_cfgs, reason = "set by the sanitizer's script only")]
 pub(crate) const EXACT: bool = cfg!(pellucid_exact_alloc);
 
-/// Guard bytes on each side of a block: two of the widest vectors.
+/// The number of guard bytes on each side of a block: two of the widest vectors.
 pub(crate) const GUARD: usize = if cfg!(debug_assertions) && !EXACT { 128 } else { 0 };
 
-/// The value of a guard byte.
+/// The value of an intact guard byte.
 const INTACT: u8 = 0xa5;
 
-/// The value of a byte that no kernel has written: those of a NaN of any float type.
+/// The value of a byte that no kernel has written. Floats of any type whose bytes all have this value are NaNs.
 const UNWRITTEN: u8 = 0xff;
 
 /// Returns the size of a block of `bytes` bytes with its guards.
@@ -32,13 +32,14 @@ pub(crate) const fn padded(bytes: usize) -> usize {
 /// Writes the guards around the `bytes` bytes from `start` on, and fills these bytes with NaNs.
 ///
 /// # Safety
-/// The bytes and [`GUARD`] bytes on each side of them are valid for writing, and no other reference to them exists.
+/// - *Extent*: the bytes and [`GUARD`] bytes on each side of them are valid for writes.
+/// - *Exclusive*: no other reference to these bytes exists.
 #[inline(always)]
 pub(crate) unsafe fn write(start: *mut u8, bytes: usize) {
     if GUARD == 0 {
         return;
     }
-    // SAFETY: the contract of this function.
+    // SAFETY: all writes are inside of *extent*, and *exclusive* excludes other references.
     unsafe {
         start.sub(GUARD).write_bytes(INTACT, GUARD);
         start.write_bytes(UNWRITTEN, bytes);
@@ -49,41 +50,44 @@ pub(crate) unsafe fn write(start: *mut u8, bytes: usize) {
 /// Checks the guards around the `bytes` bytes from `start` on.
 ///
 /// # Panics
-/// If a byte of a guard has changed: a kernel wrote outside of the block.
+/// If a guard byte has changed: a kernel wrote outside of the block.
 ///
 /// # Safety
-/// The guards were written by [`write`] for as many bytes, and the block is still valid.
+/// - *Written*: [`write`] has written the guards for the same `start` and `bytes`, and the block is still valid.
 #[inline(always)]
 pub(crate) unsafe fn check(start: *mut u8, bytes: usize) {
     if GUARD == 0 {
         return;
     }
-    // SAFETY: `write` has initialised both guards of the block.
-    let (before, behind) = unsafe {
+    // SAFETY: by *written*, both guards are initialised and still valid for reads.
+    let (before, after) = unsafe {
         (std::slice::from_raw_parts(start.sub(GUARD), GUARD), std::slice::from_raw_parts(start.add(bytes), GUARD))
     };
-    let damage = Damage {
+    let damage = GuardDamage {
         bytes,
         before: before.iter().rposition(|&b| b != INTACT).map(|i| GUARD - i),
-        behind: behind.iter().position(|&b| b != INTACT),
+        after: after.iter().position(|&b| b != INTACT),
     };
-    // A second panic would end the process before the first is reported.
-    let found = damage.before.is_some() || damage.behind.is_some();
-    assert!(!found || std::thread::panicking(), "{damage}");
+    // A second panic would abort the process before the first one is reported.
+    let is_damaged = damage.before.is_some() || damage.after.is_some();
+    assert!(!is_damaged || std::thread::panicking(), "{damage}");
 }
 
-/// Where a guard was overwritten.
-struct Damage {
+/// The positions at which guards were overwritten.
+struct GuardDamage {
+    /// The size of the block.
     bytes: usize,
+    /// The distance of the nearest damaged byte before the block from its start.
     before: Option<usize>,
-    behind: Option<usize>,
+    /// The distance of the nearest damaged byte after the block from its end.
+    after: Option<usize>,
 }
 
-impl fmt::Display for Damage {
+impl fmt::Display for GuardDamage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "a kernel wrote outside of a block of {} bytes:", self.bytes)?;
-        self.before.map_or(Ok(()), |at| write!(f, " {at} bytes before its start"))?;
-        self.behind.map_or(Ok(()), |at| write!(f, " {at} bytes behind its end"))
+        self.before.map_or(Ok(()), |distance| write!(f, " {distance} bytes before its start"))?;
+        self.after.map_or(Ok(()), |distance| write!(f, " {distance} bytes after its end"))
     }
 }
 
@@ -94,35 +98,35 @@ mod tests {
     use crate::scratch;
     use std::panic::catch_unwind;
 
-    /// The message of the panic that `f` ends with, if it does.
-    fn message(f: impl FnOnce() + std::panic::UnwindSafe) -> Option<String> {
+    /// Returns the message of the panic of `f`, if it panics.
+    fn panic_message(f: impl FnOnce() + std::panic::UnwindSafe) -> Option<String> {
         catch_unwind(f).err().map(|e| e.downcast_ref::<String>().cloned().unwrap_or_default())
     }
 
     #[test]
-    fn a_write_outside_of_a_block_is_found() {
+    fn a_write_outside_of_a_block_is_detected() {
         if GUARD == 0 {
             return;
         }
-        for (at, expected) in [(-1isize, "1 bytes before"), (100, "0 bytes behind"), (227, "127 bytes behind")] {
-            let buffer = move || {
+        for (offset, expected) in [(-1isize, "1 bytes before"), (100, "0 bytes after"), (227, "127 bytes after")] {
+            let write_to_buffer = move || {
                 let buffer = CpuBuffer::scratch(100).unwrap();
-                // SAFETY: the guards are part of the block.
-                unsafe { *buffer.ensure().unwrap().as_ptr().offset(at) = 7 };
+                // SAFETY: the guards are part of the allocation, and `offset` is inside of them.
+                unsafe { *buffer.ensure().unwrap().as_ptr().offset(offset) = 7 };
             };
-            // SAFETY: as above.
-            let stack = move || scratch::with(100, |start: *mut u8| unsafe { *start.offset(at) = 7 });
-            for found in [message(buffer), message(stack)] {
-                assert!(found.as_deref().is_some_and(|m| m.contains(expected)), "{at}: {found:?}");
+            // SAFETY: the guards are part of the scratch frame, and `offset` is inside of them.
+            let write_to_scratch = move || scratch::with(100, |start: *mut u8| unsafe { *start.offset(offset) = 7 });
+            for message in [panic_message(write_to_buffer), panic_message(write_to_scratch)] {
+                assert!(message.as_deref().is_some_and(|m| m.contains(expected)), "{offset}: {message:?}");
             }
         }
-        let inside = || {
+        let write_inside = || {
             let buffer = CpuBuffer::scratch(100).unwrap();
-            // SAFETY: these are all bytes of the block.
+            // SAFETY: the buffer has 100 bytes.
             unsafe { buffer.ensure().unwrap().as_ptr().write_bytes(0, 100) };
-            // SAFETY: as above.
+            // SAFETY: the scratch memory has 100 bytes.
             scratch::with(100, |start: *mut u8| unsafe { start.write_bytes(0, 100) });
         };
-        assert_eq!(message(inside), None);
+        assert_eq!(panic_message(write_inside), None);
     }
 }

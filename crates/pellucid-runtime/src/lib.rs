@@ -1,4 +1,4 @@
-//! Memory and threads of the CPU backend of Pellucid; this crate contains no kernels.
+//! The memory allocator and the thread pool of the CPU backend of Pellucid. This crate contains no kernels.
 //!
 //! Most users need the crate `pellucid`.
 //!
@@ -6,9 +6,9 @@
 //! | --- | --- |
 //! | [`allocator`] | the caching allocator, with size classes and thread caches |
 //! | [`buffer`] | [`CpuBuffer`], the memory of a tensor |
-//! | [`scratch`] | workspace of a thread, allocated once |
+//! | [`scratch`] | the scratch stack of each thread, which is reused between kernels |
 //! | [`list`] | [`List`](list::List), a short list without system allocations |
-//! | [`threads`] | the thread pool, and loops over it |
+//! | [`threads`] | the thread pool, and parallel loops |
 //! | [`testing`] | tools for tests of kernels |
 
 pub mod allocator;

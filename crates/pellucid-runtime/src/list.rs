@@ -1,7 +1,7 @@
-//! A list of a few values: the first ones inline, longer lists in memory of the pool.
+//! A list that stores few values inline, and more values in memory of the caching allocator.
 //!
-//! What a kernel has to write down before it begins (axes, addresses, where windows lie) is as long as its shapes want,
-//! and a launch must not ask the system for any of it.
+//! The lengths of the tables that a kernel builds before its loops (axes, offsets, window positions) depend on the
+//! shapes. A launch must not allocate them from the system.
 
 use crate::allocator;
 use std::fmt;
@@ -9,40 +9,41 @@ use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-/// A list, of which up to `N` values need no memory.
+/// A growable list that stores up to `N` values inline.
 pub struct List<T, const N: usize> {
     len: usize,
-    /// How many fit; up to `N` they are inline.
+    /// The number of values that fit. The values are inline if it is at most `N`.
     capacity: usize,
-    place: Place<T, N>,
+    storage: ListStorage<T, N>,
 }
 
-union Place<T, const N: usize> {
+/// The values, inline or in a block of the caching allocator. The capacity of the list selects the variant.
+union ListStorage<T, const N: usize> {
     inline: ManuallyDrop<MaybeUninit<[T; N]>>,
-    pooled: NonNull<T>,
+    allocated: NonNull<T>,
 }
 
-// SAFETY: a list owns its values.
+// SAFETY: a list owns its values and its memory, like a `Vec<T>`; both may move to another thread if `T` may.
 unsafe impl<T: Send, const N: usize> Send for List<T, N> {}
-// SAFETY: as above.
+// SAFETY: a shared reference to a list gives shared references to its values only, which `T: Sync` permits.
 unsafe impl<T: Sync, const N: usize> Sync for List<T, N> {}
 
 impl<T, const N: usize> List<T, N> {
-    /// An empty list.
+    /// Creates an empty list.
     #[inline]
     pub fn new() -> Self {
         const { assert!(align_of::<T>() <= allocator::ALIGN && size_of::<T>() > 0) };
-        List { len: 0, capacity: N, place: Place { inline: ManuallyDrop::new(MaybeUninit::uninit()) } }
+        List { len: 0, capacity: N, storage: ListStorage { inline: ManuallyDrop::new(MaybeUninit::uninit()) } }
     }
 
-    /// An empty list with room for `count` values.
+    /// Creates an empty list with a capacity of at least `count` values.
     pub fn with_capacity(count: usize) -> Self {
         let mut list = List::new();
         list.reserve(count);
         list
     }
 
-    /// `value`, `count` times.
+    /// Creates a list of `count` clones of `value`.
     pub fn repeated(value: T, count: usize) -> Self
     where
         T: Clone,
@@ -50,65 +51,82 @@ impl<T, const N: usize> List<T, N> {
         std::iter::repeat_n(value, count).collect()
     }
 
-    /// Adds a value at the end.
+    /// Appends a value.
+    ///
+    /// # Panics
+    /// If the size of the list overflows the address space.
     #[inline]
     pub fn push(&mut self, value: T) {
         if self.len == self.capacity {
             self.reserve(1);
         }
-        // SAFETY: there is room for one more.
+        // SAFETY: `len < capacity` here, so that the position is inside of the storage.
         unsafe { self.start_mut().add(self.len).write(value) };
         self.len += 1;
     }
 
-    /// Takes the value at the end away.
+    /// Removes and returns the last value.
     pub fn pop(&mut self) -> Option<T> {
         self.len = self.len.checked_sub(1)?;
-        // SAFETY: the value was there, and is not any more.
+        // SAFETY: the value at this position is initialised, and the new length excludes it, so that it is read once.
         Some(unsafe { self.start_mut().add(self.len).read() })
     }
 
-    /// Keeps the first `len` values.
+    /// Drops all but the first `len` values.
     pub fn truncate(&mut self, len: usize) {
         while self.len > len {
             self.pop();
         }
     }
 
+    /// Returns a pointer to the start of the values.
     #[inline]
     fn start(&self) -> *const T {
-        // SAFETY: the capacity says which of the two there is.
-        unsafe { if self.capacity <= N { (&raw const self.place.inline).cast() } else { self.place.pooled.as_ptr() } }
+        // SAFETY: a capacity above `N` means that `allocated` is the active field, which is read then only.
+        unsafe {
+            if self.capacity <= N { (&raw const self.storage.inline).cast() } else { self.storage.allocated.as_ptr() }
+        }
     }
 
+    /// Returns a mutable pointer to the start of the values.
     #[inline]
     fn start_mut(&mut self) -> *mut T {
-        // SAFETY: as above.
-        unsafe { if self.capacity <= N { (&raw mut self.place.inline).cast() } else { self.place.pooled.as_ptr() } }
+        // SAFETY: a capacity above `N` means that `allocated` is the active field, which is read then only.
+        unsafe {
+            if self.capacity <= N { (&raw mut self.storage.inline).cast() } else { self.storage.allocated.as_ptr() }
+        }
     }
 
-    /// Makes room for `more` values.
+    /// Grows the capacity so that `additional` more values fit.
     #[cold]
-    fn reserve(&mut self, more: usize) {
-        let wanted = self.len.saturating_add(more);
-        if wanted <= self.capacity {
+    fn reserve(&mut self, additional: usize) {
+        let required = self.len.saturating_add(additional);
+        if required <= self.capacity {
             return;
         }
-        let capacity = wanted.max(2 * self.capacity);
-        let bytes = capacity.checked_mul(size_of::<T>()).expect("a list fits the address space");
+        let capacity = required.max(2 * self.capacity);
+        let bytes = capacity.checked_mul(size_of::<T>()).expect("the list fits the address space");
         let to = allocator::allocate_regardless(bytes).cast::<T>();
-        // SAFETY: the values move to the new place, which is larger.
+        // SAFETY: `len` values are initialised in the old storage. The new block is larger and does not overlap it.
         unsafe { to.as_ptr().copy_from_nonoverlapping(self.start(), self.len) };
         self.release();
-        (self.capacity, self.place) = (capacity, Place { pooled: to });
+        (self.capacity, self.storage) = (capacity, ListStorage { allocated: to });
     }
 
-    /// Gives the memory back, whose values are not there any more.
+    /// Releases the allocated block, if there is one. Its values must have been moved or dropped.
     fn release(&mut self) {
         if self.capacity > N {
-            // SAFETY: the memory is of the pool, of so many bytes, and nobody uses it any more.
-            unsafe { allocator::release(self.place.pooled.cast(), self.capacity * size_of::<T>()) };
+            // SAFETY: *origin*: `reserve` allocated the block with this number of bytes. *Exclusive*: the list owns the
+            // block, and both callers replace or drop the storage next.
+            unsafe { allocator::release(self.storage.allocated.cast(), self.capacity * size_of::<T>()) };
         }
+    }
+}
+
+impl<T, const N: usize> Default for List<T, N> {
+    /// Creates an empty list.
+    fn default() -> Self {
+        List::new()
     }
 }
 
@@ -126,7 +144,7 @@ impl<T, const N: usize> Deref for List<T, N> {
     type Target = [T];
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: so many values are there.
+        // SAFETY: the first `len` values are initialised, and the slice borrows the list.
         unsafe { std::slice::from_raw_parts(self.start(), self.len) }
     }
 }
@@ -134,7 +152,7 @@ impl<T, const N: usize> Deref for List<T, N> {
 impl<T, const N: usize> DerefMut for List<T, N> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as above.
+        // SAFETY: the first `len` values are initialised, and the slice borrows the list exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.start_mut(), self.len) }
     }
 }
@@ -143,9 +161,9 @@ impl<T, const N: usize> Extend<T> for List<T, N> {
     #[inline]
     fn extend<I: IntoIterator<Item = T>>(&mut self, values: I) {
         let values = values.into_iter();
-        let least = values.size_hint().0;
-        if self.capacity - self.len < least {
-            self.reserve(least);
+        let lower_bound = values.size_hint().0;
+        if self.capacity - self.len < lower_bound {
+            self.reserve(lower_bound);
         }
         values.for_each(|value| self.push(value));
     }
@@ -200,7 +218,7 @@ mod tests {
     use std::rc::Rc;
 
     #[test]
-    fn a_list_is_what_was_put_into_it() {
+    fn a_list_contains_the_values_that_were_pushed() {
         let mut list = List::<usize, 3>::new();
         let mut expected = vec![];
         for i in 0..100 {
@@ -219,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_dropped_once() {
+    fn every_value_is_dropped_once() {
         let value = Rc::new(());
         for count in 0..7 {
             let mut list: List<Rc<()>, 3> = std::iter::repeat_n(value.clone(), count).collect();

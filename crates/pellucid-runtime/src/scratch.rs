@@ -1,170 +1,187 @@
-//! Scratch: memory that every thread keeps for its tiles and panels, so that no run allocates.
+//! Scratch memory: every thread keeps a stack for the tiles and panels of its kernels, so that kernels do not allocate.
 //!
-//! A stack: who asks within the work of somebody else gets what lies above. What does not fit is allocated for the
-//! time, and the block grows to all that was needed as soon as nobody uses it.
+//! Nested uses are stacked: a use within another use receives the memory above it. A use that exceeds the stack
+//! allocates its own block. The stack then grows to the largest size that was needed as soon as it is empty.
 
 use crate::guard;
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Vector registers and cache lines are this wide: an unaligned tile costs a quarter to a half.
+/// The alignment of scratch memory: the size of a cache line and of the widest vector. An unaligned tile costs a
+/// quarter to a half more.
 const ALIGN: usize = 64;
 
-/// The least that a thread keeps.
-const LEAST: usize = 64 << 10;
+/// The smallest size of a thread's stack.
+const MIN_BYTES: usize = 64 << 10;
 
-/// The most that a thread has needed at once.
-static MOST: AtomicUsize = AtomicUsize::new(0);
+/// The largest number of bytes that any thread has needed at once.
+static MAX_NEEDED: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes that all threads have at present.
+/// The bytes of scratch memory that all threads have at present.
 static TOTAL: AtomicUsize = AtomicUsize::new(0);
 
-struct Block {
+/// An owned block of scratch memory.
+struct ScratchBlock {
     start: *mut u8,
     bytes: usize,
 }
 
-impl Block {
-    const NONE: Block = Block { start: std::ptr::null_mut(), bytes: 0 };
+impl ScratchBlock {
+    /// An empty block, which needs no memory.
+    const NONE: ScratchBlock = ScratchBlock { start: std::ptr::null_mut(), bytes: 0 };
 
-    fn new(bytes: usize) -> Block {
-        let least = if guard::EXACT { 1 } else { ALIGN };
-        let layout = Layout::from_size_align(bytes.max(least), ALIGN).expect("scratch fits the address space");
-        // SAFETY: the size is not zero.
+    /// Allocates a block, and aborts the process if the system has no more memory.
+    fn new(bytes: usize) -> ScratchBlock {
+        let min_bytes = if guard::EXACT { 1 } else { ALIGN };
+        let layout =
+            Layout::from_size_align(bytes.max(min_bytes), ALIGN).expect("the scratch memory fits the address space");
+        // SAFETY: the size of the layout is at least `min_bytes`, which is not zero.
         let start = unsafe { alloc(layout) };
         if start.is_null() {
             handle_alloc_error(layout);
         }
         TOTAL.fetch_add(layout.size(), Relaxed);
-        Block { start, bytes: layout.size() }
+        ScratchBlock { start, bytes: layout.size() }
     }
 }
 
-impl Drop for Block {
+impl Drop for ScratchBlock {
     fn drop(&mut self) {
         if self.bytes > 0 {
             TOTAL.fetch_sub(self.bytes, Relaxed);
-            // SAFETY: allocated in `new` with this size and alignment, both valid there.
+            // SAFETY: `new` allocated the block with this size and alignment, which form a valid layout.
             unsafe { dealloc(self.start, Layout::from_size_align_unchecked(self.bytes, ALIGN)) }
         }
     }
 }
 
-/// What a thread keeps.
-struct Stack {
-    block: Cell<Block>,
-    /// Where the block is, and its size.
+/// The scratch stack of a thread.
+struct ScratchStack {
+    block: Cell<ScratchBlock>,
+    /// The start of `block`.
     start: Cell<*mut u8>,
+    /// The size of `block`.
     bytes: Cell<usize>,
-    /// Bytes that are in use, and the most that ever were.
+    /// The number of bytes in use.
     top: Cell<usize>,
-    most: Cell<usize>,
+    /// The largest number of bytes that were in use at once.
+    max_needed: Cell<usize>,
 }
 
 thread_local! {
-    static STACK: Stack = const {
-        Stack {
-            block: Cell::new(Block::NONE),
+    static STACK: ScratchStack = const {
+        ScratchStack {
+            block: Cell::new(ScratchBlock::NONE),
             start: Cell::new(std::ptr::null_mut()),
             bytes: Cell::new(0),
             top: Cell::new(0),
-            most: Cell::new(0),
+            max_needed: Cell::new(0),
         }
     };
 }
 
-impl Stack {
-    /// Makes the block, which nobody uses, large enough.
+impl ScratchStack {
+    /// Replaces the block by one of at least `bytes` bytes. The stack must be empty.
     #[cold]
     fn grow(&self, bytes: usize) {
-        // Powers of two: a handful of growths in the life of a thread.
-        let bytes = bytes.next_power_of_two().max(LEAST);
-        self.block.set(Block::NONE);
-        let block = Block::new(bytes);
+        // Powers of two bound the number of reallocations in the life of a thread.
+        let bytes = bytes.next_power_of_two().max(MIN_BYTES);
+        self.block.set(ScratchBlock::NONE);
+        let block = ScratchBlock::new(bytes);
         self.start.set(block.start);
         self.bytes.set(block.bytes);
         self.block.set(block);
     }
 }
 
-/// A part of the stack, given back when it is dropped: last come, first gone.
-struct Part {
-    below: usize,
+/// The memory of one use, on the stack or in a block of its own. Frames are dropped in reverse order of their creation.
+struct ScratchFrame {
+    /// The top of the stack before this frame.
+    previous_top: usize,
     start: *mut u8,
-    _own: Block,
+    _overflow: ScratchBlock,
 }
 
-impl Part {
+impl ScratchFrame {
     #[inline]
-    fn new(stack: &Stack, bytes: usize) -> Part {
-        let below = stack.top.get();
-        let top = below + bytes;
-        if top > stack.most.get() {
-            stack.most.set(top);
-            MOST.fetch_max(top, Relaxed);
+    fn new(stack: &ScratchStack, bytes: usize) -> ScratchFrame {
+        let previous_top = stack.top.get();
+        let top = previous_top + bytes;
+        if top > stack.max_needed.get() {
+            stack.max_needed.set(top);
+            MAX_NEEDED.fetch_max(top, Relaxed);
         }
-        if below == 0 && stack.most.get() > stack.bytes.get() {
-            stack.grow(stack.most.get());
+        if previous_top == 0 && stack.max_needed.get() > stack.bytes.get() {
+            stack.grow(stack.max_needed.get());
         }
         stack.top.set(top);
         if top <= stack.bytes.get() {
-            return Part { below, start: stack.start.get().wrapping_add(below), _own: Block::NONE };
+            let start = stack.start.get().wrapping_add(previous_top);
+            return ScratchFrame { previous_top, start, _overflow: ScratchBlock::NONE };
         }
-        let own = Block::new(bytes);
-        Part { below, start: own.start, _own: own }
+        let overflow = ScratchBlock::new(bytes);
+        ScratchFrame { previous_top, start: overflow.start, _overflow: overflow }
     }
 }
 
-impl Drop for Part {
+impl Drop for ScratchFrame {
     #[inline]
     fn drop(&mut self) {
-        STACK.with(|stack| stack.top.set(self.below));
+        STACK.with(|stack| stack.top.set(self.previous_top));
     }
 }
 
-/// Runs `f` with room for at least `count` uninitialised values, 64-byte aligned, that nobody else uses meanwhile.
+/// Runs `f` with a pointer to scratch memory for at least `count` values.
+///
+/// The memory is uninitialised, aligned to 64 bytes, and not used by any other code until `f` returns.
+///
+/// # Panics
+/// If the size overflows the address space. In builds with debug assertions, also if `f` writes outside of the memory.
 #[inline]
 pub fn with<T, R>(count: usize, f: impl FnOnce(*mut T) -> R) -> R {
     const { assert!(align_of::<T>() <= ALIGN) };
     let bytes = count.checked_mul(size_of::<T>()).filter(|&bytes| bytes < isize::MAX as usize / 2);
-    let bytes = bytes.expect("scratch fits the address space");
+    let bytes = bytes.expect("the scratch memory fits the address space");
     if guard::EXACT {
-        let own = Block::new(bytes);
-        return f(own.start.cast());
+        let block = ScratchBlock::new(bytes);
+        return f(block.start.cast());
     }
-    let part = STACK.with(|stack| Part::new(stack, padded(guard::padded(bytes))));
-    // SAFETY: the part belongs to this call, and includes the guards.
-    let start = unsafe { part.start.add(guard::GUARD) };
-    // SAFETY: as above.
+    let frame = STACK.with(|stack| ScratchFrame::new(stack, padded(guard::padded(bytes))));
+    // SAFETY: the frame has `guard::padded(bytes)` bytes, so that the first guard is inside of it.
+    let start = unsafe { frame.start.add(guard::GUARD) };
+    // SAFETY: *extent*: the frame has `bytes` bytes and `GUARD` bytes on both sides of them. *Exclusive*: the frame
+    // belongs to this call.
     unsafe { guard::write(start, bytes) };
     let result = f(start.cast());
-    // SAFETY: the guards were written for as many bytes.
+    // SAFETY: *written*: the call above wrote the guards for `bytes` bytes, and the frame is still alive.
     unsafe { guard::check(start, bytes) };
     result
 }
 
-/// Bytes that all threads keep, and use beyond that, at present.
+/// Returns the bytes of scratch memory that all threads have at present, including blocks beyond their stacks.
 pub fn total() -> usize {
     TOTAL.load(Relaxed)
 }
 
-/// The most that any thread has needed.
+/// Returns the largest number of bytes that any thread has needed at once.
 pub fn most() -> usize {
-    MOST.load(Relaxed)
+    MAX_NEEDED.load(Relaxed)
 }
 
-/// Lets this thread keep as much as any thread has needed.
+/// Grows the stack of this thread to the largest size that any thread has needed, if the stack is empty.
+///
+/// Otherwise the stack grows when it is next empty.
 pub fn reserve() {
     STACK.with(|stack| {
-        stack.most.set(stack.most.get().max(most()));
-        if stack.top.get() == 0 && stack.most.get() > stack.bytes.get() {
-            stack.grow(stack.most.get());
+        stack.max_needed.set(stack.max_needed.get().max(most()));
+        if stack.top.get() == 0 && stack.max_needed.get() > stack.bytes.get() {
+            stack.grow(stack.max_needed.get());
         }
     });
 }
 
-/// `bytes` rounded up so that what follows is aligned.
+/// Returns `bytes` rounded up to a multiple of the alignment of scratch memory.
 pub const fn padded(bytes: usize) -> usize {
     bytes.next_multiple_of(ALIGN)
 }
@@ -174,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nested_uses_never_share_memory() {
+    fn nested_uses_have_disjoint_memory() {
         let nested = || {
             with(100, |a: *mut u8| {
                 with(100, |b: *mut u64| {
@@ -188,20 +205,20 @@ mod tests {
             })
         };
         nested();
-        let kept = nested();
-        assert_eq!(kept, nested(), "kept, not allocated again");
-        assert!(kept.is_sorted(), "one block");
+        let addresses = nested();
+        assert_eq!(addresses, nested(), "the memory was allocated again");
+        assert!(addresses.is_sorted(), "the memory is not one block");
     }
 
     #[test]
-    fn a_thread_may_have_what_another_needed() {
+    fn a_thread_reserves_as_much_as_another_thread_needed() {
         with(3 << 20, |_: *mut u8| ());
         assert!(most() >= 3 << 20);
         std::thread::spawn(|| {
             reserve();
             assert!(total() >= 3 << 20);
-            let kept = STACK.with(|stack| stack.start.get()).wrapping_add(guard::GUARD);
-            assert_eq!(with(3 << 20, |p: *mut u8| p), kept);
+            let reserved = STACK.with(|stack| stack.start.get()).wrapping_add(guard::GUARD);
+            assert_eq!(with(3 << 20, |p: *mut u8| p), reserved);
         })
         .join()
         .unwrap();

@@ -1,12 +1,14 @@
-//! Tools for tests of kernels: memory between guard bytes, and reproducible choices and values.
+//! Tools for tests of kernels: arrays between guard bytes, and reproducible pseudo-random choices and values.
 
 use crate::buffer::CpuBuffer;
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
-/// Elements in a block of the allocator, with its guards before the first and behind the last: a kernel that writes outside
-/// of them fails its test when they are dropped. See [`crate::guard`].
+/// An array in a block of the allocator, with guard bytes before its first and after its last element.
+///
+/// In builds with debug assertions, a kernel that writes outside of the array fails its test when the array is dropped.
+/// See the module `guard`.
 #[derive(Debug)]
 pub struct Guarded<T> {
     buffer: CpuBuffer,
@@ -15,7 +17,7 @@ pub struct Guarded<T> {
 }
 
 impl<T: bytemuck::Pod> Guarded<T> {
-    /// These elements.
+    /// Creates an array of copies of `values`.
     pub fn of(values: &[T]) -> Guarded<T> {
         let buffer = CpuBuffer::scratch(size_of_val(values)).unwrap();
         let mut guarded = Guarded { buffer, len: values.len(), element: PhantomData };
@@ -23,10 +25,10 @@ impl<T: bytemuck::Pod> Guarded<T> {
         guarded
     }
 
-    /// `len` elements that no kernel has written: NaNs, or −1.
+    /// Creates an array of `len` elements that mark unwritten memory: NaN for floats, −1 for signed integers.
     pub fn unwritten(len: usize) -> Guarded<T> {
-        let one: T = bytemuck::pod_read_unaligned(&[0xff; 16][..size_of::<T>()]);
-        Guarded::of(&vec![one; len])
+        let unwritten: T = bytemuck::pod_read_unaligned(&[0xff; 16][..size_of::<T>()]);
+        Guarded::of(&vec![unwritten; len])
     }
 }
 
@@ -34,14 +36,15 @@ impl<T: bytemuck::Pod> Deref for Guarded<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: the buffer has as many elements, all written by `of`; every pattern of bits is one.
+        // SAFETY: the buffer has `len` elements, which `of` has initialised, and every bit pattern is a valid `T: Pod`.
         unsafe { std::slice::from_raw_parts(self.buffer.ensure().unwrap().as_ptr().cast(), self.len) }
     }
 }
 
 impl<T: bytemuck::Pod> DerefMut for Guarded<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as above, and the buffer is borrowed for writing.
+        // SAFETY: the buffer has `len` elements, which `of` has initialised, and every bit pattern is a valid `T: Pod`.
+        // The slice borrows the buffer exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.buffer.ensure().unwrap().as_ptr().cast(), self.len) }
     }
 }
@@ -52,32 +55,33 @@ impl<T: bytemuck::Pod> Clone for Guarded<T> {
     }
 }
 
-/// A source of choices for sweeps: a linear congruential generator, the same every time.
+/// A reproducible source of pseudo-random choices for parameter sweeps: a linear congruential generator.
 pub struct Choices(Cell<u64>);
 
 impl Choices {
+    /// Creates a generator with a seed.
     pub fn new(seed: u64) -> Choices {
         Choices(Cell::new(seed))
     }
 
-    /// A number below `n`.
+    /// Returns a number below `n`, which must not be 0.
     pub fn below(&self, n: usize) -> usize {
         self.0.set(self.0.get().wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407));
         ((self.0.get() >> 33) as usize) % n
     }
 
-    /// One of them.
-    pub fn of<T: Copy>(&self, these: &[T]) -> T {
-        these[self.below(these.len())]
+    /// Returns one of `values`, which must not be empty.
+    pub fn of<T: Copy>(&self, values: &[T]) -> T {
+        values[self.below(values.len())]
     }
 
-    /// A number of threads that kernels are swept with.
+    /// Returns a thread count for a test of a kernel: 1, 2 or 4.
     pub fn threads(&self) -> usize {
         self.of(&[1, 2, 4])
     }
 }
 
-/// Whole numbers in `-range..=range`, always the same ones.
+/// Returns `n` integers in `-range..=range` as floats, reproducible for each seed.
 pub fn numbers(n: usize, range: i64, seed: u64) -> Vec<f64> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {

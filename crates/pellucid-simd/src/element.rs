@@ -6,29 +6,30 @@ use crate::vector::{F32x8, F32x16, F64x4, F64x8};
 use crate::vector::{FloatVector, Lanes, Vector};
 
 mod sealed {
+    /// Prevents implementations of [`Element`](super::Element) outside of this module.
     pub trait Sealed {}
 }
 
-/// An element of a vector: `f32`, `f64`, and wrapping `i32`, `i64`.
+/// An element type of vectors: `f32`, `f64`, and `i32`, `i64` with wrapping arithmetic.
 ///
-/// Half precision is not among them: kernels convert it to `f32`, and round once at the end.
+/// Half precision has no vector type. Kernels convert `f16` and `bf16` to `f32` and round the result once.
 pub trait Element: Copy + PartialEq + Send + Sync + std::fmt::Debug + sealed::Sealed + 'static {
-    /// The 256-bit vector.
+    /// The 256-bit vector type. It is the portable [`Lanes`] for integers, and for floats on other targets than x86-64.
     type Vector256: Vector<Scalar = Self>;
 
-    /// The 512-bit vector, or the 256-bit vector if [`HAS_VECTOR512`](Element::HAS_VECTOR512) is false.
+    /// The 512-bit vector type, or the 256-bit vector type if [`HAS_VECTOR512`](Element::HAS_VECTOR512) is false.
     type Vector512: Vector<Scalar = Self>;
 
-    /// True if there is a 512-bit vector.
+    /// Whether a 512-bit vector type exists for this element type.
     const HAS_VECTOR512: bool;
 
-    /// Zero, the empty sum.
+    /// Zero, the value of an empty sum.
     const ZERO: Self;
 
-    /// The number z with z + x = x in every bit: −0 for floats.
+    /// The additive identity z, for which z + x has the bits of x for every x: −0 for floats, 0 for integers.
     const NEGATIVE_ZERO: Self;
 
-    /// One half, or `None` for integers.
+    /// The value ½, or `None` for integers.
     const HALF: Option<Self>;
 
     /// Returns `self · b + c`, rounded once (wrapping for integers).
@@ -43,19 +44,20 @@ pub trait Element: Copy + PartialEq + Send + Sync + std::fmt::Debug + sealed::Se
 
 /// A float element: `f32` or `f64`.
 pub trait Float: Real + Element<Vector256: FloatVector, Vector512: FloatVector> {
-    /// Returns the nearest number to `x`.
+    /// Returns `x` rounded to the nearest value of this type.
     fn from_f64(x: f64) -> Self;
 }
 
-macro_rules! float {
-    ($t:ty, $wide:ident, $half:ident) => {
+/// Implements [`Element`] and [`Float`] for a float type with a 512-bit and a 256-bit vector type.
+macro_rules! impl_float {
+    ($t:ty, $vector512:ident, $vector256:ident) => {
         impl sealed::Sealed for $t {}
 
         impl Element for $t {
             #[cfg(target_arch = "x86_64")]
-            type Vector256 = $half;
+            type Vector256 = $vector256;
             #[cfg(target_arch = "x86_64")]
-            type Vector512 = $wide;
+            type Vector512 = $vector512;
             #[cfg(not(target_arch = "x86_64"))]
             type Vector256 = Lanes<$t>;
             #[cfg(not(target_arch = "x86_64"))]
@@ -91,7 +93,8 @@ macro_rules! float {
     };
 }
 
-macro_rules! integer {
+/// Implements [`Element`] for an integer type.
+macro_rules! impl_integer {
     ($t:ty) => {
         impl sealed::Sealed for $t {}
 
@@ -122,7 +125,7 @@ macro_rules! integer {
     };
 }
 
-float!(f32, F32x16, F32x8);
-float!(f64, F64x8, F64x4);
-integer!(i32);
-integer!(i64);
+impl_float!(f32, F32x16, F32x8);
+impl_float!(f64, F64x8, F64x4);
+impl_integer!(i32);
+impl_integer!(i64);

@@ -4,7 +4,9 @@ use crate::element::{Element, Float};
 use crate::vector::{FloatVector, Lanes, Vector};
 use std::sync::OnceLock;
 
-/// A set of vector instructions for which kernels are compiled. Results have the same bits with all of them.
+/// A set of vector instructions for which kernels are compiled.
+///
+/// The variants are ordered by vector width. A kernel computes bit-identical results with all of them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Isa {
     /// The instructions that the compilation target guarantees: SSE2 on x86-64, NEON on AArch64.
@@ -16,14 +18,14 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// Returns the best instruction set of this processor.
+    /// Returns the widest instruction set that this processor supports. Detection runs once per process.
     #[inline]
     pub fn best() -> Isa {
         static BEST: OnceLock<Isa> = OnceLock::new();
         *BEST.get_or_init(|| *Isa::available().last().unwrap_or(&Isa::Portable))
     }
 
-    /// Returns all instruction sets of this processor, in ascending order.
+    /// Returns all instruction sets that this processor supports, in ascending order.
     pub fn available() -> &'static [Isa] {
         #[cfg(target_arch = "x86_64")]
         {
@@ -44,11 +46,11 @@ impl Isa {
     }
 }
 
-/// An instruction set as a type, which selects the vector type of an element type.
+/// An instruction set as a type, which selects the vector type for an element type.
 pub trait InstructionSet {
-    /// The vector of an element type.
+    /// The vector type for an element type.
     type Vector<T: Element>: Vector<Scalar = T>;
-    /// The same vector, for float types.
+    /// The vector type for a float type. It is the same type as [`Vector`](Self::Vector).
     type FloatVector<T: Float>: FloatVector<Scalar = T>;
 }
 
@@ -79,104 +81,126 @@ impl InstructionSet for Avx512 {
     type FloatVector<T: Float> = T::Vector512;
 }
 
-/// Compiles a function for every [`Isa`]: the only mechanism that does so.
+/// Compiles a function for every [`Isa`]. No other mechanism of the backend does this.
 ///
-/// `fn name [T: Bound] [T] (args) { body }` becomes `const fn name<T: Bound>(isa) -> unsafe fn(args)`. The body is
-/// inlined into a function with the `#[target_feature]`s of the instruction set, and the compiler vectorises it with
-/// them. All functions that the body calls must be `#[inline(always)]`. With `<S>` before the arguments, the body can
-/// name the instruction set as a type `S:` [`InstructionSet`].
+/// `fn name [T: Bound] [T] (args) { body }` expands to `const fn name<T: Bound>(isa) -> unsafe fn(args)`. The macro
+/// inlines the body into one function per instruction set, which has the matching `#[target_feature]` attribute, so
+/// that the compiler vectorises the body with these instructions. All functions that the body calls must be
+/// `#[inline(always)]`. With `<S>` before the arguments, the body can name the instruction set as a type `S:`
+/// [`InstructionSet`].
 ///
-/// The pointer may be called only on a processor that has the instruction set. In a `const` block only the variants that
-/// it names are compiled.
+/// In a `const` block, the compiler generates code only for the variants that the block names.
+///
+/// # Safety of the returned function pointer
+/// - *Instruction set*: the processor supports the `isa` that selected the pointer.
+/// - *Body*: the caller keeps the contract that the documentation of the function states for its body.
 #[macro_export]
 macro_rules! per_isa {
     (
-        $(#[$doc:meta])* $vis:vis fn $name:ident [$($param:tt)*] [$($use:tt)*] <$S:ident>
+        $(#[$doc:meta])* $vis:vis fn $name:ident [$($param:tt)*] [$($generic:tt)*] <$S:ident>
         ($($arg:ident: $t:ty),* $(,)?) $(-> $r:ty)? $body:block
     ) => {
         $(#[$doc])*
         $vis const fn $name<$($param)*>(isa: $crate::Isa) -> unsafe fn($($t),*) $(-> $r)? {
+            /// # Safety
+            /// The clause *body* of the returned function pointer holds, and the caller enables the instruction set of
+            /// its vectors.
             #[inline(always)]
-            unsafe fn body<$S: $crate::InstructionSet, $($param)*>($($arg: $t),*) $(-> $r)? $body
+            unsafe fn kernel_body<$S: $crate::InstructionSet, $($param)*>($($arg: $t),*) $(-> $r)? $body
 
+            /// # Safety
+            /// The clause *body* of the returned function pointer holds.
             unsafe fn portable<$($param)*>($($arg: $t),*) $(-> $r)? {
-                // SAFETY: the caller keeps the contract of the function.
-                unsafe { body::<$crate::Portable, $($use)*>($($arg),*) }
+                // SAFETY: the caller guarantees *body*; portable vectors need no enabled instruction set.
+                unsafe { kernel_body::<$crate::Portable, $($generic)*>($($arg),*) }
             }
 
+            /// # Safety
+            /// The clauses *instruction set* and *body* of the returned function pointer hold.
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
             unsafe fn avx2<$($param)*>($($arg: $t),*) $(-> $r)? {
-                // SAFETY: the caller keeps the contract of the function; the instruction set is enabled here.
-                unsafe { body::<$crate::Avx2, $($use)*>($($arg),*) }
+                // SAFETY: the caller guarantees *body*; this function enables the instruction set of `Avx2`.
+                unsafe { kernel_body::<$crate::Avx2, $($generic)*>($($arg),*) }
             }
 
+            /// # Safety
+            /// The clauses *instruction set* and *body* of the returned function pointer hold.
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
             unsafe fn avx512<$($param)*>($($arg: $t),*) $(-> $r)? {
-                // SAFETY: the caller keeps the contract of the function; the instruction set is enabled here.
-                unsafe { body::<$crate::Avx512, $($use)*>($($arg),*) }
+                // SAFETY: the caller guarantees *body*; this function enables the instruction set of `Avx512`.
+                unsafe { kernel_body::<$crate::Avx512, $($generic)*>($($arg),*) }
             }
 
             match isa {
                 #[cfg(target_arch = "x86_64")]
-                $crate::Isa::Avx512 => avx512::<$($use)*>,
+                $crate::Isa::Avx512 => avx512::<$($generic)*>,
                 #[cfg(target_arch = "x86_64")]
-                $crate::Isa::Avx2 => avx2::<$($use)*>,
-                _ => portable::<$($use)*>,
+                $crate::Isa::Avx2 => avx2::<$($generic)*>,
+                _ => portable::<$($generic)*>,
             }
         }
     };
     (
-        $(#[$doc:meta])* $vis:vis fn $name:ident [$($param:tt)*] [$($use:tt)*]
+        $(#[$doc:meta])* $vis:vis fn $name:ident [$($param:tt)*] [$($generic:tt)*]
         ($($arg:ident: $t:ty),* $(,)?) $(-> $r:ty)? $body:block
     ) => {
         $(#[$doc])*
         $vis const fn $name<$($param)*>(isa: $crate::Isa) -> unsafe fn($($t),*) $(-> $r)? {
+            /// # Safety
+            /// The clause *body* of the returned function pointer holds.
             #[inline(always)]
             unsafe fn portable<$($param)*>($($arg: $t),*) $(-> $r)? $body
 
+            /// # Safety
+            /// The clauses *instruction set* and *body* of the returned function pointer hold.
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
             unsafe fn avx2<$($param)*>($($arg: $t),*) $(-> $r)? {
-                // SAFETY: the caller keeps the contract of the function.
-                unsafe { portable::<$($use)*>($($arg),*) }
+                // SAFETY: the caller guarantees *body*; `portable` needs no enabled instruction set.
+                unsafe { portable::<$($generic)*>($($arg),*) }
             }
 
+            /// # Safety
+            /// The clauses *instruction set* and *body* of the returned function pointer hold.
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
             unsafe fn avx512<$($param)*>($($arg: $t),*) $(-> $r)? {
-                // SAFETY: the caller keeps the contract of the function.
-                unsafe { portable::<$($use)*>($($arg),*) }
+                // SAFETY: the caller guarantees *body*; `portable` needs no enabled instruction set.
+                unsafe { portable::<$($generic)*>($($arg),*) }
             }
 
             match isa {
                 #[cfg(target_arch = "x86_64")]
-                $crate::Isa::Avx512 => avx512::<$($use)*>,
+                $crate::Isa::Avx512 => avx512::<$($generic)*>,
                 #[cfg(target_arch = "x86_64")]
-                $crate::Isa::Avx2 => avx2::<$($use)*>,
-                _ => portable::<$($use)*>,
+                $crate::Isa::Avx2 => avx2::<$($generic)*>,
+                _ => portable::<$($generic)*>,
             }
         }
     };
 }
 
-/// A computation that is written once, over the float vectors of any instruction set.
+/// A computation that is written once, generic over the float vector type of the instruction set.
 pub trait VectorWork<T: Float> {
     /// Runs the computation with vectors of type `V`.
     ///
     /// # Safety
-    /// The contract of the work holds, and the instruction set of `V` is enabled.
+    /// - *Work*: the contract holds that the implementation states for its computation.
+    /// - *Instruction set*: the calling function has the instruction set of `V` enabled and inlines this call.
     unsafe fn run<V: FloatVector<Scalar = T>>(&self);
 }
 
 per_isa! {
-    /// Returns the function that runs a work with the vectors of an instruction set.
+    /// Returns the function that runs a [`VectorWork`] with the vectors of an instruction set.
     ///
-    /// # Safety of the function
-    /// The contract of the work holds, and the processor has the instruction set.
+    /// # Safety of the returned function pointer
+    /// - *Instruction set*: the processor supports `isa`.
+    /// - *Work*: the contract holds that the implementation of [`VectorWork::run`] states.
     pub fn vector_work [T: Float, W: VectorWork<T>] [T, W] <S> (work: &W) {
-        // SAFETY: the caller keeps the contract of the work; the instruction set of the vectors is enabled here.
+        // SAFETY: *work* is a clause of this function pointer; the function around this body enables the
+        // *instruction set* of `S`.
         unsafe { work.run::<S::FloatVector<T>>() }
     }
 }

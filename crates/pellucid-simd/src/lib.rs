@@ -6,8 +6,8 @@
 //! | --- | --- |
 //! | `isa` | [`Isa`]: the instruction sets, their detection, and [`per_isa!`], which compiles a function for each |
 //! | `element` | [`Element`] and [`Float`]: the element types of vectors |
-//! | [`vector`] | [`Vector`](vector::Vector) and [`FloatVector`](vector::FloatVector), with the types of x86-64 and portable ones |
-//! | [`math`] | the functions of one and two numbers, with the same bits on every processor |
+//! | [`vector`] | [`Vector`](vector::Vector) and [`FloatVector`](vector::FloatVector), for x86-64 and portable |
+//! | [`math`] | the unary and binary functions, with bit-identical results on every processor |
 
 mod element;
 mod isa;

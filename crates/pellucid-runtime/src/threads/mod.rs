@@ -1,4 +1,4 @@
-//! Threads: where they come from, and how work is cut for them.
+//! The thread pools, and parallel loops over them.
 
 mod primitives;
 mod thread_pool;
@@ -13,68 +13,82 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use thread_pool::ThreadPool;
 
 thread_local! {
-    /// The pool of [`with_threads`].
-    static CHOSEN: Cell<Option<&'static ThreadPool>> = const { Cell::new(None) };
+    /// The pool that [`with_threads`] selected for this thread.
+    static SELECTED: Cell<Option<&'static ThreadPool>> = const { Cell::new(None) };
 }
 
-/// Runs `f` with `n` threads, the calling one among them, for every kernel it runs; 0 for as many as the machine has.
-/// Threads are kept: some for each `n`.
+/// Runs `f` with a pool of `n` threads for every kernel that `f` launches. The calling thread is one of the `n`.
 ///
-/// Elsewhere there are as many as `PELLUCID_NUM_THREADS` says, or as the machine has. No kernel has more than 64 threads,
-/// or eight times as many as the machine has where that is more, nor more than the system starts.
+/// `n` = 0 selects the number of threads of the machine. Pools are cached, one for each `n`, and never dropped.
+///
+/// Outside of this function, the pool has `PELLUCID_NUM_THREADS` threads, by default the number of threads of the
+/// machine. A pool has at most 64 threads or eight times the number of the machine, whichever is larger, and at most as
+/// many as the system starts.
 pub fn with_threads<R: Send>(n: usize, f: impl FnOnce() -> R + Send) -> R {
-    struct Before(Option<&'static ThreadPool>);
-    impl Drop for Before {
+    struct RestorePool(Option<&'static ThreadPool>);
+    impl Drop for RestorePool {
         fn drop(&mut self) {
-            CHOSEN.set(self.0);
+            SELECTED.set(self.0);
         }
     }
-    let _before = Before(CHOSEN.replace(Some(pool_of(n))));
+    let _restore = RestorePool(SELECTED.replace(Some(pool_of(n))));
     f()
 }
 
-/// The pool of `n` threads.
+/// Returns the pool of `n` threads, which is created at the first call.
 fn pool_of(n: usize) -> &'static ThreadPool {
     static POOLS: Mutex<BTreeMap<usize, &'static ThreadPool>> = Mutex::new(BTreeMap::new());
     let machine = std::thread::available_parallelism().map_or(1, NonZero::get);
-    // More would be a mistake in a setting, and their stacks would use up the memory.
+    // A larger number is a mistake in a setting. The stacks of the threads would exhaust the memory.
     let n = if n == 0 { machine } else { n.min((8 * machine).max(64)) };
-    let make = || ThreadPool::new(n, warm_up);
-    POOLS.lock().unwrap_or_else(PoisonError::into_inner).entry(n).or_insert_with(make)
+    let create = || ThreadPool::new(n, warm_up);
+    POOLS.lock().unwrap_or_else(PoisonError::into_inner).entry(n).or_insert_with(create)
 }
 
-/// This thread's pool.
+/// Returns the pool of this thread.
 #[inline]
 fn pool() -> &'static ThreadPool {
     static DEFAULT: OnceLock<&'static ThreadPool> = OnceLock::new();
-    let wanted = || std::env::var("PELLUCID_NUM_THREADS").ok().and_then(|n| n.parse().ok());
-    CHOSEN.get().unwrap_or_else(|| DEFAULT.get_or_init(|| pool_of(wanted().unwrap_or(0))))
+    let setting = || std::env::var("PELLUCID_NUM_THREADS").ok().and_then(|n| n.parse().ok());
+    SELECTED.get().unwrap_or_else(|| DEFAULT.get_or_init(|| pool_of(setting().unwrap_or(0))))
 }
 
-/// How many threads a kernel has.
+/// Returns the number of threads of a kernel that this thread launches.
 #[inline]
 pub fn count() -> usize {
     pool().threads()
 }
 
-/// The number of worker_ids for so many tasks: below it are those that [`each`] and [`try_each`] name.
+/// Returns the number of worker ids for a loop of `tasks` tasks. [`each`] and [`try_each`] pass only smaller ids.
 pub fn worker_ids(tasks: usize) -> usize {
     count().min(tasks).max(1)
 }
 
-/// Bytes of memory traffic that are worth a task of their own.
+/// The bytes of memory traffic for which a separate task is worthwhile.
 pub const GRAIN: usize = 64 << 10;
 
-/// Calls `work(worker, i)` for all i below `count`, on any thread, `least` neighbours on the same. Calls of one worker come one
-/// after the other, so that it may have memory of its own.
-pub fn each(count: usize, least: usize, work: impl Fn(usize, usize) + Sync) {
-    pool().run(count, least, &work);
+/// Calls `work(worker, i)` once for every `i < count`, on all threads of the pool.
+///
+/// Threads claim chunks of `chunk` consecutive indices. Calls with the same worker id run one after the other, so that
+/// `work` may index scratch memory by worker id. The worker ids are below [`worker_ids`]`(count)`. The function returns
+/// after all calls have returned.
+///
+/// # Panics
+/// If a call of `work` panics, with the payload of that panic.
+pub fn each(count: usize, chunk: usize, work: impl Fn(usize, usize) + Sync) {
+    pool().run(count, chunk, &work);
 }
 
-/// [`each`] for work that may fail: then some error, and some of the work is not done.
-pub fn try_each(count: usize, least: usize, work: impl Fn(usize, usize) -> Result<()> + Sync) -> Result<()> {
+/// Calls `work(worker, i)` as [`each`] does, for work that may fail.
+///
+/// # Errors
+/// An error that one of the calls returned. The other calls may have been skipped.
+///
+/// # Panics
+/// If a call of `work` panics, with the payload of that panic.
+pub fn try_each(count: usize, chunk: usize, work: impl Fn(usize, usize) -> Result<()> + Sync) -> Result<()> {
     let failed: OnceLock<Error> = OnceLock::new();
-    each(count, least, |worker, i| {
+    each(count, chunk, |worker, i| {
         if failed.get().is_none()
             && let Err(error) = work(worker, i)
         {
@@ -84,8 +98,9 @@ pub fn try_each(count: usize, least: usize, work: impl Fn(usize, usize) -> Resul
     failed.into_inner().map_or(Ok(()), Err)
 }
 
-/// Runs `work` over `0..total` in ranges of at least `grain`, on the calling thread alone where
-/// that is one range. How it is cut must not matter to the result.
+/// Runs `work` over `0..total`, split into ranges of at least `grain` indices.
+///
+/// If there is only one range, it runs on the calling thread. The result must not depend on how the indices are split.
 #[inline]
 pub fn split(total: usize, grain: usize, work: impl Fn(Range<usize>) + Sync) {
     let tasks = total / grain.max(1);
@@ -93,42 +108,49 @@ pub fn split(total: usize, grain: usize, work: impl Fn(Range<usize>) + Sync) {
     if threads == 1 {
         return work(0..total);
     }
-    // A few tasks a thread even out what the machine does besides.
+    // Up to four ranges per thread balance the load if other processes delay a thread.
     let step = total.div_ceil(tasks.min(threads * 4));
     each(total.div_ceil(step), 1, |_, i| work(i * step..total.min((i + 1) * step)));
 }
 
-/// Gives this thread what a task may need besides its room: a few small blocks, and as much scratch as any thread has
-/// needed so far.
+/// Prepares the calling thread for tasks, so that they need no system allocation.
+///
+/// Fills the thread cache with a few small blocks, and reserves as much scratch memory as any thread has needed.
 pub fn warm_up() {
     allocator::prefill();
     scratch::reserve();
 }
 
-/// Lets every helper have as much scratch as any thread has needed so far: which tasks a thread will do is chance, and a
-/// step that has run once shall never allocate.
+/// Reserves on every helper thread as much scratch memory as any thread has needed.
+///
+/// The assignment of tasks to threads varies between runs. A step that has run once must not allocate again.
 #[inline]
 pub fn reserve_scratch() {
     pool().reserve_scratch(scratch::most(), scratch::reserve);
 }
 
-/// A pointer into an operand that several threads write to, each to elements of its own.
+/// A pointer into an operand to which several threads write, each to its own elements.
 #[derive(Clone, Copy)]
-pub struct SharedPtr<T>(pub *mut T);
+pub struct SharedPtr<T>(
+    /// The pointer.
+    pub *mut T,
+);
 
-// SAFETY: a pointer is a number; whoever writes through it says why nobody else writes there.
+// SAFETY: sending a pointer accesses no memory. Every access through it is an unsafe operation whose author shows that
+// no other thread accesses the same elements.
 unsafe impl<T> Send for SharedPtr<T> {}
-// SAFETY: as above.
+// SAFETY: sharing a pointer accesses no memory. Every access through it is an unsafe operation whose author shows that
+// no other thread accesses the same elements.
 unsafe impl<T> Sync for SharedPtr<T> {}
 
 impl<T> SharedPtr<T> {
-    /// The pointer; a method, so that closures capture the `SharedPtr` and not its field.
+    /// Returns the pointer. As a method, it makes closures capture the `SharedPtr` instead of its field.
     #[inline(always)]
     pub fn get(&self) -> *mut T {
         self.0
     }
 
-    /// The pointer, `by` elements on.
+    /// Returns the pointer advanced by `by` elements, with wrapping arithmetic.
     #[inline(always)]
     pub fn at(&self, by: isize) -> *mut T {
         self.0.wrapping_offset(by)
@@ -142,7 +164,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
-    fn every_index_is_worked_on_once_with_any_number_of_threads() {
+    fn every_index_is_visited_once_for_any_thread_count() {
         for threads in [1, 3] {
             for (total, grain) in [(0, 5), (4, 5), (1000, 7), (129, 0)] {
                 let (sum, count) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -164,16 +186,16 @@ mod tests {
     }
 
     #[test]
-    fn a_seat_is_one_threads_at_a_time() {
+    fn a_worker_id_is_used_by_one_thread_at_a_time() {
         let busy: [AtomicUsize; 4] = Default::default();
         let done = AtomicUsize::new(0);
         with_threads(4, || {
             for tasks in [2, 3, 50, 1000] {
-                let seats_of_caller = worker_ids(tasks);
+                let worker_count = worker_ids(tasks);
                 each(tasks, 1, |worker, _| {
-                    assert!(worker < seats_of_caller, "worker {worker} of {seats_of_caller}");
-                    assert_eq!(count(), 4, "a helper has the pool that it works for");
-                    assert_eq!(busy[worker].fetch_add(1, Ordering::SeqCst), 0, "worker {worker} is taken");
+                    assert!(worker < worker_count, "worker {worker} of {worker_count}");
+                    assert_eq!(count(), 4, "a helper uses the pool to which it belongs");
+                    assert_eq!(busy[worker].fetch_add(1, Ordering::SeqCst), 0, "worker {worker} is in use");
                     done.fetch_add(1, Ordering::SeqCst);
                     busy[worker].fetch_sub(1, Ordering::SeqCst);
                 });
@@ -183,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn work_within_work_and_from_several_threads_is_done() {
+    fn nested_and_concurrent_loops_complete() {
         let sum = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for _ in 0..4 {
@@ -200,25 +222,25 @@ mod tests {
     }
 
     #[test]
-    fn a_helper_that_cannot_begin_is_none() {
+    fn a_helper_whose_start_fails_is_not_counted() {
         assert_eq!(ThreadPool::new(3, || std::panic::resume_unwind(Box::new("no memory"))).threads(), 1);
     }
 
     #[test]
-    fn a_call_on_every_helper_that_panics_blocks_no_thread() {
+    fn a_panic_of_a_call_on_every_helper_blocks_no_thread() {
         let pool = ThreadPool::new(3, || ());
-        pool.reserve_scratch(usize::MAX, || std::panic::resume_unwind(Box::new("a call")));
-        // It was not done, and the helpers go on.
+        pool.reserve_scratch(usize::MAX, || std::panic::resume_unwind(Box::new("panic of a call")));
+        // The pool does not record the failed call, and the helpers continue to serve jobs.
         static CALLS: AtomicUsize = AtomicUsize::new(0);
         pool.reserve_scratch(usize::MAX, || add(&CALLS, 1));
         assert_eq!(CALLS.load(Ordering::Relaxed), 2);
     }
 
     #[test]
-    fn a_panic_of_any_task_reaches_the_caller_and_the_team_goes_on() {
-        for bad in 0..20 {
-            let run = || with_threads(2, || each(20, 1, |_, i| assert!(i != bad, "task {i}")));
-            assert!(catch_unwind(run).is_err());
+    fn a_panic_of_any_task_reaches_the_caller_and_the_pool_stays_usable() {
+        for panicking in 0..20 {
+            let run_loop = || with_threads(2, || each(20, 1, |_, i| assert!(i != panicking, "task {i}")));
+            assert!(catch_unwind(run_loop).is_err());
         }
         let sum = AtomicUsize::new(0);
         with_threads(2, || each(20, 1, |_, i| add(&sum, i)));

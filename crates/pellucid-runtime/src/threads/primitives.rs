@@ -1,31 +1,42 @@
-//! What the protocol of a pool is made of: atomics, locks and condition variables.
+//! The synchronisation primitives of the pool protocol: atomics, locks and condition variables.
 
 use std::ops::DerefMut;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// The synchronisation of the standard library, or of a model checker.
+/// A set of synchronisation primitives: those of the standard library or of a model checker.
 pub(super) trait Primitives: Sized + 'static {
-    /// How often a helper, or the caller, looks again before it sleeps.
-    const LOOKS: usize;
-    type Number: AtomicNumber;
+    /// The number of polls of a thread before it sleeps.
+    const SPINS: usize;
+    /// An atomic `usize`.
+    type Counter: AtomicCounter;
+    /// An atomic `bool`.
     type Flag: AtomicFlag;
+    /// A mutex.
     type Mutex<T>;
+    /// The guard of a locked mutex.
     type Guard<'a, T: 'a>: DerefMut<Target = T>;
+    /// A condition variable.
     type Condvar;
 
+    /// Creates a mutex.
     fn mutex<T>(value: T) -> Self::Mutex<T>;
-    /// Locks; a lock that was held by a thread that panicked is as good as any other.
+    /// Locks a mutex and ignores poisoning.
     fn lock<T>(mutex: &Self::Mutex<T>) -> Self::Guard<'_, T>;
+    /// Creates a condition variable.
     fn condvar() -> Self::Condvar;
+    /// Unlocks the mutex, waits for a notification, and locks the mutex again.
     fn wait<'a, T: 'a>(condvar: &Self::Condvar, guard: Self::Guard<'a, T>) -> Self::Guard<'a, T>;
+    /// Wakes one waiting thread.
     fn notify_one(condvar: &Self::Condvar);
+    /// Signals to the processor that the thread spins.
     fn spin_loop();
+    /// Yields the processor to another thread.
     fn yield_now();
 }
 
-/// The operations of the protocol on an [`AtomicUsize`].
-pub(super) trait AtomicNumber: Sync {
+/// The operations of the protocol on an [`AtomicUsize`], as methods of the same names.
+pub(super) trait AtomicCounter: Sync {
     fn new(value: usize) -> Self;
     fn load(&self, order: Ordering) -> usize;
     fn store(&self, value: usize, order: Ordering);
@@ -33,48 +44,48 @@ pub(super) trait AtomicNumber: Sync {
     fn fetch_sub(&self, value: usize, order: Ordering) -> usize;
 }
 
-/// The operations of the protocol on an [`AtomicBool`].
+/// The operations of the protocol on an [`AtomicBool`], as methods of the same names.
 pub(super) trait AtomicFlag: Sync {
     fn new(value: bool) -> Self;
     fn store(&self, value: bool, order: Ordering);
     fn swap(&self, value: bool, order: Ordering) -> bool;
 }
 
-/// Implements [`AtomicNumber`] by the methods of the same names.
-macro_rules! atomic_number {
-    ($number:ty) => {
-        impl AtomicNumber for $number {
+/// Implements [`AtomicCounter`] by the methods of the same names.
+macro_rules! impl_atomic_counter {
+    ($atomic:ty) => {
+        impl AtomicCounter for $atomic {
             #[inline(always)]
             fn new(value: usize) -> Self {
-                <$number>::new(value)
+                <$atomic>::new(value)
             }
             #[inline(always)]
             fn load(&self, order: Ordering) -> usize {
-                <$number>::load(self, order)
+                <$atomic>::load(self, order)
             }
             #[inline(always)]
             fn store(&self, value: usize, order: Ordering) {
-                <$number>::store(self, value, order);
+                <$atomic>::store(self, value, order);
             }
             #[inline(always)]
             fn fetch_add(&self, value: usize, order: Ordering) -> usize {
-                <$number>::fetch_add(self, value, order)
+                <$atomic>::fetch_add(self, value, order)
             }
             #[inline(always)]
             fn fetch_sub(&self, value: usize, order: Ordering) -> usize {
-                <$number>::fetch_sub(self, value, order)
+                <$atomic>::fetch_sub(self, value, order)
             }
         }
     };
 }
 
 #[cfg(test)]
-pub(super) use atomic_number;
+pub(super) use impl_atomic_counter;
 
-/// The synchronisation of the standard library.
-pub(super) struct Native;
+/// The synchronisation primitives of the standard library.
+pub(super) struct StdPrimitives;
 
-atomic_number!(AtomicUsize);
+impl_atomic_counter!(AtomicUsize);
 
 impl AtomicFlag for AtomicBool {
     #[inline(always)]
@@ -91,10 +102,10 @@ impl AtomicFlag for AtomicBool {
     }
 }
 
-impl Primitives for Native {
-    /// Some 10 µs, in which the next kernel of a step usually comes.
-    const LOOKS: usize = 200;
-    type Number = AtomicUsize;
+impl Primitives for StdPrimitives {
+    /// About 10 µs, within which the next kernel of a step usually starts.
+    const SPINS: usize = 200;
+    type Counter = AtomicUsize;
     type Flag = AtomicBool;
     type Mutex<T> = Mutex<T>;
     type Guard<'a, T: 'a> = MutexGuard<'a, T>;

@@ -1,119 +1,129 @@
-//! A pool: the thread that runs a kernel, and helper threads that wait for jobs and share its work.
+//! A thread pool: the thread that launches a kernel, and helper threads that wait for jobs and share their work.
 //!
-//! A job is a closure over the numbers `0..count`. Every thread claims the next few numbers by an atomic addition to one counter,
-//! so that publishing a job allocates nothing. A general pool cannot promise this for work of threads that are not its own (rayon's
-//! queue allocates a block for every 63 jobs). The caller works too, and does not wait for helpers that join too late. It
-//! is no thread of the pool, which would have to be woken and waited for.
+//! A job is a closure over the indices `0..count`. Every thread claims chunks of consecutive indices by an atomic
+//! addition to one counter, so that publishing a job allocates nothing. A general pool cannot guarantee this for jobs
+//! from threads outside of the pool (rayon's queue allocates a block for every 63 jobs). The caller works too, and does
+//! not wait for helpers that have not joined when the indices are used up. The caller is not a thread of the pool,
+//! which would have to be woken and waited for.
 //!
-//! One job at a time has the helpers. Work that arrives meanwhile, from another thread or from within a task, is done
-//! by its own thread alone.
+//! The helpers serve one job at a time. A job that arrives meanwhile, from another thread or from within a task, runs
+//! on its own thread alone.
 //!
-//! The protocol takes its atomics, locks and condition variables as a type parameter: the tests run it with those of a
-//! model checker, which explores every interleaving of a few threads.
+//! The protocol is generic over its atomics, locks and condition variables. The tests run it with those of a model
+//! checker, which explores every interleaving of a few threads.
 
-use super::primitives::{AtomicFlag, AtomicNumber, Native, Primitives};
+use super::primitives::{AtomicCounter, AtomicFlag, Primitives, StdPrimitives};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::thread;
 
-/// The work of a job: `work(worker, number)`.
-type Work<'a> = &'a (dyn Fn(usize, usize) + Sync);
+/// The function of a job: `work(worker, index)`.
+type TaskFn<'a> = &'a (dyn Fn(usize, usize) + Sync);
 
-/// Threads that share work.
-pub(super) struct ThreadPool<P: Primitives = Native> {
+/// A pool of threads that share the work of jobs.
+pub(super) struct ThreadPool<P: Primitives = StdPrimitives> {
     threads: usize,
-    /// True while a job has the helpers.
-    taken: P::Flag,
-    /// How many jobs there have been: changes while `state` is locked.
-    jobs: P::Number,
-    /// How many helpers are at work on the job: changes while `state` is locked.
-    helping: P::Number,
-    /// What the helpers have been settled for.
-    settled: P::Number,
-    state: P::Mutex<State<P>>,
-    /// Where helpers wait for a job.
-    wake: P::Condvar,
-    /// Where the caller waits for helpers.
-    done: P::Condvar,
+    /// True while a job occupies the helpers.
+    busy: P::Flag,
+    /// The number of published jobs. It changes only while `state` is locked.
+    jobs: P::Counter,
+    /// The number of helpers that work on the job. It changes only while `state` is locked.
+    active_helpers: P::Counter,
+    /// The bytes of scratch memory that all helpers have reserved.
+    reserved_scratch: P::Counter,
+    state: P::Mutex<PoolState<P>>,
+    /// Helpers wait here for a job.
+    job_published: P::Condvar,
+    /// The caller waits here for the helpers.
+    helpers_left: P::Condvar,
 }
 
-struct State<P: Primitives> {
-    job: Option<Job<P>>,
-    /// Helpers that have come to the job.
+/// The state of a pool that its lock protects.
+struct PoolState<P: Primitives> {
+    job: Option<PoolJob<P>>,
+    /// The number of helpers that have joined the job.
     joined: usize,
-    /// Helpers that sleep, and whether the caller does.
-    asleep: usize,
-    waiting: bool,
+    /// The number of helpers that sleep.
+    sleeping: usize,
+    /// Whether the caller sleeps.
+    caller_waits: bool,
+    /// The first panic of a helper's task.
     panic: Option<Box<dyn Any + Send>>,
 }
 
-/// What the caller's stack holds of the work: pointers that are good until the caller has seen all helpers leave.
-struct Job<P: Primitives> {
+/// A job. Its pointers refer to the stack of the caller and are valid until the caller has seen all helpers leave.
+struct PoolJob<P: Primitives> {
     work: *const (dyn Fn(usize, usize) + Sync),
-    next: *const P::Number,
+    /// The next index that no thread has claimed.
+    next: *const P::Counter,
+    /// The number of indices.
     count: usize,
-    least: usize,
-    /// Helpers that may come.
-    helpers: usize,
+    /// The number of consecutive indices that a thread claims at a time.
+    chunk: usize,
+    /// The largest number of helpers that may join.
+    max_helpers: usize,
 }
 
-impl<P: Primitives> Clone for Job<P> {
+impl<P: Primitives> Clone for PoolJob<P> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<P: Primitives> Copy for Job<P> {}
+impl<P: Primitives> Copy for PoolJob<P> {}
 
-// SAFETY: the closure and the counter are `Sync`, so that any thread may use them; the caller of the pool keeps both alive
-// until it has seen all helpers leave.
-unsafe impl<P: Primitives> Send for Job<P> {}
+// SAFETY: the closure and the counter are `Sync`, so that any thread may use them. The caller of the pool keeps both
+// alive until it has seen all helpers leave.
+unsafe impl<P: Primitives> Send for PoolJob<P> {}
 
-impl<P: Primitives> Job<P> {
-    /// Takes numbers until there are none.
+impl<P: Primitives> PoolJob<P> {
+    /// Claims chunks of indices and calls the closure for them until no index is left.
     ///
     /// # Safety
-    /// *Alive*: the caller of the pool is still in [`ThreadPool::share`], whose stack has the closure and the counter.
-    unsafe fn run(&self, worker: usize) {
-        // SAFETY: both pointers are to the stack of `ThreadPool::share`, which has not returned, by *alive*.
+    /// *Alive*: the caller of the pool is still in [`ThreadPool::run_job`], whose arguments own the closure and the
+    /// counter.
+    unsafe fn work_until_done(&self, worker: usize) {
+        // SAFETY: by *alive*, the closure and the counter to which the pointers refer are still borrowed by
+        // `ThreadPool::run_job`.
         let (work, next) = unsafe { (&*self.work, &*self.next) };
         loop {
-            let first = next.fetch_add(self.least, Ordering::Relaxed);
+            let first = next.fetch_add(self.chunk, Ordering::Relaxed);
             if first >= self.count {
                 return;
             }
-            (first..self.count.min(first + self.least)).for_each(|i| work(worker, i));
+            (first..self.count.min(first + self.chunk)).for_each(|i| work(worker, i));
         }
     }
 }
 
 impl ThreadPool {
-    /// Starts a pool of `threads` threads, the calling one included; each helper calls `begin` first. Where the system
-    /// refuses a thread, the pool has those that it did start. A pool is never dropped.
-    pub(super) fn new(threads: usize, begin: fn()) -> &'static ThreadPool {
-        let (ready, started) = mpsc::channel();
+    /// Starts a pool of `threads` threads, including the calling thread. Each helper calls `initialize` first.
+    ///
+    /// If the system refuses to start a thread, the pool consists of those that it did start. A pool is never dropped.
+    pub(super) fn new(threads: usize, initialize: fn()) -> &'static ThreadPool {
+        let (ready, ready_helpers) = mpsc::channel();
         for number in 1..threads {
             let ready = ready.clone();
-            let life = move || {
-                begin();
+            let helper_main = move || {
+                initialize();
                 let (start, pool) = mpsc::channel::<&'static ThreadPool>();
                 let _ = ready.send(start);
                 drop(ready);
                 if let Ok(pool) = pool.recv() {
-                    // Work within a task counts the threads of this pool, not those of the default one.
-                    super::CHOSEN.set(Some(pool));
-                    pool.help(|| true);
+                    // A loop within a task uses the thread count of this pool, not that of the default pool.
+                    super::SELECTED.set(Some(pool));
+                    pool.serve_jobs(|| true);
                 }
             };
-            if thread::Builder::new().name(format!("pellucid {number}")).spawn(life).is_err() {
+            if thread::Builder::new().name(format!("pellucid {number}")).spawn(helper_main).is_err() {
                 break;
             }
         }
         drop(ready);
-        // A helper whose beginning panics is none: its sender is gone without a word.
-        let helpers: Vec<_> = started.iter().collect();
+        // A helper whose initialisation panics drops its sender without sending, and is not counted.
+        let helpers: Vec<_> = ready_helpers.iter().collect();
         let pool: &'static ThreadPool = Box::leak(Box::new(ThreadPool::idle(helpers.len() + 1)));
         for start in helpers {
             let _ = start.send(pool);
@@ -123,137 +133,153 @@ impl ThreadPool {
 }
 
 impl<P: Primitives> ThreadPool<P> {
-    /// A pool of `threads` threads without a job. All but the calling one must call [`ThreadPool::help`].
+    /// Creates a pool of `threads` threads without a job. All but the calling thread must call
+    /// [`ThreadPool::serve_jobs`].
     fn idle(threads: usize) -> ThreadPool<P> {
         ThreadPool {
             threads,
-            taken: P::Flag::new(false),
-            jobs: P::Number::new(0),
-            helping: P::Number::new(0),
-            settled: P::Number::new(0),
-            state: P::mutex(State { job: None, joined: 0, asleep: 0, waiting: false, panic: None }),
-            wake: P::condvar(),
-            done: P::condvar(),
+            busy: P::Flag::new(false),
+            jobs: P::Counter::new(0),
+            active_helpers: P::Counter::new(0),
+            reserved_scratch: P::Counter::new(0),
+            state: P::mutex(PoolState { job: None, joined: 0, sleeping: 0, caller_waits: false, panic: None }),
+            job_published: P::condvar(),
+            helpers_left: P::condvar(),
         }
     }
 
-    /// How many threads there are.
+    /// Returns the number of threads.
     pub(super) fn threads(&self) -> usize {
         self.threads
     }
 
-    /// Calls `work(worker, i)` once for every i below `count`; numbers are claimed `least` at a time. Worker ids are below the
-    /// number of threads and of claims. Calls with one worker id run one after the other.
-    pub(super) fn run(&self, count: usize, least: usize, work: Work<'_>) {
-        let least = least.max(1);
-        let helpers = count.div_ceil(least).min(self.threads).saturating_sub(1);
-        if helpers == 0 || self.taken.swap(true, Ordering::Acquire) {
+    /// Calls `work(worker, i)` once for every `i < count`. Threads claim `chunk` indices at a time.
+    ///
+    /// Worker ids are below the number of threads and below the number of chunks. Calls with one worker id run one
+    /// after the other.
+    ///
+    /// # Panics
+    /// If a call of `work` panics, with the payload of that panic, after all helpers have left the job.
+    pub(super) fn run(&self, count: usize, chunk: usize, work: TaskFn<'_>) {
+        let chunk = chunk.max(1);
+        let max_helpers = count.div_ceil(chunk).min(self.threads).saturating_sub(1);
+        if max_helpers == 0 || self.busy.swap(true, Ordering::Acquire) {
             return (0..count).for_each(|i| work(0, i));
         }
-        let next = P::Number::new(0);
-        let result = self.share(&next, count, least, helpers, work, |job| {
-            // SAFETY: *alive* holds, since `share` calls this closure.
-            unsafe { job.run(0) }
+        let next = P::Counter::new(0);
+        let result = self.run_job(&next, count, chunk, max_helpers, work, |job| {
+            // SAFETY: *alive* holds, because `run_job` calls this closure.
+            unsafe { job.work_until_done(0) }
         });
         if let Err(panic) = result {
             resume_unwind(panic);
         }
     }
 
-    /// Calls `work` once on every helper if it has not been called for so much; later, if they are at work for somebody else.
-    pub(super) fn reserve_scratch(&self, most: usize, work: fn()) {
-        if most > self.settled.load(Ordering::Relaxed) && self.everywhere(work) {
-            self.settled.store(most, Ordering::Relaxed);
+    /// Calls `reserve` once on every helper, unless the helpers have reserved `bytes` of scratch memory already.
+    ///
+    /// Does nothing while the helpers serve a job; a later call repeats the attempt.
+    pub(super) fn reserve_scratch(&self, bytes: usize, reserve: fn()) {
+        if bytes > self.reserved_scratch.load(Ordering::Relaxed) && self.call_on_helpers(reserve) {
+            self.reserved_scratch.store(bytes, Ordering::Relaxed);
         }
     }
 
-    /// Calls `work` once on every helper; false if they work for another caller, or if a call panics.
-    fn everywhere(&self, work: fn()) -> bool {
+    /// Calls `f` once on every helper. Returns false if the helpers serve another job, or if a call panics.
+    fn call_on_helpers(&self, f: fn()) -> bool {
         if self.threads == 1 {
             return true;
         }
-        if self.taken.swap(true, Ordering::Acquire) {
+        if self.busy.swap(true, Ordering::Acquire) {
             return false;
         }
-        let (helpers, next, came) = (self.threads - 1, P::Number::new(0), P::Number::new(0));
-        let all_came = || {
-            while came.load(Ordering::Acquire) < helpers {
+        let (helpers, next, arrived) = (self.threads - 1, P::Counter::new(0), P::Counter::new(0));
+        let wait_for_all = || {
+            while arrived.load(Ordering::Acquire) < helpers {
                 P::yield_now();
             }
         };
-        // A helper takes one number and waits for the others, so that everyone gets one.
-        let each = |_: usize, _: usize| {
-            // The others wait for a helper whose call panics, too.
-            let result = catch_unwind(work);
-            came.fetch_add(1, Ordering::AcqRel);
-            all_came();
+        // Each helper claims one index and waits for the others, so that every helper claims exactly one.
+        let call_and_wait = |_: usize, _: usize| {
+            // A helper whose call panics must arrive, too, because the others wait for it.
+            let result = catch_unwind(f);
+            arrived.fetch_add(1, Ordering::AcqRel);
+            wait_for_all();
             if let Err(panic) = result {
                 resume_unwind(panic);
             }
         };
-        self.share(&next, helpers, 1, helpers, &each, |_| all_came()).is_ok()
+        self.run_job(&next, helpers, 1, helpers, &call_and_wait, |_| wait_for_all()).is_ok()
     }
 
-    /// Publishes a job to the helpers, does the caller's part of it, and waits for the helpers that joined.
-    fn share(
+    /// Publishes a job to the helpers, runs `caller_work` on the calling thread, and waits for the helpers that joined.
+    ///
+    /// Returns the panic of `caller_work` or of a helper as an error.
+    fn run_job(
         &self,
-        next: &P::Number,
+        next: &P::Counter,
         count: usize,
-        least: usize,
-        helpers: usize,
-        work: Work<'_>,
-        own: impl FnOnce(&Job<P>),
+        chunk: usize,
+        max_helpers: usize,
+        work: TaskFn<'_>,
+        caller_work: impl FnOnce(&PoolJob<P>),
     ) -> thread::Result<()> {
-        // SAFETY: only the lifetime changes; no helper has the job any more when this function returns.
-        let work: Work<'static> = unsafe { std::mem::transmute::<Work<'_>, Work<'static>>(work) };
-        let job = Job { work, next, count, least, helpers };
+        // SAFETY: only the lifetime changes. No helper uses the closure after this function has returned, because the
+        // function waits until `active_helpers` is 0.
+        let work: TaskFn<'static> = unsafe { std::mem::transmute::<TaskFn<'_>, TaskFn<'static>>(work) };
+        let job = PoolJob { work, next, count, chunk, max_helpers };
         let mut state = self.lock();
         (state.job, state.joined) = (Some(job), 0);
         self.jobs.fetch_add(1, Ordering::Release);
-        let sleepers = state.asleep.min(helpers);
+        let sleepers = state.sleeping.min(max_helpers);
         drop(state);
-        (0..sleepers).for_each(|_| P::notify_one(&self.wake));
-        let own = catch_unwind(AssertUnwindSafe(|| own(&job)));
+        (0..sleepers).for_each(|_| P::notify_one(&self.job_published));
+        let caller_result = catch_unwind(AssertUnwindSafe(|| caller_work(&job)));
         self.lock().job = None;
-        // No helper joins from here on; those that joined must leave.
-        for _ in 0..P::LOOKS {
-            if self.helping.load(Ordering::Acquire) == 0 {
+        // No helper can join from here on. Those that joined must leave.
+        for _ in 0..P::SPINS {
+            if self.active_helpers.load(Ordering::Acquire) == 0 {
                 break;
             }
             P::spin_loop();
         }
         let mut state = self.lock();
-        while self.helping.load(Ordering::Relaxed) > 0 {
-            state.waiting = true;
-            state = P::wait(&self.done, state);
+        while self.active_helpers.load(Ordering::Relaxed) > 0 {
+            state.caller_waits = true;
+            state = P::wait(&self.helpers_left, state);
         }
-        state.waiting = false;
+        state.caller_waits = false;
         let panic = state.panic.take();
         drop(state);
-        self.taken.store(false, Ordering::Release);
-        own.and(panic.map_or(Ok(()), Err))
+        self.busy.store(false, Ordering::Release);
+        caller_result.and(panic.map_or(Ok(()), Err))
     }
 
-    /// Works on one job after the other, until there is none and `goes_on` says no. Helper threads run this.
-    fn help(&self, goes_on: impl Fn() -> bool) {
+    /// Joins one job after the other. Returns if there is no job and `keep_running` returns false. Helper threads run
+    /// this.
+    fn serve_jobs(&self, keep_running: impl Fn() -> bool) {
         let mut seen = 0;
-        while let Some((job, worker)) = self.next_job(&mut seen, &goes_on) {
-            // SAFETY: *alive* holds: `next_job` counted this helper in `helping`, and `share` waits until that is 0.
-            let result = catch_unwind(AssertUnwindSafe(|| unsafe { job.run(worker) }));
+        while let Some((job, worker)) = self.join_next_job(&mut seen, &keep_running) {
+            // SAFETY: *alive* holds: `join_next_job` counted this helper in `active_helpers`, and `run_job` waits until
+            // that is 0.
+            let result = catch_unwind(AssertUnwindSafe(|| unsafe { job.work_until_done(worker) }));
             let mut state = self.lock();
             if let Err(panic) = result {
                 state.panic.get_or_insert(panic);
             }
-            if self.helping.fetch_sub(1, Ordering::Release) == 1 && state.waiting {
-                P::notify_one(&self.done);
+            if self.active_helpers.fetch_sub(1, Ordering::Release) == 1 && state.caller_waits {
+                P::notify_one(&self.helpers_left);
             }
         }
     }
 
-    /// Waits for a job that this helper has not seen, and joins it. `None` if there is none and `goes_on` says no.
-    fn next_job(&self, seen: &mut usize, goes_on: impl Fn() -> bool) -> Option<(Job<P>, usize)> {
+    /// Waits for a job that this helper has not seen, joins it, and returns it with the worker id.
+    ///
+    /// `seen` is the number of jobs that the helper has seen. Returns `None` if the helper cannot join and
+    /// `keep_running` returns false.
+    fn join_next_job(&self, seen: &mut usize, keep_running: impl Fn() -> bool) -> Option<(PoolJob<P>, usize)> {
         loop {
-            for _ in 0..P::LOOKS {
+            for _ in 0..P::SPINS {
                 if self.jobs.load(Ordering::Acquire) != *seen {
                     break;
                 }
@@ -261,24 +287,24 @@ impl<P: Primitives> ThreadPool<P> {
             }
             let mut state = self.lock();
             while self.jobs.load(Ordering::Relaxed) == *seen {
-                state.asleep += 1;
-                state = P::wait(&self.wake, state);
-                state.asleep -= 1;
+                state.sleeping += 1;
+                state = P::wait(&self.job_published, state);
+                state.sleeping -= 1;
             }
             *seen = self.jobs.load(Ordering::Relaxed);
-            if let Some(job) = state.job.filter(|job| state.joined < job.helpers) {
+            if let Some(job) = state.job.filter(|job| state.joined < job.max_helpers) {
                 state.joined += 1;
-                self.helping.fetch_add(1, Ordering::Relaxed);
+                self.active_helpers.fetch_add(1, Ordering::Relaxed);
                 return Some((job, state.joined));
             }
-            if !goes_on() {
+            if !keep_running() {
                 return None;
             }
         }
     }
 
-    /// No code of others runs under this lock.
-    fn lock(&self) -> P::Guard<'_, State<P>> {
+    /// Locks the state. No code of a caller runs under this lock.
+    fn lock(&self) -> P::Guard<'_, PoolState<P>> {
         P::lock(&self.state)
     }
 }

@@ -1,26 +1,26 @@
-//! The gamma family in `f64`; `f32` rounds its results. Scalar code: these run lane by lane.
+//! The gamma family in `f64`; the `f32` methods round the results. The code is scalar: one call per lane.
 
 use super::double::exp;
 use std::f64::consts::PI;
 
-/// c₀ + x·(c₁ + x·(c₂ + …)), unfused: what runs lane by lane is compiled for the plainest processor, where
-/// a fused step is a call.
+/// Evaluates c₀ + x·(c₁ + x·(c₂ + …)) by Horner's rule without fused steps.
+///
+/// Scalar code is compiled for the baseline processor, on which a fused multiply-add is a library call.
 fn horner<const N: usize>(x: f64, c: [f64; N]) -> f64 {
     c.iter().rev().fold(0.0, |y, c| y * x + c)
 }
 
-/// ln |Γ(x)|; ∞ at 0, −1, −2, ...
+/// Returns ln |Γ(x)|; ∞ at 0, −1, −2, ...
 #[inline]
 pub fn lgamma(x: f64) -> f64 {
     libm::lgamma(x)
 }
 
-/// ψ(x) = d/dx ln Γ(x).
+/// Returns ψ(x) = d/dx ln Γ(x); NaN at −1, −2, ..., and ∓∞ at ±0.
 ///
-/// ψ(−x) by reflection; then the recurrence ψ(x + 1) = ψ(x) + 1/x leads into [1, 2], where ψ(x)/(x − x₀)
-/// is a minimax polynomial (x₀ the positive zero of ψ, in two floats), or x is large enough for the
-/// asymptotic series (Abramowitz & Stegun 6.3.18). Near the negative zeros the error is relative to 1,
-/// not to ψ. NaN at −1, −2, ...; ∓∞ at ±0.
+/// Negative x use reflection. The recurrence ψ(x + 1) = ψ(x) + 1/x then moves x into [1, 2], where ψ(x)/(x − x₀) is a
+/// minimax polynomial; x₀ is the positive zero of ψ, stored as the sum of two floats. For x ≥ 10 the asymptotic series
+/// is used (Abramowitz & Stegun 6.3.18). Near the negative zeros the error is relative to 1, not to ψ.
 pub fn digamma(x: f64) -> f64 {
     if x == 0.0 {
         return -1.0 / x;
@@ -49,8 +49,9 @@ pub fn digamma(x: f64) -> f64 {
         sum -= 1.0 / x;
         x += 1.0;
     }
-    const ZERO: f64 = 1.461_632_144_968_362_2;
-    const ZERO_LOW: f64 = 9.549_995_429_965_697e-17;
+    // The positive zero x₀ of ψ as the sum of two floats.
+    const ROOT: f64 = 1.461_632_144_968_362_2;
+    const ROOT_LOW: f64 = 9.549_995_429_965_697e-17;
     let p = horner(
         x - 1.5,
         [
@@ -79,10 +80,10 @@ pub fn digamma(x: f64) -> f64 {
             1.212_032_815_524_380_505_4e-4,
         ],
     );
-    (x - ZERO - ZERO_LOW) * p + sum
+    (x - ROOT - ROOT_LOW) * p + sum
 }
 
-/// cot πx, from the fraction of x, which is exact, and from its distance to ½ where that is nearer.
+/// Returns cot πx, computed from the exact fraction of x, or from its distance to ½ if that is smaller.
 fn cot_pi(x: f64) -> f64 {
     let fraction = x - x.round_ties_even();
     let a = fraction.abs();
@@ -90,8 +91,10 @@ fn cot_pi(x: f64) -> f64 {
     cot.copysign(fraction)
 }
 
-/// The n-th polygamma function ψ⁽ⁿ⁾(x) = (−1)ⁿ⁺¹ n! ζ(n + 1, x), n a whole number from 0 to
-/// 170, where n! ends (else NaN); ∞ or NaN at its poles, as the sides agree or not.
+/// Returns the n-th polygamma function ψ⁽ⁿ⁾(x) = (−1)ⁿ⁺¹ n! ζ(n + 1, x).
+///
+/// n is an integer from 0 to 170, beyond which n! overflows; for any other n the result is NaN. At a pole the result is
+/// ∞ if both one-sided limits agree, otherwise NaN.
 pub fn polygamma(n: f64, x: f64) -> f64 {
     if n == 0.0 {
         return digamma(x);
@@ -108,8 +111,9 @@ pub fn polygamma(n: f64, x: f64) -> f64 {
     if odd { y } else { -y }
 }
 
-/// Hurwitz' ζ(s, q) = Σ (q + k)⁻ˢ over k ≥ 0; ∞ for s = 1 and at q = 0, −1, −2, ..., NaN for s < 1, and for q < 0 unless s is
-/// whole.
+/// Returns the Hurwitz zeta function ζ(s, q) = Σ (q + k)⁻ˢ over k ≥ 0.
+///
+/// The result is ∞ for s = 1 and at q = 0, −1, −2, ... It is NaN for s < 1, and for q < 0 unless s is an integer.
 pub fn zeta(s: f64, q: f64) -> f64 {
     if s <= 1.0 || s.is_nan() || q.is_nan() {
         return if s == 1.0 { f64::INFINITY } else { f64::NAN };
@@ -120,14 +124,14 @@ pub fn zeta(s: f64, q: f64) -> f64 {
     if q == q.floor() || s != s.floor() {
         return if q == q.floor() { f64::INFINITY } else { f64::NAN };
     }
-    // Σ over k ≥ 0 of (q + k)⁻ˢ is the sum over all whole k, a function of the fraction alone, less
-    // that over k < 0.
+    // The sum of (q + k)⁻ˢ over k ≥ 0 is the sum over all integers k, which depends on the fraction of q only, minus
+    // the sum over k < 0.
     let (left, right) = (q - q.floor(), q.ceil() - q);
     let mirror = if s * 0.5 == (s * 0.5).floor() { 1.0 } else { -1.0 };
     (hurwitz_zeta(s, left) + mirror * hurwitz_zeta(s, right)) - mirror * hurwitz_zeta(s, 1.0 - q)
 }
 
-/// ζ(s, q) = Σ (q + k)⁻ˢ over k ≥ 0, for s > 1 and q > 0: some terms, then the Euler–Maclaurin formula.
+/// Returns ζ(s, q) for s > 1 and q > 0: sums the first terms directly, then applies the Euler–Maclaurin formula.
 fn hurwitz_zeta(s: f64, q: f64) -> f64 {
     // B₂ⱼ/(2j)!
     const BERNOULLI: [f64; 8] = [
@@ -147,7 +151,7 @@ fn hurwitz_zeta(s: f64, q: f64) -> f64 {
     while a < 10.0 + s {
         let term = libm::pow(a, -s);
         sum += term;
-        // True too where both are 0, or both infinite.
+        // The comparison is also true if both values are 0 or both are infinite.
         if term <= sum * 1e-18 {
             return sum;
         }
@@ -164,19 +168,21 @@ fn hurwitz_zeta(s: f64, q: f64) -> f64 {
     sum + tail
 }
 
-/// The regularised lower incomplete gamma function P(a, x), for a ≥ 0 and x ≥ 0 (else NaN).
+/// Returns the regularised lower incomplete gamma function P(a, x) for a ≥ 0 and x ≥ 0; otherwise NaN.
 pub fn igamma(a: f64, x: f64) -> f64 {
-    incomplete(a, x).0
+    incomplete_gamma(a, x).0
 }
 
-/// 1 − P(a, x), accurate where it is small.
+/// Returns the regularised upper incomplete gamma function 1 − P(a, x), accurate where it is small.
 pub fn igammac(a: f64, x: f64) -> f64 {
-    incomplete(a, x).1
+    incomplete_gamma(a, x).1
 }
 
-/// P and Q: the power series of P (Abramowitz & Stegun 6.5.29) left of a + 1, the continued fraction of Q (6.5.31), by the method
-/// of Lentz (1976), to the right.
-fn incomplete(a: f64, x: f64) -> (f64, f64) {
+/// Returns (P(a, x), Q(a, x)) with Q = 1 − P.
+///
+/// For x < a + 1 computes P by its power series (Abramowitz & Stegun 6.5.29). Otherwise computes Q by its continued
+/// fraction (6.5.31) with the method of Lentz (1976).
+fn incomplete_gamma(a: f64, x: f64) -> (f64, f64) {
     let both_infinite = a == f64::INFINITY && x == f64::INFINITY;
     if !(a >= 0.0 && x >= 0.0) || both_infinite || (a == 0.0 && x == 0.0) {
         return (f64::NAN, f64::NAN);
@@ -187,32 +193,32 @@ fn incomplete(a: f64, x: f64) -> (f64, f64) {
     if a == 0.0 || x == f64::INFINITY {
         return (1.0, 0.0);
     }
-    let front = exp(a * libm::log(x) - x - lgamma(a));
-    // About √a terms matter beyond the first few; NaN where that is too many.
-    const MOST: f64 = 20_000.0;
+    let prefactor = exp(a * libm::log(x) - x - lgamma(a));
+    // The number of significant terms grows as √a. The result is NaN if the limit does not suffice.
+    const MAX_TERMS: f64 = 20_000.0;
     let mut k = 1.0;
     if x < a + 1.0 {
         let (mut term, mut sum) = (1.0 / a, 1.0 / a);
-        while term > 1e-17 * sum && k < MOST {
+        while term > 1e-17 * sum && k < MAX_TERMS {
             term *= x / (a + k);
             sum += term;
             k += 1.0;
         }
-        let p = if k < MOST { front * sum } else { f64::NAN };
+        let p = if k < MAX_TERMS { prefactor * sum } else { f64::NAN };
         return (p, 1.0 - p);
     }
     let mut b = x + 1.0 - a;
     let (mut c, mut d) = (1e300, 1.0 / b);
-    let (mut fraction, mut change) = (d, 0.0);
-    while (change - 1.0f64).abs() > 1e-15 && k < MOST {
+    let (mut fraction, mut ratio) = (d, 0.0);
+    while (ratio - 1.0f64).abs() > 1e-15 && k < MAX_TERMS {
         let n = -k * (k - a);
         b += 2.0;
         d = 1.0 / (n * d + b);
         c = b + n / c;
-        change = c * d;
-        fraction *= change;
+        ratio = c * d;
+        fraction *= ratio;
         k += 1.0;
     }
-    let q = if k < MOST { front * fraction } else { f64::NAN };
+    let q = if k < MAX_TERMS { prefactor * fraction } else { f64::NAN };
     (1.0 - q, q)
 }

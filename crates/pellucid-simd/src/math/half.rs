@@ -1,42 +1,50 @@
-//! Half-precision storage: `f16` and `bf16` to and from `f32`, by integer arithmetic on the bit patterns
-//! (F. Giesen, 2012), which vectorises on every processor and never meets a subnormal `f32`.
+//! Half-precision storage: conversions between `f16` or `bf16` and `f32`.
+//!
+//! The conversions use integer arithmetic on the bit patterns (F. Giesen, 2012). It vectorises on every processor and
+//! never operates on a subnormal `f32`.
 
-/// Sixteen bits of IEEE half precision.
+/// The 16 bits of an IEEE half-precision float.
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[repr(transparent)]
-pub struct F16(pub u16);
+pub struct F16(
+    /// The bit pattern.
+    pub u16,
+);
 
-/// Sixteen bits of brain float.
+/// The 16 bits of a brain float.
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[repr(transparent)]
-pub struct BF16(pub u16);
+pub struct BF16(
+    /// The bit pattern.
+    pub u16,
+);
 
 impl F16 {
-    /// The value, exactly.
+    /// Returns the value as an `f32`; the conversion is exact.
     #[inline(always)]
     pub fn to_f32(self) -> f32 {
-        // 2⁻¹⁴, the smallest normal half.
-        const SMALLEST: f32 = 6.103_515_625e-5;
+        // 2⁻¹⁴, the smallest normal `f16`.
+        const MIN_NORMAL: f32 = 6.103_515_625e-5;
         let magnitude = (self.0 as u32 & 0x7fff) << 13;
         let exponent = magnitude & 0x0f80_0000;
         let normal = magnitude + ((127 - 15) << 23);
         let special = magnitude + ((255 - 31) << 23);
-        // A subnormal's fraction, placed behind the exponent of 2⁻¹⁴, minus 2⁻¹⁴.
-        let small = (f32::from_bits(normal + (1 << 23)) - SMALLEST).to_bits();
+        // Subnormal operands: the fraction with the exponent of 2⁻¹⁴, minus 2⁻¹⁴.
+        let small = (f32::from_bits(normal + (1 << 23)) - MIN_NORMAL).to_bits();
         let bits = if exponent == 0x0f80_0000 { special } else { normal };
         let bits = if exponent == 0 { small } else { bits };
         f32::from_bits(bits | (self.0 as u32 & 0x8000) << 16)
     }
 
-    /// The nearest half, ties to even; beyond 65504 (from 65520 on) ∞.
+    /// Returns the nearest `f16`, ties to even. Values from 65520 on, which would round above 65504, become ∞.
     #[inline(always)]
     pub fn from_f32(x: f32) -> F16 {
         let sign = (x.to_bits() >> 16) as u16 & 0x8000;
         let magnitude = x.to_bits() & 0x7fff_ffff;
-        // Normal results: rebias the exponent and round in one addition; the carry does the rest.
+        // Normal results: one addition rebiases the exponent and rounds; a carry increments the exponent.
         let odd = (magnitude >> 13) & 1;
         let normal = magnitude.wrapping_sub((127 - 15) << 23).wrapping_add(0xfff + odd) >> 13;
-        // Subnormal results: adding ½ lines the fraction up at 2⁻²⁴ and rounds it.
+        // Subnormal results: adding ½ aligns the fraction to 2⁻²⁴ and rounds it.
         let small = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits());
         let large = if magnitude > 0x7f80_0000 { 0x7e00 } else { 0x7c00 };
         let bits = if magnitude < 0x3880_0000 { small } else { normal };
@@ -46,13 +54,13 @@ impl F16 {
 }
 
 impl BF16 {
-    /// The value, exactly.
+    /// Returns the value as an `f32`; the conversion is exact.
     #[inline(always)]
     pub fn to_f32(self) -> f32 {
         f32::from_bits((self.0 as u32) << 16)
     }
 
-    /// The nearest brain float, ties to even.
+    /// Returns the nearest `bf16`, ties to even.
     #[inline(always)]
     pub fn from_f32(x: f32) -> BF16 {
         let bits = x.to_bits();
@@ -63,20 +71,20 @@ impl BF16 {
     }
 }
 
-/// x as an `f32` rounded to odd: of the two neighbours of an inexact x, the one whose last bit is 1.
+/// Returns x rounded to odd: an inexact x becomes the neighbouring `f32` whose last bit is 1.
 ///
-/// Rounding that once more, to any narrower type, rounds x correctly (Boldo & Melquiond 2008).
+/// Rounding the result once more to a narrower type rounds x correctly (Boldo & Melquiond 2008).
 #[inline(always)]
 pub fn round_to_odd(x: f64) -> f32 {
     let y = x as f32;
     let back = y as f64;
     let bits = y.to_bits();
     let other = if back.abs() > x.abs() { bits.wrapping_sub(1) } else { bits.wrapping_add(1) };
-    // A NaN counts as inexact and stays a NaN.
+    // A NaN counts as inexact. It stays a NaN.
     f32::from_bits(if back != x && bits & 1 == 0 { other } else { bits })
 }
 
-/// v as an `f64` rounded to odd, for the same purpose.
+/// Returns v as an `f64` rounded to odd, so that a second rounding to a narrower type rounds v correctly.
 #[inline(always)]
 pub fn int_round_to_odd(v: i64) -> f64 {
     let sticky = (v & !0xfff) | (((v & 0xfff != 0) as i64) << 12);
@@ -90,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_half_survives_the_round_trip() {
+    fn every_bit_pattern_survives_the_round_trip() {
         for h in 0..=u16::MAX {
             let (f, b) = (F16(h).to_f32(), BF16(h).to_f32());
             assert_eq!(f.is_nan(), half::f16::from_bits(h).is_nan());
@@ -109,7 +117,7 @@ mod tests {
         }
     }
 
-    /// Each tie between two neighbours, and the floats just beside it, against their definition.
+    /// Checks each tie between two neighbours, and the floats adjacent to the tie, against the definition of rounding.
     #[test]
     fn ties_go_to_even() {
         for h in 0..0x7c00u16 {
@@ -129,7 +137,7 @@ mod tests {
 
     #[test]
     fn double_rounding_is_avoided() {
-        // A hair above the tie between 1 and 1 + 2⁻¹⁰, which f32 cannot tell from the tie.
+        // Slightly above the tie between 1 and 1 + 2⁻¹⁰; `f32` cannot distinguish it from the tie.
         let x = 1.0 + 2f64.powi(-11) + 2f64.powi(-40);
         assert_eq!(F16::from_f32(x as f32), F16(0x3c00));
         assert_eq!(F16::from_f32(round_to_odd(x)), F16(0x3c01));
@@ -137,7 +145,7 @@ mod tests {
         assert_eq!(round_to_odd(1e300), f32::MAX);
         assert!(round_to_odd(f64::NAN).is_nan());
         assert_eq!(round_to_odd(f64::INFINITY), f32::INFINITY);
-        // 2⁶² + 2⁵⁴ is the tie of bf16; one more rounds up.
+        // 2⁶² + 2⁵⁴ is a tie of `bf16`; one more rounds up.
         let v = (1i64 << 62) + (1 << 54) + 1;
         assert_eq!(BF16::from_f32(round_to_odd(int_round_to_odd(v))).0, BF16::from_f32((1i64 << 62) as f32).0 + 1);
     }

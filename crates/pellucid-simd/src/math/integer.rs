@@ -1,44 +1,45 @@
-//! Integer primitives: wrapping, total, and rounded down where they divide.
+//! Integer primitives: wrapping arithmetic, defined for all operands, with division that rounds down.
 
-/// An integer type a formula computes in.
+/// An integer type in which formulas compute.
 pub trait Int: Copy + Ord {
-    /// 0
+    /// The value 0.
     const ZERO: Self;
-    /// 1
+    /// The value 1.
     const ONE: Self;
-    /// a + b, wrapping.
+    /// Returns a + b, wrapping.
     fn add(self, b: Self) -> Self;
-    /// a − b, wrapping.
+    /// Returns a − b, wrapping.
     fn sub(self, b: Self) -> Self;
-    /// a · b, wrapping.
+    /// Returns a · b, wrapping.
     fn mul(self, b: Self) -> Self;
-    /// −a, wrapping.
+    /// Returns −a, wrapping.
     fn neg(self) -> Self;
-    /// |a|, wrapping.
+    /// Returns |a|, wrapping.
     fn abs(self) -> Self;
-    /// −1, 0 or 1.
+    /// Returns −1, 0 or 1.
     fn sign(self) -> Self;
-    /// Bitwise complement.
+    /// Returns the bitwise complement.
     fn not(self) -> Self;
-    /// Bitwise and.
+    /// Returns the bitwise AND.
     fn and(self, b: Self) -> Self;
-    /// Bitwise or.
+    /// Returns the bitwise OR.
     fn or(self, b: Self) -> Self;
-    /// Bitwise exclusive or.
+    /// Returns the bitwise exclusive OR.
     fn xor(self, b: Self) -> Self;
-    /// ⌊a / b⌋; 0 for b = 0, and MIN / −1 wraps.
+    /// Returns ⌊a / b⌋; 0 for b = 0. MIN / −1 wraps.
     fn floor_div(self, b: Self) -> Self;
-    /// a − b·⌊a / b⌋, the sign of b; 0 for b = 0.
+    /// Returns a − b·⌊a / b⌋, which has the sign of b; 0 for b = 0.
     fn rem(self, b: Self) -> Self;
-    /// aᵇ, wrapping; for b < 0, 0 unless |a| = 1.
+    /// Returns aᵇ, wrapping. For b < 0, returns 0 unless |a| = 1.
     fn pow(self, b: Self) -> Self;
-    /// a · 2ᵇ; 0 unless 0 ≤ b < width.
+    /// Returns a · 2ᵇ, wrapping; 0 unless 0 ≤ b < bit width.
     fn shl(self, b: Self) -> Self;
-    /// ⌊a / 2ᵇ⌋; b beyond the width, or negative, counts as the width − 1.
+    /// Returns ⌊a / 2ᵇ⌋. A b that is negative or not below the bit width counts as bit width − 1.
     fn shr(self, b: Self) -> Self;
 }
 
-macro_rules! int {
+/// Implements [`Int`] for integer types, each given with its unsigned type.
+macro_rules! impl_int {
     ($($t:ident $unsigned:ident),*) => {$(
         impl Int for $t {
             const ZERO: $t = 0;
@@ -109,44 +110,44 @@ macro_rules! int {
                         _ => 0,
                     };
                 }
-                let (mut power, mut square, mut rest) = (1 as $t, self, b as $unsigned);
-                while rest != 0 {
-                    if rest & 1 == 1 {
+                let (mut power, mut square, mut exponent) = (1 as $t, self, b as $unsigned);
+                while exponent != 0 {
+                    if exponent & 1 == 1 {
                         power = power.wrapping_mul(square);
                     }
                     square = square.wrapping_mul(square);
-                    rest >>= 1;
+                    exponent >>= 1;
                 }
                 power
             }
             #[inline(always)]
             fn shl(self, b: $t) -> $t {
-                let inside = (b as $unsigned) < $t::BITS as $unsigned;
+                let in_range = (b as $unsigned) < $t::BITS as $unsigned;
                 let shifted = self.wrapping_shl(b as u32);
-                if inside { shifted } else { 0 }
+                if in_range { shifted } else { 0 }
             }
             #[inline(always)]
             fn shr(self, b: $t) -> $t {
-                let inside = (b as $unsigned) < $t::BITS as $unsigned;
-                let b = if inside { b as u32 } else { $t::BITS - 1 };
+                let in_range = (b as $unsigned) < $t::BITS as $unsigned;
+                let b = if in_range { b as u32 } else { $t::BITS - 1 };
                 self.wrapping_shr(b)
             }
         }
     )*};
 }
-int!(i32 u32, i64 u64);
+impl_int!(i32 u32, i64 u64);
 
 #[cfg(test)]
 mod tests {
     use super::Int;
 
     #[test]
-    fn division_rounds_down_and_is_total() {
+    fn division_rounds_down_for_all_operands() {
         for a in -9i64..=9 {
             for b in -4i64..=4 {
-                let want = if b == 0 { 0 } else { (a as f64 / b as f64).floor() as i64 };
-                assert_eq!(a.floor_div(b), want, "{a} / {b}");
-                assert_eq!(Int::rem(a, b), if b == 0 { 0 } else { a - b * want }, "{a} % {b}");
+                let expected = if b == 0 { 0 } else { (a as f64 / b as f64).floor() as i64 };
+                assert_eq!(a.floor_div(b), expected, "{a} / {b}");
+                assert_eq!(Int::rem(a, b), if b == 0 { 0 } else { a - b * expected }, "{a} % {b}");
             }
         }
         assert_eq!(i32::MIN.floor_div(-1), i32::MIN);
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn powers_and_shifts_are_total() {
+    fn powers_and_shifts_are_defined_for_all_operands() {
         assert_eq!(Int::pow(3, 4), 81);
         assert_eq!(Int::pow(-2i32, 31), i32::MIN);
         assert_eq!(Int::pow(2i32, 32), 0);

@@ -1,20 +1,22 @@
-//! The scalar primitives: every function of one or two numbers that a formula can name.
+//! Scalar primitives: every unary and binary function that a formula can name.
 //!
-//! Each is a plain function of one `f32` ([`single`]) or one `f64` ([`double`]), written without
-//! branches (selects only) wherever the vectoriser is to run it on many lanes at once, so that a loop
-//! over it compiles to vector code at whatever width the caller's `#[target_feature]` grants.
+//! Each is a plain function of one `f32` ([`single`]) or one `f64` ([`double`]). Functions that the compiler should
+//! vectorise contain selects instead of branches, so that a loop over such a function compiles to vector code of the
+//! width that the caller's `#[target_feature]` allows.
 //!
-//! # The same bits everywhere
+//! # Bit-identical results
 //!
-//! A result depends on the operand's bits only: never on the processor, the vector width, or the
-//! neighbouring lanes. That holds because the code uses IEEE operations alone (+ − × ÷ √, fused
-//! multiply-add where `mul_add` is written, rounding to integers, bit casts), each exactly defined;
-//! nothing here may call the platform's `libm`. Arithmetic on bit patterns wraps, since lanes whose
-//! result a select drops may hold anything. Only the sign and payload of a NaN are unspecified.
+//! A result depends on the bits of the operands only. It does not depend on the processor, the vector width or the
+//! neighbouring lanes, because the code uses IEEE operations only, each of which is exactly defined: + − × ÷ √, fused
+//! multiply-add where the code says `mul_add`, rounding to integers, and bit casts. No function calls the `libm` of the
+//! platform. Arithmetic on bit patterns wraps, because a lane whose result a select discards may hold any value. Only
+//! the sign and the payload of a NaN are unspecified.
 
-// Coefficients stand here with all the digits they were computed or published with.
+// Coefficients have all digits with which they were computed or published.
 #![allow(clippy::excessive_precision)]
 
+#[cfg(test)]
+mod accuracy;
 pub mod bessel;
 pub mod double;
 pub mod gamma;
@@ -23,8 +25,6 @@ pub mod integer;
 mod number;
 mod real;
 pub mod single;
-#[cfg(test)]
-mod ulp;
 
 pub use number::Single;
 pub use real::Real;

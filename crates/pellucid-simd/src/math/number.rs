@@ -1,25 +1,25 @@
-//! [`Single`]: what the functions of `f32` that chains run in registers are written with.
+//! [`Single`]: the operations with which the register-level functions of `f32` are written.
 
 use std::ops::{Add, Div, Mul, Sub};
 
-/// One `f32`, or several in vectors side by side: the same operations, rounded alike.
+/// One `f32`, or several vectors of `f32`, with the same operations and the same rounding.
 ///
-/// A function written over this is the scalar one and, over several vectors, one whose steps are interleaved, so that
-/// the processor need not look far ahead to keep busy.
+/// A function that is generic over this trait is the scalar function for `f32`. For several vectors, its steps are
+/// interleaved, so that the processor finds independent instructions within a short reorder window.
 pub trait Single: Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self> {
-    /// The number c everywhere.
+    /// Returns the constant c, broadcast to all lanes.
     fn of(c: f32) -> Self;
-    /// self · b + c, rounded once.
+    /// Returns self · b + c, rounded once.
     fn mul_add(self, b: Self, c: Self) -> Self;
-    /// |self|
+    /// Returns |self|.
     fn abs(self) -> Self;
-    /// The lesser of `self` and c; NaN stays NaN.
+    /// Returns the lesser of `self` and c; NaN stays NaN.
     fn at_most(self, c: f32) -> Self;
-    /// The magnitude of `self` with the sign of `s`.
+    /// Returns the magnitude of `self` with the sign of `s`.
     fn copysign(self, s: Self) -> Self;
-    /// The lowest bits as an exponent: the bits shifted left by 23.
+    /// Returns the bits shifted left by 23, which moves the lowest bits into the exponent field.
     fn low_bits_as_exponent(self) -> Self;
-    /// The sum of the bits, as integers.
+    /// Returns the value whose bits are the integer sum of the bits of `self` and `b`.
     fn add_bits(self, b: Self) -> Self;
 }
 

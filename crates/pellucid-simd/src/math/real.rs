@@ -1,11 +1,11 @@
-//! [`Real`]: both float types under one set of names, so that a primitive's line is written once.
+//! [`Real`]: the primitives of both float types under one set of names, for generic code.
 
 use super::{bessel, double, gamma, single};
 
-/// A float type with every primitive of one or two numbers.
+/// A float type with every unary and binary primitive.
 ///
-/// The methods carry the names of the inherent ones of `f32` and `f64`, which call the platform's
-/// `libm` and must not be used: in code generic over `T: Real` only these are in reach.
+/// The methods have the names of the inherent methods of `f32` and `f64`. The inherent methods call the `libm` of the
+/// platform and must not be used. Code that is generic over `T: Real` can call only the methods of this trait.
 pub trait Real:
     Copy
     + PartialOrd
@@ -15,148 +15,150 @@ pub trait Real:
     + core::ops::Mul<Output = Self>
     + core::ops::Div<Output = Self>
 {
-    /// 0
+    /// The value 0.
     const ZERO: Self;
-    /// 1
+    /// The value 1.
     const ONE: Self;
-    /// ∞
+    /// Positive infinity.
     const INFINITY: Self;
-    /// Beyond this magnitude the fast sine, cosine and tangent no longer hold.
+    /// The largest magnitude for which the fast sine, cosine and tangent are accurate.
     const TRIG_LIMIT: Self;
-    /// Beyond this magnitude the fast exponential no longer holds.
+    /// The largest magnitude for which the fast exponential is correct.
     const EXP_LIMIT: Self;
-    /// eˣ for |x| ≤ [`Real::EXP_LIMIT`].
+    /// Returns eˣ for |x| ≤ [`Real::EXP_LIMIT`], without branches.
     fn exp_fast(self) -> Self;
-    /// Sine of |x| ≤ [`Real::TRIG_LIMIT`], without branches.
+    /// Returns sin x for |x| ≤ [`Real::TRIG_LIMIT`], without branches.
     fn sin_fast(self) -> Self;
-    /// Cosine of |x| ≤ [`Real::TRIG_LIMIT`], without branches.
+    /// Returns cos x for |x| ≤ [`Real::TRIG_LIMIT`], without branches.
     fn cos_fast(self) -> Self;
-    /// Tangent of |x| ≤ [`Real::TRIG_LIMIT`], without branches.
+    /// Returns tan x for |x| ≤ [`Real::TRIG_LIMIT`].
     fn tan_fast(self) -> Self;
-    /// a · b + c, rounded once.
+    /// Returns self · b + c, rounded once.
     fn mul_add(self, b: Self, c: Self) -> Self;
-    /// √x
+    /// Returns √x.
     fn sqrt(self) -> Self;
-    /// |x|
+    /// Returns |x|.
     fn abs(self) -> Self;
-    /// ⌊x⌋
+    /// Returns ⌊x⌋.
     fn floor(self) -> Self;
-    /// ⌈x⌉
+    /// Returns ⌈x⌉.
     fn ceil(self) -> Self;
-    /// Nearest integer, halves to even.
+    /// Returns the nearest integer, ties to even.
     fn round(self) -> Self;
-    /// Integer part.
+    /// Returns the integer part: x rounded towards zero.
     fn trunc(self) -> Self;
-    /// The magnitude of `self` with the sign of `s`.
+    /// Returns the magnitude of `self` with the sign of `s`.
     fn copysign(self, s: Self) -> Self;
-    /// x is NaN.
+    /// Returns true if x is NaN.
     fn is_nan(self) -> bool;
-    /// x is neither infinite nor NaN.
+    /// Returns true if x is neither infinite nor NaN.
     fn is_finite(self) -> bool;
-    /// −1, 0 or 1; NaN and ±0 stay themselves.
+    /// Returns the sign of x: −1 or 1. Returns ±0 and NaN unchanged.
     #[inline(always)]
     fn sign(self) -> Self {
         let unit = Self::ONE.copysign(self);
         if self.abs() > Self::ZERO { unit } else { self }
     }
-    /// The larger, NaN if either is; of two equal values the second.
+    /// Returns the larger operand; NaN if either operand is NaN, and `b` if they are equal.
     #[inline(always)]
     fn max(self, b: Self) -> Self {
         let m = if self > b { self } else { b };
         if self.is_nan() { self } else { m }
     }
-    /// The smaller, NaN if either is; of two equal values the second.
+    /// Returns the smaller operand; NaN if either operand is NaN, and `b` if they are equal.
     #[inline(always)]
     fn min(self, b: Self) -> Self {
         let m = if self < b { self } else { b };
         if self.is_nan() { self } else { m }
     }
-    /// ⌊a / b⌋ of the exact quotient; a / b where that is infinite or NaN.
+    /// Returns ⌊a / b⌋ of the exact quotient, a = self.
+    ///
+    /// The result is a / b if b = 0 or the quotient overflows, and NaN for an infinite a.
     fn floor_div(self, b: Self) -> Self;
-    /// a − b·⌊a / b⌋, with the sign of b.
+    /// Returns a − b·⌊a / b⌋ with the sign of b, a = self.
     fn rem(self, b: Self) -> Self;
-    /// eˣ
+    /// Returns eˣ.
     fn exp(self) -> Self;
-    /// 2ˣ
+    /// Returns 2ˣ.
     fn exp2(self) -> Self;
-    /// eˣ − 1
+    /// Returns eˣ − 1.
     fn expm1(self) -> Self;
-    /// ln x
+    /// Returns ln x.
     fn ln(self) -> Self;
-    /// log₂ x
+    /// Returns log₂ x.
     fn log2(self) -> Self;
-    /// log₁₀ x
+    /// Returns log₁₀ x.
     fn log10(self) -> Self;
-    /// ln(1 + x)
+    /// Returns ln(1 + x).
     fn ln_1p(self) -> Self;
-    /// sin x
+    /// Returns sin x.
     fn sin(self) -> Self;
-    /// cos x
+    /// Returns cos x.
     fn cos(self) -> Self;
-    /// tan x
+    /// Returns tan x.
     fn tan(self) -> Self;
-    /// arcsin x
+    /// Returns arcsin x.
     fn asin(self) -> Self;
-    /// arccos x
+    /// Returns arccos x.
     fn acos(self) -> Self;
-    /// arctan x
+    /// Returns arctan x.
     fn atan(self) -> Self;
-    /// The angle of the point (x, self).
+    /// Returns the angle of the point (x, self).
     fn atan2(self, x: Self) -> Self;
-    /// sinh x
+    /// Returns sinh x.
     fn sinh(self) -> Self;
-    /// cosh x
+    /// Returns cosh x.
     fn cosh(self) -> Self;
-    /// tanh x
+    /// Returns tanh x.
     fn tanh(self) -> Self;
-    /// arsinh x
+    /// Returns arsinh x.
     fn asinh(self) -> Self;
-    /// arcosh x
+    /// Returns arcosh x.
     fn acosh(self) -> Self;
-    /// artanh x
+    /// Returns artanh x.
     fn atanh(self) -> Self;
-    /// 1 / (1 + e⁻ˣ)
+    /// Returns the logistic function 1 / (1 + e⁻ˣ).
     fn sigmoid(self) -> Self;
-    /// erf x
+    /// Returns erf x, the error function.
     fn erf(self) -> Self;
-    /// 1 − erf x
+    /// Returns 1 − erf x, accurate for large x.
     fn erfc(self) -> Self;
-    /// erf⁻¹ x
+    /// Returns erf⁻¹ x, the inverse error function.
     fn erfinv(self) -> Self;
-    /// e^(x²)·erfc x
+    /// Returns e^(x²)·erfc x, the scaled complementary error function.
     fn erfcx(self) -> Self;
-    /// Φ⁻¹ x
+    /// Returns Φ⁻¹ x, the inverse of the standard normal distribution function.
     fn ndtri(self) -> Self;
-    /// selfᵇ
+    /// Returns selfᵇ.
     fn pow(self, b: Self) -> Self;
-    /// ln |Γ(x)|
+    /// Returns ln |Γ(x)|.
     fn lgamma(self) -> Self;
-    /// ψ(x)
+    /// Returns ψ(x), the digamma function.
     fn digamma(self) -> Self;
-    /// ψ⁽ⁿ⁾(x), n = self
+    /// Returns ψ⁽ⁿ⁾(x), the polygamma function, n = self.
     fn polygamma(self, x: Self) -> Self;
-    /// Hurwitz' ζ(s, x), s = self
+    /// Returns the Hurwitz zeta function ζ(s, x), s = self.
     fn zeta(self, x: Self) -> Self;
-    /// P(a, x), a = self
+    /// Returns the regularised lower incomplete gamma function P(a, x), a = self.
     fn igamma(self, x: Self) -> Self;
-    /// 1 − P(a, x), a = self
+    /// Returns the regularised upper incomplete gamma function 1 − P(a, x), a = self.
     fn igammac(self, x: Self) -> Self;
-    /// J_n(x), n = self
+    /// Returns J_n(x), the Bessel function of the first kind, n = self.
     fn bessel_j(self, x: Self) -> Self;
-    /// Y_n(x), n = self
+    /// Returns Y_n(x), the Bessel function of the second kind, n = self.
     fn bessel_y(self, x: Self) -> Self;
-    /// I_n(x), n = self
+    /// Returns I_n(x), the modified Bessel function of the first kind, n = self.
     fn bessel_i(self, x: Self) -> Self;
-    /// e^(−|x|)·I_n(x), n = self
+    /// Returns e^(−|x|)·I_n(x), n = self.
     fn bessel_ie(self, x: Self) -> Self;
-    /// K_n(x), n = self
+    /// Returns K_n(x), the modified Bessel function of the second kind, n = self.
     fn bessel_k(self, x: Self) -> Self;
-    /// eˣ·K_n(x), n = self
+    /// Returns eˣ·K_n(x), n = self.
     fn bessel_ke(self, x: Self) -> Self;
 }
 
-/// Methods that are computed in `f64`.
-macro_rules! wide {
+/// Implements methods by computing in `f64` and rounding the result.
+macro_rules! impl_through_f64 {
     ($t:ident, |$wide:ident| $round:expr; $($module:ident: $($name:ident($($x:ident)?)),*;)*) => {$($(
         #[inline(always)]
         fn $name(self $(, $x: $t)?) -> $t {
@@ -166,9 +168,12 @@ macro_rules! wide {
     )*)*};
 }
 
-/// Forwards each method to the free function of the same name.
-macro_rules! real {
-    ($t:ident, $module:ident, [$($inherent:ident)*], [$($unary:ident)*], [$($binary:ident)*], |$wide:ident| $round:expr) => {
+/// Implements [`Real`] for a float type by forwarding each method to the free function of the same name.
+macro_rules! impl_real {
+    (
+        $t:ident, $module:ident, [$($inherent:ident)*], [$($unary:ident)*], [$($binary:ident)*],
+        |$wide:ident| $round:expr
+    ) => {
         impl Real for $t {
             const ZERO: $t = 0.0;
             const ONE: $t = 1.0;
@@ -195,8 +200,8 @@ macro_rules! real {
             fn is_finite(self) -> bool {
                 $t::abs(self) < $t::INFINITY
             }
-            // The gamma family and Bessel's functions exist in f64 only; f32 rounds their result.
-            wide! { $t, |$wide| $round;
+            // The gamma family and the Bessel functions exist in `f64` only; the methods of `f32` round their results.
+            impl_through_f64! { $t, |$wide| $round;
                 gamma: lgamma(), digamma(), polygamma(x), zeta(x), igamma(x), igammac(x);
                 bessel: bessel_j(x), bessel_y(x), bessel_i(x), bessel_ie(x), bessel_k(x), bessel_ke(x);
             }
@@ -222,16 +227,17 @@ macro_rules! real {
     };
 }
 
-macro_rules! both {
+/// Implements [`Real`] for `f32` and `f64`.
+macro_rules! impl_real_for_both {
     ($inherent:tt, $unary:tt, $binary:tt) => {
-        real!(f32, single, $inherent, $unary, $binary, |w| w as f32);
-        real!(f64, double, $inherent, $unary, $binary, |w| w);
+        impl_real!(f32, single, $inherent, $unary, $binary, |w| w as f32);
+        impl_real!(f64, double, $inherent, $unary, $binary, |w| w);
     };
 }
-both!(
-    // IEEE operations, exact or correctly rounded in the standard library.
+impl_real_for_both!(
+    // IEEE operations, which the standard library computes exactly or with correct rounding.
     [sqrt abs floor ceil trunc],
-    [sin_fast cos_fast tan_fast exp_fast exp exp2 expm1 ln log2 log10 ln_1p sin cos tan asin acos atan sinh cosh tanh asinh
-     acosh atanh sigmoid erf erfc erfcx erfinv ndtri],
+    [sin_fast cos_fast tan_fast exp_fast exp exp2 expm1 ln log2 log10 ln_1p sin cos tan asin acos atan sinh cosh tanh
+     asinh acosh atanh sigmoid erf erfc erfcx erfinv ndtri],
     [floor_div rem atan2 pow]
 );

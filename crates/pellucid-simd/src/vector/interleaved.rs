@@ -1,4 +1,6 @@
-//! [`Pack`]: vectors of `f32` side by side, each step of a function done to all of them before the next.
+//! [`Pack`]: several vectors of `f32`, to which each step of a function is applied before the next step.
+//!
+//! Interleaving gives the processor independent instructions, so that latencies of dependent steps overlap.
 
 use super::FloatVector;
 use crate::math::Single;
@@ -9,134 +11,164 @@ use std::ops::{Add, Div, Mul, Sub};
 ///
 /// # Safety of the methods
 ///
-/// As those of [`Vector`](super::Vector).
+/// Every method requires the clause *instruction set* of [`Vector`](super::Vector).
 pub(super) trait SingleVector: FloatVector<Scalar = f32> {
-    /// |self|
+    /// Returns |x| of every lane.
+    ///
+    /// # Safety
+    /// The clause *instruction set* of [`Vector`](super::Vector) holds.
     unsafe fn abs(self) -> Self;
-    /// The lesser of `self` and `c`; NaN in `self` stays.
+
+    /// Returns the lesser of `self` and `c` in every lane; a NaN in `self` stays NaN.
+    ///
+    /// # Safety
+    /// The clause *instruction set* of [`Vector`](super::Vector) holds.
     unsafe fn at_most(self, c: Self) -> Self;
-    /// The magnitudes of `self` with the signs of `s`.
+
+    /// Returns the magnitudes of `self` with the signs of `s`.
+    ///
+    /// # Safety
+    /// The clause *instruction set* of [`Vector`](super::Vector) holds.
     unsafe fn copysign(self, s: Self) -> Self;
-    /// The bits shifted left by 23.
+
+    /// Returns the bits of every lane shifted left by 23, which moves the lowest bits into the exponent field.
+    ///
+    /// # Safety
+    /// The clause *instruction set* of [`Vector`](super::Vector) holds.
     unsafe fn low_bits_as_exponent(self) -> Self;
-    /// The sum of the bits, as integers.
+
+    /// Returns the lanes whose bits are the integer sums of the bits of `self` and `b`.
+    ///
+    /// # Safety
+    /// The clause *instruction set* of [`Vector`](super::Vector) holds.
     unsafe fn add_bits(self, b: Self) -> Self;
-    /// True if the magnitude of some lane is not at most that of `limit`.
-    unsafe fn any_beyond(self, limit: Self) -> bool;
+
+    /// Returns true if the magnitude of any lane exceeds the lane of `limit` or is NaN.
+    ///
+    /// # Safety
+    /// The clause *instruction set* of [`Vector`](super::Vector) holds.
+    unsafe fn any_exceeds(self, limit: Self) -> bool;
 }
 
-/// K vectors.
+/// K vectors with the arithmetic of [`Single`].
 #[derive(Clone, Copy)]
 struct Pack<V, const K: usize>([V; K]);
 
 impl<V: SingleVector, const K: usize> Pack<V, K> {
+    /// Creates a pack of vectors.
+    ///
     /// # Safety
-    /// As the methods of [`SingleVector`], of this and of every operation on packs.
+    /// *Instruction set*: the clause of this name of [`Vector`](super::Vector) holds for this call and for every
+    /// operation on this pack and on packs computed from it.
     #[inline(always)]
     unsafe fn new(vectors: &[V; K]) -> Self {
         Pack(*vectors)
     }
 }
 
-/// `Pack([f(k), ..])` for an expression of k; not a closure, which might not be inlined.
-macro_rules! each {
+/// Computes `Pack([f(k), ..])` for an expression of k. This is no closure, because a closure might not be inlined.
+macro_rules! pack_of {
     (|$k:ident| $e:expr) => {{
-        // SAFETY: as promised when the pack was made; a pointer to a number is valid for it.
+        // SAFETY: *instruction set* is a clause of `Pack::new` that covers every operation on packs.
         let mut vectors = [unsafe { V::zero() }; K];
         for $k in 0..K {
-            // SAFETY: as above.
+            // SAFETY: *instruction set* is a clause of `Pack::new` that covers every operation on packs; *pointer
+            // validity* of `splat` holds because its argument is a reference to a local `f32`.
             vectors[$k] = unsafe { $e };
         }
         Pack(vectors)
     }};
 }
 
-/// The operators, each the vectors' method of the same name.
-macro_rules! operators {
+/// Implements the operators by the vector methods of the same names.
+macro_rules! impl_operators {
     ($($Trait:ident $name:ident)*) => {$(
         impl<V: SingleVector, const K: usize> $Trait for Pack<V, K> {
             type Output = Self;
             #[inline(always)]
             fn $name(self, b: Self) -> Self {
-                each!(|k| self.0[k].$name(b.0[k]))
+                pack_of!(|k| self.0[k].$name(b.0[k]))
             }
         }
     )*};
 }
-operators! { Add add  Sub sub  Mul mul  Div div }
+impl_operators! { Add add  Sub sub  Mul mul  Div div }
 
 impl<V: SingleVector, const K: usize> Single for Pack<V, K> {
     #[inline(always)]
     fn of(c: f32) -> Self {
-        each!(|_k| V::splat(&c))
+        pack_of!(|_k| V::splat(&c))
     }
 
     #[inline(always)]
     fn mul_add(self, b: Self, c: Self) -> Self {
-        each!(|k| self.0[k].mul_add(b.0[k], c.0[k]))
+        pack_of!(|k| self.0[k].mul_add(b.0[k], c.0[k]))
     }
 
     #[inline(always)]
     fn abs(self) -> Self {
-        each!(|k| self.0[k].abs())
+        pack_of!(|k| self.0[k].abs())
     }
 
     #[inline(always)]
     fn at_most(self, c: f32) -> Self {
-        each!(|k| self.0[k].at_most(V::splat(&c)))
+        pack_of!(|k| self.0[k].at_most(V::splat(&c)))
     }
 
     #[inline(always)]
     fn copysign(self, s: Self) -> Self {
-        each!(|k| self.0[k].copysign(s.0[k]))
+        pack_of!(|k| self.0[k].copysign(s.0[k]))
     }
 
     #[inline(always)]
     fn low_bits_as_exponent(self) -> Self {
-        each!(|k| self.0[k].low_bits_as_exponent())
+        pack_of!(|k| self.0[k].low_bits_as_exponent())
     }
 
     #[inline(always)]
     fn add_bits(self, b: Self) -> Self {
-        each!(|k| self.0[k].add_bits(b.0[k]))
+        pack_of!(|k| self.0[k].add_bits(b.0[k]))
     }
 }
 
-/// A function of R vectors, four at once.
-macro_rules! by_fours {
+/// Applies a function to R vectors, four vectors at a time, and then to the remaining vectors one at a time.
+macro_rules! apply_in_fours {
     ($f:path, $v:ident) => {{
-        let (mut fours, rest) = ($v, R / 4 * 4);
-        for four in fours.as_chunks_mut::<4>().0 {
-            // SAFETY: the caller's promise.
+        let (mut vectors, remainder) = ($v, R / 4 * 4);
+        for four in vectors.as_chunks_mut::<4>().0 {
+            // SAFETY: the enclosing function requires *instruction set* for its whole body, and the pack does not
+            // leave this statement.
             *four = $f(unsafe { Pack::new(four) }).0;
         }
-        for one in fours[rest..].as_chunks_mut::<1>().0 {
-            // SAFETY: the caller's promise.
+        for one in vectors[remainder..].as_chunks_mut::<1>().0 {
+            // SAFETY: the enclosing function requires *instruction set* for its whole body, and the pack does not
+            // leave this statement.
             *one = $f(unsafe { Pack::new(one) }).0;
         }
-        fours
+        vectors
     }};
 }
 
-/// eˣ of every lane; None if some lane is beyond [`EXP_LIMIT`].
+/// Returns eˣ of every lane, or `None` if the magnitude of a lane exceeds [`EXP_LIMIT`] or is NaN.
 ///
 /// # Safety
-/// As the methods of [`SingleVector`].
+/// The clause *instruction set* of [`Vector`](super::Vector) holds.
 #[inline(always)]
 pub(super) unsafe fn exp<V: SingleVector, const R: usize>(v: [V; R]) -> Option<[V; R]> {
-    let mut beyond = false;
+    let mut exceeds = false;
     for x in v {
-        // SAFETY: the caller's promise; a pointer to one number.
-        beyond |= unsafe { x.any_beyond(V::splat(&EXP_LIMIT)) };
+        // SAFETY: *instruction set* is the clause of this function; *pointer validity* holds because the argument of
+        // `splat` is a reference to a constant.
+        exceeds |= unsafe { x.any_exceeds(V::splat(&EXP_LIMIT)) };
     }
-    if beyond { None } else { Some(by_fours!(single::exp_fast, v)) }
+    if exceeds { None } else { Some(apply_in_fours!(single::exp_fast, v)) }
 }
 
-/// tanh x of every lane.
+/// Returns tanh x of every lane.
 ///
 /// # Safety
-/// As the methods of [`SingleVector`].
+/// The clause *instruction set* of [`Vector`](super::Vector) holds.
 #[inline(always)]
 pub(super) unsafe fn tanh<V: SingleVector, const R: usize>(v: [V; R]) -> [V; R] {
-    by_fours!(single::tanh, v)
+    apply_in_fours!(single::tanh, v)
 }

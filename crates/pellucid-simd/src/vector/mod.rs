@@ -1,8 +1,9 @@
-//! Vectors: the few instructions that the kernels of the matrix product and of chains are written with.
+//! Vector types: the register operations with which the kernels of matmul and of fused programs are written.
 //!
-//! A kernel is written once, over [`Vector`], and compiled once per instruction set. All sets
-//! compute the same bits: every operation rounds once everywhere, and which elements share a vector
-//! never matters, because the only sum across lanes is the tree of [`fold`](Vector::fold), the same whichever registers hold the lanes.
+//! A kernel is written once, generic over [`Vector`], and compiled once per instruction set. All instruction sets
+//! compute bit-identical results. Every operation rounds once on every processor, and no result depends on which
+//! elements share a vector. The only sum across lanes is the reduction tree of [`fold`](Vector::fold), which does not
+//! depend on how many registers hold the lanes.
 
 mod interleaved;
 mod portable;
@@ -16,101 +17,218 @@ pub use x86::{F32x8, F32x16, F64x4, F64x8};
 use crate::element::Element;
 use crate::math::Real;
 
-/// A register of `LANES` numbers.
+/// A vector register of [`LANES`](Self::LANES) elements.
+///
+/// The memory of a vector consists of its lanes in order, without padding.
 ///
 /// # Safety of the methods
 ///
-/// All are `#[inline(always)]` and must be inlined into a function that has the instruction set
-/// enabled, on a machine that has it. Pointers need no alignment, and must be valid for the lanes
-/// read or written: all of them, or those of the mask.
+/// The contract of every method consists of those of the following clauses that apply to its arguments.
+///
+/// - *Instruction set*: the methods are `#[inline(always)]`. The caller inlines them into a function that has the
+///   instruction set of the vector type enabled, on a processor that supports it.
+/// - *Pointer validity*: a pointer is valid for reads or writes of every lane that the method reads or writes: of all
+///   lanes, or of the lanes in the mask. Lane l is at `p + l`. Pointers need no alignment unless the method states one.
+/// - *Mask*: the lanes that [`mask`](Self::mask) and [`mask_from`](Self::mask_from) select are below
+///   [`LANES`](Self::LANES).
 pub trait Vector: Copy {
+    /// The element type of the lanes.
     type Scalar: Element;
-    /// Selects neighbouring lanes.
+
+    /// A mask that selects consecutive lanes.
     type Mask: Copy;
+
+    /// The number of lanes.
     const LANES: usize;
-    /// Side of the square block that [`transpose`](Self::transpose) turns.
+
+    /// The side length of the square block that [`transpose`](Self::transpose) transposes.
     const SIDE: usize;
 
+    /// Returns a vector of zeros.
+    ///
+    /// # Safety
+    /// The clause *instruction set* of [`Vector`] holds.
     unsafe fn zero() -> Self;
-    /// All lanes read the one number at `p`.
+
+    /// Returns a vector with the element at `p` broadcast to all lanes.
+    ///
+    /// # Safety
+    /// The clauses *instruction set* and *pointer validity* (one read at `p`) of [`Vector`] hold.
     unsafe fn splat(p: *const Self::Scalar) -> Self;
-    /// The first `n` lanes.
+
+    /// Returns the mask of the lanes `0..n`.
+    ///
+    /// # Safety
+    /// The clauses *instruction set* and *mask* (`n <= LANES`) of [`Vector`] hold.
     unsafe fn mask(n: usize) -> Self::Mask;
-    /// The lanes `first..first + n`.
+
+    /// Returns the mask of the lanes `first..first + n`.
+    ///
+    /// # Safety
+    /// The clauses *instruction set* and *mask* (`first + n <= LANES`) of [`Vector`] hold.
     unsafe fn mask_from(first: usize, n: usize) -> Self::Mask;
+
+    /// Loads all lanes from memory.
+    ///
+    /// # Safety
+    /// The clauses *instruction set* and *pointer validity* (reads of all lanes) of [`Vector`] hold.
     unsafe fn load(p: *const Self::Scalar) -> Self;
-    /// The lanes outside the mask are zero, and their memory is not touched.
+
+    /// Loads the lanes in the mask and sets all other lanes to zero. The memory of the other lanes is not accessed.
+    ///
+    /// # Safety
+    /// The clauses *instruction set* and *pointer validity* (reads of the lanes in the mask) of [`Vector`] hold.
     unsafe fn load_part(p: *const Self::Scalar, mask: Self::Mask) -> Self;
-    /// The lanes of the mask from memory, the others as they are; no other memory is touched.
+
+    /// Returns `self` with the lanes in the mask loaded from memory. The memory of the other lanes is not accessed.
+    ///
+    /// # Safety
+    /// The clauses *instruction set* and *pointer validity* (reads of the lanes in the mask) of [`Vector`] hold.
     unsafe fn load_over(self, p: *const Self::Scalar, mask: Self::Mask) -> Self;
+
+    /// Stores all lanes to memory.
+    ///
+    /// # Safety
+    /// The clauses *instruction set* and *pointer validity* (writes of all lanes) of [`Vector`] hold.
     unsafe fn store(self, p: *mut Self::Scalar);
+
+    /// Stores the lanes in the mask. The memory of the other lanes is not accessed.
+    ///
+    /// # Safety
+    /// The clauses *instruction set* and *pointer validity* (writes of the lanes in the mask) of [`Vector`] hold.
     unsafe fn store_part(self, p: *mut Self::Scalar, mask: Self::Mask);
-    /// `self · b + c`, rounded once.
+
+    /// Returns `self · b + c` in every lane, rounded once (wrapping for integers).
+    ///
+    /// # Safety
+    /// The clause *instruction set* of [`Vector`] holds.
     unsafe fn mul_add(self, b: Self, c: Self) -> Self;
+
+    /// Returns `self + b` in every lane (wrapping for integers).
+    ///
+    /// # Safety
+    /// The clause *instruction set* of [`Vector`] holds.
     unsafe fn add(self, b: Self) -> Self;
+
+    /// Returns `self − b` in every lane (wrapping for integers).
+    ///
+    /// # Safety
+    /// The clause *instruction set* of [`Vector`] holds.
     unsafe fn sub(self, b: Self) -> Self;
-    /// The sum of all lanes by halves: lane l takes lane l + LANES/2, then l + LANES/4, and so on.
+
+    /// Returns the sum of all lanes, reduced by halving: lane l + LANES/2 is added to lane l, then lane l + LANES/4,
+    /// and so on.
+    ///
+    /// # Safety
+    /// The clause *instruction set* of [`Vector`] holds.
     unsafe fn fold(self) -> Self::Scalar;
-    /// `to[j·to_row + i] = from[i·from_row + j]` for `i, j < SIDE`.
+
+    /// Transposes a square block: `to[j·to_row + i] = from[i·from_row + j]` for `i, j < SIDE`.
+    ///
+    /// The row strides count elements. The two blocks must not overlap; otherwise the result is unspecified.
+    ///
+    /// # Safety
+    /// The clauses *instruction set* and *pointer validity* of [`Vector`] hold: `from` is valid for reads, and `to` for
+    /// writes, of the `SIDE` × `SIDE` elements at their row strides. Both pointers are aligned to the element type.
     unsafe fn transpose(from: *const Self::Scalar, from_row: isize, to: *mut Self::Scalar, to_row: usize);
 }
 
-/// A register of floats, with the rest of their arithmetic.
+/// A vector register of floats, with the arithmetic that only floats have.
 ///
 /// # Safety of the methods
 ///
-/// As those of [`Vector`].
+/// The clauses *instruction set*, *pointer validity* and *mask* are those of [`Vector`].
 pub trait FloatVector: Vector<Scalar: Real> {
+    /// Returns `self · b` in every lane.
+    ///
+    /// # Safety
+    /// The clause *instruction set* of [`Vector`] holds.
     unsafe fn mul(self, b: Self) -> Self;
+
+    /// Returns `self / b` in every lane.
+    ///
+    /// # Safety
+    /// The clause *instruction set* of [`Vector`] holds.
     unsafe fn div(self, b: Self) -> Self;
-    /// Every lane with the other sign.
+
+    /// Returns `−self`: every lane with its sign changed.
+    ///
+    /// # Safety
+    /// The clause *instruction set* of [`Vector`] holds.
     unsafe fn neg(self) -> Self;
-    /// √x of every lane, rounded once.
+
+    /// Returns √x of every lane, rounded once.
+    ///
+    /// # Safety
+    /// The clause *instruction set* of [`Vector`] holds.
     unsafe fn sqrt(self) -> Self;
-    /// eˣ of every lane, the vectors' steps interleaved; None if some lane is rare or there is no such way.
+
+    /// Returns eˣ of every lane of R vectors, with the steps of the vectors interleaved.
+    ///
+    /// Returns `None` if a lane exceeds [`Real::EXP_LIMIT`] in magnitude or is NaN, or if this vector type has no
+    /// vector implementation.
+    ///
+    /// # Safety
+    /// The clause *instruction set* of [`Vector`] holds.
     #[inline(always)]
     unsafe fn exp<const R: usize>(_: [Self; R]) -> Option<[Self; R]> {
         None
     }
-    /// tanh x of every lane, as [`exp`](FloatVector::exp).
+
+    /// Returns tanh x of every lane of R vectors, with the steps of the vectors interleaved.
+    ///
+    /// Returns `None` if this vector type has no vector implementation.
+    ///
+    /// # Safety
+    /// The clause *instruction set* of [`Vector`] holds.
     #[inline(always)]
     unsafe fn tanh<const R: usize>(_: [Self; R]) -> Option<[Self; R]> {
         None
     }
-    /// Stores past the caches, where there is a way to; `p` is aligned as the vector is.
+
+    /// Stores all lanes with a non-temporal store, or with an ordinary store if the target has none.
+    ///
+    /// # Safety
+    /// - The clauses *instruction set* and *pointer validity* (writes of all lanes) of [`Vector`] hold.
+    /// - *Alignment*: `p` is aligned to the size of the vector.
     unsafe fn stream(self, p: *mut Self::Scalar);
 }
 
-/// A function of one value.
+/// A unary function with a branch-free fast path, for elementwise loops.
 pub trait Function<T> {
-    /// What it gives.
+    /// The type of the result.
     type Out;
-    /// The result, without branches, wherever `is_rare` is false.
+
+    /// Returns the result without branches. It is correct for every operand for which `is_rare` is false.
     fn at(x: T) -> Self::Out;
-    /// True for operands that `at` does not cover.
+
+    /// Returns true for an operand that [`at`](Self::at) does not cover.
     #[inline(always)]
     fn is_rare(_: T) -> bool {
         false
     }
-    /// The result for those, at any cost.
+
+    /// Returns the result for a rare operand. This path may branch and may be slow.
     #[inline(always)]
     fn rare(x: T) -> Self::Out {
         Self::at(x)
     }
 }
 
-/// Returns the elements of vectors, in order.
+/// Returns the elements of an array of vectors, in order.
 #[inline(always)]
 pub fn lanes<V: FloatVector, const R: usize>(v: &mut [V; R]) -> &mut [V::Scalar] {
-    // SAFETY: a vector consists of its elements, in order (the contract of `Vector`), and the borrow is exclusive.
+    // SAFETY: the memory of a vector consists of its `LANES` elements in order, without padding (stated by `Vector`),
+    // so that `R * LANES` elements are valid. The result borrows `v` exclusively.
     unsafe { std::slice::from_raw_parts_mut(v.as_mut_ptr().cast(), R * V::LANES) }
 }
 
-/// Asks for the cache line at `p`; any address is allowed.
+/// Prefetches the cache line at `p` into the first-level cache. Any address is allowed.
 #[inline(always)]
 pub fn prefetch<T>(p: *const T) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch reads nothing the program can see and never faults; SSE is baseline.
+    // SAFETY: a prefetch has no effect that the program can observe and never faults, whatever the address. SSE is part
+    // of the x86-64 baseline.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(p.cast());
@@ -119,12 +237,15 @@ pub fn prefetch<T>(p: *const T) {
     let _ = p;
 }
 
-/// Asks for `len` numbers from `p` on, which are wanted in the second isa of the cache: the first has better things to keep until then.
+/// Prefetches the cache lines of `len` elements from `p` on into the second-level cache.
+///
+/// The first-level cache keeps the data that the kernel uses before these elements.
 #[inline(always)]
 pub fn prefetch_run<T>(p: *const T, len: usize) {
     #[cfg(target_arch = "x86_64")]
     for line in (p.addr() & !63..p.wrapping_add(len).addr()).step_by(64) {
-        // SAFETY: as above.
+        // SAFETY: a prefetch has no effect that the program can observe and never faults, whatever the address. SSE is
+        // part of the x86-64 baseline.
         unsafe {
             use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
             _mm_prefetch::<_MM_HINT_T1>(p.with_addr(line).cast());

@@ -1,16 +1,18 @@
-//! Vectors as plain arrays, which the compiler turns into whatever registers the target has.
+//! Portable vectors: arrays that the compiler maps to the vector registers of the target.
 
 use super::{FloatVector, Vector};
 use crate::element::Element;
 use crate::math::Real;
 
-/// Eight numbers in an array: two NEON registers of `f32`, one AVX2 register of `i32`.
+/// A vector of eight elements in an array: two NEON registers of `f32`, or one AVX2 register of `i32`.
+///
+/// Its methods need no enabled instruction set; the clause *instruction set* of [`Vector`] always holds.
 #[derive(Clone, Copy)]
 pub struct Lanes<T>([T; 8]);
 
 impl<T: Element> Vector for Lanes<T> {
     type Scalar = T;
-    /// First lane, and the lane after the last.
+    /// The half-open range of selected lanes: (first, end).
     type Mask = (usize, usize);
     const LANES: usize = 8;
     const SIDE: usize = 8;
@@ -22,7 +24,7 @@ impl<T: Element> Vector for Lanes<T> {
 
     #[inline(always)]
     unsafe fn splat(p: *const T) -> Self {
-        // SAFETY: the caller's pointer is valid for one number.
+        // SAFETY: *pointer validity* of `Vector`: `p` is valid for one unaligned read.
         Self([unsafe { p.read_unaligned() }; 8])
     }
 
@@ -34,30 +36,30 @@ impl<T: Element> Vector for Lanes<T> {
 
     #[inline(always)]
     unsafe fn mask_from(first: usize, n: usize) -> (usize, usize) {
-        debug_assert!(first + n <= 8, "{n} lanes from {first} on");
+        debug_assert!(first + n <= 8, "{n} lanes from lane {first} on");
         (first, first + n)
     }
 
     #[inline(always)]
     unsafe fn load(p: *const T) -> Self {
-        // SAFETY: the caller's pointer is valid for eight numbers.
+        // SAFETY: *pointer validity* of `Vector`: `p` is valid for one unaligned read of eight elements.
         Self(unsafe { p.cast::<[T; 8]>().read_unaligned() })
     }
 
     #[inline(always)]
     unsafe fn load_part(p: *const T, mask: (usize, usize)) -> Self {
         if mask == (0, 8) {
-            // SAFETY: all eight lanes are selected.
+            // SAFETY: the mask selects all eight lanes, so that *pointer validity* covers reads of all lanes.
             return unsafe { Self::load(p) };
         }
-        // SAFETY: the caller's.
+        // SAFETY: `load_over` and this method have the same contract: *pointer validity* for the lanes in the mask.
         unsafe { Self([T::ZERO; 8]).load_over(p, mask) }
     }
 
     #[inline(always)]
     unsafe fn load_over(mut self, p: *const T, (first, end): (usize, usize)) -> Self {
         for (i, lane) in self.0.iter_mut().enumerate().take(end).skip(first) {
-            // SAFETY: the caller's pointer is valid for the numbers of the mask.
+            // SAFETY: *pointer validity* of `Vector`: lane `i` is in the mask, so that `p + i` is valid for a read.
             *lane = unsafe { p.wrapping_add(i).read_unaligned() };
         }
         self
@@ -65,18 +67,18 @@ impl<T: Element> Vector for Lanes<T> {
 
     #[inline(always)]
     unsafe fn store(self, p: *mut T) {
-        // SAFETY: the caller's pointer is valid for eight numbers.
+        // SAFETY: *pointer validity* of `Vector`: `p` is valid for one unaligned write of eight elements.
         unsafe { p.cast::<[T; 8]>().write_unaligned(self.0) }
     }
 
     #[inline(always)]
     unsafe fn store_part(self, p: *mut T, (first, end): (usize, usize)) {
         if (first, end) == (0, 8) {
-            // SAFETY: all eight lanes are selected.
+            // SAFETY: the mask selects all eight lanes, so that *pointer validity* covers writes of all lanes.
             return unsafe { self.store(p) };
         }
         for (i, &lane) in self.0.iter().enumerate().take(end).skip(first) {
-            // SAFETY: the caller's pointer is valid for the numbers of the mask.
+            // SAFETY: *pointer validity* of `Vector`: lane `i` is in the mask, so that `p + i` is valid for a write.
             unsafe { p.add(i).write_unaligned(lane) }
         }
     }
@@ -122,7 +124,8 @@ impl<T: Element> Vector for Lanes<T> {
     unsafe fn transpose(from: *const T, from_row: isize, to: *mut T, to_row: usize) {
         for i in 0..8 {
             for j in 0..8 {
-                // SAFETY: the caller's pointers are valid for the square block.
+                // SAFETY: *pointer validity* of `transpose`: both pointers are aligned and valid for the 8×8 block at
+                // their row strides, and `i, j < 8`.
                 unsafe { *to.add(j * to_row + i) = *from.offset(i as isize * from_row).add(j) }
             }
         }
@@ -153,7 +156,7 @@ impl<T: Element + Real> FloatVector for Lanes<T> {
     #[inline(always)]
     unsafe fn stream(self, p: *mut T) {
         debug_assert!(p.is_aligned(), "{p:?}");
-        // SAFETY: the caller's pointer is valid for eight numbers.
+        // SAFETY: `stream` and `store` require the same *pointer validity*: writes of all lanes.
         unsafe { self.store(p) }
     }
 }

@@ -1,16 +1,18 @@
-//! The protocol under a model checker (loom): every interleaving of two or three threads, up to a number of preemptions, with all
-//! values that the memory orders allow a load to return. A wake-up that is lost is a deadlock, which the checker reports.
+//! The pool protocol under the model checker loom.
+//!
+//! Loom explores every interleaving of two or three threads, up to a limit of preemptions, and every value that the
+//! memory orders allow a load to return. It reports a lost wake-up as a deadlock.
 
-use super::super::primitives::atomic_number;
+use super::super::primitives::impl_atomic_counter;
 use super::*;
 use loom::cell::UnsafeCell;
 use loom::sync::{Condvar, Mutex, MutexGuard};
 use std::sync::{Arc, PoisonError};
 
-/// The synchronisation of the model checker.
-struct Loom;
+/// The synchronisation primitives of the model checker.
+struct LoomPrimitives;
 
-atomic_number!(loom::sync::atomic::AtomicUsize);
+impl_atomic_counter!(loom::sync::atomic::AtomicUsize);
 
 impl AtomicFlag for loom::sync::atomic::AtomicBool {
     fn new(value: bool) -> Self {
@@ -19,8 +21,10 @@ impl AtomicFlag for loom::sync::atomic::AtomicBool {
     fn store(&self, value: bool, order: Ordering) {
         loom::sync::atomic::AtomicBool::store(self, value, order);
     }
-    /// A swap that changes nothing stores nothing here. The checker has no order for a store that it would make and one of
-    /// another thread, although the standard's modification order has one: a swap directly follows the store that it reads.
+    /// Swaps the value by a compare-exchange, so that a swap that changes nothing stores nothing.
+    ///
+    /// The checker does not order such a store with a store of another thread. The modification order of the C++
+    /// standard does: a swap directly follows the store that it reads.
     fn swap(&self, value: bool, order: Ordering) -> bool {
         match self.compare_exchange(!value, value, order, Ordering::Relaxed) {
             Ok(before) | Err(before) => before,
@@ -28,9 +32,9 @@ impl AtomicFlag for loom::sync::atomic::AtomicBool {
     }
 }
 
-impl Primitives for Loom {
-    const LOOKS: usize = 1;
-    type Number = loom::sync::atomic::AtomicUsize;
+impl Primitives for LoomPrimitives {
+    const SPINS: usize = 1;
+    type Counter = loom::sync::atomic::AtomicUsize;
     type Flag = loom::sync::atomic::AtomicBool;
     type Mutex<T> = Mutex<T>;
     type Guard<'a, T: 'a> = MutexGuard<'a, T>;
@@ -59,117 +63,120 @@ impl Primitives for Loom {
     }
 }
 
-/// Memory that tasks write. The checker fails if two accesses to one element are not ordered.
-struct Memory<const N: usize>([UnsafeCell<usize>; N]);
+/// Memory to which tasks write. The checker fails if two accesses to one element are not ordered.
+struct TrackedMemory<const N: usize>([UnsafeCell<usize>; N]);
 
-// SAFETY: the model checker fails on two accesses that are not ordered before the second one happens.
-unsafe impl<const N: usize> Sync for Memory<N> {}
+// SAFETY: the model checker stops before an access that is not ordered with an earlier one, so that no data race
+// happens.
+unsafe impl<const N: usize> Sync for TrackedMemory<N> {}
 
-impl<const N: usize> Memory<N> {
+impl<const N: usize> TrackedMemory<N> {
     fn new() -> Self {
-        Memory(std::array::from_fn(|_| UnsafeCell::new(0)))
+        TrackedMemory(std::array::from_fn(|_| UnsafeCell::new(0)))
     }
 
-    fn add(&self, at: usize) {
-        // SAFETY: the model checker fails on an access that is not ordered with this one.
-        self.0[at].with_mut(|p| unsafe { *p += 1 });
+    /// Adds 1 to an element.
+    fn increment(&self, index: usize) {
+        // SAFETY: the pointer is valid within `with_mut`, and the model checker stops before an unordered access.
+        self.0[index].with_mut(|p| unsafe { *p += 1 });
     }
 
-    fn all(&self) -> [usize; N] {
-        // SAFETY: as in `add`.
-        std::array::from_fn(|at| self.0[at].with(|p| unsafe { *p }))
+    /// Returns all elements.
+    fn values(&self) -> [usize; N] {
+        // SAFETY: the pointer is valid within `with`, and the model checker stops before an unordered access.
+        std::array::from_fn(|index| self.0[index].with(|p| unsafe { *p }))
     }
 }
 
-/// Explores a model with a pool of `threads` threads. At its end every helper is woken and must return.
-fn explore(threads: usize, preemptions: usize, model: fn(&Arc<ThreadPool<Loom>>)) {
+/// Explores a model with a pool of `threads` threads. At its end, every helper is woken and must return.
+fn explore(threads: usize, preemptions: usize, model: fn(&Arc<ThreadPool<LoomPrimitives>>)) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.check(move || {
-        let pool = Arc::new(ThreadPool::<Loom>::idle(threads));
-        let ends = Arc::new(<Loom as Primitives>::Flag::new(false));
+        let pool = Arc::new(ThreadPool::<LoomPrimitives>::idle(threads));
+        let ending = Arc::new(<LoomPrimitives as Primitives>::Flag::new(false));
         let helper = |_| {
-            let (pool, ends) = (pool.clone(), ends.clone());
-            loom::thread::spawn(move || pool.help(|| !ends.load(Ordering::Relaxed)))
+            let (pool, ending) = (pool.clone(), ending.clone());
+            loom::thread::spawn(move || pool.serve_jobs(|| !ending.load(Ordering::Relaxed)))
         };
         let helpers: Vec<_> = (1..threads).map(helper).collect();
         model(&pool);
-        assert!(!pool.taken.swap(true, Ordering::Acquire), "the pool was not given back");
-        ends.store(true, Ordering::Relaxed);
-        // A job without work.
+        assert!(!pool.busy.swap(true, Ordering::Acquire), "the pool is still busy");
+        ending.store(true, Ordering::Relaxed);
+        // Publishes a job without work, which wakes the helpers.
         let state = pool.lock();
         pool.jobs.fetch_add(1, Ordering::Release);
-        let sleepers = state.asleep;
+        let sleepers = state.sleeping;
         drop(state);
-        (0..sleepers).for_each(|_| pool.wake.notify_one());
+        (0..sleepers).for_each(|_| pool.job_published.notify_one());
         helpers.into_iter().for_each(|h| h.join().unwrap());
     });
 }
 
-/// Runs a job whose every task writes memory of its own and memory of its worker.
-fn run_job<const N: usize>(pool: &ThreadPool<Loom>, least: usize) {
-    let (tasks, workers) = (Memory::<N>::new(), Memory::<3>::new());
-    pool.run(N, least, &|worker, i| {
-        workers.add(worker);
-        tasks.add(i);
+/// Runs a job in which every task writes to an element of its own and to an element of its worker.
+fn run_and_check<const N: usize>(pool: &ThreadPool<LoomPrimitives>, chunk: usize) {
+    let (tasks, workers) = (TrackedMemory::<N>::new(), TrackedMemory::<3>::new());
+    pool.run(N, chunk, &|worker, i| {
+        workers.increment(worker);
+        tasks.increment(i);
     });
-    assert_eq!(tasks.all(), [1; N], "tasks are done once, before the call returns");
-    assert_eq!(workers.all().iter().sum::<usize>(), N);
+    assert_eq!(tasks.values(), [1; N], "every task runs once before the call returns");
+    assert_eq!(workers.values().iter().sum::<usize>(), N);
 }
 
 #[test]
-fn every_task_runs_once_before_the_caller_goes_on() {
-    explore(2, 3, |pool| run_job::<3>(pool, 1));
+fn every_task_runs_once_before_the_call_returns() {
+    explore(2, 3, |pool| run_and_check::<3>(pool, 1));
 }
 
 #[test]
-fn one_job_follows_another() {
+fn the_helpers_serve_successive_jobs() {
     explore(2, 2, |pool| {
-        run_job::<2>(pool, 1);
-        run_job::<3>(pool, 2);
+        run_and_check::<2>(pool, 1);
+        run_and_check::<3>(pool, 2);
     });
 }
 
 #[test]
 fn two_helpers_share_a_job() {
-    explore(3, 1, |pool| run_job::<3>(pool, 1));
+    explore(3, 1, |pool| run_and_check::<3>(pool, 1));
 }
 
 #[test]
-fn work_within_a_task_is_done_by_its_own_thread() {
+fn a_nested_job_runs_on_the_thread_of_its_task() {
     explore(2, 2, |pool| {
-        let tasks = Memory::<4>::new();
-        pool.run(2, 1, &|_, i| pool.run(2, 1, &|_, j| tasks.add(2 * i + j)));
-        assert_eq!(tasks.all(), [1; 4]);
+        let tasks = TrackedMemory::<4>::new();
+        pool.run(2, 1, &|_, i| pool.run(2, 1, &|_, j| tasks.increment(2 * i + j)));
+        assert_eq!(tasks.values(), [1; 4]);
     });
 }
 
 #[test]
-fn of_two_callers_each_gets_its_work_done() {
+fn the_jobs_of_two_callers_complete() {
     explore(2, 2, |pool| {
         let other = loom::thread::spawn({
             let pool = pool.clone();
-            move || run_job::<2>(&pool, 1)
+            move || run_and_check::<2>(&pool, 1)
         });
-        run_job::<2>(pool, 1);
+        run_and_check::<2>(pool, 1);
         other.join().unwrap();
     });
 }
 
 #[test]
-fn a_panic_of_a_task_reaches_the_caller_and_the_team_goes_on() {
+fn a_panic_of_a_task_reaches_the_caller_and_the_pool_stays_usable() {
     explore(2, 2, |pool| {
-        let tasks = Memory::<2>::new();
+        let tasks = TrackedMemory::<2>::new();
         let work = |_: usize, i: usize| {
-            tasks.add(i);
+            tasks.increment(i);
             if i == 1 {
                 resume_unwind(Box::new("task 1"));
             }
         };
         let result = catch_unwind(AssertUnwindSafe(|| pool.run(2, 1, &work)));
-        assert_eq!(result.expect_err("a panic").downcast_ref(), Some(&"task 1"));
-        assert_eq!(tasks.all(), [1; 2]);
-        run_job::<2>(pool, 1);
+        assert_eq!(result.expect_err("the panic of task 1").downcast_ref(), Some(&"task 1"));
+        assert_eq!(tasks.values(), [1; 2]);
+        run_and_check::<2>(pool, 1);
     });
 }
 
@@ -179,7 +186,7 @@ fn a_call_reaches_every_helper() {
         static ref CALLS: loom::sync::atomic::AtomicUsize = loom::sync::atomic::AtomicUsize::new(0);
     }
     explore(2, 3, |pool| {
-        assert!(pool.everywhere(|| {
+        assert!(pool.call_on_helpers(|| {
             CALLS.fetch_add(1, Ordering::Relaxed);
         }));
         assert_eq!(CALLS.load(Ordering::Relaxed), 1);
@@ -187,9 +194,9 @@ fn a_call_reaches_every_helper() {
 }
 
 #[test]
-fn a_call_that_panics_blocks_no_thread() {
+fn a_panic_of_a_call_on_every_helper_blocks_no_thread() {
     explore(2, 3, |pool| {
-        assert!(!pool.everywhere(|| resume_unwind(Box::new("a call"))));
-        run_job::<2>(pool, 1);
+        assert!(!pool.call_on_helpers(|| resume_unwind(Box::new("panic of a call"))));
+        run_and_check::<2>(pool, 1);
     });
 }

@@ -4,7 +4,7 @@ use super::exp::exp;
 use super::log::ln;
 use super::polynomial;
 
-/// erf x for |x| ≤ 1: x + x·P(x²), minimax to 2⁻⁶².
+/// Returns erf x for |x| ≤ 1 as x + x·P(x²), with a minimax polynomial P of error 2⁻⁶².
 #[inline(always)]
 fn erf_near(x: f64) -> f64 {
     polynomial(
@@ -28,10 +28,11 @@ fn erf_near(x: f64) -> f64 {
     .mul_add(x, x)
 }
 
-/// (1 + 2x)·e^(x²)·erfc x for 0 ≤ x ≤ 28: P(q), q = (x − 4)/(x + 4), the form of Shepherd & Laframboise (1981),
-/// minimax to 2⁻⁵⁶.
+/// Returns (1 + 2x)·e^(x²)·erfc x for 0 ≤ x ≤ 28 as P(q), q = (x − 4)/(x + 4).
+///
+/// This is the form of Shepherd & Laframboise (1981), with a minimax polynomial P of error 2⁻⁵⁶.
 #[inline(always)]
-fn scaled_far(x: f64) -> f64 {
+fn scaled_erfc(x: f64) -> f64 {
     let q = (x - 4.0) / (x + 4.0);
     polynomial(
         q,
@@ -63,22 +64,21 @@ fn scaled_far(x: f64) -> f64 {
     )
 }
 
-/// erfc x for 0 ≤ x ≤ 28.
+/// Returns erfc x for 0 ≤ x ≤ 28.
 #[inline(always)]
 fn erfc_far(x: f64) -> f64 {
-    let p = scaled_far(x);
-    // The rounding error of x² is carried along: e^(−x²) = e^(−s)·(1 − d).
+    let p = scaled_erfc(x);
+    // The rounding error d of s = x² is compensated: e^(−x²) = e^(−s)·(1 − d).
     let s = x * x;
     let d = x.mul_add(x, -s);
     let scaled = p.mul_add(-d, p) / (1.0 + 2.0 * x);
-    // Towards the end of the range e^−s comes in two factors, so that only the last product can be
-    // subnormal.
-    let deep = s > 600.0;
-    let e = exp(if deep { -0.5 * s } else { -s });
-    scaled * e * if deep { e } else { 1.0 }
+    // For large s, e^−s is applied as two factors, so that only the last product can be subnormal.
+    let in_two_factors = s > 600.0;
+    let e = exp(if in_two_factors { -0.5 * s } else { -s });
+    scaled * e * if in_two_factors { e } else { 1.0 }
 }
 
-/// erf x = 2/√π ∫₀ˣ e^(−t²) dt.
+/// Returns the error function erf x = 2/√π ∫₀ˣ e^(−t²) dt.
 #[inline(always)]
 pub fn erf(x: f64) -> f64 {
     let a = x.abs();
@@ -87,7 +87,7 @@ pub fn erf(x: f64) -> f64 {
     if a > 1.0 { far } else { erf_near(x) }
 }
 
-/// 1 − erf x, accurate for large x.
+/// Returns erfc x = 1 − erf x, accurate for large x.
 #[inline(always)]
 pub fn erfc(x: f64) -> f64 {
     let a = x.abs();
@@ -97,16 +97,16 @@ pub fn erfc(x: f64) -> f64 {
     if a < 0.5 { 1.0 - erf_near(x) } else { y }
 }
 
-/// e^(x²)·erfc x; beyond 28 the asymptotic series (Abramowitz & Stegun 7.1.23).
+/// Returns e^(x²)·erfc x. Above 28 it is computed by the asymptotic series (Abramowitz & Stegun 7.1.23).
 #[inline(always)]
 pub fn erfcx(x: f64) -> f64 {
     let a = x.abs();
     let c = if a > 28.0 { 28.0 } else { a };
-    let near = scaled_far(c) / (1.0 + 2.0 * c);
+    let near = scaled_erfc(c) / (1.0 + 2.0 * c);
     let v = 0.5 / (a * a);
     let series = polynomial(v, [1.0, -1.0, 3.0, -15.0, 105.0, -945.0, 10395.0]);
     let y = if a > 28.0 { series * FRAC_1_SQRT_PI / a } else { near };
-    // Left of 0 it is 2·e^(x²) − e^(x²)·erfc |x|; the rounding error of x² is carried along.
+    // For x < 0 the result is 2·e^(x²) − e^(x²)·erfc |x|; the rounding error d of s = x² is compensated.
     let s = x * x;
     let d = x.mul_add(x, -s);
     let e = 2.0 * exp(s);
@@ -115,10 +115,12 @@ pub fn erfcx(x: f64) -> f64 {
     if x.is_nan() { x } else { y }
 }
 
+/// 1/√π.
 const FRAC_1_SQRT_PI: f64 = 0.564_189_583_547_756_286_9;
 
-/// The y with Φ(y) = ½ + q, of which min(Φ, 1 − Φ) = `tail`, by the rational functions of Wichura (AS 241, 1988), which hold
-/// to 10⁻¹⁶.
+/// Returns the y with Φ(y) = ½ + q, where `tail` = min(Φ(y), 1 − Φ(y)).
+///
+/// Evaluates the rational functions of Wichura (AS 241, 1988), whose error is 10⁻¹⁶.
 #[inline(always)]
 fn quantile(q: f64, tail: f64) -> f64 {
     let r = q.mul_add(-q, 0.180625);
@@ -147,7 +149,7 @@ fn quantile(q: f64, tail: f64) -> f64 {
             5.226_495_278_852_854_561_0e3,
         ],
     );
-    // The tails, in r = √(−ln tail).
+    // The tails are functions of r = √(−ln tail).
     let r = (-ln(tail)).sqrt();
     let t = r - 1.6;
     let near = polynomial(
@@ -205,7 +207,7 @@ fn quantile(q: f64, tail: f64) -> f64 {
     if q.abs() <= 0.425 { middle } else { far }
 }
 
-/// erf⁻¹ x = Φ⁻¹((1 + x)/2)/√2.
+/// Returns erf⁻¹ x = Φ⁻¹((1 + x)/2)/√2; ±∞ at ±1, NaN outside of [−1, 1].
 #[inline(always)]
 pub fn erfinv(x: f64) -> f64 {
     let a = x.abs();
@@ -214,11 +216,11 @@ pub fn erfinv(x: f64) -> f64 {
     if a <= 1.0 { y } else { f64::NAN }
 }
 
-/// Φ⁻¹ x, the inverse of the standard normal distribution function.
+/// Returns Φ⁻¹ x, the inverse of the standard normal distribution function; NaN outside of [0, 1].
 #[inline(always)]
 pub fn ndtri(x: f64) -> f64 {
-    let (q, rest) = (x - 0.5, 1.0 - x);
-    let tail = if x < rest { x } else { rest };
+    let (q, upper) = (x - 0.5, 1.0 - x);
+    let tail = if x < upper { x } else { upper };
     let y = quantile(q, tail);
     let y = if tail == 0.0 { f64::INFINITY.copysign(q) } else { y };
     if tail >= 0.0 { y } else { f64::NAN }

@@ -1,28 +1,31 @@
-//! The exponential and its near relatives, by Cody and Waite's reduction (1980): x = n·ln 2 + r with
-//! |r| ≤ ln 2 / 2, then 2ⁿ times a polynomial in r.
+//! The exponential and related functions.
+//!
+//! The argument is reduced as in Cody & Waite (1980): x = n·ln 2 + r with |r| ≤ ln 2 / 2. The result is 2ⁿ times a
+//! polynomial in r.
 
 use super::{nearest, polynomial, power_of_two};
 use std::f64::consts::LOG2_E;
 
-/// ln 2 in two parts (fdlibm); n times the first is exact.
+/// The upper part of ln 2 (fdlibm), which has few enough bits that n times it is exact.
 pub(super) const LN_2_HIGH: f64 = 6.931_471_803_691_238_164_90e-1;
+/// ln 2 − [`LN_2_HIGH`].
 pub(super) const LN_2_LOW: f64 = 1.908_214_929_270_587_700_02e-10;
 
-/// v · 2ⁿ for −2044 ≤ n ≤ 2046, rounded once, subnormal results included.
+/// Returns v · 2ⁿ for −2044 ≤ n ≤ 2046, rounded once, also if the result is subnormal.
 #[inline(always)]
 fn scale(v: f64, n: i64) -> f64 {
-    let half = n >> 1;
-    v * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+    let half_n = n >> 1;
+    v * power_of_two(half_n) * power_of_two(n.wrapping_sub(half_n))
 }
 
-/// x = n·ln 2 + r: (n, r).
+/// Returns (n, r) with x = n·ln 2 + r.
 #[inline(always)]
 fn reduce(x: f64) -> (i64, f64) {
     let (nf, n) = nearest(x * LOG2_E);
     (n, nf.mul_add(-LN_2_LOW, nf.mul_add(-LN_2_HIGH, x)))
 }
 
-/// eʳ − 1 for |r| ≤ ln 2 / 2: r + r²/2 + r³·P(r), minimax to 2⁻⁶¹ of itself.
+/// Returns eʳ − 1 for |r| ≤ ln 2 / 2 as r + r²/2 + r³·P(r), with a minimax relative error of 2⁻⁶¹.
 #[inline(always)]
 fn expm1_reduced(r: f64) -> f64 {
     let p = polynomial(
@@ -44,41 +47,44 @@ fn expm1_reduced(r: f64) -> f64 {
     (p * r).mul_add(r, r)
 }
 
-/// Within this the result is no more than 2ⁿ times eʳ by its exponent: neither subnormal nor infinite.
+/// The largest |x| for [`exp_fast`]. Within it the result is neither subnormal nor infinite, so that adding n to the
+/// exponent field of eʳ multiplies by 2ⁿ.
 pub const EXP_LIMIT: f64 = 707.0;
 
-/// eˣ for |x| ≤ [`EXP_LIMIT`].
+/// Returns eˣ for |x| ≤ [`EXP_LIMIT`].
 #[inline(always)]
 pub fn exp_fast(x: f64) -> f64 {
     let (n, r) = reduce(x);
     f64::from_bits((1.0 + expm1_reduced(r)).to_bits().wrapping_add((n as u64) << 52))
 }
 
-/// eˣ.
+/// Returns eˣ.
 #[inline(always)]
 pub fn exp(x: f64) -> f64 {
-    // Beyond these the result is 0 or ∞ anyway; the comparisons let NaN through.
+    // Outside of these limits the result is 0 or ∞. The comparisons keep a NaN.
     let x = if x < -746.0 { -746.0 } else { x };
     let x = if x > 710.0 { 710.0 } else { x };
     let (n, r) = reduce(x);
     scale(1.0 + expm1_reduced(r), n)
 }
 
-/// eˣ − 1, accurate near 0: 2ⁿ(eʳ − 1) + (2ⁿ − 1), halved so that 2¹⁰²⁴ does not overflow too early.
+/// Returns eˣ − 1, accurate near 0.
+///
+/// Computes 2ⁿ(eʳ − 1) + (2ⁿ − 1) with both terms halved, so that 2ⁿ = 2¹⁰²⁴ does not overflow.
 #[inline(always)]
 pub fn expm1(x: f64) -> f64 {
     let c = if x < -38.0 { -38.0 } else { x };
     let c = if c > 710.0 { 710.0 } else { c };
     let (n, r) = reduce(c);
     let p = expm1_reduced(r);
-    let half = power_of_two(n.wrapping_sub(1));
-    let y = 2.0 * p.mul_add(half, half - 0.5);
-    // n = 0 is exact as it stands, which keeps subnormals; so is zero, which keeps its sign.
+    let half_power = power_of_two(n.wrapping_sub(1));
+    let y = 2.0 * p.mul_add(half_power, half_power - 0.5);
+    // For n = 0 the result is p itself, which preserves subnormals. Zero preserves its sign.
     let y = if n == 0 { p } else { y };
     if x == 0.0 { x } else { y }
 }
 
-/// tanh x = E/(E + 2), E = e^(2|x|) − 1; beyond 20 it is 1 to the last bit.
+/// Returns tanh x = E/(E + 2) with E = e^(2|x|) − 1. For |x| > 20 the result is ±1 to the last bit.
 #[inline(always)]
 pub fn tanh(x: f64) -> f64 {
     let a = x.abs();
@@ -87,7 +93,9 @@ pub fn tanh(x: f64) -> f64 {
     (e / (e + 2.0)).copysign(x)
 }
 
-/// 1 / (1 + e⁻ˣ), from e^−|x|, which cannot overflow: e/(1 + e) for x < 0, 1/(1 + e) else.
+/// Returns the logistic function 1 / (1 + e⁻ˣ).
+///
+/// With e = e^−|x|, which cannot overflow, the result is e/(1 + e) for x < 0 and 1/(1 + e) otherwise.
 #[inline(always)]
 pub fn sigmoid(x: f64) -> f64 {
     let e = exp(-x.abs());

@@ -1,20 +1,20 @@
-//! Logarithms: x = 2ᵉ·m with √½ ≤ m < √2, then ln m from a polynomial in f/(2 + f), f = m − 1
-//! (fdlibm, Sun Microsystems 1993).
+//! Logarithms: x = 2ᵉ·m with √½ ≤ m < √2. ln m is computed by a polynomial in f/(2 + f), f = m − 1 (fdlibm, Sun
+//! Microsystems 1993).
 
 use super::exp::{LN_2_HIGH, LN_2_LOW};
 use super::{from_integer, polynomial, power_of_two};
 
-/// The domain's edges: −∞ at 0, NaN below, ∞ at ∞, NaN at NaN; `y` elsewhere.
+/// Returns the special values of a logarithm: −∞ at 0, NaN for x < 0, ∞ at ∞, NaN at NaN. Returns `y` for other x.
 #[inline(always)]
-fn edges(x: f64, y: f64) -> f64 {
+fn with_special_values(x: f64, y: f64) -> f64 {
     let y = if x > f64::MAX { f64::INFINITY } else { y };
     let y = if x == 0.0 { f64::NEG_INFINITY } else { y };
     if x >= 0.0 { y } else { f64::NAN }
 }
 
-/// (e, m) with x = 2ᵉ·m, √½ ≤ m < √2, for positive finite x.
+/// Returns (e, m) with x = 2ᵉ·m and √½ ≤ m < √2, for positive finite x.
 #[inline(always)]
-fn split(x: f64) -> (i64, f64) {
+fn split_exponent(x: f64) -> (i64, f64) {
     const SQRT_HALF: i64 = std::f64::consts::FRAC_1_SQRT_2.to_bits() as i64;
     let subnormal = x < f64::MIN_POSITIVE;
     let scaled = x * 18_014_398_509_481_984.0;
@@ -25,9 +25,9 @@ fn split(x: f64) -> (i64, f64) {
     (e - if subnormal { 54 } else { 0 }, m)
 }
 
-/// e·ln 2 + ln(1 + f) + c, smallest terms first.
+/// Returns e·ln 2 + ln(1 + f) + c, adding the smallest terms first.
 #[inline(always)]
-fn assemble(e: i64, f: f64, c: f64) -> f64 {
+fn ln_from_parts(e: i64, f: f64, c: f64) -> f64 {
     let s = f / (2.0 + f);
     let z = s * s;
     let half_square = 0.5 * f * f;
@@ -48,25 +48,25 @@ fn assemble(e: i64, f: f64, c: f64) -> f64 {
     e.mul_add(LN_2_HIGH, f - (half_square - low))
 }
 
-/// Natural logarithm.
+/// Returns the natural logarithm ln x.
 #[inline(always)]
 pub fn ln(x: f64) -> f64 {
-    let (e, m) = split(x);
-    edges(x, assemble(e, m - 1.0, 0.0))
+    let (e, m) = split_exponent(x);
+    with_special_values(x, ln_from_parts(e, m - 1.0, 0.0))
 }
 
-/// ln(1 + x): the rounding error of u = 1 + x enters as the correction error/u.
+/// Returns ln(1 + x). The rounding error of u = 1 + x is compensated by the correction error/u.
 #[inline(always)]
 pub fn ln_1p(x: f64) -> f64 {
     let u = 1.0 + x;
-    let lost = if u >= 2.0 { 1.0 - (u - x) } else { x - (u - 1.0) };
-    let (e, m) = split(u);
-    // Where u needs no scaling, x itself is the argument, exactly.
+    let rounding_error = if u >= 2.0 { 1.0 - (u - x) } else { x - (u - 1.0) };
+    let (e, m) = split_exponent(u);
+    // If e = 0, f = x is exact.
     let f = if e == 0 { x } else { m - 1.0 };
-    // Beyond 2⁵⁴ nothing is lost that matters.
-    let shrink = power_of_two(if e > 54 { -54 } else { -e });
-    let c = if e == 0 { 0.0 } else { lost * shrink / m };
-    let y = edges(u, assemble(e, f, c));
-    // Keeps −0 and subnormals.
+    // 2⁻ᵉ. For u > 2⁵⁴ the rounding error does not affect the result.
+    let inverse_power = power_of_two(if e > 54 { -54 } else { -e });
+    let c = if e == 0 { 0.0 } else { rounding_error * inverse_power / m };
+    let y = with_special_values(u, ln_from_parts(e, f, c));
+    // For tiny x the result is x, which preserves −0 and subnormals.
     if x.abs() < 1e-17 { x } else { y }
 }

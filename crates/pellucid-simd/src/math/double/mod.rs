@@ -1,8 +1,7 @@
 //! The primitives on one `f64`.
 //!
-//! The exponential and logarithm families, sine, cosine, tanh and the error functions are branch-free
-//! and vectorise; the rest calls the `libm` crate lane by lane, whose results are the same on every
-//! platform.
+//! The exponential and logarithm families, sine, cosine, tanh and the error functions are branch-free and vectorise.
+//! The other functions call the `libm` crate once per lane. Its results are the same on every platform.
 
 mod erf;
 mod exp;
@@ -18,16 +17,16 @@ pub use pow::{floor_div, pow, rem};
 pub use pow::{floor_quotient, floored};
 pub use trig::{TRIG_LIMIT, cos, cos_fast, sin, sin_fast, tan, tan_fast};
 
-/// arcosh x. `libm` gives numbers below −2 a value.
+/// Returns arcosh x, and NaN for x < 1. (`libm::acosh` does not return NaN below −2.)
 #[inline]
 pub fn acosh(x: f64) -> f64 {
     if x >= 1.0 { libm::acosh(x) } else { f64::NAN }
 }
 
-/// 1.5 · 2⁵²: added to a float, it leaves the nearest integer in the low bits of the sum.
+/// 1.5 · 2⁵². The low bits of the sum of this and a float contain the nearest integer of the float.
 const MAGIC: f64 = 6_755_399_441_055_744.0;
 
-/// c₀ + x·(c₁ + x·(c₂ + …)), by Horner's rule with fused steps.
+/// Evaluates c₀ + x·(c₁ + x·(c₂ + …)) by Horner's rule with fused multiply-adds.
 #[inline(always)]
 pub fn polynomial<const N: usize>(x: f64, c: [f64; N]) -> f64 {
     let mut y = c[N - 1];
@@ -39,20 +38,20 @@ pub fn polynomial<const N: usize>(x: f64, c: [f64; N]) -> f64 {
     y
 }
 
-/// 2ⁿ as a float, −1022 ≤ n ≤ 1023.
+/// Returns 2ⁿ as a float, for −1022 ≤ n ≤ 1023.
 #[inline(always)]
 fn power_of_two(n: i64) -> f64 {
     f64::from_bits((n.wrapping_add(1023) << 52) as u64)
 }
 
-/// The integer nearest to |x| < 2⁵¹, halves to even, as a float and as an integer.
+/// Returns the integer nearest to x for |x| < 2⁵¹, ties to even, as a float and as an integer.
 #[inline(always)]
 fn nearest(x: f64) -> (f64, i64) {
     let t = x + MAGIC;
     (t - MAGIC, (t.to_bits() as i64).wrapping_sub(MAGIC.to_bits() as i64))
 }
 
-/// |n| < 2⁵¹ as a float, without the conversion instruction that AVX2 lacks.
+/// Returns n as a float for |n| < 2⁵¹, without a conversion instruction, which AVX2 lacks.
 #[inline(always)]
 fn from_integer(n: i64) -> f64 {
     f64::from_bits(n.wrapping_add(MAGIC.to_bits() as i64) as u64) - MAGIC

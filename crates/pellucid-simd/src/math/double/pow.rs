@@ -1,13 +1,14 @@
-//! Powers, and division rounded down.
+//! Powers, and division that rounds down.
 
-/// aᵇ, with every special case of IEEE 754-2019 §9.2.
+/// Returns aᵇ, with every special case of IEEE 754-2019 §9.2.
 #[inline]
 pub fn pow(a: f64, b: f64) -> f64 {
     libm::pow(a, b)
 }
 
-/// a − b·⌊a / b⌋ from the exact remainder of truncated division, `m`: moved to the sign of b (CPython's
-/// `float_rem`).
+/// Returns a − b·⌊a / b⌋, given the exact remainder `m` of the truncated division of a by b.
+///
+/// Adds b to m if their signs differ, as CPython's `float_rem` does.
 #[inline(always)]
 pub fn floored(m: f64, b: f64) -> f64 {
     if m == 0.0 {
@@ -19,29 +20,31 @@ pub fn floored(m: f64, b: f64) -> f64 {
     }
 }
 
-/// ⌊a / b⌋ from that remainder: (a − m)/b is a whole number but for rounding.
+/// Returns ⌊a / b⌋, given the exact remainder `m` of the truncated division of a by b.
+///
+/// (a − m)/b is an integer, up to rounding.
 #[inline(always)]
 pub fn floor_quotient(a: f64, b: f64, m: f64) -> f64 {
     let quotient = a / b;
     if b == 0.0 {
         return quotient;
     }
-    // An infinite or NaN operand `a` has no remainder, hence no quotient; an overflowing quotient stays infinite.
+    // m is NaN if a is infinite or NaN, and then the result is NaN. An overflowing quotient stays infinite.
     if m.is_nan() || !quotient.is_finite() {
         return quotient + m;
     }
-    let below = if m != 0.0 && (m < 0.0) != (b < 0.0) { 1.0 } else { 0.0 };
-    let whole = ((a - m) / b).round_ties_even() - below;
-    if whole == 0.0 { whole.copysign(quotient) } else { whole }
+    let correction = if m != 0.0 && (m < 0.0) != (b < 0.0) { 1.0 } else { 0.0 };
+    let floor = ((a - m) / b).round_ties_even() - correction;
+    if floor == 0.0 { floor.copysign(quotient) } else { floor }
 }
 
-/// ⌊a / b⌋ of the exact quotient; a / b for b = 0, and NaN for an infinite a.
+/// Returns ⌊a / b⌋ of the exact quotient; a / b for b = 0, and NaN for an infinite a.
 #[inline]
 pub fn floor_div(a: f64, b: f64) -> f64 {
     floor_quotient(a, b, libm::fmod(a, b))
 }
 
-/// a − b·⌊a / b⌋, with the sign of b.
+/// Returns a − b·⌊a / b⌋, which has the sign of b.
 #[inline]
 pub fn rem(a: f64, b: f64) -> f64 {
     floored(libm::fmod(a, b), b)

@@ -1,28 +1,31 @@
-//! Sine, cosine and tangent: x = n·π/2 + r with |r| ≤ π/4 (Cody & Waite 1980), r carried in two floats,
-//! then a polynomial of r chosen by n mod 4 (fdlibm, Sun Microsystems 1993).
+//! Sine, cosine and tangent.
+//!
+//! The argument is reduced to x = n·π/2 + r with |r| ≤ π/4 (Cody & Waite 1980), where r is the sum of two floats. n mod
+//! 4 selects the polynomial in r (fdlibm, Sun Microsystems 1993).
 
 use super::{nearest, polynomial};
 use std::f64::consts::{FRAC_2_PI, FRAC_PI_2};
 
-/// Up to here π/2 in three parts reduces exactly enough; larger arguments go to `libm`, which reduces
-/// with as many bits of 2/π as they need (Payne & Hanek 1983).
+/// The largest |x| for which the reduction by π/2 in three parts is accurate enough.
+///
+/// Larger arguments use `libm`, which reduces with as many bits of 2/π as they need (Payne & Hanek 1983).
 pub const TRIG_LIMIT: f64 = 1e8;
 
-/// x = n·π/2 + r + r_low: (n, r, r_low).
+/// Returns (n, r, r_low) with x = n·π/2 + r + r_low.
 #[inline(always)]
 fn reduce(x: f64) -> (i64, f64, f64) {
     // π/2 = FRAC_PI_2 + B + C.
     const B: f64 = 6.123_233_995_736_766_035_9e-17;
     const C: f64 = -1.497_384_904_859_169_777e-33;
     let (nf, n) = nearest(x * FRAC_2_PI);
-    // Exact: a multiple of 2⁻⁵³ below 1.
+    // This step is exact: the result is a multiple of 2⁻⁵³ below 1.
     let first = nf.mul_add(-FRAC_PI_2, x);
     let r = nf.mul_add(-B, first);
     let low = nf.mul_add(-C, nf.mul_add(-B, first - r));
     (n, r, low)
 }
 
-/// sin(r + low) for |r| ≤ π/4.
+/// Returns sin(r + low) for |r| ≤ π/4.
 #[inline(always)]
 fn sin_reduced(r: f64, low: f64) -> f64 {
     let z = r * r;
@@ -41,7 +44,7 @@ fn sin_reduced(r: f64, low: f64) -> f64 {
     r + cube.mul_add(-1.666_666_666_666_663_243_48e-1, t)
 }
 
-/// cos(r + low) for |r| ≤ π/4.
+/// Returns cos(r + low) for |r| ≤ π/4.
 #[inline(always)]
 fn cos_reduced(r: f64, low: f64) -> f64 {
     let z = r * r;
@@ -56,53 +59,53 @@ fn cos_reduced(r: f64, low: f64) -> f64 {
             -1.135_964_755_778_819_482_65e-11,
         ],
     );
-    let half = 0.5 * z;
-    let w = 1.0 - half;
-    w + (((1.0 - w) - half) + (z * z).mul_add(p, -(r * low)))
+    let half_z = 0.5 * z;
+    let w = 1.0 - half_z;
+    w + (((1.0 - w) - half_z) + (z * z).mul_add(p, -(r * low)))
 }
 
-/// sin(r + n·π/2).
+/// Returns sin(r + low + n·π/2).
 #[inline(always)]
-fn turn(n: i64, r: f64, low: f64) -> f64 {
+fn sin_of_quadrant(n: i64, r: f64, low: f64) -> f64 {
     let (s, c) = (sin_reduced(r, low), cos_reduced(r, low));
     let y = if n & 1 == 0 { s } else { c };
     f64::from_bits(y.to_bits() ^ ((n as u64 & 2) << 62))
 }
 
-/// sin x for |x| ≤ [`TRIG_LIMIT`].
+/// Returns sin x for |x| ≤ [`TRIG_LIMIT`].
 #[inline(always)]
 pub fn sin_fast(x: f64) -> f64 {
     let (n, r, low) = reduce(x);
-    // −0 − 0·π/2 is +0.
-    if x == 0.0 { x } else { turn(n, r, low) }
+    // The reduction maps −0 to +0, so that zero is returned unchanged.
+    if x == 0.0 { x } else { sin_of_quadrant(n, r, low) }
 }
 
-/// cos x for |x| ≤ [`TRIG_LIMIT`].
+/// Returns cos x for |x| ≤ [`TRIG_LIMIT`].
 #[inline(always)]
 pub fn cos_fast(x: f64) -> f64 {
     let (n, r, low) = reduce(x);
-    turn(n.wrapping_add(1), r, low)
+    sin_of_quadrant(n.wrapping_add(1), r, low)
 }
 
-/// tan x for |x| ≤ [`TRIG_LIMIT`]: the polynomial of fdlibm, lane by lane.
+/// Returns tan x for |x| ≤ [`TRIG_LIMIT`], with one call of `libm` per lane (the polynomial of fdlibm).
 #[inline(always)]
 pub fn tan_fast(x: f64) -> f64 {
     libm::tan(x)
 }
 
-/// Sine of any x.
+/// Returns sin x for any x.
 #[inline]
 pub fn sin(x: f64) -> f64 {
     if x.abs() > TRIG_LIMIT { libm::sin(x) } else { sin_fast(x) }
 }
 
-/// Cosine of any x.
+/// Returns cos x for any x.
 #[inline]
 pub fn cos(x: f64) -> f64 {
     if x.abs() > TRIG_LIMIT { libm::cos(x) } else { cos_fast(x) }
 }
 
-/// Tangent of any x.
+/// Returns tan x for any x.
 #[inline]
 pub fn tan(x: f64) -> f64 {
     libm::tan(x)

@@ -1,29 +1,32 @@
-//! The exponential and its near relatives, by Cody and Waite's reduction (1980): x = n·ln 2 + r with
-//! |r| ≤ ln 2 / 2, then 2ⁿ times a polynomial in r.
+//! The exponential and related functions.
+//!
+//! The argument is reduced as in Cody & Waite (1980): x = n·ln 2 + r with |r| ≤ ln 2 / 2. The result is 2ⁿ times a
+//! polynomial in r.
 
 use super::{nearest, polynomial, power_of_two};
 use crate::math::Single;
 use std::f32::consts::LOG2_E;
 
-/// ln 2 in two parts; the first has few enough bits that n times it is exact.
+/// The upper part of ln 2, which has few enough bits that n times it is exact.
 pub(super) const LN_2_HIGH: f32 = 0.693_359_375;
+/// ln 2 − [`LN_2_HIGH`].
 pub(super) const LN_2_LOW: f32 = -2.121_944_4e-4;
 
-/// v · 2ⁿ for −252 ≤ n ≤ 254, rounded once, subnormal results included.
+/// Returns v · 2ⁿ for −252 ≤ n ≤ 254, rounded once, also if the result is subnormal.
 #[inline(always)]
 fn scale(v: f32, n: i32) -> f32 {
-    let half = n >> 1;
-    v * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+    let half_n = n >> 1;
+    v * power_of_two(half_n) * power_of_two(n.wrapping_sub(half_n))
 }
 
-/// x = n·ln 2 + r: (n, r).
+/// Returns (n as a float, n, r) with x = n·ln 2 + r.
 #[inline(always)]
 fn reduce(x: f32) -> (f32, i32, f32) {
     let (nf, n) = nearest(x * LOG2_E);
     (nf, n, nf.mul_add(-LN_2_LOW, nf.mul_add(-LN_2_HIGH, x)))
 }
 
-/// eʳ − 1 for |r| ≤ ln 2 / 2, to 2⁻³² of itself.
+/// Returns eʳ − 1 for |r| ≤ ln 2 / 2, with a relative error of 2⁻³².
 #[inline(always)]
 fn expm1_reduced(r: f32) -> f32 {
     let p = polynomial(
@@ -33,7 +36,7 @@ fn expm1_reduced(r: f32) -> f32 {
     (p * r).mul_add(r, r)
 }
 
-/// eʳ for |r| ≤ ln 2 / 2.
+/// Returns eʳ for |r| ≤ ln 2 / 2.
 #[inline(always)]
 fn exp_reduced<S: Single>(r: S) -> S {
     polynomial(
@@ -50,7 +53,9 @@ fn exp_reduced<S: Single>(r: S) -> S {
     )
 }
 
-/// x = n·ln 2 + r: (n + `BIAS` in the low bits, r). Adding 1.5 · 2²³ leaves an integer there.
+/// Returns (b, r) with x = n·ln 2 + r, where the low bits of the float b contain n + `BIAS`.
+///
+/// Adding 1.5 · 2²³ to a float moves its nearest integer into the low bits.
 #[inline(always)]
 fn reduce_biased<S: Single, const BIAS: u32>(x: S) -> (S, S) {
     let magic = S::of(12_582_912.0 + BIAS as f32);
@@ -59,30 +64,31 @@ fn reduce_biased<S: Single, const BIAS: u32>(x: S) -> (S, S) {
     (biased, n.mul_add(S::of(-LN_2_LOW), n.mul_add(S::of(-LN_2_HIGH), x)))
 }
 
-/// Within this the result is no more than 2ⁿ times eʳ by its exponent: neither subnormal nor infinite.
+/// The largest |x| for [`exp_fast`]. Within it the result is neither subnormal nor infinite, so that adding n to the
+/// exponent field of eʳ multiplies by 2ⁿ.
 pub const EXP_LIMIT: f32 = 86.0;
 
-/// eˣ for |x| ≤ [`EXP_LIMIT`], to 1 ULP.
+/// Returns eˣ for |x| ≤ [`EXP_LIMIT`] with an error of at most 1 ULP.
 #[inline(always)]
 pub fn exp_fast<S: Single>(x: S) -> S {
     let (n, r) = reduce_biased::<S, 0>(x);
     exp_reduced(r).add_bits(n.low_bits_as_exponent())
 }
 
-/// eˣ, to 1 ULP.
+/// Returns eˣ with an error of at most 1 ULP.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
-    // Beyond these the result is 0 or ∞ anyway; the comparisons let NaN through.
+    // Outside of these limits the result is 0 or ∞. The comparisons keep a NaN.
     let x = if x < -104.0 { -104.0 } else { x };
     let x = if x > 89.0 { 89.0 } else { x };
-    // Both halves of n come out with the exponent's bias added.
+    // With 254 = 2 · 127 added, both halves of n contain the bias of the exponent.
     let (n, r) = reduce_biased::<f32, 254>(x);
-    let (n, half) = (n.to_bits(), n.to_bits() >> 1);
-    // Two steps, of which only the last one rounds, where the result is subnormal.
-    exp_reduced(r) * f32::from_bits(half << 23) * f32::from_bits(n.wrapping_sub(half) << 23)
+    let (n, half_n) = (n.to_bits(), n.to_bits() >> 1);
+    // The two products scale by 2ⁿ. If the result is subnormal, only the last product rounds.
+    exp_reduced(r) * f32::from_bits(half_n << 23) * f32::from_bits(n.wrapping_sub(half_n) << 23)
 }
 
-/// 2ˣ.
+/// Returns 2ˣ.
 #[inline(always)]
 pub fn exp2(x: f32) -> f32 {
     let x = if x < -151.0 { -151.0 } else { x };
@@ -104,21 +110,25 @@ pub fn exp2(x: f32) -> f32 {
     scale(p.mul_add(r, 1.0), n)
 }
 
-/// eˣ − 1, accurate near 0: 2ⁿ(eʳ − 1) + (2ⁿ − 1), halved so that 2¹²⁸ does not overflow too early.
+/// Returns eˣ − 1, accurate near 0.
+///
+/// Computes 2ⁿ(eʳ − 1) + (2ⁿ − 1) with both terms halved, so that 2ⁿ = 2¹²⁸ does not overflow.
 #[inline(always)]
 pub fn expm1(x: f32) -> f32 {
     let c = if x < -18.0 { -18.0 } else { x };
     let c = if c > 89.0 { 89.0 } else { c };
     let (_, n, r) = reduce(c);
     let p = expm1_reduced(r);
-    let half = power_of_two(n.wrapping_sub(1));
-    let y = 2.0 * p.mul_add(half, half - 0.5);
-    // n = 0 is exact as it stands, which keeps subnormals; so is zero, which keeps its sign.
+    let half_power = power_of_two(n.wrapping_sub(1));
+    let y = 2.0 * p.mul_add(half_power, half_power - 0.5);
+    // For n = 0 the result is p itself, which preserves subnormals. Zero preserves its sign.
     let y = if n == 0 { p } else { y };
     if x == 0.0 { x } else { y }
 }
 
-/// 1 / (1 + e⁻ˣ), from e^−|x|, which cannot overflow: e/(1 + e) for x < 0, 1/(1 + e) else.
+/// Returns the logistic function 1 / (1 + e⁻ˣ).
+///
+/// With e = e^−|x|, which cannot overflow, the result is e/(1 + e) for x < 0 and 1/(1 + e) otherwise.
 #[inline(always)]
 pub fn sigmoid(x: f32) -> f32 {
     let e = exp(-x.abs());

@@ -5,14 +5,14 @@ use super::polynomial;
 use crate::math::{Single, double};
 use std::f32::consts::LOG2_E;
 
-/// tanh x = E/(E + 1) with E = (e^(2|x|) − 1)/2, to 2.5 ULP; beyond 10 it is 1 to the last bit.
+/// Returns tanh x = E/(E + 1) with E = (e^(2|x|) − 1)/2, with an error of at most 2.5 ULP.
 ///
-/// As in [`exp`](super::exp), |x| = n·(ln 2)/2 + r. With h = (e^(2r) − 1)/2 and s = 2ⁿ then E = s·h + (s − 1)/2,
-/// which for n = 0 is h itself: nothing cancels near 0.
+/// For |x| > 10 the result is ±1 to the last bit. As in [`exp`](super::exp), |x| = n·(ln 2)/2 + r. With
+/// h = (e^(2r) − 1)/2 and s = 2ⁿ, E = s·h + (s − 1)/2. For n = 0 this is h itself, so that nothing cancels near 0.
 #[inline(always)]
 pub fn tanh<S: Single>(x: S) -> S {
     let a = x.abs().at_most(10.0);
-    // This leaves n + 127 in the low bits, an exponent.
+    // The low bits of the sum contain n + 127, the biased exponent of 2ⁿ.
     let magic = S::of(12_582_912.0 + 127.0);
     let biased = a.mul_add(S::of(2.0 * LOG2_E), magic);
     let n = biased - magic;
@@ -33,7 +33,7 @@ pub fn tanh<S: Single>(x: S) -> S {
     (e / (e + S::of(1.0))).copysign(x)
 }
 
-/// sinh x = (E + E/(E + 1))/2, E = e^|x| − 1, in `f64`, where no result of `f32` overflows.
+/// Returns sinh x = ±(E + E/(E + 1))/2 with E = e^|x| − 1, computed in `f64`, where no result of `f32` overflows.
 #[inline(always)]
 pub fn sinh(x: f32) -> f32 {
     let a = x.abs();
@@ -41,7 +41,7 @@ pub fn sinh(x: f32) -> f32 {
     ((0.5 * (e + e / (e + 1.0))) as f32).copysign(x)
 }
 
-/// cosh x = (e^|x| + e^−|x|)/2, in `f64`.
+/// Returns cosh x = (e^|x| + e^−|x|)/2, computed in `f64`.
 #[inline(always)]
 pub fn cosh(x: f32) -> f32 {
     let a = x.abs();
@@ -49,7 +49,7 @@ pub fn cosh(x: f32) -> f32 {
     (0.5 * (e + 1.0 / e)) as f32
 }
 
-/// arsinh x = ln(1 + |x| + x²/(1 + √(x² + 1))), in `f64`.
+/// Returns arsinh x = ±ln(1 + |x| + x²/(1 + √(x² + 1))), computed in `f64`.
 #[inline(always)]
 pub fn asinh(x: f32) -> f32 {
     let a = x.abs() as f64;
@@ -58,7 +58,7 @@ pub fn asinh(x: f32) -> f32 {
     (if x.abs() < f32::INFINITY { y } else { x }).copysign(x)
 }
 
-/// arcosh x = ln(1 + t + √(2t + t²)), t = x − 1, in `f64`.
+/// Returns arcosh x = ln(1 + t + √(2t + t²)) with t = x − 1, computed in `f64`; NaN for x < 1.
 #[inline(always)]
 pub fn acosh(x: f32) -> f32 {
     let t = x as f64 - 1.0;
@@ -66,7 +66,7 @@ pub fn acosh(x: f32) -> f32 {
     if x >= 1.0 { y } else { f32::NAN }
 }
 
-/// artanh x = ½ ln(1 + 2|x|/(1 − |x|)), in `f64`.
+/// Returns artanh x = ±½ ln(1 + 2|x|/(1 − |x|)), computed in `f64`.
 #[inline(always)]
 pub fn atanh(x: f32) -> f32 {
     let a = x.abs() as f64;

@@ -1,19 +1,19 @@
-//! Logarithms: x = 2ᵉ·m with √½ ≤ m < √2, then ln m from a polynomial in m − 1 (Moshier, Cephes 1989).
+//! Logarithms: x = 2ᵉ·m with √½ ≤ m < √2. ln m is computed by a polynomial in m − 1 (Moshier, Cephes 1989).
 
 use super::exp::{LN_2_HIGH, LN_2_LOW};
 use super::{polynomial, power_of_two};
 
-/// The domain's edges: −∞ at 0, NaN below, ∞ at ∞, NaN at NaN; `y` elsewhere.
+/// Returns the special values of a logarithm: −∞ at 0, NaN for x < 0, ∞ at ∞, NaN at NaN. Returns `y` for other x.
 #[inline(always)]
-fn edges(x: f32, y: f32) -> f32 {
+fn with_special_values(x: f32, y: f32) -> f32 {
     let y = if x > f32::MAX { f32::INFINITY } else { y };
     let y = if x == 0.0 { f32::NEG_INFINITY } else { y };
     if x >= 0.0 { y } else { f32::NAN }
 }
 
-/// (e, m) with x = 2ᵉ·m, √½ ≤ m < √2, for positive finite x.
+/// Returns (e, m) with x = 2ᵉ·m and √½ ≤ m < √2, for positive finite x.
 #[inline(always)]
-fn split(x: f32) -> (i32, f32) {
+fn split_exponent(x: f32) -> (i32, f32) {
     const SQRT_HALF: i32 = std::f32::consts::FRAC_1_SQRT_2.to_bits() as i32;
     let subnormal = x < f32::MIN_POSITIVE;
     let scaled = x * 8_388_608.0;
@@ -24,9 +24,9 @@ fn split(x: f32) -> (i32, f32) {
     (e - if subnormal { 23 } else { 0 }, m)
 }
 
-/// ln(1 + f) − f for √½ ≤ 1 + f < √2, as f³·P(f) − f²/2.
+/// Returns ln(1 + f) − f for √½ ≤ 1 + f < √2, computed as f³·P(f) − f²/2.
 #[inline(always)]
-fn tail(f: f32) -> f32 {
+fn ln_remainder(f: f32) -> f32 {
     let z = f * f;
     let p = polynomial(
         f,
@@ -45,63 +45,65 @@ fn tail(f: f32) -> f32 {
     z.mul_add(-0.5, p * f * z)
 }
 
-/// e·ln 2 + ln(1 + f), smallest terms first.
+/// Returns e·ln 2 + ln(1 + f), adding the smallest terms first.
 #[inline(always)]
-fn assemble(e: i32, f: f32) -> f32 {
+fn ln_from_parts(e: i32, f: f32) -> f32 {
     let e = e as f32;
-    e.mul_add(LN_2_HIGH, f + e.mul_add(LN_2_LOW, tail(f)))
+    e.mul_add(LN_2_HIGH, f + e.mul_add(LN_2_LOW, ln_remainder(f)))
 }
 
-/// Natural logarithm.
+/// Returns the natural logarithm ln x.
 #[inline(always)]
 pub fn ln(x: f32) -> f32 {
-    let (e, m) = split(x);
-    edges(x, assemble(e, m - 1.0))
+    let (e, m) = split_exponent(x);
+    with_special_values(x, ln_from_parts(e, m - 1.0))
 }
 
-/// ln(1 + x): the rounding error of 1 + x is carried into the reduced argument.
+/// Returns ln(1 + x). The rounding error of 1 + x is added to the reduced argument.
 #[inline(always)]
 pub fn ln_1p(x: f32) -> f32 {
     let u = 1.0 + x;
-    let lost = if u >= 2.0 { 1.0 - (u - x) } else { x - (u - 1.0) };
-    let (e, m) = split(u);
-    // 2⁻ᵉ; beyond 2²⁵ nothing is lost that matters.
-    let shrink = power_of_two(if e > 25 { -25 } else { -e });
-    let f = lost.mul_add(shrink, m - 1.0);
-    let y = edges(u, assemble(e, f));
-    // Keeps −0 and subnormals.
+    let rounding_error = if u >= 2.0 { 1.0 - (u - x) } else { x - (u - 1.0) };
+    let (e, m) = split_exponent(u);
+    // 2⁻ᵉ. For u > 2²⁵ the rounding error does not affect the result.
+    let inverse_power = power_of_two(if e > 25 { -25 } else { -e });
+    let f = rounding_error.mul_add(inverse_power, m - 1.0);
+    let y = with_special_values(u, ln_from_parts(e, f));
+    // For tiny x the result is x, which preserves −0 and subnormals.
     if x.abs() < 1e-8 { x } else { y }
 }
 
-/// e + ln(m)·k for k = 1/ln b given in two parts, with the product and the sum carried in two floats.
+/// Returns e + e_low + ln(1 + f)·(k + k_low), where k + k_low = 1/ln b for the base b.
+///
+/// The product and the sum are computed in double-float arithmetic.
 #[inline(always)]
-fn assemble_base(e: f32, e_low: f32, f: f32, k: f32, k_low: f32) -> f32 {
-    let t = tail(f);
+fn log_from_parts(e: f32, e_low: f32, f: f32, k: f32, k_low: f32) -> f32 {
+    let t = ln_remainder(f);
     let high = f * k;
     let low = t.mul_add(k, f.mul_add(k_low, f.mul_add(k, -high)));
-    // |e| is 0 or at least as large as |high|: the error of the sum is exact.
+    // |e| is 0 or at least |high|, so that the rounding error of the sum is computed exactly.
     let sum = e + high;
     sum + ((high - (sum - e)) + (low + e_low))
 }
 
-/// Logarithm to base 2.
+/// Returns the logarithm to base 2.
 #[inline(always)]
 pub fn log2(x: f32) -> f32 {
     const K: f32 = std::f32::consts::LOG2_E;
     const K_LOW: f32 = (std::f64::consts::LOG2_E - K as f64) as f32;
-    let (e, m) = split(x);
-    edges(x, assemble_base(e as f32, 0.0, m - 1.0, K, K_LOW))
+    let (e, m) = split_exponent(x);
+    with_special_values(x, log_from_parts(e as f32, 0.0, m - 1.0, K, K_LOW))
 }
 
-/// Logarithm to base 10.
+/// Returns the logarithm to base 10.
 #[inline(always)]
 pub fn log10(x: f32) -> f32 {
     const K: f32 = std::f32::consts::LOG10_E;
     const K_LOW: f32 = (std::f64::consts::LOG10_E - K as f64) as f32;
-    // log₁₀ 2 in two parts, the first short enough that e times it is exact.
-    const STEP: f32 = 0.301_025_390_625;
-    const STEP_LOW: f32 = (std::f64::consts::LOG10_2 - STEP as f64) as f32;
-    let (e, m) = split(x);
+    // log₁₀ 2 in two parts; the first has few enough bits that e times it is exact.
+    const LOG10_2_HIGH: f32 = 0.301_025_390_625;
+    const LOG10_2_LOW: f32 = (std::f64::consts::LOG10_2 - LOG10_2_HIGH as f64) as f32;
+    let (e, m) = split_exponent(x);
     let e = e as f32;
-    edges(x, assemble_base(e * STEP, e * STEP_LOW, m - 1.0, K, K_LOW))
+    with_special_values(x, log_from_parts(e * LOG10_2_HIGH, e * LOG10_2_LOW, m - 1.0, K, K_LOW))
 }

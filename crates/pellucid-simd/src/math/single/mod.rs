@@ -1,9 +1,9 @@
 //! The primitives on one `f32`.
 //!
-//! Polynomials are minimax (Remez exchange) unless a source is named; their arguments are reduced so
-//! that rounding, not approximation, is the larger part of the error. Functions that would lose bits in
-//! `f32` whatever their polynomial (`erfc`, `pow`, the inverse hyperbolics, ...) compute in `f64` and
-//! round once: on vectors that costs two to three times as much as `f32` and gives half an ULP.
+//! Polynomials are minimax (Remez exchange) unless a source is named. Their arguments are reduced so that the error of
+//! rounding exceeds that of the approximation. Functions that would lose bits in `f32` with any polynomial (`erfc`,
+//! `pow`, the inverse hyperbolic functions, ...) compute in `f64` and round once. On vectors this costs two to three
+//! times as much as `f32` and reduces the error to half an ULP.
 
 use super::Single;
 
@@ -23,7 +23,7 @@ pub use log::{ln, ln_1p, log2, log10};
 pub use pow::{floor_div, pow, rem};
 pub use trig::{TRIG_LIMIT, cos, cos_fast, sin, sin_fast, tan, tan_fast};
 
-/// c₀ + x·(c₁ + x·(c₂ + …)), by Horner's rule with fused steps.
+/// Evaluates c₀ + x·(c₁ + x·(c₂ + …)) by Horner's rule with fused multiply-adds.
 #[inline(always)]
 pub fn polynomial<S: Single, const N: usize>(x: S, c: [f32; N]) -> S {
     let mut y = S::of(c[N - 1]);
@@ -35,14 +35,15 @@ pub fn polynomial<S: Single, const N: usize>(x: S, c: [f32; N]) -> S {
     y
 }
 
-/// 2ⁿ as a float, −126 ≤ n ≤ 127.
+/// Returns 2ⁿ as a float, for −126 ≤ n ≤ 127.
 #[inline(always)]
 pub fn power_of_two(n: i32) -> f32 {
     f32::from_bits((n.wrapping_add(127) << 23) as u32)
 }
 
-/// The integer nearest to |x| < 2²², halves to even, as a float and as an integer: adding 1.5 · 2²³
-/// leaves it in the low bits of the sum.
+/// Returns the integer nearest to x for |x| < 2²², ties to even, as a float and as an integer.
+///
+/// Adding 1.5 · 2²³ moves the integer into the low bits of the sum.
 #[inline(always)]
 pub fn nearest(x: f32) -> (f32, i32) {
     const MAGIC: f32 = 12_582_912.0;

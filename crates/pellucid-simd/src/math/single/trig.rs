@@ -1,29 +1,35 @@
-//! Sine and cosine: x = n·π + r with |r| ≤ π/2, for the cosine with n half of an odd number, then one
-//! polynomial of r. Tangent: x = n·π/2 + r with |r| ≤ π/4, then a quotient of two, chosen by n. Reductions are
-//! those of Cody & Waite (1980).
+//! Sine, cosine and tangent.
+//!
+//! The sine and the cosine reduce x = n·π + r with |r| ≤ π/2 and evaluate one polynomial in r. For the cosine, n is
+//! half of an odd integer. The tangent reduces x = n·π/2 + r with |r| ≤ π/4 and divides two polynomials, selected by n.
+//! The reductions are those of Cody & Waite (1980).
 
 use super::{nearest, polynomial};
 use std::f32::consts::{FRAC_1_PI, FRAC_2_PI};
 
-/// Up to here π in three parts reduces exactly enough; larger arguments go to `libm`, which reduces
-/// with as many bits of 2/π as they need (Payne & Hanek 1983).
+/// The largest |x| for which the reduction by π in three parts is accurate enough.
+///
+/// Larger arguments use `libm`, which reduces with as many bits of 2/π as they need (Payne & Hanek 1983).
 pub const TRIG_LIMIT: f32 = 65_536.0;
 
-/// x − n·π for |n| < 2¹⁵ and 2n whole. The first step is exact wherever bits cancel, since x and n·A are then
-/// multiples of 2⁻²³ that differ by less than 2.
+/// Returns x − n·π for |n| < 2¹⁵ with an integer 2n.
+///
+/// The first step is exact wherever bits cancel, because x and n·A are then multiples of 2⁻²³ that differ by less than
+/// 2.
 #[inline(always)]
-fn remainder(x: f32, n: f32) -> f32 {
-    // π = A + B + C
+fn subtract_multiple_of_pi(x: f32, n: f32) -> f32 {
+    // π = A + B + C.
     const A: f32 = 3.141_592_502_593_994;
     const B: f32 = 1.509_957_883_172_319_3e-7;
     const C: f32 = 1.078_060_505_991_553e-14;
     n.mul_add(-C, n.mul_add(-B, n.mul_add(-A, x)))
 }
 
-/// (−1)ⁿ sin r for |r| ≤ π/2, never beyond ±1: a minimax polynomial whose last digits were chosen, by search,
-/// for the least error as it is evaluated here, 1.5 ULP.
+/// Returns (−1)ⁿ sin r for |r| ≤ π/2. The result never exceeds 1 in magnitude.
+///
+/// The last digits of the minimax polynomial were chosen by search for the smallest error of this evaluation, 1.5 ULP.
 #[inline(always)]
-fn arc(n: i32, r: f32) -> f32 {
+fn signed_sin(n: i32, r: f32) -> f32 {
     let z = r * r;
     let p = polynomial(z, [8.333_069e-3, -1.980_952_2e-4, 2.604_956_5e-6]);
     let q = z.mul_add(-1.666_666e-1, p * (z * z));
@@ -31,10 +37,10 @@ fn arc(n: i32, r: f32) -> f32 {
     f32::from_bits(y.to_bits() ^ (n as u32) << 31)
 }
 
-/// x = n·π/2 + r: (n, r).
+/// Returns (n, r) with x = n·π/2 + r.
 #[inline(always)]
-fn reduce(x: f32) -> (i32, f32) {
-    // π/2 = A + B + C; each step is fused, so only the last bits of r are rounded.
+fn reduce_by_half_pi(x: f32) -> (i32, f32) {
+    // π/2 = A + B + C. Each step is fused, so that only the last bits of r are rounded.
     const A: f32 = 1.570_796_4;
     const B: f32 = -4.371_139e-8;
     const C: f32 = -1.715_124_5e-15;
@@ -42,7 +48,7 @@ fn reduce(x: f32) -> (i32, f32) {
     (n, nf.mul_add(-C, nf.mul_add(-B, nf.mul_add(-A, x))))
 }
 
-/// sin r for |r| ≤ π/4 (Cephes).
+/// Returns sin r for |r| ≤ π/4 (Cephes).
 #[inline(always)]
 fn sin_reduced(r: f32) -> f32 {
     let z = r * r;
@@ -50,7 +56,7 @@ fn sin_reduced(r: f32) -> f32 {
     (p * z).mul_add(r, r)
 }
 
-/// cos r for |r| ≤ π/4 (Cephes).
+/// Returns cos r for |r| ≤ π/4 (Cephes).
 #[inline(always)]
 fn cos_reduced(r: f32) -> f32 {
     let z = r * r;
@@ -58,45 +64,45 @@ fn cos_reduced(r: f32) -> f32 {
     (p * z).mul_add(z, z.mul_add(-0.5, 1.0))
 }
 
-/// sin x for |x| ≤ [`TRIG_LIMIT`]: x = n·π + r.
+/// Returns sin x for |x| ≤ [`TRIG_LIMIT`], reducing x = n·π + r.
 #[inline(always)]
 pub fn sin_fast(x: f32) -> f32 {
     let (nf, n) = nearest(x * FRAC_1_PI);
-    let y = arc(n, remainder(x, nf));
-    // −0 − 0·A is +0.
+    let y = signed_sin(n, subtract_multiple_of_pi(x, nf));
+    // The reduction maps −0 to +0, so that zero is returned unchanged.
     if x == 0.0 { x } else { y }
 }
 
-/// cos x for |x| ≤ [`TRIG_LIMIT`]: x = (n − ½)·π + r.
+/// Returns cos x for |x| ≤ [`TRIG_LIMIT`], reducing x = (n − ½)·π + r.
 #[inline(always)]
 pub fn cos_fast(x: f32) -> f32 {
     let (nf, n) = nearest(x.mul_add(FRAC_1_PI, 0.5));
-    arc(n, remainder(x, nf - 0.5))
+    signed_sin(n, subtract_multiple_of_pi(x, nf - 0.5))
 }
 
-/// tan x for |x| ≤ [`TRIG_LIMIT`].
+/// Returns tan x for |x| ≤ [`TRIG_LIMIT`].
 #[inline(always)]
 pub fn tan_fast(x: f32) -> f32 {
-    let (n, r) = reduce(x);
+    let (n, r) = reduce_by_half_pi(x);
     let (s, c) = (sin_reduced(r), cos_reduced(r));
-    let even = n & 1 == 0;
-    let y = if even { s } else { -c } / if even { c } else { s };
+    let is_even = n & 1 == 0;
+    let y = if is_even { s } else { -c } / if is_even { c } else { s };
     if x == 0.0 { x } else { y }
 }
 
-/// Sine of any x.
+/// Returns sin x for any x.
 #[inline]
 pub fn sin(x: f32) -> f32 {
     if x.abs() > TRIG_LIMIT { libm::sinf(x) } else { sin_fast(x) }
 }
 
-/// Cosine of any x.
+/// Returns cos x for any x.
 #[inline]
 pub fn cos(x: f32) -> f32 {
     if x.abs() > TRIG_LIMIT { libm::cosf(x) } else { cos_fast(x) }
 }
 
-/// Tangent of any x.
+/// Returns tan x for any x.
 #[inline]
 pub fn tan(x: f32) -> f32 {
     if x.abs() > TRIG_LIMIT { libm::tanf(x) } else { tan_fast(x) }
