@@ -15,7 +15,8 @@
 //! This is the loop order of Goto and van de Geijn with A and B exchanged, because the rows of C are contiguous here.
 //!
 //! Rows of A that are close together are not packed. Others are packed right before their use, while the next strip is
-//! being prefetched. If the columns of A are contiguous, a few strips are packed together, since they share cache lines.
+//! being prefetched. If the columns of A are contiguous, a few strips are packed together, since they share cache
+//! lines.
 
 use super::kernels::Kernels;
 use super::pack::{PackPanels, Source, Strided, pack_panels};
@@ -27,14 +28,15 @@ use pellucid_simd::vector::prefetch_run;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// The largest block of k. It determines the order of summation, so it is the same for all types and processors. With this
-/// size, 14 rows of A (`f32`) fill half of a 32 KiB L1, and a pass over C costs about 2 %.
+/// The largest block of k. It determines the order of summation, so it is the same for all types and processors. With
+/// this size, 14 rows of A (`f32`) fill half of a 32 KiB L1, and a pass over C costs about 2 %.
 const MAX_DEPTH_BLOCK: usize = 272;
 
 /// The number of columns of a block of maximal depth: half a megabyte of `f32` in a 1 MiB L2.
 const BLOCK_COLUMNS: usize = 512;
 
-/// The number of strips that are packed together if the columns of A are contiguous: about half a kilobyte of each column.
+/// The number of strips that are packed together if the columns of A are contiguous: about half a kilobyte of each
+/// column.
 const STRIPS_PER_PACK: usize = 8;
 
 /// The number of elements from which a block of A is unlikely to be in the cache as a whole, so that it is prefetched.
@@ -78,10 +80,10 @@ pub(crate) fn block_columns(k: usize, width: usize) -> usize {
 ///
 /// For a rectangle `rows × cols` of C:
 ///
-/// - *Operands*: `a` has the lanes `rows`, and `b` the lanes `cols`, with `k` steps of the depth. No thread writes their
-///   memory meanwhile.
-/// - *C*: the elements of C in the rectangle are valid for reads and writes, are distinct, and do not overlap the operands.
-///   No other thread accesses them meanwhile.
+/// - *Operands*: `a` has the lanes `rows`, and `b` the lanes `cols`, with `k` steps of the depth. No thread writes
+///   their memory meanwhile.
+/// - *C*: the elements of C in the rectangle are valid for reads and writes, are distinct, and do not overlap the
+///   operands. No other thread accesses them meanwhile.
 /// - *Isa*: the processor has the instruction set of the kernels.
 pub(crate) struct BlockedProduct<'a, T> {
     /// A, whose lanes are its rows.
@@ -133,8 +135,8 @@ impl<T: Element> BlockedProduct<'_, T> {
                     && self.a.strided().is_some_and(|a| a.depth == 1 && !self.has_set_conflicts(&a));
             let a_len = if in_place { 0 } else { rows.len().div_ceil(kernels.rows) * panel_len };
             return scratch::with(a_len + MAX_DEPTH_BLOCK * width, |workspace: *mut T| {
-                // SAFETY: the caller guarantees the product contract. *Scratch* holds: the workspace has `a_len` elements
-                // for all panels of A, unless they are read in place, and those of one panel of B after them.
+                // SAFETY: the caller guarantees the product contract. *Scratch* holds: the workspace has `a_len`
+                // elements for all panels of A, unless they are read in place, and those of one panel of B after them.
                 unsafe {
                     self.compute_panel_major(
                         kernels,
@@ -155,8 +157,8 @@ impl<T: Element> BlockedProduct<'_, T> {
             false => self.strips_per_pack(kernels, rows.len()) * panel_len,
         };
         let work = |workspace: *mut T| {
-            // SAFETY: the caller guarantees the product contract. *Scratch* holds: the workspace has `a_len` elements for
-            // the panels of A and `b_len` elements for a block of B, and an operand without scratch is strided.
+            // SAFETY: the caller guarantees the product contract. *Scratch* holds: the workspace has `a_len` elements
+            // for the panels of A and `b_len` elements for a block of B, and an operand without scratch is strided.
             unsafe {
                 let (a, b) = ((a_len > 0).then_some(workspace), (b_len > 0).then(|| workspace.add(a_len)));
                 self.compute_strip_major(kernels, rows, cols, a, b);
@@ -165,8 +167,8 @@ impl<T: Element> BlockedProduct<'_, T> {
         if a_len + b_len == 0 { work(std::ptr::null_mut()) } else { scratch::with(a_len + b_len, work) }
     }
 
-    /// Computes a rectangle of a C with contiguous columns: computes a few rows at a time in scratch, and transposes their
-    /// finished sums into C.
+    /// Computes a rectangle of a C with contiguous columns: computes a few rows at a time in scratch, and transposes
+    /// their finished sums into C.
     ///
     /// # Safety
     ///
@@ -183,9 +185,9 @@ impl<T: Element> BlockedProduct<'_, T> {
                 let from = Strided { data: workspace.cast_const(), lane: width as isize, depth: 1 };
                 let to = self.c.wrapping_offset(rows.start as isize + cols.start as isize * self.c_col_stride);
                 // SAFETY: the caller guarantees *Operands* and *Isa* of the product contract. Its *C* holds for the
-                // workspace, which holds exactly these rows and columns, with the first element at its start. The packing
-                // contract: the product initialises the workspace, whose rows are contiguous, and *C* of this function
-                // covers the target. Rows of `rows.len()` lanes need no padding.
+                // workspace, which holds exactly these rows and columns, with the first element at its start. The
+                // packing contract: the product initialises the workspace, whose rows are contiguous, and *C* of this
+                // function covers the target. Rows of `rows.len()` lanes need no padding.
                 unsafe {
                     in_scratch.compute(kernels, rows.clone(), cols.clone());
                     let lanes = (rows.len(), rows.len());
@@ -207,8 +209,8 @@ impl<T: Element> BlockedProduct<'_, T> {
         if self.a.in_rows() { 1 } else { rows.div_ceil(kernels.rows).min(STRIPS_PER_PACK) }
     }
 
-    /// Returns true if the kernel reads A in place: if its rows are as close together as packed rows, or if so few tiles
-    /// share a panel that packing costs more than it saves.
+    /// Returns true if the kernel reads A in place: if its rows are as close together as packed rows, or if so few
+    /// tiles share a panel that packing costs more than it saves.
     fn is_a_read_in_place(&self, kernels: &Kernels<T>, cols: usize) -> bool {
         self.a.strided().is_some_and(|a| {
             a.depth == 1 && a.lane.unsigned_abs() <= PACKED_ROW_STRIDE
@@ -233,8 +235,8 @@ impl<T: Element> BlockedProduct<'_, T> {
     /// # Safety
     ///
     /// - The product contract of [`BlockedProduct`] holds for the rectangle, which is not empty, and `k > 0`.
-    /// - *Scratch*: `a_scratch` is valid for [`strips_per_pack`](Self::strips_per_pack) panels of A, and `b_scratch` for one
-    ///   block of B. They do not overlap each other or the operands. An operand without scratch is strided.
+    /// - *Scratch*: `a_scratch` is valid for [`strips_per_pack`](Self::strips_per_pack) panels of A, and `b_scratch`
+    ///   for one block of B. They do not overlap each other or the operands. An operand without scratch is strided.
     unsafe fn compute_strip_major(
         &self,
         kernels: &Kernels<T>,
@@ -261,9 +263,9 @@ impl<T: Element> BlockedProduct<'_, T> {
                     let strip = i..rows.end.min(i + height);
                     let next_strip = strip.end..rows.end.min(strip.end + height);
                     let row_in_group = (i - rows.start) % group;
-                    // SAFETY: the strip, the columns and the depth are within the rectangle and k, so the caller's product
-                    // contract covers them. *Scratch* covers the panels of one group of strips, and those of one block of
-                    // B, which are written when the first strip reads them.
+                    // SAFETY: the strip, the columns and the depth are within the rectangle and k, so the caller's
+                    // product contract covers them. *Scratch* covers the panels of one group of strips, and those of
+                    // one block of B, which are written when the first strip reads them.
                     unsafe {
                         if let Some(scratch) = a_scratch
                             && row_in_group == 0
@@ -308,8 +310,8 @@ impl<T: Element> BlockedProduct<'_, T> {
         }
     }
 
-    /// Prefetches share `part` of `parts` of the next rows of A: they are short runs, which the hardware prefetcher does
-    /// not detect.
+    /// Prefetches share `part` of `parts` of the next rows of A: they are short runs, which the hardware prefetcher
+    /// does not detect.
     #[inline]
     fn prefetch_a(&self, rows: &Range<usize>, depth: &Range<usize>, (part, parts): (usize, usize)) {
         if let Some(a @ Strided { depth: 1, .. }) = self.a.strided() {
@@ -336,8 +338,8 @@ impl<T: Element> BlockedProduct<'_, T> {
     /// # Safety
     ///
     /// - The product contract of [`BlockedProduct`] holds for the rectangle, which is not empty.
-    /// - *Scratch*: `a_scratch` is valid for one panel of A for each strip, or absent if A is strided and read in place.
-    ///   `b_scratch` is valid for one panel of B. They do not overlap each other or the operands.
+    /// - *Scratch*: `a_scratch` is valid for one panel of A for each strip, or absent if A is strided and read in
+    ///   place. `b_scratch` is valid for one panel of B. They do not overlap each other or the operands.
     unsafe fn compute_panel_major(
         &self,
         kernels: &Kernels<T>,
@@ -377,8 +379,8 @@ impl<T: Element> BlockedProduct<'_, T> {
     /// # Safety
     ///
     /// - *Operands* and *Isa* of the product contract hold for these rows, and `depth` is one block of k.
-    /// - *Scratch*: `scratch` is valid for one panel of [`a_panel_len`] elements for each strip. They do not overlap the
-    ///   operands.
+    /// - *Scratch*: `scratch` is valid for one panel of [`a_panel_len`] elements for each strip. They do not overlap
+    ///   the operands.
     unsafe fn pack_a(
         &self,
         kernels: &Kernels<T>,
@@ -531,8 +533,8 @@ impl<T: Element> BlockedProduct<'_, T> {
 
 /// Estimates the vector instructions per step of k for C[m × n] in one orientation, to choose between the two.
 ///
-/// A thin product wastes lanes if its vectors are along the short side. The transposed orientation may need a transposition
-/// of B, and one of C. Measured: transposing one element costs a third of an instruction.
+/// A thin product wastes lanes if its vectors are along the short side. The transposed orientation may need a
+/// transposition of B, and one of C. Measured: transposing one element costs a third of an instruction.
 pub(crate) fn cost<T>(
     kernels: &Kernels<T>,
     (m, n, k): (usize, usize, usize),

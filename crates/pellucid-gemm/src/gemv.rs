@@ -5,8 +5,8 @@
 //! k ≡ l (mod 16) in ascending order. A fixed tree then reduces the lanes: lane l adds lane l + 8, then l + 4, l + 2,
 //! l + 1.
 //!
-//! Both layouts of A follow this order. With contiguous rows, the lanes of a few rows stay in registers. With contiguous
-//! columns, the lanes of many rows stay in cache.
+//! Both layouts of A follow this order. With contiguous rows, the lanes of a few rows stay in registers. With
+//! contiguous columns, the lanes of many rows stay in cache.
 
 use pellucid_simd::Element;
 use pellucid_simd::vector::Vector;
@@ -22,8 +22,8 @@ const COLUMNS_PER_PASS: usize = 4;
 /// # Row product contract
 ///
 /// - *Reads*: `a` is valid for reads of `rows` rows of `depth` elements, and `x` of `depth` elements.
-/// - *Writes*: `y` is valid for reads and writes of `rows` elements at its stride, which are distinct, overlap neither A
-///   nor x, and are accessed by no other thread.
+/// - *Writes*: `y` is valid for reads and writes of `rows` elements at its stride, which are distinct, overlap neither
+///   A nor x, and are accessed by no other thread.
 pub(crate) struct RowMatVec<T> {
     /// Number of rows of A.
     pub(crate) rows: usize,
@@ -129,10 +129,10 @@ impl<T: Element> RowMatVec<T> {
 /// # Column product contract
 ///
 /// - *Reads*: `a` is valid for reads of `depth` columns of `rows` elements, and `x` of `depth` elements.
-/// - *Writes*: `y` is valid for reads and writes of `rows` elements at its stride, which are distinct, overlap neither A
-///   nor x, and are accessed by no other thread.
-/// - *Scratch*: `partial` is valid for reads and writes of [`ColumnMatVec::SCRATCH`] elements, which overlap no operand and
-///   are accessed by no other thread.
+/// - *Writes*: `y` is valid for reads and writes of `rows` elements at its stride, which are distinct, overlap neither
+///   A nor x, and are accessed by no other thread.
+/// - *Scratch*: `partial` is valid for reads and writes of [`ColumnMatVec::SCRATCH`] elements, which overlap no operand
+///   and are accessed by no other thread.
 pub(crate) struct ColumnMatVec<T> {
     /// Number of rows of A.
     pub(crate) rows: usize,
@@ -174,9 +174,9 @@ impl<T: Element> ColumnMatVec<T> {
         debug_assert!(self.rows <= 1 || self.y_stride != 0, "elements of y overlap");
         for i in (0..self.rows).step_by(Self::BLOCK) {
             let rows = Self::BLOCK.min(self.rows - i);
-            // SAFETY: `i + rows ≤ self.rows` and `rows ≤ BLOCK`. Columns stay below `p + l + count · 16`, whose last one
-            // is below the depth. When `reduce_lanes` runs, the loop has written every lane below min(depth, 16). The
-            // caller guarantees the remaining clauses.
+            // SAFETY: `i + rows ≤ self.rows` and `rows ≤ BLOCK`. Columns stay below `p + l + count · 16`, whose last
+            // one is below the depth. When `reduce_lanes` runs, the loop has written every lane below min(depth, 16).
+            // The caller guarantees the remaining clauses.
             unsafe {
                 for p in (0..self.depth).step_by(COLUMNS_PER_PASS * VIRTUAL_LANES) {
                     for l in 0..VIRTUAL_LANES.min(self.depth - p) {
@@ -212,8 +212,8 @@ impl<T: Element> ColumnMatVec<T> {
     ) {
         let column =
             |c: usize| self.a.wrapping_offset((p + c * VIRTUAL_LANES) as isize * self.a_col_stride).wrapping_add(i);
-        // SAFETY: reads of A and x stay within *Range*, the last vector of a column under a mask, so *Reads* covers them.
-        // BLOCK is a multiple of LANES, so whole vectors of partial sums stay in the lane's part of the scratch
+        // SAFETY: reads of A and x stay within *Range*, the last vector of a column under a mask, so *Reads* covers
+        // them. BLOCK is a multiple of LANES, so whole vectors of partial sums stay in the lane's part of the scratch
         // (*Scratch*).
         unsafe {
             let sums = self.partial.add(l * Self::BLOCK);
@@ -252,8 +252,8 @@ impl<T: Element> ColumnMatVec<T> {
     unsafe fn reduce_lanes<V: Vector<Scalar = T>>(&self, i: usize, rows: usize) {
         let used = self.depth.min(VIRTUAL_LANES);
         for j in (0..rows).step_by(V::LANES) {
-            // SAFETY: *Initialised* covers whole vectors of the lanes below `used`. Writes to y stay below `i + rows`, so
-            // *Writes* covers them.
+            // SAFETY: *Initialised* covers whole vectors of the lanes below `used`. Writes to y stay below `i + rows`,
+            // so *Writes* covers them.
             unsafe {
                 let mut lanes = [V::zero(); VIRTUAL_LANES];
                 for (l, lane) in lanes[..used].iter_mut().enumerate() {

@@ -71,8 +71,8 @@ kernels! {
     column_matvec (ColumnMatVec<T>) = multiply;
 }
 
-/// Builds the [`Kernels`] of an instruction set: register tiles with each of the listed numbers of rows, and matrix-vector
-/// products of `dots` rows at a time.
+/// Builds the [`Kernels`] of an instruction set: register tiles with each of the listed numbers of rows, and
+/// matrix-vector products of `dots` rows at a time.
 macro_rules! kernel_table {
     ($isa:ident, rows [$($r:literal)*], dots $dots:literal) => {
         Kernels {

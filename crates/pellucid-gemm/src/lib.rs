@@ -17,8 +17,8 @@
 //!
 //! The vectors and the instruction sets are in the crate `pellucid-simd`.
 //!
-//! **Order.** The bits of C depend on (m, n, k) and the values only. They do not depend on the threads, the strides, the
-//! batch or the instruction set.
+//! **Order.** The bits of C depend on (m, n, k) and the values only. They do not depend on the threads, the strides,
+//! the batch or the instruction set.
 //!
 //! - With m, n > 1, each element is one chain of fused multiply-adds over each block of k, and the blocks are added in
 //!   order. The blocks are a function of k.
@@ -113,8 +113,8 @@ pub trait Epilogue<T>: Sync {
     /// method. If C is `None`, each part is computed in scratch and passed to this method only.
     fn finish(&self, part: Finished<T>);
 
-    /// Prefetches the operands that [`finish`](Self::finish) accesses besides C, for some rows and columns of a product of
-    /// the batch. They arrive from memory while the sums are computed.
+    /// Prefetches the operands that [`finish`](Self::finish) accesses besides C, for some rows and columns of a product
+    /// of the batch. They arrive from memory while the sums are computed.
     fn prefetch_epilogue(&self, _batch: usize, _rows: Range<usize>, _cols: Range<usize>) {}
 }
 
@@ -144,10 +144,10 @@ const TASK_MULTIPLY_ADDS: usize = 1 << 19;
 ///
 /// The *gemm contract*:
 ///
-/// - *Bounds*: every element of A and B that the shape and the strides address is valid for reads, and every element of C
-///   for reads and writes.
-/// - *Aliasing*: the elements of C are distinct and overlap neither A nor B. No other thread writes A or B, or accesses C,
-///   during the call.
+/// - *Bounds*: every element of A and B that the shape and the strides address is valid for reads, and every element of
+///   C for reads and writes.
+/// - *Aliasing*: the elements of C are distinct and overlap neither A nor B. No other thread writes A or B, or accesses
+///   C, during the call.
 /// - *Epilogue*: the epilogue accesses no element of C outside its part.
 #[inline]
 pub unsafe fn gemm<T: Element>(
@@ -213,8 +213,8 @@ pub unsafe fn gemm_at<T: Element>(
         || shape.n > 1
             && block::cost(kernels, (shape.n, shape.m, shape.k), &a, c_row_stride)
                 < block::cost(kernels, (shape.m, shape.n, shape.k), &b, c_col_stride);
-    // SAFETY: the caller guarantees the gemm contract, *Disjoint results* and *Isa*. Swapping the operands, the strides of
-    // C and m and n together addresses the same elements.
+    // SAFETY: the caller guarantees the gemm contract, *Disjoint results* and *Isa*. Swapping the operands, the strides
+    // of C and m and n together addresses the same elements.
     unsafe {
         if swap_operands {
             let c = c.map(|c| OutputMatrix { row_stride: c.col_stride, col_stride: c.row_stride, ..c });
@@ -235,8 +235,8 @@ pub unsafe fn gemm_at<T: Element>(
 ///
 /// - *Operands*: `a` has the lanes `rows`, and `b` the lanes `cols`, with k steps of the depth. No thread writes their
 ///   memory during the call.
-/// - *C*: the elements `rows × cols` of C are valid for reads and writes, are distinct, and do not overlap the operands. No
-///   other thread accesses them during the call.
+/// - *C*: the elements `rows × cols` of C are valid for reads and writes, are distinct, and do not overlap the
+///   operands. No other thread accesses them during the call.
 /// - *Isa*: the processor has the instruction set.
 pub unsafe fn multiply<T: Element>(
     isa: Isa,
@@ -311,10 +311,10 @@ pub unsafe fn transform_tiles<T: Element>(isa: Isa, work: &TransformTiles<'_, T>
 ///
 /// # Safety
 ///
-/// - *Source*: `from.depth` is 1, and `from` is valid for reads of `lanes` lanes of `depth` elements. No thread writes them
-///   during the call.
-/// - *Target*: `width ≥ lanes`, and `to` is valid for writes of `depth · width` elements, which do not overlap the matrix.
-///   The width need not be a multiple of a vector.
+/// - *Source*: `from.depth` is 1, and `from` is valid for reads of `lanes` lanes of `depth` elements. No thread writes
+///   them during the call.
+/// - *Target*: `width ≥ lanes`, and `to` is valid for writes of `depth · width` elements, which do not overlap the
+///   matrix. The width need not be a multiple of a vector.
 /// - *Isa*: the processor has the instruction set.
 pub unsafe fn transpose<T: Element>(
     isa: Isa,
@@ -360,8 +360,8 @@ impl<T: Element> GemmProblem<'_, T> {
     ///
     /// # Safety
     ///
-    /// The contract of [`gemm_at`] holds for the products at `offsets(0..batch)`, with C of `m × n` and the instruction set
-    /// of `kernels`.
+    /// The contract of [`gemm_at`] holds for the products at `offsets(0..batch)`, with C of `m × n` and the instruction
+    /// set of `kernels`.
     #[inline]
     unsafe fn compute(
         &self,
@@ -381,8 +381,8 @@ impl<T: Element> GemmProblem<'_, T> {
         };
         if tasks <= 1 {
             for index in 0..batch {
-                // SAFETY: the caller guarantees the contract of `gemm_at`. *Region* holds because only this thread works
-                // on the batch.
+                // SAFETY: the caller guarantees the contract of `gemm_at`. *Region* holds because only this thread
+                // works on the batch.
                 unsafe { self.compute_rectangle(index, offsets(index), a, b, c, 0..self.m, 0..self.n) }
             }
             return;
@@ -440,9 +440,9 @@ impl<T: Element> GemmProblem<'_, T> {
                     let row_stride = cols.len() as isize;
                     let data = workspace.wrapping_offset(-(rows.start as isize * row_stride + cols.start as isize));
                     let c = OutputMatrix { data, row_stride, col_stride: 1, accumulate: false };
-                    // SAFETY: the caller guarantees the contract of `gemm_at` for A and B. For C, *Bounds*, *Aliasing* and
-                    // *Region* hold because the workspace is exclusive and holds exactly these rows and columns, with the
-                    // first element at its start.
+                    // SAFETY: the caller guarantees the contract of `gemm_at` for A and B. For C, *Bounds*, *Aliasing*
+                    // and *Region* hold because the workspace is exclusive and holds exactly these rows and columns,
+                    // with the first element at its start.
                     unsafe { self.compute_into(batch, a, b, c, rows, cols.clone()) }
                 });
             }
@@ -477,8 +477,8 @@ impl<T: Element> GemmProblem<'_, T> {
             batch,
             transposed: self.transposed,
         };
-        // SAFETY: the product contract and the contract of `multiply_vector`: *Bounds* and *Aliasing* are *Operands*, and
-        // with *Region* they are *C*. The caller guarantees *Isa*.
+        // SAFETY: the product contract and the contract of `multiply_vector`: *Bounds* and *Aliasing* are *Operands*,
+        // and with *Region* they are *C*. The caller guarantees *Isa*.
         unsafe {
             if self.n == 1 && self.k > 0 && !rows.is_empty() && !cols.is_empty() {
                 multiply_vector(self.kernels, a, b, product.c, c.row_stride, c.accumulate, rows.clone(), self.k);
@@ -509,8 +509,8 @@ impl TaskGrid {
 ///
 /// # Safety
 ///
-/// - *Operands*: `a` has the lanes `rows`, and `x` one lane, with `k > 0` steps of the depth. No thread writes them during
-///   the call.
+/// - *Operands*: `a` has the lanes `rows`, and `x` one lane, with `k > 0` steps of the depth. No thread writes them
+///   during the call.
 /// - *C*: the elements `rows` of y are valid for reads and writes at their stride, are distinct, and do not overlap the
 ///   operands. No other thread accesses them during the call.
 /// - *Isa*: the processor has the instruction set of `kernels`.
@@ -531,9 +531,9 @@ unsafe fn multiply_vector<T: Element>(
         _ => k,
     };
     let work = |workspace: *mut T| {
-        // SAFETY: the workspace has `a_len` elements for A and `x_len` elements for x after them, which are the targets of
-        // the gathers, and *Scratch* of the column product. *Operands* covers every read and *C* every write of the row
-        // and column product contracts. The caller guarantees *Isa*.
+        // SAFETY: the workspace has `a_len` elements for A and `x_len` elements for x after them, which are the targets
+        // of the gathers, and *Scratch* of the column product. *Operands* covers every read and *C* every write of the
+        // row and column product contracts. The caller guarantees *Isa*.
         unsafe {
             let x = if x_len == 0 { x.data } else { gather_contiguous(x.data, x.depth, k, workspace.add(a_len)) };
             let (y, count) = (y.wrapping_offset(rows.start as isize * y_stride), rows.len());

@@ -11,11 +11,11 @@ use pellucid_simd::vector::Vector;
 ///
 /// # Offset dot contract
 ///
-/// - *Reads*: `data` is valid for reads at `lanes[i] + depths[p]` for every lane i and every depth p, and no thread writes
-///   these elements meanwhile.
+/// - *Reads*: `data` is valid for reads at `lanes[i] + depths[p]` for every lane i and every depth p, and no thread
+///   writes these elements meanwhile.
 /// - *Weights*: there are as many weights as depths.
-/// - *Writes*: `to` is valid for writes of one element for each lane. They overlap no operand, and no other thread accesses
-///   them.
+/// - *Writes*: `to` is valid for writes of one element for each lane. They overlap no operand, and no other thread
+///   accesses them.
 pub struct OffsetDotRow<'a, T> {
     /// The origin of the offsets.
     pub data: *const T,
@@ -39,8 +39,8 @@ impl<T: Element> OffsetDotRow<'_, T> {
     #[inline(always)]
     pub(crate) unsafe fn multiply<V: Vector<Scalar = T>>(&self) {
         debug_assert_eq!(self.weights.len(), self.depths.len(), "there must be one weight for each depth");
-        // SAFETY: vectors stay within their run of lanes, the last one under a mask. *Reads* and *Writes* cover all lanes
-        // of a run at every depth.
+        // SAFETY: vectors stay within their run of lanes, the last one under a mask. *Reads* and *Writes* cover all
+        // lanes of a run at every depth.
         unsafe {
             for (first, offset, len) in self.lanes.runs(0..self.lanes.len()) {
                 let (from, to) = (self.data.wrapping_offset(offset), self.to.add(first));
@@ -77,10 +77,10 @@ impl<T: Element> OffsetDotRow<'_, T> {
 ///
 /// # Gradient dot contract
 ///
-/// - *Reads*: `x` is valid for reads of one element for each lane, and `data` at `lanes[i] + depths[p]` for every lane i and
-///   every depth p. No thread writes these elements meanwhile.
-/// - *Writes*: `sums` is valid for reads and writes of 16 elements for each depth. They overlap no operand, and no other
-///   thread accesses them.
+/// - *Reads*: `x` is valid for reads of one element for each lane, and `data` at `lanes[i] + depths[p]` for every lane
+///   i and every depth p. No thread writes these elements meanwhile.
+/// - *Writes*: `sums` is valid for reads and writes of 16 elements for each depth. They overlap no operand, and no
+///   other thread accesses them.
 pub struct WeightGradDots<'a, T> {
     /// The contiguous vector x, one element for each lane.
     pub x: *const T,
@@ -103,8 +103,8 @@ impl<T: Element> WeightGradDots<'_, T> {
     /// - The contract of [`Vector`] holds: the instruction set of `V` is enabled in the calling function.
     #[inline(always)]
     pub(crate) unsafe fn accumulate<V: Vector<Scalar = T>>(&self) {
-        // SAFETY: reads stay within their run of lanes, the last one under a mask (*Reads*). `i` is a multiple of LANES,
-        // which divides 16, so whole vectors of sums stay within the 16 virtual lanes of a depth (*Writes*).
+        // SAFETY: reads stay within their run of lanes, the last one under a mask (*Reads*). `i` is a multiple of
+        // LANES, which divides 16, so whole vectors of sums stay within the 16 virtual lanes of a depth (*Writes*).
         unsafe {
             for (first, offset, len) in self.lanes.runs(0..self.lanes.len()) {
                 let (x, from) = (self.x.add(first), self.data.wrapping_offset(offset));
@@ -122,7 +122,8 @@ impl<T: Element> WeightGradDots<'_, T> {
     }
 }
 
-/// Reduces each group of 16 virtual lanes to its sum, by a fixed tree: lane l adds lane l + 8, then l + 4, l + 2, l + 1.
+/// Reduces each group of 16 virtual lanes to its sum, by a fixed tree: lane l adds lane l + 8, then l + 4, l + 2, l +
+/// 1.
 ///
 /// An incomplete group at the end of `lanes` is ignored.
 pub fn folded<T: Element>(lanes: &[T]) -> impl Iterator<Item = T> {

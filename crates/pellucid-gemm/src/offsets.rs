@@ -29,6 +29,11 @@ impl OffsetList {
         self.offsets.len()
     }
 
+    /// Returns true if the list has no offsets.
+    pub fn is_empty(&self) -> bool {
+        self.offsets.is_empty()
+    }
+
     /// Returns the offsets.
     pub fn all(&self) -> &[isize] {
         &self.offsets
@@ -55,8 +60,8 @@ impl OffsetList {
 
 /// An operand whose element (i, p) is `data[lanes[i] + depths[p]]`.
 ///
-/// The windows over a padded image have this form (implicit im2col): the offset of a window plus the offset of a tap in the
-/// window.
+/// The windows over a padded image have this form (implicit im2col): the offset of a window plus the offset of a tap in
+/// the window.
 pub struct ImplicitIm2col<'a, T> {
     /// The origin of the offsets.
     pub data: *const T,
@@ -66,12 +71,12 @@ pub struct ImplicitIm2col<'a, T> {
     pub depths: &'a OffsetList,
 }
 
-// SAFETY: an `ImplicitIm2col` has no safe method that reads memory. The unsafe functions that read through it require that
-// no thread writes the memory meanwhile (*Range* of the panel contract, *Operands* of `multiply`).
+// SAFETY: an `ImplicitIm2col` has no safe method that reads memory. The unsafe functions that read through it require
+// that no thread writes the memory meanwhile (*Range* of the panel contract, *Operands* of `multiply`).
 unsafe impl<T: Sync> Sync for ImplicitIm2col<'_, T> {}
 
-// SAFETY: `pack` writes whole vectors with the lanes of the runs, and zeros in the others. `pack_rows` writes every run of
-// the depth of every lane. `strided` and `panel` return `None`.
+// SAFETY: `pack` writes whole vectors with the lanes of the runs, and zeros in the others. `pack_rows` writes every run
+// of the depth of every lane. `strided` and `panel` return `None`.
 unsafe impl<T: Element> Source<T> for ImplicitIm2col<'_, T> {
     #[allow(private_interfaces)]
     unsafe fn pack(
@@ -89,7 +94,8 @@ unsafe impl<T: Element> Source<T> for ImplicitIm2col<'_, T> {
             first + lanes <= self.lanes.len() && start + depth <= self.depths.len(),
             "the panel is not within the operand"
         );
-        // One vector of lanes of the panel after another: first its runs, then its elements for every step of the depth.
+        // One vector of lanes of the panel after another: first its runs, then its elements for every step of the
+        // depth.
         for vector_start in (0..width).step_by(kernels.lanes) {
             let (begin, end) = (lanes.min(vector_start), lanes.min(vector_start + kernels.lanes));
             let runs: List<LaneRun, 4> = self
@@ -108,9 +114,9 @@ unsafe impl<T: Element> Source<T> for ImplicitIm2col<'_, T> {
                 to: to.wrapping_add(vector_start),
                 to_stride: width,
             };
-            // SAFETY: the lane packing contract. *Reads* follows from *Range* of the panel contract, and *Writes* from its
-            // *Target* and *Width*: every row of the panel contains this vector. The runs are within one vector by their
-            // construction. The caller guarantees *Isa*.
+            // SAFETY: the lane packing contract. *Reads* follows from *Range* of the panel contract, and *Writes* from
+            // its *Target* and *Width*: every row of the panel contains this vector. The runs are within one vector by
+            // their construction. The caller guarantees *Isa*.
             unsafe { (kernels.pack_lanes)(&work) }
         }
     }
@@ -135,8 +141,8 @@ unsafe impl<T: Element> Source<T> for ImplicitIm2col<'_, T> {
         for (p, offset, len) in self.depths.runs(start..start + depth) {
             let data = self.data.wrapping_offset(offset);
             let (to, slack) = (to.wrapping_add(p - start), step - (p - start) - len);
-            // SAFETY: the run packing contract. *Reads* follows from *Range* of the row contract. *Writes* follows from its
-            // *Target* and *Stride*: the run and the slack end at the end of each row. The caller guarantees *Isa*.
+            // SAFETY: the run packing contract. *Reads* follows from *Range* of the row contract. *Writes* follows from
+            // its *Target* and *Stride*: the run and the slack end at the end of each row. The caller guarantees *Isa*.
             unsafe { (kernels.pack_runs)(&PackRuns { data, offsets, len, to, step, slack }) }
         }
     }
@@ -151,14 +157,14 @@ pub(crate) struct LaneRun {
     count: usize,
 }
 
-/// The packing of one vector for each offset: `to[k·to_stride + l] = data[offsets[k] + run.offset + l]` for the lanes l of
-/// each run, and 0 in the other lanes.
+/// The packing of one vector for each offset: `to[k·to_stride + l] = data[offsets[k] + run.offset + l]` for the lanes l
+/// of each run, and 0 in the other lanes.
 ///
 /// # Lane packing contract
 ///
 /// - *Reads*: `data` is valid for reads of the lanes of every run at every offset, and no thread writes them meanwhile.
-/// - *Writes*: `to` is valid for writes of a whole vector for each offset. The vectors overlap neither each other nor the
-///   source.
+/// - *Writes*: `to` is valid for writes of a whole vector for each offset. The vectors overlap neither each other nor
+///   the source.
 /// - *Runs*: every run is within the lanes of one vector.
 pub(crate) struct PackLanes<'a, T> {
     data: *const T,
@@ -230,8 +236,8 @@ impl<T: Element> PackLanes<'_, T> {
     #[inline(always)]
     unsafe fn store_vectors<V: Vector<Scalar = T>>(&self, load: impl Fn(*const T) -> V) {
         for (k, &offset) in self.offsets.iter().enumerate() {
-            // SAFETY: *Writes* of the lane packing contract covers a whole vector at `k · to_stride`. The caller guarantees
-            // the contract of `Vector`.
+            // SAFETY: *Writes* of the lane packing contract covers a whole vector at `k · to_stride`. The caller
+            // guarantees the contract of `Vector`.
             unsafe { load(self.data.wrapping_offset(offset)).store(self.to.add(k * self.to_stride)) }
         }
     }
@@ -242,8 +248,8 @@ impl<T: Element> PackLanes<'_, T> {
 /// # Run packing contract
 ///
 /// - *Reads*: `data` is valid for reads of `len` elements at every offset, and no thread writes them meanwhile.
-/// - *Writes*: `to` is valid for writes of `len` elements at every `k·step`, and of `slack` elements after them. They do not
-///   overlap the source, rows do not overlap each other, and no other thread accesses them.
+/// - *Writes*: `to` is valid for writes of `len` elements at every `k·step`, and of `slack` elements after them. They
+///   do not overlap the source, rows do not overlap each other, and no other thread accesses them.
 pub struct PackRuns<'a, T> {
     /// The origin of the offsets.
     pub data: *const T,
@@ -276,8 +282,8 @@ impl<T: Element> PackRuns<'_, T> {
             self.step
         );
         let whole = self.len - self.len % V::LANES;
-        // SAFETY: `i` stays below `len` (*Reads*, *Writes*). The last vector is loaded under a mask, and stored under that
-        // mask or, where it fits, within the slack (*Writes*).
+        // SAFETY: `i` stays below `len` (*Reads*, *Writes*). The last vector is loaded under a mask, and stored under
+        // that mask or, where it fits, within the slack (*Writes*).
         unsafe {
             for i in (0..whole).step_by(V::LANES) {
                 for (k, &offset) in self.offsets.iter().enumerate() {

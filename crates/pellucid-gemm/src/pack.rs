@@ -1,18 +1,19 @@
 //! Operands, and the packing of their panels.
 //!
 //! The micro-kernel reads panels: `lanes` rows of A, or columns of B, over one block of the depth. A packed panel is
-//! contiguous in the order in which the kernel reads it: `panel[p·width + i] = operand[first + i, start + p]`, with zeros
-//! in the lanes past the last.
+//! contiguous in the order in which the kernel reads it: `panel[p·width + i] = operand[first + i, start + p]`, with
+//! zeros in the lanes past the last.
 
 use super::kernels::Kernels;
 use pellucid_simd::Element;
 use pellucid_simd::vector::{Vector, prefetch_run};
 use std::ops::Range;
 
-/// An operand of a product, as a matrix of lanes × depth: the lanes of A[m × k] are its rows, those of B[k × n] its columns.
+/// An operand of a product, as a matrix of lanes × depth: the lanes of A[m × k] are its rows, those of B[k × n] its
+/// columns.
 ///
-/// Any type that can write panels is an operand: a strided matrix, the windows of a convolution, a half-precision matrix
-/// that is widened during packing, packed weights.
+/// Any type that can write panels is an operand: a strided matrix, the windows of a convolution, a half-precision
+/// matrix that is widened during packing, packed weights.
 ///
 /// # Safety
 ///
@@ -25,20 +26,23 @@ pub unsafe trait Source<T>: Sync {
         None
     }
 
-    /// Returns the packed panel of the `width` lanes from `first` and of the depth from `start`, if the operand stores it.
+    /// Returns the packed panel of the `width` lanes from `first` and of the depth from `start`, if the operand stores
+    /// it.
     fn panel(&self, _first: usize, _start: usize, _width: usize) -> Option<*const T> {
         None
     }
 
-    /// Packs the lanes `first..first + lanes` over the depth `start..start + depth` to `to[p·width + i]`, with zeros in the
-    /// lanes `lanes..width`.
+    /// Packs the lanes `first..first + lanes` over the depth `start..start + depth` to `to[p·width + i]`, with zeros in
+    /// the lanes `lanes..width`.
     ///
     /// # Safety
     ///
     /// The *panel contract*:
     ///
-    /// - *Range*: the lanes and the depth are within the operand, whose memory is valid for reads and not written meanwhile.
-    /// - *Width*: `lanes ≤ width`, and `width` is a multiple of the lanes of a vector, because whole vectors are stored.
+    /// - *Range*: the lanes and the depth are within the operand, whose memory is valid for reads and not written
+    ///   meanwhile.
+    /// - *Width*: `lanes ≤ width`, and `width` is a multiple of the lanes of a vector, because whole vectors are
+    ///   stored.
     /// - *Target*: `to` is valid for writes of `depth · width` elements, which do not overlap the operand.
     /// - *Isa*: the processor has the instruction set of `kernels`.
     #[allow(private_interfaces)]
@@ -64,7 +68,8 @@ pub unsafe trait Source<T>: Sync {
     ///
     /// The *row contract*:
     ///
-    /// - *Range*: the lanes and the depth are within the operand, whose memory is valid for reads and not written meanwhile.
+    /// - *Range*: the lanes and the depth are within the operand, whose memory is valid for reads and not written
+    ///   meanwhile.
     /// - *Stride*: `depth ≤ step`.
     /// - *Target*: `to` is valid for writes of `lanes · step` elements, which do not overlap the operand.
     /// - *Isa*: the processor has the instruction set of `kernels`.
@@ -110,8 +115,8 @@ impl<T> Strided<T> {
     }
 }
 
-// SAFETY: `pack` writes every lane of every step of the depth, `pack_rows` the depth of every lane, and `strided` returns
-// the matrix itself.
+// SAFETY: `pack` writes every lane of every step of the depth, `pack_rows` the depth of every lane, and `strided`
+// returns the matrix itself.
 unsafe impl<T: Element> Source<T> for Strided<T> {
     #[inline]
     fn strided(&self) -> Option<Strided<T>> {
@@ -132,8 +137,8 @@ unsafe impl<T: Element> Source<T> for Strided<T> {
         check_panel(kernels, lanes, width);
         let from = Strided { data: self.element_ptr(first, start), ..*self };
         let panel = PackPanels { from, lanes, lanes_per_panel: width, depth, width, to, panel_stride: 0 };
-        // SAFETY: the caller guarantees the panel contract, which is the packing contract of one panel of `width` lanes.
-        // The lanes are contiguous in the call of `copy_panels`, the depth in that of `transpose_panel`.
+        // SAFETY: the caller guarantees the panel contract, which is the packing contract of one panel of `width`
+        // lanes. The lanes are contiguous in the call of `copy_panels`, the depth in that of `transpose_panel`.
         unsafe {
             match self {
                 Self { lane: 1, .. } => (kernels.copy_panels)(&panel),
@@ -160,8 +165,8 @@ unsafe impl<T: Element> Source<T> for Strided<T> {
     ) {
         debug_assert!(depth <= step && self.depth == 1, "{depth} elements in rows of stride {step}, {self:?}");
         for i in 0..lanes {
-            // SAFETY: *Stride* and *Target* of the row contract cover `depth` elements from `i · step`, and *Range* covers
-            // the lane, whose depth is contiguous.
+            // SAFETY: *Stride* and *Target* of the row contract cover `depth` elements from `i · step`, and *Range*
+            // covers the lane, whose depth is contiguous.
             unsafe { to.add(i * step).copy_from_nonoverlapping(self.element_ptr(first + i, start), depth) }
         }
     }
@@ -172,12 +177,13 @@ unsafe impl<T: Element> Source<T> for Strided<T> {
 pub(crate) fn check_panel<T>(kernels: &Kernels<T>, lanes: usize, width: usize) {
     debug_assert!(
         lanes <= width && width.is_multiple_of(kernels.lanes),
-        "a panel of {lanes} lanes has the width {width}, which is not a multiple of the {} lanes of a vector, or too small",
+        "the width {width} of a panel is less than its {lanes} lanes, or not a multiple of {} (a vector)",
         kernels.lanes
     );
 }
 
-/// Packs consecutive panels of `lanes_per_panel` lanes, each as [`Source::pack`] does: panel s to `to + s·panel_stride`.
+/// Packs consecutive panels of `lanes_per_panel` lanes, each as [`Source::pack`] does: panel s to `to +
+/// s·panel_stride`.
 ///
 /// # Safety
 ///
@@ -204,8 +210,8 @@ pub(crate) unsafe fn pack_panels<T: Element>(
         let from = Strided { data: from.element_ptr(lanes.start, depth.start), ..from };
         let panels =
             PackPanels { from, lanes: lanes.len(), lanes_per_panel, depth: depth.len(), width, to, panel_stride };
-        // SAFETY: the caller guarantees the panel contract for every panel and *Disjoint panels*, which together are the
-        // packing contract. Lanes are contiguous (the pattern above).
+        // SAFETY: the caller guarantees the panel contract for every panel and *Disjoint panels*, which together are
+        // the packing contract. Lanes are contiguous (the pattern above).
         return unsafe { (kernels.copy_panels)(&panels) };
     }
     for (s, first) in lanes.clone().step_by(lanes_per_panel).enumerate() {
@@ -221,8 +227,8 @@ pub(crate) unsafe fn pack_panels<T: Element>(
 /// # Packing contract
 ///
 /// - *Range*: `from` is valid for reads of `lanes × depth` elements, and no thread writes them meanwhile.
-/// - *Target*: `to` is valid for writes of all panels, which overlap neither each other nor the source. A panel is `depth`
-///   rows of `width` elements.
+/// - *Target*: `to` is valid for writes of all panels, which overlap neither each other nor the source. A panel is
+///   `depth` rows of `width` elements.
 /// - *Width*: the lanes of a panel are at most `width`, which is a multiple of the lanes of a vector.
 pub(crate) struct PackPanels<T> {
     from: Strided<T>,
@@ -234,8 +240,8 @@ pub(crate) struct PackPanels<T> {
     panel_stride: usize,
 }
 
-/// The least depth at which panels are packed together. For smaller ones, cache lines that panels share stay in the cache
-/// between the panels anyway.
+/// The least depth at which panels are packed together. For smaller ones, cache lines that panels share stay in the
+/// cache between the panels anyway.
 const MIN_JOINT_DEPTH: usize = 128;
 
 /// The number of steps of the depth that are copied together. Rows whose stride is a power of two share a cache set, so
@@ -243,8 +249,8 @@ const MIN_JOINT_DEPTH: usize = 128;
 const STEPS_PER_GROUP: usize = 8;
 
 impl<T: Element> PackPanels<T> {
-    /// Returns the transposition of a matrix whose depth is contiguous: `to[p·row_stride + i] = from[i, p]`, with zeros in
-    /// the lanes `lanes..padded_lanes` of each row.
+    /// Returns the transposition of a matrix whose depth is contiguous: `to[p·row_stride + i] = from[i, p]`, with zeros
+    /// in the lanes `lanes..padded_lanes` of each row.
     pub(crate) fn to_transpose(
         from: Strided<T>,
         (lanes, padded_lanes): (usize, usize),
@@ -257,8 +263,8 @@ impl<T: Element> PackPanels<T> {
 
     /// Packs contiguous lanes by copying rows.
     ///
-    /// Consecutive panels share the cache lines and the pages of a row. Therefore a few rows at a time are distributed to
-    /// all panels.
+    /// Consecutive panels share the cache lines and the pages of a row. Therefore a few rows at a time are distributed
+    /// to all panels.
     ///
     /// # Safety
     ///
@@ -324,8 +330,8 @@ impl<T: Element> PackPanels<T> {
             "{lanes} lanes, padded to {lanes_per_panel}, in a row of {width}"
         );
         let (whole_lanes, whole_depth) = (lanes - lanes % V::SIDE, depth - depth % V::SIDE);
-        // SAFETY: the blocks are within `whole_lanes × whole_depth`, so *Range*, *Target* and *Row length* cover them. The
-        // remainders that `gather` and `gather_depth` pack are within `lanes_per_panel × depth`.
+        // SAFETY: the blocks are within `whole_lanes × whole_depth`, so *Range*, *Target* and *Row length* cover them.
+        // The remainders that `gather` and `gather_depth` pack are within `lanes_per_panel × depth`.
         unsafe {
             for i in (0..whole_lanes).step_by(V::SIDE) {
                 for p in (0..whole_depth).step_by(V::SIDE) {
@@ -337,7 +343,8 @@ impl<T: Element> PackPanels<T> {
         }
     }
 
-    /// Packs the lanes from `first_lane` over the depth from `start`, element by element, with the zeros of the padding.
+    /// Packs the lanes from `first_lane` over the depth from `start`, element by element, with the zeros of the
+    /// padding.
     ///
     /// # Safety
     ///
@@ -345,7 +352,8 @@ impl<T: Element> PackPanels<T> {
     unsafe fn gather(&self, first_lane: usize, start: usize) {
         for p in start..self.depth {
             for i in first_lane..self.lanes_per_panel {
-                // SAFETY: reads are below `lanes` (*Range*), writes below `lanes_per_panel` of row `p < depth` (*Target*).
+                // SAFETY: reads are below `lanes` (*Range*), writes below `lanes_per_panel` of row `p < depth`
+                // (*Target*).
                 unsafe {
                     *self.to.add(p * self.width + i) =
                         if i < self.lanes { *self.from.element_ptr(i, p) } else { T::ZERO };

@@ -22,8 +22,14 @@ pub struct PackedPanels<T> {
 
 impl<T: Element> PackedPanels<T> {
     /// Returns the number of elements that the panels of a matrix with `lanes` (n) lanes and `depth` (k) steps fill.
-    pub fn room(isa: Isa, (lanes, depth): (usize, usize)) -> usize {
+    pub fn packed_len(isa: Isa, (lanes, depth): (usize, usize)) -> usize {
         lanes.next_multiple_of(Kernels::<T>::for_isa(isa).width()).saturating_mul(depth)
+    }
+
+    /// Returns [`packed_len`](Self::packed_len).
+    #[doc(hidden)]
+    pub fn room(isa: Isa, size: (usize, usize)) -> usize {
+        Self::packed_len(isa, size)
     }
 
     /// Packs a matrix with `lanes` (n) lanes and `depth` (k) steps into `memory`.
@@ -31,8 +37,8 @@ impl<T: Element> PackedPanels<T> {
     /// # Safety
     ///
     /// - *Range*: `from` is valid for reads of `lanes × depth` elements, and no thread writes them during the call.
-    /// - *Memory*: `memory` is valid for reads and writes of [`room`](Self::room) elements, which do not overlap the matrix.
-    ///   It stays valid, and no other code writes it, while the panels are used.
+    /// - *Memory*: `memory` is aligned, and valid for reads and writes of [`packed_len`](Self::packed_len) elements,
+    ///   which do not overlap the matrix. It stays valid, and no other code writes it, while the panels are used.
     /// - *Isa*: the processor has the instruction set.
     pub unsafe fn pack(
         isa: Isa,
@@ -48,7 +54,7 @@ impl<T: Element> PackedPanels<T> {
             for block in depth_blocks(depth) {
                 let to = panels.panel_ptr(first, block.start);
                 // SAFETY: the panel contract. *Range* and *Isa* are clauses of this function. *Width* holds because the
-                // width is two vectors. *Target* follows from *Memory*, because `room` counts whole panels.
+                // width is two vectors. *Target* follows from *Memory*, because `packed_len` counts whole panels.
                 unsafe { from.pack(kernels, first, width.min(lanes - first), block.start, block.len(), width, to) }
             }
         }
@@ -85,10 +91,10 @@ impl<T: Element> OwnedPanels<T> {
     /// - *Range*: `from` is valid for reads of `lanes × depth` elements, and no thread writes them during the call.
     /// - *Isa*: the processor has the instruction set.
     pub unsafe fn new(isa: Isa, from: Strided<T>, size: (usize, usize)) -> Result<OwnedPanels<T>> {
-        let memory = CpuBuffer::scratch(PackedPanels::<T>::room(isa, size).saturating_mul(size_of::<T>()))?;
+        let memory = CpuBuffer::scratch(PackedPanels::<T>::packed_len(isa, size).saturating_mul(size_of::<T>()))?;
         let start = SharedPtr(memory.ensure()?.as_ptr().cast());
-        // SAFETY: *Range* and *Isa* are clauses of this function. *Memory* holds because the buffer has `room` elements
-        // and lives as long as the panels, which own it.
+        // SAFETY: *Range* and *Isa* are clauses of this function. *Memory* holds because the buffer has `packed_len`
+        // elements and lives as long as the panels, which own it.
         Ok(OwnedPanels { panels: unsafe { PackedPanels::pack(isa, from, size, start) }, _memory: memory })
     }
 }

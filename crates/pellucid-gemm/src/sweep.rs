@@ -166,15 +166,15 @@ fn check_panels<T: TestElement>() {
             if from.depth == 1 {
                 for width in [lanes, lanes + 1, lanes + 5] {
                     let mut to = Guarded::<T>::unwritten(depth * width);
-                    // SAFETY: the matrix has `lanes × depth` elements with a contiguous depth, the target has `depth · width`
-                    // elements, and the instruction set is available.
+                    // SAFETY: the matrix has `lanes × depth` elements with a contiguous depth, the target has `depth ·
+                    // width` elements, and the instruction set is available.
                     unsafe { transpose(isa, from, (lanes, depth), width, to.as_mut_ptr()) }
                     check_panel(&to, lanes, width, &case, |lane, p| element(&from, lane, p));
                 }
                 let step = depth + 3;
                 let mut to = Guarded::<T>::of(&vec![T::ZERO; lanes * step]);
-                // SAFETY: the matrix has `lanes × depth` elements, the target has `lanes · step` elements, and the instruction
-                // set is available.
+                // SAFETY: the matrix has `lanes × depth` elements, the target has `lanes · step` elements, and the
+                // instruction set is available.
                 unsafe { from.pack_rows(kernels, 0, lanes, 0, depth, step, to.as_mut_ptr()) }
                 for (i, &found) in to.iter().enumerate() {
                     let (lane, p) = (i / step, i % step);
@@ -252,8 +252,8 @@ fn check_implicit_im2col<T: TestElement>(seed: u64) {
             check_panel(&to, lanes, width, &case, element);
             let step = depth + choices.below(20);
             let mut to = Guarded::<T>::unwritten(lanes * step);
-            // SAFETY: the operand has `lanes × depth` elements, the target has `lanes · step` elements, and the instruction
-            // set is available.
+            // SAFETY: the operand has `lanes × depth` elements, the target has `lanes · step` elements, and the
+            // instruction set is available.
             unsafe { operand.pack_rows(kernels, 0, lanes, 0, depth, step, to.as_mut_ptr()) }
             (0..lanes * depth).for_each(|i| {
                 let (lane, p) = (i / depth, i % depth);
@@ -304,8 +304,8 @@ fn check_offset_dots<T: TestElement>(seed: u64) {
                 weights: &weights,
                 to: to.as_mut_ptr(),
             };
-            // SAFETY: the data holds every lane at every depth, there are `depth` weights, the target has `lanes` elements,
-            // and the instruction set is available.
+            // SAFETY: the data holds every lane at every depth, there are `depth` weights, the target has `lanes`
+            // elements, and the instruction set is available.
             unsafe { offset_dot_row(isa, &work) }
             let zero = T::ZERO;
             for (l, &found) in to.iter().enumerate() {
@@ -321,8 +321,8 @@ fn check_offset_dots<T: TestElement>(seed: u64) {
                 depths: depth_offsets,
                 sums: sums.as_mut_ptr(),
             };
-            // SAFETY: the data holds every lane at every depth, x has `lanes` elements, there are 16 sums for each depth, and
-            // the instruction set is available.
+            // SAFETY: the data holds every lane at every depth, x has `lanes` elements, there are 16 sums for each
+            // depth, and the instruction set is available.
             unsafe { weight_grad_dots(isa, &work) }
             for (p, found) in folded(&sums).enumerate() {
                 let expected = (0..lanes).fold(zero, |sum, l| x[l].mul_add(element(l, p), sum));

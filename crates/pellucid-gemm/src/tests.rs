@@ -81,8 +81,8 @@ pub(crate) fn multiply_in_layouts<T: Element + bytemuck::Pod>(
     let c_start = c.data.as_mut_ptr().wrapping_add(c.start);
     let (a_start, b_start) = (a.data.as_ptr().wrapping_add(a.start), b.data.as_ptr().wrapping_add(b.start));
     let before = c.data.to_vec();
-    // SAFETY: *Bounds*: `TestMatrix` holds every element that its strides address. *Aliasing*: the matrices own their memory,
-    // which only this test accesses. *Isa*: the callers pass an available instruction set.
+    // SAFETY: *Bounds*: `TestMatrix` holds every element that its strides address. *Aliasing*: the matrices own their
+    // memory, which only this test accesses. *Isa*: the callers pass an available instruction set.
     unsafe { gemm_at(isa, &shape, &[Offsets::default()], a_start, b_start, Some(c_start), None, threads) }
     let values = c.values(m);
     // Memory between the elements of C is unchanged.
@@ -94,6 +94,7 @@ pub(crate) fn multiply_in_layouts<T: Element + bytemuck::Pod>(
     values
 }
 
+/// Computes a product of row-major matrices on one thread.
 fn multiply_row_major<T: Element + bytemuck::Pod>(isa: Isa, shape: (usize, usize, usize), a: &[T], b: &[T]) -> Vec<T> {
     let zero = vec![T::ZERO; shape.0 * shape.1];
     multiply_in_layouts(isa, shape, [MatrixLayout::RowMajor; 3], a, b, &zero, false, Threads::One)
@@ -223,8 +224,8 @@ fn a_batch_matches_single_products() {
         for threads in [1, 2, 8] {
             let mut c = vec![0.0; count * m * n];
             let (a, b, c_start) = (SendPtr(a.as_ptr()), SendPtr(b.as_ptr()), SendPtr(c.as_mut_ptr()));
-            // SAFETY: *Bounds* and *Disjoint results*: the vectors hold the batch without overlap. *Aliasing*: only this test
-            // accesses them.
+            // SAFETY: *Bounds* and *Disjoint results*: the vectors hold the batch without overlap. *Aliasing*: only
+            // this test accesses them.
             with_threads(threads, || unsafe {
                 gemm_batched(&shape, &batch, a.get(), b.get(), Some(c_start.get()), None, Threads::Pool)
             });
@@ -330,8 +331,8 @@ fn an_epilogue_processes_each_finished_element_once() {
                     }
                 }
             };
-            // SAFETY: *Bounds*: the matrices hold the shape. *Aliasing*: only this test accesses them. *Epilogue*: it accesses
-            // the elements of its part.
+            // SAFETY: *Bounds*: the matrices hold the shape. *Aliasing*: only this test accesses them. *Epilogue*: it
+            // accesses the elements of its part.
             unsafe { gemm(&shape, a.as_ptr(), b.as_ptr(), Some(c.data.as_mut_ptr()), Some(&epilogue), Threads::Pool) }
             let plain = reference_product((m, n, k), &a, &b);
             let want: Vec<f32> = plain.iter().enumerate().map(|(i, x)| x + i as f32).collect();

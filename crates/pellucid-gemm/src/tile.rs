@@ -1,21 +1,21 @@
 //! The micro-kernel: the product for one register tile of C.
 //!
-//! All R × N vectors of the tile stay in registers while the loop over the depth runs. Each step is a rank-1 update: one
-//! column of A, broadcast element by element, times one row of B (N vectors). See Goto and van de Geijn, "Anatomy of
-//! High-Performance Matrix Multiplication" (2008), and Van Zee and van de Geijn, "BLIS" (2015).
+//! All R × N vectors of the tile stay in registers while the loop over the depth runs. Each step is a rank-1 update:
+//! one column of A, broadcast element by element, times one row of B (N vectors). See Goto and van de Geijn, "Anatomy
+//! of High-Performance Matrix Multiplication" (2008), and Van Zee and van de Geijn, "BLIS" (2015).
 
 use pellucid_simd::vector::{Vector, prefetch};
 
 /// The operands of one micro-kernel call: `C[rows × cols] (+)= A[rows × depth] · B[depth × cols]`.
 ///
-/// The tile fits the registers. `rows` is a constant of the kernel. The rows of B and C are contiguous. All strides are in
-/// elements.
+/// The tile fits the registers. `rows` is a constant of the kernel. The rows of B and C are contiguous. All strides are
+/// in elements.
 ///
 /// # Tile contract
 ///
 /// - *Reads*: `a` is valid for reads of `rows × depth` elements at its strides, and `b` of `depth × cols` elements.
-/// - *Writes*: `c` is valid for reads and writes of `rows × cols` elements, no other thread accesses them, and they overlap
-///   neither A nor B.
+/// - *Writes*: `c` is valid for reads and writes of `rows × cols` elements, no other thread accesses them, and they
+///   overlap neither A nor B.
 /// - *Width*: `cols` needs exactly the N vectors of the kernel: `(N - 1) · LANES < cols ≤ N · LANES`.
 pub(crate) struct RegisterTile<T> {
     /// Length of the sums (k of this block).
@@ -43,8 +43,8 @@ pub(crate) struct RegisterTile<T> {
 impl<T> RegisterTile<T> {
     /// Computes the tile with `R` rows and `N` vectors.
     ///
-    /// Each element is one chain `s ← fma(a, b, s)` over the depth, which starts at zero, and then `c ← c + s`. The order
-    /// of the products is the order of k.
+    /// Each element is one chain `s ← fma(a, b, s)` over the depth, which starts at zero, and then `c ← c + s`. The
+    /// order of the products is the order of k.
     ///
     /// # Safety
     ///

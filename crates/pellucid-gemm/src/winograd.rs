@@ -15,7 +15,7 @@ const SIDE: usize = 4;
 
 /// A transform of square tiles: the same matrix applied to the rows and then to the columns.
 ///
-/// With d the input, g the window, y the output, and the matrices A, B and G of the algorithm:
+/// In the formulas, d is the input, g the window, m the products, and A, B and G are the matrices of the algorithm.
 #[derive(Clone, Copy, Debug)]
 pub enum WinogradTransform {
     /// Transforms a 4 × 4 patch of the input, from which one tile of outputs is computed: Bᵀ·d·B, 4 × 4.
@@ -36,9 +36,10 @@ pub enum WinogradTransform {
 /// # Transform contract
 ///
 /// - *Lanes*: `lanes` is a multiple of the lanes of a vector.
-/// - *Reads*: `data` is valid for reads of `lanes` elements at every offset of `from`, and no thread writes them meanwhile.
-/// - *Writes*: `to` is valid for writes of `lanes` elements at every offset of `at`, and no other thread accesses them. They
-///   do not overlap the source.
+/// - *Reads*: `data` is valid for reads of `lanes` elements at every offset of `from`, and no thread writes them
+///   meanwhile.
+/// - *Writes*: `to` is valid for writes of `lanes` elements at every offset of `at`, and no other thread accesses them.
+///   They do not overlap the source.
 /// - *Tiles*: `from` holds A² offsets and `at` holds B² offsets for each tile.
 pub struct TransformTiles<'a, T> {
     /// The transform, which determines A and B.
@@ -97,9 +98,9 @@ impl<T: Element> TransformTiles<'_, T> {
             self.at.len() / (B * B),
             "the source and the target have different numbers of tiles"
         );
-        // SAFETY: every load is a whole vector within `lanes` elements from an offset of `from`, every store within those
-        // from an offset of `at` (*Lanes*, *Reads*, *Writes*). The other operations are arithmetic of `V`, whose contract
-        // the caller guarantees.
+        // SAFETY: every load is a whole vector within `lanes` elements from an offset of `from`, every store within
+        // those from an offset of `at` (*Lanes*, *Reads*, *Writes*). The other operations are arithmetic of `V`, whose
+        // contract the caller guarantees.
         unsafe {
             let half = T::HALF.map_or(V::zero(), |half| V::splat(&half));
             // 0·x is 0 if x is finite, and NaN otherwise.
