@@ -1,25 +1,26 @@
-//! The loops around the micro-kernel: which panels are packed when, and where they stay.
+//! The loops around the micro-kernel: when panels are packed, and in which cache they stay.
 //!
 //! ```text
-//! for each block of columns          (COLUMNS wide, or more where the depth is less)
-//!   for each block of the depth      (≤ DEPTH deep)
+//! for each block of columns          (BLOCK_COLUMNS wide, or more if the depth is smaller)
+//!   for each block of the depth      (≤ MAX_DEPTH_BLOCK deep)
 //!     for each strip of rows         (register tile high)
 //!       pack a panel of A[strip × depth]               stays in L1
 //!       for each panel of columns    (register tile wide)
 //!         first strip: pack a panel of B[depth × columns]
 //!         micro-kernel                                 streams the panels of B from L2;
-//!                                                      what the epilogue takes is on its way
+//!                                                      the operands of the epilogue are being prefetched
 //!       epilogue on the last few strips of C, after the last block of the depth
 //! ```
 //!
-//! This is the order of Goto and van de Geijn with A and B in each other's places, because rows
-//! of C are contiguous here. RowMatVec of A that lie close together are not packed at all, others right before their
-//! use, while the next strip is on its way from memory. Where columns of A are contiguous, a few strips are packed
-//! together, since they share cache lines.
+//! This is the loop order of Goto and van de Geijn with A and B exchanged, because the rows of C are contiguous here.
+//!
+//! Rows of A that are close together are not packed. Others are packed right before their use, while the next strip is
+//! being prefetched. If the columns of A are contiguous, a few strips are packed together, since they share cache
+//! lines.
 
 use super::kernels::Kernels;
-use super::pack::{Panel, Source, Strided, pack_panels};
-use super::tile::Tile;
+use super::pack::{PackPanels, Source, Strided, pack_panels};
+use super::tile::RegisterTile;
 use super::{Epilogue, Finished};
 use pellucid_runtime::scratch;
 use pellucid_simd::Element;
@@ -27,64 +28,83 @@ use pellucid_simd::vector::prefetch_run;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// Deepest block of k. The order of summation hangs on it, so it is one number for all types and
-/// machines: 14 rows of A (f32) fill half of a 32 KiB L1, and a pass over C costs about 2 %.
-const DEPTH: usize = 272;
+/// The largest block of k. It determines the order of summation, so it is the same for all types and processors. With
+/// this size, 14 rows of A (`f32`) fill half of a 32 KiB L1, and a pass over C costs about 2 %.
+const MAX_DEPTH_BLOCK: usize = 272;
 
-/// ColumnMatVec of a block that is as deep as can be: half a megabyte of f32 in a 1 MiB L2.
-const COLUMNS: usize = 512;
+/// The number of columns of a block of maximal depth: half a megabyte of `f32` in a 1 MiB L2.
+const BLOCK_COLUMNS: usize = 512;
 
-/// Strips of A whose columns are contiguous that are packed together: about half a kilobyte of each column.
-const STRIPS: usize = 8;
+/// The number of strips that are packed together if the columns of A are contiguous: about half a kilobyte of each
+/// column.
+const STRIPS_PER_PACK: usize = 8;
 
-/// Elements of a block of A that are not likely to be in the cache all at once.
-const FAR: usize = 32 << 10;
+/// The number of elements from which a block of A is unlikely to be in the cache as a whole, so that it is prefetched.
+const A_PREFETCH_ELEMENTS: usize = 32 << 10;
 
-/// PackedPanels of B that are packed together.
-const PANELS: usize = 4;
+/// The number of panels of B that are packed together.
+const PANELS_PER_PACK: usize = 4;
 
-/// PackedPanels of B between one question of the epilogue's for what it takes and the next.
-const ASKED: usize = 4;
+/// The number of panels of B between two prefetches of the epilogue's operands.
+const PANELS_PER_PREFETCH: usize = 4;
 
-/// Elements of C that are worth a call of the epilogue: they are still in L2 by then.
-const PART: usize = 32 << 10;
+/// The number of elements of C that are worth a call of the epilogue. They are still in L2 at that time.
+const EPILOGUE_ELEMENTS: usize = 32 << 10;
 
-/// Elements of a block of a product that is not kept: they stay in L2, or near it.
-pub(crate) const UNKEPT: usize = 256 << 10;
+/// The number of elements of a block of C that is computed in scratch. They stay in L2, or close to it.
+pub(crate) const SCRATCH_ELEMENTS: usize = 256 << 10;
 
-/// Largest register tile of all isas.
-const TILE: usize = 14 * 32;
+/// The number of elements of the largest register tile of all instruction sets.
+const MAX_TILE_ELEMENTS: usize = 14 * 32;
 
-/// The depth in blocks of equal size (but the last), a function of k alone.
+/// Returns the blocks of the depth, which have equal sizes except for the last. They are a function of k alone.
 pub(crate) fn depth_blocks(k: usize) -> impl Iterator<Item = Range<usize>> + Clone {
-    let size = deepest(k);
+    let size = depth_block_size(k);
     (0..k).step_by(size).map(move |start| start..k.min(start + size))
 }
 
-/// Their size.
-fn deepest(k: usize) -> usize {
-    let count = k.div_ceil(DEPTH).max(1);
+/// Returns the size of a block of the depth.
+fn depth_block_size(k: usize) -> usize {
+    let count = k.div_ceil(MAX_DEPTH_BLOCK).max(1);
     k.div_ceil(count).next_multiple_of(8).max(8)
 }
 
-/// ColumnMatVec of a block, in whole panels of `width`.
-pub(crate) fn columns(k: usize, width: usize) -> usize {
-    DEPTH * COLUMNS / deepest(k) / width * width
+/// Returns the number of columns of a block, a multiple of the panel's `width`.
+pub(crate) fn block_columns(k: usize, width: usize) -> usize {
+    MAX_DEPTH_BLOCK * BLOCK_COLUMNS / depth_block_size(k) / width * width
 }
 
-/// C[m × n] and what it is the product of, with vectors along n.
+/// A product C[m × n] = A·B, or C + A·B, with vectors along n. Strides are in elements.
+///
+/// # Product contract
+///
+/// For a rectangle `rows × cols` of C:
+///
+/// - *Operands*: `a` has the lanes `rows`, and `b` the lanes `cols`, with `k` steps of the depth. No thread writes
+///   their memory meanwhile.
+/// - *C*: the elements of C in the rectangle are valid for reads and writes, are distinct, and do not overlap the
+///   operands. No other thread accesses them meanwhile.
+/// - *Isa*: the processor has the instruction set of the kernels.
 pub(crate) struct BlockedProduct<'a, T> {
+    /// A, whose lanes are its rows.
     pub(crate) a: &'a dyn Source<T>,
+    /// B, whose lanes are its columns.
     pub(crate) b: &'a dyn Source<T>,
+    /// The depth.
     pub(crate) k: usize,
+    /// Element (0, 0) of C.
     pub(crate) c: *mut T,
-    pub(crate) c_row: isize,
-    pub(crate) c_col: isize,
+    /// Stride between rows of C.
+    pub(crate) c_row_stride: isize,
+    /// Stride between columns of C.
+    pub(crate) c_col_stride: isize,
+    /// True if the product is added to C, false if it overwrites C.
     pub(crate) accumulate: bool,
+    /// The operation on the finished sums.
     pub(crate) epilogue: Option<&'a dyn Epilogue<T>>,
-    /// Index of the batch element, and whether C is the transpose of what the caller sees: both
-    /// for the epilogue only.
+    /// Index of the product in its batch, for the epilogue.
     pub(crate) batch: usize,
+    /// True if C is the transpose of the caller's C, for the epilogue.
     pub(crate) transposed: bool,
 }
 
@@ -93,161 +113,194 @@ impl<T: Element> BlockedProduct<'_, T> {
     ///
     /// # Safety
     ///
-    /// The sources cover the rectangle, C is valid there and nobody else touches it; the machine
-    /// has the instruction set of `kernels`.
-    pub(crate) unsafe fn rectangle(&self, kernels: &Kernels<T>, rows: Range<usize>, cols: Range<usize>) {
+    /// The product contract of [`BlockedProduct`] holds for the rectangle.
+    pub(crate) unsafe fn compute(&self, kernels: &Kernels<T>, rows: Range<usize>, cols: Range<usize>) {
         if rows.is_empty() || cols.is_empty() {
             return;
         }
         if self.k == 0 {
-            // SAFETY: the caller's.
-            return unsafe { self.empty_sum(rows, cols) };
+            // SAFETY: the caller guarantees the product contract for the rectangle.
+            return unsafe { self.store_empty_sums(rows, cols) };
         }
-        if self.c_col > 1 && self.c_row == 1 && !self.accumulate {
-            // SAFETY: the caller's.
-            return unsafe { self.turned(kernels, rows, cols) };
+        if self.c_col_stride > 1 && self.c_row_stride == 1 && !self.accumulate {
+            // SAFETY: the caller guarantees the product contract for the rectangle.
+            return unsafe { self.compute_transposed(kernels, rows, cols) };
         }
         let width = kernels.width();
-        let panel = panel_of(kernels);
+        let panel_len = a_panel_len(kernels);
         if self.b.strided().is_none() {
-            // PackedPanels of A stay in the cache as they lie, if they are not deeper than they would be packed.
-            let in_place = self.read_a_in_place(kernels, cols.len())
-                || self.k <= DEPTH && self.a.strided().is_some_and(|a| a.depth == 1 && !self.is_crowded(&a));
-            let a_room = if in_place { 0 } else { rows.len().div_ceil(kernels.rows) * panel };
-            return scratch::with(a_room + DEPTH * width, |room: *mut T| {
-                // SAFETY: the scratch has room for all panels of A, where they are packed, and one of B.
-                unsafe { self.panels(kernels, rows, cols, (a_room > 0).then_some(room), room.add(a_room)) }
+            // Rows of A stay in the cache without packing if they are not longer than packed rows.
+            let in_place = self.is_a_read_in_place(kernels, cols.len())
+                || self.k <= MAX_DEPTH_BLOCK
+                    && self.a.strided().is_some_and(|a| a.depth == 1 && !self.has_set_conflicts(&a));
+            let a_len = if in_place { 0 } else { rows.len().div_ceil(kernels.rows) * panel_len };
+            return scratch::with(a_len + MAX_DEPTH_BLOCK * width, |workspace: *mut T| {
+                // SAFETY: the caller guarantees the product contract. *Scratch* holds: the workspace has `a_len`
+                // elements for all panels of A, unless they are read in place, and those of one panel of B after them.
+                unsafe {
+                    self.compute_panel_major(
+                        kernels,
+                        rows,
+                        cols,
+                        (a_len > 0).then_some(workspace),
+                        workspace.add(a_len),
+                    )
+                }
             });
         }
-        let b_room = match self.read_b_in_place(kernels, rows.len()) {
+        let b_len = match self.is_b_read_in_place(kernels, rows.len()) {
             true => 0,
-            false => deepest(self.k) * columns(self.k, width).min(cols.len()).next_multiple_of(width),
+            false => depth_block_size(self.k) * block_columns(self.k, width).min(cols.len()).next_multiple_of(width),
         };
-        let a_room = match self.read_a_in_place(kernels, cols.len()) {
+        let a_len = match self.is_a_read_in_place(kernels, cols.len()) {
             true => 0,
-            false => self.strips(kernels, rows.len()) * panel,
+            false => self.strips_per_pack(kernels, rows.len()) * panel_len,
         };
-        let work = |room: *mut T| {
-            // SAFETY: the scratch has room for the panels of A and a block of B, where they are packed.
+        let work = |workspace: *mut T| {
+            // SAFETY: the caller guarantees the product contract. *Scratch* holds: the workspace has `a_len` elements
+            // for the panels of A and `b_len` elements for a block of B, and an operand without scratch is strided.
             unsafe {
-                let (a, b) = ((a_room > 0).then_some(room), (b_room > 0).then(|| room.add(a_room)));
-                self.blocks(kernels, rows, cols, a, b);
+                let (a, b) = ((a_len > 0).then_some(workspace), (b_len > 0).then(|| workspace.add(a_len)));
+                self.compute_strip_major(kernels, rows, cols, a, b);
             }
         };
-        if a_room + b_room == 0 { work(std::ptr::null_mut()) } else { scratch::with(a_room + b_room, work) }
+        if a_len + b_len == 0 { work(std::ptr::null_mut()) } else { scratch::with(a_len + b_len, work) }
     }
 
-    /// A rectangle whose columns are contiguous: some rows at a time are made aside, and turned when all their sums are there.
+    /// Computes a rectangle of a C with contiguous columns: computes a few rows at a time in scratch, and transposes
+    /// their finished sums into C.
     ///
     /// # Safety
     ///
-    /// As for [`rectangle`](Self::rectangle).
-    unsafe fn turned(&self, kernels: &Kernels<T>, rows: Range<usize>, cols: Range<usize>) {
+    /// The product contract of [`BlockedProduct`] holds for the rectangle, and `c_row_stride` is 1.
+    unsafe fn compute_transposed(&self, kernels: &Kernels<T>, rows: Range<usize>, cols: Range<usize>) {
         let width = cols.len();
-        let height = (UNKEPT / width).next_multiple_of(kernels.rows).max(kernels.rows);
+        let height = (SCRATCH_ELEMENTS / width).next_multiple_of(kernels.rows).max(kernels.rows);
         for i in rows.clone().step_by(height) {
             let rows = i..rows.end.min(i + height);
-            scratch::with(rows.len() * width, |room: *mut T| {
-                let c = room.wrapping_sub(rows.start * width + cols.start);
-                let aside = BlockedProduct { c, c_row: width as isize, c_col: 1, epilogue: None, ..*self };
-                let from = Strided { data: room.cast_const(), lane: width as isize, depth: 1 };
-                let to = self.c.wrapping_offset(rows.start as isize + cols.start as isize * self.c_col);
-                // SAFETY: the room is for these rows and columns, the first element at its start; the rest is the caller's.
+            scratch::with(rows.len() * width, |workspace: *mut T| {
+                let c = workspace.wrapping_sub(rows.start * width + cols.start);
+                let in_scratch =
+                    BlockedProduct { c, c_row_stride: width as isize, c_col_stride: 1, epilogue: None, ..*self };
+                let from = Strided { data: workspace.cast_const(), lane: width as isize, depth: 1 };
+                let to = self.c.wrapping_offset(rows.start as isize + cols.start as isize * self.c_col_stride);
+                // SAFETY: the caller guarantees *Operands* and *Isa* of the product contract. Its *C* holds for the
+                // workspace, which holds exactly these rows and columns, with the first element at its start. The
+                // packing contract: the product initialises the workspace, whose rows are contiguous, and *C* of this
+                // function covers the target. Rows of `rows.len()` lanes need no padding.
                 unsafe {
-                    aside.rectangle(kernels, rows.clone(), cols.clone());
+                    in_scratch.compute(kernels, rows.clone(), cols.clone());
                     let lanes = (rows.len(), rows.len());
-                    (kernels.transpose)(&Panel::to_transpose(from, lanes, width, to, self.c_col as usize));
+                    (kernels.transpose_panel)(&PackPanels::to_transpose(
+                        from,
+                        lanes,
+                        width,
+                        to,
+                        self.c_col_stride as usize,
+                    ));
                 }
             });
             self.finish(rows, cols.clone());
         }
     }
 
-    /// How many strips of A are packed together.
-    fn strips(&self, kernels: &Kernels<T>, rows: usize) -> usize {
-        if self.a.in_rows() { 1 } else { rows.div_ceil(kernels.rows).min(STRIPS) }
+    /// Returns the number of strips of A that are packed together.
+    fn strips_per_pack(&self, kernels: &Kernels<T>, rows: usize) -> usize {
+        if self.a.in_rows() { 1 } else { rows.div_ceil(kernels.rows).min(STRIPS_PER_PACK) }
     }
 
-    /// Whether the kernel reads A where it is: where its rows lie no farther apart than packed ones, or
-    /// when few tiles share a panel, so that packing costs more than it saves.
-    fn read_a_in_place(&self, kernels: &Kernels<T>, cols: usize) -> bool {
+    /// Returns true if the kernel reads A in place: if its rows are as close together as packed rows, or if so few
+    /// tiles share a panel that packing costs more than it saves.
+    fn is_a_read_in_place(&self, kernels: &Kernels<T>, cols: usize) -> bool {
         self.a.strided().is_some_and(|a| {
-            a.depth == 1 && a.lane.unsigned_abs() <= DEPTH_PADDED || cols <= 2 * kernels.width() && !self.is_crowded(&a)
+            a.depth == 1 && a.lane.unsigned_abs() <= PACKED_ROW_STRIDE
+                || cols <= 2 * kernels.width() && !self.has_set_conflicts(&a)
         })
     }
 
-    /// Whether rows of A, half a page apart, share the sets of an 8-way L1, so that 14 of them evict each other.
-    fn is_crowded(&self, a: &Strided<T>) -> bool {
+    /// Returns true if rows of A, at a multiple of half a page, share the sets of an 8-way L1, so that 14 of them evict
+    /// each other.
+    fn has_set_conflicts(&self, a: &Strided<T>) -> bool {
         a.depth == 1 && (a.lane.unsigned_abs() * size_of::<T>()).is_multiple_of(2048) && self.k >= 64
     }
 
-    /// Whether the kernel reads B where it is: its rows must be contiguous, and few.
-    fn read_b_in_place(&self, kernels: &Kernels<T>, rows: usize) -> bool {
+    /// Returns true if the kernel reads B in place: if its rows are contiguous, and few strips of A use them.
+    fn is_b_read_in_place(&self, kernels: &Kernels<T>, rows: usize) -> bool {
         self.b.strided().is_some_and(|b| b.lane == 1) && rows <= 2 * kernels.rows
     }
 
-    /// The loops of the module's documentation; `None` for room reads in place.
+    /// Runs the loops of the module's documentation, with the strips of A outermost within a block. An operand without
+    /// scratch is read in place.
     ///
     /// # Safety
     ///
-    /// As for [`rectangle`](Self::rectangle), with room for one panel of A and one block of B.
-    unsafe fn blocks(
+    /// - The product contract of [`BlockedProduct`] holds for the rectangle, which is not empty, and `k > 0`.
+    /// - *Scratch*: `a_scratch` is valid for [`strips_per_pack`](Self::strips_per_pack) panels of A, and `b_scratch`
+    ///   for one block of B. They do not overlap each other or the operands. An operand without scratch is strided.
+    unsafe fn compute_strip_major(
         &self,
         kernels: &Kernels<T>,
         rows: Range<usize>,
         cols: Range<usize>,
-        a_room: Option<*mut T>,
-        b_room: Option<*mut T>,
+        a_scratch: Option<*mut T>,
+        b_scratch: Option<*mut T>,
     ) {
         let width = kernels.width();
-        // PackedPanels of equal height: a last panel of one row would be bound by latency.
+        // Strips of equal height: a last strip of one row would be bound by latency.
         let height = rows.len().div_ceil(rows.len().div_ceil(kernels.rows));
-        let group = self.strips(kernels, rows.len()) * height;
-        let wide = columns(self.k, width);
-        for j in cols.clone().step_by(wide) {
-            let cols = j..cols.end.min(j + wide);
-            let across = cols.len().div_ceil(width);
+        let group = self.strips_per_pack(kernels, rows.len()) * height;
+        let block_width = block_columns(self.k, width);
+        for j in cols.clone().step_by(block_width) {
+            let cols = j..cols.end.min(j + block_width);
+            let panels = cols.len().div_ceil(width);
             for depth in depth_blocks(self.k) {
-                // A panel that only one strip reads stays in L1: the next one takes its place.
-                let (panel, together) = if height < rows.len() { (width * depth.len(), PANELS) } else { (0, 1) };
+                // Panels that only one strip reads all use the same scratch, which stays in L1.
+                let (panel_stride, panels_per_pack) =
+                    if height < rows.len() { (width * depth.len(), PANELS_PER_PACK) } else { (0, 1) };
                 let mut finished_to = rows.start;
-                let far = rows.len() * depth.len() >= FAR;
+                let prefetches_a = rows.len() * depth.len() >= A_PREFETCH_ELEMENTS;
                 for i in rows.clone().step_by(height) {
                     let strip = i..rows.end.min(i + height);
-                    let next = strip.end..rows.end.min(strip.end + height);
-                    let within = (i - rows.start) % group;
-                    // SAFETY: the caller's; strips, columns and depth are a part, and the rooms are for their panels.
+                    let next_strip = strip.end..rows.end.min(strip.end + height);
+                    let row_in_group = (i - rows.start) % group;
+                    // SAFETY: the strip, the columns and the depth are within the rectangle and k, so the caller's
+                    // product contract covers them. *Scratch* covers the panels of one group of strips, and those of
+                    // one block of B, which are written when the first strip reads them.
                     unsafe {
-                        if let Some(room) = a_room
-                            && within == 0
+                        if let Some(scratch) = a_scratch
+                            && row_in_group == 0
                         {
-                            self.pack_a(kernels, i..rows.end.min(i + group), height, depth.clone(), room);
+                            self.pack_a(kernels, i..rows.end.min(i + group), height, depth.clone(), scratch);
                         }
-                        let a = self.panel_of_a(kernels, within / height, i, depth.start, a_room);
-                        for (at, j) in cols.clone().step_by(width).enumerate() {
-                            if far {
-                                self.prefetch_a(&next, &depth, (at, across));
+                        let a = self.a_panel(kernels, row_in_group / height, i, depth.start, a_scratch);
+                        for (panel, j) in cols.clone().step_by(width).enumerate() {
+                            if prefetches_a {
+                                self.prefetch_a(&next_strip, &depth, (panel, panels));
                             }
-                            if depth.end == self.k && at.is_multiple_of(ASKED) {
-                                self.prefetch_epilogue(&strip, &cols, (at / ASKED, across.div_ceil(ASKED)));
+                            if depth.end == self.k && panel.is_multiple_of(PANELS_PER_PREFETCH) {
+                                let share = (panel / PANELS_PER_PREFETCH, panels.div_ceil(PANELS_PER_PREFETCH));
+                                self.prefetch_epilogue(&strip, &cols, share);
                             }
                             let lanes = width.min(cols.end - j);
-                            let b = match (b_room, self.b.strided()) {
-                                (Some(room), _) => {
-                                    if i == rows.start && at.is_multiple_of(together) {
-                                        let lanes = j..cols.end.min(j + together * width);
-                                        let to = room.add(at * panel);
-                                        pack_panels(self.b, kernels, lanes, width, depth.clone(), width, to, panel);
+                            let b = match (b_scratch, self.b.strided()) {
+                                (Some(scratch), _) => {
+                                    if i == rows.start && panel.is_multiple_of(panels_per_pack) {
+                                        let lanes = j..cols.end.min(j + panels_per_pack * width);
+                                        let to = scratch.add(panel * panel_stride);
+                                        let depth = depth.clone();
+                                        pack_panels(self.b, kernels, lanes, width, depth, width, to, panel_stride);
                                     }
-                                    Strided { data: room.add(at * panel), lane: 1, depth: width as isize }
+                                    Strided { data: scratch.add(panel * panel_stride), lane: 1, depth: width as isize }
                                 }
-                                (None, Some(b)) => Strided { data: b.at(j, depth.start), ..b },
-                                (None, None) => unreachable!("without a strided view there is room"),
+                                (None, Some(b)) => Strided { data: b.element_ptr(j, depth.start), ..b },
+                                (None, None) => unreachable!("an operand without a strided view has scratch"),
                             };
-                            self.tile(kernels, i, strip.len(), j, lanes, &depth, a, b);
+                            self.multiply_tile(kernels, i, strip.len(), j, lanes, &depth, a, b);
                         }
                         let finished = finished_to..strip.end;
-                        if depth.end == self.k && (strip.end == rows.end || finished.len() * cols.len() >= PART) {
+                        if depth.end == self.k
+                            && (strip.end == rows.end || finished.len() * cols.len() >= EPILOGUE_ELEMENTS)
+                        {
                             finished_to = strip.end;
                             self.finish(finished, cols.clone());
                         }
@@ -257,18 +310,18 @@ impl<T: Element> BlockedProduct<'_, T> {
         }
     }
 
-    /// Asks for a part of the rows of A that come next, so that they are near when they are wanted: they lie in short
-    /// runs, which the processor does not foresee.
+    /// Prefetches share `part` of `parts` of the next rows of A: they are short runs, which the hardware prefetcher
+    /// does not detect.
     #[inline]
     fn prefetch_a(&self, rows: &Range<usize>, depth: &Range<usize>, (part, parts): (usize, usize)) {
         if let Some(a @ Strided { depth: 1, .. }) = self.a.strided() {
             for i in rows.len() * part / parts..rows.len() * (part + 1) / parts {
-                prefetch_run(a.at(rows.start + i, depth.start), depth.len());
+                prefetch_run(a.element_ptr(rows.start + i, depth.start), depth.len());
             }
         }
     }
 
-    /// Lets the epilogue ask for a part of what it takes besides these rows and columns of C.
+    /// Prefetches the other operands of the epilogue for share `part` of `parts` of these rows of C.
     #[inline]
     fn prefetch_epilogue(&self, rows: &Range<usize>, cols: &Range<usize>, (part, parts): (usize, usize)) {
         let rows = rows.start + rows.len() * part / parts..rows.start + rows.len() * (part + 1) / parts;
@@ -278,38 +331,42 @@ impl<T: Element> BlockedProduct<'_, T> {
         }
     }
 
-    /// The loops for an operand B that is dear to pack, or packed, with its panels outermost: a panel stays in L1 from its packing to
-    /// its last use, and the panels of A, packed or in place, in L2.
+    /// Runs the loops for an operand B that is expensive to pack, or already packed, with the panels of B outermost.
+    ///
+    /// A panel of B stays in L1 from its packing to its last use. The panels of A, packed or in place, stay in L2.
     ///
     /// # Safety
     ///
-    /// As for [`rectangle`](Self::rectangle), with room for all panels of A, unless they are read in place, and one of B.
-    unsafe fn panels(
+    /// - The product contract of [`BlockedProduct`] holds for the rectangle, which is not empty.
+    /// - *Scratch*: `a_scratch` is valid for one panel of A for each strip, or absent if A is strided and read in
+    ///   place. `b_scratch` is valid for one panel of B. They do not overlap each other or the operands.
+    unsafe fn compute_panel_major(
         &self,
         kernels: &Kernels<T>,
         rows: Range<usize>,
         cols: Range<usize>,
-        a_room: Option<*mut T>,
-        b_room: *mut T,
+        a_scratch: Option<*mut T>,
+        b_scratch: *mut T,
     ) {
         let width = kernels.width();
         let height = rows.len().div_ceil(rows.len().div_ceil(kernels.rows));
         for depth in depth_blocks(self.k) {
-            // SAFETY: the caller's; every strip has a panel of its own, and the columns are a part.
+            // SAFETY: the strips, the columns and the depth are within the rectangle and k, so the caller's product
+            // contract covers them. *Scratch* covers one panel for each strip, and one panel of B.
             unsafe {
-                if let Some(room) = a_room {
-                    self.pack_a(kernels, rows.clone(), height, depth.clone(), room);
+                if let Some(scratch) = a_scratch {
+                    self.pack_a(kernels, rows.clone(), height, depth.clone(), scratch);
                 }
                 for j in cols.clone().step_by(width) {
                     let lanes = width.min(cols.end - j);
                     let data = self.b.panel(j, depth.start, width).unwrap_or_else(|| {
-                        self.b.pack(kernels, j, lanes, depth.start, depth.len(), width, b_room);
-                        b_room.cast_const()
+                        self.b.pack(kernels, j, lanes, depth.start, depth.len(), width, b_scratch);
+                        b_scratch.cast_const()
                     });
                     let b = Strided { data, lane: 1, depth: width as isize };
                     for (s, i) in rows.clone().step_by(height).enumerate() {
-                        let a = self.panel_of_a(kernels, s, i, depth.start, a_room);
-                        self.tile(kernels, i, height.min(rows.end - i), j, lanes, &depth, a, b);
+                        let a = self.a_panel(kernels, s, i, depth.start, a_scratch);
+                        self.multiply_tile(kernels, i, height.min(rows.end - i), j, lanes, &depth, a, b);
                     }
                 }
             }
@@ -317,53 +374,58 @@ impl<T: Element> BlockedProduct<'_, T> {
         self.finish(rows, cols);
     }
 
-    /// Packs strips of A, each into a panel of its own.
+    /// Packs strips of A of `height` rows, each into its own panel.
     ///
     /// # Safety
     ///
-    /// As for [`blocks`](Self::blocks), with room for so many panels.
+    /// - *Operands* and *Isa* of the product contract hold for these rows, and `depth` is one block of k.
+    /// - *Scratch*: `scratch` is valid for one panel of [`a_panel_len`] elements for each strip. They do not overlap
+    ///   the operands.
     unsafe fn pack_a(
         &self,
         kernels: &Kernels<T>,
         rows: Range<usize>,
         height: usize,
         depth: Range<usize>,
-        room: *mut T,
+        scratch: *mut T,
     ) {
-        let panel = panel_of(kernels);
-        // SAFETY: a panel's room is for the deepest block and the padding of its rows.
+        let panel_len = a_panel_len(kernels);
+        // SAFETY: *Operands* covers the rows and the depth. A panel of *Scratch* covers the largest block of the depth
+        // with the padding of its lanes, or of its rows.
         unsafe {
             if !self.a.in_rows() {
-                return pack_panels(self.a, kernels, rows, height, depth, row_of(kernels), room, panel);
+                return pack_panels(self.a, kernels, rows, height, depth, a_panel_width(kernels), scratch, panel_len);
             }
-            // The kernel takes rows as gladly as columns, so rows are copied, not transposed.
+            // The micro-kernel reads rows as fast as columns, so rows are copied, not transposed.
             for (s, i) in rows.clone().step_by(height).enumerate() {
-                let (lanes, to) = (height.min(rows.end - i), room.add(s * panel));
-                self.a.pack_rows(kernels, i, lanes, depth.start, depth.len(), DEPTH_PADDED, to);
+                let (lanes, to) = (height.min(rows.end - i), scratch.add(s * panel_len));
+                self.a.pack_rows(kernels, i, lanes, depth.start, depth.len(), PACKED_ROW_STRIDE, to);
             }
         }
     }
 
-    /// The panel of the strip from row `i` on as the kernel reads it: in place, or where it was packed as number `s`.
+    /// Returns the strip of A from row `i` as the kernel reads it: in place, or packed as panel `s` of the scratch.
     #[inline]
-    fn panel_of_a(&self, kernels: &Kernels<T>, s: usize, i: usize, start: usize, room: Option<*mut T>) -> Strided<T> {
-        let Some(room) = room else {
-            let a = self.a.strided().expect("without a strided view there is room");
-            return Strided { data: a.at(i, start), ..a };
+    fn a_panel(&self, kernels: &Kernels<T>, s: usize, i: usize, start: usize, scratch: Option<*mut T>) -> Strided<T> {
+        let Some(scratch) = scratch else {
+            let a = self.a.strided().expect("an operand without a strided view has scratch");
+            return Strided { data: a.element_ptr(i, start), ..a };
         };
-        let (lane, depth) = if self.a.in_rows() { (DEPTH_PADDED, 1) } else { (1, row_of(kernels)) };
-        let data = room.wrapping_add(s * panel_of(kernels)).cast_const();
+        let (lane, depth) = if self.a.in_rows() { (PACKED_ROW_STRIDE, 1) } else { (1, a_panel_width(kernels)) };
+        let data = scratch.wrapping_add(s * a_panel_len(kernels)).cast_const();
         Strided { data, lane: lane as isize, depth: depth as isize }
     }
 
-    /// Multiplies one register tile into C.
+    /// Computes the register tile of `rows × cols` at (i, j) of C, for one block of the depth.
     ///
     /// # Safety
     ///
-    /// As for [`blocks`](Self::blocks).
+    /// - *C* and *Isa* of the product contract hold for the tile.
+    /// - *Panels*: `a` is valid for reads of `rows` lanes and `b` of `cols` contiguous lanes, both over the length of
+    ///   `depth`. They do not overlap C.
+    /// - *Size*: `1 ≤ rows ≤ kernels.rows` and `1 ≤ cols ≤ kernels.width()`.
     #[inline]
-    #[allow(clippy::too_many_arguments, reason = "it is the innermost loop's state")]
-    unsafe fn tile(
+    unsafe fn multiply_tile(
         &self,
         kernels: &Kernels<T>,
         i: usize,
@@ -374,90 +436,131 @@ impl<T: Element> BlockedProduct<'_, T> {
         a: Strided<T>,
         b: Strided<T>,
     ) {
-        debug_assert!((1..=kernels.rows).contains(&rows) && (1..=kernels.width()).contains(&cols), "{rows} × {cols}");
-        debug_assert!(kernels.rows * kernels.width() <= TILE, "a register tile is larger than its copy");
-        let add = self.accumulate || depth.start > 0;
-        let c = self.c.wrapping_offset(i as isize * self.c_row + j as isize * self.c_col);
+        debug_assert!(
+            (1..=kernels.rows).contains(&rows) && (1..=kernels.width()).contains(&cols),
+            "a tile of {rows} × {cols} does not fit the registers"
+        );
+        debug_assert!(
+            kernels.rows * kernels.width() <= MAX_TILE_ELEMENTS,
+            "a register tile is larger than its buffer on the stack"
+        );
+        let accumulate = self.accumulate || depth.start > 0;
+        let c = self.c.wrapping_offset(i as isize * self.c_row_stride + j as isize * self.c_col_stride);
         let kernel = kernels.tiles[usize::from(cols > kernels.lanes)][rows - 1];
-        let (a, a_row, a_col, b, b_row) = (a.data, a.lane, a.depth, b.data, b.depth);
-        if self.c_col == 1 {
-            let tile = Tile { depth: depth.len(), a, a_row, a_col, b, b_row, c, c_row: self.c_row, cols, add };
-            // SAFETY: the caller's.
+        let (a, a_row_stride, a_col_stride, b, b_row_stride) = (a.data, a.lane, a.depth, b.data, b.depth);
+        if self.c_col_stride == 1 {
+            let tile = RegisterTile {
+                depth: depth.len(),
+                a,
+                a_row_stride,
+                a_col_stride,
+                b,
+                b_row_stride,
+                c,
+                c_row_stride: self.c_row_stride,
+                cols,
+                accumulate,
+            };
+            // SAFETY: the tile contract. *Reads* is *Panels*, *Writes* is *C*, and *Width* holds by the choice of the
+            // kernel among those of *Size*. The caller guarantees *Isa*.
             return unsafe { kernel(&tile) };
         }
-        // ColumnMatVec of C are apart: the tile is made aside and scattered, with the same sums.
-        let mut aside = [const { MaybeUninit::<T>::uninit() }; TILE];
-        let sums: *mut T = aside.as_mut_ptr().cast();
+        // The columns of C are not adjacent: the tile is computed on the stack and scattered, with the same sums.
+        let mut buffer = [const { MaybeUninit::<T>::uninit() }; MAX_TILE_ELEMENTS];
+        let sums: *mut T = buffer.as_mut_ptr().cast();
         let width = kernels.width();
-        let tile =
-            Tile { depth: depth.len(), a, a_row, a_col, b, b_row, c: sums, c_row: width as isize, cols, add: false };
-        // SAFETY: the caller's; the largest tile fits aside, and the kernel writes all of it that
-        // is read here.
+        let tile = RegisterTile {
+            depth: depth.len(),
+            a,
+            a_row_stride,
+            a_col_stride,
+            b,
+            b_row_stride,
+            c: sums,
+            c_row_stride: width as isize,
+            cols,
+            accumulate: false,
+        };
+        // SAFETY: the tile contract holds with *Panels* and *Size*, and the buffer fits the largest tile. The kernel
+        // writes the `rows × cols` elements of the buffer that the loop reads. *C* covers the loop's accesses to C.
         unsafe {
             kernel(&tile);
-            // Down the columns, which are contiguous in the transpose.
+            // Down the columns, which are contiguous if C is stored by columns.
             for s in 0..cols {
-                let column = c.wrapping_offset(s as isize * self.c_col);
+                let column = c.wrapping_offset(s as isize * self.c_col_stride);
                 for r in 0..rows {
-                    let (c, sum) = (column.wrapping_offset(r as isize * self.c_row), *sums.add(r * width + s));
-                    *c = if add { (*c).add(sum) } else { sum };
+                    let (c, sum) = (column.wrapping_offset(r as isize * self.c_row_stride), *sums.add(r * width + s));
+                    *c = if accumulate { (*c).add(sum) } else { sum };
                 }
             }
         }
     }
 
-    /// The product of nothing: zero, or C as it was.
+    /// Computes a product of depth 0: zero, or C unchanged.
     ///
     /// # Safety
     ///
-    /// As for [`rectangle`](Self::rectangle).
-    unsafe fn empty_sum(&self, rows: Range<usize>, cols: Range<usize>) {
+    /// *C* of the product contract of [`BlockedProduct`] holds for the rectangle.
+    unsafe fn store_empty_sums(&self, rows: Range<usize>, cols: Range<usize>) {
         if !self.accumulate {
             for i in rows.clone() {
                 for j in cols.clone() {
-                    // SAFETY: the element lies in the rectangle.
-                    unsafe { *self.c.wrapping_offset(i as isize * self.c_row + j as isize * self.c_col) = T::ZERO }
+                    // SAFETY: the element is in the rectangle, which *C* covers.
+                    unsafe {
+                        *self.c.wrapping_offset(i as isize * self.c_row_stride + j as isize * self.c_col_stride) =
+                            T::ZERO
+                    }
                 }
             }
         }
         self.finish(rows, cols);
     }
 
-    /// Hands a finished part of C to the epilogue, as the caller sees it.
+    /// Passes a finished part of C to the epilogue, in the caller's orientation.
     #[inline]
     pub(crate) fn finish(&self, rows: Range<usize>, cols: Range<usize>) {
         let Some(epilogue) = self.epilogue else { return };
-        let data = self.c.wrapping_offset(rows.start as isize * self.c_row + cols.start as isize * self.c_col);
-        let (rows, cols, row_stride, col_stride) =
-            if self.transposed { (cols, rows, self.c_col, self.c_row) } else { (rows, cols, self.c_row, self.c_col) };
+        let data =
+            self.c.wrapping_offset(rows.start as isize * self.c_row_stride + cols.start as isize * self.c_col_stride);
+        let (rows, cols, row_stride, col_stride) = if self.transposed {
+            (cols, rows, self.c_col_stride, self.c_row_stride)
+        } else {
+            (rows, cols, self.c_row_stride, self.c_col_stride)
+        };
         epilogue.finish(Finished { batch: self.batch, rows, cols, data, row_stride, col_stride });
     }
 }
 
-/// Estimated vector instructions per step of k for C[m × n] in this orientation, to choose one.
+/// Estimates the vector instructions per step of k for C[m × n] in one orientation, to choose between the two.
 ///
-/// A thin product wastes lanes if its vectors lie along the short side; the other orientation may
-/// cost a transposition of B, and one of C. Measured: a transposed number costs a third of an instruction.
-pub(crate) fn cost<T>(kernels: &Kernels<T>, (m, n, k): (usize, usize, usize), b: &Strided<T>, c_col: isize) -> f32 {
+/// A thin product wastes lanes if its vectors are along the short side. The transposed orientation may need a
+/// transposition of B, and one of C. Measured: transposing one element costs a third of an instruction.
+pub(crate) fn cost<T>(
+    kernels: &Kernels<T>,
+    (m, n, k): (usize, usize, usize),
+    b: &Strided<T>,
+    c_col_stride: isize,
+) -> f32 {
     let pack = match b {
         Strided { lane: 1, .. } if m <= 2 * kernels.rows => 0.0,
         Strided { lane: 1, .. } => 1.0 / kernels.lanes as f32,
         Strided { depth: 1, .. } => 0.33,
         _ => 2.0,
     };
-    let turn = if c_col == 1 { 0.0 } else { 0.33 / k.max(1) as f32 };
-    (m * n.div_ceil(kernels.lanes)) as f32 + pack * n as f32 + turn * (m * n) as f32
+    let transpose = if c_col_stride == 1 { 0.0 } else { 0.33 / k.max(1) as f32 };
+    (m * n.div_ceil(kernels.lanes)) as f32 + pack * n as f32 + transpose * (m * n) as f32
 }
 
-/// Numbers of the largest panel of A.
-fn panel_of<T>(kernels: &Kernels<T>) -> usize {
-    DEPTH_PADDED * row_of(kernels)
+/// Returns the number of elements of the largest panel of A.
+fn a_panel_len<T>(kernels: &Kernels<T>) -> usize {
+    PACKED_ROW_STRIDE * a_panel_width(kernels)
 }
 
-/// Numbers of a row of a panel of A that is packed in columns.
-fn row_of<T>(kernels: &Kernels<T>) -> usize {
+/// Returns the number of elements of one step of the depth in a panel of A that is packed by columns.
+fn a_panel_width<T>(kernels: &Kernels<T>) -> usize {
     kernels.rows.next_multiple_of(kernels.lanes)
 }
 
-/// Stride of a packed row of A: an odd number of cache lines, so that rows spread over the sets.
-const DEPTH_PADDED: usize = DEPTH + 16;
+/// Stride of a packed row of A, in elements: 18 cache lines of `f32`. It is not a power of two, so that the rows are
+/// distributed over the cache sets.
+const PACKED_ROW_STRIDE: usize = MAX_DEPTH_BLOCK + 16;

@@ -1,74 +1,94 @@
-//! Matrix times vector: y = A·x, as fast as memory delivers A.
+//! Matrix-vector products y = A·x, which are bound by memory bandwidth.
 //!
-//! Nothing is reused, so nothing is packed. One chain over k per element would be bound by the
-//! latency of its additions, so y has an order of its own: [`VIRTUAL_LANES`] partial sums, lane l
-//! over the k ≡ l (mod 16) in ascending order, then a fixed tree: lane l takes lane l + 8, then
-//! l + 4, l + 2, l + 1. Both layouts of A follow it:
-//! contiguous rows keep the lanes of a few rows in registers, contiguous columns keep the lanes
-//! of many rows in cache.
+//! A is read once, so it is not packed. One chain over k per element would be bound by the latency of an addition.
+//! Therefore y has its own reduction order, with [`VIRTUAL_LANES`] partial sums: lane l sums the products with
+//! k ≡ l (mod 16) in ascending order. A fixed tree then reduces the lanes: lane l adds lane l + 8, then l + 4, l + 2,
+//! l + 1.
+//!
+//! Both layouts of A follow this order. With contiguous rows, the lanes of a few rows stay in registers. With
+//! contiguous columns, the lanes of many rows stay in cache.
 
 use pellucid_simd::Element;
 use pellucid_simd::vector::Vector;
 
-/// Partial sums per element, the same for every instruction set.
+/// The number of partial sums of each element of y, the same for every instruction set.
 pub const VIRTUAL_LANES: usize = 16;
 
-/// ColumnMatVec multiplied at once by [`ColumnMatVec`]: they share the traffic of the partial sums.
-const AT_ONCE: usize = 4;
+/// The number of columns that [`ColumnMatVec`] multiplies in one pass over the partial sums, whose traffic they share.
+const COLUMNS_PER_PASS: usize = 4;
 
-/// `y[i] (+)= Σ a[i, p]·x[p]` with contiguous rows of A, and x contiguous.
+/// A product `y[i] (+)= Σₚ a[i, p]·x[p]` with contiguous rows of A.
+///
+/// # Row product contract
+///
+/// - *Reads*: `a` is valid for reads of `rows` rows of `depth` elements, and `x` of `depth` elements.
+/// - *Writes*: `y` is valid for reads and writes of `rows` elements at its stride, which are distinct, overlap neither
+///   A nor x, and are accessed by no other thread.
 pub(crate) struct RowMatVec<T> {
+    /// Number of rows of A.
     pub(crate) rows: usize,
+    /// Number of columns of A.
     pub(crate) depth: usize,
+    /// Element (0, 0) of A.
     pub(crate) a: *const T,
-    pub(crate) a_row: isize,
+    /// Stride between rows of A, in elements.
+    pub(crate) a_row_stride: isize,
+    /// The contiguous vector x.
     pub(crate) x: *const T,
+    /// Element 0 of y.
     pub(crate) y: *mut T,
-    pub(crate) y_step: isize,
-    pub(crate) add: bool,
+    /// Stride between elements of y.
+    pub(crate) y_stride: isize,
+    /// True if the product is added to y, false if it overwrites y.
+    pub(crate) accumulate: bool,
 }
 
 impl<T: Element> RowMatVec<T> {
-    /// `R` rows at a time, so that enough independent chains hide the latency of an addition.
+    /// Computes the product, `R` rows at a time: that many independent chains hide the latency of an addition.
     ///
     /// # Safety
     ///
-    /// As for [`Vector`]; the pointers are valid for `rows` and `depth`.
+    /// - The row product contract of [`RowMatVec`] holds.
+    /// - The contract of [`Vector`] holds: the instruction set of `V` is enabled in the calling function.
     #[inline(always)]
     pub(crate) unsafe fn multiply<V: Vector<Scalar = T>, const R: usize>(&self) {
-        debug_assert!(self.rows <= 1 || self.y_step != 0, "elements of y overlap");
-        let whole = self.rows - self.rows % R;
-        // SAFETY: rows stay below `self.rows`; the end of x has at most 16 numbers.
+        debug_assert!(self.rows <= 1 || self.y_stride != 0, "elements of y overlap");
+        let full_groups = self.rows - self.rows % R;
+        // SAFETY: the copy reads the last `depth % 16` elements of x (*Reads*) into 16 elements. Rows stay below
+        // `self.rows`, which is the clause of `multiply_rows`; the caller guarantees its other clauses.
         unsafe {
-            // The end of x, filled up so that lanes without a number stay as they are to the last
-            // bit: they get 0·(-0) = -0, and s + (-0) = s for every s.
-            let mut end = [T::NEGATIVE_ZERO; VIRTUAL_LANES];
+            // The remainder of x is padded with -0, so that unused lanes keep every bit: they add 0·(-0) = -0, and
+            // s + (-0) = s for every s.
+            let mut x_tail = [T::NEGATIVE_ZERO; VIRTUAL_LANES];
             let rest = self.depth % VIRTUAL_LANES;
-            end.as_mut_ptr().copy_from_nonoverlapping(self.x.add(self.depth - rest), rest);
-            for i in (0..whole).step_by(R) {
-                self.rows::<V, R>(i, &end);
+            x_tail.as_mut_ptr().copy_from_nonoverlapping(self.x.add(self.depth - rest), rest);
+            for i in (0..full_groups).step_by(R) {
+                self.multiply_rows::<V, R>(i, &x_tail);
             }
-            for i in whole..self.rows {
-                self.rows::<V, 1>(i, &end);
+            for i in full_groups..self.rows {
+                self.multiply_rows::<V, 1>(i, &x_tail);
             }
         }
     }
 
+    /// Computes the elements `i..i + R` of y. `x_tail` is the last `depth % 16` elements of x, padded with -0.
+    ///
     /// # Safety
     ///
-    /// As for [`multiply`](Self::multiply); rows `i..i + R` exist.
+    /// The contract of [`multiply`](Self::multiply) holds, and `i + R ≤ rows`.
     #[inline(always)]
-    unsafe fn rows<V: Vector<Scalar = T>, const R: usize>(&self, i: usize, end: &[T; VIRTUAL_LANES]) {
+    unsafe fn multiply_rows<V: Vector<Scalar = T>, const R: usize>(&self, i: usize, x_tail: &[T; VIRTUAL_LANES]) {
         let vectors = const { VIRTUAL_LANES / V::LANES };
         let mut row = [self.a; R];
         for (r, row) in row.iter_mut().enumerate() {
-            *row = self.a.wrapping_offset((i + r) as isize * self.a_row);
+            *row = self.a.wrapping_offset((i + r) as isize * self.a_row_stride);
         }
         let rest = self.depth % VIRTUAL_LANES;
         let whole = self.depth - rest;
-        // SAFETY: p + lane < whole ≤ depth in the loop, and masks stop at the depth after it.
+        // SAFETY: columns are p + lane < whole ≤ depth in the loop; after it, masks stop at the depth. Rows are below
+        // `i + R ≤ rows`. So *Reads* and *Writes* of the row product contract cover every access.
         unsafe {
-            // At most four vectors hold the lanes; those not used never come to be.
+            // At most four vectors hold the 16 lanes. The compiler removes unused ones.
             let mut sums = [[V::zero(); 4]; R];
             for p in (0..whole).step_by(VIRTUAL_LANES) {
                 for v in 0..vectors {
@@ -82,7 +102,7 @@ impl<T: Element> RowMatVec<T> {
                 for v in 0..vectors {
                     let first = v * V::LANES;
                     let mask = V::mask(rest.saturating_sub(first).min(V::LANES));
-                    let x = V::load(end.as_ptr().add(first));
+                    let x = V::load(x_tail.as_ptr().add(first));
                     for (row, sums) in row.iter().zip(&mut sums) {
                         sums[v] = V::load_part(row.wrapping_add(whole + first), mask).mul_add(x, sums[v]);
                     }
@@ -97,83 +117,114 @@ impl<T: Element> RowMatVec<T> {
                     }
                 }
                 let sum = lanes[0].fold();
-                let y = self.y.wrapping_offset((i + r) as isize * self.y_step);
-                *y = if self.add { (*y).add(sum) } else { sum };
+                let y = self.y.wrapping_offset((i + r) as isize * self.y_stride);
+                *y = if self.accumulate { (*y).add(sum) } else { sum };
             }
         }
     }
 }
 
-/// `y[i] (+)= Σ a[i, p]·x[p]` with contiguous columns of A, and x contiguous.
+/// A product `y[i] (+)= Σₚ a[i, p]·x[p]` with contiguous columns of A.
+///
+/// # Column product contract
+///
+/// - *Reads*: `a` is valid for reads of `depth` columns of `rows` elements, and `x` of `depth` elements.
+/// - *Writes*: `y` is valid for reads and writes of `rows` elements at its stride, which are distinct, overlap neither
+///   A nor x, and are accessed by no other thread.
+/// - *Scratch*: `partial` is valid for reads and writes of [`ColumnMatVec::SCRATCH`] elements, which overlap no operand
+///   and are accessed by no other thread.
 pub(crate) struct ColumnMatVec<T> {
+    /// Number of rows of A.
     pub(crate) rows: usize,
+    /// Number of columns of A.
     pub(crate) depth: usize,
+    /// Element (0, 0) of A.
     pub(crate) a: *const T,
-    pub(crate) a_col: isize,
+    /// Stride between columns of A, in elements.
+    pub(crate) a_col_stride: isize,
+    /// The contiguous vector x.
     pub(crate) x: *const T,
+    /// Element 0 of y.
     pub(crate) y: *mut T,
-    pub(crate) y_step: isize,
-    pub(crate) add: bool,
+    /// Stride between elements of y.
+    pub(crate) y_stride: isize,
+    /// True if the product is added to y, false if it overwrites y.
+    pub(crate) accumulate: bool,
     /// Scratch for [`ColumnMatVec::SCRATCH`] elements.
     pub(crate) partial: *mut T,
 }
 
 impl<T: Element> ColumnMatVec<T> {
-    /// RowMatVec whose partial sums lie in L2 together: 16 KiB of each column, so that the hardware
+    /// The number of rows whose partial sums are in L2 together: 16 KiB of each column, so that the hardware prefetcher
     /// sees long streams, and 256 KiB of sums.
     const BLOCK: usize = 16384 / size_of::<T>();
 
-    /// Numbers of scratch that the product needs.
+    /// The number of scratch elements that the product needs.
     pub(crate) const SCRATCH: usize = VIRTUAL_LANES * Self::BLOCK;
 
+    /// Computes the product, one block of rows after another.
+    ///
     /// # Safety
     ///
-    /// As for [`Vector`]; the pointers are valid for `rows` and `depth`.
+    /// - The column product contract of [`ColumnMatVec`] holds.
+    /// - The contract of [`Vector`] holds: the instruction set of `V` is enabled in the calling function.
     #[inline(always)]
     pub(crate) unsafe fn multiply<V: Vector<Scalar = T>>(&self) {
-        debug_assert!(!self.partial.is_null(), "no scratch");
-        debug_assert!(self.rows <= 1 || self.y_step != 0, "elements of y overlap");
+        debug_assert!(!self.partial.is_null(), "the column product has no scratch");
+        debug_assert!(self.rows <= 1 || self.y_stride != 0, "elements of y overlap");
         for i in (0..self.rows).step_by(Self::BLOCK) {
             let rows = Self::BLOCK.min(self.rows - i);
-            // SAFETY: rows `i..i + rows` exist.
+            // SAFETY: `i + rows ≤ self.rows` and `rows ≤ BLOCK`. Columns stay below `p + l + count · 16`, whose last
+            // one is below the depth. When `reduce_lanes` runs, the loop has written every lane below min(depth, 16).
+            // The caller guarantees the remaining clauses.
             unsafe {
-                for p in (0..self.depth).step_by(AT_ONCE * VIRTUAL_LANES) {
+                for p in (0..self.depth).step_by(COLUMNS_PER_PASS * VIRTUAL_LANES) {
                     for l in 0..VIRTUAL_LANES.min(self.depth - p) {
-                        let count = (self.depth - p - l).div_ceil(VIRTUAL_LANES).min(AT_ONCE);
-                        if count == AT_ONCE {
-                            self.accumulate::<V, AT_ONCE>(i, rows, l, p + l);
+                        let count = (self.depth - p - l).div_ceil(VIRTUAL_LANES).min(COLUMNS_PER_PASS);
+                        if count == COLUMNS_PER_PASS {
+                            self.accumulate_columns::<V, COLUMNS_PER_PASS>(i, rows, l, p + l);
                         } else {
                             for c in 0..count {
-                                self.accumulate::<V, 1>(i, rows, l, p + l + c * VIRTUAL_LANES);
+                                self.accumulate_columns::<V, 1>(i, rows, l, p + l + c * VIRTUAL_LANES);
                             }
                         }
                     }
                 }
-                self.finish::<V>(i, rows);
+                self.reduce_lanes::<V>(i, rows);
             }
         }
     }
 
-    /// Adds columns p, p + 16, .. (`N` of them, all of lane l) to the partial sums of that lane.
+    /// Adds `N` columns of lane `l`, which are p, p + 16, .., to the partial sums of that lane.
     ///
     /// # Safety
     ///
-    /// As for [`multiply`](Self::multiply); rows `i..i + rows` and the columns exist.
+    /// - The contract of [`multiply`](Self::multiply) holds.
+    /// - *Range*: `i + rows ≤ self.rows`, `rows ≤ BLOCK`, `l < 16`, and the N columns are below the depth.
+    /// - *Initialised*: the first `rows` partial sums of lane `l` are initialised, unless `p < 16`.
     #[inline(always)]
-    unsafe fn accumulate<V: Vector<Scalar = T>, const N: usize>(&self, i: usize, rows: usize, l: usize, p: usize) {
-        let column = |c: usize| self.a.wrapping_offset((p + c * VIRTUAL_LANES) as isize * self.a_col).wrapping_add(i);
-        // SAFETY: accesses stay below `rows`, the last vector under a mask; the partial sums have
-        // room for whole vectors.
+    unsafe fn accumulate_columns<V: Vector<Scalar = T>, const N: usize>(
+        &self,
+        i: usize,
+        rows: usize,
+        l: usize,
+        p: usize,
+    ) {
+        let column =
+            |c: usize| self.a.wrapping_offset((p + c * VIRTUAL_LANES) as isize * self.a_col_stride).wrapping_add(i);
+        // SAFETY: reads of A and x stay within *Range*, the last vector of a column under a mask, so *Reads* covers
+        // them. BLOCK is a multiple of LANES, so whole vectors of partial sums stay in the lane's part of the scratch
+        // (*Scratch*).
         unsafe {
             let sums = self.partial.add(l * Self::BLOCK);
             let mut x = [V::zero(); N];
             for (c, x) in x.iter_mut().enumerate() {
                 *x = V::splat(self.x.add(p + c * VIRTUAL_LANES));
             }
-            let fresh = p < VIRTUAL_LANES;
+            let is_first = p < VIRTUAL_LANES;
             let whole = rows - rows % V::LANES;
             for j in (0..whole).step_by(V::LANES) {
-                let mut sum = if fresh { V::zero() } else { V::load(sums.add(j)) };
+                let mut sum = if is_first { V::zero() } else { V::load(sums.add(j)) };
                 for (c, &x) in x.iter().enumerate() {
                     sum = V::load(column(c).add(j)).mul_add(x, sum);
                 }
@@ -181,7 +232,7 @@ impl<T: Element> ColumnMatVec<T> {
             }
             if whole < rows {
                 let mask = V::mask(rows - whole);
-                let mut sum = if fresh { V::zero() } else { V::load(sums.add(whole)) };
+                let mut sum = if is_first { V::zero() } else { V::load(sums.add(whole)) };
                 for (c, &x) in x.iter().enumerate() {
                     sum = V::load_part(column(c).add(whole), mask).mul_add(x, sum);
                 }
@@ -190,16 +241,19 @@ impl<T: Element> ColumnMatVec<T> {
         }
     }
 
-    /// Sums the lanes by the fixed tree, lane l and l + 8 first, and stores.
+    /// Reduces the lanes with the fixed tree, which adds lane l + 8 to lane l first, and stores y.
     ///
     /// # Safety
     ///
-    /// As for [`multiply`](Self::multiply); the partial sums of min(depth, 16) lanes are written.
+    /// - The contract of [`multiply`](Self::multiply) holds.
+    /// - *Range*: `i + rows ≤ self.rows` and `rows ≤ BLOCK`.
+    /// - *Initialised*: the partial sums of the first min(depth, 16) lanes are written in whole vectors.
     #[inline(always)]
-    unsafe fn finish<V: Vector<Scalar = T>>(&self, i: usize, rows: usize) {
+    unsafe fn reduce_lanes<V: Vector<Scalar = T>>(&self, i: usize, rows: usize) {
         let used = self.depth.min(VIRTUAL_LANES);
         for j in (0..rows).step_by(V::LANES) {
-            // SAFETY: lanes below `used` hold whole vectors; y is written below `rows` only.
+            // SAFETY: *Initialised* covers whole vectors of the lanes below `used`. Writes to y stay below `i + rows`,
+            // so *Writes* covers them.
             unsafe {
                 let mut lanes = [V::zero(); VIRTUAL_LANES];
                 for (l, lane) in lanes[..used].iter_mut().enumerate() {
@@ -211,17 +265,17 @@ impl<T: Element> ColumnMatVec<T> {
                     }
                 }
                 let n = V::LANES.min(rows - j);
-                let y = self.y.wrapping_offset((i + j) as isize * self.y_step);
-                if self.y_step == 1 {
+                let y = self.y.wrapping_offset((i + j) as isize * self.y_stride);
+                if self.y_stride == 1 {
                     let mask = V::mask(n);
-                    let sum = if self.add { V::load_part(y, mask).add(lanes[0]) } else { lanes[0] };
+                    let sum = if self.accumulate { V::load_part(y, mask).add(lanes[0]) } else { lanes[0] };
                     sum.store_part(y, mask);
                 } else {
                     let mut sums = [T::ZERO; VIRTUAL_LANES];
                     lanes[0].store(sums.as_mut_ptr());
                     for (r, &sum) in sums[..n].iter().enumerate() {
-                        let y = y.wrapping_offset(r as isize * self.y_step);
-                        *y = if self.add { (*y).add(sum) } else { sum };
+                        let y = y.wrapping_offset(r as isize * self.y_stride);
+                        *y = if self.accumulate { (*y).add(sum) } else { sum };
                     }
                 }
             }

@@ -3,18 +3,20 @@
 use super::gemv::{ColumnMatVec, RowMatVec};
 use super::offset_dot::{OffsetDotRow, WeightGradDots};
 use super::offsets::{PackLanes, PackRuns};
-use super::pack::Panel;
-use super::tile::Tile;
+use super::pack::PackPanels;
+use super::tile::RegisterTile;
 use super::winograd::TransformTiles;
 use pellucid_simd::vector::Vector;
 use pellucid_simd::{Element, InstructionSet, Isa, per_isa};
 
-type TileKernel<T> = unsafe fn(&Tile<T>);
+type TileKernel<T> = unsafe fn(&RegisterTile<T>);
 
-/// The kernels of one instruction set for one type. All instruction sets give the same bits.
+/// The kernels of one instruction set for one element type. All instruction sets compute the same bits.
 ///
 /// # Safety of the functions
-/// The processor has the instruction set, and the pointers in the argument are valid as its type describes.
+///
+/// - *Isa*: the processor has the instruction set.
+/// - *Argument*: the contract of the argument's type holds.
 pub struct Kernels<T: 'static> {
     /// The maximal number of rows of a register tile.
     pub(crate) rows: usize,
@@ -22,10 +24,10 @@ pub struct Kernels<T: 'static> {
     pub(crate) lanes: usize,
     /// `tiles[v - 1][r - 1]` multiplies a register tile of `r` rows and `v` vectors.
     pub(crate) tiles: [&'static [TileKernel<T>]; 2],
-    /// Packs a panel whose lanes are contiguous in the source.
-    pub(crate) copy: unsafe fn(&Panel<T>),
+    /// Packs panels whose lanes are contiguous in the source.
+    pub(crate) copy_panels: unsafe fn(&PackPanels<T>),
     /// Packs a panel whose depth is contiguous in the source.
-    pub(crate) transpose: unsafe fn(&Panel<T>),
+    pub(crate) transpose_panel: unsafe fn(&PackPanels<T>),
     /// Packs vectors of lanes that are stored at a list of offsets.
     pub(crate) pack_lanes: unsafe fn(&PackLanes<'_, T>),
     /// Packs runs of the depth that are stored at a list of offsets.
@@ -35,14 +37,14 @@ pub struct Kernels<T: 'static> {
     /// Computes sums of products along runs.
     pub(crate) weight_grad_dots: unsafe fn(&WeightGradDots<'_, T>),
     /// Transforms Winograd tiles. Returns true if all results are finite.
-    pub(crate) transform: unsafe fn(&TransformTiles<'_, T>) -> bool,
+    pub(crate) transform_tiles: unsafe fn(&TransformTiles<'_, T>) -> bool,
     /// Multiplies a matrix with contiguous rows by a vector.
-    pub(crate) by_rows: unsafe fn(&RowMatVec<T>),
+    pub(crate) row_matvec: unsafe fn(&RowMatVec<T>),
     /// Multiplies a matrix with contiguous columns by a vector.
-    pub(crate) by_columns: unsafe fn(&ColumnMatVec<T>),
+    pub(crate) column_matvec: unsafe fn(&ColumnMatVec<T>),
 }
 
-/// Compiles a kernel for each instruction set: `name(argument) method, constants` calls the generic method of the
+/// Compiles a kernel for each instruction set: `name [constants] (argument) = method` calls the generic method of the
 /// argument with the vector of the instruction set.
 macro_rules! kernels {
     ($($name:ident $([const $c:ident])* ($t:ty) $(-> $r:ty)? = $method:ident;)*) => {$(
@@ -57,51 +59,54 @@ macro_rules! kernels {
 }
 
 kernels! {
-    tile [const R] [const N] (Tile<T>) = multiply;
-    copy (Panel<T>) = copy;
-    transpose (Panel<T>) = transpose;
+    multiply_tile [const R] [const N] (RegisterTile<T>) = multiply;
+    copy_panels (PackPanels<T>) = copy;
+    transpose_panel (PackPanels<T>) = transpose;
     pack_lanes (PackLanes<'_, T>) = copy;
     pack_runs (PackRuns<'_, T>) = copy;
     offset_dot_row (OffsetDotRow<'_, T>) = multiply;
-    weight_grad_dots (WeightGradDots<'_, T>) = add;
-    transform (TransformTiles<'_, T>) -> bool = run;
-    by_rows [const DOTS] (RowMatVec<T>) = multiply;
-    by_columns (ColumnMatVec<T>) = multiply;
+    weight_grad_dots (WeightGradDots<'_, T>) = accumulate;
+    transform_tiles (TransformTiles<'_, T>) -> bool = transform;
+    row_matvec [const ROWS] (RowMatVec<T>) = multiply;
+    column_matvec (ColumnMatVec<T>) = multiply;
 }
 
-/// The kernels of an instruction set, with register tiles of these numbers of rows, and matrix-vector products of `DOTS`
-/// rows at a time.
-macro_rules! table {
+/// Builds the [`Kernels`] of an instruction set: register tiles with each of the listed numbers of rows, and
+/// matrix-vector products of `dots` rows at a time.
+macro_rules! kernel_table {
     ($isa:ident, rows [$($r:literal)*], dots $dots:literal) => {
         Kernels {
             rows: [$($r),*].len(),
             lanes: <<pellucid_simd::$isa as InstructionSet>::Vector<T> as Vector>::LANES,
-            tiles: [&[$(tile::<T, $r, 1>(Isa::$isa)),*], &[$(tile::<T, $r, 2>(Isa::$isa)),*]],
-            copy: copy::<T>(Isa::$isa),
-            transpose: transpose::<T>(Isa::$isa),
+            tiles: [
+                &[$(multiply_tile::<T, $r, 1>(Isa::$isa)),*],
+                &[$(multiply_tile::<T, $r, 2>(Isa::$isa)),*],
+            ],
+            copy_panels: copy_panels::<T>(Isa::$isa),
+            transpose_panel: transpose_panel::<T>(Isa::$isa),
             pack_lanes: pack_lanes::<T>(Isa::$isa),
             pack_runs: pack_runs::<T>(Isa::$isa),
             offset_dot_row: offset_dot_row::<T>(Isa::$isa),
             weight_grad_dots: weight_grad_dots::<T>(Isa::$isa),
-            transform: transform::<T>(Isa::$isa),
-            by_rows: by_rows::<T, $dots>(Isa::$isa),
-            by_columns: by_columns::<T>(Isa::$isa),
+            transform_tiles: transform_tiles::<T>(Isa::$isa),
+            row_matvec: row_matvec::<T, $dots>(Isa::$isa),
+            column_matvec: column_matvec::<T>(Isa::$isa),
         }
     };
 }
 
 impl<T: Element> Kernels<T> {
-    const PORTABLE: Kernels<T> = table!(Portable, rows [1 2 3 4 5 6], dots 4);
+    const PORTABLE: Kernels<T> = kernel_table!(Portable, rows [1 2 3 4 5 6], dots 4);
     /// Of the 16 registers, a 6 × 2 tile uses 12 for sums, 2 for B and 1 for A.
     #[cfg(target_arch = "x86_64")]
-    const AVX2: Kernels<T> = table!(Avx2, rows [1 2 3 4 5 6], dots 4);
+    const AVX2: Kernels<T> = kernel_table!(Avx2, rows [1 2 3 4 5 6], dots 4);
     /// Of the 32 registers, a 14 × 2 tile uses 28 for sums, 2 for B and 1 for A.
     #[cfg(target_arch = "x86_64")]
-    const AVX512: Kernels<T> = table!(Avx512, rows [1 2 3 4 5 6 7 8 9 10 11 12 13 14], dots 8);
+    const AVX512: Kernels<T> = kernel_table!(Avx512, rows [1 2 3 4 5 6 7 8 9 10 11 12 13 14], dots 8);
 
     /// Returns the kernels of an instruction set, or of the best one below it that has vectors of this type.
     #[inline(always)]
-    pub(crate) fn of(isa: Isa) -> &'static Kernels<T> {
+    pub(crate) fn for_isa(isa: Isa) -> &'static Kernels<T> {
         match isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 if T::HAS_VECTOR512 => const { &Self::AVX512 },

@@ -1,23 +1,30 @@
-//! Matrix products on the CPU: C = A·B, any strides, any batch, one order of summation.
+//! Matrix products on the CPU: C = A·B with any strides, any batch, and one order of summation.
 //!
-//! The parts, from the inside out:
+//! This crate is a part of the CPU backend of Pellucid. Most users need the crate `pellucid`.
 //!
-//! - `isa`: which instruction set runs; its vectors are in `crate::vector`;
-//! - `tile`: the micro-kernel, one register tile of C;
-//! - `pack`: what an operand is ([`Source`]) and how panels of it are packed;
-//! - `packed`: operands that are packed once, for many products;
-//! - `block`: the loops around the micro-kernel, and the store with its [`Epilogue`];
-//! - `table`: operands whose elements lie at sums of two offsets, as the windows of a convolution do;
-//! - `direct`: products of one row with such operands, which are not worth packing;
-//! - `transform`: the linear maps of small tiles before and after the products of a Winograd convolution;
-//! - `gemv`: matrix times vector, which is bound by memory;
-//! - this file: shapes, orientation, and the grid over threads.
+//! | module | contents |
+//! | --- | --- |
+//! | `lib` (this file) | shapes, orientation, and the grid of tasks: [`gemm`], [`gemm_batched`], [`multiply`] |
+//! | `block` | the blocked loops around the micro-kernel, and the call of the [`Epilogue`] |
+//! | `tile` | the micro-kernel, which computes one register tile of C |
+//! | `pack` | operands ([`Source`]), and the packing of their panels |
+//! | `packed` | operands that are packed once and used by many products: [`PackedPanels`], [`OwnedPanels`] |
+//! | `offsets` | operands given by offset lists, as the windows of a convolution are: [`ImplicitIm2col`] |
+//! | `offset_dot` | products of a few rows with such operands, without packing: [`OffsetDotRow`], [`WeightGradDots`] |
+//! | `winograd` | the transforms of small tiles in a Winograd convolution: [`TransformTiles`] |
+//! | `gemv` | matrix-vector products, which are bound by memory bandwidth |
+//! | `kernels` | the kernels of each instruction set, and their selection |
 //!
-//! **Order.** The bits of C depend on (m, n, k) and the values only: never on threads, strides,
-//! batch or instruction set. With m, n > 1 each element is a fused multiply-add chain over each
-//! block of k, blocks added in order; the blocks are a function of k. With m = 1 or n = 1 it is
-//! 16 interleaved chains and a fixed tree (`gemv`). k is never split across threads. No product
-//! is skipped, so NaN and infinity arrive.
+//! The vectors and the instruction sets are in the crate `pellucid-simd`.
+//!
+//! **Order.** The bits of C depend on (m, n, k) and the values only. They do not depend on the threads, the strides,
+//! the batch or the instruction set.
+//!
+//! - With m, n > 1, each element is one chain of fused multiply-adds over each block of k, and the blocks are added in
+//!   order. The blocks are a function of k.
+//! - With m = 1 or n = 1, each element is 16 interleaved chains, which a fixed tree reduces (`gemv`).
+//!
+//! k is never split across threads. No product is skipped, so NaN and infinity propagate.
 
 mod block;
 mod gemv;
@@ -44,60 +51,70 @@ pub use winograd::{TransformTiles, WinogradTransform};
 use block::BlockedProduct;
 use gemv::{ColumnMatVec, RowMatVec};
 use kernels::Kernels;
-use pack::Panel;
+use pack::PackPanels;
 use pellucid_runtime::{scratch, threads};
 use pellucid_simd::{Element, Isa};
 use std::ops::Range;
 
-/// C[m × n] = A[m × k]·B[k × n], or C + A·B. Strides are (row, column), in elements, of any sign;
-/// those of A and B may be 0.
+/// The shape of a product C[m × n] = A[m × k]·B[k × n], or C + A·B.
+///
+/// Strides are (row, column), in elements, and have any sign. Those of A and B may be 0 (broadcast).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the type's documentation says it")]
 pub struct Gemm {
+    /// Number of rows of A and C.
     pub m: usize,
+    /// Number of columns of B and C.
     pub n: usize,
+    /// Number of columns of A and of rows of B.
     pub k: usize,
+    /// Strides of A.
     pub a_strides: (isize, isize),
+    /// Strides of B.
     pub b_strides: (isize, isize),
+    /// Strides of C.
     pub c_strides: (isize, isize),
-    /// Whether the product is added to C.
+    /// True if the product is added to C, false if it overwrites C.
     pub accumulate: bool,
 }
 
-/// Where one product of a batch has its matrices, in elements from the common pointers.
+/// The offsets of the matrices of one product of a batch from the common pointers, in elements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the type's documentation says it")]
 pub struct Offsets {
+    /// Offset of A.
     pub a: isize,
+    /// Offset of B.
     pub b: isize,
+    /// Offset of C.
     pub c: isize,
 }
 
-/// A finished part of C, still in cache, that an [`Epilogue`] may read and change in place.
+/// A finished part of C, still in cache, which an [`Epilogue`] may read and modify in place.
 #[derive(Clone, Debug)]
 pub struct Finished<T> {
     /// Index of the product in its batch.
     pub batch: usize,
-    /// RowMatVec of C that are finished here.
+    /// Rows of C in this part.
     pub rows: Range<usize>,
-    /// ColumnMatVec of C that are finished here.
+    /// Columns of C in this part.
     pub cols: Range<usize>,
-    /// Element (`rows.start`, `cols.start`); the others at these strides.
+    /// Element (`rows.start`, `cols.start`).
     pub data: *mut T,
-    /// From a row to the next, in elements.
+    /// Stride between rows, in elements.
     pub row_stride: isize,
-    /// From a column to the next, in elements.
+    /// Stride between columns, in elements.
     pub col_stride: isize,
 }
 
-/// What happens to finished sums: bias, activation, rounding to another type.
+/// An operation on finished sums: bias, activation, conversion to another dtype.
 pub trait Epilogue<T>: Sync {
-    /// Called once for each element of C, in parts whose shape is not specified, from several threads. Where C is `None`,
-    /// the product is made part by part in scratch, for its epilogue alone.
+    /// Processes a part of C.
+    ///
+    /// Each element of C is in exactly one part. The shape of the parts is unspecified, and several threads call this
+    /// method. If C is `None`, each part is computed in scratch and passed to this method only.
     fn finish(&self, part: Finished<T>);
 
-    /// Asks for what [`finish`](Self::finish) reads and writes besides C, soon, of some rows and columns of a product of the
-    /// batch: memory has time to bring it while sums are made.
+    /// Prefetches the operands that [`finish`](Self::finish) accesses besides C, for some rows and columns of a product
+    /// of the batch. They arrive from memory while the sums are computed.
     fn prefetch_epilogue(&self, _batch: usize, _rows: Range<usize>, _cols: Range<usize>) {}
 }
 
@@ -107,25 +124,31 @@ impl<T, F: Fn(Finished<T>) + Sync> Epilogue<T> for F {
     }
 }
 
-/// How many tasks a product may be split into; no choice changes a bit.
+/// The threads that compute a product. The choice does not change a bit of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Threads {
-    /// All on this thread.
+    /// The calling thread only.
     One,
-    /// The threads that kernels have, if there is work enough.
+    /// The thread pool, if there is enough work.
     Pool,
 }
 
-/// Multiply-adds that are worth a task of their own.
-const TASK: usize = 1 << 19;
+/// The number of multiply-adds that are worth a separate task.
+const TASK_MULTIPLY_ADDS: usize = 1 << 19;
 
-/// C = A·B as `shape` says.
+/// Computes the product of `shape`.
+///
+/// If `c` is `None`, the product is computed in scratch for its epilogue only.
 ///
 /// # Safety
 ///
-/// The pointers are valid for every element that the shape and the strides reach, those of C for
-/// writing; elements of C are distinct, and overlap neither A nor B; nobody writes A or B, or
-/// touches C, meanwhile. An epilogue touches nothing of C but its part.
+/// The *gemm contract*:
+///
+/// - *Bounds*: every element of A and B that the shape and the strides address is valid for reads, and every element of
+///   C for reads and writes.
+/// - *Aliasing*: the elements of C are distinct and overlap neither A nor B. No other thread writes A or B, or accesses
+///   C, during the call.
+/// - *Epilogue*: the epilogue accesses no element of C outside its part.
 #[inline]
 pub unsafe fn gemm<T: Element>(
     shape: &Gemm,
@@ -135,15 +158,16 @@ pub unsafe fn gemm<T: Element>(
     epilogue: Option<&dyn Epilogue<T>>,
     threads: Threads,
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees the gemm contract, for the single product of this batch.
     unsafe { gemm_batched(shape, &[Offsets::default()], a, b, c, epilogue, threads) }
 }
 
-/// Products of one shape, the i-th at `batch[i]` from the pointers.
+/// Computes a batch of products of one shape: the i-th at the offsets `batch[i]` from the pointers.
 ///
 /// # Safety
 ///
-/// As for [`gemm`], for every product; no two of them share an element of C.
+/// - The gemm contract of [`gemm`] holds for every product.
+/// - *Disjoint results*: no two products share an element of C.
 #[inline]
 pub unsafe fn gemm_batched<T: Element>(
     shape: &Gemm,
@@ -154,16 +178,17 @@ pub unsafe fn gemm_batched<T: Element>(
     epilogue: Option<&dyn Epilogue<T>>,
     threads: Threads,
 ) {
-    // SAFETY: the caller's; the isa is one of this machine.
+    // SAFETY: the caller guarantees the gemm contract and *Disjoint results*. The processor has `Isa::best()`.
     unsafe { gemm_at(Isa::best(), shape, batch, a, b, c, epilogue, threads) }
 }
 
-/// [`gemm_batched`] by the kernels of one instruction set: for tests and measurements.
+/// Computes [`gemm_batched`] with the kernels of one instruction set.
 ///
 /// # Safety
 ///
-/// As for [`gemm_batched`]; the machine has the instruction set.
-#[allow(clippy::too_many_arguments, reason = "the arguments of gemm_batched and a isa")]
+/// - The gemm contract of [`gemm`] holds for every product.
+/// - *Disjoint results*: no two products share an element of C.
+/// - *Isa*: the processor has the instruction set.
 pub unsafe fn gemm_at<T: Element>(
     isa: Isa,
     shape: &Gemm,
@@ -174,102 +199,123 @@ pub unsafe fn gemm_at<T: Element>(
     epilogue: Option<&dyn Epilogue<T>>,
     threads: Threads,
 ) {
-    let kernels = Kernels::<T>::of(isa);
+    let kernels = Kernels::<T>::for_isa(isa);
     let a = Strided { data: a, lane: shape.a_strides.0, depth: shape.a_strides.1 };
     let b = Strided { data: b, lane: shape.b_strides.1, depth: shape.b_strides.0 };
-    let (row, col) = shape.c_strides;
-    let c = c.map(|data| Output { data, row, col, accumulate: shape.accumulate });
+    let (row_stride, col_stride) = shape.c_strides;
+    let c = c.map(|data| OutputMatrix { data, row_stride, col_stride, accumulate: shape.accumulate });
     let problem = GemmProblem { kernels, m: shape.m, n: shape.n, k: shape.k, epilogue, transposed: false };
-    // C is computed in vectors along its rows, or, (A·B)ᵀ = Bᵀ·Aᵀ, along its columns: products and
-    // order are the same. A single row is computed as the single column of the transpose.
-    // What is not kept lies by rows, as what its epilogue reads and writes nearly always does.
-    let (c_row, c_col) = c.map_or((shape.n as isize, 1), |c| (c.row, c.col));
-    let turn = shape.m == 1
+    // Vectors are along the rows of C, or, by (A·B)ᵀ = Bᵀ·Aᵀ, along its columns. The products and their order are the
+    // same. A single row is computed as the single column of the transpose.
+    // A C in scratch is stored by rows, like nearly all other operands of an epilogue.
+    let (c_row_stride, c_col_stride) = c.map_or((shape.n as isize, 1), |c| (c.row_stride, c.col_stride));
+    let swap_operands = shape.m == 1
         || shape.n > 1
-            && block::cost(kernels, (shape.n, shape.m, shape.k), &a, c_row)
-                < block::cost(kernels, (shape.m, shape.n, shape.k), &b, c_col);
-    // SAFETY: the caller's.
+            && block::cost(kernels, (shape.n, shape.m, shape.k), &a, c_row_stride)
+                < block::cost(kernels, (shape.m, shape.n, shape.k), &b, c_col_stride);
+    // SAFETY: the caller guarantees the gemm contract, *Disjoint results* and *Isa*. Swapping the operands, the strides
+    // of C and m and n together addresses the same elements.
     unsafe {
-        if turn {
-            let c = c.map(|c| Output { row: c.col, col: c.row, ..c });
+        if swap_operands {
+            let c = c.map(|c| OutputMatrix { row_stride: c.col_stride, col_stride: c.row_stride, ..c });
             let problem = GemmProblem { m: shape.n, n: shape.m, transposed: true, ..problem };
-            let turned = |i: usize| Offsets { a: batch[i].b, b: batch[i].a, c: batch[i].c };
-            problem.run(batch.len(), turned, b, a, c, threads);
+            let swapped = |i: usize| Offsets { a: batch[i].b, b: batch[i].a, c: batch[i].c };
+            problem.compute(batch.len(), swapped, b, a, c, threads);
         } else {
-            problem.run(batch.len(), |i| batch[i], a, b, c, threads);
+            problem.compute(batch.len(), |i| batch[i], a, b, c, threads);
         }
     }
 }
 
-/// The rows and columns of C = A·B, or C + A·B, for any operands of depth k, on this thread; C's rows are contiguous and
-/// `row` apart.
+/// Computes the elements `rows × cols` of C = A·B, or C + A·B, on this thread, for any two operands of depth k.
+///
+/// `c` is element (0, 0) of C. The rows of C are contiguous, and `c_row_stride` is the stride between them.
 ///
 /// # Safety
 ///
-/// The operands have so many lanes and steps, C is valid for the rows and nobody else touches them; the machine has
-/// the instruction set.
-#[allow(clippy::too_many_arguments, reason = "two operands, a place, and what to do")]
+/// - *Operands*: `a` has the lanes `rows`, and `b` the lanes `cols`, with k steps of the depth. No thread writes their
+///   memory during the call.
+/// - *C*: the elements `rows × cols` of C are valid for reads and writes, are distinct, and do not overlap the
+///   operands. No other thread accesses them during the call.
+/// - *Isa*: the processor has the instruction set.
 pub unsafe fn multiply<T: Element>(
     isa: Isa,
     a: &dyn Source<T>,
     b: &dyn Source<T>,
     (rows, cols, k): (Range<usize>, Range<usize>, usize),
     c: *mut T,
-    row: isize,
+    c_row_stride: isize,
     accumulate: bool,
 ) {
-    let product =
-        BlockedProduct { a, b, k, c, c_row: row, c_col: 1, accumulate, epilogue: None, batch: 0, transposed: false };
-    // SAFETY: the caller's.
-    unsafe { product.rectangle(Kernels::<T>::of(isa), rows, cols) }
+    let product = BlockedProduct {
+        a,
+        b,
+        k,
+        c,
+        c_row_stride,
+        c_col_stride: 1,
+        accumulate,
+        epilogue: None,
+        batch: 0,
+        transposed: false,
+    };
+    // SAFETY: the caller guarantees *Operands*, *C* and *Isa*, which are the product contract of `BlockedProduct`.
+    unsafe { product.compute(Kernels::<T>::for_isa(isa), rows, cols) }
 }
 
-/// One row of a product.
+/// Computes one row of a product whose operand is not packed. See [`OffsetDotRow`].
 ///
 /// # Safety
 ///
-/// As for [`OffsetDotRow::multiply`]; the machine has the instruction set.
+/// - The offset dot contract of [`OffsetDotRow`] holds.
+/// - *Isa*: the processor has the instruction set.
 pub unsafe fn offset_dot_row<T: Element>(isa: Isa, work: &OffsetDotRow<'_, T>) {
-    // SAFETY: the caller's.
-    unsafe { (Kernels::<T>::of(isa).offset_dot_row)(work) }
+    // SAFETY: the caller guarantees the offset dot contract and *Isa*.
+    unsafe { (Kernels::<T>::for_isa(isa).offset_dot_row)(work) }
 }
 
-/// Copies equally long rows.
+/// Copies rows of equal length from a list of offsets. See [`PackRuns`].
 ///
 /// # Safety
 ///
-/// As for [`PackRuns::copy`]; the machine has the instruction set.
+/// - The run packing contract of [`PackRuns`] holds.
+/// - *Isa*: the processor has the instruction set.
 pub unsafe fn pack_runs<T: Element>(isa: Isa, work: &PackRuns<'_, T>) {
-    // SAFETY: the caller's.
-    unsafe { (Kernels::<T>::of(isa).pack_runs)(work) }
+    // SAFETY: the caller guarantees the run packing contract and *Isa*.
+    unsafe { (Kernels::<T>::for_isa(isa).pack_runs)(work) }
 }
 
-/// Sums of products along runs.
+/// Adds products along the lanes to virtual lanes. See [`WeightGradDots`].
 ///
 /// # Safety
 ///
-/// As for [`WeightGradDots::add`]; the machine has the instruction set.
+/// - The gradient dot contract of [`WeightGradDots`] holds.
+/// - *Isa*: the processor has the instruction set.
 pub unsafe fn weight_grad_dots<T: Element>(isa: Isa, work: &WeightGradDots<'_, T>) {
-    // SAFETY: the caller's.
-    unsafe { (Kernels::<T>::of(isa).weight_grad_dots)(work) }
+    // SAFETY: the caller guarantees the gradient dot contract and *Isa*.
+    unsafe { (Kernels::<T>::for_isa(isa).weight_grad_dots)(work) }
 }
 
-/// Transforms tiles; whether all results are finite.
+/// Transforms Winograd tiles. Returns true if all results are finite. See [`TransformTiles`].
 ///
 /// # Safety
 ///
-/// As for [`TransformTiles::run`]; the machine has the instruction set.
+/// - The transform contract of [`TransformTiles`] holds.
+/// - *Isa*: the processor has the instruction set.
 pub unsafe fn transform_tiles<T: Element>(isa: Isa, work: &TransformTiles<'_, T>) -> bool {
-    // SAFETY: the caller's.
-    unsafe { (Kernels::<T>::of(isa).transform)(work) }
+    // SAFETY: the caller guarantees the transform contract and *Isa*.
+    unsafe { (Kernels::<T>::for_isa(isa).transform_tiles)(work) }
 }
 
-/// Transposes a matrix: `to[p·width + i] = from[i, p]`, with zeros in lanes `lanes..width`.
+/// Transposes a matrix: `to[p·width + i] = from[i, p]`, with zeros in the lanes `lanes..width`.
 ///
 /// # Safety
 ///
-/// `from.depth` is 1, and the matrix has `lanes` lanes of `depth` steps; `width ≥ lanes`, of any size; `to` is valid for
-/// writing `depth · width` elements, which do not overlap the matrix; the machine has the instruction set.
+/// - *Source*: `from.depth` is 1, and `from` is valid for reads of `lanes` lanes of `depth` elements. No thread writes
+///   them during the call.
+/// - *Target*: `width ≥ lanes`, and `to` is valid for writes of `depth · width` elements, which do not overlap the
+///   matrix. The width need not be a multiple of a vector.
+/// - *Isa*: the processor has the instruction set.
 pub unsafe fn transpose<T: Element>(
     isa: Isa,
     from: Strided<T>,
@@ -278,24 +324,28 @@ pub unsafe fn transpose<T: Element>(
     to: *mut T,
 ) {
     debug_assert!(from.depth == 1 && lanes <= width, "{lanes} lanes in rows of {width}, {from:?}");
-    // SAFETY: the depth is contiguous, which is all that `turn` requires besides this function's contract.
-    unsafe { (Kernels::<T>::of(isa).transpose)(&Panel::to_transpose(from, (lanes, width), depth, to, width)) }
+    // SAFETY: the contract of `PackPanels::transpose`. *Source* is its *Range* with a contiguous depth. *Target* is its
+    // *Target* and *Row length*. The caller guarantees *Isa*.
+    unsafe {
+        (Kernels::<T>::for_isa(isa).transpose_panel)(&PackPanels::to_transpose(from, (lanes, width), depth, to, width))
+    }
 }
 
-/// Where results go.
+/// The matrix C: element (0, 0), its strides in elements, and whether products are added to it.
 #[derive(Clone, Copy)]
-struct Output<T> {
+struct OutputMatrix<T> {
     data: *mut T,
-    row: isize,
-    col: isize,
+    row_stride: isize,
+    col_stride: isize,
     accumulate: bool,
 }
 
-// SAFETY: tasks write disjoint parts of C, which the caller vouches is theirs to write.
-unsafe impl<T: Send> Sync for Output<T> {}
+// SAFETY: tasks write disjoint parts of C, and *Aliasing* of the gemm contract excludes accesses of other threads.
+unsafe impl<T: Send> Sync for OutputMatrix<T> {}
 
-/// A batch of products in the orientation they are computed in: lanes of A are rows of C, and if
-/// there is one column or one row, it is one column (n = 1).
+/// A batch of products in the orientation in which they are computed.
+///
+/// The lanes of A are the rows of C. If C has a single row or a single column, it is a single column (n = 1).
 struct GemmProblem<'a, T: 'static> {
     kernels: &'static Kernels<T>,
     m: usize,
@@ -306,105 +356,112 @@ struct GemmProblem<'a, T: 'static> {
 }
 
 impl<T: Element> GemmProblem<'_, T> {
-    /// Splits the batch into tasks, and C into a grid where the batch is small.
+    /// Computes the batch. Splits it into tasks, and C into a grid if the batch is small.
     ///
     /// # Safety
     ///
-    /// As for [`gemm_at`].
+    /// The contract of [`gemm_at`] holds for the products at `offsets(0..batch)`, with C of `m × n` and the instruction
+    /// set of `kernels`.
     #[inline]
-    unsafe fn run(
+    unsafe fn compute(
         &self,
         batch: usize,
         offsets: impl Fn(usize) -> Offsets + Sync,
         a: Strided<T>,
         b: Strided<T>,
-        c: Option<Output<T>>,
+        c: Option<OutputMatrix<T>>,
         threads: Threads,
     ) {
-        let one = self.m.saturating_mul(self.n).saturating_mul(self.k.max(1));
+        let multiply_adds = self.m.saturating_mul(self.n).saturating_mul(self.k.max(1));
         let tasks = match threads {
-            Threads::Pool if one.saturating_mul(batch) >= 2 * TASK => {
-                threads::count().min(one.saturating_mul(batch) / TASK)
+            Threads::Pool if multiply_adds.saturating_mul(batch) >= 2 * TASK_MULTIPLY_ADDS => {
+                threads::count().min(multiply_adds.saturating_mul(batch) / TASK_MULTIPLY_ADDS)
             }
             _ => 1,
         };
         if tasks <= 1 {
             for index in 0..batch {
-                // SAFETY: the caller's.
-                unsafe { self.rectangle(index, offsets(index), a, b, c, 0..self.m, 0..self.n) }
+                // SAFETY: the caller guarantees the contract of `gemm_at`. *Region* holds because only this thread
+                // works on the batch.
+                unsafe { self.compute_rectangle(index, offsets(index), a, b, c, 0..self.m, 0..self.n) }
             }
             return;
         }
-        let grid = if batch >= 4 * tasks { Grid { rows: 1, cols: 1 } } else { Grid::new(self.m, self.n, tasks) };
+        let grid =
+            if batch >= 4 * tasks { TaskGrid { rows: 1, cols: 1 } } else { TaskGrid::new(self.m, self.n, tasks) };
         let parts = grid.rows * grid.cols;
         let (height, width) = (
             self.m.div_ceil(grid.rows).next_multiple_of(self.kernels.rows),
             self.n.div_ceil(grid.cols).next_multiple_of(self.kernels.width()),
         );
-        let least = (TASK * parts / one.max(1)).clamp(1, (batch * parts).div_ceil(tasks));
-        threads::each(batch * parts, least, |_, task| {
+        let grain = (TASK_MULTIPLY_ADDS * parts / multiply_adds.max(1)).clamp(1, (batch * parts).div_ceil(tasks));
+        threads::each(batch * parts, grain, |_, task| {
             let (index, part) = (task / parts, task % parts);
             let (i, j) = (part / grid.cols * height, part % grid.cols * width);
             let rows = i.min(self.m)..self.m.min(i + height);
             let cols = j.min(self.n)..self.n.min(j + width);
-            // SAFETY: the parts of the grid are disjoint; the rest is the caller's.
-            unsafe { self.rectangle(index, offsets(index), a, b, c, rows, cols) }
+            // SAFETY: the caller guarantees the contract of `gemm_at`. *Region* holds because the parts of the grid are
+            // disjoint, and *Disjoint results* separates the products.
+            unsafe { self.compute_rectangle(index, offsets(index), a, b, c, rows, cols) }
         });
     }
 
-    /// One rectangle of one product of the batch.
+    /// Computes one rectangle of one product of the batch, into C or into scratch for the epilogue.
     ///
     /// # Safety
     ///
-    /// As for [`gemm_at`]; nobody else writes the rectangle.
+    /// - The contract of [`gemm_at`] holds for the product at `offsets`.
+    /// - *Region*: no other thread accesses the rectangle of C during the call.
     #[inline]
-    #[allow(clippy::too_many_arguments, reason = "three matrices and where to look in them")]
-    unsafe fn rectangle(
+    unsafe fn compute_rectangle(
         &self,
         batch: usize,
-        at: Offsets,
+        offsets: Offsets,
         a: Strided<T>,
         b: Strided<T>,
-        c: Option<Output<T>>,
+        c: Option<OutputMatrix<T>>,
         rows: Range<usize>,
         cols: Range<usize>,
     ) {
-        let a = Strided { data: a.data.wrapping_offset(at.a), ..a };
-        let b = Strided { data: b.data.wrapping_offset(at.b), ..b };
+        let a = Strided { data: a.data.wrapping_offset(offsets.a), ..a };
+        let b = Strided { data: b.data.wrapping_offset(offsets.b), ..b };
         if let Some(c) = c {
-            let c = Output { data: c.data.wrapping_offset(at.c), ..c };
-            // SAFETY: the caller's.
-            return unsafe { self.product(batch, a, b, c, rows, cols) };
+            let c = OutputMatrix { data: c.data.wrapping_offset(offsets.c), ..c };
+            // SAFETY: the caller guarantees the contract of `gemm_at` for these pointers, and *Region*.
+            return unsafe { self.compute_into(batch, a, b, c, rows, cols) };
         }
-        let width = block::columns(self.k, self.kernels.width()).min(cols.len()).max(1);
-        let height = (block::UNKEPT / width).next_multiple_of(self.kernels.rows);
+        let width = block::block_columns(self.k, self.kernels.width()).min(cols.len()).max(1);
+        let height = (block::SCRATCH_ELEMENTS / width).next_multiple_of(self.kernels.rows);
         for j in cols.clone().step_by(width) {
             let cols = j..cols.end.min(j + width);
             for i in rows.clone().step_by(height) {
                 let rows = i..rows.end.min(i + height);
-                scratch::with(rows.len() * cols.len(), |room: *mut T| {
-                    let row = cols.len() as isize;
-                    let data = room.wrapping_offset(-(rows.start as isize * row + cols.start as isize));
-                    let c = Output { data, row, col: 1, accumulate: false };
-                    // SAFETY: the room is for these rows and columns, the first element at its start.
-                    unsafe { self.product(batch, a, b, c, rows, cols.clone()) }
+                scratch::with(rows.len() * cols.len(), |workspace: *mut T| {
+                    let row_stride = cols.len() as isize;
+                    let data = workspace.wrapping_offset(-(rows.start as isize * row_stride + cols.start as isize));
+                    let c = OutputMatrix { data, row_stride, col_stride: 1, accumulate: false };
+                    // SAFETY: the caller guarantees the contract of `gemm_at` for A and B. For C, *Bounds*, *Aliasing*
+                    // and *Region* hold because the workspace is exclusive and holds exactly these rows and columns,
+                    // with the first element at its start.
+                    unsafe { self.compute_into(batch, a, b, c, rows, cols.clone()) }
                 });
             }
         }
     }
 
-    /// One rectangle of one product of the batch, which lies as the operands say.
+    /// Computes one rectangle of one product of the batch, given by its own operands and C.
     ///
     /// # Safety
     ///
-    /// As for [`rectangle`](Self::rectangle).
+    /// - The gemm contract of [`gemm`] and *Isa* of [`gemm_at`] hold for the rectangle of these matrices.
+    /// - *Region*: no other thread accesses the rectangle of C during the call.
     #[inline]
-    unsafe fn product(
+    unsafe fn compute_into(
         &self,
         batch: usize,
         a: Strided<T>,
         b: Strided<T>,
-        c: Output<T>,
+        c: OutputMatrix<T>,
         rows: Range<usize>,
         cols: Range<usize>,
     ) {
@@ -413,33 +470,34 @@ impl<T: Element> GemmProblem<'_, T> {
             b: &b,
             k: self.k,
             c: c.data,
-            c_row: c.row,
-            c_col: c.col,
+            c_row_stride: c.row_stride,
+            c_col_stride: c.col_stride,
             accumulate: c.accumulate,
             epilogue: self.epilogue,
             batch,
             transposed: self.transposed,
         };
-        // SAFETY: the caller's.
+        // SAFETY: the product contract and the contract of `multiply_vector`: *Bounds* and *Aliasing* are *Operands*,
+        // and with *Region* they are *C*. The caller guarantees *Isa*.
         unsafe {
             if self.n == 1 && self.k > 0 && !rows.is_empty() && !cols.is_empty() {
-                vector(self.kernels, a, b, product.c, c.row, c.accumulate, rows.clone(), self.k);
+                multiply_vector(self.kernels, a, b, product.c, c.row_stride, c.accumulate, rows.clone(), self.k);
                 product.finish(rows, cols);
             } else {
-                product.rectangle(self.kernels, rows, cols);
+                product.compute(self.kernels, rows, cols);
             }
         }
     }
 }
 
-/// Tasks over the rows and the columns of C.
-struct Grid {
+/// The numbers of tasks along the rows and the columns of C.
+struct TaskGrid {
     rows: usize,
     cols: usize,
 }
 
-impl Grid {
-    /// At least `tasks` parts, as near to squares as can be: then they read the least of A and B.
+impl TaskGrid {
+    /// Returns a grid of at least `tasks` parts that are as square as possible: these read the least of A and B.
     fn new(m: usize, n: usize, tasks: usize) -> Self {
         let shape = |rows: usize| Self { rows, cols: tasks.div_ceil(rows) };
         let reads = |grid: &Self| m.div_ceil(grid.rows) + n.div_ceil(grid.cols);
@@ -447,73 +505,97 @@ impl Grid {
     }
 }
 
-/// y[rows] = A[rows × k]·x.
+/// Computes y[rows] = A[rows × k]·x, or y + A·x. x is the first lane of `x`.
 ///
 /// # Safety
 ///
-/// As for [`gemm_at`].
-#[allow(clippy::too_many_arguments, reason = "a matrix, two vectors, and a range")]
-unsafe fn vector<T: Element>(
+/// - *Operands*: `a` has the lanes `rows`, and `x` one lane, with `k > 0` steps of the depth. No thread writes them
+///   during the call.
+/// - *C*: the elements `rows` of y are valid for reads and writes at their stride, are distinct, and do not overlap the
+///   operands. No other thread accesses them during the call.
+/// - *Isa*: the processor has the instruction set of `kernels`.
+unsafe fn multiply_vector<T: Element>(
     kernels: &Kernels<T>,
     a: Strided<T>,
     x: Strided<T>,
     y: *mut T,
-    y_step: isize,
-    add: bool,
+    y_stride: isize,
+    accumulate: bool,
     rows: Range<usize>,
     k: usize,
 ) {
-    let x_room = if x.depth == 1 { 0 } else { k };
-    let a_room = match a {
+    let x_len = if x.depth == 1 { 0 } else { k };
+    let a_len = match a {
         Strided { depth: 1, .. } => 0,
         Strided { lane: 1, .. } => ColumnMatVec::<T>::SCRATCH,
         _ => k,
     };
-    let work = |room: *mut T| {
-        // SAFETY: the scratch has room for x and for what A needs; the rest is the caller's.
+    let work = |workspace: *mut T| {
+        // SAFETY: the workspace has `a_len` elements for A and `x_len` elements for x after them, which are the targets
+        // of the gathers, and *Scratch* of the column product. *Operands* covers every read and *C* every write of the
+        // row and column product contracts. The caller guarantees *Isa*.
         unsafe {
-            let x = if x_room == 0 { x.data } else { gather(x.data, x.depth, k, room.add(a_room)) };
-            let (y, count) = (y.wrapping_offset(rows.start as isize * y_step), rows.len());
-            let matrix = a.at(rows.start, 0);
+            let x = if x_len == 0 { x.data } else { gather_contiguous(x.data, x.depth, k, workspace.add(a_len)) };
+            let (y, count) = (y.wrapping_offset(rows.start as isize * y_stride), rows.len());
+            let matrix = a.element_ptr(rows.start, 0);
             match a {
-                Strided { depth: 1, lane: a_row, .. } => {
-                    (kernels.by_rows)(&RowMatVec { rows: count, depth: k, a: matrix, a_row, x, y, y_step, add });
-                }
-                Strided { lane: 1, depth: a_col, .. } => {
-                    (kernels.by_columns)(&ColumnMatVec {
+                Strided { depth: 1, lane: a_row_stride, .. } => {
+                    (kernels.row_matvec)(&RowMatVec {
                         rows: count,
                         depth: k,
                         a: matrix,
-                        a_col,
+                        a_row_stride,
                         x,
                         y,
-                        y_step,
-                        add,
-                        partial: room,
+                        y_stride,
+                        accumulate,
+                    });
+                }
+                Strided { lane: 1, depth: a_col_stride, .. } => {
+                    (kernels.column_matvec)(&ColumnMatVec {
+                        rows: count,
+                        depth: k,
+                        a: matrix,
+                        a_col_stride,
+                        x,
+                        y,
+                        y_stride,
+                        accumulate,
+                        partial: workspace,
                     });
                 }
                 _ => {
                     for i in rows.clone() {
-                        let a = gather(a.at(i, 0), a.depth, k, room);
-                        let y = y.wrapping_offset((i - rows.start) as isize * y_step);
-                        (kernels.by_rows)(&RowMatVec { rows: 1, depth: k, a, a_row: 0, x, y, y_step, add });
+                        let a = gather_contiguous(a.element_ptr(i, 0), a.depth, k, workspace);
+                        let y = y.wrapping_offset((i - rows.start) as isize * y_stride);
+                        (kernels.row_matvec)(&RowMatVec {
+                            rows: 1,
+                            depth: k,
+                            a,
+                            a_row_stride: 0,
+                            x,
+                            y,
+                            y_stride,
+                            accumulate,
+                        });
                     }
                 }
             }
         }
     };
-    if x_room + a_room == 0 { work(std::ptr::null_mut()) } else { scratch::with(x_room + a_room, work) }
+    if x_len + a_len == 0 { work(std::ptr::null_mut()) } else { scratch::with(x_len + a_len, work) }
 }
 
-/// Makes a strided vector contiguous.
+/// Copies a strided vector to contiguous memory, and returns its start.
 ///
 /// # Safety
 ///
-/// `from` is valid for `count` steps, `to` for `count` numbers.
-unsafe fn gather<T: Element>(from: *const T, step: isize, count: usize, to: *mut T) -> *const T {
+/// - *Reads*: `from` is valid for reads of `count` elements at `stride`.
+/// - *Writes*: `to` is valid for writes of `count` elements, which do not overlap the source.
+unsafe fn gather_contiguous<T: Element>(from: *const T, stride: isize, count: usize, to: *mut T) -> *const T {
     for p in 0..count {
-        // SAFETY: the caller's.
-        unsafe { *to.add(p) = *from.wrapping_offset(p as isize * step) }
+        // SAFETY: `p < count`, which *Reads* and *Writes* cover.
+        unsafe { *to.add(p) = *from.wrapping_offset(p as isize * stride) }
     }
     to
 }

@@ -1,4 +1,4 @@
-//! An operand whose panels are packed once, for many products.
+//! Operands whose panels are packed once and used by many products.
 
 use super::block::depth_blocks;
 use super::kernels::Kernels;
@@ -10,7 +10,9 @@ use pellucid_simd::Element;
 use pellucid_simd::Isa;
 use std::ops::Deref;
 
-/// B[k × n] in panels as wide as the register tile, each with its whole depth, in memory of somebody else.
+/// The packed panels of B[k × n] in memory that they do not own.
+///
+/// Each panel is as wide as the register tile and holds its whole depth.
 #[derive(Clone, Copy)]
 pub struct PackedPanels<T> {
     start: SharedPtr<T>,
@@ -19,66 +21,81 @@ pub struct PackedPanels<T> {
 }
 
 impl<T: Element> PackedPanels<T> {
-    /// How many numbers a matrix of so many lanes (n) and so much depth (k) fills.
-    pub fn room(isa: Isa, (lanes, depth): (usize, usize)) -> usize {
-        lanes.next_multiple_of(Kernels::<T>::of(isa).width()).saturating_mul(depth)
+    /// Returns the number of elements that the panels of a matrix with `lanes` (n) lanes and `depth` (k) steps fill.
+    pub fn packed_len(isa: Isa, (lanes, depth): (usize, usize)) -> usize {
+        lanes.next_multiple_of(Kernels::<T>::for_isa(isa).width()).saturating_mul(depth)
     }
 
-    /// Packs a matrix of so many lanes and so much depth.
+    /// Returns [`packed_len`](Self::packed_len).
+    #[doc(hidden)]
+    pub fn room(isa: Isa, size: (usize, usize)) -> usize {
+        Self::packed_len(isa, size)
+    }
+
+    /// Packs a matrix with `lanes` (n) lanes and `depth` (k) steps into `memory`.
     ///
     /// # Safety
     ///
-    /// The matrix has so many; there is [`room`](Self::room) for them, while the panels are used; the machine has the
-    /// instruction set.
+    /// - *Range*: `from` is valid for reads of `lanes × depth` elements, and no thread writes them during the call.
+    /// - *Memory*: `memory` is aligned, and valid for reads and writes of [`packed_len`](Self::packed_len) elements,
+    ///   which do not overlap the matrix. It stays valid, and no other code writes it, while the panels are used.
+    /// - *Isa*: the processor has the instruction set.
     pub unsafe fn pack(
         isa: Isa,
         from: Strided<T>,
         (lanes, depth): (usize, usize),
-        room: SharedPtr<T>,
+        memory: SharedPtr<T>,
     ) -> PackedPanels<T> {
-        let kernels = Kernels::<T>::of(isa);
+        let kernels = Kernels::<T>::for_isa(isa);
         let width = kernels.width();
-        debug_assert!(room.get().is_aligned(), "{:?}", room.get());
-        let panels = PackedPanels { start: room, depth, width };
+        debug_assert!(memory.get().is_aligned(), "the memory of the panels is not aligned: {:?}", memory.get());
+        let panels = PackedPanels { start: memory, depth, width };
         for first in (0..lanes).step_by(width) {
             for block in depth_blocks(depth) {
-                let to = panels.at(first, block.start);
-                // SAFETY: the caller's; there is room for whole panels.
+                let to = panels.panel_ptr(first, block.start);
+                // SAFETY: the panel contract. *Range* and *Isa* are clauses of this function. *Width* holds because the
+                // width is two vectors. *Target* follows from *Memory*, because `packed_len` counts whole panels.
                 unsafe { from.pack(kernels, first, width.min(lanes - first), block.start, block.len(), width, to) }
             }
         }
         panels
     }
 
-    /// The same without the first steps of the depth.
+    /// Returns the panels without the first `start` steps of the depth.
     pub fn after(self, start: usize) -> PackedPanels<T> {
-        debug_assert!(start <= self.depth, "{start} of {} steps", self.depth);
+        debug_assert!(start <= self.depth, "the first {start} steps of a depth of {}", self.depth);
         PackedPanels { start: SharedPtr(self.start.at((start * self.width) as isize)), ..self }
     }
 
-    /// The panel of lane `first`, from a step of the depth on.
-    fn at(&self, first: usize, start: usize) -> *mut T {
+    /// Returns the address of the panel that contains lane `first`, at step `start` of the depth.
+    fn panel_ptr(&self, first: usize, start: usize) -> *mut T {
         self.start.at((first / self.width * self.depth * self.width + start * self.width) as isize)
     }
 }
 
-/// PackedPanels that own their memory.
+/// Packed panels that own their memory.
 pub struct OwnedPanels<T> {
     panels: PackedPanels<T>,
-    _room: CpuBuffer,
+    _memory: CpuBuffer,
 }
 
 impl<T: Element> OwnedPanels<T> {
-    /// Packs a matrix of so many lanes (n) and so much depth (k).
+    /// Packs a matrix of `size` = (lanes, depth) = (n, k) into new memory.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the memory cannot be allocated.
     ///
     /// # Safety
     ///
-    /// The matrix has so many; the machine has the instruction set.
+    /// - *Range*: `from` is valid for reads of `lanes × depth` elements, and no thread writes them during the call.
+    /// - *Isa*: the processor has the instruction set.
     pub unsafe fn new(isa: Isa, from: Strided<T>, size: (usize, usize)) -> Result<OwnedPanels<T>> {
-        let room = CpuBuffer::scratch(PackedPanels::<T>::room(isa, size).saturating_mul(size_of::<T>()))?;
-        let start = SharedPtr(room.ensure()?.as_ptr().cast());
-        // SAFETY: the caller's; the room is as large as it must be, and goes with the panels.
-        Ok(OwnedPanels { panels: unsafe { PackedPanels::pack(isa, from, size, start) }, _room: room })
+        let memory = CpuBuffer::scratch(PackedPanels::<T>::packed_len(isa, size).saturating_mul(size_of::<T>()))?;
+        let start = SharedPtr(memory.ensure()?.as_ptr().cast());
+        // SAFETY: *Range* and *Isa* are clauses of this function. *Memory* holds because the buffer has `packed_len`
+        // elements and lives as long as the panels, which own it.
+        Ok(OwnedPanels { panels: unsafe { PackedPanels::pack(isa, from, size, start) }, _memory: memory })
     }
 }
 
@@ -90,10 +107,11 @@ impl<T> Deref for OwnedPanels<T> {
     }
 }
 
-// SAFETY: `pack` writes every lane of every step.
+// SAFETY: `pack` writes every lane of every step. `panel` returns panels that `PackedPanels::pack` has initialised, and
+// its *Memory* clause keeps them valid. `in_rows` is false, so `pack_rows` is not supported.
 unsafe impl<T: Element> Source<T> for PackedPanels<T> {
     fn panel(&self, first: usize, start: usize, width: usize) -> Option<*const T> {
-        (width == self.width && first.is_multiple_of(width)).then(|| self.at(first, start).cast_const())
+        (width == self.width && first.is_multiple_of(width)).then(|| self.panel_ptr(first, start).cast_const())
     }
 
     #[allow(private_interfaces)]
@@ -108,14 +126,15 @@ unsafe impl<T: Element> Source<T> for PackedPanels<T> {
         to: *mut T,
     ) {
         check_panel(kernels, lanes, width);
-        debug_assert!(start + depth <= self.depth, "steps {start} to {} of {}", start + depth, self.depth);
+        debug_assert!(start + depth <= self.depth, "steps {start}..{} of a depth of {}", start + depth, self.depth);
         for p in 0..depth {
             for i in 0..width {
                 let lane = (first + i) % self.width;
-                // SAFETY: the caller's; lanes that are there lie in a panel.
+                // SAFETY: `i < lanes` and `p < depth` are within the operand (*Range* of the panel contract), so the
+                // element is in a panel. The write is within *Target*.
                 unsafe {
                     *to.add(p * width + i) = match i < lanes {
-                        true => *self.at(first + i, start + p).add(lane),
+                        true => *self.panel_ptr(first + i, start + p).add(lane),
                         false => T::ZERO,
                     };
                 }

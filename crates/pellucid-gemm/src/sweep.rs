@@ -1,31 +1,32 @@
-//! Every kernel of the matrix product over all small shapes, and those around vectors, register tiles and blocks.
+//! Tests every kernel of the crate over all small shapes, and over shapes around vectors, register tiles and blocks.
 
 use super::kernels::Kernels;
 use super::pack::{Source, pack_panels};
-use super::tests::{STORAGES, product};
+use super::tests::{MATRIX_LAYOUTS, multiply_in_layouts};
 use super::*;
 use pellucid_runtime::list::List;
 use pellucid_runtime::testing::{Choices, Guarded, numbers};
 use pellucid_runtime::threads::with_threads;
 
-/// A type of element, from small integers, which every type adds and multiplies exactly.
-trait Number: Element + bytemuck::Pod + PartialEq + std::fmt::Debug {
-    fn of(value: f64) -> Self;
+/// An element type that is created from small integers, which every type adds and multiplies exactly.
+trait TestElement: Element + bytemuck::Pod + PartialEq + std::fmt::Debug {
+    /// Converts an integer.
+    fn from_integer(value: f64) -> Self;
 }
 
-macro_rules! number {
+macro_rules! test_elements {
     ($($t:ty)*) => {$(
-        impl Number for $t {
-            fn of(value: f64) -> $t {
+        impl TestElement for $t {
+            fn from_integer(value: f64) -> $t {
                 value as $t
             }
         }
     )*};
 }
-number!(f32 f64 i32 i64);
+test_elements!(f32 f64 i32 i64);
 
-/// Factors of the largest shape of a sweep, and their product: those of the others are parts of them.
-struct Reference<T> {
+/// The operands of the largest shape of a sweep, and their product. The operands of smaller shapes are parts of them.
+struct ReferenceProduct<T> {
     a: Vec<f64>,
     b: Vec<f64>,
     c: Vec<T>,
@@ -33,36 +34,36 @@ struct Reference<T> {
     k: usize,
 }
 
-impl<T: Number> Reference<T> {
-    fn new((m, n, k): (usize, usize, usize)) -> Reference<T> {
+impl<T: TestElement> ReferenceProduct<T> {
+    fn new((m, n, k): (usize, usize, usize)) -> ReferenceProduct<T> {
         let (a, b) = (numbers(m * k, 3, 1), numbers(k * n, 3, 2));
         let sum = |i: usize| (0..k).map(|p| a[i / n * k + p] * b[p * n + i % n]).sum::<f64>();
-        let c = (0..m * n).map(|i| T::of(sum(i))).collect();
-        Reference { a, b, c, n, k }
+        let c = (0..m * n).map(|i| T::from_integer(sum(i))).collect();
+        ReferenceProduct { a, b, c, n, k }
     }
 
-    /// The first `m` rows times the first `n` columns.
+    /// Checks the product of the first `m` rows of A and the first `n` columns of B.
     fn check(&self, isa: Isa, (m, n): (usize, usize), choices: &Choices, threads: Threads) {
-        let &Reference { k, n: all, .. } = self;
-        let a: Vec<T> = self.a[..m * k].iter().map(|&x| T::of(x)).collect();
-        let b: Vec<T> = (0..k * n).map(|i| T::of(self.b[i / n * all + i % n])).collect();
-        let storage = [(); 3].map(|()| choices.of(&STORAGES));
+        let &ReferenceProduct { k, n: full_width, .. } = self;
+        let a: Vec<T> = self.a[..m * k].iter().map(|&x| T::from_integer(x)).collect();
+        let b: Vec<T> = (0..k * n).map(|i| T::from_integer(self.b[i / n * full_width + i % n])).collect();
+        let layouts = [(); 3].map(|()| choices.of(&MATRIX_LAYOUTS));
         let accumulate = choices.below(3) == 0;
-        let start: Vec<T> = (0..m * n).map(|i| T::of((i % 5) as f64)).collect();
-        let found = product(isa, (m, n, k), storage, &a, &b, &start, accumulate, threads);
+        let start: Vec<T> = (0..m * n).map(|i| T::from_integer((i % 5) as f64)).collect();
+        let found = multiply_in_layouts(isa, (m, n, k), layouts, &a, &b, &start, accumulate, threads);
         let expected = (0..m * n).map(|i| {
-            let sum = self.c[i / n * all + i % n];
+            let sum = self.c[i / n * full_width + i % n];
             if accumulate { sum.add(start[i]) } else { sum }
         });
-        let what = || format!("{m} × {n} × {k} of {} {isa:?} {storage:?}", std::any::type_name::<T>());
-        assert!(found.iter().copied().eq(expected), "{} accumulate: {accumulate}", what());
+        let case = || format!("{m} × {n} × {k} of {} {isa:?} {layouts:?}", std::any::type_name::<T>());
+        assert!(found.iter().copied().eq(expected), "{} accumulate: {accumulate}", case());
     }
 }
 
-fn small<T: Number>(seed: u64) {
+fn check_small_products<T: TestElement>(seed: u64) {
     let choices = &Choices::new(seed);
     for k in [1, 2, 3, 8, 15, 16, 17, 20] {
-        let reference = Reference::<T>::new((20, 20, k));
+        let reference = ReferenceProduct::<T>::new((20, 20, k));
         for (m, n) in (1..=20).flat_map(|m| (1..=20).map(move |n| (m, n))) {
             Isa::available().iter().for_each(|&isa| reference.check(isa, (m, n), choices, Threads::One));
         }
@@ -70,20 +71,20 @@ fn small<T: Number>(seed: u64) {
 }
 
 #[test]
-fn small_products_of_every_type() {
-    small::<f32>(1);
-    small::<f64>(2);
-    small::<i32>(3);
-    small::<i64>(4);
+fn small_products_of_all_types() {
+    check_small_products::<f32>(1);
+    check_small_products::<f64>(2);
+    check_small_products::<i32>(3);
+    check_small_products::<i64>(4);
 }
 
-fn around_blocks<T: Number>(seed: u64) {
+fn check_products_around_blocks<T: TestElement>(seed: u64) {
     let choices = &Choices::new(seed);
-    // Heights around register tiles, widths around panels, depths around those that are packed together, and blocks.
+    // Heights around register tiles, widths around panels, depths around `MIN_JOINT_DEPTH` and around blocks.
     let heights = [1, 2, 5, 6, 7, 8, 11, 12, 13, 14, 15, 16, 24, 27, 28, 29, 32, 33];
     let widths = [1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 40, 63, 64, 65];
     for k in [127, 128, 129, 144, 271, 272, 273, 300] {
-        let reference = Reference::<T>::new((33, 65, k));
+        let reference = ReferenceProduct::<T>::new((33, 65, k));
         for (m, n) in heights.into_iter().flat_map(|m| widths.map(|n| (m, n))) {
             Isa::available().iter().for_each(|&isa| reference.check(isa, (m, n), choices, Threads::One));
         }
@@ -92,81 +93,92 @@ fn around_blocks<T: Number>(seed: u64) {
 
 #[test]
 fn products_around_tiles_and_blocks() {
-    around_blocks::<f32>(5);
-    around_blocks::<f64>(6);
+    check_products_around_blocks::<f32>(5);
+    check_products_around_blocks::<f64>(6);
 }
 
 #[test]
-fn products_of_several_threads() {
+fn products_with_several_threads() {
     for (m, n, k) in [(129, 130, 131), (14, 512, 260), (700, 33, 90), (4000, 1, 600), (1, 2000, 1100)] {
-        let reference = Reference::<f32>::new((m, n, k));
+        let reference = ReferenceProduct::<f32>::new((m, n, k));
         for threads in [1, 2, 4] {
-            let run = || reference.check(Isa::best(), (m, n), &Choices::new(7), Threads::Pool);
-            with_threads(threads, run);
+            let check = || reference.check(Isa::best(), (m, n), &Choices::new(7), Threads::Pool);
+            with_threads(threads, check);
         }
     }
 }
 
-/// How a matrix of `lanes × depth` is stored.
-/// The strides of a matrix with this number of rows and of columns.
-type Strides = fn(usize, usize) -> (isize, isize);
+/// Returns the strides (lane, depth) of a matrix with the given numbers of lanes and steps of the depth.
+type LayoutStrides = fn(usize, usize) -> (isize, isize);
 
-const LAYOUTS: [Strides; 4] =
+/// The layouts of the packed matrices.
+const STRIDED_LAYOUTS: [LayoutStrides; 4] =
     [|lanes, _| (1, lanes as isize), |_, depth| (depth as isize, 1), |_, depth| (2 * depth as isize, 2), |_, _| (1, 1)];
 
-/// A matrix whose elements are all different, with its memory.
-fn matrix<T: Number>(lanes: usize, depth: usize, layout: usize) -> (Guarded<T>, Strided<T>) {
-    let (lane, step) = LAYOUTS[layout](lanes, depth);
+/// Returns a matrix whose elements are all different, with its memory.
+fn strided_matrix<T: TestElement>(lanes: usize, depth: usize, layout: usize) -> (Guarded<T>, Strided<T>) {
+    let (lane, step) = STRIDED_LAYOUTS[layout](lanes, depth);
     let len = (lanes as isize - 1) * lane + (depth as isize - 1) * step + 1;
-    let data = Guarded::of(&(0..len).map(|i| T::of(i as f64 + 1.0)).collect::<Vec<T>>());
+    let data = Guarded::of(&(0..len).map(|i| T::from_integer(i as f64 + 1.0)).collect::<Vec<T>>());
     let from = Strided { data: data.as_ptr(), lane, depth: step };
     (data, from)
 }
 
-/// Element (lane, step) of a matrix of [`matrix`].
-fn element<T: Number>(from: &Strided<T>, lane: usize, step: usize) -> T {
-    T::of((lane as isize * from.lane + step as isize * from.depth) as f64 + 1.0)
+/// Returns element (lane, step) of a matrix of [`strided_matrix`].
+fn element<T: TestElement>(from: &Strided<T>, lane: usize, step: usize) -> T {
+    T::from_integer((lane as isize * from.lane + step as isize * from.depth) as f64 + 1.0)
 }
 
-/// Checks one packed panel of `lanes` lanes.
+/// Checks a packed panel: its `lanes` lanes, and the zeros in the others.
 #[track_caller]
-fn check_panel<T: Number>(panel: &[T], lanes: usize, width: usize, what: &str, element: impl Fn(usize, usize) -> T) {
+fn check_panel<T: TestElement>(
+    panel: &[T],
+    lanes: usize,
+    width: usize,
+    case: &str,
+    element: impl Fn(usize, usize) -> T,
+) {
     for (i, &found) in panel.iter().enumerate() {
         let (p, lane) = (i / width, i % width);
         let expected = if lane < lanes { element(lane, p) } else { T::ZERO };
-        assert_eq!(found, expected, "{what}: step {p}, lane {lane}");
+        assert_eq!(found, expected, "{case}: step {p}, lane {lane}");
     }
 }
 
 const DEPTHS: [usize; 9] = [1, 2, 3, 7, 8, 9, 16, 17, 130];
 
-fn panels<T: Number>() {
-    for (isa, layout) in Isa::available().iter().flat_map(|&isa| (0..LAYOUTS.len()).map(move |layout| (isa, layout))) {
-        let kernels: &Kernels<T> = Kernels::<T>::of(isa);
+fn check_panels<T: TestElement>() {
+    for (isa, layout) in
+        Isa::available().iter().flat_map(|&isa| (0..STRIDED_LAYOUTS.len()).map(move |layout| (isa, layout)))
+    {
+        let kernels: &Kernels<T> = Kernels::<T>::for_isa(isa);
         for (lanes, depth) in (1..=20).chain([31, 32, 33]).flat_map(|l| DEPTHS.map(|d| (l, d))) {
-            let (_memory, from) = matrix::<T>(lanes, depth, layout);
-            let what = format!("{lanes} × {depth} {isa:?} {from:?}");
+            let (_memory, from) = strided_matrix::<T>(lanes, depth, layout);
+            let case = format!("{lanes} × {depth} {isa:?} {from:?}");
             let width = lanes.next_multiple_of(kernels.lanes);
             for width in [width, width + kernels.lanes] {
                 let mut to = Guarded::<T>::unwritten(depth * width);
-                // SAFETY: the matrix has as many lanes and steps; the target is one panel.
+                // SAFETY: the matrix has `lanes × depth` elements, the target is one panel, and the instruction set is
+                // available.
                 unsafe { from.pack(kernels, 0, lanes, 0, depth, width, to.as_mut_ptr()) }
-                check_panel(&to, lanes, width, &what, |lane, p| element(&from, lane, p));
+                check_panel(&to, lanes, width, &case, |lane, p| element(&from, lane, p));
             }
             if from.depth == 1 {
                 for width in [lanes, lanes + 1, lanes + 5] {
                     let mut to = Guarded::<T>::unwritten(depth * width);
-                    // SAFETY: as above; the depth is contiguous.
+                    // SAFETY: the matrix has `lanes × depth` elements with a contiguous depth, the target has `depth ·
+                    // width` elements, and the instruction set is available.
                     unsafe { transpose(isa, from, (lanes, depth), width, to.as_mut_ptr()) }
-                    check_panel(&to, lanes, width, &what, |lane, p| element(&from, lane, p));
+                    check_panel(&to, lanes, width, &case, |lane, p| element(&from, lane, p));
                 }
                 let step = depth + 3;
                 let mut to = Guarded::<T>::of(&vec![T::ZERO; lanes * step]);
-                // SAFETY: as above; the target is as large as the rows.
+                // SAFETY: the matrix has `lanes × depth` elements, the target has `lanes · step` elements, and the
+                // instruction set is available.
                 unsafe { from.pack_rows(kernels, 0, lanes, 0, depth, step, to.as_mut_ptr()) }
                 for (i, &found) in to.iter().enumerate() {
                     let (lane, p) = (i / step, i % step);
-                    assert_eq!(found, if p < depth { element(&from, lane, p) } else { T::ZERO }, "{what}");
+                    assert_eq!(found, if p < depth { element(&from, lane, p) } else { T::ZERO }, "{case}");
                 }
             }
         }
@@ -174,28 +186,33 @@ fn panels<T: Number>() {
 }
 
 #[test]
-fn panels_of_every_layout_fill_their_memory_and_no_more() {
-    panels::<f32>();
-    panels::<f64>();
-    panels::<i32>();
+fn packing_any_layout_writes_exactly_the_panel() {
+    check_panels::<f32>();
+    check_panels::<f64>();
+    check_panels::<i32>();
 }
 
-fn neighbours<T: Number>() {
+fn check_consecutive_panels<T: TestElement>() {
     for (isa, layout) in Isa::available().iter().flat_map(|&isa| (0..3).map(move |layout| (isa, layout))) {
-        let kernels: &Kernels<T> = Kernels::<T>::of(isa);
+        let kernels: &Kernels<T> = Kernels::<T>::for_isa(isa);
         let width = kernels.rows.next_multiple_of(kernels.lanes);
         for (lanes, depth) in (1..=33).flat_map(|lanes| [20, 127, 128, 140].map(|depth| (lanes, depth))) {
-            let (_memory, from) = matrix::<T>(lanes, depth, layout);
-            for each in 1..=kernels.rows.min(lanes) {
+            let (_memory, from) = strided_matrix::<T>(lanes, depth, layout);
+            for lanes_per_panel in 1..=kernels.rows.min(lanes) {
                 let step = depth * width + 3;
-                let count = lanes.div_ceil(each);
+                let count = lanes.div_ceil(lanes_per_panel);
                 let mut to = Guarded::<T>::unwritten((count - 1) * step + depth * width);
-                // SAFETY: the matrix has as many lanes and steps; the target is as large as the panels.
-                unsafe { pack_panels(&from, kernels, 0..lanes, each, 0..depth, width, to.as_mut_ptr(), step) }
+                // SAFETY: the matrix has `lanes × depth` elements, the target holds all panels without overlap, and the
+                // instruction set is available.
+                unsafe {
+                    pack_panels(&from, kernels, 0..lanes, lanes_per_panel, 0..depth, width, to.as_mut_ptr(), step)
+                }
                 for (s, panel) in to.chunks(step).enumerate() {
-                    let (first, own) = (s * each, each.min(lanes - s * each));
-                    let what = format!("{lanes} × {depth} by {each} {isa:?} {from:?}");
-                    check_panel(&panel[..depth * width], own, width, &what, |lane, p| element(&from, first + lane, p));
+                    let (first, panel_lanes) = (s * lanes_per_panel, lanes_per_panel.min(lanes - s * lanes_per_panel));
+                    let case = format!("{lanes} × {depth} by {lanes_per_panel} {isa:?} {from:?}");
+                    check_panel(&panel[..depth * width], panel_lanes, width, &case, |lane, p| {
+                        element(&from, first + lane, p)
+                    });
                 }
             }
         }
@@ -203,99 +220,112 @@ fn neighbours<T: Number>() {
 }
 
 #[test]
-fn neighbouring_panels_are_packed_together() {
-    neighbours::<f32>();
-    neighbours::<f64>();
+fn consecutive_panels_are_packed_together() {
+    check_consecutive_panels::<f32>();
+    check_consecutive_panels::<f64>();
 }
 
-/// Positions in runs of several lengths, all different.
-fn places(count: usize, run: usize, gap: usize) -> OffsetList {
+/// Returns `count` different offsets in runs of `run` offsets with gaps of `gap`.
+fn offset_list(count: usize, run: usize, gap: usize) -> OffsetList {
     OffsetList::new((0..count).map(|i| (i / run * (run + gap) + i % run) as isize).collect::<List<isize, 0>>())
 }
 
-fn tables<T: Number>(seed: u64) {
+fn check_implicit_im2col<T: TestElement>(seed: u64) {
     let choices = &Choices::new(seed);
     for (lanes, depth) in (1..=20).chain([33]).flat_map(|l| [1, 2, 5, 9, 20].map(|d| (l, d))) {
         for &isa in Isa::available() {
-            let kernels: &Kernels<T> = Kernels::<T>::of(isa);
+            let kernels: &Kernels<T> = Kernels::<T>::for_isa(isa);
             let [(run, gap), (deep_run, deep_gap)] =
                 [(); 2].map(|()| (choices.of(&[1, 2, 3, 5, 8, 16, 40]), choices.of(&[1, 3])));
-            let (lane_places, depth_places) = (places(lanes, run, gap), places(depth, deep_run, deep_gap));
-            let last = |places: &OffsetList| *places.all().last().unwrap();
-            let len = last(&lane_places) + last(&depth_places) + 1;
-            let data = Guarded::of(&(0..len).map(|i| T::of(i as f64 + 1.0)).collect::<Vec<T>>());
-            let table = ImplicitIm2col { data: data.as_ptr(), lanes: &lane_places, depths: &depth_places };
-            let element = |l: usize, p: usize| data[(lane_places.all()[l] + depth_places.all()[p]) as usize];
-            let what = format!("{lanes} × {depth} {isa:?} runs {run} {deep_run}");
+            let (lane_offsets, depth_offsets) = (offset_list(lanes, run, gap), offset_list(depth, deep_run, deep_gap));
+            let last = |list: &OffsetList| *list.all().last().unwrap();
+            let len = last(&lane_offsets) + last(&depth_offsets) + 1;
+            let data = Guarded::of(&(0..len).map(|i| T::from_integer(i as f64 + 1.0)).collect::<Vec<T>>());
+            let operand = ImplicitIm2col { data: data.as_ptr(), lanes: &lane_offsets, depths: &depth_offsets };
+            let element = |l: usize, p: usize| data[(lane_offsets.all()[l] + depth_offsets.all()[p]) as usize];
+            let case = format!("{lanes} × {depth} {isa:?} runs {run} {deep_run}");
             let width = lanes.next_multiple_of(kernels.lanes);
             let mut to = Guarded::<T>::unwritten(depth * width);
-            // SAFETY: the table has as many lanes and steps; the target is one panel.
-            unsafe { table.pack(kernels, 0, lanes, 0, depth, width, to.as_mut_ptr()) }
-            check_panel(&to, lanes, width, &what, element);
+            // SAFETY: the operand has `lanes × depth` elements, the target is one panel, and the instruction set is
+            // available.
+            unsafe { operand.pack(kernels, 0, lanes, 0, depth, width, to.as_mut_ptr()) }
+            check_panel(&to, lanes, width, &case, element);
             let step = depth + choices.below(20);
             let mut to = Guarded::<T>::unwritten(lanes * step);
-            // SAFETY: as above; the target is as large as the rows.
-            unsafe { table.pack_rows(kernels, 0, lanes, 0, depth, step, to.as_mut_ptr()) }
+            // SAFETY: the operand has `lanes × depth` elements, the target has `lanes · step` elements, and the
+            // instruction set is available.
+            unsafe { operand.pack_rows(kernels, 0, lanes, 0, depth, step, to.as_mut_ptr()) }
             (0..lanes * depth).for_each(|i| {
                 let (lane, p) = (i / depth, i % depth);
-                assert_eq!(to[lane * step + p], element(lane, p), "{what}");
+                assert_eq!(to[lane * step + p], element(lane, p), "{case}");
             });
-            // RowMatVec without slack: nothing behind them is written.
-            let (offsets, step) = (lane_places.all(), depth + 2);
-            let from =
-                Guarded::of(&(0..last(&lane_places) as usize + depth).map(|i| T::of(i as f64)).collect::<Vec<T>>());
-            let mut to = Guarded::<T>::of(&vec![T::of(-7.0); lanes * step]);
+            // Without slack, no element after a row is written.
+            let (offsets, step) = (lane_offsets.all(), depth + 2);
+            let from = Guarded::of(
+                &(0..last(&lane_offsets) as usize + depth).map(|i| T::from_integer(i as f64)).collect::<Vec<T>>(),
+            );
+            let mut to = Guarded::<T>::of(&vec![T::from_integer(-7.0); lanes * step]);
             let work = PackRuns { data: from.as_ptr(), offsets, len: depth, to: to.as_mut_ptr(), step, slack: 0 };
-            // SAFETY: the rows are in the source, and the target is as large as they are.
+            // SAFETY: the source holds all rows, the target has `lanes · step` elements, and the instruction set is
+            // available.
             unsafe { pack_runs(isa, &work) }
             for (i, &found) in to.iter().enumerate() {
                 let (row, p) = (i / step, i % step);
-                let expected = if p < depth { from[offsets[row] as usize + p] } else { T::of(-7.0) };
-                assert_eq!(found, expected, "{what}");
+                let expected = if p < depth { from[offsets[row] as usize + p] } else { T::from_integer(-7.0) };
+                assert_eq!(found, expected, "{case}");
             }
         }
     }
 }
 
 #[test]
-fn tables_fill_their_panels_and_no_more() {
-    tables::<f32>(8);
-    tables::<f64>(9);
+fn packing_implicit_im2col_writes_exactly_the_panel() {
+    check_implicit_im2col::<f32>(8);
+    check_implicit_im2col::<f64>(9);
 }
 
-fn unpacked<T: Number>(seed: u64) {
+fn check_offset_dots<T: TestElement>(seed: u64) {
     let choices = &Choices::new(seed);
     for (lanes, depth) in (1..=20).chain([63, 64, 65, 130]).flat_map(|l| [1, 3, 17].map(|d| (l, d))) {
         for &isa in Isa::available() {
-            let (lane_places, depth_places) = (places(lanes, choices.of(&[1, 4, 200]), 2), places(depth, 3, 1));
-            let len = lane_places.all()[lanes - 1] + depth_places.all()[depth - 1] + 1;
-            let data = Guarded::of(&numbers(len as usize, 3, 5).iter().map(|&x| T::of(x)).collect::<Vec<T>>());
-            let at = |l: usize, p: usize| data[(lane_places.all()[l] + depth_places.all()[p]) as usize];
-            let weights: Vec<T> = numbers(depth, 3, 6).into_iter().map(T::of).collect();
+            let (lane_offsets, depth_offsets) =
+                (offset_list(lanes, choices.of(&[1, 4, 200]), 2), offset_list(depth, 3, 1));
+            let len = lane_offsets.all()[lanes - 1] + depth_offsets.all()[depth - 1] + 1;
+            let data =
+                Guarded::of(&numbers(len as usize, 3, 5).iter().map(|&x| T::from_integer(x)).collect::<Vec<T>>());
+            let element = |l: usize, p: usize| data[(lane_offsets.all()[l] + depth_offsets.all()[p]) as usize];
+            let weights: Vec<T> = numbers(depth, 3, 6).into_iter().map(T::from_integer).collect();
             let mut to = Guarded::<T>::unwritten(lanes);
-            let (data, lane_places, depth_places) = (data.as_ptr(), &lane_places, &depth_places);
-            let work =
-                OffsetDotRow { data, lanes: lane_places, depths: depth_places, weights: &weights, to: to.as_mut_ptr() };
-            // SAFETY: the elements exist, and the target has as many lanes.
+            let (data, lane_offsets, depth_offsets) = (data.as_ptr(), &lane_offsets, &depth_offsets);
+            let work = OffsetDotRow {
+                data,
+                lanes: lane_offsets,
+                depths: depth_offsets,
+                weights: &weights,
+                to: to.as_mut_ptr(),
+            };
+            // SAFETY: the data holds every lane at every depth, there are `depth` weights, the target has `lanes`
+            // elements, and the instruction set is available.
             unsafe { offset_dot_row(isa, &work) }
             let zero = T::ZERO;
             for (l, &found) in to.iter().enumerate() {
-                let expected = (0..depth).fold(zero, |sum, p| weights[p].mul_add(at(l, p), sum));
+                let expected = (0..depth).fold(zero, |sum, p| weights[p].mul_add(element(l, p), sum));
                 assert_eq!(found, expected, "{lanes} × {depth} {isa:?}");
             }
-            let x = Guarded::of(&numbers(lanes, 3, 7).into_iter().map(T::of).collect::<Vec<T>>());
+            let x = Guarded::of(&numbers(lanes, 3, 7).into_iter().map(T::from_integer).collect::<Vec<T>>());
             let mut sums = Guarded::of(&vec![zero; depth * VIRTUAL_LANES]);
             let work = WeightGradDots {
                 x: x.as_ptr(),
                 data,
-                lanes: lane_places,
-                depths: depth_places,
+                lanes: lane_offsets,
+                depths: depth_offsets,
                 sums: sums.as_mut_ptr(),
             };
-            // SAFETY: as above, with 16 sums for each depth.
+            // SAFETY: the data holds every lane at every depth, x has `lanes` elements, there are 16 sums for each
+            // depth, and the instruction set is available.
             unsafe { weight_grad_dots(isa, &work) }
             for (p, found) in folded(&sums).enumerate() {
-                let expected = (0..lanes).fold(zero, |sum, l| x[l].mul_add(at(l, p), sum));
+                let expected = (0..lanes).fold(zero, |sum, l| x[l].mul_add(element(l, p), sum));
                 assert_eq!(found, expected, "{lanes} × {depth} {isa:?}");
             }
         }
@@ -303,8 +333,8 @@ fn unpacked<T: Number>(seed: u64) {
 }
 
 #[test]
-fn products_that_are_not_packed() {
-    unpacked::<f32>(10);
-    unpacked::<f64>(11);
-    unpacked::<i32>(12);
+fn offset_dots_match_their_definitions() {
+    check_offset_dots::<f32>(10);
+    check_offset_dots::<f64>(11);
+    check_offset_dots::<i32>(12);
 }

@@ -1,11 +1,11 @@
-//! The product against a plain definition, and its bits against themselves.
+//! Compares products with a direct definition, and the bits of all code paths with each other.
 
 use super::*;
 use pellucid_runtime::testing::Guarded;
 use pellucid_runtime::threads::with_threads;
 
-/// Small reproducible numbers in (-1, 1) (a multiplicative congruential generator).
-fn numbers(count: usize, seed: u64) -> Vec<f32> {
+/// Returns reproducible values in (-1, 1), from a linear congruential generator.
+fn random_values(count: usize, seed: u64) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..count)
         .map(|_| {
@@ -15,93 +15,96 @@ fn numbers(count: usize, seed: u64) -> Vec<f32> {
         .collect()
 }
 
-/// A matrix stored by rows, by columns, or with gaps on both sides.
+/// The memory layout of a test matrix.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Storage {
-    RowMatVec,
-    ColumnMatVec,
+pub(crate) enum MatrixLayout {
+    RowMajor,
+    ColumnMajor,
+    /// Unused elements between columns and between rows.
     Gaps,
-    Backwards,
+    /// Row-major with negative strides.
+    Reversed,
 }
 
-pub(crate) const STORAGES: [Storage; 4] =
-    [Storage::RowMatVec, Storage::ColumnMatVec, Storage::Gaps, Storage::Backwards];
+pub(crate) const MATRIX_LAYOUTS: [MatrixLayout; 4] =
+    [MatrixLayout::RowMajor, MatrixLayout::ColumnMajor, MatrixLayout::Gaps, MatrixLayout::Reversed];
 
-/// A matrix with storage of its own.
-pub(crate) struct Matrix<T> {
+/// A matrix that owns its memory.
+pub(crate) struct TestMatrix<T> {
     pub(crate) data: Guarded<T>,
     strides: (isize, isize),
     start: usize,
     cols: usize,
 }
 
-impl<T: Element + bytemuck::Pod> Matrix<T> {
-    pub(crate) fn new(rows: usize, cols: usize, storage: Storage, value: impl Fn(usize) -> T) -> Self {
+impl<T: Element + bytemuck::Pod> TestMatrix<T> {
+    pub(crate) fn new(rows: usize, cols: usize, layout: MatrixLayout, value: impl Fn(usize) -> T) -> Self {
         let (r, c) = (rows as isize, cols as isize);
-        let (strides, start, len) = match storage {
-            Storage::RowMatVec => ((c, 1), 0, r * c),
-            Storage::ColumnMatVec => ((1, r), 0, r * c),
-            Storage::Gaps => ((2 * c + 1, 2), 0, r * (2 * c + 1)),
-            Storage::Backwards => ((-c, -1), (r * c - 1).max(0) as usize, r * c),
+        let (strides, start, len) = match layout {
+            MatrixLayout::RowMajor => ((c, 1), 0, r * c),
+            MatrixLayout::ColumnMajor => ((1, r), 0, r * c),
+            MatrixLayout::Gaps => ((2 * c + 1, 2), 0, r * (2 * c + 1)),
+            MatrixLayout::Reversed => ((-c, -1), (r * c - 1).max(0) as usize, r * c),
         };
         let mut matrix = Self { data: Guarded::of(&vec![T::ZERO; len as usize]), strides, start, cols };
         for i in 0..rows * cols {
-            let at = matrix.at(i / cols, i % cols);
-            matrix.data[at] = value(i);
+            let index = matrix.index(i / cols, i % cols);
+            matrix.data[index] = value(i);
         }
         matrix
     }
 
-    pub(crate) fn at(&self, i: usize, j: usize) -> usize {
+    pub(crate) fn index(&self, i: usize, j: usize) -> usize {
         (self.start as isize + i as isize * self.strides.0 + j as isize * self.strides.1) as usize
     }
 
     fn values(&self, rows: usize) -> Vec<T> {
-        (0..rows * self.cols).map(|i| self.data[self.at(i / self.cols, i % self.cols)]).collect()
+        (0..rows * self.cols).map(|i| self.data[self.index(i / self.cols, i % self.cols)]).collect()
     }
 }
 
-/// C in row-major order, from C = start.
-#[allow(clippy::too_many_arguments)]
-pub(crate) fn product<T: Element + bytemuck::Pod>(
+/// Computes C, which initially is `start`, and returns it in row-major order.
+pub(crate) fn multiply_in_layouts<T: Element + bytemuck::Pod>(
     isa: Isa,
     (m, n, k): (usize, usize, usize),
-    storage: [Storage; 3],
+    layouts: [MatrixLayout; 3],
     a: &[T],
     b: &[T],
     start: &[T],
     accumulate: bool,
     threads: Threads,
 ) -> Vec<T> {
-    let a = Matrix::new(m, k, storage[0], |i| a[i]);
-    let b = Matrix::new(k, n, storage[1], |i| b[i]);
-    let mut c = Matrix::new(m, n, storage[2], |i| start[i]);
+    let a = TestMatrix::new(m, k, layouts[0], |i| a[i]);
+    let b = TestMatrix::new(k, n, layouts[1], |i| b[i]);
+    let mut c = TestMatrix::new(m, n, layouts[2], |i| start[i]);
     let shape = Gemm { m, n, k, a_strides: a.strides, b_strides: b.strides, c_strides: c.strides, accumulate };
     let c_start = c.data.as_mut_ptr().wrapping_add(c.start);
     let (a_start, b_start) = (a.data.as_ptr().wrapping_add(a.start), b.data.as_ptr().wrapping_add(b.start));
     let before = c.data.to_vec();
-    // SAFETY: `Matrix` holds every element that its strides reach.
+    // SAFETY: *Bounds*: `TestMatrix` holds every element that its strides address. *Aliasing*: the matrices own their
+    // memory, which only this test accesses. *Isa*: the callers pass an available instruction set.
     unsafe { gemm_at(isa, &shape, &[Offsets::default()], a_start, b_start, Some(c_start), None, threads) }
     let values = c.values(m);
-    // What lies between the elements of C stays as it is.
+    // Memory between the elements of C is unchanged.
     (0..m * n).for_each(|i| {
-        let at = c.at(i / n, i % n);
-        c.data[at] = before[at];
+        let index = c.index(i / n, i % n);
+        c.data[index] = before[index];
     });
     assert_eq!(bytemuck::cast_slice::<T, u8>(&c.data), bytemuck::cast_slice::<T, u8>(&before), "{shape:?}");
     values
 }
 
-fn rows<T: Element + bytemuck::Pod>(isa: Isa, shape: (usize, usize, usize), a: &[T], b: &[T]) -> Vec<T> {
+/// Computes a product of row-major matrices on one thread.
+fn multiply_row_major<T: Element + bytemuck::Pod>(isa: Isa, shape: (usize, usize, usize), a: &[T], b: &[T]) -> Vec<T> {
     let zero = vec![T::ZERO; shape.0 * shape.1];
-    product(isa, shape, [Storage::RowMatVec; 3], a, b, &zero, false, Threads::One)
+    multiply_in_layouts(isa, shape, [MatrixLayout::RowMajor; 3], a, b, &zero, false, Threads::One)
 }
 
 fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|v| v.to_bits()).collect()
 }
 
-/// Every height and width of a register tile, several blocks of every dimension, and vectors.
+/// Shapes around register tiles, with several blocks of every dimension, and vectors.
 const SHAPES: [(usize, usize, usize); 20] = [
     (1, 1, 1),
     (2, 2, 1),
@@ -125,8 +128,8 @@ const SHAPES: [(usize, usize, usize); 20] = [
     (600, 1, 5),
 ];
 
-/// The stated order, number by number: blocks of k for matrices, lanes and a tree for vectors.
-fn in_stated_order((m, n, k): (usize, usize, usize), a: &[f32], b: &[f32]) -> Vec<f32> {
+/// Computes C element by element in the documented order: blocks of k for matrices, lanes and a tree for vectors.
+fn reference_product((m, n, k): (usize, usize, usize), a: &[f32], b: &[f32]) -> Vec<f32> {
     let element = |i: usize, j: usize| -> f32 {
         let term = |p: usize, s: f32| a[i * k + p].mul_add(b[p * n + j], s);
         if m == 1 || n == 1 {
@@ -148,64 +151,65 @@ fn in_stated_order((m, n, k): (usize, usize, usize), a: &[f32], b: &[f32]) -> Ve
 }
 
 #[test]
-fn every_level_and_layout_gives_the_stated_bits() {
+fn all_instruction_sets_and_layouts_match_the_documented_order() {
     for shape @ (m, n, k) in SHAPES {
-        let (a, b) = (numbers(m * k, 1), numbers(k * n, 2));
-        let want = bits(&in_stated_order(shape, &a, &b));
+        let (a, b) = (random_values(m * k, 1), random_values(k * n, 2));
+        let want = bits(&reference_product(shape, &a, &b));
         let zero = vec![f32::NAN; m * n];
         for &isa in Isa::available() {
             for layout in 0..64 {
-                let storage = [STORAGES[layout % 4], STORAGES[layout / 4 % 4], STORAGES[layout / 16]];
-                let got = product(isa, shape, storage, &a, &b, &zero, false, Threads::One);
-                assert_eq!(bits(&got), want, "{shape:?} {isa:?} {storage:?}");
+                let layouts = [MATRIX_LAYOUTS[layout % 4], MATRIX_LAYOUTS[layout / 4 % 4], MATRIX_LAYOUTS[layout / 16]];
+                let got = multiply_in_layouts(isa, shape, layouts, &a, &b, &zero, false, Threads::One);
+                assert_eq!(bits(&got), want, "{shape:?} {isa:?} {layouts:?}");
             }
         }
     }
 }
 
 #[test]
-fn accumulating_adds_block_by_block() {
+fn accumulation_adds_block_by_block() {
     for shape @ (m, n, k) in SHAPES {
-        let (a, b, c) = (numbers(m * k, 1), numbers(k * n, 2), numbers(m * n, 3));
-        let run = |isa, storage| bits(&product(isa, shape, storage, &a, &b, &c, true, Threads::One));
-        let want = run(Isa::best(), [Storage::RowMatVec; 3]);
-        let once = in_stated_order(shape, &a, &b);
+        let (a, b, c) = (random_values(m * k, 1), random_values(k * n, 2), random_values(m * n, 3));
+        let accumulated =
+            |isa, layouts| bits(&multiply_in_layouts(isa, shape, layouts, &a, &b, &c, true, Threads::One));
+        let want = accumulated(Isa::best(), [MatrixLayout::RowMajor; 3]);
+        let once = reference_product(shape, &a, &b);
         for (i, (&w, (&c, &s))) in want.iter().zip(c.iter().zip(&once)).enumerate() {
             assert!((f32::from_bits(w) - (c + s)).abs() < 1e-4, "{shape:?} element {i}");
         }
         for &isa in Isa::available() {
             for layout in 0..64 {
-                let storage = [STORAGES[layout % 4], STORAGES[layout / 4 % 4], STORAGES[layout / 16]];
-                assert_eq!(run(isa, storage), want, "{shape:?} {isa:?} {storage:?}");
+                let layouts = [MATRIX_LAYOUTS[layout % 4], MATRIX_LAYOUTS[layout / 4 % 4], MATRIX_LAYOUTS[layout / 16]];
+                assert_eq!(accumulated(isa, layouts), want, "{shape:?} {isa:?} {layouts:?}");
             }
         }
     }
 }
 
 #[test]
-fn threads_change_no_bit() {
+fn threads_do_not_change_a_bit() {
     for shape @ (m, n, k) in [(160, 150, 140), (14, 900, 200), (900, 9, 300), (2000, 1, 1100), (1, 2100, 1050)] {
-        let (a, b) = (numbers(m * k, 4), numbers(k * n, 5));
-        let want = bits(&in_stated_order(shape, &a, &b));
+        let (a, b) = (random_values(m * k, 4), random_values(k * n, 5));
+        let want = bits(&reference_product(shape, &a, &b));
         for threads in [1, 2, 8] {
-            for storage in [[Storage::RowMatVec; 3], [Storage::ColumnMatVec; 3]] {
+            for layouts in [[MatrixLayout::RowMajor; 3], [MatrixLayout::ColumnMajor; 3]] {
                 let got = with_threads(threads, || {
-                    product(Isa::best(), shape, storage, &a, &b, &vec![0.0; m * n], false, Threads::Pool)
+                    multiply_in_layouts(Isa::best(), shape, layouts, &a, &b, &vec![0.0; m * n], false, Threads::Pool)
                 });
-                assert_eq!(bits(&got), want, "{shape:?} on {threads}");
+                assert_eq!(bits(&got), want, "{shape:?} with {threads} threads");
             }
         }
     }
 }
 
 #[test]
-fn a_batch_is_its_products() {
+fn a_batch_matches_single_products() {
     for (count, (m, n, k)) in
         [(3, (5, 6, 7)), (40, (30, 40, 50)), (2, (120, 130, 90)), (5, (1, 80, 90)), (70, (200, 1, 100))]
     {
-        let (a, b) = (numbers(count * m * k, 6), numbers(k * n, 7));
-        let each: Vec<f32> = a.chunks(m * k).flat_map(|a| rows(Isa::best(), (m, n, k), a, &b)).collect();
-        // B is shared by all products: its offset never moves.
+        let (a, b) = (random_values(count * m * k, 6), random_values(k * n, 7));
+        let each: Vec<f32> = a.chunks(m * k).flat_map(|a| multiply_row_major(Isa::best(), (m, n, k), a, &b)).collect();
+        // All products share B, whose offset is always 0.
         let batch: Vec<_> =
             (0..count).map(|i| Offsets { a: (i * m * k) as isize, b: 0, c: (i * m * n) as isize }).collect();
         let shape = Gemm {
@@ -219,58 +223,60 @@ fn a_batch_is_its_products() {
         };
         for threads in [1, 2, 8] {
             let mut c = vec![0.0; count * m * n];
-            let (a, b, c_start) = (Shared(a.as_ptr()), Shared(b.as_ptr()), Shared(c.as_mut_ptr()));
-            // SAFETY: the vectors hold the batch.
+            let (a, b, c_start) = (SendPtr(a.as_ptr()), SendPtr(b.as_ptr()), SendPtr(c.as_mut_ptr()));
+            // SAFETY: *Bounds* and *Disjoint results*: the vectors hold the batch without overlap. *Aliasing*: only
+            // this test accesses them.
             with_threads(threads, || unsafe {
                 gemm_batched(&shape, &batch, a.get(), b.get(), Some(c_start.get()), None, Threads::Pool)
             });
-            assert_eq!(bits(&c), bits(&each), "{count} of {m}x{n}x{k} on {threads}");
+            assert_eq!(bits(&c), bits(&each), "{count} products of {m} × {n} × {k} with {threads} threads");
         }
     }
 }
 
-/// A pointer that goes to another thread.
+/// A pointer that can be sent to another thread.
 #[derive(Clone, Copy)]
-struct Shared<P>(P);
+struct SendPtr<P>(P);
 
-impl<P: Copy> Shared<P> {
+impl<P: Copy> SendPtr<P> {
     fn get(&self) -> P {
         self.0
     }
 }
 
-// SAFETY: the tests that share a pointer keep what it points to, and wait for the other thread.
-unsafe impl<P> Send for Shared<P> {}
-// SAFETY: as above.
-unsafe impl<P> Sync for Shared<P> {}
+// SAFETY: the tests keep the memory of the pointer alive and wait until the other thread has finished.
+unsafe impl<P> Send for SendPtr<P> {}
+// SAFETY: the tests keep the memory of the pointer alive and wait until the other threads have finished.
+unsafe impl<P> Sync for SendPtr<P> {}
 
 #[test]
-fn empty_products_are_zero_or_leave_c() {
+fn products_of_depth_zero_store_zero_or_keep_c() {
     for &isa in Isa::available() {
         for (m, n, k) in [(3, 4, 0), (1, 4, 0), (4, 1, 0), (0, 4, 5), (4, 0, 5), (0, 0, 0), (1, 0, 3), (0, 1, 3)] {
-            let (a, b, c) = (numbers(m * k, 1), numbers(k * n, 2), vec![7.0; m * n]);
-            let run =
-                |accumulate| product(isa, (m, n, k), [Storage::RowMatVec; 3], &a, &b, &c, accumulate, Threads::Pool);
-            assert_eq!(run(false), vec![0.0; m * n]);
-            assert_eq!(run(true), c);
+            let (a, b, c) = (random_values(m * k, 1), random_values(k * n, 2), vec![7.0; m * n]);
+            let multiplied = |accumulate| {
+                multiply_in_layouts(isa, (m, n, k), [MatrixLayout::RowMajor; 3], &a, &b, &c, accumulate, Threads::Pool)
+            };
+            assert_eq!(multiplied(false), vec![0.0; m * n]);
+            assert_eq!(multiplied(true), c);
         }
     }
 }
 
 #[test]
-fn nan_and_infinity_arrive() {
+fn nan_and_infinity_propagate() {
     for &isa in Isa::available() {
         for shape @ (m, n, k) in [(3, 3, 3), (20, 40, 300), (1, 20, 40), (20, 1, 40), (1, 1, 5)] {
             for bad in [f32::NAN, f32::INFINITY] {
                 let mut a = vec![0.0; m * k];
                 let mut b = vec![0.0; k * n];
                 b[(k - 1) * n] = bad;
-                let c = rows(isa, shape, &a, &b);
+                let c = multiply_row_major(isa, shape, &a, &b);
                 assert!((0..m).all(|i| c[i * n].is_nan()), "0 · {bad} {shape:?} {isa:?}");
                 assert!((0..m * n).all(|i| i % n == 0 || c[i] == 0.0));
                 b[(k - 1) * n] = 0.0;
                 a[0] = bad;
-                let c = rows(isa, shape, &a, &b);
+                let c = multiply_row_major(isa, shape, &a, &b);
                 assert!((0..m * n).all(|i| if i < n { c[i].is_nan() } else { c[i] == 0.0 }));
             }
         }
@@ -278,9 +284,9 @@ fn nan_and_infinity_arrive() {
 }
 
 #[test]
-fn doubles_and_integers() {
+fn f64_and_integer_products_are_exact() {
     for shape @ (m, n, k) in SHAPES {
-        let (a, b) = (numbers(m * k, 8), numbers(k * n, 9));
+        let (a, b) = (random_values(m * k, 8), random_values(k * n, 9));
         let int = |v: &[f32]| v.iter().map(|x| (x * 1e6) as i32).collect::<Vec<_>>();
         let (ia, ib) = (int(&a), int(&b));
         let sum =
@@ -289,22 +295,22 @@ fn doubles_and_integers() {
         let wide = |v: &[i32]| v.iter().map(|&x| i64::from(x)).collect::<Vec<_>>();
         let double = |v: &[i32]| v.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
         for &isa in Isa::available() {
-            assert_eq!(rows(isa, shape, &ia, &ib), want, "i32 {shape:?} {isa:?}");
-            let wide = rows(isa, shape, &wide(&ia), &wide(&ib));
+            assert_eq!(multiply_row_major(isa, shape, &ia, &ib), want, "i32 {shape:?} {isa:?}");
+            let wide = multiply_row_major(isa, shape, &wide(&ia), &wide(&ib));
             assert!(wide.iter().zip(&want).all(|(&w, &n)| w as i32 == n), "i64 {shape:?} {isa:?}");
-            // Every partial sum is an integer below 2⁵³, so doubles are exact.
-            let double = rows(isa, shape, &double(&ia), &double(&ib));
+            // Every partial sum is an integer below 2⁵³, so `f64` is exact.
+            let double = multiply_row_major(isa, shape, &double(&ia), &double(&ib));
             assert!(double.iter().zip(&wide).all(|(&d, &w)| d == w as f64), "f64 {shape:?} {isa:?}");
         }
     }
 }
 
 #[test]
-fn an_epilogue_sees_each_element_once_finished() {
+fn an_epilogue_processes_each_finished_element_once() {
     for (m, n, k) in [(50, 600, 300), (5, 3, 0), (1, 30, 40), (30, 1, 40)] {
-        for storage in [Storage::RowMatVec, Storage::ColumnMatVec, Storage::Gaps] {
-            let (a, b) = (numbers(m * k, 1), numbers(k * n, 2));
-            let mut c = Matrix::new(m, n, storage, |_| f32::NAN);
+        for layout in [MatrixLayout::RowMajor, MatrixLayout::ColumnMajor, MatrixLayout::Gaps] {
+            let (a, b) = (random_values(m * k, 1), random_values(k * n, 2));
+            let mut c = TestMatrix::new(m, n, layout, |_| f32::NAN);
             let shape = Gemm {
                 m,
                 n,
@@ -317,7 +323,7 @@ fn an_epilogue_sees_each_element_once_finished() {
             let epilogue = |part: Finished<f32>| {
                 for (r, i) in part.rows.clone().enumerate() {
                     for (s, j) in part.cols.clone().enumerate() {
-                        // SAFETY: the element belongs to the part.
+                        // SAFETY: the element is in the part, which only this call accesses.
                         unsafe {
                             *part.data.offset(r as isize * part.row_stride + s as isize * part.col_stride) +=
                                 (i * n + j) as f32
@@ -325,23 +331,24 @@ fn an_epilogue_sees_each_element_once_finished() {
                     }
                 }
             };
-            // SAFETY: the matrices hold the shape.
+            // SAFETY: *Bounds*: the matrices hold the shape. *Aliasing*: only this test accesses them. *Epilogue*: it
+            // accesses the elements of its part.
             unsafe { gemm(&shape, a.as_ptr(), b.as_ptr(), Some(c.data.as_mut_ptr()), Some(&epilogue), Threads::Pool) }
-            let plain = in_stated_order((m, n, k), &a, &b);
+            let plain = reference_product((m, n, k), &a, &b);
             let want: Vec<f32> = plain.iter().enumerate().map(|(i, x)| x + i as f32).collect();
-            assert_eq!(bits(&c.values(m)), bits(&want), "{m}x{n}x{k} {storage:?}");
+            assert_eq!(bits(&c.values(m)), bits(&want), "{m} × {n} × {k} {layout:?}");
         }
     }
 }
 
 #[test]
-fn broadcast_operands_have_stride_zero() {
+fn operands_may_be_broadcast_with_stride_zero() {
     let (m, n, k) = (40, 50, 60);
-    let (a, b) = (numbers(k, 1), numbers(n, 2));
+    let (a, b) = (random_values(k, 1), random_values(n, 2));
     let mut c = vec![0.0; m * n];
     let shape = Gemm { m, n, k, a_strides: (0, 1), b_strides: (0, 1), c_strides: (n as isize, 1), accumulate: false };
-    // SAFETY: rows of A and B repeat one row.
+    // SAFETY: *Bounds*: all rows of A and B are the same row, by stride 0. *Aliasing*: only this test accesses C.
     unsafe { gemm(&shape, a.as_ptr(), b.as_ptr(), Some(c.as_mut_ptr()), None, Threads::One) }
     let (a, b): (Vec<_>, Vec<_>) = (a.repeat(m), b.repeat(k));
-    assert_eq!(bits(&c), bits(&in_stated_order((m, n, k), &a, &b)));
+    assert_eq!(bits(&c), bits(&reference_product((m, n, k), &a, &b)));
 }

@@ -1,78 +1,110 @@
-//! The linear maps before and after the products of a Winograd convolution (`crate::conv::winograd`).
+//! The linear transforms of small tiles before and after the products of a Winograd convolution.
 //!
-//! A tile is a small square of vectors: its elements are rows of neighbouring channels, so that a map is sums and
-//! differences of whole vectors, whatever the tile's surroundings. A map of squares is one of rows and then of columns.
+//! A tile is a small square of rows of neighbouring channels. A transform is therefore a set of sums and differences of
+//! whole vectors, independent of the width and the padding of the image. A transform of a square is a one-dimensional
+//! transform of its rows, and then of its columns.
+//!
+//! The convolution itself, with the derivation of the matrices, is in `families::conv::winograd` of the crate
+//! `pellucid-cpu`.
 
 use pellucid_simd::Element;
 use pellucid_simd::vector::Vector;
 
-/// The side of the tiles that are multiplied.
+/// The side of the transformed tiles, which are multiplied.
 const SIDE: usize = 4;
 
-/// A map of squares, by rows and then by columns. `conv::winograd` has the matrices.
+/// A transform of square tiles: the same matrix applied to the rows and then to the columns.
+///
+/// In the formulas, d is the input, g the window, m the products, and A, B and G are the matrices of the algorithm.
 #[derive(Clone, Copy, Debug)]
 pub enum WinogradTransform {
-    /// 4 → 4: the elements that a tile of results is made of.
+    /// Transforms a 4 × 4 patch of the input, from which one tile of outputs is computed: Bᵀ·d·B, 4 × 4.
     Patch,
-    /// 3 → 4: the taps of a window.
+    /// Transforms a 3 × 3 window of weights: G·g·Gᵀ, 4 × 4.
     Window,
-    /// 2 → 4: a tile of results, in the place of a window.
+    /// Transforms a 2 × 2 tile of output gradients, which is the window of F(3, 2): G·g·Gᵀ, 4 × 4.
     Tile,
-    /// 4 → 2: products to a tile of results.
+    /// Transforms 4 × 4 products to a 2 × 2 tile of outputs: Aᵀ·m·A.
     Results,
-    /// 4 → 3: products to the taps of a window.
+    /// Transforms 4 × 4 products to the gradient of a 3 × 3 window, by the Aᵀ of F(3, 2).
     Taps,
 }
 
-/// `to[at[B²·t + j] + l] = map(data[from[A²·t + i] + l])` for every tile t and lane l: A² vectors to B².
+/// A transform of many tiles of A × A rows of channels to B × B rows:
+/// `to[at[B²·t + j] + l] = transform(data[from[A²·t + i] + l])` for every tile t and lane l.
+///
+/// # Transform contract
+///
+/// - *Lanes*: `lanes` is a multiple of the lanes of a vector.
+/// - *Reads*: `data` is valid for reads of `lanes` elements at every offset of `from`, and no thread writes them
+///   meanwhile.
+/// - *Writes*: `to` is valid for writes of `lanes` elements at every offset of `at`, and no other thread accesses them.
+///   They do not overlap the source.
+/// - *Tiles*: `from` holds A² offsets and `at` holds B² offsets for each tile.
 pub struct TransformTiles<'a, T> {
+    /// The transform, which determines A and B.
     pub map: WinogradTransform,
+    /// The origin of the source offsets.
     pub data: *const T,
+    /// A² offsets for each tile, in row-major order.
     pub from: &'a [isize],
+    /// The origin of the target offsets.
     pub to: *mut T,
+    /// B² offsets for each tile, in row-major order.
     pub at: &'a [isize],
-    /// [Padded](TransformTiles::padded).
+    /// Number of channels of each row, [padded](TransformTiles::padded).
     pub lanes: usize,
 }
 
 impl<T: Element> TransformTiles<'_, T> {
-    /// So many lanes, and more, so that they are whole vectors of every instruction set.
+    /// Returns `lanes` rounded up to whole vectors of every instruction set.
     pub fn padded(lanes: usize) -> usize {
         lanes.next_multiple_of(16)
     }
 
-    /// Whether all results are finite.
+    /// Transforms the tiles. Returns true if all results are finite.
     ///
     /// # Safety
     ///
-    /// As for [`Vector`]; there are so many lanes at every place.
+    /// - The transform contract of [`TransformTiles`] holds.
+    /// - The contract of [`Vector`] holds: the instruction set of `V` is enabled in the calling function.
     #[inline(always)]
-    pub(crate) unsafe fn run<V: Vector<Scalar = T>>(&self) -> bool {
-        // SAFETY: the caller's.
+    pub(crate) unsafe fn transform<V: Vector<Scalar = T>>(&self) -> bool {
+        // SAFETY: the caller guarantees both clauses, and A and B are those of `self.map`.
         unsafe {
             match self.map {
-                WinogradTransform::Patch => self.tiles::<V, Patch, 4, SIDE>(),
-                WinogradTransform::Window => self.tiles::<V, Window, 3, SIDE>(),
-                WinogradTransform::Tile => self.tiles::<V, Tile, 2, SIDE>(),
-                WinogradTransform::Results => self.tiles::<V, Results, SIDE, 2>(),
-                WinogradTransform::Taps => self.tiles::<V, Taps, SIDE, 3>(),
+                WinogradTransform::Patch => self.transform_as::<V, PatchTransform, 4, SIDE>(),
+                WinogradTransform::Window => self.transform_as::<V, WindowTransform, 3, SIDE>(),
+                WinogradTransform::Tile => self.transform_as::<V, TileTransform, 2, SIDE>(),
+                WinogradTransform::Results => self.transform_as::<V, ResultsTransform, SIDE, 2>(),
+                WinogradTransform::Taps => self.transform_as::<V, TapsTransform, SIDE, 3>(),
             }
         }
     }
 
+    /// Transforms the tiles by the one-dimensional transform `M`. Returns true if all results are finite.
+    ///
     /// # Safety
     ///
-    /// As for [`run`](Self::run).
+    /// The contract of [`transform`](Self::transform) holds, and `M` is the transform `self.map`.
     #[inline(always)]
-    unsafe fn tiles<V: Vector<Scalar = T>, M: Line<A, B>, const A: usize, const B: usize>(&self) -> bool {
-        debug_assert!(self.lanes.is_multiple_of(V::LANES), "{} lanes are not whole vectors", self.lanes);
-        debug_assert_eq!((self.from.len() % (A * A), self.at.len() % (B * B)), (0, 0), "whole tiles");
-        debug_assert_eq!(self.from.len() / (A * A), self.at.len() / (B * B), "as many tiles as results");
-        // SAFETY: the places are the caller's; the rest is arithmetic.
+    unsafe fn transform_as<V: Vector<Scalar = T>, M: LineTransform<A, B>, const A: usize, const B: usize>(
+        &self,
+    ) -> bool {
+        debug_assert!(self.lanes.is_multiple_of(V::LANES), "{} lanes are not a multiple of a vector", self.lanes);
+        debug_assert_eq!((self.from.len() % (A * A), self.at.len() % (B * B)), (0, 0), "a tile is incomplete");
+        debug_assert_eq!(
+            self.from.len() / (A * A),
+            self.at.len() / (B * B),
+            "the source and the target have different numbers of tiles"
+        );
+        // SAFETY: every load is a whole vector within `lanes` elements from an offset of `from`, every store within
+        // those from an offset of `at` (*Lanes*, *Reads*, *Writes*). The other operations are arithmetic of `V`, whose
+        // contract the caller guarantees.
         unsafe {
             let half = T::HALF.map_or(V::zero(), |half| V::splat(&half));
-            // 0·x is 0, or NaN if x is not finite.
-            let (nothing, mut check) = (V::zero(), V::zero());
+            // 0·x is 0 if x is finite, and NaN otherwise.
+            let (zero, mut check) = (V::zero(), V::zero());
             for (from, at) in self.from.chunks_exact(A * A).zip(self.at.chunks_exact(B * B)) {
                 for lane in (0..self.lanes).step_by(V::LANES) {
                     let (data, to) = (self.data.wrapping_add(lane), self.to.wrapping_add(lane));
@@ -82,16 +114,16 @@ impl<T: Element> TransformTiles<'_, T> {
                         for j in 0..A {
                             row[j] = V::load(data.wrapping_offset(from[A * i + j]));
                         }
-                        rows[i] = M::map(row, half);
+                        rows[i] = M::apply(row, half);
                     }
                     for j in 0..B {
                         let mut column = [V::zero(); A];
                         for i in 0..A {
                             column[i] = rows[i][j];
                         }
-                        let column = M::map(column, half);
+                        let column = M::apply(column, half);
                         for i in 0..B {
-                            check = column[i].mul_add(nothing, check);
+                            check = column[i].mul_add(zero, check);
                             column[i].store(to.wrapping_offset(at[B * i + j]));
                         }
                     }
@@ -102,32 +134,39 @@ impl<T: Element> TransformTiles<'_, T> {
     }
 }
 
-/// A map of A vectors to B.
-trait Line<const A: usize, const B: usize> {
+/// A one-dimensional transform of `A` vectors to `B` vectors.
+trait LineTransform<const A: usize, const B: usize> {
+    /// Computes the transform. All lanes of `half` are ½, or 0 for integer types.
+    ///
     /// # Safety
     ///
-    /// As for [`Vector`].
-    unsafe fn map<V: Vector>(v: [V; A], half: V) -> [V; B];
+    /// The contract of [`Vector`] holds: the instruction set of `V` is enabled in the calling function.
+    unsafe fn apply<V: Vector>(v: [V; A], half: V) -> [V; B];
 }
 
-struct Patch;
-struct Window;
-struct Tile;
-struct Results;
-struct Taps;
+/// Bᵀ of F(2, 3) and F(3, 2).
+struct PatchTransform;
+/// G of F(2, 3).
+struct WindowTransform;
+/// G of F(3, 2).
+struct TileTransform;
+/// Aᵀ of F(2, 3).
+struct ResultsTransform;
+/// Aᵀ of F(3, 2).
+struct TapsTransform;
 
-impl Line<4, SIDE> for Patch {
+impl LineTransform<4, SIDE> for PatchTransform {
     #[inline(always)]
-    unsafe fn map<V: Vector>([a, b, c, d]: [V; 4], _: V) -> [V; SIDE] {
-        // SAFETY: the caller's.
+    unsafe fn apply<V: Vector>([a, b, c, d]: [V; 4], _: V) -> [V; SIDE] {
+        // SAFETY: the caller guarantees the contract of `Vector` (the clause of `LineTransform::apply`).
         unsafe { [a.sub(c), b.add(c), c.sub(b), b.sub(d)] }
     }
 }
 
-impl Line<3, SIDE> for Window {
+impl LineTransform<3, SIDE> for WindowTransform {
     #[inline(always)]
-    unsafe fn map<V: Vector>([a, b, c]: [V; 3], half: V) -> [V; SIDE] {
-        // SAFETY: the caller's.
+    unsafe fn apply<V: Vector>([a, b, c]: [V; 3], half: V) -> [V; SIDE] {
+        // SAFETY: the caller guarantees the contract of `Vector` (the clause of `LineTransform::apply`).
         unsafe {
             let ends = a.add(c);
             [a, ends.add(b).mul_add(half, V::zero()), ends.sub(b).mul_add(half, V::zero()), c]
@@ -135,26 +174,26 @@ impl Line<3, SIDE> for Window {
     }
 }
 
-impl Line<2, SIDE> for Tile {
+impl LineTransform<2, SIDE> for TileTransform {
     #[inline(always)]
-    unsafe fn map<V: Vector>([a, b]: [V; 2], half: V) -> [V; SIDE] {
-        // SAFETY: the caller's.
+    unsafe fn apply<V: Vector>([a, b]: [V; 2], half: V) -> [V; SIDE] {
+        // SAFETY: the caller guarantees the contract of `Vector` (the clause of `LineTransform::apply`).
         unsafe { [a, a.add(b).mul_add(half, V::zero()), a.sub(b).mul_add(half, V::zero()), b] }
     }
 }
 
-impl Line<SIDE, 2> for Results {
+impl LineTransform<SIDE, 2> for ResultsTransform {
     #[inline(always)]
-    unsafe fn map<V: Vector>([a, b, c, d]: [V; SIDE], _: V) -> [V; 2] {
-        // SAFETY: the caller's.
+    unsafe fn apply<V: Vector>([a, b, c, d]: [V; SIDE], _: V) -> [V; 2] {
+        // SAFETY: the caller guarantees the contract of `Vector` (the clause of `LineTransform::apply`).
         unsafe { [a.add(b).add(c), b.sub(c).sub(d)] }
     }
 }
 
-impl Line<SIDE, 3> for Taps {
+impl LineTransform<SIDE, 3> for TapsTransform {
     #[inline(always)]
-    unsafe fn map<V: Vector>([a, b, c, d]: [V; SIDE], _: V) -> [V; 3] {
-        // SAFETY: the caller's.
+    unsafe fn apply<V: Vector>([a, b, c, d]: [V; SIDE], _: V) -> [V; 3] {
+        // SAFETY: the caller guarantees the contract of `Vector` (the clause of `LineTransform::apply`).
         unsafe {
             let sum = b.add(c);
             [a.add(sum), b.sub(c), sum.sub(d)]
