@@ -12,12 +12,12 @@ use pellucid_simd::vector::prefetch_run;
 use pellucid_simd::{Float, vector_work};
 use std::ops::Range;
 
-/// Queries of a block, and keys of a block backward: few, since all of them meet the keys that the last one sees. Sums hang on it, so it
-/// is one number for all machines.
+/// Queries of a block, and keys of a block backward: few, since all of them meet the keys that the last one sees. Sums
+/// hang on it, so it is one number for all machines.
 pub(super) const ROWS: usize = 32;
 
-/// Scores that backward keeps, if those of one block are not more: with the gradients of as many they fill a 1 MiB L2, and a sum over
-/// queries is long enough.
+/// Scores that backward keeps, if those of one block are not more: with the gradients of as many they fill a 1 MiB L2,
+/// and a sum over queries is long enough.
 const KEPT: usize = 128 << 10;
 
 /// For so few queries keys and values are not worth packing.
@@ -137,9 +137,8 @@ fn whole_lines<T>(count: usize) -> usize {
 impl<T: Float> Problem<'_, T> {
     /// The result, and the logarithms.
     ///
-    /// # Safety
-    /// The arrays have the shapes of [`Attention`], outputs are dense along their last axis and overlap nothing; the machine has the
-    /// instruction set.
+    /// # Safety The arrays have the shapes of [`Attention`], outputs are dense along their last axis and overlap
+    /// nothing; the machine has the instruction set.
     pub(super) unsafe fn result(&self, o: Stack<T>, logs: Stack<T>) -> Result<()> {
         let AttentionSizes { heads, groups, queries, keys, width, depth, .. } = self.sizes;
         let sizes = [(keys, width), (depth, keys)].map(|size| PackedPanels::<T>::room(self.isa, size));
@@ -367,8 +366,8 @@ impl<T: Float> Problem<'_, T> {
         Ok(())
     }
 
-    /// Asks for what the same queries of the next head will take: these rows of arrays `width` wide, and as large a part of its keys
-    /// and values. Heads lie beside one another, in rows too short for the processor to foresee them.
+    /// Asks for what the same queries of the next head will take: these rows of arrays `width` wide, and as large a
+    /// part of its keys and values. Heads lie beside one another, in rows too short for the processor to foresee them.
     fn expect(&self, sequence: usize, head: usize, queries: &Range<usize>, besides: &[(Stack<T>, usize)]) {
         let AttentionSizes { batch, heads, groups, queries: all, keys, width, depth } = self.sizes;
         let [own, next] = [0, 1].map(|by| (sequence * heads + head + by, (head + by) * groups / heads));

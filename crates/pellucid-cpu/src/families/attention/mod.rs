@@ -8,8 +8,8 @@
 //!     result = weights · values
 //! ```
 //!
-//! Backward goes the same way, and keeps the weights and the gradients of the scores of as many blocks as stay in the cache;
-//! then each block of keys takes its share of them.
+//! Backward goes the same way, and keeps the weights and the gradients of the scores of as many blocks as stay in the
+//! cache; then each block of keys takes its share of them.
 //!
 //! - `blocks`: these loops;
 //! - `rows`: from scores to weights, and back;
@@ -74,8 +74,8 @@ fn run<T: Float>(isa: Isa, kernel: &Attention, inputs: &[Operand<'_>], outputs: 
         _ => Mask::Added(stack(mask)),
     });
     let problem = Problem { isa, kernel, sizes, q: x(0), k: x(1), v: x(2), mask };
-    // SAFETY: the arrays have the shapes that the family asks for, outputs overlap nothing, and are dense along their last
-    // axis; the isa is this machine's.
+    // SAFETY: the arrays have the shapes that the family asks for, outputs overlap nothing, and are dense along their
+    // last axis; the isa is this machine's.
     unsafe {
         match kernel.part {
             AttentionPart::Result => problem.result(y(0), y(1)),

@@ -1,7 +1,7 @@
 //! Rows of scores: how they come to weights, and weights to the gradients of scores.
 //!
-//! Sums take 16 virtual lanes and a fixed tree, whatever the vectors. Loops are written out: a closure might not be inlined, and would
-//! then be compiled without the vectors.
+//! Sums take 16 virtual lanes and a fixed tree, whatever the vectors. Loops are written out: a closure might not be
+//! inlined, and would then be compiled without the vectors.
 
 use super::blocks::{Matrix, ROWS, Stack};
 use pellucid_gemm::VIRTUAL_LANES;
@@ -182,7 +182,8 @@ impl<T: Float> VectorWork<T> for Slopes<'_, T> {
                     *x = *x - log;
                 }
                 exponentials::<V>(p, seen, block.keys);
-                // λ is rounded, and of scores that are large it is little more than their maximum: the weights' sum is 1 all the same.
+                // λ is rounded, and of scores that are large it is little more than their maximum: the weights' sum is
+                // 1 all the same.
                 let sum = sum(&p[..seen.next_multiple_of(VIRTUAL_LANES)]);
                 let share = if sum == <T as Real>::ZERO { sum } else { <T as Real>::ONE / sum };
                 for p in &mut p[..seen] {
@@ -317,8 +318,8 @@ unsafe fn exponentials<V: FloatVector>(row: &mut [V::Scalar], seen: usize, keys:
     let whole = seen.next_multiple_of(VIRTUAL_LANES);
     debug_assert!(seen <= keys && keys.max(whole) <= row.len(), "{seen} of {keys} keys in a row of {}", row.len());
     debug_assert!(VIRTUAL_LANES.is_multiple_of(V::LANES));
-    // What lies behind, in the last vector, is an ordinary number; what is as good as 0, as where a mask says −∞, becomes one, and
-    // then 0.
+    // What lies behind, in the last vector, is an ordinary number; what is as good as 0, as where a mask says −∞,
+    // becomes one, and then 0.
     row[seen..whole].fill(zero);
     let least = -<V::Scalar as Real>::EXP_LIMIT;
     for x in &mut row[..seen] {

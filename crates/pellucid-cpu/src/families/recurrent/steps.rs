@@ -239,8 +239,8 @@ impl<T: Float> Problem<'_, T> {
         }
     }
 
-    /// Packs the weights, of which `view` says, for so many rows from a place on, what they are as lanes × depth. Those of a GRU are two: the
-    /// last block lies apart.
+    /// Packs the weights, of which `view` says, for so many rows from a place on, what they are as lanes × depth. Those
+    /// of a GRU are two: the last block lies apart.
     fn shares(&self, view: impl Fn(*const T, usize) -> (Strided<T>, (usize, usize))) -> Result<List<Share<T>, 2>> {
         let RecurrentSizes { hidden, state, .. } = self.sizes;
         let cell = self.kernel.cell;
