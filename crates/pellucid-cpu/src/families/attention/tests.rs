@@ -18,7 +18,7 @@ const SIZES: [[usize; 7]; 8] = [
     [1, 1, 1, 12, 12, 0, 3],
 ];
 
-/// Returns the sizes [N, H, G, L, S, E, D].
+/// Returns the sizes N, H, G, L, S, E and D.
 pub(super) fn sizes([batch, heads, groups, queries, keys, width, depth]: [usize; 7]) -> AttentionSizes {
     AttentionSizes { batch, heads, groups, queries, keys, width, depth }
 }
