@@ -326,12 +326,8 @@ impl<T: Float> RecurrentProblem<'_, T> {
             let (matrix, (lanes, depth)) = view(from, blocks * hidden);
             // SAFETY: `matrix` is inside the weights `[G·H, P]`, and the processor supports the instruction set:
             // clauses *shape* and *isa* of the array contract, which the callers guarantee.
-            Ok(PackedGateWeights {
-                weights: unsafe { OwnedPanels::new(self.isa, matrix, (lanes, depth)) }?,
-                first_block,
-                lanes,
-                depth,
-            })
+            let weights = unsafe { OwnedPanels::new(self.isa, matrix, (lanes, depth)) }?;
+            Ok(PackedGateWeights { weights, first_block, lanes, depth })
         };
         cuts.iter().copied().map(pack_block).collect()
     }
