@@ -1,6 +1,8 @@
 //! The loops over heads, blocks of queries and blocks of keys.
 
-use super::rows::{Block, Hidden, Mask, Scaled, Scores, Slopes, Weights, room};
+use super::rows::{
+    AttentionMask, HeadMask, ScaledRows, ScoreBlock, ScoreRows, SoftmaxGradientRows, SoftmaxRows, padded_row_len,
+};
 use pellucid_gemm::{Gemm, PackedPanels, Source, Strided, Threads};
 use pellucid_ir::Result;
 use pellucid_ir::kernel::{Attention, AttentionSizes};
@@ -12,263 +14,338 @@ use pellucid_simd::vector::prefetch_run;
 use pellucid_simd::{Float, vector_work};
 use std::ops::Range;
 
-/// Queries of a block, and keys of a block backward: few, since all of them meet the keys that the last one sees. Sums hang on it, so it
-/// is one number for all machines.
-pub(super) const ROWS: usize = 32;
+/// The number of queries of a block, and of keys of a block in the backward pass. It is small, because all queries of a
+/// block are multiplied with every key that is visible to the last of them. The order of accumulation depends on it, so
+/// it is the same on all machines.
+pub(super) const BLOCK_ROWS: usize = 32;
 
-/// Scores that backward keeps, if those of one block are not more: with the gradients of as many they fill a 1 MiB L2, and a sum over
-/// queries is long enough.
-const KEPT: usize = 128 << 10;
+/// The number of scores that the backward pass keeps, unless one block has more. Together with as many gradients they
+/// fill an L2 cache of 1 MiB, and the sums over queries are long enough to be efficient.
+const KEPT_SCORES: usize = 128 << 10;
 
-/// For so few queries keys and values are not worth packing.
-const FEW: usize = 8;
+/// The largest number of queries for which packing keys and values does not pay.
+const MAX_UNPACKED_QUERIES: usize = 8;
 
-/// Multiply-adds that are worth a task of their own.
-const TASK: u64 = 1 << 19;
+/// The least number of multiply-adds that pays for a separate task.
+const MIN_TASK_WORK: u64 = 1 << 19;
 
-/// Matrices by sequence and head; strides in elements, of any sign.
+/// The matrices of an operand, indexed by sequence and head. Strides are in elements and have any sign.
 #[derive(Clone, Copy)]
-pub(super) struct Stack<T> {
+pub(super) struct MatrixStack<T> {
+    /// The first element.
     pub(super) data: SharedPtr<T>,
+    /// The stride from one sequence to the next.
     pub(super) sequence: isize,
+    /// The stride from one head to the next.
     pub(super) head: isize,
+    /// The stride from one row to the next.
     pub(super) row: isize,
+    /// The stride from one column to the next.
     pub(super) column: isize,
 }
 
-/// One of them.
+/// The matrix of one sequence and head.
 #[derive(Clone, Copy)]
-pub(super) struct Matrix<T> {
+pub(super) struct HeadMatrix<T> {
     data: SharedPtr<T>,
+    /// The stride from one row to the next.
     pub(super) row: isize,
+    /// The stride from one column to the next.
     pub(super) column: isize,
 }
 
-impl<T> Stack<T> {
-    fn of(&self, sequence: usize, head: usize) -> Matrix<T> {
+impl<T> MatrixStack<T> {
+    /// Returns the matrix of a sequence and a head.
+    fn matrix(&self, sequence: usize, head: usize) -> HeadMatrix<T> {
         let data = SharedPtr(self.data.at(sequence as isize * self.sequence + head as isize * self.head));
-        Matrix { data, row: self.row, column: self.column }
+        HeadMatrix { data, row: self.row, column: self.column }
     }
 }
 
-impl<T> Matrix<T> {
-    pub(super) fn at(&self, row: usize, column: usize) -> *mut T {
+impl<T> HeadMatrix<T> {
+    /// Returns the address of an element.
+    pub(super) fn element_ptr(&self, row: usize, column: usize) -> *mut T {
         self.data.at(row as isize * self.row + column as isize * self.column)
     }
 
-    /// As a factor, from a row on: its rows are lanes.
-    fn rows(&self, first: usize) -> Strided<T> {
-        Strided { data: self.at(first, 0).cast_const(), lane: self.row, depth: self.column }
+    /// Returns the rows from `first` on as a matrix operand whose lanes are the rows.
+    fn row_lanes(&self, first: usize) -> Strided<T> {
+        Strided { data: self.element_ptr(first, 0).cast_const(), lane: self.row, depth: self.column }
     }
 
-    /// As a factor, from a row on: its columns are lanes.
-    fn columns(&self, first: usize) -> Strided<T> {
-        Strided { data: self.at(first, 0).cast_const(), lane: self.column, depth: self.row }
+    /// Returns the rows from `first` on as a matrix operand whose lanes are the columns.
+    fn column_lanes(&self, first: usize) -> Strided<T> {
+        Strided { data: self.element_ptr(first, 0).cast_const(), lane: self.column, depth: self.row }
     }
 }
 
-/// Attention.
-pub(super) struct Problem<'a, T> {
+/// The sizes and the shared operands of an attention kernel.
+///
+/// # The array contract
+/// The unsafe methods require of all arrays, including those that are passed to them:
+///
+/// - *shape*: they have the shapes of [`Attention`] for `sizes`, and are valid for reads;
+/// - *contiguous*: outputs are contiguous along their last axis;
+/// - *exclusive*: outputs are valid for writes, overlap no other array, and no other thread accesses them;
+/// - *isa*: the processor supports `isa`.
+pub(super) struct AttentionProblem<'a, T> {
+    /// The instruction set that runs.
     pub(super) isa: Isa,
+    /// The kernel.
     pub(super) kernel: &'a Attention,
+    /// The sizes N, H, G, L, S, E and D.
     pub(super) sizes: AttentionSizes,
-    pub(super) q: Stack<T>,
-    pub(super) k: Stack<T>,
-    pub(super) v: Stack<T>,
-    pub(super) mask: Option<Mask<T>>,
+    /// The queries.
+    pub(super) q: MatrixStack<T>,
+    /// The keys.
+    pub(super) k: MatrixStack<T>,
+    /// The values.
+    pub(super) v: MatrixStack<T>,
+    /// The mask.
+    pub(super) mask: Option<AttentionMask<T>>,
 }
 
-/// What gradients come from besides, and where they go.
-pub(super) struct Gradient<T> {
-    pub(super) g: Stack<T>,
-    pub(super) o: Stack<T>,
-    pub(super) logs: Stack<T>,
-    pub(super) dq: Stack<T>,
-    pub(super) dk: Stack<T>,
-    pub(super) dv: Stack<T>,
+/// The other operands and the outputs of the gradient.
+pub(super) struct AttentionGradientArrays<T> {
+    /// Ω, the gradient of the output.
+    pub(super) g: MatrixStack<T>,
+    /// The output O.
+    pub(super) o: MatrixStack<T>,
+    /// λ = ln Σ exp of the scores of every query.
+    pub(super) log_sums: MatrixStack<T>,
+    /// The gradient of the queries: an output.
+    pub(super) dq: MatrixStack<T>,
+    /// The gradient of the keys: an output.
+    pub(super) dk: MatrixStack<T>,
+    /// The gradient of the values: an output.
+    pub(super) dv: MatrixStack<T>,
 }
 
-/// Keys and values of a head, as factors: packed, or as they are.
-enum Shared<T> {
-    OwnedPanels { keys: PackedPanels<T>, values: PackedPanels<T> },
-    Plain { keys: Strided<T>, values: Strided<T> },
+/// Keys and values of a head as matrix operands.
+enum KeysAndValues<T> {
+    /// Packed once for all queries.
+    Packed { keys: PackedPanels<T>, values: PackedPanels<T> },
+    /// In place.
+    Strided { keys: Strided<T>, values: Strided<T> },
 }
 
-/// Who works on the blocks of a head.
+/// The threads that share the blocks of one head.
 #[derive(Clone, Copy)]
-enum Workers {
+enum BlockThreads {
+    /// The calling thread; other threads compute other heads.
     One,
-    All,
+    /// All threads of the pool; heads are computed one after the other.
+    Pool,
 }
 
-impl Workers {
-    /// Calls `work(worker, i)` for all i below `count`; calls of one worker come one after the other.
-    fn each(self, count: usize, work: impl Fn(usize, usize) + Sync) {
+impl BlockThreads {
+    /// Calls `work(worker, i)` for all i below `count`. Calls with the same `worker` never run concurrently.
+    fn for_each(self, count: usize, work: impl Fn(usize, usize) + Sync) {
         match self {
-            Workers::One => (0..count).for_each(|i| work(0, i)),
-            Workers::All => threads::each(count, 1, work),
+            BlockThreads::One => (0..count).for_each(|i| work(0, i)),
+            BlockThreads::Pool => threads::each(count, 1, work),
         }
     }
 
-    /// The number of worker_ids.
-    fn worker_ids(self, count: usize) -> usize {
+    /// Returns the number of workers that [`for_each`](Self::for_each) uses for `count` calls.
+    fn worker_count(self, count: usize) -> usize {
         match self {
-            Workers::One => 1,
-            Workers::All => threads::worker_ids(count),
+            BlockThreads::One => 1,
+            BlockThreads::Pool => threads::worker_ids(count),
         }
     }
 }
 
-/// Cuts a room into parts, of whole cache lines.
-struct Room<T>(SharedPtr<T>);
+/// Splits scratch memory into slices of whole cache lines. The field is the start of the unused part.
+struct ScratchCursor<T>(SharedPtr<T>);
 
-impl<T: Copy> Room<T> {
+impl<T: Copy> ScratchCursor<T> {
+    /// Returns the start of the next `count` elements.
     fn take(&mut self, count: usize) -> SharedPtr<T> {
-        let part = self.0;
-        self.0 = SharedPtr(part.at(whole_lines::<T>(count) as isize));
-        part
+        let start = self.0;
+        self.0 = SharedPtr(start.at(round_to_cache_lines::<T>(count) as isize));
+        start
     }
 }
 
-fn whole_lines<T>(count: usize) -> usize {
+/// Rounds a number of elements up to whole cache lines.
+fn round_to_cache_lines<T>(count: usize) -> usize {
     count.next_multiple_of(64 / size_of::<T>())
 }
 
-impl<T: Float> Problem<'_, T> {
-    /// The result, and the logarithms.
+impl<T: Float> AttentionProblem<'_, T> {
+    /// Computes the output and λ = ln Σ exp of the scores of every query.
+    ///
+    /// # Errors
+    /// Returns an error if scratch memory cannot be allocated.
     ///
     /// # Safety
-    /// The arrays have the shapes of [`Attention`], outputs are dense along their last axis and overlap nothing; the machine has the
-    /// instruction set.
-    pub(super) unsafe fn result(&self, o: Stack<T>, logs: Stack<T>) -> Result<()> {
+    /// The [array contract](AttentionProblem#the-array-contract) holds; `o` and `log_sums` are outputs.
+    pub(super) unsafe fn compute_output(&self, o: MatrixStack<T>, log_sums: MatrixStack<T>) -> Result<()> {
         let AttentionSizes { heads, groups, queries, keys, width, depth, .. } = self.sizes;
         let sizes = [(keys, width), (depth, keys)].map(|size| PackedPanels::<T>::room(self.isa, size));
-        let packed = queries > FEW;
-        // Of a head of keys, the heads of queries; of each, the blocks.
-        let (each, blocks) = (heads / groups.max(1), queries.div_ceil(ROWS));
-        let scores = whole_lines::<T>(queries.min(ROWS) * room(keys));
-        let panels = if packed { sizes.iter().map(|&size| whole_lines::<T>(size)).sum() } else { 0 };
-        let all = |workers: Workers| panels + workers.worker_ids(each * blocks) * scores;
-        self.heads(all, |sequence, group, workers, mut room| {
-            let (k, v) = (self.k.of(sequence, group), self.v.of(sequence, group));
-            let shared = match packed {
+        let is_packed = queries > MAX_UNPACKED_QUERIES;
+        // The number of query heads per head of keys, and the number of blocks of queries per head.
+        let (query_heads, blocks) = (heads / groups.max(1), queries.div_ceil(BLOCK_ROWS));
+        let scores_len = round_to_cache_lines::<T>(queries.min(BLOCK_ROWS) * padded_row_len(keys));
+        let panels_len = if is_packed { sizes.iter().map(|&size| round_to_cache_lines::<T>(size)).sum() } else { 0 };
+        let scratch_len = |threads: BlockThreads| panels_len + threads.worker_count(query_heads * blocks) * scores_len;
+        self.for_each_head(scratch_len, |sequence, group, threads, mut scratch| {
+            let (k, v) = (self.k.matrix(sequence, group), self.v.matrix(sequence, group));
+            let keys_and_values = match is_packed {
                 true => {
-                    let [to_keys, to_values] = sizes.map(|size| room.take(size));
-                    // SAFETY: the caller's; there is room.
+                    let [to_keys, to_values] = sizes.map(|size| scratch.take(size));
+                    // SAFETY: keys and values are valid for reads (*shape*), the processor supports the instruction set
+                    // (*isa*), and the scratch of a head includes the panels.
                     let [keys, values] = unsafe {
                         [
-                            PackedPanels::pack(self.isa, k.rows(0), (keys, width), to_keys),
-                            PackedPanels::pack(self.isa, v.columns(0), (depth, keys), to_values),
+                            PackedPanels::pack(self.isa, k.row_lanes(0), (keys, width), to_keys),
+                            PackedPanels::pack(self.isa, v.column_lanes(0), (depth, keys), to_values),
                         ]
                     };
-                    Shared::OwnedPanels { keys, values }
+                    KeysAndValues::Packed { keys, values }
                 }
-                false => Shared::Plain { keys: k.rows(0), values: v.columns(0) },
+                false => KeysAndValues::Strided { keys: k.row_lanes(0), values: v.column_lanes(0) },
             };
-            workers.each(each * blocks, |worker, i| {
-                let (head, first) = (group * each + i / blocks, i % blocks * ROWS);
-                let place = SharedPtr(room.0.at((worker * scores) as isize));
-                let (o, logs) = (o.of(sequence, head), logs.of(sequence, head));
-                // SAFETY: the caller's; no other block has these rows, and no other worker this room.
-                unsafe { self.block(sequence, head, first..queries.min(first + ROWS), &shared, place, o, logs) }
+            threads.for_each(query_heads * blocks, |worker, i| {
+                let (head, first) = (group * query_heads + i / blocks, i % blocks * BLOCK_ROWS);
+                let block_scratch = SharedPtr(scratch.0.at((worker * scores_len) as isize));
+                let (o, log_sums) = (o.matrix(sequence, head), log_sums.matrix(sequence, head));
+                // SAFETY: the array contract, which is this function's contract. No other block has these rows of the
+                // outputs, and the worker has scratch for the scores of one block.
+                unsafe {
+                    let rows = first..queries.min(first + BLOCK_ROWS);
+                    self.compute_output_block((sequence, head), rows, &keys_and_values, block_scratch, o, log_sums)
+                }
             });
         })
     }
 
-    /// What a block of queries finds.
+    /// Computes the output and λ of a block of queries of one sequence and head.
     ///
     /// # Safety
-    /// As for [`result`](Self::result), with room for the scores.
-    #[allow(clippy::too_many_arguments, reason = "a block, what it sees, and places")]
-    unsafe fn block(
+    /// The [array contract](AttentionProblem#the-array-contract) holds for the rows `rows` of the outputs `o` and
+    /// `log_sums`; `keys_and_values` are those of the head, and `scratch` is valid for the scores of the block, which
+    /// no other thread accesses.
+    unsafe fn compute_output_block(
         &self,
-        sequence: usize,
-        head: usize,
+        (sequence, head): (usize, usize),
         rows: Range<usize>,
-        shared: &Shared<T>,
-        place: SharedPtr<T>,
-        o: Matrix<T>,
-        logs: Matrix<T>,
+        keys_and_values: &KeysAndValues<T>,
+        scratch: SharedPtr<T>,
+        o: HeadMatrix<T>,
+        log_sums: HeadMatrix<T>,
     ) {
         let AttentionSizes { width, depth, .. } = self.sizes;
-        let (count, keys, q) = (rows.len(), self.seen(rows.end), self.q.of(sequence, head));
-        let scores = Scores { data: place, row: room(keys) };
-        let (q, weights, to) = (q.rows(rows.start), scores.columns(), (o.at(rows.start, 0), o.row));
-        let mut shares = [<T as Real>::ZERO; ROWS];
-        // SAFETY: the caller's.
+        let (count, keys, q) = (rows.len(), self.visible_keys(rows.end), self.q.matrix(sequence, head));
+        let scores = ScoreRows { data: scratch, row_stride: padded_row_len(keys) };
+        let (q, weights, to) = (q.row_lanes(rows.start), scores.query_lanes(), (o.element_ptr(rows.start, 0), o.row));
+        let mut inverse_sums = [<T as Real>::ZERO; BLOCK_ROWS];
+        // SAFETY: the products have the sizes of the head (*shape*), and the destination is the scratch of the block or
+        // the rows of the block in `o`, which no other thread accesses (*exclusive*). The contracts of the works: the
+        // scores are in the scratch of the block, with rows of `padded_row_len(keys)` elements; mask and `log_sums`
+        // have the queries (*shape*); `o` is contiguous (*contiguous*); `inverse_sums` has an element per query. The
+        // processor supports the instruction set (*isa*).
         unsafe {
-            match shared {
-                Shared::OwnedPanels { keys: k, .. } => {
-                    self.multiply(&q, k, (count, keys, width), scores.place(), false)
+            match keys_and_values {
+                KeysAndValues::Packed { keys: k, .. } => {
+                    self.multiply_packed(&q, k, (count, keys, width), scores.as_destination(), false)
                 }
-                Shared::Plain { keys: k, .. } => self.plain(q, *k, (count, keys, width), scores.place()),
+                KeysAndValues::Strided { keys: k, .. } => {
+                    self.multiply_strided(q, *k, (count, keys, width), scores.as_destination())
+                }
             }
-            self.expect(sequence, head, &rows, &[]);
-            let block = self.scores(scores, rows.clone(), keys, self.hidden(sequence, head));
-            vector_work::<T, _>(self.isa)(&Weights { block: &block, shares: shares.as_mut_ptr(), logs });
-            match shared {
-                Shared::OwnedPanels { values, .. } => self.multiply(&weights, values, (count, depth, keys), to, false),
-                Shared::Plain { values, .. } => self.plain(weights, *values, (count, depth, keys), to),
+            self.prefetch_next_head(sequence, head, &rows, &[]);
+            let block = self.score_block(scores, rows.clone(), keys, self.head_mask(sequence, head));
+            vector_work::<T, _>(self.isa)(&SoftmaxRows {
+                block: &block,
+                inverse_sums: inverse_sums.as_mut_ptr(),
+                log_sums,
+            });
+            match keys_and_values {
+                KeysAndValues::Packed { values, .. } => {
+                    self.multiply_packed(&weights, values, (count, depth, keys), to, false)
+                }
+                KeysAndValues::Strided { values, .. } => {
+                    self.multiply_strided(weights, *values, (count, depth, keys), to)
+                }
             }
-            vector_work::<T, _>(self.isa)(&Scaled { to: o, rows, width: depth, by: shares.as_ptr() });
+            vector_work::<T, _>(self.isa)(&ScaledRows { to: o, rows, width: depth, factors: inverse_sums.as_ptr() });
         }
     }
 
-    /// The gradients of queries, keys and values.
+    /// Computes the gradients of queries, keys and values.
+    ///
+    /// # Errors
+    /// Returns an error if scratch memory cannot be allocated.
     ///
     /// # Safety
-    /// As for [`result`](Self::result).
-    pub(super) unsafe fn gradient(&self, arrays: &Gradient<T>) -> Result<()> {
+    /// The [array contract](AttentionProblem#the-array-contract) holds; `dq`, `dk` and `dv` are outputs.
+    pub(super) unsafe fn compute_gradient(&self, arrays: &AttentionGradientArrays<T>) -> Result<()> {
         let AttentionSizes { heads, groups, queries, keys, width, depth, .. } = self.sizes;
-        // As many queries at once as leave their scores in the cache.
-        let high = (KEPT / room(keys) / ROWS * ROWS).clamp(ROWS, queries.next_multiple_of(ROWS).max(ROWS));
-        let panels = [(keys, width), (keys, depth), (width, keys), (width, high), (depth, high)]
+        // The number of queries at a time is chosen so that their scores stay in the cache.
+        let chunk_queries = (KEPT_SCORES / padded_row_len(keys) / BLOCK_ROWS * BLOCK_ROWS)
+            .clamp(BLOCK_ROWS, queries.next_multiple_of(BLOCK_ROWS).max(BLOCK_ROWS));
+        let panels = [(keys, width), (keys, depth), (width, keys), (width, chunk_queries), (depth, chunk_queries)]
             .map(|size| PackedPanels::<T>::room(self.isa, size));
-        let all: usize = panels.into_iter().chain([high * room(keys); 2]).map(whole_lines::<T>).sum();
-        let each = heads / groups.max(1);
-        self.heads(
-            |_| all,
-            |sequence, group, workers, mut parts| {
-                let [by_key, by_value, as_depth, to_q, to_g] = panels.map(|size| parts.take(size));
-                let kept = [(); 2].map(|()| Scores { data: parts.take(high * room(keys)), row: room(keys) });
-                let [scores, slopes] = kept;
-                let (k, v) = (self.k.of(sequence, group), self.v.of(sequence, group));
-                let (dk, dv) = (arrays.dk.of(sequence, group), arrays.dv.of(sequence, group));
-                // SAFETY: the caller's; there is room for all panels, and for the scores of `high` queries.
+        let scratch_len: usize =
+            panels.into_iter().chain([chunk_queries * padded_row_len(keys); 2]).map(round_to_cache_lines::<T>).sum();
+        let query_heads = heads / groups.max(1);
+        self.for_each_head(
+            |_| scratch_len,
+            |sequence, group, threads, mut scratch| {
+                let [keys_scratch, values_scratch, key_columns_scratch, q_scratch, g_scratch] =
+                    panels.map(|size| scratch.take(size));
+                let kept = [(); 2].map(|()| ScoreRows {
+                    data: scratch.take(chunk_queries * padded_row_len(keys)),
+                    row_stride: padded_row_len(keys),
+                });
+                let [scores, gradients] = kept;
+                let (k, v) = (self.k.matrix(sequence, group), self.v.matrix(sequence, group));
+                let (dk, dv) = (arrays.dk.matrix(sequence, group), arrays.dv.matrix(sequence, group));
+                // SAFETY: the operands have the sizes of the head (*shape*), the processor supports the instruction set
+                // (*isa*), and the scratch of a head has all panels and the scores of `chunk_queries` queries. Blocks
+                // of keys write disjoint rows of `dk` and `dv`, which no other head and no other thread accesses
+                // (*exclusive*) and whose rows are contiguous (*contiguous*).
                 unsafe {
-                    let factors = [
-                        PackedPanels::pack(self.isa, k.rows(0), (keys, width), by_key),
-                        PackedPanels::pack(self.isa, v.rows(0), (keys, depth), by_value),
-                        PackedPanels::pack(self.isa, k.columns(0), (width, keys), as_depth),
+                    let packed = [
+                        PackedPanels::pack(self.isa, k.row_lanes(0), (keys, width), keys_scratch),
+                        PackedPanels::pack(self.isa, v.row_lanes(0), (keys, depth), values_scratch),
+                        PackedPanels::pack(self.isa, k.column_lanes(0), (width, keys), key_columns_scratch),
                     ];
                     let mut written = 0;
-                    for head in group * each..(group + 1) * each {
-                        let (q, g) = (self.q.of(sequence, head), arrays.g.of(sequence, head));
-                        for first in (0..queries).step_by(high) {
-                            let some = first..queries.min(first + high);
-                            self.slopes((sequence, head), &some, &factors, kept, arrays, workers);
-                            let q = PackedPanels::pack(self.isa, q.columns(first), (width, some.len()), to_q);
-                            let g = PackedPanels::pack(self.isa, g.columns(first), (depth, some.len()), to_g);
-                            let end = self.seen(some.end);
-                            workers.each(end.div_ceil(ROWS), |_, i| {
-                                let block = i * ROWS..end.min((i + 1) * ROWS);
-                                // Queries before a key do not see it.
-                                let skip = if self.kernel.causal { block.start.saturating_sub(first) } else { 0 };
-                                let add = block.start < written;
-                                for (weights, factor, to, width) in [(slopes, q, dk, width), (scores, g, dv, depth)] {
-                                    let a = weights.turned(skip, block.start);
-                                    let (size, to) =
-                                        ((block.len(), width, some.len() - skip), (to.at(block.start, 0), to.row));
-                                    self.multiply(&a, &factor.after(skip), size, to, add);
+                    for head in group * query_heads..(group + 1) * query_heads {
+                        let (q, g) = (self.q.matrix(sequence, head), arrays.g.matrix(sequence, head));
+                        for first in (0..queries).step_by(chunk_queries) {
+                            let chunk = first..queries.min(first + chunk_queries);
+                            self.compute_score_gradients((sequence, head), &chunk, &packed, kept, arrays, threads);
+                            let q =
+                                PackedPanels::pack(self.isa, q.column_lanes(first), (width, chunk.len()), q_scratch);
+                            let g =
+                                PackedPanels::pack(self.isa, g.column_lanes(first), (depth, chunk.len()), g_scratch);
+                            let end = self.visible_keys(chunk.end);
+                            threads.for_each(end.div_ceil(BLOCK_ROWS), |_, i| {
+                                let key_block = i * BLOCK_ROWS..end.min((i + 1) * BLOCK_ROWS);
+                                // Queries before a key do not attend to it.
+                                let skip = if self.kernel.causal { key_block.start.saturating_sub(first) } else { 0 };
+                                let add = key_block.start < written;
+                                for (weights, factor, to, width) in [(gradients, q, dk, width), (scores, g, dv, depth)]
+                                {
+                                    let a = weights.key_lanes(skip, key_block.start);
+                                    let (size, to) = (
+                                        (key_block.len(), width, chunk.len() - skip),
+                                        (to.element_ptr(key_block.start, 0), to.row),
+                                    );
+                                    self.multiply_packed(&a, &factor.after(skip), size, to, add);
                                 }
                             });
                             written = written.max(end);
                         }
                     }
-                    // Nobody sees the last keys.
+                    // No query attends to the last keys, so their gradients are 0.
                     for (to, width) in [(dk, width), (dv, depth)] {
                         for key in written..keys {
-                            std::slice::from_raw_parts_mut(to.at(key, 0), width).fill(<T as Real>::ZERO);
+                            std::slice::from_raw_parts_mut(to.element_ptr(key, 0), width).fill(<T as Real>::ZERO);
                         }
                     }
                 }
@@ -276,90 +353,129 @@ impl<T: Float> Problem<'_, T> {
         )
     }
 
-    /// The weights of some queries, the gradients of their scores, and those of the queries.
+    /// Computes, for a chunk of queries, the softmax weights, the gradients of the scores, and the gradients of the
+    /// queries.
     ///
     /// # Safety
-    /// As for [`result`](Self::result), with room for the scores of all these queries.
-    unsafe fn slopes(
+    /// The [array contract](AttentionProblem#the-array-contract) holds; `key_rows`, `value_rows` and `key_columns` are
+    /// the packed operands of the head, and `kept` is valid for the scores and gradients of all queries of the chunk,
+    /// which no other thread accesses.
+    unsafe fn compute_score_gradients(
         &self,
         (sequence, head): (usize, usize),
-        some: &Range<usize>,
-        [by_key, by_value, as_depth]: &[PackedPanels<T>; 3],
-        kept: [Scores<T>; 2],
-        arrays: &Gradient<T>,
-        workers: Workers,
+        chunk: &Range<usize>,
+        [key_rows, value_rows, key_columns]: &[PackedPanels<T>; 3],
+        kept: [ScoreRows<T>; 2],
+        arrays: &AttentionGradientArrays<T>,
+        threads: BlockThreads,
     ) {
         let AttentionSizes { width, depth, .. } = self.sizes;
-        let (q, dq) = (self.q.of(sequence, head), arrays.dq.of(sequence, head));
-        let [g, o, logs] = [arrays.g, arrays.o, arrays.logs].map(|stack| stack.of(sequence, head));
-        workers.each(some.len().div_ceil(ROWS), |_, i| {
-            let rows = some.start + i * ROWS..some.end.min(some.start + (i + 1) * ROWS);
-            let (count, keys) = (rows.len(), self.seen(rows.end));
-            let [scores, slopes] = kept.map(|s| Scores { data: SharedPtr(s.at(i * ROWS, 0)), ..s });
-            // SAFETY: the caller's; no other block has these rows.
+        let (q, dq) = (self.q.matrix(sequence, head), arrays.dq.matrix(sequence, head));
+        let [g, o, log_sums] = [arrays.g, arrays.o, arrays.log_sums].map(|stack| stack.matrix(sequence, head));
+        threads.for_each(chunk.len().div_ceil(BLOCK_ROWS), |_, i| {
+            let rows = chunk.start + i * BLOCK_ROWS..chunk.end.min(chunk.start + (i + 1) * BLOCK_ROWS);
+            let (count, keys) = (rows.len(), self.visible_keys(rows.end));
+            let [scores, gradients] =
+                kept.map(|s| ScoreRows { data: SharedPtr(s.element_ptr(i * BLOCK_ROWS, 0)), ..s });
+            // SAFETY: the products have the sizes of the head (*shape*). The rows of the block in `scores`, `gradients`
+            // and `dq` belong to this block alone (*exclusive*). The contracts of the work: rows have
+            // `padded_row_len(keys)` elements, and mask, `log_sums`, `g` and `o` have the queries (*shape*). The
+            // processor supports the instruction set (*isa*).
             unsafe {
-                self.multiply(&q.rows(rows.start), by_key, (count, keys, width), scores.place(), false);
-                self.multiply(&g.rows(rows.start), by_value, (count, keys, depth), slopes.place(), false);
-                self.expect(sequence, head, &rows, &[(arrays.g, depth), (arrays.o, depth)]);
-                let block = self.scores(scores, rows.clone(), keys, self.hidden(sequence, head));
-                vector_work::<T, _>(self.isa)(&Slopes { block: &block, slopes, logs, g, o, depth });
-                let to = (dq.at(rows.start, 0), dq.row);
-                self.multiply(&slopes.columns(), as_depth, (count, width, keys), to, false);
+                self.multiply_packed(
+                    &q.row_lanes(rows.start),
+                    key_rows,
+                    (count, keys, width),
+                    scores.as_destination(),
+                    false,
+                );
+                self.multiply_packed(
+                    &g.row_lanes(rows.start),
+                    value_rows,
+                    (count, keys, depth),
+                    gradients.as_destination(),
+                    false,
+                );
+                self.prefetch_next_head(sequence, head, &rows, &[(arrays.g, depth), (arrays.o, depth)]);
+                let block = self.score_block(scores, rows.clone(), keys, self.head_mask(sequence, head));
+                vector_work::<T, _>(self.isa)(&SoftmaxGradientRows { block: &block, gradients, log_sums, g, o, depth });
+                let to = (dq.element_ptr(rows.start, 0), dq.row);
+                self.multiply_packed(&gradients.query_lanes(), key_columns, (count, width, keys), to, false);
             }
         });
     }
 
-    /// Rows × columns × depth of C (+)= A·B, on this thread; C's rows are `to.1` apart.
+    /// Computes C = A·B, or C + A·B if `add`, of size m × n and depth k, on this thread. Rows of C are contiguous and
+    /// `row_stride` elements apart.
     ///
     /// # Safety
-    /// The factors and C have so many, and nobody else touches C.
-    unsafe fn multiply(
+    /// A and B are valid for reading m × k and k × n elements; C is valid for writing m × n elements, overlaps neither,
+    /// and no other thread accesses it; the processor supports `self.isa`.
+    unsafe fn multiply_packed(
         &self,
         a: &Strided<T>,
         b: &PackedPanels<T>,
         (m, n, k): (usize, usize, usize),
-        (to, row): (*mut T, isize),
+        (to, row_stride): (*mut T, isize),
         add: bool,
     ) {
         let b: &dyn Source<T> = b;
-        // SAFETY: the caller's; the isa is this machine's.
-        unsafe { pellucid_gemm::multiply(self.isa, a, b, (0..m, 0..n, k), to, row, add) }
+        // SAFETY: the contract of `multiply` is this function's contract.
+        unsafe { pellucid_gemm::multiply(self.isa, a, b, (0..m, 0..n, k), to, row_stride, add) }
     }
 
-    /// The same for a factor that is not packed.
+    /// Computes C = A·B like [`multiply_packed`](Self::multiply_packed), for an operand B that is not packed.
     ///
     /// # Safety
-    /// As for [`multiply`](Self::multiply).
-    unsafe fn plain(&self, a: Strided<T>, b: Strided<T>, (m, n, k): (usize, usize, usize), (to, row): (*mut T, isize)) {
+    /// The contract of [`multiply_packed`](Self::multiply_packed) holds.
+    unsafe fn multiply_strided(
+        &self,
+        a: Strided<T>,
+        b: Strided<T>,
+        (m, n, k): (usize, usize, usize),
+        (to, row_stride): (*mut T, isize),
+    ) {
         let (a_strides, b_strides) = ((a.lane, a.depth), (b.depth, b.lane));
-        let shape = Gemm { m, n, k, a_strides, b_strides, c_strides: (row, 1), accumulate: false };
-        let alone = [Default::default()];
-        // SAFETY: the caller's; the isa is this machine's.
-        unsafe { pellucid_gemm::gemm_at(self.isa, &shape, &alone, a.data, b.data, Some(to), None, Threads::One) }
+        let shape = Gemm { m, n, k, a_strides, b_strides, c_strides: (row_stride, 1), accumulate: false };
+        let offsets = [Default::default()];
+        // SAFETY: the pointers are valid for the elements of `shape`, and C is exclusive to this call (this function's
+        // contract); there is one product, at offset 0. The processor supports `self.isa` (this function's contract).
+        unsafe { pellucid_gemm::gemm_at(self.isa, &shape, &offsets, a.data, b.data, Some(to), None, Threads::One) }
     }
 
-    /// Calls `work` for every head of keys and values, with room for as many numbers as `room` says.
-    fn heads(
+    /// Calls `work(sequence, head, threads, scratch)` for every head of keys and values.
+    ///
+    /// `scratch` has `scratch_len(threads)` elements. Heads are distributed over threads if there are at least as many
+    /// heads as threads.
+    ///
+    /// # Errors
+    /// Returns an error if scratch memory cannot be allocated.
+    fn for_each_head(
         &self,
-        room: impl Fn(Workers) -> usize,
-        work: impl Fn(usize, usize, Workers, Room<T>) + Sync,
+        scratch_len: impl Fn(BlockThreads) -> usize,
+        work: impl Fn(usize, usize, BlockThreads, ScratchCursor<T>) + Sync,
     ) -> Result<()> {
         let AttentionSizes { batch, groups, width, depth, .. } = self.sizes;
         let heads = batch * groups;
         let threads = match self.kernel.pairs(&self.sizes).saturating_mul((width + depth) as u64) {
-            products if products >= 2 * TASK => threads::count(),
+            products if products >= 2 * MIN_TASK_WORK => threads::count(),
             _ => 1,
         };
-        let workers = if heads < threads { Workers::All } else { Workers::One };
-        let together = threads > 1 && matches!(workers, Workers::One);
-        let worker_ids = if together { threads::worker_ids(heads) } else { 1 };
-        let each = room(workers);
-        let rooms = CpuBuffer::scratch(each.saturating_mul(worker_ids).saturating_mul(size_of::<T>()))?;
-        let start = SharedPtr(rooms.ensure()?.as_ptr().cast::<T>());
+        let block_threads = if heads < threads { BlockThreads::Pool } else { BlockThreads::One };
+        let is_parallel_over_heads = threads > 1 && matches!(block_threads, BlockThreads::One);
+        let workers = if is_parallel_over_heads { threads::worker_ids(heads) } else { 1 };
+        let head_len = scratch_len(block_threads);
+        let buffer = CpuBuffer::scratch(head_len.saturating_mul(workers).saturating_mul(size_of::<T>()))?;
+        let start = SharedPtr(buffer.ensure()?.as_ptr().cast::<T>());
         let work = |worker: usize, i: usize| {
-            work(i / groups, i % groups, workers, Room(SharedPtr(start.at((worker * each) as isize))));
+            work(
+                i / groups,
+                i % groups,
+                block_threads,
+                ScratchCursor(SharedPtr(start.at((worker * head_len) as isize))),
+            );
         };
-        if together {
+        if is_parallel_over_heads {
             threads::each(heads, 1, work);
         } else {
             (0..heads).for_each(|i| work(0, i));
@@ -367,61 +483,76 @@ impl<T: Float> Problem<'_, T> {
         Ok(())
     }
 
-    /// Asks for what the same queries of the next head will take: these rows of arrays `width` wide, and as large a part of its keys
-    /// and values. Heads lie beside one another, in rows too short for the processor to foresee them.
-    fn expect(&self, sequence: usize, head: usize, queries: &Range<usize>, besides: &[(Stack<T>, usize)]) {
-        let AttentionSizes { batch, heads, groups, queries: all, keys, width, depth } = self.sizes;
-        let [own, next] = [0, 1].map(|by| (sequence * heads + head + by, (head + by) * groups / heads));
+    /// Prefetches the operands of the next head for the same queries: these rows of the queries and of `others`, which
+    /// are pairs of an array and its width, and a proportional part of its keys and values. The heads are interleaved
+    /// in memory, so their rows are too short for the hardware prefetcher.
+    fn prefetch_next_head(
+        &self,
+        sequence: usize,
+        head: usize,
+        queries: &Range<usize>,
+        others: &[(MatrixStack<T>, usize)],
+    ) {
+        let AttentionSizes { batch, heads, groups, queries: query_count, keys, width, depth } = self.sizes;
+        let [current, next] = [0, 1].map(|by| (sequence * heads + head + by, (head + by) * groups / heads));
         if next.0 >= batch * heads {
             return;
         }
-        let ask = |stack: &Stack<T>, head: usize, rows: Range<usize>, width: usize| {
-            let matrix = stack.of(next.0 / heads, head);
+        let prefetch_rows = |stack: &MatrixStack<T>, head: usize, rows: Range<usize>, width: usize| {
+            let matrix = stack.matrix(next.0 / heads, head);
             if matrix.column == 1 {
-                rows.for_each(|row| prefetch_run(matrix.at(row, 0), width));
+                rows.for_each(|row| prefetch_run(matrix.element_ptr(row, 0), width));
             }
         };
-        for (stack, width) in besides.iter().copied().chain([(self.q, width)]) {
-            ask(&stack, next.0 % heads, queries.clone(), width);
+        for (stack, width) in others.iter().copied().chain([(self.q, width)]) {
+            prefetch_rows(&stack, next.0 % heads, queries.clone(), width);
         }
-        if own.1 != next.1 {
-            let rows = queries.start * keys / all..queries.end * keys / all;
-            ask(&self.k, next.1 % groups, rows.clone(), width);
-            ask(&self.v, next.1 % groups, rows, depth);
+        if current.1 != next.1 {
+            let rows = queries.start * keys / query_count..queries.end * keys / query_count;
+            prefetch_rows(&self.k, next.1 % groups, rows.clone(), width);
+            prefetch_rows(&self.v, next.1 % groups, rows, depth);
         }
     }
 
-    /// How many keys the queries before `end` see.
-    fn seen(&self, end: usize) -> usize {
+    /// Returns the number of keys that are visible to the queries before `end`.
+    fn visible_keys(&self, end: usize) -> usize {
         if self.kernel.causal { end.min(self.sizes.keys) } else { self.sizes.keys }
     }
 
-    fn hidden(&self, sequence: usize, head: usize) -> Hidden<T> {
+    /// Returns the mask of a sequence and a head.
+    fn head_mask(&self, sequence: usize, head: usize) -> HeadMask<T> {
         match &self.mask {
-            None => Hidden::Nothing,
-            Some(Mask::Seen(mask)) => Hidden::Seen(mask.of(sequence, head)),
-            Some(Mask::Added(mask)) => Hidden::Added(mask.of(sequence, head)),
+            None => HeadMask::None,
+            Some(AttentionMask::Boolean(mask)) => HeadMask::Boolean(mask.matrix(sequence, head)),
+            Some(AttentionMask::Additive(mask)) => HeadMask::Additive(mask.matrix(sequence, head)),
         }
     }
 
-    fn scores(&self, scores: Scores<T>, queries: Range<usize>, keys: usize, hidden: Hidden<T>) -> Block<T> {
-        Block { scores, queries, keys, causal: self.kernel.causal, hidden, scale: T::from_f64(self.kernel.scale) }
+    /// Returns a block of scores with its operands.
+    fn score_block(
+        &self,
+        scores: ScoreRows<T>,
+        queries: Range<usize>,
+        keys: usize,
+        mask: HeadMask<T>,
+    ) -> ScoreBlock<T> {
+        ScoreBlock { scores, queries, keys, causal: self.kernel.causal, mask, scale: T::from_f64(self.kernel.scale) }
     }
 }
 
-impl<T> Scores<T> {
-    /// As a factor.
-    fn columns(&self) -> Strided<T> {
-        Strided { data: self.at(0, 0).cast_const(), lane: self.row as isize, depth: 1 }
+impl<T> ScoreRows<T> {
+    /// Returns the scores as a matrix operand whose lanes are the queries.
+    fn query_lanes(&self) -> Strided<T> {
+        Strided { data: self.element_ptr(0, 0).cast_const(), lane: self.row_stride as isize, depth: 1 }
     }
 
-    /// As a factor whose lanes are the keys from one on, and whose depth the queries.
-    fn turned(&self, query: usize, key: usize) -> Strided<T> {
-        Strided { data: self.at(query, key).cast_const(), lane: 1, depth: self.row as isize }
+    /// Returns the scores from a query and a key on as a matrix operand whose lanes are the keys.
+    fn key_lanes(&self, query: usize, key: usize) -> Strided<T> {
+        Strided { data: self.element_ptr(query, key).cast_const(), lane: 1, depth: self.row_stride as isize }
     }
 
-    /// As the place of a product.
-    fn place(&self) -> (*mut T, isize) {
-        (self.at(0, 0), self.row as isize)
+    /// Returns the destination of a product: the first score and the row stride.
+    fn as_destination(&self) -> (*mut T, isize) {
+        (self.element_ptr(0, 0), self.row_stride as isize)
     }
 }

@@ -1,21 +1,22 @@
-//! `Attention`: what queries find at keys, and its gradient, one head after the other.
+//! `Attention`: scaled dot-product attention and its gradient, one head after the other.
 //!
 //! ```text
 //! for each head of keys and values              (packed once, for all queries)
-//!   for each block of ROWS queries
-//!     scores = queries · keysᵀ                  up to the last key that a query of the block sees
+//!   for each block of BLOCK_ROWS queries
+//!     scores = queries · keysᵀ                  up to the last key that is visible to a query of the block
 //!     weights, in place of the scores           `rows`
-//!     result = weights · values
+//!     output = weights · values
 //! ```
 //!
-//! Backward goes the same way, and keeps the weights and the gradients of the scores of as many blocks as stay in the cache;
-//! then each block of keys takes its share of them.
+//! The backward pass has the same loops. It keeps the weights and the gradients of the scores of as many blocks of
+//! queries as fit the cache; each block of keys then adds their contribution to its gradients.
 //!
 //! - `blocks`: these loops;
-//! - `rows`: from scores to weights, and back;
-//! - this file: what fits, and the dtypes.
+//! - `rows`: the softmax of the scores and its gradient;
+//! - this file: operand checks, dtypes and dispatch.
 //!
-//! Threads take heads, and, where there are few of them, blocks. No choice changes a bit.
+//! Heads are distributed over threads; if there are fewer heads than threads, the blocks of each head are distributed
+//! instead. Neither choice changes a bit of the results.
 
 mod blocks;
 mod rows;
@@ -26,70 +27,86 @@ mod tests;
 
 use crate::family::CpuFamily;
 use crate::operand::{Array, Operand};
-use blocks::{Gradient, Problem, Stack};
+use blocks::{AttentionGradientArrays, AttentionProblem, MatrixStack};
 use pellucid_ir::kernel::{Attention, AttentionPart, Kernel, Meta};
 use pellucid_ir::{DType, Error, Result};
 use pellucid_runtime::list::List;
 use pellucid_runtime::threads::SharedPtr;
 use pellucid_simd::Float;
 use pellucid_simd::Isa;
-use rows::Mask;
+use rows::AttentionMask;
 
-/// Shapes and dtypes.
+/// Returns the shapes and dtypes of operands.
 fn metas(operands: &[Operand<'_>]) -> List<Meta, 8> {
     operands.iter().map(|o| Meta { shape: o.shape().clone(), dtype: o.dtype }).collect()
 }
 
 impl CpuFamily for Attention {
     fn check(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
-        let made = Kernel::Attention(*self).infer(&metas(inputs))?;
-        // Vectors of a result lie along its last axis.
-        let dense =
+        let expected = Kernel::Attention(*self).infer(&metas(inputs))?;
+        // The kernels store vectors along the last axis of an output.
+        let is_dense =
             |o: &Operand<'_>| o.shape().last().is_none_or(|&len| len <= 1) || o.layout.strides().last() == Some(&1);
-        if metas(outputs)[..] != made[..] || !outputs.iter().all(dense) {
-            let help = "outputs are those that the inputs ask for, and dense along the last axis";
+        if metas(outputs)[..] != expected[..] || !outputs.iter().all(is_dense) {
+            let help =
+                "the outputs must have the shapes inferred from the inputs and be contiguous along the last axis";
             return Err(Error::shapes("attention", outputs.iter().map(|o| o.shape()), help));
         }
         Ok(())
     }
 
     fn run(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
-        attention_at(Isa::best(), self, inputs, outputs)
+        run_with_isa(Isa::best(), self, inputs, outputs)
     }
 }
 
-/// The same by one instruction set, which the machine has.
-fn attention_at(isa: Isa, kernel: &Attention, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
+/// Runs the kernel with the instruction set `isa`, which the processor supports, on operands that [`CpuFamily::check`]
+/// accepts.
+///
+/// # Errors
+/// Returns an error if scratch memory cannot be allocated.
+fn run_with_isa(isa: Isa, kernel: &Attention, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
     match inputs[0].dtype {
-        DType::F64 => run::<f64>(isa, kernel, inputs, outputs),
-        _ => run::<f32>(isa, kernel, inputs, outputs),
+        DType::F64 => run_typed::<f64>(isa, kernel, inputs, outputs),
+        _ => run_typed::<f32>(isa, kernel, inputs, outputs),
     }
 }
 
-fn run<T: Float>(isa: Isa, kernel: &Attention, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
-    let sizes = kernel.sizes(&metas(&inputs[..3])).expect("the shapes have been inferred from them");
-    let (x, y) = (|i: usize| stack::<T>(&inputs[i]), |i: usize| stack::<T>(&outputs[i]));
+/// Runs the kernel for elements of type `T`.
+///
+/// # Errors
+/// Returns an error if scratch memory cannot be allocated.
+fn run_typed<T: Float>(isa: Isa, kernel: &Attention, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
+    let sizes = kernel.sizes(&metas(&inputs[..3])).expect("check has inferred the output shapes from these inputs");
+    let (input, output) = (|i: usize| matrix_stack::<T>(&inputs[i]), |i: usize| matrix_stack::<T>(&outputs[i]));
     let mask = inputs.last().filter(|_| kernel.masked).map(|mask| match mask.dtype {
-        DType::Bool => Mask::Seen(stack(mask)),
-        _ => Mask::Added(stack(mask)),
+        DType::Bool => AttentionMask::Boolean(matrix_stack(mask)),
+        _ => AttentionMask::Additive(matrix_stack(mask)),
     });
-    let problem = Problem { isa, kernel, sizes, q: x(0), k: x(1), v: x(2), mask };
-    // SAFETY: the arrays have the shapes that the family asks for, outputs overlap nothing, and are dense along their last
-    // axis; the isa is this machine's.
+    let problem = AttentionProblem { isa, kernel, sizes, q: input(0), k: input(1), v: input(2), mask };
+    // SAFETY: the array contract. *shape* and *contiguous*: `check` has compared shapes, dtypes and strides.
+    // *exclusive*: an output overlaps no other operand, and a kernel owns its outputs while it runs. *isa*: the
+    // processor supports the instruction set (this function's precondition).
     unsafe {
         match kernel.part {
-            AttentionPart::Result => problem.result(y(0), y(1)),
-            AttentionPart::Gradient => {
-                problem.gradient(&Gradient { g: x(3), o: x(4), logs: x(5), dq: y(0), dk: y(1), dv: y(2) })
-            }
+            AttentionPart::Result => problem.compute_output(output(0), output(1)),
+            AttentionPart::Gradient => problem.compute_gradient(&AttentionGradientArrays {
+                g: input(3),
+                o: input(4),
+                log_sums: input(5),
+                dq: output(0),
+                dk: output(1),
+                dv: output(2),
+            }),
         }
     }
 }
 
-/// The matrices of an operand, by sequence and head; one without a fourth axis is a column each.
-fn stack<T>(o: &Operand<'_>) -> Stack<T> {
+/// Returns the matrices of an operand, indexed by sequence and head. An operand without a fourth axis is a column per
+/// head.
+fn matrix_stack<T>(o: &Operand<'_>) -> MatrixStack<T> {
     let mut strides = [0; 4];
     strides.iter_mut().zip(&*o.layout.strides()).for_each(|(to, &stride)| *to = stride);
     let [sequence, head, row, column] = strides;
-    Stack { data: SharedPtr(o.first::<T>().get()), sequence, head, row, column }
+    MatrixStack { data: SharedPtr(o.first::<T>().get()), sequence, head, row, column }
 }

@@ -1,9 +1,10 @@
-//! Rows of scores: how they come to weights, and weights to the gradients of scores.
+//! Rows of scores: the softmax of the scores, and its gradient.
 //!
-//! Sums take 16 virtual lanes and a fixed tree, whatever the vectors. Loops are written out: a closure might not be inlined, and would
-//! then be compiled without the vectors.
+//! Sums are accumulated in [`VIRTUAL_LANES`] lanes and reduced by a fixed tree, independent of the vector length. Loops
+//! are not passed as closures: a closure that is not inlined would be compiled without the instruction set of the
+//! vectors.
 
-use super::blocks::{Matrix, ROWS, Stack};
+use super::blocks::{BLOCK_ROWS, HeadMatrix, MatrixStack};
 use pellucid_gemm::VIRTUAL_LANES;
 use pellucid_runtime::threads::SharedPtr;
 use pellucid_simd::math::Real;
@@ -11,93 +12,105 @@ use pellucid_simd::vector::{FloatVector, lanes};
 use pellucid_simd::{Float, VectorWork};
 use std::ops::Range;
 
-/// What is seen besides order, by sequence and head, or of one of them.
+/// The mask of all heads.
 #[derive(Clone, Copy)]
-pub(super) enum Mask<T> {
-    /// Whether a query sees a key, as bytes.
-    Seen(Stack<u8>),
-    /// What is added to scores.
-    Added(Stack<T>),
+pub(super) enum AttentionMask<T> {
+    /// A byte per query and key: nonzero if the key is visible.
+    Boolean(MatrixStack<u8>),
+    /// A value per query and key that is added to the score.
+    Additive(MatrixStack<T>),
 }
 
 /// The mask of one head.
 #[derive(Clone, Copy)]
-pub(super) enum Hidden<T> {
-    Nothing,
-    Seen(Matrix<u8>),
-    Added(Matrix<T>),
+pub(super) enum HeadMask<T> {
+    /// There is no mask.
+    None,
+    /// A byte per query and key: nonzero if the key is visible.
+    Boolean(HeadMatrix<u8>),
+    /// A value per query and key that is added to the score.
+    Additive(HeadMatrix<T>),
 }
 
-/// Scores of neighbouring queries, all from key 0 on, in rows that are `row` apart and may be written up to the next
+/// Scores of neighbouring queries, from key 0 on. Rows are `row_stride` elements apart and writable up to the next
 /// multiple of 16.
 #[derive(Clone, Copy)]
-pub(super) struct Scores<T> {
+pub(super) struct ScoreRows<T> {
+    /// The first score of the first row.
     pub(super) data: SharedPtr<T>,
-    pub(super) row: usize,
+    /// The stride from one row to the next.
+    pub(super) row_stride: usize,
 }
 
-impl<T> Scores<T> {
-    /// From a row, and an element of it, on.
-    pub(super) fn at(&self, row: usize, key: usize) -> *mut T {
-        self.data.at((row * self.row + key) as isize)
+impl<T> ScoreRows<T> {
+    /// Returns the address of the score of a row and a key.
+    pub(super) fn element_ptr(&self, row: usize, key: usize) -> *mut T {
+        self.data.at((row * self.row_stride + key) as isize)
     }
 }
 
-/// Which scores, of which queries, and how they are read.
-pub(super) struct Block<T> {
-    pub(super) scores: Scores<T>,
+/// A block of scores and the operands of its softmax.
+pub(super) struct ScoreBlock<T> {
+    /// The scores.
+    pub(super) scores: ScoreRows<T>,
+    /// The queries of the rows.
     pub(super) queries: Range<usize>,
+    /// The number of keys of a row.
     pub(super) keys: usize,
+    /// Query i attends only to the keys 0..=i.
     pub(super) causal: bool,
-    pub(super) hidden: Hidden<T>,
+    /// The mask.
+    pub(super) mask: HeadMask<T>,
+    /// The factor of the scores.
     pub(super) scale: T,
 }
 
-/// Room for a row of `keys` scores: whole vectors, an odd number of 16 lanes, so that rows spread over the cache.
-pub(super) fn room(keys: usize) -> usize {
+/// Returns the length of a row for `keys` scores: a multiple of 16 lanes. The multiple is odd, so that rows are spread
+/// over the sets of the cache.
+pub(super) fn padded_row_len(keys: usize) -> usize {
     (keys.div_ceil(VIRTUAL_LANES) | 1) * VIRTUAL_LANES
 }
 
-impl<T: Float> Block<T> {
-    /// How many keys a query may see: those after them have no weight.
-    fn seen(&self, query: usize) -> usize {
+impl<T: Float> ScoreBlock<T> {
+    /// Returns the number of keys that a query attends to; the keys after them have weight 0.
+    fn visible_keys(&self, query: usize) -> usize {
         if self.causal { self.keys.min(query + 1) } else { self.keys }
     }
 
-    /// Multiplies products with the scale, and applies the mask.
+    /// Multiplies the scores of a row with the scale and applies the mask.
     ///
     /// # Safety
-    /// As for [`Work::run`]; the row has so many keys.
+    /// The mask of the block is valid for reading the query `query` and `row.len()` keys.
     #[inline(always)]
-    unsafe fn scaled(&self, row: &mut [T], query: usize) {
+    unsafe fn scale_and_mask(&self, row: &mut [T], query: usize) {
         for x in &mut *row {
             *x = *x * self.scale;
         }
-        // A mask that is dense has a loop of its own, for the compiler to make vectors of.
-        // SAFETY: the mask has the query and the keys of the row.
+        // A contiguous mask has a loop of its own, which the compiler vectorises.
+        // SAFETY: `mask` is valid for reading the query and the keys of the row (this function's contract).
         unsafe {
-            match self.hidden {
-                Hidden::Nothing => {}
-                Hidden::Seen(mask) if mask.column == 1 => {
-                    let mask = std::slice::from_raw_parts(mask.at(query, 0), row.len());
-                    for (x, &seen) in row.iter_mut().zip(mask) {
-                        *x = if seen != 0 { *x } else { -T::INFINITY };
+            match self.mask {
+                HeadMask::None => {}
+                HeadMask::Boolean(mask) if mask.column == 1 => {
+                    let mask = std::slice::from_raw_parts(mask.element_ptr(query, 0), row.len());
+                    for (x, &visible) in row.iter_mut().zip(mask) {
+                        *x = if visible != 0 { *x } else { -T::INFINITY };
                     }
                 }
-                Hidden::Seen(mask) => {
+                HeadMask::Boolean(mask) => {
                     for (key, x) in row.iter_mut().enumerate() {
-                        *x = if *mask.at(query, key) != 0 { *x } else { -T::INFINITY };
+                        *x = if *mask.element_ptr(query, key) != 0 { *x } else { -T::INFINITY };
                     }
                 }
-                Hidden::Added(mask) if mask.column == 1 => {
-                    let mask = std::slice::from_raw_parts(mask.at(query, 0), row.len());
+                HeadMask::Additive(mask) if mask.column == 1 => {
+                    let mask = std::slice::from_raw_parts(mask.element_ptr(query, 0), row.len());
                     for (x, &added) in row.iter_mut().zip(mask) {
                         *x = *x + added;
                     }
                 }
-                Hidden::Added(mask) => {
+                HeadMask::Additive(mask) => {
                     for (key, x) in row.iter_mut().enumerate() {
-                        *x = *x + *mask.at(query, key);
+                        *x = *x + *mask.element_ptr(query, key);
                     }
                 }
             }
@@ -105,92 +118,126 @@ impl<T: Float> Block<T> {
     }
 }
 
-/// Scores come to weights exp(x − max x), not yet divided by their sum; keys that are not seen have zeros.
-pub(super) struct Weights<'a, T> {
-    pub(super) block: &'a Block<T>,
-    /// 1 over the sum of each row, or 0.
-    pub(super) shares: *mut T,
-    /// ln Σ exp x of each query.
-    pub(super) logs: Matrix<T>,
+/// Overwrites scores x with the weights exp(x − max x), not yet divided by their sum. Keys that are not visible have
+/// weight 0.
+///
+/// # Contract of the work
+/// - *scores*: the block has at most [`BLOCK_ROWS`] queries; its rows are valid for reading and writing
+///   [`padded_row_len`] elements, and no other thread accesses them;
+/// - *mask*: the mask of the block is valid for reading all its queries and keys;
+/// - *outputs*: `inverse_sums` and, at the queries of the block, `log_sums` are valid for writing one element per
+///   query, and no other thread accesses these elements.
+pub(super) struct SoftmaxRows<'a, T> {
+    /// The scores.
+    pub(super) block: &'a ScoreBlock<T>,
+    /// The reciprocal of the sum of each row, or 0 if the sum is 0.
+    pub(super) inverse_sums: *mut T,
+    /// λ = ln Σ exp x of each query.
+    pub(super) log_sums: HeadMatrix<T>,
 }
 
-impl<T: Float> VectorWork<T> for Weights<'_, T> {
+impl<T: Float> VectorWork<T> for SoftmaxRows<'_, T> {
     #[inline(always)]
     unsafe fn run<V: FloatVector<Scalar = T>>(&self) {
         let block = self.block;
         let count = block.queries.len();
-        debug_assert!(count <= ROWS && block.scores.row >= room(block.keys), "{count} rows of {}", block.scores.row);
-        let [mut largest, mut sums] = [[<T as Real>::ZERO; ROWS]; 2];
+        debug_assert!(
+            count <= BLOCK_ROWS && block.scores.row_stride >= padded_row_len(block.keys),
+            "{count} rows of {} elements",
+            block.scores.row_stride
+        );
+        let [mut maxima, mut sums] = [[<T as Real>::ZERO; BLOCK_ROWS]; 2];
         for (r, query) in block.queries.clone().enumerate() {
-            let seen = block.seen(query);
-            // SAFETY: the caller's: rows have room for whole vectors.
+            let visible = block.visible_keys(query);
+            // SAFETY: the rows of the block have `padded_row_len(keys)` elements (*scores*) and the mask has the query
+            // and its keys (*mask*): clauses of the work's contract. The instruction set of `V` is enabled (contract of
+            // `VectorWork::run`).
             unsafe {
-                let row = std::slice::from_raw_parts_mut(block.scores.at(r, 0), room(block.keys));
-                block.scaled(&mut row[..seen], query);
-                let m = self::largest(&row[..seen]);
+                let row = std::slice::from_raw_parts_mut(block.scores.element_ptr(r, 0), padded_row_len(block.keys));
+                block.scale_and_mask(&mut row[..visible], query);
+                let m = row_max(&row[..visible]);
                 let m = if m == -T::INFINITY { <T as Real>::ZERO } else { m };
-                for x in &mut row[..seen] {
+                for x in &mut row[..visible] {
                     *x = *x - m;
                 }
-                exponentials::<V>(row, seen, block.keys);
-                (largest[r], sums[r]) = (m, sum(&row[..seen.next_multiple_of(VIRTUAL_LANES)]));
+                exp_row::<V>(row, visible, block.keys);
+                (maxima[r], sums[r]) = (m, row_sum(&row[..visible.next_multiple_of(VIRTUAL_LANES)]));
             }
         }
-        // A loop over all rows, for the compiler to make vectors of.
+        // One loop over all rows, which the compiler vectorises.
         let zero = <T as Real>::ZERO;
-        for (log, sum) in largest.iter_mut().zip(&mut sums) {
-            let none = *sum == zero;
-            *log = if none { T::INFINITY } else { *log + Real::ln(*sum) };
-            *sum = if none { zero } else { <T as Real>::ONE / *sum };
+        for (log, sum) in maxima.iter_mut().zip(&mut sums) {
+            let is_empty = *sum == zero;
+            *log = if is_empty { T::INFINITY } else { *log + Real::ln(*sum) };
+            *sum = if is_empty { zero } else { <T as Real>::ONE / *sum };
         }
         for (r, query) in block.queries.clone().enumerate() {
-            // SAFETY: the caller's.
-            unsafe { *self.logs.at(query, 0) = largest[r] }
+            // SAFETY: `log_sums` has a writable element for the query (*outputs* of the work's contract).
+            unsafe { *self.log_sums.element_ptr(query, 0) = maxima[r] }
         }
-        // SAFETY: the caller's.
-        unsafe { self.shares.copy_from_nonoverlapping(sums.as_ptr(), count) }
+        // SAFETY: `inverse_sums` is valid for `count` writes (*outputs* of the work's contract), and `sums` has
+        // `BLOCK_ROWS ≥ count` elements.
+        unsafe { self.inverse_sums.copy_from_nonoverlapping(sums.as_ptr(), count) }
     }
 }
 
-/// Scores come to weights P = exp(x − λ), and what weights contribute, Ω·Vᵀ, to the gradients of scores,
+/// Overwrites scores x with the weights P = exp(x − λ), and the products Ω·Vᵀ with the gradients of the scores,
 /// scale·P·(Ω·Vᵀ − Σ Ω·O).
-pub(super) struct Slopes<'a, T> {
-    pub(super) block: &'a Block<T>,
-    /// Rows like those of the scores.
-    pub(super) slopes: Scores<T>,
-    pub(super) logs: Matrix<T>,
-    /// Ω, O and their width.
-    pub(super) g: Matrix<T>,
-    pub(super) o: Matrix<T>,
+///
+/// # Contract of the work
+/// - *scores*: the rows of the block are valid for reading and writing [`padded_row_len`] elements, those of
+///   `gradients` for all keys, and no other thread accesses them;
+/// - *mask*: the mask of the block is valid for reading all its queries and keys;
+/// - *operands*: `log_sums`, `g` and `o` are valid for reading the queries of the block; `g` and `o` have `depth`
+///   columns.
+pub(super) struct SoftmaxGradientRows<'a, T> {
+    /// The scores.
+    pub(super) block: &'a ScoreBlock<T>,
+    /// The products Ω·Vᵀ, in rows like those of the scores.
+    pub(super) gradients: ScoreRows<T>,
+    /// λ of each query.
+    pub(super) log_sums: HeadMatrix<T>,
+    /// Ω, the gradient of the output.
+    pub(super) g: HeadMatrix<T>,
+    /// The output O.
+    pub(super) o: HeadMatrix<T>,
+    /// The number of columns of Ω and O.
     pub(super) depth: usize,
 }
 
-impl<T: Float> VectorWork<T> for Slopes<'_, T> {
+impl<T: Float> VectorWork<T> for SoftmaxGradientRows<'_, T> {
     #[inline(always)]
     unsafe fn run<V: FloatVector<Scalar = T>>(&self) {
         let block = self.block;
-        debug_assert!(block.scores.row.min(self.slopes.row) >= room(block.keys), "rows are too short");
+        debug_assert!(
+            block.scores.row_stride.min(self.gradients.row_stride) >= padded_row_len(block.keys),
+            "the rows are shorter than padded_row_len"
+        );
         for (r, query) in block.queries.clone().enumerate() {
-            let seen = block.seen(query);
-            // SAFETY: the caller's: rows have room for whole vectors.
+            let visible = block.visible_keys(query);
+            // SAFETY: the rows of the block have `padded_row_len(keys)` elements and those of `gradients` have `keys`
+            // (*scores*), the mask has the query and its keys (*mask*), and `log_sums`, `g` and `o` have the query
+            // (*operands*): clauses of the work's contract. The instruction set of `V` is enabled (contract of
+            // `VectorWork::run`).
             unsafe {
-                let p = std::slice::from_raw_parts_mut(block.scores.at(r, 0), room(block.keys));
-                let slopes = std::slice::from_raw_parts_mut(self.slopes.at(r, 0), block.keys);
-                block.scaled(&mut p[..seen], query);
-                let log = *self.logs.at(query, 0);
-                for x in &mut p[..seen] {
+                let p = std::slice::from_raw_parts_mut(block.scores.element_ptr(r, 0), padded_row_len(block.keys));
+                let gradients = std::slice::from_raw_parts_mut(self.gradients.element_ptr(r, 0), block.keys);
+                block.scale_and_mask(&mut p[..visible], query);
+                let log = *self.log_sums.element_ptr(query, 0);
+                for x in &mut p[..visible] {
                     *x = *x - log;
                 }
-                exponentials::<V>(p, seen, block.keys);
-                // λ is rounded, and of scores that are large it is little more than their maximum: the weights' sum is 1 all the same.
-                let sum = sum(&p[..seen.next_multiple_of(VIRTUAL_LANES)]);
-                let share = if sum == <T as Real>::ZERO { sum } else { <T as Real>::ONE / sum };
-                for p in &mut p[..seen] {
-                    *p = *p * share;
+                exp_row::<V>(p, visible, block.keys);
+                // λ is rounded. For scores of large magnitude it keeps little more than their maximum, so the sum of
+                // the weights differs from 1. They are therefore divided by their sum.
+                let sum = row_sum(&p[..visible.next_multiple_of(VIRTUAL_LANES)]);
+                let inverse_sum = if sum == <T as Real>::ZERO { sum } else { <T as Real>::ONE / sum };
+                for p in &mut p[..visible] {
+                    *p = *p * inverse_sum;
                 }
                 let (d, scale) = (self.dot(query), block.scale);
-                let (own, rest) = slopes.split_at_mut(seen);
-                for (x, &p) in own.iter_mut().zip(&*p) {
+                let (attended, rest) = gradients.split_at_mut(visible);
+                for (x, &p) in attended.iter_mut().zip(&*p) {
                     *x = p * (*x - d) * scale;
                 }
                 rest.fill(<T as Real>::ZERO);
@@ -199,19 +246,19 @@ impl<T: Float> VectorWork<T> for Slopes<'_, T> {
     }
 }
 
-impl<T: Float> Slopes<'_, T> {
-    /// Σ Ω·O of a query.
+impl<T: Float> SoftmaxGradientRows<'_, T> {
+    /// Returns Σ Ω·O of a query.
     ///
     /// # Safety
-    /// As for [`Work::run`].
+    /// `g` and `o` are valid for reading `depth` elements of the query.
     #[inline(always)]
     unsafe fn dot(&self, query: usize) -> T {
         let mut sums = [<T as Real>::ZERO; VIRTUAL_LANES];
-        let (g, o) = ((self.g.at(query, 0), self.g.column), (self.o.at(query, 0), self.o.column));
-        // SAFETY: the matrices are `depth` wide.
+        let (g, o) = ((self.g.element_ptr(query, 0), self.g.column), (self.o.element_ptr(query, 0), self.o.column));
+        // SAFETY: `g` and `o` have `depth` elements in the row of the query (this function's contract).
         unsafe {
             if (g.1, o.1) == (1, 1) {
-                // A loop of its own, for the compiler to make vectors of.
+                // A loop of its own for contiguous rows, which the compiler vectorises.
                 let (g, o) = (std::slice::from_raw_parts(g.0, self.depth), std::slice::from_raw_parts(o.0, self.depth));
                 let (g, o) = (g.chunks_exact(VIRTUAL_LANES), o.chunks_exact(VIRTUAL_LANES));
                 let rest = g.remainder().iter().zip(o.remainder());
@@ -231,74 +278,85 @@ impl<T: Float> Slopes<'_, T> {
                 }
             }
         }
-        total(sums)
+        fold_lanes(sums)
     }
 }
 
-/// Multiplies rows with a number each.
-pub(super) struct Scaled<T> {
-    pub(super) to: Matrix<T>,
+/// Multiplies each row of a matrix with a factor.
+///
+/// # Contract of the work
+/// The rows `rows` of `to` are contiguous and valid for reading and writing `width` elements, no other thread accesses
+/// them, and `factors` is valid for reading one element per row.
+pub(super) struct ScaledRows<T> {
+    /// The matrix.
+    pub(super) to: HeadMatrix<T>,
+    /// The rows that are multiplied.
     pub(super) rows: Range<usize>,
+    /// The number of columns.
     pub(super) width: usize,
-    pub(super) by: *const T,
+    /// The factors, one per row.
+    pub(super) factors: *const T,
 }
 
-impl<T: Float> VectorWork<T> for Scaled<T> {
+impl<T: Float> VectorWork<T> for ScaledRows<T> {
     #[inline(always)]
     unsafe fn run<V: FloatVector<Scalar = T>>(&self) {
         for (r, row) in self.rows.clone().enumerate() {
-            // SAFETY: the caller's; rows are dense.
-            let (row, by) =
-                unsafe { (std::slice::from_raw_parts_mut(self.to.at(row, 0), self.width), *self.by.add(r)) };
+            // SAFETY: the row is contiguous with `width` elements, and `factors` has one element per row (the work's
+            // contract).
+            let (row, factor) = unsafe {
+                (std::slice::from_raw_parts_mut(self.to.element_ptr(row, 0), self.width), *self.factors.add(r))
+            };
             for x in row {
-                *x = *x * by;
+                *x = *x * factor;
             }
         }
     }
 }
 
-/// The largest number, −∞ of none. A NaN is passed over: it arrives in the sum.
+/// Returns the largest element of a row, or −∞ if it is empty. NaN elements are ignored; they reach the sum.
 #[inline(always)]
-fn largest<T: Float>(row: &[T]) -> T {
+fn row_max<T: Float>(row: &[T]) -> T {
     let mut best = [-T::INFINITY; VIRTUAL_LANES];
     let chunks = row.chunks_exact(VIRTUAL_LANES);
     let rest = chunks.remainder();
     for chunk in chunks {
         for l in 0..VIRTUAL_LANES {
-            best[l] = larger(chunk[l], best[l]);
+            best[l] = max_ignoring_nan(chunk[l], best[l]);
         }
     }
     for (best, &x) in best.iter_mut().zip(rest) {
-        *best = larger(x, *best);
+        *best = max_ignoring_nan(x, *best);
     }
     for half in [8, 4, 2, 1] {
         for l in 0..half {
-            best[l] = larger(best[l], best[l + half]);
+            best[l] = max_ignoring_nan(best[l], best[l + half]);
         }
     }
     best[0]
 }
 
+/// Returns the larger of `a` and `b`, or `b` if `a` is NaN.
 #[inline(always)]
-fn larger<T: Float>(a: T, b: T) -> T {
+fn max_ignoring_nan<T: Float>(a: T, b: T) -> T {
     if a > b { a } else { b }
 }
 
-/// The sum of whole lanes.
+/// Returns the sum of a row, whose length is a multiple of [`VIRTUAL_LANES`].
 #[inline(always)]
-fn sum<T: Float>(row: &[T]) -> T {
+fn row_sum<T: Float>(row: &[T]) -> T {
     let mut sums = [<T as Real>::ZERO; VIRTUAL_LANES];
     for chunk in row.chunks_exact(VIRTUAL_LANES) {
         for l in 0..VIRTUAL_LANES {
             sums[l] = sums[l] + chunk[l];
         }
     }
-    total(sums)
+    fold_lanes(sums)
 }
 
-/// The sum of all lanes, by halves.
+/// Returns the sum of all lanes, by a fixed tree that halves the number of lanes.
 #[inline(always)]
-fn total<T: Float>(mut sums: [T; VIRTUAL_LANES]) -> T {
+fn fold_lanes<T: Float>(mut sums: [T; VIRTUAL_LANES]) -> T {
     for half in [8, 4, 2, 1] {
         for l in 0..half {
             sums[l] = sums[l] + sums[l + half];
@@ -307,51 +365,59 @@ fn total<T: Float>(mut sums: [T; VIRTUAL_LANES]) -> T {
     sums[0]
 }
 
-/// eˣ of the first `seen` numbers of a row, and zeros up to `keys` and to the end of the last vector.
+/// Replaces the first `visible` elements of a row by eˣ, and the elements after them by zeros, up to `keys` and to the
+/// end of the last virtual vector.
 ///
 /// # Safety
-/// As for [`Work::run`]; the row has room for `keys` in whole vectors.
+/// The instruction set of `V` is enabled.
 #[inline(always)]
-unsafe fn exponentials<V: FloatVector>(row: &mut [V::Scalar], seen: usize, keys: usize) {
+unsafe fn exp_row<V: FloatVector>(row: &mut [V::Scalar], visible: usize, keys: usize) {
     let zero = <V::Scalar as Real>::ZERO;
-    let whole = seen.next_multiple_of(VIRTUAL_LANES);
-    debug_assert!(seen <= keys && keys.max(whole) <= row.len(), "{seen} of {keys} keys in a row of {}", row.len());
+    let padded = visible.next_multiple_of(VIRTUAL_LANES);
+    debug_assert!(
+        visible <= keys && keys.max(padded) <= row.len(),
+        "{visible} of {keys} keys in a row of {}",
+        row.len()
+    );
     debug_assert!(VIRTUAL_LANES.is_multiple_of(V::LANES));
-    // What lies behind, in the last vector, is an ordinary number; what is as good as 0, as where a mask says −∞, becomes one, and
-    // then 0.
-    row[seen..whole].fill(zero);
-    let least = -<V::Scalar as Real>::EXP_LIMIT;
-    for x in &mut row[..seen] {
-        *x = if *x < least { least } else { *x };
+    // The vector exponential holds only for ordinary arguments. The padding of the last virtual vector is therefore set
+    // to 0, and arguments whose result is 0, such as a masked −∞, are clamped; the clamped results are set to 0 below.
+    row[visible..padded].fill(zero);
+    let lowest = -<V::Scalar as Real>::EXP_LIMIT;
+    for x in &mut row[..visible] {
+        *x = if *x < lowest { lowest } else { *x };
     }
-    // SAFETY: the caller's.
+    // SAFETY: the vectors are inside `row[..padded]`, which slicing has checked above, and the instruction set of `V`
+    // is enabled (this function's contract).
     unsafe {
         let mut j = 0;
-        while j + 4 * V::LANES <= whole {
-            exponential::<V, 4>(row.as_mut_ptr().add(j));
+        while j + 4 * V::LANES <= padded {
+            exp_vectors::<V, 4>(row.as_mut_ptr().add(j));
             j += 4 * V::LANES;
         }
-        while j < whole {
-            exponential::<V, 1>(row.as_mut_ptr().add(j));
+        while j < padded {
+            exp_vectors::<V, 1>(row.as_mut_ptr().add(j));
             j += V::LANES;
         }
     }
-    let nothing = Real::exp(least) + Real::exp(least);
-    for e in &mut row[..seen] {
-        *e = if *e < nothing { zero } else { *e };
+    let smallest = Real::exp(lowest) + Real::exp(lowest);
+    for e in &mut row[..visible] {
+        *e = if *e < smallest { zero } else { *e };
     }
-    row[seen..keys.max(whole)].fill(zero);
+    row[visible..keys.max(padded)].fill(zero);
 }
 
+/// Replaces R vectors by eˣ.
+///
 /// # Safety
-/// As for [`Work::run`]; there are R vectors.
+/// `data` is valid for reading and writing R vectors, and the instruction set of `V` is enabled.
 #[inline(always)]
-unsafe fn exponential<V: FloatVector, const R: usize>(at: *mut V::Scalar) {
-    // SAFETY: the caller's; vectors are their numbers.
+unsafe fn exp_vectors<V: FloatVector, const R: usize>(data: *mut V::Scalar) {
+    // SAFETY: `data` is valid for R vectors, and the instruction set of `V` is enabled (this function's contract).
     unsafe {
         let mut v = [V::zero(); R];
         for (r, v) in v.iter_mut().enumerate() {
-            *v = V::load(at.add(r * V::LANES));
+            *v = V::load(data.add(r * V::LANES));
         }
         let e = match V::exp(v) {
             Some(e) => e,
@@ -363,7 +429,7 @@ unsafe fn exponential<V: FloatVector, const R: usize>(at: *mut V::Scalar) {
             }
         };
         for (r, e) in e.into_iter().enumerate() {
-            e.store(at.add(r * V::LANES));
+            e.store(data.add(r * V::LANES));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The kernel against loops over numbers, and its bits against themselves.
+//! The attention kernel against naive loops and difference quotients, and its bits across threads and instruction sets.
 
 use super::*;
 use crate::operand;
@@ -18,11 +18,12 @@ const SIZES: [[usize; 7]; 8] = [
     [1, 1, 1, 12, 12, 0, 3],
 ];
 
+/// Returns the sizes N, H, G, L, S, E and D.
 pub(super) fn sizes([batch, heads, groups, queries, keys, width, depth]: [usize; 7]) -> AttentionSizes {
     AttentionSizes { batch, heads, groups, queries, keys, width, depth }
 }
 
-/// Causal and not, without a mask, with truth values, with numbers.
+/// Returns causal and other kernels, without a mask, with a boolean mask and with an additive mask.
 pub(super) fn kernels() -> impl Iterator<Item = (Attention, Option<DType>)> {
     let masks = [None, Some(DType::Bool), Some(DType::F64)];
     [false, true].into_iter().flat_map(move |causal| {
@@ -30,11 +31,13 @@ pub(super) fn kernels() -> impl Iterator<Item = (Attention, Option<DType>)> {
     })
 }
 
+/// Returns pseudo-random values of magnitude below 2.
 pub(super) fn reals(count: usize, seed: u64) -> Vec<f64> {
     numbers(count, 1000, seed).into_iter().map(|v| v / 512.0).collect()
 }
 
-/// Q, K, V, and the mask as numbers that are added: where it is of truth values, of the first query none is true.
+/// Returns the values of Q, K, V and of the mask as an additive one. A boolean mask hides all keys from the first
+/// query.
 pub(super) fn values(s: &AttentionSizes, mask: Option<DType>) -> Vec<Vec<f64>> {
     let all = s.batch * s.heads * s.queries * s.keys;
     let (q, k, v) = (
@@ -46,8 +49,8 @@ pub(super) fn values(s: &AttentionSizes, mask: Option<DType>) -> Vec<Vec<f64>> {
     match mask {
         None => {}
         Some(DType::Bool) => {
-            let first = |i: usize| (i / s.keys.max(1)).is_multiple_of(s.queries.max(1));
-            let added = |(i, x)| if first(i) || x < -1.0 { f64::NEG_INFINITY } else { 0.0 };
+            let is_first_query = |i: usize| (i / s.keys.max(1)).is_multiple_of(s.queries.max(1));
+            let added = |(i, x)| if is_first_query(i) || x < -1.0 { f64::NEG_INFINITY } else { 0.0 };
             values.push(reals(all, 4).into_iter().enumerate().map(added).collect());
         }
         Some(_) => values.push(reals(all, 4)),
@@ -55,7 +58,7 @@ pub(super) fn values(s: &AttentionSizes, mask: Option<DType>) -> Vec<Vec<f64>> {
     values
 }
 
-/// The result, and the logarithms.
+/// Returns the output and λ, computed by naive loops.
 pub(super) fn naive(k: &Attention, s: &AttentionSizes, x: &[Vec<f64>]) -> [Vec<f64>; 2] {
     let [mut o, mut logs] = [Vec::new(), Vec::new()];
     for head in 0..s.batch * s.heads {
@@ -83,13 +86,13 @@ pub(super) fn naive(k: &Attention, s: &AttentionSizes, x: &[Vec<f64>]) -> [Vec<f
     [o, logs]
 }
 
-/// The arrays of the inputs.
+/// Returns the input arrays.
 pub(super) fn arrays(
     s: &AttentionSizes,
     x: &[Vec<f64>],
     mask: Option<DType>,
     dtype: DType,
-    lie: TestLayout,
+    layout: TestLayout,
 ) -> Vec<testing::Array> {
     let shapes = [
         [s.batch, s.heads, s.queries, s.width],
@@ -100,53 +103,54 @@ pub(super) fn arrays(
     let array = |(i, x): (usize, &Vec<f64>)| match mask {
         Some(DType::Bool) if i == 3 => {
             let seen: Vec<bool> = x.iter().map(|&x| x == 0.0).collect();
-            testing::Array::of(&shapes[i][..], lie, &seen)
+            testing::Array::of(&shapes[i][..], layout, &seen)
         }
-        _ => testing::Array::cast(&shapes[i][..], lie, dtype, x),
+        _ => testing::Array::cast(&shapes[i][..], layout, dtype, x),
     };
     x.iter().enumerate().map(array).collect()
 }
 
-/// Runs one isa of a kernel; the first output has its heads inside of its rows.
-pub(super) fn run_at(isa: Isa, k: &Attention, inputs: &[&testing::Array]) -> Result<Vec<testing::Array>> {
+/// Runs a kernel with one instruction set. The heads of the first output are interleaved: its layout is `[N, L, H, D]`.
+pub(super) fn run_kernel(isa: Isa, k: &Attention, inputs: &[&testing::Array]) -> Result<Vec<testing::Array>> {
     let mut outputs = testing::made(&Kernel::Attention(*k), inputs)?;
     let &[n, h, l, e] = outputs[0].layout.shape().dims() else { unreachable!("four axes") };
-    let turned = testing::Array::new([n, l, h, e], outputs[0].dtype, TestLayout::Plain);
-    outputs[0] = testing::Array { layout: turned.layout.permute(&[0, 2, 1, 3]), ..turned };
+    let interleaved = testing::Array::new([n, l, h, e], outputs[0].dtype, TestLayout::Plain);
+    outputs[0] = testing::Array { layout: interleaved.layout.permute(&[0, 2, 1, 3]), ..interleaved };
     let x = testing::operands(inputs.iter().copied(), operand::input)?;
     let y = testing::operands(&outputs, operand::output)?;
     k.check(&x, &y)?;
-    attention_at(isa, k, &x, &y)?;
+    run_with_isa(isa, k, &x, &y)?;
     drop(y);
     Ok(outputs)
 }
 
-pub(super) fn near(got: &[f64], expected: &[f64], tolerance: f64) -> bool {
+/// Returns whether all elements are equal within a tolerance.
+pub(super) fn is_near(got: &[f64], expected: &[f64], tolerance: f64) -> bool {
     let close = |(a, b): (&f64, &f64)| a == b || (a - b).abs() <= tolerance;
     got.len() == expected.len() && got.iter().zip(expected).all(close)
 }
 
 #[test]
-fn results_are_those_of_loops_in_every_layout() {
+fn outputs_match_naive_loops_in_all_layouts() {
     for (k, mask) in kernels() {
         for size in SIZES {
             let s = sizes(size);
             let x = values(&s, mask);
             let [o, logs] = naive(&k, &s, &x);
             for (dtype, tolerance) in [(DType::F64, 1e-12), (DType::F32, 5e-5)] {
-                for lie in TestLayout::ALL {
-                    let inputs = arrays(&s, &x, mask, dtype, lie);
-                    let y = run_at(Isa::best(), &k, &inputs.iter().collect::<Vec<_>>()).unwrap();
-                    assert!(near(&y[0].reals(), &o, tolerance), "{k:?} {size:?} {dtype} {lie:?}");
-                    assert!(near(&y[1].reals(), &logs, tolerance), "{k:?} {size:?} {dtype} {lie:?}");
+                for layout in TestLayout::ALL {
+                    let inputs = arrays(&s, &x, mask, dtype, layout);
+                    let y = run_kernel(Isa::best(), &k, &inputs.iter().collect::<Vec<_>>()).unwrap();
+                    assert!(is_near(&y[0].reals(), &o, tolerance), "{k:?} {size:?} {dtype} {layout:?}");
+                    assert!(is_near(&y[1].reals(), &logs, tolerance), "{k:?} {size:?} {dtype} {layout:?}");
                 }
             }
         }
     }
 }
 
-/// The inputs of the gradient: those of the result, and what it left behind.
-pub(super) fn back<'a>(
+/// Returns the inputs of the gradient: those of the output, with Ω and the saved outputs O and λ.
+pub(super) fn gradient_inputs<'a>(
     x: &'a [testing::Array],
     g: &'a testing::Array,
     y: &'a [testing::Array],
@@ -154,63 +158,65 @@ pub(super) fn back<'a>(
     x[..3].iter().chain([g, &y[0], &y[1]]).chain(&x[3..]).collect()
 }
 
-pub(super) fn incoming(s: &AttentionSizes, dtype: DType, lie: TestLayout) -> testing::Array {
+/// Returns Ω, the gradient of the output.
+pub(super) fn output_gradient(s: &AttentionSizes, dtype: DType, layout: TestLayout) -> testing::Array {
     let shape = [s.batch, s.heads, s.queries, s.depth];
-    testing::Array::cast(&shape[..], lie, dtype, &reals(shape.iter().product(), 9))
+    testing::Array::cast(&shape[..], layout, dtype, &reals(shape.iter().product(), 9))
 }
 
 #[test]
-fn gradients_are_those_of_differences() {
+fn gradients_match_difference_quotients() {
     for (k, mask) in kernels() {
         for size in [[2, 4, 2, 3, 4, 2, 3], [1, 1, 1, 5, 3, 2, 2], [1, 2, 1, 0, 2, 2, 2], [1, 1, 1, 2, 4, 1, 1]] {
             let s = sizes(size);
             let x = values(&s, mask);
             let inputs = arrays(&s, &x, mask, DType::F64, TestLayout::Plain);
-            let y = run_at(Isa::best(), &k, &inputs.iter().collect::<Vec<_>>()).unwrap();
+            let y = run_kernel(Isa::best(), &k, &inputs.iter().collect::<Vec<_>>()).unwrap();
             let gradient = Attention { part: AttentionPart::Gradient, ..k };
-            let weights = incoming(&s, DType::F64, TestLayout::Plain).reals();
+            let weights = output_gradient(&s, DType::F64, TestLayout::Plain).reals();
             let loss = |x: &[Vec<f64>]| naive(&k, &s, x)[0].iter().zip(&weights).map(|(o, w)| o * w).sum::<f64>();
-            for lie in TestLayout::ALL {
-                let (inputs, g) = (arrays(&s, &x, mask, DType::F64, lie), incoming(&s, DType::F64, lie));
-                let found = run_at(Isa::best(), &gradient, &back(&inputs, &g, &y)).unwrap();
+            for layout in TestLayout::ALL {
+                let (inputs, g) = (arrays(&s, &x, mask, DType::F64, layout), output_gradient(&s, DType::F64, layout));
+                let found = run_kernel(Isa::best(), &gradient, &gradient_inputs(&inputs, &g, &y)).unwrap();
                 for (input, found) in found.iter().enumerate() {
                     let difference = |i: usize| {
-                        let at = |by: f64| {
+                        let loss_at = |step: f64| {
                             let mut x = x.clone();
-                            x[input][i] += by;
+                            x[input][i] += step;
                             loss(&x)
                         };
-                        (at(1e-5) - at(-1e-5)) / 2e-5
+                        (loss_at(1e-5) - loss_at(-1e-5)) / 2e-5
                     };
                     let expected: Vec<f64> = (0..x[input].len()).map(difference).collect();
-                    assert!(near(&found.reals(), &expected, 1e-8), "{k:?} {size:?} {lie:?}: input {input}");
+                    assert!(is_near(&found.reals(), &expected, 1e-8), "{k:?} {size:?} {layout:?}: input {input}");
                 }
             }
         }
     }
 }
 
-/// Of large sizes gradients are sums over many blocks: those of small steps along random directions.
+/// For large sizes, gradients are sums over many blocks. They are compared with difference quotients along random
+/// directions.
 #[test]
-fn gradients_of_many_blocks_lead_along_any_direction() {
+fn gradients_of_many_blocks_match_directional_differences() {
     for (k, mask) in kernels() {
         for size in [[1, 4, 2, 150, 700, 5, 3], [2, 1, 1, 260, 260, 4, 6], [1, 2, 1, 100, 40, 4, 4]] {
             let s = sizes(size);
             let x = values(&s, mask);
             let inputs = arrays(&s, &x, mask, DType::F64, TestLayout::Plain);
-            let y = run_at(Isa::best(), &k, &inputs.iter().collect::<Vec<_>>()).unwrap();
-            let g = incoming(&s, DType::F64, TestLayout::Plain);
+            let y = run_kernel(Isa::best(), &k, &inputs.iter().collect::<Vec<_>>()).unwrap();
+            let g = output_gradient(&s, DType::F64, TestLayout::Plain);
             let gradient = Attention { part: AttentionPart::Gradient, ..k };
-            let found = run_at(Isa::best(), &gradient, &back(&inputs, &g, &y)).unwrap();
+            let found = run_kernel(Isa::best(), &gradient, &gradient_inputs(&inputs, &g, &y)).unwrap();
             let along: Vec<Vec<f64>> = (0..3).map(|i| reals(x[i].len(), 20 + i as u64)).collect();
             let expected: f64 =
                 found.iter().zip(&along).flat_map(|(f, a)| f.reals().into_iter().zip(a)).map(|(f, a)| f * a).sum();
-            let at = |by: f64| -> f64 {
+            let loss_at = |step: f64| -> f64 {
                 let mut x = x.clone();
-                x.iter_mut().zip(&along).for_each(|(x, a)| x.iter_mut().zip(a).for_each(|(x, a)| *x += by * a));
+                x.iter_mut().zip(&along).for_each(|(x, a)| x.iter_mut().zip(a).for_each(|(x, a)| *x += step * a));
                 naive(&k, &s, &x)[0].iter().zip(&g.reals()).map(|(o, w)| o * w).sum()
             };
-            let difference = (at(1e-6) - at(-1e-6)) / 2e-6;
+            let difference = (loss_at(1e-6) - loss_at(-1e-6)) / 2e-6;
             let tolerance = 1e-6 * difference.abs().max(1.0);
             assert!((difference - expected).abs() < tolerance, "{k:?} {size:?}: {difference} {expected}");
         }
@@ -218,21 +224,21 @@ fn gradients_of_many_blocks_lead_along_any_direction() {
 }
 
 #[test]
-fn threads_and_instruction_sets_change_no_bit() {
+fn bits_are_independent_of_threads_and_instruction_sets() {
     for (k, mask) in kernels() {
-        // Heads for all threads; too few, so that blocks are shared out; few queries.
+        // Enough heads for all threads; fewer heads, so that blocks are distributed; few queries.
         for size in [[3, 4, 4, 40, 50, 16, 20], [1, 2, 1, 200, 380, 33, 18], [1, 3, 1, 6, 300, 64, 64]] {
             let s = sizes(size);
             let x = values(&s, mask);
             for dtype in [DType::F32, DType::F64] {
                 let mask = mask.map(|m| if m == DType::Bool { m } else { dtype });
                 let (inputs, g) =
-                    (arrays(&s, &x, mask, dtype, TestLayout::Plain), incoming(&s, dtype, TestLayout::Plain));
+                    (arrays(&s, &x, mask, dtype, TestLayout::Plain), output_gradient(&s, dtype, TestLayout::Plain));
                 let bits = |threads: usize, isa: Isa| -> Vec<Vec<u64>> {
                     with_threads(threads, || {
-                        let y = run_at(isa, &k, &inputs.iter().collect::<Vec<_>>()).unwrap();
+                        let y = run_kernel(isa, &k, &inputs.iter().collect::<Vec<_>>()).unwrap();
                         let gradient = Attention { part: AttentionPart::Gradient, ..k };
-                        let found = run_at(isa, &gradient, &back(&inputs, &g, &y)).unwrap();
+                        let found = run_kernel(isa, &gradient, &gradient_inputs(&inputs, &g, &y)).unwrap();
                         y.iter().chain(&found).map(|a| a.reals().into_iter().map(f64::to_bits).collect()).collect()
                     })
                 };
@@ -249,51 +255,56 @@ fn threads_and_instruction_sets_change_no_bit() {
 }
 
 #[test]
-fn a_nan_arrives_and_large_scores_overflow_nowhere() {
+fn nan_propagates_and_large_scores_do_not_overflow() {
     let k = Attention { causal: false, masked: false, scale: 1.0, part: AttentionPart::Result };
     let s = sizes([1, 1, 1, 10, 40, 2, 2]);
     let mut x = values(&s, None);
     x[0].iter_mut().for_each(|x| *x *= 1e4);
     let inputs = arrays(&s, &x, None, DType::F32, TestLayout::Plain);
-    let y = run_at(Isa::best(), &k, &inputs.iter().collect::<Vec<_>>()).unwrap();
+    let y = run_kernel(Isa::best(), &k, &inputs.iter().collect::<Vec<_>>()).unwrap();
     assert!(y[0].reals().iter().all(|o| o.is_finite()));
     x[0][6] = f64::NAN;
     let inputs = arrays(&s, &x, None, DType::F32, TestLayout::Plain);
-    let y = run_at(Isa::best(), &k, &inputs.iter().collect::<Vec<_>>()).unwrap();
+    let y = run_kernel(Isa::best(), &k, &inputs.iter().collect::<Vec<_>>()).unwrap();
     let nans: Vec<usize> = (0..20).filter(|&i| y[0].reals()[i].is_nan()).collect();
     assert_eq!(nans, [6, 7]);
 }
 
-/// A row in which all keys have the same large score is one in which they have none: λ cannot hold the difference.
+/// A constant that is added to all scores of a row does not change the softmax. λ cannot represent the difference
+/// between scores of large magnitude.
 #[test]
-fn what_is_added_to_a_whole_row_changes_no_gradient() {
+fn constant_added_to_all_scores_of_a_row_changes_no_gradient() {
     let k = Attention { causal: false, masked: true, scale: 0.5, part: AttentionPart::Result };
     let s = sizes([1, 1, 1, 3, 40, 4, 4]);
     let mut x = values(&s, Some(DType::F32));
     let gradients = |x: &[Vec<f64>]| -> Vec<Vec<f64>> {
         let inputs = arrays(&s, x, Some(DType::F32), DType::F32, TestLayout::Plain);
-        let y = run_at(Isa::best(), &k, &inputs.iter().collect::<Vec<_>>()).unwrap();
-        let g = incoming(&s, DType::F32, TestLayout::Plain);
+        let y = run_kernel(Isa::best(), &k, &inputs.iter().collect::<Vec<_>>()).unwrap();
+        let g = output_gradient(&s, DType::F32, TestLayout::Plain);
         let gradient = Attention { part: AttentionPart::Gradient, ..k };
-        run_at(Isa::best(), &gradient, &back(&inputs, &g, &y)).unwrap().iter().map(|a| a.reals()).collect()
+        run_kernel(Isa::best(), &gradient, &gradient_inputs(&inputs, &g, &y))
+            .unwrap()
+            .iter()
+            .map(|a| a.reals())
+            .collect()
     };
-    // So large that only the scores' common part is left of them.
+    // The values are so large that only the common part of the scores remains.
     (x[0], x[3]) = (vec![0.0; x[0].len()], vec![0.0; x[3].len()]);
     let plain = gradients(&x);
     for added in [-1e4, -1e9, f64::from(f32::MIN), 1e9] {
         x[3].fill(added);
         for (a, b) in gradients(&x).iter().zip(&plain) {
-            assert!(near(a, b, 1e-6), "{added}: {a:?} {b:?}");
+            assert!(is_near(a, b, 1e-6), "{added}: {a:?} {b:?}");
         }
     }
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn check_rejects_mismatched_operands() {
     let k = Attention { causal: true, masked: true, scale: 1.0, part: AttentionPart::Result };
     let s = sizes([2, 4, 2, 3, 5, 4, 6]);
     let good = arrays(&s, &values(&s, Some(DType::F64)), Some(DType::F64), DType::F32, TestLayout::Plain);
-    let run = |k: &Attention, x: &[testing::Array]| run_at(Isa::best(), k, &x.iter().collect::<Vec<_>>());
+    let run = |k: &Attention, x: &[testing::Array]| run_kernel(Isa::best(), k, &x.iter().collect::<Vec<_>>());
     assert!(run(&k, &good).is_ok());
     for i in 0..good.len() {
         let mut bad = good.clone();
@@ -308,8 +319,8 @@ fn what_does_not_fit_is_refused() {
     assert!(run(&Attention { part: AttentionPart::Gradient, ..k }, &good).is_err());
     let (o, logs) = ([2, 4, 3, 6], testing::Array::new([2, 4, 3], DType::F32, TestLayout::Plain));
     let x: Vec<&testing::Array> = good.iter().collect();
-    for (lie, fits) in [(TestLayout::Behind, true), (TestLayout::Gaps, false)] {
-        let o = testing::Array::new(o, DType::F32, lie);
-        assert_eq!(testing::run(Kernel::Attention(k), &x, &[&o, &logs]).is_ok(), fits, "{lie:?}");
+    for (layout, fits) in [(TestLayout::Behind, true), (TestLayout::Gaps, false)] {
+        let o = testing::Array::new(o, DType::F32, layout);
+        assert_eq!(testing::run(Kernel::Attention(k), &x, &[&o, &logs]).is_ok(), fits, "{layout:?}");
     }
 }

@@ -1,14 +1,16 @@
-//! `Conv`: convolutions and their derivatives, as matrix products with windows that are never laid out.
+//! `Conv`: convolutions and their derivatives, as matrix products with implicit im2col.
 //!
-//! - `stage`: the images with their padding, so that an element of a window lies at the sum of two offsets;
-//! - `product`: outputs and input gradients, `weights × windows`, packed straight into the matrix product, or, for one
-//!   or two rows, without packing;
+//! The matrix of all windows is never stored. It has one lane per output position and one depth step per channel and
+//! tap.
+//!
+//! - `stage`: images with their padding, laid out so that the offset of a window element is the sum of two offsets;
+//! - `product`: outputs and input gradients, `weights × windows`. The windows are packed straight into the matrix
+//!   product; products of one or two rows are computed without packing;
 //! - `weight`: weight gradients, `windows × outputs`;
-//! - `winograd`: all three for windows of 3 × 3 over many channels, by fewer multiplications;
-//! - this file: what fits, and the dtypes.
+//! - `winograd`: outputs and both gradients for 3 × 3 windows over many channels, with fewer multiplications;
+//! - this file: operand checks, dtypes and dispatch.
 //!
-//! A window matrix has a lane for every position and a step of the depth for every channel and tap. The bits of a
-//! result depend on the shapes and the values only.
+//! The bits of a result depend only on the shapes and the values.
 
 mod product;
 mod stage;
@@ -30,49 +32,56 @@ use pellucid_runtime::threads::{self, SharedPtr};
 use pellucid_simd::Element;
 use pellucid_simd::Isa;
 
-/// Channels and spatial lengths of the images of a batch.
+/// The number of channels and the spatial lengths of every image of a batch.
 #[derive(Clone, Copy, Debug)]
-struct Sizes {
+struct ImageSizes {
     channels: usize,
     dims: [usize; 3],
 }
 
-impl Sizes {
-    fn of(shape: &Shape) -> Sizes {
-        Sizes { channels: shape[1], dims: [shape[2], shape[3], shape[4]] }
+impl ImageSizes {
+    /// Returns the sizes of images of shape `[image, channel, z, y, x]`.
+    fn from_shape(shape: &Shape) -> ImageSizes {
+        ImageSizes { channels: shape[1], dims: [shape[2], shape[3], shape[4]] }
     }
 
-    /// Elements of one channel.
-    fn plane(&self) -> usize {
+    /// Returns the number of elements of one channel.
+    fn plane_len(&self) -> usize {
         self.dims.iter().product()
     }
 }
 
-/// What is convolved, whichever of the three arrays is computed.
+/// The shapes of a convolution, independent of which of the arrays x, w and y is computed.
+///
+/// x is `[image, channel, z, y, x]`, w is `[output channel, channel of the group, window]` and y is `[image, output
+/// channel, z, y, x]`.
+///
+/// # The array contract
+/// The unsafe functions of this family that compute one of x, w and y from the others require:
+///
+/// - *shape*: the arrays are row-major, have the shapes of the problem, and are valid for reads;
+/// - *exclusive*: the computed array is valid for writes, overlaps neither operand, and no other thread accesses it;
+/// - *unchanged*: no thread writes the operands during the call;
+/// - *isa*: the processor supports `isa`.
 #[derive(Clone, Copy, Debug)]
-struct Problem {
+struct ConvProblem {
     isa: Isa,
     window: Window,
     images: usize,
     groups: usize,
-    x: Sizes,
-    y: Sizes,
+    x: ImageSizes,
+    y: ImageSizes,
 }
 
-impl Problem {
-    /// Channels of x, and of y, in one group.
-    fn channels(&self) -> (usize, usize) {
+impl ConvProblem {
+    /// Returns the numbers of channels of x and of y in one group.
+    fn group_channels(&self) -> (usize, usize) {
         (self.x.channels / self.groups, self.y.channels / self.groups)
     }
 }
 
-/// x, w and y, of which two are given, in this order, and one is computed.
-fn arrays<'o, 'a>(
-    part: ConvPart,
-    a: &'o Operand<'a>,
-    b: &'o Operand<'a>,
-    out: &'o Operand<'a>,
-) -> [&'o Operand<'a>; 3] {
+/// Sorts the operands `a` and `b` and the result `out` of a part into the order x, w, y.
+fn sort_x_w_y<A>(part: ConvPart, a: A, b: A, out: A) -> [A; 3] {
     match part {
         ConvPart::Output => [a, b, out],
         ConvPart::Input => [out, a, b],
@@ -80,9 +89,15 @@ fn arrays<'o, 'a>(
     }
 }
 
-/// Runs a convolution: of x, w and y, `a` and `b` are those that are given, in this order. They are what [`check_conv`] accepts.
+/// Computes the part of a convolution that `kernel` names. `a` and `b` are the operands among x, w and y, in this
+/// order.
+///
+/// The operands satisfy [`check_conv`].
+///
+/// # Errors
+/// Returns an error if scratch memory cannot be allocated.
 fn run_conv(kernel: &Conv, a: &Operand<'_>, b: &Operand<'_>, out: &Operand<'_>) -> Result<()> {
-    let [x, _, y] = arrays(kernel.part, a, b, out);
+    let [x, _, y] = sort_x_w_y(kernel.part, a, b, out);
     if out.shape().size() == 0 {
         return Ok(());
     }
@@ -91,19 +106,19 @@ fn run_conv(kernel: &Conv, a: &Operand<'_>, b: &Operand<'_>, out: &Operand<'_>) 
         DType::U8 | DType::I8 | DType::I16 => DType::I32,
         other => other,
     };
-    let problem = Problem {
+    let problem = ConvProblem {
         isa: Isa::best(),
         window: kernel.window,
         images: x.shape()[0],
         groups: kernel.groups,
-        x: Sizes::of(x.shape()),
-        y: Sizes::of(y.shape()),
+        x: ImageSizes::from_shape(x.shape()),
+        y: ImageSizes::from_shape(y.shape()),
     };
-    dense(compute, [a, b], out, |a, b, out| match compute {
-        DType::F32 => run::<f32>(&problem, kernel.part, a, b, out),
-        DType::F64 => run::<f64>(&problem, kernel.part, a, b, out),
-        DType::I32 => run::<i32>(&problem, kernel.part, a, b, out),
-        _ => run::<i64>(&problem, kernel.part, a, b, out),
+    with_dense_operands(compute, [a, b], out, |a, b, out| match compute {
+        DType::F32 => run_typed::<f32>(&problem, kernel.part, a, b, out),
+        DType::F64 => run_typed::<f64>(&problem, kernel.part, a, b, out),
+        DType::I32 => run_typed::<i32>(&problem, kernel.part, a, b, out),
+        _ => run_typed::<i64>(&problem, kernel.part, a, b, out),
     })
 }
 
@@ -117,13 +132,17 @@ impl CpuFamily for Conv {
     }
 }
 
-/// Refuses operands of [`run_conv`] that do not fit.
+/// Returns an error unless the operands fit [`run_conv`].
+///
+/// # Errors
+/// The dtypes must be equal and numeric, the shapes must fit the window and the groups, and stride and dilation must be
+/// positive.
 fn check_conv(kernel: &Conv, a: &Operand<'_>, b: &Operand<'_>, out: &Operand<'_>) -> Result<()> {
-    let [x, w, y] = arrays(kernel.part, a, b, out);
+    let [x, w, y] = sort_x_w_y(kernel.part, a, b, out);
     let (window, groups) = (&kernel.window, kernel.groups);
     let shapes = || [x.shape(), w.shape(), y.shape()];
     if x.dtype != w.dtype || x.dtype != y.dtype || x.dtype == DType::Bool {
-        return Err(Error::dtypes("conv", [x.dtype, w.dtype, y.dtype], "all have one dtype, of numbers"));
+        return Err(Error::dtypes("conv", [x.dtype, w.dtype, y.dtype], "x, w and y must have the same numeric dtype"));
     }
     let fits = shapes().iter().all(|s| s.rank() == 5)
         && x.shape()[0] == y.shape()[0]
@@ -133,94 +152,116 @@ fn check_conv(kernel: &Conv, a: &Operand<'_>, b: &Operand<'_>, out: &Operand<'_>
         && w.shape()[1].checked_mul(groups) == Some(x.shape()[1])
         && w.shape()[2..] == window.size;
     if !fits {
-        let help = format!("x is [n, c, ...], w [k, c/{groups}, {:?}], y [n, k, ...]", window.size);
+        let help = format!("x must be [n, c, ...], w [k, c/{groups}, {:?}] and y [n, k, ...]", window.size);
         return Err(Error::shapes("conv", shapes(), help));
     }
-    // Positions must be numbers that can be added and subtracted without thought.
+    // Positions are bounded so that their sums and differences cannot overflow.
     let limit = isize::MAX as usize / 8;
-    let reach = |a: usize| {
-        let last = window.stride[a].checked_mul(y.shape()[2 + a])?;
-        let taps = window.dilation[a].checked_mul(window.size[a])?;
-        last.checked_add(taps)?.checked_add(window.before[a])?.checked_add(x.shape()[2 + a])
+    let extent = |axis: usize| {
+        let last = window.stride[axis].checked_mul(y.shape()[2 + axis])?;
+        let taps = window.dilation[axis].checked_mul(window.size[axis])?;
+        last.checked_add(taps)?.checked_add(window.before[axis])?.checked_add(x.shape()[2 + axis])
     };
-    let sane = |a: usize| window.stride[a] > 0 && window.dilation[a] > 0 && reach(a).is_some_and(|r| r < limit);
-    if (0..3).all(sane) { Ok(()) } else { Err(Error::invalid("conv", format!("an impossible window {window:?}"))) }
+    let is_valid = |axis: usize| {
+        window.stride[axis] > 0 && window.dilation[axis] > 0 && extent(axis).is_some_and(|extent| extent < limit)
+    };
+    if !(0..3).all(is_valid) {
+        let reason = format!("stride and dilation must be positive, and the window must not overflow; got {window:?}");
+        return Err(Error::invalid("conv", reason));
+    }
+    Ok(())
 }
 
-/// Calls `work` with row-major operands of dtype `compute`: they themselves, or copies.
-fn dense(
-    compute: DType,
+/// Calls `compute(a, b, out)` with the addresses of row-major arrays of dtype `dtype`.
+///
+/// These are the operands themselves where they have this dtype and layout, and copies otherwise. A copied output is
+/// converted back to `out` afterwards.
+///
+/// # Errors
+/// Returns the error of `compute`, or an error if scratch memory cannot be allocated.
+fn with_dense_operands(
+    dtype: DType,
     inputs: [&Operand<'_>; 2],
     out: &Operand<'_>,
-    work: impl FnOnce(*mut u8, *mut u8, *mut u8) -> Result<()>,
+    compute: impl FnOnce(*mut u8, *mut u8, *mut u8) -> Result<()>,
 ) -> Result<()> {
     let layouts = [inputs[0], inputs[1], out].map(|o| Layout::contiguous(o.shape().clone()));
-    let mut rooms: List<CpuBuffer, 3> = List::new();
-    let mut own = |o: &Operand<'_>, i: usize| -> Result<Option<Operand<'_>>> {
-        if o.dtype == compute && o.layout.is_contiguous() {
+    let mut buffers: List<CpuBuffer, 3> = List::new();
+    let mut dense_copy = |o: &Operand<'_>, i: usize| -> Result<Option<Operand<'_>>> {
+        if o.dtype == dtype && o.layout.is_contiguous() {
             return Ok(None);
         }
-        let room = CpuBuffer::scratch(o.shape().size().saturating_mul(compute.size()))?;
-        let base = room.ensure()?.as_ptr();
-        rooms.push(room);
-        Ok(Some(Operand { base, layout: &layouts[i], dtype: compute }))
+        let buffer = CpuBuffer::scratch(o.shape().size().saturating_mul(dtype.size()))?;
+        let base = buffer.ensure()?.as_ptr();
+        buffers.push(buffer);
+        Ok(Some(Operand { base, layout: &layouts[i], dtype }))
     };
-    let copies = [own(inputs[0], 0)?, own(inputs[1], 1)?, own(out, 2)?];
+    let copies = [dense_copy(inputs[0], 0)?, dense_copy(inputs[1], 1)?, dense_copy(out, 2)?];
     for (copy, input) in copies.iter().zip(inputs) {
         copy.as_ref().map_or(Ok(()), |copy| program::copy(input, copy))?;
     }
-    let first = |o: &Operand<'_>| o.base.wrapping_add(o.layout.offset() * o.dtype.size());
-    let [a, b, c] = [0, 1, 2].map(|i| first(copies[i].as_ref().unwrap_or([inputs[0], inputs[1], out][i])));
-    work(a, b, c)?;
+    let first_element = |o: &Operand<'_>| o.base.wrapping_add(o.layout.offset() * o.dtype.size());
+    let [a, b, c] = [0, 1, 2].map(|i| first_element(copies[i].as_ref().unwrap_or([inputs[0], inputs[1], out][i])));
+    compute(a, b, c)?;
     copies[2].as_ref().map_or(Ok(()), |copy| program::copy(copy, out))
 }
 
-/// Computes one of the three arrays from the two others; all are row-major.
-fn run<T: Element>(problem: &Problem, part: ConvPart, a: *mut u8, b: *mut u8, out: *mut u8) -> Result<()> {
+/// Computes the part for elements of type `T`. The arrays are row-major.
+///
+/// # Errors
+/// Returns an error if scratch memory cannot be allocated.
+fn run_typed<T: Element>(problem: &ConvProblem, part: ConvPart, a: *mut u8, b: *mut u8, out: *mut u8) -> Result<()> {
     let (a, b, out) = (SharedPtr(a.cast::<T>()), SharedPtr(b.cast::<T>()), SharedPtr(out.cast::<T>()));
-    let arrays = match part {
-        ConvPart::Output => [a, b, out],
-        ConvPart::Input => [out, a, b],
-        ConvPart::Weight => [a, out, b],
-    };
-    // SAFETY: `check` has seen that the arrays have the shapes of the problem.
+    let arrays = sort_x_w_y(part, a, b, out);
+    // SAFETY: the array contract. *shape*: `check_conv` has compared the shapes, and `with_dense_operands` passes
+    // row-major arrays of type `T`. *exclusive* and *unchanged*: an output overlaps no input, and a kernel owns its
+    // output while it runs. *isa*: `Isa::best` returns an instruction set that the processor supports.
     unsafe {
-        if winograd::applies::<T>(problem) && winograd::run(problem, part, arrays)? {
+        if winograd::is_applicable::<T>(problem) && winograd::compute(problem, part, arrays)? {
             Ok(())
         } else {
-            direct(problem, part, arrays)
+            compute_direct(problem, part, arrays)
         }
     }
 }
 
-/// The same by products with windows.
+/// Computes the part by matrix products with windows.
 ///
 /// # Safety
-/// The arrays have the shapes of the problem, row-major; nobody else touches the one that is computed.
-unsafe fn direct<T: Element>(problem: &Problem, part: ConvPart, [x, w, y]: [SharedPtr<T>; 3]) -> Result<()> {
-    // SAFETY: the caller's.
+/// The [array contract](ConvProblem#the-array-contract) holds.
+unsafe fn compute_direct<T: Element>(
+    problem: &ConvProblem,
+    part: ConvPart,
+    [x, w, y]: [SharedPtr<T>; 3],
+) -> Result<()> {
+    // SAFETY: the called functions require the array contract, which is this function's contract.
     unsafe {
         match part {
-            ConvPart::Output => product::output(problem, x, w, y),
-            ConvPart::Input => product::input(problem, y, w, x),
-            ConvPart::Weight => weight::weight(problem, x, y, w),
+            ConvPart::Output => product::compute_output(problem, x, w, y),
+            ConvPart::Input => product::compute_input_gradient(problem, y, w, x),
+            ConvPart::Weight => weight::compute_weight_gradient(problem, x, y, w),
         }
     }
 }
 
-/// Multiply-adds that are worth a task of their own.
-const TASK: usize = 1 << 19;
+/// The least number of multiply-adds that pays for a separate task.
+const MIN_TASK_WORK: usize = 1 << 19;
 
-/// Runs `work(worker, i)` for every number below `count`, each of so many multiply-adds, on several threads if it is
-/// worth it. A worker is below [`worker_ids`], and one thread's at a time.
-fn each(count: usize, cost: usize, work: impl Fn(usize, usize) -> Result<()> + Sync) -> Result<()> {
-    if worker_ids(count, cost) == 1 {
+/// Calls `work(worker, i)` for every i below `count`, on several threads if the total work pays for them.
+///
+/// `cost` is the number of multiply-adds of one call. `worker` is below [`worker_count`], and calls with the same
+/// `worker` never run concurrently.
+///
+/// # Errors
+/// Returns an error of `work`; some calls are then skipped.
+fn for_each_task(count: usize, cost: usize, work: impl Fn(usize, usize) -> Result<()> + Sync) -> Result<()> {
+    if worker_count(count, cost) == 1 {
         return (0..count).try_for_each(|i| work(0, i));
     }
-    threads::try_each(count, (TASK / cost.max(1)).clamp(1, count), work)
+    threads::try_each(count, (MIN_TASK_WORK / cost.max(1)).clamp(1, count), work)
 }
 
-/// How many worker_ids there are for such work.
-fn worker_ids(count: usize, cost: usize) -> usize {
-    if count < 2 || cost.saturating_mul(count) < 2 * TASK { 1 } else { threads::worker_ids(count) }
+/// Returns the number of workers that [`for_each_task`] uses for `count` calls of `cost` multiply-adds each.
+fn worker_count(count: usize, cost: usize) -> usize {
+    if count < 2 || cost.saturating_mul(count) < 2 * MIN_TASK_WORK { 1 } else { threads::worker_ids(count) }
 }

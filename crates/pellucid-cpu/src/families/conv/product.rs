@@ -1,12 +1,13 @@
 //! Outputs and input gradients: weights times windows.
 //!
-//! An output is the product of the weights `[outputs, channels·taps]` with the windows of x. An input gradient is
-//! one too, of windows over y: the input's positions q with the same remainder ρ of `q + before` by the stride see the
-//! same taps (those with `dilation·t ≡ ρ`), and tap t sees output `(q + before − dilation·t) / stride`. One product
-//! for each remainder; for stride 1 there is one.
+//! An output is the product of the weights `[outputs, channels·taps]` with the windows of x.
+//!
+//! An input gradient is a product with windows of y. Input position q depends on the remainder ρ of `q + before` modulo
+//! the stride: positions with equal ρ use the same taps, those with `dilation·t ≡ ρ`, and tap t reads output `(q +
+//! before − dilation·t) / stride`. There is one product per remainder; for stride 1 there is one.
 
-use super::stage::{Frame, Stage};
-use super::{Problem, Sizes, each, worker_ids};
+use super::stage::{ReadRegion, StagedImages};
+use super::{ConvProblem, ImageSizes, for_each_task, worker_count};
 use crate::strided::IndexSpace;
 use pellucid_gemm::{ImplicitIm2col, OffsetDotRow, OffsetList, Strided};
 use pellucid_ir::Result;
@@ -16,43 +17,51 @@ use pellucid_runtime::threads::SharedPtr;
 use pellucid_simd::Element;
 use pellucid_simd::Isa;
 
-/// Lanes that are computed at once: a block of columns of the matrix product.
-const LANES: usize = 512;
+/// The number of lanes of one block of columns of the matrix product.
+const BLOCK_LANES: usize = 512;
 
-/// Bytes of staged images at a time.
-const STAGED: usize = 8 << 20;
+/// The approximate number of bytes of images that are staged at a time.
+const STAGED_BYTES: usize = 8 << 20;
 
-/// Up to so many rows a product is not worth packing.
-const FEW_ROWS: usize = 2;
+/// The largest number of rows for which a product is computed without packing.
+const MAX_UNPACKED_ROWS: usize = 2;
 
-/// The weights of all groups as products read them, `[group, row, depth]`.
-struct Weights<T> {
+/// The weights of all groups as the products read them, `[group, row, depth]`.
+struct GroupWeights<T> {
     data: SharedPtr<T>,
+    /// The number of rows of each group.
     rows: usize,
-    _room: Option<CpuBuffer>,
+    /// The memory of `data`, if the weights are a copy.
+    _buffer: Option<CpuBuffer>,
 }
 
-impl<T: Element> Weights<T> {
-    /// The weights `w`, `[group, outputs, channels, taps]`, turned to `[group, channels, outputs, these taps]`.
+impl<T: Element> GroupWeights<T> {
+    /// Copies the taps `selected` of the weights `w`, `[group, outputs, channels, taps]`, to `[group, channels,
+    /// outputs, selected taps]`.
+    ///
+    /// # Errors
+    /// Returns an error if the memory of the copy cannot be allocated.
     ///
     /// # Safety
-    /// There are so many weights.
-    unsafe fn turned(
+    /// `w` is valid for reading `groups · outputs · channels · taps` elements, and `selected` contains indices below
+    /// `taps`.
+    unsafe fn transposed(
         w: SharedPtr<T>,
         groups: usize,
         (outputs, channels, taps): (usize, usize, usize),
-        these: &[usize],
-    ) -> Result<Weights<T>> {
-        let count = groups * outputs * channels * these.len();
-        let room = CpuBuffer::scratch(count.saturating_mul(size_of::<T>()))?;
-        let data = SharedPtr(room.ensure()?.as_ptr().cast::<T>());
+        selected: &[usize],
+    ) -> Result<GroupWeights<T>> {
+        let count = groups * outputs * channels * selected.len();
+        let buffer = CpuBuffer::scratch(count.saturating_mul(size_of::<T>()))?;
+        let data = SharedPtr(buffer.ensure()?.as_ptr().cast::<T>());
         let mut to = data.get();
         for group in 0..groups {
             for channel in 0..channels {
                 for output in 0..outputs {
                     let from = w.at((((group * outputs + output) * channels + channel) * taps) as isize);
-                    for &tap in these {
-                        // SAFETY: both lie in their arrays, the caller says, and the room is as large as what is written.
+                    for &tap in selected {
+                        // SAFETY: `from + tap` is inside `w`, because `selected` contains indices below `taps` (this
+                        // function's contract). The loops write `count` elements, the length of the buffer.
                         unsafe {
                             *to = *from.add(tap);
                             to = to.add(1);
@@ -61,271 +70,323 @@ impl<T: Element> Weights<T> {
                 }
             }
         }
-        Ok(Weights { data, rows: channels, _room: Some(room) })
+        Ok(GroupWeights { data, rows: channels, _buffer: Some(buffer) })
     }
 }
 
-/// One product for every group and image: where lanes come from and where they go.
-struct Product<'a, T> {
-    problem: &'a Problem,
-    weights: Weights<T>,
-    /// Image, and the three axes: how many, the step in the stage, the step in the result.
+/// A product of weights and windows for every group and image, with the offsets of its lanes in the staged images and
+/// in the result.
+struct WindowProduct<'a, T> {
+    problem: &'a ConvProblem,
+    weights: GroupWeights<T>,
+    /// The lane axes, outermost first: image, z, y and x. Each has a length and the strides in the staged images and in
+    /// the result.
     axes: [(usize, [isize; 2]); 4],
-    /// Where the first lane comes from, and goes.
+    /// The offsets of the first lane in the staged images and in the result.
     start: [isize; 2],
-    /// OffsetList of channels and taps in the stage.
+    /// The offsets of channels and taps in the staged images: the depth of the product.
     depths: OffsetList,
-    /// From the images of one group to those of the next.
-    group: isize,
-    /// From one row of the result to the next, and from one group to the next.
-    row: isize,
-    out_group: isize,
+    /// The stride from one group to the next in the staged images.
+    group_stride: isize,
+    /// The stride from one row of the result to the next.
+    row_stride: isize,
+    /// The stride from one group of the result to the next.
+    out_group_stride: isize,
 }
 
-/// Convolves x with w to y.
+/// Computes the output y of a convolution of x with w.
+///
+/// # Errors
+/// Returns an error if scratch memory cannot be allocated.
 ///
 /// # Safety
-/// The arrays have the shapes of the problem, row-major; nobody else touches y.
-pub(super) unsafe fn output<T: Element>(
-    problem: &Problem,
+/// The [array contract](ConvProblem#the-array-contract) holds; y is the computed array.
+pub(super) unsafe fn compute_output<T: Element>(
+    problem: &ConvProblem,
     x: SharedPtr<T>,
     w: SharedPtr<T>,
     y: SharedPtr<T>,
 ) -> Result<()> {
-    let Problem { window, images, .. } = *problem;
-    let (cin, cout) = problem.channels();
+    let ConvProblem { window, images, .. } = *problem;
+    let (cin, cout) = problem.group_channels();
     let [oz, oy, ox] = problem.y.dims;
     let low = [0, 1, 2].map(|a| -(window.before[a] as isize));
     let len = [0, 1, 2].map(|a| window.stride[a] * (problem.y.dims[a] - 1) + window.reach(a) + 1);
-    // One window along the last axis needs no neighbours.
-    let classes = if ox == 1 { 1 } else { window.stride[2] };
-    let frame = Frame { low, len, classes };
-    let plane = problem.y.plane();
-    let (whole, size) = (problem.x.channels * problem.x.plane(), problem.y.channels * plane);
-    // SAFETY: the caller's; the stage has every element that a window reads, and each lane and row is a place in y.
+    // A single window along the last axis has no neighbours to be contiguous with, so its row is stored unsplit.
+    let phases = if ox == 1 { 1 } else { window.stride[2] };
+    let region = ReadRegion { low, len, phases };
+    let plane = problem.y.plane_len();
+    let (image_len, out_image_len) = (problem.x.channels * problem.x.plane_len(), problem.y.channels * plane);
+    // SAFETY: `x` has `images` images of sizes `problem.x`, `image_len` elements apart (array contract, *shape*). The
+    // region contains every element that a window reads, so the sums of `axes` offsets and `depths` are valid offsets.
+    // Every lane and row is one element of y, which is exclusive to this call (array contract, *exclusive*).
     unsafe {
-        staged(problem.isa, &problem.x, images, &frame, x, whole, |first, images, stage| {
-            let depths = depths(cin, stage, &taps_of(problem, stage).map(|(_, at)| at).collect::<List<isize, 0>>());
+        for_each_staged_chunk(problem.isa, &problem.x, images, &region, x, image_len, |first_image, images, stage| {
+            let depths =
+                depth_offsets(cin, stage, &tap_offsets(problem, stage).map(|(_, at)| at).collect::<List<isize, 0>>());
             let [sz, sy, _] = window.stride.map(|s| s as isize);
             let axes = [
-                (images, [stage.image, size as isize]),
-                (oz, [sz * stage.steps[0], (oy * ox) as isize]),
-                (oy, [sy * stage.steps[1], ox as isize]),
+                (images, [stage.image_stride, out_image_len as isize]),
+                (oz, [sz * stage.strides[0], (oy * ox) as isize]),
+                (oy, [sy * stage.strides[1], ox as isize]),
                 (ox, [1, 1]),
             ];
-            let weights = Weights { data: w, rows: cout, _room: None };
-            let group = cin as isize * stage.channel;
-            let (row, out_group) = (plane as isize, (cout * plane) as isize);
-            Product { problem, weights, axes, start: [0, 0], depths, group, row, out_group }
-                .run(stage, SharedPtr(y.at((first * size) as isize)))
+            let weights = GroupWeights { data: w, rows: cout, _buffer: None };
+            let group_stride = cin as isize * stage.channel_stride;
+            let (row_stride, out_group_stride) = (plane as isize, (cout * plane) as isize);
+            WindowProduct { problem, weights, axes, start: [0, 0], depths, group_stride, row_stride, out_group_stride }
+                .compute(stage, SharedPtr(y.at((first_image * out_image_len) as isize)))
         })
     }
 }
 
-/// Gives each x what the windows over it have made of w and y.
+/// Computes the gradient of a convolution with respect to its input x, from the gradient y of its output and the
+/// weights w.
+///
+/// # Errors
+/// Returns an error if scratch memory cannot be allocated.
 ///
 /// # Safety
-/// The arrays have the shapes of the problem, row-major; nobody else touches x.
-pub(super) unsafe fn input<T: Element>(
-    problem: &Problem,
+/// The [array contract](ConvProblem#the-array-contract) holds; x is the computed array.
+pub(super) unsafe fn compute_input_gradient<T: Element>(
+    problem: &ConvProblem,
     y: SharedPtr<T>,
     w: SharedPtr<T>,
     x: SharedPtr<T>,
 ) -> Result<()> {
-    let Problem { window, images, .. } = *problem;
-    let (cin, cout) = problem.channels();
+    let ConvProblem { window, images, .. } = *problem;
+    let (cin, cout) = problem.group_channels();
     let dims = problem.x.dims.map(|d| d as isize);
     let (stride, before) = (window.stride.map(|s| s as isize), window.before.map(|b| b as isize));
     let dilation = window.dilation.map(|d| d as isize);
-    // The outputs that the first and the last position see.
+    // The region of y that the windows read: from the first output that the first position depends on to the last one
+    // of the last position.
     let low = [0, 1, 2].map(|a| (before[a] - window.reach(a) as isize).div_euclid(stride[a]));
     let high = [0, 1, 2].map(|a| (dims[a] - 1 + before[a]).div_euclid(stride[a]));
     let len = [0, 1, 2].map(|a| (high[a] - low[a] + 1).max(1) as usize);
-    let frame = Frame { low, len, classes: 1 };
-    let (taps, plane) = (window.taps(), problem.x.plane());
-    let (whole, size) = (problem.y.channels * problem.y.plane(), problem.x.channels * plane);
-    // Along one axis, for a remainder: the taps, each with the output it sees from position 0 of the remainder's own
-    // counting, the first such position, and how many there are.
-    let class = |a: usize, rest: isize| {
-        let taps = (0..window.size[a] as isize).filter(move |t| (rest - dilation[a] * t).rem_euclid(stride[a]) == 0);
+    let region = ReadRegion { low, len, phases: 1 };
+    let (taps, plane) = (window.taps(), problem.x.plane_len());
+    let (image_len, out_image_len) = (problem.y.channels * problem.y.plane_len(), problem.x.channels * plane);
+    // Returns, for one axis and one remainder: the taps, each with the output that it reads from the first position of
+    // the remainder's sequence; the number of the first position inside x; and the count of positions.
+    let positions_of = |a: usize, remainder: isize| {
+        let taps =
+            (0..window.size[a] as isize).filter(move |t| (remainder - dilation[a] * t).rem_euclid(stride[a]) == 0);
         let taps: List<(usize, isize), 8> =
-            taps.map(|t| (t as usize, (rest - dilation[a] * t).div_euclid(stride[a]) - low[a])).collect();
-        let first = (before[a] - rest + stride[a] - 1).div_euclid(stride[a]);
-        let last = (dims[a] - 1 + before[a] - rest).div_euclid(stride[a]);
+            taps.map(|t| (t as usize, (remainder - dilation[a] * t).div_euclid(stride[a]) - low[a])).collect();
+        let first = (before[a] - remainder + stride[a] - 1).div_euclid(stride[a]);
+        let last = (dims[a] - 1 + before[a] - remainder).div_euclid(stride[a]);
         (taps, first, (last - first + 1).max(0) as usize)
     };
-    // SAFETY: as in `output`; the positions of all remainders together are those of x.
+    // SAFETY: `y` has `images` images of sizes `problem.y`, `image_len` elements apart (array contract, *shape*). The
+    // region contains every output that a position reads. The positions of different remainders are disjoint and
+    // together those of x, which is exclusive to this call (array contract, *exclusive*). `w` has `groups · outputs ·
+    // channels · taps` elements (*shape*), and `tap_indices` are indices of taps.
     unsafe {
-        staged(problem.isa, &problem.y, images, &frame, y, whole, |first, images, stage| {
-            for rest in 0..stride.iter().product::<isize>() {
-                let rest = [rest / (stride[1] * stride[2]), rest / stride[2] % stride[1], rest % stride[2]];
-                let [z, y, c] = [0, 1, 2].map(|a| class(a, rest[a]));
-                let mut numbers = List::<usize, 0>::new();
-                let mut places = List::new();
+        for_each_staged_chunk(problem.isa, &problem.y, images, &region, y, image_len, |first_image, images, stage| {
+            for remainder in 0..stride.iter().product::<isize>() {
+                let remainder =
+                    [remainder / (stride[1] * stride[2]), remainder / stride[2] % stride[1], remainder % stride[2]];
+                let [z, y, x_axis] = [0, 1, 2].map(|a| positions_of(a, remainder[a]));
+                let mut tap_indices = List::<usize, 0>::new();
+                let mut offsets = List::new();
                 for &(tz, pz) in &z.0 {
                     for &(ty, py) in &y.0 {
-                        for &(tx, px) in &c.0 {
-                            numbers.push((tz * window.size[1] + ty) * window.size[2] + tx);
-                            places.push(pz * stage.steps[0] + py * stage.steps[1] + px);
+                        for &(tx, px) in &x_axis.0 {
+                            tap_indices.push((tz * window.size[1] + ty) * window.size[2] + tx);
+                            offsets.push(pz * stage.strides[0] + py * stage.strides[1] + px);
                         }
                     }
                 }
-                let to = [dims[1] * dims[2], dims[2], 1];
-                let begin = [z.1, y.1, c.1];
+                let strides = [dims[1] * dims[2], dims[2], 1];
+                let begin = [z.1, y.1, x_axis.1];
                 let start = [
-                    begin[0] * stage.steps[0] + begin[1] * stage.steps[1] + begin[2],
-                    (0..3).map(|a| (rest[a] + stride[a] * begin[a] - before[a]) * to[a]).sum(),
+                    begin[0] * stage.strides[0] + begin[1] * stage.strides[1] + begin[2],
+                    (0..3).map(|a| (remainder[a] + stride[a] * begin[a] - before[a]) * strides[a]).sum(),
                 ];
                 let axes = [
-                    (images, [stage.image, size as isize]),
-                    (z.2, [stage.steps[0], stride[0] * to[0]]),
-                    (y.2, [stage.steps[1], stride[1] * to[1]]),
-                    (c.2, [1, stride[2] * to[2]]),
+                    (images, [stage.image_stride, out_image_len as isize]),
+                    (z.2, [stage.strides[0], stride[0] * strides[0]]),
+                    (y.2, [stage.strides[1], stride[1] * strides[1]]),
+                    (x_axis.2, [1, stride[2] * strides[2]]),
                 ];
-                let weights = Weights::turned(w, problem.groups, (cout, cin, taps), &numbers)?;
-                let depths = depths(cout, stage, &places);
-                let group = cout as isize * stage.channel;
-                let (row, out_group) = (plane as isize, (cin * plane) as isize);
-                Product { problem, weights, axes, start, depths, group, row, out_group }
-                    .run(stage, SharedPtr(x.at(first as isize * size as isize)))?;
+                let weights = GroupWeights::transposed(w, problem.groups, (cout, cin, taps), &tap_indices)?;
+                let depths = depth_offsets(cout, stage, &offsets);
+                let group_stride = cout as isize * stage.channel_stride;
+                let (row_stride, out_group_stride) = (plane as isize, (cin * plane) as isize);
+                WindowProduct { problem, weights, axes, start, depths, group_stride, row_stride, out_group_stride }
+                    .compute(stage, SharedPtr(x.at(first_image as isize * out_image_len as isize)))?;
             }
             Ok(())
         })
     }
 }
 
-/// Stages a part of the batch after the other, and calls `work` with the first image, their number and the stage.
+/// Stages the batch in chunks of at most about [`STAGED_BYTES`], and calls `work` with the first image, the number of
+/// images and the staged images of each chunk.
+///
+/// # Errors
+/// Returns an error of `work`, or an error if scratch memory cannot be allocated.
 ///
 /// # Safety
-/// There are so many images of these sizes at `data`, `whole` elements apart.
-unsafe fn staged<T: Element>(
+/// `data` is valid for reading `images` row-major images of these sizes, `image_len` elements apart; the processor
+/// supports `isa`.
+unsafe fn for_each_staged_chunk<T: Element>(
     isa: Isa,
-    sizes: &Sizes,
+    sizes: &ImageSizes,
     images: usize,
-    frame: &Frame,
+    region: &ReadRegion,
     data: SharedPtr<T>,
-    whole: usize,
-    work: impl Fn(usize, usize, &Stage<T>) -> Result<()>,
+    image_len: usize,
+    work: impl Fn(usize, usize, &StagedImages<T>) -> Result<()>,
 ) -> Result<()> {
-    let one = frame.len.iter().fold(sizes.channels * size_of::<T>(), |all, &len| all.saturating_mul(len));
-    let step = (STAGED / one.max(1)).max(1);
+    let image_bytes = region.len.iter().fold(sizes.channels * size_of::<T>(), |all, &len| all.saturating_mul(len));
+    let step = (STAGED_BYTES / image_bytes.max(1)).max(1);
     for first in (0..images).step_by(step) {
         let count = step.min(images - first);
-        // SAFETY: the caller's.
-        let stage = unsafe { Stage::new(isa, data.at((first * whole) as isize), count, sizes, frame)? };
+        // SAFETY: images `first..first + count` are valid for reads, and the processor supports `isa` (this function's
+        // contract).
+        let stage = unsafe { StagedImages::new(isa, data.at((first * image_len) as isize), count, sizes, region)? };
         work(first, count, &stage)?;
     }
     Ok(())
 }
 
-/// Every tap's number with its offset in the stage of the input.
-pub(super) fn taps_of<'a, T: Element>(
-    problem: &Problem,
-    stage: &'a Stage<T>,
+/// Returns the index of every tap with its offset in the staged images of the input.
+pub(super) fn tap_offsets<'a, T: Element>(
+    problem: &ConvProblem,
+    stage: &'a StagedImages<T>,
 ) -> impl Iterator<Item = (usize, isize)> + Clone + use<'a, T> {
     let [kz, ky, kx] = problem.window.size;
     let [dz, dy, dx] = problem.window.dilation.map(|d| d as isize);
     let offset = move |t: usize| {
         let [z, y, x] = [t / (ky * kx), t / kx % ky, t % kx].map(|t| t as isize);
-        (t, z * dz * stage.steps[0] + y * dy * stage.steps[1] + stage.along(x * dx))
+        (t, z * dz * stage.strides[0] + y * dy * stage.strides[1] + stage.column_offset(x * dx))
     };
     (0..kz * ky * kx).map(offset)
 }
 
-/// The offsets of the same taps in so many channels.
-pub(super) fn depths<T>(channels: usize, stage: &Stage<T>, taps: &List<isize, 0>) -> OffsetList {
-    OffsetList::new((0..channels as isize).flat_map(|c| taps.iter().map(move |t| c * stage.channel + t)).collect())
+/// Returns the offsets of the taps `taps` in `channels` neighbouring channels.
+pub(super) fn depth_offsets<T>(channels: usize, stage: &StagedImages<T>, taps: &List<isize, 0>) -> OffsetList {
+    OffsetList::new(
+        (0..channels as isize).flat_map(|c| taps.iter().map(move |t| c * stage.channel_stride + t)).collect(),
+    )
 }
 
-impl<T: Element> Product<'_, T> {
+impl<T: Element> WindowProduct<'_, T> {
     /// Computes all groups, in blocks of lanes.
     ///
+    /// # Errors
+    /// Returns an error if scratch memory cannot be allocated.
+    ///
     /// # Safety
-    /// All lanes, steps and rows lie in the stage, the weights and the result.
-    unsafe fn run(&self, stage: &Stage<T>, out: SharedPtr<T>) -> Result<()> {
+    /// - *operands*: every lane plus every depth is a valid offset of the staged images, for every group, and the
+    ///   weights have `groups · rows · depths` elements;
+    /// - *result*: `out` is valid for writes at every lane plus row, these are distinct, and no other thread accesses
+    ///   them;
+    /// - *isa*: the processor supports `problem.isa`.
+    unsafe fn compute(&self, stage: &StagedImages<T>, out: SharedPtr<T>) -> Result<()> {
         let (space, groups) = (IndexSpace::new(self.axes), self.problem.groups);
-        let one: usize = self.axes[1..].iter().map(|axis| axis.0).product();
+        let image_lanes: usize = self.axes[1..].iter().map(|axis| axis.0).product();
         let (rows, data) = (self.weights.rows, SharedPtr(stage.data.cast_mut()));
-        // Blocks of whole images, or parts of one: then its rows are written where they belong. Without packing
-        // nothing is gained by several images.
-        let lanes = match LANES / one.max(1) {
-            0 => one.div_ceil(one.div_ceil(LANES)).next_multiple_of(32),
-            _ if rows <= FEW_ROWS => one,
-            several => several * one,
+        // A block consists of whole images, so that its rows are stored in place, or is a part of one image. Without
+        // packing, several images a block gain nothing.
+        let lanes = match BLOCK_LANES / image_lanes.max(1) {
+            0 => image_lanes.div_ceil(image_lanes.div_ceil(BLOCK_LANES)).next_multiple_of(32),
+            _ if rows <= MAX_UNPACKED_ROWS => image_lanes,
+            images => images * image_lanes,
         };
-        let whole = lanes.max(one) / one.max(1) * one;
+        let span = lanes.max(image_lanes) / image_lanes.max(1) * image_lanes;
         let blocks: List<(usize, usize), 0> = (0..space.len())
-            .step_by(whole.max(1))
+            .step_by(span.max(1))
             .flat_map(|first| {
-                let end = space.len().min(first + whole);
-                (first..end).step_by(lanes).map(move |at| (at, end.min(at + lanes)))
+                let end = space.len().min(first + span);
+                (first..end).step_by(lanes).map(move |start| (start, end.min(start + lanes)))
             })
             .collect();
-        // A block's lanes are the same in all groups: many groups are several tasks only where blocks are few.
-        let parts = if blocks.len() >= 16 { 1 } else { groups.min(16) };
-        let each_part = groups.div_ceil(parts);
-        let cost = rows * self.depths.len() * lanes * each_part;
-        // Results that do not lie side by side are made in a room, one for each worker, and brought there.
-        let to = IndexSpace::new(self.axes.map(|(len, [_, to])| (len, [to])));
-        let scattered = |&(first, end): &(usize, usize)| {
-            end - first > 1 && (to.step() != [1] || first / to.run() != (end - 1) / to.run())
+        // All groups share the lanes of a block, so groups become tasks of their own only if blocks are few.
+        let group_parts = if blocks.len() >= 16 { 1 } else { groups.min(16) };
+        let part_groups = groups.div_ceil(group_parts);
+        let cost = rows * self.depths.len() * lanes * part_groups;
+        // Blocks whose result is not one contiguous run are computed in scratch memory, one block per worker, and then
+        // copied.
+        let result = IndexSpace::new(self.axes.map(|(len, [_, to])| (len, [to])));
+        let is_scattered = |&(first, end): &(usize, usize)| {
+            end - first > 1 && (result.step() != [1] || first / result.run() != (end - 1) / result.run())
         };
-        let tasks = blocks.len() * parts;
-        let one = if blocks.iter().any(scattered) { rows * lanes.min(space.len()) } else { 0 };
-        let rooms = CpuBuffer::scratch(one.saturating_mul(worker_ids(tasks, cost)).saturating_mul(size_of::<T>()))?;
-        let rooms = SharedPtr(rooms.ensure()?.as_ptr().cast::<T>());
+        let tasks = blocks.len() * group_parts;
+        let scratch_len = if blocks.iter().any(is_scattered) { rows * lanes.min(space.len()) } else { 0 };
+        let scratch =
+            CpuBuffer::scratch(scratch_len.saturating_mul(worker_count(tasks, cost)).saturating_mul(size_of::<T>()))?;
+        let scratch = SharedPtr(scratch.ensure()?.as_ptr().cast::<T>());
         let valid = &stage.valid;
-        each(tasks, cost, |worker, task| {
+        for_each_task(tasks, cost, |worker, task| {
             let (part, (first, end)) = (task / blocks.len(), blocks[task % blocks.len()]);
-            let mut places = [List::with_capacity(end - first), List::with_capacity(end - first)];
+            let mut offsets = [List::with_capacity(end - first), List::with_capacity(end - first)];
             let step = space.step();
             space.runs(first..end, |at, count| {
-                for (k, places) in places.iter_mut().enumerate() {
-                    places.extend((0..count as isize).map(|i| self.start[k] + at[k] + i * step[k]));
+                for (k, offsets) in offsets.iter_mut().enumerate() {
+                    offsets.extend((0..count as isize).map(|i| self.start[k] + at[k] + i * step[k]));
                 }
             });
-            let [from, to] = places.map(OffsetList::new);
-            let room = rooms.at((worker * one) as isize);
-            for group in part * each_part..groups.min((part + 1) * each_part) {
-                debug_assert!(valid.cover(group as isize * self.group, &from, &self.depths), "outside of the stage");
-                // SAFETY: the caller's.
+            let [from, to] = offsets.map(OffsetList::new);
+            let scratch = scratch.at((worker * scratch_len) as isize);
+            for group in part * part_groups..groups.min((part + 1) * part_groups) {
+                debug_assert!(
+                    valid.contains_sums(group as isize * self.group_stride, &from, &self.depths),
+                    "a window reads outside of the staged images"
+                );
+                // SAFETY: the sums of the group's stride, `from` and `depths` are valid offsets of the staged images,
+                // and the blocks and groups of different tasks write disjoint elements of the result (this function's
+                // contract). `scratch` belongs to this worker and has a whole block of lanes if some block is
+                // scattered.
                 unsafe {
-                    let data = data.at(group as isize * self.group);
-                    self.block(group, data, &from, &to, out.at(group as isize * self.out_group), room);
+                    let data = data.at(group as isize * self.group_stride);
+                    self.compute_block(
+                        group,
+                        data,
+                        &from,
+                        &to,
+                        out.at(group as isize * self.out_group_stride),
+                        scratch,
+                    );
                 }
             }
             Ok(())
         })
     }
 
-    /// Computes all rows of some lanes of one group, and brings them where they belong.
+    /// Computes all rows of the lanes `from` of one group and stores them at the offsets `to` of the result.
     ///
     /// # Safety
-    /// As for [`run`](Self::run); if the lanes are not one run of the result, there is room for all of them.
-    unsafe fn block(
+    /// The contract of [`compute`](Self::compute) holds for these lanes. If `to` is not one contiguous run, `scratch`
+    /// is valid for `rows · lanes` elements that no other thread accesses.
+    unsafe fn compute_block(
         &self,
         group: usize,
         data: *const T,
         from: &OffsetList,
         to: &OffsetList,
         out: *mut T,
-        room: *mut T,
+        scratch: *mut T,
     ) {
         let (isa, lanes) = (self.problem.isa, from.len());
-        debug_assert_eq!(lanes, to.len(), "a place for every lane");
+        debug_assert_eq!(lanes, to.len(), "one result offset per lane");
         let (rows, depth) = (self.weights.rows, self.depths.len());
         let weights: *const T = self.weights.data.at((group * rows * depth) as isize);
-        let whole = to.runs(0..lanes).next().filter(|run| run.2 == lanes);
-        let (c, row) = match whole {
-            Some((_, at, _)) => (out.wrapping_offset(at), self.row),
-            None => (room, lanes as isize),
+        let single_run = to.runs(0..lanes).next().filter(|run| run.2 == lanes);
+        let (c, c_row_stride) = match single_run {
+            Some((_, at, _)) => (out.wrapping_offset(at), self.row_stride),
+            None => (scratch, lanes as isize),
         };
-        // SAFETY: the caller's.
+        // SAFETY: every lane and depth is a valid offset of `data`, the weights of the group have `rows · depth`
+        // elements by construction, and `c` is valid for `rows` rows of `lanes` elements: in the result if the lanes
+        // are one run there, else in `scratch` (all this function's contract).
         unsafe {
-            if rows <= FEW_ROWS {
+            if rows <= MAX_UNPACKED_ROWS {
                 for r in 0..rows {
                     let weights = std::slice::from_raw_parts(weights.add(r * depth), depth);
-                    let to = c.wrapping_offset(r as isize * row);
+                    let to = c.wrapping_offset(r as isize * c_row_stride);
                     pellucid_gemm::offset_dot_row(
                         isa,
                         &OffsetDotRow { data, lanes: from, depths: &self.depths, weights, to },
@@ -334,12 +395,14 @@ impl<T: Element> Product<'_, T> {
             } else {
                 let weights = Strided { data: weights, lane: depth as isize, depth: 1 };
                 let windows = ImplicitIm2col { data, lanes: from, depths: &self.depths };
-                pellucid_gemm::multiply(isa, &weights, &windows, (0..rows, 0..lanes, depth), c, row, false);
+                pellucid_gemm::multiply(isa, &weights, &windows, (0..rows, 0..lanes, depth), c, c_row_stride, false);
             }
-            if whole.is_none() {
+            if single_run.is_none() {
                 for r in 0..rows {
-                    let (from, to_row) =
-                        (c.wrapping_offset(r as isize * row), out.wrapping_offset(r as isize * self.row));
+                    let (from, to_row) = (
+                        c.wrapping_offset(r as isize * c_row_stride),
+                        out.wrapping_offset(r as isize * self.row_stride),
+                    );
                     for (first, at, count) in to.runs(0..lanes) {
                         to_row.wrapping_offset(at).copy_from_nonoverlapping(from.add(first), count);
                     }

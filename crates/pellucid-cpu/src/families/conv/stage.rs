@@ -1,10 +1,10 @@
-//! An image as windows read it: with its padding, and so that neighbouring windows are neighbours in memory.
+//! Images in the layout that windows read: with their padding, and with neighbouring windows contiguous in memory.
 //!
-//! Along the last axis the elements that are a stride apart come together, residue class after residue class.
-//! Element q then lies where its class begins, plus q divided by the stride, and a tap of neighbouring windows is
-//! a row of neighbours for any stride. An image that is already so is used where it is.
+//! The elements of a row whose positions are equal modulo the stride are stored together, one phase after the other (a
+//! polyphase layout). Element q is stored at the start of phase `q mod stride` plus `q / stride`, so one tap of
+//! neighbouring windows is contiguous for any stride. Images that already have this layout are used in place.
 
-use super::Sizes;
+use super::ImageSizes;
 use pellucid_gemm::{OffsetList, PackRuns};
 use pellucid_ir::Result;
 use pellucid_runtime::CpuBuffer;
@@ -14,156 +14,177 @@ use pellucid_simd::Element;
 use pellucid_simd::Isa;
 use std::ops::Range;
 
-/// Which part of an image windows read: from `low` to `low + len` along every axis, whose zero is the image's first
-/// element. Some of it may lie outside.
+/// The region of an image that windows read: from `low` to `low + len` along every axis, relative to the first element
+/// of the image.
+///
+/// The region may extend beyond the image; elements outside it are 0.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Frame {
+pub(super) struct ReadRegion {
+    /// The position of the first element along every axis.
     pub(super) low: [isize; 3],
+    /// The number of elements along every axis.
     pub(super) len: [usize; 3],
-    /// Stride along the last axis.
-    pub(super) classes: usize,
+    /// The number of phases of a row: the stride of the windows along the last axis.
+    pub(super) phases: usize,
 }
 
-/// Some images of a batch, staged.
-pub(super) struct Stage<T> {
-    /// Element `low` of channel 0 of the first image.
+/// Images of a batch in the staged layout.
+pub(super) struct StagedImages<T> {
+    /// The element `low` of channel 0 of the first image.
     pub(super) data: *const T,
-    /// From one image to the next, and from one channel to the next.
-    pub(super) image: isize,
-    pub(super) channel: isize,
-    /// From one element to the next along the first two axes; along the last see [`Stage::along`].
-    pub(super) steps: [isize; 2],
-    /// The length of a residue class.
-    class: usize,
-    classes: usize,
-    pub(super) valid: ValidPositions,
-    _room: Option<CpuBuffer>,
+    /// The stride from one image to the next.
+    pub(super) image_stride: isize,
+    /// The stride from one channel to the next.
+    pub(super) channel_stride: isize,
+    /// The strides along the first two axes; for the last axis see [`StagedImages::column_offset`].
+    pub(super) strides: [isize; 2],
+    /// The number of elements of one phase of a row.
+    phase_len: usize,
+    /// The number of phases of a row.
+    phases: usize,
+    /// The range of valid offsets.
+    pub(super) valid: ValidOffsets,
+    /// The memory of `data`, if the images are a copy.
+    _buffer: Option<CpuBuffer>,
 }
 
-/// The positions of a stage's elements, relative to its `data`.
-pub(super) struct ValidPositions(Range<isize>);
+/// The valid offsets of the elements of staged images, relative to their `data`.
+pub(super) struct ValidOffsets(Range<isize>);
 
-impl ValidPositions {
-    /// Whether all sums of a lane's and a depth's position, counted from `start` on, are among them.
-    pub(super) fn cover(&self, start: isize, lanes: &OffsetList, depths: &OffsetList) -> bool {
+impl ValidOffsets {
+    /// Returns whether all sums of `start`, a lane's offset and a depth's offset are valid.
+    pub(super) fn contains_sums(&self, start: isize, lanes: &OffsetList, depths: &OffsetList) -> bool {
         let (Some(lanes), Some(depths)) = (lanes.bounds(), depths.bounds()) else { return true };
         self.0.contains(&(start + lanes.0 + depths.0)) && self.0.contains(&(start + lanes.1 + depths.1))
     }
 }
 
-impl<T: Element> Stage<T> {
-    /// Stages `images` images of `sizes` that begin at `data`.
+impl<T: Element> StagedImages<T> {
+    /// Stages `images` images of sizes `sizes` that are stored from `data` on.
+    ///
+    /// # Errors
+    /// Returns an error if the memory of the copy cannot be allocated.
     ///
     /// # Safety
-    ///
-    /// The images are there, row-major; the machine has the instruction set.
+    /// `data` is valid for reading `images` row-major images of these sizes, also for as long as the result is read if
+    /// no copy is made; the processor supports `isa`.
     pub(super) unsafe fn new(
         isa: Isa,
         data: *const T,
         images: usize,
-        sizes: &Sizes,
-        frame: &Frame,
-    ) -> Result<Stage<T>> {
-        debug_assert!(frame.classes >= 1 && frame.len.iter().all(|&len| len >= 1), "{frame:?}");
-        let Sizes { channels, dims } = *sizes;
+        sizes: &ImageSizes,
+        region: &ReadRegion,
+    ) -> Result<StagedImages<T>> {
+        debug_assert!(region.phases >= 1 && region.len.iter().all(|&len| len >= 1), "{region:?}");
+        let ImageSizes { channels, dims } = *sizes;
         let [_, h, w] = dims;
-        let whole = dims.iter().product::<usize>();
-        let inside = (0..3).all(|a| frame.low[a] >= 0 && frame.low[a] as usize + frame.len[a] <= dims[a]);
-        if inside && frame.classes == 1 {
-            let first = (frame.low[0] as usize * h + frame.low[1] as usize) * w + frame.low[2] as usize;
-            return Ok(Stage {
+        let image_plane = dims.iter().product::<usize>();
+        let is_inside = (0..3).all(|a| region.low[a] >= 0 && region.low[a] as usize + region.len[a] <= dims[a]);
+        if is_inside && region.phases == 1 {
+            let first = (region.low[0] as usize * h + region.low[1] as usize) * w + region.low[2] as usize;
+            return Ok(StagedImages {
                 data: data.wrapping_add(first),
-                image: (channels * whole) as isize,
-                channel: whole as isize,
-                steps: [(h * w) as isize, w as isize],
-                class: w,
-                classes: 1,
-                valid: ValidPositions(-(first as isize)..(images * channels * whole) as isize - first as isize),
-                _room: None,
+                image_stride: (channels * image_plane) as isize,
+                channel_stride: image_plane as isize,
+                strides: [(h * w) as isize, w as isize],
+                phase_len: w,
+                phases: 1,
+                valid: ValidOffsets(-(first as isize)..(images * channels * image_plane) as isize - first as isize),
+                _buffer: None,
             });
         }
-        let class = frame.len[2].div_ceil(frame.classes);
-        let row = class * frame.classes;
-        let (rows, planes) = (frame.len[0].saturating_mul(frame.len[1]), images * channels);
+        let phase_len = region.len[2].div_ceil(region.phases);
+        let row = phase_len * region.phases;
+        let (rows, planes) = (region.len[0].saturating_mul(region.len[1]), images * channels);
         let bytes = [rows, row, planes, size_of::<T>()].into_iter().fold(1, usize::saturating_mul);
-        let one = rows.saturating_mul(row);
-        let room = CpuBuffer::scratch(bytes)?;
-        let (from, to) = (SharedPtr(data.cast_mut()), SharedPtr(room.ensure()?.as_ptr().cast::<T>()));
-        // The image's rows that are in the frame, and where they go.
-        let inside = |a: usize| {
-            let first = (-frame.low[a]).clamp(0, frame.len[a] as isize) as usize;
-            let end = (dims[a] as isize - frame.low[a]).clamp(first as isize, frame.len[a] as isize) as usize;
+        let plane_len = rows.saturating_mul(row);
+        let buffer = CpuBuffer::scratch(bytes)?;
+        let (from, to) = (SharedPtr(data.cast_mut()), SharedPtr(buffer.ensure()?.as_ptr().cast::<T>()));
+        // The range of positions of the region that are inside the image, along one axis.
+        let rows_inside_image = |a: usize| {
+            let first = (-region.low[a]).clamp(0, region.len[a] as isize) as usize;
+            let end = (dims[a] as isize - region.low[a]).clamp(first as isize, region.len[a] as isize) as usize;
             first..end
         };
-        let (planes_inside, rows_inside) = (inside(0), inside(1));
-        let sources: List<isize, 0> = rows_inside.clone().map(|y| (frame.low[1] + y as isize) * w as isize).collect();
-        let inner = Row::new(frame, w, class);
-        split(planes, GRAIN / (one * size_of::<T>()).max(1) + 1, |range| {
+        let (planes_inside, rows_inside) = (rows_inside_image(0), rows_inside_image(1));
+        let sources: List<isize, 0> = rows_inside.clone().map(|y| (region.low[1] + y as isize) * w as isize).collect();
+        let row_plan = RowPlan::new(region, w, phase_len);
+        split(planes, GRAIN / (plane_len * size_of::<T>()).max(1) + 1, |range| {
             for plane in range {
-                // SAFETY: each plane has its own part of the room, and the rows of the image exist.
+                // SAFETY: `data` contains plane `plane`, its rows in the region are inside it, and the processor
+                // supports `isa` (this function's contract). Every plane writes its own `plane_len` elements of the
+                // buffer.
                 unsafe {
-                    let to = to.get().add(plane * one);
-                    std::slice::from_raw_parts_mut(to, one).fill(T::ZERO);
+                    let to = to.get().add(plane * plane_len);
+                    std::slice::from_raw_parts_mut(to, plane_len).fill(T::ZERO);
                     for z in planes_inside.clone() {
-                        let from = from.get().add(plane * whole + (frame.low[0] + z as isize) as usize * h * w);
-                        let to = to.add((z * frame.len[1] + rows_inside.start) * row);
-                        inner.copy(isa, from, &sources, to, row);
+                        let from = from.get().add(plane * image_plane + (region.low[0] + z as isize) as usize * h * w);
+                        let to = to.add((z * region.len[1] + rows_inside.start) * row);
+                        row_plan.stage_rows(isa, from, &sources, to, row);
                     }
                 }
             }
         });
-        Ok(Stage {
+        Ok(StagedImages {
             data: to.get(),
-            image: (one * channels) as isize,
-            channel: one as isize,
-            steps: [(frame.len[1] * row) as isize, row as isize],
-            class,
-            classes: frame.classes,
-            valid: ValidPositions(0..(planes * one) as isize),
-            _room: Some(room),
+            image_stride: (plane_len * channels) as isize,
+            channel_stride: plane_len as isize,
+            strides: [(region.len[1] * row) as isize, row as isize],
+            phase_len,
+            phases: region.phases,
+            valid: ValidOffsets(0..(planes * plane_len) as isize),
+            _buffer: Some(buffer),
         })
     }
 
-    /// Where element q of the last axis lies in its row. Of two elements one of which is a multiple of the stride, the
-    /// sum lies at the sum.
-    pub(super) fn along(&self, q: isize) -> isize {
-        let classes = self.classes as isize;
-        q.rem_euclid(classes) * self.class as isize + q.div_euclid(classes)
+    /// Returns the offset of element q of the last axis in its row.
+    ///
+    /// If q or r is a multiple of the stride, the offset of q + r is the sum of the offsets of q and r.
+    pub(super) fn column_offset(&self, q: isize) -> isize {
+        let phases = self.phases as isize;
+        q.rem_euclid(phases) * self.phase_len as isize + q.div_euclid(phases)
     }
 }
 
-/// How one row is staged: the part of the image's row that is in the frame; around it are zeros.
-struct Row {
+/// The plan for staging one row: the part of the region that is inside the image. The elements around it are 0.
+struct RowPlan {
+    /// The position of the first element of the region.
     low: isize,
-    class: usize,
-    classes: usize,
-    /// For every class the first and last places that lie inside the image.
+    /// The number of elements of one phase.
+    phase_len: usize,
+    /// The number of phases.
+    phases: usize,
+    /// For every phase the range of its elements that are inside the image.
     inside: List<(usize, usize), 4>,
 }
 
-impl Row {
-    fn new(frame: &Frame, width: usize, class: usize) -> Row {
-        let (low, classes) = (frame.low[2], frame.classes);
-        // Place i of class c holds the image's element low + c + classes·i.
-        let place = |c: usize, element: isize| {
-            let i = (element - low - c as isize + classes as isize - 1).div_euclid(classes as isize);
-            i.clamp(0, class as isize) as usize
+impl RowPlan {
+    /// Returns the plan for rows of an image of `width` columns, in phases of `phase_len` elements.
+    fn new(region: &ReadRegion, width: usize, phase_len: usize) -> RowPlan {
+        let (low, phases) = (region.low[2], region.phases);
+        // Element i of phase c is the element low + c + phases·i of the image.
+        let index = |c: usize, element: isize| {
+            let i = (element - low - c as isize + phases as isize - 1).div_euclid(phases as isize);
+            i.clamp(0, phase_len as isize) as usize
         };
-        let inside = (0..classes).map(|c| (place(c, 0), place(c, width as isize))).collect();
-        Row { low, class, classes, inside }
+        let inside = (0..phases).map(|c| (index(c, 0), index(c, width as isize))).collect();
+        RowPlan { low, phase_len, phases, inside }
     }
 
-    /// Stages the rows that begin at `sources`, `step` apart.
+    /// Stages the rows that begin at the offsets `sources` from `from`, into rows `step` elements apart from `to` on.
     ///
     /// # Safety
-    /// The rows are as wide as was said, and there is room for them; the machine has the instruction set.
-    unsafe fn copy<T: Element>(&self, isa: Isa, from: *const T, sources: &[isize], to: *mut T, step: usize) {
+    /// Each source row is valid for reading the width passed to [`new`](Self::new); `to` is valid for writing one
+    /// staged row per source, and no other thread accesses these; the processor supports `isa`.
+    unsafe fn stage_rows<T: Element>(&self, isa: Isa, from: *const T, sources: &[isize], to: *mut T, step: usize) {
         for (c, &(start, end)) in self.inside.iter().enumerate().filter(|(_, (start, end))| start < end) {
-            let first = (self.low + (c + self.classes * start) as isize) as usize;
-            // SAFETY: the caller's.
+            let first = (self.low + (c + self.phases * start) as isize) as usize;
+            // SAFETY: elements `start..end` of a phase are inside the image row and inside the staged row by
+            // construction of `inside`; both rows are valid, and the processor supports `isa` (this function's
+            // contract).
             unsafe {
-                let (from, to) = (from.add(first), to.add(c * self.class + start));
-                if self.classes == 1 {
+                let (from, to) = (from.add(first), to.add(c * self.phase_len + start));
+                if self.phases == 1 {
                     let work = PackRuns { data: from, offsets: sources, len: end - start, to, step, slack: 0 };
                     pellucid_gemm::pack_runs(isa, &work);
                     continue;
@@ -171,7 +192,7 @@ impl Row {
                 for (k, &source) in sources.iter().enumerate() {
                     let (from, to) = (from.wrapping_offset(source), to.add(k * step));
                     for i in 0..end - start {
-                        *to.add(i) = *from.add(i * self.classes);
+                        *to.add(i) = *from.add(i * self.phases);
                     }
                 }
             }

@@ -3,29 +3,35 @@ use crate::with_threads;
 use pellucid_ir::kernel::{Conv, ConvPart, Kernel, Window};
 use pellucid_ir::{DType, Error, Shape};
 
-/// One convolution with its sizes.
+/// A convolution with its sizes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Case {
+pub(super) struct ConvCase {
+    /// The number of images of the batch.
     pub(super) images: usize,
+    /// The number of groups.
     pub(super) groups: usize,
-    /// Channels and outputs of a group.
+    /// The numbers of input channels and of output channels of a group.
     pub(super) channels: [usize; 2],
+    /// The spatial lengths of x.
     pub(super) x: [usize; 3],
+    /// The padding after the image along every axis.
     pub(super) after: [usize; 3],
+    /// The window, with the padding before the image.
     pub(super) window: Window,
 }
 
-impl Case {
+impl ConvCase {
+    /// Returns the shapes of x, w and y.
     pub(super) fn shapes(&self) -> [Shape; 3] {
         let Window { size: k, stride, before, .. } = self.window;
         let y = [0, 1, 2].map(|a| (self.x[a] + before[a] + self.after[a] - self.window.reach(a) - 1) / stride[a] + 1);
         let [c, o] = self.channels;
-        let whole =
+        let image_shape =
             |channels: usize, d: [usize; 3]| Shape::from([self.images, channels * self.groups, d[0], d[1], d[2]]);
-        [whole(c, self.x), Shape::from([o * self.groups, c, k[0], k[1], k[2]]), whole(o, y)]
+        [image_shape(c, self.x), Shape::from([o * self.groups, c, k[0], k[1], k[2]]), image_shape(o, y)]
     }
 
-    /// The part, by the trilinear form, from the values of all three.
+    /// Returns the values of the part by evaluating the trilinear form in loops, from the values of x, w and y.
     pub(super) fn naive(&self, part: ConvPart, [x, w, y]: [&[f64]; 3]) -> Vec<f64> {
         let [xs, ws, ys] = self.shapes();
         let size = match part {
@@ -60,28 +66,32 @@ impl Case {
         out
     }
 
-    pub(super) fn run(&self, part: ConvPart, arrays: &[testing::Array; 3], lie: TestLayout) -> testing::Array {
-        let of = |part| match part {
+    /// Computes the part with the kernel, in an array of the given layout.
+    pub(super) fn compute(&self, part: ConvPart, arrays: &[testing::Array; 3], layout: TestLayout) -> testing::Array {
+        let index = |part| match part {
             ConvPart::Input => 0,
             ConvPart::Weight => 1,
             ConvPart::Output => 2,
         };
-        let inputs: Vec<&testing::Array> = (0..3).filter(|&i| i != of(part)).map(|i| &arrays[i]).collect();
-        let out = testing::Array::new(self.shapes()[of(part)].clone(), arrays[0].dtype, lie);
+        let inputs: Vec<&testing::Array> = (0..3).filter(|&i| i != index(part)).map(|i| &arrays[i]).collect();
+        let out = testing::Array::new(self.shapes()[index(part)].clone(), arrays[0].dtype, layout);
         let kernel = Conv { window: self.window, groups: self.groups, part };
         testing::run(Kernel::Conv(kernel), &inputs, &[&out]).unwrap();
         out
     }
 }
 
-pub(super) const PARTS: [ConvPart; 3] = [ConvPart::Output, ConvPart::Input, ConvPart::Weight];
+/// All parts of a convolution.
+pub(super) const ALL_PARTS: [ConvPart; 3] = [ConvPart::Output, ConvPart::Input, ConvPart::Weight];
 
+/// Returns a window.
 pub(super) fn window(size: [usize; 3], stride: [usize; 3], dilation: [usize; 3], before: [usize; 3]) -> Window {
     Window { size, stride, dilation, before }
 }
 
-fn cases() -> Vec<Case> {
-    let case = |images, groups, channels, x, after, window| Case { images, groups, channels, x, after, window };
+/// Returns convolutions that cover the code paths of direct products.
+fn cases() -> Vec<ConvCase> {
+    let case = |images, groups, channels, x, after, window| ConvCase { images, groups, channels, x, after, window };
     let one = [1; 3];
     vec![
         case(2, 1, [3, 5], [1, 6, 7], [0, 1, 1], window([1, 3, 3], one, one, [0, 1, 1])),
@@ -91,15 +101,16 @@ fn cases() -> Vec<Case> {
         case(5, 1, [3, 4], [1, 1, 40], [0, 0, 2], window([1, 1, 5], [1, 1, 2], [1, 1, 3], [0, 0, 4])),
         case(1, 1, [2, 40], [1, 30, 37], [0, 0, 0], window([1, 2, 2], one, one, [0; 3])),
         case(2, 2, [3, 4], [4, 5, 6], [1, 0, 2], window([2, 3, 2], [2, 1, 2], [1, 1, 2], [1, 0, 1])),
-        // Depthwise, and with a multiplier.
+        // Depthwise, with one and with two outputs per channel.
         case(2, 6, [1, 1], [1, 14, 21], [0, 1, 1], window([1, 3, 3], one, one, [0, 1, 1])),
         case(2, 3, [1, 2], [1, 9, 70], [0, 2, 0], window([1, 5, 3], [1, 2, 2], one, [0, 2, 1])),
         case(2, 3, [2, 1], [1, 5, 8], [0, 0, 0], window([1, 2, 2], one, one, [0; 3])),
-        // One by one, and with a stride; windows that leave something out; stride beyond the window.
+        // 1 × 1 windows, without and with a stride; windows that do not reach the last elements; a stride larger than
+        // the window.
         case(3, 1, [8, 9], [1, 7, 7], [0; 3], window(one, one, one, [0; 3])),
         case(3, 1, [8, 9], [1, 7, 7], [0; 3], window(one, [1, 2, 2], one, [0; 3])),
         case(1, 1, [3, 4], [1, 10, 10], [0; 3], window([1, 2, 2], [1, 4, 5], one, [0, 1, 0])),
-        // The window is the image; padding larger than the window.
+        // The window covers the whole image; the padding is larger than the window.
         case(9, 1, [5, 6], [1, 4, 4], [0; 3], window([1, 4, 4], one, one, [0; 3])),
         case(2, 1, [2, 3], [1, 2, 2], [0, 3, 4], window([1, 2, 2], one, one, [0, 4, 3])),
         case(2, 1, [300, 3], [1, 1, 3], [0, 0, 1], window([1, 1, 2], one, one, [0, 0, 0])),
@@ -108,55 +119,55 @@ fn cases() -> Vec<Case> {
 }
 
 #[test]
-fn every_part_of_every_case_in_every_layout_and_dtype() {
+fn all_parts_equal_naive_loops_in_all_layouts_and_dtypes() {
     let mut which = 0;
     for case in cases() {
         let shapes = case.shapes();
         let values = [0, 1, 2].map(|i| numbers(shapes[i].size(), 2, i as u64 + 7));
-        for part in PARTS {
+        for part in ALL_PARTS {
             let expected = case.naive(part, [&values[0], &values[1], &values[2]]);
             for (k, dtype) in [DType::F32, DType::F64, DType::I64, DType::I8, DType::BF16].into_iter().enumerate() {
                 which += 1;
-                let lie = if k == 0 { TestLayout::Plain } else { TestLayout::ALL[which % 5] };
-                let arrays = [0, 1, 2].map(|i| testing::Array::cast(shapes[i].clone(), lie, dtype, &values[i]));
-                let found = case.run(part, &arrays, lie).reals();
+                let layout = if k == 0 { TestLayout::Plain } else { TestLayout::ALL[which % 5] };
+                let arrays = [0, 1, 2].map(|i| testing::Array::cast(shapes[i].clone(), layout, dtype, &values[i]));
+                let found = case.compute(part, &arrays, layout).reals();
                 let round = |v: f64| match dtype {
                     DType::I8 => v as i64 as i8 as f64,
                     DType::BF16 => pellucid_ir::bf16::from_f64(v).to_f64(),
                     _ => v,
                 };
                 let expected: Vec<f64> = expected.iter().map(|&v| round(v)).collect();
-                assert_eq!(found, expected, "{part:?} {dtype} {lie:?} {case:?}");
+                assert_eq!(found, expected, "{part:?} {dtype} {layout:?} {case:?}");
             }
         }
     }
 }
 
 #[test]
-fn bits_depend_on_shapes_only() {
+fn bits_are_independent_of_threads_and_layout() {
     for case in [1, 2, 3, 8].map(|i| cases()[i]) {
         let shapes = case.shapes();
         let reals = |i: usize| -> Vec<f64> {
             numbers(shapes[i].size(), 1000, i as u64 + 3).into_iter().map(|v| v / 777.0).collect()
         };
-        for part in PARTS {
-            let run = |threads: usize, lie: TestLayout| {
-                let arrays = [0, 1, 2].map(|i| testing::Array::cast(shapes[i].clone(), lie, DType::F32, &reals(i)));
-                with_threads(threads, || case.run(part, &arrays, lie).values::<f32>())
+        for part in ALL_PARTS {
+            let bits = |threads: usize, layout: TestLayout| {
+                let arrays = [0, 1, 2].map(|i| testing::Array::cast(shapes[i].clone(), layout, DType::F32, &reals(i)));
+                with_threads(threads, || case.compute(part, &arrays, layout).values::<f32>())
             };
-            let one = run(1, TestLayout::Plain);
+            let expected = bits(1, TestLayout::Plain);
             for threads in [2, 8] {
                 TestLayout::ALL
                     .into_iter()
-                    .for_each(|lie| assert_eq!(run(threads, lie), one, "{part:?} {threads} {lie:?}"));
+                    .for_each(|layout| assert_eq!(bits(threads, layout), expected, "{part:?} {threads} {layout:?}"));
             }
         }
     }
 }
 
 #[test]
-fn padding_multiplies_nothing_and_nan_stays_in_its_windows() {
-    let case = Case {
+fn nan_affects_only_the_windows_that_contain_it() {
+    let case = ConvCase {
         images: 1,
         groups: 1,
         channels: [1, 3],
@@ -169,14 +180,14 @@ fn padding_multiplies_nothing_and_nan_stays_in_its_windows() {
     let ones = |shape: &Shape| testing::Array::of(shape.clone(), TestLayout::Plain, &vec![1.0f32; shape.size()]);
     let [xs, ws, ys] = case.shapes();
     let arrays = [testing::Array::of(xs, TestLayout::Plain, &x), ones(&ws), ones(&ys)];
-    let y = case.run(ConvPart::Output, &arrays, TestLayout::Plain).values::<f32>();
+    let y = case.compute(ConvPart::Output, &arrays, TestLayout::Plain).values::<f32>();
     let nan: Vec<usize> = (0..25).filter(|&i| y[i].is_nan()).collect();
     assert_eq!(nan, [0, 1, 5, 6]);
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
-    let of = |shape: &[usize], dtype| {
+fn check_rejects_mismatched_operands() {
+    let array = |shape: &[usize], dtype| {
         testing::Array::cast(shape, TestLayout::Plain, dtype, &vec![1.0; shape.iter().product()])
     };
     let conv = |size, stride, groups| {
@@ -184,7 +195,7 @@ fn what_does_not_fit_is_refused() {
         Kernel::Conv(Conv { window, groups, part: ConvPart::Output })
     };
     let (x, w, y) =
-        (of(&[2, 4, 1, 1, 8], DType::F32), of(&[6, 2, 1, 1, 3], DType::F32), of(&[2, 6, 1, 1, 6], DType::F32));
+        (array(&[2, 4, 1, 1, 8], DType::F32), array(&[6, 2, 1, 1, 3], DType::F32), array(&[2, 6, 1, 1, 6], DType::F32));
     testing::run(conv(3, 1, 2), &[&x, &w], &[&y]).unwrap();
     let refused = |kernel: Kernel, x, w, y| testing::run(kernel, &[x, w], &[y]).unwrap_err();
     assert!(matches!(refused(conv(2, 1, 2), &x, &w, &y), Error::ShapeMismatch { .. }));
@@ -193,13 +204,13 @@ fn what_does_not_fit_is_refused() {
     assert!(matches!(refused(conv(3, 0, 2), &x, &w, &y), Error::InvalidArgument { .. }));
     assert!(matches!(refused(conv(3, usize::MAX, 2), &x, &w, &y), Error::InvalidArgument { .. }));
     assert!(matches!(refused(conv(3, 1, 2), &w, &x, &y), Error::ShapeMismatch { .. }));
-    let wide = of(&[6, 2, 1, 1, 3], DType::F64);
+    let wide = array(&[6, 2, 1, 1, 3], DType::F64);
     assert!(matches!(refused(conv(3, 1, 2), &x, &wide, &y), Error::DTypeMismatch { .. }));
-    let mask = |shape: &[usize]| of(shape, DType::Bool);
+    let mask = |shape: &[usize]| array(shape, DType::Bool);
     let masks = [mask(&[2, 4, 1, 1, 8]), mask(&[6, 2, 1, 1, 3]), mask(&[2, 6, 1, 1, 6])];
     assert!(matches!(refused(conv(3, 1, 2), &masks[0], &masks[1], &masks[2]), Error::DTypeMismatch { .. }));
-    // An output far beyond the input reads zeros only.
-    let far = of(&[2, 6, 1, 1, 40], DType::F32);
+    // Outputs far beyond the input read only padding.
+    let far = array(&[2, 6, 1, 1, 40], DType::F32);
     testing::run(conv(3, 1, 2), &[&x, &w], &[&far]).unwrap();
     assert!(far.reals()[39] == 0.0);
 }

@@ -1,12 +1,12 @@
 //! Weight gradients: windows times outputs, summed over all positions of all images.
 //!
-//! The result is computed turned, `[channels·taps, outputs]`: a row is one tap of one channel, seen from every
-//! position, which lies in runs, and the outputs are the columns. Images are taken a few at a time, so many that a
-//! step of the depth is about 1,024 positions; how many is a function of the shapes.
+//! The gradient is computed transposed, `[channels·taps, outputs]`. A row is one tap of one channel over all positions,
+//! which are contiguous in runs; the outputs are the columns. Images are processed in chunks of about 1,024 positions,
+//! so that the depth of a product is about 1,024. The chunk size is a function of the shapes.
 
-use super::product::taps_of;
-use super::stage::{Frame, Stage};
-use super::{Problem, each};
+use super::product::tap_offsets;
+use super::stage::{ReadRegion, StagedImages};
+use super::{ConvProblem, for_each_task};
 use crate::strided::IndexSpace;
 use pellucid_gemm::{ImplicitIm2col, OffsetList, Strided, VIRTUAL_LANES, WeightGradDots, folded};
 use pellucid_ir::Result;
@@ -15,78 +15,89 @@ use pellucid_runtime::list::List;
 use pellucid_runtime::threads::{self, SharedPtr};
 use pellucid_simd::Element;
 
-/// Positions that are worth a product.
-const POSITIONS: usize = 1024;
+/// The number of positions that makes one product efficient.
+const CHUNK_POSITIONS: usize = 1024;
 
-/// Rows that one of several tasks computes.
-const ROWS: usize = 112;
+/// The number of rows of one task, if there are several threads.
+const TASK_ROWS: usize = 112;
 
-/// Up to so many columns the outputs are multiplied one by one, without packing.
-const FEW_COLUMNS: usize = 2;
+/// The largest number of columns that are computed one by one, without packing.
+const MAX_UNPACKED_COLUMNS: usize = 2;
 
-/// Sums x·y over all positions into w.
+/// Computes the gradient of a convolution with respect to its weights w, from its input x and the gradient y of its
+/// output.
+///
+/// # Errors
+/// Returns an error if scratch memory cannot be allocated.
 ///
 /// # Safety
-/// The arrays have the shapes of the problem, row-major; nobody else touches w.
-pub(super) unsafe fn weight<T: Element>(
-    problem: &Problem,
+/// The [array contract](ConvProblem#the-array-contract) holds; w is the computed array.
+pub(super) unsafe fn compute_weight_gradient<T: Element>(
+    problem: &ConvProblem,
     x: SharedPtr<T>,
     y: SharedPtr<T>,
     w: SharedPtr<T>,
 ) -> Result<()> {
-    let Problem { window, images, groups, isa, .. } = *problem;
-    let (cin, cout) = problem.channels();
-    let (taps, plane) = (window.taps(), problem.y.plane());
-    let (rows, size) = (cin * taps, groups * cout * cin * taps);
+    let ConvProblem { window, images, groups, isa, .. } = *problem;
+    let (cin, cout) = problem.group_channels();
+    let (taps, plane) = (window.taps(), problem.y.plane_len());
+    let (rows, weight_count) = (cin * taps, groups * cout * cin * taps);
     if images * plane == 0 {
-        (0..size).for_each(|i| unsafe {
-            // SAFETY: w has so many elements.
+        (0..weight_count).for_each(|i| unsafe {
+            // SAFETY: w has `weight_count` elements (array contract, *shape*) and is exclusive to this call
+            // (*exclusive*).
             *w.get().add(i) = T::ZERO;
         });
         return Ok(());
     }
     let low = [0, 1, 2].map(|a| -(window.before[a] as isize));
     let len = [0, 1, 2].map(|a| window.stride[a] * (problem.y.dims[a] - 1) + window.reach(a) + 1);
-    let classes = if problem.y.dims[2] == 1 { 1 } else { window.stride[2] };
-    let frame = Frame { low, len, classes };
-    let few = cout <= FEW_COLUMNS;
-    // The sums of all groups, turned, or in virtual lanes.
-    let sums = CpuBuffer::scratch(size * size_of::<T>() * if few { VIRTUAL_LANES } else { 1 })?;
+    let phases = if problem.y.dims[2] == 1 { 1 } else { window.stride[2] };
+    let region = ReadRegion { low, len, phases };
+    let unpacked = cout <= MAX_UNPACKED_COLUMNS;
+    // The sums of all groups: transposed, or, for few columns, in virtual lanes.
+    let sums = CpuBuffer::scratch(weight_count * size_of::<T>() * if unpacked { VIRTUAL_LANES } else { 1 })?;
     let sums = SharedPtr(sums.ensure()?.as_ptr().cast::<T>());
-    if few {
-        // SAFETY: the sums are so many.
-        unsafe { std::slice::from_raw_parts_mut(sums.get(), size * VIRTUAL_LANES) }.fill(T::ZERO);
+    if unpacked {
+        // SAFETY: the buffer has `weight_count · VIRTUAL_LANES` elements, and only this thread accesses it here.
+        unsafe { std::slice::from_raw_parts_mut(sums.get(), weight_count * VIRTUAL_LANES) }.fill(T::ZERO);
     }
-    let step = (POSITIONS / plane).max(1);
+    let step = (CHUNK_POSITIONS / plane).max(1);
     for first in (0..images).step_by(step) {
         let count = step.min(images - first);
-        let x = x.at((first * problem.x.channels * problem.x.plane()) as isize);
+        let x = x.at((first * problem.x.channels * problem.x.plane_len()) as isize);
         let y = SharedPtr(y.at((first * problem.y.channels * plane) as isize));
-        // SAFETY: the caller's.
-        let stage = unsafe { Stage::new(isa, x, count, &problem.x, &frame)? };
-        let channels = taps_of(problem, &stage);
-        let lane = |c: usize| channels.clone().map(move |(_, at)| (c, at));
-        let lanes = (0..cin).flat_map(lane).map(|(c, at)| c as isize * stage.channel + at).collect();
+        // SAFETY: x contains images `first..first + count` (array contract, *shape*), and the processor supports `isa`
+        // (*isa*).
+        let stage = unsafe { StagedImages::new(isa, x, count, &problem.x, &region)? };
+        let taps = tap_offsets(problem, &stage);
+        let channel_taps = |c: usize| taps.clone().map(move |(_, offset)| (c, offset));
+        let lanes = (0..cin).flat_map(channel_taps);
+        let lanes = lanes.map(|(c, offset)| c as isize * stage.channel_stride + offset).collect();
         let lanes = OffsetList::new(lanes);
-        let positions = positions(problem, &stage, count);
+        let positions = window_starts(problem, &stage, count);
         let data = SharedPtr(stage.data.cast_mut());
-        let start = |group: usize| group as isize * cin as isize * stage.channel;
-        let at_group = |group: usize| data.at(start(group));
-        debug_assert!((0..groups).all(|g| stage.valid.cover(start(g), &lanes, &positions)), "outside of the stage");
-        let image = (problem.y.channels * plane) as isize;
-        if few {
-            let one = positions.len() / count;
-            let places = OffsetList::new(positions.all()[..one].iter().copied().collect());
-            each(groups * cout, rows * positions.len(), |_, output| {
+        let group_offset = |group: usize| group as isize * cin as isize * stage.channel_stride;
+        let group_data = |group: usize| data.at(group_offset(group));
+        debug_assert!(
+            (0..groups).all(|g| stage.valid.contains_sums(group_offset(g), &lanes, &positions)),
+            "a window reads outside of the staged images"
+        );
+        let y_image_stride = (problem.y.channels * plane) as isize;
+        if unpacked {
+            let image_positions = positions.len() / count;
+            let window_starts = OffsetList::new(positions.all()[..image_positions].iter().copied().collect());
+            for_each_task(groups * cout, rows * positions.len(), |_, output| {
                 for i in 0..count as isize {
-                    let y = y.at(i * image + (output * plane) as isize);
-                    let data = at_group(output / cout).wrapping_offset(i * stage.image);
+                    let y = y.at(i * y_image_stride + (output * plane) as isize);
+                    let data = group_data(output / cout).wrapping_offset(i * stage.image_stride);
                     let sums = sums.at((output * rows * VIRTUAL_LANES) as isize);
-                    // SAFETY: the windows lie in the stage; every output has sums of its own.
+                    // SAFETY: `lanes` plus `window_starts` are offsets of the staged images, y has one element per
+                    // position (array contract, *shape*), and every output has sums of its own.
                     unsafe {
                         pellucid_gemm::weight_grad_dots(
                             isa,
-                            &WeightGradDots { x: y, data, lanes: &places, depths: &lanes, sums },
+                            &WeightGradDots { x: y, data, lanes: &window_starts, depths: &lanes, sums },
                         )
                     }
                 }
@@ -94,32 +105,33 @@ pub(super) unsafe fn weight<T: Element>(
             })?;
             continue;
         }
-        // y with its channels innermost; a large image is read where it is.
-        let room = if plane >= POSITIONS / 4 && count == 1 {
+        // y with its channels innermost. A single large image is read in place.
+        let channels_last = if plane >= CHUNK_POSITIONS / 4 && count == 1 {
             None
         } else {
-            let room = CpuBuffer::scratch(count * problem.y.channels * plane * size_of::<T>())?;
-            let to = SharedPtr(room.ensure()?.as_ptr().cast::<T>());
-            each(groups * count, cout * plane, |_, task| {
+            let buffer = CpuBuffer::scratch(count * problem.y.channels * plane * size_of::<T>())?;
+            let to = SharedPtr(buffer.ensure()?.as_ptr().cast::<T>());
+            for_each_task(groups * count, cout * plane, |_, task| {
                 let (group, i) = (task / count, task % count);
-                let data = y.at(i as isize * image + (group * cout * plane) as isize);
+                let data = y.at(i as isize * y_image_stride + (group * cout * plane) as isize);
                 let to = to.at(((group * count + i) * plane * cout) as isize);
-                // SAFETY: both are whole images of one group.
+                // SAFETY: `data` is one image of one group of y (array contract, *shape*), and `to` is the part of the
+                // buffer that belongs to this image and group.
                 unsafe {
                     let from = Strided { data: data.cast_const(), lane: plane as isize, depth: 1 };
                     pellucid_gemm::transpose(isa, from, (cout, plane), cout, to);
                 }
                 Ok(())
             })?;
-            Some((to, room))
+            Some((to, buffer))
         };
-        // Every task packs the outputs for itself.
-        let height = if threads::count() == 1 { rows } else { ROWS };
-        let parts = rows.div_ceil(height);
-        each(groups * parts, rows.min(height) * cout * positions.len(), |_, task| {
+        // Every task packs the outputs again, so a single thread uses one task per group.
+        let task_rows = if threads::count() == 1 { rows } else { TASK_ROWS };
+        let parts = rows.div_ceil(task_rows);
+        for_each_task(groups * parts, rows.min(task_rows) * cout * positions.len(), |_, task| {
             let (group, part) = (task / parts, task % parts);
-            let windows = ImplicitIm2col { data: at_group(group).cast_const(), lanes: &lanes, depths: &positions };
-            let outputs = match &room {
+            let windows = ImplicitIm2col { data: group_data(group).cast_const(), lanes: &lanes, depths: &positions };
+            let outputs = match &channels_last {
                 None => {
                     Strided { data: y.at((group * cout * plane) as isize).cast_const(), lane: plane as isize, depth: 1 }
                 }
@@ -129,16 +141,18 @@ pub(super) unsafe fn weight<T: Element>(
                 }
             };
             let c = sums.at((group * rows * cout) as isize);
-            let shape = (part * height..rows.min((part + 1) * height), 0..cout, positions.len());
-            // SAFETY: the windows lie in the stage; each task has rows of its own.
+            let shape = (part * task_rows..rows.min((part + 1) * task_rows), 0..cout, positions.len());
+            // SAFETY: `lanes` plus `positions` are offsets of the staged images, `outputs` has one element per position
+            // and column, and every task writes rows of its own of the sums.
             unsafe { pellucid_gemm::multiply(isa, &windows, &outputs, shape, c, cout as isize, first > 0) }
             Ok(())
         })?;
     }
-    // SAFETY: the sums and w have a place for every weight.
+    // SAFETY: the sums and w have one element per weight (w by *shape* of the array contract), and w is exclusive to
+    // this call (*exclusive*).
     unsafe {
-        if few {
-            let sums = std::slice::from_raw_parts(sums.get(), size * VIRTUAL_LANES);
+        if unpacked {
+            let sums = std::slice::from_raw_parts(sums.get(), weight_count * VIRTUAL_LANES);
             folded(sums).enumerate().for_each(|(i, sum)| *w.get().add(i) = sum);
         } else {
             for group in 0..groups {
@@ -157,13 +171,17 @@ pub(super) unsafe fn weight<T: Element>(
     Ok(())
 }
 
-/// Where every window begins: images, and the positions of the output.
-fn positions<T: Element>(problem: &Problem, stage: &Stage<T>, images: usize) -> OffsetList {
+/// Returns the offset of the first element of every window: of all images and all output positions.
+fn window_starts<T: Element>(problem: &ConvProblem, stage: &StagedImages<T>, images: usize) -> OffsetList {
     let [oz, oy, ox] = problem.y.dims;
     let [sz, sy, _] = problem.window.stride.map(|s| s as isize);
-    let space =
-        IndexSpace::new([(images, [stage.image]), (oz, [sz * stage.steps[0]]), (oy, [sy * stage.steps[1]]), (ox, [1])]);
-    let (step, mut places) = (space.step(), List::with_capacity(space.len()));
-    space.runs(0..space.len(), |at, count| places.extend((0..count as isize).map(|i| at[0] + i * step[0])));
-    OffsetList::new(places)
+    let space = IndexSpace::new([
+        (images, [stage.image_stride]),
+        (oz, [sz * stage.strides[0]]),
+        (oy, [sy * stage.strides[1]]),
+        (ox, [1]),
+    ]);
+    let (step, mut offsets) = (space.step(), List::with_capacity(space.len()));
+    space.runs(0..space.len(), |at, count| offsets.extend((0..count as isize).map(|i| at[0] + i * step[0])));
+    OffsetList::new(offsets)
 }

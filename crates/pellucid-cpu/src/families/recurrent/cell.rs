@@ -1,4 +1,4 @@
-//! The equations of one step, forward and backward, on vectors: those of [`Cell`].
+//! The equations of one step of a [`Cell`], forward and backward, vectorised.
 
 use pellucid_ir::kernel::Cell;
 use pellucid_runtime::threads::SharedPtr;
@@ -7,147 +7,176 @@ use pellucid_simd::vector::{FloatVector, lanes};
 use pellucid_simd::{Float, VectorWork};
 use std::ops::Range;
 
-/// The sequences that a step does not leave as they are.
+/// The sequences whose state a step changes: those that are longer than the step.
 #[derive(Clone, Copy)]
-pub(super) struct Active<'a> {
+pub(super) struct ActiveSequences<'a> {
+    /// The step.
     pub(super) step: usize,
+    /// The lengths of the sequences, if they have individual ones.
     pub(super) lengths: Option<&'a [i64]>,
 }
 
-impl Active<'_> {
+impl ActiveSequences<'_> {
+    /// Returns whether the sequence `row` is active.
     #[inline(always)]
     pub(super) fn contains(&self, row: usize) -> bool {
         self.lengths.is_none_or(|lengths| (self.step as i64) < lengths[row])
     }
 }
 
-/// A step of some rows: gates come to what they are, and the next states follow. Arrays are those of the step, whole.
-pub(super) struct Forward<'a, T> {
+/// One step forward for a range of rows: overwrites the sums of the gates with the gate activations and stores the next
+/// states.
+///
+/// # Contract of the work
+/// - *arrays*: the arrays that the cell uses are contiguous, have a row for every sequence of the batch, and are valid
+///   for reads; `lengths` has an element for every row;
+/// - *exclusive*: `gates`, `cells[1]` and `next_state` are valid for writes, and no other thread accesses their rows
+///   `rows`.
+pub(super) struct ForwardStep<'a, T> {
+    /// The equations.
     pub(super) cell: Cell,
+    /// H, the width of the cell.
     pub(super) width: usize,
+    /// The rows that are computed.
     pub(super) rows: Range<usize>,
-    pub(super) active: Active<'a>,
-    /// Sums of what inputs and states give, `[N, B·H]`.
+    /// The sequences that are computed.
+    pub(super) active: ActiveSequences<'a>,
+    /// The sums of the contributions of inputs and states to the gates, `[N, B·H]`.
     pub(super) gates: SharedPtr<T>,
+    /// The bias, `[B·H]`.
     pub(super) bias: SharedPtr<T>,
-    /// The states before the step, as wide as a cell: for [`Cell::Gru`].
-    pub(super) before: SharedPtr<T>,
-    /// c before and after the step: for [`Cell::Lstm`].
+    /// The previous states, `[N, H]`: for [`Cell::Gru`].
+    pub(super) previous_state: SharedPtr<T>,
+    /// c before and after the step, `[N, H]`: for [`Cell::Lstm`].
     pub(super) cells: [SharedPtr<T>; 2],
-    /// The next states, before they are projected.
-    pub(super) after: SharedPtr<T>,
+    /// The next states before their projection, `[N, H]`.
+    pub(super) next_state: SharedPtr<T>,
 }
 
-/// The way back through a step of some rows.
-pub(super) struct Backward<'a, T> {
+/// One step of the backward pass for a range of rows: computes the gradients of the gates.
+///
+/// # Contract of the work
+/// - *arrays*: the arrays that the cell uses are contiguous, have a row for every sequence of the batch, and are valid
+///   for reads; `lengths` has an element for every row;
+/// - *exclusive*: `gate_grads`, `bypass_grads` and `cell_grads` are valid for writes if the cell uses them, and no
+///   other thread accesses their rows `rows`.
+pub(super) struct BackwardStep<'a, T> {
+    /// The equations.
     pub(super) cell: Cell,
+    /// H, the width of the cell.
     pub(super) width: usize,
+    /// The rows that are computed.
     pub(super) rows: Range<usize>,
-    pub(super) active: Active<'a>,
+    /// The sequences that are computed.
+    pub(super) active: ActiveSequences<'a>,
+    /// The gate activations, `[N, B·H]`.
     pub(super) gates: SharedPtr<T>,
-    pub(super) before: SharedPtr<T>,
+    /// The previous states, `[N, H]`: for [`Cell::Gru`].
+    pub(super) previous_state: SharedPtr<T>,
+    /// c before and after the step, `[N, H]`: for [`Cell::Lstm`].
     pub(super) cells: [SharedPtr<T>; 2],
-    /// The gradients of the next states, before they were projected.
-    pub(super) grads: SharedPtr<T>,
-    /// Those of the gates.
-    pub(super) to: SharedPtr<T>,
-    /// What arrives at the states before the step past the gates: for [`Cell::Gru`].
-    pub(super) past: SharedPtr<T>,
-    /// The gradients of c after the step, which become those before it: for [`Cell::Lstm`].
-    pub(super) carry: SharedPtr<T>,
+    /// The gradients of the next states before their projection, `[N, H]`.
+    pub(super) state_grads: SharedPtr<T>,
+    /// The gradients of the gates, `[N, B·H]`.
+    pub(super) gate_grads: SharedPtr<T>,
+    /// The part of the gradient of the previous states that does not pass through the gates, `[N, H]`: for
+    /// [`Cell::Gru`].
+    pub(super) bypass_grads: SharedPtr<T>,
+    /// The gradients of c after the step, which are overwritten with those before it, `[N, H]`: for [`Cell::Lstm`].
+    pub(super) cell_grads: SharedPtr<T>,
 }
 
-/// Calls a block function for two vectors, one, and a part of one, along a row.
-macro_rules! along {
-    ($V:ident, $width:expr, $f:path, $at:expr) => {{
-        let (at, mut j, all) = ($at, 0, $V::mask($V::LANES));
+/// Calls a function for all lane blocks of a row: blocks of two vectors, of one vector, and a masked remainder.
+macro_rules! for_each_lane_block {
+    ($V:ident, $width:expr, $f:path, $arrays:expr) => {{
+        let (arrays, mut j, all) = ($arrays, 0, $V::mask($V::LANES));
         while $width - j >= 2 * $V::LANES {
-            $f(&at, Block::<$V, 2, true> { j, mask: all });
+            $f(&arrays, LaneBlock::<$V, 2, true> { j, mask: all });
             j += 2 * $V::LANES;
         }
         while $width - j >= $V::LANES {
-            $f(&at, Block::<$V, 1, true> { j, mask: all });
+            $f(&arrays, LaneBlock::<$V, 1, true> { j, mask: all });
             j += $V::LANES;
         }
         if j < $width {
-            $f(&at, Block::<$V, 1, false> { j, mask: $V::mask($width - j) });
+            $f(&arrays, LaneBlock::<$V, 1, false> { j, mask: $V::mask($width - j) });
         }
     }};
 }
 
-impl<T: Float> VectorWork<T> for Forward<'_, T> {
+impl<T: Float> VectorWork<T> for ForwardStep<'_, T> {
     #[inline(always)]
     unsafe fn run<V: FloatVector<Scalar = T>>(&self) {
-        debug_assert!(
-            self.active.lengths.is_none_or(|lengths| self.rows.end <= lengths.len()),
-            "a length for each row"
-        );
+        debug_assert!(self.active.lengths.is_none_or(|lengths| self.rows.end <= lengths.len()), "one length per row");
         let (h, blocks) = (self.width, self.cell.blocks());
         for row in self.rows.clone().filter(|&row| self.active.contains(row)) {
             let (narrow, wide) = ((row * h) as isize, (row * blocks * h) as isize);
-            let at = ForwardRow {
+            let arrays = ForwardRow {
                 width: h,
                 gates: self.gates.at(wide),
                 bias: self.bias.get(),
-                before: self.before.at(narrow),
+                previous_state: self.previous_state.at(narrow),
                 cells: self.cells.map(|c| c.at(narrow)),
-                after: self.after.at(narrow),
+                next_state: self.next_state.at(narrow),
             };
-            // SAFETY: the caller's; blocks lie within the row.
+            // SAFETY: the row contract. *row*: the pointers are at row `row` of the arrays that the cell uses (*arrays*
+            // and *exclusive* of the work's contract). *block*: the macro forms blocks of `h` elements. *isa*: the
+            // instruction set of `V` is enabled (contract of `VectorWork::run`).
             unsafe {
                 match self.cell {
-                    Cell::Tanh => along!(V, h, ForwardRow::tanh, at),
-                    Cell::Relu => along!(V, h, ForwardRow::relu, at),
-                    Cell::Gru => along!(V, h, ForwardRow::gru, at),
-                    Cell::Lstm => along!(V, h, ForwardRow::lstm, at),
+                    Cell::Tanh => for_each_lane_block!(V, h, ForwardRow::tanh, arrays),
+                    Cell::Relu => for_each_lane_block!(V, h, ForwardRow::relu, arrays),
+                    Cell::Gru => for_each_lane_block!(V, h, ForwardRow::gru, arrays),
+                    Cell::Lstm => for_each_lane_block!(V, h, ForwardRow::lstm, arrays),
                 }
             }
         }
     }
 }
 
-impl<T: Float> VectorWork<T> for Backward<'_, T> {
+impl<T: Float> VectorWork<T> for BackwardStep<'_, T> {
     #[inline(always)]
     unsafe fn run<V: FloatVector<Scalar = T>>(&self) {
-        debug_assert!(
-            self.active.lengths.is_none_or(|lengths| self.rows.end <= lengths.len()),
-            "a length for each row"
-        );
+        debug_assert!(self.active.lengths.is_none_or(|lengths| self.rows.end <= lengths.len()), "one length per row");
         let (h, blocks) = (self.width, self.cell.blocks());
         for row in self.rows.clone().filter(|&row| self.active.contains(row)) {
             let (narrow, wide) = ((row * h) as isize, (row * blocks * h) as isize);
-            let at = BackwardRow {
+            let arrays = BackwardRow {
                 width: h,
                 gates: self.gates.at(wide),
-                before: self.before.at(narrow),
+                previous_state: self.previous_state.at(narrow),
                 cells: self.cells.map(|c| c.at(narrow)),
-                grads: self.grads.at(narrow),
-                to: self.to.at(wide),
-                past: self.past.at(narrow),
-                carry: self.carry.at(narrow),
+                state_grads: self.state_grads.at(narrow),
+                gate_grads: self.gate_grads.at(wide),
+                bypass_grads: self.bypass_grads.at(narrow),
+                cell_grads: self.cell_grads.at(narrow),
             };
-            // SAFETY: the caller's; blocks lie within the row.
+            // SAFETY: the row contract. *row*: the pointers are at row `row` of the arrays that the cell uses (*arrays*
+            // and *exclusive* of the work's contract). *block*: the macro forms blocks of `h` elements. *isa*: the
+            // instruction set of `V` is enabled (contract of `VectorWork::run`).
             unsafe {
                 match self.cell {
-                    Cell::Tanh => along!(V, h, BackwardRow::tanh, at),
-                    Cell::Relu => along!(V, h, BackwardRow::relu, at),
-                    Cell::Gru => along!(V, h, BackwardRow::gru, at),
-                    Cell::Lstm => along!(V, h, BackwardRow::lstm, at),
+                    Cell::Tanh => for_each_lane_block!(V, h, BackwardRow::tanh, arrays),
+                    Cell::Relu => for_each_lane_block!(V, h, BackwardRow::relu, arrays),
+                    Cell::Gru => for_each_lane_block!(V, h, BackwardRow::gru, arrays),
+                    Cell::Lstm => for_each_lane_block!(V, h, BackwardRow::lstm, arrays),
                 }
             }
         }
     }
 }
 
-/// R vectors of a row from number j on, or, of one vector, the lanes of the mask.
+/// R vectors of a row from element `j` on. Unless `FULL`, R is 1 and the block consists of the lanes `mask`.
 #[derive(Clone, Copy)]
-struct Block<V: FloatVector, const R: usize, const WHOLE: bool> {
+struct LaneBlock<V: FloatVector, const R: usize, const FULL: bool> {
+    /// The first element.
     j: usize,
+    /// The lanes of the block, unless it is full.
     mask: V::Mask,
 }
 
-/// R vectors, each an expression of its number; not a closure, which might not be inlined.
-macro_rules! each {
+/// Evaluates an expression for each of R vectors. It is not a closure, because a closure might not be inlined.
+macro_rules! vectors {
     (|$r:ident| $e:expr) => {{
         let mut all = [V::zero(); R];
         for $r in 0..R {
@@ -157,37 +186,45 @@ macro_rules! each {
     }};
 }
 
-impl<V: FloatVector, const R: usize, const WHOLE: bool> Block<V, R, WHOLE> {
+impl<V: FloatVector, const R: usize, const FULL: bool> LaneBlock<V, R, FULL> {
+    /// Loads the block of the row `from`. Lanes outside the mask are 0.
+    ///
     /// # Safety
-    /// As for [`Work::run`]; `from` is a row.
+    /// `from` is valid for reading the lanes of the block, and the instruction set of `V` is enabled.
     #[inline(always)]
     unsafe fn load(self, from: *const V::Scalar) -> [V; R] {
-        // SAFETY: the caller's.
+        // SAFETY: `from` is valid for the lanes of the block, and the instruction set is enabled (this function's
+        // contract).
         unsafe {
             let from = from.add(self.j);
-            each!(|r| match WHOLE {
+            vectors!(|r| match FULL {
                 true => V::load(from.add(r * V::LANES)),
                 false => V::load_part(from, self.mask),
             })
         }
     }
 
+    /// Stores vectors to the block of the row `to`. Lanes outside the mask are not written.
+    ///
     /// # Safety
-    /// As for [`Work::run`]; `to` is a row.
+    /// `to` is valid for writing the lanes of the block, and the instruction set of `V` is enabled.
     #[inline(always)]
     unsafe fn store(self, v: [V; R], to: *mut V::Scalar) {
-        // SAFETY: the caller's.
+        // SAFETY: `to` is valid for the lanes of the block, and the instruction set is enabled (this function's
+        // contract).
         unsafe {
             let to = to.add(self.j);
             for (r, v) in v.into_iter().enumerate() {
-                if WHOLE { v.store(to.add(r * V::LANES)) } else { v.store_part(to, self.mask) }
+                if FULL { v.store(to.add(r * V::LANES)) } else { v.store_part(to, self.mask) }
             }
         }
     }
 }
 
+/// Returns σ(x) = 1/(1 + e⁻ˣ) of all lanes.
+///
 /// # Safety
-/// As for [`Work::run`], and all that follow.
+/// The instruction set of `V` is enabled.
 #[inline(always)]
 unsafe fn sigmoid<V: FloatVector, const R: usize>(mut v: [V; R]) -> [V; R] {
     // One loop over all lanes, so that the compiler keeps them in registers.
@@ -195,9 +232,13 @@ unsafe fn sigmoid<V: FloatVector, const R: usize>(mut v: [V; R]) -> [V; R] {
     v
 }
 
+/// Returns tanh x of all lanes.
+///
+/// # Safety
+/// The instruction set of `V` is enabled.
 #[inline(always)]
 unsafe fn tanh<V: FloatVector, const R: usize>(mut v: [V; R]) -> [V; R] {
-    // SAFETY: the caller's; vectors are their numbers.
+    // SAFETY: the instruction set of `V` is enabled (this function's contract).
     unsafe {
         match V::tanh(v) {
             Some(y) => y,
@@ -209,204 +250,274 @@ unsafe fn tanh<V: FloatVector, const R: usize>(mut v: [V; R]) -> [V; R] {
     }
 }
 
-/// g where y > 0, else 0.
+/// Returns g where y > 0, else 0.
+///
+/// # Safety
+/// The instruction set of `V` is enabled.
 #[inline(always)]
-unsafe fn where_positive<V: FloatVector, const R: usize>(mut g: [V; R], mut y: [V; R]) -> [V; R] {
-    let (numbers, y) = (lanes(&mut g), lanes(&mut y));
-    for (g, y) in numbers.iter_mut().zip(y) {
+unsafe fn select_positive<V: FloatVector, const R: usize>(mut g: [V; R], mut y: [V; R]) -> [V; R] {
+    let (gradients, y) = (lanes(&mut g), lanes(&mut y));
+    for (g, y) in gradients.iter_mut().zip(y) {
         *g = if *y > <V::Scalar as Real>::ZERO { *g } else { <V::Scalar as Real>::ZERO };
     }
     g
 }
 
+/// Returns a + b.
+///
+/// # Safety
+/// The instruction set of `V` is enabled.
 #[inline(always)]
-unsafe fn sum<V: FloatVector, const R: usize>(a: [V; R], b: [V; R]) -> [V; R] {
-    // SAFETY: the caller's.
-    unsafe { each!(|r| a[r].add(b[r])) }
+unsafe fn add<V: FloatVector, const R: usize>(a: [V; R], b: [V; R]) -> [V; R] {
+    // SAFETY: the instruction set of `V` is enabled (this function's contract).
+    unsafe { vectors!(|r| a[r].add(b[r])) }
 }
 
+/// Returns a·b.
+///
+/// # Safety
+/// The instruction set of `V` is enabled.
 #[inline(always)]
-unsafe fn product<V: FloatVector, const R: usize>(a: [V; R], b: [V; R]) -> [V; R] {
-    // SAFETY: the caller's.
-    unsafe { each!(|r| a[r].mul(b[r])) }
+unsafe fn mul<V: FloatVector, const R: usize>(a: [V; R], b: [V; R]) -> [V; R] {
+    // SAFETY: the instruction set of `V` is enabled (this function's contract).
+    unsafe { vectors!(|r| a[r].mul(b[r])) }
 }
 
-/// a·b + c
+/// Returns a·b + c, rounded once.
+///
+/// # Safety
+/// The instruction set of `V` is enabled.
 #[inline(always)]
 unsafe fn mul_add<V: FloatVector, const R: usize>(a: [V; R], b: [V; R], c: [V; R]) -> [V; R] {
-    // SAFETY: the caller's.
-    unsafe { each!(|r| a[r].mul_add(b[r], c[r])) }
+    // SAFETY: the instruction set of `V` is enabled (this function's contract).
+    unsafe { vectors!(|r| a[r].mul_add(b[r], c[r])) }
 }
 
-/// 1 − a·b
+/// Returns 1 − a·b, rounded once.
+///
+/// # Safety
+/// The instruction set of `V` is enabled.
 #[inline(always)]
-unsafe fn rest<V: FloatVector, const R: usize>(a: [V; R], b: [V; R]) -> [V; R] {
-    // SAFETY: the caller's; a pointer to one number.
+unsafe fn one_minus_product<V: FloatVector, const R: usize>(a: [V; R], b: [V; R]) -> [V; R] {
+    // SAFETY: the instruction set of `V` is enabled (this function's contract), and the pointer is to one element.
     unsafe {
         let one = V::splat(&<V::Scalar as Real>::ONE);
-        each!(|r| a[r].neg().mul_add(b[r], one))
+        vectors!(|r| a[r].neg().mul_add(b[r], one))
     }
 }
 
-/// g·y·(1 − y): the gradient before a logistic function that came to y.
+/// Returns g·y·(1 − y), the gradient of the argument of a logistic function with result y and gradient g.
+///
+/// # Safety
+/// The instruction set of `V` is enabled.
 #[inline(always)]
-unsafe fn through_sigmoid<V: FloatVector, const R: usize>(g: [V; R], y: [V; R]) -> [V; R] {
-    // SAFETY: the caller's; a pointer to one number.
+unsafe fn sigmoid_gradient<V: FloatVector, const R: usize>(g: [V; R], y: [V; R]) -> [V; R] {
+    // SAFETY: the instruction set of `V` is enabled (this function's contract), and the pointer is to one element.
     unsafe {
         let one = V::splat(&<V::Scalar as Real>::ONE);
-        each!(|r| g[r].mul(y[r]).mul(one.sub(y[r])))
+        vectors!(|r| g[r].mul(y[r]).mul(one.sub(y[r])))
     }
 }
 
 /// The arrays of a step at one row.
+///
+/// # The row contract
+/// The unsafe methods require:
+///
+/// - *row*: the arrays that the cell uses are valid for one row: `gates` and `bias` of B·H elements, the
+///   others of H. No other thread accesses the rows that the cell writes;
+/// - *block*: the lanes of `block` are inside a row of H elements;
+/// - *isa*: the instruction set of the vectors is enabled.
 struct ForwardRow<T> {
     width: usize,
     gates: *mut T,
     bias: *mut T,
-    before: *mut T,
+    previous_state: *mut T,
     cells: [*mut T; 2],
-    after: *mut T,
+    next_state: *mut T,
 }
 
-/// # Safety of the methods
-/// As for [`Work::run`]; the block lies in the row.
 impl<T: Float> ForwardRow<T> {
-    /// Block b of the gates, with its bias.
+    /// Returns the sums of gate `b`, with its bias.
+    ///
+    /// # Safety
+    /// The [row contract](ForwardRow#the-row-contract) holds for `block`.
     #[inline(always)]
     unsafe fn gate<V: FloatVector<Scalar = T>, const R: usize, const W: bool>(
         &self,
-        at: Block<V, R, W>,
+        block: LaneBlock<V, R, W>,
         b: usize,
     ) -> [V; R] {
-        // SAFETY: the caller's.
-        unsafe { sum(at.load(self.gates.add(b * self.width)), at.load(self.bias.add(b * self.width))) }
+        // SAFETY: the row contract, which is this function's contract.
+        unsafe { add(block.load(self.gates.add(b * self.width)), block.load(self.bias.add(b * self.width))) }
     }
 
+    /// Computes a block of [`Cell::Tanh`].
+    ///
+    /// # Safety
+    /// The [row contract](ForwardRow#the-row-contract) holds for `block`.
     #[inline(always)]
-    unsafe fn tanh<V: FloatVector<Scalar = T>, const R: usize, const W: bool>(&self, at: Block<V, R, W>) {
-        // SAFETY: the caller's.
+    unsafe fn tanh<V: FloatVector<Scalar = T>, const R: usize, const W: bool>(&self, block: LaneBlock<V, R, W>) {
+        // SAFETY: the row contract, which is this function's contract.
         unsafe {
-            let y = tanh(self.gate(at, 0));
-            at.store(y, self.gates);
-            at.store(y, self.after);
+            let y = tanh(self.gate(block, 0));
+            block.store(y, self.gates);
+            block.store(y, self.next_state);
         }
     }
 
+    /// Computes a block of [`Cell::Relu`].
+    ///
+    /// # Safety
+    /// The [row contract](ForwardRow#the-row-contract) holds for `block`.
     #[inline(always)]
-    unsafe fn relu<V: FloatVector<Scalar = T>, const R: usize, const W: bool>(&self, at: Block<V, R, W>) {
-        // SAFETY: the caller's; vectors are their numbers.
+    unsafe fn relu<V: FloatVector<Scalar = T>, const R: usize, const W: bool>(&self, block: LaneBlock<V, R, W>) {
+        // SAFETY: the row contract, which is this function's contract.
         unsafe {
-            let mut y = self.gate(at, 0);
+            let mut y = self.gate(block, 0);
             lanes(&mut y).iter_mut().for_each(|x| *x = x.max(<T as Real>::ZERO));
-            at.store(y, self.gates);
-            at.store(y, self.after);
+            block.store(y, self.gates);
+            block.store(y, self.next_state);
         }
     }
 
+    /// Computes a block of [`Cell::Gru`].
+    ///
+    /// # Safety
+    /// The [row contract](ForwardRow#the-row-contract) holds for `block`.
     #[inline(always)]
-    unsafe fn gru<V: FloatVector<Scalar = T>, const R: usize, const W: bool>(&self, at: Block<V, R, W>) {
-        // SAFETY: the caller's.
+    unsafe fn gru<V: FloatVector<Scalar = T>, const R: usize, const W: bool>(&self, block: LaneBlock<V, R, W>) {
+        // SAFETY: the row contract, which is this function's contract.
         unsafe {
-            let (r, z, u) = (sigmoid(self.gate(at, 0)), sigmoid(self.gate(at, 1)), self.gate(at, 3));
-            let n = tanh(mul_add(r, u, self.gate(at, 2)));
-            let h = at.load(self.before);
-            at.store(mul_add(z, each!(|k| h[k].sub(n[k])), n), self.after);
+            let (r, z, u) = (sigmoid(self.gate(block, 0)), sigmoid(self.gate(block, 1)), self.gate(block, 3));
+            let n = tanh(mul_add(r, u, self.gate(block, 2)));
+            let h = block.load(self.previous_state);
+            block.store(mul_add(z, vectors!(|k| h[k].sub(n[k])), n), self.next_state);
             for (b, v) in [r, z, n, u].into_iter().enumerate() {
-                at.store(v, self.gates.add(b * self.width));
+                block.store(v, self.gates.add(b * self.width));
             }
         }
     }
 
+    /// Computes a block of [`Cell::Lstm`].
+    ///
+    /// # Safety
+    /// The [row contract](ForwardRow#the-row-contract) holds for `block`.
     #[inline(always)]
-    unsafe fn lstm<V: FloatVector<Scalar = T>, const R: usize, const W: bool>(&self, at: Block<V, R, W>) {
-        // SAFETY: the caller's.
+    unsafe fn lstm<V: FloatVector<Scalar = T>, const R: usize, const W: bool>(&self, block: LaneBlock<V, R, W>) {
+        // SAFETY: the row contract, which is this function's contract.
         unsafe {
-            let (i, f, o) = (sigmoid(self.gate(at, 0)), sigmoid(self.gate(at, 1)), sigmoid(self.gate(at, 3)));
-            let g = tanh(self.gate(at, 2));
-            let c = mul_add(f, at.load(self.cells[0]), product(i, g));
-            at.store(c, self.cells[1]);
-            at.store(product(o, tanh(c)), self.after);
+            let (i, f, o) = (sigmoid(self.gate(block, 0)), sigmoid(self.gate(block, 1)), sigmoid(self.gate(block, 3)));
+            let g = tanh(self.gate(block, 2));
+            let c = mul_add(f, block.load(self.cells[0]), mul(i, g));
+            block.store(c, self.cells[1]);
+            block.store(mul(o, tanh(c)), self.next_state);
             for (b, v) in [i, f, g, o].into_iter().enumerate() {
-                at.store(v, self.gates.add(b * self.width));
+                block.store(v, self.gates.add(b * self.width));
             }
         }
     }
 }
 
-/// The arrays of a step's gradient at one row.
+/// The arrays of a step of the backward pass at one row.
+///
+/// # The row contract
+/// The unsafe methods require:
+///
+/// - *row*: the arrays that the cell uses are valid for one row: `gates` and `gate_grads` of B·H elements, the
+///   others of H. No other thread accesses the rows that the cell writes;
+/// - *block*: the lanes of `block` are inside a row of H elements;
+/// - *isa*: the instruction set of the vectors is enabled.
 struct BackwardRow<T> {
     width: usize,
     gates: *mut T,
-    before: *mut T,
+    previous_state: *mut T,
     cells: [*mut T; 2],
-    grads: *mut T,
-    to: *mut T,
-    past: *mut T,
-    carry: *mut T,
+    state_grads: *mut T,
+    gate_grads: *mut T,
+    bypass_grads: *mut T,
+    cell_grads: *mut T,
 }
 
-/// # Safety of the methods
-/// As for [`Work::run`]; the block lies in the row.
 impl<T: Float> BackwardRow<T> {
-    /// What block b of the gates came to.
+    /// Returns the activations of gate `b`.
+    ///
+    /// # Safety
+    /// The [row contract](BackwardRow#the-row-contract) holds for `block`.
     #[inline(always)]
     unsafe fn gate<V: FloatVector<Scalar = T>, const R: usize, const W: bool>(
         &self,
-        at: Block<V, R, W>,
+        block: LaneBlock<V, R, W>,
         b: usize,
     ) -> [V; R] {
-        // SAFETY: the caller's.
-        unsafe { at.load(self.gates.add(b * self.width)) }
+        // SAFETY: the row contract, which is this function's contract.
+        unsafe { block.load(self.gates.add(b * self.width)) }
     }
 
+    /// Computes the gradients of a block of [`Cell::Tanh`].
+    ///
+    /// # Safety
+    /// The [row contract](BackwardRow#the-row-contract) holds for `block`.
     #[inline(always)]
-    unsafe fn tanh<V: FloatVector<Scalar = T>, const R: usize, const W: bool>(&self, at: Block<V, R, W>) {
-        // SAFETY: the caller's.
+    unsafe fn tanh<V: FloatVector<Scalar = T>, const R: usize, const W: bool>(&self, block: LaneBlock<V, R, W>) {
+        // SAFETY: the row contract, which is this function's contract.
         unsafe {
-            let y = self.gate(at, 0);
-            at.store(product(at.load(self.grads), rest(y, y)), self.to);
+            let y = self.gate(block, 0);
+            block.store(mul(block.load(self.state_grads), one_minus_product(y, y)), self.gate_grads);
         }
     }
 
+    /// Computes the gradients of a block of [`Cell::Relu`].
+    ///
+    /// # Safety
+    /// The [row contract](BackwardRow#the-row-contract) holds for `block`.
     #[inline(always)]
-    unsafe fn relu<V: FloatVector<Scalar = T>, const R: usize, const W: bool>(&self, at: Block<V, R, W>) {
-        // SAFETY: the caller's.
-        unsafe { at.store(where_positive(at.load(self.grads), self.gate(at, 0)), self.to) }
+    unsafe fn relu<V: FloatVector<Scalar = T>, const R: usize, const W: bool>(&self, block: LaneBlock<V, R, W>) {
+        // SAFETY: the row contract, which is this function's contract.
+        unsafe { block.store(select_positive(block.load(self.state_grads), self.gate(block, 0)), self.gate_grads) }
     }
 
+    /// Computes the gradients of a block of [`Cell::Gru`].
+    ///
+    /// # Safety
+    /// The [row contract](BackwardRow#the-row-contract) holds for `block`.
     #[inline(always)]
-    unsafe fn gru<V: FloatVector<Scalar = T>, const R: usize, const W: bool>(&self, at: Block<V, R, W>) {
-        // SAFETY: the caller's; a pointer to one number.
+    unsafe fn gru<V: FloatVector<Scalar = T>, const R: usize, const W: bool>(&self, block: LaneBlock<V, R, W>) {
+        // SAFETY: the row contract, which is this function's contract; `one` is read from a pointer to one element.
         unsafe {
             let one = V::splat(&<T as Real>::ONE);
-            let [r, z, n, u] = [self.gate(at, 0), self.gate(at, 1), self.gate(at, 2), self.gate(at, 3)];
-            let (h, dh) = (at.load(self.before), at.load(self.grads));
-            let dn = product(each!(|k| dh[k].mul(one.sub(z[k]))), rest(n, n));
-            let dz = product(dh, each!(|k| h[k].sub(n[k])));
-            at.store(product(dh, z), self.past);
-            let all = [through_sigmoid(product(dn, u), r), through_sigmoid(dz, z), dn, product(dn, r)];
+            let [r, z, n, u] = [self.gate(block, 0), self.gate(block, 1), self.gate(block, 2), self.gate(block, 3)];
+            let (h, dh) = (block.load(self.previous_state), block.load(self.state_grads));
+            let dn = mul(vectors!(|k| dh[k].mul(one.sub(z[k]))), one_minus_product(n, n));
+            let dz = mul(dh, vectors!(|k| h[k].sub(n[k])));
+            block.store(mul(dh, z), self.bypass_grads);
+            let all = [sigmoid_gradient(mul(dn, u), r), sigmoid_gradient(dz, z), dn, mul(dn, r)];
             for (b, v) in all.into_iter().enumerate() {
-                at.store(v, self.to.add(b * self.width));
+                block.store(v, self.gate_grads.add(b * self.width));
             }
         }
     }
 
+    /// Computes the gradients of a block of [`Cell::Lstm`].
+    ///
+    /// # Safety
+    /// The [row contract](BackwardRow#the-row-contract) holds for `block`.
     #[inline(always)]
-    unsafe fn lstm<V: FloatVector<Scalar = T>, const R: usize, const W: bool>(&self, at: Block<V, R, W>) {
-        // SAFETY: the caller's.
+    unsafe fn lstm<V: FloatVector<Scalar = T>, const R: usize, const W: bool>(&self, block: LaneBlock<V, R, W>) {
+        // SAFETY: the row contract, which is this function's contract.
         unsafe {
-            let [i, f, g, o] = [self.gate(at, 0), self.gate(at, 1), self.gate(at, 2), self.gate(at, 3)];
-            let (dh, y) = (at.load(self.grads), tanh(at.load(self.cells[1])));
-            let dc = mul_add(product(dh, o), rest(y, y), at.load(self.carry));
-            at.store(product(dc, f), self.carry);
+            let [i, f, g, o] = [self.gate(block, 0), self.gate(block, 1), self.gate(block, 2), self.gate(block, 3)];
+            let (dh, y) = (block.load(self.state_grads), tanh(block.load(self.cells[1])));
+            let dc = mul_add(mul(dh, o), one_minus_product(y, y), block.load(self.cell_grads));
+            block.store(mul(dc, f), self.cell_grads);
             let all = [
-                through_sigmoid(product(dc, g), i),
-                through_sigmoid(product(dc, at.load(self.cells[0])), f),
-                product(product(dc, i), rest(g, g)),
-                through_sigmoid(product(dh, y), o),
+                sigmoid_gradient(mul(dc, g), i),
+                sigmoid_gradient(mul(dc, block.load(self.cells[0])), f),
+                mul(mul(dc, i), one_minus_product(g, g)),
+                sigmoid_gradient(mul(dh, y), o),
             ];
             for (b, v) in all.into_iter().enumerate() {
-                at.store(v, self.to.add(b * self.width));
+                block.store(v, self.gate_grads.add(b * self.width));
             }
         }
     }

@@ -1,10 +1,11 @@
-//! `Recurrent`: all steps of a layer in one kernel, forward and backward.
+//! `Recurrent`: all time steps of a recurrent layer in one kernel, forward and backward.
 //!
-//! - `cell`: the equations of one step, on vectors;
+//! - `cell`: the equations of one step, vectorised;
 //! - `steps`: the loop over time, with weights that are packed once;
-//! - this file: what fits, and the dtypes.
+//! - this file: operand checks, dtypes and dispatch.
 //!
-//! Threads take sequences, and, where there are few of them, the columns of a step's products. No choice changes a bit.
+//! Sequences are distributed over threads; if there are fewer sequences than threads, the columns of the products of a
+//! step are distributed instead. Neither choice changes a bit of the results.
 
 mod cell;
 mod steps;
@@ -23,112 +24,132 @@ use pellucid_runtime::list::List;
 use pellucid_runtime::threads::SharedPtr;
 use pellucid_simd::Float;
 use pellucid_simd::Isa;
-use steps::{Gradient, Problem, States};
+use steps::{RecurrentGradientArrays, RecurrentProblem, RecurrentStateArrays};
 
-/// What an operand is.
-fn meta(operand: &Operand<'_>) -> Meta {
+/// Returns the shape and dtype of an operand.
+fn operand_meta(operand: &Operand<'_>) -> Meta {
     Meta { shape: operand.shape().clone(), dtype: operand.dtype }
 }
 
 impl CpuFamily for Recurrent {
     fn check(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
-        let metas: List<Meta, 9> = inputs.iter().map(meta).collect();
-        let made = Kernel::Recurrent(*self).infer(&metas)?;
-        let fits = |(o, m): (&Operand<'_>, &Meta)| meta(o) == *m && o.layout.is_contiguous();
-        if outputs.len() != made.len() || !outputs.iter().zip(&made).all(fits) {
+        let metas: List<Meta, 9> = inputs.iter().map(operand_meta).collect();
+        let expected = Kernel::Recurrent(*self).infer(&metas)?;
+        let fits = |(o, m): (&Operand<'_>, &Meta)| operand_meta(o) == *m && o.layout.is_contiguous();
+        if outputs.len() != expected.len() || !outputs.iter().zip(&expected).all(fits) {
             let shapes = outputs.iter().map(|o| o.shape());
-            return Err(Error::shapes("recurrent", shapes, "outputs are dense, and those that the inputs ask for"));
+            return Err(Error::shapes(
+                "recurrent",
+                shapes,
+                "the outputs must be contiguous and have the shapes inferred from the inputs",
+            ));
         }
         Ok(())
     }
 
     fn run(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
-        recurrent_at(Isa::best(), self, inputs, outputs)
+        run_with_isa(Isa::best(), self, inputs, outputs)
     }
 }
 
-/// The same by one instruction set, which the machine has, on operands that [`check`] accepts.
-fn recurrent_at(isa: Isa, kernel: &Recurrent, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
-    let metas: List<Meta, 9> = inputs.iter().map(meta).collect();
-    let sizes = kernel.sizes(&metas).expect("the shapes have been inferred from them");
+/// Runs the kernel with the instruction set `isa`, which the processor supports, on operands that [`CpuFamily::check`]
+/// accepts.
+///
+/// # Errors
+/// Returns an error if a length is out of range or if memory cannot be allocated.
+fn run_with_isa(isa: Isa, kernel: &Recurrent, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
+    let metas: List<Meta, 9> = inputs.iter().map(operand_meta).collect();
+    let sizes = kernel.sizes(&metas).expect("check has inferred the output shapes from these inputs");
     match inputs[0].dtype {
-        DType::F64 => run::<f64>(isa, kernel, sizes, inputs, outputs),
-        _ => run::<f32>(isa, kernel, sizes, inputs, outputs),
+        DType::F64 => run_typed::<f64>(isa, kernel, sizes, inputs, outputs),
+        _ => run_typed::<f32>(isa, kernel, sizes, inputs, outputs),
     }
 }
 
-fn run<T: Float>(
+/// Runs the kernel for elements of type `T`.
+///
+/// # Errors
+/// Returns an error if a length is out of range or if memory cannot be allocated.
+fn run_typed<T: Float>(
     isa: Isa,
     kernel: &Recurrent,
     sizes: RecurrentSizes,
     inputs: &[Operand<'_>],
     outputs: &[Operand<'_>],
 ) -> Result<()> {
-    let states = kernel.part == RecurrentPart::States;
-    let mut rooms = List::<CpuBuffer, 4>::new();
+    let is_forward = kernel.part == RecurrentPart::States;
+    let mut buffers = List::<CpuBuffer, 4>::new();
     let mut dense = List::<*mut u8, 9>::new();
     for (k, input) in inputs.iter().enumerate() {
-        // The gates are brought where they are to be, below.
-        let there = input.layout.is_contiguous() || states && k == 0;
-        dense.push(if there { first_byte(input) } else { copied(input, &mut rooms)? });
+        // The input contribution to the gates is copied to the output below.
+        let is_usable = input.layout.is_contiguous() || is_forward && k == 0;
+        dense.push(if is_usable { first_element(input) } else { contiguous_copy(input, &mut buffers)? });
     }
     let lengths = kernel.lengths.then(|| {
-        let numbers = *dense.last().expect("the lengths are the last input");
-        // SAFETY: the lengths are dense, and as many as sequences.
-        unsafe { std::slice::from_raw_parts(numbers.cast::<i64>(), sizes.batch) }
+        let data = *dense.last().expect("the lengths are the last input");
+        // SAFETY: the lengths are contiguous `i64` values, one per sequence: `check` has compared shape and dtype, and
+        // a non-contiguous operand was copied.
+        unsafe { std::slice::from_raw_parts(data.cast::<i64>(), sizes.batch) }
     });
     if let Some(&length) = lengths.into_iter().flatten().find(|&&n| n < 0 || n as usize > sizes.steps) {
-        let reason = format!("lengths are in 0..={}, the number of steps; got {length}", sizes.steps);
+        let reason = format!("lengths must be in 0..={}, the number of steps; got {length}", sizes.steps);
         return Err(Error::invalid("recurrent", reason));
     }
-    let x = |k: usize| SharedPtr(dense[k].cast::<T>());
-    let y = |k: usize| SharedPtr(first_byte(&outputs[k]).cast::<T>());
+    let input = |k: usize| SharedPtr(dense[k].cast::<T>());
+    let output = |k: usize| SharedPtr(first_element(&outputs[k]).cast::<T>());
     let lstm = kernel.cell == Cell::Lstm;
-    let nothing = SharedPtr(std::ptr::null_mut());
-    let when = |there: bool, p: &dyn Fn() -> SharedPtr<T>| if there { p() } else { nothing };
-    let weights = if states { x(1) } else { x(2) };
-    let projection = when(kernel.projected, &|| x(kernel.inputs() - 1 - usize::from(kernel.lengths)));
-    let problem = Problem { isa, kernel, sizes, weights, projection, lengths };
-    if states {
-        if first_byte(&inputs[0]) != first_byte(&outputs[0]) || !inputs[0].layout.is_contiguous() {
+    let absent = SharedPtr(std::ptr::null_mut());
+    let if_present = |is_present: bool, data: &dyn Fn() -> SharedPtr<T>| if is_present { data() } else { absent };
+    let weights = if is_forward { input(1) } else { input(2) };
+    let projection = if_present(kernel.projected, &|| input(kernel.inputs() - 1 - usize::from(kernel.lengths)));
+    let problem = RecurrentProblem { isa, kernel, sizes, weights, projection, lengths };
+    if is_forward {
+        if first_element(&inputs[0]) != first_element(&outputs[0]) || !inputs[0].layout.is_contiguous() {
             program::copy(&inputs[0], &outputs[0])?;
         }
-        let arrays = States {
-            bias: x(2),
-            first: [x(3), when(lstm, &|| x(4))],
-            gates: y(0),
-            states: y(1),
-            cells: when(lstm, &|| y(2)),
+        let arrays = RecurrentStateArrays {
+            bias: input(2),
+            initial: [input(3), if_present(lstm, &|| input(4))],
+            gates: output(0),
+            states: output(1),
+            cells: if_present(lstm, &|| output(2)),
         };
-        // SAFETY: all arrays are dense, and have the shapes that the family asks for; outputs overlap no input, but
-        // for the gates, which are read no more.
-        return unsafe { problem.states(&arrays) };
+        // SAFETY: the array contract. *shape*: `check` has compared the shapes, the outputs are contiguous, and
+        // non-contiguous inputs were copied. *exclusive*: an output overlaps no other operand, except that the first
+        // output may be the first input, which is not read again; a kernel owns its outputs while it runs. *isa*: the
+        // processor supports the instruction set (this function's precondition).
+        return unsafe { problem.compute_states(&arrays) };
     }
-    let arrays = Gradient {
-        gates: x(0),
-        states: x(1),
-        cells: when(lstm, &|| x(5)),
-        grads: x(3),
-        last: [x(4), when(lstm, &|| x(6))],
-        to: y(0),
-        first: [y(1), when(lstm, &|| y(2))],
-        whole: when(kernel.projected, &|| y(3)),
+    let arrays = RecurrentGradientArrays {
+        gates: input(0),
+        states: input(1),
+        cells: if_present(lstm, &|| input(5)),
+        state_grads: input(3),
+        final_grads: [input(4), if_present(lstm, &|| input(6))],
+        gate_grads: output(0),
+        initial_grads: [output(1), if_present(lstm, &|| output(2))],
+        total_grads: if_present(kernel.projected, &|| output(3)),
     };
-    // SAFETY: as above.
-    unsafe { problem.gradient(&arrays) }
+    // SAFETY: the array contract. *shape*: `check` has compared the shapes, the outputs are contiguous, and
+    // non-contiguous inputs were copied. *exclusive*: an output overlaps no other operand, and a kernel owns its
+    // outputs while it runs. *isa*: the processor supports the instruction set (this function's precondition).
+    unsafe { problem.compute_gradient(&arrays) }
 }
 
-/// Where the first element lies.
-fn first_byte(o: &Operand<'_>) -> *mut u8 {
+/// Returns the address of the first element.
+fn first_element(o: &Operand<'_>) -> *mut u8 {
     o.base.wrapping_add(o.layout.offset() * o.dtype.size())
 }
 
-/// A dense copy, in a room of its own.
-fn copied(input: &Operand<'_>, rooms: &mut List<CpuBuffer, 4>) -> Result<*mut u8> {
+/// Returns the address of a contiguous copy, whose memory is pushed to `buffers`.
+///
+/// # Errors
+/// Returns an error if the memory cannot be allocated.
+fn contiguous_copy(input: &Operand<'_>, buffers: &mut List<CpuBuffer, 4>) -> Result<*mut u8> {
     let layout = Layout::contiguous(input.shape().clone());
-    let room = CpuBuffer::scratch(input.shape().size().saturating_mul(input.dtype.size()))?;
-    let base = room.ensure()?.as_ptr();
-    rooms.push(room);
+    let buffer = CpuBuffer::scratch(input.shape().size().saturating_mul(input.dtype.size()))?;
+    let base = buffer.ensure()?.as_ptr();
+    buffers.push(buffer);
     program::copy(input, &Operand { base, layout: &layout, dtype: input.dtype })?;
     Ok(base)
 }

@@ -1,6 +1,6 @@
 //! The loop over time: for every step the products with the packed weights, and the cell.
 
-use super::cell::{Active, Backward, Forward};
+use super::cell::{ActiveSequences, BackwardStep, ForwardStep};
 use pellucid_gemm::{OwnedPanels, PackedPanels, Strided};
 use pellucid_ir::Result;
 use pellucid_ir::kernel::{Cell, Recurrent, RecurrentSizes};
@@ -12,140 +12,176 @@ use pellucid_simd::math::Real;
 use pellucid_simd::{Float, vector_work};
 use std::ops::Range;
 
-/// Multiply-adds that are worth a task of their own.
-const TASK: usize = 1 << 19;
+/// The least number of multiply-adds that pays for a separate task.
+const MIN_TASK_WORK: usize = 1 << 19;
 
-/// Columns of a product that threads share out come in multiples of these: whole panels.
-const COLUMNS: usize = 64;
+/// Columns of a product are distributed over threads in multiples of this number, which is a whole number of panels.
+const COLUMN_GRANULE: usize = 64;
 
-/// A layer.
-pub(super) struct Problem<'a, T> {
+/// The sizes and the shared operands of a recurrent layer.
+///
+/// # The array contract
+/// The unsafe methods require of all arrays, including those that are passed to them:
+///
+/// - *shape*: they are contiguous, have the shapes of [`Recurrent`] for `sizes`, and are valid for reads, if the kernel
+///   has them;
+/// - *exclusive*: outputs are valid for writes, overlap no other array, and no other thread accesses them;
+/// - *isa*: the processor supports `isa`.
+pub(super) struct RecurrentProblem<'a, T> {
+    /// The instruction set that runs.
     pub(super) isa: Isa,
+    /// The kernel.
     pub(super) kernel: &'a Recurrent,
+    /// The sizes T, N, H and P.
     pub(super) sizes: RecurrentSizes,
-    /// `[G·H, P]`
+    /// The weights W, `[G·H, P]`.
     pub(super) weights: SharedPtr<T>,
-    /// `[P, H]`
+    /// The projection V, `[P, H]`, if the states are projected.
     pub(super) projection: SharedPtr<T>,
+    /// The lengths of the sequences, if they have individual ones.
     pub(super) lengths: Option<&'a [i64]>,
 }
 
-/// What the states come from, and where they go.
-pub(super) struct States<T> {
+/// The other arrays of the forward pass.
+pub(super) struct RecurrentStateArrays<T> {
+    /// The bias β, `[B·H]`.
     pub(super) bias: SharedPtr<T>,
-    /// h and c before all steps.
-    pub(super) first: [SharedPtr<T>; 2],
-    /// What inputs give, and what it comes to.
+    /// The initial h and c.
+    pub(super) initial: [SharedPtr<T>; 2],
+    /// The input contribution to the gates, which is overwritten with the gate activations: an output.
     pub(super) gates: SharedPtr<T>,
+    /// All states: an output.
     pub(super) states: SharedPtr<T>,
+    /// All c, if the cell is an LSTM: an output.
     pub(super) cells: SharedPtr<T>,
 }
 
-/// What gradients come from, and where they go.
-pub(super) struct Gradient<T> {
+/// The other arrays of the backward pass.
+pub(super) struct RecurrentGradientArrays<T> {
+    /// The gate activations.
     pub(super) gates: SharedPtr<T>,
+    /// All states.
     pub(super) states: SharedPtr<T>,
+    /// All c, if the cell is an LSTM.
     pub(super) cells: SharedPtr<T>,
-    /// Those of the states that steps lead to.
-    pub(super) grads: SharedPtr<T>,
-    /// Those of h and c after all steps.
-    pub(super) last: [SharedPtr<T>; 2],
-    /// Those of the gates.
-    pub(super) to: SharedPtr<T>,
-    /// Those of h and c before all steps.
-    pub(super) first: [SharedPtr<T>; 2],
-    /// The whole gradients of states, if they are projected.
-    pub(super) whole: SharedPtr<T>,
+    /// The gradients of the states that the steps compute.
+    pub(super) state_grads: SharedPtr<T>,
+    /// The additional gradients of the final h and c.
+    pub(super) final_grads: [SharedPtr<T>; 2],
+    /// The gradients of the gates: an output.
+    pub(super) gate_grads: SharedPtr<T>,
+    /// The gradients of the initial h and c: outputs. During the loop they hold those of the state before the current
+    /// step.
+    pub(super) initial_grads: [SharedPtr<T>; 2],
+    /// The total gradients of the states, if they are projected: an output.
+    pub(super) total_grads: SharedPtr<T>,
 }
 
-/// OwnedPanels weights: of the gates from block `block` on (of those that are kept), `lanes × depth`.
-struct Share<T> {
+/// Packed weights of neighbouring gates: `lanes × depth`.
+struct PackedGateWeights<T> {
+    /// The packed weights.
     weights: OwnedPanels<T>,
-    block: usize,
+    /// The first block of the gates that the weights apply to.
+    first_block: usize,
+    /// The number of columns of a product with the weights.
     lanes: usize,
+    /// The depth of a product with the weights.
     depth: usize,
 }
 
-/// Some sequences, and into how many parts the columns of their products are cut.
-struct Part {
+/// A part of the batch that one task computes.
+struct BatchPart {
+    /// The sequences.
     rows: Range<usize>,
-    columns: usize,
+    /// The number of parts into which the columns of the products are divided.
+    column_parts: usize,
 }
 
-impl<T: Float> Problem<'_, T> {
+impl<T: Float> RecurrentProblem<'_, T> {
     /// Computes all states.
     ///
+    /// # Errors
+    /// Returns an error if memory cannot be allocated.
+    ///
     /// # Safety
-    /// The arrays are dense, of the shapes of [`Recurrent`], and nobody else writes them or reads what is written.
-    pub(super) unsafe fn states(&self, arrays: &States<T>) -> Result<()> {
+    /// The [array contract](RecurrentProblem#the-array-contract) holds.
+    pub(super) unsafe fn compute_states(&self, arrays: &RecurrentStateArrays<T>) -> Result<()> {
         let RecurrentSizes { batch, hidden, state, .. } = self.sizes;
-        // Rows of the weights are columns of the product.
-        let shares =
-            self.shares(|from, rows| (Strided { data: from, lane: state as isize, depth: 1 }, (rows, state)))?;
+        // The rows of the weights are the columns of the product.
+        let weights =
+            self.pack_weights(|from, rows| (Strided { data: from, lane: state as isize, depth: 1 }, (rows, state)))?;
         let projection =
-            self.projected(|from| (Strided { data: from, lane: hidden as isize, depth: 1 }, (state, hidden)))?;
-        let room = CpuBuffer::scratch(if self.kernel.projected { batch * hidden * size_of::<T>() } else { 0 })?;
-        let unprojected = SharedPtr(room.ensure()?.as_ptr().cast::<T>());
-        self.parts(|part| {
-            // SAFETY: the caller's; every part has rows of its own, and those of a step come after those that it reads.
-            unsafe { self.states_of(&part, arrays, &shares, projection.as_ref(), unprojected) };
+            self.pack_projection(|from| (Strided { data: from, lane: hidden as isize, depth: 1 }, (state, hidden)))?;
+        let buffer = CpuBuffer::scratch(if self.kernel.projected { batch * hidden * size_of::<T>() } else { 0 })?;
+        let unprojected = SharedPtr(buffer.ensure()?.as_ptr().cast::<T>());
+        self.for_each_part(|part| {
+            // SAFETY: the array contract, which is this function's contract. Every part has rows of its own, and
+            // `unprojected` has N rows of H elements if the states are projected.
+            unsafe { self.compute_part_states(&part, arrays, &weights, projection.as_ref(), unprojected) };
         });
         Ok(())
     }
 
+    /// Computes all states of a part of the batch.
+    ///
     /// # Safety
-    /// As for [`states`](Self::states); there is room for all rows of a cell, unprojected, if states are projected.
-    unsafe fn states_of(
+    /// The [array contract](RecurrentProblem#the-array-contract) holds for the rows of the part. If the states are
+    /// projected, `unprojected` is valid for reading and writing `[N, H]`, and no other thread accesses the rows of the
+    /// part.
+    unsafe fn compute_part_states(
         &self,
-        part: &Part,
-        arrays: &States<T>,
-        shares: &[Share<T>],
+        part: &BatchPart,
+        arrays: &RecurrentStateArrays<T>,
+        weights: &[PackedGateWeights<T>],
         projection: Option<&OwnedPanels<T>>,
         unprojected: SharedPtr<T>,
     ) {
         let RecurrentSizes { hidden, state, .. } = self.sizes;
         let (cell, rows) = (self.kernel.cell, &part.rows);
         let width = cell.blocks() * hidden;
-        let [h, c] = [(arrays.states, state), (arrays.cells, hidden)].map(|(p, width)| move |t| self.at(p, t, width));
+        let [h, c] =
+            [(arrays.states, state), (arrays.cells, hidden)].map(|(p, width)| move |t| self.matrix_at(p, t, width));
         let start = if self.kernel.reverse { self.sizes.steps } else { 0 };
-        // SAFETY: the caller's.
+        // SAFETY: all matrices have the rows of the batch (*shape*), and only this call accesses the rows of the part
+        // in the outputs (*exclusive*) and in `unprojected` (this function's contract). The same clauses give the
+        // contract of the work. The processor supports the instruction set (*isa*).
         unsafe {
-            copy_rows(arrays.first[0], h(start), rows.clone(), state);
+            copy_rows(arrays.initial[0], h(start), rows.clone(), state);
             if cell == Cell::Lstm {
-                copy_rows(arrays.first[1], c(start), rows.clone(), hidden);
+                copy_rows(arrays.initial[1], c(start), rows.clone(), hidden);
             }
-            for step in self.order() {
-                let (before, after) = self.around(step);
-                let (active, some) = self.active(step, rows);
-                let gates = self.at(arrays.gates, step, width);
-                for share in shares {
-                    let a = Strided { data: h(before).get().cast_const(), lane: state as isize, depth: 1 };
-                    let to = SharedPtr(gates.at((share.block * hidden) as isize));
-                    // The last block of a GRU has nothing from the inputs.
-                    let add = !(cell == Cell::Gru && share.block == 3);
-                    self.multiply(part, &some, a, share.lanes, share.depth, &share.weights, (to, width), add);
+            for step in self.step_order() {
+                let (previous, following) = self.state_indices(step);
+                let (active, active_range) = self.active_rows(step, rows);
+                let gates = self.matrix_at(arrays.gates, step, width);
+                for block in weights {
+                    let a = Strided { data: h(previous).get().cast_const(), lane: state as isize, depth: 1 };
+                    let to = SharedPtr(gates.at((block.first_block * hidden) as isize));
+                    // The last block of a GRU has no input contribution.
+                    let add = !(cell == Cell::Gru && block.first_block == 3);
+                    self.multiply(part, (&active_range, block.lanes, block.depth), a, &block.weights, (to, width), add);
                 }
-                let next = if projection.is_some() { unprojected } else { h(after) };
-                let work = Forward {
+                let next = if projection.is_some() { unprojected } else { h(following) };
+                let work = ForwardStep {
                     cell,
                     width: hidden,
-                    rows: some.clone(),
+                    rows: active_range.clone(),
                     active,
                     gates,
                     bias: arrays.bias,
-                    before: h(before),
-                    cells: [c(before), c(after)],
-                    after: next,
+                    previous_state: h(previous),
+                    cells: [c(previous), c(following)],
+                    next_state: next,
                 };
                 vector_work::<T, _>(self.isa)(&work);
                 if let Some(projection) = projection {
                     let a = Strided { data: next.get().cast_const(), lane: hidden as isize, depth: 1 };
-                    self.multiply(part, &some, a, state, hidden, projection, (h(after), state), false);
+                    self.multiply(part, (&active_range, state, hidden), a, projection, (h(following), state), false);
                 }
                 for row in rows.clone().filter(|&row| !active.contains(row)) {
-                    copy_rows(h(before), h(after), row..row + 1, state);
+                    copy_rows(h(previous), h(following), row..row + 1, state);
                     if cell == Cell::Lstm {
-                        copy_rows(c(before), c(after), row..row + 1, hidden);
+                        copy_rows(c(previous), c(following), row..row + 1, hidden);
                     }
                 }
             }
@@ -154,193 +190,239 @@ impl<T: Float> Problem<'_, T> {
 
     /// Computes all gradients.
     ///
+    /// # Errors
+    /// Returns an error if memory cannot be allocated.
+    ///
     /// # Safety
-    /// As for [`states`](Self::states).
-    pub(super) unsafe fn gradient(&self, arrays: &Gradient<T>) -> Result<()> {
+    /// The [array contract](RecurrentProblem#the-array-contract) holds.
+    pub(super) unsafe fn compute_gradient(&self, arrays: &RecurrentGradientArrays<T>) -> Result<()> {
         let RecurrentSizes { batch, hidden, state, .. } = self.sizes;
-        // The gradient of a state is a product with the weights as they are: their rows are its depth.
-        let shares =
-            self.shares(|from, rows| (Strided { data: from, lane: 1, depth: state as isize }, (state, rows)))?;
+        // The gradient of a state is a product with the untransposed weights: their rows are its depth.
+        let weights =
+            self.pack_weights(|from, rows| (Strided { data: from, lane: 1, depth: state as isize }, (state, rows)))?;
         let projection =
-            self.projected(|from| (Strided { data: from, lane: 1, depth: hidden as isize }, (hidden, state)))?;
-        let room = CpuBuffer::scratch(batch * hidden * size_of::<T>())?;
-        let grads = SharedPtr(room.ensure()?.as_ptr().cast::<T>());
-        self.parts(|part| {
-            // SAFETY: the caller's; every part has rows of its own.
-            unsafe { self.gradient_of(&part, arrays, &shares, projection.as_ref(), grads) };
+            self.pack_projection(|from| (Strided { data: from, lane: 1, depth: hidden as isize }, (hidden, state)))?;
+        let buffer = CpuBuffer::scratch(batch * hidden * size_of::<T>())?;
+        let cell_state_grads = SharedPtr(buffer.ensure()?.as_ptr().cast::<T>());
+        self.for_each_part(|part| {
+            // SAFETY: the array contract, which is this function's contract. Every part has rows of its own, and
+            // `cell_state_grads` has N rows of H elements.
+            unsafe { self.compute_part_gradient(&part, arrays, &weights, projection.as_ref(), cell_state_grads) };
         });
         Ok(())
     }
 
+    /// Computes all gradients of a part of the batch.
+    ///
     /// # Safety
-    /// As for [`states`](Self::states); there is room for all rows of a cell's gradients.
-    unsafe fn gradient_of(
+    /// The [array contract](RecurrentProblem#the-array-contract) holds for the rows of the part. `cell_state_grads` is
+    /// valid for reading and writing `[N, H]`, and no other thread accesses the rows of the part.
+    unsafe fn compute_part_gradient(
         &self,
-        part: &Part,
-        arrays: &Gradient<T>,
-        shares: &[Share<T>],
+        part: &BatchPart,
+        arrays: &RecurrentGradientArrays<T>,
+        weights: &[PackedGateWeights<T>],
         projection: Option<&OwnedPanels<T>>,
-        grads: SharedPtr<T>,
+        cell_state_grads: SharedPtr<T>,
     ) {
         let RecurrentSizes { hidden, state, .. } = self.sizes;
         let (cell, rows) = (self.kernel.cell, &part.rows);
         let width = cell.blocks() * hidden;
-        let [carry, carry_c] = arrays.first;
+        let [carry, cell_carry] = arrays.initial_grads;
         let zero = <T as Real>::ZERO;
-        // SAFETY: the caller's.
+        // SAFETY: all matrices have the rows of the batch (*shape*), and only this call accesses the rows of the part
+        // in the outputs (*exclusive*) and in `cell_state_grads` (this function's contract). The same clauses give the
+        // contract of the work. The processor supports the instruction set (*isa*).
         unsafe {
-            copy_rows(arrays.last[0], carry, rows.clone(), state);
+            copy_rows(arrays.final_grads[0], carry, rows.clone(), state);
             if cell == Cell::Lstm {
-                copy_rows(arrays.last[1], carry_c, rows.clone(), hidden);
+                copy_rows(arrays.final_grads[1], cell_carry, rows.clone(), hidden);
             }
-            for step in self.order().rev() {
-                let (before, after) = self.around(step);
-                let (active, some) = self.active(step, rows);
-                let to = self.at(arrays.to, step, width);
-                let whole = if projection.is_some() { self.at(arrays.whole, step, state) } else { grads };
-                let arriving = self.at(arrays.grads, step, state);
+            for step in self.step_order().rev() {
+                let (previous, following) = self.state_indices(step);
+                let (active, active_range) = self.active_rows(step, rows);
+                let to = self.matrix_at(arrays.gate_grads, step, width);
+                let total = if projection.is_some() {
+                    self.matrix_at(arrays.total_grads, step, state)
+                } else {
+                    cell_state_grads
+                };
+                let incoming = self.matrix_at(arrays.state_grads, step, state);
                 for row in rows.clone() {
-                    let [whole, carry, arriving] = [whole, carry, arriving].map(|p| p.at((row * state) as isize));
+                    let [total, carry, incoming] = [total, carry, incoming].map(|p| p.at((row * state) as isize));
                     if active.contains(row) {
                         for k in 0..state {
-                            *whole.add(k) = *carry.add(k) + *arriving.add(k);
+                            *total.add(k) = *carry.add(k) + *incoming.add(k);
                             *carry.add(k) = zero;
                         }
                     } else {
-                        (0..state).for_each(|k| *whole.add(k) = zero);
+                        (0..state).for_each(|k| *total.add(k) = zero);
                         let to = to.at((row * width) as isize);
                         (0..width).for_each(|k| *to.add(k) = zero);
                     }
                 }
                 if let Some(projection) = projection {
-                    let a = Strided { data: whole.get().cast_const(), lane: state as isize, depth: 1 };
-                    self.multiply(part, &some, a, hidden, state, projection, (grads, hidden), false);
+                    let a = Strided { data: total.get().cast_const(), lane: state as isize, depth: 1 };
+                    self.multiply(
+                        part,
+                        (&active_range, hidden, state),
+                        a,
+                        projection,
+                        (cell_state_grads, hidden),
+                        false,
+                    );
                 }
-                let work = Backward {
+                let work = BackwardStep {
                     cell,
                     width: hidden,
-                    rows: some.clone(),
+                    rows: active_range.clone(),
                     active,
-                    gates: self.at(arrays.gates, step, width),
-                    before: self.at(arrays.states, before, state),
-                    cells: [before, after].map(|t| self.at(arrays.cells, t, hidden)),
-                    grads,
-                    to,
-                    past: carry,
-                    carry: carry_c,
+                    gates: self.matrix_at(arrays.gates, step, width),
+                    previous_state: self.matrix_at(arrays.states, previous, state),
+                    cells: [previous, following].map(|t| self.matrix_at(arrays.cells, t, hidden)),
+                    state_grads: cell_state_grads,
+                    gate_grads: to,
+                    bypass_grads: carry,
+                    cell_grads: cell_carry,
                 };
                 vector_work::<T, _>(self.isa)(&work);
-                for share in shares {
-                    let data = to.at((share.block * hidden) as isize).cast_const();
+                for block in weights {
+                    let data = to.at((block.first_block * hidden) as isize).cast_const();
                     let a = Strided { data, lane: width as isize, depth: 1 };
-                    self.multiply(part, &some, a, share.lanes, share.depth, &share.weights, (carry, state), true);
+                    self.multiply(
+                        part,
+                        (&active_range, block.lanes, block.depth),
+                        a,
+                        &block.weights,
+                        (carry, state),
+                        true,
+                    );
                 }
             }
         }
     }
 
-    /// Packs the weights, of which `view` says, for so many rows from a place on, what they are as lanes × depth. Those of a GRU are two: the
-    /// last block lies apart.
-    fn shares(&self, view: impl Fn(*const T, usize) -> (Strided<T>, (usize, usize))) -> Result<List<Share<T>, 2>> {
+    /// Packs the weight blocks. `view(ptr, rows)` gives the layout of the block of `rows` rows at `ptr`, and its lanes
+    /// and depth.
+    ///
+    /// The weights of a GRU are two blocks, because the products of its third gate are stored in gate block 3.
+    ///
+    /// # Errors
+    /// Returns an error if memory cannot be allocated.
+    fn pack_weights(
+        &self,
+        view: impl Fn(*const T, usize) -> (Strided<T>, (usize, usize)),
+    ) -> Result<List<PackedGateWeights<T>, 2>> {
         let RecurrentSizes { hidden, state, .. } = self.sizes;
         let cell = self.kernel.cell;
-        // The first row of the weights, the block of the gates, and how many blocks.
+        // For each block of weights: the first gate of the weights, the first block of the gates, and the number of
+        // blocks.
         let cuts: List<(usize, usize, usize), 2> = match cell {
             Cell::Gru => List::from_iter([(0, 0, 2), (2, 3, 1)]),
             _ => List::from_iter([(0, 0, cell.gates())]),
         };
-        let share = |(row, block, blocks): (usize, usize, usize)| {
+        let pack_block = |(row, first_block, blocks): (usize, usize, usize)| {
             let from = self.weights.at((row * hidden * state) as isize);
             let (matrix, (lanes, depth)) = view(from, blocks * hidden);
-            // SAFETY: the weights are `[G·H, P]`; the isa is this machine's.
-            Ok(Share { weights: unsafe { OwnedPanels::new(self.isa, matrix, (lanes, depth)) }?, block, lanes, depth })
+            // SAFETY: `matrix` is inside the weights `[G·H, P]`, and the processor supports the instruction set:
+            // clauses *shape* and *isa* of the array contract, which the callers guarantee.
+            let weights = unsafe { OwnedPanels::new(self.isa, matrix, (lanes, depth)) }?;
+            Ok(PackedGateWeights { weights, first_block, lanes, depth })
         };
-        cuts.iter().copied().map(share).collect()
+        cuts.iter().copied().map(pack_block).collect()
     }
 
-    /// Packs the projection, if there is one.
-    fn projected(&self, view: impl Fn(*const T) -> (Strided<T>, (usize, usize))) -> Result<Option<OwnedPanels<T>>> {
+    /// Packs the projection, if there is one. `view(ptr)` gives its layout, and its lanes and depth.
+    ///
+    /// # Errors
+    /// Returns an error if memory cannot be allocated.
+    fn pack_projection(
+        &self,
+        view: impl Fn(*const T) -> (Strided<T>, (usize, usize)),
+    ) -> Result<Option<OwnedPanels<T>>> {
         if !self.kernel.projected {
             return Ok(None);
         }
         let (matrix, size) = view(self.projection.get());
-        // SAFETY: the projection is `[P, H]`; the isa is this machine's.
+        // SAFETY: `matrix` is the projection `[P, H]`, and the processor supports the instruction set: clauses *shape*
+        // and *isa* of the array contract, which the callers guarantee.
         unsafe { OwnedPanels::new(self.isa, matrix, size) }.map(Some)
     }
 
-    /// Runs `work` for all sequences, on several threads if it is worth it.
-    fn parts(&self, work: impl Fn(Part) + Sync) {
+    /// Calls `work` for all parts of the batch, on several threads if the work pays for them.
+    fn for_each_part(&self, work: impl Fn(BatchPart) + Sync) {
         let RecurrentSizes { steps, batch, hidden, state } = self.sizes;
-        let step = (self.kernel.cell.gates() * hidden).saturating_mul(state);
-        let whole = step.saturating_mul(batch).saturating_mul(steps);
-        let threads = if whole >= 2 * TASK { threads::count() } else { 1 };
-        // Where sequences are too few for the threads, these share the columns of every step.
-        let columns = if batch < threads { threads.min(step.saturating_mul(batch) / TASK).max(1) } else { 1 };
-        let parts = if columns > 1 { 1 } else { threads.min(whole / TASK).clamp(1, batch.max(1)) };
+        let step_work = (self.kernel.cell.gates() * hidden).saturating_mul(state);
+        let layer_work = step_work.saturating_mul(batch).saturating_mul(steps);
+        let threads = if layer_work >= 2 * MIN_TASK_WORK { threads::count() } else { 1 };
+        // If there are fewer sequences than threads, the columns of every step are distributed.
+        let column_parts =
+            if batch < threads { threads.min(step_work.saturating_mul(batch) / MIN_TASK_WORK).max(1) } else { 1 };
+        let parts = if column_parts > 1 { 1 } else { threads.min(layer_work / MIN_TASK_WORK).clamp(1, batch.max(1)) };
         let height = batch.div_ceil(parts).max(1);
-        let part = |p: usize| Part { rows: p * height..batch.min((p + 1) * height), columns };
+        let part = |p: usize| BatchPart { rows: p * height..batch.min((p + 1) * height), column_parts };
         threads::each(batch.div_ceil(height), 1, |_, p| work(part(p)));
     }
 
-    /// Rows of C (+)= A·B, of which `lanes` are the columns; C's rows are `to.1` apart.
+    /// Computes the rows `rows` and `lanes` columns of C = A·B, or C + A·B if `add`. Rows of C are contiguous and
+    /// `stride` elements apart.
     ///
     /// # Safety
-    /// The matrices have all rows of the batch, and nobody else touches those of C.
-    #[allow(clippy::too_many_arguments, reason = "two operands, a place, and what to do")]
+    /// `a` and C have all rows of the batch, `a` has `depth` columns, and `b` has `lanes` lanes of this depth. C is
+    /// valid for writing the rows `rows`, and no other thread accesses them. The processor supports `self.isa`.
     unsafe fn multiply(
         &self,
-        part: &Part,
-        rows: &Range<usize>,
+        part: &BatchPart,
+        (rows, lanes, depth): (&Range<usize>, usize, usize),
         a: Strided<T>,
-        lanes: usize,
-        depth: usize,
         b: &PackedPanels<T>,
         (to, stride): (SharedPtr<T>, usize),
         add: bool,
     ) {
         let columns = |cols: Range<usize>| {
-            // SAFETY: the caller's; the isa is this machine's.
+            // SAFETY: the operands have the rows, columns and depth, C is exclusive to this call, and the processor
+            // supports the instruction set (this function's contract). Concurrent calls write different columns.
             unsafe {
                 pellucid_gemm::multiply(self.isa, &a, b, (rows.clone(), cols, depth), to.get(), stride as isize, add)
             }
         };
-        let step = lanes.div_ceil(part.columns).next_multiple_of(COLUMNS);
-        if part.columns == 1 || step >= lanes {
+        let step = lanes.div_ceil(part.column_parts).next_multiple_of(COLUMN_GRANULE);
+        if part.column_parts == 1 || step >= lanes {
             return columns(0..lanes);
         }
         threads::each(lanes.div_ceil(step), 1, |_, i| columns(i * step..lanes.min((i + 1) * step)));
     }
 
-    /// The steps in their order.
-    fn order(&self) -> impl DoubleEndedIterator<Item = usize> + use<T> {
+    /// Returns the steps in the order of the forward pass.
+    fn step_order(&self) -> impl DoubleEndedIterator<Item = usize> + use<T> {
         let (steps, reverse) = (self.sizes.steps, self.kernel.reverse);
         (0..steps).map(move |t| if reverse { steps - 1 - t } else { t })
     }
 
-    /// The states before and after a step.
-    fn around(&self, step: usize) -> (usize, usize) {
+    /// Returns the indices of the states before and after a step.
+    fn state_indices(&self, step: usize) -> (usize, usize) {
         if self.kernel.reverse { (step + 1, step) } else { (step, step + 1) }
     }
 
-    /// Which sequences a step changes, and the rows up to the last of them.
-    fn active(&self, step: usize, rows: &Range<usize>) -> (Active<'_>, Range<usize>) {
-        let active = Active { step, lengths: self.lengths };
+    /// Returns the sequences that are active in a step, and the rows up to the last of them.
+    fn active_rows(&self, step: usize, rows: &Range<usize>) -> (ActiveSequences<'_>, Range<usize>) {
+        let active = ActiveSequences { step, lengths: self.lengths };
         let end = rows.clone().rev().find(|&row| active.contains(row)).map_or(rows.start, |last| last + 1);
         (active, rows.start..end)
     }
 
-    /// Matrix `t` of a stack, all rows of the batch `width` wide.
-    fn at(&self, stack: SharedPtr<T>, t: usize, width: usize) -> SharedPtr<T> {
+    /// Returns matrix `t` of a stack of matrices with N rows of `width` elements.
+    fn matrix_at(&self, stack: SharedPtr<T>, t: usize, width: usize) -> SharedPtr<T> {
         SharedPtr(stack.at((t * self.sizes.batch * width) as isize))
     }
 }
 
-/// Copies rows of one matrix to another.
+/// Copies rows of one matrix to another. Both have rows of `width` elements.
 ///
 /// # Safety
-/// Both have the rows, and do not overlap there.
+/// Both matrices are valid for these rows, which do not overlap, and no other thread accesses those of `to`.
 unsafe fn copy_rows<T: Copy>(from: SharedPtr<T>, to: SharedPtr<T>, rows: Range<usize>, width: usize) {
     let first = (rows.start * width) as isize;
-    // SAFETY: the caller's.
+    // SAFETY: both matrices are valid for the rows, which do not overlap (this function's contract).
     unsafe { to.at(first).copy_from_nonoverlapping(from.at(first), rows.len() * width) }
 }

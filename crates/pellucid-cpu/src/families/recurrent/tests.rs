@@ -1,4 +1,4 @@
-//! The kernel against loops over numbers, and its bits against themselves.
+//! The recurrent kernel against naive loops and difference quotients, and its bits across threads and instruction sets.
 
 use super::*;
 use crate::operand;
@@ -7,26 +7,28 @@ use crate::with_threads;
 
 const CELLS: [Cell; 4] = [Cell::Tanh, Cell::Relu, Cell::Gru, Cell::Lstm];
 
-/// T, N, H, P.
-pub(super) type Sizes = [usize; 4];
+/// The sizes T, N, H and P.
+pub(super) type LayerShape = [usize; 4];
 
+/// Returns the kernel that computes all states.
 fn kernel(cell: Cell, reverse: bool, lengths: bool, projected: bool) -> Recurrent {
     Recurrent { cell, reverse, projected, lengths, part: RecurrentPart::States }
 }
 
-/// Every cell, both ways, with lengths and without, projected where that is possible.
+/// Returns kernels of every cell in both directions, with and without lengths, and projected where possible.
 pub(super) fn kernels() -> impl Iterator<Item = Recurrent> {
-    let ways = (0..8).map(|i| (i & 1 > 0, i & 2 > 0, i & 4 > 0));
-    let all = CELLS.into_iter().flat_map(move |cell| ways.clone().map(move |way| (cell, way)));
-    all.filter(|&(cell, way)| cell == Cell::Lstm || !way.2).map(|(cell, (r, l, p))| kernel(cell, r, l, p))
+    let variants = (0..8).map(|i| (i & 1 > 0, i & 2 > 0, i & 4 > 0));
+    let all = CELLS.into_iter().flat_map(move |cell| variants.clone().map(move |variant| (cell, variant)));
+    all.filter(|&(cell, variant)| cell == Cell::Lstm || !variant.2).map(|(cell, (r, l, p))| kernel(cell, r, l, p))
 }
 
+/// Returns pseudo-random values of magnitude below 1.
 pub(super) fn reals(count: usize, seed: u64) -> Vec<f64> {
     numbers(count, 1000, seed).into_iter().map(|v| v / 1024.0).collect()
 }
 
-/// The inputs of all states, in their order, with their shapes; lengths, if any, are not among them.
-pub(super) fn inputs(k: &Recurrent, [t, n, h, p]: Sizes) -> Vec<(Vec<usize>, Vec<f64>)> {
+/// Returns the shapes and values of the inputs of the forward pass, in order and without the lengths.
+pub(super) fn inputs(k: &Recurrent, [t, n, h, p]: LayerShape) -> Vec<(Vec<usize>, Vec<f64>)> {
     let (g, b) = (k.cell.gates() * h, k.cell.blocks() * h);
     let mut shapes = vec![vec![t, n, b], vec![g, p], vec![b], vec![n, p]];
     if k.cell == Cell::Lstm {
@@ -35,7 +37,7 @@ pub(super) fn inputs(k: &Recurrent, [t, n, h, p]: Sizes) -> Vec<(Vec<usize>, Vec
     if k.projected {
         shapes.push(vec![p, h]);
     }
-    // Sums of many products stay of the size of one.
+    // The weights are scaled so that sums of many products have the magnitude of one.
     let size = |i: usize| if i == 1 { 1.0 / (p.max(1) as f64).sqrt() } else { 1.0 };
     let filled = |(i, shape): (usize, Vec<usize>)| {
         let values = reals(shape.iter().product(), i as u64 + 1).into_iter().map(|v| v * size(i)).collect();
@@ -44,6 +46,7 @@ pub(super) fn inputs(k: &Recurrent, [t, n, h, p]: Sizes) -> Vec<(Vec<usize>, Vec
     shapes.into_iter().enumerate().map(filled).collect()
 }
 
+/// Returns lengths of the sequences.
 fn lengths_of(steps: usize, batch: usize) -> Vec<i64> {
     (0..batch).map(|n| ((n * 7 + 2) % (steps + 1)) as i64).collect()
 }
@@ -52,28 +55,28 @@ fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// All states, and all c, step by step.
-pub(super) fn naive(k: &Recurrent, [steps, batch, h, p]: Sizes, x: &[Vec<f64>]) -> [Vec<f64>; 2] {
+/// Returns all states and all c, computed step by step.
+pub(super) fn naive(k: &Recurrent, [steps, batch, h, p]: LayerShape, x: &[Vec<f64>]) -> [Vec<f64>; 2] {
     let (gates, w, bias) = (&x[0], &x[1], &x[2]);
     let lengths = lengths_of(steps, batch);
     let blocks = k.cell.blocks();
     let mut state = x[3].clone();
     let mut c = if k.cell == Cell::Lstm { x[4].clone() } else { vec![0.0; batch * h] };
     let (mut states, mut cells) = (vec![0.0; (steps + 1) * batch * p], vec![0.0; (steps + 1) * batch * h]);
-    let mut keep = |slot: usize, state: &[f64], c: &[f64]| {
+    let mut save = |slot: usize, state: &[f64], c: &[f64]| {
         states[slot * batch * p..][..batch * p].copy_from_slice(state);
         cells[slot * batch * h..][..batch * h].copy_from_slice(c);
     };
-    keep(if k.reverse { steps } else { 0 }, &state, &c);
+    save(if k.reverse { steps } else { 0 }, &state, &c);
     for i in 0..steps {
         let t = if k.reverse { steps - 1 - i } else { i };
         for n in 0..batch {
             if k.lengths && t as i64 >= lengths[n] {
                 continue;
             }
-            let given = |b: usize, j: usize| gates[((t * batch + n) * blocks + b) * h + j];
+            let input = |b: usize, j: usize| gates[((t * batch + n) * blocks + b) * h + j];
             let product = |g: usize, j: usize| (0..p).map(|l| w[(g * h + j) * p + l] * state[n * p + l]).sum::<f64>();
-            let sum = |b: usize, j: usize| given(b, j) + product(b, j) + bias[b * h + j];
+            let sum = |b: usize, j: usize| input(b, j) + product(b, j) + bias[b * h + j];
             let mut next = vec![0.0; h];
             for j in 0..h {
                 next[j] = match k.cell {
@@ -81,7 +84,7 @@ pub(super) fn naive(k: &Recurrent, [steps, batch, h, p]: Sizes, x: &[Vec<f64>]) 
                     Cell::Relu => sum(0, j).max(0.0),
                     Cell::Gru => {
                         let u = product(2, j) + bias[3 * h + j];
-                        let new = (given(2, j) + bias[2 * h + j] + sigmoid(sum(0, j)) * u).tanh();
+                        let new = (input(2, j) + bias[2 * h + j] + sigmoid(sum(0, j)) * u).tanh();
                         new + sigmoid(sum(1, j)) * (state[n * p + j] - new)
                     }
                     Cell::Lstm => {
@@ -98,13 +101,13 @@ pub(super) fn naive(k: &Recurrent, [steps, batch, h, p]: Sizes, x: &[Vec<f64>]) 
                 };
             }
         }
-        keep(if k.reverse { t } else { t + 1 }, &state, &c);
+        save(if k.reverse { t } else { t + 1 }, &state, &c);
     }
     [states, cells]
 }
 
-/// Runs one isa of a kernel; the outputs, and for `in_place` the gates are those of the input.
-pub(super) fn run_at(
+/// Runs a kernel with one instruction set and returns the outputs. If `in_place`, the gates overwrite the first input.
+pub(super) fn run_kernel(
     isa: Isa,
     k: &Recurrent,
     inputs: &[&testing::Array],
@@ -116,39 +119,45 @@ pub(super) fn run_at(
     }
     let x = testing::operands(inputs.iter().copied(), operand::input)?;
     let y = testing::operands(&outputs, operand::output)?;
-    recurrent_at(isa, k, &x, &y)?;
+    run_with_isa(isa, k, &x, &y)?;
     drop(y);
     Ok(outputs)
 }
 
-/// The arrays of a kernel's inputs.
-pub(super) fn arrays(k: &Recurrent, sizes: Sizes, dtype: DType, lie: TestLayout) -> Vec<testing::Array> {
-    let mut all: Vec<testing::Array> =
-        inputs(k, sizes).iter().map(|(shape, values)| testing::Array::cast(&shape[..], lie, dtype, values)).collect();
+/// Returns the input arrays of the forward pass.
+pub(super) fn arrays(k: &Recurrent, sizes: LayerShape, dtype: DType, layout: TestLayout) -> Vec<testing::Array> {
+    let mut all: Vec<testing::Array> = inputs(k, sizes)
+        .iter()
+        .map(|(shape, values)| testing::Array::cast(&shape[..], layout, dtype, values))
+        .collect();
     if k.lengths {
-        all.push(testing::Array::of([sizes[1]], lie, &lengths_of(sizes[0], sizes[1])));
+        all.push(testing::Array::of([sizes[1]], layout, &lengths_of(sizes[0], sizes[1])));
     }
     all
 }
 
-pub(super) fn near(got: &[f64], expected: &[f64], tolerance: f64) -> bool {
+/// Returns whether all elements are equal within a tolerance.
+pub(super) fn is_near(got: &[f64], expected: &[f64], tolerance: f64) -> bool {
     got.len() == expected.len() && got.iter().zip(expected).all(|(a, b)| (a - b).abs() <= tolerance)
 }
 
 #[test]
-fn states_are_those_of_loops_in_every_layout() {
+fn states_match_naive_loops_in_all_layouts() {
     for k in kernels() {
         for [t, n, h, p] in [[3, 2, 5, 3], [1, 1, 1, 1], [5, 16, 33, 18], [0, 2, 3, 2], [2, 0, 3, 2], [2, 3, 300, 7]] {
             let sizes = [t, n, h, if k.projected { p } else { h }];
             let values: Vec<Vec<f64>> = inputs(&k, sizes).into_iter().map(|i| i.1).collect();
             for (dtype, tolerance) in [(DType::F64, 1e-12), (DType::F32, 2e-5)] {
                 let [states, cells] = naive(&k, sizes, &values);
-                for lie in TestLayout::ALL {
-                    let x = arrays(&k, sizes, dtype, lie);
+                for layout in TestLayout::ALL {
+                    let x = arrays(&k, sizes, dtype, layout);
                     let x: Vec<&testing::Array> = x.iter().collect();
-                    let y = run_at(Isa::best(), &k, &x, false).unwrap();
-                    assert!(near(&y[1].reals(), &states, tolerance), "{k:?} {sizes:?} {dtype} {lie:?}");
-                    assert!(k.cell != Cell::Lstm || near(&y[2].reals(), &cells, tolerance), "{k:?} {sizes:?} {dtype}");
+                    let y = run_kernel(Isa::best(), &k, &x, false).unwrap();
+                    assert!(is_near(&y[1].reals(), &states, tolerance), "{k:?} {sizes:?} {dtype} {layout:?}");
+                    assert!(
+                        k.cell != Cell::Lstm || is_near(&y[2].reals(), &cells, tolerance),
+                        "{k:?} {sizes:?} {dtype}"
+                    );
                 }
             }
         }
@@ -156,20 +165,20 @@ fn states_are_those_of_loops_in_every_layout() {
 }
 
 #[test]
-fn gates_may_be_computed_where_they_are() {
+fn gates_can_be_computed_in_place() {
     for k in kernels() {
         let sizes = [3, 4, 9, if k.projected { 5 } else { 9 }];
         let x = arrays(&k, sizes, DType::F32, TestLayout::Plain);
         let x: Vec<&testing::Array> = x.iter().collect();
-        let apart = run_at(Isa::best(), &k, &x, false).unwrap();
-        let there = run_at(Isa::best(), &k, &x, true).unwrap();
-        for (a, b) in apart.iter().zip(&there) {
+        let separate = run_kernel(Isa::best(), &k, &x, false).unwrap();
+        let in_place = run_kernel(Isa::best(), &k, &x, true).unwrap();
+        for (a, b) in separate.iter().zip(&in_place) {
             assert_eq!(a.values::<f32>(), b.values::<f32>(), "{k:?}");
         }
     }
 }
 
-/// The inputs of the gradient: what the states left behind, W, gradients, and the rest.
+/// Returns the inputs of the gradient: the saved outputs, W, the gradients, and the remaining inputs.
 pub(super) fn gradient_inputs<'a>(
     k: &Recurrent,
     x: &'a [testing::Array],
@@ -185,8 +194,8 @@ pub(super) fn gradient_inputs<'a>(
     all
 }
 
-/// Gradients of the states that steps lead to, of the last one, and of the last c.
-pub(super) fn gradients([t, n, h, p]: Sizes, dtype: DType) -> Vec<testing::Array> {
+/// Returns gradients of the states that the steps compute, of the final state and of the final c.
+pub(super) fn gradients([t, n, h, p]: LayerShape, dtype: DType) -> Vec<testing::Array> {
     let shapes = [vec![t, n, p], vec![n, p], vec![n, h]];
     let array = |(i, s): (usize, Vec<usize>)| {
         testing::Array::cast(&s[..], TestLayout::ALL[i], dtype, &reals(s.iter().product(), 20 + i as u64))
@@ -195,14 +204,14 @@ pub(super) fn gradients([t, n, h, p]: Sizes, dtype: DType) -> Vec<testing::Array
 }
 
 #[test]
-fn gradients_are_those_of_differences() {
+fn gradients_match_difference_quotients() {
     for k in kernels() {
         let sizes @ [t, n, h, p] = [3, 3, 4, if k.projected { 3 } else { 4 }];
         let x = arrays(&k, sizes, DType::F64, TestLayout::Plain);
-        let y = run_at(Isa::best(), &k, &x.iter().collect::<Vec<_>>(), false).unwrap();
+        let y = run_kernel(Isa::best(), &k, &x.iter().collect::<Vec<_>>(), false).unwrap();
         let grads = gradients(sizes, DType::F64);
         let back = Recurrent { part: RecurrentPart::Gradient, ..k };
-        let found = run_at(Isa::best(), &back, &gradient_inputs(&k, &x, &y, &grads), false).unwrap();
+        let found = run_kernel(Isa::best(), &back, &gradient_inputs(&k, &x, &y, &grads), false).unwrap();
         let values: Vec<Vec<f64>> = inputs(&k, sizes).into_iter().map(|i| i.1).collect();
         let lengths = lengths_of(t, n);
         let weights: Vec<Vec<f64>> = grads.iter().map(|g| g.reals()).collect();
@@ -222,33 +231,33 @@ fn gradients_are_those_of_differences() {
             sum
         };
         let difference = |input: usize, i: usize| {
-            let at = |by: f64| {
+            let loss_at = |step: f64| {
                 let mut values = values.clone();
-                values[input][i] += by;
+                values[input][i] += step;
                 loss(&values)
             };
-            (at(1e-5) - at(-1e-5)) / 2e-5
+            (loss_at(1e-5) - loss_at(-1e-5)) / 2e-5
         };
         let all = |input: usize| (0..values[input].len()).map(|i| difference(input, i)).collect::<Vec<f64>>();
         let (mut gates, biases) = (found[0].reals(), all(2));
-        // The bias of a block sees every step of every sequence.
+        // The bias of a block contributes to every step of every sequence.
         let width = k.cell.blocks() * h;
         let sums: Vec<f64> = (0..width).map(|j| gates.iter().skip(j).step_by(width).sum()).collect();
-        assert!(near(&sums, &biases, 1e-7), "{k:?}: {sums:?} {biases:?}");
+        assert!(is_near(&sums, &biases, 1e-7), "{k:?}: {sums:?} {biases:?}");
         let mut expected = all(0);
         if k.cell == Cell::Gru {
-            // Nothing is given to the last block.
+            // The last block has no input contribution.
             for i in (0..gates.len()).filter(|i| i / h % 4 == 3) {
                 (gates[i], expected[i]) = (0.0, 0.0);
             }
         }
-        assert!(near(&gates, &expected, 1e-7), "{k:?}");
-        assert!(near(&found[1].reals(), &all(3), 1e-7), "{k:?}");
+        assert!(is_near(&gates, &expected, 1e-7), "{k:?}");
+        assert!(is_near(&found[1].reals(), &all(3), 1e-7), "{k:?}");
         if k.cell == Cell::Lstm {
-            assert!(near(&found[2].reals(), &all(4), 1e-7), "{k:?}");
+            assert!(is_near(&found[2].reals(), &all(4), 1e-7), "{k:?}");
         }
         if k.projected {
-            // ∂V is the sum of whole gradients times states before they are projected, o·tanh(c).
+            // ∂V is the sum of the total gradients times the states before their projection, o·tanh(c).
             let (whole, gates, cells) = (found[3].reals(), y[0].reals(), y[2].reals());
             let next = if k.reverse { 0 } else { n * h };
             let product = |l: usize, j: usize| -> f64 {
@@ -257,15 +266,16 @@ fn gradients_are_those_of_differences() {
                 (0..t * n).map(one).sum()
             };
             let found: Vec<f64> = (0..p * h).map(|i| product(i / h, i % h)).collect();
-            assert!(near(&found, &all(5), 1e-7), "{k:?}");
+            assert!(is_near(&found, &all(5), 1e-7), "{k:?}");
         }
     }
 }
 
 #[test]
-fn threads_and_instruction_sets_change_no_bit() {
+fn bits_are_independent_of_threads_and_instruction_sets() {
     for k in kernels() {
-        // Sequences for all threads; too few, so that columns are shared out; and a depth of several blocks.
+        // Enough sequences for all threads; fewer sequences, so that columns are distributed; a depth of several
+        // blocks.
         for [t, n, h] in [[4, 37, 70], [2, 1, 600], [3, 3, 290]] {
             let sizes = [t, n, h, if k.projected { h - 9 } else { h }];
             for dtype in [DType::F32, DType::F64] {
@@ -273,10 +283,10 @@ fn threads_and_instruction_sets_change_no_bit() {
                 let grads = gradients(sizes, dtype);
                 let bits = |threads: usize, isa: Isa| -> Vec<Vec<u64>> {
                     with_threads(threads, || {
-                        let y = run_at(isa, &k, &x.iter().collect::<Vec<_>>(), false).unwrap();
+                        let y = run_kernel(isa, &k, &x.iter().collect::<Vec<_>>(), false).unwrap();
                         let back = Recurrent { part: RecurrentPart::Gradient, ..k };
-                        let found = run_at(isa, &back, &gradient_inputs(&k, &x, &y, &grads), false).unwrap();
-                        // Gates behind a sequence's end are unspecified.
+                        let found = run_kernel(isa, &back, &gradient_inputs(&k, &x, &y, &grads), false).unwrap();
+                        // Gate activations beyond the end of a sequence are unspecified.
                         let arrays = y.iter().skip(1).chain(&found);
                         arrays.map(|a| a.reals().into_iter().map(f64::to_bits).collect()).collect()
                     })
@@ -294,11 +304,11 @@ fn threads_and_instruction_sets_change_no_bit() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn check_rejects_mismatched_operands() {
     let k = kernel(Cell::Lstm, false, true, true);
     let sizes = [3, 2, 4, 3];
     let good = arrays(&k, sizes, DType::F32, TestLayout::Plain);
-    let run = |k: &Recurrent, x: &[testing::Array]| run_at(Isa::best(), k, &x.iter().collect::<Vec<_>>(), false);
+    let run = |k: &Recurrent, x: &[testing::Array]| run_kernel(Isa::best(), k, &x.iter().collect::<Vec<_>>(), false);
     assert!(run(&k, &good).is_ok());
     for i in 0..good.len() {
         let mut bad = good.clone();
@@ -309,21 +319,21 @@ fn what_does_not_fit_is_refused() {
         bad[i] = testing::Array::cast(shape.clone(), TestLayout::Plain, dtype, &vec![0.0; shape.size()]);
         assert!(matches!(run(&k, &bad), Err(Error::DTypeMismatch { .. })), "input {i}");
     }
-    let halves = arrays(&k, sizes, DType::F16, TestLayout::Plain);
-    assert!(matches!(run(&k, &halves), Err(Error::DTypeMismatch { .. })));
+    let half_precision = arrays(&k, sizes, DType::F16, TestLayout::Plain);
+    assert!(matches!(run(&k, &half_precision), Err(Error::DTypeMismatch { .. })));
     for length in [-1i64, 4] {
         let mut bad = good.clone();
         bad[6] = testing::Array::of([2], TestLayout::Plain, &[0, length]);
         assert!(matches!(run(&k, &bad), Err(Error::InvalidArgument { .. })), "length {length}");
     }
     assert!(run(&Recurrent { lengths: false, ..k }, &good).is_err());
-    assert!(run(&Recurrent { cell: Cell::Gru, ..k }, &good).is_err(), "a GRU is not projected");
+    assert!(run(&Recurrent { cell: Cell::Gru, ..k }, &good).is_err(), "a GRU cannot be projected");
     let plain = kernel(Cell::Tanh, false, false, false);
     let x = arrays(&plain, [2, 2, 3, 3], DType::F32, TestLayout::Plain);
     let x: Vec<&testing::Array> = x.iter().collect();
     let states = testing::Array::new([3, 2, 3], DType::F32, TestLayout::Gaps);
     let gates = testing::Array::new([2, 2, 3], DType::F32, TestLayout::Plain);
-    assert!(testing::run(Kernel::Recurrent(plain), &x, &[&gates, &states]).is_err(), "states are dense");
+    assert!(testing::run(Kernel::Recurrent(plain), &x, &[&gates, &states]).is_err(), "the states must be contiguous");
     let states = testing::Array::new([3, 2, 3], DType::F32, TestLayout::Plain);
     assert!(testing::run(Kernel::Recurrent(plain), &x, &[&gates, &states]).is_ok());
 }

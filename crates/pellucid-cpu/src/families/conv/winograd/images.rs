@@ -1,6 +1,6 @@
-//! Images with channels innermost, and where tiles lie in them.
+//! Images in channels-last order, and the offsets of tiles in them.
 
-use super::room;
+use super::scratch;
 use pellucid_gemm::{Strided, TransformTiles};
 use pellucid_ir::Result;
 use pellucid_runtime::CpuBuffer;
@@ -9,158 +9,187 @@ use pellucid_simd::Element;
 use pellucid_simd::Isa;
 use std::ops::Range;
 
-/// Images as the caller has them, `[image, group, channel, y, x]`.
+/// The images of an operand, `[image, group, channel, y, x]`, row-major.
 pub(super) struct Images<T> {
+    /// The first element.
     pub(super) data: SharedPtr<T>,
+    /// The instruction set that the copies use.
     pub(super) isa: Isa,
+    /// The number of images.
     pub(super) count: usize,
+    /// The number of groups.
     pub(super) groups: usize,
-    /// In a group.
+    /// The number of channels of a group.
     pub(super) channels: usize,
+    /// The height and the width of an image.
     pub(super) dims: [usize; 2],
 }
 
-/// Some of them with channels innermost, `[group, image, y, x, lane]`, and behind those of each group some spare rows.
-pub(super) struct Turned<T> {
+/// A copy of images in channels-last order, `[group, image, y, x, lane]`, with spare rows of lanes after the images of
+/// each group.
+pub(super) struct ChannelsLastImages<T> {
     data: SharedPtr<T>,
-    /// From one group to the next, and from the first image of a group to its spare rows.
-    group: usize,
+    /// The stride from one group to the next.
+    group_stride: usize,
+    /// The number of elements of the images of a group; the spare rows follow.
     size: usize,
+    /// The number of lanes of a row: the channels, padded to whole vectors.
     lanes: usize,
-    _room: CpuBuffer,
+    /// The memory of `data`.
+    _buffer: CpuBuffer,
 }
 
-impl<T> Turned<T> {
-    /// The first image of a group.
-    pub(super) fn group(&self, group: usize) -> *mut T {
-        self.data.at((group * self.group) as isize)
+impl<T> ChannelsLastImages<T> {
+    /// Returns the address of the first image of a group.
+    pub(super) fn group_data(&self, group: usize) -> *mut T {
+        self.data.at((group * self.group_stride) as isize)
     }
 
-    /// Where a spare row of a group lies, from its first image on.
-    pub(super) fn spare(&self, row: usize) -> isize {
+    /// Returns the offset of a spare row from the first image of its group.
+    pub(super) fn spare_row(&self, row: usize) -> isize {
         (self.size + row * self.lanes) as isize
     }
 }
 
-/// Positions, and channels, that are turned at once: a cache line of the one is read, and rows that are a power of two
-/// apart, which share the sets of a cache, are not too many to be written.
-const POSITIONS: usize = 16;
-const CHANNELS: usize = 8;
+/// The number of positions that are transposed at once: one cache line of the source.
+const TRANSPOSED_POSITIONS: usize = 16;
+/// The number of channels that are transposed back at once. Their destination rows can be a power of two apart and then
+/// share cache sets, so the number is small.
+const TRANSPOSED_CHANNELS: usize = 8;
 
 impl<T: Element> Images<T> {
-    /// Elements of one channel.
-    fn plane(&self) -> usize {
+    /// Returns the number of elements of one channel of an image.
+    fn plane_len(&self) -> usize {
         self.dims[0] * self.dims[1]
     }
 
-    /// Channels in whole vectors.
+    /// Returns the number of channels, padded to whole vectors.
     pub(super) fn lanes(&self) -> usize {
         TransformTiles::<T>::padded(self.channels)
     }
 
-    /// Tiles of 2 × 2 that cover an image, by rows and columns.
+    /// Returns the numbers of rows and columns of 2 × 2 tiles that cover an image.
     pub(super) fn grid(&self) -> [usize; 2] {
         self.dims.map(|d| d.div_ceil(2))
     }
 
-    /// How many they are.
+    /// Returns the number of tiles that cover an image.
     pub(super) fn tiles(&self) -> usize {
         self.grid()[0] * self.grid()[1]
     }
 
-    /// Cuts the images so that both sorts, turned, need no more than so many bytes.
+    /// Returns ranges of images such that the channels-last copies of `a` and `b` together need at most `bytes` bytes,
+    /// or one image.
     pub(super) fn chunks(a: &Images<T>, b: &Images<T>, bytes: usize) -> impl Iterator<Item = Range<usize>> {
-        let one = a.groups * (a.plane() * a.lanes() + b.plane() * b.lanes()) * size_of::<T>();
-        let (count, step) = (a.count, (bytes / one.max(1)).max(1));
+        let image_bytes = a.groups * (a.plane_len() * a.lanes() + b.plane_len() * b.lanes()) * size_of::<T>();
+        let (count, step) = (a.count, (bytes / image_bytes.max(1)).max(1));
         (0..count).step_by(step).map(move |first| first..count.min(first + step))
     }
 
-    /// Calls `take` with where the elements of squares of `side` lie in turned images, a square for each of these tiles of a grid: the
-    /// first begins at `low`, the next two elements on. What lies outside its image is at `outside`.
-    pub(super) fn squares(
+    /// Calls `visit` with the offset of each element of a square of `side × side` elements, in channels-last images,
+    /// for each tile of a grid.
+    ///
+    /// The square of the first tile begins at `low`, and those of neighbouring tiles are two elements apart. Elements
+    /// outside their image have the offset `outside`.
+    pub(super) fn tile_offsets(
         &self,
         tiles: Range<usize>,
         [rows, columns]: [usize; 2],
         side: usize,
         low: [isize; 2],
         outside: isize,
-        mut take: impl FnMut(isize),
+        mut visit: impl FnMut(isize),
     ) {
         let [height, width] = self.dims;
         for tile in tiles {
             let image = tile / (rows * columns) * height;
             let top = low[0] + 2 * (tile / columns % rows) as isize;
             let left = low[1] + 2 * (tile % columns) as isize;
-            // A negative position becomes one that is far beyond the end.
+            // The cast turns a negative position into one far beyond the end.
             for y in (0..side as isize).map(|i| (top + i) as usize) {
                 for x in (0..side as isize).map(|j| (left + j) as usize) {
                     let inside = y < height && x < width;
-                    take(if inside { (((image + y) * width + x) * self.lanes()) as isize } else { outside });
+                    visit(if inside { (((image + y) * width + x) * self.lanes()) as isize } else { outside });
                 }
             }
         }
     }
 
-    /// Room for so many of the images, turned, with spare rows.
-    pub(super) fn room(&self, count: usize, spare: usize) -> Result<Turned<T>> {
+    /// Allocates channels-last memory for `count` images and `spare` spare rows. Its contents are uninitialised.
+    ///
+    /// # Errors
+    /// Returns an error if the memory cannot be allocated.
+    pub(super) fn allocate(&self, count: usize, spare: usize) -> Result<ChannelsLastImages<T>> {
         let lanes = self.lanes();
-        let size = count * self.plane() * lanes;
+        let size = count * self.plane_len() * lanes;
         let group = size + spare * lanes;
-        let (data, _room) = room(self.groups * group)?;
-        Ok(Turned { data, group, size, lanes, _room })
+        let (data, _buffer) = scratch(self.groups * group)?;
+        Ok(ChannelsLastImages { data, group_stride: group, size, lanes, _buffer })
     }
 
-    /// The images of a range, turned, with one spare row, of zeros.
+    /// Returns a channels-last copy of the images of a range, with one spare row of zeros.
+    ///
+    /// # Errors
+    /// Returns an error if the memory cannot be allocated.
     ///
     /// # Safety
-    /// They are there; the machine has the instruction set.
-    pub(super) unsafe fn turn(&self, range: Range<usize>) -> Result<Turned<T>> {
-        let turned = self.room(range.len(), 1)?;
-        let (plane, lanes) = (self.plane(), self.lanes());
-        self.each(range, &turned, |from, to| {
-            for p in (0..plane).step_by(POSITIONS) {
+    /// The images of the range are valid for reads, and the processor supports `self.isa`.
+    pub(super) unsafe fn to_channels_last(&self, range: Range<usize>) -> Result<ChannelsLastImages<T>> {
+        let channels_last = self.allocate(range.len(), 1)?;
+        let (plane, lanes) = (self.plane_len(), self.lanes());
+        self.for_each_group(range, &channels_last, |from, to| {
+            for p in (0..plane).step_by(TRANSPOSED_POSITIONS) {
                 let data = from.wrapping_add(p).cast_const();
                 let from = Strided { data, lane: plane as isize, depth: 1 };
-                let count = POSITIONS.min(plane - p);
-                // SAFETY: these are positions of one image of one group.
+                let count = TRANSPOSED_POSITIONS.min(plane - p);
+                // SAFETY: `from` and `to` are one group of one image of the range; positions `p..p + count` are inside
+                // both (`from` by this function's contract).
                 unsafe {
                     pellucid_gemm::transpose(self.isa, from, (self.channels, count), lanes, to.wrapping_add(p * lanes))
                 }
             }
         });
         for group in 0..self.groups {
-            let zeros = turned.group(group).wrapping_offset(turned.spare(0));
-            // SAFETY: the spare row of the group.
+            let zeros = channels_last.group_data(group).wrapping_offset(channels_last.spare_row(0));
+            // SAFETY: every group has one spare row of `lanes` elements, and only this thread accesses it here.
             unsafe { std::slice::from_raw_parts_mut(zeros, lanes) }.fill(T::ZERO);
         }
-        Ok(turned)
+        Ok(channels_last)
     }
 
-    /// Brings turned images where they belong.
+    /// Copies channels-last images to the images of a range.
     ///
     /// # Safety
-    /// They are there, and nobody else touches them; the machine has the instruction set.
-    pub(super) unsafe fn turn_back(&self, range: Range<usize>, turned: &Turned<T>) {
-        let (plane, lanes) = (self.plane(), self.lanes());
-        self.each(range, turned, |to, from| {
-            for c in (0..self.channels).step_by(CHANNELS) {
+    /// The images of the range are valid for writes, and no other thread accesses them; `channels_last` has that many
+    /// images; the processor supports `self.isa`.
+    pub(super) unsafe fn store_channels_last(&self, range: Range<usize>, channels_last: &ChannelsLastImages<T>) {
+        let (plane, lanes) = (self.plane_len(), self.lanes());
+        self.for_each_group(range, channels_last, |to, from| {
+            for c in (0..self.channels).step_by(TRANSPOSED_CHANNELS) {
                 let data = from.wrapping_add(c).cast_const();
                 let from = Strided { data, lane: lanes as isize, depth: 1 };
-                let count = CHANNELS.min(self.channels - c);
-                // SAFETY: these are channels of one image of one group.
+                let count = TRANSPOSED_CHANNELS.min(self.channels - c);
+                // SAFETY: `from` and `to` are one group of one image of the range; channels `c..c + count` are inside
+                // both (`to` by this function's contract).
                 unsafe { pellucid_gemm::transpose(self.isa, from, (plane, count), plane, to.wrapping_add(c * plane)) }
             }
         });
     }
 
-    /// Calls `copy` with every group of each image: where the caller has it, and where it lies turned.
-    fn each(&self, range: Range<usize>, turned: &Turned<T>, copy: impl Fn(*mut T, *mut T) + Sync) {
-        let (whole, size, groups) = (self.plane() * self.channels, self.plane() * self.lanes(), self.groups);
-        split(groups * range.len(), GRAIN / (whole * size_of::<T>()).max(1) + 1, |tasks| {
+    /// Calls `copy` with the address of every group of each image: in the operand and in the channels-last copy.
+    fn for_each_group(
+        &self,
+        range: Range<usize>,
+        channels_last: &ChannelsLastImages<T>,
+        copy: impl Fn(*mut T, *mut T) + Sync,
+    ) {
+        let (group_len, copy_len, groups) =
+            (self.plane_len() * self.channels, self.plane_len() * self.lanes(), self.groups);
+        split(groups * range.len(), GRAIN / (group_len * size_of::<T>()).max(1) + 1, |tasks| {
             for task in tasks {
                 let (image, group) = (task / groups, task % groups);
-                let at = ((range.start + image) * groups + group) * whole;
-                copy(self.data.at(at as isize), turned.group(group).wrapping_add(image * size));
+                let offset = ((range.start + image) * groups + group) * group_len;
+                copy(self.data.at(offset as isize), channels_last.group_data(group).wrapping_add(image * copy_len));
             }
         });
     }
