@@ -26,12 +26,6 @@ impl<T: Element> PackedPanels<T> {
         lanes.next_multiple_of(Kernels::<T>::for_isa(isa).width()).saturating_mul(depth)
     }
 
-    /// Returns [`packed_len`](Self::packed_len).
-    #[doc(hidden)]
-    pub fn room(isa: Isa, size: (usize, usize)) -> usize {
-        Self::packed_len(isa, size)
-    }
-
     /// Packs a matrix with `lanes` (n) lanes and `depth` (k) steps into `memory`.
     ///
     /// # Safety

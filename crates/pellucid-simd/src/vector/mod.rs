@@ -19,7 +19,9 @@ use crate::math::Real;
 
 /// A vector register of [`LANES`](Self::LANES) elements.
 ///
-/// The memory of a vector consists of its lanes in order, without padding.
+/// # Safety of an implementation
+///
+/// *Layout*: the memory of a vector consists of its lanes in order, without padding.
 ///
 /// # Safety of the methods
 ///
@@ -31,7 +33,7 @@ use crate::math::Real;
 ///   lanes, or of the lanes in the mask. Lane l is at `p + l`. Pointers need no alignment unless the method states one.
 /// - *Mask*: the lanes that [`mask`](Self::mask) and [`mask_from`](Self::mask_from) select are below
 ///   [`LANES`](Self::LANES).
-pub trait Vector: Copy {
+pub unsafe trait Vector: Copy {
     /// The element type of the lanes.
     type Scalar: Element;
 
@@ -218,7 +220,7 @@ pub trait Function<T> {
 /// Returns the elements of an array of vectors, in order.
 #[inline(always)]
 pub fn lanes<V: FloatVector, const R: usize>(v: &mut [V; R]) -> &mut [V::Scalar] {
-    // SAFETY: the memory of a vector consists of its `LANES` elements in order, without padding (stated by `Vector`),
+    // SAFETY: the memory of a vector consists of its `LANES` elements in order, without padding (the clause *Layout* of `Vector`),
     // so that `R * LANES` elements are valid. The result borrows `v` exclusively.
     unsafe { std::slice::from_raw_parts_mut(v.as_mut_ptr().cast(), R * V::LANES) }
 }

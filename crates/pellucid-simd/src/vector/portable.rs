@@ -10,7 +10,8 @@ use crate::math::Real;
 #[derive(Clone, Copy)]
 pub struct Lanes<T>([T; 8]);
 
-impl<T: Element> Vector for Lanes<T> {
+// SAFETY: the type is an array of its lanes.
+unsafe impl<T: Element> Vector for Lanes<T> {
     type Scalar = T;
     /// The half-open range of selected lanes: (first, end).
     type Mask = (usize, usize);

@@ -32,7 +32,8 @@ macro_rules! impl_vector {
         |$op:ident, $om:ident, $ov:ident| $load_over:expr, |$sp:ident, $sm:ident, $sv:ident| $store_part:expr
         $(; $functions:ident)?
     ) => {
-        impl Vector for $name {
+        // SAFETY: the register type has the layout of an array of its lanes.
+        unsafe impl Vector for $name {
             type Scalar = $scalar;
             type Mask = $mask;
             const LANES: usize = $lanes;

@@ -183,7 +183,7 @@ impl<T: Float> AttentionProblem<'_, T> {
     /// The [array contract](AttentionProblem#the-array-contract) holds; `o` and `log_sums` are outputs.
     pub(super) unsafe fn compute_output(&self, o: MatrixStack<T>, log_sums: MatrixStack<T>) -> Result<()> {
         let AttentionSizes { heads, groups, queries, keys, width, depth, .. } = self.sizes;
-        let sizes = [(keys, width), (depth, keys)].map(|size| PackedPanels::<T>::room(self.isa, size));
+        let sizes = [(keys, width), (depth, keys)].map(|size| PackedPanels::<T>::packed_len(self.isa, size));
         let is_packed = queries > MAX_UNPACKED_QUERIES;
         // The number of query heads per head of keys, and the number of blocks of queries per head.
         let (query_heads, blocks) = (heads / groups.max(1), queries.div_ceil(BLOCK_ROWS));
@@ -287,7 +287,7 @@ impl<T: Float> AttentionProblem<'_, T> {
         let chunk_queries = (KEPT_SCORES / padded_row_len(keys) / BLOCK_ROWS * BLOCK_ROWS)
             .clamp(BLOCK_ROWS, queries.next_multiple_of(BLOCK_ROWS).max(BLOCK_ROWS));
         let panels = [(keys, width), (keys, depth), (width, keys), (width, chunk_queries), (depth, chunk_queries)]
-            .map(|size| PackedPanels::<T>::room(self.isa, size));
+            .map(|size| PackedPanels::<T>::packed_len(self.isa, size));
         let scratch_len: usize =
             panels.into_iter().chain([chunk_queries * padded_row_len(keys); 2]).map(round_to_cache_lines::<T>).sum();
         let query_heads = heads / groups.max(1);
