@@ -8,8 +8,8 @@ use pellucid_ir::Compute;
 use pellucid_simd::Isa;
 use pellucid_simd::per_isa;
 
-/// `position(src, n)` returns the first index of the extremum of `n` ≥ 1 contiguous values. A NaN counts as the extremum,
-/// and the first NaN wins.
+/// `position(src, n)` returns the first index of the extremum of `n` ≥ 1 contiguous values. A NaN counts as the
+/// extremum, and the first NaN wins.
 ///
 /// # Safety
 /// * Source: `src` is valid for reads of `n` elements.
@@ -123,7 +123,8 @@ per_isa! {
     /// Returns the loop that finds the first extremum, for an instruction set.
     fn first_position[T: LoopElement + PartialOrd, O: ExtremumOrder<T>][T, O](src: *const u8, n: usize) -> usize {
         debug_assert!(n >= 1, "an empty row has no extremum");
-        // SAFETY: the caller guarantees *Source* (the contract of `ArgLoop`) and does not write the row during the call.
+        // SAFETY: the caller guarantees *Source* (the contract of `ArgLoop`) and does not write the row during the
+        // call.
         let src = unsafe { source_slice::<T>(src, n) };
         let mut best = O::WORST;
         let mut start = 0;

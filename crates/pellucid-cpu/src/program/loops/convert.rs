@@ -84,7 +84,8 @@ impl Cast<MaskByte> for MaskByte {
 macro_rules! half_precision_casts {
     ($($half:ident)*) => {$(
         half_precision_casts!(@to $half: i32 i64 f32 f64 MaskByte);
-        // Types wider than `f32` are rounded to odd first, so the second rounding gives the same result as rounding once.
+        // Types wider than `f32` are rounded to odd first, so the second rounding gives the same result as rounding
+        // once.
         half_precision_casts!(@from $half: f32 |x| x, f64 |x| round_to_odd(x), i32 |x| round_to_odd(x as f64),
             i64 |x| round_to_odd(int_round_to_odd(x)), MaskByte |x| x.0 as f32);
     )*};

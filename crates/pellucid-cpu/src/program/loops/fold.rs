@@ -2,11 +2,11 @@
 //!
 //! A row is divided into blocks of 128 = 8 × 16 elements. Element j·16 + l of a block belongs to lane l. Each lane
 //! combines its eight values by the fixed tree ((x₀ ∘ x₁) ∘ (x₂ ∘ x₃)) ∘ ((x₄ ∘ x₅) ∘ (x₆ ∘ x₇)), and then its running
-//! value with the result. A partial last block is padded with the identity. At the end a fixed tree combines the sixteen
-//! lanes: l with l + 8, then + 4, + 2, + 1.
+//! value with the result. A partial last block is padded with the identity. At the end a fixed tree combines the
+//! sixteen lanes: l with l + 8, then + 4, + 2, + 1.
 //!
-//! The order is the same for contiguous elements ([`FoldLoops::accumulate`]) and for strided elements in the columns of a
-//! matrix ([`FoldLoops::accumulate_rows`]), so the memory layout does not change the result.
+//! The order is the same for contiguous elements ([`FoldLoops::accumulate`]) and for strided elements in the columns of
+//! a matrix ([`FoldLoops::accumulate_rows`]), so the memory layout does not change the result.
 
 use super::element::{LoopElement, MaskByte, Unaligned, are_apart, output_slice, source_slice};
 use pellucid_ir::Compute;
@@ -42,8 +42,8 @@ pub(crate) enum Fold {
     Or,
 }
 
-/// `accumulate(lanes, src, n, first)` combines `n` contiguous values into the 16 lanes. If `first`, the lanes start from
-/// the identity.
+/// `accumulate(lanes, src, n, first)` combines `n` contiguous values into the 16 lanes. If `first`, the lanes start
+/// from the identity.
 ///
 /// # Safety
 /// * Lanes: `lanes` is valid for reads and writes of 16 elements, which are initialised unless `first`.
@@ -91,8 +91,8 @@ pub(crate) type FinishRowsLoop = unsafe fn(dst: *mut u8, lanes: *const u8, cols:
 /// The loops of one reduction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FoldLoops {
-    /// The identity of the operation: the initial value of the lanes of rows, and the result of an empty reduction. Only
-    /// the leading bytes, as many as the element size, are used.
+    /// The identity of the operation: the initial value of the lanes of rows, and the result of an empty reduction.
+    /// Only the leading bytes, as many as the element size, are used.
     pub identity: [u8; 8],
     /// Accumulates contiguous values.
     pub accumulate: AccumulateLoop,
@@ -127,8 +127,8 @@ fn eight_tree<T: Copy>(x: [T; 8], c: impl Fn(T, T) -> T) -> T {
 
 /// Returns the extremum of eight values, or NaN if any value is NaN.
 ///
-/// The comparisons of the tree ignore NaN, which a separate pass detects. This is half the work of handling NaN in every
-/// comparison.
+/// The comparisons of the tree ignore NaN, which a separate pass detects. This is half the work of handling NaN in
+/// every comparison.
 #[inline(always)]
 #[expect(clippy::eq_op, reason = "0 / 0 is NaN in every type")]
 fn eight_extremum<T: Real>(x: [T; 8], wins: impl Fn(T, T) -> bool) -> T {
@@ -183,7 +183,10 @@ trait Ring: Copy {
 }
 /// Implements [`Ordered`] and [`Ring`] for number types.
 macro_rules! numeric_types {
-    ($($t:ident: $kind:ident, $least:expr, $greatest:expr, $plus:expr, $times:expr, $larger:expr, $smaller:expr, $largest:expr, $smallest:expr;)*) => {$(
+    ($(
+        $t:ident: $kind:ident, $least:expr, $greatest:expr, $plus:expr, $times:expr, $larger:expr, $smaller:expr,
+            $largest:expr, $smallest:expr;
+    )*) => {$(
         impl Ordered for $t {
             const LEAST: $t = $least;
             const GREATEST: $t = $greatest;
@@ -219,10 +222,10 @@ macro_rules! numeric_types {
     )*};
 }
 numeric_types! {
-    f32: Real, -f32::INFINITY, f32::INFINITY, |a: f32, b| a + b, |a: f32, b| a * b, <f32 as Real>::max, <f32 as Real>::min,
-        |x| eight_extremum(x, |a: f32, b| a > b), |x| eight_extremum(x, |a: f32, b| a < b);
-    f64: Real, -f64::INFINITY, f64::INFINITY, |a: f64, b| a + b, |a: f64, b| a * b, <f64 as Real>::max, <f64 as Real>::min,
-        |x| eight_extremum(x, |a: f64, b| a > b), |x| eight_extremum(x, |a: f64, b| a < b);
+    f32: Real, -f32::INFINITY, f32::INFINITY, |a: f32, b| a + b, |a: f32, b| a * b,
+        <f32 as Real>::max, <f32 as Real>::min, |x| eight_extremum(x, |a: f32, b| a > b), |x| eight_extremum(x, |a: f32, b| a < b);
+    f64: Real, -f64::INFINITY, f64::INFINITY, |a: f64, b| a + b, |a: f64, b| a * b,
+        <f64 as Real>::max, <f64 as Real>::min, |x| eight_extremum(x, |a: f64, b| a > b), |x| eight_extremum(x, |a: f64, b| a < b);
     i32: Int, i32::MIN, i32::MAX, i32::wrapping_add, i32::wrapping_mul, Ord::max, Ord::min,
         |x| eight_tree(x, Ord::max), |x| eight_tree(x, Ord::min);
     i64: Int, i64::MIN, i64::MAX, i64::wrapping_add, i64::wrapping_mul, Ord::max, Ord::min,
@@ -332,7 +335,8 @@ unsafe fn accumulate_values<T: LoopElement, M: Monoid<T>>(
 per_isa! {
     /// Returns the [`AccumulateLoop`] of M for an instruction set.
     fn accumulate[T: LoopElement, M: Monoid<T>][T, M](lanes: *mut u8, src: *const u8, n: usize, first: bool) {
-        debug_assert!(are_apart((lanes, LANES * size_of::<T>()), (src, n * size_of::<T>())), "lanes and source overlap");
+        let size = size_of::<T>();
+        debug_assert!(are_apart((lanes, LANES * size), (src, n * size)), "lanes and source overlap");
         // SAFETY: the caller guarantees the clauses of `AccumulateLoop`, which `accumulate_values` requires.
         unsafe { accumulate_values::<T, M>(lanes, StoredValues(src), n, first) };
     }
@@ -364,7 +368,10 @@ per_isa! {
     (lanes: *mut u8, src: *const u8, row_stride: isize, cols: usize, rows: usize) {
         let size = size_of::<T>();
         debug_assert!(rows <= ROWS, "{rows} rows exceed a block of {ROWS}");
-        debug_assert!(rows <= 1 || row_stride == 0 || row_stride.unsigned_abs() >= size, "rows overlap with a row stride of {row_stride} bytes");
+        debug_assert!(
+            rows <= 1 || row_stride == 0 || row_stride.unsigned_abs() >= size,
+            "rows overlap: a row stride of {row_stride} bytes is less than one element"
+        );
         let absent = [Unaligned(M::IDENTITY); STRIP];
         // A full block needs no rows of identities, so it needs no strips.
         let strip = if rows == ROWS { cols } else { STRIP };
@@ -393,7 +400,8 @@ per_isa! {
         // Lanes without rows combine with the identity, because this can change −0 to 0.
         for l in rows.min(LANES)..LANES {
             // SAFETY: lane l < 16 has `cols` elements (*Lanes*), and no other reference to them is in use.
-            let lane = unsafe { std::slice::from_raw_parts_mut(lanes.add(l * cols * size).cast::<Unaligned<T>>(), cols) };
+            let lane =
+                unsafe { std::slice::from_raw_parts_mut(lanes.add(l * cols * size).cast::<Unaligned<T>>(), cols) };
             for x in lane {
                 *x = Unaligned(M::combine(x.0, M::IDENTITY));
             }

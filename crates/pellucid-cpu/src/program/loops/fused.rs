@@ -134,15 +134,16 @@ pub(crate) struct FusedOperands {
 }
 
 /// `fused_loop(links, sum, n)` applies the instructions `links` to `n` elements. The first instruction begins a chain.
-/// `sum`, if not null, points to the 16 lanes of a sum. The loop adds all full blocks of 128 of the last results to them.
+/// `sum`, if not null, points to the 16 lanes of a sum. The loop adds all full blocks of 128 of the last results to
+/// them.
 ///
 /// # Safety
 /// * Sources: every tile operand is valid for reads of `n` elements, every uniform operand for reads of one element.
 /// * Destinations: every non-null `into` is valid for writes of `n` elements.
 /// * Lanes: `sum` is null or valid for reads and writes of 16 elements.
 /// * Aliasing: two operands or results overlap only if their addresses are equal.
-/// * Alignment: all destinations of non-temporal stores are aligned to the element size, and all are congruent modulo 64
-///   bytes. With a sum, there are no non-temporal stores.
+/// * Alignment: all destinations of non-temporal stores are aligned to the element size, and all are congruent modulo
+///   64 bytes. With a sum, there are no non-temporal stores.
 /// * ISA: the processor has the instruction set for which the loop was requested.
 pub(crate) type ChainLoop = unsafe fn(links: &[FusedOperands], sum: *mut u8, n: usize);
 
@@ -163,8 +164,8 @@ pub(crate) fn chain(ty: Compute, isa: Isa) -> Option<ChainLoop> {
 per_isa! {
     /// Returns the fused loop with blocks of `R` vectors, for an instruction set.
     fn fused_loop [T: Float, const R: usize] [T, R] <S> (links: &[FusedOperands], sum: *mut u8, n: usize) {
-        // SAFETY: the caller guarantees all clauses of the contract of `ChainLoop`. *ISA* implies that the instruction set
-        // of the vectors is enabled here.
+        // SAFETY: the caller guarantees all clauses of the contract of `ChainLoop`. *ISA* implies that the instruction
+        // set of the vectors is enabled here.
         unsafe { run_fused::<S::FloatVector<T>, R>(links, sum, n) }
     }
 }
@@ -193,10 +194,10 @@ unsafe fn run_fused<V: FloatVector, const R: usize>(links: &[FusedOperands], sum
         "misaligned non-temporal stores"
     );
     let (mut done, sum) = (0, sum.cast::<V::Scalar>());
-    // SAFETY: the caller guarantees the contract of `ChainLoop`. `done` plus the size of each block is at most n, or the mask
-    // limits the block to the elements left, so *Sources* and *Destinations* cover all blocks. By *Alignment*, vectors of
-    // non-temporal stores are aligned after the first partial vector. *Lanes* covers the accesses to `sum`, because `lane`
-    // plus a vector is at most 16.
+    // SAFETY: the caller guarantees the contract of `ChainLoop`. `done` plus the size of each block is at most n, or
+    // the mask limits the block to the elements left, so *Sources* and *Destinations* cover all blocks. By *Alignment*,
+    // vectors of non-temporal stores are aligned after the first partial vector. *Lanes* covers the accesses to `sum`,
+    // because `lane` plus a vector is at most 16.
     unsafe {
         let all = V::mask(V::LANES);
         if let Some(far) = links.iter().find(|l| l.far) {
@@ -231,8 +232,8 @@ unsafe fn run_fused<V: FloatVector, const R: usize>(links: &[FusedOperands], sum
 
 /// Applies the instructions `links` to a block of R vectors and returns the last results.
 ///
-/// Vector i begins at element `start + i · STEP`, or the vectors are contiguous if STEP is 0. Unless FULL, only the lanes
-/// of the mask are loaded and stored.
+/// Vector i begins at element `start + i · STEP`, or the vectors are contiguous if STEP is 0. Unless FULL, only the
+/// lanes of the mask are loaded and stored.
 ///
 /// # Safety
 /// * Contract: the clauses of [`ChainLoop`] hold.
@@ -245,8 +246,9 @@ unsafe fn fused_block<V: FloatVector, const R: usize, const STEP: usize, const F
     mask: V::Mask,
 ) -> [V; R] {
     let step = if STEP == 0 { V::LANES } else { STEP };
-    // SAFETY: *Contract* and *Block* (this function's contract): every load and store of a tile or a result is within its
-    // `n` elements, and a uniform operand is valid for a read of one element. *Aligned* covers the non-temporal stores.
+    // SAFETY: *Contract* and *Block* (this function's contract): every load and store of a tile or a result is within
+    // its `n` elements, and a uniform operand is valid for a read of one element. *Aligned* covers the non-temporal
+    // stores.
     unsafe {
         let mut v = [V::zero(); R];
         for link in links {

@@ -7,10 +7,10 @@
 //! * Any count is allowed, 0 included. Pointers need no alignment (64 bytes is fastest). A loop reads and writes no
 //!   padding.
 //! * `dst` may equal a source pointer exactly if both element types have the same size. The loop then copies the
-//!   operand to a buffer in pieces, which is expensive for an addition and negligible for an `exp`. Any other overlap is
-//!   undefined behaviour.
-//! * The bits of a result depend only on the bits of its operands: not on the count, the position, the instruction set or
-//!   the neighbouring elements. (The sign and payload of a NaN are unspecified.)
+//!   operand to a buffer in pieces, which is expensive for an addition and negligible for an `exp`. Any other overlap
+//!   is undefined behaviour.
+//! * The bits of a result depend only on the bits of its operands: not on the count, the position, the instruction set
+//!   or the neighbouring elements. (The sign and payload of a NaN are unspecified.)
 //! * Masks are bytes 0 or 1. No other byte may be stored in a mask.
 //!
 //! | file | content |

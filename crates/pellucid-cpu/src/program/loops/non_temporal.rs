@@ -7,12 +7,12 @@ use pellucid_simd::{Isa, per_isa};
 /// Bytes of a cache line. Non-temporal stores write whole lines.
 const CACHE_LINE: usize = 64;
 
-/// Outputs of at least this many bytes are written by non-temporal stores: the caches would evict their beginning before
-/// their end is written.
+/// Outputs of at least this many bytes are written by non-temporal stores: the caches would evict their beginning
+/// before their end is written.
 const MIN_BYTES: usize = if cfg!(test) { 32 << 10 } else { 8 << 20 };
 
-/// Returns the non-temporal copy for outputs of `bytes` bytes, or `None` if the outputs are small or the kernel works in
-/// place.
+/// Returns the non-temporal copy for outputs of `bytes` bytes, or `None` if the outputs are small or the kernel works
+/// in place.
 ///
 /// In place, non-temporal stores gain nothing: the kernel has just read the same cache lines.
 #[inline]
@@ -23,8 +23,8 @@ pub(crate) fn streaming(bytes: usize, in_place: impl FnOnce() -> bool) -> Option
 /// `stream(dst, src, n)` copies `n` bytes by non-temporal stores. It neither reads the cache lines of `dst` nor keeps
 /// them in the caches.
 ///
-/// This pays if the output is so large that its beginning is evicted before any consumer reads it. Other threads see the
-/// bytes after [`store_fence`].
+/// This pays if the output is so large that its beginning is evicted before any consumer reads it. Other threads see
+/// the bytes after [`store_fence`].
 ///
 /// # Safety
 /// * Source: `src` is valid for reads of `n` bytes.
@@ -40,8 +40,8 @@ per_isa! {
         let head = dst.align_offset(CACHE_LINE).min(n);
         let lines = (n - head) / CACHE_LINE * CACHE_LINE;
         // SAFETY: the caller guarantees *Source*, *Destination*, *Disjoint* and *ISA* (the contract of `StreamLoop`).
-        // `head + lines` ≤ n, so all accesses are within the `n` bytes. `dst + head` is aligned to a cache line, and the
-        // size of a vector divides that of a line, so every non-temporal store is aligned.
+        // `head + lines` ≤ n, so all accesses are within the `n` bytes. `dst + head` is aligned to a cache line, and
+        // the size of a vector divides that of a line, so every non-temporal store is aligned.
         unsafe {
             dst.copy_from_nonoverlapping(src, head);
             let (to, from) = (dst.add(head), src.add(head));

@@ -69,8 +69,8 @@ pub(crate) unsafe fn run_padded<const S: usize>(
     );
     // One element, as with one value per row, needs no padding.
     if n == 1 && sources.iter().all(|s| s.0 != dst.0) {
-        // SAFETY: the caller guarantees *Sources*, *Destination* and *ISA* (this function's contract). *Disjoint* follows
-        // from *Aliasing*, because no source equals `dst`.
+        // SAFETY: the caller guarantees *Sources*, *Destination* and *ISA* (this function's contract). *Disjoint*
+        // follows from *Aliasing*, because no source equals `dst`.
         return unsafe { kernel.run_vectors(dst.0, sources.map(|s| s.0), 1) };
     }
     let mut result = CopyBuffer::new();
@@ -106,12 +106,12 @@ pub(crate) unsafe fn run_padded<const S: usize>(
         let to = unsafe { dst.0.add(done * dst.1) };
         let out = if padded { result.0.as_mut_ptr().cast() } else { to };
         // SAFETY: every piece holds `padded_count` elements: either `count` = `padded_count` elements of the caller's
-        // memory (*Sources*, *Destination*) or a buffer. A source that equals `dst` was copied, and by *Aliasing* no other
-        // source overlaps it. The caller guarantees *ISA*.
+        // memory (*Sources*, *Destination*) or a buffer. A source that equals `dst` was copied, and by *Aliasing* no
+        // other source overlaps it. The caller guarantees *ISA*.
         unsafe { kernel.run_vectors(out, from, padded_count) };
         if padded {
-            // SAFETY: the kernel has written `padded_count` ≥ `count` elements to the buffer, and `to` is valid for writes
-            // of the `count` elements from `done` on (*Destination*).
+            // SAFETY: the kernel has written `padded_count` ≥ `count` elements to the buffer, and `to` is valid for
+            // writes of the `count` elements from `done` on (*Destination*).
             unsafe { to.copy_from_nonoverlapping(out, count * dst.1) };
         }
         done += count;

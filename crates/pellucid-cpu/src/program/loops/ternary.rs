@@ -27,15 +27,17 @@ trait TernaryFunction<A, T> {
 
 per_isa! {
     /// Returns the loop of F for an instruction set. TA, TB and TC state whether the operand is a tile.
-    fn ternary_loop[A: LoopElement, T: LoopElement, F: TernaryFunction<A, T>, const TA: bool, const TB: bool, const TC: bool][A, T, F, TA, TB, TC]
+    fn ternary_loop
+    [A: LoopElement, T: LoopElement, F: TernaryFunction<A, T>, const TA: bool, const TB: bool, const TC: bool]
+    [A, T, F, TA, TB, TC]
     (dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
         let size = size_of::<T>();
         // `run_padded` receives a uniform operand as a tile of elements of size 0.
         let sources =
             [(a, if TA { size_of::<A>() } else { 0 }), (b, if TB { size } else { 0 }), (c, if TC { size } else { 0 })];
-        // SAFETY: *Sources*, *Destination*, *Aliasing* and *ISA* of `TernaryLoop` are those of `run_padded` for the tile
-        // operands. If n > 0, every operand has at least one element (*Sources*), which is read before any result is
-        // written.
+        // SAFETY: *Sources*, *Destination*, *Aliasing* and *ISA* of `TernaryLoop` are those of `run_padded` for the
+        // tile operands. If n > 0, every operand has at least one element (*Sources*), which is read before any result
+        // is written.
         unsafe {
             if n == 0 {
                 return;

@@ -1,5 +1,5 @@
-//! Compares every loop on every instruction set with the scalar functions, bit for bit, and the canonical reduction order
-//! with its definition.
+//! Compares every loop on every instruction set with the scalar functions, bit for bit, and the canonical reduction
+//! order with its definition.
 
 #![allow(clippy::type_complexity)]
 
@@ -149,7 +149,8 @@ fn unary_loops_agree_on_every_isa() {
                 let out = if op.gives_mask() { DType::Bool } else { ty.storage() };
                 // SAFETY: `check` passes buffers of `n` elements, in place or disjoint, and the isa is available.
                 let run = |d, [a]: [*const u8; 1], n| unsafe { run.run(d, a, n) };
-                // SAFETY: `check` passes buffers of `n` elements, in place or disjoint. Every isa includes the portable one.
+                // SAFETY: `check` passes buffers of `n` elements, in place or disjoint. Every isa includes the portable
+                // one.
                 let one = |d, [a]: [*const u8; 1], n| unsafe { one.run(d, a, n) };
                 check(&format!("{op:?} {ty:?} {isa:?}"), [(ty.storage(), true)], out, &one, &run);
             });
@@ -218,7 +219,8 @@ fn binary_loops_agree_on_every_isa() {
                     let out = if op.gives_mask() { DType::Bool } else { ty.storage() };
                     // SAFETY: `check` passes buffers of `n` elements, in place or disjoint, and the isa is available.
                     let run = |d, [a, b]: [*const u8; 2], n| unsafe { run(d, a, b, n) };
-                    // SAFETY: `check` passes buffers of `n` elements, in place or disjoint. Every isa includes the portable one.
+                    // SAFETY: `check` passes buffers of `n` elements, in place or disjoint. Every isa includes the
+                    // portable one.
                     let one = |d, [a, b]: [*const u8; 2], n| unsafe { one(d, a, b, n) };
                     let types = tiles.map(|tile| (ty.storage(), tile));
                     check(&format!("{op:?} {ty:?} {form:?} {isa:?}"), types, out, &one, &run);
@@ -239,7 +241,8 @@ fn ternary_loops_agree_on_every_isa() {
                     let (Some(run), Some(one)) = (run, one) else { return };
                     // SAFETY: `check` passes buffers of `n` elements, in place or disjoint, and the isa is available.
                     let run = |d, [a, b, c]: [*const u8; 3], n| unsafe { run(d, a, b, c, n) };
-                    // SAFETY: `check` passes buffers of `n` elements, in place or disjoint. Every isa includes the portable one.
+                    // SAFETY: `check` passes buffers of `n` elements, in place or disjoint. Every isa includes the
+                    // portable one.
                     let one = |d, [a, b, c]: [*const u8; 3], n| unsafe { one(d, a, b, c, n) };
                     let types = [(first, tiles[0]), (storage, tiles[1]), (storage, tiles[2])];
                     check(&format!("{name} {ty:?} {tiles:?} {isa:?}"), types, storage, &one, &run);
@@ -266,7 +269,8 @@ fn conversions_agree_on_every_isa() {
                     let (Some(run), Some(one)) = (run, one) else { continue };
                     // SAFETY: `check` passes buffers of `n` elements, in place or disjoint, and the isa is available.
                     let run = |d, [a]: [*const u8; 1], n| unsafe { run.run(d, a, n) };
-                    // SAFETY: `check` passes buffers of `n` elements, in place or disjoint. Every isa includes the portable one.
+                    // SAFETY: `check` passes buffers of `n` elements, in place or disjoint. Every isa includes the
+                    // portable one.
                     let one = |d, [a]: [*const u8; 1], n| unsafe { one.run(d, a, n) };
                     check(&format!("{from} to {to} {isa:?}"), [(from, true)], to, &one, &run);
                 }
@@ -604,8 +608,8 @@ fn chains_match_their_separate_instructions() {
                 FusedOperands { begin: std::ptr::null(), act: second, with, into: to, far },
                 FusedOperands { begin: more.as_ptr(), act: AddTile, with, into: kept[2].ptr(), far: aligned },
             ];
-            // SAFETY: all sources hold `n + 1` values and all destinations `n`. Non-temporal destinations are aligned to the
-            // element size and congruent modulo 64. The isa is available.
+            // SAFETY: all sources hold `n + 1` values and all destinations `n`. Non-temporal destinations are aligned
+            // to the element size and congruent modulo 64. The isa is available.
             unsafe { run(&links, nowhere, n) };
             store_fence();
             // SAFETY: the buffers hold `n + 1` values.

@@ -50,8 +50,8 @@ impl UnaryLoop {
     /// * Aliasing: the two ranges do not overlap, or they are equal and so are the element sizes.
     /// * ISA: the processor has the instruction set for which the loop was requested.
     pub(crate) unsafe fn run(self, dst: *mut u8, a: *const u8, n: usize) {
-        // SAFETY: *Source*, *Destination*, *Aliasing* and *ISA* of this method's contract are those of `run_padded`, for
-        // one source and with the element sizes of this loop.
+        // SAFETY: *Source*, *Destination*, *Aliasing* and *ISA* of this method's contract are those of `run_padded`,
+        // for one source and with the element sizes of this loop.
         unsafe { run_padded(UNROLLED_LEN, (dst, self.sizes.0.into()), [(a, self.sizes.1.into())], n, self) };
     }
 }
@@ -73,7 +73,10 @@ pub(super) fn vector_loop<T: LoopElement, F: Function<T, Out: LoopElement>>(isa:
 per_isa! {
     /// Returns the loop of F for an instruction set. It recomputes the rare operands of each piece.
     fn function_loop[T: LoopElement, F: Function<T, Out: LoopElement>][T, F](dst: *mut u8, a: *const u8, n: usize) {
-        debug_assert!(are_apart((dst, n * size_of::<F::Out>()), (a, n * size_of::<T>())), "source and destination of {n} elements overlap");
+        debug_assert!(
+            are_apart((dst, n * size_of::<F::Out>()), (a, n * size_of::<T>())),
+            "source and destination of {n} elements overlap"
+        );
         // SAFETY: the caller guarantees *Source* and *Destination* (the contract of `VectorUnaryLoop`). *Unchanged* and
         // *Exclusive* of the slices follow from *Disjoint*.
         let (dst, a) = unsafe { (output_slice::<F::Out>(dst, n), source_slice::<T>(a, n)) };
@@ -115,11 +118,14 @@ trait UnaryPrimitives: LoopElement + Sized {
     fn unary_loop(op: Unary, isa: Isa) -> Option<UnaryLoop>;
 }
 
-/// Defines primitives, one per line: the kind of its loop, its name, its result, and its rare operands with their result.
+/// Defines primitives, one per line: the kind of its loop, its name, its result, and its rare operands with their
+/// result.
 ///
 /// `vector` loops are vectorised, `scalar` loops are not, and `single` loops are vectorised for `f32` alone.
 macro_rules! primitives {
-    ($T:ident: $bound:ident => $($kind:ident $Op:ident |$x:ident| $e:expr $(, rare |$r:ident| $is:expr => $f:expr)?;)*) => {
+    ($T:ident: $bound:ident => $(
+        $kind:ident $Op:ident |$x:ident| $e:expr $(, rare |$r:ident| $is:expr => $f:expr)?;
+    )*) => {
         $(primitives!(@op $T $bound $Op |$x| $e $(, rare |$r| $is => $f)?);)*
         /// Returns the loop of a primitive for this kind of type.
         fn primitive_loop<$T: LoopElement + $bound>(op: Unary, isa: Isa) -> Option<UnaryLoop> {
@@ -275,8 +281,8 @@ pub(crate) fn unary(op: Unary, ty: Compute, isa: Isa) -> Option<UnaryLoop> {
 per_isa! {
     /// Returns the fill loop for an instruction set.
     fn fill_loop[T: LoopElement][T](dst: *mut u8, a: *const u8, n: usize) {
-        // SAFETY: the caller guarantees *Source* and *Destination* (the contract of `FillLoop`). The value is copied before
-        // the output is written, and by *Disjoint* nothing else accesses the output.
+        // SAFETY: the caller guarantees *Source* and *Destination* (the contract of `FillLoop`). The value is copied
+        // before the output is written, and by *Disjoint* nothing else accesses the output.
         let (x, dst) = unsafe { (read_element::<T>(a), output_slice::<T>(dst, n)) };
         for d in dst {
             d.write(Unaligned(x));
