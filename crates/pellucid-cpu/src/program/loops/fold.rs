@@ -223,9 +223,11 @@ macro_rules! numeric_types {
 }
 numeric_types! {
     f32: Real, -f32::INFINITY, f32::INFINITY, |a: f32, b| a + b, |a: f32, b| a * b,
-        <f32 as Real>::max, <f32 as Real>::min, |x| eight_extremum(x, |a: f32, b| a > b), |x| eight_extremum(x, |a: f32, b| a < b);
+        <f32 as Real>::max, <f32 as Real>::min,
+        |x| eight_extremum(x, |a: f32, b| a > b), |x| eight_extremum(x, |a: f32, b| a < b);
     f64: Real, -f64::INFINITY, f64::INFINITY, |a: f64, b| a + b, |a: f64, b| a * b,
-        <f64 as Real>::max, <f64 as Real>::min, |x| eight_extremum(x, |a: f64, b| a > b), |x| eight_extremum(x, |a: f64, b| a < b);
+        <f64 as Real>::max, <f64 as Real>::min,
+        |x| eight_extremum(x, |a: f64, b| a > b), |x| eight_extremum(x, |a: f64, b| a < b);
     i32: Int, i32::MIN, i32::MAX, i32::wrapping_add, i32::wrapping_mul, Ord::max, Ord::min,
         |x| eight_tree(x, Ord::max), |x| eight_tree(x, Ord::min);
     i64: Int, i64::MIN, i64::MAX, i64::wrapping_add, i64::wrapping_mul, Ord::max, Ord::min,
