@@ -135,8 +135,9 @@ per_isa! {
     fn arg_columns[T: Copy + PartialOrd, const LARGEST: bool][T, LARGEST]
     (best: *mut u8, positions: *mut i64, from: *const u8, stride: isize, cols: usize, rows: usize, first: usize) {
         // SAFETY: the caller guarantees *Columns* and *Disjoint* (the contract of `ArgReduction::push_rows`).
-        let (best, positions) =
-            unsafe { (std::slice::from_raw_parts_mut(best.cast::<T>(), cols), std::slice::from_raw_parts_mut(positions, cols)) };
+        let (best, positions) = unsafe {
+            (std::slice::from_raw_parts_mut(best.cast::<T>(), cols), std::slice::from_raw_parts_mut(positions, cols))
+        };
         for r in 0..rows {
             // SAFETY: r < rows, so the row is valid for reads of `cols` values (*Rows*).
             let row = unsafe { std::slice::from_raw_parts(from.offset(r as isize * stride).cast::<T>(), cols) };

@@ -95,7 +95,7 @@ impl SequenceReduction<'_> {
             let bases = base.at.iter().map(|&p| SharedPtr(p)).collect::<List<SharedPtr<u8>, 8>>();
             let work = |range: Range<usize>, partial: SharedPtr<u8>| {
                 let bases: List<*mut u8, 8> = bases.iter().map(|p| p.get()).collect();
-                let strip = ColumnStrip { job: self, plan, bases: &bases, start, cols };
+                let strip = ColumnStrip { reduction: self, plan, bases: &bases, start, cols };
                 match &self.action {
                     ReduceAction::Fold(fold) => strip.reduce_chunks(fold, range, partial.get()),
                     ReduceAction::Arg(_) => strip.find_extrema(partial.get()),
@@ -118,7 +118,7 @@ impl SequenceReduction<'_> {
 /// A strip of columns with the addresses of its operands.
 struct ColumnStrip<'a> {
     /// The reduction.
-    job: &'a SequenceReduction<'a>,
+    reduction: &'a SequenceReduction<'a>,
     /// The division into strips.
     plan: &'a ColumnPlan<'a>,
     /// The addresses of the operands at column 0.
@@ -132,7 +132,7 @@ struct ColumnStrip<'a> {
 impl ColumnStrip<'_> {
     /// Returns the bytes of a block of rows, or 0 if the input is accumulated without copying.
     fn block_bytes(&self) -> usize {
-        if self.plan.in_place.is_some() { 0 } else { padded(ROWS * self.cols * self.job.size) }
+        if self.plan.in_place.is_some() { 0 } else { padded(ROWS * self.cols * self.reduction.size) }
     }
 
     /// Calls `work(frame, block, extra)` with a frame, memory for a block of rows, and `lanes` more bytes of scratch
@@ -152,7 +152,7 @@ impl ColumnStrip<'_> {
 
     /// Reduces the chunks `range` to rows of `cols` partial results, one row per chunk.
     fn reduce_chunks(&self, fold: &Fold, range: Range<usize>, partial: *mut u8) {
-        let (cols, length) = (self.cols, self.job.length);
+        let (cols, length) = (self.cols, self.reduction.length);
         self.with_scratch(LANES * cols * fold.size + 8, |frame, block, lanes| {
             for chunk in range {
                 // SAFETY: `lanes` holds 16 values per column, rounded up to 8 bytes. `partial` has a row of `cols`
@@ -176,12 +176,12 @@ impl ColumnStrip<'_> {
 
     /// Writes the position of the extremum of each column to `positions`.
     fn find_extrema(&self, positions: *mut u8) {
-        let ReduceAction::Arg(arg) = &self.job.action else { return };
+        let ReduceAction::Arg(arg) = &self.reduction.action else { return };
         self.with_scratch(self.cols * 8, |frame, block, best| {
             // SAFETY: `best` and `positions` hold 8 bytes per column, and the rows of a block hold `cols` values each.
             // The first block begins at row 0.
             unsafe {
-                self.for_each_block(frame, block, 0..self.job.length, |from, stride, first, rows| {
+                self.for_each_block(frame, block, 0..self.reduction.length, |from, stride, first, rows| {
                     arg.push_rows(best, positions.cast(), from, stride, self.cols, rows, first);
                 });
             }
@@ -201,8 +201,8 @@ impl ColumnStrip<'_> {
         range: Range<usize>,
         mut accumulate: impl FnMut(*const u8, isize, usize, usize),
     ) {
-        let (job, plan) = (self.job, self.plan);
-        let row_bytes = self.cols * job.size;
+        let (reduction, plan) = (self.reduction, self.plan);
+        let row_bytes = self.cols * reduction.size;
         let mut cursor = Cursor::new(plan.rows, self.bases, if plan.rows.is_empty() { 0 } else { range.start });
         if plan.rows.is_empty() {
             // SAFETY: `self.bases` are the addresses of the operands for the axes of the evaluator (*Frame*).
@@ -215,7 +215,9 @@ impl ColumnStrip<'_> {
             // within the rows. `rows` ≤ 128 rows fit the block (*Block*). The evaluator has begun the segment.
             unsafe {
                 if let Some(stride) = plan.in_place {
-                    let from = self.bases[job.value_slot()].offset(first as isize * stride).add(self.start * job.size);
+                    let from = self.bases[reduction.value_slot()]
+                        .offset(first as isize * stride)
+                        .add(self.start * reduction.size);
                     accumulate(from, stride, first, rows);
                 } else {
                     if plan.rows.is_empty() {
@@ -229,7 +231,7 @@ impl ColumnStrip<'_> {
                             plan.eval.begin(frame, &cursor.at);
                             for c in (0..self.cols).step_by(plan.eval.tile.min(self.cols)) {
                                 let n = plan.eval.tile.min(self.cols - c);
-                                let to = block.add(r * row_bytes + c * job.size);
+                                let to = block.add(r * row_bytes + c * reduction.size);
                                 self.evaluate(frame, &cursor.at, self.start + c, n, to);
                             }
                             cursor.advance();
@@ -250,20 +252,20 @@ impl ColumnStrip<'_> {
     /// * Range: elements `start..start + n` are within the segment, and `n` is at most a tile.
     /// * Destination: `to` is valid for writes of `n` values and does not overlap the inputs.
     unsafe fn evaluate(&self, frame: &mut Frame, bases: &[*mut u8], start: usize, n: usize, to: *mut u8) {
-        let (job, eval) = (self.job, &self.plan.eval);
-        let slot = job.value_slot();
+        let (reduction, eval) = (self.reduction, &self.plan.eval);
+        let slot = reduction.value_slot();
         // SAFETY: *Frame*, *Range* and *Destination* (this method's contract) are those of `Evaluator::tile` and of
         // `accumulator_values`, whose values are `n` values outside `to`, or `to` itself.
         unsafe {
             // The last instruction writes directly to the block if possible.
-            let writes = job.widen.is_none() && job.program.outputs[0].direct.is_some();
+            let writes = reduction.widen.is_none() && reduction.program.outputs[0].direct.is_some();
             if writes && eval.linked.class[slot] == Granularity::PerElement {
                 frame.at[slot] = to;
             }
             eval.tile(frame, bases, start, n);
-            let from = job.accumulator_values(eval, frame, n, to);
+            let from = reduction.accumulator_values(eval, frame, n, to);
             if from != to {
-                std::ptr::copy_nonoverlapping(from, to, n * job.size);
+                std::ptr::copy_nonoverlapping(from, to, n * reduction.size);
             }
         }
     }

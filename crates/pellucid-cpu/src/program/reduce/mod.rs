@@ -106,7 +106,7 @@ pub(crate) fn run_reduce(kernel: &Reduce, inputs: &[Operand<'_>], output: &Opera
     let unsupported = || {
         Error::dtypes(name, [value.storage()], format!("{:?} is not defined for this dtype; cast the input", kernel.op))
     };
-    let (accumulator, result, action) = match (is_arg_max(kernel.op), fold_op(kernel.op)) {
+    let (accumulator, result, action) = match (arg_op(kernel.op), fold_op(kernel.op)) {
         (Some(largest), _) => {
             let compute = if value == Compute::Mask { Compute::I32 } else { value };
             (compute, Compute::I64, ReduceAction::Arg(ArgReduction::new(largest, compute).ok_or_else(unsupported)?))
@@ -155,7 +155,7 @@ pub(crate) fn run_reduce(kernel: &Reduce, inputs: &[Operand<'_>], output: &Opera
 }
 
 /// Returns `Some(true)` for arg max, `Some(false)` for arg min and `None` for other operations.
-fn is_arg_max(op: ReduceOp) -> Option<bool> {
+fn arg_op(op: ReduceOp) -> Option<bool> {
     match op {
         ReduceOp::ArgMax => Some(true),
         ReduceOp::ArgMin => Some(false),
