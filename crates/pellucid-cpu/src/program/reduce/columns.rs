@@ -179,7 +179,7 @@ impl ColumnStrip<'_> {
         let ReduceAction::Arg(arg) = &self.reduction.action else { return };
         self.with_scratch(self.cols * 8, |frame, block, best| {
             // SAFETY: `best` and `positions` hold 8 bytes per column, and the rows of a block hold `cols` values each.
-            // The first block begins at row 0.
+            // All are aligned to the element size and disjoint. The first block begins at row 0.
             unsafe {
                 self.for_each_block(frame, block, 0..self.reduction.length, |from, stride, first, rows| {
                     arg.push_rows(best, positions.cast(), from, stride, self.cols, rows, first);
