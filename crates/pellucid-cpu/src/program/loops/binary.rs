@@ -24,11 +24,11 @@ pub(crate) type BinaryLoop = unsafe fn(dst: *mut u8, a: *const u8, b: *const u8,
 /// States which operands are tiles and which are uniform (one value for all elements).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Form {
-    /// a[i] ∘ b[i]
+    /// `a[i] ∘ b[i]`
     TileTile,
-    /// a[i] ∘ b
+    /// `a[i] ∘ b`
     TileUniform,
-    /// a ∘ b[i]
+    /// `a ∘ b[i]`
     UniformTile,
 }
 
@@ -86,7 +86,7 @@ struct UniformLeft<T>(T);
 #[derive(Clone, Copy)]
 struct UniformRight<T>(T);
 
-/// Writes F(a[i], b[i]) to `dst[i]`.
+/// Writes `F(a[i], b[i])` to `dst[i]`.
 #[inline(always)]
 fn combine_tiles<T: LoopElement, F: BinaryFunction<T>>(
     dst: &mut [MaybeUninit<Unaligned<F::Out>>],
@@ -98,7 +98,7 @@ fn combine_tiles<T: LoopElement, F: BinaryFunction<T>>(
     }
 }
 
-/// Writes F(a, b[i]) to `dst[i]`.
+/// Writes `F(a, b[i])` to `dst[i]`.
 #[inline(always)]
 fn combine_uniform_left<T: LoopElement, F: BinaryFunction<T>>(
     dst: &mut [MaybeUninit<Unaligned<F::Out>>],
@@ -110,7 +110,7 @@ fn combine_uniform_left<T: LoopElement, F: BinaryFunction<T>>(
     }
 }
 
-/// Writes F(a[i], b) to `dst[i]`.
+/// Writes `F(a[i], b)` to `dst[i]`.
 #[inline(always)]
 fn combine_uniform_right<T: LoopElement, F: BinaryFunction<T>>(
     dst: &mut [MaybeUninit<Unaligned<F::Out>>],

@@ -53,7 +53,8 @@ pub(crate) enum Fold {
 /// * ISA: the processor has the instruction set for which the loop was requested.
 pub(crate) type AccumulateLoop = unsafe fn(lanes: *mut u8, src: *const u8, n: usize, first: bool);
 
-/// `accumulate_products(lanes, a, b, n, first)` combines the `n` products a[i] · b[i], each rounded, into the 16 lanes.
+/// `accumulate_products(lanes, a, b, n, first)` combines the `n` products `a[i] · b[i]`, each rounded, into the 16
+/// lanes.
 ///
 /// # Safety
 /// The clauses of [`AccumulateLoop`], *Source* and *Disjoint* for both `a` and `b`.

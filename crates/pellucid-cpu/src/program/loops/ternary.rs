@@ -74,7 +74,7 @@ impl<A: LoopElement, T: LoopElement, F: TernaryFunction<A, T>, const TA: bool, c
     }
 }
 
-/// Writes F(a[i], b[i], c[i]) to `dst[i]`, with the values of the last argument for uniform operands.
+/// Writes `F(a[i], b[i], c[i])` to `dst[i]`, with the values of the last argument for uniform operands.
 #[inline(always)]
 fn combine_operands<
     A: LoopElement,

@@ -83,7 +83,7 @@ impl GuardedBytes {
         self.0[shift..].as_mut_ptr()
     }
     /// Returns the contents after it checks that the guard bytes are unchanged.
-    fn take(self) -> Vec<u8> {
+    fn into_contents(self) -> Vec<u8> {
         let shift = self.0.len() - self.1 - 16;
         let (before, rest) = self.0.split_at(shift);
         let (inside, after) = rest.split_at(self.1);
@@ -119,14 +119,14 @@ fn check<const S: usize>(
             let mut dst = GuardedBytes::new(&vec![0; n * out.size()], shift + 2);
             let at = std::array::from_fn(|s| sources[s].ptr() as *const u8);
             run(dst.ptr(), at, n);
-            assert_same(out, &dst.take(), &want, context);
+            assert_same(out, &dst.into_contents(), &want, context);
         }
-        for place in 0..S {
-            if types[place].0.size() == out.size() && types[place].1 {
+        for operand in 0..S {
+            if types[operand].0.size() == out.size() && types[operand].1 {
                 let mut sources: Vec<GuardedBytes> = data.iter().map(|d| GuardedBytes::new(d, 3)).collect();
                 let at: [*mut u8; S] = std::array::from_fn(|s| sources[s].ptr());
-                run(at[place], at.map(|p| p as *const u8), n);
-                assert_same(out, &sources.swap_remove(place).take(), &want, &format!("{context} in place"));
+                run(at[operand], at.map(|p| p as *const u8), n);
+                assert_same(out, &sources.swap_remove(operand).into_contents(), &want, &format!("{context} in place"));
             }
         }
     }
@@ -342,7 +342,7 @@ fn splat_fills_the_tile() {
             let mut got = GuardedBytes::new(&vec![0; 77 * ty.size()], 1);
             // SAFETY: `x` holds one value and `got` 77 values, disjoint; the isa is available.
             unsafe { splat(ty, isa)(got.ptr(), x.as_ptr(), 77) };
-            assert_eq!(got.take(), x.repeat(77));
+            assert_eq!(got.into_contents(), x.repeat(77));
         });
     }
 }
@@ -657,7 +657,7 @@ fn chains_match_their_separate_instructions() {
                 }
             }
             let context = format!("{first:?}, {second:?} {ty:?} {isa:?}");
-            let [a, b, c] = kept.map(GuardedBytes::take);
+            let [a, b, c] = kept.map(GuardedBytes::into_contents);
             if k % 2 == 0 {
                 assert_same(ty.storage(), &a, &once, &context);
             }
@@ -699,7 +699,7 @@ fn sums_in_chains_match_sums_of_stored_results() {
             let mut products = vec![0; n * size_of::<T>()];
             // SAFETY: all buffers hold `n` values and are disjoint; every processor runs portable code.
             unsafe { product(products.as_mut_ptr(), from.as_ptr(), tile.as_ptr(), n) };
-            assert_same(ty.storage(), &kept.take(), &products, &format!("{n} products, {ty:?} {isa:?}"));
+            assert_same(ty.storage(), &kept.into_contents(), &products, &format!("{n} products, {ty:?} {isa:?}"));
         }
     }
     for_each_isa(|isa| {

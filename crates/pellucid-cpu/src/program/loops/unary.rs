@@ -33,6 +33,7 @@ pub(crate) struct UnaryLoop {
 pub(crate) type VectorUnaryLoop = unsafe fn(dst: *mut u8, a: *const u8, n: usize);
 
 impl UnaryLoop {
+    /// Returns the loop with operands of type T and results of type Out.
     fn new<T: LoopElement, Out: LoopElement>(vector_loop: VectorUnaryLoop) -> UnaryLoop {
         UnaryLoop { vector_loop, sizes: (size_of::<Out>() as u8, size_of::<T>() as u8) }
     }
