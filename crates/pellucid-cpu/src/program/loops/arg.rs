@@ -1,50 +1,53 @@
 //! The position of the extremum of a row.
 //!
-//! Two steps per block: its extremum on vectors, and, only where that settles the answer, a search for
-//! the position. So the row is read once, at the speed of memory.
+//! Vector code computes the extremum of each block. Only the block with the extremum of the row is searched for its
+//! position. So the row is read from memory once, at memory bandwidth.
 
-use super::element::{At, LoopElement, source};
+use super::element::{LoopElement, Unaligned, source_slice};
 use pellucid_ir::Compute;
 use pellucid_simd::Isa;
 use pellucid_simd::per_isa;
 
-/// The first index of the extremum of `n` contiguous values, n ≥ 1; a NaN counts as the extremum, and
-/// the first one wins.
+/// `position(src, n)` returns the first index of the extremum of `n` ≥ 1 contiguous values. A NaN counts as the
+/// extremum, and the first NaN wins.
 ///
 /// # Safety
-/// `src` holds `n` values, and the processor has the isa the loop was asked for.
+/// * Source: `src` is valid for reads of `n` elements.
+/// * ISA: the processor has the instruction set for which the loop was requested.
 pub(crate) type ArgLoop = unsafe fn(src: *const u8, n: usize) -> usize;
 
-/// Values per block: few enough to be in L1 when they are searched.
+/// Values per block: few enough to be in L1 when the block is searched.
 const BLOCK: usize = 1024;
 
 /// Independent running extrema, enough to hide the latency of a comparison.
 const LANES: usize = 64;
 
-/// An order to search by.
-trait Order<T> {
-    /// Nothing is better than the first of its kind.
+/// The order that defines the extremum.
+trait ExtremumOrder<T> {
+    /// The worst value: no value is worse.
     const WORST: T;
-    /// `a` beats `b`; never with a NaN.
-    fn better(a: T, b: T) -> bool;
+    /// Returns whether `a` beats `b`; false if one of them is NaN.
+    fn is_better(a: T, b: T) -> bool;
 }
 
-struct Largest;
-struct Smallest;
+/// The order in which the largest value is best.
+struct LargestFirst;
+/// The order in which the smallest value is best.
+struct SmallestFirst;
 
 macro_rules! orders {
     ($($t:ident $least:expr, $greatest:expr;)*) => {$(
-        impl Order<$t> for Largest {
+        impl ExtremumOrder<$t> for LargestFirst {
             const WORST: $t = $least;
             #[inline(always)]
-            fn better(a: $t, b: $t) -> bool {
+            fn is_better(a: $t, b: $t) -> bool {
                 a > b
             }
         }
-        impl Order<$t> for Smallest {
+        impl ExtremumOrder<$t> for SmallestFirst {
             const WORST: $t = $greatest;
             #[inline(always)]
-            fn better(a: $t, b: $t) -> bool {
+            fn is_better(a: $t, b: $t) -> bool {
                 a < b
             }
         }
@@ -57,59 +60,59 @@ orders! {
     i64 i64::MIN, i64::MAX;
 }
 
-/// The better of both.
+/// Returns the better of two values, or `best` if neither beats the other.
 #[inline(always)]
-fn best_of<T: LoopElement, O: Order<T>>(v: T, best: T) -> T {
-    if O::better(v, best) { v } else { best }
+fn better_of<T: LoopElement, O: ExtremumOrder<T>>(v: T, best: T) -> T {
+    if O::is_better(v, best) { v } else { best }
 }
 
-/// A NaN if there is one, the latter first.
+/// Returns `v` if it is NaN, otherwise `nan`.
 #[inline(always)]
 fn nan_of<T: LoopElement + PartialOrd>(v: T, nan: T) -> T {
     if is_nan(v) { v } else { nan }
 }
 
-/// Running extrema and NaNs: each of the first half with its partner of the second.
+/// Combines the running extrema and NaNs of lane l with those of lane l + H.
 #[inline(always)]
-fn halve<T: LoopElement + PartialOrd, O: Order<T>, const N: usize, const H: usize>(
+fn halve_lanes<T: LoopElement + PartialOrd, O: ExtremumOrder<T>, const N: usize, const H: usize>(
     (best, nan): ([T; N], [T; N]),
 ) -> ([T; H], [T; H]) {
     let mut half = ([O::WORST; H], [O::WORST; H]);
     for l in 0..H {
-        half.0[l] = best_of::<T, O>(best[l + H], best[l]);
+        half.0[l] = better_of::<T, O>(best[l + H], best[l]);
         half.1[l] = nan_of(nan[l + H], nan[l]);
     }
     half
 }
 
-/// The extremum of the values that are not NaN, and whether there is one that is.
+/// Returns the extremum of the values that are not NaN, and whether any value is NaN.
 #[inline(always)]
-fn extremum<T: LoopElement + PartialOrd, O: Order<T>>(x: &[At<T>]) -> (T, bool) {
+fn extremum<T: LoopElement + PartialOrd, O: ExtremumOrder<T>>(x: &[Unaligned<T>]) -> (T, bool) {
     let mut best = [O::WORST; LANES];
-    // The last NaN of each lane: kept as wide as the values, so that no vector changes its width.
+    // The last NaN of each lane. It has the width of the values, so no vector changes its width.
     let mut nan = [O::WORST; LANES];
     let (groups, rest) = x.as_chunks::<LANES>();
     for group in groups {
         for l in 0..LANES {
             let v = group[l].0;
-            best[l] = best_of::<T, O>(v, best[l]);
+            best[l] = better_of::<T, O>(v, best[l]);
             nan[l] = nan_of(v, nan[l]);
         }
     }
-    let half: ([T; 32], _) = halve::<T, O, _, _>((best, nan));
-    let half: ([T; 16], _) = halve::<T, O, _, _>(half);
-    let half: ([T; 8], _) = halve::<T, O, _, _>(half);
-    let half: ([T; 4], _) = halve::<T, O, _, _>(half);
-    let half: ([T; 2], _) = halve::<T, O, _, _>(half);
-    let ([mut top], [mut nan]) = halve::<T, O, _, _>(half);
+    let half: ([T; 32], _) = halve_lanes::<T, O, _, _>((best, nan));
+    let half: ([T; 16], _) = halve_lanes::<T, O, _, _>(half);
+    let half: ([T; 8], _) = halve_lanes::<T, O, _, _>(half);
+    let half: ([T; 4], _) = halve_lanes::<T, O, _, _>(half);
+    let half: ([T; 2], _) = halve_lanes::<T, O, _, _>(half);
+    let ([mut extremum], [mut nan]) = halve_lanes::<T, O, _, _>(half);
     for v in rest {
-        top = best_of::<T, O>(v.0, top);
+        extremum = better_of::<T, O>(v.0, extremum);
         nan = nan_of(v.0, nan);
     }
-    (top, is_nan(nan))
+    (extremum, is_nan(nan))
 }
 
-/// Of all numbers only a NaN is not itself.
+/// Returns whether `v` is NaN: only a NaN differs from itself.
 #[inline(always)]
 #[allow(clippy::eq_op)]
 fn is_nan<T: PartialOrd>(v: T) -> bool {
@@ -117,53 +120,57 @@ fn is_nan<T: PartialOrd>(v: T) -> bool {
 }
 
 per_isa! {
-    fn position[T: LoopElement + PartialOrd, O: Order<T>][T, O](src: *const u8, n: usize) -> usize {
-        debug_assert!(n >= 1, "no extremum of nothing");
-        // SAFETY: the caller's promise.
-        let src = unsafe { source::<T>(src, n) };
+    /// Returns the loop that finds the first extremum, for an instruction set.
+    fn first_position[T: LoopElement + PartialOrd, O: ExtremumOrder<T>][T, O](src: *const u8, n: usize) -> usize {
+        debug_assert!(n >= 1, "an empty row has no extremum");
+        // SAFETY: the caller guarantees *Source* (the contract of `ArgLoop`) and does not write the row during the
+        // call.
+        let src = unsafe { source_slice::<T>(src, n) };
         let mut best = O::WORST;
-        let mut home = 0;
+        let mut start = 0;
         for (i, x) in src.chunks(BLOCK).enumerate() {
-            let (top, nan) = extremum::<T, O>(x);
+            let (block_best, nan) = extremum::<T, O>(x);
             if nan {
                 return i * BLOCK + x.iter().position(|v| is_nan(v.0)).unwrap_or(0);
             }
-            if O::better(top, best) {
-                (best, home) = (top, i * BLOCK);
+            if O::is_better(block_best, best) {
+                (best, start) = (block_best, i * BLOCK);
             }
         }
-        // Whole groups are compared at once; only the one that has it is searched.
-        let mut groups = src[home..].chunks(LANES).enumerate();
+        // Each group is compared as a whole; only the group with the extremum is searched.
+        let mut groups = src[start..].chunks(LANES).enumerate();
         let hit = groups.find(|(_, group)| group.iter().fold(false, |hit, v| hit | ({ v.0 } == best)));
-        let (group, values) = hit.unwrap_or((0, &src[home..]));
-        home + group * LANES + values.iter().position(|v| { v.0 } == best).unwrap_or(0)
+        let (group, values) = hit.unwrap_or((0, &src[start..]));
+        start + group * LANES + values.iter().position(|v| { v.0 } == best).unwrap_or(0)
     }
 }
 
-fn by<T: LoopElement + PartialOrd>(largest: bool, isa: Isa) -> ArgLoop
+/// Returns the loop for the largest or the smallest value.
+fn position_loop<T: LoopElement + PartialOrd>(largest: bool, isa: Isa) -> ArgLoop
 where
-    Largest: Order<T>,
-    Smallest: Order<T>,
+    LargestFirst: ExtremumOrder<T>,
+    SmallestFirst: ExtremumOrder<T>,
 {
-    if largest { position::<T, Largest>(isa) } else { position::<T, Smallest>(isa) }
+    if largest { first_position::<T, LargestFirst>(isa) } else { first_position::<T, SmallestFirst>(isa) }
 }
 
-fn arg(largest: bool, ty: Compute, isa: Isa) -> Option<ArgLoop> {
+/// Returns the loop for values of type `ty`, or `None` for masks.
+fn arg_loop(largest: bool, ty: Compute, isa: Isa) -> Option<ArgLoop> {
     match ty {
         Compute::Mask => None,
-        Compute::I32 => Some(by::<i32>(largest, isa)),
-        Compute::I64 => Some(by::<i64>(largest, isa)),
-        Compute::F32 => Some(by::<f32>(largest, isa)),
-        Compute::F64 => Some(by::<f64>(largest, isa)),
+        Compute::I32 => Some(position_loop::<i32>(largest, isa)),
+        Compute::I64 => Some(position_loop::<i64>(largest, isa)),
+        Compute::F32 => Some(position_loop::<f32>(largest, isa)),
+        Compute::F64 => Some(position_loop::<f64>(largest, isa)),
     }
 }
 
-/// The loop that finds the first largest of `ty` values; None for masks.
+/// Returns the loop that finds the first largest value of type `ty`, or `None` for masks.
 pub(crate) fn argmax(ty: Compute, isa: Isa) -> Option<ArgLoop> {
-    arg(true, ty, isa)
+    arg_loop(true, ty, isa)
 }
 
-/// The loop that finds the first smallest of `ty` values; None for masks.
+/// Returns the loop that finds the first smallest value of type `ty`, or `None` for masks.
 pub(crate) fn argmin(ty: Compute, isa: Isa) -> Option<ArgLoop> {
-    arg(false, ty, isa)
+    arg_loop(false, ty, isa)
 }

@@ -1,21 +1,25 @@
-//! Conversions between dtypes (what memory holds) and compute types (what formulas use).
+//! Conversions between dtypes (the types in memory) and compute types (the types of arithmetic).
 
-use super::element::{LoopElement, Mask};
-use super::unary::{UnaryLoop, map};
+use super::element::{LoopElement, MaskByte};
+use super::unary::{UnaryLoop, vector_loop};
 use pellucid_ir::{Compute, DType};
 use pellucid_simd::Isa;
 use pellucid_simd::math::half::{BF16, F16, int_round_to_odd, round_to_odd};
 use pellucid_simd::vector::Function;
 use std::marker::PhantomData;
 
-/// One value of a type as the nearest of another: floats round once, to nearest even; integers wrap;
-/// floats become integers by truncation, saturating, NaN to 0; anything but 0 is true (NaN too).
+/// Conversion of one value to another type.
+///
+/// Conversions to floats round once, to nearest even. Integers wrap. Floats convert to integers by truncation with
+/// saturation, NaN to 0. Every nonzero value, NaN included, converts to true.
 trait Cast<To> {
+    /// Returns the converted value.
     fn cast(self) -> To;
 }
 
-macro_rules! numbers {
-    ($($from:ident)* => $to:tt) => {$( numbers!(@from $from $to); )*};
+/// Implements [`Cast`] between integers, floats and masks with `as`.
+macro_rules! number_casts {
+    ($($from:ident)* => $to:tt) => {$( number_casts!(@from $from $to); )*};
     (@from $from:ident [$($to:ident)*]) => {
         $(
             impl Cast<$to> for $from {
@@ -25,13 +29,13 @@ macro_rules! numbers {
                 }
             }
         )*
-        impl Cast<Mask> for $from {
+        impl Cast<MaskByte> for $from {
             #[inline(always)]
-            fn cast(self) -> Mask {
+            fn cast(self) -> MaskByte {
                 (self != 0 as $from).into()
             }
         }
-        impl Cast<$from> for Mask {
+        impl Cast<$from> for MaskByte {
             #[inline(always)]
             fn cast(self) -> $from {
                 self.0 as $from
@@ -39,49 +43,51 @@ macro_rules! numbers {
         }
     };
 }
-numbers!(u8 i8 i16 i32 i64 => [u8 i8 i16 i32 i64 f32 f64]);
-numbers!(f32 f64 => [f32 f64]);
+number_casts!(u8 i8 i16 i32 i64 => [u8 i8 i16 i32 i64 f32 f64]);
+number_casts!(f32 f64 => [f32 f64]);
 
-/// What `as` does, in a form that vectorises: the float clamped, then converted without a check.
-macro_rules! saturate {
+/// Implements [`Cast`] from floats to integers with the result of `as`, in a form that vectorises: it clamps the float,
+/// then converts it without a check.
+macro_rules! saturating_casts {
     ($($float:ident to $($int:ident through $wide:ident up to $highest:expr),*;)*) => {$($(
         impl Cast<$int> for $float {
             #[inline(always)]
             fn cast(self) -> $int {
                 const LOWEST: $float = $int::MIN as $float;
-                // The largest float that is not above the integers.
+                // The largest float that is at most the largest integer.
                 const HIGHEST: $float = $highest;
                 let x = if self < LOWEST { LOWEST } else { self };
                 let x = if x > HIGHEST { HIGHEST } else { x };
                 let x = if x.is_nan() { 0.0 } else { x };
-                // SAFETY: a number within the integer type's range.
+                // SAFETY: x is not NaN and is between LOWEST and HIGHEST, so it is within the range of `$wide`.
                 let y: $wide = unsafe { x.to_int_unchecked() };
                 if self > HIGHEST { $int::MAX } else { y as $int }
             }
         }
     )*)*};
 }
-saturate! {
+saturating_casts! {
     f32 to u8 through i32 up to 255.0, i8 through i32 up to 127.0, i16 through i32 up to 32_767.0,
         i32 through i32 up to 2_147_483_520.0, i64 through i64 up to 9_223_371_487_098_961_920.0;
     f64 to u8 through i32 up to 255.0, i8 through i32 up to 127.0, i16 through i32 up to 32_767.0,
         i32 through i32 up to 2_147_483_647.0, i64 through i64 up to 9_223_372_036_854_774_784.0;
 }
 
-impl Cast<Mask> for Mask {
+impl Cast<MaskByte> for MaskByte {
     #[inline(always)]
-    fn cast(self) -> Mask {
+    fn cast(self) -> MaskByte {
         self
     }
 }
 
-/// The half types go through `f32`, which holds them exactly.
-macro_rules! halves {
+/// Implements [`Cast`] for half precision by way of `f32`, which represents `f16` and `bf16` exactly.
+macro_rules! half_precision_casts {
     ($($half:ident)*) => {$(
-        halves!(@to $half: i32 i64 f32 f64 Mask);
-        // What is wider than `f32` is rounded to odd first, so that the second rounding is the only one.
-        halves!(@from $half: f32 |x| x, f64 |x| round_to_odd(x), i32 |x| round_to_odd(x as f64),
-            i64 |x| round_to_odd(int_round_to_odd(x)), Mask |x| x.0 as f32);
+        half_precision_casts!(@to $half: i32 i64 f32 f64 MaskByte);
+        // Types wider than `f32` are rounded to odd first, so the second rounding gives the same result as rounding
+        // once.
+        half_precision_casts!(@from $half: f32 |x| x, f64 |x| round_to_odd(x), i32 |x| round_to_odd(x as f64),
+            i64 |x| round_to_odd(int_round_to_odd(x)), MaskByte |x| x.0 as f32);
     )*};
     (@to $half:ident: $($to:ident)*) => {$(
         impl Cast<$to> for $half {
@@ -101,10 +107,11 @@ macro_rules! halves {
         }
     )*};
 }
-halves!(F16 BF16);
+half_precision_casts!(F16 BF16);
 
-struct To<T>(PhantomData<T>);
-impl<S: LoopElement + Cast<T>, T: LoopElement> Function<S> for To<T> {
+/// The function that converts to T.
+struct CastTo<T>(PhantomData<T>);
+impl<S: LoopElement + Cast<T>, T: LoopElement> Function<S> for CastTo<T> {
     type Out = T;
     #[inline(always)]
     fn at(x: S) -> T {
@@ -112,8 +119,9 @@ impl<S: LoopElement + Cast<T>, T: LoopElement> Function<S> for To<T> {
     }
 }
 
-struct Through<S>(PhantomData<S>);
-impl<S: LoopElement + Cast<T>, T: LoopElement + Cast<S>> Function<T> for Through<S> {
+/// The function that rounds through S: it converts to S and back.
+struct RoundThrough<S>(PhantomData<S>);
+impl<S: LoopElement + Cast<T>, T: LoopElement + Cast<S>> Function<T> for RoundThrough<S> {
     type Out = T;
     #[inline(always)]
     fn at(x: T) -> T {
@@ -122,12 +130,12 @@ impl<S: LoopElement + Cast<T>, T: LoopElement + Cast<S>> Function<T> for Through
     }
 }
 
-/// `$body` with `$T` the Rust type of a compute type.
+/// Evaluates `$body` with `$T` the Rust type of a compute type.
 macro_rules! with_compute {
     ($ty:expr, $T:ident => $body:expr) => {
         match $ty {
             Compute::Mask => {
-                type $T = Mask;
+                type $T = MaskByte;
                 $body
             }
             Compute::I32 => {
@@ -150,12 +158,12 @@ macro_rules! with_compute {
     };
 }
 
-/// `$body` with `$S` the Rust type of a dtype.
+/// Evaluates `$body` with `$S` the Rust type of a dtype.
 macro_rules! with_dtype {
     ($dtype:expr, $S:ident => $body:expr) => {
         match $dtype {
             DType::Bool => {
-                type $S = Mask;
+                type $S = MaskByte;
                 $body
             }
             DType::U8 => {
@@ -198,28 +206,28 @@ macro_rules! with_dtype {
     };
 }
 
-/// The loop that loads `from` values as `to`.
+/// Returns the loop that loads values of dtype `from` as compute type `to`.
 pub(crate) fn convert(from: DType, to: Compute, isa: Isa) -> UnaryLoop {
-    with_dtype!(from, S => with_compute!(to, T => map::<S, To<T>>(isa)))
+    with_dtype!(from, S => with_compute!(to, T => vector_loop::<S, CastTo<T>>(isa)))
 }
 
-/// The loop that stores `from` values as `to`.
+/// Returns the loop that stores values of compute type `from` as dtype `to`.
 pub(crate) fn store(from: Compute, to: DType, isa: Isa) -> UnaryLoop {
-    with_compute!(from, T => with_dtype!(to, S => map::<T, To<S>>(isa)))
+    with_compute!(from, T => with_dtype!(to, S => vector_loop::<T, CastTo<S>>(isa)))
 }
 
-/// The loop that rounds values of `ty` through `dtype` and back, as storing and loading them would; None
-/// unless `dtype` computes in `ty`.
+/// Returns the loop that rounds values of `ty` through `dtype` and back, with the result of a store and a load. Returns
+/// `None` unless the compute type of `dtype` is `ty`.
 pub(crate) fn round(ty: Compute, dtype: DType, isa: Isa) -> Option<UnaryLoop> {
     if dtype.compute() != ty {
         return None;
     }
     Some(match dtype {
-        DType::U8 => map::<i32, Through<u8>>(isa),
-        DType::I8 => map::<i32, Through<i8>>(isa),
-        DType::I16 => map::<i32, Through<i16>>(isa),
-        DType::F16 => map::<f32, Through<F16>>(isa),
-        DType::BF16 => map::<f32, Through<BF16>>(isa),
+        DType::U8 => vector_loop::<i32, RoundThrough<u8>>(isa),
+        DType::I8 => vector_loop::<i32, RoundThrough<i8>>(isa),
+        DType::I16 => vector_loop::<i32, RoundThrough<i16>>(isa),
+        DType::F16 => vector_loop::<f32, RoundThrough<F16>>(isa),
+        DType::BF16 => vector_loop::<f32, RoundThrough<BF16>>(isa),
         DType::Bool | DType::I32 | DType::I64 | DType::F32 | DType::F64 => convert(dtype, ty, isa),
     })
 }

@@ -1,72 +1,78 @@
-//! The element types of the loops, and how they lie in memory.
+//! Element types of the loops, and unaligned access to them.
 
 use pellucid_simd::math::half::{BF16, F16};
 use std::mem::MaybeUninit;
 
-/// A truth value in one byte, 0 or 1.
+/// A boolean stored in one byte, 0 or 1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(transparent)]
-pub(crate) struct Mask(pub(crate) u8);
+pub(crate) struct MaskByte(pub(crate) u8);
 
-impl From<bool> for Mask {
+impl From<bool> for MaskByte {
     #[inline(always)]
-    fn from(b: bool) -> Mask {
-        Mask(b as u8)
+    fn from(b: bool) -> MaskByte {
+        MaskByte(b as u8)
     }
 }
 
-/// A type of plain bytes of which all zeros is a value.
+/// A type of plain bytes whose all-zero bit pattern is a valid value.
 pub(crate) trait LoopElement: Copy + 'static {}
-macro_rules! elem {
+macro_rules! loop_elements {
     ($($t:ty)*) => {$( impl LoopElement for $t {} )*};
 }
-elem!(Mask u8 i8 i16 i32 i64 u32 u64 F16 BF16 f32 f64);
+loop_elements!(MaskByte u8 i8 i16 i32 i64 u32 u64 F16 BF16 f32 f64);
 
-/// An element at any address.
+/// An element with alignment 1.
 #[derive(Clone, Copy)]
 #[repr(C, packed)]
-pub(crate) struct At<T: Copy>(pub(crate) T);
+pub(crate) struct Unaligned<T: Copy>(pub(crate) T);
 
-/// The `n` elements at `p`.
+/// Returns the `n` elements at `p` as a slice.
 ///
 /// # Safety
-/// They are initialised and not written while the slice lives.
+/// * Initialised: `p` is valid for reads of `n` elements of type `T`, all initialised. `p` needs no alignment.
+/// * Unchanged: nothing writes these elements while the slice is in use.
 #[inline(always)]
-pub(crate) unsafe fn source<'a, T: LoopElement>(p: *const u8, n: usize) -> &'a [At<T>] {
-    // SAFETY: the caller's promise; `At` has alignment 1.
+pub(crate) unsafe fn source_slice<'a, T: LoopElement>(p: *const u8, n: usize) -> &'a [Unaligned<T>] {
+    // SAFETY: the caller guarantees *Initialised* and *Unchanged* (this function's contract); `Unaligned` has
+    // alignment 1.
     unsafe { std::slice::from_raw_parts(p.cast(), n) }
 }
 
-/// Room for `n` elements at `p`.
+/// Returns the memory of `n` elements at `p` as a slice of uninitialised elements.
 ///
 /// # Safety
-/// It is writable, and nothing else reads or writes it while the slice lives.
+/// * Writable: `p` is valid for writes of `n` elements of type `T`. It needs no alignment.
+/// * Exclusive: nothing else reads or writes these elements while the slice is in use.
 #[inline(always)]
-pub(crate) unsafe fn target<'a, T: LoopElement>(p: *mut u8, n: usize) -> &'a mut [MaybeUninit<At<T>>] {
-    // SAFETY: the caller's promise; `At` has alignment 1 and `MaybeUninit` needs no value.
+pub(crate) unsafe fn output_slice<'a, T: LoopElement>(p: *mut u8, n: usize) -> &'a mut [MaybeUninit<Unaligned<T>>] {
+    // SAFETY: the caller guarantees *Writable* and *Exclusive* (this function's contract). `Unaligned` has alignment 1,
+    // and `MaybeUninit` needs no initialised value.
     unsafe { std::slice::from_raw_parts_mut(p.cast(), n) }
 }
 
-/// Whether two runs of bytes, each an address and a length, have no byte in common.
+/// Returns whether two byte ranges, each an address and a length, have no byte in common.
 #[inline(always)]
 pub(crate) fn are_apart((a, m): (*const u8, usize), (b, n): (*const u8, usize)) -> bool {
     m == 0 || n == 0 || a.addr() + m <= b.addr() || b.addr() + n <= a.addr()
 }
 
-/// Whether a loop over `n` elements may write to `dst` and read `source`, each an address and the size of an element: they
-/// do not overlap, or are equal, sizes included. A size of 0 stands for one value, which is read before any is written.
+/// Returns whether a loop over `n` elements may write to `dst` and read `source`, each an address and an element size.
+///
+/// The two ranges must not overlap, or must be equal, element sizes included. Size 0 stands for a uniform operand: one
+/// value, which the loop reads before it writes any result.
 #[inline(always)]
-pub(crate) fn may_overwrite(dst: (*mut u8, usize), source: (*const u8, usize), n: usize) -> bool {
+pub(crate) fn can_overwrite(dst: (*mut u8, usize), source: (*const u8, usize), n: usize) -> bool {
     let same = dst.0.cast_const() == source.0 && dst.1 == source.1;
     same || are_apart((dst.0, n * dst.1), (source.0, n * source.1))
 }
 
-/// The one element at `p`.
+/// Reads the element at `p`.
 ///
 /// # Safety
-/// It is initialised.
+/// `p` is valid for reads of one initialised element of type `T`. It needs no alignment.
 #[inline(always)]
-pub(crate) unsafe fn one<T: LoopElement>(p: *const u8) -> T {
-    // SAFETY: the caller's promise.
+pub(crate) unsafe fn read_element<T: LoopElement>(p: *const u8) -> T {
+    // SAFETY: the caller guarantees that `p` is valid for reads of one element (this function's contract).
     unsafe { p.cast::<T>().read_unaligned() }
 }

@@ -1,15 +1,14 @@
-//! Reductions in the canonical order, a function of the element count only.
+//! Reductions in the canonical order, which depends only on the number of elements.
 //!
-//! A row is cut into blocks of 128 = 8 × 16 elements; element j·16 + l of a block belongs to lane l.
-//! Each lane combines its eight values by the fixed tree
-//! ((x₀ ∘ x₁) ∘ (x₂ ∘ x₃)) ∘ ((x₄ ∘ x₅) ∘ (x₆ ∘ x₇)) and then its running value with the result. A last,
-//! partial block counts as filled up with the identity. At the end the sixteen lanes meet in a fixed tree:
-//! l with l + 8, then + 4, + 2, + 1.
+//! A row is divided into blocks of 128 = 8 × 16 elements. Element j·16 + l of a block belongs to lane l. Each lane
+//! combines its eight values by the fixed tree ((x₀ ∘ x₁) ∘ (x₂ ∘ x₃)) ∘ ((x₄ ∘ x₅) ∘ (x₆ ∘ x₇)), and then its running
+//! value with the result. A partial last block is padded with the identity. At the end a fixed tree combines the
+//! sixteen lanes: l with l + 8, then + 4, + 2, + 1.
 //!
-//! The same order holds whether the reduced elements lie side by side ([`FoldLoops::accumulate`]) or one
-//! below the other ([`FoldLoops::accumulate_rows`]), so a layout changes no bit.
+//! The order is the same for contiguous elements ([`FoldLoops::accumulate`]) and for strided elements in the columns of
+//! a matrix ([`FoldLoops::accumulate_rows`]), so the memory layout does not change the result.
 
-use super::element::{At, LoopElement, Mask, are_apart, source};
+use super::element::{LoopElement, MaskByte, Unaligned, are_apart, output_slice, source_slice};
 use pellucid_ir::Compute;
 use pellucid_simd::Isa;
 use pellucid_simd::math::Real;
@@ -17,25 +16,25 @@ use pellucid_simd::math::integer::Int;
 use pellucid_simd::per_isa;
 use std::mem::MaybeUninit;
 
-/// Running values of one reduction.
+/// Lanes (running values) of one reduction.
 pub(crate) const LANES: usize = 16;
 
 /// Elements of one block, or rows of one block of rows.
 pub(crate) const ROWS: usize = 8 * LANES;
 
-/// Columns that a partial block of rows is worked on at once.
+/// Columns per pass over a partial block of rows.
 const STRIP: usize = 512;
 
-/// An associative operation to reduce by.
+/// The associative operation of a reduction.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Fold {
     /// Σ; integers wrap.
     Sum,
     /// Π; integers wrap.
     Prod,
-    /// The largest; NaN if any is.
+    /// The largest value; NaN if any value is NaN.
     Max,
-    /// The smallest; NaN if any is.
+    /// The smallest value; NaN if any value is NaN.
     Min,
     /// Logical and of masks.
     And,
@@ -43,88 +42,103 @@ pub(crate) enum Fold {
     Or,
 }
 
-/// `accumulate(lanes, src, n, first)`: takes `n` contiguous values into the 16 lanes, or into as many identities
-/// if these are the first.
+/// `accumulate(lanes, src, n, first)` combines `n` contiguous values into the 16 lanes. If `first`, the lanes start
+/// from the identity.
 ///
 /// # Safety
-/// `lanes` has room for 16 values and holds them unless these are the first; `src` holds `n`, a multiple of 128
-/// except in a reduction's last call; they do not overlap, and the processor has the isa the loop was asked
-/// for.
+/// * Lanes: `lanes` is valid for reads and writes of 16 elements, which are initialised unless `first`.
+/// * Source: `src` is valid for reads of `n` elements.
+/// * Blocks: `n` is a multiple of 128 except in the last call of a reduction.
+/// * Disjoint: lanes and source do not overlap.
+/// * ISA: the processor has the instruction set for which the loop was requested.
 pub(crate) type AccumulateLoop = unsafe fn(lanes: *mut u8, src: *const u8, n: usize, first: bool);
 
-/// `accumulate_products(lanes, a, b, n, first)`: takes the `n` products a[i] · b[i], each rounded, into the 16
+/// `accumulate_products(lanes, a, b, n, first)` combines the `n` products `a[i] · b[i]`, each rounded, into the 16
 /// lanes.
 ///
 /// # Safety
-/// As [`AccumulateLoop`], for both sources.
+/// The clauses of [`AccumulateLoop`], *Source* and *Disjoint* for both `a` and `b`.
 pub(crate) type ProductsLoop = unsafe fn(lanes: *mut u8, a: *const u8, b: *const u8, n: usize, first: bool);
 
-/// `accumulate_rows(lanes, src, row_stride, cols, rows)`: takes `rows` ≤ 128 rows of `cols` contiguous values,
-/// `row_stride` bytes apart, into 16 lanes per column; lane l of column c is value l·cols + c.
+/// `accumulate_rows(lanes, src, row_stride, cols, rows)` combines `rows` ≤ 128 rows of `cols` contiguous values,
+/// `row_stride` bytes apart, into 16 lanes per column. Lane l of column c is value l·cols + c.
 ///
 /// # Safety
-/// `lanes` holds 16·cols values, each row of `src` holds `cols`, `rows` is 128 except in a reduction's
-/// last call; they do not overlap, and the processor has the isa the loop was asked for.
+/// * Lanes: `lanes` is valid for reads and writes of 16·cols initialised elements.
+/// * Source: each row of `src` is valid for reads of `cols` elements.
+/// * Blocks: `rows` is 128 except in the last call of a reduction.
+/// * Disjoint: lanes and source do not overlap.
+/// * ISA: the processor has the instruction set for which the loop was requested.
 pub(crate) type RowsLoop = unsafe fn(lanes: *mut u8, src: *const u8, row_stride: isize, cols: usize, rows: usize);
 
-/// `finish(dst, lanes)`: combines the 16 lanes into one value.
+/// `finish(dst, lanes)` combines the 16 lanes into one value.
 ///
 /// # Safety
-/// `lanes` holds 16 values and `dst` has room for one; they do not overlap, and the processor has the isa the
-/// loop was asked for.
+/// * Lanes: `lanes` is valid for reads of 16 elements.
+/// * Destination: `dst` is valid for writes of one element.
+/// * Disjoint: lanes and destination do not overlap.
+/// * ISA: the processor has the instruction set for which the loop was requested.
 pub(crate) type FinishLoop = unsafe fn(dst: *mut u8, lanes: *const u8);
 
-/// `finish_rows(dst, lanes, cols)`: combines the 16 lanes of each column into one value.
+/// `finish_rows(dst, lanes, cols)` combines the 16 lanes of each column into one value.
 ///
 /// # Safety
-/// `lanes` holds 16·cols values and `dst` has room for `cols`; they do not overlap, and the processor has
-/// the isa the loop was asked for.
+/// * Lanes: `lanes` is valid for reads of 16·cols elements.
+/// * Destination: `dst` is valid for writes of `cols` elements.
+/// * Disjoint: lanes and destination do not overlap.
+/// * ISA: the processor has the instruction set for which the loop was requested.
 pub(crate) type FinishRowsLoop = unsafe fn(dst: *mut u8, lanes: *const u8, cols: usize);
 
-/// The parts of one reduction.
+/// The loops of one reduction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FoldLoops {
-    /// One value, the identity: what the lanes of rows start from and an empty reduction gives. Its first bytes, as
-    /// many as the type has, count.
+    /// The identity of the operation: the initial value of the lanes of rows, and the result of an empty reduction.
+    /// Only the leading bytes, as many as the element size, are used.
     pub identity: [u8; 8],
-    /// Takes contiguous values.
+    /// Accumulates contiguous values.
     pub accumulate: AccumulateLoop,
-    /// Takes products of contiguous values, without storing them; for sums.
+    /// Accumulates products of contiguous values without storing them; only sums have this loop.
     pub accumulate_products: Option<ProductsLoop>,
-    /// Takes rows, column by column.
+    /// Accumulates rows, column by column.
     pub accumulate_rows: RowsLoop,
-    /// Ends a reduction of contiguous values.
+    /// Finishes a reduction of contiguous values.
     pub finish: FinishLoop,
-    /// Ends a reduction of rows.
+    /// Finishes a reduction of rows.
     pub finish_rows: FinishRowsLoop,
 }
 
 /// An operation and its identity.
 trait Monoid<T: Copy> {
+    /// The identity of the operation.
     const IDENTITY: T;
+    /// Combines two values.
     fn combine(a: T, b: T) -> T;
-    /// The fixed tree over eight values.
+    /// Combines eight values by the fixed tree.
     #[inline(always)]
-    fn eight(x: [T; 8]) -> T {
-        tree(x, Self::combine)
+    fn combine_eight(x: [T; 8]) -> T {
+        eight_tree(x, Self::combine)
     }
 }
 
-/// The fixed tree over eight values.
+/// Combines eight values with `c` by the fixed tree.
 #[inline(always)]
-fn tree<T: Copy>(x: [T; 8], c: impl Fn(T, T) -> T) -> T {
+fn eight_tree<T: Copy>(x: [T; 8], c: impl Fn(T, T) -> T) -> T {
     c(c(c(x[0], x[1]), c(x[2], x[3])), c(c(x[4], x[5]), c(x[6], x[7])))
 }
 
-/// The tree by comparisons that know no NaN, and NaN if there is one: half the work of minding it at every step.
+/// Returns the extremum of eight values, or NaN if any value is NaN.
+///
+/// The comparisons of the tree ignore NaN, which a separate pass detects. This is half the work of handling NaN in
+/// every comparison.
 #[inline(always)]
 #[expect(clippy::eq_op, reason = "0 / 0 is NaN in every type")]
-fn extreme<T: Real>(x: [T; 8], wins: impl Fn(T, T) -> bool) -> T {
-    let best = tree(x, |a, b| if wins(a, b) { a } else { b });
+fn eight_extremum<T: Real>(x: [T; 8], wins: impl Fn(T, T) -> bool) -> T {
+    let best = eight_tree(x, |a, b| if wins(a, b) { a } else { b });
     let nan = x.iter().fold(false, |nan, v| nan | v.is_nan());
     if nan { T::ZERO / T::ZERO } else { best }
 }
 
+/// Defines operations: their type bound, identity, combination of two values and combination of eight values.
 macro_rules! monoids {
     ($($Op:ident for $bound:ident: $identity:expr, |$a:ident, $b:ident| $e:expr, $eight:expr;)*) => {$(
         struct $Op;
@@ -135,33 +149,45 @@ macro_rules! monoids {
                 $e
             }
             #[inline(always)]
-            fn eight(x: [T; 8]) -> T {
+            fn combine_eight(x: [T; 8]) -> T {
                 $eight(x)
             }
         }
     )*};
 }
 
-/// Values with a least and a greatest, whose comparison may fail (NaN).
+/// A type with a least and a greatest value, whose comparison may be undefined (NaN).
 trait Ordered: Copy {
+    /// The least value.
     const LEAST: Self;
+    /// The greatest value.
     const GREATEST: Self;
+    /// Returns the larger value, or NaN if one is NaN.
     fn larger(self, b: Self) -> Self;
+    /// Returns the smaller value, or NaN if one is NaN.
     fn smaller(self, b: Self) -> Self;
-    /// The tree of `larger` over eight.
+    /// Combines eight values by the fixed tree of `larger`.
     fn largest(x: [Self; 8]) -> Self;
-    /// The tree of `smaller` over eight.
+    /// Combines eight values by the fixed tree of `smaller`.
     fn smallest(x: [Self; 8]) -> Self;
 }
-/// Values that add and multiply.
+/// A type with addition and multiplication.
 trait Ring: Copy {
+    /// The identity of addition.
     const ZERO: Self;
+    /// The identity of multiplication.
     const ONE: Self;
+    /// Returns the sum.
     fn plus(self, b: Self) -> Self;
+    /// Returns the product.
     fn times(self, b: Self) -> Self;
 }
-macro_rules! number {
-    ($($t:ident: $kind:ident, $least:expr, $greatest:expr, $plus:expr, $times:expr, $larger:expr, $smaller:expr, $largest:expr, $smallest:expr;)*) => {$(
+/// Implements [`Ordered`] and [`Ring`] for number types.
+macro_rules! numeric_types {
+    ($(
+        $t:ident: $kind:ident, $least:expr, $greatest:expr, $plus:expr, $times:expr, $larger:expr, $smaller:expr,
+            $largest:expr, $smallest:expr;
+    )*) => {$(
         impl Ordered for $t {
             const LEAST: $t = $least;
             const GREATEST: $t = $greatest;
@@ -196,180 +222,199 @@ macro_rules! number {
         }
     )*};
 }
-number! {
-    f32: Real, -f32::INFINITY, f32::INFINITY, |a: f32, b| a + b, |a: f32, b| a * b, <f32 as Real>::max, <f32 as Real>::min,
-        |x| extreme(x, |a: f32, b| a > b), |x| extreme(x, |a: f32, b| a < b);
-    f64: Real, -f64::INFINITY, f64::INFINITY, |a: f64, b| a + b, |a: f64, b| a * b, <f64 as Real>::max, <f64 as Real>::min,
-        |x| extreme(x, |a: f64, b| a > b), |x| extreme(x, |a: f64, b| a < b);
+numeric_types! {
+    f32: Real, -f32::INFINITY, f32::INFINITY, |a: f32, b| a + b, |a: f32, b| a * b,
+        <f32 as Real>::max, <f32 as Real>::min,
+        |x| eight_extremum(x, |a: f32, b| a > b), |x| eight_extremum(x, |a: f32, b| a < b);
+    f64: Real, -f64::INFINITY, f64::INFINITY, |a: f64, b| a + b, |a: f64, b| a * b,
+        <f64 as Real>::max, <f64 as Real>::min,
+        |x| eight_extremum(x, |a: f64, b| a > b), |x| eight_extremum(x, |a: f64, b| a < b);
     i32: Int, i32::MIN, i32::MAX, i32::wrapping_add, i32::wrapping_mul, Ord::max, Ord::min,
-        |x| tree(x, Ord::max), |x| tree(x, Ord::min);
+        |x| eight_tree(x, Ord::max), |x| eight_tree(x, Ord::min);
     i64: Int, i64::MIN, i64::MAX, i64::wrapping_add, i64::wrapping_mul, Ord::max, Ord::min,
-        |x| tree(x, Ord::max), |x| tree(x, Ord::min);
+        |x| eight_tree(x, Ord::max), |x| eight_tree(x, Ord::min);
 }
 
 monoids! {
-    Sum for Ring: T::ZERO, |a, b| a.plus(b), |x| tree(x, T::plus);
-    Prod for Ring: T::ONE, |a, b| a.times(b), |x| tree(x, T::times);
+    Sum for Ring: T::ZERO, |a, b| a.plus(b), |x| eight_tree(x, T::plus);
+    Prod for Ring: T::ONE, |a, b| a.times(b), |x| eight_tree(x, T::times);
     Max for Ordered: T::LEAST, |a, b| a.larger(b), T::largest;
     Min for Ordered: T::GREATEST, |a, b| a.smaller(b), T::smallest;
 }
 
+/// Logical and of masks.
 struct And;
-impl Monoid<Mask> for And {
-    const IDENTITY: Mask = Mask(1);
+impl Monoid<MaskByte> for And {
+    const IDENTITY: MaskByte = MaskByte(1);
     #[inline(always)]
-    fn combine(a: Mask, b: Mask) -> Mask {
-        Mask(a.0 & b.0)
+    fn combine(a: MaskByte, b: MaskByte) -> MaskByte {
+        MaskByte(a.0 & b.0)
     }
 }
+/// Logical or of masks.
 struct Or;
-impl Monoid<Mask> for Or {
-    const IDENTITY: Mask = Mask(0);
+impl Monoid<MaskByte> for Or {
+    const IDENTITY: MaskByte = MaskByte(0);
     #[inline(always)]
-    fn combine(a: Mask, b: Mask) -> Mask {
-        Mask(a.0 | b.0)
+    fn combine(a: MaskByte, b: MaskByte) -> MaskByte {
+        MaskByte(a.0 | b.0)
     }
 }
 
-/// Contiguous values, read where they lie or made on the way.
-trait Values<T>: Copy {
-    /// Value number `i`.
+/// Contiguous values: stored in memory, or computed from stored operands.
+trait ValueSource<T>: Copy {
+    /// Returns value `i`.
     ///
     /// # Safety
-    /// There is one.
+    /// The source has more than `i` values.
     unsafe fn at(self, i: usize) -> T;
 }
 
 /// Values in memory.
 #[derive(Clone, Copy)]
-struct Stored(*const u8);
-impl<T: LoopElement> Values<T> for Stored {
+struct StoredValues(*const u8);
+impl<T: LoopElement> ValueSource<T> for StoredValues {
     #[inline(always)]
     unsafe fn at(self, i: usize) -> T {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the source has more than `i` values (the contract of `at`).
         unsafe { self.0.cast::<T>().add(i).read_unaligned() }
     }
 }
 
 /// Products of values in memory.
 #[derive(Clone, Copy)]
-struct Products(*const u8, *const u8);
-impl<T: LoopElement + Ring> Values<T> for Products {
+struct ProductValues(*const u8, *const u8);
+impl<T: LoopElement + Ring> ValueSource<T> for ProductValues {
     #[inline(always)]
     unsafe fn at(self, i: usize) -> T {
-        // SAFETY: the caller's promise.
-        unsafe { T::times(Stored(self.0).at(i), Stored(self.1).at(i)) }
+        // SAFETY: the caller guarantees that both factors have more than `i` values (the contract of `at`).
+        unsafe { T::times(StoredValues(self.0).at(i), StoredValues(self.1).at(i)) }
     }
 }
 
-/// One block into the lanes.
+/// Combines a block of 128 values x(i) into the lanes.
 #[inline(always)]
-fn block<T: LoopElement, M: Monoid<T>>(lanes: &mut [T; LANES], x: impl Fn(usize) -> T) {
+fn accumulate_block<T: LoopElement, M: Monoid<T>>(lanes: &mut [T; LANES], x: impl Fn(usize) -> T) {
     for l in 0..LANES {
         let mut own = [M::IDENTITY; 8];
         for j in 0..8 {
             own[j] = x(j * LANES + l);
         }
-        lanes[l] = M::combine(lanes[l], M::eight(own));
+        lanes[l] = M::combine(lanes[l], M::combine_eight(own));
     }
 }
 
-/// Takes `n` values into the lanes.
+/// Combines `n` values into the lanes.
 ///
 /// # Safety
-/// As [`AccumulateLoop`], with `n` values of `x`.
+/// The clauses of [`AccumulateLoop`], where *Source* means that `x` has `n` values.
 #[inline(always)]
-unsafe fn take<T: LoopElement, M: Monoid<T>>(lanes: *mut u8, x: impl Values<T>, n: usize, first: bool) {
+unsafe fn accumulate_values<T: LoopElement, M: Monoid<T>>(
+    lanes: *mut u8,
+    x: impl ValueSource<T>,
+    n: usize,
+    first: bool,
+) {
     let lanes = lanes.cast::<[T; LANES]>();
-    // SAFETY: the caller's promise.
+    // SAFETY: unless `first`, the caller guarantees 16 initialised elements (*Lanes*).
     let mut running = if first { [M::IDENTITY; LANES] } else { unsafe { lanes.read_unaligned() } };
     let whole = n / ROWS * ROWS;
     for start in (0..whole).step_by(ROWS) {
-        // SAFETY: a whole block of values from `start` on.
-        block::<T, M>(&mut running, |i| unsafe { x.at(start + i) });
+        // SAFETY: the block of 128 values from `start` on is within the `n` values (*Source*).
+        accumulate_block::<T, M>(&mut running, |i| unsafe { x.at(start + i) });
     }
     if whole < n {
         let mut last = [M::IDENTITY; ROWS];
         for i in whole..n {
-            // SAFETY: i < n.
+            // SAFETY: i < n (*Source*).
             last[i - whole] = unsafe { x.at(i) };
         }
-        block::<T, M>(&mut running, |i| last[i]);
+        accumulate_block::<T, M>(&mut running, |i| last[i]);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that `lanes` is valid for writes of 16 elements (*Lanes*).
     unsafe { lanes.write_unaligned(running) };
 }
 
 per_isa! {
+    /// Returns the [`AccumulateLoop`] of M for an instruction set.
     fn accumulate[T: LoopElement, M: Monoid<T>][T, M](lanes: *mut u8, src: *const u8, n: usize, first: bool) {
-        debug_assert!(are_apart((lanes, LANES * size_of::<T>()), (src, n * size_of::<T>())), "lanes among the values");
-        // SAFETY: the caller's promise.
-        unsafe { take::<T, M>(lanes, Stored(src), n, first) };
+        let size = size_of::<T>();
+        debug_assert!(are_apart((lanes, LANES * size), (src, n * size)), "lanes and source overlap");
+        // SAFETY: the caller guarantees the clauses of `AccumulateLoop`, which `accumulate_values` requires.
+        unsafe { accumulate_values::<T, M>(lanes, StoredValues(src), n, first) };
     }
 }
 
 per_isa! {
+    /// Returns the [`ProductsLoop`] of M for an instruction set.
     fn accumulate_products[T: LoopElement + Ring, M: Monoid<T>][T, M]
     (lanes: *mut u8, a: *const u8, b: *const u8, n: usize, first: bool) {
-        // SAFETY: the caller's promise.
-        unsafe { take::<T, M>(lanes, Products(a, b), n, first) };
+        // SAFETY: the caller guarantees the clauses of `ProductsLoop`, so both factors have `n` values.
+        unsafe { accumulate_values::<T, M>(lanes, ProductValues(a, b), n, first) };
     }
 }
 
-/// One lane of a block of rows: eight rows, sixteen apart, into the lane's running values.
+/// Combines eight rows, sixteen rows apart, into the running values of their lane, one per column.
 #[inline(always)]
-fn lane_of_rows<T: LoopElement, M: Monoid<T>>(lane: &mut [At<T>], rows: [&[At<T>]; 8]) {
+fn accumulate_lane<T: LoopElement, M: Monoid<T>>(lane: &mut [Unaligned<T>], rows: [&[Unaligned<T>]; 8]) {
     let n = lane.len();
     let [a, b, c, d, e, f, g, h] = rows.map(|r| &r[..n]);
     for i in 0..n {
         let x = [a[i].0, b[i].0, c[i].0, d[i].0, e[i].0, f[i].0, g[i].0, h[i].0];
-        lane[i] = At(M::combine(lane[i].0, M::eight(x)));
+        lane[i] = Unaligned(M::combine(lane[i].0, M::combine_eight(x)));
     }
 }
 
 per_isa! {
+    /// Returns the [`RowsLoop`] of M for an instruction set.
     fn accumulate_rows[T: LoopElement, M: Monoid<T>][T, M]
     (lanes: *mut u8, src: *const u8, row_stride: isize, cols: usize, rows: usize) {
         let size = size_of::<T>();
-        debug_assert!(rows <= ROWS, "{rows} rows in a block of {ROWS}");
-        debug_assert!(rows <= 1 || row_stride == 0 || row_stride.unsigned_abs() >= size, "rows are {row_stride} bytes apart");
-        let absent = [At(M::IDENTITY); STRIP];
-        // A whole block needs no identity, hence no strips.
+        debug_assert!(rows <= ROWS, "{rows} rows exceed a block of {ROWS}");
+        debug_assert!(
+            rows <= 1 || row_stride == 0 || row_stride.unsigned_abs() >= size,
+            "rows overlap: a row stride of {row_stride} bytes is less than one element"
+        );
+        let absent = [Unaligned(M::IDENTITY); STRIP];
+        // A full block needs no rows of identities, so it needs no strips.
         let strip = if rows == ROWS { cols } else { STRIP };
         for l in 0..LANES.min(rows) {
             let mut start = 0;
             while start < cols {
                 let count = strip.min(cols - start);
-                let mut eight: [&[At<T>]; 8] = [&absent; 8];
+                let mut eight: [&[Unaligned<T>]; 8] = [&absent; 8];
                 for (j, row) in eight.iter_mut().enumerate() {
                     let r = j * LANES + l;
                     if r < rows {
-                        // SAFETY: row r < rows holds `cols` values.
-                        *row = unsafe { source(src.offset(r as isize * row_stride).add(start * size), count) };
+                        // SAFETY: r < rows, so the row is valid for reads of `cols` elements (*Source*), and
+                        // `start + count` ≤ cols. By *Disjoint*, no write to the lanes changes it.
+                        *row = unsafe { source_slice(src.offset(r as isize * row_stride).add(start * size), count) };
                     }
                 }
-                // SAFETY: lane l holds `cols` values, which no row overlaps.
+                // SAFETY: lane l < 16 has `cols` elements (*Lanes*), `start + count` ≤ cols, and no row overlaps it
+                // (*Disjoint*).
                 let lane = unsafe {
-                    std::slice::from_raw_parts_mut(lanes.add((l * cols + start) * size).cast::<At<T>>(), count)
+                    std::slice::from_raw_parts_mut(lanes.add((l * cols + start) * size).cast::<Unaligned<T>>(), count)
                 };
-                lane_of_rows::<T, M>(lane, eight);
+                accumulate_lane::<T, M>(lane, eight);
                 start += count;
             }
         }
-        // Lanes without a row combine with the identity, which may still turn −0 into 0.
+        // Lanes without rows combine with the identity, because this can change −0 to 0.
         for l in rows.min(LANES)..LANES {
-            // SAFETY: lane l holds `cols` values.
-            let lane = unsafe { std::slice::from_raw_parts_mut(lanes.add(l * cols * size).cast::<At<T>>(), cols) };
+            // SAFETY: lane l < 16 has `cols` elements (*Lanes*), and no other reference to them is in use.
+            let lane =
+                unsafe { std::slice::from_raw_parts_mut(lanes.add(l * cols * size).cast::<Unaligned<T>>(), cols) };
             for x in lane {
-                *x = At(M::combine(x.0, M::IDENTITY));
+                *x = Unaligned(M::combine(x.0, M::IDENTITY));
             }
         }
     }
 }
 
-/// The first half of the lanes, each combined with its partner of the second.
+/// Combines lane l with lane l + H, for each lane of the first half.
 #[inline(always)]
-fn halve<T: LoopElement, M: Monoid<T>, const N: usize, const H: usize>(x: [T; N]) -> [T; H] {
+fn halve_lanes<T: LoopElement, M: Monoid<T>, const N: usize, const H: usize>(x: [T; N]) -> [T; H] {
     let mut y = [M::IDENTITY; H];
     for l in 0..H {
         y[l] = M::combine(x[l], x[l + H]);
@@ -377,44 +422,48 @@ fn halve<T: LoopElement, M: Monoid<T>, const N: usize, const H: usize>(x: [T; N]
     y
 }
 
-/// The fixed tree over the lanes.
+/// Combines the lanes by the fixed tree.
 #[inline(always)]
-fn meet<T: LoopElement, M: Monoid<T>>(x: [T; LANES]) -> T {
-    let x: [T; 8] = halve::<T, M, _, _>(x);
-    let x: [T; 4] = halve::<T, M, _, _>(x);
-    let x: [T; 2] = halve::<T, M, _, _>(x);
+fn combine_lanes<T: LoopElement, M: Monoid<T>>(x: [T; LANES]) -> T {
+    let x: [T; 8] = halve_lanes::<T, M, _, _>(x);
+    let x: [T; 4] = halve_lanes::<T, M, _, _>(x);
+    let x: [T; 2] = halve_lanes::<T, M, _, _>(x);
     M::combine(x[0], x[1])
 }
 
 per_isa! {
+    /// Returns the [`FinishLoop`] of M for an instruction set.
     fn finish[T: LoopElement, M: Monoid<T>][T, M](dst: *mut u8, lanes: *const u8) {
-        // SAFETY: the caller's promise.
-        unsafe { dst.cast::<T>().write_unaligned(meet::<T, M>(lanes.cast::<[T; LANES]>().read_unaligned())) };
+        // SAFETY: the caller guarantees *Lanes* and *Destination* (the contract of `FinishLoop`).
+        unsafe { dst.cast::<T>().write_unaligned(combine_lanes::<T, M>(lanes.cast::<[T; LANES]>().read_unaligned())) };
     }
 }
 
 per_isa! {
+    /// Returns the [`FinishRowsLoop`] of M for an instruction set.
     fn finish_rows[T: LoopElement, M: Monoid<T>][T, M](dst: *mut u8, lanes: *const u8, cols: usize) {
         let size = size_of::<T>();
-        debug_assert!(are_apart((dst, cols * size), (lanes, LANES * cols * size)), "results among the lanes");
-        // SAFETY: the caller's promise.
+        debug_assert!(are_apart((dst, cols * size), (lanes, LANES * cols * size)), "results and lanes overlap");
+        // SAFETY: the caller guarantees *Lanes* and *Destination* (the contract of `FinishRowsLoop`). *Unchanged* and
+        // *Exclusive* of the slices follow from *Disjoint*.
         let (dst, lanes) = unsafe {
-            let dst: &mut [MaybeUninit<At<T>>] = super::element::target(dst, cols);
-            (dst, source::<T>(lanes, cols * LANES))
+            let dst: &mut [MaybeUninit<Unaligned<T>>] = output_slice(dst, cols);
+            (dst, source_slice::<T>(lanes, cols * LANES))
         };
         for (c, d) in dst.iter_mut().enumerate() {
             let mut x = [M::IDENTITY; LANES];
             for (l, x) in x.iter_mut().enumerate() {
                 *x = lanes[l * cols + c].0;
             }
-            d.write(At(meet::<T, M>(x)));
+            d.write(Unaligned(combine_lanes::<T, M>(x)));
         }
     }
 }
 
-fn loops<T: LoopElement, M: Monoid<T>>(isa: Isa) -> FoldLoops {
+/// Returns the loops of M without a loop for products.
+fn fold_loops<T: LoopElement, M: Monoid<T>>(isa: Isa) -> FoldLoops {
     let mut identity = [0; 8];
-    // SAFETY: an element has at most eight bytes.
+    // SAFETY: an element has at most eight bytes, the size of `identity`.
     unsafe { identity.as_mut_ptr().cast::<T>().write_unaligned(M::IDENTITY) };
     FoldLoops {
         identity,
@@ -426,28 +475,30 @@ fn loops<T: LoopElement, M: Monoid<T>>(isa: Isa) -> FoldLoops {
     }
 }
 
-fn numbers<T: LoopElement + Ring + Ordered>(op: Fold, isa: Isa) -> Option<FoldLoops> {
+/// Returns the loops of a reduction of numbers, or `None` for logical operations.
+fn numeric_fold_loops<T: LoopElement + Ring + Ordered>(op: Fold, isa: Isa) -> Option<FoldLoops> {
     Some(match op {
         Fold::Sum => {
-            FoldLoops { accumulate_products: Some(accumulate_products::<T, Sum>(isa)), ..loops::<T, Sum>(isa) }
+            FoldLoops { accumulate_products: Some(accumulate_products::<T, Sum>(isa)), ..fold_loops::<T, Sum>(isa) }
         }
-        Fold::Prod => loops::<T, Prod>(isa),
-        Fold::Max => loops::<T, Max>(isa),
-        Fold::Min => loops::<T, Min>(isa),
+        Fold::Prod => fold_loops::<T, Prod>(isa),
+        Fold::Max => fold_loops::<T, Max>(isa),
+        Fold::Min => fold_loops::<T, Min>(isa),
         Fold::And | Fold::Or => return None,
     })
 }
 
-/// The loops of a reduction of `ty` values: Sum, Prod, Max and Min of numbers; And and Or of masks, where
-/// Min and Max are the same.
+/// Returns the loops of a reduction of values of type `ty`, or `None` if the operation is not defined for it.
+///
+/// Numbers have Sum, Prod, Max and Min. Masks have And and Or, which are also their Min and Max.
 pub(crate) fn fold(op: Fold, ty: Compute, isa: Isa) -> Option<FoldLoops> {
     match (ty, op) {
-        (Compute::Mask, Fold::And | Fold::Min) => Some(loops::<Mask, And>(isa)),
-        (Compute::Mask, Fold::Or | Fold::Max) => Some(loops::<Mask, Or>(isa)),
+        (Compute::Mask, Fold::And | Fold::Min) => Some(fold_loops::<MaskByte, And>(isa)),
+        (Compute::Mask, Fold::Or | Fold::Max) => Some(fold_loops::<MaskByte, Or>(isa)),
         (Compute::Mask, _) => None,
-        (Compute::I32, _) => numbers::<i32>(op, isa),
-        (Compute::I64, _) => numbers::<i64>(op, isa),
-        (Compute::F32, _) => numbers::<f32>(op, isa),
-        (Compute::F64, _) => numbers::<f64>(op, isa),
+        (Compute::I32, _) => numeric_fold_loops::<i32>(op, isa),
+        (Compute::I64, _) => numeric_fold_loops::<i64>(op, isa),
+        (Compute::F32, _) => numeric_fold_loops::<f32>(op, isa),
+        (Compute::F64, _) => numeric_fold_loops::<f64>(op, isa),
     }
 }

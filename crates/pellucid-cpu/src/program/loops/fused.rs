@@ -1,38 +1,45 @@
-//! Chains: instructions on floats of which each takes up the result of the one before, run as one loop.
+//! Chains: float instructions, each of which reads the result of the instruction before it, fused into one loop.
 //!
-//! A block of values stays in registers while every act of the chain is done to it, so that only what
-//! someone else reads is written to memory. Each act rounds once, as the instruction by itself does: a
-//! chain gives the same bits. The functions that matter most (`exp`, `tanh`, ...) are computed in the registers too, as
-//! long as no value of the block is rare; any other function, and a block with a rare value, goes through memory to the
-//! function's own loop.
+//! A block of values stays in registers while the loop applies all instructions of the chain to it. Only results that
+//! other instructions or outputs read are written to memory. Each instruction rounds once, as its own loop does, so a
+//! chain gives the same bits as the separate loops. The most important functions (`exp`, `tanh`, ...) are computed in
+//! registers if no value of the block is rare. All other functions, and blocks with a rare value, go through memory to
+//! the loop of the function.
 
 use super::convert::round;
 use super::fold::{LANES, ROWS};
-use super::unary::{WholeLoop, float, unary};
+use super::unary::{VectorUnaryLoop, float, unary};
 use pellucid_ir::Compute;
 use pellucid_ir::formula::{Binary, Op, Unary};
 use pellucid_simd::vector::{FloatVector, Function};
 use pellucid_simd::{Float, Isa, per_isa};
 use std::mem::MaybeUninit;
 
-/// What instructions are in chains.
+/// An instruction that can be part of a chain.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Opcode {
+    /// Addition.
     Add,
+    /// Subtraction.
     Sub,
+    /// Multiplication.
     Mul,
+    /// Division.
     Div,
+    /// Negation.
     Neg,
+    /// Square root.
     Sqrt,
+    /// Multiply-add, rounded once.
     MulAdd,
     /// A function of one value, with its loop.
-    Function(Unary, WholeLoop),
-    /// Rounding through a narrower type.
-    Round(WholeLoop),
+    Function(Unary, VectorUnaryLoop),
+    /// Rounding through a narrower type, with its loop.
+    Round(VectorUnaryLoop),
 }
 
 impl Opcode {
-    /// What an instruction on floats is in a chain.
+    /// Returns the opcode of an instruction, or `None` if the instruction cannot be part of a chain.
     pub(crate) fn of(op: Op, compute: Compute, isa: Isa) -> Option<Opcode> {
         Some(match op {
             _ if !compute.is_float() => return None,
@@ -42,15 +49,15 @@ impl Opcode {
             Op::Binary(Binary::Div) => Opcode::Div,
             Op::Unary(Unary::Neg) => Opcode::Neg,
             Op::Unary(Unary::Sqrt) => Opcode::Sqrt,
-            Op::Unary(op) if !op.gives_mask() => Opcode::Function(op, unary(op, compute, isa)?.whole()),
-            Op::Round(dtype) => Opcode::Round(round(compute, dtype, isa)?.whole()),
+            Op::Unary(op) if !op.gives_mask() => Opcode::Function(op, unary(op, compute, isa)?.vector_loop()),
+            Op::Round(dtype) => Opcode::Round(round(compute, dtype, isa)?.vector_loop()),
             Op::MulAdd => Opcode::MulAdd,
             _ => return None,
         })
     }
 }
 
-/// What is done to the block v; t and t′ are tiles' blocks, u and u′ single values.
+/// An instruction on the block v; t and t′ are blocks of tile operands, u and u′ are uniform operands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FusedInstr {
     /// v + t
@@ -85,14 +92,18 @@ pub(crate) enum FusedInstr {
     Neg,
     /// √v
     Sqrt,
-    /// eᵛ in registers, as all that follow up to `Apply`; the loop is for rare values.
-    Exp(WholeLoop),
-    Sigmoid(WholeLoop),
-    Tanh(WholeLoop),
-    Sin(WholeLoop),
-    Cos(WholeLoop),
-    /// f(v)
-    Apply(WholeLoop),
+    /// eᵛ, computed in registers; the loop computes blocks with rare values.
+    Exp(VectorUnaryLoop),
+    /// 1 / (1 + e⁻ᵛ), computed like `Exp`.
+    Sigmoid(VectorUnaryLoop),
+    /// tanh v, computed like `Exp`.
+    Tanh(VectorUnaryLoop),
+    /// sin v, computed like `Exp`.
+    Sin(VectorUnaryLoop),
+    /// cos v, computed like `Exp`.
+    Cos(VectorUnaryLoop),
+    /// f(v), computed by the loop of f.
+    Apply(VectorUnaryLoop),
     /// v · t + t′
     MulTileAddTile,
     /// v · t + u′
@@ -107,32 +118,38 @@ pub(crate) enum FusedInstr {
     AddTileOne,
 }
 
-/// An act with its other operands.
+/// An instruction of a fused loop with its operands.
 #[derive(Clone, Copy)]
 pub(crate) struct FusedOperands {
-    /// The tile that is v before the act, where a chain begins; null where it goes on.
+    /// The tile that v is loaded from, if a chain begins here; null if v is the result of the instruction before.
     pub(crate) begin: *const u8,
+    /// The instruction.
     pub(crate) act: FusedInstr,
-    /// Tiles or single values, as many as the act has.
+    /// Its tile or uniform operands. An instruction with fewer than two does not read the rest.
     pub(crate) with: [*const u8; 2],
-    /// Where the results go; null if only the next act reads them.
+    /// The destination of the results; null if only the next instruction reads them.
     pub(crate) into: *mut u8,
-    /// True if they go past the caches; other threads see them after [`store_fence`](super::store_fence).
+    /// True for non-temporal stores; other threads see the results after [`store_fence`](super::store_fence).
     pub(crate) far: bool,
 }
 
-/// `run(links, sum, n)`: does all `links` to `n` values; the first one begins. `sum`, if not null, is the 16 running
-/// values of a sum that takes all whole blocks of 128 of the last results.
+/// `fused_loop(links, sum, n)` applies the instructions `links` to `n` elements. The first instruction begins a chain.
+/// `sum`, if not null, points to the 16 lanes of a sum. The loop adds all full blocks of 128 of the last results to
+/// them.
 ///
 /// # Safety
-/// Every tile that is read holds `n` values, every place that is written has room for `n`, two of them
-/// overlap only where they are equal, places past the caches are aligned as a value is and all alike to 64 bytes,
-/// there are none beside a sum, and the processor has the isa the loop was asked for.
+/// * Sources: every tile operand is valid for reads of `n` elements, every uniform operand for reads of one element.
+/// * Destinations: every non-null `into` is valid for writes of `n` elements.
+/// * Lanes: `sum` is null or valid for reads and writes of 16 elements.
+/// * Aliasing: two operands or results overlap only if their addresses are equal.
+/// * Alignment: all destinations of non-temporal stores are aligned to the element size, and all are congruent modulo
+///   64 bytes. With a sum, there are no non-temporal stores.
+/// * ISA: the processor has the instruction set for which the loop was requested.
 pub(crate) type ChainLoop = unsafe fn(links: &[FusedOperands], sum: *mut u8, n: usize);
 
-/// Returns the loop for chains of floats of type `ty`.
+/// Returns the fused loop for floats of type `ty`, or `None` for other types.
 pub(crate) fn chain(ty: Compute, isa: Isa) -> Option<ChainLoop> {
-    // Blocks of eight vectors. The portable vectors are wider than registers, so that fewer of them fit.
+    // A block has eight vectors. Portable vectors are wider than registers, so fewer of them fit.
     match (ty, isa) {
         (Compute::F32, Isa::Avx512) => Some(const { fused_loop::<f32, 8>(Isa::Avx512) }),
         (Compute::F32, Isa::Avx2) => Some(const { fused_loop::<f32, 8>(Isa::Avx2) }),
@@ -145,40 +162,54 @@ pub(crate) fn chain(ty: Compute, isa: Isa) -> Option<ChainLoop> {
 }
 
 per_isa! {
-    /// The loop, in blocks of `R` vectors.
+    /// Returns the fused loop with blocks of `R` vectors, for an instruction set.
     fn fused_loop [T: Float, const R: usize] [T, R] <S> (links: &[FusedOperands], sum: *mut u8, n: usize) {
-        // SAFETY: the caller keeps the contract of `ChainLoop`; the instruction set of the vectors is enabled here.
-        unsafe { run::<S::FloatVector<T>, R>(links, sum, n) }
+        // SAFETY: the caller guarantees all clauses of the contract of `ChainLoop`. *ISA* implies that the instruction
+        // set of the vectors is enabled here.
+        unsafe { run_fused::<S::FloatVector<T>, R>(links, sum, n) }
     }
 }
 
-/// Whether the results of non-temporal stores are aligned as a value of type T is, and all alike to 64 bytes.
-fn are_far_alike<T>(links: &[FusedOperands]) -> bool {
+/// Returns whether all destinations of non-temporal stores are aligned to the size of T and congruent modulo 64 bytes.
+fn has_aligned_non_temporal_outputs<T>(links: &[FusedOperands]) -> bool {
     let mut far = links.iter().filter(|l| l.far).map(|l| l.into.addr());
     far.next().is_none_or(|first| first.is_multiple_of(size_of::<T>()) && far.all(|other| other % 64 == first % 64))
 }
 
-/// Blocks of R vectors, then single ones, then a part of one; where results pass the caches by, a part of one before
-/// all, to the first place that is aligned as a vector; where they are summed, blocks in the order of reductions
-/// before all.
+/// Runs a fused loop: blocks of R vectors, then single vectors, then a partial vector.
+///
+/// With non-temporal stores, a partial vector comes before them, up to the first address that is aligned to a vector.
+/// With a sum, blocks of 128 elements in the canonical reduction order come before them.
+///
+/// # Safety
+/// The contract of [`ChainLoop`].
 #[inline(always)]
-unsafe fn run<V: FloatVector, const R: usize>(links: &[FusedOperands], sum: *mut u8, n: usize) {
-    debug_assert!(links.first().is_some_and(|first| !first.begin.is_null()), "a chain without a beginning");
-    debug_assert!(are_far_alike::<V::Scalar>(links) && (sum.is_null() || links.iter().all(|l| !l.far)), "far results");
+unsafe fn run_fused<V: FloatVector, const R: usize>(links: &[FusedOperands], sum: *mut u8, n: usize) {
+    debug_assert!(
+        links.first().is_some_and(|first| !first.begin.is_null()),
+        "the first instruction of a fused loop must begin a chain"
+    );
+    debug_assert!(
+        has_aligned_non_temporal_outputs::<V::Scalar>(links) && (sum.is_null() || links.iter().all(|l| !l.far)),
+        "misaligned non-temporal stores"
+    );
     let (mut done, sum) = (0, sum.cast::<V::Scalar>());
-    // SAFETY: the caller's promise; no block reaches beyond the `n` values.
+    // SAFETY: the caller guarantees the contract of `ChainLoop`. `done` plus the size of each block is at most n, or
+    // the mask limits the block to the elements left, so *Sources* and *Destinations* cover all blocks. By *Alignment*,
+    // vectors of non-temporal stores are aligned after the first partial vector. *Lanes* covers the accesses to `sum`,
+    // because `lane` plus a vector is at most 16.
     unsafe {
         let all = V::mask(V::LANES);
         if let Some(far) = links.iter().find(|l| l.far) {
             done = far.into.cast::<V::Scalar>().align_offset(size_of::<V>()).min(n);
             if done > 0 {
-                block::<V, 1, 0, false>(links, 0, V::mask(done));
+                fused_block::<V, 1, 0, false>(links, 0, V::mask(done));
             }
         }
         if !sum.is_null() {
             while n - done >= ROWS {
                 for lane in (0..LANES).step_by(V::LANES) {
-                    let v = block::<V, 8, LANES, true>(links, done + lane, all);
+                    let v = fused_block::<V, 8, LANES, true>(links, done + lane, all);
                     let eight = v[0].add(v[1]).add(v[2].add(v[3])).add(v[4].add(v[5]).add(v[6].add(v[7])));
                     V::load(sum.add(lane)).add(eight).store(sum.add(lane));
                 }
@@ -186,40 +217,48 @@ unsafe fn run<V: FloatVector, const R: usize>(links: &[FusedOperands], sum: *mut
             }
         }
         while n - done >= R * V::LANES {
-            block::<V, R, 0, true>(links, done, all);
+            fused_block::<V, R, 0, true>(links, done, all);
             done += R * V::LANES;
         }
         while n - done >= V::LANES {
-            block::<V, 1, 0, true>(links, done, all);
+            fused_block::<V, 1, 0, true>(links, done, all);
             done += V::LANES;
         }
         if done < n {
-            block::<V, 1, 0, false>(links, done, V::mask(n - done));
+            fused_block::<V, 1, 0, false>(links, done, V::mask(n - done));
         }
     }
 }
 
-/// Does all `links` to R vectors, or to the lanes of the mask: the first from value `start` on, the others STEP values
-/// further on each, or side by side if that is 0.
+/// Applies the instructions `links` to a block of R vectors and returns the last results.
+///
+/// Vector i begins at element `start + i · STEP`, or the vectors are contiguous if STEP is 0. Unless FULL, only the
+/// lanes of the mask are loaded and stored.
+///
+/// # Safety
+/// * Contract: the clauses of [`ChainLoop`] hold.
+/// * Block: all elements of the block, or those of the mask, are among the `n` elements.
+/// * Aligned: if FULL, every vector of a non-temporal store is aligned to the vector size.
 #[inline(always)]
-unsafe fn block<V: FloatVector, const R: usize, const STEP: usize, const WHOLE: bool>(
+unsafe fn fused_block<V: FloatVector, const R: usize, const STEP: usize, const FULL: bool>(
     links: &[FusedOperands],
     start: usize,
     mask: V::Mask,
 ) -> [V; R] {
     let step = if STEP == 0 { V::LANES } else { STEP };
-    // SAFETY: the caller's promise, and of an operand that is a tile or a result: the block lies within it; whole
-    // vectors past the caches are aligned.
+    // SAFETY: *Contract* and *Block* (this function's contract): every load and store of a tile or a result is within
+    // its `n` elements, and a uniform operand is valid for a read of one element. *Aligned* covers the non-temporal
+    // stores.
     unsafe {
         let mut v = [V::zero(); R];
         for link in links {
             let [a, b] = link.with.map(|p| p.cast::<V::Scalar>());
             let tile = |p: *const V::Scalar, i: usize| {
                 let p = p.add(start + i * step);
-                if WHOLE { V::load(p) } else { V::load_part(p, mask) }
+                if FULL { V::load(p) } else { V::load_part(p, mask) }
             };
-            // The block after the act; `u = a` is the one value of operand a.
-            macro_rules! each {
+            // Applies an expression to each vector of the block; `u = a` broadcasts the uniform operand a.
+            macro_rules! map_vectors {
                 (|$v:ident, $i:ident $(, $u:ident = $p:ident)*| $e:expr) => {{
                     $(let $u = V::splat($p);)*
                     for $i in 0..R {
@@ -235,45 +274,45 @@ unsafe fn block<V: FloatVector, const R: usize, const STEP: usize, const WHOLE: 
                 }
             }
             match link.act {
-                FusedInstr::AddTile => each!(|v, i| v.add(tile(a, i))),
-                FusedInstr::AddOne => each!(|v, i, u = a| v.add(u)),
-                FusedInstr::Double => each!(|v, i| v.add(v)),
-                FusedInstr::SubTile => each!(|v, i| v.sub(tile(a, i))),
-                FusedInstr::SubOne => each!(|v, i, u = a| v.sub(u)),
-                FusedInstr::TileSub => each!(|v, i| tile(a, i).sub(v)),
-                FusedInstr::OneSub => each!(|v, i, u = a| u.sub(v)),
-                FusedInstr::MulTile => each!(|v, i| v.mul(tile(a, i))),
-                FusedInstr::MulOne => each!(|v, i, u = a| v.mul(u)),
-                FusedInstr::Square => each!(|v, i| v.mul(v)),
-                FusedInstr::DivTile => each!(|v, i| v.div(tile(a, i))),
-                FusedInstr::DivOne => each!(|v, i, u = a| v.div(u)),
-                FusedInstr::TileDiv => each!(|v, i| tile(a, i).div(v)),
-                FusedInstr::OneDiv => each!(|v, i, u = a| u.div(v)),
-                FusedInstr::Neg => each!(|v, i| v.neg()),
-                FusedInstr::Sqrt => each!(|v, i| v.sqrt()),
+                FusedInstr::AddTile => map_vectors!(|v, i| v.add(tile(a, i))),
+                FusedInstr::AddOne => map_vectors!(|v, i, u = a| v.add(u)),
+                FusedInstr::Double => map_vectors!(|v, i| v.add(v)),
+                FusedInstr::SubTile => map_vectors!(|v, i| v.sub(tile(a, i))),
+                FusedInstr::SubOne => map_vectors!(|v, i, u = a| v.sub(u)),
+                FusedInstr::TileSub => map_vectors!(|v, i| tile(a, i).sub(v)),
+                FusedInstr::OneSub => map_vectors!(|v, i, u = a| u.sub(v)),
+                FusedInstr::MulTile => map_vectors!(|v, i| v.mul(tile(a, i))),
+                FusedInstr::MulOne => map_vectors!(|v, i, u = a| v.mul(u)),
+                FusedInstr::Square => map_vectors!(|v, i| v.mul(v)),
+                FusedInstr::DivTile => map_vectors!(|v, i| v.div(tile(a, i))),
+                FusedInstr::DivOne => map_vectors!(|v, i, u = a| v.div(u)),
+                FusedInstr::TileDiv => map_vectors!(|v, i| tile(a, i).div(v)),
+                FusedInstr::OneDiv => map_vectors!(|v, i, u = a| u.div(v)),
+                FusedInstr::Neg => map_vectors!(|v, i| v.neg()),
+                FusedInstr::Sqrt => map_vectors!(|v, i| v.sqrt()),
                 FusedInstr::Exp(f) => match V::exp(v) {
                     Some(y) => v = y,
-                    None => v = apply(v, f),
+                    None => v = apply_in_memory(v, f),
                 },
-                FusedInstr::Sigmoid(f) => v = map::<V, R, float::Sigmoid>(v, f),
+                FusedInstr::Sigmoid(f) => v = apply_in_registers::<V, R, float::Sigmoid>(v, f),
                 FusedInstr::Tanh(f) => match V::tanh(v) {
                     Some(y) => v = y,
-                    None => v = apply(v, f),
+                    None => v = apply_in_memory(v, f),
                 },
-                FusedInstr::Sin(f) => v = map::<V, R, float::Sin>(v, f),
-                FusedInstr::Cos(f) => v = map::<V, R, float::Cos>(v, f),
-                FusedInstr::Apply(f) => v = apply(v, f),
-                FusedInstr::MulTileAddTile => each!(|v, i| v.mul_add(tile(a, i), tile(b, i))),
-                FusedInstr::MulTileAddOne => each!(|v, i, u = b| v.mul_add(tile(a, i), u)),
-                FusedInstr::MulOneAddTile => each!(|v, i, u = a| v.mul_add(u, tile(b, i))),
-                FusedInstr::MulOneAddOne => each!(|v, i, u = a, w = b| v.mul_add(u, w)),
-                FusedInstr::AddTileTile => each!(|v, i| tile(a, i).mul_add(tile(b, i), v)),
-                FusedInstr::AddTileOne => each!(|v, i, u = b| tile(a, i).mul_add(u, v)),
+                FusedInstr::Sin(f) => v = apply_in_registers::<V, R, float::Sin>(v, f),
+                FusedInstr::Cos(f) => v = apply_in_registers::<V, R, float::Cos>(v, f),
+                FusedInstr::Apply(f) => v = apply_in_memory(v, f),
+                FusedInstr::MulTileAddTile => map_vectors!(|v, i| v.mul_add(tile(a, i), tile(b, i))),
+                FusedInstr::MulTileAddOne => map_vectors!(|v, i, u = b| v.mul_add(tile(a, i), u)),
+                FusedInstr::MulOneAddTile => map_vectors!(|v, i, u = a| v.mul_add(u, tile(b, i))),
+                FusedInstr::MulOneAddOne => map_vectors!(|v, i, u = a, w = b| v.mul_add(u, w)),
+                FusedInstr::AddTileTile => map_vectors!(|v, i| tile(a, i).mul_add(tile(b, i), v)),
+                FusedInstr::AddTileOne => map_vectors!(|v, i, u = b| tile(a, i).mul_add(u, v)),
             }
             if !link.into.is_null() {
                 for i in 0..R {
                     let p = link.into.cast::<V::Scalar>().add(start + i * step);
-                    match (WHOLE, link.far) {
+                    match (FULL, link.far) {
                         (true, false) => v[i].store(p),
                         (true, true) => v[i].stream(p),
                         (false, _) => v[i].store_part(p, mask),
@@ -285,30 +324,37 @@ unsafe fn block<V: FloatVector, const R: usize, const STEP: usize, const WHOLE: 
     }
 }
 
-/// F of all values, in registers unless one of them is rare.
+/// Applies F to all elements, in registers unless one of them is rare.
+///
+/// # Safety
+/// The processor has the instruction set of the loop `f`, which computes F.
 #[inline(always)]
-unsafe fn map<V: FloatVector, const R: usize, F: Function<V::Scalar, Out = V::Scalar>>(
+unsafe fn apply_in_registers<V: FloatVector, const R: usize, F: Function<V::Scalar, Out = V::Scalar>>(
     v: [V; R],
-    f: WholeLoop,
+    f: VectorUnaryLoop,
 ) -> [V; R] {
     let (mut to, mut rare) = (v, false);
-    // SAFETY: vectors are their lanes, one after the other.
+    // SAFETY: a vector consists of its elements, in order (the contract of `Vector`), and `to` is borrowed exclusively.
     let lanes = unsafe { std::slice::from_raw_parts_mut(to.as_mut_ptr().cast::<V::Scalar>(), R * V::LANES) };
-    // One loop over all, which the compiler turns into vectors side by side, and leaves in registers.
+    // One loop over all elements, which the compiler vectorises and keeps in registers.
     for x in lanes {
         rare |= F::is_rare(*x);
         *x = F::at(*x);
     }
-    // SAFETY: the caller's promise.
-    if rare { unsafe { apply(v, f) } } else { to }
+    // SAFETY: the caller guarantees the instruction set of `f` (this function's contract).
+    if rare { unsafe { apply_in_memory(v, f) } } else { to }
 }
 
-/// f of all values, by its own loop.
+/// Applies the loop `f` to all elements, through memory.
+///
+/// # Safety
+/// The processor has the instruction set of `f`.
 #[inline(always)]
-unsafe fn apply<V: FloatVector, const R: usize>(v: [V; R], f: WholeLoop) -> [V; R] {
-    // A copy, so that the block itself stays in registers.
+unsafe fn apply_in_memory<V: FloatVector, const R: usize>(v: [V; R], f: VectorUnaryLoop) -> [V; R] {
+    // The loop reads a copy, so the block itself stays in registers.
     let (from, mut to) = (v, MaybeUninit::<[V; R]>::uninit());
-    // SAFETY: vectors are their lanes, one after the other, and the processor has the loop's isa.
+    // SAFETY: a vector consists of its elements, in order (the contract of `Vector`), so both arrays hold R · LANES
+    // elements and do not overlap. The loop writes all elements of `to`. The caller guarantees the instruction set.
     unsafe {
         f(to.as_mut_ptr().cast(), (&raw const from).cast(), R * V::LANES);
         to.assume_init()

@@ -1,30 +1,31 @@
-//! The loops: every primitive over a run of values, compiled once per instruction set and chosen at run
-//! time.
+//! The vector loops: every primitive over `n` contiguous values. Each loop is compiled once per instruction set and
+//! selected at run time.
 //!
-//! A loop takes raw pointers and a count, because its caller, the tile interpreter, holds registers of
-//! untyped bytes. The rules are the same for all of them:
+//! A loop takes raw pointers and a count, because its caller, the tile interpreter, holds registers of untyped bytes.
+//! All loops follow the same rules:
 //!
-//! * Any count, 0 included; pointers need no alignment (64 bytes is fastest); no padding is read or
-//!   written.
-//! * `dst` may equal a source pointer exactly if both element types have the same size (the operand is
-//!   then copied aside in pieces: dear for an addition, free for an `exp`). Any other overlap is
-//!   undefined behaviour.
-//! * A value's bits depend on its operands' bits alone: not on the count, the position, the isa or
-//!   the neighbours. (The sign and payload of a NaN are unspecified.)
-//! * Masks are bytes 0 or 1; nothing else may be stored in one.
+//! * Any count is allowed, 0 included. Pointers need no alignment (64 bytes is fastest). A loop reads and writes no
+//!   padding.
+//! * `dst` may equal a source pointer exactly if both element types have the same size. The loop then copies the
+//!   operand to a buffer in pieces, which is expensive for an addition and negligible for an `exp`. Any other overlap
+//!   is undefined behaviour.
+//! * The bits of a result depend only on the bits of its operands: not on the count, the position, the instruction set
+//!   or the neighbouring elements. (The sign and payload of a NaN are unspecified.)
+//! * Masks are bytes 0 or 1. No other byte may be stored in a mask.
 //!
-//! | file | loops |
+//! | file | content |
 //! | --- | --- |
 //! | `unary.rs`, `binary.rs`, `ternary.rs` | primitives of one, two and three operands |
-//! | `chain.rs` | several instructions on floats at once |
-//! | `convert.rs` | dtypes to compute types and back |
+//! | `fused.rs` | chains of float instructions, fused into one loop |
+//! | `convert.rs` | conversions between dtypes and compute types |
 //! | `fold.rs` | reductions, in the canonical order |
 //! | `arg.rs` | position of the extremum |
-//! | `stream.rs` | stores past the caches |
-//! | `isa.rs`, `stride.rs`, `elem.rs` | what the loops stand on: instruction sets, tails, memory |
+//! | `non_temporal.rs` | copies by non-temporal stores |
+//! | `remainder.rs` | padding of remainders to whole vectors, and operation in place |
+//! | `element.rs` | element types and unaligned memory access |
 //!
-//! What each primitive *is* stands in one line of the tables of `unary.rs` and `binary.rs`; how it is computed,
-//! in [`pellucid_simd::math`].
+//! The tables of `unary.rs` and `binary.rs` define each primitive in one line. [`pellucid_simd::math`] computes the
+//! functions. Instruction sets are detected by [`pellucid_simd::Isa`].
 
 mod arg;
 mod binary;
@@ -34,7 +35,7 @@ mod element;
 mod fold;
 mod fused;
 mod non_temporal;
-mod stride;
+mod remainder;
 mod ternary;
 mod unary;
 
@@ -48,7 +49,7 @@ pub(crate) use element::are_apart;
 pub(crate) use fold::{Fold, FoldLoops, LANES, ROWS, fold};
 pub(crate) use fused::{ChainLoop, FusedInstr, FusedOperands, Opcode, chain};
 #[cfg(test)]
-use non_temporal::stream;
+use non_temporal::non_temporal_copy;
 pub(crate) use non_temporal::{StreamLoop, store_fence, streaming};
 pub(crate) use ternary::{TernaryLoop, mul_add, select};
 pub(crate) use unary::{FillLoop, UnaryLoop, splat, unary};

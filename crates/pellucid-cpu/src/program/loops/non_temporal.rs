@@ -1,40 +1,47 @@
-//! Stores that pass the caches by.
+//! Copies by non-temporal stores, which bypass the caches.
 
 use super::are_apart;
 use pellucid_simd::vector::{FloatVector, Vector};
 use pellucid_simd::{Isa, per_isa};
 
-/// The size of a cache line in bytes. Whole lines are written.
-const LINE: usize = 64;
+/// Bytes of a cache line. Non-temporal stores write whole lines.
+const CACHE_LINE: usize = 64;
 
-/// Outputs of at least so many bytes pass the caches by: before the last of them is written the first would
-/// have left.
-const LARGE: usize = if cfg!(test) { 32 << 10 } else { 8 << 20 };
+/// Outputs of at least this many bytes are written by non-temporal stores: the caches would evict their beginning
+/// before their end is written.
+const MIN_BYTES: usize = if cfg!(test) { 32 << 10 } else { 8 << 20 };
 
-/// The copy by which outputs of so many bytes reach memory, if they are too large to be kept near. In place nothing
-/// is gained: those lines were just read.
+/// Returns the non-temporal copy for outputs of `bytes` bytes, or `None` if the outputs are small or the kernel works
+/// in place.
+///
+/// In place, non-temporal stores gain nothing: the kernel has just read the same cache lines.
 #[inline]
 pub(crate) fn streaming(bytes: usize, in_place: impl FnOnce() -> bool) -> Option<StreamLoop> {
-    (bytes >= LARGE && !in_place()).then(|| stream(Isa::best()))
+    (bytes >= MIN_BYTES && !in_place()).then(|| non_temporal_copy(Isa::best()))
 }
 
-/// `stream(dst, src, n)`: copies `n` bytes without reading the lines of `dst` and without keeping them near.
-/// Worth it where so much is written that the first of it is gone before anyone reads. Other threads see it
-/// after [`store_fence`].
+/// `stream(dst, src, n)` copies `n` bytes by non-temporal stores. It neither reads the cache lines of `dst` nor keeps
+/// them in the caches.
+///
+/// This pays if the output is so large that its beginning is evicted before any consumer reads it. Other threads see
+/// the bytes after [`store_fence`].
 ///
 /// # Safety
-/// `src` holds `n` bytes, `dst` has room for them, they do not overlap, and the processor has the isa the loop
-/// was asked for.
+/// * Source: `src` is valid for reads of `n` bytes.
+/// * Destination: `dst` is valid for writes of `n` bytes.
+/// * Disjoint: the two ranges do not overlap.
+/// * ISA: the processor has the instruction set for which the loop was requested.
 pub(crate) type StreamLoop = unsafe fn(dst: *mut u8, src: *const u8, n: usize);
 
 per_isa! {
-    /// Returns the copy of an instruction set.
-    pub(crate) fn stream [] [] <S> (dst: *mut u8, src: *const u8, n: usize) {
-        debug_assert!(are_apart((dst, n), (src, n)), "{n} bytes overlap");
-        let head = dst.align_offset(LINE).min(n);
-        let lines = (n - head) / LINE * LINE;
-        // SAFETY: the caller keeps the contract of `StreamLoop`. The first line is aligned, and so are the vectors, whose
-        // size divides that of a line.
+    /// Returns the non-temporal copy for an instruction set.
+    pub(crate) fn non_temporal_copy [] [] <S> (dst: *mut u8, src: *const u8, n: usize) {
+        debug_assert!(are_apart((dst, n), (src, n)), "source and destination of {n} bytes overlap");
+        let head = dst.align_offset(CACHE_LINE).min(n);
+        let lines = (n - head) / CACHE_LINE * CACHE_LINE;
+        // SAFETY: the caller guarantees *Source*, *Destination*, *Disjoint* and *ISA* (the contract of `StreamLoop`).
+        // `head + lines` ≤ n, so all accesses are within the `n` bytes. `dst + head` is aligned to a cache line, and
+        // the size of a vector divides that of a line, so every non-temporal store is aligned.
         unsafe {
             dst.copy_from_nonoverlapping(src, head);
             let (to, from) = (dst.add(head), src.add(head));
@@ -46,7 +53,8 @@ per_isa! {
     }
 }
 
-/// Ends a series of such stores: whoever learns of anything later finds them done.
+/// Orders all preceding non-temporal stores before the following stores: a thread that sees a later store also sees
+/// them.
 #[inline]
 pub(crate) fn store_fence() {
     #[cfg(target_arch = "x86_64")]

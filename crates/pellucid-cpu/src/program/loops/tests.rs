@@ -1,9 +1,9 @@
-//! Every loop at every isa against the scalar functions, bit for bit, and the canonical order against
-//! its definition.
+//! Compares every loop on every instruction set with the scalar functions, bit for bit, and the canonical reduction
+//! order with its definition.
 
 #![allow(clippy::type_complexity)]
 
-use super::element::{At, LoopElement, Mask, source};
+use super::element::{LoopElement, MaskByte, Unaligned, source_slice};
 use super::*;
 use pellucid_ir::formula::{Binary, Unary};
 use pellucid_ir::{Compute, DType};
@@ -13,9 +13,9 @@ use pellucid_simd::math::half::{BF16, F16};
 
 const ALL: [Compute; 5] = [Compute::Mask, Compute::I32, Compute::I64, Compute::F32, Compute::F64];
 
-/// Numbers without a pattern, the same in every run (SplitMix64; Steele, Lea & Flood 2014).
-struct Random(u64);
-impl Random {
+/// Pseudorandom numbers, the same in every run (SplitMix64; Steele, Lea & Flood 2014).
+struct TestRng(u64);
+impl TestRng {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -24,9 +24,9 @@ impl Random {
     }
 }
 
-/// `n` values of a dtype: special ones, moderate ones, and any bit patterns.
+/// Returns `n` values of a dtype: special values, moderate values and arbitrary bit patterns.
 fn values(dtype: DType, n: usize, seed: u64) -> Vec<u8> {
-    let mut random = Random(seed);
+    let mut random = TestRng(seed);
     let mut bytes = vec![];
     for _ in 0..n {
         let r = random.next();
@@ -53,8 +53,8 @@ fn values(dtype: DType, n: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// Equal in every bit, but for what a NaN carries.
-fn assert_same(dtype: DType, got: &[u8], want: &[u8], what: &str) {
+/// Asserts that all elements have equal bits, where all NaNs count as equal.
+fn assert_same(dtype: DType, got: &[u8], want: &[u8], context: &str) {
     let size = dtype.size();
     assert_eq!(got.len(), want.len());
     for (i, (g, w)) in got.chunks(size).zip(want.chunks(size)).enumerate() {
@@ -65,45 +65,45 @@ fn assert_same(dtype: DType, got: &[u8], want: &[u8], what: &str) {
             DType::F64 => f64::from_ne_bytes(b.try_into().unwrap()).is_nan(),
             _ => false,
         };
-        assert!(g == w || (nan(g) && nan(w)), "{what}, element {i} of {}: {g:?}, not {w:?}", got.len() / size);
+        assert!(g == w || (nan(g) && nan(w)), "{context}, element {i} of {}: got {g:?}, want {w:?}", got.len() / size);
     }
 }
 
-/// A copy of `bytes` at an odd address, with room around it.
-struct Odd(Vec<u8>, usize);
-impl Odd {
-    fn new(bytes: &[u8], shift: usize) -> Odd {
+/// A copy of `bytes` at an unaligned address, with guard bytes before and after it.
+struct GuardedBytes(Vec<u8>, usize);
+impl GuardedBytes {
+    fn new(bytes: &[u8], shift: usize) -> GuardedBytes {
         let mut v = vec![0xa5; shift];
         v.extend(bytes);
         v.extend([0xa5; 16]);
-        Odd(v, bytes.len())
+        GuardedBytes(v, bytes.len())
     }
     fn ptr(&mut self) -> *mut u8 {
         let shift = self.0.len() - self.1 - 16;
         self.0[shift..].as_mut_ptr()
     }
-    /// The contents, after checking that nothing was written beside them.
-    fn take(self) -> Vec<u8> {
+    /// Returns the contents after it checks that the guard bytes are unchanged.
+    fn into_contents(self) -> Vec<u8> {
         let shift = self.0.len() - self.1 - 16;
         let (before, rest) = self.0.split_at(shift);
         let (inside, after) = rest.split_at(self.1);
-        assert!(before.iter().chain(after).all(|&b| b == 0xa5), "written outside");
+        assert!(before.iter().chain(after).all(|&b| b == 0xa5), "a guard byte was overwritten");
         inside.to_vec()
     }
 }
 
-const LENGTHS: [usize; 16] = [0, 1, 2, 3, 7, 15, 16, 17, 31, 33, 63, 64, 65, 70, 200, 643];
+const COUNTS: [usize; 16] = [0, 1, 2, 3, 7, 15, 16, 17, 31, 33, 63, 64, 65, 70, 200, 643];
 
-/// Runs a loop of up to three operands over all lengths, shifted addresses and in place, and compares with
-/// the same loop run one element at a time at the portable isa.
+/// Runs a loop of up to three operands for all counts, at shifted addresses and in place, and compares it with the
+/// portable loop on one element at a time.
 fn check<const S: usize>(
-    what: &str,
+    context: &str,
     types: [(DType, bool); S],
     out: DType,
     scalar: &dyn Fn(*mut u8, [*const u8; S], usize),
     run: &dyn Fn(*mut u8, [*const u8; S], usize),
 ) {
-    for (k, &n) in LENGTHS.iter().enumerate() {
+    for (k, &n) in COUNTS.iter().enumerate() {
         let data: Vec<Vec<u8>> = types
             .iter()
             .enumerate()
@@ -115,40 +115,42 @@ fn check<const S: usize>(
             scalar(want[i * out.size()..].as_mut_ptr(), at, 1);
         }
         for shift in [0, 1, 5] {
-            let mut sources: Vec<Odd> = data.iter().map(|d| Odd::new(d, shift)).collect();
-            let mut dst = Odd::new(&vec![0; n * out.size()], shift + 2);
+            let mut sources: Vec<GuardedBytes> = data.iter().map(|d| GuardedBytes::new(d, shift)).collect();
+            let mut dst = GuardedBytes::new(&vec![0; n * out.size()], shift + 2);
             let at = std::array::from_fn(|s| sources[s].ptr() as *const u8);
             run(dst.ptr(), at, n);
-            assert_same(out, &dst.take(), &want, what);
+            assert_same(out, &dst.into_contents(), &want, context);
         }
-        for place in 0..S {
-            if types[place].0.size() == out.size() && types[place].1 {
-                let mut sources: Vec<Odd> = data.iter().map(|d| Odd::new(d, 3)).collect();
+        for operand in 0..S {
+            if types[operand].0.size() == out.size() && types[operand].1 {
+                let mut sources: Vec<GuardedBytes> = data.iter().map(|d| GuardedBytes::new(d, 3)).collect();
                 let at: [*mut u8; S] = std::array::from_fn(|s| sources[s].ptr());
-                run(at[place], at.map(|p| p as *const u8), n);
-                assert_same(out, &sources.swap_remove(place).take(), &want, &format!("{what} in place"));
+                run(at[operand], at.map(|p| p as *const u8), n);
+                assert_same(out, &sources.swap_remove(operand).into_contents(), &want, &format!("{context} in place"));
             }
         }
     }
 }
 
-fn each_level(mut f: impl FnMut(Isa)) {
+/// Calls `f` with every instruction set of the processor.
+fn for_each_isa(mut f: impl FnMut(Isa)) {
     for &isa in Isa::available() {
         f(isa);
     }
 }
 
 #[test]
-fn unary_loops_agree_at_every_level() {
+fn unary_loops_agree_on_every_isa() {
     for ty in ALL {
         for op in Unary::ALL {
-            each_level(|isa| {
+            for_each_isa(|isa| {
                 let Some(run) = unary(op, ty, isa) else { return };
                 let one = unary(op, ty, Isa::Portable).unwrap();
                 let out = if op.gives_mask() { DType::Bool } else { ty.storage() };
-                // SAFETY: `check` hands on buffers of the right size.
+                // SAFETY: `check` passes buffers of `n` elements, in place or disjoint, and the isa is available.
                 let run = |d, [a]: [*const u8; 1], n| unsafe { run.run(d, a, n) };
-                // SAFETY: as above.
+                // SAFETY: `check` passes buffers of `n` elements, in place or disjoint. Every isa includes the portable
+                // one.
                 let one = |d, [a]: [*const u8; 1], n| unsafe { one.run(d, a, n) };
                 check(&format!("{op:?} {ty:?} {isa:?}"), [(ty.storage(), true)], out, &one, &run);
             });
@@ -156,9 +158,9 @@ fn unary_loops_agree_at_every_level() {
     }
 }
 
-/// What the loops compute is what `math` computes.
+/// The loops compute the functions of `math`.
 #[test]
-fn unary_loops_are_the_scalar_functions() {
+fn unary_loops_match_the_scalar_functions() {
     let functions: [(Unary, fn(f32) -> f32); 30] = [
         (Unary::Sign, f32::sign),
         (Unary::Floor, f32::floor),
@@ -192,10 +194,10 @@ fn unary_loops_are_the_scalar_functions() {
         (Unary::Digamma, Real::digamma),
     ];
     for (op, f) in functions {
-        each_level(|isa| {
+        for_each_isa(|isa| {
             let a = values(DType::F32, 999, 7);
             let mut got = vec![0; a.len()];
-            // SAFETY: 999 values each.
+            // SAFETY: both buffers hold 999 values and are disjoint; the isa is available.
             unsafe { unary(op, Compute::F32, isa).unwrap().run(got.as_mut_ptr(), a.as_ptr(), 999) };
             let want: Vec<u8> =
                 a.chunks(4).flat_map(|b| f(f32::from_ne_bytes(b.try_into().unwrap())).to_ne_bytes()).collect();
@@ -205,19 +207,20 @@ fn unary_loops_are_the_scalar_functions() {
 }
 
 #[test]
-fn binary_loops_agree_at_every_level() {
+fn binary_loops_agree_on_every_isa() {
     for ty in ALL {
         for op in Binary::ALL {
             for (form, tiles) in
                 [(Form::TileTile, [true, true]), (Form::TileUniform, [true, false]), (Form::UniformTile, [false, true])]
             {
-                each_level(|isa| {
+                for_each_isa(|isa| {
                     let Some(run) = binary(op, ty, form, isa) else { return };
                     let one = binary(op, ty, Form::TileTile, Isa::Portable).unwrap();
                     let out = if op.gives_mask() { DType::Bool } else { ty.storage() };
-                    // SAFETY: `check` hands on buffers of the right size.
+                    // SAFETY: `check` passes buffers of `n` elements, in place or disjoint, and the isa is available.
                     let run = |d, [a, b]: [*const u8; 2], n| unsafe { run(d, a, b, n) };
-                    // SAFETY: as above.
+                    // SAFETY: `check` passes buffers of `n` elements, in place or disjoint. Every isa includes the
+                    // portable one.
                     let one = |d, [a, b]: [*const u8; 2], n| unsafe { one(d, a, b, n) };
                     let types = tiles.map(|tile| (ty.storage(), tile));
                     check(&format!("{op:?} {ty:?} {form:?} {isa:?}"), types, out, &one, &run);
@@ -228,17 +231,18 @@ fn binary_loops_agree_at_every_level() {
 }
 
 #[test]
-fn ternary_loops_agree_at_every_level() {
+fn ternary_loops_agree_on_every_isa() {
     for ty in ALL {
         for bits in 0..8 {
             let tiles = [bits & 1 == 1, bits & 2 == 2, bits & 4 == 4];
-            each_level(|isa| {
+            for_each_isa(|isa| {
                 let storage = ty.storage();
                 let all = |name: &str, run: Option<TernaryLoop>, one: Option<TernaryLoop>, first: DType| {
                     let (Some(run), Some(one)) = (run, one) else { return };
-                    // SAFETY: `check` hands on buffers of the right size.
+                    // SAFETY: `check` passes buffers of `n` elements, in place or disjoint, and the isa is available.
                     let run = |d, [a, b, c]: [*const u8; 3], n| unsafe { run(d, a, b, c, n) };
-                    // SAFETY: as above.
+                    // SAFETY: `check` passes buffers of `n` elements, in place or disjoint. Every isa includes the
+                    // portable one.
                     let one = |d, [a, b, c]: [*const u8; 3], n| unsafe { one(d, a, b, c, n) };
                     let types = [(first, tiles[0]), (storage, tiles[1]), (storage, tiles[2])];
                     check(&format!("{name} {ty:?} {tiles:?} {isa:?}"), types, storage, &one, &run);
@@ -252,10 +256,10 @@ fn ternary_loops_agree_at_every_level() {
 }
 
 #[test]
-fn conversions_agree_at_every_level() {
+fn conversions_agree_on_every_isa() {
     for ty in ALL {
         for dtype in DType::ALL {
-            each_level(|isa| {
+            for_each_isa(|isa| {
                 let pairs = [
                     (Some(convert(dtype, ty, isa)), Some(convert(dtype, ty, Isa::Portable)), dtype, ty.storage()),
                     (Some(store(ty, dtype, isa)), Some(store(ty, dtype, Isa::Portable)), ty.storage(), dtype),
@@ -263,9 +267,10 @@ fn conversions_agree_at_every_level() {
                 ];
                 for (run, one, from, to) in pairs {
                     let (Some(run), Some(one)) = (run, one) else { continue };
-                    // SAFETY: `check` hands on buffers of the right size.
+                    // SAFETY: `check` passes buffers of `n` elements, in place or disjoint, and the isa is available.
                     let run = |d, [a]: [*const u8; 1], n| unsafe { run.run(d, a, n) };
-                    // SAFETY: as above.
+                    // SAFETY: `check` passes buffers of `n` elements, in place or disjoint. Every isa includes the
+                    // portable one.
                     let one = |d, [a]: [*const u8; 1], n| unsafe { one.run(d, a, n) };
                     check(&format!("{from} to {to} {isa:?}"), [(from, true)], to, &one, &run);
                 }
@@ -278,11 +283,11 @@ fn conversions_agree_at_every_level() {
 fn conversions_saturate_wrap_and_round() {
     fn run<A: Copy, B: Copy + Default>(f: UnaryLoop, x: A) -> B {
         let mut y = B::default();
-        // SAFETY: one value each.
+        // SAFETY: both pointers refer to one value; the isa is available.
         unsafe { f.run((&raw mut y).cast(), (&raw const x).cast(), 1) };
         y
     }
-    each_level(|isa| {
+    for_each_isa(|isa| {
         for x in [
             0.5,
             -0.5,
@@ -330,20 +335,20 @@ fn conversions_saturate_wrap_and_round() {
 }
 
 #[test]
-fn splat_fills() {
+fn splat_fills_the_tile() {
     for ty in ALL {
-        each_level(|isa| {
+        for_each_isa(|isa| {
             let x = values(ty.storage(), 1, 3);
-            let mut got = Odd::new(&vec![0; 77 * ty.size()], 1);
-            // SAFETY: one value in, room for 77 out.
+            let mut got = GuardedBytes::new(&vec![0; 77 * ty.size()], 1);
+            // SAFETY: `x` holds one value and `got` 77 values, disjoint; the isa is available.
             unsafe { splat(ty, isa)(got.ptr(), x.as_ptr(), 77) };
-            assert_eq!(got.take(), x.repeat(77));
+            assert_eq!(got.into_contents(), x.repeat(77));
         });
     }
 }
 
-/// The canonical order as its definition says it, one value at a time.
-fn canonical<T: Copy>(x: &[T], identity: T, combine: impl Fn(T, T) -> T) -> T {
+/// Reduces `x` in the canonical order by its definition, one value at a time.
+fn canonical_fold<T: Copy>(x: &[T], identity: T, combine: impl Fn(T, T) -> T) -> T {
     let c = &combine;
     let mut lanes = [identity; LANES];
     for block in x.chunks(ROWS) {
@@ -358,36 +363,37 @@ fn canonical<T: Copy>(x: &[T], identity: T, combine: impl Fn(T, T) -> T) -> T {
     halve(&halve(&halve(&halve(&lanes))))[0]
 }
 
+/// Compares the loops of a reduction with the definition of the canonical order, on rows and on columns.
 fn check_fold<T: LoopElement>(op: Fold, ty: Compute, identity: T, combine: impl Fn(T, T) -> T + Copy) {
     let size = size_of::<T>();
     let dtype = ty.storage();
     let bytes = |x: T| {
         let mut b = vec![0u8; size];
-        // SAFETY: room for one value.
+        // SAFETY: `b` has the size of one value.
         unsafe { b.as_mut_ptr().cast::<T>().write_unaligned(x) };
         b
     };
-    each_level(|isa| {
+    for_each_isa(|isa| {
         let f = fold(op, ty, isa).unwrap();
         assert_eq!(f.identity[..size], bytes(identity));
         for n in [0, 1, 15, 16, 17, 100, 127, 128, 129, 300, 1000] {
             let x = values(dtype, n, n as u64);
-            // InlineVec NaNs, or they would be all there is to see.
-            let x = if n % 2 == 1 { x } else { moderate(dtype, x) };
-            // SAFETY: n values.
-            let row: Vec<T> = unsafe { source::<T>(x.as_ptr(), n) }.iter().map(|v: &At<T>| v.0).collect();
-            let want = bytes(canonical(&row, identity, combine));
+            // Even counts have no NaNs, because a single NaN would hide all other values.
+            let x = if n % 2 == 1 { x } else { without_huge_values(dtype, x) };
+            // SAFETY: `x` holds n values.
+            let row: Vec<T> = unsafe { source_slice::<T>(x.as_ptr(), n) }.iter().map(|v: &Unaligned<T>| v.0).collect();
+            let want = bytes(canonical_fold(&row, identity, combine));
             let mut lanes = vec![0; LANES * size];
             let mut got = vec![0; size];
-            // SAFETY: 16 lanes and n values, taken in two calls, the first of whole blocks.
+            // SAFETY: `lanes` holds 16 values and `x` holds n. The first of the two calls reads full blocks only.
             unsafe {
                 let first = n / 2 / ROWS * ROWS;
                 (f.accumulate)(lanes.as_mut_ptr(), x.as_ptr(), first, true);
                 (f.accumulate)(lanes.as_mut_ptr(), x.as_ptr().add(first * size), n - first, false);
                 (f.finish)(got.as_mut_ptr(), lanes.as_ptr());
             }
-            assert_same(dtype, &got, &want, &format!("{op:?} {ty:?} {isa:?} of {n}"));
-            // The same row as column c of a matrix whose other columns are rotations of it.
+            assert_same(dtype, &got, &want, &format!("{op:?} {ty:?} {isa:?}, {n} elements"));
+            // Column c of the matrix is the same row, rotated by c.
             for cols in [1usize, 3, 70, 600] {
                 if n == 0 || n * cols > 100_000 {
                     continue;
@@ -400,27 +406,27 @@ fn check_fold<T: LoopElement>(op: Fold, ty: Compute, identity: T, combine: impl 
                 let stride = (cols * size) as isize;
                 for start in (0..n).step_by(ROWS) {
                     let rows = ROWS.min(n - start);
-                    // SAFETY: `rows` rows from `start` on, and 16 lanes for every column.
+                    // SAFETY: the matrix has `rows` rows from `start` on, and `lanes` holds 16 values per column.
                     unsafe {
                         let src = matrix.as_ptr().offset(start as isize * stride);
                         (f.accumulate_rows)(lanes.as_mut_ptr(), src, stride, cols, rows);
                     }
                 }
-                // SAFETY: as above, and room for one value a column.
+                // SAFETY: `lanes` holds 16 values per column, and `got` one value per column.
                 unsafe { (f.finish_rows)(got.as_mut_ptr(), lanes.as_ptr(), cols) };
                 for c in (0..cols).step_by(1 + cols / 5) {
                     let column: Vec<T> = (0..n).map(|r| row[(r + c) % n]).collect();
-                    let want = bytes(canonical(&column, identity, combine));
-                    let what = format!("{op:?} {ty:?} {isa:?}, column {c} of {cols}, {n} rows");
-                    assert_same(dtype, &got[c * size..(c + 1) * size], &want, &what);
+                    let want = bytes(canonical_fold(&column, identity, combine));
+                    let context = format!("{op:?} {ty:?} {isa:?}, column {c} of {cols}, {n} rows");
+                    assert_same(dtype, &got[c * size..(c + 1) * size], &want, &context);
                 }
             }
         }
     });
 }
 
-/// The same values with those that are not finite, or huge, replaced.
-fn moderate(dtype: DType, mut x: Vec<u8>) -> Vec<u8> {
+/// Returns the values with NaN, infinite and huge values replaced.
+fn without_huge_values(dtype: DType, mut x: Vec<u8>) -> Vec<u8> {
     match dtype {
         DType::F32 => {
             for b in x.chunks_mut(4) {
@@ -444,7 +450,7 @@ fn moderate(dtype: DType, mut x: Vec<u8>) -> Vec<u8> {
 }
 
 #[test]
-fn reductions_keep_the_canonical_order() {
+fn reductions_follow_the_canonical_order() {
     macro_rules! numbers {
         ($($t:ident $ty:ident: $least:expr, $greatest:expr, $add:expr, $mul:expr, $max:expr, $min:expr;)*) => {$(
             check_fold::<$t>(Fold::Sum, Compute::$ty, 0 as $t, $add);
@@ -459,23 +465,25 @@ fn reductions_keep_the_canonical_order() {
         i32 I32: i32::MIN, i32::MAX, i32::wrapping_add, i32::wrapping_mul, Ord::max, Ord::min;
         i64 I64: i64::MIN, i64::MAX, i64::wrapping_add, i64::wrapping_mul, Ord::max, Ord::min;
     }
-    check_fold::<Mask>(Fold::And, Compute::Mask, Mask(1), |a, b| Mask(a.0 & b.0));
-    check_fold::<Mask>(Fold::Or, Compute::Mask, Mask(0), |a, b| Mask(a.0 | b.0));
+    check_fold::<MaskByte>(Fold::And, Compute::Mask, MaskByte(1), |a, b| MaskByte(a.0 & b.0));
+    check_fold::<MaskByte>(Fold::Or, Compute::Mask, MaskByte(0), |a, b| MaskByte(a.0 | b.0));
 }
 
-/// Sums products, in pieces, and compares with sums of products that were stored.
+/// Compares the sum of products, in two calls, with the sum of stored products.
 fn check_products<T: LoopElement>(ty: Compute) {
     let (size, dtype) = (size_of::<T>(), ty.storage());
-    each_level(|isa| {
+    for_each_isa(|isa| {
         let f = fold(Fold::Sum, ty, isa).unwrap();
-        let products = f.accumulate_products.expect("a sum takes products");
+        let products = f.accumulate_products.expect("sums have a loop for products");
         for n in [0, 1, 17, 127, 128, 129, 300, 1000] {
             let (a, b) = (values(dtype, n, n as u64), values(dtype, n, n as u64 + 1));
-            let (a, b) = if n % 2 == 1 { (a, b) } else { (moderate(dtype, a), moderate(dtype, b)) };
+            let (a, b) =
+                if n % 2 == 1 { (a, b) } else { (without_huge_values(dtype, a), without_huge_values(dtype, b)) };
             let mut stored = vec![0; n * size];
             let (mut want, mut got) = (vec![0; size], vec![0; size]);
             let (mut plain, mut lanes) = (vec![0; LANES * size], vec![0; LANES * size]);
-            // SAFETY: n values of all, room for 16 lanes, and the second call goes on after whole blocks.
+            // SAFETY: all buffers hold n values, and both lane buffers hold 16. The first call for products reads full
+            // blocks only.
             unsafe {
                 let mul = binary(Binary::Mul, ty, Form::TileTile, isa).unwrap();
                 mul(stored.as_mut_ptr(), a.as_ptr(), b.as_ptr(), n);
@@ -487,13 +495,13 @@ fn check_products<T: LoopElement>(ty: Compute) {
                 products(lanes.as_mut_ptr(), a, b, n - first, false);
                 (f.finish)(got.as_mut_ptr(), lanes.as_ptr());
             }
-            assert_same(dtype, &got, &want, &format!("{ty:?} {isa:?} of {n}"));
+            assert_same(dtype, &got, &want, &format!("{ty:?} {isa:?}, {n} elements"));
         }
     });
 }
 
 #[test]
-fn products_are_summed_as_if_they_were_stored() {
+fn sums_of_products_match_sums_of_stored_products() {
     check_products::<f32>(Compute::F32);
     check_products::<f64>(Compute::F64);
     check_products::<i32>(Compute::I32);
@@ -501,13 +509,13 @@ fn products_are_summed_as_if_they_were_stored() {
 }
 
 #[test]
-fn streamed_copies_are_copies() {
+fn non_temporal_copies_write_exactly_the_destination() {
     let from: Vec<u8> = (0..2000u32).map(|i| (i * 7) as u8).collect();
-    each_level(|isa| {
+    for_each_isa(|isa| {
         for (start, n) in [(0, 0), (0, 64), (1, 63), (3, 64), (5, 200), (64, 1024), (60, 1500), (17, 1900)] {
             let mut to = vec![0xEE; 2000];
-            // SAFETY: `n` bytes of both, from `start` on.
-            unsafe { stream(isa)(to.as_mut_ptr().add(start), from.as_ptr().add(start), n) };
+            // SAFETY: both buffers hold `n` bytes from `start` on; the isa is available.
+            unsafe { non_temporal_copy(isa)(to.as_mut_ptr().add(start), from.as_ptr().add(start), n) };
             store_fence();
             assert_eq!(to[start..start + n], from[start..start + n], "{isa:?} {start} {n}");
             assert!(to[..start].iter().chain(&to[start + n..]).all(|&b| b == 0xEE), "{isa:?} {start} {n}");
@@ -516,20 +524,20 @@ fn streamed_copies_are_copies() {
 }
 
 #[test]
-fn the_first_extremum_wins_and_nan_before_all() {
+fn arg_loops_return_the_first_nan_or_else_the_first_extremum() {
     fn check<T: LoopElement + PartialOrd + std::fmt::Debug>(ty: Compute) {
         for n in [1, 2, 63, 64, 65, 700, 1024, 1025, 3000] {
             for nans in [false, true] {
                 let x = values(ty.storage(), n, n as u64 + 5);
-                let x = if nans { x } else { moderate(ty.storage(), x) };
-                // SAFETY: n values.
-                let row: Vec<T> = unsafe { source::<T>(x.as_ptr(), n) }.iter().map(|v| v.0).collect();
+                let x = if nans { x } else { without_huge_values(ty.storage(), x) };
+                // SAFETY: `x` holds n values.
+                let row: Vec<T> = unsafe { source_slice::<T>(x.as_ptr(), n) }.iter().map(|v| v.0).collect();
                 let nan = row.iter().position(|v| v.partial_cmp(v).is_none());
                 let first = |better: fn(&T, &T) -> bool| {
                     nan.unwrap_or_else(|| (0..n).reduce(|b, i| if better(&row[i], &row[b]) { i } else { b }).unwrap())
                 };
-                each_level(|isa| {
-                    // SAFETY: n values.
+                for_each_isa(|isa| {
+                    // SAFETY: `x` holds n values.
                     let got =
                         unsafe { (argmax(ty, isa).unwrap()(x.as_ptr(), n), argmin(ty, isa).unwrap()(x.as_ptr(), n)) };
                     assert_eq!(got, (first(|a, b| a > b), first(|a, b| a < b)), "{ty:?} {isa:?} {n}");
@@ -543,12 +551,13 @@ fn the_first_extremum_wins_and_nan_before_all() {
     check::<i64>(Compute::I64);
 }
 
-/// Every act after every other, on whole blocks and tails, kept, passing the caches by or neither, is the arithmetic one by one.
+/// Every pair of fused instructions gives the bits of the separate instructions: on full blocks and remainders, with
+/// stored, non-temporal and unstored results.
 #[test]
-fn chains_are_their_instructions_one_by_one() {
+fn chains_match_their_separate_instructions() {
     fn check<T: Real + LoopElement>(ty: Compute, isa: Isa) {
         use FusedInstr::*;
-        let whole = |op| unary(op, ty, isa).expect("floats have functions").whole();
+        let function = |op| unary(op, ty, isa).expect("floats have functions").vector_loop();
         let acts = [
             AddTile,
             AddOne,
@@ -572,22 +581,22 @@ fn chains_are_their_instructions_one_by_one() {
             MulOneAddOne,
             AddTileTile,
             AddTileOne,
-            Exp(whole(Unary::Exp)),
-            Sigmoid(whole(Unary::Sigmoid)),
-            Tanh(whole(Unary::Tanh)),
-            Sin(whole(Unary::Sin)),
-            Cos(whole(Unary::Cos)),
-            Apply(whole(Unary::Log2)),
+            Exp(function(Unary::Exp)),
+            Sigmoid(function(Unary::Sigmoid)),
+            Tanh(function(Unary::Tanh)),
+            Sin(function(Unary::Sin)),
+            Cos(function(Unary::Cos)),
+            Apply(function(Unary::Log2)),
         ];
         let pairs = acts.into_iter().flat_map(|a| acts.map(|b| (a, b)));
         let run = chain(ty, isa).expect("floats have chains");
         for (k, (first, second)) in pairs.enumerate() {
-            let n = LENGTHS[k % LENGTHS.len()];
-            // Rare operands of functions in some blocks, in others none.
-            let operand = |x| if k % 2 == 0 { x } else { moderate(ty.storage(), x) };
+            let n = COUNTS[k % COUNTS.len()];
+            // Every second pair has no rare operands.
+            let operand = |x| if k % 2 == 0 { x } else { without_huge_values(ty.storage(), x) };
             let [from, tile, more] = [1, 2, 3].map(|seed| operand(values(ty.storage(), n + 1, seed + 3 * k as u64)));
             let shift = if k % 3 == 0 { k % 7 } else { k % 7 * size_of::<T>() };
-            let mut kept = [(); 3].map(|()| Odd::new(&vec![0; n * size_of::<T>()], shift));
+            let mut kept = [(); 3].map(|()| GuardedBytes::new(&vec![0; n * size_of::<T>()], shift));
             let to = kept[1].ptr();
             let far = k % 3 != 0 && to.addr().is_multiple_of(size_of::<T>());
             let nowhere = std::ptr::null_mut();
@@ -599,11 +608,12 @@ fn chains_are_their_instructions_one_by_one() {
                 FusedOperands { begin: std::ptr::null(), act: second, with, into: to, far },
                 FusedOperands { begin: more.as_ptr(), act: AddTile, with, into: kept[2].ptr(), far: aligned },
             ];
-            // SAFETY: all buffers hold `n` values and one more; the isa is one of this processor.
+            // SAFETY: all sources hold `n + 1` values and all destinations `n`. Non-temporal destinations are aligned
+            // to the element size and congruent modulo 64. The isa is available.
             unsafe { run(&links, nowhere, n) };
             store_fence();
-            // SAFETY: as above.
-            let [v, t, s] = unsafe { [&from, &tile, &more].map(|x| source::<T>(x.as_ptr(), n + 1)) };
+            // SAFETY: the buffers hold `n + 1` values.
+            let [v, t, s] = unsafe { [&from, &tile, &more].map(|x| source_slice::<T>(x.as_ptr(), n + 1)) };
             let (u, w) = (t[0].0, s[0].0);
             let apply = |act, v: T, t: T, s: T| match act {
                 AddTile => v + t,
@@ -639,37 +649,37 @@ fn chains_are_their_instructions_one_by_one() {
             for i in 0..n {
                 let one = apply(first, v[i].0, t[i].0, s[i].0);
                 let two = apply(second, one, t[i].0, s[i].0);
-                // SAFETY: the vectors hold `n` values.
+                // SAFETY: the vectors hold `n` values, and i < n.
                 unsafe {
-                    once.as_mut_ptr().cast::<At<T>>().add(i).write(At(one));
-                    twice.as_mut_ptr().cast::<At<T>>().add(i).write(At(two));
-                    sums.as_mut_ptr().cast::<At<T>>().add(i).write(At(s[i].0 + t[i].0));
+                    once.as_mut_ptr().cast::<Unaligned<T>>().add(i).write(Unaligned(one));
+                    twice.as_mut_ptr().cast::<Unaligned<T>>().add(i).write(Unaligned(two));
+                    sums.as_mut_ptr().cast::<Unaligned<T>>().add(i).write(Unaligned(s[i].0 + t[i].0));
                 }
             }
-            let what = format!("{first:?}, {second:?} {ty:?} {isa:?}");
-            let [a, b, c] = kept.map(Odd::take);
+            let context = format!("{first:?}, {second:?} {ty:?} {isa:?}");
+            let [a, b, c] = kept.map(GuardedBytes::into_contents);
             if k % 2 == 0 {
-                assert_same(ty.storage(), &a, &once, &what);
+                assert_same(ty.storage(), &a, &once, &context);
             }
-            assert_same(ty.storage(), &b, &twice, &what);
-            assert_same(ty.storage(), &c, &sums, &what);
+            assert_same(ty.storage(), &b, &twice, &context);
+            assert_same(ty.storage(), &c, &sums, &context);
         }
     }
-    each_level(|isa| {
+    for_each_isa(|isa| {
         check::<f32>(Compute::F32, isa);
         check::<f64>(Compute::F64, isa);
     });
 }
 
-/// A sum at a chain's end holds the bits of one that reads what the chain stored.
+/// A sum at the end of a chain has the bits of a sum over the stored results of the chain.
 #[test]
-fn chains_sum_as_if_the_values_were_read_again() {
+fn sums_in_chains_match_sums_of_stored_results() {
     fn check<T: LoopElement>(ty: Compute, isa: Isa) {
         let run = chain(ty, isa).expect("floats have chains");
         let sum = fold(Fold::Sum, ty, isa).expect("floats have sums");
-        for n in LENGTHS {
+        for n in COUNTS {
             let [from, tile] = [1, 2].map(|seed| values(ty.storage(), n, seed + n as u64));
-            let mut kept = Odd::new(&vec![0; n * size_of::<T>()], 3);
+            let mut kept = GuardedBytes::new(&vec![0; n * size_of::<T>()], 3);
             let [mut got, mut want] = [[0u64; LANES]; 2];
             let links = [FusedOperands {
                 begin: from.as_ptr(),
@@ -678,21 +688,21 @@ fn chains_sum_as_if_the_values_were_read_again() {
                 into: kept.ptr(),
                 far: false,
             }];
-            // SAFETY: all buffers hold `n` values, the lanes sixteen; the isa is one of this processor.
+            // SAFETY: all buffers hold `n` values, and the lanes hold 16; the isa is available.
             unsafe {
                 run(&links, got.as_mut_ptr().cast(), n);
                 (sum.accumulate)(want.as_mut_ptr().cast(), kept.ptr(), n / ROWS * ROWS, true);
             }
             let bytes = |lanes: [u64; LANES]| lanes.map(u64::to_ne_bytes).concat()[..LANES * size_of::<T>()].to_vec();
-            assert_same(ty.storage(), &bytes(got), &bytes(want), &format!("sums of {n} {ty:?} {isa:?}"));
+            assert_same(ty.storage(), &bytes(got), &bytes(want), &format!("sum of {n} values, {ty:?} {isa:?}"));
             let product = binary(Binary::Mul, ty, Form::TileTile, Isa::Portable).expect("floats have products");
             let mut products = vec![0; n * size_of::<T>()];
-            // SAFETY: all buffers hold `n` values.
+            // SAFETY: all buffers hold `n` values and are disjoint; every processor runs portable code.
             unsafe { product(products.as_mut_ptr(), from.as_ptr(), tile.as_ptr(), n) };
-            assert_same(ty.storage(), &kept.take(), &products, &format!("products of {n} {ty:?} {isa:?}"));
+            assert_same(ty.storage(), &kept.into_contents(), &products, &format!("{n} products, {ty:?} {isa:?}"));
         }
     }
-    each_level(|isa| {
+    for_each_isa(|isa| {
         check::<f32>(Compute::F32, isa);
         check::<f64>(Compute::F64, isa);
     });

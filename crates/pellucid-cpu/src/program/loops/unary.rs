@@ -1,7 +1,7 @@
 //! Primitives of one operand.
 
-use super::element::{At, LoopElement, Mask, are_apart, one, source, target};
-use super::stride::{GRAIN, Kernel, stride};
+use super::element::{LoopElement, MaskByte, Unaligned, are_apart, output_slice, read_element, source_slice};
+use super::remainder::{UNROLLED_LEN, VectorKernel, run_padded};
 use pellucid_ir::Compute;
 use pellucid_ir::formula::Unary;
 use pellucid_simd::Isa;
@@ -10,74 +10,87 @@ use pellucid_simd::math::integer::Int;
 use pellucid_simd::per_isa;
 use pellucid_simd::vector::Function;
 
-/// Values after which is looked back at the rare ones among them: a multiple of [`GRAIN`].
-const PIECE: usize = 256;
+/// Elements between two checks for rare operands: a multiple of [`UNROLLED_LEN`].
+const RARE_CHECK_LEN: usize = 256;
 
-/// A primitive of one operand over a run of values.
+/// The loop of a primitive of one operand.
 #[derive(Clone, Copy)]
 pub(crate) struct UnaryLoop {
-    /// The loop over vectors.
-    whole: WholeLoop,
-    /// Bytes of a result and of an operand.
+    /// The loop over whole vectors, out of place.
+    vector_loop: VectorUnaryLoop,
+    /// Bytes of a result element and of an operand element.
     sizes: (u8, u8),
 }
 
-/// `whole(dst, a, n)`: `dst[i] = f(a[i])` for `i < n`, quick where `n` is a multiple of [`GRAIN`].
+/// `vector_loop(dst, a, n)` computes `dst[i] = f(a[i])` for `i < n`. It is fastest if `n` is a multiple of
+/// [`UNROLLED_LEN`].
 ///
 /// # Safety
-/// `a` holds `n` values, `dst` has room for `n`, they do not overlap, and the processor has the isa the loop was
-/// asked for.
-pub(crate) type WholeLoop = unsafe fn(dst: *mut u8, a: *const u8, n: usize);
+/// * Source: `a` is valid for reads of `n` elements.
+/// * Destination: `dst` is valid for writes of `n` elements.
+/// * Disjoint: the two ranges do not overlap.
+/// * ISA: the processor has the instruction set for which the loop was requested.
+pub(crate) type VectorUnaryLoop = unsafe fn(dst: *mut u8, a: *const u8, n: usize);
 
 impl UnaryLoop {
-    fn new<T: LoopElement, Out: LoopElement>(whole: WholeLoop) -> UnaryLoop {
-        UnaryLoop { whole, sizes: (size_of::<Out>() as u8, size_of::<T>() as u8) }
+    /// Returns the loop with operands of type T and results of type Out.
+    fn new<T: LoopElement, Out: LoopElement>(vector_loop: VectorUnaryLoop) -> UnaryLoop {
+        UnaryLoop { vector_loop, sizes: (size_of::<Out>() as u8, size_of::<T>() as u8) }
     }
 
-    /// The loop for operands that do not lie where the results go, and any count.
-    pub(crate) fn whole(self) -> WholeLoop {
-        self.whole
+    /// Returns the out-of-place loop, for any count.
+    pub(crate) fn vector_loop(self) -> VectorUnaryLoop {
+        self.vector_loop
     }
 
-    /// `dst[i] = f(a[i])` for `i < n`; see the rules of [`crate::program::loops`].
+    /// Computes `dst[i] = f(a[i])` for `i < n`; see the rules of [`crate::program::loops`].
     ///
     /// # Safety
-    /// `a` holds `n` values, `dst` has room for `n`, they do not overlap unless they are equal and the
-    /// element sizes too, and the processor has the isa the loop was asked for.
+    /// * Source: `a` is valid for reads of `n` elements.
+    /// * Destination: `dst` is valid for writes of `n` elements.
+    /// * Aliasing: the two ranges do not overlap, or they are equal and so are the element sizes.
+    /// * ISA: the processor has the instruction set for which the loop was requested.
     pub(crate) unsafe fn run(self, dst: *mut u8, a: *const u8, n: usize) {
-        // SAFETY: the caller's promise; `stride` hands on only what lies within it.
-        unsafe { stride(GRAIN, (dst, self.sizes.0.into()), [(a, self.sizes.1.into())], n, self) };
+        // SAFETY: *Source*, *Destination*, *Aliasing* and *ISA* of this method's contract are those of `run_padded`,
+        // for one source and with the element sizes of this loop.
+        unsafe { run_padded(UNROLLED_LEN, (dst, self.sizes.0.into()), [(a, self.sizes.1.into())], n, self) };
     }
 }
 
-impl Kernel<1> for UnaryLoop {
+impl VectorKernel<1> for UnaryLoop {
     #[inline(always)]
-    unsafe fn run(self, to: *mut u8, [a]: [*const u8; 1], n: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { (self.whole)(to, a, n) };
+    unsafe fn run_vectors(self, to: *mut u8, [a]: [*const u8; 1], n: usize) {
+        // SAFETY: the caller guarantees *Sources*, *Destination*, *Disjoint* and *ISA* (the contract of `run_vectors`),
+        // which are the clauses of `VectorUnaryLoop`.
+        unsafe { (self.vector_loop)(to, a, n) };
     }
 }
 
-/// The loop over F on vectors.
-pub(super) fn map<T: LoopElement, F: Function<T, Out: LoopElement>>(isa: Isa) -> UnaryLoop {
-    UnaryLoop::new::<T, F::Out>(whole::<T, F>(isa))
+/// Returns the vectorised loop of the function F.
+pub(super) fn vector_loop<T: LoopElement, F: Function<T, Out: LoopElement>>(isa: Isa) -> UnaryLoop {
+    UnaryLoop::new::<T, F::Out>(function_loop::<T, F>(isa))
 }
 
 per_isa! {
-    fn whole[T: LoopElement, F: Function<T, Out: LoopElement>][T, F](dst: *mut u8, a: *const u8, n: usize) {
-        debug_assert!(are_apart((dst, n * size_of::<F::Out>()), (a, n * size_of::<T>())), "{n} elements overlap");
-        // SAFETY: the caller's promise.
-        let (dst, a) = unsafe { (target::<F::Out>(dst, n), source::<T>(a, n)) };
-        for (dst, a) in dst.chunks_mut(PIECE).zip(a.chunks(PIECE)) {
+    /// Returns the loop of F for an instruction set. It recomputes the rare operands of each piece.
+    fn function_loop[T: LoopElement, F: Function<T, Out: LoopElement>][T, F](dst: *mut u8, a: *const u8, n: usize) {
+        debug_assert!(
+            are_apart((dst, n * size_of::<F::Out>()), (a, n * size_of::<T>())),
+            "source and destination of {n} elements overlap"
+        );
+        // SAFETY: the caller guarantees *Source* and *Destination* (the contract of `VectorUnaryLoop`). *Unchanged* and
+        // *Exclusive* of the slices follow from *Disjoint*.
+        let (dst, a) = unsafe { (output_slice::<F::Out>(dst, n), source_slice::<T>(a, n)) };
+        for (dst, a) in dst.chunks_mut(RARE_CHECK_LEN).zip(a.chunks(RARE_CHECK_LEN)) {
             let mut any = false;
             for (d, x) in dst.iter_mut().zip(a) {
-                d.write(At(F::at(x.0)));
+                d.write(Unaligned(F::at(x.0)));
                 any |= F::is_rare(x.0);
             }
             if any {
                 for (d, x) in dst.iter_mut().zip(a) {
                     if F::is_rare(x.0) {
-                        d.write(At(F::rare(x.0)));
+                        d.write(Unaligned(F::rare(x.0)));
                     }
                 }
             }
@@ -85,30 +98,40 @@ per_isa! {
     }
 }
 
-/// The loop over F lane by lane: for scalar code, which no isa makes faster.
-fn each<T: LoopElement, F: Function<T, Out: LoopElement>>() -> UnaryLoop {
-    unsafe fn each<T: LoopElement, F: Function<T, Out: LoopElement>>(dst: *mut u8, a: *const u8, n: usize) {
+/// Returns the scalar loop of F, for code that does not vectorise.
+fn scalar_loop<T: LoopElement, F: Function<T, Out: LoopElement>>() -> UnaryLoop {
+    /// Computes `dst[i] = F(a[i])` for `i < n`.
+    ///
+    /// # Safety
+    /// The contract of [`VectorUnaryLoop`].
+    unsafe fn scalar_loop<T: LoopElement, F: Function<T, Out: LoopElement>>(dst: *mut u8, a: *const u8, n: usize) {
         for i in 0..n {
-            // SAFETY: the caller's promise, and i < n.
-            unsafe { dst.cast::<F::Out>().add(i).write_unaligned(F::at(one(a.add(i * size_of::<T>())))) };
+            // SAFETY: i < n, so *Source* and *Destination* of `VectorUnaryLoop` cover both accesses.
+            unsafe { dst.cast::<F::Out>().add(i).write_unaligned(F::at(read_element(a.add(i * size_of::<T>())))) };
         }
     }
-    UnaryLoop::new::<T, F::Out>(each::<T, F>)
+    UnaryLoop::new::<T, F::Out>(scalar_loop::<T, F>)
 }
 
-/// A type on which primitives of one operand are defined.
-trait Table: LoopElement + Sized {
-    fn get(op: Unary, isa: Isa) -> Option<UnaryLoop>;
+/// A type for which primitives of one operand are defined.
+trait UnaryPrimitives: LoopElement + Sized {
+    /// Returns the loop of `op`, or `None` if the primitive is not defined for this type.
+    fn unary_loop(op: Unary, isa: Isa) -> Option<UnaryLoop>;
 }
 
-/// One line per primitive: how its loop runs, its name, its value.
-macro_rules! table {
-    ($T:ident: $bound:ident => $($how:ident $Op:ident |$x:ident| $e:expr $(, rare |$r:ident| $is:expr => $f:expr)?;)*) => {
-        $(table!(@op $T $bound $Op |$x| $e $(, rare |$r| $is => $f)?);)*
-        /// The loop of a primitive on this kind of type.
-        fn get<$T: LoopElement + $bound>(op: Unary, isa: Isa) -> Option<UnaryLoop> {
+/// Defines primitives, one per line: the kind of its loop, its name, its result, and its rare operands with their
+/// result.
+///
+/// `vector` loops are vectorised, `scalar` loops are not, and `single` loops are vectorised for `f32` alone.
+macro_rules! primitives {
+    ($T:ident: $bound:ident => $(
+        $kind:ident $Op:ident |$x:ident| $e:expr $(, rare |$r:ident| $is:expr => $f:expr)?;
+    )*) => {
+        $(primitives!(@op $T $bound $Op |$x| $e $(, rare |$r| $is => $f)?);)*
+        /// Returns the loop of a primitive for this kind of type.
+        fn primitive_loop<$T: LoopElement + $bound>(op: Unary, isa: Isa) -> Option<UnaryLoop> {
             Some(match op {
-                $(Unary::$Op => table!(@how $how $T $Op isa),)*
+                $(Unary::$Op => primitives!(@loop $kind $T $Op isa),)*
                 _ => return None,
             })
         }
@@ -116,7 +139,7 @@ macro_rules! table {
     (@op $T:ident $bound:ident $Op:ident |$x:ident| $e:expr $(, rare |$r:ident| $is:expr => $f:expr)?) => {
         pub(in crate::program::loops) struct $Op;
         impl<$T: $bound> Function<$T> for $Op {
-            type Out = table!(@out $Op $T);
+            type Out = primitives!(@out $Op $T);
             #[inline(always)]
             fn at($x: $T) -> Self::Out {
                 $e
@@ -133,20 +156,20 @@ macro_rules! table {
             )?
         }
     };
-    (@out IsNan $T:ident) => { Mask };
-    (@out IsFinite $T:ident) => { Mask };
+    (@out IsNan $T:ident) => { MaskByte };
+    (@out IsFinite $T:ident) => { MaskByte };
     (@out $Op:ident $T:ident) => { $T };
-    (@how vector $T:ident $Op:ident $isa:ident) => { map::<$T, $Op>($isa) };
-    (@how each $T:ident $Op:ident $isa:ident) => { each::<$T, $Op>() };
-    // On vectors in f32, lane by lane in f64.
-    (@how single $T:ident $Op:ident $isa:ident) => {
-        if size_of::<$T>() == 4 { map::<$T, $Op>($isa) } else { each::<$T, $Op>() }
+    (@loop vector $T:ident $Op:ident $isa:ident) => { vector_loop::<$T, $Op>($isa) };
+    (@loop scalar $T:ident $Op:ident $isa:ident) => { scalar_loop::<$T, $Op>() };
+    // Vectorised for f32, scalar for f64.
+    (@loop single $T:ident $Op:ident $isa:ident) => {
+        if size_of::<$T>() == 4 { vector_loop::<$T, $Op>($isa) } else { scalar_loop::<$T, $Op>() }
     };
 }
 
 pub(super) mod float {
     use super::*;
-    table! { T: Real =>
+    primitives! { T: Real =>
         vector Neg |x| -x;
         vector Abs |x| x.abs();
         vector Sign |x| x.sign();
@@ -181,27 +204,27 @@ pub(super) mod float {
         vector Erfcx |x| x.erfcx();
         vector Erfinv |x| x.erfinv();
         vector Ndtri |x| x.ndtri();
-        each Lgamma |x| x.lgamma();
-        each Digamma |x| x.digamma();
+        scalar Lgamma |x| x.lgamma();
+        scalar Digamma |x| x.digamma();
         vector IsNan |x| x.is_nan().into();
         vector IsFinite |x| x.is_finite().into();
     }
-    impl Table for f32 {
-        fn get(op: Unary, isa: Isa) -> Option<UnaryLoop> {
-            get::<f32>(op, isa)
+    impl UnaryPrimitives for f32 {
+        fn unary_loop(op: Unary, isa: Isa) -> Option<UnaryLoop> {
+            primitive_loop::<f32>(op, isa)
         }
     }
-    impl Table for f64 {
-        fn get(op: Unary, isa: Isa) -> Option<UnaryLoop> {
-            get::<f64>(op, isa)
+    impl UnaryPrimitives for f64 {
+        fn unary_loop(op: Unary, isa: Isa) -> Option<UnaryLoop> {
+            primitive_loop::<f64>(op, isa)
         }
     }
 }
 
 mod integer {
     use super::*;
-    // Integers are their own floor, and never NaN.
-    table! { T: Int =>
+    // Rounding an integer is the identity, and an integer is never NaN.
+    primitives! { T: Int =>
         vector Neg |x| x.neg();
         vector Abs |x| x.abs();
         vector Sign |x| x.sign();
@@ -213,14 +236,14 @@ mod integer {
         vector IsNan |_x| false.into();
         vector IsFinite |_x| true.into();
     }
-    impl Table for i32 {
-        fn get(op: Unary, isa: Isa) -> Option<UnaryLoop> {
-            get::<i32>(op, isa)
+    impl UnaryPrimitives for i32 {
+        fn unary_loop(op: Unary, isa: Isa) -> Option<UnaryLoop> {
+            primitive_loop::<i32>(op, isa)
         }
     }
-    impl Table for i64 {
-        fn get(op: Unary, isa: Isa) -> Option<UnaryLoop> {
-            get::<i64>(op, isa)
+    impl UnaryPrimitives for i64 {
+        fn unary_loop(op: Unary, isa: Isa) -> Option<UnaryLoop> {
+            primitive_loop::<i64>(op, isa)
         }
     }
 }
@@ -228,56 +251,60 @@ mod integer {
 mod mask {
     use super::*;
     struct Not;
-    impl Function<Mask> for Not {
-        type Out = Mask;
+    impl Function<MaskByte> for Not {
+        type Out = MaskByte;
         #[inline(always)]
-        fn at(x: Mask) -> Mask {
-            Mask(x.0 ^ 1)
+        fn at(x: MaskByte) -> MaskByte {
+            MaskByte(x.0 ^ 1)
         }
     }
-    impl Table for Mask {
-        fn get(op: Unary, isa: Isa) -> Option<UnaryLoop> {
-            (op == Unary::Not).then(|| map::<Mask, Not>(isa))
+    impl UnaryPrimitives for MaskByte {
+        fn unary_loop(op: Unary, isa: Isa) -> Option<UnaryLoop> {
+            (op == Unary::Not).then(|| vector_loop::<MaskByte, Not>(isa))
         }
     }
 }
 
-/// The loop of `op` on operands of type `ty`; None where the primitive is not defined there.
+/// Returns the loop of `op` for operands of type `ty`, or `None` if the primitive is not defined for it.
 ///
-/// [`Unary::IsNan`] and [`Unary::IsFinite`] write masks, all others the operand's type. Integers have
-/// Neg, Abs, Sign, Not, the roundings (which are the identity) and the two predicates; masks have Not.
+/// [`Unary::IsNan`] and [`Unary::IsFinite`] write masks. All other primitives write the type of the operand. Integers
+/// have Neg, Abs, Sign, Not, the roundings (which are the identity) and the two predicates. Masks have Not.
 pub(crate) fn unary(op: Unary, ty: Compute, isa: Isa) -> Option<UnaryLoop> {
     match ty {
-        Compute::Mask => Mask::get(op, isa),
-        Compute::I32 => i32::get(op, isa),
-        Compute::I64 => i64::get(op, isa),
-        Compute::F32 => f32::get(op, isa),
-        Compute::F64 => f64::get(op, isa),
+        Compute::Mask => MaskByte::unary_loop(op, isa),
+        Compute::I32 => i32::unary_loop(op, isa),
+        Compute::I64 => i64::unary_loop(op, isa),
+        Compute::F32 => f32::unary_loop(op, isa),
+        Compute::F64 => f64::unary_loop(op, isa),
     }
 }
 
 per_isa! {
-    fn fill[T: LoopElement][T](dst: *mut u8, a: *const u8, n: usize) {
-        // SAFETY: the caller's promise: one value at `a`, room for n at `dst`.
-        let (x, dst) = unsafe { (one::<T>(a), target::<T>(dst, n)) };
+    /// Returns the fill loop for an instruction set.
+    fn fill_loop[T: LoopElement][T](dst: *mut u8, a: *const u8, n: usize) {
+        // SAFETY: the caller guarantees *Source* and *Destination* (the contract of `FillLoop`). The value is copied
+        // before the output is written, and by *Disjoint* nothing else accesses the output.
+        let (x, dst) = unsafe { (read_element::<T>(a), output_slice::<T>(dst, n)) };
         for d in dst {
-            d.write(At(x));
+            d.write(Unaligned(x));
         }
     }
 }
 
-/// `fill(dst, a, n)`: `dst[i] = a[0]` for `i < n`, the one value at `a` spread over a tile.
+/// `fill(dst, a, n)` computes `dst[i] = a[0]` for `i < n`: it broadcasts one value to a tile.
 ///
 /// # Safety
-/// There is one value at `a` and room for `n` at `dst`, elsewhere, and the processor has the isa the loop was
-/// asked for.
+/// * Source: `a` is valid for reads of one element.
+/// * Destination: `dst` is valid for writes of `n` elements.
+/// * Disjoint: the two ranges do not overlap.
+/// * ISA: the processor has the instruction set for which the loop was requested.
 pub(crate) type FillLoop = unsafe fn(dst: *mut u8, a: *const u8, n: usize);
 
-/// The loop that spreads a value of type `ty`.
+/// Returns the loop that broadcasts one value of type `ty` to a tile.
 pub(crate) fn splat(ty: Compute, isa: Isa) -> FillLoop {
     match ty.size() {
-        1 => fill::<u8>(isa),
-        4 => fill::<u32>(isa),
-        _ => fill::<u64>(isa),
+        1 => fill_loop::<u8>(isa),
+        4 => fill_loop::<u32>(isa),
+        _ => fill_loop::<u64>(isa),
     }
 }

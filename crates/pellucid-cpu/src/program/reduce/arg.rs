@@ -1,4 +1,4 @@
-//! The position of an extremum, found piece by piece.
+//! The position of an extremum, computed piece by piece.
 
 use crate::program::loops::{self, ArgLoop};
 use pellucid_ir::Compute;
@@ -7,61 +7,68 @@ use pellucid_simd::per_isa;
 
 /// The search for an extremum of one type.
 #[derive(Clone, Copy)]
-pub(crate) struct Arg {
+pub(crate) struct ArgReduction {
+    /// The loop that finds the position in contiguous values.
     position: ArgLoop,
+    /// True for the largest value, false for the smallest.
     largest: bool,
+    /// The type of the values.
     compute: Compute,
 }
 
-/// The best value so far, in the first bytes, and where it was.
+/// The best value so far and its position.
 #[derive(Clone, Copy)]
-pub(crate) struct Best {
+pub(crate) struct ArgCandidate {
+    /// The value, in the leading bytes.
     value: u64,
-    /// −1 while nothing was seen.
-    pub(crate) at: i64,
+    /// The index in the sequence, or −1 before any value.
+    pub(crate) position: i64,
 }
 
-impl Best {
-    pub(crate) const NONE: Best = Best { value: 0, at: -1 };
+impl ArgCandidate {
+    /// The candidate before any value.
+    pub(crate) const NONE: ArgCandidate = ArgCandidate { value: 0, position: -1 };
 }
 
-impl Arg {
-    pub(crate) fn new(largest: bool, compute: Compute) -> Option<Arg> {
+impl ArgReduction {
+    /// Returns the search for values of type `compute`, or `None` for masks.
+    pub(crate) fn new(largest: bool, compute: Compute) -> Option<ArgReduction> {
         let find = if largest { loops::argmax } else { loops::argmin };
-        Some(Arg { position: find(compute, Isa::best())?, largest, compute })
+        Some(ArgReduction { position: find(compute, Isa::best())?, largest, compute })
     }
 
-    /// Takes `n` contiguous values, of which the first is number `first`.
+    /// Updates `best` with `n` contiguous values, which begin at index `first` of the sequence.
     ///
     /// # Safety
-    /// `from` holds `n` values.
-    pub(crate) unsafe fn push(&self, best: &mut Best, from: *const u8, n: usize, first: usize) {
+    /// `from` is valid for reads of `n` values of the type of this search.
+    pub(crate) unsafe fn push(&self, best: &mut ArgCandidate, from: *const u8, n: usize, first: usize) {
         if n == 0 {
             return;
         }
         let size = self.compute.size();
         let mut value = 0u64;
-        // SAFETY: the position found is one of the `n`.
-        let at = unsafe {
-            let at = (self.position)(from, n);
-            std::ptr::copy_nonoverlapping(from.add(at * size), (&raw mut value).cast(), size);
-            at
+        // SAFETY: the caller guarantees that `from` is valid for reads of `n` ≥ 1 values (this function's contract),
+        // and the loop is for the best instruction set of this processor. The returned position is below `n`.
+        let position = unsafe {
+            let position = (self.position)(from, n);
+            std::ptr::copy_nonoverlapping(from.add(position * size), (&raw mut value).cast(), size);
+            position
         };
-        self.join(best, Best { value, at: (first + at) as i64 });
+        self.combine(best, ArgCandidate { value, position: (first + position) as i64 });
     }
 
-    /// Joins what was found further on.
-    pub(crate) fn join(&self, best: &mut Best, later: Best) {
-        if later.at >= 0 && (best.at < 0 || self.beats(later.value, best.value)) {
+    /// Updates `best` with a candidate of higher index.
+    pub(crate) fn combine(&self, best: &mut ArgCandidate, later: ArgCandidate) {
+        if later.position >= 0 && (best.position < 0 || self.beats(later.value, best.value)) {
             *best = later;
         }
     }
 
-    /// True if value `a` wins over the earlier `b`: it is better, or the first NaN.
+    /// Returns whether value `a` beats the earlier value `b`: it is better, or it is the first NaN.
     fn beats(&self, a: u64, b: u64) -> bool {
         match self.compute {
-            Compute::F32 => beats(f32::from_ne_bytes(low(a)), f32::from_ne_bytes(low(b)), self.largest),
-            Compute::I32 => beats(i32::from_ne_bytes(low(a)), i32::from_ne_bytes(low(b)), self.largest),
+            Compute::F32 => beats(f32::from_ne_bytes(low_bytes(a)), f32::from_ne_bytes(low_bytes(b)), self.largest),
+            Compute::I32 => beats(i32::from_ne_bytes(low_bytes(a)), i32::from_ne_bytes(low_bytes(b)), self.largest),
             Compute::F64 => {
                 beats(f64::from_ne_bytes(a.to_ne_bytes()), f64::from_ne_bytes(b.to_ne_bytes()), self.largest)
             }
@@ -72,16 +79,20 @@ impl Arg {
         }
     }
 
-    /// Takes `rows` rows of `cols` values, of which the first is number `first` of every column, into
-    /// the best values and positions of all columns; the first row of all must be number 0.
+    /// Updates the best values and positions of `cols` columns with `rows` rows, the first of which has index `first`.
+    ///
+    /// Index 0 must be in the first call: it initialises `best` and `positions`.
     ///
     /// # Safety
-    /// `best` and `at` have `cols` places, and every row, `stride` bytes apart, holds `cols` values.
+    /// * Columns: `best` is valid for reads and writes of `cols` values, and `positions` of `cols` positions, both
+    ///   aligned, and initialised unless `first` is 0.
+    /// * Rows: each row, `stride` bytes apart, is aligned and valid for reads of `cols` values.
+    /// * Disjoint: `best`, `positions` and the rows do not overlap.
     #[expect(clippy::too_many_arguments)]
     pub(crate) unsafe fn push_rows(
         &self,
         best: *mut u8,
-        at: *mut i64,
+        positions: *mut i64,
         from: *const u8,
         stride: isize,
         cols: usize,
@@ -89,27 +100,29 @@ impl Arg {
         first: usize,
     ) {
         let isa = Isa::best();
-        let take = match (self.compute, self.largest) {
-            (Compute::F32, true) => columns::<f32, true>(isa),
-            (Compute::F32, false) => columns::<f32, false>(isa),
-            (Compute::F64, true) => columns::<f64, true>(isa),
-            (Compute::F64, false) => columns::<f64, false>(isa),
-            (Compute::I32, true) => columns::<i32, true>(isa),
-            (Compute::I32, false) => columns::<i32, false>(isa),
-            (_, true) => columns::<i64, true>(isa),
-            (_, false) => columns::<i64, false>(isa),
+        let accumulate = match (self.compute, self.largest) {
+            (Compute::F32, true) => arg_columns::<f32, true>(isa),
+            (Compute::F32, false) => arg_columns::<f32, false>(isa),
+            (Compute::F64, true) => arg_columns::<f64, true>(isa),
+            (Compute::F64, false) => arg_columns::<f64, false>(isa),
+            (Compute::I32, true) => arg_columns::<i32, true>(isa),
+            (Compute::I32, false) => arg_columns::<i32, false>(isa),
+            (_, true) => arg_columns::<i64, true>(isa),
+            (_, false) => arg_columns::<i64, false>(isa),
         };
-        // SAFETY: the caller's promise, for values of this type, and the isa is this processor's.
-        unsafe { take(best, at, from, stride, cols, rows, first) }
+        // SAFETY: the caller guarantees *Columns*, *Rows* and *Disjoint* for the type of this search, which the loop
+        // has. The processor has the instruction set `isa`.
+        unsafe { accumulate(best, positions, from, stride, cols, rows, first) }
     }
 }
 
-fn low(word: u64) -> [u8; 4] {
+/// Returns the four leading bytes in memory.
+fn low_bytes(word: u64) -> [u8; 4] {
     let bytes = word.to_ne_bytes();
     [bytes[0], bytes[1], bytes[2], bytes[3]]
 }
 
-/// Of all numbers only a NaN is not itself.
+/// Returns whether `a` beats the earlier `b`: it is better, or it is a NaN (which differs from itself) and `b` is not.
 #[inline(always)]
 #[allow(clippy::eq_op)]
 fn beats<T: PartialOrd>(a: T, b: T, largest: bool) -> bool {
@@ -118,25 +131,26 @@ fn beats<T: PartialOrd>(a: T, b: T, largest: bool) -> bool {
 }
 
 per_isa! {
-    /// Takes rows into the best values and positions of their columns.
-    fn columns[T: Copy + PartialOrd, const LARGEST: bool][T, LARGEST]
-    (best: *mut u8, at: *mut i64, from: *const u8, stride: isize, cols: usize, rows: usize, first: usize) {
-        // SAFETY: the caller's promise, that of `Arg::push_rows`.
-        let (best, at) =
-            unsafe { (std::slice::from_raw_parts_mut(best.cast::<T>(), cols), std::slice::from_raw_parts_mut(at, cols)) };
+    /// Returns the loop of [`ArgReduction::push_rows`] for an instruction set.
+    fn arg_columns[T: Copy + PartialOrd, const LARGEST: bool][T, LARGEST]
+    (best: *mut u8, positions: *mut i64, from: *const u8, stride: isize, cols: usize, rows: usize, first: usize) {
+        // SAFETY: the caller guarantees *Columns* and *Disjoint* (the contract of `ArgReduction::push_rows`).
+        let (best, positions) = unsafe {
+            (std::slice::from_raw_parts_mut(best.cast::<T>(), cols), std::slice::from_raw_parts_mut(positions, cols))
+        };
         for r in 0..rows {
-            // SAFETY: row `r` holds `cols` values.
+            // SAFETY: r < rows, so the row is valid for reads of `cols` values (*Rows*).
             let row = unsafe { std::slice::from_raw_parts(from.offset(r as isize * stride).cast::<T>(), cols) };
-            let number = (first + r) as i64;
-            if number == 0 {
+            let index = (first + r) as i64;
+            if index == 0 {
                 best.copy_from_slice(row);
-                at.fill(0);
+                positions.fill(0);
                 continue;
             }
-            for ((best, at), &x) in best.iter_mut().zip(at.iter_mut()).zip(row) {
+            for ((best, position), &x) in best.iter_mut().zip(positions.iter_mut()).zip(row) {
                 let wins = beats(x, *best, LARGEST);
                 *best = if wins { x } else { *best };
-                *at = if wins { number } else { *at };
+                *position = if wins { index } else { *position };
             }
         }
     }

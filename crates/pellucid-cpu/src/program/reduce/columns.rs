@@ -1,7 +1,7 @@
-//! Reductions of many sequences at once, one a column: a kept axis is innermost in memory, and what
-//! lies side by side belongs to different sequences.
+//! Reductions of many sequences at once, one per column: a kept axis is innermost in memory, so adjacent elements
+//! belong to different sequences.
 
-use super::{Action, Job};
+use super::{ReduceAction, SequenceReduction};
 use crate::program::evaluate::{Evaluator, Frame};
 use crate::program::fold::{CHUNK, Fold};
 use crate::program::loops::{LANES, ROWS};
@@ -12,39 +12,41 @@ use pellucid_runtime::scratch::{self, padded};
 use pellucid_runtime::threads::{self, GRAIN, SharedPtr, split};
 use std::ops::Range;
 
-/// Columns that are worked on together. Long parts of rows keep the prefetcher going, which is worth
-/// more than lanes (64 bytes a column for `f32`) that fit L1.
-const WIDE: usize = 4096;
+/// The most columns per strip. Long row segments let the hardware prefetcher work. This gains more than lanes that fit
+/// L1 (64 bytes per column for `f32`).
+const STRIP_COLUMNS: usize = 4096;
 
-/// With fewer columns, several rows are evaluated in one tile.
-const NARROW: usize = 128;
+/// With at most this many columns, one tile contains several rows.
+const NARROW_COLUMNS: usize = 128;
 
-/// How the columns are cut and evaluated.
-struct Plan<'a> {
+/// The division of the columns into strips, and the evaluation of their values.
+struct ColumnPlan<'a> {
+    /// Computes the values.
     eval: Evaluator<'a>,
-    /// The axes over which rows are walked one by one; none if the evaluator takes several rows.
+    /// The axes of the rows, which are evaluated one by one; empty if a tile contains several rows.
     rows: &'a [Axis],
-    /// Kept axes but the last.
+    /// The kept axes except the last.
     outer: &'a [Axis],
-    /// Columns in all, and in a strip.
+    /// The number of columns.
     width: usize,
+    /// Columns per strip.
     strip: usize,
-    /// Bytes from row to row, if values are accumulated where they lie.
+    /// The row stride in bytes, if the input is accumulated without copying.
     in_place: Option<isize>,
 }
 
-impl Job<'_> {
-    /// Reduces strips of columns.
-    pub(crate) fn columns(&self) {
+impl SequenceReduction<'_> {
+    /// Reduces all columns, strip by strip, and stores the results.
+    pub(crate) fn reduce_columns(&self) {
         let Some((column, outer)) = self.kept.split_last() else { return };
         let width = column.len;
-        let narrow = width <= NARROW;
+        let narrow = width <= NARROW_COLUMNS;
         let mut inner: Axes = if narrow { self.reduced.clone() } else { Axes::new() };
         inner.push(column.clone());
         strided::merge(&mut inner);
-        // Values that are not widened are written straight to a block of rows.
+        // The evaluator writes values that are not widened directly to the block of rows.
         let eval = Evaluator::new(self.program, self.params, &inner, |_| false, |_| self.widen.is_none());
-        let slot = self.slot();
+        let slot = self.value_slot();
         let identity = slot < self.program.inputs.len() && eval.linked.class[slot] == Granularity::PerElement;
         let plain = identity && self.program.inputs[slot].load.is_none() && self.widen.is_none();
         let dense = |k: usize| column.steps[k] == self.size as isize;
@@ -52,86 +54,94 @@ impl Job<'_> {
             [rows] if plain && dense(slot) => Some(rows.steps[slot]),
             _ => None,
         };
-        let total = self.count * self.length * self.work();
+        let total = self.count * self.length * self.work_per_value();
         let threads = if total > 2 * GRAIN { threads::count() } else { 1 };
-        let fair = if threads > 1 { width.div_ceil(threads * 2).next_multiple_of(64).max(64) } else { WIDE };
-        let strip = if narrow { width } else { WIDE.min(fair).min(width) };
+        let fair = if threads > 1 { width.div_ceil(threads * 2).next_multiple_of(64).max(64) } else { STRIP_COLUMNS };
+        let strip = if narrow { width } else { STRIP_COLUMNS.min(fair).min(width) };
         let strips = width.div_ceil(strip);
-        let units = strided::count(outer) * strips;
+        let strip_count = strided::count(outer) * strips;
         let chunks = self.length.div_ceil(CHUNK);
         let rows = if narrow { &[][..] } else { &self.reduced[..] };
-        let plan = Plan { eval, rows, outer, width, strip, in_place };
-        let share = chunks > 1 && units < threads * 2 && matches!(self.action, Action::Fold(_));
+        let plan = ColumnPlan { eval, rows, outer, width, strip, in_place };
+        let share = chunks > 1 && strip_count < threads * 2 && matches!(self.action, ReduceAction::Fold(_));
         if share {
-            for unit in 0..units {
-                self.unit(&plan, unit, |partial, work| split(chunks, 1, |r| work(r, partial)));
+            for index in 0..strip_count {
+                self.reduce_strip(&plan, index, |partial, work| split(chunks, 1, |r| work(r, partial)));
             }
         } else {
-            let grain = GRAIN.div_ceil((self.length * strip * self.work()).max(1));
-            split(units, grain, |range| {
-                range.for_each(|unit| self.unit(&plan, unit, |partial, work| work(0..chunks, partial)));
+            let grain = GRAIN.div_ceil((self.length * strip * self.work_per_value()).max(1));
+            split(strip_count, grain, |range| {
+                range.for_each(|index| self.reduce_strip(&plan, index, |partial, work| work(0..chunks, partial)));
             });
         }
     }
 
-    /// Reduces one strip; `deal` hands its chunks to whoever shall work on them.
-    fn unit(
+    /// Reduces one strip. `dispatch(partial, work)` must call `work` on ranges that cover all chunks of the strip, in
+    /// this thread or in several.
+    fn reduce_strip(
         &self,
-        plan: &Plan<'_>,
-        unit: usize,
-        deal: impl FnOnce(SharedPtr<u8>, &(dyn Fn(Range<usize>, SharedPtr<u8>) + Sync)),
+        plan: &ColumnPlan<'_>,
+        index: usize,
+        dispatch: impl FnOnce(SharedPtr<u8>, &(dyn Fn(Range<usize>, SharedPtr<u8>) + Sync)),
     ) {
         let strips = plan.width.div_ceil(plan.strip);
-        let (outside, start) = (unit / strips, unit % strips * plan.strip);
+        let (outer_index, start) = (index / strips, index % strips * plan.strip);
         let cols = plan.strip.min(plan.width - start);
         let chunks = self.length.div_ceil(CHUNK);
         let result = self.result_size();
         let partial_bytes = padded(chunks * cols * result);
-        scratch::with(partial_bytes + self.emit_scratch(), |partial: *mut u8| {
-            let base = Cursor::new(plan.outer, &self.bases, outside);
+        scratch::with(partial_bytes + self.store_scratch(), |partial: *mut u8| {
+            let base = Cursor::new(plan.outer, &self.bases, outer_index);
             let bases = base.at.iter().map(|&p| SharedPtr(p)).collect::<List<SharedPtr<u8>, 8>>();
             let work = |range: Range<usize>, partial: SharedPtr<u8>| {
                 let bases: List<*mut u8, 8> = bases.iter().map(|p| p.get()).collect();
-                let strip = Strip { job: self, plan, bases: &bases, start, cols };
+                let strip = ColumnStrip { reduction: self, plan, bases: &bases, start, cols };
                 match &self.action {
-                    Action::Fold(fold) => strip.fold(fold, range, partial.get()),
-                    Action::Arg(_) => strip.arg(partial.get()),
+                    ReduceAction::Fold(fold) => strip.reduce_chunks(fold, range, partial.get()),
+                    ReduceAction::Arg(_) => strip.find_extrema(partial.get()),
                 }
             };
-            deal(SharedPtr(partial), &work);
-            // SAFETY: all partial results have been written; those of the first chunk become final.
+            dispatch(SharedPtr(partial), &work);
+            // SAFETY: `dispatch` has processed all chunks, so `partial` holds `chunks` rows of `cols` results (arg
+            // reductions have one row). `tree` combines them into the first row. The scratch memory for `store_results`
+            // follows, and only this call writes the outputs of the strip.
             unsafe {
-                if let Action::Fold(fold) = &self.action {
+                if let ReduceAction::Fold(fold) = &self.action {
                     fold.tree(partial, chunks, cols);
                 }
-                self.emit(partial, outside * plan.width + start, cols, partial.add(partial_bytes));
+                self.store_results(partial, outer_index * plan.width + start, cols, partial.add(partial_bytes));
             }
         });
     }
 }
 
-/// Some columns, and where their operands begin.
-struct Strip<'a> {
-    job: &'a Job<'a>,
-    plan: &'a Plan<'a>,
+/// A strip of columns with the addresses of its operands.
+struct ColumnStrip<'a> {
+    /// The reduction.
+    reduction: &'a SequenceReduction<'a>,
+    /// The division into strips.
+    plan: &'a ColumnPlan<'a>,
+    /// The addresses of the operands at column 0.
     bases: &'a [*mut u8],
-    /// The first column, and how many there are.
+    /// The first column.
     start: usize,
+    /// The number of columns.
     cols: usize,
 }
 
-impl Strip<'_> {
-    /// Bytes of a block of rows of the strip.
+impl ColumnStrip<'_> {
+    /// Returns the bytes of a block of rows, or 0 if the input is accumulated without copying.
     fn block_bytes(&self) -> usize {
-        if self.plan.in_place.is_some() { 0 } else { padded(ROWS * self.cols * self.job.size) }
+        if self.plan.in_place.is_some() { 0 } else { padded(ROWS * self.cols * self.reduction.size) }
     }
 
-    /// Runs `work` with a frame, room for a block, and `lanes` bytes more.
-    fn run(&self, lanes: usize, work: impl FnOnce(&mut Frame, *mut u8, *mut u8)) {
+    /// Calls `work(frame, block, extra)` with a frame, memory for a block of rows, and `lanes` more bytes of scratch
+    /// memory.
+    fn with_scratch(&self, lanes: usize, work: impl FnOnce(&mut Frame, *mut u8, *mut u8)) {
         let eval = &self.plan.eval;
         let bytes = padded(eval.scratch()) + self.block_bytes() + padded(lanes);
         scratch::with(bytes, |scratch: *mut u8| {
-            // SAFETY: the parts of the scratch have the sizes asked for.
+            // SAFETY: the scratch memory holds the frame, then the block, then the `lanes` bytes.
             unsafe {
                 let mut frame = eval.frame(scratch);
                 let block = scratch.add(padded(eval.scratch()));
@@ -140,15 +150,17 @@ impl Strip<'_> {
         });
     }
 
-    /// Reduces chunks `range` to rows of `cols` partial results.
-    fn fold(&self, fold: &Fold, range: Range<usize>, partial: *mut u8) {
-        let (cols, length) = (self.cols, self.job.length);
-        self.run(LANES * cols * fold.size + 8, |frame, block, lanes| {
+    /// Reduces the chunks `range` to rows of `cols` partial results, one row per chunk.
+    fn reduce_chunks(&self, fold: &Fold, range: Range<usize>, partial: *mut u8) {
+        let (cols, length) = (self.cols, self.reduction.length);
+        self.with_scratch(LANES * cols * fold.size + 8, |frame, block, lanes| {
             for chunk in range {
-                // SAFETY: the lanes, the block and this chunk's partial results have room.
+                // SAFETY: `lanes` holds 16 values per column, rounded up to 8 bytes. `partial` has a row of `cols`
+                // results for every chunk. The rows of a block hold `cols` values each, and the chunk is within the
+                // sequences.
                 unsafe {
                     fold.clear(lanes, LANES * cols);
-                    self.blocks(
+                    self.for_each_block(
                         frame,
                         block,
                         chunk * CHUNK..length.min((chunk + 1) * CHUNK),
@@ -162,47 +174,56 @@ impl Strip<'_> {
         });
     }
 
-    /// Finds the positions of the columns' extrema.
-    fn arg(&self, positions: *mut u8) {
-        let Action::Arg(arg) = &self.job.action else { return };
-        self.run(self.cols * 8, |frame, block, best| {
-            // SAFETY: best values and positions have room for every column.
+    /// Writes the position of the extremum of each column to `positions`.
+    fn find_extrema(&self, positions: *mut u8) {
+        let ReduceAction::Arg(arg) = &self.reduction.action else { return };
+        self.with_scratch(self.cols * 8, |frame, block, best| {
+            // SAFETY: `best` and `positions` hold 8 bytes per column, and the rows of a block hold `cols` values each.
+            // All are aligned to the element size and disjoint. The first block begins at row 0.
             unsafe {
-                self.blocks(frame, block, 0..self.job.length, |from, stride, first, rows| {
+                self.for_each_block(frame, block, 0..self.reduction.length, |from, stride, first, rows| {
                     arg.push_rows(best, positions.cast(), from, stride, self.cols, rows, first);
                 });
             }
         });
     }
 
-    /// Calls `take(rows, stride, first, count)` for all blocks of up to 128 rows of `range`.
-    unsafe fn blocks(
+    /// Calls `accumulate(rows, stride, first, count)` for all blocks of up to 128 rows of `range`.
+    ///
+    /// # Safety
+    /// * Frame: `frame` belongs to the evaluator of the plan.
+    /// * Block: `block` has [`ColumnStrip::block_bytes`] bytes and does not overlap the frame.
+    /// * Range: the rows `range` are within the sequences.
+    unsafe fn for_each_block(
         &self,
         frame: &mut Frame,
         block: *mut u8,
         range: Range<usize>,
-        mut take: impl FnMut(*const u8, isize, usize, usize),
+        mut accumulate: impl FnMut(*const u8, isize, usize, usize),
     ) {
-        let (job, plan) = (self.job, self.plan);
-        let row_bytes = self.cols * job.size;
+        let (reduction, plan) = (self.reduction, self.plan);
+        let row_bytes = self.cols * reduction.size;
         let mut cursor = Cursor::new(plan.rows, self.bases, if plan.rows.is_empty() { 0 } else { range.start });
         if plan.rows.is_empty() {
-            // SAFETY: the bases are those of the evaluator's axes.
+            // SAFETY: `self.bases` are the addresses of the operands for the axes of the evaluator (*Frame*).
             unsafe { plan.eval.begin(frame, self.bases) };
         }
         let mut first = range.start;
         while first < range.end {
             let rows = ROWS.min(range.end - first);
-            // SAFETY: rows `first..first + rows` lie within the operands; the block has room.
+            // SAFETY: rows `first..first + rows` are within the operands (*Range*), and columns `start..start + cols`
+            // within the rows. `rows` ≤ 128 rows fit the block (*Block*). The evaluator has begun the segment.
             unsafe {
                 if let Some(stride) = plan.in_place {
-                    let from = self.bases[job.slot()].offset(first as isize * stride).add(self.start * job.size);
-                    take(from, stride, first, rows);
+                    let from = self.bases[reduction.value_slot()]
+                        .offset(first as isize * stride)
+                        .add(self.start * reduction.size);
+                    accumulate(from, stride, first, rows);
                 } else {
                     if plan.rows.is_empty() {
-                        let together = (plan.eval.tile.min(CHUNK) / self.cols).max(1);
-                        for r in (0..rows).step_by(together) {
-                            let n = together.min(rows - r) * self.cols;
+                        let tile_rows = (plan.eval.tile.min(CHUNK) / self.cols).max(1);
+                        for r in (0..rows).step_by(tile_rows) {
+                            let n = tile_rows.min(rows - r) * self.cols;
                             self.evaluate(frame, self.bases, (first + r) * self.cols, n, block.add(r * row_bytes));
                         }
                     } else {
@@ -210,34 +231,41 @@ impl Strip<'_> {
                             plan.eval.begin(frame, &cursor.at);
                             for c in (0..self.cols).step_by(plan.eval.tile.min(self.cols)) {
                                 let n = plan.eval.tile.min(self.cols - c);
-                                let to = block.add(r * row_bytes + c * job.size);
+                                let to = block.add(r * row_bytes + c * reduction.size);
                                 self.evaluate(frame, &cursor.at, self.start + c, n, to);
                             }
                             cursor.advance();
                         }
                     }
-                    take(block, row_bytes as isize, first, rows);
+                    accumulate(block, row_bytes as isize, first, rows);
                 }
             }
             first += rows;
         }
     }
 
-    /// Evaluates `n` values from `start` on to `to`, in the accumulator's type.
+    /// Evaluates `n` values from element `start` of the segment on, and writes them to `to` in the type of the
+    /// accumulator.
+    ///
+    /// # Safety
+    /// * Frame: `frame` belongs to the evaluator of the plan, which has begun the segment with `bases`.
+    /// * Range: elements `start..start + n` are within the segment, and `n` is at most a tile.
+    /// * Destination: `to` is valid for writes of `n` values and does not overlap the inputs.
     unsafe fn evaluate(&self, frame: &mut Frame, bases: &[*mut u8], start: usize, n: usize, to: *mut u8) {
-        let (job, eval) = (self.job, &self.plan.eval);
-        let slot = job.slot();
-        // SAFETY: the caller's promise.
+        let (reduction, eval) = (self.reduction, &self.plan.eval);
+        let slot = reduction.value_slot();
+        // SAFETY: *Frame*, *Range* and *Destination* (this method's contract) are those of `Evaluator::tile` and of
+        // `accumulator_values`, whose values are `n` values outside `to`, or `to` itself.
         unsafe {
-            // The last instruction writes to the block itself where it can.
-            let writes = job.widen.is_none() && job.program.outputs[0].direct.is_some();
+            // The last instruction writes directly to the block if possible.
+            let writes = reduction.widen.is_none() && reduction.program.outputs[0].direct.is_some();
             if writes && eval.linked.class[slot] == Granularity::PerElement {
                 frame.at[slot] = to;
             }
             eval.tile(frame, bases, start, n);
-            let from = job.values(eval, frame, n, to);
+            let from = reduction.accumulator_values(eval, frame, n, to);
             if from != to {
-                std::ptr::copy_nonoverlapping(from, to, n * job.size);
+                std::ptr::copy_nonoverlapping(from, to, n * reduction.size);
             }
         }
     }

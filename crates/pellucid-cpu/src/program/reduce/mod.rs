@@ -1,12 +1,13 @@
-//! `Reduce`: a program's values, reduced over axes, and a program on the result.
+//! `Reduce`: reduces the values of a program over axes, and runs a finishing program on the results.
 //!
-//! The reduced axes are one sequence in row-major order, reduced in the order of [`crate::program::fold`]. It is
-//! walked row by row where the reduced axes are innermost in memory (`rows`), and many sequences at
-//! once where a kept axis is (`columns`); which, is a question of speed alone.
+//! The elements of the reduced axes form one sequence in row-major order, which is reduced in the order of
+//! [`crate::program::fold`]. If the reduced axes are innermost in memory, each sequence is a row and is reduced by
+//! itself (`rows`). If a kept axis is innermost, many sequences are reduced at once, one per column (`columns`). The
+//! choice affects speed alone, not the results.
 
 mod arg;
 mod columns;
-mod quick;
+mod contiguous;
 mod rows;
 
 use crate::operand::Operand;
@@ -18,60 +19,71 @@ use crate::program::lower::Prepared;
 use crate::program::row::common_shape;
 use crate::program::schedule::Granularity;
 use crate::program::strided::{self, Axes, Axis};
-use arg::Arg;
+use arg::ArgReduction;
 use pellucid_ir::kernel::{Params, Reduce, ReduceOp};
 use pellucid_ir::{Compute, Error, Result};
 use pellucid_runtime::list::List;
 use pellucid_runtime::scratch::padded;
 use pellucid_simd::Isa;
 
-/// Results that are finished and stored together.
+/// Results that are finished and stored at once.
 const RESULTS: usize = 512;
 
-/// What happens to the values.
+/// The operation that reduces a sequence.
 #[derive(Clone, Copy)]
-enum Action {
+enum ReduceAction {
+    /// Combines all values.
     Fold(Fold),
-    Arg(Arg),
+    /// Finds the position of the extremum.
+    Arg(ArgReduction),
 }
 
-/// A reduction, resolved.
-struct Job<'a> {
+/// A reduction of `count` sequences of `length` values, resolved for its operands.
+struct SequenceReduction<'a> {
+    /// The program that computes the values.
     program: &'a Prepared,
+    /// The parameters of `program`.
     params: &'a Params,
-    action: Action,
-    /// From the program's type to the accumulator's, if they differ.
+    /// The operation.
+    action: ReduceAction,
+    /// The conversion from the compute type of the program to that of the accumulator, if they differ.
     widen: Option<UnaryLoop>,
-    /// Bytes of a value of the accumulator.
+    /// Bytes of a value in the compute type of the accumulator.
     size: usize,
-    /// The kept axes, for the inputs and then the output, in the order of the output's memory.
+    /// The kept axes, with the strides of the inputs and then of the output, in the memory order of the output.
     kept: Axes,
-    /// The reduced axes, for the inputs.
+    /// The reduced axes, with the same strides.
     reduced: Axes,
-    /// Where the inputs and the output begin.
+    /// The addresses of the first element of each input and of the output.
     bases: List<*mut u8, 8>,
-    /// Values of each sequence, and how many sequences there are.
+    /// Values of each sequence.
     length: usize,
+    /// The number of sequences.
     count: usize,
+    /// The finishing program and its parameters.
     finish: Option<(&'a Prepared, &'a Params)>,
-    /// From the type of the finished result to that of the output, if they differ.
+    /// The conversion from the type of the finished result to that of the output, if they differ.
     store: Option<UnaryLoop>,
     /// Bytes of an element of the output.
     output: usize,
 }
 
-// SAFETY: threads work on disjoint sequences, whose results lie in disjoint memory, or write partial
-// results to disjoint places.
-unsafe impl Sync for Job<'_> {}
+// SAFETY: the raw pointers refer to the operands, which outlive the run. Threads only read the inputs. They reduce
+// disjoint sequences, whose results are stored in disjoint memory, or write disjoint partial results.
+unsafe impl Sync for SequenceReduction<'_> {}
 
-/// Runs a reduction.
+/// Runs a reduction of `inputs`, which broadcast to a common shape, to `output`.
+///
+/// # Errors
+/// If the operands do not broadcast to one shape, or the operation or the finishing program is not defined for the
+/// dtypes.
 pub(crate) fn run_reduce(kernel: &Reduce, inputs: &[Operand<'_>], output: &Operand<'_>) -> Result<()> {
     let name = kernel.program.name;
     let program = Prepared::of(&kernel.program)?;
     let finish = kernel.finish.as_deref().map(|f| Ok::<_, Error>((Prepared::of(f)?, f))).transpose()?;
     let first = finish.as_ref().map(|(p, _)| *p);
     if let [x] = inputs
-        && quick::run(kernel, program, first, x, output)
+        && contiguous::reduce_contiguous(kernel, program, first, x, output)
     {
         return Ok(());
     }
@@ -91,15 +103,16 @@ pub(crate) fn run_reduce(kernel: &Reduce, inputs: &[Operand<'_>], output: &Opera
     let isa = Isa::best();
     let value = kernel.program.outputs[0].compute;
     let wanted = finish.map_or(output.dtype.compute(), |(_, f)| f.inputs[0].compute);
-    let unsupported =
-        || Error::dtypes(name, [value.storage()], format!("{:?} is not defined for it; cast it", kernel.op));
-    let (accumulator, result, action) = match (arg_of(kernel.op), fold_of(kernel.op)) {
+    let unsupported = || {
+        Error::dtypes(name, [value.storage()], format!("{:?} is not defined for this dtype; cast the input", kernel.op))
+    };
+    let (accumulator, result, action) = match (arg_op(kernel.op), fold_op(kernel.op)) {
         (Some(largest), _) => {
             let compute = if value == Compute::Mask { Compute::I32 } else { value };
-            (compute, Compute::I64, Action::Arg(Arg::new(largest, compute).ok_or_else(unsupported)?))
+            (compute, Compute::I64, ReduceAction::Arg(ArgReduction::new(largest, compute).ok_or_else(unsupported)?))
         }
         (_, Some(op)) => {
-            // Integers that are summed into a wider type are widened first.
+            // Sums and products of integers with a wider result type accumulate in the wider type.
             let adds = matches!(kernel.op, ReduceOp::Sum | ReduceOp::Prod);
             let compute = match (value, wanted) {
                 (Compute::Mask, Compute::Mask) if adds => Compute::I32,
@@ -107,18 +120,18 @@ pub(crate) fn run_reduce(kernel: &Reduce, inputs: &[Operand<'_>], output: &Opera
                 (Compute::I32, Compute::I64) if adds => Compute::I64,
                 _ => value,
             };
-            (compute, compute, Action::Fold(Fold::new(op, compute).ok_or_else(unsupported)?))
+            (compute, compute, ReduceAction::Fold(Fold::new(op, compute).ok_or_else(unsupported)?))
         }
         _ => return Err(unsupported()),
     };
     let finished = match finish {
         Some((_, f)) if f.inputs[0].storage != result.storage() => {
-            return Err(Error::dtypes(f.name, [result.storage()], "the finishing program takes another type"));
+            return Err(Error::dtypes(f.name, [result.storage()], "the finishing program expects another input dtype"));
         }
         Some((_, f)) => f.outputs[0].compute,
         None => result,
     };
-    let job = Job {
+    let reduction = SequenceReduction {
         program,
         params: &kernel.params,
         action,
@@ -133,15 +146,16 @@ pub(crate) fn run_reduce(kernel: &Reduce, inputs: &[Operand<'_>], output: &Opera
         store: (finished.storage() != output.dtype).then(|| loops::store(finished, output.dtype, isa)),
         output: output.dtype.size(),
     };
-    if job.prefers_columns(inputs.len()) {
-        job.columns()
+    if reduction.prefers_columns(inputs.len()) {
+        reduction.reduce_columns()
     } else {
-        job.rows()
+        reduction.reduce_rows()
     }
     Ok(())
 }
 
-fn arg_of(op: ReduceOp) -> Option<bool> {
+/// Returns `Some(true)` for arg max, `Some(false)` for arg min and `None` for other operations.
+fn arg_op(op: ReduceOp) -> Option<bool> {
     match op {
         ReduceOp::ArgMax => Some(true),
         ReduceOp::ArgMin => Some(false),
@@ -149,7 +163,8 @@ fn arg_of(op: ReduceOp) -> Option<bool> {
     }
 }
 
-fn fold_of(op: ReduceOp) -> Option<loops::Fold> {
+/// Returns the operation that combines values, or `None` for arg max and arg min.
+fn fold_op(op: ReduceOp) -> Option<loops::Fold> {
     match op {
         ReduceOp::Sum => Some(loops::Fold::Sum),
         ReduceOp::Prod => Some(loops::Fold::Prod),
@@ -161,53 +176,57 @@ fn fold_of(op: ReduceOp) -> Option<loops::Fold> {
     }
 }
 
-impl Job<'_> {
-    /// True if a step along the innermost kept axis is shorter, in memory, than one along the
-    /// innermost reduced axis.
+impl SequenceReduction<'_> {
+    /// Returns whether the innermost kept axis has smaller strides than the innermost reduced axis, summed over the
+    /// inputs.
     fn prefers_columns(&self, inputs: usize) -> bool {
         let (Some(kept), Some(reduced)) = (self.kept.last(), self.reduced.last()) else { return false };
-        let reach = |a: &Axis| a.steps[..inputs].iter().map(|s| s.unsigned_abs()).sum::<usize>();
-        self.length > 0 && kept.len >= 4 && reach(kept) > 0 && reach(kept) < reach(reduced)
+        let total_stride = |a: &Axis| a.steps[..inputs].iter().map(|s| s.unsigned_abs()).sum::<usize>();
+        self.length > 0 && kept.len >= 4 && total_stride(kept) > 0 && total_stride(kept) < total_stride(reduced)
     }
 
-    /// The bytes of work for one value.
-    fn work(&self) -> usize {
+    /// Returns the estimated work per value, in bytes of memory traffic.
+    fn work_per_value(&self) -> usize {
         self.program.inputs.iter().map(|i| i.size).sum::<usize>() + 2 * self.program.steps.len()
     }
 
-    /// The type of results, in bytes.
+    /// Returns the bytes of a result before the finishing program.
     fn result_size(&self) -> usize {
         match self.action {
-            Action::Fold(fold) => fold.size,
-            Action::Arg(_) => 8,
+            ReduceAction::Fold(fold) => fold.size,
+            ReduceAction::Arg(_) => 8,
         }
     }
 
-    /// Bytes of scratch that [`Job::emit`] needs.
-    fn emit_scratch(&self) -> usize {
+    /// Returns the bytes of scratch memory for [`SequenceReduction::store_results`].
+    fn store_scratch(&self) -> usize {
         let axes = self.finish_axes();
         let finish = self.finish.map_or(0, |(f, p)| Evaluator::new(f, p, &axes, |_| false, |_| false).scratch());
         padded(RESULTS * 8) + padded(finish)
     }
 
-    /// The index space of results that are finished together.
+    /// Returns the index space of the results that are finished at once.
     fn finish_axes(&self) -> [Axis; 1] {
         let size = self.result_size() as isize;
         [Axis { len: RESULTS, steps: [size].into_iter().collect() }]
     }
 
-    /// Finishes results number `first..first + n` of the kept space and stores them.
+    /// Finishes results `first..first + n` of the kept index space and stores them.
     ///
     /// # Safety
-    /// `results` holds `n` of them, and `scratch` has [`Job::emit_scratch`] bytes.
-    unsafe fn emit(&self, results: *mut u8, first: usize, n: usize, scratch: *mut u8) {
+    /// * Results: `results` is valid for reads of `n` results. Sequences `first..first + n` exist.
+    /// * Scratch: `scratch` is 64-byte aligned and valid for [`SequenceReduction::store_scratch`] bytes.
+    /// * Exclusive: no other thread accesses these outputs, `results` or `scratch`.
+    unsafe fn store_results(&self, results: *mut u8, first: usize, n: usize, scratch: *mut u8) {
         let k = self.program.inputs.len();
         let axes = self.finish_axes();
         let dense = strided::lie(&self.kept, k, self.output) == strided::AccessPattern::Dense;
         let finish = self.finish.map(|(f, p)| (f, Evaluator::new(f, p, &axes, |_| false, |_| false)));
         let mut done = 0;
         while done < n {
-            // SAFETY: the results from `done` on, and the elements of the output that they are.
+            // SAFETY: `done + count` ≤ n, so *Results* covers all reads, and the output has an element for each result
+            // (*Exclusive*). *Scratch* covers `RESULTS` converted elements of at most 8 bytes, followed by the frame of
+            // the finishing program, whose only input are these results.
             unsafe {
                 let mut from = results.add(done * self.result_size());
                 let mut count = RESULTS.min(n - done);

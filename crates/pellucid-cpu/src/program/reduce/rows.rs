@@ -1,7 +1,7 @@
-//! Reductions whose sequences are walked one after the other.
+//! Reductions that process one sequence after another: the reduced axes are innermost in memory.
 
-use super::arg::Best;
-use super::{Action, Job, RESULTS};
+use super::arg::ArgCandidate;
+use super::{RESULTS, ReduceAction, SequenceReduction};
 use crate::program::evaluate::{Evaluator, Frame};
 use crate::program::fold::{CHUNK, Running, Values};
 use crate::program::loader::fill;
@@ -11,65 +11,86 @@ use pellucid_runtime::scratch::{self, padded};
 use pellucid_runtime::threads::{self, GRAIN, SharedPtr, split};
 use std::ops::Range;
 
-/// Sequences shorter than this are evaluated several at a time.
-const SHORT: usize = 128;
+/// Sequences with fewer values are evaluated several at a time.
+const SHORT_LEN: usize = 128;
 
-/// So many of them at most.
-const TURNED: usize = 64;
+/// The most sequences per tile.
+const MAX_SEQUENCES: usize = 64;
 
-/// What has been found of one sequence; it stays on the stack.
+/// The state of the reduction of one sequence; it stays on the stack.
 #[expect(clippy::large_enum_variant)]
-enum State {
+enum SequenceState {
+    /// The accumulators of a combining reduction.
     Fold(Running),
-    Arg(Best),
+    /// The extremum so far.
+    Arg(ArgCandidate),
 }
 
-impl Job<'_> {
-    /// Reduces sequence after sequence.
-    pub(crate) fn rows(&self) {
+impl SequenceReduction<'_> {
+    /// Reduces all sequences and stores the results.
+    pub(crate) fn reduce_rows(&self) {
         let chunks = self.length.div_ceil(CHUNK);
-        let per_sequence = (self.length * self.work()).max(16);
-        let few = self.count * CHUNK * self.work() < GRAIN * 8 && chunks > 1 && self.count * per_sequence > 2 * GRAIN;
+        let per_sequence = (self.length * self.work_per_value()).max(16);
+        let few = self.count * CHUNK * self.work_per_value() < GRAIN * 8
+            && chunks > 1
+            && self.count * per_sequence > 2 * GRAIN;
         if few && threads::count() > 1 {
-            return self.rows_by_chunks(chunks);
+            return self.reduce_rows_by_chunks(chunks);
         }
-        if self.length < SHORT && self.length > 0 {
+        if self.length < SHORT_LEN && self.length > 0 {
             let mut all: Axes = self.kept.iter().chain(&self.reduced).cloned().collect();
             strided::merge(&mut all);
             let eval = Evaluator::new(self.program, self.params, &all, |_| false, |_| self.program.steps.is_empty());
-            split(self.count, GRAIN.div_ceil(per_sequence), |range| self.short(&eval, range));
+            split(self.count, GRAIN.div_ceil(per_sequence), |range| self.reduce_short(&eval, range));
         } else {
             let eval =
                 Evaluator::new(self.program, self.params, &self.reduced, |_| false, |_| self.program.steps.is_empty());
-            split(self.count, GRAIN.div_ceil(per_sequence), |range| self.long(&eval, range));
+            split(self.count, GRAIN.div_ceil(per_sequence), |range| self.reduce_long(&eval, range));
         }
     }
 
-    fn state(&self) -> State {
+    /// Returns the state before any value.
+    fn initial_state(&self) -> SequenceState {
         match self.action {
-            Action::Fold(_) => State::Fold(Running::new()),
-            Action::Arg(_) => State::Arg(Best::NONE),
+            ReduceAction::Fold(_) => SequenceState::Fold(Running::new()),
+            ReduceAction::Arg(_) => SequenceState::Arg(ArgCandidate::NONE),
         }
     }
 
-    /// Bytes that a tile of values takes once more when it is widened.
-    fn aside(&self, eval: &Evaluator<'_>) -> usize {
-        if self.widen.is_some() || eval.linked.class[self.slot()] != Granularity::PerElement {
+    /// Returns the bytes of the buffer for converted values, or 0 if the reduction reads the values of the evaluator.
+    ///
+    /// The buffer is needed if the values are widened, or if the program yields fewer than one value per element.
+    fn converted_bytes(&self, eval: &Evaluator<'_>) -> usize {
+        if self.widen.is_some() || eval.linked.class[self.value_slot()] != Granularity::PerElement {
             padded(CHUNK * 8)
         } else {
             0
         }
     }
 
-    pub(crate) fn slot(&self) -> usize {
+    /// Returns the slot of the values to reduce.
+    pub(crate) fn value_slot(&self) -> usize {
         self.program.outputs[0].slot as usize
     }
 
-    /// The values of a tile in the accumulator's type: where they are, or in `aside`.
-    pub(crate) unsafe fn values(&self, eval: &Evaluator<'_>, frame: &Frame, n: usize, aside: *mut u8) -> *mut u8 {
-        let slot = self.slot();
+    /// Returns the `n` values of a tile in the type of the accumulator: those of the evaluator, or a copy in
+    /// `converted`.
+    ///
+    /// # Safety
+    /// * Evaluated: `frame` holds the values of a tile of `n` elements, which `eval` has evaluated.
+    /// * Buffer: unless the values of the evaluator are returned, `converted` is valid for writes of `n` values and
+    ///   does not overlap the frame.
+    pub(crate) unsafe fn accumulator_values(
+        &self,
+        eval: &Evaluator<'_>,
+        frame: &Frame,
+        n: usize,
+        converted: *mut u8,
+    ) -> *mut u8 {
+        let slot = self.value_slot();
         let from = frame.at[slot];
-        // SAFETY: `n` values, or one that stands for all; `aside` has room for `n`.
+        // SAFETY: by *Evaluated* the slot holds `n` values, or one value unless it is per element. Writes go to
+        // `converted` (*Buffer*) or to the eight bytes of `one`.
         unsafe {
             if eval.linked.class[slot] != Granularity::PerElement {
                 let mut one = 0u64;
@@ -78,38 +99,43 @@ impl Job<'_> {
                     Some(widen) => widen.run(place, from, 1),
                     None => std::ptr::copy_nonoverlapping(from, place, self.size),
                 }
-                fill(aside, place, self.size, n);
-                return aside;
+                fill(converted, place, self.size, n);
+                return converted;
             }
             match self.widen {
                 Some(widen) => {
-                    widen.run(aside, from, n);
-                    aside
+                    widen.run(converted, from, n);
+                    converted
                 }
                 None => from,
             }
         }
     }
 
-    /// The most values to evaluate at once, when they may have to be copied aside.
-    fn step(&self, eval: &Evaluator<'_>) -> usize {
-        if self.aside(eval) > 0 { eval.tile.min(CHUNK) } else { eval.tile }
+    /// Returns the most values per tile; with a conversion buffer, they must fit it.
+    fn tile_len(&self, eval: &Evaluator<'_>) -> usize {
+        if self.converted_bytes(eval) > 0 { eval.tile.min(CHUNK) } else { eval.tile }
     }
 
-    /// Sequences that are shorter than a tile.
-    fn short(&self, eval: &Evaluator<'_>, range: Range<usize>) {
-        let turned = padded(TURNED * self.length * 8);
-        let scratch_bytes =
-            padded(eval.scratch()) + self.aside(eval) + padded(RESULTS * 8) + self.emit_scratch() + turned;
-        let together = (self.step(eval) / self.length).clamp(1, TURNED);
+    /// Reduces the sequences `range`, which are shorter than a tile, several at a time.
+    fn reduce_short(&self, eval: &Evaluator<'_>, range: Range<usize>) {
+        let transposed = padded(MAX_SEQUENCES * self.length * 8);
+        let scratch_bytes = padded(eval.scratch())
+            + self.converted_bytes(eval)
+            + padded(RESULTS * 8)
+            + self.store_scratch()
+            + transposed;
+        let together = (self.tile_len(eval) / self.length).clamp(1, MAX_SEQUENCES);
         scratch::with(scratch_bytes, |scratch: *mut u8| {
-            // SAFETY: the parts of the scratch have the sizes asked for.
+            // SAFETY: the scratch memory holds, in this order, the frame, the conversion buffer, `RESULTS` results, the
+            // transposed sequences and the scratch memory of `store_results`. The sequences are within the operands,
+            // and only this task writes their results.
             unsafe {
                 let mut frame = eval.frame(scratch);
-                let aside = scratch.add(padded(eval.scratch()));
-                let results = aside.add(self.aside(eval));
-                let turned = results.add(padded(RESULTS * 8));
-                let rest = turned.add(padded(TURNED * self.length * 8));
+                let converted = scratch.add(padded(eval.scratch()));
+                let results = converted.add(self.converted_bytes(eval));
+                let transposed = results.add(padded(RESULTS * 8));
+                let rest = transposed.add(padded(MAX_SEQUENCES * self.length * 8));
                 eval.begin(&mut frame, &self.bases);
                 let mut first = range.start;
                 while first < range.end {
@@ -119,50 +145,68 @@ impl Job<'_> {
                         let sequences = together.min(count - done);
                         let n = sequences * self.length;
                         eval.tile(&mut frame, &self.bases, (first + done) * self.length, n);
-                        let values = self.values(eval, &frame, n, aside);
+                        let values = self.accumulator_values(eval, &frame, n, converted);
                         match &self.action {
-                            Action::Fold(fold) => {
+                            ReduceAction::Fold(fold) => {
                                 let values = Values::plain(values);
-                                fold.reduce_rows(results.add(done * fold.size), values, sequences, self.length, turned);
+                                fold.reduce_rows(
+                                    results.add(done * fold.size),
+                                    values,
+                                    sequences,
+                                    self.length,
+                                    transposed,
+                                );
                             }
-                            Action::Arg(_) => (0..sequences).for_each(|s| {
-                                self.one(values.add(s * self.length * self.size), self.length, results, done + s);
+                            ReduceAction::Arg(_) => (0..sequences).for_each(|s| {
+                                self.reduce_sequence(
+                                    values.add(s * self.length * self.size),
+                                    self.length,
+                                    results,
+                                    done + s,
+                                );
                             }),
                         }
                         done += sequences;
                     }
-                    self.emit(results, first, count, rest);
+                    self.store_results(results, first, count, rest);
                     first += count;
                 }
             }
         });
     }
 
-    /// Reduces `n` contiguous values to result number `at`.
+    /// Reduces `n` contiguous values to result `index`.
+    ///
+    /// # Safety
+    /// * Source: `from` is valid for reads of `n` values in the type of the accumulator.
+    /// * Results: `results` is valid for writes of result `index`, and aligned to 8 bytes.
     #[inline]
-    unsafe fn one(&self, from: *const u8, n: usize, results: *mut u8, at: usize) {
-        // SAFETY: the caller's promise.
+    unsafe fn reduce_sequence(&self, from: *const u8, n: usize, results: *mut u8, index: usize) {
+        // SAFETY: the caller guarantees *Source* and *Results* (this method's contract).
         unsafe {
             match &self.action {
-                Action::Fold(fold) => fold.reduce(results.add(at * fold.size), Values::plain(from), n),
-                Action::Arg(arg) => {
-                    let mut best = Best::NONE;
+                ReduceAction::Fold(fold) => fold.reduce(results.add(index * fold.size), Values::plain(from), n),
+                ReduceAction::Arg(arg) => {
+                    let mut best = ArgCandidate::NONE;
                     arg.push(&mut best, from, n, 0);
-                    *results.cast::<i64>().add(at) = best.at.max(0);
+                    *results.cast::<i64>().add(index) = best.position.max(0);
                 }
             }
         }
     }
 
-    /// Sequences of a tile or more, each on its own.
-    fn long(&self, eval: &Evaluator<'_>, range: Range<usize>) {
-        let scratch_bytes = padded(eval.scratch()) + self.aside(eval) + padded(RESULTS * 8) + self.emit_scratch();
+    /// Reduces the sequences `range` one by one, each in one or more tiles.
+    fn reduce_long(&self, eval: &Evaluator<'_>, range: Range<usize>) {
+        let scratch_bytes =
+            padded(eval.scratch()) + self.converted_bytes(eval) + padded(RESULTS * 8) + self.store_scratch();
         scratch::with(scratch_bytes, |scratch: *mut u8| {
-            // SAFETY: the parts of the scratch have the sizes asked for.
+            // SAFETY: the scratch memory holds, in this order, the frame, the conversion buffer, `RESULTS` results and
+            // the scratch memory of `store_results`. The sequences are within the operands, and only this task writes
+            // their results.
             unsafe {
                 let mut frame = eval.frame(scratch);
-                let aside = scratch.add(padded(eval.scratch()));
-                let results = aside.add(self.aside(eval));
+                let converted = scratch.add(padded(eval.scratch()));
+                let results = converted.add(self.converted_bytes(eval));
                 let rest = results.add(padded(RESULTS * 8));
                 let mut cursor = Cursor::new(&self.kept, &self.bases, range.start);
                 let mut first = range.start;
@@ -170,46 +214,54 @@ impl Job<'_> {
                     let count = RESULTS.min(range.end - first);
                     for s in 0..count {
                         eval.begin(&mut frame, &cursor.at);
-                        if self.length <= self.step(eval) {
+                        if self.length <= self.tile_len(eval) {
                             if self.length > 0 {
                                 eval.tile(&mut frame, &cursor.at, 0, self.length);
                             }
-                            let values = self.values(eval, &frame, self.length, aside);
-                            self.one(values, self.length, results, s);
+                            let values = self.accumulator_values(eval, &frame, self.length, converted);
+                            self.reduce_sequence(values, self.length, results, s);
                         } else {
-                            let mut state = self.state();
-                            self.walk(eval, &mut frame, &cursor.at, 0..self.length, aside, &mut state);
-                            self.end(state, results, s);
+                            let mut state = self.initial_state();
+                            self.accumulate_range(eval, &mut frame, &cursor.at, 0..self.length, converted, &mut state);
+                            self.finish_sequence(state, results, s);
                         }
                         cursor.advance();
                     }
-                    self.emit(results, first, count, rest);
+                    self.store_results(results, first, count, rest);
                     first += count;
                 }
             }
         });
     }
 
-    /// Takes elements `range` of a sequence into `state`.
-    unsafe fn walk(
+    /// Accumulates elements `range` of a sequence into `state`.
+    ///
+    /// # Safety
+    /// * Frame: `frame` belongs to `eval`, which has begun the segment of this sequence with `bases`.
+    /// * Range: the elements `range` are within the sequence.
+    /// * Buffer: `converted` has [`SequenceReduction::converted_bytes`] bytes and does not overlap the frame.
+    unsafe fn accumulate_range(
         &self,
         eval: &Evaluator<'_>,
         frame: &mut Frame,
         bases: &[*mut u8],
         range: Range<usize>,
-        aside: *mut u8,
-        state: &mut State,
+        converted: *mut u8,
+        state: &mut SequenceState,
     ) {
         let mut at = range.start;
         while at < range.end {
-            let n = self.step(eval).min(range.end - at);
-            // SAFETY: the caller's promise.
+            let n = self.tile_len(eval).min(range.end - at);
+            // SAFETY: `at + n` ≤ range.end, so *Frame* and *Range* are the contract of `Evaluator::tile`. By *Buffer*,
+            // and because `n` ≤ `tile_len`, the converted values fit the buffer.
             unsafe {
                 eval.tile(frame, bases, at, n);
-                let values = self.values(eval, frame, n, aside);
+                let values = self.accumulator_values(eval, frame, n, converted);
                 match (&self.action, &mut *state) {
-                    (Action::Fold(fold), State::Fold(running)) => running.push(fold, Values::plain(values), n),
-                    (Action::Arg(arg), State::Arg(best)) => arg.push(best, values, n, at),
+                    (ReduceAction::Fold(fold), SequenceState::Fold(running)) => {
+                        running.push(fold, Values::plain(values), n)
+                    }
+                    (ReduceAction::Arg(arg), SequenceState::Arg(best)) => arg.push(best, values, n, at),
                     _ => {}
                 }
             }
@@ -217,78 +269,95 @@ impl Job<'_> {
         }
     }
 
-    unsafe fn end(&self, state: State, results: *mut u8, at: usize) {
-        // SAFETY: the caller has room for result number `at`.
+    /// Writes the result of a sequence to result `index`.
+    ///
+    /// # Safety
+    /// `results` is valid for writes of result `index`, and aligned to 8 bytes.
+    unsafe fn finish_sequence(&self, state: SequenceState, results: *mut u8, index: usize) {
+        // SAFETY: the caller guarantees that `results` is valid for writes of result `index` (this method's contract).
         unsafe {
             match (&self.action, state) {
-                (Action::Fold(fold), State::Fold(mut running)) => running.finish(fold, results.add(at * fold.size)),
-                (_, State::Arg(best)) => *results.cast::<i64>().add(at) = best.at.max(0),
+                (ReduceAction::Fold(fold), SequenceState::Fold(mut running)) => {
+                    running.finish(fold, results.add(index * fold.size))
+                }
+                (_, SequenceState::Arg(best)) => *results.cast::<i64>().add(index) = best.position.max(0),
                 _ => {}
             }
         }
     }
 
-    /// A few long sequences, whose chunks several threads share. The tree over the chunks is the
-    /// one that a single thread builds as it goes.
-    fn rows_by_chunks(&self, chunks: usize) {
+    /// Reduces a few long sequences, whose chunks are divided among the threads. The tree over the chunks is the tree
+    /// of a single thread, so the results have the same bits.
+    fn reduce_rows_by_chunks(&self, chunks: usize) {
         let eval =
             Evaluator::new(self.program, self.params, &self.reduced, |_| false, |_| self.program.steps.is_empty());
         let total = self.count * chunks;
-        let place = size_of::<Best>();
-        let bytes = padded(total * place) + padded(RESULTS * 8) + self.emit_scratch();
+        let result_bytes = size_of::<ArgCandidate>();
+        let bytes = padded(total * result_bytes) + padded(RESULTS * 8) + self.store_scratch();
         scratch::with(bytes, |partial: *mut u8| {
             let to = SharedPtr(partial);
-            split(total, GRAIN.div_ceil(CHUNK * self.work()), |range| self.chunks(&eval, range, chunks, to.get()));
-            // SAFETY: every partial result has been written by the task that it belongs to.
+            split(total, GRAIN.div_ceil(CHUNK * self.work_per_value()), |range| {
+                self.reduce_chunks(&eval, range, chunks, to.get())
+            });
+            // SAFETY: all tasks have finished, so all `total` partial results are written. The scratch memory holds
+            // them, then `RESULTS` results, then the scratch memory of `store_results`.
             unsafe {
-                let results = partial.add(padded(total * place));
+                let results = partial.add(padded(total * result_bytes));
                 let rest = results.add(padded(RESULTS * 8));
                 for first in (0..self.count).step_by(RESULTS) {
                     let count = RESULTS.min(self.count - first);
                     for s in 0..count {
                         match &self.action {
-                            Action::Fold(fold) => {
-                                let own = partial.add((first + s) * chunks * fold.size);
-                                fold.tree(own, chunks, 1);
-                                std::ptr::copy_nonoverlapping(own, results.add(s * fold.size), fold.size);
+                            ReduceAction::Fold(fold) => {
+                                let partials = partial.add((first + s) * chunks * fold.size);
+                                fold.tree(partials, chunks, 1);
+                                std::ptr::copy_nonoverlapping(partials, results.add(s * fold.size), fold.size);
                             }
-                            Action::Arg(arg) => {
-                                let own = partial.cast::<Best>().add((first + s) * chunks);
-                                let mut best = *own;
-                                (1..chunks).for_each(|c| arg.join(&mut best, *own.add(c)));
-                                *results.cast::<i64>().add(s) = best.at.max(0);
+                            ReduceAction::Arg(arg) => {
+                                let partials = partial.cast::<ArgCandidate>().add((first + s) * chunks);
+                                let mut best = *partials;
+                                (1..chunks).for_each(|c| arg.combine(&mut best, *partials.add(c)));
+                                *results.cast::<i64>().add(s) = best.position.max(0);
                             }
                         }
                     }
-                    self.emit(results, first, count, rest);
+                    self.store_results(results, first, count, rest);
                 }
             }
         });
     }
 
-    /// Reduces chunks `range`, counted over all sequences, to partial results.
-    fn chunks(&self, eval: &Evaluator<'_>, range: Range<usize>, chunks: usize, partial: *mut u8) {
-        scratch::with(padded(eval.scratch()) + self.aside(eval), |scratch: *mut u8| {
-            // SAFETY: the scratch has the size asked for; partial results of `range` are this task's.
+    /// Reduces the chunks `range`, counted over all sequences, to partial results.
+    fn reduce_chunks(&self, eval: &Evaluator<'_>, range: Range<usize>, chunks: usize, partial: *mut u8) {
+        scratch::with(padded(eval.scratch()) + self.converted_bytes(eval), |scratch: *mut u8| {
+            // SAFETY: the scratch memory holds the frame and then the conversion buffer. `partial` has a result for
+            // every chunk, and only this task writes those of `range`.
             unsafe {
                 let mut frame = eval.frame(scratch);
-                let aside = scratch.add(padded(eval.scratch()));
+                let converted = scratch.add(padded(eval.scratch()));
                 let mut sequence = usize::MAX;
                 let mut cursor = Cursor::new(&self.kept, &self.bases, range.start / chunks);
-                for number in range {
-                    if number / chunks != sequence {
+                for chunk in range {
+                    if chunk / chunks != sequence {
                         if sequence != usize::MAX {
                             cursor.advance();
                         }
-                        sequence = number / chunks;
+                        sequence = chunk / chunks;
                         eval.begin(&mut frame, &cursor.at);
                     }
-                    let start = number % chunks * CHUNK;
-                    let mut state = self.state();
-                    self.walk(eval, &mut frame, &cursor.at, start..self.length.min(start + CHUNK), aside, &mut state);
+                    let start = chunk % chunks * CHUNK;
+                    let mut state = self.initial_state();
+                    self.accumulate_range(
+                        eval,
+                        &mut frame,
+                        &cursor.at,
+                        start..self.length.min(start + CHUNK),
+                        converted,
+                        &mut state,
+                    );
                     match state {
-                        State::Arg(best) => *partial.cast::<Best>().add(number) = best,
-                        fold => self.end(fold, partial, number),
+                        SequenceState::Arg(best) => *partial.cast::<ArgCandidate>().add(chunk) = best,
+                        fold => self.finish_sequence(fold, partial, chunk),
                     }
                 }
             }

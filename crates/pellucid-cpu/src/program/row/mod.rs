@@ -1,8 +1,8 @@
-//! `Row`: a program with reductions over rows among its steps.
+//! `Row`: a program whose steps include reductions over rows.
 //!
-//! Short rows are worked on in blocks of several, in one tile; a row whose values fit the scratch
-//! makes a tile of its own; a longer one is walked tile by tile once a phase, and only values that a
-//! later phase reads are kept for the whole row.
+//! Short rows are processed in blocks of several rows, in one tile. A row whose values fit the scratch memory is a tile
+//! of its own. A longer row is processed tile by tile, once per phase, and only values that a later phase reads are
+//! kept for the entire row.
 
 use crate::operand::Operand;
 use crate::program::evaluate::tile_of;
@@ -19,31 +19,34 @@ use pellucid_runtime::scratch::{self, padded};
 use pellucid_runtime::threads::{GRAIN, split};
 use std::ops::Range;
 
-/// Bytes of buffers for a block of rows; one row alone may take twice as many before it is cut.
+/// Bytes of buffers for a block of rows. A single row may use twice as many before it is divided into tiles.
 const BLOCK_BYTES: usize = 32 << 10;
 
-/// Rows of at least so many elements are worth being used where they lie, one by one.
-const LONG: usize = 128;
+/// The shortest rows that are used in place, one by one, instead of being gathered into blocks.
+const LONG_ROW: usize = 128;
 
-/// Values between buffers: were they a whole number of pages apart, as rows of 1024 values are, loads
-/// would wait for stores to other buffers whose addresses end alike.
+/// Values of padding between buffers. Without it, buffers for rows of, say, 1024 values would be a multiple of the page
+/// size apart, and loads would wait for stores to other buffers with the same low address bits (4K aliasing).
 const STAGGER: usize = 64;
 
-/// Rows in a block at most.
-const MAX_ROWS: usize = 64;
+/// The most rows per block.
+const MAX_BLOCK_ROWS: usize = 64;
 
-/// How an operand is reached.
+/// The layout of an operand in the index space of the rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum RowAccess {
-    /// All rows one after the other.
+    /// All rows are contiguous, one after another.
     Dense,
-    /// Every row is dense.
+    /// Each row is contiguous.
     Rows,
-    /// Any other way.
+    /// Any other layout.
     Strided,
 }
 
-/// The shape to which all operands broadcast.
+/// Returns the shape to which all operands broadcast.
+///
+/// # Errors
+/// A shape mismatch of operation `op` if the operands do not broadcast to one shape.
 pub(crate) fn common_shape<'a>(
     op: &'static str,
     operands: impl Iterator<Item = &'a Operand<'a>> + Clone,
@@ -59,7 +62,10 @@ pub(crate) fn common_shape<'a>(
     Ok(shape)
 }
 
-/// Runs a row program.
+/// Runs a row program on `inputs` and writes `outputs`.
+///
+/// # Errors
+/// If the operands do not broadcast to one shape, or the program is not defined for its dtypes.
 pub(crate) fn run_row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
     let program = Prepared::of(&kernel.program)?;
     let operands = || inputs.iter().chain(outputs);
@@ -84,36 +90,36 @@ pub(crate) fn run_row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'
     let dense = |axes: &[Axis], k: usize, size: usize| {
         strided::count(axes) == 1 || strided::lie(axes, k, size) == AccessPattern::Dense
     };
-    let reach = |(k, (size, per_row)): (usize, (usize, bool))| match per_row {
+    let access = |(k, (size, per_row)): (usize, (usize, bool))| match per_row {
         true if dense(&outer, k, size) => RowAccess::Dense,
         true => RowAccess::Strided,
         false if dense(&all, k, size) => RowAccess::Dense,
         false if dense(&inner, k, size) => RowAccess::Rows,
         false => RowAccess::Strided,
     };
-    let reach: List<RowAccess, 8> = sizes.enumerate().map(reach).collect();
+    let access: List<RowAccess, 8> = sizes.enumerate().map(access).collect();
 
     let fits = BLOCK_BYTES / (linked.width + 8);
     let phased = length > 2 * fits;
-    let one_by_one = length >= LONG && reach.contains(&RowAccess::Rows);
-    let block = if phased || one_by_one { 1 } else { (fits / length.max(1)).clamp(1, MAX_ROWS).min(rows) };
+    let row_by_row = length >= LONG_ROW && access.contains(&RowAccess::Rows);
+    let block = if phased || row_by_row { 1 } else { (fits / length.max(1)).clamp(1, MAX_BLOCK_ROWS).min(rows) };
     let widest = program.outputs.iter().filter(|o| !o.per_row).map(|o| o.size).max().unwrap_or(0);
     let stream = loops::streaming(rows * length * widest, || {
         bases[inputs.len()..].iter().any(|to| bases[..inputs.len()].contains(to))
     });
     let chains_stream = stream.is_some()
         && (inputs.len()..).zip(&program.outputs).filter(|(_, o)| linked.streams[o.slot as usize]).all(|(k, o)| {
-            let dense = reach[k] == RowAccess::Dense || block == 1 && reach[k] == RowAccess::Rows;
+            let dense = access[k] == RowAccess::Dense || block == 1 && access[k] == RowAccess::Rows;
             dense && bases[k].addr().is_multiple_of(o.size)
         });
-    let job = Job {
+    let execution = RowExecution {
         program,
         linked,
         uniforms: program.uniform_values(&kernel.params, length),
         outer: &outer,
         all: &all,
         bases: &bases,
-        reach,
+        access,
         length,
         block,
         tile: if phased { tile_of(linked.width + 8) } else { (block * length).next_multiple_of(64) + STAGGER },
@@ -123,15 +129,16 @@ pub(crate) fn run_row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'
         chains_stream,
         in_place: false,
     };
-    let in_place = job.can_work_in_place();
-    let job = Job { in_place, ..job };
+    let in_place = execution.can_work_in_place();
+    let execution = RowExecution { in_place, ..execution };
     let bytes: usize = operands().map(|o| o.dtype.size()).sum::<usize>() + 2 * program.steps.len();
     let grain = GRAIN.div_ceil((bytes * length * block).max(64));
-    split(rows.div_ceil(block), grain, |r| job.rows(r.start * block..rows.min(r.end * block)));
+    split(rows.div_ceil(block), grain, |r| execution.run_rows(r.start * block..rows.min(r.end * block)));
     Ok(())
 }
 
-/// True if an output in the memory of input `k` may be written before `k` is read for the last time.
+/// Returns whether input `k` must be copied to a buffer: an output with the same memory is written before the last read
+/// of `k`.
 fn must_stage(program: &Prepared, linked: &KernelSchedule, bases: &[*mut u8], k: usize) -> bool {
     let slot = k as u16;
     let aliases = |o: usize| bases[program.inputs.len() + o] == bases[k];
@@ -148,65 +155,76 @@ fn must_stage(program: &Prepared, linked: &KernelSchedule, bases: &[*mut u8], k:
     })
 }
 
-struct Job<'a> {
+/// A row program, resolved for its operands.
+struct RowExecution<'a> {
+    /// The program.
     program: &'a Prepared,
+    /// The schedule of the program for these operands.
     linked: &'a KernelSchedule,
+    /// The values of the uniforms.
     uniforms: List<u64, 8>,
+    /// The axes that number the rows.
     outer: &'a [Axis],
-    /// Outer and inner axes as one space, merged.
+    /// The outer and inner axes as one index space, merged.
     all: &'a [Axis],
+    /// The addresses of the first element of each operand, inputs first.
     bases: &'a [*mut u8],
-    reach: List<RowAccess, 8>,
-    /// Elements of a row.
+    /// The layout of each operand.
+    access: List<RowAccess, 8>,
+    /// Elements per row.
     length: usize,
-    /// Rows of a block.
+    /// Rows per block.
     block: usize,
-    /// Elements of a tile.
+    /// Elements per tile.
     tile: usize,
-    /// True if a row takes several tiles.
+    /// True if a row has several tiles.
     phased: bool,
-    /// Inputs that are copied aside before anything is written.
+    /// Inputs that are copied to buffers before any output is written.
     staged: List<bool, 8>,
-    /// For outputs too large to be kept in any cache.
+    /// The non-temporal copy, if outputs exceed the caches.
     stream: Option<StreamLoop>,
-    /// True if chains write those past the caches themselves.
+    /// True if chains write these outputs themselves, by non-temporal stores.
     chains_stream: bool,
-    /// True if one row after the other is used and made where it lies, and no value is there once a row.
+    /// True if the program reads and writes rows directly in the memory of the operands, and no operand has one value
+    /// per row.
     in_place: bool,
 }
 
-// SAFETY: threads work on disjoint rows, which lie in disjoint memory of every output and, in place,
-// of the input that is the same view.
-unsafe impl Sync for Job<'_> {}
+// SAFETY: the raw pointers refer to the operands, which outlive the run. Threads process disjoint rows. Different rows
+// have disjoint memory in every output, and in an input that an output overwrites in place.
+unsafe impl Sync for RowExecution<'_> {}
 
-/// The rows at hand, and where their values lie.
-struct Block<'a> {
-    /// The number of the first row, and how many there are.
+/// A block of consecutive rows.
+struct RowBlock<'a> {
+    /// The index of the first row.
     first: usize,
+    /// The number of rows.
     rows: usize,
-    /// Where each operand's first row begins.
+    /// The address of the first row in each operand.
     starts: &'a [*mut u8],
 }
 
-impl Job<'_> {
-    fn rows(&self, range: Range<usize>) {
-        scratch::with(self.scratch(), |scratch: *mut u8| {
-            // SAFETY: `scratch` has the size asked for, and the rows lie within the operands.
+impl RowExecution<'_> {
+    /// Runs the program on the rows `range`, block by block.
+    fn run_rows(&self, range: Range<usize>) {
+        scratch::with(self.scratch_bytes(), |scratch: *mut u8| {
+            // SAFETY: `scratch` has `scratch_bytes` bytes, and the rows `range` are within the operands. Only this task
+            // accesses their outputs.
             unsafe {
-                let (places, raw) = self.frame(scratch);
+                let (places, raw) = self.place_slots(scratch);
                 let mut at = places.clone();
                 let mut cursor = Cursor::new(self.outer, self.bases, range.start);
                 let mut first = range.start;
                 while first < range.end {
                     let rows = self.block.min(range.end - first);
-                    let block = Block { first, rows, starts: &cursor.at };
+                    let block = RowBlock { first, rows, starts: &cursor.at };
                     if !self.in_place {
                         self.load_row_inputs(&block, &mut at, raw);
                     }
                     if self.phased {
-                        self.phases(&block, &places, &mut at, raw);
+                        self.run_in_phases(&block, &places, &mut at, raw);
                     } else {
-                        self.whole(&block, &places, &mut at, raw);
+                        self.run_block(&block, &places, &mut at, raw);
                     }
                     if !self.in_place {
                         self.store_row_outputs(&block, &at, raw);
@@ -225,51 +243,59 @@ impl Job<'_> {
         }
     }
 
-    /// Bytes of scratch that [`Job::frame`] lays out.
-    fn scratch(&self) -> usize {
+    /// Returns the bytes of scratch memory for [`RowExecution::place_slots`].
+    fn scratch_bytes(&self) -> usize {
         let cells = self.linked.class.len() * padded(self.block * 8);
-        let whole = if self.phased { self.linked.class.len() * padded(self.length * 8) } else { 0 };
-        cells + (self.tile * 8).max(padded(self.block * 8)) + padded(self.tile * self.linked.width) + whole
+        let row_buffers = if self.phased { self.linked.class.len() * padded(self.length * 8) } else { 0 };
+        cells + (self.tile * 8).max(padded(self.block * 8)) + padded(self.tile * self.linked.width) + row_buffers
     }
 
-    /// A place for every value, and one for raw elements.
-    unsafe fn frame(&self, scratch: *mut u8) -> (List<*mut u8, 32>, *mut u8) {
+    /// Returns the address of the memory of every slot, and of a buffer for unconverted elements.
+    ///
+    /// # Safety
+    /// `scratch` is 64-byte aligned and valid for [`RowExecution::scratch_bytes`] bytes.
+    unsafe fn place_slots(&self, scratch: *mut u8) -> (List<*mut u8, 32>, *mut u8) {
         let slots = self.linked.class.len();
         let cell = padded(self.block * 8);
         let raw = scratch.wrapping_add(slots * cell);
         let buffers = raw.wrapping_add((self.tile * 8).max(cell));
-        let mut whole = buffers.wrapping_add(padded(self.tile * self.linked.width));
-        let mut place = |slot: usize| match self.linked.class[slot] {
+        let mut row_buffer = buffers.wrapping_add(padded(self.tile * self.linked.width));
+        let mut slot_address = |slot: usize| match self.linked.class[slot] {
             Granularity::PerElement if self.phased && self.keeps_row(slot) => {
-                let at = whole;
-                whole = whole.wrapping_add(padded(self.length * 8));
-                at
+                let address = row_buffer;
+                row_buffer = row_buffer.wrapping_add(padded(self.length * 8));
+                address
             }
             Granularity::PerElement => buffers.wrapping_add(self.linked.place[slot] * self.tile),
             _ => scratch.wrapping_add(slot * cell),
         };
-        let at: List<*mut u8, 32> = (0..slots).map(&mut place).collect();
+        let at: List<*mut u8, 32> = (0..slots).map(&mut slot_address).collect();
         let first = self.program.inputs.len();
         for (at, value) in at[first..].iter().zip(&self.uniforms) {
-            // SAFETY: a uniform's cell has eight bytes.
+            // SAFETY: a uniform has a cell of at least eight bytes in the scratch memory.
             unsafe { at.cast::<u64>().write(*value) };
         }
         (at, raw)
     }
 
-    /// True if a slot's buffer holds the row, not a tile of it, where rows take several tiles.
+    /// Returns whether the buffer of a slot holds the entire row instead of a tile, if rows have several tiles.
     fn keeps_row(&self, slot: usize) -> bool {
         self.linked.crosses[slot] && slot >= self.program.inputs.len()
             || self.staged.get(slot).copied().unwrap_or(false)
     }
 
-    /// Makes the inputs of one value a row available.
-    unsafe fn load_row_inputs(&self, block: &Block<'_>, at: &mut [*mut u8], raw: *mut u8) {
+    /// Loads the inputs with one value per row.
+    ///
+    /// # Safety
+    /// The rows of `block` are within the operands. `at` and `raw` are the addresses from
+    /// [`RowExecution::place_slots`].
+    unsafe fn load_row_inputs(&self, block: &RowBlock<'_>, at: &mut [*mut u8], raw: *mut u8) {
         for (k, input) in self.program.inputs.iter().enumerate().filter(|(_, i)| i.per_row) {
-            // SAFETY: `rows` values of the operand, and cells for as many.
+            // SAFETY: the operand has a value for each row of the block, and the cell and `raw` have memory for `rows`
+            // ≤ `block` values.
             unsafe {
                 let cell = at[k];
-                let dense = self.reach[k] == RowAccess::Dense;
+                let dense = self.access[k] == RowAccess::Dense;
                 let from = if dense { self.bases[k].add(block.first * input.size) } else { raw };
                 if !dense {
                     gather(from, input.size, self.outer, k, self.bases[k], block.first, block.rows);
@@ -282,18 +308,23 @@ impl Job<'_> {
         }
     }
 
-    /// Stores the outputs of one value a row.
-    unsafe fn store_row_outputs(&self, block: &Block<'_>, at: &[*mut u8], raw: *mut u8) {
+    /// Stores the outputs with one value per row.
+    ///
+    /// # Safety
+    /// The rows of `block` are within the operands. `at` and `raw` are the addresses from
+    /// [`RowExecution::place_slots`].
+    unsafe fn store_row_outputs(&self, block: &RowBlock<'_>, at: &[*mut u8], raw: *mut u8) {
         let inputs = self.program.inputs.len();
         for (o, output) in self.program.outputs.iter().enumerate().filter(|(_, o)| o.per_row) {
             let (k, from) = (inputs + o, at[output.slot as usize]);
-            // SAFETY: `rows` values of the operand, and as many cells.
+            // SAFETY: the operand has an element for each row of the block, the cell holds `rows` values (one if
+            // uniform), and `raw` has memory for `rows` values.
             unsafe {
-                let dense = self.reach[k] == RowAccess::Dense;
+                let dense = self.access[k] == RowAccess::Dense;
                 let to = if dense { self.bases[k].add(block.first * output.size) } else { raw };
                 if self.linked.class[output.slot as usize] == Granularity::Uniform {
                     let mut one = 0u64;
-                    fill(to, stored(output, from, &mut one), output.size, block.rows);
+                    fill(to, converted_value(output, from, &mut one), output.size, block.rows);
                 } else {
                     store_values(output, to, from, block.rows);
                 }
@@ -304,30 +335,35 @@ impl Job<'_> {
         }
     }
 
-    /// Where elements `first..` of the block's rows lie in operand `k`, if they lie there densely.
-    fn dense(&self, k: usize, block: &Block<'_>, size: usize, first: usize) -> Option<*mut u8> {
-        match self.reach[k] {
+    /// Returns the address of elements `first..` of the rows of `block` in operand `k`, if they are contiguous there.
+    fn dense_address(&self, k: usize, block: &RowBlock<'_>, size: usize, first: usize) -> Option<*mut u8> {
+        match self.access[k] {
             RowAccess::Dense => Some(self.bases[k].wrapping_add((block.first * self.length + first) * size)),
             RowAccess::Rows if block.rows == 1 => Some(block.starts[k].wrapping_add(first * size)),
             _ => None,
         }
     }
 
-    /// Makes elements `first..first + n` of the block's rows of input `k` available in `buffer`, or
-    /// where they lie.
-    unsafe fn load(
+    /// Returns the address of elements `first..first + n` of the rows of `block` of input `k`: in the operand itself,
+    /// or in `buffer`, to which they are loaded.
+    ///
+    /// # Safety
+    /// * Elements: the elements are within the operand.
+    /// * Buffers: `buffer` and `raw` are valid for writes of `n` values.
+    unsafe fn load_input(
         &self,
         k: usize,
         input: &Input,
-        block: &Block<'_>,
+        block: &RowBlock<'_>,
         first: usize,
         n: usize,
         buffer: *mut u8,
         raw: *mut u8,
     ) -> *mut u8 {
-        // SAFETY: the elements lie within the operand, the buffers have room for `n`.
+        // SAFETY: *Elements* covers all reads and *Buffers* all writes. The buffers are scratch memory and do not
+        // overlap the operand.
         unsafe {
-            match (self.dense(k, block, input.size, first), input.load) {
+            match (self.dense_address(k, block, input.size, first), input.load) {
                 (Some(from), Some(load)) => load.run(buffer, from, n),
                 (Some(from), None) if self.staged[k] => std::ptr::copy_nonoverlapping(from, buffer, n * input.size),
                 (Some(from), None) => return from,
@@ -344,59 +380,65 @@ impl Job<'_> {
         }
     }
 
-    /// Stores elements `first..first + len` of each of the block's rows of output `o`.
-    unsafe fn store(
+    /// Stores the elements of `tile` of each row of `block` to output `o`.
+    ///
+    /// # Safety
+    /// * Elements: the elements are within the operand.
+    /// * Source: `from` is valid for reads of the values of the tile, one per element, per row or per run.
+    /// * Buffer: `raw` is valid for writes of one value per element.
+    unsafe fn store_output(
         &self,
         o: usize,
         output: &Output,
-        block: &Block<'_>,
+        block: &RowBlock<'_>,
         tile: &Extent<'_>,
         from: *mut u8,
         raw: *mut u8,
     ) {
         let k = self.program.inputs.len() + o;
         let n = tile.rows * tile.len;
-        // SAFETY: the elements lie within the operand, `raw` has room for `n`.
+        // SAFETY: *Source* covers all reads, *Elements* and *Buffer* all writes.
         unsafe {
-            let place = self.dense(k, block, output.size, tile.first);
-            let to = place.unwrap_or(raw);
+            let dense = self.dense_address(k, block, output.size, tile.first);
+            let to = dense.unwrap_or(raw);
             let size = self.program.sizes[output.slot as usize] as usize;
             match self.linked.class[output.slot as usize] {
                 Granularity::PerElement => match (self.stream, output.store) {
-                    (Some(stream), None) if place.is_some() && to != from => stream(to, from, n * output.size),
+                    (Some(stream), None) if dense.is_some() && to != from => stream(to, from, n * output.size),
                     _ => store_values(output, to, from, n),
                 },
                 class => {
                     for row in 0..tile.rows {
                         let value = if class == Granularity::PerRow { from.add(row * size) } else { from };
                         let mut one = 0u64;
-                        let value = stored(output, value, &mut one);
+                        let value = converted_value(output, value, &mut one);
                         fill(to.add(row * tile.len * output.size), value, output.size, tile.len);
                     }
                 }
             }
-            if place.is_none() {
+            if dense.is_none() {
                 let start = block.first * self.length + tile.first;
                 scatter(to, output.size, self.all, k, self.bases[k], start, n);
             }
         }
     }
 
-    /// Whether output `o` is written by its last instruction, and where for elements from `first` on.
-    fn direct(&self, o: usize, output: &Output, block: &Block<'_>, first: usize) -> Option<*mut u8> {
+    /// Returns the address of elements from `first` on of output `o`, if the last instruction writes them directly.
+    fn direct_address(&self, o: usize, output: &Output, block: &RowBlock<'_>, first: usize) -> Option<*mut u8> {
         let slot = output.slot as usize;
         let tile = self.linked.class[slot] == Granularity::PerElement && !output.per_row && output.direct.is_some();
         if !tile || self.stream.is_some() && !(self.chains_stream && self.linked.streams[slot]) {
             return None;
         }
-        self.dense(self.program.inputs.len() + o, block, output.size, first)
+        self.dense_address(self.program.inputs.len() + o, block, output.size, first)
     }
 
-    /// The slots of inputs and outputs.
+    /// Returns the slots of the inputs and outputs.
     fn slots(&self) -> impl Iterator<Item = usize> {
         (0..self.program.inputs.len()).chain(self.program.outputs.iter().map(|o| o.slot as usize))
     }
 
+    /// Returns whether every row can be read and written directly in the memory of the operands.
     fn can_work_in_place(&self) -> bool {
         let used = |k: usize| {
             let input = &self.program.inputs[k];
@@ -409,23 +451,28 @@ impl Job<'_> {
         };
         self.block == 1
             && self.length > 0
-            && !self.reach.contains(&RowAccess::Strided)
+            && !self.access.contains(&RowAccess::Strided)
             && (0..self.program.inputs.len()).all(used)
             && self.program.outputs.iter().all(made)
     }
 
-    /// Full outputs with their numbers.
+    /// Returns the outputs with one value per element, with their indices.
     fn full_outputs(&self) -> impl Iterator<Item = (usize, &Output)> {
         self.program.outputs.iter().enumerate().filter(|(_, o)| !o.per_row)
     }
 
-    /// Runs the program on whole rows.
-    unsafe fn whole(&self, block: &Block<'_>, places: &[*mut u8], at: &mut [*mut u8], raw: *mut u8) {
+    /// Runs the program on a block of entire rows.
+    ///
+    /// # Safety
+    /// The rows of `block` are within the operands. `places` and `raw` are the addresses from
+    /// [`RowExecution::place_slots`], and `at` is a copy of `places`, with the inputs of one value per row loaded.
+    unsafe fn run_block(&self, block: &RowBlock<'_>, places: &[*mut u8], at: &mut [*mut u8], raw: *mut u8) {
         let folds = if self.length <= CHUNK { &self.linked.folds[..] } else { &[] };
         let tile =
             &Extent { rows: block.rows, len: self.length, first: 0, aside: raw, stream: self.chains_stream, folds };
         let n = tile.rows * tile.len;
-        // SAFETY: every slot has room for its values of the block.
+        // SAFETY: the rows are within the operands, and every slot has memory for its values of a block (the contract
+        // of this method). The operands that replace slots in place have the elements of the row.
         unsafe {
             if self.in_place {
                 for (slot, &start) in self.slots().zip(block.starts) {
@@ -434,11 +481,11 @@ impl Job<'_> {
             } else {
                 if n > 0 {
                     for (k, input) in self.program.inputs.iter().enumerate().filter(|(_, i)| !i.per_row) {
-                        at[k] = self.load(k, input, block, 0, n, places[k], raw);
+                        at[k] = self.load_input(k, input, block, 0, n, places[k], raw);
                     }
                 }
                 for (o, output) in self.full_outputs() {
-                    if let Some(to) = self.direct(o, output, block, 0) {
+                    if let Some(to) = self.direct_address(o, output, block, 0) {
                         at[output.slot as usize] = to;
                     }
                 }
@@ -452,23 +499,27 @@ impl Job<'_> {
             if n > 0 && !self.in_place {
                 for (o, output) in self.full_outputs() {
                     let from = at[output.slot as usize];
-                    if self.direct(o, output, block, 0) != Some(from) {
-                        self.store(o, output, block, tile, from, raw);
+                    if self.direct_address(o, output, block, 0) != Some(from) {
+                        self.store_output(o, output, block, tile, from, raw);
                     }
                 }
             }
         }
     }
 
-    /// Runs the program on one long row, phase by phase, each tile by tile.
-    unsafe fn phases(&self, block: &Block<'_>, places: &[*mut u8], at: &mut [*mut u8], raw: *mut u8) {
-        // SAFETY: every slot has room for a tile of the row, or the row.
+    /// Runs the program on one long row, phase by phase, and each phase tile by tile.
+    ///
+    /// # Safety
+    /// As for [`RowExecution::run_block`], with a block of one row.
+    unsafe fn run_in_phases(&self, block: &RowBlock<'_>, places: &[*mut u8], at: &mut [*mut u8], raw: *mut u8) {
+        // SAFETY: the row is within the operands, and every slot has memory for a tile, or for the row if `keeps_row`
+        // (the contract of this method). All tiles are within the row.
         unsafe {
             for (k, input) in self.program.inputs.iter().enumerate().filter(|(k, i)| self.staged[*k] && !i.per_row) {
                 for first in (0..self.length).step_by(self.tile) {
                     let n = self.tile.min(self.length - first);
                     let size = self.program.sizes[k] as usize;
-                    self.load(k, input, block, first, n, places[k].add(first * size), raw);
+                    self.load_input(k, input, block, first, n, places[k].add(first * size), raw);
                 }
             }
             let last = self.linked.phases.len() - 1;
@@ -497,11 +548,11 @@ impl Job<'_> {
                     for &k in &phase.reads {
                         let k = k as usize;
                         if !self.staged[k] {
-                            at[k] = self.load(k, &self.program.inputs[k], block, first, tile.len, places[k], raw);
+                            at[k] = self.load_input(k, &self.program.inputs[k], block, first, tile.len, places[k], raw);
                         }
                     }
                     for (o, output) in self.full_outputs() {
-                        if let Some(to) = self.direct(o, output, block, first) {
+                        if let Some(to) = self.direct_address(o, output, block, first) {
                             at[output.slot as usize] = to;
                         }
                     }
@@ -511,8 +562,8 @@ impl Job<'_> {
                     }
                     for (o, output) in self.full_outputs().filter(|(_, o)| stored(o.slot as usize)) {
                         let from = at[output.slot as usize];
-                        if self.direct(o, output, block, first) != Some(from) {
-                            self.store(o, output, block, tile, from, raw);
+                        if self.direct_address(o, output, block, first) != Some(from) {
+                            self.store_output(o, output, block, tile, from, raw);
                         }
                     }
                 }
@@ -524,18 +575,28 @@ impl Job<'_> {
     }
 }
 
-/// The bytes of one value as they are stored.
-unsafe fn stored(output: &Output, from: *mut u8, one: &mut u64) -> *const u8 {
+/// Returns the address of a value in the dtype of `output`: `from` itself, or `one` with the converted value.
+///
+/// # Safety
+/// `from` is valid for reads of one value in the compute type of `output`.
+unsafe fn converted_value(output: &Output, from: *mut u8, one: &mut u64) -> *const u8 {
     let Some(store) = output.store else { return from };
-    let place = (&raw mut *one).cast::<u8>();
-    // SAFETY: one value, and room for one of any type.
-    unsafe { store.run(place, from, 1) };
-    place
+    let to = (&raw mut *one).cast::<u8>();
+    // SAFETY: the caller guarantees one value at `from` (this function's contract), and `one` has eight bytes, enough
+    // for any dtype.
+    unsafe { store.run(to, from, 1) };
+    to
 }
 
-/// Stores `n` values densely.
+/// Stores `n` values contiguously, converted to the dtype of `output`.
+///
+/// # Safety
+/// * Source: `from` is valid for reads of `n` values in the compute type of `output`.
+/// * Destination: `to` is valid for writes of `n` elements.
+/// * Aliasing: with a conversion, `to` does not overlap `from`, unless it equals `from` and the element sizes are
+///   equal.
 unsafe fn store_values(output: &Output, to: *mut u8, from: *const u8, n: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees *Source*, *Destination* and *Aliasing* (this function's contract).
     unsafe {
         match output.store {
             Some(store) => store.run(to, from, n),

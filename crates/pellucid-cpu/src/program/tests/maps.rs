@@ -3,28 +3,29 @@ use crate::program::map::run_map;
 use pellucid_ir::kernel::{Map, Params};
 use std::sync::Arc;
 
+/// Asserts that `program` computes the values of the reference.
 pub(crate) fn check(
     program: &Arc<Program>,
     params: &Params,
-    inputs: &mut [Array],
-    outputs: &mut [Array],
+    inputs: &mut [TestArray],
+    outputs: &mut [TestArray],
     shape: &[usize],
-    what: &str,
+    context: &str,
 ) {
-    let refs: Vec<&Array> = inputs.iter().collect();
+    let refs: Vec<&TestArray> = inputs.iter().collect();
     let expected = naive::map(program, params, &refs, shape);
     let kernel = Map { program: program.clone(), params: params.clone() };
-    let from: Vec<Operand<'_>> = inputs.iter_mut().map(Array::operand).collect();
-    let to: Vec<Operand<'_>> = outputs.iter_mut().map(Array::operand).collect();
+    let from: Vec<Operand<'_>> = inputs.iter_mut().map(TestArray::operand).collect();
+    let to: Vec<Operand<'_>> = outputs.iter_mut().map(TestArray::operand).collect();
     run_map(&kernel, &from, &to).unwrap();
     for (out, expected) in outputs.iter().zip(&expected) {
-        assert_same(&out.bits(), expected, out.dtype, what);
+        assert_same(&out.bits(), expected, out.dtype, context);
     }
 }
 
-/// A program of two outputs with every kind of instruction.
+/// Returns a program of three outputs with every kind of instruction.
 pub(crate) fn mixed(a: DType, b: DType, out: DType) -> Arc<Program> {
-    let mut p = Builder::new();
+    let mut p = ProgramBuilder::new();
     let (x, y) = (p.input(a, Compute::F32, false), p.input(b, Compute::F32, false));
     let k = p.uniform(UniformSource::Param(0), Compute::F32);
     let half = p.literal(0.5, Compute::F32);
@@ -41,7 +42,7 @@ pub(crate) fn mixed(a: DType, b: DType, out: DType) -> Arc<Program> {
 }
 
 #[test]
-fn any_layout_and_dtype_gives_what_the_scalar_walk_gives() {
+fn all_layouts_and_dtypes_match_the_reference() {
     let rng = &mut Rng(1);
     let dtypes = [DType::F32, DType::F16, DType::F64, DType::I64, DType::U8, DType::Bool, DType::BF16];
     for round in 0..3 {
@@ -49,59 +50,60 @@ fn any_layout_and_dtype_gives_what_the_scalar_walk_gives() {
             let dtype = |rng: &mut Rng| if rng.flip() { DType::F32 } else { dtypes[rng.below(dtypes.len())] };
             let (a, b, out) = (dtype(rng), dtype(rng), dtype(rng));
             let program = mixed(a, b, out);
-            let mut inputs = [Array::random(rng, &shape, a, true), Array::random(rng, &shape, b, true)];
-            let mut outputs = [out, DType::Bool, DType::F64].map(|dtype| Array::random(rng, &shape, dtype, false));
+            let mut inputs = [TestArray::random(rng, &shape, a, true), TestArray::random(rng, &shape, b, true)];
+            let mut outputs = [out, DType::Bool, DType::F64].map(|dtype| TestArray::random(rng, &shape, dtype, false));
             let params = [rng.value()].into();
-            let what = format!("{round}: {a} {b} {out} {shape:?} {:?}", inputs.each_ref().map(|i| &i.layout));
-            check(&program, &params, &mut inputs, &mut outputs, &shape, &what);
+            let context = format!("{round}: {a} {b} {out} {shape:?} {:?}", inputs.each_ref().map(|i| &i.layout));
+            check(&program, &params, &mut inputs, &mut outputs, &shape, &context);
         }
     }
 }
 
 #[test]
-fn single_instructions_broadcast_and_take_parameters() {
+fn single_instructions_broadcast_and_read_parameters() {
     let rng = &mut Rng(2);
     let c = Compute::F32;
-    let mut p = Builder::new();
+    let mut p = ProgramBuilder::new();
     let (x, y) = (p.x(DType::F32), p.x(DType::F32));
     let sum = p.binary(Binary::Sub, c, x, y);
     let binary: Arc<Program> = p.build(&[(sum, c, DType::F32, false)]).into();
-    let mut p = Builder::new();
+    let mut p = ProgramBuilder::new();
     let (x, k) = (p.x(DType::F32), p.uniform(UniformSource::Param(0), c));
     let product = p.binary(Binary::Sub, c, k, x);
     let scale: Arc<Program> = p.build(&[(product, c, DType::F32, false)]).into();
-    let mut p = Builder::new();
+    let mut p = ProgramBuilder::new();
     let x = p.x(DType::F32);
     let root = p.unary(Unary::Exp, c, x);
     let unary: Arc<Program> = p.build(&[(root, c, DType::F32, false)]).into();
     for shape in shapes() {
-        let full = Array::contiguous(rng, &shape, DType::F32);
-        let one = Array::contiguous(rng, &[], DType::F32);
+        let full = TestArray::contiguous(rng, &shape, DType::F32);
+        let one = TestArray::contiguous(rng, &[], DType::F32);
         for pair in [
             [full.clone(), full.clone()],
             [full.clone(), one.clone()],
             [one.clone(), full.clone()],
             [one.clone(), one.clone()],
         ] {
-            let mut out = [Array::contiguous(rng, &shape, DType::F32)];
+            let mut out = [TestArray::contiguous(rng, &shape, DType::F32)];
             check(&binary, &Params::new(), &mut pair.clone(), &mut out, &shape, "binary");
             check(&scale, &[Scalar::Float(2.5)].into(), &mut pair[..1].to_vec(), &mut out, &shape, "scale");
             check(&unary, &Params::new(), &mut pair[..1].to_vec(), &mut out, &shape, "unary");
         }
-        let mut strange = [Array::random(rng, &shape, DType::F32, true), Array::random(rng, &shape, DType::F32, true)];
-        let mut out = [Array::random(rng, &shape, DType::F32, false)];
-        check(&binary, &Params::new(), &mut strange, &mut out, &shape, "strange");
+        let mut strided =
+            [TestArray::random(rng, &shape, DType::F32, true), TestArray::random(rng, &shape, DType::F32, true)];
+        let mut out = [TestArray::random(rng, &shape, DType::F32, false)];
+        check(&binary, &Params::new(), &mut strided, &mut out, &shape, "strided");
     }
 }
 
-/// p' = p − k·(m' = m·½ + g), in place over p and m; also one that reads p after p' is written, and
-/// a swap.
+/// Tests p' = p − k·(m' = m·½ + g) in place over p and m. Further programs read p after p' is written, and swap two
+/// arrays.
 #[test]
-fn in_place_is_right_even_where_an_input_is_read_after_its_output_is_made() {
+fn maps_in_place_allow_reads_of_an_input_after_its_output() {
     let rng = &mut Rng(3);
     let c = Compute::F32;
     let update = |late: bool| {
-        let mut p = Builder::new();
+        let mut p = ProgramBuilder::new();
         let (w, g, m) = (p.x(DType::F32), p.x(DType::F32), p.x(DType::F32));
         let k = p.uniform(UniformSource::Param(0), c);
         let half = p.literal(0.5, c);
@@ -113,12 +115,12 @@ fn in_place_is_right_even_where_an_input_is_read_after_its_output_is_made() {
         p.build(&[(next, c, DType::F32, false), (momentum, c, DType::F32, false)])
     };
     let swap = {
-        let mut p = Builder::new();
+        let mut p = ProgramBuilder::new();
         let (a, _, b) = (p.x(DType::F32), p.x(DType::F32), p.x(DType::F32));
         p.build(&[(b, c, DType::F32, false), (a, c, DType::F32, false)])
     };
     let half = {
-        let mut p = Builder::new();
+        let mut p = ProgramBuilder::new();
         let (a, g, b) = (p.x(DType::F16), p.x(DType::F16), p.x(DType::F16));
         let sum = p.binary(Binary::Add, c, a, g);
         let product = p.binary(Binary::Mul, c, a, b);
@@ -128,10 +130,10 @@ fn in_place_is_right_even_where_an_input_is_read_after_its_output_is_made() {
         let program = Arc::new(program);
         for shape in shapes() {
             let dtype = program.inputs[0].storage;
-            let [w, g, m] = [(); 3].map(|()| Array::random(rng, &shape, dtype, false));
+            let [w, g, m] = [(); 3].map(|()| TestArray::random(rng, &shape, dtype, false));
             let params: Params = [Scalar::Float(0.1)].into();
             let expected = naive::map(&program, &params, &[&w, &g, &m], &shape);
-            with_threads(|_| {
+            for_each_thread_count(|_| {
                 let (w, m) = (w.clone(), m.clone());
                 let kernel = Map { program: program.clone(), params: params.clone() };
                 run_map(&kernel, &[w.shared(), g.shared(), m.shared()], &[w.shared(), m.shared()]).unwrap();
@@ -143,27 +145,28 @@ fn in_place_is_right_even_where_an_input_is_read_after_its_output_is_made() {
 }
 
 #[test]
-fn sixty_four_axes_work() {
+fn maps_support_sixty_four_axes() {
     let rng = &mut Rng(4);
     let mut shape = vec![1; 64];
     [3, 17, 40, 63].iter().for_each(|&a: &usize| shape[a] = 3);
     let program = mixed(DType::F32, DType::F32, DType::F32);
-    let mut inputs = [Array::random(rng, &shape, DType::F32, true), Array::random(rng, &shape, DType::F32, true)];
-    let mut outputs = [DType::F32, DType::Bool, DType::F64].map(|d| Array::random(rng, &shape, d, false));
+    let mut inputs =
+        [TestArray::random(rng, &shape, DType::F32, true), TestArray::random(rng, &shape, DType::F32, true)];
+    let mut outputs = [DType::F32, DType::Bool, DType::F64].map(|d| TestArray::random(rng, &shape, d, false));
     check(&program, &[Scalar::Int(2)].into(), &mut inputs, &mut outputs, &shape, "rank 64");
 }
 
-/// Programs of arithmetic at random, in place too: whatever becomes a chain gives what its instructions give.
+/// Tests random arithmetic programs, also in place: fused chains match the separate instructions.
 #[test]
-fn chains_of_any_shape_give_what_the_scalar_walk_gives() {
+fn random_chains_match_the_reference() {
     let rng = &mut Rng(5);
     for round in 0..150 {
         let (dtype, c) = if rng.below(4) > 0 { (DType::F32, Compute::F32) } else { (DType::F64, Compute::F64) };
-        let mut p = Builder::new();
+        let mut p = ProgramBuilder::new();
         let mut values = vec![p.x(dtype), p.x(dtype), p.x(dtype), p.uniform(UniformSource::Param(0), c)];
         values.push(p.literal(0.75, c));
         for _ in 0..2 + rng.below(if round % 10 == 0 { 90 } else { 20 }) {
-            // The last value is read again more often than not, as in formulas.
+            // Most operands are the last value, as in formulas.
             let last = values.len() - 1;
             let mut pick = || values[if rng.below(3) > 0 { last } else { rng.below(values.len()) }];
             let (a, b, d) = (pick(), pick(), pick());
@@ -181,10 +184,10 @@ fn chains_of_any_shape_give_what_the_scalar_walk_gives() {
         let program = Arc::new(p.build(&[(last, c, dtype, false), (some, c, dtype, false)]));
         let params: Params = [rng.value()].into();
         for shape in [[7], [130], [1000], [9000]] {
-            let [x, y, z] = [(); 3].map(|()| Array::contiguous(rng, &shape, dtype));
+            let [x, y, z] = [(); 3].map(|()| TestArray::contiguous(rng, &shape, dtype));
             let expected = naive::map(&program, &params, &[&x, &y, &z], &shape);
             let kernel = Map { program: program.clone(), params: params.clone() };
-            let apart = [(); 2].map(|()| Array::contiguous(rng, &shape, dtype));
+            let apart = [(); 2].map(|()| TestArray::contiguous(rng, &shape, dtype));
             let same = [x.clone(), y.clone()];
             for (inputs, outputs) in [([&x, &y], &apart), ([&same[0], &same[1]], &same)] {
                 let from = [inputs[0].shared(), inputs[1].shared(), z.shared()];

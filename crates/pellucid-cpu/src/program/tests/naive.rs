@@ -1,9 +1,9 @@
-//! The scalar walk: one element at a time, one instruction at a time.
+//! The scalar reference: it processes one element and one instruction at a time.
 //!
-//! Instructions are the loops of [`crate::program::loops`] on single values (their meaning is tested there);
-//! the order of a reduction is written out once more, in scalars.
+//! It computes each instruction by the loops of [`crate::program::loops`] on single values; the tests of that module
+//! cover their results. It implements the order of reductions independently, in scalar code.
 
-use super::{Array, Value};
+use super::{TestArray, Value};
 use crate::program::loops::{self, Form};
 use crate::program::lower::cell;
 use pellucid_ir::formula::{Binary, Op, Program, RowOp, UniformSource};
@@ -11,6 +11,7 @@ use pellucid_ir::kernel::ReduceOp;
 use pellucid_ir::{Compute, DType, Element, Scalar, bf16, f16};
 use pellucid_simd::Isa;
 
+/// Evaluates `$body` with `$T` the Rust type of a dtype.
 macro_rules! by_dtype {
     ($dtype:expr, $T:ident => $body:expr) => {
         match $dtype {
@@ -58,6 +59,7 @@ macro_rules! by_dtype {
     };
 }
 
+/// Returns the bits of a scalar as `dtype`.
 pub(crate) fn encode(value: Scalar, dtype: DType) -> u64 {
     let mut bits = [0; 8];
     by_dtype!(dtype, T => {
@@ -67,100 +69,107 @@ pub(crate) fn encode(value: Scalar, dtype: DType) -> u64 {
     u64::from_ne_bytes(bits)
 }
 
+/// Returns the scalar with these bits as `dtype`.
 pub(crate) fn decode(bits: u64, dtype: DType) -> Scalar {
     by_dtype!(dtype, T => T::from_bytes(&bits.to_ne_bytes()[..size_of::<T>()])[0].to_scalar())
 }
 
+/// Returns whether the bits are a NaN of `dtype`.
 pub(crate) fn is_nan(bits: u64, dtype: DType) -> bool {
     dtype.is_float() && decode(bits, dtype).to_f64().is_nan()
 }
 
-fn call1(f: loops::UnaryLoop, a: u64) -> u64 {
+/// Computes a unary loop on one value.
+fn call_unary(f: loops::UnaryLoop, a: u64) -> u64 {
     let mut out = 0u64;
-    // SAFETY: one value of at most eight bytes each.
+    // SAFETY: both variables hold one value of at most eight bytes, and the isa is available.
     unsafe { f.run((&raw mut out).cast(), (&raw const a).cast(), 1) };
     out
 }
 
-fn call2(op: Binary, compute: Compute, a: u64, b: u64) -> u64 {
+/// Computes a binary primitive on one pair of values.
+fn call_binary(op: Binary, compute: Compute, a: u64, b: u64) -> u64 {
     let f = loops::binary(op, compute, Form::TileTile, Isa::best()).unwrap();
     let mut out = 0u64;
-    // SAFETY: as above.
+    // SAFETY: all variables hold one value of at most eight bytes, and the isa is available.
     unsafe { f((&raw mut out).cast(), (&raw const a).cast(), (&raw const b).cast(), 1) };
     out
 }
 
-fn call3(op: Op, compute: Compute, [a, b, c]: [u64; 3]) -> u64 {
+/// Computes a ternary primitive on one value of each operand.
+fn call_ternary(op: Op, compute: Compute, [a, b, c]: [u64; 3]) -> u64 {
     let all = [true; 3];
     let f = match op {
         Op::Select => loops::select(compute, all, Isa::best()),
         _ => loops::mul_add(compute, all, Isa::best()),
     };
     let mut out = 0u64;
-    // SAFETY: as above.
+    // SAFETY: all variables hold one value of at most eight bytes, and the isa is available.
     unsafe {
         f.unwrap()((&raw mut out).cast(), (&raw const a).cast(), (&raw const b).cast(), (&raw const c).cast(), 1)
     };
     out
 }
 
+/// Converts a stored value to a compute type.
 pub(crate) fn convert(bits: u64, from: DType, to: Compute) -> u64 {
-    call1(loops::convert(from, to, Isa::best()), bits)
+    call_unary(loops::convert(from, to, Isa::best()), bits)
 }
 
+/// Converts a value to the dtype it is stored as.
 pub(crate) fn store(bits: u64, from: Compute, to: DType) -> u64 {
-    call1(loops::store(from, to, Isa::best()), bits)
+    call_unary(loops::store(from, to, Isa::best()), bits)
 }
 
-/// The canonical order: chunks of 4096, in each sixteen lanes over blocks of 128, then trees.
+/// Reduces values in the canonical order: chunks of 4096, in each sixteen lanes over blocks of 128, then trees.
 pub(crate) fn fold(op: Binary, identity: u64, compute: Compute, values: &[u64]) -> u64 {
-    let join = |a: u64, b: u64| call2(op, compute, a, b);
+    let combine = |a: u64, b: u64| call_binary(op, compute, a, b);
     let chunk = |values: &[u64]| {
         let mut lanes = [identity; 16];
         for block in values.chunks(128) {
             let x = |j: usize, l: usize| block.get(j * 16 + l).copied().unwrap_or(identity);
             for (l, lane) in lanes.iter_mut().enumerate() {
-                let low = join(join(x(0, l), x(1, l)), join(x(2, l), x(3, l)));
-                let high = join(join(x(4, l), x(5, l)), join(x(6, l), x(7, l)));
-                *lane = join(*lane, join(low, high));
+                let low = combine(combine(x(0, l), x(1, l)), combine(x(2, l), x(3, l)));
+                let high = combine(combine(x(4, l), x(5, l)), combine(x(6, l), x(7, l)));
+                *lane = combine(*lane, combine(low, high));
             }
         }
         for step in [8, 4, 2, 1] {
-            (0..step).for_each(|l| lanes[l] = join(lanes[l], lanes[l + step]));
+            (0..step).for_each(|l| lanes[l] = combine(lanes[l], lanes[l + step]));
         }
         lanes[0]
     };
-    let mut isa: Vec<u64> = values.chunks(4096).map(chunk).collect();
-    if isa.is_empty() {
-        isa.push(chunk(&[]));
+    let mut partials: Vec<u64> = values.chunks(4096).map(chunk).collect();
+    if partials.is_empty() {
+        partials.push(chunk(&[]));
     }
-    while isa.len() > 1 {
-        isa = isa.chunks(2).map(|p| if p.len() == 2 { join(p[0], p[1]) } else { p[0] }).collect();
+    while partials.len() > 1 {
+        partials = partials.chunks(2).map(|p| if p.len() == 2 { combine(p[0], p[1]) } else { p[0] }).collect();
     }
-    isa[0]
+    partials[0]
 }
 
-/// The primitive and the identity of a reduction.
+/// Returns the primitive and the identity of a reduction.
 pub(crate) fn monoid(op: ReduceOp, compute: Compute) -> (Binary, u64) {
-    let of = |v: Scalar| cell(v, compute);
+    let bits = |v: Scalar| cell(v, compute);
     let (low, high) = match compute {
         Compute::I32 => (Scalar::Int(i32::MIN as i64), Scalar::Int(i32::MAX as i64)),
         Compute::I64 => (Scalar::Int(i64::MIN), Scalar::Int(i64::MAX)),
         _ => (Scalar::Float(f64::NEG_INFINITY), Scalar::Float(f64::INFINITY)),
     };
     match op {
-        ReduceOp::Sum => (Binary::Add, of(Scalar::Int(0))),
-        ReduceOp::Prod => (Binary::Mul, of(Scalar::Int(1))),
+        ReduceOp::Sum => (Binary::Add, bits(Scalar::Int(0))),
+        ReduceOp::Prod => (Binary::Mul, bits(Scalar::Int(1))),
         ReduceOp::Max if compute == Compute::Mask => (Binary::Or, 0),
         ReduceOp::Min if compute == Compute::Mask => (Binary::And, 1),
-        ReduceOp::Max => (Binary::Max, of(low)),
-        ReduceOp::Min => (Binary::Min, of(high)),
+        ReduceOp::Max => (Binary::Max, bits(low)),
+        ReduceOp::Min => (Binary::Min, bits(high)),
         ReduceOp::Any => (Binary::Or, 0),
         _ => (Binary::And, 1),
     }
 }
 
-/// Runs a program on one row: each input has `len` values, or one. Outputs likewise.
+/// Runs a program on one row and returns its outputs. Inputs and outputs have `len` values, or one if they are per row.
 pub(crate) fn interpret(program: &Program, params: &[Scalar], inputs: &[Vec<u64>], len: usize) -> Vec<Vec<u64>> {
     let loaded: Vec<Vec<u64>> = program
         .inputs
@@ -189,9 +198,9 @@ pub(crate) fn interpret(program: &Program, params: &[Scalar], inputs: &[Vec<u64>
         let one = |i: usize| {
             let arg = |k: usize| read(step.args[k], i, &registers, &rows);
             match step.op {
-                Op::Unary(op) => call1(loops::unary(op, step.compute, Isa::best()).unwrap(), arg(0)),
-                Op::Binary(op) => call2(op, step.compute, arg(0), arg(1)),
-                Op::Select | Op::MulAdd => call3(step.op, step.compute, [arg(0), arg(1), arg(2)]),
+                Op::Unary(op) => call_unary(loops::unary(op, step.compute, Isa::best()).unwrap(), arg(0)),
+                Op::Binary(op) => call_binary(op, step.compute, arg(0), arg(1)),
+                Op::Select | Op::MulAdd => call_ternary(step.op, step.compute, [arg(0), arg(1), arg(2)]),
                 Op::Convert(to) => convert(arg(0), step.compute.storage(), to),
                 Op::Round(dtype) => convert(store(arg(0), step.compute, dtype), dtype, step.compute),
                 Op::RowIndex => i as u64,
@@ -220,15 +229,16 @@ pub(crate) fn interpret(program: &Program, params: &[Scalar], inputs: &[Vec<u64>
     program.outputs.iter().map(values).collect()
 }
 
-/// Runs an elementwise program on every element of `shape`.
-pub(crate) fn map(program: &Program, params: &[Scalar], inputs: &[&Array], shape: &[usize]) -> Vec<Vec<u64>> {
+/// Runs an elementwise program on all elements of `shape` and returns its outputs.
+pub(crate) fn map(program: &Program, params: &[Scalar], inputs: &[&TestArray], shape: &[usize]) -> Vec<Vec<u64>> {
     let n = shape.iter().product();
-    let columns: Vec<Vec<u64>> = inputs.iter().map(|x| (0..n).map(|i| x.at(shape, i)).collect()).collect();
+    let columns: Vec<Vec<u64>> = inputs.iter().map(|x| (0..n).map(|i| x.element_bits(shape, i)).collect()).collect();
     interpret(program, params, &columns, n)
 }
 
-/// The flat positions of the elements of row number `row`: the others' axes first, then `axes`.
-pub(crate) fn row_places(shape: &[usize], axes: &[usize], row: usize) -> Vec<usize> {
+/// Returns the flat indices of the elements of row `row`. `axes` are the axes within a row; the other axes number the
+/// rows.
+pub(crate) fn row_elements(shape: &[usize], axes: &[usize], row: usize) -> Vec<usize> {
     let mut strides = vec![1; shape.len()];
     (1..shape.len()).rev().for_each(|a| strides[a - 1] = strides[a] * shape[a]);
     let mut start = 0;
@@ -237,10 +247,10 @@ pub(crate) fn row_places(shape: &[usize], axes: &[usize], row: usize) -> Vec<usi
         start += rest % shape[a] * strides[a];
         rest /= shape[a];
     }
-    let mut places = vec![start];
+    let mut indices = vec![start];
     for &a in axes {
-        places =
-            places.iter().flat_map(|&p| (0..shape[a]).map(move |i| (p, i))).map(|(p, i)| p + i * strides[a]).collect();
+        indices =
+            indices.iter().flat_map(|&p| (0..shape[a]).map(move |i| (p, i))).map(|(p, i)| p + i * strides[a]).collect();
     }
-    places
+    indices
 }

@@ -3,32 +3,34 @@ use crate::program::reduce::run_reduce;
 use pellucid_ir::kernel::{AxisSet, Params, Reduce, ReduceOp};
 use std::sync::Arc;
 
+/// Returns the program x.
 pub(crate) fn identity(dtype: DType) -> Program {
-    let mut p = Builder::new();
+    let mut p = ProgramBuilder::new();
     let x = p.x(dtype);
     p.build(&[(x, dtype.compute(), dtype, false)])
 }
 
-/// x·y + x
+/// Returns the program x·y + x.
 pub(crate) fn product() -> Program {
     let c = Compute::F32;
-    let mut p = Builder::new();
+    let mut p = ProgramBuilder::new();
     let (x, y) = (p.x(DType::F32), p.x(DType::F32));
     let t = p.binary(Binary::Mul, c, x, y);
     let t = p.binary(Binary::Add, c, t, x);
     p.build(&[(t, c, DType::F32, false)])
 }
 
-fn halve(compute: Compute, out: DType) -> Program {
-    let mut p = Builder::new();
+/// Returns the finishing program k·x.
+fn scaled(compute: Compute, out: DType) -> Program {
+    let mut p = ProgramBuilder::new();
     let x = p.x(compute.storage());
     let k = p.uniform(UniformSource::Param(0), compute);
     let y = p.binary(Binary::Mul, compute, x, k);
     p.build(&[(y, compute, out, false)])
 }
 
-/// What the reduction must give, in logical order of the kept axes.
-fn expected(kernel: &Reduce, inputs: &[&Array], shape: &[usize], axes: &[usize]) -> Vec<u64> {
+/// Returns the expected bits of the reduction, in logical order of the kept axes.
+fn expected(kernel: &Reduce, inputs: &[&TestArray], shape: &[usize], axes: &[usize]) -> Vec<u64> {
     let values = naive::map(&kernel.program, &kernel.params, inputs, shape).remove(0);
     let stored = &kernel.program.outputs[0];
     let compute = stored.compute;
@@ -41,7 +43,7 @@ fn expected(kernel: &Reduce, inputs: &[&Array], shape: &[usize], axes: &[usize])
     };
     let rows: usize = (0..shape.len()).filter(|a| !axes.contains(a)).map(|a| shape[a]).product();
     let one = |r: usize| {
-        let row: Vec<u64> = naive::row_places(shape, axes, r).iter().map(|&p| values[p]).collect();
+        let row: Vec<u64> = naive::row_elements(shape, axes, r).iter().map(|&p| values[p]).collect();
         let loaded: Vec<u64> = row.iter().map(|&v| naive::convert(v, stored.storage, wide)).collect();
         let (result, ty) = match kernel.op {
             ReduceOp::ArgMax | ReduceOp::ArgMin => {
@@ -73,31 +75,37 @@ fn expected(kernel: &Reduce, inputs: &[&Array], shape: &[usize], axes: &[usize])
     (0..rows).map(one).collect()
 }
 
+/// Asserts that `kernel` computes the values of the reference on random arrays.
 pub(crate) fn check(rng: &mut Rng, kernel: &Reduce, shape: &[usize], axes: &[usize]) {
-    let inputs: Vec<Array> =
-        kernel.program.inputs.iter().map(|i| Array::random(rng, shape, i.storage, rng_stretch(shape))).collect();
+    let inputs: Vec<TestArray> = kernel
+        .program
+        .inputs
+        .iter()
+        .map(|i| TestArray::random(rng, shape, i.storage, allows_broadcast(shape)))
+        .collect();
     let expected = expected(kernel, &inputs.iter().collect::<Vec<_>>(), shape, axes);
     let kept: Vec<usize> = (0..shape.len()).map(|a| if axes.contains(&a) { 1 } else { shape[a] }).collect();
-    let out = Array::random(rng, &kept, kernel.output, false);
-    with_threads(|threads| {
+    let out = TestArray::random(rng, &kept, kernel.output, false);
+    for_each_thread_count(|threads| {
         let mut out = out.clone();
-        let from: Vec<_> = inputs.iter().map(Array::shared).collect();
+        let from: Vec<_> = inputs.iter().map(TestArray::shared).collect();
         run_reduce(kernel, &from, &out.operand()).unwrap();
-        let what = format!(
+        let context = format!(
             "{:?} of {shape:?} over {axes:?} as {} with {threads} threads, {:?}",
             kernel.op,
             kernel.output,
             inputs.iter().map(|i| &i.layout).collect::<Vec<_>>()
         );
-        assert_same(&out.bits(), &expected, kernel.output, &what);
+        assert_same(&out.bits(), &expected, kernel.output, &context);
     });
 }
 
-/// Stretched inputs would all be small in big shapes.
-fn rng_stretch(shape: &[usize]) -> bool {
+/// Returns whether inputs of this shape may be broadcast. Broadcast inputs of large shapes would all be small.
+fn allows_broadcast(shape: &[usize]) -> bool {
     shape.len() < 3
 }
 
+/// Returns a reduction without a finishing program.
 pub(crate) fn kernel(op: ReduceOp, axes: &[usize], program: Program, output: DType) -> Reduce {
     Reduce {
         op,
@@ -110,6 +118,7 @@ pub(crate) fn kernel(op: ReduceOp, axes: &[usize], program: Program, output: DTy
     }
 }
 
+/// Returns shapes with the axes to reduce.
 fn cases() -> Vec<(Vec<usize>, Vec<usize>)> {
     vec![
         (vec![], vec![]),
@@ -136,7 +145,7 @@ fn cases() -> Vec<(Vec<usize>, Vec<usize>)> {
 }
 
 #[test]
-fn sums_in_every_layout_have_the_canonical_bits() {
+fn sums_of_all_layouts_have_the_canonical_bits() {
     let rng = &mut Rng(9);
     for round in 0..3 {
         for (shape, axes) in cases() {
@@ -151,7 +160,7 @@ fn sums_in_every_layout_have_the_canonical_bits() {
 }
 
 #[test]
-fn every_operation_and_dtype() {
+fn all_operations_and_dtypes_match_the_reference() {
     use ReduceOp::*;
     let rng = &mut Rng(10);
     for (shape, axes) in [(vec![6, 40], vec![1]), (vec![200, 6], vec![0]), (vec![3, 7, 130], vec![0, 2])] {
@@ -171,11 +180,11 @@ fn every_operation_and_dtype() {
 }
 
 #[test]
-fn integers_are_summed_wide() {
+fn integers_are_summed_in_the_wider_type() {
     let n = 3;
-    let mut x = Array::zeros(n, Layout::contiguous([n].into()), DType::I32);
+    let mut x = TestArray::zeros(n, Layout::contiguous([n].into()), DType::I32);
     x.fill(|| Scalar::Int(i32::MAX as i64));
-    let mut y = Array::zeros(1, Layout::contiguous([1].into()), DType::I64);
+    let mut y = TestArray::zeros(1, Layout::contiguous([1].into()), DType::I64);
     run_reduce(&kernel(ReduceOp::Sum, &[0], identity(DType::I32), DType::I64), &[x.operand()], &y.operand()).unwrap();
     assert_eq!(y.bits()[0] as i64, 3 * i32::MAX as i64);
 }
@@ -185,18 +194,18 @@ fn a_finishing_program_runs_on_every_result() {
     let rng = &mut Rng(11);
     for (shape, axes) in cases() {
         let mut mean = kernel(ReduceOp::Sum, &axes, product(), DType::F16);
-        mean.finish = Some(Arc::new(halve(Compute::F32, DType::F16)));
+        mean.finish = Some(Arc::new(scaled(Compute::F32, DType::F16)));
         mean.finish_params = [Scalar::Float(0.01)].into();
         check(rng, &mean, &shape, &axes);
         let mut position = kernel(ReduceOp::ArgMin, &axes, identity(DType::F32), DType::I32);
-        position.finish = Some(Arc::new(halve(Compute::I64, DType::I64)));
+        position.finish = Some(Arc::new(scaled(Compute::I64, DType::I64)));
         position.finish_params = [Scalar::Int(2)].into();
         check(rng, &position, &shape, &axes);
     }
 }
 
 #[test]
-fn of_nothing_there_is_the_identity() {
+fn empty_reductions_return_the_identity() {
     for (op, identity_of, expected) in [
         (ReduceOp::Sum, DType::F32, 0.0),
         (ReduceOp::Prod, DType::F32, 1.0),
@@ -204,10 +213,10 @@ fn of_nothing_there_is_the_identity() {
         (ReduceOp::All, DType::Bool, 1.0),
     ] {
         for (shape, axis) in [([3, 0], 1), ([0, 600], 0)] {
-            let mut x = Array::zeros(0, Layout::contiguous(shape.into()), identity_of);
+            let mut x = TestArray::zeros(0, Layout::contiguous(shape.into()), identity_of);
             let mut kept = shape;
             kept[axis] = 1;
-            let mut y = Array::zeros(600, Layout::contiguous(kept.into()), identity_of);
+            let mut y = TestArray::zeros(600, Layout::contiguous(kept.into()), identity_of);
             y.fill(|| Scalar::Int(7));
             run_reduce(&kernel(op, &[axis], identity(identity_of), identity_of), &[x.operand()], &y.operand()).unwrap();
             let values: Vec<f64> = y.bits().iter().map(|&b| naive::decode(b, identity_of).to_f64()).collect();
@@ -217,14 +226,14 @@ fn of_nothing_there_is_the_identity() {
 }
 
 #[test]
-fn not_a_number_and_ties_are_found_first() {
-    let mut x = Array::zeros(8, Layout::contiguous([2, 4].into()), DType::F32);
+fn arg_max_returns_the_first_nan_and_the_first_of_ties() {
+    let mut x = TestArray::zeros(8, Layout::contiguous([2, 4].into()), DType::F32);
     for (i, v) in [1.0, 3.0, f32::NAN, f32::NAN, 3.0, 2.0, 3.0, 0.0].into_iter().enumerate() {
         x.write(i as isize, v.to_bits() as u64);
     }
     for (axis, expected) in [(1usize, vec![2u64, 0]), (0, vec![1, 0, 0, 0])] {
         let kept = if axis == 1 { [2, 1] } else { [1, 4] };
-        let mut y = Array::zeros(8, Layout::contiguous(kept.into()), DType::I64);
+        let mut y = TestArray::zeros(8, Layout::contiguous(kept.into()), DType::I64);
         run_reduce(&kernel(ReduceOp::ArgMax, &[axis], identity(DType::F32), DType::I64), &[x.operand()], &y.operand())
             .unwrap();
         assert_eq!(y.bits(), expected);

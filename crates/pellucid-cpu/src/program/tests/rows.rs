@@ -3,9 +3,10 @@ use crate::program::row::run_row;
 use pellucid_ir::kernel::{AxisSet, Params, Row};
 use std::sync::Arc;
 
+/// Returns the softmax of a row.
 pub(crate) fn softmax() -> Program {
     let c = Compute::F32;
-    let mut p = Builder::new();
+    let mut p = ProgramBuilder::new();
     let x = p.x(DType::F32);
     let m = p.reduce(RowOp::Max, c, x);
     let shifted = p.binary(Binary::Sub, c, x, m);
@@ -16,10 +17,11 @@ pub(crate) fn softmax() -> Program {
     p.build(&[(y, c, DType::F32, false)])
 }
 
-/// Mean and spread, then a scaled and shifted row; saves the mean, and a position in the row.
+/// Returns a variant of layer normalisation: a centered, scaled and shifted row plus the row index. It also stores the
+/// mean and the minimum.
 pub(crate) fn layer_norm(dtype: DType) -> Program {
     let c = Compute::F32;
-    let mut p = Builder::new();
+    let mut p = ProgramBuilder::new();
     let (x, gamma, scale) = (p.x(dtype), p.x(DType::F32), p.input(DType::F64, c, true));
     let n = p.uniform(UniformSource::RowLength, c);
     let eps = p.uniform(UniformSource::Param(0), c);
@@ -43,10 +45,10 @@ pub(crate) fn layer_norm(dtype: DType) -> Program {
     ])
 }
 
-/// Writes over its input while later phases still read it.
+/// Returns a program whose output, if in place, overwrites an input that later phases read.
 fn late_reader() -> Program {
     let c = Compute::F32;
-    let mut p = Builder::new();
+    let mut p = ProgramBuilder::new();
     let x = p.x(DType::F32);
     let m = p.reduce(RowOp::Max, c, x);
     let shifted = p.binary(Binary::Sub, c, x, m);
@@ -58,10 +60,11 @@ fn late_reader() -> Program {
     p.build(&[(shifted, c, DType::F32, false), (t, c, DType::F32, true)])
 }
 
-/// Sums of products: of inputs, of one input with itself that is stored too, and with a value a row.
+/// Returns sums of products: of two inputs, of one input with itself (also stored), and of an input with a value per
+/// row.
 pub(crate) fn products() -> Program {
     let c = Compute::F32;
-    let mut p = Builder::new();
+    let mut p = ProgramBuilder::new();
     let (x, y, scale) = (p.x(DType::F32), p.x(DType::F16), p.input(DType::F32, c, true));
     let xy = p.binary(Binary::Mul, c, x, y);
     let dot = p.reduce(RowOp::Sum, c, xy);
@@ -76,29 +79,37 @@ pub(crate) fn products() -> Program {
     p.build(&[&[(squares, c, DType::F32, false)], &outputs[..]].concat())
 }
 
-fn expected(program: &Program, params: &Params, inputs: &[&Array], shape: &[usize], axes: &[usize]) -> Vec<Vec<u64>> {
+/// Returns the expected bits of all outputs.
+fn expected(
+    program: &Program,
+    params: &Params,
+    inputs: &[&TestArray],
+    shape: &[usize],
+    axes: &[usize],
+) -> Vec<Vec<u64>> {
     let kept: Vec<usize> = (0..shape.len()).map(|a| if axes.contains(&a) { 1 } else { shape[a] }).collect();
     let rows: usize = kept.iter().product();
     let length: usize = axes.iter().map(|&a| shape[a]).product();
     let size = |per_row: bool| if per_row { rows } else { rows * length };
     let mut outputs: Vec<Vec<u64>> = program.outputs.iter().map(|o| vec![0; size(o.per_row)]).collect();
     for r in 0..rows {
-        let places = naive::row_places(shape, axes, r);
-        let read = |(x, load): (&&Array, &Load)| match load.per_row {
-            true => vec![x.at(&kept, r)],
-            false => places.iter().map(|&p| x.at(shape, p)).collect(),
+        let indices = naive::row_elements(shape, axes, r);
+        let read = |(x, load): (&&TestArray, &Load)| match load.per_row {
+            true => vec![x.element_bits(&kept, r)],
+            false => indices.iter().map(|&p| x.element_bits(shape, p)).collect(),
         };
         let row: Vec<Vec<u64>> = inputs.iter().zip(&program.inputs).map(read).collect();
         for (k, values) in naive::interpret(program, params, &row, length).into_iter().enumerate() {
             match program.outputs[k].per_row {
                 true => outputs[k][r] = values[0],
-                false => places.iter().zip(values).for_each(|(&p, v)| outputs[k][p] = v),
+                false => indices.iter().zip(values).for_each(|(&p, v)| outputs[k][p] = v),
             }
         }
     }
     outputs
 }
 
+/// Returns shapes with the axes of a row.
 fn cases() -> Vec<(Vec<usize>, Vec<usize>)> {
     let mut cases = vec![
         (vec![64, 10], vec![1]),
@@ -124,74 +135,77 @@ fn cases() -> Vec<(Vec<usize>, Vec<usize>)> {
 }
 
 #[test]
-fn rows_of_any_length_and_layout() {
+fn row_programs_of_all_lengths_and_layouts_match_the_reference() {
     let rng = &mut Rng(7);
     for round in 0..2 {
         for (shape, axes) in cases() {
             for program in [softmax(), layer_norm(DType::F32), layer_norm(DType::F16), late_reader(), products()] {
                 check(rng, &Arc::new(program), &shape, &axes, |rng, shape, dtype, stretch| match round {
-                    0 => Array::contiguous(rng, shape, dtype),
-                    _ => Array::random(rng, shape, dtype, stretch),
+                    0 => TestArray::contiguous(rng, shape, dtype),
+                    _ => TestArray::random(rng, shape, dtype, stretch),
                 });
             }
         }
     }
 }
 
-/// Runs a program over arrays that `array` makes, of a shape and dtype, which may be stretched.
+/// Asserts that a program computes the values of the reference. `array` makes the arrays from a shape, a dtype, and
+/// whether they may be broadcast.
 pub(crate) fn check(
     rng: &mut Rng,
     program: &Arc<Program>,
     shape: &[usize],
     axes: &[usize],
-    array: impl Fn(&mut Rng, &[usize], DType, bool) -> Array,
+    array: impl Fn(&mut Rng, &[usize], DType, bool) -> TestArray,
 ) {
     let kept: Vec<usize> = (0..shape.len()).map(|a| if axes.contains(&a) { 1 } else { shape[a] }).collect();
-    let of = |per_row: bool| if per_row { &kept[..] } else { shape };
-    let inputs: Vec<Array> = program.inputs.iter().map(|i| array(rng, of(i.per_row), i.storage, true)).collect();
-    let outputs: Vec<Array> = program.outputs.iter().map(|o| array(rng, of(o.per_row), o.storage, false)).collect();
+    let shape_of = |per_row: bool| if per_row { &kept[..] } else { shape };
+    let inputs: Vec<TestArray> =
+        program.inputs.iter().map(|i| array(rng, shape_of(i.per_row), i.storage, true)).collect();
+    let outputs: Vec<TestArray> =
+        program.outputs.iter().map(|o| array(rng, shape_of(o.per_row), o.storage, false)).collect();
     let params: Params = [Scalar::Float(1e-5)].into();
     let expected = expected(program, &params, &inputs.iter().collect::<Vec<_>>(), shape, axes);
     let kernel = Row { axes: axes.iter().copied().collect::<AxisSet>(), program: program.clone(), params };
-    with_threads(|threads| {
+    for_each_thread_count(|threads| {
         let mut outputs = outputs.clone();
-        let from: Vec<_> = inputs.iter().map(Array::shared).collect();
-        let to: Vec<_> = outputs.iter_mut().map(Array::operand).collect();
+        let from: Vec<_> = inputs.iter().map(TestArray::shared).collect();
+        let to: Vec<_> = outputs.iter_mut().map(TestArray::operand).collect();
         run_row(&kernel, &from, &to).unwrap();
         for (k, (out, expected)) in outputs.iter().zip(&expected).enumerate() {
-            let what = format!("{shape:?} over {axes:?} with {threads} threads, output {k} of\n{program}");
-            assert_same(&out.bits(), expected, out.dtype, &what);
+            let context = format!("{shape:?} over {axes:?} with {threads} threads, output {k} of\n{program}");
+            assert_same(&out.bits(), expected, out.dtype, &context);
         }
     });
 }
 
 #[test]
-fn in_place_rows() {
+fn row_programs_in_place_match_the_reference() {
     let rng = &mut Rng(8);
     for (shape, axes) in cases() {
         for program in [softmax(), late_reader()] {
             let program = Arc::new(program);
-            let x = Array::random(rng, &shape, DType::F32, false);
+            let x = TestArray::random(rng, &shape, DType::F32, false);
             let expected = expected(&program, &Params::new(), &[&x], &shape, &axes);
             let kept: Vec<usize> = (0..shape.len()).map(|a| if axes.contains(&a) { 1 } else { shape[a] }).collect();
             let kernel = Row { axes: axes.iter().copied().collect(), program: program.clone(), params: Params::new() };
-            let mut rest: Vec<Array> =
-                program.outputs[1..].iter().map(|o| Array::contiguous(rng, &kept, o.storage)).collect();
-            let to: Vec<_> = std::iter::once(x.shared()).chain(rest.iter_mut().map(Array::operand)).collect();
+            let mut rest: Vec<TestArray> =
+                program.outputs[1..].iter().map(|o| TestArray::contiguous(rng, &kept, o.storage)).collect();
+            let to: Vec<_> = std::iter::once(x.shared()).chain(rest.iter_mut().map(TestArray::operand)).collect();
             run_row(&kernel, &[x.shared()], &to).unwrap();
             assert_same(&x.bits(), &expected[0], DType::F32, &format!("{shape:?} {axes:?} {program}"));
         }
     }
 }
 
-/// Programs of arithmetic at random on values an element and values a row, whose reductions cut chains, in place too:
-/// whatever becomes a chain gives what its instructions give.
+/// Tests random arithmetic programs on values per element and per row, whose reductions divide chains, also in place:
+/// fused chains match the separate instructions.
 #[test]
-fn chains_in_rows_give_what_the_scalar_walk_gives() {
+fn random_chains_in_rows_match_the_reference() {
     let rng = &mut Rng(9);
     for round in 0..60 {
         let (dtype, c) = if rng.below(4) > 0 { (DType::F32, Compute::F32) } else { (DType::F64, Compute::F64) };
-        let mut p = Builder::new();
+        let mut p = ProgramBuilder::new();
         let mut values = vec![p.x(dtype), p.x(dtype)];
         let scale = p.input(dtype, c, true);
         let mut rows = vec![scale, p.uniform(UniformSource::RowLength, c)];
@@ -222,11 +236,11 @@ fn chains_in_rows_give_what_the_scalar_walk_gives() {
         let params = Params::new();
         for (count, length) in [(3, 7), (5, 50), (9, 203), (2, 1000), (50, 300), (1, 9000)] {
             let (shape, kept) = ([count, length], [count, 1]);
-            let [x, y] = [(); 2].map(|()| Array::contiguous(rng, &shape, dtype));
-            let scale = Array::contiguous(rng, &kept, dtype);
+            let [x, y] = [(); 2].map(|()| TestArray::contiguous(rng, &shape, dtype));
+            let scale = TestArray::contiguous(rng, &kept, dtype);
             let expected = expected(&program, &params, &[&x, &y, &scale], &shape, &[1]);
             let kernel = Row { axes: [1].into_iter().collect(), program: program.clone(), params: params.clone() };
-            let apart = [(); 2].map(|()| Array::contiguous(rng, &shape, dtype));
+            let apart = [(); 2].map(|()| TestArray::contiguous(rng, &shape, dtype));
             let same = [x.clone(), y.clone()];
             for (inputs, outputs) in [([&x, &y], &apart), ([&same[0], &same[1]], &same)] {
                 let from = [inputs[0].shared(), inputs[1].shared(), scale.shared()];

@@ -1,6 +1,7 @@
-//! Small reductions of contiguous arrays as they are: nothing is set up but the loops.
+//! The fast path for small reductions of contiguous arrays. It calls the loops directly, without an index space or
+//! tiles.
 
-use super::fold_of;
+use super::fold_op;
 use crate::operand::Operand;
 use crate::program::fold::{CHUNK, Fold, Values};
 use crate::program::loops::{LANES, ROWS};
@@ -12,18 +13,18 @@ use pellucid_ir::Compute;
 use pellucid_ir::kernel::{Reduce, ReduceOp};
 use pellucid_runtime::scratch::{self, padded};
 
-/// Beyond so many bytes, threads may be worth it.
-const MOST_BYTES: usize = 128 << 10;
+/// The largest input in bytes. Larger inputs may be worth several threads.
+const MAX_BYTES: usize = 128 << 10;
 
-/// Runs `kernel` if it is that simple. False, and nothing written, if not.
-pub(crate) fn run(
+/// Runs `kernel` on input `x` and output `y` if it is such a reduction. Otherwise returns false and writes nothing.
+pub(crate) fn reduce_contiguous(
     kernel: &Reduce,
     program: &Prepared,
     finish: Option<&Prepared>,
     x: &Operand<'_>,
     y: &Operand<'_>,
 ) -> bool {
-    let (Some(op), [input]) = (fold_of(kernel.op), &program.inputs[..]) else { return false };
+    let (Some(op), [input]) = (fold_op(kernel.op), &program.inputs[..]) else { return false };
     let plain = program.steps.is_empty() && program.outputs[0].slot == 0 && input.load.is_none();
     let compute = x.dtype.compute();
     let narrow = matches!(compute, Compute::Mask | Compute::I32) && matches!(kernel.op, ReduceOp::Sum | ReduceOp::Prod);
@@ -31,10 +32,10 @@ pub(crate) fn run(
     let shape = x.layout.shape();
     let size = shape.size();
     let contiguous = x.layout.is_contiguous() && y.layout.is_contiguous();
-    if !plain || narrow || !contiguous || storage != y.dtype || size == 0 || size * input.size > MOST_BYTES {
+    if !plain || narrow || !contiguous || storage != y.dtype || size == 0 || size * input.size > MAX_BYTES {
         return false;
     }
-    // The reduced axes must be neighbours: `outer`, then they, then `inner`.
+    // The reduced axes must be adjacent. Shape [outer, length, inner].
     let (mut outer, mut length, mut inner) = (1, 1, 1);
     for (axis, &len) in shape.iter().enumerate().filter(|(_, len)| **len != 1) {
         match (kernel.axes.contains(axis), inner) {
@@ -53,23 +54,26 @@ pub(crate) fn run(
     let (from, to) = (strided::start(x), strided::start(y));
     let results = if finish.is_some() { padded(count * 8) } else { 0 };
     let lanes = padded(LANES * inner * 8);
-    let room = if inner > 1 { lanes + LANES / 2 * inner * 8 } else { 64 * length.min(CHUNK) * 8 };
-    scratch::with(results + room, |scratch: *mut u8| {
-        let (into, room) = (if finish.is_some() { scratch } else { to }, scratch.wrapping_add(results));
-        // SAFETY: the operands are contiguous, of the sizes computed; the scratch has the room asked for.
+    let work_bytes = if inner > 1 { lanes + LANES / 2 * inner * 8 } else { 64 * length.min(CHUNK) * 8 };
+    scratch::with(results + work_bytes, |scratch: *mut u8| {
+        let (into, work) = (if finish.is_some() { scratch } else { to }, scratch.wrapping_add(results));
+        // SAFETY: `x` is contiguous with shape [outer, length, inner], `y` is contiguous with shape [outer, inner], and
+        // the dtype of `x` is the compute type of the loops. `y` has the dtype of the result, or of the output of the
+        // finishing program. The scratch memory holds `count` results and then `work_bytes`: the lanes and half as many
+        // combined lanes per column, or 64 transposed rows.
         unsafe {
             if inner == 1 {
-                fold.reduce_rows(into, Values::plain(from), outer, length, room);
+                fold.reduce_rows(into, Values::plain(from), outer, length, work);
             } else {
                 for o in 0..outer {
                     let rows = from.add(o * length * inner * fold.size);
-                    fold.clear(room, LANES * inner);
+                    fold.clear(work, LANES * inner);
                     for first in (0..length).step_by(ROWS) {
                         let row = rows.add(first * inner * fold.size);
                         let stride = (inner * fold.size) as isize;
-                        (fold.loops.accumulate_rows)(room, row, stride, inner, ROWS.min(length - first));
+                        (fold.loops.accumulate_rows)(work, row, stride, inner, ROWS.min(length - first));
                     }
-                    fold.meet(into.add(o * inner * fold.size), room, room.add(lanes), inner);
+                    fold.meet(into.add(o * inner * fold.size), work, work.add(lanes), inner);
                 }
             }
             match finish {

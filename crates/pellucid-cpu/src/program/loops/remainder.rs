@@ -1,0 +1,119 @@
+//! Runs a loop over whole vectors on any count of elements, and in place.
+
+use super::element::can_overwrite;
+use std::mem::MaybeUninit;
+
+/// Elements that fill an unrolled group of vectors on every instruction set. For polynomials, padding a remainder is
+/// cheaper than a remainder loop.
+pub(crate) const UNROLLED_LEN: usize = 64;
+
+/// Elements that fill one vector on every instruction set. For loops of little arithmetic, padding is most of the cost.
+pub(crate) const VECTOR_LEN: usize = 16;
+
+/// Elements that are copied to a buffer at once when an operand is overwritten in place.
+const COPY_LEN: usize = 256;
+
+/// Scratch memory for [`COPY_LEN`] elements of any type.
+#[repr(C, align(64))]
+struct CopyBuffer(MaybeUninit<[u8; COPY_LEN * 8]>);
+
+impl CopyBuffer {
+    #[inline(always)]
+    const fn new() -> CopyBuffer {
+        CopyBuffer(MaybeUninit::uninit())
+    }
+}
+
+/// A loop over whole vectors with S sources, none of which overlaps the destination.
+///
+/// It is a trait and not a closure because only a method can be `#[inline(always)]`. A kernel that is not inlined into
+/// the function with the features of the instruction set is compiled without them.
+pub(crate) trait VectorKernel<const S: usize>: Copy {
+    /// Writes `n` results to `to`.
+    ///
+    /// # Safety
+    /// * Sources: each pointer of `from` is valid for reads of `n` elements.
+    /// * Destination: `to` is valid for writes of `n` elements.
+    /// * Disjoint: the destination overlaps no source.
+    /// * ISA: the processor has the instruction set of the kernel.
+    unsafe fn run_vectors(self, to: *mut u8, from: [*const u8; S], n: usize);
+}
+
+/// Runs `kernel` on pieces of `n` elements. Each piece has a multiple of `grain` elements, or one element, and its
+/// destination overlaps no source. `grain` is a power of two of at most [`COPY_LEN`].
+///
+/// A remainder runs on padded copies, so the same vector code computes all elements. The padding is zeros, and its
+/// results are dropped. A single element (as with one value per row) runs without padding: scalar code gives the same
+/// bits, and copies would cost more than the computation. An operand at `dst` itself is copied to a buffer piece by
+/// piece.
+///
+/// `dst` and `sources` are addresses with the size of an element in bytes. Size 0 marks a uniform operand.
+///
+/// # Safety
+/// * Sources: each source is valid for reads of `n` elements of its size.
+/// * Destination: `dst` is valid for writes of `n` elements of its size.
+/// * Aliasing: `dst` overlaps no source, except that it may equal a source of the same element size.
+/// * ISA: the processor has the instruction set of `kernel`.
+#[inline(always)]
+pub(crate) unsafe fn run_padded<const S: usize>(
+    grain: usize,
+    dst: (*mut u8, usize),
+    sources: [(*const u8, usize); S],
+    n: usize,
+    kernel: impl VectorKernel<S>,
+) {
+    debug_assert!(grain.is_power_of_two() && grain <= COPY_LEN, "invalid grain {grain}");
+    debug_assert!(
+        sources.iter().all(|&s| can_overwrite(dst, s, n)),
+        "the destination {dst:?} partly overlaps one of the sources {sources:?} ({n} elements)"
+    );
+    // One element, as with one value per row, needs no padding.
+    if n == 1 && sources.iter().all(|s| s.0 != dst.0) {
+        // SAFETY: the caller guarantees *Sources*, *Destination* and *ISA* (this function's contract). *Disjoint*
+        // follows from *Aliasing*, because no source equals `dst`.
+        return unsafe { kernel.run_vectors(dst.0, sources.map(|s| s.0), 1) };
+    }
+    let mut result = CopyBuffer::new();
+    let mut copies = [const { CopyBuffer::new() }; S];
+    let in_place = sources.iter().any(|s| s.0 == dst.0);
+    let mut done = 0;
+    while done < n {
+        let left = n - done;
+        let full = left & !(grain - 1);
+        let count = match full {
+            0 => left,
+            _ if in_place => full.min(COPY_LEN),
+            _ => full,
+        };
+        let padded_count = if n == 1 { 1 } else { (count + grain - 1) & !(grain - 1) };
+        let padded = padded_count != count;
+        let mut from = [std::ptr::null(); S];
+        for s in 0..S {
+            let (base, size) = sources[s];
+            // SAFETY: `base` is valid for reads of `done + count` ≤ n elements (*Sources*). `padded_count` ≤ COPY_LEN
+            // elements fit the buffer: a padded count is at most `grain`, a count in place at most COPY_LEN.
+            unsafe {
+                from[s] = base.add(done * size);
+                if padded || base == dst.0 {
+                    let copy = copies[s].0.as_mut_ptr().cast::<u8>();
+                    copy.copy_from_nonoverlapping(from[s], count * size);
+                    copy.add(count * size).write_bytes(0, (padded_count - count) * size);
+                    from[s] = copy;
+                }
+            }
+        }
+        // SAFETY: `done` < n, so the address is within the `n` elements of `dst` (*Destination*).
+        let to = unsafe { dst.0.add(done * dst.1) };
+        let out = if padded { result.0.as_mut_ptr().cast() } else { to };
+        // SAFETY: every piece holds `padded_count` elements: either `count` = `padded_count` elements of the caller's
+        // memory (*Sources*, *Destination*) or a buffer. A source that equals `dst` was copied, and by *Aliasing* no
+        // other source overlaps it. The caller guarantees *ISA*.
+        unsafe { kernel.run_vectors(out, from, padded_count) };
+        if padded {
+            // SAFETY: the kernel has written `padded_count` ≥ `count` elements to the buffer, and `to` is valid for
+            // writes of the `count` elements from `done` on (*Destination*).
+            unsafe { to.copy_from_nonoverlapping(out, count * dst.1) };
+        }
+        done += count;
+    }
+}
