@@ -121,9 +121,9 @@ impl RowReduction {
 
 /// The instructions between two row reductions, and the reductions that end the phase.
 pub(crate) struct Phase {
-    /// The instructions on uniform and per-row values, which run first.
+    /// The instructions on uniform and per-row values, and the broadcasts, which run first.
     pub(crate) head: Range<usize>,
-    /// The instructions on tiles, which include broadcasts.
+    /// The other instructions on tiles.
     pub(crate) tiles: Range<usize>,
     /// The reductions that end the phase.
     pub(crate) folds: Range<usize>,
