@@ -2,11 +2,11 @@
 //! lies side by side belongs to different sequences.
 
 use super::{Action, Job};
-use crate::program::evaluate::{Evaluator, Frame};
-use crate::program::fold::{CHUNK, Fold};
+use crate::program::evaluate::{Evaluator, TileFrame};
+use crate::program::fold::{CHUNK, FoldKernel};
 use crate::program::loops::{LANES, ROWS};
 use crate::program::schedule::Granularity;
-use crate::program::strided::{self, Axes, Axis, Cursor};
+use crate::program::strided::{self, Cursor, StridedAxes, StridedAxis};
 use pellucid_runtime::list::List;
 use pellucid_runtime::scratch::{self, padded};
 use pellucid_runtime::threads::{self, GRAIN, SharedPtr, split};
@@ -23,9 +23,9 @@ const NARROW: usize = 128;
 struct Plan<'a> {
     eval: Evaluator<'a>,
     /// The axes over which rows are walked one by one; none if the evaluator takes several rows.
-    rows: &'a [Axis],
+    rows: &'a [StridedAxis],
     /// Kept axes but the last.
-    outer: &'a [Axis],
+    outer: &'a [StridedAxis],
     /// Columns in all, and in a strip.
     width: usize,
     strip: usize,
@@ -39,17 +39,17 @@ impl Job<'_> {
         let Some((column, outer)) = self.kept.split_last() else { return };
         let width = column.len;
         let narrow = width <= NARROW;
-        let mut inner: Axes = if narrow { self.reduced.clone() } else { Axes::new() };
+        let mut inner: StridedAxes = if narrow { self.reduced.clone() } else { StridedAxes::new() };
         inner.push(column.clone());
         strided::merge(&mut inner);
-        // Values that are not widened are written straight to a block of rows.
+        // FoldValues that are not widened are written straight to a block of rows.
         let eval = Evaluator::new(self.program, self.params, &inner, |_| false, |_| self.widen.is_none());
         let slot = self.slot();
-        let identity = slot < self.program.inputs.len() && eval.linked.class[slot] == Granularity::PerElement;
+        let identity = slot < self.program.inputs.len() && eval.schedule.granularity[slot] == Granularity::PerElement;
         let plain = identity && self.program.inputs[slot].load.is_none() && self.widen.is_none();
-        let dense = |k: usize| column.steps[k] == self.size as isize;
+        let dense = |k: usize| column.strides[k] == self.size as isize;
         let in_place = match &self.reduced[..] {
-            [rows] if plain && dense(slot) => Some(rows.steps[slot]),
+            [rows] if plain && dense(slot) => Some(rows.strides[slot]),
             _ => None,
         };
         let total = self.count * self.length * self.work();
@@ -57,7 +57,7 @@ impl Job<'_> {
         let fair = if threads > 1 { width.div_ceil(threads * 2).next_multiple_of(64).max(64) } else { WIDE };
         let strip = if narrow { width } else { WIDE.min(fair).min(width) };
         let strips = width.div_ceil(strip);
-        let units = strided::count(outer) * strips;
+        let units = strided::element_count(outer) * strips;
         let chunks = self.length.div_ceil(CHUNK);
         let rows = if narrow { &[][..] } else { &self.reduced[..] };
         let plan = Plan { eval, rows, outer, width, strip, in_place };
@@ -89,7 +89,7 @@ impl Job<'_> {
         let partial_bytes = padded(chunks * cols * result);
         scratch::with(partial_bytes + self.emit_scratch(), |partial: *mut u8| {
             let base = Cursor::new(plan.outer, &self.bases, outside);
-            let bases = base.at.iter().map(|&p| SharedPtr(p)).collect::<List<SharedPtr<u8>, 8>>();
+            let bases = base.addresses.iter().map(|&p| SharedPtr(p)).collect::<List<SharedPtr<u8>, 8>>();
             let work = |range: Range<usize>, partial: SharedPtr<u8>| {
                 let bases: List<*mut u8, 8> = bases.iter().map(|p| p.get()).collect();
                 let strip = Strip { job: self, plan, bases: &bases, start, cols };
@@ -102,7 +102,7 @@ impl Job<'_> {
             // SAFETY: all partial results have been written; those of the first chunk become final.
             unsafe {
                 if let Action::Fold(fold) = &self.action {
-                    fold.tree(partial, chunks, cols);
+                    fold.combine_chunks(partial, chunks, cols);
                 }
                 self.emit(partial, outside * plan.width + start, cols, partial.add(partial_bytes));
             }
@@ -127,27 +127,27 @@ impl Strip<'_> {
     }
 
     /// Runs `work` with a frame, room for a block, and `lanes` bytes more.
-    fn run(&self, lanes: usize, work: impl FnOnce(&mut Frame, *mut u8, *mut u8)) {
+    fn run(&self, lanes: usize, work: impl FnOnce(&mut TileFrame, *mut u8, *mut u8)) {
         let eval = &self.plan.eval;
-        let bytes = padded(eval.scratch()) + self.block_bytes() + padded(lanes);
+        let bytes = padded(eval.scratch_bytes()) + self.block_bytes() + padded(lanes);
         scratch::with(bytes, |scratch: *mut u8| {
             // SAFETY: the parts of the scratch have the sizes asked for.
             unsafe {
                 let mut frame = eval.frame(scratch);
-                let block = scratch.add(padded(eval.scratch()));
+                let block = scratch.add(padded(eval.scratch_bytes()));
                 work(&mut frame, block, block.add(self.block_bytes()));
             }
         });
     }
 
     /// Reduces chunks `range` to rows of `cols` partial results.
-    fn fold(&self, fold: &Fold, range: Range<usize>, partial: *mut u8) {
+    fn fold(&self, fold: &FoldKernel, range: Range<usize>, partial: *mut u8) {
         let (cols, length) = (self.cols, self.job.length);
         self.run(LANES * cols * fold.size + 8, |frame, block, lanes| {
             for chunk in range {
                 // SAFETY: the lanes, the block and this chunk's partial results have room.
                 unsafe {
-                    fold.clear(lanes, LANES * cols);
+                    fold.fill_identity(lanes, LANES * cols);
                     self.blocks(
                         frame,
                         block,
@@ -178,7 +178,7 @@ impl Strip<'_> {
     /// Calls `take(rows, stride, first, count)` for all blocks of up to 128 rows of `range`.
     unsafe fn blocks(
         &self,
-        frame: &mut Frame,
+        frame: &mut TileFrame,
         block: *mut u8,
         range: Range<usize>,
         mut take: impl FnMut(*const u8, isize, usize, usize),
@@ -188,7 +188,7 @@ impl Strip<'_> {
         let mut cursor = Cursor::new(plan.rows, self.bases, if plan.rows.is_empty() { 0 } else { range.start });
         if plan.rows.is_empty() {
             // SAFETY: the bases are those of the evaluator's axes.
-            unsafe { plan.eval.begin(frame, self.bases) };
+            unsafe { plan.eval.begin_segment(frame, self.bases) };
         }
         let mut first = range.start;
         while first < range.end {
@@ -200,18 +200,18 @@ impl Strip<'_> {
                     take(from, stride, first, rows);
                 } else {
                     if plan.rows.is_empty() {
-                        let together = (plan.eval.tile.min(CHUNK) / self.cols).max(1);
+                        let together = (plan.eval.tile_len.min(CHUNK) / self.cols).max(1);
                         for r in (0..rows).step_by(together) {
                             let n = together.min(rows - r) * self.cols;
                             self.evaluate(frame, self.bases, (first + r) * self.cols, n, block.add(r * row_bytes));
                         }
                     } else {
                         for r in 0..rows {
-                            plan.eval.begin(frame, &cursor.at);
-                            for c in (0..self.cols).step_by(plan.eval.tile.min(self.cols)) {
-                                let n = plan.eval.tile.min(self.cols - c);
+                            plan.eval.begin_segment(frame, &cursor.addresses);
+                            for c in (0..self.cols).step_by(plan.eval.tile_len.min(self.cols)) {
+                                let n = plan.eval.tile_len.min(self.cols - c);
                                 let to = block.add(r * row_bytes + c * job.size);
-                                self.evaluate(frame, &cursor.at, self.start + c, n, to);
+                                self.evaluate(frame, &cursor.addresses, self.start + c, n, to);
                             }
                             cursor.advance();
                         }
@@ -224,17 +224,17 @@ impl Strip<'_> {
     }
 
     /// Evaluates `n` values from `start` on to `to`, in the accumulator's type.
-    unsafe fn evaluate(&self, frame: &mut Frame, bases: &[*mut u8], start: usize, n: usize, to: *mut u8) {
+    unsafe fn evaluate(&self, frame: &mut TileFrame, bases: &[*mut u8], start: usize, n: usize, to: *mut u8) {
         let (job, eval) = (self.job, &self.plan.eval);
         let slot = job.slot();
         // SAFETY: the caller's promise.
         unsafe {
             // The last instruction writes to the block itself where it can.
             let writes = job.widen.is_none() && job.program.outputs[0].direct.is_some();
-            if writes && eval.linked.class[slot] == Granularity::PerElement {
-                frame.at[slot] = to;
+            if writes && eval.schedule.granularity[slot] == Granularity::PerElement {
+                frame.addresses[slot] = to;
             }
-            eval.tile(frame, bases, start, n);
+            eval.run_tile(frame, bases, start, n);
             let from = job.values(eval, frame, n, to);
             if from != to {
                 std::ptr::copy_nonoverlapping(from, to, n * job.size);

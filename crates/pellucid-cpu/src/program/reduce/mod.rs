@@ -11,13 +11,13 @@ mod rows;
 
 use crate::operand::Operand;
 use crate::program::evaluate::Evaluator;
-use crate::program::fold::Fold;
+use crate::program::fold::FoldKernel;
 use crate::program::loader::{fill, scatter};
 use crate::program::loops::{self, UnaryLoop};
 use crate::program::lower::Prepared;
 use crate::program::row::common_shape;
 use crate::program::schedule::Granularity;
-use crate::program::strided::{self, Axes, Axis};
+use crate::program::strided::{self, StridedAxes, StridedAxis};
 use arg::Arg;
 use pellucid_ir::kernel::{Params, Reduce, ReduceOp};
 use pellucid_ir::{Compute, Error, Result};
@@ -31,7 +31,7 @@ const RESULTS: usize = 512;
 /// What happens to the values.
 #[derive(Clone, Copy)]
 enum Action {
-    Fold(Fold),
+    Fold(FoldKernel),
     Arg(Arg),
 }
 
@@ -45,12 +45,12 @@ struct Job<'a> {
     /// Bytes of a value of the accumulator.
     size: usize,
     /// The kept axes, for the inputs and then the output, in the order of the output's memory.
-    kept: Axes,
+    kept: StridedAxes,
     /// The reduced axes, for the inputs.
-    reduced: Axes,
+    reduced: StridedAxes,
     /// Where the inputs and the output begin.
     bases: List<*mut u8, 8>,
-    /// Values of each sequence, and how many sequences there are.
+    /// FoldValues of each sequence, and how many sequences there are.
     length: usize,
     count: usize,
     finish: Option<(&'a Prepared, &'a Params)>,
@@ -67,8 +67,8 @@ unsafe impl Sync for Job<'_> {}
 /// Runs a reduction.
 pub(crate) fn run_reduce(kernel: &Reduce, inputs: &[Operand<'_>], output: &Operand<'_>) -> Result<()> {
     let name = kernel.program.name;
-    let program = Prepared::of(&kernel.program)?;
-    let finish = kernel.finish.as_deref().map(|f| Ok::<_, Error>((Prepared::of(f)?, f))).transpose()?;
+    let program = Prepared::for_program(&kernel.program)?;
+    let finish = kernel.finish.as_deref().map(|f| Ok::<_, Error>((Prepared::for_program(f)?, f))).transpose()?;
     let first = finish.as_ref().map(|(p, _)| *p);
     if let [x] = inputs
         && quick::run(kernel, program, first, x, output)
@@ -77,10 +77,10 @@ pub(crate) fn run_reduce(kernel: &Reduce, inputs: &[Operand<'_>], output: &Opera
     }
     let shape = common_shape(name, inputs.iter().chain([output]))?;
     let operands = || inputs.iter().chain([output]);
-    let mut bases: List<*mut u8, 8> = operands().map(strided::start).collect();
-    let mut kept = strided::axes(&shape, operands(), |a| !kernel.axes.contains(a));
-    let mut reduced = strided::axes(&shape, operands(), |a| kernel.axes.contains(a));
-    let (count, length) = (strided::count(&kept), strided::count(&reduced));
+    let mut bases: List<*mut u8, 8> = operands().map(strided::base_address).collect();
+    let mut kept = strided::broadcast_axes(&shape, operands(), |a| !kernel.axes.contains(a));
+    let mut reduced = strided::broadcast_axes(&shape, operands(), |a| kernel.axes.contains(a));
+    let (count, length) = (strided::element_count(&kept), strided::element_count(&reduced));
     if count == 0 {
         return Ok(());
     }
@@ -107,7 +107,7 @@ pub(crate) fn run_reduce(kernel: &Reduce, inputs: &[Operand<'_>], output: &Opera
                 (Compute::I32, Compute::I64) if adds => Compute::I64,
                 _ => value,
             };
-            (compute, compute, Action::Fold(Fold::new(op, compute).ok_or_else(unsupported)?))
+            (compute, compute, Action::Fold(FoldKernel::new(op, compute).ok_or_else(unsupported)?))
         }
         _ => return Err(unsupported()),
     };
@@ -166,7 +166,7 @@ impl Job<'_> {
     /// innermost reduced axis.
     fn prefers_columns(&self, inputs: usize) -> bool {
         let (Some(kept), Some(reduced)) = (self.kept.last(), self.reduced.last()) else { return false };
-        let reach = |a: &Axis| a.steps[..inputs].iter().map(|s| s.unsigned_abs()).sum::<usize>();
+        let reach = |a: &StridedAxis| a.strides[..inputs].iter().map(|s| s.unsigned_abs()).sum::<usize>();
         self.length > 0 && kept.len >= 4 && reach(kept) > 0 && reach(kept) < reach(reduced)
     }
 
@@ -186,14 +186,14 @@ impl Job<'_> {
     /// Bytes of scratch that [`Job::emit`] needs.
     fn emit_scratch(&self) -> usize {
         let axes = self.finish_axes();
-        let finish = self.finish.map_or(0, |(f, p)| Evaluator::new(f, p, &axes, |_| false, |_| false).scratch());
+        let finish = self.finish.map_or(0, |(f, p)| Evaluator::new(f, p, &axes, |_| false, |_| false).scratch_bytes());
         padded(RESULTS * 8) + padded(finish)
     }
 
     /// The index space of results that are finished together.
-    fn finish_axes(&self) -> [Axis; 1] {
+    fn finish_axes(&self) -> [StridedAxis; 1] {
         let size = self.result_size() as isize;
-        [Axis { len: RESULTS, steps: [size].into_iter().collect() }]
+        [StridedAxis { len: RESULTS, strides: [size].into_iter().collect() }]
     }
 
     /// Finishes results number `first..first + n` of the kept space and stores them.
@@ -203,7 +203,7 @@ impl Job<'_> {
     unsafe fn emit(&self, results: *mut u8, first: usize, n: usize, scratch: *mut u8) {
         let k = self.program.inputs.len();
         let axes = self.finish_axes();
-        let dense = strided::lie(&self.kept, k, self.output) == strided::AccessPattern::Dense;
+        let dense = strided::access_pattern(&self.kept, k, self.output) == strided::AccessPattern::Dense;
         let finish = self.finish.map(|(f, p)| (f, Evaluator::new(f, p, &axes, |_| false, |_| false)));
         let mut done = 0;
         while done < n {
@@ -214,13 +214,13 @@ impl Job<'_> {
                 let to = if dense { self.bases[k].add((first + done) * self.output) } else { scratch };
                 let mut once = false;
                 if let Some((program, eval)) = &finish {
-                    count = count.min(eval.tile);
+                    count = count.min(eval.tile_len);
                     let mut frame = eval.frame(scratch.add(padded(RESULTS * 8)));
-                    eval.begin(&mut frame, &[from]);
-                    eval.tile(&mut frame, &[from], 0, count);
+                    eval.begin_segment(&mut frame, &[from]);
+                    eval.run_tile(&mut frame, &[from], 0, count);
                     let slot = program.outputs[0].slot as usize;
-                    once = eval.linked.class[slot] == Granularity::Uniform;
-                    from = frame.at[slot];
+                    once = eval.schedule.granularity[slot] == Granularity::Uniform;
+                    from = frame.addresses[slot];
                 }
                 let mut one = 0u64;
                 if let Some(store) = self.store.filter(|_| once) {

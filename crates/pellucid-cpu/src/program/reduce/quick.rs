@@ -2,7 +2,7 @@
 
 use super::fold_of;
 use crate::operand::Operand;
-use crate::program::fold::{CHUNK, Fold, Values};
+use crate::program::fold::{CHUNK, FoldKernel, FoldValues};
 use crate::program::loops::{LANES, ROWS};
 use crate::program::lower::Prepared;
 use crate::program::map::dense::Dense;
@@ -45,12 +45,12 @@ pub(crate) fn run(
         }
     }
     let count = outer * inner;
-    let Some(fold) = Fold::new(op, compute) else { return false };
-    let fits = length <= CHUNK && (kernel.finish.is_none() || count <= small::MOST);
+    let Some(fold) = FoldKernel::new(op, compute) else { return false };
+    let fits = length <= CHUNK && (kernel.finish.is_none() || count <= small::MAX_LEN);
     if !fits || y.layout.shape().size() != count {
         return false;
     }
-    let (from, to) = (strided::start(x), strided::start(y));
+    let (from, to) = (strided::base_address(x), strided::base_address(y));
     let results = if finish.is_some() { padded(count * 8) } else { 0 };
     let lanes = padded(LANES * inner * 8);
     let room = if inner > 1 { lanes + LANES / 2 * inner * 8 } else { 64 * length.min(CHUNK) * 8 };
@@ -59,21 +59,23 @@ pub(crate) fn run(
         // SAFETY: the operands are contiguous, of the sizes computed; the scratch has the room asked for.
         unsafe {
             if inner == 1 {
-                fold.reduce_rows(into, Values::plain(from), outer, length, room);
+                fold.reduce_rows(into, FoldValues::plain(from), outer, length, room);
             } else {
                 for o in 0..outer {
                     let rows = from.add(o * length * inner * fold.size);
-                    fold.clear(room, LANES * inner);
+                    fold.fill_identity(room, LANES * inner);
                     for first in (0..length).step_by(ROWS) {
                         let row = rows.add(first * inner * fold.size);
                         let stride = (inner * fold.size) as isize;
                         (fold.loops.accumulate_rows)(room, row, stride, inner, ROWS.min(length - first));
                     }
-                    fold.meet(into.add(o * inner * fold.size), room, room.add(lanes), inner);
+                    fold.combine_lanes(into.add(o * inner * fold.size), room, room.add(lanes), inner);
                 }
             }
             match finish {
-                Some(f) => small::run(f, &kernel.finish_params, count, &[Dense::full(into)], &[Dense::full(to)]),
+                Some(f) => {
+                    small::run_one_tile(f, &kernel.finish_params, count, &[Dense::full(into)], &[Dense::full(to)])
+                }
                 None => true,
             }
         }

@@ -2,11 +2,11 @@
 
 use super::arg::Best;
 use super::{Action, Job, RESULTS};
-use crate::program::evaluate::{Evaluator, Frame};
-use crate::program::fold::{CHUNK, Running, Values};
+use crate::program::evaluate::{Evaluator, TileFrame};
+use crate::program::fold::{CHUNK, FoldValues, RunningFold};
 use crate::program::loader::fill;
 use crate::program::schedule::Granularity;
-use crate::program::strided::{self, Axes, Cursor};
+use crate::program::strided::{self, Cursor, StridedAxes};
 use pellucid_runtime::scratch::{self, padded};
 use pellucid_runtime::threads::{self, GRAIN, SharedPtr, split};
 use std::ops::Range;
@@ -20,7 +20,7 @@ const TURNED: usize = 64;
 /// What has been found of one sequence; it stays on the stack.
 #[expect(clippy::large_enum_variant)]
 enum State {
-    Fold(Running),
+    Fold(RunningFold),
     Arg(Best),
 }
 
@@ -34,7 +34,7 @@ impl Job<'_> {
             return self.rows_by_chunks(chunks);
         }
         if self.length < SHORT && self.length > 0 {
-            let mut all: Axes = self.kept.iter().chain(&self.reduced).cloned().collect();
+            let mut all: StridedAxes = self.kept.iter().chain(&self.reduced).cloned().collect();
             strided::merge(&mut all);
             let eval = Evaluator::new(self.program, self.params, &all, |_| false, |_| self.program.steps.is_empty());
             split(self.count, GRAIN.div_ceil(per_sequence), |range| self.short(&eval, range));
@@ -47,14 +47,14 @@ impl Job<'_> {
 
     fn state(&self) -> State {
         match self.action {
-            Action::Fold(_) => State::Fold(Running::new()),
+            Action::Fold(_) => State::Fold(RunningFold::new()),
             Action::Arg(_) => State::Arg(Best::NONE),
         }
     }
 
     /// Bytes that a tile of values takes once more when it is widened.
     fn aside(&self, eval: &Evaluator<'_>) -> usize {
-        if self.widen.is_some() || eval.linked.class[self.slot()] != Granularity::PerElement {
+        if self.widen.is_some() || eval.schedule.granularity[self.slot()] != Granularity::PerElement {
             padded(CHUNK * 8)
         } else {
             0
@@ -66,12 +66,12 @@ impl Job<'_> {
     }
 
     /// The values of a tile in the accumulator's type: where they are, or in `aside`.
-    pub(crate) unsafe fn values(&self, eval: &Evaluator<'_>, frame: &Frame, n: usize, aside: *mut u8) -> *mut u8 {
+    pub(crate) unsafe fn values(&self, eval: &Evaluator<'_>, frame: &TileFrame, n: usize, aside: *mut u8) -> *mut u8 {
         let slot = self.slot();
-        let from = frame.at[slot];
+        let from = frame.addresses[slot];
         // SAFETY: `n` values, or one that stands for all; `aside` has room for `n`.
         unsafe {
-            if eval.linked.class[slot] != Granularity::PerElement {
+            if eval.schedule.granularity[slot] != Granularity::PerElement {
                 let mut one = 0u64;
                 let place = (&raw mut one).cast::<u8>();
                 match self.widen {
@@ -93,24 +93,24 @@ impl Job<'_> {
 
     /// The most values to evaluate at once, when they may have to be copied aside.
     fn step(&self, eval: &Evaluator<'_>) -> usize {
-        if self.aside(eval) > 0 { eval.tile.min(CHUNK) } else { eval.tile }
+        if self.aside(eval) > 0 { eval.tile_len.min(CHUNK) } else { eval.tile_len }
     }
 
     /// Sequences that are shorter than a tile.
     fn short(&self, eval: &Evaluator<'_>, range: Range<usize>) {
         let turned = padded(TURNED * self.length * 8);
         let scratch_bytes =
-            padded(eval.scratch()) + self.aside(eval) + padded(RESULTS * 8) + self.emit_scratch() + turned;
+            padded(eval.scratch_bytes()) + self.aside(eval) + padded(RESULTS * 8) + self.emit_scratch() + turned;
         let together = (self.step(eval) / self.length).clamp(1, TURNED);
         scratch::with(scratch_bytes, |scratch: *mut u8| {
             // SAFETY: the parts of the scratch have the sizes asked for.
             unsafe {
                 let mut frame = eval.frame(scratch);
-                let aside = scratch.add(padded(eval.scratch()));
+                let aside = scratch.add(padded(eval.scratch_bytes()));
                 let results = aside.add(self.aside(eval));
                 let turned = results.add(padded(RESULTS * 8));
                 let rest = turned.add(padded(TURNED * self.length * 8));
-                eval.begin(&mut frame, &self.bases);
+                eval.begin_segment(&mut frame, &self.bases);
                 let mut first = range.start;
                 while first < range.end {
                     let count = RESULTS.min(range.end - first);
@@ -118,11 +118,11 @@ impl Job<'_> {
                     while done < count {
                         let sequences = together.min(count - done);
                         let n = sequences * self.length;
-                        eval.tile(&mut frame, &self.bases, (first + done) * self.length, n);
+                        eval.run_tile(&mut frame, &self.bases, (first + done) * self.length, n);
                         let values = self.values(eval, &frame, n, aside);
                         match &self.action {
                             Action::Fold(fold) => {
-                                let values = Values::plain(values);
+                                let values = FoldValues::plain(values);
                                 fold.reduce_rows(results.add(done * fold.size), values, sequences, self.length, turned);
                             }
                             Action::Arg(_) => (0..sequences).for_each(|s| {
@@ -144,7 +144,7 @@ impl Job<'_> {
         // SAFETY: the caller's promise.
         unsafe {
             match &self.action {
-                Action::Fold(fold) => fold.reduce(results.add(at * fold.size), Values::plain(from), n),
+                Action::Fold(fold) => fold.reduce(results.add(at * fold.size), FoldValues::plain(from), n),
                 Action::Arg(arg) => {
                     let mut best = Best::NONE;
                     arg.push(&mut best, from, n, 0);
@@ -156,12 +156,12 @@ impl Job<'_> {
 
     /// Sequences of a tile or more, each on its own.
     fn long(&self, eval: &Evaluator<'_>, range: Range<usize>) {
-        let scratch_bytes = padded(eval.scratch()) + self.aside(eval) + padded(RESULTS * 8) + self.emit_scratch();
+        let scratch_bytes = padded(eval.scratch_bytes()) + self.aside(eval) + padded(RESULTS * 8) + self.emit_scratch();
         scratch::with(scratch_bytes, |scratch: *mut u8| {
             // SAFETY: the parts of the scratch have the sizes asked for.
             unsafe {
                 let mut frame = eval.frame(scratch);
-                let aside = scratch.add(padded(eval.scratch()));
+                let aside = scratch.add(padded(eval.scratch_bytes()));
                 let results = aside.add(self.aside(eval));
                 let rest = results.add(padded(RESULTS * 8));
                 let mut cursor = Cursor::new(&self.kept, &self.bases, range.start);
@@ -169,16 +169,16 @@ impl Job<'_> {
                 while first < range.end {
                     let count = RESULTS.min(range.end - first);
                     for s in 0..count {
-                        eval.begin(&mut frame, &cursor.at);
+                        eval.begin_segment(&mut frame, &cursor.addresses);
                         if self.length <= self.step(eval) {
                             if self.length > 0 {
-                                eval.tile(&mut frame, &cursor.at, 0, self.length);
+                                eval.run_tile(&mut frame, &cursor.addresses, 0, self.length);
                             }
                             let values = self.values(eval, &frame, self.length, aside);
                             self.one(values, self.length, results, s);
                         } else {
                             let mut state = self.state();
-                            self.walk(eval, &mut frame, &cursor.at, 0..self.length, aside, &mut state);
+                            self.walk(eval, &mut frame, &cursor.addresses, 0..self.length, aside, &mut state);
                             self.end(state, results, s);
                         }
                         cursor.advance();
@@ -194,7 +194,7 @@ impl Job<'_> {
     unsafe fn walk(
         &self,
         eval: &Evaluator<'_>,
-        frame: &mut Frame,
+        frame: &mut TileFrame,
         bases: &[*mut u8],
         range: Range<usize>,
         aside: *mut u8,
@@ -205,10 +205,10 @@ impl Job<'_> {
             let n = self.step(eval).min(range.end - at);
             // SAFETY: the caller's promise.
             unsafe {
-                eval.tile(frame, bases, at, n);
+                eval.run_tile(frame, bases, at, n);
                 let values = self.values(eval, frame, n, aside);
                 match (&self.action, &mut *state) {
-                    (Action::Fold(fold), State::Fold(running)) => running.push(fold, Values::plain(values), n),
+                    (Action::Fold(fold), State::Fold(running)) => running.push(fold, FoldValues::plain(values), n),
                     (Action::Arg(arg), State::Arg(best)) => arg.push(best, values, n, at),
                     _ => {}
                 }
@@ -249,7 +249,7 @@ impl Job<'_> {
                         match &self.action {
                             Action::Fold(fold) => {
                                 let own = partial.add((first + s) * chunks * fold.size);
-                                fold.tree(own, chunks, 1);
+                                fold.combine_chunks(own, chunks, 1);
                                 std::ptr::copy_nonoverlapping(own, results.add(s * fold.size), fold.size);
                             }
                             Action::Arg(arg) => {
@@ -268,11 +268,11 @@ impl Job<'_> {
 
     /// Reduces chunks `range`, counted over all sequences, to partial results.
     fn chunks(&self, eval: &Evaluator<'_>, range: Range<usize>, chunks: usize, partial: *mut u8) {
-        scratch::with(padded(eval.scratch()) + self.aside(eval), |scratch: *mut u8| {
+        scratch::with(padded(eval.scratch_bytes()) + self.aside(eval), |scratch: *mut u8| {
             // SAFETY: the scratch has the size asked for; partial results of `range` are this task's.
             unsafe {
                 let mut frame = eval.frame(scratch);
-                let aside = scratch.add(padded(eval.scratch()));
+                let aside = scratch.add(padded(eval.scratch_bytes()));
                 let mut sequence = usize::MAX;
                 let mut cursor = Cursor::new(&self.kept, &self.bases, range.start / chunks);
                 for number in range {
@@ -281,11 +281,18 @@ impl Job<'_> {
                             cursor.advance();
                         }
                         sequence = number / chunks;
-                        eval.begin(&mut frame, &cursor.at);
+                        eval.begin_segment(&mut frame, &cursor.addresses);
                     }
                     let start = number % chunks * CHUNK;
                     let mut state = self.state();
-                    self.walk(eval, &mut frame, &cursor.at, start..self.length.min(start + CHUNK), aside, &mut state);
+                    self.walk(
+                        eval,
+                        &mut frame,
+                        &cursor.addresses,
+                        start..self.length.min(start + CHUNK),
+                        aside,
+                        &mut state,
+                    );
                     match state {
                         State::Arg(best) => *partial.cast::<Best>().add(number) = best,
                         fold => self.end(fold, partial, number),

@@ -5,13 +5,13 @@
 //! later phase reads are kept for the whole row.
 
 use crate::operand::Operand;
-use crate::program::evaluate::tile_of;
-use crate::program::fold::{CHUNK, Running};
+use crate::program::evaluate::tile_capacity;
+use crate::program::fold::{CHUNK, RunningFold};
 use crate::program::loader::{fill, gather, scatter};
 use crate::program::loops::{self, StreamLoop};
-use crate::program::lower::{Input, Output, Prepared};
+use crate::program::lower::{Prepared, PreparedInput, PreparedOutput};
 use crate::program::schedule::{Extent, Granularity, KernelSchedule, execute};
-use crate::program::strided::{self, AccessPattern, Axes, Axis, Cursor};
+use crate::program::strided::{self, AccessPattern, Cursor, StridedAxes, StridedAxis};
 use pellucid_ir::kernel::Row;
 use pellucid_ir::{Error, Result, Shape};
 use pellucid_runtime::list::List;
@@ -25,7 +25,7 @@ const BLOCK_BYTES: usize = 32 << 10;
 /// Rows of at least so many elements are worth being used where they lie, one by one.
 const LONG: usize = 128;
 
-/// Values between buffers: were they a whole number of pages apart, as rows of 1024 values are, loads
+/// FoldValues between buffers: were they a whole number of pages apart, as rows of 1024 values are, loads
 /// would wait for stores to other buffers whose addresses end alike.
 const STAGGER: usize = 64;
 
@@ -61,28 +61,28 @@ pub(crate) fn common_shape<'a>(
 
 /// Runs a row program.
 pub(crate) fn run_row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
-    let program = Prepared::of(&kernel.program)?;
+    let program = Prepared::for_program(&kernel.program)?;
     let operands = || inputs.iter().chain(outputs);
     let shape = common_shape(kernel.program.name, operands())?;
-    let mut bases: List<*mut u8, 8> = operands().map(strided::start).collect();
-    let mut outer = strided::axes(&shape, operands(), |a| !kernel.axes.contains(a));
-    let mut inner = strided::axes(&shape, operands(), |a| kernel.axes.contains(a));
-    let (rows, length) = (strided::count(&outer), strided::count(&inner));
+    let mut bases: List<*mut u8, 8> = operands().map(strided::base_address).collect();
+    let mut outer = strided::broadcast_axes(&shape, operands(), |a| !kernel.axes.contains(a));
+    let mut inner = strided::broadcast_axes(&shape, operands(), |a| kernel.axes.contains(a));
+    let (rows, length) = (strided::element_count(&outer), strided::element_count(&inner));
     if rows == 0 || outputs.is_empty() {
         return Ok(());
     }
     strided::reorder(&mut outer, inputs.len(), &mut bases);
     strided::merge(&mut outer);
     strided::merge(&mut inner);
-    let mut all: Axes = outer.iter().chain(&inner).cloned().collect();
+    let mut all: StridedAxes = outer.iter().chain(&inner).cloned().collect();
     strided::merge(&mut all);
 
     let class = |k: usize| if program.inputs[k].per_row { Granularity::PerRow } else { Granularity::PerElement };
-    let linked = program.link_rows(length, class);
+    let linked = program.schedule_rows(length, class);
     let sizes = program.inputs.iter().map(|i| (i.size, i.per_row));
     let sizes = sizes.chain(program.outputs.iter().map(|o| (o.size, o.per_row)));
-    let dense = |axes: &[Axis], k: usize, size: usize| {
-        strided::count(axes) == 1 || strided::lie(axes, k, size) == AccessPattern::Dense
+    let dense = |axes: &[StridedAxis], k: usize, size: usize| {
+        strided::element_count(axes) == 1 || strided::access_pattern(axes, k, size) == AccessPattern::Dense
     };
     let reach = |(k, (size, per_row)): (usize, (usize, bool))| match per_row {
         true if dense(&outer, k, size) => RowAccess::Dense,
@@ -93,7 +93,7 @@ pub(crate) fn run_row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'
     };
     let reach: List<RowAccess, 8> = sizes.enumerate().map(reach).collect();
 
-    let fits = BLOCK_BYTES / (linked.width + 8);
+    let fits = BLOCK_BYTES / (linked.buffer_width + 8);
     let phased = length > 2 * fits;
     let one_by_one = length >= LONG && reach.contains(&RowAccess::Rows);
     let block = if phased || one_by_one { 1 } else { (fits / length.max(1)).clamp(1, MAX_ROWS).min(rows) };
@@ -116,7 +116,11 @@ pub(crate) fn run_row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'
         reach,
         length,
         block,
-        tile: if phased { tile_of(linked.width + 8) } else { (block * length).next_multiple_of(64) + STAGGER },
+        tile: if phased {
+            tile_capacity(linked.buffer_width + 8)
+        } else {
+            (block * length).next_multiple_of(64) + STAGGER
+        },
         phased,
         staged: (0..inputs.len()).map(|k| must_stage(program, linked, &bases, k)).collect(),
         stream,
@@ -137,12 +141,12 @@ fn must_stage(program: &Prepared, linked: &KernelSchedule, bases: &[*mut u8], k:
     let aliases = |o: usize| bases[program.inputs.len() + o] == bases[k];
     let stored = program.outputs.iter().any(|o| o.slot == slot);
     let last_phase = linked.phases.iter().rposition(|p| p.reads.contains(&slot)).unwrap_or(0);
-    let last_read = linked.code.iter().rposition(|c| c.operands().contains(&slot)).unwrap_or(0);
+    let last_read = linked.instrs.iter().rposition(|c| c.operands().contains(&slot)).unwrap_or(0);
     let folded = linked.folds.iter().any(|f| f.operands().any(|s| s == slot));
     (0..program.outputs.len()).filter(|&o| aliases(o)).any(|o| {
         let output = &program.outputs[o];
         let made = output.slot as usize;
-        let written = linked.code.iter().position(|c| c.into == output.slot).unwrap_or(usize::MAX);
+        let written = linked.instrs.iter().position(|c| c.into == output.slot).unwrap_or(usize::MAX);
         let same_phase_fold = folded && linked.phase.get(made).is_some_and(|&p| p <= last_phase);
         program.inputs[k].per_row || stored || written < last_read || linked.phase[made] < last_phase || same_phase_fold
     })
@@ -152,9 +156,9 @@ struct Job<'a> {
     program: &'a Prepared,
     linked: &'a KernelSchedule,
     uniforms: List<u64, 8>,
-    outer: &'a [Axis],
+    outer: &'a [StridedAxis],
     /// Outer and inner axes as one space, merged.
-    all: &'a [Axis],
+    all: &'a [StridedAxis],
     bases: &'a [*mut u8],
     reach: List<RowAccess, 8>,
     /// Elements of a row.
@@ -199,7 +203,7 @@ impl Job<'_> {
                 let mut first = range.start;
                 while first < range.end {
                     let rows = self.block.min(range.end - first);
-                    let block = Block { first, rows, starts: &cursor.at };
+                    let block = Block { first, rows, starts: &cursor.addresses };
                     if !self.in_place {
                         self.load_row_inputs(&block, &mut at, raw);
                     }
@@ -227,25 +231,25 @@ impl Job<'_> {
 
     /// Bytes of scratch that [`Job::frame`] lays out.
     fn scratch(&self) -> usize {
-        let cells = self.linked.class.len() * padded(self.block * 8);
-        let whole = if self.phased { self.linked.class.len() * padded(self.length * 8) } else { 0 };
-        cells + (self.tile * 8).max(padded(self.block * 8)) + padded(self.tile * self.linked.width) + whole
+        let cells = self.linked.granularity.len() * padded(self.block * 8);
+        let whole = if self.phased { self.linked.granularity.len() * padded(self.length * 8) } else { 0 };
+        cells + (self.tile * 8).max(padded(self.block * 8)) + padded(self.tile * self.linked.buffer_width) + whole
     }
 
     /// A place for every value, and one for raw elements.
     unsafe fn frame(&self, scratch: *mut u8) -> (List<*mut u8, 32>, *mut u8) {
-        let slots = self.linked.class.len();
+        let slots = self.linked.granularity.len();
         let cell = padded(self.block * 8);
         let raw = scratch.wrapping_add(slots * cell);
         let buffers = raw.wrapping_add((self.tile * 8).max(cell));
-        let mut whole = buffers.wrapping_add(padded(self.tile * self.linked.width));
-        let mut place = |slot: usize| match self.linked.class[slot] {
+        let mut whole = buffers.wrapping_add(padded(self.tile * self.linked.buffer_width));
+        let mut place = |slot: usize| match self.linked.granularity[slot] {
             Granularity::PerElement if self.phased && self.keeps_row(slot) => {
                 let at = whole;
                 whole = whole.wrapping_add(padded(self.length * 8));
                 at
             }
-            Granularity::PerElement => buffers.wrapping_add(self.linked.place[slot] * self.tile),
+            Granularity::PerElement => buffers.wrapping_add(self.linked.buffer_offset[slot] * self.tile),
             _ => scratch.wrapping_add(slot * cell),
         };
         let at: List<*mut u8, 32> = (0..slots).map(&mut place).collect();
@@ -291,7 +295,7 @@ impl Job<'_> {
             unsafe {
                 let dense = self.reach[k] == RowAccess::Dense;
                 let to = if dense { self.bases[k].add(block.first * output.size) } else { raw };
-                if self.linked.class[output.slot as usize] == Granularity::Uniform {
+                if self.linked.granularity[output.slot as usize] == Granularity::Uniform {
                     let mut one = 0u64;
                     fill(to, stored(output, from, &mut one), output.size, block.rows);
                 } else {
@@ -318,7 +322,7 @@ impl Job<'_> {
     unsafe fn load(
         &self,
         k: usize,
-        input: &Input,
+        input: &PreparedInput,
         block: &Block<'_>,
         first: usize,
         n: usize,
@@ -348,7 +352,7 @@ impl Job<'_> {
     unsafe fn store(
         &self,
         o: usize,
-        output: &Output,
+        output: &PreparedOutput,
         block: &Block<'_>,
         tile: &Extent<'_>,
         from: *mut u8,
@@ -361,7 +365,7 @@ impl Job<'_> {
             let place = self.dense(k, block, output.size, tile.first);
             let to = place.unwrap_or(raw);
             let size = self.program.sizes[output.slot as usize] as usize;
-            match self.linked.class[output.slot as usize] {
+            match self.linked.granularity[output.slot as usize] {
                 Granularity::PerElement => match (self.stream, output.store) {
                     (Some(stream), None) if place.is_some() && to != from => stream(to, from, n * output.size),
                     _ => store_values(output, to, from, n),
@@ -383,9 +387,10 @@ impl Job<'_> {
     }
 
     /// Whether output `o` is written by its last instruction, and where for elements from `first` on.
-    fn direct(&self, o: usize, output: &Output, block: &Block<'_>, first: usize) -> Option<*mut u8> {
+    fn direct(&self, o: usize, output: &PreparedOutput, block: &Block<'_>, first: usize) -> Option<*mut u8> {
         let slot = output.slot as usize;
-        let tile = self.linked.class[slot] == Granularity::PerElement && !output.per_row && output.direct.is_some();
+        let tile =
+            self.linked.granularity[slot] == Granularity::PerElement && !output.per_row && output.direct.is_some();
         if !tile || self.stream.is_some() && !(self.chains_stream && self.linked.streams[slot]) {
             return None;
         }
@@ -402,10 +407,13 @@ impl Job<'_> {
             let input = &self.program.inputs[k];
             !input.per_row && input.load.is_none() && !self.staged[k]
         };
-        let made = |output: &Output| {
+        let made = |output: &PreparedOutput| {
             let slot = output.slot as usize;
             let streams = self.stream.is_none() || self.chains_stream && self.linked.streams[slot];
-            self.linked.class[slot] == Granularity::PerElement && !output.per_row && output.direct.is_some() && streams
+            self.linked.granularity[slot] == Granularity::PerElement
+                && !output.per_row
+                && output.direct.is_some()
+                && streams
         };
         self.block == 1
             && self.length > 0
@@ -415,7 +423,7 @@ impl Job<'_> {
     }
 
     /// Full outputs with their numbers.
-    fn full_outputs(&self) -> impl Iterator<Item = (usize, &Output)> {
+    fn full_outputs(&self) -> impl Iterator<Item = (usize, &PreparedOutput)> {
         self.program.outputs.iter().enumerate().filter(|(_, o)| !o.per_row)
     }
 
@@ -423,7 +431,7 @@ impl Job<'_> {
     unsafe fn whole(&self, block: &Block<'_>, places: &[*mut u8], at: &mut [*mut u8], raw: *mut u8) {
         let folds = if self.length <= CHUNK { &self.linked.folds[..] } else { &[] };
         let tile =
-            &Extent { rows: block.rows, len: self.length, first: 0, aside: raw, stream: self.chains_stream, folds };
+            &Extent { rows: block.rows, len: self.length, first: 0, scratch: raw, stream: self.chains_stream, folds };
         let n = tile.rows * tile.len;
         // SAFETY: every slot has room for its values of the block.
         unsafe {
@@ -444,7 +452,7 @@ impl Job<'_> {
                 }
             }
             for phase in &self.linked.phases {
-                execute(&self.linked.code[phase.head.start..phase.tiles.end], at, tile);
+                execute(&self.linked.instrs[phase.head.start..phase.tiles.end], at, tile);
                 for f in self.linked.folds[phase.folds.clone()].iter().filter(|f| !f.chained || folds.is_empty()) {
                     f.fold.reduce_rows(at[f.into as usize], f.values(at), tile.rows, tile.len, raw);
                 }
@@ -473,12 +481,12 @@ impl Job<'_> {
             }
             let last = self.linked.phases.len() - 1;
             for (p, phase) in self.linked.phases.iter().enumerate() {
-                let head = &Extent::one(self.tile);
-                execute(&self.linked.code[phase.head.clone()], at, head);
+                let head = &Extent::single_row(self.tile);
+                execute(&self.linked.instrs[phase.head.clone()], at, head);
                 let folds = &self.linked.folds[phase.folds.clone()];
-                let mut running: List<Running, 2> = folds.iter().map(|_| Running::new()).collect();
+                let mut running: List<RunningFold, 2> = folds.iter().map(|_| RunningFold::new()).collect();
                 let stored = |slot: usize| {
-                    if self.linked.class[slot] == Granularity::PerElement {
+                    if self.linked.granularity[slot] == Granularity::PerElement {
                         self.linked.phase[slot] == p
                     } else {
                         p == last
@@ -486,11 +494,11 @@ impl Job<'_> {
                 };
                 for first in (0..self.length).step_by(self.tile) {
                     let len = self.tile.min(self.length - first);
-                    let tile = &Extent { first, stream: self.chains_stream, ..Extent::one(len) };
+                    let tile = &Extent { first, stream: self.chains_stream, ..Extent::single_row(len) };
                     for (slot, place) in places
                         .iter()
                         .enumerate()
-                        .filter(|(s, _)| self.linked.class[*s] == Granularity::PerElement && self.keeps_row(*s))
+                        .filter(|(s, _)| self.linked.granularity[*s] == Granularity::PerElement && self.keeps_row(*s))
                     {
                         at[slot] = place.add(first * self.program.sizes[slot] as usize);
                     }
@@ -505,7 +513,7 @@ impl Job<'_> {
                             at[output.slot as usize] = to;
                         }
                     }
-                    execute(&self.linked.code[phase.tiles.clone()], at, tile);
+                    execute(&self.linked.instrs[phase.tiles.clone()], at, tile);
                     for (f, running) in folds.iter().zip(&mut running) {
                         running.push(&f.fold, f.values(at), tile.len);
                     }
@@ -525,7 +533,7 @@ impl Job<'_> {
 }
 
 /// The bytes of one value as they are stored.
-unsafe fn stored(output: &Output, from: *mut u8, one: &mut u64) -> *const u8 {
+unsafe fn stored(output: &PreparedOutput, from: *mut u8, one: &mut u64) -> *const u8 {
     let Some(store) = output.store else { return from };
     let place = (&raw mut *one).cast::<u8>();
     // SAFETY: one value, and room for one of any type.
@@ -534,7 +542,7 @@ unsafe fn stored(output: &Output, from: *mut u8, one: &mut u64) -> *const u8 {
 }
 
 /// Stores `n` values densely.
-unsafe fn store_values(output: &Output, to: *mut u8, from: *const u8, n: usize) {
+unsafe fn store_values(output: &PreparedOutput, to: *mut u8, from: *const u8, n: usize) {
     // SAFETY: the caller's promise.
     unsafe {
         match output.store {
