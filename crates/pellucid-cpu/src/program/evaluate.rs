@@ -76,8 +76,7 @@ impl<'a> Evaluator<'a> {
         let schedule = program.schedule(granularity);
         let in_place = program.inputs.iter().zip(&patterns).enumerate().all(|(k, (input, &pattern))| {
             // From the 65th input on, a uniform input is scheduled as a tile and gathered with stride 0.
-            schedule.granularity[k] == Granularity::Uniform
-                || pattern == AccessPattern::Dense && input.load.is_none()
+            schedule.granularity[k] == Granularity::Uniform || pattern == AccessPattern::Dense && input.load.is_none()
         });
         let unbounded = in_place && !schedule.has_inner && own_results(schedule);
         let tile_len = if unbounded { usize::MAX } else { tile_capacity(schedule.buffer_width) };

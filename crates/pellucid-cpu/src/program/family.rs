@@ -145,5 +145,9 @@ fn dtype_error(program: &Program, inputs: &[Operand<'_>], outputs: &[Operand<'_>
 #[cold]
 fn shape_error(program: &Program, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Error {
     let shapes = inputs.iter().chain(outputs).map(|o| o.shape());
-    Error::shapes(program.name, shapes, "these are the inputs and then the outputs; inputs must broadcast to the shape of the outputs")
+    Error::shapes(
+        program.name,
+        shapes,
+        "these are the inputs and then the outputs; inputs must broadcast to the shape of the outputs",
+    )
 }

@@ -158,14 +158,7 @@ impl FoldKernel {
     /// - *Lanes*: `lanes` is valid for reads and writes of sixteen values, initialised if `done > 0`.
     /// - *Chunk*: `done + n` is at most [`CHUNK`].
     #[inline]
-    pub(crate) unsafe fn finish_chunk(
-        &self,
-        into: *mut u8,
-        lanes: *mut u8,
-        rest: FoldValues,
-        done: usize,
-        n: usize,
-    ) {
+    pub(crate) unsafe fn finish_chunk(&self, into: *mut u8, lanes: *mut u8, rest: FoldValues, done: usize, n: usize) {
         // SAFETY: the lanes are initialised before `finish` reads them: by the caller if `done > 0` (*Lanes*), else by
         // `accumulate` with `first`. The other arguments are this function's *Values*, *Products* and *Result*.
         unsafe {

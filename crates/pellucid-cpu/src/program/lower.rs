@@ -221,8 +221,7 @@ impl<'a> ProgramLowering<'a> {
     fn lower_step(&mut self, step: &formula::Step) -> Result<()> {
         let kernel = self.kernel_fn(step)?;
         let args = step.args.iter().map(|&a| self.slot_of(a)).collect();
-        let fusable =
-            Opcode::of(step.op, step.compute, self.isa).zip(loops::chain(step.compute, self.isa));
+        let fusable = Opcode::of(step.op, step.compute, self.isa).zip(loops::chain(step.compute, self.isa));
         let slot = (self.first_step + self.steps.len()) as ValueSlot;
         self.steps.push(PreparedStep { kernel, fusable, args });
         let compute = match step.into {

@@ -210,11 +210,7 @@ struct SlotTable {
 
 impl KernelSchedule {
     /// Schedules a program for rows of one length class and inputs of the given granularities.
-    fn new(
-        program: &Prepared,
-        rows: RowLength,
-        input_granularity: impl Fn(usize) -> Granularity,
-    ) -> KernelSchedule {
+    fn new(program: &Prepared, rows: RowLength, input_granularity: impl Fn(usize) -> Granularity) -> KernelSchedule {
         let (mut schedule, phases) = KernelSchedule::with_phases(program, input_granularity);
         let mut slots = SlotTable { sizes: program.sizes.clone(), broadcast: vec![None; program.sizes.len()] };
         for phase in 0..phases {
@@ -232,10 +228,7 @@ impl KernelSchedule {
 
     /// Determines the granularity and the phase of every slot. Returns a schedule without instructions, and the number
     /// of phases.
-    fn with_phases(
-        program: &Prepared,
-        input_granularity: impl Fn(usize) -> Granularity,
-    ) -> (KernelSchedule, usize) {
+    fn with_phases(program: &Prepared, input_granularity: impl Fn(usize) -> Granularity) -> (KernelSchedule, usize) {
         let inputs = program.inputs.len();
         let first_step = program.first_step();
         let mut granularity: Vec<Granularity> =
@@ -376,8 +369,7 @@ impl KernelSchedule {
                 (false, false) => return Err(args[0]),
             },
             KernelFn::Ternary(forms) => {
-                let form =
-                    |args: &[ValueSlot; 3]| forms[(0..3).map(|k| (full(args[k]) as usize) << k).sum::<usize>()];
+                let form = |args: &[ValueSlot; 3]| forms[(0..3).map(|k| (full(args[k]) as usize) << k).sum::<usize>()];
                 // Only a·b + c lacks forms, and its factors commute.
                 if form(&args).is_none() && full(args[1]) && !full(args[0]) {
                     args.swap(0, 1);
@@ -407,8 +399,7 @@ impl KernelSchedule {
             layouts[k + 1] = layout(args[k]);
         }
         let granularity = self.granularity[into as usize];
-        let mixed =
-            granularity == Granularity::PerElement && layouts[1..].iter().any(|a| a.1 == Granularity::PerRow);
+        let mixed = granularity == Granularity::PerElement && layouts[1..].iter().any(|a| a.1 == Granularity::PerRow);
         ScheduledInstr { kernel, granularity, mixed, into, args, layouts, fused: None }
     }
 
@@ -501,8 +492,7 @@ impl KernelSchedule {
         let steps = program.first_step()..program.sizes.len();
         for a in dead.map(|&a| a as usize) {
             let buffer = (sizes[a], self.buffer_offset[a]);
-            let reusable =
-                steps.contains(&a) && self.granularity[a] == Granularity::PerElement && !self.crosses[a];
+            let reusable = steps.contains(&a) && self.granularity[a] == Granularity::PerElement && !self.crosses[a];
             if reusable && !free.contains(&buffer) {
                 free.push(buffer);
             }

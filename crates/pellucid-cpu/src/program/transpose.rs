@@ -49,7 +49,14 @@ pub(crate) unsafe fn transpose_matrix(
 ///
 /// # Safety
 /// The contract of [`transpose_matrix`] for elements of type `T`.
-unsafe fn transpose_as<T: Copy>(from: *const u8, from_row: isize, to: *mut u8, to_row: isize, rows: usize, cols: usize) {
+unsafe fn transpose_as<T: Copy>(
+    from: *const u8,
+    from_row: isize,
+    to: *mut u8,
+    to_row: isize,
+    rows: usize,
+    cols: usize,
+) {
     let side = BLOCK_ROW_BYTES / size_of::<T>();
     let mut block = TransposeBlock(MaybeUninit::uninit());
     let buffer = block.0.as_mut_ptr().cast::<T>();

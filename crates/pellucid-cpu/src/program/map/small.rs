@@ -21,13 +21,7 @@ pub(crate) const MAX_LEN: usize = 1024;
 ///
 /// # Safety
 /// *Operands* and *Aliasing*: the clauses of [`run_dense`](crate::program::map::dense::run_dense).
-pub(crate) unsafe fn run_one_tile(
-    program: &Prepared,
-    params: &Params,
-    n: usize,
-    from: &[Dense],
-    to: &[Dense],
-) -> bool {
+pub(crate) unsafe fn run_one_tile(program: &Prepared, params: &Params, n: usize, from: &[Dense], to: &[Dense]) -> bool {
     let inputs = program.inputs.len();
     if n == 0 || n > MAX_LEN || program.sizes.len() > MAX_SLOTS {
         return false;
