@@ -26,7 +26,7 @@ pub(crate) fn copy(input: &Operand<'_>, output: &Operand<'_>) -> Result<()> {
     let size = output.dtype.size();
     let contiguous = input.layout.is_contiguous() && output.layout.is_contiguous();
     if contiguous && input.dtype == output.dtype && n * size < GRAIN && input.layout.shape() == output.layout.shape() {
-        // SAFETY: both operands are `n` contiguous elements of `size` bytes within their buffers; `copy` permits overlap.
+        // SAFETY: both operands are `n` contiguous elements of `size` bytes in their buffers; `copy` permits overlap.
         unsafe { std::ptr::copy(strided::base_address(input), strided::base_address(output), n * size) };
         return Ok(());
     }

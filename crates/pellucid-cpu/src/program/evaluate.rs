@@ -54,8 +54,8 @@ pub(crate) fn tile_capacity(width: usize) -> usize {
 impl<'a> Evaluator<'a> {
     /// Schedules a program for segments over the axes `inner`.
     ///
-    /// `staged(k)` is true if input `k` must be copied to a buffer although it is contiguous. `own_results` returns true
-    /// if the caller provides memory for any number of results.
+    /// `staged(k)` is true if input `k` must be copied to a buffer although it is contiguous. `own_results` returns
+    /// true if the caller provides memory for any number of results.
     pub(crate) fn new(
         program: &'a Prepared,
         params: &Params,
@@ -163,14 +163,14 @@ impl<'a> Evaluator<'a> {
     /// - *Segment*: [`Evaluator::begin_segment`] was called for this segment with this frame and these `bases`, and its
     ///   clauses still hold.
     /// - *Range*: `start + n` is at most the number of elements of the segment.
-    /// - *Results*: every result address that the caller replaced is valid for writes of `n` values and overlaps an
-    ///   input only if an instruction may overwrite it in place: the elements are equal in address and size, or the
-    ///   input is staged. With [`Evaluator::stream`] it is aligned to a value.
+    /// - *Results*: every result address that the caller replaced is valid for writes of `n` values, and aligned to a
+    ///   value with [`Evaluator::stream`]. The results overlap an input only if both elements are equal in address and
+    ///   size and no later instruction reads the input, or if the input is staged.
     #[inline]
     pub(crate) unsafe fn run_tile(&self, frame: &mut TileFrame, bases: &[*mut u8], start: usize, n: usize) {
-        // SAFETY: elements `start..start + n` of every input are valid for reads (*Segment*, *Range*); buffers and `raw`
-        // hold `n <= tile_len` values. Every slot then has the address of a cell, a buffer, input elements or the
-        // caller's memory (*Results*), as `execute` requires for one row without reductions.
+        // SAFETY: elements `start..start + n` of every input are valid for reads (*Segment*, *Range*); buffers and
+        // `raw` hold `n <= tile_len` values. Every slot then has the address of a cell, a buffer, input elements or
+        // memory of the caller (*Results*), as `execute` requires for one row without reductions.
         unsafe {
             for (k, input) in self.program.inputs.iter().enumerate() {
                 match (self.patterns[k], self.schedule.granularity[k]) {

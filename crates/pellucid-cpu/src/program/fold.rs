@@ -203,9 +203,9 @@ impl FoldKernel {
         let (lanes, half) = (lanes.0.as_mut_ptr().cast::<u8>(), half.0.as_mut_ptr().cast::<u8>());
         for first in (0..rows).step_by(ROWS_TOGETHER) {
             let count = ROWS_TOGETHER.min(rows - first);
-            // SAFETY: rows `first..first + count` are within *Values*, and their results within *Results*; `count · len`
-            // values fit the scratch (*Scratch*). The lane buffers hold sixteen values for each of `ROWS_TOGETHER`
-            // rows, are aligned to 64 bytes and initialised by `fill_identity`.
+            // SAFETY: rows `first..first + count` are within *Values*, and their results within *Results*. The scratch
+            // is valid for `count · len` values (*Scratch*). The lane buffers hold sixteen values for each of
+            // `ROWS_TOGETHER` rows, are aligned to 64 bytes, and `fill_identity` initialises the lanes.
             unsafe {
                 let from = from.add(first * len * self.size);
                 match self.size {

@@ -34,8 +34,8 @@ pub(crate) struct MapEpilogue<'a> {
 const MIN_PREFETCH_BYTES: usize = 1 << 20;
 
 impl<'a> MapEpilogue<'a> {
-    /// Creates the epilogue that writes at least one output of rank 2 or more. `others` are the inputs except the first.
-    /// The operands must satisfy `Map`'s `check`.
+    /// Creates the epilogue that writes `outputs`: at least one, of rank 2 or more. `others` are the inputs except the
+    /// first. The operands must satisfy `Map`'s `check`.
     ///
     /// # Errors
     /// The error of lowering, if the program is not supported.
@@ -101,8 +101,8 @@ impl<'a> MapEpilogue<'a> {
         }
     }
 
-    /// Runs the map on a block of matrix `batch`. The block of the first input begins at `data`; its rows are `steps[0]`
-    /// bytes apart and its columns `steps[1]`.
+    /// Runs the map on a block of matrix `batch`. The block of the first input begins at `data`; its rows are
+    /// `steps[0]` bytes apart and its columns `steps[1]`.
     ///
     /// # Safety
     /// - *Block*: `rows` and `cols` are within the matrices, and `batch` is below their number.

@@ -227,7 +227,8 @@ impl SegmentedMap<'_> {
         let mut cursor = Cursor::new(self.outer, self.bases, range.start / self.length);
         scratch::with(self.eval.scratch_bytes(), |scratch: *mut u8| {
             // SAFETY: `scratch` is aligned to 64 bytes and has `scratch_bytes` bytes, so that `frame` and *Frame* hold.
-            // The cursor is at a segment of the operands (*Operands*), and `within + n` is at most its length (*Range*).
+            // The cursor is at a segment of the operands (*Operands*, *Outputs*), and `within + n` is at most its length
+            // (*Range*).
             unsafe {
                 let mut frame = self.eval.frame(scratch);
                 while done < range.end {

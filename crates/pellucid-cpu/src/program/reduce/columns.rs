@@ -42,7 +42,7 @@ impl Job<'_> {
         let mut inner: StridedAxes = if narrow { self.reduced.clone() } else { StridedAxes::new() };
         inner.push(column.clone());
         strided::merge(&mut inner);
-        // FoldValues that are not widened are written straight to a block of rows.
+        // Values that are not widened are written straight to a block of rows.
         let eval = Evaluator::new(self.program, self.params, &inner, |_| false, |_| self.widen.is_none());
         let slot = self.slot();
         let identity = slot < self.program.inputs.len() && eval.schedule.granularity[slot] == Granularity::PerElement;

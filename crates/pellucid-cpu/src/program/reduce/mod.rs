@@ -50,7 +50,7 @@ struct Job<'a> {
     reduced: StridedAxes,
     /// Where the inputs and the output begin.
     bases: List<*mut u8, 8>,
-    /// FoldValues of each sequence, and how many sequences there are.
+    /// Values of each sequence, and how many sequences there are.
     length: usize,
     count: usize,
     finish: Option<(&'a Prepared, &'a Params)>,

@@ -25,7 +25,7 @@ const BLOCK_BYTES: usize = 32 << 10;
 /// Rows of at least so many elements are worth being used where they lie, one by one.
 const LONG: usize = 128;
 
-/// FoldValues between buffers: were they a whole number of pages apart, as rows of 1024 values are, loads
+/// Values between buffers: were they a whole number of pages apart, as rows of 1024 values are, loads
 /// would wait for stores to other buffers whose addresses end alike.
 const STAGGER: usize = 64;
 
