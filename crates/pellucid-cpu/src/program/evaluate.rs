@@ -1,167 +1,198 @@
-//! Evaluating a program over one segment of an index space, tile after tile.
+//! Evaluation of a program over one segment of an index space, tile by tile.
 //!
-//! Within a segment an input is dense (used where it lies), one value, or strided (gathered into the
-//! tile first). What is done with the results is the caller's affair: `map` stores them, `reduce`
-//! accumulates them.
+//! Within a segment, an input is contiguous (read in place), uniform, or strided (gathered into the tile first). The
+//! caller consumes the results: `map` stores them, `reduce` accumulates them.
 
 use crate::program::loader::gather;
-use crate::program::lower::Prepared;
+use crate::program::lower::{Prepared, PreparedInput};
 use crate::program::schedule::{Extent, Granularity, KernelSchedule, execute};
-use crate::program::strided::{AccessPattern, Axis, lie};
+use crate::program::strided::{AccessPattern, StridedAxis, access_pattern};
 use pellucid_ir::kernel::Params;
 use pellucid_runtime::list::List;
 use pellucid_runtime::scratch::padded;
 
-/// Bytes of all buffers of a tile together. What a chain hands on in registers has none, so few of them are in use at a time:
-/// more values to a call are worth more than an L1 for all.
-const BUDGET: usize = 64 << 10;
+/// The bytes of all buffers of a tile together.
+///
+/// Values that a fused chain passes on in registers have no buffer, so that only a few buffers are in use at a time.
+/// More values per loop call are worth more than keeping all buffers in L1.
+const BUFFER_BYTES: usize = 64 << 10;
 
-/// A program linked for the way its inputs lie in a segment.
+/// A program, scheduled for the access patterns of its inputs in a segment.
 pub(crate) struct Evaluator<'a> {
+    /// The program.
     pub(crate) program: &'a Prepared,
-    pub(crate) linked: &'a KernelSchedule,
+    /// Its schedule for these inputs.
+    pub(crate) schedule: &'a KernelSchedule,
     /// The axes of a segment.
-    pub(crate) inner: &'a [Axis],
-    lies: List<AccessPattern, 8>,
-    /// Inputs that are copied before anything is written.
+    pub(crate) inner: &'a [StridedAxis],
+    /// The access pattern of every input.
+    patterns: List<AccessPattern, 8>,
+    /// Inputs that are copied to a buffer before any result is written.
     staged: List<bool, 8>,
+    /// The bytes of every uniform.
     uniforms: List<u64, 8>,
-    /// The most values that may be evaluated at once.
-    pub(crate) tile: usize,
-    /// True if results pass the caches by, where they can.
+    /// The maximal number of elements in a tile; `usize::MAX` if no value needs a buffer.
+    pub(crate) tile_len: usize,
+    /// Results are written with non-temporal stores where the schedule allows it.
     pub(crate) stream: bool,
 }
 
-/// Where every value of a program lies at the moment.
-pub(crate) struct Frame {
-    pub(crate) at: List<*mut u8, 32>,
-    /// Room for a tile of values of any type, free between the steps.
+/// The addresses of all values while a segment is evaluated.
+pub(crate) struct TileFrame {
+    /// The address of every slot's values.
+    pub(crate) addresses: List<*mut u8, 32>,
+    /// Scratch for one tile of values of any type. No instruction keeps values there.
     pub(crate) raw: *mut u8,
 }
 
-/// The number of values for a tile, if each takes `width` bytes in buffers.
-pub(crate) fn tile_of(width: usize) -> usize {
-    let fits = BUDGET / width.max(1);
+/// Returns the number of elements in a tile whose buffers take `width` bytes per element.
+pub(crate) fn tile_capacity(width: usize) -> usize {
+    let fits = BUFFER_BYTES / width.max(1);
     (fits / 128 * 128).clamp(128, 2048)
 }
 
 impl<'a> Evaluator<'a> {
-    /// `staged` names inputs that must be copied into the tile although they are dense;
-    /// `own_results` says that the caller has room for the results of any number of values.
+    /// Schedules a program for segments over the axes `inner`.
+    ///
+    /// `staged(k)` is true if input `k` must be copied to a buffer although it is contiguous. `own_results` returns
+    /// true if the caller provides memory for any number of results.
     pub(crate) fn new(
         program: &'a Prepared,
         params: &Params,
-        inner: &'a [Axis],
+        inner: &'a [StridedAxis],
         staged: impl Fn(usize) -> bool,
         own_results: impl Fn(&KernelSchedule) -> bool,
     ) -> Evaluator<'a> {
         let staged: List<bool, 8> = (0..program.inputs.len()).map(staged).collect();
-        let how = |(k, input): (usize, &crate::program::lower::Input)| match lie(inner, k, input.size) {
+        let pattern = |(k, input): (usize, &PreparedInput)| match access_pattern(inner, k, input.size) {
             AccessPattern::Dense if staged[k] => AccessPattern::Strided,
             other => other,
         };
-        let lies: List<AccessPattern, 8> = program.inputs.iter().enumerate().map(how).collect();
-        let class =
-            |k: usize| if lies[k] == AccessPattern::Once { Granularity::Uniform } else { Granularity::PerElement };
-        let linked = program.link(class);
-        let in_place = program.inputs.iter().zip(&lies).enumerate().all(|(k, (input, &lie))| {
-            // A 65th input that is one value is treated as a strided tile of it.
-            linked.class[k] == Granularity::Uniform || lie == AccessPattern::Dense && input.load.is_none()
+        let patterns: List<AccessPattern, 8> = program.inputs.iter().enumerate().map(pattern).collect();
+        let granularity = |k: usize| match patterns[k] {
+            AccessPattern::Uniform => Granularity::Uniform,
+            _ => Granularity::PerElement,
+        };
+        let schedule = program.schedule(granularity);
+        let in_place = program.inputs.iter().zip(&patterns).enumerate().all(|(k, (input, &pattern))| {
+            // From the 65th input on, a uniform input is scheduled as a tile and gathered with stride 0.
+            schedule.granularity[k] == Granularity::Uniform || pattern == AccessPattern::Dense && input.load.is_none()
         });
-        let unbounded = in_place && !linked.has_inner && own_results(linked);
-        let tile = if unbounded { usize::MAX } else { tile_of(linked.width) };
+        let unbounded = in_place && !schedule.has_inner && own_results(schedule);
+        let tile_len = if unbounded { usize::MAX } else { tile_capacity(schedule.buffer_width) };
         Evaluator {
             program,
-            linked,
+            schedule,
             inner,
-            lies,
+            patterns,
             staged,
             uniforms: program.uniform_values(params, 0),
-            tile,
+            tile_len,
             stream: false,
         }
     }
 
-    /// Bytes of scratch that a frame needs.
-    pub(crate) fn scratch(&self) -> usize {
-        let tile = if self.tile == usize::MAX { 0 } else { self.tile };
-        padded(self.linked.class.len() * 8) + tile * (8 + self.linked.width)
+    /// Returns the number of elements for which buffers are allocated.
+    fn buffer_len(&self) -> usize {
+        if self.tile_len == usize::MAX { 0 } else { self.tile_len }
     }
 
-    /// A frame over `scratch`.
+    /// Returns the bytes of scratch that a frame needs.
+    pub(crate) fn scratch_bytes(&self) -> usize {
+        padded(self.schedule.granularity.len() * 8) + self.buffer_len() * (8 + self.schedule.buffer_width)
+    }
+
+    /// Lays out a frame in `scratch`.
     ///
     /// # Safety
-    /// `scratch` has [`Evaluator::scratch`] bytes, 64-byte aligned, for as long as the frame is used.
-    pub(crate) unsafe fn frame(&self, scratch: *mut u8) -> Frame {
-        let slots = self.linked.class.len();
+    /// `scratch` is aligned to 64 bytes and valid for reads and writes of [`Evaluator::scratch_bytes`] bytes while the
+    /// frame is in use.
+    pub(crate) unsafe fn frame(&self, scratch: *mut u8) -> TileFrame {
+        let slots = self.schedule.granularity.len();
         let raw = scratch.wrapping_add(padded(slots * 8));
-        let tile = if self.tile == usize::MAX { 0 } else { self.tile };
-        let buffers = raw.wrapping_add(tile * 8);
-        let place = |slot: usize| match self.linked.class[slot] {
-            Granularity::PerElement => buffers.wrapping_add(self.linked.place[slot] * tile),
+        let len = self.buffer_len();
+        let buffers = raw.wrapping_add(len * 8);
+        let address = |slot: usize| match self.schedule.granularity[slot] {
+            Granularity::PerElement => buffers.wrapping_add(self.schedule.buffer_offset[slot] * len),
             _ => scratch.wrapping_add(slot * 8),
         };
-        let frame = Frame { at: (0..slots).map(place).collect(), raw };
+        let frame = TileFrame { addresses: (0..slots).map(address).collect(), raw };
         let first = self.program.inputs.len();
-        for (at, value) in frame.at[first..].iter().zip(&self.uniforms) {
-            // SAFETY: a uniform is of class `Once`, its cell has eight bytes.
-            unsafe { at.cast::<u64>().write(*value) };
+        for (address, value) in frame.addresses[first..].iter().zip(&self.uniforms) {
+            // SAFETY: a uniform is not a per-element value, so that its address is one of the eight-byte cells at the
+            // start of the scratch, which is valid for writes (this function's contract).
+            unsafe { address.cast::<u64>().write(*value) };
         }
         frame
     }
 
-    /// Begins a segment whose operands begin at `bases`.
+    /// Begins a segment: loads the uniform inputs and executes the instructions that run once.
     ///
     /// # Safety
-    /// `bases` are addresses of the operands of the evaluator's axes.
-    pub(crate) unsafe fn begin(&self, frame: &mut Frame, bases: &[*mut u8]) {
+    /// - *Frame*: `frame` was made by [`Evaluator::frame`] of this evaluator, and its scratch is still valid.
+    /// - *Operands*: `bases[k]` is the address of the first element of input `k` in the segment, whose elements over
+    ///   the axes of the evaluator are aligned to their size and valid for reads.
+    pub(crate) unsafe fn begin_segment(&self, frame: &mut TileFrame, bases: &[*mut u8]) {
         for (k, input) in self.program.inputs.iter().enumerate() {
-            if self.linked.class[k] == Granularity::Uniform {
+            if self.schedule.granularity[k] == Granularity::Uniform {
                 match input.load {
-                    // SAFETY: one element at the base, and a cell for it.
-                    Some(load) => unsafe { load.run(frame.at[k], bases[k], 1) },
-                    // SAFETY: as above.
-                    None if self.staged[k] => unsafe { frame.at[k].copy_from_nonoverlapping(bases[k], input.size) },
-                    None => frame.at[k] = bases[k],
+                    // SAFETY: the input is valid for reads of one element (*Operands*), its cell for writes of one
+                    // value (*Frame*).
+                    Some(load) => unsafe { load.run(frame.addresses[k], bases[k], 1) },
+                    None if self.staged[k] => {
+                        // SAFETY: the input is valid for reads of one element (*Operands*), its cell in the scratch for
+                        // writes of eight bytes (*Frame*).
+                        unsafe { frame.addresses[k].copy_from_nonoverlapping(bases[k], input.size) }
+                    }
+                    None => frame.addresses[k] = bases[k],
                 }
             }
         }
-        let len = if self.tile == usize::MAX { 1 } else { self.tile };
-        let head = self.linked.phases[0].head.clone();
-        // SAFETY: every slot has its cell or its buffer.
-        unsafe { execute(&self.linked.code[head], &frame.at, &Extent::one(len)) };
+        let len = if self.tile_len == usize::MAX { 1 } else { self.tile_len };
+        let head = self.schedule.phases[0].head.clone();
+        // SAFETY: every slot has the address of its cell or of its buffer of `len` elements, all disjoint (*Frame*), or
+        // of the input's element (*Operands*). The tile has one row, no streaming and no reductions.
+        unsafe { execute(&self.schedule.instrs[head], &frame.addresses, &Extent::single_row(len)) };
     }
 
-    /// Evaluates elements `start..start + n` of the segment; `n` is at most [`Evaluator::tile`].
+    /// Evaluates elements `start..start + n` of the segment; `n` is at most [`Evaluator::tile_len`].
+    ///
+    /// The caller may replace the address of a result in the frame by memory of its own before the call.
     ///
     /// # Safety
-    /// As [`Evaluator::begin`], which was called for this segment; the slots of results that the
-    /// caller placed itself have room for `n` values.
+    /// - *Segment*: [`Evaluator::begin_segment`] was called for this segment with this frame and these `bases`, and its
+    ///   clauses still hold.
+    /// - *Range*: `start + n` is at most the number of elements of the segment.
+    /// - *Results*: every result address that the caller replaced is valid for writes of `n` values, and aligned to a
+    ///   value with [`Evaluator::stream`]. The results overlap an input only if both elements are equal in address and
+    ///   size and no later instruction reads the input, or if the input is staged.
     #[inline]
-    pub(crate) unsafe fn tile(&self, frame: &mut Frame, bases: &[*mut u8], start: usize, n: usize) {
-        // SAFETY: the caller's promise.
+    pub(crate) unsafe fn run_tile(&self, frame: &mut TileFrame, bases: &[*mut u8], start: usize, n: usize) {
+        // SAFETY: elements `start..start + n` of every input are valid for reads (*Segment*, *Range*); buffers and
+        // `raw` hold `n <= tile_len` values. Every slot then has the address of a cell, a buffer, input elements or
+        // memory of the caller (*Results*), as `execute` requires for one row without reductions.
         unsafe {
             for (k, input) in self.program.inputs.iter().enumerate() {
-                match (self.lies[k], self.linked.class[k]) {
+                match (self.patterns[k], self.schedule.granularity[k]) {
                     (_, Granularity::Uniform) => continue,
                     (AccessPattern::Dense, _) => {
                         let from = bases[k].add(start * input.size);
                         match input.load {
-                            Some(load) => load.run(frame.at[k], from, n),
-                            None => frame.at[k] = from,
+                            Some(load) => load.run(frame.addresses[k], from, n),
+                            None => frame.addresses[k] = from,
                         }
                     }
                     _ => {
-                        let to = if input.load.is_some() { frame.raw } else { frame.at[k] };
+                        let to = if input.load.is_some() { frame.raw } else { frame.addresses[k] };
                         gather(to, input.size, self.inner, k, bases[k], start, n);
                         if let Some(load) = input.load {
-                            load.run(frame.at[k], to, n);
+                            load.run(frame.addresses[k], to, n);
                         }
                     }
                 }
             }
-            let code = &self.linked.code[self.linked.phases[0].tiles.clone()];
-            execute(code, &frame.at, &Extent { stream: self.stream, ..Extent::one(n) });
+            let instrs = &self.schedule.instrs[self.schedule.phases[0].tiles.clone()];
+            execute(instrs, &frame.addresses, &Extent { stream: self.stream, ..Extent::single_row(n) });
         }
     }
 }

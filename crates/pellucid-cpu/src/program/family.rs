@@ -1,7 +1,7 @@
-//! The families that run programs, and their operand rules.
+//! The families that run programs (`Map`, `Row`, `Reduce`) and `Copy`, and the rules for their operands.
 //!
-//! The engine has checked the operands. They are checked again because memory safety depends on it, and the API of the
-//! backend is safe.
+//! The engine has checked the operands. They are checked again here because memory safety depends on them and the
+//! interface of the backend is safe.
 
 use super::copy::copy;
 use super::map::run_map;
@@ -14,17 +14,17 @@ use pellucid_ir::kernel::{AxisSet, Map, Reduce, Row};
 use pellucid_ir::{DType, Error, Result, Shape};
 
 impl CpuFamily for Map {
-    /// Inputs must broadcast to the shape of all outputs.
+    /// All outputs must have one shape, to which the inputs must broadcast.
     #[inline]
     fn check(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
         let program = &*self.program;
-        dtypes(program, inputs, outputs)?;
+        check_dtypes(program, inputs, outputs)?;
         let Some(first) = outputs.first() else { return Ok(()) };
         let shape = first.shape();
-        if outputs.iter().all(|o| o.shape() == shape) && inputs.iter().all(|i| broadcasts(i.shape(), shape)) {
+        if outputs.iter().all(|o| o.shape() == shape) && inputs.iter().all(|i| broadcasts_to(i.shape(), shape)) {
             return Ok(());
         }
-        Err(misshaped(program, inputs, outputs))
+        Err(shape_error(program, inputs, outputs))
     }
 
     #[inline]
@@ -34,20 +34,20 @@ impl CpuFamily for Map {
 }
 
 impl CpuFamily for Row {
-    /// Outputs must have the common shape, or length 1 along the row.
+    /// Per-element operands broadcast to (inputs) or have (outputs) the common shape of all operands. Per-row operands
+    /// do the same with the shape that has length 1 along the axes of the row.
     fn check(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
-        let kernel = self;
-        let program = &*kernel.program;
-        dtypes(program, inputs, outputs)?;
-        let refuse = || misshaped(program, inputs, outputs);
-        let shape = common(inputs.iter().chain(outputs)).ok_or_else(refuse)?;
+        let program = &*self.program;
+        check_dtypes(program, inputs, outputs)?;
+        let error = || shape_error(program, inputs, outputs);
+        let shape = common_bounded_shape(inputs.iter().chain(outputs)).ok_or_else(error)?;
         let per_row = program.inputs.iter().map(|l| l.per_row).chain(program.outputs.iter().map(|s| s.per_row));
-        let per_row_shape = kernel.axes.keepdims(&shape);
+        let per_row_shape = self.axes.keepdims(&shape);
         let fits = inputs.iter().chain(outputs).zip(per_row).enumerate().all(|(i, (operand, per_row))| {
             let expected = if per_row { &per_row_shape } else { &shape };
-            if i < inputs.len() { broadcasts(operand.shape(), expected) } else { operand.shape() == expected }
+            if i < inputs.len() { broadcasts_to(operand.shape(), expected) } else { operand.shape() == expected }
         });
-        if fits && in_range(kernel.axes, &shape) { Ok(()) } else { Err(refuse()) }
+        if fits && axes_in_range(self.axes, &shape) { Ok(()) } else { Err(error()) }
     }
 
     fn run(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
@@ -58,15 +58,15 @@ impl CpuFamily for Row {
 impl CpuFamily for Reduce {
     /// The output must have the common shape of the inputs with length 1 along the axes.
     fn check(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
-        let (kernel, output, outputs) = (self, &outputs[0], &outputs[..1]);
-        let program = &*kernel.program;
-        inputs_are(program, inputs, outputs)?;
-        let shape = common(inputs.iter());
-        let fits = |shape: &Shape| kernel.axes.keepdims(shape) == *output.shape() && in_range(kernel.axes, shape);
+        let (output, outputs) = (&outputs[0], &outputs[..1]);
+        let program = &*self.program;
+        check_input_dtypes(program, inputs, outputs)?;
+        let shape = common_bounded_shape(inputs.iter());
+        let fits = |shape: &Shape| self.axes.keepdims(shape) == *output.shape() && axes_in_range(self.axes, shape);
         if !shape.is_some_and(|shape| fits(&shape)) {
-            return Err(misshaped(program, inputs, outputs));
+            return Err(shape_error(program, inputs, outputs));
         }
-        if output.dtype == kernel.output { Ok(()) } else { Err(mistyped(program, inputs, outputs)) }
+        if output.dtype == self.output { Ok(()) } else { Err(dtype_error(program, inputs, outputs)) }
     }
 
     fn run(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
@@ -74,13 +74,14 @@ impl CpuFamily for Reduce {
     }
 }
 
-/// The family of `Kernel::Copy`, which has no arguments.
+/// The family of `Kernel::Copy`, which has no fields.
 pub(crate) struct CopyFamily;
 
 impl CpuFamily for CopyFamily {
+    /// The input must broadcast to the shape of the output.
     fn check(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
         let (input, output) = (&inputs[0], &outputs[0]);
-        if broadcasts(input.shape(), output.shape()) {
+        if broadcasts_to(input.shape(), output.shape()) {
             return Ok(());
         }
         Err(Error::shapes("copy", [input.shape(), output.shape()], "the source must broadcast to the destination"))
@@ -91,9 +92,9 @@ impl CpuFamily for CopyFamily {
     }
 }
 
-/// True if `from` broadcasts to `to` by NumPy's rule.
+/// Returns true if `from` broadcasts to `to` by NumPy's rule.
 #[inline]
-fn broadcasts(from: &Shape, to: &Shape) -> bool {
+fn broadcasts_to(from: &Shape, to: &Shape) -> bool {
     from == to
         || to
             .len()
@@ -101,42 +102,52 @@ fn broadcasts(from: &Shape, to: &Shape) -> bool {
             .is_some_and(|lead| from.iter().zip(&to[lead..]).all(|(&f, &t)| f == t || f == 1))
 }
 
-/// The shape to which all broadcast, unless it is absurdly large: stretched views need little memory.
-fn common<'a>(mut operands: impl Iterator<Item = &'a Operand<'a>>) -> Option<Shape> {
+/// Returns the shape to which all operands broadcast, or `None` if there is none or its size overflows. Broadcast views
+/// need little memory, so that such a size is possible.
+fn common_bounded_shape<'a>(mut operands: impl Iterator<Item = &'a Operand<'a>>) -> Option<Shape> {
     let first = operands.next().map_or(Shape::scalar(), |o| o.shape().clone());
     let shape = operands.try_fold(first, |shape, o| shape.broadcast(o.shape()))?;
     shape.checked_size().map(|_| shape)
 }
 
-fn in_range(axes: AxisSet, shape: &Shape) -> bool {
+/// Returns true if every axis of the set is an axis of `shape`.
+fn axes_in_range(axes: AxisSet, shape: &Shape) -> bool {
     shape.rank() >= AxisSet::MAX_RANK || axes.0 >> shape.rank() == 0
 }
 
+/// Returns an error unless the operands have the dtypes for which the program was compiled.
 #[inline]
-fn dtypes(program: &Program, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
-    inputs_are(program, inputs, outputs)?;
+fn check_dtypes(program: &Program, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
+    check_input_dtypes(program, inputs, outputs)?;
     let fits = outputs.len() == program.outputs.len()
         && outputs.iter().zip(&program.outputs).all(|(o, s)| o.dtype == s.storage);
-    if fits { Ok(()) } else { Err(mistyped(program, inputs, outputs)) }
+    if fits { Ok(()) } else { Err(dtype_error(program, inputs, outputs)) }
 }
 
+/// Returns an error unless the inputs have the dtypes for which the program was compiled.
 #[inline]
-fn inputs_are(program: &Program, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
+fn check_input_dtypes(program: &Program, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
     let fits =
         inputs.len() == program.inputs.len() && inputs.iter().zip(&program.inputs).all(|(i, l)| i.dtype == l.storage);
-    if fits { Ok(()) } else { Err(mistyped(program, inputs, outputs)) }
+    if fits { Ok(()) } else { Err(dtype_error(program, inputs, outputs)) }
 }
 
+/// Returns the error for operands of other dtypes than the program's.
 #[cold]
-fn mistyped(program: &Program, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Error {
-    let wanted: Vec<DType> =
+fn dtype_error(program: &Program, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Error {
+    let expected: Vec<DType> =
         program.inputs.iter().map(|l| l.storage).chain(program.outputs.iter().map(|s| s.storage)).collect();
-    let got = inputs.iter().chain(outputs).map(|o| o.dtype);
-    Error::dtypes(program.name, got, format!("the program was compiled for {wanted:?}"))
+    let actual = inputs.iter().chain(outputs).map(|o| o.dtype);
+    Error::dtypes(program.name, actual, format!("the program was compiled for {expected:?}"))
 }
 
+/// Returns the error for operands whose shapes do not fit together.
 #[cold]
-fn misshaped(program: &Program, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Error {
+fn shape_error(program: &Program, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Error {
     let shapes = inputs.iter().chain(outputs).map(|o| o.shape());
-    Error::shapes(program.name, shapes, "inputs, then outputs: inputs must broadcast to the outputs' shape")
+    Error::shapes(
+        program.name,
+        shapes,
+        "these are the inputs and then the outputs; inputs must broadcast to the shape of the outputs",
+    )
 }

@@ -1,9 +1,9 @@
-//! The canonical order of a reduction: a function of the number of elements only.
+//! The canonical reduction order: a function of the number of elements only.
 //!
-//! The elements, in row-major order, are cut into chunks of [`CHUNK`]; a chunk is reduced by the lanes
-//! of [`crate::program::loops`], and the chunks' results meet in a fixed tree: neighbours in pairs, pairs in
-//! fours, and so on, the last one left over passing up unchanged. Every path (contiguous, strided,
-//! column by column, any number of threads) keeps this order, so all give the same bits.
+//! The elements, in row-major order, are cut into chunks of [`CHUNK`]. The lanes of [`crate::program::loops`] reduce
+//! each chunk. A fixed tree combines the results of the chunks: neighbours in pairs, pairs in fours, and so on; an
+//! unpaired last result moves up unchanged. Every path (contiguous, strided, column by column, any number of threads)
+//! keeps this order, so all paths return the same bits.
 
 use crate::program::loops::{self, BinaryLoop, FoldLoops, Form, LANES};
 use pellucid_ir::Compute;
@@ -11,50 +11,56 @@ use pellucid_ir::formula::{Binary, RowOp};
 use pellucid_simd::Isa;
 use std::mem::MaybeUninit;
 
-/// Elements of a chunk: enough that its end costs little, few enough that threads share one row.
+/// The elements of a chunk: enough to amortise its final combination, few enough for threads to share one row.
 pub(crate) const CHUNK: usize = 4096;
 
-/// Rows at most this long are reduced side by side, so many at once.
+/// The maximal length of rows that are reduced side by side, one row per vector lane.
 pub(crate) const SHORT: usize = 32;
-const TOGETHER: usize = 64;
 
-/// Contiguous values to reduce: those at `of` or, with `times`, the products with those there.
+/// The number of short rows that are reduced together.
+const ROWS_TOGETHER: usize = 64;
+
+/// Contiguous values to reduce: the values at `values` or, with `factors`, their products with the values there.
 #[derive(Clone, Copy)]
-pub(crate) struct Values {
-    pub(crate) of: *const u8,
-    pub(crate) times: Option<*const u8>,
+pub(crate) struct FoldValues {
+    /// The address of the values, or of the first factors.
+    pub(crate) values: *const u8,
+    /// The address of the second factors, if products are summed.
+    pub(crate) factors: Option<*const u8>,
 }
 
-impl Values {
-    /// The values at `of`.
+impl FoldValues {
+    /// Returns the values at `values`, without factors.
     #[inline]
-    pub(crate) fn plain(of: *const u8) -> Values {
-        Values { of, times: None }
+    pub(crate) fn plain(values: *const u8) -> FoldValues {
+        FoldValues { values, factors: None }
     }
 
-    /// The values `bytes` further on.
+    /// Returns the values that begin `bytes` bytes later.
     ///
     /// # Safety
-    /// There are some, or these are their end.
+    /// Both addresses, moved by `bytes`, are within their allocation or one past its end.
     #[inline]
-    pub(crate) unsafe fn skip(self, bytes: usize) -> Values {
-        // SAFETY: the caller's promise.
-        unsafe { Values { of: self.of.add(bytes), times: self.times.map(|p| p.add(bytes)) } }
+    pub(crate) unsafe fn skip(self, bytes: usize) -> FoldValues {
+        // SAFETY: the caller guarantees that the moved addresses are in bounds (this function's contract).
+        unsafe { FoldValues { values: self.values.add(bytes), factors: self.factors.map(|p| p.add(bytes)) } }
     }
 }
 
-/// The loops of one reduction.
+/// The loops of one reduction operation on one compute type.
 #[derive(Clone, Copy)]
-pub(crate) struct Fold {
+pub(crate) struct FoldKernel {
+    /// The loops that accumulate values in lanes and combine the lanes.
     pub(crate) loops: FoldLoops,
-    /// Combines results, element by element.
+    /// Combines two arrays of results element by element.
     pub(crate) combine: BinaryLoop,
-    /// Bytes of one value.
+    /// The bytes of one value.
     pub(crate) size: usize,
 }
 
-impl Fold {
-    pub(crate) fn new(op: loops::Fold, compute: Compute) -> Option<Fold> {
+impl FoldKernel {
+    /// Returns the loops that reduce values of type `compute` by `op`, or `None` if the operation is not defined.
+    pub(crate) fn new(op: loops::Fold, compute: Compute) -> Option<FoldKernel> {
         let isa = Isa::best();
         let mask = compute == Compute::Mask;
         let primitive = match op {
@@ -67,80 +73,94 @@ impl Fold {
             loops::Fold::And => Binary::And,
             loops::Fold::Or => Binary::Or,
         };
-        Some(Fold {
+        Some(FoldKernel {
             loops: loops::fold(op, compute, isa)?,
             combine: loops::binary(primitive, compute, Form::TileTile, isa)?,
             size: compute.size(),
         })
     }
 
-    pub(crate) fn of_row(op: RowOp, compute: Compute) -> Option<Fold> {
+    /// Returns the loops of a row reduction of a program, or `None` if the operation is not defined.
+    pub(crate) fn for_row_op(op: RowOp, compute: Compute) -> Option<FoldKernel> {
         let op = match op {
             RowOp::Sum => loops::Fold::Sum,
             RowOp::Max => loops::Fold::Max,
             RowOp::Min => loops::Fold::Min,
         };
-        Fold::new(op, compute)
+        FoldKernel::new(op, compute)
     }
 
-    /// The identity in every place of eight values or fewer.
+    /// Returns eight bytes filled with copies of the identity.
     fn identity(&self) -> u64 {
         let bytes = self.loops.identity;
         u64::from_ne_bytes(std::array::from_fn(|i| bytes[i % self.size]))
     }
 
-    /// Fills `n` values with the identity, in whole words.
+    /// Fills `n` values with the identity, in units of eight bytes.
     ///
     /// # Safety
-    /// `into` is aligned to 8 bytes and valid for writing `n` values, up to the next multiple of 8 bytes.
-    pub(crate) unsafe fn clear(&self, into: *mut u8, n: usize) {
+    /// `into` is aligned to 8 bytes and valid for writes of `n` values, rounded up to a multiple of 8 bytes.
+    pub(crate) unsafe fn fill_identity(&self, into: *mut u8, n: usize) {
         let words = (n * self.size).div_ceil(8);
         debug_assert!(into.cast::<u64>().is_aligned(), "{into:?}");
-        // SAFETY: the caller's promise.
+        // SAFETY: the slice is the `n` values rounded up to whole words, for which the caller guarantees alignment and
+        // validity (this function's contract).
         unsafe { std::slice::from_raw_parts_mut(into.cast::<u64>(), words).fill(self.identity()) }
     }
 
-    /// Takes `n` values into the 16 lanes, of which nothing is read if they are the `first`.
+    /// Accumulates `n` values in the 16 lanes. With `first`, the lanes are overwritten instead of read.
     ///
     /// # Safety
-    /// As [`loops::FoldLoops::accumulate`]; only a sum takes products.
+    /// - *Lanes*, *Values*: the contract of [`loops::FoldLoops::accumulate`].
+    /// - *Products*: `from` has factors only if the operation is a sum.
     #[inline]
-    unsafe fn accumulate(&self, lanes: *mut u8, from: Values, n: usize, first: bool) {
-        // SAFETY: the caller's promise.
+    unsafe fn accumulate(&self, lanes: *mut u8, from: FoldValues, n: usize, first: bool) {
+        // SAFETY: the loops are those of this processor's instruction set; the caller guarantees *Lanes* and *Values*
+        // for the values and for the factors.
         unsafe {
-            match (from.times, self.loops.accumulate_products) {
-                (Some(times), Some(products)) => products(lanes, from.of, times, n, first),
-                _ => (self.loops.accumulate)(lanes, from.of, n, first),
+            match (from.factors, self.loops.accumulate_products) {
+                (Some(factors), Some(products)) => products(lanes, from.values, factors, n, first),
+                _ => (self.loops.accumulate)(lanes, from.values, n, first),
             }
         }
     }
 
-    /// Reduces `n` values.
+    /// Reduces `n` values to one.
     ///
     /// # Safety
-    /// `from` holds `n` values and `into` has room for one; only a sum takes products.
+    /// - *Values*: `from` is valid for reads of `n` values (and as many factors).
+    /// - *Result*: `into` is valid for the write of one value.
+    /// - *Products*: `from` has factors only if the operation is a sum.
     #[inline]
-    pub(crate) unsafe fn reduce(&self, into: *mut u8, from: Values, n: usize) {
-        // SAFETY: the caller's promise; the lanes hold sixteen values of up to eight bytes.
+    pub(crate) unsafe fn reduce(&self, into: *mut u8, from: FoldValues, n: usize) {
+        // SAFETY: the lanes are local and hold sixteen values of up to eight bytes; they are initialised by the call of
+        // `accumulate` with `first`. *Values*, *Result* and *Products* are this function's contract.
         unsafe {
             if n <= CHUNK {
                 let mut lanes = MaybeUninit::<[u64; LANES]>::uninit();
                 self.accumulate(lanes.as_mut_ptr().cast(), from, n, true);
                 return (self.loops.finish)(into, lanes.as_ptr().cast());
             }
-            let mut running = Running::new();
+            let mut running = RunningFold::new();
             running.push(self, from, n);
             running.finish(self, into);
         }
     }
 
-    /// Ends a reduction whose lanes hold the first `done` values, whole blocks of them; `n` are left.
+    /// Accumulates the last `n` values of a chunk in `lanes` and combines the lanes to one result.
+    ///
+    /// `done` values, a multiple of the block length, are already accumulated in the lanes.
     ///
     /// # Safety
-    /// As [`Fold::reduce`]; `lanes` holds sixteen values, and all together make one chunk at most.
+    /// - *Values*: `rest` is valid for reads of `n` values (and as many factors).
+    /// - *Result*: `into` is valid for the write of one value.
+    /// - *Products*: `rest` has factors only if the operation is a sum.
+    /// - *Lanes*: `lanes` is valid for reads and writes of sixteen values, initialised if `done > 0`.
+    /// - *Chunk*: `done + n` is at most [`CHUNK`].
     #[inline]
-    pub(crate) unsafe fn end(&self, into: *mut u8, lanes: *mut u8, rest: Values, done: usize, n: usize) {
-        // SAFETY: the caller's promise.
+    pub(crate) unsafe fn finish_chunk(&self, into: *mut u8, lanes: *mut u8, rest: FoldValues, done: usize, n: usize) {
+        // SAFETY: the lanes are initialised before `finish` reads them: by the caller if `done > 0` (*Lanes*), else by
+        // `accumulate` with `first`. The other arguments are this function's *Values*, *Products* and *Result*.
         unsafe {
             if n > 0 || done == 0 {
                 self.accumulate(lanes, rest, n, done == 0);
@@ -149,63 +169,82 @@ impl Fold {
         }
     }
 
-    /// Reduces each of `rows` contiguous rows of `len` values. Short rows are turned and reduced side by
-    /// side, which gives the same bits.
+    /// Reduces each of `rows` contiguous rows of `len` values.
+    ///
+    /// Short rows are transposed and reduced side by side, which returns the same bits.
     ///
     /// # Safety
-    /// `from` holds `rows · len` values, `aside` has room for as many, and `into` for `rows`; products are of
-    /// rows longer than [`SHORT`].
-    pub(crate) unsafe fn reduce_rows(&self, into: *mut u8, from: Values, rows: usize, len: usize, aside: *mut u8) {
+    /// - *Values*: `from` is valid for reads of `rows · len` values (and as many factors).
+    /// - *Results*: `into` is valid for writes of `rows` values.
+    /// - *Scratch*: `scratch` is aligned to a value, valid for writes of `rows · len` values and disjoint from both.
+    /// - *Products*: `from` has factors only if the operation is a sum and rows are longer than [`SHORT`].
+    pub(crate) unsafe fn reduce_rows(
+        &self,
+        into: *mut u8,
+        from: FoldValues,
+        rows: usize,
+        len: usize,
+        scratch: *mut u8,
+    ) {
         if rows < 8 || len > SHORT || len == 0 {
             for row in 0..rows {
-                // SAFETY: the caller's promise.
+                // SAFETY: row `row` is within *Values* and its result within *Results*; *Products* is passed on.
                 unsafe { self.reduce(into.add(row * self.size), from.skip(row * len * self.size), len) };
             }
             return;
         }
         let bytes = rows * len * self.size;
-        debug_assert!(from.times.is_none() && loops::are_apart((aside, bytes), (from.of, bytes)), "rows overlap");
-        let from = from.of;
-        let (mut lanes, mut half) = (Lanes(MaybeUninit::uninit()), Lanes(MaybeUninit::uninit()));
+        debug_assert!(
+            from.factors.is_none() && loops::are_apart((scratch, bytes), (from.values, bytes)),
+            "the scratch overlaps the rows"
+        );
+        let from = from.values;
+        let (mut lanes, mut half) = (LaneBuffer(MaybeUninit::uninit()), LaneBuffer(MaybeUninit::uninit()));
         let (lanes, half) = (lanes.0.as_mut_ptr().cast::<u8>(), half.0.as_mut_ptr().cast::<u8>());
-        for first in (0..rows).step_by(TOGETHER) {
-            let count = TOGETHER.min(rows - first);
-            // SAFETY: `count` rows from `first` on; the lanes have room for sixteen values a row.
+        for first in (0..rows).step_by(ROWS_TOGETHER) {
+            let count = ROWS_TOGETHER.min(rows - first);
+            // SAFETY: rows `first..first + count` are within *Values*, and their results within *Results*. The scratch
+            // is valid for `count · len` values (*Scratch*). The lane buffers hold sixteen values for each of
+            // `ROWS_TOGETHER` rows, are aligned to 64 bytes, and `fill_identity` initialises the lanes.
             unsafe {
                 let from = from.add(first * len * self.size);
                 match self.size {
-                    1 => columns::<u8>(aside, from, count, len),
-                    4 => columns::<u32>(aside.cast(), from.cast(), count, len),
-                    _ => columns::<u64>(aside.cast(), from.cast(), count, len),
+                    1 => transpose_rows::<u8>(scratch, from, count, len),
+                    4 => transpose_rows::<u32>(scratch.cast(), from.cast(), count, len),
+                    _ => transpose_rows::<u64>(scratch.cast(), from.cast(), count, len),
                 }
-                self.clear(lanes, LANES * count);
-                (self.loops.accumulate_rows)(lanes, aside, (count * self.size) as isize, count, len);
-                self.meet(into.add(first * self.size), lanes, half, count);
+                self.fill_identity(lanes, LANES * count);
+                (self.loops.accumulate_rows)(lanes, scratch, (count * self.size) as isize, count, len);
+                self.combine_lanes(into.add(first * self.size), lanes, half, count);
             }
         }
     }
 
-    /// Combines the lanes of each of `cols` columns by the fixed tree, all columns at once: lane l with
-    /// l + 8, then + 4, + 2, + 1.
+    /// Combines the lanes of each of `cols` columns by the fixed tree, all columns at once.
+    ///
+    /// Lane l is combined with lane l + 8, then l + 4, l + 2 and l + 1.
     ///
     /// # Safety
-    /// `lanes` holds 16 rows of `cols` values, `half` has room for 8, and `into` for one.
-    pub(crate) unsafe fn meet(&self, into: *mut u8, lanes: *mut u8, half: *mut u8, cols: usize) {
+    /// - *Lanes*: `lanes` is valid for reads and writes of 16 initialised rows of `cols` values.
+    /// - *Half*: `half` is valid for reads and writes of 8 rows of `cols` values and disjoint from `lanes`.
+    /// - *Result*: `into` is valid for writes of `cols` values and disjoint from both.
+    pub(crate) unsafe fn combine_lanes(&self, into: *mut u8, lanes: *mut u8, half: *mut u8, cols: usize) {
         for (step, from, to) in [(8, lanes, half), (4, half, lanes), (2, lanes, half), (1, half, into)] {
-            // SAFETY: `2 · step` rows of values are read, `step` written elsewhere.
+            // SAFETY: `from` holds `2 · step` initialised rows (*Lanes*, or written by the previous round), and `to` is
+            // valid for `step` rows (*Lanes*, *Half*, *Result*); the two buffers are disjoint.
             unsafe { (self.combine)(to, from, from.add(step * cols * self.size), step * cols) };
         }
     }
 
-    /// Combines `chunks` rows of `n` results each, `n` values apart, into the first.
+    /// Combines `chunks` rows of `n` partial results by the fixed tree; the first row becomes the result.
     ///
     /// # Safety
-    /// `results` holds `chunks · n` values.
-    pub(crate) unsafe fn tree(&self, results: *mut u8, chunks: usize, n: usize) {
+    /// `results` is valid for reads and writes of `chunks · n` initialised values.
+    pub(crate) unsafe fn combine_chunks(&self, results: *mut u8, chunks: usize, n: usize) {
         let mut step = 1;
         while step < chunks {
             for i in (0..chunks - step).step_by(2 * step) {
-                // SAFETY: both rows are among the `chunks`.
+                // SAFETY: i + step < chunks, so both rows are within `results`; the target equals the first operand.
                 unsafe {
                     let a = results.add(i * n * self.size);
                     (self.combine)(a, a, results.add((i + step) * n * self.size), n);
@@ -216,42 +255,53 @@ impl Fold {
     }
 }
 
-/// Lanes for [`TOGETHER`] reductions of any type.
+/// The lanes of [`ROWS_TOGETHER`] reductions of any type.
 #[repr(C, align(64))]
-struct Lanes(MaybeUninit<[u64; LANES * TOGETHER]>);
+struct LaneBuffer(MaybeUninit<[u64; LANES * ROWS_TOGETHER]>);
 
-/// Writes `rows` rows of `len` values as columns.
-unsafe fn columns<T: Copy>(to: *mut T, from: *const T, rows: usize, len: usize) {
+/// Writes the transpose of a `[rows, len]` matrix.
+///
+/// # Safety
+/// `from` is aligned and valid for reads, and `to` for writes, of `rows · len` values; they are disjoint.
+unsafe fn transpose_rows<T: Copy>(to: *mut T, from: *const T, rows: usize, len: usize) {
     for r in 0..rows {
         for i in 0..len {
-            // SAFETY: the caller's promise.
+            // SAFETY: r < rows and i < len, so both indices are below `rows · len` (this function's contract).
             unsafe { *to.add(i * rows + r) = *from.add(r * len + i) };
         }
     }
 }
 
-/// A reduction whose elements come in pieces, all multiples of 128 but the last.
-pub(crate) struct Running {
+/// The state of a reduction whose elements arrive in pieces; all pieces but the last are multiples of 128.
+pub(crate) struct RunningFold {
     lanes: [u64; LANES],
-    /// Elements of the chunk at hand.
+    /// The elements of the current chunk that are accumulated in the lanes.
     filled: usize,
+    /// The number of finished chunks.
     chunks: usize,
-    /// Results of finished subtrees, the largest first.
-    done: [u64; 48],
+    /// The results of finished subtrees, the largest subtree first.
+    subtrees: [u64; 48],
+    /// The number of subtrees.
     depth: usize,
 }
 
-impl Running {
-    pub(crate) fn new() -> Running {
-        Running { lanes: [0; LANES], filled: 0, chunks: 0, done: [0; 48], depth: 0 }
+impl RunningFold {
+    /// Returns the state of a reduction without elements.
+    pub(crate) fn new() -> RunningFold {
+        RunningFold { lanes: [0; LANES], filled: 0, chunks: 0, subtrees: [0; 48], depth: 0 }
     }
 
+    /// Accumulates `n` values.
+    ///
     /// # Safety
-    /// `from` holds `n` values of `fold`, which is the same in all calls; only a sum takes products.
-    pub(crate) unsafe fn push(&mut self, fold: &Fold, mut from: Values, mut n: usize) {
+    /// - *Values*: `from` is valid for reads of `n` values of the type of `fold` (and as many factors).
+    /// - *Same*: all calls for one state pass the same `fold`.
+    /// - *Products*: `from` has factors only if the operation is a sum.
+    pub(crate) unsafe fn push(&mut self, fold: &FoldKernel, mut from: FoldValues, mut n: usize) {
         while n > 0 {
             let count = n.min(CHUNK - self.filled);
-            // SAFETY: `count` of the caller's values; the lanes hold sixteen.
+            // SAFETY: `count <= n`, so the values are within *Values*, and `skip` moves to their end at most. The lanes
+            // hold sixteen values of up to eight bytes, which earlier calls initialised for the same `fold` (*Same*).
             unsafe {
                 fold.accumulate(self.lanes.as_mut_ptr().cast(), from, count, self.filled == 0);
                 from = from.skip(count * fold.size);
@@ -259,46 +309,50 @@ impl Running {
             self.filled += count;
             n -= count;
             if self.filled == CHUNK {
-                self.close(fold);
+                self.finish_chunk(fold);
             }
         }
     }
 
-    /// Ends a chunk: its result joins the subtrees that it completes.
-    fn close(&mut self, fold: &Fold) {
+    /// Finishes the current chunk and combines its result with the subtrees that it completes.
+    fn finish_chunk(&mut self, fold: &FoldKernel) {
         let mut result = 0u64;
-        let place = (&raw mut result).cast::<u8>();
-        // SAFETY: all are places of one value.
+        let into = (&raw mut result).cast::<u8>();
+        // SAFETY: the lanes hold sixteen values; `into` and every subtree are eight bytes and hold one value.
         unsafe {
-            (fold.loops.finish)(place, self.lanes.as_ptr().cast());
+            (fold.loops.finish)(into, self.lanes.as_ptr().cast());
             for _ in 0..self.chunks.trailing_ones() {
                 self.depth -= 1;
-                (fold.combine)(place, self.done.as_ptr().add(self.depth).cast(), place, 1);
+                (fold.combine)(into, self.subtrees.as_ptr().add(self.depth).cast(), into, 1);
             }
         }
-        self.done[self.depth] = result;
+        self.subtrees[self.depth] = result;
         self.depth += 1;
         self.chunks += 1;
         self.filled = 0;
     }
 
+    /// Combines everything that was accumulated and writes the result to `into`; without elements, the identity.
+    ///
     /// # Safety
-    /// `into` has room for one value.
-    pub(crate) unsafe fn finish(&mut self, fold: &Fold, into: *mut u8) {
+    /// - *Same*: `fold` is the one that all calls of [`RunningFold::push`] passed.
+    /// - *Result*: `into` is valid for the write of one value.
+    pub(crate) unsafe fn finish(&mut self, fold: &FoldKernel, into: *mut u8) {
         if self.filled > 0 || self.chunks == 0 {
             if self.filled == 0 {
                 self.lanes = [fold.identity(); LANES];
             }
-            self.close(fold);
+            self.finish_chunk(fold);
         }
-        // SAFETY: all are places of one value.
+        // SAFETY: at least one chunk is finished, so `depth >= 1`. Every subtree and `result` hold one value of this
+        // `fold` (*Same*); `into` is valid for one (*Result*).
         unsafe {
-            let mut result = self.done[self.depth - 1];
-            let place = (&raw mut result).cast::<u8>();
-            for left in self.done[..self.depth - 1].iter().rev() {
-                (fold.combine)(place, (&raw const *left).cast(), place, 1);
+            let mut result = self.subtrees[self.depth - 1];
+            let combined = (&raw mut result).cast::<u8>();
+            for left in self.subtrees[..self.depth - 1].iter().rev() {
+                (fold.combine)(combined, (&raw const *left).cast(), combined, 1);
             }
-            std::ptr::copy_nonoverlapping(place, into, fold.size);
+            std::ptr::copy_nonoverlapping(combined, into, fold.size);
         }
     }
 }

@@ -1,184 +1,193 @@
-//! Chains of a linked program: which instructions run as one loop, and how that loop is called.
+//! Fusion: which instructions of a schedule run as one loop, and how that loop is called.
 //!
-//! An instruction on floats joins the chain of the one before it if it reads that one's result; otherwise it
-//! begins another chain in the same loop, so that all their arrays are walked through together. The order of
-//! instructions is not changed. An output at an end may pass the caches by, and a sum over long rows of what the
-//! last one makes takes it from the registers.
+//! A float instruction joins the chain of its predecessor if it reads the predecessor's result, which then stays in
+//! registers. Otherwise it begins another chain in the same loop, so that one pass over memory serves all operands. The
+//! order of the instructions does not change. The last instruction of a chain can write an output with non-temporal
+//! stores. A sum over long rows of the last result accumulates it from registers.
 
 use crate::program::loops::{ChainLoop, FusedInstr, FusedOperands, LANES, Opcode, ROWS};
-use crate::program::lower::{Prepared, Slot};
-use crate::program::schedule::{Extent, Granularity, KernelSchedule, RowReduction, Rows, ScheduledInstr};
+use crate::program::lower::{Prepared, ValueSlot};
+use crate::program::schedule::{Extent, Granularity, KernelSchedule, RowLength, RowReduction, ScheduledInstr};
 use pellucid_ir::formula::Unary;
 use std::mem::MaybeUninit;
 
-/// The most links of a loop: one an instruction, and one for a product that is summed.
-const MOST: usize = 64;
+/// The maximal number of fused instructions in a loop; one of them may be the product of a summed product.
+const MAX_FUSED: usize = 64;
 
-/// An instruction's part in a chain.
+/// A scheduled instruction as part of a fused loop.
 #[derive(Clone, Copy)]
 pub(crate) struct FusedOp {
     /// The loop that runs the chain.
-    run: ChainLoop,
-    /// How many instructions the chain has from this one on.
+    chain_loop: ChainLoop,
+    /// The number of instructions in the loop, from this one to the last.
     pub(crate) count: u8,
-    /// True if any of them reads a value a row: several rows run one by one.
+    /// Some instruction of the loop reads a per-row value, so that a tile of several rows is computed row by row.
     by_row: bool,
-    act: FusedInstr,
-    /// The slot whose values a chain begins with, if it begins here.
-    begin: Option<Slot>,
-    /// The slots of the act's other operands, as many as it has, and how often their values are there.
-    with: [Slot; 2],
-    class: [Granularity; 2],
-    /// True if someone beside the next member reads the result.
-    pub(crate) kept: bool,
-    /// True if its chain ends here, with an output that nobody reads.
-    ends: bool,
-    /// The reduction that takes what the chain makes.
-    fold: Option<FusedReduction>,
+    /// The operation on the values in registers.
+    instr: FusedInstr,
+    /// The slot of the values that a chain loads, if a chain begins here.
+    begin: Option<ValueSlot>,
+    /// The slots of the operands other than the values in registers, as many as `instr` has.
+    operands: [ValueSlot; 2],
+    /// The granularities of `operands`.
+    granularity: [Granularity; 2],
+    /// The result is written to memory, because an instruction other than the next one in the loop reads it.
+    pub(crate) is_stored: bool,
+    /// The chain ends here with a direct output that no instruction reads.
+    can_stream: bool,
+    /// The reduction that accumulates the last result of the loop.
+    reduction: Option<FusedReduction>,
 }
 
 impl FusedOp {
-    /// True if the chain has more to give than its instructions by themselves.
+    /// Returns true if the fused loop is faster than its instructions one by one.
     #[inline]
-    pub(crate) fn serves(&self, tile: &Extent<'_>) -> bool {
-        self.count > 1 || tile.stream || self.fold.is_some() && !tile.folds.is_empty()
+    pub(crate) fn is_profitable(&self, tile: &Extent<'_>) -> bool {
+        self.count > 1 || tile.stream || self.reduction.is_some() && !tile.folds.is_empty()
     }
 }
 
-/// A reduction at a chain's end.
+/// A sum that a fused loop computes.
 #[derive(Clone, Copy)]
 struct FusedReduction {
-    /// Its number.
+    /// The index of the reduction in the schedule.
     index: u16,
-    /// The last act before it, if it sums products: the slot of the other factor.
-    act: Option<(FusedInstr, Slot)>,
+    /// If products are summed, the multiplication and the slot of the other factor.
+    product: Option<(FusedInstr, ValueSlot)>,
 }
 
-/// Finds the chains of a program for such rows and marks their members.
-pub(crate) fn form(linked: &mut KernelSchedule, program: &Prepared, rows: Rows) {
-    let reads = reads(linked, program);
-    linked.streams = vec![false; linked.class.len()];
-    for phase in 0..linked.phases.len() {
-        let tiles = linked.phases[phase].tiles.clone();
+/// Finds the fused loops of a schedule and marks their instructions.
+pub(crate) fn fuse_chains(schedule: &mut KernelSchedule, program: &Prepared, rows: RowLength) {
+    let reads = count_reads(schedule, program);
+    schedule.streams = vec![false; schedule.granularity.len()];
+    for phase in 0..schedule.phases.len() {
+        let tiles = schedule.phases[phase].tiles.clone();
         let mut start = tiles.start;
         while start < tiles.end {
-            let mut members: Vec<FusedOp> = Vec::new();
+            let mut ops: Vec<FusedOp> = Vec::new();
             let (mut last, mut links) = (None, 0);
-            for code in &linked.code[start..tiles.end] {
-                let joins = member(linked, program, rows, code, last);
-                let Some(member) = joins.or_else(|| member(linked, program, rows, code, None)) else { break };
+            for instr in &schedule.instrs[start..tiles.end] {
+                let joins = fused_op(schedule, program, rows, instr, last);
+                let Some(op) = joins.or_else(|| fused_op(schedule, program, rows, instr, None)) else { break };
                 links += 1;
-                let other = members.first().is_some_and(|first| !std::ptr::fn_addr_eq(first.run, member.run));
-                if other || links >= MOST {
+                let differs = ops.first().is_some_and(|first| !std::ptr::fn_addr_eq(first.chain_loop, op.chain_loop));
+                if differs || links >= MAX_FUSED {
                     break;
                 }
-                if let (Some(before), Some(last), None) = (members.last_mut(), last, member.begin) {
-                    let here = code.operands().iter().filter(|&&a| a == last).count();
-                    before.kept = reads[last as usize] > here;
-                    before.ends = false;
+                if let (Some(before), Some(last), None) = (ops.last_mut(), last, op.begin) {
+                    let here = instr.operands().iter().filter(|&&a| a == last).count();
+                    before.is_stored = reads[last as usize] > here;
+                    before.can_stream = false;
                 }
-                let stored = program.outputs.iter().any(|o| o.slot == code.into && o.direct.is_some());
-                members.push(FusedOp { ends: stored && reads[code.into as usize] == 1, ..member });
-                last = Some(code.into);
+                let direct = program.outputs.iter().any(|o| o.slot == instr.into && o.direct.is_some());
+                ops.push(FusedOp { can_stream: direct && reads[instr.into as usize] == 1, ..op });
+                last = Some(instr.into);
             }
-            let count = members.len();
-            let by_row = members.iter().any(|m| m.by_row);
-            let fold = last.filter(|_| rows == Rows::Long).and_then(|last| taken(linked, phase, start, last));
-            if let Some(fold) = &fold {
-                linked.folds[fold.index as usize].chained = true;
+            let count = ops.len();
+            let by_row = ops.iter().any(|op| op.by_row);
+            let reduction =
+                last.filter(|_| rows == RowLength::Long).and_then(|last| fused_reduction(schedule, phase, start, last));
+            if let Some(reduction) = &reduction {
+                schedule.folds[reduction.index as usize].chained = true;
             }
-            let serves = count > 1 || fold.is_some() || members.iter().any(|m| m.ends);
-            for (k, member) in members.into_iter().enumerate().filter(|_| serves) {
-                let into = linked.code[start + k].into;
-                linked.streams[into as usize] = member.ends;
-                linked.code[start + k].member = Some(FusedOp { count: (count - k) as u8, by_row, fold, ..member });
+            let profitable = count > 1 || reduction.is_some() || ops.iter().any(|op| op.can_stream);
+            for (k, op) in ops.into_iter().enumerate().filter(|_| profitable) {
+                let into = schedule.instrs[start + k].into;
+                schedule.streams[into as usize] = op.can_stream;
+                let count = (count - k) as u8;
+                schedule.instrs[start + k].fused = Some(FusedOp { count, by_row, reduction, ..op });
             }
             start += count.max(1);
         }
     }
 }
 
-/// The sum at the end of `phase` that can take the values of `last`, which a chain makes that begins at `start`.
-fn taken(linked: &KernelSchedule, phase: usize, start: usize, last: Slot) -> Option<FusedReduction> {
-    let folds = linked.phases[phase].folds.clone();
-    let there = |slot: Slot| linked.code[start..].iter().all(|c| c.into != slot);
-    folds.zip(&linked.folds[linked.phases[phase].folds.clone()]).find_map(|(index, fold)| {
-        let act = match (fold.from, fold.times) {
+/// Returns the sum at the end of `phase` that can accumulate the values of `last`, the last result of the loop that
+/// begins at instruction `start`.
+fn fused_reduction(schedule: &KernelSchedule, phase: usize, start: usize, last: ValueSlot) -> Option<FusedReduction> {
+    let folds = schedule.phases[phase].folds.clone();
+    let computed_before = |slot: ValueSlot| schedule.instrs[start..].iter().all(|i| i.into != slot);
+    folds.zip(&schedule.folds[schedule.phases[phase].folds.clone()]).find_map(|(index, fold)| {
+        let product = match (fold.from, fold.times) {
             (from, None) if from == last => None,
             (from, Some(times)) if from == last && times == last => Some((FusedInstr::Square, last)),
-            (from, Some(times)) if from == last && there(times) => Some((FusedInstr::MulTile, times)),
-            (from, Some(times)) if times == last && there(from) => Some((FusedInstr::MulTile, from)),
+            (from, Some(times)) if from == last && computed_before(times) => Some((FusedInstr::MulTile, times)),
+            (from, Some(times)) if times == last && computed_before(from) => Some((FusedInstr::MulTile, from)),
             _ => return None,
         };
-        fold.fold.loops.accumulate_products.is_some().then_some(FusedReduction { index: index as u16, act })
+        let is_sum = fold.fold.loops.accumulate_products.is_some();
+        is_sum.then_some(FusedReduction { index: index as u16, product })
     })
 }
 
-/// How often each slot is read, by instructions, reductions and outputs.
-fn reads(linked: &KernelSchedule, program: &Prepared) -> Vec<usize> {
-    let mut reads = vec![0; linked.class.len()];
-    let by_code = linked.code.iter().flat_map(|c| c.operands()).copied();
-    let by_folds = linked.folds.iter().flat_map(RowReduction::operands);
+/// Returns how often instructions, reductions and outputs read each slot.
+fn count_reads(schedule: &KernelSchedule, program: &Prepared) -> Vec<usize> {
+    let mut reads = vec![0; schedule.granularity.len()];
+    let by_instrs = schedule.instrs.iter().flat_map(|i| i.operands()).copied();
+    let by_folds = schedule.folds.iter().flat_map(RowReduction::operands);
     let by_outputs = program.outputs.iter().map(|o| o.slot);
-    by_code.chain(by_folds).chain(by_outputs).for_each(|slot| reads[slot as usize] += 1);
+    by_instrs.chain(by_folds).chain(by_outputs).for_each(|slot| reads[slot as usize] += 1);
     reads
 }
 
-/// What `code` is in a chain, as its first member or after the one whose result is `last`.
-fn member(
-    linked: &KernelSchedule,
+/// Returns `instr` as part of a fused loop, or `None` if it cannot be fused.
+///
+/// With `last`, the instruction continues the chain whose values are in slot `last`; without, it begins a chain.
+fn fused_op(
+    schedule: &KernelSchedule,
     program: &Prepared,
-    rows: Rows,
-    code: &ScheduledInstr,
-    last: Option<Slot>,
+    rows: RowLength,
+    instr: &ScheduledInstr,
+    last: Option<ValueSlot>,
 ) -> Option<FusedOp> {
-    let step = program.steps.get((code.into as usize).checked_sub(program.first_step())?)?;
-    let (part, run) = step.part.filter(|_| !code.mixed || rows == Rows::Long)?;
-    let args = code.operands();
-    let full = |k: usize| linked.class[args[k] as usize] == Granularity::PerElement;
-    let begin = (0..args.len()).find(|&k| last.map_or(full(k), |last| args[k] == last))?;
-    let with = match (args.len(), begin) {
+    let step = program.steps.get((instr.into as usize).checked_sub(program.first_step())?)?;
+    let (opcode, chain_loop) = step.fusable.filter(|_| !instr.mixed || rows == RowLength::Long)?;
+    let args = instr.operands();
+    let is_tile = |k: usize| schedule.granularity[args[k] as usize] == Granularity::PerElement;
+    // The operand whose values are in registers, and the other operands.
+    let own = (0..args.len()).find(|&k| last.map_or(is_tile(k), |last| args[k] == last))?;
+    let others = match (args.len(), own) {
         (3, 0) => [1, 2],
         (3, 1) => [0, 2],
         (3, _) => [0, 1],
-        (2, _) => [1 - begin; 2],
-        _ => [begin; 2],
+        (2, _) => [1 - own; 2],
+        _ => [own; 2],
     };
-    let again = |k: usize| k != begin && args[k] == args[begin];
-    let act = match args.len() {
-        3 if last.is_some() && with.into_iter().any(again) => return None,
-        2 if again(1 - begin) => act_with_itself(part),
-        _ => act(part, begin, with.map(full)),
+    let repeats = |k: usize| k != own && args[k] == args[own];
+    let fused_instr = match args.len() {
+        3 if last.is_some() && others.into_iter().any(repeats) => return None,
+        2 if repeats(1 - own) => fused_instr_with_itself(opcode),
+        _ => fused_instr(opcode, own, others.map(is_tile)),
     };
-    let (begin, with) = (last.is_none().then_some(args[begin]), with.map(|k| args[k]));
-    let class = with.map(|slot| linked.class[slot as usize]);
+    let (begin, operands) = (last.is_none().then_some(args[own]), others.map(|k| args[k]));
+    let granularity = operands.map(|slot| schedule.granularity[slot as usize]);
     Some(FusedOp {
-        run,
+        chain_loop,
         count: 0,
-        by_row: code.mixed,
-        act: act?,
+        by_row: instr.mixed,
+        instr: fused_instr?,
         begin,
-        with,
-        class,
-        kept: true,
-        ends: false,
-        fold: None,
+        operands,
+        granularity,
+        is_stored: true,
+        can_stream: false,
+        reduction: None,
     })
 }
 
-/// What is done to the values of the chain, which are both operands.
-fn act_with_itself(part: Opcode) -> Option<FusedInstr> {
-    match part {
+/// Returns the operation on values in registers that are both operands of the instruction.
+fn fused_instr_with_itself(opcode: Opcode) -> Option<FusedInstr> {
+    match opcode {
         Opcode::Add => Some(FusedInstr::Double),
         Opcode::Mul => Some(FusedInstr::Square),
         _ => None,
     }
 }
 
-/// What is done to the values of the chain, operand `own`; `tiles` says of the other operands whether they are
-/// tiles or single values.
-fn act(part: Opcode, own: usize, tiles: [bool; 2]) -> Option<FusedInstr> {
-    Some(match (part, own, tiles) {
+/// Returns the operation on values in registers that are operand `own` of the instruction. `tiles` says which of the
+/// other operands are tiles; the rest are single values.
+fn fused_instr(opcode: Opcode, own: usize, tiles: [bool; 2]) -> Option<FusedInstr> {
+    Some(match (opcode, own, tiles) {
         (Opcode::Neg, ..) => FusedInstr::Neg,
         (Opcode::Sqrt, ..) => FusedInstr::Sqrt,
         (Opcode::Function(op, f), ..) => match op {
@@ -208,111 +217,120 @@ fn act(part: Opcode, own: usize, tiles: [bool; 2]) -> Option<FusedInstr> {
         (Opcode::MulAdd, 0 | 1, [false, false]) => FusedInstr::MulOneAddOne,
         (Opcode::MulAdd, _, [true, true]) => FusedInstr::AddTileTile,
         (Opcode::MulAdd, _, [true, false]) => FusedInstr::AddTileOne,
-        // The link puts a factor that is one value second.
+        // The schedule swaps the factors so that a single value is the second one.
         (Opcode::MulAdd, _, [false, _]) => return None,
     })
 }
 
-/// Runs the chain of `members` on a tile.
+/// Runs a fused loop on a tile.
 ///
 /// # Safety
-/// `members` are a whole chain, and `at` is as [`execute`](crate::program::schedule::execute) wants it.
+/// - *Chain*: `chain` is one fused loop: all its instructions, in order.
+/// - *Slots*, *Aliasing*, *Streaming*, *Reductions*: the clauses of [`execute`](crate::program::schedule::execute).
 #[inline]
-pub(crate) unsafe fn run(members: &[ScheduledInstr], at: &[*mut u8], tile: &Extent<'_>) {
-    let mut links = [const { MaybeUninit::<FusedOperands>::uninit() }; MOST];
-    // SAFETY: all are members, one fewer than there are links; slots are below `at.len()` by construction.
+pub(crate) unsafe fn run_chain(chain: &[ScheduledInstr], addresses: &[*mut u8], tile: &Extent<'_>) {
+    let mut links = [const { MaybeUninit::<FusedOperands>::uninit() }; MAX_FUSED];
+    // SAFETY: a loop has at least one instruction, all are fused (*Chain*), and there are fewer than `MAX_FUSED`, which
+    // leaves one link for the product of a reduction. Every slot has an address (*Slots*). The first `count` links are
+    // written before the slice over them is read. The operands of the links satisfy the contract of `ChainLoop` by
+    // *Slots*, *Aliasing* and *Streaming*; streamed results of one loop are made aligned alike below.
     unsafe {
-        let ptr = |slot: Slot| *at.get_unchecked(slot as usize);
-        let first = members.get_unchecked(0).member.unwrap_unchecked();
-        // Where the first results go past the caches; others do only if they are aligned alike.
-        let mut near: *mut u8 = std::ptr::null_mut();
+        let address = |slot: ValueSlot| *addresses.get_unchecked(slot as usize);
+        let first = chain.get_unchecked(0).fused.unwrap_unchecked();
+        // The first result with non-temporal stores. Other results use them only if they have the same alignment.
+        let mut first_streamed: *mut u8 = std::ptr::null_mut();
         let mut count = 0;
         let mut push = |link: FusedOperands| {
             links.get_unchecked_mut(count).write(link);
             count += 1;
         };
-        for code in members {
-            let member = code.member.unwrap_unchecked();
-            let into = if member.kept { ptr(code.into) } else { std::ptr::null_mut() };
-            let mut far = tile.stream && member.ends;
-            if far && near.is_null() {
-                near = into;
+        for instr in chain {
+            let op = instr.fused.unwrap_unchecked();
+            let into = if op.is_stored { address(instr.into) } else { std::ptr::null_mut() };
+            let mut far = tile.stream && op.can_stream;
+            if far && first_streamed.is_null() {
+                first_streamed = into;
             }
-            far &= (into.addr() ^ near.addr()).is_multiple_of(64);
-            let begin = member.begin.map_or(std::ptr::null(), |slot| ptr(slot).cast_const());
+            far &= (into.addr() ^ first_streamed.addr()).is_multiple_of(64);
+            let begin = op.begin.map_or(std::ptr::null(), |slot| address(slot).cast_const());
             push(FusedOperands {
                 begin,
-                act: member.act,
-                with: member.with.map(|slot| ptr(slot).cast_const()),
+                act: op.instr,
+                with: op.operands.map(|slot| address(slot).cast_const()),
                 into,
                 far,
             });
         }
-        let fold = first.fold.filter(|_| !tile.folds.is_empty());
-        if let Some((act, with)) = fold.and_then(|f| f.act) {
-            let with = [ptr(with).cast_const(); 2];
+        let reduction = first.reduction.filter(|_| !tile.folds.is_empty());
+        if let Some((act, factor)) = reduction.and_then(|r| r.product) {
+            let with = [address(factor).cast_const(); 2];
             push(FusedOperands { begin: std::ptr::null(), act, with, into: std::ptr::null_mut(), far: false });
         }
         let links = std::slice::from_raw_parts_mut(links.as_mut_ptr().cast::<FusedOperands>(), count);
-        if fold.is_none() && (!first.by_row || tile.rows == 1) {
-            return (first.run)(links, std::ptr::null_mut(), tile.rows * tile.len);
+        if reduction.is_none() && (!first.by_row || tile.rows == 1) {
+            return (first.chain_loop)(links, std::ptr::null_mut(), tile.rows * tile.len);
         }
-        run_rows(members, links, fold, at, tile);
+        run_chain_by_rows(chain, links, reduction, addresses, tile);
     }
 }
 
-/// Runs a chain row by row; `links` are those of the first.
+/// Runs a fused loop row by row; `links` are the operands of the first row.
 ///
 /// # Safety
-/// As [`run`].
+/// The contract of [`run_chain`]. `links` are the operands of `chain` for the first row, and `tile.folds` has the
+/// reduction if there is one.
 #[inline(never)]
-unsafe fn run_rows(
-    members: &[ScheduledInstr],
+unsafe fn run_chain_by_rows(
+    chain: &[ScheduledInstr],
     links: &mut [FusedOperands],
-    fold: Option<FusedReduction>,
-    at: &[*mut u8],
+    reduction: Option<FusedReduction>,
+    addresses: &[*mut u8],
     tile: &Extent<'_>,
 ) {
-    // SAFETY: the caller's promise; a reduction that is taken has a number among those of the program.
+    // SAFETY: all instructions are fused (*Chain*). The links of row `row` are those of the first, advanced by `row`
+    // rows, and stay within the values of *Slots*. `tile.folds` has the reduction with this index, and its result slot
+    // is valid for `tile.rows` values (*Reductions*). The values after the first `done` of a row are those of *Slots*;
+    // a row is no longer than a chunk (*Reductions*), and `lanes` holds sixteen values.
     unsafe {
-        let run = members.get_unchecked(0).member.unwrap_unchecked().run;
-        let size = members[0].size();
+        let chain_loop = chain.get_unchecked(0).fused.unwrap_unchecked().chain_loop;
+        let size = chain[0].size();
         for row in 0..tile.rows {
             if row > 0 {
-                advance(links, members, size, tile.len);
+                advance_links(links, chain, size, tile.len);
             }
-            let Some(fold) = fold else {
-                run(links, std::ptr::null_mut(), tile.len);
+            let Some(reduction) = reduction else {
+                chain_loop(links, std::ptr::null_mut(), tile.len);
                 continue;
             };
-            let fold = tile.folds.get_unchecked(fold.index as usize);
+            let fold = tile.folds.get_unchecked(reduction.index as usize);
             let (mut lanes, done) = ([0u64; LANES], tile.len / ROWS * ROWS);
             let sum = lanes.as_mut_ptr().cast();
-            run(links, sum, tile.len);
-            let rest = fold.values(at).skip((row * tile.len + done) * size);
-            fold.fold.end(at[fold.into as usize].add(row * size), sum, rest, done, tile.len - done);
+            chain_loop(links, sum, tile.len);
+            let rest = fold.values(addresses).skip((row * tile.len + done) * size);
+            fold.fold.finish_chunk(addresses[fold.into as usize].add(row * size), sum, rest, done, tile.len - done);
         }
     }
 }
 
-/// Takes the links of a chain from one row of `len` values of `size` bytes to the next.
-fn advance(links: &mut [FusedOperands], members: &[ScheduledInstr], size: usize, len: usize) {
-    let step = |class| match class {
+/// Advances the operands of a fused loop from one row of `len` values of `size` bytes to the next.
+fn advance_links(links: &mut [FusedOperands], chain: &[ScheduledInstr], size: usize, len: usize) {
+    let stride = |granularity| match granularity {
         Granularity::Uniform => 0,
         Granularity::PerRow => size,
         Granularity::PerElement => size * len,
     };
-    // The link of a product that is summed, beyond the members, reads a tile.
-    let classes = members.iter().filter_map(|code| code.member).map(|m| m.class).chain([[Granularity::PerElement; 2]]);
-    for (link, class) in links.iter_mut().zip(classes) {
+    // The link of a summed product follows those of the instructions and reads a tile.
+    let product = [Granularity::PerElement; 2];
+    let granularities = chain.iter().filter_map(|instr| instr.fused).map(|op| op.granularity).chain([product]);
+    for (link, granularity) in links.iter_mut().zip(granularities) {
         if !link.begin.is_null() {
-            link.begin = link.begin.wrapping_add(step(Granularity::PerElement));
+            link.begin = link.begin.wrapping_add(stride(Granularity::PerElement));
         }
-        for (p, class) in link.with.iter_mut().zip(class) {
-            *p = p.wrapping_add(step(class));
+        for (p, granularity) in link.with.iter_mut().zip(granularity) {
+            *p = p.wrapping_add(stride(granularity));
         }
         if !link.into.is_null() {
-            link.into = link.into.wrapping_add(step(Granularity::PerElement));
+            link.into = link.into.wrapping_add(stride(Granularity::PerElement));
         }
     }
 }

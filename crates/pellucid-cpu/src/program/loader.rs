@@ -1,23 +1,26 @@
-//! Between strided memory and tiles: elements of an index space, gathered and scattered.
+//! Moves elements between strided operands and contiguous tiles: gather, scatter and fill.
 
 use crate::program::loops::are_apart;
-use crate::program::strided::{Axis, runs};
+use crate::program::strided::{StridedAxis, for_each_run};
 
-/// Moves elements `start..start + n` of operand `k` of an index space to the dense `tile`.
+/// Copies elements `start..start + n` of operand `k` of an index space to the contiguous `tile`.
+///
+/// `base` is the address of the operand's first element; elements have `size` bytes.
 ///
 /// # Safety
-/// The operand has `size`-byte elements at all those places from `base` on, and `tile` has room.
+/// - *Operand*: those elements are aligned to `size` and valid for reads.
+/// - *Tile*: `tile` is aligned to `size`, valid for writes of `n` elements, and disjoint from the operand.
 pub(crate) unsafe fn gather(
     tile: *mut u8,
     size: usize,
-    axes: &[Axis],
+    axes: &[StridedAxis],
     k: usize,
     base: *mut u8,
     start: usize,
     n: usize,
 ) {
     debug_assert!(matches!(size, 1 | 2 | 4 | 8), "elements of {size} bytes");
-    // SAFETY: the caller's promise; the widths agree.
+    // SAFETY: the element type has `size` bytes; the caller guarantees *Operand* and *Tile*.
     unsafe {
         match size {
             1 => gather_as::<u8>(tile.cast(), axes, k, base, start, n),
@@ -28,21 +31,24 @@ pub(crate) unsafe fn gather(
     }
 }
 
-/// Moves the dense `tile` to elements `start..start + n` of operand `k` of an index space.
+/// Copies the contiguous `tile` to elements `start..start + n` of operand `k` of an index space.
+///
+/// `base` is the address of the operand's first element; elements have `size` bytes.
 ///
 /// # Safety
-/// As [`gather`].
+/// - *Operand*: those elements are aligned to `size` and valid for writes.
+/// - *Tile*: `tile` is aligned to `size`, valid for reads of `n` elements, and disjoint from the operand.
 pub(crate) unsafe fn scatter(
     tile: *const u8,
     size: usize,
-    axes: &[Axis],
+    axes: &[StridedAxis],
     k: usize,
     base: *mut u8,
     start: usize,
     n: usize,
 ) {
     debug_assert!(matches!(size, 1 | 2 | 4 | 8), "elements of {size} bytes");
-    // SAFETY: the caller's promise; the widths agree.
+    // SAFETY: the element type has `size` bytes; the caller guarantees *Operand* and *Tile*.
     unsafe {
         match size {
             1 => scatter_as::<u8>(tile.cast(), axes, k, base, start, n),
@@ -53,13 +59,15 @@ pub(crate) unsafe fn scatter(
     }
 }
 
-/// Writes the element at `value` to all `n` places of `tile`.
+/// Writes the element at `value` to all `n` elements of `tile`.
 ///
 /// # Safety
-/// `value` is readable and `tile` has room for `n` elements of `size` bytes.
+/// - *Value*: `value` is valid for reads of `size` bytes.
+/// - *Tile*: `tile` is aligned to `size` and valid for writes of `n` elements of `size` bytes; no other reference or
+///   thread accesses it during the call.
 pub(crate) unsafe fn fill(tile: *mut u8, value: *const u8, size: usize, n: usize) {
     debug_assert!(matches!(size, 1 | 2 | 4 | 8), "elements of {size} bytes");
-    // SAFETY: the caller's promise.
+    // SAFETY: the element type has `size` bytes; the caller guarantees *Value* and *Tile*.
     unsafe {
         match size {
             1 => fill_as::<u8>(tile.cast(), value, n),
@@ -70,55 +78,75 @@ pub(crate) unsafe fn fill(tile: *mut u8, value: *const u8, size: usize, n: usize
     }
 }
 
+/// Fills a tile of elements of type `T`.
+///
+/// # Safety
+/// The contract of [`fill`] for elements of type `T`.
 unsafe fn fill_as<T: Copy>(tile: *mut T, value: *const u8, n: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the read needs no alignment (*Value*); the slice is exactly the tile (*Tile*).
     unsafe {
         let value = value.cast::<T>().read_unaligned();
         std::slice::from_raw_parts_mut(tile, n).fill(value);
     }
 }
 
-unsafe fn gather_as<T: Copy>(tile: *mut T, axes: &[Axis], k: usize, base: *mut u8, start: usize, n: usize) {
+/// Gathers elements of type `T`.
+///
+/// # Safety
+/// The contract of [`gather`] for elements of type `T`.
+unsafe fn gather_as<T: Copy>(tile: *mut T, axes: &[StridedAxis], k: usize, base: *mut u8, start: usize, n: usize) {
     let size = size_of::<T>() as isize;
-    runs(axes, k, base, start, n, |from, step, first, len| {
-        // SAFETY: `runs` names exactly the elements asked for, and `first + len <= n`.
+    for_each_run(axes, k, base, start, n, |from, stride, first, len| {
+        // SAFETY: `for_each_run` visits elements `start..start + n` only, which are readable (*Operand*), and
+        // `first + len <= n`, so that all writes are within the tile (*Tile*).
         unsafe {
             let to = tile.add(first);
-            if step == size {
-                copy_run(to, from.cast(), len);
-            } else if step == 0 {
+            if stride == size {
+                copy_elements(to, from.cast(), len);
+            } else if stride == 0 {
                 let value = *from.cast::<T>();
                 (0..len).for_each(|i| *to.add(i) = value);
             } else {
-                (0..len).for_each(|i| *to.add(i) = *from.offset(i as isize * step).cast());
+                (0..len).for_each(|i| *to.add(i) = *from.offset(i as isize * stride).cast());
             }
         }
     });
 }
 
-unsafe fn scatter_as<T: Copy>(tile: *const T, axes: &[Axis], k: usize, base: *mut u8, start: usize, n: usize) {
+/// Scatters elements of type `T`.
+///
+/// # Safety
+/// The contract of [`scatter`] for elements of type `T`.
+unsafe fn scatter_as<T: Copy>(tile: *const T, axes: &[StridedAxis], k: usize, base: *mut u8, start: usize, n: usize) {
     let size = size_of::<T>() as isize;
-    runs(axes, k, base, start, n, |to, step, first, len| {
-        // SAFETY: as in `gather_as`.
+    for_each_run(axes, k, base, start, n, |to, stride, first, len| {
+        // SAFETY: `for_each_run` visits elements `start..start + n` only, which are writable (*Operand*), and
+        // `first + len <= n`, so that all reads are within the tile (*Tile*).
         unsafe {
             let from = tile.add(first);
-            if step == size {
-                copy_run(to.cast(), from, len);
+            if stride == size {
+                copy_elements(to.cast(), from, len);
             } else {
-                (0..len).for_each(|i| *to.offset(i as isize * step).cast() = *from.add(i));
+                (0..len).for_each(|i| *to.offset(i as isize * stride).cast() = *from.add(i));
             }
         }
     });
 }
 
-/// A call of `memcpy` costs more than a short run.
+/// Copies `len` contiguous elements. Short copies use a loop, because a call of `memcpy` costs more.
+///
+/// # Safety
+/// - *Source*: `from` is aligned and valid for reads of `len` elements.
+/// - *Target*: `to` is aligned and valid for writes of `len` elements.
+/// - *Disjoint*: the two do not overlap.
 #[inline(always)]
-unsafe fn copy_run<T: Copy>(to: *mut T, from: *const T, len: usize) {
+unsafe fn copy_elements<T: Copy>(to: *mut T, from: *const T, len: usize) {
     debug_assert!(
         are_apart((to.cast(), len * size_of::<T>()), (from.cast(), len * size_of::<T>())),
         "{len} elements overlap"
     );
-    // SAFETY: the caller's promise; tiles and operands never overlap.
+    // SAFETY: i < len, so reads are within *Source* and writes within *Target*; *Disjoint* is what
+    // `copy_nonoverlapping` requires.
     unsafe {
         if len < 16 {
             (0..len).for_each(|i| *to.add(i) = *from.add(i));

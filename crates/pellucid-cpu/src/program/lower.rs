@@ -1,177 +1,114 @@
-//! A program, prepared: every instruction resolved to the loop that runs it, every register to the
-//! one instruction that wrote it.
+//! Lowering: every instruction of a program is resolved to the loop that runs it, in static single assignment form.
+//!
+//! A register of a [`Program`] may be written several times. After lowering, every value has a slot of its own that is
+//! written once. A value can therefore be stored anywhere (in a tile buffer, in the memory of an output, in one cell),
+//! and the schedule can reorder instructions.
 
-use crate::program::fold::Fold;
+use crate::program::fold::FoldKernel;
 use crate::program::loops::{self, BinaryLoop, ChainLoop, Form, Opcode, TernaryLoop, UnaryLoop};
-use crate::program::map::dense::{Single, SingleArg};
-use crate::program::schedule::{Granularity, KernelSchedule, KernelScheduleCache, Rows};
+use crate::program::map::dense::{SingleArg, SingleInstr};
+use crate::program::schedule::{Granularity, KernelSchedule, KernelScheduleCache, RowLength};
 use pellucid_ir::formula::{self, Binary, Op, Program, Uniform, UniformSource};
 use pellucid_ir::kernel::Params;
 use pellucid_ir::{Compute, DType, Element, Error, Result, Scalar};
 use pellucid_runtime::list::List;
 use pellucid_simd::Isa;
 
-/// The number of a value of a program: its inputs first, then its uniforms, then its steps.
-///
-/// A register may be written several times; a value is written once, so it can lie anywhere (in a
-/// tile, in the output's memory, in one cell) and steps can be ordered anew.
-pub(crate) type Slot = u16;
+/// The index of a value of a program: first the inputs, then the uniforms, then the results of the steps.
+pub(crate) type ValueSlot = u16;
 
-/// A program ready to be linked.
+/// A lowered program, ready to be scheduled.
 pub(crate) struct Prepared {
-    pub(crate) inputs: Vec<Input>,
+    /// The inputs and their conversions.
+    pub(crate) inputs: Vec<PreparedInput>,
+    /// The values that are the same for every element of one run.
     pub(crate) uniforms: Vec<Uniform>,
-    pub(crate) steps: Vec<Step>,
-    pub(crate) outputs: Vec<Output>,
-    /// Bytes of one value, for every slot.
+    /// The instructions, in the order of the program.
+    pub(crate) steps: Vec<PreparedStep>,
+    /// The outputs and their conversions.
+    pub(crate) outputs: Vec<PreparedOutput>,
+    /// The bytes of one value of every slot.
     pub(crate) sizes: Vec<u8>,
-    /// The program as one loop over contiguous memory, if it is that simple.
-    pub(crate) single: Option<Single>,
-    /// The number of the uniform that is the only output, as it is stored, of a program without instructions.
+    /// The only instruction, if the program is one loop over the memory of its operands.
+    pub(crate) single: Option<SingleInstr>,
+    /// The index of the uniform that is the only output, if the program has no instructions and stores it unconverted.
     pub(crate) constant: Option<usize>,
-    links: KernelScheduleCache,
+    /// The schedules built so far.
+    schedules: KernelScheduleCache,
 }
 
-/// How an input reaches its compute type.
-pub(crate) struct Input {
-    /// Bytes in memory.
+/// An input and its conversion to a compute type.
+pub(crate) struct PreparedInput {
+    /// The bytes of one element in memory.
     pub(crate) size: usize,
-    /// `None` where memory holds the compute type.
+    /// The conversion to the compute type; `None` if memory holds the compute type.
     pub(crate) load: Option<UnaryLoop>,
+    /// The input has one value for each row instead of one for each element.
     pub(crate) per_row: bool,
-    /// The last step that reads it, counted from 1; beyond all where an output stores it.
+    /// The last step that reads the input, counted from 1; `usize::MAX` if an output stores the input.
     pub(crate) last_read: usize,
 }
 
-/// What an instruction calls.
+/// The loop of an instruction, in every form that its operands may require.
 #[derive(Clone, Copy)]
 pub(crate) enum KernelFn {
+    /// An instruction of one operand.
     Unary(UnaryLoop),
-    /// Tile with tile, tile with one value, one value with tile.
+    /// An instruction of two operands: tile with tile, tile with one value, one value with tile.
     Binary([BinaryLoop; 3]),
-    /// By which operands are tiles (bit k for operand k); not all exist.
+    /// An instruction of three operands. Bit k of the index is set if operand k is a tile; some forms do not exist.
     Ternary([Option<TernaryLoop>; 8]),
-    /// With the two factors, if it sums products.
-    Reduce(Fold, Option<[Slot; 2]>),
+    /// A row reduction, with the two factors if it sums products.
+    Reduce(FoldKernel, Option<[ValueSlot; 2]>),
+    /// The position within the row.
     RowIndex,
 }
 
-/// One instruction.
-pub(crate) struct Step {
-    pub(crate) call: KernelFn,
-    /// What it is in a chain, with the loop for chains of its type.
-    pub(crate) part: Option<(Opcode, ChainLoop)>,
-    pub(crate) args: List<Slot, 3>,
+/// A lowered instruction.
+pub(crate) struct PreparedStep {
+    /// The loop.
+    pub(crate) kernel: KernelFn,
+    /// The opcode within a fused chain and the loop that runs chains of its type, if the instruction can be fused.
+    pub(crate) fusable: Option<(Opcode, ChainLoop)>,
+    /// The slots of the operands.
+    pub(crate) args: List<ValueSlot, 3>,
 }
 
-/// What is stored.
-pub(crate) struct Output {
-    pub(crate) slot: Slot,
-    /// `None` where memory holds the compute type.
+/// An output and its conversion from a compute type.
+pub(crate) struct PreparedOutput {
+    /// The value that is stored.
+    pub(crate) slot: ValueSlot,
+    /// The conversion to the dtype in memory; `None` if memory holds the compute type.
     pub(crate) store: Option<UnaryLoop>,
-    /// Bytes in memory.
+    /// The bytes of one element in memory.
     pub(crate) size: usize,
+    /// The output has one value for each row instead of one for each element.
     pub(crate) per_row: bool,
-    /// The step that makes it, counted from 1, if it may write it straight to memory.
+    /// The step, counted from 1, that can write its result directly to the memory of the output.
     pub(crate) direct: Option<usize>,
 }
 
 impl Prepared {
-    /// The CPU's form of `program`, made on first use.
-    pub(crate) fn of(program: &Program) -> Result<&Prepared> {
-        let made: &Result<Prepared> = program.prepared(0, || Prepared::new(program));
-        made.as_ref().map_err(Clone::clone)
+    /// Returns the lowered form of `program`, which is built on first use and cached in the program.
+    ///
+    /// # Errors
+    /// [`Error::DTypeMismatch`] if an instruction is not defined for its compute type.
+    pub(crate) fn for_program(program: &Program) -> Result<&Prepared> {
+        let prepared: &Result<Prepared> = program.prepared(0, || Prepared::new(program));
+        prepared.as_ref().map_err(Clone::clone)
     }
 
+    /// Lowers `program`.
     fn new(program: &Program) -> Result<Prepared> {
-        let isa = Isa::best();
-        let missing = |what: &str, compute: Compute| {
-            Error::dtypes(program.name, [compute.storage()], format!("{what} is not defined for this dtype; cast it"))
-        };
-        let first_step = program.inputs.len() + program.uniforms.len();
-        let mut sizes: Vec<u8> = program.inputs.iter().map(|i| i.compute.size() as u8).collect();
-        sizes.extend(program.uniforms.iter().map(|u| u.compute.size() as u8));
-        // The slot that each register holds at this point of the program.
-        let mut registers: Vec<Slot> = vec![0; program.registers.len()];
-        let mut rows: Vec<Slot> = vec![0; program.row_registers.len()];
-        let mut steps: Vec<Step> = Vec::with_capacity(program.steps.len());
-        let slot_of = |operand: formula::Operand, registers: &[Slot], rows: &[Slot]| match operand {
-            formula::Operand::Input(i) => i as Slot,
-            formula::Operand::Uniform(u) => (program.inputs.len() + u as usize) as Slot,
-            formula::Operand::Register(r) => registers[r as usize],
-            formula::Operand::Row(r) => rows[r as usize],
-        };
-        for (number, step) in program.steps.iter().enumerate() {
-            let compute = step.compute;
-            let name = || format!("{:?}", step.op);
-            let none = || missing(&name(), compute);
-            let call = match step.op {
-                Op::Unary(op) => KernelFn::Unary(loops::unary(op, compute, isa).ok_or_else(none)?),
-                Op::Binary(op) => {
-                    let form = |f| loops::binary(op, compute, f, isa).ok_or_else(none);
-                    KernelFn::Binary([form(Form::TileTile)?, form(Form::TileUniform)?, form(Form::UniformTile)?])
-                }
-                Op::Select => KernelFn::Ternary(forms(|tiles| loops::select(compute, tiles, isa))),
-                Op::MulAdd if compute.is_float() => {
-                    KernelFn::Ternary(forms(|tiles| loops::mul_add(compute, tiles, isa)))
-                }
-                Op::MulAdd => return Err(none()),
-                Op::Convert(to) => KernelFn::Unary(loops::convert(compute.storage(), to, isa)),
-                Op::Round(dtype) => KernelFn::Unary(loops::round(compute, dtype, isa).ok_or_else(none)?),
-                Op::Reduce(op) => {
-                    let made = (slot_of(step.args[0], &registers, &rows) as usize).checked_sub(first_step);
-                    let product = made.filter(|&m| program.steps[m].op == Op::Binary(Binary::Mul));
-                    let factors = product.map(|m| [steps[m].args[0], steps[m].args[1]]);
-                    let fold = Fold::of_row(op, compute).ok_or_else(none)?;
-                    KernelFn::Reduce(fold, factors.filter(|_| fold.loops.accumulate_products.is_some()))
-                }
-                Op::RowIndex => KernelFn::RowIndex,
-            };
-            let args = step.args.iter().map(|&a| slot_of(a, &registers, &rows)).collect();
-            let part = Opcode::of(step.op, compute, isa).zip(loops::chain(compute, isa));
-            steps.push(Step { call, part, args });
-            let slot = (first_step + number) as Slot;
-            let compute = match step.into {
-                formula::Operand::Register(r) => {
-                    registers[r as usize] = slot;
-                    program.registers[r as usize]
-                }
-                formula::Operand::Row(r) => {
-                    rows[r as usize] = slot;
-                    program.row_registers[r as usize]
-                }
-                _ => return Err(Error::invalid(program.name, "a step writes to a register")),
-            };
-            sizes.push(compute.size() as u8);
+        let mut lowering = ProgramLowering::new(program);
+        for step in &program.steps {
+            lowering.lower_step(step)?;
         }
-        let mut outputs: Vec<Output> = Vec::with_capacity(program.outputs.len());
-        for output in &program.outputs {
-            let slot = slot_of(output.value, &registers, &rows);
-            let same = output.compute.storage() == output.storage;
-            let first = outputs.iter().all(|o| o.slot != slot);
-            let step = (slot as usize + 1).checked_sub(first_step).filter(|&s| s > 0);
-            outputs.push(Output {
-                slot,
-                store: (!same).then(|| loops::store(output.compute, output.storage, isa)),
-                size: output.storage.size(),
-                per_row: output.per_row,
-                direct: step.filter(|_| same && first),
-            });
-        }
-        let last_read = |slot: usize| {
-            let stored = outputs.iter().any(|o| o.slot as usize == slot);
-            let read = steps.iter().rposition(|s| s.args.contains(&(slot as Slot)));
-            if stored { usize::MAX } else { read.map_or(0, |s| s + 1) }
-        };
-        let inputs = program.inputs.iter().enumerate().map(|(i, load)| Input {
-            size: load.storage.size(),
-            load: (load.compute.storage() != load.storage).then(|| loops::convert(load.storage, load.compute, isa)),
-            per_row: load.per_row,
-            last_read: last_read(i),
-        });
-        let inputs: Vec<Input> = inputs.collect();
+        let outputs = lowering.lower_outputs();
+        let inputs = lowering.lower_inputs(&outputs);
+        let ProgramLowering { steps, sizes, .. } = lowering;
         let uniforms = program.uniforms.clone();
-        let single = single(&inputs, &steps, &outputs, &sizes);
+        let single = single_instr(&inputs, &steps, &outputs, &sizes);
         let constant = match &outputs[..] {
             [o] if steps.is_empty() && o.store.is_none() => (o.slot as usize).checked_sub(inputs.len()),
             _ => None,
@@ -184,49 +121,49 @@ impl Prepared {
             sizes,
             single,
             constant,
-            links: KernelScheduleCache::default(),
+            schedules: KernelScheduleCache::default(),
         })
     }
 
-    /// The conversion of `from` to `to`: what is loaded is exact, what is stored is rounded once.
+    /// Returns the program that converts `from` to `to`: the load is exact, the store rounds once.
     pub(crate) fn cast(from: DType, to: DType) -> Prepared {
         let (isa, compute) = (Isa::best(), from.compute());
         let load = (from != to && compute.storage() != from).then(|| loops::convert(from, compute, isa));
         let store = (from != to && compute.storage() != to).then(|| loops::store(compute, to, isa));
-        let kept = if from == to { from.size() } else { compute.size() };
+        let size = if from == to { from.size() } else { compute.size() };
         Prepared {
-            inputs: vec![Input { size: from.size(), load, per_row: false, last_read: usize::MAX }],
+            inputs: vec![PreparedInput { size: from.size(), load, per_row: false, last_read: usize::MAX }],
             uniforms: Vec::new(),
             steps: Vec::new(),
-            outputs: vec![Output { slot: 0, store, size: to.size(), per_row: false, direct: None }],
-            sizes: vec![kept as u8],
+            outputs: vec![PreparedOutput { slot: 0, store, size: to.size(), per_row: false, direct: None }],
+            sizes: vec![size as u8],
             single: None,
             constant: None,
-            links: KernelScheduleCache::default(),
+            schedules: KernelScheduleCache::default(),
         }
     }
 
-    /// The slot of the first step.
+    /// Returns the slot of the first step's result.
     pub(crate) fn first_step(&self) -> usize {
         self.inputs.len() + self.uniforms.len()
     }
 
-    /// The link for inputs of these classes.
-    pub(crate) fn link(&self, class: impl Fn(usize) -> Granularity) -> &KernelSchedule {
-        self.links.get(self, Rows::Short, class)
+    /// Returns the schedule for an elementwise run; `granularity(k)` is that of input `k`.
+    pub(crate) fn schedule(&self, granularity: impl Fn(usize) -> Granularity) -> &KernelSchedule {
+        self.schedules.get(self, RowLength::Short, granularity)
     }
 
-    /// The link for rows of `length` elements and inputs of these classes.
-    pub(crate) fn link_rows(&self, length: usize, class: impl Fn(usize) -> Granularity) -> &KernelSchedule {
-        self.links.get(self, Rows::of(length), class)
+    /// Returns the schedule for rows of `length` elements; `granularity(k)` is that of input `k`.
+    pub(crate) fn schedule_rows(&self, length: usize, granularity: impl Fn(usize) -> Granularity) -> &KernelSchedule {
+        self.schedules.get(self, RowLength::classify(length), granularity)
     }
 
-    /// The value of every uniform, rounded to its compute type.
+    /// Returns the bytes of every uniform, rounded to its compute type.
     pub(crate) fn uniform_values(&self, params: &Params, row_length: usize) -> List<u64, 8> {
         self.uniforms.iter().map(|u| self.uniform_value(u, params, row_length)).collect()
     }
 
-    /// The value of one uniform.
+    /// Returns the bytes of one uniform, rounded to its compute type.
     #[inline]
     pub(crate) fn uniform_value(&self, uniform: &Uniform, params: &Params, row_length: usize) -> u64 {
         let scalar = match uniform.source {
@@ -234,15 +171,155 @@ impl Prepared {
             UniformSource::Literal(v) => v,
             UniformSource::RowLength => Scalar::from(row_length),
         };
-        cell(scalar, uniform.compute)
+        scalar_bits(scalar, uniform.compute)
     }
 }
 
-/// The only step, if all memory holds compute types and one array comes out.
-fn single(inputs: &[Input], steps: &[Step], outputs: &[Output], sizes: &[u8]) -> Option<Single> {
+/// The state of the lowering of one program.
+struct ProgramLowering<'a> {
+    program: &'a Program,
+    isa: Isa,
+    /// The slot of the first step's result.
+    first_step: usize,
+    /// The slot that every tile register holds at this point of the program.
+    registers: Vec<ValueSlot>,
+    /// The slot that every row register holds at this point of the program.
+    row_registers: Vec<ValueSlot>,
+    /// The steps lowered so far.
+    steps: Vec<PreparedStep>,
+    /// The bytes of one value of every slot defined so far.
+    sizes: Vec<u8>,
+}
+
+impl<'a> ProgramLowering<'a> {
+    /// Creates the state before the first step.
+    fn new(program: &'a Program) -> Self {
+        let mut sizes: Vec<u8> = program.inputs.iter().map(|i| i.compute.size() as u8).collect();
+        sizes.extend(program.uniforms.iter().map(|u| u.compute.size() as u8));
+        ProgramLowering {
+            program,
+            isa: Isa::best(),
+            first_step: program.inputs.len() + program.uniforms.len(),
+            registers: vec![0; program.registers.len()],
+            row_registers: vec![0; program.row_registers.len()],
+            steps: Vec::with_capacity(program.steps.len()),
+            sizes,
+        }
+    }
+
+    /// Returns the slot of an operand.
+    fn slot_of(&self, operand: formula::Operand) -> ValueSlot {
+        match operand {
+            formula::Operand::Input(i) => i as ValueSlot,
+            formula::Operand::Uniform(u) => (self.program.inputs.len() + u as usize) as ValueSlot,
+            formula::Operand::Register(r) => self.registers[r as usize],
+            formula::Operand::Row(r) => self.row_registers[r as usize],
+        }
+    }
+
+    /// Lowers the next step and gives its result a slot.
+    fn lower_step(&mut self, step: &formula::Step) -> Result<()> {
+        let kernel = self.kernel_fn(step)?;
+        let args = step.args.iter().map(|&a| self.slot_of(a)).collect();
+        let fusable = Opcode::of(step.op, step.compute, self.isa).zip(loops::chain(step.compute, self.isa));
+        let slot = (self.first_step + self.steps.len()) as ValueSlot;
+        self.steps.push(PreparedStep { kernel, fusable, args });
+        let compute = match step.into {
+            formula::Operand::Register(r) => {
+                self.registers[r as usize] = slot;
+                self.program.registers[r as usize]
+            }
+            formula::Operand::Row(r) => {
+                self.row_registers[r as usize] = slot;
+                self.program.row_registers[r as usize]
+            }
+            _ => return Err(Error::invalid(self.program.name, "the destination of a step must be a register")),
+        };
+        self.sizes.push(compute.size() as u8);
+        Ok(())
+    }
+
+    /// Returns the loop of a step.
+    fn kernel_fn(&self, step: &formula::Step) -> Result<KernelFn> {
+        let (isa, compute) = (self.isa, step.compute);
+        let undefined = || {
+            let help = format!("{:?} is not defined for this dtype; cast it", step.op);
+            Error::dtypes(self.program.name, [compute.storage()], help)
+        };
+        Ok(match step.op {
+            Op::Unary(op) => KernelFn::Unary(loops::unary(op, compute, isa).ok_or_else(undefined)?),
+            Op::Binary(op) => {
+                let form = |f| loops::binary(op, compute, f, isa).ok_or_else(undefined);
+                KernelFn::Binary([form(Form::TileTile)?, form(Form::TileUniform)?, form(Form::UniformTile)?])
+            }
+            Op::Select => KernelFn::Ternary(ternary_forms(|tiles| loops::select(compute, tiles, isa))),
+            Op::MulAdd if compute.is_float() => {
+                KernelFn::Ternary(ternary_forms(|tiles| loops::mul_add(compute, tiles, isa)))
+            }
+            Op::MulAdd => return Err(undefined()),
+            Op::Convert(to) => KernelFn::Unary(loops::convert(compute.storage(), to, isa)),
+            Op::Round(dtype) => KernelFn::Unary(loops::round(compute, dtype, isa).ok_or_else(undefined)?),
+            Op::Reduce(op) => {
+                let producer = (self.slot_of(step.args[0]) as usize).checked_sub(self.first_step);
+                let product = producer.filter(|&p| self.program.steps[p].op == Op::Binary(Binary::Mul));
+                let factors = product.map(|p| [self.steps[p].args[0], self.steps[p].args[1]]);
+                let fold = FoldKernel::for_row_op(op, compute).ok_or_else(undefined)?;
+                KernelFn::Reduce(fold, factors.filter(|_| fold.loops.accumulate_products.is_some()))
+            }
+            Op::RowIndex => KernelFn::RowIndex,
+        })
+    }
+
+    /// Lowers the outputs, after all steps.
+    fn lower_outputs(&self) -> Vec<PreparedOutput> {
+        let mut outputs: Vec<PreparedOutput> = Vec::with_capacity(self.program.outputs.len());
+        for output in &self.program.outputs {
+            let slot = self.slot_of(output.value);
+            let same = output.compute.storage() == output.storage;
+            let first = outputs.iter().all(|o| o.slot != slot);
+            let step = (slot as usize + 1).checked_sub(self.first_step).filter(|&s| s > 0);
+            outputs.push(PreparedOutput {
+                slot,
+                store: (!same).then(|| loops::store(output.compute, output.storage, self.isa)),
+                size: output.storage.size(),
+                per_row: output.per_row,
+                direct: step.filter(|_| same && first),
+            });
+        }
+        outputs
+    }
+
+    /// Lowers the inputs, after all steps and outputs.
+    fn lower_inputs(&self, outputs: &[PreparedOutput]) -> Vec<PreparedInput> {
+        let last_read = |slot: usize| {
+            let stored = outputs.iter().any(|o| o.slot as usize == slot);
+            let read = self.steps.iter().rposition(|s| s.args.contains(&(slot as ValueSlot)));
+            if stored { usize::MAX } else { read.map_or(0, |s| s + 1) }
+        };
+        let convert = |load: &formula::Load| {
+            let converts = load.compute.storage() != load.storage;
+            converts.then(|| loops::convert(load.storage, load.compute, self.isa))
+        };
+        let inputs = self.program.inputs.iter().enumerate().map(|(i, load)| PreparedInput {
+            size: load.storage.size(),
+            load: convert(load),
+            per_row: load.per_row,
+            last_read: last_read(i),
+        });
+        inputs.collect()
+    }
+}
+
+/// Returns the only step of a program if no operand is converted and the program has one output.
+fn single_instr(
+    inputs: &[PreparedInput],
+    steps: &[PreparedStep],
+    outputs: &[PreparedOutput],
+    sizes: &[u8],
+) -> Option<SingleInstr> {
     let ([step], [output]) = (steps, outputs) else { return None };
     let plain = inputs.iter().all(|i| i.load.is_none() && !i.per_row) && output.direct.is_some() && !output.per_row;
-    if !plain || !matches!(step.call, KernelFn::Unary(_) | KernelFn::Binary(_)) {
+    if !plain || !matches!(step.kernel, KernelFn::Unary(_) | KernelFn::Binary(_)) {
         return None;
     }
     let mut args = [SingleArg::None; 2];
@@ -252,16 +329,16 @@ fn single(inputs: &[Input], steps: &[Step], outputs: &[Output], sizes: &[u8]) ->
             Some(u) => SingleArg::Uniform(u as u8),
         };
     }
-    Some(Single { call: step.call, args, size: output.size })
+    Some(SingleInstr { kernel: step.kernel, args, size: output.size })
 }
 
-/// A loop of three operands in every form.
-fn forms(of: impl Fn([bool; 3]) -> Option<TernaryLoop>) -> [Option<TernaryLoop>; 8] {
-    std::array::from_fn(|bits| of([bits & 1 != 0, bits & 2 != 0, bits & 4 != 0]))
+/// Returns every form of a loop of three operands; `form` is told which operands are tiles.
+fn ternary_forms(form: impl Fn([bool; 3]) -> Option<TernaryLoop>) -> [Option<TernaryLoop>; 8] {
+    std::array::from_fn(|bits| form([bits & 1 != 0, bits & 2 != 0, bits & 4 != 0]))
 }
 
-/// The bytes of `scalar`, rounded once to a compute type, at the start of eight.
-pub(crate) fn cell(scalar: Scalar, compute: Compute) -> u64 {
+/// Returns `scalar`, rounded once to a compute type, in the first bytes of a `u64`.
+pub(crate) fn scalar_bits(scalar: Scalar, compute: Compute) -> u64 {
     let mut bytes = [0; 8];
     match compute {
         Compute::Mask => bytes[0] = bool::from_scalar(scalar) as u8,

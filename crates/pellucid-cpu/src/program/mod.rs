@@ -1,11 +1,31 @@
-//! The tile interpreter: runs the families that a [`Program`](pellucid_ir::formula::Program) drives
-//! (`Map`, `Row`, `Reduce`), and `Copy`.
+//! The interpreter of elementwise programs: a virtual machine whose registers are tiles of values.
 //!
-//! A program is turned into function pointers once (`prepare`); a run links them for the way its
-//! operands lie (`link`), walks their common index space (`walk`) and evaluates tile after tile,
-//! small enough that every intermediate stays in L1. Whatever the layout, the tile or the thread,
-//! equal input bits give equal output bits: elementwise loops do not depend on position, and
-//! reductions accumulate in an order that only the logical shape decides (`fold`).
+//! It runs the families that a [`Program`](pellucid_ir::formula::Program) drives (`Map`, `Row`, `Reduce`), and `Copy`.
+//! A program passes through these stages:
+//!
+//! | stage | module | what it does |
+//! | --- | --- | --- |
+//! | entry | `family` | checks dtypes and shapes of the operands |
+//! | lowering | `lower` | resolves every instruction to its loop and gives every value a slot, once per program |
+//! | scheduling | `schedule` | orders the instructions for the granularities of the operands and allocates buffers |
+//! | fusion | `fuse` | joins instructions into chains whose intermediate values stay in registers |
+//! | execution | `evaluate` | evaluates one segment of an index space tile by tile |
+//! | | `map` | stores the results element by element: strided, dense, small and batched maps, epilogues |
+//! | | `reduce` | accumulates the results over axes |
+//! | | `row` | runs programs that contain reductions over rows, phase by phase |
+//! | | `copy` | copies, converts and transposes arrays without a program |
+//! | support | `loops` | the loops of all primitives, compiled once per instruction set |
+//! | | `fold` | the canonical order of reductions |
+//! | | `strided` | index spaces of strided operands: axes, cursors, access patterns |
+//! | | `loader` | gather, scatter and fill: from strided memory to tiles and back |
+//! | | `transpose` | transposition of matrices, block by block |
+//!
+//! Lowering happens once for each program and is cached in it. Schedules are cached for each combination of operand
+//! granularities. A tile is small enough for its buffers to stay in the inner caches.
+//!
+//! Whatever the layout, the tile size or the number of threads, equal input bits produce equal output bits:
+//! elementwise loops do not depend on the position of an element, and the order of a reduction depends on the logical
+//! shape only (`fold`).
 
 mod copy;
 mod evaluate;
@@ -27,5 +47,5 @@ mod transpose;
 pub(crate) use copy::{copy, copy_turned};
 pub(crate) use family::CopyFamily;
 pub(crate) use map::batch::maps;
-pub(crate) use map::dense::{Dense, dense, several};
+pub(crate) use map::dense::{Dense, dense, dense_batch};
 pub(crate) use map::epilogue::MapEpilogue;

@@ -1,22 +1,27 @@
-//! Transposition of dense matrices, block by block.
+//! Transposition of matrices with contiguous rows, block by block.
 //!
-//! Rows whose distance is a power of two fall into the same few sets of a cache. So a block is first
-//! read row by row, whole lines at a time, into a small dense buffer, and turned while it is written.
+//! Rows at a distance that is a power of two map to the same few cache sets. Each block is therefore first copied row
+//! by row, whole cache lines at a time, into a small contiguous buffer, and transposed when it is stored.
 
 use std::mem::MaybeUninit;
 
-/// Bytes of a row of a block: two lines.
-const LINE: usize = 128;
+/// The bytes of one row of a block: two cache lines.
+const BLOCK_ROW_BYTES: usize = 128;
 
+/// A square block of elements of any size.
 #[repr(C, align(64))]
-struct Block(MaybeUninit<[u8; LINE * LINE]>);
+struct TransposeBlock(MaybeUninit<[u8; BLOCK_ROW_BYTES * BLOCK_ROW_BYTES]>);
 
-/// Writes `to[i][j] = from[j][i]` for `rows` i and `cols` j; both have dense rows of `size`-byte elements,
-/// `from_row` and `to_row` bytes apart.
+/// Writes `to[i][j] = from[j][i]` for `rows` indices i and `cols` indices j.
+///
+/// `from` is a `[cols, rows]` matrix and `to` is `[rows, cols]`. Rows of both are contiguous; the elements have `size`
+/// bytes, and consecutive rows are `from_row` and `to_row` bytes apart.
 ///
 /// # Safety
-/// All those elements are valid, and the matrices do not overlap.
-pub(crate) unsafe fn turn(
+/// - *Source*: every element of `from` is aligned to `size` and valid for reads.
+/// - *Target*: every element of `to` is aligned to `size` and valid for writes.
+/// - *Disjoint*: the two matrices do not overlap.
+pub(crate) unsafe fn transpose_matrix(
     size: usize,
     from: *const u8,
     from_row: isize,
@@ -29,27 +34,39 @@ pub(crate) unsafe fn turn(
     let dense = |row: isize, count: usize, len: usize| count <= 1 || row.unsigned_abs() >= len * size;
     debug_assert!(dense(to_row, rows, cols), "rows of {cols} elements of {size} bytes are {to_row} bytes apart");
     debug_assert!(from_row == 0 || dense(from_row, cols, rows) || from_row.unsigned_abs().is_multiple_of(size));
-    // SAFETY: the caller's promise; the widths agree.
+    // SAFETY: the element type has `size` bytes; the caller guarantees *Source*, *Target* and *Disjoint*.
     unsafe {
         match size {
-            1 => turn_as::<u8>(from, from_row, to, to_row, rows, cols),
-            2 => turn_as::<u16>(from, from_row, to, to_row, rows, cols),
-            4 => turn_as::<u32>(from, from_row, to, to_row, rows, cols),
-            _ => turn_as::<u64>(from, from_row, to, to_row, rows, cols),
+            1 => transpose_as::<u8>(from, from_row, to, to_row, rows, cols),
+            2 => transpose_as::<u16>(from, from_row, to, to_row, rows, cols),
+            4 => transpose_as::<u32>(from, from_row, to, to_row, rows, cols),
+            _ => transpose_as::<u64>(from, from_row, to, to_row, rows, cols),
         }
     }
 }
 
-unsafe fn turn_as<T: Copy>(from: *const u8, from_row: isize, to: *mut u8, to_row: isize, rows: usize, cols: usize) {
-    let side = LINE / size_of::<T>();
-    let mut block = Block(MaybeUninit::uninit());
+/// Transposes a matrix of elements of type `T`.
+///
+/// # Safety
+/// The contract of [`transpose_matrix`] for elements of type `T`.
+unsafe fn transpose_as<T: Copy>(
+    from: *const u8,
+    from_row: isize,
+    to: *mut u8,
+    to_row: isize,
+    rows: usize,
+    cols: usize,
+) {
+    let side = BLOCK_ROW_BYTES / size_of::<T>();
+    let mut block = TransposeBlock(MaybeUninit::uninit());
     let buffer = block.0.as_mut_ptr().cast::<T>();
     for i in (0..rows).step_by(side) {
         let height = side.min(rows - i);
         for j in (0..cols).step_by(side) {
             let width = side.min(cols - j);
-            // SAFETY: rows `j..j + width` of the source, at `height` elements from `i` on; the block
-            // has room for a square of them, and the target is the same square turned.
+            // SAFETY: the reads are elements `i..i + height` of source rows `j..j + width` (*Source*). The buffer is
+            // valid for `side` × `side` elements and is no part of either matrix. The writes are elements
+            // `j..j + width` of target rows `i..i + height` (*Target*), and `width` rows of the block are initialised.
             unsafe {
                 for c in 0..width {
                     let row = from.offset((j + c) as isize * from_row).cast::<T>().add(i);
@@ -60,24 +77,37 @@ unsafe fn turn_as<T: Copy>(from: *const u8, from_row: isize, to: *mut u8, to_row
                     }
                 }
                 let to = to.offset(i as isize * to_row).cast::<T>().add(j);
-                square(buffer, side, to, to_row, height, width);
+                store_transposed(buffer, side, to, to_row, height, width);
             }
         }
     }
 }
 
-/// Writes the turned block.
+/// Stores the transpose of a block: `to[r][c] = block[c][r]` for `height` rows r and `width` columns c.
+///
+/// # Safety
+/// - *Block*: `block` is valid for reads of `width` rows of `height` elements, `side` elements apart.
+/// - *Target*: `to` is valid for writes of `height` rows of `width` elements, `to_row` bytes apart.
 #[inline(always)]
-unsafe fn square<T: Copy>(block: *const T, side: usize, to: *mut T, to_row: isize, height: usize, width: usize) {
-    // SAFETY: the caller's promise.
+unsafe fn store_transposed<T: Copy>(
+    block: *const T,
+    side: usize,
+    to: *mut T,
+    to_row: isize,
+    height: usize,
+    width: usize,
+) {
+    // SAFETY: r < height and c < width for every element, and for all elements of the 4 × 4 and 2 × 2 blocks: reads are
+    // within *Block* and writes within *Target*.
     unsafe {
-        let (mut low, mut left) = (0, 0);
+        // The rows and columns that vectors have transposed.
+        let (mut done_rows, mut done_cols) = (0, 0);
         #[cfg(target_arch = "x86_64")]
         if size_of::<T>() == 4 {
-            (low, left) = (height & !3, width & !3);
-            for r in (0..low).step_by(4) {
-                for c in (0..left).step_by(4) {
-                    four(
+            (done_rows, done_cols) = (height & !3, width & !3);
+            for r in (0..done_rows).step_by(4) {
+                for c in (0..done_cols).step_by(4) {
+                    transpose_4x4(
                         block.add(c * side + r).cast(),
                         side,
                         to.byte_offset(r as isize * to_row).add(c).cast(),
@@ -86,10 +116,10 @@ unsafe fn square<T: Copy>(block: *const T, side: usize, to: *mut T, to_row: isiz
                 }
             }
         } else if size_of::<T>() == 8 {
-            (low, left) = (height & !1, width & !1);
-            for r in (0..low).step_by(2) {
-                for c in (0..left).step_by(2) {
-                    two(
+            (done_rows, done_cols) = (height & !1, width & !1);
+            for r in (0..done_rows).step_by(2) {
+                for c in (0..done_cols).step_by(2) {
+                    transpose_2x2(
                         block.add(c * side + r).cast(),
                         side,
                         to.byte_offset(r as isize * to_row).add(c).cast(),
@@ -100,19 +130,23 @@ unsafe fn square<T: Copy>(block: *const T, side: usize, to: *mut T, to_row: isiz
         }
         for r in 0..height {
             let row = to.byte_offset(r as isize * to_row);
-            for c in if r < low { left } else { 0 }..width {
+            for c in if r < done_rows { done_cols } else { 0 }..width {
                 *row.add(c) = *block.add(c * side + r);
             }
         }
     }
 }
 
-/// Turns 4 × 4 elements of four bytes.
+/// Transposes a 4 × 4 matrix of four-byte elements.
+///
+/// # Safety
+/// - *Source*: `from` is valid for reads of 4 rows of 4 elements, `from_row` elements apart.
+/// - *Target*: `to` is valid for writes of 4 rows of 4 elements, `to_row` bytes apart.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn four(from: *const f32, from_row: usize, to: *mut f32, to_row: isize) {
+unsafe fn transpose_4x4(from: *const f32, from_row: usize, to: *mut f32, to_row: isize) {
     use std::arch::x86_64::*;
-    // SAFETY: the caller's promise; SSE is part of every x86-64.
+    // SAFETY: loads are the four rows of *Source*, stores the four rows of *Target*; every x86-64 processor has SSE.
     unsafe {
         let [mut a, mut b, mut c, mut d] = [0, 1, 2, 3].map(|r| _mm_loadu_ps(from.add(r * from_row)));
         _MM_TRANSPOSE4_PS(&mut a, &mut b, &mut c, &mut d);
@@ -122,12 +156,16 @@ unsafe fn four(from: *const f32, from_row: usize, to: *mut f32, to_row: isize) {
     }
 }
 
-/// Turns 2 × 2 elements of eight bytes.
+/// Transposes a 2 × 2 matrix of eight-byte elements.
+///
+/// # Safety
+/// - *Source*: `from` is valid for reads of 2 rows of 2 elements, `from_row` elements apart.
+/// - *Target*: `to` is valid for writes of 2 rows of 2 elements, `to_row` bytes apart.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn two(from: *const f64, from_row: usize, to: *mut f64, to_row: isize) {
+unsafe fn transpose_2x2(from: *const f64, from_row: usize, to: *mut f64, to_row: isize) {
     use std::arch::x86_64::*;
-    // SAFETY: the caller's promise; SSE2 is part of every x86-64.
+    // SAFETY: loads are the two rows of *Source*, stores the two rows of *Target*; every x86-64 processor has SSE2.
     unsafe {
         let (a, b) = (_mm_loadu_pd(from), _mm_loadu_pd(from.add(from_row)));
         _mm_storeu_pd(to, _mm_unpacklo_pd(a, b));

@@ -1,12 +1,12 @@
-//! Dense maps: every operand is contiguous and of full size, or one value. Nearly all maps are.
+//! Dense maps: every operand is contiguous and of full size, or one value. Nearly all maps are dense.
 //!
-//! One instruction runs as one call of its loop, a small map in one tile, any other over one axis.
+//! A program of one instruction is one call of its loop, a small map is one tile, and any other map runs over one axis.
 
-use super::{UNIT, small};
+use super::{SPLIT_UNIT, small};
 use crate::program::loader::fill;
 use crate::program::loops::{self, BinaryLoop, are_apart};
 use crate::program::lower::{KernelFn, Prepared};
-use crate::program::strided::{Axis, MANY};
+use crate::program::strided::{INLINE_OPERANDS, StridedAxis};
 use pellucid_gemm::Threads;
 use pellucid_ir::Result;
 use pellucid_ir::formula::Program;
@@ -16,33 +16,37 @@ use pellucid_runtime::scratch;
 use pellucid_runtime::threads::{GRAIN, SharedPtr, split};
 use std::ops::Range;
 
-/// Values of the only instruction of a program that are made at once, to be streamed.
+/// The number of results of a single instruction that are computed in scratch and then written by non-temporal stores.
 const STREAM_TILE: usize = 1024;
 
 /// A dense operand.
 #[derive(Clone, Copy)]
 pub(crate) struct Dense {
-    /// Its first element.
+    /// The address of the first element.
     pub(crate) at: *mut u8,
-    /// It is one value, which stands for all.
+    /// The operand is one value that is broadcast to all elements.
     pub(crate) once: bool,
 }
 
-// SAFETY: a pointer is a number; whoever writes through it says why nobody else writes there.
+// SAFETY: the fields are plain data, and reading them is no access to the memory. Code that writes through `at` is
+// unsafe and rules out data races itself.
 unsafe impl Sync for Dense {}
 
 impl Dense {
-    /// An operand of full size.
+    /// Returns an operand of full size.
     #[inline]
     pub(crate) fn full(at: *mut u8) -> Dense {
         Dense { at, once: false }
     }
 }
 
-/// Runs a program on `n` elements, of which there may be none.
+/// Runs a program on `n` elements; `n` may be 0.
+///
+/// # Errors
+/// The error of lowering, if the program is not supported.
 ///
 /// # Safety
-/// As [`run`].
+/// *Operands* and *Aliasing*: the clauses of [`run_dense`].
 #[inline]
 pub(crate) unsafe fn dense(
     program: &Program,
@@ -51,57 +55,71 @@ pub(crate) unsafe fn dense(
     inputs: &[Dense],
     outputs: &[Dense],
 ) -> Result<()> {
-    let program = Prepared::of(program)?;
+    let program = Prepared::for_program(program)?;
     if n > 0 {
-        // SAFETY: the caller's promise.
-        unsafe { run(program, params, n, inputs, outputs) };
+        // SAFETY: the caller guarantees *Operands* and *Aliasing* (this function's contract), and `n > 0`.
+        unsafe { run_dense(program, params, n, inputs, outputs) };
     }
     Ok(())
 }
 
-/// Runs a program on several sets of operands, the inputs and outputs of one after those of the other, which the
-/// threads share: set i has `sizes[i]` elements.
+/// Runs a program on several sets of operands, which are distributed to the threads.
+///
+/// Set i has `sizes[i]` elements. `operands` has the inputs and outputs of the first set, then those of the second, and
+/// so on.
+///
+/// # Errors
+/// The error of lowering, if the program is not supported.
 ///
 /// # Safety
-/// As [`run`], for every set; none writes what another one touches.
-pub(crate) unsafe fn several(program: &Program, params: &Params, sizes: &[usize], operands: &[Dense]) -> Result<()> {
-    let program = Prepared::of(program)?;
+/// - *Operands*, *Aliasing*: the clauses of [`run_dense`] for every set.
+/// - *Sets*: the outputs of one set overlap no operand of another.
+pub(crate) unsafe fn dense_batch(
+    program: &Program,
+    params: &Params,
+    sizes: &[usize],
+    operands: &[Dense],
+) -> Result<()> {
+    let program = Prepared::for_program(program)?;
     let (inputs, outputs) = (program.inputs.len(), program.outputs.len());
     let element = program.inputs.iter().map(|i| i.size).chain(program.outputs.iter().map(|o| o.size)).sum::<usize>();
     let bytes = sizes.iter().sum::<usize>() * element;
-    // So many sets are worth a task; one that is worth several is split once more.
+    // The average number of sets that make up a task. A set that is larger than a task is split again.
     let grain = (GRAIN * sizes.len() / bytes.max(1)).max(1);
     split(sizes.len(), grain, |range| {
         for (operands, &n) in operands.chunks_exact(inputs + outputs).zip(sizes).take(range.end).skip(range.start) {
             if n > 0 {
                 let (inputs, outputs) = operands.split_at(inputs);
-                // SAFETY: the caller's promise.
-                unsafe { run(program, params, n, inputs, outputs) };
+                // SAFETY: the caller guarantees *Operands* and *Aliasing* for this set, and *Sets* rules out data races
+                // with the sets of other threads.
+                unsafe { run_dense(program, params, n, inputs, outputs) };
             }
         }
     });
     Ok(())
 }
 
-/// Whether outputs overlap no operand but an input that is at the same address.
-fn are_allowed(program: &Prepared, n: usize, inputs: &[Dense], outputs: &[Dense]) -> bool {
-    let run = |o: &Dense, size: usize| (o.at.cast_const(), if o.once { size } else { n * size });
-    let read = inputs.iter().zip(&program.inputs).map(|(o, i)| run(o, i.size));
-    let written = || outputs.iter().zip(&program.outputs).map(|(o, out)| run(o, out.size));
+/// Returns true if every output is disjoint from all other operands, except inputs at the same address.
+fn satisfies_aliasing(program: &Prepared, n: usize, inputs: &[Dense], outputs: &[Dense]) -> bool {
+    let extent = |o: &Dense, size: usize| (o.at.cast_const(), if o.once { size } else { n * size });
+    let read = inputs.iter().zip(&program.inputs).map(|(o, i)| extent(o, i.size));
+    let written = || outputs.iter().zip(&program.outputs).map(|(o, out)| extent(o, out.size));
     let apart = |a: usize, to| written().enumerate().all(|(b, other)| a == b || are_apart(to, other));
     written().enumerate().all(|(a, to)| apart(a, to) && read.clone().all(|from| from.0 == to.0 || are_apart(from, to)))
 }
 
-/// Runs a program on `n` elements, at least one.
+/// Runs a program on `n > 0` elements.
 ///
 /// # Safety
-/// The operands are what the program says, of `n` elements or one, outputs of `n`; they overlap only
-/// where an input and an output are the same.
+/// - *Operands*: there is one operand for each input and output of the program, aligned to its dtype. Inputs are valid
+///   for reads of `n` elements, or of one with `once`; outputs are valid for writes of `n` elements.
+/// - *Aliasing*: an output overlaps no other operand, except an input of the same address and extent.
 #[inline]
-pub(crate) unsafe fn run(program: &Prepared, params: &Params, n: usize, inputs: &[Dense], outputs: &[Dense]) {
+pub(crate) unsafe fn run_dense(program: &Prepared, params: &Params, n: usize, inputs: &[Dense], outputs: &[Dense]) {
     debug_assert_eq!((inputs.len(), outputs.len()), (program.inputs.len(), program.outputs.len()), "operands");
-    debug_assert!(are_allowed(program, n, inputs, outputs), "an output overlaps another operand");
-    // SAFETY: the caller's promise.
+    debug_assert!(satisfies_aliasing(program, n, inputs, outputs), "an output overlaps another operand");
+    // SAFETY: the output of a constant program is valid for `n` elements, and the value has at least the size of one
+    // (*Operands*). The contracts of `run_single` and `run_one_tile` are *Operands* and *Aliasing*.
     unsafe {
         if let Some(uniform) = program.constant
             && n < GRAIN / 16
@@ -110,32 +128,37 @@ pub(crate) unsafe fn run(program: &Prepared, params: &Params, n: usize, inputs: 
             return fill(outputs[0].at, (&raw const value).cast(), program.outputs[0].size, n);
         }
         if run_single(program, params, n, inputs, outputs)
-            || n <= small::MOST && small::run(program, params, n, inputs, outputs)
+            || n <= small::MAX_LEN && small::run_one_tile(program, params, n, inputs, outputs)
         {
             return;
         }
     }
-    let operands = || program.inputs.iter().map(|i| i.size).chain(program.outputs.iter().map(|o| o.size));
-    let places = inputs.iter().chain(outputs);
-    let steps = operands().zip(places.clone()).map(|(size, d)| if d.once || n == 1 { 0 } else { size as isize });
-    let axis = Axis { len: n, steps: steps.collect() };
-    super::run(program, params, &[axis], &places.map(|d| d.at).collect::<List<*mut u8, MANY>>(), Threads::Pool);
+    let sizes = || program.inputs.iter().map(|i| i.size).chain(program.outputs.iter().map(|o| o.size));
+    let operands = inputs.iter().chain(outputs);
+    let strides = sizes().zip(operands.clone()).map(|(size, d)| if d.once || n == 1 { 0 } else { size as isize });
+    let axis = StridedAxis { len: n, strides: strides.collect() };
+    let bases = operands.map(|d| d.at).collect::<List<*mut u8, INLINE_OPERANDS>>();
+    super::map_over_axes(program, params, &[axis], &bases, Threads::Pool);
 }
 
-/// Runs a program of one instruction; false if it is not that simple.
+/// Runs a program of one instruction. Returns false, without writing anything, if the program has more instructions or
+/// its loop lacks the form for these operands.
+///
+/// # Safety
+/// *Operands* and *Aliasing*: the clauses of [`run_dense`].
 #[inline]
 unsafe fn run_single(program: &Prepared, params: &Params, n: usize, inputs: &[Dense], outputs: &[Dense]) -> bool {
     let Some(single) = &program.single else { return false };
     let mut cells = [0u64; 2];
     let mut from = [SharedPtr(std::ptr::null_mut::<u8>()); 2];
-    // Bytes from one element to the next; 0 for a value that holds for all.
-    let mut steps = [0; 2];
+    // The bytes between two elements of each operand; 0 for a single value.
+    let mut strides = [0; 2];
     for (k, arg) in single.args.iter().enumerate() {
         match *arg {
             SingleArg::None => {}
             SingleArg::Input(i, size) => {
                 let x = &inputs[i as usize];
-                steps[k] = if x.once && n > 1 { 0 } else { size as usize };
+                strides[k] = if x.once && n > 1 { 0 } else { size as usize };
                 from[k] = SharedPtr(x.at);
             }
             SingleArg::Uniform(u) => {
@@ -145,10 +168,11 @@ unsafe fn run_single(program: &Prepared, params: &Params, n: usize, inputs: &[De
         }
     }
     let to = outputs[0].at;
-    let run: BinaryLoop = match (single.call, steps[0] != 0, steps[1] != 0) {
+    let binary: BinaryLoop = match (single.kernel, strides[0] != 0, strides[1] != 0) {
         (KernelFn::Unary(f), true, _) => {
-            single.go(n, to, steps, from, |to, a, _, n| {
-                // SAFETY: see `go`.
+            single.for_each_piece(n, to, strides, from, |to, a, _, n| {
+                // SAFETY: `for_each_piece` passes pieces of the operands, or scratch instead of the output, which
+                // satisfy the loop's contract by *Operands* and *Aliasing*.
                 unsafe { f.run(to, a, n) }
             });
             return true;
@@ -158,38 +182,45 @@ unsafe fn run_single(program: &Prepared, params: &Params, n: usize, inputs: &[De
         (KernelFn::Binary(forms), false, true) => forms[2],
         _ => return false,
     };
-    single.go(n, to, steps, from, |to, a, b, n| {
-        // SAFETY: see `go`.
-        unsafe { run(to, a, b, n) }
+    single.for_each_piece(n, to, strides, from, |to, a, b, n| {
+        // SAFETY: `for_each_piece` passes pieces of the operands, or scratch instead of the output, which satisfy the
+        // loop's contract by *Operands* and *Aliasing*. The form was selected for operands with these strides.
+        unsafe { binary(to, a, b, n) }
     });
     true
 }
 
-/// An operand of the only instruction.
+/// An operand of the only instruction of a program.
 #[derive(Clone, Copy)]
 pub(crate) enum SingleArg {
+    /// The instruction does not have this operand.
     None,
-    /// The number of the input, and the bytes of an element.
+    /// The index of an input and the bytes of one element.
     Input(u8, u8),
+    /// The index of a uniform.
     Uniform(u8),
 }
 
-/// A program of one instruction that neither loads nor stores through a conversion.
-pub(crate) struct Single {
-    pub(crate) call: KernelFn,
+/// The only instruction of a program whose loads and stores need no conversion.
+pub(crate) struct SingleInstr {
+    /// The loop: unary or binary.
+    pub(crate) kernel: KernelFn,
+    /// The operands.
     pub(crate) args: [SingleArg; 2],
-    /// Bytes of a result.
+    /// The bytes of one result.
     pub(crate) size: usize,
 }
 
-impl Single {
-    /// Calls `run(to, a, b, n)` for all `n` elements, in as many pieces as threads are worth it.
+impl SingleInstr {
+    /// Calls `run(to, a, b, n)` for pieces that cover all `n` elements. Large maps are distributed to threads.
+    ///
+    /// With non-temporal stores, `to` is scratch that is then copied to the output.
     #[inline]
-    fn go(
+    fn for_each_piece(
         &self,
         n: usize,
         to: *mut u8,
-        steps: [usize; 2],
+        strides: [usize; 2],
         from: [SharedPtr<u8>; 2],
         run: impl Fn(*mut u8, *const u8, *const u8, usize) + Sync,
     ) {
@@ -198,25 +229,26 @@ impl Single {
         }
         let to = SharedPtr(to);
         let stream = loops::streaming(n * self.size, || from.iter().any(|f| f.get() == to.get()));
-        // The loop is called over ranges of contiguous operands of `n` elements, each range once.
-        let piece = |range: Range<usize>| {
-            let at = |p: &SharedPtr<u8>, step: usize, index: usize| p.at((index * step) as isize);
-            let from = |index: usize| [at(&from[0], steps[0], index), at(&from[1], steps[1], index)];
+        let run_range = |range: Range<usize>| {
+            let element = |p: &SharedPtr<u8>, stride: usize, index: usize| p.at((index * stride) as isize);
+            let from = |index: usize| [element(&from[0], strides[0], index), element(&from[1], strides[1], index)];
             let Some(stream) = stream else {
                 let [a, b] = from(range.start);
-                return run(at(&to, self.size, range.start), a, b, range.len());
+                return run(element(&to, self.size, range.start), a, b, range.len());
             };
             scratch::with(STREAM_TILE * self.size, |tile: *mut u8| {
                 for first in range.clone().step_by(STREAM_TILE) {
                     let (n, [a, b]) = (STREAM_TILE.min(range.end - first), from(first));
                     run(tile, a, b, n);
-                    // SAFETY: `n` results, and their place in the output, which no input shares.
-                    unsafe { stream(at(&to, self.size, first), tile, n * self.size) };
+                    // SAFETY: the scratch holds the `n` results that `run` wrote, and elements `first..first + n` of
+                    // the output are valid for writes. The two are disjoint.
+                    unsafe { stream(element(&to, self.size, first), tile, n * self.size) };
                 }
             });
             loops::store_fence();
         };
-        let grain = GRAIN / (self.size + steps[0] + steps[1]).max(1);
-        split(n.div_ceil(UNIT), grain.div_ceil(UNIT), |r| piece(r.start * UNIT..n.min(r.end * UNIT)));
+        let grain = GRAIN / (self.size + strides[0] + strides[1]).max(1);
+        let run_units = |r: Range<usize>| run_range(r.start * SPLIT_UNIT..n.min(r.end * SPLIT_UNIT));
+        split(n.div_ceil(SPLIT_UNIT), grain.div_ceil(SPLIT_UNIT), run_units);
     }
 }

@@ -1,8 +1,8 @@
-//! Maps that run part by part, as soon as there is a part of their first input: the epilogue of a matrix product.
+//! Maps that run block by block as soon as a block of their first input is computed: the epilogue of a matrix product.
 
 use crate::operand::Operand;
 use crate::program::lower::Prepared;
-use crate::program::strided::{self, Axes, Axis, MANY};
+use crate::program::strided::{self, INLINE_OPERANDS, StridedAxes, StridedAxis};
 use pellucid_gemm::Threads;
 use pellucid_ir::Result;
 use pellucid_ir::kernel::{Map, Params};
@@ -11,48 +11,56 @@ use pellucid_runtime::threads::SharedPtr;
 use pellucid_simd::vector::prefetch_run;
 use std::ops::Range;
 
-/// A map over matrices, whose first input comes in parts.
+/// A map over matrices whose first input is passed block by block.
 ///
-/// The operands are that input, which lies where a part says; the others; and the outputs.
+/// The operands are that input, whose address is passed with each block, the other inputs, and the outputs.
 pub(crate) struct MapEpilogue<'a> {
     program: &'a Prepared,
     params: &'a Params,
-    /// The axes before the matrices.
-    batch: Axes,
-    rows: Axis,
-    cols: Axis,
-    bases: List<SharedPtr<u8>, MANY>,
-    /// Bytes of the first output: see [`FAR`].
+    /// The axes before those of the matrices.
+    batch: StridedAxes,
+    /// The rows of the matrices.
+    rows: StridedAxis,
+    /// The columns of the matrices.
+    cols: StridedAxis,
+    /// The address of the first element of every operand.
+    bases: List<SharedPtr<u8>, INLINE_OPERANDS>,
+    /// The bytes of the first output: see [`MIN_PREFETCH_BYTES`].
     bytes: usize,
 }
 
-/// Outputs of so many bytes, and what they are made from, are not likely to be in the nearer caches.
-const FAR: usize = 1 << 20;
+/// The minimal size of the first output for which operands are prefetched. Smaller operands are probably in the inner
+/// caches.
+const MIN_PREFETCH_BYTES: usize = 1 << 20;
 
 impl<'a> MapEpilogue<'a> {
-    /// The map of these operands, which fit it (`check`); at least one output, of rank 2 or more.
+    /// Creates the epilogue that writes `outputs`: at least one, of rank 2 or more. `others` are the inputs except the
+    /// first. The operands must satisfy `Map`'s `check`.
+    ///
+    /// # Errors
+    /// The error of lowering, if the program is not supported.
     pub(crate) fn new(map: &'a Map, others: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<MapEpilogue<'a>> {
-        let (shape, program) = (outputs[0].layout.shape(), Prepared::of(&map.program)?);
-        // The first input is nowhere yet; an output stands in for it.
+        let (shape, program) = (outputs[0].layout.shape(), Prepared::for_program(&map.program)?);
+        // The first input has no memory yet; the first output is its placeholder.
         let operands = || outputs[..1].iter().chain(others).chain(outputs);
-        let axes = |keep: &dyn Fn(usize) -> bool| strided::axes(shape, operands(), keep);
-        let one = |axis: usize| {
-            let none = || Axis { len: 1, steps: List::repeated(0, others.len() + outputs.len() + 1) };
-            axes(&|a| a == axis).pop().unwrap_or_else(none)
+        let axes = |keep: &dyn Fn(usize) -> bool| strided::broadcast_axes(shape, operands(), keep);
+        let matrix_axis = |axis: usize| {
+            let unit = || StridedAxis { len: 1, strides: List::repeated(0, others.len() + outputs.len() + 1) };
+            axes(&|a| a == axis).pop().unwrap_or_else(unit)
         };
-        let (rows, cols) = (one(shape.rank() - 2), one(shape.rank() - 1));
+        let (rows, cols) = (matrix_axis(shape.rank() - 2), matrix_axis(shape.rank() - 1));
         let batch = axes(&|a| a + 2 < shape.rank());
-        let bases = operands().map(|o| SharedPtr(strided::start(o))).collect();
+        let bases = operands().map(|o| SharedPtr(strided::base_address(o))).collect();
         let bytes = shape.size() * outputs[0].dtype.size();
         Ok(MapEpilogue { program, params: &map.params, batch, rows, cols, bases, bytes })
     }
 
-    /// Takes the innermost axis before the matrices, of which each has several rows, for one of more rows; false if the
-    /// operands do not lie so.
+    /// Merges the innermost batch axis into the rows of the matrices. Returns false, without a change, if the strides
+    /// of an operand other than the first input do not allow it; true also if there is no batch axis.
     pub(crate) fn fold(&mut self) -> bool {
         let Some(last) = self.batch.last() else { return true };
         let height = self.rows.len as isize;
-        if !last.steps.iter().zip(&self.rows.steps).skip(1).all(|(step, row)| *step == row * height) {
+        if !last.strides.iter().zip(&self.rows.strides).skip(1).all(|(stride, row)| *stride == row * height) {
             return false;
         }
         self.rows.len *= last.len;
@@ -60,43 +68,47 @@ impl<'a> MapEpilogue<'a> {
         true
     }
 
-    /// Where the operands have this element of matrix number `batch`.
-    fn at(&self, mut batch: usize, row: usize, col: usize) -> List<*mut u8, MANY> {
-        let mut at: List<*mut u8, MANY> = self.bases.iter().map(SharedPtr::get).collect();
-        let mut go = |axis: &Axis, index: usize| {
-            for (at, step) in at.iter_mut().zip(&axis.steps) {
-                *at = at.wrapping_offset(index as isize * step);
+    /// Returns the address of every operand's element (`row`, `col`) of matrix `batch`.
+    fn addresses(&self, mut batch: usize, row: usize, col: usize) -> List<*mut u8, INLINE_OPERANDS> {
+        let mut addresses: List<*mut u8, INLINE_OPERANDS> = self.bases.iter().map(SharedPtr::get).collect();
+        let mut advance = |axis: &StridedAxis, index: usize| {
+            for (address, stride) in addresses.iter_mut().zip(&axis.strides) {
+                *address = address.wrapping_offset(index as isize * stride);
             }
         };
         for axis in self.batch.iter().rev() {
-            go(axis, batch % axis.len);
+            advance(axis, batch % axis.len);
             batch /= axis.len;
         }
-        go(&self.rows, row);
-        go(&self.cols, col);
-        at
+        advance(&self.rows, row);
+        advance(&self.cols, col);
+        addresses
     }
 
-    /// Asks for what other operands than the first, if they are whole matrices, have in a part, unless it will be near.
+    /// Prefetches a block of every operand except the first input, if the operands are large. Operands that are
+    /// broadcast along an axis of the matrices are skipped.
     pub(crate) fn prefetch(&self, batch: usize, rows: Range<usize>, cols: Range<usize>) {
-        if self.bytes < FAR {
+        if self.bytes < MIN_PREFETCH_BYTES {
             return;
         }
-        let at = self.at(batch, rows.start, cols.start);
-        for ((at, row), col) in at.iter().zip(&self.rows.steps).zip(&self.cols.steps).skip(1) {
+        let addresses = self.addresses(batch, rows.start, cols.start);
+        for ((address, row), col) in addresses.iter().zip(&self.rows.strides).zip(&self.cols.strides).skip(1) {
             if *row != 0 && (1..=8).contains(col) {
                 for i in 0..rows.len() as isize {
-                    prefetch_run(at.wrapping_offset(i * row).cast_const(), cols.len() * *col as usize);
+                    prefetch_run(address.wrapping_offset(i * row).cast_const(), cols.len() * *col as usize);
                 }
             }
         }
     }
 
-    /// Runs the map on a part of matrix number `batch`, whose first input begins at `data` and has `steps` bytes from a
-    /// row and from a column to the next.
+    /// Runs the map on a block of matrix `batch`. The block of the first input begins at `data`; its rows are
+    /// `steps[0]` bytes apart and its columns `steps[1]`.
     ///
     /// # Safety
-    /// The part lies in the matrices, its first input at `data`; nobody else touches its outputs meanwhile, or writes its inputs.
+    /// - *Block*: `rows` and `cols` are within the matrices, and `batch` is below their number.
+    /// - *Data*: `data` with these strides is valid for reads of the block.
+    /// - *Exclusive*: during the call, no other thread accesses the block of any output or writes the block of any
+    ///   input.
     pub(crate) unsafe fn run(
         &self,
         batch: usize,
@@ -105,21 +117,21 @@ impl<'a> MapEpilogue<'a> {
         data: *mut u8,
         steps: [isize; 2],
     ) {
-        let mut at = self.at(batch, rows.start, cols.start);
-        at[0] = data;
-        let mut axes = Axes::new();
-        for (axis, len, step) in [(&self.rows, rows.len(), steps[0]), (&self.cols, cols.len(), steps[1])] {
+        let mut addresses = self.addresses(batch, rows.start, cols.start);
+        addresses[0] = data;
+        let mut axes = StridedAxes::new();
+        for (axis, len, stride) in [(&self.rows, rows.len(), steps[0]), (&self.cols, cols.len(), steps[1])] {
             if len > 1 {
-                let mut axis = Axis { len, ..axis.clone() };
-                axis.steps[0] = step;
+                let mut axis = StridedAxis { len, ..axis.clone() };
+                axis.strides[0] = stride;
                 axes.push(axis);
             }
         }
-        strided::reorder(&mut axes, self.program.inputs.len(), &mut at);
+        strided::reorder(&mut axes, self.program.inputs.len(), &mut addresses);
         strided::merge(&mut axes);
-        super::run(self.program, self.params, &axes, &at, Threads::One);
+        super::map_over_axes(self.program, self.params, &axes, &addresses, Threads::One);
     }
 }
 
-// SAFETY: threads run disjoint parts, of disjoint outputs.
+// SAFETY: all fields are only read. Memory is accessed by `run` alone, whose *Exclusive* clause rules out data races.
 unsafe impl Sync for MapEpilogue<'_> {}

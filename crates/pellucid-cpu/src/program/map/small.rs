@@ -1,8 +1,8 @@
 //! Small maps: a program over a few contiguous values, in one tile.
 //!
-//! Setting up the general walk takes longer than the work; here nothing is set up but the addresses.
+//! The setup of the general path takes longer than the work itself. This path computes only the addresses of the slots.
 
-use crate::program::evaluate::tile_of;
+use crate::program::evaluate::tile_capacity;
 use crate::program::loader::fill;
 use crate::program::lower::Prepared;
 use crate::program::map::dense::Dense;
@@ -11,19 +11,19 @@ use pellucid_ir::kernel::Params;
 use pellucid_runtime::scratch::{self, padded};
 use std::mem::MaybeUninit;
 
-/// Programs of more values take the general path.
-const SLOTS: usize = 64;
+/// The maximal number of slots; programs with more use the general path.
+const MAX_SLOTS: usize = 64;
 
-/// The most values that make a small map.
-pub(crate) const MOST: usize = 1024;
+/// The maximal number of elements of a small map.
+pub(crate) const MAX_LEN: usize = 1024;
 
-/// Runs `program` on `n` values. False, and nothing written, if the program is not small enough.
+/// Runs `program` on `n` elements in one tile. Returns false, without writing anything, if the program is too large.
 ///
 /// # Safety
-/// As [`crate::program::map::dense::run`].
-pub(crate) unsafe fn run(program: &Prepared, params: &Params, n: usize, from: &[Dense], to: &[Dense]) -> bool {
+/// *Operands* and *Aliasing*: the clauses of [`run_dense`](crate::program::map::dense::run_dense).
+pub(crate) unsafe fn run_one_tile(program: &Prepared, params: &Params, n: usize, from: &[Dense], to: &[Dense]) -> bool {
     let inputs = program.inputs.len();
-    if n == 0 || n > MOST || program.sizes.len() > SLOTS {
+    if n == 0 || n > MAX_LEN || program.sizes.len() > MAX_SLOTS {
         return false;
     }
     for (out, to) in program.outputs.iter().zip(to) {
@@ -33,42 +33,47 @@ pub(crate) unsafe fn run(program: &Prepared, params: &Params, n: usize, from: &[
             return false;
         }
     }
-    let linked = program.link(|k| if from[k].once { Granularity::Uniform } else { Granularity::PerElement });
-    let slots = linked.class.len();
+    let schedule = program.schedule(|k| if from[k].once { Granularity::Uniform } else { Granularity::PerElement });
+    let slots = schedule.granularity.len();
     let tile = n.next_multiple_of(64) + 64;
-    if slots > SLOTS || n > tile_of(linked.width) {
+    if slots > MAX_SLOTS || n > tile_capacity(schedule.buffer_width) {
         return false;
     }
     let cells = padded(slots * 8);
-    scratch::with(cells + tile * linked.width, |scratch: *mut u8| {
-        let mut at = [const { MaybeUninit::<*mut u8>::uninit() }; SLOTS];
+    scratch::with(cells + tile * schedule.buffer_width, |scratch: *mut u8| {
+        let mut addresses = [const { MaybeUninit::<*mut u8>::uninit() }; MAX_SLOTS];
         let (mut cell, buffers) = (scratch, scratch.wrapping_add(cells));
-        for ((at, class), place) in at.iter_mut().zip(&linked.class).zip(&linked.place) {
-            at.write(if *class == Granularity::PerElement { buffers.wrapping_add(place * tile) } else { cell });
+        let granularities = schedule.granularity.iter().zip(&schedule.buffer_offset);
+        for (address, (granularity, offset)) in addresses.iter_mut().zip(granularities) {
+            let buffer = buffers.wrapping_add(offset * tile);
+            address.write(if *granularity == Granularity::PerElement { buffer } else { cell });
             cell = cell.wrapping_add(8);
         }
-        // SAFETY: the first `slots` are written above: every slot has a class and a place.
-        let at = unsafe { &mut *(&raw mut at[..slots] as *mut [*mut u8]) };
-        // SAFETY: every slot has its cell or its buffer; operands are as the caller promises.
+        // SAFETY: the loop above initialised the first `slots` addresses, as `granularity` and `buffer_offset` both
+        // have one element for each slot.
+        let addresses = unsafe { &mut *(&raw mut addresses[..slots] as *mut [*mut u8]) };
+        // SAFETY: every slot has a cell of eight bytes or a buffer of at least `n` values in the scratch. The operands
+        // that replace them are valid by *Operands*, and the check above together with *Aliasing* permits the direct
+        // outputs. `execute` gets one row, without streaming or reductions.
         unsafe {
             for (slot, uniform) in (inputs..).zip(&program.uniforms) {
-                at[slot].cast::<u64>().write(program.uniform_value(uniform, params, 0));
+                addresses[slot].cast::<u64>().write(program.uniform_value(uniform, params, 0));
             }
             for (k, input) in program.inputs.iter().enumerate() {
                 match input.load {
-                    Some(load) => load.run(at[k], from[k].at, if from[k].once { 1 } else { n }),
-                    None => at[k] = from[k].at,
+                    Some(load) => load.run(addresses[k], from[k].at, if from[k].once { 1 } else { n }),
+                    None => addresses[k] = from[k].at,
                 }
             }
             for (out, to) in program.outputs.iter().zip(to) {
-                if out.direct.is_some() && linked.class[out.slot as usize] == Granularity::PerElement {
-                    at[out.slot as usize] = to.at;
+                if out.direct.is_some() && schedule.granularity[out.slot as usize] == Granularity::PerElement {
+                    addresses[out.slot as usize] = to.at;
                 }
             }
-            execute(&linked.code, at, &Extent::one(n));
+            execute(&schedule.instrs, addresses, &Extent::single_row(n));
             for (out, to) in program.outputs.iter().zip(to) {
-                let (to, mut value) = (to.at, at[out.slot as usize]);
-                if linked.class[out.slot as usize] != Granularity::PerElement {
+                let (to, mut value) = (to.at, addresses[out.slot as usize]);
+                if schedule.granularity[out.slot as usize] != Granularity::PerElement {
                     let mut one = 0u64;
                     if let Some(store) = out.store {
                         store.run((&raw mut one).cast(), value, 1);

@@ -6,7 +6,7 @@ use crate::program::evaluate::{Evaluator, Frame};
 use crate::program::fold::{CHUNK, Fold};
 use crate::program::loops::{LANES, ROWS};
 use crate::program::schedule::Granularity;
-use crate::program::strided::{self, Axes, Axis, Cursor};
+use crate::program::strided::{self, Cursor, StridedAxes, StridedAxis};
 use pellucid_runtime::list::List;
 use pellucid_runtime::scratch::{self, padded};
 use pellucid_runtime::threads::{self, GRAIN, SharedPtr, split};
@@ -49,9 +49,9 @@ impl SequenceReduction<'_> {
         let slot = self.value_slot();
         let identity = slot < self.program.inputs.len() && eval.linked.class[slot] == Granularity::PerElement;
         let plain = identity && self.program.inputs[slot].load.is_none() && self.widen.is_none();
-        let dense = |k: usize| column.steps[k] == self.size as isize;
+        let dense = |k: usize| column.strides[k] == self.size as isize;
         let in_place = match &self.reduced[..] {
-            [rows] if plain && dense(slot) => Some(rows.steps[slot]),
+            [rows] if plain && dense(slot) => Some(rows.strides[slot]),
             _ => None,
         };
         let total = self.count * self.length * self.work_per_value();
@@ -139,12 +139,12 @@ impl ColumnStrip<'_> {
     /// memory.
     fn with_scratch(&self, lanes: usize, work: impl FnOnce(&mut Frame, *mut u8, *mut u8)) {
         let eval = &self.plan.eval;
-        let bytes = padded(eval.scratch()) + self.block_bytes() + padded(lanes);
+        let bytes = padded(eval.scratch_bytes()) + self.block_bytes() + padded(lanes);
         scratch::with(bytes, |scratch: *mut u8| {
             // SAFETY: the scratch memory holds the frame, then the block, then the `lanes` bytes.
             unsafe {
                 let mut frame = eval.frame(scratch);
-                let block = scratch.add(padded(eval.scratch()));
+                let block = scratch.add(padded(eval.scratch_bytes()));
                 work(&mut frame, block, block.add(self.block_bytes()));
             }
         });
@@ -196,7 +196,7 @@ impl ColumnStrip<'_> {
     /// * Range: the rows `range` are within the sequences.
     unsafe fn for_each_block(
         &self,
-        frame: &mut Frame,
+        frame: &mut TileFrame,
         block: *mut u8,
         range: Range<usize>,
         mut accumulate: impl FnMut(*const u8, isize, usize, usize),

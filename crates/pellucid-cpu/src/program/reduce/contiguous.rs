@@ -3,7 +3,7 @@
 
 use super::fold_op;
 use crate::operand::Operand;
-use crate::program::fold::{CHUNK, Fold, Values};
+use crate::program::fold::{CHUNK, FoldKernel, FoldValues};
 use crate::program::loops::{LANES, ROWS};
 use crate::program::lower::Prepared;
 use crate::program::map::dense::Dense;
@@ -46,12 +46,12 @@ pub(crate) fn reduce_contiguous(
         }
     }
     let count = outer * inner;
-    let Some(fold) = Fold::new(op, compute) else { return false };
-    let fits = length <= CHUNK && (kernel.finish.is_none() || count <= small::MOST);
+    let Some(fold) = FoldKernel::new(op, compute) else { return false };
+    let fits = length <= CHUNK && (kernel.finish.is_none() || count <= small::MAX_LEN);
     if !fits || y.layout.shape().size() != count {
         return false;
     }
-    let (from, to) = (strided::start(x), strided::start(y));
+    let (from, to) = (strided::base_address(x), strided::base_address(y));
     let results = if finish.is_some() { padded(count * 8) } else { 0 };
     let lanes = padded(LANES * inner * 8);
     let work_bytes = if inner > 1 { lanes + LANES / 2 * inner * 8 } else { 64 * length.min(CHUNK) * 8 };
@@ -77,7 +77,9 @@ pub(crate) fn reduce_contiguous(
                 }
             }
             match finish {
-                Some(f) => small::run(f, &kernel.finish_params, count, &[Dense::full(into)], &[Dense::full(to)]),
+                Some(f) => {
+                    small::run_one_tile(f, &kernel.finish_params, count, &[Dense::full(into)], &[Dense::full(to)])
+                }
                 None => true,
             }
         }

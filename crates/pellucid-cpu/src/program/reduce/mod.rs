@@ -12,7 +12,7 @@ mod rows;
 
 use crate::operand::Operand;
 use crate::program::evaluate::Evaluator;
-use crate::program::fold::Fold;
+use crate::program::fold::FoldKernel;
 use crate::program::loader::{fill, scatter};
 use crate::program::loops::{self, UnaryLoop};
 use crate::program::lower::Prepared;
@@ -79,8 +79,8 @@ unsafe impl Sync for SequenceReduction<'_> {}
 /// dtypes.
 pub(crate) fn run_reduce(kernel: &Reduce, inputs: &[Operand<'_>], output: &Operand<'_>) -> Result<()> {
     let name = kernel.program.name;
-    let program = Prepared::of(&kernel.program)?;
-    let finish = kernel.finish.as_deref().map(|f| Ok::<_, Error>((Prepared::of(f)?, f))).transpose()?;
+    let program = Prepared::for_program(&kernel.program)?;
+    let finish = kernel.finish.as_deref().map(|f| Ok::<_, Error>((Prepared::for_program(f)?, f))).transpose()?;
     let first = finish.as_ref().map(|(p, _)| *p);
     if let [x] = inputs
         && contiguous::reduce_contiguous(kernel, program, first, x, output)
@@ -89,10 +89,10 @@ pub(crate) fn run_reduce(kernel: &Reduce, inputs: &[Operand<'_>], output: &Opera
     }
     let shape = common_shape(name, inputs.iter().chain([output]))?;
     let operands = || inputs.iter().chain([output]);
-    let mut bases: List<*mut u8, 8> = operands().map(strided::start).collect();
-    let mut kept = strided::axes(&shape, operands(), |a| !kernel.axes.contains(a));
-    let mut reduced = strided::axes(&shape, operands(), |a| kernel.axes.contains(a));
-    let (count, length) = (strided::count(&kept), strided::count(&reduced));
+    let mut bases: List<*mut u8, 8> = operands().map(strided::base_address).collect();
+    let mut kept = strided::broadcast_axes(&shape, operands(), |a| !kernel.axes.contains(a));
+    let mut reduced = strided::broadcast_axes(&shape, operands(), |a| kernel.axes.contains(a));
+    let (count, length) = (strided::element_count(&kept), strided::element_count(&reduced));
     if count == 0 {
         return Ok(());
     }
@@ -201,14 +201,14 @@ impl SequenceReduction<'_> {
     /// Returns the bytes of scratch memory for [`SequenceReduction::store_results`].
     fn store_scratch(&self) -> usize {
         let axes = self.finish_axes();
-        let finish = self.finish.map_or(0, |(f, p)| Evaluator::new(f, p, &axes, |_| false, |_| false).scratch());
+        let finish = self.finish.map_or(0, |(f, p)| Evaluator::new(f, p, &axes, |_| false, |_| false).scratch_bytes());
         padded(RESULTS * 8) + padded(finish)
     }
 
     /// Returns the index space of the results that are finished at once.
     fn finish_axes(&self) -> [Axis; 1] {
         let size = self.result_size() as isize;
-        [Axis { len: RESULTS, steps: [size].into_iter().collect() }]
+        [StridedAxis { len: RESULTS, strides: [size].into_iter().collect() }]
     }
 
     /// Finishes results `first..first + n` of the kept index space and stores them.
@@ -220,7 +220,7 @@ impl SequenceReduction<'_> {
     unsafe fn store_results(&self, results: *mut u8, first: usize, n: usize, scratch: *mut u8) {
         let k = self.program.inputs.len();
         let axes = self.finish_axes();
-        let dense = strided::lie(&self.kept, k, self.output) == strided::AccessPattern::Dense;
+        let dense = strided::access_pattern(&self.kept, k, self.output) == strided::AccessPattern::Dense;
         let finish = self.finish.map(|(f, p)| (f, Evaluator::new(f, p, &axes, |_| false, |_| false)));
         let mut done = 0;
         while done < n {
@@ -233,13 +233,13 @@ impl SequenceReduction<'_> {
                 let to = if dense { self.bases[k].add((first + done) * self.output) } else { scratch };
                 let mut once = false;
                 if let Some((program, eval)) = &finish {
-                    count = count.min(eval.tile);
+                    count = count.min(eval.tile_len);
                     let mut frame = eval.frame(scratch.add(padded(RESULTS * 8)));
-                    eval.begin(&mut frame, &[from]);
-                    eval.tile(&mut frame, &[from], 0, count);
+                    eval.begin_segment(&mut frame, &[from]);
+                    eval.run_tile(&mut frame, &[from], 0, count);
                     let slot = program.outputs[0].slot as usize;
-                    once = eval.linked.class[slot] == Granularity::Uniform;
-                    from = frame.at[slot];
+                    once = eval.schedule.granularity[slot] == Granularity::Uniform;
+                    from = frame.addresses[slot];
                 }
                 let mut one = 0u64;
                 if let Some(store) = self.store.filter(|_| once) {

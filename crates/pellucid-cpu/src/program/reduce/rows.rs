@@ -6,7 +6,7 @@ use crate::program::evaluate::{Evaluator, Frame};
 use crate::program::fold::{CHUNK, Running, Values};
 use crate::program::loader::fill;
 use crate::program::schedule::Granularity;
-use crate::program::strided::{self, Axes, Cursor};
+use crate::program::strided::{self, Cursor, StridedAxes};
 use pellucid_runtime::scratch::{self, padded};
 use pellucid_runtime::threads::{self, GRAIN, SharedPtr, split};
 use std::ops::Range;
@@ -92,7 +92,7 @@ impl SequenceReduction<'_> {
         // SAFETY: by *Evaluated* the slot holds `n` values, or one value unless it is per element. Writes go to
         // `converted` (*Buffer*) or to the eight bytes of `one`.
         unsafe {
-            if eval.linked.class[slot] != Granularity::PerElement {
+            if eval.schedule.granularity[slot] != Granularity::PerElement {
                 let mut one = 0u64;
                 let place = (&raw mut one).cast::<u8>();
                 match self.widen {
@@ -216,7 +216,7 @@ impl SequenceReduction<'_> {
                         eval.begin(&mut frame, &cursor.at);
                         if self.length <= self.tile_len(eval) {
                             if self.length > 0 {
-                                eval.tile(&mut frame, &cursor.at, 0, self.length);
+                                eval.run_tile(&mut frame, &cursor.addresses, 0, self.length);
                             }
                             let values = self.accumulator_values(eval, &frame, self.length, converted);
                             self.reduce_sequence(values, self.length, results, s);
@@ -243,7 +243,7 @@ impl SequenceReduction<'_> {
     unsafe fn accumulate_range(
         &self,
         eval: &Evaluator<'_>,
-        frame: &mut Frame,
+        frame: &mut TileFrame,
         bases: &[*mut u8],
         range: Range<usize>,
         converted: *mut u8,

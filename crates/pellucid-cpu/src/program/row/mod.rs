@@ -5,13 +5,13 @@
 //! kept for the entire row.
 
 use crate::operand::Operand;
-use crate::program::evaluate::tile_of;
-use crate::program::fold::{CHUNK, Running};
+use crate::program::evaluate::tile_capacity;
+use crate::program::fold::{CHUNK, RunningFold};
 use crate::program::loader::{fill, gather, scatter};
 use crate::program::loops::{self, StreamLoop};
-use crate::program::lower::{Input, Output, Prepared};
+use crate::program::lower::{Prepared, PreparedInput, PreparedOutput};
 use crate::program::schedule::{Extent, Granularity, KernelSchedule, execute};
-use crate::program::strided::{self, AccessPattern, Axes, Axis, Cursor};
+use crate::program::strided::{self, AccessPattern, Cursor, StridedAxes, StridedAxis};
 use pellucid_ir::kernel::Row;
 use pellucid_ir::{Error, Result, Shape};
 use pellucid_runtime::list::List;
@@ -67,28 +67,28 @@ pub(crate) fn common_shape<'a>(
 /// # Errors
 /// If the operands do not broadcast to one shape, or the program is not defined for its dtypes.
 pub(crate) fn run_row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
-    let program = Prepared::of(&kernel.program)?;
+    let program = Prepared::for_program(&kernel.program)?;
     let operands = || inputs.iter().chain(outputs);
     let shape = common_shape(kernel.program.name, operands())?;
-    let mut bases: List<*mut u8, 8> = operands().map(strided::start).collect();
-    let mut outer = strided::axes(&shape, operands(), |a| !kernel.axes.contains(a));
-    let mut inner = strided::axes(&shape, operands(), |a| kernel.axes.contains(a));
-    let (rows, length) = (strided::count(&outer), strided::count(&inner));
+    let mut bases: List<*mut u8, 8> = operands().map(strided::base_address).collect();
+    let mut outer = strided::broadcast_axes(&shape, operands(), |a| !kernel.axes.contains(a));
+    let mut inner = strided::broadcast_axes(&shape, operands(), |a| kernel.axes.contains(a));
+    let (rows, length) = (strided::element_count(&outer), strided::element_count(&inner));
     if rows == 0 || outputs.is_empty() {
         return Ok(());
     }
     strided::reorder(&mut outer, inputs.len(), &mut bases);
     strided::merge(&mut outer);
     strided::merge(&mut inner);
-    let mut all: Axes = outer.iter().chain(&inner).cloned().collect();
+    let mut all: StridedAxes = outer.iter().chain(&inner).cloned().collect();
     strided::merge(&mut all);
 
     let class = |k: usize| if program.inputs[k].per_row { Granularity::PerRow } else { Granularity::PerElement };
-    let linked = program.link_rows(length, class);
+    let linked = program.schedule_rows(length, class);
     let sizes = program.inputs.iter().map(|i| (i.size, i.per_row));
     let sizes = sizes.chain(program.outputs.iter().map(|o| (o.size, o.per_row)));
-    let dense = |axes: &[Axis], k: usize, size: usize| {
-        strided::count(axes) == 1 || strided::lie(axes, k, size) == AccessPattern::Dense
+    let dense = |axes: &[StridedAxis], k: usize, size: usize| {
+        strided::element_count(axes) == 1 || strided::access_pattern(axes, k, size) == AccessPattern::Dense
     };
     let access = |(k, (size, per_row)): (usize, (usize, bool))| match per_row {
         true if dense(&outer, k, size) => RowAccess::Dense,
@@ -99,7 +99,7 @@ pub(crate) fn run_row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'
     };
     let access: List<RowAccess, 8> = sizes.enumerate().map(access).collect();
 
-    let fits = BLOCK_BYTES / (linked.width + 8);
+    let fits = BLOCK_BYTES / (linked.buffer_width + 8);
     let phased = length > 2 * fits;
     let row_by_row = length >= LONG_ROW && access.contains(&RowAccess::Rows);
     let block = if phased || row_by_row { 1 } else { (fits / length.max(1)).clamp(1, MAX_BLOCK_ROWS).min(rows) };
@@ -122,7 +122,11 @@ pub(crate) fn run_row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'
         access,
         length,
         block,
-        tile: if phased { tile_of(linked.width + 8) } else { (block * length).next_multiple_of(64) + STAGGER },
+        tile: if phased {
+            tile_capacity(linked.buffer_width + 8)
+        } else {
+            (block * length).next_multiple_of(64) + STAGGER
+        },
         phased,
         staged: (0..inputs.len()).map(|k| must_stage(program, linked, &bases, k)).collect(),
         stream,
@@ -144,12 +148,12 @@ fn must_stage(program: &Prepared, linked: &KernelSchedule, bases: &[*mut u8], k:
     let aliases = |o: usize| bases[program.inputs.len() + o] == bases[k];
     let stored = program.outputs.iter().any(|o| o.slot == slot);
     let last_phase = linked.phases.iter().rposition(|p| p.reads.contains(&slot)).unwrap_or(0);
-    let last_read = linked.code.iter().rposition(|c| c.operands().contains(&slot)).unwrap_or(0);
+    let last_read = linked.instrs.iter().rposition(|c| c.operands().contains(&slot)).unwrap_or(0);
     let folded = linked.folds.iter().any(|f| f.operands().any(|s| s == slot));
     (0..program.outputs.len()).filter(|&o| aliases(o)).any(|o| {
         let output = &program.outputs[o];
         let made = output.slot as usize;
-        let written = linked.code.iter().position(|c| c.into == output.slot).unwrap_or(usize::MAX);
+        let written = linked.instrs.iter().position(|c| c.into == output.slot).unwrap_or(usize::MAX);
         let same_phase_fold = folded && linked.phase.get(made).is_some_and(|&p| p <= last_phase);
         program.inputs[k].per_row || stored || written < last_read || linked.phase[made] < last_phase || same_phase_fold
     })
@@ -266,7 +270,7 @@ impl RowExecution<'_> {
                 row_buffer = row_buffer.wrapping_add(padded(self.length * 8));
                 address
             }
-            Granularity::PerElement => buffers.wrapping_add(self.linked.place[slot] * self.tile),
+            Granularity::PerElement => buffers.wrapping_add(self.linked.buffer_offset[slot] * self.tile),
             _ => scratch.wrapping_add(slot * cell),
         };
         let at: List<*mut u8, 32> = (0..slots).map(&mut slot_address).collect();
@@ -322,7 +326,7 @@ impl RowExecution<'_> {
             unsafe {
                 let dense = self.access[k] == RowAccess::Dense;
                 let to = if dense { self.bases[k].add(block.first * output.size) } else { raw };
-                if self.linked.class[output.slot as usize] == Granularity::Uniform {
+                if self.linked.granularity[output.slot as usize] == Granularity::Uniform {
                     let mut one = 0u64;
                     fill(to, converted_value(output, from, &mut one), output.size, block.rows);
                 } else {
@@ -402,7 +406,7 @@ impl RowExecution<'_> {
             let dense = self.dense_address(k, block, output.size, tile.first);
             let to = dense.unwrap_or(raw);
             let size = self.program.sizes[output.slot as usize] as usize;
-            match self.linked.class[output.slot as usize] {
+            match self.linked.granularity[output.slot as usize] {
                 Granularity::PerElement => match (self.stream, output.store) {
                     (Some(stream), None) if dense.is_some() && to != from => stream(to, from, n * output.size),
                     _ => store_values(output, to, from, n),
@@ -426,7 +430,8 @@ impl RowExecution<'_> {
     /// Returns the address of elements from `first` on of output `o`, if the last instruction writes them directly.
     fn direct_address(&self, o: usize, output: &Output, block: &RowBlock<'_>, first: usize) -> Option<*mut u8> {
         let slot = output.slot as usize;
-        let tile = self.linked.class[slot] == Granularity::PerElement && !output.per_row && output.direct.is_some();
+        let tile =
+            self.linked.granularity[slot] == Granularity::PerElement && !output.per_row && output.direct.is_some();
         if !tile || self.stream.is_some() && !(self.chains_stream && self.linked.streams[slot]) {
             return None;
         }
@@ -444,10 +449,13 @@ impl RowExecution<'_> {
             let input = &self.program.inputs[k];
             !input.per_row && input.load.is_none() && !self.staged[k]
         };
-        let made = |output: &Output| {
+        let made = |output: &PreparedOutput| {
             let slot = output.slot as usize;
             let streams = self.stream.is_none() || self.chains_stream && self.linked.streams[slot];
-            self.linked.class[slot] == Granularity::PerElement && !output.per_row && output.direct.is_some() && streams
+            self.linked.granularity[slot] == Granularity::PerElement
+                && !output.per_row
+                && output.direct.is_some()
+                && streams
         };
         self.block == 1
             && self.length > 0
@@ -469,7 +477,7 @@ impl RowExecution<'_> {
     unsafe fn run_block(&self, block: &RowBlock<'_>, places: &[*mut u8], at: &mut [*mut u8], raw: *mut u8) {
         let folds = if self.length <= CHUNK { &self.linked.folds[..] } else { &[] };
         let tile =
-            &Extent { rows: block.rows, len: self.length, first: 0, aside: raw, stream: self.chains_stream, folds };
+            &Extent { rows: block.rows, len: self.length, first: 0, scratch: raw, stream: self.chains_stream, folds };
         let n = tile.rows * tile.len;
         // SAFETY: the rows are within the operands, and every slot has memory for its values of a block (the contract
         // of this method). The operands that replace slots in place have the elements of the row.
@@ -491,7 +499,7 @@ impl RowExecution<'_> {
                 }
             }
             for phase in &self.linked.phases {
-                execute(&self.linked.code[phase.head.start..phase.tiles.end], at, tile);
+                execute(&self.linked.instrs[phase.head.start..phase.tiles.end], at, tile);
                 for f in self.linked.folds[phase.folds.clone()].iter().filter(|f| !f.chained || folds.is_empty()) {
                     f.fold.reduce_rows(at[f.into as usize], f.values(at), tile.rows, tile.len, raw);
                 }
@@ -524,12 +532,12 @@ impl RowExecution<'_> {
             }
             let last = self.linked.phases.len() - 1;
             for (p, phase) in self.linked.phases.iter().enumerate() {
-                let head = &Extent::one(self.tile);
-                execute(&self.linked.code[phase.head.clone()], at, head);
+                let head = &Extent::single_row(self.tile);
+                execute(&self.linked.instrs[phase.head.clone()], at, head);
                 let folds = &self.linked.folds[phase.folds.clone()];
-                let mut running: List<Running, 2> = folds.iter().map(|_| Running::new()).collect();
+                let mut running: List<RunningFold, 2> = folds.iter().map(|_| RunningFold::new()).collect();
                 let stored = |slot: usize| {
-                    if self.linked.class[slot] == Granularity::PerElement {
+                    if self.linked.granularity[slot] == Granularity::PerElement {
                         self.linked.phase[slot] == p
                     } else {
                         p == last
@@ -537,11 +545,11 @@ impl RowExecution<'_> {
                 };
                 for first in (0..self.length).step_by(self.tile) {
                     let len = self.tile.min(self.length - first);
-                    let tile = &Extent { first, stream: self.chains_stream, ..Extent::one(len) };
+                    let tile = &Extent { first, stream: self.chains_stream, ..Extent::single_row(len) };
                     for (slot, place) in places
                         .iter()
                         .enumerate()
-                        .filter(|(s, _)| self.linked.class[*s] == Granularity::PerElement && self.keeps_row(*s))
+                        .filter(|(s, _)| self.linked.granularity[*s] == Granularity::PerElement && self.keeps_row(*s))
                     {
                         at[slot] = place.add(first * self.program.sizes[slot] as usize);
                     }
@@ -556,7 +564,7 @@ impl RowExecution<'_> {
                             at[output.slot as usize] = to;
                         }
                     }
-                    execute(&self.linked.code[phase.tiles.clone()], at, tile);
+                    execute(&self.linked.instrs[phase.tiles.clone()], at, tile);
                     for (f, running) in folds.iter().zip(&mut running) {
                         running.push(&f.fold, f.values(at), tile.len);
                     }

@@ -5,7 +5,7 @@
 
 use super::{TestArray, Value};
 use crate::program::loops::{self, Form};
-use crate::program::lower::cell;
+use crate::program::lower::scalar_bits;
 use pellucid_ir::formula::{Binary, Op, Program, RowOp, UniformSource};
 use pellucid_ir::kernel::ReduceOp;
 use pellucid_ir::{Compute, DType, Element, Scalar, bf16, f16};
@@ -181,9 +181,9 @@ pub(crate) fn interpret(program: &Program, params: &[Scalar], inputs: &[Vec<u64>
         .uniforms
         .iter()
         .map(|u| match u.source {
-            UniformSource::Param(p) => cell(params[p as usize], u.compute),
-            UniformSource::Literal(v) => cell(v, u.compute),
-            UniformSource::RowLength => cell(Scalar::Int(len as i64), u.compute),
+            UniformSource::Param(p) => scalar_bits(params[p as usize], u.compute),
+            UniformSource::Literal(v) => scalar_bits(v, u.compute),
+            UniformSource::RowLength => scalar_bits(Scalar::Int(len as i64), u.compute),
         })
         .collect();
     let mut registers = vec![Vec::new(); program.registers.len()];
