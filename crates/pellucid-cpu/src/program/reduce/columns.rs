@@ -2,8 +2,8 @@
 //! belong to different sequences.
 
 use super::{ReduceAction, SequenceReduction};
-use crate::program::evaluate::{Evaluator, Frame};
-use crate::program::fold::{CHUNK, Fold};
+use crate::program::evaluate::{Evaluator, TileFrame};
+use crate::program::fold::{CHUNK, FoldKernel};
 use crate::program::loops::{LANES, ROWS};
 use crate::program::schedule::Granularity;
 use crate::program::strided::{self, Cursor, StridedAxes, StridedAxis};
@@ -24,9 +24,9 @@ struct ColumnPlan<'a> {
     /// Computes the values.
     eval: Evaluator<'a>,
     /// The axes of the rows, which are evaluated one by one; empty if a tile contains several rows.
-    rows: &'a [Axis],
+    rows: &'a [StridedAxis],
     /// The kept axes except the last.
-    outer: &'a [Axis],
+    outer: &'a [StridedAxis],
     /// The number of columns.
     width: usize,
     /// Columns per strip.
@@ -41,13 +41,13 @@ impl SequenceReduction<'_> {
         let Some((column, outer)) = self.kept.split_last() else { return };
         let width = column.len;
         let narrow = width <= NARROW_COLUMNS;
-        let mut inner: Axes = if narrow { self.reduced.clone() } else { Axes::new() };
+        let mut inner: StridedAxes = if narrow { self.reduced.clone() } else { StridedAxes::new() };
         inner.push(column.clone());
         strided::merge(&mut inner);
         // The evaluator writes values that are not widened directly to the block of rows.
         let eval = Evaluator::new(self.program, self.params, &inner, |_| false, |_| self.widen.is_none());
         let slot = self.value_slot();
-        let identity = slot < self.program.inputs.len() && eval.linked.class[slot] == Granularity::PerElement;
+        let identity = slot < self.program.inputs.len() && eval.schedule.granularity[slot] == Granularity::PerElement;
         let plain = identity && self.program.inputs[slot].load.is_none() && self.widen.is_none();
         let dense = |k: usize| column.strides[k] == self.size as isize;
         let in_place = match &self.reduced[..] {
@@ -59,7 +59,7 @@ impl SequenceReduction<'_> {
         let fair = if threads > 1 { width.div_ceil(threads * 2).next_multiple_of(64).max(64) } else { STRIP_COLUMNS };
         let strip = if narrow { width } else { STRIP_COLUMNS.min(fair).min(width) };
         let strips = width.div_ceil(strip);
-        let strip_count = strided::count(outer) * strips;
+        let strip_count = strided::element_count(outer) * strips;
         let chunks = self.length.div_ceil(CHUNK);
         let rows = if narrow { &[][..] } else { &self.reduced[..] };
         let plan = ColumnPlan { eval, rows, outer, width, strip, in_place };
@@ -92,7 +92,7 @@ impl SequenceReduction<'_> {
         let partial_bytes = padded(chunks * cols * result);
         scratch::with(partial_bytes + self.store_scratch(), |partial: *mut u8| {
             let base = Cursor::new(plan.outer, &self.bases, outer_index);
-            let bases = base.at.iter().map(|&p| SharedPtr(p)).collect::<List<SharedPtr<u8>, 8>>();
+            let bases = base.addresses.iter().map(|&p| SharedPtr(p)).collect::<List<SharedPtr<u8>, 8>>();
             let work = |range: Range<usize>, partial: SharedPtr<u8>| {
                 let bases: List<*mut u8, 8> = bases.iter().map(|p| p.get()).collect();
                 let strip = ColumnStrip { reduction: self, plan, bases: &bases, start, cols };
@@ -107,7 +107,7 @@ impl SequenceReduction<'_> {
             // follows, and only this call writes the outputs of the strip.
             unsafe {
                 if let ReduceAction::Fold(fold) = &self.action {
-                    fold.tree(partial, chunks, cols);
+                    fold.combine_chunks(partial, chunks, cols);
                 }
                 self.store_results(partial, outer_index * plan.width + start, cols, partial.add(partial_bytes));
             }
@@ -137,7 +137,7 @@ impl ColumnStrip<'_> {
 
     /// Calls `work(frame, block, extra)` with a frame, memory for a block of rows, and `lanes` more bytes of scratch
     /// memory.
-    fn with_scratch(&self, lanes: usize, work: impl FnOnce(&mut Frame, *mut u8, *mut u8)) {
+    fn with_scratch(&self, lanes: usize, work: impl FnOnce(&mut TileFrame, *mut u8, *mut u8)) {
         let eval = &self.plan.eval;
         let bytes = padded(eval.scratch_bytes()) + self.block_bytes() + padded(lanes);
         scratch::with(bytes, |scratch: *mut u8| {
@@ -151,7 +151,7 @@ impl ColumnStrip<'_> {
     }
 
     /// Reduces the chunks `range` to rows of `cols` partial results, one row per chunk.
-    fn reduce_chunks(&self, fold: &Fold, range: Range<usize>, partial: *mut u8) {
+    fn reduce_chunks(&self, fold: &FoldKernel, range: Range<usize>, partial: *mut u8) {
         let (cols, length) = (self.cols, self.reduction.length);
         self.with_scratch(LANES * cols * fold.size + 8, |frame, block, lanes| {
             for chunk in range {
@@ -159,7 +159,7 @@ impl ColumnStrip<'_> {
                 // results for every chunk. The rows of a block hold `cols` values each, and the chunk is within the
                 // sequences.
                 unsafe {
-                    fold.clear(lanes, LANES * cols);
+                    fold.fill_identity(lanes, LANES * cols);
                     self.for_each_block(
                         frame,
                         block,
@@ -206,7 +206,7 @@ impl ColumnStrip<'_> {
         let mut cursor = Cursor::new(plan.rows, self.bases, if plan.rows.is_empty() { 0 } else { range.start });
         if plan.rows.is_empty() {
             // SAFETY: `self.bases` are the addresses of the operands for the axes of the evaluator (*Frame*).
-            unsafe { plan.eval.begin(frame, self.bases) };
+            unsafe { plan.eval.begin_segment(frame, self.bases) };
         }
         let mut first = range.start;
         while first < range.end {
@@ -221,18 +221,18 @@ impl ColumnStrip<'_> {
                     accumulate(from, stride, first, rows);
                 } else {
                     if plan.rows.is_empty() {
-                        let tile_rows = (plan.eval.tile.min(CHUNK) / self.cols).max(1);
+                        let tile_rows = (plan.eval.tile_len.min(CHUNK) / self.cols).max(1);
                         for r in (0..rows).step_by(tile_rows) {
                             let n = tile_rows.min(rows - r) * self.cols;
                             self.evaluate(frame, self.bases, (first + r) * self.cols, n, block.add(r * row_bytes));
                         }
                     } else {
                         for r in 0..rows {
-                            plan.eval.begin(frame, &cursor.at);
-                            for c in (0..self.cols).step_by(plan.eval.tile.min(self.cols)) {
-                                let n = plan.eval.tile.min(self.cols - c);
+                            plan.eval.begin_segment(frame, &cursor.addresses);
+                            for c in (0..self.cols).step_by(plan.eval.tile_len.min(self.cols)) {
+                                let n = plan.eval.tile_len.min(self.cols - c);
                                 let to = block.add(r * row_bytes + c * reduction.size);
-                                self.evaluate(frame, &cursor.at, self.start + c, n, to);
+                                self.evaluate(frame, &cursor.addresses, self.start + c, n, to);
                             }
                             cursor.advance();
                         }
@@ -251,7 +251,7 @@ impl ColumnStrip<'_> {
     /// * Frame: `frame` belongs to the evaluator of the plan, which has begun the segment with `bases`.
     /// * Range: elements `start..start + n` are within the segment, and `n` is at most a tile.
     /// * Destination: `to` is valid for writes of `n` values and does not overlap the inputs.
-    unsafe fn evaluate(&self, frame: &mut Frame, bases: &[*mut u8], start: usize, n: usize, to: *mut u8) {
+    unsafe fn evaluate(&self, frame: &mut TileFrame, bases: &[*mut u8], start: usize, n: usize, to: *mut u8) {
         let (reduction, eval) = (self.reduction, &self.plan.eval);
         let slot = reduction.value_slot();
         // SAFETY: *Frame*, *Range* and *Destination* (this method's contract) are those of `Evaluator::tile` and of
@@ -259,10 +259,10 @@ impl ColumnStrip<'_> {
         unsafe {
             // The last instruction writes directly to the block if possible.
             let writes = reduction.widen.is_none() && reduction.program.outputs[0].direct.is_some();
-            if writes && eval.linked.class[slot] == Granularity::PerElement {
-                frame.at[slot] = to;
+            if writes && eval.schedule.granularity[slot] == Granularity::PerElement {
+                frame.addresses[slot] = to;
             }
-            eval.tile(frame, bases, start, n);
+            eval.run_tile(frame, bases, start, n);
             let from = reduction.accumulator_values(eval, frame, n, to);
             if from != to {
                 std::ptr::copy_nonoverlapping(from, to, n * reduction.size);

@@ -63,17 +63,17 @@ pub(crate) fn reduce_contiguous(
         // combined lanes per column, or 64 transposed rows.
         unsafe {
             if inner == 1 {
-                fold.reduce_rows(into, Values::plain(from), outer, length, work);
+                fold.reduce_rows(into, FoldValues::plain(from), outer, length, work);
             } else {
                 for o in 0..outer {
                     let rows = from.add(o * length * inner * fold.size);
-                    fold.clear(work, LANES * inner);
+                    fold.fill_identity(work, LANES * inner);
                     for first in (0..length).step_by(ROWS) {
                         let row = rows.add(first * inner * fold.size);
                         let stride = (inner * fold.size) as isize;
                         (fold.loops.accumulate_rows)(work, row, stride, inner, ROWS.min(length - first));
                     }
-                    fold.meet(into.add(o * inner * fold.size), work, work.add(lanes), inner);
+                    fold.combine_lanes(into.add(o * inner * fold.size), work, work.add(lanes), inner);
                 }
             }
             match finish {

@@ -18,7 +18,7 @@ use crate::program::loops::{self, UnaryLoop};
 use crate::program::lower::Prepared;
 use crate::program::row::common_shape;
 use crate::program::schedule::Granularity;
-use crate::program::strided::{self, Axes, Axis};
+use crate::program::strided::{self, StridedAxes, StridedAxis};
 use arg::ArgReduction;
 use pellucid_ir::kernel::{Params, Reduce, ReduceOp};
 use pellucid_ir::{Compute, Error, Result};
@@ -33,7 +33,7 @@ const RESULTS: usize = 512;
 #[derive(Clone, Copy)]
 enum ReduceAction {
     /// Combines all values.
-    Fold(Fold),
+    Fold(FoldKernel),
     /// Finds the position of the extremum.
     Arg(ArgReduction),
 }
@@ -51,9 +51,9 @@ struct SequenceReduction<'a> {
     /// Bytes of a value in the compute type of the accumulator.
     size: usize,
     /// The kept axes, with the strides of the inputs and then of the output, in the memory order of the output.
-    kept: Axes,
+    kept: StridedAxes,
     /// The reduced axes, with the same strides.
-    reduced: Axes,
+    reduced: StridedAxes,
     /// The addresses of the first element of each input and of the output.
     bases: List<*mut u8, 8>,
     /// Values of each sequence.
@@ -120,7 +120,7 @@ pub(crate) fn run_reduce(kernel: &Reduce, inputs: &[Operand<'_>], output: &Opera
                 (Compute::I32, Compute::I64) if adds => Compute::I64,
                 _ => value,
             };
-            (compute, compute, ReduceAction::Fold(Fold::new(op, compute).ok_or_else(unsupported)?))
+            (compute, compute, ReduceAction::Fold(FoldKernel::new(op, compute).ok_or_else(unsupported)?))
         }
         _ => return Err(unsupported()),
     };
@@ -181,7 +181,7 @@ impl SequenceReduction<'_> {
     /// inputs.
     fn prefers_columns(&self, inputs: usize) -> bool {
         let (Some(kept), Some(reduced)) = (self.kept.last(), self.reduced.last()) else { return false };
-        let total_stride = |a: &Axis| a.steps[..inputs].iter().map(|s| s.unsigned_abs()).sum::<usize>();
+        let total_stride = |a: &StridedAxis| a.strides[..inputs].iter().map(|s| s.unsigned_abs()).sum::<usize>();
         self.length > 0 && kept.len >= 4 && total_stride(kept) > 0 && total_stride(kept) < total_stride(reduced)
     }
 
@@ -206,7 +206,7 @@ impl SequenceReduction<'_> {
     }
 
     /// Returns the index space of the results that are finished at once.
-    fn finish_axes(&self) -> [Axis; 1] {
+    fn finish_axes(&self) -> [StridedAxis; 1] {
         let size = self.result_size() as isize;
         [StridedAxis { len: RESULTS, strides: [size].into_iter().collect() }]
     }

@@ -2,8 +2,8 @@
 
 use super::arg::ArgCandidate;
 use super::{RESULTS, ReduceAction, SequenceReduction};
-use crate::program::evaluate::{Evaluator, Frame};
-use crate::program::fold::{CHUNK, Running, Values};
+use crate::program::evaluate::{Evaluator, TileFrame};
+use crate::program::fold::{CHUNK, FoldValues, RunningFold};
 use crate::program::loader::fill;
 use crate::program::schedule::Granularity;
 use crate::program::strided::{self, Cursor, StridedAxes};
@@ -21,7 +21,7 @@ const MAX_SEQUENCES: usize = 64;
 #[expect(clippy::large_enum_variant)]
 enum SequenceState {
     /// The accumulators of a combining reduction.
-    Fold(Running),
+    Fold(RunningFold),
     /// The extremum so far.
     Arg(ArgCandidate),
 }
@@ -38,7 +38,7 @@ impl SequenceReduction<'_> {
             return self.reduce_rows_by_chunks(chunks);
         }
         if self.length < SHORT_LEN && self.length > 0 {
-            let mut all: Axes = self.kept.iter().chain(&self.reduced).cloned().collect();
+            let mut all: StridedAxes = self.kept.iter().chain(&self.reduced).cloned().collect();
             strided::merge(&mut all);
             let eval = Evaluator::new(self.program, self.params, &all, |_| false, |_| self.program.steps.is_empty());
             split(self.count, GRAIN.div_ceil(per_sequence), |range| self.reduce_short(&eval, range));
@@ -52,7 +52,7 @@ impl SequenceReduction<'_> {
     /// Returns the state before any value.
     fn initial_state(&self) -> SequenceState {
         match self.action {
-            ReduceAction::Fold(_) => SequenceState::Fold(Running::new()),
+            ReduceAction::Fold(_) => SequenceState::Fold(RunningFold::new()),
             ReduceAction::Arg(_) => SequenceState::Arg(ArgCandidate::NONE),
         }
     }
@@ -61,7 +61,7 @@ impl SequenceReduction<'_> {
     ///
     /// The buffer is needed if the values are widened, or if the program yields fewer than one value per element.
     fn converted_bytes(&self, eval: &Evaluator<'_>) -> usize {
-        if self.widen.is_some() || eval.linked.class[self.value_slot()] != Granularity::PerElement {
+        if self.widen.is_some() || eval.schedule.granularity[self.value_slot()] != Granularity::PerElement {
             padded(CHUNK * 8)
         } else {
             0
@@ -83,12 +83,12 @@ impl SequenceReduction<'_> {
     pub(crate) unsafe fn accumulator_values(
         &self,
         eval: &Evaluator<'_>,
-        frame: &Frame,
+        frame: &TileFrame,
         n: usize,
         converted: *mut u8,
     ) -> *mut u8 {
         let slot = self.value_slot();
-        let from = frame.at[slot];
+        let from = frame.addresses[slot];
         // SAFETY: by *Evaluated* the slot holds `n` values, or one value unless it is per element. Writes go to
         // `converted` (*Buffer*) or to the eight bytes of `one`.
         unsafe {
@@ -114,13 +114,13 @@ impl SequenceReduction<'_> {
 
     /// Returns the most values per tile; with a conversion buffer, they must fit it.
     fn tile_len(&self, eval: &Evaluator<'_>) -> usize {
-        if self.converted_bytes(eval) > 0 { eval.tile.min(CHUNK) } else { eval.tile }
+        if self.converted_bytes(eval) > 0 { eval.tile_len.min(CHUNK) } else { eval.tile_len }
     }
 
     /// Reduces the sequences `range`, which are shorter than a tile, several at a time.
     fn reduce_short(&self, eval: &Evaluator<'_>, range: Range<usize>) {
         let transposed = padded(MAX_SEQUENCES * self.length * 8);
-        let scratch_bytes = padded(eval.scratch())
+        let scratch_bytes = padded(eval.scratch_bytes())
             + self.converted_bytes(eval)
             + padded(RESULTS * 8)
             + self.store_scratch()
@@ -132,11 +132,11 @@ impl SequenceReduction<'_> {
             // and only this task writes their results.
             unsafe {
                 let mut frame = eval.frame(scratch);
-                let converted = scratch.add(padded(eval.scratch()));
+                let converted = scratch.add(padded(eval.scratch_bytes()));
                 let results = converted.add(self.converted_bytes(eval));
                 let transposed = results.add(padded(RESULTS * 8));
                 let rest = transposed.add(padded(MAX_SEQUENCES * self.length * 8));
-                eval.begin(&mut frame, &self.bases);
+                eval.begin_segment(&mut frame, &self.bases);
                 let mut first = range.start;
                 while first < range.end {
                     let count = RESULTS.min(range.end - first);
@@ -144,11 +144,11 @@ impl SequenceReduction<'_> {
                     while done < count {
                         let sequences = together.min(count - done);
                         let n = sequences * self.length;
-                        eval.tile(&mut frame, &self.bases, (first + done) * self.length, n);
+                        eval.run_tile(&mut frame, &self.bases, (first + done) * self.length, n);
                         let values = self.accumulator_values(eval, &frame, n, converted);
                         match &self.action {
                             ReduceAction::Fold(fold) => {
-                                let values = Values::plain(values);
+                                let values = FoldValues::plain(values);
                                 fold.reduce_rows(
                                     results.add(done * fold.size),
                                     values,
@@ -185,7 +185,7 @@ impl SequenceReduction<'_> {
         // SAFETY: the caller guarantees *Source* and *Results* (this method's contract).
         unsafe {
             match &self.action {
-                ReduceAction::Fold(fold) => fold.reduce(results.add(index * fold.size), Values::plain(from), n),
+                ReduceAction::Fold(fold) => fold.reduce(results.add(index * fold.size), FoldValues::plain(from), n),
                 ReduceAction::Arg(arg) => {
                     let mut best = ArgCandidate::NONE;
                     arg.push(&mut best, from, n, 0);
@@ -198,14 +198,14 @@ impl SequenceReduction<'_> {
     /// Reduces the sequences `range` one by one, each in one or more tiles.
     fn reduce_long(&self, eval: &Evaluator<'_>, range: Range<usize>) {
         let scratch_bytes =
-            padded(eval.scratch()) + self.converted_bytes(eval) + padded(RESULTS * 8) + self.store_scratch();
+            padded(eval.scratch_bytes()) + self.converted_bytes(eval) + padded(RESULTS * 8) + self.store_scratch();
         scratch::with(scratch_bytes, |scratch: *mut u8| {
             // SAFETY: the scratch memory holds, in this order, the frame, the conversion buffer, `RESULTS` results and
             // the scratch memory of `store_results`. The sequences are within the operands, and only this task writes
             // their results.
             unsafe {
                 let mut frame = eval.frame(scratch);
-                let converted = scratch.add(padded(eval.scratch()));
+                let converted = scratch.add(padded(eval.scratch_bytes()));
                 let results = converted.add(self.converted_bytes(eval));
                 let rest = results.add(padded(RESULTS * 8));
                 let mut cursor = Cursor::new(&self.kept, &self.bases, range.start);
@@ -213,7 +213,7 @@ impl SequenceReduction<'_> {
                 while first < range.end {
                     let count = RESULTS.min(range.end - first);
                     for s in 0..count {
-                        eval.begin(&mut frame, &cursor.at);
+                        eval.begin_segment(&mut frame, &cursor.addresses);
                         if self.length <= self.tile_len(eval) {
                             if self.length > 0 {
                                 eval.run_tile(&mut frame, &cursor.addresses, 0, self.length);
@@ -222,7 +222,14 @@ impl SequenceReduction<'_> {
                             self.reduce_sequence(values, self.length, results, s);
                         } else {
                             let mut state = self.initial_state();
-                            self.accumulate_range(eval, &mut frame, &cursor.at, 0..self.length, converted, &mut state);
+                            self.accumulate_range(
+                                eval,
+                                &mut frame,
+                                &cursor.addresses,
+                                0..self.length,
+                                converted,
+                                &mut state,
+                            );
                             self.finish_sequence(state, results, s);
                         }
                         cursor.advance();
@@ -255,11 +262,11 @@ impl SequenceReduction<'_> {
             // SAFETY: `at + n` ≤ range.end, so *Frame* and *Range* are the contract of `Evaluator::tile`. By *Buffer*,
             // and because `n` ≤ `tile_len`, the converted values fit the buffer.
             unsafe {
-                eval.tile(frame, bases, at, n);
+                eval.run_tile(frame, bases, at, n);
                 let values = self.accumulator_values(eval, frame, n, converted);
                 match (&self.action, &mut *state) {
                     (ReduceAction::Fold(fold), SequenceState::Fold(running)) => {
-                        running.push(fold, Values::plain(values), n)
+                        running.push(fold, FoldValues::plain(values), n)
                     }
                     (ReduceAction::Arg(arg), SequenceState::Arg(best)) => arg.push(best, values, n, at),
                     _ => {}
@@ -310,7 +317,7 @@ impl SequenceReduction<'_> {
                         match &self.action {
                             ReduceAction::Fold(fold) => {
                                 let partials = partial.add((first + s) * chunks * fold.size);
-                                fold.tree(partials, chunks, 1);
+                                fold.combine_chunks(partials, chunks, 1);
                                 std::ptr::copy_nonoverlapping(partials, results.add(s * fold.size), fold.size);
                             }
                             ReduceAction::Arg(arg) => {
@@ -329,12 +336,12 @@ impl SequenceReduction<'_> {
 
     /// Reduces the chunks `range`, counted over all sequences, to partial results.
     fn reduce_chunks(&self, eval: &Evaluator<'_>, range: Range<usize>, chunks: usize, partial: *mut u8) {
-        scratch::with(padded(eval.scratch()) + self.converted_bytes(eval), |scratch: *mut u8| {
+        scratch::with(padded(eval.scratch_bytes()) + self.converted_bytes(eval), |scratch: *mut u8| {
             // SAFETY: the scratch memory holds the frame and then the conversion buffer. `partial` has a result for
             // every chunk, and only this task writes those of `range`.
             unsafe {
                 let mut frame = eval.frame(scratch);
-                let converted = scratch.add(padded(eval.scratch()));
+                let converted = scratch.add(padded(eval.scratch_bytes()));
                 let mut sequence = usize::MAX;
                 let mut cursor = Cursor::new(&self.kept, &self.bases, range.start / chunks);
                 for chunk in range {
@@ -343,14 +350,14 @@ impl SequenceReduction<'_> {
                             cursor.advance();
                         }
                         sequence = chunk / chunks;
-                        eval.begin(&mut frame, &cursor.at);
+                        eval.begin_segment(&mut frame, &cursor.addresses);
                     }
                     let start = chunk % chunks * CHUNK;
                     let mut state = self.initial_state();
                     self.accumulate_range(
                         eval,
                         &mut frame,
-                        &cursor.at,
+                        &cursor.addresses,
                         start..self.length.min(start + CHUNK),
                         converted,
                         &mut state,

@@ -168,9 +168,9 @@ struct RowExecution<'a> {
     /// The values of the uniforms.
     uniforms: List<u64, 8>,
     /// The axes that number the rows.
-    outer: &'a [Axis],
+    outer: &'a [StridedAxis],
     /// The outer and inner axes as one index space, merged.
-    all: &'a [Axis],
+    all: &'a [StridedAxis],
     /// The addresses of the first element of each operand, inputs first.
     bases: &'a [*mut u8],
     /// The layout of each operand.
@@ -221,7 +221,7 @@ impl RowExecution<'_> {
                 let mut first = range.start;
                 while first < range.end {
                     let rows = self.block.min(range.end - first);
-                    let block = RowBlock { first, rows, starts: &cursor.at };
+                    let block = RowBlock { first, rows, starts: &cursor.addresses };
                     if !self.in_place {
                         self.load_row_inputs(&block, &mut at, raw);
                     }
@@ -249,9 +249,9 @@ impl RowExecution<'_> {
 
     /// Returns the bytes of scratch memory for [`RowExecution::place_slots`].
     fn scratch_bytes(&self) -> usize {
-        let cells = self.linked.class.len() * padded(self.block * 8);
-        let row_buffers = if self.phased { self.linked.class.len() * padded(self.length * 8) } else { 0 };
-        cells + (self.tile * 8).max(padded(self.block * 8)) + padded(self.tile * self.linked.width) + row_buffers
+        let cells = self.linked.granularity.len() * padded(self.block * 8);
+        let row_buffers = if self.phased { self.linked.granularity.len() * padded(self.length * 8) } else { 0 };
+        cells + (self.tile * 8).max(padded(self.block * 8)) + padded(self.tile * self.linked.buffer_width) + row_buffers
     }
 
     /// Returns the address of the memory of every slot, and of a buffer for unconverted elements.
@@ -259,12 +259,12 @@ impl RowExecution<'_> {
     /// # Safety
     /// `scratch` is 64-byte aligned and valid for [`RowExecution::scratch_bytes`] bytes.
     unsafe fn place_slots(&self, scratch: *mut u8) -> (List<*mut u8, 32>, *mut u8) {
-        let slots = self.linked.class.len();
+        let slots = self.linked.granularity.len();
         let cell = padded(self.block * 8);
         let raw = scratch.wrapping_add(slots * cell);
         let buffers = raw.wrapping_add((self.tile * 8).max(cell));
-        let mut row_buffer = buffers.wrapping_add(padded(self.tile * self.linked.width));
-        let mut slot_address = |slot: usize| match self.linked.class[slot] {
+        let mut row_buffer = buffers.wrapping_add(padded(self.tile * self.linked.buffer_width));
+        let mut slot_address = |slot: usize| match self.linked.granularity[slot] {
             Granularity::PerElement if self.phased && self.keeps_row(slot) => {
                 let address = row_buffer;
                 row_buffer = row_buffer.wrapping_add(padded(self.length * 8));
@@ -357,7 +357,7 @@ impl RowExecution<'_> {
     unsafe fn load_input(
         &self,
         k: usize,
-        input: &Input,
+        input: &PreparedInput,
         block: &RowBlock<'_>,
         first: usize,
         n: usize,
@@ -393,7 +393,7 @@ impl RowExecution<'_> {
     unsafe fn store_output(
         &self,
         o: usize,
-        output: &Output,
+        output: &PreparedOutput,
         block: &RowBlock<'_>,
         tile: &Extent<'_>,
         from: *mut u8,
@@ -428,7 +428,7 @@ impl RowExecution<'_> {
     }
 
     /// Returns the address of elements from `first` on of output `o`, if the last instruction writes them directly.
-    fn direct_address(&self, o: usize, output: &Output, block: &RowBlock<'_>, first: usize) -> Option<*mut u8> {
+    fn direct_address(&self, o: usize, output: &PreparedOutput, block: &RowBlock<'_>, first: usize) -> Option<*mut u8> {
         let slot = output.slot as usize;
         let tile =
             self.linked.granularity[slot] == Granularity::PerElement && !output.per_row && output.direct.is_some();
@@ -465,7 +465,7 @@ impl RowExecution<'_> {
     }
 
     /// Returns the outputs with one value per element, with their indices.
-    fn full_outputs(&self) -> impl Iterator<Item = (usize, &Output)> {
+    fn full_outputs(&self) -> impl Iterator<Item = (usize, &PreparedOutput)> {
         self.program.outputs.iter().enumerate().filter(|(_, o)| !o.per_row)
     }
 
@@ -587,7 +587,7 @@ impl RowExecution<'_> {
 ///
 /// # Safety
 /// `from` is valid for reads of one value in the compute type of `output`.
-unsafe fn converted_value(output: &Output, from: *mut u8, one: &mut u64) -> *const u8 {
+unsafe fn converted_value(output: &PreparedOutput, from: *mut u8, one: &mut u64) -> *const u8 {
     let Some(store) = output.store else { return from };
     let to = (&raw mut *one).cast::<u8>();
     // SAFETY: the caller guarantees one value at `from` (this function's contract), and `one` has eight bytes, enough
@@ -603,7 +603,7 @@ unsafe fn converted_value(output: &Output, from: *mut u8, one: &mut u64) -> *con
 /// * Destination: `to` is valid for writes of `n` elements.
 /// * Aliasing: with a conversion, `to` does not overlap `from`, unless it equals `from` and the element sizes are
 ///   equal.
-unsafe fn store_values(output: &Output, to: *mut u8, from: *const u8, n: usize) {
+unsafe fn store_values(output: &PreparedOutput, to: *mut u8, from: *const u8, n: usize) {
     // SAFETY: the caller guarantees *Source*, *Destination* and *Aliasing* (this function's contract).
     unsafe {
         match output.store {

@@ -151,7 +151,7 @@ pub(crate) fn fold(op: Binary, identity: u64, compute: Compute, values: &[u64]) 
 
 /// Returns the primitive and the identity of a reduction.
 pub(crate) fn monoid(op: ReduceOp, compute: Compute) -> (Binary, u64) {
-    let bits = |v: Scalar| cell(v, compute);
+    let bits = |v: Scalar| scalar_bits(v, compute);
     let (low, high) = match compute {
         Compute::I32 => (Scalar::Int(i32::MIN as i64), Scalar::Int(i32::MAX as i64)),
         Compute::I64 => (Scalar::Int(i64::MIN), Scalar::Int(i64::MAX)),
