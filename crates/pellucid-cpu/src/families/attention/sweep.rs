@@ -2,7 +2,7 @@
 
 use super::tests::{arrays, back, incoming, kernels, naive, near, reals, run_at, sizes, values};
 use super::*;
-use crate::testing::{Array, Choices, TestLayout};
+use crate::testing::{TestArray, Choices, TestLayout};
 use crate::with_threads;
 use pellucid_ir::DType;
 
@@ -17,8 +17,8 @@ fn check(choices: &Choices, size: [usize; 7]) {
     let x = values(&s, mask);
     let [o, logs] = naive(&k, &s, &x);
     let what = format!("{k:?} {size:?} {mask:?} {lie:?} {isa:?} {threads} threads");
-    let refs = |all: &[Array]| all.to_vec();
-    let run = |k: &Attention, inputs: Vec<Array>| {
+    let refs = |all: &[TestArray]| all.to_vec();
+    let run = |k: &Attention, inputs: Vec<TestArray>| {
         with_threads(threads, || run_at(isa, k, &inputs.iter().collect::<Vec<_>>()).unwrap())
     };
     for (dtype, tolerance) in [(DType::F32, 1e-4), (DType::F64, 1e-12)] {

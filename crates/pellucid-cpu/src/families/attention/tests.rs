@@ -90,7 +90,7 @@ pub(super) fn arrays(
     mask: Option<DType>,
     dtype: DType,
     lie: TestLayout,
-) -> Vec<testing::Array> {
+) -> Vec<testing::TestArray> {
     let shapes = [
         [s.batch, s.heads, s.queries, s.width],
         [s.batch, s.groups, s.keys, s.width],
@@ -100,19 +100,19 @@ pub(super) fn arrays(
     let array = |(i, x): (usize, &Vec<f64>)| match mask {
         Some(DType::Bool) if i == 3 => {
             let seen: Vec<bool> = x.iter().map(|&x| x == 0.0).collect();
-            testing::Array::of(&shapes[i][..], lie, &seen)
+            testing::TestArray::of(&shapes[i][..], lie, &seen)
         }
-        _ => testing::Array::cast(&shapes[i][..], lie, dtype, x),
+        _ => testing::TestArray::cast(&shapes[i][..], lie, dtype, x),
     };
     x.iter().enumerate().map(array).collect()
 }
 
 /// Runs one isa of a kernel; the first output has its heads inside of its rows.
-pub(super) fn run_at(isa: Isa, k: &Attention, inputs: &[&testing::Array]) -> Result<Vec<testing::Array>> {
-    let mut outputs = testing::made(&Kernel::Attention(*k), inputs)?;
+pub(super) fn run_at(isa: Isa, k: &Attention, inputs: &[&testing::TestArray]) -> Result<Vec<testing::TestArray>> {
+    let mut outputs = testing::allocate_outputs(&Kernel::Attention(*k), inputs)?;
     let &[n, h, l, e] = outputs[0].layout.shape().dims() else { unreachable!("four axes") };
-    let turned = testing::Array::new([n, l, h, e], outputs[0].dtype, TestLayout::Plain);
-    outputs[0] = testing::Array { layout: turned.layout.permute(&[0, 2, 1, 3]), ..turned };
+    let turned = testing::TestArray::new([n, l, h, e], outputs[0].dtype, TestLayout::Plain);
+    outputs[0] = testing::TestArray { layout: turned.layout.permute(&[0, 2, 1, 3]), ..turned };
     let x = testing::operands(inputs.iter().copied(), operand::input)?;
     let y = testing::operands(&outputs, operand::output)?;
     k.check(&x, &y)?;
@@ -147,16 +147,16 @@ fn results_are_those_of_loops_in_every_layout() {
 
 /// The inputs of the gradient: those of the result, and what it left behind.
 pub(super) fn back<'a>(
-    x: &'a [testing::Array],
-    g: &'a testing::Array,
-    y: &'a [testing::Array],
-) -> Vec<&'a testing::Array> {
+    x: &'a [testing::TestArray],
+    g: &'a testing::TestArray,
+    y: &'a [testing::TestArray],
+) -> Vec<&'a testing::TestArray> {
     x[..3].iter().chain([g, &y[0], &y[1]]).chain(&x[3..]).collect()
 }
 
-pub(super) fn incoming(s: &AttentionSizes, dtype: DType, lie: TestLayout) -> testing::Array {
+pub(super) fn incoming(s: &AttentionSizes, dtype: DType, lie: TestLayout) -> testing::TestArray {
     let shape = [s.batch, s.heads, s.queries, s.depth];
-    testing::Array::cast(&shape[..], lie, dtype, &reals(shape.iter().product(), 9))
+    testing::TestArray::cast(&shape[..], lie, dtype, &reals(shape.iter().product(), 9))
 }
 
 #[test]
@@ -293,23 +293,23 @@ fn what_does_not_fit_is_refused() {
     let k = Attention { causal: true, masked: true, scale: 1.0, part: AttentionPart::Result };
     let s = sizes([2, 4, 2, 3, 5, 4, 6]);
     let good = arrays(&s, &values(&s, Some(DType::F64)), Some(DType::F64), DType::F32, TestLayout::Plain);
-    let run = |k: &Attention, x: &[testing::Array]| run_at(Isa::best(), k, &x.iter().collect::<Vec<_>>());
+    let run = |k: &Attention, x: &[testing::TestArray]| run_at(Isa::best(), k, &x.iter().collect::<Vec<_>>());
     assert!(run(&k, &good).is_ok());
     for i in 0..good.len() {
         let mut bad = good.clone();
-        bad[i] = testing::Array::of([1], TestLayout::Plain, &[1.0f32]);
+        bad[i] = testing::TestArray::of([1], TestLayout::Plain, &[1.0f32]);
         assert!(matches!(run(&k, &bad), Err(Error::ShapeMismatch { .. })), "input {i}");
         let mut bad = good.clone();
         let shape = good[i].layout.shape().clone();
-        bad[i] = testing::Array::cast(shape.clone(), TestLayout::Plain, DType::F64, &vec![0.0; shape.size()]);
+        bad[i] = testing::TestArray::cast(shape.clone(), TestLayout::Plain, DType::F64, &vec![0.0; shape.size()]);
         assert!(matches!(run(&k, &bad), Err(Error::DTypeMismatch { .. })), "input {i}");
     }
     assert!(run(&Attention { masked: false, ..k }, &good).is_err());
     assert!(run(&Attention { part: AttentionPart::Gradient, ..k }, &good).is_err());
-    let (o, logs) = ([2, 4, 3, 6], testing::Array::new([2, 4, 3], DType::F32, TestLayout::Plain));
-    let x: Vec<&testing::Array> = good.iter().collect();
+    let (o, logs) = ([2, 4, 3, 6], testing::TestArray::new([2, 4, 3], DType::F32, TestLayout::Plain));
+    let x: Vec<&testing::TestArray> = good.iter().collect();
     for (lie, fits) in [(TestLayout::Behind, true), (TestLayout::Gaps, false)] {
-        let o = testing::Array::new(o, DType::F32, lie);
-        assert_eq!(testing::run(Kernel::Attention(k), &x, &[&o, &logs]).is_ok(), fits, "{lie:?}");
+        let o = testing::TestArray::new(o, DType::F32, lie);
+        assert_eq!(testing::run_kernel(Kernel::Attention(k), &x, &[&o, &logs]).is_ok(), fits, "{lie:?}");
     }
 }

@@ -268,7 +268,7 @@ impl<T: Element> Product<'_, T> {
         // Results that do not lie side by side are made in a room, one for each worker, and brought there.
         let to = IndexSpace::new(self.axes.map(|(len, [_, to])| (len, [to])));
         let scattered = |&(first, end): &(usize, usize)| {
-            end - first > 1 && (to.step() != [1] || first / to.run() != (end - 1) / to.run())
+            end - first > 1 && (to.step() != [1] || first / to.run_len() != (end - 1) / to.run_len())
         };
         let tasks = blocks.len() * parts;
         let one = if blocks.iter().any(scattered) { rows * lanes.min(space.len()) } else { 0 };

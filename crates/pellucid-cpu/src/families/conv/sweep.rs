@@ -1,7 +1,7 @@
 //! Convolutions and their gradients over all small numbers of channels, outputs and positions.
 
 use super::tests::{Case, PARTS, window};
-use crate::testing::{Array, Choices, TestLayout, numbers};
+use crate::testing::{TestArray, Choices, TestLayout, numbers};
 use crate::with_threads;
 use pellucid_ir::kernel::ConvPart;
 use pellucid_ir::{DType, bf16};
@@ -19,7 +19,7 @@ fn check(case: &Case, part: ConvPart, choices: &Choices) {
         _ => v,
     };
     let expected: Vec<f64> = case.naive(part, values.each_ref().map(|v| &v[..])).into_iter().map(round).collect();
-    let arrays = [0, 1, 2].map(|i| Array::cast(shapes[i].clone(), lie, dtype, &values[i]));
+    let arrays = [0, 1, 2].map(|i| TestArray::cast(shapes[i].clone(), lie, dtype, &values[i]));
     let found = with_threads(threads, || case.run(part, &arrays, lie).reals());
     assert!(found == expected, "{part:?} {dtype} {lie:?} {threads} threads {case:?}");
 }

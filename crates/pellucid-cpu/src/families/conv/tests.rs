@@ -60,16 +60,16 @@ impl Case {
         out
     }
 
-    pub(super) fn run(&self, part: ConvPart, arrays: &[testing::Array; 3], lie: TestLayout) -> testing::Array {
+    pub(super) fn run(&self, part: ConvPart, arrays: &[testing::TestArray; 3], lie: TestLayout) -> testing::TestArray {
         let of = |part| match part {
             ConvPart::Input => 0,
             ConvPart::Weight => 1,
             ConvPart::Output => 2,
         };
-        let inputs: Vec<&testing::Array> = (0..3).filter(|&i| i != of(part)).map(|i| &arrays[i]).collect();
-        let out = testing::Array::new(self.shapes()[of(part)].clone(), arrays[0].dtype, lie);
+        let inputs: Vec<&testing::TestArray> = (0..3).filter(|&i| i != of(part)).map(|i| &arrays[i]).collect();
+        let out = testing::TestArray::new(self.shapes()[of(part)].clone(), arrays[0].dtype, lie);
         let kernel = Conv { window: self.window, groups: self.groups, part };
-        testing::run(Kernel::Conv(kernel), &inputs, &[&out]).unwrap();
+        testing::run_kernel(Kernel::Conv(kernel), &inputs, &[&out]).unwrap();
         out
     }
 }
@@ -118,7 +118,7 @@ fn every_part_of_every_case_in_every_layout_and_dtype() {
             for (k, dtype) in [DType::F32, DType::F64, DType::I64, DType::I8, DType::BF16].into_iter().enumerate() {
                 which += 1;
                 let lie = if k == 0 { TestLayout::Plain } else { TestLayout::ALL[which % 5] };
-                let arrays = [0, 1, 2].map(|i| testing::Array::cast(shapes[i].clone(), lie, dtype, &values[i]));
+                let arrays = [0, 1, 2].map(|i| testing::TestArray::cast(shapes[i].clone(), lie, dtype, &values[i]));
                 let found = case.run(part, &arrays, lie).reals();
                 let round = |v: f64| match dtype {
                     DType::I8 => v as i64 as i8 as f64,
@@ -141,7 +141,7 @@ fn bits_depend_on_shapes_only() {
         };
         for part in PARTS {
             let run = |threads: usize, lie: TestLayout| {
-                let arrays = [0, 1, 2].map(|i| testing::Array::cast(shapes[i].clone(), lie, DType::F32, &reals(i)));
+                let arrays = [0, 1, 2].map(|i| testing::TestArray::cast(shapes[i].clone(), lie, DType::F32, &reals(i)));
                 with_threads(threads, || case.run(part, &arrays, lie).values::<f32>())
             };
             let one = run(1, TestLayout::Plain);
@@ -166,9 +166,9 @@ fn padding_multiplies_nothing_and_nan_stays_in_its_windows() {
     };
     let mut x = vec![0.0f32; 25];
     x[0] = f32::NAN;
-    let ones = |shape: &Shape| testing::Array::of(shape.clone(), TestLayout::Plain, &vec![1.0f32; shape.size()]);
+    let ones = |shape: &Shape| testing::TestArray::of(shape.clone(), TestLayout::Plain, &vec![1.0f32; shape.size()]);
     let [xs, ws, ys] = case.shapes();
-    let arrays = [testing::Array::of(xs, TestLayout::Plain, &x), ones(&ws), ones(&ys)];
+    let arrays = [testing::TestArray::of(xs, TestLayout::Plain, &x), ones(&ws), ones(&ys)];
     let y = case.run(ConvPart::Output, &arrays, TestLayout::Plain).values::<f32>();
     let nan: Vec<usize> = (0..25).filter(|&i| y[i].is_nan()).collect();
     assert_eq!(nan, [0, 1, 5, 6]);
@@ -177,7 +177,7 @@ fn padding_multiplies_nothing_and_nan_stays_in_its_windows() {
 #[test]
 fn what_does_not_fit_is_refused() {
     let of = |shape: &[usize], dtype| {
-        testing::Array::cast(shape, TestLayout::Plain, dtype, &vec![1.0; shape.iter().product()])
+        testing::TestArray::cast(shape, TestLayout::Plain, dtype, &vec![1.0; shape.iter().product()])
     };
     let conv = |size, stride, groups| {
         let window = Window { size: [1, 1, size], stride: [1, 1, stride], dilation: [1; 3], before: [0; 3] };
@@ -185,8 +185,8 @@ fn what_does_not_fit_is_refused() {
     };
     let (x, w, y) =
         (of(&[2, 4, 1, 1, 8], DType::F32), of(&[6, 2, 1, 1, 3], DType::F32), of(&[2, 6, 1, 1, 6], DType::F32));
-    testing::run(conv(3, 1, 2), &[&x, &w], &[&y]).unwrap();
-    let refused = |kernel: Kernel, x, w, y| testing::run(kernel, &[x, w], &[y]).unwrap_err();
+    testing::run_kernel(conv(3, 1, 2), &[&x, &w], &[&y]).unwrap();
+    let refused = |kernel: Kernel, x, w, y| testing::run_kernel(kernel, &[x, w], &[y]).unwrap_err();
     assert!(matches!(refused(conv(2, 1, 2), &x, &w, &y), Error::ShapeMismatch { .. }));
     assert!(matches!(refused(conv(3, 1, 1), &x, &w, &y), Error::ShapeMismatch { .. }));
     assert!(matches!(refused(conv(3, 1, 0), &x, &w, &y), Error::ShapeMismatch { .. }));
@@ -200,6 +200,6 @@ fn what_does_not_fit_is_refused() {
     assert!(matches!(refused(conv(3, 1, 2), &masks[0], &masks[1], &masks[2]), Error::DTypeMismatch { .. }));
     // An output far beyond the input reads zeros only.
     let far = of(&[2, 6, 1, 1, 40], DType::F32);
-    testing::run(conv(3, 1, 2), &[&x, &w], &[&far]).unwrap();
+    testing::run_kernel(conv(3, 1, 2), &[&x, &w], &[&far]).unwrap();
     assert!(far.reals()[39] == 0.0);
 }

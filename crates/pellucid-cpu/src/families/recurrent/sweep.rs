@@ -2,7 +2,7 @@
 
 use super::tests::{Sizes, arrays, gradient_inputs, gradients, inputs, kernels, naive, near, reals, run_at};
 use super::*;
-use crate::testing::{Array, Choices, TestLayout};
+use crate::testing::{TestArray, Choices, TestLayout};
 use crate::with_threads;
 
 /// All states against loops, and the gradient along a random direction against a difference.
@@ -15,8 +15,8 @@ fn check(choices: &Choices, sizes: Sizes) {
     let isa = choices.of(&isas);
     let values: Vec<Vec<f64>> = inputs(&k, [t, n, h, p]).into_iter().map(|i| i.1).collect();
     let what = format!("{k:?} {:?} {lie:?} {isa:?} {threads} threads", [t, n, h, p]);
-    let run = |k: &Recurrent, inputs: &[&Array]| {
-        let inputs: Vec<Array> = inputs.iter().map(|&a| a.clone()).collect();
+    let run = |k: &Recurrent, inputs: &[&TestArray]| {
+        let inputs: Vec<TestArray> = inputs.iter().map(|&a| a.clone()).collect();
         with_threads(threads, || run_at(isa, k, &inputs.iter().collect::<Vec<_>>(), false).unwrap())
     };
     for (dtype, tolerance) in [(DType::F32, 5e-5), (DType::F64, 1e-12)] {

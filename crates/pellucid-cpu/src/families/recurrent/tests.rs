@@ -107,10 +107,10 @@ pub(super) fn naive(k: &Recurrent, [steps, batch, h, p]: Sizes, x: &[Vec<f64>]) 
 pub(super) fn run_at(
     isa: Isa,
     k: &Recurrent,
-    inputs: &[&testing::Array],
+    inputs: &[&testing::TestArray],
     in_place: bool,
-) -> Result<Vec<testing::Array>> {
-    let mut outputs = testing::made(&Kernel::Recurrent(*k), inputs)?;
+) -> Result<Vec<testing::TestArray>> {
+    let mut outputs = testing::allocate_outputs(&Kernel::Recurrent(*k), inputs)?;
     if in_place {
         outputs[0] = inputs[0].clone();
     }
@@ -122,11 +122,11 @@ pub(super) fn run_at(
 }
 
 /// The arrays of a kernel's inputs.
-pub(super) fn arrays(k: &Recurrent, sizes: Sizes, dtype: DType, lie: TestLayout) -> Vec<testing::Array> {
-    let mut all: Vec<testing::Array> =
-        inputs(k, sizes).iter().map(|(shape, values)| testing::Array::cast(&shape[..], lie, dtype, values)).collect();
+pub(super) fn arrays(k: &Recurrent, sizes: Sizes, dtype: DType, lie: TestLayout) -> Vec<testing::TestArray> {
+    let mut all: Vec<testing::TestArray> =
+        inputs(k, sizes).iter().map(|(shape, values)| testing::TestArray::cast(&shape[..], lie, dtype, values)).collect();
     if k.lengths {
-        all.push(testing::Array::of([sizes[1]], lie, &lengths_of(sizes[0], sizes[1])));
+        all.push(testing::TestArray::of([sizes[1]], lie, &lengths_of(sizes[0], sizes[1])));
     }
     all
 }
@@ -145,7 +145,7 @@ fn states_are_those_of_loops_in_every_layout() {
                 let [states, cells] = naive(&k, sizes, &values);
                 for lie in TestLayout::ALL {
                     let x = arrays(&k, sizes, dtype, lie);
-                    let x: Vec<&testing::Array> = x.iter().collect();
+                    let x: Vec<&testing::TestArray> = x.iter().collect();
                     let y = run_at(Isa::best(), &k, &x, false).unwrap();
                     assert!(near(&y[1].reals(), &states, tolerance), "{k:?} {sizes:?} {dtype} {lie:?}");
                     assert!(k.cell != Cell::Lstm || near(&y[2].reals(), &cells, tolerance), "{k:?} {sizes:?} {dtype}");
@@ -160,7 +160,7 @@ fn gates_may_be_computed_where_they_are() {
     for k in kernels() {
         let sizes = [3, 4, 9, if k.projected { 5 } else { 9 }];
         let x = arrays(&k, sizes, DType::F32, TestLayout::Plain);
-        let x: Vec<&testing::Array> = x.iter().collect();
+        let x: Vec<&testing::TestArray> = x.iter().collect();
         let apart = run_at(Isa::best(), &k, &x, false).unwrap();
         let there = run_at(Isa::best(), &k, &x, true).unwrap();
         for (a, b) in apart.iter().zip(&there) {
@@ -172,10 +172,10 @@ fn gates_may_be_computed_where_they_are() {
 /// The inputs of the gradient: what the states left behind, W, gradients, and the rest.
 pub(super) fn gradient_inputs<'a>(
     k: &Recurrent,
-    x: &'a [testing::Array],
-    y: &'a [testing::Array],
-    grads: &'a [testing::Array],
-) -> Vec<&'a testing::Array> {
+    x: &'a [testing::TestArray],
+    y: &'a [testing::TestArray],
+    grads: &'a [testing::TestArray],
+) -> Vec<&'a testing::TestArray> {
     let mut all = vec![&y[0], &y[1], &x[1], &grads[0], &grads[1]];
     let lstm = k.cell == Cell::Lstm;
     if lstm {
@@ -186,10 +186,10 @@ pub(super) fn gradient_inputs<'a>(
 }
 
 /// Gradients of the states that steps lead to, of the last one, and of the last c.
-pub(super) fn gradients([t, n, h, p]: Sizes, dtype: DType) -> Vec<testing::Array> {
+pub(super) fn gradients([t, n, h, p]: Sizes, dtype: DType) -> Vec<testing::TestArray> {
     let shapes = [vec![t, n, p], vec![n, p], vec![n, h]];
     let array = |(i, s): (usize, Vec<usize>)| {
-        testing::Array::cast(&s[..], TestLayout::ALL[i], dtype, &reals(s.iter().product(), 20 + i as u64))
+        testing::TestArray::cast(&s[..], TestLayout::ALL[i], dtype, &reals(s.iter().product(), 20 + i as u64))
     };
     shapes.into_iter().enumerate().map(array).collect()
 }
@@ -298,32 +298,32 @@ fn what_does_not_fit_is_refused() {
     let k = kernel(Cell::Lstm, false, true, true);
     let sizes = [3, 2, 4, 3];
     let good = arrays(&k, sizes, DType::F32, TestLayout::Plain);
-    let run = |k: &Recurrent, x: &[testing::Array]| run_at(Isa::best(), k, &x.iter().collect::<Vec<_>>(), false);
+    let run = |k: &Recurrent, x: &[testing::TestArray]| run_at(Isa::best(), k, &x.iter().collect::<Vec<_>>(), false);
     assert!(run(&k, &good).is_ok());
     for i in 0..good.len() {
         let mut bad = good.clone();
-        bad[i] = testing::Array::of([1], TestLayout::Plain, &[1.0f32]);
+        bad[i] = testing::TestArray::of([1], TestLayout::Plain, &[1.0f32]);
         assert!(matches!(run(&k, &bad), Err(Error::ShapeMismatch { .. })), "input {i}");
         let (mut bad, dtype) = (good.clone(), if i < 6 { DType::F64 } else { DType::I32 });
         let shape = good[i].layout.shape().clone();
-        bad[i] = testing::Array::cast(shape.clone(), TestLayout::Plain, dtype, &vec![0.0; shape.size()]);
+        bad[i] = testing::TestArray::cast(shape.clone(), TestLayout::Plain, dtype, &vec![0.0; shape.size()]);
         assert!(matches!(run(&k, &bad), Err(Error::DTypeMismatch { .. })), "input {i}");
     }
     let halves = arrays(&k, sizes, DType::F16, TestLayout::Plain);
     assert!(matches!(run(&k, &halves), Err(Error::DTypeMismatch { .. })));
     for length in [-1i64, 4] {
         let mut bad = good.clone();
-        bad[6] = testing::Array::of([2], TestLayout::Plain, &[0, length]);
+        bad[6] = testing::TestArray::of([2], TestLayout::Plain, &[0, length]);
         assert!(matches!(run(&k, &bad), Err(Error::InvalidArgument { .. })), "length {length}");
     }
     assert!(run(&Recurrent { lengths: false, ..k }, &good).is_err());
     assert!(run(&Recurrent { cell: Cell::Gru, ..k }, &good).is_err(), "a GRU is not projected");
     let plain = kernel(Cell::Tanh, false, false, false);
     let x = arrays(&plain, [2, 2, 3, 3], DType::F32, TestLayout::Plain);
-    let x: Vec<&testing::Array> = x.iter().collect();
-    let states = testing::Array::new([3, 2, 3], DType::F32, TestLayout::Gaps);
-    let gates = testing::Array::new([2, 2, 3], DType::F32, TestLayout::Plain);
-    assert!(testing::run(Kernel::Recurrent(plain), &x, &[&gates, &states]).is_err(), "states are dense");
-    let states = testing::Array::new([3, 2, 3], DType::F32, TestLayout::Plain);
-    assert!(testing::run(Kernel::Recurrent(plain), &x, &[&gates, &states]).is_ok());
+    let x: Vec<&testing::TestArray> = x.iter().collect();
+    let states = testing::TestArray::new([3, 2, 3], DType::F32, TestLayout::Gaps);
+    let gates = testing::TestArray::new([2, 2, 3], DType::F32, TestLayout::Plain);
+    assert!(testing::run_kernel(Kernel::Recurrent(plain), &x, &[&gates, &states]).is_err(), "states are dense");
+    let states = testing::TestArray::new([3, 2, 3], DType::F32, TestLayout::Plain);
+    assert!(testing::run_kernel(Kernel::Recurrent(plain), &x, &[&gates, &states]).is_ok());
 }

@@ -7,7 +7,7 @@
 
 use crate::family::CpuFamily;
 use crate::number::{Number, Wide};
-use crate::operand::{Array, Operand};
+use crate::operand::Operand;
 use crate::strided::{IndexSpace, axes};
 use pellucid_ir::kernel::{Scan, ScanOp};
 use pellucid_ir::{DType, Error, Result};

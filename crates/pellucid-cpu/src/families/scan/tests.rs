@@ -1,5 +1,5 @@
 use super::*;
-use crate::testing::{Array, Choices, TestLayout, numbers, run};
+use crate::testing::{TestArray, Choices, TestLayout, numbers, run_kernel};
 use crate::with_threads;
 use pellucid_ir::Shape;
 use pellucid_ir::kernel::Kernel;
@@ -41,11 +41,11 @@ fn naive(scan: &Scan, shape: &Shape, x: &[f64], round: impl Fn(f64) -> f64) -> (
 
 const OPS: [ScanOp; 5] = [ScanOp::Sum, ScanOp::Prod, ScanOp::Max, ScanOp::Min, ScanOp::LogSumExp];
 
-fn go(scan: Scan, x: &Array, lie: TestLayout) -> Result<(Array, Array)> {
-    let y = Array::new(x.layout.shape(), x.dtype, lie);
-    let p = Array::new(x.layout.shape(), DType::I64, lie);
+fn go(scan: Scan, x: &TestArray, lie: TestLayout) -> Result<(TestArray, TestArray)> {
+    let y = TestArray::new(x.layout.shape(), x.dtype, lie);
+    let p = TestArray::new(x.layout.shape(), DType::I64, lie);
     let outputs = if matches!(scan.op, ScanOp::Max | ScanOp::Min) { vec![&y, &p] } else { vec![&y] };
-    run(Kernel::Scan(scan), &[x], &outputs)?;
+    run_kernel(Kernel::Scan(scan), &[x], &outputs)?;
     Ok((y, p))
 }
 
@@ -60,12 +60,12 @@ fn every_operation_axis_and_layout_follows_the_definition() {
             let scan = Scan { op, axis, reverse };
             for (from, to) in TestLayout::ALL.into_iter().zip([
                 TestLayout::Plain,
-                TestLayout::Turned,
+                TestLayout::Transposed,
                 TestLayout::Plain,
                 TestLayout::Gaps,
                 TestLayout::Flipped,
             ]) {
-                let (y, p) = go(scan, &Array::cast(shape.clone(), from, DType::F32, &x), to).unwrap();
+                let (y, p) = go(scan, &TestArray::cast(shape.clone(), from, DType::F32, &x), to).unwrap();
                 let (value, position) = naive(&scan, &shape, &x, |v| v as f32 as f64);
                 for (y, value) in y.reals().iter().zip(&value) {
                     let tolerance = if op == ScanOp::LogSumExp { 2e-6 * value.abs() + 1e-6 } else { 0.0 };
@@ -96,7 +96,7 @@ fn sweep_of_lengths_axes_and_dtypes() {
             // Products of ones of both signs are exact, and so are sums of small integers.
             let x = numbers(shape.size(), 2, 7).into_iter();
             let x: Vec<f64> = x.map(|x| if op == ScanOp::Prod && x != -1.0 { 1.0 } else { x }).collect();
-            let array = Array::cast(shape.clone(), from, dtype, &x);
+            let array = TestArray::cast(shape.clone(), from, dtype, &x);
             let (y, p) = with_threads(threads, || go(scan, &array, to).unwrap());
             let (value, position) = naive(&scan, &shape, &x, |v| v);
             let what = || format!("{scan:?} {shape} {dtype} {from:?} {to:?} {threads} threads");
@@ -117,21 +117,21 @@ fn integers_wrap_and_half_types_round_only_what_they_store() {
     let x: Vec<f64> = (1..40).map(|i| i as f64).collect();
     for (dtype, wrap) in [(DType::U8, 256.0), (DType::I16, 65536.0)] {
         let (y, _) =
-            go(scan(ScanOp::Sum), &Array::cast([39], TestLayout::Plain, dtype, &x), TestLayout::Plain).unwrap();
+            go(scan(ScanOp::Sum), &TestArray::cast([39], TestLayout::Plain, dtype, &x), TestLayout::Plain).unwrap();
         for (i, y) in y.reals().iter().enumerate() {
             assert_eq!(y.rem_euclid(wrap), ((i + 1) * (i + 2) / 2) as f64 % wrap);
         }
     }
     let (y, _) =
-        go(scan(ScanOp::Prod), &Array::cast([39], TestLayout::Plain, DType::I64, &x), TestLayout::Plain).unwrap();
+        go(scan(ScanOp::Prod), &TestArray::cast([39], TestLayout::Plain, DType::I64, &x), TestLayout::Plain).unwrap();
     assert_eq!(y.values::<i64>()[38], (1..40i64).fold(1, i64::wrapping_mul));
     // 2048 + 1 + 1 is 2048 if every step is rounded to f16.
     let (y, _) =
-        go(scan(ScanOp::Sum), &Array::cast([3], TestLayout::Plain, DType::F16, &[2048.0, 1.0, 1.0]), TestLayout::Plain)
+        go(scan(ScanOp::Sum), &TestArray::cast([3], TestLayout::Plain, DType::F16, &[2048.0, 1.0, 1.0]), TestLayout::Plain)
             .unwrap();
     assert_eq!(y.reals(), [2048.0, 2048.0, 2050.0]);
     let (y, _) =
-        go(scan(ScanOp::Sum), &Array::cast([3], TestLayout::Plain, DType::BF16, &[256.0, 1.0, 1.0]), TestLayout::Plain)
+        go(scan(ScanOp::Sum), &TestArray::cast([3], TestLayout::Plain, DType::BF16, &[256.0, 1.0, 1.0]), TestLayout::Plain)
             .unwrap();
     assert_eq!(y.reals(), [256.0, 256.0, 258.0]);
 }
@@ -143,11 +143,11 @@ fn infinities_and_nan_are_no_exception() {
         |a: &[f64], b: &[f64]| assert!(a.iter().zip(b).all(|(a, b)| a == b || a.is_nan() && b.is_nan()), "{a:?} {b:?}");
     for (shape, axis) in [([8, 1], 0), ([1, 8], 1)] {
         for dtype in [DType::F32, DType::F64] {
-            let x = Array::cast(shape, TestLayout::Plain, dtype, &[-inf, -inf, 0.0, 0.0, inf, 1.0, nan, inf]);
+            let x = TestArray::cast(shape, TestLayout::Plain, dtype, &[-inf, -inf, 0.0, 0.0, inf, 1.0, nan, inf]);
             let (y, _) = go(Scan { op: ScanOp::LogSumExp, axis, reverse: false }, &x, TestLayout::Plain).unwrap();
             let ln2 = if dtype == DType::F32 { std::f32::consts::LN_2 as f64 } else { std::f64::consts::LN_2 };
             same(&y.reals(), &[-inf, -inf, 0.0, ln2, inf, inf, nan, nan]);
-            let x = Array::cast(shape, TestLayout::Plain, dtype, &[-inf, -0.0, 0.0, 1.0, nan, 2.0, nan, inf]);
+            let x = TestArray::cast(shape, TestLayout::Plain, dtype, &[-inf, -0.0, 0.0, 1.0, nan, 2.0, nan, inf]);
             let (y, p) = go(Scan { op: ScanOp::Max, axis, reverse: false }, &x, TestLayout::Plain).unwrap();
             same(&y.reals(), &[-inf, -0.0, 0.0, 1.0, nan, nan, nan, nan]);
             assert_eq!(p.values::<i64>(), [0, 1, 2, 3, 4, 4, 6, 6]);
@@ -161,12 +161,12 @@ fn threads_and_levels_of_contiguity_change_no_bit() {
     let x: Vec<f64> = numbers(shape.size(), 1000, 3).iter().map(|v| v / 777.0).collect();
     for (op, axis) in OPS.into_iter().flat_map(|op| [(op, 0), (op, 1), (op, 2)]) {
         let scan = Scan { op, axis, reverse: false };
-        let plain = go(scan, &Array::cast(shape.clone(), TestLayout::Plain, DType::F32, &x), TestLayout::Plain)
+        let plain = go(scan, &TestArray::cast(shape.clone(), TestLayout::Plain, DType::F32, &x), TestLayout::Plain)
             .unwrap()
             .0
             .values::<f32>();
         let turned = with_threads(3, || {
-            go(scan, &Array::cast(shape.clone(), TestLayout::Turned, DType::F32, &x), TestLayout::Turned)
+            go(scan, &TestArray::cast(shape.clone(), TestLayout::Transposed, DType::F32, &x), TestLayout::Transposed)
                 .unwrap()
                 .0
                 .values::<f32>()
@@ -178,15 +178,15 @@ fn threads_and_levels_of_contiguity_change_no_bit() {
 #[test]
 fn empty_arrays_and_misuse() {
     let scan = Scan { op: ScanOp::Sum, axis: 1, reverse: true };
-    go(scan, &Array::new([3, 0], DType::F32, TestLayout::Plain), TestLayout::Plain).unwrap();
-    go(scan, &Array::new([0, 3], DType::F32, TestLayout::Plain), TestLayout::Plain).unwrap();
-    let mask = Array::of([1, 2], TestLayout::Plain, &[true, false]);
+    go(scan, &TestArray::new([3, 0], DType::F32, TestLayout::Plain), TestLayout::Plain).unwrap();
+    go(scan, &TestArray::new([0, 3], DType::F32, TestLayout::Plain), TestLayout::Plain).unwrap();
+    let mask = TestArray::of([1, 2], TestLayout::Plain, &[true, false]);
     assert!(matches!(go(scan, &mask, TestLayout::Plain), Err(Error::DTypeMismatch { .. })));
-    let x = Array::of([2, 2], TestLayout::Plain, &[1.0f32; 4]);
-    let short = Array::new([2, 1], DType::F32, TestLayout::Plain);
-    assert!(run(Kernel::Scan(scan), &[&x], &[&short]).is_err());
+    let x = TestArray::of([2, 2], TestLayout::Plain, &[1.0f32; 4]);
+    let short = TestArray::new([2, 1], DType::F32, TestLayout::Plain);
+    assert!(run_kernel(Kernel::Scan(scan), &[&x], &[&short]).is_err());
     assert!(
-        run(Kernel::Scan(scan), &[&Array::new([2, 2], DType::F32, TestLayout::Plain)], &[&x]).is_err(),
+        run_kernel(Kernel::Scan(scan), &[&TestArray::new([2, 2], DType::F32, TestLayout::Plain)], &[&x]).is_err(),
         "never written"
     );
 }

@@ -9,7 +9,7 @@
 mod tests;
 
 use crate::family::CpuFamily;
-use crate::operand::{Array, Operand};
+use crate::operand::Operand;
 use crate::program;
 use crate::strided::{IndexSpace, axes};
 use pellucid_ir::kernel::Sort;

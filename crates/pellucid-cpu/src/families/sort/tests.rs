@@ -5,10 +5,10 @@ use pellucid_ir::Shape;
 use pellucid_ir::kernel::Kernel;
 use std::cmp::Ordering;
 
-fn go(kernel: Sort, x: &testing::Array, lie: TestLayout) -> (testing::Array, Vec<i64>) {
+fn go(kernel: Sort, x: &testing::TestArray, lie: TestLayout) -> (testing::TestArray, Vec<i64>) {
     let shape = x.layout.shape().with_axis(kernel.axis, kernel.k);
-    let (y, p) = (testing::Array::new(shape.clone(), x.dtype, lie), testing::Array::new(shape, DType::I64, lie));
-    testing::run(Kernel::Sort(kernel), &[x], &[&y, &p]).unwrap();
+    let (y, p) = (testing::TestArray::new(shape.clone(), x.dtype, lie), testing::TestArray::new(shape, DType::I64, lie));
+    testing::run_kernel(Kernel::Sort(kernel), &[x], &[&y, &p]).unwrap();
     let p = p.values();
     (y, p)
 }
@@ -34,7 +34,7 @@ fn every_dtype_direction_and_k_is_the_stable_order() {
     for (dtype, n) in DType::ALL.into_iter().flat_map(|d| [(d, 1), (d, 40), (d, 1000)]) {
         let range = if dtype == DType::Bool { 1 } else { 100 };
         let values = if dtype.is_float() { special(n, range) } else { numbers(n, range, 5) };
-        let x = testing::Array::cast([n], TestLayout::Plain, dtype, &values);
+        let x = testing::TestArray::cast([n], TestLayout::Plain, dtype, &values);
         let reals = x.reals();
         for (descending, k) in [false, true].into_iter().flat_map(|d| [(d, n), (d, 0), (d, 1), (d, n / 3), (d, n - 1)])
         {
@@ -55,7 +55,7 @@ fn every_axis_layout_and_number_of_threads() {
     for axis in 0..3 {
         let kernel = Sort { axis, descending: true, k: 9 };
         let of = |lie, threads| {
-            with_threads(threads, || go(kernel, &testing::Array::cast(shape.clone(), lie, DType::F32, &values), lie).1)
+            with_threads(threads, || go(kernel, &testing::TestArray::cast(shape.clone(), lie, DType::F32, &values), lie).1)
         };
         let plain = of(TestLayout::Plain, 1);
         TestLayout::ALL.into_iter().for_each(|lie| assert_eq!(of(lie, 3), plain, "{axis} {lie:?}"));
@@ -75,7 +75,7 @@ fn long_lines_across_memory_are_the_same_order() {
         for lie in TestLayout::ALL {
             let (y, p) = go(
                 Sort { axis: 1, descending: false, k },
-                &testing::Array::cast(shape.clone(), lie, dtype, &values),
+                &testing::TestArray::cast(shape.clone(), lie, dtype, &values),
                 lie,
             );
             let y = y.reals();
@@ -103,7 +103,7 @@ fn sweep_of_lengths_counts_and_dtypes() {
             let kernel = Sort { axis, descending: choices.below(2) == 0, k };
             let range = if dtype == DType::Bool { 1 } else { 20 };
             let wild = if dtype.is_float() { special(len * lines, range) } else { numbers(len * lines, range, 5) };
-            let x = testing::Array::cast(shape, lie, dtype, &wild);
+            let x = testing::TestArray::cast(shape, lie, dtype, &wild);
             let values = x.reals();
             let (y, p) = with_threads(threads, || go(kernel, &x, lie));
             let y = y.reals();

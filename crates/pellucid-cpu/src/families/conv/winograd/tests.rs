@@ -185,7 +185,7 @@ fn threads_share_blocks_and_change_nothing() {
 fn whole(case: &Case, part: ConvPart, values: &[Vec<f32>; 3]) -> Vec<f32> {
     assert!(winograd::applies::<f32>(&problem(case, Isa::best())));
     let shapes = case.shapes();
-    let arrays = [0, 1, 2].map(|i| testing::Array::of(shapes[i].clone(), TestLayout::Plain, &values[i]));
+    let arrays = [0, 1, 2].map(|i| testing::TestArray::of(shapes[i].clone(), TestLayout::Plain, &values[i]));
     case.run(part, &arrays, TestLayout::Plain).values::<f32>()
 }
 
@@ -286,7 +286,7 @@ fn half_types_are_rounded_once() {
     let shapes = case.shapes();
     for part in PARTS {
         let arrays =
-            [0, 1, 2].map(|i| testing::Array::cast(shapes[i].clone(), TestLayout::Plain, DType::F16, &values[i]));
+            [0, 1, 2].map(|i| testing::TestArray::cast(shapes[i].clone(), TestLayout::Plain, DType::F16, &values[i]));
         let expected = case.naive(part, values.each_ref().map(|v| &v[..]));
         let expected: Vec<f64> = expected.iter().map(|&v| pellucid_ir::f16::from_f64(v).to_f64()).collect();
         assert_eq!(case.run(part, &arrays, TestLayout::Plain).reals(), expected, "{part:?}");
