@@ -179,8 +179,11 @@ fn input<'a>(op: &'static str, view: &View<'a>) -> Result<Operand<'a>> {
 /// Converts the view of output `k` to an operand; see [`operand::output`] and [`operand::state`] for the errors.
 #[inline]
 fn output<'a>(kernel: &Kernel, k: usize, view: &View<'a>) -> Result<Operand<'a>> {
-    let start =
-        if is_state_output(kernel, k) { operand::state(kernel.name(), view) } else { operand::output(kernel.name(), view) };
+    let start = if is_state_output(kernel, k) {
+        operand::state(kernel.name(), view)
+    } else {
+        operand::output(kernel.name(), view)
+    };
     Ok(Operand { base: start?.as_ptr(), layout: view.layout, dtype: view.dtype })
 }
 
@@ -233,8 +236,10 @@ mod tests {
 
     #[test]
     fn outputs_are_allocated_and_unwritten_inputs_are_errors() {
-        let (x, y) =
-            (TestArray::of([2, 3], TestLayout::Plain, &[1.0f32; 6]), TestArray::new([2, 3], DType::F32, TestLayout::Gaps));
+        let (x, y) = (
+            TestArray::of([2, 3], TestLayout::Plain, &[1.0f32; 6]),
+            TestArray::new([2, 3], DType::F32, TestLayout::Gaps),
+        );
         assert!(matches!(run_kernel(add(), &[&x, &y], &[&y]), Err(Error::InvalidArgument { .. })));
         run_kernel(add(), &[&x, &x], &[&y]).unwrap();
         assert_eq!(y.values::<f32>(), [2.0; 6]);
@@ -262,7 +267,8 @@ mod tests {
 
     #[test]
     fn wrong_shapes_dtypes_and_arities_are_errors() {
-        let (x, y) = (TestArray::of([4], TestLayout::Plain, &[1.0f32; 4]), TestArray::of([3], TestLayout::Plain, &[1.0f32; 3]));
+        let (x, y) =
+            (TestArray::of([4], TestLayout::Plain, &[1.0f32; 4]), TestArray::of([3], TestLayout::Plain, &[1.0f32; 3]));
         assert!(matches!(run_kernel(add(), &[&x, &y], &[&x]), Err(Error::ShapeMismatch { .. })));
         assert!(matches!(run_kernel(add(), &[&x, &x], &[&y]), Err(Error::ShapeMismatch { .. })));
         assert!(matches!(run_kernel(add(), &[&x], &[&x]), Err(Error::InvalidArgument { .. })));
@@ -323,9 +329,15 @@ mod tests {
             Cpu.download(&out, 0, &mut bytes).unwrap();
             assert_eq!(bytemuck::cast::<_, [f32; 3]>(bytes), [6.0, 7.0, 8.0]);
             for size in [4, usize::MAX / 4, usize::MAX] {
-                assert!(map_dense(backend, size, &[operand(0, false); 2], &out).is_err(), "the output has three elements");
+                assert!(
+                    map_dense(backend, size, &[operand(0, false); 2], &out).is_err(),
+                    "the output has three elements"
+                );
             }
-            assert!(map_dense(backend, 3, &[operand(2, false), operand(0, false)], &out).is_err(), "the input has two elements");
+            assert!(
+                map_dense(backend, 3, &[operand(2, false), operand(0, false)], &out).is_err(),
+                "the input has two elements"
+            );
             assert!(map_dense(backend, 3, &[operand(usize::MAX, true), operand(0, false)], &out).is_err());
             assert!(map_dense(backend, 3, &[operand(0, false)], &out).is_err(), "one of two inputs");
             let unwritten = Dense { storage: &empty, offset: 0, once: false };

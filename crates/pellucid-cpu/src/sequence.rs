@@ -48,11 +48,7 @@ enum PreparedLaunch {
         outputs: Box<[DenseOperand]>,
     },
     /// Any other kernel.
-    Any {
-        kernel: Kernel,
-        inputs: Box<[plan::Operand]>,
-        outputs: Box<[plan::Operand]>,
-    },
+    Any { kernel: Kernel, inputs: Box<[plan::Operand]>, outputs: Box<[plan::Operand]> },
 }
 
 /// A contiguous array in a slot, or a single value that broadcasts.
@@ -263,13 +259,22 @@ mod tests {
         }
         let transposed = operand(0, Layout::contiguous([2, 3].into()).permute(&[1, 0]));
         let square = operand(0, Layout::contiguous([3, 2].into()));
-        assert!(prepare(add([transposed, slice_of_slot(9, 1)], square)).is_err(), "the same elements in a different order");
+        assert!(
+            prepare(add([transposed, slice_of_slot(9, 1)], square)).is_err(),
+            "the same elements in a different order"
+        );
     }
 
     #[test]
     fn invalid_operands_are_errors_when_a_plan_is_prepared() {
-        assert!(prepare(add([slice_of_slot(0, 3), slice_of_slot(3, 3)], slice_of_slot(8, 3))).is_err(), "the output exceeds its slot");
-        assert!(prepare(add([slice_of_slot(0, 3), slice_of_slot(3, 2)], slice_of_slot(6, 3))).is_err(), "the shapes differ");
+        assert!(
+            prepare(add([slice_of_slot(0, 3), slice_of_slot(3, 3)], slice_of_slot(8, 3))).is_err(),
+            "the output exceeds its slot"
+        );
+        assert!(
+            prepare(add([slice_of_slot(0, 3), slice_of_slot(3, 2)], slice_of_slot(6, 3))).is_err(),
+            "the shapes differ"
+        );
         let broadcast = operand(0, Layout::contiguous_from([1].into(), 9).broadcast_to(&[3].into()).unwrap());
         assert!(prepare(add([slice_of_slot(0, 3), slice_of_slot(3, 3)], broadcast)).is_err(), "a broadcast output");
         let mut launch = add([slice_of_slot(0, 3), slice_of_slot(3, 3)], slice_of_slot(6, 3));
@@ -286,7 +291,8 @@ mod tests {
         let product = plan::Launch::new(kernel, inputs, vec![square(1, 1)]);
         let twice = add([square(1, 1), square(1, 1)], square(1, 1));
         let prepared =
-            PreparedPlan::new(&Plan { slots: vec![32, 20], launches: vec![product, twice], ..Plan::default() }).unwrap();
+            PreparedPlan::new(&Plan { slots: vec![32, 20], launches: vec![product, twice], ..Plan::default() })
+                .unwrap();
         let [input, output, small] = [32, 20, 16].map(|bytes| Cpu.storage(bytes).unwrap());
         assert!(prepared.launch(std::slice::from_ref(&input)).is_err(), "one of two slots");
         assert!(prepared.launch(&[input.clone(), output.clone()]).is_err(), "an input without memory");

@@ -2,7 +2,7 @@
 
 use super::tests::{arrays, back, incoming, kernels, naive, near, reals, run_at, sizes, values};
 use super::*;
-use crate::testing::{TestArray, Choices, TestLayout};
+use crate::testing::{Choices, TestArray, TestLayout};
 use crate::with_threads;
 use pellucid_ir::DType;
 

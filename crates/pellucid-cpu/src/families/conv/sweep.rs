@@ -1,7 +1,7 @@
 //! Convolutions and their gradients over all small numbers of channels, outputs and positions.
 
 use super::tests::{Case, PARTS, window};
-use crate::testing::{TestArray, Choices, TestLayout, numbers};
+use crate::testing::{Choices, TestArray, TestLayout, numbers};
 use crate::with_threads;
 use pellucid_ir::kernel::ConvPart;
 use pellucid_ir::{DType, bf16};

@@ -44,7 +44,9 @@ fn gather_slices<T: Copy>(pairs: &IndexPairs, x: SharedPtr<T>, y: SharedPtr<T>) 
                         unsafe { *y.at(to) = *x.at(from) }
                     }
                 } else {
-                    from.iter().zip(to).for_each(|(&from, &to)| copy_slice(x.at(from), y.at(to), slice, 0..slice.len()));
+                    from.iter()
+                        .zip(to)
+                        .for_each(|(&from, &to)| copy_slice(x.at(from), y.at(to), slice, 0..slice.len()));
                 }
             });
         });

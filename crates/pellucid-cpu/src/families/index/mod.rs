@@ -42,7 +42,8 @@ fn check_shapes(
         && (!along || (0..shape.rank()).all(|a| a == axes[0] || index_shape[a] <= shape[a]))
         && *values.shape() == index.shape(shape, index_shape);
     if !fits {
-        let help = "one index array for each indexed axis, all of one shape; values with the shape of the indexed result";
+        let help =
+            "one index array for each indexed axis, all of one shape; values with the shape of the indexed result";
         return Err(Error::shapes(op, [shape, values.shape(), index_shape], help));
     }
     if values.dtype != array.dtype || indices.iter().any(|i| i.dtype != DType::I64) {

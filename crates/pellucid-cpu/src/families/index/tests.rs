@@ -1,4 +1,4 @@
-use crate::testing::{TestArray, Choices, TestLayout, numbers, run_kernel};
+use crate::testing::{Choices, TestArray, TestLayout, numbers, run_kernel};
 use crate::with_threads;
 use pellucid_ir::kernel::{Combine, Gather, Index, Kernel, Scatter};
 use pellucid_ir::{DType, Error, Shape};
@@ -85,9 +85,12 @@ fn gather_equals_the_definition_in_every_layout_and_dtype() {
         let positions = naive(&index, &shape, &index_shape, &index_arrays);
         let x: Vec<f64> = (0..shape.size()).map(|i| (i % 100) as f64).collect();
         for (layout, dtype) in TestLayout::ALL.into_iter().cycle().zip(DType::ALL.into_iter().skip(1)) {
-            let (from, to) =
-                (TestArray::cast(shape.clone(), layout, dtype, &x), TestArray::new(index.shape(&shape, &index_shape), dtype, layout));
-            let index_arrays: Vec<_> = index_arrays.iter().map(|t| TestArray::of(index_shape.clone(), layout, t)).collect();
+            let (from, to) = (
+                TestArray::cast(shape.clone(), layout, dtype, &x),
+                TestArray::new(index.shape(&shape, &index_shape), dtype, layout),
+            );
+            let index_arrays: Vec<_> =
+                index_arrays.iter().map(|t| TestArray::of(index_shape.clone(), layout, t)).collect();
             let inputs: Vec<_> = [&from].into_iter().chain(&index_arrays).collect();
             run_kernel(Kernel::Gather(Gather { index: index.clone() }), &inputs, &[&to]).unwrap();
             let expected: Vec<f64> = positions.iter().map(|&i| x[i]).collect();
@@ -117,7 +120,8 @@ fn scatter_equals_the_definition_in_every_layout_and_dtype() {
             for (layout, dtype) in TestLayout::ALL.into_iter().cycle().zip(DType::ALL.into_iter().skip(2)) {
                 let into = TestArray::cast(shape.clone(), layout, dtype, &y);
                 let values = TestArray::cast(index.shape(&shape, &index_shape), layout, dtype, &v);
-                let index_arrays: Vec<_> = index_arrays.iter().map(|t| TestArray::of(index_shape.clone(), layout, t)).collect();
+                let index_arrays: Vec<_> =
+                    index_arrays.iter().map(|t| TestArray::of(index_shape.clone(), layout, t)).collect();
                 let inputs: Vec<_> = [&values].into_iter().chain(&index_arrays).collect();
                 run_kernel(Kernel::Scatter(Scatter { index: index.clone(), combine }), &inputs, &[&into]).unwrap();
                 assert_eq!(into.reals(), expected, "{shape} {index:?} {index_shape} {layout:?} {dtype} {combine:?}");
@@ -155,7 +159,8 @@ fn sweep_of_gather_and_scatter() {
         let combine = choices.of(&[Combine::Set, Combine::Add, Combine::Max, Combine::Min]);
         let (x, v) = (numbers(shape.size(), 9, 3), numbers(positions.len(), 1, 4));
         let array = |shape: &Shape, values: &[f64]| TestArray::cast(shape.clone(), layout, dtype, values);
-        let index_arrays: Vec<TestArray> = index_arrays.iter().map(|t| TestArray::of(index_shape.clone(), layout, t)).collect();
+        let index_arrays: Vec<TestArray> =
+            index_arrays.iter().map(|t| TestArray::of(index_shape.clone(), layout, t)).collect();
         let (from, to) = (array(&shape, &x), TestArray::new(index.shape(&shape, &index_shape), dtype, layout));
         let x = from.reals();
         let into = array(&shape, &x);
@@ -192,7 +197,8 @@ fn half_precision_accumulates_repeated_indices_in_f32() {
         let y = TestArray::cast([2, 2], TestLayout::Plain, dtype, &[big, 1.0, 2.0, 3.0]);
         let ones = TestArray::cast([4, 2], TestLayout::Plain, dtype, &[1.0; 8]);
         let rows = TestArray::of([4], TestLayout::Plain, &[0i64, -2, 0, 0]);
-        run_kernel(Kernel::Scatter(Scatter { index: axes(&[0]), combine: Combine::Add }), &[&ones, &rows], &[&y]).unwrap();
+        run_kernel(Kernel::Scatter(Scatter { index: axes(&[0]), combine: Combine::Add }), &[&ones, &rows], &[&y])
+            .unwrap();
         assert_eq!(y.reals(), [big + 4.0, 5.0, 2.0, 3.0]);
     }
 }
@@ -201,15 +207,17 @@ fn half_precision_accumulates_repeated_indices_in_f32() {
 fn boolean_sums_are_or_and_extrema_propagate_nan() {
     let scatter = |combine| Kernel::Scatter(Scatter { index: Index::Along(0), combine });
     let index = TestArray::of([3], TestLayout::Plain, &[0i64, 0, 1]);
-    let (y, v) =
-        (TestArray::of([2], TestLayout::Plain, &[true, false]), TestArray::of([3], TestLayout::Plain, &[true, true, false]));
-    run(scatter(Combine::Add), &[&v, &index], &[&y]).unwrap();
+    let (y, v) = (
+        TestArray::of([2], TestLayout::Plain, &[true, false]),
+        TestArray::of([3], TestLayout::Plain, &[true, true, false]),
+    );
+    run_kernel(scatter(Combine::Add), &[&v, &index], &[&y]).unwrap();
     assert_eq!(y.values::<bool>(), [true, false]);
     let (y, v) = (
         TestArray::of([2], TestLayout::Plain, &[0.0f32, f32::NAN]),
         TestArray::of([3], TestLayout::Plain, &[f32::NAN, 7.0, 8.0]),
     );
-    run(scatter(Combine::Max), &[&v, &index], &[&y]).unwrap();
+    run_kernel(scatter(Combine::Max), &[&v, &index], &[&y]).unwrap();
     assert!(y.values::<f32>().iter().all(|v| v.is_nan()));
 }
 
@@ -228,7 +236,8 @@ fn indices_out_of_bounds_are_errors_before_any_write() {
         assert_eq!(x.values::<f32>(), [1.0; 6]);
     }
     let none = TestArray::new([0, 2], DType::F32, TestLayout::Plain);
-    let (index, y) = (TestArray::of([1], TestLayout::Plain, &[0i64]), TestArray::new([1, 2], DType::F32, TestLayout::Plain));
+    let (index, y) =
+        (TestArray::of([1], TestLayout::Plain, &[0i64]), TestArray::new([1, 2], DType::F32, TestLayout::Plain));
     assert!(matches!(
         run_kernel(Kernel::Gather(Gather { index: axes(&[0]) }), &[&none, &index], &[&y]),
         Err(Error::IndexOutOfBounds { .. })
@@ -257,7 +266,8 @@ fn threads_change_no_bit() {
                     TestArray::of(index_shape.clone(), TestLayout::Plain, &index_arrays[0]),
                 );
                 let gathered = TestArray::new(out.clone(), DType::F32, TestLayout::Plain);
-                run_kernel(Kernel::Gather(Gather { index: index.clone() }), &[&into, &index_array], &[&gathered]).unwrap();
+                run_kernel(Kernel::Gather(Gather { index: index.clone() }), &[&into, &index_array], &[&gathered])
+                    .unwrap();
                 run_kernel(
                     Kernel::Scatter(Scatter { index: index.clone(), combine: Combine::Add }),
                     &[&gathered, &index_array],

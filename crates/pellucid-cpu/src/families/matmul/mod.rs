@@ -91,7 +91,11 @@ fn check_product(a: &Operand<'_>, b: &Operand<'_>, out: &Operand<'_>) -> Result<
         Some(batch.iter().copied().chain([x[x.rank() - 2], y[y.rank() - 1]]).collect::<Shape>())
     });
     if shape.flatten().as_ref() != Some(out.shape()) {
-        return Err(Error::shapes("matmul", [x, y, out.shape()], "the factors [.., m, k] and [.., k, n] have a product [.., m, n]"));
+        return Err(Error::shapes(
+            "matmul",
+            [x, y, out.shape()],
+            "the factors [.., m, k] and [.., k, n] have a product [.., m, n]",
+        ));
     }
     if a.dtype == DType::Bool {
         return Err(Error::dtypes("matmul", [a.dtype], "convert booleans to a numeric dtype first"));

@@ -44,8 +44,10 @@ fn batches_broadcast_in_every_layout_and_dtype() {
         let (a, b) = (numbers(x.size(), 2, 1), numbers(y.size(), 2, 2));
         let expected = naive((&x, &a), (&y, &b), &z);
         for (layout, dtype) in TestLayout::ALL.into_iter().cycle().zip(DType::ALL.into_iter().skip(2)) {
-            let (a, b) =
-                (testing::TestArray::cast(x.clone(), layout, dtype, &a), testing::TestArray::cast(y.clone(), layout, dtype, &b));
+            let (a, b) = (
+                testing::TestArray::cast(x.clone(), layout, dtype, &a),
+                testing::TestArray::cast(y.clone(), layout, dtype, &b),
+            );
             let c = testing::TestArray::new(z.clone(), dtype, layout);
             testing::run_kernel(Kernel::MatMul(MatMul::default()), &[&a, &b], &[&c]).unwrap();
             let wrap = |v: f64| if dtype == DType::I8 { v as i64 as i8 as f64 } else { v };
@@ -82,8 +84,10 @@ fn an_epilogue_reads_the_product_rounded_to_its_dtype() {
         let program = formula!(|c, bias| (c + bias).relu()).uniform_program(dtype).unwrap().clone();
         let kernel = MatMul { epilogue: Some(program), params: Default::default() };
         for layout in TestLayout::ALL {
-            let factors =
-                [testing::TestArray::cast(x.clone(), layout, dtype, &a), testing::TestArray::cast(y.clone(), layout, dtype, &b)];
+            let factors = [
+                testing::TestArray::cast(x.clone(), layout, dtype, &a),
+                testing::TestArray::cast(y.clone(), layout, dtype, &b),
+            ];
             let bias = testing::TestArray::cast([6], layout, dtype, &bias);
             let [plain, fused] = [(); 2].map(|()| testing::TestArray::new([2, 5, 6], dtype, layout));
             testing::run_kernel(Kernel::MatMul(MatMul::default()), &[&factors[0], &factors[1]], &[&plain]).unwrap();

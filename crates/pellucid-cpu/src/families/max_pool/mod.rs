@@ -34,7 +34,8 @@ impl CpuFamily for Pool {
             && values.layout.is_contiguous()
             && positions.layout.is_contiguous();
         if !fits {
-            let help = "values and positions are contiguous and have the shape of the input except along the last three axes";
+            let help =
+                "values and positions are contiguous and have the shape of the input except along the last three axes";
             return Err(Error::shapes("pool", [x.shape(), values.shape()], help));
         }
         if values.shape().size() == 0 || PoolWindows::new(&self.window, x.shape(), values.shape()).is_some() {
@@ -152,8 +153,9 @@ impl PoolWindows {
         });
     }
 
-    /// For every row of a plane of outputs: where the lines that it meets begin, and the taps of a input_plane window.
-    fn rows(&self) -> List<(usize, Taps), 32> {
+    /// Returns, for every row of an output plane, the position of the first input line of its windows, and the taps of a
+    /// window whose last axis is inside the input.
+    fn rows(&self) -> List<(usize, WindowTaps), 32> {
         let [z, y, c] = &self.0;
         let steps = [z.dilation * y.len * c.len, y.dilation * c.len, c.dilation];
         let row = |oz, oy| {

@@ -156,8 +156,9 @@ fn draws(mut key: [u32; 2], counter: u64) -> [[u32; LANES]; 4] {
     c
 }
 
-/// RawBits to numbers of type `T`.
-trait Numbers<T> {
+/// A conversion from random words to elements of type `T`.
+trait FromWords<T> {
+    /// Converts the words of a group to its elements.
     fn from_words(words: &[[u32; LANES]; 4], out: &mut [T; WORDS]);
 }
 

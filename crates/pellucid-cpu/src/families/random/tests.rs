@@ -89,7 +89,10 @@ fn layouts_and_threads_change_no_value() {
             }
         }
     }
-    assert_eq!(generate_array(Distribution::Uniform, &().into(), DType::F32, TestLayout::Plain, [0, 0]).0.reals().len(), 1);
+    assert_eq!(
+        generate_array(Distribution::Uniform, &().into(), DType::F32, TestLayout::Plain, [0, 0]).0.reals().len(),
+        1
+    );
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::tests::{Sizes, arrays, gradient_inputs, gradients, inputs, kernels, naive, near, reals, run_at};
 use super::*;
-use crate::testing::{TestArray, Choices, TestLayout};
+use crate::testing::{Choices, TestArray, TestLayout};
 use crate::with_threads;
 
 /// All states against loops, and the gradient along a random direction against a difference.

@@ -123,8 +123,10 @@ pub(super) fn run_at(
 
 /// The arrays of a kernel's inputs.
 pub(super) fn arrays(k: &Recurrent, sizes: Sizes, dtype: DType, lie: TestLayout) -> Vec<testing::TestArray> {
-    let mut all: Vec<testing::TestArray> =
-        inputs(k, sizes).iter().map(|(shape, values)| testing::TestArray::cast(&shape[..], lie, dtype, values)).collect();
+    let mut all: Vec<testing::TestArray> = inputs(k, sizes)
+        .iter()
+        .map(|(shape, values)| testing::TestArray::cast(&shape[..], lie, dtype, values))
+        .collect();
     if k.lengths {
         all.push(testing::TestArray::of([sizes[1]], lie, &lengths_of(sizes[0], sizes[1])));
     }

@@ -69,7 +69,8 @@ fn check_all(kernel: Factor, inputs: &[&MatrixStack], check: impl Fn(&[MatrixSta
     for (dtype, tolerance) in [(DType::F64, 1e-12), (DType::F32, 2e-5)] {
         let plain = factors(kernel, inputs, dtype, TestLayout::Plain);
         check(&plain.iter().map(MatrixStack::from_array).collect::<Vec<_>>(), tolerance);
-        let bits = |arrays: &[TestArray]| -> Vec<u64> { arrays.iter().flat_map(|a| a.reals()).map(f64::to_bits).collect() };
+        let bits =
+            |arrays: &[TestArray]| -> Vec<u64> { arrays.iter().flat_map(|a| a.reals()).map(f64::to_bits).collect() };
         for layout in TestLayout::ALL {
             for threads in [1, 2, 8] {
                 let again = with_threads(threads, || factors(kernel, inputs, dtype, layout));
@@ -163,7 +164,11 @@ fn ldl_and_ldl_solve() {
     for n in [0, 2, 5, 30] {
         let half = random(n, n);
         // A zero diagonal requires 2×2 blocks.
-        let a = MatrixStack::from_fn(n, n, |b, i, j| if i == j && b > 2 { 0.0 } else { half.at(b, i, j) + half.at(b, j, i) });
+        let a = MatrixStack::from_fn(
+            n,
+            n,
+            |b, i, j| if i == j && b > 2 { 0.0 } else { half.at(b, i, j) + half.at(b, j, i) },
+        );
         let b = random(n, 3);
         check_all(Factor::Ldl, &[&a], |f, tolerance| {
             let packed = f[0].array(DType::F64, TestLayout::Transposed);
@@ -180,7 +185,8 @@ fn ldl_and_ldl_solve() {
 
 #[test]
 fn invalid_ldl_pivots_are_errors() {
-    let (a, x) = (TestArray::of([2, 2], TestLayout::Plain, &[1.0; 4]), TestArray::new([2, 1], DType::F64, TestLayout::Plain));
+    let (a, x) =
+        (TestArray::of([2, 2], TestLayout::Plain, &[1.0; 4]), TestArray::new([2, 1], DType::F64, TestLayout::Plain));
     let b = TestArray::of([2, 1], TestLayout::Plain, &[1.0; 2]);
     for pivots in [[-1i32, 1], [1, -2], [0, 1], [3, 1], [-1, -2]] {
         let pivots = TestArray::of([2], TestLayout::Plain, &pivots);
@@ -293,8 +299,10 @@ fn exp() {
 #[test]
 fn wrong_shapes_dtypes_and_arities_are_errors() {
     let a = random(3, 3).array(DType::F64, TestLayout::Plain);
-    let (out, count) =
-        (TestArray::new([3, 2, 3, 3], DType::F64, TestLayout::Plain), TestArray::new([3, 2], DType::I32, TestLayout::Plain));
+    let (out, count) = (
+        TestArray::new([3, 2, 3, 3], DType::F64, TestLayout::Plain),
+        TestArray::new([3, 2], DType::I32, TestLayout::Plain),
+    );
     run_kernel(Kernel::Factor(Factor::Cholesky), &[&a], &[&out, &count]).unwrap();
     assert!(run_kernel(Kernel::Factor(Factor::Cholesky), &[&a], &[&out]).is_err());
     assert!(matches!(
@@ -304,7 +312,10 @@ fn wrong_shapes_dtypes_and_arities_are_errors() {
     let narrow = TestArray::new([3, 2, 3, 3], DType::F32, TestLayout::Plain);
     assert!(matches!(run_kernel(Kernel::Factor(Factor::Exp), &[&a], &[&narrow]), Err(Error::DTypeMismatch { .. })));
     let half_precision = TestArray::cast([3, 2, 3, 3], TestLayout::Plain, DType::F16, &[0.0; 54]);
-    assert!(matches!(run_kernel(Kernel::Factor(Factor::Exp), &[&half_precision], &[&half_precision]), Err(Error::DTypeMismatch { .. })));
+    assert!(matches!(
+        run_kernel(Kernel::Factor(Factor::Exp), &[&half_precision], &[&half_precision]),
+        Err(Error::DTypeMismatch { .. })
+    ));
     let wide = random(2, 3).array(DType::F64, TestLayout::Plain);
     assert!(matches!(run_kernel(Kernel::Factor(Factor::Exp), &[&wide], &[&wide]), Err(Error::ShapeMismatch { .. })));
 }
