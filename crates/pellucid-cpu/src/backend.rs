@@ -163,9 +163,9 @@ unsafe fn run_dense(
         let at = operand::dense_input(program.name, input, size, load.storage.size())?.as_ptr();
         operands.push(program::Dense { at, once: input.once });
     }
-    // SAFETY: `dense_input` returns addresses that are valid for `size` elements, or one, of the dtypes that the program
-    // loads. The output is valid, unaliased and overlaps no input other than exactly (clauses 1 and 2 of this function),
-    // and no other thread writes the inputs (clause 3).
+    // SAFETY: `dense_input` returns addresses that are valid for `size` elements, or one, of the dtypes that the
+    // program loads. The output is valid, unaliased and overlaps no input other than exactly (clauses 1 and 2 of this
+    // function), and no other thread writes the inputs (clause 3).
     unsafe { program::dense(program, params, size, &operands, &[program::Dense::full(to.as_ptr())]) }
 }
 

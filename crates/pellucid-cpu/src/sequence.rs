@@ -1,8 +1,8 @@
 //! A plan prepared for repeated launches on the CPU.
 //!
 //! All checks that do not depend on the buffers are done once: operands are within their slots, have the shapes and
-//! dtypes that their family requires, and overlap no output. Maps over dense operands are reduced to slot offsets and a
-//! size. A launch only looks up the start of each slot and runs the kernels in order.
+//! dtypes that their family requires, and overlap outputs only as the same view. Maps over dense operands are reduced
+//! to slot offsets and a size. A launch only looks up the start of each slot and runs the kernels in order.
 
 use crate::backend;
 use crate::families;
@@ -136,7 +136,8 @@ impl Prepared for PreparedPlan {
     fn launch(&self, slots: &[Arc<Storage>]) -> Result<()> {
         let bases = self.slot_bases(slots)?;
         self.launches.iter().try_for_each(|launch| launch.run(&bases))?;
-        // A task of this launch may run on another thread in the next launch, so every thread must be warm.
+        // A task that ran on a worker in this launch may run on this thread in the next one, so this thread reserves
+        // the memory that the tasks need.
         if !self.launched.swap(true, Ordering::Relaxed) {
             threads::warm_up();
         }

@@ -77,16 +77,16 @@ fn exceeding_the_cap_is_an_error_and_empties_the_cache_first() {
     Cpu.set_memory_cap(used + (4 << 20));
     let three = buffer(3 << 20);
     assert!(Cpu.memory_stats().cached < 8 << 20, "the cached 8 MiB are released");
-    let refused = CpuBuffer::new(2 << 20).unwrap();
-    let error = refused.ensure().unwrap_err();
+    let buffer_over_cap = CpuBuffer::new(2 << 20).unwrap();
+    let error = buffer_over_cap.ensure().unwrap_err();
     let (in_use, cap) = (used + (3 << 20), used + (4 << 20));
     let expected = Error::OutOfMemory { op: "", shape: None, requested: 2 << 20, in_use, cap };
     assert_eq!(error, expected);
-    assert!(!refused.is_allocated());
+    assert!(!buffer_over_cap.is_allocated());
     let small: Vec<_> = (0..(1 << 20) / 64).map(|_| buffer(64)).collect();
     assert!(CpuBuffer::new(1).unwrap().ensure().is_err(), "small buffers count too");
     drop(three);
-    refused.ensure().unwrap();
+    buffer_over_cap.ensure().unwrap();
     drop(small);
 }
 

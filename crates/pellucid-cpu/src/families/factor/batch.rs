@@ -239,8 +239,8 @@ impl BatchMatrix {
             let [rows, columns] = matrix.shape;
             for i in 0..rows {
                 for j in 0..columns {
-                    // SAFETY: (i, j) is within the shape, and all elements of the operand are in its buffer, as type `T`
-                    // (its dtype). No other matrix of the batch contains this element, because outputs are not
+                    // SAFETY: (i, j) is within the shape, and all elements of the operand are in its buffer, as type
+                    // `T` (its dtype). No other matrix of the batch contains this element, because outputs are not
                     // broadcast.
                     unsafe { *matrix.element::<T>(i, j) = narrow(values[(i, j)]) };
                 }

@@ -79,7 +79,7 @@ fn first_out_of_bounds(index: &Operand<'_>, len: usize) -> Option<i64> {
     let (mut found, all_in_bounds) = (None, all_in_bounds(Isa::best()));
     space.runs(0..space.len(), |[offset], n| {
         // SAFETY: the run consists of `n` elements of the operand, `step` apart, and all elements of an operand are in
-        // its buffer. `Isa::best` returns an instruction set of this processor.
+        // its buffer (clause 1). `Isa::best` returns an instruction set of this processor (clause 2).
         if found.is_none() && !unsafe { all_in_bounds(first.at(offset), step, n, len) } {
             // SAFETY: i < n, so this is an element of the same run.
             let values = (0..n as isize).map(|i| unsafe { *first.at(offset + i * step) });
@@ -99,12 +99,13 @@ per_isa! {
     /// Returns true if `n` indices, `step` elements apart, are all in `-len..len`.
     ///
     /// # Safety
-    /// `first` and the `n − 1` pointers that follow it at distance `step` are valid for reads.
+    /// 1. `first` and the `n − 1` pointers that follow it at distance `step` are valid for reads.
+    /// 2. The processor has the instruction set.
     fn all_in_bounds[][](first: *const i64, step: isize, n: usize, len: usize) -> bool {
         let mut out_of_bounds = 0;
         for i in 0..n as isize {
-            // SAFETY: i < n, and the caller guarantees that these `n` indices are valid for reads (this function's
-            // contract).
+            // SAFETY: i < n, and the caller guarantees that these `n` indices are valid for reads (clause 1 of this
+            // function's contract).
             let index = if step == 1 { unsafe { *first.offset(i) } } else { unsafe { *first.offset(i * step) } };
             out_of_bounds += !is_in_bounds(index, len) as usize;
         }
@@ -182,8 +183,8 @@ impl IndexPairs {
         }
     }
 
-    /// Calls `f(array offsets, value offsets)` for blocks of the index positions `range`, in order. The offsets are those
-    /// of the first elements of the slices.
+    /// Calls `f(array offsets, value offsets)` for blocks of the index positions `range`, in order. The offsets are
+    /// those of the first elements of the slices.
     fn for_each_block(&self, range: Range<usize>, mut f: impl FnMut(&[isize], &[isize])) {
         let (mut array, mut values) = ([0; BLOCK], [0; BLOCK]);
         let steps = self.positions.step();
@@ -204,7 +205,8 @@ impl IndexPairs {
                 axis.space.runs(from..from + n, |[offset], n| {
                     let (offsets, first) = (&mut array[done..done + n], axis.first.at(offset));
                     // SAFETY: the run consists of `n` elements of the index array, `step` apart, and all elements of an
-                    // operand are in its buffer. `Isa::best` returns an instruction set of this processor.
+                    // operand are in its buffer (clause 1). `Isa::best` returns an instruction set of this processor
+                    // (clause 2).
                     unsafe { add_index_offsets(offsets, first, step, axis.len, axis.stride) };
                     done += n;
                 });
@@ -220,11 +222,12 @@ per_isa! {
     /// indices count from the end.
     ///
     /// # Safety
-    /// `first` and the pointers that follow it at distance `step`, one for each offset, are valid for reads.
+    /// 1. `first` and the pointers that follow it at distance `step`, one for each offset, are valid for reads.
+    /// 2. The processor has the instruction set.
     fn add_index_offsets[][](offsets: &mut [isize], first: *const i64, step: isize, len: usize, stride: isize) {
         for (i, offset) in offsets.iter_mut().enumerate() {
-            // SAFETY: the caller guarantees that the index of every offset is valid for reads (this function's
-            // contract).
+            // SAFETY: the caller guarantees that the index of every offset is valid for reads (clause 1 of this
+            // function's contract).
             let index = if step == 1 { unsafe { *first.add(i) } } else { unsafe { *first.offset(i as isize * step) } };
             let index = if index < 0 { index.wrapping_add(len as i64) } else { index } as u64;
             // The bounds have been checked. Clamping keeps the access in bounds even if the indices have been modified

@@ -1,7 +1,7 @@
 //! Scatter: `y[index] = combine(y[index], values)` in place, in row-major order of the values.
 //!
-//! The fixed order makes repeated indices deterministic. The work is therefore divided into tasks only along an axis that
-//! is not indexed, where different tasks write different elements of `y`.
+//! The fixed order makes repeated indices deterministic. The work is therefore divided into tasks only along an axis
+//! that is not indexed, where different tasks write different elements of `y`.
 
 use super::{IndexPairs, addresses_and_layouts, check_indices, check_shapes, is_empty};
 use crate::family::CpuFamily;
@@ -54,7 +54,7 @@ impl CpuFamily for Scatter {
 /// The values and indices of a scatter.
 struct ScatterTask<'a> {
     index: &'a Index,
-    /// The first value, of any type.
+    /// The address of element (0, 0, ..) of the values, of any type.
     first: SharedPtr<u8>,
     /// The layout of the values.
     layout: &'a Layout,
@@ -66,7 +66,7 @@ struct ScatterTask<'a> {
 /// A function that combines a block of slices of the values with slices of y.
 ///
 /// The arguments are y, the values, the offsets of the slices in y, their offsets in the values, and the elements of a
-/// slice. The contract is that of [`for_each_element`].
+/// slice. The contract is that of [`for_each_element`]; in addition, the processor has the instruction set.
 type ScatterKernel<S, V> = unsafe fn(*mut S, *const V, &[isize], &[isize], &IndexSpace<2>);
 
 impl<'a> ScatterTask<'a> {
@@ -142,7 +142,7 @@ impl<'a> ScatterTask<'a> {
         });
     }
 
-    /// Runs `kernel` on all values, or on the part of an axis that `cut` gives; see [`IndexPairs::new`].
+    /// Runs `kernel` on all values, or on the part of an axis that `cut` selects; see [`IndexPairs::new`].
     fn run_part<S, V>(
         &self,
         layout: &Layout,
@@ -155,9 +155,10 @@ impl<'a> ScatterTask<'a> {
     ) {
         let pairs = IndexPairs::new(self.index, layout, values, indices, cut);
         pairs.for_each_block(0..pairs.positions.len(), |in_y, in_values| {
-            // SAFETY: the offsets and the slice address elements of y and of the values: `check_shapes` and
-            // `check_indices` have accepted the operands. Other tasks have other positions along an axis that is not
-            // indexed, so they use other elements of y. The instruction set of `kernel` is one of this processor.
+            // SAFETY: the offsets and the slice address elements of y and of the values, because `check_shapes` and
+            // `check_indices` have accepted the operands (clause 1). Other tasks have other positions along an axis
+            // that is not indexed, so they use other elements of y; the caller of the scatter passes no values that
+            // overlap y (clause 2). The instruction set of `kernel` is one of this processor.
             unsafe { kernel(y.get(), first.get(), in_y, in_values, &pairs.slice) }
         });
     }
@@ -186,7 +187,7 @@ per_isa! {
     /// Combines a block of slices of the values with slices of y.
     ///
     /// # Safety
-    /// The contract of [`for_each_element`].
+    /// The contract of [`for_each_element`]. In addition, the processor has the instruction set.
     fn combine_block[S: StorageElement, V: StorageElement<Compute = S::Compute>, C: ScatterCombine][S, V, C](
         y: *mut S, values: *const V, in_y: &[isize], in_values: &[isize], slice: &IndexSpace<2>
     ) {
@@ -203,7 +204,7 @@ per_isa! {
     /// Copies a block of slices of the values to slices of y.
     ///
     /// # Safety
-    /// The contract of [`for_each_element`].
+    /// The contract of [`for_each_element`]. In addition, the processor has the instruction set.
     fn assign_block[T: Copy][T](
         y: *mut T, values: *const T, in_y: &[isize], in_values: &[isize], slice: &IndexSpace<2>
     ) {
@@ -217,7 +218,7 @@ const PREFETCH_BYTES: usize = 512;
 
 /// Calls `f` for every pair of an element of y and a value, in order.
 ///
-/// `in_y` and `in_values` are the offsets of the slices, and `slice` gives the offsets within a slice.
+/// `in_y` and `in_values` are the offsets of the slices. `slice` holds the strides within a slice.
 ///
 /// # Safety
 /// 1. For every slice and every offset within it, `y` is valid for reads and writes, and `values` is valid for reads.
@@ -240,9 +241,9 @@ unsafe fn for_each_element<S, V: Copy>(
                 prefetch(y.wrapping_offset(next).cast::<u8>().wrapping_add(line));
             }
         }
-        // SAFETY: `y_offset`, `value_offset` and the offsets of `slice` address elements that are valid for reads, and in
-        // y for writes (clause 1 of this function's contract). The reference to an element of y is unique, because no
-        // other thread uses it and the values do not overlap y (clause 2).
+        // SAFETY: `y_offset`, `value_offset` and the offsets of `slice` address elements that are valid for reads, and
+        // in y for writes (clause 1 of this function's contract). The reference to an element of y is unique, because
+        // no other thread uses it and the values do not overlap y (clause 2).
         unsafe {
             let (y, values) = (y.offset(y_offset), values.offset(value_offset));
             if slice.len() == 1 {

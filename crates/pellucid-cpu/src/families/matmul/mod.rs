@@ -1,7 +1,7 @@
 //! `MatMul`: batched matrix products with an optional epilogue.
 //!
-//! [`pellucid_gemm`] multiplies matrices of `f32`, `f64`, `i32` and `i64`. Half-precision factors are converted to `f32`
-//! and small integers to `i32`; the product is rounded or wrapped once, at the end.
+//! [`pellucid_gemm`] multiplies matrices of `f32`, `f64`, `i32` and `i64`. Half-precision factors are converted to
+//! `f32` and small integers to `i32`; the product is rounded or wrapped once, at the end.
 
 #[cfg(test)]
 mod tests;
@@ -45,8 +45,8 @@ fn run_matmul(kernel: &MatMul, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) 
     let Some(program) = &kernel.epilogue else {
         return multiply(a, b, Ok(out), None);
     };
-    // The product is complete and rounded to its dtype before the epilogue reads it. It is stored in an output of the same
-    // dtype that shares no memory with an input of the epilogue, if there is one.
+    // The product is complete and rounded to its dtype before the epilogue reads it. It is stored in an output of the
+    // same dtype that shares no memory with an input of the epilogue, if there is one.
     let map = Map { program: program.clone(), params: kernel.params.clone() };
     let dense = Layout::contiguous(out.shape().clone());
     let others = &inputs[2..];
@@ -172,8 +172,8 @@ fn multiply_as<T: Element>(
     };
     let steps = |axis: usize| [stride(a, axis), stride(b, axis), c.map_or(0, |c| stride(c, axis))];
     let mut batch: List<(usize, [isize; 3]), 6> = (0..batch_rank).map(|axis| (shape[axis], steps(axis))).collect();
-    // A batch axis along which B is broadcast is folded into the rows: one product with more rows is faster. For m, n > 1
-    // the order of summation depends on k alone, so folding changes no bit.
+    // Products with the same B are one product with more rows, so a batch axis along which B is broadcast is folded
+    // into the rows. For m, n > 1 the order of summation depends on k alone, so folding changes no bit.
     while let Some(&(len, [x, y, z])) = batch.last() {
         let is_foldable =
             y == 0 && x == a_strides.0 * gemm.m as isize && (c.is_err() || z == c_strides.0 * gemm.m as isize);
@@ -193,11 +193,11 @@ fn multiply_as<T: Element>(
     });
     let (a, b, c) = (a.first::<T>(), b.first::<T>(), c.ok().map(|c| c.first::<T>().get()));
     let epilogue = epilogue.as_ref().map(|epilogue| -> &dyn Epilogue<T> { epilogue });
-    // SAFETY: all elements of an operand are in its buffer, and `check_product` has accepted the shapes, so every element
-    // that the shape and the strides address is valid. C is not broadcast, so its elements are distinct, also between two
-    // products of the batch. C and the outputs of the epilogue overlap no factor: the caller of the kernel guarantees it
-    // without an epilogue, and `run_matmul` ensures it with one. The caller of the kernel holds the borrow words of all
-    // storages, so no other thread uses the operands.
+    // SAFETY: all elements of an operand are in its buffer, and `check_product` has accepted the shapes, so every
+    // element that the shape and the strides address is valid. C is not broadcast, so its elements are distinct, also
+    // between two products of the batch. C and the outputs of the epilogue overlap no factor: `run_matmul` ensures it
+    // if there is an epilogue, and otherwise the caller of the kernel passes no such output. The caller also holds the
+    // borrow words of all storages, so no other thread uses the operands.
     unsafe { gemm_batched(&gemm, &offsets, a.get(), b.get(), c, epilogue, Threads::Pool) }
 }
 
@@ -205,9 +205,9 @@ impl<T: Element> Epilogue<T> for MapEpilogue<'_> {
     fn finish(&self, part: Finished<T>) {
         let size = size_of::<T>() as isize;
         let steps = [part.row_stride * size, part.col_stride * size];
-        // SAFETY: the part is within the product, and its first element is at `part.data`. Each element of the product is
-        // in one part, which one thread finishes, so no other thread uses the outputs of this part. No thread writes an
-        // input, except as an output that is the same view.
+        // SAFETY: the part is within the product, and its first element is at `part.data`. Each element of the product
+        // is in one part, which one thread finishes, so no other thread uses the outputs of this part. No thread writes
+        // an input, except as an output that is the same view.
         unsafe { self.run(part.batch, part.rows, part.cols, part.data.cast(), steps) }
     }
 

@@ -1,9 +1,9 @@
 //! `Pool`: max pooling, which returns the largest element of every window and its position.
 //!
 //! Outputs are computed row by row, in blocks of adjacent outputs whose maxima stay in registers for all taps of the
-//! window. Every input line is first deinterleaved: element i goes to phase i mod stride, so that the same tap of adjacent
-//! windows is contiguous. Three cases are computed one output at a time: windows that extend into the padding, strides
-//! above three, and windows that are too long for the buffer of a phase.
+//! window. Every input line is first deinterleaved: element i goes to phase i mod stride, so that the same tap of
+//! adjacent windows is contiguous. Three cases are computed one output at a time: windows that extend into the padding,
+//! strides above three, and windows that are too long for the buffer of a phase.
 
 #[cfg(test)]
 mod tests;
@@ -102,8 +102,8 @@ impl WindowAxis {
         start..end.min(self.size)
     }
 
-    /// Returns the outputs whose taps are all inside the input, a range within `0..outputs`. It is empty if the window is
-    /// longer than the input.
+    /// Returns the outputs whose taps are all inside the input, a range within `0..outputs`. It is empty if the window
+    /// is longer than the input.
     fn interior(&self) -> Range<usize> {
         let start = self.before.div_ceil(self.stride).min(self.outputs);
         let last = self.dilation * (self.size - 1);
@@ -139,8 +139,8 @@ impl PoolWindows {
         let (kernel, input_size, rows) = (max_pool_kernel::<T>(c.stride), planes * input_plane, self.rows());
         split(planes, GRAIN / work.max(1) + 1, |range| {
             for p in range {
-                // SAFETY: every operand is contiguous and has `planes` planes, and all its elements are in its buffer. Plane
-                // p of an output is written by this task alone, and no thread writes the input.
+                // SAFETY: every operand is contiguous and has `planes` planes, and all its elements are in its buffer.
+                // Plane p of an output is written by this task alone, and no thread writes the input.
                 let (x, values, positions) = unsafe {
                     (
                         std::slice::from_raw_parts(x.get().add(p * input_plane), input_size - p * input_plane),
@@ -153,8 +153,8 @@ impl PoolWindows {
         });
     }
 
-    /// Returns, for every row of an output plane, the position of the first input line of its windows, and the taps of a
-    /// window whose last axis is inside the input.
+    /// Returns, for every row of an output plane, the position of the first input line of its windows, and the taps of
+    /// a window whose last axis is inside the input.
     fn rows(&self) -> List<(usize, WindowTaps), 32> {
         let [z, y, c] = &self.0;
         let steps = [z.dilation * y.len * c.len, y.dilation * c.len, c.dilation];
@@ -238,8 +238,8 @@ impl WindowTaps {
     }
 }
 
-/// Returns true if `new` replaces `old` as the maximum. Among equal elements the first is kept. NaN is larger than every
-/// number.
+/// Returns true if `new` replaces `old` as the maximum. Among equal elements the first is kept. NaN is larger than
+/// every number.
 #[inline(always)]
 fn is_larger<T: StorageElement>(new: T, old: T) -> bool {
     let (new, old) = (new.widen(), old.widen());
@@ -271,9 +271,9 @@ const PHASE_LEN: usize = 2 * BLOCK;
 per_isa! {
     /// Computes the largest taps of a block of outputs and their positions.
     ///
-    /// `first` is the position of the first tap of the first output. The comparisons are selections, because a branch on
-    /// them would be unpredictable. Always writes `BLOCK` outputs if the slices are long enough: the caller must overwrite
-    /// those that are not part of the row. Returns false, without a write, if a phase or `x` is too short.
+    /// `first` is the position of the first tap of the first output. The maxima are selected without branches, which
+    /// would be unpredictable. The function writes [`BLOCK`] outputs, or as many as the slices hold. The caller must
+    /// overwrite those behind the end of the row. Returns false, without a write, if a phase or `x` is too short.
     ///
     /// # Safety
     /// The processor has the instruction set. There is no other requirement.

@@ -18,7 +18,7 @@ use pellucid_simd::math::Real;
 use pellucid_simd::math::half::{BF16, F16};
 use pellucid_simd::per_isa;
 
-/// The number of draws of a group, which are computed together with one counter per SIMD lane.
+/// The number of draws of a group. They are computed together, from a vector of counters.
 const LANES: usize = 16;
 /// The number of words of a group.
 const WORDS: usize = 4 * LANES;
@@ -89,12 +89,13 @@ fn fill<T: Copy>(generate: DrawGroup<T>, state: &Operand<'_>, output: &Operand<'
             let counter = counter.wrapping_add((g * LANES) as u64);
             let mut buffer = [0u64; WORDS];
             let mut values = buffer.as_mut_ptr().cast::<T>();
-            // SAFETY: `buffer` has the size and alignment of `[T; WORDS]`, because `T` is a number of at most eight bytes,
-            // and every bit pattern is a valid `T`. The instruction set of `generate` is one of this processor.
+            // SAFETY: `buffer` has at least the size and alignment of `[T; WORDS]`, because `T` is a number of at most
+            // eight bytes, and every bit pattern is a valid `T`. `generate` is compiled for an instruction set of this
+            // processor.
             unsafe { generate(key, counter, &mut *values.cast()) };
             let mut store = |offset: isize, n: usize| {
-                // SAFETY: these `n` elements are within the output, and no other task writes them. The calls for a group
-                // store at most `elements` elements, so `values` stays within the buffer.
+                // SAFETY: these `n` elements are within the output, and no other task writes them. The calls for a
+                // group store at most `elements` elements, so `values` stays within the buffer.
                 unsafe {
                     if step == 1 {
                         first.at(offset).copy_from_nonoverlapping(values, n);
@@ -117,8 +118,8 @@ fn fill<T: Copy>(generate: DrawGroup<T>, state: &Operand<'_>, output: &Operand<'
 fn advance(state: &Operand<'_>, draws: usize) -> ([u32; 2], u64) {
     let key = state.first::<i64>().get();
     let counter: SharedPtr<i64> = SharedPtr(key.wrapping_offset(state.layout.strides()[0]));
-    // SAFETY: the state has two elements, which `key` and `counter` point to. No other thread uses it, because the caller
-    // of the kernel holds its borrow word.
+    // SAFETY: the state has two elements, which `key` and `counter` point to. No other thread uses it, because the
+    // caller of the kernel holds its borrow word.
     let (key, current) = unsafe { (*key as u64, *counter.get() as u64) };
     // SAFETY: `counter` points to the second element of the state, which no other thread uses.
     unsafe { *counter.get() = current.wrapping_add(draws as u64) as i64 };
@@ -201,7 +202,8 @@ fn unit_wide(low: u32, high: u32) -> f64 {
 
 /// Computes two independent normal values from two uniform values in [0, 1) (Box & Muller 1958).
 ///
-/// The logarithm is that of 1 − u, because ln 0 is infinite. All results are finite, below 5.8 (`f64`: 8.6) in magnitude.
+/// The logarithm is that of 1 − u, because ln 0 is infinite. All results are finite, below 5.8 (`f64`: 8.6) in
+/// magnitude.
 #[inline(always)]
 fn box_muller<R: Real>(u: R, v: R, minus_two: R, two_pi: R) -> (R, R) {
     let radius = (minus_two * (R::ONE - u).ln()).sqrt();

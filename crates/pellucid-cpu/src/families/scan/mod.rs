@@ -68,23 +68,23 @@ impl CpuFamily for Scan {
 
 /// A cumulative reduction, defined by its accumulator.
 ///
-/// The accumulator of a line is a pair of values. The pairs of several lines are stored as two arrays, so that a loop over
+/// The accumulator of a line is a pair. The pairs of several lines are stored as two arrays, so that a loop over
 /// the lines vectorises.
 trait RunningReduction<W> {
-    /// The first value of the accumulator.
+    /// The first component of the accumulator.
     type First: Copy;
-    /// The second value of the accumulator.
+    /// The second component of the accumulator.
     type Second: Copy;
     /// The accumulator before the first element.
     const START: (Self::First, Self::Second);
-    /// True if the second value is the position of the first.
+    /// True if the second component is the position of the first.
     const POSITIONS: bool = false;
-    /// The number of lines that are processed together if they are not adjacent in memory: enough to hide the latency of
-    /// a step or, if a step is long, to fill a vector.
+    /// The number of lines that are processed together if they are not adjacent in memory: enough to hide the latency
+    /// of a step or, if a step is long, to fill a vector.
     const STRIDED_LINES: usize = 4;
     /// Adds the element `x` at position `i` to the accumulator, and returns the result so far.
     fn step(first: &mut Self::First, second: &mut Self::Second, x: W, i: i64) -> W;
-    /// Returns the position that the second value stores.
+    /// Returns the position that the second component stores.
     fn position(_: Self::Second) -> i64 {
         0
     }
@@ -92,8 +92,8 @@ trait RunningReduction<W> {
 
 /// A compute type with the accumulator type of its sums and products.
 ///
-/// `f32` accumulates in `f64`, whose 29 additional bits hold the sum of 2²⁹ equal elements exactly. An `f32` sum of ones
-/// would stop at 2²⁴.
+/// `f32` accumulates in `f64`, whose 29 additional bits hold the sum of 2²⁹ equal elements exactly. An `f32` sum of
+/// ones would stop at 2²⁴.
 trait Accumulate: ComputeScalar {
     /// The accumulator type.
     type Total: ComputeScalar;
@@ -265,10 +265,10 @@ impl ScanTask<'_> {
                     let reverse = self.kernel.reverse;
                     let (x, y, positions) = (x.at(o[0]), y.at(o[1]), positions.at(o[2]));
                     let lines = ScanLines { x, y, positions, along, across, len, reverse };
-                    // SAFETY: these `count` lines of `len` elements are within the shape, and all elements of an operand
-                    // are in its buffer (clause 1). The lines of an output belong to this task alone, and no thread
-                    // writes the input, except as an output that is the same view (clause 2). The processor has the
-                    // instruction set of the kernel (clause 3).
+                    // SAFETY: these `count` lines of `len` elements are within the shape, and all elements of an
+                    // operand are in its buffer (clause 1). The lines of an output belong to this task alone, and no
+                    // thread writes the input, except as an output that is the same view (clause 2). The processor has
+                    // the instruction set of the kernel (clause 3).
                     unsafe { kernel(lines, count) }
                 };
                 let mut line = 0;
@@ -299,8 +299,8 @@ per_isa! {
     /// Scans `count` lines that are adjacent in memory, at most [`MAX_ADJACENT`].
     ///
     /// # Safety
-    /// 1. The first `count` lines of `lines` are valid: `x` for reads, `y` for writes, and `positions` for writes if the
-    ///    reduction has positions. The strides from one line to the next are 1.
+    /// 1. The first `count` lines of `lines` are valid: `x` for reads, `y` for writes, and `positions` for writes if
+    ///    the reduction has positions. The strides from one line to the next are 1.
     /// 2. No other thread uses the outputs of these lines or writes their inputs.
     /// 3. The processor has the instruction set.
     fn scan_adjacent[T: StorageElement, R: RunningReduction<T::Compute>][T, R](lines: ScanLines<T>, count: usize) {
@@ -309,8 +309,8 @@ per_isa! {
         for i in 0..lines.len {
             let position = lines.position(i);
             let i = i as isize;
-            // SAFETY: i < len and l < count, so every access is to an element of a line that the caller guarantees to be
-            // valid (clause 1 of this function's contract).
+            // SAFETY: i < len and l < count, so every access is to an element of a line that the caller guarantees to
+            // be valid (clause 1 of this function's contract).
             unsafe {
                 let (x, y) = (lines.x.offset(i * lines.along[0]), lines.y.offset(i * lines.along[1]));
                 for (l, (first, second)) in first.iter_mut().zip(second.iter_mut()).enumerate() {
@@ -335,7 +335,9 @@ per_isa! {
     ///    reduction has positions. If `DENSE`, the strides along the axis are 1.
     /// 2. No other thread uses the outputs of these lines or writes their inputs.
     /// 3. The processor has the instruction set.
-    fn scan_strided[T: StorageElement, R: RunningReduction<T::Compute>, const N: usize, const DENSE: bool][T, R, N, DENSE](
+    fn scan_strided
+    [T: StorageElement, R: RunningReduction<T::Compute>, const N: usize, const DENSE: bool]
+    [T, R, N, DENSE](
         lines: ScanLines<T>, _count: usize
     ) {
         let (mut first, mut second) = ([R::START.0; N], [R::START.1; N]);
@@ -347,8 +349,8 @@ per_isa! {
         for i in 0..lines.len {
             let position = lines.position(i);
             let i = i as isize;
-            // SAFETY: i < len and l < N, so every access is to an element of a line that the caller guarantees to be valid
-            // (clause 1 of this function's contract).
+            // SAFETY: i < len and l < N, so every access is to an element of a line that the caller guarantees to be
+            // valid (clause 1 of this function's contract).
             unsafe {
                 // Three loops, so that the compiler can vectorise the second one.
                 let mut values: [T; N] = std::array::from_fn(|l| *x[l].offset(i * along[0]));

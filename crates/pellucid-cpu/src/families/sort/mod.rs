@@ -23,8 +23,8 @@ use pellucid_simd::per_isa;
 /// The minimum length for radix sort. Shorter lines are sorted faster by comparisons.
 const RADIX_MIN_LEN: usize = 192;
 
-/// The minimum size of a strided line, in bytes, for which the lines are first copied to contiguous memory. The cache lines
-/// of longer strided lines would be evicted between the sorts of adjacent lines.
+/// The minimum size of a strided line, in bytes, for which the lines are first copied to contiguous memory. The cache
+/// lines of longer strided lines would be evicted between the sorts of adjacent lines.
 const COPY_MIN_BYTES: usize = 256;
 
 impl CpuFamily for Sort {
@@ -157,8 +157,8 @@ macro_rules! sortable {
     )*};
 }
 
-/// Computes the key of a float: an integer with the same order. All bits of a negative number are inverted, and the sign
-/// bit of other numbers. Adding 0 converts −0 to 0.
+/// Computes the key of a float: an integer with the same order. All bits of a negative number are inverted, and the
+/// sign bit of other numbers. Adding 0 converts −0 to 0.
 macro_rules! float_key {
     ($x:expr, $signed:ty, $unsigned:ty) => {{
         let x = $x + 0.0;
@@ -168,8 +168,9 @@ macro_rules! float_key {
     }};
 }
 
-/// Computes the key of a half-precision float, as [`float_key`] does, from its bits. Bits above those of infinity are NaN.
-macro_rules! half_key {
+/// Computes the key of a half-precision float, as [`float_key`] does, from its bits. Bits above those of infinity are
+/// NaN.
+macro_rules! half_precision_key {
     ($bits:expr, $infinity:literal) => {{
         let bits = if $bits == 0x8000 { 0 } else { $bits };
         let mask = (bits as i16 >> 15) as u16 | 0x8000;
@@ -185,8 +186,8 @@ sortable! {
     i64: u128, 64, |x| Some(x as u64 ^ 1 << 63);
     f32: u64, 32, |x| float_key!(x, i32, u32);
     f64: u128, 64, |x| float_key!(x, i64, u64);
-    F16: u64, 16, |x| half_key!(x.0, 0x7c00);
-    BF16: u64, 16, |x| half_key!(x.0, 0x7f80);
+    F16: u64, 16, |x| half_precision_key!(x.0, 0x7c00);
+    BF16: u64, 16, |x| half_precision_key!(x.0, 0x7f80);
 }
 
 /// Returns the key for ascending or descending order. NaN is the largest element, so it is first in descending order.
@@ -250,8 +251,8 @@ fn sort_lines_packed<T: Sortable, P: PackedKey>(
                     // buffer.
                     let value = |i: usize| unsafe { *x.at(offsets[0] + i as isize * x_along) };
                     let sorted = if is_top_k {
-                        // SAFETY: the line is within the shape, so its `len` elements are in the buffer (clause 1). This
-                        // part has key scratch for `len` keys and two values per chunk, which no other task uses
+                        // SAFETY: the line is within the shape, so its `len` elements are in the buffer (clause 1).
+                        // This part has key scratch for `len` keys and two values per chunk, which no other task uses
                         // (clause 2). `Isa::best` returns an instruction set of this processor (clause 3).
                         unsafe { compute_keys(x.at(offsets[0]), x_along, len, kernel.descending, keys, keys.add(len)) }
                         // SAFETY: the `len` keys and the minimum of every chunk have been written above, and the second
@@ -289,8 +290,8 @@ fn scratch_start<P>(scratch: &CpuBuffer) -> Result<*mut P> {
     Ok(scratch.ensure()?.as_ptr().cast())
 }
 
-/// Returns the packed keys of a line in ascending order. `scratch` has at least `2 · len` elements, and `bits` is the size
-/// of a key.
+/// Returns the packed keys of a line in ascending order. `scratch` has at least `2 · len` elements, and `bits` is the
+/// size of a key.
 fn sort_packed<P: PackedKey>(len: usize, packed: impl Fn(usize) -> P, scratch: &mut [P], bits: u32) -> &[P] {
     let (a, b) = scratch.split_at_mut(len);
     let b = &mut b[..len];
@@ -302,8 +303,8 @@ fn sort_packed<P: PackedKey>(len: usize, packed: impl Fn(usize) -> P, scratch: &
     radix_sort(a, b, bits)
 }
 
-/// Sorts by radix, least significant digit first: one stable pass for each byte of the keys, except bytes that are equal in
-/// all keys. Returns the slice that holds the result.
+/// Sorts by radix, least significant digit first: one stable pass for each byte of the keys, except bytes that are
+/// equal in all keys. Returns the slice that holds the result.
 fn radix_sort<'a, P: PackedKey>(mut from: &'a mut [P], mut to: &'a mut [P], bits: u32) -> &'a [P] {
     let mut counts = [[0usize; 256]; 8];
     let digits = bits as usize / 8;
@@ -344,8 +345,8 @@ per_isa! {
     fn compute_keys[T: Sortable][T](
         line: *const T, step: isize, len: usize, descending: bool, keys: *mut u64, minima: *mut u64
     ) {
-        // SAFETY: i < len, so the element is valid for reads (clause 1 of this function's contract) and its key for a write
-        // (clause 2). `chunk` is less than the number of chunks, so its minimum is valid for a write (clause 2).
+        // SAFETY: i < len, so the element is valid for reads (clause 1 of this function's contract) and its key for a
+        // write (clause 2). `chunk` is less than the number of chunks, so its minimum is valid for a write (clause 2).
         unsafe {
             for (chunk, start) in (0..len).step_by(CHUNK).enumerate() {
                 let mut smallest = u64::MAX;
