@@ -25,12 +25,12 @@ pub fn ldl(a: &mut Matrix) -> (Vec<Pivot>, usize) {
     let (mut pivots, mut zero, mut k) = (Vec::with_capacity(n), 0, 0);
     while k < n {
         let pivot = choose_pivot(a, k);
-        let (at, last) = match pivot {
-            Some(Pivot::Two(at)) => (at, k + 1),
-            Some(Pivot::One(at)) => (at, k),
+        let (other, last) = match pivot {
+            Some(Pivot::Two(other)) => (other, k + 1),
+            Some(Pivot::One(other)) => (other, k),
             None => (k, k),
         };
-        swap_symmetric(a, k, last, at);
+        swap_symmetric(a, k, last, other);
         match pivot {
             None if zero == 0 => zero = k + 1,
             None => {}
@@ -71,18 +71,18 @@ fn choose_pivot(a: &Matrix, k: usize) -> Option<Pivot> {
     })
 }
 
-/// Exchanges rows and columns `row` and `at` of the submatrix from column k.
-fn swap_symmetric(a: &mut Matrix, k: usize, row: usize, at: usize) {
-    if row == at {
+/// Exchanges rows and columns `row` and `other` of the submatrix from column k.
+fn swap_symmetric(a: &mut Matrix, k: usize, row: usize, other: usize) {
+    if row == other {
         return;
     }
     let n = a.rows();
     let mut swap = |x: (usize, usize), y: (usize, usize)| (a[x], a[y]) = (a[y], a[x]);
-    swap((row, row), (at, at));
-    (row + 1..at).for_each(|j| swap((j, row), (at, j)));
-    (at + 1..n).for_each(|i| swap((i, row), (i, at)));
+    swap((row, row), (other, other));
+    (row + 1..other).for_each(|j| swap((j, row), (other, j)));
+    (other + 1..n).for_each(|i| swap((i, row), (i, other)));
     if row > k {
-        swap((row, k), (at, k));
+        swap((row, k), (other, k));
     }
 }
 
@@ -120,8 +120,8 @@ pub fn solve_ldl(a: &Matrix, pivots: &[Pivot], b: &mut Matrix) {
     let mut k = 0;
     while k < n {
         match pivots[k] {
-            Pivot::One(at) => {
-                b.swap_rows(k, at);
+            Pivot::One(other) => {
+                b.swap_rows(k, other);
                 for c in 0..b.columns() {
                     let x = b.column_mut(c);
                     let head = x[k];
@@ -130,8 +130,8 @@ pub fn solve_ldl(a: &Matrix, pivots: &[Pivot], b: &mut Matrix) {
                 }
                 k += 1;
             }
-            Pivot::Two(at) => {
-                b.swap_rows(k + 1, at);
+            Pivot::Two(other) => {
+                b.swap_rows(k + 1, other);
                 let off_diagonal = a[(k + 1, k)];
                 let (first, second) = (a[(k, k)] / off_diagonal, a[(k + 1, k + 1)] / off_diagonal);
                 let determinant = first * second - 1.0;
@@ -148,9 +148,9 @@ pub fn solve_ldl(a: &Matrix, pivots: &[Pivot], b: &mut Matrix) {
         }
     }
     while k > 0 {
-        let (size, at) = match pivots[k - 1] {
-            Pivot::One(at) => (1, at),
-            Pivot::Two(at) => (2, at),
+        let (size, other) = match pivots[k - 1] {
+            Pivot::One(other) => (1, other),
+            Pivot::Two(other) => (2, other),
         };
         for c in 0..b.columns() {
             let x = b.column_mut(c);
@@ -158,7 +158,7 @@ pub fn solve_ldl(a: &Matrix, pivots: &[Pivot], b: &mut Matrix) {
                 x[j] -= (k..n).map(|i| a[(i, j)] * x[i]).sum::<f64>();
             }
         }
-        b.swap_rows(k - 1, at);
+        b.swap_rows(k - 1, other);
         k -= size;
     }
 }

@@ -140,7 +140,7 @@ fn next_key(key: [u32; 2]) -> [u32; 2] {
     [key[0].wrapping_add(0x9e37_79b9), key[1].wrapping_add(0xbb67_ae85)]
 }
 
-/// Computes the draws `counter..counter + LANES`. Element [w][i] of the result is word w of draw i.
+/// Computes the draws `counter..counter + LANES`. Element `[w][i]` of the result is word w of draw i.
 #[inline(always)]
 fn draws(mut key: [u32; 2], counter: u64) -> [[u32; LANES]; 4] {
     let mut c = [[0; LANES]; 4];
