@@ -1,9 +1,10 @@
-//! The backend: views become addresses, checked against their buffers, and kernels find their family.
+//! [`Cpu`], the CPU backend. It checks views against their buffers, converts them to addresses, and runs the family of
+//! each kernel.
 
 use crate::families;
 use crate::operand::{self, Operand, Operands};
 use crate::program;
-use crate::sequence::Sequence;
+use crate::sequence::PreparedPlan;
 use pellucid_ir::backend::{Backend, Buffer, Dense, DenseMap, MemoryStats, Prepared, Storage, View};
 use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::{Kernel, Params};
@@ -15,7 +16,7 @@ use pellucid_runtime::list::List;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// The CPU of this machine.
+/// The backend of the CPU on which this process runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cpu;
 
@@ -29,12 +30,12 @@ impl Backend for Cpu {
     }
 
     fn run(&self, kernel: &Kernel, inputs: &[View<'_>], outputs: &[View<'_>]) -> Result<()> {
-        let (needed, made) = arity(kernel);
-        if inputs.len() < needed || outputs.len() < made {
-            return Err(too_few(kernel, inputs.len(), outputs.len()));
+        let (min_inputs, min_outputs) = min_arity(kernel);
+        if inputs.len() < min_inputs || outputs.len() < min_outputs {
+            return Err(too_few_operands(kernel, inputs.len(), outputs.len()));
         }
         let op = kernel.name();
-        // Nearly all kernels are of one of these shapes, and then need no list.
+        // Nearly all kernels have one or two inputs and one output. These need no list.
         match (inputs, outputs) {
             ([a], [y]) => check_and_run(kernel, &[input(op, a)?], &[output(kernel, 0, y)?]),
             ([a, b], [y]) => check_and_run(kernel, &[input(op, a)?, input(op, b)?], &[output(kernel, 0, y)?]),
@@ -61,8 +62,9 @@ impl Backend for Cpu {
         output: Dense<'_>,
     ) -> Result<()> {
         let to = operand::dense_output(program.name, &output, size, program.output_bytes(1)?)?;
-        // SAFETY: the output lies within its buffer, and the caller passes none that overlaps an input other
-        // than exactly.
+        // SAFETY: `dense_output` returns a pointer that is valid for `size` elements. The caller holds the borrow words
+        // of all storages (clauses 1 and 3) and passes no output that overlaps an input, except as the same elements
+        // (clause 2): both are the contract of `Backend`.
         unsafe { run_dense(program, params, size, inputs, to) }
     }
 
@@ -78,9 +80,10 @@ impl Backend for Cpu {
         size: usize,
         inputs: &[Dense<'_>],
     ) -> Result<Arc<Storage>> {
-        // The storage comes first, while the little that goes into it is in registers.
+        // The storage is created first, while its few arguments are still in registers.
         let storage = Arc::new(Storage::new(CpuBuffer::scratch(program.output_bytes(size)?)?));
-        // SAFETY: the output fills a buffer that nobody else knows.
+        // SAFETY: the new buffer has the bytes of `size` outputs, and no other thread or input refers to it (clauses 1
+        // and 2). The caller holds the borrow words of the inputs (clause 3, the contract of `Backend`).
         unsafe { run_dense(program, params, size, inputs, storage.buffer().ensure()?) }?;
         Ok(storage)
     }
@@ -88,29 +91,29 @@ impl Backend for Cpu {
     fn upload(&self, bytes: &[u8], to: &Storage) -> Result<()> {
         let buffer = operand::cpu_buffer("upload", to)?;
         if bytes.len() > buffer.bytes() {
-            let reason = format!("{} bytes do not fit a buffer of {}", bytes.len(), buffer.bytes());
+            let reason = format!("{} bytes do not fit into a buffer of {} bytes", bytes.len(), buffer.bytes());
             return Err(Error::invalid("upload", reason));
         }
         let start = buffer.ensure()?;
-        // SAFETY: the buffer has at least so many bytes, and nobody else uses them: the caller
-        // holds the storage's borrow word. A slice of Rust cannot overlap memory of the pool.
-        unsafe { start.copy_from_nonoverlapping(std::ptr::NonNull::from(bytes).cast(), bytes.len()) };
+        // SAFETY: the buffer has at least `bytes.len()` bytes, as checked above. No other thread uses them, because the
+        // caller holds the borrow word of the storage. A slice cannot overlap memory of the allocator.
+        unsafe { start.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
         Ok(())
     }
 
     fn download(&self, from: &Storage, offset: usize, into: &mut [u8]) -> Result<()> {
         let buffer = operand::cpu_buffer("download", from)?;
         if offset.checked_add(into.len()).is_none_or(|end| end > buffer.bytes()) {
-            let reason = format!("bytes {offset}.. ({}) are not in a buffer of {}", into.len(), buffer.bytes());
+            let reason = format!("{} bytes at offset {offset} exceed a buffer of {} bytes", into.len(), buffer.bytes());
             return Err(Error::invalid("download", reason));
         }
         if into.is_empty() {
             return Ok(());
         }
         let start = buffer.start().ok_or_else(|| operand::no_value("download"))?;
-        // SAFETY: the bytes lie in the buffer, and nobody writes them meanwhile: the caller holds
-        // the storage's borrow word.
-        unsafe { start.add(offset).copy_to_nonoverlapping(std::ptr::NonNull::from(&mut *into).cast(), into.len()) };
+        // SAFETY: the bytes are within the buffer, as checked above. No other thread writes them, because the caller
+        // holds the borrow word of the storage. A slice cannot overlap memory of the allocator.
+        unsafe { start.add(offset).copy_to_nonoverlapping(NonNull::from(&mut *into).cast(), into.len()) };
         Ok(())
     }
 
@@ -119,7 +122,7 @@ impl Backend for Cpu {
     }
 
     fn prepare(&self, plan: &Plan) -> Result<Box<dyn Prepared>> {
-        Ok(Box::new(Sequence::new(plan)?))
+        Ok(Box::new(PreparedPlan::new(plan)?))
     }
 
     fn memory_stats(&self) -> MemoryStats {
@@ -135,10 +138,15 @@ impl Backend for Cpu {
     }
 }
 
-/// Runs a map of one output whose operands are all dense.
+/// Runs a map with one output whose operands are all contiguous or single values.
+///
+/// # Errors
+/// If the program is no map of these inputs and one output, or if an input exceeds its buffer or has no memory.
 ///
 /// # Safety
-/// `to` has room for `size` elements of the program's output, which overlap no input other than exactly.
+/// 1. `to` is valid for writes of `size` elements of the program's output, and no other thread uses them.
+/// 2. These elements overlap no input, except an input that consists of the same elements.
+/// 3. No other thread writes the inputs.
 #[inline(always)]
 unsafe fn run_dense(
     program: &Program,
@@ -148,44 +156,49 @@ unsafe fn run_dense(
     to: NonNull<u8>,
 ) -> Result<()> {
     if program.outputs.len() != 1 || inputs.len() != program.inputs.len() || program.is_row() {
-        return Err(Error::invalid(program.name, "not a map of so many inputs and one output"));
+        return Err(Error::invalid(program.name, "the program is not a map with this number of inputs and one output"));
     }
-    let mut from: List<program::Dense, 4> = List::new();
+    let mut operands: List<program::Dense, 4> = List::new();
     for (input, load) in inputs.iter().zip(&program.inputs) {
         let at = operand::dense_input(program.name, input, size, load.storage.size())?.as_ptr();
-        from.push(program::Dense { at, once: input.once });
+        operands.push(program::Dense { at, once: input.once });
     }
-    // SAFETY: the inputs lie within their buffers, all operands are of the program's dtypes, and the rest is the
-    // caller's promise.
-    unsafe { program::dense(program, params, size, &from, &[program::Dense::full(to.as_ptr())]) }
+    // SAFETY: `dense_input` returns addresses that are valid for `size` elements, or one, of the dtypes that the
+    // program loads. The output is valid, unaliased and overlaps no input other than exactly (clauses 1 and 2 of this
+    // function), and no other thread writes the inputs (clause 3).
+    unsafe { program::dense(program, params, size, &operands, &[program::Dense::full(to.as_ptr())]) }
 }
 
-/// An operand that a kernel reads.
+/// Converts an input view to an operand; see [`operand::input`] for the errors.
 #[inline]
 fn input<'a>(op: &'static str, view: &View<'a>) -> Result<Operand<'a>> {
     let base = operand::input(op, view)?.as_ptr();
     Ok(Operand { base, layout: view.layout, dtype: view.dtype })
 }
 
-/// The operand that a kernel writes as its output `k`.
+/// Converts the view of output `k` to an operand; see [`operand::output`] and [`operand::state`] for the errors.
 #[inline]
 fn output<'a>(kernel: &Kernel, k: usize, view: &View<'a>) -> Result<Operand<'a>> {
-    let start =
-        if is_state(kernel, k) { operand::state(kernel.name(), view) } else { operand::output(kernel.name(), view) };
+    let start = if is_state_output(kernel, k) {
+        operand::state(kernel.name(), view)
+    } else {
+        operand::output(kernel.name(), view)
+    };
     Ok(Operand { base: start?.as_ptr(), layout: view.layout, dtype: view.dtype })
 }
 
-/// Whether a kernel reads its output `k` before it writes it.
-pub(crate) fn is_state(kernel: &Kernel, k: usize) -> bool {
+/// Returns true if a kernel reads its output `k` before it writes it.
+pub(crate) fn is_state_output(kernel: &Kernel, k: usize) -> bool {
     k == 0 && matches!(kernel, Kernel::Scatter(_) | Kernel::Random(_))
 }
 
+/// Checks the operands of a kernel and runs it.
 fn check_and_run(kernel: &Kernel, x: &[Operand<'_>], y: &[Operand<'_>]) -> Result<()> {
-    families::check(kernel, x, y).and_then(|()| families::run(kernel, x, y))
+    families::check_kernel(kernel, x, y).and_then(|()| families::run_kernel(kernel, x, y))
 }
 
-/// The least number of inputs and outputs that a kernel has.
-pub(crate) fn arity(kernel: &Kernel) -> (usize, usize) {
+/// Returns the minimum numbers of inputs and outputs of a kernel.
+pub(crate) fn min_arity(kernel: &Kernel) -> (usize, usize) {
     match kernel {
         Kernel::Map(k) => (k.program.inputs.len(), k.program.outputs.len()),
         Kernel::Row(k) => (k.program.inputs.len(), k.program.outputs.len()),
@@ -200,17 +213,18 @@ pub(crate) fn arity(kernel: &Kernel) -> (usize, usize) {
     }
 }
 
+/// Returns the error of a kernel that is called with too few operands.
 #[cold]
-pub(crate) fn too_few(kernel: &Kernel, inputs: usize, outputs: usize) -> Error {
-    let (needed, made) = arity(kernel);
-    let reason = format!("needs {needed} inputs and {made} outputs, got {inputs} and {outputs}");
+pub(crate) fn too_few_operands(kernel: &Kernel, inputs: usize, outputs: usize) -> Error {
+    let (min_inputs, min_outputs) = min_arity(kernel);
+    let reason = format!("needs at least {min_inputs} inputs and {min_outputs} outputs, got {inputs} and {outputs}");
     Error::invalid(kernel.name(), reason)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Array, TestLayout, run};
+    use crate::testing::{TestArray, TestLayout, run_kernel};
     use pellucid_ir::kernel::{Distribution, Map, MatMul, Random};
     use pellucid_ir::plan;
     use pellucid_ir::{DType, Layout, Shape, formula};
@@ -221,18 +235,20 @@ mod tests {
     }
 
     #[test]
-    fn outputs_get_memory_and_inputs_must_have_it() {
-        let (x, y) =
-            (Array::of([2, 3], TestLayout::Plain, &[1.0f32; 6]), Array::new([2, 3], DType::F32, TestLayout::Gaps));
-        assert!(matches!(run(add(), &[&x, &y], &[&y]), Err(Error::InvalidArgument { .. })));
-        run(add(), &[&x, &x], &[&y]).unwrap();
+    fn outputs_are_allocated_and_unwritten_inputs_are_errors() {
+        let (x, y) = (
+            TestArray::of([2, 3], TestLayout::Plain, &[1.0f32; 6]),
+            TestArray::new([2, 3], DType::F32, TestLayout::Gaps),
+        );
+        assert!(matches!(run_kernel(add(), &[&x, &y], &[&y]), Err(Error::InvalidArgument { .. })));
+        run_kernel(add(), &[&x, &x], &[&y]).unwrap();
         assert_eq!(y.values::<f32>(), [2.0; 6]);
     }
 
     #[test]
-    fn no_view_reaches_beyond_its_buffer() {
-        let x = Array::of([4], TestLayout::Plain, &[1.0f32; 4]);
-        let wild = |layout: Layout| Array { layout, ..x.clone() };
+    fn views_that_exceed_their_buffer_are_errors() {
+        let x = TestArray::of([4], TestLayout::Plain, &[1.0f32; 4]);
+        let with_layout = |layout: Layout| TestArray { layout, ..x.clone() };
         let strided = |shape: Shape, stride, offset| Layout::strided(shape, [stride].into_iter().collect(), offset);
         for layout in [
             Layout::contiguous([5].into()),
@@ -241,29 +257,30 @@ mod tests {
             Layout::contiguous([1].into()).slice(0, 0, 1, 1 << 62),
             Layout::contiguous([1, 1].into()).slice(0, 0, 1, 1 << 33).slice(1, 0, 1, 1 << 31),
         ] {
-            let bad = wild(layout);
-            assert!(matches!(run(add(), &[&bad, &bad], &[&bad]), Err(Error::InvalidArgument { .. })), "{bad:?}");
+            let bad = with_layout(layout);
+            assert!(matches!(run_kernel(add(), &[&bad, &bad], &[&bad]), Err(Error::InvalidArgument { .. })), "{bad:?}");
         }
-        let row = wild(Layout::contiguous([1].into()).broadcast_to(&[4].into()).unwrap());
-        run(add(), &[&row, &row], &[&x]).unwrap();
-        assert!(run(add(), &[&x, &x], &[&row]).is_err(), "an output that means one element four times");
+        let row = with_layout(Layout::contiguous([1].into()).broadcast_to(&[4].into()).unwrap());
+        run_kernel(add(), &[&row, &row], &[&x]).unwrap();
+        assert!(run_kernel(add(), &[&x, &x], &[&row]).is_err(), "a broadcast output");
     }
 
     #[test]
-    fn operands_that_break_the_familys_rule_are_refused() {
-        let (x, y) = (Array::of([4], TestLayout::Plain, &[1.0f32; 4]), Array::of([3], TestLayout::Plain, &[1.0f32; 3]));
-        assert!(matches!(run(add(), &[&x, &y], &[&x]), Err(Error::ShapeMismatch { .. })));
-        assert!(matches!(run(add(), &[&x, &x], &[&y]), Err(Error::ShapeMismatch { .. })));
-        assert!(matches!(run(add(), &[&x], &[&x]), Err(Error::InvalidArgument { .. })));
-        let integers = Array::of([4], TestLayout::Plain, &[1i32; 4]);
-        assert!(matches!(run(add(), &[&x, &integers], &[&x]), Err(Error::DTypeMismatch { .. })));
-        assert!(matches!(run(Kernel::Copy, &[&x], &[&y]), Err(Error::ShapeMismatch { .. })));
+    fn wrong_shapes_dtypes_and_arities_are_errors() {
+        let (x, y) =
+            (TestArray::of([4], TestLayout::Plain, &[1.0f32; 4]), TestArray::of([3], TestLayout::Plain, &[1.0f32; 3]));
+        assert!(matches!(run_kernel(add(), &[&x, &y], &[&x]), Err(Error::ShapeMismatch { .. })));
+        assert!(matches!(run_kernel(add(), &[&x, &x], &[&y]), Err(Error::ShapeMismatch { .. })));
+        assert!(matches!(run_kernel(add(), &[&x], &[&x]), Err(Error::InvalidArgument { .. })));
+        let integers = TestArray::of([4], TestLayout::Plain, &[1i32; 4]);
+        assert!(matches!(run_kernel(add(), &[&x, &integers], &[&x]), Err(Error::DTypeMismatch { .. })));
+        assert!(matches!(run_kernel(Kernel::Copy, &[&x], &[&y]), Err(Error::ShapeMismatch { .. })));
     }
 
-    /// The CPU without its own way for dense maps.
-    struct Plain;
+    /// A backend that uses the default methods of [`Backend`] for dense maps and forwards all others to [`Cpu`].
+    struct DefaultDenseMaps;
 
-    impl Backend for Plain {
+    impl Backend for DefaultDenseMaps {
         fn name(&self) -> &str {
             Cpu.name()
         }
@@ -297,40 +314,46 @@ mod tests {
     }
 
     #[test]
-    fn dense_maps_are_maps_and_stay_inside() {
+    fn dense_maps_equal_maps_and_check_bounds() {
         let Kernel::Map(map) = add() else { unreachable!() };
         let storage = Cpu.storage(16).unwrap();
         Cpu.upload(bytemuck::bytes_of(&[1.0f32, 2.0, 3.0, 4.0]), &storage).unwrap();
         let empty = Cpu.storage(16).unwrap();
-        let at = |offset, once| Dense { storage: &storage, offset, once };
-        let go = |backend: &dyn Backend, size, inputs: &[Dense<'_>], to: &Storage| {
+        let operand = |offset, once| Dense { storage: &storage, offset, once };
+        let map_dense = |backend: &dyn Backend, size, inputs: &[Dense<'_>], to: &Storage| {
             backend.map_dense(&map.program, &map.params, size, inputs, Dense { storage: to, offset: 0, once: false })
         };
-        for backend in [&Cpu as &dyn Backend, &Plain] {
+        for backend in [&Cpu as &dyn Backend, &DefaultDenseMaps] {
             let (out, mut bytes) = (Cpu.storage(12).unwrap(), [0; 12]);
-            go(backend, 3, &[at(1, false), at(3, true)], &out).unwrap();
+            map_dense(backend, 3, &[operand(1, false), operand(3, true)], &out).unwrap();
             Cpu.download(&out, 0, &mut bytes).unwrap();
             assert_eq!(bytemuck::cast::<_, [f32; 3]>(bytes), [6.0, 7.0, 8.0]);
             for size in [4, usize::MAX / 4, usize::MAX] {
-                assert!(go(backend, size, &[at(0, false); 2], &out).is_err(), "an output of three");
+                assert!(
+                    map_dense(backend, size, &[operand(0, false); 2], &out).is_err(),
+                    "the output has three elements"
+                );
             }
-            assert!(go(backend, 3, &[at(2, false), at(0, false)], &out).is_err(), "an input of two");
-            assert!(go(backend, 3, &[at(usize::MAX, true), at(0, false)], &out).is_err());
-            assert!(go(backend, 3, &[at(0, false)], &out).is_err(), "one input for two");
+            assert!(
+                map_dense(backend, 3, &[operand(2, false), operand(0, false)], &out).is_err(),
+                "the input has two elements"
+            );
+            assert!(map_dense(backend, 3, &[operand(usize::MAX, true), operand(0, false)], &out).is_err());
+            assert!(map_dense(backend, 3, &[operand(0, false)], &out).is_err(), "one of two inputs");
             let unwritten = Dense { storage: &empty, offset: 0, once: false };
-            assert!(go(backend, 3, &[unwritten, at(0, false)], &out).is_err());
+            assert!(map_dense(backend, 3, &[unwritten, operand(0, false)], &out).is_err());
             let new = |size, inputs: &[Dense<'_>]| backend.map_new(&map.program, &map.params, size, inputs);
-            Cpu.download(&new(3, &[at(1, false), at(3, true)]).unwrap(), 0, &mut bytes).unwrap();
+            Cpu.download(&new(3, &[operand(1, false), operand(3, true)]).unwrap(), 0, &mut bytes).unwrap();
             assert_eq!(bytemuck::cast::<_, [f32; 3]>(bytes), [6.0, 7.0, 8.0]);
             for size in [5, usize::MAX / 4, usize::MAX] {
-                assert!(new(size, &[at(0, false); 2]).is_err(), "inputs of four");
-                assert!(new(size, &[at(0, true)]).is_err(), "one input for two");
+                assert!(new(size, &[operand(0, false); 2]).is_err(), "the inputs have four elements");
+                assert!(new(size, &[operand(0, true)]).is_err(), "one of two inputs");
             }
         }
     }
 
     #[test]
-    fn uploads_and_downloads_stay_inside() {
+    fn uploads_and_downloads_check_bounds() {
         let storage = Cpu.storage(8).unwrap();
         assert!(Cpu.download(&storage, 0, &mut [0; 1]).is_err(), "never written");
         assert!(Cpu.upload(&[0; 9], &storage).is_err());
@@ -343,13 +366,13 @@ mod tests {
     }
 
     #[test]
-    fn a_prepared_plan_runs_its_kernels_in_order_every_time() {
+    fn a_prepared_plan_runs_its_kernels_in_order_at_every_launch() {
         let operand =
             |slot, shape: &[usize], dtype| plan::Operand { slot, layout: Layout::contiguous(shape.into()), dtype };
         let x = operand(1, &[2, 2], DType::F32);
         let launch = |kernel, inputs: &[&plan::Operand], outputs: &[&plan::Operand]| {
-            let own = |list: &[&plan::Operand]| list.iter().map(|&o| o.clone()).collect();
-            plan::Launch::new(kernel, own(inputs), own(outputs))
+            let owned = |list: &[&plan::Operand]| list.iter().map(|&o| o.clone()).collect();
+            plan::Launch::new(kernel, owned(inputs), owned(outputs))
         };
         let state = operand(0, &[2], DType::I64);
         let (y, z) = (operand(2, &[2, 2], DType::F32), operand(3, &[2, 2], DType::F32));
@@ -369,15 +392,15 @@ mod tests {
         let mut seen = vec![];
         for _ in 0..2 {
             prepared.launch(&slots).unwrap();
-            let of = |slot: usize| {
-                Array { storage: slots[slot].clone(), layout: x.layout.clone(), dtype: DType::F32 }.values::<f32>()
+            let values = |slot: usize| {
+                TestArray { storage: slots[slot].clone(), layout: x.layout.clone(), dtype: DType::F32 }.values::<f32>()
             };
-            let (x, z) = (of(1), of(3));
+            let (x, z) = (values(1), values(3));
             let product = |i: usize, j: usize| 2.0 * (x[2 * i] * x[j] + x[2 * i + 1] * x[2 + j]);
             (0..4).for_each(|i| assert!((z[i] - product(i / 2, i % 2)).abs() < 1e-5));
             seen.push(z);
         }
-        assert_ne!(seen[0], seen[1], "the generator went on");
+        assert_ne!(seen[0], seen[1], "the state of the generator advances");
         assert!(prepared.launch(&slots[..2]).is_err());
         let outside = Plan { slots: vec![16, 12, 16, 16], ..plan };
         assert!(Cpu.prepare(&outside).is_err());

@@ -5,10 +5,11 @@ use pellucid_ir::Result;
 
 /// A kernel family on the CPU.
 ///
-/// There are at least as many operands as the family's arity.
+/// The caller passes at least as many inputs and outputs as [`min_arity`](crate::backend::min_arity) of the kernel.
 pub(crate) trait CpuFamily {
     /// Returns an error unless the operands have the shapes, dtypes and layouts that [`run`](CpuFamily::run) requires.
-    /// Addresses are not read.
+    ///
+    /// The addresses of the operands are not used and may be null.
     fn check(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()>;
 
     /// Runs the kernel on operands that [`check`](CpuFamily::check) accepts.

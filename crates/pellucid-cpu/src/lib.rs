@@ -4,6 +4,18 @@
 //! * Kernels select their instruction set at run time, and the caller sets the number of threads ([`with_threads`]).
 //!   Neither choice changes a bit of any result.
 //! * The API is safe: no kernel accesses memory outside the buffers of its views.
+//!
+//! | module | contents |
+//! | --- | --- |
+//! | `backend` | [`Cpu`]: checks the views of a kernel and runs it |
+//! | `sequence` | a plan prepared for repeated launches |
+//! | `operand` | `Operand`: a view converted to an address, a layout and a dtype, with bounds checks |
+//! | `family` | the trait `CpuFamily`, the interface of a kernel family |
+//! | `families` | the kernel families that do not run programs, such as `MatMul`, `Conv` and `Sort` |
+//! | `program` | the kernel families that run programs: `Map`, `Reduce` and `Row`; also `Copy` |
+//! | `strided` | iteration of strided operands over one index space |
+//! | `number` | element types and their compute types |
+//! | `testing` | arrays in every kind of layout, for tests |
 
 #[macro_use]
 mod number;

@@ -1,52 +1,52 @@
-//! Elements of memory and the types they are computed in, for loops that no program drives.
+//! Element types and their compute types, for the kernel families that do not run programs.
 
 use pellucid_simd::math::half::{BF16, F16};
 
-/// An element in memory.
-pub(crate) trait Number: Copy + PartialEq + Send + Sync + 'static {
-    /// Its compute type.
-    type Wide: Wide;
-    /// The value in the compute type.
-    fn widen(self) -> Self::Wide;
-    /// The value rounded to the element, or wrapped.
-    fn narrow(wide: Self::Wide) -> Self;
+/// A type of elements in memory.
+pub(crate) trait StorageElement: Copy + PartialEq + Send + Sync + 'static {
+    /// The type that arithmetic on these elements uses.
+    type Compute: ComputeScalar;
+    /// Converts to the compute type, exactly.
+    fn widen(self) -> Self::Compute;
+    /// Converts from the compute type. Floats are rounded; integers wrap.
+    fn narrow(wide: Self::Compute) -> Self;
 }
 
-/// A compute type: floats, and integers that wrap.
-pub(crate) trait Wide: Copy + PartialOrd + Send + Sync + 'static {
-    /// The value z with z + x = x in every bit: −0 for floats.
-    const NOTHING: Self;
-    /// 1
+/// A compute type. Integer arithmetic wraps.
+pub(crate) trait ComputeScalar: Copy + PartialOrd + Send + Sync + 'static {
+    /// The additive identity z: z + x has the bits of x. It is −0 for floats.
+    const ADDITIVE_IDENTITY: Self;
+    /// The multiplicative identity 1.
     const ONE: Self;
-    /// a + b
+    /// Returns self + b.
     fn plus(self, b: Self) -> Self;
-    /// a · b
+    /// Returns self · b.
     fn times(self, b: Self) -> Self;
 
-    /// True for NaN.
+    /// Returns true for NaN.
     #[inline(always)]
-    #[allow(clippy::eq_op, reason = "NaN is what does not equal itself")]
+    #[allow(clippy::eq_op, reason = "only NaN is unequal to itself")]
     fn is_nan(self) -> bool {
         self != self
     }
 
-    /// The larger, NaN if either is.
+    /// Returns the larger value, or NaN if either value is NaN.
     #[inline(always)]
-    fn larger(self, b: Self) -> Self {
+    fn maximum(self, b: Self) -> Self {
         if b > self || b.is_nan() { b } else { self }
     }
 
-    /// The smaller, NaN if either is.
+    /// Returns the smaller value, or NaN if either value is NaN.
     #[inline(always)]
-    fn smaller(self, b: Self) -> Self {
+    fn minimum(self, b: Self) -> Self {
         if b < self || b.is_nan() { b } else { self }
     }
 }
 
-macro_rules! integers {
+macro_rules! cast_elements {
     ($($t:ty: $wide:ty),*) => {$(
-        impl Number for $t {
-            type Wide = $wide;
+        impl StorageElement for $t {
+            type Compute = $wide;
             #[inline(always)]
             fn widen(self) -> $wide {
                 self as $wide
@@ -58,12 +58,12 @@ macro_rules! integers {
         }
     )*};
 }
-integers!(u8: i32, i8: i32, i16: i32, i32: i32, i64: i64, f32: f32, f64: f64);
+cast_elements!(u8: i32, i8: i32, i16: i32, i32: i32, i64: i64, f32: f32, f64: f64);
 
-macro_rules! halves {
+macro_rules! half_precision_elements {
     ($($t:ty),*) => {$(
-        impl Number for $t {
-            type Wide = f32;
+        impl StorageElement for $t {
+            type Compute = f32;
             #[inline(always)]
             fn widen(self) -> f32 {
                 self.to_f32()
@@ -75,12 +75,12 @@ macro_rules! halves {
         }
     )*};
 }
-halves!(F16, BF16);
+half_precision_elements!(F16, BF16);
 
-macro_rules! wide {
-    ($($t:ty: $nothing:expr, $one:expr, |$a:ident, $b:ident| $plus:expr, $times:expr;)*) => {$(
-        impl Wide for $t {
-            const NOTHING: $t = $nothing;
+macro_rules! compute_scalars {
+    ($($t:ty: $zero:expr, $one:expr, |$a:ident, $b:ident| $plus:expr, $times:expr;)*) => {$(
+        impl ComputeScalar for $t {
+            const ADDITIVE_IDENTITY: $t = $zero;
             const ONE: $t = $one;
             #[inline(always)]
             fn plus(self, $b: $t) -> $t {
@@ -95,15 +95,15 @@ macro_rules! wide {
         }
     )*};
 }
-wide! {
+compute_scalars! {
     i32: 0, 1, |a, b| a.wrapping_add(b), a.wrapping_mul(b);
     i64: 0, 1, |a, b| a.wrapping_add(b), a.wrapping_mul(b);
     f32: -0.0, 1.0, |a, b| a + b, a * b;
     f64: -0.0, 1.0, |a, b| a + b, a * b;
 }
 
-/// `body` with `T` the [`Number`] of a dtype; masks are the bytes that they are.
-macro_rules! with_number {
+/// Evaluates `body` with `T` bound to the [`StorageElement`] of a dtype. Booleans are `u8`.
+macro_rules! with_storage_element {
     ($dtype:expr, $T:ident => $body:expr) => {
         match $dtype {
             pellucid_ir::DType::Bool | pellucid_ir::DType::U8 => {
@@ -146,7 +146,7 @@ macro_rules! with_number {
     };
 }
 
-/// `body` with `T` the unsigned integer of a width in bytes: for moves, which need no arithmetic.
+/// Evaluates `body` with `T` bound to the unsigned integer of a size in bytes, for copies without arithmetic.
 macro_rules! with_width {
     ($bytes:expr, $T:ident => $body:expr) => {
         match $bytes {

@@ -1,4 +1,4 @@
-//! From views to addresses: every operand of a kernel is checked against its buffer here, once.
+//! Converts views to addresses. Every operand of a kernel is checked once here against the size of its buffer.
 
 use pellucid_ir::backend::{Buffer, Dense, Storage, View};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
@@ -8,44 +8,42 @@ use pellucid_runtime::threads::SharedPtr;
 use std::any::TypeId;
 use std::ptr::NonNull;
 
-/// An array with its memory: where the storage begins, how the elements lie in it, what they are.
+/// An array in CPU memory: the address of its storage, its layout and its dtype.
 ///
-/// All elements lie in one buffer, which outlives the operand.
+/// All elements are in one buffer, which outlives the operand.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Operand<'a> {
     /// The start of the storage, aligned to 64 bytes.
     pub(crate) base: *mut u8,
-    /// How the elements lie there; offset and strides in elements.
+    /// The layout in the storage; offset and strides in elements.
     pub(crate) layout: &'a Layout,
-    /// What they are.
+    /// The type of the elements.
     pub(crate) dtype: DType,
 }
 
-/// The operands of a kernel; few enough, as a rule, to need no heap.
+/// The operands of a kernel. Up to eight are stored without a heap allocation.
 pub(crate) type Operands<'a> = List<Operand<'a>, 8>;
 
-/// What the families ask of an operand.
-pub(crate) trait Array<'a> {
-    /// The length of every axis.
-    fn shape(&self) -> &'a Shape;
-    /// Element (0, 0, ..), as a pointer to a type as wide as the dtype.
-    fn first<T>(&self) -> SharedPtr<T>;
-}
-
-impl<'a> Array<'a> for Operand<'a> {
-    fn shape(&self) -> &'a Shape {
+impl<'a> Operand<'a> {
+    /// Returns the length of every axis.
+    pub(crate) fn shape(&self) -> &'a Shape {
         self.layout.shape()
     }
 
-    fn first<T>(&self) -> SharedPtr<T> {
+    /// Returns a pointer to element (0, 0, ..). `T` must have the size of the dtype.
+    pub(crate) fn first<T>(&self) -> SharedPtr<T> {
         SharedPtr(self.base.wrapping_add(self.layout.offset() * self.dtype.size()).cast())
     }
 }
 
-/// Where the storage of something that a kernel reads begins: its memory must be there.
+/// Returns the start of the storage of an input.
+///
+/// # Errors
+/// If the view exceeds its buffer or belongs to another device, or if the buffer has no memory although the view has
+/// elements.
 #[inline]
 pub(crate) fn input(op: &'static str, view: &View<'_>) -> Result<NonNull<u8>> {
-    let buffer = checked(op, view)?;
+    let buffer = checked_buffer(op, view)?;
     match buffer.start() {
         Some(start) => Ok(start),
         None if view.layout.shape().size() == 0 => buffer.ensure(),
@@ -53,29 +51,35 @@ pub(crate) fn input(op: &'static str, view: &View<'_>) -> Result<NonNull<u8>> {
     }
 }
 
-/// Where the storage of something that a kernel writes begins: it gets memory if it has none.
+/// Returns the start of the storage of an output. Allocates the memory if the buffer has none.
+///
+/// # Errors
+/// If the view exceeds its buffer, belongs to another device or is broadcast, or if the allocation fails.
 #[inline]
 pub(crate) fn output(op: &'static str, view: &View<'_>) -> Result<NonNull<u8>> {
-    let buffer = checked(op, view)?;
+    let buffer = checked_buffer(op, view)?;
     check_writable(op, view.layout)?;
     buffer.ensure()
 }
 
-/// Where the storage of something that a kernel reads and writes begins.
+/// Returns the start of the storage of an output that the kernel reads before it writes it.
+///
+/// # Errors
+/// Those of [`input`], and an error if the view is broadcast.
 pub(crate) fn state(op: &'static str, view: &View<'_>) -> Result<NonNull<u8>> {
     check_writable(op, view.layout)?;
     input(op, view)
 }
 
-/// The buffer of a view that lies within it.
+/// Returns the buffer of a view, or an error if the view exceeds the buffer or belongs to another device.
 #[inline(always)]
-fn checked<'a>(op: &'static str, view: &View<'a>) -> Result<&'a CpuBuffer> {
-    // An `Option` while all is well: a `Result` of so large an error travels through memory.
+fn checked_buffer<'a>(op: &'static str, view: &View<'a>) -> Result<&'a CpuBuffer> {
+    // An `Option` in the common case: a `Result` with this large error type would be passed through memory.
     let buffer = downcast(view.storage).filter(|b| fits(view.layout, view.dtype.size(), b.bytes()));
-    buffer.ok_or_else(|| outside(op, view))
+    buffer.ok_or_else(|| view_out_of_bounds(op, view))
 }
 
-/// Refuses a layout that means one element several times, of what a kernel writes.
+/// Returns an error if several indices of an output refer to one element.
 #[inline]
 pub(crate) fn check_writable(op: &'static str, layout: &Layout) -> Result<()> {
     if !layout.is_contiguous() && layout.is_broadcast() {
@@ -85,32 +89,44 @@ pub(crate) fn check_writable(op: &'static str, layout: &Layout) -> Result<()> {
     Ok(())
 }
 
-/// Where the elements of something dense that a kernel reads begin: `size` of them, or one.
+/// Returns the address of the first element of a contiguous input of `size` elements, or of one element if it is a
+/// single value.
+///
+/// `element` is the size of an element in bytes.
+///
+/// # Errors
+/// Those of [`input`].
 #[inline]
 pub(crate) fn dense_input(op: &'static str, dense: &Dense<'_>, size: usize, element: usize) -> Result<NonNull<u8>> {
     let count = if dense.once { 1 } else { size };
     match dense_buffer(dense, count, element) {
         Some((buffer, skip)) => match buffer.start() {
-            // SAFETY: `skip` bytes and more lie in the buffer.
+            // SAFETY: `dense_buffer` returns `skip` only if it is at most the size of the buffer.
             Some(start) => Ok(unsafe { start.add(skip) }),
             None if count == 0 => buffer.ensure(),
             None => Err(no_value(op)),
         },
-        None => Err(dense_outside(op, dense, count)),
+        None => Err(dense_out_of_bounds(op, dense, count)),
     }
 }
 
-/// Where the elements of something dense that a kernel writes begin; it gets memory if it has none.
+/// Returns the address of the first element of a contiguous output of `size` elements. Allocates the memory if the
+/// buffer has none.
+///
+/// `element` is the size of an element in bytes.
+///
+/// # Errors
+/// If the elements exceed the buffer, if the storage belongs to another device, or if the allocation fails.
 #[inline]
 pub(crate) fn dense_output(op: &'static str, dense: &Dense<'_>, size: usize, element: usize) -> Result<NonNull<u8>> {
     match dense_buffer(dense, size, element) {
-        // SAFETY: as above.
+        // SAFETY: `dense_buffer` returns `skip` only if it is at most the size of the buffer.
         Some((buffer, skip)) => buffer.ensure().map(|start| unsafe { start.add(skip) }),
-        None => Err(dense_outside(op, dense, size)),
+        None => Err(dense_out_of_bounds(op, dense, size)),
     }
 }
 
-/// The buffer, and how many of its bytes lie before the first element, if all elements lie within.
+/// Returns the buffer and the offset in bytes of the first element, or `None` if an element is outside the buffer.
 #[inline(always)]
 fn dense_buffer<'a>(dense: &Dense<'a>, count: usize, element: usize) -> Option<(&'a CpuBuffer, usize)> {
     let buffer = downcast(dense.storage)?;
@@ -121,70 +137,74 @@ fn dense_buffer<'a>(dense: &Dense<'a>, count: usize, element: usize) -> Option<(
     (end <= buffer.bytes()).then_some((buffer, dense.offset * element))
 }
 
+/// Returns the error of a contiguous operand that is not within a buffer of this backend.
 #[cold]
-fn dense_outside(op: &'static str, dense: &Dense<'_>, count: usize) -> Error {
+fn dense_out_of_bounds(op: &'static str, dense: &Dense<'_>, count: usize) -> Error {
     match downcast(dense.storage) {
-        None => elsewhere(op),
+        None => wrong_device(op),
         Some(buffer) => {
             let (bytes, offset) = (buffer.bytes(), dense.offset);
-            Error::invalid(op, format!("{count} elements from {offset} on reach beyond a buffer of {bytes} bytes"))
+            Error::invalid(op, format!("{count} elements at offset {offset} exceed a buffer of {bytes} bytes"))
         }
     }
 }
 
-/// The buffer of a storage of this backend.
+/// Returns the buffer of a storage, or an error if the storage belongs to another backend.
 pub(crate) fn cpu_buffer<'a>(op: &'static str, storage: &'a Storage) -> Result<&'a CpuBuffer> {
-    downcast(storage).ok_or_else(|| elsewhere(op))
+    downcast(storage).ok_or_else(|| wrong_device(op))
 }
 
 #[inline(always)]
 fn downcast(storage: &Storage) -> Option<&CpuBuffer> {
     let buffer = storage.buffer();
-    // SAFETY: the buffer is of this type; nobody can implement `Typed` to say so of another.
+    // SAFETY: `is_of` returns true only if the buffer is a `CpuBuffer`: no implementation of `Buffer` can override it.
     buffer.is_of(&TypeId::of::<CpuBuffer>()).then(|| unsafe { &*(&raw const *buffer).cast::<CpuBuffer>() })
 }
 
-/// True if every element of `layout` lies within `bytes` bytes; absurd layouts, whose positions
-/// overflow, do not.
+/// Returns true if every element of `layout` is within the first `bytes` bytes of the storage.
+///
+/// `element` is the size of an element in bytes, a power of two. Returns false if a position overflows.
 #[inline]
 pub(crate) fn fits(layout: &Layout, element: usize, bytes: usize) -> bool {
-    let room = bytes >> element.trailing_zeros();
+    let capacity = bytes >> element.trailing_zeros();
     if !layout.is_contiguous() {
-        return strided_fits(layout, room);
+        return strided_fits(layout, capacity);
     }
     let size = layout.shape().iter().try_fold(1usize, |size, &dim| size.checked_mul(dim));
-    size.is_some_and(|size| size == 0 || layout.offset().checked_add(size).is_some_and(|end| end <= room))
+    size.is_some_and(|size| size == 0 || layout.offset().checked_add(size).is_some_and(|end| end <= capacity))
 }
 
-fn strided_fits(layout: &Layout, room: usize) -> bool {
+fn strided_fits(layout: &Layout, capacity: usize) -> bool {
     let Some(size) = layout.shape().checked_size() else { return false };
-    // The lengths' product is below 2⁶⁰, hence the sum of all reaches below 2¹²⁴.
+    // The product of the lengths is below 2⁶⁰, hence the sum of all extents is below 2¹²⁴.
     let (mut low, mut high) = (layout.offset() as i128, layout.offset() as i128);
     for (&dim, &stride) in layout.shape().iter().zip(&*layout.strides()) {
-        let reach = (dim as i128 - 1) * stride as i128;
-        if reach < 0 { low += reach } else { high += reach }
+        let extent = (dim as i128 - 1) * stride as i128;
+        if extent < 0 { low += extent } else { high += extent }
     }
-    size == 0 || low >= 0 && high < room as i128
+    size == 0 || low >= 0 && high < capacity as i128
 }
 
+/// Returns the error of a storage that belongs to another backend.
 #[cold]
-fn elsewhere(op: &'static str) -> Error {
+fn wrong_device(op: &'static str) -> Error {
     Error::DeviceMismatch { op, devices: vec!["cpu".into(), "another device".into()] }
 }
 
-/// An input that nobody has written.
+/// Returns the error of an input that has never been written.
 #[cold]
 pub(crate) fn no_value(op: &'static str) -> Error {
-    Error::invalid(op, "an input has no memory: nothing has been written to it yet")
+    Error::invalid(op, "an input has no memory: it has never been written")
 }
 
+/// Returns the error of a view that is not within a buffer of this backend.
 #[cold]
-fn outside(op: &'static str, view: &View<'_>) -> Error {
+fn view_out_of_bounds(op: &'static str, view: &View<'_>) -> Error {
     if downcast(view.storage).is_none() {
-        return elsewhere(op);
+        return wrong_device(op);
     }
     let (layout, bytes) = (view.layout, view.storage.buffer().bytes());
-    Error::invalid(op, format!("a view reaches beyond its buffer of {bytes} bytes: {layout:?} of {}", view.dtype))
+    Error::invalid(op, format!("a view exceeds its buffer of {bytes} bytes: {layout:?} of {}", view.dtype))
 }
 
 #[cfg(test)]
@@ -192,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_view_fits_or_is_refused() {
+    fn layouts_are_checked_against_the_size_of_the_buffer() {
         let base = Layout::contiguous([4, 6].into());
         assert!(fits(&base, 4, 96) && !fits(&base, 4, 95) && !fits(&base, 8, 96));
         let flipped = base.slice(0, 3, -1, 4);
@@ -203,8 +223,8 @@ mod tests {
         let huge = isize::MAX as usize / 8;
         for dims in [[huge, 8], [huge, 1 << 40]] {
             let layout = Layout::contiguous([1].into()).broadcast_to(&[1, 1].into()).unwrap();
-            let wild = layout.slice(0, 0, 1, dims[0]).slice(1, 0, isize::MAX, dims[1]);
-            assert!(!fits(&wild, 1, 1 << 20), "{dims:?}");
+            let overflowing = layout.slice(0, 0, 1, dims[0]).slice(1, 0, isize::MAX, dims[1]);
+            assert!(!fits(&overflowing, 1, 1 << 20), "{dims:?}");
         }
     }
 }

@@ -1,10 +1,10 @@
-//! A plan on the CPU: its kernels one after the other, ready to run.
+//! A plan prepared for repeated launches on the CPU.
 //!
-//! What can be known without the buffers is looked at once: operands that lie in their slots, have the shapes and dtypes
-//! of their family and overlap nothing that is written; and maps over dense operands become addresses and a size. What
-//! is left for a launch is to look up where each slot begins, and to run.
+//! All checks that do not depend on the buffers are done once: operands are within their slots, have the shapes and
+//! dtypes that their family requires, and overlap outputs only as the same view. Maps over dense operands are reduced
+//! to slot offsets and a size. A launch only looks up the start of each slot and runs the kernels in order.
 
-use crate::backend::{self, arity};
+use crate::backend;
 use crate::families;
 use crate::operand::{self, Operand, Operands};
 use crate::program;
@@ -19,64 +19,70 @@ use pellucid_runtime::threads;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A plan that has been looked at.
-pub(crate) struct Sequence {
-    slots: Box<[Slot]>,
-    steps: Box<[Step]>,
+/// A plan whose operands have been checked.
+pub(crate) struct PreparedPlan {
+    slots: Box<[SlotRequirement]>,
+    launches: Box<[PreparedLaunch]>,
+    /// True after the first launch.
     launched: AtomicBool,
 }
 
-/// What a launch must find in a slot.
-struct Slot {
+/// The requirements on the buffer of a slot.
+struct SlotRequirement {
+    /// The minimum size of the buffer.
     bytes: usize,
+    /// True if a kernel uses the slot.
     is_used: bool,
-    /// The first kernel that uses it reads it.
+    /// True if the first kernel that uses the slot reads it, so that the buffer must have been written.
     is_read_first: bool,
 }
 
-/// One kernel.
-enum Step {
+/// A kernel with its operands.
+enum PreparedLaunch {
     /// A map whose operands are all dense.
     Dense {
         program: Arc<Program>,
         params: Params,
         size: usize,
-        inputs: Box<[Place]>,
-        outputs: Box<[Place]>,
+        inputs: Box<[DenseOperand]>,
+        outputs: Box<[DenseOperand]>,
     },
-    Any {
-        kernel: Kernel,
-        inputs: Box<[plan::Operand]>,
-        outputs: Box<[plan::Operand]>,
-    },
+    /// Any other kernel.
+    Any { kernel: Kernel, inputs: Box<[plan::Operand]>, outputs: Box<[plan::Operand]> },
 }
 
-/// A dense operand.
-struct Place {
+/// A contiguous array in a slot, or a single value that broadcasts.
+struct DenseOperand {
     slot: usize,
-    /// Bytes from the slot's start to the first element.
+    /// The offset of the first element from the start of the slot, in bytes.
     offset: usize,
+    /// True if the operand is a single value.
     once: bool,
 }
 
-impl Sequence {
-    pub(crate) fn new(plan: &Plan) -> Result<Sequence> {
-        let mut slots: Vec<Slot> =
-            plan.slots.iter().map(|&bytes| Slot { bytes, is_used: false, is_read_first: false }).collect();
-        let mut steps = Vec::with_capacity(plan.launches.len());
+impl PreparedPlan {
+    /// Checks all operands of a plan and prepares its launches.
+    ///
+    /// # Errors
+    /// If an operand exceeds its slot, an output is broadcast or partially overlaps an input, or a kernel refuses the
+    /// shapes and dtypes of its operands.
+    pub(crate) fn new(plan: &Plan) -> Result<PreparedPlan> {
+        let requirement = |&bytes: &usize| SlotRequirement { bytes, is_used: false, is_read_first: false };
+        let mut slots: Vec<SlotRequirement> = plan.slots.iter().map(requirement).collect();
+        let mut launches = Vec::with_capacity(plan.launches.len());
         for launch in &plan.launches {
             let op = launch.kernel.name();
-            let (needed, made) = arity(&launch.kernel);
-            if launch.inputs.len() < needed || launch.outputs.len() < made {
-                return Err(backend::too_few(&launch.kernel, launch.inputs.len(), launch.outputs.len()));
+            let (min_inputs, min_outputs) = backend::min_arity(&launch.kernel);
+            if launch.inputs.len() < min_inputs || launch.outputs.len() < min_outputs {
+                return Err(backend::too_few_operands(&launch.kernel, launch.inputs.len(), launch.outputs.len()));
             }
             for (k, o) in launch.inputs.iter().chain(&launch.outputs).enumerate() {
                 let Some(slot) = slots.get_mut(o.slot).filter(|s| operand::fits(&o.layout, o.dtype.size(), s.bytes))
                 else {
-                    return Err(Error::invalid("prepare", format!("an operand of `{op}` lies outside its slot")));
+                    return Err(Error::invalid("prepare", format!("an operand of `{op}` exceeds its slot")));
                 };
                 let output = k.checked_sub(launch.inputs.len());
-                let reads = output.is_none_or(|k| backend::is_state(&launch.kernel, k));
+                let reads = output.is_none_or(|k| backend::is_state_output(&launch.kernel, k));
                 slot.is_read_first |= reads && !slot.is_used && o.layout.shape().size() > 0;
                 slot.is_used = true;
                 if output.is_some() {
@@ -84,22 +90,23 @@ impl Sequence {
                 }
             }
             for output in &launch.outputs {
-                if launch.inputs.iter().any(|input| overlap(output, input)) {
-                    return Err(Error::invalid("prepare", format!("`{op}` would write over what it reads")));
+                if launch.inputs.iter().any(|input| overlaps_partially(output, input)) {
+                    return Err(Error::invalid("prepare", format!("an output of `{op}` partially overlaps an input")));
                 }
             }
-            // Where the operands are does not matter to their shapes.
-            let nowhere = |o| at(o, std::ptr::null_mut());
-            let x: Operands<'_> = launch.inputs.iter().map(nowhere).collect();
-            let y: Operands<'_> = launch.outputs.iter().map(nowhere).collect();
-            families::check(&launch.kernel, &x, &y)?;
-            steps.push(Step::new(launch));
+            // The check does not use the addresses.
+            let without_address = |o| bind_operand(o, std::ptr::null_mut());
+            let x: Operands<'_> = launch.inputs.iter().map(without_address).collect();
+            let y: Operands<'_> = launch.outputs.iter().map(without_address).collect();
+            families::check_kernel(&launch.kernel, &x, &y)?;
+            launches.push(PreparedLaunch::new(launch));
         }
-        Ok(Sequence { slots: slots.into(), steps: steps.into(), launched: AtomicBool::new(false) })
+        Ok(PreparedPlan { slots: slots.into(), launches: launches.into(), launched: AtomicBool::new(false) })
     }
 
-    /// Where every slot begins; those that are written first get memory if they have none.
-    fn bases(&self, slots: &[Arc<Storage>]) -> Result<List<*mut u8, 64>> {
+    /// Returns the start of every slot, or null if the slot is unused. Allocates memory for slots whose first use is a
+    /// write.
+    fn slot_bases(&self, slots: &[Arc<Storage>]) -> Result<List<*mut u8, 64>> {
         if slots.len() < self.slots.len() {
             let reason = format!("the plan has {} slots, got {}", self.slots.len(), slots.len());
             return Err(Error::invalid("launch", reason));
@@ -112,7 +119,7 @@ impl Sequence {
             }
             let buffer: &CpuBuffer = operand::cpu_buffer("launch", storage)?;
             if buffer.bytes() < slot.bytes {
-                let reason = format!("a slot of {} bytes, got a buffer of {}", slot.bytes, buffer.bytes());
+                let reason = format!("a slot needs {} bytes, got a buffer of {} bytes", slot.bytes, buffer.bytes());
                 return Err(Error::invalid("launch", reason));
             }
             bases.push(match buffer.start() {
@@ -125,11 +132,12 @@ impl Sequence {
     }
 }
 
-impl Prepared for Sequence {
+impl Prepared for PreparedPlan {
     fn launch(&self, slots: &[Arc<Storage>]) -> Result<()> {
-        let bases = self.bases(slots)?;
-        self.steps.iter().try_for_each(|step| step.run(&bases))?;
-        // A task of this launch may be another thread's in the next one.
+        let bases = self.slot_bases(slots)?;
+        self.launches.iter().try_for_each(|launch| launch.run(&bases))?;
+        // A task that ran on a worker in this launch may run on this thread in the next one, so this thread reserves
+        // the memory that the tasks need.
         if !self.launched.swap(true, Ordering::Relaxed) {
             threads::warm_up();
         }
@@ -138,58 +146,63 @@ impl Prepared for Sequence {
     }
 }
 
-impl Step {
-    fn new(launch: &plan::Launch) -> Step {
+impl PreparedLaunch {
+    fn new(launch: &plan::Launch) -> PreparedLaunch {
         let plan::Launch { kernel, inputs, outputs, .. } = launch;
         if let (Kernel::Map(map), Some(first)) = (kernel, outputs.first()) {
             let shape = first.layout.shape();
-            let place = |o: &plan::Operand| {
+            let dense_operand = |o: &plan::Operand| {
                 let full = o.layout.shape() == shape;
                 let dense = o.layout.is_contiguous() && (full || o.layout.shape().size() == 1);
-                dense.then(|| Place { slot: o.slot, offset: o.layout.offset() * o.dtype.size(), once: !full })
+                dense.then(|| DenseOperand { slot: o.slot, offset: o.layout.offset() * o.dtype.size(), once: !full })
             };
-            let places = |list: &[plan::Operand]| list.iter().map(place).collect::<Option<_>>();
-            if let (Some(inputs), Some(outputs)) = (places(inputs), places(outputs)) {
+            let dense_operands = |list: &[plan::Operand]| list.iter().map(dense_operand).collect::<Option<_>>();
+            if let (Some(inputs), Some(outputs)) = (dense_operands(inputs), dense_operands(outputs)) {
                 let (program, params) = (map.program.clone(), map.params.clone());
-                return Step::Dense { program, params, size: shape.size(), inputs, outputs };
+                return PreparedLaunch::Dense { program, params, size: shape.size(), inputs, outputs };
             }
         }
-        Step::Any { kernel: kernel.clone(), inputs: inputs.as_slice().into(), outputs: outputs.as_slice().into() }
+        let (inputs, outputs) = (inputs.as_slice().into(), outputs.as_slice().into());
+        PreparedLaunch::Any { kernel: kernel.clone(), inputs, outputs }
     }
 
+    /// Runs the kernel. `bases` are the starts of the slots.
     #[inline]
     fn run(&self, bases: &[*mut u8]) -> Result<()> {
         match self {
-            Step::Dense { program, params, size, inputs, outputs } => {
-                let place = |p: &Place| program::Dense { at: bases[p.slot].wrapping_add(p.offset), once: p.once };
+            PreparedLaunch::Dense { program, params, size, inputs, outputs } => {
+                let bind = |o: &DenseOperand| program::Dense { at: bases[o.slot].wrapping_add(o.offset), once: o.once };
                 // Nearly all maps have one output.
                 if let ([a, b], [y]) = (&**inputs, &**outputs) {
-                    // SAFETY: `new` has seen that the operands lie in their slots, are what the program says, and
-                    // overlap only where an input and an output are the same; `bases` that slots are so large.
-                    return unsafe { program::dense(program, params, *size, &[place(a), place(b)], &[place(y)]) };
+                    // SAFETY: `PreparedPlan::new` has checked that the operands are within their slots, have the sizes
+                    // and dtypes of the program, and overlap only if an output equals an input. `slot_bases` has
+                    // checked that the buffers are as large as the slots. The caller holds the borrow words of all
+                    // storages (the contract of `Backend`), so no other thread uses the operands.
+                    return unsafe { program::dense(program, params, *size, &[bind(a), bind(b)], &[bind(y)]) };
                 }
-                let x: List<program::Dense, 8> = inputs.iter().map(place).collect();
-                let y: List<program::Dense, 4> = outputs.iter().map(place).collect();
-                // SAFETY: as above.
+                let x: List<program::Dense, 8> = inputs.iter().map(bind).collect();
+                let y: List<program::Dense, 4> = outputs.iter().map(bind).collect();
+                // SAFETY: `PreparedPlan::new` and `slot_bases` have checked bounds, sizes, dtypes and overlap, and the
+                // caller holds the borrow words, exactly as for two inputs.
                 unsafe { program::dense(program, params, *size, &x, &y) }
             }
-            Step::Any { kernel, inputs, outputs } => {
-                let operand = |o| at(o, bases[o.slot]);
+            PreparedLaunch::Any { kernel, inputs, outputs } => {
+                let operand = |o| bind_operand(o, bases[o.slot]);
                 let x: Operands<'_> = inputs.iter().map(operand).collect();
                 let y: Operands<'_> = outputs.iter().map(operand).collect();
-                families::run(kernel, &x, &y)
+                families::run_kernel(kernel, &x, &y)
             }
         }
     }
 }
 
-/// An operand whose slot begins at `base`.
-fn at(operand: &plan::Operand, base: *mut u8) -> Operand<'_> {
+/// Converts an operand of a plan to an operand of a kernel family. `base` is the start of its slot.
+fn bind_operand(operand: &plan::Operand, base: *mut u8) -> Operand<'_> {
     Operand { base, layout: &operand.layout, dtype: operand.dtype }
 }
 
-/// Whether the memory of an output is that of an input, but for the very same view.
-fn overlap(output: &plan::Operand, input: &plan::Operand) -> bool {
+/// Returns true if the byte ranges of an output and an input overlap and the operands are not the same view.
+fn overlaps_partially(output: &plan::Operand, input: &plan::Operand) -> bool {
     if output.layout.shape().size() == 0 || input.layout.shape().size() == 0 {
         return false;
     }
@@ -197,13 +210,13 @@ fn overlap(output: &plan::Operand, input: &plan::Operand) -> bool {
         let (extent, size) = (o.layout.extent(), o.dtype.size() as isize);
         extent.start.saturating_mul(size)..extent.end.saturating_mul(size)
     };
-    let same = |a: &Layout, b: &Layout| {
+    let is_same_layout = |a: &Layout, b: &Layout| {
         a.offset() == b.offset()
             && (a == b || a.is_contiguous() && b.is_contiguous() && a.shape().size() == b.shape().size())
     };
     let (a, b) = (bytes(output), bytes(input));
-    let view = output.dtype.size() == input.dtype.size() && same(&output.layout, &input.layout);
-    output.slot == input.slot && !view && a.start < b.end && b.start < a.end
+    let is_same_view = output.dtype.size() == input.dtype.size() && is_same_layout(&output.layout, &input.layout);
+    output.slot == input.slot && !is_same_view && a.start < b.end && b.start < a.end
 }
 
 #[cfg(test)]
@@ -218,8 +231,8 @@ mod tests {
         plan::Operand { slot, layout, dtype: DType::F32 }
     }
 
-    /// `len` elements from `offset` on, of slot 0.
-    fn part(offset: usize, len: usize) -> plan::Operand {
+    /// Returns an operand of `len` elements at `offset` in slot 0.
+    fn slice_of_slot(offset: usize, len: usize) -> plan::Operand {
         operand(0, Layout::contiguous_from([len].into(), offset))
     }
 
@@ -229,55 +242,65 @@ mod tests {
         plan::Launch::new(kernel, inputs.into(), vec![output])
     }
 
-    fn prepare(launch: plan::Launch) -> Result<Sequence> {
-        Sequence::new(&Plan { slots: vec![40], launches: vec![launch], ..Plan::default() })
+    fn prepare(launch: plan::Launch) -> Result<PreparedPlan> {
+        PreparedPlan::new(&Plan { slots: vec![40], launches: vec![launch], ..Plan::default() })
     }
 
     #[test]
-    fn operands_may_share_a_slot_if_nothing_is_written_that_is_read() {
-        prepare(add([part(0, 3), part(3, 3)], part(6, 3))).unwrap();
-        prepare(add([part(0, 3), part(3, 1)], part(0, 3))).unwrap();
-        // What has no elements lies nowhere.
-        prepare(add([part(4, 0), part(3, 0)], part(4, 0))).unwrap();
-        let nothing = |rows, columns| operand(0, Layout::contiguous([rows, columns].into()));
+    fn operands_may_share_a_slot_unless_an_output_partially_overlaps_an_input() {
+        prepare(add([slice_of_slot(0, 3), slice_of_slot(3, 3)], slice_of_slot(6, 3))).unwrap();
+        prepare(add([slice_of_slot(0, 3), slice_of_slot(3, 1)], slice_of_slot(0, 3))).unwrap();
+        // An operand without elements overlaps nothing.
+        prepare(add([slice_of_slot(4, 0), slice_of_slot(3, 0)], slice_of_slot(4, 0))).unwrap();
+        let empty = |rows, columns| operand(0, Layout::contiguous([rows, columns].into()));
         let kernel = Kernel::MatMul(MatMul::default());
-        prepare(plan::Launch::new(kernel, vec![nothing(3, 0), nothing(0, 3)], vec![nothing(3, 3)])).unwrap();
+        prepare(plan::Launch::new(kernel, vec![empty(3, 0), empty(0, 3)], vec![empty(3, 3)])).unwrap();
         for (a, b, y) in [(0, 3, 1), (0, 3, 5), (2, 2, 4)] {
-            assert!(prepare(add([part(a, 3), part(b, 3)], part(y, 3))).is_err(), "{y}");
+            assert!(prepare(add([slice_of_slot(a, 3), slice_of_slot(b, 3)], slice_of_slot(y, 3))).is_err(), "{y}");
         }
-        let turned = operand(0, Layout::contiguous([2, 3].into()).permute(&[1, 0]));
+        let transposed = operand(0, Layout::contiguous([2, 3].into()).permute(&[1, 0]));
         let square = operand(0, Layout::contiguous([3, 2].into()));
-        assert!(prepare(add([turned, part(9, 1)], square)).is_err(), "the same memory in another order");
+        assert!(
+            prepare(add([transposed, slice_of_slot(9, 1)], square)).is_err(),
+            "the same elements in a different order"
+        );
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_before_it_runs() {
-        assert!(prepare(add([part(0, 3), part(3, 3)], part(8, 3))).is_err(), "outside of the slot");
-        assert!(prepare(add([part(0, 3), part(3, 2)], part(6, 3))).is_err(), "shapes");
-        let stretched = operand(0, Layout::contiguous_from([1].into(), 9).broadcast_to(&[3].into()).unwrap());
-        assert!(prepare(add([part(0, 3), part(3, 3)], stretched)).is_err(), "one element three times");
-        let mut launch = add([part(0, 3), part(3, 3)], part(6, 3));
+    fn invalid_operands_are_errors_when_a_plan_is_prepared() {
+        assert!(
+            prepare(add([slice_of_slot(0, 3), slice_of_slot(3, 3)], slice_of_slot(8, 3))).is_err(),
+            "the output exceeds its slot"
+        );
+        assert!(
+            prepare(add([slice_of_slot(0, 3), slice_of_slot(3, 2)], slice_of_slot(6, 3))).is_err(),
+            "the shapes differ"
+        );
+        let broadcast = operand(0, Layout::contiguous_from([1].into(), 9).broadcast_to(&[3].into()).unwrap());
+        assert!(prepare(add([slice_of_slot(0, 3), slice_of_slot(3, 3)], broadcast)).is_err(), "a broadcast output");
+        let mut launch = add([slice_of_slot(0, 3), slice_of_slot(3, 3)], slice_of_slot(6, 3));
         launch.inputs[1].slot = 1;
-        assert!(prepare(launch.clone()).is_err(), "no such slot");
+        assert!(prepare(launch.clone()).is_err(), "the slot does not exist");
         launch.inputs.pop();
-        assert!(prepare(launch).is_err(), "one input");
+        assert!(prepare(launch).is_err(), "one of two inputs");
     }
 
     #[test]
-    fn a_launch_looks_at_its_buffers() {
+    fn a_launch_checks_its_buffers() {
         let square = |slot, offset| operand(slot, Layout::contiguous_from([2, 2].into(), offset));
         let (kernel, inputs) = (Kernel::MatMul(MatMul::default()), vec![square(0, 0), square(0, 4)]);
         let product = plan::Launch::new(kernel, inputs, vec![square(1, 1)]);
         let twice = add([square(1, 1), square(1, 1)], square(1, 1));
-        let sequence =
-            Sequence::new(&Plan { slots: vec![32, 20], launches: vec![product, twice], ..Plan::default() }).unwrap();
+        let prepared =
+            PreparedPlan::new(&Plan { slots: vec![32, 20], launches: vec![product, twice], ..Plan::default() })
+                .unwrap();
         let [input, output, small] = [32, 20, 16].map(|bytes| Cpu.storage(bytes).unwrap());
-        assert!(sequence.launch(std::slice::from_ref(&input)).is_err(), "one of two slots");
-        assert!(sequence.launch(&[input.clone(), output.clone()]).is_err(), "an input without a value");
+        assert!(prepared.launch(std::slice::from_ref(&input)).is_err(), "one of two slots");
+        assert!(prepared.launch(&[input.clone(), output.clone()]).is_err(), "an input without memory");
         Cpu.upload(bytemuck::cast_slice(&[1.0f32, 2.0, 3.0, 4.0, 0.0, 1.0, 1.0, 0.0]), &input).unwrap();
-        assert!(sequence.launch(&[input.clone(), small]).is_err(), "a buffer that is too small");
+        assert!(prepared.launch(&[input.clone(), small]).is_err(), "a buffer that is too small");
         for _ in 0..2 {
-            sequence.launch(&[input.clone(), output.clone()]).unwrap();
+            prepared.launch(&[input.clone(), output.clone()]).unwrap();
             let mut values = [0.0f32; 4];
             Cpu.download(&output, 4, bytemuck::cast_slice_mut(&mut values)).unwrap();
             assert_eq!(values, [4.0, 2.0, 8.0, 6.0]);

@@ -1,4 +1,4 @@
-//! Arrays for tests, in every kind of layout.
+//! Helpers for tests: CPU arrays in every kind of layout, and functions that run kernels on them.
 
 pub(crate) use pellucid_runtime::testing::{Choices, Guarded, numbers};
 
@@ -10,24 +10,25 @@ use pellucid_ir::{DType, Element, Layout, Result, Scalar, Shape};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// How an array lies in its storage.
+/// The memory layout of a [`TestArray`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum TestLayout {
-    /// Row-major.
+    /// Row-major, from the start of the storage.
     Plain,
-    /// Row-major, behind some other elements.
+    /// Row-major, at an offset of five elements.
     Behind,
     /// Column-major.
-    Turned,
-    /// Every axis backwards.
+    Transposed,
+    /// Row-major with every axis reversed: all strides are negative.
     Flipped,
-    /// Every third element of the last axis.
+    /// Every third element along the last axis of a row-major array.
     Gaps,
 }
 
 impl TestLayout {
+    /// All layouts.
     pub(crate) const ALL: [TestLayout; 5] =
-        [TestLayout::Plain, TestLayout::Behind, TestLayout::Turned, TestLayout::Flipped, TestLayout::Gaps];
+        [TestLayout::Plain, TestLayout::Behind, TestLayout::Transposed, TestLayout::Flipped, TestLayout::Gaps];
 
     fn layout(self, shape: &Shape) -> Layout {
         let plain = Layout::contiguous(shape.clone());
@@ -35,9 +36,9 @@ impl TestLayout {
         match self {
             TestLayout::Plain => plain,
             TestLayout::Behind => Layout::strided(shape.clone(), plain.strides(), 5),
-            TestLayout::Turned => {
-                let back: Vec<usize> = (0..rank).rev().collect();
-                Layout::contiguous(back.iter().map(|&a| shape[a]).collect()).permute(&back)
+            TestLayout::Transposed => {
+                let reversed: Vec<usize> = (0..rank).rev().collect();
+                Layout::contiguous(reversed.iter().map(|&a| shape[a]).collect()).permute(&reversed)
             }
             TestLayout::Flipped => {
                 (0..rank).filter(|&a| shape[a] > 0).fold(plain, |l, a| l.slice(a, shape[a] - 1, -1, shape[a]))
@@ -51,63 +52,67 @@ impl TestLayout {
     }
 }
 
-/// An array of the CPU.
+/// An array in CPU memory.
 #[derive(Clone, Debug)]
-pub(crate) struct Array {
+pub(crate) struct TestArray {
+    /// The storage of the elements.
     pub(crate) storage: Arc<Storage>,
+    /// The layout of the elements in the storage.
     pub(crate) layout: Layout,
+    /// The type of the elements.
     pub(crate) dtype: DType,
 }
 
-impl Array {
-    /// An array that nobody has written.
-    pub(crate) fn new(shape: impl Into<Shape>, dtype: DType, lie: TestLayout) -> Array {
-        let layout = lie.layout(&shape.into());
+impl TestArray {
+    /// Creates an array that has not been written and has no memory yet.
+    pub(crate) fn new(shape: impl Into<Shape>, dtype: DType, layout: TestLayout) -> TestArray {
+        let layout = layout.layout(&shape.into());
         let bytes = layout.extent().end.max(0) as usize * dtype.size();
-        Array { storage: Cpu.storage(bytes).unwrap(), layout, dtype }
+        TestArray { storage: Cpu.storage(bytes).unwrap(), layout, dtype }
     }
 
-    /// An array of these values, in row-major order.
-    pub(crate) fn of<T: Element>(shape: impl Into<Shape>, lie: TestLayout, values: &[T]) -> Array {
-        let array = Array::new(shape, T::DTYPE, lie);
+    /// Creates an array of the given values, which are in row-major order.
+    pub(crate) fn of<T: Element>(shape: impl Into<Shape>, layout: TestLayout, values: &[T]) -> TestArray {
+        let array = TestArray::new(shape, T::DTYPE, layout);
         assert_eq!(values.len(), array.layout.shape().size());
         let mut bytes = vec![0xcd; array.storage.buffer().bytes()];
-        for (at, value) in array.positions().into_iter().zip(values) {
-            bytes[at * size_of::<T>()..][..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(value));
+        for (position, value) in array.positions().into_iter().zip(values) {
+            bytes[position * size_of::<T>()..][..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(value));
         }
         Cpu.upload(&bytes, &array.storage).unwrap();
         array
     }
 
-    /// An array of these values, rounded or wrapped to `dtype`.
-    pub(crate) fn cast(shape: impl Into<Shape>, lie: TestLayout, dtype: DType, values: &[f64]) -> Array {
+    /// Creates an array of the given values, converted to `dtype` by rounding or wrapping.
+    pub(crate) fn cast(shape: impl Into<Shape>, layout: TestLayout, dtype: DType, values: &[f64]) -> TestArray {
         fn convert<T: Element>(values: &[f64]) -> Vec<T> {
             values.iter().map(|&v| T::from_scalar(Scalar::Float(v))).collect()
         }
         use pellucid_ir::{bf16, f16};
         match dtype {
-            DType::Bool => Array::of::<bool>(shape, lie, &convert(values)),
-            DType::U8 => Array::of::<u8>(shape, lie, &convert(values)),
-            DType::I8 => Array::of::<i8>(shape, lie, &convert(values)),
-            DType::I16 => Array::of::<i16>(shape, lie, &convert(values)),
-            DType::I32 => Array::of::<i32>(shape, lie, &convert(values)),
-            DType::I64 => Array::of::<i64>(shape, lie, &convert(values)),
-            DType::F16 => Array::of::<f16>(shape, lie, &convert(values)),
-            DType::BF16 => Array::of::<bf16>(shape, lie, &convert(values)),
-            DType::F32 => Array::of::<f32>(shape, lie, &convert(values)),
-            DType::F64 => Array::of::<f64>(shape, lie, &convert(values)),
+            DType::Bool => TestArray::of::<bool>(shape, layout, &convert(values)),
+            DType::U8 => TestArray::of::<u8>(shape, layout, &convert(values)),
+            DType::I8 => TestArray::of::<i8>(shape, layout, &convert(values)),
+            DType::I16 => TestArray::of::<i16>(shape, layout, &convert(values)),
+            DType::I32 => TestArray::of::<i32>(shape, layout, &convert(values)),
+            DType::I64 => TestArray::of::<i64>(shape, layout, &convert(values)),
+            DType::F16 => TestArray::of::<f16>(shape, layout, &convert(values)),
+            DType::BF16 => TestArray::of::<bf16>(shape, layout, &convert(values)),
+            DType::F32 => TestArray::of::<f32>(shape, layout, &convert(values)),
+            DType::F64 => TestArray::of::<f64>(shape, layout, &convert(values)),
         }
     }
 
+    /// Returns the position of every element in the storage, in row-major order of the indices.
     fn positions(&self) -> Vec<usize> {
-        let mut out = vec![self.layout.offset() as isize];
+        let mut positions = vec![self.layout.offset() as isize];
         for (&dim, &stride) in self.layout.shape().iter().zip(&*self.layout.strides()) {
-            out = out.iter().flat_map(|&p| (0..dim as isize).map(move |i| p + i * stride)).collect();
+            positions = positions.iter().flat_map(|&p| (0..dim as isize).map(move |i| p + i * stride)).collect();
         }
-        out.into_iter().map(|p| p as usize).collect()
+        positions.into_iter().map(|p| p as usize).collect()
     }
 
-    /// The values in row-major order.
+    /// Returns the elements in row-major order.
     pub(crate) fn values<T: Element>(&self) -> Vec<T> {
         assert_eq!(T::DTYPE, self.dtype);
         let mut bytes = vec![0; self.storage.buffer().bytes()];
@@ -116,7 +121,7 @@ impl Array {
         self.positions().into_iter().flat_map(|p| T::from_bytes(&bytes[p * size..][..size])).collect()
     }
 
-    /// The values in row-major order, as reals.
+    /// Returns the elements in row-major order, converted to `f64`.
     pub(crate) fn reals(&self) -> Vec<f64> {
         use pellucid_ir::{bf16, f16};
         fn widen<T: Element>(values: Vec<T>) -> Vec<f64> {
@@ -136,23 +141,27 @@ impl Array {
         }
     }
 
+    /// Returns the array as an operand of [`Backend::run`].
     pub(crate) fn view(&self) -> View<'_> {
         View { storage: &self.storage, layout: &self.layout, dtype: self.dtype }
     }
 }
 
-/// New arrays for what a kernel makes of these inputs.
-pub(crate) fn made(kernel: &Kernel, inputs: &[&Array]) -> Result<Vec<Array>> {
+/// Creates unwritten row-major arrays with the shapes and dtypes of a kernel's outputs.
+pub(crate) fn allocate_outputs(kernel: &Kernel, inputs: &[&TestArray]) -> Result<Vec<TestArray>> {
     let metas: Vec<Meta> = inputs.iter().map(|a| Meta { shape: a.layout.shape().clone(), dtype: a.dtype }).collect();
-    Ok(kernel.infer(&metas)?.into_iter().map(|m| Array::new(m.shape, m.dtype, TestLayout::Plain)).collect())
+    Ok(kernel.infer(&metas)?.into_iter().map(|m| TestArray::new(m.shape, m.dtype, TestLayout::Plain)).collect())
 }
 
-/// Arrays as a family sees them: `address` is that of what is read, or of what is written.
+/// Converts arrays to operands of a kernel family.
+///
+/// `address` returns the start of an array's storage: [`operand::input`](crate::operand::input) for inputs, or
+/// [`operand::output`](crate::operand::output) for outputs.
 pub(crate) fn operands<'a>(
-    arrays: impl IntoIterator<Item = &'a Array>,
+    arrays: impl IntoIterator<Item = &'a TestArray>,
     address: fn(&'static str, &View<'_>) -> Result<NonNull<u8>>,
 ) -> Result<Operands<'a>> {
-    let operand = |a: &'a Array| {
+    let operand = |a: &'a TestArray| {
         let base = address("test", &a.view())?.as_ptr();
         Ok(Operand { base, layout: &a.layout, dtype: a.dtype })
     };
@@ -160,7 +169,7 @@ pub(crate) fn operands<'a>(
 }
 
 /// Runs a kernel on the CPU.
-pub(crate) fn run(kernel: Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
+pub(crate) fn run_kernel(kernel: Kernel, inputs: &[&TestArray], outputs: &[&TestArray]) -> Result<()> {
     let inputs: Vec<View<'_>> = inputs.iter().map(|a| a.view()).collect();
     let outputs: Vec<View<'_>> = outputs.iter().map(|a| a.view()).collect();
     Cpu.run(&kernel, &inputs, &outputs)

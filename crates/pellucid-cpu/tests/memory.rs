@@ -1,25 +1,29 @@
-//! The caching allocator, seen from outside. It is one for the process, so the tests take turns.
+//! Tests of the caching allocator by its public interface. The allocator is global, so the tests run one at a time.
 
 use pellucid_cpu::{Cpu, CpuBuffer};
 use pellucid_ir::Error;
 use pellucid_ir::backend::{Backend, Buffer};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A turn; when it ends, the thread keeps no block that the next test would count.
-struct Turn(#[allow(dead_code, reason = "held")] MutexGuard<'static, ()>);
+/// A lock of the allocator for one test. Dropping it resets the cap and empties the cache of the thread.
+struct AllocatorTestGuard(
+    #[allow(dead_code, reason = "the lock is held until the guard is dropped")] MutexGuard<'static, ()>,
+);
 
-impl Drop for Turn {
+impl Drop for AllocatorTestGuard {
     fn drop(&mut self) {
         Cpu.set_memory_cap(usize::MAX);
         Cpu.trim();
     }
 }
 
-fn alone() -> Turn {
-    static TURN: Mutex<()> = Mutex::new(());
-    Turn(TURN.lock().unwrap_or_else(PoisonError::into_inner))
+/// Waits until no other test uses the allocator.
+fn lock_allocator() -> AllocatorTestGuard {
+    static LOCK: Mutex<()> = Mutex::new(());
+    AllocatorTestGuard(LOCK.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
+/// Allocates a buffer and asserts that it is aligned to 64 bytes.
 fn buffer(bytes: usize) -> CpuBuffer {
     let buffer = CpuBuffer::new(bytes).unwrap();
     let start = buffer.ensure().unwrap();
@@ -28,8 +32,8 @@ fn buffer(bytes: usize) -> CpuBuffer {
 }
 
 #[test]
-fn memory_comes_with_the_first_write_and_is_counted() {
-    let _turn = alone();
+fn memory_is_allocated_by_the_first_write_and_counted() {
+    let _guard = lock_allocator();
     let before = Cpu.memory_stats();
     let lazy = CpuBuffer::new(100).unwrap();
     assert!(!lazy.is_allocated() && Cpu.memory_stats() == before);
@@ -49,8 +53,8 @@ fn memory_comes_with_the_first_write_and_is_counted() {
 }
 
 #[test]
-fn a_loop_of_the_same_shapes_asks_the_system_once() {
-    let _turn = alone();
+fn a_loop_with_the_same_sizes_allocates_from_the_system_once() {
+    let _guard = lock_allocator();
     let step = || {
         let mut live: Vec<_> = [64, 4, 3000, 70_000, 1 << 20, 5 << 20].map(buffer).into();
         live.extend((0..500).map(|i| buffer(i * 7)));
@@ -66,29 +70,29 @@ fn a_loop_of_the_same_shapes_asks_the_system_once() {
 }
 
 #[test]
-fn the_cap_is_a_typed_error_and_the_cache_gives_way_to_it() {
-    let _turn = alone();
+fn exceeding_the_cap_is_an_error_and_empties_the_cache_first() {
+    let _guard = lock_allocator();
     let used = Cpu.memory_stats().in_use;
     drop(buffer(8 << 20));
     Cpu.set_memory_cap(used + (4 << 20));
     let three = buffer(3 << 20);
-    assert!(Cpu.memory_stats().cached < 8 << 20, "the cached 8 MiB went back");
-    let refused = CpuBuffer::new(2 << 20).unwrap();
-    let error = refused.ensure().unwrap_err();
+    assert!(Cpu.memory_stats().cached < 8 << 20, "the cached 8 MiB are released");
+    let buffer_over_cap = CpuBuffer::new(2 << 20).unwrap();
+    let error = buffer_over_cap.ensure().unwrap_err();
     let (in_use, cap) = (used + (3 << 20), used + (4 << 20));
     let expected = Error::OutOfMemory { op: "", shape: None, requested: 2 << 20, in_use, cap };
     assert_eq!(error, expected);
-    assert!(!refused.is_allocated());
+    assert!(!buffer_over_cap.is_allocated());
     let small: Vec<_> = (0..(1 << 20) / 64).map(|_| buffer(64)).collect();
-    assert!(CpuBuffer::new(1).unwrap().ensure().is_err(), "small ones count too");
+    assert!(CpuBuffer::new(1).unwrap().ensure().is_err(), "small buffers count too");
     drop(three);
-    refused.ensure().unwrap();
+    buffer_over_cap.ensure().unwrap();
     drop(small);
 }
 
 #[test]
-fn absurd_sizes_are_errors() {
-    let _turn = alone();
+fn sizes_beyond_the_address_space_are_errors() {
+    let _guard = lock_allocator();
     for bytes in [usize::MAX, isize::MAX as usize + 1, isize::MAX as usize, 1 << 62, 1 << 55] {
         let error = CpuBuffer::new(bytes).and_then(|b| b.ensure().map(|_| ())).unwrap_err();
         assert!(matches!(error, Error::OutOfMemory { requested, .. } if requested == bytes), "{error}");
@@ -97,8 +101,8 @@ fn absurd_sizes_are_errors() {
 }
 
 #[test]
-fn blocks_freed_by_another_thread_come_back() {
-    let _turn = alone();
+fn blocks_freed_by_another_thread_are_reused() {
+    let _guard = lock_allocator();
     let before = Cpu.memory_stats();
     let (send, receive) = std::sync::mpsc::sync_channel::<CpuBuffer>(100);
     let other = std::thread::spawn(move || receive.into_iter().for_each(drop));
@@ -111,8 +115,8 @@ fn blocks_freed_by_another_thread_come_back() {
 }
 
 #[test]
-fn a_thread_leaves_its_blocks_to_others() {
-    let _turn = alone();
+fn blocks_of_a_finished_thread_are_reused() {
+    let _guard = lock_allocator();
     let live = || drop((0..50).map(|_| buffer(1000)).collect::<Vec<_>>());
     std::thread::spawn(live).join().unwrap();
     let stats = Cpu.memory_stats();
@@ -123,8 +127,8 @@ fn a_thread_leaves_its_blocks_to_others() {
 }
 
 #[test]
-fn the_peak_sees_small_blocks() {
-    let _turn = alone();
+fn the_peak_includes_small_blocks() {
+    let _guard = lock_allocator();
     let before = Cpu.memory_stats();
     let live: Vec<_> = (0..100_000).map(|_| buffer(256)).collect();
     drop(live);

@@ -1,4 +1,4 @@
-//! The eigendecomposition A = V·diag(w)·Vᵀ of symmetric matrices.
+//! The eigendecomposition A = V·diag(w)·Vᵀ of a symmetric matrix.
 
 use crate::Matrix;
 use crate::svd::scale_to_one;

@@ -23,7 +23,7 @@ const PADE: [f64; 14] = [
 ];
 
 /// The largest 1-norm for which the approximant has full `f64` accuracy.
-const REACH: f64 = 5.371920351148152;
+const MAX_NORM: f64 = 5.371920351148152;
 
 /// Returns Σ Aᵏ/k!, by a Padé approximant of A/2ˢ that is squared s times (Higham 2005).
 pub fn exp(a: &Matrix) -> Matrix {
@@ -32,7 +32,7 @@ pub fn exp(a: &Matrix) -> Matrix {
         return Matrix::full(n, n, f64::NAN);
     }
     let norm = (0..n).map(|j| a.column(j).iter().map(|x| x.abs()).sum()).fold(0.0, f64::max);
-    let squarings = if norm > REACH { (norm / REACH).log2().ceil() as i32 } else { 0 };
+    let squarings = if norm > MAX_NORM { (norm / MAX_NORM).log2().ceil() as i32 } else { 0 };
     let scaled = a.map(|x| x * 2f64.powi(-squarings));
     (0..squarings).fold(pade(&scaled), |x, _| product(&x, &x))
 }
@@ -64,6 +64,7 @@ fn pade(a: &Matrix) -> Matrix {
     x
 }
 
+/// Returns A·B.
 fn product(a: &Matrix, b: &Matrix) -> Matrix {
     let mut c = Matrix::full(a.rows(), b.columns(), 0.0);
     matmul(c.view_mut(), Accum::Replace, a.view(), b.view(), 1.0, Par::Seq);

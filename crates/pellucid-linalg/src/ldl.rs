@@ -1,4 +1,4 @@
-//! The factorisation P·A·Pᵀ = L·D·Lᵀ of symmetric indefinite matrices, and solving equations with it.
+//! The factorisation P·A·Pᵀ = L·D·Lᵀ of symmetric indefinite matrices, and the solution of linear systems with it.
 
 use crate::Matrix;
 
@@ -24,13 +24,13 @@ pub fn ldl(a: &mut Matrix) -> (Vec<Pivot>, usize) {
     }
     let (mut pivots, mut zero, mut k) = (Vec::with_capacity(n), 0, 0);
     while k < n {
-        let pivot = choose(a, k);
-        let (at, last) = match pivot {
-            Some(Pivot::Two(at)) => (at, k + 1),
-            Some(Pivot::One(at)) => (at, k),
+        let pivot = choose_pivot(a, k);
+        let (other, last) = match pivot {
+            Some(Pivot::Two(other)) => (other, k + 1),
+            Some(Pivot::One(other)) => (other, k),
             None => (k, k),
         };
-        exchange(a, k, last, at);
+        swap_symmetric(a, k, last, other);
         match pivot {
             None if zero == 0 => zero = k + 1,
             None => {}
@@ -44,63 +44,66 @@ pub fn ldl(a: &mut Matrix) -> (Vec<Pivot>, usize) {
     (pivots, zero)
 }
 
-/// Returns the candidate with the larger value; each is a position and its value.
-fn larger(best: (usize, f64), (i, x): (usize, f64)) -> (usize, f64) {
+/// Returns the candidate with the larger value. A candidate is a position and its value.
+fn larger_candidate(best: (usize, f64), (i, x): (usize, f64)) -> (usize, f64) {
     if x > best.1 { (i, x) } else { best }
 }
 
 /// Chooses the pivot that eliminates column k; `None` if the column is zero.
-fn choose(a: &Matrix, k: usize) -> Option<Pivot> {
+fn choose_pivot(a: &Matrix, k: usize) -> Option<Pivot> {
     let n = a.rows();
-    // This threshold minimises element growth: a 2×2 step and two 1×1 steps have the same bound.
+    // This threshold minimises the bound on element growth: it is equal for a 2×2 step and two 1×1 steps.
     let alpha = (1.0 + 17f64.sqrt()) / 8.0;
-    let own = a[(k, k)].abs();
-    let (row, below) = (k + 1..n).map(|i| (i, a[(i, k)].abs())).fold((k, 0.0), larger);
-    if own.max(below) == 0.0 {
+    let diagonal = a[(k, k)].abs();
+    let (row, column_max) = (k + 1..n).map(|i| (i, a[(i, k)].abs())).fold((k, 0.0), larger_candidate);
+    if diagonal.max(column_max) == 0.0 {
         return None;
     }
-    if own >= alpha * below {
+    if diagonal >= alpha * column_max {
         return Some(Pivot::One(k));
     }
-    let beside = (k..row).map(|j| a[(row, j)].abs()).chain((row + 1..n).map(|i| a[(i, row)].abs())).fold(0.0, f64::max);
+    let row_max =
+        (k..row).map(|j| a[(row, j)].abs()).chain((row + 1..n).map(|i| a[(i, row)].abs())).fold(0.0, f64::max);
     Some(match () {
-        () if own >= alpha * below * (below / beside) => Pivot::One(k),
-        () if a[(row, row)].abs() >= alpha * beside => Pivot::One(row),
+        () if diagonal >= alpha * column_max * (column_max / row_max) => Pivot::One(k),
+        () if a[(row, row)].abs() >= alpha * row_max => Pivot::One(row),
         () => Pivot::Two(row),
     })
 }
 
-/// Exchanges rows and columns `row` and `at` of the submatrix from column k.
-fn exchange(a: &mut Matrix, k: usize, row: usize, at: usize) {
-    if row == at {
+/// Exchanges rows and columns `row` and `other` of the submatrix from column k.
+fn swap_symmetric(a: &mut Matrix, k: usize, row: usize, other: usize) {
+    if row == other {
         return;
     }
     let n = a.rows();
     let mut swap = |x: (usize, usize), y: (usize, usize)| (a[x], a[y]) = (a[y], a[x]);
-    swap((row, row), (at, at));
-    (row + 1..at).for_each(|j| swap((j, row), (at, j)));
-    (at + 1..n).for_each(|i| swap((i, row), (i, at)));
+    swap((row, row), (other, other));
+    (row + 1..other).for_each(|j| swap((j, row), (other, j)));
+    (other + 1..n).for_each(|i| swap((i, row), (i, other)));
     if row > k {
-        swap((row, k), (at, k));
+        swap((row, k), (other, k));
     }
 }
 
+/// Eliminates column k with a 1×1 pivot.
 fn eliminate_one(a: &mut Matrix, k: usize) {
     let n = a.rows();
-    let head = a[(k, k)].recip();
+    let inverse_pivot = a[(k, k)].recip();
     for j in k + 1..n {
-        let factor = head * a[(j, k)];
+        let factor = inverse_pivot * a[(j, k)];
         (j..n).for_each(|i| a[(i, j)] -= a[(i, k)] * factor);
     }
-    (k + 1..n).for_each(|i| a[(i, k)] *= head);
+    (k + 1..n).for_each(|i| a[(i, k)] *= inverse_pivot);
 }
 
+/// Eliminates columns k and k + 1 with a 2×2 pivot.
 fn eliminate_two(a: &mut Matrix, k: usize) {
     let n = a.rows();
     // All elements are relative to the off-diagonal element, so that none overflows.
-    let beside = a[(k + 1, k)];
-    let (second, first) = (a[(k + 1, k + 1)] / beside, a[(k, k)] / beside);
-    let scale = (second * first - 1.0).recip() / beside;
+    let off_diagonal = a[(k + 1, k)];
+    let (second, first) = (a[(k + 1, k + 1)] / off_diagonal, a[(k, k)] / off_diagonal);
+    let scale = (second * first - 1.0).recip() / off_diagonal;
     for j in k + 2..n {
         let u = scale * (second * a[(j, k)] - a[(j, k + 1)]);
         let v = scale * (first * a[(j, k + 1)] - a[(j, k)]);
@@ -109,15 +112,16 @@ fn eliminate_two(a: &mut Matrix, k: usize) {
     }
 }
 
-/// Replaces B by X with A·X = B, from the factors and pivots of [`ldl`]. With a zero block in D, X has infinities or
-/// NaN.
+/// Replaces B by X with A·X = B, from the factors and pivots of [`ldl`].
+///
+/// If D has a zero block, X contains infinities or NaN.
 pub fn solve_ldl(a: &Matrix, pivots: &[Pivot], b: &mut Matrix) {
     let n = a.rows();
     let mut k = 0;
     while k < n {
         match pivots[k] {
-            Pivot::One(at) => {
-                b.swap_rows(k, at);
+            Pivot::One(other) => {
+                b.swap_rows(k, other);
                 for c in 0..b.columns() {
                     let x = b.column_mut(c);
                     let head = x[k];
@@ -126,16 +130,16 @@ pub fn solve_ldl(a: &Matrix, pivots: &[Pivot], b: &mut Matrix) {
                 }
                 k += 1;
             }
-            Pivot::Two(at) => {
-                b.swap_rows(k + 1, at);
-                let beside = a[(k + 1, k)];
-                let (first, second) = (a[(k, k)] / beside, a[(k + 1, k + 1)] / beside);
+            Pivot::Two(other) => {
+                b.swap_rows(k + 1, other);
+                let off_diagonal = a[(k + 1, k)];
+                let (first, second) = (a[(k, k)] / off_diagonal, a[(k + 1, k + 1)] / off_diagonal);
                 let determinant = first * second - 1.0;
                 for c in 0..b.columns() {
                     let x = b.column_mut(c);
                     let (u, v) = (x[k], x[k + 1]);
                     (k + 2..n).for_each(|i| x[i] -= a[(i, k)] * u + a[(i, k + 1)] * v);
-                    let (u, v) = (u / beside, v / beside);
+                    let (u, v) = (u / off_diagonal, v / off_diagonal);
                     x[k] = (second * u - v) / determinant;
                     x[k + 1] = (first * v - u) / determinant;
                 }
@@ -144,9 +148,9 @@ pub fn solve_ldl(a: &Matrix, pivots: &[Pivot], b: &mut Matrix) {
         }
     }
     while k > 0 {
-        let (size, at) = match pivots[k - 1] {
-            Pivot::One(at) => (1, at),
-            Pivot::Two(at) => (2, at),
+        let (size, other) = match pivots[k - 1] {
+            Pivot::One(other) => (1, other),
+            Pivot::Two(other) => (2, other),
         };
         for c in 0..b.columns() {
             let x = b.column_mut(c);
@@ -154,7 +158,7 @@ pub fn solve_ldl(a: &Matrix, pivots: &[Pivot], b: &mut Matrix) {
                 x[j] -= (k..n).map(|i| a[(i, j)] * x[i]).sum::<f64>();
             }
         }
-        b.swap_rows(k - 1, at);
+        b.swap_rows(k - 1, other);
         k -= size;
     }
 }
@@ -174,9 +178,8 @@ mod tests {
         for (n, k) in [(0, 2), (1, 1), (2, 2), (3, 1), (7, 3), (40, 5)] {
             for seed in 0..5 {
                 // A zero diagonal needs 2×2 blocks.
-                let whole = symmetric(n, seed);
-                let a =
-                    Matrix::from_fn(n, n, |i, j| if i == j && seed % 2 == 1 && n > 1 { 0.0 } else { whole[(i, j)] });
+                let full = symmetric(n, seed);
+                let a = Matrix::from_fn(n, n, |i, j| if i == j && seed % 2 == 1 && n > 1 { 0.0 } else { full[(i, j)] });
                 let b = numbers(n, k, 20);
                 let (mut packed, mut x) =
                     (Matrix::from_fn(n, n, |i, j| if i < j { f64::NAN } else { a[(i, j)] }), b.clone());

@@ -1,8 +1,21 @@
 //! Single-threaded factorisations of one matrix in `f64`, which the CPU backend runs for every matrix of a batch.
 //!
-//! The fast algorithms are those of `faer`. Algorithms that `faer` does not have in the required form are implemented
-//! here: LU of singular matrices ([`lu`]), L·D·Lᵀ as LAPACK's `sytf2` ([`ldl`]), QR as LAPACK's `geqrf` ([`qr`]), and
-//! the exponential ([`exp`]). If an element that is read is NaN or infinite, all factors are NaN.
+//! The fast algorithms are those of `faer`. Algorithms that `faer` does not provide in the required form are
+//! implemented here: LU of singular matrices ([`lu()`]), L·D·Lᵀ as in LAPACK's `sytf2` ([`ldl()`]), QR as in LAPACK's
+//! `geqrf` ([`qr()`]), and the exponential ([`exp()`]). If a factorisation reads an element that is NaN or infinite,
+//! all its factors are NaN.
+//!
+//! | module | contents |
+//! | --- | --- |
+//! | `cholesky` | [`cholesky()`]: A = L·Lᵀ |
+//! | `eigh` | [`eigh()`]: A = V·diag(w)·Vᵀ of symmetric matrices |
+//! | `exp` | [`exp()`]: the matrix exponential |
+//! | `ldl` | [`ldl()`] and [`solve_ldl`]: P·A·Pᵀ = L·D·Lᵀ of symmetric indefinite matrices |
+//! | `lu` | [`lu()`] and [`row_order`]: P·A = L·U |
+//! | `matrix` | [`Matrix`]: the column-major matrix of all functions |
+//! | `qr` | [`qr()`]: A = Q·R |
+//! | `svd` | [`svd()`]: A = U·diag(S)·Vᵀ |
+//! | `triangular` | [`solve_triangular`]: A·X = B for triangular A |
 #![forbid(unsafe_code)]
 
 mod cholesky;

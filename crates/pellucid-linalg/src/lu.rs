@@ -31,13 +31,13 @@ pub fn lu(a: &mut Matrix) -> Vec<usize> {
 /// Converts an order of the rows to pivots: exchange i brings row `order[i]` to position i.
 fn pivots_of_order(order: &[usize], count: usize) -> Vec<usize> {
     let mut rows: Vec<usize> = (0..order.len()).collect();
-    let mut place = rows.clone();
+    let mut positions = rows.clone();
     (0..count)
         .map(|i| {
-            let at = place[order[i]];
-            rows.swap(i, at);
-            (place[rows[i]], place[rows[at]]) = (i, at);
-            at
+            let pivot = positions[order[i]];
+            rows.swap(i, pivot);
+            (positions[rows[i]], positions[rows[pivot]]) = (i, pivot);
+            pivot
         })
         .collect()
 }
@@ -51,11 +51,11 @@ fn lu_by_columns(a: &mut Matrix) -> Vec<usize> {
         let pivot = (k + 1..m).fold(k, larger);
         pivots.push(pivot);
         a.swap_rows(k, pivot);
-        let head = a[(k, k)];
-        if head == 0.0 {
+        let diagonal = a[(k, k)];
+        if diagonal == 0.0 {
             continue;
         }
-        a.column_mut(k)[k + 1..].iter_mut().for_each(|x| *x /= head);
+        a.column_mut(k)[k + 1..].iter_mut().for_each(|x| *x /= diagonal);
         for j in k + 1..n {
             let (l, column) = a.columns_mut(k, j);
             let u = column[k];

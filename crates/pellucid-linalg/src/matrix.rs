@@ -43,23 +43,25 @@ impl Matrix {
         &self.data[j * self.rows..][..self.rows]
     }
 
-    /// Returns columns i and j, where i < j.
+    /// Returns mutable slices of columns i and j, where i < j.
     pub(crate) fn columns_mut(&mut self, i: usize, j: usize) -> (&mut [f64], &mut [f64]) {
         let (before, rest) = self.data.split_at_mut(j * self.rows);
         (&mut before[i * self.rows..][..self.rows], &mut rest[..self.rows])
     }
 
-    /// Returns column j.
+    /// Returns a mutable slice of column j.
     pub(crate) fn column_mut(&mut self, j: usize) -> &mut [f64] {
         &mut self.data[j * self.rows..][..self.rows]
     }
 
+    /// Swaps rows i and j.
     pub(crate) fn swap_rows(&mut self, i: usize, j: usize) {
         for column in self.data.chunks_exact_mut(self.rows.max(1)) {
             column.swap(i, j);
         }
     }
 
+    /// Returns true if all elements are finite.
     pub(crate) fn is_finite(&self) -> bool {
         self.data.iter().all(|x| x.is_finite())
     }
@@ -69,22 +71,27 @@ impl Matrix {
         (0..self.columns).all(|j| self.column(j)[j.min(self.rows)..].iter().all(|x| x.is_finite()))
     }
 
+    /// Sets all elements to `value`.
     pub(crate) fn fill(&mut self, value: f64) {
         self.data.fill(value);
     }
 
+    /// Returns the matrix whose elements are f(x) for the elements x of this matrix.
     pub(crate) fn map(&self, f: impl Fn(f64) -> f64) -> Matrix {
         Matrix { data: self.data.iter().map(|&x| f(x)).collect(), ..*self }
     }
 
+    /// Returns the matrix whose elements are f(x, y) for the elements x of this matrix and y of `other`.
     pub(crate) fn zip(&self, other: &Matrix, f: impl Fn(f64, f64) -> f64) -> Matrix {
         Matrix { data: self.data.iter().zip(&other.data).map(|(&x, &y)| f(x, y)).collect(), ..*self }
     }
 
+    /// Returns a view for `faer`.
     pub(crate) fn view(&self) -> MatRef<'_, f64> {
         MatRef::from_column_major_slice(&self.data, self.rows, self.columns)
     }
 
+    /// Returns a mutable view for `faer`.
     pub(crate) fn view_mut(&mut self) -> MatMut<'_, f64> {
         MatMut::from_column_major_slice_mut(&mut self.data, self.rows, self.columns)
     }

@@ -49,8 +49,8 @@ pub fn svd(a: &Matrix, basis: Basis) -> Svd {
     let mut memory = MemBuffer::new(svd_scratch::<f64>(m, n, vectors, vectors, Par::Seq, Default::default()));
     let stack = MemStack::new(&mut memory);
     let values = DiagMut::from_slice_mut(&mut svd.s);
-    let wanted = basis != Basis::Without;
-    let (u, v) = (wanted.then(|| svd.u.view_mut()), wanted.then(|| svd.v.view_mut()));
+    let with_vectors = basis != Basis::Without;
+    let (u, v) = (with_vectors.then(|| svd.u.view_mut()), with_vectors.then(|| svd.v.view_mut()));
     if decompose(scaled.view(), values, u, v, Par::Seq, stack, Default::default()).is_err() {
         return all(f64::NAN);
     }

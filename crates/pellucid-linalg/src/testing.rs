@@ -11,11 +11,13 @@ pub(crate) fn numbers(rows: usize, columns: usize, seed: u64) -> Matrix {
     })
 }
 
+/// Returns A·B, by the definition.
 pub(crate) fn product(a: &Matrix, b: &Matrix) -> Matrix {
     assert_eq!(a.columns(), b.rows());
     Matrix::from_fn(a.rows(), b.columns(), |i, j| (0..a.columns()).map(|k| a[(i, k)] * b[(k, j)]).sum())
 }
 
+/// Returns Aᵀ.
 pub(crate) fn transpose(a: &Matrix) -> Matrix {
     Matrix::from_fn(a.columns(), a.rows(), |i, j| a[(j, i)])
 }

@@ -1,4 +1,4 @@
-//! Solving A·X = B for triangular A.
+//! The solution of A·X = B for triangular A.
 
 use crate::Matrix;
 use faer::Par;
@@ -13,7 +13,9 @@ pub struct Triangle {
     pub unit: bool,
 }
 
-/// Replaces B by X with A·X = B; the other triangle of A is not read. A zero on the diagonal makes all of X NaN.
+/// Replaces B by X with A·X = B.
+///
+/// The other triangle of A is not read. If a diagonal element that is read is zero, all elements of X are NaN.
 pub fn solve_triangular(a: &Matrix, b: &mut Matrix, Triangle { upper, unit }: Triangle) {
     let (n, view) = (a.rows(), a.view());
     if !unit && (0..n).any(|i| a[(i, i)] == 0.0) {
@@ -34,23 +36,23 @@ mod tests {
     use crate::testing::{close, numbers, product};
 
     #[test]
-    fn a_times_x_is_b_and_nothing_else_is_read() {
+    fn a_times_x_is_b_and_the_other_triangle_is_not_read() {
         for (n, k) in [(0, 0), (0, 2), (3, 0), (1, 1), (5, 3), (40, 1), (33, 40)] {
             for (upper, unit) in [(false, false), (false, true), (true, false), (true, true)] {
-                let numbers_of = numbers(n, n, 10);
+                let elements = numbers(n, n, 10);
                 let a = Matrix::from_fn(n, n, |i, j| match i.cmp(&j) {
                     std::cmp::Ordering::Equal if unit => 1.0,
-                    std::cmp::Ordering::Equal => 3.0 + numbers_of[(i, i)],
-                    side if (side == std::cmp::Ordering::Less) == upper => numbers_of[(i, j)] / n as f64,
+                    std::cmp::Ordering::Equal => 3.0 + elements[(i, i)],
+                    side if (side == std::cmp::Ordering::Less) == upper => elements[(i, j)] / n as f64,
                     _ => 0.0,
                 });
-                let read = Matrix::from_fn(n, n, |i, j| {
+                let stored = Matrix::from_fn(n, n, |i, j| {
                     let other = (i < j) != upper && i != j;
                     if other || (unit && i == j) { f64::NAN } else { a[(i, j)] }
                 });
                 let b = numbers(n, k, 11);
                 let mut x = b.clone();
-                solve_triangular(&read, &mut x, Triangle { upper, unit });
+                solve_triangular(&stored, &mut x, Triangle { upper, unit });
                 close(&product(&a, &x), &b, 1e-13);
             }
         }

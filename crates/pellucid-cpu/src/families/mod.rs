@@ -1,7 +1,7 @@
 //! The kernel families on the CPU.
 //!
-//! A family implements [`CpuFamily`]. Those that run programs are in [`crate::program`]; each of the others
-//! has a folder here.
+//! Each family implements [`CpuFamily`]. The families that run programs are in [`crate::program`]; each other family is
+//! a module here.
 
 pub(crate) mod attention;
 pub(crate) mod conv;
@@ -20,7 +20,7 @@ use crate::program::CopyFamily;
 use pellucid_ir::Result;
 use pellucid_ir::kernel::Kernel;
 
-/// Evaluates an expression of the family of a kernel.
+/// Evaluates an expression with the given name bound to the family of a kernel.
 macro_rules! with_family {
     ($kernel:expr, $family:ident => $e:expr) => {
         match $kernel {
@@ -46,12 +46,12 @@ macro_rules! with_family {
     };
 }
 
-/// Calls [`CpuFamily::check`] of the kernel's family.
-pub(crate) fn check(kernel: &Kernel, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
+/// Checks the operands of a kernel by [`CpuFamily::check`] of its family.
+pub(crate) fn check_kernel(kernel: &Kernel, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
     with_family!(kernel, family => family.check(inputs, outputs))
 }
 
-/// Calls [`CpuFamily::run`] of the kernel's family.
-pub(crate) fn run(kernel: &Kernel, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
+/// Runs a kernel by [`CpuFamily::run`] of its family.
+pub(crate) fn run_kernel(kernel: &Kernel, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
     with_family!(kernel, family => family.run(inputs, outputs))
 }

@@ -8,7 +8,7 @@ use super::map::run_map;
 use super::reduce::run_reduce;
 use super::row::run_row;
 use crate::family::CpuFamily;
-use crate::operand::{Array, Operand};
+use crate::operand::Operand;
 use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::{AxisSet, Map, Reduce, Row};
 use pellucid_ir::{DType, Error, Result, Shape};

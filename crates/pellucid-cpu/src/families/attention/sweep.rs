@@ -4,7 +4,7 @@ use super::tests::{
     arrays, gradient_inputs, is_near, kernels, naive, output_gradient, reals, run_kernel, sizes, values,
 };
 use super::*;
-use crate::testing::{Array, Choices, TestLayout};
+use crate::testing::{Choices, TestArray, TestLayout};
 use crate::with_threads;
 use pellucid_ir::DType;
 

@@ -308,11 +308,11 @@ fn check_rejects_mismatched_operands() {
     assert!(run(&k, &good).is_ok());
     for i in 0..good.len() {
         let mut bad = good.clone();
-        bad[i] = testing::Array::of([1], TestLayout::Plain, &[1.0f32]);
+        bad[i] = testing::TestArray::of([1], TestLayout::Plain, &[1.0f32]);
         assert!(matches!(run(&k, &bad), Err(Error::ShapeMismatch { .. })), "input {i}");
         let mut bad = good.clone();
         let shape = good[i].layout.shape().clone();
-        bad[i] = testing::Array::cast(shape.clone(), TestLayout::Plain, DType::F64, &vec![0.0; shape.size()]);
+        bad[i] = testing::TestArray::cast(shape.clone(), TestLayout::Plain, DType::F64, &vec![0.0; shape.size()]);
         assert!(matches!(run(&k, &bad), Err(Error::DTypeMismatch { .. })), "input {i}");
     }
     assert!(run(&Attention { masked: false, ..k }, &good).is_err());

@@ -22,7 +22,7 @@ mod weight;
 mod winograd;
 
 use crate::family::CpuFamily;
-use crate::operand::{Array, Operand};
+use crate::operand::Operand;
 use crate::program;
 use pellucid_ir::kernel::{Conv, ConvPart, Window};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};

@@ -76,7 +76,7 @@ impl ConvCase {
         let inputs: Vec<&testing::Array> = (0..3).filter(|&i| i != index(part)).map(|i| &arrays[i]).collect();
         let out = testing::Array::new(self.shapes()[index(part)].clone(), arrays[0].dtype, layout);
         let kernel = Conv { window: self.window, groups: self.groups, part };
-        testing::run(Kernel::Conv(kernel), &inputs, &[&out]).unwrap();
+        testing::run_kernel(Kernel::Conv(kernel), &inputs, &[&out]).unwrap();
         out
     }
 }
@@ -177,7 +177,7 @@ fn nan_affects_only_the_windows_that_contain_it() {
     };
     let mut x = vec![0.0f32; 25];
     x[0] = f32::NAN;
-    let ones = |shape: &Shape| testing::Array::of(shape.clone(), TestLayout::Plain, &vec![1.0f32; shape.size()]);
+    let ones = |shape: &Shape| testing::TestArray::of(shape.clone(), TestLayout::Plain, &vec![1.0f32; shape.size()]);
     let [xs, ws, ys] = case.shapes();
     let arrays = [testing::Array::of(xs, TestLayout::Plain, &x), ones(&ws), ones(&ys)];
     let y = case.compute(ConvPart::Output, &arrays, TestLayout::Plain).values::<f32>();

@@ -1,45 +1,50 @@
-//! A batch of matrices, one after the other.
+//! Factorisation of every matrix of a batch.
 
-use crate::operand::{Array, Operand};
+use crate::operand::Operand;
 use pellucid_ir::kernel::{Factor, Kernel, Meta, Vectors};
 use pellucid_ir::{DType, Error, Layout, Result};
 use pellucid_linalg::{Basis, Matrix, Pivot, Triangle};
 use pellucid_runtime::threads::{SharedPtr, split};
 
-/// Operations on numbers that are worth a task of their own.
+/// The minimum number of arithmetic operations per task.
 const GRAIN: usize = 1 << 18;
 
-/// Runs a factorisation of `x` into `y`.
-pub(super) fn factor<'a>(kernel: &Factor, x: &[Operand<'a>], y: &[Operand<'a>]) -> Result<()> {
-    // How many axes make up one matrix, or one list of pivots.
-    let inner = if matches!(kernel, Factor::RowOrder { .. }) { 1 } else { 2 };
+/// Factors every matrix of the inputs `x` into the outputs `y`.
+///
+/// # Errors
+/// If a pivot is out of range, or if there is not enough memory for the copies in `f64`.
+pub(super) fn factor_batch<'a>(kernel: &Factor, x: &[Operand<'a>], y: &[Operand<'a>]) -> Result<()> {
+    // The number of axes of one matrix, or of one list of pivots.
+    let inner_rank = if matches!(kernel, Factor::RowOrder { .. }) { 1 } else { 2 };
     let shape = x[0].shape();
-    let (batch, last) = shape.split_at(shape.rank() - inner);
+    let (batch, last) = shape.split_at(shape.rank() - inner_rank);
     let count: usize = batch.iter().product();
-    let blocks = |operands: &[Operand<'a>]| operands.iter().map(|o| Blocks::new(o, batch)).collect::<Vec<_>>();
-    let (x, y) = (blocks(x), blocks(y));
+    let batches = |operands: &[Operand<'a>]| operands.iter().map(|o| MatrixBatch::new(o, batch)).collect::<Vec<_>>();
+    let (x, y) = (batches(x), batches(y));
     if let Factor::RowOrder { rows } = *kernel {
-        let pivots = (0..count).flat_map(|b| x[0].block(b).load().data().to_vec());
-        in_range(kernel.name(), pivots, rows)?;
+        let pivots = (0..count).flat_map(|b| x[0].matrix(b).load().data().to_vec());
+        check_pivots(kernel.name(), pivots, rows)?;
     }
     if *kernel == Factor::LdlSolve {
-        (0..count).try_for_each(|b| ldl_pivots(kernel.name(), x[1].block(b).load().data()).map(|_| ()))?;
+        (0..count).try_for_each(|b| decode_ldl_pivots(kernel.name(), x[1].matrix(b).load().data()).map(|_| ()))?;
     }
     let side = last.iter().copied().max().unwrap_or(0);
-    affordable(x.iter().chain(&y).map(|blocks| blocks.elements()), side)?;
+    check_memory(x.iter().chain(&y).map(MatrixBatch::elements), side)?;
     let work = last.iter().product::<usize>().saturating_mul(side).max(1);
     split(count, GRAIN / work, |range| {
         for b in range {
-            let factors = run(*kernel, x.iter().map(|blocks| blocks.block(b).load()).collect());
-            y.iter().zip(&factors).for_each(|(blocks, factor)| blocks.block(b).store(factor));
+            let factors = factor_matrix(*kernel, x.iter().map(|operand| operand.matrix(b).load()).collect());
+            y.iter().zip(&factors).for_each(|(operand, factor)| operand.matrix(b).store(factor));
         }
     });
     Ok(())
 }
 
-/// Refuses matrices for which there is no memory to work in: copies of the operands in `f64`, and a few lists as long as a
-/// side. Small ones are not asked about.
-fn affordable(elements: impl Iterator<Item = usize>, side: usize) -> Result<()> {
+/// Returns an error if the memory for one factorisation cannot be allocated: copies of the operands in `f64` and a few
+/// vectors of length `side`. Small matrices are not checked.
+///
+/// `elements` are the numbers of elements of one matrix of every operand.
+fn check_memory(elements: impl Iterator<Item = usize>, side: usize) -> Result<()> {
     const COPIES: usize = 3;
     const SMALL: usize = 1 << 20;
     let count = elements.fold(side, usize::saturating_add);
@@ -50,62 +55,66 @@ fn affordable(elements: impl Iterator<Item = usize>, side: usize) -> Result<()> 
     }
 }
 
-/// The outputs are those of the family's rule.
-pub(super) fn check_factors(kernel: &Factor, x: &[Operand<'_>], y: &[Operand<'_>]) -> Result<()> {
+/// Returns an error unless the outputs have the shapes and dtypes that the kernel infers from its inputs.
+pub(super) fn check_operands(kernel: &Factor, x: &[Operand<'_>], y: &[Operand<'_>]) -> Result<()> {
     let meta = |o: &Operand<'_>| Meta { shape: o.shape().clone(), dtype: o.dtype };
     let expected = Kernel::Factor(*kernel).infer(&x.iter().map(meta).collect::<Vec<_>>())?;
     let (op, shapes) = (kernel.name(), x.iter().chain(y).map(|o| o.shape()));
     if expected.len() != y.len() || !expected.iter().zip(y).all(|(m, o)| m.shape == *o.shape()) {
-        return Err(Error::shapes(op, shapes, "inputs, then outputs: these are not the shapes of its factors"));
+        return Err(Error::shapes(op, shapes, "inputs, then outputs: the output shapes are not those of the factors"));
     }
     if !expected.iter().zip(y).all(|(m, o)| m.dtype == o.dtype) {
         let dtypes = x.iter().chain(y).map(|o| o.dtype);
-        return Err(Error::dtypes(op, dtypes, "inputs, then outputs: these are not the dtypes of its factors"));
+        return Err(Error::dtypes(op, dtypes, "inputs, then outputs: the output dtypes are not those of the factors"));
     }
     Ok(())
 }
 
-fn in_range(op: &'static str, pivots: impl Iterator<Item = f64>, rows: usize) -> Result<()> {
+/// Returns an error if a pivot, counted from 1, exceeds the number of rows.
+fn check_pivots(op: &'static str, pivots: impl Iterator<Item = f64>, rows: usize) -> Result<()> {
     match pivots.map(|p| p as i64).find(|p| !(1..=rows as i64).contains(p)) {
-        Some(pivot) => Err(Error::invalid(op, format!("pivots count rows from 1 to {rows}, got {pivot}"))),
+        Some(pivot) => Err(Error::invalid(op, format!("pivots are rows from 1 to {rows}, got {pivot}"))),
         None => Ok(()),
     }
 }
 
-/// Pivots as LAPACK's `sytrf` writes them: those of a block of two are negative, and there twice.
-fn ldl_pivots(op: &'static str, written: &[f64]) -> Result<Vec<Pivot>> {
-    let n = written.len();
+/// Decodes pivots in the format of LAPACK's `sytrf`: counted from 1, and negative and repeated for a 2×2 block.
+///
+/// # Errors
+/// If a pivot is out of range, or if a negative pivot is not repeated.
+fn decode_ldl_pivots(op: &'static str, encoded: &[f64]) -> Result<Vec<Pivot>> {
+    let n = encoded.len();
     let mut pivots = Vec::with_capacity(n);
-    while let Some(&pivot) = written.get(pivots.len()) {
-        let (k, at) = (pivots.len(), pivot.abs() as usize);
-        let pair = pivot < 0.0 && written.get(k + 1) == Some(&pivot);
-        if at == 0 || at > n || (pivot < 0.0 && !pair) {
-            let reason = format!("pivots count rows from 1 to {n}, those of a pair negative and equal, got {pivot}");
+    while let Some(&pivot) = encoded.get(pivots.len()) {
+        let (k, row) = (pivots.len(), pivot.abs() as usize);
+        let pair = pivot < 0.0 && encoded.get(k + 1) == Some(&pivot);
+        if row == 0 || row > n || (pivot < 0.0 && !pair) {
+            let reason = format!("pivots are rows from 1 to {n}, negative and repeated for a 2×2 block, got {pivot}");
             return Err(Error::invalid(op, reason));
         }
         match pair {
-            true => pivots.extend([Pivot::Two(at - 1); 2]),
-            false => pivots.push(Pivot::One(at - 1)),
+            true => pivots.extend([Pivot::Two(row - 1); 2]),
+            false => pivots.push(Pivot::One(row - 1)),
         }
     }
     Ok(pivots)
 }
 
-/// The factors of one matrix; numbers and lists are matrices of one column.
-fn run(kernel: Factor, mut inputs: Vec<Matrix>) -> Vec<Matrix> {
+/// Factors one matrix and returns the outputs. Scalars and vectors are returned as matrices with one column.
+fn factor_matrix(kernel: Factor, mut inputs: Vec<Matrix>) -> Vec<Matrix> {
     let mut a = inputs.swap_remove(0);
     let column = |values: &[f64]| Matrix::from_fn(values.len(), 1, |i, _| values[i]);
-    let number = |value: usize| column(&[value as f64]);
+    let scalar = |value: usize| column(&[value as f64]);
     match kernel {
         Factor::Cholesky => {
             let minor = pellucid_linalg::cholesky(&mut a);
-            vec![a, number(minor)]
+            vec![a, scalar(minor)]
         }
         Factor::Lu => {
             let pivots = pellucid_linalg::lu(&mut a);
             let zero = (0..pivots.len()).find(|&i| a[(i, i)] == 0.0).map_or(0, |i| i + 1);
             let pivots: Vec<f64> = pivots.into_iter().map(|p| (p + 1) as f64).collect();
-            vec![a, column(&pivots), number(zero)]
+            vec![a, column(&pivots), scalar(zero)]
         }
         Factor::RowOrder { rows } => {
             let order = pellucid_linalg::row_order(a.data().iter().map(|&p| p as usize - 1), rows);
@@ -113,16 +122,16 @@ fn run(kernel: Factor, mut inputs: Vec<Matrix>) -> Vec<Matrix> {
         }
         Factor::Ldl => {
             let (pivots, zero) = pellucid_linalg::ldl(&mut a);
-            let written = |pivot: &Pivot| match *pivot {
-                Pivot::One(at) => (at + 1) as f64,
-                Pivot::Two(at) => -((at + 1) as f64),
+            let encode = |pivot: &Pivot| match *pivot {
+                Pivot::One(row) => (row + 1) as f64,
+                Pivot::Two(row) => -((row + 1) as f64),
             };
-            vec![a, column(&pivots.iter().map(written).collect::<Vec<_>>()), number(zero)]
+            vec![a, column(&pivots.iter().map(encode).collect::<Vec<_>>()), scalar(zero)]
         }
         Factor::LdlSolve => {
-            // `swap_remove` has put B where A was.
-            let [ref mut x, ref pivots] = inputs[..] else { unreachable!("it has three inputs") };
-            let pivots = ldl_pivots(kernel.name(), pivots.data()).expect("they were looked at before");
+            // `swap_remove` has moved B to the position of A.
+            let [ref mut x, ref pivots] = inputs[..] else { unreachable!("the kernel has three inputs") };
+            let pivots = decode_ldl_pivots(kernel.name(), pivots.data()).expect("the pivots have been checked");
             pellucid_linalg::solve_ldl(&a, &pivots, x);
             vec![inputs.swap_remove(0)]
         }
@@ -156,8 +165,8 @@ fn run(kernel: Factor, mut inputs: Vec<Matrix>) -> Vec<Matrix> {
     }
 }
 
-/// The matrices of an operand.
-struct Blocks<'a> {
+/// The matrices, vectors or scalars of a batched operand.
+struct MatrixBatch<'a> {
     first: SharedPtr<u8>,
     layout: &'a Layout,
     dtype: DType,
@@ -165,80 +174,84 @@ struct Blocks<'a> {
     batch: &'a [usize],
 }
 
-impl<'a> Blocks<'a> {
-    fn new(operand: &Operand<'a>, batch: &'a [usize]) -> Blocks<'a> {
-        Blocks { first: operand.first(), layout: operand.layout, dtype: operand.dtype, batch }
+impl<'a> MatrixBatch<'a> {
+    fn new(operand: &Operand<'a>, batch: &'a [usize]) -> MatrixBatch<'a> {
+        MatrixBatch { first: operand.first(), layout: operand.layout, dtype: operand.dtype, batch }
     }
 
-    /// The number of elements of one matrix.
+    /// Returns the number of elements of one matrix.
     fn elements(&self) -> usize {
         self.layout.shape()[self.batch.len().min(self.layout.shape().rank())..].iter().product()
     }
 
-    /// What lies behind the `b`-th index of the batch axes, counted in row-major order.
-    fn block(&self, b: usize) -> Block {
+    /// Returns matrix `b` of the batch, counted in row-major order of the batch axes.
+    fn matrix(&self, b: usize) -> BatchMatrix {
         let (shape, strides) = (self.layout.shape(), self.layout.strides());
-        let (mut at, mut left) = (0, b);
+        let (mut offset, mut remaining) = (0, b);
         for (axis, len) in self.batch.iter().enumerate().rev() {
-            at += (left % len) as isize * strides[axis];
-            left /= len;
+            offset += (remaining % len) as isize * strides[axis];
+            remaining /= len;
         }
         let axis = |k: usize| {
             let axis = self.batch.len() + k;
             if axis < shape.rank() { (shape[axis], strides[axis]) } else { (1, 0) }
         };
-        let first = self.first.at(at * self.dtype.size() as isize);
-        Block { first, dtype: self.dtype, shape: [axis(0).0, axis(1).0], strides: [axis(0).1, axis(1).1] }
+        let first = self.first.at(offset * self.dtype.size() as isize);
+        BatchMatrix { first, dtype: self.dtype, shape: [axis(0).0, axis(1).0], strides: [axis(0).1, axis(1).1] }
     }
 }
 
-/// One matrix of an operand; a list is a column, a number one of length 1.
-struct Block {
+/// One matrix of an operand. A vector is a matrix with one column, and a scalar a matrix with one element.
+struct BatchMatrix {
     first: *mut u8,
     dtype: DType,
     shape: [usize; 2],
     strides: [isize; 2],
 }
 
-impl Block {
-    /// The address of an element, which lies in the operand's buffer.
-    fn at<T>(&self, i: usize, j: usize) -> *mut T {
+impl BatchMatrix {
+    /// Returns the address of element (i, j).
+    fn element<T>(&self, i: usize, j: usize) -> *mut T {
         let position = i as isize * self.strides[0] + j as isize * self.strides[1];
         self.first.cast::<T>().wrapping_offset(position)
     }
 
+    /// Copies the matrix to `f64`.
     fn load(&self) -> Matrix {
-        fn elements<T: Copy>(block: &Block, wide: impl Fn(T) -> f64) -> Matrix {
-            let [rows, columns] = block.shape;
-            // SAFETY: the operand holds every element of its shape, as its dtype, and nobody writes them meanwhile:
-            // only this block's own outputs are written, after it was loaded.
-            Matrix::from_fn(rows, columns, |i, j| wide(unsafe { *block.at::<T>(i, j) }))
+        fn load_as<T: Copy>(matrix: &BatchMatrix, wide: impl Fn(T) -> f64) -> Matrix {
+            let [rows, columns] = matrix.shape;
+            // SAFETY: (i, j) is within the shape, and all elements of the operand are in its buffer, as type `T` (its
+            // dtype). No other thread writes them: outputs overlap an input only as the same view, and the outputs of
+            // matrix b are written by this thread, after the matrix has been loaded.
+            Matrix::from_fn(rows, columns, |i, j| wide(unsafe { *matrix.element::<T>(i, j) }))
         }
         match self.dtype {
-            DType::F32 => elements(self, |x: f32| f64::from(x)),
-            DType::F64 => elements(self, |x: f64| x),
-            DType::I32 => elements(self, |x: i32| f64::from(x)),
-            other => unreachable!("{other} was refused"),
+            DType::F32 => load_as(self, |x: f32| f64::from(x)),
+            DType::F64 => load_as(self, |x: f64| x),
+            DType::I32 => load_as(self, |x: i32| f64::from(x)),
+            other => unreachable!("the dtype {other} is an error of the check"),
         }
     }
 
+    /// Converts a matrix from `f64` and copies it to the operand.
     fn store(&self, values: &Matrix) {
-        fn elements<T>(block: &Block, values: &Matrix, narrow: impl Fn(f64) -> T) {
-            let [rows, columns] = block.shape;
+        fn store_as<T>(matrix: &BatchMatrix, values: &Matrix, narrow: impl Fn(f64) -> T) {
+            let [rows, columns] = matrix.shape;
             for i in 0..rows {
                 for j in 0..columns {
-                    // SAFETY: the operand has room for every element of its shape, as its dtype, and no other block
-                    // has this one.
-                    unsafe { *block.at::<T>(i, j) = narrow(values[(i, j)]) };
+                    // SAFETY: (i, j) is within the shape, and all elements of the operand are in its buffer, as type
+                    // `T` (its dtype). No other matrix of the batch contains this element, because outputs are not
+                    // broadcast.
+                    unsafe { *matrix.element::<T>(i, j) = narrow(values[(i, j)]) };
                 }
             }
         }
         match self.dtype {
-            DType::F32 => elements(self, values, |x| x as f32),
-            DType::F64 => elements(self, values, |x| x),
-            DType::I32 => elements(self, values, |x| x as i32),
-            DType::I64 => elements(self, values, |x| x as i64),
-            other => unreachable!("{other} was refused"),
+            DType::F32 => store_as(self, values, |x| x as f32),
+            DType::F64 => store_as(self, values, |x| x),
+            DType::I32 => store_as(self, values, |x| x as i32),
+            DType::I64 => store_as(self, values, |x| x as i64),
+            other => unreachable!("the dtype {other} is an error of the check"),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Factorisations: every matrix of a batch is copied out in `f64`, worked on by one thread in `pellucid-linalg`, and
-//! its factors are copied back. Threads share out the batch.
+//! Matrix factorisations. Each matrix of a batch is copied to `f64`, factored on one thread by `pellucid-linalg`, and
+//! its factors are copied to the outputs. The batch is divided among the threads.
 
 #[cfg(feature = "linalg")]
 mod batch;
@@ -12,15 +12,15 @@ use pellucid_ir::kernel::Factor;
 #[cfg(feature = "linalg")]
 impl CpuFamily for Factor {
     fn check(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
-        batch::check_factors(self, &inputs[..self.inputs()], outputs)
+        batch::check_operands(self, &inputs[..self.inputs()], outputs)
     }
 
     fn run(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
-        batch::factor(self, &inputs[..self.inputs()], outputs)
+        batch::factor_batch(self, &inputs[..self.inputs()], outputs)
     }
 }
 
-/// Without the feature `linalg`, all factorisations are refused.
+/// Without the feature `linalg`, every factorisation is an error.
 #[cfg(not(feature = "linalg"))]
 impl CpuFamily for Factor {
     fn check(&self, _: &[Operand<'_>], _: &[Operand<'_>]) -> Result<()> {
@@ -34,14 +34,14 @@ impl CpuFamily for Factor {
 
 #[cfg(all(test, not(feature = "linalg")))]
 mod tests {
-    use crate::testing::{Array, TestLayout, run};
+    use crate::testing::{TestArray, TestLayout, run_kernel};
     use pellucid_ir::Error;
     use pellucid_ir::kernel::{Factor, Kernel};
 
     #[test]
-    fn the_missing_feature_is_named() {
-        let a = Array::of([1, 1], TestLayout::Plain, &[1.0f64]);
-        let refused = run(Kernel::Factor(Factor::Exp), &[&a], &[&a]);
-        assert_eq!(refused, Err(Error::MissingFeature { op: "matrix_exp", feature: "linalg" }));
+    fn the_error_names_the_missing_feature() {
+        let a = TestArray::of([1, 1], TestLayout::Plain, &[1.0f64]);
+        let result = run_kernel(Kernel::Factor(Factor::Exp), &[&a], &[&a]);
+        assert_eq!(result, Err(Error::MissingFeature { op: "matrix_exp", feature: "linalg" }));
     }
 }

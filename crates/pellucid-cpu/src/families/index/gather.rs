@@ -1,15 +1,16 @@
-//! Gather: `y = x[index]`, for elements of any type by their width.
+//! Gather: `y = x[index]`. Elements are copied as unsigned integers of the same size.
 
-use super::{Pairs, check_indices, check_shapes, is_empty, located};
+use super::{IndexPairs, addresses_and_layouts, check_indices, check_shapes, is_empty};
 use crate::family::CpuFamily;
-use crate::operand::{Array, Operand};
+use crate::operand::Operand;
 use crate::strided::IndexSpace;
 use pellucid_ir::Result;
 use pellucid_ir::kernel::Gather;
 use pellucid_runtime::threads::{GRAIN, SharedPtr, split};
 
-/// With so many places, the work is cut by place, else by what lies at each.
-const MANY: usize = 64;
+/// The minimum number of index positions for which the positions are divided into tasks. With fewer positions, the
+/// slice at each position is divided.
+const MIN_POSITIONS: usize = 64;
 
 impl CpuFamily for Gather {
     fn check(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
@@ -22,44 +23,49 @@ impl CpuFamily for Gather {
         if is_empty(y.shape()) {
             return Ok(());
         }
-        let pairs = Pairs::new(&kernel.index, x.layout, y.layout, &located(indices), None);
-        with_width!(x.dtype.size(), T => run::<T>(&pairs, x.first(), y.first()));
+        let pairs = IndexPairs::new(&kernel.index, x.layout, y.layout, &addresses_and_layouts(indices), None);
+        with_width!(x.dtype.size(), T => gather_slices::<T>(&pairs, x.first(), y.first()));
         Ok(())
     }
 }
 
-fn run<T: Copy>(pairs: &Pairs, x: SharedPtr<T>, y: SharedPtr<T>) {
-    let (count, rest) = (pairs.places.len(), &pairs.rest);
-    if count >= MANY || rest.len() == 1 {
-        let grain = GRAIN / (rest.len() * size_of::<T>());
-        split(count, grain, |places| {
-            pairs.blocks(places, |from, to| {
-                if rest.len() == 1 {
+/// Copies the slice of `x` at every index position to `y`.
+fn gather_slices<T: Copy>(pairs: &IndexPairs, x: SharedPtr<T>, y: SharedPtr<T>) {
+    let (count, slice) = (pairs.positions.len(), &pairs.slice);
+    if count >= MIN_POSITIONS || slice.len() == 1 {
+        let grain = GRAIN / (slice.len() * size_of::<T>());
+        split(count, grain, |positions| {
+            pairs.for_each_block(positions, |from, to| {
+                if slice.len() == 1 {
                     for (&from, &to) in from.iter().zip(to) {
-                        // SAFETY: the offsets are those of elements of x and y (`check`), and
-                        // every place of y is written once.
+                        // SAFETY: `from` and `to` are offsets of elements of `x` and `y`: `check_shapes` and
+                        // `check_indices` have accepted the operands. Each element of `y` belongs to one index
+                        // position, so no other task writes it.
                         unsafe { *y.at(to) = *x.at(from) }
                     }
                 } else {
-                    from.iter().zip(to).for_each(|(&from, &to)| copy(x.at(from), y.at(to), rest, 0..rest.len()));
+                    from.iter()
+                        .zip(to)
+                        .for_each(|(&from, &to)| copy_slice(x.at(from), y.at(to), slice, 0..slice.len()));
                 }
             });
         });
     } else {
-        split(rest.len(), GRAIN / (count * size_of::<T>()), |part| {
-            pairs.blocks(0..count, |from, to| {
-                from.iter().zip(to).for_each(|(&from, &to)| copy(x.at(from), y.at(to), rest, part.clone()));
+        split(slice.len(), GRAIN / (count * size_of::<T>()), |part| {
+            pairs.for_each_block(0..count, |from, to| {
+                from.iter().zip(to).for_each(|(&from, &to)| copy_slice(x.at(from), y.at(to), slice, part.clone()));
             });
         });
     }
 }
 
-/// Copies a part of what lies at one place.
+/// Copies the elements `part` of one slice from `x` to `y`.
 #[inline]
-fn copy<T: Copy>(x: *const T, y: *mut T, rest: &IndexSpace<2>, part: std::ops::Range<usize>) {
-    let [from_step, to_step] = rest.step();
-    rest.runs(part, |[from, to], n| {
-        // SAFETY: the places are of x and y (`check`), and `rest` stays within both.
+fn copy_slice<T: Copy>(x: *const T, y: *mut T, slice: &IndexSpace<2>, part: std::ops::Range<usize>) {
+    let [from_step, to_step] = slice.step();
+    slice.runs(part, |[from, to], n| {
+        // SAFETY: `x` and `y` are the first elements of slices within the operands (`check_shapes`, `check_indices`),
+        // and the offsets of `slice` stay within these slices. No other task writes this part of the slice of `y`.
         unsafe {
             let (x, y) = (x.offset(from), y.offset(to));
             if from_step == 1 && to_step == 1 {

@@ -1,14 +1,14 @@
-//! Indexing: which elements of an array integer indices mean, for [`gather`] and [`scatter`].
+//! Indexing by integer arrays, for [`gather`] and [`scatter`].
 //!
-//! Both kernels pair *places* of the indexed result with places of the array, each followed by the
-//! same *rest* (the axes that are not indexed). All indices are checked before anything is written.
+//! Both kernels map every *index position* (an index of the index arrays) to a slice of the array and a slice of the
+//! values. The slices range over the axes that are not indexed. All indices are checked before the first write.
 
 mod gather;
 mod scatter;
 #[cfg(test)]
 mod tests;
 
-use crate::operand::{Array, Operand};
+use crate::operand::Operand;
 use crate::strided::{IndexSpace, axes};
 use pellucid_ir::kernel::Index;
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
@@ -18,207 +18,231 @@ use pellucid_simd::Isa;
 use pellucid_simd::per_isa;
 use std::ops::Range;
 
-/// Places whose offsets are worked out together.
+/// The number of index positions whose offsets are computed together.
 const BLOCK: usize = 256;
 
-/// Refuses shapes and dtypes that do not fit. `picked` is the result of a gather, or the values of a
-/// scatter.
+/// Returns an error unless the shapes and dtypes of the operands fit together.
+///
+/// `values` is the output of a gather, or the values of a scatter.
 fn check_shapes(
     op: &'static str,
     index: &Index,
     array: &Operand<'_>,
-    picked: &Operand<'_>,
+    values: &Operand<'_>,
     indices: &[Operand<'_>],
 ) -> Result<()> {
-    let (shape, places) = (array.shape(), indices[0].shape());
-    let axes = indexed(index);
+    let (shape, index_shape) = (array.shape(), indices[0].shape());
+    let axes = indexed_axes(index);
     let along = matches!(index, Index::Along(_));
     let fits = axes.len() == indices.len()
         && axes.windows(2).all(|w| w[0] < w[1])
         && axes.iter().all(|&a| a < shape.rank())
-        && indices.iter().all(|i| i.shape() == places)
-        && (!along || places.rank() == shape.rank())
-        && (!along || (0..shape.rank()).all(|a| a == axes[0] || places[a] <= shape[a]))
-        && *picked.shape() == index.shape(shape, places);
+        && indices.iter().all(|i| i.shape() == index_shape)
+        && (!along || index_shape.rank() == shape.rank())
+        && (!along || (0..shape.rank()).all(|a| a == axes[0] || index_shape[a] <= shape[a]))
+        && *values.shape() == index.shape(shape, index_shape);
     if !fits {
-        let help = "one index array for each indexed axis, all of one shape; values of the shape of the indexed array";
-        return Err(Error::shapes(op, [shape, picked.shape(), places], help));
+        let help =
+            "one index array for each indexed axis, all of one shape; values with the shape of the indexed result";
+        return Err(Error::shapes(op, [shape, values.shape(), index_shape], help));
     }
-    if picked.dtype != array.dtype || indices.iter().any(|i| i.dtype != DType::I64) {
-        let dtypes = [array.dtype, picked.dtype].into_iter().chain(indices.iter().map(|i| i.dtype));
-        return Err(Error::dtypes(op, dtypes, "indices are i64, and array and values have one dtype"));
+    if values.dtype != array.dtype || indices.iter().any(|i| i.dtype != DType::I64) {
+        let dtypes = [array.dtype, values.dtype].into_iter().chain(indices.iter().map(|i| i.dtype));
+        return Err(Error::dtypes(op, dtypes, "indices are i64, and the array and the values have the same dtype"));
     }
     Ok(())
 }
 
-/// The axes that are indexed.
-fn indexed(index: &Index) -> &[usize] {
+/// Returns the indexed axes.
+fn indexed_axes(index: &Index) -> &[usize] {
     match index {
         Index::Axes(axes) => axes,
         Index::Along(axis) => std::slice::from_ref(axis),
     }
 }
 
-/// Refuses indices that are out of bounds.
+/// Returns an error if an index is out of bounds.
 fn check_indices(op: &'static str, index: &Index, array: &Operand<'_>, indices: &[Operand<'_>]) -> Result<()> {
-    for (&axis, index) in indexed(index).iter().zip(indices) {
+    for (&axis, index) in indexed_axes(index).iter().zip(indices) {
         let len = array.shape()[axis];
-        if let Some(index) = first_outside(index, len) {
+        if let Some(index) = first_out_of_bounds(index, len) {
             return Err(Error::IndexOutOfBounds { op, index, axis, len });
         }
     }
     Ok(())
 }
 
-/// The first index that is not in `-len..len`.
-fn first_outside(index: &Operand<'_>, len: usize) -> Option<i64> {
+/// Returns the first index that is not in `-len..len`.
+fn first_out_of_bounds(index: &Operand<'_>, len: usize) -> Option<i64> {
     let space = IndexSpace::new(axes(index.shape(), [index.layout]));
     let (first, [step]) = (index.first::<i64>(), space.step());
-    let (mut found, inside) = (None, all_inside(Isa::best()));
-    space.runs(0..space.len(), |[at], n| {
-        // SAFETY: the operand holds the elements of its shape; the isa is this machine's.
-        if found.is_none() && !unsafe { inside(first.at(at), step, n, len) } {
-            // SAFETY: as above.
-            let values = (0..n as isize).map(|i| unsafe { *first.at(at + i * step) });
-            found = values.into_iter().find(|&v| !is_inside(v, len));
+    let (mut found, all_in_bounds) = (None, all_in_bounds(Isa::best()));
+    space.runs(0..space.len(), |[offset], n| {
+        // SAFETY: the run consists of `n` elements of the operand, `step` apart, and all elements of an operand are in
+        // its buffer (clause 1). `Isa::best` returns an instruction set of this processor (clause 2).
+        if found.is_none() && !unsafe { all_in_bounds(first.at(offset), step, n, len) } {
+            // SAFETY: i < n, so this is an element of the same run.
+            let values = (0..n as isize).map(|i| unsafe { *first.at(offset + i * step) });
+            found = values.into_iter().find(|&v| !is_in_bounds(v, len));
         }
     });
     found
 }
 
+/// Returns true if an index is in `-len..len`.
 #[inline(always)]
-fn is_inside(index: i64, len: usize) -> bool {
+fn is_in_bounds(index: i64, len: usize) -> bool {
     (index.wrapping_add(len as i64) as u64) < 2 * len as u64
 }
 
 per_isa! {
-    /// True if `n` indices, `step` elements apart, are in `-len..len`.
-    fn all_inside[][](first: *const i64, step: isize, n: usize, len: usize) -> bool {
-        let mut outside = 0;
+    /// Returns true if `n` indices, `step` elements apart, are all in `-len..len`.
+    ///
+    /// # Safety
+    /// 1. `first` and the `n − 1` pointers that follow it at distance `step` are valid for reads.
+    /// 2. The processor has the instruction set.
+    fn all_in_bounds[][](first: *const i64, step: isize, n: usize, len: usize) -> bool {
+        let mut out_of_bounds = 0;
         for i in 0..n as isize {
-            // SAFETY: the caller vouches for the indices.
+            // SAFETY: i < n, and the caller guarantees that these `n` indices are valid for reads (clause 1 of this
+            // function's contract).
             let index = if step == 1 { unsafe { *first.offset(i) } } else { unsafe { *first.offset(i * step) } };
-            outside += !is_inside(index, len) as usize;
+            out_of_bounds += !is_in_bounds(index, len) as usize;
         }
-        outside == 0
+        out_of_bounds == 0
     }
 }
 
-/// One index array, and the axis that it indexes.
-struct Term {
+/// An index array and the axis of the array that it indexes.
+struct IndexedAxis {
+    /// The index positions with the strides of the index array.
     space: IndexSpace<1>,
+    /// The first index.
     first: SharedPtr<i64>,
-    /// The axis's length, and the array's stride along it.
+    /// The length of the axis.
     len: usize,
+    /// The stride of the array along the axis.
     stride: isize,
 }
 
-/// Pairs of places: in the array and in what is picked from it.
-struct Pairs {
-    terms: List<Term, 4>,
-    /// The places in order: where in (array but for the indices, picked) each lies.
-    places: IndexSpace<2>,
-    /// What lies at every place: (array, picked).
-    rest: IndexSpace<2>,
+/// The pairs of slices that index positions refer to: one of the array and one of the values.
+struct IndexPairs {
+    indexed: List<IndexedAxis, 4>,
+    /// The index positions, with the strides of the array (without the contribution of the indices) and of the values.
+    positions: IndexSpace<2>,
+    /// The elements of one slice, with the strides of the array and of the values.
+    slice: IndexSpace<2>,
 }
 
-impl Pairs {
-    /// The pairs of arguments that [`check`] accepted, by their layouts; of one axis of the array, which is not indexed,
-    /// perhaps only the first so many positions.
+impl IndexPairs {
+    /// Creates the pairs of operands that [`check_shapes`] has accepted, from their layouts.
+    ///
+    /// `cut` is an axis of the array that is not indexed, and a length: only the first elements along this axis are
+    /// paired.
     fn new(
         index: &Index,
         array: &Layout,
-        picked: &Layout,
+        values: &Layout,
         indices: &[(SharedPtr<i64>, &Layout)],
         cut: Option<(usize, usize)>,
-    ) -> Pairs {
+    ) -> IndexPairs {
         let shape = indices[0].1.shape();
-        let length = |axis: usize, whole: usize| cut.filter(|c| c.0 == axis).map_or(whole, |c| c.1);
-        // Along an axis, places have the axes of the array.
+        let length = |axis: usize, full: usize| cut.filter(|c| c.0 == axis).map_or(full, |c| c.1);
+        // With `Index::Along`, the index array has the axes of the array.
         let along = matches!(index, Index::Along(_));
-        let place = |axis: usize| if along { length(axis, shape[axis]) } else { shape[axis] };
-        let term = |axis: usize, (first, layout): (SharedPtr<i64>, &Layout)| {
-            let space = IndexSpace::new((0..shape.rank()).map(|a| (place(a), [layout.strides()[a]])));
-            Term { space, first, len: array.shape()[axis], stride: array.strides()[axis] }
+        let positions_along = |axis: usize| if along { length(axis, shape[axis]) } else { shape[axis] };
+        let indexed_axis = |axis: usize, (first, layout): (SharedPtr<i64>, &Layout)| {
+            let space = IndexSpace::new((0..shape.rank()).map(|a| (positions_along(a), [layout.strides()[a]])));
+            IndexedAxis { space, first, len: array.shape()[axis], stride: array.strides()[axis] }
         };
         match index {
-            Index::Axes(indexed) => {
+            Index::Axes(axes) => {
                 let rank = shape.rank();
-                let rest = (0..array.shape().rank()).filter(|a| !indexed.contains(a)).enumerate();
-                Pairs {
-                    terms: indexed.iter().zip(indices).map(|(&axis, &index)| term(axis, index)).collect(),
-                    places: IndexSpace::new((0..rank).map(|a| (shape[a], [0, picked.strides()[a]]))),
-                    rest: IndexSpace::new(
-                        rest.map(|(k, a)| {
-                            (length(a, array.shape()[a]), [array.strides()[a], picked.strides()[rank + k]])
+                let others = (0..array.shape().rank()).filter(|a| !axes.contains(a)).enumerate();
+                IndexPairs {
+                    indexed: axes.iter().zip(indices).map(|(&axis, &index)| indexed_axis(axis, index)).collect(),
+                    positions: IndexSpace::new((0..rank).map(|a| (shape[a], [0, values.strides()[a]]))),
+                    slice: IndexSpace::new(
+                        others.map(|(k, a)| {
+                            (length(a, array.shape()[a]), [array.strides()[a], values.strides()[rank + k]])
                         }),
                     ),
                 }
             }
             Index::Along(axis) => {
-                let beside =
-                    |a: usize| (place(a), [if a == *axis { 0 } else { array.strides()[a] }, picked.strides()[a]]);
-                Pairs {
-                    terms: [term(*axis, indices[0])].into_iter().collect(),
-                    places: IndexSpace::new((0..shape.rank()).map(beside)),
-                    rest: IndexSpace::new([]),
+                let position_axis = |a: usize| {
+                    let stride = if a == *axis { 0 } else { array.strides()[a] };
+                    (positions_along(a), [stride, values.strides()[a]])
+                };
+                IndexPairs {
+                    indexed: [indexed_axis(*axis, indices[0])].into_iter().collect(),
+                    positions: IndexSpace::new((0..shape.rank()).map(position_axis)),
+                    slice: IndexSpace::new([]),
                 }
             }
         }
     }
 
-    /// Calls `f(offsets in the array, offsets in what is picked)` for the places `range` in order,
-    /// a block at a time.
-    fn blocks(&self, range: Range<usize>, mut f: impl FnMut(&[isize], &[isize])) {
-        let (mut array, mut picked) = ([0; BLOCK], [0; BLOCK]);
-        let steps = self.places.step();
-        let add = add_offsets(Isa::best());
+    /// Calls `f(array offsets, value offsets)` for blocks of the index positions `range`, in order. The offsets are
+    /// those of the first elements of the slices.
+    fn for_each_block(&self, range: Range<usize>, mut f: impl FnMut(&[isize], &[isize])) {
+        let (mut array, mut values) = ([0; BLOCK], [0; BLOCK]);
+        let steps = self.positions.step();
+        let add_index_offsets = add_index_offsets(Isa::best());
         let mut from = range.start;
         while from < range.end {
             let n = BLOCK.min(range.end - from);
             let mut done = 0;
-            self.places.runs(from..from + n, |at, n| {
+            self.positions.runs(from..from + n, |offsets, n| {
                 for i in 0..n {
-                    array[done + i] = at[0] + i as isize * steps[0];
-                    picked[done + i] = at[1] + i as isize * steps[1];
+                    array[done + i] = offsets[0] + i as isize * steps[0];
+                    values[done + i] = offsets[1] + i as isize * steps[1];
                 }
                 done += n;
             });
-            for term in &self.terms {
-                let (mut done, [step]) = (0, term.space.step());
-                term.space.runs(from..from + n, |[at], n| {
-                    // SAFETY: `check` has seen that the index array has every place; the isa is
-                    // this machine's.
-                    unsafe { add(&mut array[done..done + n], term.first.at(at), step, term.len, term.stride) };
+            for axis in &self.indexed {
+                let (mut done, [step]) = (0, axis.space.step());
+                axis.space.runs(from..from + n, |[offset], n| {
+                    let (offsets, first) = (&mut array[done..done + n], axis.first.at(offset));
+                    // SAFETY: the run consists of `n` elements of the index array, `step` apart, and all elements of an
+                    // operand are in its buffer (clause 1). `Isa::best` returns an instruction set of this processor
+                    // (clause 2).
+                    unsafe { add_index_offsets(offsets, first, step, axis.len, axis.stride) };
                     done += n;
                 });
             }
-            f(&array[..n], &picked[..n]);
+            f(&array[..n], &values[..n]);
             from += n;
         }
     }
 }
 
 per_isa! {
-    /// Adds what indices `step` elements apart mean, for an axis of `len` with `stride`.
-    fn add_offsets[][](offsets: &mut [isize], first: *const i64, step: isize, len: usize, stride: isize) {
+    /// Adds `index · stride` to every offset, for indices `step` elements apart into an axis of length `len`. Negative
+    /// indices count from the end.
+    ///
+    /// # Safety
+    /// 1. `first` and the pointers that follow it at distance `step`, one for each offset, are valid for reads.
+    /// 2. The processor has the instruction set.
+    fn add_index_offsets[][](offsets: &mut [isize], first: *const i64, step: isize, len: usize, stride: isize) {
         for (i, offset) in offsets.iter_mut().enumerate() {
-            // SAFETY: the caller vouches for the indices.
+            // SAFETY: the caller guarantees that the index of every offset is valid for reads (clause 1 of this
+            // function's contract).
             let index = if step == 1 { unsafe { *first.add(i) } } else { unsafe { *first.offset(i as isize * step) } };
             let index = if index < 0 { index.wrapping_add(len as i64) } else { index } as u64;
-            // The bounds were checked; should someone have written to the indices meanwhile, the
-            // memory of others is safe all the same.
+            // The bounds have been checked. Clamping keeps the access in bounds even if the indices have been modified
+            // since.
             *offset += index.min(len as u64 - 1) as isize * stride;
         }
     }
 }
 
-/// The index arrays with their first elements.
-fn located<'a>(indices: &[Operand<'a>]) -> List<(SharedPtr<i64>, &'a Layout), 4> {
+/// Returns the address of the first element and the layout of every index array.
+fn addresses_and_layouts<'a>(indices: &[Operand<'a>]) -> List<(SharedPtr<i64>, &'a Layout), 4> {
     indices.iter().map(|i| (i.first(), i.layout)).collect()
 }
 
-/// True if nothing is to be done.
-fn is_empty(picked: &Shape) -> bool {
-    picked.contains(&0)
+/// Returns true if an array of this shape has no elements.
+fn is_empty(shape: &Shape) -> bool {
+    shape.contains(&0)
 }

@@ -1,12 +1,12 @@
 //! Scatter: `y[index] = combine(y[index], values)` in place, in row-major order of the values.
 //!
-//! The order is what makes repeated indices deterministic, so the work is only ever cut along an
-//! axis that is not indexed: there, different parts meet different elements of `y`.
+//! The fixed order makes repeated indices deterministic. The work is therefore divided into tasks only along an axis
+//! that is not indexed, where different tasks write different elements of `y`.
 
-use super::{Pairs, check_indices, check_shapes, is_empty, located};
+use super::{IndexPairs, addresses_and_layouts, check_indices, check_shapes, is_empty};
 use crate::family::CpuFamily;
-use crate::number::{Number, Wide};
-use crate::operand::{Array, Operand};
+use crate::number::{ComputeScalar, StorageElement};
+use crate::operand::Operand;
 use crate::strided::{IndexSpace, axes};
 use pellucid_ir::kernel::{Combine, Index, Scatter};
 use pellucid_ir::{DType, Layout, Result};
@@ -30,106 +30,120 @@ impl CpuFamily for Scatter {
             return Ok(());
         }
         let combine = match (kernel.combine, y.dtype) {
-            // Of masks, the sum is "or" and the product "and": the larger and the smaller byte.
+            // For booleans, the sum is "or" (the maximum of the bytes) and the product is "and" (the minimum).
             (Combine::Add, DType::Bool) => Combine::Max,
             (Combine::Mul, DType::Bool) => Combine::Min,
             (combine, _) => combine,
         };
-        let (first, layout, width) = (values.first(), values.layout, y.dtype.size());
-        let task = Task { index: &kernel.index, first, layout, indices: &located(indices), width };
+        let (first, layout, element_size) = (values.first(), values.layout, y.dtype.size());
+        let indices = &addresses_and_layouts(indices);
+        let task = ScatterTask { index: &kernel.index, first, layout, indices, element_size };
         let accumulates = matches!(combine, Combine::Add | Combine::Mul);
         match y.dtype {
             _ if combine == Combine::Set => {
-                with_width!(y.dtype.size(), T => task.run(y.layout, y.first(), set::<T>(Isa::best())))
+                with_width!(y.dtype.size(), T => task.run(y.layout, y.first(), assign_block::<T>(Isa::best())))
             }
-            DType::F16 if accumulates => task.in_f32::<F16>(combine, y)?,
-            DType::BF16 if accumulates => task.in_f32::<BF16>(combine, y)?,
-            dtype => with_number!(dtype, T => task.combine::<T, T>(combine, y.layout, y.first())),
+            DType::F16 if accumulates => task.accumulate_in_f32::<F16>(combine, y)?,
+            DType::BF16 if accumulates => task.accumulate_in_f32::<BF16>(combine, y)?,
+            dtype => with_storage_element!(dtype, T => task.combine::<T, T>(combine, y.layout, y.first())),
         }
         Ok(())
     }
 }
 
-struct Task<'a> {
+/// The values and indices of a scatter.
+struct ScatterTask<'a> {
     index: &'a Index,
-    /// The values, of whatever type.
+    /// The address of element (0, 0, ..) of the values, of any type.
     first: SharedPtr<u8>,
+    /// The layout of the values.
     layout: &'a Layout,
     indices: &'a [(SharedPtr<i64>, &'a Layout)],
-    /// Bytes of an element of y.
-    width: usize,
+    /// The size of an element of y in bytes.
+    element_size: usize,
 }
 
-/// Combines values with what lies at places of y: `(y, values, places in y, places in values, rest)`.
-type Block<S, V> = unsafe fn(*mut S, *const V, &[isize], &[isize], &IndexSpace<2>);
+/// A function that combines a block of slices of the values with slices of y.
+///
+/// The arguments are y, the values, the offsets of the slices in y, their offsets in the values, and the elements of a
+/// slice. The contract is that of [`for_each_element`]; in addition, the processor has the instruction set.
+type ScatterKernel<S, V> = unsafe fn(*mut S, *const V, &[isize], &[isize], &IndexSpace<2>);
 
-impl<'a> Task<'a> {
-    /// Accumulates in `f32`, so that repeated indices round once and not at every step.
-    fn in_f32<T: Number<Wide = f32>>(&self, combine: Combine, y: &Operand<'_>) -> Result<()> {
+impl<'a> ScatterTask<'a> {
+    /// Combines in a copy of y in `f32`, so that repeated indices are rounded once and not at every step.
+    fn accumulate_in_f32<T: StorageElement<Compute = f32>>(&self, combine: Combine, y: &Operand<'_>) -> Result<()> {
         let wide = CpuBuffer::scratch(y.shape().size() * size_of::<f32>())?;
         let first = SharedPtr(wide.ensure()?.as_ptr().cast::<f32>());
         let layout = Layout::contiguous(y.shape().clone());
         let space = IndexSpace::new(axes(y.shape(), [y.layout, &layout]));
         let steps = space.step();
-        let each = |f: &dyn Fn(*mut T, *mut f32)| {
-            space.runs(0..space.len(), |at, n| {
-                (0..n as isize).for_each(|i| f(y.first().at(at[0] + i * steps[0]), first.at(at[1] + i * steps[1])));
+        let for_each_pair = |f: &dyn Fn(*mut T, *mut f32)| {
+            space.runs(0..space.len(), |offsets, n| {
+                for i in 0..n as isize {
+                    f(y.first().at(offsets[0] + i * steps[0]), first.at(offsets[1] + i * steps[1]));
+                }
             });
         };
-        // SAFETY: the space is that of y and of the scratch array, which is of its shape.
-        each(&|narrow, wide| unsafe { *wide = (*narrow).widen() });
+        // SAFETY: the index space is that of y and of the scratch array, which has the shape of y. Both pointers are
+        // elements of these arrays, and no other thread uses them.
+        for_each_pair(&|narrow, wide| unsafe { *wide = (*narrow).widen() });
         self.combine::<T, f32>(combine, &layout, first);
-        // SAFETY: as above.
-        each(&|narrow, wide| unsafe { *narrow = T::narrow(*wide) });
+        // SAFETY: both pointers are elements of y and of the scratch array, which no other thread uses.
+        for_each_pair(&|narrow, wide| unsafe { *narrow = T::narrow(*wide) });
         Ok(())
     }
 
-    fn combine<V: Number<Wide = S::Wide>, S: Number>(&self, combine: Combine, layout: &Layout, y: SharedPtr<S>) {
+    /// Combines all values with y, whose layout and first element are given.
+    fn combine<V, S>(&self, combine: Combine, layout: &Layout, y: SharedPtr<S>)
+    where
+        V: StorageElement<Compute = S::Compute>,
+        S: StorageElement,
+    {
         let isa = Isa::best();
         self.run::<S, V>(
             layout,
             y,
             match combine {
-                Combine::Mul => meet::<S, V, Product>(isa),
-                Combine::Max => meet::<S, V, Larger>(isa),
-                Combine::Min => meet::<S, V, Smaller>(isa),
-                _ => meet::<S, V, Sum>(isa),
+                Combine::Mul => combine_block::<S, V, ScatterProduct>(isa),
+                Combine::Max => combine_block::<S, V, ScatterMax>(isa),
+                Combine::Min => combine_block::<S, V, ScatterMin>(isa),
+                _ => combine_block::<S, V, ScatterSum>(isa),
             },
         );
     }
 
-    /// Runs `block` over everything, in parts along the longest axis that is not indexed.
-    fn run<S, V>(&self, layout: &Layout, y: SharedPtr<S>, block: Block<S, V>) {
+    /// Runs `kernel` on all values, in tasks along the longest axis that is not indexed.
+    fn run<S, V>(&self, layout: &Layout, y: SharedPtr<S>, kernel: ScatterKernel<S, V>) {
         let (values, first) = (self.layout, SharedPtr(self.first.get().cast::<V>()));
-        let places = self.indices[0].1.shape().rank();
-        // The axis in y, and in the values (and, for `Along`, the indices).
-        let free = |a: usize| match self.index {
+        let index_rank = self.indices[0].1.shape().rank();
+        // Maps an axis of y that is not indexed to the axis of the values (and, for `Along`, of the indices).
+        let unindexed = |a: usize| match self.index {
             Index::Along(axis) => (a != *axis).then_some((a, a)),
             Index::Axes(axes) => {
-                (!axes.contains(&a)).then(|| (a, places + a - axes.iter().filter(|&&i| i < a).count()))
+                (!axes.contains(&a)).then(|| (a, index_rank + a - axes.iter().filter(|&&i| i < a).count()))
             }
         };
-        let cut = (0..layout.shape().rank()).filter_map(free).max_by_key(|&(_, v)| values.shape()[v]);
+        let cut = (0..layout.shape().rank()).filter_map(unindexed).max_by_key(|&(_, v)| values.shape()[v]);
         let Some((in_y, in_values)) = cut else {
-            return self.part(layout, y, values, first, self.indices, None, block);
+            return self.run_part(layout, y, values, first, self.indices, None, kernel);
         };
         let total = values.shape()[in_values];
-        let work = values.shape().size() / total * self.width;
+        let work = values.shape().size() / total * self.element_size;
         split(total, GRAIN / work, |range| {
-            let moved = |l: &Layout, axis: usize| l.strides()[axis] * range.start as isize;
+            let shift = |l: &Layout, axis: usize| l.strides()[axis] * range.start as isize;
             let along = matches!(self.index, Index::Along(_));
             let index = |&(first, l): &(SharedPtr<i64>, &'a Layout)| {
-                (SharedPtr(first.at(if along { moved(l, in_values) } else { 0 })), l)
+                (SharedPtr(first.at(if along { shift(l, in_values) } else { 0 })), l)
             };
             let indices: List<(SharedPtr<i64>, &Layout), 4> = self.indices.iter().map(index).collect();
-            let y = SharedPtr(y.at(moved(layout, in_y)));
-            let first = SharedPtr(first.at(moved(values, in_values)));
-            self.part(layout, y, values, first, &indices, Some((in_y, range.len())), block);
+            let y = SharedPtr(y.at(shift(layout, in_y)));
+            let first = SharedPtr(first.at(shift(values, in_values)));
+            self.run_part(layout, y, values, first, &indices, Some((in_y, range.len())), kernel);
         });
     }
 
-    /// Runs `block` over everything, or over so much of an axis as `cut` says, see [`Pairs::new`].
-    fn part<S, V>(
+    /// Runs `kernel` on all values, or on the part of an axis that `cut` selects; see [`IndexPairs::new`].
+    fn run_part<S, V>(
         &self,
         layout: &Layout,
         y: SharedPtr<S>,
@@ -137,89 +151,113 @@ impl<'a> Task<'a> {
         first: SharedPtr<V>,
         indices: &[(SharedPtr<i64>, &Layout)],
         cut: Option<(usize, usize)>,
-        block: Block<S, V>,
+        kernel: ScatterKernel<S, V>,
     ) {
-        let pairs = Pairs::new(self.index, layout, values, indices, cut);
-        pairs.blocks(0..pairs.places.len(), |in_y, in_values| {
-            // SAFETY: the offsets are those of elements of y and the values (`check`), no other
-            // part has these elements of y, and the isa is this machine's.
-            unsafe { block(y.get(), first.get(), in_y, in_values, &pairs.rest) }
+        let pairs = IndexPairs::new(self.index, layout, values, indices, cut);
+        pairs.for_each_block(0..pairs.positions.len(), |in_y, in_values| {
+            // SAFETY: the offsets and the slice address elements of y and of the values, because `check_shapes` and
+            // `check_indices` have accepted the operands (clause 1). Other tasks have other positions along an axis
+            // that is not indexed, so they use other elements of y; the caller of the scatter passes no values that
+            // overlap y (clause 2). The instruction set of `kernel` is one of this processor.
+            unsafe { kernel(y.get(), first.get(), in_y, in_values, &pairs.slice) }
         });
     }
 }
 
-/// What becomes of an element that meets a value.
-trait Meet {
-    fn meet<W: Wide>(there: W, value: W) -> W;
+/// A binary operation that combines an element of y with a value.
+trait ScatterCombine {
+    /// Returns the new element of y.
+    fn combine<W: ComputeScalar>(element: W, value: W) -> W;
 }
 
-macro_rules! meets {
+macro_rules! scatter_combines {
     ($($name:ident: $method:ident),*) => {$(
         struct $name;
-        impl Meet for $name {
+        impl ScatterCombine for $name {
             #[inline(always)]
-            fn meet<W: Wide>(there: W, value: W) -> W {
-                there.$method(value)
+            fn combine<W: ComputeScalar>(element: W, value: W) -> W {
+                element.$method(value)
             }
         }
     )*};
 }
-meets!(Sum: plus, Product: times, Larger: larger, Smaller: smaller);
+scatter_combines!(ScatterSum: plus, ScatterProduct: times, ScatterMax: maximum, ScatterMin: minimum);
 
 per_isa! {
-    fn meet[S: Number, V: Number<Wide = S::Wide>, M: Meet][S, V, M](y: *mut S, values: *const V, in_y: &[isize], in_values: &[isize], rest: &IndexSpace<2>) {
-        // SAFETY: the caller vouches for the places.
-        unsafe { each(y, values, in_y, in_values, rest, #[inline(always)] |y: &mut S, v: &V| *y = S::narrow(M::meet(y.widen(), v.widen()))) }
+    /// Combines a block of slices of the values with slices of y.
+    ///
+    /// # Safety
+    /// The contract of [`for_each_element`]. In addition, the processor has the instruction set.
+    fn combine_block[S: StorageElement, V: StorageElement<Compute = S::Compute>, C: ScatterCombine][S, V, C](
+        y: *mut S, values: *const V, in_y: &[isize], in_values: &[isize], slice: &IndexSpace<2>
+    ) {
+        // SAFETY: the caller guarantees both clauses of the contract of `for_each_element` (this function's contract).
+        unsafe {
+            for_each_element(y, values, in_y, in_values, slice, #[inline(always)] |y: &mut S, v: &V| {
+                *y = S::narrow(C::combine(y.widen(), v.widen()))
+            })
+        }
     }
 }
 
 per_isa! {
-    fn set[T: Copy][T](y: *mut T, values: *const T, in_y: &[isize], in_values: &[isize], rest: &IndexSpace<2>) {
-        // SAFETY: the caller vouches for the places.
-        unsafe { each(y, values, in_y, in_values, rest, #[inline(always)] |y: &mut T, v: &T| *y = *v) }
+    /// Copies a block of slices of the values to slices of y.
+    ///
+    /// # Safety
+    /// The contract of [`for_each_element`]. In addition, the processor has the instruction set.
+    fn assign_block[T: Copy][T](
+        y: *mut T, values: *const T, in_y: &[isize], in_values: &[isize], slice: &IndexSpace<2>
+    ) {
+        // SAFETY: the caller guarantees both clauses of the contract of `for_each_element` (this function's contract).
+        unsafe { for_each_element(y, values, in_y, in_values, slice, #[inline(always)] |y: &mut T, v: &T| *y = *v) }
     }
 }
 
-/// Bytes of the next row that are asked for.
-const AHEAD: usize = 512;
+/// The number of bytes of the next slice that are prefetched.
+const PREFETCH_BYTES: usize = 512;
 
-/// Calls `f` for every element of y and the value that it meets, in order.
+/// Calls `f` for every pair of an element of y and a value, in order.
+///
+/// `in_y` and `in_values` are the offsets of the slices. `slice` holds the strides within a slice.
 ///
 /// # Safety
-/// At all places, the rest included, are elements of y and the values, and nobody else uses those of y.
+/// 1. For every slice and every offset within it, `y` is valid for reads and writes, and `values` is valid for reads.
+/// 2. No other thread uses these elements of y or writes these values, and y does not overlap the values.
 #[inline(always)]
-unsafe fn each<S, V: Copy>(
+unsafe fn for_each_element<S, V: Copy>(
     y: *mut S,
     values: *const V,
     in_y: &[isize],
     in_values: &[isize],
-    rest: &IndexSpace<2>,
+    slice: &IndexSpace<2>,
     f: impl Fn(&mut S, &V),
 ) {
-    debug_assert_eq!(in_y.len(), in_values.len(), "a value for every place");
-    let [y_step, v_step] = rest.step();
-    for (k, (&place, &in_values)) in in_y.iter().zip(in_values).enumerate() {
-        // Where the next value goes nobody can guess, and a row is often a page: its beginning is asked for early.
-        if let Some(&next) = in_y.get(k + 1).filter(|_| y_step == 1 && rest.len() * size_of::<S>() >= AHEAD) {
-            for line in (0..AHEAD).step_by(64) {
+    debug_assert_eq!(in_y.len(), in_values.len(), "one value slice for every slice of y");
+    let [y_step, v_step] = slice.step();
+    for (k, (&y_offset, &value_offset)) in in_y.iter().zip(in_values).enumerate() {
+        // The processor cannot predict the next slice, and a slice often spans a page: its beginning is prefetched.
+        if let Some(&next) = in_y.get(k + 1).filter(|_| y_step == 1 && slice.len() * size_of::<S>() >= PREFETCH_BYTES) {
+            for line in (0..PREFETCH_BYTES).step_by(64) {
                 prefetch(y.wrapping_offset(next).cast::<u8>().wrapping_add(line));
             }
         }
-        // SAFETY: the caller's.
+        // SAFETY: `y_offset`, `value_offset` and the offsets of `slice` address elements that are valid for reads, and
+        // in y for writes (clause 1 of this function's contract). The reference to an element of y is unique, because
+        // no other thread uses it and the values do not overlap y (clause 2).
         unsafe {
-            let (y, values) = (y.offset(place), values.offset(in_values));
-            if rest.len() == 1 {
+            let (y, values) = (y.offset(y_offset), values.offset(value_offset));
+            if slice.len() == 1 {
                 f(&mut *y, &*values);
-            } else if rest.run() == rest.len() && y_step == 1 && v_step == 1 {
-                (0..rest.len()).for_each(|i| f(&mut *y.add(i), &*values.add(i)));
-            } else if rest.run() == rest.len() && y_step == 1 && v_step == 0 {
-                // One value for all, as the gradient of a sum is.
+            } else if slice.run_len() == slice.len() && y_step == 1 && v_step == 1 {
+                (0..slice.len()).for_each(|i| f(&mut *y.add(i), &*values.add(i)));
+            } else if slice.run_len() == slice.len() && y_step == 1 && v_step == 0 {
+                // A broadcast value, such as the gradient of a sum.
                 let value = *values;
-                (0..rest.len()).for_each(|i| f(&mut *y.add(i), &value));
+                (0..slice.len()).for_each(|i| f(&mut *y.add(i), &value));
             } else {
-                rest.runs(0..rest.len(), |at, n| {
+                slice.runs(0..slice.len(), |o, n| {
                     (0..n as isize)
-                        .for_each(|i| f(&mut *y.offset(at[0] + i * y_step), &*values.offset(at[1] + i * v_step)));
+                        .for_each(|i| f(&mut *y.offset(o[0] + i * y_step), &*values.offset(o[1] + i * v_step)));
                 });
             }
         }

@@ -1,13 +1,13 @@
-//! `MatMul`: from views to matrix products, and the epilogue.
+//! `MatMul`: batched matrix products with an optional epilogue.
 //!
-//! The matrices themselves are multiplied by [`crate::matmul`], for the types that it has: half types
-//! go through `f32` and small integers through `i32`, and are rounded or wrapped once, at the end.
+//! [`pellucid_gemm`] multiplies matrices of `f32`, `f64`, `i32` and `i64`. Half-precision factors are converted to
+//! `f32` and small integers to `i32`; the product is rounded or wrapped once, at the end.
 
 #[cfg(test)]
 mod tests;
 
 use crate::family::CpuFamily;
-use crate::operand::{Array, Operand, Operands};
+use crate::operand::{Operand, Operands};
 use crate::program::{self, MapEpilogue};
 use crate::strided::IndexSpace;
 use pellucid_gemm::{Epilogue, Finished, Gemm, Offsets, Threads, gemm_batched};
@@ -21,13 +21,14 @@ use std::ops::Range;
 impl CpuFamily for MatMul {
     fn check(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
         let (a, b, out) = (&inputs[0], &inputs[1], &outputs[0]);
-        check_factors(a, b, out)?;
+        check_product(a, b, out)?;
         let Some(program) = &self.epilogue else {
-            return if out.dtype == a.dtype { Ok(()) } else { Err(mixed(a, b, out)) };
+            return if out.dtype == a.dtype { Ok(()) } else { Err(mixed_dtypes(a, b, out)) };
         };
         // The first input of the epilogue is the product.
         let map = Map { program: program.clone(), params: self.params.clone() };
         let dense = Layout::contiguous(out.shape().clone());
+        // The check does not use the address.
         let product = Operand { base: std::ptr::null_mut(), layout: &dense, dtype: a.dtype };
         let operands: Operands<'_> = [product].into_iter().chain(inputs[2..].iter().copied()).collect();
         map.check(&operands, outputs)
@@ -38,89 +39,98 @@ impl CpuFamily for MatMul {
     }
 }
 
-/// Runs a matrix product: `inputs` are A, B and the other inputs of the epilogue.
+/// Runs a matrix product and its epilogue. `inputs` are A, B and the other inputs of the epilogue.
 fn run_matmul(kernel: &MatMul, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
     let (a, b, out) = (&inputs[0], &inputs[1], &outputs[0]);
     let Some(program) = &kernel.epilogue else {
-        return product(a, b, Ok(out), None);
+        return multiply(a, b, Ok(out), None);
     };
-    // The product is finished, and rounded to its dtype, before the epilogue reads it. It lies where an output will, if
-    // no input of the epilogue does.
+    // The product is complete and rounded to its dtype before the epilogue reads it. It is stored in an output of the
+    // same dtype that shares no memory with an input of the epilogue, if there is one.
     let map = Map { program: program.clone(), params: kernel.params.clone() };
     let dense = Layout::contiguous(out.shape().clone());
     let others = &inputs[2..];
-    let kept = outputs.iter().find(|o| o.dtype == a.dtype && others.iter().all(|i| reach(i).start != reach(o).start));
-    let mut c = kept.copied().unwrap_or(Operand { base: std::ptr::null_mut(), layout: &dense, dtype: a.dtype });
+    let have_same_start = |i: &Operand<'_>, o: &Operand<'_>| address_range(i).start == address_range(o).start;
+    let stored = outputs.iter().find(|o| o.dtype == a.dtype && !others.iter().any(|i| have_same_start(i, o)));
+    let mut c = stored.copied().unwrap_or(Operand { base: std::ptr::null_mut(), layout: &dense, dtype: a.dtype });
     let operands = |c| -> Operands<'_> { [c].into_iter().chain(others.iter().copied()).collect() };
-    let apart =
-        |o: &Operand<'_>| [a, b].iter().all(|x| reach(x).start >= reach(o).end || reach(o).start >= reach(x).end);
-    if outputs.iter().all(apart) && matches!(a.dtype, DType::F32 | DType::F64 | DType::I32 | DType::I64) {
-        // Each part of the product meets the epilogue while it is in the cache.
-        let parts = MapEpilogue::new(&map, others, outputs)?;
-        return product(a, b, kept.ok_or(out.shape()), Some(parts));
+    let is_disjoint = |x: &Operand<'_>, o: &Operand<'_>| {
+        address_range(x).start >= address_range(o).end || address_range(o).start >= address_range(x).end
+    };
+    let avoids_factors = |o: &Operand<'_>| [a, b].iter().all(|x| is_disjoint(x, o));
+    if outputs.iter().all(avoids_factors) && matches!(a.dtype, DType::F32 | DType::F64 | DType::I32 | DType::I64) {
+        // The epilogue reads each part of the product while it is in cache.
+        let epilogue = MapEpilogue::new(&map, others, outputs)?;
+        return multiply(a, b, stored.ok_or(out.shape()), Some(epilogue));
     }
     let scratch;
-    if kept.is_none_or(|o| !apart(o)) {
-        scratch = scratch_of(&dense, a.dtype)?;
+    if stored.is_none_or(|o| !avoids_factors(o)) {
+        scratch = allocate_scratch(&dense, a.dtype)?;
         c = Operand { base: scratch.ensure()?.as_ptr(), layout: &dense, dtype: a.dtype };
     }
-    product(a, b, Ok(&c), None)?;
+    multiply(a, b, Ok(&c), None)?;
     map.run(&operands(c), outputs)
 }
 
-/// The addresses from the first byte of an operand to the last.
-fn reach(o: &Operand<'_>) -> Range<usize> {
+/// Returns the range of addresses from the lowest element of an operand to the end of the highest.
+fn address_range(o: &Operand<'_>) -> Range<usize> {
     let (mut low, mut high) = (0, 0);
     for (&dim, &stride) in o.shape().iter().zip(&*o.layout.strides()) {
-        let far = (dim as isize - 1) * stride;
-        if far < 0 { low += far } else { high += far }
+        let extent = (dim as isize - 1) * stride;
+        if extent < 0 { low += extent } else { high += extent }
     }
     let (first, size) = (o.first::<u8>(), o.dtype.size() as isize);
     first.at(low * size).addr()..first.at((high + 1) * size).addr()
 }
 
-fn check_factors(a: &Operand<'_>, b: &Operand<'_>, out: &Operand<'_>) -> Result<()> {
+/// Returns an error unless [.., m, k] times [.., k, n] has the shape and dtype of the output.
+fn check_product(a: &Operand<'_>, b: &Operand<'_>, out: &Operand<'_>) -> Result<()> {
     let (x, y) = (a.shape(), b.shape());
     let shape = (x.rank() >= 2 && y.rank() >= 2 && x[x.rank() - 1] == y[y.rank() - 2]).then(|| {
         let batch = Shape::from(&x[..x.rank() - 2]).broadcast(&Shape::from(&y[..y.rank() - 2]))?;
         Some(batch.iter().copied().chain([x[x.rank() - 2], y[y.rank() - 1]]).collect::<Shape>())
     });
     if shape.flatten().as_ref() != Some(out.shape()) {
-        return Err(Error::shapes("matmul", [x, y, out.shape()], "[.., m, k] times [.., k, n] gives [.., m, n]"));
+        return Err(Error::shapes(
+            "matmul",
+            [x, y, out.shape()],
+            "the factors [.., m, k] and [.., k, n] have a product [.., m, n]",
+        ));
     }
     if a.dtype == DType::Bool {
-        return Err(Error::dtypes("matmul", [a.dtype], "convert masks to a number type first"));
+        return Err(Error::dtypes("matmul", [a.dtype], "convert booleans to a numeric dtype first"));
     }
-    if a.dtype != b.dtype { Err(mixed(a, b, out)) } else { Ok(()) }
+    if a.dtype != b.dtype { Err(mixed_dtypes(a, b, out)) } else { Ok(()) }
 }
 
-fn mixed(a: &Operand<'_>, b: &Operand<'_>, out: &Operand<'_>) -> Error {
-    Error::dtypes("matmul", [a.dtype, b.dtype, out.dtype], "both factors and the product have one dtype")
+/// Returns the error of factors and a product with different dtypes.
+fn mixed_dtypes(a: &Operand<'_>, b: &Operand<'_>, out: &Operand<'_>) -> Error {
+    Error::dtypes("matmul", [a.dtype, b.dtype, out.dtype], "both factors and the product have the same dtype")
 }
 
-/// Where a product goes; where it is not kept, its shape.
-type Place<'a> = std::result::Result<&'a Operand<'a>, &'a Shape>;
+/// The destination of a product, or the shape of a product that only the epilogue reads.
+type ProductTarget<'a> = std::result::Result<&'a Operand<'a>, &'a Shape>;
 
-/// C = A·B, all of one dtype, and what follows.
-fn product(a: &Operand<'_>, b: &Operand<'_>, c: Place<'_>, epilogue: Option<MapEpilogue<'_>>) -> Result<()> {
+/// Computes C = A·B for operands of one dtype and runs the epilogue.
+fn multiply(a: &Operand<'_>, b: &Operand<'_>, c: ProductTarget<'_>, epilogue: Option<MapEpilogue<'_>>) -> Result<()> {
     match (a.dtype, c) {
-        (DType::F32, _) => multiply::<f32>(a, b, c, epilogue),
-        (DType::F64, _) => multiply::<f64>(a, b, c, epilogue),
-        (DType::I32, _) => multiply::<i32>(a, b, c, epilogue),
-        (DType::I64, _) => multiply::<i64>(a, b, c, epilogue),
-        (DType::F16 | DType::BF16, Ok(c)) => return through(DType::F32, a, b, c),
-        (DType::U8 | DType::I8 | DType::I16, Ok(c)) => return through(DType::I32, a, b, c),
-        _ => return Err(Error::dtypes("matmul", [a.dtype], "convert masks to a number type first")),
+        (DType::F32, _) => multiply_as::<f32>(a, b, c, epilogue),
+        (DType::F64, _) => multiply_as::<f64>(a, b, c, epilogue),
+        (DType::I32, _) => multiply_as::<i32>(a, b, c, epilogue),
+        (DType::I64, _) => multiply_as::<i64>(a, b, c, epilogue),
+        (DType::F16 | DType::BF16, Ok(c)) => return multiply_converted(DType::F32, a, b, c),
+        (DType::U8 | DType::I8 | DType::I16, Ok(c)) => return multiply_converted(DType::I32, a, b, c),
+        _ => return Err(Error::dtypes("matmul", [a.dtype], "convert booleans to a numeric dtype first")),
     }
     Ok(())
 }
 
-/// The product of the factors converted to `wide`, converted back.
-fn through(wide: DType, a: &Operand<'_>, b: &Operand<'_>, c: &Operand<'_>) -> Result<()> {
+/// Computes C = A·B in the dtype `wide`: converts the factors, multiplies, and converts the product back.
+fn multiply_converted(wide: DType, a: &Operand<'_>, b: &Operand<'_>, c: &Operand<'_>) -> Result<()> {
     let layouts = [a, b, c].map(|o| Layout::contiguous(o.shape().clone()));
     let mut scratch: List<CpuBuffer, 3> = List::new();
     for layout in &layouts {
-        scratch.push(scratch_of(layout, wide)?);
+        scratch.push(allocate_scratch(layout, wide)?);
     }
     let operand = |i: usize| -> Result<Operand<'_>> {
         Ok(Operand { base: scratch[i].ensure()?.as_ptr(), layout: &layouts[i], dtype: wide })
@@ -128,15 +138,22 @@ fn through(wide: DType, a: &Operand<'_>, b: &Operand<'_>, c: &Operand<'_>) -> Re
     let (wide_a, wide_b, wide_c) = (operand(0)?, operand(1)?, operand(2)?);
     program::copy(a, &wide_a)?;
     program::copy(b, &wide_b)?;
-    product(&wide_a, &wide_b, Ok(&wide_c), None)?;
+    multiply(&wide_a, &wide_b, Ok(&wide_c), None)?;
     program::copy(&wide_c, c)
 }
 
-fn scratch_of(layout: &Layout, dtype: DType) -> Result<CpuBuffer> {
+/// Allocates uninitialised memory for an array.
+fn allocate_scratch(layout: &Layout, dtype: DType) -> Result<CpuBuffer> {
     CpuBuffer::scratch(layout.shape().size().saturating_mul(dtype.size()))
 }
 
-fn multiply<T: Element>(a: &Operand<'_>, b: &Operand<'_>, c: Place<'_>, mut epilogue: Option<MapEpilogue<'_>>) {
+/// Computes C = A·B for elements of type `T`, which is the dtype of all operands.
+fn multiply_as<T: Element>(
+    a: &Operand<'_>,
+    b: &Operand<'_>,
+    c: ProductTarget<'_>,
+    mut epilogue: Option<MapEpilogue<'_>>,
+) {
     let shape = c.map_or_else(|shape| shape, |c| c.shape());
     if shape.contains(&0) {
         return;
@@ -155,12 +172,12 @@ fn multiply<T: Element>(a: &Operand<'_>, b: &Operand<'_>, c: Place<'_>, mut epil
     };
     let steps = |axis: usize| [stride(a, axis), stride(b, axis), c.map_or(0, |c| stride(c, axis))];
     let mut batch: List<(usize, [isize; 3]), 6> = (0..batch_rank).map(|axis| (shape[axis], steps(axis))).collect();
-    // Many rows times one matrix are one product of more rows. With m, n > 1 the order of summation
-    // depends on k alone, so that no bit tells the difference.
+    // Products with the same B are one product with more rows, so a batch axis along which B is broadcast is folded
+    // into the rows. For m, n > 1 the order of summation depends on k alone, so folding changes no bit.
     while let Some(&(len, [x, y, z])) = batch.last() {
-        let more_rows =
+        let is_foldable =
             y == 0 && x == a_strides.0 * gemm.m as isize && (c.is_err() || z == c_strides.0 * gemm.m as isize);
-        if len == 1 || m > 1 && n > 1 && more_rows && epilogue.as_mut().is_none_or(MapEpilogue::fold) {
+        if len == 1 || m > 1 && n > 1 && is_foldable && epilogue.as_mut().is_none_or(MapEpilogue::fold) {
             gemm.m *= len;
             batch.pop();
         } else {
@@ -170,14 +187,17 @@ fn multiply<T: Element>(a: &Operand<'_>, b: &Operand<'_>, c: Place<'_>, mut epil
     let space = IndexSpace::new(batch.iter().copied());
     let mut offsets: List<Offsets, 8> = List::with_capacity(space.len());
     let step = space.step();
-    space.runs(0..space.len(), |at, count| {
-        let offset = |i: isize, operand: usize| at[operand] + i * step[operand];
+    space.runs(0..space.len(), |start, count| {
+        let offset = |i: isize, operand: usize| start[operand] + i * step[operand];
         offsets.extend((0..count as isize).map(|i| Offsets { a: offset(i, 0), b: offset(i, 1), c: offset(i, 2) }));
     });
     let (a, b, c) = (a.first::<T>(), b.first::<T>(), c.ok().map(|c| c.first::<T>().get()));
-    let epilogue = epilogue.as_ref().map(|parts| -> &dyn Epilogue<T> { parts });
-    // SAFETY: the operands hold all elements of their shapes, which fit one another (`check`); the
-    // outputs are no broadcast views and overlap no factor.
+    let epilogue = epilogue.as_ref().map(|epilogue| -> &dyn Epilogue<T> { epilogue });
+    // SAFETY: all elements of an operand are in its buffer, and `check_product` has accepted the shapes, so every
+    // element that the shape and the strides address is valid. C is not broadcast, so its elements are distinct, also
+    // between two products of the batch. C and the outputs of the epilogue overlap no factor: `run_matmul` ensures it
+    // if there is an epilogue, and otherwise the caller of the kernel passes no such output. The caller also holds the
+    // borrow words of all storages, so no other thread uses the operands.
     unsafe { gemm_batched(&gemm, &offsets, a.get(), b.get(), c, epilogue, Threads::Pool) }
 }
 
@@ -185,8 +205,9 @@ impl<T: Element> Epilogue<T> for MapEpilogue<'_> {
     fn finish(&self, part: Finished<T>) {
         let size = size_of::<T>() as isize;
         let steps = [part.row_stride * size, part.col_stride * size];
-        // SAFETY: parts of the product lie in it, and are finished by one thread each; others than their own outputs are
-        // not written.
+        // SAFETY: the part is within the product, and its first element is at `part.data`. Each element of the product
+        // is in one part, which one thread finishes, so no other thread uses the outputs of this part. No thread writes
+        // an input, except as an output that is the same view.
         unsafe { self.run(part.batch, part.rows, part.cols, part.data.cast(), steps) }
     }
 

@@ -1,16 +1,16 @@
-//! `Pool`: the largest element of every window, and where it is.
+//! `Pool`: max pooling, which returns the largest element of every window and its position.
 //!
-//! Row by row of the output, a block of neighbouring outputs at a time, which stays in registers until it has met all its
-//! taps. Every line that it meets is dealt out first, element i to phase i mod stride: the same tap of neighbouring windows
-//! then lies side by side. Outputs whose windows reach into the padding, strides above three, and windows that a phase has no
-//! room for, are met one by one.
+//! Outputs are computed row by row, in blocks of adjacent outputs whose maxima stay in registers for all taps of the
+//! window. Every input line is first deinterleaved: element i goes to phase i mod stride, so that the same tap of
+//! adjacent windows is contiguous. Three cases are computed one output at a time: windows that extend into the padding,
+//! strides above three, and windows that are too long for the buffer of a phase.
 
 #[cfg(test)]
 mod tests;
 
 use crate::family::CpuFamily;
-use crate::number::{Number, Wide};
-use crate::operand::{Array, Operand};
+use crate::number::{ComputeScalar, StorageElement};
+use crate::operand::Operand;
 use crate::program;
 use pellucid_ir::kernel::{Pool, Window};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
@@ -34,13 +34,14 @@ impl CpuFamily for Pool {
             && values.layout.is_contiguous()
             && positions.layout.is_contiguous();
         if !fits {
-            let help = "values and positions are dense, and have the shape of the input but for the last three axes";
+            let help =
+                "values and positions are contiguous and have the shape of the input except along the last three axes";
             return Err(Error::shapes("pool", [x.shape(), values.shape()], help));
         }
-        if values.shape().size() == 0 || Windows::new(&self.window, x.shape(), values.shape()).is_some() {
+        if values.shape().size() == 0 || PoolWindows::new(&self.window, x.shape(), values.shape()).is_some() {
             return Ok(());
         }
-        Err(Error::invalid("pool", "a window is entirely in the padding, or is impossible"))
+        Err(Error::invalid("pool", "a window is entirely in the padding, or its parameters are out of range"))
     }
 
     fn run(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
@@ -48,240 +49,263 @@ impl CpuFamily for Pool {
         if values.shape().size() == 0 {
             return Ok(());
         }
-        let windows = Windows::new(&self.window, x.shape(), values.shape()).expect("the windows have been checked");
+        let windows = PoolWindows::new(&self.window, x.shape(), values.shape()).expect("the windows have been checked");
         let dense = Layout::contiguous(x.shape().clone());
-        let room;
+        let scratch;
         let x = if x.layout.is_contiguous() {
             *x
         } else {
-            room = CpuBuffer::scratch(x.shape().size() * x.dtype.size())?;
-            let copy = Operand { base: room.ensure()?.as_ptr(), layout: &dense, dtype: x.dtype };
+            scratch = CpuBuffer::scratch(x.shape().size() * x.dtype.size())?;
+            let copy = Operand { base: scratch.ensure()?.as_ptr(), layout: &dense, dtype: x.dtype };
             program::copy(x, &copy)?;
             copy
         };
         match x.dtype {
-            // Truth values are 0 and 1.
+            // Booleans are the bytes 0 and 1.
             DType::Bool => windows.run::<u8>(&x, values, positions),
-            dtype => with_number!(dtype, T => windows.run::<T>(&x, values, positions)),
+            dtype => with_storage_element!(dtype, T => windows.run::<T>(&x, values, positions)),
         }
         Ok(())
     }
 }
 
-/// Windows along one axis: for every output the taps that lie inside, and where the first tap is.
-struct Axis {
+/// The windows along one axis.
+struct WindowAxis {
+    /// The length of the input.
     len: usize,
+    /// The number of outputs.
     outputs: usize,
     stride: usize,
     dilation: usize,
+    /// The padding before the first element.
     before: usize,
+    /// The number of taps of a window.
     size: usize,
 }
 
-impl Axis {
-    /// `None` if some window has no tap inside, or its numbers are no positions.
-    fn new(window: &Window, a: usize, len: usize, outputs: usize) -> Option<Axis> {
+impl WindowAxis {
+    /// Returns `None` if a window is entirely in the padding, if the stride or the dilation is zero, or if a position
+    /// may overflow.
+    fn new(window: &Window, a: usize, len: usize, outputs: usize) -> Option<WindowAxis> {
         let (stride, dilation) = (window.stride[a], window.dilation[a]);
         let (before, size) = (window.before[a], window.size[a]);
-        let reach = stride.checked_mul(outputs)?.checked_add(dilation.checked_mul(size)?)?;
-        let sane = stride > 0 && dilation > 0 && reach.checked_add(before)? < isize::MAX as usize / 8;
-        let axis = Axis { len, outputs, stride, dilation, before, size };
-        (sane && (0..outputs).all(|o| !axis.taps(o).is_empty())).then_some(axis)
+        let span = stride.checked_mul(outputs)?.checked_add(dilation.checked_mul(size)?)?;
+        let is_valid = stride > 0 && dilation > 0 && span.checked_add(before)? < isize::MAX as usize / 8;
+        let axis = WindowAxis { len, outputs, stride, dilation, before, size };
+        (is_valid && (0..outputs).all(|o| !axis.taps(o).is_empty())).then_some(axis)
     }
 
-    /// The taps of output o that lie inside.
+    /// Returns the taps of output o that are inside the input.
     fn taps(&self, o: usize) -> Range<usize> {
         let start = self.before.saturating_sub(self.stride * o).div_ceil(self.dilation);
         let end = (self.len + self.before).saturating_sub(self.stride * o).div_ceil(self.dilation);
         start..end.min(self.size)
     }
 
-    /// The outputs whose taps are all inside: a range within `0..outputs`, which is empty if the window is longer than the input.
-    fn inside(&self) -> Range<usize> {
+    /// Returns the outputs whose taps are all inside the input, a range within `0..outputs`. It is empty if the window
+    /// is longer than the input.
+    fn interior(&self) -> Range<usize> {
         let start = self.before.div_ceil(self.stride).min(self.outputs);
         let last = self.dilation * (self.size - 1);
         let end = (self.len + self.before).saturating_sub(last).div_ceil(self.stride).min(self.outputs);
         start..end.max(start)
     }
 
-    /// Where tap t of output o lies, if it lies inside.
-    fn at(&self, o: usize, t: usize) -> usize {
+    /// Returns the input position of tap t of output o, which must be inside the input.
+    fn position(&self, o: usize, t: usize) -> usize {
         self.stride * o + self.dilation * t - self.before
     }
 }
 
-/// The windows along the three axes.
-struct Windows([Axis; 3]);
+/// The windows along the last three axes.
+struct PoolWindows([WindowAxis; 3]);
 
-impl Windows {
-    /// The windows of results of shape `to` in inputs of shape `from`, or `None` if one is entirely in the padding or its
-    /// numbers are no positions.
-    fn new(window: &Window, from: &Shape, to: &Shape) -> Option<Windows> {
+impl PoolWindows {
+    /// Creates the windows of an input of shape `from` and outputs of shape `to`. Returns `None` in the cases of
+    /// [`WindowAxis::new`].
+    fn new(window: &Window, from: &Shape, to: &Shape) -> Option<PoolWindows> {
         let lead = from.rank() - 3;
-        let axis = |a: usize| Axis::new(window, a, from[lead + a], to[lead + a]);
-        Some(Windows([axis(0)?, axis(1)?, axis(2)?]))
+        let axis = |a: usize| WindowAxis::new(window, a, from[lead + a], to[lead + a]);
+        Some(PoolWindows([axis(0)?, axis(1)?, axis(2)?]))
     }
 
-    fn run<T: Number>(&self, x: &Operand<'_>, values: &Operand<'_>, positions: &Operand<'_>) {
+    /// Pools all planes. `x`, `values` and `positions` are contiguous.
+    fn run<T: StorageElement>(&self, x: &Operand<'_>, values: &Operand<'_>, positions: &Operand<'_>) {
         let [z, y, c] = &self.0;
-        let (whole, plane) = (z.len * y.len * c.len, z.outputs * y.outputs * c.outputs);
-        let planes = values.shape().size() / plane;
+        let (input_plane, output_plane) = (z.len * y.len * c.len, z.outputs * y.outputs * c.outputs);
+        let planes = values.shape().size() / output_plane;
         let (x, values, positions) = (x.first::<T>(), values.first::<T>(), positions.first::<i64>());
-        let work = plane * z.size * y.size * c.size * size_of::<T>();
-        let (meet, all, rows) = (meet::<T>(c.stride), planes * whole, self.rows());
+        let work = output_plane * z.size * y.size * c.size * size_of::<T>();
+        let (kernel, input_size, rows) = (max_pool_kernel::<T>(c.stride), planes * input_plane, self.rows());
         split(planes, GRAIN / work.max(1) + 1, |range| {
             for p in range {
-                // SAFETY: every operand is dense and has so many planes; each plane of a result is one task's.
+                // SAFETY: every operand is contiguous and has `planes` planes, and all its elements are in its buffer.
+                // Plane p of an output is written by this task alone, and no thread writes the input.
                 let (x, values, positions) = unsafe {
                     (
-                        std::slice::from_raw_parts(x.get().add(p * whole), all - p * whole),
-                        std::slice::from_raw_parts_mut(values.get().add(p * plane), plane),
-                        std::slice::from_raw_parts_mut(positions.get().add(p * plane), plane),
+                        std::slice::from_raw_parts(x.get().add(p * input_plane), input_size - p * input_plane),
+                        std::slice::from_raw_parts_mut(values.get().add(p * output_plane), output_plane),
+                        std::slice::from_raw_parts_mut(positions.get().add(p * output_plane), output_plane),
                     )
                 };
-                self.plane(meet, &rows, x, values, positions);
+                self.pool_plane(kernel, &rows, x, values, positions);
             }
         });
     }
 
-    /// For every row of a plane of outputs: where the lines that it meets begin, and the taps of a whole window.
-    fn rows(&self) -> List<(usize, Taps), 32> {
+    /// Returns, for every row of an output plane, the position of the first input line of its windows, and the taps of
+    /// a window whose last axis is inside the input.
+    fn rows(&self) -> List<(usize, WindowTaps), 32> {
         let [z, y, c] = &self.0;
         let steps = [z.dilation * y.len * c.len, y.dilation * c.len, c.dilation];
         let row = |oz, oy| {
             let (tz, ty) = (z.taps(oz), y.taps(oy));
-            let first = (z.at(oz, tz.start) * y.len + y.at(oy, ty.start)) * c.len;
-            (first, Taps::new([tz.len(), ty.len(), c.size], steps))
+            let first = (z.position(oz, tz.start) * y.len + y.position(oy, ty.start)) * c.len;
+            (first, WindowTaps::new([tz.len(), ty.len(), c.size], steps))
         };
         (0..z.outputs).flat_map(|oz| (0..y.outputs).map(move |oy| row(oz, oy))).collect()
     }
 
-    /// Meets the plane that `x` starts with.
-    fn plane<T: Number>(
+    /// Pools the plane at the start of `x`, which extends to the end of the input.
+    fn pool_plane<T: StorageElement>(
         &self,
-        meet: Meet<T>,
-        rows: &[(usize, Taps)],
+        kernel: MaxPoolKernel<T>,
+        rows: &[(usize, WindowTaps)],
         x: &[T],
         values: &mut [T],
         positions: &mut [i64],
     ) {
         let [_, _, c] = &self.0;
-        let inside = c.inside();
-        for (row, &(first, ref line)) in rows.iter().enumerate() {
-            // All that is behind the row is still to come.
+        let interior = c.interior();
+        for (row, &(first, ref taps)) in rows.iter().enumerate() {
+            // The slices extend to the end of the plane: a block may write beyond its row, because the elements behind
+            // the row are written later.
             let (values, positions) = (&mut values[row * c.outputs..], &mut positions[row * c.outputs..]);
-            let mut o = inside.start;
-            while o < inside.end {
-                let at = first + c.at(o, 0);
-                // SAFETY: the isa is this machine's.
-                if !unsafe { meet(line, x, at, &mut values[o..], &mut positions[o..]) } {
-                    for o in o..inside.end.min(o + BLOCK) {
-                        (values[o], positions[o]) = line.largest(x, first + c.at(o, 0));
+            let mut o = interior.start;
+            while o < interior.end {
+                let start = first + c.position(o, 0);
+                // SAFETY: the kernel is safe code, compiled for an instruction set of this processor.
+                if !unsafe { kernel(taps, x, start, &mut values[o..], &mut positions[o..]) } {
+                    for o in o..interior.end.min(o + BLOCK) {
+                        (values[o], positions[o]) = taps.largest(x, first + c.position(o, 0));
                     }
                 }
                 o += BLOCK;
             }
-            for o in (0..inside.start).chain(inside.end..c.outputs) {
-                let taps = c.taps(o);
-                let edge = Taps::new([line.counts[0], line.counts[1], taps.len()], line.steps);
-                (values[o], positions[o]) = edge.largest(x, first + c.at(o, taps.start));
+            for o in (0..interior.start).chain(interior.end..c.outputs) {
+                let inside = c.taps(o);
+                let edge = WindowTaps::new([taps.counts[0], taps.counts[1], inside.len()], taps.steps);
+                (values[o], positions[o]) = edge.largest(x, first + c.position(o, inside.start));
             }
         }
     }
 }
 
-/// The taps of a window that lie inside: how many along each axis, and how far apart in the plane.
+/// The taps of a window that are inside the input.
 #[derive(Clone, Copy)]
-struct Taps {
+struct WindowTaps {
+    /// The number of taps along each axis.
     counts: [usize; 3],
+    /// The distance between adjacent taps along each axis, in elements of the plane.
     steps: [usize; 3],
-    /// How far the last tap lies from the first.
-    reach: usize,
+    /// The distance from the first tap to the last.
+    span: usize,
 }
 
-impl Taps {
-    fn new(counts: [usize; 3], steps: [usize; 3]) -> Taps {
-        let reach = counts.iter().zip(steps).map(|(count, step)| (count - 1) * step).sum();
-        Taps { counts, steps, reach }
+impl WindowTaps {
+    fn new(counts: [usize; 3], steps: [usize; 3]) -> WindowTaps {
+        let span = counts.iter().zip(steps).map(|(count, step)| (count - 1) * step).sum();
+        WindowTaps { counts, steps, span }
     }
 
-    /// Where the taps lie, from the first of them: line by line, and in a line.
-    fn lines(&self) -> impl Iterator<Item = usize> {
-        let &Taps { counts: [z, y, _], steps, .. } = self;
+    /// Iterates over the lines of taps along the last axis: the offset of each from the first tap.
+    fn line_offsets(&self) -> impl Iterator<Item = usize> {
+        let &WindowTaps { counts: [z, y, _], steps, .. } = self;
         (0..z).flat_map(move |z| (0..y).map(move |y| z * steps[0] + y * steps[1]))
     }
 
-    /// The largest tap of the window whose first tap lies at `first`, and where it is.
-    fn largest<T: Number>(&self, x: &[T], first: usize) -> (T, i64) {
-        let (mut best, mut place) = (x[first], first);
-        for line in self.lines() {
-            for at in (0..self.counts[2]).map(|c| first + line + c * self.steps[2]) {
-                if beats(x[at], best) {
-                    (best, place) = (x[at], at);
+    /// Returns the largest tap and its position. The first tap is at position `first`.
+    fn largest<T: StorageElement>(&self, x: &[T], first: usize) -> (T, i64) {
+        let (mut best, mut position) = (x[first], first);
+        for line in self.line_offsets() {
+            for tap in (0..self.counts[2]).map(|c| first + line + c * self.steps[2]) {
+                if is_larger(x[tap], best) {
+                    (best, position) = (x[tap], tap);
                 }
             }
         }
-        (best, place as i64)
+        (best, position as i64)
     }
 }
 
-/// The first of equals is the largest, and NaN is before all.
+/// Returns true if `new` replaces `old` as the maximum. Among equal elements the first is kept. NaN is larger than
+/// every number.
 #[inline(always)]
-fn beats<T: Number>(new: T, old: T) -> bool {
+fn is_larger<T: StorageElement>(new: T, old: T) -> bool {
     let (new, old) = (new.widen(), old.widen());
     (new > old) | (new.is_nan() & !old.is_nan())
 }
 
-/// A block of neighbouring outputs meets all its taps, the first of which is at the place given: see [`meet_block`].
-type Meet<T> = unsafe fn(&Taps, &[T], usize, &mut [T], &mut [i64]) -> bool;
+/// A function that pools a block of adjacent outputs; see [`max_pool_block`].
+///
+/// It is safe code and may be called if the processor has the instruction set that it was compiled for.
+type MaxPoolKernel<T> = unsafe fn(&WindowTaps, &[T], usize, &mut [T], &mut [i64]) -> bool;
 
-/// The loop for a stride, which the compiler must know.
-fn meet<T: Number>(stride: usize) -> Meet<T> {
+/// Returns the kernel for a stride. The stride is a constant of the kernel. For a stride above three, the kernel always
+/// returns false.
+fn max_pool_kernel<T: StorageElement>(stride: usize) -> MaxPoolKernel<T> {
     let isa = Isa::best();
     match stride {
-        1 => meet_block::<T, 1>(isa),
-        2 => meet_block::<T, 2>(isa),
-        3 => meet_block::<T, 3>(isa),
+        1 => max_pool_block::<T, 1>(isa),
+        2 => max_pool_block::<T, 2>(isa),
+        3 => max_pool_block::<T, 3>(isa),
         _ => |_, _, _, _, _| false,
     }
 }
 
-/// Outputs that are met together, and what a phase has room for.
+/// The number of outputs of a block.
 const BLOCK: usize = 16;
-const ROOM: usize = 2 * BLOCK;
+/// The number of elements of a phase.
+const PHASE_LEN: usize = 2 * BLOCK;
 
 per_isa! {
-    /// Finds the largest taps of a block of outputs and where they are, without a branch: which of two numbers is larger is
-    /// anybody's guess. If there is room, it also writes what comes behind a shorter block, of which it knows nothing: it must be
-    /// written later. False if a phase, or `x`, is too short.
-    fn meet_block[T: Number, const S: usize][T, S](
-        taps: &Taps, x: &[T], first: usize, values: &mut [T], positions: &mut [i64]
+    /// Computes the largest taps of a block of outputs and their positions.
+    ///
+    /// `first` is the position of the first tap of the first output. The maxima are selected without branches, which
+    /// would be unpredictable. The function writes [`BLOCK`] outputs, or as many as the slices hold. The caller must
+    /// overwrite those behind the end of the row. Returns false, without a write, if a phase or `x` is too short.
+    ///
+    /// # Safety
+    /// The processor has the instruction set. There is no other requirement.
+    fn max_pool_block[T: StorageElement, const S: usize][T, S](
+        taps: &WindowTaps, x: &[T], first: usize, values: &mut [T], positions: &mut [i64]
     ) -> bool {
-        let &Taps { counts, steps: [_, _, step], reach } = taps;
+        let &WindowTaps { counts, steps: [_, _, step], span } = taps;
         let last = (counts[2] - 1) * step;
-        let dealt = if last < S { BLOCK } else { ROOM };
-        let fits = BLOCK + last / S <= dealt && first + reach - last + S * dealt <= x.len() && reach <= i32::MAX as usize;
+        let phase_len = if last < S { BLOCK } else { PHASE_LEN };
+        let end = first + span - last + S * phase_len;
+        let fits = BLOCK + last / S <= phase_len && end <= x.len() && span <= i32::MAX as usize;
         if !fits {
             return false;
         }
-        let mut phases = [Phase([x[first]; ROOM]); S];
-        // −1: nothing met so far.
-        let (mut best, mut place) = ([x[first]; BLOCK], [-1i32; BLOCK]);
-        for line in taps.lines() {
-            deal(&x[first + line..][..S * dealt], &mut phases);
+        let mut phases = [StridePhase([x[first]; PHASE_LEN]); S];
+        // The offset of the largest tap from the first tap; −1 before the first comparison.
+        let (mut best, mut offset) = ([x[first]; BLOCK], [-1i32; BLOCK]);
+        for line in taps.line_offsets() {
+            deinterleave(&x[first + line..][..S * phase_len], &mut phases);
             for tap in (0..counts[2]).map(|c| c * step) {
-                let at = (line + tap) as i32;
+                let tap_offset = (line + tap) as i32;
                 let Some(new) = phases[tap % S].0[tap / S..].first_chunk::<BLOCK>() else { return false };
                 for i in 0..BLOCK {
-                    let better = (place[i] < 0) | beats(new[i], best[i]);
+                    let better = (offset[i] < 0) | is_larger(new[i], best[i]);
                     best[i] = if better { new[i] } else { best[i] };
-                    place[i] = if better { at } else { place[i] };
+                    offset[i] = if better { tap_offset } else { offset[i] };
                 }
             }
         }
         let mut found = [0; BLOCK];
-        for (o, (found, place)) in found.iter_mut().zip(place).enumerate() {
-            *found = (first + o * S) as i64 + i64::from(place);
+        for (o, (found, offset)) in found.iter_mut().zip(offset).enumerate() {
+            *found = (first + o * S) as i64 + i64::from(offset);
         }
         match (values.first_chunk_mut(), positions.first_chunk_mut()) {
             (Some(values), Some(positions)) => (*values, *positions) = (best, found),
@@ -296,21 +320,21 @@ per_isa! {
     }
 }
 
-/// The elements of a line whose position leaves one remainder by the stride.
+/// The elements of a line whose positions are equal modulo the stride.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
-struct Phase<T>([T; ROOM]);
+struct StridePhase<T>([T; PHASE_LEN]);
 
-/// Deals elements out to the phases: element i to phase i mod S. As many zips as phases, which vectorise.
+/// Copies element i of a line to phase i mod S. One zip for each phase is the form that vectorises.
 #[inline(always)]
-fn deal<T: Number, const S: usize>(line: &[T], phases: &mut [Phase<T>; S]) {
+fn deinterleave<T: StorageElement, const S: usize>(line: &[T], phases: &mut [StridePhase<T>; S]) {
     let strides = line.as_chunks::<S>().0.iter();
     match phases.as_mut_slice() {
-        [Phase(a)] => strides.zip(a).for_each(|(x, a)| *a = x[0]),
-        [Phase(a), Phase(b)] => strides.zip(a).zip(b).for_each(|((x, a), b)| (*a, *b) = (x[0], x[1])),
-        [Phase(a), Phase(b), Phase(c)] => {
+        [StridePhase(a)] => strides.zip(a).for_each(|(x, a)| *a = x[0]),
+        [StridePhase(a), StridePhase(b)] => strides.zip(a).zip(b).for_each(|((x, a), b)| (*a, *b) = (x[0], x[1])),
+        [StridePhase(a), StridePhase(b), StridePhase(c)] => {
             strides.zip(a).zip(b).zip(c).for_each(|(((x, a), b), c)| (*a, *b, *c) = (x[0], x[1], x[2]));
         }
-        _ => unreachable!("strides of three are the longest"),
+        _ => unreachable!("there is no kernel for a stride above three"),
     }
 }

@@ -3,24 +3,25 @@ use crate::testing::{self, Choices, TestLayout, numbers};
 use crate::with_threads;
 use pellucid_ir::kernel::Kernel;
 
-fn run(window: Window, x: &testing::Array, out: &[usize]) -> Result<(Vec<f64>, Vec<i64>)> {
-    let values = testing::Array::new(out, x.dtype, TestLayout::Plain);
-    let positions = testing::Array::new(out, DType::I64, TestLayout::Plain);
-    testing::run(Kernel::Pool(Pool { window }), &[x], &[&values, &positions])?;
+/// Pools an array and returns the values and the positions.
+fn pool(window: Window, x: &testing::TestArray, out: &[usize]) -> Result<(Vec<f64>, Vec<i64>)> {
+    let values = testing::TestArray::new(out, x.dtype, TestLayout::Plain);
+    let positions = testing::TestArray::new(out, DType::I64, TestLayout::Plain);
+    testing::run_kernel(Kernel::Pool(Pool { window }), &[x], &[&values, &positions])?;
     Ok((values.reals(), positions.values::<i64>()))
 }
 
-/// Straight from the definition: of every window the first NaN, or else the first of the largest.
+/// Computes the values and positions by the definition: the first NaN of a window, or else the first largest element.
 fn naive(window: Window, x: &[f64], shape: [usize; 4], out: [usize; 3]) -> (Vec<f64>, Vec<i64>) {
     let plane: usize = shape[1..].iter().product();
     let range = |end: [usize; 3]| {
         let [a, b, c] = end;
         (0..a * b * c).map(move |i| [i / (b * c), i / c % b, i % c])
     };
-    let place = |n: usize, o: [usize; 3]| {
+    let largest = |n: usize, o: [usize; 3]| {
         let taps = range(window.size).filter_map(move |t| {
-            let at = |a: usize| (o[a] * window.stride[a] + t[a] * window.dilation[a]).checked_sub(window.before[a]);
-            let [z, y, c] = [at(0)?, at(1)?, at(2)?];
+            let tap = |a: usize| (o[a] * window.stride[a] + t[a] * window.dilation[a]).checked_sub(window.before[a]);
+            let [z, y, c] = [tap(0)?, tap(1)?, tap(2)?];
             (z < shape[1] && y < shape[2] && c < shape[3]).then_some((z * shape[2] + y) * shape[3] + c)
         });
         let value = |&i: &usize| x[n * plane + i];
@@ -29,29 +30,29 @@ fn naive(window: Window, x: &[f64], shape: [usize; 4], out: [usize; 3]) -> (Vec<
     };
     (0..shape[0])
         .flat_map(|n| range(out).map(move |o| (n, o)))
-        .map(|(n, o)| (n, place(n, o)))
-        .map(|(n, at)| (x[n * plane + at], at as i64))
+        .map(|(n, o)| (n, largest(n, o)))
+        .map(|(n, position)| (x[n * plane + position], position as i64))
         .unzip()
 }
 
 #[test]
-fn it_is_the_first_largest_of_every_window() {
+fn max_pool_equals_the_definition_in_every_layout_and_dtype() {
     let window = Window { size: [2, 3, 2], stride: [1, 2, 3], dilation: [1, 1, 2], before: [1, 1, 0] };
     let (shape, out) = ([3, 3, 5, 7], [3, 3, 2]);
     let x = numbers(shape.iter().product(), 3, 5);
     let expected = naive(window, &x, shape, out);
-    for (lie, dtype) in TestLayout::ALL.into_iter().cycle().zip(DType::ALL.into_iter().skip(2)) {
-        let x = testing::Array::cast(shape, lie, dtype, &x);
+    for (layout, dtype) in TestLayout::ALL.into_iter().cycle().zip(DType::ALL.into_iter().skip(2)) {
+        let x = testing::TestArray::cast(shape, layout, dtype, &x);
         for threads in [1, 2, 8] {
-            let found = with_threads(threads, || run(window, &x, &[3, 3, 3, 2]).unwrap());
-            assert_eq!(found, expected, "{dtype} {lie:?}");
+            let found = with_threads(threads, || pool(window, &x, &[3, 3, 3, 2]).unwrap());
+            assert_eq!(found, expected, "{dtype} {layout:?}");
         }
     }
 }
 
 #[test]
-fn blocks_and_what_they_leave_over_agree_with_the_definition() {
-    // Rows of fewer outputs than a block, of one, and of several; windows that reach far; every stride.
+fn blocks_and_remainders_equal_the_definition() {
+    // Rows shorter than a block, of one block and of several blocks; long windows; every stride.
     for (i, [len, size, stride, dilation, before]) in [
         [28, 2, 2, 1, 0],
         [15, 2, 2, 1, 0],
@@ -74,25 +75,25 @@ fn blocks_and_what_they_leave_over_agree_with_the_definition() {
         let mut x = numbers(shape.iter().product(), 4, 3 + i as u64);
         x.iter_mut().skip(5).step_by(37).for_each(|x| *x = f64::NAN);
         x.iter_mut().skip(3).step_by(7).for_each(|x| *x = f64::NEG_INFINITY);
-        let (values, places) = naive(window, &x, shape, out);
+        let (values, positions) = naive(window, &x, shape, out);
         for dtype in [DType::F32, DType::F64, DType::BF16] {
-            let x = testing::Array::cast(shape, TestLayout::Plain, dtype, &x);
-            let found = run(window, &x, &[2, out[0], out[1], out[2]]).unwrap();
-            assert_eq!(found.1, places, "{dtype} {window:?}");
-            let same = |(a, b): (&f64, &f64)| a == b || a.is_nan() && b.is_nan();
-            assert!(found.0.iter().zip(&values).all(same), "{dtype} {window:?}");
+            let x = testing::TestArray::cast(shape, TestLayout::Plain, dtype, &x);
+            let found = pool(window, &x, &[2, out[0], out[1], out[2]]).unwrap();
+            assert_eq!(found.1, positions, "{dtype} {window:?}");
+            let is_equal = |(a, b): (&f64, &f64)| a == b || a.is_nan() && b.is_nan();
+            assert!(found.0.iter().zip(&values).all(is_equal), "{dtype} {window:?}");
         }
     }
 }
 
-/// Runs a case on some threads, in some layout and dtype: on as many outputs as there are windows with a tap inside, or
-/// fewer. False if there is none.
-fn sweep(window: Window, x: [usize; 3], choices: &Choices) -> bool {
+/// Compares max pooling with the definition, for a random number of threads, layout and dtype. The number of outputs is
+/// that of the windows with a tap inside the input, or smaller. Returns false if there is no such window.
+fn check_random_case(window: Window, x: [usize; 3], choices: &Choices) -> bool {
     let all = [0, 1, 2].map(|a| {
         let inside = |o: &usize| {
             (0..window.size[a])
                 .map(|t| o * window.stride[a] + t * window.dilation[a])
-                .any(|at| (window.before[a]..window.before[a] + x[a]).contains(&at))
+                .any(|position| (window.before[a]..window.before[a] + x[a]).contains(&position))
         };
         (0..=x[a] + window.before[a]).take_while(inside).count()
     });
@@ -106,13 +107,13 @@ fn sweep(window: Window, x: [usize; 3], choices: &Choices) -> bool {
     if dtype.is_float() {
         values.iter_mut().skip(2).step_by(7).for_each(|x| *x = f64::NAN);
     }
-    let (lie, threads) = (choices.of(&TestLayout::ALL), choices.threads());
-    let array = testing::Array::cast(shape, lie, dtype, &values);
-    let (expected, places) = naive(window, &array.reals(), shape, out);
-    let found = with_threads(threads, || run(window, &array, &[shape[0], out[0], out[1], out[2]]).unwrap());
-    let what = || format!("{window:?} over {x:?} to {out:?} {dtype} {lie:?} {threads} threads");
-    assert!(found.1 == places, "{}", what());
-    assert!(found.0.iter().zip(&expected).all(|(a, b)| a == b || a.is_nan() && b.is_nan()), "{}", what());
+    let (layout, threads) = (choices.of(&TestLayout::ALL), choices.threads());
+    let array = testing::TestArray::cast(shape, layout, dtype, &values);
+    let (expected, positions) = naive(window, &array.reals(), shape, out);
+    let found = with_threads(threads, || pool(window, &array, &[shape[0], out[0], out[1], out[2]]).unwrap());
+    let case = || format!("{window:?} over {x:?} to {out:?} {dtype} {layout:?} {threads} threads");
+    assert!(found.1 == positions, "{}", case());
+    assert!(found.0.iter().zip(&expected).all(|(a, b)| a == b || a.is_nan() && b.is_nan()), "{}", case());
     true
 }
 
@@ -129,7 +130,7 @@ fn sweep_of_windows_along_one_axis() {
                 dilation: [1, 1, dilation],
                 before: [0, 0, before],
             };
-            seen += usize::from(sweep(window, [1, 1, len], choices));
+            seen += usize::from(check_random_case(window, [1, 1, len], choices));
         }
     }
     assert!(seen > 2000, "{seen}");
@@ -144,30 +145,30 @@ fn sweep_of_windows_along_three_axes() {
         let before = size.map(|size| choices.below(size + 1));
         let last = if choices.below(4) == 0 { 40 } else { 8 };
         let x = [1 + choices.below(4), 1 + choices.below(6), 1 + choices.below(last)];
-        seen += usize::from(sweep(Window { size, stride, dilation, before }, x, choices));
+        seen += usize::from(check_random_case(Window { size, stride, dilation, before }, x, choices));
     }
     assert!(seen > 500, "{seen}");
 }
 
 #[test]
-fn a_window_may_be_longer_than_the_input_and_its_padding_too() {
+fn windows_and_padding_may_be_longer_than_the_input() {
     let choices = &Choices::new(43);
     for (len, size) in [(3, 13), (1, 13), (2, 9), (5, 20), (16, 33), (17, 64)] {
         let window =
             Window { size: [1, size, size], stride: [1, 1, 1], dilation: [1, 1, 1], before: [0, size / 2, size / 2] };
-        assert!(sweep(window, [1, len, len], choices), "{len} {size}");
+        assert!(check_random_case(window, [1, len, len], choices), "{len} {size}");
     }
 }
 
 #[test]
-fn nan_wins_and_windows_in_the_padding_are_refused() {
-    let one = [1; 3];
-    let window = Window { size: [1, 1, 2], stride: one, dilation: one, before: [0, 0, 1] };
-    let x = testing::Array::of([1, 1, 3], TestLayout::Plain, &[f32::NEG_INFINITY, f32::NAN, 1.0]);
-    let (values, places) = run(window, &x, &[1, 1, 4]).unwrap();
-    assert_eq!(places, [0, 1, 1, 2]);
+fn nan_is_the_largest_and_windows_in_the_padding_are_errors() {
+    let ones = [1; 3];
+    let window = Window { size: [1, 1, 2], stride: ones, dilation: ones, before: [0, 0, 1] };
+    let x = testing::TestArray::of([1, 1, 3], TestLayout::Plain, &[f32::NEG_INFINITY, f32::NAN, 1.0]);
+    let (values, positions) = pool(window, &x, &[1, 1, 4]).unwrap();
+    assert_eq!(positions, [0, 1, 1, 2]);
     assert!(values[0] == f64::NEG_INFINITY && values[1].is_nan() && values[2].is_nan() && values[3] == 1.0);
-    assert!(run(window, &x, &[1, 1, 5]).is_err());
-    assert!(run(Window { before: [0, 0, 2], ..window }, &x, &[1, 1, 1]).is_err());
-    assert!(run(Window { stride: [1, 1, usize::MAX], ..window }, &x, &[1, 1, 2]).is_err());
+    assert!(pool(window, &x, &[1, 1, 5]).is_err());
+    assert!(pool(Window { before: [0, 0, 2], ..window }, &x, &[1, 1, 1]).is_err());
+    assert!(pool(Window { stride: [1, 1, usize::MAX], ..window }, &x, &[1, 1, 2]).is_err());
 }

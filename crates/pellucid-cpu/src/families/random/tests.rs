@@ -4,6 +4,7 @@ use crate::with_threads;
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{Element, Shape};
 
+/// Computes Philox 4×32-10 by the definition.
 fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     for _ in 0..10 {
         counter = round(counter, key);
@@ -12,26 +13,28 @@ fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     counter
 }
 
-fn go(
+/// Draws an array from the generator state `state`, and returns it with the new state.
+fn generate_array(
     distribution: Distribution,
     shape: &Shape,
     dtype: DType,
-    lie: TestLayout,
-    at: [i64; 2],
-) -> (testing::Array, Vec<i64>) {
-    let state = testing::Array::of([2], TestLayout::Plain, &at);
-    let numbers = testing::Array::new(shape.clone(), dtype, lie);
-    testing::run(Kernel::Random(Random { distribution }), &[], &[&state, &numbers]).unwrap();
+    layout: TestLayout,
+    state: [i64; 2],
+) -> (testing::TestArray, Vec<i64>) {
+    let state = testing::TestArray::of([2], TestLayout::Plain, &state);
+    let values = testing::TestArray::new(shape.clone(), dtype, layout);
+    testing::run_kernel(Kernel::Random(Random { distribution }), &[], &[&state, &values]).unwrap();
     let state = state.values();
-    (numbers, state)
+    (values, state)
 }
 
-fn draw<T: Element>(distribution: Distribution, n: usize, at: [i64; 2]) -> Vec<T> {
-    go(distribution, &[n].into(), T::DTYPE, TestLayout::Plain, at).0.values()
+/// Draws `n` values from the generator state `state`.
+fn draw<T: Element>(distribution: Distribution, n: usize, state: [i64; 2]) -> Vec<T> {
+    generate_array(distribution, &[n].into(), T::DTYPE, TestLayout::Plain, state).0.values()
 }
 
 #[test]
-fn philox_gives_the_published_vectors() {
+fn philox_equals_the_published_test_vectors() {
     // Random123, tests/kat_vectors.
     assert_eq!(philox([0; 4], [0; 2]), [0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8]);
     assert_eq!(philox([!0; 4], [!0; 2]), [0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd]);
@@ -40,7 +43,7 @@ fn philox_gives_the_published_vectors() {
 }
 
 #[test]
-fn element_i_is_word_i_of_the_counters_stream() {
+fn element_i_uses_word_i_of_the_stream() {
     let (key, counter) = (0x0123_4567_89ab_cdef_i64, (1i64 << 32) - 3);
     let word = |i: u64| {
         let c = counter as u64 + i / 4;
@@ -48,8 +51,8 @@ fn element_i_is_word_i_of_the_counters_stream() {
     };
     for &isa in Isa::available() {
         let mut out = [0; WORDS];
-        // SAFETY: the isa is available.
-        unsafe { generate::<u32, Words>(isa)([key as u32, (key >> 32) as u32], counter as u64, &mut out) };
+        // SAFETY: `Isa::available` lists instruction sets of this processor.
+        unsafe { generate::<u32, RawBits>(isa)([key as u32, (key >> 32) as u32], counter as u64, &mut out) };
         assert!(out.iter().enumerate().all(|(i, &w)| w == word(i as u64)), "{isa:?}");
     }
     let bits: Vec<i32> = draw(Distribution::Bits, 1001, [key, counter]);
@@ -63,11 +66,11 @@ fn element_i_is_word_i_of_the_counters_stream() {
 }
 
 #[test]
-fn the_state_advances_by_the_draws_and_continues_the_stream() {
+fn the_counter_advances_by_the_draws_and_continues_the_stream() {
     for (n, dtype, draws) in
         [(0, DType::F32, 0), (1, DType::F32, 1), (9, DType::F16, 3), (9, DType::F64, 5), (8, DType::F64, 4)]
     {
-        let (_, state) = go(Distribution::Uniform, &[n].into(), dtype, TestLayout::Plain, [7, -1]);
+        let (_, state) = generate_array(Distribution::Uniform, &[n].into(), dtype, TestLayout::Plain, [7, -1]);
         assert_eq!(state, [7, -1 + draws], "{n} {dtype}");
     }
     let all: Vec<f64> = draw(Distribution::Normal, 200, [5, 0]);
@@ -75,52 +78,55 @@ fn the_state_advances_by_the_draws_and_continues_the_stream() {
 }
 
 #[test]
-fn layouts_and_threads_change_no_number() {
+fn layouts_and_threads_change_no_value() {
     let shape = Shape::from([37, 11, 100]);
     for distribution in [Distribution::Uniform, Distribution::Normal] {
         for dtype in [DType::F16, DType::F32, DType::F64] {
-            let plain = go(distribution, &shape, dtype, TestLayout::Plain, [1, 2]).0.reals();
-            for lie in TestLayout::ALL {
-                let other = with_threads(3, || go(distribution, &shape, dtype, lie, [1, 2]).0.reals());
-                assert_eq!(plain, other, "{dtype} {lie:?}");
+            let plain = generate_array(distribution, &shape, dtype, TestLayout::Plain, [1, 2]).0.reals();
+            for layout in TestLayout::ALL {
+                let other = with_threads(3, || generate_array(distribution, &shape, dtype, layout, [1, 2]).0.reals());
+                assert_eq!(plain, other, "{dtype} {layout:?}");
             }
         }
     }
-    assert_eq!(go(Distribution::Uniform, &().into(), DType::F32, TestLayout::Plain, [0, 0]).0.reals().len(), 1);
+    assert_eq!(
+        generate_array(Distribution::Uniform, &().into(), DType::F32, TestLayout::Plain, [0, 0]).0.reals().len(),
+        1
+    );
 }
 
 #[test]
-fn sweep_of_lengths_is_the_beginning_of_one_stream() {
+fn arrays_of_all_lengths_are_prefixes_of_one_stream() {
     use Distribution::{Bits, Normal, Uniform};
     let choices = &Choices::new(81);
     for dtype in DType::ALL {
         for distribution in if dtype.is_float() { &[Uniform, Normal][..] } else { &[Bits] } {
-            let of = |shape: &Shape, lie| go(*distribution, shape, dtype, lie, [3, 4]).0.reals();
-            let whole = of(&[40_000].into(), TestLayout::Plain);
+            let values = |shape: &Shape, layout| generate_array(*distribution, shape, dtype, layout, [3, 4]).0.reals();
+            let longest = values(&[40_000].into(), TestLayout::Plain);
             for n in (1..=70).chain([127, 128, 129, 1000, 40_000]) {
-                let (lie, threads) = (choices.of(&TestLayout::ALL), choices.threads());
+                let (layout, threads) = (choices.of(&TestLayout::ALL), choices.threads());
                 let rows = if n % 5 == 0 { 5 } else { 1 };
-                let found = with_threads(threads, || of(&[rows, n / rows].into(), lie));
-                assert!(found == whole[..n], "{n} {dtype} {distribution:?} {lie:?} {threads} threads");
+                let found = with_threads(threads, || values(&[rows, n / rows].into(), layout));
+                assert!(found == longest[..n], "{n} {dtype} {distribution:?} {layout:?} {threads} threads");
             }
         }
     }
 }
 
 #[test]
-fn levels_change_no_bit_of_normal_numbers() {
+fn instruction_sets_change_no_bit_of_normal_values() {
     for counter in (0..100_000).step_by(LANES) {
-        let of = |isa: &Isa| {
+        let bits = |isa: &Isa| {
             let (mut single, mut double) = ([0f32; WORDS], [0f64; WORDS]);
-            // SAFETY: the isa is available.
+            // SAFETY: `isa` is portable or from `Isa::available`, so it is an instruction set of this processor.
             unsafe {
-                generate::<f32, Gauss>(*isa)([3, 4], counter, &mut single);
-                generate::<f64, Gauss>(*isa)([3, 4], counter, &mut double);
+                generate::<f32, StandardNormal>(*isa)([3, 4], counter, &mut single);
+                generate::<f64, StandardNormal>(*isa)([3, 4], counter, &mut double);
             }
             (single.map(f32::to_bits), double.map(f64::to_bits))
         };
-        let first = of(&Isa::Portable);
-        assert!(Isa::available().iter().all(|isa| of(isa) == first));
+        let portable = bits(&Isa::Portable);
+        assert!(Isa::available().iter().all(|isa| bits(isa) == portable));
     }
 }
 
@@ -129,7 +135,7 @@ fn moments_and_range_are_those_of_the_distribution() {
     let n = 1_000_000;
     for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {
         let moments = |distribution| {
-            let x = go(distribution, &[n].into(), dtype, TestLayout::Plain, [11, 0]).0.reals();
+            let x = generate_array(distribution, &[n].into(), dtype, TestLayout::Plain, [11, 0]).0.reals();
             let mean = x.iter().sum::<f64>() / n as f64;
             let power = |p| x.iter().map(|x| (x - mean).powi(p)).sum::<f64>() / n as f64;
             (mean, power(2), power(3), power(4), x)
@@ -148,13 +154,13 @@ fn moments_and_range_are_those_of_the_distribution() {
 }
 
 #[test]
-fn what_a_distribution_is_not_for_is_refused_and_leaves_the_state() {
+fn wrong_dtypes_are_errors_and_leave_the_state_unchanged() {
     for (distribution, dtype) in
         [(Distribution::Uniform, DType::I32), (Distribution::Normal, DType::Bool), (Distribution::Bits, DType::F32)]
     {
-        let state = testing::Array::of([2], TestLayout::Plain, &[1i64, 2]);
-        let numbers = testing::Array::new([4], dtype, TestLayout::Plain);
-        let result = testing::run(Kernel::Random(Random { distribution }), &[], &[&state, &numbers]);
+        let state = testing::TestArray::of([2], TestLayout::Plain, &[1i64, 2]);
+        let values = testing::TestArray::new([4], dtype, TestLayout::Plain);
+        let result = testing::run_kernel(Kernel::Random(Random { distribution }), &[], &[&state, &values]);
         assert!(matches!(result, Err(Error::DTypeMismatch { .. })));
         assert_eq!(state.values::<i64>(), [1, 2]);
     }

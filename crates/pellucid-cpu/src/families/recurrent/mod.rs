@@ -15,7 +15,7 @@ mod sweep;
 mod tests;
 
 use crate::family::CpuFamily;
-use crate::operand::{Array, Operand};
+use crate::operand::Operand;
 use crate::program;
 use pellucid_ir::kernel::{Cell, Kernel, Meta, Recurrent, RecurrentPart, RecurrentSizes};
 use pellucid_ir::{DType, Error, Layout, Result};

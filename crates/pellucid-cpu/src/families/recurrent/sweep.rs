@@ -4,7 +4,7 @@ use super::tests::{
     LayerShape, arrays, gradient_inputs, gradients, inputs, is_near, kernels, naive, reals, run_kernel,
 };
 use super::*;
-use crate::testing::{Array, Choices, TestLayout};
+use crate::testing::{Choices, TestArray, TestLayout};
 use crate::with_threads;
 
 /// Compares all states with naive loops, and the gradient along a random direction with a difference quotient.

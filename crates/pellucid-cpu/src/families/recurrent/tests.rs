@@ -110,10 +110,10 @@ pub(super) fn naive(k: &Recurrent, [steps, batch, h, p]: LayerShape, x: &[Vec<f6
 pub(super) fn run_kernel(
     isa: Isa,
     k: &Recurrent,
-    inputs: &[&testing::Array],
+    inputs: &[&testing::TestArray],
     in_place: bool,
-) -> Result<Vec<testing::Array>> {
-    let mut outputs = testing::made(&Kernel::Recurrent(*k), inputs)?;
+) -> Result<Vec<testing::TestArray>> {
+    let mut outputs = testing::allocate_outputs(&Kernel::Recurrent(*k), inputs)?;
     if in_place {
         outputs[0] = inputs[0].clone();
     }
@@ -181,10 +181,10 @@ fn gates_can_be_computed_in_place() {
 /// Returns the inputs of the gradient: the saved outputs, W, the gradients, and the remaining inputs.
 pub(super) fn gradient_inputs<'a>(
     k: &Recurrent,
-    x: &'a [testing::Array],
-    y: &'a [testing::Array],
-    grads: &'a [testing::Array],
-) -> Vec<&'a testing::Array> {
+    x: &'a [testing::TestArray],
+    y: &'a [testing::TestArray],
+    grads: &'a [testing::TestArray],
+) -> Vec<&'a testing::TestArray> {
     let mut all = vec![&y[0], &y[1], &x[1], &grads[0], &grads[1]];
     let lstm = k.cell == Cell::Lstm;
     if lstm {
@@ -198,7 +198,7 @@ pub(super) fn gradient_inputs<'a>(
 pub(super) fn gradients([t, n, h, p]: LayerShape, dtype: DType) -> Vec<testing::Array> {
     let shapes = [vec![t, n, p], vec![n, p], vec![n, h]];
     let array = |(i, s): (usize, Vec<usize>)| {
-        testing::Array::cast(&s[..], TestLayout::ALL[i], dtype, &reals(s.iter().product(), 20 + i as u64))
+        testing::TestArray::cast(&s[..], TestLayout::ALL[i], dtype, &reals(s.iter().product(), 20 + i as u64))
     };
     shapes.into_iter().enumerate().map(array).collect()
 }
@@ -312,18 +312,18 @@ fn check_rejects_mismatched_operands() {
     assert!(run(&k, &good).is_ok());
     for i in 0..good.len() {
         let mut bad = good.clone();
-        bad[i] = testing::Array::of([1], TestLayout::Plain, &[1.0f32]);
+        bad[i] = testing::TestArray::of([1], TestLayout::Plain, &[1.0f32]);
         assert!(matches!(run(&k, &bad), Err(Error::ShapeMismatch { .. })), "input {i}");
         let (mut bad, dtype) = (good.clone(), if i < 6 { DType::F64 } else { DType::I32 });
         let shape = good[i].layout.shape().clone();
-        bad[i] = testing::Array::cast(shape.clone(), TestLayout::Plain, dtype, &vec![0.0; shape.size()]);
+        bad[i] = testing::TestArray::cast(shape.clone(), TestLayout::Plain, dtype, &vec![0.0; shape.size()]);
         assert!(matches!(run(&k, &bad), Err(Error::DTypeMismatch { .. })), "input {i}");
     }
     let half_precision = arrays(&k, sizes, DType::F16, TestLayout::Plain);
     assert!(matches!(run(&k, &half_precision), Err(Error::DTypeMismatch { .. })));
     for length in [-1i64, 4] {
         let mut bad = good.clone();
-        bad[6] = testing::Array::of([2], TestLayout::Plain, &[0, length]);
+        bad[6] = testing::TestArray::of([2], TestLayout::Plain, &[0, length]);
         assert!(matches!(run(&k, &bad), Err(Error::InvalidArgument { .. })), "length {length}");
     }
     assert!(run(&Recurrent { lengths: false, ..k }, &good).is_err());

@@ -1,13 +1,14 @@
-//! Running reductions along one axis: sum, product, maximum, minimum, ln Σ exp.
+//! Cumulative reductions along one axis: sum, product, maximum, minimum and ln Σ exp.
 //!
-//! Strictly in order along the axis, so that the bits depend on nothing else; sums and products of `f32` and half
-//! precision accumulate in `f64`. *Lines* along the axis
-//! are independent: where neighbouring lines are neighbours in memory, a whole vector of them
-//! advances together; otherwise a few at a time hide the latency of the chain.
+//! The reduction order is that of the axis, so the bits do not depend on layouts, threads or instruction sets. Sums and
+//! products of `f32` and half precision accumulate in `f64`.
+//!
+//! The *lines* along the axis are independent. Lines whose elements are adjacent in memory are processed together as a
+//! vector. Otherwise a few lines are processed together to hide the latency of the dependency chain.
 
 use crate::family::CpuFamily;
-use crate::number::{Number, Wide};
-use crate::operand::{Array, Operand};
+use crate::number::{ComputeScalar, StorageElement};
+use crate::operand::Operand;
 use crate::strided::{IndexSpace, axes};
 use pellucid_ir::kernel::{Scan, ScanOp};
 use pellucid_ir::{DType, Error, Result};
@@ -16,10 +17,10 @@ use pellucid_simd::Isa;
 use pellucid_simd::math::Real;
 use pellucid_simd::per_isa;
 
-/// Lines that advance together where they are neighbours.
-const WIDE: usize = 256;
-/// The most that advance together where they are not.
-const MOST: usize = 16;
+/// The maximum number of adjacent lines that are processed together.
+const MAX_ADJACENT: usize = 256;
+/// The maximum of [`RunningReduction::STRIDED_LINES`].
+const MAX_STRIDED: usize = 16;
 
 impl CpuFamily for Scan {
     fn check(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
@@ -38,57 +39,68 @@ impl CpuFamily for Scan {
                 "values and positions have the shape of the input",
             ));
         }
-        let refuse = |help: &str| Err(Error::dtypes("scan", [x.dtype], help));
+        let dtype_error = |help: &str| Err(Error::dtypes("scan", [x.dtype], help));
         match (kernel.op, x.dtype) {
-            (ScanOp::Sum | ScanOp::Prod, DType::Bool) => refuse("convert masks to integers first"),
-            (ScanOp::LogSumExp, d) if !d.is_float() => refuse("logcumsumexp is for floats"),
+            (ScanOp::Sum | ScanOp::Prod, DType::Bool) => dtype_error("convert booleans to integers first"),
+            (ScanOp::LogSumExp, d) if !d.is_float() => dtype_error("logcumsumexp requires a floating-point dtype"),
             _ => Ok(()),
         }
     }
 
     fn run(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
         let (kernel, x, y) = (self, &inputs[0], &outputs[0]);
-        let task = Task { kernel, x, y, positions: outputs.get(1) };
+        let task = ScanTask { kernel, x, y, positions: outputs.get(1) };
         match kernel.op {
-            ScanOp::Sum => with_number!(x.dtype, T => task.run::<T, Sum>()),
-            ScanOp::Prod => with_number!(x.dtype, T => task.run::<T, Product>()),
-            ScanOp::Max => with_number!(x.dtype, T => task.run::<T, Extremum<true>>()),
-            ScanOp::Min => with_number!(x.dtype, T => task.run::<T, Extremum<false>>()),
+            ScanOp::Sum => with_storage_element!(x.dtype, T => task.run::<T, RunningSum>()),
+            ScanOp::Prod => with_storage_element!(x.dtype, T => task.run::<T, RunningProduct>()),
+            ScanOp::Max => with_storage_element!(x.dtype, T => task.run::<T, RunningExtremum<true>>()),
+            ScanOp::Min => with_storage_element!(x.dtype, T => task.run::<T, RunningExtremum<false>>()),
             ScanOp::LogSumExp => match x.dtype {
-                DType::F16 => task.run::<pellucid_simd::math::half::F16, LogSumExp>(),
-                DType::BF16 => task.run::<pellucid_simd::math::half::BF16, LogSumExp>(),
-                DType::F32 => task.run::<f32, LogSumExp>(),
-                _ => task.run::<f64, LogSumExp>(),
+                DType::F16 => task.run::<pellucid_simd::math::half::F16, RunningLogSumExp>(),
+                DType::BF16 => task.run::<pellucid_simd::math::half::BF16, RunningLogSumExp>(),
+                DType::F32 => task.run::<f32, RunningLogSumExp>(),
+                _ => task.run::<f64, RunningLogSumExp>(),
             },
         }
         Ok(())
     }
 }
 
-/// An operation, by what it does to what one line has accumulated. That is two values, which many
-/// lines keep in two arrays, so that a loop over lines becomes vector code.
-trait Running<W> {
+/// A cumulative reduction, defined by its accumulator.
+///
+/// The accumulator of a line is a pair. The pairs of several lines are stored as two arrays, so that a loop over
+/// the lines vectorises.
+trait RunningReduction<W> {
+    /// The first component of the accumulator.
     type First: Copy;
+    /// The second component of the accumulator.
     type Second: Copy;
+    /// The accumulator before the first element.
     const START: (Self::First, Self::Second);
-    /// True if the second value is the position of the first.
+    /// True if the second component is the position of the first.
     const POSITIONS: bool = false;
-    /// Lines that advance together where they are not neighbours: enough to hide the latency of a
-    /// step, and where a step is long, to fill a vector.
-    const NARROW: usize = 4;
-    /// Takes the element at position `i` and tells the result so far.
+    /// The number of lines that are processed together if they are not adjacent in memory: enough to hide the latency
+    /// of a step or, if a step is long, to fill a vector.
+    const STRIDED_LINES: usize = 4;
+    /// Adds the element `x` at position `i` to the accumulator, and returns the result so far.
     fn step(first: &mut Self::First, second: &mut Self::Second, x: W, i: i64) -> W;
+    /// Returns the position that the second component stores.
     fn position(_: Self::Second) -> i64 {
         0
     }
 }
 
-/// A compute type with the type in which its sums and products accumulate: `f32` does so in `f64`, whose 29 spare bits
-/// hold the sum of 2²⁹ equal elements exactly; an `f32` sum of ones would stay at 2²⁴.
-trait Accumulate: Wide {
-    type Total: Wide;
-    fn widened(self) -> Self::Total;
-    fn rounded(total: Self::Total) -> Self;
+/// A compute type with the accumulator type of its sums and products.
+///
+/// `f32` accumulates in `f64`, whose 29 additional bits hold the sum of 2²⁹ equal elements exactly. An `f32` sum of
+/// ones would stop at 2²⁴.
+trait Accumulate: ComputeScalar {
+    /// The accumulator type.
+    type Total: ComputeScalar;
+    /// Converts to the accumulator type, exactly.
+    fn to_total(self) -> Self::Total;
+    /// Converts from the accumulator type, with rounding.
+    fn from_total(total: Self::Total) -> Self;
 }
 
 macro_rules! accumulate {
@@ -96,11 +108,11 @@ macro_rules! accumulate {
         impl Accumulate for $t {
             type Total = $total;
             #[inline(always)]
-            fn widened(self) -> $total {
+            fn to_total(self) -> $total {
                 self as $total
             }
             #[inline(always)]
-            fn rounded(total: $total) -> $t {
+            fn from_total(total: $total) -> $t {
                 total as $t
             }
         }
@@ -108,69 +120,72 @@ macro_rules! accumulate {
 }
 accumulate!(i32: i32, i64: i64, f32: f64, f64: f64);
 
-struct Sum;
+/// The cumulative sum.
+struct RunningSum;
 
-impl<W: Accumulate> Running<W> for Sum {
+impl<W: Accumulate> RunningReduction<W> for RunningSum {
     type First = W::Total;
     type Second = ();
-    const START: (W::Total, ()) = (W::Total::NOTHING, ());
+    const START: (W::Total, ()) = (W::Total::ADDITIVE_IDENTITY, ());
     #[inline(always)]
     fn step(sum: &mut W::Total, (): &mut (), x: W, _: i64) -> W {
-        *sum = sum.plus(x.widened());
-        W::rounded(*sum)
+        *sum = sum.plus(x.to_total());
+        W::from_total(*sum)
     }
 }
 
-struct Product;
+/// The cumulative product.
+struct RunningProduct;
 
-impl<W: Accumulate> Running<W> for Product {
+impl<W: Accumulate> RunningReduction<W> for RunningProduct {
     type First = W::Total;
     type Second = ();
     const START: (W::Total, ()) = (W::Total::ONE, ());
     #[inline(always)]
     fn step(product: &mut W::Total, (): &mut (), x: W, _: i64) -> W {
-        *product = product.times(x.widened());
-        W::rounded(*product)
+        *product = product.times(x.to_total());
+        W::from_total(*product)
     }
 }
 
-/// The largest (or smallest) so far, and where it was: the last among equals; NaN once met stays.
-struct Extremum<const MAX: bool>;
+/// The cumulative maximum (or minimum) and its position: the last position of equal elements. After a NaN, all results
+/// are NaN.
+struct RunningExtremum<const MAX: bool>;
 
-impl<W: Wide, const MAX: bool> Running<W> for Extremum<MAX> {
+impl<W: ComputeScalar, const MAX: bool> RunningReduction<W> for RunningExtremum<MAX> {
     type First = W;
     type Second = i64;
-    /// The value is meaningless while the position is negative.
+    /// The value is undefined while the position is negative.
     const START: (W, i64) = (W::ONE, -1);
     const POSITIONS: bool = true;
     #[inline(always)]
-    fn step(value: &mut W, at: &mut i64, x: W, i: i64) -> W {
-        let beats = if MAX { x >= *value } else { x <= *value };
-        let new = beats | x.is_nan() | (*at < 0);
+    fn step(value: &mut W, position: &mut i64, x: W, i: i64) -> W {
+        let replaces = if MAX { x >= *value } else { x <= *value };
+        let new = replaces | x.is_nan() | (*position < 0);
         *value = if new { x } else { *value };
-        *at = if new { i } else { *at };
+        *position = if new { i } else { *position };
         *value
     }
     #[inline(always)]
-    fn position(at: i64) -> i64 {
-        at
+    fn position(position: i64) -> i64 {
+        position
     }
 }
 
-/// ln Σ exp = m + ln s with m the largest so far and s = Σ exp(x − m), rescaled when m grows
-/// (Milakov & Gimelshein 2018).
-struct LogSumExp;
+/// The cumulative ln Σ exp = m + ln s, where m is the maximum so far and s = Σ exp(x − m). The sum s is rescaled when m
+/// grows (Milakov & Gimelshein 2018).
+struct RunningLogSumExp;
 
 macro_rules! log_sum_exp {
     ($($t:ident),*) => {$(
-        impl Running<$t> for LogSumExp {
+        impl RunningReduction<$t> for RunningLogSumExp {
             type First = $t;
             type Second = f64;
             const START: ($t, f64) = ($t::NEG_INFINITY, 0.0);
-            const NARROW: usize = 16;
+            const STRIDED_LINES: usize = 16;
             #[inline(always)]
             fn step(max: &mut $t, sum: &mut f64, x: $t, _: i64) -> $t {
-                // e^−|x − m|, and 1 for two equal infinities, whose difference is NaN.
+                // e^−|x − m|. It is 1 for two equal infinities, whose difference is NaN.
                 let e = Real::exp(-Real::abs(x - *max));
                 let e = if x == *max { 1.0 } else { f64::from(e) };
                 let grows = x > *max;
@@ -183,39 +198,43 @@ macro_rules! log_sum_exp {
 }
 log_sum_exp!(f32, f64);
 
-/// One scan with its operands.
-struct Task<'a> {
+/// A scan with its operands.
+struct ScanTask<'a> {
     kernel: &'a Scan,
     x: &'a Operand<'a>,
     y: &'a Operand<'a>,
     positions: Option<&'a Operand<'a>>,
 }
 
-/// Some lines: where the first one's elements lie, and how to go on from there.
+/// Several lines of the operands of a scan.
 #[derive(Clone, Copy)]
-struct Lines<T> {
+struct ScanLines<T> {
+    /// The element of the first line that is processed first.
     x: *const T,
+    /// The output of this element.
     y: *mut T,
-    /// Not used where the scan has no positions.
-    at: *mut i64,
-    /// Along the axis, from one element to the next: in `x`, `y`, `at`.
+    /// The position output of this element. It is not used by reductions without positions.
+    positions: *mut i64,
+    /// The strides along the axis, in processing order, of `x`, `y` and `positions`.
     along: [isize; 3],
-    /// From one line to the next.
+    /// The strides from one line to the next.
     across: [isize; 3],
-    /// Elements of a line.
+    /// The number of elements of a line.
     len: usize,
-    /// From the last element to the first: positions count down.
+    /// True if a line is processed from its last element to its first.
     reverse: bool,
 }
 
-impl Task<'_> {
-    fn run<T: Number, R: Running<T::Wide>>(&self) {
+impl ScanTask<'_> {
+    /// Runs the reduction `R` on all lines.
+    fn run<T: StorageElement, R: RunningReduction<T::Compute>>(&self) {
         let (shape, axis) = (self.x.shape(), self.kernel.axis);
         if shape.size() == 0 {
             return;
         }
-        let at = self.positions.unwrap_or(self.y);
-        let layouts = [self.x.layout, self.y.layout, at.layout];
+        // Without positions, the third layout is not used.
+        let positions = self.positions.unwrap_or(self.y);
+        let layouts = [self.x.layout, self.y.layout, positions.layout];
         let mut along = layouts.map(|l| l.strides()[axis]);
         let len = shape[axis];
         let (x, y) = (self.x.first::<T>(), self.y.first::<T>());
@@ -224,37 +243,43 @@ impl Task<'_> {
             starts = along.map(|s| s * (len as isize - 1));
             along = along.map(|s| -s);
         }
-        let at = SharedPtr(self.positions.map_or(std::ptr::null_mut(), |p| p.first::<i64>().get()));
+        let positions = SharedPtr(self.positions.map_or(std::ptr::null_mut(), |p| p.first::<i64>().get()));
         let space = IndexSpace::new(axes(shape, layouts).enumerate().filter(|&(a, _)| a != axis).map(|(_, a)| a));
         let across = space.step();
-        let neighbours = across == [1; 3];
-        let dense = along == [1; 3];
+        let lines_are_adjacent = across == [1; 3];
+        let is_dense = along == [1; 3];
         let isa = Isa::best();
-        let (wide, narrow, single) = match (R::NARROW, dense) {
-            (MOST, true) => (wide::<T, R>(isa), narrow::<T, R, MOST, true>(isa), narrow::<T, R, 1, true>(isa)),
-            (MOST, false) => (wide::<T, R>(isa), narrow::<T, R, MOST, false>(isa), narrow::<T, R, 1, false>(isa)),
-            (_, true) => (wide::<T, R>(isa), narrow::<T, R, 4, true>(isa), narrow::<T, R, 1, true>(isa)),
-            (_, false) => (wide::<T, R>(isa), narrow::<T, R, 4, false>(isa), narrow::<T, R, 1, false>(isa)),
+        let adjacent = scan_adjacent::<T, R>(isa);
+        let (strided, single) = match (R::STRIDED_LINES, is_dense) {
+            (MAX_STRIDED, true) => (scan_strided::<T, R, MAX_STRIDED, true>(isa), scan_strided::<T, R, 1, true>(isa)),
+            (MAX_STRIDED, false) => {
+                (scan_strided::<T, R, MAX_STRIDED, false>(isa), scan_strided::<T, R, 1, false>(isa))
+            }
+            (_, true) => (scan_strided::<T, R, 4, true>(isa), scan_strided::<T, R, 1, true>(isa)),
+            (_, false) => (scan_strided::<T, R, 4, false>(isa), scan_strided::<T, R, 1, false>(isa)),
         };
         split(space.len(), GRAIN / (len * size_of::<T>()), |range| {
             space.runs(range, |offsets, lines| {
-                let go = |line: usize, count: usize, kernel: unsafe fn(Lines<T>, usize)| {
+                let scan = |line: usize, count: usize, kernel: unsafe fn(ScanLines<T>, usize)| {
                     let o: [isize; 3] = std::array::from_fn(|k| offsets[k] + starts[k] + line as isize * across[k]);
                     let reverse = self.kernel.reverse;
-                    let lines = Lines { x: x.at(o[0]), y: y.at(o[1]), at: at.at(o[2]), along, across, len, reverse };
-                    // SAFETY: the operands hold all elements of the shape, and these lines are
-                    // within it; no other range has them; the isa is this machine's.
+                    let (x, y, positions) = (x.at(o[0]), y.at(o[1]), positions.at(o[2]));
+                    let lines = ScanLines { x, y, positions, along, across, len, reverse };
+                    // SAFETY: these `count` lines of `len` elements are within the shape, and all elements of an
+                    // operand are in its buffer (clause 1). The lines of an output belong to this task alone, and no
+                    // thread writes the input, except as an output that is the same view (clause 2). The processor has
+                    // the instruction set of the kernel (clause 3).
                     unsafe { kernel(lines, count) }
                 };
                 let mut line = 0;
                 while line < lines {
-                    let left = lines - line;
-                    let (count, kernel) = match left {
-                        _ if neighbours => (left.min(WIDE), wide),
-                        _ if left >= R::NARROW => (R::NARROW, narrow),
+                    let remaining = lines - line;
+                    let (count, kernel) = match remaining {
+                        _ if lines_are_adjacent => (remaining.min(MAX_ADJACENT), adjacent),
+                        _ if remaining >= R::STRIDED_LINES => (R::STRIDED_LINES, strided),
                         _ => (1, single),
                     };
-                    go(line, count, kernel);
+                    scan(line, count, kernel);
                     line += count;
                 }
             })
@@ -262,8 +287,8 @@ impl Task<'_> {
     }
 }
 
-impl<T> Lines<T> {
-    /// The position that step `i` meets.
+impl<T> ScanLines<T> {
+    /// Returns the position along the axis of the element of step `i`.
     #[inline(always)]
     fn position(&self, i: usize) -> i64 {
         (if self.reverse { self.len - 1 - i } else { i }) as i64
@@ -271,23 +296,30 @@ impl<T> Lines<T> {
 }
 
 per_isa! {
-    /// Up to [`WIDE`] lines that are neighbours, step by step along the axis.
-    fn wide[T: Number, R: Running<T::Wide>][T, R](lines: Lines<T>, count: usize) {
-        let (mut first, mut second) = ([R::START.0; WIDE], [R::START.1; WIDE]);
+    /// Scans `count` lines that are adjacent in memory, at most [`MAX_ADJACENT`].
+    ///
+    /// # Safety
+    /// 1. The first `count` lines of `lines` are valid: `x` for reads, `y` for writes, and `positions` for writes if
+    ///    the reduction has positions. The strides from one line to the next are 1.
+    /// 2. No other thread uses the outputs of these lines or writes their inputs.
+    /// 3. The processor has the instruction set.
+    fn scan_adjacent[T: StorageElement, R: RunningReduction<T::Compute>][T, R](lines: ScanLines<T>, count: usize) {
+        let (mut first, mut second) = ([R::START.0; MAX_ADJACENT], [R::START.1; MAX_ADJACENT]);
         let (first, second) = (&mut first[..count], &mut second[..count]);
         for i in 0..lines.len {
             let position = lines.position(i);
             let i = i as isize;
-            // SAFETY: the caller vouches for `count` lines of `len` elements.
+            // SAFETY: i < len and l < count, so every access is to an element of a line that the caller guarantees to
+            // be valid (clause 1 of this function's contract).
             unsafe {
                 let (x, y) = (lines.x.offset(i * lines.along[0]), lines.y.offset(i * lines.along[1]));
                 for (l, (first, second)) in first.iter_mut().zip(second.iter_mut()).enumerate() {
                     *y.add(l) = T::narrow(R::step(first, second, (*x.add(l)).widen(), position));
                 }
                 if R::POSITIONS {
-                    let at = lines.at.offset(i * lines.along[2]);
+                    let positions = lines.positions.offset(i * lines.along[2]);
                     for (l, &second) in second.iter().enumerate() {
-                        *at.add(l) = R::position(second);
+                        *positions.add(l) = R::position(second);
                     }
                 }
             }
@@ -296,19 +328,31 @@ per_isa! {
 }
 
 per_isa! {
-    /// `N` lines anywhere; `DENSE` if the elements of each are neighbours.
-    fn narrow[T: Number, R: Running<T::Wide>, const N: usize, const DENSE: bool][T, R, N, DENSE](lines: Lines<T>, _count: usize) {
+    /// Scans `N` lines with any stride between them. `DENSE` states that all strides along the axis are 1.
+    ///
+    /// # Safety
+    /// 1. The first `N` lines of `lines` are valid: `x` for reads, `y` for writes, and `positions` for writes if the
+    ///    reduction has positions. If `DENSE`, the strides along the axis are 1.
+    /// 2. No other thread uses the outputs of these lines or writes their inputs.
+    /// 3. The processor has the instruction set.
+    fn scan_strided
+    [T: StorageElement, R: RunningReduction<T::Compute>, const N: usize, const DENSE: bool]
+    [T, R, N, DENSE](
+        lines: ScanLines<T>, _count: usize
+    ) {
         let (mut first, mut second) = ([R::START.0; N], [R::START.1; N]);
         let x: [*const T; N] = std::array::from_fn(|l| lines.x.wrapping_offset(l as isize * lines.across[0]));
         let y: [*mut T; N] = std::array::from_fn(|l| lines.y.wrapping_offset(l as isize * lines.across[1]));
-        let at: [*mut i64; N] = std::array::from_fn(|l| lines.at.wrapping_offset(l as isize * lines.across[2]));
+        let positions: [*mut i64; N] =
+            std::array::from_fn(|l| lines.positions.wrapping_offset(l as isize * lines.across[2]));
         let along = if DENSE { [1; 3] } else { lines.along };
         for i in 0..lines.len {
             let position = lines.position(i);
             let i = i as isize;
-            // SAFETY: the caller vouches for `N` lines of `len` elements.
+            // SAFETY: i < len and l < N, so every access is to an element of a line that the caller guarantees to be
+            // valid (clause 1 of this function's contract).
             unsafe {
-                // In three loops, the middle one of which is vector code where that pays.
+                // Three loops, so that the compiler can vectorise the second one.
                 let mut values: [T; N] = std::array::from_fn(|l| *x[l].offset(i * along[0]));
                 for l in 0..N {
                     values[l] = T::narrow(R::step(&mut first[l], &mut second[l], values[l].widen(), position));
@@ -316,7 +360,7 @@ per_isa! {
                 for l in 0..N {
                     *y[l].offset(i * along[1]) = values[l];
                     if R::POSITIONS {
-                        *at[l].offset(i * along[2]) = R::position(second[l]);
+                        *positions[l].offset(i * along[2]) = R::position(second[l]);
                     }
                 }
             }

@@ -1,15 +1,15 @@
-//! Sorting along one axis: stable, NaN above every number, with positions; and top-k.
+//! Stable sorting along one axis, with positions, and top-k. NaN is larger than every number.
 //!
-//! Every element becomes an unsigned *key* whose order is the wanted one: descending order is the
-//! complement, NaN the largest key, and −0 and 0 are one. Key and position packed into one number
-//! are all different, so that any sorting algorithm gives the stable order. Long lines are sorted
-//! by radix; where only the first k are wanted, the others never enter the sort.
+//! Every element is mapped to an unsigned *key* with the required order: a descending key is the complement of the
+//! ascending one, NaN has the largest key, and −0 and 0 have the same key. The key and the position are packed into one
+//! integer. These integers are distinct, so every sorting algorithm yields the stable order. Long lines are sorted by
+//! radix. For top-k with a small k, elements that cannot be among the first k are excluded before the sort.
 
 #[cfg(test)]
 mod tests;
 
 use crate::family::CpuFamily;
-use crate::operand::{Array, Operand};
+use crate::operand::Operand;
 use crate::program;
 use crate::strided::{IndexSpace, axes};
 use pellucid_ir::kernel::Sort;
@@ -20,12 +20,12 @@ use pellucid_simd::Isa;
 use pellucid_simd::math::half::{BF16, F16};
 use pellucid_simd::per_isa;
 
-/// Below this many elements, comparisons beat counting digits.
-const SHORT: usize = 192;
+/// The minimum length for radix sort. Shorter lines are sorted faster by comparisons.
+const RADIX_MIN_LEN: usize = 192;
 
-/// Lines of so many bytes, whose elements are not neighbours, no longer stay in the cache while one
-/// after the other is sorted.
-const FAR: usize = 256;
+/// The minimum size of a strided line, in bytes, for which the lines are first copied to contiguous memory. The cache
+/// lines of longer strided lines would be evicted between the sorts of adjacent lines.
+const COPY_MIN_BYTES: usize = 256;
 
 impl CpuFamily for Sort {
     fn check(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
@@ -36,8 +36,10 @@ impl CpuFamily for Sort {
             && *y.shape() == shape.with_axis(axis, kernel.k)
             && positions.shape() == y.shape();
         if !fits {
-            let help =
-                format!("values and positions have length k = {} along axis {axis}, at most the input's", kernel.k);
+            let help = format!(
+                "values and positions have length k = {} along axis {axis}, at most that of the input",
+                kernel.k
+            );
             return Err(Error::shapes("sort", [shape, y.shape(), positions.shape()], help));
         }
         if y.dtype != x.dtype || positions.dtype != DType::I64 {
@@ -53,16 +55,16 @@ impl CpuFamily for Sort {
         if y.shape().contains(&0) {
             return Ok(());
         }
-        let across = x.layout.strides()[axis].unsigned_abs() != 1;
-        if across && shape[axis] * x.dtype.size() >= FAR {
-            return turned(kernel, x, y, positions);
+        let is_strided = x.layout.strides()[axis].unsigned_abs() != 1;
+        if is_strided && shape[axis] * x.dtype.size() >= COPY_MIN_BYTES {
+            return sort_transposed(kernel, x, y, positions);
         }
-        dispatch(kernel, x, y, positions)
+        sort_lines(kernel, x, y, positions)
     }
 }
 
-/// Sorts with the axis innermost: lines whose elements lie far apart are copied together first.
-fn turned(kernel: &Sort, x: &Operand<'_>, y: &Operand<'_>, positions: &Operand<'_>) -> Result<()> {
+/// Sorts copies of the operands in which the axis is innermost, so that every line is contiguous.
+fn sort_transposed(kernel: &Sort, x: &Operand<'_>, y: &Operand<'_>, positions: &Operand<'_>) -> Result<()> {
     let axis = kernel.axis;
     let last = x.shape().rank() - 1;
     let dense = [x, y, positions].map(|o| {
@@ -77,49 +79,53 @@ fn turned(kernel: &Sort, x: &Operand<'_>, y: &Operand<'_>, positions: &Operand<'
     };
     let (x_lines, y_lines, p_lines) = (lines(0)?, lines(1)?, lines(2)?);
     program::copy_turned([x, &x_lines], axis, 1);
-    dispatch(&Sort { axis: last, ..*kernel }, &x_lines, &y_lines, &p_lines)?;
+    sort_lines(&Sort { axis: last, ..*kernel }, &x_lines, &y_lines, &p_lines)?;
     program::copy_turned([y, &y_lines], axis, 0);
     program::copy_turned([positions, &p_lines], axis, 0);
     Ok(())
 }
 
-fn dispatch(kernel: &Sort, x: &Operand<'_>, y: &Operand<'_>, positions: &Operand<'_>) -> Result<()> {
+/// Sorts all lines.
+fn sort_lines(kernel: &Sort, x: &Operand<'_>, y: &Operand<'_>, positions: &Operand<'_>) -> Result<()> {
     match x.dtype {
-        DType::F16 => run::<F16>(kernel, x, y, positions),
-        DType::BF16 => run::<BF16>(kernel, x, y, positions),
-        DType::F32 => run::<f32>(kernel, x, y, positions),
-        DType::F64 => run::<f64>(kernel, x, y, positions),
-        DType::Bool | DType::U8 => run::<u8>(kernel, x, y, positions),
-        DType::I8 => run::<i8>(kernel, x, y, positions),
-        DType::I16 => run::<i16>(kernel, x, y, positions),
-        DType::I32 => run::<i32>(kernel, x, y, positions),
-        DType::I64 => run::<i64>(kernel, x, y, positions),
+        DType::F16 => sort_lines_as::<F16>(kernel, x, y, positions),
+        DType::BF16 => sort_lines_as::<BF16>(kernel, x, y, positions),
+        DType::F32 => sort_lines_as::<f32>(kernel, x, y, positions),
+        DType::F64 => sort_lines_as::<f64>(kernel, x, y, positions),
+        DType::Bool | DType::U8 => sort_lines_as::<u8>(kernel, x, y, positions),
+        DType::I8 => sort_lines_as::<i8>(kernel, x, y, positions),
+        DType::I16 => sort_lines_as::<i16>(kernel, x, y, positions),
+        DType::I32 => sort_lines_as::<i32>(kernel, x, y, positions),
+        DType::I64 => sort_lines_as::<i64>(kernel, x, y, positions),
     }
 }
 
-/// An element that can be sorted by an unsigned key of [`Sortable::BITS`] bits.
+/// An element with an unsigned sort key.
 trait Sortable: Copy + Send + Sync {
-    /// Key and position in one number.
-    type Packed: Packed;
+    /// An integer that holds the key and a position.
+    type Packed: PackedKey;
+    /// The number of bits of the key.
     const BITS: u32;
-    /// The place in ascending order, `None` for NaN.
+    /// Returns the key in ascending order, or `None` for NaN.
     fn key(self) -> Option<u64>;
 }
 
-/// A key above a position; the number of bits depends on the key's type.
-trait Packed: Copy + Ord + Send + Sync + Default {
-    /// The longest line whose positions fit.
-    const MOST: usize;
+/// An integer with a key in the upper bits and a position in the lower bits.
+trait PackedKey: Copy + Ord + Send + Sync + Default {
+    /// The maximum length of a line whose positions can be packed.
+    const MAX_LEN: usize;
+    /// Packs a key and a position.
     fn pack(key: u64, position: usize) -> Self;
+    /// Returns the position.
     fn position(self) -> usize;
-    /// Eight bits of the key.
+    /// Returns eight bits of the key, from bit `shift`.
     fn digit(self, shift: u32) -> usize;
 }
 
-macro_rules! packed {
+macro_rules! packed_keys {
     ($($t:ty, $bits:literal;)*) => {$(
-        impl Packed for $t {
-            const MOST: usize = ((1u128 << $bits) - 1) as usize;
+        impl PackedKey for $t {
+            const MAX_LEN: usize = ((1u128 << $bits) - 1) as usize;
             #[inline(always)]
             fn pack(key: u64, position: usize) -> $t {
                 (key as $t) << $bits | position as $t
@@ -135,7 +141,7 @@ macro_rules! packed {
         }
     )*};
 }
-packed! { u64, 32; u128, 64; }
+packed_keys! { u64, 32; u128, 64; }
 
 macro_rules! sortable {
     ($($t:ty: $packed:ty, $bits:literal, |$x:ident| $key:expr;)*) => {$(
@@ -151,8 +157,8 @@ macro_rules! sortable {
     )*};
 }
 
-/// Floats as integers of the same order: negative ones have all their bits turned, others the sign.
-/// Adding 0 makes −0 positive.
+/// Computes the key of a float: an integer with the same order. All bits of a negative number are inverted, and the
+/// sign bit of other numbers. Adding 0 converts −0 to 0.
 macro_rules! float_key {
     ($x:expr, $signed:ty, $unsigned:ty) => {{
         let x = $x + 0.0;
@@ -162,8 +168,9 @@ macro_rules! float_key {
     }};
 }
 
-/// As [`float_key`], from the bits; beyond those of infinity are NaNs.
-macro_rules! half_key {
+/// Computes the key of a half-precision float, as [`float_key`] does, from its bits. Bits above those of infinity are
+/// NaN.
+macro_rules! half_precision_key {
     ($bits:expr, $infinity:literal) => {{
         let bits = if $bits == 0x8000 { 0 } else { $bits };
         let mask = (bits as i16 >> 15) as u16 | 0x8000;
@@ -179,29 +186,31 @@ sortable! {
     i64: u128, 64, |x| Some(x as u64 ^ 1 << 63);
     f32: u64, 32, |x| float_key!(x, i32, u32);
     f64: u128, 64, |x| float_key!(x, i64, u64);
-    F16: u64, 16, |x| half_key!(x.0, 0x7c00);
-    BF16: u64, 16, |x| half_key!(x.0, 0x7f80);
+    F16: u64, 16, |x| half_precision_key!(x.0, 0x7c00);
+    BF16: u64, 16, |x| half_precision_key!(x.0, 0x7f80);
 }
 
-/// The key in the wanted direction. NaN is the largest, so it comes first in descending order.
+/// Returns the key for ascending or descending order. NaN is the largest element, so it is first in descending order.
 #[inline(always)]
-fn directed<T: Sortable>(x: T, descending: bool) -> u64 {
+fn directed_key<T: Sortable>(x: T, descending: bool) -> u64 {
     let largest = u64::MAX >> (64 - T::BITS);
-    // No float has the largest key.
+    // No number of a floating-point type has the largest key.
     let key = x.key().unwrap_or(largest);
     if descending { largest - key } else { key }
 }
 
-fn run<T: Sortable>(kernel: &Sort, x: &Operand<'_>, y: &Operand<'_>, positions: &Operand<'_>) -> Result<()> {
-    // Lines of more than 2³² elements pack like 64-bit keys.
-    if x.shape()[kernel.axis] <= T::Packed::MOST {
-        lines::<T, T::Packed>(kernel, x, y, positions)
+/// Sorts all lines of elements of type `T`.
+fn sort_lines_as<T: Sortable>(kernel: &Sort, x: &Operand<'_>, y: &Operand<'_>, positions: &Operand<'_>) -> Result<()> {
+    // Positions of lines with more than 2³² elements need 64 bits.
+    if x.shape()[kernel.axis] <= T::Packed::MAX_LEN {
+        sort_lines_packed::<T, T::Packed>(kernel, x, y, positions)
     } else {
-        lines::<T, u128>(kernel, x, y, positions)
+        sort_lines_packed::<T, u128>(kernel, x, y, positions)
     }
 }
 
-fn lines<T: Sortable, P: Packed>(
+/// Sorts all lines of elements of type `T` by packed keys of type `P`.
+fn sort_lines_packed<T: Sortable, P: PackedKey>(
     kernel: &Sort,
     x: &Operand<'_>,
     y: &Operand<'_>,
@@ -214,52 +223,58 @@ fn lines<T: Sortable, P: Packed>(
     let space = IndexSpace::new(axes(shape, layouts).enumerate().filter(|&(a, _)| a != axis).map(|(_, a)| a));
     let step = space.step();
     let (x, y, positions) = (x.first::<T>(), y.first::<T>(), positions.first::<i64>());
-    // Scratch for all parts of the work, so that its failure comes before any write.
+    // The scratch memory of all tasks is allocated here, so that a failure precedes the first write.
     let parts = if len * space.len() * size_of::<P>() < 2 * GRAIN { 1 } else { threads::count().min(space.len()) };
-    let few = k < len / 4;
-    let room = if few { len } else { 2 * len };
-    let scratch = CpuBuffer::scratch(parts.saturating_mul(room).saturating_mul(size_of::<P>()))?;
+    let is_top_k = k < len / 4;
+    let packed_len = if is_top_k { len } else { 2 * len };
+    let scratch = CpuBuffer::scratch(parts.saturating_mul(packed_len).saturating_mul(size_of::<P>()))?;
     let scratch = SharedPtr(scratch_start::<P>(&scratch)?);
-    let each_keys = if few { len + 2 * len.div_ceil(TOGETHER) } else { 0 };
-    let all_keys = CpuBuffer::scratch(parts.saturating_mul(each_keys).saturating_mul(size_of::<u64>()))?;
-    let all_keys = SharedPtr(scratch_start::<u64>(&all_keys)?);
-    let find = keys::<T>(Isa::best());
+    let keys_len = if is_top_k { len + 2 * len.div_ceil(CHUNK) } else { 0 };
+    let key_scratch = CpuBuffer::scratch(parts.saturating_mul(keys_len).saturating_mul(size_of::<u64>()))?;
+    let key_scratch = SharedPtr(scratch_start::<u64>(&key_scratch)?);
+    let compute_keys = compute_keys::<T>(Isa::best());
     split(parts, 1, |part| {
         for part in part {
-            // SAFETY: every part has `room` elements of its own, which are initialised here.
-            let room = unsafe {
-                let start = scratch.at((part * room) as isize);
-                (0..room).for_each(|i| start.add(i).write(P::default()));
-                std::slice::from_raw_parts_mut(start, room)
+            // SAFETY: the scratch memory has `parts · packed_len` elements of type `P`, aligned by `scratch_start`. The
+            // range of this part is used by this task alone, and is initialised here.
+            let packed = unsafe {
+                let start = scratch.at((part * packed_len) as isize);
+                (0..packed_len).for_each(|i| start.add(i).write(P::default()));
+                std::slice::from_raw_parts_mut(start, packed_len)
             };
-            let keys = all_keys.at((part * each_keys) as isize);
+            let keys = key_scratch.at((part * keys_len) as isize);
             let range = space.len() * part / parts..space.len() * (part + 1) / parts;
-            space.runs(range, |at, n| {
+            space.runs(range, |offsets, n| {
                 for line in 0..n as isize {
-                    let at: [isize; 3] = std::array::from_fn(|o| at[o] + line * step[o]);
-                    // SAFETY: line and position are within the operand's shape.
-                    let value = |i: usize| unsafe { *x.at(at[0] + i as isize * x_along) };
-                    let sorted = if few {
-                        // SAFETY: the line is within the operand's shape, the isa is this machine's, and there is
-                        // room for all keys and twice their chunks.
-                        unsafe { find(x.at(at[0]), x_along, len, kernel.descending, keys, keys.add(len)) }
-                        // SAFETY: as above; they are initialised, the second half of the chunks' by zeros.
-                        let (keys, least) = unsafe {
-                            let chunks = len.div_ceil(TOGETHER);
+                    let offsets: [isize; 3] = std::array::from_fn(|o| offsets[o] + line * step[o]);
+                    // SAFETY: the line and i < len are within the shape, and all elements of an operand are in its
+                    // buffer.
+                    let value = |i: usize| unsafe { *x.at(offsets[0] + i as isize * x_along) };
+                    let sorted = if is_top_k {
+                        // SAFETY: the line is within the shape, so its `len` elements are in the buffer (clause 1).
+                        // This part has key scratch for `len` keys and two values per chunk, which no other task uses
+                        // (clause 2). `Isa::best` returns an instruction set of this processor (clause 3).
+                        unsafe { compute_keys(x.at(offsets[0]), x_along, len, kernel.descending, keys, keys.add(len)) }
+                        // SAFETY: the `len` keys and the minimum of every chunk have been written above, and the second
+                        // value per chunk is initialised here. All are in the key scratch of this part, which no other
+                        // task uses, and the two slices are disjoint.
+                        let (keys, minima) = unsafe {
+                            let chunks = len.div_ceil(CHUNK);
                             keys.add(len + chunks).write_bytes(0, chunks);
-                            let least = std::slice::from_raw_parts_mut(keys.add(len), 2 * chunks);
-                            (std::slice::from_raw_parts(keys, len), least)
+                            let minima = std::slice::from_raw_parts_mut(keys.add(len), 2 * chunks);
+                            (std::slice::from_raw_parts(keys, len), minima)
                         };
-                        first(k, keys, least, room)
+                        smallest_keys(k, keys, minima, packed)
                     } else {
-                        all(len, |i| P::pack(directed(value(i), kernel.descending), i), room, T::BITS)
+                        sort_packed(len, |i| P::pack(directed_key(value(i), kernel.descending), i), packed, T::BITS)
                     };
                     for (i, position) in sorted[..k].iter().map(|p| p.position()).enumerate() {
                         let i = i as isize;
-                        // SAFETY: as above; no other part has this line.
+                        // SAFETY: i < k, so both elements are within the shapes of the outputs, which are in their
+                        // buffers. No other task writes this line.
                         unsafe {
-                            *y.at(at[1] + i * y_along) = value(position);
-                            *positions.at(at[2] + i * p_along) = position as i64;
+                            *y.at(offsets[1] + i * y_along) = value(position);
+                            *positions.at(offsets[2] + i * p_along) = position as i64;
                         }
                     }
                 }
@@ -269,26 +284,28 @@ fn lines<T: Sortable, P: Packed>(
     Ok(())
 }
 
+/// Returns the start of scratch memory as a pointer to `P`, which is sufficiently aligned.
 fn scratch_start<P>(scratch: &CpuBuffer) -> Result<*mut P> {
     const { assert!(align_of::<P>() <= pellucid_runtime::allocator::ALIGN) };
     Ok(scratch.ensure()?.as_ptr().cast())
 }
 
-/// All elements in order.
-fn all<P: Packed>(len: usize, packed: impl Fn(usize) -> P, room: &mut [P], bits: u32) -> &[P] {
-    let (a, b) = room.split_at_mut(len);
+/// Returns the packed keys of a line in ascending order. `scratch` has at least `2 · len` elements, and `bits` is the
+/// size of a key.
+fn sort_packed<P: PackedKey>(len: usize, packed: impl Fn(usize) -> P, scratch: &mut [P], bits: u32) -> &[P] {
+    let (a, b) = scratch.split_at_mut(len);
     let b = &mut b[..len];
     a.iter_mut().enumerate().for_each(|(i, p)| *p = packed(i));
-    if len < SHORT {
+    if len < RADIX_MIN_LEN {
         a.sort_unstable();
         return a;
     }
-    radix(a, b, bits)
+    radix_sort(a, b, bits)
 }
 
-/// Least significant digit first: one stable pass for each byte of the keys, but for bytes that all
-/// keys share. Gives the slice that holds the result.
-fn radix<'a, P: Packed>(mut from: &'a mut [P], mut to: &'a mut [P], bits: u32) -> &'a [P] {
+/// Sorts by radix, least significant digit first: one stable pass for each byte of the keys, except bytes that are
+/// equal in all keys. Returns the slice that holds the result.
+fn radix_sort<'a, P: PackedKey>(mut from: &'a mut [P], mut to: &'a mut [P], bits: u32) -> &'a [P] {
     let mut counts = [[0usize; 256]; 8];
     let digits = bits as usize / 8;
     for p in from.iter() {
@@ -306,53 +323,64 @@ fn radix<'a, P: Packed>(mut from: &'a mut [P], mut to: &'a mut [P], bits: u32) -
             (*count, start) = (start, start + *count);
         }
         for &p in from.iter() {
-            let place = &mut counts[p.digit(shift)];
-            to[*place] = p;
-            *place += 1;
+            let position = &mut counts[p.digit(shift)];
+            to[*position] = p;
+            *position += 1;
         }
         (from, to) = (to, from);
     }
     from
 }
 
-/// Elements that are compared with the bound together.
-const TOGETHER: usize = 16;
+/// The number of elements of a chunk, which is compared with the bound of top-k as a whole.
+const CHUNK: usize = 16;
 
 per_isa! {
-    /// The keys of `len` elements, and the least of each [`TOGETHER`] of them.
-    fn keys[T: Sortable][T](line: *const T, step: isize, len: usize, descending: bool, keys: *mut u64, least: *mut u64) {
-        // SAFETY: there are so many elements, and room for their keys, the caller says.
+    /// Writes the keys of `len` elements, `step` apart, and the minimum key of every [`CHUNK`] of them.
+    ///
+    /// # Safety
+    /// 1. `line` and the `len − 1` pointers that follow it at distance `step` are valid for reads.
+    /// 2. `keys` is valid for `len` writes, and `minima` for one write per chunk. No other thread uses this memory.
+    /// 3. The processor has the instruction set.
+    fn compute_keys[T: Sortable][T](
+        line: *const T, step: isize, len: usize, descending: bool, keys: *mut u64, minima: *mut u64
+    ) {
+        // SAFETY: i < len, so the element is valid for reads (clause 1 of this function's contract) and its key for a
+        // write (clause 2). `chunk` is less than the number of chunks, so its minimum is valid for a write (clause 2).
         unsafe {
-            for (chunk, start) in (0..len).step_by(TOGETHER).enumerate() {
+            for (chunk, start) in (0..len).step_by(CHUNK).enumerate() {
                 let mut smallest = u64::MAX;
-                for i in start..len.min(start + TOGETHER) {
-                    let key = directed(*line.wrapping_offset(i as isize * step), descending);
+                for i in start..len.min(start + CHUNK) {
+                    let key = directed_key(*line.wrapping_offset(i as isize * step), descending);
                     *keys.add(i) = key;
                     smallest = smallest.min(key);
                 }
-                *least.add(chunk) = smallest;
+                *minima.add(chunk) = smallest;
             }
         }
     }
 }
 
-/// The first `k` in order. Of the chunks' least keys, k are not above the k-th of them: nor are the first k of all. What
-/// is above is passed chunk by chunk.
-fn first<'a, P: Packed>(k: usize, keys: &[u64], least: &mut [u64], room: &'a mut [P]) -> &'a [P] {
-    let chunks = least.len() / 2;
-    let (least, ordered) = least.split_at_mut(chunks);
-    ordered.copy_from_slice(least);
+/// Returns the `k` smallest keys with their positions, in ascending order.
+///
+/// The first half of `minima` holds the minimum of every chunk of `keys`; the second half is scratch. The k-th smallest
+/// minimum is a bound: at least k keys are not above it, so the k smallest keys are not above it either. Chunks whose
+/// minimum is above the bound are skipped. `packed` has at least as many elements as `keys`.
+fn smallest_keys<'a, P: PackedKey>(k: usize, keys: &[u64], minima: &mut [u64], packed: &'a mut [P]) -> &'a [P] {
+    let chunks = minima.len() / 2;
+    let (minima, ordered) = minima.split_at_mut(chunks);
+    ordered.copy_from_slice(minima);
     let bound = if k <= chunks { *ordered.select_nth_unstable(k - 1).1 } else { u64::MAX };
     let mut kept = 0;
-    for (chunk, _) in least.iter().enumerate().filter(|(_, least)| **least <= bound) {
-        let start = chunk * TOGETHER;
-        for (i, &key) in keys[start..keys.len().min(start + TOGETHER)].iter().enumerate() {
-            room[kept] = P::pack(key, start + i);
+    for (chunk, _) in minima.iter().enumerate().filter(|(_, minimum)| **minimum <= bound) {
+        let start = chunk * CHUNK;
+        for (i, &key) in keys[start..keys.len().min(start + CHUNK)].iter().enumerate() {
+            packed[kept] = P::pack(key, start + i);
             kept += usize::from(key <= bound);
         }
     }
-    let room = &mut room[..kept];
-    room.select_nth_unstable(k - 1);
-    room[..k].sort_unstable();
-    &room[..k]
+    let packed = &mut packed[..kept];
+    packed.select_nth_unstable(k - 1);
+    packed[..k].sort_unstable();
+    &packed[..k]
 }

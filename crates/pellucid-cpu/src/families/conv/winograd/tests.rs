@@ -297,7 +297,7 @@ fn half_precision_results_are_rounded_once() {
     let shapes = case.shapes();
     for part in ALL_PARTS {
         let arrays =
-            [0, 1, 2].map(|i| testing::Array::cast(shapes[i].clone(), TestLayout::Plain, DType::F16, &values[i]));
+            [0, 1, 2].map(|i| testing::TestArray::cast(shapes[i].clone(), TestLayout::Plain, DType::F16, &values[i]));
         let expected = case.naive(part, values.each_ref().map(|v| &v[..]));
         let expected: Vec<f64> = expected.iter().map(|&v| pellucid_ir::f16::from_f64(v).to_f64()).collect();
         assert_eq!(case.compute(part, &arrays, TestLayout::Plain).reals(), expected, "{part:?}");
