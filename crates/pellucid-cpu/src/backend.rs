@@ -7,7 +7,7 @@ use crate::program;
 use crate::sequence::PreparedPlan;
 use pellucid_ir::backend::{Backend, Buffer, Dense, DenseMap, MemoryStats, Prepared, Storage, View};
 use pellucid_ir::formula::Program;
-use pellucid_ir::kernel::{Kernel, Params};
+use pellucid_ir::kernel::{FamilyInfo, Kernel, Params};
 use pellucid_ir::plan::Plan;
 use pellucid_ir::{Error, Result};
 use pellucid_runtime::CpuBuffer;
@@ -30,10 +30,7 @@ impl Backend for Cpu {
     }
 
     fn run(&self, kernel: &Kernel, inputs: &[View<'_>], outputs: &[View<'_>]) -> Result<()> {
-        let (min_inputs, min_outputs) = min_arity(kernel);
-        if inputs.len() < min_inputs || outputs.len() < min_outputs {
-            return Err(too_few_operands(kernel, inputs.len(), outputs.len()));
-        }
+        check_count(kernel, inputs.len(), outputs.len())?;
         let op = kernel.name();
         // Nearly all kernels have one or two inputs and one output. These need no list.
         match (inputs, outputs) {
@@ -179,7 +176,7 @@ fn input<'a>(op: &'static str, view: &View<'a>) -> Result<Operand<'a>> {
 /// Converts the view of output `k` to an operand; see [`operand::output`] and [`operand::state`] for the errors.
 #[inline]
 fn output<'a>(kernel: &Kernel, k: usize, view: &View<'a>) -> Result<Operand<'a>> {
-    let start = if is_state_output(kernel, k) {
+    let start = if k < kernel.info().state_outputs {
         operand::state(kernel.name(), view)
     } else {
         operand::output(kernel.name(), view)
@@ -187,37 +184,26 @@ fn output<'a>(kernel: &Kernel, k: usize, view: &View<'a>) -> Result<Operand<'a>>
     Ok(Operand { base: start?.as_ptr(), layout: view.layout, dtype: view.dtype })
 }
 
-/// Returns true if a kernel reads its output `k` before it writes it.
-pub(crate) fn is_state_output(kernel: &Kernel, k: usize) -> bool {
-    k == 0 && matches!(kernel, Kernel::Scatter(_) | Kernel::Random(_))
-}
-
 /// Checks the operands of a kernel and runs it.
 fn check_and_run(kernel: &Kernel, x: &[Operand<'_>], y: &[Operand<'_>]) -> Result<()> {
     families::check_kernel(kernel, x, y).and_then(|()| families::run_kernel(kernel, x, y))
 }
 
-/// Returns the minimum numbers of inputs and outputs of a kernel.
-pub(crate) fn min_arity(kernel: &Kernel) -> (usize, usize) {
-    match kernel {
-        Kernel::Map(k) => (k.program.inputs.len(), k.program.outputs.len()),
-        Kernel::Row(k) => (k.program.inputs.len(), k.program.outputs.len()),
-        Kernel::Reduce(k) => (k.program.inputs.len(), 1),
-        Kernel::Scan(_) | Kernel::Copy => (1, 1),
-        Kernel::MatMul(_) | Kernel::Conv(_) | Kernel::Gather(_) | Kernel::Scatter(_) => (2, 1),
-        Kernel::Sort(_) | Kernel::Pool(_) => (1, 2),
-        Kernel::Factor(k) => (k.inputs(), k.outputs()),
-        Kernel::Recurrent(k) => (k.inputs(), k.outputs()),
-        Kernel::Attention(k) => (k.inputs(), k.outputs()),
-        Kernel::Random(_) => (0, 2),
+/// Returns an error if a kernel has fewer operands than its family needs.
+#[inline]
+pub(crate) fn check_count(kernel: &Kernel, inputs: usize, outputs: usize) -> Result<()> {
+    let info = kernel.info();
+    if inputs >= info.inputs && outputs >= info.outputs {
+        Ok(())
+    } else {
+        Err(too_few_operands(kernel, inputs, outputs))
     }
 }
 
-/// Returns the error of a kernel that is called with too few operands.
 #[cold]
-pub(crate) fn too_few_operands(kernel: &Kernel, inputs: usize, outputs: usize) -> Error {
-    let (min_inputs, min_outputs) = min_arity(kernel);
-    let reason = format!("needs at least {min_inputs} inputs and {min_outputs} outputs, got {inputs} and {outputs}");
+fn too_few_operands(kernel: &Kernel, inputs: usize, outputs: usize) -> Error {
+    let FamilyInfo { inputs: needed, outputs: made, .. } = kernel.info();
+    let reason = format!("needs at least {needed} inputs and {made} outputs, got {inputs} and {outputs}");
     Error::invalid(kernel.name(), reason)
 }
 

@@ -5,7 +5,7 @@ use pellucid_ir::Result;
 
 /// A kernel family on the CPU.
 ///
-/// The caller passes at least as many inputs and outputs as [`min_arity`](crate::backend::min_arity) of the kernel.
+/// The caller passes at least as many inputs and outputs as [`FamilyInfo`](pellucid_ir::kernel::FamilyInfo) states.
 pub(crate) trait CpuFamily {
     /// Returns an error unless the operands have the shapes, dtypes and layouts that [`run`](CpuFamily::run) requires.
     ///

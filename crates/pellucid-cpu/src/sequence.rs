@@ -4,7 +4,7 @@
 //! dtypes that their family requires, and overlap outputs only as the same view. Maps over dense operands are reduced
 //! to slot offsets and a size. A launch only looks up the start of each slot and runs the kernels in order.
 
-use crate::backend;
+use crate::backend::check_count;
 use crate::families;
 use crate::operand::{self, Operand, Operands};
 use crate::program;
@@ -72,17 +72,15 @@ impl PreparedPlan {
         let mut launches = Vec::with_capacity(plan.launches.len());
         for launch in &plan.launches {
             let op = launch.kernel.name();
-            let (min_inputs, min_outputs) = backend::min_arity(&launch.kernel);
-            if launch.inputs.len() < min_inputs || launch.outputs.len() < min_outputs {
-                return Err(backend::too_few_operands(&launch.kernel, launch.inputs.len(), launch.outputs.len()));
-            }
+            check_count(&launch.kernel, launch.inputs.len(), launch.outputs.len())?;
+            let state_outputs = launch.kernel.info().state_outputs;
             for (k, o) in launch.inputs.iter().chain(&launch.outputs).enumerate() {
                 let Some(slot) = slots.get_mut(o.slot).filter(|s| operand::fits(&o.layout, o.dtype.size(), s.bytes))
                 else {
                     return Err(Error::invalid("prepare", format!("an operand of `{op}` exceeds its slot")));
                 };
                 let output = k.checked_sub(launch.inputs.len());
-                let reads = output.is_none_or(|k| backend::is_state_output(&launch.kernel, k));
+                let reads = output.is_none_or(|k| k < state_outputs);
                 slot.is_read_first |= reads && !slot.is_used && o.layout.shape().size() > 0;
                 slot.is_used = true;
                 if output.is_some() {

@@ -10,7 +10,7 @@ use super::row::run_row;
 use crate::family::CpuFamily;
 use crate::operand::Operand;
 use pellucid_ir::formula::Program;
-use pellucid_ir::kernel::{AxisSet, Map, Reduce, Row};
+use pellucid_ir::kernel::{AxisSet, CopyValues, Map, Reduce, Row};
 use pellucid_ir::{DType, Error, Result, Shape};
 
 impl CpuFamily for Map {
@@ -74,10 +74,7 @@ impl CpuFamily for Reduce {
     }
 }
 
-/// The family of `Kernel::Copy`, which has no fields.
-pub(crate) struct CopyFamily;
-
-impl CpuFamily for CopyFamily {
+impl CpuFamily for CopyValues {
     /// The input must broadcast to the shape of the output.
     fn check(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
         let (input, output) = (&inputs[0], &outputs[0]);

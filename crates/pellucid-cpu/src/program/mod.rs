@@ -45,7 +45,6 @@ mod tests;
 mod transpose;
 
 pub(crate) use copy::{copy, copy_turned};
-pub(crate) use family::CopyFamily;
 pub(crate) use map::batch::maps;
 pub(crate) use map::dense::{Dense, dense, dense_batch};
 pub(crate) use map::epilogue::MapEpilogue;

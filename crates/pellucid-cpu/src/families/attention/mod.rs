@@ -26,7 +26,7 @@ mod sweep;
 mod tests;
 
 use crate::family::CpuFamily;
-use crate::operand::{Array, Operand};
+use crate::operand::Operand;
 use blocks::{AttentionGradientArrays, AttentionProblem, MatrixStack};
 use pellucid_ir::kernel::{Attention, AttentionPart, Kernel, Meta};
 use pellucid_ir::{DType, Error, Result};

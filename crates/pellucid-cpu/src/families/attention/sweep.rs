@@ -19,7 +19,7 @@ fn check_sizes(choices: &Choices, size: [usize; 7]) {
     let x = values(&s, mask);
     let [o, logs] = naive(&k, &s, &x);
     let label = format!("{k:?} {size:?} {mask:?} {layout:?} {isa:?} {threads} threads");
-    let run = |k: &Attention, inputs: Vec<Array>| {
+    let run = |k: &Attention, inputs: Vec<TestArray>| {
         with_threads(threads, || run_kernel(isa, k, &inputs.iter().collect::<Vec<_>>()).unwrap())
     };
     for (dtype, tolerance) in [(DType::F32, 1e-4), (DType::F64, 1e-12)] {

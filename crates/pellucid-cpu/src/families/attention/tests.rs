@@ -93,7 +93,7 @@ pub(super) fn arrays(
     mask: Option<DType>,
     dtype: DType,
     layout: TestLayout,
-) -> Vec<testing::Array> {
+) -> Vec<testing::TestArray> {
     let shapes = [
         [s.batch, s.heads, s.queries, s.width],
         [s.batch, s.groups, s.keys, s.width],
@@ -103,19 +103,19 @@ pub(super) fn arrays(
     let array = |(i, x): (usize, &Vec<f64>)| match mask {
         Some(DType::Bool) if i == 3 => {
             let seen: Vec<bool> = x.iter().map(|&x| x == 0.0).collect();
-            testing::Array::of(&shapes[i][..], layout, &seen)
+            testing::TestArray::of(&shapes[i][..], layout, &seen)
         }
-        _ => testing::Array::cast(&shapes[i][..], layout, dtype, x),
+        _ => testing::TestArray::cast(&shapes[i][..], layout, dtype, x),
     };
     x.iter().enumerate().map(array).collect()
 }
 
 /// Runs a kernel with one instruction set. The heads of the first output are interleaved: its layout is `[N, L, H, D]`.
-pub(super) fn run_kernel(isa: Isa, k: &Attention, inputs: &[&testing::Array]) -> Result<Vec<testing::Array>> {
-    let mut outputs = testing::made(&Kernel::Attention(*k), inputs)?;
+pub(super) fn run_kernel(isa: Isa, k: &Attention, inputs: &[&testing::TestArray]) -> Result<Vec<testing::TestArray>> {
+    let mut outputs = testing::allocate_outputs(&Kernel::Attention(*k), inputs)?;
     let &[n, h, l, e] = outputs[0].layout.shape().dims() else { unreachable!("four axes") };
-    let interleaved = testing::Array::new([n, l, h, e], outputs[0].dtype, TestLayout::Plain);
-    outputs[0] = testing::Array { layout: interleaved.layout.permute(&[0, 2, 1, 3]), ..interleaved };
+    let interleaved = testing::TestArray::new([n, l, h, e], outputs[0].dtype, TestLayout::Plain);
+    outputs[0] = testing::TestArray { layout: interleaved.layout.permute(&[0, 2, 1, 3]), ..interleaved };
     let x = testing::operands(inputs.iter().copied(), operand::input)?;
     let y = testing::operands(&outputs, operand::output)?;
     k.check(&x, &y)?;
@@ -151,17 +151,17 @@ fn outputs_match_naive_loops_in_all_layouts() {
 
 /// Returns the inputs of the gradient: those of the output, with Ω and the saved outputs O and λ.
 pub(super) fn gradient_inputs<'a>(
-    x: &'a [testing::Array],
-    g: &'a testing::Array,
-    y: &'a [testing::Array],
-) -> Vec<&'a testing::Array> {
+    x: &'a [testing::TestArray],
+    g: &'a testing::TestArray,
+    y: &'a [testing::TestArray],
+) -> Vec<&'a testing::TestArray> {
     x[..3].iter().chain([g, &y[0], &y[1]]).chain(&x[3..]).collect()
 }
 
 /// Returns Ω, the gradient of the output.
-pub(super) fn output_gradient(s: &AttentionSizes, dtype: DType, layout: TestLayout) -> testing::Array {
+pub(super) fn output_gradient(s: &AttentionSizes, dtype: DType, layout: TestLayout) -> testing::TestArray {
     let shape = [s.batch, s.heads, s.queries, s.depth];
-    testing::Array::cast(&shape[..], layout, dtype, &reals(shape.iter().product(), 9))
+    testing::TestArray::cast(&shape[..], layout, dtype, &reals(shape.iter().product(), 9))
 }
 
 #[test]
@@ -304,7 +304,7 @@ fn check_rejects_mismatched_operands() {
     let k = Attention { causal: true, masked: true, scale: 1.0, part: AttentionPart::Result };
     let s = sizes([2, 4, 2, 3, 5, 4, 6]);
     let good = arrays(&s, &values(&s, Some(DType::F64)), Some(DType::F64), DType::F32, TestLayout::Plain);
-    let run = |k: &Attention, x: &[testing::Array]| run_kernel(Isa::best(), k, &x.iter().collect::<Vec<_>>());
+    let run = |k: &Attention, x: &[testing::TestArray]| run_kernel(Isa::best(), k, &x.iter().collect::<Vec<_>>());
     assert!(run(&k, &good).is_ok());
     for i in 0..good.len() {
         let mut bad = good.clone();
@@ -317,10 +317,10 @@ fn check_rejects_mismatched_operands() {
     }
     assert!(run(&Attention { masked: false, ..k }, &good).is_err());
     assert!(run(&Attention { part: AttentionPart::Gradient, ..k }, &good).is_err());
-    let (o, logs) = ([2, 4, 3, 6], testing::Array::new([2, 4, 3], DType::F32, TestLayout::Plain));
-    let x: Vec<&testing::Array> = good.iter().collect();
+    let (o, logs) = ([2, 4, 3, 6], testing::TestArray::new([2, 4, 3], DType::F32, TestLayout::Plain));
+    let x: Vec<&testing::TestArray> = good.iter().collect();
     for (layout, fits) in [(TestLayout::Behind, true), (TestLayout::Gaps, false)] {
-        let o = testing::Array::new(o, DType::F32, layout);
-        assert_eq!(testing::run(Kernel::Attention(k), &x, &[&o, &logs]).is_ok(), fits, "{layout:?}");
+        let o = testing::TestArray::new(o, DType::F32, layout);
+        assert_eq!(testing::run_kernel(Kernel::Attention(k), &x, &[&o, &logs]).is_ok(), fits, "{layout:?}");
     }
 }

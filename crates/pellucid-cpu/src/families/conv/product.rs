@@ -312,7 +312,7 @@ impl<T: Element> WindowProduct<'_, T> {
         // copied.
         let result = IndexSpace::new(self.axes.map(|(len, [_, to])| (len, [to])));
         let is_scattered = |&(first, end): &(usize, usize)| {
-            end - first > 1 && (result.step() != [1] || first / result.run() != (end - 1) / result.run())
+            end - first > 1 && (result.step() != [1] || first / result.run_len() != (end - 1) / result.run_len())
         };
         let tasks = blocks.len() * group_parts;
         let scratch_len = if blocks.iter().any(is_scattered) { rows * lanes.min(space.len()) } else { 0 };

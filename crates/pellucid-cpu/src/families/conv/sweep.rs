@@ -1,7 +1,7 @@
 //! Sweeps of convolutions and their gradients over small channel, output and position counts, against naive loops.
 
 use super::tests::{ALL_PARTS, ConvCase, window};
-use crate::testing::{Array, Choices, TestLayout, numbers};
+use crate::testing::{Choices, TestArray, TestLayout, numbers};
 use crate::with_threads;
 use pellucid_ir::kernel::ConvPart;
 use pellucid_ir::{DType, bf16};
@@ -21,7 +21,7 @@ fn check_part(case: &ConvCase, part: ConvPart, choices: &Choices) {
         _ => v,
     };
     let expected: Vec<f64> = case.naive(part, values.each_ref().map(|v| &v[..])).into_iter().map(round).collect();
-    let arrays = [0, 1, 2].map(|i| Array::cast(shapes[i].clone(), layout, dtype, &values[i]));
+    let arrays = [0, 1, 2].map(|i| TestArray::cast(shapes[i].clone(), layout, dtype, &values[i]));
     let found = with_threads(threads, || case.compute(part, &arrays, layout).reals());
     assert!(found == expected, "{part:?} {dtype} {layout:?} {threads} threads {case:?}");
 }

@@ -67,14 +67,19 @@ impl ConvCase {
     }
 
     /// Computes the part with the kernel, in an array of the given layout.
-    pub(super) fn compute(&self, part: ConvPart, arrays: &[testing::Array; 3], layout: TestLayout) -> testing::Array {
+    pub(super) fn compute(
+        &self,
+        part: ConvPart,
+        arrays: &[testing::TestArray; 3],
+        layout: TestLayout,
+    ) -> testing::TestArray {
         let index = |part| match part {
             ConvPart::Input => 0,
             ConvPart::Weight => 1,
             ConvPart::Output => 2,
         };
-        let inputs: Vec<&testing::Array> = (0..3).filter(|&i| i != index(part)).map(|i| &arrays[i]).collect();
-        let out = testing::Array::new(self.shapes()[index(part)].clone(), arrays[0].dtype, layout);
+        let inputs: Vec<&testing::TestArray> = (0..3).filter(|&i| i != index(part)).map(|i| &arrays[i]).collect();
+        let out = testing::TestArray::new(self.shapes()[index(part)].clone(), arrays[0].dtype, layout);
         let kernel = Conv { window: self.window, groups: self.groups, part };
         testing::run_kernel(Kernel::Conv(kernel), &inputs, &[&out]).unwrap();
         out
@@ -129,7 +134,7 @@ fn all_parts_equal_naive_loops_in_all_layouts_and_dtypes() {
             for (k, dtype) in [DType::F32, DType::F64, DType::I64, DType::I8, DType::BF16].into_iter().enumerate() {
                 which += 1;
                 let layout = if k == 0 { TestLayout::Plain } else { TestLayout::ALL[which % 5] };
-                let arrays = [0, 1, 2].map(|i| testing::Array::cast(shapes[i].clone(), layout, dtype, &values[i]));
+                let arrays = [0, 1, 2].map(|i| testing::TestArray::cast(shapes[i].clone(), layout, dtype, &values[i]));
                 let found = case.compute(part, &arrays, layout).reals();
                 let round = |v: f64| match dtype {
                     DType::I8 => v as i64 as i8 as f64,
@@ -152,7 +157,8 @@ fn bits_are_independent_of_threads_and_layout() {
         };
         for part in ALL_PARTS {
             let bits = |threads: usize, layout: TestLayout| {
-                let arrays = [0, 1, 2].map(|i| testing::Array::cast(shapes[i].clone(), layout, DType::F32, &reals(i)));
+                let arrays =
+                    [0, 1, 2].map(|i| testing::TestArray::cast(shapes[i].clone(), layout, DType::F32, &reals(i)));
                 with_threads(threads, || case.compute(part, &arrays, layout).values::<f32>())
             };
             let expected = bits(1, TestLayout::Plain);
@@ -179,7 +185,7 @@ fn nan_affects_only_the_windows_that_contain_it() {
     x[0] = f32::NAN;
     let ones = |shape: &Shape| testing::TestArray::of(shape.clone(), TestLayout::Plain, &vec![1.0f32; shape.size()]);
     let [xs, ws, ys] = case.shapes();
-    let arrays = [testing::Array::of(xs, TestLayout::Plain, &x), ones(&ws), ones(&ys)];
+    let arrays = [testing::TestArray::of(xs, TestLayout::Plain, &x), ones(&ws), ones(&ys)];
     let y = case.compute(ConvPart::Output, &arrays, TestLayout::Plain).values::<f32>();
     let nan: Vec<usize> = (0..25).filter(|&i| y[i].is_nan()).collect();
     assert_eq!(nan, [0, 1, 5, 6]);
@@ -188,7 +194,7 @@ fn nan_affects_only_the_windows_that_contain_it() {
 #[test]
 fn check_rejects_mismatched_operands() {
     let array = |shape: &[usize], dtype| {
-        testing::Array::cast(shape, TestLayout::Plain, dtype, &vec![1.0; shape.iter().product()])
+        testing::TestArray::cast(shape, TestLayout::Plain, dtype, &vec![1.0; shape.iter().product()])
     };
     let conv = |size, stride, groups| {
         let window = Window { size: [1, 1, size], stride: [1, 1, stride], dilation: [1; 3], before: [0; 3] };
@@ -196,8 +202,8 @@ fn check_rejects_mismatched_operands() {
     };
     let (x, w, y) =
         (array(&[2, 4, 1, 1, 8], DType::F32), array(&[6, 2, 1, 1, 3], DType::F32), array(&[2, 6, 1, 1, 6], DType::F32));
-    testing::run(conv(3, 1, 2), &[&x, &w], &[&y]).unwrap();
-    let refused = |kernel: Kernel, x, w, y| testing::run(kernel, &[x, w], &[y]).unwrap_err();
+    testing::run_kernel(conv(3, 1, 2), &[&x, &w], &[&y]).unwrap();
+    let refused = |kernel: Kernel, x, w, y| testing::run_kernel(kernel, &[x, w], &[y]).unwrap_err();
     assert!(matches!(refused(conv(2, 1, 2), &x, &w, &y), Error::ShapeMismatch { .. }));
     assert!(matches!(refused(conv(3, 1, 1), &x, &w, &y), Error::ShapeMismatch { .. }));
     assert!(matches!(refused(conv(3, 1, 0), &x, &w, &y), Error::ShapeMismatch { .. }));
@@ -211,6 +217,6 @@ fn check_rejects_mismatched_operands() {
     assert!(matches!(refused(conv(3, 1, 2), &masks[0], &masks[1], &masks[2]), Error::DTypeMismatch { .. }));
     // Outputs far beyond the input read only padding.
     let far = array(&[2, 6, 1, 1, 40], DType::F32);
-    testing::run(conv(3, 1, 2), &[&x, &w], &[&far]).unwrap();
+    testing::run_kernel(conv(3, 1, 2), &[&x, &w], &[&far]).unwrap();
     assert!(far.reals()[39] == 0.0);
 }

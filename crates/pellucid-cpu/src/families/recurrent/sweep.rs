@@ -17,8 +17,8 @@ fn check_sizes(choices: &Choices, sizes: LayerShape) {
     let isa = choices.of(&isas);
     let values: Vec<Vec<f64>> = inputs(&k, [t, n, h, p]).into_iter().map(|i| i.1).collect();
     let label = format!("{k:?} {:?} {layout:?} {isa:?} {threads} threads", [t, n, h, p]);
-    let run = |k: &Recurrent, inputs: &[&Array]| {
-        let inputs: Vec<Array> = inputs.iter().map(|&a| a.clone()).collect();
+    let run = |k: &Recurrent, inputs: &[&TestArray]| {
+        let inputs: Vec<TestArray> = inputs.iter().map(|&a| a.clone()).collect();
         with_threads(threads, || run_kernel(isa, k, &inputs.iter().collect::<Vec<_>>(), false).unwrap())
     };
     for (dtype, tolerance) in [(DType::F32, 5e-5), (DType::F64, 1e-12)] {

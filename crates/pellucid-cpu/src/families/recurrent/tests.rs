@@ -125,13 +125,13 @@ pub(super) fn run_kernel(
 }
 
 /// Returns the input arrays of the forward pass.
-pub(super) fn arrays(k: &Recurrent, sizes: LayerShape, dtype: DType, layout: TestLayout) -> Vec<testing::Array> {
-    let mut all: Vec<testing::Array> = inputs(k, sizes)
+pub(super) fn arrays(k: &Recurrent, sizes: LayerShape, dtype: DType, layout: TestLayout) -> Vec<testing::TestArray> {
+    let mut all: Vec<testing::TestArray> = inputs(k, sizes)
         .iter()
-        .map(|(shape, values)| testing::Array::cast(&shape[..], layout, dtype, values))
+        .map(|(shape, values)| testing::TestArray::cast(&shape[..], layout, dtype, values))
         .collect();
     if k.lengths {
-        all.push(testing::Array::of([sizes[1]], layout, &lengths_of(sizes[0], sizes[1])));
+        all.push(testing::TestArray::of([sizes[1]], layout, &lengths_of(sizes[0], sizes[1])));
     }
     all
 }
@@ -151,7 +151,7 @@ fn states_match_naive_loops_in_all_layouts() {
                 let [states, cells] = naive(&k, sizes, &values);
                 for layout in TestLayout::ALL {
                     let x = arrays(&k, sizes, dtype, layout);
-                    let x: Vec<&testing::Array> = x.iter().collect();
+                    let x: Vec<&testing::TestArray> = x.iter().collect();
                     let y = run_kernel(Isa::best(), &k, &x, false).unwrap();
                     assert!(is_near(&y[1].reals(), &states, tolerance), "{k:?} {sizes:?} {dtype} {layout:?}");
                     assert!(
@@ -169,7 +169,7 @@ fn gates_can_be_computed_in_place() {
     for k in kernels() {
         let sizes = [3, 4, 9, if k.projected { 5 } else { 9 }];
         let x = arrays(&k, sizes, DType::F32, TestLayout::Plain);
-        let x: Vec<&testing::Array> = x.iter().collect();
+        let x: Vec<&testing::TestArray> = x.iter().collect();
         let separate = run_kernel(Isa::best(), &k, &x, false).unwrap();
         let in_place = run_kernel(Isa::best(), &k, &x, true).unwrap();
         for (a, b) in separate.iter().zip(&in_place) {
@@ -195,7 +195,7 @@ pub(super) fn gradient_inputs<'a>(
 }
 
 /// Returns gradients of the states that the steps compute, of the final state and of the final c.
-pub(super) fn gradients([t, n, h, p]: LayerShape, dtype: DType) -> Vec<testing::Array> {
+pub(super) fn gradients([t, n, h, p]: LayerShape, dtype: DType) -> Vec<testing::TestArray> {
     let shapes = [vec![t, n, p], vec![n, p], vec![n, h]];
     let array = |(i, s): (usize, Vec<usize>)| {
         testing::TestArray::cast(&s[..], TestLayout::ALL[i], dtype, &reals(s.iter().product(), 20 + i as u64))
@@ -308,7 +308,8 @@ fn check_rejects_mismatched_operands() {
     let k = kernel(Cell::Lstm, false, true, true);
     let sizes = [3, 2, 4, 3];
     let good = arrays(&k, sizes, DType::F32, TestLayout::Plain);
-    let run = |k: &Recurrent, x: &[testing::Array]| run_kernel(Isa::best(), k, &x.iter().collect::<Vec<_>>(), false);
+    let run =
+        |k: &Recurrent, x: &[testing::TestArray]| run_kernel(Isa::best(), k, &x.iter().collect::<Vec<_>>(), false);
     assert!(run(&k, &good).is_ok());
     for i in 0..good.len() {
         let mut bad = good.clone();
@@ -330,10 +331,13 @@ fn check_rejects_mismatched_operands() {
     assert!(run(&Recurrent { cell: Cell::Gru, ..k }, &good).is_err(), "a GRU cannot be projected");
     let plain = kernel(Cell::Tanh, false, false, false);
     let x = arrays(&plain, [2, 2, 3, 3], DType::F32, TestLayout::Plain);
-    let x: Vec<&testing::Array> = x.iter().collect();
-    let states = testing::Array::new([3, 2, 3], DType::F32, TestLayout::Gaps);
-    let gates = testing::Array::new([2, 2, 3], DType::F32, TestLayout::Plain);
-    assert!(testing::run(Kernel::Recurrent(plain), &x, &[&gates, &states]).is_err(), "the states must be contiguous");
-    let states = testing::Array::new([3, 2, 3], DType::F32, TestLayout::Plain);
-    assert!(testing::run(Kernel::Recurrent(plain), &x, &[&gates, &states]).is_ok());
+    let x: Vec<&testing::TestArray> = x.iter().collect();
+    let states = testing::TestArray::new([3, 2, 3], DType::F32, TestLayout::Gaps);
+    let gates = testing::TestArray::new([2, 2, 3], DType::F32, TestLayout::Plain);
+    assert!(
+        testing::run_kernel(Kernel::Recurrent(plain), &x, &[&gates, &states]).is_err(),
+        "the states must be contiguous"
+    );
+    let states = testing::TestArray::new([3, 2, 3], DType::F32, TestLayout::Plain);
+    assert!(testing::run_kernel(Kernel::Recurrent(plain), &x, &[&gates, &states]).is_ok());
 }

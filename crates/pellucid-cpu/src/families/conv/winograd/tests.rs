@@ -195,7 +195,7 @@ fn bits_are_independent_of_threads() {
 fn compute_by_kernel(case: &ConvCase, part: ConvPart, values: &[Vec<f32>; 3]) -> Vec<f32> {
     assert!(winograd::is_applicable::<f32>(&problem(case, Isa::best())));
     let shapes = case.shapes();
-    let arrays = [0, 1, 2].map(|i| testing::Array::of(shapes[i].clone(), TestLayout::Plain, &values[i]));
+    let arrays = [0, 1, 2].map(|i| testing::TestArray::of(shapes[i].clone(), TestLayout::Plain, &values[i]));
     case.compute(part, &arrays, TestLayout::Plain).values::<f32>()
 }
 
