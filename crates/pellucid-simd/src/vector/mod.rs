@@ -19,7 +19,7 @@ use crate::math::Real;
 
 /// A vector register of [`LANES`](Self::LANES) elements.
 ///
-/// # Safety of an implementation
+/// # Safety
 ///
 /// *Layout*: the memory of a vector consists of its lanes in order, without padding.
 ///

@@ -229,7 +229,7 @@ fn a_refused_launch_leaves_the_state_as_an_eager_error_does() {
     let (eager, state) = states_after(
         |x, index, state| {
             let y = ops::index_select(x, 0, index)?;
-            state.copy_(&(&*state + 1.0));
+            state.copy_(&(state + 1.0));
             Ok(y)
         },
         &launches,
@@ -241,7 +241,7 @@ fn a_refused_launch_leaves_the_state_as_an_eager_error_does() {
             let y = ops::index_select(&x, 0, index)?;
             (&y * &y).sum(..).backward();
             let gradient = x.grad().expect("the result depends on x");
-            state.copy_(&(&*state + gradient.sum(..)));
+            state.copy_(&(state + gradient.sum(..)));
             Ok(gradient)
         },
         &launches,
@@ -250,7 +250,7 @@ fn a_refused_launch_leaves_the_state_as_an_eager_error_does() {
     // The write precedes the refusal.
     let (eager, state) = states_after(
         |x, index, state| {
-            state.copy_(&(&*state + 1.0));
+            state.copy_(&(state + 1.0));
             ops::take_along_axis(x, &ops::unsqueeze(index, 1)?, 1)
         },
         &launches,
