@@ -53,37 +53,81 @@ impl<const N: usize> IndexSpace<N> {
     /// point, in elements, in every operand.
     #[inline]
     pub(crate) fn runs(&self, range: Range<usize>, mut f: impl FnMut([isize; N], usize)) {
-        if range.is_empty() {
-            return;
+        let mut cursor = RunCursor::new(self, range);
+        while let Some((offsets, n)) = cursor.next_run() {
+            f(offsets, n);
         }
-        let Some((&(inner, stride), outer)) = self.axes.split_last() else {
-            return f([0; N], 1);
-        };
-        let (mut flat, mut within) = (range.start / inner, range.start % inner);
-        let mut index: List<usize, 4> = List::repeated(0, outer.len());
-        let mut offsets = [0; N];
-        for ((dim, strides), i) in outer.iter().zip(&mut index).rev() {
-            *i = flat % dim;
-            flat /= dim;
-            (0..N).for_each(|k| offsets[k] += *i as isize * strides[k]);
+    }
+}
+
+/// A position in an index space that moves from run to run. It does not depend on the closure of
+/// [`IndexSpace::runs`], so it is compiled once for each number of operands.
+struct RunCursor<'a, const N: usize> {
+    /// The innermost axis: its length, and its stride in every operand.
+    inner: (usize, [isize; N]),
+    outer: &'a [(usize, [isize; N])],
+    /// The position along each outer axis.
+    index: List<usize, 4>,
+    /// The offsets of the point at `index` whose position along the innermost axis is 0.
+    offsets: [isize; N],
+    /// The position along the innermost axis.
+    within: usize,
+    /// The number of points that remain.
+    left: usize,
+}
+
+impl<'a, const N: usize> RunCursor<'a, N> {
+    fn new(space: &'a IndexSpace<N>, range: Range<usize>) -> RunCursor<'a, N> {
+        let (inner, outer) = space.axes.split_last().map_or(((1, [0; N]), &[][..]), |(inner, outer)| (*inner, outer));
+        let mut cursor =
+            RunCursor { inner, outer, index: List::repeated(0, outer.len()), offsets: [0; N], within: 0, left: 0 };
+        cursor.left = range.len();
+        if cursor.left > 0 {
+            cursor.within = range.start % inner.0;
+            let mut flat = range.start / inner.0;
+            for ((dim, strides), i) in outer.iter().zip(&mut cursor.index).rev() {
+                *i = flat % dim;
+                flat /= dim;
+                for k in 0..N {
+                    cursor.offsets[k] += *i as isize * strides[k];
+                }
+            }
         }
-        let mut left = range.len();
-        loop {
-            let n = left.min(inner - within);
-            f(std::array::from_fn(|k| offsets[k] + within as isize * stride[k]), n);
-            left -= n;
-            if left == 0 {
+        cursor
+    }
+
+    /// Returns the offsets and the length of the next run, and moves behind it.
+    #[inline]
+    fn next_run(&mut self) -> Option<([isize; N], usize)> {
+        if self.left == 0 {
+            return None;
+        }
+        let n = self.left.min(self.inner.0 - self.within);
+        let mut offsets = self.offsets;
+        for k in 0..N {
+            offsets[k] += self.within as isize * self.inner.1[k];
+        }
+        self.left -= n;
+        if self.left > 0 {
+            self.within = 0;
+            self.advance();
+        }
+        Some((offsets, n))
+    }
+
+    /// Moves to the next position along the outer axes.
+    fn advance(&mut self) {
+        for ((dim, strides), i) in self.outer.iter().zip(&mut self.index).rev() {
+            *i += 1;
+            if *i < *dim {
+                for k in 0..N {
+                    self.offsets[k] += strides[k];
+                }
                 return;
             }
-            within = 0;
-            for ((dim, strides), i) in outer.iter().zip(&mut index).rev() {
-                *i += 1;
-                if *i < *dim {
-                    (0..N).for_each(|k| offsets[k] += strides[k]);
-                    break;
-                }
-                *i = 0;
-                (0..N).for_each(|k| offsets[k] -= (*dim as isize - 1) * strides[k]);
+            *i = 0;
+            for k in 0..N {
+                self.offsets[k] -= (*dim as isize - 1) * strides[k];
             }
         }
     }

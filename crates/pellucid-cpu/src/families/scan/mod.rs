@@ -208,11 +208,11 @@ struct ScanTask<'a> {
 
 /// Several lines of the operands of a scan.
 #[derive(Clone, Copy)]
-struct ScanLines<T> {
+struct ScanLines {
     /// The element of the first line that is processed first.
-    x: *const T,
+    x: *const u8,
     /// The output of this element.
-    y: *mut T,
+    y: *mut u8,
     /// The position output of this element. It is not used by reductions without positions.
     positions: *mut i64,
     /// The strides along the axis, in processing order, of `x`, `y` and `positions`.
@@ -225,9 +225,39 @@ struct ScanLines<T> {
     reverse: bool,
 }
 
+/// A scan of several lines; see [`scan_adjacent`] and [`scan_strided`].
+type ScanKernel = unsafe fn(ScanLines, usize);
+
+/// The kernels of a reduction of elements of one type.
+struct ScanKernels {
+    /// Scans lines that are adjacent in memory.
+    adjacent: ScanKernel,
+    /// Scan several lines or one line, with any strides.
+    strided: [ScanKernel; 2],
+    /// The same for strides of 1 along the axis.
+    dense: [ScanKernel; 2],
+}
+
 impl ScanTask<'_> {
     /// Runs the reduction `R` on all lines.
     fn run<T: StorageElement, R: RunningReduction<T::Compute>>(&self) {
+        let isa = Isa::best();
+        let strided = |is_dense: bool| match (R::STRIDED_LINES, is_dense) {
+            (MAX_STRIDED, true) => [scan_strided::<T, R, MAX_STRIDED, true>(isa), scan_strided::<T, R, 1, true>(isa)],
+            (MAX_STRIDED, false) => {
+                [scan_strided::<T, R, MAX_STRIDED, false>(isa), scan_strided::<T, R, 1, false>(isa)]
+            }
+            (_, true) => [scan_strided::<T, R, 4, true>(isa), scan_strided::<T, R, 1, true>(isa)],
+            (_, false) => [scan_strided::<T, R, 4, false>(isa), scan_strided::<T, R, 1, false>(isa)],
+        };
+        let kernels =
+            ScanKernels { adjacent: scan_adjacent::<T, R>(isa), strided: strided(false), dense: strided(true) };
+        self.run_kernels(&kernels, size_of::<T>(), R::STRIDED_LINES);
+    }
+
+    /// Runs the kernels of a reduction of elements of `size` bytes on all lines, `strided_lines` at a time if they are
+    /// not adjacent.
+    fn run_kernels(&self, kernels: &ScanKernels, size: usize, strided_lines: usize) {
         let (shape, axis) = (self.x.shape(), self.kernel.axis);
         if shape.size() == 0 {
             return;
@@ -237,7 +267,8 @@ impl ScanTask<'_> {
         let layouts = [self.x.layout, self.y.layout, positions.layout];
         let mut along = layouts.map(|l| l.strides()[axis]);
         let len = shape[axis];
-        let (x, y) = (self.x.first::<T>(), self.y.first::<T>());
+        let (x, y) = (self.x.first::<u8>(), self.y.first::<u8>());
+        let bytes = size as isize;
         let mut starts = [0; 3];
         if self.kernel.reverse {
             starts = along.map(|s| s * (len as isize - 1));
@@ -248,22 +279,16 @@ impl ScanTask<'_> {
         let across = space.step();
         let lines_are_adjacent = across == [1; 3];
         let is_dense = along == [1; 3];
-        let isa = Isa::best();
-        let adjacent = scan_adjacent::<T, R>(isa);
-        let (strided, single) = match (R::STRIDED_LINES, is_dense) {
-            (MAX_STRIDED, true) => (scan_strided::<T, R, MAX_STRIDED, true>(isa), scan_strided::<T, R, 1, true>(isa)),
-            (MAX_STRIDED, false) => {
-                (scan_strided::<T, R, MAX_STRIDED, false>(isa), scan_strided::<T, R, 1, false>(isa))
-            }
-            (_, true) => (scan_strided::<T, R, 4, true>(isa), scan_strided::<T, R, 1, true>(isa)),
-            (_, false) => (scan_strided::<T, R, 4, false>(isa), scan_strided::<T, R, 1, false>(isa)),
-        };
-        split(space.len(), GRAIN / (len * size_of::<T>()), |range| {
+        let [strided, single] = if is_dense { kernels.dense } else { kernels.strided };
+        split(space.len(), GRAIN / (len * size), |range| {
             space.runs(range, |offsets, lines| {
-                let scan = |line: usize, count: usize, kernel: unsafe fn(ScanLines<T>, usize)| {
-                    let o: [isize; 3] = std::array::from_fn(|k| offsets[k] + starts[k] + line as isize * across[k]);
+                let scan = |line: usize, count: usize, kernel: ScanKernel| {
+                    let mut o = [0; 3];
+                    for k in 0..3 {
+                        o[k] = offsets[k] + starts[k] + line as isize * across[k];
+                    }
                     let reverse = self.kernel.reverse;
-                    let (x, y, positions) = (x.at(o[0]), y.at(o[1]), positions.at(o[2]));
+                    let (x, y, positions) = (x.at(o[0] * bytes).cast_const(), y.at(o[1] * bytes), positions.at(o[2]));
                     let lines = ScanLines { x, y, positions, along, across, len, reverse };
                     // SAFETY: these `count` lines of `len` elements are within the shape, and all elements of an
                     // operand are in its buffer (clause 1). The lines of an output belong to this task alone, and no
@@ -275,8 +300,8 @@ impl ScanTask<'_> {
                 while line < lines {
                     let remaining = lines - line;
                     let (count, kernel) = match remaining {
-                        _ if lines_are_adjacent => (remaining.min(MAX_ADJACENT), adjacent),
-                        _ if remaining >= R::STRIDED_LINES => (R::STRIDED_LINES, strided),
+                        _ if lines_are_adjacent => (remaining.min(MAX_ADJACENT), kernels.adjacent),
+                        _ if remaining >= strided_lines => (strided_lines, strided),
                         _ => (1, single),
                     };
                     scan(line, count, kernel);
@@ -287,7 +312,7 @@ impl ScanTask<'_> {
     }
 }
 
-impl<T> ScanLines<T> {
+impl ScanLines {
     /// Returns the position along the axis of the element of step `i`.
     #[inline(always)]
     fn position(&self, i: usize) -> i64 {
@@ -303,16 +328,17 @@ per_isa! {
     ///    the reduction has positions. The strides from one line to the next are 1.
     /// 2. No other thread uses the outputs of these lines or writes their inputs.
     /// 3. The processor has the instruction set.
-    fn scan_adjacent[T: StorageElement, R: RunningReduction<T::Compute>][T, R](lines: ScanLines<T>, count: usize) {
+    fn scan_adjacent[T: StorageElement, R: RunningReduction<T::Compute>][T, R](lines: ScanLines, count: usize) {
         let (mut first, mut second) = ([R::START.0; MAX_ADJACENT], [R::START.1; MAX_ADJACENT]);
         let (first, second) = (&mut first[..count], &mut second[..count]);
+        let (x, y) = (lines.x.cast::<T>(), lines.y.cast::<T>());
         for i in 0..lines.len {
             let position = lines.position(i);
             let i = i as isize;
             // SAFETY: i < len and l < count, so every access is to an element of a line that the caller guarantees to
             // be valid (clause 1 of this function's contract).
             unsafe {
-                let (x, y) = (lines.x.offset(i * lines.along[0]), lines.y.offset(i * lines.along[1]));
+                let (x, y) = (x.offset(i * lines.along[0]), y.offset(i * lines.along[1]));
                 for (l, (first, second)) in first.iter_mut().zip(second.iter_mut()).enumerate() {
                     *y.add(l) = T::narrow(R::step(first, second, (*x.add(l)).widen(), position));
                 }
@@ -338,13 +364,15 @@ per_isa! {
     fn scan_strided
     [T: StorageElement, R: RunningReduction<T::Compute>, const N: usize, const DENSE: bool]
     [T, R, N, DENSE](
-        lines: ScanLines<T>, _count: usize
+        lines: ScanLines, _count: usize
     ) {
         let (mut first, mut second) = ([R::START.0; N], [R::START.1; N]);
-        let x: [*const T; N] = std::array::from_fn(|l| lines.x.wrapping_offset(l as isize * lines.across[0]));
-        let y: [*mut T; N] = std::array::from_fn(|l| lines.y.wrapping_offset(l as isize * lines.across[1]));
-        let positions: [*mut i64; N] =
-            std::array::from_fn(|l| lines.positions.wrapping_offset(l as isize * lines.across[2]));
+        let (mut x, mut y, mut positions) = ([lines.x.cast::<T>(); N], [lines.y.cast::<T>(); N], [lines.positions; N]);
+        for l in 0..N {
+            x[l] = x[l].wrapping_offset(l as isize * lines.across[0]);
+            y[l] = y[l].wrapping_offset(l as isize * lines.across[1]);
+            positions[l] = lines.positions.wrapping_offset(l as isize * lines.across[2]);
+        }
         let along = if DENSE { [1; 3] } else { lines.along };
         for i in 0..lines.len {
             let position = lines.position(i);
@@ -353,7 +381,10 @@ per_isa! {
             // valid (clause 1 of this function's contract).
             unsafe {
                 // Three loops, so that the compiler can vectorise the second one.
-                let mut values: [T; N] = std::array::from_fn(|l| *x[l].offset(i * along[0]));
+                let mut values = [*x[0].offset(i * along[0]); N];
+                for l in 1..N {
+                    values[l] = *x[l].offset(i * along[0]);
+                }
                 for l in 0..N {
                     values[l] = T::narrow(R::step(&mut first[l], &mut second[l], values[l].widen(), position));
                 }

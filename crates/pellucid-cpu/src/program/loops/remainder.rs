@@ -67,15 +67,20 @@ pub(crate) unsafe fn run_padded<const S: usize>(
         sources.iter().all(|&s| can_overwrite(dst, s, n)),
         "the destination {dst:?} partly overlaps one of the sources {sources:?} ({n} elements)"
     );
+    // Loops instead of iterators: this function is compiled once for each primitive, type and instruction set.
+    let (mut addresses, mut in_place) = ([std::ptr::null(); S], false);
+    for s in 0..S {
+        addresses[s] = sources[s].0;
+        in_place |= addresses[s] == dst.0.cast_const();
+    }
     // One element, as with one value per row, needs no padding.
-    if n == 1 && sources.iter().all(|s| s.0 != dst.0) {
+    if n == 1 && !in_place {
         // SAFETY: the caller guarantees *Sources*, *Destination* and *ISA* (this function's contract). *Disjoint*
         // follows from *Aliasing*, because no source equals `dst`.
-        return unsafe { kernel.run_vectors(dst.0, sources.map(|s| s.0), 1) };
+        return unsafe { kernel.run_vectors(dst.0, addresses, 1) };
     }
     let mut result = CopyBuffer::new();
     let mut copies = [const { CopyBuffer::new() }; S];
-    let in_place = sources.iter().any(|s| s.0 == dst.0);
     let mut done = 0;
     while done < n {
         let left = n - done;
