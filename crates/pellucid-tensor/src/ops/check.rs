@@ -22,11 +22,11 @@ pub(crate) fn named<T>(op: &'static str, mut result: Result<T>) -> Result<T> {
     result
 }
 
-/// Returns an error if a constant argument such as eps or a momentum is negative or not finite.
-pub(super) fn not_negative(op: &'static str, name: &str, value: f64) -> Result<()> {
-    match value >= 0.0 && value.is_finite() {
+/// Returns an error if a constant argument such as eps or a momentum is not finite.
+pub(super) fn finite(op: &'static str, name: &str, value: f64) -> Result<()> {
+    match value.is_finite() {
         true => Ok(()),
-        false => Err(Error::invalid(op, format!("{name} must be finite and at least 0, got {value}"))),
+        false => Err(Error::invalid(op, format!("{name} must be finite, got {value}"))),
     }
 }
 

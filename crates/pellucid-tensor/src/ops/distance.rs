@@ -70,10 +70,10 @@ fn check_order(op: &'static str, p: f64) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::AxisOutOfRange`], [`Error::DTypeMismatch`] for integers;
-/// [`Error::InvalidArgument`] for an ε that is negative or not finite.
+/// [`Error::InvalidArgument`] for an ε that is not finite.
 #[tensor_method]
 pub fn cosine_similarity(a: &Tensor, b: &Tensor, axis: isize, eps: f64) -> Result<Tensor> {
-    check::not_negative("cosine_similarity", "eps", eps)?;
+    check::finite("cosine_similarity", "eps", eps)?;
     let help = "a and b must broadcast";
     let shape = a.shape().broadcast(b.shape());
     let shape = shape.ok_or_else(|| Error::shapes("cosine_similarity", [a.shape(), b.shape()], help))?;
@@ -85,11 +85,11 @@ pub fn cosine_similarity(a: &Tensor, b: &Tensor, axis: isize, eps: f64) -> Resul
 /// Normalises vectors along an axis to length 1: x / max(‖x‖_p, ε).
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for an ε that is negative
-/// or not finite.
+/// [`Error::AxisOutOfRange`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for an ε that is not
+/// finite.
 #[tensor_method]
 pub fn normalize(x: &Tensor, p: f64, axis: isize, eps: f64) -> Result<Tensor> {
-    check::not_negative("normalize", "eps", eps)?;
+    check::finite("normalize", "eps", eps)?;
     in_single!("normalize", [x] => normalize(x, p, axis, eps));
     ops::div(x, &ops::maximum(&ops::norm(x, p, over(axis).keepdims())?, eps)?)
 }

@@ -151,10 +151,10 @@ pub fn masked_norm(x: &Tensor, mask: &Tensor, p: f64, axes: impl Into<Axes>) -> 
 /// Normalises x along an axis by the norm of the elements where the mask is true, x / max(‖x‖_p, ε); 0 elsewhere.
 ///
 /// # Errors
-/// Those of [`masked_norm`]; [`Error::InvalidArgument`] for an ε that is negative or not finite.
+/// Those of [`masked_norm`]; [`Error::InvalidArgument`] for an ε that is not finite.
 #[tensor_method]
 pub fn masked_normalize(x: &Tensor, mask: &Tensor, p: f64, axis: isize, eps: f64) -> Result<Tensor> {
-    check::not_negative("masked_normalize", "eps", eps)?;
+    check::finite("masked_normalize", "eps", eps)?;
     in_single!("masked_normalize", [x] => masked_normalize(x, mask, p, axis, eps));
     let length = masked_norm(x, mask, p, over(axis).keepdims())?;
     ops::div(&masked_or("masked_normalize", x, mask, 0.into())?, &ops::maximum(&length, eps)?)

@@ -167,7 +167,7 @@ pub fn poisson_nll_loss(x: &Tensor, target: &Tensor, options: PoissonNll) -> Res
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for an ε that is
-/// negative or not finite, and for a negative variance. In lazy and captured steps, the loss of a negative variance is
+/// negative or NaN, and for a negative variance. In lazy and captured steps, the loss of a negative variance is
 /// NaN instead.
 #[tensor_method]
 pub fn gaussian_nll_loss(
@@ -187,7 +187,9 @@ pub fn gaussian_nll_loss(
         true => ops::unsqueeze(variance, -1)?,
         false => variance.clone(),
     };
-    check::not_negative(op, "eps", eps)?;
+    if eps.is_nan() || eps < 0.0 {
+        return Err(Error::invalid(op, format!("eps must be at least 0, got {eps}")));
+    }
     check::in_range(op, "variances", &variance, 0.0..=f64::INFINITY)?;
     let formula = NLL.get_or_init(|| {
         formula! {

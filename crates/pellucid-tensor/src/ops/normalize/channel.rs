@@ -39,8 +39,8 @@ impl Default for BatchNorm {
 
 /// Checks the options of [`batch_norm`] and [`instance_norm`].
 fn check_options(op: &'static str, options: BatchNorm) -> Result<()> {
-    check::not_negative(op, "eps", options.eps)?;
-    check::not_negative(op, "momentum", options.momentum)
+    check::finite(op, "eps", options.eps)?;
+    check::finite(op, "momentum", options.momentum)
 }
 
 /// Checks that x is `[N, C, ..]` of floats, and that each of `others` has one value per channel.
@@ -146,7 +146,7 @@ fn normalize_by_own(
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] in training with a single value per
 /// channel, which has no variance, without training if there are no running statistics, and for an eps or momentum that
-/// is negative or not finite.
+/// is not finite.
 #[tensor_method]
 pub fn batch_norm(
     x: &Tensor,
@@ -209,7 +209,7 @@ pub fn instance_norm(
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if the groups do not divide the channels; [`Error::DTypeMismatch`];
-/// [`Error::InvalidArgument`] for an eps that is negative or not finite.
+/// [`Error::InvalidArgument`] for an eps that is not finite.
 #[tensor_method]
 pub fn group_norm(
     x: &Tensor,
@@ -220,7 +220,7 @@ pub fn group_norm(
 ) -> Result<Tensor> {
     let op = "group_norm";
     check(op, x, 2, &[weight, bias])?;
-    check::not_negative(op, "eps", eps)?;
+    check::finite(op, "eps", eps)?;
     let (n, channels) = (x.shape()[0], x.shape()[1]);
     if groups == 0 || channels == 0 || !channels.is_multiple_of(groups) {
         return Err(Error::shapes(

@@ -35,7 +35,7 @@ fn trailing(op: &'static str, x: &Tensor, shape: &Shape, others: &[Option<&Tenso
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for an eps that is
-/// negative or not finite.
+/// not finite.
 #[tensor_method]
 pub fn layer_norm(
     x: &Tensor,
@@ -45,7 +45,7 @@ pub fn layer_norm(
     eps: f64,
 ) -> Result<Tensor> {
     let axes = trailing("layer_norm", x, &shape.into(), &[weight, bias])?;
-    check::not_negative("layer_norm", "eps", eps)?;
+    check::finite("layer_norm", "eps", eps)?;
     standardized(x, weight, bias, eps, axes)
 }
 
@@ -61,7 +61,7 @@ pub fn rms_norm(x: &Tensor, shape: impl Into<Shape>, weight: Option<&Tensor>, ep
     static PLAIN: OnceLock<Formula> = OnceLock::new();
     static SCALED: OnceLock<Formula> = OnceLock::new();
     let rows_axes = trailing("rms_norm", x, &shape.into(), &[weight])?;
-    check::not_negative("rms_norm", "eps", eps)?;
+    check::finite("rms_norm", "eps", eps)?;
     let params = [eps.into()];
     match weight {
         None => {

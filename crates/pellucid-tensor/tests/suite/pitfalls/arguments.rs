@@ -37,8 +37,8 @@ fn variances_are_not_negative() {
     let m = Tensor::from([1.0f32, 2.0]);
     let loss = |v: &Tensor, eps| ops::gaussian_nll_loss(&m, &m, v, false, eps, Reduction::Mean);
     assert!(message(loss(&-&m, 1e-6)).contains("variances must be at least 0"));
-    assert!(message(loss(&m, f64::NAN)).contains("eps must be finite and at least 0"));
-    assert!(message(loss(&m, -1.0)).contains("eps must be finite and at least 0"));
+    assert!(message(loss(&m, f64::NAN)).contains("eps must be at least 0"));
+    assert!(message(loss(&m, -1.0)).contains("eps must be at least 0"));
     assert!(loss(&Tensor::from([0.0f32, 1.0]), 1e-6).is_ok());
     let deferred = pellucid_tensor::lazy(|| loss(&-&m, 1e-6).unwrap());
     assert!(deferred.item::<f32>().is_nan());
@@ -75,9 +75,9 @@ fn messages_name_the_argument() {
 }
 
 #[test]
-fn eps_and_momentum_are_finite_and_not_negative() {
+fn eps_and_momentum_are_finite() {
     let x = Tensor::arange(0, 12, 1).to_dtype(DType::F32).reshape([2, 3, 2]);
-    for eps in [-1e-5, f64::NAN, f64::INFINITY] {
+    for eps in [f64::NEG_INFINITY, f64::NAN, f64::INFINITY] {
         let options = BatchNorm { eps, ..Default::default() };
         for refused in [
             message(ops::layer_norm(&x, [2], None, None, eps)),
@@ -89,12 +89,12 @@ fn eps_and_momentum_are_finite_and_not_negative() {
             message(ops::masked_normalize(&x, &x.gt(1.0), 2.0, -1, eps)),
             message(ops::cosine_similarity(&x, &x, -1, eps)),
         ] {
-            assert!(refused.contains("eps must be finite and at least 0"), "{refused}");
+            assert!(refused.contains("eps must be finite"), "{refused}");
         }
     }
     let options = BatchNorm { momentum: f64::NAN, ..Default::default() };
     let refused = message(ops::batch_norm(&x, None, None, None, options));
-    assert!(refused.contains("momentum must be finite and at least 0, got NaN"), "{refused}");
+    assert!(refused.contains("momentum must be finite, got NaN"), "{refused}");
 }
 
 #[test]
