@@ -45,7 +45,13 @@ impl Operation for Convolution {
             }
         }
         let out = Array::new(device, inputs[0].dtype(), self.shape.clone())?;
-        let kernel = kernel::Conv { window: self.window, groups: self.groups, part: self.part };
+        let (x, y) = match self.part {
+            ConvPart::Output => (inputs[0].shape(), &self.shape),
+            ConvPart::Input => (&self.shape, inputs[1].shape()),
+            ConvPart::Weight => (inputs[0].shape(), inputs[1].shape()),
+        };
+        let window = without_unused_stride(self.window, x, y);
+        let kernel = kernel::Conv { window, groups: self.groups, part: self.part };
         engine::submit(&Kernel::Conv(kernel), inputs, &[&out])?;
         Ok(smallvec![out])
     }
@@ -67,6 +73,17 @@ impl Operation for Convolution {
         };
         (0..2).map(|i| needed.contains(i).then(|| gradient(i)).transpose()).collect()
     }
+}
+
+/// Limits the stride to the length of x along axes with one output, where the stride has no effect. Kernels may take time
+/// proportional to the stride.
+fn without_unused_stride(mut window: Window, x: &Shape, y: &Shape) -> Window {
+    for a in 0..3 {
+        if y[2 + a] == 1 {
+            window.stride[a] = window.stride[a].min(x[2 + a].max(1));
+        }
+    }
+    window
 }
 
 /// The zero padding of a convolution.

@@ -7,7 +7,6 @@ use super::{Spatial, SpatialImages, check_lengths, check_positive};
 use crate::array::host_values;
 use crate::autograd::no_grad;
 use crate::ops;
-use crate::ops::check;
 use crate::ops::formula::map;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
@@ -70,7 +69,6 @@ fn fractional_max(
     if !samples.dtype().is_float() {
         return Err(Error::dtypes(op, [samples.dtype()], "the samples must be floats"));
     }
-    check::in_range_without_nan(op, "samples", samples, 0.0..=f64::INFINITY)?;
     let flat = ops::flatten(&images.x, 2, -1)?;
     let (windows, taps) = (outputs.iter().product::<usize>(), size.iter().product::<usize>());
     let chosen = {
@@ -121,8 +119,7 @@ macro_rules! fractional {
         ///
         /// # Errors
         /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for samples that are not floats;
-        /// [`Error::InvalidArgument`] for a size or a count of 0, more windows than start positions, or samples that are
-        /// negative or NaN.
+        /// [`Error::InvalidArgument`] for a size or a count of 0, or more windows than start positions.
         #[tensor_method]
         pub fn $name(
             x: &Tensor,

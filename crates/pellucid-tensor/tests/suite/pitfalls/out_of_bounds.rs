@@ -125,3 +125,17 @@ fn an_index_into_an_empty_tensor_is_checked() {
     let refused = ops::index_select(&Tensor::zeros([0, 3], DType::F32), 1, &Tensor::from([7i64])).unwrap_err();
     assert!(matches!(refused, Error::IndexOutOfBounds { index: 7, axis: 1, len: 3, .. }), "{refused}");
 }
+
+#[test]
+fn a_stride_beyond_the_image_costs_nothing() {
+    let x = Tensor::from([[[1.0f32, 2.0, 3.0]]]).requires_grad_(true);
+    let far = 1 << 30;
+    let y = ops::avg_pool1d(&x, Pool::new(2).stride(far), Default::default()).unwrap();
+    let w = Tensor::from([[[2.0f32, 3.0]]]);
+    let z = ops::conv1d(&x, &w, None, ops::Conv::default().stride(far)).unwrap();
+    (y + z).sum(..).backward();
+    assert_eq!(x.grad().unwrap().to_vec::<f32>(), [2.5, 3.5, 0.0]);
+    let one = x.narrow(2, 0, 1);
+    let up = ops::conv_transpose1d(&one, &w, None, ops::Conv::default().stride(far)).unwrap();
+    assert_eq!(up.to_vec::<f32>(), [2.0, 3.0]);
+}

@@ -1,0 +1,13 @@
+//! Tensors and gradients without modules: a program whose compile time is measured.
+
+use pellucid::prelude::*;
+
+fn main() -> Result<()> {
+    manual_seed(0);
+    let x = Tensor::randn([8], DType::F64).requires_grad_(true);
+    let y = (x.sin() * &x).sum(..);
+    let first = grad(&[&y], &[&x], Grad { create_graph: true, ..Default::default() })?;
+    let second = grad(&[&first[0].sum(..)], &[&x], Grad::default())?;
+    assert_eq!(second[0].shape().dims(), [8]);
+    Ok(())
+}

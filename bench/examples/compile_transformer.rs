@@ -1,0 +1,30 @@
+//! A transformer encoder of a user's own module: a program whose compile time is measured.
+
+use pellucid::nn::{Embedding, TransformerEncoder, TransformerOptions};
+use pellucid::prelude::*;
+
+#[derive(Debug, Module)]
+struct Tagger {
+    embedding: Embedding,
+    encoder: TransformerEncoder,
+    head: Linear,
+}
+
+impl Tagger {
+    fn forward(&self, tokens: &Tensor) -> Tensor {
+        self.head.forward(&self.encoder.forward(&self.embedding.forward(tokens)))
+    }
+}
+
+fn main() -> Result<()> {
+    manual_seed(0);
+    let model = Tagger {
+        embedding: Embedding::new(100, 16),
+        encoder: TransformerEncoder::new(2, 16, 2, 32, TransformerOptions::default())?,
+        head: Linear::new(16, 5),
+    };
+    let optimizer = AdamW::new(model.parameters(), AdamWOptions::default())?;
+    model.forward(&Tensor::zeros([2, 7], DType::I64)).square().mean(..).backward();
+    optimizer.step();
+    Ok(())
+}
