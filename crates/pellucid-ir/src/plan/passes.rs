@@ -81,8 +81,11 @@ impl Plan {
     #[must_use]
     pub fn after(mut self, passes: Passes) -> Plan {
         self.notes.recorded = self.launches.len();
-        self.mark_refusals();
         let wanted = PASSES.iter().enumerate().filter(|(k, _)| passes.0 >> k & 1 == 1);
-        wanted.fold(self, |plan, (_, pass)| (pass.run)(plan))
+        wanted.fold(self, |mut plan, (_, pass)| {
+            // A pass may have removed the launch that checked an index first.
+            plan.mark_refusals();
+            (pass.run)(plan)
+        })
     }
 }
