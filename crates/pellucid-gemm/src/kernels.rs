@@ -24,6 +24,8 @@ pub struct Kernels<T: 'static> {
     pub(crate) lanes: usize,
     /// `tiles[v - 1][r - 1]` multiplies a register tile of `r` rows and `v` vectors.
     pub(crate) tiles: [&'static [TileKernel<T>]; 2],
+    /// `whole_tiles[r - 1]` multiplies a register tile of `r` rows and two vectors, and loads whole vectors of B.
+    pub(crate) whole_tiles: &'static [TileKernel<T>],
     /// Packs panels whose lanes are contiguous in the source.
     pub(crate) copy_panels: unsafe fn(&PackPanels<T>),
     /// Packs a panel whose depth is contiguous in the source.
@@ -47,9 +49,9 @@ pub struct Kernels<T: 'static> {
 /// Compiles a kernel for each instruction set: `name [constants] (argument) = method` calls the generic method of the
 /// argument with the vector of the instruction set.
 macro_rules! kernels {
-    ($($name:ident $([const $c:ident])* ($t:ty) $(-> $r:ty)? = $method:ident;)*) => {$(
+    ($($name:ident $([const $c:ident: $c_ty:ty])* ($t:ty) $(-> $r:ty)? = $method:ident;)*) => {$(
         per_isa! {
-            fn $name [T: Element $(, const $c: usize)*] [T $(, $c)*] <S> (work: &$t) $(-> $r)? {
+            fn $name [T: Element $(, const $c: $c_ty)*] [T $(, $c)*] <S> (work: &$t) $(-> $r)? {
                 // SAFETY: the caller keeps the contract of the argument's type; the instruction set of the vector is
                 // enabled here.
                 unsafe { work.$method::<S::Vector<T> $(, $c)*>() }
@@ -59,7 +61,7 @@ macro_rules! kernels {
 }
 
 kernels! {
-    multiply_tile [const R] [const N] (RegisterTile<T>) = multiply;
+    multiply_tile [const R: usize] [const N: usize] [const WHOLE: bool] (RegisterTile<T>) = multiply;
     copy_panels (PackPanels<T>) = copy;
     transpose_panel (PackPanels<T>) = transpose;
     pack_lanes (PackLanes<'_, T>) = copy;
@@ -67,7 +69,7 @@ kernels! {
     offset_dot_row (OffsetDotRow<'_, T>) = multiply;
     weight_grad_dots (WeightGradDots<'_, T>) = accumulate;
     transform_tiles (TransformTiles<'_, T>) -> bool = transform;
-    row_matvec [const ROWS] (RowMatVec<T>) = multiply;
+    row_matvec [const ROWS: usize] (RowMatVec<T>) = multiply;
     column_matvec (ColumnMatVec<T>) = multiply;
 }
 
@@ -79,9 +81,10 @@ macro_rules! kernel_table {
             rows: [$($r),*].len(),
             lanes: <<pellucid_simd::$isa as InstructionSet>::Vector<T> as Vector>::LANES,
             tiles: [
-                &[$(multiply_tile::<T, $r, 1>(Isa::$isa)),*],
-                &[$(multiply_tile::<T, $r, 2>(Isa::$isa)),*],
+                &[$(multiply_tile::<T, $r, 1, false>(Isa::$isa)),*],
+                &[$(multiply_tile::<T, $r, 2, false>(Isa::$isa)),*],
             ],
+            whole_tiles: &[$(multiply_tile::<T, $r, 2, true>(Isa::$isa)),*],
             copy_panels: copy_panels::<T>(Isa::$isa),
             transpose_panel: transpose_panel::<T>(Isa::$isa),
             pack_lanes: pack_lanes::<T>(Isa::$isa),

@@ -430,7 +430,7 @@ impl<T: Element> GemmProblem<'_, T> {
             // SAFETY: the caller guarantees the contract of `gemm_at` for these pointers, and *Region*.
             return unsafe { self.compute_into(batch, a, b, c, rows, cols) };
         }
-        let width = block::block_columns(self.k, self.kernels.width()).min(cols.len()).max(1);
+        let width = block::block_columns::<T>(self.k, self.kernels.width()).min(cols.len()).max(1);
         let height = (block::SCRATCH_ELEMENTS / width).next_multiple_of(self.kernels.rows);
         for j in cols.clone().step_by(width) {
             let cols = j..cols.end.min(j + width);
