@@ -74,9 +74,9 @@ kernels! {
 }
 
 /// Builds the [`Kernels`] of an instruction set: register tiles with each of the listed numbers of rows, and
-/// matrix-vector products of `dots` rows at a time.
+/// matrix-vector products of `dots` rows at a time. Only `whole` tables have their own tiles for whole vectors.
 macro_rules! kernel_table {
-    ($isa:ident, rows [$($r:literal)*], dots $dots:literal) => {
+    ($isa:ident, rows [$($r:literal)*], whole $whole:literal, dots $dots:literal) => {
         Kernels {
             rows: [$($r),*].len(),
             lanes: <<pellucid_simd::$isa as InstructionSet>::Vector<T> as Vector>::LANES,
@@ -84,7 +84,7 @@ macro_rules! kernel_table {
                 &[$(multiply_tile::<T, $r, 1, false>(Isa::$isa)),*],
                 &[$(multiply_tile::<T, $r, 2, false>(Isa::$isa)),*],
             ],
-            whole_tiles: &[$(multiply_tile::<T, $r, 2, true>(Isa::$isa)),*],
+            whole_tiles: &[$(multiply_tile::<T, $r, 2, $whole>(Isa::$isa)),*],
             copy_panels: copy_panels::<T>(Isa::$isa),
             transpose_panel: transpose_panel::<T>(Isa::$isa),
             pack_lanes: pack_lanes::<T>(Isa::$isa),
@@ -99,22 +99,27 @@ macro_rules! kernel_table {
 }
 
 impl<T: Element> Kernels<T> {
-    const PORTABLE: Kernels<T> = kernel_table!(Portable, rows [1 2 3 4 5 6], dots 4);
+    #[cfg(not(target_arch = "x86_64"))]
+    const PORTABLE: Kernels<T> = kernel_table!(Portable, rows [1 2 3 4 5 6], whole false, dots 4);
+    /// Integers, and floats of processors without AVX2, whose multiply-add is a function call: these need no large
+    /// tiles.
+    #[cfg(target_arch = "x86_64")]
+    const PORTABLE: Kernels<T> = kernel_table!(Portable, rows [1 2 3 4], whole false, dots 1);
     /// Of the 16 registers, a 6 × 2 tile uses 12 for sums, 2 for B and 1 for A.
     #[cfg(target_arch = "x86_64")]
-    const AVX2: Kernels<T> = kernel_table!(Avx2, rows [1 2 3 4 5 6], dots 4);
+    const AVX2: Kernels<T> = kernel_table!(Avx2, rows [1 2 3 4 5 6], whole true, dots 4);
     /// Of the 32 registers, a 14 × 2 tile uses 28 for sums, 2 for B and 1 for A.
     #[cfg(target_arch = "x86_64")]
-    const AVX512: Kernels<T> = kernel_table!(Avx512, rows [1 2 3 4 5 6 7 8 9 10 11 12 13 14], dots 8);
+    const AVX512: Kernels<T> = kernel_table!(Avx512, rows [1 2 3 4 5 6 7 8 9 10 11 12 13 14], whole true, dots 8);
 
-    /// Returns the kernels of an instruction set, or of the best one below it that has vectors of this type.
+    /// Returns the kernels of an instruction set, or the portable ones if it has no vectors of this type.
     #[inline(always)]
     pub(crate) fn for_isa(isa: Isa) -> &'static Kernels<T> {
         match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 if T::HAS_VECTOR512 => const { &Self::AVX512 },
+            Isa::Avx512 => const { if T::HAS_VECTOR512 { &Self::AVX512 } else { &Self::PORTABLE } },
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx2 => const { &Self::AVX2 },
+            Isa::Avx2 => const { if T::HAS_VECTOR512 { &Self::AVX2 } else { &Self::PORTABLE } },
             _ => const { &Self::PORTABLE },
         }
     }
