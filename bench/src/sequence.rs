@@ -2,7 +2,9 @@
 
 use crate::harness::{Work, Workload};
 use crate::training::Training;
-use pellucid::nn::{Embedding, LearntPositions, Lstm, Masks, RecurrentOptions, TransformerEncoder, TransformerOptions};
+use pellucid::nn::{
+    Embedding, LearnedPositions, Lstm, Masks, RecurrentOptions, TransformerEncoder, TransformerOptions,
+};
 use pellucid::prelude::*;
 
 pub(crate) fn workloads() -> Vec<Workload> {
@@ -29,7 +31,7 @@ const LAYERS: usize = 4;
 #[derive(Module)]
 struct Gpt {
     words: Embedding,
-    positions: LearntPositions,
+    positions: LearnedPositions,
     body: TransformerEncoder,
     head: Linear,
 }
@@ -49,7 +51,7 @@ fn gpt() -> Training {
         TransformerEncoder::new(LAYERS, WIDTH, 4, 4 * WIDTH, options).expect("the options are valid").with_norm();
     let model = Gpt {
         words: Embedding::new(WORDS, WIDTH),
-        positions: LearntPositions::new(LENGTH, WIDTH),
+        positions: LearnedPositions::new(LENGTH, WIDTH),
         body,
         head: Linear::new(WIDTH, WORDS).without_bias(),
     };

@@ -1,11 +1,14 @@
 //! Element types and their compute types, for the kernel families that do not run programs.
 
+use pellucid_simd::Isa;
 use pellucid_simd::math::half::{BF16, F16};
 
 /// A type of elements in memory.
 pub(crate) trait StorageElement: Copy + PartialEq + Send + Sync + 'static {
     /// The type that arithmetic on these elements uses.
     type Compute: ComputeScalar;
+    /// The widest instruction set for which kernels on these elements are compiled, unless stated otherwise.
+    const WIDEST_ISA: Isa;
     /// Converts to the compute type, exactly.
     fn widen(self) -> Self::Compute;
     /// Converts from the compute type. Floats are rounded; integers wrap.
@@ -44,9 +47,10 @@ pub(crate) trait ComputeScalar: Copy + PartialOrd + Send + Sync + 'static {
 }
 
 macro_rules! cast_elements {
-    ($($t:ty: $wide:ty),*) => {$(
+    ($($t:ty: $wide:ty, $isa:ident;)*) => {$(
         impl StorageElement for $t {
             type Compute = $wide;
+            const WIDEST_ISA: Isa = Isa::$isa;
             #[inline(always)]
             fn widen(self) -> $wide {
                 self as $wide
@@ -58,12 +62,22 @@ macro_rules! cast_elements {
         }
     )*};
 }
-cast_elements!(u8: i32, i8: i32, i16: i32, i32: i32, i64: i64, f32: f32, f64: f64);
+// The kernels of integers rarely run.
+cast_elements! {
+    u8: i32, Avx2;
+    i8: i32, Avx2;
+    i16: i32, Avx2;
+    i32: i32, Avx2;
+    i64: i64, Avx2;
+    f32: f32, Avx512;
+    f64: f64, Avx512;
+}
 
 macro_rules! half_precision_elements {
     ($($t:ty),*) => {$(
         impl StorageElement for $t {
             type Compute = f32;
+            const WIDEST_ISA: Isa = Isa::Avx512;
             #[inline(always)]
             fn widen(self) -> f32 {
                 self.to_f32()

@@ -1,4 +1,9 @@
 //! The procedural macros of Pellucid.
+//!
+//! | module | contents |
+//! | --- | --- |
+//! | `module` | `#[derive(Module)]`: the visit of the parameters and buffers of a type |
+//! | `tensor_method` | `#[tensor_method]`: the method of an operation; `#[operation]`: its name in errors |
 #![forbid(unsafe_code)]
 
 mod module;
@@ -9,19 +14,26 @@ use proc_macro::TokenStream;
 /// Adds a method of `Tensor` with the name of the operation, which panics where the function returns an error.
 ///
 /// The first parameter of the function is `&Tensor` and its result `Result<T>`. The method takes the other
-/// parameters and returns `T`, or panics at the line of its caller with the typed error. Errors name the operation, as
-/// with [`operation`].
+/// parameters and returns `T`, or panics at the line of its caller with the typed error. It does not compile unless the
+/// registry exports the function. Arguments, errors and the registry entry are those of [`operation`].
 #[proc_macro_attribute]
-pub fn tensor_method(_arguments: TokenStream, item: TokenStream) -> TokenStream {
-    tensor_method::expand(item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
+pub fn tensor_method(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    tensor_method::expand(arguments.into(), item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
 }
 
-/// Sets the operation name in all errors of a function, including errors of the operations that it calls.
+/// Sets the operation name in all errors of a function, including errors of the operations that it calls, and defines
+/// the entry of the operation in the registry (`ops/registry.rs`).
 ///
-/// The function must return `Result<T>`.
+/// The function must return `Result<T>`. Parameters of type `impl Into<T>` are converted first: the body is compiled once
+/// for `T`, and `k.into()` in it is `k`.
+///
+/// Arguments:
+/// - `autocast = Half` or `autocast = Single` is the autocast policy of the operation. The default is `Promote`.
+/// - `entry = name` is the name of the entry, if another operation has the name of the function.
+/// - `transparent` keeps the names that the body sets in errors.
 #[proc_macro_attribute]
-pub fn operation(_arguments: TokenStream, item: TokenStream) -> TokenStream {
-    tensor_method::operation(item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
+pub fn operation(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    tensor_method::operation(arguments.into(), item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
 }
 
 /// Implements `Module` for a struct or an enum: `visit` visits all fields in the order of declaration.

@@ -150,6 +150,19 @@ fn reference_product((m, n, k): (usize, usize, usize), a: &[f32], b: &[f32]) -> 
     (0..m * n).map(|i| element(i / n, i % n)).collect()
 }
 
+/// The blocks determine the bits of every product, so that their sizes must not change.
+#[test]
+fn blocks_of_the_depth_are_a_fixed_function_of_k() {
+    let ends = |k: usize| block::depth_blocks(k).map(|block| block.end).collect::<Vec<_>>();
+    for k in 1..=272 {
+        assert_eq!(ends(k), [k]);
+    }
+    assert_eq!(ends(273), [144, 273]);
+    assert_eq!(ends(544), [272, 544]);
+    assert_eq!(ends(545), [184, 368, 545]);
+    assert_eq!(ends(1100), [224, 448, 672, 896, 1100]);
+}
+
 #[test]
 fn all_instruction_sets_and_layouts_match_the_documented_order() {
     for shape @ (m, n, k) in SHAPES {

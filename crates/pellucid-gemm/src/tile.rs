@@ -137,6 +137,7 @@ fn opaque<T>(pointer: *const T) -> *const T {
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     {
         let mut hidden = pointer;
+        #[allow(clippy::pointers_in_nomem_asm_block)] // The assembly uses the address only.
         // SAFETY: the assembly is empty: it leaves the register, the memory, the stack and the flags unchanged.
         unsafe {
             std::arch::asm!("/* {0} */", inout(reg) hidden, options(pure, nomem, nostack, preserves_flags));

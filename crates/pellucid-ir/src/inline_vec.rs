@@ -111,18 +111,19 @@ impl<T: Copy + Default, const N: usize, const M: usize> From<[T; M]> for InlineV
 impl<T: Copy + Default, const N: usize> FromIterator<T> for InlineVec<T, N> {
     #[inline]
     fn from_iter<I: IntoIterator<Item = T>>(values: I) -> InlineVec<T, N> {
-        let mut values = values.into_iter();
-        let mut inline = [T::default(); N];
-        for len in 0..N {
-            match values.next() {
-                Some(value) => inline[len] = value,
-                None => return InlineVec(Values::Inline(len as u8, inline)),
+        let (mut len, mut inline, mut heap) = (0, [T::default(); N], Vec::new());
+        for value in values {
+            if len < N {
+                inline[len] = value;
+            } else {
+                if len == N {
+                    heap.extend_from_slice(&inline);
+                }
+                heap.push(value);
             }
+            len += 1;
         }
-        match values.next() {
-            None => InlineVec(Values::Inline(N as u8, inline)),
-            Some(next) => InlineVec(Values::Heap(inline.into_iter().chain([next]).chain(values).collect())),
-        }
+        InlineVec(if len <= N { Values::Inline(len as u8, inline) } else { Values::Heap(heap.into()) })
     }
 }
 

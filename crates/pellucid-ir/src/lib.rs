@@ -3,6 +3,18 @@
 //! device ([`backend`]).
 //!
 //! This crate is pure: it executes nothing, reads and writes no file, and contains no `unsafe`.
+//!
+//! | module | contents |
+//! | --- | --- |
+//! | [`backend`] | the interface of a device: [`Backend`](backend::Backend) and its storages |
+//! | [`borrow`] | the borrow protocol of storages: many readers or one writer while a kernel runs |
+//! | `dtype` | [`DType`] and type promotion; [`Scalar`] |
+//! | `error` | [`Error`], the error type of all operations |
+//! | [`formula`](mod@formula) | the language of elementwise and row operations: build, simplify, differentiate, compile, print |
+//! | `inline_vec` | [`InlineVec`], a vector that stores short lists inline |
+//! | [`kernel`] | the kernel families, with their arguments and shape rules |
+//! | [`plan`] | lists of kernels over numbered buffers, and the passes that fuse them and place their memory |
+//! | `shape` | [`Shape`], [`Layout`] and [`Strides`] |
 #![forbid(unsafe_code)]
 
 pub mod backend;

@@ -5,9 +5,9 @@
 
 use crate::hook;
 use crate::layer::Layer;
-use crate::module::{Module, parameters_so_far, walk};
-use crate::summary::{Row, Summary};
-use crate::visit::{ModuleId, Part, class, label};
+use crate::module::{Module, ModuleParts, parts};
+use crate::summary::{Summary, SummaryRow};
+use crate::visit::{ModuleId, ModulePart, class, label};
 use pellucid_tensor::kernel::Meta;
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, no_grad, ops, trace, traced};
 use std::any::type_name;
@@ -35,6 +35,11 @@ impl Drop for Observer {
     }
 }
 
+#[inline]
+fn is_observed() -> bool {
+    OBSERVERS.load(Ordering::Relaxed) > 0
+}
+
 /// Calls a module on its inputs, at least one.
 #[inline]
 pub(crate) fn call<M: Module + ?Sized>(
@@ -42,15 +47,15 @@ pub(crate) fn call<M: Module + ?Sized>(
     inputs: &[&Tensor],
     compute: impl FnOnce() -> Result<Tensor>,
 ) -> Result<Tensor> {
-    call_observed(
-        module,
-        || false,
-        inputs,
-        |replaced| match replaced {
-            None => compute(),
-            Some(_) => Err(Error::invalid("hook", "only the input of a layer with one input can be replaced")),
-        },
-    )
+    if !is_observed() {
+        return compute().map_err(|error| with_failed_path(module, error));
+    }
+    let mut compute = Some(compute);
+    let mut compute = |replaced: Option<&Tensor>| match replaced {
+        None => compute.take().expect("a call computes once")(),
+        Some(_) => Err(Error::invalid("hook", "only the input of a layer with one input can be replaced")),
+    };
+    call_observed(CalledModule::of(&module), false, inputs, &mut compute)
 }
 
 /// Calls a module that returns a second result besides its output, such as a state.
@@ -71,36 +76,48 @@ pub(crate) fn call_with_extra<M: Module + ?Sized, R>(
 /// Calls a layer on x.
 #[inline]
 pub(crate) fn call_layer<L: Layer + ?Sized>(layer: &L, x: &Tensor) -> Result<Tensor> {
-    call_observed(layer, || layer.is_activation(), &[x], |replaced| layer.compute(replaced.unwrap_or(x)))
+    if !is_observed() {
+        return layer.compute(x).map_err(|error| with_failed_path(layer, error));
+    }
+    let mut compute = |replaced: Option<&Tensor>| layer.compute(replaced.unwrap_or(x));
+    call_observed(CalledModule::of(&layer), layer.is_activation(), &[x], &mut compute)
 }
 
-/// Calls a module. `compute` gets the replacement of its single input, if a hook gave one.
-#[inline]
-fn call_observed<M: Module + ?Sized>(
-    module: &M,
-    is_activation: impl FnOnce() -> bool,
+/// A module that is called, without its type.
+struct CalledModule<'a> {
+    id: Option<ModuleId>,
+    type_name: &'static str,
+    parts: &'a dyn ModuleParts,
+}
+
+impl<'a> CalledModule<'a> {
+    #[inline]
+    fn of<M: Module + ?Sized>(module: &'a &'a M) -> CalledModule<'a> {
+        CalledModule { id: ModuleId::of(*module), type_name: type_name::<M>(), parts: parts(module) }
+    }
+}
+
+/// Calls a module while calls are observed.
+#[cold]
+#[inline(never)]
+fn call_observed(
+    module: CalledModule<'_>,
+    is_activation: bool,
     inputs: &[&Tensor],
-    compute: impl FnOnce(Option<&Tensor>) -> Result<Tensor>,
+    compute: Compute<'_>,
 ) -> Result<Tensor> {
-    if OBSERVERS.load(Ordering::Relaxed) == 0 {
-        return compute(None).map_err(|error| with_failed_path(module, error));
-    }
-    let (place, class) = (ModuleId::of(module), class(type_name::<M>()));
-    let mut compute = Some(compute);
-    let mut compute = |replaced: Option<&Tensor>| compute.take().expect("a call computes once")(replaced);
     if WATCH.with_borrow(|watch| watch.is_some()) {
-        return ModelTrace::record_call(place, class, is_activation(), inputs[0], &mut compute);
+        return ModelTrace::record_call(module.id, class(module.type_name), is_activation, inputs[0], compute);
     }
-    call_and_notify(place, inputs, &mut compute).map_err(|error| with_failed_path(module, error))
+    call_and_notify(module.id, inputs, compute).map_err(|error| add_failed_path(module.id, module.parts, error))
 }
 
-/// The computation of a call, which runs once. It gets the replacement of the single input, if there is one. A trait
-/// object, so that the code around observed calls is compiled once for all layers.
+/// The computation of a call, which runs once. It gets the replacement of the single input, if there is one.
 pub(crate) type Compute<'a> = &'a mut dyn FnMut(Option<&Tensor>) -> Result<Tensor>;
 
 /// The innermost module whose call failed.
 struct FailedCall {
-    place: ModuleId,
+    id: ModuleId,
     /// The original error.
     source: Error,
     /// The error as the enclosing modules have returned it so far, with the path within the outermost of them.
@@ -116,26 +133,24 @@ thread_local! {
 ///
 /// A module does not know whether it is the outermost one, so each replaces the path that the inner module has set.
 /// The function is called only after a failure.
-#[cold]
-#[inline(never)]
+#[inline]
 pub(crate) fn with_failed_path<M: Module + ?Sized>(module: &M, error: Error) -> Error {
-    add_failed_path(ModuleId::of(module), &|visit| walk(module, visit), error)
+    add_failed_path(ModuleId::of(module), parts(&module), error)
 }
 
-/// Visits all parts of a module.
-type WalkParts<'a> = &'a dyn Fn(&mut dyn FnMut(&str, Part<'_>));
-
-/// [`with_failed_path`] of the module `own`, whose parts `walk_parts` visits.
-fn add_failed_path(own: Option<ModuleId>, walk_parts: WalkParts<'_>, error: Error) -> Error {
+/// [`with_failed_path`] of the module `own`.
+#[cold]
+#[inline(never)]
+fn add_failed_path(own: Option<ModuleId>, parts: &dyn ModuleParts, error: Error) -> Error {
     // An error that the module caught or created itself is unrelated to an earlier failure of a part.
     let Some(mut failure) = FAILURE.take().filter(|failure| failure.returned == error) else {
-        FAILURE.set(own.map(|place| FailedCall { place, source: error.clone(), returned: error.clone() }));
+        FAILURE.set(own.map(|id| FailedCall { id, source: error.clone(), returned: error.clone() }));
         return error;
     };
     let mut found = None;
-    walk_parts(&mut |name, part| {
-        if let Part::Module(info) = part
-            && info.place() == Some(failure.place)
+    parts.walk(&mut |name, part| {
+        if let ModulePart::Module(info) = part
+            && info.id() == Some(failure.id)
             && !name.is_empty()
         {
             found.get_or_insert_with(|| info.label(name));
@@ -144,7 +159,7 @@ fn add_failed_path(own: Option<ModuleId>, walk_parts: WalkParts<'_>, error: Erro
     match found {
         Some(layer) => failure.returned = Error::Layer { layer, source: Box::new(failure.source.clone()) },
         // No named part failed, so this module did.
-        None if failure.returned == failure.source => failure.place = own.unwrap_or(failure.place),
+        None if failure.returned == failure.source => failure.id = own.unwrap_or(failure.id),
         None => {}
     }
     let error = failure.returned.clone();
@@ -175,16 +190,16 @@ pub(crate) struct LayerCall<'a> {
 }
 
 /// Runs a call with its hooks, and notifies the listener of this thread when it is finished.
-fn call_and_notify(place: Option<ModuleId>, inputs: &[&Tensor], compute: Compute<'_>) -> Result<Tensor> {
+fn call_and_notify(id: Option<ModuleId>, inputs: &[&Tensor], compute: Compute<'_>) -> Result<Tensor> {
     let next = |follow: &mut CallListener| {
         follow.calls += 1;
         (follow.calls - 1, follow.on_call.clone())
     };
     let Some((call, on_call)) = FOLLOW.with_borrow_mut(|follow| follow.as_mut().map(next)) else {
-        return hook::call_hooked(place, inputs, compute);
+        return hook::call_hooked(id, inputs, compute);
     };
     let before = traced().unwrap_or_default().kernels;
-    let y = hook::call_hooked(place, inputs, compute)?;
+    let y = hook::call_hooked(id, inputs, compute)?;
     on_call(LayerCall { call, x: inputs[0], y: &y, before });
     Ok(y)
 }
@@ -214,7 +229,7 @@ struct ModelTrace {
 
 /// A traced call of a layer.
 pub(crate) struct TracedCall {
-    pub(crate) row: Row,
+    pub(crate) row: SummaryRow,
     /// Whether the model itself is called, not a part of it.
     pub(crate) is_model: bool,
     pub(crate) is_activation: bool,
@@ -228,7 +243,7 @@ pub(crate) struct TracedCall {
 impl ModelTrace {
     /// Records a call. Its hooks do not run, since no values exist.
     fn record_call(
-        place: Option<ModuleId>,
+        id: Option<ModuleId>,
         class: &'static str,
         is_activation: bool,
         x: &Tensor,
@@ -236,10 +251,10 @@ impl ModelTrace {
     ) -> Result<Tensor> {
         let before = traced().unwrap_or_default();
         let at = ModelTrace::with(|watch| {
-            let known = place.and_then(|p| watch.names.get(&p)).cloned();
+            let known = id.and_then(|id| watch.names.get(&id)).cloned();
             let is_model = known.as_ref().is_some_and(|(name, _)| name.is_empty());
             let (name, class) = known.unwrap_or((String::new(), class));
-            let row = Row { name, class, depth: watch.depth, output: Shape::scalar(), bytes: 0, work: before };
+            let row = SummaryRow { name, class, depth: watch.depth, output: Shape::scalar(), bytes: 0, work: before };
             let input = Meta { shape: x.shape().clone(), dtype: x.dtype() };
             let (tracked, dtype) = (x.requires_grad(), x.dtype());
             watch.calls.push(TracedCall { row, is_model, is_activation, input, tracked, dtype });
@@ -287,12 +302,12 @@ impl Drop for TracedCallGuard {
 ///
 /// # Errors
 /// Those of [`trace`]; [`Error::Layer`] names the innermost layer that failed.
-pub(crate) fn trace_calls<R>(
-    model: &(impl Module + ?Sized),
-    run: impl FnOnce() -> Result<R>,
-) -> Result<(R, Vec<TracedCall>)> {
-    let named = model.named_modules();
-    let names = named.iter().filter_map(|(name, info)| Some((info.place()?, (name.clone(), info.class())))).collect();
+pub(crate) fn trace_calls(
+    model: &dyn ModuleParts,
+    run: &mut dyn FnMut() -> Result<Tensor>,
+) -> Result<(Tensor, Vec<TracedCall>)> {
+    let named = model.modules();
+    let names = named.iter().filter_map(|(name, info)| Some((info.id()?, (name.clone(), info.class())))).collect();
     let _observer = Observer::new();
     let outer = WATCH.replace(Some(ModelTrace { names, depth: 0, calls: Vec::new(), failed: None }));
     let result = trace(run);
@@ -306,23 +321,38 @@ pub(crate) fn trace_calls<R>(
     }
 }
 
-/// Returns the shape of the output for an input of this shape, and all calls.
-fn shape_of<L: Layer + ?Sized>(layer: &L, input: &[usize]) -> Result<(Shape, Vec<TracedCall>)> {
-    trace_calls(layer, || {
+/// A layer without its type, as [`ModuleParts`] is a module without its type.
+pub(crate) trait TracedLayer: ModuleParts {
+    fn run(&self, x: &Tensor) -> Result<Tensor>;
+    fn dtype(&self) -> DType;
+}
+
+impl<L: Layer + ?Sized> TracedLayer for &L {
+    fn run(&self, x: &Tensor) -> Result<Tensor> {
+        (**self).try_forward(x)
+    }
+
+    fn dtype(&self) -> DType {
+        (**self).input_dtype()
+    }
+}
+
+/// Returns an output for an input of this shape, without its values, and all calls.
+fn trace_layer(layer: &dyn TracedLayer, input: &[usize]) -> Result<(Tensor, Vec<TracedCall>)> {
+    trace_calls(layer, &mut || {
         let _off = no_grad();
-        let x = ops::zeros(input, layer.input_dtype())?;
-        Ok(layer.try_forward(&x)?.shape().clone())
+        layer.run(&ops::zeros(input, layer.dtype())?)
     })
 }
 
-pub(crate) fn output_shape<L: Layer + ?Sized>(layer: &L, input: &[usize]) -> Result<Shape> {
-    shape_of(layer, input).map(|(shape, _)| shape)
+pub(crate) fn output_shape(layer: &dyn TracedLayer, input: &[usize]) -> Result<Shape> {
+    trace_layer(layer, input).map(|(y, _)| y.shape().clone())
 }
 
-pub(crate) fn summary<L: Layer + ?Sized>(layer: &L, input: &[usize]) -> Result<Summary> {
-    // A first run builds lazy layers, which have no parameters before.
-    layer.build(input)?;
-    let (_, calls) = shape_of(layer, input)?;
+/// Returns the summary of a layer whose parameters exist.
+pub(crate) fn summary(layer: &dyn TracedLayer, input: &[usize]) -> Result<Summary> {
+    let (_, calls) = trace_layer(layer, input)?;
     let rows = calls.into_iter().map(|call| call.row).collect();
-    Ok(Summary::new(rows, parameters_so_far(layer), layer.buffers(), input))
+    let parts: &dyn ModuleParts = layer;
+    Ok(Summary::new(rows, parts.parameters(), parts.unnamed_buffers(), input))
 }

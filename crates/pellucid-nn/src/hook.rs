@@ -3,7 +3,7 @@
 //! A hook is removed when its guard is dropped. The guard borrows the model, so that the layer does not move.
 
 use crate::call::{Compute, Observer};
-use crate::module::Module;
+use crate::module::{Module, ModuleParts, parts};
 use crate::visit::ModuleId;
 use pellucid_tensor::{Error, Result, Tensor, is_grad_enabled, ops};
 use std::marker::PhantomData;
@@ -22,7 +22,7 @@ enum Hook {
 
 struct RegisteredHook {
     id: usize,
-    place: ModuleId,
+    module: ModuleId,
     hook: Hook,
 }
 
@@ -66,7 +66,7 @@ pub fn on_forward_pre<'m, M: Module + ?Sized>(
     name: &str,
     hook: impl Fn(&Tensor) -> Option<Tensor> + Send + Sync + 'static,
 ) -> Result<HookGuard<'m>> {
-    register(model, name, Hook::ForwardPre(Arc::new(hook)))
+    register(parts(&model), name, Hook::ForwardPre(Arc::new(hook)))
 }
 
 /// Registers a hook that is called as `hook(x, y)` after the layer of this name computed y; a returned tensor replaces
@@ -134,7 +134,7 @@ pub fn on_call<'m, M: Module + ?Sized>(
     name: &str,
     hook: impl Fn(&[&Tensor], &Tensor) -> Option<Tensor> + Send + Sync + 'static,
 ) -> Result<HookGuard<'m>> {
-    register(model, name, Hook::Forward(Arc::new(hook)))
+    register(parts(&model), name, Hook::Forward(Arc::new(hook)))
 }
 
 /// Runs a module's computation so that its hooks can observe and replace the output. A [`Layer`](crate::Layer) does so
@@ -182,35 +182,36 @@ pub fn on_backward<'m, M: Module + ?Sized>(
     name: &str,
     hook: impl Fn(&Tensor) -> Option<Tensor> + Send + Sync + 'static,
 ) -> Result<HookGuard<'m>> {
-    register(model, name, Hook::Backward(Arc::new(hook)))
+    register(parts(&model), name, Hook::Backward(Arc::new(hook)))
 }
 
-fn register<'m, M: Module + ?Sized>(model: &'m M, name: &str, hook: Hook) -> Result<HookGuard<'m>> {
-    let modules = model.named_modules();
+/// Registers a hook of the part of this name. The guard borrows the model for the lifetime that the caller states.
+fn register<'m>(model: &dyn ModuleParts, name: &str, hook: Hook) -> Result<HookGuard<'m>> {
+    let modules = model.modules();
     let Some((_, info)) = modules.iter().find(|(n, _)| n == name) else {
         let names: Vec<&str> = modules.iter().map(|(n, _)| n.as_str()).collect();
         return Err(Error::invalid("hook", format!("the model has no layer named {name:?}; its layers: {names:?}")));
     };
-    let Some(place) = info.place() else {
+    let Some(module) = info.id() else {
         let help = "the layer is zero-sized, so its address does not identify it; hook the enclosing layer, or box it";
         return Err(Error::invalid("hook", format!("{}: {help}", info.label(name))));
     };
     let mut hooks = HOOKS.write().unwrap_or_else(|e| e.into_inner());
     let id = hooks.last().map_or(0, |r| r.id + 1);
-    hooks.push(RegisteredHook { id, place, hook });
+    hooks.push(RegisteredHook { id, module, hook });
     Ok(HookGuard { id, _observer: Observer::new(), _model: PhantomData })
 }
 
 /// Returns the hooks of a module. They are called without the lock, since a hook may register and remove others.
-fn hooks_of(place: Option<ModuleId>) -> Vec<Hook> {
+fn hooks_of(module: Option<ModuleId>) -> Vec<Hook> {
     let all = HOOKS.read().unwrap_or_else(|e| e.into_inner());
-    all.iter().filter(|r| Some(r.place) == place).map(|r| r.hook.clone()).collect()
+    all.iter().filter(|r| Some(r.module) == module).map(|r| r.hook.clone()).collect()
 }
 
 /// Runs a module's computation with its hooks. `compute` gets the replacement of the single input, if there is one.
-pub(crate) fn call_hooked(place: Option<ModuleId>, inputs: &[&Tensor], compute: Compute<'_>) -> Result<Tensor> {
+pub(crate) fn call_hooked(module: Option<ModuleId>, inputs: &[&Tensor], compute: Compute<'_>) -> Result<Tensor> {
     let mut replaced = None;
-    for hook in hooks_of(place) {
+    for hook in hooks_of(module) {
         if let Hook::ForwardPre(hook) = hook {
             replaced = hook(replaced.as_ref().unwrap_or(inputs[0])).or(replaced);
         }
@@ -218,7 +219,7 @@ pub(crate) fn call_hooked(place: Option<ModuleId>, inputs: &[&Tensor], compute: 
     let mut y = compute(replaced.as_ref())?;
     let taken = [replaced.as_ref().unwrap_or(inputs[0])];
     let inputs = if replaced.is_some() { &taken } else { inputs };
-    for hook in hooks_of(place) {
+    for hook in hooks_of(module) {
         match hook {
             Hook::Forward(hook) => y = hook(inputs, &y).unwrap_or(y),
             Hook::Backward(hook) if is_grad_enabled() && y.requires_grad() => {

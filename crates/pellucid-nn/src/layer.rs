@@ -1,7 +1,7 @@
 //! The trait `Layer`: modules that map one tensor to one tensor.
 
 use crate::call;
-use crate::module::{Module, parameters_so_far};
+use crate::module::{Module, ModuleParts, parameters_so_far, parts};
 use crate::summary::Summary;
 use pellucid_tensor::{DType, Result, Shape, Tensor, unwrap};
 use std::sync::Arc;
@@ -63,10 +63,10 @@ pub trait Layer: Module {
     /// Returns the input dtype that [`build`](Layer::build), [`output_shape`](Layer::output_shape) and
     /// [`summary`](Layer::summary) assume: that of the first parameter, else `f32`.
     fn input_dtype(&self) -> DType {
-        parameters_so_far(self).first().map_or(DType::F32, |(_, p)| p.dtype())
+        first_dtype(parts(&self))
     }
 
-    /// Whether this is an activation. A [plan](crate::graph::CapturePlan) then lists the pre-activation of the layer
+    /// Whether this is an activation. A [plan](crate::graph::StepPlan) then lists the pre-activation of the layer
     /// before it, which the gradient of the activation reads.
     fn is_activation(&self) -> bool {
         false
@@ -79,7 +79,7 @@ pub trait Layer: Module {
     /// [`Error::Layer`](pellucid_tensor::Error::Layer) names the layer that rejects its input, or whose output shape
     /// depends on values.
     fn output_shape(&self, input: &[usize]) -> Result<Shape> {
-        call::output_shape(self, input)
+        call::output_shape(&self, input)
     }
 
     /// Creates the parameters of lazy layers, whose widths depend on their first input, for inputs of this shape.
@@ -106,7 +106,9 @@ pub trait Layer: Module {
     /// # Errors
     /// Those of [`output_shape`](Layer::output_shape).
     fn summary(&self, input: &[usize]) -> Result<Summary> {
-        call::summary(self, input)
+        // A first run builds lazy layers, which have no parameters before.
+        self.build(input)?;
+        call::summary(&self, input)
     }
 }
 
@@ -131,6 +133,11 @@ macro_rules! pointers {
     )*};
 }
 pointers!(Box<L>, Arc<L>, &L);
+
+/// Returns the dtype of the first parameter, or `f32`.
+fn first_dtype(layer: &dyn ModuleParts) -> DType {
+    layer.parameters().first().map_or(DType::F32, |(_, parameter)| parameter.dtype())
+}
 
 /// Returns the input dtype of layers in sequence: that of the first layer with parameters, unless an earlier layer
 /// overrides `input_dtype`. Layers without parameters accept any dtype.

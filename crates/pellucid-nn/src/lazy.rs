@@ -4,8 +4,8 @@ use crate::call;
 use crate::init;
 use crate::layer::Layer;
 use crate::module::Module;
-use crate::parameter::Training;
-use crate::visit::{Part, Visitor};
+use crate::parameter::TrainingMode;
+use crate::visit::{ModulePart, Visitor};
 use pellucid_tensor::{DType, Result, Shape, Tensor, eager};
 use std::sync::OnceLock;
 
@@ -33,14 +33,14 @@ pub struct Lazy<L> {
     dtype: DType,
     layer: OnceLock<L>,
     /// The mode that the layer gets when it is created.
-    training: Training,
+    training: TrainingMode,
 }
 
 impl<L> Lazy<L> {
     /// Creates a lazy layer; `make` creates the layer for the shape of its first input.
     pub fn new(make: impl Fn(&Shape) -> Result<L> + Send + Sync + 'static) -> Lazy<L> {
         let (dtype, layer) = (init::default_dtype(), OnceLock::new());
-        Lazy { make: Box::new(make), dtype, layer, training: Training::new() }
+        Lazy { make: Box::new(make), dtype, layer, training: TrainingMode::new() }
     }
 
     /// Adds options: `with` is applied to the layer when it is created.
@@ -89,7 +89,7 @@ impl<L: Module> Module for Lazy<L> {
             Some(layer) => layer.visit(visitor),
             None => {
                 visitor.unbuilt(self);
-                visitor.part(Part::Training(&self.training));
+                visitor.part(ModulePart::TrainingMode(&self.training));
             }
         }
     }

@@ -11,6 +11,29 @@
 //! rates, step counts, dropout masks) are tensors or drawn on the device, so a training step can be captured and
 //! replayed.
 //!
+//! | module | contents |
+//! | --- | --- |
+//! | `attention` | [`MultiheadAttention`], masks, position encodings, and a key-value cache |
+//! | `call` | calls of layers: hooks run, and observers of the model are notified |
+//! | [`graph`] | training steps that are recorded once and launched many times |
+//! | [`hook`] | functions that observe or replace inputs, outputs and gradients of layers |
+//! | [`init`] | initialisation of parameters |
+//! | `exports` | `exports!`: lists of public types that tests compare with their rows |
+//! | `layer` | the trait [`Layer`] |
+//! | `layers` | the layers by kind: linear, convolutions, norms, pooling, activations, .. |
+//! | `lazy` | [`Lazy`] layers, whose widths are determined by their first input |
+//! | [`loss`] | loss functions |
+//! | `module` | the trait [`Module`] |
+//! | [`optim`] | optimizers, learning rate schedules, clipping, loss scaling, weight averaging |
+//! | `parameter` | [`Parameter`], [`Buffer`], [`TrainingMode`] and [`PathChoice`] |
+//! | `recurrent` | [`Rnn`], [`Gru`], [`Lstm`] and their cells |
+//! | `sequential` | [`Sequential`], [`ModuleList`] and [`ModuleDict`] |
+//! | `state` | [`StateDict`]: all values of a module or an optimizer, by name |
+//! | `summary` | [`Summary`]: a table of the layers, their outputs and their costs |
+//! | `transformer` | [`Transformer`], its encoder and its decoder |
+//! | `unwind` | unwind safety of models |
+//! | `visit` | [`Visitor`]: the traversal of the parts of a module |
+//!
 //! ```
 //! use pellucid_nn::{loss, optim, sequential, Layer, Linear, Module, Relu};
 //! use pellucid_nn::optim::Optimizer;
@@ -35,6 +58,7 @@ extern crate self as pellucid;
 
 mod attention;
 mod call;
+mod exports;
 pub mod graph;
 pub mod hook;
 pub mod init;
@@ -53,27 +77,31 @@ mod transformer;
 mod unwind;
 mod visit;
 
-pub use attention::{
-    InProj, KvCache, LearntPositions, Masks, MultiheadAttention, MultiheadAttentionOptions, Pairs, Rotary,
-    SinusoidalPositions, causal_mask, sinusoidal_positions,
-};
 pub use layer::Layer;
 pub use layers::*;
 pub use lazy::Lazy;
 pub use module::Module;
-pub use parameter::{Buffer, Choice, Parameter, Training};
+pub use parameter::{Buffer, Parameter, PathChoice, TrainingMode};
 pub use pellucid_derive::Module;
-pub use recurrent::{
-    Gru, GruCell, Lstm, LstmCell, LstmState, RecurrentOptions, Rnn, RnnCell, pad_sequence, unpad_sequence,
-};
 pub use sequential::{ModuleDict, ModuleList, Sequential};
-pub use state::{Keys, StateDict, join, rename};
-pub use summary::{Row, Summary};
-pub use transformer::{
-    Transformer, TransformerDecoder, TransformerDecoderLayer, TransformerEncoder, TransformerEncoderLayer,
-    TransformerOptions,
-};
-pub use visit::{Part, PartInfo, Visitor};
+pub use state::{IncompatibleKeys, StateDict, join, rename};
+pub use summary::{Summary, SummaryRow};
+pub use visit::{ModulePart, PartInfo, Visitor};
+
+exports::exports! {
+    /// The names of all layers of sequences; `pellucid/tests/sequence_models` has a test for each.
+    SEQUENCE_LAYERS:
+    attention::{LearnedPositions, MultiheadAttention, SinusoidalPositions} and {
+        InProj, KvCache, Masks, MultiheadAttentionOptions, Pairs, Rotary, causal_mask, sinusoidal_positions,
+    };
+    recurrent::{Gru, GruCell, Lstm, LstmCell, Rnn, RnnCell} and {
+        Elman, GatedRecurrentUnit, LongShortTermMemory, LstmState, RecurrentCell, RecurrentKind, RecurrentNetwork,
+        RecurrentOptions, pad_sequence, unpad_sequence,
+    };
+    transformer::{
+        Transformer, TransformerDecoder, TransformerDecoderLayer, TransformerEncoder, TransformerEncoderLayer,
+    } and {TransformerOptions};
+}
 
 #[doc(hidden)]
 pub mod nn {

@@ -1,8 +1,8 @@
 //! The trait `Module` of types with parameters. The derive implements one method; all others follow from it.
 
-use crate::parameter::{Buffer, Choice, Parameter, Training};
-use crate::state::{self, Keys, StateDict};
-use crate::visit::{Part, PartInfo, Visitor};
+use crate::parameter::{Buffer, Parameter, PathChoice, TrainingMode};
+use crate::state::{self, IncompatibleKeys, StateDict};
+use crate::visit::{ModulePart, PartInfo, Visitor};
 use pellucid_tensor::{DType, Device, Error, Layout, Result, Shape, Tensor, unwrap};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Display;
@@ -53,8 +53,7 @@ pub trait Module: Send + Sync {
     /// If a [`Lazy`](crate::Lazy) layer is not built: an optimizer would miss its parameters.
     #[track_caller]
     fn named_parameters(&self) -> Vec<(String, Parameter)> {
-        unwrap(built(self, "parameters"));
-        parameters_so_far(self)
+        parts(&self).built_parameters()
     }
 
     /// Returns every parameter, in the order of the fields; a shared one once.
@@ -63,26 +62,17 @@ pub trait Module: Send + Sync {
     /// Those of [`named_parameters`](Module::named_parameters).
     #[track_caller]
     fn parameters(&self) -> Vec<Parameter> {
-        self.named_parameters().into_iter().map(|(_, parameter)| parameter).collect()
+        parts(&self).unnamed_parameters()
     }
 
     /// Returns every buffer with its name, in the order of the fields; a shared one once.
     fn named_buffers(&self) -> Vec<(String, Buffer)> {
-        let mut found = Vec::new();
-        let mut seen = HashSet::new();
-        walk(self, |name, part| {
-            if let Part::Buffer(buffer) = part
-                && seen.insert(identity(buffer))
-            {
-                found.push((name.to_string(), buffer.clone()));
-            }
-        });
-        found
+        parts(&self).buffers()
     }
 
     /// Returns every buffer, in the order of the fields; a shared one once.
     fn buffers(&self) -> Vec<Buffer> {
-        self.named_buffers().into_iter().map(|(_, buffer)| buffer).collect()
+        parts(&self).unnamed_buffers()
     }
 
     /// Returns this module, named `""`, and every module in it, in the order of the fields.
@@ -95,25 +85,12 @@ pub trait Module: Send + Sync {
     /// assert_eq!(modules, [": Sequential", "0: Linear", "1: Relu"]);
     /// ```
     fn named_modules(&self) -> Vec<(String, PartInfo)> {
-        let mut found = Vec::new();
-        walk(self, |name, part| {
-            if let Part::Module(info) = part {
-                found.push((name.to_string(), info));
-            }
-        });
-        found
+        parts(&self).modules()
     }
 
     /// Returns the direct children: the modules of [`named_modules`](Module::named_modules) that no other child holds.
     fn named_children(&self) -> Vec<(String, PartInfo)> {
-        let mut found: Vec<(String, PartInfo)> = Vec::new();
-        for (name, info) in self.named_modules().into_iter().filter(|(name, _)| !name.is_empty()) {
-            let inside = |(outer, _): &(String, PartInfo)| name.strip_prefix(outer).is_some_and(|r| r.starts_with('.'));
-            if !found.iter().any(inside) {
-                found.push((name, info));
-            }
-        }
-        found
+        parts(&self).children()
     }
 
     /// Returns the number of values in all parameters.
@@ -122,16 +99,12 @@ pub trait Module: Send + Sync {
     /// Those of [`named_parameters`](Module::named_parameters).
     #[track_caller]
     fn parameter_count(&self) -> usize {
-        self.parameters().iter().map(|p| p.size()).sum()
+        parts(&self).parameter_count()
     }
 
     /// Removes the gradient of every parameter.
     fn zero_grad(&self) {
-        walk(self, |_, part| {
-            if let Part::Parameter(parameter) = part {
-                parameter.tensor().zero_grad();
-            }
-        });
+        parts(&self).zero_grad();
     }
 
     /// Freezes every parameter: no gradient is computed for it, and optimizers do not update it. To freeze a part of a
@@ -141,23 +114,22 @@ pub trait Module: Send + Sync {
     /// If a [`Lazy`](crate::Lazy) layer is not built: its parameters would be trained.
     #[track_caller]
     fn freeze(&self) {
-        unwrap(built(self, "freeze"));
-        set_requires_grad(self, false);
+        parts(&self).freeze();
     }
 
     /// Makes every parameter trainable again.
     fn unfreeze(&self) {
-        set_requires_grad(self, true);
+        parts(&self).set_requires_grad(true);
     }
 
     /// Sets training mode in every layer; dropout, for example, is active.
     fn train(&self) {
-        set_training(self, true);
+        parts(&self).set_training(true);
     }
 
     /// Sets evaluation mode in every layer; dropout, for example, is inactive.
     fn eval(&self) {
-        set_training(self, false);
+        parts(&self).set_training(false);
     }
 
     /// Moves all parameters and buffers to `device` in place. They stay the same tensors, so optimizers and recorded
@@ -167,11 +139,7 @@ pub trait Module: Send + Sync {
     /// [`Error::DeviceUnavailable`] names the first parameter or buffer that cannot be copied to this device; then
     /// nothing is moved.
     fn to(&self, device: Device) -> Result<()> {
-        let elsewhere = |(name, tensor): (String, Tensor)| {
-            let reason = format!("`{name}` is on {}, and no copy exists between these devices", tensor.device());
-            (tensor.device() != device).then(|| Error::DeviceUnavailable { device: device.name().into(), reason })
-        };
-        names_of(self, |_| true).into_iter().find_map(elsewhere).map_or(Ok(()), Err)
+        parts(&self).to(device)
     }
 
     /// Returns an error if a step with this module cannot be captured.
@@ -179,11 +147,7 @@ pub trait Module: Send + Sync {
     /// # Errors
     /// [`Error::Layer`] names the first part with `#[module(no_capture = "..")]`, and its reason.
     fn supports_capture(&self) -> Result<()> {
-        let refusal = |(name, info): (String, PartInfo)| {
-            let source = Box::new(Error::invalid("capture", info.refuses_capture?));
-            Some(Error::Layer { layer: info.label(&name), source })
-        };
-        self.named_modules().into_iter().find_map(refusal).map_or(Ok(()), Err)
+        parts(&self).supports_capture()
     }
 
     /// Returns copies of all parameters and buffers by name; later training does not change them. A shared value is
@@ -193,7 +157,7 @@ pub trait Module: Send + Sync {
     /// With [`Error::OutOfMemory`], or inside a captured step, where values do not exist.
     #[track_caller]
     fn state_dict(&self) -> StateDict {
-        state::snapshot(&first_names(names_of(self, Buffer::is_persistent)))
+        parts(&self).state_dict()
     }
 
     /// Loads all parameters and buffers from a state dict in place: optimizers and other holders of the parameters see
@@ -205,12 +169,7 @@ pub trait Module: Send + Sync {
     /// names of a shared value have different values; [`Error::Layer`] names a [`Lazy`](crate::Lazy) layer that is not
     /// built. On error nothing is changed.
     fn load_state_dict(&self, state: &StateDict) -> Result<()> {
-        state::load(&names_of(self, Buffer::is_persistent), state).map_err(|error| match &error {
-            Error::StateDict { unexpected, .. } if !unexpected.is_empty() => {
-                built(self, "load_state_dict").err().unwrap_or(error)
-            }
-            _ => error,
-        })
+        parts(&self).load_state_dict(state)
     }
 
     /// Loads the values whose names both the module and the state dict have, as
@@ -219,71 +178,214 @@ pub trait Module: Send + Sync {
     /// # Errors
     /// [`Error::StateDict`] if a shape differs, [`Error::InvalidArgument`] if the names of a shared value have
     /// different values. On error nothing is changed.
-    fn load_matching(&self, state: &StateDict) -> Result<Keys> {
-        state::load_matching(&names_of(self, Buffer::is_persistent), state)
+    fn load_matching(&self, state: &StateDict) -> Result<IncompatibleKeys> {
+        parts(&self).load_matching(state)
     }
 }
 
-pub(crate) fn walk(module: &(impl Module + ?Sized), mut meet: impl FnMut(&str, Part<'_>)) {
-    module.visit(&mut Visitor::new(&mut meet));
+/// A module without its type.
+///
+/// The methods of [`Module`] forward to those of `dyn ModuleParts`, which are compiled once. A program compiles one
+/// small function for each type of module instead of all methods.
+pub(crate) trait ModuleParts {
+    /// Visits the module; see [`Module::visit`].
+    fn visit_parts(&self, visitor: &mut Visitor<'_>);
 }
 
-fn set_training(module: &(impl Module + ?Sized), training: bool) {
-    walk(module, |_, part| {
-        if let Part::Training(mode) = part {
-            mode.set(training);
-        }
-    });
+impl<M: Module + ?Sized> ModuleParts for M {
+    fn visit_parts(&self, visitor: &mut Visitor<'_>) {
+        self.visit(visitor);
+    }
 }
 
-fn set_requires_grad(module: &(impl Module + ?Sized), required: bool) {
-    walk(module, |_, part| {
-        if let Part::Parameter(parameter) = part {
-            parameter.set_requires_grad(required).expect("a parameter is a leaf of a float dtype");
-        }
-    });
+/// Returns a module without its type. The second reference makes an unsized module a trait object too.
+#[inline]
+pub(crate) fn parts<'a, M: Module + ?Sized>(module: &'a &'a M) -> &'a (dyn ModuleParts + 'a) {
+    module
 }
 
-/// Returns an error if the module has a layer that is not built.
-fn built(module: &(impl Module + ?Sized), op: &'static str) -> Result<()> {
-    let mut found = None;
-    walk(module, |name, part| {
-        if let Part::Module(info) = part
-            && info.unbuilt
-        {
-            found.get_or_insert_with(|| info.label(name));
+impl dyn ModuleParts + '_ {
+    /// Calls `on_part` with every part and its name.
+    pub(crate) fn walk(&self, on_part: &mut dyn FnMut(&str, ModulePart<'_>)) {
+        self.visit_parts(&mut Visitor::new(on_part));
+    }
+
+    /// Returns the named parameters that exist, whether or not all layers are built; a shared one once.
+    pub(crate) fn parameters(&self) -> Vec<(String, Parameter)> {
+        let (mut found, mut seen) = (Vec::new(), HashSet::new());
+        self.walk(&mut |name, part| {
+            if let ModulePart::Parameter(parameter) = part
+                && seen.insert(parameter.id())
+            {
+                found.push((name.to_string(), parameter.clone()));
+            }
+        });
+        found
+    }
+
+    /// Returns the named parameters. Panics if a layer is not built.
+    #[track_caller]
+    fn built_parameters(&self) -> Vec<(String, Parameter)> {
+        unwrap(self.check_built("parameters"));
+        self.parameters()
+    }
+
+    #[track_caller]
+    fn unnamed_parameters(&self) -> Vec<Parameter> {
+        self.built_parameters().into_iter().map(|(_, parameter)| parameter).collect()
+    }
+
+    #[track_caller]
+    fn parameter_count(&self) -> usize {
+        self.built_parameters().iter().map(|(_, parameter)| parameter.size()).sum()
+    }
+
+    /// Returns the named buffers; a shared one once.
+    pub(crate) fn buffers(&self) -> Vec<(String, Buffer)> {
+        let (mut found, mut seen) = (Vec::new(), HashSet::new());
+        self.walk(&mut |name, part| {
+            if let ModulePart::Buffer(buffer) = part
+                && seen.insert(identity(buffer))
+            {
+                found.push((name.to_string(), buffer.clone()));
+            }
+        });
+        found
+    }
+
+    pub(crate) fn unnamed_buffers(&self) -> Vec<Buffer> {
+        self.buffers().into_iter().map(|(_, buffer)| buffer).collect()
+    }
+
+    /// Returns this module and all modules in it, with their names.
+    pub(crate) fn modules(&self) -> Vec<(String, PartInfo)> {
+        let mut found = Vec::new();
+        self.walk(&mut |name, part| {
+            if let ModulePart::Module(info) = part {
+                found.push((name.to_string(), info));
+            }
+        });
+        found
+    }
+
+    /// Returns the modules in this one that no other of them contains.
+    fn children(&self) -> Vec<(String, PartInfo)> {
+        let mut found: Vec<(String, PartInfo)> = Vec::new();
+        for (name, info) in self.modules().into_iter().filter(|(name, _)| !name.is_empty()) {
+            let inside = |(outer, _): &(String, PartInfo)| name.strip_prefix(outer).is_some_and(|r| r.starts_with('.'));
+            if !found.iter().any(inside) {
+                found.push((name, info));
+            }
         }
-    });
-    let Some(layer) = found else { return Ok(()) };
-    let help = "the parameters of the layer depend on the shape of its first input; call build() of the model first, \
-                or run it once";
-    Err(Error::Layer { layer, source: Box::new(Error::invalid(op, help)) })
+        found
+    }
+
+    /// Returns parameters, and the buffers that `includes` selects, in the order of the fields; a shared one under each
+    /// of its names.
+    fn values(&self, includes: fn(&Buffer) -> bool) -> Vec<(String, Tensor)> {
+        let mut found = Vec::new();
+        self.walk(&mut |name, part| match part {
+            ModulePart::Parameter(parameter) => found.push((name.to_string(), parameter.tensor().clone())),
+            ModulePart::Buffer(buffer) if includes(buffer) => found.push((name.to_string(), buffer.tensor().clone())),
+            _ => {}
+        });
+        found
+    }
+
+    /// Returns the values of a state dict; a shared one under each of its names.
+    fn persistent_values(&self) -> Vec<(String, Tensor)> {
+        self.values(Buffer::is_persistent)
+    }
+
+    fn zero_grad(&self) {
+        self.walk(&mut |_, part| {
+            if let ModulePart::Parameter(parameter) = part {
+                parameter.tensor().zero_grad();
+            }
+        });
+    }
+
+    #[track_caller]
+    fn freeze(&self) {
+        unwrap(self.check_built("freeze"));
+        self.set_requires_grad(false);
+    }
+
+    fn set_requires_grad(&self, required: bool) {
+        self.walk(&mut |_, part| {
+            if let ModulePart::Parameter(parameter) = part {
+                parameter.set_requires_grad(required).expect("a parameter is a leaf of a float dtype");
+            }
+        });
+    }
+
+    fn set_training(&self, training: bool) {
+        self.walk(&mut |_, part| {
+            if let ModulePart::TrainingMode(mode) = part {
+                mode.set(training);
+            }
+        });
+    }
+
+    fn to(&self, device: Device) -> Result<()> {
+        let elsewhere = |(name, tensor): (String, Tensor)| {
+            let reason = format!("`{name}` is on {}, and no copy exists between these devices", tensor.device());
+            (tensor.device() != device).then(|| Error::DeviceUnavailable { device: device.name().into(), reason })
+        };
+        self.values(|_| true).into_iter().find_map(elsewhere).map_or(Ok(()), Err)
+    }
+
+    pub(crate) fn supports_capture(&self) -> Result<()> {
+        let refusal = |(name, info): (String, PartInfo)| {
+            let source = Box::new(Error::invalid("capture", info.refuses_capture?));
+            Some(Error::Layer { layer: info.label(&name), source })
+        };
+        self.modules().into_iter().find_map(refusal).map_or(Ok(()), Err)
+    }
+
+    #[track_caller]
+    fn state_dict(&self) -> StateDict {
+        state::snapshot(&first_names(self.persistent_values()))
+    }
+
+    fn load_state_dict(&self, state: &StateDict) -> Result<()> {
+        state::load(&self.persistent_values(), state).map_err(|error| match &error {
+            Error::StateDict { unexpected, .. } if !unexpected.is_empty() => {
+                self.check_built("load_state_dict").err().unwrap_or(error)
+            }
+            _ => error,
+        })
+    }
+
+    fn load_matching(&self, state: &StateDict) -> Result<IncompatibleKeys> {
+        state::load_matching(&self.persistent_values(), state)
+    }
+
+    /// Returns an error if the module has a layer that is not built.
+    fn check_built(&self, op: &'static str) -> Result<()> {
+        let mut found = None;
+        self.walk(&mut |name, part| {
+            if let ModulePart::Module(info) = part
+                && info.unbuilt
+            {
+                found.get_or_insert_with(|| info.label(name));
+            }
+        });
+        let Some(layer) = found else { return Ok(()) };
+        let help = "the parameters of the layer depend on the shape of its first input; call build() of the model \
+                    first, or run it once";
+        Err(Error::Layer { layer, source: Box::new(Error::invalid(op, help)) })
+    }
+}
+
+/// Calls `on_part` with every part of a module and its name.
+pub(crate) fn walk(module: &(impl Module + ?Sized), mut on_part: impl FnMut(&str, ModulePart<'_>)) {
+    parts(&module).walk(&mut on_part);
 }
 
 /// Returns the named parameters that exist, whether or not all layers are built.
 pub(crate) fn parameters_so_far(module: &(impl Module + ?Sized)) -> Vec<(String, Parameter)> {
-    let mut found = Vec::new();
-    let mut seen = HashSet::new();
-    walk(module, |name, part| {
-        if let Part::Parameter(parameter) = part
-            && seen.insert(parameter.id())
-        {
-            found.push((name.to_string(), parameter.clone()));
-        }
-    });
-    found
-}
-
-/// Returns parameters, and the buffers for which `takes` is true, in the order of the fields; a shared one under each
-/// of its names.
-fn names_of(module: &(impl Module + ?Sized), takes: impl Fn(&Buffer) -> bool) -> Vec<(String, Tensor)> {
-    let mut found = Vec::new();
-    walk(module, |name, part| match part {
-        Part::Parameter(parameter) => found.push((name.to_string(), parameter.tensor().clone())),
-        Part::Buffer(buffer) if takes(buffer) => found.push((name.to_string(), buffer.tensor().clone())),
-        _ => {}
-    });
-    found
+    parts(&module).parameters()
 }
 
 /// Keeps only the first name of a shared tensor.
@@ -295,7 +397,7 @@ fn first_names(mut named: Vec<(String, Tensor)>) -> Vec<(String, Tensor)> {
 
 /// Returns all parameters and buffers by name; a shared one once.
 pub(crate) fn state_of(module: &(impl Module + ?Sized)) -> Vec<(String, Tensor)> {
-    first_names(names_of(module, |_| true))
+    first_names(parts(&module).values(|_| true))
 }
 
 /// Returns a key that is equal for handles of the same tensor: the storage, and the offset of the first element in it.
@@ -311,25 +413,25 @@ pub(crate) fn view(tensor: &Tensor) -> ((usize, usize), Layout) {
 
 impl Module for Parameter {
     fn visit(&self, visitor: &mut Visitor<'_>) {
-        visitor.part(Part::Parameter(self));
+        visitor.part(ModulePart::Parameter(self));
     }
 }
 
 impl Module for Buffer {
     fn visit(&self, visitor: &mut Visitor<'_>) {
-        visitor.part(Part::Buffer(self));
+        visitor.part(ModulePart::Buffer(self));
     }
 }
 
-impl Module for Training {
+impl Module for TrainingMode {
     fn visit(&self, visitor: &mut Visitor<'_>) {
-        visitor.part(Part::Training(self));
+        visitor.part(ModulePart::TrainingMode(self));
     }
 }
 
-impl Module for Choice {
+impl Module for PathChoice {
     fn visit(&self, visitor: &mut Visitor<'_>) {
-        visitor.part(Part::Choice(self));
+        visitor.part(ModulePart::PathChoice(self));
     }
 }
 

@@ -106,12 +106,12 @@ impl<'a> From<&'a Buffer> for Operand<'a> {
 ///
 /// A captured step has one recording for each mode that it runs in. A clone has a mode of its own.
 #[derive(Clone, Debug)]
-pub struct Training(HostFlag);
+pub struct TrainingMode(HostFlag);
 
-impl Training {
+impl TrainingMode {
     /// Creates a mode that is set to training.
-    pub fn new() -> Training {
-        Training(HostFlag::new(1))
+    pub fn new() -> TrainingMode {
+        TrainingMode(HostFlag::new(1))
     }
 
     /// Returns true in training, false in evaluation.
@@ -130,24 +130,24 @@ impl Training {
     }
 }
 
-impl Default for Training {
-    fn default() -> Training {
-        Training::new()
+impl Default for TrainingMode {
+    fn default() -> TrainingMode {
+        TrainingMode::new()
     }
 }
 
 /// The path that a module with several paths takes: a host value that is set between calls, never computed from
 /// tensors.
 ///
-/// A captured step has one recording for each path that it runs. [`graph::path_of`](crate::graph::path_of) returns all
+/// A captured step has one recording for each path that it runs. [`graph::paths::path_of`](crate::graph::paths::path_of) returns all
 /// choices of a model. A clone has a choice of its own.
 #[derive(Clone, Debug)]
-pub struct Choice(HostFlag);
+pub struct PathChoice(HostFlag);
 
-impl Choice {
+impl PathChoice {
     /// Creates a choice that is set to this path.
-    pub fn new(way: usize) -> Choice {
-        Choice(HostFlag::new(way))
+    pub fn new(path: usize) -> PathChoice {
+        PathChoice(HostFlag::new(path))
     }
 
     /// Returns the path.
@@ -156,7 +156,7 @@ impl Choice {
     }
 
     /// Selects another path.
-    pub fn set(&self, way: usize) {
-        self.0.set(way);
+    pub fn set(&self, path: usize) {
+        self.0.set(path);
     }
 }

@@ -35,7 +35,11 @@ impl Sequential {
 
     /// Adds a layer at the end.
     pub fn push(&mut self, layer: impl Layer + 'static) {
-        self.layers.push(Box::new(layer));
+        self.push_boxed(Box::new(layer));
+    }
+
+    fn push_boxed(&mut self, layer: Box<dyn Layer>) {
+        self.layers.push(layer);
     }
 
     /// Returns the layers, in order.

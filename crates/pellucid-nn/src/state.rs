@@ -17,7 +17,7 @@ pub(crate) fn snapshot(own: &[(String, Tensor)]) -> StateDict {
 
 /// The names that only a module or only a state dict has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Keys {
+pub struct IncompatibleKeys {
     /// Names that only the module has.
     pub missing: Vec<String>,
     /// Names that only the state dict has.
@@ -104,7 +104,7 @@ pub(crate) fn load(own: &[(String, Tensor)], state: &StateDict) -> Result<()> {
 }
 
 /// Loads the values whose names are in `own` and in `state`, as [`load`] does, and returns the other names.
-pub(crate) fn load_matching(own: &[(String, Tensor)], state: &StateDict) -> Result<Keys> {
+pub(crate) fn load_matching(own: &[(String, Tensor)], state: &StateDict) -> Result<IncompatibleKeys> {
     write(own, state, false)
 }
 
@@ -148,7 +148,7 @@ impl<'a> NamedValue<'a> {
     }
 }
 
-fn write(own: &[(String, Tensor)], state: &StateDict, strict: bool) -> Result<Keys> {
+fn write(own: &[(String, Tensor)], state: &StateDict, strict: bool) -> Result<IncompatibleKeys> {
     let values = NamedValue::all(own);
     let absent = values.iter().filter(|value| value.given(state).next().is_none());
     let missing: Vec<String> = absent.map(|value| value.names[0].to_string()).collect();
@@ -167,5 +167,5 @@ fn write(own: &[(String, Tensor)], state: &StateDict, strict: bool) -> Result<Ke
     let found = values.iter().filter_map(|own| Some((own.tensor, own.value(state).transpose()?)));
     let found: Vec<(&Tensor, Tensor)> = found.map(|(own, value)| Ok((own, value?))).collect::<Result<_>>()?;
     found.iter().try_for_each(|(own, value)| ops::copy_(own, value))?;
-    Ok(Keys { missing, unexpected })
+    Ok(IncompatibleKeys { missing, unexpected })
 }

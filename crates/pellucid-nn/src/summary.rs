@@ -7,7 +7,7 @@ use std::fmt;
 
 /// One call of a layer.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct SummaryRow {
     /// The layer's name; empty for the model itself, and for a layer whose address does not identify it.
     pub name: String,
     /// The name of its type.
@@ -26,7 +26,7 @@ pub struct Row {
 #[derive(Clone, Debug)]
 pub struct Summary {
     /// One row for each call.
-    pub rows: Vec<Row>,
+    pub rows: Vec<SummaryRow>,
     /// The number of values in parameters, shared ones once.
     pub parameters: usize,
     /// The number of these values that are not frozen.
@@ -44,7 +44,7 @@ pub struct Summary {
 
 impl Summary {
     pub(crate) fn new(
-        rows: Vec<Row>,
+        rows: Vec<SummaryRow>,
         parameters: Vec<(String, Parameter)>,
         buffers: Vec<Buffer>,
         input: &[usize],
@@ -55,7 +55,7 @@ impl Summary {
         };
         let own = parameters.iter().map(|(_, p)| p.size() * p.dtype().size());
         let kept = buffers.iter().map(|b| b.size() * b.dtype().size());
-        let innermost = |(k, row): (usize, &Row)| match rows.get(k + 1) {
+        let innermost = |(k, row): (usize, &SummaryRow)| match rows.get(k + 1) {
             Some(next) if next.depth > row.depth => 0,
             _ => row.bytes,
         };
@@ -73,7 +73,7 @@ impl Summary {
 
     /// Returns the number of values in the parameters of a row's layer, including inner layers; 0 for a layer without a
     /// name.
-    pub fn parameters_of(&self, row: &Row) -> usize {
+    pub fn parameters_of(&self, row: &SummaryRow) -> usize {
         if row.depth == 0 {
             return self.parameters;
         }
@@ -125,7 +125,7 @@ fn flops(n: u64) -> String {
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let header = ["layer", "output", "parameters", "memory", "FLOPs"].map(String::from);
-        let line = |row: &Row| {
+        let line = |row: &SummaryRow| {
             let indent = "  ".repeat(row.depth);
             let parameters = match self.parameters_of(row) {
                 0 => String::new(),

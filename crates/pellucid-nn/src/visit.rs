@@ -1,14 +1,14 @@
 //! Visiting the parts of a module: their names, and ids by which a part is found again.
 
-use crate::module::Module;
-use crate::parameter::{Buffer, Choice, Parameter, Training};
+use crate::module::{Module, ModuleParts};
+use crate::parameter::{Buffer, Parameter, PathChoice, TrainingMode};
 use std::any::type_name;
 use std::cell::Cell;
 use std::fmt::{Display, Write};
 
 /// The item that a visitor receives for each part of a module.
 #[derive(Clone, Copy, Debug)]
-pub enum Part<'a> {
+pub enum ModulePart<'a> {
     /// A module; its parts follow.
     Module(PartInfo),
     /// A parameter.
@@ -16,9 +16,9 @@ pub enum Part<'a> {
     /// A buffer.
     Buffer(&'a Buffer),
     /// The training mode of a layer.
-    Training(&'a Training),
+    TrainingMode(&'a TrainingMode),
     /// The path that the host selects in a layer with several paths.
-    Choice(&'a Choice),
+    PathChoice(&'a PathChoice),
 }
 
 /// Information about a module in a visit.
@@ -26,7 +26,7 @@ pub enum Part<'a> {
 pub struct PartInfo {
     class: &'static str,
     /// The id of the module, or of its enclosing box if the module has size 0.
-    place: Option<ModuleId>,
+    id: Option<ModuleId>,
     /// Why a step with this module cannot be captured.
     pub(crate) refuses_capture: Option<&'static str>,
     /// Whether its parameters do not exist yet.
@@ -40,8 +40,8 @@ impl PartInfo {
     }
 
     /// Returns the id of the module, if it has a unique one.
-    pub(crate) fn place(&self) -> Option<ModuleId> {
-        self.place
+    pub(crate) fn id(&self) -> Option<ModuleId> {
+        self.id
     }
 
     /// Returns the module's name and class.
@@ -84,24 +84,25 @@ thread_local! {
     static PATH: Cell<String> = const { Cell::new(String::new()) };
 }
 
-/// A visitor of a module; it calls a function with every [`Part`] and its name.
+/// A visitor of a module; it calls a function with every [`ModulePart`] and its name.
 pub struct Visitor<'a> {
     path: String,
     /// The id of the current field.
     field: Option<ModuleId>,
-    meet: &'a mut dyn FnMut(&str, Part<'_>),
+    on_part: &'a mut dyn FnMut(&str, ModulePart<'_>),
 }
 
+// The generic methods only pass ids and trait objects on, because every program compiles them for each of its types.
 impl<'a> Visitor<'a> {
-    /// Creates a visitor that calls `meet` with each part.
-    pub fn new(meet: &'a mut dyn FnMut(&str, Part<'_>)) -> Visitor<'a> {
-        Visitor { path: PATH.take(), field: None, meet }
+    /// Creates a visitor that calls `on_part` with each part.
+    pub fn new(on_part: &'a mut dyn FnMut(&str, ModulePart<'_>)) -> Visitor<'a> {
+        Visitor { path: PATH.take(), field: None, on_part }
     }
 
     /// Reports the current field as this module, and then its parts. If `refuses_capture` contains a reason, a step
     /// with this module cannot be captured.
     pub fn module<M: Module + ?Sized>(&mut self, module: &M, refuses_capture: Option<&'static str>) {
-        self.module_as(module, type_name::<M>(), refuses_capture);
+        self.report_module(ModuleId::of(module), type_name::<M>(), refuses_capture, false);
     }
 
     /// Reports a module as [`module`](Visitor::module) does, with a class name that differs from its type.
@@ -111,31 +112,43 @@ impl<'a> Visitor<'a> {
         class: &'static str,
         refuses_capture: Option<&'static str>,
     ) {
-        let place = ModuleId::of(module).or(self.field);
-        self.part(Part::Module(PartInfo { class, place, refuses_capture, unbuilt: false }));
+        self.report_module(ModuleId::of(module), class, refuses_capture, false);
     }
 
     /// Reports a module as [`module`](Visitor::module) does, whose parameters are created at its first input. Until
     /// then, [`parameters`](Module::parameters) panics.
     pub fn unbuilt<M: Module + ?Sized>(&mut self, module: &M) {
-        let place = ModuleId::of(module).or(self.field);
-        self.part(Part::Module(PartInfo { class: type_name::<M>(), place, refuses_capture: None, unbuilt: true }));
+        self.report_module(ModuleId::of(module), type_name::<M>(), None, true);
     }
 
     /// Visits a field of the current module, under this name.
     pub fn field(&mut self, name: impl Display, part: &(impl Module + ?Sized)) {
-        let (length, outer) = (self.path.len(), self.field);
-        let dot = if length == 0 { "" } else { "." };
-        write!(self.path, "{dot}{name}").expect("writing to a String cannot fail");
-        self.field = ModuleId::of(part);
-        part.visit(self);
-        self.path.truncate(length);
-        self.field = outer;
+        self.visit_field(&name, ModuleId::of(part), &part);
     }
 
     /// Reports a part under the name of the current field.
-    pub fn part(&mut self, part: Part<'_>) {
-        (self.meet)(&self.path, part);
+    pub fn part(&mut self, part: ModulePart<'_>) {
+        (self.on_part)(&self.path, part);
+    }
+
+    fn report_module(
+        &mut self,
+        id: Option<ModuleId>,
+        class: &'static str,
+        refuses_capture: Option<&'static str>,
+        unbuilt: bool,
+    ) {
+        self.part(ModulePart::Module(PartInfo { class, id: id.or(self.field), refuses_capture, unbuilt }));
+    }
+
+    fn visit_field(&mut self, name: &dyn Display, id: Option<ModuleId>, field: &dyn ModuleParts) {
+        let (length, outer) = (self.path.len(), self.field);
+        let dot = if length == 0 { "" } else { "." };
+        write!(self.path, "{dot}{name}").expect("writing to a String cannot fail");
+        self.field = id;
+        field.visit_parts(self);
+        self.path.truncate(length);
+        self.field = outer;
     }
 }
 

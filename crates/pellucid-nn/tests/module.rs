@@ -4,8 +4,8 @@ extern crate pellucid_nn as pellucid;
 
 use pellucid_nn::optim::Optimizer;
 use pellucid_nn::{
-    BatchNorm1d, Buffer, Dropout, Flatten, Gelu, Keys, Layer, Linear, Module, Parameter, Part, Relu, Sequential,
-    Training, TransformerEncoderLayer, TransformerOptions, Visitor, hook, optim, sequential,
+    BatchNorm1d, Buffer, Dropout, Flatten, Gelu, IncompatibleKeys, Layer, Linear, Module, ModulePart, Parameter, Relu,
+    Sequential, TrainingMode, TransformerEncoderLayer, TransformerOptions, Visitor, hook, optim, sequential,
 };
 use pellucid_tensor::{DType, Device, Error, Misshaped, Result, Tensor, manual_seed, ops};
 use std::collections::{BTreeMap, HashMap};
@@ -39,7 +39,7 @@ struct Model<M, T> {
     both: [Norm; 2],
     generic: M,
     steps: usize,
-    mode: Training,
+    mode: TrainingMode,
     #[module(skip)]
     name: NoModule,
     #[module(skip)]
@@ -76,7 +76,7 @@ fn the_derive_walks_every_field_in_order() {
         both: [Norm::new(), Norm::new()],
         generic: Wrapper(Parameter::new(vector(&[0.0])), 0.5, Norm::new()),
         steps: 3,
-        mode: Training::new(),
+        mode: TrainingMode::new(),
         name: NoModule,
         extra: vec![String::new()],
         marker: PhantomData,
@@ -251,7 +251,7 @@ fn a_shared_value_loads_under_any_of_its_names() {
     // A state dict may contain a shared value under both names, as PyTorch saves it, and in any dtype.
     other.insert("encoder.weight".into(), weight.to_dtype(DType::F64));
     tied().load_state_dict(&other).unwrap();
-    assert_eq!(b.load_matching(&other).unwrap(), Keys::default());
+    assert_eq!(b.load_matching(&other).unwrap(), IncompatibleKeys::default());
     // Different values under both names are an error.
     other.insert("encoder.weight".into(), &weight + 1.0);
     for error in [b.load_state_dict(&other).unwrap_err(), b.load_matching(&other).unwrap_err()] {
@@ -285,13 +285,13 @@ fn views_of_one_tensor_load_by_their_layout() {
 #[test]
 fn a_visitor_sees_names_and_kinds() {
     let mut seen = Vec::new();
-    let mut meet = |name: &str, part: Part<'_>| {
+    let mut meet = |name: &str, part: ModulePart<'_>| {
         let kind = match part {
-            Part::Module(info) => info.class(),
-            Part::Parameter(_) => "parameter",
-            Part::Buffer(_) => "buffer",
-            Part::Training(_) => "training",
-            Part::Choice(_) => "choice",
+            ModulePart::Module(info) => info.class(),
+            ModulePart::Parameter(_) => "parameter",
+            ModulePart::Buffer(_) => "buffer",
+            ModulePart::TrainingMode(_) => "training",
+            ModulePart::PathChoice(_) => "choice",
         };
         seen.push(format!("{name}: {kind}"));
     };
@@ -431,14 +431,14 @@ fn an_error_that_a_layer_catches_is_not_named_later() {
 
 #[test]
 fn modules_and_optimizers_are_unwind_safe() {
-    use pellucid_nn::graph::If;
+    use pellucid_nn::graph::paths::If;
     use pellucid_nn::optim::{Adafactor, AdamW, AveragedModel, GradScaler, Lbfgs, Muon, Sgd};
     use std::panic::{RefUnwindSafe, UnwindSafe};
     const fn check<T: UnwindSafe + RefUnwindSafe>() {}
     const _: () = {
         check::<Parameter>();
         check::<Buffer>();
-        check::<Training>();
+        check::<TrainingMode>();
         check::<Linear>();
         check::<Sequential>();
         check::<pellucid_nn::Lazy<Linear>>();

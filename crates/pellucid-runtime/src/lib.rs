@@ -6,6 +6,7 @@
 //! | --- | --- |
 //! | [`allocator`] | the caching allocator, with size classes and thread caches |
 //! | [`buffer`] | [`CpuBuffer`], the memory of a tensor |
+//! | `guard` | guard bytes around blocks in debug builds, and exact blocks for sanitizers |
 //! | [`scratch`] | the scratch stack of each thread, which is reused between kernels |
 //! | [`list`] | [`List`](list::List), a short list without system allocations |
 //! | [`threads`] | the thread pool, and parallel loops |

@@ -1,7 +1,6 @@
 //! Instruction sets: run-time detection, and the macro that compiles a function for each of them.
 
-use crate::element::{Element, Float};
-use crate::vector::{FloatVector, Lanes, Vector};
+use crate::vector::{Element, Float, FloatVector, Lanes, PORTABLE_LANES, Vector};
 use std::sync::OnceLock;
 
 /// A set of vector instructions for which kernels are compiled.
@@ -67,8 +66,8 @@ pub enum Avx2 {}
 pub enum Avx512 {}
 
 impl InstructionSet for Portable {
-    type Vector<T: Element> = Lanes<T>;
-    type FloatVector<T: Float> = Lanes<T>;
+    type Vector<T: Element> = Lanes<T, PORTABLE_LANES>;
+    type FloatVector<T: Float> = Lanes<T, PORTABLE_LANES>;
 }
 
 impl InstructionSet for Avx2 {
@@ -100,37 +99,56 @@ macro_rules! per_isa {
         $(#[$doc:meta])* $vis:vis fn $name:ident [$($param:tt)*] [$($generic:tt)*] <$S:ident>
         ($($arg:ident: $t:ty),* $(,)?) $(-> $r:ty)? $body:block
     ) => {
-        $(#[$doc])*
-        $vis const fn $name<$($param)*>(isa: $crate::Isa) -> unsafe fn($($t),*) $(-> $r)? {
+        $crate::per_isa! {
+            @variants ($(#[$doc])* $vis) $name [$($param)*] [$($generic)*] ($($arg: $t),*) ($(-> $r)?) $body
+            [$S: $crate::InstructionSet, $($param)*]
+            [$crate::Portable, $($generic)*] [$crate::Avx2, $($generic)*] [$crate::Avx512, $($generic)*]
+        }
+    };
+    (
+        $(#[$doc:meta])* $vis:vis fn $name:ident [$($param:tt)*] [$($generic:tt)*]
+        ($($arg:ident: $t:ty),* $(,)?) $(-> $r:ty)? $body:block
+    ) => {
+        $crate::per_isa! {
+            @variants ($(#[$doc])* $vis) $name [$($param)*] [$($generic)*] ($($arg: $t),*) ($(-> $r)?) $body
+            [$($param)*] [$($generic)*] [$($generic)*] [$($generic)*]
+        }
+    };
+    // The last four lists are the generic parameters of the body, and its arguments for each instruction set.
+    (
+        @variants ($($head:tt)*) $name:ident [$($param:tt)*] [$($generic:tt)*] ($($arg:ident: $t:ty),*) ($($r:tt)*)
+        $body:block [$($body_param:tt)*] [$($portable:tt)*] [$($avx2:tt)*] [$($avx512:tt)*]
+    ) => {
+        $($head)* const fn $name<$($param)*>(isa: $crate::Isa) -> unsafe fn($($t),*) $($r)* {
             /// # Safety
             /// The clause *body* of the returned function pointer holds, and the caller enables the instruction set of
             /// its vectors.
             #[inline(always)]
-            unsafe fn kernel_body<$S: $crate::InstructionSet, $($param)*>($($arg: $t),*) $(-> $r)? $body
+            unsafe fn kernel_body<$($body_param)*>($($arg: $t),*) $($r)* $body
 
             /// # Safety
             /// The clause *body* of the returned function pointer holds.
-            unsafe fn portable<$($param)*>($($arg: $t),*) $(-> $r)? {
+            unsafe fn portable<$($param)*>($($arg: $t),*) $($r)* {
                 // SAFETY: the caller guarantees *body*; portable vectors need no enabled instruction set.
-                unsafe { kernel_body::<$crate::Portable, $($generic)*>($($arg),*) }
+                unsafe { kernel_body::<$($portable)*>($($arg),*) }
             }
 
             /// # Safety
             /// The clauses *instruction set* and *body* of the returned function pointer hold.
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
-            unsafe fn avx2<$($param)*>($($arg: $t),*) $(-> $r)? {
+            unsafe fn avx2<$($param)*>($($arg: $t),*) $($r)* {
                 // SAFETY: the caller guarantees *body*; this function enables the instruction set of `Avx2`.
-                unsafe { kernel_body::<$crate::Avx2, $($generic)*>($($arg),*) }
+                unsafe { kernel_body::<$($avx2)*>($($arg),*) }
             }
 
             /// # Safety
             /// The clauses *instruction set* and *body* of the returned function pointer hold.
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
-            unsafe fn avx512<$($param)*>($($arg: $t),*) $(-> $r)? {
+            unsafe fn avx512<$($param)*>($($arg: $t),*) $($r)* {
                 // SAFETY: the caller guarantees *body*; this function enables the instruction set of `Avx512`.
-                unsafe { kernel_body::<$crate::Avx512, $($generic)*>($($arg),*) }
+                unsafe { kernel_body::<$($avx512)*>($($arg),*) }
             }
 
             match isa {
@@ -142,41 +160,24 @@ macro_rules! per_isa {
             }
         }
     };
-    (
-        $(#[$doc:meta])* $vis:vis fn $name:ident [$($param:tt)*] [$($generic:tt)*]
-        ($($arg:ident: $t:ty),* $(,)?) $(-> $r:ty)? $body:block
-    ) => {
-        $(#[$doc])*
-        $vis const fn $name<$($param)*>(isa: $crate::Isa) -> unsafe fn($($t),*) $(-> $r)? {
-            /// # Safety
-            /// The clause *body* of the returned function pointer holds.
-            #[inline(always)]
-            unsafe fn portable<$($param)*>($($arg: $t),*) $(-> $r)? $body
+}
 
-            /// # Safety
-            /// The clauses *instruction set* and *body* of the returned function pointer hold.
-            #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx2,fma")]
-            unsafe fn avx2<$($param)*>($($arg: $t),*) $(-> $r)? {
-                // SAFETY: the caller guarantees *body*; `portable` needs no enabled instruction set.
-                unsafe { portable::<$($generic)*>($($arg),*) }
-            }
-
-            /// # Safety
-            /// The clauses *instruction set* and *body* of the returned function pointer hold.
-            #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
-            unsafe fn avx512<$($param)*>($($arg: $t),*) $(-> $r)? {
-                // SAFETY: the caller guarantees *body*; `portable` needs no enabled instruction set.
-                unsafe { portable::<$($generic)*>($($arg),*) }
-            }
-
-            match isa {
-                #[cfg(target_arch = "x86_64")]
-                $crate::Isa::Avx512 => avx512::<$($generic)*>,
-                #[cfg(target_arch = "x86_64")]
-                $crate::Isa::Avx2 => avx2::<$($generic)*>,
-                _ => portable::<$($generic)*>,
+/// Calls a function that [`per_isa!`] defines, for the instruction set `$isa` or, if it is narrower, the constant
+/// `$widest`.
+///
+/// Variants for instruction sets above `$widest` are not compiled. This is for kernels that wider vectors do not make
+/// faster, because they are bound by memory or latency, and for kernels that rarely run.
+#[macro_export]
+macro_rules! up_to {
+    ($widest:expr, $isa:expr, $($function:tt)+) => {
+        if const { matches!($widest, $crate::Isa::Avx512) } {
+            $($function)+($isa)
+        } else if const { matches!($widest, $crate::Isa::Portable) } {
+            const { $($function)+($crate::Isa::Portable) }
+        } else {
+            match $isa {
+                $crate::Isa::Portable => const { $($function)+($crate::Isa::Portable) },
+                $crate::Isa::Avx2 | $crate::Isa::Avx512 => const { $($function)+($crate::Isa::Avx2) },
             }
         }
     };

@@ -5,14 +5,12 @@
 //! | module | contents |
 //! | --- | --- |
 //! | `isa` | [`Isa`]: the instruction sets, their detection, and [`per_isa!`], which compiles a function for each |
-//! | `element` | [`Element`] and [`Float`]: the element types of vectors |
-//! | [`vector`] | [`Vector`](vector::Vector) and [`FloatVector`](vector::FloatVector), for x86-64 and portable |
+//! | [`vector`] | [`Vector`](vector::Vector) and [`FloatVector`](vector::FloatVector), for x86-64 and portable; [`Element`] and [`Float`], the element types |
 //! | [`math`] | the unary and binary functions, with bit-identical results on every processor |
 
-mod element;
 mod isa;
 pub mod math;
 pub mod vector;
 
-pub use element::{Element, Float};
 pub use isa::{Avx2, Avx512, InstructionSet, Isa, Portable, VectorWork, vector_work};
+pub use vector::{Element, Float};

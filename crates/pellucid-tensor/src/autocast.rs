@@ -5,10 +5,13 @@
 //! casts its operands, and the gradient is returned in the parameter's dtype.
 
 use crate::ops;
+use crate::ops::registry::named_operations;
 use crate::tensor::Tensor;
 use pellucid_ir::{DType, Error, Result};
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::marker::PhantomData;
+use std::sync::LazyLock;
 
 thread_local! {
     static AUTOCAST_DTYPE: Cell<Option<DType>> = const { Cell::new(None) };
@@ -26,7 +29,8 @@ pub enum Policy {
     Promote,
 }
 
-/// Returns the policy of an operation, by the name that its errors and its graph node show.
+/// Returns the policy of an operation, by the name that its errors and its graph node show. It is stated at the
+/// operation's definition, and is [`Policy::Promote`] for all other names.
 ///
 /// ```
 /// use pellucid_tensor::{Policy, policy};
@@ -35,74 +39,21 @@ pub enum Policy {
 /// assert_eq!(policy("relu"), Policy::Promote);
 /// ```
 pub fn policy(op: &str) -> Policy {
-    match op {
-        "matmul" | "linear" | "scaled_dot_product_attention" | "einsum" | "multi_dot" | "matrix_power" => Policy::Half,
-        "conv1d" | "conv2d" | "conv3d" | "conv_transpose1d" | "conv_transpose2d" | "conv_transpose3d" => Policy::Half,
-        // Each step is a matrix product. Values between the steps are not rounded.
-        "rnn" | "gru" | "lstm" => Policy::Half,
-        // Functions that amplify, or whose range is wider than their argument's.
-        "acos" | "asin" | "acosh" | "cosh" | "sinh" | "tan" | "exp" | "exp2" | "expm1" | "ln" | "log" | "log2"
-        | "log10" | "log1p" | "pow" | "reciprocal" | "rsqrt" | "erfinv" | "lgamma" | "digamma" | "softplus"
-        | "logaddexp" | "logaddexp2" => Policy::Single,
-        // Sums.
-        "sum" | "square" | "root" | "var" | "prod" | "cumsum" | "cumprod" | "logcumsumexp" | "logsumexp" => {
-            Policy::Single
-        }
-        "mean"
-        | "std"
-        | "norm"
-        | "nanmean"
-        | "masked_mean"
-        | "masked_var"
-        | "masked_std"
-        | "vecdot"
-        | "trapezoid"
-        | "cumulative_trapezoid"
-        | "lp_pool1d"
-        | "lp_pool2d"
-        | "lp_pool3d"
-        | "interpolate"
-        | "adaptive_avg_pool1d"
-        | "adaptive_avg_pool2d"
-        | "adaptive_avg_pool3d" => Policy::Single,
-        // Normalisation.
-        "softmax"
-        | "log_softmax"
-        | "standardized"
-        | "rms_norm"
-        | "batch_norm"
-        | "instance_norm"
-        | "local_response_norm"
-        | "normalize"
-        | "masked_normalize"
-        | "renorm" => Policy::Single,
-        // Differences of close values.
-        "cdist" | "pdist" | "pairwise_distance" | "cosine_similarity" => Policy::Single,
-        // Losses.
-        "mse_loss"
-        | "l1_loss"
-        | "huber_loss"
-        | "smooth_l1_loss"
-        | "multilabel_soft_margin_loss"
-        | "ctc_loss"
-        | "hinge_embedding_loss"
-        | "margin_ranking_loss"
-        | "cosine_embedding_loss"
-        | "triplet_margin_loss"
-        | "soft_margin_loss"
-        | "multi_margin_loss"
-        | "multilabel_margin_loss"
-        | "poisson_nll_loss"
-        | "kl_div"
-        | "nll_loss"
-        | "gaussian_nll_loss"
-        | "stirling"
-        | "xlogy"
-        | "binary_cross_entropy"
-        | "binary_cross_entropy_with_logits"
-        | "cross_entropy" => Policy::Single,
-        _ => Policy::Promote,
-    }
+    registered_policy(op).unwrap_or(Policy::Promote)
+}
+
+/// Returns the policy of a built-in operation, which must be in the registry.
+pub(crate) fn builtin_policy(op: &str) -> Policy {
+    let policy = registered_policy(op);
+    debug_assert!(policy.is_some(), "no operation has the name `{op}`");
+    policy.unwrap_or(Policy::Promote)
+}
+
+/// Returns the policy of an operation of the registry.
+fn registered_policy(op: &str) -> Option<Policy> {
+    static BY_NAME: LazyLock<HashMap<&str, Policy>> =
+        LazyLock::new(|| named_operations().map(|op| (op.name, op.autocast)).collect());
+    BY_NAME.get(op).copied()
 }
 
 /// Guard that restores the thread's previous autocast dtype when it is dropped.

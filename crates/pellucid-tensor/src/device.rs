@@ -1,5 +1,6 @@
 //! `Device`: a handle of the hardware that stores arrays and runs kernels.
 
+use crate::array::Array;
 use pellucid_ir::backend::{Backend, MemoryStats};
 use pellucid_ir::{Error, Result};
 use std::fmt;
@@ -76,13 +77,12 @@ impl Device {
     ///
     /// # Errors
     /// [`Error::DeviceMismatch`] if they are on different devices.
-    pub(crate) fn common(op: &'static str, devices: impl IntoIterator<Item = Device> + Clone) -> Result<Device> {
-        let mut all = devices.clone().into_iter();
-        let Some(first) = all.next() else { return Ok(Device::cpu()) };
-        if all.all(|d| d == first) {
-            return Ok(first);
+    pub(crate) fn common(op: &'static str, arrays: &[&Array]) -> Result<Device> {
+        let [first, rest @ ..] = arrays else { return Ok(Device::cpu()) };
+        if rest.iter().all(|array| array.device() == first.device()) {
+            return Ok(first.device());
         }
-        let names = devices.into_iter().map(|d| d.name().to_string()).collect();
+        let names = arrays.iter().map(|array| array.device().name().to_string()).collect();
         Err(Error::DeviceMismatch { op, devices: names })
     }
 }

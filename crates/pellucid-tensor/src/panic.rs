@@ -1,5 +1,6 @@
 //! Panics for failed calls, at the caller's line and with the error's text.
 
+use crate::execution_mode::is_capturing;
 use pellucid_ir::{Error, Result};
 use std::panic;
 
@@ -15,7 +16,7 @@ pub fn unwrap<T>(result: Result<T>) -> T {
 #[cold]
 #[track_caller]
 fn fail(error: Error) -> ! {
-    if crate::engine::mode() == crate::engine::ExecutionMode::Capture {
+    if is_capturing() {
         // `capture` catches this panic and returns the typed error, so nothing is printed.
         panic::resume_unwind(Box::new(error));
     }

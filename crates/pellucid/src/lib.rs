@@ -27,10 +27,14 @@
 //! # Ok::<(), Error>(())
 //! ```
 //!
-//! - Tensors, operations and gradients: the root of this crate, and [`ops`].
-//! - [`nn`]: modules, layers, losses, optimizers.
-//! - [`data`]: data sets and batches. [`io`]: weights in files. [`train`]: progress bars.
-//! - [`prelude`]: the items that most programs use.
+//! | module | contents |
+//! | --- | --- |
+//! | the root, [`ops`] | tensors, operations and gradients |
+//! | [`nn`] | modules, layers, losses, optimizers |
+//! | [`data`] | data sets and batches |
+//! | [`io`] | weights in files |
+//! | [`train`] | progress bars (feature `progress`) |
+//! | [`prelude`] | the items that most programs use |
 #![forbid(unsafe_code)]
 
 pub mod data;

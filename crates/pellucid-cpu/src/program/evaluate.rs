@@ -73,7 +73,7 @@ impl<'a> Evaluator<'a> {
             AccessPattern::Uniform => Granularity::Uniform,
             _ => Granularity::PerElement,
         };
-        let schedule = program.schedule(granularity);
+        let schedule = program.schedule(&granularity);
         let in_place = program.inputs.iter().zip(&patterns).enumerate().all(|(k, (input, &pattern))| {
             // From the 65th input on, a uniform input is scheduled as a tile and gathered with stride 0.
             schedule.granularity[k] == Granularity::Uniform || pattern == AccessPattern::Dense && input.load.is_none()

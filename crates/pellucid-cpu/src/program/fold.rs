@@ -232,7 +232,7 @@ impl FoldKernel {
         for (step, from, to) in [(8, lanes, half), (4, half, lanes), (2, lanes, half), (1, half, into)] {
             // SAFETY: `from` holds `2 · step` initialised rows (*Lanes*, or written by the previous round), and `to` is
             // valid for `step` rows (*Lanes*, *Half*, *Result*); the two buffers are disjoint.
-            unsafe { (self.combine)(to, from, from.add(step * cols * self.size), step * cols) };
+            unsafe { self.combine.run(to, from, from.add(step * cols * self.size), step * cols) };
         }
     }
 
@@ -247,7 +247,7 @@ impl FoldKernel {
                 // SAFETY: i + step < chunks, so both rows are within `results`; the target equals the first operand.
                 unsafe {
                     let a = results.add(i * n * self.size);
-                    (self.combine)(a, a, results.add((i + step) * n * self.size), n);
+                    self.combine.run(a, a, results.add((i + step) * n * self.size), n);
                 }
             }
             step *= 2;
@@ -323,7 +323,7 @@ impl RunningFold {
             (fold.loops.finish)(into, self.lanes.as_ptr().cast());
             for _ in 0..self.chunks.trailing_ones() {
                 self.depth -= 1;
-                (fold.combine)(into, self.subtrees.as_ptr().add(self.depth).cast(), into, 1);
+                fold.combine.run(into, self.subtrees.as_ptr().add(self.depth).cast(), into, 1);
             }
         }
         self.subtrees[self.depth] = result;
@@ -350,7 +350,7 @@ impl RunningFold {
             let mut result = self.subtrees[self.depth - 1];
             let combined = (&raw mut result).cast::<u8>();
             for left in self.subtrees[..self.depth - 1].iter().rev() {
-                (fold.combine)(combined, (&raw const *left).cast(), combined, 1);
+                fold.combine.run(combined, (&raw const *left).cast(), combined, 1);
             }
             std::ptr::copy_nonoverlapping(combined, into, fold.size);
         }

@@ -149,12 +149,12 @@ impl Prepared {
     }
 
     /// Returns the schedule for an elementwise run; `granularity(k)` is that of input `k`.
-    pub(crate) fn schedule(&self, granularity: impl Fn(usize) -> Granularity) -> &KernelSchedule {
+    pub(crate) fn schedule(&self, granularity: &dyn Fn(usize) -> Granularity) -> &KernelSchedule {
         self.schedules.get(self, RowLength::Short, granularity)
     }
 
     /// Returns the schedule for rows of `length` elements; `granularity(k)` is that of input `k`.
-    pub(crate) fn schedule_rows(&self, length: usize, granularity: impl Fn(usize) -> Granularity) -> &KernelSchedule {
+    pub(crate) fn schedule_rows(&self, length: usize, granularity: &dyn Fn(usize) -> Granularity) -> &KernelSchedule {
         self.schedules.get(self, RowLength::classify(length), granularity)
     }
 

@@ -178,7 +178,7 @@ impl KernelScheduleCache {
         &self,
         program: &Prepared,
         rows: RowLength,
-        granularity: impl Fn(usize) -> Granularity,
+        granularity: &dyn Fn(usize) -> Granularity,
     ) -> &KernelSchedule {
         let granularity = |i: usize| if i < 64 { granularity(i) } else { Granularity::PerElement };
         let count = program.inputs.len().min(64);
@@ -188,7 +188,7 @@ impl KernelScheduleCache {
             let node = list.node.get_or_init(|| {
                 Box::new(ScheduleNode {
                     key,
-                    schedule: KernelSchedule::new(program, rows, granularity),
+                    schedule: KernelSchedule::new(program, rows, &granularity),
                     next: KernelScheduleCache::default(),
                 })
             });
@@ -210,7 +210,7 @@ struct SlotTable {
 
 impl KernelSchedule {
     /// Schedules a program for rows of one length class and inputs of the given granularities.
-    fn new(program: &Prepared, rows: RowLength, input_granularity: impl Fn(usize) -> Granularity) -> KernelSchedule {
+    fn new(program: &Prepared, rows: RowLength, input_granularity: &dyn Fn(usize) -> Granularity) -> KernelSchedule {
         let (mut schedule, phases) = KernelSchedule::with_phases(program, input_granularity);
         let mut slots = SlotTable { sizes: program.sizes.clone(), broadcast: vec![None; program.sizes.len()] };
         for phase in 0..phases {
@@ -228,7 +228,7 @@ impl KernelSchedule {
 
     /// Determines the granularity and the phase of every slot. Returns a schedule without instructions, and the number
     /// of phases.
-    fn with_phases(program: &Prepared, input_granularity: impl Fn(usize) -> Granularity) -> (KernelSchedule, usize) {
+    fn with_phases(program: &Prepared, input_granularity: &dyn Fn(usize) -> Granularity) -> (KernelSchedule, usize) {
         let inputs = program.inputs.len();
         let first_step = program.first_step();
         let mut granularity: Vec<Granularity> =
@@ -527,8 +527,8 @@ impl ScheduledInstr {
             match self.kernel {
                 LoopKind::Unary(f) => f.run(into, a, n),
                 LoopKind::Broadcast(f) => f(into, a, n),
-                LoopKind::Binary(f, _) => f(into, a, b, n),
-                LoopKind::Ternary(f) => f(into, a, b, d, n),
+                LoopKind::Binary(f, _) => f.run(into, a, b, n),
+                LoopKind::Ternary(f) => f.run(into, a, b, d, n),
                 LoopKind::RowIndex => {
                     let index = into.cast::<i64>();
                     (0..n).for_each(|i| *index.add(i) = (first + i) as i64);
@@ -629,7 +629,7 @@ pub(crate) unsafe fn execute(instrs: &[ScheduledInstr], addresses: &[*mut u8], t
                     }
                     _ => from,
                 };
-                tiles(into, to_tile(a, 1), to_tile(b, 2), tile.rows * tile.len);
+                tiles.run(into, to_tile(a, 1), to_tile(b, 2), tile.rows * tile.len);
                 continue;
             }
             let (calls, n) = match instr.granularity {

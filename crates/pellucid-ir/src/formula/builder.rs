@@ -77,9 +77,9 @@ impl Builder {
         result.expect("an Expr has a meaning only while its formula is built, inside formula! or Formula::new")
     }
 
-    /// Builds a node from expressions of this builder.
+    /// Builds a node from expressions of this builder. Not generic, so that it is compiled only once.
     #[track_caller]
-    pub(super) fn emit(make: impl FnOnce(&mut Builder) -> Result<Id, String>) -> Expr {
+    pub(super) fn emit(make: &mut dyn FnMut(&mut Builder) -> Result<Id, String>) -> Expr {
         match Builder::with(|b| make(b).map(|id| b.expr(id))) {
             Ok(expr) => expr,
             Err(reason) => panic!("formula: {reason}"),

@@ -71,10 +71,36 @@ pub(super) struct Declared {
     pub(super) root: Id,
 }
 
-/// A function from inputs and parameters to outputs that writes a formula.
-type Text<'a> = &'a mut dyn FnMut(&[Expr], &[Expr]) -> Vec<Expr>;
-/// A function of inputs, parameters, outputs and incoming gradients that writes a derivative.
-type DerivativeText<'a> = &'a mut dyn FnMut(&[Expr], &[Expr], &[Expr], &[Expr]) -> Expr;
+/// A function that writes the outputs of a formula. It is called once.
+///
+/// An object of this trait is smaller than a `dyn FnMut`, and a program has one for each of its formulas.
+trait FormulaBody {
+    fn write(&mut self, inputs: &[Expr], params: &[Expr]) -> Vec<Expr>;
+}
+
+impl<F: FnOnce(&[Expr], &[Expr]) -> Vec<Expr>> FormulaBody for Option<F> {
+    fn write(&mut self, inputs: &[Expr], params: &[Expr]) -> Vec<Expr> {
+        let Some(body) = self.take() else { written_twice() };
+        body(inputs, params)
+    }
+}
+
+/// A function that writes a derivative. It is called once.
+trait DerivativeBody {
+    fn write(&mut self, inputs: &[Expr], params: &[Expr], outputs: &[Expr], gradients: &[Expr]) -> Expr;
+}
+
+impl<F: FnOnce(&[Expr], &[Expr], &[Expr], &[Expr]) -> Expr> DerivativeBody for Option<F> {
+    fn write(&mut self, inputs: &[Expr], params: &[Expr], outputs: &[Expr], gradients: &[Expr]) -> Expr {
+        let Some(body) = self.take() else { written_twice() };
+        body(inputs, params, outputs, gradients)
+    }
+}
+
+#[cold]
+fn written_twice() -> ! {
+    unreachable!("the body of a formula is called once")
+}
 
 impl Formula {
     /// Creates a formula. `body` writes the outputs in terms of the inputs and `params` parameters.
@@ -88,13 +114,12 @@ impl Formula {
         params: usize,
         body: impl FnOnce(&[Expr], &[Expr]) -> Vec<Expr>,
     ) -> Formula {
-        let mut body = Some(body);
-        Formula::written(name, inputs, params, &mut |i, p| body.take().expect("the body is called once")(i, p))
+        Formula::written(name, inputs, params, &mut Some(body))
     }
 
     /// Implements [`Formula::new`] without generics, so that it is compiled only once.
     #[track_caller]
-    fn written(name: &'static str, inputs: &[Input], params: usize, body: Text<'_>) -> Formula {
+    fn written(name: &'static str, inputs: &[Input], params: usize, body: &mut dyn FormulaBody) -> Formula {
         assert!(
             inputs.len() <= MOST && params <= MOST,
             "formula `{name}`: a formula has at most {MOST} inputs and parameters"
@@ -102,12 +127,12 @@ impl Formula {
         let (builder, roots) = Builder::run(inputs.to_vec(), || {
             let (inputs, params) = leaves(inputs.len(), params);
             Builder::with(|b| b.named = [inputs.clone(), params.clone(), vec![], vec![]]);
-            let outputs = body(&inputs, &params);
+            let outputs = body.write(&inputs, &params);
             let roots = Builder::with(|b| outputs.iter().map(|&e| b.id(e)).collect::<Result<Vec<Id>, String>>());
             roots.unwrap_or_else(|reason| panic!("formula `{name}`: {reason}"))
         });
         assert!(roots.len() <= MOST, "formula `{name}`: a formula has at most {MOST} outputs");
-        let (graph, roots) = builder.graph.extract(&roots, |_| None);
+        let (graph, roots) = builder.graph.extract(&roots, &|_| None);
         let is_row = inputs.iter().any(|i| i.per_row) || graph.iter().any(|(_, node)| node.is_row());
         let output = |&node| {
             let fact = graph.fact(node);
@@ -189,13 +214,12 @@ impl Formula {
         input: usize,
         body: impl FnOnce(&[Expr], &[Expr], &[Expr], &[Expr]) -> Expr,
     ) -> Formula {
-        let mut body = Some(body);
-        self.declared(input, &mut |i, p, o, g| body.take().expect("the body is called once")(i, p, o, g))
+        self.declared(input, &mut Some(body))
     }
 
     /// Implements [`Formula::with_derivative`] without generics, so that it is compiled only once.
     #[track_caller]
-    fn declared(self, input: usize, body: DerivativeText<'_>) -> Formula {
+    fn declared(self, input: usize, body: &mut dyn DerivativeBody) -> Formula {
         let inner = &self.inner;
         let name = inner.name;
         assert!(inner.inputs[input].kind == Kind::Number, "formula `{name}`: only a number input has a derivative");
@@ -206,11 +230,11 @@ impl Formula {
             let (outputs, gradients) = rest.split_at(m);
             let named = [inputs.to_vec(), params.clone(), outputs.to_vec(), gradients.to_vec()];
             Builder::with(|b| b.named = named);
-            let derivative = body(inputs, &params, outputs, gradients);
+            let derivative = body.write(inputs, &params, outputs, gradients);
             let root = Builder::with(|b| b.id(derivative));
             root.unwrap_or_else(|reason| panic!("formula `{name}`: {reason}"))
         });
-        let (graph, roots) = builder.graph.extract(&[root], |_| None);
+        let (graph, roots) = builder.graph.extract(&[root], &|_| None);
         assert!(graph.fact(roots[0]).kind == Kind::Number, "formula `{name}`: a derivative is a number");
         self.changed(|inner| inner.declared[input] = Some(Declared { graph, root: roots[0] }))
     }
@@ -337,6 +361,34 @@ impl Formula {
     }
 }
 
+/// A formula of a `static`, which is built on first use.
+pub struct LazyFormula {
+    formula: OnceLock<Formula>,
+    build: fn() -> Formula,
+}
+
+impl LazyFormula {
+    /// Creates the formula that `build` returns. `build` is a function pointer, so that it captures no variables, which
+    /// would become constants.
+    pub const fn new(build: fn() -> Formula) -> LazyFormula {
+        LazyFormula { formula: OnceLock::new(), build }
+    }
+
+    /// Returns the formula.
+    #[inline]
+    pub fn get(&'static self) -> &'static Formula {
+        match self.formula.get() {
+            Some(formula) => formula,
+            None => self.built(),
+        }
+    }
+
+    #[cold]
+    fn built(&'static self) -> &'static Formula {
+        self.formula.get_or_init(|| (self.build)().eternal())
+    }
+}
+
 fn numbers(outputs: &[Output]) -> u64 {
     let numbers = outputs.iter().take(64).enumerate().filter(|(_, o)| o.kind == Kind::Number);
     numbers.fold(0, |all, (j, _)| all | 1 << j)
@@ -345,7 +397,7 @@ fn numbers(outputs: &[Output]) -> u64 {
 /// Creates expressions for the inputs and parameters of the formula under construction.
 fn leaves(inputs: usize, params: usize) -> (Vec<Expr>, Vec<Expr>) {
     use super::graph::Node;
-    let leaf = |node| Builder::emit(|b| b.node(node));
+    let leaf = |node| Builder::emit(&mut |b| b.node(node));
     let inputs = (0..inputs).map(|i| leaf(Node::Input(i as u8))).collect();
     (inputs, (0..params).map(|k| leaf(Node::Param(k as u8))).collect())
 }

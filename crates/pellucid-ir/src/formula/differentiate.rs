@@ -171,7 +171,7 @@ impl Formula {
     fn sweep(&self, wanted: Wanted, present: u64) -> (Vec<Id>, Vec<Id>) {
         let inner = &*self.inner;
         let (n, m) = (inner.inputs.len(), inner.outputs.len());
-        let leaf = |node| Builder::emit(|b| b.node(node));
+        let leaf = |node| Builder::emit(&mut |b| b.node(node));
         let inputs: Vec<Expr> = (0..n + m).map(|i| leaf(Node::Input(i as u8))).collect();
         let params: Vec<Expr> = (0..self.params()).map(|k| leaf(Node::Param(k as u8))).collect();
         let forward = import(&inner.graph, &inputs[..n], &params);

@@ -96,12 +96,12 @@ impl Expr {
     #[track_caller]
     pub fn literal(value: impl Into<Scalar>, kind: Kind) -> Expr {
         let literal = Literal::new(value.into(), kind);
-        Builder::emit(|b| Ok(b.literal(literal)))
+        Builder::emit(&mut |b| Ok(b.literal(literal)))
     }
 
     #[track_caller]
-    fn apply1(self, node: impl FnOnce(Id) -> Node) -> Expr {
-        Builder::emit(|b| {
+    fn apply1(self, node: &dyn Fn(Id) -> Node) -> Expr {
+        Builder::emit(&mut |b| {
             let a = b.id(self)?;
             b.node(node(a))
         })
@@ -109,15 +109,27 @@ impl Expr {
 
     #[track_caller]
     pub(super) fn unary(self, op: Unary) -> Expr {
-        self.apply1(|a| Node::Unary(op, a))
+        self.apply1(&|a| Node::Unary(op, a))
     }
 
     #[track_caller]
     pub(super) fn binary(op: Binary, a: impl IntoExpr, b: impl IntoExpr) -> Expr {
         let kind = a.kind().or(b.kind()).unwrap_or(Kind::Number);
-        let (x, y) = (a.lift(kind), b.lift(kind));
-        Builder::emit(|b| {
+        Expr::apply2(op, a.lift(kind), b.lift(kind))
+    }
+
+    #[track_caller]
+    fn apply2(op: Binary, x: Expr, y: Expr) -> Expr {
+        Builder::emit(&mut |b| {
             let node = Node::Binary(op, b.id(x)?, b.id(y)?);
+            b.node(node)
+        })
+    }
+
+    #[track_caller]
+    fn apply3(node: fn(Id, Id, Id) -> Node, x: Expr, y: Expr, z: Expr) -> Expr {
+        Builder::emit(&mut |b| {
+            let node = node(b.id(x)?, b.id(y)?, b.id(z)?);
             b.node(node)
         })
     }
@@ -343,50 +355,42 @@ impl Expr {
     #[must_use]
     pub fn select(self, a: impl IntoExpr, b: impl IntoExpr) -> Expr {
         let kind = a.kind().or(b.kind()).unwrap_or(Kind::Number);
-        let (x, y) = (a.lift(kind), b.lift(kind));
-        Builder::emit(|b| {
-            let node = Node::Select(b.id(self)?, b.id(x)?, b.id(y)?);
-            b.node(node)
-        })
+        Expr::apply3(Node::Select, self, a.lift(kind), b.lift(kind))
     }
 
     /// self·a + b, rounded once.
     #[track_caller]
     #[must_use]
     pub fn mul_add(self, a: impl IntoExpr, b: impl IntoExpr) -> Expr {
-        let (x, y) = (a.lift(Kind::Number), b.lift(Kind::Number));
-        Builder::emit(|b| {
-            let node = Node::MulAdd(b.id(self)?, b.id(x)?, b.id(y)?);
-            b.node(node)
-        })
+        Expr::apply3(Node::MulAdd, self, a.lift(Kind::Number), b.lift(Kind::Number))
     }
 
     /// Converts to a number: an index is rounded to the compute type, a mask is 0 or 1.
     #[track_caller]
     #[must_use]
     pub fn to_number(self) -> Expr {
-        self.apply1(|a| Node::Cast(Kind::Number, a))
+        self.apply1(&|a| Node::Cast(Kind::Number, a))
     }
 
     /// Converts to an index: a number is truncated towards zero, a mask is 0 or 1.
     #[track_caller]
     #[must_use]
     pub fn to_index(self) -> Expr {
-        self.apply1(|a| Node::Cast(Kind::Index, a))
+        self.apply1(&|a| Node::Cast(Kind::Index, a))
     }
 
     /// Converts to a mask: true for values other than zero.
     #[track_caller]
     #[must_use]
     pub fn to_mask(self) -> Expr {
-        self.apply1(|a| Node::Cast(Kind::Mask, a))
+        self.apply1(&|a| Node::Cast(Kind::Mask, a))
     }
 
     /// Rounds the number to a storage dtype and back. Fusion inserts it where a value would have been stored.
     #[track_caller]
     #[must_use]
     pub fn round_to(self, dtype: DType) -> Expr {
-        self.apply1(|a| Node::Round(dtype, a))
+        self.apply1(&|a| Node::Round(dtype, a))
     }
 }
 
@@ -396,21 +400,21 @@ impl Expr {
     #[track_caller]
     #[must_use]
     pub fn row_sum(self) -> Expr {
-        self.apply1(|a| Node::RowReduce(RowOp::Sum, a))
+        self.apply1(&|a| Node::RowReduce(RowOp::Sum, a))
     }
 
     /// The row's maximum; NaN if the row has one.
     #[track_caller]
     #[must_use]
     pub fn row_max(self) -> Expr {
-        self.apply1(|a| Node::RowReduce(RowOp::Max, a))
+        self.apply1(&|a| Node::RowReduce(RowOp::Max, a))
     }
 
     /// The row's minimum; NaN if the row has one.
     #[track_caller]
     #[must_use]
     pub fn row_min(self) -> Expr {
-        self.apply1(|a| Node::RowReduce(RowOp::Min, a))
+        self.apply1(&|a| Node::RowReduce(RowOp::Min, a))
     }
 
     /// The row's mean, Σx / n.
@@ -424,13 +428,13 @@ impl Expr {
 /// The position within the row, as an index.
 #[track_caller]
 pub fn row_index() -> Expr {
-    Builder::emit(|b| b.node(Node::RowIndex))
+    Builder::emit(&mut |b| b.node(Node::RowIndex))
 }
 
 /// The number of elements of the row, as a number.
 #[track_caller]
 pub fn row_len() -> Expr {
-    Builder::emit(|b| b.node(Node::RowLength))
+    Builder::emit(&mut |b| b.node(Node::RowLength))
 }
 
 impl fmt::Debug for Expr {

@@ -323,7 +323,7 @@ impl Graph {
     ///
     /// A node for which `leaf` returns a replacement is replaced, and its operands are dropped if nothing else needs
     /// them.
-    pub(super) fn extract(&self, roots: &[Id], leaf: impl Fn(Id) -> Option<Node>) -> (Graph, Vec<Id>) {
+    pub(super) fn extract(&self, roots: &[Id], leaf: &dyn Fn(Id) -> Option<Node>) -> (Graph, Vec<Id>) {
         let mut graph = Graph::default();
         let mut place: Vec<Option<Id>> = vec![None; self.len()];
         for &root in roots {

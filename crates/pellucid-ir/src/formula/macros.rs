@@ -30,20 +30,31 @@
 /// assert_eq!(swish.evaluate(&[&[0.0]], &[1.0]), [[0.0]]);
 /// ```
 ///
-/// It cannot capture variables, since it is built only once: pass varying values as inputs or parameters.
+/// **Static**, named and built once per place in the source; the result is a `&'static Formula`:
+///
+/// ```
+/// use pellucid_ir::formula;
+///
+/// let relu = formula! { static relu(x) = x.relu(); d x = y.le(0.0).select(0.0, g); };
+/// assert_eq!(relu.evaluate(&[&[-1.0, 2.0]], &[]), [[0.0, 2.0]]);
+/// ```
+///
+/// A formula that is built only once cannot capture variables: pass varying values as inputs or parameters.
 #[macro_export]
 macro_rules! formula {
     (| $($rest:tt)*) => {
         $crate::formula!(formula | $($rest)*)
     };
 
-    ($name:ident | $($x:ident $(: $($kind:ident)+)?),* $(; $($k:ident),*)? $(,)? | $body:expr) => {{
-        static FORMULA: ::std::sync::OnceLock<$crate::formula::Formula> = ::std::sync::OnceLock::new();
+    ($name:ident | $($x:ident $(: $($kind:ident)+)?),* $(; $($k:ident),*)? $(,)? | $body:expr) => {
+        $crate::formula!(static $name($($x $(: $($kind)+)?),* $(; $($k),*)?) = $body)
+    };
+
+    (static $($definition:tt)+) => {{
         // A function pointer rejects captured variables, which would become constants.
-        let build: fn() -> $crate::formula::Formula = || {
-            $crate::formula!($name($($x $(: $($kind)+)?),* $(; $($k),*)?) = $body).eternal()
-        };
-        FORMULA.get_or_init(build)
+        static FORMULA: $crate::formula::LazyFormula =
+            $crate::formula::LazyFormula::new(|| $crate::formula!($($definition)+));
+        FORMULA.get()
     }};
 
     ($name:ident ( $($x:ident $(: $($kind:ident)+)?),* $(; $($k:ident),*)? $(,)? ) = $body:expr

@@ -53,7 +53,7 @@ mod splice;
 mod unroll;
 
 pub use compile::Signature;
-pub use definition::Formula;
+pub use definition::{Formula, LazyFormula};
 pub use expr::{Expr, IntoExpr, IntoOutputs, row_index, row_len};
 pub use gradient::{Gradient, Read, Wanted};
 pub use graph::{Fact, Graph, Id, Input, Kind, Literal, Node, Output};

@@ -162,9 +162,9 @@ impl Partials {
         let sources: Vec<(Wanted, usize)> = together.chain(apart).collect();
         let mut reads = BTreeSet::new();
         let (builder, first) = Builder::run(leaves.clone(), || {
-            let leaf = |i: usize| Builder::emit(|b| b.node(Node::Input(i as u8)));
+            let leaf = |i: usize| Builder::emit(&mut |b| b.node(Node::Input(i as u8)));
             let params: Vec<Expr> =
-                (0..formula.params()).map(|k| Builder::emit(|b| b.node(Node::Param(k as u8)))).collect();
+                (0..formula.params()).map(|k| Builder::emit(&mut |b| b.node(Node::Param(k as u8)))).collect();
             let mut points: Vec<Expr> = (0..n + m).map(leaf).collect();
             if recompute {
                 let outputs = formula.call(&points[..n], &params);
@@ -276,7 +276,7 @@ impl Partials {
             return Err(Error::invalid(self.name, reason));
         }
         let renumbered = |i: u8| leaves.binary_search(&i).expect("the list contains every leaf that is read") as u8;
-        let (part, roots) = graph.extract(roots, |id| match graph.node(id) {
+        let (part, roots) = graph.extract(roots, &|id| match graph.node(id) {
             Node::Input(i) => Some(Node::Input(renumbered(i))),
             _ => None,
         });
@@ -284,9 +284,10 @@ impl Partials {
         let inputs: Vec<Input> = point.chain(std::iter::repeat_n(Input::NUMBER, cotangents)).collect();
         let outputs = terms.iter().map(|t| t.output as usize + 1).max().unwrap_or(0);
         let (builder, sums) = Builder::run(inputs.clone(), || {
-            let leaf = |i: usize| Builder::emit(|b| b.node(Node::Input(i as u8)));
+            let leaf = |i: usize| Builder::emit(&mut |b| b.node(Node::Input(i as u8)));
             let operands: Vec<Expr> = (0..inputs.len()).map(leaf).collect();
-            let params: Vec<Expr> = (0..self.params).map(|k| Builder::emit(|b| b.node(Node::Param(k as u8)))).collect();
+            let params: Vec<Expr> =
+                (0..self.params).map(|k| Builder::emit(&mut |b| b.node(Node::Param(k as u8)))).collect();
             let (point, cotangents) = operands.split_at(leaves.len());
             let values = super::differentiate::import(&part, point, &params);
             Builder::with(|b| b.derivative = true);
@@ -309,7 +310,7 @@ impl Partials {
             let id = |e: Expr| Builder::with(|b| b.id(e)).expect("built here");
             sums.into_iter().map(|s| id(s.expect("outputs are numbered without gaps"))).collect::<Vec<Id>>()
         });
-        let (graph, places) = builder.graph.extract(&sums, |_| None);
+        let (graph, places) = builder.graph.extract(&sums, &|_| None);
         let outputs = places.into_iter().map(|node| Output { node, kind: Kind::Number, per_row: false }).collect();
         let name = (0..order).fold(self.name, |name, _| primed(name));
         let formula = Formula::assemble(name, inputs, self.params, graph, outputs);

@@ -172,7 +172,7 @@ pub enum RowOp {
 
 impl Unary {
     /// All primitives of one number.
-    pub const ALL: [Unary; 39] = {
+    pub const ALL: [Unary; Unary::IsFinite as usize + 1] = {
         use Unary::*;
         [
             Neg, Abs, Sign, Floor, Ceil, Round, Trunc, Sqrt, Recip, Exp, Exp2, Expm1, Ln, Log2, Log10, Ln1p, Sin, Cos,
@@ -239,7 +239,7 @@ impl Unary {
 
 impl Binary {
     /// All primitives of two numbers.
-    pub const ALL: [Binary; 32] = {
+    pub const ALL: [Binary; Binary::Ne as usize + 1] = {
         use Binary::*;
         [
             Add, Sub, Mul, Div, FloorDiv, Rem, Pow, Atan2, Max, Min, Copysign, Polygamma, Zeta, Igamma, Igammac,

@@ -39,7 +39,7 @@ pub(super) fn gradient(f: &Formula, wanted: Wanted, b: &Builder, forward: &[Id],
     let number = |input: usize| {
         Node::Input(reads.iter().position(|&r| r == input).expect("the walk collected all inputs that are read") as u8)
     };
-    let (graph, places) = b.graph.extract(roots, |id| match b.graph.node(id) {
+    let (graph, places) = b.graph.extract(roots, &|id| match b.graph.node(id) {
         Node::Input(i) => Some(number(i as usize)),
         _ => saved.iter().find(|s| s.0 == id).map(|s| number(s.1)),
     });

@@ -93,7 +93,7 @@ fn unroll(formula: &Formula) -> std::result::Result<Unrolled, TooWide> {
                 leaves.len() - 1
             })
         };
-        let (part, roots) = graph.extract(&[root], |id| {
+        let (part, roots) = graph.extract(&[root], &|id| {
             let leaf = match graph.node(id) {
                 Node::RowLength => return Some(Node::Param(formula.params() as u8)),
                 Node::Input(i) => Leaf::Input(i as usize),

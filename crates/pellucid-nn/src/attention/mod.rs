@@ -12,5 +12,5 @@ mod rotary;
 pub use cache::KvCache;
 pub use mask::{Masks, causal_mask};
 pub use multihead::{InProj, MultiheadAttention, MultiheadAttentionOptions};
-pub use positions::{LearntPositions, SinusoidalPositions, sinusoidal_positions};
+pub use positions::{LearnedPositions, SinusoidalPositions, sinusoidal_positions};
 pub use rotary::{Pairs, Rotary};

@@ -8,7 +8,7 @@ use crate::init;
 use crate::layer::Layer;
 use crate::layers::Linear;
 use crate::module::Module;
-use crate::parameter::{Parameter, Training};
+use crate::parameter::{Parameter, TrainingMode};
 use crate::visit::Visitor;
 use pellucid_tensor::ops::Attention;
 use pellucid_tensor::{DType, Error, Result, Tensor, autocast_dtype, ops, unwrap};
@@ -85,7 +85,7 @@ pub struct MultiheadAttention {
     kv_heads: usize,
     dropout: f64,
     rotary: Option<Rotary>,
-    training: Training,
+    training: TrainingMode,
 }
 
 /// The projections of queries, keys and values in [`MultiheadAttention`].
@@ -171,7 +171,7 @@ impl MultiheadAttention {
             kv_heads,
             dropout,
             rotary,
-            training: Training::new(),
+            training: TrainingMode::new(),
         })
     }
 

@@ -48,20 +48,20 @@ impl Layer for SinusoidalPositions {
 
 /// Adds a trained vector for each position to x `[.., L, E]` (Gehring et al. 2017).
 #[derive(Clone, Debug, Module)]
-pub struct LearntPositions {
+pub struct LearnedPositions {
     /// The table, `[longest, E]`.
     pub weight: Parameter,
 }
 
-impl LearntPositions {
+impl LearnedPositions {
     /// Creates a table for sequences of at most `longest` elements of this width, normal with standard deviation 0.02
     /// (Radford et al. 2019).
     ///
     /// # Panics
     /// With [`Error::OutOfMemory`].
     #[track_caller]
-    pub fn new(longest: usize, width: usize) -> LearntPositions {
-        LearntPositions { weight: init::normal([longest, width], 0.0, 0.02) }
+    pub fn new(longest: usize, width: usize) -> LearnedPositions {
+        LearnedPositions { weight: init::normal([longest, width], 0.0, 0.02) }
     }
 
     /// Returns the rows of these positions, `[.., E]` for integers `[..]`.
@@ -73,7 +73,7 @@ impl LearntPositions {
     }
 }
 
-impl Layer for LearntPositions {
+impl Layer for LearnedPositions {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
         let longest = self.weight.shape()[0];
         let length = from_start("learnt_positions", x)?.size();

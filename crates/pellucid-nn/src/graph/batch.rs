@@ -1,9 +1,14 @@
 //! The inputs of a model: one tensor, a tuple of tensors, or tensors by name.
 
 use crate::layer::Layer;
-use crate::module::Module;
-use pellucid_tensor::{Result, Tensor};
+use crate::loss::{Loss, LossKind};
+use crate::module::{Module, ModuleParts};
+use crate::parameter::Parameter;
+use crate::visit::Visitor;
+use pellucid_tensor::{Result, Tensor, ops};
 use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// The inputs of a model, each of which has a fixed buffer in a recorded step.
@@ -77,8 +82,8 @@ impl Batch for BTreeMap<String, Tensor> {
 ///
 /// ```
 /// # extern crate pellucid_nn as pellucid;
-/// use pellucid_nn::graph::{LossKind, Model, make_plan};
-/// use pellucid_nn::{Layer, Linear, Module};
+/// use pellucid_nn::graph::{Model, StepPlan};
+/// use pellucid_nn::{Layer, Linear, Module, loss::LossKind};
 /// use pellucid_tensor::{DType, Result, Tensor, ops};
 ///
 /// #[derive(Module)]
@@ -96,8 +101,8 @@ impl Batch for BTreeMap<String, Tensor> {
 ///
 /// let model = Siamese { encoder: Linear::new(4, 8), head: Linear::new(8, 1) };
 /// let inputs = (Tensor::zeros([2, 4], DType::F32), Tensor::zeros([2, 4], DType::F32));
-/// let plan = make_plan(&model, &inputs, LossKind::Bce, 8 << 20)?;
-/// assert_eq!(plan.loss.d_y.shape().dims(), [2, 1]);
+/// let plan = StepPlan::new(&model, &inputs, LossKind::Bce, 8 << 20)?;
+/// assert_eq!(plan.loss.logits_gradient.shape().dims(), [2, 1]);
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 pub trait Model<X = Tensor>: Module {
@@ -152,5 +157,105 @@ pointers!(&M, Box<M>, Arc<M>);
 impl<L: Layer + ?Sized> Model<Tensor> for L {
     fn run(&self, x: &Tensor) -> Result<Tensor> {
         self.try_forward(x)
+    }
+}
+
+// Steps are recorded by functions without type parameters, which are compiled once, in this crate. A program that names
+// a model, a loss and a batch compiles only the few methods of the traits below for them.
+
+/// The tensors of a batch, without its type.
+pub(super) trait BatchTensors {
+    /// Calls `f` with the name of each tensor and the tensor, in order.
+    fn each_tensor(&self, f: &mut dyn FnMut(&str, &Tensor));
+}
+
+impl<X: Batch> BatchTensors for X {
+    fn each_tensor(&self, f: &mut dyn FnMut(&str, &Tensor)) {
+        self.each(f);
+    }
+}
+
+impl dyn BatchTensors + '_ {
+    /// Returns the tensors with their names, in order.
+    pub(super) fn named(&self) -> Vec<(String, Tensor)> {
+        let mut named = Vec::new();
+        self.each_tensor(&mut |name, tensor| named.push((name.to_string(), tensor.clone())));
+        named
+    }
+}
+
+/// A model with a batch, without their types.
+pub(super) trait BoundModel: ModuleParts {
+    /// Returns the logits for the contents of the batch.
+    fn logits(&self) -> Result<Tensor>;
+
+    /// Returns the batch.
+    fn batch(&self) -> &dyn BatchTensors;
+}
+
+/// A pointer to a model, with a batch.
+pub(super) struct ModelWithBatch<P, X> {
+    model: P,
+    x: X,
+}
+
+impl<X: Batch, P: Deref<Target: Model<X>>> ModelWithBatch<P, X> {
+    /// Binds a model to the tensors of a batch.
+    pub(super) fn new(model: P, x: &X) -> Result<Self> {
+        Ok(ModelWithBatch { model, x: x.map(&mut detached)? })
+    }
+
+    /// Binds a model to new buffers of the shapes and dtypes of a batch.
+    pub(super) fn with_buffers<'f>(model: P, like: &X) -> Result<Rc<dyn BoundModel + 'f>>
+    where
+        P: 'f,
+        X: 'f,
+    {
+        Ok(Rc::new(ModelWithBatch { model, x: like.map(&mut zeros_like)? }))
+    }
+}
+
+fn detached(_: &str, tensor: &Tensor) -> Result<Tensor> {
+    Ok(tensor.detach())
+}
+
+fn zeros_like(_: &str, tensor: &Tensor) -> Result<Tensor> {
+    ops::zeros(tensor.shape(), tensor.dtype())
+}
+
+impl<X, P: Deref<Target: Model<X>>> ModuleParts for ModelWithBatch<P, X> {
+    fn visit_parts(&self, visitor: &mut Visitor<'_>) {
+        self.model.visit(visitor);
+    }
+}
+
+impl<X: Batch, P: Deref<Target: Model<X>>> BoundModel for ModelWithBatch<P, X> {
+    fn logits(&self) -> Result<Tensor> {
+        self.model.run(&self.x)
+    }
+
+    fn batch(&self) -> &dyn BatchTensors {
+        &self.x
+    }
+}
+
+/// A pointer to a loss, without its type.
+pub(super) trait StepLoss {
+    fn value(&self, logits: &Tensor, y: &Tensor) -> Result<Tensor>;
+    fn target_kind(&self) -> Option<LossKind>;
+    fn parameters(&self) -> Vec<(String, Parameter)>;
+}
+
+impl<P: Deref<Target: Loss>> StepLoss for P {
+    fn value(&self, logits: &Tensor, y: &Tensor) -> Result<Tensor> {
+        (**self).try_forward(logits, y)
+    }
+
+    fn target_kind(&self) -> Option<LossKind> {
+        (**self).kind()
+    }
+
+    fn parameters(&self) -> Vec<(String, Parameter)> {
+        (**self).trainable()
     }
 }

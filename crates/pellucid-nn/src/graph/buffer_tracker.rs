@@ -3,7 +3,7 @@
 //! While a step is recorded, a tracker stores the storage ids of each layer's output, intermediate results and input
 //! gradient, and of every parameter gradient. The recording then contains the location of each storage.
 
-use super::plan::{ArenaSlot, BufferRole, CapturePlan};
+use super::plan::{ArenaSlot, BufferRole, StepPlan};
 use crate::call::LayerCall;
 use pellucid_tensor::{Captured, Placement, StorageId, Tensor, storages_written_since};
 use std::collections::HashMap;
@@ -41,16 +41,16 @@ impl BufferTracker {
     /// Notes the storage of the gradient of x during the backward pass.
     pub(super) fn track_gradient(&self, x: &Tensor, role: BufferRole) {
         if x.requires_grad() && !x.is_leaf() {
-            let trail = self.clone();
+            let tracker = self.clone();
             x.register_hook(move |gradient| {
-                trail.track(role.clone(), gradient);
+                tracker.track(role.clone(), gradient);
                 None
             });
         }
     }
 
     /// Stores the location of each buffer in the plan.
-    pub(super) fn store_locations(&self, plan: &mut CapturePlan, captured: Option<&Captured<'_>>) {
+    pub(super) fn store_locations(&self, plan: &mut StepPlan, captured: Option<&Captured<'_>>) {
         let seen = self.seen();
         plan.set_locations(|role, buf| {
             if buf.pinned().is_some() {

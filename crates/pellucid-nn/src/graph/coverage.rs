@@ -1,26 +1,21 @@
 //! Checks that the optimizer of a training step updates all parameters that require a gradient.
 
-use super::batch::Model;
-use crate::loss::Loss;
-use crate::module::parameters_so_far;
+use super::batch::StepLoss;
+use crate::module::ModuleParts;
 use crate::optim::Optimizer;
 use crate::parameter::Parameter;
 use pellucid_tensor::{Error, Result};
 use std::collections::HashSet;
 
 /// Returns the parameters of model and loss, by name.
-fn parameters_of<X>(model: &(impl Model<X> + ?Sized), loss: &(impl Loss + ?Sized)) -> Vec<(String, Parameter)> {
+fn parameters_of(model: &dyn ModuleParts, loss: &dyn StepLoss) -> Vec<(String, Parameter)> {
     let mut seen = HashSet::new();
-    let own = loss.trainable().into_iter().map(|(name, p)| (format!("loss.{name}"), p));
-    parameters_so_far(model).into_iter().chain(own).filter(|(_, p)| seen.insert(p.id())).collect()
+    let own = loss.parameters().into_iter().map(|(name, p)| (format!("loss.{name}"), p));
+    model.parameters().into_iter().chain(own).filter(|(_, p)| seen.insert(p.id())).collect()
 }
 
 /// Gives an optimizer without parameters those of model and loss that require a gradient. Returns true if it did.
-pub(super) fn fill<X>(
-    model: &(impl Model<X> + ?Sized),
-    loss: &(impl Loss + ?Sized),
-    optimizer: &(impl Optimizer + ?Sized),
-) -> Result<bool> {
+pub(super) fn fill_optimizer(model: &dyn ModuleParts, loss: &dyn StepLoss, optimizer: &dyn Optimizer) -> Result<bool> {
     if !optimizer.parameters().is_empty() {
         return Ok(false);
     }
@@ -38,11 +33,11 @@ pub(super) struct FrozenParameters(Vec<(String, Parameter)>);
 impl FrozenParameters {
     /// Returns an error if a parameter requires a gradient and does not belong to the optimizer, unless that is
     /// allowed.
-    pub(super) fn of<X>(
+    pub(super) fn of(
         op: &'static str,
-        model: &(impl Model<X> + ?Sized),
-        loss: &(impl Loss + ?Sized),
-        optimizer: &(impl Optimizer + ?Sized),
+        model: &dyn ModuleParts,
+        loss: &dyn StepLoss,
+        optimizer: &dyn Optimizer,
         is_untrained_allowed: bool,
     ) -> Result<FrozenParameters> {
         if is_untrained_allowed {
@@ -87,7 +82,7 @@ impl FrozenParameters {
 }
 
 /// Returns an error if no parameter of the optimizer has a gradient.
-pub(super) fn check_gradients(op: &'static str, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
+pub(super) fn check_gradients(op: &'static str, optimizer: &dyn Optimizer) -> Result<()> {
     if optimizer.parameters().iter().any(|p| p.requires_grad() && p.grad().is_some()) {
         return Ok(());
     }

@@ -14,11 +14,11 @@
 //! | --- | --- | --- |
 //! | build | [`Layer::build`](crate::Layer::build) | creates the parameters that depend on the input shape |
 //! | check | [`Module::supports_capture`](crate::Module::supports_capture) | names a layer that cannot be captured |
-//! | plan | [`make_plan_for_sequential`], [`make_plan`] | lists the buffers of a step, from shapes alone |
-//! | rebind | [`try_rebind_grads`] | stores gradients in the plan's buffers |
-//! | record | [`record_step_graph`], [`record_eval_graph`] | runs no kernel, changes no value, draws no number |
+//! | plan | [`StepPlan::new`] | lists the buffers of a step, from shapes alone |
+//! | bind | [`StepPlan::bind_gradients`] | stores gradients in the plan's buffers |
+//! | record | [`RecordedStep::training`], [`RecordedStep::evaluation`] | runs no kernel, changes no value, draws no number |
 //!
-//! [`GraphTrainer`] and [`Sequential::compile`](crate::Sequential::compile) run all stages:
+//! [`GraphTrainer`] runs all stages:
 //!
 //! ```
 //! use pellucid_nn::graph::GraphTrainer;
@@ -47,27 +47,26 @@
 //!
 //! Values that change between launches are tensors: the batch, parameters, statistics, random counters, the learning
 //! rate ([`Optimizer::set_lr`](crate::optim::Optimizer::set_lr) works unchanged). Host decisions are fixed in a
-//! recording: training or evaluation mode, shapes, and the path through layers like [`If`]. A trainer keeps one
-//! recording for each.
+//! recording: training or evaluation mode, shapes, and the path through layers like [`If`](paths::If). A trainer keeps
+//! one recording for each.
+//!
+//! [`mirror`] has the names of an earlier framework for the same steps.
 
 mod batch;
 mod buffer_tracker;
 mod coverage;
-mod paths;
-mod plan;
-mod rebind;
+mod gradients;
+pub mod mirror;
+pub mod paths;
+pub mod plan;
 mod record;
 mod state;
 mod stream;
 mod trainer;
 
-pub use crate::loss::LossKind;
 pub use batch::{Batch, Model, MultiInput};
-pub use paths::{EarlyExit, If, Path, Repeat, path_of};
-pub use plan::{ArenaSlot, Buf, CapturePlan, LossBufs, PerLayerBufs, make_plan, make_plan_for_sequential};
-pub use rebind::{Rebound, collect_params_from_plan, try_rebind_grads};
-pub use record::{
-    BeforeUpdate, GraphExec, GraphExecLike, StepOptions, record_eval_graph, record_step_graph, record_step_graph_with,
-};
+pub use gradients::BoundGradients;
+pub use plan::StepPlan;
+pub use record::{RecordedStep, StepOptions};
 pub use stream::{Stream, Timer};
-pub use trainer::{CompileOptions, CompileSettings, GraphTrainer, TrainGraph};
+pub use trainer::{GraphTrainer, TrainingStep};

@@ -6,27 +6,32 @@
 //! parameters, gradients and optimizer.
 
 use crate::layer::Layer;
-use crate::module::{Module, walk};
-use crate::parameter::Choice;
-use crate::visit::Part;
+use crate::module::{Module, ModuleParts, parts};
+use crate::parameter::PathChoice;
+use crate::visit::ModulePart;
 use pellucid_derive::Module;
 use pellucid_tensor::{DType, Error, Result, Tensor};
 
-/// The path that a model is set to: the name and the value of each [`Choice`] in it.
-pub type Path = Vec<(String, usize)>;
+/// The path that a model is set to: the name and the value of each [`PathChoice`] in it.
+pub type ModelPath = Vec<(String, usize)>;
 
 /// Returns the path that a model is set to; empty for a model without choices.
 ///
 /// ```
-/// use pellucid_nn::graph::{If, path_of};
+/// use pellucid_nn::graph::paths::{If, path_of};
 /// use pellucid_nn::{Identity, Linear, Relu, sequential};
 /// let model = sequential![Linear::new(2, 2), If::new(Relu, Identity)];
 /// assert_eq!(path_of(&model), [("1.choice".to_string(), 1)]);
 /// ```
-pub fn path_of(model: &(impl Module + ?Sized)) -> Path {
-    let mut path = Path::new();
-    walk(model, |name, part| {
-        if let Part::Choice(choice) = part {
+pub fn path_of(model: &(impl Module + ?Sized)) -> ModelPath {
+    current_path(parts(&model))
+}
+
+/// [`path_of`] a module without its type.
+pub(super) fn current_path(model: &dyn ModuleParts) -> ModelPath {
+    let mut path = ModelPath::new();
+    model.walk(&mut |name, part| {
+        if let ModulePart::PathChoice(choice) = part {
             path.push((name.to_string(), choice.get()));
         }
     });
@@ -34,15 +39,15 @@ pub fn path_of(model: &(impl Module + ?Sized)) -> Path {
 }
 
 /// Whether a model is set to a path.
-pub(super) fn is_on(path: &Path, model: &(impl Module + ?Sized)) -> bool {
-    let mut ways = path.iter();
+pub(super) fn is_on_path(model: &dyn ModuleParts, path: &ModelPath) -> bool {
+    let mut choices = path.iter();
     let mut same = true;
-    walk(model, |name, part| {
-        if let Part::Choice(choice) = part {
-            same &= ways.next().is_some_and(|(own, way)| own == name && *way == choice.get());
+    model.walk(&mut |name, part| {
+        if let ModulePart::PathChoice(choice) = part {
+            same &= choices.next().is_some_and(|(own, selected)| own == name && *selected == choice.get());
         }
     });
-    same && ways.next().is_none()
+    same && choices.next().is_none()
 }
 
 /// A layer that applies one of two layers: the first, unless [`choose`](If::choose) selects the second.
@@ -50,13 +55,13 @@ pub(super) fn is_on(path: &Path, model: &(impl Module + ?Sized)) -> bool {
 pub struct If<A, B> {
     then: A,
     otherwise: B,
-    choice: Choice,
+    choice: PathChoice,
 }
 
 impl<A: Layer, B: Layer> If<A, B> {
     /// Creates a layer that applies `then` or `otherwise`.
     pub fn new(then: A, otherwise: B) -> If<A, B> {
-        If { then, otherwise, choice: Choice::new(1) }
+        If { then, otherwise, choice: PathChoice::new(1) }
     }
 
     /// Selects the first layer if the condition is true, else the second.
@@ -79,13 +84,13 @@ impl<A: Layer, B: Layer> Layer for If<A, B> {
 #[derive(Clone, Debug, Module)]
 pub struct Repeat<L> {
     layer: L,
-    choice: Choice,
+    choice: PathChoice,
 }
 
 impl<L: Layer> Repeat<L> {
     /// Applies the layer `times` times.
     pub fn new(layer: L, times: usize) -> Repeat<L> {
-        Repeat { layer, choice: Choice::new(times) }
+        Repeat { layer, choice: PathChoice::new(times) }
     }
 
     /// Sets the number of applications.
@@ -110,7 +115,7 @@ impl<L: Layer> Layer for Repeat<L> {
 pub struct EarlyExit<S = Box<dyn Layer>, H = Box<dyn Layer>> {
     stages: Vec<S>,
     heads: Vec<H>,
-    choice: Choice,
+    choice: PathChoice,
 }
 
 impl<S: Layer, H: Layer> EarlyExit<S, H> {
@@ -123,7 +128,7 @@ impl<S: Layer, H: Layer> EarlyExit<S, H> {
         let Some(last) = stages.len().checked_sub(1) else {
             return Err(Error::invalid("EarlyExit", "expected at least one stage with its head"));
         };
-        Ok(EarlyExit { stages, heads, choice: Choice::new(last) })
+        Ok(EarlyExit { stages, heads, choice: PathChoice::new(last) })
     }
 
     /// Selects the stage of the exit; the first stage is 0.

@@ -1,10 +1,9 @@
 //! The plan of a step: the buffers that it may need, layer by layer, computed from shapes alone.
 
-use super::batch::{Batch, Model};
+use super::batch::{Batch, BatchTensors, BoundModel, Model, ModelWithBatch};
 use crate::call::{TracedCall, trace_calls};
-use crate::layer::Layer;
 use crate::loss::LossKind;
-use crate::module::parameters_so_far;
+use crate::module::ModuleParts;
 use crate::parameter::Parameter;
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, enable_grad, ops};
 use std::fmt;
@@ -16,7 +15,7 @@ pub enum ArenaSlot {
     /// The location is unknown: the step was not recorded, or the recording does not contain the buffer.
     #[default]
     Planned,
-    /// The buffer has its own memory outside of the step's arena: it is pinned ([`Buf::pin`]) or a result of the step.
+    /// The buffer has its own memory outside of the step's arena: it is pinned ([`PlannedBuffer::pin`]) or a result of the step.
     Owned,
     /// The buffer is stored in the step's arena from its first to its last use, counted in kernels.
     At {
@@ -53,22 +52,34 @@ pub(super) enum BufferRole {
 
 /// A buffer that a step may need.
 #[derive(Clone, Debug)]
-pub struct Buf {
+pub struct PlannedBuffer {
     shape: Shape,
     dtype: DType,
-    place: ArenaSlot,
+    location: ArenaSlot,
     recorded: bool,
     /// The tensor, once pinned; `None` for intermediate results, which cannot be pinned.
     pinned: Option<OnceLock<Tensor>>,
 }
 
-impl Buf {
-    fn new(shape: &Shape, dtype: DType) -> Buf {
-        Buf { shape: shape.clone(), dtype, place: ArenaSlot::Planned, recorded: false, pinned: Some(OnceLock::new()) }
+impl PlannedBuffer {
+    fn new(shape: &Shape, dtype: DType) -> PlannedBuffer {
+        PlannedBuffer {
+            shape: shape.clone(),
+            dtype,
+            location: ArenaSlot::Planned,
+            recorded: false,
+            pinned: Some(OnceLock::new()),
+        }
     }
 
-    fn scratch(bytes: usize) -> Buf {
-        Buf { shape: Shape::from(bytes), dtype: DType::U8, place: ArenaSlot::Planned, recorded: false, pinned: None }
+    fn scratch(bytes: usize) -> PlannedBuffer {
+        PlannedBuffer {
+            shape: Shape::from(bytes),
+            dtype: DType::U8,
+            location: ArenaSlot::Planned,
+            recorded: false,
+            pinned: None,
+        }
     }
 
     /// Returns the shape.
@@ -86,9 +97,9 @@ impl Buf {
         self.shape.size() * self.dtype.size()
     }
 
-    /// Returns the location, known for the plan of a [recorded](super::GraphExec::plan) step.
-    pub fn place(&self) -> &ArenaSlot {
-        &self.place
+    /// Returns the location, known for the plan of a [recorded](super::RecordedStep::plan) step.
+    pub fn location(&self) -> &ArenaSlot {
+        &self.location
     }
 
     /// Pins this buffer: returns a tensor, initially zero, into which every launch of a step recorded later writes the
@@ -117,7 +128,7 @@ impl Buf {
     }
 
     /// Shares the pinned tensor of another plan's buffer, unless this buffer is pinned already.
-    fn adopt(&self, other: &Buf) {
+    fn adopt(&self, other: &PlannedBuffer) {
         if let (Some(own), Some(tensor)) = (&self.pinned, other.pinned()) {
             own.get_or_init(|| tensor.clone());
         }
@@ -126,7 +137,7 @@ impl Buf {
 
 /// The buffers of one layer.
 #[derive(Clone, Debug)]
-pub struct PerLayerBufs {
+pub struct LayerBuffers {
     /// The position of the call and the class: `L0:Linear`.
     pub name: String,
     /// The layer's name in the model (`0`, `encoder`). Empty for the model itself, and for a layer without fields,
@@ -135,49 +146,40 @@ pub struct PerLayerBufs {
     /// The number of the call among all calls of layers; `None` for the model's own parameters.
     pub(super) call: Option<usize>,
     /// The output.
-    pub y: Buf,
+    pub output: PlannedBuffer,
     /// The pre-activation, if an activation follows: the gradient of the activation reads it. Unfused, it is the output
     /// itself; a matrix product with a fused activation writes both.
-    pub z: Option<Buf>,
+    pub pre_activation: Option<PlannedBuffer>,
     /// The gradient of the input; `None` if the input needs no gradient (data, integers).
-    pub g_a: Option<Buf>,
+    pub input_gradient: Option<PlannedBuffer>,
     /// The gradients of the layer's trained parameters, by name in the model. A shared parameter is listed once, at the
     /// first layer that holds it.
-    pub grads: Vec<(String, Buf)>,
+    pub gradients: Vec<(String, PlannedBuffer)>,
     /// The intermediate results of the forward pass.
-    pub work: Option<Buf>,
+    pub work: Option<PlannedBuffer>,
 }
 
-impl PerLayerBufs {
-    /// Returns the gradient of the parameter `weight`.
-    pub fn g_w(&self) -> Option<&Buf> {
-        self.grad("weight")
-    }
-
-    /// Returns the gradient of the parameter `bias`.
-    pub fn g_b(&self) -> Option<&Buf> {
-        self.grad("bias")
-    }
-
-    fn grad(&self, own: &str) -> Option<&Buf> {
+impl LayerBuffers {
+    /// Returns the gradient of the layer's own parameter of this name, such as `weight`.
+    pub fn gradient(&self, own: &str) -> Option<&PlannedBuffer> {
         let is_own = |name: &str| match name.strip_prefix(self.path.as_str()) {
             Some(rest) => rest.strip_prefix('.').unwrap_or(rest) == own,
             None => false,
         };
-        self.grads.iter().find(|(name, _)| is_own(name)).map(|(_, buf)| buf)
+        self.gradients.iter().find(|(name, _)| is_own(name)).map(|(_, buf)| buf)
     }
 
-    fn all(&self) -> impl Iterator<Item = &Buf> {
-        let own = [Some(&self.y), self.g_a.as_ref(), self.work.as_ref()].into_iter().flatten();
-        own.chain(self.grads.iter().map(|(_, buf)| buf))
+    fn all(&self) -> impl Iterator<Item = &PlannedBuffer> {
+        let own = [Some(&self.output), self.input_gradient.as_ref(), self.work.as_ref()].into_iter().flatten();
+        own.chain(self.gradients.iter().map(|(_, buf)| buf))
     }
 }
 
 /// The buffers of the loss.
 #[derive(Clone, Debug)]
-pub struct LossBufs {
+pub struct LossBuffers {
     /// The gradient of the logits; it has their shape.
-    pub d_y: Buf,
+    pub logits_gradient: PlannedBuffer,
     /// The shape of the loss: a scalar.
     pub out_shape: Shape,
     /// Shape and dtype of the targets.
@@ -187,179 +189,179 @@ pub struct LossBufs {
 /// All buffers that a step may need, each with shape, dtype and bytes, before memory is shared and operations are
 /// fused.
 #[derive(Clone, Debug)]
-pub struct CapturePlan {
+pub struct StepPlan {
     /// The shape of the input; for several inputs, the first one's.
     pub input_shape: Shape,
     /// Names, shapes and dtypes of all inputs.
     pub inputs: Vec<(String, Shape, DType)>,
     /// The buffers of the layers that the model calls, in the order of the calls. Parameters of no such layer follow at
     /// the end, in an entry for the model itself.
-    pub per_layer: Vec<PerLayerBufs>,
+    pub layers: Vec<LayerBuffers>,
     /// The buffers of the loss.
-    pub loss: LossBufs,
+    pub loss: LossBuffers,
     /// The maximum scratch of one matrix product in bytes, on devices that use some; the CPU uses none.
-    pub lt_bytes: usize,
-}
-
-/// Returns the plan of a step with this layer, usually a [`Sequential`](crate::Sequential), for inputs of this shape.
-/// It is [`make_plan`] for zeros of the layer's [input dtype](Layer::input_dtype).
-///
-/// ```
-/// use pellucid_nn::graph::{LossKind, make_plan_for_sequential};
-/// use pellucid_nn::{Linear, Relu, sequential};
-/// let model = sequential![Linear::new(784, 256), Relu, Linear::new(256, 10)];
-/// let plan = make_plan_for_sequential(&model, &[64, 784], LossKind::SoftmaxCrossEntropy, 8 << 20)?;
-/// let first = &plan.per_layer[0];
-/// assert_eq!(first.name, "L0:Linear");
-/// assert_eq!(first.g_w().unwrap().shape().dims(), [256, 784]);
-/// assert_eq!((first.z.is_some(), first.g_a.is_some()), (true, false)); // a relu follows; x needs no gradient
-/// assert_eq!(plan.loss.d_y.shape().dims(), [64, 10]);
-/// println!("{plan}");
-/// # Ok::<(), pellucid_tensor::Error>(())
-/// ```
-///
-/// # Errors
-/// Those of [`make_plan`].
-pub fn make_plan_for_sequential<L: Layer + ?Sized>(
-    model: &L,
-    input_shape: &[usize],
-    loss: LossKind,
-    lt_bytes: usize,
-) -> Result<CapturePlan> {
-    make_plan(model, &ops::zeros(input_shape, model.input_dtype())?, loss, lt_bytes)
-}
-
-/// Returns the plan of a step with this model for inputs of these shapes and dtypes. Their values are not used.
-///
-/// The model is traced: no kernel runs, and only layers that learn their widths from their first input change.
-///
-/// # Errors
-/// [`Error::Layer`] names a layer that rejects its input or whose output shape depends on values;
-/// [`Error::ShapeMismatch`] if the loss does not accept the logits.
-pub fn make_plan<X: Batch, M: Model<X> + ?Sized>(
-    model: &M,
-    inputs: &X,
-    loss: LossKind,
-    lt_bytes: usize,
-) -> Result<CapturePlan> {
-    let data = inputs.map(&mut |_, tensor| Ok(tensor.detach()))?;
-    let run = || {
-        let _on = enable_grad();
-        let logits = model.run(&data)?;
-        Ok((logits.shape().clone(), logits.dtype()))
-    };
-    // The first run builds lazy layers, which have no parameters and no names before.
-    trace_calls(model, run)?;
-    let ((logits, dtype), calls) = trace_calls(model, run)?;
-    let named: Vec<(String, Parameter)> =
-        parameters_so_far(model).into_iter().filter(|(_, p)| p.requires_grad()).collect();
-    let class = model.named_modules().first().map_or("model", |(_, info)| info.class());
-    let inputs = inputs.named().into_iter().map(|(name, x)| (name, x.shape().clone(), x.dtype())).collect::<Vec<_>>();
-    Ok(CapturePlan {
-        input_shape: inputs.first().map_or(Shape::scalar(), |(_, shape, _)| shape.clone()),
-        inputs,
-        per_layer: per_layer(class, &calls, named, &Buf::new(&logits, dtype)),
-        loss: LossBufs {
-            d_y: Buf::new(&logits, dtype),
-            out_shape: Shape::scalar(),
-            target: loss.target(&logits, dtype)?,
-        },
-        lt_bytes,
-    })
+    pub max_scratch: usize,
 }
 
 /// Returns the buffers of the layers that the model calls directly, and of the model if it has parameters of its own.
-fn per_layer(
+fn layer_buffers(
     class: &str,
     calls: &[TracedCall],
     parameters: Vec<(String, Parameter)>,
-    logits: &Buf,
-) -> Vec<PerLayerBufs> {
+    logits: &PlannedBuffer,
+) -> Vec<LayerBuffers> {
     // If the model is a layer, it is the first call, and its layers are one level deeper.
     let is_layer = calls.first().is_some_and(|first| first.is_model);
     let inner = |call: &(usize, &TracedCall)| calls.len() == 1 || call.1.row.depth == usize::from(is_layer);
     let calls: Vec<(usize, &TracedCall)> = calls.iter().enumerate().filter(inner).collect();
-    let mut layers: Vec<PerLayerBufs> = Vec::with_capacity(calls.len());
+    let mut layers: Vec<LayerBuffers> = Vec::with_capacity(calls.len());
     for (i, (number, call)) in calls.iter().enumerate() {
         let TracedCall { row, input, tracked, dtype, .. } = call;
-        let y = Buf::new(&row.output, *dtype);
+        let output = PlannedBuffer::new(&row.output, *dtype);
         let scratch = (row.work.made as usize).saturating_sub(row.bytes);
-        layers.push(PerLayerBufs {
+        layers.push(LayerBuffers {
             name: format!("L{i}:{}", row.class),
             path: row.name.clone(),
             call: Some(*number),
-            z: calls.get(i + 1).is_some_and(|(_, next)| next.is_activation).then(|| y.clone()),
-            g_a: tracked.then(|| Buf::new(&input.shape, input.dtype)),
-            y,
-            grads: Vec::new(),
-            work: (scratch > 0).then(|| Buf::scratch(scratch)),
+            pre_activation: calls.get(i + 1).is_some_and(|(_, next)| next.is_activation).then(|| output.clone()),
+            input_gradient: tracked.then(|| PlannedBuffer::new(&input.shape, input.dtype)),
+            output,
+            gradients: Vec::new(),
+            work: (scratch > 0).then(|| PlannedBuffer::scratch(scratch)),
         });
     }
     let mut own = Vec::new();
     for (name, parameter) in parameters {
-        let holds = |layer: &&mut PerLayerBufs| {
+        let holds = |layer: &&mut LayerBuffers| {
             calls.len() == 1 && layer.path.is_empty()
                 || !layer.path.is_empty() && name.strip_prefix(&layer.path).is_some_and(|rest| rest.starts_with('.'))
         };
-        let buf = Buf::new(parameter.shape(), parameter.dtype());
+        let buf = PlannedBuffer::new(parameter.shape(), parameter.dtype());
         match layers.iter_mut().find(holds) {
-            Some(layer) => layer.grads.push((name, buf)),
+            Some(layer) => layer.gradients.push((name, buf)),
             None => own.push((name, buf)),
         }
     }
     if !own.is_empty() {
-        let name = format!("L{}:{class}", layers.len());
-        let y = logits.clone();
-        let (path, call) = (String::new(), None);
-        layers.push(PerLayerBufs { name, path, call, y, z: None, g_a: None, grads: own, work: None });
+        layers.push(LayerBuffers {
+            name: format!("L{}:{class}", layers.len()),
+            path: String::new(),
+            call: None,
+            output: logits.clone(),
+            pre_activation: None,
+            input_gradient: None,
+            gradients: own,
+            work: None,
+        });
     }
     layers
 }
 
-impl CapturePlan {
+impl StepPlan {
+    /// Returns the plan of a step with this model for inputs of these shapes and dtypes. Their values are not used.
+    ///
+    /// The model is traced: no kernel runs, and only layers that learn their widths from their first input change.
+    ///
+    /// ```
+    /// use pellucid_nn::graph::StepPlan;
+    /// use pellucid_nn::{Linear, Relu, loss::LossKind, sequential};
+    /// use pellucid_tensor::{DType, Tensor};
+    /// let model = sequential![Linear::new(784, 256), Relu, Linear::new(256, 10)];
+    /// let x = Tensor::zeros([64, 784], DType::F32);
+    /// let plan = StepPlan::new(&model, &x, LossKind::SoftmaxCrossEntropy, 8 << 20)?;
+    /// let first = &plan.layers[0];
+    /// assert_eq!(first.name, "L0:Linear");
+    /// assert_eq!(first.gradient("weight").unwrap().shape().dims(), [256, 784]);
+    /// assert!(first.pre_activation.is_some()); // a relu follows
+    /// assert!(first.input_gradient.is_none()); // x is data
+    /// assert_eq!(plan.loss.logits_gradient.shape().dims(), [64, 10]);
+    /// println!("{plan}");
+    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Layer`] names a layer that rejects its input or whose output shape depends on values;
+    /// [`Error::ShapeMismatch`] if the loss does not accept the logits.
+    pub fn new<X: Batch, M: Model<X> + ?Sized>(
+        model: &M,
+        inputs: &X,
+        loss: LossKind,
+        max_scratch: usize,
+    ) -> Result<StepPlan> {
+        StepPlan::of(&ModelWithBatch::new(model, inputs)?, &loss, max_scratch)
+    }
+
+    /// Returns the plan of a step with this model and batch.
+    pub(super) fn of(model: &dyn BoundModel, loss: &LossKind, max_scratch: usize) -> Result<StepPlan> {
+        let mut run = || {
+            let _on = enable_grad();
+            model.logits()
+        };
+        // The first run builds lazy layers, which have no parameters and no names before.
+        trace_calls(model, &mut run)?;
+        let (logits, calls) = trace_calls(model, &mut run)?;
+        let (logits, dtype) = (logits.shape(), logits.dtype());
+        let parts: &dyn ModuleParts = model;
+        let named: Vec<(String, Parameter)> =
+            parts.parameters().into_iter().filter(|(_, p)| p.requires_grad()).collect();
+        let class = parts.modules().first().map_or("model", |(_, info)| info.class());
+        let inputs = model.batch().named().into_iter().map(|(name, x)| (name, x.shape().clone(), x.dtype()));
+        let inputs: Vec<_> = inputs.collect();
+        let logits_gradient = PlannedBuffer::new(logits, dtype);
+        Ok(StepPlan {
+            input_shape: inputs.first().map_or(Shape::scalar(), |(_, shape, _)| shape.clone()),
+            inputs,
+            layers: layer_buffers(class, &calls, named, &logits_gradient),
+            loss: LossBuffers { logits_gradient, out_shape: Shape::scalar(), target: loss.target(logits, dtype)? },
+            max_scratch,
+        })
+    }
+
     /// Returns the buffers of all parameter gradients, by name.
-    pub fn grads(&self) -> impl Iterator<Item = (&str, &Buf)> {
-        self.per_layer.iter().flat_map(|layer| layer.grads.iter().map(|(name, buf)| (name.as_str(), buf)))
+    pub fn gradients(&self) -> impl Iterator<Item = (&str, &PlannedBuffer)> {
+        self.layers.iter().flat_map(|layer| layer.gradients.iter().map(|(name, buf)| (name.as_str(), buf)))
     }
 
     /// Returns the buffer of a parameter's gradient.
-    pub fn grad(&self, parameter: &str) -> Option<&Buf> {
-        self.grads().find(|(name, _)| *name == parameter).map(|(_, buf)| buf)
+    pub fn gradient(&self, parameter: &str) -> Option<&PlannedBuffer> {
+        self.gradients().find(|(name, _)| *name == parameter).map(|(_, buf)| buf)
     }
 
     /// Returns the total size of all buffers in bytes, without sharing.
     pub fn bytes(&self) -> usize {
-        self.per_layer.iter().flat_map(PerLayerBufs::all).map(Buf::bytes).sum::<usize>() + self.loss.d_y.bytes()
+        self.layers.iter().flat_map(LayerBuffers::all).map(PlannedBuffer::bytes).sum::<usize>()
+            + self.loss.logits_gradient.bytes()
     }
 
     /// Uses the gradient buffers that are pinned in another plan of the same parameters, so that two paths through a
     /// model share their gradients.
-    pub fn adopt_grads(&self, other: &CapturePlan) {
-        for (name, buf) in self.grads() {
-            if let Some(theirs) = other.grad(name) {
+    pub(super) fn adopt_gradients(&self, other: &StepPlan) {
+        for (name, buf) in self.gradients() {
+            if let Some(theirs) = other.gradient(name) {
                 buf.adopt(theirs);
             }
         }
     }
 
     /// Stores the location of each buffer of a recorded step.
-    pub(super) fn set_locations(&mut self, place: impl Fn(BufferRole, &Buf) -> ArenaSlot) {
-        let set = |role: BufferRole, buf: &mut Buf| (buf.place, buf.recorded) = (place(role, buf), true);
-        for (i, layer) in self.per_layer.iter_mut().enumerate() {
-            set(BufferRole::Output(i), &mut layer.y);
+    pub(super) fn set_locations(&mut self, location: impl Fn(BufferRole, &PlannedBuffer) -> ArenaSlot) {
+        let set =
+            |role: BufferRole, buf: &mut PlannedBuffer| (buf.location, buf.recorded) = (location(role, buf), true);
+        for (i, layer) in self.layers.iter_mut().enumerate() {
+            set(BufferRole::Output(i), &mut layer.output);
             // Unfused, the pre-activation is the output.
-            layer.z.iter_mut().for_each(|z| set(BufferRole::Output(i), z));
-            layer.g_a.iter_mut().for_each(|g_a| set(BufferRole::InputGradient(i), g_a));
+            layer.pre_activation.iter_mut().for_each(|buf| set(BufferRole::Output(i), buf));
+            layer.input_gradient.iter_mut().for_each(|buf| set(BufferRole::InputGradient(i), buf));
             layer.work.iter_mut().for_each(|work| set(BufferRole::Work(i), work));
-            layer.grads.iter_mut().for_each(|(name, grad)| set(BufferRole::Gradient(name.clone()), grad));
+            layer.gradients.iter_mut().for_each(|(name, buf)| set(BufferRole::Gradient(name.clone()), buf));
         }
-        set(BufferRole::LogitsGradient, &mut self.loss.d_y);
+        set(BufferRole::LogitsGradient, &mut self.loss.logits_gradient);
     }
 
     /// Returns an error if inputs or targets do not match the plan; it names the layer that would read them.
-    pub(super) fn check(&self, op: &'static str, x: &impl Batch, y: &Tensor) -> Result<()> {
+    pub(super) fn check(&self, op: &'static str, x: &dyn BatchTensors, y: &Tensor) -> Result<()> {
         let (mut given, mut refused) = (0, None);
-        x.each(&mut |name, x| {
+        x.each_tensor(&mut |name, x| {
             if refused.is_none() {
                 refused = self.inputs.get(given).and_then(|own| input_mismatch(op, own, name, x));
             }
@@ -369,7 +371,7 @@ impl CapturePlan {
             refused = Some(Error::invalid(op, format!("the step has {} inputs, got {given}", self.inputs.len())));
         }
         if let Some(source) = refused {
-            let layer = self.per_layer.first().map_or_else(|| "model".to_string(), |first| first.name.clone());
+            let layer = self.layers.first().map_or_else(|| "model".to_string(), |first| first.name.clone());
             return Err(Error::Layer { layer, source: Box::new(source) });
         }
         let (shape, dtype) = &self.loss.target;
@@ -404,29 +406,33 @@ fn input_mismatch(op: &'static str, own: &(String, Shape, DType), name: &str, x:
     })
 }
 
-impl fmt::Display for CapturePlan {
+impl fmt::Display for StepPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let line = |f: &mut fmt::Formatter<'_>, name: &str, buf: &Buf| {
+        let line = |f: &mut fmt::Formatter<'_>, name: &str, buf: &PlannedBuffer| {
             writeln!(
                 f,
                 "  {name:24} {:>8} {:20} {:>12} bytes  {:?}",
                 buf.dtype.to_string(),
                 buf.shape.to_string(),
                 buf.bytes(),
-                buf.place
+                buf.location
             )
         };
-        for layer in &self.per_layer {
+        for layer in &self.layers {
             writeln!(f, "{} {}", layer.name, layer.path)?;
-            let PerLayerBufs { y, z, g_a, work, grads, .. } = layer;
-            let own = [("y", Some(y)), ("z", z.as_ref()), ("g_a", g_a.as_ref()), ("work", work.as_ref())];
-            own.into_iter()
-                .filter_map(|(name, buf)| Some((name, buf?)))
-                .try_for_each(|(name, buf)| line(f, name, buf))?;
-            grads.iter().try_for_each(|(name, buf)| line(f, &format!("g {name}"), buf))?;
+            let named = [
+                ("output", Some(&layer.output)),
+                ("pre-activation", layer.pre_activation.as_ref()),
+                ("input gradient", layer.input_gradient.as_ref()),
+                ("work", layer.work.as_ref()),
+            ];
+            for (name, buf) in named.into_iter().filter_map(|(name, buf)| Some((name, buf?))) {
+                line(f, name, buf)?;
+            }
+            layer.gradients.iter().try_for_each(|(name, buf)| line(f, &format!("gradient {name}"), buf))?;
         }
         writeln!(f, "loss")?;
-        line(f, "d_y", &self.loss.d_y)?;
+        line(f, "logits gradient", &self.loss.logits_gradient)?;
         write!(f, "{} bytes unfused", self.bytes())
     }
 }

@@ -2,19 +2,19 @@
 //!
 //! A step is one closure. [`capture`] records it; on a device without capture the closure runs eagerly.
 
-use super::batch::{Batch, Model};
+use super::batch::{Batch, BoundModel, Model, ModelWithBatch, StepLoss};
 use super::buffer_tracker::BufferTracker;
 use super::coverage::{FrozenParameters, check_gradients};
-use super::plan::{Buf, BufferRole, CapturePlan, PerLayerBufs};
-use super::rebind::GradientBindings;
-use super::state::{self, ModelState};
+use super::gradients::GradientBindings;
+use super::plan::{BufferRole, LayerBuffers, PlannedBuffer, StepPlan};
+use super::state::{ModelState, state_names};
 use super::stream::Stream;
 use crate::call::{LayerCall, trace_calls, with_call_listener};
 use crate::loss::Loss;
-use crate::module::{Module, parameters_so_far, walk};
+use crate::module::ModuleParts;
 use crate::optim::{GradScaler, Optimizer};
 use crate::parameter::Parameter;
-use crate::visit::Part;
+use crate::visit::ModulePart;
 use pellucid_tensor::{Backward, Captured, Error, Result, Tensor, capture, enable_grad, no_grad, ops, unwrap};
 use std::cell::RefCell;
 use std::fmt;
@@ -22,7 +22,7 @@ use std::ops::Deref;
 use std::rc::Rc;
 
 /// A function that changes the gradients of these parameters before the update, such as clipping.
-pub type BeforeUpdate<'f> = Rc<dyn Fn(&[Parameter]) -> Result<()> + 'f>;
+type BeforeUpdate<'f> = Rc<dyn Fn(&[Parameter]) -> Result<()> + 'f>;
 
 /// Options for recording a step.
 #[derive(Clone)]
@@ -64,174 +64,198 @@ impl Default for StepOptions<'_> {
     }
 }
 
-/// Records a training step: forward, loss, backward and update, on the contents of `x_buf` and `y_buf` at each launch.
-///
-/// Recording runs no kernel: parameters, optimizer state, statistics and random generators stay unchanged until the
-/// first launch. Each launch starts without gradients. The result holds buffers for the logits and for the loss before
-/// the update.
-///
-/// ```
-/// use pellucid_nn::graph::{LossKind, make_plan_for_sequential, record_step_graph, try_rebind_grads};
-/// use pellucid_nn::{Linear, Module, loss::MseLoss, optim::{Sgd, SgdOptions}, sequential};
-/// use pellucid_tensor::{DType, Tensor};
-///
-/// let (model, loss) = (sequential![Linear::new(3, 1)], MseLoss::default());
-/// let optimizer = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() })?;
-/// let plan = make_plan_for_sequential(&model, &[4, 3], LossKind::Mse, 8 << 20)?;
-/// assert_eq!(try_rebind_grads(&model, &optimizer, &plan)?.bound, ["0.weight", "0.bias"]);
-///
-/// let (x, y) = (Tensor::ones([4, 3], DType::F32), Tensor::ones([4, 1], DType::F32));
-/// let mut exec = record_step_graph(&model, &loss, &optimizer, &plan, &x, &y, None)?;
-/// exec.launch()?;
-/// let first = exec.loss.item::<f32>();
-/// exec.launch()?;
-/// assert!(exec.loss.item::<f32>() < first);
-/// # Ok::<(), pellucid_tensor::Error>(())
-/// ```
-///
-/// # Errors
-/// [`Error::Layer`] for buffers that do not match the plan, for a layer that rejects its input, or for one that cannot
-/// be captured; [`Error::ReadInCapture`] names the line that reads a value; [`Error::UntrainedParameters`] names
-/// parameters that require a gradient but do not belong to the optimizer; errors of [`capture`].
-pub fn record_step_graph<'f, X, M, L, O>(
-    model: &'f M,
-    loss: &'f L,
-    optimizer: &'f O,
-    plan: &CapturePlan,
-    x_buf: &X,
-    y_buf: &Tensor,
-    stream: Option<Stream>,
-) -> Result<GraphExec<'f>>
-where
-    X: Batch + 'f,
-    M: Model<X> + ?Sized,
-    L: Loss + ?Sized,
-    O: Optimizer + ?Sized,
-{
-    let options = StepOptions { stream, ..Default::default() };
-    record_step_graph_with(model, loss, optimizer, plan, x_buf, y_buf, options)
+/// A model with its inputs, a loss with its targets, and an optimizer, without their types.
+#[derive(Clone)]
+pub(super) struct StepComputation<'f> {
+    pub(super) model: Rc<dyn BoundModel + 'f>,
+    pub(super) loss: Rc<dyn StepLoss + 'f>,
+    pub(super) targets: Tensor,
 }
 
-/// Records a training step as [`record_step_graph`] does, with options. Model, loss and optimizer are passed as
-/// pointers.
-///
-/// # Errors
-/// Those of [`record_step_graph`]; [`Error::InvalidArgument`] if `accumulate` is 0, or if it is above 1 and not all
-/// gradients are stored in the plan's buffers, see [`try_rebind_grads`](super::try_rebind_grads).
-pub fn record_step_graph_with<'f, X: Batch + 'f>(
-    model: impl Deref<Target: Model<X>> + 'f,
-    loss: impl Deref<Target: Loss> + 'f,
-    optimizer: impl Deref<Target: Optimizer> + 'f,
-    plan: &CapturePlan,
-    x_buf: &X,
-    y_buf: &Tensor,
+impl<'f> RecordedStep<'f> {
+    /// Records a training step: forward, loss, backward and update, on the contents of `x` and `y` at each launch.
+    ///
+    /// Recording runs no kernel: parameters, optimizer state, statistics and random generators stay unchanged until the
+    /// first launch. Each launch starts without gradients. The result holds buffers for the logits and for the loss
+    /// before the update. Model and loss are passed as pointers; a reference to an optimizer is an optimizer.
+    ///
+    /// ```
+    /// use pellucid_nn::graph::{RecordedStep, StepOptions, StepPlan};
+    /// use pellucid_nn::loss::{LossKind, MseLoss};
+    /// use pellucid_nn::{Linear, Module, optim::{Sgd, SgdOptions}, sequential};
+    /// use pellucid_tensor::{DType, Tensor};
+    ///
+    /// let (model, loss) = (sequential![Linear::new(3, 1)], MseLoss::default());
+    /// let optimizer = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() })?;
+    /// let (x, y) = (Tensor::ones([4, 3], DType::F32), Tensor::ones([4, 1], DType::F32));
+    /// let plan = StepPlan::new(&model, &x, LossKind::Mse, 8 << 20)?;
+    /// assert_eq!(plan.bind_gradients(&model, &optimizer)?.bound, ["0.weight", "0.bias"]);
+    ///
+    /// let mut step = RecordedStep::training(&model, &loss, &optimizer, &plan, &x, &y, StepOptions::default())?;
+    /// step.launch()?;
+    /// let first = step.loss.item::<f32>();
+    /// step.launch()?;
+    /// assert!(step.loss.item::<f32>() < first);
+    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Layer`] for buffers that do not match the plan, for a layer that rejects its input, or for one that
+    /// cannot be captured; [`Error::ReadInCapture`] names the line that reads a value; [`Error::UntrainedParameters`]
+    /// names parameters that require a gradient but do not belong to the optimizer; [`Error::InvalidArgument`] if
+    /// `accumulate` is 0, or if it is above 1 and not all gradients are stored in the plan's buffers, see
+    /// [`StepPlan::bind_gradients`]; errors of [`capture`].
+    pub fn training<X: Batch + 'f>(
+        model: impl Deref<Target: Model<X>> + 'f,
+        loss: impl Deref<Target: Loss> + 'f,
+        optimizer: impl Optimizer + 'f,
+        plan: &StepPlan,
+        x: &X,
+        y: &Tensor,
+        options: StepOptions<'f>,
+    ) -> Result<RecordedStep<'f>> {
+        let model = Rc::new(ModelWithBatch::new(model, x)?);
+        let computation = StepComputation { model, loss: Rc::new(loss), targets: y.clone() };
+        record_training(computation, Rc::new(optimizer), plan, options)
+    }
+
+    /// Records an evaluation: logits and loss for the contents of `x` and `y`, without a backward pass. All layers are
+    /// in evaluation mode, as after [`Module::eval`](crate::Module::eval); afterwards the model's mode is restored.
+    ///
+    /// # Errors
+    /// Those of [`training`](RecordedStep::training).
+    pub fn evaluation<X: Batch + 'f>(
+        model: impl Deref<Target: Model<X>> + 'f,
+        loss: impl Deref<Target: Loss> + 'f,
+        plan: &StepPlan,
+        x: &X,
+        y: &Tensor,
+        stream: Option<Stream>,
+    ) -> Result<RecordedStep<'f>> {
+        let model = Rc::new(ModelWithBatch::new(model, x)?);
+        record_evaluation(StepComputation { model, loss: Rc::new(loss), targets: y.clone() }, plan, stream)
+    }
+}
+
+/// The name of the recording of a training step in errors.
+const RECORD_TRAINING: &str = "record_training";
+
+/// [`RecordedStep::training`] without types.
+pub(super) fn record_training<'f>(
+    computation: StepComputation<'f>,
+    optimizer: Rc<dyn Optimizer + 'f>,
+    plan: &StepPlan,
     options: StepOptions<'f>,
-) -> Result<GraphExec<'f>> {
-    let op = "record_step_graph";
-    let model = Rc::new(model);
-    let gradients = Rc::new(GradientBindings::of(&**model, &*optimizer, plan));
+) -> Result<RecordedStep<'f>> {
+    let model: Rc<dyn ModuleParts + 'f> = computation.model.clone();
+    let gradients = Rc::new(GradientBindings::of(&*model, &*optimizer, plan));
     let StepOptions { stream, accumulate, scaler, before_update, allow_untrained_parameters } = options;
-    let frozen = FrozenParameters::of(op, &**model, &*loss, &*optimizer, allow_untrained_parameters)?;
+    let frozen =
+        FrozenParameters::of(RECORD_TRAINING, &*model, &*computation.loss, &*optimizer, allow_untrained_parameters)?;
     if accumulate == 0 || accumulate > 1 && !gradients.are_bound(&*optimizer) {
-        let help =
-            "accumulate must be at least 1; above 1 needs gradients in the plan's buffers: call try_rebind_grads()";
-        return Err(Error::invalid(op, help));
+        let help = "accumulate must be at least 1; above 1 needs gradients in the plan's buffers: call \
+                    bind_gradients() of the plan";
+        return Err(Error::invalid(RECORD_TRAINING, help));
     }
     let stream = stream.unwrap_or_default();
-    let (forward, trail) =
-        ForwardPass::new(op, model.clone(), loss, plan, x_buf, y_buf)?.with_pins(plan).with_tracker(&stream);
+    let (forward, tracker) =
+        ForwardPass::new(RECORD_TRAINING, computation, plan)?.with_pins(plan).with_tracker(&stream);
     let outputs = forward.outputs();
-    let mut names = state::names(&**model, &*optimizer);
+    let mut names = state_names(&*model, &*optimizer);
     names.extend(forward.inputs());
     let bound = StepBindings { state: ModelState::of(model), gradients: Some(gradients.clone()), frozen: Some(frozen) };
-    let optimizer = Rc::new(optimizer);
-    let updated = Rc::clone(&optimizer);
-    let scale = scaler.clone();
-    let update = move || -> Result<()> {
-        let _off = no_grad();
-        let unscaled = scaler.as_ref().map(|scaler| scaler.unscale(&**optimizer)).transpose()?;
-        if let Some(before_update) = &before_update {
-            before_update(optimizer.parameters())?;
-        }
-        match unscaled.zip(scaler.as_ref()) {
-            Some((unscaled, scaler)) => unscaled.step(&**optimizer).and_then(|()| scaler.update()),
-            None => optimizer.try_step(),
-        }
-    };
-    let scaled = move |loss: Tensor| match &scale {
-        Some(scaler) => ops::mul(&loss, scaler.scale_tensor()),
-        None => Ok(loss),
-    };
+    let update = StepUpdate { optimizer, scaler, before_update };
     let (pass, update): (Closure<'f>, Option<Closure<'f>>) = if accumulate == 1 {
         let pass = move || {
             gradients.clear();
-            scaled(forward.run()?)?.try_backward(Backward::default())?;
+            update.scaled(forward.run()?)?.try_backward(Backward::default())?;
             forward.track_gradients();
             gradients.collect()?;
-            check_gradients(op, &**updated)?;
-            update()?;
+            check_gradients(RECORD_TRAINING, &*update.optimizer)?;
+            update.run()?;
             gradients.restore()
         };
         (Box::new(pass), None)
     } else {
-        let collected = Rc::clone(&gradients);
+        let (collected, update) = (Rc::clone(&gradients), Rc::new(update));
+        let scaling = Rc::clone(&update);
         let pass = move || {
-            let loss = scaled(forward.run()?)?;
+            let loss = scaling.scaled(forward.run()?)?;
             let share = ops::full(loss.shape(), 1.0 / accumulate as f64, loss.dtype())?;
             loss.try_backward(Backward { gradient: Some(share), ..Default::default() })?;
             forward.track_gradients();
             collected.collect()?;
             collected.restore()
         };
-        (Box::new(pass), Some(Box::new(move || update().and_then(|()| gradients.zero()))))
+        (Box::new(pass), Some(Box::new(move || update.run().and_then(|()| gradients.zero()))))
     };
     let update = update.map(|update| StepRunner::new(update, &stream)).transpose()?.map(|run| (run, accumulate));
-    Ok(GraphExec::new(StepRunner::new(pass, &stream)?, update, (plan, &trail), (bound, names), outputs, stream))
+    Ok(RecordedStep::new(StepRunner::new(pass, &stream)?, update, (plan, &tracker), (bound, names), outputs, stream))
 }
 
-/// Records an evaluation: logits and loss for the contents of `x_buf` and `y_buf`, without a backward pass. All layers
-/// are in evaluation mode, as after [`Module::eval`](crate::Module::eval); afterwards the model's mode is restored.
-///
-/// # Errors
-/// Those of [`record_step_graph`].
-pub fn record_eval_graph<'f, X: Batch + 'f>(
-    model: impl Deref<Target: Model<X>> + 'f,
-    loss: impl Deref<Target: Loss> + 'f,
-    plan: &CapturePlan,
-    x_buf: &X,
-    y_buf: &Tensor,
+/// [`RecordedStep::evaluation`] without types.
+pub(super) fn record_evaluation<'f>(
+    computation: StepComputation<'f>,
+    plan: &StepPlan,
     stream: Option<Stream>,
-) -> Result<GraphExec<'f>> {
+) -> Result<RecordedStep<'f>> {
     let stream = stream.unwrap_or_default();
-    let model = Rc::new(model);
-    let (forward, trail) =
-        ForwardPass::new("record_eval_graph", model.clone(), loss, plan, x_buf, y_buf)?.with_tracker(&stream);
+    let model: Rc<dyn ModuleParts + 'f> = computation.model.clone();
+    let (forward, tracker) = ForwardPass::new("record_evaluation", computation, plan)?.with_tracker(&stream);
     let outputs = forward.outputs();
     let names = forward.inputs();
     let bound = StepBindings { state: ModelState::of(model), gradients: None, frozen: None };
     let pass = move || {
         let _off = no_grad();
-        let _evaluating = EvalModeGuard::of(&**forward.model);
+        let _evaluating = EvalModeGuard::of(&*forward.computation.model);
         forward.run().map(drop)
     };
-    Ok(GraphExec::new(StepRunner::new(Box::new(pass), &stream)?, None, (plan, &trail), (bound, names), outputs, stream))
+    let pass = StepRunner::new(Box::new(pass), &stream)?;
+    Ok(RecordedStep::new(pass, None, (plan, &tracker), (bound, names), outputs, stream))
 }
 
 type Closure<'f> = Box<dyn FnMut() -> Result<()> + 'f>;
 
+/// The update of a training step, after its backward pass.
+struct StepUpdate<'f> {
+    optimizer: Rc<dyn Optimizer + 'f>,
+    scaler: Option<Rc<GradScaler>>,
+    before_update: Option<BeforeUpdate<'f>>,
+}
+
+impl StepUpdate<'_> {
+    /// Returns the loss, multiplied by the scale if there is a scaler.
+    fn scaled(&self, loss: Tensor) -> Result<Tensor> {
+        match &self.scaler {
+            Some(scaler) => ops::mul(&loss, scaler.scale_tensor()),
+            None => Ok(loss),
+        }
+    }
+
+    fn run(&self) -> Result<()> {
+        let _off = no_grad();
+        let optimizer = &*self.optimizer;
+        let unscaled = self.scaler.as_ref().map(|scaler| scaler.unscale(optimizer)).transpose()?;
+        if let Some(before_update) = &self.before_update {
+            before_update(optimizer.parameters())?;
+        }
+        match unscaled.zip(self.scaler.as_ref()) {
+            Some((unscaled, scaler)) => unscaled.step(optimizer).and_then(|()| scaler.update()),
+            None => optimizer.try_step(),
+        }
+    }
+}
+
 /// The forward pass of a step: model and loss, with their input and output buffers.
-struct ForwardPass<X, M, L> {
-    model: Rc<M>,
-    loss: L,
-    x: X,
-    y: Tensor,
+struct ForwardPass<'f> {
+    computation: StepComputation<'f>,
     /// The pinned buffers of each layer of the plan, and the number of the layer's call.
     pins: Rc<[Option<PinnedBuffers>]>,
     layers: Rc<[Option<usize>]>,
-    d_y: Option<Tensor>,
+    logits_gradient: Option<Tensor>,
     outputs: StepOutputs,
     /// Records which storages hold the plan's buffers.
-    trail: Option<BufferTracker>,
+    tracker: Option<BufferTracker>,
 }
 
 /// The result buffers of a step.
@@ -243,53 +267,52 @@ struct StepOutputs {
 
 /// The pinned buffers of a layer: of its output, and of its input gradient.
 struct PinnedBuffers {
-    y: Vec<Tensor>,
-    g_a: Option<Tensor>,
+    output: Vec<Tensor>,
+    input_gradient: Option<Tensor>,
 }
 
-impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> ForwardPass<X, M, L> {
-    fn new(op: &'static str, model: Rc<M>, loss: L, plan: &CapturePlan, x: &X, y: &Tensor) -> Result<Self> {
-        plan.check(op, x, y)?;
-        model.supports_capture()?;
-        let x = x.map(&mut |_, tensor| Ok(tensor.detach()))?;
-        let d_y = &plan.loss.d_y;
-        let (made, _) = trace_calls(&**model, || model.run(&x))?;
-        if (made.shape(), made.dtype()) != (d_y.shape(), d_y.dtype()) {
+impl<'f> ForwardPass<'f> {
+    fn new(op: &'static str, computation: StepComputation<'f>, plan: &StepPlan) -> Result<Self> {
+        let StepComputation { model, loss, targets } = computation;
+        plan.check(op, model.batch(), &targets)?;
+        let parts: &dyn ModuleParts = &*model;
+        parts.supports_capture()?;
+        let planned = &plan.loss.logits_gradient;
+        let (made, _) = trace_calls(parts, &mut || model.logits())?;
+        if (made.shape(), made.dtype()) != (planned.shape(), planned.dtype()) {
             let help = "the model's logits differ from the plan's; make a plan of this model";
-            return Err(Error::shapes(op, [made.shape(), d_y.shape()], help));
+            return Err(Error::shapes(op, [made.shape(), planned.shape()], help));
         }
-        let logits = ops::zeros(d_y.shape(), d_y.dtype())?;
-        let (value, _) = trace_calls(&**model, || loss.try_forward(&logits, y))?;
+        let logits = ops::zeros(planned.shape(), planned.dtype())?;
+        let (value, _) = trace_calls(parts, &mut || loss.value(&logits, &targets))?;
         if *value.shape() != plan.loss.out_shape {
-            return Err(Error::shapes(
-                op,
-                [value.shape()],
-                "a step minimises a scalar; reduce the loss to its mean or sum",
-            ));
+            let help = "a step minimises a scalar; reduce the loss to its mean or sum";
+            return Err(Error::shapes(op, [value.shape()], help));
         }
         let outputs = StepOutputs { logits, loss: ops::zeros(value.shape(), value.dtype())? };
-        let layers = plan.per_layer.iter().map(|layer| layer.call).collect();
-        let pins = plan.per_layer.iter().map(|_| None).collect();
-        Ok(ForwardPass { model, loss, x, y: y.detach(), pins, layers, d_y: None, outputs, trail: None })
+        let computation = StepComputation { targets: targets.detach(), model, loss };
+        let layers = plan.layers.iter().map(|layer| layer.call).collect();
+        let pins = plan.layers.iter().map(|_| None).collect();
+        Ok(ForwardPass { computation, pins, layers, logits_gradient: None, outputs, tracker: None })
     }
 
     /// Returns this pass with a tracker of buffers, if it will be recorded.
     fn with_tracker(mut self, stream: &Stream) -> (Self, BufferTracker) {
-        let trail = BufferTracker::default();
-        self.trail = (!stream.is_eager()).then(|| trail.clone());
-        (self, trail)
+        let tracker = BufferTracker::default();
+        self.tracker = (!stream.is_eager()).then(|| tracker.clone());
+        (self, tracker)
     }
 
     /// Returns this pass so that it writes the pinned buffers of the plan.
-    fn with_pins(mut self, plan: &CapturePlan) -> Self {
-        let pin = |layer: &PerLayerBufs| {
-            let y: Vec<_> = [Some(&layer.y), layer.z.as_ref()].into_iter().flatten().filter_map(Buf::pinned).collect();
-            let g_a = layer.g_a.as_ref().and_then(Buf::pinned);
-            (g_a.is_some() || !y.is_empty())
-                .then(|| PinnedBuffers { y: y.into_iter().cloned().collect(), g_a: g_a.cloned() })
+    fn with_pins(mut self, plan: &StepPlan) -> Self {
+        let pin = |layer: &LayerBuffers| {
+            let outputs = [Some(&layer.output), layer.pre_activation.as_ref()];
+            let output: Vec<_> = outputs.into_iter().flatten().filter_map(PlannedBuffer::pinned).cloned().collect();
+            let input_gradient = layer.input_gradient.as_ref().and_then(PlannedBuffer::pinned).cloned();
+            (input_gradient.is_some() || !output.is_empty()).then_some(PinnedBuffers { output, input_gradient })
         };
-        self.pins = plan.per_layer.iter().map(pin).collect();
-        self.d_y = plan.loss.d_y.pinned().cloned();
+        self.pins = plan.layers.iter().map(pin).collect();
+        self.logits_gradient = plan.loss.logits_gradient.pinned().cloned();
         self
     }
 
@@ -299,37 +322,39 @@ impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> ForwardPass<X
 
     /// Returns the input buffers, by name.
     fn inputs(&self) -> Vec<(String, Tensor)> {
-        let mut inputs = self.x.named();
-        inputs.push(("y".into(), self.y.clone()));
+        let mut inputs = self.computation.model.batch().named();
+        inputs.push(("y".into(), self.computation.targets.clone()));
         inputs
     }
 
     /// Tracks the parameter gradients after a backward pass.
     fn track_gradients(&self) {
-        if let Some(trail) = &self.trail {
-            for (name, parameter) in parameters_so_far(&**self.model) {
-                parameter.grad().iter().for_each(|grad| trail.track(BufferRole::Gradient(name.clone()), grad));
+        if let Some(tracker) = &self.tracker {
+            let parts: &dyn ModuleParts = &*self.computation.model;
+            for (name, parameter) in parts.parameters() {
+                parameter.grad().iter().for_each(|grad| tracker.track(BufferRole::Gradient(name.clone()), grad));
             }
         }
     }
 
     /// Returns the loss, tracked for a backward pass, and fills the output buffers.
     fn run(&self) -> Result<Tensor> {
-        let (trail, layers, pins) = (self.trail.clone(), self.layers.clone(), self.pins.clone());
-        trail.iter().for_each(BufferTracker::clear);
-        let meet = move |call: LayerCall<'_>| {
+        let StepComputation { model, loss, targets } = &self.computation;
+        let (tracker, layers, pins) = (self.tracker.clone(), self.layers.clone(), self.pins.clone());
+        tracker.iter().for_each(BufferTracker::clear);
+        let on_call = move |call: LayerCall<'_>| {
             let Some(layer) = layers.iter().position(|own| *own == Some(call.call)) else { return };
             pins[layer].iter().for_each(|pin| pin.write(call.x, call.y));
-            trail.iter().for_each(|trail| trail.track_call(layer, &call));
+            tracker.iter().for_each(|tracker| tracker.track_call(layer, &call));
         };
-        let logits = with_call_listener(Rc::new(meet), || self.model.run(&self.x))?;
-        if let Some(trail) = &self.trail {
-            trail.track_gradient(&logits, BufferRole::LogitsGradient);
+        let logits = with_call_listener(Rc::new(on_call), || model.logits())?;
+        if let Some(tracker) = &self.tracker {
+            tracker.track_gradient(&logits, BufferRole::LogitsGradient);
         }
-        if let Some(d_y) = &self.d_y {
-            copy_gradient_on_backward(&logits, d_y);
+        if let Some(buf) = &self.logits_gradient {
+            copy_gradient_on_backward(&logits, buf);
         }
-        let loss = self.loss.try_forward(&logits, &self.y)?;
+        let loss = loss.value(&logits, targets)?;
         // The output buffers hold values only; they are not part of the autograd graph.
         let _off = no_grad();
         ops::copy_(&self.outputs.logits, &logits)?;
@@ -341,12 +366,12 @@ impl<X: Batch, M: Deref<Target: Model<X>>, L: Deref<Target: Loss>> ForwardPass<X
 impl PinnedBuffers {
     /// Copies the output of a call, and registers the copy of its input gradient.
     fn write(&self, x: &Tensor, y: &Tensor) {
-        self.y.iter().for_each(|to| {
+        self.output.iter().for_each(|to| {
             let _off = no_grad();
             unwrap(ops::copy_(to, y));
         });
-        if let Some(g_a) = &self.g_a {
-            copy_gradient_on_backward(x, g_a);
+        if let Some(buf) = &self.input_gradient {
+            copy_gradient_on_backward(x, buf);
         }
     }
 }
@@ -364,17 +389,17 @@ fn copy_gradient_on_backward(x: &Tensor, buf: &Tensor) {
 }
 
 /// A guard that keeps all layers of a model in evaluation mode.
-struct EvalModeGuard<'m, M: Module + ?Sized> {
-    model: &'m M,
+struct EvalModeGuard<'m> {
+    model: &'m dyn ModuleParts,
     /// The earlier mode of each layer, in visiting order: true for training.
     training: Vec<bool>,
 }
 
-impl<'m, M: Module + ?Sized> EvalModeGuard<'m, M> {
-    fn of(model: &'m M) -> Self {
+impl<'m> EvalModeGuard<'m> {
+    fn of(model: &'m dyn ModuleParts) -> Self {
         let mut training = Vec::new();
-        walk(model, |_, part| {
-            if let Part::Training(mode) = part {
+        model.walk(&mut |_, part| {
+            if let ModulePart::TrainingMode(mode) = part {
                 training.push(mode.replace(false));
             }
         });
@@ -382,12 +407,12 @@ impl<'m, M: Module + ?Sized> EvalModeGuard<'m, M> {
     }
 }
 
-impl<M: Module + ?Sized> Drop for EvalModeGuard<'_, M> {
+impl Drop for EvalModeGuard<'_> {
     fn drop(&mut self) {
         let mut training = self.training.iter();
-        walk(self.model, |_, part| {
+        self.model.walk(&mut |_, part| {
             // A mode that two layers share is visited twice, and is in evaluation mode at the second visit.
-            if let Part::Training(mode) = part
+            if let ModulePart::TrainingMode(mode) = part
                 && *training.next().expect("one saved mode for each visited mode")
             {
                 mode.set(true);
@@ -399,14 +424,14 @@ impl<M: Module + ?Sized> Drop for EvalModeGuard<'_, M> {
 /// A closure that is ready to be launched: recorded or eager.
 enum StepRunner<'f> {
     Captured(Captured<'f>),
-    Like(GraphExecLike<'f>),
+    Eager(EagerStep<'f>),
 }
 
 impl<'f> StepRunner<'f> {
     /// Records the closure. On a device without capture, logs a warning and keeps the closure for eager runs.
     fn new(step: Closure<'f>, stream: &Stream) -> Result<StepRunner<'f>> {
         if stream.is_eager() {
-            return Ok(StepRunner::Like(GraphExecLike { step, why: "its stream is eager".into() }));
+            return Ok(StepRunner::Eager(EagerStep { step, reason: "its stream is eager".into() }));
         }
         let step = Rc::new(RefCell::new(step));
         let recorded = Rc::clone(&step);
@@ -417,7 +442,7 @@ impl<'f> StepRunner<'f> {
             Err(Error::DeviceUnavailable { device, reason }) => {
                 tracing::warn!(%device, %reason, "the device cannot capture: the step runs eagerly");
                 let step = Rc::into_inner(step).expect("a failed capture drops its closure").into_inner();
-                Ok(StepRunner::Like(GraphExecLike { step, why: format!("{device} cannot capture: {reason}") }))
+                Ok(StepRunner::Eager(EagerStep { step, reason: format!("{device} cannot capture: {reason}") }))
             }
             Err(error) => Err(error),
         }
@@ -426,7 +451,7 @@ impl<'f> StepRunner<'f> {
     fn captured(&self) -> Option<&Captured<'f>> {
         match self {
             StepRunner::Captured(captured) => Some(captured),
-            StepRunner::Like(_) => None,
+            StepRunner::Eager(_) => None,
         }
     }
 
@@ -434,21 +459,21 @@ impl<'f> StepRunner<'f> {
         let _on = enable_grad();
         match self {
             StepRunner::Captured(captured) => captured.launch(&[]).map(drop),
-            StepRunner::Like(like) => like.launch(),
+            StepRunner::Eager(step) => step.launch(),
         }
     }
 }
 
 /// A step that runs eagerly: on a device without capture, which is logged, or on an eager stream ([`Stream::eager`]).
-pub struct GraphExecLike<'f> {
+pub struct EagerStep<'f> {
     step: Closure<'f>,
-    why: String,
+    reason: String,
 }
 
-impl GraphExecLike<'_> {
+impl EagerStep<'_> {
     /// Returns the reason why the step is not captured.
-    pub fn why(&self) -> &str {
-        &self.why
+    pub fn reason(&self) -> &str {
+        &self.reason
     }
 
     /// Runs the step.
@@ -462,12 +487,12 @@ impl GraphExecLike<'_> {
 }
 
 /// A recorded step, and the buffers of its results.
-pub struct GraphExec<'f> {
+pub struct RecordedStep<'f> {
     /// The logits of the last launch.
     pub logits: Tensor,
     /// The loss of the last launch before the update: a 0-d tensor that stays on the device.
     pub loss: Tensor,
-    plan: CapturePlan,
+    plan: StepPlan,
     pass: StepRunner<'f>,
     /// The update and the number of passes before it, for a step that accumulates gradients.
     update: Option<(StepRunner<'f>, u64)>,
@@ -485,24 +510,24 @@ struct StepBindings<'f> {
     frozen: Option<FrozenParameters>,
 }
 
-impl<'f> GraphExec<'f> {
+impl<'f> RecordedStep<'f> {
     fn new(
         mut pass: StepRunner<'f>,
         update: Option<(StepRunner<'f>, u64)>,
-        (plan, trail): (&CapturePlan, &BufferTracker),
+        (plan, tracker): (&StepPlan, &BufferTracker),
         (bound, mut names): (StepBindings<'f>, Vec<(String, Tensor)>),
         StepOutputs { logits, loss }: StepOutputs,
         stream: Stream,
-    ) -> GraphExec<'f> {
+    ) -> RecordedStep<'f> {
         let mut plan = plan.clone();
         if let StepRunner::Captured(captured) = &mut pass {
-            bound.state.each(|name, tensor| names.push((name.to_string(), tensor.clone())));
+            bound.state.each(&mut |name, tensor| names.push((name.to_string(), tensor.clone())));
             names.extend([("logits".to_string(), logits.clone()), ("loss".to_string(), loss.clone())]);
             // A shared tensor is labelled with its first name.
             names.iter().rev().for_each(|(name, tensor)| captured.name(tensor, name));
         }
-        trail.store_locations(&mut plan, pass.captured());
-        GraphExec { logits, loss, plan, pass, update, launches: 0, bound, stream }
+        tracker.store_locations(&mut plan, pass.captured());
+        RecordedStep { logits, loss, plan, pass, update, launches: 0, bound, stream }
     }
 
     /// Executes the step on the contents of its buffers.
@@ -534,10 +559,10 @@ impl<'f> GraphExec<'f> {
         matches!(self.pass, StepRunner::Captured(_))
     }
 
-    /// Returns the step if it runs eagerly; [`why`](GraphExecLike::why) gives the reason.
-    pub fn like(&self) -> Option<&GraphExecLike<'f>> {
+    /// Returns the step if it runs eagerly; [`reason`](EagerStep::reason) tells why.
+    pub fn eager(&self) -> Option<&EagerStep<'f>> {
         match &self.pass {
-            StepRunner::Like(like) => Some(like),
+            StepRunner::Eager(step) => Some(step),
             StepRunner::Captured(_) => None,
         }
     }
@@ -546,7 +571,7 @@ impl<'f> GraphExec<'f> {
     pub fn captured(&mut self) -> Option<&mut Captured<'f>> {
         match &mut self.pass {
             StepRunner::Captured(captured) => Some(captured),
-            StepRunner::Like(_) => None,
+            StepRunner::Eager(_) => None,
         }
     }
 
@@ -556,16 +581,16 @@ impl<'f> GraphExec<'f> {
     }
 
     /// Returns the plan, with the known location of each buffer.
-    pub fn plan(&self) -> &CapturePlan {
+    pub fn plan(&self) -> &StepPlan {
         &self.plan
     }
 }
 
-impl fmt::Debug for GraphExec<'_> {
+impl fmt::Debug for RecordedStep<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.pass {
             StepRunner::Captured(captured) => write!(f, "captured {}", captured.plan()),
-            StepRunner::Like(like) => write!(f, "eager step: {}", like.why),
+            StepRunner::Eager(step) => write!(f, "eager step: {}", step.reason),
         }
     }
 }

@@ -1,46 +1,41 @@
 //! The parameters and buffers of a model, and a check at each launch that they are still the same tensors.
 
-use crate::module::{Module, parameters_so_far, walk};
+use crate::module::ModuleParts;
 use crate::optim::Optimizer;
-use crate::visit::Part;
+use crate::visit::ModulePart;
 use pellucid_tensor::{Error, Generator, Result, StorageId, Tensor};
 use std::collections::HashMap;
-use std::ops::Deref;
 use std::rc::Rc;
-
-/// A function called with each tensor and its name.
-type TensorVisitor<'a> = &'a mut dyn FnMut(&str, &Tensor);
 
 /// The parameters and buffers that a model had when a step was recorded.
 pub(super) struct ModelState<'f> {
-    walk: Box<dyn Fn(TensorVisitor<'_>) + 'f>,
+    model: Rc<dyn ModuleParts + 'f>,
     /// The visited tensors, in order. Holding them keeps their ids from being reused.
     known: Vec<Tensor>,
 }
 
 impl<'f> ModelState<'f> {
-    pub(super) fn of(model: Rc<impl Deref<Target: Module> + 'f>) -> ModelState<'f> {
-        let walk = move |meet: TensorVisitor<'_>| {
-            walk(&**model, |name, part| match part {
-                Part::Parameter(parameter) => meet(name, parameter.tensor()),
-                Part::Buffer(buffer) => meet(name, buffer.tensor()),
-                Part::Module(_) | Part::Training(_) | Part::Choice(_) => (),
-            });
-        };
+    pub(super) fn of(model: Rc<dyn ModuleParts + 'f>) -> ModelState<'f> {
+        let mut state = ModelState { model, known: Vec::new() };
         let mut known = Vec::new();
-        walk(&mut |_, tensor| known.push(tensor.clone()));
-        ModelState { walk: Box::new(walk), known }
+        state.each(&mut |_, tensor| known.push(tensor.clone()));
+        state.known = known;
+        state
     }
 
     /// Visits every parameter and buffer with its name; a shared tensor once for each of its names.
-    pub(super) fn each(&self, mut f: impl FnMut(&str, &Tensor)) {
-        (self.walk)(&mut f);
+    pub(super) fn each(&self, f: &mut dyn FnMut(&str, &Tensor)) {
+        self.model.walk(&mut |name, part| match part {
+            ModulePart::Parameter(parameter) => f(name, parameter.tensor()),
+            ModulePart::Buffer(buffer) => f(name, buffer.tensor()),
+            ModulePart::Module(_) | ModulePart::TrainingMode(_) | ModulePart::PathChoice(_) => (),
+        });
     }
 
     /// Returns an error if the model holds another tensor than at recording.
     pub(super) fn check(&self) -> Result<()> {
         let (mut known, mut replaced) = (self.known.iter(), None);
-        self.each(|name, tensor| {
+        self.each(&mut |name, tensor| {
             if known.next().map(Tensor::id) != Some(tensor.id()) && replaced.is_none() {
                 replaced = Some(format!("`{name}` of the model"));
             }
@@ -55,8 +50,8 @@ impl<'f> ModelState<'f> {
 /// Returns names for the tensors of a training step that are not part of the model: gradients, optimizer state, and the
 /// random generator. State that several parameters share is named without a parameter. The printed form of a plan
 /// contains these names.
-pub(super) fn names(model: &(impl Module + ?Sized), optimizer: &(impl Optimizer + ?Sized)) -> Vec<(String, Tensor)> {
-    let own = parameters_so_far(model);
+pub(super) fn state_names(model: &dyn ModuleParts, optimizer: &dyn Optimizer) -> Vec<(String, Tensor)> {
+    let own = model.parameters();
     let name_of = |parameter: &str| {
         // The optimizer names a parameter by its position if it was not given a name.
         let known = parameter.parse::<usize>().ok().and_then(|i| optimizer.parameters().get(i));

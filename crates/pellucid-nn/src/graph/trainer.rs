@@ -1,237 +1,137 @@
 //! A recorded step with its buffers, and a trainer that records and launches such steps.
 
-use super::batch::{Batch, Model};
-use super::coverage::{FrozenParameters, fill};
-use super::paths::{Path, is_on, path_of};
-use super::plan::{CapturePlan, make_plan};
-use super::rebind::{Rebound, try_rebind_grads};
-use super::record::{GraphExec, StepOptions, record_eval_graph, record_step_graph_with};
-use super::stream::Stream;
+use super::batch::{Batch, BatchTensors, BoundModel, Model, ModelWithBatch, StepLoss};
+use super::coverage::{FrozenParameters, fill_optimizer};
+use super::gradients::BoundGradients;
+use super::paths::{ModelPath, current_path, is_on_path};
+use super::plan::StepPlan;
+use super::record::{RecordedStep, StepComputation, StepOptions, record_evaluation, record_training};
 use crate::layer::Layer;
 use crate::loss::Loss;
-use crate::module::{Module, parameters_so_far};
+use crate::module::ModuleParts;
 use crate::optim::Optimizer;
 use crate::parameter::Parameter;
-use crate::sequential::Sequential;
 use pellucid_tensor::{CacheStats, Error, Result, Shape, Tensor, no_grad, ops};
-use std::ops::Deref;
+use std::marker::PhantomData;
 use std::rc::Rc;
 
 /// A recorded training step over fixed buffers of its own.
 ///
-/// Made by [`Sequential::compile`] and [`GraphTrainer::compile`].
-pub struct TrainGraph<'f, X = Tensor> {
-    /// The input buffers: x `[B, K]`, for example.
-    pub x_buf: X,
+/// [`GraphTrainer`] and [`Sequential::compile`](crate::Sequential::compile) make it.
+pub struct TrainingStep<'f> {
+    /// The input buffers, in order: x `[B, K]`, for example.
+    pub inputs: Vec<Tensor>,
     /// The target buffer: class numbers `[B]`, or values of the logits' shape.
-    pub y_buf: Tensor,
+    pub targets: Tensor,
     /// The logits of the last launch, `[B, C]`.
     pub logits: Tensor,
     /// The loss of the last launch before the update: a 0-d tensor that stays on the device.
     pub loss: Tensor,
     /// The step.
-    pub exec: GraphExec<'f>,
+    pub recorded: RecordedStep<'f>,
     /// Which gradients the optimizer reads from the plan's buffers.
-    pub rebound: Rebound,
-    /// The input buffers, in order.
-    buffers: Vec<Tensor>,
+    pub gradients: BoundGradients,
+    computation: StepComputation<'f>,
 }
 
-impl<'f, X: Batch + 'f> TrainGraph<'f, X> {
-    /// Builds, checks and plans the model, fills the optimizer, rebinds and records. `share` is a plan whose gradient
-    /// buffers are used.
-    fn compile(
-        model: impl Deref<Target: Model<X>> + 'f,
-        loss: impl Deref<Target: Loss> + 'f,
-        optimizer: impl Deref<Target: Optimizer> + 'f,
-        inputs: &X,
-        lt_bytes: usize,
-        share: Option<&CapturePlan>,
-        options: StepOptions<'f>,
-    ) -> Result<TrainGraph<'f, X>> {
-        let Some(kind) = loss.kind() else {
+/// A model with the buffers of its inputs, a loss and an optimizer, from which a training step is made.
+pub(super) struct TrainingSetup<'f> {
+    pub(super) model: Rc<dyn BoundModel + 'f>,
+    pub(super) loss: Rc<dyn StepLoss + 'f>,
+    pub(super) optimizer: Rc<dyn Optimizer + 'f>,
+    pub(super) max_scratch: usize,
+    pub(super) options: StepOptions<'f>,
+}
+
+impl<'f> TrainingStep<'f> {
+    /// Builds, checks and plans the model, fills the optimizer, binds the gradients and records. `share` is a plan
+    /// whose gradient buffers are used.
+    pub(super) fn compile(setup: TrainingSetup<'f>, share: Option<&StepPlan>) -> Result<TrainingStep<'f>> {
+        let Some(kind) = setup.loss.target_kind() else {
             let help = "the targets of this loss are unknown; use loss.with_targets(shape, dtype)";
             return Err(Error::invalid("compile", help));
         };
+        let model: &dyn ModuleParts = &*setup.model;
         model.supports_capture()?;
-        let plan = make_plan(&*model, inputs, kind, lt_bytes)?;
-        let optimizer = Rc::new(optimizer);
-        let is_filled = fill(&*model, &*loss, &**optimizer)?;
-        let step = TrainGraph::record(model, loss, Rc::clone(&optimizer), inputs, (plan, share), options);
+        let plan = StepPlan::of(&*setup.model, &kind, setup.max_scratch)?;
+        let optimizer = Rc::clone(&setup.optimizer);
+        let is_filled = fill_optimizer(model, &*setup.loss, &*optimizer)?;
+        let step = TrainingStep::record(setup, &plan, share);
         if is_filled && step.is_err() {
             optimizer.unfill();
         }
         step
     }
 
-    fn record(
-        model: impl Deref<Target: Model<X>> + 'f,
-        loss: impl Deref<Target: Loss> + 'f,
-        optimizer: Rc<impl Deref<Target: Optimizer> + 'f>,
-        inputs: &X,
-        (plan, share): (CapturePlan, Option<&CapturePlan>),
-        options: StepOptions<'f>,
-    ) -> Result<TrainGraph<'f, X>> {
-        FrozenParameters::of("compile", &*model, &*loss, &**optimizer, options.allow_untrained_parameters)?;
+    fn record(setup: TrainingSetup<'f>, plan: &StepPlan, share: Option<&StepPlan>) -> Result<TrainingStep<'f>> {
+        let TrainingSetup { model, loss, optimizer, options, .. } = setup;
+        let parts: &dyn ModuleParts = &*model;
+        FrozenParameters::of("compile", parts, &*loss, &*optimizer, options.allow_untrained_parameters)?;
         if let Some(other) = share {
-            plan.adopt_grads(other);
+            plan.adopt_gradients(other);
         }
-        let x_buf = inputs.map(&mut |_, x| ops::zeros(x.shape(), x.dtype()))?;
         let (shape, dtype) = &plan.loss.target;
-        let y_buf = ops::zeros(shape, *dtype)?;
-        let parameters: Vec<Parameter> = parameters_so_far(&*model).into_iter().map(|(_, p)| p).collect();
+        let targets = ops::zeros(shape, *dtype)?;
+        let parameters: Vec<Parameter> = parts.parameters().into_iter().map(|(_, p)| p).collect();
         let before: Vec<Option<Tensor>> = parameters.iter().map(|p| p.grad()).collect();
-        let rebound = try_rebind_grads(&*model, &**optimizer, &plan)?;
-        let optimizer = SharedOptimizer(optimizer);
-        let recorded = record_step_graph_with(model, loss, optimizer, &plan, &x_buf, &y_buf, options);
+        let gradients = plan.bind(parts, optimizer.parameters())?;
+        let inputs = model.batch().named().into_iter().map(|(_, buffer)| buffer).collect();
+        let computation = StepComputation { model, loss, targets: targets.clone() };
+        let recorded = record_training(computation.clone(), optimizer, plan, options);
         // A failed recording restores the gradients.
         let put_back = |_: &Error| parameters.iter().zip(before).for_each(|(p, gradient)| p.set_grad(gradient));
-        let exec = recorded.inspect_err(put_back)?;
-        let (logits, loss) = (exec.logits.clone(), exec.loss.clone());
-        let buffers = x_buf.named().into_iter().map(|(_, buffer)| buffer).collect();
-        Ok(TrainGraph { x_buf, y_buf, logits, loss, exec, rebound, buffers })
+        let recorded = recorded.inspect_err(put_back)?;
+        let (logits, loss) = (recorded.logits.clone(), recorded.loss.clone());
+        Ok(TrainingStep { inputs, targets, logits, loss, recorded, gradients, computation })
     }
 
     /// Copies a batch into the fixed buffers, without synchronizing.
     ///
     /// # Errors
     /// [`Error::Layer`] names the layer that would read a batch of another shape or dtype; then nothing is copied.
-    pub fn set_batch(&self, x: &X, y: &Tensor) -> Result<()> {
-        self.exec.plan().check("set_batch", x, y)?;
+    pub fn set_batch(&self, x: &impl Batch, y: &Tensor) -> Result<()> {
+        self.copy_batch(x, y)
+    }
+
+    fn copy_batch(&self, x: &dyn BatchTensors, y: &Tensor) -> Result<()> {
+        self.recorded.plan().check("set_batch", x, y)?;
         // Only the values of the batch are copied, not its autograd graph.
         let _off = no_grad();
-        let (mut buffers, mut copied) = (self.buffers.iter(), Ok(()));
-        x.each(&mut |_, x| {
+        let (mut buffers, mut copied) = (self.inputs.iter(), Ok(()));
+        x.each_tensor(&mut |_, x| {
             if let (Some(buffer), Ok(())) = (buffers.next(), &copied) {
                 copied = ops::copy_(buffer, x);
             }
         });
-        copied.and_then(|()| ops::copy_(&self.y_buf, y))
+        copied.and_then(|()| ops::copy_(&self.targets, y))
     }
 
     /// Executes the step on the batch in the buffers.
     ///
     /// # Errors
-    /// Those of [`GraphExec::launch`].
+    /// Those of [`RecordedStep::launch`].
     pub fn launch(&mut self) -> Result<()> {
-        self.exec.launch()
+        self.recorded.launch()
     }
-}
 
-/// A shared pointer to an optimizer pointer that dereferences to the optimizer.
-struct SharedOptimizer<P>(Rc<P>);
-
-impl<P: Deref> Deref for SharedOptimizer<P> {
-    type Target = P::Target;
-
-    fn deref(&self) -> &P::Target {
-        &self.0
-    }
-}
-
-/// The arguments of [`Sequential::compile`] besides the model.
-pub struct CompileOptions<'f, L: ?Sized, O: ?Sized> {
-    /// The loss to minimise.
-    pub loss: &'f L,
-    /// The optimizer.
-    pub optimizer: &'f O,
-    /// The maximum scratch of one matrix product in bytes, usually `8 << 20`.
-    pub lt_bytes: usize,
-    /// The stream of the launches. `None` means the device's default stream.
-    pub stream: Option<Stream>,
-}
-
-impl<'f, L: ?Sized, O: ?Sized> CompileOptions<'f, L, O> {
-    /// Returns these options for a step that may leave parameters untrained, as in a GAN.
-    #[must_use]
-    pub fn allow_untrained_parameters(self) -> CompileSettings<'f, L, O> {
-        CompileSettings { options: self, allow_untrained_parameters: true }
-    }
-}
-
-/// [`CompileOptions`] with the settings of their methods.
-pub struct CompileSettings<'f, L: ?Sized, O: ?Sized> {
-    options: CompileOptions<'f, L, O>,
-    allow_untrained_parameters: bool,
-}
-
-impl<'f, L: ?Sized, O: ?Sized> From<CompileOptions<'f, L, O>> for CompileSettings<'f, L, O> {
-    fn from(options: CompileOptions<'f, L, O>) -> Self {
-        CompileSettings { options, allow_untrained_parameters: false }
-    }
-}
-
-impl Sequential {
-    /// Records a training step for inputs of this shape; see [`graph`](crate::graph). Lazy layers are built, and an
-    /// optimizer without parameters gets those of the model.
-    ///
-    /// ```
-    /// use pellucid_nn::graph::CompileOptions;
-    /// use pellucid_nn::{Linear, Module, Tanh, loss::MseLoss, optim::{AdamW, AdamWOptions, Optimizer}, sequential};
-    /// use pellucid_tensor::{DType, Tensor};
-    ///
-    /// let model = sequential![Linear::lazy(8), Tanh, Linear::lazy(1)];
-    /// let optimizer = AdamW::new(vec![], AdamWOptions::default())?;
-    /// let loss = MseLoss::default();
-    /// let options = CompileOptions { loss: &loss, optimizer: &optimizer, lt_bytes: 8 << 20, stream: None };
-    /// let mut step = model.compile(&[16, 3], options)?;
-    /// for epoch in 0..3 {
-    ///     optimizer.set_lr(0.01 / (epoch + 1) as f64);
-    ///     let x = Tensor::randn([16, 3], DType::F32);
-    ///     step.set_batch(&x, &x.sum(1).reshape([16, 1]))?;
-    ///     step.launch()?;
-    /// }
-    /// assert!(step.loss.item::<f32>().is_finite());
-    /// # Ok::<(), pellucid_tensor::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::Layer`] names a layer that rejects its input, whose output shape depends on values, or that cannot be
-    /// captured; [`Error::UntrainedParameters`] names parameters that require a gradient and do not belong to the
-    /// optimizer, unless [`CompileOptions::allow_untrained_parameters`] was called; those of
-    /// [`record_step_graph`](crate::graph::record_step_graph). On error, parameters, gradients and optimizer are
-    /// unchanged.
-    pub fn compile<'f, L: Loss + ?Sized + 'f, O: Optimizer + ?Sized + 'f>(
-        &'f self,
-        input_shape: &[usize],
-        options: impl Into<CompileSettings<'f, L, O>>,
-    ) -> Result<TrainGraph<'f>> {
-        let CompileSettings { options, allow_untrained_parameters } = options.into();
-        let CompileOptions { loss, optimizer, lt_bytes, stream } = options;
-        let inputs = ops::zeros(input_shape, self.input_dtype())?;
-        let options = StepOptions { stream, allow_untrained_parameters, ..Default::default() };
-        TrainGraph::compile(self, loss, optimizer, &inputs, lt_bytes, None, options)
+    /// Whether the step is for batches of these shapes.
+    fn fits(&self, x: &dyn BatchTensors) -> bool {
+        have_shapes(x, self.inputs.iter().map(|buffer| buffer.shape()))
     }
 }
 
 /// A trainer: a model, a loss, an optimizer, and recorded training steps. It keeps one step for each compiled shape and
-/// each [path](super::path_of) of the model, up to a [limit](GraphTrainer::recordings). All steps share parameters,
-/// gradients and optimizer state.
+/// each [path](super::paths::path_of) of the model, up to a [limit](GraphTrainer::recordings). All steps share
+/// parameters, gradients and optimizer state.
 ///
 /// Model, loss and optimizer may be owned or borrowed: `&Sequential` is a model, as is `&M` for a model `M` of
 /// [several inputs](super::MultiInput); `&Sgd` is an optimizer and `&MseLoss` a loss. Between launches,
 /// [`model`](GraphTrainer::model) and [`optimizer`](GraphTrainer::optimizer) give access to them.
 pub struct GraphTrainer<'f, M, L, O, X = Tensor> {
     model: Rc<M>,
-    loss: Rc<L>,
     optimizer: Rc<O>,
-    lt_bytes: usize,
-    options: StepOptions<'f>,
-    /// The step that was used last; none before [`compile`](GraphTrainer::compile).
-    pub tg: Option<TrainGraph<'f, X>>,
-    current: Option<RecordedPath<'f>>,
-    /// The other recorded steps, least recently used first.
-    others: Vec<(RecordedPath<'f>, TrainGraph<'f, X>)>,
-    /// The shapes of all compiled batches.
-    shapes: Vec<Vec<Shape>>,
-    limit: usize,
-    stats: CacheStats,
-}
-
-/// The path that a step was recorded for, and its evaluation over the same buffers, once recorded.
-struct RecordedPath<'f> {
-    path: Path,
-    evaluation: Option<GraphExec<'f>>,
+    steps: StepCache<'f>,
+    types: PhantomData<fn(X) -> L>,
 }
 
 impl<'f, M, L, O, X> GraphTrainer<'f, M, L, O, X>
@@ -241,22 +141,12 @@ where
     O: Optimizer + 'f,
     X: Batch + 'f,
 {
-    /// Creates a trainer without recordings. `lt_bytes` is the maximum scratch of one matrix product in bytes, usually
+    /// Creates a trainer without recordings. `max_scratch` is the maximum scratch of one matrix product in bytes, usually
     /// `8 << 20`.
-    pub fn new(model: M, loss: L, optimizer: O, lt_bytes: usize) -> Self {
-        GraphTrainer {
-            model: Rc::new(model),
-            loss: Rc::new(loss),
-            optimizer: Rc::new(optimizer),
-            lt_bytes,
-            options: StepOptions::default(),
-            tg: None,
-            current: None,
-            others: Vec::new(),
-            shapes: Vec::new(),
-            limit: 8,
-            stats: CacheStats::default(),
-        }
+    pub fn new(model: M, loss: L, optimizer: O, max_scratch: usize) -> Self {
+        let (model, optimizer) = (Rc::new(model), Rc::new(optimizer));
+        let steps = StepCache::new(model.clone(), Rc::new(Box::new(loss)), optimizer.clone(), max_scratch);
+        GraphTrainer { model, optimizer, steps, types: PhantomData }
     }
 
     /// Sets the maximum number of recorded steps, 8 by default. The least recently used one is dropped first, and is
@@ -264,25 +154,20 @@ where
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if `limit` is 0.
-    pub fn recordings(self, limit: usize) -> Result<Self> {
-        match limit {
-            0 => Err(Error::invalid("recordings", "a trainer keeps at least 1 recorded step")),
-            _ => Ok(GraphTrainer { limit, ..self }),
-        }
+    pub fn recordings(mut self, limit: usize) -> Result<Self> {
+        self.steps.set_limit(limit).map(|()| self)
     }
 
     /// Returns the number of kept recordings, and the hits and misses of steps and evaluations.
     pub fn cache(&self) -> CacheStats {
-        CacheStats { held: self.others.len() + usize::from(self.tg.is_some()), ..self.stats }
+        self.steps.stats()
     }
 
     /// Sets the options for recording. Settings of [`before_update`](GraphTrainer::before_update) and
     /// [`allow_untrained_parameters`](GraphTrainer::allow_untrained_parameters) stay, unless the options set them.
-    pub fn with(self, options: StepOptions<'f>) -> Self {
-        let mut options = options;
-        options.before_update = options.before_update.or(self.options.before_update);
-        options.allow_untrained_parameters |= self.options.allow_untrained_parameters;
-        GraphTrainer { options, ..self }
+    pub fn with_options(mut self, options: StepOptions<'f>) -> Self {
+        self.steps.set_options(options);
+        self
     }
 
     /// Permits parameters that require a gradient and that the optimizer does not update, as in a GAN.
@@ -300,7 +185,7 @@ where
     /// # Ok::<(), pellucid_tensor::Error>(())
     /// ```
     pub fn allow_untrained_parameters(mut self) -> Self {
-        self.options.allow_untrained_parameters = true;
+        self.steps.options.allow_untrained_parameters = true;
         self
     }
 
@@ -316,7 +201,7 @@ where
     /// # Ok::<(), pellucid_tensor::Error>(())
     /// ```
     pub fn before_update(mut self, f: impl Fn(&[Parameter]) -> Result<()> + 'f) -> Self {
-        self.options.before_update = Some(Rc::new(f));
+        self.steps.options.before_update = Some(Rc::new(f));
         self
     }
 
@@ -330,53 +215,41 @@ where
         &self.optimizer
     }
 
+    /// Returns the step that was compiled or launched last; `None` before [`compile`](GraphTrainer::compile).
+    pub fn current(&self) -> Option<&TrainingStep<'f>> {
+        self.steps.kept.last().map(|kept| &kept.step)
+    }
+
     /// Records a step for the shapes of this batch, on the path that the model is set to. The values are not used.
     /// Steps for other shapes are kept.
     ///
     /// # Errors
-    /// Those of [`Sequential::compile`].
-    pub fn compile_for(&mut self, inputs: &X) -> Result<&mut TrainGraph<'f, X>> {
-        let share = self.tg.as_ref().map(|tg| tg.exec.plan());
-        let (model, loss, optimizer) = (self.model.clone(), self.loss.clone(), self.optimizer.clone());
-        let tg = TrainGraph::compile(model, loss, optimizer, inputs, self.lt_bytes, share, self.options.clone())?;
-        let recorded = RecordedPath { path: path_of(&*self.model), evaluation: None };
-        // A step recorded earlier for the same shapes and path is replaced.
-        let is_same =
-            |other: &RecordedPath<'f>, tg: &TrainGraph<'f, X>| other.path == recorded.path && matches_batch(tg, inputs);
-        self.others.retain(|(other, tg)| !is_same(other, tg));
-        if self.current.as_ref().zip(self.tg.as_ref()).is_some_and(|(other, tg)| is_same(other, tg)) {
-            (self.current, self.tg) = (None, None);
-        }
-        if !self.is_known(inputs) {
-            self.shapes.push(inputs.named().iter().map(|(_, x)| x.shape().clone()).collect());
-        }
-        self.make_current(recorded, tg);
-        self.others.drain(..self.others.len().saturating_sub(self.limit - 1));
-        Ok(self.tg.as_mut().expect("make_current() stored a step"))
+    /// Those of [`Sequential::compile`](crate::Sequential::compile).
+    pub fn compile_for(&mut self, inputs: &X) -> Result<&mut TrainingStep<'f>> {
+        let model = ModelWithBatch::with_buffers(self.model.clone(), inputs)?;
+        self.steps.compile(model)
     }
 
     /// Copies a batch into the buffers and launches the step, without synchronizing. The loss before the update stays
-    /// on the device in `tg.loss`. If the model was set to another path, the step of that path is launched, and
-    /// recorded the first time.
+    /// on the device in [`TrainingStep::loss`]. If the model was set to another path, the step of that path is launched,
+    /// and recorded the first time.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] before [`compile`](GraphTrainer::compile); those of [`TrainGraph::set_batch`] for
-    /// shapes that were not compiled; those of recording and of [`TrainGraph::launch`].
+    /// [`Error::InvalidArgument`] before [`compile`](GraphTrainer::compile); those of [`TrainingStep::set_batch`] for
+    /// shapes that were not compiled; those of recording and of [`TrainingStep::launch`].
     pub fn step(&mut self, x: &X, y: &Tensor) -> Result<()> {
-        self.select(x)?;
-        let tg = self.tg.as_mut().expect("select() fails without a step");
-        tg.set_batch(x, y)?;
-        tg.launch()
+        let model = &self.model;
+        self.steps.step(x, y, &|| ModelWithBatch::with_buffers(model.clone(), x))
     }
 
     /// Runs a [`step`](GraphTrainer::step) and returns the loss of the same batch after the update, in evaluation mode,
-    /// from a recorded evaluation ([`record_eval_graph`]).
+    /// from a recorded evaluation ([`RecordedStep::evaluation`]).
     ///
     /// # Errors
     /// Those of [`step`](GraphTrainer::step).
     pub fn one_step(&mut self, x: &X, y: &Tensor) -> Result<f32> {
         self.step(x, y)?;
-        self.evaluate_buffers()
+        self.steps.evaluate_buffers()
     }
 
     /// Returns the loss of a batch in evaluation mode, without training.
@@ -384,56 +257,9 @@ where
     /// # Errors
     /// Those of [`step`](GraphTrainer::step).
     pub fn evaluate(&mut self, x: &X, y: &Tensor) -> Result<f32> {
-        self.select(x)?;
-        self.tg.as_ref().expect("select() fails without a step").set_batch(x, y)?;
-        self.evaluate_buffers()
-    }
-
-    fn evaluate_buffers(&mut self) -> Result<f32> {
-        let (Some(tg), Some(recorded)) = (&self.tg, &mut self.current) else { unreachable!("a step was selected") };
-        if recorded.evaluation.is_none() {
-            let (model, loss, stream) = (self.model.clone(), self.loss.clone(), self.options.stream.clone());
-            let made = record_eval_graph(model, loss, tg.exec.plan(), &tg.x_buf, &tg.y_buf, stream)?;
-            recorded.evaluation = Some(made);
-        }
-        let evaluation = recorded.evaluation.as_mut().expect("the step was recorded above");
-        evaluation.launch()?;
-        evaluation.loss.try_item()
-    }
-
-    /// Makes the step for this batch and the model's path the current one.
-    fn select(&mut self, x: &X) -> Result<()> {
-        let (Some(tg), Some(current)) = (&self.tg, &self.current) else {
-            return Err(Error::invalid("step", "no step is recorded; call compile() first"));
-        };
-        if is_on(&current.path, &*self.model) && matches_batch(tg, x) {
-            self.stats.hits += 1;
-            return Ok(());
-        }
-        let is_wanted = |(other, tg): &(RecordedPath<'f>, _)| is_on(&other.path, &*self.model) && matches_batch(tg, x);
-        if let Some(at) = self.others.iter().position(is_wanted) {
-            self.stats.hits += 1;
-            let (recorded, tg) = self.others.remove(at);
-            self.make_current(recorded, tg);
-            return Ok(());
-        }
-        // Another path is recorded for known shapes only. For unknown shapes, set_batch of the current step fails.
-        if self.is_known(x) {
-            self.stats.misses += 1;
-            self.compile_for(x)?;
-        }
-        Ok(())
-    }
-
-    /// Whether a step was compiled for batches of these shapes, on any path.
-    fn is_known(&self, x: &X) -> bool {
-        self.shapes.iter().any(|shapes| are_shapes_of(shapes.iter(), x))
-    }
-
-    fn make_current(&mut self, recorded: RecordedPath<'f>, tg: TrainGraph<'f, X>) {
-        if let (Some(recorded), Some(tg)) = (self.current.replace(recorded), self.tg.replace(tg)) {
-            self.others.push((recorded, tg));
-        }
+        let model = &self.model;
+        self.steps.set_batch(x, y, &|| ModelWithBatch::with_buffers(model.clone(), x))?;
+        self.steps.evaluate_buffers()
     }
 }
 
@@ -441,20 +267,150 @@ impl<'f, M: Layer + 'f, L: Loss + 'f, O: Optimizer + 'f> GraphTrainer<'f, M, L, 
     /// Records a step for inputs of this shape, for example `[B, K]`, of the model's [input dtype](Layer::input_dtype).
     ///
     /// # Errors
-    /// Those of [`Sequential::compile`].
-    pub fn compile(&mut self, input_shape: &[usize]) -> Result<&mut TrainGraph<'f>> {
+    /// Those of [`Sequential::compile`](crate::Sequential::compile).
+    pub fn compile(&mut self, input_shape: &[usize]) -> Result<&mut TrainingStep<'f>> {
         let inputs = ops::zeros(input_shape, self.model.input_dtype())?;
         self.compile_for(&inputs)
     }
 }
 
-/// Whether a step is for batches of these shapes.
-fn matches_batch<X: Batch>(tg: &TrainGraph<'_, X>, x: &X) -> bool {
-    are_shapes_of(tg.buffers.iter().map(|buffer| buffer.shape()), x)
+/// The recorded steps of a trainer. It has no type parameters, so it is compiled once, in this crate.
+struct StepCache<'f> {
+    model: Rc<dyn ModuleParts + 'f>,
+    loss: Rc<dyn StepLoss + 'f>,
+    optimizer: Rc<dyn Optimizer + 'f>,
+    max_scratch: usize,
+    options: StepOptions<'f>,
+    /// The steps, least recently used first.
+    kept: Vec<KeptStep<'f>>,
+    /// The shapes of all compiled batches.
+    shapes: Vec<Vec<Shape>>,
+    limit: usize,
+    stats: CacheStats,
 }
 
-fn are_shapes_of<'a>(mut shapes: impl Iterator<Item = &'a Shape>, x: &impl Batch) -> bool {
+/// A step, the path that it was recorded for, and its evaluation over the same buffers, once recorded.
+struct KeptStep<'f> {
+    path: ModelPath,
+    step: TrainingStep<'f>,
+    evaluation: Option<RecordedStep<'f>>,
+}
+
+/// Binds the trainer's model to buffers for a batch.
+type BindModel<'a, 'f> = &'a dyn Fn() -> Result<Rc<dyn BoundModel + 'f>>;
+
+impl<'f> StepCache<'f> {
+    fn new(
+        model: Rc<dyn ModuleParts + 'f>,
+        loss: Rc<dyn StepLoss + 'f>,
+        optimizer: Rc<dyn Optimizer + 'f>,
+        max_scratch: usize,
+    ) -> Self {
+        StepCache {
+            model,
+            loss,
+            optimizer,
+            max_scratch,
+            options: StepOptions::default(),
+            kept: Vec::new(),
+            shapes: Vec::new(),
+            limit: 8,
+            stats: CacheStats::default(),
+        }
+    }
+
+    fn set_limit(&mut self, limit: usize) -> Result<()> {
+        if limit == 0 {
+            return Err(Error::invalid("recordings", "a trainer keeps at least 1 recorded step"));
+        }
+        self.limit = limit;
+        Ok(())
+    }
+
+    fn set_options(&mut self, mut options: StepOptions<'f>) {
+        options.before_update = options.before_update.or(self.options.before_update.take());
+        options.allow_untrained_parameters |= self.options.allow_untrained_parameters;
+        self.options = options;
+    }
+
+    fn stats(&self) -> CacheStats {
+        CacheStats { held: self.kept.len(), ..self.stats }
+    }
+
+    fn compile(&mut self, model: Rc<dyn BoundModel + 'f>) -> Result<&mut TrainingStep<'f>> {
+        let share = self.kept.last().map(|kept| kept.step.recorded.plan());
+        let setup = TrainingSetup {
+            model: model.clone(),
+            loss: self.loss.clone(),
+            optimizer: self.optimizer.clone(),
+            max_scratch: self.max_scratch,
+            options: self.options.clone(),
+        };
+        let step = TrainingStep::compile(setup, share)?;
+        let (batch, path) = (model.batch(), current_path(&*self.model));
+        // A step recorded earlier for the same shapes and path is replaced.
+        self.kept.retain(|other| other.path != path || !other.step.fits(batch));
+        if !self.is_known(batch) {
+            self.shapes.push(step.inputs.iter().map(|buffer| buffer.shape().clone()).collect());
+        }
+        self.kept.push(KeptStep { path, step, evaluation: None });
+        self.kept.drain(..self.kept.len().saturating_sub(self.limit));
+        Ok(&mut self.current()?.step)
+    }
+
+    /// Returns the step that was used last.
+    fn current(&mut self) -> Result<&mut KeptStep<'f>> {
+        self.kept.last_mut().ok_or_else(|| Error::invalid("step", "no step is recorded; call compile() first"))
+    }
+
+    fn step(&mut self, x: &dyn BatchTensors, y: &Tensor, bind: BindModel<'_, 'f>) -> Result<()> {
+        self.set_batch(x, y, bind)?;
+        self.current()?.step.launch()
+    }
+
+    /// Copies a batch into the buffers of the step for its shapes and the model's path, which becomes the current step.
+    fn set_batch(&mut self, x: &dyn BatchTensors, y: &Tensor, bind: BindModel<'_, 'f>) -> Result<()> {
+        self.select(x, bind)?;
+        self.current()?.step.copy_batch(x, y)
+    }
+
+    fn evaluate_buffers(&mut self) -> Result<f32> {
+        let stream = self.options.stream.clone();
+        let KeptStep { step, evaluation, .. } = self.current()?;
+        if evaluation.is_none() {
+            *evaluation = Some(record_evaluation(step.computation.clone(), step.recorded.plan(), stream)?);
+        }
+        let evaluation = evaluation.as_mut().expect("the evaluation was recorded above");
+        evaluation.launch()?;
+        evaluation.loss.try_item()
+    }
+
+    /// Makes the step for this batch and the model's path the current one.
+    fn select(&mut self, x: &dyn BatchTensors, bind: BindModel<'_, 'f>) -> Result<()> {
+        self.current()?;
+        let is_wanted = |kept: &KeptStep<'f>| is_on_path(&*self.model, &kept.path) && kept.step.fits(x);
+        if let Some(at) = self.kept.iter().rposition(is_wanted) {
+            self.stats.hits += 1;
+            self.kept[at..].rotate_left(1);
+            return Ok(());
+        }
+        // Another path is recorded for known shapes only. For unknown shapes, set_batch of the current step fails.
+        if self.is_known(x) {
+            self.stats.misses += 1;
+            self.compile(bind()?)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a step was compiled for batches of these shapes, on any path.
+    fn is_known(&self, x: &dyn BatchTensors) -> bool {
+        self.shapes.iter().any(|shapes| have_shapes(x, shapes.iter()))
+    }
+}
+
+/// Whether the tensors of a batch have these shapes.
+fn have_shapes<'a>(x: &dyn BatchTensors, mut shapes: impl Iterator<Item = &'a Shape>) -> bool {
     let mut same = true;
-    x.each(&mut |_, x| same &= shapes.next() == Some(x.shape()));
+    x.each_tensor(&mut |_, x| same &= shapes.next() == Some(x.shape()));
     same && shapes.next().is_none()
 }

@@ -2,7 +2,7 @@
 
 use crate::init;
 use crate::layer::Layer;
-use crate::parameter::{Parameter, Training};
+use crate::parameter::{Parameter, TrainingMode};
 use pellucid_derive::Module;
 use pellucid_tensor::{Result, Tensor, ops};
 
@@ -217,13 +217,13 @@ impl Layer for Prelu {
 pub struct Rrelu {
     lower: f64,
     upper: f64,
-    training: Training,
+    training: TrainingMode,
 }
 
 impl Rrelu {
     /// Creates a layer with slopes in [lower, upper).
     pub fn new(lower: f64, upper: f64) -> Rrelu {
-        Rrelu { lower, upper, training: Training::new() }
+        Rrelu { lower, upper, training: TrainingMode::new() }
     }
 }
 

@@ -5,8 +5,8 @@ use crate::init;
 use crate::layer::Layer;
 use crate::lazy::Lazy;
 use crate::module::{Module, walk};
-use crate::parameter::{Buffer, Parameter, Training};
-use crate::visit::Part;
+use crate::parameter::{Buffer, Parameter, TrainingMode};
+use crate::visit::ModulePart;
 use pellucid_derive::Module;
 use pellucid_tensor::ops::RunningStatistics;
 use pellucid_tensor::{DType, Error, Result, Tensor, no_grad, ops, unwrap};
@@ -47,7 +47,7 @@ pub struct BatchNorm<const N: usize> {
     pub num_batches_tracked: Option<Buffer>,
     eps: f64,
     momentum: Option<f64>,
-    training: Training,
+    training: TrainingMode,
 }
 
 /// [`BatchNorm`] of `[B, C]` or `[B, C, L]`.
@@ -73,7 +73,7 @@ impl<const N: usize> BatchNorm<N> {
             num_batches_tracked: Some(count),
             eps: 1e-5,
             momentum: Some(0.1),
-            training: Training::new(),
+            training: TrainingMode::new(),
         }
     }
 
@@ -193,8 +193,8 @@ impl Drop for PlainAverages {
 pub(crate) fn batch_norms(module: &(impl Module + ?Sized)) -> Vec<[Buffer; 3]> {
     let mut found: Vec<(String, Vec<Buffer>)> = Vec::new();
     walk(module, |name, part| match part {
-        Part::Module(info) if info.class().starts_with("BatchNorm") => found.push((name.to_string(), Vec::new())),
-        Part::Buffer(buffer) => {
+        ModulePart::Module(info) if info.class().starts_with("BatchNorm") => found.push((name.to_string(), Vec::new())),
+        ModulePart::Buffer(buffer) => {
             let outer = name.rsplit_once('.').map_or("", |(outer, _)| outer);
             if let Some((_, own)) = found.last_mut().filter(|(name, _)| name == outer) {
                 own.push(buffer.clone());

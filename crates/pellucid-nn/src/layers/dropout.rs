@@ -5,7 +5,7 @@
 
 use super::spatial::{batched, by_axes};
 use crate::layer::Layer;
-use crate::parameter::Training;
+use crate::parameter::TrainingMode;
 use pellucid_derive::Module;
 use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 
@@ -17,7 +17,7 @@ macro_rules! dropouts {
         $(#[module(class = by_axes::<_, $n>([stringify!($one), stringify!($two), stringify!($three)]))])?
         pub struct $name $(<const $n: usize>)? {
             p: f64,
-            training: Training,
+            training: TrainingMode,
         }
 
         impl $(<const $n: usize>)? $name $(<$n>)? {
@@ -27,7 +27,7 @@ macro_rules! dropouts {
             /// If `p` is not in [0, 1].
             #[track_caller]
             pub fn new(p: f64) -> Self {
-                $name { p: probability(p), training: Training::new() }
+                $name { p: probability(p), training: TrainingMode::new() }
             }
 
             /// Returns the probability.

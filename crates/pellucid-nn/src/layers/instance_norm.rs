@@ -5,7 +5,7 @@ use super::spatial::{batched, by_axes, channels};
 use crate::init;
 use crate::layer::Layer;
 use crate::lazy::Lazy;
-use crate::parameter::{Buffer, Parameter, Training};
+use crate::parameter::{Buffer, Parameter, TrainingMode};
 use pellucid_derive::Module;
 use pellucid_tensor::ops::RunningStatistics;
 use pellucid_tensor::{Error, Result, Tensor, ops};
@@ -31,7 +31,7 @@ pub struct InstanceNorm<const N: usize> {
     channels: usize,
     eps: f64,
     momentum: f64,
-    training: Training,
+    training: TrainingMode,
 }
 
 /// [`InstanceNorm`] of `[B, C, L]` or `[C, L]`.
@@ -53,7 +53,7 @@ impl<const N: usize> InstanceNorm<N> {
             channels,
             eps: 1e-5,
             momentum: 0.1,
-            training: Training::new(),
+            training: TrainingMode::new(),
         }
     }
 

@@ -22,25 +22,38 @@ mod shape;
 mod spatial;
 mod unpool;
 
-pub use activation::*;
-pub use batch_norm::{BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d};
 pub(crate) use batch_norm::{batch_norms, plain_averages};
-pub use conv::{
-    Conv, Conv1d, Conv2d, Conv3d, ConvTranspose, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, Padding,
-};
-pub use distance::{CosineSimilarity, PairwiseDistance};
-pub use dropout::{
-    AlphaDropout, ChannelDropout, DropPath, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout,
-};
-pub use embedding::{Embedding, EmbeddingBag};
-pub use fractional::{FractionalMaxPool, FractionalMaxPool2d, FractionalMaxPool3d};
-pub use instance_norm::{InstanceNorm, InstanceNorm1d, InstanceNorm2d, InstanceNorm3d};
-pub use linear::{Bilinear, Linear};
-pub use norm::{GroupNorm, LayerNorm, LocalResponseNorm, RmsNorm};
-pub use pad::*;
-pub use parametrized::{SpectralNorm, WeightNorm, Weighted};
-pub use pool::*;
-pub use resize::{ChannelShuffle, PixelShuffle, PixelUnshuffle, Upsample};
-pub use shape::{Flatten, Fold, Identity, Unflatten, Unfold};
 pub use spatial::PerAxis;
-pub use unpool::{MaxUnpool, MaxUnpool1d, MaxUnpool2d, MaxUnpool3d};
+
+crate::exports::exports! {
+    /// The names of all layers of this module; `tests/reference` has a row for each.
+    LAYERS:
+    activation::{
+        Celu, Elu, Gelu, GeluTanh, Glu, Hardshrink, Hardsigmoid, Hardswish, Hardtanh, LeakyRelu, LogSigmoid, LogSoftmax,
+        Mish, Prelu, Relu, Relu6, Rrelu, Selu, Sigmoid, Silu, Softmax, Softmax2d, Softmin, Softplus, SoftplusBeta,
+        Softshrink, Softsign, Tanh, Tanhshrink, Threshold,
+    };
+    batch_norm::{BatchNorm1d, BatchNorm2d, BatchNorm3d} and {BatchNorm};
+    conv::{Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d} and {Conv, ConvTranspose, Padding};
+    distance::{CosineSimilarity, PairwiseDistance};
+    dropout::{AlphaDropout, DropPath, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout} and {ChannelDropout};
+    embedding::{Embedding, EmbeddingBag};
+    fractional::{FractionalMaxPool2d, FractionalMaxPool3d} and {FractionalMaxPool};
+    instance_norm::{InstanceNorm1d, InstanceNorm2d, InstanceNorm3d} and {InstanceNorm};
+    linear::{Bilinear, Linear};
+    norm::{GroupNorm, LayerNorm, LocalResponseNorm, RmsNorm};
+    pad::{
+        CircularPad1d, CircularPad2d, CircularPad3d, ConstantPad1d, ConstantPad2d, ConstantPad3d, ReflectionPad1d,
+        ReflectionPad2d, ReflectionPad3d, ReplicationPad1d, ReplicationPad2d, ReplicationPad3d, ZeroPad1d, ZeroPad2d,
+        ZeroPad3d,
+    } and {CircularPad, ConstantPad, ReflectionPad, ReplicationPad, ZeroPad};
+    parametrized::{SpectralNorm, WeightNorm} and {Weighted};
+    pool::{
+        AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d, AdaptiveMaxPool1d, AdaptiveMaxPool2d,
+        AdaptiveMaxPool3d, AvgPool1d, AvgPool2d, AvgPool3d, LpPool1d, LpPool2d, LpPool3d, MaxPool1d, MaxPool2d,
+        MaxPool3d,
+    } and {AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, LpPool, MaxPool, Windows};
+    resize::{ChannelShuffle, PixelShuffle, PixelUnshuffle, Upsample};
+    shape::{Flatten, Fold, Identity, Unflatten, Unfold};
+    unpool::{MaxUnpool1d, MaxUnpool2d, MaxUnpool3d} and {MaxUnpool};
+}

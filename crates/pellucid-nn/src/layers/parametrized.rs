@@ -3,8 +3,8 @@
 use super::{Conv, ConvTranspose, Linear};
 use crate::layer::Layer;
 use crate::module::Module;
-use crate::parameter::{Buffer, Parameter, Training};
-use crate::visit::{Part, Visitor};
+use crate::parameter::{Buffer, Parameter, TrainingMode};
+use crate::visit::{ModulePart, Visitor};
 use pellucid_tensor::ops::over;
 use pellucid_tensor::{Error, Result, Tensor, formula, no_grad, ops, unwrap};
 
@@ -45,11 +45,11 @@ weighted!([<const N: usize>] ConvTranspose<N>: 1);
 /// Visits the parts of a layer, its weight under another name.
 fn visit_others(layer: &impl Module, weight: &str, visitor: &mut Visitor<'_>) {
     layer.visit(&mut Visitor::new(&mut |name, part| match part {
-        Part::Module(_) => {}
-        Part::Parameter(own) => visitor.field(if name == "weight" { weight } else { name }, own),
-        Part::Buffer(own) => visitor.field(name, own),
-        Part::Training(own) => visitor.field(name, own),
-        Part::Choice(own) => visitor.field(name, own),
+        ModulePart::Module(_) => {}
+        ModulePart::Parameter(own) => visitor.field(if name == "weight" { weight } else { name }, own),
+        ModulePart::Buffer(own) => visitor.field(name, own),
+        ModulePart::TrainingMode(own) => visitor.field(name, own),
+        ModulePart::PathChoice(own) => visitor.field(name, own),
     }));
 }
 
@@ -149,7 +149,7 @@ pub struct SpectralNorm<L> {
     layer: L,
     iterations: usize,
     eps: f64,
-    training: Training,
+    training: TrainingMode,
 }
 
 impl<L: Weighted> SpectralNorm<L> {
@@ -166,7 +166,7 @@ impl<L: Weighted> SpectralNorm<L> {
             Ok::<_, Error>([random(w.shape()[0])?, random(w.shape()[1])?])
         };
         let [u, v] = unwrap(made());
-        let norm = SpectralNorm { u, v, layer, iterations: 1, eps: 1e-12, training: Training::new() };
+        let norm = SpectralNorm { u, v, layer, iterations: 1, eps: 1e-12, training: TrainingMode::new() };
         unwrap(norm.run_power_iterations(15));
         norm
     }

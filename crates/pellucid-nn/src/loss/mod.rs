@@ -28,24 +28,28 @@ mod projected;
 mod regression;
 mod scale;
 
-pub use adaptive::AdaptiveLogSoftmaxWithLoss;
-pub use classes::{
-    BceLoss, BceWithLogitsLoss, CrossEntropyLoss, HingeEmbeddingLoss, MultiLabelMarginLoss, MultiLabelSoftMarginLoss,
-    MultiMarginLoss, NllLoss, SoftMarginLoss, binary_cross_entropy, binary_cross_entropy_with_logits, cross_entropy,
-    hinge_embedding, multi_margin, multilabel_margin, multilabel_soft_margin, nll, soft_margin,
-};
-pub use compare::{
-    CosineEmbeddingLoss, MarginRankingLoss, TripletMarginLoss, TripletMarginWithDistanceLoss, cosine_embedding,
-    margin_ranking, triplet_margin,
-};
-pub use ctc::{CtcLoss, ctc};
+crate::exports::exports! {
+    /// The names of all losses; `tests/reference/losses.rs` has a row for each.
+    LOSSES:
+    adaptive::{AdaptiveLogSoftmaxWithLoss};
+    classes::{
+        BceLoss, BceWithLogitsLoss, CrossEntropyLoss, HingeEmbeddingLoss, MultiLabelMarginLoss,
+        MultiLabelSoftMarginLoss, MultiMarginLoss, NllLoss, SoftMarginLoss,
+    } and {
+        binary_cross_entropy, binary_cross_entropy_with_logits, cross_entropy, hinge_embedding, multi_margin,
+        multilabel_margin, multilabel_soft_margin, nll, soft_margin,
+    };
+    compare::{CosineEmbeddingLoss, MarginRankingLoss, TripletMarginLoss, TripletMarginWithDistanceLoss} and {
+        cosine_embedding, margin_ranking, triplet_margin,
+    };
+    ctc::{CtcLoss} and {ctc};
+    projected::{LinearCrossEntropyLoss};
+    regression::{GaussianNllLoss, HuberLoss, KlDivLoss, L1Loss, MseLoss, PoissonNllLoss, SmoothL1Loss} and {
+        gaussian_nll, huber, kl_div, l1, mse, poisson_nll, smooth_l1,
+    };
+}
 pub use kind::{LossKind, WithTargets};
 pub use pellucid_tensor::ops::{CrossEntropy, Reduction};
-pub use projected::LinearCrossEntropyLoss;
-pub use regression::{
-    GaussianNllLoss, HuberLoss, KlDivLoss, L1Loss, MseLoss, PoissonNllLoss, SmoothL1Loss, gaussian_nll, huber, kl_div,
-    l1, mse, poisson_nll, smooth_l1,
-};
 pub use scale::{GradKind, infer_grad_scale};
 
 use crate::parameter::Parameter;

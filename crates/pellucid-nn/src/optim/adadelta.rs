@@ -1,6 +1,6 @@
 //! Adadelta.
 
-use super::rule::{Rule, State, UpdateContext, nonnegative, zeros};
+use super::rule::{Rule, RuleState, UpdateContext, nonnegative, zeros};
 use pellucid_tensor::{Error, Result, Tensor, formula};
 
 /// Adadelta (Zeiler 2012):
@@ -52,7 +52,7 @@ impl Rule for AdadeltaOptions {
         AdadeltaOptions { weight_decay: 0.0, ..*self }
     }
 
-    fn state(&self, like: &Tensor) -> Result<State> {
+    fn state(&self, like: &Tensor) -> Result<RuleState> {
         zeros(like, &["square", "change"])
     }
 

@@ -1,6 +1,6 @@
 //! Adafactor.
 
-use super::rule::{Rule, State, UpdateContext, nonnegative, zeros};
+use super::rule::{Rule, RuleState, UpdateContext, nonnegative, zeros};
 use pellucid_tensor::ops::over;
 use pellucid_tensor::{DType, Formula, Result, Scalar, Tensor, formula, ops};
 
@@ -61,7 +61,7 @@ impl Rule for AdafactorOptions {
         AdafactorOptions { weight_decay: 0.0, ..*self }
     }
 
-    fn state(&self, like: &Tensor) -> Result<State> {
+    fn state(&self, like: &Tensor) -> Result<RuleState> {
         if like.rank() < 2 {
             return zeros(like, &["square"]);
         }

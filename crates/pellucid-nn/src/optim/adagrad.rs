@@ -1,6 +1,6 @@
 //! Adagrad.
 
-use super::rule::{Rule, State, UpdateContext, nonnegative};
+use super::rule::{Rule, RuleState, UpdateContext, nonnegative};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula, ops};
 
 /// Adagrad (Duchi, Hazan & Singer 2011): in step t,
@@ -60,7 +60,7 @@ impl Rule for AdagradOptions {
         AdagradOptions { weight_decay: 0.0, ..*self }
     }
 
-    fn state(&self, like: &Tensor) -> Result<State> {
+    fn state(&self, like: &Tensor) -> Result<RuleState> {
         Ok(vec![("sum", ops::full_like(like, self.initial_accumulator)?)])
     }
 

@@ -1,6 +1,6 @@
 //! Adam and AMSGrad.
 
-use super::rule::{Rule, State, UpdateContext, adam_rule_methods, ln, zeros};
+use super::rule::{Rule, RuleState, UpdateContext, adam_rule_methods, ln, zeros};
 use pellucid_tensor::formula::Expr;
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
@@ -47,7 +47,7 @@ pub(super) fn correction(t: Expr, ln_b: Expr) -> Expr {
 }
 
 /// Returns the initial state of Adam and AMSGrad.
-pub(super) fn adam_state(like: &Tensor, amsgrad: bool) -> Result<State> {
+pub(super) fn adam_state(like: &Tensor, amsgrad: bool) -> Result<RuleState> {
     zeros(like, if amsgrad { &["mean", "square", "largest"] } else { &["mean", "square"] })
 }
 
@@ -56,7 +56,7 @@ impl Rule for AdamOptions {
 
     adam_rule_methods!();
 
-    fn state(&self, like: &Tensor) -> Result<State> {
+    fn state(&self, like: &Tensor) -> Result<RuleState> {
         adam_state(like, self.amsgrad)
     }
 

@@ -1,7 +1,7 @@
 //! Adamax.
 
 use super::adam::correction;
-use super::rule::{Rule, State, UpdateContext, adam_rule_methods, zeros};
+use super::rule::{Rule, RuleState, UpdateContext, adam_rule_methods, zeros};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
 /// Adamax, Adam with the maximum norm (Kingma & Ba 2015, section 7.1): in step t,
@@ -35,7 +35,7 @@ impl Rule for AdamaxOptions {
 
     adam_rule_methods!();
 
-    fn state(&self, like: &Tensor) -> Result<State> {
+    fn state(&self, like: &Tensor) -> Result<RuleState> {
         zeros(like, &["mean", "largest"])
     }
 

@@ -1,7 +1,7 @@
 //! AdamW.
 
 use super::adam::{adam_state, correction, means};
-use super::rule::{Rule, State, UpdateContext, adam_rule_methods, ln};
+use super::rule::{Rule, RuleState, UpdateContext, adam_rule_methods, ln};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
 /// AdamW: Adam (Kingma & Ba 2015) with decoupled weight decay (Loshchilov & Hutter 2019); in step t,
@@ -41,7 +41,7 @@ impl Rule for AdamWOptions {
 
     adam_rule_methods!();
 
-    fn state(&self, like: &Tensor) -> Result<State> {
+    fn state(&self, like: &Tensor) -> Result<RuleState> {
         adam_state(like, self.amsgrad)
     }
 

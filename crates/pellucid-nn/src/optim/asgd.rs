@@ -1,6 +1,6 @@
 //! Averaged stochastic gradient descent.
 
-use super::rule::{Rule, State, UpdateContext, nonnegative, zeros};
+use super::rule::{Rule, RuleState, UpdateContext, nonnegative, zeros};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
 /// Averaged stochastic gradient descent (Polyak & Juditsky 1992), as in PyTorch: in step t,
@@ -56,7 +56,7 @@ impl Rule for AsgdOptions {
         AsgdOptions { weight_decay: 0.0, ..*self }
     }
 
-    fn state(&self, like: &Tensor) -> Result<State> {
+    fn state(&self, like: &Tensor) -> Result<RuleState> {
         zeros(like, &["average"])
     }
 

@@ -6,7 +6,7 @@ use crate::layers::{batch_norms, plain_averages};
 use crate::module::{Module, walk};
 use crate::parameter::{Buffer, Parameter};
 use crate::state::{self, StateDict};
-use crate::visit::Part;
+use crate::visit::ModulePart;
 use pellucid_tensor::{DType, Error, Result, Tensor, formula, no_grad, ops};
 use std::collections::BTreeMap;
 
@@ -191,7 +191,7 @@ impl<'m, M: Module + ?Sized> SavedModes<'m, M> {
     fn keep(model: &'m M) -> SavedModes<'m, M> {
         let mut modes = BTreeMap::new();
         walk(model, |name, part| {
-            if let Part::Training(mode) = part {
+            if let ModulePart::TrainingMode(mode) = part {
                 modes.insert(name.to_string(), mode.get());
             }
         });
@@ -203,7 +203,7 @@ impl<M: Module + ?Sized> Drop for SavedModes<'_, M> {
     fn drop(&mut self) {
         walk(self.model, |name, part| {
             // A layer that was built in the meantime has no saved mode.
-            if let (Part::Training(mode), Some(&before)) = (part, self.modes.get(name)) {
+            if let (ModulePart::TrainingMode(mode), Some(&before)) = (part, self.modes.get(name)) {
                 mode.set(before);
             }
         });

@@ -1,7 +1,7 @@
 //! LAMB.
 
 use super::adam::{adam_state, correction, means};
-use super::rule::{Rule, State, UpdateContext, adam_rule_methods, ln};
+use super::rule::{Rule, RuleState, UpdateContext, adam_rule_methods, ln};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula, ops};
 
 /// LAMB, layerwise adaptive moments for large batches (You et al. 2020, algorithm 2): in step t,
@@ -39,7 +39,7 @@ impl Rule for LambOptions {
 
     adam_rule_methods!();
 
-    fn state(&self, like: &Tensor) -> Result<State> {
+    fn state(&self, like: &Tensor) -> Result<RuleState> {
         adam_state(like, false)
     }
 

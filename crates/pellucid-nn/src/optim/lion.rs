@@ -1,6 +1,6 @@
 //! Lion.
 
-use super::rule::{Momentum, Rule, State, UpdateContext, check_adam, zeros};
+use super::rule::{Momentum, Rule, RuleState, UpdateContext, check_adam, zeros};
 use pellucid_tensor::{Result, Tensor, formula};
 
 /// Lion, evolved sign momentum (Chen et al. 2023, algorithm 2):
@@ -52,7 +52,7 @@ impl Rule for LionOptions {
         LionOptions { weight_decay: 0.0, ..*self }
     }
 
-    fn state(&self, like: &Tensor) -> Result<State> {
+    fn state(&self, like: &Tensor) -> Result<RuleState> {
         zeros(like, &["mean"])
     }
 

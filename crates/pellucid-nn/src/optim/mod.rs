@@ -46,28 +46,32 @@ pub mod schedule;
 mod sgd;
 mod step_modifiers;
 
-pub use adadelta::{Adadelta, AdadeltaOptions};
-pub use adafactor::{Adafactor, AdafactorOptions};
-pub use adagrad::{Adagrad, AdagradOptions};
-pub use adam::{Adam, AdamOptions};
-pub use adamax::{Adamax, AdamaxOptions};
-pub use adamw::{AdamW, AdamWOptions};
-pub use asgd::{Asgd, AsgdOptions};
+crate::exports::exports! {
+    /// The names of all optimizers; `tests/optim` compares each with PyTorch or its paper.
+    OPTIMIZERS:
+    adadelta::{Adadelta} and {AdadeltaOptions};
+    adafactor::{Adafactor} and {AdafactorOptions};
+    adagrad::{Adagrad} and {AdagradOptions};
+    adam::{Adam} and {AdamOptions};
+    adamax::{Adamax} and {AdamaxOptions};
+    adamw::{AdamW} and {AdamWOptions};
+    asgd::{Asgd} and {AsgdOptions};
+    lamb::{Lamb} and {LambOptions};
+    lbfgs::{Lbfgs} and {LbfgsOptions};
+    lion::{Lion} and {LionOptions};
+    muon::{Muon} and {MuonLr, MuonOptions};
+    nadam::{NAdam} and {NAdamOptions};
+    radam::{RAdam} and {RAdamOptions};
+    rmsprop::{RmsProp} and {RmsPropOptions};
+    rprop::{Rprop} and {RpropOptions};
+    sgd::{Sgd} and {SgdOptions};
+}
 pub use average::{Average, AveragedModel, update_bn};
 pub use clip::{ClipGradNorm, clip_grad_norm, clip_grad_norm_with, clip_grad_value, grad_norm};
-pub use lamb::{Lamb, LambOptions};
-pub use lbfgs::{Lbfgs, LbfgsOptions};
-pub use lion::{Lion, LionOptions};
-pub use muon::{Muon, MuonLr, MuonOptions};
-pub use nadam::{NAdam, NAdamOptions};
-pub use radam::{RAdam, RAdamOptions};
-pub use rmsprop::{RmsProp, RmsPropOptions};
-pub use rprop::{Rprop, RpropOptions};
-pub use rule::{Momentum, Rule, State, UpdateContext};
+pub use rule::{Momentum, Rule, RuleState, UpdateContext};
 pub use rule_optimizer::RuleOptimizer;
 pub use scaler::{GradScaler, GradScalerOptions, Unscaled};
 pub use schedule::CosineSchedule;
-pub use sgd::{Sgd, SgdOptions};
 
 use crate::parameter::Parameter;
 use crate::state::{self, StateDict};

@@ -1,6 +1,6 @@
 //! Muon.
 
-use super::rule::{Momentum, Rule, State, UpdateContext, fraction, nonnegative, zeros};
+use super::rule::{Momentum, Rule, RuleState, UpdateContext, fraction, nonnegative, zeros};
 use pellucid_tensor::{DType, Error, Result, Tensor, formula, ops};
 
 /// Muon, orthogonalised momentum by Newton-Schulz iterations (Jordan et al. 2024), for the matrices of hidden layers:
@@ -127,7 +127,7 @@ impl Rule for MuonOptions {
         MuonOptions { weight_decay: 0.0, ..*self }
     }
 
-    fn state(&self, like: &Tensor) -> Result<State> {
+    fn state(&self, like: &Tensor) -> Result<RuleState> {
         if like.rank() != 2 {
             let help = "muon updates matrices only; give other parameters to another optimizer";
             return Err(Error::shapes(Self::NAME, [like.shape()], help));

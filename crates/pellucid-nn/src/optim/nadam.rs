@@ -1,7 +1,7 @@
 //! NAdam.
 
 use super::adam::{adam_state, correction, means};
-use super::rule::{Momentum, Rule, State, UpdateContext, check_adam, ln, nonnegative};
+use super::rule::{Momentum, Rule, RuleState, UpdateContext, check_adam, ln, nonnegative};
 use pellucid_tensor::formula::Expr;
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
@@ -76,7 +76,7 @@ impl Rule for NAdamOptions {
         NAdamOptions { weight_decay: 0.0, ..*self }
     }
 
-    fn state(&self, like: &Tensor) -> Result<State> {
+    fn state(&self, like: &Tensor) -> Result<RuleState> {
         adam_state(like, false)
     }
 

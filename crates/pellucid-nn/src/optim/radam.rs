@@ -1,7 +1,7 @@
 //! RAdam.
 
 use super::adam::{adam_state, correction, means};
-use super::rule::{Rule, State, UpdateContext, adam_rule_methods, ln};
+use super::rule::{Rule, RuleState, UpdateContext, adam_rule_methods, ln};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
 /// RAdam, rectified Adam (Liu et al. 2020): as [`Adam`](super::Adam), but with the step
@@ -55,7 +55,7 @@ impl Rule for RAdamOptions {
 
     adam_rule_methods!();
 
-    fn state(&self, like: &Tensor) -> Result<State> {
+    fn state(&self, like: &Tensor) -> Result<RuleState> {
         adam_state(like, false)
     }
 

@@ -1,6 +1,6 @@
 //! RMSprop.
 
-use super::rule::{Momentum, Rule, State, UpdateContext, fraction, nonnegative, zeros};
+use super::rule::{Momentum, Rule, RuleState, UpdateContext, fraction, nonnegative, zeros};
 use pellucid_tensor::{Result, Tensor, formula};
 
 /// RMSprop (Tieleman & Hinton 2012), as in PyTorch:
@@ -70,7 +70,7 @@ impl Rule for RmsPropOptions {
         RmsPropOptions { weight_decay: 0.0, ..*self }
     }
 
-    fn state(&self, like: &Tensor) -> Result<State> {
+    fn state(&self, like: &Tensor) -> Result<RuleState> {
         zeros(
             like,
             match (self.centered, self.momentum > 0.0) {

@@ -1,6 +1,6 @@
 //! Rprop.
 
-use super::rule::{Rule, State, UpdateContext, nonnegative, zeros};
+use super::rule::{Rule, RuleState, UpdateContext, nonnegative, zeros};
 use pellucid_tensor::{Error, Formula, Result, Scalar, Tensor, formula};
 
 /// Rprop, resilient backpropagation (Riedmiller & Braun 1993), as in PyTorch. Every element has its own step size Δ,
@@ -50,7 +50,7 @@ impl Rule for RpropOptions {
         self.maximize
     }
 
-    fn state(&self, like: &Tensor) -> Result<State> {
+    fn state(&self, like: &Tensor) -> Result<RuleState> {
         zeros(like, &["before", "step_size"])
     }
 

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::fmt;
 
 /// Tensors by name: the state of one parameter.
-pub type State = Vec<(&'static str, Tensor)>;
+pub type RuleState = Vec<(&'static str, Tensor)>;
 
 /// The momentum of a rule: a number that a schedule may change between steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -58,7 +58,7 @@ impl Momentum {
 ///
 /// ```
 /// use pellucid_nn::Parameter;
-/// use pellucid_nn::optim::{RuleOptimizer, Optimizer, UpdateContext, Rule, State};
+/// use pellucid_nn::optim::{RuleOptimizer, Optimizer, UpdateContext, Rule, RuleState};
 /// use pellucid_tensor::{formula, Result, Tensor};
 ///
 /// /// Sign descent: p ← p − η·sign(g).
@@ -75,7 +75,7 @@ impl Momentum {
 ///     fn lr(&self) -> f64 {
 ///         self.lr
 ///     }
-///     fn state(&self, _: &Tensor) -> Result<State> {
+///     fn state(&self, _: &Tensor) -> Result<RuleState> {
 ///         Ok(vec![])
 ///     }
 ///     fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
@@ -123,7 +123,7 @@ pub trait Rule: Clone + fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] if the rule is not defined for this shape, [`Error::OutOfMemory`].
-    fn state(&self, like: &Tensor) -> Result<State>;
+    fn state(&self, like: &Tensor) -> Result<RuleState>;
 
     /// Returns the counters of a parameter's clock, which become 0-d tensors: names and initial values.
     fn clock(&self) -> Vec<(&'static str, f64)> {
@@ -150,7 +150,7 @@ pub(super) trait DynRule: Send + Sync {
     fn lr(&self) -> f64;
     fn momentum(&self) -> Option<Momentum>;
     fn maximize(&self) -> bool;
-    fn state(&self, like: &Tensor) -> Result<State>;
+    fn state(&self, like: &Tensor) -> Result<RuleState>;
     fn clock(&self) -> Vec<(&'static str, f64)>;
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)>;
     fn update(&self, at: &UpdateContext<'_>) -> Result<()>;
@@ -169,7 +169,7 @@ impl<R: Rule> DynRule for R {
     fn maximize(&self) -> bool {
         Rule::maximize(self)
     }
-    fn state(&self, like: &Tensor) -> Result<State> {
+    fn state(&self, like: &Tensor) -> Result<RuleState> {
         Rule::state(self, like)
     }
     fn clock(&self) -> Vec<(&'static str, f64)> {
@@ -328,7 +328,7 @@ impl<'a> UpdateContext<'a> {
 }
 
 /// Returns states of zeros with the shape of a parameter, with these names.
-pub(super) fn zeros(like: &Tensor, names: &[&'static str]) -> Result<State> {
+pub(super) fn zeros(like: &Tensor, names: &[&'static str]) -> Result<RuleState> {
     names.iter().map(|&name| Ok((name, ops::zeros_like(like)?))).collect()
 }
 

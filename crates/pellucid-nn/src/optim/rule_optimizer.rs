@@ -40,6 +40,8 @@ pub struct RuleOptimizer<R: Rule> {
     rule: PhantomData<fn() -> R>,
 }
 
+type NamedParameters = Vec<(String, Parameter)>;
+
 /// An optimizer of any rule. It is not generic, so programs that name several optimizers compile it once.
 struct OptimizerCore {
     contents: Fillable<OptimizerContents>,
@@ -98,9 +100,8 @@ impl<R: Rule> RuleOptimizer<R> {
     /// [`Error::DTypeMismatch`] for `f64` mixed with other dtypes, [`Error::ShapeMismatch`] for a parameter
     /// for which the rule is not defined.
     pub fn new(parameters: Vec<Parameter>, options: R) -> Result<RuleOptimizer<R>> {
-        let mut made = RuleOptimizer::empty();
-        made.add_group(parameters, options)?;
-        Ok(made)
+        let checked = options.check();
+        OptimizerCore::new(R::NAME, numbered(0, parameters), checked, Box::new(options)).map(RuleOptimizer::of_core)
     }
 
     /// Creates an optimizer of named parameters, as [`Module::named_parameters`](crate::Module::named_parameters)
@@ -109,9 +110,8 @@ impl<R: Rule> RuleOptimizer<R> {
     /// # Errors
     /// Those of [`RuleOptimizer::new`], and [`Error::InvalidArgument`] for a duplicate name.
     pub fn from_named(parameters: Vec<(String, Parameter)>, options: R) -> Result<RuleOptimizer<R>> {
-        let mut made = RuleOptimizer::empty();
-        made.add_named_group(parameters, options)?;
-        Ok(made)
+        let checked = options.check();
+        OptimizerCore::new(R::NAME, parameters, checked, Box::new(options)).map(RuleOptimizer::of_core)
     }
 
     /// Creates an optimizer of named parameters, some of which are exempt from weight decay: they are a
@@ -134,7 +134,7 @@ impl<R: Rule> RuleOptimizer<R> {
         options: R,
         exempt: impl Fn(&str, &Parameter) -> bool,
     ) -> Result<RuleOptimizer<R>> {
-        let (exempt, others): (Vec<_>, Vec<_>) = parameters.into_iter().partition(|(name, p)| exempt(name, p));
+        let (exempt, others) = partition(parameters, &exempt);
         let mut made = RuleOptimizer::from_named(others, options.clone())?;
         if !exempt.is_empty() {
             made.add_named_group(exempt, options.without_decay())?;
@@ -152,7 +152,7 @@ impl<R: Rule> RuleOptimizer<R> {
     /// # Errors
     /// Those of [`RuleOptimizer::new`]; then no parameter is added.
     pub fn add_group(&mut self, parameters: Vec<Parameter>, options: R) -> Result<()> {
-        let named = self.core.contents.get().numbered(parameters);
+        let named = numbered(self.core.parameters().len(), parameters);
         self.add_named_group(named, options)
     }
 
@@ -161,8 +161,8 @@ impl<R: Rule> RuleOptimizer<R> {
     /// # Errors
     /// Those of [`RuleOptimizer::from_named`]; then no parameter is added.
     pub fn add_named_group(&mut self, parameters: Vec<(String, Parameter)>, options: R) -> Result<()> {
-        options.check()?;
-        self.core.add_named_group(parameters, Box::new(options))
+        let checked = options.check();
+        self.core.add_named_group(parameters, checked, Box::new(options))
     }
 
     /// Adds named parameters to the last group.
@@ -199,23 +199,36 @@ impl<R: Rule> RuleOptimizer<R> {
         self.core.renew_masters()
     }
 
-    fn empty() -> RuleOptimizer<R> {
-        RuleOptimizer { core: OptimizerCore::empty(R::NAME), rule: PhantomData }
+    fn of_core(core: OptimizerCore) -> RuleOptimizer<R> {
+        RuleOptimizer { core, rule: PhantomData }
     }
 }
 
 impl OptimizerCore {
-    fn empty(name: &'static str) -> OptimizerCore {
+    /// Creates an optimizer of one group. `checked` is the result of [`Rule::check`].
+    fn new(
+        name: &'static str,
+        parameters: NamedParameters,
+        checked: Result<()>,
+        rule: Box<dyn DynRule>,
+    ) -> Result<OptimizerCore> {
         let contents =
             OptimizerContents { name, parameters: Vec::new(), members: Vec::new(), groups: Vec::new(), scale: None };
-        OptimizerCore { contents: Fillable::new(contents), is_idle_reported: AtomicBool::new(false) }
+        let mut core = OptimizerCore { contents: Fillable::new(contents), is_idle_reported: AtomicBool::new(false) };
+        core.add_named_group(parameters, checked, rule).map(|()| core)
     }
 
     fn name(&self) -> &'static str {
         self.contents.own().name
     }
 
-    fn add_named_group(&mut self, parameters: Vec<(String, Parameter)>, rule: Box<dyn DynRule>) -> Result<()> {
+    fn add_named_group(
+        &mut self,
+        parameters: NamedParameters,
+        checked: Result<()>,
+        rule: Box<dyn DynRule>,
+    ) -> Result<()> {
+        checked?;
         nonnegative(self.name(), "lr", rule.lr())?;
         // The rates of a group without parameters are stored in f64.
         let group = ParameterGroup::new(rule, state_dtype(&parameters).unwrap_or(DType::F64))?;
@@ -289,12 +302,6 @@ impl OptimizerContents {
             self.members.push(ParameterData { name, group: last, clock, rates, kept });
         }
         Ok(())
-    }
-
-    /// Names parameters by their position.
-    fn numbered(&self, parameters: Vec<Parameter>) -> Vec<(String, Parameter)> {
-        let first = self.parameters.len();
-        parameters.into_iter().enumerate().map(|(i, p)| ((first + i).to_string(), p)).collect()
     }
 
     fn refuse_doubles(&self, new: &[(String, Parameter)]) -> Result<()> {
@@ -389,63 +396,69 @@ impl ParameterGroup {
     }
 }
 
+/// Implements the methods of [`Optimizer`] by those of the core, which are compiled once.
+macro_rules! forwarded_to_core {
+    ($(#[$attribute:meta])? fn $name:ident(&self $(, $argument:ident: $type:ty)*) $(-> $result:ty)?; $($rest:tt)*) => {
+        $(#[$attribute])?
+        fn $name(&self $(, $argument: $type)*) $(-> $result)? {
+            self.core.$name($($argument),*)
+        }
+        forwarded_to_core! { $($rest)* }
+    };
+    ($(#[$attribute:meta])? fn $name:ident(&mut self $(, $argument:ident: $type:ty)*) -> $result:ty; $($rest:tt)*) => {
+        $(#[$attribute])?
+        fn $name(&mut self $(, $argument: $type)*) -> $result {
+            self.core.$name($($argument),*)
+        }
+        forwarded_to_core! { $($rest)* }
+    };
+    () => {};
+}
+
 impl<R: Rule> Optimizer for RuleOptimizer<R> {
-    fn parameters(&self) -> &[Parameter] {
-        self.core.parameters()
-    }
-
-    fn groups(&self) -> usize {
-        self.core.groups()
-    }
-
-    #[track_caller]
-    fn group_lr_tensor(&self, group: usize) -> &Tensor {
-        self.core.group_lr_tensor(group)
-    }
-
-    #[track_caller]
-    fn momentum(&self, group: usize) -> Option<f64> {
-        self.core.momentum(group)
-    }
-
-    fn try_set_momentum(&self, group: usize, momentum: f64) -> Result<()> {
-        self.core.try_set_momentum(group, momentum)
-    }
-
-    fn state(&self) -> Vec<(String, Tensor)> {
-        self.core.state()
-    }
-
-    fn add_params(&mut self, parameters: Vec<Parameter>) -> Result<()> {
-        self.core.add_params(parameters)
-    }
-
-    fn fill(&self, parameters: Vec<(String, Parameter)>) -> Result<()> {
-        self.core.fill(parameters)
-    }
-
-    fn unfill(&self) {
-        self.core.unfill()
-    }
-
-    fn load_state_dict(&self, state: &StateDict) -> Result<()> {
-        self.core.load_state_dict(state)
-    }
-
-    fn ensure_initialized(&mut self) -> Result<()> {
-        self.core.ensure_initialized()
-    }
-
-    fn set_grad_scale(&mut self, scale: Option<Tensor>) -> Result<()> {
-        self.core.set_grad_scale(scale)
-    }
-
-    fn try_step_scaled(&self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()> {
-        self.core.try_step_scaled(scale, skip)
+    forwarded_to_core! {
+        fn parameters(&self) -> &[Parameter];
+        fn groups(&self) -> usize;
+        #[track_caller]
+        fn group_lr_tensor(&self, group: usize) -> &Tensor;
+        #[track_caller]
+        fn momentum(&self, group: usize) -> Option<f64>;
+        fn try_set_momentum(&self, group: usize, momentum: f64) -> Result<()>;
+        fn state(&self) -> Vec<(String, Tensor)>;
+        fn add_params(&mut self, parameters: Vec<Parameter>) -> Result<()>;
+        fn fill(&self, parameters: Vec<(String, Parameter)>) -> Result<()>;
+        fn unfill(&self);
+        fn ensure_initialized(&mut self) -> Result<()>;
+        fn set_grad_scale(&mut self, scale: Option<Tensor>) -> Result<()>;
+        fn try_step_scaled(&self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()>;
+        fn try_step(&self) -> Result<()>;
+        #[track_caller]
+        fn step(&self);
+        fn try_step_with(&mut self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64>;
+        #[track_caller]
+        fn step_with(&mut self, closure: &mut dyn FnMut() -> Tensor) -> f64;
+        fn zero_grad(&self);
+        #[track_caller]
+        fn zero_grad_with(&self, set_to_none: bool);
+        fn rebind_grads(&self, gradients: &[Tensor]) -> Result<()>;
+        fn lr_tensor(&self) -> &Tensor;
+        #[track_caller]
+        fn lr(&self) -> f64;
+        #[track_caller]
+        fn group_lr(&self, group: usize) -> f64;
+        #[track_caller]
+        fn set_lr(&self, lr: f64);
+        #[track_caller]
+        fn set_group_lr(&self, group: usize, lr: f64);
+        #[track_caller]
+        fn set_momentum(&self, group: usize, momentum: f64);
+        #[track_caller]
+        fn state_dict(&self) -> StateDict;
+        fn load_state_dict(&self, state: &StateDict) -> Result<()>;
     }
 }
 
-impl OptimizerCore {
+impl Optimizer for OptimizerCore {
     fn parameters(&self) -> &[Parameter] {
         &self.contents.get().parameters
     }
@@ -493,7 +506,7 @@ impl OptimizerCore {
 
     fn add_params(&mut self, parameters: Vec<Parameter>) -> Result<()> {
         let contents = self.contents.get_mut();
-        contents.add_named(contents.numbered(parameters))
+        contents.add_named(numbered(contents.parameters.len(), parameters))
     }
 
     fn fill(&self, parameters: Vec<(String, Parameter)>) -> Result<()> {
@@ -608,6 +621,19 @@ impl OptimizerCore {
         }
         batch.borrow_mut().run()
     }
+}
+
+/// Returns the parameters for which `is_exempt` is true, and the others.
+fn partition(
+    parameters: NamedParameters,
+    is_exempt: &dyn Fn(&str, &Parameter) -> bool,
+) -> (NamedParameters, NamedParameters) {
+    parameters.into_iter().partition(|(name, parameter)| is_exempt(name, parameter))
+}
+
+/// Names parameters by their position; the first one is `first`.
+fn numbered(first: usize, parameters: Vec<Parameter>) -> NamedParameters {
+    parameters.into_iter().enumerate().map(|(i, p)| ((first + i).to_string(), p)).collect()
 }
 
 /// Returns the dtype of the state of parameters of this dtype; `None` if they cannot be trained.

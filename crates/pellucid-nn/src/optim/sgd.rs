@@ -1,6 +1,6 @@
 //! Stochastic gradient descent.
 
-use super::rule::{Momentum, Rule, State, UpdateContext, fraction, nonnegative, zeros};
+use super::rule::{Momentum, Rule, RuleState, UpdateContext, fraction, nonnegative, zeros};
 use pellucid_tensor::{Error, Formula, Result, Scalar, Tensor, formula};
 
 /// Stochastic gradient descent (Robbins & Monro 1951) with momentum (Polyak 1964), as in PyTorch:
@@ -70,7 +70,7 @@ impl Rule for SgdOptions {
         SgdOptions { weight_decay: 0.0, ..*self }
     }
 
-    fn state(&self, like: &Tensor) -> Result<State> {
+    fn state(&self, like: &Tensor) -> Result<RuleState> {
         zeros(like, if self.momentum > 0.0 { &["velocity"] } else { &[] })
     }
 

@@ -4,14 +4,16 @@
 //! PyTorch's names and layouts: `weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0`, `weight_hr_l0` for a
 //! projection, and `.._reverse` for the reverse direction; a cell's are `weight_ih`, and so on.
 
-mod cells;
-mod layers;
+mod cell;
+mod kind;
+mod network;
 mod sequence;
 mod stack;
 mod weights;
 
-pub use cells::{GruCell, LstmCell, RnnCell};
-pub use layers::{Gru, Lstm, LstmState, Rnn};
+pub use cell::{GruCell, LstmCell, RecurrentCell, RnnCell};
+pub use kind::{Elman, GatedRecurrentUnit, LongShortTermMemory, LstmState, RecurrentKind};
+pub use network::{Gru, Lstm, RecurrentNetwork, Rnn};
 pub use sequence::{pad_sequence, unpad_sequence};
 pub use stack::RecurrentOptions;
 

@@ -1,10 +1,11 @@
 //! Stacks of recurrent layers of one kind, in one or two directions.
 
+use super::kind::{CellKind, RecurrentOutputs};
 use super::weights::LayerWeights;
 use crate::layer::Layer;
 use crate::layers::Dropout;
 use crate::visit::Visitor;
-use pellucid_tensor::ops::{Nonlinearity, Recurrence};
+use pellucid_tensor::ops::Recurrence;
 use pellucid_tensor::{Error, Result, Tensor, ops};
 
 /// Options of [`Rnn`](crate::Rnn), [`Gru`](crate::Gru) and [`Lstm`](crate::Lstm).
@@ -37,32 +38,6 @@ impl Default for RecurrentOptions {
     }
 }
 
-/// The kind of a cell.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) enum CellKind {
-    Rnn(Nonlinearity),
-    Gru,
-    Lstm,
-}
-
-impl CellKind {
-    fn name(self) -> &'static str {
-        match self {
-            CellKind::Rnn(_) => "rnn",
-            CellKind::Gru => "gru",
-            CellKind::Lstm => "lstm",
-        }
-    }
-
-    pub(super) fn gates(self) -> usize {
-        match self {
-            CellKind::Rnn(_) => 1,
-            CellKind::Gru => 3,
-            CellKind::Lstm => 4,
-        }
-    }
-}
-
 /// The weights and options of all layers and directions.
 #[derive(Clone, Debug)]
 pub(super) struct RecurrentStack {
@@ -72,9 +47,6 @@ pub(super) struct RecurrentStack {
     weights: Vec<LayerWeights>,
     dropout: Dropout,
 }
-
-/// The outputs, the last h of all layers and directions, and for an LSTM the last c.
-pub(super) type StackOutputs = (Tensor, Tensor, Option<Tensor>);
 
 impl RecurrentStack {
     #[track_caller]
@@ -114,17 +86,17 @@ impl RecurrentStack {
         visitor.field("dropout", &self.dropout);
     }
 
-    /// Runs x `[T, N, I]` (or `[N, T, I]`, or `[T, I]`: one sequence) from the states h and c, or from zeros.
+    /// Runs x `[T, N, I]` (or `[N, T, I]`, or `[T, I]`: one sequence) from the states h and c, or from zeros. Returns
+    /// the outputs and the last states of all layers and directions.
     pub(super) fn run(
         &self,
         x: &Tensor,
-        h: Option<&Tensor>,
-        c: Option<&Tensor>,
+        states: [Option<&Tensor>; 2],
         lengths: Option<&Tensor>,
-    ) -> Result<StackOutputs> {
+    ) -> Result<RecurrentOutputs> {
         if x.rank() == 2 {
-            let one = |t: Option<&Tensor>| t.map(|t| ops::unsqueeze(t, 1)).transpose();
-            let (y, h, c) = self.run_layers(&ops::unsqueeze(x, 1)?, one(h)?.as_ref(), one(c)?.as_ref(), lengths)?;
+            let [h, c] = states.map(|state| state.map(|t| ops::unsqueeze(t, 1)).transpose());
+            let (y, h, c) = self.run_layers(&ops::unsqueeze(x, 1)?, [h?.as_ref(), c?.as_ref()], lengths)?;
             return Ok((ops::squeeze(&y, 1)?, ops::squeeze(&h, 1)?, c.map(|c| ops::squeeze(&c, 1)).transpose()?));
         }
         if x.rank() != 3 {
@@ -132,9 +104,9 @@ impl RecurrentStack {
             return Err(Error::shapes(self.cell.name(), [x.shape()], help));
         }
         if !self.options.batch_first {
-            return self.run_layers(x, h, c, lengths);
+            return self.run_layers(x, states, lengths);
         }
-        let (y, h, c) = self.run_layers(&ops::transpose(x, 0, 1)?, h, c, lengths)?;
+        let (y, h, c) = self.run_layers(&ops::transpose(x, 0, 1)?, states, lengths)?;
         Ok((ops::transpose(&y, 0, 1)?, h, c))
     }
 
@@ -142,12 +114,11 @@ impl RecurrentStack {
     fn run_layers(
         &self,
         x: &Tensor,
-        h: Option<&Tensor>,
-        c: Option<&Tensor>,
+        states: [Option<&Tensor>; 2],
         lengths: Option<&Tensor>,
-    ) -> Result<StackOutputs> {
+    ) -> Result<RecurrentOutputs> {
         let count = self.weights.len();
-        for state in [h, c].into_iter().flatten() {
+        for state in states.into_iter().flatten() {
             if state.rank() != 3 || state.shape()[0] != count {
                 let help = format!("states of {count} layers and directions have shape [{count}, N, H]");
                 return Err(Error::shapes(self.cell.name(), [x.shape(), state.shape()], help));
@@ -161,23 +132,9 @@ impl RecurrentStack {
             let mut outputs = Vec::new();
             for (direction, weights) in weights.iter().enumerate() {
                 let own = |t: Option<&Tensor>| t.map(|t| ops::select(t, 0, all_h.len() as isize)).transpose();
-                let (h, c) = (own(h)?, own(c)?);
+                let [h, c] = states.map(own);
                 let how = Recurrence { reverse: direction == 1, lengths };
-                let (y, h, c) = match self.cell {
-                    CellKind::Rnn(f) => {
-                        let (y, h) = ops::rnn(&x, weights.borrowed(), h.as_ref(), f, how)?;
-                        (y, h, None)
-                    }
-                    CellKind::Gru => {
-                        let (y, h) = ops::gru(&x, weights.borrowed(), h.as_ref(), how)?;
-                        (y, h, None)
-                    }
-                    CellKind::Lstm => {
-                        let first = h.as_ref().zip(c.as_ref());
-                        let (y, (h, c)) = ops::lstm(&x, weights.borrowed(), first, how)?;
-                        (y, h, Some(c))
-                    }
-                };
+                let (y, h, c) = self.cell.run(&x, weights.borrowed(), [h?.as_ref(), c?.as_ref()], how)?;
                 outputs.push(y);
                 all_h.push(h);
                 all_c.extend(c);

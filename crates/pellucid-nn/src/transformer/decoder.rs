@@ -1,38 +1,36 @@
 //! Transformer decoders: layers with attention to the memory of an encoder.
 
+use super::TransformerOptions;
 use super::encoder::paired;
-use super::{Residual, TransformerOptions};
+use super::sublayers::Sublayers;
 use crate::attention::{KvCache, Masks, MultiheadAttention};
 use crate::call;
 use crate::layer::Layer;
-use crate::layers::{Dropout, LayerNorm, Linear};
+use crate::layers::{LayerNorm, Linear};
 use crate::module::Module;
 use crate::visit::Visitor;
 use pellucid_derive::Module;
 use pellucid_tensor::{Result, Tensor, unwrap};
 
 /// A decoder layer: self-attention, attention to a memory, and two linear layers with an activation between them. Each
-/// block has a residual connection and a norm, as in [`TransformerEncoderLayer`](crate::TransformerEncoderLayer).
+/// sublayer has a residual connection and a norm, as in [`TransformerEncoderLayer`](crate::TransformerEncoderLayer).
 #[derive(Clone, Debug)]
 pub struct TransformerDecoderLayer {
-    /// The first block, self-attention.
+    /// The first sublayer, self-attention.
     pub self_attn: MultiheadAttention,
-    /// The second block, attention to the memory.
+    /// The second sublayer, attention to the memory.
     pub multihead_attn: MultiheadAttention,
-    /// The first linear layer of the third block, weight `[hidden, E]`.
+    /// The first linear layer of the third sublayer, weight `[hidden, E]`.
     pub linear1: Linear,
-    /// The second linear layer of the third block, weight `[E, hidden]`.
+    /// The second linear layer of the third sublayer, weight `[E, hidden]`.
     pub linear2: Linear,
-    /// The norm of the first block.
+    /// The norm of the first sublayer.
     pub norm1: LayerNorm,
-    /// The norm of the second block.
+    /// The norm of the second sublayer.
     pub norm2: LayerNorm,
-    /// The norm of the third block.
+    /// The norm of the third sublayer.
     pub norm3: LayerNorm,
-    /// The dropout after the activation.
-    dropout: Dropout,
-    residual: Residual,
-    activation: fn(&Tensor) -> Result<Tensor>,
+    sublayers: Sublayers,
 }
 
 impl Module for TransformerDecoderLayer {
@@ -45,8 +43,7 @@ impl Module for TransformerDecoderLayer {
         visitor.field("norm1", &self.norm1);
         visitor.field("norm2", &self.norm2);
         visitor.field("norm3", &self.norm3);
-        visitor.field("dropout", &self.dropout);
-        visitor.field("dropout1", &self.residual.dropout);
+        self.sublayers.visit(visitor);
     }
 }
 
@@ -71,9 +68,7 @@ impl TransformerDecoderLayer {
             norm1: options.norm(width),
             norm2: options.norm(width),
             norm3: options.norm(width),
-            dropout: Dropout::new(options.dropout),
-            residual: Residual { dropout: Dropout::new(options.dropout), norm_first: options.norm_first },
-            activation: options.activation,
+            sublayers: Sublayers::new(&options),
         })
     }
 
@@ -99,7 +94,7 @@ impl TransformerDecoderLayer {
         memory_masks: Masks<'_>,
     ) -> Result<Tensor> {
         call::call(self, &[target, memory], || {
-            self.run_blocks(target, memory, memory_masks, |x| self.self_attn.try_attend(x, x, x, masks))
+            self.run_sublayers(target, memory, memory_masks, |x| self.self_attn.try_attend(x, x, x, masks))
         })
     }
 
@@ -125,25 +120,22 @@ impl TransformerDecoderLayer {
         memory_masks: Masks<'_>,
     ) -> Result<Tensor> {
         call::call(self, &[target, memory], || {
-            self.run_blocks(target, memory, memory_masks, |x| self.self_attn.try_forward_cached(x, cache))
+            self.run_sublayers(target, memory, memory_masks, |x| self.self_attn.try_forward_cached(x, cache))
         })
     }
 
-    /// Runs all three blocks; `attend` is the self-attention, with or without a cache.
-    fn run_blocks(
+    /// Runs all three sublayers; `attend` is the self-attention, with or without a cache.
+    fn run_sublayers(
         &self,
         target: &Tensor,
         memory: &Tensor,
         memory_masks: Masks<'_>,
         attend: impl FnOnce(&Tensor) -> Result<Tensor>,
     ) -> Result<Tensor> {
-        let x = self.residual.apply(target, &self.norm1, attend)?;
-        let look = |x: &Tensor| self.multihead_attn.try_attend(x, memory, memory, memory_masks);
-        let x = self.residual.apply(&x, &self.norm2, look)?;
-        self.residual.apply(&x, &self.norm3, |x| {
-            let hidden = (self.activation)(&self.linear1.try_forward(x)?)?;
-            self.linear2.try_forward(&self.dropout.try_forward(&hidden)?)
-        })
+        let x = self.sublayers.residual(target, &self.norm1, attend)?;
+        let attend_memory = |x: &Tensor| self.multihead_attn.try_attend(x, memory, memory, memory_masks);
+        let x = self.sublayers.residual(&x, &self.norm2, attend_memory)?;
+        self.sublayers.feed_forward(&x, &self.norm3, [&self.linear1, &self.linear2])
     }
 }
 

@@ -1,36 +1,34 @@
 //! Transformer encoders, and with a causal mask the bodies of language models.
 
-use super::{Residual, TransformerOptions};
+use super::TransformerOptions;
+use super::sublayers::Sublayers;
 use crate::attention::{KvCache, Masks, MultiheadAttention};
 use crate::call;
 use crate::layer::Layer;
-use crate::layers::{Dropout, LayerNorm, Linear};
+use crate::layers::{LayerNorm, Linear};
 use crate::module::Module;
 use crate::visit::Visitor;
 use pellucid_derive::Module;
 use pellucid_tensor::{Error, Result, Tensor, unwrap};
 
-/// An encoder layer: self-attention, and two linear layers with an activation between them. Each block has a residual
-/// connection and a norm.
+/// An encoder layer: self-attention, and two linear layers with an activation between them. Each sublayer has a
+/// residual connection and a norm.
 ///
 /// With `norm_first`, x ← x + attention(norm1(x)), x ← x + linear2(activation(linear1(norm2(x)))); else
 /// x ← norm1(x + attention(x)), x ← norm2(x + linear2(activation(linear1(x)))). As a [`Layer`] it has no masks.
 #[derive(Clone, Debug)]
 pub struct TransformerEncoderLayer {
-    /// The first block, self-attention.
+    /// The first sublayer, self-attention.
     pub self_attn: MultiheadAttention,
-    /// The first linear layer of the second block, weight `[hidden, E]`.
+    /// The first linear layer of the second sublayer, weight `[hidden, E]`.
     pub linear1: Linear,
-    /// The second linear layer of the second block, weight `[E, hidden]`.
+    /// The second linear layer of the second sublayer, weight `[E, hidden]`.
     pub linear2: Linear,
-    /// The norm of the first block.
+    /// The norm of the first sublayer.
     pub norm1: LayerNorm,
-    /// The norm of the second block.
+    /// The norm of the second sublayer.
     pub norm2: LayerNorm,
-    /// The dropout after the activation.
-    dropout: Dropout,
-    residual: Residual,
-    activation: fn(&Tensor) -> Result<Tensor>,
+    sublayers: Sublayers,
 }
 
 impl Module for TransformerEncoderLayer {
@@ -41,8 +39,7 @@ impl Module for TransformerEncoderLayer {
         visitor.field("linear2", &self.linear2);
         visitor.field("norm1", &self.norm1);
         visitor.field("norm2", &self.norm2);
-        visitor.field("dropout", &self.dropout);
-        visitor.field("dropout1", &self.residual.dropout);
+        self.sublayers.visit(visitor);
     }
 }
 
@@ -64,9 +61,7 @@ impl TransformerEncoderLayer {
             linear2: options.linear(hidden, width),
             norm1: options.norm(width),
             norm2: options.norm(width),
-            dropout: Dropout::new(options.dropout),
-            residual: Residual { dropout: Dropout::new(options.dropout), norm_first: options.norm_first },
-            activation: options.activation,
+            sublayers: Sublayers::new(&options),
         })
     }
 
@@ -84,7 +79,7 @@ impl TransformerEncoderLayer {
     /// # Errors
     /// Those of [`MultiheadAttention::try_attend`].
     pub fn try_forward_masked(&self, x: &Tensor, masks: Masks<'_>) -> Result<Tensor> {
-        call::call(self, &[x], || self.run_blocks(x, |x| self.self_attn.try_attend(x, x, x, masks)))
+        call::call(self, &[x], || self.run_sublayers(x, |x| self.self_attn.try_attend(x, x, x, masks)))
     }
 
     /// Returns the output for the next elements `[N, n, E]` of a causal sequence; see
@@ -102,22 +97,19 @@ impl TransformerEncoderLayer {
     /// # Errors
     /// Those of [`MultiheadAttention::try_forward_cached`].
     pub fn try_forward_cached(&self, x: &Tensor, cache: &KvCache) -> Result<Tensor> {
-        call::call(self, &[x], || self.run_blocks(x, |x| self.self_attn.try_forward_cached(x, cache)))
+        call::call(self, &[x], || self.run_sublayers(x, |x| self.self_attn.try_forward_cached(x, cache)))
     }
 
-    /// Runs both blocks; `attend` is the self-attention, with or without a cache.
-    fn run_blocks(&self, x: &Tensor, attend: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
-        let x = self.residual.apply(x, &self.norm1, attend)?;
-        self.residual.apply(&x, &self.norm2, |x| {
-            let hidden = (self.activation)(&self.linear1.try_forward(x)?)?;
-            self.linear2.try_forward(&self.dropout.try_forward(&hidden)?)
-        })
+    /// Runs both sublayers; `attend` is the self-attention, with or without a cache.
+    fn run_sublayers(&self, x: &Tensor, attend: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+        let x = self.sublayers.residual(x, &self.norm1, attend)?;
+        self.sublayers.feed_forward(&x, &self.norm2, [&self.linear1, &self.linear2])
     }
 }
 
 impl Layer for TransformerEncoderLayer {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        self.run_blocks(x, |x| self.self_attn.try_forward(x))
+        self.run_sublayers(x, |x| self.self_attn.try_forward(x))
     }
 }
 
@@ -191,11 +183,11 @@ impl TransformerEncoder {
     /// [`MultiheadAttention::forward_cached`]. A greedy language model whose head shares the embedding, as in GPT-2:
     ///
     /// ```
-    /// use pellucid_nn::{Embedding, Layer, LearntPositions, Linear, TransformerEncoder, TransformerOptions};
+    /// use pellucid_nn::{Embedding, Layer, LearnedPositions, Linear, TransformerEncoder, TransformerOptions};
     /// use pellucid_tensor::{Tensor, no_grad, ops};
     /// let options = TransformerOptions { dropout: 0.0, norm_first: true, ..Default::default() };
     /// let body = TransformerEncoder::new(2, 16, 4, 64, options)?.with_norm();
-    /// let (words, positions) = (Embedding::new(50, 16), LearntPositions::new(32, 16));
+    /// let (words, positions) = (Embedding::new(50, 16), LearnedPositions::new(32, 16));
     /// let head = Linear { weight: words.weight.clone(), bias: None };
     ///
     /// let _off = no_grad();

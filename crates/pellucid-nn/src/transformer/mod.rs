@@ -5,6 +5,7 @@
 
 mod decoder;
 mod encoder;
+mod sublayers;
 
 pub use decoder::{TransformerDecoder, TransformerDecoderLayer};
 pub use encoder::{TransformerEncoder, TransformerEncoderLayer};
@@ -12,8 +13,7 @@ pub use encoder::{TransformerEncoder, TransformerEncoderLayer};
 use crate::attention::{Masks, MultiheadAttention, MultiheadAttentionOptions, Rotary};
 use crate::call;
 use crate::init;
-use crate::layer::Layer;
-use crate::layers::{Dropout, LayerNorm, Linear};
+use crate::layers::{LayerNorm, Linear};
 use crate::module::Module;
 use pellucid_derive::Module;
 use pellucid_tensor::{Result, Tensor, ops, unwrap};
@@ -32,11 +32,11 @@ use pellucid_tensor::{Result, Tensor, ops, unwrap};
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct TransformerOptions {
-    /// The dropout probability in training, for attention weights and for the output of each block.
+    /// The dropout probability in training, for attention weights and for the output of each sublayer.
     pub dropout: f64,
     /// The function between the two linear layers: [`ops::relu`], [`ops::gelu`], ...
     pub activation: fn(&Tensor) -> Result<Tensor>,
-    /// Whether the norm comes before its block (Xiong et al. 2020) instead of after the residual sum.
+    /// Whether the norm comes before its sublayer (Xiong et al. 2020) instead of after the residual sum.
     pub norm_first: bool,
     /// The eps of norms, added to variances.
     pub layer_norm_eps: f64,
@@ -82,24 +82,6 @@ impl TransformerOptions {
     }
 }
 
-/// A residual connection x + dropout(block(x)), with a norm before the block or after the sum.
-#[derive(Clone, Debug)]
-struct Residual {
-    dropout: Dropout,
-    norm_first: bool,
-}
-
-impl Residual {
-    fn apply(&self, x: &Tensor, norm: &LayerNorm, block: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
-        if self.norm_first {
-            let found = block(&norm.try_forward(x)?)?;
-            return ops::add(x, self.dropout.try_forward(&found)?);
-        }
-        let found = block(x)?;
-        norm.try_forward(&ops::add(x, self.dropout.try_forward(&found)?)?)
-    }
-}
-
 /// The Transformer of Vaswani et al. 2017: an encoder and a decoder, each with a norm at the end.
 ///
 /// ```
@@ -121,7 +103,7 @@ pub struct Transformer {
 
 impl Transformer {
     /// Creates a transformer with this width, this many heads, encoder and decoder layers, and hidden features between
-    /// the two linear layers of a block. All matrices are initialised uniformly after Glorot & Bengio 2010.
+    /// the two linear layers of a layer. All matrices are initialised uniformly after Glorot & Bengio 2010.
     ///
     /// # Errors
     /// Those of [`MultiheadAttention::with`].

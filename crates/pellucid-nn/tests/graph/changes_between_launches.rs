@@ -2,6 +2,8 @@
 //! replaced.
 
 use crate::models::*;
+use pellucid_nn::graph::mirror::*;
+use pellucid_nn::graph::paths::*;
 use pellucid_nn::graph::*;
 use pellucid_nn::loss::{CrossEntropyLoss, Loss};
 use pellucid_nn::optim::Optimizer;
@@ -63,7 +65,7 @@ fn removed_gradients_are_restored() {
             by_hand(&other, &hand, seed);
             assert_eq!(values(&gradients(&model)), values(&gradients(&other)));
             assert!(gradients(&model).iter().zip(&bound).all(|(a, b)| a.array().shares_storage(b.array())));
-            if let Some(captured) = step.exec.captured() {
+            if let Some(captured) = step.recorded.captured() {
                 assert_eq!(captured.cache().misses, 0, "the step was recorded again");
             }
         }
@@ -88,7 +90,7 @@ fn rebound_gradients_are_written_to_their_tensors() {
         assert!(gradients(&model).iter().zip(&own).all(|(a, b)| a.array().shares_storage(b.array())));
     }
     assert!(bits(model.state_dict()) == bits(other.state_dict()));
-    assert_eq!(step.exec.captured().unwrap().cache().misses, 1);
+    assert_eq!(step.recorded.captured().unwrap().cache().misses, 1);
 }
 
 /// If gradients accumulate over launches, a removed gradient restarts at zero, and a rebound gradient accumulates in
@@ -157,7 +159,7 @@ fn loaded_or_moved_parameters_are_the_same_tensors() {
         by_hand(&other, &hand, seed);
     }
     assert!(bits(model.state_dict()) == bits(other.state_dict()));
-    assert_eq!(step.exec.captured().unwrap().cache().misses, 0);
+    assert_eq!(step.recorded.captured().unwrap().cache().misses, 0);
 }
 
 #[test]
@@ -209,7 +211,7 @@ fn a_replaced_parameter_is_refused_by_name() {
         let model = Changing(RwLock::new(Linear::new(6, CLASSES)));
         let optimizer = pellucid_nn::optim::Sgd::new(model.parameters(), Default::default()).unwrap();
         let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), optimizer, 0)
-            .with(StepOptions { stream, ..Default::default() });
+            .with_options(StepOptions { stream, ..Default::default() });
         trainer.compile(&[BATCH, 6]).unwrap();
         let (x, y) = batch(&[BATCH, 6], 1);
         trainer.one_step(&x, &y).unwrap();
@@ -236,8 +238,8 @@ fn a_captured_step_follows_choices_and_modes() {
     let model = sequential![branch.clone(), Dropout::new(0.5)];
     let (x, eager) = (batch(&[BATCH, 6], 1).0, sequential![branch]);
     let choose = |way: usize| {
-        let mut meet = |_: &str, part: Part<'_>| {
-            if let Part::Choice(choice) = part {
+        let mut meet = |_: &str, part: ModulePart<'_>| {
+            if let ModulePart::PathChoice(choice) = part {
                 choice.set(way);
             }
         };

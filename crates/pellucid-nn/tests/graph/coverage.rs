@@ -1,6 +1,7 @@
 //! A compiled step trains all parameters, or compiling is an error that names those it would leave out.
 
 use crate::models::*;
+use pellucid_nn::graph::mirror::*;
 use pellucid_nn::graph::*;
 use pellucid_nn::loss::{
     AdaptiveLogSoftmaxWithLoss, CrossEntropyLoss, LinearCrossEntropyLoss, Loss, MseLoss, cross_entropy,
@@ -38,11 +39,11 @@ fn an_optimizer_without_parameters_is_filled_with_those_of_a_lazy_model() {
         empty.set_lr(0.02);
         hand.set_lr(0.02);
         let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &empty, 0)
-            .with(StepOptions { stream, ..Default::default() });
+            .with_options(StepOptions { stream, ..Default::default() });
         trainer.compile(&[BATCH, 6]).unwrap();
         assert_eq!(empty.parameters().len(), model.parameters().len());
         other.load_state_dict(&model.state_dict()).unwrap();
-        assert_eq!(trainer.tg.as_ref().unwrap().rebound.bound.len(), 6);
+        assert_eq!(trainer.current().unwrap().gradients.bound.len(), 6);
         for seed in 0..4 {
             let (x, y) = batch(&[BATCH, 6], seed);
             trainer.step(&x, &y).unwrap();
@@ -105,7 +106,7 @@ fn an_optimizer_of_another_model_is_refused() {
         assert_eq!(untrained(model.compile(&[BATCH, 6], options)), all);
         let trainer = || {
             GraphTrainer::new(&model, &loss, &optimizer, 0)
-                .with(StepOptions { stream: stream.clone(), ..Default::default() })
+                .with_options(StepOptions { stream: stream.clone(), ..Default::default() })
         };
         assert_eq!(untrained(trainer().compile(&[BATCH, 6])), all);
         let plan = make_plan_for_sequential(&model, &[BATCH, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
@@ -150,7 +151,7 @@ fn untrained_parameters_are_named_or_allowed() {
     // The order of the trainer's settings does not matter.
     let mut trainer = GraphTrainer::new(&model, &loss, &some, 0)
         .allow_untrained_parameters()
-        .with(StepOptions { accumulate: 1, ..Default::default() });
+        .with_options(StepOptions { accumulate: 1, ..Default::default() });
     trainer.compile(&[BATCH, 6]).unwrap();
     trainer.step(&x, &y).unwrap();
     assert_eq!(moved(), [false, false, true, true]);
@@ -166,7 +167,7 @@ fn frozen_parameters_need_no_optimizer_while_they_are_frozen() {
         model.layers()[0].freeze();
         let optimizer = adamw(vec![]);
         let mut trainer = GraphTrainer::new(&model, &loss, &optimizer, 0)
-            .with(StepOptions { stream: stream.clone(), ..Default::default() });
+            .with_options(StepOptions { stream: stream.clone(), ..Default::default() });
         trainer.compile(&[BATCH, 6]).unwrap();
         assert_eq!(optimizer.parameters().len(), 2, "the optimizer contains a frozen parameter");
         let (x, y) = batch(&[BATCH, 6], 1);
@@ -356,7 +357,7 @@ fn options_keep_before_update() {
             calls.set(calls.get() + 1);
             clip_grad_norm(parameters, 1.0).map(drop)
         })
-        .with(StepOptions::default());
+        .with_options(StepOptions::default());
     trainer.compile(&[BATCH, 6]).unwrap();
     assert!(calls.get() > 0);
 }

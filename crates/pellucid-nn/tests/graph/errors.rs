@@ -1,7 +1,7 @@
 //! Errors of planning, recording and batches; on error nothing has changed.
 
 use crate::models::*;
-use pellucid_nn::graph::*;
+use pellucid_nn::graph::mirror::*;
 use pellucid_nn::loss::CrossEntropyLoss;
 use pellucid_nn::optim::Optimizer;
 use pellucid_nn::*;
@@ -58,11 +58,11 @@ fn a_wrong_width_is_refused_with_layer_and_both_shapes() {
     assert!(layer == "loss" && matches!(source, Error::ShapeMismatch { .. }), "{layer}: {source}");
     let floats = named(error(step.set_batch(&good.neg(), &Tensor::zeros([BATCH], DType::F32)))).1;
     assert!(matches!(floats, Error::DTypeMismatch { .. }), "{floats}");
-    assert_eq!(step.x_buf.to_vec::<f32>(), good.to_vec::<f32>(), "an invalid batch was copied in part");
+    assert_eq!(step.x_buf().to_vec::<f32>(), good.to_vec::<f32>(), "an invalid batch was copied in part");
     // Class numbers of narrower integers are accepted.
     step.set_batch(&good, &Tensor::ones([BATCH], DType::I32)).unwrap();
     step.launch().unwrap();
-    assert_eq!(step.y_buf.to_vec::<i64>(), [1; BATCH]);
+    assert_eq!(step.y_buf().to_vec::<i64>(), [1; BATCH]);
 }
 
 /// A layer whose output depends on a value.

@@ -1,6 +1,7 @@
 //! Models with several paths: one recording for each, with the same parameters, gradients and moments.
 
 use crate::models::*;
+use pellucid_nn::graph::paths::*;
 use pellucid_nn::graph::*;
 use pellucid_nn::loss::{CrossEntropyLoss, Loss};
 use pellucid_nn::optim::{AdamW, AdamWOptions, Optimizer};
@@ -18,8 +19,8 @@ fn model() -> Sequential {
 /// Sets the choices, in visiting order.
 fn set(model: &Sequential, ways: [usize; 3]) {
     let mut ways = ways.into_iter();
-    let mut meet = |_: &str, part: Part<'_>| {
-        if let Part::Choice(choice) = part {
+    let mut meet = |_: &str, part: ModulePart<'_>| {
+        if let ModulePart::PathChoice(choice) = part {
             choice.set(ways.next().expect("the model has three choices"));
         }
     };
@@ -78,7 +79,7 @@ fn trainers_follow_the_path() {
         let optimizer = |model: &Sequential| AdamW::new(model.parameters(), AdamWOptions::default()).unwrap();
         let (recorded, eager) = (optimizer(&by_graph), optimizer(&by_hand));
         let mut trainer = GraphTrainer::new(&by_graph, loss.clone(), recorded, 8 << 20)
-            .with(StepOptions { stream, ..Default::default() });
+            .with_options(StepOptions { stream, ..Default::default() });
         trainer.compile(&[BATCH, 6]).unwrap();
         let gradients = |model: &Sequential| model.parameters().iter().map(|p| p.grad()).collect::<Vec<_>>();
         let bound = gradients(&by_graph);
@@ -91,7 +92,7 @@ fn trainers_follow_the_path() {
             let value = loss.forward(&by_hand.forward(&x), &y);
             value.backward();
             eager.step();
-            assert_eq!(trainer.tg.as_ref().unwrap().loss.item::<f32>(), value.item::<f32>(), "{ways:?}");
+            assert_eq!(trainer.current().unwrap().loss.item::<f32>(), value.item::<f32>(), "{ways:?}");
             assert_eq!(bits(by_graph.state_dict()), bits(by_hand.state_dict()), "{ways:?}");
             assert!(bits(trainer.optimizer().state_dict()) == bits(eager.state_dict()), "{ways:?}");
             for ((found, bound), expected) in gradients(&by_graph).iter().zip(&bound).zip(gradients(&by_hand)) {

@@ -1,6 +1,8 @@
 //! The buffers of a plan, and pinning of them.
 
 use crate::models::*;
+use pellucid_nn::graph::mirror::*;
+use pellucid_nn::graph::plan::*;
 use pellucid_nn::graph::*;
 use pellucid_nn::loss::CrossEntropyLoss;
 use pellucid_nn::optim::{Adam, AdamOptions, Optimizer};
@@ -17,31 +19,37 @@ fn a_plan_lists_every_buffer_of_a_convolutional_net() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let model = made(&KINDS[1]);
     let plan = make_plan_for_sequential(&model, &[8, 2, 5, 5], LossKind::SoftmaxCrossEntropy, 1 << 20).unwrap();
-    let names: Vec<&str> = plan.per_layer.iter().map(|layer| layer.name.as_str()).collect();
+    let names: Vec<&str> = plan.layers.iter().map(|layer| layer.name.as_str()).collect();
     let expected = ["L0:Conv2d", "L1:BatchNorm2d", "L2:Relu", "L3:Dropout", "L4:Flatten", "L5:Linear"];
-    assert_eq!((names, plan.lt_bytes, plan.input_shape.dims()), (expected.to_vec(), 1 << 20, [8, 2, 5, 5].as_slice()));
-    let ys: Vec<_> = plan.per_layer.iter().map(|layer| layer.y.shape().dims().to_vec()).collect();
+    assert_eq!(
+        (names, plan.lt_bytes(), plan.input_shape.dims()),
+        (expected.to_vec(), 1 << 20, [8, 2, 5, 5].as_slice())
+    );
+    let ys: Vec<_> = plan.layers.iter().map(|layer| layer.output.shape().dims().to_vec()).collect();
     let image = vec![8, 4, 5, 5];
     assert_eq!(ys, [image.clone(), image.clone(), image.clone(), image.clone(), vec![8, 100], vec![8, 4]]);
     // Only the input of an activation is a pre-activation; data has no gradient.
-    let with_z: Vec<bool> = plan.per_layer.iter().map(|layer| layer.z.is_some()).collect();
+    let with_z: Vec<bool> = plan.layers.iter().map(|layer| layer.pre_activation.is_some()).collect();
     assert_eq!(with_z, [false, true, false, false, false, false]);
-    let g_a: Vec<_> = plan.per_layer.iter().map(|layer| shape(layer.g_a.as_ref())).collect();
+    let g_a: Vec<_> = plan.layers.iter().map(|layer| shape(layer.input_gradient.as_ref())).collect();
     assert_eq!(g_a[0], None);
     assert_eq!(g_a[1..].iter().flatten().map(Vec::len).collect::<Vec<_>>(), [4, 4, 4, 4, 2]);
-    let conv = &plan.per_layer[0];
+    let conv = &plan.layers[0];
     assert_eq!((shape(conv.g_w()), shape(conv.g_b())), (Some(vec![4, 2, 3, 3]), Some(vec![4])));
     assert_eq!(conv.g_w().unwrap().bytes(), 4 * 4 * 2 * 9);
     // Every trained parameter is listed, by its name in the model.
-    let planned: Vec<&str> = plan.grads().map(|(name, _)| name).collect();
+    let planned: Vec<&str> = plan.gradients().map(|(name, _)| name).collect();
     let own: Vec<String> = model.named_parameters().into_iter().map(|(name, _)| name).collect();
     assert_eq!(planned, own);
     // Dropout has a mask as intermediate result; a view has none.
-    assert!(plan.per_layer[3].work.as_ref().unwrap().bytes() >= 8 * 100);
-    assert!(plan.per_layer[4].work.is_none());
-    let LossBufs { d_y, out_shape, target } = &plan.loss;
-    assert_eq!((d_y.shape().dims(), out_shape.rank(), target), ([8, 4].as_slice(), 0, &([8].into(), DType::I64)));
-    assert!(plan.grads().all(|(_, buf)| *buf.place() == ArenaSlot::Planned && buf.pinned().is_none()));
+    assert!(plan.layers[3].work.as_ref().unwrap().bytes() >= 8 * 100);
+    assert!(plan.layers[4].work.is_none());
+    let LossBufs { logits_gradient, out_shape, target } = &plan.loss;
+    assert_eq!(
+        (logits_gradient.shape().dims(), out_shape.rank(), target),
+        ([8, 4].as_slice(), 0, &([8].into(), DType::I64))
+    );
+    assert!(plan.gradients().all(|(_, buf)| *buf.location() == ArenaSlot::Planned && buf.pinned().is_none()));
 }
 
 /// A model with a parameter of its own, a frozen layer, a shared one, and integers as input.
@@ -76,9 +84,16 @@ fn no_gradient_is_forgotten_or_planned_twice() {
     model.frozen.freeze();
     let plan = make_plan_for_sequential(&model, &[5], LossKind::Mse, 0).unwrap();
     let lines: Vec<(&str, &str, Vec<&str>, bool)> = plan
-        .per_layer
+        .layers
         .iter()
-        .map(|l| (l.name.as_str(), l.path.as_str(), l.grads.iter().map(|g| g.0.as_str()).collect(), l.g_a.is_some()))
+        .map(|l| {
+            (
+                l.name.as_str(),
+                l.path.as_str(),
+                l.gradients.iter().map(|g| g.0.as_str()).collect(),
+                l.input_gradient.is_some(),
+            )
+        })
         .collect();
     let expected = [
         ("L0:Embedding", "embedding", vec!["embedding.weight"], false),
@@ -90,8 +105,8 @@ fn no_gradient_is_forgotten_or_planned_twice() {
     assert_eq!(lines, expected);
     // A plan of a single layer contains only this layer.
     let plan = make_plan_for_sequential(&Linear::new(3, 2), &[5, 3], LossKind::Mse, 0).unwrap();
-    assert_eq!((plan.per_layer.len(), plan.per_layer[0].name.as_str()), (1, "L0:Linear"));
-    assert_eq!(shape(plan.per_layer[0].g_w()), Some(vec![2, 3]));
+    assert_eq!((plan.per_layer().len(), plan.layers[0].name.as_str()), (1, "L0:Linear"));
+    assert_eq!(shape(plan.layers[0].g_w()), Some(vec![2, 3]));
 }
 
 #[test]
@@ -126,7 +141,7 @@ fn parameters_are_collected_by_name_and_rebound_without_a_copy() {
     assert_eq!(rebound.not_planned, [1]);
     assert!(stranger.grad().is_none() && model.parameters()[1].grad().is_none());
     // The optimizer reads the plan's buffer.
-    let buffer = plan.per_layer[0].g_w().unwrap().pin().unwrap();
+    let buffer = plan.layers[0].g_w().unwrap().pin().unwrap();
     let before = w.to_vec::<f32>();
     buffer.copy_(&Tensor::ones(w.shape(), DType::F32));
     adam.step();
@@ -143,10 +158,15 @@ fn pinned_buffers_have_the_values() {
         let optimizer = sgd(&model, 0.0, 0.0);
         let (x, y) = batch(&[BATCH, 6], 5);
         let plan = make_plan_for_sequential(&model, &[BATCH, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
-        let [first, tanh, last] = &plan.per_layer[..] else { panic!("the plan does not have three layers") };
-        let asked = [first.y.pin(), first.z.as_ref().unwrap().pin(), tanh.y.pin(), last.g_a.as_ref().unwrap().pin()];
+        let [first, tanh, last] = &plan.layers[..] else { panic!("the plan does not have three layers") };
+        let asked = [
+            first.output.pin(),
+            first.pre_activation.as_ref().unwrap().pin(),
+            tanh.output.pin(),
+            last.input_gradient.as_ref().unwrap().pin(),
+        ];
         let asked = asked.map(Result::unwrap);
-        let rest = [plan.loss.d_y.pin().unwrap(), last.g_w().unwrap().pin().unwrap()];
+        let rest = [plan.loss.d_y().pin().unwrap(), last.g_w().unwrap().pin().unwrap()];
         let mut exec = record_step_graph(&model, &loss, &optimizer, &plan, &x, &y, stream).unwrap();
         exec.launch().unwrap();
 
@@ -165,14 +185,14 @@ fn pinned_buffers_have_the_values() {
         }
         assert_eq!(exec.loss.item::<f32>(), value.item::<f32>());
         // Buffers of a recorded plan cannot be pinned.
-        let recorded = &exec.plan().per_layer;
-        assert_eq!(recorded[0].y.place(), &ArenaSlot::Owned);
+        let recorded = &exec.plan().layers;
+        assert_eq!(recorded[0].output.location(), &ArenaSlot::Owned);
         // The output of the last layer is the logits, a result; its gradient is pinned.
-        match (exec.is_captured(), recorded[2].y.place(), recorded[2].g_w().unwrap().place()) {
+        match (exec.is_captured(), recorded[2].output.location(), recorded[2].g_w().unwrap().location()) {
             (true, ArenaSlot::Owned, ArenaSlot::Owned) | (false, ArenaSlot::Planned, ArenaSlot::Owned) => (),
             other => panic!("{other:?}"),
         }
-        assert!(matches!(recorded[2].y.pin(), Err(Error::InvalidArgument { .. })));
+        assert!(matches!(recorded[2].output.pin(), Err(Error::InvalidArgument { .. })));
         assert!(w.grad().is_none(), "a gradient that was not rebound exists between launches");
     }
 }
@@ -213,7 +233,7 @@ fn gradients_are_computed_in_the_optimizers_buffers() {
         let optimizer = Adam::new(model.parameters(), AdamOptions::default()).unwrap();
         let options = CompileOptions { loss: &loss, optimizer: &optimizer, lt_bytes: 0, stream: None };
         let mut step = model.compile(shape, options).unwrap();
-        let captured = step.exec.captured().unwrap();
+        let captured = step.recorded.captured().unwrap();
         model.parameters().iter().for_each(|p| captured.name(&p.grad().unwrap(), "gradient"));
         let plan = captured.plan();
         let gradients = |launch: &&Launch| {
@@ -261,11 +281,11 @@ fn layers_are_identified_by_their_calls() {
     let optimizer = Adam::new(model.parameters(), AdamOptions::default()).unwrap();
     let (x, y) = batch(&[BATCH, 6], 5);
     let plan = make_plan_for_sequential(&model, &[BATCH, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
-    let names: Vec<&str> = plan.per_layer.iter().map(|layer| layer.name.as_str()).collect();
+    let names: Vec<&str> = plan.layers.iter().map(|layer| layer.name.as_str()).collect();
     let expected = ["L0:Linear", "L1:Relu", "L2:Linear", "L3:Relu", "L4:Linear", "L5:Dropout", "L6:Linear"];
     assert_eq!(names, expected);
-    let asked: Vec<Tensor> = plan.per_layer.iter().map(|layer| layer.y.pin().unwrap()).collect();
-    let d_again = plan.per_layer[3].g_a.as_ref().unwrap().pin().unwrap();
+    let asked: Vec<Tensor> = plan.layers.iter().map(|layer| layer.output.pin().unwrap()).collect();
+    let d_again = plan.layers[3].input_gradient.as_ref().unwrap().pin().unwrap();
     let a = model.first.forward(&x);
     let b = model.again.forward(&a.relu());
     let c = model.again.forward(&b.relu());
@@ -286,11 +306,15 @@ fn layers_are_identified_by_their_calls() {
 fn a_recording_locates_every_buffer() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let check = |name: &str, plan: &CapturePlan| {
-        for layer in &plan.per_layer {
-            let parts = [("y", Some(&layer.y)), ("z", layer.z.as_ref()), ("g_a", layer.g_a.as_ref())];
-            let grads = layer.grads.iter().map(|(name, buf)| (name.as_str(), Some(buf)));
+        for layer in &plan.layers {
+            let parts = [
+                ("y", Some(&layer.output)),
+                ("z", layer.pre_activation.as_ref()),
+                ("g_a", layer.input_gradient.as_ref()),
+            ];
+            let grads = layer.gradients.iter().map(|(name, buf)| (name.as_str(), Some(buf)));
             for (part, buf) in parts.into_iter().chain([("work", layer.work.as_ref())]).chain(grads) {
-                let place = buf.map(Buf::place);
+                let place = buf.map(Buf::location);
                 assert!(
                     place != Some(&ArenaSlot::Planned),
                     "{name}: the buffer {part} of {} is not resolved",
@@ -305,19 +329,19 @@ fn a_recording_locates_every_buffer() {
                 }
             }
         }
-        assert!(plan.loss.d_y.place() != &ArenaSlot::Planned, "{name}");
+        assert!(plan.loss.d_y().location() != &ArenaSlot::Planned, "{name}");
     };
     let loss = CrossEntropyLoss::default();
     for kind in &KINDS {
         let model = made(kind);
         let optimizer = sgd(&model, 0.1, 0.9);
         let options = CompileOptions { loss: &loss, optimizer: &optimizer, lt_bytes: 0, stream: None };
-        check(kind.0, model.compile(kind.2, options).unwrap().exec.plan());
+        check(kind.0, model.compile(kind.2, options).unwrap().recorded.plan());
     }
     let model = Plain::new();
     let optimizer = Adam::new(model.parameters(), AdamOptions::default()).unwrap();
     let mut trainer = GraphTrainer::new(&model, loss, optimizer, 0);
-    check("plain", trainer.compile(&[BATCH, 6]).unwrap().exec.plan());
+    check("plain", trainer.compile(&[BATCH, 6]).unwrap().recorded.plan());
 }
 
 #[test]
@@ -326,14 +350,14 @@ fn a_plan_prints_and_adds_up() {
     let model = mlp();
     let plan = make_plan_for_sequential(&model, &[8, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
     let text = plan.to_string();
-    for part in ["L0:Linear", "L1:Relu", "g 2.weight", "d_y", "[8, 16]"] {
+    for part in ["L0:Linear", "L1:Relu", "gradient 2.weight", "logits gradient", "[8, 16]"] {
         assert!(text.contains(part), "{part} in\n{text}");
     }
-    let work: usize = plan.per_layer.iter().filter_map(|l| l.work.as_ref()).map(Buf::bytes).sum();
+    let work: usize = plan.layers.iter().filter_map(|l| l.work.as_ref()).map(Buf::bytes).sum();
     let grads: usize = model.parameters().iter().map(|p| 4 * p.size()).sum();
     // y of three layers, the gradients of the inputs of two, that of the logits.
     assert_eq!(plan.bytes(), work + grads + 4 * (8 * (16 + 16 + 4) + 8 * (16 + 16) + 8 * 4));
-    if let Some(work) = plan.per_layer.iter().find_map(|l| l.work.as_ref()) {
+    if let Some(work) = plan.layers.iter().find_map(|l| l.work.as_ref()) {
         assert!(matches!(work.pin(), Err(Error::InvalidArgument { .. })));
     }
 }

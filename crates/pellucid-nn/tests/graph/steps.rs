@@ -2,6 +2,7 @@
 
 use crate::models::*;
 use pellucid_cpu::with_threads;
+use pellucid_nn::graph::mirror::*;
 use pellucid_nn::graph::*;
 use pellucid_nn::loss::{self, CrossEntropyLoss, Loss};
 use pellucid_nn::optim::{AdamW, AdamWOptions, Optimizer};
@@ -31,7 +32,7 @@ fn recording_changes_nothing() {
         manual_seed(9);
         let mut step = compiled(&model, &loss, &optimizer, kind.2, None);
         assert_eq!(Tensor::rand([4], DType::F32).to_vec::<f32>(), expected, "{}", kind.0);
-        assert!(step.exec.is_captured() && step.rebound.bound.len() == model.parameters().len());
+        assert!(step.recorded.is_captured() && step.gradients.bound.len() == model.parameters().len());
         assert_eq!(state(), before, "{}", kind.0);
         let (x, y) = batch(kind.2, 1);
         step.set_batch(&x, &y).unwrap();
@@ -170,7 +171,7 @@ fn buffers_keep_their_memory() {
     let mut step = compiled(&model, &loss, &optimizer, &[BATCH, 6], None);
     let at = |step: &TrainGraph<'_>| {
         let gradients = model.parameters().into_iter().map(|p| p.grad().unwrap());
-        let fixed = [&step.x_buf, &step.y_buf, &step.logits, &step.loss].map(Tensor::clone);
+        let fixed = [step.x_buf(), step.y_buf(), &step.logits, &step.loss].map(Tensor::clone);
         fixed.into_iter().chain(gradients).map(|t| t.array().clone()).collect::<Vec<_>>()
     };
     let before = at(&step);
@@ -178,10 +179,10 @@ fn buffers_keep_their_memory() {
         let (x, y) = batch(&[BATCH, 6], seed);
         step.set_batch(&x, &y).unwrap();
         step.launch().unwrap();
-        assert_eq!(step.x_buf.to_vec::<f32>(), x.to_vec::<f32>());
+        assert_eq!(step.x_buf().to_vec::<f32>(), x.to_vec::<f32>());
         assert!(at(&step).iter().zip(&before).all(|(now, then)| now.shares_storage(then)));
     }
-    step.exec.captured().unwrap().verify().unwrap();
+    step.recorded.captured().unwrap().verify().unwrap();
 }
 
 /// The print-out of a step uses the names of the model and the optimizer.
@@ -191,7 +192,7 @@ fn a_recorded_step_prints_names() {
     let (model, loss) = (mlp(), CrossEntropyLoss::default());
     let optimizer = adamw(&model);
     let step = compiled(&model, &loss, &optimizer, &[BATCH, 6], None);
-    let text = format!("{:?}", step.exec);
+    let text = format!("{:?}", step.recorded);
     for name in [
         " x f32[8, 6]",
         " y i64[8, 1]",
@@ -273,8 +274,8 @@ fn an_eager_stream_is_reported_and_so_is_a_device_that_cannot_capture() {
     let optimizer = sgd(&model, 0.1, 0.0);
     let loss = CrossEntropyLoss::default();
     let step = compiled(&model, &loss, &optimizer, &[BATCH, 6], Some(Stream::eager(Device::cpu())));
-    assert!(!step.exec.is_captured() && step.exec.like().unwrap().why().contains("eager"));
-    assert!(format!("{:?}", step.exec).contains("eager step"));
+    assert!(!step.recorded.is_captured() && step.recorded.eager().unwrap().reason().contains("eager"));
+    assert!(format!("{:?}", step.recorded).contains("eager step"));
     drop(step);
 
     // A loss that can be planned, but returns an error at recording, as a device without capture does.
@@ -287,7 +288,7 @@ fn an_eager_stream_is_reported_and_so_is_a_device_that_cannot_capture() {
     let plan = make_plan_for_sequential(&model, &[BATCH, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
     let (x, y) = batch(&[BATCH, 6], 1);
     let mut exec = record_step_graph(&model, &refusing, &optimizer, &plan, &x, &y, None).unwrap();
-    assert!(exec.like().unwrap().why().contains("no graphs"), "{exec:?}");
+    assert!(exec.eager().unwrap().reason().contains("no graphs"), "{exec:?}");
     exec.launch().unwrap();
     let first = exec.loss.item::<f32>();
     exec.launch().unwrap();

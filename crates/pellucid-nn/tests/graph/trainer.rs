@@ -1,6 +1,7 @@
 //! The trainer: steps, losses, and batches of several inputs.
 
 use crate::models::*;
+use pellucid_nn::graph::mirror::*;
 use pellucid_nn::graph::*;
 use pellucid_nn::loss::{BceWithLogitsLoss, CrossEntropyLoss, MseLoss};
 use pellucid_nn::optim::{
@@ -20,12 +21,12 @@ fn one_step_returns_the_loss_of_the_new_parameters() {
             let model = made(kind);
             let optimizer = sgd(&model, 0.05, 0.9);
             let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), optimizer, 8 << 20)
-                .with(StepOptions { stream, ..Default::default() });
+                .with_options(StepOptions { stream, ..Default::default() });
             trainer.compile(kind.2).unwrap();
             for seed in 0..3 {
                 let (x, y) = batch(kind.2, seed);
                 let found = trainer.one_step(&x, &y).unwrap();
-                let before = trainer.tg.as_ref().unwrap().loss.item::<f32>();
+                let before = trainer.current().unwrap().loss.item::<f32>();
                 model.eval();
                 let expected = loss::cross_entropy(&model.forward(&x), &y).item::<f32>();
                 model.train();
@@ -46,8 +47,8 @@ fn evaluating_restores_the_modes() {
     let model = sequential![Dropout::new(0.9), BatchNorm1d::new(6), Linear::new(6, CLASSES)];
     let mode = |model: &Sequential| -> Vec<bool> {
         let mut modes = Vec::new();
-        let mut meet = |_: &str, part: Part<'_>| {
-            if let Part::Training(mode) = part {
+        let mut meet = |_: &str, part: ModulePart<'_>| {
+            if let ModulePart::TrainingMode(mode) = part {
                 modes.push(mode.get());
             }
         };
@@ -83,9 +84,9 @@ fn a_trainer_refuses_steps_before_compile_and_for_other_shapes() {
     let before = gradient(&trainer);
     trainer.compile(&[4, 6]).unwrap();
     trainer.step(&half.0, &half.1).unwrap();
-    assert_eq!(trainer.tg.as_ref().unwrap().x_buf.shape().dims(), [4, 6]);
+    assert_eq!(trainer.current().unwrap().x_buf().shape().dims(), [4, 6]);
     trainer.step(&x, &y).unwrap();
-    assert_eq!(trainer.tg.as_ref().unwrap().x_buf.shape().dims(), [BATCH, 6]);
+    assert_eq!(trainer.current().unwrap().x_buf().shape().dims(), [BATCH, 6]);
     assert!(gradient(&trainer).array().shares_storage(before.array()));
     trainer.optimizer().set_lr(0.0);
     let state = bits(trainer.model().state_dict());
@@ -166,7 +167,7 @@ fn mixed_precision_with_a_scaled_loss() {
         let (hand, is_captured) = (adam(&other), stream.is_none());
         let options = StepOptions { stream, accumulate, scaler: Some(scaler.clone()), ..Default::default() };
         let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), adam(&model), 0)
-            .with(options)
+            .with_options(options)
             .before_update(|parameters| clip_grad_norm(parameters, 1.0).map(drop));
         let _half = autocast(DType::BF16);
         trainer.compile(&[BATCH, 6]).unwrap();
@@ -189,7 +190,7 @@ fn mixed_precision_with_a_scaled_loss() {
             assert!(bits(model.state_dict()) == bits(other.state_dict()), "{seed} {accumulate} {is_captured}");
         }
         assert!(scales.windows(2).any(|w| w[1] < w[0]) && scales.windows(2).any(|w| w[1] > w[0]), "{scales:?}");
-        assert_eq!(trainer.tg.as_ref().unwrap().exec.is_captured(), is_captured);
+        assert_eq!(trainer.current().unwrap().recorded.is_captured(), is_captured);
     }
 }
 
@@ -234,8 +235,8 @@ where
     let mut trainer = GraphTrainer::new(model, BceWithLogitsLoss::default(), optimizer, 0);
     let zeros = |width: usize| Tensor::zeros([BATCH, width], DType::F32);
     let tg = trainer.compile_for(&make(zeros(6), zeros(6))).unwrap();
-    assert_eq!(tg.exec.plan().inputs.len(), 2);
-    let names: Vec<&str> = tg.exec.plan().per_layer.iter().map(|l| l.path.as_str()).collect();
+    assert_eq!(tg.recorded.plan().inputs.len(), 2);
+    let names: Vec<&str> = tg.recorded.plan().layers.iter().map(|l| l.path.as_str()).collect();
     assert_eq!(names, ["encoder", "encoder", "head"]);
     let (a, b) = (batch(&[BATCH, 6], 1).0, batch(&[BATCH, 6], 2).0);
     let y = Tensor::from([[0.0f32], [1.0], [1.0], [0.0], [1.0], [0.0], [0.0], [1.0]]);
@@ -262,7 +263,7 @@ fn a_timer_waits_for_its_stream() {
     let optimizer = Sgd::new(model.parameters(), SgdOptions { lr: 0.01, ..Default::default() }).unwrap();
     let mut trainer = GraphTrainer::new(model, MseLoss::default(), optimizer, 0);
     trainer.compile(&[BATCH, 6]).unwrap();
-    let timer = Timer::start(trainer.tg.as_ref().unwrap().exec.stream()).unwrap();
+    let timer = Timer::start(trainer.current().unwrap().recorded.stream()).unwrap();
     let (x, _) = batch(&[BATCH, 6], 1);
     trainer.step(&x, &Tensor::ones([BATCH, 1], DType::F32)).unwrap();
     let first = timer.ms().unwrap();

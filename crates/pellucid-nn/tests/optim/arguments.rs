@@ -2,7 +2,7 @@
 
 use pellucid_nn::optim::schedule::{
     Cosine, CosineWarmRestarts, Cyclic, OneCycle, ReduceOnPlateau, ReduceOnPlateauOptions, Schedule, Scheduler,
-    Sequential, StepDecay, Threshold,
+    SequentialLr, StepDecay, ThresholdMode,
 };
 use pellucid_nn::optim::{Optimizer, Sgd, SgdOptions};
 use pellucid_nn::{Parameter, StateDict};
@@ -39,7 +39,7 @@ fn a_group_that_does_not_exist_is_an_error() {
 #[test]
 fn schedules_check_their_options() {
     let refused = |schedule: Box<dyn Schedule>| message(Scheduler::new(schedule, &sgd()));
-    let nested = Sequential::new(
+    let nested = SequentialLr::new(
         StepDecay { step_size: 1, gamma: 0.5 },
         vec![(2, Box::new(StepDecay { step_size: 0, gamma: 0.5 }))],
     );
@@ -66,7 +66,7 @@ fn plateaus_check_their_options() {
     let default = ReduceOnPlateauOptions::default;
     assert!(refused(ReduceOnPlateauOptions { factor: f64::NAN, ..default() }).contains("factor must be in [0, 1)"));
     assert!(refused(ReduceOnPlateauOptions { eps: f64::NAN, ..default() }).contains("eps must be finite"));
-    for threshold in [Threshold::Relative(-1.0), Threshold::Absolute(f64::INFINITY)] {
+    for threshold in [ThresholdMode::Relative(-1.0), ThresholdMode::Absolute(f64::INFINITY)] {
         assert!(refused(ReduceOnPlateauOptions { threshold, ..default() }).contains("threshold must be finite"));
     }
 }

@@ -1,5 +1,6 @@
 //! Every optimizer that PyTorch has against its values, over 50 steps and several sets of options.
 
+use crate::papers::PAPERS;
 use crate::{close, flat, numbers_of, parameters, set_gradients};
 use pellucid_nn::Parameter;
 use pellucid_nn::optim::*;
@@ -23,6 +24,9 @@ macro_rules! kinds {
                 Box::new($kind::new(parameters, cases[case]).unwrap())
             },
         )),*];
+
+        /// The type of each kind.
+        const TYPES: &[(&str, &str)] = &[$(($name, stringify!($kind))),*];
     };
 }
 
@@ -82,11 +86,11 @@ kinds! {
 }
 
 /// Kinds that PyTorch does not have: `papers.rs` tests them.
-const PAPERS: [&str; 2] = ["lion", "lamb"];
+const NOT_IN_PYTORCH: [&str; 2] = ["lion", "lamb"];
 
 /// The kinds of the fixtures.
 fn in_pytorch() -> impl Iterator<Item = (&'static str, usize, Make)> {
-    KINDS.iter().copied().filter(|(kind, ..)| !PAPERS.contains(kind))
+    KINDS.iter().copied().filter(|(kind, ..)| !NOT_IN_PYTORCH.contains(kind))
 }
 
 fn fixture() -> BTreeMap<(&'static str, usize), Vec<f64>> {
@@ -97,6 +101,27 @@ fn fixture() -> BTreeMap<(&'static str, usize), Vec<f64>> {
         ((name, step), numbers_of(fields))
     };
     lines.map(parse).collect()
+}
+
+/// Every public optimizer has a row in `kinds!`, and PyTorch's values or a reference in `papers.rs`. L-BFGS has tests of
+/// its own.
+#[test]
+fn every_optimizer_is_compared() {
+    let fixture = fixture();
+    let has_fixture = |kind: &str| fixture.keys().any(|(name, _)| name.split('.').next() == Some(kind));
+    for &name in OPTIMIZERS {
+        let kind = TYPES.iter().find(|(_, kind)| *kind == name).map(|(kind, _)| *kind);
+        let kind = kind.or((name == "Lbfgs").then_some("lbfgs"));
+        let kind = kind.unwrap_or_else(|| panic!("add {name} to `kinds!` in tests/optim/numbers.rs"));
+        assert!(
+            has_fixture(kind) || PAPERS.iter().any(|(paper, _)| *paper == name),
+            "{name}: add its cases to tests/optim/fixtures/optimizers.py, or its algorithm to tests/optim/papers.rs"
+        );
+        assert_eq!(has_fixture(kind), !NOT_IN_PYTORCH.contains(&kind), "{name}");
+    }
+    for (kind, name) in TYPES {
+        assert!(OPTIMIZERS.contains(name), "{kind}: the list of optim/mod.rs lacks {name}");
+    }
 }
 
 #[test]

@@ -81,14 +81,14 @@ fn all_kinds_train_a_model_bit_equal() {
         let hand = make(other.parameters(), 0);
         let mut trainer = GraphTrainer::new(&model, MseLoss::default(), make(model.parameters(), 0), 0);
         trainer.compile(&[4, 6]).unwrap();
-        assert_eq!(trainer.tg.as_ref().unwrap().rebound.bound.len(), 2, "{kind}");
+        assert_eq!(trainer.current().unwrap().gradients.bound.len(), 2, "{kind}");
         for (x, y) in &batches {
             trainer.step(x, y).unwrap();
             hand.zero_grad();
             let value = loss::mse(&other.forward(x), y);
             value.backward();
             hand.step();
-            assert_eq!(trainer.tg.as_ref().unwrap().loss.item::<f32>(), value.item::<f32>(), "{kind}");
+            assert_eq!(trainer.current().unwrap().loss.item::<f32>(), value.item::<f32>(), "{kind}");
         }
         let bits = |model: &Sequential, optimizer: &dyn Optimizer| {
             let state = model.state_dict().into_iter().chain(optimizer.state_dict());

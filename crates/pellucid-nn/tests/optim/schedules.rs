@@ -38,7 +38,7 @@ fn schedule(name: &str) -> Box<dyn Schedule> {
         "step" => Box::new(StepDecay { step_size: 7, gamma: 0.3 }),
         "multistep" => Box::new(MultiStep { milestones: vec![3, 8, 8, 20], gamma: 0.5 }),
         "constant" => Box::new(Constant { factor: 0.25, total: 6 }),
-        "linear" => Box::new(Linear { start_factor: 0.2, end_factor: 0.9, total: 8 }),
+        "linear" => Box::new(LinearLr { start_factor: 0.2, end_factor: 0.9, total: 8 }),
         "exponential" => Box::new(exponential),
         "polynomial" => Box::new(Polynomial { total: 12, power: 2.5 }),
         "cosine" => Box::new(Cosine { period: 8, floor: 0.001 }),
@@ -67,11 +67,11 @@ fn schedule(name: &str) -> Box<dyn Schedule> {
         "cyclic_own" => {
             Box::new(Cyclic { up: 5, scale: CyclicScale::OfCycle(|c| 1.0 / (c * c)), ..Cyclic::new(0.01, 0.1) })
         }
-        "sequential" => Box::new(Sequential::new(
-            Linear { start_factor: 0.1, end_factor: 1.0, total: 5 },
+        "sequential" => Box::new(SequentialLr::new(
+            LinearLr { start_factor: 0.1, end_factor: 1.0, total: 5 },
             vec![(5, Box::new(exponential)), (15, Box::new(Cosine { period: 6, floor: 0.0 }))],
         )),
-        "sequential_multiplicative" => Box::new(Sequential::new(
+        "sequential_multiplicative" => Box::new(SequentialLr::new(
             Constant { factor: 0.5, total: 4 },
             vec![(8, Box::new(Multiplicative::new(|epoch| 0.9 - 0.01 * epoch as f64)))],
         )),
@@ -82,7 +82,7 @@ fn schedule(name: &str) -> Box<dyn Schedule> {
         "swa_at_once" => Box::new(SwaLr { epochs: 0, ..SwaLr::new(0.05) }),
         "chained" => Box::new(Chained::new(vec![Box::new(Constant { factor: 0.1, total: 4 }), Box::new(exponential)])),
         "chained_more" => Box::new(Chained::new(vec![
-            Box::new(Linear { start_factor: 0.5, end_factor: 1.0, total: 6 }),
+            Box::new(LinearLr { start_factor: 0.5, end_factor: 1.0, total: 6 }),
             Box::new(StepDecay { step_size: 5, gamma: 0.5 }),
             Box::new(Polynomial { total: 25, power: 1.0 }),
         ])),
@@ -139,7 +139,7 @@ fn jumps_match_pytorch() {
         let rates: Vec<f64> = [9, 2, 25, 0, 13]
             .into_iter()
             .map(|epoch| {
-                scheduler.jump(epoch, &optimizer);
+                scheduler.set_epoch(epoch, &optimizer);
                 optimizer.group_lr(1)
             })
             .collect();
@@ -157,7 +157,7 @@ fn plateaus_match_pytorch() {
     let second = ReduceOnPlateauOptions {
         mode: Mode::Max,
         patience: 1,
-        threshold: Threshold::Absolute(0.05),
+        threshold: ThresholdMode::Absolute(0.05),
         cooldown: 2,
         min_lr: PerGroup::Each(vec![0.004, 0.01]),
         ..Default::default()
@@ -247,7 +247,7 @@ fn negative_rates_are_used_and_non_finite_ones_refused() {
     close(&[optimizer.group_lr(0), optimizer.group_lr(1)], &[-0.2, -0.04], 1e-15, "below zero");
     for percent in 1..100 {
         let optimizer = two_groups();
-        let ends = schedule::Linear { start_factor: f64::from(percent) / 100.0, end_factor: 0.0, total: 7 };
+        let ends = schedule::LinearLr { start_factor: f64::from(percent) / 100.0, end_factor: 0.0, total: 7 };
         let mut scheduler = Scheduler::new(ends, &optimizer).unwrap();
         (0..9).for_each(|_| scheduler.step(&optimizer));
         assert!(optimizer.lr().abs() < 1e-15, "{percent} %");
@@ -276,7 +276,7 @@ fn warm_restarts_move_within_epochs() {
         (9.0, 0.1),
         (20.125, 0.011175535932519987),
     ] {
-        scheduler.jump_within(epoch, &optimizer);
+        scheduler.set_epoch_within(epoch, &optimizer);
         close(&[optimizer.lr()], &[lr], 1e-15, "within");
         assert_eq!(scheduler.epoch(), epoch as usize);
     }

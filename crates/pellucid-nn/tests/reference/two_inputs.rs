@@ -6,7 +6,7 @@ use pellucid_tensor::ops::ScatterReduceOp;
 use pellucid_tensor::{DType, Error, Grad, Result, Tensor, grad, manual_seed};
 
 #[test]
-fn layers_of_two_inputs_match_pytorch() {
+pub(crate) fn layers_of_two_inputs_match_pytorch() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let file = file();
     let check = |name: &str, module: &dyn Module, f: &dyn Fn(&Tensor, &Tensor) -> Tensor| {
@@ -36,7 +36,7 @@ fn layers_of_two_inputs_match_pytorch() {
 }
 
 #[test]
-fn max_unpooling_restores_the_maxima() {
+pub(crate) fn max_unpooling_restores_the_maxima() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let x = Tensor::arange(0.0f32, 24.0, 1.0).reshape([1, 1, 4, 6]);
     let pool = MaxPool2d::new(2);
@@ -45,6 +45,13 @@ fn max_unpooling_restores_the_maxima() {
     let back = MaxUnpool2d::new(2).forward(&y, &indices);
     assert_eq!(back.shape(), x.shape());
     let expected = x.to_vec::<f32>().into_iter().map(|v| if y.to_vec::<f32>().contains(&v) { v } else { 0.0 });
+    assert_eq!(back.to_vec::<f32>(), expected.collect::<Vec<_>>());
+    let solid = x.reshape([1, 2, 3, 4]);
+    let (y, indices) = MaxPool3d::new([2, 3, 2]).with_indices(&solid).unwrap();
+    assert_eq!(y.to_vec::<f32>(), [21.0, 23.0]);
+    let back = MaxUnpool3d::new([2, 3, 2]).forward(&y, &indices);
+    assert_eq!(back.shape(), solid.shape());
+    let expected = (0..24).map(|k| if k == 21 || k == 23 { k as f32 } else { 0.0 });
     assert_eq!(back.to_vec::<f32>(), expected.collect::<Vec<_>>());
     // With overlapping windows and padding, several input sizes give one output size, so the caller specifies the size.
     let odd = Tensor::randn([2, 3, 9], DType::F32);
@@ -84,7 +91,7 @@ fn bags_start_at_offsets_and_rows_are_weighed() {
 
 /// Checks the fraction of zeros and the value of kept elements, for dropout of elements, channels and samples.
 #[test]
-fn dropout_has_its_probability_and_keeps_the_mean() {
+pub(crate) fn dropout_has_its_probability_and_keeps_the_mean() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(3);
     let x = Tensor::ones([64, 32, 3, 4], DType::F32);

@@ -1,13 +1,13 @@
 //! Trainings of several kinds: N eager steps and N replayed steps compute the same bits.
 
-use crate::training::{Training, Way, classes, run, same, wave};
+use crate::training::{TrainingCase, Way, classes, run, same, wave};
 use pellucid_cpu::with_threads;
 use pellucid_nn::optim::{
     Adam, AdamOptions, AdamW, AdamWOptions, Average, AveragedModel, CosineSchedule, GradScaler, GradScalerOptions,
     Optimizer, Sgd, SgdOptions, clip_grad_norm,
 };
 use pellucid_nn::{
-    BatchNorm2d, Conv2d, Dropout, Embedding, Flatten, Layer, LearntPositions, Linear, Lstm, Masks, Module, Relu,
+    BatchNorm2d, Conv2d, Dropout, Embedding, Flatten, Layer, LearnedPositions, Linear, Lstm, Masks, Module, Relu,
     StateDict, TransformerEncoder, TransformerOptions, init, loss, sequential,
 };
 use pellucid_tensor::{DType, Tensor, autocast, capture, manual_seed, ops};
@@ -28,7 +28,7 @@ fn plain<M: Module + 'static, O: Optimizer + 'static>(
     optimizer: O,
     loss: fn(&M, &Tensor, &Tensor) -> Tensor,
     launch: fn(DType, usize) -> (usize, Vec<Tensor>),
-) -> Training {
+) -> TrainingCase {
     let both = Rc::new((model, optimizer));
     let own = both.clone();
     let step = move |inputs: &[Tensor]| {
@@ -39,7 +39,7 @@ fn plain<M: Module + 'static, O: Optimizer + 'static>(
         optimizer.step();
         loss.detach()
     };
-    Training {
+    TrainingCase {
         steps: vec![Box::new(step)],
         launch,
         before: Box::new(|_| {}),
@@ -48,7 +48,7 @@ fn plain<M: Module + 'static, O: Optimizer + 'static>(
 }
 
 /// A model of two layers, trained by SGD with momentum.
-fn mlp(dtype: DType) -> Training {
+fn mlp(dtype: DType) -> TrainingCase {
     let model = init::in_dtype(dtype, || sequential![Linear::new(6, 9), Relu, Linear::new(9, 4)]);
     let options = SgdOptions { lr: 0.05, momentum: 0.9, weight_decay: 1e-3, ..Default::default() };
     let optimizer = Sgd::new(model.parameters(), options).unwrap();
@@ -57,7 +57,7 @@ fn mlp(dtype: DType) -> Training {
 }
 
 /// A convolutional model with statistics and dropout, trained by AdamW with a schedule and clipped gradients.
-fn cnn(dtype: DType) -> Training {
+fn cnn(dtype: DType) -> TrainingCase {
     let model = init::in_dtype(dtype, || {
         sequential![
             Conv2d::new(2, 4, 3).padding(1),
@@ -82,7 +82,7 @@ fn cnn(dtype: DType) -> Training {
         optimizer.step();
         loss.detach()
     };
-    Training {
+    TrainingCase {
         steps: vec![Box::new(step)],
         launch: |dtype, i| (0, vec![wave(&[4, 2, 6, 6], i, dtype), classes(&[4], i, 3)]),
         before: Box::new(move |i| CosineSchedule::new(0.02, 200).warmup(20).set(&scheduled.1, i)),
@@ -93,7 +93,7 @@ fn cnn(dtype: DType) -> Training {
 #[derive(Module)]
 struct Gpt {
     words: Embedding,
-    positions: LearntPositions,
+    positions: LearnedPositions,
     body: TransformerEncoder,
     head: Linear,
 }
@@ -102,12 +102,12 @@ struct Gpt {
 const MICRO: usize = 3;
 
 /// A transformer whose gradients accumulate over several launches before another captured step updates.
-fn transformer(dtype: DType) -> Training {
+fn transformer(dtype: DType) -> TrainingCase {
     let model = init::in_dtype(dtype, || {
         let options = TransformerOptions { norm_first: true, activation: ops::gelu_tanh, ..Default::default() };
         Gpt {
             words: Embedding::new(7, 8),
-            positions: LearntPositions::new(5, 8),
+            positions: LearnedPositions::new(5, 8),
             body: TransformerEncoder::new(1, 8, 2, 16, options).unwrap().with_norm(),
             head: Linear::new(8, 7).without_bias(),
         }
@@ -131,7 +131,7 @@ fn transformer(dtype: DType) -> Training {
         optimizer.zero_grad_with(false);
         optimizer.parameters()[0].detach().sum(..)
     };
-    Training {
+    TrainingCase {
         steps: vec![Box::new(gather), Box::new(update)],
         launch: |_, i| match i % (MICRO + 1) {
             MICRO => (1, vec![]),
@@ -148,7 +148,7 @@ fn transformer(dtype: DType) -> Training {
 }
 
 /// A recurrent layer, trained by Adam.
-fn lstm(dtype: DType) -> Training {
+fn lstm(dtype: DType) -> TrainingCase {
     let model = init::in_dtype(dtype, || (Lstm::new(3, 5), Linear::new(5, 2)));
     let optimizer = Adam::new(model.parameters(), AdamOptions { lr: 0.01, ..Default::default() }).unwrap();
     let loss = |(lstm, head): &(Lstm, Linear), x: &Tensor, y: &Tensor| {
@@ -160,7 +160,7 @@ fn lstm(dtype: DType) -> Training {
 }
 
 /// Mixed precision with a loss scale, clipping, skipped steps, and an average of the weights.
-fn mixed(_: DType) -> Training {
+fn mixed(_: DType) -> TrainingCase {
     let model = sequential![Linear::new(6, 8), Relu, Dropout::new(0.1), Linear::new(8, 4)];
     let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.02, ..Default::default() }).unwrap();
     let options = GradScalerOptions { init_scale: 1024.0, growth_interval: 5, ..Default::default() };
@@ -182,7 +182,7 @@ fn mixed(_: DType) -> Training {
         average.update().unwrap();
         loss.detach()
     };
-    Training {
+    TrainingCase {
         steps: vec![Box::new(step)],
         launch: |_, i| {
             let x = wave(&[5, 6], i, DType::F32);
@@ -269,7 +269,7 @@ fn mixed_precision_with_scale_and_average() {
 }
 
 /// A model wide enough that kernels run on several threads.
-fn wide(dtype: DType) -> Training {
+fn wide(dtype: DType) -> TrainingCase {
     let model =
         init::in_dtype(dtype, || sequential![Linear::new(64, 192), Relu, Dropout::new(0.2), Linear::new(192, 64)]);
     let optimizer = AdamW::new(model.parameters(), AdamWOptions::default()).unwrap();

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 type Step = Box<dyn Fn(&[Tensor]) -> Tensor>;
 
 /// A model, its optimizer and the steps of their training.
-pub(crate) struct Training {
+pub(crate) struct TrainingCase {
     /// The steps, each of which is captured separately.
     pub(crate) steps: Vec<Step>,
     /// Returns the index of the step of launch `i`, and its inputs.
@@ -36,7 +36,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    fn of(losses: Vec<Vec<u8>>, trainings: &[Training]) -> Seen {
+    fn of(losses: Vec<Vec<u8>>, trainings: &[TrainingCase]) -> Seen {
         Seen { losses, state: state_of(trainings) }
     }
 
@@ -55,21 +55,22 @@ impl Seen {
     }
 }
 
-fn state_of(trainings: &[Training]) -> Vec<(String, Vec<u8>)> {
-    let own = |(k, t): (usize, &Training)| (t.state)().into_iter().map(move |(name, v)| (format!("{k}: {name}"), v));
+fn state_of(trainings: &[TrainingCase]) -> Vec<(String, Vec<u8>)> {
+    let own =
+        |(k, t): (usize, &TrainingCase)| (t.state)().into_iter().map(move |(name, v)| (format!("{k}: {name}"), v));
     let all = trainings.iter().enumerate().flat_map(own);
     let generator = ("generator".to_string(), Generator::default().state().clone());
     all.chain([generator]).map(|(name, t)| (name, t.to_bytes().unwrap())).collect()
 }
 
 /// Runs several trainings side by side, one launch of each in turn.
-pub(crate) fn run(make: fn(DType) -> Training, dtype: DType, count: usize, launches: usize, way: Way) -> Seen {
+pub(crate) fn run(make: fn(DType) -> TrainingCase, dtype: DType, count: usize, launches: usize, way: Way) -> Seen {
     manual_seed(42);
-    let trainings: Vec<Training> = (0..count).map(|_| make(dtype)).collect();
+    let trainings: Vec<TrainingCase> = (0..count).map(|_| make(dtype)).collect();
     let bytes = |loss: Tensor| loss.to_bytes().unwrap();
     let turns = (0..launches).flat_map(|i| trainings.iter().enumerate().map(move |(k, t)| (i, k, t)));
     if let Way::Eager | Way::Lazy = way {
-        let go = |(i, _, t): (usize, usize, &Training)| {
+        let go = |(i, _, t): (usize, usize, &TrainingCase)| {
             (t.before)(i);
             let (step, inputs) = (t.launch)(dtype, i);
             (t.steps[step])(&inputs)
@@ -104,7 +105,7 @@ pub(crate) fn run(make: fn(DType) -> Training, dtype: DType, count: usize, launc
 }
 
 /// Checks that all modes give the same results, and that losses change from step to step.
-pub(crate) fn same(make: fn(DType) -> Training, dtype: DType, launches: usize) {
+pub(crate) fn same(make: fn(DType) -> TrainingCase, dtype: DType, launches: usize) {
     let eager = run(make, dtype, 1, launches, Way::Eager);
     let distinct: HashSet<_> = eager.losses.iter().collect();
     assert!(distinct.len() * 3 > launches, "only {} of {launches} losses are different", distinct.len());

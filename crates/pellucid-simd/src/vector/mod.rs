@@ -5,16 +5,19 @@
 //! elements share a vector. The only sum across lanes is the reduction tree of [`fold`](Vector::fold), which does not
 //! depend on how many registers hold the lanes.
 
+mod element;
 mod interleaved;
 mod portable;
+mod scalars;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+pub use element::{Element, Float};
 pub use portable::Lanes;
+pub(crate) use portable::PORTABLE_LANES;
 #[cfg(target_arch = "x86_64")]
 pub use x86::{F32x8, F32x16, F64x4, F64x8};
 
-use crate::element::Element;
 use crate::math::Real;
 
 /// A vector register of [`LANES`](Self::LANES) elements.
@@ -141,6 +144,10 @@ pub unsafe trait Vector: Copy {
 ///
 /// The clauses *instruction set*, *pointer validity* and *mask* are those of [`Vector`].
 pub trait FloatVector: Vector<Scalar: Real> {
+    /// Whether the instruction set has a fused multiply-add. Without one, polynomials are sequences of calls, and code
+    /// calls a function of one element instead of inlining it for every lane.
+    const HAS_FMA: bool = true;
+
     /// Returns `self · b` in every lane.
     ///
     /// # Safety
@@ -200,6 +207,9 @@ pub trait FloatVector: Vector<Scalar: Real> {
 pub trait Function<T> {
     /// The type of the result.
     type Out;
+
+    /// Whether [`is_rare`](Self::is_rare) is true for any operand.
+    const HAS_RARE: bool = false;
 
     /// Returns the result without branches. It is correct for every operand for which `is_rare` is false.
     fn at(x: T) -> Self::Out;

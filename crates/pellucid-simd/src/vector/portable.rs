@@ -1,60 +1,69 @@
 //! Portable vectors: arrays that the compiler maps to the vector registers of the target.
 
-use super::{FloatVector, Vector};
-use crate::element::Element;
+use super::{Element, FloatVector, Vector};
 use crate::math::Real;
 
-/// A vector of eight elements in an array: two NEON registers of `f32`, or one AVX2 register of `i32`.
+/// The lanes of the vectors of [`Portable`](crate::Portable).
+///
+/// On x86-64, portable code runs only on processors without AVX2. It lacks fused multiply-add instructions, so that
+/// wider vectors would be longer code without being faster.
+pub(crate) const PORTABLE_LANES: usize = if HAS_FMA { 8 } else { 4 };
+
+/// Whether portable code has a fused multiply-add: the baseline of x86-64 has none.
+const HAS_FMA: bool = !cfg!(all(target_arch = "x86_64", not(target_feature = "fma")));
+
+/// A vector of N elements in an array, where N is a power of two. Eight elements are two NEON registers of `f32`, or one
+/// AVX2 register of `i32`.
 ///
 /// Its methods need no enabled instruction set; the clause *instruction set* of [`Vector`] always holds.
 #[derive(Clone, Copy)]
-pub struct Lanes<T>([T; 8]);
+pub struct Lanes<T, const N: usize>([T; N]);
 
 // SAFETY: the type is an array of its lanes.
-unsafe impl<T: Element> Vector for Lanes<T> {
+unsafe impl<T: Element, const N: usize> Vector for Lanes<T, N> {
     type Scalar = T;
     /// The half-open range of selected lanes: (first, end).
     type Mask = (usize, usize);
-    const LANES: usize = 8;
-    const SIDE: usize = 8;
+    const LANES: usize = N;
+    const SIDE: usize = N;
 
     #[inline(always)]
     unsafe fn zero() -> Self {
-        Self([T::ZERO; 8])
+        Self([T::ZERO; N])
     }
 
     #[inline(always)]
     unsafe fn splat(p: *const T) -> Self {
         // SAFETY: *pointer validity* of `Vector`: `p` is valid for one unaligned read.
-        Self([unsafe { p.read_unaligned() }; 8])
+        Self([unsafe { p.read_unaligned() }; N])
     }
 
     #[inline(always)]
     unsafe fn mask(n: usize) -> (usize, usize) {
-        debug_assert!(n <= 8, "{n} lanes");
+        debug_assert!(n <= N, "{n} lanes");
         (0, n)
     }
 
     #[inline(always)]
     unsafe fn mask_from(first: usize, n: usize) -> (usize, usize) {
-        debug_assert!(first + n <= 8, "{n} lanes from lane {first} on");
+        debug_assert!(first + n <= N, "{n} lanes from lane {first} on");
         (first, first + n)
     }
 
     #[inline(always)]
     unsafe fn load(p: *const T) -> Self {
-        // SAFETY: *pointer validity* of `Vector`: `p` is valid for one unaligned read of eight elements.
-        Self(unsafe { p.cast::<[T; 8]>().read_unaligned() })
+        // SAFETY: *pointer validity* of `Vector`: `p` is valid for one unaligned read of N elements.
+        Self(unsafe { p.cast::<[T; N]>().read_unaligned() })
     }
 
     #[inline(always)]
     unsafe fn load_part(p: *const T, mask: (usize, usize)) -> Self {
-        if mask == (0, 8) {
-            // SAFETY: the mask selects all eight lanes, so that *pointer validity* covers reads of all lanes.
+        if mask == (0, N) {
+            // SAFETY: the mask selects all lanes, so that *pointer validity* covers reads of all lanes.
             return unsafe { Self::load(p) };
         }
         // SAFETY: `load_over` and this method have the same contract: *pointer validity* for the lanes in the mask.
-        unsafe { Self([T::ZERO; 8]).load_over(p, mask) }
+        unsafe { Self([T::ZERO; N]).load_over(p, mask) }
     }
 
     #[inline(always)]
@@ -68,14 +77,14 @@ unsafe impl<T: Element> Vector for Lanes<T> {
 
     #[inline(always)]
     unsafe fn store(self, p: *mut T) {
-        // SAFETY: *pointer validity* of `Vector`: `p` is valid for one unaligned write of eight elements.
-        unsafe { p.cast::<[T; 8]>().write_unaligned(self.0) }
+        // SAFETY: *pointer validity* of `Vector`: `p` is valid for one unaligned write of N elements.
+        unsafe { p.cast::<[T; N]>().write_unaligned(self.0) }
     }
 
     #[inline(always)]
     unsafe fn store_part(self, p: *mut T, (first, end): (usize, usize)) {
-        if (first, end) == (0, 8) {
-            // SAFETY: the mask selects all eight lanes, so that *pointer validity* covers writes of all lanes.
+        if (first, end) == (0, N) {
+            // SAFETY: the mask selects all lanes, so that *pointer validity* covers writes of all lanes.
             return unsafe { self.store(p) };
         }
         for (i, &lane) in self.0.iter().enumerate().take(end).skip(first) {
@@ -87,8 +96,10 @@ unsafe impl<T: Element> Vector for Lanes<T> {
     #[inline(always)]
     unsafe fn mul_add(self, b: Self, c: Self) -> Self {
         let mut sum = c.0;
-        for ((sum, a), b) in sum.iter_mut().zip(self.0).zip(b.0) {
-            *sum = a.mul_add(b, *sum);
+        if const { T::HALF.is_some() && !HAS_FMA } {
+            mul_add_out_of_line(&self.0, &b.0, &mut sum);
+        } else {
+            mul_add_lanes(&self.0, &b.0, &mut sum);
         }
         Self(sum)
     }
@@ -113,27 +124,62 @@ unsafe impl<T: Element> Vector for Lanes<T> {
 
     #[inline(always)]
     unsafe fn fold(mut self) -> T {
-        for half in [4, 2, 1] {
+        let mut half = N / 2;
+        while half > 0 {
             for l in 0..half {
                 self.0[l] = self.0[l].add(self.0[l + half]);
             }
+            half /= 2;
         }
         self.0[0]
     }
 
     #[inline(always)]
     unsafe fn transpose(from: *const T, from_row: isize, to: *mut T, to_row: usize) {
-        for i in 0..8 {
-            for j in 0..8 {
-                // SAFETY: *pointer validity* of `transpose`: both pointers are aligned and valid for the 8×8 block at
-                // their row strides, and `i, j < 8`.
+        for i in 0..N {
+            for j in 0..N {
+                // SAFETY: *pointer validity* of `transpose`: both pointers are aligned and valid for the N×N block at
+                // their row strides, and `i, j < N`.
                 unsafe { *to.add(j * to_row + i) = *from.offset(i as isize * from_row).add(j) }
             }
         }
     }
 }
 
-impl<T: Element + Real> FloatVector for Lanes<T> {
+/// Adds the products of the lanes of `a` and `b` to `sum`, each rounded once.
+#[inline(always)]
+fn mul_add_lanes<T: Element, const N: usize>(a: &[T; N], b: &[T; N], sum: &mut [T; N]) {
+    for ((sum, a), b) in sum.iter_mut().zip(a).zip(b) {
+        *sum = a.mul_add(*b, *sum);
+    }
+}
+
+/// Computes [`mul_add_lanes`]. Without a fused multiply-add, every lane is a call of the C library, so inlining would
+/// gain nothing.
+#[inline(never)]
+fn mul_add_out_of_line<T: Element, const N: usize>(a: &[T; N], b: &[T; N], sum: &mut [T; N]) {
+    mul_add_lanes(a, b, sum);
+}
+
+/// Computes a function of an element, which is not inlined.
+#[inline(never)]
+fn call<T: Real>(x: T, f: impl Fn(T) -> T) -> T {
+    f(x)
+}
+
+impl<T: Element + Real, const N: usize> FloatVector for Lanes<T, N> {
+    const HAS_FMA: bool = HAS_FMA;
+
+    #[inline(always)]
+    unsafe fn exp<const R: usize>(v: [Self; R]) -> Option<[Self; R]> {
+        if HAS_FMA { None } else { Some(v.map(|v| Self(v.0.map(|x| call(x, T::exp))))) }
+    }
+
+    #[inline(always)]
+    unsafe fn tanh<const R: usize>(v: [Self; R]) -> Option<[Self; R]> {
+        if HAS_FMA { None } else { Some(v.map(|v| Self(v.0.map(|x| call(x, T::tanh))))) }
+    }
+
     #[inline(always)]
     unsafe fn mul(self, b: Self) -> Self {
         Self(std::array::from_fn(|i| self.0[i] * b.0[i]))

@@ -10,12 +10,12 @@ use super::in_place::{WrittenBase, add_writes, collect_writes};
 use super::mode::enable_grad;
 use super::operation::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply};
 use super::pass::AddressMap;
+use super::step_state::is_rewritten;
 use super::transform::{Grad, collect_gradients};
 use crate::array::Array;
 use crate::autocast::{autocast_dtype, set_autocast};
-use crate::engine;
 use crate::ops;
-use crate::random::Generator;
+use crate::ops::random::Generator;
 use crate::tensor::{Tensor, TensorInner};
 use pellucid_ir::{Error, Result};
 use std::sync::{Arc, Weak};
@@ -146,7 +146,7 @@ impl Checkpoint {
         }
         for (base, _) in written {
             let listed = written.iter().filter(|(other, _)| Arc::ptr_eq(other, base)).count();
-            let listed = listed + usize::from(engine::is_rewritten(base));
+            let listed = listed + usize::from(is_rewritten(base));
             let returned = outputs.iter().filter(|output| output.has_base(base)).count();
             if Arc::strong_count(base) > listed + returned && base.is_tracked() {
                 let reason = "f writes a tracked value into a tensor from outside, which would lose its gradient; \
@@ -197,7 +197,7 @@ impl Operation for Checkpoint {
     }
 
     fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
-        let mut x: Vec<Tensor> = (0..saved.inputs()).map(|i| saved.input(i)).collect::<Result<_>>()?;
+        let mut x = saved.inputs_from(0)?.into_vec();
         for j in 0..grads.len() {
             x.push(grads.get(j)?);
         }

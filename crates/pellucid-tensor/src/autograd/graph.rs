@@ -1,15 +1,16 @@
 //! The recorded graph: nodes, edges, and gradient slots.
 
 use super::hook::Hooks;
-use super::operation::Derivative;
-use super::saved_derivative::SavedDerivative;
-use crate::engine;
+use super::operation::{Derivative, SavedValue};
+use super::saved_derivative::{SavedDerivative, SavedDerivativeOf};
+use super::step_state::note_slot_access;
 use crate::tensor::{Tensor, TensorInner};
 use pellucid_ir::Result;
 use pellucid_ir::kernel::Meta;
 use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::fmt;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
@@ -38,7 +39,7 @@ impl GradientSlot {
 
     /// Returns the gradient.
     pub(crate) fn get(self: &Arc<GradientSlot>) -> Option<Tensor> {
-        engine::record_slot_access(self, false);
+        note_slot_access(self, false);
         self.get_untracked()
     }
 
@@ -47,7 +48,7 @@ impl GradientSlot {
         self: &Arc<GradientSlot>,
         change: impl FnOnce(&mut Option<Tensor>) -> Result<()>,
     ) -> Result<()> {
-        engine::record_slot_access(self, false);
+        note_slot_access(self, false);
         change(&mut self.lock())?;
         self.preset.store(false, Ordering::Relaxed);
         Ok(())
@@ -60,7 +61,7 @@ impl GradientSlot {
 
     /// Replaces the gradient without reading it.
     pub(crate) fn set(self: &Arc<GradientSlot>, grad: Option<Tensor>) {
-        engine::record_slot_access(self, true);
+        note_slot_access(self, true);
         self.preset.store(grad.is_some(), Ordering::Relaxed);
         // The old gradient is dropped after the lock is released: it may own a long graph.
         let old = std::mem::replace(&mut *self.lock(), grad);
@@ -133,8 +134,8 @@ struct NodeDetails {
     hooks: OnceLock<Box<[Arc<Hooks>]>>,
 }
 
-/// An applied operation. The trait object is its last field, so a node is one allocation.
-pub(crate) struct GraphNode<A: SavedDerivative + ?Sized = dyn SavedDerivative> {
+/// The part of a node that does not depend on its operation.
+pub(crate) struct NodeHeader {
     pub(crate) edges: SmallVec<[Edge; 2]>,
     pub(crate) generation: u64,
     pub(crate) metas: SmallVec<[Meta; 1]>,
@@ -143,26 +144,44 @@ pub(crate) struct GraphNode<A: SavedDerivative + ?Sized = dyn SavedDerivative> {
     /// True if an output keeps its gradient or has hooks.
     pub(crate) observed: AtomicBool,
     details: OnceLock<Box<NodeDetails>>,
+}
+
+impl NodeHeader {
+    /// Creates a header. `output` is the node's single output; a dangling `output` means that
+    /// [`GraphNode::set_outputs`] follows.
+    #[inline]
+    pub(crate) fn new(edges: SmallVec<[Edge; 2]>, metas: SmallVec<[Meta; 1]>, output: Weak<TensorInner>) -> NodeHeader {
+        let generation = edges.iter().map(Edge::generation).max().unwrap_or(0);
+        let (observed, details) = (AtomicBool::new(false), OnceLock::new());
+        NodeHeader { edges, generation, metas, output, observed, details }
+    }
+}
+
+/// An applied operation. The trait object is its last field, so a node is one allocation.
+pub(crate) struct GraphNode<A: ?Sized = dyn SavedDerivative> {
+    header: NodeHeader,
     pub(crate) saved_derivative: A,
 }
 
-impl<A: SavedDerivative> GraphNode<A> {
-    /// Creates a node. `output` is its single output; a dangling `output` means that [`GraphNode::set_outputs`]
-    /// follows.
-    #[inline(always)]
-    pub(crate) fn new(
-        edges: SmallVec<[Edge; 2]>,
-        metas: SmallVec<[Meta; 1]>,
-        output: Weak<TensorInner>,
-        saved_derivative: A,
-    ) -> GraphNode<A> {
-        let generation = edges.iter().map(Edge::generation).max().unwrap_or(0);
-        let (observed, details) = (AtomicBool::new(false), OnceLock::new());
-        GraphNode { edges, generation, metas, output, observed, details, saved_derivative }
+impl<A: ?Sized> Deref for GraphNode<A> {
+    type Target = NodeHeader;
+    #[inline]
+    fn deref(&self) -> &NodeHeader {
+        &self.header
     }
 }
 
 impl GraphNode {
+    /// Creates a node. It is generic over its operation, and compiled for each: it does nothing else.
+    #[inline]
+    pub(crate) fn new<S, D>(header: NodeHeader, saved: S, derivative: D) -> Arc<GraphNode>
+    where
+        S: AsRef<[SavedValue]> + Send + Sync + 'static,
+        D: Derivative,
+    {
+        Arc::new(GraphNode { header, saved_derivative: SavedDerivativeOf::new(saved, derivative) })
+    }
+
     pub(crate) fn derivative(&self) -> &dyn Derivative {
         self.saved_derivative.derivative()
     }
@@ -212,7 +231,7 @@ thread_local! {
 
 type DropQueue = SmallVec<[Arc<GraphNode>; 4]>;
 
-impl<A: SavedDerivative + ?Sized> Drop for GraphNode<A> {
+impl Drop for NodeHeader {
     fn drop(&mut self) {
         drop_producers(&mut self.edges);
     }

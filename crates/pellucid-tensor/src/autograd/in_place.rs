@@ -10,9 +10,11 @@
 //! region; the gradient of the source is the incoming one in that region.
 
 use super::anomaly::note_forward_location;
-use super::graph::{Edge, GraphNode};
-use super::operation::{Derivative, SavedValue};
-use super::saved_derivative::SavedDerivativeOf;
+use super::collect::{Collection, collect};
+use super::graph::{Edge, GraphNode, NodeHeader};
+use super::operation::{Derivative, NodeParts, SavedValue};
+use super::saved_derivative::SavedValues;
+use super::step_state::note_history;
 use crate::array::Array;
 use crate::engine;
 use crate::ops::{Embedded, Strided};
@@ -192,23 +194,12 @@ pub(crate) type WrittenBase = (Arc<ViewBase>, Edge);
 
 thread_local! {
     /// The recorded writes of this thread, while [`collect_writes`] runs.
-    static WRITTEN: RefCell<Option<Vec<WrittenBase>>> = const { RefCell::new(None) };
+    static WRITTEN: Collection<Vec<WrittenBase>> = const { RefCell::new(None) };
 }
 
 /// Runs `f`, and returns its result with every recorded write of this thread in it.
 pub(crate) fn collect_writes<R>(f: impl FnOnce() -> R) -> (R, Vec<WrittenBase>) {
-    /// Guard that restores the outer collection, also when `f` panics.
-    struct Outer(Option<Vec<WrittenBase>>);
-    impl Drop for Outer {
-        fn drop(&mut self) {
-            WRITTEN.set(self.0.take());
-        }
-    }
-    let outer = Outer(WRITTEN.replace(Some(Vec::new())));
-    let result = f();
-    let written = WRITTEN.take().unwrap_or_default();
-    drop(outer);
-    (result, written)
+    collect(&WRITTEN, f)
 }
 
 /// Adds writes to the collection of this thread, if there is one.
@@ -273,7 +264,7 @@ impl InPlaceWrite {
         let old = {
             let mut edge = base.lock();
             base.convert_to_base_value(&mut edge);
-            engine::record_history(&base, &edge);
+            note_history(&base, &edge);
             let before = if whole { Edge::None } else { edge.clone() };
             let edges = if index.is_some() { smallvec![before, source, Edge::None] } else { smallvec![before, source] };
             let node = base.node(edges, index, derivative);
@@ -311,6 +302,6 @@ fn new_node<D: Derivative>(
     saved: Option<Array>,
     derivative: D,
 ) -> Arc<GraphNode> {
-    let saved: Vec<SavedValue> = saved.into_iter().map(SavedValue::constant).collect();
-    Arc::new(GraphNode::new(edges, smallvec![meta], Weak::new(), SavedDerivativeOf::new(saved, derivative)))
+    let saved = saved.map_or(SavedValues::None, |array| SavedValues::One([SavedValue::constant(array)]));
+    NodeParts { header: NodeHeader::new(edges, smallvec![meta], Weak::new()), saved }.node(derivative)
 }

@@ -14,6 +14,7 @@
 mod anomaly;
 mod check;
 mod checkpoint;
+mod collect;
 mod constant;
 mod graph;
 mod hook;
@@ -23,6 +24,7 @@ mod mode;
 mod operation;
 mod pass;
 mod saved_derivative;
+mod step_state;
 mod transform;
 
 pub use anomaly::{AnomalyMode, Call, called, detect_anomaly};
@@ -39,7 +41,9 @@ pub use transform::{Grad, grad, hvp, jvp, vjp};
 pub(crate) use graph::GradientSlot;
 pub(crate) use graph::{Edge, GraphNode, is_same_node};
 pub(crate) use in_place::{InPlaceWrite, ViewBase, shifted};
-pub(crate) use operation::{Derivative, SavedValue, is_recorded, record, record_outputs, untracked};
-pub(crate) use pass::{AddressHasher, backward};
-pub(crate) use saved_derivative::SavedDerivative;
+pub(crate) use operation::{
+    Derivative, NodeParts, SavedValue, arrays_of, is_recorded, record, record_outputs, untracked,
+};
+pub(crate) use pass::backward;
+pub(crate) use step_state::{StepState, TouchedSlot, collect_step_state, note_history_change};
 pub(crate) use transform::collect_gradients;

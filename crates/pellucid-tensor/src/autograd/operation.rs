@@ -1,9 +1,9 @@
 //! The trait `Operation`, and `apply`, which runs and records operations.
 
 use super::anomaly::note_forward_location;
-use super::graph::{Edge, GradientSlot, GraphNode};
+use super::graph::{Edge, GradientSlot, GraphNode, NodeHeader};
 use super::mode::{is_grad_enabled, set_grad_enabled};
-use super::saved_derivative::{SavedDerivative, SavedDerivativeOf};
+use super::saved_derivative::SavedValues;
 use crate::array::Array;
 use crate::autocast::autocast_off;
 use crate::tensor::{Tensor, TensorInner};
@@ -189,8 +189,8 @@ impl SavedValue {
     }
 
     #[inline]
-    fn new(wanted: SaveRequest, inputs: &[&Array], outputs: &[Array]) -> SavedValue {
-        let (array, origin) = match &wanted {
+    fn new(wanted: &SaveRequest, inputs: &[&Array], outputs: &[Array]) -> SavedValue {
+        let (array, origin) = match wanted {
             SaveRequest::Input(i) => (inputs[*i], SavedOrigin::Input(*i)),
             SaveRequest::Output(j) => (&outputs[*j], SavedOrigin::Output(*j)),
             SaveRequest::Array(array) => (&**array, SavedOrigin::Constant),
@@ -226,6 +226,15 @@ impl Saved<'_> {
     /// [`Error::SavedValueModified`] if it was written to since.
     pub fn input(&self, index: usize) -> Result<Tensor> {
         self.find(SavedOrigin::Input(index))
+    }
+
+    /// Returns the inputs from `first` on, which `forward` saved.
+    pub(crate) fn inputs_from(&self, first: usize) -> Result<SmallVec<[Tensor; 4]>> {
+        let mut inputs = SmallVec::new();
+        for index in first..self.inputs() {
+            inputs.push(self.input(index)?);
+        }
+        Ok(inputs)
     }
 
     /// Returns output `index`, which `forward` saved.
@@ -391,19 +400,50 @@ impl Gradients<'_> {
 /// # Errors
 /// Those of `forward`; [`Error::NoGradient`] for a tracked input of an operation without gradient.
 pub fn apply<O: Operation>(op: O, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor; 1]>> {
+    apply_object(&mut Some(op), inputs)
+}
+
+/// Applies an operation that has one output.
+pub fn apply_one<O: Operation>(op: O, inputs: &[&Tensor]) -> Result<Tensor> {
+    apply_one_object(&mut Some(op), inputs)
+}
+
+/// An operation that is being applied, until a node owns it. Only the creation of the node is generic; the rest of
+/// [`apply`] is compiled once for all operations.
+trait AppliedOperation {
+    fn operation(&self) -> &dyn Operation;
+
+    /// Moves the operation into a new node.
+    fn move_to_node(&mut self, parts: NodeParts) -> Arc<GraphNode>;
+}
+
+impl<O: Operation> AppliedOperation for Option<O> {
+    fn operation(&self) -> &dyn Operation {
+        self.as_ref().expect(OWNED_BY_NODE)
+    }
+
+    fn move_to_node(&mut self, parts: NodeParts) -> Arc<GraphNode> {
+        parts.node(self.take().expect(OWNED_BY_NODE))
+    }
+}
+
+const OWNED_BY_NODE: &str = "an operation is applied before its node owns it";
+
+fn apply_object(op: &mut dyn AppliedOperation, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor; 1]>> {
     // The operands are cast already, and `autocast` must not change the computation inside of the operation.
     let _as_they_are = autocast_off();
-    let arrays: SmallVec<[&Array; 4]> = inputs.iter().map(|t| t.array()).collect();
-    let is_view = op.is_view();
+    let arrays = arrays_of(inputs);
+    let is_view = op.operation().is_view();
     let outputs = if is_recorded(inputs) {
-        if !op.has_gradient() {
-            return Err(Error::NoGradient { op: Operation::name(&op) });
+        if !op.operation().has_gradient() {
+            return Err(Error::NoGradient { op: op.operation().name() });
         }
-        record(op, inputs, &arrays, None, |op, saves| op.forward(&arrays, saves), |op, _| op)?
+        let forward = |op: &&mut dyn AppliedOperation, saves: &mut Saves| op.operation().forward(&arrays, saves);
+        record(op, inputs, &arrays, None, forward, |op, _, parts| op.move_to_node(parts))?
     } else {
         let mut saves = Saves { edges: &[], reuse: None, wanted: SmallVec::new() };
         let _recording_off = set_grad_enabled(false);
-        untracked(op.forward(&arrays, &mut saves)?)
+        untracked(op.operation().forward(&arrays, &mut saves)?)
     };
     if is_grad_enabled() {
         share_history(is_view, inputs, &outputs);
@@ -411,6 +451,21 @@ pub fn apply<O: Operation>(op: O, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor
         outputs.iter().for_each(|output| output.mark_untracked_view(inputs[0]));
     }
     Ok(outputs)
+}
+
+fn apply_one_object(op: &mut dyn AppliedOperation, inputs: &[&Tensor]) -> Result<Tensor> {
+    let mut outputs = apply_object(op, inputs)?;
+    Ok(outputs.pop().expect("apply_one needs an operation with one output"))
+}
+
+/// Returns the arrays of tensors.
+#[inline]
+pub(crate) fn arrays_of<'a>(tensors: &[&'a Tensor]) -> SmallVec<[&'a Array; 4]> {
+    let mut arrays = SmallVec::new();
+    for tensor in tensors {
+        arrays.push(tensor.array());
+    }
+    arrays
 }
 
 /// Lets outputs that share memory with an input share its history, as views do.
@@ -429,11 +484,6 @@ fn share_history(is_view: bool, inputs: &[&Tensor], outputs: &[Tensor]) {
     }
 }
 
-/// Applies an operation that has one output.
-pub fn apply_one<O: Operation>(op: O, inputs: &[&Tensor]) -> Result<Tensor> {
-    apply(op, inputs).map(|mut outputs| outputs.pop().expect("apply_one needs an operation with one output"))
-}
-
 /// Returns true if an operation on these inputs must be recorded.
 #[inline]
 pub(crate) fn is_recorded(inputs: &[&Tensor]) -> bool {
@@ -449,19 +499,37 @@ pub(crate) fn untracked(mut outputs: Arrays) -> SmallVec<[Tensor; 1]> {
     }
 }
 
+/// The parts of a node besides its derivative.
+pub(crate) struct NodeParts {
+    pub(crate) header: NodeHeader,
+    pub(crate) saved: SavedValues,
+}
+
+impl NodeParts {
+    /// Creates the node, in one allocation.
+    #[inline]
+    pub(crate) fn node<D: Derivative>(self, derivative: D) -> Arc<GraphNode> {
+        let NodeParts { header, saved } = self;
+        match saved {
+            SavedValues::None => GraphNode::new(header, [], derivative),
+            SavedValues::One(values) => GraphNode::new(header, values, derivative),
+            SavedValues::Two(values) => GraphNode::new(header, values, derivative),
+            SavedValues::Many(values) => GraphNode::new(header, values, derivative),
+        }
+    }
+}
+
 /// Runs `forward` on inputs of which at least one is tracked, with recording off, and gives the results a node.
 /// `arrays` are the elements of the inputs. An output may reuse the storage of input `reuse`, which must be a uniquely
-/// owned temporary.
-///
-/// The `derivative` is created with the node, directly in its allocation.
+/// owned temporary. `node` creates the node of the results.
 #[inline]
-pub(crate) fn record<W, D: Derivative>(
+pub(crate) fn record<W>(
     what: W,
     inputs: &[&Tensor],
     arrays: &[&Array],
     reuse: Option<usize>,
     forward: impl FnOnce(&W, &mut Saves) -> Result<Arrays>,
-    derivative: impl FnOnce(W, &[Array]) -> D,
+    node: impl FnOnce(W, &[Array], NodeParts) -> Arc<GraphNode>,
 ) -> Result<SmallVec<[Tensor; 1]>> {
     let edges = match inputs {
         [a, b] => SmallVec::from_buf([a.edge(), b.edge()]),
@@ -472,27 +540,19 @@ pub(crate) fn record<W, D: Derivative>(
         let _recording_off = set_grad_enabled(false);
         forward(&what, &mut saves)?
     };
-    let mut wanted = saves.wanted;
+    let wanted = saves.wanted;
     if !outputs.iter().any(|a| a.dtype().is_float()) {
         return Ok(untracked(outputs));
     }
-    let count = wanted.len();
-    wanted.reverse();
-    let mut next =
-        |outputs: &[Array]| SavedValue::new(wanted.pop().expect("`count` values were requested"), arrays, outputs);
-    let results = match count {
-        0 => build_results(edges, outputs, |outputs| SavedDerivativeOf::new([], derivative(what, outputs))),
-        1 => {
-            build_results(edges, outputs, |outputs| SavedDerivativeOf::new([next(outputs)], derivative(what, outputs)))
-        }
-        2 => build_results(edges, outputs, |outputs| {
-            SavedDerivativeOf::new([next(outputs), next(outputs)], derivative(what, outputs))
-        }),
-        _ => build_results(edges, outputs, |outputs| {
-            let saved: Vec<SavedValue> = (0..count).map(|_| next(outputs)).collect();
-            SavedDerivativeOf::new(saved, derivative(what, outputs))
-        }),
+    let value = |wanted: &SaveRequest| SavedValue::new(wanted, arrays, &outputs);
+    let saved = match &wanted[..] {
+        [] => SavedValues::None,
+        [one] => SavedValues::One([value(one)]),
+        [a, b] => SavedValues::Two([value(a), value(b)]),
+        more => SavedValues::Many(more.iter().map(value).collect()),
     };
+    drop(wanted);
+    let results = build_results(edges, outputs, saved, |outputs, parts| node(what, outputs, parts));
     note_forward_location(|| results.iter().find_map(|t| t.creator()).map(|node| node.0));
     Ok(results)
 }
@@ -505,24 +565,26 @@ pub(crate) fn record_outputs<D: Derivative>(
     saved: Vec<SavedValue>,
     derivative: D,
 ) -> SmallVec<[Tensor; 1]> {
-    build_results(edges, outputs, |_| SavedDerivativeOf::new(saved, derivative))
+    build_results(edges, outputs, SavedValues::Many(saved), |_, parts| parts.node(derivative))
 }
 
 /// Creates the results and their node. A result owns the node, and the node has weak references to its results.
-#[inline(always)]
-fn build_results<A: SavedDerivative + 'static>(
+#[inline]
+fn build_results(
     edges: SmallVec<[Edge; 2]>,
     mut outputs: Arrays,
-    saved_derivative: impl FnOnce(&[Array]) -> A,
+    saved: SavedValues,
+    node: impl FnOnce(&[Array], NodeParts) -> Arc<GraphNode>,
 ) -> SmallVec<[Tensor; 1]> {
-    let meta = |array: &Array| Meta { shape: array.shape().clone(), dtype: array.dtype() };
-    let node = |outputs: &[Array], metas, output| GraphNode::new(edges, metas, output, saved_derivative(outputs));
     if outputs.len() == 1 {
-        let node =
-            |one: &Array, output| Arc::new(node(std::slice::from_ref(one), SmallVec::from_buf([meta(one)]), output));
+        let node = |one: &Array, output| {
+            let header = NodeHeader::new(edges, SmallVec::from_buf([one.meta()]), output);
+            node(std::slice::from_ref(one), NodeParts { header, saved })
+        };
         return SmallVec::from_buf([Tensor::only_output(outputs.pop().expect("there is one output"), node)]);
     }
-    let node: Arc<GraphNode> = Arc::new(node(&outputs, outputs.iter().map(meta).collect(), Weak::new()));
+    let metas = outputs.iter().map(Array::meta).collect();
+    let node = node(&outputs, NodeParts { header: NodeHeader::new(edges, metas, Weak::new()), saved });
     let mut results = SmallVec::new();
     for (index, array) in outputs.into_iter().enumerate() {
         let float = array.dtype().is_float();

@@ -7,7 +7,7 @@ use super::hook::Hooks;
 use super::mode::set_grad_enabled;
 use super::operation::{Gradients, InputGradients, Needed, Saved};
 use crate::autocast::{autocast_dtype, autocast_off};
-use crate::engine;
+use crate::engine::{self, AddressHasher};
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_ir::kernel::Meta;
@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -54,24 +54,6 @@ pub(crate) fn backward(output: &Tensor, mut options: Backward) -> Result<()> {
     pass.preset = preset.as_ref().map(|_| output.edge());
     pass.seed("backward", output, gradient.or(preset))?;
     pass.run()
-}
-
-/// A hasher for addresses: the low bits are alignment, a multiplication spreads the others.
-#[derive(Default)]
-pub(crate) struct AddressHasher(u64);
-
-impl Hasher for AddressHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for &b in bytes {
-            self.0 = (self.0 ^ u64::from(b)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        }
-    }
-    fn write_usize(&mut self, address: usize) {
-        self.0 = (address as u64 >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
 }
 
 /// A map from addresses to values: a short list for few entries (a chain has one at a time), then a hash table.
@@ -265,7 +247,7 @@ impl<'a> BackwardPass<'a> {
         let mut results = Ok(InputGradients::new());
         let this = RefCell::new(&mut *self);
         let sums = |i: usize| this.borrow_mut().take_sum(&node.edges[i], slots[i].as_ref());
-        let live = node.saved_derivative.with_saved(keep, &mut |values| {
+        let live = node.saved_derivative.saved().with_values(keep, &mut |values| {
             if any {
                 let saved = Saved { node, values, slots: &slots };
                 results = derivative.backward(&saved, &Gradients { node, values: gradients, sums: &sums }, needed);
@@ -529,7 +511,7 @@ fn nodes_leading_to(targets: &[GradTarget], outputs: &[&Tensor]) -> AddressMap<b
         }
         // A placeholder until its producers are decided. The graph has no cycles, so it is not read before.
         leads.insert(key, false);
-        let producers: SmallVec<[Arc<GraphNode>; 2]> = node
+        let producers: SmallVec<[Arc<GraphNode>; 4]> = node
             .edges
             .iter()
             .filter_map(|e| match e {

@@ -3,19 +3,57 @@
 use super::operation::{Derivative, SavedValue};
 use std::sync::{RwLock, TryLockError, TryLockResult};
 
-/// A derivative with the values that the operation saved, until a backward pass frees them.
-pub(crate) trait SavedDerivative: Send + Sync {
-    fn derivative(&self) -> &dyn Derivative;
+/// The values that an operation saved. A node stores an array of the exact length, so that it is as small as possible.
+#[allow(clippy::large_enum_variant, reason = "the list is moved into the node at once")]
+pub(crate) enum SavedValues {
+    None,
+    One([SavedValue; 1]),
+    Two([SavedValue; 2]),
+    Many(Vec<SavedValue>),
+}
 
+/// The values that a node has saved, until a backward pass frees them.
+pub(crate) trait SavedValueSlot {
     /// Calls `run` with the saved values, and frees them afterwards unless `keep` is set. Returns false if they are
     /// freed.
     ///
     /// It never blocks, because this thread's own pass may hold the lock in an outer call. If another pass is freeing
     /// the values, the result is false. If another pass reads them, they are not freed.
-    fn with_saved(&self, keep: bool, run: &mut dyn FnMut(&[SavedValue])) -> bool;
+    fn with_values(&self, keep: bool, run: &mut dyn FnMut(&[SavedValue])) -> bool;
 }
 
-/// A derivative with its saved values. `S` is an array of the exact length, so that a node is as small as possible.
+impl<S: AsRef<[SavedValue]>> SavedValueSlot for RwLock<Option<S>> {
+    fn with_values(&self, keep: bool, run: &mut dyn FnMut(&[SavedValue])) -> bool {
+        if !keep && let Some(mut saved) = try_guard(self.try_write()) {
+            let Some(values) = &*saved else { return false };
+            run(values.as_ref());
+            *saved = None;
+            return true;
+        }
+        let Some(saved) = try_guard(self.try_read()) else { return false };
+        let Some(values) = &*saved else { return false };
+        run(values.as_ref());
+        true
+    }
+}
+
+/// Returns the guard, or `None` if the lock is held. Poisoning is ignored: a panic during `run` changes no saved value.
+fn try_guard<G>(guard: TryLockResult<G>) -> Option<G> {
+    match guard {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+/// A derivative with the values that the operation saved.
+pub(crate) trait SavedDerivative: Send + Sync {
+    fn derivative(&self) -> &dyn Derivative;
+
+    fn saved(&self) -> &dyn SavedValueSlot;
+}
+
+/// A derivative with its saved values; `S` is an array or a list of them.
 pub(crate) struct SavedDerivativeOf<S, D> {
     saved: RwLock<Option<S>>,
     derivative: D,
@@ -33,25 +71,7 @@ impl<S: AsRef<[SavedValue]> + Send + Sync, D: Derivative> SavedDerivative for Sa
         &self.derivative
     }
 
-    fn with_saved(&self, keep: bool, run: &mut dyn FnMut(&[SavedValue])) -> bool {
-        if !keep && let Some(mut saved) = try_guard(self.saved.try_write()) {
-            let Some(values) = &*saved else { return false };
-            run(values.as_ref());
-            *saved = None;
-            return true;
-        }
-        let Some(saved) = try_guard(self.saved.try_read()) else { return false };
-        let Some(values) = &*saved else { return false };
-        run(values.as_ref());
-        true
-    }
-}
-
-/// Returns the guard, or `None` if the lock is held. Poisoning is ignored: a panic during `run` changes no saved value.
-fn try_guard<G>(guard: TryLockResult<G>) -> Option<G> {
-    match guard {
-        Ok(guard) => Some(guard),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
+    fn saved(&self) -> &dyn SavedValueSlot {
+        &self.saved
     }
 }

@@ -1,6 +1,7 @@
 //! `HostFlag`: a host value that selects which kernels a captured step contains.
 
-use super::{ExecutionMode, MODE, list};
+use super::list;
+use crate::execution_mode::is_capturing;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -48,7 +49,7 @@ impl HostFlag {
     }
 
     fn note(&self, value: Option<usize>) {
-        if MODE.get() == ExecutionMode::Capture {
+        if is_capturing() {
             list::with_current(|r| r.note(&self.0, value));
         }
     }
@@ -74,7 +75,7 @@ impl HostFlags {
     }
 
     /// Returns true if all flags have the values that the step has read.
-    pub(super) fn all_unchanged(&self) -> bool {
+    pub(crate) fn all_unchanged(&self) -> bool {
         self.0.iter().all(|(flag, value)| value.is_none_or(|value| flag.load(Ordering::Relaxed) == value))
     }
 }

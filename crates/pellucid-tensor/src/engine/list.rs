@@ -2,11 +2,11 @@
 //!
 //! A kernel is skipped if no handle outside of the list and no later kernel can read its results.
 
+use super::VersionUpdate;
+use super::address_hasher::AddressHasher;
 use super::host_flag::HostFlags;
-use super::{ExecutionMode, MODE, ModeGuard, VersionUpdate};
 use crate::array::Array;
-use crate::autograd::{AddressHasher, Edge, GradientSlot, ViewBase};
-use crate::tensor::{Tensor, TensorInner};
+use crate::execution_mode::{ExecutionMode, MODE, ModeGuard};
 use pellucid_ir::backend::{POISONED, READY, Storage};
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{Error, Result};
@@ -15,7 +15,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// A kernel that has not run yet. It owns handles of its operands, so they outlive the handles of the caller.
 pub(crate) struct RecordedKernel {
@@ -24,27 +24,12 @@ pub(crate) struct RecordedKernel {
     pub(crate) outputs: Vec<Array>,
 }
 
-/// A gradient slot that a captured step uses, with its gradient before the step.
-pub(crate) struct TouchedSlot {
-    pub(crate) slot: Arc<GradientSlot>,
-    pub(crate) entry: Option<Tensor>,
-    /// The user set the gradient before the step.
-    pub(crate) is_preset: bool,
-    /// The step overwrites the slot before it reads it.
-    pub(crate) cleared: bool,
-}
-
-/// Kernels in the order of submission, and the state that a captured step restores or depends on.
+/// Kernels in the order of submission, and the host values that a captured step depends on.
 pub(crate) struct Recording {
     pub(crate) id: u64,
     pub(crate) kernels: Vec<RecordedKernel>,
     /// Arrays that a captured step creates from host values.
     pub(crate) constants: Vec<Array>,
-    pub(crate) touched: Vec<TouchedSlot>,
-    /// The base values that a captured step writes in place, with their history before the step.
-    pub(crate) rewritten_bases: Vec<(Arc<ViewBase>, Edge)>,
-    /// The tensors whose history the step changes.
-    pub(crate) rewritten_tensors: Vec<Weak<TensorInner>>,
     pub(crate) host_flags: HostFlags,
 }
 
@@ -72,43 +57,11 @@ impl Recording {
     fn new() -> Recording {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Recording {
-            id,
-            kernels: Vec::new(),
-            constants: Vec::new(),
-            touched: Vec::new(),
-            rewritten_bases: Vec::new(),
-            rewritten_tensors: Vec::new(),
-            host_flags: HostFlags::default(),
-        }
+        Recording { id, kernels: Vec::new(), constants: Vec::new(), host_flags: HostFlags::default() }
     }
 
     pub(super) fn note(&mut self, flag: &Arc<AtomicUsize>, value: Option<usize>) {
         self.host_flags.note(flag, value);
-    }
-
-    pub(crate) fn record_slot_access(&mut self, slot: &Arc<GradientSlot>, clears: bool) {
-        if !self.touched.iter().any(|t| Arc::ptr_eq(&t.slot, slot)) {
-            let (entry, is_preset) = (slot.get_untracked(), slot.is_preset());
-            self.touched.push(TouchedSlot { slot: slot.clone(), entry, is_preset, cleared: clears });
-        }
-    }
-
-    pub(super) fn record_history(&mut self, base: &Arc<ViewBase>, edge: &Edge) {
-        if !self.rewritten_bases.iter().any(|(known, _)| Arc::ptr_eq(known, base)) {
-            self.rewritten_bases.push((base.clone(), edge.clone()));
-        }
-    }
-
-    /// Restores the history that written base values had before the step, because a graph does not outlive its
-    /// recording.
-    pub(super) fn restore_histories(&mut self) {
-        for (base, edge) in self.rewritten_bases.drain(..) {
-            base.restore(edge);
-        }
-        for inner in std::mem::take(&mut self.rewritten_tensors).iter().filter_map(Weak::upgrade) {
-            Tensor::from_inner(inner).refresh_history();
-        }
     }
 
     fn push(&mut self, kernel: Kernel, inputs: &[&Array], outputs: &[&Array]) {
@@ -210,7 +163,7 @@ pub(super) fn is_flushing(id: u64) -> bool {
 }
 
 /// Calls `look` with the recording of this thread, which must be in a deferred mode.
-pub(super) fn with_current<R>(look: impl FnOnce(&mut Recording) -> R) -> R {
+pub(crate) fn with_current<R>(look: impl FnOnce(&mut Recording) -> R) -> R {
     let shared = CURRENT.with_borrow(|c| c.clone()).expect("a deferred mode has a recording");
     look(&mut lock(&shared))
 }
@@ -232,7 +185,7 @@ pub(super) fn record(kernel: Kernel, inputs: &[&Array], outputs: &[&Array]) -> R
 }
 
 /// Runs the kernels that this thread has recorded.
-pub(super) fn flush_current() -> Result<()> {
+pub(crate) fn flush_current() -> Result<()> {
     with_current(Recording::flush)
 }
 
@@ -246,13 +199,13 @@ pub(super) fn flush_list(op: &'static str, id: u64) -> Result<()> {
 }
 
 /// Guard that puts this thread in a deferred mode and restores the previous mode when it is dropped, also by a panic.
-pub(super) struct DeferredGuard {
+pub(crate) struct DeferredGuard {
     before: (ExecutionMode, Option<SharedRecording>),
     shared: SharedRecording,
 }
 
 impl DeferredGuard {
-    pub(super) fn enter(mode: ExecutionMode) -> DeferredGuard {
+    pub(crate) fn enter(mode: ExecutionMode) -> DeferredGuard {
         let recording = Recording::new();
         let id = recording.id;
         let shared = Arc::new(Mutex::new(recording));
@@ -262,7 +215,7 @@ impl DeferredGuard {
     }
 
     /// Takes the recording out of the list.
-    pub(super) fn take(&self) -> Recording {
+    pub(crate) fn take(&self) -> Recording {
         let mut recording = lock(&self.shared);
         let id = recording.id;
         std::mem::replace(&mut *recording, Recording { id, ..Recording::new() })

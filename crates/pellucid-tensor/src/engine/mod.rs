@@ -2,62 +2,40 @@
 //!
 //! - **Eager**: the kernel runs at once.
 //! - **Deferred**: the kernel is appended to a list. Its outputs have a shape and a dtype, and no memory yet. [`lazy`]
-//!   runs the list when a value is read and at its end, and skips kernels whose results cannot be read. [`capture`]
-//!   refuses reads and compiles the list to a [`Captured`] step. [`trace`] refuses reads and only counts the work.
+//!   runs the list when a value is read and at its end, and skips kernels whose results cannot be read.
+//!   [`capture`](crate::capture()) refuses reads and compiles the list to a [`Captured`](crate::Captured) step.
+//!   [`trace`](crate::trace) refuses reads and only counts the work.
 //!
-//! Recording runs no kernel, so it has no side effect. The engine does not depend on operations, and it changes no
-//! autograd history.
+//! Recording runs no kernel, so it has no side effect. The engine works on arrays: it knows neither tensors nor
+//! operations.
 
-mod capture;
+mod address_hasher;
 mod host_flag;
 mod list;
 mod map_batch;
-mod trace;
+mod transfer;
 
-pub use capture::{CacheStats, CaptureOptions, Captured, IntoOutputs, Outputs, Placement, capture, capture_with};
+pub use crate::execution_mode::is_capturing;
+pub(crate) use crate::execution_mode::{ExecutionMode, is_eager, mode};
+pub(crate) use address_hasher::AddressHasher;
 pub use host_flag::HostFlag;
+pub(crate) use host_flag::HostFlags;
 pub use list::lazy;
-pub(crate) use list::{RecordedKernel, Recording, run_deferred};
+pub(crate) use list::{DeferredGuard, RecordedKernel, Recording, flush_current, run_deferred, with_current};
 pub(crate) use map_batch::submit_map_batch;
-pub use trace::{Work, storages_written_since, trace, traced};
 
 use crate::array::Array;
 use crate::device::Device;
+use crate::execution_mode::{MODE, ModeGuard};
 use pellucid_ir::backend::{Dense, POISONED, READY, Storage, View};
 use pellucid_ir::borrow::BorrowGuard;
 use pellucid_ir::formula::Program;
-use pellucid_ir::kernel::{Kernel, Params};
-use pellucid_ir::{Error, Result};
+use pellucid_ir::kernel::{AxisSet, Kernel, Params, Reduce, ReduceOp};
+use pellucid_ir::{DType, Error, Result, formula};
 use smallvec::SmallVec;
-use std::cell::Cell;
 use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// The execution mode of a thread: how a submitted kernel is processed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum ExecutionMode {
-    Eager,
-    /// Eager, with a check of every result for NaN.
-    NanChecked,
-    Lazy,
-    Capture,
-}
-
-thread_local! {
-    static MODE: Cell<ExecutionMode> = const { Cell::new(ExecutionMode::Eager) };
-}
-
-#[inline]
-pub(crate) fn mode() -> ExecutionMode {
-    MODE.get()
-}
-
-/// Returns true if kernels run when they are submitted.
-#[inline]
-pub(crate) fn is_eager() -> bool {
-    matches!(MODE.get(), ExecutionMode::Eager | ExecutionMode::NanChecked)
-}
 
 /// Process-wide count of `requires_grad` changes on tensors used by captured steps.
 static REQUIRES_GRAD_CHANGES: AtomicU64 = AtomicU64::new(0);
@@ -70,7 +48,7 @@ pub(crate) fn count_requires_grad_change(array: &Array) {
     }
 }
 
-fn requires_grad_changes() -> u64 {
+pub(crate) fn requires_grad_changes() -> u64 {
     REQUIRES_GRAD_CHANGES.load(Ordering::Relaxed)
 }
 
@@ -157,11 +135,8 @@ pub(crate) fn map_dense(
 /// Runs one kernel at once, and fails if an output contains NaN and no input does.
 fn run_nan_checked(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
     let _eager = ModeGuard::to(ExecutionMode::Eager);
-    let nan = |array: &&&Array| {
-        array.dtype().is_float()
-            && crate::ops::any(&crate::ops::isnan(&(**array).clone().into()).unwrap_or_else(|_| true.into()), ..)
-                .is_ok_and(|any| any.item())
-    };
+    // An array that cannot be checked passes.
+    let nan = |array: &&&Array| has_nan(array).unwrap_or(false);
     // The inputs are checked before the kernel, which may overwrite them.
     let before = inputs.iter().any(|array| nan(&array));
     run_eager(kernel, inputs, outputs)?;
@@ -174,6 +149,20 @@ fn run_nan_checked(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Re
     }
 }
 
+/// Returns true if an element is NaN.
+fn has_nan(array: &Array) -> Result<bool> {
+    if !array.dtype().is_float() || array.shape().rank() > AxisSet::MAX_RANK {
+        return Ok(false);
+    }
+    let (axes, output) = (AxisSet::all(array.shape().rank()), DType::Bool);
+    let program = formula!(|x| x.is_nan()).uniform_program(array.dtype())?.clone();
+    let any = Array::new(array.device(), output, axes.keepdims(array.shape()))?;
+    let (params, finish_params) = (Params::new(), Params::new());
+    let reduce = Reduce { op: ReduceOp::Any, axes, program, params, finish: None, finish_params, output };
+    run_eager(&Kernel::Reduce(reduce), &[array], &[&any])?;
+    Ok(any.to_vec::<bool>("isnan")? == [true])
+}
+
 /// Guard that checks kernels for NaN while it exists.
 pub(crate) struct NanCheckGuard(#[allow(dead_code, reason = "the drop of the guard ends the mode")] ModeGuard);
 
@@ -184,7 +173,7 @@ pub(crate) fn enable_nan_check() -> Option<NanCheckGuard> {
 
 /// Ensures that a storage has its contents: runs the list that has a pending write to it.
 #[inline]
-fn ensure_ready(op: &'static str, storage: &Storage) -> Result<()> {
+pub(crate) fn ensure_ready(op: &'static str, storage: &Storage) -> Result<()> {
     if storage.pending() == READY { Ok(()) } else { resolve_pending(op, storage) }
 }
 
@@ -200,14 +189,14 @@ fn resolve_pending(op: &'static str, storage: &Storage) -> Result<()> {
 
 /// Whether a kernel increments the versions of its outputs.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum VersionUpdate {
+pub(crate) enum VersionUpdate {
     Count,
     /// For the first write to a new storage, and for writes that were counted when they were recorded.
     Skip,
 }
 
 /// Runs a kernel on arrays without pending writes.
-fn run_kernel(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes: VersionUpdate) -> Result<()> {
+pub(crate) fn run_kernel(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes: VersionUpdate) -> Result<()> {
     match copy_overlapping(inputs, outputs)? {
         Some(copies) => launch_kernel(kernel, &copies.iter().collect::<Operands>(), outputs, writes),
         None => launch_kernel(kernel, inputs, outputs, writes),
@@ -301,7 +290,7 @@ pub(crate) fn ensure_readable(op: &'static str, array: &Array) -> Result<()> {
 /// [`Error::ReadInCapture`].
 #[track_caller]
 pub(crate) fn check_readable(op: &'static str, help: &'static str) -> Result<()> {
-    if MODE.get() == ExecutionMode::Capture {
+    if is_capturing() {
         return Err(Error::ReadInCapture { op, location: Location::caller(), help });
     }
     Ok(())
@@ -316,37 +305,11 @@ pub(crate) fn eval(array: &Array) -> Result<()> {
     }
 }
 
-/// Returns true while this thread records a captured step, in which no values exist.
-pub fn is_capturing() -> bool {
-    MODE.get() == ExecutionMode::Capture
-}
-
 /// Records that an array was created from host values: it is a constant of a captured step.
 pub(crate) fn record_constant(array: &Array) {
-    if MODE.get() == ExecutionMode::Capture {
+    if is_capturing() {
         list::with_current(|r| r.constants.push(array.clone()));
     }
-}
-
-/// Records the gradient slot before its first read or change in a captured step. `clears` is true if it is overwritten
-/// without being read.
-pub(crate) fn record_slot_access(slot: &Arc<crate::autograd::GradientSlot>, clears: bool) {
-    if MODE.get() == ExecutionMode::Capture {
-        list::with_current(|r| r.record_slot_access(slot, clears));
-    }
-}
-
-/// Records the history of a base value before a write in place, so that a captured step can restore it.
-pub(crate) fn record_history(base: &Arc<crate::autograd::ViewBase>, edge: &crate::autograd::Edge) {
-    if MODE.get() == ExecutionMode::Capture {
-        list::with_current(|r| r.record_history(base, edge));
-    }
-}
-
-/// True if the captured step has written into this base. Then the recording holds a handle of it.
-pub(crate) fn is_rewritten(base: &Arc<crate::autograd::ViewBase>) -> bool {
-    let is_listed = || list::with_current(|r| r.rewritten_bases.iter().any(|(known, _)| Arc::ptr_eq(known, base)));
-    MODE.get() == ExecutionMode::Capture && is_listed()
 }
 
 /// Returns the number of operands of this thread's recorded kernels, and of constants, that have this storage.
@@ -358,13 +321,6 @@ pub(crate) fn recorded_operands(storage: &Arc<Storage>) -> usize {
         let operands = r.kernels.iter().flat_map(|k| k.inputs.iter().chain(&k.outputs));
         operands.chain(&r.constants).filter(|array| Arc::ptr_eq(array.storage(), storage)).count()
     })
-}
-
-/// Records that a write in place changed the history of a tensor.
-pub(crate) fn record_history_change(tensor: &crate::tensor::Tensor) {
-    if MODE.get() == ExecutionMode::Capture {
-        list::with_current(|r| r.rewritten_tensors.push(tensor.downgrade()));
-    }
 }
 
 /// Runs `f` in eager mode, also if this thread is in another mode. Use it for state that a recording only references,
@@ -380,19 +336,4 @@ pub fn eager<R>(f: impl FnOnce() -> R) -> R {
     }
     let _eager = ModeGuard::to(ExecutionMode::Eager);
     f()
-}
-
-/// Guard that restores the previous execution mode.
-struct ModeGuard(ExecutionMode);
-
-impl ModeGuard {
-    fn to(mode: ExecutionMode) -> ModeGuard {
-        ModeGuard(MODE.replace(mode))
-    }
-}
-
-impl Drop for ModeGuard {
-    fn drop(&mut self) {
-        MODE.set(self.0);
-    }
 }

@@ -15,11 +15,9 @@ use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::formula::Formula;
 use pellucid_ir::kernel::{self, AttentionPart, Kernel};
 use pellucid_ir::{DType, Error, Result, Shape, formula};
 use smallvec::{SmallVec, smallvec};
-use std::sync::OnceLock;
 
 /// Options of [`scaled_dot_product_attention`].
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,7 +44,7 @@ pub struct Attention<'a> {
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] unless Q, K and V have one float dtype and the mask has it too or
 /// is boolean; [`Error::InvalidArgument`] for a dropout outside [0, 1).
-#[tensor_method]
+#[tensor_method(autocast = Half)]
 pub fn scaled_dot_product_attention(q: &Tensor, k: &Tensor, v: &Tensor, options: Attention<'_>) -> Result<Tensor> {
     let op = "scaled_dot_product_attention";
     let Attention { mask, causal, scale, dropout } = options;
@@ -259,20 +257,16 @@ fn attention_gradients(
 
 /// Computes softmax(x) along the last axis; a row of −∞ gives zeros.
 fn softmax_or_zeros(x: &Tensor) -> Result<Tensor> {
-    static SOFTMAX_OR_ZEROS: OnceLock<Formula> = OnceLock::new();
-    let formula = SOFTMAX_OR_ZEROS.get_or_init(|| {
-        let formula = formula! {
-            softmax_or_zeros(x) = {
-                let m = x.row_max();
-                let m = m.eq(f64::NEG_INFINITY).select(0.0, m);
-                let e = (x - m).exp();
-                let sum = e.row_sum();
-                e * sum.eq(0.0).select(0.0, sum.recip())
-            };
-            d x = y * (g - (g * y).row_sum());
+    let formula = formula! {
+        static softmax_or_zeros(x) = {
+            let m = x.row_max();
+            let m = m.eq(f64::NEG_INFINITY).select(0.0, m);
+            let e = (x - m).exp();
+            let sum = e.row_sum();
+            e * sum.eq(0.0).select(0.0, sum.recip())
         };
-        formula.eternal()
-    });
+        d x = y * (g - (g * y).row_sum());
+    };
     Ok(rows_all(formula, &[x], &[], (-1).into())?.swap_remove(0))
 }
 
@@ -327,14 +321,14 @@ impl Operation for Attend {
     }
 
     fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
-        Device::common(self.name(), inputs.iter().map(|a| a.device()))?;
+        Device::common(self.name(), inputs)?;
         (0..inputs.len()).for_each(|i| saves.input(i));
         (0..2).for_each(|j| saves.output(j));
         self.submit(AttentionPart::Result, inputs, &inputs[..1])
     }
 
     fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
-        let inputs: Vec<Tensor> = (0..saved.inputs()).map(|i| saved.input(i)).collect::<Result<_>>()?;
+        let inputs = saved.inputs_from(0)?;
         let g = grads.get(0)?;
         let [o, logs] = [saved.output(0)?.detach(), saved.output(1)?.detach()];
         let operands: Vec<&Tensor> = inputs[..3].iter().chain([&g, &o, &logs]).chain(&inputs[3..]).collect();

@@ -8,11 +8,9 @@ use crate::engine;
 use crate::ops;
 use crate::ops::formula::map;
 use crate::tensor::Tensor;
-use pellucid_ir::formula::Formula;
 use pellucid_ir::kernel::AxisSet;
 use pellucid_ir::{Error, Result, Shape, formula};
 use std::ops::RangeInclusive;
-use std::sync::OnceLock;
 
 /// Sets the operation that an error names.
 pub(crate) fn named<T>(op: &'static str, mut result: Result<T>) -> Result<T> {
@@ -27,6 +25,14 @@ pub(super) fn finite(op: &'static str, name: &str, value: f64) -> Result<()> {
     match value.is_finite() {
         true => Ok(()),
         false => Err(Error::invalid(op, format!("{name} must be finite, got {value}"))),
+    }
+}
+
+/// Returns an error unless all operands are floats.
+pub(super) fn floats(op: &'static str, operands: &[&Tensor]) -> Result<()> {
+    match operands.iter().all(|x| x.dtype().is_float()) {
+        true => Ok(()),
+        false => Err(Error::dtypes(op, operands.iter().map(|x| x.dtype()), "takes floats; use to_dtype()")),
     }
 }
 
@@ -73,14 +79,10 @@ fn within(op: &'static str, what: &str, x: &Tensor, range: RangeInclusive<f64>, 
 ///
 /// Lazy and captured steps cannot read the values of arguments; NaN makes invalid values visible there.
 pub(super) fn nan_unless(valid: &Tensor, x: &Tensor) -> Result<Tensor> {
-    static NAN_UNLESS: OnceLock<Formula> = OnceLock::new();
-    let formula = NAN_UNLESS.get_or_init(|| {
-        formula! {
-            nan_unless(valid: mask, x) = valid.select(x, f64::NAN);
-            d x = valid.select(g, f64::NAN);
-        }
-        .eternal()
-    });
+    let formula = formula! {
+        static nan_unless(valid: mask, x) = valid.select(x, f64::NAN);
+        d x = valid.select(g, f64::NAN);
+    };
     map(formula, &[valid, x], &[])
 }
 

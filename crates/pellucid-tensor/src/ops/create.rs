@@ -6,15 +6,11 @@ use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::{operation, tensor_method};
-use pellucid_ir::formula::Formula;
 use pellucid_ir::kernel::{Kernel, Map, Params};
-use pellucid_ir::{DType, Element, Error, Result, Scalar, Shape};
-use std::sync::OnceLock;
+use pellucid_ir::{DType, Element, Error, Result, Scalar, Shape, formula};
 
 /// Returns an array with every element equal to `value`.
 pub(crate) fn filled(device: Device, dtype: DType, shape: Shape, value: Scalar) -> Result<Array> {
-    static FILL: OnceLock<Formula> = OnceLock::new();
-    static FILL_MASK: OnceLock<Formula> = OnceLock::new();
     let eager = engine::mode() == engine::ExecutionMode::Eager;
     // A scalar needs no kernel; every backward pass begins with a one.
     if eager && shape.checked_size() == Some(1) {
@@ -26,8 +22,8 @@ pub(crate) fn filled(device: Device, dtype: DType, shape: Shape, value: Scalar) 
     }
     // A boolean is the mask value ≠ 0.
     let formula = match dtype {
-        DType::Bool => FILL_MASK.get_or_init(|| Formula::new("fill", &[], 1, |_, p| vec![p[0].ne(0)]).eternal()),
-        _ => FILL.get_or_init(|| Formula::new("fill", &[], 1, |_, p| vec![p[0]]).eternal()),
+        DType::Bool => formula! { static fill(; value) = value.ne(0); },
+        _ => formula! { static fill(; value) = value; },
     };
     let number = if dtype == DType::Bool { DType::F32 } else { dtype };
     let (program, params) = (formula.uniform_program(number)?, Params::from([value]));

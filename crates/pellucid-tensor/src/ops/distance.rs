@@ -14,7 +14,7 @@ use pellucid_ir::{Error, Result};
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
-#[tensor_method]
+#[tensor_method(autocast = Single)]
 pub fn pairwise_distance(a: &Tensor, b: &Tensor, p: f64, eps: f64, keepdims: bool) -> Result<Tensor> {
     in_single!("pairwise_distance", [a, b] => pairwise_distance(a, b, p, eps, keepdims));
     let axes = if keepdims { over(-1).keepdims() } else { over(-1) };
@@ -27,7 +27,7 @@ pub fn pairwise_distance(a: &Tensor, b: &Tensor, p: f64, eps: f64, keepdims: boo
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for p < 0 or NaN.
-#[tensor_method]
+#[tensor_method(autocast = Single)]
 pub fn cdist(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
     if a.rank() < 2 || b.rank() < 2 || a.shape()[a.rank() - 1] != b.shape()[b.rank() - 1] {
         return Err(Error::shapes("cdist", [a.shape(), b.shape()], "takes [.., N, D] and [.., M, D]"));
@@ -44,7 +44,7 @@ pub fn cdist(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
 /// # Errors
 /// [`Error::ShapeMismatch`] unless x is a matrix; [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for
 /// p < 0 or NaN; [`Error::OutOfMemory`].
-#[tensor_method]
+#[tensor_method(autocast = Single)]
 pub fn pdist(x: &Tensor, p: f64) -> Result<Tensor> {
     if x.rank() != 2 {
         return Err(Error::shapes("pdist", [x.shape()], "takes [N, D]"));
@@ -71,7 +71,7 @@ fn check_order(op: &'static str, p: f64) -> Result<()> {
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::AxisOutOfRange`], [`Error::DTypeMismatch`] for integers;
 /// [`Error::InvalidArgument`] for an ε that is not finite.
-#[tensor_method]
+#[tensor_method(autocast = Single)]
 pub fn cosine_similarity(a: &Tensor, b: &Tensor, axis: isize, eps: f64) -> Result<Tensor> {
     check::finite("cosine_similarity", "eps", eps)?;
     let help = "a and b must broadcast";
@@ -87,7 +87,7 @@ pub fn cosine_similarity(a: &Tensor, b: &Tensor, axis: isize, eps: f64) -> Resul
 /// # Errors
 /// [`Error::AxisOutOfRange`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for an ε that is not
 /// finite.
-#[tensor_method]
+#[tensor_method(autocast = Single)]
 pub fn normalize(x: &Tensor, p: f64, axis: isize, eps: f64) -> Result<Tensor> {
     check::finite("normalize", "eps", eps)?;
     in_single!("normalize", [x] => normalize(x, p, axis, eps));
@@ -99,7 +99,7 @@ pub fn normalize(x: &Tensor, p: f64, axis: isize, eps: f64) -> Result<Tensor> {
 /// # Errors
 /// [`Error::ShapeMismatch`] for fewer than two axes; [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`] for integers;
 /// [`Error::InvalidArgument`] for p ≤ 0 or a negative `most`.
-#[tensor_method]
+#[tensor_method(autocast = Single)]
 pub fn renorm(x: &Tensor, p: f64, axis: isize, most: f64) -> Result<Tensor> {
     let op = "renorm";
     if x.rank() < 2 {

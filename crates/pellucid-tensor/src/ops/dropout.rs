@@ -5,9 +5,7 @@ use crate::ops;
 use crate::ops::precision::{in_single, single};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::formula::Formula;
 use pellucid_ir::{Error, Result, Shape, formula};
-use std::sync::OnceLock;
 
 /// Draws uniform values that decide which elements are kept.
 fn uniform_values(op: &'static str, x: &Tensor, shape: Shape, p: f64) -> Result<Tensor> {
@@ -32,9 +30,7 @@ fn channel_mask_shape(op: &'static str, x: &Tensor) -> Result<Shape> {
 /// Computes x/(1 − p) where u ≥ p, else 0.
 fn dropout_by(x: &Tensor, u: &Tensor, p: f64) -> Result<Tensor> {
     in_single!("dropout", [x] => dropout_by(x, u, p));
-    static DROPOUT: OnceLock<Formula> = OnceLock::new();
-    let formula =
-        DROPOUT.get_or_init(|| formula! { dropout(x, u; p, scale) = u.ge(p).select(x * scale, 0.0); }.eternal());
+    let formula = formula! { static dropout(x, u; p, scale) = u.ge(p).select(x * scale, 0.0); };
     // With p = 1 nothing is kept, and the scale is never used.
     let scale = if p < 1.0 { 1.0 / (1.0 - p) } else { 0.0 };
     map(formula, &[x, u], &[p.into(), scale.into()])
@@ -43,9 +39,7 @@ fn dropout_by(x: &Tensor, u: &Tensor, p: f64) -> Result<Tensor> {
 /// Computes [`alpha_dropout`] from uniform values u; elements with u < p are dropped.
 fn alpha_dropout_by(x: &Tensor, u: &Tensor, p: f64) -> Result<Tensor> {
     in_single!("alpha_dropout", [x] => alpha_dropout_by(x, u, p));
-    static ALPHA: OnceLock<Formula> = OnceLock::new();
-    let formula = ALPHA
-        .get_or_init(|| formula! { alpha_dropout(x, u; p, a, b, low) = u.ge(p).select(x, low) * a + b; }.eternal());
+    let formula = formula! { static alpha_dropout(x, u; p, a, b, low) = u.ge(p).select(x, low) * a + b; };
     // −λα of `selu`: its value at −∞.
     let low = -1.7580993408473766;
     let a = if p < 1.0 { ((1.0 - p) * (1.0 + p * low * low)).sqrt().recip() } else { 0.0 };

@@ -94,7 +94,7 @@ pub fn reduce(x: &Tensor, pattern: &str, fold: Fold, lengths: &[(&str, usize)]) 
 ///
 /// # Errors
 /// Those of [`rearrange`].
-#[operation]
+#[operation(entry = einops_repeat)]
 pub fn repeat(x: &Tensor, pattern: &str, lengths: &[(&str, usize)]) -> Result<Tensor> {
     let plan = EinopsPlan::new("repeat", x, pattern, lengths)?;
     if let Some(axis) = plan.lost().next() {

@@ -52,7 +52,7 @@ const ALL_ORDERS: usize = 8;
 /// # Errors
 /// [`Error::InvalidArgument`] for a malformed equation, or one that does not fit the number of factors and axes;
 /// [`Error::ShapeMismatch`] if axes of one name have different lengths other than 1.
-#[operation]
+#[operation(autocast = Half)]
 pub fn einsum(equation: &str, factors: &[&Tensor]) -> Result<Tensor> {
     let invalid = |reason: String| Error::invalid("einsum", format!("{reason} in \"{equation}\""));
     let text: String = equation.chars().filter(|c| !c.is_whitespace()).collect();

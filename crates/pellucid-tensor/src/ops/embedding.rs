@@ -6,10 +6,8 @@ use crate::autograd::no_grad;
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::formula::Formula;
 use pellucid_ir::{DType, Error, Result, Shape, formula};
 use smallvec::smallvec;
-use std::sync::OnceLock;
 
 /// Options of [`embedding`].
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -32,7 +30,6 @@ pub struct Embedding {
 /// positive; [`Error::InPlaceOnTracked`] for `max_norm` with a table that is the result of a tracked operation.
 #[tensor_method]
 pub fn embedding(table: &Tensor, index: &Tensor, options: Embedding) -> Result<Tensor> {
-    static GRADIENT: OnceLock<Formula> = OnceLock::new();
     let op = "embedding";
     if table.rank() != 2 {
         return Err(Error::shapes(op, [table.shape()], "the table must be [R, D]"));
@@ -62,13 +59,10 @@ pub fn embedding(table: &Tensor, index: &Tensor, options: Embedding) -> Result<T
     if let Some(padding) = padding {
         scale = ops::where_(&ops::eq(&index, padding)?, 0.0, &scale)?;
     }
-    let gradient = GRADIENT.get_or_init(|| {
-        formula! {
-            embedding(x, scale) = x;
-            d x = scale.eq(0.0).select(0.0, g * scale);
-        }
-        .eternal()
-    });
+    let gradient = formula! {
+        static embedding(x, scale) = x;
+        d x = scale.eq(0.0).select(0.0, g * scale);
+    };
     map(gradient, &[&found, &ops::unsqueeze(&scale, -1)?], &[])
 }
 

@@ -4,14 +4,11 @@ use super::formula::map;
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::formula::Formula;
 use pellucid_ir::{Error, Result, formula};
-use std::sync::OnceLock;
 
 /// Computes x where x > 0, else slope·x; the slope broadcasts.
 fn leaky(x: &Tensor, slope: &Tensor) -> Result<Tensor> {
-    static SLOPED: OnceLock<Formula> = OnceLock::new();
-    map(SLOPED.get_or_init(|| formula! { prelu(x, w) = x.gt(0.0).select(x, x * w); }.eternal()), &[x, slope], &[])
+    map(formula! { static prelu(x, w) = x.gt(0.0).select(x, x * w); }, &[x, slope], &[])
 }
 
 /// Computes x where x > 0, else w·x with learnt slopes: a single one, or one per channel, axis 1 (He et al. 2015).
@@ -52,11 +49,10 @@ pub fn rrelu(x: &Tensor, lower: f64, upper: f64) -> Result<Tensor> {
 /// [`Error::AxisOutOfRange`]; [`Error::ShapeMismatch`] for an axis of odd length.
 #[tensor_method]
 pub fn glu(x: &Tensor, axis: isize) -> Result<Tensor> {
-    static GLU: OnceLock<Formula> = OnceLock::new();
     let len = x.shape()[x.shape().axis("glu", axis)?];
     if !len.is_multiple_of(2) {
         return Err(Error::shapes("glu", [x.shape()], format!("axis {axis} must have an even length")));
     }
     let (a, b) = (ops::narrow(x, axis, 0, len / 2)?, ops::narrow(x, axis, len / 2, len / 2)?);
-    map(GLU.get_or_init(|| formula! { glu(a, b) = a * b.sigmoid(); }.eternal()), &[&a, &b], &[])
+    map(formula! { static glu(a, b) = a * b.sigmoid(); }, &[&a, &b], &[])
 }

@@ -32,7 +32,7 @@ impl Operation for GatherOp {
     }
     fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
         let scatter = ScatterAdd { index: self.index.clone(), shape: saved.input_shape(0) };
-        let indices: SmallVec<[Tensor; 2]> = (1..saved.inputs()).map(|i| saved.input(i)).collect::<Result<_>>()?;
+        let indices = saved.inputs_from(1)?;
         let g = grads.get(0)?;
         let operands: SmallVec<[&Tensor; 4]> = std::iter::once(&g).chain(&indices).collect();
         let mut gradients = InputGradients::from_elem(None, saved.inputs());
@@ -59,7 +59,7 @@ impl Operation for ScatterAdd {
         Ok(smallvec![out])
     }
     fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
-        let indices: SmallVec<[Tensor; 2]> = (1..saved.inputs()).map(|i| saved.input(i)).collect::<Result<_>>()?;
+        let indices = saved.inputs_from(1)?;
         let g = grads.get(0)?;
         let operands: SmallVec<[&Tensor; 4]> = std::iter::once(&g).chain(&indices).collect();
         let mut gradients = InputGradients::from_elem(None, saved.inputs());

@@ -36,7 +36,7 @@ impl<'a> Spacing<'a> {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::ShapeMismatch`] for points that do not fit the samples.
-#[tensor_method]
+#[tensor_method(autocast = Single)]
 pub fn trapezoid(y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Result<Tensor> {
     let points = spacing.points();
     in_single!("trapezoid", [y; points] => trapezoid(y, spacing.with_points(points), axis));
@@ -47,7 +47,7 @@ pub fn trapezoid(y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Result<Tensor
 ///
 /// # Errors
 /// Those of [`trapezoid`].
-#[tensor_method]
+#[tensor_method(autocast = Single)]
 pub fn cumulative_trapezoid(y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Result<Tensor> {
     let points = spacing.points();
     in_single!("cumulative_trapezoid", [y; points] => cumulative_trapezoid(y, spacing.with_points(points), axis));

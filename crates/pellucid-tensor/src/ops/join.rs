@@ -21,7 +21,7 @@ impl Operation for Concatenate {
     }
     fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
         let first = inputs[0];
-        let device = Device::common("concatenate", inputs.iter().map(|a| a.device()))?;
+        let device = Device::common("concatenate", inputs)?;
         let length = self.lengths.iter().fold(0usize, |sum, &len| sum.saturating_add(len));
         let shape = first.shape().with_axis(self.axis, length);
         let out = Array::new(device, first.dtype(), shape)?;

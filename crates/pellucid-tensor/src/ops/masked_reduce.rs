@@ -5,6 +5,7 @@
 //! elements.
 
 use super::axes::{Axes, over};
+use super::over_axes::{as_float, over_axes};
 use super::scatter_reduce::{ScatterReduceOp, neutral};
 use crate::ops;
 use crate::ops::check;
@@ -29,84 +30,102 @@ fn count(x: &Tensor, mask: &Tensor, axes: Axes) -> Result<Tensor> {
     ops::to_dtype(&ops::sum(&ops::broadcast_to(mask, x.shape())?, axes)?, x.dtype())
 }
 
+/// Defines operations by those without a mask: the other elements are the neutral element of a reduction.
 macro_rules! masked {
-    ($($name:ident: $op:ident, $reduction:ident, $summary:literal;)*) => {$(
-        #[doc = $summary]
-        ///
-        /// The mask broadcasts to x's shape. The gradient of the other elements is zero.
-        ///
-        /// # Errors
-        /// [`Error::DTypeMismatch`] if the mask does not have dtype bool; [`Error::ShapeMismatch`] if it does not
-        /// broadcast to x's shape;
-        #[doc = concat!("those of [`ops::", stringify!($op), "`].")]
-        #[tensor_method]
-        pub fn $name(x: &Tensor, mask: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
-            ops::$op(&masked_or(stringify!($name), x, mask, neutral(ScatterReduceOp::$reduction, x.dtype()))?, axes)
+    ($($(#[$doc:meta])* $name:ident = $op:ident, neutral $neutral:ident;)*) => {
+        over_axes! {
+            errors = "[`Error::DTypeMismatch`] if the mask does not have dtype bool; [`Error::ShapeMismatch`] if it does \
+                      not broadcast to x's shape; those of the operation without a mask.";
+            $(
+                $(#[$doc])*
+                ///
+                /// The mask broadcasts to x's shape. The gradient of the other elements is zero.
+                $name(x, mask: &Tensor; axes) = {
+                    let number = neutral(ScatterReduceOp::$neutral, x.dtype());
+                    ops::$op(&masked_or(stringify!($name), x, mask, number)?, axes)
+                };
+            )*
         }
-    )*};
+    };
 }
 
 masked! {
-    masked_sum: sum, Sum, "Computes the sum over axes of the elements where the mask is true; 0 of none.";
-    masked_prod: prod, Prod, "Computes the product over axes of the elements where the mask is true; 1 of none.";
-    masked_max: max, Max, "Returns the largest element over axes where the mask is true; of none the least value.";
-    masked_min: min, Min, "Returns the smallest element over axes where the mask is true; of none the greatest value.";
-    masked_argmax: argmax, Max, "Returns the index of the maximum over axes where the mask is true; 0 of none.";
-    masked_argmin: argmin, Min, "Returns the index of the minimum over axes where the mask is true; 0 of none.";
-    masked_logsumexp: logsumexp, Max, "Computes ln Σ exp x over axes, where the mask is true; −∞ of none.";
-    masked_softmax: softmax, Max, "Computes the softmax over axes where the mask is true; 0 elsewhere, NaN for none.";
-    masked_log_softmax: log_softmax, Max, "Computes the logarithm of [`masked_softmax`]; −∞ where the mask is false.";
-    masked_softmin: softmin, Min, "Computes the masked softmax of −x over axes; see [`masked_softmax`].";
-    masked_cumsum: cumsum, Sum, "Computes the cumulative sum along an axis, where the mask is true.";
-    masked_cumprod: cumprod, Prod, "Computes the cumulative product along an axis, where the mask is true.";
+    /// Computes the sum over axes of the elements where the mask is true; 0 of none.
+    masked_sum = sum, neutral Sum;
+    /// Computes the product over axes of the elements where the mask is true; 1 of none.
+    masked_prod = prod, neutral Prod;
+    /// Returns the largest element over axes where the mask is true; of none the least value.
+    masked_max = max, neutral Max;
+    /// Returns the smallest element over axes where the mask is true; of none the greatest value.
+    masked_min = min, neutral Min;
+    /// Returns the index of the maximum over axes where the mask is true; 0 of none.
+    masked_argmax = argmax, neutral Max;
+    /// Returns the index of the minimum over axes where the mask is true; 0 of none.
+    masked_argmin = argmin, neutral Min;
+    /// Computes ln Σ exp x over axes, where the mask is true; −∞ of none.
+    masked_logsumexp = logsumexp, neutral Max;
+    /// Computes the softmax over axes where the mask is true; 0 elsewhere, NaN for none.
+    masked_softmax = softmax, neutral Max;
+    /// Computes the logarithm of [`masked_softmax`]; −∞ where the mask is false.
+    masked_log_softmax = log_softmax, neutral Max;
+    /// Computes the masked softmax of −x over axes; see [`masked_softmax`].
+    masked_softmin = softmin, neutral Min;
+    /// Computes the cumulative sum along an axis, where the mask is true.
+    masked_cumsum = cumsum, neutral Sum;
+    /// Computes the cumulative product along an axis, where the mask is true.
+    masked_cumprod = cumprod, neutral Prod;
 }
 
-/// Computes the mean over axes of the elements where the mask is true; NaN of none. Integers give `f32`.
-///
-/// ```
-/// use pellucid_tensor::{Tensor, ops};
-/// let (x, mask) = (Tensor::from([1.0, 2.0, f64::NAN]), Tensor::from([true, true, false]));
-/// assert_eq!(ops::masked_mean(&x, &mask, ..)?.item::<f64>(), 1.5);
-/// # Ok::<(), pellucid_tensor::Error>(())
-/// ```
-///
-/// # Errors
-/// [`Error::DTypeMismatch`] if the mask does not have dtype bool; [`Error::ShapeMismatch`] if it does not broadcast to
-/// x's shape; [`Error::AxisOutOfRange`].
-#[tensor_method]
-pub fn masked_mean(x: &Tensor, mask: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
-    let axes = axes.into();
-    in_single!("masked_mean", [x] => masked_mean(x, mask, axes));
-    let x = if x.dtype().is_float() { x.clone() } else { ops::to_dtype(x, DType::F32)? };
-    let total = ops::sum(&masked_or("masked_mean", &x, mask, 0.into())?, axes.clone())?;
-    ops::div(&total, &count(&x, mask, axes)?)
+over_axes! {
+    errors = "[`Error::DTypeMismatch`] if the mask does not have dtype bool; [`Error::ShapeMismatch`] if it does not \
+              broadcast to x's shape; [`Error::AxisOutOfRange`].";
+
+    /// Computes the mean over axes of the elements where the mask is true; NaN of none. Integers give `f32`.
+    ///
+    /// ```
+    /// use pellucid_tensor::{Tensor, ops};
+    /// let (x, mask) = (Tensor::from([1.0, 2.0, f64::NAN]), Tensor::from([true, true, false]));
+    /// assert_eq!(ops::masked_mean(&x, &mask, ..)?.item::<f64>(), 1.5);
+    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// ```
+    masked_mean(x, mask: &Tensor; axes) = {
+        in_single!("masked_mean", [x] => masked_mean(x, mask, axes));
+        let x = &as_float(x)?;
+        let total = ops::sum(&masked_or("masked_mean", x, mask, 0.into())?, axes.clone())?;
+        ops::div(&total, &count(x, mask, axes)?)
+    }, autocast = Single;
 }
 
-/// Computes the variance over axes of the N elements where the mask is true, Σ (x − mean)² / (N − ddof); NaN of none.
-///
-/// Options are those of [`var`](ops::var).
-///
-/// # Errors
-/// Those of [`masked_mean`]; [`Error::DTypeMismatch`] for integers.
-#[tensor_method]
-pub fn masked_var(x: &Tensor, mask: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
-    moments("masked_var", x, mask, axes.into())
+over_axes! {
+    errors = "Those of [`masked_mean`]; [`Error::DTypeMismatch`] for integers.";
+
+    /// Computes the variance over axes of the N elements where the mask is true, Σ (x − mean)² / (N − ddof); NaN of
+    /// none.
+    ///
+    /// Options are those of [`var`](ops::var).
+    masked_var(x: floats, mask: &Tensor; axes) = variance("masked_var", x, mask, axes), autocast = Single;
+    /// Computes the standard deviation over axes of the elements where the mask is true, the square root of
+    /// [`masked_var`].
+    masked_std(x: floats, mask: &Tensor; axes) = {
+        in_single!("masked_std", [x] => masked_std(x, mask, axes));
+        ops::sqrt(&variance("masked_std", x, mask, axes)?)
+    }, autocast = Single;
+    /// Returns the median over axes of the elements where the mask is true, and its `i64` index among all elements.
+    ///
+    /// For an even number it is the lower of the two middle elements; NaN of none. NaN is ignored, as in
+    /// [`nanmedian`](ops::nanmedian). Zero elements have no median: [`Error::InvalidArgument`].
+    masked_median(x: floats, mask: &Tensor; axes) -> (Tensor, Tensor) =
+        ops::nanmedian(&masked_or("masked_median", x, mask, f64::NAN.into())?, axes);
+    /// Computes the p-norm over axes of the elements where the mask is true (see [`norm`](ops::norm)); 0 of none, ∞ if
+    /// p < 0.
+    masked_norm(x: floats, mask: &Tensor, p: f64; axes) = {
+        let number = if p < 0.0 { f64::INFINITY } else { 0.0 };
+        ops::norm(&masked_or("masked_norm", x, mask, number.into())?, p, axes)
+    };
 }
 
-/// Computes the standard deviation over axes of the elements where the mask is true, the square root of [`masked_var`].
-///
-/// # Errors
-/// Those of [`masked_var`].
-#[tensor_method]
-pub fn masked_std(x: &Tensor, mask: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
-    let axes = axes.into();
-    in_single!("masked_std", [x] => masked_std(x, mask, axes));
-    ops::sqrt(&moments("masked_std", x, mask, axes)?)
-}
-
-fn moments(op: &'static str, x: &Tensor, mask: &Tensor, axes: Axes) -> Result<Tensor> {
-    check_float(op, x)?;
-    in_single!(op, [x] => moments(op, x, mask, axes));
+fn variance(op: &'static str, x: &Tensor, mask: &Tensor, axes: Axes) -> Result<Tensor> {
+    in_single!(op, [x] => variance(op, x, mask, axes));
     let (resolved, ddof) = axes.resolve_moments(op, x.shape())?;
     let kept = over(resolved.set.iter().map(|axis| axis as isize).collect::<Vec<_>>()).keepdims();
     let numbers = count(x, mask, kept.clone())?;
@@ -116,43 +135,11 @@ fn moments(op: &'static str, x: &Tensor, mask: &Tensor, axes: Axes) -> Result<Te
     ops::reshape_to(&variance, &resolved.shape(x.shape()))
 }
 
-fn check_float(op: &'static str, x: &Tensor) -> Result<()> {
-    match x.dtype().is_float() {
-        true => Ok(()),
-        false => Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()")),
-    }
-}
-
-/// Returns the median over axes of the elements where the mask is true, and its `i64` index among all elements.
-///
-/// For an even number it is the lower of the two middle elements; NaN of none. NaN is ignored, as in
-/// [`nanmedian`](ops::nanmedian).
-///
-/// # Errors
-/// Those of [`masked_mean`]; [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] over zero elements.
-#[tensor_method]
-pub fn masked_median(x: &Tensor, mask: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
-    check_float("masked_median", x)?;
-    ops::nanmedian(&masked_or("masked_median", x, mask, f64::NAN.into())?, axes)
-}
-
-/// Computes the p-norm over axes of the elements where the mask is true (see [`norm`](ops::norm)); 0 of none, ∞ if p <
-/// 0.
-///
-/// # Errors
-/// Those of [`masked_mean`]; [`Error::DTypeMismatch`] for integers.
-#[tensor_method]
-pub fn masked_norm(x: &Tensor, mask: &Tensor, p: f64, axes: impl Into<Axes>) -> Result<Tensor> {
-    check_float("masked_norm", x)?;
-    let number = if p < 0.0 { f64::INFINITY } else { 0.0 };
-    ops::norm(&masked_or("masked_norm", x, mask, number.into())?, p, axes)
-}
-
 /// Normalises x along an axis by the norm of the elements where the mask is true, x / max(‖x‖_p, ε); 0 elsewhere.
 ///
 /// # Errors
 /// Those of [`masked_norm`]; [`Error::InvalidArgument`] for an ε that is not finite.
-#[tensor_method]
+#[tensor_method(autocast = Single)]
 pub fn masked_normalize(x: &Tensor, mask: &Tensor, p: f64, axis: isize, eps: f64) -> Result<Tensor> {
     check::finite("masked_normalize", "eps", eps)?;
     in_single!("masked_normalize", [x] => masked_normalize(x, mask, p, axis, eps));

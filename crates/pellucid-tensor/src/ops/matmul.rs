@@ -30,7 +30,7 @@ impl Operation for MatrixProduct {
         "matmul"
     }
     fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
-        let device = Device::common("matmul", inputs.iter().map(|a| a.device()))?;
+        let device = Device::common("matmul", inputs)?;
         if saves.needs(1) {
             saves.input(0);
         }
@@ -73,7 +73,7 @@ fn multiply(device: Device, [a, b]: [&Array; 2], bias: Option<&Array>) -> Result
     let kernel = Kernel::MatMul(MatMul { epilogue, ..MatMul::default() });
     let out = kernel.infer(&[a.meta(), b.meta()])?.pop().expect("one product");
     let out = Array::new(device, out.dtype, out.shape)?;
-    let inputs: SmallVec<[&Array; 3]> = [a, b].into_iter().chain(bias).collect();
+    let inputs: SmallVec<[&Array; 4]> = [a, b].into_iter().chain(bias).collect();
     engine::submit(&kernel, &inputs, &[&out])?;
     Ok(out)
 }
@@ -91,7 +91,7 @@ fn product(a: &Tensor, b: &Tensor, bias: Option<&Tensor>, columns: bool) -> Resu
         let layout = x.array().layout();
         !layout.is_contiguous() && layout.strides()[x.rank() - 2] == 1
     };
-    let inputs: SmallVec<[&Tensor; 3]> = [a, b].into_iter().chain(bias).collect();
+    let inputs: SmallVec<[&Tensor; 4]> = [a, b].into_iter().chain(bias).collect();
     apply_one(MatrixProduct { transposed: [column_by_column(a), column_by_column(b)], columns }, &inputs)
 }
 
@@ -113,7 +113,7 @@ fn folded(a: &Tensor, g: &Tensor, rank: usize) -> Result<Option<(Tensor, Tensor)
 /// # Errors
 /// [`Error::ShapeMismatch`] if the inner lengths differ, for 0-d operands, and if batch axes do not broadcast;
 /// [`Error::DTypeMismatch`] for bool.
-#[tensor_method]
+#[tensor_method(autocast = Half)]
 pub fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     matmul_with(a, b, None)
 }
@@ -192,7 +192,7 @@ pub fn outer(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// [`Error::ShapeMismatch`] unless the last axes of x and W have equal lengths; those of [`matmul`] and of the
 /// addition.
-#[tensor_method]
+#[tensor_method(autocast = Half)]
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     if let Some(dtype) = autocast::wanted_dtype("linear", &[x, weight]) {
         let bias = autocast::cast_some(bias, dtype)?;

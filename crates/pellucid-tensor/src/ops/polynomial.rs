@@ -4,9 +4,7 @@ use crate::ops;
 use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::formula::Formula;
 use pellucid_ir::{DType, Error, Result, formula};
-use std::sync::OnceLock;
 
 /// A family of polynomials: P₀ = 1, P₁ = a·x + b, and a recurrence for P_k from x, P_{k−1} and P_{k−2}.
 struct PolynomialFamily {
@@ -24,7 +22,6 @@ const MOST: i64 = 10_000;
 /// 0.
 #[track_caller]
 fn evaluate(family: &PolynomialFamily, x: &Tensor, n: &Tensor) -> Result<Tensor> {
-    static STEP: OnceLock<Formula> = OnceLock::new();
     let &PolynomialFamily { name, slope, offset, step: [a, b, c, d, e, f, h] } = family;
     if !x.dtype().is_float() {
         return Err(Error::dtypes(name, [x.dtype()], "takes floats; use to_dtype()"));
@@ -38,9 +35,7 @@ fn evaluate(family: &PolynomialFamily, x: &Tensor, n: &Tensor) -> Result<Tensor>
     if most > MOST {
         return Err(Error::invalid(name, format!("orders must be at most {MOST}, got {most}")));
     }
-    let formula = STEP.get_or_init(|| {
-        formula! { recurrence(x, p, q; slope, offset, back) = (slope * x + offset) * p + back * q; }.eternal()
-    });
+    let formula = formula! { static recurrence(x, p, q; slope, offset, back) = (slope * x + offset) * p + back * q; };
     let x = ops::broadcast_to(x, &shape)?;
     let (mut last, mut now) = (ops::ones_like(&x)?, ops::add(&ops::mul(&x, slope)?, offset)?);
     let mut y = ops::to_dtype(&ops::eq(&orders, 0)?, x.dtype())?;

@@ -44,11 +44,15 @@ pub(crate) fn widened<const N: usize, const M: usize>(
     operands: [&Tensor; N],
     optional: [Option<&Tensor>; M],
 ) -> Result<Option<Widened<N, M>>> {
-    let has_half = |t: &Tensor| is_half(t.dtype());
-    if operands.iter().any(|t| has_half(t)) || optional.iter().flatten().any(|t| has_half(t)) {
-        return widen(op, operands, optional);
+    if !has_half(&operands, &optional) {
+        return Ok(None);
     }
-    Ok(None)
+    let (mut operands, mut optional) = (operands.map(Tensor::clone), optional.map(|t| t.cloned()));
+    Ok(widen(op, &mut operands, &mut optional)?.map(|rounding| (rounding, operands, optional)))
+}
+
+fn has_half(operands: &[&Tensor], optional: &[Option<&Tensor>]) -> bool {
+    operands.iter().any(|t| is_half(t.dtype())) || optional.iter().flatten().any(|t| is_half(t.dtype()))
 }
 
 /// [`widened`] for any number of operands.
@@ -62,7 +66,7 @@ pub(crate) fn widened_all(op: &str, operands: &[&Tensor]) -> Result<Option<(Roun
 
 /// Returns the rounding of a result from operand dtypes; `None` if the autocast policy is half precision.
 fn rounding(op: &str, dtypes: impl Iterator<Item = DType>) -> Option<Rounding> {
-    let policy = autocast::autocast_dtype().map(|_| autocast::policy(op));
+    let policy = autocast::autocast_dtype().map(|_| autocast::builtin_policy(op));
     if policy == Some(Policy::Half) {
         return None;
     }
@@ -75,23 +79,15 @@ fn single_of(t: &Tensor) -> Result<Tensor> {
     if is_half(t.dtype()) { ops::to_dtype(t, DType::F32) } else { Ok(t.clone()) }
 }
 
+/// Casts `f16` and `bf16` operands in place, unless the autocast policy of the operation is half precision.
 #[cold]
-fn widen<const N: usize, const M: usize>(
-    op: &str,
-    operands: [&Tensor; N],
-    optional: [Option<&Tensor>; M],
-) -> Result<Option<Widened<N, M>>> {
+fn widen(op: &str, operands: &mut [Tensor], optional: &mut [Option<Tensor>]) -> Result<Option<Rounding>> {
     let dtypes = operands.iter().chain(optional.iter().flatten()).map(|t| t.dtype());
     let Some(rounding) = rounding(op, dtypes) else { return Ok(None) };
-    let mut wide = operands.map(Tensor::clone);
-    for t in &mut wide {
+    for t in operands.iter_mut().chain(optional.iter_mut().flatten()) {
         *t = single_of(t)?;
     }
-    let mut others = optional.map(|t| t.cloned());
-    for t in others.iter_mut().flatten() {
-        *t = single_of(t)?;
-    }
-    Ok(Some((rounding, wide, others)))
+    Ok(Some(rounding))
 }
 
 /// Returns from the function with `$call` on widened operands, rounded once, if an operand has half precision.
@@ -123,7 +119,7 @@ pub(crate) fn single(operands: &[&Tensor]) -> Option<DType> {
 pub(crate) fn rounded(op: &str, operands: &[&Tensor], y: Tensor) -> Result<Tensor> {
     let result = operands.iter().map(|t| t.dtype()).reduce(DType::promote).filter(|&d| is_half(d));
     match result {
-        Some(dtype) if autocast::autocast_dtype().is_none() || autocast::policy(op) != Policy::Single => {
+        Some(dtype) if autocast::autocast_dtype().is_none() || autocast::builtin_policy(op) != Policy::Single => {
             ops::to_dtype(&y, dtype)
         }
         _ => Ok(y),

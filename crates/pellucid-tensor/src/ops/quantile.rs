@@ -1,6 +1,7 @@
 //! Order statistics: medians, quantiles, and modes.
 
 use super::axes::{Axes, ResolvedAxes, over};
+use super::over_axes::over_axes;
 use super::reshape_to;
 use crate::device::Device;
 use crate::engine;
@@ -38,52 +39,48 @@ impl RankedRows {
         let of = |rows: &Tensor| reshape_to(&ops::take_along_axis(rows, ranks, -1)?, &shape);
         Ok((of(&self.values)?, of(&self.positions)?))
     }
+
+    /// Returns the rank of the last element of the first longest run of equal elements in each row.
+    fn ends_of_longest_runs(&self) -> Result<Tensor> {
+        let rest = self.len.saturating_sub(1);
+        let (low, high) =
+            (ops::narrow(&self.values, -1, 0, rest)?, ops::narrow(&self.values, -1, self.len - rest, rest)?);
+        // A run of equal elements starts where an element differs from its predecessor; its length so far is the
+        // distance.
+        let numbers = ops::indices(self.len)?;
+        let starts = ops::where_(&ops::ne(&high, &low)?, &ops::narrow(&numbers, 0, self.len - rest, rest)?, 0)?;
+        let first = ops::zeros(starts.shape().with_axis(starts.rank() - 1, self.len - rest), DType::I64)?;
+        let (starts, _) = ops::cummax(&ops::concatenate(&[&first, &starts], -1)?, -1)?;
+        ops::argmax(&ops::sub(&numbers, &starts)?, over(-1).keepdims())
+    }
 }
 
-/// Returns the median over `axes` and its `i64` index, in row-major order over the axes.
-///
-/// For an even number of elements it is the lower of the two middle ones; NaN if one is NaN. The gradient goes to that
-/// index.
-///
-/// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] over zero elements.
-#[tensor_method]
-pub fn median(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
-    let ranked = RankedRows::new("median", x, axes.into())?;
-    let (middle, first_nan) = (ranked.len.saturating_sub(1) as i64 / 2, ops::sub(ranked.len as i64, &ranked.nans)?);
-    ranked.pick(x, &ops::where_(&ops::gt(&ranked.nans, 0)?, &first_nan, middle)?)
-}
+over_axes! {
+    errors = "[`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] over zero elements.";
 
-/// Returns the [`median`] of the elements that are not NaN; NaN if all are NaN.
-///
-/// # Errors
-/// Those of [`median`].
-#[tensor_method]
-pub fn nanmedian(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
-    let ranked = RankedRows::new("nanmedian", x, axes.into())?;
-    let last = ops::sub(ranked.len as i64 - 1, &ranked.nans)?;
-    ranked.pick(x, &ops::maximum(&ops::floor_div(&last, 2)?, 0)?)
-}
-
-/// Returns the most frequent element over `axes`, the smallest in a tie, and the `i64` index of its last occurrence.
-///
-/// NaN elements count as different from each other. The gradient goes to that index.
-///
-/// # Errors
-/// Those of [`median`].
-#[tensor_method]
-pub fn mode(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
-    let ranked = RankedRows::new("mode", x, axes.into())?;
-    let rest = ranked.len.saturating_sub(1);
-    let (low, high) =
-        (ops::narrow(&ranked.values, -1, 0, rest)?, ops::narrow(&ranked.values, -1, ranked.len - rest, rest)?);
-    // A run of equal elements starts where an element differs from its predecessor; its length so far is the distance.
-    let numbers = ops::indices(ranked.len)?;
-    let starts = ops::where_(&ops::ne(&high, &low)?, &ops::narrow(&numbers, 0, ranked.len - rest, rest)?, 0)?;
-    let first = ops::zeros(starts.shape().with_axis(starts.rank() - 1, ranked.len - rest), DType::I64)?;
-    let (starts, _) = ops::cummax(&ops::concatenate(&[&first, &starts], -1)?, -1)?;
-    let longest = ops::argmax(&ops::sub(&numbers, &starts)?, over(-1).keepdims())?;
-    ranked.pick(x, &longest)
+    /// Returns the median over `axes` and its `i64` index, in row-major order over the axes.
+    ///
+    /// For an even number of elements it is the lower of the two middle ones; NaN if one is NaN. The gradient goes to
+    /// that index.
+    median(x; axes) -> (Tensor, Tensor) = {
+        let ranked = RankedRows::new("median", x, axes)?;
+        let (middle, first_nan) = (ranked.len.saturating_sub(1) as i64 / 2, ops::sub(ranked.len as i64, &ranked.nans)?);
+        ranked.pick(x, &ops::where_(&ops::gt(&ranked.nans, 0)?, &first_nan, middle)?)
+    };
+    /// Returns the [`median`] of the elements that are not NaN; NaN if all are NaN.
+    nanmedian(x; axes) -> (Tensor, Tensor) = {
+        let ranked = RankedRows::new("nanmedian", x, axes)?;
+        let last = ops::sub(ranked.len as i64 - 1, &ranked.nans)?;
+        ranked.pick(x, &ops::maximum(&ops::floor_div(&last, 2)?, 0)?)
+    };
+    /// Returns the most frequent element over `axes`, the smallest in a tie, and the `i64` index of its last
+    /// occurrence.
+    ///
+    /// NaN elements count as different from each other. The gradient goes to that index.
+    mode(x; axes) -> (Tensor, Tensor) = {
+        let ranked = RankedRows::new("mode", x, axes)?;
+        ranked.pick(x, &ranked.ends_of_longest_runs()?)
+    };
 }
 
 /// The interpolation of a quantile between two neighbouring elements.

@@ -2,6 +2,7 @@
 
 use super::Axes;
 use super::gather::scatter_add_along;
+use super::over_axes::over_axes;
 use crate::array::Array;
 use crate::autocast;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one};
@@ -13,6 +14,41 @@ use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{self, Kernel, ScanOp};
 use pellucid_ir::{DType, Error, Result};
 use smallvec::smallvec;
+
+over_axes! {
+    errors = "[`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for several axes.";
+
+    /// Computes the cumulative sum along an axis, or (`..`) over all elements in row-major order.
+    ///
+    /// Integers and booleans sum in `i64`.
+    cumsum(x; axis) = {
+        let (x, axis) = operand("cumsum", x, axis)?;
+        apply_one(CumSum { axis, reverse: false }, &[&x])
+    }, autocast = Single;
+    /// Computes the cumulative product along an axis, or (`..`) over all elements in row-major order.
+    ///
+    /// Integers and booleans multiply in `i64`. The gradient is exact where elements are zero.
+    cumprod(x; axis) = cumulative_reduction("cumprod", ScanOp::Prod, |a, b| ops::mul(a, b), x, axis), autocast = Single;
+    /// Returns the cumulative maximum along an axis, or (`..`) over all elements, and its `i64` index, the last among
+    /// equals.
+    ///
+    /// NaN is the largest value. The gradient goes to that index.
+    cummax(x; axis) -> (Tensor, Tensor) = cumulative_extremum("cummax", ScanOp::Max, x, axis);
+    /// Returns the cumulative minimum along an axis, or (`..`) over all elements, and its `i64` index, the last among
+    /// equals.
+    ///
+    /// NaN is the smallest value. The gradient goes to that index.
+    cummin(x; axis) -> (Tensor, Tensor) = cumulative_extremum("cummin", ScanOp::Min, x, axis);
+}
+
+over_axes! {
+    errors = "[`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for several axes; [`Error::DTypeMismatch`] for \
+              integers.";
+
+    /// Computes ln Σ_{j ≤ i} eˣʲ along an axis, or (`..`) over all elements, without overflow of the powers.
+    logcumsumexp(x: floats; axis) =
+        cumulative_reduction("logcumsumexp", ScanOp::LogSumExp, |a, b| ops::logaddexp(a, b), x, axis), autocast = Single;
+}
 
 /// yᵢ = Σ_{j ≤ i} xⱼ, or in reverse, Σ_{j ≥ i} xⱼ. Its gradient is the sum in the opposite direction.
 struct CumSum {
@@ -122,50 +158,21 @@ fn single_axis(op: &'static str, x: &Tensor, axis: Axes) -> Result<(Tensor, usiz
     }
 }
 
-fn widen_integers(x: &Tensor) -> Result<Tensor> {
-    if x.dtype().is_float() { Ok(x.clone()) } else { ops::to_dtype(x, DType::I64) }
+/// Returns the operand in its accumulator dtype and its axis, after the cast of autocast.
+fn operand(op: &'static str, x: &Tensor, axis: Axes) -> Result<(Tensor, usize)> {
+    let (x, axis) = single_axis(op, &autocast::cast_operand(op, x)?, axis)?;
+    Ok((if x.dtype().is_float() { x } else { ops::to_dtype(&x, DType::I64)? }, axis))
 }
 
-/// Computes the cumulative sum along an axis, or (`..`) over all elements in row-major order.
-///
-/// Integers and booleans sum in `i64`.
-///
-/// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for several axes.
-#[tensor_method]
-pub fn cumsum(x: &Tensor, axis: impl Into<Axes>) -> Result<Tensor> {
-    let x = autocast::cast_operand("cumsum", x)?;
-    let (x, axis) = single_axis("cumsum", &x, axis.into())?;
-    apply_one(CumSum { axis, reverse: false }, &[&widen_integers(&x)?])
-}
-
-/// Computes the cumulative product along an axis, or (`..`) over all elements in row-major order.
-///
-/// Integers and booleans multiply in `i64`. The gradient is exact where elements are zero.
-///
-/// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for several axes.
-#[tensor_method]
-pub fn cumprod(x: &Tensor, axis: impl Into<Axes>) -> Result<Tensor> {
-    let x = autocast::cast_operand("cumprod", x)?;
-    let (x, axis) = single_axis("cumprod", &x, axis.into())?;
-    let running = CumulativeReduction { name: "cumprod", op: ScanOp::Prod, axis, combine: |a, b| ops::mul(a, b) };
-    apply_one(running, &[&widen_integers(&x)?])
-}
-
-/// Computes ln Σ_{j ≤ i} eˣʲ along an axis, or (`..`) over all elements, without overflow of the powers.
-///
-/// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for several axes; [`Error::DTypeMismatch`] for integers.
-#[tensor_method]
-pub fn logcumsumexp(x: &Tensor, axis: impl Into<Axes>) -> Result<Tensor> {
-    if !x.dtype().is_float() {
-        return Err(Error::dtypes("logcumsumexp", [x.dtype()], "takes floats; use to_dtype()"));
-    }
-    let x = autocast::cast_operand("logcumsumexp", x)?;
-    let (x, axis) = single_axis("logcumsumexp", &x, axis.into())?;
-    let combine = |a: &Tensor, b: &Tensor| ops::logaddexp(a, b);
-    apply_one(CumulativeReduction { name: "logcumsumexp", op: ScanOp::LogSumExp, axis, combine }, &[&x])
+fn cumulative_reduction(
+    name: &'static str,
+    op: ScanOp,
+    combine: fn(&Tensor, &Tensor) -> Result<Tensor>,
+    x: &Tensor,
+    axis: Axes,
+) -> Result<Tensor> {
+    let (x, axis) = operand(name, x, axis)?;
+    apply_one(CumulativeReduction { name, op, axis, combine }, &[&x])
 }
 
 fn cumulative_extremum(name: &'static str, op: ScanOp, x: &Tensor, axis: Axes) -> Result<(Tensor, Tensor)> {
@@ -173,30 +180,6 @@ fn cumulative_extremum(name: &'static str, op: ScanOp, x: &Tensor, axis: Axes) -
     let mut outputs = apply(CumulativeExtremum { name, op, axis }, &[&x])?;
     let positions = outputs.pop().expect("positions");
     Ok((outputs.pop().expect("values"), positions))
-}
-
-/// Returns the cumulative maximum along an axis, or (`..`) over all elements, and its `i64` index, the last among
-/// equals.
-///
-/// NaN is the largest value. The gradient goes to that index.
-///
-/// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for several axes.
-#[tensor_method]
-pub fn cummax(x: &Tensor, axis: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
-    cumulative_extremum("cummax", ScanOp::Max, x, axis.into())
-}
-
-/// Returns the cumulative minimum along an axis, or (`..`) over all elements, and its `i64` index, the last among
-/// equals.
-///
-/// NaN is the smallest value. The gradient goes to that index.
-///
-/// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for several axes.
-#[tensor_method]
-pub fn cummin(x: &Tensor, axis: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
-    cumulative_extremum("cummin", ScanOp::Min, x, axis.into())
 }
 
 /// Computes the differences xᵢ₊₁ − xᵢ along an axis, `order` times; for booleans, xᵢ₊₁ XOR xᵢ.

@@ -1,75 +1,38 @@
 //! Softmax and its logarithm. Both are row formulas, and so are their gradients.
 
-use super::axes::Axes;
-use super::formula::rows_in;
-use super::precision::{in_single, rounded, single};
+use super::over_axes::{as_float, over_axes, row_formula};
+use super::precision::in_single;
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::formula::Formula;
-use pellucid_ir::{DType, Error, Result, formula};
-use std::sync::OnceLock;
+use pellucid_ir::{Error, Result};
 
-fn as_float(x: &Tensor) -> Result<Tensor> {
-    if x.dtype().is_float() { Ok(x.clone()) } else { ops::to_dtype(x, DType::F32) }
+row_formula! {
+    errors = "[`Error::AxisOutOfRange`].";
+
+    /// Computes the softmax yᵢ = exp xᵢ / Σⱼ exp xⱼ over `axes`, stable for any magnitude of x.
+    ///
+    /// The gradient is yᵢ·(gᵢ − Σⱼ gⱼ·yⱼ).
+    softmax(x; axes) = {
+        let e = (x - x.row_max()).exp();
+        e * e.row_sum().recip()
+    }, autocast = Single,
+        d x = y * (g - (g * y).row_sum());
+    /// Computes the logarithm of the softmax, yᵢ = xᵢ − ln Σⱼ exp xⱼ over `axes`, stable for any magnitude of x.
+    ///
+    /// The gradient is gᵢ − exp(yᵢ)·Σⱼ gⱼ.
+    log_softmax(x; axes) = {
+        let shifted = x - x.row_max();
+        shifted - shifted.exp().row_sum().ln()
+    }, autocast = Single,
+        d x = g - y.exp() * g.row_sum();
 }
 
-/// Computes the softmax yᵢ = exp xᵢ / Σⱼ exp xⱼ over `axes`, stable for any magnitude of x.
-///
-/// The gradient is yᵢ·(gᵢ − Σⱼ gⱼ·yⱼ).
-///
-/// # Errors
-/// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange).
-#[tensor_method]
-pub fn softmax(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
-    static SOFTMAX: OnceLock<Formula> = OnceLock::new();
-    let formula = SOFTMAX.get_or_init(|| {
-        formula! {
-            softmax(x) = {
-                let e = (x - x.row_max()).exp();
-                e * e.row_sum().recip()
-            };
-            d x = y * (g - (g * y).row_sum());
-        }
-        .eternal()
-    });
-    let axes = axes.into().resolve("softmax", x.shape())?;
-    // The gradient gᵢ − Σ gⱼ·yⱼ cancels, so it reads the result before rounding.
-    rounded("softmax", &[x], rows_in(formula, &[&as_float(x)?], &[], axes.set, single(&[x]))?)
-}
+over_axes! {
+    errors = "[`Error::AxisOutOfRange`].";
 
-/// Computes the logarithm of the softmax, yᵢ = xᵢ − ln Σⱼ exp xⱼ over `axes`, stable for any magnitude of x.
-///
-/// The gradient is gᵢ − exp(yᵢ)·Σⱼ gⱼ.
-///
-/// # Errors
-/// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange).
-#[tensor_method]
-pub fn log_softmax(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
-    static LOG_SOFTMAX: OnceLock<Formula> = OnceLock::new();
-    let formula = LOG_SOFTMAX.get_or_init(|| {
-        formula! {
-            log_softmax(x) = {
-                let shifted = x - x.row_max();
-                shifted - shifted.exp().row_sum().ln()
-            };
-            d x = g - y.exp() * g.row_sum();
-        }
-        .eternal()
-    });
-    let axes = axes.into().resolve("log_softmax", x.shape())?;
-    // The gradient exponentiates the result, which amplifies rounding, so it reads the result before rounding.
-    let y = rows_in(formula, &[&as_float(x)?], &[], axes.set, single(&[x]))?;
-    rounded("log_softmax", &[x], y)
-}
-
-/// Computes the softmax of −x over `axes`.
-///
-/// # Errors
-/// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange).
-#[tensor_method]
-pub fn softmin(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
-    softmax(&ops::neg(&as_float(x)?)?, axes)
+    /// Computes the softmax of −x over `axes`.
+    softmin(x; axes) = softmax(&ops::neg(&as_float(x)?)?, axes);
 }
 
 /// Computes softmax((x + G)/τ) along an axis, where G has the Gumbel distribution (Jang et al. 2017).
@@ -78,8 +41,7 @@ pub fn softmin(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
 /// is the one-hot sample, with the gradient of the relaxation.
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange); [`Error::InvalidArgument`](crate::Error::InvalidArgument)
-/// unless τ is positive; [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for integers.
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] unless τ is positive; [`Error::DTypeMismatch`] for integers.
 #[tensor_method]
 pub fn gumbel_softmax(x: &Tensor, tau: f64, hard: bool, axis: isize) -> Result<Tensor> {
     let op = "gumbel_softmax";

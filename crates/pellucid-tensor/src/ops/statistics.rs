@@ -1,6 +1,6 @@
 //! Covariances and correlations, and pairs of moments.
 
-use super::axes::Axes;
+use super::over_axes::over_axes;
 use crate::ops::precision::in_single;
 use crate::ops::{self, check};
 use crate::tensor::Tensor;
@@ -37,9 +37,7 @@ impl Default for Cov<'_> {
 #[tensor_method]
 pub fn cov(x: &Tensor, options: Cov<'_>) -> Result<Tensor> {
     let op = "cov";
-    if !x.dtype().is_float() {
-        return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
-    }
+    check::floats(op, &[x])?;
     if x.rank() > 2 {
         return Err(Error::shapes(op, [x.shape()], "variables must be [V, N] or [N]"));
     }
@@ -104,22 +102,11 @@ pub fn corrcoef(x: &Tensor) -> Result<Tensor> {
     ops::clamp(&scaled, -1.0, 1.0)
 }
 
-/// Computes the variance and the mean over `axes` (see [`var`](ops::var)).
-///
-/// # Errors
-/// Those of [`var`](ops::var).
-#[tensor_method]
-pub fn var_mean(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
-    let axes = axes.into();
-    Ok((ops::var(x, axes.clone())?, ops::mean(x, axes.ddof(0))?))
-}
+over_axes! {
+    errors = "Those of [`var`](ops::var).";
 
-/// Computes the standard deviation and the mean over `axes` (see [`std`](ops::std)).
-///
-/// # Errors
-/// Those of [`var`](ops::var).
-#[tensor_method]
-pub fn std_mean(x: &Tensor, axes: impl Into<Axes>) -> Result<(Tensor, Tensor)> {
-    let axes = axes.into();
-    Ok((ops::std(x, axes.clone())?, ops::mean(x, axes.ddof(0))?))
+    /// Computes the variance and the mean over `axes` (see [`var`](ops::var)).
+    var_mean(x; axes) -> (Tensor, Tensor) = Ok((ops::var(x, axes.clone())?, ops::mean(x, axes.ddof(0))?));
+    /// Computes the standard deviation and the mean over `axes` (see [`std`](ops::std)).
+    std_mean(x; axes) -> (Tensor, Tensor) = Ok((ops::std(x, axes.clone())?, ops::mean(x, axes.ddof(0))?));
 }

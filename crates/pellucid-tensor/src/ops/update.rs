@@ -6,6 +6,7 @@ use crate::autograd::{InPlaceWrite, is_grad_enabled};
 use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
+use pellucid_derive::operation;
 use pellucid_ir::formula::{Formula, Program};
 use pellucid_ir::kernel::Params;
 use pellucid_ir::{Error, Layout, Result, Scalar};
@@ -25,6 +26,7 @@ use std::sync::Arc;
 /// [`Error::InPlaceOnTracked`] if a target is a leaf that requires a gradient, or a view of one, outside of `no_grad`;
 /// [`Error::ShapeMismatch`] for shapes that do not broadcast to those of the targets, and for two targets with a common
 /// element.
+#[operation(transparent)]
 pub fn update(formula: &Formula, targets: &[&Tensor], inputs: &[&Tensor], params: &[Scalar]) -> Result<()> {
     let all: SmallVec<[&Tensor; 8]> = targets.iter().chain(inputs).copied().collect();
     update_many(formula, targets.len(), &all, params)
@@ -48,6 +50,7 @@ pub fn update(formula: &Formula, targets: &[&Tensor], inputs: &[&Tensor], params
 /// # Errors
 /// Those of [`update`], for any of the sets; [`Error::InvalidArgument`] unless the number of operands is a multiple of
 /// the size of a set.
+#[operation(transparent)]
 pub fn update_many(formula: &Formula, targets: usize, operands: &[&Tensor], params: &[Scalar]) -> Result<()> {
     let (op, count) = (formula.name(), formula.inputs().len());
     if targets > count || count == 0 || !operands.len().is_multiple_of(count) || params.len() != formula.params() {

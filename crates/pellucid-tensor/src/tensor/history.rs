@@ -1,8 +1,7 @@
 //! The history of a tensor, which recorded writes in place replace.
 
 use super::{Creator, Tensor, TensorInner};
-use crate::autograd::{GradientSlot, GraphNode, ViewBase, is_same_node};
-use crate::engine;
+use crate::autograd::{GradientSlot, GraphNode, ViewBase, is_same_node, note_history_change};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
@@ -46,7 +45,7 @@ impl Tensor {
         let mut old = None;
         if rewritten.0 != writes {
             old = std::mem::replace(&mut *rewritten, (writes, base.history(&edge, self))).1;
-            engine::record_history_change(self);
+            note_history_change(self);
         }
         let creator = rewritten.1.clone();
         drop(rewritten);

@@ -3,6 +3,7 @@
 //! A tensor is a cheap handle (one reference count). Its methods call the functions of [`ops`](crate::ops): the
 //! functions return typed errors, the methods panic with them.
 
+mod backward;
 mod create;
 mod display;
 mod history;
@@ -15,9 +16,7 @@ pub use create::{IntoTensor, Nested};
 pub use index::{Ellipsis, IntoIndex, Ix, NewAxis, Slice, slice};
 
 use crate::array::{Array, StorageId};
-use crate::autograd::{
-    Backward, Edge, GradientSlot, GraphNode, HookHandle, Node, SavedDerivative, ViewBase, is_same_node,
-};
+use crate::autograd::{Edge, GradientSlot, GraphNode, HookHandle, Node, ViewBase, is_same_node};
 use crate::device::Device;
 use crate::engine;
 use crate::panic;
@@ -111,10 +110,7 @@ impl From<Array> for Tensor {
 impl Tensor {
     /// Creates the single output of a new node together with the node, which gets a weak handle of the output.
     #[inline]
-    pub(crate) fn only_output<A: SavedDerivative + 'static>(
-        array: Array,
-        node: impl FnOnce(&Array, Weak<TensorInner>) -> Arc<GraphNode<A>>,
-    ) -> Tensor {
+    pub(crate) fn only_output(array: Array, node: impl FnOnce(&Array, Weak<TensorInner>) -> Arc<GraphNode>) -> Tensor {
         Tensor(Arc::new_cyclic(|handle| {
             let node = node(&array, handle.clone());
             TensorInner::new(array, Some((node, 0)))
@@ -354,35 +350,6 @@ impl Tensor {
     /// write through one of the two tensors changes the history of that tensor and its views, not of the other.
     pub fn detach(&self) -> Tensor {
         Tensor::from(self.array().clone())
-    }
-
-    /// Computes the gradient of every leaf that this tensor depends on, and adds it to the leaf's gradient. The pass
-    /// starts with ones of this tensor's shape, or with the gradient of [`Tensor::set_grad`], and frees the graph.
-    ///
-    /// # Panics
-    /// With the errors of [`Tensor::try_backward`].
-    #[track_caller]
-    pub fn backward(&self) {
-        panic::unwrap(self.try_backward(Backward::default()));
-    }
-
-    /// Runs [`Tensor::backward`] with options.
-    ///
-    /// # Panics
-    /// With the errors of [`Tensor::try_backward`].
-    #[track_caller]
-    pub fn backward_with(&self, options: Backward) {
-        panic::unwrap(self.try_backward(options));
-    }
-
-    /// Runs [`Tensor::backward_with`] and returns errors as values.
-    ///
-    /// # Errors
-    /// [`Error::NotTracked`]; [`Error::GraphFreed`] if an earlier pass has freed the graph;
-    /// [`Error::SavedValueModified`]; [`Error::ShapeMismatch`] for an initial gradient of another shape. After an
-    /// error, the gradients of leaves are unchanged.
-    pub fn try_backward(&self, options: Backward) -> Result<()> {
-        crate::autograd::backward(self, options)
     }
 
     /// Runs the pending kernels of this tensor and waits for them. Reads do so by themselves; use it to measure time or

@@ -11,6 +11,7 @@ macro_rules! binary_operators {
     ($($trait:ident $method:ident $op:path;)*) => {$(
         impl std::ops::$trait<&Tensor> for &Tensor {
             type Output = Tensor;
+            #[inline]
             #[track_caller]
             fn $method(self, other: &Tensor) -> Tensor {
                 let _call = called();
@@ -19,6 +20,7 @@ macro_rules! binary_operators {
         }
         impl std::ops::$trait<Tensor> for &Tensor {
             type Output = Tensor;
+            #[inline]
             #[track_caller]
             fn $method(self, other: Tensor) -> Tensor {
                 let _call = called();
@@ -27,6 +29,7 @@ macro_rules! binary_operators {
         }
         impl std::ops::$trait<&Tensor> for Tensor {
             type Output = Tensor;
+            #[inline]
             #[track_caller]
             fn $method(self, other: &Tensor) -> Tensor {
                 let _call = called();
@@ -35,6 +38,7 @@ macro_rules! binary_operators {
         }
         impl std::ops::$trait<Tensor> for Tensor {
             type Output = Tensor;
+            #[inline]
             #[track_caller]
             fn $method(self, other: Tensor) -> Tensor {
                 let _call = called();
@@ -48,6 +52,7 @@ macro_rules! binary_operators {
     (@scalar $trait:ident $method:ident $op:path, $($t:ty)*) => {$(
         impl std::ops::$trait<$t> for &Tensor {
             type Output = Tensor;
+            #[inline]
             #[track_caller]
             fn $method(self, other: $t) -> Tensor {
                 let _call = called();
@@ -56,6 +61,7 @@ macro_rules! binary_operators {
         }
         impl std::ops::$trait<$t> for Tensor {
             type Output = Tensor;
+            #[inline]
             #[track_caller]
             fn $method(self, other: $t) -> Tensor {
                 let _call = called();
@@ -64,6 +70,7 @@ macro_rules! binary_operators {
         }
         impl std::ops::$trait<&Tensor> for $t {
             type Output = Tensor;
+            #[inline]
             #[track_caller]
             fn $method(self, other: &Tensor) -> Tensor {
                 let _call = called();
@@ -72,6 +79,7 @@ macro_rules! binary_operators {
         }
         impl std::ops::$trait<Tensor> for $t {
             type Output = Tensor;
+            #[inline]
             #[track_caller]
             fn $method(self, other: Tensor) -> Tensor {
                 let _call = called();
@@ -96,6 +104,7 @@ macro_rules! unary_operators {
     ($($trait:ident $method:ident $op:path;)*) => {$(
         impl std::ops::$trait for &Tensor {
             type Output = Tensor;
+            #[inline]
             #[track_caller]
             fn $method(self) -> Tensor {
                 let _call = called();
@@ -104,6 +113,7 @@ macro_rules! unary_operators {
         }
         impl std::ops::$trait for Tensor {
             type Output = Tensor;
+            #[inline]
             #[track_caller]
             fn $method(self) -> Tensor {
                 let _call = called();

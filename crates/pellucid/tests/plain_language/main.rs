@@ -3,10 +3,11 @@
 //! Each check has a list of exceptions, whose counts may only decrease. If the number of findings is below its count,
 //! the list must be updated: `UPDATE_EXCEPTIONS=1 cargo test -p pellucid --test plain_language` writes the lists.
 
+#[path = "../repository/mod.rs"]
+mod repository;
+
+use repository::{compare, files};
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
-use std::{env, fs};
 
 /// Words that CONTRIBUTING.md forbids in comments, documents, messages and identifiers. `(a|b)` means one of several
 /// words. A phrase of several words matches the words in this order.
@@ -29,41 +30,6 @@ const DENIED: [&str; 14] = [
 
 /// Longest line of a Markdown document, in characters. Rows of tables may be longer.
 const LONGEST_LINE: usize = 120;
-
-/// The root of the workspace.
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace directory exists")
-}
-
-/// The files of the repository with one of these extensions, by their paths from the root.
-fn files(extensions: &[&str]) -> Vec<(String, String)> {
-    fn visit(folder: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) {
-        for entry in fs::read_dir(folder)
-            .expect("the directory is readable")
-            .map(|e| e.expect("the directory entry is readable"))
-        {
-            let (path, name) = (entry.path(), entry.file_name());
-            let name = name.to_string_lossy();
-            if path.is_dir() {
-                if !name.starts_with('.') && name != "target" {
-                    visit(&path, extensions, found);
-                }
-            } else if path.extension().is_some_and(|e| extensions.iter().any(|known| e == *known)) {
-                found.push(path);
-            }
-        }
-    }
-    let root = root();
-    let mut paths = Vec::new();
-    visit(&root, extensions, &mut paths);
-    paths.sort();
-    let read = |path: PathBuf| {
-        let name =
-            path.strip_prefix(&root).expect("every path starts with the root").to_string_lossy().replace('\\', "/");
-        (name, fs::read_to_string(&path).expect("text"))
-    };
-    paths.into_iter().map(read).collect()
-}
 
 /// A word of a text, in lower case.
 struct Word {
@@ -135,42 +101,6 @@ fn types(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Compares counts by name with the list of exceptions in `file`, or writes the list. `places` returns the
-/// locations of the findings of one name.
-#[track_caller]
-fn compare(file: &str, counts: BTreeMap<String, usize>, places: impl Fn(&str) -> String) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plain_language").join(file);
-    if env::var_os("UPDATE_EXCEPTIONS").is_some() {
-        let mut list = String::new();
-        for (name, count) in &counts {
-            writeln!(list, "{count} {name}").expect("writing to a String cannot fail");
-        }
-        return fs::write(path, list).expect("the list can be written");
-    }
-    let list = fs::read_to_string(&path).expect("the list of exceptions is readable");
-    let allowed: BTreeMap<&str, usize> = list
-        .lines()
-        .filter_map(|line| line.split_once(' '))
-        .map(|(n, name)| (name, n.parse().expect("a count")))
-        .collect();
-    let mut wrong = String::new();
-    for (name, &count) in &counts {
-        let most = allowed.get(name.as_str()).copied().unwrap_or(0);
-        if count > most {
-            writeln!(wrong, "{name}: {count}, at most {most}\n{}", places(name))
-                .expect("writing to a String cannot fail");
-        }
-    }
-    for (name, most) in allowed {
-        let count = counts.get(name).copied().unwrap_or(0);
-        if count < most {
-            writeln!(wrong, "{name}: {count} now; lower the {most} in {file} (UPDATE_EXCEPTIONS=1)")
-                .expect("writing to a String cannot fail");
-        }
-    }
-    assert!(wrong.is_empty(), "{wrong}");
-}
-
 /// Returns true for the files of this check, which contain the denied words.
 fn is_own(name: &str) -> bool {
     name.starts_with("crates/pellucid/tests/plain_language/")
@@ -182,7 +112,7 @@ fn no_new_denied_words() {
     let found: BTreeMap<&str, Vec<(usize, String)>> =
         files.iter().filter(|(name, _)| !is_own(name)).map(|(name, text)| (name.as_str(), denied(text))).collect();
     let counts = found.iter().filter(|(_, f)| !f.is_empty()).map(|(name, f)| (name.to_string(), f.len())).collect();
-    compare("words.txt", counts, |name| {
+    compare("plain_language/words.txt", counts, |name| {
         found[name].iter().map(|(line, phrase)| format!("  {name}:{line}: {phrase}\n")).collect()
     });
 }
@@ -202,7 +132,9 @@ fn no_new_types_of_one_name() {
     }
     defined.retain(|_, files| files.len() > 1);
     let counts = defined.iter().map(|(name, files)| (name.clone(), files.len())).collect();
-    compare("types.txt", counts, |name| defined[name].iter().map(|file| format!("  {file}\n")).collect());
+    compare("plain_language/types.txt", counts, |name| {
+        defined[name].iter().map(|file| format!("  {file}\n")).collect()
+    });
 }
 
 #[test]
@@ -214,7 +146,9 @@ fn no_new_long_lines_in_documents() {
     };
     let found: BTreeMap<&str, Vec<usize>> = files.iter().map(|(name, text)| (name.as_str(), long(text))).collect();
     let counts = found.iter().filter(|(_, f)| !f.is_empty()).map(|(name, f)| (name.to_string(), f.len())).collect();
-    compare("lines.txt", counts, |name| found[name].iter().map(|line| format!("  {name}:{line}\n")).collect());
+    compare("plain_language/lines.txt", counts, |name| {
+        found[name].iter().map(|line| format!("  {name}:{line}\n")).collect()
+    });
 }
 
 #[test]

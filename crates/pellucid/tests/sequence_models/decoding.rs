@@ -2,7 +2,7 @@
 
 use pellucid::Error;
 use pellucid::nn::{
-    KvCache, LearntPositions, Lstm, Masks, MultiheadAttention, MultiheadAttentionOptions, RecurrentOptions, Rnn,
+    KvCache, LearnedPositions, Lstm, Masks, MultiheadAttention, MultiheadAttentionOptions, RecurrentOptions, Rnn,
     Rotary, SinusoidalPositions, Transformer, TransformerDecoder, TransformerEncoder, TransformerOptions, causal_mask,
     pad_sequence, sinusoidal_positions, unpad_sequence,
 };
@@ -200,7 +200,7 @@ fn dropout_of_attention_is_off_in_evaluation() {
 }
 
 #[test]
-fn positions_are_sinusoids_or_rows() {
+pub(crate) fn positions_are_sinusoids_or_rows() {
     let _random = pellucid::Generator::new(0).scope();
     let table = sinusoidal_positions(&Tensor::arange(0i64, 50, 1), 5, DType::F64).unwrap();
     for (p, k) in [(0usize, 0usize), (0, 1), (7, 2), (49, 3), (49, 4)] {
@@ -211,10 +211,10 @@ fn positions_are_sinusoids_or_rows() {
     let x = Tensor::ones([2, 4, 6], DType::F32);
     let expected = sinusoidal_positions(&Tensor::arange(0i64, 4, 1), 6, DType::F32).unwrap() + 1.0;
     assert_eq!(SinusoidalPositions.forward(&x).select(0, 1).to_vec::<f32>(), expected.to_vec::<f32>());
-    let learnt = LearntPositions::new(4, 6);
-    let rows = learnt.rows(&Tensor::from([3i64])).unwrap();
-    assert_eq!((learnt.forward(&x) - 1.0).i((0, 3)).to_vec::<f32>(), (rows + 1.0 - 1.0).to_vec::<f32>());
-    assert!(learnt.try_forward(&Tensor::ones([5, 6], DType::F32)).is_err());
+    let learned = LearnedPositions::new(4, 6);
+    let rows = learned.rows(&Tensor::from([3i64])).unwrap();
+    assert_eq!((learned.forward(&x) - 1.0).i((0, 3)).to_vec::<f32>(), (rows + 1.0 - 1.0).to_vec::<f32>());
+    assert!(learned.try_forward(&Tensor::ones([5, 6], DType::F32)).is_err());
     assert_eq!(causal_mask(3).to_vec::<bool>(), [true, false, false, true, true, false, true, true, true]);
 }
 

@@ -8,6 +8,30 @@ use pellucid::nn::{
 use pellucid::ops::Nonlinearity;
 use pellucid::prelude::*;
 
+/// The tests of all layers of sequences.
+const TESTS: [(&str, fn()); 14] = [
+    ("LearnedPositions", super::decoding::positions_are_sinusoids_or_rows),
+    ("MultiheadAttention", self_attention),
+    ("SinusoidalPositions", super::decoding::positions_are_sinusoids_or_rows),
+    ("Gru", gated_recurrent_units),
+    ("GruCell", cells),
+    ("Lstm", long_short_term_memory),
+    ("LstmCell", cells),
+    ("Rnn", plain_recurrent_layers),
+    ("RnnCell", cells),
+    ("Transformer", whole_transformers),
+    ("TransformerDecoder", decoders_without_biases),
+    ("TransformerDecoderLayer", decoders_without_biases),
+    ("TransformerEncoder", encoders),
+    ("TransformerEncoderLayer", encoders),
+];
+
+#[test]
+fn every_layer_of_sequences_has_a_test() {
+    let tested: Vec<&str> = TESTS.iter().map(|(name, _)| *name).collect();
+    assert_eq!(tested, pellucid::nn::SEQUENCE_LAYERS, "the layers of sequences and their tests differ");
+}
+
 /// A layer of PyTorch with its inputs, outputs and gradients.
 struct Case {
     name: &'static str,

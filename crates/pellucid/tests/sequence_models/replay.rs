@@ -1,6 +1,8 @@
 //! Replayed training steps are bitwise equal to eager ones.
 
-use pellucid::nn::{Embedding, LearntPositions, Lstm, Masks, RecurrentOptions, TransformerEncoder, TransformerOptions};
+use pellucid::nn::{
+    Embedding, LearnedPositions, Lstm, Masks, RecurrentOptions, TransformerEncoder, TransformerOptions,
+};
 use pellucid::prelude::*;
 
 const STEPS: usize = 6;
@@ -37,7 +39,7 @@ fn run<M: Module>(
 #[derive(Module)]
 struct Gpt {
     words: Embedding,
-    positions: LearntPositions,
+    positions: LearnedPositions,
     body: TransformerEncoder,
     head: Linear,
 }
@@ -49,7 +51,7 @@ fn a_step_of_a_transformer() {
         let options = TransformerOptions { norm_first: true, activation: ops::gelu_tanh, ..Default::default() };
         Gpt {
             words: Embedding::new(11, 16),
-            positions: LearntPositions::new(8, 16),
+            positions: LearnedPositions::new(8, 16),
             body: TransformerEncoder::new(2, 16, 4, 32, options).unwrap().with_norm(),
             head: Linear::new(16, 11).without_bias(),
         }

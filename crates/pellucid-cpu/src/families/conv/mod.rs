@@ -217,11 +217,14 @@ fn run_typed<T: Element>(problem: &ConvProblem, part: ConvPart, a: *mut u8, b: *
     // row-major arrays of type `T`. *exclusive* and *unchanged*: an output overlaps no input, and a kernel owns its
     // output while it runs. *isa*: `Isa::best` returns an instruction set that the processor supports.
     unsafe {
-        if winograd::is_applicable::<T>(problem) && winograd::compute(problem, part, arrays)? {
-            Ok(())
-        } else {
-            compute_direct(problem, part, arrays)
+        // The transforms halve elements, so they are compiled for floats only.
+        if const { T::HALF.is_some() }
+            && winograd::is_applicable::<T>(problem)
+            && winograd::compute(problem, part, arrays)?
+        {
+            return Ok(());
         }
+        compute_direct(problem, part, arrays)
     }
 }
 

@@ -14,6 +14,7 @@ use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
 use pellucid_runtime::threads::{self, SharedPtr};
 use pellucid_simd::Element;
+use std::ops::Range;
 
 /// The number of positions that makes one product efficient.
 const CHUNK_POSITIONS: usize = 1024;
@@ -38,10 +39,10 @@ pub(super) unsafe fn compute_weight_gradient<T: Element>(
     y: SharedPtr<T>,
     w: SharedPtr<T>,
 ) -> Result<()> {
-    let ConvProblem { window, images, groups, isa, .. } = *problem;
+    let (images, plane) = (problem.images, problem.y.plane_len());
     let (cin, cout) = problem.group_channels();
-    let (taps, plane) = (window.taps(), problem.y.plane_len());
-    let (rows, weight_count) = (cin * taps, groups * cout * cin * taps);
+    let rows = cin * problem.window.taps();
+    let weight_count = problem.groups * cout * rows;
     if images * plane == 0 {
         (0..weight_count).for_each(|i| unsafe {
             // SAFETY: w has `weight_count` elements (array contract, *shape*) and is exclusive to this call
@@ -50,90 +51,178 @@ pub(super) unsafe fn compute_weight_gradient<T: Element>(
         });
         return Ok(());
     }
-    let low = [0, 1, 2].map(|a| -(window.before[a] as isize));
-    let len = [0, 1, 2].map(|a| window.stride[a] * (problem.y.dims[a] - 1) + window.reach(a) + 1);
-    let phases = if problem.y.dims[2] == 1 { 1 } else { window.stride[2] };
-    let region = ReadRegion { low, len, phases };
-    let unpacked = cout <= MAX_UNPACKED_COLUMNS;
-    // The sums of all groups: transposed, or, for few columns, in virtual lanes.
-    let sums = CpuBuffer::scratch(weight_count * size_of::<T>() * if unpacked { VIRTUAL_LANES } else { 1 })?;
-    let sums = SharedPtr(sums.ensure()?.as_ptr().cast::<T>());
-    if unpacked {
-        // SAFETY: the buffer has `weight_count · VIRTUAL_LANES` elements, and only this thread accesses it here.
-        unsafe { std::slice::from_raw_parts_mut(sums.get(), weight_count * VIRTUAL_LANES) }.fill(T::ZERO);
+    let is_packed = cout > MAX_UNPACKED_COLUMNS;
+    let sums_len = weight_count * if is_packed { 1 } else { VIRTUAL_LANES };
+    let sums = CpuBuffer::scratch(sums_len * size_of::<T>())?;
+    let gradient =
+        WeightGradient { problem, cin, cout, rows, plane, sums: SharedPtr(sums.ensure()?.as_ptr().cast::<T>()) };
+    if !is_packed {
+        // SAFETY: the buffer has `sums_len` elements, and only this thread accesses it here.
+        unsafe { std::slice::from_raw_parts_mut(gradient.sums.get(), sums_len) }.fill(T::ZERO);
     }
+    let region = read_region(problem);
     let step = (CHUNK_POSITIONS / plane).max(1);
     for first in (0..images).step_by(step) {
         let count = step.min(images - first);
         let x = x.at((first * problem.x.channels * problem.x.plane_len()) as isize);
-        let y = SharedPtr(y.at((first * problem.y.channels * plane) as isize));
-        // SAFETY: x contains images `first..first + count` (array contract, *shape*), and the processor supports `isa`
-        // (*isa*).
-        let stage = unsafe { StagedImages::new(isa, x, count, &problem.x, &region)? };
-        let taps = tap_offsets(problem, &stage);
-        let channel_taps = |c: usize| taps.clone().map(move |(_, offset)| (c, offset));
-        let lanes = (0..cin).flat_map(channel_taps);
-        let lanes = lanes.map(|(c, offset)| c as isize * stage.channel_stride + offset).collect();
-        let lanes = OffsetList::new(lanes);
-        let positions = window_starts(problem, &stage, count);
-        let data = SharedPtr(stage.data.cast_mut());
-        let group_offset = |group: usize| group as isize * cin as isize * stage.channel_stride;
-        let group_data = |group: usize| data.at(group_offset(group));
+        // SAFETY: the array contract, which is this function's contract: x contains images `first..first + count`
+        // (*shape*), and the processor supports `isa` (*isa*). The sums have the size of the variant.
+        unsafe {
+            let stage = StagedImages::new(problem.isa, x, count, &problem.x, &region)?;
+            let chunk = ImageChunk::new(&gradient, &stage, y, first..first + count);
+            match is_packed {
+                true => gradient.add_products(&chunk)?,
+                false => gradient.add_dots(&chunk)?,
+            }
+        }
+    }
+    // SAFETY: w has one element per weight (*shape* of the array contract) and is exclusive to this call (*exclusive*).
+    unsafe { gradient.store(w, is_packed) };
+    Ok(())
+}
+
+/// Returns the region of the input that the windows read.
+fn read_region(problem: &ConvProblem) -> ReadRegion {
+    let (window, y) = (&problem.window, &problem.y);
+    ReadRegion {
+        low: [0, 1, 2].map(|a| -(window.before[a] as isize)),
+        len: [0, 1, 2].map(|a| window.stride[a] * (y.dims[a] - 1) + window.reach(a) + 1),
+        phases: if y.dims[2] == 1 { 1 } else { window.stride[2] },
+    }
+}
+
+/// The sums of a weight gradient.
+struct WeightGradient<'a, T> {
+    /// The convolution.
+    problem: &'a ConvProblem,
+    /// The channels of x in a group.
+    cin: usize,
+    /// The channels of y in a group.
+    cout: usize,
+    /// The weights of one output: channels times taps.
+    rows: usize,
+    /// The output positions of one image.
+    plane: usize,
+    /// The sums of all groups: `[group, row, output]` or, for few outputs, `[group, output, row, virtual lane]`.
+    sums: SharedPtr<T>,
+}
+
+/// Some images of the batch, with the offsets of their windows.
+struct ImageChunk<T> {
+    /// The number of images.
+    count: usize,
+    /// Whether these are the first images of the batch.
+    is_first: bool,
+    /// The staged images of x.
+    data: SharedPtr<T>,
+    /// The stride from one staged image to the next.
+    image_stride: isize,
+    /// The stride from one channel of a staged image to the next.
+    channel_stride: isize,
+    /// The images of y.
+    y: SharedPtr<T>,
+    /// The stride from one image of y to the next.
+    y_image_stride: isize,
+    /// The offset of every tap of every channel of a group.
+    taps: OffsetList,
+    /// The offset of every window: of all images and all output positions.
+    windows: OffsetList,
+}
+
+impl<T: Element> ImageChunk<T> {
+    /// Creates the chunk of the images `range`, which `stage` contains.
+    fn new(
+        gradient: &WeightGradient<'_, T>,
+        stage: &StagedImages<T>,
+        y: SharedPtr<T>,
+        range: Range<usize>,
+    ) -> ImageChunk<T> {
+        let problem = gradient.problem;
+        let y_image_stride = (problem.y.channels * gradient.plane) as isize;
+        let channel_taps =
+            |c: usize| tap_offsets(problem, stage).map(move |(_, offset)| c as isize * stage.channel_stride + offset);
+        let chunk = ImageChunk {
+            count: range.len(),
+            is_first: range.start == 0,
+            data: SharedPtr(stage.data.cast_mut()),
+            image_stride: stage.image_stride,
+            channel_stride: stage.channel_stride,
+            y: SharedPtr(y.at(range.start as isize * y_image_stride)),
+            y_image_stride,
+            taps: OffsetList::new((0..gradient.cin).flat_map(channel_taps).collect()),
+            windows: window_starts(problem, stage, range.len()),
+        };
         debug_assert!(
-            (0..groups).all(|g| stage.valid.contains_sums(group_offset(g), &lanes, &positions)),
+            (0..problem.groups).all(|group| {
+                stage.valid.contains_sums(gradient.group_offset(&chunk, group), &chunk.taps, &chunk.windows)
+            }),
             "a window reads outside of the staged images"
         );
-        let y_image_stride = (problem.y.channels * plane) as isize;
-        if unpacked {
-            let image_positions = positions.len() / count;
-            let window_starts = OffsetList::new(positions.all()[..image_positions].iter().copied().collect());
-            for_each_task(groups * cout, rows * positions.len(), |_, output| {
-                for i in 0..count as isize {
-                    let y = y.at(i * y_image_stride + (output * plane) as isize);
-                    let data = group_data(output / cout).wrapping_offset(i * stage.image_stride);
-                    let sums = sums.at((output * rows * VIRTUAL_LANES) as isize);
-                    // SAFETY: `lanes` plus `window_starts` are offsets of the staged images, y has one element per
-                    // position (array contract, *shape*), and every output has sums of its own.
-                    unsafe {
-                        pellucid_gemm::weight_grad_dots(
-                            isa,
-                            &WeightGradDots { x: y, data, lanes: &window_starts, depths: &lanes, sums },
-                        )
-                    }
-                }
-                Ok(())
-            })?;
-            continue;
-        }
-        // y with its channels innermost. A single large image is read in place.
-        let channels_last = if plane >= CHUNK_POSITIONS / 4 && count == 1 {
-            None
-        } else {
-            let buffer = CpuBuffer::scratch(count * problem.y.channels * plane * size_of::<T>())?;
-            let to = SharedPtr(buffer.ensure()?.as_ptr().cast::<T>());
-            for_each_task(groups * count, cout * plane, |_, task| {
-                let (group, i) = (task / count, task % count);
-                let data = y.at(i as isize * y_image_stride + (group * cout * plane) as isize);
-                let to = to.at(((group * count + i) * plane * cout) as isize);
-                // SAFETY: `data` is one image of one group of y (array contract, *shape*), and `to` is the part of the
-                // buffer that belongs to this image and group.
+        chunk
+    }
+}
+
+impl<T: Element> WeightGradient<'_, T> {
+    /// Returns the offset of a group in the staged images.
+    fn group_offset(&self, chunk: &ImageChunk<T>, group: usize) -> isize {
+        (group * self.cin) as isize * chunk.channel_stride
+    }
+
+    /// Adds the products of a chunk, one output at a time, without packing.
+    ///
+    /// # Errors
+    /// This variant has no errors; the type is that of [`for_each_task`].
+    ///
+    /// # Safety
+    /// The [array contract](ConvProblem#the-array-contract) holds, and the sums have a virtual vector per weight.
+    unsafe fn add_dots(&self, chunk: &ImageChunk<T>) -> Result<()> {
+        let (rows, isa) = (self.rows, self.problem.isa);
+        let &ImageChunk { count, data, image_stride, y, y_image_stride, ref taps, ref windows, .. } = chunk;
+        let image_windows = OffsetList::new(windows.all()[..windows.len() / count].iter().copied().collect());
+        let group_offset = |group: usize| self.group_offset(chunk, group);
+        for_each_task(self.problem.groups * self.cout, rows * windows.len(), |_, output| {
+            for i in 0..count as isize {
+                let x = y.at(i * y_image_stride + (output * self.plane) as isize);
+                let data = data.at(group_offset(output / self.cout)).wrapping_offset(i * image_stride);
+                let sums = self.sums.at((output * rows * VIRTUAL_LANES) as isize);
+                // SAFETY: `taps` plus `image_windows` are offsets of an image, y has one element per position (array
+                // contract, *shape*), and every output has sums of its own.
                 unsafe {
-                    let from = Strided { data: data.cast_const(), lane: plane as isize, depth: 1 };
-                    pellucid_gemm::transpose(isa, from, (cout, plane), cout, to);
+                    pellucid_gemm::weight_grad_dots(
+                        isa,
+                        &WeightGradDots { x, data, lanes: &image_windows, depths: taps, sums },
+                    )
                 }
-                Ok(())
-            })?;
-            Some((to, buffer))
-        };
+            }
+            Ok(())
+        })
+    }
+
+    /// Adds the products of a chunk, as matrix products of the windows of a group with its outputs.
+    ///
+    /// # Errors
+    /// Returns an error if scratch memory cannot be allocated.
+    ///
+    /// # Safety
+    /// The [array contract](ConvProblem#the-array-contract) holds, and the sums have an element per weight.
+    unsafe fn add_products(&self, chunk: &ImageChunk<T>) -> Result<()> {
+        let &WeightGradient { cout, rows, plane, sums, .. } = self;
+        let (isa, count, depth) = (self.problem.isa, chunk.count, chunk.windows.len());
+        // A single large image is read in place.
+        let is_in_place = plane >= CHUNK_POSITIONS / 4 && count == 1;
+        // SAFETY: the array contract, which is this function's contract.
+        let channels_last = if is_in_place { None } else { Some(unsafe { self.to_channels_last(chunk)? }) };
         // Every task packs the outputs again, so a single thread uses one task per group.
         let task_rows = if threads::count() == 1 { rows } else { TASK_ROWS };
         let parts = rows.div_ceil(task_rows);
-        for_each_task(groups * parts, rows.min(task_rows) * cout * positions.len(), |_, task| {
+        for_each_task(self.problem.groups * parts, rows.min(task_rows) * cout * depth, |_, task| {
             let (group, part) = (task / parts, task % parts);
-            let windows = ImplicitIm2col { data: group_data(group).cast_const(), lanes: &lanes, depths: &positions };
+            let data = chunk.data.at(self.group_offset(chunk, group)).cast_const();
+            let windows = ImplicitIm2col { data, lanes: &chunk.taps, depths: &chunk.windows };
             let outputs = match &channels_last {
                 None => {
-                    Strided { data: y.at((group * cout * plane) as isize).cast_const(), lane: plane as isize, depth: 1 }
+                    let data = chunk.y.at((group * cout * plane) as isize).cast_const();
+                    Strided { data, lane: plane as isize, depth: 1 }
                 }
                 Some((to, _)) => {
                     let data = to.at((group * count * plane * cout) as isize).cast_const();
@@ -141,34 +230,65 @@ pub(super) unsafe fn compute_weight_gradient<T: Element>(
                 }
             };
             let c = sums.at((group * rows * cout) as isize);
-            let shape = (part * task_rows..rows.min((part + 1) * task_rows), 0..cout, positions.len());
-            // SAFETY: `lanes` plus `positions` are offsets of the staged images, `outputs` has one element per position
+            let shape = (part * task_rows..rows.min((part + 1) * task_rows), 0..cout, depth);
+            // SAFETY: `taps` plus `windows` are offsets of the staged images, `outputs` has one element per position
             // and column, and every task writes rows of its own of the sums.
-            unsafe { pellucid_gemm::multiply(isa, &windows, &outputs, shape, c, cout as isize, first > 0) }
+            unsafe { pellucid_gemm::multiply(isa, &windows, &outputs, shape, c, cout as isize, !chunk.is_first) }
+            Ok(())
+        })
+    }
+
+    /// Returns a copy of the images of y with the channels of a group innermost, `[group, image, position, channel]`.
+    ///
+    /// # Errors
+    /// Returns an error if the memory of the copy cannot be allocated.
+    ///
+    /// # Safety
+    /// The [array contract](ConvProblem#the-array-contract) holds.
+    unsafe fn to_channels_last(&self, chunk: &ImageChunk<T>) -> Result<(SharedPtr<T>, CpuBuffer)> {
+        let &WeightGradient { problem, cout, plane, .. } = self;
+        let count = chunk.count;
+        let buffer = CpuBuffer::scratch(count * problem.y.channels * plane * size_of::<T>())?;
+        let to = SharedPtr(buffer.ensure()?.as_ptr().cast::<T>());
+        for_each_task(problem.groups * count, cout * plane, |_, task| {
+            let (group, i) = (task / count, task % count);
+            let data = chunk.y.at(i as isize * chunk.y_image_stride + (group * cout * plane) as isize);
+            let to = to.at(((group * count + i) * plane * cout) as isize);
+            // SAFETY: `data` is one image of one group of y (array contract, *shape*), and `to` is the part of the
+            // buffer that belongs to this image and group.
+            unsafe {
+                let from = Strided { data: data.cast_const(), lane: plane as isize, depth: 1 };
+                pellucid_gemm::transpose(problem.isa, from, (cout, plane), cout, to);
+            }
             Ok(())
         })?;
+        Ok((to, buffer))
     }
-    // SAFETY: the sums and w have one element per weight (w by *shape* of the array contract), and w is exclusive to
-    // this call (*exclusive*).
-    unsafe {
-        if unpacked {
-            let sums = std::slice::from_raw_parts(sums.get(), weight_count * VIRTUAL_LANES);
-            folded(sums).enumerate().for_each(|(i, sum)| *w.get().add(i) = sum);
-        } else {
+
+    /// Writes the weights w: the transposed sums or, unless they are `is_packed`, the sums of the virtual lanes.
+    ///
+    /// # Safety
+    /// The sums are complete, and w is valid for writing all weights, which no other thread accesses.
+    unsafe fn store(&self, w: SharedPtr<T>, is_packed: bool) {
+        let &WeightGradient { cout, rows, sums, .. } = self;
+        let groups = self.problem.groups;
+        // SAFETY: the sums and w have one element per weight, or one virtual vector; w is exclusive to this call (this
+        // function's contract).
+        unsafe {
+            if !is_packed {
+                let sums = std::slice::from_raw_parts(sums.get(), groups * cout * rows * VIRTUAL_LANES);
+                folded(sums).enumerate().for_each(|(i, sum)| *w.get().add(i) = sum);
+                return;
+            }
             for group in 0..groups {
-                let from = Strided {
-                    data: sums.at((group * rows * cout) as isize).cast_const(),
-                    lane: 1,
-                    depth: cout as isize,
-                };
+                let from = sums.at((group * rows * cout) as isize).cast_const();
                 for o in 0..cout {
                     let to = w.at(((group * cout + o) * rows) as isize);
-                    (0..rows).for_each(|r| *to.add(r) = *from.data.add(r * cout + o));
+                    (0..rows).for_each(|r| *to.add(r) = *from.add(r * cout + o));
                 }
             }
         }
     }
-    Ok(())
 }
 
 /// Returns the offset of the first element of every window: of all images and all output positions.

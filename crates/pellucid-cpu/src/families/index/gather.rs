@@ -35,7 +35,7 @@ fn gather_slices<T: Copy>(pairs: &IndexPairs, x: SharedPtr<T>, y: SharedPtr<T>) 
     if count >= MIN_POSITIONS || slice.len() == 1 {
         let grain = GRAIN / (slice.len() * size_of::<T>());
         split(count, grain, |positions| {
-            pairs.for_each_block(positions, |from, to| {
+            pairs.for_each_block(positions, &mut |from, to| {
                 if slice.len() == 1 {
                     for (&from, &to) in from.iter().zip(to) {
                         // SAFETY: `from` and `to` are offsets of elements of `x` and `y`: `check_shapes` and
@@ -52,7 +52,7 @@ fn gather_slices<T: Copy>(pairs: &IndexPairs, x: SharedPtr<T>, y: SharedPtr<T>) 
         });
     } else {
         split(slice.len(), GRAIN / (count * size_of::<T>()), |part| {
-            pairs.for_each_block(0..count, |from, to| {
+            pairs.for_each_block(0..count, &mut |from, to| {
                 from.iter().zip(to).for_each(|(&from, &to)| copy_slice(x.at(from), y.at(to), slice, part.clone()));
             });
         });

@@ -13,10 +13,9 @@ use pellucid_ir::{DType, Layout, Result};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
 use pellucid_runtime::threads::{GRAIN, SharedPtr, split};
-use pellucid_simd::Isa;
 use pellucid_simd::math::half::{BF16, F16};
-use pellucid_simd::per_isa;
 use pellucid_simd::vector::prefetch;
+use pellucid_simd::{Isa, per_isa, up_to};
 
 impl CpuFamily for Scatter {
     fn check(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
@@ -41,11 +40,11 @@ impl CpuFamily for Scatter {
         let accumulates = matches!(combine, Combine::Add | Combine::Mul);
         match y.dtype {
             _ if combine == Combine::Set => {
-                with_width!(y.dtype.size(), T => task.run(y.layout, y.first(), assign_block::<T>(Isa::best())))
+                with_width!(y.dtype.size(), T => task.run(ScatterArray::new(y), up_to!(Isa::Avx2, Isa::best(), assign_block::<T>)))
             }
             DType::F16 if accumulates => task.accumulate_in_f32::<F16>(combine, y)?,
             DType::BF16 if accumulates => task.accumulate_in_f32::<BF16>(combine, y)?,
-            dtype => with_storage_element!(dtype, T => task.combine::<T, T>(combine, y.layout, y.first())),
+            dtype => with_storage_element!(dtype, T => task.combine::<T, T>(combine, ScatterArray::new(y))),
         }
         Ok(())
     }
@@ -61,6 +60,21 @@ struct ScatterTask<'a> {
     indices: &'a [(SharedPtr<i64>, &'a Layout)],
     /// The size of an element of y in bytes.
     element_size: usize,
+}
+
+/// An array of a scatter: y or the values.
+struct ScatterArray<'a, T> {
+    /// The layout.
+    layout: &'a Layout,
+    /// The address of element (0, 0, ..).
+    first: SharedPtr<T>,
+}
+
+impl<'a, T> ScatterArray<'a, T> {
+    /// Returns the array of an operand.
+    fn new(operand: &Operand<'a>) -> ScatterArray<'a, T> {
+        ScatterArray { layout: operand.layout, first: operand.first() }
+    }
 }
 
 /// A function that combines a block of slices of the values with slices of y.
@@ -87,34 +101,31 @@ impl<'a> ScatterTask<'a> {
         // SAFETY: the index space is that of y and of the scratch array, which has the shape of y. Both pointers are
         // elements of these arrays, and no other thread uses them.
         for_each_pair(&|narrow, wide| unsafe { *wide = (*narrow).widen() });
-        self.combine::<T, f32>(combine, &layout, first);
+        self.combine::<T, f32>(combine, ScatterArray { layout: &layout, first });
         // SAFETY: both pointers are elements of y and of the scratch array, which no other thread uses.
         for_each_pair(&|narrow, wide| unsafe { *narrow = T::narrow(*wide) });
         Ok(())
     }
 
-    /// Combines all values with y, whose layout and first element are given.
-    fn combine<V, S>(&self, combine: Combine, layout: &Layout, y: SharedPtr<S>)
+    /// Combines all values with y.
+    fn combine<V, S>(&self, combine: Combine, y: ScatterArray<'_, S>)
     where
         V: StorageElement<Compute = S::Compute>,
         S: StorageElement,
     {
-        let isa = Isa::best();
-        self.run::<S, V>(
-            layout,
-            y,
-            match combine {
-                Combine::Mul => combine_block::<S, V, ScatterProduct>(isa),
-                Combine::Max => combine_block::<S, V, ScatterMax>(isa),
-                Combine::Min => combine_block::<S, V, ScatterMin>(isa),
-                _ => combine_block::<S, V, ScatterSum>(isa),
-            },
-        );
+        // Only sums run often: they are the gradients of a gather.
+        let kernel = match combine {
+            Combine::Mul => const { combine_block::<S, V, ScatterProduct, false>(Isa::Portable) },
+            Combine::Max => const { combine_block::<S, V, ScatterMax, false>(Isa::Portable) },
+            Combine::Min => const { combine_block::<S, V, ScatterMin, false>(Isa::Portable) },
+            Combine::Add | Combine::Set => up_to!(S::WIDEST_ISA, Isa::best(), combine_block::<S, V, ScatterSum, true>),
+        };
+        self.run::<S, V>(y, kernel);
     }
 
     /// Runs `kernel` on all values, in tasks along the longest axis that is not indexed.
-    fn run<S, V>(&self, layout: &Layout, y: SharedPtr<S>, kernel: ScatterKernel<S, V>) {
-        let (values, first) = (self.layout, SharedPtr(self.first.get().cast::<V>()));
+    fn run<S, V>(&self, y: ScatterArray<'_, S>, kernel: ScatterKernel<S, V>) {
+        let values = ScatterArray { layout: self.layout, first: SharedPtr(self.first.get().cast::<V>()) };
         let index_rank = self.indices[0].1.shape().rank();
         // Maps an axis of y that is not indexed to the axis of the values (and, for `Along`, of the indices).
         let unindexed = |a: usize| match self.index {
@@ -123,12 +134,13 @@ impl<'a> ScatterTask<'a> {
                 (!axes.contains(&a)).then(|| (a, index_rank + a - axes.iter().filter(|&&i| i < a).count()))
             }
         };
-        let cut = (0..layout.shape().rank()).filter_map(unindexed).max_by_key(|&(_, v)| values.shape()[v]);
+        let shape = values.layout.shape();
+        let cut = (0..y.layout.shape().rank()).filter_map(unindexed).max_by_key(|&(_, v)| shape[v]);
         let Some((in_y, in_values)) = cut else {
-            return self.run_part(layout, y, values, first, self.indices, None, kernel);
+            return self.run_part(y, values, self.indices, None, kernel);
         };
-        let total = values.shape()[in_values];
-        let work = values.shape().size() / total * self.element_size;
+        let total = shape[in_values];
+        let work = shape.size() / total * self.element_size;
         split(total, GRAIN / work, |range| {
             let shift = |l: &Layout, axis: usize| l.strides()[axis] * range.start as isize;
             let along = matches!(self.index, Index::Along(_));
@@ -136,30 +148,28 @@ impl<'a> ScatterTask<'a> {
                 (SharedPtr(first.at(if along { shift(l, in_values) } else { 0 })), l)
             };
             let indices: List<(SharedPtr<i64>, &Layout), 4> = self.indices.iter().map(index).collect();
-            let y = SharedPtr(y.at(shift(layout, in_y)));
-            let first = SharedPtr(first.at(shift(values, in_values)));
-            self.run_part(layout, y, values, first, &indices, Some((in_y, range.len())), kernel);
+            let y = ScatterArray { first: SharedPtr(y.first.at(shift(y.layout, in_y))), ..y };
+            let values = ScatterArray { first: SharedPtr(values.first.at(shift(values.layout, in_values))), ..values };
+            self.run_part(y, values, &indices, Some((in_y, range.len())), kernel);
         });
     }
 
     /// Runs `kernel` on all values, or on the part of an axis that `cut` selects; see [`IndexPairs::new`].
     fn run_part<S, V>(
         &self,
-        layout: &Layout,
-        y: SharedPtr<S>,
-        values: &Layout,
-        first: SharedPtr<V>,
+        y: ScatterArray<'_, S>,
+        values: ScatterArray<'_, V>,
         indices: &[(SharedPtr<i64>, &Layout)],
         cut: Option<(usize, usize)>,
         kernel: ScatterKernel<S, V>,
     ) {
-        let pairs = IndexPairs::new(self.index, layout, values, indices, cut);
-        pairs.for_each_block(0..pairs.positions.len(), |in_y, in_values| {
+        let pairs = IndexPairs::new(self.index, y.layout, values.layout, indices, cut);
+        pairs.for_each_block(0..pairs.positions.len(), &mut |in_y, in_values| {
             // SAFETY: the offsets and the slice address elements of y and of the values, because `check_shapes` and
             // `check_indices` have accepted the operands (clause 1). Other tasks have other positions along an axis
             // that is not indexed, so they use other elements of y; the caller of the scatter passes no values that
             // overlap y (clause 2). The instruction set of `kernel` is one of this processor.
-            unsafe { kernel(y.get(), first.get(), in_y, in_values, &pairs.slice) }
+            unsafe { kernel(y.first.get(), values.first.get(), in_y, in_values, &pairs.slice) }
         });
     }
 }
@@ -184,16 +194,18 @@ macro_rules! scatter_combines {
 scatter_combines!(ScatterSum: plus, ScatterProduct: times, ScatterMax: maximum, ScatterMin: minimum);
 
 per_isa! {
-    /// Combines a block of slices of the values with slices of y.
+    /// Combines a block of slices of the values with slices of y. FAST selects loops for contiguous slices.
     ///
     /// # Safety
     /// The contract of [`for_each_element`]. In addition, the processor has the instruction set.
-    fn combine_block[S: StorageElement, V: StorageElement<Compute = S::Compute>, C: ScatterCombine][S, V, C](
+    fn combine_block
+    [S: StorageElement, V: StorageElement<Compute = S::Compute>, C: ScatterCombine, const FAST: bool]
+    [S, V, C, FAST](
         y: *mut S, values: *const V, in_y: &[isize], in_values: &[isize], slice: &IndexSpace<2>
     ) {
         // SAFETY: the caller guarantees both clauses of the contract of `for_each_element` (this function's contract).
         unsafe {
-            for_each_element(y, values, in_y, in_values, slice, #[inline(always)] |y: &mut S, v: &V| {
+            for_each_element::<S, V, FAST>(y, values, in_y, in_values, slice, #[inline(always)] |y: &mut S, v: &V| {
                 *y = S::narrow(C::combine(y.widen(), v.widen()))
             })
         }
@@ -209,7 +221,7 @@ per_isa! {
         y: *mut T, values: *const T, in_y: &[isize], in_values: &[isize], slice: &IndexSpace<2>
     ) {
         // SAFETY: the caller guarantees both clauses of the contract of `for_each_element` (this function's contract).
-        unsafe { for_each_element(y, values, in_y, in_values, slice, #[inline(always)] |y: &mut T, v: &T| *y = *v) }
+        unsafe { for_each_element::<T, T, true>(y, values, in_y, in_values, slice, #[inline(always)] |y, v| *y = *v) }
     }
 }
 
@@ -218,13 +230,14 @@ const PREFETCH_BYTES: usize = 512;
 
 /// Calls `f` for every pair of an element of y and a value, in order.
 ///
-/// `in_y` and `in_values` are the offsets of the slices. `slice` holds the strides within a slice.
+/// `in_y` and `in_values` are the offsets of the slices. `slice` holds the strides within a slice. FAST selects loops of
+/// their own for contiguous slices, which the compiler vectorises.
 ///
 /// # Safety
 /// 1. For every slice and every offset within it, `y` is valid for reads and writes, and `values` is valid for reads.
 /// 2. No other thread uses these elements of y or writes these values, and y does not overlap the values.
 #[inline(always)]
-unsafe fn for_each_element<S, V: Copy>(
+unsafe fn for_each_element<S, V: Copy, const FAST: bool>(
     y: *mut S,
     values: *const V,
     in_y: &[isize],
@@ -248,9 +261,9 @@ unsafe fn for_each_element<S, V: Copy>(
             let (y, values) = (y.offset(y_offset), values.offset(value_offset));
             if slice.len() == 1 {
                 f(&mut *y, &*values);
-            } else if slice.run_len() == slice.len() && y_step == 1 && v_step == 1 {
+            } else if FAST && slice.run_len() == slice.len() && y_step == 1 && v_step == 1 {
                 (0..slice.len()).for_each(|i| f(&mut *y.add(i), &*values.add(i)));
-            } else if slice.run_len() == slice.len() && y_step == 1 && v_step == 0 {
+            } else if FAST && slice.run_len() == slice.len() && y_step == 1 && v_step == 0 {
                 // A broadcast value, such as the gradient of a sum.
                 let value = *values;
                 (0..slice.len()).for_each(|i| f(&mut *y.add(i), &value));

@@ -17,8 +17,7 @@ use pellucid_ir::{DType, Error, Layout, Result, Shape};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
 use pellucid_runtime::threads::{GRAIN, split};
-use pellucid_simd::Isa;
-use pellucid_simd::per_isa;
+use pellucid_simd::{Isa, per_isa, up_to};
 use std::ops::Range;
 
 impl CpuFamily for Pool {
@@ -256,9 +255,9 @@ type MaxPoolKernel<T> = unsafe fn(&WindowTaps, &[T], usize, &mut [T], &mut [i64]
 fn max_pool_kernel<T: StorageElement>(stride: usize) -> MaxPoolKernel<T> {
     let isa = Isa::best();
     match stride {
-        1 => max_pool_block::<T, 1>(isa),
-        2 => max_pool_block::<T, 2>(isa),
-        3 => max_pool_block::<T, 3>(isa),
+        1 => up_to!(T::WIDEST_ISA, isa, max_pool_block::<T, 1>),
+        2 => up_to!(T::WIDEST_ISA, isa, max_pool_block::<T, 2>),
+        3 => up_to!(T::WIDEST_ISA, isa, max_pool_block::<T, 3>),
         _ => |_, _, _, _, _| false,
     }
 }

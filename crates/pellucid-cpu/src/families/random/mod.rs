@@ -13,10 +13,10 @@ use crate::strided::{IndexSpace, axes};
 use pellucid_ir::kernel::{Distribution, Random};
 use pellucid_ir::{DType, Error, Result};
 use pellucid_runtime::threads::{SharedPtr, split};
-use pellucid_simd::Isa;
 use pellucid_simd::math::Real;
 use pellucid_simd::math::half::{BF16, F16};
-use pellucid_simd::per_isa;
+use pellucid_simd::vector::FloatVector;
+use pellucid_simd::{Float, InstructionSet, Isa, per_isa};
 
 /// The number of draws of a group. They are computed together, from a vector of counters.
 const LANES: usize = 16;
@@ -51,32 +51,58 @@ impl CpuFamily for Random {
         let isa = Isa::best();
         use Distribution::{Bits, Normal, Uniform};
         match (self.distribution, values.dtype) {
-            (Uniform, DType::F16) => fill(generate::<F16, UnitUniform>(isa), state, values),
-            (Uniform, DType::BF16) => fill(generate::<BF16, UnitUniform>(isa), state, values),
-            (Uniform, DType::F32) => fill(generate::<f32, UnitUniform>(isa), state, values),
-            (Uniform, DType::F64) => fill(generate::<f64, UnitUniform>(isa), state, values),
-            (Normal, DType::F16) => fill(generate::<F16, StandardNormal>(isa), state, values),
-            (Normal, DType::BF16) => fill(generate::<BF16, StandardNormal>(isa), state, values),
-            (Normal, DType::F32) => fill(generate::<f32, StandardNormal>(isa), state, values),
-            (Normal, DType::F64) => fill(generate::<f64, StandardNormal>(isa), state, values),
-            (Bits, DType::Bool) => fill(generate::<u8, RandomBool>(isa), state, values),
-            (Bits, DType::U8 | DType::I8) => fill(generate::<u8, RawBits>(isa), state, values),
-            (Bits, DType::I16) => fill(generate::<u16, RawBits>(isa), state, values),
-            (Bits, DType::I32) => fill(generate::<u32, RawBits>(isa), state, values),
-            (Bits, DType::I64) => fill(generate::<u64, RawBits>(isa), state, values),
+            (Uniform, DType::F16) => fill(&generate::<F16, UnitUniform>(isa), state, values),
+            (Uniform, DType::BF16) => fill(&generate::<BF16, UnitUniform>(isa), state, values),
+            (Uniform, DType::F32) => fill(&generate::<f32, UnitUniform>(isa), state, values),
+            (Uniform, DType::F64) => fill(&generate::<f64, UnitUniform>(isa), state, values),
+            (Normal, DType::F16) => fill(&generate::<F16, StandardNormal>(isa), state, values),
+            (Normal, DType::BF16) => fill(&generate::<BF16, StandardNormal>(isa), state, values),
+            (Normal, DType::F32) => fill(&generate::<f32, StandardNormal>(isa), state, values),
+            (Normal, DType::F64) => fill(&generate::<f64, StandardNormal>(isa), state, values),
+            (Bits, DType::Bool) => fill(&generate::<u8, RandomBool>(isa), state, values),
+            (Bits, DType::U8 | DType::I8) => fill(&generate::<u8, RawBits>(isa), state, values),
+            (Bits, DType::I16) => fill(&generate::<u16, RawBits>(isa), state, values),
+            (Bits, DType::I32) => fill(&generate::<u32, RawBits>(isa), state, values),
+            (Bits, DType::I64) => fill(&generate::<u64, RawBits>(isa), state, values),
             (distribution, dtype) => unreachable!("{distribution:?} values of {dtype} are an error of the check"),
         }
         Ok(())
     }
 }
 
-/// A function that computes the elements of the draws `counter..counter + LANES`: `(key, counter, out)`.
-///
-/// It is safe code and may be called if the processor has the instruction set that it was compiled for.
-type DrawGroup<T> = unsafe fn([u32; 2], u64, &mut [T; WORDS]);
+/// The words of a group: element `[w][i]` is word w of draw i.
+type GroupWords = [[u32; LANES]; 4];
 
-/// Advances the state and fills the output with the elements that `generate` computes.
-fn fill<T: Copy>(generate: DrawGroup<T>, state: &Operand<'_>, output: &Operand<'_>) {
+/// The functions that compute the elements of a group, compiled for one instruction set.
+struct GroupGenerator<T> {
+    /// See [`draw_group`].
+    draw: unsafe fn([u32; 2], u64, &mut GroupWords),
+    /// See [`from_words`].
+    convert: unsafe fn(&GroupWords, &mut [T; WORDS]),
+}
+
+/// Returns the functions for elements of type T with the distribution D.
+fn generate<T, D: FromWords<T>>(isa: Isa) -> GroupGenerator<T> {
+    GroupGenerator { draw: draw_group(isa), convert: from_words::<T, D>(isa) }
+}
+
+impl<T> GroupGenerator<T> {
+    /// Computes the elements of the draws `counter..counter + LANES`.
+    ///
+    /// # Safety
+    /// The processor has the instruction set. There is no other requirement.
+    unsafe fn run(&self, key: [u32; 2], counter: u64, out: &mut [T; WORDS]) {
+        let mut words = [[0; LANES]; 4];
+        // SAFETY: both functions require only the instruction set (this function's contract).
+        unsafe {
+            (self.draw)(key, counter, &mut words);
+            (self.convert)(&words, out);
+        }
+    }
+}
+
+/// Advances the state and fills the output with the elements that `generator` computes.
+fn fill<T: Copy>(generator: &GroupGenerator<T>, state: &Operand<'_>, output: &Operand<'_>) {
     // The elements of a group: one per word, or one per two words.
     let elements = if size_of::<T>() == 8 { WORDS / 2 } else { WORDS };
     let total = output.shape().size();
@@ -90,9 +116,9 @@ fn fill<T: Copy>(generate: DrawGroup<T>, state: &Operand<'_>, output: &Operand<'
             let mut buffer = [0u64; WORDS];
             let mut values = buffer.as_mut_ptr().cast::<T>();
             // SAFETY: `buffer` has at least the size and alignment of `[T; WORDS]`, because `T` is a number of at most
-            // eight bytes, and every bit pattern is a valid `T`. `generate` is compiled for an instruction set of this
+            // eight bytes, and every bit pattern is a valid `T`. The generator is compiled for an instruction set of this
             // processor.
-            unsafe { generate(key, counter, &mut *values.cast()) };
+            unsafe { generator.run(key, counter, &mut *values.cast()) };
             let mut store = |offset: isize, n: usize| {
                 // SAFETY: these `n` elements are within the output, and no other task writes them. The calls for a
                 // group store at most `elements` elements, so `values` stays within the buffer.
@@ -140,36 +166,40 @@ fn next_key(key: [u32; 2]) -> [u32; 2] {
     [key[0].wrapping_add(0x9e37_79b9), key[1].wrapping_add(0xbb67_ae85)]
 }
 
-/// Computes the draws `counter..counter + LANES`. Element `[w][i]` of the result is word w of draw i.
-#[inline(always)]
-fn draws(mut key: [u32; 2], counter: u64) -> [[u32; LANES]; 4] {
-    let mut c = [[0; LANES]; 4];
-    for i in 0..LANES {
-        let counter = counter.wrapping_add(i as u64);
-        (c[0][i], c[1][i]) = (counter as u32, (counter >> 32) as u32);
-    }
-    for _ in 0..10 {
+per_isa! {
+    /// Computes the draws `counter..counter + LANES`.
+    ///
+    /// # Safety
+    /// The processor has the instruction set. There is no other requirement.
+    fn draw_group[][](key: [u32; 2], counter: u64, words: &mut GroupWords) {
+        let (mut key, mut c) = (key, [[0; LANES]; 4]);
         for i in 0..LANES {
-            [c[0][i], c[1][i], c[2][i], c[3][i]] = round([c[0][i], c[1][i], c[2][i], c[3][i]], key);
+            let counter = counter.wrapping_add(i as u64);
+            (c[0][i], c[1][i]) = (counter as u32, (counter >> 32) as u32);
         }
-        key = next_key(key);
+        for _ in 0..10 {
+            for i in 0..LANES {
+                [c[0][i], c[1][i], c[2][i], c[3][i]] = round([c[0][i], c[1][i], c[2][i], c[3][i]], key);
+            }
+            key = next_key(key);
+        }
+        *words = c;
     }
-    c
 }
 
 /// A conversion from random words to elements of type `T`.
 trait FromWords<T> {
-    /// Converts the words of a group to its elements.
-    fn from_words(words: &[[u32; LANES]; 4], out: &mut [T; WORDS]);
+    /// Converts the words of a group to its elements, with the instruction set S.
+    fn convert<S: InstructionSet>(words: &GroupWords, out: &mut [T; WORDS]);
 }
 
 per_isa! {
-    /// Computes the elements of the draws `counter..counter + LANES`.
+    /// Converts the words of a group to its elements.
     ///
     /// # Safety
     /// The processor has the instruction set. There is no other requirement.
-    fn generate[T, D: FromWords<T>][T, D](key: [u32; 2], counter: u64, out: &mut [T; WORDS]) {
-        D::from_words(&draws(key, counter), out);
+    fn from_words[T, D: FromWords<T>][T, D]<S>(words: &GroupWords, out: &mut [T; WORDS]) {
+        D::convert::<S>(words, out);
     }
 }
 
@@ -205,16 +235,25 @@ fn unit_wide(low: u32, high: u32) -> f64 {
 /// The logarithm is that of 1 − u, because ln 0 is infinite. All results are finite, below 5.8 (`f64`: 8.6) in
 /// magnitude.
 #[inline(always)]
-fn box_muller<R: Real>(u: R, v: R, minus_two: R, two_pi: R) -> (R, R) {
-    let radius = (minus_two * (R::ONE - u).ln()).sqrt();
-    let angle = two_pi * v;
-    (radius * angle.cos_fast(), radius * angle.sin_fast())
+fn box_muller<S: InstructionSet, R: Float>(u: R, v: R) -> (R, R) {
+    #[inline(always)]
+    fn inlined<R: Float>(u: R, v: R) -> (R, R) {
+        let radius = (R::from_f64(-2.0) * (<R as Real>::ONE - u).ln()).sqrt();
+        let angle = R::from_f64(std::f64::consts::TAU) * v;
+        (radius * angle.cos_fast(), radius * angle.sin_fast())
+    }
+    /// Without a fused multiply-add, inlining the polynomials for every pair would gain nothing.
+    #[inline(never)]
+    fn out_of_line<R: Float>(u: R, v: R) -> (R, R) {
+        inlined(u, v)
+    }
+    if const { <S::FloatVector<R> as FloatVector>::HAS_FMA } { inlined(u, v) } else { out_of_line(u, v) }
 }
 
 /// Computes two independent normal values from two words.
 #[inline(always)]
-fn normal(a: u32, b: u32) -> (f32, f32) {
-    box_muller(unit(a, 24), unit(b, 24), -2.0, std::f32::consts::TAU)
+fn normal<S: InstructionSet>(a: u32, b: u32) -> (f32, f32) {
+    box_muller::<S, f32>(unit(a, 24), unit(b, 24))
 }
 
 /// Implements [`FromWords`] for types with one element per word.
@@ -222,7 +261,7 @@ macro_rules! one_element_per_word {
     ($($name:ident: $t:ty, |$w:ident| $value:expr;)*) => {$(
         impl FromWords<$t> for $name {
             #[inline(always)]
-            fn from_words(words: &[[u32; LANES]; 4], out: &mut [$t; WORDS]) {
+            fn convert<S: InstructionSet>(words: &GroupWords, out: &mut [$t; WORDS]) {
                 for i in 0..LANES {
                     for k in 0..4 {
                         let $w = words[k][i];
@@ -247,7 +286,7 @@ one_element_per_word! {
 
 impl FromWords<u64> for RawBits {
     #[inline(always)]
-    fn from_words(words: &[[u32; LANES]; 4], out: &mut [u64; WORDS]) {
+    fn convert<S: InstructionSet>(words: &GroupWords, out: &mut [u64; WORDS]) {
         for i in 0..LANES {
             out[2 * i] = join(words[0][i], words[1][i]);
             out[2 * i + 1] = join(words[2][i], words[3][i]);
@@ -257,7 +296,7 @@ impl FromWords<u64> for RawBits {
 
 impl FromWords<f64> for UnitUniform {
     #[inline(always)]
-    fn from_words(words: &[[u32; LANES]; 4], out: &mut [f64; WORDS]) {
+    fn convert<S: InstructionSet>(words: &GroupWords, out: &mut [f64; WORDS]) {
         for i in 0..LANES {
             out[2 * i] = unit_wide(words[0][i], words[1][i]);
             out[2 * i + 1] = unit_wide(words[2][i], words[3][i]);
@@ -267,20 +306,20 @@ impl FromWords<f64> for UnitUniform {
 
 impl FromWords<f64> for StandardNormal {
     #[inline(always)]
-    fn from_words(words: &[[u32; LANES]; 4], out: &mut [f64; WORDS]) {
+    fn convert<S: InstructionSet>(words: &GroupWords, out: &mut [f64; WORDS]) {
         for i in 0..LANES {
             let (u, v) = (unit_wide(words[0][i], words[1][i]), unit_wide(words[2][i], words[3][i]));
-            (out[2 * i], out[2 * i + 1]) = box_muller(u, v, -2.0, std::f64::consts::TAU);
+            (out[2 * i], out[2 * i + 1]) = box_muller::<S, f64>(u, v);
         }
     }
 }
 
 impl FromWords<f32> for StandardNormal {
     #[inline(always)]
-    fn from_words(words: &[[u32; LANES]; 4], out: &mut [f32; WORDS]) {
+    fn convert<S: InstructionSet>(words: &GroupWords, out: &mut [f32; WORDS]) {
         for i in 0..LANES {
-            (out[4 * i], out[4 * i + 1]) = normal(words[0][i], words[1][i]);
-            (out[4 * i + 2], out[4 * i + 3]) = normal(words[2][i], words[3][i]);
+            (out[4 * i], out[4 * i + 1]) = normal::<S>(words[0][i], words[1][i]);
+            (out[4 * i + 2], out[4 * i + 3]) = normal::<S>(words[2][i], words[3][i]);
         }
     }
 }
@@ -290,9 +329,9 @@ macro_rules! rounded_normal {
     ($($t:ty),*) => {$(
         impl FromWords<$t> for StandardNormal {
             #[inline(always)]
-            fn from_words(words: &[[u32; LANES]; 4], out: &mut [$t; WORDS]) {
+            fn convert<S: InstructionSet>(words: &GroupWords, out: &mut [$t; WORDS]) {
                 let mut wide = [0.0; WORDS];
-                StandardNormal::from_words(words, &mut wide);
+                StandardNormal::convert::<S>(words, &mut wide);
                 out.iter_mut().zip(wide).for_each(|(out, x)| *out = <$t>::from_f32(x));
             }
         }

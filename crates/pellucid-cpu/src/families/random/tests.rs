@@ -52,7 +52,7 @@ fn element_i_uses_word_i_of_the_stream() {
     for &isa in Isa::available() {
         let mut out = [0; WORDS];
         // SAFETY: `Isa::available` lists instruction sets of this processor.
-        unsafe { generate::<u32, RawBits>(isa)([key as u32, (key >> 32) as u32], counter as u64, &mut out) };
+        unsafe { generate::<u32, RawBits>(isa).run([key as u32, (key >> 32) as u32], counter as u64, &mut out) };
         assert!(out.iter().enumerate().all(|(i, &w)| w == word(i as u64)), "{isa:?}");
     }
     let bits: Vec<i32> = draw(Distribution::Bits, 1001, [key, counter]);
@@ -120,8 +120,8 @@ fn instruction_sets_change_no_bit_of_normal_values() {
             let (mut single, mut double) = ([0f32; WORDS], [0f64; WORDS]);
             // SAFETY: `isa` is portable or from `Isa::available`, so it is an instruction set of this processor.
             unsafe {
-                generate::<f32, StandardNormal>(*isa)([3, 4], counter, &mut single);
-                generate::<f64, StandardNormal>(*isa)([3, 4], counter, &mut double);
+                generate::<f32, StandardNormal>(*isa).run([3, 4], counter, &mut single);
+                generate::<f64, StandardNormal>(*isa).run([3, 4], counter, &mut double);
             }
             (single.map(f32::to_bits), double.map(f64::to_bits))
         };

@@ -4,7 +4,7 @@ use pellucid_ir::kernel::Cell;
 use pellucid_runtime::threads::SharedPtr;
 use pellucid_simd::math::Real;
 use pellucid_simd::vector::{FloatVector, lanes};
-use pellucid_simd::{Float, VectorWork};
+use pellucid_simd::{Float, Isa, VectorWork, vector_work};
 use std::ops::Range;
 
 /// The sequences whose state a step changes: those that are longer than the step.
@@ -24,6 +24,53 @@ impl ActiveSequences<'_> {
     }
 }
 
+/// The equations and the arrays that both directions of a step use.
+pub(super) struct CellStep<'a, T> {
+    /// The equations.
+    pub(super) cell: Cell,
+    /// H, the width of the cell.
+    pub(super) width: usize,
+    /// The rows that are computed.
+    pub(super) rows: Range<usize>,
+    /// The sequences that are computed.
+    pub(super) active: ActiveSequences<'a>,
+    /// Forward, the sums of the contributions of inputs and states to the gates, which are overwritten with the gate
+    /// activations; backward, the gate activations, `[N, B·H]`.
+    pub(super) gates: SharedPtr<T>,
+    /// The previous states, `[N, H]`: for [`Cell::Gru`].
+    pub(super) previous_state: SharedPtr<T>,
+    /// c before and after the step, `[N, H]`: for [`Cell::Lstm`].
+    pub(super) cells: [SharedPtr<T>; 2],
+}
+
+impl<T> CellStep<'_, T> {
+    /// Returns the rows that are computed and active.
+    #[inline(always)]
+    fn active_rows(&self) -> impl Iterator<Item = usize> {
+        debug_assert!(self.active.lengths.is_none_or(|lengths| self.rows.end <= lengths.len()), "one length per row");
+        self.rows.clone().filter(|&row| self.active.contains(row))
+    }
+
+    /// Returns the offsets of a row in arrays of H and of B·H columns.
+    #[inline(always)]
+    fn row_offsets(&self, row: usize) -> (isize, isize) {
+        ((row * self.width) as isize, (row * self.cell.blocks() * self.width) as isize)
+    }
+
+    /// Returns the arrays at a row.
+    #[inline(always)]
+    fn row(&self, row: usize) -> CellRow<T> {
+        let (narrow, wide) = self.row_offsets(row);
+        let [before, after] = &self.cells;
+        CellRow {
+            width: self.width,
+            gates: self.gates.at(wide),
+            previous_state: self.previous_state.at(narrow),
+            cells: [before.at(narrow), after.at(narrow)],
+        }
+    }
+}
+
 /// One step forward for a range of rows: overwrites the sums of the gates with the gate activations and stores the next
 /// states.
 ///
@@ -33,22 +80,10 @@ impl ActiveSequences<'_> {
 /// - *exclusive*: `gates`, `cells[1]` and `next_state` are valid for writes, and no other thread accesses their rows
 ///   `rows`.
 pub(super) struct ForwardStep<'a, T> {
-    /// The equations.
-    pub(super) cell: Cell,
-    /// H, the width of the cell.
-    pub(super) width: usize,
-    /// The rows that are computed.
-    pub(super) rows: Range<usize>,
-    /// The sequences that are computed.
-    pub(super) active: ActiveSequences<'a>,
-    /// The sums of the contributions of inputs and states to the gates, `[N, B·H]`.
-    pub(super) gates: SharedPtr<T>,
+    /// The equations and the arrays of both directions.
+    pub(super) step: CellStep<'a, T>,
     /// The bias, `[B·H]`.
     pub(super) bias: SharedPtr<T>,
-    /// The previous states, `[N, H]`: for [`Cell::Gru`].
-    pub(super) previous_state: SharedPtr<T>,
-    /// c before and after the step, `[N, H]`: for [`Cell::Lstm`].
-    pub(super) cells: [SharedPtr<T>; 2],
     /// The next states before their projection, `[N, H]`.
     pub(super) next_state: SharedPtr<T>,
 }
@@ -61,20 +96,8 @@ pub(super) struct ForwardStep<'a, T> {
 /// - *exclusive*: `gate_grads`, `bypass_grads` and `cell_grads` are valid for writes if the cell uses them, and no
 ///   other thread accesses their rows `rows`.
 pub(super) struct BackwardStep<'a, T> {
-    /// The equations.
-    pub(super) cell: Cell,
-    /// H, the width of the cell.
-    pub(super) width: usize,
-    /// The rows that are computed.
-    pub(super) rows: Range<usize>,
-    /// The sequences that are computed.
-    pub(super) active: ActiveSequences<'a>,
-    /// The gate activations, `[N, B·H]`.
-    pub(super) gates: SharedPtr<T>,
-    /// The previous states, `[N, H]`: for [`Cell::Gru`].
-    pub(super) previous_state: SharedPtr<T>,
-    /// c before and after the step, `[N, H]`: for [`Cell::Lstm`].
-    pub(super) cells: [SharedPtr<T>; 2],
+    /// The equations and the arrays of both directions.
+    pub(super) step: CellStep<'a, T>,
     /// The gradients of the next states before their projection, `[N, H]`.
     pub(super) state_grads: SharedPtr<T>,
     /// The gradients of the gates, `[N, B·H]`.
@@ -86,82 +109,105 @@ pub(super) struct BackwardStep<'a, T> {
     pub(super) cell_grads: SharedPtr<T>,
 }
 
-/// Calls a function for all lane blocks of a row: blocks of two vectors, of one vector, and a masked remainder.
-macro_rules! for_each_lane_block {
-    ($V:ident, $width:expr, $f:path, $arrays:expr) => {{
-        let (arrays, mut j, all) = ($arrays, 0, $V::mask($V::LANES));
-        while $width - j >= 2 * $V::LANES {
-            $f(&arrays, LaneBlock::<$V, 2, true> { j, mask: all });
-            j += 2 * $V::LANES;
+/// A step of one cell. Each cell is compiled as a function of its own, because the optimiser takes much longer for one
+/// function with the equations of all cells.
+struct CellWork<'s, S, const CELL: usize>(&'s S);
+
+/// Runs a step as the [`CellWork`] of its cell.
+macro_rules! run_cell_work {
+    ($isa:expr, $work:expr) => {
+        match $work.step.cell {
+            Cell::Tanh => vector_work::<T, _>($isa)(&CellWork::<_, { Cell::Tanh as usize }>($work)),
+            Cell::Relu => vector_work::<T, _>($isa)(&CellWork::<_, { Cell::Relu as usize }>($work)),
+            Cell::Gru => vector_work::<T, _>($isa)(&CellWork::<_, { Cell::Gru as usize }>($work)),
+            Cell::Lstm => vector_work::<T, _>($isa)(&CellWork::<_, { Cell::Lstm as usize }>($work)),
         }
-        while $width - j >= $V::LANES {
-            $f(&arrays, LaneBlock::<$V, 1, true> { j, mask: all });
-            j += $V::LANES;
-        }
-        if j < $width {
-            $f(&arrays, LaneBlock::<$V, 1, false> { j, mask: $V::mask($width - j) });
-        }
-    }};
+    };
 }
 
-impl<T: Float> VectorWork<T> for ForwardStep<'_, T> {
+impl<T: Float> ForwardStep<'_, T> {
+    /// Computes the step.
+    ///
+    /// # Safety
+    /// The contract of the work holds, and the processor supports `isa`.
+    pub(super) unsafe fn run(&self, isa: Isa) {
+        // SAFETY: *Work* and *Instruction set* of `vector_work` are this function's contract.
+        unsafe { run_cell_work!(isa, self) }
+    }
+}
+
+impl<T: Float> BackwardStep<'_, T> {
+    /// Computes the step.
+    ///
+    /// # Safety
+    /// The contract of the work holds, and the processor supports `isa`.
+    pub(super) unsafe fn run(&self, isa: Isa) {
+        // SAFETY: *Work* and *Instruction set* of `vector_work` are this function's contract.
+        unsafe { run_cell_work!(isa, self) }
+    }
+}
+
+/// Calls the method of the cell CELL for all lane blocks of a row of `$width` elements: blocks of two vectors, and masked
+/// single vectors.
+macro_rules! for_each_lane_block {
+    ($V:ident, $width:expr, $Row:ident, $arrays:expr) => {{
+        let (mut j, all) = (0, $V::mask($V::LANES));
+        while $width - j >= 2 * $V::LANES {
+            for_each_lane_block!(@cell $Row, $arrays, LaneBlock::<$V, 2, true> { j, mask: all });
+            j += 2 * $V::LANES;
+        }
+        while j < $width {
+            let mask = $V::mask($V::LANES.min($width - j));
+            for_each_lane_block!(@cell $Row, $arrays, LaneBlock::<$V, 1, false> { j, mask });
+            j += $V::LANES;
+        }
+    }};
+    (@cell $Row:ident, $arrays:expr, $block:expr) => {
+        if const { CELL == Cell::Tanh as usize } {
+            $Row::tanh(&$arrays, $block)
+        } else if const { CELL == Cell::Relu as usize } {
+            $Row::relu(&$arrays, $block)
+        } else if const { CELL == Cell::Gru as usize } {
+            $Row::gru(&$arrays, $block)
+        } else {
+            $Row::lstm(&$arrays, $block)
+        }
+    };
+}
+
+impl<T: Float, const CELL: usize> VectorWork<T> for CellWork<'_, ForwardStep<'_, T>, CELL> {
     #[inline(always)]
     unsafe fn run<V: FloatVector<Scalar = T>>(&self) {
-        debug_assert!(self.active.lengths.is_none_or(|lengths| self.rows.end <= lengths.len()), "one length per row");
-        let (h, blocks) = (self.width, self.cell.blocks());
-        for row in self.rows.clone().filter(|&row| self.active.contains(row)) {
-            let (narrow, wide) = ((row * h) as isize, (row * blocks * h) as isize);
-            let arrays = ForwardRow {
-                width: h,
-                gates: self.gates.at(wide),
-                bias: self.bias.get(),
-                previous_state: self.previous_state.at(narrow),
-                cells: self.cells.map(|c| c.at(narrow)),
-                next_state: self.next_state.at(narrow),
-            };
+        let work = self.0;
+        for row in work.step.active_rows() {
+            let (narrow, _) = work.step.row_offsets(row);
+            let arrays =
+                ForwardRow { row: work.step.row(row), bias: work.bias.get(), next_state: work.next_state.at(narrow) };
             // SAFETY: the row contract. *row*: the pointers are at row `row` of the arrays that the cell uses (*arrays*
-            // and *exclusive* of the work's contract). *block*: the macro forms blocks of `h` elements. *isa*: the
+            // and *exclusive* of the work's contract). *block*: the macro forms blocks of H elements. *isa*: the
             // instruction set of `V` is enabled (contract of `VectorWork::run`).
-            unsafe {
-                match self.cell {
-                    Cell::Tanh => for_each_lane_block!(V, h, ForwardRow::tanh, arrays),
-                    Cell::Relu => for_each_lane_block!(V, h, ForwardRow::relu, arrays),
-                    Cell::Gru => for_each_lane_block!(V, h, ForwardRow::gru, arrays),
-                    Cell::Lstm => for_each_lane_block!(V, h, ForwardRow::lstm, arrays),
-                }
-            }
+            unsafe { for_each_lane_block!(V, work.step.width, ForwardRow, arrays) }
         }
     }
 }
 
-impl<T: Float> VectorWork<T> for BackwardStep<'_, T> {
+impl<T: Float, const CELL: usize> VectorWork<T> for CellWork<'_, BackwardStep<'_, T>, CELL> {
     #[inline(always)]
     unsafe fn run<V: FloatVector<Scalar = T>>(&self) {
-        debug_assert!(self.active.lengths.is_none_or(|lengths| self.rows.end <= lengths.len()), "one length per row");
-        let (h, blocks) = (self.width, self.cell.blocks());
-        for row in self.rows.clone().filter(|&row| self.active.contains(row)) {
-            let (narrow, wide) = ((row * h) as isize, (row * blocks * h) as isize);
+        let work = self.0;
+        for row in work.step.active_rows() {
+            let (narrow, wide) = work.step.row_offsets(row);
             let arrays = BackwardRow {
-                width: h,
-                gates: self.gates.at(wide),
-                previous_state: self.previous_state.at(narrow),
-                cells: self.cells.map(|c| c.at(narrow)),
-                state_grads: self.state_grads.at(narrow),
-                gate_grads: self.gate_grads.at(wide),
-                bypass_grads: self.bypass_grads.at(narrow),
-                cell_grads: self.cell_grads.at(narrow),
+                row: work.step.row(row),
+                state_grads: work.state_grads.at(narrow),
+                gate_grads: work.gate_grads.at(wide),
+                bypass_grads: work.bypass_grads.at(narrow),
+                cell_grads: work.cell_grads.at(narrow),
             };
             // SAFETY: the row contract. *row*: the pointers are at row `row` of the arrays that the cell uses (*arrays*
-            // and *exclusive* of the work's contract). *block*: the macro forms blocks of `h` elements. *isa*: the
+            // and *exclusive* of the work's contract). *block*: the macro forms blocks of H elements. *isa*: the
             // instruction set of `V` is enabled (contract of `VectorWork::run`).
-            unsafe {
-                match self.cell {
-                    Cell::Tanh => for_each_lane_block!(V, h, BackwardRow::tanh, arrays),
-                    Cell::Relu => for_each_lane_block!(V, h, BackwardRow::relu, arrays),
-                    Cell::Gru => for_each_lane_block!(V, h, BackwardRow::gru, arrays),
-                    Cell::Lstm => for_each_lane_block!(V, h, BackwardRow::lstm, arrays),
-                }
-            }
+            unsafe { for_each_lane_block!(V, work.step.width, BackwardRow, arrays) }
         }
     }
 }
@@ -227,8 +273,15 @@ impl<V: FloatVector, const R: usize, const FULL: bool> LaneBlock<V, R, FULL> {
 /// The instruction set of `V` is enabled.
 #[inline(always)]
 unsafe fn sigmoid<V: FloatVector, const R: usize>(mut v: [V; R]) -> [V; R] {
+    /// Returns σ(x). Without a fused multiply-add, inlining it for every lane would gain nothing.
+    #[inline(never)]
+    fn sigmoid_out_of_line<T: Real>(x: T) -> T {
+        x.sigmoid()
+    }
     // One loop over all lanes, so that the compiler keeps them in registers.
-    lanes(&mut v).iter_mut().for_each(|x| *x = x.sigmoid());
+    for x in lanes(&mut v) {
+        *x = if const { V::HAS_FMA } { x.sigmoid() } else { sigmoid_out_of_line(*x) };
+    }
     v
 }
 
@@ -319,131 +372,27 @@ unsafe fn sigmoid_gradient<V: FloatVector, const R: usize>(g: [V; R], y: [V; R])
     }
 }
 
-/// The arrays of a step at one row.
+/// The arrays at one row that both directions read.
 ///
 /// # The row contract
-/// The unsafe methods require:
+/// The unsafe methods of [`ForwardRow`] and [`BackwardRow`] require:
 ///
-/// - *row*: the arrays that the cell uses are valid for one row: `gates` and `bias` of B·H elements, the
+/// - *row*: the arrays that the cell uses are valid for one row: `gates`, `bias` and `gate_grads` of B·H elements, the
 ///   others of H. No other thread accesses the rows that the cell writes;
 /// - *block*: the lanes of `block` are inside a row of H elements;
 /// - *isa*: the instruction set of the vectors is enabled.
-struct ForwardRow<T> {
-    width: usize,
-    gates: *mut T,
-    bias: *mut T,
-    previous_state: *mut T,
-    cells: [*mut T; 2],
-    next_state: *mut T,
-}
-
-impl<T: Float> ForwardRow<T> {
-    /// Returns the sums of gate `b`, with its bias.
-    ///
-    /// # Safety
-    /// The [row contract](ForwardRow#the-row-contract) holds for `block`.
-    #[inline(always)]
-    unsafe fn gate<V: FloatVector<Scalar = T>, const R: usize, const W: bool>(
-        &self,
-        block: LaneBlock<V, R, W>,
-        b: usize,
-    ) -> [V; R] {
-        // SAFETY: the row contract, which is this function's contract.
-        unsafe { add(block.load(self.gates.add(b * self.width)), block.load(self.bias.add(b * self.width))) }
-    }
-
-    /// Computes a block of [`Cell::Tanh`].
-    ///
-    /// # Safety
-    /// The [row contract](ForwardRow#the-row-contract) holds for `block`.
-    #[inline(always)]
-    unsafe fn tanh<V: FloatVector<Scalar = T>, const R: usize, const W: bool>(&self, block: LaneBlock<V, R, W>) {
-        // SAFETY: the row contract, which is this function's contract.
-        unsafe {
-            let y = tanh(self.gate(block, 0));
-            block.store(y, self.gates);
-            block.store(y, self.next_state);
-        }
-    }
-
-    /// Computes a block of [`Cell::Relu`].
-    ///
-    /// # Safety
-    /// The [row contract](ForwardRow#the-row-contract) holds for `block`.
-    #[inline(always)]
-    unsafe fn relu<V: FloatVector<Scalar = T>, const R: usize, const W: bool>(&self, block: LaneBlock<V, R, W>) {
-        // SAFETY: the row contract, which is this function's contract.
-        unsafe {
-            let mut y = self.gate(block, 0);
-            lanes(&mut y).iter_mut().for_each(|x| *x = x.max(<T as Real>::ZERO));
-            block.store(y, self.gates);
-            block.store(y, self.next_state);
-        }
-    }
-
-    /// Computes a block of [`Cell::Gru`].
-    ///
-    /// # Safety
-    /// The [row contract](ForwardRow#the-row-contract) holds for `block`.
-    #[inline(always)]
-    unsafe fn gru<V: FloatVector<Scalar = T>, const R: usize, const W: bool>(&self, block: LaneBlock<V, R, W>) {
-        // SAFETY: the row contract, which is this function's contract.
-        unsafe {
-            let (r, z, u) = (sigmoid(self.gate(block, 0)), sigmoid(self.gate(block, 1)), self.gate(block, 3));
-            let n = tanh(mul_add(r, u, self.gate(block, 2)));
-            let h = block.load(self.previous_state);
-            block.store(mul_add(z, vectors!(|k| h[k].sub(n[k])), n), self.next_state);
-            for (b, v) in [r, z, n, u].into_iter().enumerate() {
-                block.store(v, self.gates.add(b * self.width));
-            }
-        }
-    }
-
-    /// Computes a block of [`Cell::Lstm`].
-    ///
-    /// # Safety
-    /// The [row contract](ForwardRow#the-row-contract) holds for `block`.
-    #[inline(always)]
-    unsafe fn lstm<V: FloatVector<Scalar = T>, const R: usize, const W: bool>(&self, block: LaneBlock<V, R, W>) {
-        // SAFETY: the row contract, which is this function's contract.
-        unsafe {
-            let (i, f, o) = (sigmoid(self.gate(block, 0)), sigmoid(self.gate(block, 1)), sigmoid(self.gate(block, 3)));
-            let g = tanh(self.gate(block, 2));
-            let c = mul_add(f, block.load(self.cells[0]), mul(i, g));
-            block.store(c, self.cells[1]);
-            block.store(mul(o, tanh(c)), self.next_state);
-            for (b, v) in [i, f, g, o].into_iter().enumerate() {
-                block.store(v, self.gates.add(b * self.width));
-            }
-        }
-    }
-}
-
-/// The arrays of a step of the backward pass at one row.
-///
-/// # The row contract
-/// The unsafe methods require:
-///
-/// - *row*: the arrays that the cell uses are valid for one row: `gates` and `gate_grads` of B·H elements, the
-///   others of H. No other thread accesses the rows that the cell writes;
-/// - *block*: the lanes of `block` are inside a row of H elements;
-/// - *isa*: the instruction set of the vectors is enabled.
-struct BackwardRow<T> {
+struct CellRow<T> {
     width: usize,
     gates: *mut T,
     previous_state: *mut T,
     cells: [*mut T; 2],
-    state_grads: *mut T,
-    gate_grads: *mut T,
-    bypass_grads: *mut T,
-    cell_grads: *mut T,
 }
 
-impl<T: Float> BackwardRow<T> {
-    /// Returns the activations of gate `b`.
+impl<T: Float> CellRow<T> {
+    /// Returns gate `b`.
     ///
     /// # Safety
-    /// The [row contract](BackwardRow#the-row-contract) holds for `block`.
+    /// The [row contract](CellRow#the-row-contract) holds for `block`.
     #[inline(always)]
     unsafe fn gate<V: FloatVector<Scalar = T>, const R: usize, const W: bool>(
         &self,
@@ -453,16 +402,116 @@ impl<T: Float> BackwardRow<T> {
         // SAFETY: the row contract, which is this function's contract.
         unsafe { block.load(self.gates.add(b * self.width)) }
     }
+}
 
-    /// Computes the gradients of a block of [`Cell::Tanh`].
+/// The arrays of a step forward at one row.
+struct ForwardRow<T> {
+    row: CellRow<T>,
+    bias: *mut T,
+    next_state: *mut T,
+}
+
+impl<T: Float> ForwardRow<T> {
+    /// Returns the sums of gate `b`, with its bias.
     ///
     /// # Safety
-    /// The [row contract](BackwardRow#the-row-contract) holds for `block`.
+    /// The [row contract](CellRow#the-row-contract) holds for `block`.
+    #[inline(always)]
+    unsafe fn gate<V: FloatVector<Scalar = T>, const R: usize, const W: bool>(
+        &self,
+        block: LaneBlock<V, R, W>,
+        b: usize,
+    ) -> [V; R] {
+        // SAFETY: the row contract, which is this function's contract.
+        unsafe { add(self.row.gate(block, b), block.load(self.bias.add(b * self.row.width))) }
+    }
+
+    /// Computes a block of [`Cell::Tanh`].
+    ///
+    /// # Safety
+    /// The [row contract](CellRow#the-row-contract) holds for `block`.
     #[inline(always)]
     unsafe fn tanh<V: FloatVector<Scalar = T>, const R: usize, const W: bool>(&self, block: LaneBlock<V, R, W>) {
         // SAFETY: the row contract, which is this function's contract.
         unsafe {
-            let y = self.gate(block, 0);
+            let y = tanh(self.gate(block, 0));
+            block.store(y, self.row.gates);
+            block.store(y, self.next_state);
+        }
+    }
+
+    /// Computes a block of [`Cell::Relu`].
+    ///
+    /// # Safety
+    /// The [row contract](CellRow#the-row-contract) holds for `block`.
+    #[inline(always)]
+    unsafe fn relu<V: FloatVector<Scalar = T>, const R: usize, const W: bool>(&self, block: LaneBlock<V, R, W>) {
+        // SAFETY: the row contract, which is this function's contract.
+        unsafe {
+            let mut y = self.gate(block, 0);
+            lanes(&mut y).iter_mut().for_each(|x| *x = x.max(<T as Real>::ZERO));
+            block.store(y, self.row.gates);
+            block.store(y, self.next_state);
+        }
+    }
+
+    /// Computes a block of [`Cell::Gru`].
+    ///
+    /// # Safety
+    /// The [row contract](CellRow#the-row-contract) holds for `block`.
+    #[inline(always)]
+    unsafe fn gru<V: FloatVector<Scalar = T>, const R: usize, const W: bool>(&self, block: LaneBlock<V, R, W>) {
+        // SAFETY: the row contract, which is this function's contract.
+        unsafe {
+            let (r, z, u) = (sigmoid(self.gate(block, 0)), sigmoid(self.gate(block, 1)), self.gate(block, 3));
+            let n = tanh(mul_add(r, u, self.gate(block, 2)));
+            let h = block.load(self.row.previous_state);
+            block.store(mul_add(z, vectors!(|k| h[k].sub(n[k])), n), self.next_state);
+            for (b, v) in [r, z, n, u].into_iter().enumerate() {
+                block.store(v, self.row.gates.add(b * self.row.width));
+            }
+        }
+    }
+
+    /// Computes a block of [`Cell::Lstm`].
+    ///
+    /// # Safety
+    /// The [row contract](CellRow#the-row-contract) holds for `block`.
+    #[inline(always)]
+    unsafe fn lstm<V: FloatVector<Scalar = T>, const R: usize, const W: bool>(&self, block: LaneBlock<V, R, W>) {
+        // SAFETY: the row contract, which is this function's contract.
+        unsafe {
+            let (i, f, o) = (sigmoid(self.gate(block, 0)), sigmoid(self.gate(block, 1)), sigmoid(self.gate(block, 3)));
+            let g = tanh(self.gate(block, 2));
+            let c = mul_add(f, block.load(self.row.cells[0]), mul(i, g));
+            block.store(c, self.row.cells[1]);
+            block.store(mul(o, tanh(c)), self.next_state);
+            for (b, v) in [i, f, g, o].into_iter().enumerate() {
+                block.store(v, self.row.gates.add(b * self.row.width));
+            }
+        }
+    }
+}
+
+/// The arrays of a step of the backward pass at one row.
+struct BackwardRow<T> {
+    row: CellRow<T>,
+    state_grads: *mut T,
+    gate_grads: *mut T,
+    bypass_grads: *mut T,
+    cell_grads: *mut T,
+}
+
+impl<T: Float> BackwardRow<T> {
+    /// Computes the gradients of a block of [`Cell::Tanh`].
+    ///
+    /// # Safety
+    /// The [row contract](CellRow#the-row-contract) holds for `block`.
+    #[inline(always)]
+    unsafe fn tanh<V: FloatVector<Scalar = T>, const R: usize, const W: bool>(&self, block: LaneBlock<V, R, W>) {
+        // SAFETY: the row contract, which is this function's contract.
+        unsafe {
+            let y = self.row.gate(block, 0);
             block.store(mul(block.load(self.state_grads), one_minus_product(y, y)), self.gate_grads);
         }
     }
@@ -470,30 +519,31 @@ impl<T: Float> BackwardRow<T> {
     /// Computes the gradients of a block of [`Cell::Relu`].
     ///
     /// # Safety
-    /// The [row contract](BackwardRow#the-row-contract) holds for `block`.
+    /// The [row contract](CellRow#the-row-contract) holds for `block`.
     #[inline(always)]
     unsafe fn relu<V: FloatVector<Scalar = T>, const R: usize, const W: bool>(&self, block: LaneBlock<V, R, W>) {
         // SAFETY: the row contract, which is this function's contract.
-        unsafe { block.store(select_positive(block.load(self.state_grads), self.gate(block, 0)), self.gate_grads) }
+        unsafe { block.store(select_positive(block.load(self.state_grads), self.row.gate(block, 0)), self.gate_grads) }
     }
 
     /// Computes the gradients of a block of [`Cell::Gru`].
     ///
     /// # Safety
-    /// The [row contract](BackwardRow#the-row-contract) holds for `block`.
+    /// The [row contract](CellRow#the-row-contract) holds for `block`.
     #[inline(always)]
     unsafe fn gru<V: FloatVector<Scalar = T>, const R: usize, const W: bool>(&self, block: LaneBlock<V, R, W>) {
         // SAFETY: the row contract, which is this function's contract; `one` is read from a pointer to one element.
         unsafe {
             let one = V::splat(&<T as Real>::ONE);
-            let [r, z, n, u] = [self.gate(block, 0), self.gate(block, 1), self.gate(block, 2), self.gate(block, 3)];
-            let (h, dh) = (block.load(self.previous_state), block.load(self.state_grads));
+            let [r, z, n, u] =
+                [self.row.gate(block, 0), self.row.gate(block, 1), self.row.gate(block, 2), self.row.gate(block, 3)];
+            let (h, dh) = (block.load(self.row.previous_state), block.load(self.state_grads));
             let dn = mul(vectors!(|k| dh[k].mul(one.sub(z[k]))), one_minus_product(n, n));
             let dz = mul(dh, vectors!(|k| h[k].sub(n[k])));
             block.store(mul(dh, z), self.bypass_grads);
             let all = [sigmoid_gradient(mul(dn, u), r), sigmoid_gradient(dz, z), dn, mul(dn, r)];
             for (b, v) in all.into_iter().enumerate() {
-                block.store(v, self.gate_grads.add(b * self.width));
+                block.store(v, self.gate_grads.add(b * self.row.width));
             }
         }
     }
@@ -501,23 +551,24 @@ impl<T: Float> BackwardRow<T> {
     /// Computes the gradients of a block of [`Cell::Lstm`].
     ///
     /// # Safety
-    /// The [row contract](BackwardRow#the-row-contract) holds for `block`.
+    /// The [row contract](CellRow#the-row-contract) holds for `block`.
     #[inline(always)]
     unsafe fn lstm<V: FloatVector<Scalar = T>, const R: usize, const W: bool>(&self, block: LaneBlock<V, R, W>) {
         // SAFETY: the row contract, which is this function's contract.
         unsafe {
-            let [i, f, g, o] = [self.gate(block, 0), self.gate(block, 1), self.gate(block, 2), self.gate(block, 3)];
-            let (dh, y) = (block.load(self.state_grads), tanh(block.load(self.cells[1])));
+            let [i, f, g, o] =
+                [self.row.gate(block, 0), self.row.gate(block, 1), self.row.gate(block, 2), self.row.gate(block, 3)];
+            let (dh, y) = (block.load(self.state_grads), tanh(block.load(self.row.cells[1])));
             let dc = mul_add(mul(dh, o), one_minus_product(y, y), block.load(self.cell_grads));
             block.store(mul(dc, f), self.cell_grads);
             let all = [
                 sigmoid_gradient(mul(dc, g), i),
-                sigmoid_gradient(mul(dc, block.load(self.cells[0])), f),
+                sigmoid_gradient(mul(dc, block.load(self.row.cells[0])), f),
                 mul(mul(dc, i), one_minus_product(g, g)),
                 sigmoid_gradient(mul(dh, y), o),
             ];
             for (b, v) in all.into_iter().enumerate() {
-                block.store(v, self.gate_grads.add(b * self.width));
+                block.store(v, self.gate_grads.add(b * self.row.width));
             }
         }
     }

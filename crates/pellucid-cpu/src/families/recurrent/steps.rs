@@ -1,15 +1,15 @@
 //! The loop over time: for every step the products with the packed weights, and the cell.
 
-use super::cell::{ActiveSequences, BackwardStep, ForwardStep};
+use super::cell::{ActiveSequences, BackwardStep, CellStep, ForwardStep};
 use pellucid_gemm::{OwnedPanels, PackedPanels, Strided};
 use pellucid_ir::Result;
 use pellucid_ir::kernel::{Cell, Recurrent, RecurrentSizes};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
 use pellucid_runtime::threads::{self, SharedPtr};
+use pellucid_simd::Float;
 use pellucid_simd::Isa;
 use pellucid_simd::math::Real;
-use pellucid_simd::{Float, vector_work};
 use std::ops::Range;
 
 /// The least number of multiply-adds that pays for a separate task.
@@ -163,17 +163,19 @@ impl<T: Float> RecurrentProblem<'_, T> {
                 }
                 let next = if projection.is_some() { unprojected } else { h(following) };
                 let work = ForwardStep {
-                    cell,
-                    width: hidden,
-                    rows: active_range.clone(),
-                    active,
-                    gates,
+                    step: CellStep {
+                        cell,
+                        width: hidden,
+                        rows: active_range.clone(),
+                        active,
+                        gates,
+                        previous_state: h(previous),
+                        cells: [c(previous), c(following)],
+                    },
                     bias: arrays.bias,
-                    previous_state: h(previous),
-                    cells: [c(previous), c(following)],
                     next_state: next,
                 };
-                vector_work::<T, _>(self.isa)(&work);
+                work.run(self.isa);
                 if let Some(projection) = projection {
                     let a = Strided { data: next.get().cast_const(), lane: hidden as isize, depth: 1 };
                     self.multiply(part, (&active_range, state, hidden), a, projection, (h(following), state), false);
@@ -229,7 +231,6 @@ impl<T: Float> RecurrentProblem<'_, T> {
         let (cell, rows) = (self.kernel.cell, &part.rows);
         let width = cell.blocks() * hidden;
         let [carry, cell_carry] = arrays.initial_grads;
-        let zero = <T as Real>::ZERO;
         // SAFETY: all matrices have the rows of the batch (*shape*), and only this call accesses the rows of the part
         // in the outputs (*exclusive*) and in `cell_state_grads` (this function's contract). The same clauses give the
         // contract of the work. The processor supports the instruction set (*isa*).
@@ -248,19 +249,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
                     cell_state_grads
                 };
                 let incoming = self.matrix_at(arrays.state_grads, step, state);
-                for row in rows.clone() {
-                    let [total, carry, incoming] = [total, carry, incoming].map(|p| p.at((row * state) as isize));
-                    if active.contains(row) {
-                        for k in 0..state {
-                            *total.add(k) = *carry.add(k) + *incoming.add(k);
-                            *carry.add(k) = zero;
-                        }
-                    } else {
-                        (0..state).for_each(|k| *total.add(k) = zero);
-                        let to = to.at((row * width) as isize);
-                        (0..width).for_each(|k| *to.add(k) = zero);
-                    }
-                }
+                self.sum_state_gradients(rows.clone(), &active, [total, carry, incoming], to);
                 if let Some(projection) = projection {
                     let a = Strided { data: total.get().cast_const(), lane: state as isize, depth: 1 };
                     self.multiply(
@@ -273,19 +262,21 @@ impl<T: Float> RecurrentProblem<'_, T> {
                     );
                 }
                 let work = BackwardStep {
-                    cell,
-                    width: hidden,
-                    rows: active_range.clone(),
-                    active,
-                    gates: self.matrix_at(arrays.gates, step, width),
-                    previous_state: self.matrix_at(arrays.states, previous, state),
-                    cells: [previous, following].map(|t| self.matrix_at(arrays.cells, t, hidden)),
+                    step: CellStep {
+                        cell,
+                        width: hidden,
+                        rows: active_range.clone(),
+                        active,
+                        gates: self.matrix_at(arrays.gates, step, width),
+                        previous_state: self.matrix_at(arrays.states, previous, state),
+                        cells: [previous, following].map(|t| self.matrix_at(arrays.cells, t, hidden)),
+                    },
                     state_grads: cell_state_grads,
                     gate_grads: to,
                     bypass_grads: carry,
                     cell_grads: cell_carry,
                 };
-                vector_work::<T, _>(self.isa)(&work);
+                work.run(self.isa);
                 for block in weights {
                     let data = to.at((block.first_block * hidden) as isize).cast_const();
                     let a = Strided { data, lane: width as isize, depth: 1 };
@@ -297,6 +288,39 @@ impl<T: Float> RecurrentProblem<'_, T> {
                         (carry, state),
                         true,
                     );
+                }
+            }
+        }
+    }
+
+    /// Adds the incoming gradients of the states of a step to those that are carried back from the next step, and
+    /// clears the carried gradients. For sequences that are not active, the totals and `gate_grads` are set to zero.
+    ///
+    /// # Safety
+    /// `total`, `carry` and `incoming` are valid for reading and writing the rows `rows` of `[N, state]`, and
+    /// `gate_grads` those of `[N, blocks·hidden]`. No other thread accesses these rows.
+    unsafe fn sum_state_gradients(
+        &self,
+        rows: Range<usize>,
+        active: &ActiveSequences<'_>,
+        [total, carry, incoming]: [SharedPtr<T>; 3],
+        gate_grads: SharedPtr<T>,
+    ) {
+        let (state, width, zero) = (self.sizes.state, self.kernel.cell.blocks() * self.sizes.hidden, <T as Real>::ZERO);
+        for row in rows {
+            let [total, carry, incoming] = [total, carry, incoming].map(|p| p.at((row * state) as isize));
+            // SAFETY: the matrices are valid for the elements of the row, which no other thread accesses (this
+            // function's contract).
+            unsafe {
+                if active.contains(row) {
+                    for k in 0..state {
+                        *total.add(k) = *carry.add(k) + *incoming.add(k);
+                        *carry.add(k) = zero;
+                    }
+                } else {
+                    (0..state).for_each(|k| *total.add(k) = zero);
+                    let to = gate_grads.at((row * width) as isize);
+                    (0..width).for_each(|k| *to.add(k) = zero);
                 }
             }
         }

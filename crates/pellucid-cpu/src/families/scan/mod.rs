@@ -13,9 +13,8 @@ use crate::strided::{IndexSpace, axes};
 use pellucid_ir::kernel::{Scan, ScanOp};
 use pellucid_ir::{DType, Error, Result};
 use pellucid_runtime::threads::{GRAIN, SharedPtr, split};
-use pellucid_simd::Isa;
 use pellucid_simd::math::Real;
-use pellucid_simd::per_isa;
+use pellucid_simd::{Isa, per_isa, up_to};
 
 /// The maximum number of adjacent lines that are processed together.
 const MAX_ADJACENT: usize = 256;
@@ -234,24 +233,25 @@ struct ScanKernels {
     adjacent: ScanKernel,
     /// Scan several lines or one line, with any strides.
     strided: [ScanKernel; 2],
-    /// The same for strides of 1 along the axis.
-    dense: [ScanKernel; 2],
 }
 
 impl ScanTask<'_> {
     /// Runs the reduction `R` on all lines.
     fn run<T: StorageElement, R: RunningReduction<T::Compute>>(&self) {
         let isa = Isa::best();
-        let strided = |is_dense: bool| match (R::STRIDED_LINES, is_dense) {
-            (MAX_STRIDED, true) => [scan_strided::<T, R, MAX_STRIDED, true>(isa), scan_strided::<T, R, 1, true>(isa)],
-            (MAX_STRIDED, false) => {
-                [scan_strided::<T, R, MAX_STRIDED, false>(isa), scan_strided::<T, R, 1, false>(isa)]
-            }
-            (_, true) => [scan_strided::<T, R, 4, true>(isa), scan_strided::<T, R, 1, true>(isa)],
-            (_, false) => [scan_strided::<T, R, 4, false>(isa), scan_strided::<T, R, 1, false>(isa)],
+        // Only the step of `RunningLogSumExp` is long enough for wide vectors. Sums and products are bound by their
+        // latency; AVX2 selects extrema with fewer instructions.
+        let strided = if const { R::STRIDED_LINES == MAX_STRIDED } {
+            [
+                up_to!(T::WIDEST_ISA, isa, scan_strided::<T, R, MAX_STRIDED>),
+                up_to!(T::WIDEST_ISA, isa, scan_strided::<T, R, 1>),
+            ]
+        } else if const { R::POSITIONS } {
+            [up_to!(Isa::Avx2, isa, scan_strided::<T, R, 4>), up_to!(Isa::Avx2, isa, scan_strided::<T, R, 1>)]
+        } else {
+            const { [scan_strided::<T, R, 4>(Isa::Portable), scan_strided::<T, R, 1>(Isa::Portable)] }
         };
-        let kernels =
-            ScanKernels { adjacent: scan_adjacent::<T, R>(isa), strided: strided(false), dense: strided(true) };
+        let kernels = ScanKernels { adjacent: up_to!(T::WIDEST_ISA, isa, scan_adjacent::<T, R>), strided };
         self.run_kernels(&kernels, size_of::<T>(), R::STRIDED_LINES);
     }
 
@@ -278,8 +278,7 @@ impl ScanTask<'_> {
         let space = IndexSpace::new(axes(shape, layouts).enumerate().filter(|&(a, _)| a != axis).map(|(_, a)| a));
         let across = space.step();
         let lines_are_adjacent = across == [1; 3];
-        let is_dense = along == [1; 3];
-        let [strided, single] = if is_dense { kernels.dense } else { kernels.strided };
+        let [strided, single] = kernels.strided;
         split(space.len(), GRAIN / (len * size), |range| {
             space.runs(range, |offsets, lines| {
                 let scan = |line: usize, count: usize, kernel: ScanKernel| {
@@ -354,16 +353,14 @@ per_isa! {
 }
 
 per_isa! {
-    /// Scans `N` lines with any stride between them. `DENSE` states that all strides along the axis are 1.
+    /// Scans `N` lines with any strides.
     ///
     /// # Safety
     /// 1. The first `N` lines of `lines` are valid: `x` for reads, `y` for writes, and `positions` for writes if the
-    ///    reduction has positions. If `DENSE`, the strides along the axis are 1.
+    ///    reduction has positions.
     /// 2. No other thread uses the outputs of these lines or writes their inputs.
     /// 3. The processor has the instruction set.
-    fn scan_strided
-    [T: StorageElement, R: RunningReduction<T::Compute>, const N: usize, const DENSE: bool]
-    [T, R, N, DENSE](
+    fn scan_strided[T: StorageElement, R: RunningReduction<T::Compute>, const N: usize][T, R, N](
         lines: ScanLines, _count: usize
     ) {
         let (mut first, mut second) = ([R::START.0; N], [R::START.1; N]);
@@ -373,7 +370,7 @@ per_isa! {
             y[l] = y[l].wrapping_offset(l as isize * lines.across[1]);
             positions[l] = lines.positions.wrapping_offset(l as isize * lines.across[2]);
         }
-        let along = if DENSE { [1; 3] } else { lines.along };
+        let along = lines.along;
         for i in 0..lines.len {
             let position = lines.position(i);
             let i = i as isize;

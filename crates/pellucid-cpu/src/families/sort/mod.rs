@@ -203,26 +203,82 @@ fn directed_key<T: Sortable>(x: T, descending: bool) -> u64 {
 fn sort_lines_as<T: Sortable>(kernel: &Sort, x: &Operand<'_>, y: &Operand<'_>, positions: &Operand<'_>) -> Result<()> {
     // Positions of lines with more than 2³² elements need 64 bits.
     if x.shape()[kernel.axis] <= T::Packed::MAX_LEN {
-        sort_lines_packed::<T, T::Packed>(kernel, x, y, positions)
+        sort_lines_packed(kernel, &SortKernels::<T::Packed>::new::<T>(), x, y, positions)
     } else {
-        sort_lines_packed::<T, u128>(kernel, x, y, positions)
+        sort_lines_packed(kernel, &SortKernels::<u128>::new::<T>(), x, y, positions)
     }
 }
 
-/// Sorts all lines of elements of type `T` by packed keys of type `P`.
-fn sort_lines_packed<T: Sortable, P: PackedKey>(
+/// The functions of a sort that depend on the element type. The others are compiled once for each [`PackedKey`].
+struct SortKernels<P> {
+    /// The size of an element in bytes.
+    size: usize,
+    /// See [`pack_line`].
+    pack_line: unsafe fn(*const u8, isize, bool, &mut [P]),
+    /// See [`compute_keys`].
+    compute_keys: unsafe fn(*const u8, isize, usize, bool, *mut u64, *mut u64),
+    /// See [`sort_packed`].
+    sort_packed: for<'a> fn(&'a mut [P], &'a mut [P]) -> &'a [P],
+    /// See [`store_line`].
+    store_line: unsafe fn(*const u8, isize, *mut u8, isize, &[P]),
+}
+
+impl<P: PackedKey> SortKernels<P> {
+    /// Returns the functions for elements of type `T`.
+    fn new<T: Sortable>() -> SortKernels<P> {
+        SortKernels {
+            size: size_of::<T>(),
+            pack_line: pack_line::<T, P>,
+            compute_keys: compute_keys::<T>(Isa::best()),
+            sort_packed: with_width!(T::BITS as usize / 8, K => sort_packed::<K, P>),
+            store_line: with_width!(size_of::<T>(), W => store_line::<W, P>),
+        }
+    }
+}
+
+/// Packs the keys and positions of a line of `packed.len()` elements of type `T`, `step` elements apart.
+///
+/// # Safety
+/// `line` and the pointers that follow it at distance `step`, one for each element, are valid for reads.
+unsafe fn pack_line<T: Sortable, P: PackedKey>(line: *const u8, step: isize, descending: bool, packed: &mut [P]) {
+    let line = line.cast::<T>();
+    for (i, packed) in packed.iter_mut().enumerate() {
+        // SAFETY: the caller guarantees that every element of the line is valid for reads (this function's contract).
+        let x = unsafe { *line.wrapping_offset(i as isize * step) };
+        *packed = P::pack(directed_key(x, descending), i);
+    }
+}
+
+/// Writes the elements of a line at the positions of `sorted` to another line, which are `step` and `to_step` elements
+/// apart. `W` has the size of an element.
+///
+/// # Safety
+/// The elements at the positions are valid for reads, and `to` and the pointers that follow it at distance `to_step`,
+/// one for each position, for writes. No other thread accesses the latter.
+unsafe fn store_line<W: Copy, P: PackedKey>(line: *const u8, step: isize, to: *mut u8, to_step: isize, sorted: &[P]) {
+    let (line, to) = (line.cast::<W>(), to.cast::<W>());
+    for (i, packed) in sorted.iter().enumerate() {
+        // SAFETY: the caller guarantees that the element at the position is valid for reads, and element i of the other
+        // line for writes (this function's contract).
+        unsafe { *to.wrapping_offset(i as isize * to_step) = *line.wrapping_offset(packed.position() as isize * step) }
+    }
+}
+
+/// Sorts all lines by packed keys of type `P`.
+fn sort_lines_packed<P: PackedKey>(
     kernel: &Sort,
+    kernels: &SortKernels<P>,
     x: &Operand<'_>,
     y: &Operand<'_>,
     positions: &Operand<'_>,
 ) -> Result<()> {
-    let (shape, axis, k) = (x.shape(), kernel.axis, kernel.k);
-    let len = shape[axis];
+    let (shape, axis, k, descending) = (x.shape(), kernel.axis, kernel.k, kernel.descending);
+    let (len, size) = (shape[axis], kernels.size as isize);
     let layouts = [x.layout, y.layout, positions.layout];
     let [x_along, y_along, p_along] = layouts.map(|l| l.strides()[axis]);
     let space = IndexSpace::new(axes(shape, layouts).enumerate().filter(|&(a, _)| a != axis).map(|(_, a)| a));
     let step = space.step();
-    let (x, y, positions) = (x.first::<T>(), y.first::<T>(), positions.first::<i64>());
+    let (x, y, positions) = (x.first::<u8>(), y.first::<u8>(), positions.first::<i64>());
     // The scratch memory of all tasks is allocated here, so that a failure precedes the first write.
     let parts = if len * space.len() * size_of::<P>() < 2 * GRAIN { 1 } else { threads::count().min(space.len()) };
     let is_top_k = k < len / 4;
@@ -232,7 +288,6 @@ fn sort_lines_packed<T: Sortable, P: PackedKey>(
     let keys_len = if is_top_k { len + 2 * len.div_ceil(CHUNK) } else { 0 };
     let key_scratch = CpuBuffer::scratch(parts.saturating_mul(keys_len).saturating_mul(size_of::<u64>()))?;
     let key_scratch = SharedPtr(scratch_start::<u64>(&key_scratch)?);
-    let compute_keys = compute_keys::<T>(Isa::best());
     split(parts, 1, |part| {
         for part in part {
             // SAFETY: the scratch memory has `parts · packed_len` elements of type `P`, aligned by `scratch_start`. The
@@ -247,34 +302,23 @@ fn sort_lines_packed<T: Sortable, P: PackedKey>(
             space.runs(range, |offsets, n| {
                 for line in 0..n as isize {
                     let offsets: [isize; 3] = std::array::from_fn(|o| offsets[o] + line * step[o]);
-                    // SAFETY: the line and i < len are within the shape, and all elements of an operand are in its
-                    // buffer.
-                    let value = |i: usize| unsafe { *x.at(offsets[0] + i as isize * x_along) };
+                    let from = x.at(offsets[0] * size).cast_const();
                     let sorted = if is_top_k {
-                        // SAFETY: the line is within the shape, so its `len` elements are in the buffer (clause 1).
-                        // This part has key scratch for `len` keys and two values per chunk, which no other task uses
-                        // (clause 2). `Isa::best` returns an instruction set of this processor (clause 3).
-                        unsafe { compute_keys(x.at(offsets[0]), x_along, len, kernel.descending, keys, keys.add(len)) }
-                        // SAFETY: the `len` keys and the minimum of every chunk have been written above, and the second
-                        // value per chunk is initialised here. All are in the key scratch of this part, which no other
-                        // task uses, and the two slices are disjoint.
-                        let (keys, minima) = unsafe {
-                            let chunks = len.div_ceil(CHUNK);
-                            keys.add(len + chunks).write_bytes(0, chunks);
-                            let minima = std::slice::from_raw_parts_mut(keys.add(len), 2 * chunks);
-                            (std::slice::from_raw_parts(keys, len), minima)
-                        };
-                        smallest_keys(k, keys, minima, packed)
+                        // SAFETY: the line is within the shape, so its `len` elements are in the buffer. This part has
+                        // key scratch for `len` keys and two values per chunk, which no other task uses.
+                        unsafe { smallest_in_line(kernels, (from, x_along, len), (descending, k), keys, packed) }
                     } else {
-                        sort_packed(len, |i| P::pack(directed_key(value(i), kernel.descending), i), packed, T::BITS)
+                        let (line, other) = packed.split_at_mut(len);
+                        // SAFETY: the line is within the shape, so its `len` elements are in the buffer.
+                        unsafe { (kernels.pack_line)(from, x_along, descending, line) };
+                        (kernels.sort_packed)(line, other)
                     };
-                    for (i, position) in sorted[..k].iter().map(|p| p.position()).enumerate() {
-                        let i = i as isize;
-                        // SAFETY: i < k, so both elements are within the shapes of the outputs, which are in their
-                        // buffers. No other task writes this line.
-                        unsafe {
-                            *y.at(offsets[1] + i * y_along) = value(position);
-                            *positions.at(offsets[2] + i * p_along) = position as i64;
+                    // SAFETY: the positions are below `len`, and k elements of the line are within the shapes of the
+                    // outputs, which are in their buffers. No other task writes this line.
+                    unsafe {
+                        (kernels.store_line)(from, x_along, y.at(offsets[1] * size), y_along, &sorted[..k]);
+                        for (i, packed) in sorted[..k].iter().enumerate() {
+                            *positions.at(offsets[2] + i as isize * p_along) = packed.position() as i64;
                         }
                     }
                 }
@@ -284,30 +328,55 @@ fn sort_lines_packed<T: Sortable, P: PackedKey>(
     Ok(())
 }
 
+/// Returns the k smallest elements of a line with their positions, in ascending order of their keys.
+///
+/// The line is given by its first element, the stride and the length.
+///
+/// # Safety
+/// The elements of the line are valid for reads. `keys` is valid for `len` keys and two more values per chunk, which no
+/// other thread accesses.
+unsafe fn smallest_in_line<'a, P: PackedKey>(
+    kernels: &SortKernels<P>,
+    (line, step, len): (*const u8, isize, usize),
+    (descending, k): (bool, usize),
+    keys: *mut u64,
+    packed: &'a mut [P],
+) -> &'a [P] {
+    let chunks = len.div_ceil(CHUNK);
+    // SAFETY: the line is valid for reads (clause 1) and the keys and minima for writes (clause 2), by this function's
+    // contract. `Isa::best` returns an instruction set of this processor (clause 3). The `len` keys and the minimum of
+    // every chunk are then initialised, and the second value per chunk is initialised here; the two slices are disjoint.
+    let (keys, minima) = unsafe {
+        (kernels.compute_keys)(line, step, len, descending, keys, keys.add(len));
+        keys.add(len + chunks).write_bytes(0, chunks);
+        let minima = std::slice::from_raw_parts_mut(keys.add(len), 2 * chunks);
+        (std::slice::from_raw_parts(keys, len), minima)
+    };
+    smallest_keys(k, keys, minima, packed)
+}
+
 /// Returns the start of scratch memory as a pointer to `P`, which is sufficiently aligned.
 fn scratch_start<P>(scratch: &CpuBuffer) -> Result<*mut P> {
     const { assert!(align_of::<P>() <= pellucid_runtime::allocator::ALIGN) };
     Ok(scratch.ensure()?.as_ptr().cast())
 }
 
-/// Returns the packed keys of a line in ascending order. `scratch` has at least `2 · len` elements, and `bits` is the
-/// size of a key.
-fn sort_packed<P: PackedKey>(len: usize, packed: impl Fn(usize) -> P, scratch: &mut [P], bits: u32) -> &[P] {
-    let (a, b) = scratch.split_at_mut(len);
-    let b = &mut b[..len];
-    a.iter_mut().enumerate().for_each(|(i, p)| *p = packed(i));
+/// Sorts packed keys that have the size of `K`. Returns the slice that holds the result: `line` or a part of `other`, which
+/// has at least as many elements.
+fn sort_packed<'a, K, P: PackedKey>(line: &'a mut [P], other: &'a mut [P]) -> &'a [P] {
+    let len = line.len();
     if len < RADIX_MIN_LEN {
-        a.sort_unstable();
-        return a;
+        line.sort_unstable();
+        return line;
     }
-    radix_sort(a, b, bits)
+    radix_sort::<K, P>(line, &mut other[..len])
 }
 
-/// Sorts by radix, least significant digit first: one stable pass for each byte of the keys, except bytes that are
-/// equal in all keys. Returns the slice that holds the result.
-fn radix_sort<'a, P: PackedKey>(mut from: &'a mut [P], mut to: &'a mut [P], bits: u32) -> &'a [P] {
+/// Sorts by radix, least significant digit first: one stable pass for each byte of the keys, which have the size of `K`,
+/// except bytes that are equal in all keys. Returns the slice that holds the result.
+fn radix_sort<'a, K, P: PackedKey>(mut from: &'a mut [P], mut to: &'a mut [P]) -> &'a [P] {
     let mut counts = [[0usize; 256]; 8];
-    let digits = bits as usize / 8;
+    let digits = size_of::<K>();
     for p in from.iter() {
         for (d, counts) in counts[..digits].iter_mut().enumerate() {
             counts[p.digit(d as u32 * 8)] += 1;
@@ -336,15 +405,16 @@ fn radix_sort<'a, P: PackedKey>(mut from: &'a mut [P], mut to: &'a mut [P], bits
 const CHUNK: usize = 16;
 
 per_isa! {
-    /// Writes the keys of `len` elements, `step` apart, and the minimum key of every [`CHUNK`] of them.
+    /// Writes the keys of `len` elements of type `T`, `step` apart, and the minimum key of every [`CHUNK`] of them.
     ///
     /// # Safety
     /// 1. `line` and the `len − 1` pointers that follow it at distance `step` are valid for reads.
     /// 2. `keys` is valid for `len` writes, and `minima` for one write per chunk. No other thread uses this memory.
     /// 3. The processor has the instruction set.
     fn compute_keys[T: Sortable][T](
-        line: *const T, step: isize, len: usize, descending: bool, keys: *mut u64, minima: *mut u64
+        line: *const u8, step: isize, len: usize, descending: bool, keys: *mut u64, minima: *mut u64
     ) {
+        let line = line.cast::<T>();
         // SAFETY: i < len, so the element is valid for reads (clause 1 of this function's contract) and its key for a
         // write (clause 2). `chunk` is less than the number of chunks, so its minimum is valid for a write (clause 2).
         unsafe {

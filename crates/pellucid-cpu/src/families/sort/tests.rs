@@ -135,9 +135,11 @@ fn sweep_of_lengths_counts_and_dtypes() {
 #[test]
 fn u128_keys_sort_like_u64_keys() {
     let values: Vec<f32> = with_special_values(700, 50).into_iter().map(|v| v as f32).collect();
-    let mut scratch = (vec![0u64; 2000], vec![0u128; 2000]);
-    let narrow = sort_packed(700, |i| u64::pack(directed_key(values[i], false), i), &mut scratch.0, 32);
-    let wide = sort_packed(700, |i| u128::pack(directed_key(values[i], false), i), &mut scratch.1, 32);
+    let mut narrow: Vec<u64> = (0..700).map(|i| u64::pack(directed_key(values[i], false), i)).collect();
+    let mut wide: Vec<u128> = (0..700).map(|i| u128::pack(directed_key(values[i], false), i)).collect();
+    let mut scratch = (vec![0u64; 1300], vec![0u128; 1300]);
+    let narrow = sort_packed::<u32, _>(&mut narrow, &mut scratch.0);
+    let wide = sort_packed::<u32, _>(&mut wide, &mut scratch.1);
     assert!(narrow.iter().map(|p| p.position()).eq(wide.iter().map(|p| p.position())));
     assert!(directed_key(f32::INFINITY, false).cmp(&directed_key(f32::NAN, false)) == Ordering::Less);
     assert!(directed_key(f32::NAN, true).cmp(&directed_key(f32::INFINITY, true)) == Ordering::Less);

@@ -5,8 +5,7 @@
 
 use super::element::{LoopElement, Unaligned, source_slice};
 use pellucid_ir::Compute;
-use pellucid_simd::Isa;
-use pellucid_simd::per_isa;
+use pellucid_simd::{Isa, per_isa, up_to};
 
 /// `position(src, n)` returns the first index of the extremum of `n` ≥ 1 contiguous values. A NaN counts as the
 /// extremum, and the first NaN wins.
@@ -151,7 +150,11 @@ where
     LargestFirst: ExtremumOrder<T>,
     SmallestFirst: ExtremumOrder<T>,
 {
-    if largest { first_position::<T, LargestFirst>(isa) } else { first_position::<T, SmallestFirst>(isa) }
+    if largest {
+        up_to!(T::WIDEST_ISA, isa, first_position::<T, LargestFirst>)
+    } else {
+        up_to!(T::WIDEST_ISA, isa, first_position::<T, SmallestFirst>)
+    }
 }
 
 /// Returns the loop for values of type `ty`, or `None` for masks.

@@ -1,25 +1,14 @@
 //! Primitives of two operands.
 
-use super::element::{LoopElement, MaskByte, Unaligned, can_overwrite, output_slice, read_element, source_slice};
-use super::remainder::{VECTOR_LEN, VectorKernel, run_padded};
+use super::element::{LoopElement, MaskByte, Unaligned, output_slice, source_slice};
+use super::remainder::{VECTOR_LEN, run_padded};
 use pellucid_ir::Compute;
 use pellucid_ir::formula::Binary;
 use pellucid_simd::Isa;
 use pellucid_simd::math::Real;
 use pellucid_simd::math::integer::Int;
-use pellucid_simd::per_isa;
-use std::marker::PhantomData;
+use pellucid_simd::{per_isa, up_to};
 use std::mem::MaybeUninit;
-
-/// `binary_loop(dst, a, b, n)` computes `dst[i] = f(a[i], b[i])` for `i < n`, where a uniform operand is one value; see
-/// the rules of [`crate::program::loops`].
-///
-/// # Safety
-/// * Sources: a tile operand is valid for reads of `n` elements, a uniform operand for reads of one element.
-/// * Destination: `dst` is valid for writes of `n` elements.
-/// * Aliasing: `dst` overlaps no operand, except that it may equal a tile operand of the same element size.
-/// * ISA: the processor has the instruction set for which the loop was requested.
-pub(crate) type BinaryLoop = unsafe fn(dst: *mut u8, a: *const u8, b: *const u8, n: usize);
 
 /// States which operands are tiles and which are uniform (one value for all elements).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -32,6 +21,61 @@ pub(crate) enum Form {
     UniformTile,
 }
 
+/// The loop of a primitive of two operands, for one [`Form`].
+#[derive(Clone, Copy)]
+pub(crate) struct BinaryLoop {
+    /// The loop, out of place.
+    vector_loop: VectorBinaryLoop,
+    /// The second operand of `vector_loop` is uniform.
+    is_uniform: bool,
+    /// The operands of `vector_loop` are those of the primitive in reverse order.
+    is_swapped: bool,
+    /// The number of elements to a multiple of which a remainder is padded.
+    grain: u8,
+    /// Bytes of a result element and of an operand element.
+    sizes: (u8, u8),
+}
+
+/// `vector_loop(dst, a, b, n)` computes `dst[i] = f(a[i], b[i])` for `i < n`, or `dst[i] = f(a[i], b[0])` if the loop is
+/// for a uniform second operand.
+///
+/// # Safety
+/// * Sources: `a` is valid for reads of `n` elements, and `b` of `n` elements or of one.
+/// * Destination: `dst` is valid for writes of `n` elements.
+/// * Disjoint: the destination overlaps no operand.
+/// * ISA: the processor has the instruction set for which the loop was requested.
+type VectorBinaryLoop = unsafe fn(dst: *mut u8, a: *const u8, b: *const u8, n: usize);
+
+impl BinaryLoop {
+    /// Computes `dst[i] = f(a[i], b[i])` for `i < n`, where a uniform operand is one value; see the rules of
+    /// [`crate::program::loops`].
+    ///
+    /// # Safety
+    /// * Sources: a tile operand is valid for reads of `n` elements, a uniform operand for reads of one element.
+    /// * Destination: `dst` is valid for writes of `n` elements.
+    /// * Aliasing: `dst` overlaps no operand, except that it may equal a tile operand of the same element size.
+    /// * ISA: the processor has the instruction set for which the loop was requested.
+    pub(crate) unsafe fn run(self, dst: *mut u8, a: *const u8, b: *const u8, n: usize) {
+        let [a, b] = if self.is_swapped { [b, a] } else { [a, b] };
+        let (dst, size) = ((dst, self.sizes.0.into()), self.sizes.1.into());
+        let run_piece = |to: *mut u8, a: *const u8, b: *const u8, n: usize| {
+            // SAFETY: `run_padded` passes pieces that satisfy *Sources*, *Destination* and *Disjoint* of
+            // `VectorBinaryLoop`. A uniform operand is valid for reads of one element and not part of the destination,
+            // and *ISA* is a clause of this method's contract.
+            unsafe { (self.vector_loop)(to, a, b, n) }
+        };
+        // SAFETY: *Sources*, *Destination* and *Aliasing* of this method's contract are those of `run_padded` for the
+        // tile operands.
+        unsafe {
+            if self.is_uniform {
+                run_padded(self.grain.into(), dst, [(a, size)], n, |to, [a], n| run_piece(to, a, b, n));
+            } else {
+                run_padded(self.grain.into(), dst, [(a, size), (b, size)], n, |to, [a, b], n| run_piece(to, a, b, n));
+            }
+        }
+    }
+}
+
 /// A function of two values.
 trait BinaryFunction<T> {
     /// The type of the result.
@@ -40,167 +84,121 @@ trait BinaryFunction<T> {
     fn apply(a: T, b: T) -> Self::Out;
 }
 
-/// The loop of F over whole vectors, with its uniform operand U, or `()` if both operands are tiles.
-struct BinaryKernel<T, F, U>(U, PhantomData<(T, F)>);
-impl<T, F, U: Copy> Clone for BinaryKernel<T, F, U> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T, F, U: Copy> Copy for BinaryKernel<T, F, U> {}
-
-impl<T: LoopElement, F: BinaryFunction<T>> VectorKernel<2> for BinaryKernel<T, F, ()> {
+/// The function F with its operands in reverse order.
+struct Swapped<F>(F);
+impl<T, F: BinaryFunction<T>> BinaryFunction<T> for Swapped<F> {
+    type Out = F::Out;
     #[inline(always)]
-    unsafe fn run_vectors(self, to: *mut u8, [a, b]: [*const u8; 2], n: usize) {
-        // SAFETY: the caller guarantees *Sources* and *Destination* (the contract of `run_vectors`). *Unchanged* and
-        // *Exclusive* of the slices follow from *Disjoint*.
-        let (dst, a, b) = unsafe { (output_slice(to, n), source_slice(a, n), source_slice(b, n)) };
-        combine_tiles::<T, F>(dst, a, b);
+    fn apply(a: T, b: T) -> F::Out {
+        F::apply(b, a)
     }
 }
 
-impl<T: LoopElement, F: BinaryFunction<T>> VectorKernel<1> for BinaryKernel<T, F, UniformLeft<T>> {
-    #[inline(always)]
-    unsafe fn run_vectors(self, to: *mut u8, [b]: [*const u8; 1], n: usize) {
-        // SAFETY: the caller guarantees *Sources* and *Destination* (the contract of `run_vectors`). *Unchanged* and
-        // *Exclusive* of the slices follow from *Disjoint*.
-        let (dst, b) = unsafe { (output_slice(to, n), source_slice(b, n)) };
-        combine_uniform_left::<T, F>(dst, self.0.0, b);
-    }
-}
-
-impl<T: LoopElement, F: BinaryFunction<T>> VectorKernel<1> for BinaryKernel<T, F, UniformRight<T>> {
-    #[inline(always)]
-    unsafe fn run_vectors(self, to: *mut u8, [a]: [*const u8; 1], n: usize) {
-        // SAFETY: the caller guarantees *Sources* and *Destination* (the contract of `run_vectors`). *Unchanged* and
-        // *Exclusive* of the slices follow from *Disjoint*.
-        let (dst, a) = unsafe { (output_slice(to, n), source_slice(a, n)) };
-        combine_uniform_right::<T, F>(dst, a, self.0.0);
-    }
-}
-
-/// A uniform first operand.
-#[derive(Clone, Copy)]
-struct UniformLeft<T>(T);
-/// A uniform second operand.
-#[derive(Clone, Copy)]
-struct UniformRight<T>(T);
-
-/// Writes `F(a[i], b[i])` to `dst[i]`.
+/// Writes `F(a[i], b[i])` to `dst[i]`, or `F(a[i], b[0])` if UNIFORM.
 #[inline(always)]
-fn combine_tiles<T: LoopElement, F: BinaryFunction<T>>(
+fn combine<T: LoopElement, F: BinaryFunction<T>, const UNIFORM: bool>(
     dst: &mut [MaybeUninit<Unaligned<F::Out>>],
     a: &[Unaligned<T>],
     b: &[Unaligned<T>],
 ) {
-    for ((d, a), b) in dst.iter_mut().zip(a).zip(b) {
-        d.write(Unaligned(F::apply(a.0, b.0)));
-    }
-}
-
-/// Writes `F(a, b[i])` to `dst[i]`.
-#[inline(always)]
-fn combine_uniform_left<T: LoopElement, F: BinaryFunction<T>>(
-    dst: &mut [MaybeUninit<Unaligned<F::Out>>],
-    a: T,
-    b: &[Unaligned<T>],
-) {
-    for (d, b) in dst.iter_mut().zip(b) {
-        d.write(Unaligned(F::apply(a, b.0)));
-    }
-}
-
-/// Writes `F(a[i], b)` to `dst[i]`.
-#[inline(always)]
-fn combine_uniform_right<T: LoopElement, F: BinaryFunction<T>>(
-    dst: &mut [MaybeUninit<Unaligned<F::Out>>],
-    a: &[Unaligned<T>],
-    b: T,
-) {
-    for (d, a) in dst.iter_mut().zip(a) {
-        d.write(Unaligned(F::apply(a.0, b)));
+    let n = dst.len();
+    if UNIFORM {
+        let (a, b) = (&a[..n], b[0].0);
+        for i in 0..n {
+            dst[i].write(Unaligned(F::apply(a[i].0, b)));
+        }
+    } else {
+        let (a, b) = (&a[..n], &b[..n]);
+        for i in 0..n {
+            dst[i].write(Unaligned(F::apply(a[i].0, b[i].0)));
+        }
     }
 }
 
 per_isa! {
-    /// Returns the loop of two tiles for an instruction set.
-    fn tile_tile[T: LoopElement, F: BinaryFunction<T>][T, F](dst: *mut u8, a: *const u8, b: *const u8, n: usize) {
-        let (out, size) = (size_of::<F::Out>(), size_of::<T>());
-        let kernel = BinaryKernel::<T, F, ()>((), PhantomData);
-        // SAFETY: *Sources*, *Destination*, *Aliasing* and *ISA* of `BinaryLoop` are those of `run_padded` for the tile
-        // operands.
-        unsafe { run_padded(VECTOR_LEN, (dst, out), [(a, size), (b, size)], n, kernel) };
+    /// Returns the [`VectorBinaryLoop`] of F for an instruction set. UNIFORM states that the second operand is uniform.
+    fn combine_elements[T: LoopElement, F: BinaryFunction<T>, const UNIFORM: bool][T, F, UNIFORM]
+    (dst: *mut u8, a: *const u8, b: *const u8, n: usize) {
+        // SAFETY: the caller guarantees *Sources* and *Destination* (the contract of `VectorBinaryLoop`). *Unchanged*
+        // and *Exclusive* of the slices follow from *Disjoint*.
+        let (dst, a, b) =
+            unsafe { (output_slice(dst, n), source_slice(a, n), source_slice(b, if UNIFORM { 1 } else { n })) };
+        combine::<T, F, UNIFORM>(dst, a, b);
     }
 }
 
-per_isa! {
-    /// Returns the loop of a tile and a uniform operand for an instruction set.
-    fn tile_uniform[T: LoopElement, F: BinaryFunction<T>][T, F](dst: *mut u8, a: *const u8, b: *const u8, n: usize) {
-        let (out, size) = (size_of::<F::Out>(), size_of::<T>());
-        // SAFETY: `b` is uniform, so it is valid for reads of one element (*Sources* of `BinaryLoop`).
-        let kernel = BinaryKernel::<T, F, _>(UniformRight(unsafe { read_element::<T>(b) }), PhantomData);
-        // SAFETY: *Sources*, *Destination*, *Aliasing* and *ISA* of `BinaryLoop` are those of `run_padded` for the tile
-        // operands.
-        unsafe { run_padded(VECTOR_LEN, (dst, out), [(a, size)], n, kernel) };
+impl BinaryLoop {
+    /// Returns the loop of F for operands of type T that `vector_loop` computes.
+    fn new<T: LoopElement, F: BinaryFunction<T>>(
+        vector_loop: VectorBinaryLoop,
+        form: Form,
+        grain: usize,
+    ) -> BinaryLoop {
+        BinaryLoop {
+            vector_loop,
+            is_uniform: form != Form::TileTile,
+            is_swapped: form == Form::UniformTile,
+            grain: grain as u8,
+            sizes: (size_of::<F::Out>() as u8, size_of::<T>() as u8),
+        }
     }
 }
 
-per_isa! {
-    /// Returns the loop of a uniform operand and a tile for an instruction set.
-    fn uniform_tile[T: LoopElement, F: BinaryFunction<T>][T, F](dst: *mut u8, a: *const u8, b: *const u8, n: usize) {
-        let (out, size) = (size_of::<F::Out>(), size_of::<T>());
-        // SAFETY: `a` is uniform, so it is valid for reads of one element (*Sources* of `BinaryLoop`).
-        let kernel = BinaryKernel::<T, F, _>(UniformLeft(unsafe { read_element::<T>(a) }), PhantomData);
-        // SAFETY: *Sources*, *Destination*, *Aliasing* and *ISA* of `BinaryLoop` are those of `run_padded` for the tile
-        // operands.
-        unsafe { run_padded(VECTOR_LEN, (dst, out), [(b, size)], n, kernel) };
-    }
+/// Returns the [`VectorBinaryLoop`] of F for operands of type T.
+fn combine_loop<T: LoopElement, F: BinaryFunction<T>, const UNIFORM: bool>(isa: Isa) -> VectorBinaryLoop {
+    up_to!(T::WIDEST_ISA, isa, combine_elements::<T, F, UNIFORM>)
 }
 
 /// Returns the vectorised loop of F.
 fn vector_loop<T: LoopElement, F: BinaryFunction<T>>(form: Form, isa: Isa) -> BinaryLoop {
-    match form {
-        Form::TileTile => tile_tile::<T, F>(isa),
-        Form::TileUniform => tile_uniform::<T, F>(isa),
-        Form::UniformTile => uniform_tile::<T, F>(isa),
-    }
+    let vector_loop = match form {
+        Form::TileTile => combine_loop::<T, F, false>(isa),
+        Form::TileUniform => combine_loop::<T, F, true>(isa),
+        Form::UniformTile => combine_loop::<T, Swapped<F>, true>(isa),
+    };
+    BinaryLoop::new::<T, F>(vector_loop, form, VECTOR_LEN)
 }
 
-/// Returns the scalar loop of F, for code that does not vectorise.
+/// Returns the vectorised loop of F, which commutes.
+fn commutative_loop<T: LoopElement, F: BinaryFunction<T>>(form: Form, isa: Isa) -> BinaryLoop {
+    let vector_loop = match form {
+        Form::TileTile => combine_loop::<T, F, false>(isa),
+        Form::TileUniform | Form::UniformTile => combine_loop::<T, F, true>(isa),
+    };
+    BinaryLoop::new::<T, F>(vector_loop, form, VECTOR_LEN)
+}
+
+/// Returns the vectorised loop of the function that is F with its operands in reverse order.
+fn reverse_loop<T: LoopElement, F: BinaryFunction<T>>(form: Form, isa: Isa) -> BinaryLoop {
+    let form = match form {
+        Form::TileTile => Form::TileTile,
+        Form::TileUniform => Form::UniformTile,
+        Form::UniformTile => Form::TileUniform,
+    };
+    let loop_of_f = vector_loop::<T, F>(form, isa);
+    BinaryLoop { is_swapped: !loop_of_f.is_swapped, ..loop_of_f }
+}
+
+/// Returns the scalar loop of F, for code that does not vectorise. It is compiled once and needs no padding.
 fn scalar_loop<T: LoopElement, F: BinaryFunction<T>>(form: Form) -> BinaryLoop {
-    /// Computes `dst[i] = F(a[i * A], b[i * B])` for `i < n`. A step of 0 reads the uniform value each time.
-    ///
-    /// # Safety
-    /// The contract of [`BinaryLoop`], where step 1 marks a tile and step 0 a uniform operand.
-    unsafe fn scalar_loop<T: LoopElement, F: BinaryFunction<T>, const A: usize, const B: usize>(
-        dst: *mut u8,
-        a: *const u8,
-        b: *const u8,
-        n: usize,
-    ) {
-        let (out, size) = (size_of::<F::Out>(), size_of::<T>());
-        debug_assert!(can_overwrite((dst, out), (a, A * size), n) && can_overwrite((dst, out), (b, B * size), n));
-        let (a, b) = (a.cast::<T>(), b.cast::<T>());
-        for i in 0..n {
-            // SAFETY: i < n, so *Sources* and *Destination* of `BinaryLoop` cover the accesses; A and B are 0 or 1.
-            unsafe {
-                let y = F::apply(a.add(i * A).read_unaligned(), b.add(i * B).read_unaligned());
-                dst.cast::<F::Out>().add(i).write_unaligned(y);
-            }
-        }
-    }
-    match form {
-        Form::TileTile => scalar_loop::<T, F, 1, 1>,
-        Form::TileUniform => scalar_loop::<T, F, 1, 0>,
-        Form::UniformTile => scalar_loop::<T, F, 0, 1>,
-    }
+    let scalar_loop = match form {
+        Form::TileTile => const { combine_elements::<T, F, false>(Isa::Portable) },
+        Form::TileUniform => const { combine_elements::<T, F, true>(Isa::Portable) },
+        Form::UniformTile => const { combine_elements::<T, Swapped<F>, true>(Isa::Portable) },
+    };
+    BinaryLoop::new::<T, F>(scalar_loop, form, 1)
 }
 
 /// Defines primitives, one per line: the kind of its loop, its name and its result.
 ///
-/// `vector` loops are vectorised, `scalar` loops are not, and `single` loops are vectorised for `f32` alone.
+/// `vector` loops are vectorised, and so are `commutative` loops, in which the order of the operands does not change
+/// the result. `scalar` loops are not vectorised, and `single` loops are vectorised for `f32` alone. A primitive that is
+/// another one with its operands in reverse order, or the same as another one, has no loop of its own.
 macro_rules! primitives {
-    ($T:ident: $bound:ident => $($kind:ident $Op:ident |$a:ident, $b:ident| $e:expr;)*) => {
+    (
+        $T:ident: $bound:ident, reverse [$($Reverse:ident of $Of:ident)*], same [$($Same:ident as $As:ident)*] =>
+        $($kind:ident $Op:ident |$a:ident, $b:ident| $e:expr;)*
+    ) => {
         $(
             struct $Op;
             impl<$T: LoopElement + $bound> BinaryFunction<$T> for $Op {
@@ -215,31 +213,32 @@ macro_rules! primitives {
         pub(super) fn primitive_loop<$T: LoopElement + $bound>(op: Binary, form: Form, isa: Isa) -> Option<BinaryLoop> {
             Some(match op {
                 $(Binary::$Op => primitives!(@loop $kind $T $Op form isa),)*
+                $(Binary::$Reverse => reverse_loop::<$T, $Of>(form, isa),)*
+                $(Binary::$Same => return primitive_loop::<$T>(Binary::$As, form, isa),)*
                 _ => return None,
             })
         }
     };
     (@out Lt $T:ident) => { MaskByte };
     (@out Le $T:ident) => { MaskByte };
-    (@out Gt $T:ident) => { MaskByte };
-    (@out Ge $T:ident) => { MaskByte };
     (@out Eq $T:ident) => { MaskByte };
     (@out Ne $T:ident) => { MaskByte };
     (@out $Op:ident $T:ident) => { $T };
     (@loop vector $T:ident $Op:ident $form:ident $isa:ident) => { vector_loop::<$T, $Op>($form, $isa) };
+    (@loop commutative $T:ident $Op:ident $form:ident $isa:ident) => { commutative_loop::<$T, $Op>($form, $isa) };
     (@loop scalar $T:ident $Op:ident $form:ident $isa:ident) => { scalar_loop::<$T, $Op>($form) };
     // Vectorised for f32, scalar for f64.
     (@loop single $T:ident $Op:ident $form:ident $isa:ident) => {
-        if size_of::<$T>() == 4 { vector_loop::<$T, $Op>($form, $isa) } else { scalar_loop::<$T, $Op>($form) }
+        if const { size_of::<$T>() == 4 } { vector_loop::<$T, $Op>($form, $isa) } else { scalar_loop::<$T, $Op>($form) }
     };
 }
 
 mod float {
     use super::*;
-    primitives! { T: Real =>
-        vector Add |a, b| a + b;
+    primitives! { T: Real, reverse [Gt of Lt  Ge of Le], same [] =>
+        commutative Add |a, b| a + b;
         vector Sub |a, b| a - b;
-        vector Mul |a, b| a * b;
+        commutative Mul |a, b| a * b;
         vector Div |a, b| a / b;
         scalar FloorDiv |a, b| a.floor_div(b);
         scalar Rem |a, b| a.rem(b);
@@ -260,35 +259,31 @@ mod float {
         scalar BesselKe |a, b| a.bessel_ke(b);
         vector Lt |a, b| (a < b).into();
         vector Le |a, b| (a <= b).into();
-        vector Gt |a, b| (a > b).into();
-        vector Ge |a, b| (a >= b).into();
-        vector Eq |a, b| (a == b).into();
-        vector Ne |a, b| (a != b).into();
+        commutative Eq |a, b| (a == b).into();
+        commutative Ne |a, b| (a != b).into();
     }
 }
 
 mod integer {
     use super::*;
-    primitives! { T: Int =>
-        vector Add |a, b| a.add(b);
+    primitives! { T: Int, reverse [Gt of Lt  Ge of Le], same [] =>
+        commutative Add |a, b| a.add(b);
         vector Sub |a, b| a.sub(b);
-        vector Mul |a, b| a.mul(b);
+        commutative Mul |a, b| a.mul(b);
         scalar FloorDiv |a, b| a.floor_div(b);
         scalar Rem |a, b| a.rem(b);
         scalar Pow |a, b| a.pow(b);
-        vector Max |a, b| if a > b { a } else { b };
-        vector Min |a, b| if a < b { a } else { b };
-        vector And |a, b| a.and(b);
-        vector Or |a, b| a.or(b);
-        vector Xor |a, b| a.xor(b);
+        commutative Max |a, b| if a > b { a } else { b };
+        commutative Min |a, b| if a < b { a } else { b };
+        commutative And |a, b| a.and(b);
+        commutative Or |a, b| a.or(b);
+        commutative Xor |a, b| a.xor(b);
         vector Shl |a, b| a.shl(b);
         vector Shr |a, b| a.shr(b);
         vector Lt |a, b| (a < b).into();
         vector Le |a, b| (a <= b).into();
-        vector Gt |a, b| (a > b).into();
-        vector Ge |a, b| (a >= b).into();
-        vector Eq |a, b| (a == b).into();
-        vector Ne |a, b| (a != b).into();
+        commutative Eq |a, b| (a == b).into();
+        commutative Ne |a, b| (a != b).into();
     }
 }
 
@@ -311,18 +306,13 @@ mod mask {
             MaskByte(bits)
         }
     }
-    primitives! { T: MaskBits =>
-        vector And |a, b| T::from_bits(a.to_bits() & b.to_bits());
-        vector Or |a, b| T::from_bits(a.to_bits() | b.to_bits());
-        vector Xor |a, b| T::from_bits(a.to_bits() ^ b.to_bits());
-        vector Max |a, b| T::from_bits(a.to_bits() | b.to_bits());
-        vector Min |a, b| T::from_bits(a.to_bits() & b.to_bits());
+    primitives! { T: MaskBits, reverse [Gt of Lt  Ge of Le], same [Max as Or  Min as And  Ne as Xor] =>
+        commutative And |a, b| T::from_bits(a.to_bits() & b.to_bits());
+        commutative Or |a, b| T::from_bits(a.to_bits() | b.to_bits());
+        commutative Xor |a, b| T::from_bits(a.to_bits() ^ b.to_bits());
         vector Lt |a, b| MaskByte((a.to_bits() ^ 1) & b.to_bits());
         vector Le |a, b| MaskByte((a.to_bits() ^ 1) | b.to_bits());
-        vector Gt |a, b| MaskByte(a.to_bits() & (b.to_bits() ^ 1));
-        vector Ge |a, b| MaskByte(a.to_bits() | (b.to_bits() ^ 1));
-        vector Eq |a, b| MaskByte(a.to_bits() ^ b.to_bits() ^ 1);
-        vector Ne |a, b| MaskByte(a.to_bits() ^ b.to_bits());
+        commutative Eq |a, b| MaskByte(a.to_bits() ^ b.to_bits() ^ 1);
     }
 }
 

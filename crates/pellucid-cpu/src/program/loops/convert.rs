@@ -1,7 +1,7 @@
 //! Conversions between dtypes (the types in memory) and compute types (the types of arithmetic).
 
 use super::element::{LoopElement, MaskByte};
-use super::unary::{UnaryLoop, vector_loop};
+use super::unary::{UnaryLoop, narrow_loop, vector_loop};
 use pellucid_ir::{Compute, DType};
 use pellucid_simd::Isa;
 use pellucid_simd::math::half::{BF16, F16, int_round_to_odd, round_to_odd};
@@ -208,12 +208,21 @@ macro_rules! with_dtype {
 
 /// Returns the loop that loads values of dtype `from` as compute type `to`.
 pub(crate) fn convert(from: DType, to: Compute, isa: Isa) -> UnaryLoop {
-    with_dtype!(from, S => with_compute!(to, T => vector_loop::<S, CastTo<T>>(isa)))
+    with_dtype!(from, S => with_compute!(to, T => cast_loop::<S, T>(isa)))
 }
 
 /// Returns the loop that stores values of compute type `from` as dtype `to`.
 pub(crate) fn store(from: Compute, to: DType, isa: Isa) -> UnaryLoop {
-    with_compute!(from, T => with_dtype!(to, S => vector_loop::<T, CastTo<S>>(isa)))
+    with_compute!(from, T => with_dtype!(to, S => cast_loop::<T, S>(isa)))
+}
+
+/// Returns the loop that converts from S to T.
+fn cast_loop<S: LoopElement + Cast<T>, T: LoopElement>(isa: Isa) -> UnaryLoop {
+    if const { matches!((S::WIDEST_ISA, T::WIDEST_ISA), (Isa::Avx512, Isa::Avx512)) } {
+        vector_loop::<S, CastTo<T>>(isa)
+    } else {
+        narrow_loop::<S, CastTo<T>>(isa)
+    }
 }
 
 /// Returns the loop that rounds values of `ty` through `dtype` and back, with the result of a store and a load. Returns
@@ -224,8 +233,8 @@ pub(crate) fn round(ty: Compute, dtype: DType, isa: Isa) -> Option<UnaryLoop> {
     }
     Some(match dtype {
         DType::U8 => vector_loop::<i32, RoundThrough<u8>>(isa),
-        DType::I8 => vector_loop::<i32, RoundThrough<i8>>(isa),
-        DType::I16 => vector_loop::<i32, RoundThrough<i16>>(isa),
+        DType::I8 => narrow_loop::<i32, RoundThrough<i8>>(isa),
+        DType::I16 => narrow_loop::<i32, RoundThrough<i16>>(isa),
         DType::F16 => vector_loop::<f32, RoundThrough<F16>>(isa),
         DType::BF16 => vector_loop::<f32, RoundThrough<BF16>>(isa),
         DType::Bool | DType::I32 | DType::I64 | DType::F32 | DType::F64 => convert(dtype, ty, isa),

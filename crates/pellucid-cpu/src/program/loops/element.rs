@@ -1,5 +1,6 @@
 //! Element types of the loops, and unaligned access to them.
 
+use pellucid_simd::Isa;
 use pellucid_simd::math::half::{BF16, F16};
 use std::mem::MaybeUninit;
 
@@ -16,11 +17,20 @@ impl From<bool> for MaskByte {
 }
 
 /// A type of plain bytes whose all-zero bit pattern is a valid value.
-pub(crate) trait LoopElement: Copy + 'static {}
-macro_rules! loop_elements {
-    ($($t:ty)*) => {$( impl LoopElement for $t {} )*};
+pub(crate) trait LoopElement: Copy + 'static {
+    /// The widest instruction set for which loops on these elements are compiled, unless stated otherwise.
+    const WIDEST_ISA: Isa;
 }
-loop_elements!(MaskByte u8 i8 i16 i32 i64 u32 u64 F16 BF16 f32 f64);
+macro_rules! loop_elements {
+    ($isa:ident: $($t:ty)*) => {$(
+        impl LoopElement for $t {
+            const WIDEST_ISA: Isa = Isa::$isa;
+        }
+    )*};
+}
+loop_elements!(Avx512: MaskByte u8 i32 i64 u32 u64 F16 BF16 f32 f64);
+// Conversions of these types rarely run.
+loop_elements!(Avx2: i8 i16);
 
 /// An element with alignment 1.
 #[derive(Clone, Copy)]

@@ -13,7 +13,7 @@ use pellucid_ir::Compute;
 use pellucid_simd::Isa;
 use pellucid_simd::math::Real;
 use pellucid_simd::math::integer::Int;
-use pellucid_simd::per_isa;
+use pellucid_simd::{per_isa, up_to};
 use std::mem::MaybeUninit;
 
 /// Lanes (running values) of one reduction.
@@ -467,11 +467,11 @@ fn fold_loops<T: LoopElement, M: Monoid<T>>(isa: Isa) -> FoldLoops {
     unsafe { identity.as_mut_ptr().cast::<T>().write_unaligned(M::IDENTITY) };
     FoldLoops {
         identity,
-        accumulate: accumulate::<T, M>(isa),
+        accumulate: up_to!(T::WIDEST_ISA, isa, accumulate::<T, M>),
         accumulate_products: None,
-        accumulate_rows: accumulate_rows::<T, M>(isa),
-        finish: finish::<T, M>(isa),
-        finish_rows: finish_rows::<T, M>(isa),
+        accumulate_rows: up_to!(T::WIDEST_ISA, isa, accumulate_rows::<T, M>),
+        finish: up_to!(T::WIDEST_ISA, isa, finish::<T, M>),
+        finish_rows: const { finish_rows::<T, M>(Isa::Portable) },
     }
 }
 
@@ -479,7 +479,8 @@ fn fold_loops<T: LoopElement, M: Monoid<T>>(isa: Isa) -> FoldLoops {
 fn numeric_fold_loops<T: LoopElement + Ring + Ordered>(op: Fold, isa: Isa) -> Option<FoldLoops> {
     Some(match op {
         Fold::Sum => {
-            FoldLoops { accumulate_products: Some(accumulate_products::<T, Sum>(isa)), ..fold_loops::<T, Sum>(isa) }
+            let products = up_to!(T::WIDEST_ISA, isa, accumulate_products::<T, Sum>);
+            FoldLoops { accumulate_products: Some(products), ..fold_loops::<T, Sum>(isa) }
         }
         Fold::Prod => fold_loops::<T, Prod>(isa),
         Fold::Max => fold_loops::<T, Max>(isa),

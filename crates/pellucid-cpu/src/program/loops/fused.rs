@@ -200,14 +200,15 @@ unsafe fn run_fused<V: FloatVector, const R: usize>(links: &[FusedOperands], sum
     // because `lane` plus a vector is at most 16.
     unsafe {
         let all = V::mask(V::LANES);
-        if let Some(far) = links.iter().find(|l| l.far) {
-            done = far.into.cast::<V::Scalar>().align_offset(size_of::<V>()).min(n);
-            if done > 0 {
-                fused_block::<V, 1, 0, false>(links, 0, V::mask(done));
+        // The lanes of a partial vector: before the first aligned address, and then at the end.
+        let far = links.iter().find(|l| l.far);
+        let mut partial = far.map_or(0, |l| l.into.cast::<V::Scalar>().align_offset(size_of::<V>()).min(n));
+        loop {
+            if partial > 0 {
+                fused_block::<V, 1, 0, false>(links, done, V::mask(partial));
+                done += partial;
             }
-        }
-        if !sum.is_null() {
-            while n - done >= ROWS {
+            while !sum.is_null() && n - done >= ROWS {
                 for lane in (0..LANES).step_by(V::LANES) {
                     let v = fused_block::<V, 8, LANES, true>(links, done + lane, all);
                     let eight = v[0].add(v[1]).add(v[2].add(v[3])).add(v[4].add(v[5]).add(v[6].add(v[7])));
@@ -215,17 +216,18 @@ unsafe fn run_fused<V: FloatVector, const R: usize>(links: &[FusedOperands], sum
                 }
                 done += ROWS;
             }
-        }
-        while n - done >= R * V::LANES {
-            fused_block::<V, R, 0, true>(links, done, all);
-            done += R * V::LANES;
-        }
-        while n - done >= V::LANES {
-            fused_block::<V, 1, 0, true>(links, done, all);
-            done += V::LANES;
-        }
-        if done < n {
-            fused_block::<V, 1, 0, false>(links, done, V::mask(n - done));
+            while n - done >= R * V::LANES {
+                fused_block::<V, R, 0, true>(links, done, all);
+                done += R * V::LANES;
+            }
+            while n - done >= V::LANES {
+                fused_block::<V, 1, 0, true>(links, done, all);
+                done += V::LANES;
+            }
+            if done == n {
+                return;
+            }
+            partial = n - done;
         }
     }
 }
@@ -310,17 +312,37 @@ unsafe fn fused_block<V: FloatVector, const R: usize, const STEP: usize, const F
                 FusedInstr::AddTileOne => map_vectors!(|v, i, u = b| tile(a, i).mul_add(u, v)),
             }
             if !link.into.is_null() {
-                for i in 0..R {
-                    let p = link.into.cast::<V::Scalar>().add(start + i * step);
-                    match (FULL, link.far) {
-                        (true, false) => v[i].store(p),
-                        (true, true) => v[i].stream(p),
-                        (false, _) => v[i].store_part(p, mask),
-                    }
-                }
+                let into = link.into.cast::<V::Scalar>().add(start);
+                store_block::<V, R, FULL>(v, into, step, link.far, mask);
             }
         }
         v
+    }
+}
+
+/// Stores a block of R vectors, `step` elements apart.
+///
+/// # Safety
+/// The clauses of [`fused_block`] hold for the destination `into`.
+#[inline(always)]
+unsafe fn store_block<V: FloatVector, const R: usize, const FULL: bool>(
+    v: [V; R],
+    into: *mut V::Scalar,
+    step: usize,
+    far: bool,
+    mask: V::Mask,
+) {
+    for i in 0..R {
+        // SAFETY: every vector, or its lanes in the mask, is within the destination, and aligned if `far` (this
+        // function's contract).
+        unsafe {
+            let p = into.add(i * step);
+            match (FULL, far) {
+                (true, false) => v[i].store(p),
+                (true, true) => v[i].stream(p),
+                (false, _) => v[i].store_part(p, mask),
+            }
+        }
     }
 }
 
@@ -333,6 +355,10 @@ unsafe fn apply_in_registers<V: FloatVector, const R: usize, F: Function<V::Scal
     v: [V; R],
     f: VectorUnaryLoop,
 ) -> [V; R] {
+    if const { !V::HAS_FMA } {
+        // SAFETY: the caller guarantees the instruction set of `f` (this function's contract).
+        return unsafe { apply_in_memory(v, f) };
+    }
     let (mut to, mut rare) = (v, false);
     // SAFETY: a vector consists of its elements, in order (the contract of `Vector`), and `to` is borrowed exclusively.
     let lanes = unsafe { std::slice::from_raw_parts_mut(to.as_mut_ptr().cast::<V::Scalar>(), R * V::LANES) };

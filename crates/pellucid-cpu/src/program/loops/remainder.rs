@@ -24,23 +24,10 @@ impl CopyBuffer {
     }
 }
 
-/// A loop over whole vectors with S sources, none of which overlaps the destination.
+/// Calls `kernel(to, from, n)` for pieces of `n` elements. Each piece has a multiple of `grain` elements, or one element.
+/// `grain` is a power of two of at most [`COPY_LEN`].
 ///
-/// It is a trait and not a closure because only a method can be `#[inline(always)]`. A kernel that is not inlined into
-/// the function with the features of the instruction set is compiled without them.
-pub(crate) trait VectorKernel<const S: usize>: Copy {
-    /// Writes `n` results to `to`.
-    ///
-    /// # Safety
-    /// * Sources: each pointer of `from` is valid for reads of `n` elements.
-    /// * Destination: `to` is valid for writes of `n` elements.
-    /// * Disjoint: the destination overlaps no source.
-    /// * ISA: the processor has the instruction set of the kernel.
-    unsafe fn run_vectors(self, to: *mut u8, from: [*const u8; S], n: usize);
-}
-
-/// Runs `kernel` on pieces of `n` elements. Each piece has a multiple of `grain` elements, or one element, and its
-/// destination overlaps no source. `grain` is a power of two of at most [`COPY_LEN`].
+/// `from` is valid for reads and `to` for writes of the `n` elements of a piece, and `to` overlaps no pointer of `from`.
 ///
 /// A remainder runs on padded copies, so the same vector code computes all elements. The padding is zeros, and its
 /// results are dropped. A single element (as with one value per row) runs without padding: scalar code gives the same
@@ -53,31 +40,23 @@ pub(crate) trait VectorKernel<const S: usize>: Copy {
 /// * Sources: each source is valid for reads of `n` elements of its size.
 /// * Destination: `dst` is valid for writes of `n` elements of its size.
 /// * Aliasing: `dst` overlaps no source, except that it may equal a source of the same element size.
-/// * ISA: the processor has the instruction set of `kernel`.
-#[inline(always)]
+#[inline]
 pub(crate) unsafe fn run_padded<const S: usize>(
     grain: usize,
     dst: (*mut u8, usize),
     sources: [(*const u8, usize); S],
     n: usize,
-    kernel: impl VectorKernel<S>,
+    kernel: impl Fn(*mut u8, [*const u8; S], usize),
 ) {
     debug_assert!(grain.is_power_of_two() && grain <= COPY_LEN, "invalid grain {grain}");
     debug_assert!(
         sources.iter().all(|&s| can_overwrite(dst, s, n)),
         "the destination {dst:?} partly overlaps one of the sources {sources:?} ({n} elements)"
     );
-    // Loops instead of iterators: this function is compiled once for each primitive, type and instruction set.
-    let (mut addresses, mut in_place) = ([std::ptr::null(); S], false);
-    for s in 0..S {
-        addresses[s] = sources[s].0;
-        in_place |= addresses[s] == dst.0.cast_const();
-    }
+    let in_place = sources.iter().any(|&(source, _)| source == dst.0.cast_const());
     // One element, as with one value per row, needs no padding.
     if n == 1 && !in_place {
-        // SAFETY: the caller guarantees *Sources*, *Destination* and *ISA* (this function's contract). *Disjoint*
-        // follows from *Aliasing*, because no source equals `dst`.
-        return unsafe { kernel.run_vectors(dst.0, addresses, 1) };
+        return kernel(dst.0, sources.map(|(source, _)| source), 1);
     }
     let mut result = CopyBuffer::new();
     let mut copies = [const { CopyBuffer::new() }; S];
@@ -110,10 +89,10 @@ pub(crate) unsafe fn run_padded<const S: usize>(
         // SAFETY: `done` < n, so the address is within the `n` elements of `dst` (*Destination*).
         let to = unsafe { dst.0.add(done * dst.1) };
         let out = if padded { result.0.as_mut_ptr().cast() } else { to };
-        // SAFETY: every piece holds `padded_count` elements: either `count` = `padded_count` elements of the caller's
-        // memory (*Sources*, *Destination*) or a buffer. A source that equals `dst` was copied, and by *Aliasing* no
-        // other source overlaps it. The caller guarantees *ISA*.
-        unsafe { kernel.run_vectors(out, from, padded_count) };
+        // Every piece holds `padded_count` elements: either `count` = `padded_count` elements of the caller's memory
+        // (*Sources*, *Destination*) or a buffer. A source that equals `dst` was copied, and by *Aliasing* no other
+        // source overlaps it.
+        kernel(out, from, padded_count);
         if padded {
             // SAFETY: the kernel has written `padded_count` ≥ `count` elements to the buffer, and `to` is valid for
             // writes of the `count` elements from `done` on (*Destination*).

@@ -1,23 +1,59 @@
 //! Primitives of three operands: select and fused multiply-add.
 
-use super::element::{LoopElement, MaskByte, Unaligned, output_slice, read_element, source_slice};
-use super::remainder::{VECTOR_LEN, VectorKernel, run_padded};
+use super::element::{LoopElement, MaskByte, Unaligned, output_slice, source_slice};
+use super::remainder::{VECTOR_LEN, run_padded};
 use pellucid_ir::Compute;
 use pellucid_simd::Isa;
 use pellucid_simd::math::Real;
-use pellucid_simd::per_isa;
-use std::marker::PhantomData;
+use pellucid_simd::{per_isa, up_to};
 use std::mem::MaybeUninit;
 
-/// `ternary_loop(dst, a, b, c, n)` computes `dst[i] = f(a[i], b[i], c[i])` for `i < n`, where a uniform operand is one
-/// value; see the rules of [`crate::program::loops`].
+/// The loop of a primitive of three operands, for given tile and uniform operands.
+#[derive(Clone, Copy)]
+pub(crate) struct TernaryLoop {
+    /// The loop, out of place.
+    vector_loop: VectorTernaryLoop,
+    /// Bytes of an element of each tile operand; 0 for a uniform operand.
+    source_sizes: [u8; 3],
+    /// Bytes of a result element.
+    size: u8,
+}
+
+/// `vector_loop(dst, a, b, c, n)` computes `dst[i] = f(a[i], b[i], c[i])` for `i < n`, where a uniform operand is one
+/// value.
 ///
 /// # Safety
 /// * Sources: a tile operand is valid for reads of `n` elements, a uniform operand for reads of one element.
 /// * Destination: `dst` is valid for writes of `n` elements.
-/// * Aliasing: `dst` overlaps no operand, except that it may equal a tile operand of the same element size.
+/// * Disjoint: the destination overlaps no operand.
 /// * ISA: the processor has the instruction set for which the loop was requested.
-pub(crate) type TernaryLoop = unsafe fn(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize);
+type VectorTernaryLoop = unsafe fn(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize);
+
+impl TernaryLoop {
+    /// Computes `dst[i] = f(a[i], b[i], c[i])` for `i < n`, where a uniform operand is one value; see the rules of
+    /// [`crate::program::loops`].
+    ///
+    /// # Safety
+    /// * Sources: a tile operand is valid for reads of `n` elements, a uniform operand for reads of one element.
+    /// * Destination: `dst` is valid for writes of `n` elements.
+    /// * Aliasing: `dst` overlaps no operand, except that it may equal a tile operand of the same element size.
+    /// * ISA: the processor has the instruction set for which the loop was requested.
+    pub(crate) unsafe fn run(self, dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
+        let operands = [a, b, c];
+        // `run_padded` receives a uniform operand as a tile of elements of size 0.
+        let sources = std::array::from_fn(|k| (operands[k], usize::from(self.source_sizes[k])));
+        let run_piece = |to: *mut u8, from: [*const u8; 3], n: usize| {
+            let operand = |k: usize| if self.source_sizes[k] > 0 { from[k] } else { operands[k] };
+            // SAFETY: `run_padded` passes pieces that satisfy *Sources*, *Destination* and *Disjoint* of
+            // `VectorTernaryLoop`. A uniform operand is valid for reads of one element and not part of the destination,
+            // and *ISA* is a clause of this method's contract.
+            unsafe { (self.vector_loop)(to, operand(0), operand(1), operand(2), n) }
+        };
+        // SAFETY: *Sources*, *Destination* and *Aliasing* of this method's contract are those of `run_padded` for the
+        // tile operands.
+        unsafe { run_padded(VECTOR_LEN, (dst, self.size.into()), sources, n, run_piece) };
+    }
+}
 
 /// A function of three values.
 trait TernaryFunction<A, T> {
@@ -26,57 +62,42 @@ trait TernaryFunction<A, T> {
 }
 
 per_isa! {
-    /// Returns the loop of F for an instruction set. TA, TB and TC state whether the operand is a tile.
-    fn ternary_loop
+    /// Returns the [`VectorTernaryLoop`] of F for an instruction set. TA, TB and TC state whether the operand is a tile.
+    fn combine_elements
     [A: LoopElement, T: LoopElement, F: TernaryFunction<A, T>, const TA: bool, const TB: bool, const TC: bool]
     [A, T, F, TA, TB, TC]
     (dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
-        let size = size_of::<T>();
-        // `run_padded` receives a uniform operand as a tile of elements of size 0.
-        let sources =
-            [(a, if TA { size_of::<A>() } else { 0 }), (b, if TB { size } else { 0 }), (c, if TC { size } else { 0 })];
-        // SAFETY: *Sources*, *Destination*, *Aliasing* and *ISA* of `TernaryLoop` are those of `run_padded` for the
-        // tile operands. If n > 0, every operand has at least one element (*Sources*), which is read before any result
-        // is written.
-        unsafe {
-            if n == 0 {
-                return;
-            }
-            let uniform = (read_element::<A>(a), read_element::<T>(b), read_element::<T>(c));
-            run_padded(VECTOR_LEN, (dst, size), sources, n, TernaryKernel::<A, T, F, TA, TB, TC>(uniform, PhantomData));
-        }
-    }
-}
-
-/// The loop of F over whole vectors, with element 0 of each operand, which is the value of a uniform operand.
-struct TernaryKernel<A, T, F, const TA: bool, const TB: bool, const TC: bool>((A, T, T), PhantomData<F>);
-impl<A: Copy, T: Copy, F, const TA: bool, const TB: bool, const TC: bool> Clone for TernaryKernel<A, T, F, TA, TB, TC> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<A: Copy, T: Copy, F, const TA: bool, const TB: bool, const TC: bool> Copy for TernaryKernel<A, T, F, TA, TB, TC> {}
-impl<A: LoopElement, T: LoopElement, F: TernaryFunction<A, T>, const TA: bool, const TB: bool, const TC: bool>
-    VectorKernel<3> for TernaryKernel<A, T, F, TA, TB, TC>
-{
-    #[inline(always)]
-    unsafe fn run_vectors(self, to: *mut u8, [a, b, c]: [*const u8; 3], n: usize) {
-        // SAFETY: the caller guarantees *Sources* and *Destination* (the contract of `run_vectors`). *Unchanged* and
-        // *Exclusive* of the slices follow from *Disjoint*. The slice of a uniform operand is empty.
+        // SAFETY: the caller guarantees *Sources* and *Destination* (the contract of `VectorTernaryLoop`). *Unchanged*
+        // and *Exclusive* of the slices follow from *Disjoint*.
         unsafe {
             let (a, b, c) = (
-                source_slice::<A>(a, if TA { n } else { 0 }),
-                source_slice::<T>(b, if TB { n } else { 0 }),
-                source_slice::<T>(c, if TC { n } else { 0 }),
+                source_slice(a, if TA { n } else { 1 }),
+                source_slice(b, if TB { n } else { 1 }),
+                source_slice(c, if TC { n } else { 1 }),
             );
-            combine_operands::<A, T, F, TA, TB, TC>(output_slice(to, n), a, b, c, self.0);
+            combine::<A, T, F, TA, TB, TC>(output_slice(dst, n), a, b, c);
         }
     }
 }
 
-/// Writes `F(a[i], b[i], c[i])` to `dst[i]`, with the values of the last argument for uniform operands.
+/// Writes `F(a[i], b[i], c[i])` to `dst[i]`, with element 0 of a uniform operand.
 #[inline(always)]
-fn combine_operands<
+fn combine<A: LoopElement, T: LoopElement, F: TernaryFunction<A, T>, const TA: bool, const TB: bool, const TC: bool>(
+    dst: &mut [MaybeUninit<Unaligned<T>>],
+    a: &[Unaligned<A>],
+    b: &[Unaligned<T>],
+    c: &[Unaligned<T>],
+) {
+    let n = dst.len();
+    let (a, b, c) = (&a[..if TA { n } else { 1 }], &b[..if TB { n } else { 1 }], &c[..if TC { n } else { 1 }]);
+    for i in 0..n {
+        let (a, b, c) = (a[if TA { i } else { 0 }], b[if TB { i } else { 0 }], c[if TC { i } else { 0 }]);
+        dst[i].write(Unaligned(F::apply(a.0, b.0, c.0)));
+    }
+}
+
+/// Returns the loop of F for an instruction set. TA, TB and TC state whether the operand is a tile.
+fn ternary_loop<
     A: LoopElement,
     T: LoopElement,
     F: TernaryFunction<A, T>,
@@ -84,20 +105,11 @@ fn combine_operands<
     const TB: bool,
     const TC: bool,
 >(
-    dst: &mut [MaybeUninit<Unaligned<T>>],
-    a: &[Unaligned<A>],
-    b: &[Unaligned<T>],
-    c: &[Unaligned<T>],
-    (ua, ub, uc): (A, T, T),
-) {
-    let n = dst.len();
-    assert!((!TA || a.len() == n) && (!TB || b.len() == n) && (!TC || c.len() == n));
-    for i in 0..n {
-        let a = if TA { a[i].0 } else { ua };
-        let b = if TB { b[i].0 } else { ub };
-        let c = if TC { c[i].0 } else { uc };
-        dst[i].write(Unaligned(F::apply(a, b, c)));
-    }
+    isa: Isa,
+) -> TernaryLoop {
+    let vector_loop = up_to!(T::WIDEST_ISA, isa, combine_elements::<A, T, F, TA, TB, TC>);
+    let (first, other) = (size_of::<A>() as u8, size_of::<T>() as u8);
+    TernaryLoop { vector_loop, source_sizes: [first * TA as u8, other * TB as u8, other * TC as u8], size: other }
 }
 
 /// `mask ? a : b`.

@@ -1,14 +1,15 @@
 //! Primitives of one operand.
 
 use super::element::{LoopElement, MaskByte, Unaligned, are_apart, output_slice, read_element, source_slice};
-use super::remainder::{UNROLLED_LEN, VectorKernel, run_padded};
+use super::remainder::{UNROLLED_LEN, run_padded};
 use pellucid_ir::Compute;
 use pellucid_ir::formula::Unary;
 use pellucid_simd::Isa;
 use pellucid_simd::math::Real;
 use pellucid_simd::math::integer::Int;
-use pellucid_simd::per_isa;
 use pellucid_simd::vector::Function;
+use pellucid_simd::{per_isa, up_to};
+use std::mem::MaybeUninit;
 
 /// Elements between two checks for rare operands: a multiple of [`UNROLLED_LEN`].
 const RARE_CHECK_LEN: usize = 256;
@@ -51,24 +52,24 @@ impl UnaryLoop {
     /// * Aliasing: the two ranges do not overlap, or they are equal and so are the element sizes.
     /// * ISA: the processor has the instruction set for which the loop was requested.
     pub(crate) unsafe fn run(self, dst: *mut u8, a: *const u8, n: usize) {
-        // SAFETY: *Source*, *Destination*, *Aliasing* and *ISA* of this method's contract are those of `run_padded`,
-        // for one source and with the element sizes of this loop.
-        unsafe { run_padded(UNROLLED_LEN, (dst, self.sizes.0.into()), [(a, self.sizes.1.into())], n, self) };
-    }
-}
-
-impl VectorKernel<1> for UnaryLoop {
-    #[inline(always)]
-    unsafe fn run_vectors(self, to: *mut u8, [a]: [*const u8; 1], n: usize) {
-        // SAFETY: the caller guarantees *Sources*, *Destination*, *Disjoint* and *ISA* (the contract of `run_vectors`),
-        // which are the clauses of `VectorUnaryLoop`.
-        unsafe { (self.vector_loop)(to, a, n) };
+        let (dst, source) = ((dst, self.sizes.0.into()), (a, self.sizes.1.into()));
+        // SAFETY: `run_padded` passes pieces that satisfy *Source*, *Destination* and *Disjoint* of `VectorUnaryLoop`;
+        // *ISA* is a clause of this method's contract.
+        let run_piece = |to, [a]: [*const u8; 1], n| unsafe { (self.vector_loop)(to, a, n) };
+        // SAFETY: *Source*, *Destination* and *Aliasing* of this method's contract are those of `run_padded`, for one
+        // source and with the element sizes of this loop.
+        unsafe { run_padded(UNROLLED_LEN, dst, [source], n, run_piece) };
     }
 }
 
 /// Returns the vectorised loop of the function F.
 pub(super) fn vector_loop<T: LoopElement, F: Function<T, Out: LoopElement>>(isa: Isa) -> UnaryLoop {
     UnaryLoop::new::<T, F::Out>(function_loop::<T, F>(isa))
+}
+
+/// Returns the vectorised loop of the function F, without a variant for AVX-512.
+pub(super) fn narrow_loop<T: LoopElement, F: Function<T, Out: LoopElement>>(isa: Isa) -> UnaryLoop {
+    UnaryLoop::new::<T, F::Out>(up_to!(Isa::Avx2, isa, function_loop::<T, F>))
 }
 
 per_isa! {
@@ -81,36 +82,51 @@ per_isa! {
         // SAFETY: the caller guarantees *Source* and *Destination* (the contract of `VectorUnaryLoop`). *Unchanged* and
         // *Exclusive* of the slices follow from *Disjoint*.
         let (dst, a) = unsafe { (output_slice::<F::Out>(dst, n), source_slice::<T>(a, n)) };
-        for (dst, a) in dst.chunks_mut(RARE_CHECK_LEN).zip(a.chunks(RARE_CHECK_LEN)) {
-            let mut any = false;
-            for (d, x) in dst.iter_mut().zip(a) {
-                d.write(Unaligned(F::at(x.0)));
-                any |= F::is_rare(x.0);
+        if const { F::HAS_RARE } {
+            for (dst, a) in dst.chunks_mut(RARE_CHECK_LEN).zip(a.chunks(RARE_CHECK_LEN)) {
+                apply_with_rare::<T, F>(dst, a);
             }
-            if any {
-                for (d, x) in dst.iter_mut().zip(a) {
-                    if F::is_rare(x.0) {
-                        d.write(Unaligned(F::rare(x.0)));
-                    }
-                }
+        } else {
+            apply::<T, F>(dst, a);
+        }
+    }
+}
+
+/// Writes `F(a[i])` to `dst[i]`.
+#[inline(always)]
+fn apply<T: LoopElement, F: Function<T, Out: LoopElement>>(
+    dst: &mut [MaybeUninit<Unaligned<F::Out>>],
+    a: &[Unaligned<T>],
+) {
+    let a = &a[..dst.len()];
+    for i in 0..dst.len() {
+        dst[i].write(Unaligned(F::at(a[i].0)));
+    }
+}
+
+/// Writes `F(a[i])` to `dst[i]`, and then again for rare operands.
+#[inline(always)]
+fn apply_with_rare<T: LoopElement, F: Function<T, Out: LoopElement>>(
+    dst: &mut [MaybeUninit<Unaligned<F::Out>>],
+    a: &[Unaligned<T>],
+) {
+    let (a, mut any) = (&a[..dst.len()], false);
+    for i in 0..dst.len() {
+        dst[i].write(Unaligned(F::at(a[i].0)));
+        any |= F::is_rare(a[i].0);
+    }
+    if any {
+        for i in 0..dst.len() {
+            if F::is_rare(a[i].0) {
+                dst[i].write(Unaligned(F::rare(a[i].0)));
             }
         }
     }
 }
 
-/// Returns the scalar loop of F, for code that does not vectorise.
+/// Returns the scalar loop of F, for code that does not vectorise. It is compiled once.
 fn scalar_loop<T: LoopElement, F: Function<T, Out: LoopElement>>() -> UnaryLoop {
-    /// Computes `dst[i] = F(a[i])` for `i < n`.
-    ///
-    /// # Safety
-    /// The contract of [`VectorUnaryLoop`].
-    unsafe fn scalar_loop<T: LoopElement, F: Function<T, Out: LoopElement>>(dst: *mut u8, a: *const u8, n: usize) {
-        for i in 0..n {
-            // SAFETY: i < n, so *Source* and *Destination* of `VectorUnaryLoop` cover both accesses.
-            unsafe { dst.cast::<F::Out>().add(i).write_unaligned(F::at(read_element(a.add(i * size_of::<T>())))) };
-        }
-    }
-    UnaryLoop::new::<T, F::Out>(scalar_loop::<T, F>)
+    UnaryLoop::new::<T, F::Out>(const { function_loop::<T, F>(Isa::Portable) })
 }
 
 /// A type for which primitives of one operand are defined.
@@ -122,9 +138,10 @@ trait UnaryPrimitives: LoopElement + Sized {
 /// Defines primitives, one per line: the kind of its loop, its name, its result, and its rare operands with their
 /// result.
 ///
-/// `vector` loops are vectorised, `scalar` loops are not, and `single` loops are vectorised for `f32` alone.
+/// `vector` loops are vectorised, `scalar` loops are not, and `single` loops are vectorised for `f32` alone. `narrow`
+/// loops are vectorised without a variant for AVX-512, because they are bound by memory or rarely run.
 macro_rules! primitives {
-    ($T:ident: $bound:ident => $(
+    ($T:ident: $bound:ident, same [$($Same:ident as $As:ident)*] => $(
         $kind:ident $Op:ident |$x:ident| $e:expr $(, rare |$r:ident| $is:expr => $f:expr)?;
     )*) => {
         $(primitives!(@op $T $bound $Op |$x| $e $(, rare |$r| $is => $f)?);)*
@@ -132,6 +149,7 @@ macro_rules! primitives {
         fn primitive_loop<$T: LoopElement + $bound>(op: Unary, isa: Isa) -> Option<UnaryLoop> {
             Some(match op {
                 $(Unary::$Op => primitives!(@loop $kind $T $Op isa),)*
+                $(Unary::$Same => return primitive_loop::<$T>(Unary::$As, isa),)*
                 _ => return None,
             })
         }
@@ -145,6 +163,7 @@ macro_rules! primitives {
                 $e
             }
             $(
+                const HAS_RARE: bool = true;
                 #[inline(always)]
                 fn is_rare($r: $T) -> bool {
                     $is
@@ -160,16 +179,17 @@ macro_rules! primitives {
     (@out IsFinite $T:ident) => { MaskByte };
     (@out $Op:ident $T:ident) => { $T };
     (@loop vector $T:ident $Op:ident $isa:ident) => { vector_loop::<$T, $Op>($isa) };
+    (@loop narrow $T:ident $Op:ident $isa:ident) => { narrow_loop::<$T, $Op>($isa) };
     (@loop scalar $T:ident $Op:ident $isa:ident) => { scalar_loop::<$T, $Op>() };
     // Vectorised for f32, scalar for f64.
     (@loop single $T:ident $Op:ident $isa:ident) => {
-        if size_of::<$T>() == 4 { vector_loop::<$T, $Op>($isa) } else { scalar_loop::<$T, $Op>() }
+        if const { size_of::<$T>() == 4 } { vector_loop::<$T, $Op>($isa) } else { scalar_loop::<$T, $Op>() }
     };
 }
 
 pub(super) mod float {
     use super::*;
-    primitives! { T: Real =>
+    primitives! { T: Real, same [] =>
         vector Neg |x| -x;
         vector Abs |x| x.abs();
         vector Sign |x| x.sign();
@@ -201,9 +221,9 @@ pub(super) mod float {
         vector Sigmoid |x| x.sigmoid();
         vector Erf |x| x.erf();
         vector Erfc |x| x.erfc();
-        vector Erfcx |x| x.erfcx();
-        vector Erfinv |x| x.erfinv();
-        vector Ndtri |x| x.ndtri();
+        narrow Erfcx |x| x.erfcx();
+        narrow Erfinv |x| x.erfinv();
+        narrow Ndtri |x| x.ndtri();
         scalar Lgamma |x| x.lgamma();
         scalar Digamma |x| x.digamma();
         vector IsNan |x| x.is_nan().into();
@@ -224,17 +244,14 @@ pub(super) mod float {
 mod integer {
     use super::*;
     // Rounding an integer is the identity, and an integer is never NaN.
-    primitives! { T: Int =>
+    primitives! { T: Int, same [Ceil as Floor  Round as Floor  Trunc as Floor] =>
         vector Neg |x| x.neg();
         vector Abs |x| x.abs();
-        vector Sign |x| x.sign();
-        vector Floor |x| x;
-        vector Ceil |x| x;
-        vector Round |x| x;
-        vector Trunc |x| x;
-        vector Not |x| x.not();
-        vector IsNan |_x| false.into();
-        vector IsFinite |_x| true.into();
+        narrow Sign |x| x.sign();
+        narrow Floor |x| x;
+        narrow Not |x| x.not();
+        narrow IsNan |_x| false.into();
+        narrow IsFinite |_x| true.into();
     }
     impl UnaryPrimitives for i32 {
         fn unary_loop(op: Unary, isa: Isa) -> Option<UnaryLoop> {

@@ -185,7 +185,7 @@ unsafe fn run_single(program: &Prepared, params: &Params, n: usize, inputs: &[De
     single.for_each_piece(n, to, strides, from, |to, a, b, n| {
         // SAFETY: `for_each_piece` passes pieces of the operands, or scratch instead of the output, which satisfy the
         // loop's contract by *Operands* and *Aliasing*. The form was selected for operands with these strides.
-        unsafe { binary(to, a, b, n) }
+        unsafe { binary.run(to, a, b, n) }
     });
     true
 }

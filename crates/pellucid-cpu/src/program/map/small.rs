@@ -33,7 +33,7 @@ pub(crate) unsafe fn run_one_tile(program: &Prepared, params: &Params, n: usize,
             return false;
         }
     }
-    let schedule = program.schedule(|k| if from[k].once { Granularity::Uniform } else { Granularity::PerElement });
+    let schedule = program.schedule(&|k| if from[k].once { Granularity::Uniform } else { Granularity::PerElement });
     let slots = schedule.granularity.len();
     let tile = n.next_multiple_of(64) + 64;
     if slots > MAX_SLOTS || n > tile_capacity(schedule.buffer_width) {

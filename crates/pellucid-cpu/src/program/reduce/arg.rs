@@ -2,8 +2,7 @@
 
 use crate::program::loops::{self, ArgLoop};
 use pellucid_ir::Compute;
-use pellucid_simd::Isa;
-use pellucid_simd::per_isa;
+use pellucid_simd::{Isa, per_isa};
 
 /// The search for an extremum of one type.
 #[derive(Clone, Copy)]
@@ -14,6 +13,21 @@ pub(crate) struct ArgReduction {
     largest: bool,
     /// The type of the values.
     compute: Compute,
+}
+
+/// Consecutive rows of a matrix whose columns are reduced.
+#[derive(Clone, Copy)]
+pub(crate) struct MatrixRows {
+    /// The address of the first row.
+    pub(crate) from: *const u8,
+    /// Bytes between two rows.
+    pub(crate) stride: isize,
+    /// Values of a row.
+    pub(crate) cols: usize,
+    /// The index of the first row.
+    pub(crate) first: usize,
+    /// The number of rows.
+    pub(crate) count: usize,
 }
 
 /// The best value so far and its position.
@@ -79,26 +93,16 @@ impl ArgReduction {
         }
     }
 
-    /// Updates the best values and positions of `cols` columns with `rows` rows, the first of which has index `first`.
+    /// Updates the best values and positions of all columns with some rows.
     ///
     /// Index 0 must be in the first call: it initialises `best` and `positions`.
     ///
     /// # Safety
     /// * Columns: `best` is valid for reads and writes of `cols` values, and `positions` of `cols` positions, both
-    ///   aligned, and initialised unless `first` is 0.
-    /// * Rows: each row, `stride` bytes apart, is aligned and valid for reads of `cols` values.
+    ///   aligned, and initialised unless the index of the first row is 0.
+    /// * Rows: each of the rows is aligned and valid for reads of `cols` values.
     /// * Disjoint: `best`, `positions` and the rows do not overlap.
-    #[expect(clippy::too_many_arguments)]
-    pub(crate) unsafe fn push_rows(
-        &self,
-        best: *mut u8,
-        positions: *mut i64,
-        from: *const u8,
-        stride: isize,
-        cols: usize,
-        rows: usize,
-        first: usize,
-    ) {
+    pub(crate) unsafe fn push_rows(&self, best: *mut u8, positions: *mut i64, rows: MatrixRows) {
         let isa = Isa::best();
         let accumulate = match (self.compute, self.largest) {
             (Compute::F32, true) => arg_columns::<f32, true>(isa),
@@ -112,7 +116,7 @@ impl ArgReduction {
         };
         // SAFETY: the caller guarantees *Columns*, *Rows* and *Disjoint* for the type of this search, which the loop
         // has. The processor has the instruction set `isa`.
-        unsafe { accumulate(best, positions, from, stride, cols, rows, first) }
+        unsafe { accumulate(best, positions, rows) }
     }
 }
 
@@ -133,13 +137,14 @@ fn beats<T: PartialOrd>(a: T, b: T, largest: bool) -> bool {
 per_isa! {
     /// Returns the loop of [`ArgReduction::push_rows`] for an instruction set.
     fn arg_columns[T: Copy + PartialOrd, const LARGEST: bool][T, LARGEST]
-    (best: *mut u8, positions: *mut i64, from: *const u8, stride: isize, cols: usize, rows: usize, first: usize) {
+    (best: *mut u8, positions: *mut i64, rows: MatrixRows) {
+        let MatrixRows { from, stride, cols, first, count } = rows;
         // SAFETY: the caller guarantees *Columns* and *Disjoint* (the contract of `ArgReduction::push_rows`).
         let (best, positions) = unsafe {
             (std::slice::from_raw_parts_mut(best.cast::<T>(), cols), std::slice::from_raw_parts_mut(positions, cols))
         };
-        for r in 0..rows {
-            // SAFETY: r < rows, so the row is valid for reads of `cols` values (*Rows*).
+        for r in 0..count {
+            // SAFETY: r < count, so the row is valid for reads of `cols` values (*Rows*).
             let row = unsafe { std::slice::from_raw_parts(from.offset(r as isize * stride).cast::<T>(), cols) };
             let index = (first + r) as i64;
             if index == 0 {

@@ -1,6 +1,7 @@
 //! Reductions of many sequences at once, one per column: a kept axis is innermost in memory, so adjacent elements
 //! belong to different sequences.
 
+use super::arg::MatrixRows;
 use super::{ReduceAction, SequenceReduction};
 use crate::program::evaluate::{Evaluator, TileFrame};
 use crate::program::fold::{CHUNK, FoldKernel};
@@ -181,8 +182,9 @@ impl ColumnStrip<'_> {
             // SAFETY: `best` and `positions` hold 8 bytes per column, and the rows of a block hold `cols` values each.
             // All are aligned to the element size and disjoint. The first block begins at row 0.
             unsafe {
-                self.for_each_block(frame, block, 0..self.reduction.length, |from, stride, first, rows| {
-                    arg.push_rows(best, positions.cast(), from, stride, self.cols, rows, first);
+                self.for_each_block(frame, block, 0..self.reduction.length, |from, stride, first, count| {
+                    let rows = MatrixRows { from, stride, cols: self.cols, first, count };
+                    arg.push_rows(best, positions.cast(), rows);
                 });
             }
         });

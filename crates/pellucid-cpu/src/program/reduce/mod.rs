@@ -103,27 +103,9 @@ pub(crate) fn run_reduce(kernel: &Reduce, inputs: &[Operand<'_>], output: &Opera
     let isa = Isa::best();
     let value = kernel.program.outputs[0].compute;
     let wanted = finish.map_or(output.dtype.compute(), |(_, f)| f.inputs[0].compute);
-    let unsupported = || {
+    let (accumulator, result, action) = select_action(kernel.op, value, wanted).ok_or_else(|| {
         Error::dtypes(name, [value.storage()], format!("{:?} is not defined for this dtype; cast the input", kernel.op))
-    };
-    let (accumulator, result, action) = match (arg_op(kernel.op), fold_op(kernel.op)) {
-        (Some(largest), _) => {
-            let compute = if value == Compute::Mask { Compute::I32 } else { value };
-            (compute, Compute::I64, ReduceAction::Arg(ArgReduction::new(largest, compute).ok_or_else(unsupported)?))
-        }
-        (_, Some(op)) => {
-            // Sums and products of integers with a wider result type accumulate in the wider type.
-            let adds = matches!(kernel.op, ReduceOp::Sum | ReduceOp::Prod);
-            let compute = match (value, wanted) {
-                (Compute::Mask, Compute::Mask) if adds => Compute::I32,
-                (Compute::Mask, wider) if adds => wider,
-                (Compute::I32, Compute::I64) if adds => Compute::I64,
-                _ => value,
-            };
-            (compute, compute, ReduceAction::Fold(FoldKernel::new(op, compute).ok_or_else(unsupported)?))
-        }
-        _ => return Err(unsupported()),
-    };
+    })?;
     let finished = match finish {
         Some((_, f)) if f.inputs[0].storage != result.storage() => {
             return Err(Error::dtypes(f.name, [result.storage()], "the finishing program expects another input dtype"));
@@ -152,6 +134,24 @@ pub(crate) fn run_reduce(kernel: &Reduce, inputs: &[Operand<'_>], output: &Opera
         reduction.reduce_rows()
     }
     Ok(())
+}
+
+/// Returns the compute types of the accumulator and of the result, and the operation that reduces values of type
+/// `value`, or `None` if `op` is not defined for them. `wanted` is the compute type of the consumer of the result.
+fn select_action(op: ReduceOp, value: Compute, wanted: Compute) -> Option<(Compute, Compute, ReduceAction)> {
+    if let Some(largest) = arg_op(op) {
+        let compute = if value == Compute::Mask { Compute::I32 } else { value };
+        return Some((compute, Compute::I64, ReduceAction::Arg(ArgReduction::new(largest, compute)?)));
+    }
+    // Sums and products of integers with a wider result type accumulate in the wider type.
+    let adds = matches!(op, ReduceOp::Sum | ReduceOp::Prod);
+    let compute = match (value, wanted) {
+        (Compute::Mask, Compute::Mask) if adds => Compute::I32,
+        (Compute::Mask, wider) if adds => wider,
+        (Compute::I32, Compute::I64) if adds => Compute::I64,
+        _ => value,
+    };
+    Some((compute, compute, ReduceAction::Fold(FoldKernel::new(fold_op(op)?, compute)?)))
 }
 
 /// Returns `Some(true)` for arg max, `Some(false)` for arg min and `None` for other operations.

@@ -9,8 +9,8 @@ use crate::program::evaluate::tile_capacity;
 use crate::program::fold::{CHUNK, RunningFold};
 use crate::program::loader::{fill, gather, scatter};
 use crate::program::loops::{self, StreamLoop};
-use crate::program::lower::{Prepared, PreparedInput, PreparedOutput};
-use crate::program::schedule::{Extent, Granularity, KernelSchedule, execute};
+use crate::program::lower::{Prepared, PreparedOutput};
+use crate::program::schedule::{Extent, Granularity, KernelSchedule, Phase, execute};
 use crate::program::strided::{self, AccessPattern, Cursor, StridedAxes, StridedAxis};
 use pellucid_ir::kernel::Row;
 use pellucid_ir::{Error, Result, Shape};
@@ -84,20 +84,8 @@ pub(crate) fn run_row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'
     strided::merge(&mut all);
 
     let class = |k: usize| if program.inputs[k].per_row { Granularity::PerRow } else { Granularity::PerElement };
-    let linked = program.schedule_rows(length, class);
-    let sizes = program.inputs.iter().map(|i| (i.size, i.per_row));
-    let sizes = sizes.chain(program.outputs.iter().map(|o| (o.size, o.per_row)));
-    let dense = |axes: &[StridedAxis], k: usize, size: usize| {
-        strided::element_count(axes) == 1 || strided::access_pattern(axes, k, size) == AccessPattern::Dense
-    };
-    let access = |(k, (size, per_row)): (usize, (usize, bool))| match per_row {
-        true if dense(&outer, k, size) => RowAccess::Dense,
-        true => RowAccess::Strided,
-        false if dense(&all, k, size) => RowAccess::Dense,
-        false if dense(&inner, k, size) => RowAccess::Rows,
-        false => RowAccess::Strided,
-    };
-    let access: List<RowAccess, 8> = sizes.enumerate().map(access).collect();
+    let linked = program.schedule_rows(length, &class);
+    let access = row_access(program, &outer, &inner, &all);
 
     let fits = BLOCK_BYTES / (linked.buffer_width + 8);
     let phased = length > 2 * fits;
@@ -139,6 +127,27 @@ pub(crate) fn run_row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'
     let grain = GRAIN.div_ceil((bytes * length * block).max(64));
     split(rows.div_ceil(block), grain, |r| execution.run_rows(r.start * block..rows.min(r.end * block)));
     Ok(())
+}
+
+/// Returns the layout of each operand, inputs first, over the axes that number the rows, those of a row, and all axes.
+fn row_access(
+    program: &Prepared,
+    outer: &[StridedAxis],
+    inner: &[StridedAxis],
+    all: &[StridedAxis],
+) -> List<RowAccess, 8> {
+    let dense = |axes: &[StridedAxis], k: usize, size: usize| {
+        strided::element_count(axes) == 1 || strided::access_pattern(axes, k, size) == AccessPattern::Dense
+    };
+    let access = |(k, (size, per_row)): (usize, (usize, bool))| match per_row {
+        true if dense(outer, k, size) => RowAccess::Dense,
+        true => RowAccess::Strided,
+        false if dense(all, k, size) => RowAccess::Dense,
+        false if dense(inner, k, size) => RowAccess::Rows,
+        false => RowAccess::Strided,
+    };
+    let sizes = program.inputs.iter().map(|i| (i.size, i.per_row));
+    sizes.chain(program.outputs.iter().map(|o| (o.size, o.per_row))).enumerate().map(access).collect()
 }
 
 /// Returns whether input `k` must be copied to a buffer: an output with the same memory is written before the last read
@@ -357,13 +366,13 @@ impl RowExecution<'_> {
     unsafe fn load_input(
         &self,
         k: usize,
-        input: &PreparedInput,
         block: &RowBlock<'_>,
         first: usize,
         n: usize,
         buffer: *mut u8,
         raw: *mut u8,
     ) -> *mut u8 {
+        let input = &self.program.inputs[k];
         // SAFETY: *Elements* covers all reads and *Buffers* all writes. The buffers are scratch memory and do not
         // overlap the operand.
         unsafe {
@@ -488,8 +497,8 @@ impl RowExecution<'_> {
                 }
             } else {
                 if n > 0 {
-                    for (k, input) in self.program.inputs.iter().enumerate().filter(|(_, i)| !i.per_row) {
-                        at[k] = self.load_input(k, input, block, 0, n, places[k], raw);
+                    for (k, _) in self.program.inputs.iter().enumerate().filter(|(_, i)| !i.per_row) {
+                        at[k] = self.load_input(k, block, 0, n, places[k], raw);
                     }
                 }
                 for (o, output) in self.full_outputs() {
@@ -523,61 +532,82 @@ impl RowExecution<'_> {
         // SAFETY: the row is within the operands, and every slot has memory for a tile, or for the row if `keeps_row`
         // (the contract of this method). All tiles are within the row.
         unsafe {
-            for (k, input) in self.program.inputs.iter().enumerate().filter(|(k, i)| self.staged[*k] && !i.per_row) {
+            for (k, _) in self.program.inputs.iter().enumerate().filter(|(k, i)| self.staged[*k] && !i.per_row) {
                 for first in (0..self.length).step_by(self.tile) {
                     let n = self.tile.min(self.length - first);
                     let size = self.program.sizes[k] as usize;
-                    self.load_input(k, input, block, first, n, places[k].add(first * size), raw);
+                    self.load_input(k, block, first, n, places[k].add(first * size), raw);
                 }
             }
-            let last = self.linked.phases.len() - 1;
             for (p, phase) in self.linked.phases.iter().enumerate() {
                 let head = &Extent::single_row(self.tile);
                 execute(&self.linked.instrs[phase.head.clone()], at, head);
                 let folds = &self.linked.folds[phase.folds.clone()];
                 let mut running: List<RunningFold, 2> = folds.iter().map(|_| RunningFold::new()).collect();
-                let stored = |slot: usize| {
-                    if self.linked.granularity[slot] == Granularity::PerElement {
-                        self.linked.phase[slot] == p
-                    } else {
-                        p == last
-                    }
-                };
                 for first in (0..self.length).step_by(self.tile) {
                     let len = self.tile.min(self.length - first);
                     let tile = &Extent { first, stream: self.chains_stream, ..Extent::single_row(len) };
-                    for (slot, place) in places
-                        .iter()
-                        .enumerate()
-                        .filter(|(s, _)| self.linked.granularity[*s] == Granularity::PerElement && self.keeps_row(*s))
-                    {
-                        at[slot] = place.add(first * self.program.sizes[slot] as usize);
-                    }
-                    for &k in &phase.reads {
-                        let k = k as usize;
-                        if !self.staged[k] {
-                            at[k] = self.load_input(k, &self.program.inputs[k], block, first, tile.len, places[k], raw);
-                        }
-                    }
-                    for (o, output) in self.full_outputs() {
-                        if let Some(to) = self.direct_address(o, output, block, first) {
-                            at[output.slot as usize] = to;
-                        }
-                    }
+                    self.load_tile(phase, block, tile, places, at, raw);
                     execute(&self.linked.instrs[phase.tiles.clone()], at, tile);
                     for (f, running) in folds.iter().zip(&mut running) {
-                        running.push(&f.fold, f.values(at), tile.len);
+                        running.push(&f.fold, f.values(at), len);
                     }
-                    for (o, output) in self.full_outputs().filter(|(_, o)| stored(o.slot as usize)) {
-                        let from = at[output.slot as usize];
-                        if self.direct_address(o, output, block, first) != Some(from) {
-                            self.store_output(o, output, block, tile, from, raw);
-                        }
-                    }
+                    self.store_tile(p, block, tile, at, raw);
                 }
                 for (f, running) in folds.iter().zip(&mut running) {
                     running.finish(&f.fold, at[f.into as usize]);
                 }
+            }
+        }
+    }
+
+    /// Sets the addresses of all values of one tile of a long row, and loads the inputs that `phase` reads.
+    ///
+    /// # Safety
+    /// As for [`RowExecution::run_block`], with a block of one row and a tile of this row.
+    unsafe fn load_tile(
+        &self,
+        phase: &Phase,
+        block: &RowBlock<'_>,
+        tile: &Extent<'_>,
+        places: &[*mut u8],
+        at: &mut [*mut u8],
+        raw: *mut u8,
+    ) {
+        let keeps_row = |s: usize| self.linked.granularity[s] == Granularity::PerElement && self.keeps_row(s);
+        // SAFETY: the tile is within the row and the row within the operands, and every slot has memory for a tile, or
+        // for the row if `keeps_row` (the contract of this method).
+        unsafe {
+            for (slot, place) in places.iter().enumerate().filter(|(s, _)| keeps_row(*s)) {
+                at[slot] = place.add(tile.first * self.program.sizes[slot] as usize);
+            }
+            for k in phase.reads.iter().map(|&k| k as usize).filter(|&k| !self.staged[k]) {
+                at[k] = self.load_input(k, block, tile.first, tile.len, places[k], raw);
+            }
+        }
+        for (o, output) in self.full_outputs() {
+            if let Some(to) = self.direct_address(o, output, block, tile.first) {
+                at[output.slot as usize] = to;
+            }
+        }
+    }
+
+    /// Stores the outputs that phase `p` computes for one tile of a long row.
+    ///
+    /// # Safety
+    /// As for [`RowExecution::run_block`], with a block of one row and a tile of this row, whose values are at `at`.
+    unsafe fn store_tile(&self, p: usize, block: &RowBlock<'_>, tile: &Extent<'_>, at: &[*mut u8], raw: *mut u8) {
+        let is_last = p + 1 == self.linked.phases.len();
+        let is_stored = |slot: usize| match self.linked.granularity[slot] {
+            Granularity::PerElement => self.linked.phase[slot] == p,
+            Granularity::Uniform | Granularity::PerRow => is_last,
+        };
+        for (o, output) in self.full_outputs().filter(|(_, o)| is_stored(o.slot as usize)) {
+            let from = at[output.slot as usize];
+            if self.direct_address(o, output, block, tile.first) != Some(from) {
+                // SAFETY: the tile is within the row and the row within the operands, and the output's slot and `raw`
+                // have memory for a tile (the contract of this method).
+                unsafe { self.store_output(o, output, block, tile, from, raw) };
             }
         }
     }

@@ -92,7 +92,7 @@ fn call_binary(op: Binary, compute: Compute, a: u64, b: u64) -> u64 {
     let f = loops::binary(op, compute, Form::TileTile, Isa::best()).unwrap();
     let mut out = 0u64;
     // SAFETY: all variables hold one value of at most eight bytes, and the isa is available.
-    unsafe { f((&raw mut out).cast(), (&raw const a).cast(), (&raw const b).cast(), 1) };
+    unsafe { f.run((&raw mut out).cast(), (&raw const a).cast(), (&raw const b).cast(), 1) };
     out
 }
 
@@ -106,7 +106,7 @@ fn call_ternary(op: Op, compute: Compute, [a, b, c]: [u64; 3]) -> u64 {
     let mut out = 0u64;
     // SAFETY: all variables hold one value of at most eight bytes, and the isa is available.
     unsafe {
-        f.unwrap()((&raw mut out).cast(), (&raw const a).cast(), (&raw const b).cast(), (&raw const c).cast(), 1)
+        f.unwrap().run((&raw mut out).cast(), (&raw const a).cast(), (&raw const b).cast(), (&raw const c).cast(), 1)
     };
     out
 }

@@ -1,12 +1,12 @@
 //! Schedules that change the learning rate along a curve.
 
-use super::{Anneal, At, PerGroup, Schedule, above_zero, not_negative};
+use super::{Anneal, PerGroup, Schedule, SchedulePoint, above_zero, not_negative};
 use pellucid_tensor::Result;
 use std::f64::consts::PI;
 
 /// Linear change from one factor to another over `total` epochs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Linear {
+pub struct LinearLr {
     /// The factor in epoch 0, in (0, 1]; PyTorch's default is 1/3.
     pub start_factor: f64,
     /// The factor from epoch `total` on, in [0, 1]; PyTorch's default is 1.
@@ -15,8 +15,8 @@ pub struct Linear {
     pub total: usize,
 }
 
-impl Schedule for Linear {
-    fn next(&self, at: At) -> f64 {
+impl Schedule for LinearLr {
+    fn next(&self, at: SchedulePoint) -> f64 {
         let (change, total) = (self.end_factor - self.start_factor, self.total as f64);
         match at.epoch {
             0 => at.lr * self.start_factor,
@@ -25,15 +25,15 @@ impl Schedule for Linear {
         }
     }
 
-    fn closed(&self, at: At) -> Option<f64> {
+    fn closed(&self, at: SchedulePoint) -> Option<f64> {
         let done = at.epoch.min(self.total) as f64 / self.total as f64;
         Some(at.base * (self.start_factor + (self.end_factor - self.start_factor) * done))
     }
 
     fn check(&self) -> Result<()> {
-        not_negative("Linear", "start_factor", self.start_factor)?;
-        not_negative("Linear", "end_factor", self.end_factor)?;
-        above_zero("Linear", "total", self.total)
+        not_negative("LinearLr", "start_factor", self.start_factor)?;
+        not_negative("LinearLr", "end_factor", self.end_factor)?;
+        above_zero("LinearLr", "total", self.total)
     }
 }
 
@@ -47,7 +47,7 @@ pub struct Polynomial {
 }
 
 impl Schedule for Polynomial {
-    fn next(&self, at: At) -> f64 {
+    fn next(&self, at: SchedulePoint) -> f64 {
         if at.epoch == 0 || at.epoch > self.total {
             return at.lr;
         }
@@ -55,7 +55,7 @@ impl Schedule for Polynomial {
         at.lr * (rest(at.epoch) / rest(at.epoch - 1)).powf(self.power)
     }
 
-    fn closed(&self, at: At) -> Option<f64> {
+    fn closed(&self, at: SchedulePoint) -> Option<f64> {
         Some(at.base * (1.0 - at.epoch.min(self.total) as f64 / self.total as f64).powf(self.power))
     }
 
@@ -75,7 +75,7 @@ pub struct Cosine {
 }
 
 impl Schedule for Cosine {
-    fn next(&self, at: At) -> f64 {
+    fn next(&self, at: SchedulePoint) -> f64 {
         let (t, period) = (at.epoch as f64, self.period as f64);
         if at.epoch == 0 {
             return at.lr;
@@ -88,7 +88,7 @@ impl Schedule for Cosine {
         height(t) / height(t - 1.0) * (at.lr - self.floor) + self.floor
     }
 
-    fn closed(&self, at: At) -> Option<f64> {
+    fn closed(&self, at: SchedulePoint) -> Option<f64> {
         let height = 1.0 + (PI * at.epoch as f64 / self.period as f64).cos();
         Some(self.floor + (at.base - self.floor) * height / 2.0)
     }
@@ -134,11 +134,11 @@ impl CosineWarmRestarts {
 }
 
 impl Schedule for CosineWarmRestarts {
-    fn next(&self, at: At) -> f64 {
+    fn next(&self, at: SchedulePoint) -> f64 {
         self.lr(at.base, at.epoch as f64)
     }
 
-    fn closed(&self, at: At) -> Option<f64> {
+    fn closed(&self, at: SchedulePoint) -> Option<f64> {
         Some(self.next(at))
     }
 
@@ -181,7 +181,7 @@ impl SwaLr {
 }
 
 impl Schedule for SwaLr {
-    fn next(&self, at: At) -> f64 {
+    fn next(&self, at: SchedulePoint) -> f64 {
         let end = self.swa_lr.of(at.group);
         // If `epochs` is 0, the final rate is reached immediately.
         let epoch = if self.epochs == 0 { at.epoch.max(1) } else { at.epoch } as f64;

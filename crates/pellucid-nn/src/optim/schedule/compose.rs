@@ -1,25 +1,25 @@
 //! Compositions of schedules.
 
-use super::{At, Schedule};
+use super::{Schedule, SchedulePoint};
 use pellucid_tensor::Result;
 
 /// Schedules in sequence: each starts at its milestone, in its own epoch 0.
-pub struct Sequential {
+pub struct SequentialLr {
     first: Box<dyn Schedule>,
     /// The later schedules with their first epochs, in ascending order.
     others: Vec<(usize, Box<dyn Schedule>)>,
 }
 
-impl Sequential {
+impl SequentialLr {
     /// Creates a sequence: `first` starts at epoch 0, each other schedule at its own epoch.
     ///
     /// # Panics
     /// If the epochs do not ascend strictly.
     #[track_caller]
-    pub fn new(first: impl Schedule + 'static, others: Vec<(usize, Box<dyn Schedule>)>) -> Sequential {
+    pub fn new(first: impl Schedule + 'static, others: Vec<(usize, Box<dyn Schedule>)>) -> SequentialLr {
         let rises = others.windows(2).all(|w| w[0].0 < w[1].0);
         assert!(rises, "sequential: each schedule must start after the one before");
-        Sequential { first: Box::new(first), others }
+        SequentialLr { first: Box::new(first), others }
     }
 
     /// Returns the schedule of an epoch, the epoch counted from its start, and whether another schedule preceded it.
@@ -30,19 +30,19 @@ impl Sequential {
         }
     }
 
-    fn at(&self, at: At) -> (&dyn Schedule, At, bool) {
+    fn at(&self, at: SchedulePoint) -> (&dyn Schedule, SchedulePoint, bool) {
         let (schedule, epoch, begins) = self.holding(at.epoch);
-        (schedule, At { epoch, base: schedule.base(at.group, at.base), ..at }, begins)
+        (schedule, SchedulePoint { epoch, base: schedule.base(at.group, at.base), ..at }, begins)
     }
 }
 
-impl Schedule for Sequential {
-    fn next(&self, at: At) -> f64 {
+impl Schedule for SequentialLr {
+    fn next(&self, at: SchedulePoint) -> f64 {
         let (schedule, at, begins) = self.at(at);
         if begins { schedule.begin(at) } else { schedule.next(at) }
     }
 
-    fn closed(&self, at: At) -> Option<f64> {
+    fn closed(&self, at: SchedulePoint) -> Option<f64> {
         let (schedule, at, _) = self.at(at);
         schedule.closed(at)
     }
@@ -69,8 +69,10 @@ impl Chained {
 }
 
 impl Schedule for Chained {
-    fn next(&self, at: At) -> f64 {
-        self.0.iter().fold(at.lr, |lr, schedule| schedule.next(At { lr, base: schedule.base(at.group, at.base), ..at }))
+    fn next(&self, at: SchedulePoint) -> f64 {
+        self.0.iter().fold(at.lr, |lr, schedule| {
+            schedule.next(SchedulePoint { lr, base: schedule.base(at.group, at.base), ..at })
+        })
     }
 
     fn base(&self, group: usize, lr: f64) -> f64 {

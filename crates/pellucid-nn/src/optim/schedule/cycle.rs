@@ -1,6 +1,6 @@
 //! Cyclical schedules, which change the momentum inversely.
 
-use super::{At, PerGroup, Schedule, above_zero};
+use super::{PerGroup, Schedule, SchedulePoint, above_zero};
 use pellucid_tensor::Result;
 use std::f64::consts::PI;
 
@@ -90,13 +90,13 @@ impl OneCycle {
 }
 
 impl Schedule for OneCycle {
-    fn next(&self, at: At) -> f64 {
+    fn next(&self, at: SchedulePoint) -> f64 {
         let peak = self.max_lr.of(at.group);
         let start = peak / self.div_factor;
         self.value(at.epoch, start, peak, start / self.final_div_factor)
     }
 
-    fn closed(&self, at: At) -> Option<f64> {
+    fn closed(&self, at: SchedulePoint) -> Option<f64> {
         Some(self.next(at))
     }
 
@@ -188,12 +188,12 @@ impl Cyclic {
 }
 
 impl Schedule for Cyclic {
-    fn next(&self, at: At) -> f64 {
+    fn next(&self, at: SchedulePoint) -> f64 {
         let (low, high) = (self.base_lr.of(at.group), self.max_lr.of(at.group));
         low + (high - low) * self.height(at.epoch)
     }
 
-    fn closed(&self, at: At) -> Option<f64> {
+    fn closed(&self, at: SchedulePoint) -> Option<f64> {
         Some(self.next(at))
     }
 

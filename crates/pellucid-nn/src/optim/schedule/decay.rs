@@ -1,6 +1,6 @@
 //! Schedules that multiply the rate by factors.
 
-use super::{At, Schedule, above_zero, not_negative};
+use super::{Schedule, SchedulePoint, above_zero, not_negative};
 use pellucid_tensor::Result;
 
 /// A function of group and epoch.
@@ -22,11 +22,11 @@ impl Lambda {
 }
 
 impl Schedule for Lambda {
-    fn next(&self, at: At) -> f64 {
+    fn next(&self, at: SchedulePoint) -> f64 {
         at.base * (self.0)(at.group, at.epoch)
     }
 
-    fn closed(&self, at: At) -> Option<f64> {
+    fn closed(&self, at: SchedulePoint) -> Option<f64> {
         Some(self.next(at))
     }
 }
@@ -47,11 +47,11 @@ impl Multiplicative {
 }
 
 impl Schedule for Multiplicative {
-    fn next(&self, at: At) -> f64 {
+    fn next(&self, at: SchedulePoint) -> f64 {
         if at.epoch == 0 { at.lr } else { self.begin(at) }
     }
 
-    fn begin(&self, at: At) -> f64 {
+    fn begin(&self, at: SchedulePoint) -> f64 {
         at.lr * (self.0)(at.group, at.epoch)
     }
 }
@@ -66,12 +66,12 @@ pub struct StepDecay {
 }
 
 impl Schedule for StepDecay {
-    fn next(&self, at: At) -> f64 {
+    fn next(&self, at: SchedulePoint) -> f64 {
         let is_due = at.epoch > 0 && at.epoch.is_multiple_of(self.step_size);
         if is_due { at.lr * self.gamma } else { at.lr }
     }
 
-    fn closed(&self, at: At) -> Option<f64> {
+    fn closed(&self, at: SchedulePoint) -> Option<f64> {
         Some(at.base * self.gamma.powf((at.epoch / self.step_size) as f64))
     }
 
@@ -97,11 +97,11 @@ impl MultiStep {
 }
 
 impl Schedule for MultiStep {
-    fn next(&self, at: At) -> f64 {
+    fn next(&self, at: SchedulePoint) -> f64 {
         at.lr * self.factor(|m| m == at.epoch)
     }
 
-    fn closed(&self, at: At) -> Option<f64> {
+    fn closed(&self, at: SchedulePoint) -> Option<f64> {
         Some(at.base * self.factor(|m| m <= at.epoch))
     }
 
@@ -118,11 +118,11 @@ pub struct Exponential {
 }
 
 impl Schedule for Exponential {
-    fn next(&self, at: At) -> f64 {
+    fn next(&self, at: SchedulePoint) -> f64 {
         if at.epoch == 0 { at.lr } else { at.lr * self.gamma }
     }
 
-    fn closed(&self, at: At) -> Option<f64> {
+    fn closed(&self, at: SchedulePoint) -> Option<f64> {
         Some(at.base * self.gamma.powf(at.epoch as f64))
     }
 
@@ -141,7 +141,7 @@ pub struct Constant {
 }
 
 impl Schedule for Constant {
-    fn next(&self, at: At) -> f64 {
+    fn next(&self, at: SchedulePoint) -> f64 {
         match at.epoch {
             0 => at.lr * self.factor,
             epoch if epoch == self.total => at.lr * (1.0 / self.factor),
@@ -149,7 +149,7 @@ impl Schedule for Constant {
         }
     }
 
-    fn closed(&self, at: At) -> Option<f64> {
+    fn closed(&self, at: SchedulePoint) -> Option<f64> {
         Some(if at.epoch >= self.total { at.base } else { at.base * self.factor })
     }
 }
@@ -162,12 +162,12 @@ pub struct Warmup {
 }
 
 impl Schedule for Warmup {
-    fn next(&self, at: At) -> f64 {
+    fn next(&self, at: SchedulePoint) -> f64 {
         let factor = |epoch: usize| ((epoch + 1) as f64 / self.steps.max(1) as f64).min(1.0);
         if at.epoch == 0 { at.lr * factor(0) } else { at.lr * (factor(at.epoch) / factor(at.epoch - 1)) }
     }
 
-    fn closed(&self, at: At) -> Option<f64> {
+    fn closed(&self, at: SchedulePoint) -> Option<f64> {
         Some(at.base * ((at.epoch + 1) as f64 / self.steps.max(1) as f64).min(1.0))
     }
 }
@@ -184,12 +184,12 @@ pub struct Noam {
 }
 
 impl Schedule for Noam {
-    fn next(&self, at: At) -> f64 {
+    fn next(&self, at: SchedulePoint) -> f64 {
         let (t, w) = ((at.epoch + 1) as f64, self.warmup.max(1) as f64);
         at.base * (self.width as f64).powf(-0.5) * t.powf(-0.5).min(t * w.powf(-1.5))
     }
 
-    fn closed(&self, at: At) -> Option<f64> {
+    fn closed(&self, at: SchedulePoint) -> Option<f64> {
         Some(self.next(at))
     }
 }

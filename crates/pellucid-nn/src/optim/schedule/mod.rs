@@ -6,15 +6,15 @@
 //! step, not in it.
 //!
 //! ```
-//! use pellucid_nn::optim::schedule::{Cosine, Linear, Scheduler, Sequential};
+//! use pellucid_nn::optim::schedule::{Cosine, LinearLr, Scheduler, SequentialLr};
 //! use pellucid_nn::optim::{Optimizer, Sgd, SgdOptions};
 //! use pellucid_nn::Parameter;
 //! use pellucid_tensor::Tensor;
 //!
 //! let p = Parameter::new(Tensor::from([1.0f64]));
 //! let optimizer = Sgd::new(vec![p], SgdOptions { lr: 1.0, ..Default::default() })?;
-//! let warmup = Linear { start_factor: 0.25, end_factor: 1.0, total: 3 };
-//! let schedule = Sequential::new(warmup, vec![(3, Box::new(Cosine { period: 10, floor: 0.0 }))]);
+//! let warmup = LinearLr { start_factor: 0.25, end_factor: 1.0, total: 3 };
+//! let schedule = SequentialLr::new(warmup, vec![(3, Box::new(Cosine { period: 10, floor: 0.0 }))]);
 //! let mut scheduler = Scheduler::new(schedule, &optimizer)?;
 //! let rates: Vec<f64> = (0..5).map(|_| {
 //!     let lr = optimizer.lr();
@@ -36,17 +36,17 @@ mod plateau;
 mod scheduler;
 mod warmup_cosine;
 
-pub use anneal::{Cosine, CosineWarmRestarts, Linear, Polynomial, SwaLr};
-pub use compose::{Chained, Sequential};
+pub use anneal::{Cosine, CosineWarmRestarts, LinearLr, Polynomial, SwaLr};
+pub use compose::{Chained, SequentialLr};
 pub use cycle::{Anneal, Cyclic, CyclicScale, OneCycle};
 pub use decay::{Constant, Exponential, Lambda, MultiStep, Multiplicative, Noam, StepDecay, Warmup};
-pub use plateau::{Mode, ReduceOnPlateau, ReduceOnPlateauOptions, Threshold};
+pub use plateau::{Mode, ReduceOnPlateau, ReduceOnPlateauOptions, ThresholdMode};
 pub use scheduler::Scheduler;
 pub use warmup_cosine::CosineSchedule;
 
 /// The position of a schedule: one group in one epoch.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct At {
+pub struct SchedulePoint {
     /// The epoch that starts, from 0.
     pub epoch: usize,
     /// The group.
@@ -62,15 +62,15 @@ pub struct At {
 pub trait Schedule: Send + Sync {
     /// Returns the learning rate of epoch `at.epoch`. Where the schedule is defined recursively, it is computed from
     /// the previous rate (the *chainable* form, which keeps the changes of other schedules).
-    fn next(&self, at: At) -> f64;
+    fn next(&self, at: SchedulePoint) -> f64;
 
     /// Returns the learning rate as a function of the epoch and the initial rate alone, if there is a closed form.
-    fn closed(&self, _at: At) -> Option<f64> {
+    fn closed(&self, _at: SchedulePoint) -> Option<f64> {
         None
     }
 
     /// Returns the learning rate in epoch 0 of this schedule after another schedule.
-    fn begin(&self, at: At) -> f64 {
+    fn begin(&self, at: SchedulePoint) -> f64 {
         self.closed(at).unwrap_or_else(|| self.next(at))
     }
 
@@ -107,15 +107,15 @@ fn not_negative(schedule: &'static str, option: &str, value: f64) -> Result<()> 
 }
 
 impl<S: Schedule + ?Sized> Schedule for Box<S> {
-    fn next(&self, at: At) -> f64 {
+    fn next(&self, at: SchedulePoint) -> f64 {
         (**self).next(at)
     }
 
-    fn closed(&self, at: At) -> Option<f64> {
+    fn closed(&self, at: SchedulePoint) -> Option<f64> {
         (**self).closed(at)
     }
 
-    fn begin(&self, at: At) -> f64 {
+    fn begin(&self, at: SchedulePoint) -> f64 {
         (**self).begin(at)
     }
 

@@ -17,7 +17,7 @@ pub enum Mode {
 
 /// The smallest change that counts as an improvement.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Threshold {
+pub enum ThresholdMode {
     /// A fraction of the best value.
     Relative(f64),
     /// An absolute difference.
@@ -34,7 +34,7 @@ pub struct ReduceOnPlateauOptions {
     /// The number of consecutive measurements without improvement before a reduction; default 10.
     pub patience: usize,
     /// The smallest improvement; default a fraction of 10⁻⁴.
-    pub threshold: Threshold,
+    pub threshold: ThresholdMode,
     /// The number of measurements after a reduction that are ignored; default 0.
     pub cooldown: usize,
     /// The lowest rate; default 0.
@@ -49,7 +49,7 @@ impl Default for ReduceOnPlateauOptions {
             mode: Mode::Min,
             factor: 0.1,
             patience: 10,
-            threshold: Threshold::Relative(1e-4),
+            threshold: ThresholdMode::Relative(1e-4),
             cooldown: 0,
             min_lr: PerGroup::All(0.0),
             eps: 1e-8,
@@ -77,7 +77,7 @@ impl ReduceOnPlateau {
             let reason = format!("factor must be in [0, 1), got {}", options.factor);
             return Err(Error::invalid("reduce_on_plateau", reason));
         }
-        let (Threshold::Relative(threshold) | Threshold::Absolute(threshold)) = options.threshold;
+        let (ThresholdMode::Relative(threshold) | ThresholdMode::Absolute(threshold)) = options.threshold;
         not_negative("reduce_on_plateau", "threshold", threshold)?;
         not_negative("reduce_on_plateau", "eps", options.eps)?;
         let best = match options.mode {
@@ -123,10 +123,10 @@ impl ReduceOnPlateau {
 
     fn is_better(&self, measured: f64) -> bool {
         match (self.options.mode, self.options.threshold) {
-            (Mode::Min, Threshold::Relative(share)) => measured < self.best * (1.0 - share),
-            (Mode::Min, Threshold::Absolute(distance)) => measured < self.best - distance,
-            (Mode::Max, Threshold::Relative(share)) => measured > self.best * (share + 1.0),
-            (Mode::Max, Threshold::Absolute(distance)) => measured > self.best + distance,
+            (Mode::Min, ThresholdMode::Relative(share)) => measured < self.best * (1.0 - share),
+            (Mode::Min, ThresholdMode::Absolute(distance)) => measured < self.best - distance,
+            (Mode::Max, ThresholdMode::Relative(share)) => measured > self.best * (share + 1.0),
+            (Mode::Max, ThresholdMode::Absolute(distance)) => measured > self.best + distance,
         }
     }
 

@@ -1,6 +1,6 @@
 //! [`Scheduler`]: the application of a schedule to an optimizer.
 
-use super::{At, CosineWarmRestarts, Schedule};
+use super::{CosineWarmRestarts, Schedule, SchedulePoint};
 use crate::optim::Optimizer;
 use crate::state::{self, StateDict};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops, unwrap};
@@ -78,8 +78,8 @@ impl<S: Schedule> Scheduler<S> {
     /// # Panics
     /// Those of [`Scheduler::step`].
     #[track_caller]
-    pub fn jump(&mut self, epoch: usize, optimizer: &(impl Optimizer + ?Sized)) {
-        let rate = |schedule: &S, at: At| schedule.closed(at).unwrap_or_else(|| schedule.next(at));
+    pub fn set_epoch(&mut self, epoch: usize, optimizer: &(impl Optimizer + ?Sized)) {
+        let rate = |schedule: &S, at: SchedulePoint| schedule.closed(at).unwrap_or_else(|| schedule.next(at));
         unwrap(self.advance_to(epoch, optimizer, rate));
     }
 
@@ -129,7 +129,7 @@ impl<S: Schedule> Scheduler<S> {
         &mut self,
         epoch: usize,
         optimizer: &(impl Optimizer + ?Sized),
-        rate: impl Fn(&S, At) -> f64,
+        rate: impl Fn(&S, SchedulePoint) -> f64,
     ) -> Result<()> {
         let (op, groups) = ("scheduler", optimizer.groups());
         if groups != self.lr.len() {
@@ -137,7 +137,7 @@ impl<S: Schedule> Scheduler<S> {
                 format!("the optimizer has {groups} groups, but had {}; make another scheduler", self.lr.len());
             return Err(Error::invalid(op, reason));
         }
-        let at = |group: usize| At { epoch, group, base: self.base[group], lr: self.lr[group] };
+        let at = |group: usize| SchedulePoint { epoch, group, base: self.base[group], lr: self.lr[group] };
         let rates: Vec<f64> = (0..groups).map(|group| rate(&self.schedule, at(group))).collect();
         if let Some(lr) = rates.iter().find(|lr| !lr.is_finite()) {
             return Err(Error::invalid(op, format!("the rate of epoch {epoch} is {lr}; check the schedule's options")));
@@ -160,8 +160,8 @@ impl Scheduler<CosineWarmRestarts> {
     /// # Panics
     /// Those of [`Scheduler::step`], and for an epoch below 0.
     #[track_caller]
-    pub fn jump_within(&mut self, epoch: f64, optimizer: &(impl Optimizer + ?Sized)) {
-        let rate = |schedule: &CosineWarmRestarts, at: At| schedule.lr(at.base, epoch);
+    pub fn set_epoch_within(&mut self, epoch: f64, optimizer: &(impl Optimizer + ?Sized)) {
+        let rate = |schedule: &CosineWarmRestarts, at: SchedulePoint| schedule.lr(at.base, epoch);
         let whole =
             if epoch >= 0.0 { Ok(epoch as usize) } else { Err(Error::invalid("scheduler", "epochs start at 0")) };
         unwrap(whole.and_then(|whole| self.advance_to(whole, optimizer, rate)));

@@ -1,6 +1,6 @@
 //! Linear warm-up followed by cosine annealing.
 
-use super::{At, Schedule};
+use super::{Schedule, SchedulePoint};
 use crate::optim::Optimizer;
 use std::f64::consts::PI;
 
@@ -64,11 +64,11 @@ impl CosineSchedule {
 }
 
 impl Schedule for CosineSchedule {
-    fn next(&self, at: At) -> f64 {
+    fn next(&self, at: SchedulePoint) -> f64 {
         self.lr(at.epoch)
     }
 
-    fn closed(&self, at: At) -> Option<f64> {
+    fn closed(&self, at: SchedulePoint) -> Option<f64> {
         Some(self.lr(at.epoch))
     }
 }

@@ -6,10 +6,8 @@
 use super::{map, unary};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::formula::Formula;
 use pellucid_ir::{Error, Result, Scalar, formula};
 use std::f64::consts::FRAC_1_SQRT_2;
-use std::sync::OnceLock;
 
 unary! {
     /// Computes the logistic sigmoid 1 / (1 + e⁻ˣ).
@@ -42,7 +40,7 @@ unary! {
             g * (t + x * (1.0 - t * t) * x.sigmoid())
         };
     /// Computes ln(1 + eˣ), a smooth approximation of relu, stable for large |x|.
-    softplus(x) = x.max(0.0) + (-x.abs()).exp().ln_1p(), d x = g * x.sigmoid();
+    softplus(x) = x.max(0.0) + (-x.abs()).exp().ln_1p(), autocast = Single, d x = g * x.sigmoid();
     /// Computes ln(1 + e^(βx))/β, and x where βx exceeds t: relu with a corner rounded over a width of 1/β.
     softplus_beta(x; beta, t) = {
         let steep = beta * x;
@@ -71,7 +69,6 @@ unary! {
 /// [`Error::InvalidArgument`] if low exceeds high. A bound that is NaN makes all elements NaN.
 #[tensor_method]
 pub fn hardtanh(x: &Tensor, low: impl Into<Scalar>, high: impl Into<Scalar>) -> Result<Tensor> {
-    static HARDTANH: OnceLock<Formula> = OnceLock::new();
     let (low, high) = (low.into(), high.into());
     if low.to_f64() > high.to_f64() {
         let reason = format!("low must not exceed high, got {} and {}", low.to_f64(), high.to_f64());
@@ -80,12 +77,9 @@ pub fn hardtanh(x: &Tensor, low: impl Into<Scalar>, high: impl Into<Scalar>) -> 
     if low.to_f64().is_nan() || high.to_f64().is_nan() {
         return crate::ops::clamp(x, low, high);
     }
-    let formula = HARDTANH.get_or_init(|| {
-        formula! {
-            hardtanh(x; low, high) = x.gt(low).select(x.lt(high).select(x, high), x.is_nan().select(x, low));
-        }
-        .eternal()
-    });
+    let formula = formula! {
+        static hardtanh(x; low, high) = x.gt(low).select(x.lt(high).select(x, high), x.is_nan().select(x, low));
+    };
     map(formula, &[x], &[low, high])
 }
 
@@ -95,16 +89,12 @@ pub fn hardtanh(x: &Tensor, low: impl Into<Scalar>, high: impl Into<Scalar>) -> 
 /// [`Error::InvalidArgument`] for a λ that is negative or NaN.
 #[tensor_method]
 pub fn softshrink(x: &Tensor, lambda: impl Into<Scalar>) -> Result<Tensor> {
-    static SOFTSHRINK: OnceLock<Formula> = OnceLock::new();
     let lambda = lambda.into();
     if lambda.to_f64().is_nan() || lambda.to_f64() < 0.0 {
         return Err(Error::invalid("softshrink", format!("λ must be at least 0, got {}", lambda.to_f64())));
     }
-    let formula = SOFTSHRINK.get_or_init(|| {
-        formula! {
-            softshrink(x; lambda) = x.gt(lambda).select(x - lambda, x.lt(-lambda).select(x + lambda, x * 0.0));
-        }
-        .eternal()
-    });
+    let formula = formula! {
+        static softshrink(x; lambda) = x.gt(lambda).select(x - lambda, x.lt(-lambda).select(x + lambda, x * 0.0));
+    };
     map(formula, &[x], &[lambda])
 }

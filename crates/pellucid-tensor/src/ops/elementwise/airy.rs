@@ -7,7 +7,6 @@ use pellucid_derive::tensor_method;
 use pellucid_ir::formula::{Expr, Formula, Kind, Read, Wanted};
 use pellucid_ir::{Result, formula};
 use std::f64::consts::{FRAC_PI_4, PI};
-use std::sync::OnceLock;
 
 /// The largest |x| for which the series is used.
 const END: f64 = 2.09;
@@ -65,20 +64,22 @@ fn airy_value(x: Expr) -> Expr {
     x.lt(-END).select(airy_negative(x.lt(-END).select(x, -END)), x.gt(END).select(outer, inner))
 }
 
-/// Returns the formula of y = Ai(x) and y′. Since y″ = x·y, the derivatives of every order are sums of y and y′ with
-/// polynomials in x as coefficients: the approximations are differentiated once.
-fn with_slope(ai: &Formula) -> Formula {
-    // Ai and Ai′ are 0 for large x, also where x·y would be ∞·0.
-    let bounded = |x: Expr| x.gt(1e3).select(1e3, x);
-    let slope = |x: Expr| {
-        let x = bounded(x);
-        let gradient = ai.gradient(Wanted::only(0));
-        let operand = |read: &Read| if matches!(read, Read::Gradient(_)) { Expr::literal(1, Kind::Number) } else { x };
-        let operands: Vec<Expr> = gradient.reads.iter().map(operand).collect();
-        gradient.formula.call(&operands, &[])[0]
-    };
-    let pair = formula! { airy_ai(x) = [airy_value(x), slope(x)]; };
-    pair.with_derivative(0, |x, _, y, g| g[0] * y[1] + g[1] * bounded(x[0]) * y[0]).eternal()
+fn value_formula() -> &'static Formula {
+    formula! { static airy_ai(x) = airy_value(x); }
+}
+
+/// Limits x: Ai and Ai′ are 0 for large x, also where x·Ai would be ∞·0.
+fn bounded(x: Expr) -> Expr {
+    x.gt(1e3).select(1e3, x)
+}
+
+/// Computes Ai′, the derivative of the approximations of Ai.
+fn airy_slope(x: Expr) -> Expr {
+    let x = bounded(x);
+    let gradient = value_formula().gradient(Wanted::only(0));
+    let operand = |read: &Read| if matches!(read, Read::Gradient(_)) { Expr::literal(1, Kind::Number) } else { x };
+    let operands: Vec<Expr> = gradient.reads.iter().map(operand).collect();
+    gradient.formula.call(&operands, &[])[0]
 }
 
 /// Computes Ai(x), the Airy function of the first kind: the solution of y″ = x·y that tends to 0 as x grows. NaN at −∞.
@@ -87,14 +88,16 @@ fn with_slope(ai: &Formula) -> Formula {
 /// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for a dtype that the formula is not defined for.
 #[tensor_method]
 pub fn airy_ai(x: &Tensor) -> Result<Tensor> {
-    static VALUE: OnceLock<Formula> = OnceLock::new();
-    static WITH_SLOPE: OnceLock<Formula> = OnceLock::new();
-    let ai = VALUE.get_or_init(|| formula! { airy_ai(x) = airy_value(x); }.eternal());
-    if is_recorded(&[x]) {
-        let pair = WITH_SLOPE.get_or_init(|| with_slope(ai));
-        return Ok(map_all(pair, &[x], &[])?.swap_remove(0));
+    if !is_recorded(&[x]) {
+        return map(value_formula(), &[x], &[]);
     }
-    map(ai, &[x], &[])
+    // Since Ai″ = x·Ai, the derivatives of every order are sums of Ai and Ai′ with polynomials in x as coefficients:
+    // the approximations are differentiated once.
+    let with_slope = formula! {
+        static airy_ai(x) = [airy_value(x), airy_slope(x)];
+        d x = g0 * y1 + g1 * bounded(x) * y0;
+    };
+    Ok(map_all(with_slope, &[x], &[])?.swap_remove(0))
 }
 
 const AN: [f64; 8] = [

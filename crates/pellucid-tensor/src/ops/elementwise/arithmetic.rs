@@ -4,9 +4,8 @@ use super::{binary, unary};
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::{operation, tensor_method};
-use pellucid_ir::formula::{Expr, Formula};
+use pellucid_ir::formula::Expr;
 use pellucid_ir::{DType, Error, Result, Scalar, formula};
-use std::sync::OnceLock;
 
 binary! {
     /// Computes a + b; integers wrap.
@@ -33,7 +32,7 @@ binary! {
         (a.abs().lt(0.0) | b.abs().lt(0.0)).select(moves.select(m - b, m), r)
     };
     /// Computes aᵇ. Integers are multiplied, wrapping; a negative power of an integer is 0 unless |a| = 1.
-    pow(a, b) = a.pow(b);
+    pow(a, b) = a.pow(b), autocast = Single;
     /// Returns the larger of a and b; NaN if either is NaN. Equal operands get half the gradient each.
     maximum(a, b) = a.max(b);
     /// Returns the smaller of a and b; NaN if either is NaN. Equal operands get half the gradient each.
@@ -86,13 +85,13 @@ unary! {
     /// Computes √x.
     sqrt(x) = x.sqrt();
     /// Computes 1/√x.
-    rsqrt(x) = x.sqrt().recip();
+    rsqrt(x) = x.sqrt().recip(), autocast = Single;
     /// Computes 1/x.
-    reciprocal(x) = x.recip();
+    reciprocal(x) = x.recip(), autocast = Single;
     /// Returns the angle of a real number: π for x < 0, else 0; NaN stays NaN. The gradient is zero.
     angle(x) = x.is_nan().select(x, x.lt(0.0).select(std::f64::consts::PI, 0.0));
     /// Computes x².
-    square(x) = x * x;
+    square(x) = x * x, autocast = Single;
     /// Computes x³.
     cube(x) = x * x * x;
     /// Complements the bits of an integer, or negates a boolean.
@@ -119,20 +118,16 @@ fn hypotenuse(a: Expr, b: Expr) -> Expr {
 /// [`Error::DTypeMismatch`] for a dtype that the formula is not defined for.
 #[tensor_method]
 pub fn clamp(x: &Tensor, low: impl Into<Scalar>, high: impl Into<Scalar>) -> Result<Tensor> {
-    static CLAMP: OnceLock<Formula> = OnceLock::new();
-    static UNBOUNDED: OnceLock<Formula> = OnceLock::new();
     let within = |bound: Scalar| match bound {
         Scalar::Int(bound) if x.dtype().is_int() => Scalar::Int(x.dtype().saturate(bound)),
         other => other,
     };
     let (low, high) = (within(low.into()), within(high.into()));
     if low.to_f64().is_nan() || high.to_f64().is_nan() {
-        let formula =
-            UNBOUNDED.get_or_init(|| formula! { clamp(x; low, high) = x.is_nan().select(x, low + high); }.eternal());
-        return super::map(formula, &[x], &[low, high]);
+        let unbounded = formula! { static clamp(x; low, high) = x.is_nan().select(x, low + high); };
+        return super::map(unbounded, &[x], &[low, high]);
     }
-    let formula = CLAMP.get_or_init(|| formula! { clamp(x; low, high) = x.clamp(low, high); }.eternal());
-    super::map(formula, &[x], &[low, high])
+    super::map(formula! { static clamp(x; low, high) = x.clamp(low, high); }, &[x], &[low, high])
 }
 
 /// Replaces NaN, +∞ and −∞ by the given values. Integers and booleans are copied.
@@ -146,19 +141,15 @@ pub fn nan_to_num(
     highest: impl Into<Scalar>,
     lowest: impl Into<Scalar>,
 ) -> Result<Tensor> {
-    static NAN_TO_NUM: OnceLock<Formula> = OnceLock::new();
     if !x.dtype().is_float() {
         return ops::copy(x);
     }
-    let formula = NAN_TO_NUM.get_or_init(|| {
-        formula! {
-            nan_to_num(x; nan, highest, lowest) = {
-                let finite = x.eq(f64::INFINITY).select(highest, x.eq(f64::NEG_INFINITY).select(lowest, x));
-                x.is_nan().select(nan, finite)
-            };
-        }
-        .eternal()
-    });
+    let formula = formula! {
+        static nan_to_num(x; nan, highest, lowest) = {
+            let finite = x.eq(f64::INFINITY).select(highest, x.eq(f64::NEG_INFINITY).select(lowest, x));
+            x.is_nan().select(nan, finite)
+        };
+    };
     super::map(formula, &[x], &[nan.into(), highest.into(), lowest.into()])
 }
 
@@ -173,7 +164,6 @@ pub fn where_<'a>(
     a: impl Into<super::Operand<'a>>,
     b: impl Into<super::Operand<'a>>,
 ) -> Result<Tensor> {
-    static WHERE: OnceLock<Formula> = OnceLock::new();
     if condition.dtype() != DType::Bool {
         let help = "the condition must be a bool tensor; compare with ne(0)";
         return Err(Error::dtypes("where_", [condition.dtype()], help));
@@ -186,7 +176,7 @@ pub fn where_<'a>(
             (tensor, _) => Ok(tensor.tensor().expect("a tensor").clone()),
         }
     };
-    let formula = WHERE.get_or_init(|| formula! { where_(c: mask, a, b) = c.select(a, b); }.eternal());
+    let formula = formula! { static where_(c: mask, a, b) = c.select(a, b); };
     super::map(formula, &[condition, &filled(&a, &b)?, &filled(&b, &a)?], &[])
 }
 
@@ -197,7 +187,7 @@ impl Tensor {
     /// Panics if [`ops::where_`](where_) returns an error.
     #[track_caller]
     pub fn where_<'a>(&'a self, condition: &Tensor, other: impl Into<super::Operand<'a>>) -> Tensor {
-        crate::panic::unwrap(where_(condition, self, other))
+        crate::panic::unwrap(ops::where_(condition, self, other))
     }
 }
 
@@ -209,19 +199,14 @@ impl Tensor {
 /// [`Error::ShapeMismatch`].
 #[tensor_method]
 pub fn lerp(a: &Tensor, b: &Tensor, weight: &Tensor) -> Result<Tensor> {
-    static LERP: OnceLock<Formula> = OnceLock::new();
-    static LERP_INTEGERS: OnceLock<Formula> = OnceLock::new();
     let formula = match [a, b, weight].iter().any(|t| t.dtype().is_float()) {
-        true => LERP.get_or_init(|| {
-            formula! {
-                lerp(a, b, w) = w.lt(0.5).select(a + w * (b - a), b - (1.0 - w) * (b - a));
-                d a = g * (1.0 - w);
-                d b = g * w;
-                d w = g * (b - a);
-            }
-            .eternal()
-        }),
-        false => LERP_INTEGERS.get_or_init(|| formula! { lerp(a, b, w) = a + w * (b - a); }.eternal()),
+        true => formula! {
+            static lerp(a, b, w) = w.lt(0.5).select(a + w * (b - a), b - (1.0 - w) * (b - a));
+            d a = g * (1.0 - w);
+            d b = g * w;
+            d w = g * (b - a);
+        },
+        false => formula! { static lerp(a, b, w) = a + w * (b - a); },
     };
     super::map(formula, &[a, b, weight], &[])
 }
@@ -232,8 +217,7 @@ pub fn lerp(a: &Tensor, b: &Tensor, weight: &Tensor) -> Result<Tensor> {
 /// [`Error::ShapeMismatch`].
 #[tensor_method]
 pub fn addcmul(x: &Tensor, a: &Tensor, b: &Tensor, value: impl Into<Scalar>) -> Result<Tensor> {
-    static ADDCMUL: OnceLock<Formula> = OnceLock::new();
-    let formula = ADDCMUL.get_or_init(|| formula! { addcmul(x, a, b; value) = x + value * (a * b); }.eternal());
+    let formula = formula! { static addcmul(x, a, b; value) = x + value * (a * b); };
     super::map(formula, &[x, a, b], &[value.into()])
 }
 
@@ -243,7 +227,6 @@ pub fn addcmul(x: &Tensor, a: &Tensor, b: &Tensor, value: impl Into<Scalar>) -> 
 /// [`Error::ShapeMismatch`].
 #[tensor_method]
 pub fn addcdiv(x: &Tensor, a: &Tensor, b: &Tensor, value: impl Into<Scalar>) -> Result<Tensor> {
-    static ADDCDIV: OnceLock<Formula> = OnceLock::new();
-    let formula = ADDCDIV.get_or_init(|| formula! { addcdiv(x, a, b; value) = x + value * (a / b); }.eternal());
+    let formula = formula! { static addcdiv(x, a, b; value) = x + value * (a / b); };
     super::map(formula, &[x, a, b], &[value.into()])
 }

@@ -3,9 +3,8 @@
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::formula::{Expr, Formula};
+use pellucid_ir::formula::Expr;
 use pellucid_ir::{DType, Error, Result, formula};
-use std::sync::OnceLock;
 
 /// Computes the least e with |x| < 2ᵉ; 0 for 0, infinities and NaN.
 fn binary_exponent(x: Expr) -> Expr {
@@ -27,8 +26,7 @@ fn binary_exponent(x: Expr) -> Expr {
 /// [`Error::OutOfMemory`].
 #[tensor_method]
 pub fn frexp(x: &Tensor) -> Result<(Tensor, Tensor)> {
-    static EXPONENT: OnceLock<Formula> = OnceLock::new();
-    let formula = EXPONENT.get_or_init(|| formula! { frexp(x) = binary_exponent(x); }.eternal());
+    let formula = formula! { static frexp(x) = binary_exponent(x); };
     let e = super::map(formula, &[&x.detach()], &[])?;
     let half = ops::floor(&ops::mul(&e, 0.5)?)?;
     let halfway = ops::mul(x, &ops::exp2(&ops::neg(&half)?)?)?;
@@ -46,7 +44,6 @@ pub fn frexp(x: &Tensor) -> Result<(Tensor, Tensor)> {
 /// [`Error::DTypeMismatch`] unless both are `f32` or both `f64`; [`Error::ShapeMismatch`].
 #[tensor_method]
 pub fn nextafter(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    static NEXT: OnceLock<Formula> = OnceLock::new();
     let (u, least, most) = match (a.dtype(), b.dtype()) {
         (DType::F64, DType::F64) => (f64::EPSILON / 2.0, f64::from_bits(1), f64::MAX),
         (DType::F32, DType::F32) => (f64::from(f32::EPSILON) / 2.0, f64::from(f32::from_bits(1)), f64::from(f32::MAX)),
@@ -54,26 +51,23 @@ pub fn nextafter(a: &Tensor, b: &Tensor) -> Result<Tensor> {
             return Err(Error::dtypes("nextafter", [a.dtype(), b.dtype()], "takes two f32 or two f64; use to_dtype()"));
         }
     };
-    let formula = NEXT.get_or_init(|| {
-        formula! {
-            nextafter(a, b; u, least, most, low, high) = {
-                let (size, towards) = (a.abs(), b.gt(a).select(1.0, -1.0));
-                let more = u + u * u * 2.0;
-                // Half a unit in the last place may underflow: subnormals have spacing `least`, the others are scaled
-                // by 1/u.
-                let far = a + towards * (more * size);
-                let scaled = u * (a / u + towards * (more * (size / u)));
-                let near = size.le(low).select(a + towards * least, scaled);
-                let next = size.ge(high).select(far, near);
-                let finite = size.eq(f64::INFINITY).select(most.copysign(a), next);
-                let number = a.eq(b).select(b, finite);
-                (a.is_nan() | b.is_nan()).select(a + b, number)
-            };
-            d a = g;
-            d b = g * 0.0;
-        }
-        .eternal()
-    });
+    let formula = formula! {
+        static nextafter(a, b; u, least, most, low, high) = {
+            let (size, towards) = (a.abs(), b.gt(a).select(1.0, -1.0));
+            let more = u + u * u * 2.0;
+            // Half a unit in the last place may underflow: subnormals have spacing `least`, the others are scaled
+            // by 1/u.
+            let far = a + towards * (more * size);
+            let scaled = u * (a / u + towards * (more * (size / u)));
+            let near = size.le(low).select(a + towards * least, scaled);
+            let next = size.ge(high).select(far, near);
+            let finite = size.eq(f64::INFINITY).select(most.copysign(a), next);
+            let number = a.eq(b).select(b, finite);
+            (a.is_nan() | b.is_nan()).select(a + b, number)
+        };
+        d a = g;
+        d b = g * 0.0;
+    };
     let low = 0.5 / u * least;
     super::map(formula, &[a, b], &[u.into(), least.into(), most.into(), low.into(), (low / u).into()])
 }
@@ -97,9 +91,8 @@ fn gcd_by_euclid(a: Expr, b: Expr) -> Expr {
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for floats.
 #[tensor_method]
 pub fn gcd(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    static GCD: OnceLock<Formula> = OnceLock::new();
     check_integers("gcd", a, b)?;
-    super::map(GCD.get_or_init(|| formula! { gcd(a, b) = gcd_by_euclid(a, b); }.eternal()), &[a, b], &[])
+    super::map(formula! { static gcd(a, b) = gcd_by_euclid(a, b); }, &[a, b], &[])
 }
 
 /// Computes the least common multiple |a·b| / gcd(a, b) of integers, 0 if either is 0; wraps. Both broadcast.

@@ -9,7 +9,6 @@ use pellucid_derive::tensor_method;
 use pellucid_ir::formula::{Binary, Formula};
 use pellucid_ir::{Error, Result, formula};
 use std::f64::consts::{FRAC_1_SQRT_2, LN_2, PI};
-use std::sync::OnceLock;
 
 unary! {
     /// Computes ψ⁽ⁿ⁾(x), the n-th derivative of `digamma`, for an integer n from 0 to 170 (else NaN).
@@ -67,7 +66,7 @@ unary! {
 
 binary! {
     /// Computes log₂(2ᵃ + 2ᵇ) without overflow of the powers.
-    logaddexp2(a, b) = a.max(b) + (-a.eq(b).select(0.0, a - b).abs()).exp2().ln_1p() * LN_2.recip(),
+    logaddexp2(a, b) = a.max(b) + (-a.eq(b).select(0.0, a - b).abs()).exp2().ln_1p() * LN_2.recip(), autocast = Single,
         d a = g * ((a - b) * LN_2).sigmoid(), d b = g * ((b - a) * LN_2).sigmoid();
 }
 
@@ -88,8 +87,7 @@ fn apply_with_parameter(op: &'static str, formula: &Formula, parameter: &Tensor,
 /// [`Error::ShapeMismatch`]; [`Error::NoGradient`] if s requires a gradient.
 #[tensor_method]
 pub fn zeta(s: &Tensor, q: &Tensor) -> Result<Tensor> {
-    static ZETA: OnceLock<Formula> = OnceLock::new();
-    apply_with_parameter("zeta", ZETA.get_or_init(|| formula! { zeta(s, q) = q.zeta(s); }.eternal()), s, q)
+    apply_with_parameter("zeta", formula! { static zeta(s, q) = q.zeta(s); }, s, q)
 }
 
 /// Computes the regularised lower incomplete gamma function P(a, x) = ∫₀ˣ tᵃ⁻¹e⁻ᵗ dt / Γ(a), for a ≥ 0 and x ≥ 0.
@@ -100,8 +98,7 @@ pub fn zeta(s: &Tensor, q: &Tensor) -> Result<Tensor> {
 /// [`Error::ShapeMismatch`]; [`Error::NoGradient`] if a requires a gradient.
 #[tensor_method]
 pub fn igamma(a: &Tensor, x: &Tensor) -> Result<Tensor> {
-    static IGAMMA: OnceLock<Formula> = OnceLock::new();
-    apply_with_parameter("igamma", IGAMMA.get_or_init(|| formula! { igamma(a, x) = x.igamma(a).0; }.eternal()), a, x)
+    apply_with_parameter("igamma", formula! { static igamma(a, x) = x.igamma(a).0; }, a, x)
 }
 
 /// Computes 1 − P(a, x), the regularised upper incomplete gamma function (see [`igamma`]), accurate where it is small.
@@ -110,8 +107,7 @@ pub fn igamma(a: &Tensor, x: &Tensor) -> Result<Tensor> {
 /// Those of [`igamma`].
 #[tensor_method]
 pub fn igammac(a: &Tensor, x: &Tensor) -> Result<Tensor> {
-    static IGAMMAC: OnceLock<Formula> = OnceLock::new();
-    apply_with_parameter("igammac", IGAMMAC.get_or_init(|| formula! { igammac(a, x) = x.igamma(a).1; }.eternal()), a, x)
+    apply_with_parameter("igammac", formula! { static igammac(a, x) = x.igamma(a).1; }, a, x)
 }
 
 /// Computes the multivariate log-gamma function ln Γ_p(x) (PyTorch's `mvlgamma`), for x > (p − 1)/2.

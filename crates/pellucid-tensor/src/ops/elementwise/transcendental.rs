@@ -4,43 +4,43 @@ use super::{binary, unary};
 
 unary! {
     /// Computes eˣ.
-    exp(x) = x.exp();
+    exp(x) = x.exp(), autocast = Single;
     /// Computes 2ˣ.
-    exp2(x) = x.exp2();
+    exp2(x) = x.exp2(), autocast = Single;
     /// Computes eˣ − 1, accurate near 0.
-    expm1(x) = x.exp_m1();
+    expm1(x) = x.exp_m1(), autocast = Single;
     /// Computes the natural logarithm.
-    ln(x) = x.ln();
+    ln(x) = x.ln(), autocast = Single;
     /// Computes the natural logarithm; NumPy's name for `ln`.
-    log(x) = x.ln();
+    log(x) = x.ln(), autocast = Single;
     /// Computes the logarithm to base 2.
-    log2(x) = x.log2();
+    log2(x) = x.log2(), autocast = Single;
     /// Computes the logarithm to base 10.
-    log10(x) = x.log10();
+    log10(x) = x.log10(), autocast = Single;
     /// Computes ln(1 + x), accurate near 0.
-    log1p(x) = x.ln_1p();
+    log1p(x) = x.ln_1p(), autocast = Single;
     /// Computes the sine of an angle in radians.
     sin(x) = x.sin();
     /// Computes the cosine of an angle in radians.
     cos(x) = x.cos();
     /// Computes the tangent of an angle in radians.
-    tan(x) = x.tan();
+    tan(x) = x.tan(), autocast = Single;
     /// Computes the inverse sine, in [−π/2, π/2].
-    asin(x) = x.asin();
+    asin(x) = x.asin(), autocast = Single;
     /// Computes the inverse cosine, in [0, π].
-    acos(x) = x.acos();
+    acos(x) = x.acos(), autocast = Single;
     /// Computes the inverse tangent, in (−π/2, π/2).
     atan(x) = x.atan();
     /// Computes the hyperbolic sine (eˣ − e⁻ˣ)/2.
-    sinh(x) = x.sinh();
+    sinh(x) = x.sinh(), autocast = Single;
     /// Computes the hyperbolic cosine (eˣ + e⁻ˣ)/2.
-    cosh(x) = x.cosh();
+    cosh(x) = x.cosh(), autocast = Single;
     /// Computes the hyperbolic tangent sinh x / cosh x.
     tanh(x) = x.tanh();
     /// Computes the inverse of `sinh`.
     asinh(x) = x.asinh();
     /// Computes the inverse of `cosh`, for x ≥ 1.
-    acosh(x) = x.acosh();
+    acosh(x) = x.acosh(), autocast = Single;
     /// Computes the inverse of `tanh`, for |x| < 1.
     atanh(x) = x.atanh();
     /// Computes the error function 2/√π ∫₀ˣ e^(−t²) dt.
@@ -48,11 +48,11 @@ unary! {
     /// Computes 1 − erf(x), accurate for large x.
     erfc(x) = x.erfc();
     /// Computes the inverse of `erf`, for |x| < 1.
-    erfinv(x) = x.erfinv();
+    erfinv(x) = x.erfinv(), autocast = Single;
     /// Computes ln |Γ(x)|.
-    lgamma(x) = x.lgamma();
+    lgamma(x) = x.lgamma(), autocast = Single;
     /// Computes ψ(x), the derivative of ln Γ(x).
-    digamma(x) = x.digamma();
+    digamma(x) = x.digamma(), autocast = Single;
     /// Computes sin(πx)/(πx), 1 at 0.
     sinc(x) = {
         let t = x * std::f64::consts::PI;
@@ -72,10 +72,10 @@ unary! {
 
 binary! {
     /// Computes ln(eᵃ + eᵇ) without overflow of the powers.
-    logaddexp(a, b) = a.max(b) + (-a.eq(b).select(0.0, a - b).abs()).exp().ln_1p(),
+    logaddexp(a, b) = a.max(b) + (-a.eq(b).select(0.0, a - b).abs()).exp().ln_1p(), autocast = Single,
         d a = g * (a - b).sigmoid(), d b = g * (b - a).sigmoid();
     /// Computes a·ln b; 0 where a is 0, unless b is NaN.
-    xlogy(a, b) = a.eq(0.0).select(b.is_nan().select(b, 0.0), a * b.ln()),
+    xlogy(a, b) = a.eq(0.0).select(b.is_nan().select(b, 0.0), a * b.ln()), autocast = Single,
         d a = g * (a.eq(0.0) & b.le(0.0)).select(0.0, b.ln()), d b = g * a / b;
     /// Computes a·ln(1 + b); 0 where a is 0, unless b is NaN.
     xlog1py(a, b) = a.eq(0.0).select(b.is_nan().select(b, 0.0), a * b.ln_1p()),

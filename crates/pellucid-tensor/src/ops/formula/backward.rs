@@ -7,7 +7,7 @@
 use super::contraction::{EvaluationPoint, fitted};
 use super::{FormulaCall, is_unrolled, unroll};
 use crate::array::Array;
-use crate::autograd::{Derivative, Gradients, InputGradients, Needed, Saved, is_grad_enabled, untracked};
+use crate::autograd::{Derivative, Gradients, InputGradients, Needed, Saved, arrays_of, is_grad_enabled, untracked};
 use crate::ops;
 use crate::ops::precision::single_for;
 use crate::tensor::Tensor;
@@ -86,7 +86,7 @@ impl FormulaDerivative {
 impl FormulaCall<'_> {
     /// Recomputes output `j` of the formula before it was summed.
     fn summands(&self, saved: &Saved, j: usize) -> Result<Tensor> {
-        let inputs: SmallVec<[Tensor; 4]> = (0..saved.inputs()).map(|i| saved.input(i)).collect::<Result<_>>()?;
+        let inputs = saved.inputs_from(0)?;
         let inputs: SmallVec<[&Tensor; 4]> = inputs.iter().collect();
         Ok(FormulaCall { sum: None, ..*self }.apply(&inputs, None)?.swap_remove(j))
     }
@@ -152,7 +152,7 @@ impl FormulaCall<'_> {
         call: &FormulaCall,
         operands: &[&Tensor],
     ) -> Result<SmallVec<[Tensor; 1]>> {
-        let arrays: SmallVec<[&Array; 4]> = operands.iter().map(|t| t.array()).collect();
+        let arrays = arrays_of(operands);
         let outputs = call.run_kernel(&arrays, None)?;
         let partials = self.formula.partials(tracked, self.sum.is_some());
         let value = |read: &Read| match *read {
@@ -163,7 +163,7 @@ impl FormulaCall<'_> {
         let values = partials.reads().iter().map(value).collect::<Result<_>>()?;
         let variables = tracked.first_inputs().iter().map(|&i| saved.edge(i as usize).clone()).collect();
         let point = EvaluationPoint { partials, params: self.params, shape: self.shape, values, variables };
-        let (mut cotangents, mut terms) = (SmallVec::<[&Tensor; 2]>::new(), Vec::new());
+        let (mut cotangents, mut terms) = (SmallVec::<[&Tensor; 4]>::new(), Vec::new());
         for (read, &operand) in part.gradient.reads.iter().zip(operands) {
             let Read::Gradient(j) = *read else { continue };
             for (k, &i) in part.inputs.iter().enumerate() {
@@ -215,7 +215,7 @@ impl FormulaCall<'_> {
         }
         // Without recording, arrays suffice, and the result reuses the memory of an incoming gradient without other
         // owners. (The part without broadcasting reads the gradients last.)
-        let mut zeros: SmallVec<[Tensor; 2]> = SmallVec::new();
+        let mut zeros: SmallVec<[Tensor; 4]> = SmallVec::new();
         for read in reads {
             if let Read::Gradient(j) = *read
                 && grads.try_get(j).is_none()
@@ -223,7 +223,7 @@ impl FormulaCall<'_> {
                 zeros.push(grads.get(j)?);
             }
         }
-        let mut sums: SmallVec<[Tensor; 2]> = SmallVec::new();
+        let mut sums: SmallVec<[Tensor; 4]> = SmallVec::new();
         let (mut zeros, mut lent) = (zeros.iter(), None);
         let mut arrays: SmallVec<[&Array; 4]> = SmallVec::new();
         for (k, read) in reads.iter().enumerate() {

@@ -116,7 +116,7 @@ impl EvaluationPoint<'_> {
         gradients: &mut InputGradients,
     ) -> Result<()> {
         let products = || targets.iter().enumerate().flat_map(|(k, t)| t.products.iter().map(move |p| (k, p)));
-        let mut used: SmallVec<[u16; 4]> = products().flat_map(|(_, (factors, _))| factors.iter().copied()).collect();
+        let mut used: SmallVec<[u16; 3]> = products().flat_map(|(_, (factors, _))| factors.iter().copied()).collect();
         used.sort_unstable();
         used.dedup();
         if used.len() > MOST_COTANGENTS {
@@ -130,7 +130,7 @@ impl EvaluationPoint<'_> {
         };
         let terms: Vec<Term> = products().map(term).collect();
         let contraction = self.partials.contraction(&terms, used.len())?;
-        let cotangents: SmallVec<[Tensor; 2]> = used.iter().map(|&f| factor(f)).collect::<Result<_>>()?;
+        let cotangents: SmallVec<[Tensor; 4]> = used.iter().map(|&f| factor(f)).collect::<Result<_>>()?;
         let value = |read: &Read| {
             let known = self.partials.reads().binary_search(read);
             self.values[known.expect("higher-order derivatives read the same tensors as the first derivative")]
@@ -147,7 +147,7 @@ impl EvaluationPoint<'_> {
             number: None,
         }
         .run_kernel(&arrays, None)?;
-        let outputs = self.record(outputs, &cotangents.iter().collect::<SmallVec<[&Tensor; 2]>>(), terms, sum);
+        let outputs = self.record(outputs, &cotangents.iter().collect::<SmallVec<[&Tensor; 4]>>(), terms, sum);
         for (target, output) in targets.iter().zip(outputs) {
             add(&mut gradients[target.input], fitted(output, target.meta)?)?;
         }

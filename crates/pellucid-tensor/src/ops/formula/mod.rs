@@ -10,7 +10,7 @@ mod unroll;
 use self::backward::{FormulaDerivative, for_each_part};
 use crate::array::{Array, checked_size};
 use crate::autocast::{self, autocast_dtype};
-use crate::autograd::{Arrays, Saves, is_recorded, record, untracked};
+use crate::autograd::{Arrays, NodeParts, Saves, arrays_of, is_recorded, record, untracked};
 use crate::device::Device;
 use crate::engine;
 use crate::tensor::Tensor;
@@ -226,17 +226,16 @@ impl<'a> FormulaCall<'a> {
     /// Computes the results, with autograd history if an input is tracked.
     #[inline]
     fn apply(&self, inputs: &[&Tensor], reuse: Option<usize>) -> Result<SmallVec<[Tensor; 1]>> {
-        let mut arrays: SmallVec<[&Array; 4]> = SmallVec::new();
-        for input in inputs {
-            arrays.push(input.array());
-        }
+        let arrays = arrays_of(inputs);
         if is_recorded(inputs) {
             if inputs.len() > MOST_INPUTS {
                 return Err(too_wide(self.formula, inputs.len()));
             }
             let tracked = self.tracked(inputs);
             let forward = |call: &&FormulaCall, saves: &mut Saves| call.saving(tracked, &arrays, saves);
-            return record(self, inputs, &arrays, reuse, forward, |call, results| call.derivative(tracked, results));
+            let node =
+                |call: &FormulaCall, results: &[Array], parts: NodeParts| parts.node(call.derivative(tracked, results));
+            return record(self, inputs, &arrays, reuse, forward, node);
         }
         Ok(untracked(self.run_kernel(&arrays, reuse)?))
     }
@@ -375,7 +374,7 @@ impl<'a> FormulaCall<'a> {
         if !self.params.is_empty() {
             self.check_params(program)?;
         }
-        let device = device_of(self.formula.name(), inputs)?;
+        let device = Device::common(self.formula.name(), inputs)?;
         let plain = self.sum.is_none() && !program.is_row();
         if let (true, [store]) = (plain, &program.outputs[..]) {
             let eager = engine::mode() == engine::ExecutionMode::Eager;
@@ -438,14 +437,5 @@ impl<'a> FormulaCall<'a> {
         };
         engine::submit(&kernel, inputs, &outputs.iter().collect::<SmallVec<[&Array; 4]>>())?;
         Ok(outputs)
-    }
-}
-
-fn device_of(op: &'static str, inputs: &[&Array]) -> Result<Device> {
-    match inputs {
-        [] => Ok(Device::cpu()),
-        [one] => Ok(one.device()),
-        [a, b] if a.device() == b.device() => Ok(a.device()),
-        more => Device::common(op, more.iter().map(|a| a.device())),
     }
 }

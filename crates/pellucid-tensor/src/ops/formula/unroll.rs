@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 /// Computes the gradients of a row formula by differentiating its composite. All its inputs were saved.
 pub(super) fn backward(call: &FormulaCall, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
-    let operands: Vec<Tensor> = (0..saved.inputs()).map(|i| saved.input(i)).collect::<Result<_>>()?;
+    let operands = saved.inputs_from(0)?;
     let wanted: Vec<usize> = (0..saved.inputs()).filter(|&i| saved.wants(needed, i)).collect();
     let outputs: Vec<usize> = (0..grads.len()).filter(|&j| grads.try_get(j).is_some()).collect();
     let incoming: Vec<&Tensor> = outputs.iter().filter_map(|&j| grads.try_get(j)).collect();

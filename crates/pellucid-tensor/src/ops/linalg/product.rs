@@ -11,7 +11,7 @@ use pellucid_ir::{Error, Result};
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] unless they are square; for n < 0 the errors of [`inv`].
-#[tensor_method]
+#[tensor_method(autocast = Half)]
 pub fn matrix_power(x: &Tensor, n: isize) -> Result<Tensor> {
     let square = x.rank() >= 2 && x.shape()[x.rank() - 1] == x.shape()[x.rank() - 2];
     if !square {
@@ -42,7 +42,7 @@ pub fn matrix_power(x: &Tensor, n: isize) -> Result<Tensor> {
 /// # Errors
 /// [`Error::ShapeMismatch`] for other ranks, and if inner lengths differ; [`Error::InvalidArgument`] for fewer than two
 /// matrices; [`Error::DTypeMismatch`] for booleans.
-#[operation]
+#[operation(autocast = Half)]
 pub fn multi_dot(matrices: &[&Tensor]) -> Result<Tensor> {
     let op = "multi_dot";
     if matrices.len() > 2
@@ -126,7 +126,7 @@ pub fn vander(x: &Tensor, n: Option<usize>) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if the shapes do not broadcast; [`Error::AxisOutOfRange`].
-#[tensor_method]
+#[tensor_method(autocast = Single)]
 pub fn vecdot(a: &Tensor, b: &Tensor, axis: isize) -> Result<Tensor> {
     let op = "vecdot";
     let mismatch = |help: &str| Error::shapes(op, [a.shape(), b.shape()], help);

@@ -1,15 +1,13 @@
 //! Losses for binary targets.
 
-use super::{Reduction, apply_weight, check_floats};
+use super::{Reduction, apply_weight};
 use crate::autocast;
 use crate::ops::formula::map;
 use crate::ops::precision::in_single;
 use crate::ops::{self, check};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::formula::Formula;
 use pellucid_ir::{Result, formula};
-use std::sync::OnceLock;
 
 /// Computes the binary cross-entropy −(t·ln x + (1 − t)·ln(1 − x)) of probabilities x, times a weight. All broadcast.
 ///
@@ -20,26 +18,22 @@ use std::sync::OnceLock;
 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for
 /// integers; [`Error::InvalidArgument`](crate::Error::InvalidArgument) for x outside [0, 1] in eager mode (in lazy and
 /// captured steps the loss is NaN).
-#[tensor_method]
+#[tensor_method(autocast = Single)]
 pub fn binary_cross_entropy(
     x: &Tensor,
     target: &Tensor,
     weight: Option<&Tensor>,
     reduction: Reduction,
 ) -> Result<Tensor> {
-    static BCE: OnceLock<Formula> = OnceLock::new();
-    check_floats("binary_cross_entropy", &[x, target])?;
+    check::floats("binary_cross_entropy", &[x, target])?;
     check::in_range("binary_cross_entropy", "probabilities x", x, 0.0..=1.0)?;
     in_single!("binary_cross_entropy", [x, target; weight] => binary_cross_entropy(x, target, weight, reduction));
-    let formula = BCE.get_or_init(|| {
-        formula! {
-            binary_cross_entropy(x, t) = -(t * x.ln().max(-100.0) + (1.0 - t) * (1.0 - x).ln().max(-100.0));
-            // The derivative of the logarithm is infinite at 0 and 1; the denominator is clamped.
-            d x = g * (x - t) / (x * (1.0 - x)).max(1e-12);
-            d t = g * ((1.0 - x).ln().max(-100.0) - x.ln().max(-100.0));
-        }
-        .eternal()
-    });
+    let formula = formula! {
+        static binary_cross_entropy(x, t) = -(t * x.ln().max(-100.0) + (1.0 - t) * (1.0 - x).ln().max(-100.0));
+        // The derivative of the logarithm is infinite at 0 and 1; the denominator is clamped.
+        d x = g * (x - t) / (x * (1.0 - x)).max(1e-12);
+        d t = g * ((1.0 - x).ln().max(-100.0) - x.ln().max(-100.0));
+    };
     reduction.apply(&apply_weight(map(formula, &[x, target], &[])?, weight)?)
 }
 
@@ -50,7 +44,7 @@ pub fn binary_cross_entropy(
 /// # Errors
 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for
 /// integers.
-#[tensor_method]
+#[tensor_method(autocast = Single)]
 pub fn binary_cross_entropy_with_logits(
     x: &Tensor,
     target: &Tensor,
@@ -58,21 +52,17 @@ pub fn binary_cross_entropy_with_logits(
     positive_weight: Option<&Tensor>,
     reduction: Reduction,
 ) -> Result<Tensor> {
-    static BCE: OnceLock<Formula> = OnceLock::new();
     let op = "binary_cross_entropy_with_logits";
-    check_floats(op, &[x, target])?;
+    check::floats(op, &[x, target])?;
     in_single!(op, [x, target; weight, positive_weight] =>
         binary_cross_entropy_with_logits(x, target, weight, positive_weight, reduction));
-    let formula = BCE.get_or_init(|| {
-        formula! {
-            binary_cross_entropy_with_logits(x, t, p) = {
-                let softplus = (-x.abs()).exp().ln_1p() - x.min(0.0);
-                (1.0 - t) * x + (1.0 + (p - 1.0) * t) * softplus
-            };
-            d x = g * ((1.0 - t) - (1.0 + (p - 1.0) * t) * (-x).sigmoid());
-        }
-        .eternal()
-    });
+    let formula = formula! {
+        static binary_cross_entropy_with_logits(x, t, p) = {
+            let softplus = (-x.abs()).exp().ln_1p() - x.min(0.0);
+            (1.0 - t) * x + (1.0 + (p - 1.0) * t) * softplus
+        };
+        d x = g * ((1.0 - t) - (1.0 + (p - 1.0) * t) * (-x).sigmoid());
+    };
     let one = || ops::ones((), x.dtype());
     let positive = positive_weight.map_or_else(one, |p| Ok(p.clone()))?;
     reduction.apply(&apply_weight(map(formula, &[x, target, &positive], &[])?, weight)?)
@@ -83,7 +73,7 @@ pub fn binary_cross_entropy_with_logits(
 /// # Errors
 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for
 /// integers.
-#[tensor_method]
+#[tensor_method(autocast = Single)]
 pub fn multilabel_soft_margin_loss(
     x: &Tensor,
     target: &Tensor,
@@ -91,7 +81,7 @@ pub fn multilabel_soft_margin_loss(
     reduction: Reduction,
 ) -> Result<Tensor> {
     let op = "multilabel_soft_margin_loss";
-    check_floats(op, &[x, target])?;
+    check::floats(op, &[x, target])?;
     in_single!(op, [x, target; weight] => multilabel_soft_margin_loss(x, target, weight, reduction));
     let values = binary_cross_entropy_with_logits(x, target, weight, None, Reduction::None)?;
     reduction.apply(&ops::mean(&values, -1)?)
@@ -102,10 +92,10 @@ pub fn multilabel_soft_margin_loss(
 /// # Errors
 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for
 /// integers.
-#[tensor_method]
+#[tensor_method(autocast = Single)]
 pub fn soft_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
     let op = "soft_margin_loss";
-    check_floats(op, &[x, target])?;
+    check::floats(op, &[x, target])?;
     in_single!(op, [x, target] => soft_margin_loss(x, target, reduction));
     let (x, target) = (&autocast::cast_operand(op, x)?, &autocast::cast_operand(op, target)?);
     reduction.apply(&ops::neg(&ops::logsigmoid(&ops::mul(x, target)?)?)?)
@@ -116,17 +106,14 @@ pub fn soft_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Re
 /// # Errors
 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for
 /// integers.
-#[tensor_method]
+#[tensor_method(autocast = Single)]
 pub fn hinge_embedding_loss(x: &Tensor, target: &Tensor, margin: f64, reduction: Reduction) -> Result<Tensor> {
-    static HINGE: OnceLock<Formula> = OnceLock::new();
-    check_floats("hinge_embedding_loss", &[x])?;
+    check::floats("hinge_embedding_loss", &[x])?;
     in_single!("hinge_embedding_loss", [x] => hinge_embedding_loss(x, target, margin, reduction));
-    let formula = HINGE.get_or_init(|| {
-        formula! {
-            hinge_embedding_loss(x, t; margin) = t.ne(1.0).select((margin - x).relu(), 0.0) + t.ne(-1.0).select(x, 0.0);
-        }
-        .eternal()
-    });
+    let formula = formula! {
+        static hinge_embedding_loss(x, t; margin) =
+            t.ne(1.0).select((margin - x).relu(), 0.0) + t.ne(-1.0).select(x, 0.0);
+    };
     let target = ops::to_dtype(target, x.dtype())?;
     reduction.apply(&map(formula, &[x, &target], &[margin.into()])?)
 }

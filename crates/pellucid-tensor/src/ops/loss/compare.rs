@@ -1,10 +1,10 @@
 //! Losses that compare pairs: which one is larger, or nearer.
 
-use super::{Reduction, check_floats};
+use super::Reduction;
 use crate::autocast;
-use crate::ops;
 use crate::ops::over;
 use crate::ops::precision::in_single;
+use crate::ops::{self, check};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Result};
@@ -13,7 +13,7 @@ use pellucid_ir::{Error, Result};
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
-#[tensor_method]
+#[tensor_method(autocast = Single)]
 pub fn margin_ranking_loss(
     a: &Tensor,
     b: &Tensor,
@@ -22,7 +22,7 @@ pub fn margin_ranking_loss(
     reduction: Reduction,
 ) -> Result<Tensor> {
     let op = "margin_ranking_loss";
-    check_floats(op, &[a, b])?;
+    check::floats(op, &[a, b])?;
     if a.rank() != b.rank() || a.rank() != target.rank() {
         let help = "all three tensors must have the same rank; broadcasting different ranks is most likely a mistake";
         return Err(Error::shapes(op, [a.shape(), b.shape(), target.shape()], help));
@@ -39,7 +39,7 @@ pub fn margin_ranking_loss(
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
-#[tensor_method]
+#[tensor_method(autocast = Single)]
 pub fn cosine_embedding_loss(
     a: &Tensor,
     b: &Tensor,
@@ -48,7 +48,7 @@ pub fn cosine_embedding_loss(
     reduction: Reduction,
 ) -> Result<Tensor> {
     let op = "cosine_embedding_loss";
-    check_floats(op, &[a, b])?;
+    check::floats(op, &[a, b])?;
     let fits = matches!(target.rank(), 0 | 1) && a.rank() == target.rank() + 1 && b.rank() == a.rank();
     if !fits {
         let help = "takes [N, D], [N, D] and [N], or [D], [D] and []";
@@ -93,10 +93,10 @@ impl Default for Triplet {
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a margin that is not
 /// positive.
-#[tensor_method]
+#[tensor_method(autocast = Single)]
 pub fn triplet_margin_loss(x: &Tensor, positive: &Tensor, negative: &Tensor, options: Triplet) -> Result<Tensor> {
     let op = "triplet_margin_loss";
-    check_floats(op, &[x, positive, negative])?;
+    check::floats(op, &[x, positive, negative])?;
     in_single!(op, [x, positive, negative] => triplet_margin_loss(x, positive, negative, options));
     let Triplet { margin, p, eps, swap, reduction } = options;
     let distance = |a: &Tensor, b: &Tensor| ops::norm(&ops::add(&ops::sub(a, b)?, eps)?, p, over(-1));

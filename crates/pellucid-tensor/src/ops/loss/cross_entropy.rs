@@ -9,7 +9,6 @@ use pellucid_derive::tensor_method;
 use pellucid_ir::formula::{Formula, row_index, row_len};
 use pellucid_ir::kernel::AxisSet;
 use pellucid_ir::{DType, Error, Result, Scalar, formula};
-use std::sync::OnceLock;
 
 /// Options of [`cross_entropy`].
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,7 +35,7 @@ pub struct CrossEntropy<'a> {
 /// `ignore_index` with probabilities; [`Error::IndexOutOfBounds`] for a class index outside 0..C that is not ignored.
 /// In lazy and captured steps, such an index makes the loss NaN, with a gradient of NaN for all samples (without a
 /// reduction, for that sample).
-#[tensor_method]
+#[tensor_method(autocast = Single)]
 pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropy<'_>) -> Result<Tensor> {
     let op = "cross_entropy";
     if !logits.dtype().is_float() {
@@ -150,78 +149,62 @@ fn per_class(weight: &Tensor, logits: &Tensor, axis: usize) -> Result<Tensor> {
 
 /// Returns the formula for class indices without smoothing: ln Σ exp x − x_t.
 fn class_formula() -> &'static Formula {
-    static HARD: OnceLock<Formula> = OnceLock::new();
-    HARD.get_or_init(|| {
-        formula! {
-            cross_entropy(x, t: per_row index) = {
-                let m = x.row_max();
-                let hit = row_index().eq(t);
-                let found = hit.to_number().row_sum().gt(0.0);
-                let picked = hit.select(x, 0.0).row_sum();
-                let loss = ((x - m).exp().row_sum().ln() - picked) + m;
-                found.select(loss, f64::NAN)
-            };
-            d x = {
-                let e = (x - x.row_max()).exp();
-                g * (e * e.row_sum().recip() - row_index().eq(t).to_number())
-            };
-        }
-        .eternal()
-    })
+    formula! {
+        static cross_entropy(x, t: per_row index) = {
+            let m = x.row_max();
+            let hit = row_index().eq(t);
+            let found = hit.to_number().row_sum().gt(0.0);
+            let picked = hit.select(x, 0.0).row_sum();
+            let loss = ((x - m).exp().row_sum().ln() - picked) + m;
+            found.select(loss, f64::NAN)
+        };
+        d x = {
+            let e = (x - x.row_max()).exp();
+            g * (e * e.row_sum().recip() - row_index().eq(t).to_number())
+        };
+    }
 }
 
 /// Returns the formula for class indices with smoothing: (1 − s)·(lse − x_t) + s·(lse − mean x).
 fn smoothed_class_formula() -> &'static Formula {
-    static SMOOTHED: OnceLock<Formula> = OnceLock::new();
-    SMOOTHED.get_or_init(|| {
-        formula! {
-            cross_entropy(x, t: per_row index; s) = {
-                let m = x.row_max();
-                let hit = row_index().eq(t);
-                let found = hit.to_number().row_sum().gt(0.0);
-                let picked = hit.select(x, 0.0).row_sum();
-                let lse = (x - m).exp().row_sum().ln() + m;
-                let loss = (1.0 - s) * (lse - picked) + s * (lse - x.row_mean());
-                found.select(loss, f64::NAN)
-            };
-            d x = {
-                let e = (x - x.row_max()).exp();
-                let p = (1.0 - s) * row_index().eq(t).to_number() + s / row_len();
-                g * (e * e.row_sum().recip() - p)
-            };
-        }
-        .eternal()
-    })
+    formula! {
+        static cross_entropy(x, t: per_row index; s) = {
+            let m = x.row_max();
+            let hit = row_index().eq(t);
+            let found = hit.to_number().row_sum().gt(0.0);
+            let picked = hit.select(x, 0.0).row_sum();
+            let lse = (x - m).exp().row_sum().ln() + m;
+            let loss = (1.0 - s) * (lse - picked) + s * (lse - x.row_mean());
+            found.select(loss, f64::NAN)
+        };
+        d x = {
+            let e = (x - x.row_max()).exp();
+            let p = (1.0 - s) * row_index().eq(t).to_number() + s / row_len();
+            g * (e * e.row_sum().recip() - p)
+        };
+    }
 }
 
 /// Returns the formula for probabilities q: Σ_c p_c·(lse − x_c), p = (1 − s)·q + s/C.
 fn probability_formula() -> &'static Formula {
-    static PROBABILITIES: OnceLock<Formula> = OnceLock::new();
-    PROBABILITIES.get_or_init(|| {
-        formula! {
-            cross_entropy(x, q; s) = {
-                let m = x.row_max();
-                let lse = (x - m).exp().row_sum().ln() + m;
-                let p = (1.0 - s) * q + s / row_len();
-                (p * (lse - x)).row_sum()
-            };
-        }
-        .eternal()
-    })
+    formula! {
+        static cross_entropy(x, q; s) = {
+            let m = x.row_max();
+            let lse = (x - m).exp().row_sum().ln() + m;
+            let p = (1.0 - s) * q + s / row_len();
+            (p * (lse - x)).row_sum()
+        };
+    }
 }
 
 /// Returns the formula for probabilities q with class weights.
 fn weighted_probability_formula() -> &'static Formula {
-    static WEIGHTED: OnceLock<Formula> = OnceLock::new();
-    WEIGHTED.get_or_init(|| {
-        formula! {
-            cross_entropy(x, q, w; s) = {
-                let m = x.row_max();
-                let lse = (x - m).exp().row_sum().ln() + m;
-                let p = (1.0 - s) * q + s / row_len();
-                (w * p * (lse - x)).row_sum()
-            };
-        }
-        .eternal()
-    })
+    formula! {
+        static cross_entropy(x, q, w; s) = {
+            let m = x.row_max();
+            let lse = (x - m).exp().row_sum().ln() + m;
+            let p = (1.0 - s) * q + s / row_len();
+            (w * p * (lse - x)).row_sum()
+        };
+    }
 }

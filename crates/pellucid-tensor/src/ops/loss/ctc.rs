@@ -1,6 +1,6 @@
 //! Connectionist temporal classification: the probability of a label sequence, summed over all alignments.
 
-use super::{Reduction, check_floats, class_indices, in_range, integers};
+use super::{Reduction, class_indices, in_range, integers};
 use crate::array::host_vec;
 use crate::engine;
 use crate::ops::formula::map;
@@ -10,7 +10,6 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::formula::Formula;
 use pellucid_ir::{DType, Error, Result, formula};
-use std::sync::OnceLock;
 
 /// Options of [`ctc_loss`].
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,7 +37,7 @@ pub struct Ctc {
 /// eager mode for a number of steps outside 0..=T or of labels outside 0..=S; [`Error::IndexOutOfBounds`] for a label
 /// outside 0..C within its sample's length (in lazy and captured steps, the loss and its gradient are NaN instead);
 /// [`Error::ReadInCapture`] for concatenated labels, which are split by the values of the lengths.
-#[tensor_method]
+#[tensor_method(autocast = Single)]
 #[track_caller]
 pub fn ctc_loss(
     log_probs: &Tensor,
@@ -48,7 +47,7 @@ pub fn ctc_loss(
     options: Ctc,
 ) -> Result<Tensor> {
     let op = "ctc_loss";
-    check_floats(op, &[log_probs])?;
+    check::floats(op, &[log_probs])?;
     in_single!(op, [log_probs] => ctc_loss(log_probs, targets, input_lengths, target_lengths, options));
     let single = log_probs.rank() == 2;
     let probs = if single { ops::unsqueeze(log_probs, 1)? } else { log_probs.clone() };
@@ -173,26 +172,20 @@ fn shift_right(x: &Tensor, by: usize, fill: impl Into<pellucid_ir::Scalar>) -> R
 
 /// Returns the identity formula whose gradient is NaN where a loss is ∞, since no step can decrease it.
 fn unreachable() -> &'static Formula {
-    static UNREACHABLE: OnceLock<Formula> = OnceLock::new();
-    UNREACHABLE
-        .get_or_init(|| formula! { unreachable(x) = x; d x = x.eq(f64::INFINITY).select(f64::NAN, g); }.eternal())
+    formula! { static unreachable(x) = x; d x = x.eq(f64::INFINITY).select(f64::NAN, g); }
 }
 
 /// Returns the formula ln(eᵃ + eᵇ + eᶜ). For three −∞ it is −∞ with a gradient of 0, unless the incoming gradient is
 /// NaN.
 fn log_sum() -> &'static Formula {
-    static LOG_SUM: OnceLock<Formula> = OnceLock::new();
-    LOG_SUM.get_or_init(|| {
-        formula! {
-            log_sum(a, b, c) = {
-                let m = a.max(b).max(c);
-                let safe = m.eq(f64::NEG_INFINITY).select(0.0, m);
-                ((a - safe).exp() + (b - safe).exp() + (c - safe).exp()).ln() + safe
-            };
-            d a = g * y.eq(f64::NEG_INFINITY).select(0.0, (a - y.eq(f64::NEG_INFINITY).select(0.0, y)).exp());
-            d b = g * y.eq(f64::NEG_INFINITY).select(0.0, (b - y.eq(f64::NEG_INFINITY).select(0.0, y)).exp());
-            d c = g * y.eq(f64::NEG_INFINITY).select(0.0, (c - y.eq(f64::NEG_INFINITY).select(0.0, y)).exp());
-        }
-        .eternal()
-    })
+    formula! {
+        static log_sum(a, b, c) = {
+            let m = a.max(b).max(c);
+            let safe = m.eq(f64::NEG_INFINITY).select(0.0, m);
+            ((a - safe).exp() + (b - safe).exp() + (c - safe).exp()).ln() + safe
+        };
+        d a = g * y.eq(f64::NEG_INFINITY).select(0.0, (a - y.eq(f64::NEG_INFINITY).select(0.0, y)).exp());
+        d b = g * y.eq(f64::NEG_INFINITY).select(0.0, (b - y.eq(f64::NEG_INFINITY).select(0.0, y)).exp());
+        d c = g * y.eq(f64::NEG_INFINITY).select(0.0, (c - y.eq(f64::NEG_INFINITY).select(0.0, y)).exp());
+    }
 }

@@ -63,14 +63,6 @@ fn apply_weight(values: Tensor, weight: Option<&Tensor>) -> Result<Tensor> {
     weight.map_or(Ok(values.clone()), |weight| ops::mul(&values, weight))
 }
 
-/// Returns an error unless all tensors are floats.
-fn check_floats(op: &'static str, tensors: &[&Tensor]) -> Result<()> {
-    if tensors.iter().all(|t| t.dtype().is_float()) {
-        return Ok(());
-    }
-    Err(Error::dtypes(op, tensors.iter().map(|t| t.dtype()), "takes floats; use to_dtype()"))
-}
-
 /// Converts class indices to `i64`, or returns an error if they are not integers.
 fn class_indices(op: &'static str, targets: &Tensor) -> Result<Tensor> {
     integers(op, "targets must be class indices, which are integers; convert them with to_dtype(DType::I64)", targets)

@@ -1,9 +1,9 @@
 //! Losses of class scores against class indices.
 
-use super::{Reduction, check_floats, class_indices, in_range};
+use super::{Reduction, class_indices, in_range};
 use crate::autocast;
-use crate::ops;
 use crate::ops::precision::in_single;
+use crate::ops::{self, check};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Result};
@@ -26,10 +26,10 @@ pub struct NllLoss<'a> {
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`] for a class index outside 0..C that
 /// is not ignored (in lazy and captured steps, the loss and its gradient are NaN instead).
-#[tensor_method]
+#[tensor_method(autocast = Single)]
 pub fn nll_loss(x: &Tensor, target: &Tensor, options: NllLoss<'_>) -> Result<Tensor> {
     let op = "nll_loss";
-    check_floats(op, &[x])?;
+    check::floats(op, &[x])?;
     let weight = options.weight;
     in_single!(op, [x; weight] => nll_loss(x, target, NllLoss { weight, ..options }));
     let x = &autocast::cast_operand(op, x)?;
@@ -91,13 +91,13 @@ impl Default for MultiMargin<'_> {
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`] for a class index outside 0..C (in
 /// lazy and captured steps, the loss and its gradient are NaN instead); [`Error::InvalidArgument`] for a power that is
 /// not positive.
-#[tensor_method]
+#[tensor_method(autocast = Single)]
 pub fn multi_margin_loss(x: &Tensor, target: &Tensor, options: MultiMargin<'_>) -> Result<Tensor> {
     let op = "multi_margin_loss";
     if options.p.is_nan() || options.p <= 0.0 {
         return Err(Error::invalid(op, format!("the power p must be positive, got {}", options.p)));
     }
-    check_floats(op, &[x])?;
+    check::floats(op, &[x])?;
     let weight = options.weight;
     in_single!(op, [x; weight] => multi_margin_loss(x, target, MultiMargin { weight, ..options }));
     let x = &autocast::cast_operand(op, x)?;
@@ -132,10 +132,10 @@ pub fn multi_margin_loss(x: &Tensor, target: &Tensor, options: MultiMargin<'_>) 
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`] for a class index of C or more (in
 /// lazy and captured steps, the loss and its gradient are NaN instead).
-#[tensor_method]
+#[tensor_method(autocast = Single)]
 pub fn multilabel_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
     let op = "multilabel_margin_loss";
-    check_floats(op, &[x])?;
+    check::floats(op, &[x])?;
     in_single!(op, [x] => multilabel_margin_loss(x, target, reduction));
     let x = &autocast::cast_operand(op, x)?;
     let target = class_indices(op, target)?;

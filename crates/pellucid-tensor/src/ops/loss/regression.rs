@@ -1,6 +1,6 @@
 //! Losses of predicted numbers against target numbers.
 
-use super::{Reduction, check_floats};
+use super::Reduction;
 use crate::autocast;
 use crate::ops;
 use crate::ops::check;
@@ -11,7 +11,6 @@ use pellucid_derive::tensor_method;
 use pellucid_ir::formula::Formula;
 use pellucid_ir::{Error, Result, Scalar, formula};
 use std::f64::consts::PI;
-use std::sync::OnceLock;
 
 /// Reduces a formula of x and its target, which broadcast.
 fn elementwise_loss(
@@ -21,7 +20,7 @@ fn elementwise_loss(
     params: &[Scalar],
     reduction: Reduction,
 ) -> Result<Tensor> {
-    check_floats(formula.name(), &[x, target])?;
+    check::floats(formula.name(), &[x, target])?;
     let operands = [x, target];
     let losses = reduction.apply(&map_in(formula, &operands, params, single(&operands))?)?;
     rounded(formula.name(), &operands, losses)
@@ -31,43 +30,35 @@ fn elementwise_loss(
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
-#[tensor_method]
+#[tensor_method(autocast = Single)]
 pub fn l1_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
-    static L1: OnceLock<Formula> = OnceLock::new();
-    let formula = L1.get_or_init(|| formula! { l1_loss(x, t) = (x - t).abs(); }.eternal());
-    elementwise_loss(formula, x, target, &[], reduction)
+    elementwise_loss(formula! { static l1_loss(x, t) = (x - t).abs(); }, x, target, &[], reduction)
 }
 
 /// Computes the squared error (x − t)².
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
-#[tensor_method]
+#[tensor_method(autocast = Single)]
 pub fn mse_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
-    static MSE: OnceLock<Formula> = OnceLock::new();
-    let formula = MSE.get_or_init(|| formula! { mse_loss(x, t) = (x - t).square(); }.eternal());
-    elementwise_loss(formula, x, target, &[], reduction)
+    elementwise_loss(formula! { static mse_loss(x, t) = (x - t).square(); }, x, target, &[], reduction)
 }
 
 /// Computes the Huber loss: ½(x − t)² where |x − t| < δ, else δ·(|x − t| − ½δ) (Huber 1964).
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] unless δ is positive.
-#[tensor_method]
+#[tensor_method(autocast = Single)]
 pub fn huber_loss(x: &Tensor, target: &Tensor, delta: f64, reduction: Reduction) -> Result<Tensor> {
-    static HUBER: OnceLock<Formula> = OnceLock::new();
     if delta.is_nan() || delta <= 0.0 {
         return Err(Error::invalid("huber_loss", format!("delta must be positive, got {delta}")));
     }
-    let formula = HUBER.get_or_init(|| {
-        formula! {
-            huber_loss(x, t; delta) = {
-                let d = (x - t).abs();
-                d.lt(delta).select(0.5 * d * d, delta * (d - 0.5 * delta))
-            };
-        }
-        .eternal()
-    });
+    let formula = formula! {
+        static huber_loss(x, t; delta) = {
+            let d = (x - t).abs();
+            d.lt(delta).select(0.5 * d * d, delta * (d - 0.5 * delta))
+        };
+    };
     elementwise_loss(formula, x, target, &[delta.into()], reduction)
 }
 
@@ -76,7 +67,7 @@ pub fn huber_loss(x: &Tensor, target: &Tensor, delta: f64, reduction: Reduction)
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a negative β.
-#[tensor_method]
+#[tensor_method(autocast = Single)]
 pub fn smooth_l1_loss(x: &Tensor, target: &Tensor, beta: f64, reduction: Reduction) -> Result<Tensor> {
     if beta == 0.0 {
         return l1_loss(x, target, reduction);
@@ -84,7 +75,7 @@ pub fn smooth_l1_loss(x: &Tensor, target: &Tensor, beta: f64, reduction: Reducti
     if beta.is_nan() || beta < 0.0 {
         return Err(Error::invalid("smooth_l1_loss", format!("beta must be at least 0, got {beta}")));
     }
-    check_floats("smooth_l1_loss", &[x, target])?;
+    check::floats("smooth_l1_loss", &[x, target])?;
     in_single!("smooth_l1_loss", [x, target] => smooth_l1_loss(x, target, beta, reduction));
     ops::div(&huber_loss(x, target, beta, reduction)?, beta)
 }
@@ -96,10 +87,10 @@ pub fn smooth_l1_loss(x: &Tensor, target: &Tensor, beta: f64, reduction: Reducti
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
-#[tensor_method]
+#[tensor_method(autocast = Single)]
 pub fn kl_div(x: &Tensor, target: &Tensor, log_target: bool, reduction: Reduction) -> Result<Tensor> {
     let op = "kl_div";
-    check_floats(op, &[x, target])?;
+    check::floats(op, &[x, target])?;
     in_single!(op, [x, target] => kl_div(x, target, log_target, reduction));
     let (x, target) = (&autocast::cast_operand(op, x)?, &autocast::cast_operand(op, target)?);
     let values = match log_target {
@@ -134,10 +125,10 @@ impl Default for PoissonNll {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
-#[tensor_method]
+#[tensor_method(autocast = Single)]
 pub fn poisson_nll_loss(x: &Tensor, target: &Tensor, options: PoissonNll) -> Result<Tensor> {
     let op = "poisson_nll_loss";
-    check_floats(op, &[x, target])?;
+    check::floats(op, &[x, target])?;
     in_single!(op, [x, target] => poisson_nll_loss(x, target, options));
     let (x, target) = (&autocast::cast_operand(op, x)?, &autocast::cast_operand(op, target)?);
     let values = match options.log_input {
@@ -147,16 +138,12 @@ pub fn poisson_nll_loss(x: &Tensor, target: &Tensor, options: PoissonNll) -> Res
     if !options.full {
         return options.reduction.apply(&values);
     }
-    static STIRLING: OnceLock<Formula> = OnceLock::new();
-    let stirling = STIRLING.get_or_init(|| {
-        formula! {
-            stirling(t) = {
-                let safe = t.gt(1.0).select(t, 1.0);
-                t.gt(1.0).select(safe * safe.ln() - safe + 0.5 * (2.0 * PI * safe).ln(), 0.0)
-            };
-        }
-        .eternal()
-    });
+    let stirling = formula! {
+        static stirling(t) = {
+            let safe = t.gt(1.0).select(t, 1.0);
+            t.gt(1.0).select(safe * safe.ln() - safe + 0.5 * (2.0 * PI * safe).ln(), 0.0)
+        };
+    };
     options.reduction.apply(&ops::add(&values, &map(stirling, &[target], &[])?)?)
 }
 
@@ -169,7 +156,7 @@ pub fn poisson_nll_loss(x: &Tensor, target: &Tensor, options: PoissonNll) -> Res
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for an ε that is
 /// negative or NaN, and for a negative variance. In lazy and captured steps, the loss of a negative variance is
 /// NaN instead.
-#[tensor_method]
+#[tensor_method(autocast = Single)]
 pub fn gaussian_nll_loss(
     x: &Tensor,
     target: &Tensor,
@@ -178,9 +165,8 @@ pub fn gaussian_nll_loss(
     eps: f64,
     reduction: Reduction,
 ) -> Result<Tensor> {
-    static NLL: OnceLock<Formula> = OnceLock::new();
     let op = "gaussian_nll_loss";
-    check_floats(op, &[x, target, variance])?;
+    check::floats(op, &[x, target, variance])?;
     in_single!(op, [x, target, variance] => gaussian_nll_loss(x, target, variance, full, eps, reduction));
     let variance = match variance.rank() + 1 == x.rank() && variance.shape()[..] == x.shape()[..variance.rank()] {
         // One variance per row.
@@ -191,19 +177,16 @@ pub fn gaussian_nll_loss(
         return Err(Error::invalid(op, format!("eps must be at least 0, got {eps}")));
     }
     check::in_range(op, "variances", &variance, 0.0..=f64::INFINITY)?;
-    let formula = NLL.get_or_init(|| {
-        formula! {
-            gaussian_nll_loss(x, t, v; eps, constant) = {
-                let least = v.lt(eps).select(eps, v);
-                v.lt(0.0).select(f64::NAN, 0.5 * (least.ln() + (x - t).square() / least) + constant)
-            };
-            d v = {
-                let least = v.lt(eps).select(eps, v);
-                v.lt(0.0).select(f64::NAN, g * 0.5 * (least - (x - t).square()) / (least * least))
-            };
-        }
-        .eternal()
-    });
+    let formula = formula! {
+        static gaussian_nll_loss(x, t, v; eps, constant) = {
+            let least = v.lt(eps).select(eps, v);
+            v.lt(0.0).select(f64::NAN, 0.5 * (least.ln() + (x - t).square() / least) + constant)
+        };
+        d v = {
+            let least = v.lt(eps).select(eps, v);
+            v.lt(0.0).select(f64::NAN, g * 0.5 * (least - (x - t).square()) / (least * least))
+        };
+    };
     let constant = if full { 0.5 * (2.0 * PI).ln() } else { 0.0 };
     reduction.apply(&map(formula, &[x, target, &variance], &[eps.into(), constant.into()])?)
 }

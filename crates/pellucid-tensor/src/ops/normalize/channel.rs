@@ -147,7 +147,7 @@ fn normalize_by_own(
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] in training with a single value per
 /// channel, which has no variance, without training if there are no running statistics, and for an eps or momentum that
 /// is not finite.
-#[tensor_method]
+#[tensor_method(autocast = Single)]
 pub fn batch_norm(
     x: &Tensor,
     running: Option<RunningStatistics<'_>>,
@@ -180,7 +180,7 @@ pub fn batch_norm(
 ///
 /// # Errors
 /// Those of [`batch_norm`]; [`Error::InvalidArgument`] in training with a single spatial element.
-#[tensor_method]
+#[tensor_method(autocast = Single)]
 pub fn instance_norm(
     x: &Tensor,
     running: Option<RunningStatistics<'_>>,
@@ -248,7 +248,7 @@ pub fn group_norm(
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for a size of 0.
-#[tensor_method]
+#[tensor_method(autocast = Single)]
 pub fn local_response_norm(x: &Tensor, size: usize, alpha: f64, beta: f64, k: f64) -> Result<Tensor> {
     let op = "local_response_norm";
     check(op, x, 3, &[])?;

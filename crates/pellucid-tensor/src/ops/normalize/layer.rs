@@ -5,10 +5,9 @@ use crate::ops::check;
 use crate::ops::formula::rows;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::formula::Formula;
+use pellucid_ir::formula::Expr;
 use pellucid_ir::kernel::AxisSet;
 use pellucid_ir::{Error, Result, Shape, formula};
-use std::sync::OnceLock;
 
 /// Returns the last axes of x, which have the normalized shape; weight and bias must have this shape.
 fn trailing(op: &'static str, x: &Tensor, shape: &Shape, others: &[Option<&Tensor>]) -> Result<AxisSet> {
@@ -56,25 +55,20 @@ pub fn layer_norm(
 ///
 /// # Errors
 /// Those of [`layer_norm`].
-#[tensor_method]
+#[tensor_method(autocast = Single)]
 pub fn rms_norm(x: &Tensor, shape: impl Into<Shape>, weight: Option<&Tensor>, eps: f64) -> Result<Tensor> {
-    static PLAIN: OnceLock<Formula> = OnceLock::new();
-    static SCALED: OnceLock<Formula> = OnceLock::new();
-    let rows_axes = trailing("rms_norm", x, &shape.into(), &[weight])?;
+    let axes = trailing("rms_norm", x, &shape.into(), &[weight])?;
     check::finite("rms_norm", "eps", eps)?;
     let params = [eps.into()];
     match weight {
-        None => {
-            let plain = PLAIN.get_or_init(|| {
-                formula! { rms_norm(x; eps) = x * ((x * x).row_mean() + eps).sqrt().recip(); }.eternal()
-            });
-            rows(plain, &[x], &params, rows_axes)
-        }
+        None => rows(formula! { static rms_norm(x; eps) = unit_rms(x, eps); }, &[x], &params, axes),
         Some(weight) => {
-            let scaled = SCALED.get_or_init(|| {
-                formula! { rms_norm(x, w; eps) = x * ((x * x).row_mean() + eps).sqrt().recip() * w; }.eternal()
-            });
-            rows(scaled, &[x, weight], &params, rows_axes)
+            rows(formula! { static rms_norm(x, w; eps) = unit_rms(x, eps) * w; }, &[x, weight], &params, axes)
         }
     }
+}
+
+/// Computes x / √(mean(x²) + eps), with the mean of the row.
+fn unit_rms(x: Expr, eps: Expr) -> Expr {
+    x * ((x * x).row_mean() + eps).sqrt().recip()
 }

@@ -10,54 +10,36 @@ use super::formula::rows;
 use crate::ops;
 use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
-use pellucid_ir::formula::Formula;
+use pellucid_derive::operation;
+use pellucid_ir::formula::Expr;
 use pellucid_ir::kernel::AxisSet;
 use pellucid_ir::{Result, formula};
-use std::sync::OnceLock;
+
+/// Computes (x − mean) / √(var + eps) with the mean and biased variance of the row.
+fn standard_score(x: Expr, eps: Expr) -> Expr {
+    let d = x - x.row_mean();
+    d * ((d * d).row_mean() + eps).sqrt().recip()
+}
 
 /// Computes (x − mean) / √(var + eps)·weight + bias with mean and biased variance over `axes`, in one kernel. Weight
 /// and bias broadcast.
+#[operation(autocast = Single, transparent)]
 fn standardized(x: &Tensor, weight: Option<&Tensor>, bias: Option<&Tensor>, eps: f64, axes: AxisSet) -> Result<Tensor> {
-    static PLAIN: OnceLock<Formula> = OnceLock::new();
-    static WEIGHT: OnceLock<Formula> = OnceLock::new();
-    static AFFINE: OnceLock<Formula> = OnceLock::new();
     let params = [eps.into()];
     if weight.is_none() && bias.is_some() {
         in_single!("standardized", [x; bias] => standardized(x, None, bias, eps, axes));
     }
     match (weight, bias) {
         (None, _) => {
-            let plain = PLAIN.get_or_init(|| {
-                formula! { standardized(x; eps) = {
-                    let d = x - x.row_mean();
-                    d * ((d * d).row_mean() + eps).sqrt().recip()
-                }; }
-                .eternal()
-            });
-            let y = rows(plain, &[x], &params, axes)?;
-            match bias {
-                Some(bias) => ops::add(&y, bias),
-                None => Ok(y),
-            }
+            let y = rows(formula! { static standardized(x; eps) = standard_score(x, eps); }, &[x], &params, axes)?;
+            if let Some(bias) = bias { ops::add(&y, bias) } else { Ok(y) }
         }
         (Some(weight), None) => {
-            let scaled = WEIGHT.get_or_init(|| {
-                formula! { standardized(x, w; eps) = {
-                    let d = x - x.row_mean();
-                    d * ((d * d).row_mean() + eps).sqrt().recip() * w
-                }; }
-                .eternal()
-            });
+            let scaled = formula! { static standardized(x, w; eps) = standard_score(x, eps) * w; };
             rows(scaled, &[x, weight], &params, axes)
         }
         (Some(weight), Some(bias)) => {
-            let affine = AFFINE.get_or_init(|| {
-                formula! { standardized(x, w, b; eps) = {
-                    let d = x - x.row_mean();
-                    (d * ((d * d).row_mean() + eps).sqrt().recip()).mul_add(w, b)
-                }; }
-                .eternal()
-            });
+            let affine = formula! { static standardized(x, w, b; eps) = standard_score(x, eps).mul_add(w, b); };
             rows(affine, &[x, weight, bias], &params, axes)
         }
     }

@@ -73,7 +73,7 @@ impl Operation for RecurrentLayer {
     }
 
     fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
-        let device = Device::common(self.name(), inputs.iter().map(|a| a.device()))?;
+        let device = Device::common(self.name(), inputs)?;
         let (x, weight, bias) = (inputs[0], inputs[1], inputs[3]);
         let &[steps, batch, width] = x.shape().dims() else { unreachable!("inputs are [T, N, I]") };
         let blocks = bias.shape()[0];
@@ -110,7 +110,7 @@ impl Operation for RecurrentLayer {
     }
 
     fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
-        let inputs: Vec<Tensor> = (0..saved.inputs()).map(|i| saved.input(i)).collect::<Result<_>>()?;
+        let inputs = saved.inputs_from(0)?;
         let incoming: Vec<Tensor> = (0..self.outputs()).map(|k| grads.get(k)).collect::<Result<_>>()?;
         let constants: Vec<Tensor> = (0..self.outputs()).map(|k| saved.array(k)).collect::<Result<_>>()?;
         let operands: Vec<&Tensor> = inputs.iter().chain(&incoming).chain(&constants).collect();

@@ -80,7 +80,7 @@ pub enum Nonlinearity {
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] unless all have one float dtype and lengths are integers;
 /// [`Error::InvalidArgument`] for a length outside 0..=T.
-#[tensor_method]
+#[tensor_method(autocast = Half)]
 pub fn rnn(
     x: &Tensor,
     weights: RecurrentWeights<'_>,
@@ -108,7 +108,7 @@ pub fn rnn(
 ///
 /// # Errors
 /// Those of [`rnn`].
-#[tensor_method]
+#[tensor_method(autocast = Half)]
 pub fn gru(
     x: &Tensor,
     weights: RecurrentWeights<'_>,
@@ -132,7 +132,7 @@ pub fn gru(
 ///
 /// # Errors
 /// Those of [`rnn`].
-#[tensor_method]
+#[tensor_method(autocast = Half)]
 pub fn lstm(
     x: &Tensor,
     weights: RecurrentWeights<'_>,

@@ -123,7 +123,7 @@ macro_rules! adaptive {
         /// # Errors
         /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for another
         /// number of lengths; [`Error::OutOfMemory`].
-        #[tensor_method]
+        #[tensor_method(autocast = Single)]
         pub fn $avg(x: &Tensor, outputs: &[Option<usize>]) -> Result<Tensor> {
             adaptive_avg(stringify!($avg), $spatial, x, outputs)
         }

@@ -38,7 +38,7 @@ impl Operation for Convolution {
         "conv"
     }
     fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
-        let device = Device::common("conv", inputs.iter().map(|a| a.device()))?;
+        let device = Device::common("conv", inputs)?;
         for i in 0..2 {
             if saves.needs(1 - i) {
                 saves.input(i);
@@ -335,7 +335,7 @@ macro_rules! convolutions {
         /// # Errors
         /// [`Error::ShapeMismatch`] if the shapes or the groups do not fit, or a window is larger than the padded
         /// input; [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for impossible options.
-        #[tensor_method]
+        #[tensor_method(autocast = Half)]
         pub fn $conv(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: Conv) -> Result<Tensor> {
             conv(stringify!($conv), $spatial, x, weight, bias, &options)
         }
@@ -352,7 +352,7 @@ macro_rules! convolutions {
         /// # Errors
         #[doc = concat!("Those of [`", stringify!($conv), "`]; [`Error::InvalidArgument`] if `output_padding`")]
         /// is neither below the stride nor below the dilation.
-        #[tensor_method]
+        #[tensor_method(autocast = Half)]
         pub fn $transpose(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: Conv) -> Result<Tensor> {
             conv_transpose(stringify!($transpose), $spatial, x, weight, bias, &options)
         }

@@ -10,16 +10,11 @@ use crate::ops;
 use crate::ops::formula::map;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::formula::Formula;
 use pellucid_ir::{DType, Error, Result, Shape, formula};
-use std::sync::OnceLock;
 
 /// Computes the starts of the windows along one axis, `[N, C, O]`, from random numbers `[N, C]`.
 fn starts(u: &Tensor, len: usize, size: usize, outputs: usize) -> Result<Tensor> {
-    static STARTS: OnceLock<Formula> = OnceLock::new();
-    let formula = STARTS.get_or_init(|| {
-        formula! { fractional_starts(u, o; alpha) = ((o + u) * alpha).trunc() - (u * alpha).trunc(); }.eternal()
-    });
+    let formula = formula! { static fractional_starts(u, o; alpha) = ((o + u) * alpha).trunc() - (u * alpha).trunc(); };
     let (free, lead) = ((len - size) as i64, [u.shape()[0], u.shape()[1]]);
     let last = ops::full([lead[0], lead[1], 1], free, DType::I64)?;
     if outputs == 1 {

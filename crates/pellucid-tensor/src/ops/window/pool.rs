@@ -306,7 +306,7 @@ macro_rules! pools {
         /// # Errors
         #[doc = concat!("Those of [`", stringify!($max), "`];")]
         /// [`Error::InvalidArgument`] for padding, dilation, or p = 0.
-        #[tensor_method]
+        #[tensor_method(autocast = Single)]
         pub fn $lp(x: &Tensor, p: f64, pool: Pool) -> Result<Tensor> {
             lp_pool(stringify!($lp), $spatial, x, p, &pool)
         }

@@ -98,7 +98,7 @@ pub enum Resample {
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers (except with nearest elements);
 /// [`Error::InvalidArgument`] unless there is one length or factor per spatial axis and no resulting length is 0;
 /// [`Error::OutOfMemory`].
-#[tensor_method]
+#[tensor_method(autocast = Single)]
 pub fn interpolate(x: &Tensor, size: Resize, mode: Resample) -> Result<Tensor> {
     let op = "interpolate";
     let spatial = x.rank().wrapping_sub(2);

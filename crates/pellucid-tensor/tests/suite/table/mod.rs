@@ -11,8 +11,8 @@
 //!   is passed twice, and through views; their shapes and dtypes;
 //! - derivatives of higher orders against differences of the order below (`orders`).
 //!
-//! `coverage` compares the rows with the source of `ops`: an operation without a row is a failure. `kinks` contains the
-//! conventions at corners and limits, written by hand.
+//! `coverage` compares the rows with the registry of operations: an operation without a row is a failure. `kinks`
+//! contains the conventions at corners and limits, written by hand.
 
 mod algebra;
 mod coverage;
@@ -26,6 +26,5 @@ mod row;
 pub mod rows;
 mod special;
 
-pub use coverage::with_sizes;
 pub use data::operands;
 pub use row::Row;

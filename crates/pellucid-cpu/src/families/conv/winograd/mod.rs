@@ -50,7 +50,7 @@ mod images;
 mod tests;
 
 use super::{ConvProblem, ImageSizes, MIN_TASK_WORK, for_each_task, worker_count};
-use images::Images;
+use images::{ChannelsLastImages, Images};
 use pellucid_gemm::{Strided, TransformTiles, WinogradTransform};
 use pellucid_ir::Result;
 use pellucid_ir::kernel::ConvPart;
@@ -333,98 +333,172 @@ unsafe fn correlate<T: Element>(
 /// - *weights*: `w` is valid for writing the weights of all groups, and no other thread accesses them;
 /// - *isa*: the processor supports `x.isa`.
 unsafe fn weight_gradient<T: Element>(x: &Images<T>, low: [isize; 2], y: &Images<T>, w: SharedPtr<T>) -> Result<bool> {
-    let Images { isa, groups, channels: rows, .. } = *x;
     let (depth, lanes) = (x.lanes(), y.lanes());
-    let product = rows * lanes;
-    let (sums, _sums) = scratch::<T>(groups * PRODUCTS * product)?;
+    let (sums, _sums) = scratch::<T>(x.groups * PRODUCTS * x.channels * lanes)?;
     let (patches, _patches) = scratch::<T>(PRODUCTS * DEPTH_TILES * depth)?;
     let (results, _results) = scratch::<T>(PRODUCTS * DEPTH_TILES * lanes)?;
     let [patches_at, results_at] =
         [depth, lanes].map(|lanes| transformed_offsets::<0>(0..DEPTH_TILES, DEPTH_TILES, lanes));
+    let tile_sums = TileSums { x, y, low, sums, patches, results, patches_at, results_at };
     // The blocks of tiles depend on the chunks, so the chunk size must not depend on the number of threads.
     for range in Images::chunks(x, y, CHUNK_BYTES) {
-        let (first, tiles) = (range.start == 0, range.len() * y.tiles());
         // SAFETY: the images are valid for reads (*images*), and the processor supports the instruction set (*isa*).
+        unsafe { tile_sums.add_images(range)? };
+    }
+    // SAFETY: all images have been added; the clauses *weights* and *isa* are those of this function.
+    unsafe { tile_sums.store_taps(w) }
+}
+
+/// The transformed weight gradient: 16 sums over tiles for every pair of channels, `[group, product, row, lane]`.
+struct TileSums<'a, T> {
+    /// The input, whose channels are the rows.
+    x: &'a Images<T>,
+    /// The gradient of the output, whose channels are the lanes.
+    y: &'a Images<T>,
+    /// The position of the first window.
+    low: [isize; 2],
+    /// The sums.
+    sums: SharedPtr<T>,
+    /// Memory for the transformed patches of `DEPTH_TILES` tiles.
+    patches: SharedPtr<T>,
+    /// Memory for the transformed gradients of `DEPTH_TILES` tiles.
+    results: SharedPtr<T>,
+    /// The offsets of the elements of `patches`.
+    patches_at: List<isize, 0>,
+    /// The offsets of the elements of `results`.
+    results_at: List<isize, 0>,
+}
+
+impl<T: Element> TileSums<'_, T> {
+    /// Adds the tiles of the images of a range. The first range initialises the sums.
+    ///
+    /// # Errors
+    /// Returns an error if scratch memory cannot be allocated.
+    ///
+    /// # Safety
+    /// The images of the range are valid for reads, and the processor supports `x.isa`.
+    unsafe fn add_images(&self, range: Range<usize>) -> Result<()> {
+        let TileSums { x, y, sums, patches, results, .. } = self;
+        let (rows, depth, lanes) = (x.channels, x.lanes(), y.lanes());
+        let (is_first, tiles) = (range.start == 0, range.len() * y.tiles());
+        // SAFETY: the images are valid for reads, and the processor supports the instruction set (this function's
+        // contract).
         let (xs, ys) = unsafe { (x.to_channels_last(range.clone())?, y.to_channels_last(range)?) };
         for (group, start) in
-            (0..groups).flat_map(|group| (0..tiles).step_by(DEPTH_TILES).map(move |start| (group, start)))
+            (0..x.groups).flat_map(|group| (0..tiles).step_by(DEPTH_TILES).map(move |start| (group, start)))
         {
-            let count = DEPTH_TILES.min(tiles - start);
-            let [mut patch, mut tile] = [PATCH_LEN, TILE_LEN].map(|size| List::<isize, 0>::with_capacity(size * count));
-            x.tile_offsets(start..start + count, y.grid(), 4, low, xs.spare_row(0), |offset| patch.push(offset));
-            y.tile_offsets(start..start + count, y.grid(), 2, [0, 0], ys.spare_row(0), |offset| tile.push(offset));
-            split(count, GRAIN / (PRODUCTS * (depth + lanes) * size_of::<T>()) + 1, |part| {
-                let (patch, tile) = (
-                    &patch[PATCH_LEN * part.start..PATCH_LEN * part.end],
-                    &tile[TILE_LEN * part.start..TILE_LEN * part.end],
-                );
-                let part = PRODUCTS * part.start..PRODUCTS * part.end;
-                // SAFETY: the offsets of `patch` and `tile` are in the channels-last images, `patches` and `results`
-                // have `DEPTH_TILES` tiles, and each part has tiles of its own. The processor supports `isa` (*isa*).
-                unsafe {
-                    let (data, to, at) = (xs.group_data(group), patches.get(), &patches_at[part.clone()]);
-                    pellucid_gemm::transform_tiles(
-                        isa,
-                        &TransformTiles { map: WinogradTransform::Patch, data, from: patch, to, at, lanes: depth },
-                    );
-                    let (data, to, at) = (ys.group_data(group), results.get(), &results_at[part]);
-                    pellucid_gemm::transform_tiles(
-                        isa,
-                        &TransformTiles { map: WinogradTransform::Tile, data, from: tile, to, at, lanes },
-                    );
-                }
-            });
+            let block = start..tiles.min(start + DEPTH_TILES);
+            let count = block.len();
+            // SAFETY: `xs` and `ys` are copies of the images, and the processor supports the instruction set (this
+            // function's contract).
+            unsafe { self.transform_block(&xs, &ys, group, block) };
             for_each_task(PRODUCTS, count * rows * lanes, |_, k| {
                 let a = patches.at((k * DEPTH_TILES * depth) as isize).cast_const();
                 let a = Strided { data: a, lane: 1, depth: depth as isize };
                 let b = results.at((k * DEPTH_TILES * lanes) as isize).cast_const();
                 let b = Strided { data: b, lane: 1, depth: lanes as isize };
-                let c = sums.at(((group * PRODUCTS + k) * product) as isize);
-                let add = !first || start > 0;
+                let c = sums.at(((group * PRODUCTS + k) * rows * lanes) as isize);
+                let add = !is_first || start > 0;
                 // SAFETY: the patches and results have `count` tiles, and every product has sums of its own. The
-                // processor supports `isa` (*isa*).
-                unsafe { pellucid_gemm::multiply(isa, &a, &b, (0..rows, 0..lanes, count), c, lanes as isize, add) }
+                // processor supports the instruction set (this function's contract).
+                unsafe { pellucid_gemm::multiply(x.isa, &a, &b, (0..rows, 0..lanes, count), c, lanes as isize, add) }
                 Ok(())
             })?;
         }
-    }
-    // The taps are first computed with the channels of y innermost and then transposed. The number of rows at a time is
-    // chosen so that both copies fit a cache.
-    let step = (BLOCK_ELEMENTS / (9 * (lanes + y.channels))).clamp(1, rows);
-    let parts = rows.div_ceil(step);
-    let from = transformed_offsets::<0>(0..rows, rows, lanes);
-    let at: List<isize, 0> = (0..9 * step).map(|t| (t * lanes) as isize).collect();
-    let (tasks, cost) = (groups * parts, (9 + PRODUCTS) * step * lanes * MOVE_COST);
-    let sizes = [lanes, y.channels].map(|lanes| 9 * step * lanes);
-    let workers = worker_count(tasks, cost);
-    let [(all_taps, _taps), (all_transposed, _transposed)] =
-        [scratch::<T>(workers * sizes[0])?, scratch::<T>(workers * sizes[1])?];
-    let finite = AtomicBool::new(true);
-    for_each_task(tasks, cost, |worker, task| {
-        let (group, first) = (task / parts, task % parts * step);
-        let task_rows = first..rows.min(first + step);
-        let count = 9 * task_rows.len();
-        let (to, transposed) =
-            (all_taps.at((worker * sizes[0]) as isize), SharedPtr(all_transposed.at((worker * sizes[1]) as isize)));
-        let (from, at) = (&from[PRODUCTS * task_rows.start..PRODUCTS * task_rows.end], &at[..count]);
-        let data = sums.at((group * PRODUCTS * product) as isize);
-        // SAFETY: each worker has scratch for `9 · step` rows of lanes and of channels, `sums` has the products of all
-        // rows, and every task writes the taps of its own rows of `w`, which has the weights of all groups (*weights*).
-        // The processor supports `isa` (*isa*).
-        unsafe {
-            let is_finite = pellucid_gemm::transform_tiles(
-                isa,
-                &TransformTiles { map: WinogradTransform::Taps, data, from, to, at, lanes },
-            );
-            finite.fetch_and(is_finite, Ordering::Relaxed);
-            let taps = Strided { data: to.cast_const(), lane: lanes as isize, depth: 1 };
-            pellucid_gemm::transpose(isa, taps, (count, y.channels), count, transposed.get());
-            for channel in 0..y.channels {
-                let to = w.at((((group * y.channels + channel) * rows + first) * 9) as isize);
-                to.copy_from_nonoverlapping(transposed.at((channel * count) as isize), count);
-            }
-        }
         Ok(())
-    })?;
-    Ok(finite.into_inner())
+    }
+
+    /// Transforms the patches and the gradients of a block of at most `DEPTH_TILES` tiles of a group.
+    ///
+    /// # Safety
+    /// `xs` and `ys` are channels-last copies of images of `x` and `y`, which have the tiles of the block, and the
+    /// processor supports `x.isa`.
+    unsafe fn transform_block(
+        &self,
+        xs: &ChannelsLastImages<T>,
+        ys: &ChannelsLastImages<T>,
+        group: usize,
+        block: Range<usize>,
+    ) {
+        let TileSums { x, y, .. } = self;
+        let (isa, depth, lanes, count) = (x.isa, x.lanes(), y.lanes(), block.len());
+        let [mut patch, mut tile] = [PATCH_LEN, TILE_LEN].map(|size| List::<isize, 0>::with_capacity(size * count));
+        x.tile_offsets(block.clone(), y.grid(), 4, self.low, xs.spare_row(0), |offset| patch.push(offset));
+        y.tile_offsets(block, y.grid(), 2, [0, 0], ys.spare_row(0), |offset| tile.push(offset));
+        split(count, GRAIN / (PRODUCTS * (depth + lanes) * size_of::<T>()) + 1, |part| {
+            let (patch, tile) = (
+                &patch[PATCH_LEN * part.start..PATCH_LEN * part.end],
+                &tile[TILE_LEN * part.start..TILE_LEN * part.end],
+            );
+            let part = PRODUCTS * part.start..PRODUCTS * part.end;
+            // SAFETY: the offsets of `patch` and `tile` are in the channels-last images, `patches` and `results` have
+            // `DEPTH_TILES` tiles, and each part has tiles of its own. The processor supports the instruction set (this
+            // function's contract).
+            unsafe {
+                let (data, to, at) = (xs.group_data(group), self.patches.get(), &self.patches_at[part.clone()]);
+                pellucid_gemm::transform_tiles(
+                    isa,
+                    &TransformTiles { map: WinogradTransform::Patch, data, from: patch, to, at, lanes: depth },
+                );
+                let (data, to, at) = (ys.group_data(group), self.results.get(), &self.results_at[part]);
+                pellucid_gemm::transform_tiles(
+                    isa,
+                    &TransformTiles { map: WinogradTransform::Tile, data, from: tile, to, at, lanes },
+                );
+            }
+        });
+    }
+
+    /// Computes the taps from the sums, and writes them to the weights. Returns false if a tap is not finite.
+    ///
+    /// The taps are first computed with the channels of y innermost and then transposed.
+    ///
+    /// # Errors
+    /// Returns an error if scratch memory cannot be allocated.
+    ///
+    /// # Safety
+    /// The sums are complete, `w` is valid for writing the weights of all groups, which no other thread accesses, and
+    /// the processor supports `x.isa`.
+    unsafe fn store_taps(&self, w: SharedPtr<T>) -> Result<bool> {
+        let TileSums { x, y, sums, .. } = self;
+        let (isa, groups, rows, lanes) = (x.isa, x.groups, x.channels, y.lanes());
+        // The number of rows at a time is chosen so that both copies fit a cache.
+        let step = (BLOCK_ELEMENTS / (9 * (lanes + y.channels))).clamp(1, rows);
+        let parts = rows.div_ceil(step);
+        let from = transformed_offsets::<0>(0..rows, rows, lanes);
+        let at: List<isize, 0> = (0..9 * step).map(|t| (t * lanes) as isize).collect();
+        let (tasks, cost) = (groups * parts, (9 + PRODUCTS) * step * lanes * MOVE_COST);
+        let sizes = [lanes, y.channels].map(|lanes| 9 * step * lanes);
+        let workers = worker_count(tasks, cost);
+        let [(all_taps, _taps), (all_transposed, _transposed)] =
+            [scratch::<T>(workers * sizes[0])?, scratch::<T>(workers * sizes[1])?];
+        let finite = AtomicBool::new(true);
+        for_each_task(tasks, cost, |worker, task| {
+            let (group, first) = (task / parts, task % parts * step);
+            let task_rows = first..rows.min(first + step);
+            let count = 9 * task_rows.len();
+            let (to, transposed) =
+                (all_taps.at((worker * sizes[0]) as isize), SharedPtr(all_transposed.at((worker * sizes[1]) as isize)));
+            let (from, at) = (&from[PRODUCTS * task_rows.start..PRODUCTS * task_rows.end], &at[..count]);
+            let data = sums.at((group * PRODUCTS * rows * lanes) as isize);
+            // SAFETY: each worker has scratch for `9 · step` rows of lanes and of channels, `sums` has the products of
+            // all rows, and every task writes the taps of its own rows of `w`, which has the weights of all groups. The
+            // processor supports the instruction set (this function's contract).
+            unsafe {
+                let is_finite = pellucid_gemm::transform_tiles(
+                    isa,
+                    &TransformTiles { map: WinogradTransform::Taps, data, from, to, at, lanes },
+                );
+                finite.fetch_and(is_finite, Ordering::Relaxed);
+                let taps = Strided { data: to.cast_const(), lane: lanes as isize, depth: 1 };
+                pellucid_gemm::transpose(isa, taps, (count, y.channels), count, transposed.get());
+                for channel in 0..y.channels {
+                    let to = w.at((((group * y.channels + channel) * rows + first) * 9) as isize);
+                    to.copy_from_nonoverlapping(transposed.at((channel * count) as isize), count);
+                }
+            }
+            Ok(())
+        })?;
+        Ok(finite.into_inner())
+    }
 }

@@ -6,7 +6,7 @@ use pellucid_tensor::ops::einops::{self, Fold};
 use pellucid_tensor::{DType, Tensor, ops};
 
 pub(super) fn rows() -> Vec<Row> {
-    vec![rearrange(), reduce()]
+    vec![rearrange(), repeat(), reduce()]
 }
 
 fn image() -> Tensor {
@@ -65,17 +65,27 @@ fn rearrange() -> Row {
         .check("an indivisible length is an error", || {
             shape_refused(ops::rearrange(&image(), "a b (c 4) -> a b c 4", &[]))
         })
-        .check("repeat: new axes", || {
+}
+
+fn repeat() -> Row {
+    Row::new("repeat")
+        .case(
+            "a new axis",
+            [real([2, 3])],
+            |x| einops::repeat(&x[0], "a b -> b (r a)", &[("r", 2)]),
+            |x| Nd::from_fn(&[3, 4], |ix| x[0].at(&[ix[1] % 2, ix[0]])),
+        )
+        .check("new axes", || {
             let x = Tensor::from([[1.0, 2.0]]);
             let y = einops::repeat(&x, "1 a -> a (2 r)", &[("r", 2)])?;
             Ok(y.shape().dims() == [2, 4] && y.to_vec::<f64>() == [1.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0])
         })
-        .check("repeat: the gradient is summed", || {
+        .check("the gradient is summed", || {
             let x = Tensor::from([1.0, 2.0]).requires_grad_(true);
             einops::repeat(&x, "a -> a 3", &[])?.sum(..).backward();
             Ok(x.grad().is_some_and(|g| g.to_vec::<f64>() == [3.0, 3.0]))
         })
-        .check("repeat: a missing axis is an error", || argument_refused(einops::repeat(&image(), "a b c -> a b", &[])))
+        .check("a missing axis is an error", || argument_refused(einops::repeat(&image(), "a b c -> a b", &[])))
 }
 
 fn reduce() -> Row {

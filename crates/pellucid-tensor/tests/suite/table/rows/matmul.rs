@@ -146,6 +146,7 @@ pub(super) fn rows() -> Vec<Row> {
         .ordinary()
         .any_zero()
         .check("vectors must have three elements", || mismatch(ops::cross(&zeros([2]), &zeros([2]), 0)))
+        .check("four elements are too many", || mismatch(ops::cross(&zeros([4]), &zeros([4]), 0)))
         .check("both vectors must have three elements", || mismatch(ops::cross(&zeros([3]), &zeros([1]), 0)));
     let rule = |row: Row, rule| row.rule(rule).ulps(32.0).scale(4.0);
     let more = [rule(trace, Rule::Counts), rule(cross, Rule::Numbers)];

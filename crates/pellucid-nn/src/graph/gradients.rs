@@ -1,31 +1,15 @@
 //! Storing gradients in the plan's buffers, from which an optimizer reads them without a copy.
 
-use super::plan::{Buf, CapturePlan};
-use crate::module::{Module, identity, parameters_so_far};
+use super::plan::{PlannedBuffer, StepPlan};
+use crate::module::{Module, ModuleParts, identity, parts};
 use crate::optim::Optimizer;
 use crate::parameter::Parameter;
 use pellucid_tensor::{Result, Tensor, no_grad, ops};
 use std::collections::{HashMap, HashSet};
 
-/// Returns the model's trained parameters that have a gradient buffer in the plan, in order.
-///
-/// Each entry holds the parameter, its buffer, which this call pins, and whether the parameter is usually exempt from
-/// weight decay: true for rank 0 and 1 (biases, normalisation weights).
-///
-/// # Errors
-/// Those of [`Buf::pin`](super::Buf::pin).
-pub fn collect_params_from_plan(
-    model: &(impl Module + ?Sized),
-    plan: &CapturePlan,
-) -> Result<Vec<(Parameter, Tensor, bool)>> {
-    let named = parameters_so_far(model).into_iter();
-    let planned = named.filter_map(|(name, parameter)| Some((plan.grad(&name)?, parameter)));
-    planned.map(|(buf, parameter)| Ok((parameter.clone(), buf.pin()?, parameter.rank() <= 1))).collect()
-}
-
-/// The result of [`try_rebind_grads`].
+/// The parameters whose gradients [`StepPlan::bind_gradients`] bound to the buffers of a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rebound {
+pub struct BoundGradients {
     /// Names of the parameters whose gradient is stored in the plan's buffer.
     pub bound: Vec<String>,
     /// Names of the model's parameters with a planned gradient that the optimizer does not update; they are not bound.
@@ -34,37 +18,47 @@ pub struct Rebound {
     pub not_planned: Vec<usize>,
 }
 
-/// Stores the gradient of every parameter that the optimizer updates in the plan's buffer.
-///
-/// A recorded step writes the gradient there and the optimizer reads it there. Between launches [`Tensor::grad`]
-/// returns it. Parameters that cannot be bound are reported and stay unchanged. Buffers from
-/// [`collect_params_from_plan`] are matched with [`Optimizer::parameters`] by tensor.
-///
-/// # Errors
-/// Those of [`Buf::pin`](super::Buf::pin); then no parameter is bound.
-pub fn try_rebind_grads(
-    model: &(impl Module + ?Sized),
-    optimizer: &(impl Optimizer + ?Sized),
-    plan: &CapturePlan,
-) -> Result<Rebound> {
-    let names = parameters_so_far(model).into_iter().map(|(name, p)| (p.id(), name));
-    let names: HashMap<_, String> = names.collect();
-    let positions = optimizer.parameters().iter().enumerate().map(|(i, p)| (p.id(), i));
-    let mut updated: HashMap<_, usize> = positions.collect();
-    let mut rebound = Rebound::default();
-    for (parameter, gradient, _) in collect_params_from_plan(model, plan)? {
-        let name = names[&parameter.id()].clone();
-        match updated.remove(&parameter.id()) {
-            Some(_) => {
-                parameter.set_grad(Some(gradient));
-                rebound.bound.push(name);
-            }
-            None => rebound.not_updated.push(name),
-        }
+impl StepPlan {
+    /// Stores the gradient of every parameter that the optimizer updates in the plan's buffer.
+    ///
+    /// A recorded step writes the gradient there and the optimizer reads it there. Between launches [`Tensor::grad`]
+    /// returns it. Parameters that cannot be bound are reported and stay unchanged.
+    ///
+    /// # Errors
+    /// Those of [`PlannedBuffer::pin`]; then no parameter is bound.
+    pub fn bind_gradients(
+        &self,
+        model: &(impl Module + ?Sized),
+        optimizer: &(impl Optimizer + ?Sized),
+    ) -> Result<BoundGradients> {
+        self.bind(parts(&model), optimizer.parameters())
     }
-    rebound.not_planned = updated.into_values().collect();
-    rebound.not_planned.sort_unstable();
-    Ok(rebound)
+
+    /// [`bind_gradients`](StepPlan::bind_gradients) for an optimizer of these parameters.
+    pub(super) fn bind(&self, model: &dyn ModuleParts, updated: &[Parameter]) -> Result<BoundGradients> {
+        let mut updated: HashMap<_, usize> = updated.iter().enumerate().map(|(i, p)| (p.id(), i)).collect();
+        let mut bound = BoundGradients::default();
+        for (name, parameter, gradient) in self.pinned_gradients(model)? {
+            match updated.remove(&parameter.id()) {
+                Some(_) => {
+                    parameter.set_grad(Some(gradient));
+                    bound.bound.push(name);
+                }
+                None => bound.not_updated.push(name),
+            }
+        }
+        bound.not_planned = updated.into_values().collect();
+        bound.not_planned.sort_unstable();
+        Ok(bound)
+    }
+
+    /// Returns the model's trained parameters that have a gradient buffer in the plan, in order, each with its name and
+    /// the buffer, which this call pins.
+    pub(super) fn pinned_gradients(&self, model: &dyn ModuleParts) -> Result<Vec<(String, Parameter, Tensor)>> {
+        let named = model.parameters().into_iter();
+        let planned = named.filter_map(|(name, parameter)| Some((self.gradient(&name)?, name, parameter)));
+        planned.map(|(buf, name, parameter)| Ok((name, parameter, buf.pin()?))).collect()
+    }
 }
 
 /// The gradient buffers of all parameters that a step trains.
@@ -80,13 +74,9 @@ struct GradientBinding {
 }
 
 impl GradientBindings {
-    pub(super) fn of(
-        model: &(impl Module + ?Sized),
-        optimizer: &(impl Optimizer + ?Sized),
-        plan: &CapturePlan,
-    ) -> GradientBindings {
-        let named = parameters_so_far(model).into_iter();
-        let own = named.map(|(name, parameter)| (plan.grad(&name).and_then(Buf::pinned).cloned(), parameter));
+    pub(super) fn of(model: &dyn ModuleParts, optimizer: &dyn Optimizer, plan: &StepPlan) -> GradientBindings {
+        let pinned = |name: &str| plan.gradient(name).and_then(PlannedBuffer::pinned).cloned();
+        let own = model.parameters().into_iter().map(|(name, parameter)| (pinned(&name), parameter));
         let others = optimizer.parameters().iter().map(|parameter| (None, parameter.clone()));
         let mut seen = HashSet::new();
         let once = own.chain(others).filter(|(_, p)| p.requires_grad() && seen.insert(p.id()));
@@ -98,7 +88,7 @@ impl GradientBindings {
     }
 
     /// Whether every gradient that the optimizer reads is kept in a buffer.
-    pub(super) fn are_bound(&self, optimizer: &(impl Optimizer + ?Sized)) -> bool {
+    pub(super) fn are_bound(&self, optimizer: &dyn Optimizer) -> bool {
         let lasting: HashSet<_> = self.0.iter().filter(|g| g.stays).map(|g| g.parameter.id()).collect();
         optimizer.parameters().iter().all(|p| !p.requires_grad() || lasting.contains(&p.id()))
     }

@@ -1,17 +1,19 @@
 //! Random tensors, drawn on the device by a counter-based generator.
 
+mod generator;
+
+pub(crate) use generator::refresh_thread_stream;
+pub use generator::{Generator, GeneratorScope, manual_seed};
+
 use crate::array::Array;
 use crate::device::Device;
 use crate::engine;
 use crate::ops::precision::single;
 use crate::ops::{self, check};
-use crate::random::Generator;
 use crate::tensor::Tensor;
 use pellucid_derive::{operation, tensor_method};
-use pellucid_ir::formula::Formula;
 use pellucid_ir::kernel::{self, Distribution, Kernel};
 use pellucid_ir::{DType, Error, Result, Shape, formula};
-use std::sync::OnceLock;
 
 fn draw(
     op: &'static str,
@@ -71,12 +73,11 @@ pub fn randn_with(shape: impl Into<Shape>, dtype: DType, generator: &Generator) 
 /// [`Error::InvalidArgument`] for an empty range, or one of more than 2⁵³ values.
 #[operation]
 pub fn randint(low: i64, high: i64, shape: impl Into<Shape>) -> Result<Tensor> {
-    static SCALE: OnceLock<Formula> = OnceLock::new();
     let count = i128::from(high) - i128::from(low);
     if !(1..=1 << 53).contains(&count) {
         return Err(Error::invalid("randint", format!("{low}..{high} must contain between 1 and 2^53 integers")));
     }
-    let scale = SCALE.get_or_init(|| formula! { randint(u; count) = (u * count).floor(); }.eternal());
+    let scale = formula! { static randint(u; count) = (u * count).floor(); };
     let u = rand(shape, DType::F64)?;
     let offset = super::formula::map(scale, &[&u], &[(count as f64).into()])?;
     ops::add(&ops::to_dtype(&offset, DType::I64)?, low)

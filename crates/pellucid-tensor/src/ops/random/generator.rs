@@ -7,7 +7,6 @@
 use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_ir::formula::Formula;
 use pellucid_ir::{Result, formula};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -284,19 +283,15 @@ fn split_mix_64(number: u64) -> u64 {
 
 /// Computes on the device the initial state of the stream that is derived from the key of `state` and `key`.
 fn fork_state(state: &Tensor, key: u64) -> Result<Tensor> {
-    static FORK: OnceLock<Formula> = OnceLock::new();
-    let formula = FORK.get_or_init(|| {
-        formula! {
-            // `split_mix_64` of the parent's key plus `add`. The masks make the arithmetic shifts logical.
-            fork(state, first; add, m30, m27, m31, a, b, c) = {
-                let z = (state + add) * a;
-                let z = (z ^ (z.shr(30) & m30)) * b;
-                let z = (z ^ (z.shr(27) & m27)) * c;
-                first * (z ^ (z.shr(31) & m31))
-            };
-        }
-        .eternal()
-    });
+    let formula = formula! {
+        // `split_mix_64` of the parent's key plus `add`. The masks make the arithmetic shifts logical.
+        static fork(state, first; add, m30, m27, m31, a, b, c) = {
+            let z = (state + add) * a;
+            let z = (z ^ (z.shr(30) & m30)) * b;
+            let z = (z ^ (z.shr(27) & m27)) * c;
+            first * (z ^ (z.shr(31) & m31))
+        };
+    };
     let mask = |shift: u32| (u64::MAX >> shift) as i64;
     // The added constant separates a fork from the parent and from the streams of threads.
     let add = split_mix_64(key).wrapping_add(MIX[2]) as i64;

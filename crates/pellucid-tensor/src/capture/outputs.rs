@@ -1,7 +1,7 @@
 //! The results of a captured step.
 
-use super::super::{VersionUpdate, run_kernel};
 use crate::array::Array;
+use crate::engine::{VersionUpdate, run_kernel};
 use crate::panic;
 use crate::tensor::Tensor;
 use pellucid_ir::kernel::Kernel;

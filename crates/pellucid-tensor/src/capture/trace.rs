@@ -1,7 +1,8 @@
 //! `trace`: counts the work of a computation without running it.
 
-use super::{ExecutionMode, MODE, capture, list};
+use super::recording::record_closure;
 use crate::array::{Array, StorageId};
+use crate::engine::{Recording, is_capturing, with_current};
 use pellucid_ir::kernel::Meta;
 use pellucid_ir::{Error, Result};
 use smallvec::SmallVec;
@@ -53,26 +54,26 @@ impl std::ops::Sub for Work {
 /// Those of `f`, whether returned or raised by a panicking method; [`Error::ReadInCapture`] if `f` reads a value, or if
 /// a shape depends on one; [`Error::InvalidArgument`] inside a captured step or another trace.
 pub fn trace<R>(f: impl FnOnce() -> Result<R>) -> Result<(R, Work)> {
-    if MODE.get() == ExecutionMode::Capture {
+    if is_capturing() {
         return Err(Error::invalid("trace", "trace() cannot be used inside a captured step or another trace"));
     }
-    let (value, recording, _) = capture::record_closure(f)?;
-    Ok((value?, recording.work()))
+    let (value, recording, _) = record_closure(f)?;
+    Ok((value?, work(&recording)))
 }
 
 /// Returns the work so far inside of [`trace`], and `None` elsewhere.
 pub fn traced() -> Option<Work> {
-    (MODE.get() == ExecutionMode::Capture).then(|| list::with_current(|recording| recording.work()))
+    is_capturing().then(|| with_current(|recording| work(recording)))
 }
 
 /// Returns the storages that recorded kernels write, without the first `kernels` kernels and without storages that
 /// existed before the recording. Each storage is listed once. The list is empty outside of [`trace`] and of captured
 /// steps, where no kernel is recorded.
 pub fn storages_written_since(kernels: u64) -> Vec<StorageId> {
-    if MODE.get() != ExecutionMode::Capture {
+    if !is_capturing() {
         return Vec::new();
     }
-    list::with_current(|recording| {
+    with_current(|recording| {
         let own = recording.id;
         let since = recording.kernels.iter().skip(kernels as usize).flat_map(|k| &k.outputs);
         let new = since.filter(|a| a.storage().pending() == own).map(|a| StorageId::of(a.storage()));
@@ -86,21 +87,20 @@ pub fn storages_written_since(kernels: u64) -> Vec<StorageId> {
     })
 }
 
-impl list::Recording {
-    fn work(&self) -> Work {
-        let metas = |arrays: &[Array]| -> SmallVec<[Meta; 4]> {
-            arrays.iter().map(|a| Meta { shape: a.shape().clone(), dtype: a.dtype() }).collect()
-        };
-        let mut work = Work { kernels: self.kernels.len() as u64, ..Work::default() };
-        let mut seen = HashSet::new();
-        for k in &self.kernels {
-            let (inputs, outputs) = (metas(&k.inputs), metas(&k.outputs));
-            work.flops += k.kernel.flops(&inputs, &outputs);
-            let bytes = |m: &Meta| (m.shape.size() * m.dtype.size()) as u64;
-            work.bytes += inputs.iter().chain(&outputs).map(bytes).sum::<u64>();
-            let new = |a: &&Array| !a.storage().buffer().is_allocated() && seen.insert(Arc::as_ptr(a.storage()));
-            work.made += k.outputs.iter().filter(new).map(|a| a.storage().buffer().bytes() as u64).sum::<u64>();
-        }
-        work
+/// Counts the work of the recorded kernels.
+fn work(recording: &Recording) -> Work {
+    let metas = |arrays: &[Array]| -> SmallVec<[Meta; 4]> {
+        arrays.iter().map(|a| Meta { shape: a.shape().clone(), dtype: a.dtype() }).collect()
+    };
+    let mut work = Work { kernels: recording.kernels.len() as u64, ..Work::default() };
+    let mut seen = HashSet::new();
+    for k in &recording.kernels {
+        let (inputs, outputs) = (metas(&k.inputs), metas(&k.outputs));
+        work.flops += k.kernel.flops(&inputs, &outputs);
+        let bytes = |m: &Meta| (m.shape.size() * m.dtype.size()) as u64;
+        work.bytes += inputs.iter().chain(&outputs).map(bytes).sum::<u64>();
+        let new = |a: &&Array| !a.storage().buffer().is_allocated() && seen.insert(Arc::as_ptr(a.storage()));
+        work.made += k.outputs.iter().filter(new).map(|a| a.storage().buffer().bytes() as u64).sum::<u64>();
     }
+    work
 }

@@ -1,16 +1,15 @@
 //! `CompiledStep`: one recording, compiled to a plan with its storages.
 
-use super::super::host_flag::HostFlags;
-use super::super::{
-    ExecutionMode, MODE, RecordedKernel, Recording, VersionUpdate, ensure_ready, list, requires_grad_changes,
-    run_kernel,
-};
 use super::Placement;
 use super::recording::{GradientSlots, record_closure};
 use crate::array::{Array, StorageId};
 use crate::autocast::autocast_dtype;
 use crate::autograd::is_grad_enabled;
 use crate::device::Device;
+use crate::engine::{
+    ExecutionMode, HostFlags, RecordedKernel, Recording, VersionUpdate, ensure_ready, flush_current, mode,
+    requires_grad_changes, run_kernel,
+};
 use crate::tensor::Tensor;
 use pellucid_ir::backend::{POISONED, Prepared, Storage};
 use pellucid_ir::borrow::BorrowGuard;
@@ -368,8 +367,8 @@ impl CompiledStep {
     }
 
     pub(super) fn launch(&mut self, inputs: &[&Tensor]) -> Result<()> {
-        if MODE.get() == ExecutionMode::Lazy {
-            list::flush_current()?;
+        if mode() == ExecutionMode::Lazy {
+            flush_current()?;
         }
         for storage in inputs.iter().map(|t| t.array().storage()).chain(&self.read).chain(&self.written) {
             ensure_ready("launch", storage)?;

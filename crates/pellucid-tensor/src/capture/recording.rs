@@ -1,9 +1,8 @@
 //! Records the kernels of a closure without running them, and restores all state that the closure changes.
 
-use super::super::list::{DeferredGuard, TouchedSlot};
-use super::super::{ExecutionMode, RecordedKernel, Recording};
 use crate::array::Array;
-use crate::autograd::GradientSlot;
+use crate::autograd::{GradientSlot, StepState, TouchedSlot, collect_step_state};
+use crate::engine::{DeferredGuard, ExecutionMode, RecordedKernel, Recording};
 use crate::tensor::Tensor;
 use pellucid_ir::backend::POISONED;
 use pellucid_ir::kernel::Kernel;
@@ -12,20 +11,20 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 /// The gradient slots that a step uses, with their gradients before the step.
-pub(in crate::engine) type GradientSlots = Vec<(Arc<GradientSlot>, Option<Tensor>)>;
+pub(super) type GradientSlots = Vec<(Arc<GradientSlot>, Option<Tensor>)>;
 
 /// Runs `f` with its kernels recorded, not run, and returns its result and the recording. Gradient slots are restored.
 /// The third value lists them, or is the error that the step would leave a slot in another state. Tensors that `f`
 /// creates have no values outside of launches.
 ///
 /// A panic of `f` with a typed error returns that error; other panics propagate.
-pub(in crate::engine) fn record_closure<R>(f: impl FnOnce() -> R) -> Result<(R, Recording, Result<GradientSlots>)> {
+pub(super) fn record_closure<R>(f: impl FnOnce() -> R) -> Result<(R, Recording, Result<GradientSlots>)> {
     let deferred = DeferredGuard::enter(ExecutionMode::Capture);
-    let result = catch_unwind(AssertUnwindSafe(f));
+    let (result, mut state) = collect_step_state(|| catch_unwind(AssertUnwindSafe(f)));
     let mut recording = deferred.take();
     let own = recording.id;
-    let changed = restore_gradient_slots(&mut recording);
-    recording.restore_histories();
+    let changed = restore_gradient_slots(&mut recording, &mut state);
+    state.restore_histories();
     drop(deferred);
     for array in recording.kernels.iter().flat_map(|k| &k.outputs) {
         if array.storage().pending() == own {
@@ -48,10 +47,10 @@ fn is_moved(before: &Array, after: &Array) -> bool {
 
 /// Restores every gradient slot. A gradient that was set before the step gets its new value by a copy at the end of the
 /// step.
-fn restore_gradient_slots(recording: &mut Recording) -> Result<GradientSlots> {
+fn restore_gradient_slots(recording: &mut Recording, state: &mut StepState) -> Result<GradientSlots> {
     let mut slots = Vec::new();
     let mut refused = None;
-    for TouchedSlot { slot, entry, is_preset, cleared } in std::mem::take(&mut recording.touched) {
+    for TouchedSlot { slot, entry, is_preset, cleared } in std::mem::take(&mut state.touched) {
         // The step created the leaf and dropped it, so its gradient cannot be read.
         if Arc::strong_count(&slot) == 1 {
             continue;

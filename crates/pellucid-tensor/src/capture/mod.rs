@@ -1,17 +1,20 @@
 //! `capture`: a step that is recorded once and launched many times.
 //!
 //! `recording.rs` records a closure, `step.rs` compiles the recording to a plan over storages and launches it,
-//! `outputs.rs` reads results. The passes that optimize a plan are in `pellucid_ir::plan`.
+//! `outputs.rs` reads results, `trace.rs` counts the work of a recording. The passes that optimize a plan are in
+//! `pellucid_ir::plan`.
 
 mod outputs;
 mod recording;
 mod step;
+mod trace;
 
 pub use outputs::{IntoOutputs, Outputs};
-pub(super) use recording::record_closure;
+pub use trace::{Work, storages_written_since, trace, traced};
 
-use super::{ExecutionMode, MODE};
 use crate::array::StorageId;
+use crate::engine::is_capturing;
+use crate::ops::random::refresh_thread_stream;
 use crate::tensor::Tensor;
 use pellucid_ir::plan::{Elision, Passes, Place, Plan};
 use pellucid_ir::{Error, Result};
@@ -149,10 +152,10 @@ impl Captured<'_> {
     /// other tensors than before. A tensor counts as replaced if only recorded steps hold it. In debug builds, launches
     /// 2 and 3 run [`verify`](Captured::verify) first, which may return [`Error::CaptureChanged`].
     pub fn launch(&mut self, inputs: &[&Tensor]) -> Result<Outputs<'_>> {
-        if MODE.get() == ExecutionMode::Capture {
+        if is_capturing() {
             return Err(Error::invalid("launch", "a captured step cannot be launched inside a captured step"));
         }
-        crate::random::refresh_thread_stream();
+        refresh_thread_stream();
         let at = self.find_or_record(inputs)?;
         if cfg!(debug_assertions) && (1..3).contains(&self.launches) {
             self.verify_recording(at)?;
@@ -245,7 +248,7 @@ impl Captured<'_> {
 
     fn record(&mut self, inputs: &[&Tensor]) -> Result<usize> {
         check_untracked(inputs)?;
-        if MODE.get() == ExecutionMode::Capture {
+        if is_capturing() {
             return Err(Error::invalid("capture", "a step cannot be captured inside a captured step"));
         }
         let step = CompiledStep::record(&mut self.step, &StepKey::new(inputs), self.options.passes)?;

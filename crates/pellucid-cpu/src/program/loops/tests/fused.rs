@@ -1,0 +1,179 @@
+//! Fused chains, compared with the separate instructions.
+
+use super::*;
+use crate::program::loops::element::{Unaligned, source_slice};
+use pellucid_ir::formula::{Binary, Unary};
+use pellucid_simd::math::Real;
+
+/// Returns every instruction; those that apply a function have its loop.
+fn all_instructions(ty: Compute, isa: Isa) -> [FusedInstr; 28] {
+    use FusedInstr::*;
+    let function = |op| unary(op, ty, isa).expect("floats have functions").vector_loop();
+    [
+        AddTile,
+        AddOne,
+        Double,
+        SubTile,
+        SubOne,
+        TileSub,
+        OneSub,
+        MulTile,
+        MulOne,
+        Square,
+        DivTile,
+        DivOne,
+        TileDiv,
+        OneDiv,
+        Neg,
+        Sqrt,
+        MulTileAddTile,
+        MulTileAddOne,
+        MulOneAddTile,
+        MulOneAddOne,
+        AddTileTile,
+        AddTileOne,
+        Exp(function(Unary::Exp)),
+        Sigmoid(function(Unary::Sigmoid)),
+        Tanh(function(Unary::Tanh)),
+        Sin(function(Unary::Sin)),
+        Cos(function(Unary::Cos)),
+        Apply(function(Unary::Log2)),
+    ]
+}
+
+/// Applies an instruction to one element v, with the elements of two tiles and two uniform values.
+fn apply_one<T: Real>(act: FusedInstr, v: T, [t, s]: [T; 2], [u, w]: [T; 2]) -> T {
+    use FusedInstr::*;
+    match act {
+        AddTile => v + t,
+        AddOne => v + u,
+        Double => v + v,
+        SubTile => v - t,
+        SubOne => v - u,
+        TileSub => t - v,
+        OneSub => u - v,
+        MulTile => v * t,
+        MulOne => v * u,
+        Square => v * v,
+        DivTile => v / t,
+        DivOne => v / u,
+        TileDiv => t / v,
+        OneDiv => u / v,
+        Neg => -v,
+        Sqrt => v.sqrt(),
+        MulTileAddTile => v.mul_add(t, s),
+        MulTileAddOne => v.mul_add(t, w),
+        MulOneAddTile => v.mul_add(u, s),
+        MulOneAddOne => v.mul_add(u, w),
+        AddTileTile => t.mul_add(s, v),
+        AddTileOne => t.mul_add(w, v),
+        Exp(_) => v.exp(),
+        Sigmoid(_) => v.sigmoid(),
+        Tanh(_) => v.tanh(),
+        Sin(_) => v.sin(),
+        Cos(_) => v.cos(),
+        Apply(_) => v.log2(),
+    }
+}
+
+/// Every pair of fused instructions gives the bits of the separate instructions: on full blocks and remainders, with
+/// stored, non-temporal and unstored results.
+#[test]
+fn chains_match_their_separate_instructions() {
+    fn check<T: Real + LoopElement>(ty: Compute, isa: Isa) {
+        let acts = all_instructions(ty, isa);
+        let pairs = acts.into_iter().flat_map(|a| acts.map(|b| (a, b)));
+        let run = chain(ty, isa).expect("floats have chains");
+        for (k, (first, second)) in pairs.enumerate() {
+            let n = COUNTS[k % COUNTS.len()];
+            // Every second pair has no rare operands.
+            let operand = |x| if k % 2 == 0 { x } else { without_huge_values(ty.storage(), x) };
+            let [from, tile, more] = [1, 2, 3].map(|seed| operand(values(ty.storage(), n + 1, seed + 3 * k as u64)));
+            let shift = if k % 3 == 0 { k % 7 } else { k % 7 * size_of::<T>() };
+            let mut kept = [(); 3].map(|()| GuardedBytes::new(&vec![0; n * size_of::<T>()], shift));
+            let to = kept[1].ptr();
+            let far = k % 3 != 0 && to.addr().is_multiple_of(size_of::<T>());
+            let nowhere = std::ptr::null_mut();
+            let with = [tile.as_ptr(), more.as_ptr()];
+            let aligned = far && (kept[2].ptr().addr() ^ to.addr()).is_multiple_of(64);
+            let keep = if k % 2 == 0 { kept[0].ptr() } else { nowhere };
+            let links = [
+                FusedOperands { begin: from.as_ptr(), act: first, with, into: keep, far: false },
+                FusedOperands { begin: std::ptr::null(), act: second, with, into: to, far },
+                FusedOperands {
+                    begin: more.as_ptr(),
+                    act: FusedInstr::AddTile,
+                    with,
+                    into: kept[2].ptr(),
+                    far: aligned,
+                },
+            ];
+            // SAFETY: all sources hold `n + 1` values and all destinations `n`. Non-temporal destinations are aligned
+            // to the element size and congruent modulo 64. The isa is available.
+            unsafe { run(&links, nowhere, n) };
+            store_fence();
+            // SAFETY: the buffers hold `n + 1` values.
+            let [v, t, s] = unsafe { [&from, &tile, &more].map(|x| source_slice::<T>(x.as_ptr(), n + 1)) };
+            let (u, w) = (t[0].0, s[0].0);
+            let [mut once, mut twice, mut sums] = [(); 3].map(|()| vec![0; n * size_of::<T>()]);
+            for i in 0..n {
+                let one = apply_one(first, v[i].0, [t[i].0, s[i].0], [u, w]);
+                let two = apply_one(second, one, [t[i].0, s[i].0], [u, w]);
+                // SAFETY: the vectors hold `n` values, and i < n.
+                unsafe {
+                    once.as_mut_ptr().cast::<Unaligned<T>>().add(i).write(Unaligned(one));
+                    twice.as_mut_ptr().cast::<Unaligned<T>>().add(i).write(Unaligned(two));
+                    sums.as_mut_ptr().cast::<Unaligned<T>>().add(i).write(Unaligned(s[i].0 + t[i].0));
+                }
+            }
+            let context = format!("{first:?}, {second:?} {ty:?} {isa:?}");
+            let [a, b, c] = kept.map(GuardedBytes::into_contents);
+            if k % 2 == 0 {
+                assert_same(ty.storage(), &a, &once, &context);
+            }
+            assert_same(ty.storage(), &b, &twice, &context);
+            assert_same(ty.storage(), &c, &sums, &context);
+        }
+    }
+    for_each_isa(|isa| {
+        check::<f32>(Compute::F32, isa);
+        check::<f64>(Compute::F64, isa);
+    });
+}
+
+/// A sum at the end of a chain has the bits of a sum over the stored results of the chain.
+#[test]
+fn sums_in_chains_match_sums_of_stored_results() {
+    fn check<T: LoopElement>(ty: Compute, isa: Isa) {
+        let run = chain(ty, isa).expect("floats have chains");
+        let sum = fold(Fold::Sum, ty, isa).expect("floats have sums");
+        for n in COUNTS {
+            let [from, tile] = [1, 2].map(|seed| values(ty.storage(), n, seed + n as u64));
+            let mut kept = GuardedBytes::new(&vec![0; n * size_of::<T>()], 3);
+            let [mut got, mut want] = [[0u64; LANES]; 2];
+            let links = [FusedOperands {
+                begin: from.as_ptr(),
+                act: FusedInstr::MulTile,
+                with: [tile.as_ptr(); 2],
+                into: kept.ptr(),
+                far: false,
+            }];
+            // SAFETY: all buffers hold `n` values, and the lanes hold 16; the isa is available.
+            unsafe {
+                run(&links, got.as_mut_ptr().cast(), n);
+                (sum.accumulate)(want.as_mut_ptr().cast(), kept.ptr(), n / ROWS * ROWS, true);
+            }
+            let bytes = |lanes: [u64; LANES]| lanes.map(u64::to_ne_bytes).concat()[..LANES * size_of::<T>()].to_vec();
+            assert_same(ty.storage(), &bytes(got), &bytes(want), &format!("sum of {n} values, {ty:?} {isa:?}"));
+            let product = binary(Binary::Mul, ty, Form::TileTile, Isa::Portable).expect("floats have products");
+            let mut products = vec![0; n * size_of::<T>()];
+            // SAFETY: all buffers hold `n` values and are disjoint; every processor runs portable code.
+            unsafe { product.run(products.as_mut_ptr(), from.as_ptr(), tile.as_ptr(), n) };
+            assert_same(ty.storage(), &kept.into_contents(), &products, &format!("{n} products, {ty:?} {isa:?}"));
+        }
+    }
+    for_each_isa(|isa| {
+        check::<f32>(Compute::F32, isa);
+        check::<f64>(Compute::F64, isa);
+    });
+}

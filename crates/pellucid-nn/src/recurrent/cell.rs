@@ -1,0 +1,151 @@
+//! The recurrent cells, one time step of a recurrent layer: one implementation, named [`RnnCell`], [`GruCell`] and
+//! [`LstmCell`] by their kind.
+
+use super::called;
+use super::kind::sealed::StateTensors;
+use super::kind::{CellKind, Elman, GatedRecurrentUnit, LongShortTermMemory, RecurrentKind};
+use super::weights::LayerWeights;
+use crate::module::Module;
+use crate::visit::Visitor;
+use pellucid_tensor::ops::{Nonlinearity, Recurrence};
+use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
+use std::marker::PhantomData;
+
+/// One time step of a [`RecurrentNetwork`](crate::RecurrentNetwork); see [`RnnCell`], [`GruCell`] and [`LstmCell`].
+///
+/// Inputs are `[N, I]`, states `[N, H]`; for a single sequence `[I]` and `[H]`. All weights are initialised uniformly
+/// on ±1/√hidden.
+#[derive(Clone, Debug)]
+pub struct RecurrentCell<K: RecurrentKind> {
+    cell: CellKind,
+    weights: LayerWeights,
+    kind: PhantomData<K>,
+}
+
+/// One time step of an [`Rnn`](crate::Rnn): h′ = f(W_ih·x + b_ih + W_hh·h + b_hh), f being tanh or relu.
+///
+/// ```
+/// use pellucid_nn::RnnCell;
+/// use pellucid_tensor::{DType, Tensor};
+/// let (cell, x) = (RnnCell::new(3, 4).relu(), Tensor::randn([2, 3], DType::F32));
+/// let h = cell.forward(&x, None);
+/// assert_eq!(cell.forward(&x, Some(&h)).shape().dims(), [2, 4]);
+/// ```
+pub type RnnCell = RecurrentCell<Elman>;
+
+/// One time step of a [`Gru`](crate::Gru):
+///
+/// ```text
+/// r = σ(W_ir·x + b_ir + W_hr·h + b_hr)    n = tanh(W_in·x + b_in + r·(W_hn·h + b_hn))
+/// z = σ(W_iz·x + b_iz + W_hz·h + b_hz)    h′ = (1 − z)·n + z·h
+/// ```
+///
+/// ```
+/// use pellucid_nn::GruCell;
+/// use pellucid_tensor::{DType, Tensor};
+/// let (cell, x) = (GruCell::new(3, 4), Tensor::randn([2, 3], DType::F32));
+/// let h = cell.forward(&x, None);
+/// assert_eq!(cell.forward(&x, Some(&h)).shape().dims(), [2, 4]);
+/// ```
+pub type GruCell = RecurrentCell<GatedRecurrentUnit>;
+
+/// One time step of an [`Lstm`](crate::Lstm), with the states h and c:
+///
+/// ```text
+/// i = σ(W_ii·x + b_ii + W_hi·h + b_hi)    g = tanh(W_ig·x + b_ig + W_hg·h + b_hg)    c′ = f·c + i·g
+/// f = σ(W_if·x + b_if + W_hf·h + b_hf)    o = σ(W_io·x + b_io + W_ho·h + b_ho)       h′ = o·tanh(c′)
+/// ```
+///
+/// ```
+/// use pellucid_nn::LstmCell;
+/// use pellucid_tensor::{DType, Tensor};
+/// let (cell, x) = (LstmCell::new(3, 4), Tensor::randn([2, 3], DType::F32));
+/// let state = cell.forward(&x, None);
+/// let (h, c) = cell.forward(&x, Some(&state));
+/// assert_eq!((h.shape().dims(), c.shape().dims()), ([2, 4].as_slice(), [2, 4].as_slice()));
+/// ```
+pub type LstmCell = RecurrentCell<LongShortTermMemory>;
+
+impl RnnCell {
+    /// Uses max(x, 0) instead of tanh.
+    #[must_use]
+    pub fn relu(mut self) -> RnnCell {
+        self.cell = CellKind::Rnn(Nonlinearity::Relu);
+        self
+    }
+}
+
+impl<K: RecurrentKind> RecurrentCell<K> {
+    /// Creates a cell from `input` to `hidden` features; an [`RnnCell`] has tanh.
+    ///
+    /// # Panics
+    /// With [`Error::OutOfMemory`].
+    #[track_caller]
+    pub fn new(input: usize, hidden: usize) -> RecurrentCell<K> {
+        RecurrentCell::with_weights(LayerWeights::new(K::CELL.gates(), input, hidden, true, None))
+    }
+
+    /// Creates a cell as [`new`](RecurrentCell::new) does, without biases.
+    ///
+    /// # Panics
+    /// With [`Error::OutOfMemory`].
+    #[track_caller]
+    pub fn without_bias(input: usize, hidden: usize) -> RecurrentCell<K> {
+        RecurrentCell::with_weights(LayerWeights::new(K::CELL.gates(), input, hidden, false, None))
+    }
+
+    fn with_weights(weights: LayerWeights) -> RecurrentCell<K> {
+        RecurrentCell { cell: K::CELL, weights, kind: PhantomData }
+    }
+
+    /// Returns the next state; without a state, from zeros.
+    ///
+    /// # Panics
+    /// With the errors of [`try_forward`](RecurrentCell::try_forward).
+    #[track_caller]
+    pub fn forward(&self, x: &Tensor, state: Option<&K::State>) -> K::State {
+        let _call = pellucid_tensor::called();
+        unwrap(self.try_forward(x, state))
+    }
+
+    /// Returns the result of [`forward`](RecurrentCell::forward), or its error.
+    ///
+    /// # Errors
+    /// Those of [`ops::rnn`], [`ops::gru`] or [`ops::lstm`].
+    pub fn try_forward(&self, x: &Tensor, state: Option<&K::State>) -> Result<K::State> {
+        let states = state.map_or([None; 2], K::State::tensors);
+        let (h, c) = called(self, x, states, || run_step(self.cell, &self.weights, x, states))?;
+        Ok(K::State::from_tensors(h, c))
+    }
+}
+
+impl<K: RecurrentKind> Module for RecurrentCell<K> {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        visitor.module_as(self, K::CELL_CLASS, None);
+        self.weights.visit(visitor, "");
+    }
+}
+
+/// Runs a cell on x `[N, I]` and states `[N, H]`, or on `[I]` and `[H]`, as a sequence of one step. Returns the next h,
+/// and for an LSTM the next c.
+fn run_step(
+    cell: CellKind,
+    weights: &LayerWeights,
+    x: &Tensor,
+    states: [Option<&Tensor>; 2],
+) -> Result<(Tensor, Option<Tensor>)> {
+    let run = |x: &Tensor, states: [Option<&Tensor>; 2]| {
+        let (_, h, c) = cell.run(x, weights.borrowed(), states, Recurrence::default())?;
+        Ok((h, c))
+    };
+    let batch = |t: &Tensor| ops::unsqueeze(t, 0);
+    match x.rank() {
+        2 => run(&batch(x)?, states),
+        1 => {
+            let [h, c] = states.map(|state| state.map(batch).transpose());
+            let (h, c) = run(&batch(&batch(x)?)?, [h?.as_ref(), c?.as_ref()])?;
+            Ok((ops::squeeze(&h, 0)?, c.map(|c| ops::squeeze(&c, 0)).transpose()?))
+        }
+        _ => Err(Error::shapes("recurrent_cell", [x.shape()], "the input of a step has shape [N, I] or [I]")),
+    }
+}

@@ -1,0 +1,150 @@
+//! The kinds of recurrent cells. [`RecurrentNetwork`](super::RecurrentNetwork) and [`RecurrentCell`](super::RecurrentCell)
+//! are generic over the kind; the code below them is compiled once, for the value [`CellKind`].
+
+use pellucid_tensor::ops::{Nonlinearity, Recurrence, RecurrentWeights};
+use pellucid_tensor::{Result, Tensor, ops};
+use std::fmt::Debug;
+
+/// The states h and c of an LSTM.
+pub type LstmState = (Tensor, Tensor);
+
+/// The kind of a recurrent layer or cell: [`Elman`], [`GatedRecurrentUnit`] or [`LongShortTermMemory`].
+pub trait RecurrentKind: sealed::KindConstants + Clone + Debug + Send + Sync + 'static {
+    /// The state: the tensor h, or h and c of an LSTM.
+    type State: sealed::StateTensors;
+}
+
+/// The kind of [`Rnn`](crate::Rnn) and [`RnnCell`](crate::RnnCell).
+#[derive(Clone, Copy, Debug)]
+pub struct Elman;
+
+/// The kind of [`Gru`](crate::Gru) and [`GruCell`](crate::GruCell).
+#[derive(Clone, Copy, Debug)]
+pub struct GatedRecurrentUnit;
+
+/// The kind of [`Lstm`](crate::Lstm) and [`LstmCell`](crate::LstmCell).
+#[derive(Clone, Copy, Debug)]
+pub struct LongShortTermMemory;
+
+impl RecurrentKind for Elman {
+    type State = Tensor;
+}
+
+impl RecurrentKind for GatedRecurrentUnit {
+    type State = Tensor;
+}
+
+impl RecurrentKind for LongShortTermMemory {
+    type State = LstmState;
+}
+
+/// Private traits, so that only this module defines kinds.
+pub(super) mod sealed {
+    use super::*;
+
+    /// The constants of a kind.
+    pub trait KindConstants {
+        /// The cell, for an RNN with tanh.
+        const CELL: CellKind;
+        /// The class name of the layer.
+        const LAYER_CLASS: &'static str;
+        /// The class name of the cell.
+        const CELL_CLASS: &'static str;
+    }
+
+    impl KindConstants for Elman {
+        const CELL: CellKind = CellKind::Rnn(Nonlinearity::Tanh);
+        const LAYER_CLASS: &'static str = "Rnn";
+        const CELL_CLASS: &'static str = "RnnCell";
+    }
+
+    impl KindConstants for GatedRecurrentUnit {
+        const CELL: CellKind = CellKind::Gru;
+        const LAYER_CLASS: &'static str = "Gru";
+        const CELL_CLASS: &'static str = "GruCell";
+    }
+
+    impl KindConstants for LongShortTermMemory {
+        const CELL: CellKind = CellKind::Lstm;
+        const LAYER_CLASS: &'static str = "Lstm";
+        const CELL_CLASS: &'static str = "LstmCell";
+    }
+
+    /// A state as the tensors h and c.
+    pub trait StateTensors {
+        /// Returns h, and c if the kind has it.
+        fn tensors(&self) -> [Option<&Tensor>; 2];
+
+        /// Creates a state of h, and c if the kind has it.
+        fn from_tensors(h: Tensor, c: Option<Tensor>) -> Self;
+    }
+
+    impl StateTensors for Tensor {
+        fn tensors(&self) -> [Option<&Tensor>; 2] {
+            [Some(self), None]
+        }
+
+        fn from_tensors(h: Tensor, _: Option<Tensor>) -> Tensor {
+            h
+        }
+    }
+
+    impl StateTensors for LstmState {
+        fn tensors(&self) -> [Option<&Tensor>; 2] {
+            [Some(&self.0), Some(&self.1)]
+        }
+
+        fn from_tensors(h: Tensor, c: Option<Tensor>) -> LstmState {
+            (h, c.expect("an LSTM returns c"))
+        }
+    }
+}
+
+/// A cell as a value.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum CellKind {
+    /// An Elman network.
+    Rnn(Nonlinearity),
+    /// Gated recurrent units.
+    Gru,
+    /// Long short-term memory.
+    Lstm,
+}
+
+/// The outputs, the last h, and for an LSTM the last c.
+pub(super) type RecurrentOutputs = (Tensor, Tensor, Option<Tensor>);
+
+impl CellKind {
+    /// Returns the name of the operation.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            CellKind::Rnn(_) => "rnn",
+            CellKind::Gru => "gru",
+            CellKind::Lstm => "lstm",
+        }
+    }
+
+    /// Returns the number of gates.
+    pub(super) fn gates(self) -> usize {
+        match self {
+            CellKind::Rnn(_) => 1,
+            CellKind::Gru => 3,
+            CellKind::Lstm => 4,
+        }
+    }
+
+    /// Runs one layer in one direction over x `[T, N, I]`, from the states h and c `[N, H]` or from zeros.
+    pub(super) fn run(
+        self,
+        x: &Tensor,
+        weights: RecurrentWeights<'_>,
+        [h, c]: [Option<&Tensor>; 2],
+        how: Recurrence<'_>,
+    ) -> Result<RecurrentOutputs> {
+        match self {
+            CellKind::Rnn(f) => ops::rnn(x, weights, h, f, how).map(|(y, h)| (y, h, None)),
+            CellKind::Gru => ops::gru(x, weights, h, how).map(|(y, h)| (y, h, None)),
+            CellKind::Lstm => ops::lstm(x, weights, h.zip(c), how).map(|(y, (h, c))| (y, h, Some(c))),
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! The element types of vectors.
+
+use super::{FloatVector, Vector};
+use crate::math::Real;
+
+pub(super) mod sealed {
+    /// Prevents implementations of [`Element`](super::Element) outside of this crate.
+    pub trait Sealed {}
+}
+
+/// An element type of vectors: `f32`, `f64`, and `i32`, `i64` with wrapping arithmetic.
+///
+/// Half precision has no vector type. Kernels convert `f16` and `bf16` to `f32` and round the result once.
+pub trait Element: Copy + PartialEq + Send + Sync + std::fmt::Debug + sealed::Sealed + 'static {
+    /// The 256-bit vector type. It is the portable [`Lanes`](super::Lanes) for integers, and for floats on other targets than x86-64.
+    type Vector256: Vector<Scalar = Self>;
+
+    /// The 512-bit vector type, or the 256-bit vector type if [`HAS_VECTOR512`](Element::HAS_VECTOR512) is false.
+    type Vector512: Vector<Scalar = Self>;
+
+    /// Whether a 512-bit vector type exists for this element type.
+    const HAS_VECTOR512: bool;
+
+    /// Zero, the value of an empty sum.
+    const ZERO: Self;
+
+    /// The additive identity z, for which z + x has the bits of x for every x: −0 for floats, 0 for integers.
+    const NEGATIVE_ZERO: Self;
+
+    /// The value ½, or `None` for integers.
+    const HALF: Option<Self>;
+
+    /// Returns `self · b + c`, rounded once (wrapping for integers).
+    fn mul_add(self, b: Self, c: Self) -> Self;
+
+    /// Returns `self + b` (wrapping for integers).
+    fn add(self, b: Self) -> Self;
+
+    /// Returns `self − b` (wrapping for integers).
+    fn sub(self, b: Self) -> Self;
+}
+
+/// A float element: `f32` or `f64`.
+pub trait Float: Real + Element<Vector256: FloatVector, Vector512: FloatVector> {
+    /// Returns `x` rounded to the nearest value of this type.
+    fn from_f64(x: f64) -> Self;
+}

@@ -1,0 +1,23 @@
+//! A collection of a thread that exists while a closure runs.
+
+use std::cell::RefCell;
+use std::thread::LocalKey;
+
+/// A collection; `None` outside of [`collect`].
+pub(super) type Collection<T> = RefCell<Option<T>>;
+
+/// Runs `f` with an empty collection, and returns its result and the collection.
+pub(super) fn collect<T: Default, R>(current: &'static LocalKey<Collection<T>>, f: impl FnOnce() -> R) -> (R, T) {
+    /// Guard that restores the outer collection, also when `f` panics.
+    struct OuterCollection<T: 'static>(&'static LocalKey<Collection<T>>, Option<T>);
+    impl<T> Drop for OuterCollection<T> {
+        fn drop(&mut self) {
+            self.0.set(self.1.take());
+        }
+    }
+    let outer = OuterCollection(current, current.replace(Some(T::default())));
+    let result = f();
+    let collected = current.take().unwrap_or_default();
+    drop(outer);
+    (result, collected)
+}

@@ -1,0 +1,123 @@
+//! Copies of arrays: from the host, to the host, and to another layout or dtype.
+
+use super::{eager, ensure_readable, record_constant, submit, with_read_borrow};
+use crate::array::{Array, host_vec};
+use crate::device::Device;
+use pellucid_ir::kernel::Kernel;
+use pellucid_ir::{DType, Element, Error, Layout, Result, Scalar, Shape};
+
+/// Reads of at least this many bytes check for available memory first.
+const SMALL_READ: usize = 1 << 20;
+
+impl Array {
+    /// Creates an array from elements in row-major order.
+    pub fn from_slice<T: Element>(device: Device, data: &[T], shape: Shape) -> Result<Array> {
+        Array::from_bytes(device, T::DTYPE, bytemuck::cast_slice(data), shape)
+    }
+
+    /// Creates an array from bytes, in row-major order and native byte order.
+    pub fn from_bytes(device: Device, dtype: DType, bytes: &[u8], shape: Shape) -> Result<Array> {
+        let size = shape.checked_size().map(|n| n * dtype.size());
+        if size != Some(bytes.len()) {
+            let reason = format!("{} bytes do not fill shape {shape} of {dtype}", bytes.len());
+            return Err(Error::invalid("tensor", reason));
+        }
+        let array = Array::new(device, dtype, shape)?;
+        device.backend().upload(bytes, array.storage())?;
+        record_constant(&array);
+        Ok(array)
+    }
+
+    /// Returns the elements in row-major order without gaps: a handle of this array if it is contiguous, else a copy.
+    pub fn contiguous(&self) -> Result<Array> {
+        if self.layout().is_contiguous() { Ok(self.clone()) } else { self.copy() }
+    }
+
+    /// Copies the elements to a new storage, in row-major order.
+    pub fn copy(&self) -> Result<Array> {
+        self.cast(self.dtype())
+    }
+
+    /// Copies the elements, converted to `dtype`.
+    pub fn cast(&self, dtype: DType) -> Result<Array> {
+        let out = Array::new(self.device(), dtype, self.shape().clone())?;
+        submit(&Kernel::Copy, &[self], &[&out])?;
+        Ok(out)
+    }
+
+    /// Returns the elements in another shape of equal size. It copies only if the strides do not allow a view.
+    pub fn reshape(&self, shape: &Shape) -> Result<Array> {
+        match self.layout().reshape(shape) {
+            Some(layout) => Ok(self.view(layout)),
+            None => {
+                let copy = self.copy()?;
+                let layout = Layout::contiguous(shape.clone());
+                Ok(copy.view(layout))
+            }
+        }
+    }
+
+    /// Copies the bytes of the elements to the host, in row-major order. Errors name the operation `op`.
+    #[track_caller]
+    pub fn to_bytes(&self, op: &'static str) -> Result<Vec<u8>> {
+        ensure_readable(op, self)?;
+        let named = |mut error: Error| {
+            error.set_operation(op);
+            error
+        };
+        let dense = eager(|| self.contiguous()).map_err(named)?;
+        let count = self.shape().size() * self.dtype().size();
+        if count >= SMALL_READ {
+            // The bytes are read first and then converted, so both vectors exist at once.
+            host_vec::<[u8; 2]>(count).map_err(|error| named(error.with_shape(self.shape())))?;
+        }
+        let mut bytes = vec![0u8; count];
+        if !bytes.is_empty() {
+            with_read_borrow(dense.storage(), || {
+                self.device().backend().download(
+                    dense.storage(),
+                    dense.layout().offset() * self.dtype().size(),
+                    &mut bytes,
+                )
+            })?;
+        }
+        Ok(bytes)
+    }
+
+    /// Returns the elements in row-major order, on the host, converted to `T`.
+    ///
+    /// # Errors
+    /// [`Error::ReadInCapture`]; [`Error::InvalidArgument`] for an element that the integer type `T` cannot represent.
+    #[track_caller]
+    pub fn to_vec<T: Element>(&self, op: &'static str) -> Result<Vec<T>> {
+        // The check precedes the cast: a refused read must not record a conversion.
+        ensure_readable(op, self)?;
+        if T::DTYPE.is_int() && self.dtype() != T::DTYPE {
+            return match self.dtype().is_float() {
+                true => self.read_integers::<f64, T>(op, Scalar::Float),
+                false => self.read_integers::<i64, T>(op, Scalar::Int),
+            };
+        }
+        let bytes = if self.dtype() == T::DTYPE { self.to_bytes(op)? } else { self.cast(T::DTYPE)?.to_bytes(op)? };
+        Ok(T::from_bytes(&bytes))
+    }
+
+    /// Reads the elements as integers of type `T`, through a type `W` that represents every value of their dtype.
+    #[track_caller]
+    fn read_integers<W: Element, T: Element>(&self, op: &'static str, widened: fn(W) -> Scalar) -> Result<Vec<T>> {
+        let bytes = self.cast(W::DTYPE)?.to_bytes(op)?;
+        let exact = |(i, value): (usize, W)| {
+            let value = widened(value);
+            if T::DTYPE.represents(value) {
+                return Ok(T::from_scalar(value));
+            }
+            let reason = format!(
+                "element {i} is {value}, which is not a value of {}; read it as a float or a wider integer, or convert \
+                 the tensor with to_dtype(), which rounds towards zero",
+                T::DTYPE
+            );
+            Err(Error::invalid(op, reason))
+        };
+        W::from_bytes(&bytes).into_iter().enumerate().map(exact).collect()
+    }
+}

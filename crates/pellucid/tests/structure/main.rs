@@ -1,0 +1,162 @@
+//! The structure of the repository: dependencies between source files, links of the documents, and the list of planted
+//! faults.
+//!
+//! `UPDATE_EXCEPTIONS=1 cargo test -p pellucid --test structure` writes the list of exceptions, whose counts may only
+//! decrease.
+
+mod cycles;
+mod links;
+mod modules;
+#[path = "../repository/mod.rs"]
+mod repository;
+
+use cycles::FileGraph;
+use repository::{compare, files, root};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+/// Crates in which a cycle must not leave a folder: every crate with `unsafe` code.
+const ONE_FOLDER: [&str; 4] = ["pellucid-cpu", "pellucid-gemm", "pellucid-runtime", "pellucid-simd"];
+
+/// Cycles that are intended: the crate, the files, and the reason.
+const INTENDED: [(&str, &[&str], &str); 4] = [
+    (
+        "pellucid-ir",
+        &["error.rs", "error/state_dict.rs", "shape.rs"],
+        "an error contains shapes, and a shape rule returns an error",
+    ),
+    (
+        "pellucid-ir",
+        &["formula/builder.rs", "formula/expr.rs", "formula/real.rs"],
+        "an `Expr` is an index into the `Builder`, which returns expressions; `Expr` and `f64` implement `Real`",
+    ),
+    ("pellucid-nn", &["call.rs", "hook.rs", "layer.rs"], "a call of a `Layer` runs hooks, and a hook sees a call"),
+    (
+        "pellucid-nn",
+        &["module.rs", "state.rs", "visit.rs"],
+        "a `Module` is visited by a `Visitor`, which visits modules; a state dict is the result of a visit",
+    ),
+];
+
+#[test]
+fn files_have_no_circular_dependencies() {
+    let mut crates: BTreeMap<String, Vec<(String, String)>> = BTreeMap::new();
+    for (name, text) in files(&["rs"]) {
+        let source = name.strip_prefix("crates/").and_then(|name| name.split_once("/src/"));
+        if let Some((crate_name, file)) = source {
+            crates.entry(crate_name.to_string()).or_default().push((file.to_string(), text));
+        }
+    }
+    let mut counts = BTreeMap::new();
+    let mut places = BTreeMap::new();
+    for (name, files) in crates {
+        let graph = FileGraph::new(&files);
+        let mut cycles = graph.forbidden(ONE_FOLDER.contains(&name.as_str()));
+        cycles.retain(|cycle| {
+            let files: BTreeSet<&str> = cycle.iter().map(|&file| graph.names[file].as_str()).collect();
+            !INTENDED.iter().any(|(of, intended, _)| *of == name && files.iter().all(|file| intended.contains(file)))
+        });
+        if !cycles.is_empty() {
+            let text = |cycle| format!("  {}\n", graph.cycle(cycle));
+            places.insert(name.clone(), cycles.iter().map(text).collect::<String>());
+            counts.insert(name, cycles.iter().map(BTreeSet::len).sum());
+        }
+    }
+    compare("structure/cycles.txt", counts, |name| places[name].clone());
+}
+
+#[test]
+fn links_and_paths_in_documents_exist() {
+    let files = files(&["rs", "md", "py", "txt"]);
+    let known = links::KnownPaths::new(files.iter().map(|(name, _)| name.as_str()));
+    let root = root();
+    let mut wrong = String::new();
+    for (name, text) in files.iter().filter(|(name, _)| name.ends_with(".md")) {
+        for (line, target) in links::links(text).into_iter().filter(|(_, target)| !links::exists(&root, name, target)) {
+            wrong += &format!("{name}:{line}: the link {target} leads to no file\n");
+        }
+        // The changelog names files of the past.
+        let paths = if name.ends_with("CHANGELOG.md") { Vec::new() } else { links::quoted_paths(text) };
+        for (line, path) in paths.into_iter().filter(|(_, path)| !known.contains(path) && !root.join(path).exists()) {
+            wrong += &format!("{name}:{line}: there is no `{path}`\n");
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+#[test]
+fn every_crate_lists_its_modules() {
+    let mut wrong = String::new();
+    for (name, text) in files(&["rs"]).iter().filter(|(name, _)| name.ends_with("/src/lib.rs")) {
+        let documents = |module: &str| {
+            let marked = [format!("`{module}`"), format!("[`{module}`]")];
+            text.lines()
+                .filter_map(|line| line.strip_prefix("//! | "))
+                .any(|row| row.split(" | ").next().is_some_and(|cell| marked.iter().any(|mark| cell.contains(mark))))
+        };
+        let mut is_test = false;
+        for line in text.lines() {
+            let module = line.trim_start_matches("pub ").strip_prefix("mod ").and_then(|rest| rest.strip_suffix(';'));
+            if let Some(module) = module.filter(|module| !is_test && !documents(module)) {
+                wrong += &format!("{name}: no row of the table of modules has `{module}`\n");
+            }
+            is_test = line == "#[cfg(test)]";
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+#[test]
+fn planted_faults_still_apply() {
+    let root = root();
+    let list = fs::read_to_string(root.join(".ci/faults/list.txt")).expect("the list of faults is readable");
+    let entries: Vec<&str> = list.split("\nfault ").skip(1).collect();
+    assert!(entries.len() >= 20, "{} faults", entries.len());
+    for entry in entries {
+        let lines = |prefix: &str| entry.lines().filter_map(|l| l.strip_prefix(prefix)).collect::<Vec<_>>().join("\n");
+        let (fault, file) = (entry.lines().next().unwrap_or_default().trim(), lines("file "));
+        let (old, new) = (lines("- "), lines("+ "));
+        let text = fs::read_to_string(root.join(file.trim())).unwrap_or_default();
+        assert_eq!(text.matches(&old).count(), 1, "{fault}: occurrences of the replaced text in {file}");
+        assert!(!old.is_empty() && old != new, "{fault}: the replacement changes nothing");
+        assert!(lines("test ").contains("-p pellucid"), "{fault}: no test command");
+    }
+}
+
+/// Returns the forbidden cycles of files with these names and texts.
+fn cycles_of(files: &[(&str, &str)], one_folder: bool) -> Vec<String> {
+    let files: Vec<(String, String)> = files.iter().map(|(name, text)| (name.to_string(), text.to_string())).collect();
+    let graph = FileGraph::new(&files);
+    graph.forbidden(one_folder).iter().map(|cycle| graph.cycle(cycle)).collect()
+}
+
+#[test]
+fn the_checks_find_what_they_look_for() {
+    let siblings = [
+        ("lib.rs", "mod a;\nmod b;\npub use a::Alpha;\npub use b::Beta;"),
+        ("a.rs", "// use crate::c::No;\nuse super::Beta;\npub struct Alpha<'a>(&'a Beta, char);"),
+        ("b.rs", "pub struct Beta;\n\nfn f(_: crate::Alpha) {}\n"),
+    ];
+    assert_eq!(cycles_of(&siblings, false), ["a.rs:2 -> b.rs:3 -> a.rs"]);
+    let family = [
+        ("lib.rs", "mod a;\nfn f() { a::g() }"),
+        ("a/mod.rs", "mod x;\npub fn g() { x::h() }\npub const N: usize = 1;"),
+        ("a/x.rs", "use super::*;\npub fn h() -> usize { super::N }"),
+    ];
+    assert!(cycles_of(&family, true).is_empty());
+    let across = [
+        ("lib.rs", "mod a;\nmod b;"),
+        ("a/mod.rs", "mod x;\npub use x::X;\nuse crate::b;\nfn f() { b::g() }"),
+        ("a/x.rs", "pub struct X;\nuse super::f;"),
+        ("b.rs", "use crate::a::X;\npub fn g() {}"),
+    ];
+    assert_eq!(cycles_of(&across, false).len(), 1);
+    let tests = [
+        ("lib.rs", "mod a;\nmod b;"),
+        ("a.rs", "pub struct A;\n#[cfg(test)]\nmod tests { use crate::b::B; }"),
+        ("b.rs", "use crate::a::{A as C};\npub struct B(C);"),
+    ];
+    assert!(cycles_of(&tests, true).is_empty());
+    assert_eq!(links::links("[a](b.md) and [c](d.rs#e)\n```\n[f](g)\n```\n"), [(1, "b.md"), (1, "d.rs#e")]);
+    assert_eq!(links::quoted_paths("`a/b.rs` `a/` `x/y` `a/{b,c}.rs`"), [(1, "a/b.rs"), (1, "a/")]);
+}
