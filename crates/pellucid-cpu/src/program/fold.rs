@@ -20,6 +20,9 @@ pub(crate) const SHORT: usize = 32;
 /// The number of short rows that are reduced together.
 const ROWS_TOGETHER: usize = 64;
 
+/// The number of columns whose lanes are combined together, so that the intermediate results stay in L1.
+const STRIP: usize = 512;
+
 /// Contiguous values to reduce: the values at `values` or, with `factors`, their products with the values there.
 #[derive(Clone, Copy)]
 pub(crate) struct FoldValues {
@@ -61,7 +64,11 @@ pub(crate) struct FoldKernel {
 impl FoldKernel {
     /// Returns the loops that reduce values of type `compute` by `op`, or `None` if the operation is not defined.
     pub(crate) fn new(op: loops::Fold, compute: Compute) -> Option<FoldKernel> {
-        let isa = Isa::best();
+        FoldKernel::for_isa(op, compute, Isa::best())
+    }
+
+    /// Returns the loops of [`FoldKernel::new`] for an instruction set.
+    pub(crate) fn for_isa(op: loops::Fold, compute: Compute, isa: Isa) -> Option<FoldKernel> {
         let mask = compute == Compute::Mask;
         let primitive = match op {
             loops::Fold::Sum => Binary::Add,
@@ -220,7 +227,7 @@ impl FoldKernel {
         }
     }
 
-    /// Combines the lanes of each of `cols` columns by the fixed tree, all columns at once.
+    /// Combines the lanes of each of `cols` columns by the fixed tree, strips of columns at once.
     ///
     /// Lane l is combined with lane l + 8, then l + 4, l + 2 and l + 1.
     ///
@@ -229,10 +236,24 @@ impl FoldKernel {
     /// - *Half*: `half` is valid for reads and writes of 8 rows of `cols` values and disjoint from `lanes`.
     /// - *Result*: `into` is valid for writes of `cols` values and disjoint from both.
     pub(crate) unsafe fn combine_lanes(&self, into: *mut u8, lanes: *mut u8, half: *mut u8, cols: usize) {
-        for (step, from, to) in [(8, lanes, half), (4, half, lanes), (2, lanes, half), (1, half, into)] {
-            // SAFETY: `from` holds `2 · step` initialised rows (*Lanes*, or written by the previous round), and `to` is
-            // valid for `step` rows (*Lanes*, *Half*, *Result*); the two buffers are disjoint.
-            unsafe { self.combine.run(to, from, from.add(step * cols * self.size), step * cols) };
+        for start in (0..cols).step_by(STRIP) {
+            let n = STRIP.min(cols - start);
+            let skipped = start * self.size;
+            // SAFETY: the strip is within the columns of *Lanes* and *Result*.
+            let (lanes, into) = unsafe { ((lanes.add(skipped), cols), (into.add(skipped), cols)) };
+            for (step, from, to) in
+                [(8, lanes, (half, n)), (4, (half, n), lanes), (2, lanes, (half, n)), (1, (half, n), into)]
+            {
+                // All rows of a single strip are contiguous.
+                let (calls, len) = if n == cols { (1, step * n) } else { (step, n) };
+                // SAFETY: `from` holds `2 · step` initialised rows (*Lanes*, or written by the previous round), and `to`
+                // is valid for `step` rows (*Lanes*, *Half*, *Result*), of which row l begins at `l` times the row
+                // length; the two buffers are disjoint.
+                unsafe {
+                    let row = |(rows, len): (*mut u8, usize), l: usize| rows.add(l * len * self.size);
+                    (0..calls).for_each(|l| self.combine.run(row(to, l), row(from, l), row(from, l + step), len));
+                }
+            }
         }
     }
 

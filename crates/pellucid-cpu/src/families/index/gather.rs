@@ -34,6 +34,7 @@ fn gather_slices<T: Copy>(pairs: &IndexPairs, x: SharedPtr<T>, y: SharedPtr<T>) 
     let (count, slice) = (pairs.positions.len(), &pairs.slice);
     if count >= MIN_POSITIONS || slice.len() == 1 {
         let grain = GRAIN / (slice.len() * size_of::<T>());
+        let is_dense = slice.run_len() == slice.len() && slice.step() == [1, 1];
         split(count, grain, |positions| {
             pairs.for_each_block(positions, &mut |from, to| {
                 if slice.len() == 1 {
@@ -42,6 +43,13 @@ fn gather_slices<T: Copy>(pairs: &IndexPairs, x: SharedPtr<T>, y: SharedPtr<T>) 
                         // `check_indices` have accepted the operands. Each element of `y` belongs to one index
                         // position, so no other task writes it.
                         unsafe { *y.at(to) = *x.at(from) }
+                    }
+                } else if is_dense {
+                    for (&from, &to) in from.iter().zip(to) {
+                        // SAFETY: the slices at `from` and `to` are within `x` and `y`: `check_shapes` and
+                        // `check_indices` have accepted the operands. Each slice of `y` belongs to one index position,
+                        // so no other task writes it.
+                        unsafe { x.at(from).copy_to(y.at(to), slice.len()) }
                     }
                 } else {
                     from.iter()

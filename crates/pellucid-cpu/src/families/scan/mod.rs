@@ -239,15 +239,14 @@ impl ScanTask<'_> {
     /// Runs the reduction `R` on all lines.
     fn run<T: StorageElement, R: RunningReduction<T::Compute>>(&self) {
         let isa = Isa::best();
-        // Only the step of `RunningLogSumExp` is long enough for wide vectors. Sums and products are bound by their
-        // latency; AVX2 selects extrema with fewer instructions.
+        // Sums and products are bound by their latency. The steps of the others have more instructions.
         let strided = if const { R::STRIDED_LINES == MAX_STRIDED } {
             [
                 up_to!(T::WIDEST_ISA, isa, scan_strided::<T, R, MAX_STRIDED>),
                 up_to!(T::WIDEST_ISA, isa, scan_strided::<T, R, 1>),
             ]
         } else if const { R::POSITIONS } {
-            [up_to!(Isa::Avx2, isa, scan_strided::<T, R, 4>), up_to!(Isa::Avx2, isa, scan_strided::<T, R, 1>)]
+            [up_to!(T::WIDEST_ISA, isa, scan_strided::<T, R, 4>), up_to!(T::WIDEST_ISA, isa, scan_strided::<T, R, 1>)]
         } else {
             const { [scan_strided::<T, R, 4>(Isa::Portable), scan_strided::<T, R, 1>(Isa::Portable)] }
         };

@@ -220,7 +220,7 @@ struct SortKernels<P> {
     /// See [`sort_packed`].
     sort_packed: for<'a> fn(&'a mut [P], &'a mut [P]) -> &'a [P],
     /// See [`store_line`].
-    store_line: unsafe fn(*const u8, isize, *mut u8, isize, &[P]),
+    store_line: unsafe fn(*const u8, isize, OutputLine, &[P]),
 }
 
 impl<P: PackedKey> SortKernels<P> {
@@ -249,18 +249,30 @@ unsafe fn pack_line<T: Sortable, P: PackedKey>(line: *const u8, step: isize, des
     }
 }
 
-/// Writes the elements of a line at the positions of `sorted` to another line, which are `step` and `to_step` elements
-/// apart. `W` has the size of an element.
+/// The outputs of a line: the addresses of its first element and position, and the strides along the line.
+#[derive(Clone, Copy)]
+struct OutputLine {
+    elements: *mut u8,
+    step: isize,
+    positions: *mut i64,
+    positions_step: isize,
+}
+
+/// Writes the elements of a line at the positions of `sorted`, and these positions. `W` has the size of an element.
 ///
 /// # Safety
-/// The elements at the positions are valid for reads, and `to` and the pointers that follow it at distance `to_step`,
-/// one for each position, for writes. No other thread accesses the latter.
-unsafe fn store_line<W: Copy, P: PackedKey>(line: *const u8, step: isize, to: *mut u8, to_step: isize, sorted: &[P]) {
-    let (line, to) = (line.cast::<W>(), to.cast::<W>());
+/// The elements at the positions, `step` elements apart in `line`, are valid for reads, and the outputs for one write
+/// for each position. No other thread accesses the outputs.
+unsafe fn store_line<W: Copy, P: PackedKey>(line: *const u8, step: isize, to: OutputLine, sorted: &[P]) {
+    let (line, elements) = (line.cast::<W>(), to.elements.cast::<W>());
     for (i, packed) in sorted.iter().enumerate() {
-        // SAFETY: the caller guarantees that the element at the position is valid for reads, and element i of the other
-        // line for writes (this function's contract).
-        unsafe { *to.wrapping_offset(i as isize * to_step) = *line.wrapping_offset(packed.position() as isize * step) }
+        let (i, position) = (i as isize, packed.position() as isize);
+        // SAFETY: the caller guarantees that the element at the position is valid for reads, and element i of the
+        // outputs for writes (this function's contract).
+        unsafe {
+            *elements.wrapping_offset(i * to.step) = *line.wrapping_offset(position * step);
+            *to.positions.wrapping_offset(i * to.positions_step) = position as i64;
+        }
     }
 }
 
@@ -313,14 +325,15 @@ fn sort_lines_packed<P: PackedKey>(
                         unsafe { (kernels.pack_line)(from, x_along, descending, line) };
                         (kernels.sort_packed)(line, other)
                     };
+                    let to = OutputLine {
+                        elements: y.at(offsets[1] * size),
+                        step: y_along,
+                        positions: positions.at(offsets[2]),
+                        positions_step: p_along,
+                    };
                     // SAFETY: the positions are below `len`, and k elements of the line are within the shapes of the
                     // outputs, which are in their buffers. No other task writes this line.
-                    unsafe {
-                        (kernels.store_line)(from, x_along, y.at(offsets[1] * size), y_along, &sorted[..k]);
-                        for (i, packed) in sorted[..k].iter().enumerate() {
-                            *positions.at(offsets[2] + i as isize * p_along) = packed.position() as i64;
-                        }
-                    }
+                    unsafe { (kernels.store_line)(from, x_along, to, &sorted[..k]) };
                 }
             });
         }

@@ -8,13 +8,12 @@
 //! The order is the same for contiguous elements ([`FoldLoops::accumulate`]) and for strided elements in the columns of
 //! a matrix ([`FoldLoops::accumulate_rows`]), so the memory layout does not change the result.
 
-use super::element::{LoopElement, MaskByte, Unaligned, are_apart, output_slice, source_slice};
+use super::element::{LoopElement, MaskByte, Unaligned, are_apart, source_slice};
 use pellucid_ir::Compute;
 use pellucid_simd::Isa;
 use pellucid_simd::math::Real;
 use pellucid_simd::math::integer::Int;
 use pellucid_simd::{per_isa, up_to};
-use std::mem::MaybeUninit;
 
 /// Lanes (running values) of one reduction.
 pub(crate) const LANES: usize = 16;
@@ -80,15 +79,6 @@ pub(crate) type RowsLoop = unsafe fn(lanes: *mut u8, src: *const u8, row_stride:
 /// * ISA: the processor has the instruction set for which the loop was requested.
 pub(crate) type FinishLoop = unsafe fn(dst: *mut u8, lanes: *const u8);
 
-/// `finish_rows(dst, lanes, cols)` combines the 16 lanes of each column into one value.
-///
-/// # Safety
-/// * Lanes: `lanes` is valid for reads of 16·cols elements.
-/// * Destination: `dst` is valid for writes of `cols` elements.
-/// * Disjoint: lanes and destination do not overlap.
-/// * ISA: the processor has the instruction set for which the loop was requested.
-pub(crate) type FinishRowsLoop = unsafe fn(dst: *mut u8, lanes: *const u8, cols: usize);
-
 /// The loops of one reduction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FoldLoops {
@@ -103,8 +93,6 @@ pub(crate) struct FoldLoops {
     pub accumulate_rows: RowsLoop,
     /// Finishes a reduction of contiguous values.
     pub finish: FinishLoop,
-    /// Finishes a reduction of rows.
-    pub finish_rows: FinishRowsLoop,
 }
 
 /// An operation and its identity.
@@ -439,27 +427,6 @@ per_isa! {
     }
 }
 
-per_isa! {
-    /// Returns the [`FinishRowsLoop`] of M for an instruction set.
-    fn finish_rows[T: LoopElement, M: Monoid<T>][T, M](dst: *mut u8, lanes: *const u8, cols: usize) {
-        let size = size_of::<T>();
-        debug_assert!(are_apart((dst, cols * size), (lanes, LANES * cols * size)), "results and lanes overlap");
-        // SAFETY: the caller guarantees *Lanes* and *Destination* (the contract of `FinishRowsLoop`). *Unchanged* and
-        // *Exclusive* of the slices follow from *Disjoint*.
-        let (dst, lanes) = unsafe {
-            let dst: &mut [MaybeUninit<Unaligned<T>>] = output_slice(dst, cols);
-            (dst, source_slice::<T>(lanes, cols * LANES))
-        };
-        for (c, d) in dst.iter_mut().enumerate() {
-            let mut x = [M::IDENTITY; LANES];
-            for (l, x) in x.iter_mut().enumerate() {
-                *x = lanes[l * cols + c].0;
-            }
-            d.write(Unaligned(combine_lanes::<T, M>(x)));
-        }
-    }
-}
-
 /// Returns the loops of M without a loop for products.
 fn fold_loops<T: LoopElement, M: Monoid<T>>(isa: Isa) -> FoldLoops {
     let mut identity = [0; 8];
@@ -471,7 +438,6 @@ fn fold_loops<T: LoopElement, M: Monoid<T>>(isa: Isa) -> FoldLoops {
         accumulate_products: None,
         accumulate_rows: up_to!(T::WIDEST_ISA, isa, accumulate_rows::<T, M>),
         finish: up_to!(T::WIDEST_ISA, isa, finish::<T, M>),
-        finish_rows: const { finish_rows::<T, M>(Isa::Portable) },
     }
 }
 

@@ -154,11 +154,12 @@ impl ColumnStrip<'_> {
     /// Reduces the chunks `range` to rows of `cols` partial results, one row per chunk.
     fn reduce_chunks(&self, fold: &FoldKernel, range: Range<usize>, partial: *mut u8) {
         let (cols, length) = (self.cols, self.reduction.length);
-        self.with_scratch(LANES * cols * fold.size + 8, |frame, block, lanes| {
+        let lanes_bytes = padded(LANES * cols * fold.size);
+        self.with_scratch(lanes_bytes + lanes_bytes / 2, |frame, block, lanes| {
             for chunk in range {
-                // SAFETY: `lanes` holds 16 values per column, rounded up to 8 bytes. `partial` has a row of `cols`
-                // results for every chunk. The rows of a block hold `cols` values each, and the chunk is within the
-                // sequences.
+                // SAFETY: `lanes` holds 16 values per column, rounded up to 8 bytes, and 8 more values per column follow.
+                // `partial` has a row of `cols` results for every chunk. The rows of a block hold `cols` values each,
+                // and the chunk is within the sequences.
                 unsafe {
                     fold.fill_identity(lanes, LANES * cols);
                     self.for_each_block(
@@ -169,7 +170,7 @@ impl ColumnStrip<'_> {
                             (fold.loops.accumulate_rows)(lanes, from, stride, cols, rows);
                         },
                     );
-                    (fold.loops.finish_rows)(partial.add(chunk * cols * fold.size), lanes, cols);
+                    fold.combine_lanes(partial.add(chunk * cols * fold.size), lanes, lanes.add(lanes_bytes), cols);
                 }
             }
         });

@@ -1,6 +1,7 @@
 //! Reductions, compared with the definition of the canonical order, and positions of extrema.
 
 use super::*;
+use crate::program::fold::FoldKernel;
 use crate::program::loops::element::{MaskByte, Unaligned, source_slice};
 use pellucid_ir::formula::Binary;
 use pellucid_simd::math::Real;
@@ -32,7 +33,8 @@ fn check_fold<T: LoopElement>(op: Fold, ty: Compute, identity: T, combine: impl 
         b
     };
     for_each_isa(|isa| {
-        let f = fold(op, ty, isa).unwrap();
+        let kernel = FoldKernel::for_isa(op, ty, isa).unwrap();
+        let f = kernel.loops;
         assert_eq!(f.identity[..size], bytes(identity));
         for n in [0, 1, 15, 16, 17, 100, 127, 128, 129, 300, 1000] {
             let x = values(dtype, n, n as u64);
@@ -60,7 +62,7 @@ fn check_fold<T: LoopElement>(op: Fold, ty: Compute, identity: T, combine: impl 
                 let matrix: Vec<u8> =
                     (0..n).flat_map(|r| (0..cols).flat_map(move |c| at(r, c)..at(r, c) + size)).map(|i| x[i]).collect();
                 let mut lanes = f.identity[..size].repeat(LANES * cols);
-                let mut got = vec![0; size * cols];
+                let (mut half, mut got) = (vec![0; 8 * size * cols], vec![0; size * cols]);
                 let stride = (cols * size) as isize;
                 for start in (0..n).step_by(ROWS) {
                     let rows = ROWS.min(n - start);
@@ -70,8 +72,8 @@ fn check_fold<T: LoopElement>(op: Fold, ty: Compute, identity: T, combine: impl 
                         (f.accumulate_rows)(lanes.as_mut_ptr(), src, stride, cols, rows);
                     }
                 }
-                // SAFETY: `lanes` holds 16 values per column, and `got` one value per column.
-                unsafe { (f.finish_rows)(got.as_mut_ptr(), lanes.as_ptr(), cols) };
+                // SAFETY: `lanes` holds 16 values per column, `half` 8 values, and `got` one value.
+                unsafe { kernel.combine_lanes(got.as_mut_ptr(), lanes.as_mut_ptr(), half.as_mut_ptr(), cols) };
                 for c in (0..cols).step_by(1 + cols / 5) {
                     let column: Vec<T> = (0..n).map(|r| row[(r + c) % n]).collect();
                     let want = bytes(canonical_fold(&column, identity, combine));
