@@ -161,7 +161,7 @@ unsafe fn run_dense(
         operands.push(program::Dense { at, once: input.once });
     }
     // SAFETY: `dense_input` returns addresses that are valid for `size` elements, or one, of the dtypes that the
-    // program loads. The output is valid, unaliased and overlaps no input other than exactly (clauses 1 and 2 of this
+    // program loads. The output is valid, unaliased and overlaps an input only exactly (clauses 1 and 2 of this
     // function), and no other thread writes the inputs (clause 3).
     unsafe { program::dense(program, params, size, &operands, &[program::Dense::full(to.as_ptr())]) }
 }
@@ -325,7 +325,7 @@ mod tests {
                 "the input has two elements"
             );
             assert!(map_dense(backend, 3, &[operand(usize::MAX, true), operand(0, false)], &out).is_err());
-            assert!(map_dense(backend, 3, &[operand(0, false)], &out).is_err(), "one of two inputs");
+            assert!(map_dense(backend, 3, &[operand(0, false)], &out).is_err(), "the second input is missing");
             let unwritten = Dense { storage: &empty, offset: 0, once: false };
             assert!(map_dense(backend, 3, &[unwritten, operand(0, false)], &out).is_err());
             let new = |size, inputs: &[Dense<'_>]| backend.map_new(&map.program, &map.params, size, inputs);
@@ -333,7 +333,7 @@ mod tests {
             assert_eq!(bytemuck::cast::<_, [f32; 3]>(bytes), [6.0, 7.0, 8.0]);
             for size in [5, usize::MAX / 4, usize::MAX] {
                 assert!(new(size, &[operand(0, false); 2]).is_err(), "the inputs have four elements");
-                assert!(new(size, &[operand(0, true)]).is_err(), "one of two inputs");
+                assert!(new(size, &[operand(0, true)]).is_err(), "the second input is missing");
             }
         }
     }

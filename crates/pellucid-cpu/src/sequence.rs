@@ -280,7 +280,7 @@ mod tests {
         launch.inputs[1].slot = 1;
         assert!(prepare(launch.clone()).is_err(), "the slot does not exist");
         launch.inputs.pop();
-        assert!(prepare(launch).is_err(), "one of two inputs");
+        assert!(prepare(launch).is_err(), "the second input is missing");
     }
 
     #[test]
@@ -293,7 +293,7 @@ mod tests {
             PreparedPlan::new(&Plan { slots: vec![32, 20], launches: vec![product, twice], ..Plan::default() })
                 .unwrap();
         let [input, output, small] = [32, 20, 16].map(|bytes| Cpu.storage(bytes).unwrap());
-        assert!(prepared.launch(std::slice::from_ref(&input)).is_err(), "one of two slots");
+        assert!(prepared.launch(std::slice::from_ref(&input)).is_err(), "the second slot is missing");
         assert!(prepared.launch(&[input.clone(), output.clone()]).is_err(), "an input without memory");
         Cpu.upload(bytemuck::cast_slice(&[1.0f32, 2.0, 3.0, 4.0, 0.0, 1.0, 1.0, 0.0]), &input).unwrap();
         assert!(prepared.launch(&[input.clone(), small]).is_err(), "a buffer that is too small");

@@ -1,5 +1,5 @@
-//! `#[tensor_method]` generates the method of an operation; `#[operation]` sets the operation name in errors. Both
-//! define the registry entry of the operation.
+//! `#[tensor_method]` generates a `Tensor` method for an operation; `#[operation]` sets the operation name in errors.
+//! Both define the registry entry of the operation.
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 use quote::{ToTokens, quote};
@@ -22,7 +22,7 @@ struct OperationAttribute {
     autocast: Option<Ident>,
     /// The name of the registry entry, if it is not the name of the function.
     entry: Option<Ident>,
-    /// Whether errors keep the names that the body sets.
+    /// Whether errors keep the operation name that the body sets, instead of the name of the function.
     transparent: bool,
 }
 
@@ -67,7 +67,7 @@ fn registered(arguments: &OperationAttribute, function: &ItemFn) -> Result<Token
     Ok(quote!(#function #entry))
 }
 
-/// Returns the constant that the registry lists.
+/// Returns the registry entry of the operation: a constant of `Entries`, which holds its properties.
 fn registry_entry(arguments: &OperationAttribute, function: &ItemFn) -> TokenStream {
     let name = &function.sig.ident;
     let entry = arguments.entry.as_ref().unwrap_or(name);
@@ -94,7 +94,7 @@ fn has_size_type(tokens: TokenStream) -> bool {
     })
 }
 
-/// Returns the function with errors that name it.
+/// Returns the function, changed so that its errors name it as the operation.
 ///
 /// The body becomes an inner function and not a closure, because `#[track_caller]` has no effect through a closure.
 fn named(function: &ItemFn) -> Result<TokenStream> {
@@ -211,7 +211,7 @@ fn plain_name(parameter: &FnArg) -> Result<&syn::Ident> {
 }
 
 /// Expands `#[tensor_method]`. The method calls the function by its path in `ops`, so that it does not compile unless
-/// the registry exports the function.
+/// `ops` exports the function.
 pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
     let function: ItemFn = parse2(item)?;
     let signature = &function.sig;
@@ -227,7 +227,7 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
     let generics = &signature.generics;
     let where_clause = &generics.where_clause;
     let docs = function.attrs.iter().filter(|a| a.path().is_ident("doc"));
-    let panics = format!("# Panics\nWhere [`ops::{name}`](crate::ops::{name}) returns an error.");
+    let panics = format!("# Panics\nIf [`ops::{name}`](crate::ops::{name}) returns an error.");
     Ok(quote! {
         #operation
 

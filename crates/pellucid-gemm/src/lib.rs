@@ -97,7 +97,7 @@ pub struct Finished<T> {
     pub rows: Range<usize>,
     /// Columns of C in this part.
     pub cols: Range<usize>,
-    /// Element (`rows.start`, `cols.start`).
+    /// Element (`rows.start`, `cols.start`) of C.
     pub data: *mut T,
     /// Stride between rows, in elements.
     pub row_stride: isize,
@@ -263,14 +263,14 @@ pub unsafe fn multiply<T: Element>(
     unsafe { product.compute(Kernels::<T>::for_isa(isa), rows, cols) }
 }
 
-/// Computes one row of a product whose operand is not packed. See [`OffsetDotRow`].
+/// Computes one row of a product with an operand that is given by offset lists and not packed. See [`OffsetDotRow`].
 ///
 /// # Safety
 ///
 /// - The offset dot contract of [`OffsetDotRow`] holds.
 /// - *Isa*: the processor has the instruction set.
 pub unsafe fn offset_dot_row<T: Element>(isa: Isa, work: &OffsetDotRow<'_, T>) {
-    // SAFETY: the caller guarantees the offset dot contract and *Isa*.
+    // SAFETY: the caller guarantees the offset dot contract of `OffsetDotRow` and *Isa*.
     unsafe { (Kernels::<T>::for_isa(isa).offset_dot_row)(work) }
 }
 
@@ -281,18 +281,18 @@ pub unsafe fn offset_dot_row<T: Element>(isa: Isa, work: &OffsetDotRow<'_, T>) {
 /// - The run packing contract of [`PackRuns`] holds.
 /// - *Isa*: the processor has the instruction set.
 pub unsafe fn pack_runs<T: Element>(isa: Isa, work: &PackRuns<'_, T>) {
-    // SAFETY: the caller guarantees the run packing contract and *Isa*.
+    // SAFETY: the caller guarantees the run packing contract of `PackRuns` and *Isa*.
     unsafe { (Kernels::<T>::for_isa(isa).pack_runs)(work) }
 }
 
-/// Adds products along the lanes to virtual lanes. See [`WeightGradDots`].
+/// Adds sums of products along the lanes to 16 virtual lanes for each depth. See [`WeightGradDots`].
 ///
 /// # Safety
 ///
 /// - The gradient dot contract of [`WeightGradDots`] holds.
 /// - *Isa*: the processor has the instruction set.
 pub unsafe fn weight_grad_dots<T: Element>(isa: Isa, work: &WeightGradDots<'_, T>) {
-    // SAFETY: the caller guarantees the gradient dot contract and *Isa*.
+    // SAFETY: the caller guarantees the gradient dot contract of `WeightGradDots` and *Isa*.
     unsafe { (Kernels::<T>::for_isa(isa).weight_grad_dots)(work) }
 }
 
@@ -303,7 +303,7 @@ pub unsafe fn weight_grad_dots<T: Element>(isa: Isa, work: &WeightGradDots<'_, T
 /// - The transform contract of [`TransformTiles`] holds.
 /// - *Isa*: the processor has the instruction set.
 pub unsafe fn transform_tiles<T: Element>(isa: Isa, work: &TransformTiles<'_, T>) -> bool {
-    // SAFETY: the caller guarantees the transform contract and *Isa*.
+    // SAFETY: the caller guarantees the transform contract of `TransformTiles` and *Isa*.
     unsafe { (Kernels::<T>::for_isa(isa).transform_tiles)(work) }
 }
 

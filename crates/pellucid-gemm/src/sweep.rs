@@ -8,7 +8,7 @@ use pellucid_runtime::list::List;
 use pellucid_runtime::testing::{Choices, Guarded, numbers};
 use pellucid_runtime::threads::with_threads;
 
-/// An element type that is created from small integers, which every type adds and multiplies exactly.
+/// An element type with a conversion from small integers, whose sums and products are exact in every type.
 trait TestElement: Element + bytemuck::Pod + PartialEq + std::fmt::Debug {
     /// Converts an integer.
     fn from_integer(value: f64) -> Self;
@@ -225,7 +225,7 @@ fn consecutive_panels_are_packed_together() {
     check_consecutive_panels::<f64>();
 }
 
-/// Returns `count` different offsets in runs of `run` offsets with gaps of `gap`.
+/// Returns `count` ascending offsets: runs of `run` consecutive offsets, separated by gaps of `gap`.
 fn offset_list(count: usize, run: usize, gap: usize) -> OffsetList {
     OffsetList::new((0..count).map(|i| (i / run * (run + gap) + i % run) as isize).collect::<List<isize, 0>>())
 }
@@ -243,7 +243,7 @@ fn check_implicit_im2col<T: TestElement>(seed: u64) {
             let data = Guarded::of(&(0..len).map(|i| T::from_integer(i as f64 + 1.0)).collect::<Vec<T>>());
             let operand = ImplicitIm2col { data: data.as_ptr(), lanes: &lane_offsets, depths: &depth_offsets };
             let element = |l: usize, p: usize| data[(lane_offsets.all()[l] + depth_offsets.all()[p]) as usize];
-            let case = format!("{lanes} × {depth} {isa:?} runs {run} {deep_run}");
+            let case = format!("{lanes} × {depth} {isa:?} runs of {run} lanes, {deep_run} depths");
             let width = lanes.next_multiple_of(kernels.lanes);
             let mut to = Guarded::<T>::unwritten(depth * width);
             // SAFETY: the operand has `lanes × depth` elements, the target is one panel, and the instruction set is

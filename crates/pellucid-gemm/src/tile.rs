@@ -61,10 +61,10 @@ impl<T> RegisterTile<T> {
             self;
         // SAFETY: every access is to a row below R and a column below `cols`, because the last vector uses the mask of
         // its valid columns, or to whole vectors of B if `WHOLE`. *Reads* and *Writes* of the tile contract cover these
-        // elements, and *Width* makes the mask that of one vector. The caller guarantees the contract of `Vector`.
+        // elements, and by *Width* the mask is that of a single vector. The caller guarantees the contract of `Vector`.
         unsafe {
             let last = (N - 1) * V::LANES;
-            debug_assert!(last < cols && cols <= N * V::LANES, "{cols} columns do not need {N} vectors");
+            debug_assert!(last < cols && cols <= N * V::LANES, "{cols} columns do not need exactly {N} vectors");
             debug_assert!(
                 R == 1 || c_row_stride.unsigned_abs() >= cols,
                 "rows of C overlap: {cols} columns, row stride {c_row_stride}"

@@ -15,7 +15,8 @@ const SIDE: usize = 4;
 
 /// A transform of square tiles: the same matrix applied to the rows and then to the columns.
 ///
-/// In the formulas, d is the input, g the window, m the products, and A, B and G are the matrices of the algorithm.
+/// In the formulas, d is the input, g the window, m the products, and A, B and G are the matrices of the algorithm
+/// F(m, r), which computes m outputs of a window of r taps.
 #[derive(Clone, Copy, Debug)]
 pub enum WinogradTransform {
     /// Transforms a 4 × 4 patch of the input, from which one tile of outputs is computed: Bᵀ·d·B, 4 × 4.
@@ -92,7 +93,7 @@ impl<T: Element> TransformTiles<'_, T> {
         &self,
     ) -> bool {
         debug_assert!(self.lanes.is_multiple_of(V::LANES), "{} lanes are not a multiple of a vector", self.lanes);
-        debug_assert_eq!((self.from.len() % (A * A), self.at.len() % (B * B)), (0, 0), "a tile is incomplete");
+        debug_assert_eq!((self.from.len() % (A * A), self.at.len() % (B * B)), (0, 0), "the last tile is incomplete");
         debug_assert_eq!(
             self.from.len() / (A * A),
             self.at.len() / (B * B),
@@ -158,7 +159,7 @@ struct TapsTransform;
 impl LineTransform<4, SIDE> for PatchTransform {
     #[inline(always)]
     unsafe fn apply<V: Vector>([a, b, c, d]: [V; 4], _: V) -> [V; SIDE] {
-        // SAFETY: the caller guarantees the contract of `Vector` (the clause of `LineTransform::apply`).
+        // SAFETY: the contract of `Vector` holds: it is the safety condition of `LineTransform::apply`.
         unsafe { [a.sub(c), b.add(c), c.sub(b), b.sub(d)] }
     }
 }
@@ -166,7 +167,7 @@ impl LineTransform<4, SIDE> for PatchTransform {
 impl LineTransform<3, SIDE> for WindowTransform {
     #[inline(always)]
     unsafe fn apply<V: Vector>([a, b, c]: [V; 3], half: V) -> [V; SIDE] {
-        // SAFETY: the caller guarantees the contract of `Vector` (the clause of `LineTransform::apply`).
+        // SAFETY: the contract of `Vector` holds: it is the safety condition of `LineTransform::apply`.
         unsafe {
             let ends = a.add(c);
             [a, ends.add(b).mul_add(half, V::zero()), ends.sub(b).mul_add(half, V::zero()), c]
@@ -177,7 +178,7 @@ impl LineTransform<3, SIDE> for WindowTransform {
 impl LineTransform<2, SIDE> for TileTransform {
     #[inline(always)]
     unsafe fn apply<V: Vector>([a, b]: [V; 2], half: V) -> [V; SIDE] {
-        // SAFETY: the caller guarantees the contract of `Vector` (the clause of `LineTransform::apply`).
+        // SAFETY: the contract of `Vector` holds: it is the safety condition of `LineTransform::apply`.
         unsafe { [a, a.add(b).mul_add(half, V::zero()), a.sub(b).mul_add(half, V::zero()), b] }
     }
 }
@@ -185,7 +186,7 @@ impl LineTransform<2, SIDE> for TileTransform {
 impl LineTransform<SIDE, 2> for ResultsTransform {
     #[inline(always)]
     unsafe fn apply<V: Vector>([a, b, c, d]: [V; SIDE], _: V) -> [V; 2] {
-        // SAFETY: the caller guarantees the contract of `Vector` (the clause of `LineTransform::apply`).
+        // SAFETY: the contract of `Vector` holds: it is the safety condition of `LineTransform::apply`.
         unsafe { [a.add(b).add(c), b.sub(c).sub(d)] }
     }
 }
@@ -193,7 +194,7 @@ impl LineTransform<SIDE, 2> for ResultsTransform {
 impl LineTransform<SIDE, 3> for TapsTransform {
     #[inline(always)]
     unsafe fn apply<V: Vector>([a, b, c, d]: [V; SIDE], _: V) -> [V; 3] {
-        // SAFETY: the caller guarantees the contract of `Vector` (the clause of `LineTransform::apply`).
+        // SAFETY: the contract of `Vector` holds: it is the safety condition of `LineTransform::apply`.
         unsafe {
             let sum = b.add(c);
             [a.add(sum), b.sub(c), sum.sub(d)]

@@ -100,7 +100,7 @@ fn eliminate_one(a: &mut Matrix, k: usize) {
 /// Eliminates columns k and k + 1 with a 2×2 pivot.
 fn eliminate_two(a: &mut Matrix, k: usize) {
     let n = a.rows();
-    // All elements are relative to the off-diagonal element, so that none overflows.
+    // The 2×2 pivot is divided by its off-diagonal element, so that its determinant does not overflow.
     let off_diagonal = a[(k + 1, k)];
     let (second, first) = (a[(k + 1, k + 1)] / off_diagonal, a[(k, k)] / off_diagonal);
     let scale = (second * first - 1.0).recip() / off_diagonal;

@@ -33,5 +33,5 @@ pub(crate) fn close(got: &Matrix, expected: &Matrix, tolerance: f64) {
         .iter()
         .zip(expected.data())
         .find(|(a, b)| (*a - *b).abs().partial_cmp(&(slack * size)) != Some(std::cmp::Ordering::Less));
-    assert!(far.is_none(), "the difference is {far:?}: got {got:?}, expected {expected:?}");
+    assert!(far.is_none(), "first elements that differ: {far:?}; got {got:?}, expected {expected:?}");
 }

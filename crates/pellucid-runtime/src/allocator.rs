@@ -31,7 +31,7 @@ const CLASSES: usize = class_of(MAX_BYTES) + 1;
 const SMALL_CLASSES: usize = class_of(4096) + 1;
 /// The number of blocks per class in a thread cache. A full cache moves half of its blocks to the shared free list.
 const CACHED_BLOCKS: usize = 64;
-/// The largest difference between the bytes that a thread uses and its share of the global counter.
+/// The largest count of bytes that a thread keeps before it adds them to the global counter.
 const SLACK: isize = 1 << 16;
 /// The number of cached bytes that are always allowed; see [`may_cache`].
 const MIN_CACHED_BYTES: usize = 256 << 20;
@@ -162,7 +162,7 @@ impl ThreadCache {
     fn spill(&self, class: usize, keep: usize) {
         let mut free_list = lock(&FREE_LISTS[class]);
         while self.len.get() > keep {
-            free_list.push(self.pop().expect("the cache is not empty"));
+            free_list.push(self.pop().expect("a cache with more than `keep` blocks has a block"));
         }
     }
 }
@@ -309,8 +309,7 @@ fn take_block(class: usize, bytes: usize) -> Result<NonNull<u8>> {
 ///
 /// # Safety
 /// - *Origin*: [`allocate`] or [`allocate_regardless`] returned `start` for the same `bytes`, and the block has not
-///   been
-///   released since.
+///   been released since.
 /// - *Exclusive*: no pointer or reference to the block is used after this call.
 #[inline]
 pub unsafe fn release(start: NonNull<u8>, bytes: usize) {
@@ -410,7 +409,7 @@ fn allocate_from_system(size: usize) -> Option<FreeBlock> {
         trim();
     }
     const { assert!(guard::GUARD.is_multiple_of(ALIGN)) };
-    // SAFETY: the size of the layout is not zero, because no class is empty.
+    // SAFETY: the size of the layout is not zero, because every class has at least `ALIGN` bytes.
     let try_allocate = || NonNull::new(unsafe { alloc::alloc(layout) });
     let start = try_allocate().or_else(|| {
         trim();
@@ -462,7 +461,7 @@ fn free_to_system(block: FreeBlock, size: usize) {
 
 /// Returns the free blocks of the shared free lists and of this thread's caches to the system.
 ///
-/// Other threads keep their caches, which have less than 2 MiB each.
+/// Other threads keep their caches, which hold less than 3 MiB each.
 pub fn trim() {
     let _ = THREAD_ALLOCATOR.try_with(ThreadAllocator::spill_all);
     for (class, free_list) in FREE_LISTS.iter().enumerate() {

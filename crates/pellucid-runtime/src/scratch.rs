@@ -8,8 +8,8 @@ use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// The alignment of scratch memory: the size of a cache line and of the widest vector. An unaligned tile costs a
-/// quarter to a half more.
+/// The alignment of scratch memory: the size of a cache line and of the widest vector. Work on an unaligned tile
+/// takes 25 to 50 % more time.
 const ALIGN: usize = 64;
 
 /// The smallest size of a thread's stack.
@@ -35,7 +35,7 @@ impl ScratchBlock {
     fn new(bytes: usize) -> ScratchBlock {
         let min_bytes = if guard::EXACT { 1 } else { ALIGN };
         let layout =
-            Layout::from_size_align(bytes.max(min_bytes), ALIGN).expect("the scratch memory fits the address space");
+            Layout::from_size_align(bytes.max(min_bytes), ALIGN).expect("scratch memory must fit the address space");
         // SAFETY: the size of the layout is at least `min_bytes`, which is not zero.
         let start = unsafe { alloc(layout) };
         if start.is_null() {
@@ -142,7 +142,7 @@ impl Drop for ScratchFrame {
 pub fn with<T, R>(count: usize, f: impl FnOnce(*mut T) -> R) -> R {
     const { assert!(align_of::<T>() <= ALIGN) };
     let bytes = count.checked_mul(size_of::<T>()).filter(|&bytes| bytes < isize::MAX as usize / 2);
-    let bytes = bytes.expect("the scratch memory fits the address space");
+    let bytes = bytes.expect("scratch memory must fit the address space");
     if guard::EXACT {
         let block = ScratchBlock::new(bytes);
         return f(block.start.cast());
@@ -206,8 +206,8 @@ mod tests {
         };
         nested();
         let addresses = nested();
-        assert_eq!(addresses, nested(), "the memory was allocated again");
-        assert!(addresses.is_sorted(), "the memory is not one block");
+        assert_eq!(addresses, nested(), "the second use must reuse the memory of the first");
+        assert!(addresses.is_sorted(), "nested uses must be stacked in one block");
     }
 
     #[test]

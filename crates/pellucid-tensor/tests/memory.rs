@@ -239,9 +239,9 @@ fn filling_a_buffer_step_by_step_allocates_nothing_per_step() {
     let filled = in_use() - before;
     buffer.sum(..).backward();
     let bytes = 4 * steps * width;
-    assert!(filled < 2 * bytes, "{filled} bytes for a buffer of {bytes}: a write saves nothing");
+    assert!(filled < 2 * bytes, "{filled} bytes in use for a buffer of {bytes}: the writes must save no copies");
     let now = Device::cpu().memory_stats().peak;
     // One gradient of full size for each step would need two hundred times as much.
-    assert!(now <= peak.max(before + 8 * bytes), "a peak of {now}, after {peak}, with {before} in use");
+    assert!(now <= peak.max(before + 8 * bytes), "the peak is {now}, but was {peak} with {before} bytes in use");
     assert_eq!(x.grad().unwrap().to_vec::<f32>(), vec![steps as f32; width]);
 }

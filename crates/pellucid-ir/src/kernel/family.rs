@@ -23,11 +23,11 @@ pub trait Family {
         Self::FAMILY
     }
 
-    /// Returns the facts that do not depend on shapes.
+    /// Returns the properties that do not depend on shapes.
     fn info(&self) -> FamilyInfo;
 
-    /// Returns shape and dtype of every output for these inputs, at least as many as [`FamilyInfo::inputs`]. The list is
-    /// empty if the caller chooses the shapes of the outputs.
+    /// Returns shape and dtype of every output for these inputs, at least [`FamilyInfo::inputs`] in number.
+    /// The list is empty if the caller chooses the shapes of the outputs.
     ///
     /// # Errors
     /// If shapes or dtypes of the inputs do not fit the family.
@@ -36,7 +36,7 @@ pub trait Family {
     /// Returns the number of arithmetic operations on values.
     ///
     /// A multiplication and an addition count as two, a function such as exp as one. Moving, converting and drawing
-    /// values counts as 0. A factorisation has the leading term of the usual count, a sort n·log₂ n comparisons.
+    /// values counts as 0. A factorisation counts as the leading term of its usual count, a sort as n·log₂ n.
     fn flops(&self, inputs: &[Meta], outputs: &[Meta]) -> u64;
 
     /// Returns the program that is applied to the inputs, with its parameters.
@@ -45,7 +45,7 @@ pub trait Family {
     }
 }
 
-/// The facts about a kernel that do not depend on shapes.
+/// The properties of a kernel that do not depend on shapes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FamilyInfo {
     /// The minimal number of inputs.
@@ -76,7 +76,7 @@ pub enum Reads {
 }
 
 impl Reads {
-    /// Returns true if an output may be the same view as input `index`.
+    /// Returns true if input `index` is read element by element, so that an output may be the same view.
     pub fn is_elementwise(self, index: usize) -> bool {
         matches!(self, Reads::Elementwise { from } if index >= from)
     }

@@ -59,11 +59,12 @@ pub struct Launch {
     pub outputs: Vec<Operand>,
     /// The names of the recorded kernels that were fused into this one; empty if it is not fused.
     pub parts: Vec<&'static str>,
-    /// True if the kernel may refuse values at run time, which no earlier launch of the plan has checked.
+    /// True if the kernel may fail because of values (such as an index out of bounds) that no earlier launch of the
+    /// plan has checked.
     pub(crate) refuses: bool,
 }
 
-/// The owner of a slot's memory, and who writes it.
+/// The owner and the writer of a slot's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
     /// Written by the plan and not visible outside.
@@ -207,8 +208,8 @@ impl Launch {
         self.kernel.info().state_outputs > 0
     }
 
-    /// Returns true if no output overlaps an input or another output. An output may be the same view as an elementwise
-    /// input.
+    /// Returns true if no output overlaps an input or another output, except that an output may be the same view as an
+    /// elementwise input.
     fn is_sound(&self) -> bool {
         let apart = |i: usize, out: &Operand| self.outputs[i + 1..].iter().all(|o| !o.overlaps(out));
         let same = |a: &Operand, b: &Operand| a.layout == b.layout && a.dtype == b.dtype;
@@ -227,7 +228,8 @@ impl Plan {
         self.roles.get(slot).copied().unwrap_or_default()
     }
 
-    /// Replaces slot `from` by `to` in all launches and outputs, and inserts a copy of its `bytes` at the start.
+    /// Replaces slot `from` by `to` in all launches and outputs, and inserts a launch at the start that copies the
+    /// `bytes` bytes of `from` to `to`.
     pub fn copy_first(&mut self, from: Slot, to: Slot, bytes: usize) {
         let operands = self.launches.iter_mut().flat_map(Launch::operands_mut).chain(&mut self.outputs);
         operands.filter(|o| o.slot == from).for_each(|o| o.slot = to);
@@ -255,7 +257,7 @@ impl Plan {
         (0..self.launches.len()).filter(move |&k| self.launches[k].touches(slot))
     }
 
-    /// Records the slots of `before` that no launch touches any more.
+    /// Adds the slots of `before` that no launch touches any more to the elided ones, with the reason `why`.
     fn elide(&mut self, before: impl IntoIterator<Item = Slot>, why: &Elision) {
         for slot in before {
             let known = self.notes.elided.iter().any(|(s, _)| *s == slot);
@@ -272,7 +274,7 @@ impl Plan {
                 let what = if a.kernel != b.kernel {
                     format!("{:?} instead of {:?}", b.kernel, a.kernel)
                 } else {
-                    format!("operands {:?} instead of {:?}", (&b.inputs, &b.outputs), (&a.inputs, &a.outputs))
+                    format!("inputs and outputs {:?} instead of {:?}", (&b.inputs, &b.outputs), (&a.inputs, &a.outputs))
                 };
                 return Some(format!("kernel {i} ({}): {what}", a.kernel.name()));
             }
@@ -281,6 +283,6 @@ impl Plan {
         if a != b {
             return Some(format!("{b} kernels instead of {a}"));
         }
-        (self.slots != other.slots).then(|| "buffers have other sizes".to_string())
+        (self.slots != other.slots).then(|| "the sizes of the buffers differ".to_string())
     }
 }

@@ -291,7 +291,7 @@ fn fuse_makes_an_update_the_epilogue_of_its_gradient_product() {
     assert_eq!(families(&plan), ["map", "matmul", "matmul"], "{plan}");
     let update = plan.launches.iter().position(|l| l.writes(weight.slot)).unwrap();
     let read = plan.launches.iter().position(|l| l.inputs.contains(&transposed)).unwrap();
-    assert!(read < update, "the old weight is read first\n{plan}");
+    assert!(read < update, "the weight must be read before its update\n{plan}");
     assert!(plan.notes.elided.iter().any(|(slot, _)| *slot == grad.slot));
 }
 
@@ -407,7 +407,7 @@ fn display_and_svg_show_the_plan() {
     for line in
         ["plan: 1 kernels of 2 recorded; 135 FLOPs", "state: 2 external tensors, 100 B", "arena: 2 buffers in 128 B"]
     {
-        assert!(text.contains(line), "{line} in\n{text}");
+        assert!(text.contains(line), "{line} is missing in\n{text}");
     }
     assert!(text.contains("matmul matmul + formula(@64 f32[3, 4], state1 f32[4, 5], state2 f32[5])"), "{text}");
     let svg = plan.to_svg();

@@ -15,7 +15,8 @@ pub enum ArenaSlot {
     /// The location is unknown: the step was not recorded, or the recording does not contain the buffer.
     #[default]
     Planned,
-    /// The buffer has its own memory outside of the step's arena: it is pinned ([`PlannedBuffer::pin`]) or a result of the step.
+    /// The buffer has its own memory outside of the step's arena: it is pinned ([`PlannedBuffer::pin`]) or a result of
+    /// the step.
     Owned,
     /// The buffer is stored in the step's arena from its first to its last use, counted in kernels.
     At {
@@ -57,7 +58,7 @@ pub struct PlannedBuffer {
     dtype: DType,
     location: ArenaSlot,
     recorded: bool,
-    /// The tensor, once pinned; `None` for intermediate results, which cannot be pinned.
+    /// The tensor that [`pin`](Self::pin) returned; `None` for intermediate results, which cannot be pinned.
     pinned: Option<OnceLock<Tensor>>,
 }
 
@@ -116,7 +117,7 @@ impl PlannedBuffer {
             return Ok(tensor.clone());
         }
         if self.recorded {
-            return Err(Error::invalid("pin", "the step is recorded already; pin the plan's buffer before recording"));
+            return Err(Error::invalid("pin", "the step is recorded already; pin the buffer before recording"));
         }
         let tensor = ops::zeros(&self.shape, self.dtype)?;
         Ok(pinned.get_or_init(|| tensor).clone())
@@ -397,7 +398,7 @@ fn input_mismatch(op: &'static str, own: &(String, Shape, DType), name: &str, x:
         return Some(Error::invalid(op, format!("expected the input `{expected}`, got `{name}`")));
     }
     if x.shape() != shape {
-        let help = format!("the step expects `{name}` of shape {shape}, got {}; compile it for that shape", x.shape());
+        let help = format!("the step expects `{name}` of shape {shape}, got {}; compile it for this shape", x.shape());
         return Some(Error::shapes(op, [x.shape(), shape], help));
     }
     (x.dtype() != *dtype).then(|| {

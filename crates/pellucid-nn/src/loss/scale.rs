@@ -14,15 +14,15 @@ pub enum GradKind {
     Mean,
 }
 
-/// Returns the factor that makes a loss's gradients means over the batch, and their kind: (1/B, Sum) or (1, Mean), B
-/// the length of x's first axis.
+/// Returns the factor that makes a loss's gradients means over the batch, and their kind: (1/B, Sum) or (1, Mean),
+/// where B is the length of x's first axis.
 ///
 /// The model computes the logits of x once, in its current mode. The loss's gradient of that batch is compared with its
 /// gradient of the batch concatenated with itself: the contribution of a sample doubles for a sum and stays for a mean.
 /// No magnitude is guessed. The result is logged as an `INFO` event of `tracing`.
 ///
 /// Gradients, parameters, statistics and the thread's generator are unchanged afterwards. Only layers that learn their
-/// widths from their first input change. that learn their widths from their first input do so.
+/// widths from their first input change.
 ///
 /// ```
 /// use pellucid_nn::Linear;
@@ -99,8 +99,8 @@ impl Drop for SavedState {
                 continue;
             }
             let before =
-                Tensor::from_bytes(bytes, tensor.dtype(), tensor.shape()).expect("the bytes are those of the tensor");
-            ops::copy_(tensor, &before).expect("state tensors of this shape and dtype are writable");
+                Tensor::from_bytes(bytes, tensor.dtype(), tensor.shape()).expect("the bytes fit dtype and shape");
+            ops::copy_(tensor, &before).expect("a state tensor accepts its former values");
         }
     }
 }

@@ -37,7 +37,8 @@ fn address(formula: &'static Formula) -> usize {
     std::ptr::from_ref(formula).addr()
 }
 
-/// Extends a formula of (targets.., g, ..) to one of (targets.., [half], g, .., [scale], [skip]).
+/// Extends a formula of (targets.., g, ..) to one of (targets.., [half], g, .., [scale], [skip]). Brackets
+/// mark optional operands.
 pub(super) fn with_modifiers(formula: &'static Formula, targets: usize, around: StepModifiers) -> &'static Formula {
     if around == StepModifiers::default() {
         return formula;
@@ -51,8 +52,8 @@ pub(super) fn with_modifiers(formula: &'static Formula, targets: usize, around: 
         inputs.extend(around.skip.then_some(Input::MASK));
         Formula::new(formula.name(), &inputs, formula.params(), |inputs, params| {
             let mut own = inputs.to_vec();
-            let skip = around.skip.then(|| own.pop().expect("the mask is the last input"));
-            let scale = around.scale.then(|| own.pop().expect("the scale is the last input before the mask"));
+            let skip = around.skip.then(|| own.pop().expect("the last input must be the mask"));
+            let scale = around.scale.then(|| own.pop().expect("the last input before the mask must be the scale"));
             if around.half {
                 own.remove(targets);
             }
@@ -74,8 +75,8 @@ pub(super) fn with_modifiers(formula: &'static Formula, targets: usize, around: 
     })
 }
 
-/// Extends a tick, from (clock.., η, momentum) to (clock.., rates..), to an update of clock and rates: a
-/// formula of (clock.., rates.., η, momentum, [skip]). A skipped step does not advance the clock.
+/// Extends a tick, a formula that maps (clock.., η, momentum) to (clock.., rates..), to an update of clock and rates,
+/// whose inputs are (clock.., rates.., η, momentum, [skip]). A skipped step does not advance the clock.
 pub(super) fn clock_update(formula: &'static Formula, clock: usize, skip: bool) -> &'static Formula {
     cached_formula(FormulaKey::Tick(address(formula), clock, skip), || {
         let rates = formula.outputs().len() - clock;
@@ -84,7 +85,7 @@ pub(super) fn clock_update(formula: &'static Formula, clock: usize, skip: bool) 
         inputs.extend(skip.then_some(Input::MASK));
         Formula::new(formula.name(), &inputs, formula.params(), |inputs, params| {
             let mut own = inputs.to_vec();
-            let skip = skip.then(|| own.pop().expect("the mask is the last input"));
+            let skip = skip.then(|| own.pop().expect("the last input must be the mask"));
             own.drain(clock..clock + rates);
             let mut outputs = formula.call(&own, params);
             if let Some(skip) = skip {

@@ -68,8 +68,8 @@ fn a_path_has_a_name_for_each_choice() {
     assert!(path_of(&mlp()).is_empty());
 }
 
-/// Steps along changing paths equal eager ones bit for bit: unused parameters are not updated and have no
-/// gradient.
+/// Steps along changing paths equal eager ones bit for bit. Parameters that a path does not use are not updated, and
+/// their gradient is zero.
 #[test]
 fn trainers_follow_the_path() {
     let _random = pellucid_tensor::Generator::new(0).scope();
@@ -97,7 +97,7 @@ fn trainers_follow_the_path() {
             assert!(bits(trainer.optimizer().state_dict()) == bits(eager.state_dict()), "{ways:?}");
             for ((found, bound), expected) in gradients(&by_graph).iter().zip(&bound).zip(gradients(&by_hand)) {
                 let (found, bound) = (found.as_ref().unwrap(), bound.as_ref().unwrap());
-                assert!(found.array().shares_storage(bound.array()), "a path has a gradient buffer of its own");
+                assert!(found.array().shares_storage(bound.array()), "all paths must share one gradient buffer");
                 let zeros = || vec![0.0; found.size()];
                 assert_eq!(found.to_vec::<f32>(), expected.map_or_else(zeros, |g: Tensor| g.to_vec()));
             }

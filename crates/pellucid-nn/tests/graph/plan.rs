@@ -184,16 +184,16 @@ fn pinned_buffers_have_the_values() {
             assert_eq!(found.to_vec::<f32>(), expected.to_vec::<f32>(), "{k}");
         }
         assert_eq!(exec.loss.item::<f32>(), value.item::<f32>());
-        // Buffers of a recorded plan cannot be pinned.
+        // The first layer's output was pinned before the recording. No further buffer can be pinned after it.
         let recorded = &exec.plan().layers;
         assert_eq!(recorded[0].output.location(), &ArenaSlot::Owned);
-        // The output of the last layer is the logits, a result; its gradient is pinned.
+        // The output of the last layer, the logits, is a result of the step; its weight gradient is pinned.
         match (exec.is_captured(), recorded[2].output.location(), recorded[2].g_w().unwrap().location()) {
             (true, ArenaSlot::Owned, ArenaSlot::Owned) | (false, ArenaSlot::Planned, ArenaSlot::Owned) => (),
             other => panic!("{other:?}"),
         }
         assert!(matches!(recorded[2].output.pin(), Err(Error::InvalidArgument { .. })));
-        assert!(w.grad().is_none(), "a gradient that was not rebound exists between launches");
+        assert!(w.grad().is_none(), "a gradient that is not bound to the plan must not exist between launches");
     }
 }
 
@@ -351,7 +351,7 @@ fn a_plan_prints_and_adds_up() {
     let plan = make_plan_for_sequential(&model, &[8, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
     let text = plan.to_string();
     for part in ["L0:Linear", "L1:Relu", "gradient 2.weight", "logits gradient", "[8, 16]"] {
-        assert!(text.contains(part), "{part} in\n{text}");
+        assert!(text.contains(part), "{part} is missing in\n{text}");
     }
     let work: usize = plan.layers.iter().filter_map(|l| l.work.as_ref()).map(Buf::bytes).sum();
     let grads: usize = model.parameters().iter().map(|p| 4 * p.size()).sum();
@@ -362,7 +362,7 @@ fn a_plan_prints_and_adds_up() {
     }
 }
 
-/// Planning changes no parameter, no statistic, and not the generator.
+/// Planning changes neither parameters nor statistics nor the state of the generator.
 #[test]
 fn planning_changes_nothing() {
     let _random = pellucid_tensor::Generator::new(0).scope();

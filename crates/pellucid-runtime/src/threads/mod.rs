@@ -21,9 +21,8 @@ thread_local! {
 ///
 /// `n` = 0 selects the number of threads of the machine. Pools are cached, one for each `n`, and never dropped.
 ///
-/// Outside of this function, the pool has `PELLUCID_NUM_THREADS` threads, by default the number of threads of the
-/// machine. A pool has at most 64 threads or eight times the number of the machine, whichever is larger, and at most as
-/// many as the system starts.
+/// Outside of this function, kernels run on a pool of `PELLUCID_NUM_THREADS` threads, by default one for each thread of
+/// the machine. A pool has at most max(64, 8 · threads of the machine) threads, and no more than the system can start.
 pub fn with_threads<R: Send>(n: usize, f: impl FnOnce() -> R + Send) -> R {
     struct RestorePool(Option<&'static ThreadPool>);
     impl Drop for RestorePool {
@@ -39,7 +38,7 @@ pub fn with_threads<R: Send>(n: usize, f: impl FnOnce() -> R + Send) -> R {
 fn pool_of(n: usize) -> &'static ThreadPool {
     static POOLS: Mutex<BTreeMap<usize, &'static ThreadPool>> = Mutex::new(BTreeMap::new());
     let machine = std::thread::available_parallelism().map_or(1, NonZero::get);
-    // A larger number is a mistake in a setting. The stacks of the threads would exhaust the memory.
+    // A larger number is a configuration mistake: the stacks of the threads would exhaust the memory.
     let n = if n == 0 { machine } else { n.min((8 * machine).max(64)) };
     let create = || ThreadPool::new(n, warm_up);
     POOLS.lock().unwrap_or_else(PoisonError::into_inner).entry(n).or_insert_with(create)
@@ -53,7 +52,7 @@ fn pool() -> &'static ThreadPool {
     SELECTED.get().unwrap_or_else(|| DEFAULT.get_or_init(|| pool_of(setting().unwrap_or(0))))
 }
 
-/// Returns the number of threads of a kernel that this thread launches.
+/// Returns the number of threads that run a kernel which this thread launches.
 #[inline]
 pub fn count() -> usize {
     pool().threads()
@@ -193,9 +192,9 @@ mod tests {
             for tasks in [2, 3, 50, 1000] {
                 let worker_count = worker_ids(tasks);
                 each(tasks, 1, |worker, _| {
-                    assert!(worker < worker_count, "worker {worker} of {worker_count}");
-                    assert_eq!(count(), 4, "a helper uses the pool to which it belongs");
-                    assert_eq!(busy[worker].fetch_add(1, Ordering::SeqCst), 0, "worker {worker} is in use");
+                    assert!(worker < worker_count, "worker id {worker} is not below {worker_count}");
+                    assert_eq!(count(), 4, "a helper must use the pool to which it belongs");
+                    assert_eq!(busy[worker].fetch_add(1, Ordering::SeqCst), 0, "worker {worker} is in use twice");
                     done.fetch_add(1, Ordering::SeqCst);
                     busy[worker].fetch_sub(1, Ordering::SeqCst);
                 });
@@ -229,7 +228,7 @@ mod tests {
     #[test]
     fn a_panic_of_a_call_on_every_helper_blocks_no_thread() {
         let pool = ThreadPool::new(3, || ());
-        pool.reserve_scratch(usize::MAX, || std::panic::resume_unwind(Box::new("panic of a call")));
+        pool.reserve_scratch(usize::MAX, || std::panic::resume_unwind(Box::new("the call panics")));
         // The pool does not record the failed call, and the helpers continue to serve jobs.
         static CALLS: AtomicUsize = AtomicUsize::new(0);
         pool.reserve_scratch(usize::MAX, || add(&CALLS, 1));

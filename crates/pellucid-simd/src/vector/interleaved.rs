@@ -1,4 +1,4 @@
-//! [`Pack`]: several vectors of `f32`, to which each step of a function is applied before the next step.
+//! [`Pack`]: several vectors of `f32`. Each step of a function is applied to all of them before the next step.
 //!
 //! Interleaving gives the processor independent instructions, so that latencies of dependent steps overlap.
 
@@ -66,7 +66,7 @@ impl<V: SingleVector, const K: usize> Pack<V, K> {
     }
 }
 
-/// Computes `Pack([f(k), ..])` for an expression of k. This is no closure, because a closure might not be inlined.
+/// Computes `Pack([e(0), e(1), ..])` for an expression e(k). A macro, because a closure might not be inlined.
 macro_rules! pack_of {
     (|$k:ident| $e:expr) => {{
         // SAFETY: *instruction set* is a clause of `Pack::new` that covers every operation on packs.
@@ -136,13 +136,13 @@ macro_rules! apply_in_fours {
     ($f:path, $v:ident) => {{
         let (mut vectors, remainder) = ($v, R / 4 * 4);
         for four in vectors.as_chunks_mut::<4>().0 {
-            // SAFETY: the enclosing function requires *instruction set* for its whole body, and the pack does not
-            // leave this statement.
+            // SAFETY: *instruction set* is a clause of the enclosing function, and the pack is used only in this
+            // statement.
             *four = $f(unsafe { Pack::new(four) }).0;
         }
         for one in vectors[remainder..].as_chunks_mut::<1>().0 {
-            // SAFETY: the enclosing function requires *instruction set* for its whole body, and the pack does not
-            // leave this statement.
+            // SAFETY: *instruction set* is a clause of the enclosing function, and the pack is used only in this
+            // statement.
             *one = $f(unsafe { Pack::new(one) }).0;
         }
         vectors

@@ -56,18 +56,18 @@ pub(crate) fn requires_grad_changes() -> u64 {
 /// view of 2⁴⁰ repeated elements needs no memory but hours of time.
 const MAX_BROADCAST_SIZE: usize = 1 << 34;
 
-/// Refuses a broadcast view above [`MAX_BROADCAST_SIZE`].
+/// Returns an error if the kernel would visit a broadcast view of more than [`MAX_BROADCAST_SIZE`] elements.
 #[cold]
 fn check_broadcast_size(kernel: &Kernel, array: &Array, outputs: &[&Array]) -> Result<()> {
     let (shape, size) = (array.shape(), array.shape().size());
-    // If an output has this size, its allocation fails with a better error. A gather visits only the elements at its
-    // index, whose number is the size of its output.
+    // The allocation of an output as large as the view fails with a better error. A gather visits only as many
+    // elements of the view as its output has.
     let limited = outputs.iter().any(|out| out.shape().size() >= size) || matches!(kernel, Kernel::Gather(_));
     if limited || !array.layout().is_broadcast() {
         return Ok(());
     }
     let reason =
-        format!("a view of shape {shape} repeats its elements to {size} in all; reduce it before it is broadcast");
+        format!("a broadcast view of shape {shape} has too many elements ({size}); reduce it before it is broadcast");
     Err(Error::invalid(kernel.name(), reason))
 }
 
@@ -135,7 +135,7 @@ pub(crate) fn map_dense(
 /// Runs one kernel at once, and fails if an output contains NaN and no input does.
 fn run_nan_checked(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
     let _eager = ModeGuard::to(ExecutionMode::Eager);
-    // An array that cannot be checked passes.
+    // An array that cannot be checked counts as free of NaN.
     let nan = |array: &&&Array| has_nan(array).unwrap_or(false);
     // The inputs are checked before the kernel, which may overwrite them.
     let before = inputs.iter().any(|array| nan(&array));
@@ -171,7 +171,7 @@ pub(crate) fn enable_nan_check() -> Option<NanCheckGuard> {
     (MODE.get() == ExecutionMode::Eager).then(|| NanCheckGuard(ModeGuard::to(ExecutionMode::NanChecked)))
 }
 
-/// Ensures that a storage has its contents: runs the list that has a pending write to it.
+/// Ensures that a storage has its contents: runs the deferred list that has a pending write to it.
 #[inline]
 pub(crate) fn ensure_ready(op: &'static str, storage: &Storage) -> Result<()> {
     if storage.pending() == READY { Ok(()) } else { resolve_pending(op, storage) }
@@ -218,7 +218,7 @@ type Operands<'a> = SmallVec<[&'a Array; 4]>;
 /// Runs a kernel on its device while it holds the borrows of its operands.
 fn launch_kernel(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes: VersionUpdate) -> Result<()> {
     let device = outputs.first().or(inputs.first()).expect("a kernel has an operand").device();
-    // Outputs without elements need no computation, even if other axes are long. An index is still checked.
+    // Outputs without elements need no computation, even if the inputs are large. Indices are still checked.
     let nothing = |out: &&Array| out.shape().size() == 0 && out.storage().buffer().bytes() == 0;
     if outputs.iter().all(nothing) && !kernel.info().refuses_values {
         return outputs.iter().try_for_each(|out| device.backend().upload(&[], out.storage()));
@@ -276,7 +276,7 @@ pub(crate) fn with_read_borrow<R>(storage: &Storage, read: impl FnOnce() -> R) -
 pub(crate) fn ensure_readable(op: &'static str, array: &Array) -> Result<()> {
     check_readable(
         op,
-        "move the read outside of it, return the tensor from the step, or compute with tensors (e.g. where_) instead",
+        "move the read outside of the step, return the tensor from it, or compute with tensors (e.g. where_) instead",
     )?;
     if MODE.get() == ExecutionMode::Lazy {
         list::flush_current()?;
@@ -284,7 +284,7 @@ pub(crate) fn ensure_readable(op: &'static str, array: &Array) -> Result<()> {
     ensure_ready(op, array.storage())
 }
 
-/// Refuses `op`, which reads values, while a step is captured. `help` names the alternative.
+/// Returns an error while a step is captured, because `op` reads values. `help` names the alternative.
 ///
 /// # Errors
 /// [`Error::ReadInCapture`].

@@ -10,11 +10,11 @@ use pellucid_ir::{DType, Error, Result, Shape};
 
 /// Returns the `i64` index at which each value would be inserted to keep a sorted row sorted.
 ///
-/// The index is the number of elements less than the value, or with `right` not greater than it. NaN sorts last, as in
+/// The index is the number of elements less than the value (with `right`: not greater than it). NaN sorts last, as in
 /// [`sort`](super::sort): the index of a NaN value is the length.
 ///
-/// The rows are the last axis of `sorted`: one vector for all values, or one row for every row of values, with equal
-/// leading axes.
+/// `sorted` is a vector for all values, or it has the leading axes of `values` and its last axis is the sorted row for
+/// the values of the same leading indices.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] for other leading axes, or a 0-d `sorted`.
@@ -40,7 +40,7 @@ pub fn searchsorted(sorted: &Tensor, values: &Tensor, right: bool) -> Result<Ten
     for _ in 0..usize::BITS - len.leading_zeros() {
         let middle = ops::shift_right(&ops::add(&low, &high)?, 1)?;
         let there = ops::take_along_axis(&sorted, &ops::minimum(&middle, len as i64 - 1)?, -1)?;
-        // False if the element of the row is NaN, which sorts after all values.
+        // A comparison with a NaN in the sorted row is false, as it must be: NaN sorts last.
         let is_before = if right { ops::le(&there, &values)? } else { ops::lt(&there, &values)? };
         let open = ops::lt(&low, &high)?;
         let above = ops::logical_and(&open, &is_before)?;
@@ -55,8 +55,8 @@ pub fn searchsorted(sorted: &Tensor, values: &Tensor, right: bool) -> Result<Ten
 
 /// Returns the index of the bucket between ascending boundaries that contains each element.
 ///
-/// This is [`searchsorted`] with swapped operands. Bucket i is boundary i − 1 < x ≤ boundary i, or (`right`)
-/// boundary i − 1 ≤ x < boundary i.
+/// This is [`searchsorted`] with swapped operands. Bucket i contains x if boundary i − 1 < x ≤ boundary i,
+/// or with `right` if boundary i − 1 ≤ x < boundary i.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] unless the boundaries are a vector.
@@ -88,7 +88,7 @@ pub fn bincount(x: &Tensor, weights: Option<&Tensor>, least: usize) -> Result<Te
         return Err(Error::shapes(op, shapes.into_iter().flatten(), "takes a vector, and weights of its shape"));
     }
     let help = "the length depends on values; scatter_add_along(ones, x, 0, [classes]) counts a fixed number of \
-                classes, and histc() into bins";
+                classes; histc() counts into bins";
     engine::check_readable(op, help)?;
     let numbers = x.array().to_vec::<i64>(op)?;
     if let Some(negative) = numbers.iter().find(|&&n| n < 0) {
@@ -104,9 +104,9 @@ pub fn bincount(x: &Tensor, weights: Option<&Tensor>, least: usize) -> Result<Te
 /// The bins of a [`histogram`].
 #[derive(Clone, Copy, Debug)]
 pub enum Bins<'a> {
-    /// A number of bins of equal width, from the smallest element to the largest.
+    /// The number of bins of equal width from the smallest element to the largest.
     Count(usize),
-    /// A number of bins of equal width, between two ends.
+    /// The number of bins of equal width, and the lower and the upper end.
     Between(usize, f64, f64),
     /// A vector of ascending edges.
     Edges(&'a Tensor),
@@ -119,9 +119,9 @@ pub enum Bins<'a> {
 /// width of the bin, so that the integral is 1.
 ///
 /// # Errors
-/// [`Error::DTypeMismatch`] unless all are floats of one dtype; [`Error::ShapeMismatch`]; [`Error::InvalidArgument`]
-/// for 0 bins, ends that are not finite and ascending, and, in eager mode, edges that descend or elements that are not
-/// finite but determine the ends; [`Error::OutOfMemory`].
+/// [`Error::DTypeMismatch`] unless all operands are floats of one dtype; [`Error::ShapeMismatch`];
+/// [`Error::InvalidArgument`] for 0 bins, ends that are not finite and ascending, and, in eager mode, edges that
+/// descend or elements that are not finite but determine the ends; [`Error::OutOfMemory`].
 #[tensor_method]
 pub fn histogram(x: &Tensor, bins: Bins<'_>, weights: Option<&Tensor>, density: bool) -> Result<(Tensor, Tensor)> {
     let points = ops::reshape(x, [x.size(), 1])?;
@@ -131,7 +131,7 @@ pub fn histogram(x: &Tensor, bins: Bins<'_>, weights: Option<&Tensor>, density: 
 
 /// Computes a [`histogram`] of points `[.., D]` in D dimensions. Returns the counts and the edges along each dimension.
 ///
-/// There is one entry of `bins` per dimension. Weights have x's shape without the last axis; a density is divided by
+/// There is one entry of `bins` per dimension. Weights have x's shape without the last axis; `density` divides by
 /// the volume of the cell.
 ///
 /// # Errors
@@ -182,7 +182,7 @@ fn histogram_of(
         shape.push(len);
         all.push(edges);
     }
-    // The counts are integers, since `f32` cannot represent all of them above 2²⁴.
+    // Elements are counted as integers, since `f32` cannot represent all of them above 2²⁴.
     let weights = weights.map_or_else(|| ops::ones([count], DType::I64), ops::ravel)?;
     let boxes = shape.iter().try_fold(1usize, |n, &len| n.checked_mul(len)).ok_or_else(Error::absurd_size)?;
     let sums = ops::scatter_add_along(&ops::where_(&inside, &weights, 0)?, &place, 0, [boxes])?;
@@ -203,7 +203,7 @@ fn bin_edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<Tensor> {
     }
     let (count, low, high) = match bins {
         Bins::Edges(edges) if edges.rank() != 1 || edges.size() < 2 => {
-            return Err(Error::shapes(op, [edges.shape()], "edges must be a vector of at least two"));
+            return Err(Error::shapes(op, [edges.shape()], "edges must be a vector of at least two elements"));
         }
         Bins::Edges(edges) if edges.dtype() != x.dtype() => {
             return Err(Error::dtypes(op, [x.dtype(), edges.dtype()], "edges need the dtype of the elements"));

@@ -45,14 +45,14 @@ impl Run {
     }
 }
 
-/// The precision of the data.
+/// An eager run in the precision of the data.
 const DOUBLE: Run =
     Run { name: "f64", float: DType::F64, strided: false, engine: Engine::Eager, outputs: 1e-9, gradients: 1e-7 };
 /// The same samples, converted to another precision.
 const SINGLE: Run = Run { name: "f32", float: DType::F32, outputs: 1e-4, gradients: 1e-4, ..DOUBLE };
 
-/// Returns the runs of an operation, for arguments with or without a mask. A plain run precedes the runs that must have
-/// its bits.
+/// Returns the runs of an operation, for arguments with or without a mask. The runs after a plain run must
+/// equal it bit for bit.
 fn runs(operation: &str, with_mask: bool) -> Vec<Run> {
     let algebra = ["linalg.", "cholesky", "logdet", "matrix_exp"].iter().any(|prefix| operation.starts_with(prefix));
     // The reference values of these operations are accurate to six digits.
@@ -91,7 +91,7 @@ pub(crate) fn refused(binding: &Binding, case: &Case, refusal: &Refusal) -> Resu
     let tensors = case.tensors.iter().filter_map(inside).collect();
     let call = Call { arguments: &refusal.arguments, tensors: &tensors, float: DType::F64 };
     guarded(|| match binding(&call) {
-        Ok(_) => Err(format!("accepted, though: {}", refusal.message.lines().next().unwrap_or_default())),
+        Ok(_) => Err(format!("accepted, but expected: {}", refusal.message.lines().next().unwrap_or_default())),
         Err(_) => Ok(()),
     })
 }
@@ -124,7 +124,7 @@ pub(crate) fn sample(binding: &Binding, case: &Case, sample: &Sample) -> Vec<(&'
 fn same_bits(plain: &[Tensor], again: &[Tensor]) -> Result<(), String> {
     let same = |(a, b): (&Tensor, &Tensor)| a.to_bytes().ok() == b.to_bytes().ok();
     match plain.iter().zip(again).position(|pair| !same(pair)) {
-        Some(at) => Err(format!("value {at} has other bits than from contiguous inputs, at once")),
+        Some(at) => Err(format!("value {at} differs bitwise from the eager run on contiguous inputs")),
         None => Ok(()),
     }
 }
@@ -142,7 +142,7 @@ struct Computed<'a> {
     value: Tensor,
     expected: Option<&'a Tensor>,
     tolerance: f64,
-    /// The smallest norm of the whole tensor, in `f64`, for which a difference counts as relative.
+    /// A lower bound, in `f64`, on the norm of the tensor to which differences are relative.
     least: f64,
 }
 
@@ -187,7 +187,7 @@ impl<'a> Check<'a> {
         Ok(values)
     }
 
-    /// Computes outputs and derivatives without reading values.
+    /// Computes outputs and derivatives. Reads no values, so that a captured step can contain it.
     fn all(&self, leaves: &Leaves) -> Result<Vec<Computed<'a>>, String> {
         let outputs = self.call(leaves)?;
         let stored = if self.sample.post.is_some() { "pout" } else { "out" };
@@ -209,7 +209,7 @@ impl<'a> Check<'a> {
             if let Some(expected) = self.stored("after", path) {
                 // A copy of the current value, because the call is repeated for the derivatives.
                 let now = ops::copy(&leaf.detach()).map_err(refuse)?;
-                all.push(self.output(format!("{path} afterwards"), &now, expected));
+                all.push(self.output(format!("{path} after the call"), &now, expected));
             }
         }
         if self.sample.comparable && self.sample.levels[0] != Level::Absent && !self.sample.tracked.is_empty() {
@@ -240,7 +240,7 @@ impl<'a> Check<'a> {
         Ok(leaves)
     }
 
-    /// Returns a new handle in the precision of the run.
+    /// Converts a tensor to the precision of the run, and returns it as a new handle.
     fn cast(&self, tensor: &Tensor) -> Result<Tensor, String> {
         let dtype = if tensor.dtype() == DType::F64 { self.run.float } else { tensor.dtype() };
         Ok(ops::to_dtype(tensor, dtype).map_err(refuse)?.detach())
@@ -293,7 +293,7 @@ impl<'a> Check<'a> {
         Ok(found.iter().any(Option::is_some).then_some(found))
     }
 
-    /// Computes forward mode by the public transform, with the same directions.
+    /// Computes J·v by the public function `jvp`, with the same directions.
     fn transformed(&self, leaves: &Leaves) -> Result<Vec<Tensor>, String> {
         let tracked = &self.sample.tracked;
         let inputs: Vec<&Tensor> = tracked.iter().map(|path| &leaves[path]).collect();

@@ -81,7 +81,7 @@ fn tensor(view: &TensorView<'_>) -> Tensor {
         Dtype::BF16 => DType::BF16,
         Dtype::F32 => DType::F32,
         Dtype::F64 => DType::F64,
-        other => panic!("no dtype for {other:?}"),
+        other => panic!("the dtype {other:?} of safetensors is not supported"),
     };
     Tensor::from_bytes(view.data(), dtype, view.shape()).expect("the number of bytes matches the shape")
 }
@@ -91,7 +91,7 @@ fn tensor(view: &TensorView<'_>) -> Tensor {
 #[test]
 #[ignore = "writes the archive in the repository"]
 fn pack() {
-    let directory = PathBuf::from(env::var_os(DIRECTORY).expect("PELLUCID_OPINFO names the data"));
+    let directory = PathBuf::from(env::var_os(DIRECTORY).expect("PELLUCID_OPINFO must name the directory of the data"));
     let index = String::from_utf8(read(&directory.join("index.json"))).expect("the index is UTF-8");
     let files: Vec<(String, Vec<u8>)> =
         index::parse(&index).into_iter().map(|o| (o.file.clone(), read(&directory.join(&o.file)))).collect();
@@ -103,6 +103,6 @@ fn pack() {
     let metadata = [(INDEX.to_string(), index)].into_iter().collect();
     let bytes = serialize(views, Some(metadata)).expect("the tensors can be serialised");
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
-    encoder.write_all(&bytes).expect("memory");
-    fs::write(archive(), encoder.finish().expect("memory")).expect("the archive can be written");
+    encoder.write_all(&bytes).expect("a write to memory succeeds");
+    fs::write(archive(), encoder.finish().expect("a write to memory succeeds")).expect("the archive can be written");
 }

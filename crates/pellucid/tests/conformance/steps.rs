@@ -5,7 +5,7 @@ use crate::index::Sample;
 use pellucid::{Error, Result, Tensor, ops};
 use std::collections::BTreeMap;
 
-/// Returns the tensors of a call, with the input prepared.
+/// Returns the tensors of a call, after the preparation that the sample names is applied to the tensor `input`.
 pub(crate) fn prepare(sample: &Sample, tensors: &BTreeMap<String, Tensor>) -> Result<BTreeMap<String, Tensor>> {
     let mut prepared = tensors.clone();
     let Some(preparation) = &sample.preparation else { return Ok(prepared) };
@@ -31,7 +31,7 @@ fn unit_triangle(x: &Tensor, upper: bool) -> Result<Tensor> {
     ops::add(ops::where_(&strict, x, 0.0)?, &diagonal)
 }
 
-/// Returns the outputs that the data contains and differentiates.
+/// Applies the post-processing that the sample names. Its results are those that the data contains and differentiates.
 pub(crate) fn post(sample: &Sample, outputs: Vec<Tensor>) -> Result<Vec<Tensor>> {
     let first = |x: &Tensor, k: usize| ops::narrow(x, -1, 0, k);
     let smaller = |u: &Tensor, vh: &Tensor| u.shape()[u.rank() - 1].min(vh.shape()[vh.rank() - 1]);
@@ -44,6 +44,6 @@ pub(crate) fn post(sample: &Sample, outputs: Vec<Tensor>) -> Result<Vec<Tensor>>
         }
         (Some("eigenvalues, abs(eigenvectors)"), [values, vectors]) => Ok(vec![values.clone(), ops::abs(vectors)?]),
         (Some("L, U"), [_, l, u]) => Ok(vec![l.clone(), u.clone()]),
-        (Some(other), _) => Err(Error::invalid("post", format!("unknown step {other} of {} outputs", outputs.len()))),
+        (Some(other), _) => Err(Error::invalid("post", format!("unknown post {other} of {} outputs", outputs.len()))),
     }
 }

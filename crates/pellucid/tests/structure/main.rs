@@ -15,7 +15,7 @@ use repository::{compare, files, root};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-/// Crates in which a cycle must not leave a folder: every crate with `unsafe` code.
+/// Crates in which a cycle of dependencies must stay within one folder: every crate with `unsafe` code.
 const ONE_FOLDER: [&str; 4] = ["pellucid-cpu", "pellucid-gemm", "pellucid-runtime", "pellucid-simd"];
 
 /// Cycles that are intended: the crate, the files, and the reason.
@@ -109,15 +109,15 @@ fn every_crate_lists_its_modules() {
 #[test]
 fn planted_faults_still_apply() {
     let root = root();
-    let list = fs::read_to_string(root.join(".ci/faults/list.txt")).expect("the list of faults is readable");
+    let list = fs::read_to_string(root.join(".ci/faults/list.txt")).expect(".ci/faults/list.txt must be readable");
     let entries: Vec<&str> = list.split("\nfault ").skip(1).collect();
-    assert!(entries.len() >= 20, "{} faults", entries.len());
+    assert!(entries.len() >= 20, "the list has only {} faults", entries.len());
     for entry in entries {
         let lines = |prefix: &str| entry.lines().filter_map(|l| l.strip_prefix(prefix)).collect::<Vec<_>>().join("\n");
         let (fault, file) = (entry.lines().next().unwrap_or_default().trim(), lines("file "));
         let (old, new) = (lines("- "), lines("+ "));
         let text = fs::read_to_string(root.join(file.trim())).unwrap_or_default();
-        assert_eq!(text.matches(&old).count(), 1, "{fault}: occurrences of the replaced text in {file}");
+        assert_eq!(text.matches(&old).count(), 1, "{fault}: the replaced text must occur once in {file}");
         assert!(!old.is_empty() && old != new, "{fault}: the replacement changes nothing");
         assert!(lines("test ").contains("-p pellucid"), "{fault}: no test command");
     }

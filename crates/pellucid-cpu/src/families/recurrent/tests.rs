@@ -274,8 +274,8 @@ fn gradients_match_difference_quotients() {
 #[test]
 fn bits_are_independent_of_threads_and_instruction_sets() {
     for k in kernels() {
-        // Enough sequences for all threads; fewer sequences, so that columns are distributed; a depth of several
-        // blocks.
+        // [T, N, H]: enough sequences for all threads; one sequence, so that the threads share its columns; three
+        // sequences with products over several blocks of the depth.
         for [t, n, h] in [[4, 37, 70], [2, 1, 600], [3, 3, 290]] {
             let sizes = [t, n, h, if k.projected { h - 9 } else { h }];
             for dtype in [DType::F32, DType::F64] {

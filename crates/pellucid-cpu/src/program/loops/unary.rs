@@ -11,7 +11,7 @@ use pellucid_simd::vector::Function;
 use pellucid_simd::{per_isa, up_to};
 use std::mem::MaybeUninit;
 
-/// Elements between two checks for rare operands: a multiple of [`UNROLLED_LEN`].
+/// Elements between two checks for rare operands, for which a fast formula is invalid. A multiple of [`UNROLLED_LEN`].
 const RARE_CHECK_LEN: usize = 256;
 
 /// The loop of a primitive of one operand.
@@ -73,7 +73,7 @@ pub(super) fn narrow_loop<T: LoopElement, F: Function<T, Out: LoopElement>>(isa:
 }
 
 per_isa! {
-    /// Returns the loop of F for an instruction set. It recomputes the rare operands of each piece.
+    /// Returns the loop of F for an instruction set. It recomputes rare operands in blocks of [`RARE_CHECK_LEN`].
     fn function_loop[T: LoopElement, F: Function<T, Out: LoopElement>][T, F](dst: *mut u8, a: *const u8, n: usize) {
         debug_assert!(
             are_apart((dst, n * size_of::<F::Out>()), (a, n * size_of::<T>())),
@@ -104,7 +104,7 @@ fn apply<T: LoopElement, F: Function<T, Out: LoopElement>>(
     }
 }
 
-/// Writes `F(a[i])` to `dst[i]`, and then again for rare operands.
+/// Writes `F::at(a[i])` to `dst[i]`, and then overwrites the results of rare operands with `F::rare(a[i])`.
 #[inline(always)]
 fn apply_with_rare<T: LoopElement, F: Function<T, Out: LoopElement>>(
     dst: &mut [MaybeUninit<Unaligned<F::Out>>],
@@ -124,7 +124,7 @@ fn apply_with_rare<T: LoopElement, F: Function<T, Out: LoopElement>>(
     }
 }
 
-/// Returns the scalar loop of F, for code that does not vectorise. It is compiled once.
+/// Returns the scalar loop of F, for code that does not vectorise. It is compiled once, not for each instruction set.
 fn scalar_loop<T: LoopElement, F: Function<T, Out: LoopElement>>() -> UnaryLoop {
     UnaryLoop::new::<T, F::Out>(const { function_loop::<T, F>(Isa::Portable) })
 }
@@ -135,8 +135,8 @@ trait UnaryPrimitives: LoopElement + Sized {
     fn unary_loop(op: Unary, isa: Isa) -> Option<UnaryLoop>;
 }
 
-/// Defines primitives, one per line: the kind of its loop, its name, its result, and its rare operands with their
-/// result.
+/// Defines primitives, one per line: the kind of loop, the name, the result, and optionally the condition for rare
+/// operands and the result for these.
 ///
 /// `vector` loops are vectorised, `scalar` loops are not, and `single` loops are vectorised for `f32` alone. `narrow`
 /// loops are vectorised without a variant for AVX-512, because they are bound by memory or rarely run.

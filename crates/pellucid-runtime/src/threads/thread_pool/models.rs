@@ -120,7 +120,7 @@ fn run_and_check<const N: usize>(pool: &ThreadPool<LoomPrimitives>, chunk: usize
         workers.increment(worker);
         tasks.increment(i);
     });
-    assert_eq!(tasks.values(), [1; N], "every task runs once before the call returns");
+    assert_eq!(tasks.values(), [1; N], "every task must run once before the call returns");
     assert_eq!(workers.values().iter().sum::<usize>(), N);
 }
 
@@ -174,7 +174,7 @@ fn a_panic_of_a_task_reaches_the_caller_and_the_pool_stays_usable() {
             }
         };
         let result = catch_unwind(AssertUnwindSafe(|| pool.run(2, 1, &work)));
-        assert_eq!(result.expect_err("the panic of task 1").downcast_ref(), Some(&"task 1"));
+        assert_eq!(result.expect_err("task 1 must panic").downcast_ref(), Some(&"task 1"));
         assert_eq!(tasks.values(), [1; 2]);
         run_and_check::<2>(pool, 1);
     });
@@ -196,7 +196,7 @@ fn a_call_reaches_every_helper() {
 #[test]
 fn a_panic_of_a_call_on_every_helper_blocks_no_thread() {
     explore(2, 3, |pool| {
-        assert!(!pool.call_on_helpers(|| resume_unwind(Box::new("panic of a call"))));
+        assert!(!pool.call_on_helpers(|| resume_unwind(Box::new("the call panics"))));
         run_and_check::<2>(pool, 1);
     });
 }

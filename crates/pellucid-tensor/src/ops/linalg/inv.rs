@@ -11,7 +11,7 @@ use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result};
 use smallvec::smallvec;
 
-/// A⁻¹, and the position of a zero pivot of the LU factorisation. ∂A = −A⁻ᵀ·g·A⁻ᵀ (Giles 2008).
+/// A⁻¹, and the position of the first zero pivot of the LU factorisation. ∂A = −A⁻ᵀ·g·A⁻ᵀ (Giles 2008).
 struct Inverse;
 
 impl Operation for Inverse {
@@ -31,8 +31,8 @@ impl Operation for Inverse {
     }
 }
 
-/// X with A·X = B (`transposed`: Aᵀ·X = B), and the position of a zero pivot of the LU factorisation of A. ∂B = A⁻ᵀ·g,
-/// ∂A = −∂B·Xᵀ (Giles 2008). Gradients of every order reuse the factors of the first solution.
+/// X with A·X = B (`transposed`: Aᵀ·X = B), and the position of the first zero pivot of the LU factorisation of A.
+/// ∂B = A⁻ᵀ·g, ∂A = −∂B·Xᵀ (Giles 2008). Gradients of every order reuse the factors of the first solution.
 #[derive(Default)]
 struct Solve {
     transposed: bool,
@@ -96,9 +96,9 @@ pub fn inv(a: &Tensor) -> Result<Tensor> {
     Ok(outputs[0].clone())
 }
 
-/// Computes the inverses of [`inv`], and an `i32` info instead of an error.
+/// Computes the inverses as [`inv`] does, and returns an `i32` info instead of an error.
 ///
-/// The info is the position, from 1, of the first zero pivot, or 0. If it is not 0, the inverse is NaN.
+/// The info is the position, counted from 1, of the first zero pivot, or 0. If it is not 0, the inverse is NaN.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
@@ -126,9 +126,9 @@ pub fn solve(a: &Tensor, b: &Tensor, left: bool) -> Result<Tensor> {
     Ok(x)
 }
 
-/// Computes the X of [`solve`], and an `i32` info instead of an error.
+/// Computes X as [`solve`] does, and returns an `i32` info instead of an error.
 ///
-/// The info is the position, from 1, of the first zero pivot, or 0. If it is not 0, X is NaN.
+/// The info is the position, counted from 1, of the first zero pivot, or 0. If it is not 0, X is NaN.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
@@ -180,7 +180,7 @@ pub fn tensorinv(a: &Tensor, ind: usize) -> Result<Tensor> {
     let (first, last) = a.shape().split_at(ind.min(a.rank()));
     let (rows, columns) = (first.iter().product::<usize>(), last.iter().product::<usize>());
     if rows != columns {
-        let help = format!("the first {ind} axes have {rows} elements, but the others {columns}");
+        let help = format!("the first {ind} axes have {rows} elements, but the others have {columns}");
         return Err(Error::shapes(op, [a.shape()], help));
     }
     let inverse = inv(&ops::reshape(a, [rows as isize, columns as isize])?)?;
@@ -203,7 +203,7 @@ pub fn tensorsolve(a: &Tensor, b: &Tensor, axes: &[isize]) -> Result<Tensor> {
     let size = unknown.iter().product::<usize>();
     if size != b.size() || size.checked_mul(size) != Some(a.size()) {
         let help = format!(
-            "A has {} elements; this must be the square of B's, and of those of the axes of A beyond B's rank",
+            "with n elements in B, A must have n² elements, and n along its axes beyond B's rank; A has {}",
             a.size()
         );
         return Err(Error::shapes(op, [a.shape(), b.shape()], help));

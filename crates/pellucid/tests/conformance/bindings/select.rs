@@ -71,7 +71,7 @@ pub(super) fn bind(table: &mut Binder) {
         let (x, index) = (c.x()?, c.tensor(1, "indices")?);
         let Some(axis) = c.int(2, "dim") else { return ops::take(x, &ops::ravel(index)?) };
         let at = x.shape().axis("take_along_dim", axis)?;
-        // All axes but the selected one broadcast.
+        // All axes except `at` broadcast.
         let one = |t: &Tensor| t.shape().with_axis(at, 1);
         let help = "all axes except the selected one must broadcast";
         let beside = one(x).broadcast(&one(index));

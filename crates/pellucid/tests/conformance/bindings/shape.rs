@@ -92,7 +92,7 @@ fn squeezed(x: &Tensor, axes: Option<Vec<isize>>) -> Result<Tensor> {
     (0..x.rank()).rev().filter(goes).try_fold(x.clone(), |x, axis| ops::squeeze(&x, axis as isize))
 }
 
-/// Adds leading axes up to this rank; the third axis is added at the end.
+/// Adds axes of length 1 up to this rank: the first two axes in front, the third one at the end.
 pub(super) fn at_least(x: &Tensor, rank: usize) -> Result<Tensor> {
     let mut x = x.clone();
     while x.rank() < rank {
@@ -227,7 +227,7 @@ fn cuts(table: &mut Binder) {
             if !start.dtype().is_int() {
                 return Err(Error::dtypes("narrow", [start.dtype()], "the start must be an integer"));
             }
-            // The start is a tensor whose value need not be read.
+            // The start is a tensor; this computes the positions without reading its value.
             let places = ops::add(start, Tensor::arange(0, c.count(3, "length")? as i64, 1))?;
             return ops::index_select(c.x()?, c.int(1, "dim").unwrap_or(0), &places);
         }
