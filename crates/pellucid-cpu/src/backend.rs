@@ -7,7 +7,7 @@ use crate::program;
 use crate::sequence::PreparedPlan;
 use pellucid_ir::backend::{Backend, Buffer, Dense, DenseMap, MemoryStats, Prepared, Storage, View};
 use pellucid_ir::formula::Program;
-use pellucid_ir::kernel::{FamilyInfo, Kernel, Params};
+use pellucid_ir::kernel::{Kernel, Params};
 use pellucid_ir::plan::Plan;
 use pellucid_ir::{Error, Result};
 use pellucid_runtime::CpuBuffer;
@@ -30,7 +30,7 @@ impl Backend for Cpu {
     }
 
     fn run(&self, kernel: &Kernel, inputs: &[View<'_>], outputs: &[View<'_>]) -> Result<()> {
-        check_count(kernel, inputs.len(), outputs.len())?;
+        operand::check_count(kernel, inputs.len(), outputs.len())?;
         let op = kernel.name();
         // Nearly all kernels have one or two inputs and one output. These need no list.
         match (inputs, outputs) {
@@ -187,24 +187,6 @@ fn output<'a>(kernel: &Kernel, k: usize, view: &View<'a>) -> Result<Operand<'a>>
 /// Checks the operands of a kernel and runs it.
 fn check_and_run(kernel: &Kernel, x: &[Operand<'_>], y: &[Operand<'_>]) -> Result<()> {
     families::check_kernel(kernel, x, y).and_then(|()| families::run_kernel(kernel, x, y))
-}
-
-/// Returns an error if a kernel has fewer operands than its family needs.
-#[inline]
-pub(crate) fn check_count(kernel: &Kernel, inputs: usize, outputs: usize) -> Result<()> {
-    let info = kernel.info();
-    if inputs >= info.inputs && outputs >= info.outputs {
-        Ok(())
-    } else {
-        Err(too_few_operands(kernel, inputs, outputs))
-    }
-}
-
-#[cold]
-fn too_few_operands(kernel: &Kernel, inputs: usize, outputs: usize) -> Error {
-    let FamilyInfo { inputs: needed, outputs: made, .. } = kernel.info();
-    let reason = format!("needs at least {needed} inputs and {made} outputs, got {inputs} and {outputs}");
-    Error::invalid(kernel.name(), reason)
 }
 
 #[cfg(test)]

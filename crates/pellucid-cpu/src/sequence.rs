@@ -4,7 +4,6 @@
 //! dtypes that their family requires, and overlap outputs only as the same view. Maps over dense operands are reduced
 //! to slot offsets and a size. A launch only looks up the start of each slot and runs the kernels in order.
 
-use crate::backend::check_count;
 use crate::families;
 use crate::operand::{self, Operand, Operands};
 use crate::program;
@@ -72,7 +71,7 @@ impl PreparedPlan {
         let mut launches = Vec::with_capacity(plan.launches.len());
         for launch in &plan.launches {
             let op = launch.kernel.name();
-            check_count(&launch.kernel, launch.inputs.len(), launch.outputs.len())?;
+            operand::check_count(&launch.kernel, launch.inputs.len(), launch.outputs.len())?;
             let state_outputs = launch.kernel.info().state_outputs;
             for (k, o) in launch.inputs.iter().chain(&launch.outputs).enumerate() {
                 let Some(slot) = slots.get_mut(o.slot).filter(|s| operand::fits(&o.layout, o.dtype.size(), s.bytes))

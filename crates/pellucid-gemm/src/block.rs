@@ -19,7 +19,9 @@
 //! lines.
 
 use super::kernels::Kernels;
-use super::pack::{PackPanels, Source, Strided, pack_panels};
+use super::pack::PackPanels;
+use super::source::{Source, pack_panels};
+use super::strided::Strided;
 use super::tile::RegisterTile;
 use super::{Epilogue, Finished};
 use pellucid_runtime::scratch;

@@ -7,9 +7,12 @@
 //! | `lib` (this file) | shapes, orientation, and the grid of tasks: [`gemm`], [`gemm_batched`], [`multiply`] |
 //! | `block` | the blocked loops around the micro-kernel, and the call of the [`Epilogue`] |
 //! | `tile` | the micro-kernel, which computes one register tile of C |
-//! | `pack` | operands ([`Source`]), and the packing of their panels |
+//! | `source` | operands of a product, and the panels into which they are packed: [`Source`] |
+//! | `strided` | strided matrices, the usual operands: [`Strided`] |
+//! | `pack` | the packing of strided matrices |
 //! | `packed` | operands that are packed once and used by many products: [`PackedPanels`], [`OwnedPanels`] |
-//! | `offsets` | operands given by offset lists, as the windows of a convolution are: [`ImplicitIm2col`] |
+//! | `im2col` | operands given by offset lists, as the windows of a convolution are: [`ImplicitIm2col`] |
+//! | `offsets` | lists of offsets, and the packing from them: [`OffsetList`], [`PackRuns`] |
 //! | `offset_dot` | products of a few rows with such operands, without packing: [`OffsetDotRow`], [`WeightGradDots`] |
 //! | `winograd` | the transforms of small tiles in a Winograd convolution: [`TransformTiles`] |
 //! | `gemv` | matrix-vector products, which are bound by memory bandwidth |
@@ -28,11 +31,14 @@
 
 mod block;
 mod gemv;
+mod im2col;
 mod kernels;
 mod offset_dot;
 mod offsets;
 mod pack;
 mod packed;
+mod source;
+mod strided;
 mod tile;
 mod winograd;
 
@@ -42,10 +48,12 @@ mod sweep;
 mod tests;
 
 pub use gemv::VIRTUAL_LANES;
+pub use im2col::ImplicitIm2col;
 pub use offset_dot::{OffsetDotRow, WeightGradDots, folded};
-pub use offsets::{ImplicitIm2col, OffsetList, PackRuns};
-pub use pack::{Source, Strided};
+pub use offsets::{OffsetList, PackRuns};
 pub use packed::{OwnedPanels, PackedPanels};
+pub use source::Source;
+pub use strided::Strided;
 pub use winograd::{TransformTiles, WinogradTransform};
 
 use block::BlockedProduct;

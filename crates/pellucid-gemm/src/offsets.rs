@@ -1,7 +1,5 @@
-//! Operands whose elements are stored at sums of two offsets, as the windows of a convolution are.
+//! Lists of offsets, and the packing of elements that are stored at them.
 
-use super::kernels::Kernels;
-use super::pack::{Source, check_panel};
 use pellucid_runtime::list::List;
 use pellucid_simd::Element;
 use pellucid_simd::vector::Vector;
@@ -58,103 +56,13 @@ impl OffsetList {
     }
 }
 
-/// An operand whose element (i, p) is `data[lanes[i] + depths[p]]`.
-///
-/// The windows over a padded image have this form (implicit im2col): the offset of a window plus the offset of a tap in
-/// the window.
-pub struct ImplicitIm2col<'a, T> {
-    /// The origin of the offsets.
-    pub data: *const T,
-    /// Offsets of the lanes, which are the windows.
-    pub lanes: &'a OffsetList,
-    /// Offsets of the steps of the depth, which are the taps of a window.
-    pub depths: &'a OffsetList,
-}
-
-// SAFETY: an `ImplicitIm2col` has no safe method that reads memory. The unsafe functions that read through it require
-// that no thread writes the memory meanwhile (*Range* of the panel contract, *Operands* of `multiply`).
-unsafe impl<T: Sync> Sync for ImplicitIm2col<'_, T> {}
-
-// SAFETY: `pack` writes whole vectors with the lanes of the runs, and zeros in the others. `pack_rows` writes every run
-// of the depth of every lane. `strided` and `panel` return `None`.
-unsafe impl<T: Element> Source<T> for ImplicitIm2col<'_, T> {
-    #[allow(private_interfaces)]
-    unsafe fn pack(
-        &self,
-        kernels: &Kernels<T>,
-        first: usize,
-        lanes: usize,
-        start: usize,
-        depth: usize,
-        width: usize,
-        to: *mut T,
-    ) {
-        check_panel(kernels, lanes, width);
-        debug_assert!(
-            first + lanes <= self.lanes.len() && start + depth <= self.depths.len(),
-            "the panel is not within the operand"
-        );
-        // One vector of lanes of the panel after another: first its runs, then its elements for every step of the
-        // depth.
-        for vector_start in (0..width).step_by(kernels.lanes) {
-            let (begin, end) = (lanes.min(vector_start), lanes.min(vector_start + kernels.lanes));
-            let runs: List<LaneRun, 4> = self
-                .lanes
-                .runs(first + begin..first + end)
-                .map(|(i, offset, count)| {
-                    let lane = i - first - vector_start;
-                    LaneRun { offset: offset - lane as isize, lane, count }
-                })
-                .collect();
-            let offsets = &self.depths.offsets[start..start + depth];
-            let work = PackLanes {
-                data: self.data,
-                runs: &runs,
-                offsets,
-                to: to.wrapping_add(vector_start),
-                to_stride: width,
-            };
-            // SAFETY: the lane packing contract. *Reads* follows from *Range* of the panel contract, and *Writes* from
-            // its *Target* and *Width*: every row of the panel contains this vector. The runs are within one vector by
-            // their construction. The caller guarantees *Isa*.
-            unsafe { (kernels.pack_lanes)(&work) }
-        }
-    }
-
-    fn in_rows(&self) -> bool {
-        true
-    }
-
-    #[allow(private_interfaces)]
-    unsafe fn pack_rows(
-        &self,
-        kernels: &Kernels<T>,
-        first: usize,
-        lanes: usize,
-        start: usize,
-        depth: usize,
-        step: usize,
-        to: *mut T,
-    ) {
-        debug_assert!(depth <= step, "{depth} elements in rows of stride {step}");
-        let offsets = &self.lanes.offsets[first..first + lanes];
-        for (p, offset, len) in self.depths.runs(start..start + depth) {
-            let data = self.data.wrapping_offset(offset);
-            let (to, slack) = (to.wrapping_add(p - start), step - (p - start) - len);
-            // SAFETY: the run packing contract. *Reads* follows from *Range* of the row contract. *Writes* follows from
-            // its *Target* and *Stride*: the run and the slack end at the end of each row. The caller guarantees *Isa*.
-            unsafe { (kernels.pack_runs)(&PackRuns { data, offsets, len, to, step, slack }) }
-        }
-    }
-}
-
 /// Consecutive lanes of a vector that are contiguous in memory: lane l is stored at `offset + l`.
 pub(crate) struct LaneRun {
-    offset: isize,
+    pub(crate) offset: isize,
     /// The first lane.
-    lane: usize,
+    pub(crate) lane: usize,
     /// The number of lanes.
-    count: usize,
+    pub(crate) count: usize,
 }
 
 /// The packing of one vector for each offset: `to[k·to_stride + l] = data[offsets[k] + run.offset + l]` for the lanes l
@@ -167,11 +75,11 @@ pub(crate) struct LaneRun {
 ///   the source.
 /// - *Runs*: every run is within the lanes of one vector.
 pub(crate) struct PackLanes<'a, T> {
-    data: *const T,
-    runs: &'a [LaneRun],
-    offsets: &'a [isize],
-    to: *mut T,
-    to_stride: usize,
+    pub(crate) data: *const T,
+    pub(crate) runs: &'a [LaneRun],
+    pub(crate) offsets: &'a [isize],
+    pub(crate) to: *mut T,
+    pub(crate) to_stride: usize,
 }
 
 impl<T: Element> PackLanes<'_, T> {

@@ -2,7 +2,8 @@
 
 use super::block::depth_blocks;
 use super::kernels::Kernels;
-use super::pack::{Source, Strided, check_panel};
+use super::source::{Source, check_panel};
+use super::strided::Strided;
 use pellucid_ir::Result;
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::threads::SharedPtr;

@@ -1,7 +1,7 @@
 //! Tests every kernel of the crate over all small shapes, and over shapes around vectors, register tiles and blocks.
 
 use super::kernels::Kernels;
-use super::pack::{Source, pack_panels};
+use super::source::pack_panels;
 use super::tests::{MATRIX_LAYOUTS, multiply_in_layouts};
 use super::*;
 use pellucid_runtime::list::List;

@@ -98,6 +98,19 @@ impl Array {
         self.device
     }
 
+    /// Returns the common device of several arrays.
+    ///
+    /// # Errors
+    /// [`Error::DeviceMismatch`] if they are on different devices.
+    pub(crate) fn common_device(op: &'static str, arrays: &[&Array]) -> Result<Device> {
+        let [first, rest @ ..] = arrays else { return Ok(Device::cpu()) };
+        if rest.iter().all(|array| array.device == first.device) {
+            return Ok(first.device);
+        }
+        let names = arrays.iter().map(|array| array.device.name().to_string()).collect();
+        Err(Error::DeviceMismatch { op, devices: names })
+    }
+
     /// Returns the storage, which all views share.
     #[inline]
     pub fn storage(&self) -> &Arc<Storage> {

@@ -1,6 +1,5 @@
 //! `Device`: a handle of the hardware that stores arrays and runs kernels.
 
-use crate::array::Array;
 use pellucid_ir::backend::{Backend, MemoryStats};
 use pellucid_ir::{Error, Result};
 use std::fmt;
@@ -71,19 +70,6 @@ impl Device {
     #[inline]
     pub(crate) fn backend(&self) -> &'static dyn Backend {
         *self.backend
-    }
-
-    /// Returns the common device of several arrays.
-    ///
-    /// # Errors
-    /// [`Error::DeviceMismatch`] if they are on different devices.
-    pub(crate) fn common(op: &'static str, arrays: &[&Array]) -> Result<Device> {
-        let [first, rest @ ..] = arrays else { return Ok(Device::cpu()) };
-        if rest.iter().all(|array| array.device() == first.device()) {
-            return Ok(first.device());
-        }
-        let names = arrays.iter().map(|array| array.device().name().to_string()).collect();
-        Err(Error::DeviceMismatch { op, devices: names })
     }
 }
 

@@ -19,7 +19,7 @@
 //! | `engine` | [`submit`]: runs a kernel at once, or appends it to a list |
 //! | `tensor` | [`Tensor`]: an array with its history; indexing, operators, printing |
 //! | `autograd` | the recorded graph, the backward pass, checkpoints, function transforms |
-//! | `autocast` | [`autocast()`]: mixed precision, with a policy for each operation |
+//! | `autocast` | [`autocast()`]: the mixed precision of this thread |
 //! | [`ops`] | every operation with its gradient and its errors; [`Generator`] |
 //! | `capture` | [`capture`](capture()): the kernels of a function, recorded as a plan and replayed |
 //! | `panic` | panics for failed calls, at the caller's line |
@@ -37,7 +37,7 @@ mod panic;
 mod tensor;
 
 pub use array::{Array, StorageId};
-pub use autocast::{Autocast, Policy, autocast, autocast_dtype, autocast_off, policy};
+pub use autocast::{Autocast, autocast, autocast_dtype, autocast_off};
 pub use autograd::{
     AnomalyMode, Arrays, Backward, Check, Grad, GradMode, Gradients, HookHandle, InputGradients, Needed, Node,
     Operation, Saved, Saves, Source, apply, apply_one, checkpoint, detect_anomaly, enable_grad, grad, gradcheck,
@@ -52,7 +52,7 @@ pub use capture::{
 pub use device::Device;
 pub use engine::{HostFlag, eager, is_capturing, lazy, submit};
 pub use ops::random::{Generator, GeneratorScope, manual_seed};
-pub use ops::registry::{OperationInfo, operations};
+pub use ops::registry::{OperationInfo, Policy, operations, policy};
 pub use panic::unwrap;
 pub use pellucid_ir::backend::MemoryStats;
 pub use pellucid_ir::formula::Formula;

@@ -2,7 +2,7 @@
 
 use super::map;
 use crate::operand::Operand;
-use crate::program::lower::Prepared;
+use crate::program::prepared::Prepared;
 use crate::program::strided::{self, Cursor, StridedAxes, StridedAxis};
 use crate::program::transpose::transpose_matrix;
 use pellucid_gemm::Threads;

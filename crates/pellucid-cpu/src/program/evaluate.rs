@@ -3,9 +3,11 @@
 //! Within a segment, an input is contiguous (read in place), uniform, or strided (gathered into the tile first). The
 //! caller consumes the results: `map` stores them, `reduce` accumulates them.
 
+use crate::program::execute::{Extent, execute};
+use crate::program::kernel_schedule::KernelSchedule;
 use crate::program::loader::gather;
-use crate::program::lower::{Prepared, PreparedInput};
-use crate::program::schedule::{Extent, Granularity, KernelSchedule, execute};
+use crate::program::prepared::{Prepared, PreparedInput};
+use crate::program::slot::Granularity;
 use crate::program::strided::{AccessPattern, StridedAxis, access_pattern};
 use pellucid_ir::kernel::Params;
 use pellucid_runtime::list::List;

@@ -7,9 +7,13 @@
 //! | --- | --- | --- |
 //! | entry | `family` | checks dtypes and shapes of the operands |
 //! | lowering | `lower` | resolves every instruction to its loop and gives every value a slot, once per program |
+//! | | `prepared` | the lowered program |
 //! | scheduling | `schedule` | orders the instructions for the granularities of the operands and allocates buffers |
+//! | | `kernel_schedule` | the schedule, and the cache of a program's schedules |
+//! | | `slot` | the slots of the values, and their granularities |
 //! | fusion | `fuse` | joins instructions into chains whose intermediate values stay in registers |
-//! | execution | `evaluate` | evaluates one segment of an index space tile by tile |
+//! | execution | `execute` | executes the instructions of a schedule on one tile |
+//! | | `evaluate` | evaluates one segment of an index space tile by tile |
 //! | | `map` | stores the results element by element: strided, dense, small and batched maps, epilogues |
 //! | | `reduce` | accumulates the results over axes |
 //! | | `row` | runs programs that contain reductions over rows, phase by phase |
@@ -29,16 +33,20 @@
 
 mod copy;
 mod evaluate;
+mod execute;
 mod family;
 mod fold;
 mod fuse;
+mod kernel_schedule;
 mod loader;
 pub(crate) mod loops;
 mod lower;
 mod map;
+mod prepared;
 mod reduce;
 mod row;
 mod schedule;
+mod slot;
 mod strided;
 #[cfg(test)]
 mod tests;
@@ -46,5 +54,6 @@ mod transpose;
 
 pub(crate) use copy::{copy, copy_turned};
 pub(crate) use map::batch::maps;
-pub(crate) use map::dense::{Dense, dense, dense_batch};
+pub(crate) use map::dense::{dense, dense_batch};
+pub(crate) use map::dense_operand::Dense;
 pub(crate) use map::epilogue::MapEpilogue;

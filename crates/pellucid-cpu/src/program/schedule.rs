@@ -10,193 +10,38 @@
 //! the exception, because they are summed side by side.
 //!
 //! A schedule depends only on the granularities of the inputs and on the length class of the rows. The schedules of a
-//! program are kept in a list that only grows: a lookup takes no lock, and only the first run of each kind allocates.
+//! program are cached in it.
 
-use crate::program::fold::{FoldKernel, FoldValues, SHORT};
-use crate::program::fuse::{self, FusedOp};
-use crate::program::loops::{self, BinaryLoop, FillLoop, TernaryLoop, UnaryLoop};
-use crate::program::lower::{KernelFn, Prepared, ValueSlot};
+use crate::program::fuse;
+use crate::program::kernel_schedule::{
+    KernelSchedule, LoopKind, Phase, RowLength, RowReduction, ScheduleKey, ScheduledInstr,
+};
+use crate::program::loops;
+use crate::program::prepared::{KernelFn, Prepared};
+use crate::program::slot::{Granularity, ValueSlot};
 use pellucid_ir::Compute;
 use pellucid_simd::Isa;
-use std::ops::Range;
-use std::sync::OnceLock;
 
-/// The minimal length of rows that get loop calls of their own.
-const LONG: usize = 128;
-
-/// How many values a slot has.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Granularity {
-    /// One value for the whole run or segment.
-    Uniform,
-    /// One value for each row.
-    PerRow,
-    /// One value for each element.
-    PerElement,
-}
-
-/// The length of rows, as far as schedules depend on it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum RowLength {
-    /// Rows that are reduced side by side.
-    Short,
-    /// Rows that are reduced one by one, but share loop calls.
-    Medium,
-    /// Rows that get loop calls of their own.
-    Long,
-}
-
-impl RowLength {
-    /// Returns the class of rows of `length` elements.
-    pub(crate) fn classify(length: usize) -> RowLength {
-        match length {
-            ..=SHORT => RowLength::Short,
-            _ if length < LONG => RowLength::Medium,
-            _ => RowLength::Long,
-        }
-    }
-}
-
-/// The loop of a scheduled instruction, in the form that its operands require.
-#[derive(Clone, Copy)]
-pub(crate) enum LoopKind {
-    /// A loop of one operand.
-    Unary(UnaryLoop),
-    /// A loop of two operands: the form for these operands, and the form for two tiles.
-    Binary(BinaryLoop, BinaryLoop),
-    /// A loop of three operands.
-    Ternary(TernaryLoop),
-    /// Repeats a value of a coarser granularity for every element of its row.
-    Broadcast(FillLoop),
-    /// Writes the position of every element within its row.
-    RowIndex,
-}
-
-/// A scheduled instruction.
-#[derive(Clone, Copy)]
-pub(crate) struct ScheduledInstr {
-    /// The loop.
-    pub(crate) kernel: LoopKind,
-    /// The granularity of the result.
-    pub(crate) granularity: Granularity,
-    /// The instruction reads per-row and per-element values. In a tile of several rows it runs row by row.
-    pub(crate) mixed: bool,
-    /// The slot of the result.
-    pub(crate) into: ValueSlot,
-    /// The slots of the operands.
-    pub(crate) args: [ValueSlot; 3],
-    /// The bytes of one value and the granularity, of the result and then of the operands.
-    layouts: [(u8, Granularity); 4],
-    /// The position of the instruction in a fused chain.
-    pub(crate) fused: Option<FusedOp>,
-}
-
-/// A row reduction at the end of a phase.
-pub(crate) struct RowReduction {
-    /// The loops of the operation.
-    pub(crate) fold: FoldKernel,
-    /// The slot of the result.
-    pub(crate) into: ValueSlot,
-    /// The slot of the values, or of the first factors of the products that are summed.
-    pub(crate) from: ValueSlot,
-    /// The slot of the second factors, if products are summed.
-    pub(crate) times: Option<ValueSlot>,
-    /// A fused chain can compute the reduction: see [`Extent::folds`].
-    pub(crate) chained: bool,
-}
-
-impl RowReduction {
-    /// Returns the slots that the reduction reads.
-    pub(crate) fn operands(&self) -> impl Iterator<Item = ValueSlot> {
-        std::iter::once(self.from).chain(self.times)
+impl Prepared {
+    /// Returns the schedule for an elementwise run; `granularity(k)` is that of input `k`.
+    pub(crate) fn schedule(&self, granularity: &dyn Fn(usize) -> Granularity) -> &KernelSchedule {
+        self.cached_schedule(RowLength::Short, granularity)
     }
 
-    /// Returns the values to reduce; `addresses` has the address of every slot.
-    #[inline]
-    pub(crate) fn values(&self, addresses: &[*mut u8]) -> FoldValues {
-        let factors = self.times.map(|t| addresses[t as usize].cast_const());
-        FoldValues { values: addresses[self.from as usize], factors }
+    /// Returns the schedule for rows of `length` elements; `granularity(k)` is that of input `k`.
+    pub(crate) fn schedule_rows(&self, length: usize, granularity: &dyn Fn(usize) -> Granularity) -> &KernelSchedule {
+        self.cached_schedule(RowLength::classify(length), granularity)
     }
-}
 
-/// The instructions between two row reductions, and the reductions that end the phase.
-pub(crate) struct Phase {
-    /// The instructions on uniform and per-row values, and the broadcasts, which run first.
-    pub(crate) head: Range<usize>,
-    /// The other instructions on tiles.
-    pub(crate) tiles: Range<usize>,
-    /// The reductions that end the phase.
-    pub(crate) folds: Range<usize>,
-    /// The per-element inputs that the tiles and the reductions read.
-    pub(crate) reads: Vec<ValueSlot>,
-}
-
-/// A program in execution order, with a buffer for every value.
-pub(crate) struct KernelSchedule {
-    /// The instructions of all phases.
-    pub(crate) instrs: Vec<ScheduledInstr>,
-    /// The row reductions of all phases.
-    pub(crate) folds: Vec<RowReduction>,
-    /// The phases, in execution order.
-    pub(crate) phases: Vec<Phase>,
-    /// The granularity of every slot. Broadcast values have slots after those of the program.
-    pub(crate) granularity: Vec<Granularity>,
-    /// The phase that computes every slot.
-    pub(crate) phase: Vec<usize>,
-    /// The start of the buffer of every per-element slot, in bytes per element of the tile.
-    pub(crate) buffer_offset: Vec<usize>,
-    /// The size of all buffers together, in bytes per element of the tile.
-    pub(crate) buffer_width: usize,
-    /// For every slot: a later phase reads the value, so that its buffer must hold a whole row.
-    pub(crate) crosses: Vec<bool>,
-    /// For every slot: an output that ends a fused chain and that no instruction reads. The chain can write it with
-    /// non-temporal stores.
-    pub(crate) streams: Vec<bool>,
-    /// Some per-element result is not a direct output and not kept in registers by a chain, so that it needs a buffer.
-    pub(crate) has_inner: bool,
-}
-
-/// The schedules of one program, one for each combination of row length and input granularities.
-#[derive(Default)]
-pub(crate) struct KernelScheduleCache {
-    node: OnceLock<Box<ScheduleNode>>,
-}
-
-/// One element of the list of schedules.
-struct ScheduleNode {
-    /// The row length, and two bits for the granularity of each input.
-    key: (RowLength, u128),
-    schedule: KernelSchedule,
-    next: KernelScheduleCache,
-}
-
-impl KernelScheduleCache {
-    /// Returns the schedule of `program`, which is built on first use.
+    /// Returns the schedule for rows of one length class, which is built on first use.
     ///
     /// `granularity(k)` is that of input `k`; inputs from index 64 on are scheduled as per-element inputs.
-    pub(crate) fn get(
-        &self,
-        program: &Prepared,
-        rows: RowLength,
-        granularity: &dyn Fn(usize) -> Granularity,
-    ) -> &KernelSchedule {
+    fn cached_schedule(&self, rows: RowLength, granularity: &dyn Fn(usize) -> Granularity) -> &KernelSchedule {
         let granularity = |i: usize| if i < 64 { granularity(i) } else { Granularity::PerElement };
-        let count = program.inputs.len().min(64);
-        let key = (rows, (0..count).fold(0u128, |key, i| key << 2 | granularity(i) as u128));
-        let mut list = self;
-        loop {
-            let node = list.node.get_or_init(|| {
-                Box::new(ScheduleNode {
-                    key,
-                    schedule: KernelSchedule::new(program, rows, &granularity),
-                    next: KernelScheduleCache::default(),
-                })
-            });
-            if node.key == key {
-                return &node.schedule;
-            }
-            list = &node.next;
-        }
+        let count = self.inputs.len().min(64);
+        let granularities = (0..count).fold(0u128, |bits, i| bits << 2 | granularity(i) as u128);
+        let key = ScheduleKey { rows, granularities };
+        self.schedules.get_or_init(key, || KernelSchedule::new(self, rows, &granularity))
     }
 }
 
@@ -496,191 +341,6 @@ impl KernelSchedule {
             if reusable && !free.contains(&buffer) {
                 free.push(buffer);
             }
-        }
-    }
-}
-
-impl ScheduledInstr {
-    /// Returns the slots that the instruction reads.
-    pub(crate) fn operands(&self) -> &[ValueSlot] {
-        let count = match self.kernel {
-            LoopKind::Unary(_) | LoopKind::Broadcast(_) => 1,
-            LoopKind::Binary(..) => 2,
-            LoopKind::Ternary(_) => 3,
-            LoopKind::RowIndex => 0,
-        };
-        &self.args[..count]
-    }
-
-    /// Computes `n` results, the first of which has position `first` in its row.
-    ///
-    /// # Safety
-    /// - *Operands*: every operand of the loop is valid for reads of `n` values if its granularity is that of the
-    ///   result, else of one value.
-    /// - *Result*: `into` is valid for writes of `n` values, aligned to 8 bytes for row indices.
-    /// - *Aliasing*: `into` overlaps an operand only if both addresses and both element sizes are equal.
-    #[inline]
-    unsafe fn call(&self, into: *mut u8, [a, b, d]: [*mut u8; 3], n: usize, first: usize) {
-        // SAFETY: the form of the loop was selected for the granularities of the operands and for this processor's
-        // instruction set; *Operands*, *Result* and *Aliasing* are the contract of the loops.
-        unsafe {
-            match self.kernel {
-                LoopKind::Unary(f) => f.run(into, a, n),
-                LoopKind::Broadcast(f) => f(into, a, n),
-                LoopKind::Binary(f, _) => f.run(into, a, b, n),
-                LoopKind::Ternary(f) => f.run(into, a, b, d, n),
-                LoopKind::RowIndex => {
-                    let index = into.cast::<i64>();
-                    (0..n).for_each(|i| *index.add(i) = (first + i) as i64);
-                }
-            }
-        }
-    }
-
-    /// Returns the bytes of one result.
-    #[inline]
-    pub(crate) fn size(&self) -> usize {
-        self.layouts[0].0 as usize
-    }
-
-    /// Returns the bytes between two rows of operand `k − 1`, for rows of `len` elements; `k = 0` is the result.
-    #[inline]
-    fn row_stride(&self, k: usize, len: usize) -> usize {
-        let (size, granularity) = self.layouts[k];
-        match granularity {
-            Granularity::Uniform => 0,
-            Granularity::PerRow => size as usize,
-            Granularity::PerElement => size as usize * len,
-        }
-    }
-}
-
-/// The extent of a tile: several whole rows, or a segment of one row.
-#[derive(Clone, Copy)]
-pub(crate) struct Extent<'a> {
-    /// The number of rows.
-    pub(crate) rows: usize,
-    /// The number of elements of each row that are in the tile.
-    pub(crate) len: usize,
-    /// The position of the first element in its row.
-    pub(crate) first: usize,
-    /// Scratch for `rows · len` values of any type, if there are several rows.
-    pub(crate) scratch: *mut u8,
-    /// Results for which [`KernelSchedule::streams`] is true are written with non-temporal stores.
-    pub(crate) stream: bool,
-    /// All reductions of the schedule if fused chains are to compute theirs, which requires whole rows no longer than
-    /// a chunk; otherwise empty.
-    pub(crate) folds: &'a [RowReduction],
-}
-
-impl Extent<'_> {
-    /// Returns the extent of the first `n` elements of one row.
-    pub(crate) fn single_row(n: usize) -> Self {
-        Extent { rows: 1, len: n, first: 0, scratch: std::ptr::null_mut(), stream: false, folds: &[] }
-    }
-}
-
-/// Executes instructions on one tile. `addresses` has the address of every slot's values.
-///
-/// # Safety
-/// - *Slots*: for every slot that the instructions name, `addresses` has an address that is aligned to 8 bytes for row
-///   indices and valid, for operands for reads and for results for writes, of as many values as the slot's granularity
-///   says: one, `tile.rows`, or `tile.rows · tile.len`.
-/// - *Aliasing*: a result overlaps an operand of the same instruction, or of the same fused chain, only if both
-///   addresses and both element sizes are equal.
-/// - *Scratch*: if `tile.rows > 1`, `tile.scratch` is aligned to 8 bytes, valid for `tile.rows · tile.len` values of
-///   eight bytes, and disjoint from all slots.
-/// - *Streaming*: if `tile.stream`, results with [`KernelSchedule::streams`] are aligned to their element size.
-/// - *Reductions*: `tile.folds` is empty or has all reductions of the schedule, whose result slots are then valid for
-///   writes of `tile.rows` values.
-pub(crate) unsafe fn execute(instrs: &[ScheduledInstr], addresses: &[*mut u8], tile: &Extent<'_>) {
-    debug_assert!(
-        instrs.iter().all(|i| i.operands().iter().chain([&i.into]).all(|&s| (s as usize) < addresses.len())),
-        "a slot has no address"
-    );
-    // SAFETY: every slot has an address (*Slots*; unused operands name slot 0). A chain is within the phase that is
-    // executed, so that `split_at_unchecked` is in bounds. The addresses of row `row` are those of *Slots*, advanced by
-    // `row` rows of the operand's granularity, which stay within its values. `broadcast_rows` writes
-    // `rows · len` values to the scratch (*Scratch*). *Aliasing*, *Streaming* and *Reductions* are passed on.
-    unsafe {
-        let address = |slot: ValueSlot| *addresses.get_unchecked(slot as usize);
-        let mut rest = instrs;
-        while let Some((instr, others)) = rest.split_first() {
-            if let Some(fused) = instr.fused.as_ref().filter(|f| f.is_profitable(tile)) {
-                let (chain, others) = rest.split_at_unchecked(fused.count as usize);
-                fuse::run_chain(chain, addresses, tile);
-                rest = others;
-                continue;
-            }
-            rest = others;
-            let (into, [a, b, d]) = (address(instr.into), instr.args.map(address));
-            if tile.rows == 1 {
-                let n = if instr.granularity == Granularity::PerElement { tile.len } else { 1 };
-                instr.call(into, [a, b, d], n, tile.first);
-                continue;
-            }
-            let by_row = instr.mixed;
-            if let (true, LoopKind::Binary(_, tiles)) = (by_row && tile.len < LONG, instr.kernel) {
-                // The value of each short row is repeated for its elements, so that one call computes all rows.
-                let to_tile = |from: *mut u8, k: usize| match instr.layouts[k] {
-                    (size, Granularity::PerRow) => {
-                        broadcast_rows(tile.scratch, from, size, tile);
-                        tile.scratch
-                    }
-                    _ => from,
-                };
-                tiles.run(into, to_tile(a, 1), to_tile(b, 2), tile.rows * tile.len);
-                continue;
-            }
-            let (calls, n) = match instr.granularity {
-                Granularity::Uniform => (1, 1),
-                Granularity::PerRow => (1, tile.rows),
-                Granularity::PerElement
-                    if by_row
-                        || !matches!(
-                            instr.kernel,
-                            LoopKind::Unary(_) | LoopKind::Binary(..) | LoopKind::Ternary(_)
-                        ) =>
-                {
-                    (tile.rows, tile.len)
-                }
-                Granularity::PerElement => (1, tile.rows * tile.len),
-            };
-            for row in 0..calls {
-                let in_row =
-                    |p: *mut u8, k: usize| if row == 0 { p } else { p.add(row * instr.row_stride(k, tile.len)) };
-                instr.call(in_row(into, 0), [in_row(a, 1), in_row(b, 2), in_row(d, 3)], n, tile.first);
-            }
-        }
-    }
-}
-
-/// Writes the value of every row to each element of that row.
-///
-/// # Safety
-/// - *Source*: `from` is aligned to `size` and valid for reads of `tile.rows` values of `size` bytes.
-/// - *Target*: `to` is aligned to `size`, valid for writes of `tile.rows · tile.len` values, and disjoint from `from`.
-unsafe fn broadcast_rows(to: *mut u8, from: *const u8, size: u8, tile: &Extent<'_>) {
-    /// # Safety
-    /// *Source* and *Target* for values of type `T`.
-    unsafe fn broadcast_as<T: Copy>(to: *mut T, from: *const T, tile: &Extent<'_>) {
-        for row in 0..tile.rows {
-            // SAFETY: row < tile.rows and i < tile.len, so the read is within *Source* and the writes within *Target*.
-            unsafe {
-                let value = *from.add(row);
-                let to = to.add(row * tile.len);
-                for i in 0..tile.len {
-                    to.add(i).write(value);
-                }
-            }
-        }
-    }
-    // SAFETY: the element type has `size` bytes; the caller guarantees *Source* and *Target*.
-    unsafe {
-        match size {
-            1 => broadcast_as::<u8>(to, from, tile),
-            4 => broadcast_as::<u32>(to.cast(), from.cast(), tile),
-            _ => broadcast_as::<u64>(to.cast(), from.cast(), tile),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Compilation of formulas to programs: lowers primitives to the operations of each compute type, schedules them, and
 //! allocates registers.
 
-use super::definition::Formula;
+use super::Formula;
 use super::graph::{Fact, Id, Kind, Literal, Node};
 use super::memo::Memo;
 use super::primitive::{Binary, Unary};

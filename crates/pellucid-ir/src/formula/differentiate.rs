@@ -9,12 +9,12 @@
 //! row. No other rule is needed for rows.
 
 use super::builder::Builder;
-use super::definition::{Declared, Formula, MOST};
 use super::expr::Expr;
 use super::gradient::{Gradient, Wanted};
-use super::graph::{Id, Kind, Node};
+use super::graph::{Id, Kind, MOST, Node};
 use super::primitive::{Binary, RowOp, Unary};
 use super::save;
+use super::{Declared, Formula};
 use std::f64::consts::{FRAC_2_SQRT_PI, LN_2, LN_10, PI};
 
 /// Returns the adjoint of x from the adjoint g of y = op(x); `None` if the derivative of op is zero.

@@ -1,6 +1,6 @@
 //! Evaluation of formulas in `f64`: the simple reference for all fast implementations.
 
-use super::definition::Formula;
+use super::Formula;
 use super::graph::{Kind, Node};
 use super::primitive::RowOp;
 use super::special;

@@ -1,6 +1,6 @@
 //! Gradients as formulas: the request, the values to save, and the cache.
 
-use super::definition::Formula;
+use super::Formula;
 use super::graph::{Input, Kind};
 use super::memo::Memo;
 use smallvec::SmallVec;

@@ -17,6 +17,7 @@
 //!
 //! | file | contents |
 //! | --- | --- |
+//! | this file | [`Formula`]: a graph with its inputs, outputs and declared derivatives, and caches of derived data |
 //! | `primitive` | the primitives |
 //! | `graph`, `builder`, `expr`, `macros`, `real` | building a formula |
 //! | `simplify` | rewrites during construction |
@@ -34,7 +35,6 @@ mod memo;
 
 mod builder;
 mod compile;
-mod definition;
 mod differentiate;
 mod evaluate;
 mod expr;
@@ -53,7 +53,6 @@ mod splice;
 mod unroll;
 
 pub use compile::Signature;
-pub use definition::{Formula, LazyFormula};
 pub use expr::{Expr, IntoExpr, IntoOutputs, row_index, row_len};
 pub use gradient::{Gradient, Read, Wanted};
 pub use graph::{Fact, Graph, Id, Input, Kind, Literal, Node, Output};
@@ -69,3 +68,398 @@ pub use unroll::{Leaf, Unrolled, UnrolledReduction, UnrolledValue};
 
 #[cfg(test)]
 mod tests;
+
+use builder::Builder;
+use compile::Programs;
+use expr::NameRole;
+use gradient::{Gradients, Sums};
+use graph::MOST;
+use memo::Memo;
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
+use unroll::TooWide;
+
+/// A mathematical function as data: outputs as functions of inputs and run-time parameters.
+///
+/// A cheap, immutable handle. Gradients and compiled programs are derived once and cached in it.
+#[derive(Clone)]
+pub struct Formula {
+    inner: FormulaOwner,
+}
+
+/// The owner of the data of a formula.
+#[derive(Clone)]
+enum FormulaOwner {
+    Counted(Arc<FormulaData>),
+    /// The data is never freed, so it needs no reference count.
+    Eternal(&'static FormulaData),
+}
+
+impl Deref for FormulaOwner {
+    type Target = FormulaData;
+    #[inline]
+    fn deref(&self) -> &FormulaData {
+        match self {
+            FormulaOwner::Counted(inner) => inner,
+            FormulaOwner::Eternal(inner) => inner,
+        }
+    }
+}
+
+struct FormulaData {
+    name: &'static str,
+    inputs: Vec<Input>,
+    input_names: Vec<String>,
+    param_names: Vec<String>,
+    graph: Graph,
+    outputs: Vec<Output>,
+    /// The declared derivative for each input.
+    declared: Vec<Option<Declared>>,
+    is_row: bool,
+    /// The order of the derivative; 0 for the formula itself.
+    order: usize,
+    /// Every input is a number.
+    is_plain: bool,
+    /// The outputs among the first 64 that are numbers, as bits. Other outputs have no incoming gradient.
+    numbers: u64,
+    gradients: Gradients,
+    sums: Sums,
+    partials: Memo<(Variables, bool), Arc<Partials>>,
+    unrolled: OnceLock<std::result::Result<Unrolled, TooWide>>,
+    programs: Programs,
+}
+
+/// A declared derivative: a graph over inputs, outputs and incoming gradients, in this order.
+#[derive(Clone)]
+struct Declared {
+    graph: Graph,
+    root: Id,
+}
+
+/// A function that writes the outputs of a formula. It is called once.
+///
+/// An object of this trait is smaller than a `dyn FnMut`, and a program has one for each of its formulas.
+trait FormulaBody {
+    fn write(&mut self, inputs: &[Expr], params: &[Expr]) -> Vec<Expr>;
+}
+
+impl<F: FnOnce(&[Expr], &[Expr]) -> Vec<Expr>> FormulaBody for Option<F> {
+    fn write(&mut self, inputs: &[Expr], params: &[Expr]) -> Vec<Expr> {
+        let Some(body) = self.take() else { written_twice() };
+        body(inputs, params)
+    }
+}
+
+/// A function that writes a derivative. It is called once.
+trait DerivativeBody {
+    fn write(&mut self, inputs: &[Expr], params: &[Expr], outputs: &[Expr], gradients: &[Expr]) -> Expr;
+}
+
+impl<F: FnOnce(&[Expr], &[Expr], &[Expr], &[Expr]) -> Expr> DerivativeBody for Option<F> {
+    fn write(&mut self, inputs: &[Expr], params: &[Expr], outputs: &[Expr], gradients: &[Expr]) -> Expr {
+        let Some(body) = self.take() else { written_twice() };
+        body(inputs, params, outputs, gradients)
+    }
+}
+
+#[cold]
+fn written_twice() -> ! {
+    unreachable!("the body of a formula is called once")
+}
+
+impl Formula {
+    /// Creates a formula. `body` writes the outputs in terms of the inputs and `params` parameters.
+    ///
+    /// # Panics
+    /// If an expression is invalid (see [`Expr`]), or with more than 255 inputs, parameters or outputs.
+    #[track_caller]
+    pub fn new(
+        name: &'static str,
+        inputs: &[Input],
+        params: usize,
+        body: impl FnOnce(&[Expr], &[Expr]) -> Vec<Expr>,
+    ) -> Formula {
+        Formula::written(name, inputs, params, &mut Some(body))
+    }
+
+    /// Implements [`Formula::new`] without generics, so that it is compiled only once.
+    #[track_caller]
+    fn written(name: &'static str, inputs: &[Input], params: usize, body: &mut dyn FormulaBody) -> Formula {
+        assert!(
+            inputs.len() <= MOST && params <= MOST,
+            "formula `{name}`: a formula has at most {MOST} inputs and parameters"
+        );
+        let (builder, roots) = Builder::run(inputs.to_vec(), || {
+            let (inputs, params) = leaves(inputs.len(), params);
+            Builder::with(|b| b.named = [inputs.clone(), params.clone(), vec![], vec![]]);
+            let outputs = body.write(&inputs, &params);
+            let roots = Builder::with(|b| outputs.iter().map(|&e| b.id(e)).collect::<Result<Vec<Id>, String>>());
+            roots.unwrap_or_else(|reason| panic!("formula `{name}`: {reason}"))
+        });
+        assert!(roots.len() <= MOST, "formula `{name}`: a formula has at most {MOST} outputs");
+        let (graph, roots) = builder.graph.extract(&roots, &|_| None);
+        let is_row = inputs.iter().any(|i| i.per_row) || graph.iter().any(|(_, node)| node.is_row());
+        let output = |&node| {
+            let fact = graph.fact(node);
+            Output { node, kind: fact.kind, per_row: is_row && fact.per_row }
+        };
+        let outputs = roots.iter().map(output).collect();
+        Formula::assemble(name, inputs.to_vec(), params, graph, outputs)
+    }
+
+    fn assemble(name: &'static str, inputs: Vec<Input>, params: usize, graph: Graph, outputs: Vec<Output>) -> Formula {
+        let is_row = inputs.iter().any(|i| i.per_row)
+            || outputs.iter().any(|o| o.per_row)
+            || graph.iter().any(|(_, node)| node.is_row());
+        let names = |letter: &str, n: usize| match n {
+            1 => vec![letter.to_string()],
+            _ => (0..n).map(|i| format!("{letter}{i}")).collect(),
+        };
+        let inner = FormulaData {
+            name,
+            input_names: names("x", inputs.len()),
+            param_names: names("k", params),
+            declared: vec![None; inputs.len()],
+            numbers: numbers(&outputs),
+            order: 0,
+            is_plain: inputs.iter().all(|i| i.kind == Kind::Number),
+            inputs,
+            graph,
+            outputs,
+            is_row,
+            gradients: Gradients::default(),
+            sums: Sums::default(),
+            partials: Memo::default(),
+            unrolled: OnceLock::new(),
+            programs: Programs::default(),
+        };
+        Formula { inner: FormulaOwner::Counted(Arc::new(inner)) }
+    }
+
+    /// Leaks the formula, so that its handles and those of its gradients need no reference count. For formulas in a
+    /// `static`.
+    #[must_use]
+    pub fn eternal(self) -> Formula {
+        match self.inner {
+            // Other handles of the formula stay reference counted.
+            FormulaOwner::Counted(_) => {
+                Formula { inner: FormulaOwner::Eternal(Box::leak(Box::new(self.into_inner()))) }
+            }
+            FormulaOwner::Eternal(_) => self,
+        }
+    }
+
+    fn is_eternal(&self) -> bool {
+        matches!(self.inner, FormulaOwner::Eternal(_))
+    }
+
+    /// Returns the formula with these names of inputs and parameters for printing.
+    #[must_use]
+    pub fn with_names(self, inputs: &[&str], params: &[&str]) -> Formula {
+        let own = |names: &[&str]| names.iter().map(|n| n.to_string()).collect();
+        let (input_names, param_names) = (own(inputs), own(params));
+        self.changed(|inner| (inner.input_names, inner.param_names) = (input_names, param_names))
+    }
+
+    /// Returns the formula with a declared derivative for one input, which replaces the symbolic one. `body` writes it
+    /// in terms of inputs, parameters, outputs and incoming gradients.
+    ///
+    /// # Panics
+    /// If the input is not a number, or an expression of the derivative is invalid.
+    #[track_caller]
+    #[must_use]
+    pub fn with_derivative(
+        self,
+        input: usize,
+        body: impl FnOnce(&[Expr], &[Expr], &[Expr], &[Expr]) -> Expr,
+    ) -> Formula {
+        self.declared(input, &mut Some(body))
+    }
+
+    /// Implements [`Formula::with_derivative`] without generics, so that it is compiled only once.
+    #[track_caller]
+    fn declared(self, input: usize, body: &mut dyn DerivativeBody) -> Formula {
+        let inner = &self.inner;
+        let name = inner.name;
+        assert!(inner.inputs[input].kind == Kind::Number, "formula `{name}`: only a number input has a derivative");
+        let (n, m) = (inner.inputs.len(), inner.outputs.len());
+        let (builder, root) = Builder::run(self.derivative_inputs(), || {
+            let (all, params) = leaves(n + 2 * m, inner.param_names.len());
+            let (inputs, rest) = all.split_at(n);
+            let (outputs, gradients) = rest.split_at(m);
+            let named = [inputs.to_vec(), params.clone(), outputs.to_vec(), gradients.to_vec()];
+            Builder::with(|b| b.named = named);
+            let derivative = body.write(inputs, &params, outputs, gradients);
+            let root = Builder::with(|b| b.id(derivative));
+            root.unwrap_or_else(|reason| panic!("formula `{name}`: {reason}"))
+        });
+        let (graph, roots) = builder.graph.extract(&[root], &|_| None);
+        assert!(graph.fact(roots[0]).kind == Kind::Number, "formula `{name}`: a derivative is a number");
+        self.changed(|inner| inner.declared[input] = Some(Declared { graph, root: roots[0] }))
+    }
+
+    /// Returns the inputs of a derivative: the inputs, then the outputs, then their incoming gradients.
+    fn derivative_inputs(&self) -> Vec<Input> {
+        let outputs = self.inner.outputs.iter().map(|o| Input { kind: o.kind, per_row: o.per_row });
+        let gradients = self.inner.outputs.iter().map(|o| Input { kind: Kind::Number, per_row: o.per_row });
+        let all: Vec<Input> = self.inner.inputs.iter().copied().chain(outputs).chain(gradients).collect();
+        assert!(
+            all.len() <= MOST,
+            "formula `{}`: the formula has too many inputs and outputs to be differentiated",
+            self.name()
+        );
+        all
+    }
+
+    /// Returns a changed formula with empty caches.
+    fn changed(self, change: impl FnOnce(&mut FormulaData)) -> Formula {
+        let mut inner = self.into_inner();
+        change(&mut inner);
+        (inner.gradients, inner.sums, inner.partials) = Default::default();
+        (inner.unrolled, inner.programs) = Default::default();
+        Formula { inner: FormulaOwner::Counted(Arc::new(inner)) }
+    }
+
+    /// Returns the data of the handle, or a copy of it with empty caches if it is shared.
+    fn into_inner(self) -> FormulaData {
+        let copy = |shared: &FormulaData| FormulaData {
+            name: shared.name,
+            inputs: shared.inputs.clone(),
+            input_names: shared.input_names.clone(),
+            param_names: shared.param_names.clone(),
+            graph: shared.graph.clone(),
+            outputs: shared.outputs.clone(),
+            declared: shared.declared.clone(),
+            is_row: shared.is_row,
+            order: shared.order,
+            is_plain: shared.is_plain,
+            numbers: shared.numbers,
+            gradients: Gradients::default(),
+            sums: Sums::default(),
+            partials: Memo::default(),
+            unrolled: OnceLock::new(),
+            programs: Programs::default(),
+        };
+        match self.inner {
+            FormulaOwner::Counted(inner) => Arc::try_unwrap(inner).unwrap_or_else(|shared| copy(&shared)),
+            FormulaOwner::Eternal(inner) => copy(inner),
+        }
+    }
+
+    /// Inlines the formula into the formula under construction and returns its outputs. Declared derivatives are not
+    /// used: the inlined expressions are differentiated symbolically.
+    #[track_caller]
+    pub fn call(&self, inputs: &[Expr], params: &[Expr]) -> Vec<Expr> {
+        let inner = &self.inner;
+        let fits = inputs.len() == inner.inputs.len() && params.len() == inner.param_names.len();
+        assert!(fits, "formula `{}`: called with a wrong number of inputs or parameters", inner.name);
+        let result = Builder::with(|b| {
+            let ids = |b: &Builder, list: &[Expr]| list.iter().map(|&e| b.id(e)).collect::<Result<Vec<Id>, String>>();
+            let (inputs, params) = (ids(b, inputs)?, ids(b, params)?);
+            let place = b.import(&inner.graph, &inputs, &params)?;
+            Ok(inner.outputs.iter().map(|o| b.expr(place[o.node.index()])).collect())
+        });
+        result.unwrap_or_else(|reason: String| panic!("formula `{}`: {reason}", inner.name))
+    }
+
+    /// Returns the name, for messages and profiles.
+    #[inline]
+    pub fn name(&self) -> &'static str {
+        self.inner.name
+    }
+
+    /// Returns the inputs.
+    #[inline]
+    pub fn inputs(&self) -> &[Input] {
+        &self.inner.inputs
+    }
+
+    /// Returns the number of run-time parameters.
+    #[inline]
+    pub fn params(&self) -> usize {
+        self.inner.param_names.len()
+    }
+
+    /// Returns the outputs.
+    #[inline]
+    pub fn outputs(&self) -> &[Output] {
+        &self.inner.outputs
+    }
+
+    /// Returns the graph of primitives, operands first.
+    pub fn graph(&self) -> &Graph {
+        &self.inner.graph
+    }
+
+    /// Returns true if the formula reduces over rows, uses positions within a row, or has per-row values. It then runs
+    /// as a row kernel.
+    #[inline]
+    pub fn is_row(&self) -> bool {
+        self.inner.is_row
+    }
+
+    /// Returns true if every input is a number, and none an index or a mask.
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        self.inner.is_plain
+    }
+
+    /// Returns the order of the derivative: 0 for a formula as written, one more for its gradient.
+    #[inline]
+    pub fn order(&self) -> usize {
+        self.inner.order
+    }
+
+    /// The maximal total of inputs, outputs and incoming gradients of a formula that can be differentiated.
+    pub const MOST_DIFFERENTIABLE: usize = MOST;
+
+    /// Returns true if `other` is a handle of the same formula; equal formulas that were built separately are
+    /// different.
+    pub fn same(&self, other: &Formula) -> bool {
+        std::ptr::eq(&*self.inner, &*other.inner)
+    }
+}
+
+/// A formula of a `static`, which is built on first use.
+pub struct LazyFormula {
+    formula: OnceLock<Formula>,
+    build: fn() -> Formula,
+}
+
+impl LazyFormula {
+    /// Creates the formula that `build` returns. `build` is a function pointer, so that it captures no variables, which
+    /// would become constants.
+    pub const fn new(build: fn() -> Formula) -> LazyFormula {
+        LazyFormula { formula: OnceLock::new(), build }
+    }
+
+    /// Returns the formula.
+    #[inline]
+    pub fn get(&'static self) -> &'static Formula {
+        match self.formula.get() {
+            Some(formula) => formula,
+            None => self.built(),
+        }
+    }
+
+    #[cold]
+    fn built(&'static self) -> &'static Formula {
+        self.formula.get_or_init(|| (self.build)().eternal())
+    }
+}
+
+fn numbers(outputs: &[Output]) -> u64 {
+    let numbers = outputs.iter().take(64).enumerate().filter(|(_, o)| o.kind == Kind::Number);
+    numbers.fold(0, |all, (j, _)| all | 1 << j)
+}
+
+/// Creates expressions for the inputs and parameters of the formula under construction.
+fn leaves(inputs: usize, params: usize) -> (Vec<Expr>, Vec<Expr>) {
+    use graph::Node;
+    let leaf = |node| Builder::emit(&mut |b| b.node(node));
+    let inputs = (0..inputs).map(|i| leaf(Node::Input(i as u8))).collect();
+    (inputs, (0..params).map(|k| leaf(Node::Param(k as u8))).collect())
+}
+
+// The four tables of `Builder::named` are indexed by role.
+const _: () = assert!(NameRole::Gradient as usize == 3);

@@ -18,12 +18,12 @@
 //! chapter 13). A saved output is a leaf whose tangent is known: ∂yⱼ/∂xᵢ is written in terms of the
 //! point as well.
 
+use super::Formula;
 use super::builder::Builder;
-use super::definition::{Formula, MOST};
 use super::differentiate::operand_adjoints;
 use super::expr::Expr;
 use super::gradient::{Read, Wanted};
-use super::graph::{Graph, Id, Input, Kind, Node, Output};
+use super::graph::{Graph, Id, Input, Kind, MOST, Node, Output};
 use super::save::primed;
 use crate::error::{Error, Result};
 use smallvec::{SmallVec, smallvec};

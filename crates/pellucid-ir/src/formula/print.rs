@@ -2,7 +2,7 @@
 //!
 //! A subexpression that is used more than once gets a name, so that the text grows with the graph.
 
-use super::definition::Formula;
+use super::Formula;
 use super::gradient::{Gradient, Read};
 use super::graph::{Graph, Id, Node};
 use super::primitive::{Binary, Unary};

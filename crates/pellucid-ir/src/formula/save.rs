@@ -6,9 +6,9 @@
 //! tanh and sigmoid read their output, and x² its input.
 
 use super::builder::Builder;
-use super::definition::{Formula, FormulaData};
 use super::gradient::{Gradient, Outcome, Read, Wanted};
 use super::graph::{Id, Input, Kind, Node, Output};
+use super::{Formula, FormulaData};
 use std::collections::{BTreeSet, HashSet};
 use std::sync::{LazyLock, Mutex, PoisonError};
 

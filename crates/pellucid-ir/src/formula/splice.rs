@@ -3,7 +3,7 @@
 //! A value that one program stores and the next one loads is rounded to the dtype in which it would have been stored.
 //! The spliced program therefore computes the same bits as the separate programs.
 
-use super::definition::MOST;
+use super::graph::MOST;
 use super::primitive::{Binary, Unary};
 use super::program::{Load, MOST_STEPS, Op, Operand, Program, Step, Store, Uniform, UniformSource};
 use super::registers::{self, Draft, Value};

@@ -5,7 +5,7 @@
 //! (see [`Partials`](super::Partials)) and sums over the axes of a row. Derivatives of the third and higher orders are
 //! derived from it.
 
-use super::definition::Formula;
+use super::Formula;
 use super::differentiate::import;
 use super::graph::{Id, Input, Kind, Node};
 use super::primitive::RowOp;

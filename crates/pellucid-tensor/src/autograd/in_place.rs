@@ -12,8 +12,7 @@
 use super::anomaly::note_forward_location;
 use super::collect::{Collection, collect};
 use super::graph::{Edge, GraphNode, NodeHeader};
-use super::operation::{Derivative, NodeParts, SavedValue};
-use super::saved_derivative::SavedValues;
+use super::operation::{Derivative, SavedValue};
 use super::step_state::note_history;
 use crate::array::Array;
 use crate::engine;
@@ -302,6 +301,9 @@ fn new_node<D: Derivative>(
     saved: Option<Array>,
     derivative: D,
 ) -> Arc<GraphNode> {
-    let saved = saved.map_or(SavedValues::None, |array| SavedValues::One([SavedValue::constant(array)]));
-    NodeParts { header: NodeHeader::new(edges, smallvec![meta], Weak::new()), saved }.node(derivative)
+    let header = NodeHeader::new(edges, smallvec![meta], Weak::new());
+    match saved {
+        None => GraphNode::new(header, [], derivative),
+        Some(array) => GraphNode::new(header, [SavedValue::constant(array)], derivative),
+    }
 }

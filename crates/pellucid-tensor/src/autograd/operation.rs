@@ -3,7 +3,6 @@
 use super::anomaly::note_forward_location;
 use super::graph::{Edge, GradientSlot, GraphNode, NodeHeader};
 use super::mode::{is_grad_enabled, set_grad_enabled};
-use super::saved_derivative::SavedValues;
 use crate::array::Array;
 use crate::autocast::autocast_off;
 use crate::tensor::{Tensor, TensorInner};
@@ -414,7 +413,7 @@ trait AppliedOperation {
     fn operation(&self) -> &dyn Operation;
 
     /// Moves the operation into a new node.
-    fn move_to_node(&mut self, parts: NodeParts) -> Arc<GraphNode>;
+    fn move_to_node(&mut self, parts: NodeParts<'_>) -> Arc<GraphNode>;
 }
 
 impl<O: Operation> AppliedOperation for Option<O> {
@@ -422,7 +421,7 @@ impl<O: Operation> AppliedOperation for Option<O> {
         self.as_ref().expect(OWNED_BY_NODE)
     }
 
-    fn move_to_node(&mut self, parts: NodeParts) -> Arc<GraphNode> {
+    fn move_to_node(&mut self, parts: NodeParts<'_>) -> Arc<GraphNode> {
         parts.node(self.take().expect(OWNED_BY_NODE))
     }
 }
@@ -439,7 +438,7 @@ fn apply_object(op: &mut dyn AppliedOperation, inputs: &[&Tensor]) -> Result<Sma
             return Err(Error::NoGradient { op: op.operation().name() });
         }
         let forward = |op: &&mut dyn AppliedOperation, saves: &mut Saves| op.operation().forward(&arrays, saves);
-        record(op, inputs, &arrays, None, forward, |op, _, parts| op.move_to_node(parts))?
+        record(op, inputs, &arrays, None, forward, |op, parts| op.move_to_node(parts))?
     } else {
         let mut saves = Saves { edges: &[], reuse: None, wanted: SmallVec::new() };
         let _recording_off = set_grad_enabled(false);
@@ -499,22 +498,25 @@ pub(crate) fn untracked(mut outputs: Arrays) -> SmallVec<[Tensor; 1]> {
     }
 }
 
-/// The parts of a node besides its derivative.
-pub(crate) struct NodeParts {
-    pub(crate) header: NodeHeader,
-    pub(crate) saved: SavedValues,
+/// The parts of a node besides its derivative. A saved value is created where the node stores it, without a copy.
+pub(crate) struct NodeParts<'a> {
+    header: NodeHeader,
+    requests: &'a [SaveRequest],
+    inputs: &'a [&'a Array],
+    pub(crate) outputs: &'a [Array],
 }
 
-impl NodeParts {
-    /// Creates the node, in one allocation.
+impl NodeParts<'_> {
+    /// Creates the node, in one allocation. It stores a list of the exact length, so that it is as small as possible.
     #[inline]
     pub(crate) fn node<D: Derivative>(self, derivative: D) -> Arc<GraphNode> {
-        let NodeParts { header, saved } = self;
-        match saved {
-            SavedValues::None => GraphNode::new(header, [], derivative),
-            SavedValues::One(values) => GraphNode::new(header, values, derivative),
-            SavedValues::Two(values) => GraphNode::new(header, values, derivative),
-            SavedValues::Many(values) => GraphNode::new(header, values, derivative),
+        let NodeParts { header, requests, inputs, outputs } = self;
+        let value = |request: &SaveRequest| SavedValue::new(request, inputs, outputs);
+        match requests {
+            [] => GraphNode::new(header, [], derivative),
+            [one] => GraphNode::new(header, [value(one)], derivative),
+            [a, b] => GraphNode::new(header, [value(a), value(b)], derivative),
+            more => GraphNode::new(header, more.iter().map(value).collect::<Vec<_>>(), derivative),
         }
     }
 }
@@ -529,7 +531,7 @@ pub(crate) fn record<W>(
     arrays: &[&Array],
     reuse: Option<usize>,
     forward: impl FnOnce(&W, &mut Saves) -> Result<Arrays>,
-    node: impl FnOnce(W, &[Array], NodeParts) -> Arc<GraphNode>,
+    node: impl FnOnce(W, NodeParts<'_>) -> Arc<GraphNode>,
 ) -> Result<SmallVec<[Tensor; 1]>> {
     let edges = match inputs {
         [a, b] => SmallVec::from_buf([a.edge(), b.edge()]),
@@ -540,19 +542,13 @@ pub(crate) fn record<W>(
         let _recording_off = set_grad_enabled(false);
         forward(&what, &mut saves)?
     };
-    let wanted = saves.wanted;
+    let requests = saves.wanted;
     if !outputs.iter().any(|a| a.dtype().is_float()) {
         return Ok(untracked(outputs));
     }
-    let value = |wanted: &SaveRequest| SavedValue::new(wanted, arrays, &outputs);
-    let saved = match &wanted[..] {
-        [] => SavedValues::None,
-        [one] => SavedValues::One([value(one)]),
-        [a, b] => SavedValues::Two([value(a), value(b)]),
-        more => SavedValues::Many(more.iter().map(value).collect()),
-    };
-    drop(wanted);
-    let results = build_results(edges, outputs, saved, |outputs, parts| node(what, outputs, parts));
+    let results = build_results(edges, outputs, |outputs, header| {
+        node(what, NodeParts { header, requests: &requests, inputs: arrays, outputs })
+    });
     note_forward_location(|| results.iter().find_map(|t| t.creator()).map(|node| node.0));
     Ok(results)
 }
@@ -565,7 +561,7 @@ pub(crate) fn record_outputs<D: Derivative>(
     saved: Vec<SavedValue>,
     derivative: D,
 ) -> SmallVec<[Tensor; 1]> {
-    build_results(edges, outputs, SavedValues::Many(saved), |_, parts| parts.node(derivative))
+    build_results(edges, outputs, |_, header| GraphNode::new(header, saved, derivative))
 }
 
 /// Creates the results and their node. A result owns the node, and the node has weak references to its results.
@@ -573,18 +569,17 @@ pub(crate) fn record_outputs<D: Derivative>(
 fn build_results(
     edges: SmallVec<[Edge; 2]>,
     mut outputs: Arrays,
-    saved: SavedValues,
-    node: impl FnOnce(&[Array], NodeParts) -> Arc<GraphNode>,
+    node: impl FnOnce(&[Array], NodeHeader) -> Arc<GraphNode>,
 ) -> SmallVec<[Tensor; 1]> {
     if outputs.len() == 1 {
         let node = |one: &Array, output| {
             let header = NodeHeader::new(edges, SmallVec::from_buf([one.meta()]), output);
-            node(std::slice::from_ref(one), NodeParts { header, saved })
+            node(std::slice::from_ref(one), header)
         };
         return SmallVec::from_buf([Tensor::only_output(outputs.pop().expect("there is one output"), node)]);
     }
     let metas = outputs.iter().map(Array::meta).collect();
-    let node = node(&outputs, NodeParts { header: NodeHeader::new(edges, metas, Weak::new()), saved });
+    let node = node(&outputs, NodeHeader::new(edges, metas, Weak::new()));
     let mut results = SmallVec::new();
     for (index, array) in outputs.into_iter().enumerate() {
         let float = array.dtype().is_float();

@@ -3,15 +3,6 @@
 use super::operation::{Derivative, SavedValue};
 use std::sync::{RwLock, TryLockError, TryLockResult};
 
-/// The values that an operation saved. A node stores an array of the exact length, so that it is as small as possible.
-#[allow(clippy::large_enum_variant, reason = "the list is moved into the node at once")]
-pub(crate) enum SavedValues {
-    None,
-    One([SavedValue; 1]),
-    Two([SavedValue; 2]),
-    Many(Vec<SavedValue>),
-}
-
 /// The values that a node has saved, until a backward pass frees them.
 pub(crate) trait SavedValueSlot {
     /// Calls `run` with the saved values, and frees them afterwards unless `keep` is set. Returns false if they are

@@ -7,7 +7,7 @@ use crate::autocast::autocast_dtype;
 use crate::autograd::is_grad_enabled;
 use crate::device::Device;
 use crate::engine::{
-    ExecutionMode, HostFlags, RecordedKernel, Recording, VersionUpdate, ensure_ready, flush_current, mode,
+    ExecutionMode, HostFlagReads, RecordedKernel, Recording, VersionUpdate, ensure_ready, flush_current, mode,
     requires_grad_changes, run_kernel,
 };
 use crate::tensor::Tensor;
@@ -125,7 +125,7 @@ pub(super) struct CompiledStep {
     /// was replaced by the closure.
     outside_slots: Vec<usize>,
     /// The host flags that the closure reads.
-    host_flags: HostFlags,
+    host_flags: HostFlagReads,
     /// The count of `requires_grad` changes for which the recording is known to be valid.
     requires_grad_changes: u64,
 }
@@ -286,7 +286,7 @@ impl CompiledStep {
             outputs,
             slots,
             outside_slots: Vec::new(),
-            host_flags: HostFlags::default(),
+            host_flags: HostFlagReads::default(),
             requires_grad_changes: requires_grad_changes(),
         })
     }

@@ -4,7 +4,7 @@
 
 use super::VersionUpdate;
 use super::address_hasher::AddressHasher;
-use super::host_flag::HostFlags;
+use super::host_flag_reads::HostFlagReads;
 use crate::array::Array;
 use crate::execution_mode::{ExecutionMode, MODE, ModeGuard};
 use pellucid_ir::backend::{POISONED, READY, Storage};
@@ -30,7 +30,7 @@ pub(crate) struct Recording {
     pub(crate) kernels: Vec<RecordedKernel>,
     /// Arrays that a captured step creates from host values.
     pub(crate) constants: Vec<Array>,
-    pub(crate) host_flags: HostFlags,
+    pub(crate) host_flags: HostFlagReads,
 }
 
 /// Length at which a lazy list runs by itself, so that memory stays bounded.
@@ -57,7 +57,7 @@ impl Recording {
     fn new() -> Recording {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Recording { id, kernels: Vec::new(), constants: Vec::new(), host_flags: HostFlags::default() }
+        Recording { id, kernels: Vec::new(), constants: Vec::new(), host_flags: HostFlagReads::default() }
     }
 
     pub(super) fn note(&mut self, flag: &Arc<AtomicUsize>, value: Option<usize>) {

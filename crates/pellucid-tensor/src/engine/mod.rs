@@ -10,7 +10,9 @@
 //! operations.
 
 mod address_hasher;
+mod fill;
 mod host_flag;
+mod host_flag_reads;
 mod list;
 mod map_batch;
 mod transfer;
@@ -19,7 +21,7 @@ pub use crate::execution_mode::is_capturing;
 pub(crate) use crate::execution_mode::{ExecutionMode, is_eager, mode};
 pub(crate) use address_hasher::AddressHasher;
 pub use host_flag::HostFlag;
-pub(crate) use host_flag::HostFlags;
+pub(crate) use host_flag_reads::HostFlagReads;
 pub use list::lazy;
 pub(crate) use list::{DeferredGuard, RecordedKernel, Recording, flush_current, run_deferred, with_current};
 pub(crate) use map_batch::submit_map_batch;

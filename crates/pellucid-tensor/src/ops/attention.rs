@@ -8,9 +8,9 @@
 use super::formula::{map, rows_all};
 use super::reshape_to;
 use crate::array::Array;
-use crate::autocast::{self, autocast_off};
+use crate::autocast::autocast_off;
+use crate::ops::precision;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, is_grad_enabled};
-use crate::device::Device;
 use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
@@ -49,9 +49,9 @@ pub fn scaled_dot_product_attention(q: &Tensor, k: &Tensor, v: &Tensor, options:
     let op = "scaled_dot_product_attention";
     let Attention { mask, causal, scale, dropout } = options;
     let operands: SmallVec<[&Tensor; 4]> = [q, k, v].into_iter().chain(mask).collect();
-    if let Some(dtype) = autocast::wanted_dtype(op, &operands) {
-        let [q, k, v] = [autocast::cast(q, dtype)?, autocast::cast(k, dtype)?, autocast::cast(v, dtype)?];
-        let mask = autocast::cast_some(mask, dtype)?;
+    if let Some(dtype) = precision::wanted_dtype(op, &operands) {
+        let [q, k, v] = [precision::cast(q, dtype)?, precision::cast(k, dtype)?, precision::cast(v, dtype)?];
+        let mask = precision::cast_some(mask, dtype)?;
         return scaled_dot_product_attention(&q, &k, &v, Attention { mask: mask.as_ref(), ..options });
     }
     if q.dtype() != k.dtype() || q.dtype() != v.dtype() || !q.dtype().is_float() {
@@ -321,7 +321,7 @@ impl Operation for Attend {
     }
 
     fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
-        Device::common(self.name(), inputs)?;
+        Array::common_device(self.name(), inputs)?;
         (0..inputs.len()).for_each(|i| saves.input(i));
         (0..2).for_each(|j| saves.output(j));
         self.submit(AttentionPart::Result, inputs, &inputs[..1])

@@ -1,7 +1,5 @@
 //! Axes and options of a reduction, as users write them.
 
-use crate::ops::{self, check};
-use crate::tensor::Tensor;
 use pellucid_ir::kernel::AxisSet;
 use pellucid_ir::{Error, Result, Shape};
 use smallvec::SmallVec;
@@ -51,7 +49,7 @@ impl Axes {
 
     /// Returns the axes of `shape` and the degrees of freedom.
     pub(crate) fn resolve_moments(&self, op: &'static str, shape: &Shape) -> Result<(ResolvedAxes, usize)> {
-        check::reducible(op, shape)?;
+        reducible(op, shape)?;
         let mut set = AxisSet::default();
         match &self.list {
             None => set = AxisSet::all(shape.rank()),
@@ -69,6 +67,15 @@ impl Axes {
     }
 }
 
+/// Returns an error if the rank exceeds the maximum of reductions.
+pub(super) fn reducible(op: &'static str, shape: &Shape) -> Result<()> {
+    let most = AxisSet::MAX_RANK;
+    if shape.rank() <= most {
+        return Ok(());
+    }
+    Err(Error::invalid(op, format!("takes at most {most} axes, got {}; flatten() some of them", shape.rank())))
+}
+
 /// The reduced axes of a known shape.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ResolvedAxes {
@@ -80,15 +87,6 @@ impl ResolvedAxes {
     /// Returns the shape of the result of reducing `shape`.
     pub(crate) fn shape(self, shape: &Shape) -> Shape {
         if self.keepdims { self.set.keepdims(shape) } else { self.set.remove(shape) }
-    }
-
-    /// Moves these axes of x to the end and flattens them into one, in row-major order.
-    pub(crate) fn behind(self, x: &Tensor) -> Result<Tensor> {
-        let others = (0..x.rank()).filter(|&k| !self.set.contains(k));
-        let order: SmallVec<[isize; 6]> = others.chain(self.set.iter()).map(|k| k as isize).collect();
-        let mut shape = self.set.remove(x.shape()).to_vec();
-        shape.push(self.set.count(x.shape()));
-        ops::reshape_to(&ops::permute(x, &order)?, &shape.into())
     }
 }
 

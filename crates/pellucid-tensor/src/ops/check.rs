@@ -8,7 +8,6 @@ use crate::engine;
 use crate::ops;
 use crate::ops::formula::map;
 use crate::tensor::Tensor;
-use pellucid_ir::kernel::AxisSet;
 use pellucid_ir::{Error, Result, Shape, formula};
 use std::ops::RangeInclusive;
 
@@ -94,15 +93,6 @@ pub(super) fn indices_not_negative(op: &'static str, indices: &Tensor, axis: usi
     }
     let index = ops::min(indices, ..)?.try_item::<i64>()?;
     if index < 0 { Err(Error::IndexOutOfBounds { op, index, axis, len }) } else { Ok(()) }
-}
-
-/// Returns an error if the rank exceeds the maximum of reductions.
-pub(super) fn reducible(op: &'static str, shape: &Shape) -> Result<()> {
-    let most = AxisSet::MAX_RANK;
-    if shape.rank() <= most {
-        return Ok(());
-    }
-    Err(Error::invalid(op, format!("takes at most {most} axes, got {}; flatten() some of them", shape.rank())))
 }
 
 /// Returns the shape, or an error if the number of its elements or bytes overflows.

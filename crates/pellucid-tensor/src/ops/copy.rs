@@ -1,6 +1,5 @@
-//! Copies: dtype conversion, dense layouts, and writes into existing tensors.
+//! Copies: dtype conversion and dense layouts.
 
-use super::in_place::{put_view, writable};
 use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
 use crate::engine;
@@ -81,30 +80,4 @@ impl Operation for IdentityView {
 /// Returns a new tensor of the same elements, connected to x by a graph node without a kernel.
 pub(crate) fn identity(x: &Tensor) -> Result<Tensor> {
     apply_one(IdentityView, &[x])
-}
-
-/// Overwrites x in place with `source`, which is broadcast and converted. Every view of x's storage sees the new
-/// values.
-///
-/// The write is recorded if x or the source is tracked: gradients of x, its views and its base then flow to the source.
-/// Under `no_grad` the values are written and no autograd history changes.
-///
-/// ```
-/// use pellucid_tensor::{DType, Tensor};
-/// let x = Tensor::from([3.0f32]).requires_grad_(true);
-/// let y = Tensor::zeros([1], DType::F32);
-/// y.copy_(&x.square());
-/// y.sum(..).backward();
-/// assert_eq!(x.grad().unwrap().item::<f32>(), 6.0);
-/// ```
-///
-/// # Errors
-/// [`Error::InPlaceOnTracked`](pellucid_ir::Error::InPlaceOnTracked) if x is a leaf that requires a gradient, or a view
-/// of one, outside of `no_grad`; [`Error::ShapeMismatch`](pellucid_ir::Error::ShapeMismatch);
-/// [`Error::InvalidArgument`](pellucid_ir::Error::InvalidArgument) if elements of x share memory. Nothing is written
-/// then.
-#[tensor_method]
-pub fn copy_(x: &Tensor, source: &Tensor) -> Result<()> {
-    writable("copy_", x)?;
-    put_view("copy_", x, x.array(), source)
 }

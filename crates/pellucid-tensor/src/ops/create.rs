@@ -1,101 +1,12 @@
-//! Operations that create tensors filled on the device.
+//! Operations that create tensors of evenly spaced numbers, identity matrices, and tensors of host values.
 
 use crate::array::{Array, checked_size, host_values};
 use crate::device::Device;
-use crate::engine;
 use crate::ops;
+use crate::panic;
 use crate::tensor::Tensor;
-use pellucid_derive::{operation, tensor_method};
-use pellucid_ir::kernel::{Kernel, Map, Params};
-use pellucid_ir::{DType, Element, Error, Result, Scalar, Shape, formula};
-
-/// Returns an array with every element equal to `value`.
-pub(crate) fn filled(device: Device, dtype: DType, shape: Shape, value: Scalar) -> Result<Array> {
-    let eager = engine::mode() == engine::ExecutionMode::Eager;
-    // A scalar needs no kernel; every backward pass begins with a one.
-    if eager && shape.checked_size() == Some(1) {
-        match dtype {
-            DType::F32 => return Array::from_slice(device, &[f32::from_scalar(value)], shape),
-            DType::F64 => return Array::from_slice(device, &[f64::from_scalar(value)], shape),
-            _ => {}
-        }
-    }
-    // A boolean is the mask value ≠ 0.
-    let formula = match dtype {
-        DType::Bool => formula! { static fill(; value) = value.ne(0); },
-        _ => formula! { static fill(; value) = value; },
-    };
-    let number = if dtype == DType::Bool { DType::F32 } else { dtype };
-    let (program, params) = (formula.uniform_program(number)?, Params::from([value]));
-    if eager {
-        let storage = engine::map_dense(device, program, &params, checked_size(&shape)?, &[], None);
-        let storage = storage.map_err(|error| error.with_shape(&shape))?;
-        return Ok(Array::dense(storage, 0, dtype, shape, device));
-    }
-    let out = Array::new(device, dtype, shape)?;
-    engine::submit(&Kernel::Map(Map { program: program.clone(), params }), &[], &[&out])?;
-    Ok(out)
-}
-
-/// Returns a 0-d tensor of `value`, which `op` writes into a tensor of `dtype`.
-///
-/// # Errors
-/// [`Error::InvalidArgument`] for a value that an integer dtype cannot represent.
-pub(crate) fn written_scalar(op: &'static str, value: Scalar, dtype: DType) -> Result<Tensor> {
-    if dtype.is_int() && !dtype.represents(value) {
-        let reason = format!(
-            "{value} cannot be stored in the tensor's dtype {dtype}; round it, or convert the tensor with to_dtype()"
-        );
-        return Err(Error::invalid(op, reason));
-    }
-    full((), value, dtype)
-}
-
-/// Returns a tensor of `shape` filled with `value`, rounded once to `dtype` (to an integer dtype, towards zero).
-///
-/// # Errors
-/// [`Error::InvalidArgument`] for a value outside the range of an integer dtype, or NaN; [`Error::OutOfMemory`].
-#[operation]
-pub fn full(shape: impl Into<Shape>, value: impl Into<Scalar>, dtype: DType) -> Result<Tensor> {
-    let value = value.into();
-    in_range(value, dtype)?;
-    filled(Device::cpu(), dtype, shape.into(), value).map(Tensor::from)
-}
-
-/// Returns an error for NaN or a value outside the range of an integer dtype. A fraction is truncated towards zero
-/// first.
-fn in_range(value: Scalar, dtype: DType) -> Result<()> {
-    if dtype.is_float() {
-        return Ok(());
-    }
-    let whole = match value {
-        Scalar::Float(x) => Scalar::Float(x.trunc()),
-        other => other,
-    };
-    if dtype.represents(whole) {
-        return Ok(());
-    }
-    let reason = format!("{value} is outside the range of {dtype}; use a wider dtype");
-    Err(Error::invalid("full", reason))
-}
-
-/// Returns a tensor of zeros.
-///
-/// # Errors
-/// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
-#[operation]
-pub fn zeros(shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
-    full(shape, 0, dtype)
-}
-
-/// Returns a tensor of ones.
-///
-/// # Errors
-/// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
-#[operation]
-pub fn ones(shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
-    full(shape, 1, dtype)
-}
+use pellucid_derive::operation;
+use pellucid_ir::{DType, Element, Error, Result, Scalar, Shape};
 
 /// Returns start, start + step, .. up to but excluding `end`: ⌈(end − start)/step⌉ values, computed as start + i·step.
 ///
@@ -109,7 +20,7 @@ pub fn arange(
     step: impl Into<Scalar>,
     dtype: DType,
 ) -> Result<Tensor> {
-    Tensor::try_arange(start.into(), end.into(), step.into(), dtype)
+    evenly_stepped(start.into(), end.into(), step.into(), dtype)
 }
 
 /// Returns `count` evenly spaced values from `start` to `end`, both included. Element i is
@@ -119,7 +30,7 @@ pub fn arange(
 /// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) if `dtype` is not a float.
 #[operation]
 pub fn linspace(start: f64, end: f64, count: usize, dtype: DType) -> Result<Tensor> {
-    Tensor::try_linspace("linspace", start, end, count, dtype, |x| x)
+    evenly_spaced("linspace", start, end, count, dtype, |x| x)
 }
 
 /// Returns `count` values from base^start to base^end: the powers of `base` with the exponents of [`linspace`].
@@ -128,7 +39,7 @@ pub fn linspace(start: f64, end: f64, count: usize, dtype: DType) -> Result<Tens
 /// Those of [`linspace`].
 #[operation]
 pub fn logspace(start: f64, end: f64, count: usize, base: f64, dtype: DType) -> Result<Tensor> {
-    Tensor::try_linspace("logspace", start, end, count, dtype, |x| base.powf(x))
+    evenly_spaced("logspace", start, end, count, dtype, |x| base.powf(x))
 }
 
 /// Returns `count` values from `start` to `end`, both included, with a constant ratio: start·(end/start)^(i/(count −
@@ -149,7 +60,7 @@ pub fn geomspace(start: f64, end: f64, count: usize, dtype: DType) -> Result<Ten
         x if x == high => end,
         x => x.exp().copysign(start),
     };
-    Tensor::try_linspace("geomspace", low, high, count, dtype, power)
+    evenly_spaced("geomspace", low, high, count, dtype, power)
 }
 
 /// Returns an `n × m` matrix with ones on the diagonal and zeros elsewhere.
@@ -173,31 +84,98 @@ pub(crate) fn from_host<T: Element>(values: &[T], shape: impl Into<Shape>) -> Re
     Array::from_slice(Device::cpu(), values, shape.into()).map(Tensor::from)
 }
 
-/// Returns zeros with x's shape, dtype and device.
-///
-/// # Errors
-/// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
-#[tensor_method]
-pub fn zeros_like(x: &Tensor) -> Result<Tensor> {
-    full_like(x, 0)
+/// Creates the numbers start, start + step, .. below `end` (above it for a negative step).
+fn evenly_stepped(start: Scalar, end: Scalar, step: Scalar, dtype: DType) -> Result<Tensor> {
+    let reason = |why: &str| Error::invalid("arange", format!("{why}: {start}..{end} by {step}"));
+    if dtype.is_float() {
+        let (a, b, s) = (start.to_f64(), end.to_f64(), step.to_f64());
+        let count = ((b - a) / s).ceil();
+        if !(a.is_finite() && b.is_finite() && count.is_finite()) {
+            return Err(reason("needs finite bounds and a nonzero step"));
+        }
+        return counted(count.max(0.0) as usize, |i| Scalar::Float(a + i as f64 * s), dtype);
+    }
+    let has_fraction = |x: &Scalar| !DType::I64.represents(*x);
+    if let Some(x) = [start, end, step].iter().find(|x| has_fraction(x)) {
+        let why = format!("{x} is not an integer, and the dtype is {dtype}; use a float dtype");
+        return Err(reason(&why));
+    }
+    let (a, b, s) = (start.to_i64() as i128, end.to_i64() as i128, step.to_i64() as i128);
+    if s == 0 {
+        return Err(reason("needs a nonzero step"));
+    }
+    let distance = (b - a) * s.signum();
+    let count = if distance <= 0 { 0 } else { (distance - 1) / s.abs() + 1 };
+    let last = a + (count - 1).max(0) * s;
+    let fits = |x: i128| dtype.represents(Scalar::Int(x as i64));
+    if count > 0 && !(fits(a) && fits(last)) {
+        return Err(reason(&format!("{a} or {last} is outside of the range of {dtype}; use a wider dtype")));
+    }
+    counted(count as usize, |i| Scalar::Int((a + i as i128 * s) as i64), dtype)
 }
 
-/// Returns ones with x's shape, dtype and device.
-///
-/// # Errors
-/// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
-#[tensor_method]
-pub fn ones_like(x: &Tensor) -> Result<Tensor> {
-    full_like(x, 1)
+/// Computes f of `count` evenly spaced numbers from `start` to `end`.
+fn evenly_spaced(
+    op: &'static str,
+    start: f64,
+    end: f64,
+    count: usize,
+    dtype: DType,
+    f: impl Fn(f64) -> f64,
+) -> Result<Tensor> {
+    if !dtype.is_float() {
+        return Err(Error::dtypes(op, [dtype], "the result has a float dtype; arange() creates integers"));
+    }
+    let parts = count.saturating_sub(1).max(1) as f64;
+    // The ends are divided first if their distance overflows.
+    let distance = end - start;
+    let step = if distance.is_finite() { distance / parts } else { end / parts - start / parts };
+    let at = |i: usize| {
+        if i < count.div_ceil(2) { start + i as f64 * step } else { end - (count - 1 - i) as f64 * step }
+    };
+    counted(count, |i| Scalar::Float(f(at(i))), dtype)
 }
 
-/// Returns a tensor filled with `value`, with x's shape, dtype and device; converts as [`full`].
-///
-/// # Errors
-/// Those of [`full`].
-#[tensor_method]
-pub fn full_like(x: &Tensor, value: impl Into<Scalar>) -> Result<Tensor> {
-    let value = value.into();
-    in_range(value, x.dtype())?;
-    filled(x.device(), x.dtype(), x.shape().clone(), value).map(Tensor::from)
+/// Computes `count` elements on the host: element i is `at(i)`.
+pub(super) fn counted(count: usize, at: impl Fn(usize) -> Scalar, dtype: DType) -> Result<Tensor> {
+    let shape = Shape::from([count]);
+    let sized = |error: Error| error.with_shape(&shape);
+    if dtype.is_float() {
+        let values = host_values(count, (0..count).map(|i| at(i).to_f64())).map_err(sized)?;
+        ops::to_dtype(&from_host(&values, &shape)?, dtype)
+    } else {
+        let values = host_values(count, (0..count).map(|i| at(i).to_i64())).map_err(sized)?;
+        ops::to_dtype(&from_host(&values, &shape)?, dtype)
+    }
+}
+
+impl Tensor {
+    /// Creates the `n × n` identity matrix.
+    ///
+    /// # Panics
+    /// With the errors of [`zeros`].
+    #[track_caller]
+    pub fn eye(n: usize, dtype: DType) -> Tensor {
+        panic::unwrap(eye(n, n, dtype))
+    }
+
+    /// Creates the numbers start, start + step, .. below `end` (above it for a negative step): ⌈(end − start)/step⌉
+    /// elements, each computed as start + i·step. The dtype is that of the arguments.
+    ///
+    /// # Panics
+    /// If the step is 0 or a bound is not finite.
+    #[track_caller]
+    pub fn arange<T: Element + Into<Scalar>>(start: T, end: T, step: T) -> Tensor {
+        panic::unwrap(arange(start, end, step, T::DTYPE))
+    }
+
+    /// Creates `count` evenly spaced numbers from `start` to `end`, both included. Element i is start + i·(end −
+    /// start)/(count − 1), computed from the nearer end, so that both ends are exact.
+    ///
+    /// # Panics
+    /// If `dtype` is not a float.
+    #[track_caller]
+    pub fn linspace(start: f64, end: f64, count: usize, dtype: DType) -> Tensor {
+        panic::unwrap(linspace(start, end, count, dtype))
+    }
 }

@@ -63,7 +63,7 @@ impl Operation for EmbedDiagonal {
     }
     fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
         let x = inputs[0];
-        let whole = super::create::filled(x.device(), x.dtype(), self.shape.clone(), 0.into())?;
+        let whole = Array::filled(x.device(), x.dtype(), self.shape.clone(), 0.into())?;
         super::copy::write(x, &whole.view(self.diagonal.view(whole.layout())))?;
         Ok(smallvec![whole])
     }

@@ -2,7 +2,7 @@
 
 use super::axes::over;
 use crate::array::host_values;
-use crate::autocast;
+use crate::ops::precision;
 use crate::ops;
 use crate::ops::check;
 use crate::ops::precision::in_single;
@@ -34,7 +34,7 @@ pub fn cdist(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
     }
     check_order("cdist", p)?;
     in_single!("cdist", [a, b] => cdist(a, b, p));
-    let (a, b) = (autocast::cast_operand("cdist", a)?, autocast::cast_operand("cdist", b)?);
+    let (a, b) = (precision::cast_operand("cdist", a)?, precision::cast_operand("cdist", b)?);
     ops::norm(&ops::sub(&ops::unsqueeze(&a, -2)?, &ops::unsqueeze(&b, -3)?)?, p, -1)
 }
 
@@ -51,7 +51,7 @@ pub fn pdist(x: &Tensor, p: f64) -> Result<Tensor> {
     }
     check_order("pdist", p)?;
     in_single!("pdist", [x] => pdist(x, p));
-    let x = &autocast::cast_operand("pdist", x)?;
+    let x = &precision::cast_operand("pdist", x)?;
     let count = x.shape()[0];
     let pairs = count as u128 * count.saturating_sub(1) as u128 / 2;
     let pairs = usize::try_from(pairs).map_err(|_| Error::absurd_size())?;

@@ -3,7 +3,6 @@
 //! Gather and scatter-add are the gradients of each other, which gives derivatives of every order. Repeated indices
 //! accumulate in a fixed order.
 
-use super::create::filled;
 use crate::array::{Array, checked_size, host_vec};
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
 use crate::engine;
@@ -53,7 +52,7 @@ impl Operation for ScatterAdd {
     }
     fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
         (1..inputs.len()).for_each(|i| saves.input(i));
-        let out = filled(inputs[0].device(), inputs[0].dtype(), self.shape.clone(), 0.into())?;
+        let out = Array::filled(inputs[0].device(), inputs[0].dtype(), self.shape.clone(), 0.into())?;
         let kernel = kernel::Scatter { index: self.index.clone(), combine: Combine::Add };
         engine::submit(&Kernel::Scatter(kernel), inputs, &[&out])?;
         Ok(smallvec![out])

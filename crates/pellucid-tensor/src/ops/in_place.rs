@@ -1,7 +1,6 @@
 //! Writes in place, and the operations that their autograd history consists of.
 
 use super::copy::write;
-use super::create::filled;
 use crate::array::Array;
 use crate::autograd::{
     Arrays, Gradients, InPlaceWrite, InputGradients, Needed, Operation, Saved, Saves, apply_one, is_grad_enabled,
@@ -10,6 +9,7 @@ use crate::autograd::{
 use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
+use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{self, Combine, Index, Kernel};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
 use smallvec::{SmallVec, smallvec};
@@ -35,6 +35,32 @@ pub(crate) fn writable(op: &'static str, target: &Tensor) -> Result<()> {
 #[inline]
 pub(crate) fn is_recorded_write(target: &Tensor, source: &Tensor) -> bool {
     is_grad_enabled() && target.dtype().is_float() && (source.requires_grad() || target.requires_grad())
+}
+
+/// Overwrites x in place with `source`, which is broadcast and converted. Every view of x's storage sees the new
+/// values.
+///
+/// The write is recorded if x or the source is tracked: gradients of x, its views and its base then flow to the source.
+/// Under `no_grad` the values are written and no autograd history changes.
+///
+/// ```
+/// use pellucid_tensor::{DType, Tensor};
+/// let x = Tensor::from([3.0f32]).requires_grad_(true);
+/// let y = Tensor::zeros([1], DType::F32);
+/// y.copy_(&x.square());
+/// y.sum(..).backward();
+/// assert_eq!(x.grad().unwrap().item::<f32>(), 6.0);
+/// ```
+///
+/// # Errors
+/// [`Error::InPlaceOnTracked`](pellucid_ir::Error::InPlaceOnTracked) if x is a leaf that requires a gradient, or a view
+/// of one, outside of `no_grad`; [`Error::ShapeMismatch`](pellucid_ir::Error::ShapeMismatch);
+/// [`Error::InvalidArgument`](pellucid_ir::Error::InvalidArgument) if elements of x share memory. Nothing is written
+/// then.
+#[tensor_method]
+pub fn copy_(x: &Tensor, source: &Tensor) -> Result<()> {
+    writable("copy_", x)?;
+    put_view("copy_", x, x.array(), source)
 }
 
 /// Writes `source` (broadcast, converted) into a part of the storage of x. The caller has checked [`writable`].
@@ -97,7 +123,7 @@ fn region_of(value: &Array, layout: &Layout) -> Array {
 
 /// Overwrites a part of a contiguous value with zeros.
 fn clear(value: &Array, region: &Layout) -> Result<()> {
-    let zero = filled(value.device(), value.dtype(), Shape::scalar(), 0.into())?;
+    let zero = Array::filled(value.device(), value.dtype(), Shape::scalar(), 0.into())?;
     write(&zero.broadcast_to("zeros", region.shape())?, &region_of(value, region))
 }
 
@@ -138,7 +164,7 @@ impl Operation for Embedded {
         if layout.is_contiguous() && layout.offset() == 0 && layout.shape().size() == self.shape.size() {
             return Ok(smallvec![x.reshape(&self.shape)?]);
         }
-        let whole = filled(x.device(), x.dtype(), self.shape.clone(), 0.into())?;
+        let whole = Array::filled(x.device(), x.dtype(), self.shape.clone(), 0.into())?;
         let stretched = |axis: &usize| layout.strides()[*axis] == 0 && layout.shape()[*axis] > 1;
         let axes: SmallVec<[usize; 4]> = (0..layout.shape().rank()).filter(stretched).collect();
         if axes.is_empty() {

@@ -3,7 +3,6 @@
 use super::copy::write;
 use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
-use crate::device::Device;
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::operation;
@@ -21,7 +20,7 @@ impl Operation for Concatenate {
     }
     fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
         let first = inputs[0];
-        let device = Device::common("concatenate", inputs)?;
+        let device = Array::common_device("concatenate", inputs)?;
         let length = self.lengths.iter().fold(0usize, |sum, &len| sum.saturating_add(len));
         let shape = first.shape().with_axis(self.axis, length);
         let out = Array::new(device, first.dtype(), shape)?;

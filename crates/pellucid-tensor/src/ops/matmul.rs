@@ -2,7 +2,7 @@
 
 use super::{reshape_to, sum_to, transpose};
 use crate::array::Array;
-use crate::autocast;
+use crate::ops::precision;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
 use crate::device::Device;
 use crate::engine;
@@ -30,7 +30,7 @@ impl Operation for MatrixProduct {
         "matmul"
     }
     fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
-        let device = Device::common("matmul", inputs)?;
+        let device = Array::common_device("matmul", inputs)?;
         if saves.needs(1) {
             saves.input(0);
         }
@@ -133,7 +133,7 @@ fn matmul_with(a: &Tensor, b: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> 
     if dtype == DType::Bool {
         return Err(Error::dtypes("matmul", [a.dtype(), b.dtype()], "booleans have no matrix product; use to_dtype()"));
     }
-    let dtype = autocast::wanted_dtype("matmul", &[a, b]).unwrap_or(dtype);
+    let dtype = precision::wanted_dtype("matmul", &[a, b]).unwrap_or(dtype);
     let (x, y) = (ops::to_dtype(a, dtype)?, ops::to_dtype(b, dtype)?);
     let x = if a.rank() == 1 { ops::unsqueeze(&x, 0)? } else { x };
     let y = if b.rank() == 1 { ops::unsqueeze(&y, 1)? } else { y };
@@ -194,9 +194,9 @@ pub fn outer(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 /// addition.
 #[tensor_method(autocast = Half)]
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
-    if let Some(dtype) = autocast::wanted_dtype("linear", &[x, weight]) {
-        let bias = autocast::cast_some(bias, dtype)?;
-        return linear(&autocast::cast(x, dtype)?, &autocast::cast(weight, dtype)?, bias.as_ref());
+    if let Some(dtype) = precision::wanted_dtype("linear", &[x, weight]) {
+        let bias = precision::cast_some(bias, dtype)?;
+        return linear(&precision::cast(x, dtype)?, &precision::cast(weight, dtype)?, bias.as_ref());
     }
     let mismatch = |help: &str| Err(Error::shapes("linear", [x.shape(), weight.shape()], help));
     match (x.shape().last(), weight.shape().last()) {

@@ -5,17 +5,19 @@
 
 mod attention;
 mod axes;
+mod broadcast;
 mod check;
-mod copy;
+pub(crate) mod copy;
 mod create;
 mod diagonal;
 mod distance;
 mod dropout;
 pub mod einops;
 mod einsum;
-mod elementwise;
+pub(crate) mod elementwise;
 mod embedding;
 mod embedding_bag;
+pub(crate) mod fill;
 mod formula;
 mod gate;
 mod gather;
@@ -89,8 +91,9 @@ registry! {
     }
     functions {
         attention: scaled_dot_product_attention;
-        copy: contiguous, copy, copy_, to_dtype;
-        create: arange, eye, full, full_like, geomspace, linspace, logspace, ones, ones_like, zeros, zeros_like;
+        broadcast: broadcast_to, expand;
+        copy: contiguous, copy, to_dtype;
+        create: arange, eye, geomspace, linspace, logspace;
         diagonal: diag, diag_embed, diagonal, tril, triu;
         distance: cdist, cosine_similarity, normalize, pairwise_distance, pdist, renorm;
         dropout: alpha_dropout, dropout, feature_alpha_dropout, feature_dropout;
@@ -100,9 +103,11 @@ registry! {
             isin, lcm, lerp, multigammaln, nan_to_num, nextafter, softshrink, where_, zeta;
         embedding: embedding;
         embedding_bag: embedding_bag;
+        fill: full, full_like, ones, ones_like, zeros, zeros_like;
         gate: glu, prelu, rrelu;
         gather: index_select, nonzero, scatter, scatter_add, scatter_add_along, take_along_axis, unravel_index;
         gradient: gradient;
+        in_place: copy_;
         integrate: cumulative_trapezoid, trapezoid;
         join: concatenate, dstack, hstack, stack, vstack;
         linalg: cholesky, cholesky_ex, cholesky_inverse, cholesky_solve, cond, det, eigh, eigvalsh, geqrf,
@@ -140,7 +145,7 @@ registry! {
         unique: unique, unique_consecutive;
         update: update, update_many;
         user: map, map_rows;
-        view: broadcast_to, expand, flatten, flip, narrow, permute, reshape, select, split, squeeze, swapaxes, t,
+        view: flatten, flip, narrow, permute, reshape, select, split, squeeze, swapaxes, t,
             transpose, unsqueeze;
         window: adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d, adaptive_max_pool1d, adaptive_max_pool2d,
             adaptive_max_pool3d, affine_grid, avg_pool1d, avg_pool2d, avg_pool3d, channel_shuffle, conv1d, conv2d,
@@ -158,7 +163,8 @@ registry! {
 
 pub(crate) use check::named;
 pub(crate) use copy::identity;
-pub(crate) use create::{from_host, indices, written_scalar};
+pub(crate) use create::{from_host, indices};
+pub(crate) use fill::written_scalar;
 pub(crate) use gather::{gather_axes, positions};
 pub(crate) use in_place::{Embedded, Strided, put_axes, put_view, writable};
 pub(crate) use reduce::{broadcast_axes, sum_to};

@@ -26,7 +26,7 @@ macro_rules! over_axes {
         #[pellucid_derive::tensor_method($(autocast = $policy)?)]
         pub fn $name(
             $x: &$crate::Tensor $(, $k: $t)*, $axes: impl Into<$crate::ops::Axes>
-        ) -> $crate::Result<$crate::ops::over_axes::over_axes!(@result $($y)?)> {
+        ) -> pellucid_ir::Result<$crate::ops::over_axes::over_axes!(@result $($y)?)> {
             $($crate::ops::check::$domain(stringify!($name), &[$x])?;)?
             $definition
         }
@@ -51,7 +51,7 @@ macro_rules! row_formula {
             $(
                 $(#[$doc])*
                 $name($x $(: $domain)?; $axes) = $crate::ops::over_axes::apply_row_formula(
-                    $crate::formula! { static $name($x) = $body; $(d $wrt = $d;)? }, $x, $axes
+                    pellucid_ir::formula! { static $name($x) = $body; $(d $wrt = $d;)? }, $x, $axes
                 ) $(, autocast = $policy)?;
             )*
         }

@@ -5,10 +5,13 @@
 //! counts above 256. [`in_single!`] widens the operands, runs the operation on them, and rounds the result. [`single`]
 //! and [`rounded`] do the same where the first kernel reads half-precision operands as `f32` without a copy. Each
 //! gradient is rounded once too, since its last step is a cast.
+//!
+//! Under [`autocast`](crate::autocast()), an operation casts its operands first, by its [`Policy`].
 
-use crate::autocast::{self, Autocast, Policy};
+use super::copy::to_dtype;
+use super::registry::{Policy, builtin_policy, policy};
+use crate::autocast::{Autocast, autocast_dtype, autocast_off};
 use crate::autograd::{Gradients, Saved};
-use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_ir::formula::Read;
 use pellucid_ir::{DType, Result};
@@ -27,7 +30,7 @@ impl Rounding {
     /// Rounds the result to the promoted dtype of the operands.
     pub(crate) fn round(&self, y: Tensor) -> Result<Tensor> {
         match self.result {
-            Some(dtype) if y.dtype().is_float() => ops::to_dtype(&y, dtype),
+            Some(dtype) if y.dtype().is_float() => to_dtype(&y, dtype),
             _ => Ok(y),
         }
     }
@@ -66,17 +69,17 @@ pub(crate) fn widened_all(op: &str, operands: &[&Tensor]) -> Result<Option<(Roun
 
 /// Returns the rounding of a result from operand dtypes; `None` if the autocast policy is half precision.
 fn rounding(op: &str, dtypes: impl Iterator<Item = DType>) -> Option<Rounding> {
-    let policy = autocast::autocast_dtype().map(|_| autocast::builtin_policy(op));
+    let policy = autocast_dtype().map(|_| builtin_policy(op));
     if policy == Some(Policy::Half) {
         return None;
     }
     let result = dtypes.filter(|d| d.is_float()).reduce(DType::promote);
     let result = result.filter(|&d| is_half(d) && policy != Some(Policy::Single));
-    Some(Rounding { result, _off: autocast::autocast_off() })
+    Some(Rounding { result, _off: autocast_off() })
 }
 
 fn single_of(t: &Tensor) -> Result<Tensor> {
-    if is_half(t.dtype()) { ops::to_dtype(t, DType::F32) } else { Ok(t.clone()) }
+    if is_half(t.dtype()) { to_dtype(t, DType::F32) } else { Ok(t.clone()) }
 }
 
 /// Casts `f16` and `bf16` operands in place, unless the autocast policy of the operation is half precision.
@@ -119,8 +122,8 @@ pub(crate) fn single(operands: &[&Tensor]) -> Option<DType> {
 pub(crate) fn rounded(op: &str, operands: &[&Tensor], y: Tensor) -> Result<Tensor> {
     let result = operands.iter().map(|t| t.dtype()).reduce(DType::promote).filter(|&d| is_half(d));
     match result {
-        Some(dtype) if autocast::autocast_dtype().is_none() || autocast::builtin_policy(op) != Policy::Single => {
-            ops::to_dtype(&y, dtype)
+        Some(dtype) if autocast_dtype().is_none() || builtin_policy(op) != Policy::Single => {
+            to_dtype(&y, dtype)
         }
         _ => Ok(y),
     }
@@ -139,4 +142,41 @@ pub(crate) fn single_for(reads: &[Read], saved: &Saved, grads: &Gradients) -> Re
         }
     }
     Ok(Some(DType::F32))
+}
+
+/// Returns the dtype to which autocast casts the operands of `op`, or `None` if no cast is needed.
+#[inline]
+pub(crate) fn wanted_dtype(op: &str, operands: &[&Tensor]) -> Option<DType> {
+    autocast_dtype().and_then(|half| cast_dtype_by_policy(op, half, operands))
+}
+
+#[cold]
+fn cast_dtype_by_policy(op: &str, half: DType, operands: &[&Tensor]) -> Option<DType> {
+    let dtype = match policy(op) {
+        Policy::Half => half,
+        Policy::Single => DType::F32,
+        Policy::Promote => return None,
+    };
+    let wide = operands.iter().any(|t| t.dtype() == DType::F64);
+    let other = operands.iter().any(|t| is_castable(t) && t.dtype() != dtype);
+    (!wide && other).then_some(dtype)
+}
+
+fn is_castable(operand: &Tensor) -> bool {
+    matches!(operand.dtype(), DType::F32 | DType::F16 | DType::BF16)
+}
+
+/// Casts a float operand to the dtype of [`wanted_dtype`]. Integers and booleans are returned as they are.
+pub(crate) fn cast(operand: &Tensor, dtype: DType) -> Result<Tensor> {
+    if is_castable(operand) { to_dtype(operand, dtype) } else { Ok(operand.clone()) }
+}
+
+/// Casts an optional operand as [`cast`] does.
+pub(crate) fn cast_some(operand: Option<&Tensor>, dtype: DType) -> Result<Option<Tensor>> {
+    operand.map(|operand| cast(operand, dtype)).transpose()
+}
+
+/// Casts the operand of the unary operation `op` by its policy.
+pub(crate) fn cast_operand(op: &str, operand: &Tensor) -> Result<Tensor> {
+    wanted_dtype(op, &[operand]).map_or(Ok(operand.clone()), |dtype| cast(operand, dtype))
 }

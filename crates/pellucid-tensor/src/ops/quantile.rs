@@ -10,6 +10,7 @@ use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result};
+use smallvec::SmallVec;
 
 /// The sorted rows of x with NaN last, the positions of their elements, and their NaN counts, `[.., 1]`.
 struct RankedRows {
@@ -20,10 +21,19 @@ struct RankedRows {
     nans: Tensor,
 }
 
+/// Moves the reduced axes of x to the end and flattens them into one, in row-major order.
+fn move_axes_behind(axes: ResolvedAxes, x: &Tensor) -> Result<Tensor> {
+    let others = (0..x.rank()).filter(|&k| !axes.set.contains(k));
+    let order: SmallVec<[isize; 6]> = others.chain(axes.set.iter()).map(|k| k as isize).collect();
+    let mut shape = axes.set.remove(x.shape()).to_vec();
+    shape.push(axes.set.count(x.shape()));
+    reshape_to(&ops::permute(x, &order)?, &shape.into())
+}
+
 impl RankedRows {
     fn new(op: &'static str, x: &Tensor, axes: Axes) -> Result<RankedRows> {
         let axes = axes.resolve(op, x.shape())?;
-        let rows = axes.behind(x)?;
+        let rows = move_axes_behind(axes, x)?;
         let len = axes.set.count(x.shape());
         if len == 0 && axes.shape(x.shape()).size() != 0 {
             return Err(Error::invalid(op, format!("needs at least one element, got shape {}", x.shape())));

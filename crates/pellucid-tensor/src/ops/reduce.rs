@@ -3,13 +3,13 @@
 //! The order of accumulation depends on the shape and the axes only. The same values give the same bits in any layout
 //! and on any number of threads.
 
-use super::axes::Axes;
+use super::axes::{Axes, reducible};
 use super::formula::{map, map_sum, rows, rows_in};
 use super::over_axes::{over_axes, row_formula};
 use super::precision::{in_single, rounded, single};
-use super::{check, reshape_to};
+use super::reshape_to;
 use crate::array::Array;
-use crate::autocast;
+use crate::ops::precision;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
 use crate::engine;
 use crate::ops;
@@ -30,7 +30,7 @@ over_axes! {
     /// Computes the product over `axes`. Integers and booleans multiply in `i64`, wrapping.
     ///
     /// The gradient g·Π_{j≠i} xⱼ is exact where elements are zero, in every order.
-    prod(x; axes) = by_kernel("prod", ReduceOp::Prod, &autocast::cast_operand("prod", x)?, axes), autocast = Single;
+    prod(x; axes) = by_kernel("prod", ReduceOp::Prod, &precision::cast_operand("prod", x)?, axes), autocast = Single;
     /// Computes the arithmetic mean over `axes`, Σ x / N. Integers give `f32`.
     mean(x; axes) = {
         let axes = axes.resolve("mean", x.shape())?;
@@ -138,7 +138,7 @@ pub(crate) fn sum_to(x: &Tensor, shape: &Shape) -> Result<Tensor> {
     if shape.size() == x.size() {
         return reshape_to(x, shape);
     }
-    check::reducible("sum", x.shape())?;
+    reducible("sum", x.shape())?;
     let axes = broadcast_axes(shape, x.shape());
     reshape_to(&map_sum(identity_formula(), &[x], &[], axes, None)?, shape)
 }

@@ -1,10 +1,24 @@
-//! The registry of operations: one entry for every public operation, which its definition states.
+//! The registry of operations: one entry for every public operation, which its definition states. It contains the
+//! autocast policy of the operation.
 //!
 //! `#[tensor_method]` and `#[operation]` define the entry beside the function, as a constant of [`Entries`].
 //! [`registry!`] exports functions from `ops` and lists their entries. A function without an entry cannot be listed, and
 //! a method of `Tensor` whose function is not exported does not compile.
 
-use crate::autocast::Policy;
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+/// The dtype in which an operation under [`autocast`](crate::autocast()) reads its `f32`, `f16` and `bf16` operands. An operation with an
+/// `f64` operand is not affected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Policy {
+    /// Half precision, for products and recurrent layers.
+    Half,
+    /// `f32`, for operations that sum many values or need a wide range. Their results are `f32` too.
+    Single,
+    /// The dtype of type promotion, as without `autocast`.
+    Promote,
+}
 
 /// An operation of [`ops`](crate::ops).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -12,13 +26,14 @@ use crate::autocast::Policy;
 pub struct OperationInfo {
     /// The name of the function, which errors show. `ops::repeat` and `ops::einops::repeat` have the same name.
     pub name: &'static str,
-    /// The dtype of the operands under [`autocast`](crate::autocast).
+    /// The dtype of the operands under [`autocast`](crate::autocast()).
     pub autocast: Policy,
     /// Whether a parameter is a size, an axis or a count, or contains one.
     pub takes_sizes: bool,
 }
 
 /// The entries of all operations: associated constants with the names of the functions, or of the argument `entry`.
+/// [`registry!`] defines the lists of them, `PUBLIC` and `PARTS`.
 pub(crate) struct Entries;
 
 /// Exports operations from their modules and lists their entries. `ops` calls it once.
@@ -37,14 +52,16 @@ macro_rules! registry {
         $(pub use $($table)::+::*;)+
         $(pub use $module::{$($name),+};)+
 
-        /// The entries of the public operations, in several lists.
-        const PUBLIC: &[&[$crate::ops::registry::OperationInfo]] = &[
-            $($($table)::+::ENTRIES,)+
-            &[$($($crate::ops::registry::Entries::$name,)+)+],
-            &[$($crate::ops::registry::Entries::$elsewhere,)*],
-        ];
-        /// The entries of parts of operations.
-        const PARTS: &[$crate::ops::registry::OperationInfo] = &[$($crate::ops::registry::Entries::$part,)*];
+        impl $crate::ops::registry::Entries {
+            /// The entries of the public operations, in several lists.
+            pub(crate) const PUBLIC: &[&[$crate::ops::registry::OperationInfo]] = &[
+                $($($table)::+::ENTRIES,)+
+                &[$($(Self::$name,)+)+],
+                &[$(Self::$elsewhere,)*],
+            ];
+            /// The entries of parts of operations.
+            pub(crate) const PARTS: &[$crate::ops::registry::OperationInfo] = &[$(Self::$part,)*];
+        }
     };
 }
 
@@ -58,10 +75,37 @@ pub(super) use registry;
 /// assert!(names.contains(&"matmul") && !names.contains(&"softmax"));
 /// ```
 pub fn operations() -> impl Iterator<Item = &'static OperationInfo> {
-    super::PUBLIC.iter().copied().flatten()
+    Entries::PUBLIC.iter().copied().flatten()
 }
 
 /// Returns the public operations, and the parts of operations that have names of their own.
-pub(crate) fn named_operations() -> impl Iterator<Item = &'static OperationInfo> {
-    operations().chain(super::PARTS)
+fn named_operations() -> impl Iterator<Item = &'static OperationInfo> {
+    operations().chain(Entries::PARTS)
+}
+
+/// Returns the policy of an operation, by the name that its errors and its graph node show. It is stated at the
+/// operation's definition, and is [`Policy::Promote`] for all other names.
+///
+/// ```
+/// use pellucid_tensor::{Policy, policy};
+/// assert_eq!(policy("matmul"), Policy::Half);
+/// assert_eq!(policy("softmax"), Policy::Single);
+/// assert_eq!(policy("relu"), Policy::Promote);
+/// ```
+pub fn policy(op: &str) -> Policy {
+    registered_policy(op).unwrap_or(Policy::Promote)
+}
+
+/// Returns the policy of a built-in operation, which must be in the registry.
+pub(crate) fn builtin_policy(op: &str) -> Policy {
+    let policy = registered_policy(op);
+    debug_assert!(policy.is_some(), "no operation has the name `{op}`");
+    policy.unwrap_or(Policy::Promote)
+}
+
+/// Returns the policy of an operation of the registry.
+fn registered_policy(op: &str) -> Option<Policy> {
+    static BY_NAME: LazyLock<HashMap<&str, Policy>> =
+        LazyLock::new(|| named_operations().map(|op| (op.name, op.autocast)).collect());
+    BY_NAME.get(op).copied()
 }

@@ -4,7 +4,7 @@ use super::Axes;
 use super::gather::scatter_add_along;
 use super::over_axes::over_axes;
 use crate::array::Array;
-use crate::autocast;
+use crate::ops::precision;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one};
 use crate::engine;
 use crate::ops;
@@ -160,7 +160,7 @@ fn single_axis(op: &'static str, x: &Tensor, axis: Axes) -> Result<(Tensor, usiz
 
 /// Returns the operand in its accumulator dtype and its axis, after the cast of autocast.
 fn operand(op: &'static str, x: &Tensor, axis: Axes) -> Result<(Tensor, usize)> {
-    let (x, axis) = single_axis(op, &autocast::cast_operand(op, x)?, axis)?;
+    let (x, axis) = single_axis(op, &precision::cast_operand(op, x)?, axis)?;
     Ok((if x.dtype().is_float() { x } else { ops::to_dtype(&x, DType::I64)? }, axis))
 }
 

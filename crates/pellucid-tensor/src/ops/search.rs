@@ -162,10 +162,16 @@ fn histogram_of(
     density: bool,
 ) -> Result<(Tensor, Vec<Tensor>)> {
     if let Some(weights) = weights
-        && (weights.shape() != weighed || weights.dtype() != points.dtype())
+        && weights.shape() != weighed
     {
-        let help = "weights must have the shape and dtype of the elements";
+        let help = "weights must have the shape of the elements";
         return Err(Error::shapes(op, [weighed, weights.shape()], help));
+    }
+    if let Some(weights) = weights
+        && weights.dtype() != points.dtype()
+    {
+        let help = "weights must have the dtype of the elements; use to_dtype()";
+        return Err(Error::dtypes(op, [points.dtype(), weights.dtype()], help));
     }
     let (points, count) = (points.detach(), points.shape()[0]);
     let (mut all, mut shape) = (Vec::new(), Vec::new());

@@ -1,5 +1,6 @@
 //! Window functions of signal processing.
 
+use super::create::counted;
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::operation;
@@ -64,7 +65,7 @@ pub fn signal_window(window: Window<'_>, count: usize, symmetric: bool, dtype: D
     let n = if symmetric || count <= 1 { count.saturating_sub(1) } else { count } as f64;
     // A single weight is at the middle.
     let place = |k: usize| if n > 0.0 { k as f64 / n } else { 0.5 };
-    let made = |f: &dyn Fn(usize) -> f64| Tensor::counted(count, |k| Scalar::Float(f(k)), dtype);
+    let made = |f: &dyn Fn(usize) -> f64| counted(count, |k| Scalar::Float(f(k)), dtype);
     let cosines = |a: &[f64]| {
         let term = |i: usize, x: f64| if i.is_multiple_of(2) { x } else { -x };
         let at = |k: usize| (0..a.len()).map(|i| term(i, a[i] * (2.0 * PI * i as f64 * place(k)).cos())).sum();
@@ -95,7 +96,7 @@ pub fn signal_window(window: Window<'_>, count: usize, symmetric: bool, dtype: D
         }
         Window::Kaiser { beta } => {
             let depth = |k| beta * (1.0 - (2.0 * place(k) - 1.0).powi(2)).max(0.0).sqrt();
-            let depths = Tensor::counted(count, |k| Scalar::Float(depth(k)), DType::F64)?;
+            let depths = counted(count, |k| Scalar::Float(depth(k)), DType::F64)?;
             // I₀(x)/I₀(β) = I₀ₑ(x)/I₀ₑ(β)·exp(x − β): I₀ alone overflows from 714 on.
             let highest = ops::i0e(&ops::full((), beta, DType::F64)?)?;
             let ratio = ops::div(&ops::i0e(&depths)?, &highest)?;

@@ -1,8 +1,7 @@
 //! Views: other layouts of the same storage. No kernel runs, unless strides require a copy.
 //!
-//! The gradient of a view is the inverse view; gradients of repeated elements are summed.
+//! The gradient of a view is the inverse view.
 
-use super::sum_to;
 use crate::array::Array;
 use crate::autograd::{
     Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one, is_grad_enabled,
@@ -36,7 +35,7 @@ impl Operation for Reshape {
 
 /// A shape in which one length may be −1, to be inferred.
 #[derive(Clone, Debug)]
-pub struct Target(SmallVec<[isize; 6]>);
+pub struct Target(pub(super) SmallVec<[isize; 6]>);
 
 macro_rules! target_from {
     ($($t:ty: $length:expr),*) => {$(
@@ -114,7 +113,7 @@ pub fn reshape(x: &Tensor, shape: impl Into<Target>) -> Result<Tensor> {
 }
 
 /// Returns the view of all elements: x itself, or, under `no_grad`, a tensor without its history.
-fn full_view(x: &Tensor) -> Tensor {
+pub(super) fn full_view(x: &Tensor) -> Tensor {
     if is_grad_enabled() || !x.requires_grad() {
         return x.clone();
     }
@@ -260,54 +259,6 @@ pub fn t(x: &Tensor) -> Result<Tensor> {
     apply_one(Permute { order: (0..x.rank()).rev().collect() }, &[x])
 }
 
-struct Expand {
-    shape: Shape,
-}
-
-impl Operation for Expand {
-    fn name(&self) -> &'static str {
-        "broadcast_to"
-    }
-    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
-        Ok(smallvec![inputs[0].broadcast_to("broadcast_to", &self.shape)?])
-    }
-    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
-        Ok(smallvec![Some(sum_to(&grads.get(0)?, &saved.input_shape(0))?)])
-    }
-    fn is_view(&self) -> bool {
-        true
-    }
-}
-
-/// Broadcasts x to `shape` by NumPy's rule: axes are aligned at the last, and a length of 1 repeats. No copy.
-///
-/// # Errors
-/// [`Error::ShapeMismatch`] if a length is neither equal nor 1.
-#[tensor_method]
-pub fn broadcast_to(x: &Tensor, shape: impl Into<Shape>) -> Result<Tensor> {
-    let shape = shape.into();
-    if *x.shape() == shape {
-        return Ok(full_view(x));
-    }
-    apply_one(Expand { shape }, &[x])
-}
-
-/// Broadcasts x to `shape`, where −1 keeps a length (PyTorch's `expand`). No copy.
-///
-/// # Errors
-/// [`Error::ShapeMismatch`] if a length is neither equal nor 1.
-#[tensor_method]
-pub fn expand(x: &Tensor, shape: impl Into<Target>) -> Result<Tensor> {
-    let Target(dims) = shape.into();
-    let lead = dims.len().saturating_sub(x.rank());
-    let kept = |(k, &d): (usize, &isize)| match d {
-        -1 if k >= lead => Ok(x.shape()[k - lead]),
-        d if d >= 0 => Ok(d as usize),
-        _ => Err(Error::invalid("expand", format!("length {d} of new axis {k} must be ≥ 0"))),
-    };
-    broadcast_to(x, dims.iter().enumerate().map(kept).collect::<Result<Shape>>()?)
-}
-
 /// Slices of axes, applied one after the other: `(axis, start, step, len)`.
 pub(crate) type Cuts = SmallVec<[(usize, usize, isize, usize); 4]>;
 
@@ -348,7 +299,7 @@ impl Operation for Embed {
     }
     fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
         let x = inputs[0];
-        let whole = super::create::filled(x.device(), x.dtype(), self.shape.clone(), self.rest)?;
+        let whole = Array::filled(x.device(), x.dtype(), self.shape.clone(), self.rest)?;
         super::copy::write(x, &whole.view(sliced_layout(whole.layout(), &self.cuts)))?;
         Ok(smallvec![whole])
     }

@@ -1,7 +1,9 @@
 //! The loops over heads, blocks of queries and blocks of keys.
 
+use super::matrices::{HeadMatrix, MatrixStack};
 use super::rows::{
-    AttentionMask, HeadMask, ScaledRows, ScoreBlock, ScoreRows, SoftmaxGradientRows, SoftmaxRows, padded_row_len,
+    AttentionMask, BLOCK_ROWS, HeadMask, ScaledRows, ScoreBlock, ScoreRows, SoftmaxGradientRows, SoftmaxRows,
+    padded_row_len,
 };
 use pellucid_gemm::{Gemm, PackedPanels, Source, Strided, Threads};
 use pellucid_ir::Result;
@@ -14,11 +16,6 @@ use pellucid_simd::vector::prefetch_run;
 use pellucid_simd::{Float, vector_work};
 use std::ops::Range;
 
-/// The number of queries of a block, and of keys of a block in the backward pass. It is small, because all queries of a
-/// block are multiplied with every key that is visible to the last of them. The order of accumulation depends on it, so
-/// it is the same on all machines.
-pub(super) const BLOCK_ROWS: usize = 32;
-
 /// The number of scores that the backward pass keeps, unless one block has more. Together with as many gradients they
 /// fill an L2 cache of 1 MiB, and the sums over queries are long enough to be efficient.
 const KEPT_SCORES: usize = 128 << 10;
@@ -28,56 +25,6 @@ const MAX_UNPACKED_QUERIES: usize = 8;
 
 /// The least number of multiply-adds that pays for a separate task.
 const MIN_TASK_WORK: u64 = 1 << 19;
-
-/// The matrices of an operand, indexed by sequence and head. Strides are in elements and have any sign.
-#[derive(Clone, Copy)]
-pub(super) struct MatrixStack<T> {
-    /// The first element.
-    pub(super) data: SharedPtr<T>,
-    /// The stride from one sequence to the next.
-    pub(super) sequence: isize,
-    /// The stride from one head to the next.
-    pub(super) head: isize,
-    /// The stride from one row to the next.
-    pub(super) row: isize,
-    /// The stride from one column to the next.
-    pub(super) column: isize,
-}
-
-/// The matrix of one sequence and head.
-#[derive(Clone, Copy)]
-pub(super) struct HeadMatrix<T> {
-    data: SharedPtr<T>,
-    /// The stride from one row to the next.
-    pub(super) row: isize,
-    /// The stride from one column to the next.
-    pub(super) column: isize,
-}
-
-impl<T> MatrixStack<T> {
-    /// Returns the matrix of a sequence and a head.
-    fn matrix(&self, sequence: usize, head: usize) -> HeadMatrix<T> {
-        let data = SharedPtr(self.data.at(sequence as isize * self.sequence + head as isize * self.head));
-        HeadMatrix { data, row: self.row, column: self.column }
-    }
-}
-
-impl<T> HeadMatrix<T> {
-    /// Returns the address of an element.
-    pub(super) fn element_ptr(&self, row: usize, column: usize) -> *mut T {
-        self.data.at(row as isize * self.row + column as isize * self.column)
-    }
-
-    /// Returns the rows from `first` on as a matrix operand whose lanes are the rows.
-    fn row_lanes(&self, first: usize) -> Strided<T> {
-        Strided { data: self.element_ptr(first, 0).cast_const(), lane: self.row, depth: self.column }
-    }
-
-    /// Returns the rows from `first` on as a matrix operand whose lanes are the columns.
-    fn column_lanes(&self, first: usize) -> Strided<T> {
-        Strided { data: self.element_ptr(first, 0).cast_const(), lane: self.column, depth: self.row }
-    }
-}
 
 /// The sizes and the shared operands of an attention kernel.
 ///

@@ -13,12 +13,14 @@
 //!
 //! - `blocks`: these loops;
 //! - `rows`: the softmax of the scores and its gradient;
+//! - `matrices`: the matrices of the heads of an operand;
 //! - this file: operand checks, dtypes and dispatch.
 //!
 //! Heads are distributed over threads; if there are fewer heads than threads, the blocks of each head are distributed
 //! instead. Neither choice changes a bit of the results.
 
 mod blocks;
+mod matrices;
 mod rows;
 #[cfg(test)]
 mod sweep;
@@ -27,7 +29,8 @@ mod tests;
 
 use crate::family::CpuFamily;
 use crate::operand::Operand;
-use blocks::{AttentionGradientArrays, AttentionProblem, MatrixStack};
+use blocks::{AttentionGradientArrays, AttentionProblem};
+use matrices::MatrixStack;
 use pellucid_ir::kernel::{Attention, AttentionPart, Kernel, Meta};
 use pellucid_ir::{DType, Error, Result};
 use pellucid_runtime::list::List;

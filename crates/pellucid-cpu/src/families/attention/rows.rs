@@ -4,13 +4,18 @@
 //! are not passed as closures: a closure that is not inlined would be compiled without the instruction set of the
 //! vectors.
 
-use super::blocks::{BLOCK_ROWS, HeadMatrix, MatrixStack};
+use super::matrices::{HeadMatrix, MatrixStack};
 use pellucid_gemm::VIRTUAL_LANES;
 use pellucid_runtime::threads::SharedPtr;
 use pellucid_simd::math::Real;
 use pellucid_simd::vector::{FloatVector, lanes};
 use pellucid_simd::{Float, VectorWork};
 use std::ops::Range;
+
+/// The number of queries of a block, and of keys of a block in the backward pass. It is small, because all queries of a
+/// block are multiplied with every key that is visible to the last of them. The order of accumulation depends on it, so
+/// it is the same on all machines.
+pub(super) const BLOCK_ROWS: usize = 32;
 
 /// The mask of all heads.
 #[derive(Clone, Copy)]

@@ -3,19 +3,23 @@
 //! The matrix of all windows is never stored. It has one lane per output position and one depth step per channel and
 //! tap.
 //!
+//! - `problem`: the shapes of a convolution, and the contract of its arrays;
 //! - `stage`: images with their padding, laid out so that the offset of a window element is the sum of two offsets;
 //! - `product`: outputs and input gradients, `weights × windows`. The windows are packed straight into the matrix
 //!   product; products of one or two rows are computed without packing;
 //! - `weight`: weight gradients, `windows × outputs`;
 //! - `winograd`: outputs and both gradients for 3 × 3 windows over many channels, with fewer multiplications;
+//! - `tasks`: the distribution to threads;
 //! - this file: operand checks, dtypes and dispatch.
 //!
 //! The bits of a result depend only on the shapes and the values.
 
+mod problem;
 mod product;
 mod stage;
 #[cfg(test)]
 mod sweep;
+mod tasks;
 #[cfg(test)]
 mod tests;
 mod weight;
@@ -24,61 +28,14 @@ mod winograd;
 use crate::family::CpuFamily;
 use crate::operand::Operand;
 use crate::program;
-use pellucid_ir::kernel::{Conv, ConvPart, Window};
-use pellucid_ir::{DType, Error, Layout, Result, Shape};
+use pellucid_ir::kernel::{Conv, ConvPart};
+use pellucid_ir::{DType, Error, Layout, Result};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
-use pellucid_runtime::threads::{self, SharedPtr};
+use pellucid_runtime::threads::SharedPtr;
 use pellucid_simd::Element;
 use pellucid_simd::Isa;
-
-/// The number of channels and the spatial lengths of every image of a batch.
-#[derive(Clone, Copy, Debug)]
-struct ImageSizes {
-    channels: usize,
-    dims: [usize; 3],
-}
-
-impl ImageSizes {
-    /// Returns the sizes of images of shape `[image, channel, z, y, x]`.
-    fn from_shape(shape: &Shape) -> ImageSizes {
-        ImageSizes { channels: shape[1], dims: [shape[2], shape[3], shape[4]] }
-    }
-
-    /// Returns the number of elements of one channel.
-    fn plane_len(&self) -> usize {
-        self.dims.iter().product()
-    }
-}
-
-/// The shapes of a convolution, independent of which of the arrays x, w and y is computed.
-///
-/// x is `[image, channel, z, y, x]`, w is `[output channel, channel of the group, window]` and y is `[image, output
-/// channel, z, y, x]`.
-///
-/// # The array contract
-/// The unsafe functions of this family that compute one of x, w and y from the others require:
-///
-/// - *shape*: the arrays are row-major, have the shapes of the problem, and are valid for reads;
-/// - *exclusive*: the computed array is valid for writes, overlaps neither operand, and no other thread accesses it;
-/// - *unchanged*: no thread writes the operands during the call;
-/// - *isa*: the processor supports `isa`.
-#[derive(Clone, Copy, Debug)]
-struct ConvProblem {
-    isa: Isa,
-    window: Window,
-    images: usize,
-    groups: usize,
-    x: ImageSizes,
-    y: ImageSizes,
-}
-
-impl ConvProblem {
-    /// Returns the numbers of channels of x and of y in one group.
-    fn group_channels(&self) -> (usize, usize) {
-        (self.x.channels / self.groups, self.y.channels / self.groups)
-    }
-}
+use problem::{ConvProblem, ImageSizes};
 
 /// Sorts the operands `a` and `b` and the result `out` of a part into the order x, w, y.
 fn sort_x_w_y<A>(part: ConvPart, a: A, b: A, out: A) -> [A; 3] {
@@ -245,26 +202,4 @@ unsafe fn compute_direct<T: Element>(
             ConvPart::Weight => weight::compute_weight_gradient(problem, x, y, w),
         }
     }
-}
-
-/// The least number of multiply-adds that pays for a separate task.
-const MIN_TASK_WORK: usize = 1 << 19;
-
-/// Calls `work(worker, i)` for every i below `count`, on several threads if the total work pays for them.
-///
-/// `cost` is the number of multiply-adds of one call. `worker` is below [`worker_count`], and calls with the same
-/// `worker` never run concurrently.
-///
-/// # Errors
-/// Returns an error of `work`; some calls are then skipped.
-fn for_each_task(count: usize, cost: usize, work: impl Fn(usize, usize) -> Result<()> + Sync) -> Result<()> {
-    if worker_count(count, cost) == 1 {
-        return (0..count).try_for_each(|i| work(0, i));
-    }
-    threads::try_each(count, (MIN_TASK_WORK / cost.max(1)).clamp(1, count), work)
-}
-
-/// Returns the number of workers that [`for_each_task`] uses for `count` calls of `cost` multiply-adds each.
-fn worker_count(count: usize, cost: usize) -> usize {
-    if count < 2 || cost.saturating_mul(count) < 2 * MIN_TASK_WORK { 1 } else { threads::worker_ids(count) }
 }

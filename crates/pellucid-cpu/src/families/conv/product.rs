@@ -6,8 +6,9 @@
 //! the stride: positions with equal ρ use the same taps, those with `dilation·t ≡ ρ`, and tap t reads output `(q +
 //! before − dilation·t) / stride`. There is one product per remainder; for stride 1 there is one.
 
-use super::stage::{ReadRegion, StagedImages};
-use super::{ConvProblem, ImageSizes, for_each_task, worker_count};
+use super::problem::{ConvProblem, ImageSizes};
+use super::stage::{ReadRegion, StagedImages, depth_offsets, tap_offsets};
+use super::tasks::{for_each_task, worker_count};
 use crate::strided::IndexSpace;
 use pellucid_gemm::{ImplicitIm2col, OffsetDotRow, OffsetList, Strided};
 use pellucid_ir::Result;
@@ -250,27 +251,6 @@ unsafe fn for_each_staged_chunk<T: Element>(
         work(first, count, &stage)?;
     }
     Ok(())
-}
-
-/// Returns the index of every tap with its offset in the staged images of the input.
-pub(super) fn tap_offsets<'a, T: Element>(
-    problem: &ConvProblem,
-    stage: &'a StagedImages<T>,
-) -> impl Iterator<Item = (usize, isize)> + Clone + use<'a, T> {
-    let [kz, ky, kx] = problem.window.size;
-    let [dz, dy, dx] = problem.window.dilation.map(|d| d as isize);
-    let offset = move |t: usize| {
-        let [z, y, x] = [t / (ky * kx), t / kx % ky, t % kx].map(|t| t as isize);
-        (t, z * dz * stage.strides[0] + y * dy * stage.strides[1] + stage.column_offset(x * dx))
-    };
-    (0..kz * ky * kx).map(offset)
-}
-
-/// Returns the offsets of the taps `taps` in `channels` neighbouring channels.
-pub(super) fn depth_offsets<T>(channels: usize, stage: &StagedImages<T>, taps: &List<isize, 0>) -> OffsetList {
-    OffsetList::new(
-        (0..channels as isize).flat_map(|c| taps.iter().map(move |t| c * stage.channel_stride + t)).collect(),
-    )
 }
 
 impl<T: Element> WindowProduct<'_, T> {

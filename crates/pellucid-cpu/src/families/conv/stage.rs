@@ -4,7 +4,7 @@
 //! polyphase layout). Element q is stored at the start of phase `q mod stride` plus `q / stride`, so one tap of
 //! neighbouring windows is contiguous for any stride. Images that already have this layout are used in place.
 
-use super::ImageSizes;
+use super::problem::{ConvProblem, ImageSizes};
 use pellucid_gemm::{OffsetList, PackRuns};
 use pellucid_ir::Result;
 use pellucid_runtime::CpuBuffer;
@@ -144,6 +144,27 @@ impl<T: Element> StagedImages<T> {
         let phases = self.phases as isize;
         q.rem_euclid(phases) * self.phase_len as isize + q.div_euclid(phases)
     }
+}
+
+/// Returns the index of every tap with its offset in the staged images of the input.
+pub(super) fn tap_offsets<'a, T: Element>(
+    problem: &ConvProblem,
+    stage: &'a StagedImages<T>,
+) -> impl Iterator<Item = (usize, isize)> + Clone + use<'a, T> {
+    let [kz, ky, kx] = problem.window.size;
+    let [dz, dy, dx] = problem.window.dilation.map(|d| d as isize);
+    let offset = move |t: usize| {
+        let [z, y, x] = [t / (ky * kx), t / kx % ky, t % kx].map(|t| t as isize);
+        (t, z * dz * stage.strides[0] + y * dy * stage.strides[1] + stage.column_offset(x * dx))
+    };
+    (0..kz * ky * kx).map(offset)
+}
+
+/// Returns the offsets of the taps `taps` in `channels` neighbouring channels.
+pub(super) fn depth_offsets<T>(channels: usize, stage: &StagedImages<T>, taps: &List<isize, 0>) -> OffsetList {
+    OffsetList::new(
+        (0..channels as isize).flat_map(|c| taps.iter().map(move |t| c * stage.channel_stride + t)).collect(),
+    )
 }
 
 /// The plan for staging one row: the part of the region that is inside the image. The elements around it are 0.

@@ -4,9 +4,9 @@
 //! which are contiguous in runs; the outputs are the columns. Images are processed in chunks of about 1,024 positions,
 //! so that the depth of a product is about 1,024. The chunk size is a function of the shapes.
 
-use super::product::tap_offsets;
-use super::stage::{ReadRegion, StagedImages};
-use super::{ConvProblem, for_each_task};
+use super::problem::ConvProblem;
+use super::stage::{ReadRegion, StagedImages, tap_offsets};
+use super::tasks::for_each_task;
 use crate::strided::IndexSpace;
 use pellucid_gemm::{ImplicitIm2col, OffsetList, Strided, VIRTUAL_LANES, WeightGradDots, folded};
 use pellucid_ir::Result;

@@ -2,10 +2,11 @@
 //!
 //! A program of one instruction is one call of its loop, a small map is one tile, and any other map runs over one axis.
 
+use super::dense_operand::Dense;
 use super::{SPLIT_UNIT, small};
 use crate::program::loader::fill;
 use crate::program::loops::{self, BinaryLoop, are_apart};
-use crate::program::lower::{KernelFn, Prepared};
+use crate::program::prepared::{KernelFn, Prepared, SingleArg, SingleInstr};
 use crate::program::strided::{INLINE_OPERANDS, StridedAxis};
 use pellucid_gemm::Threads;
 use pellucid_ir::Result;
@@ -18,27 +19,6 @@ use std::ops::Range;
 
 /// The number of results of a single instruction that are computed in scratch and then written by non-temporal stores.
 const STREAM_TILE: usize = 1024;
-
-/// A dense operand.
-#[derive(Clone, Copy)]
-pub(crate) struct Dense {
-    /// The address of the first element.
-    pub(crate) at: *mut u8,
-    /// The operand is one value that is broadcast to all elements.
-    pub(crate) once: bool,
-}
-
-// SAFETY: the fields are plain data, and reading them is no access to the memory. Code that writes through `at` is
-// unsafe and rules out data races itself.
-unsafe impl Sync for Dense {}
-
-impl Dense {
-    /// Returns an operand of full size.
-    #[inline]
-    pub(crate) fn full(at: *mut u8) -> Dense {
-        Dense { at, once: false }
-    }
-}
 
 /// Runs a program on `n` elements; `n` may be 0.
 ///
@@ -188,27 +168,6 @@ unsafe fn run_single(program: &Prepared, params: &Params, n: usize, inputs: &[De
         unsafe { binary.run(to, a, b, n) }
     });
     true
-}
-
-/// An operand of the only instruction of a program.
-#[derive(Clone, Copy)]
-pub(crate) enum SingleArg {
-    /// The instruction does not have this operand.
-    None,
-    /// The index of an input and the bytes of one element.
-    Input(u8, u8),
-    /// The index of a uniform.
-    Uniform(u8),
-}
-
-/// The only instruction of a program whose loads and stores need no conversion.
-pub(crate) struct SingleInstr {
-    /// The loop: unary or binary.
-    pub(crate) kernel: KernelFn,
-    /// The operands.
-    pub(crate) args: [SingleArg; 2],
-    /// The bytes of one result.
-    pub(crate) size: usize,
 }
 
 impl SingleInstr {

@@ -1,7 +1,7 @@
 //! Maps that run block by block as soon as a block of their first input is computed: the epilogue of a matrix product.
 
 use crate::operand::Operand;
-use crate::program::lower::Prepared;
+use crate::program::prepared::Prepared;
 use crate::program::strided::{self, INLINE_OPERANDS, StridedAxes, StridedAxis};
 use pellucid_gemm::Threads;
 use pellucid_ir::Result;

@@ -3,23 +3,25 @@
 //! | module | operands |
 //! | --- | --- |
 //! | `mod.rs` | any strides: axes are merged, inputs are transposed by panels, segments are evaluated tile by tile |
-//! | `dense.rs` | every operand is contiguous or one value |
+//! | `dense.rs` | every operand is contiguous or one value: a [`Dense`] |
 //! | `small.rs` | as `dense.rs`, few elements: one tile without any setup |
 //! | `batch.rs` | several sets of dense operands in one call |
 //! | `epilogue.rs` | blocks of matrices, as the epilogue of a matrix product |
 
 pub(crate) mod batch;
 pub(crate) mod dense;
+pub(crate) mod dense_operand;
 pub(crate) mod epilogue;
 pub(crate) mod small;
 
-use self::dense::Dense;
+use self::dense_operand::Dense;
 use crate::operand::Operand;
 use crate::program::evaluate::{Evaluator, TileFrame};
+use crate::program::kernel_schedule::KernelSchedule;
 use crate::program::loader::{fill, scatter};
 use crate::program::loops::{self, StreamLoop};
-use crate::program::lower::Prepared;
-use crate::program::schedule::{Granularity, KernelSchedule};
+use crate::program::prepared::Prepared;
+use crate::program::slot::Granularity;
 use crate::program::strided::{self, AccessPattern, Cursor, StridedAxes, StridedAxis};
 use crate::program::transpose::transpose_matrix;
 use pellucid_gemm::Threads;

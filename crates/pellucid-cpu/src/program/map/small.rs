@@ -3,10 +3,11 @@
 //! The setup of the general path takes longer than the work itself. This path computes only the addresses of the slots.
 
 use crate::program::evaluate::tile_capacity;
+use crate::program::execute::{Extent, execute};
 use crate::program::loader::fill;
-use crate::program::lower::Prepared;
-use crate::program::map::dense::Dense;
-use crate::program::schedule::{Extent, Granularity, execute};
+use crate::program::map::dense_operand::Dense;
+use crate::program::prepared::Prepared;
+use crate::program::slot::Granularity;
 use pellucid_ir::kernel::Params;
 use pellucid_runtime::scratch::{self, padded};
 use std::mem::MaybeUninit;

@@ -6,7 +6,7 @@ use super::{ReduceAction, SequenceReduction};
 use crate::program::evaluate::{Evaluator, TileFrame};
 use crate::program::fold::{CHUNK, FoldKernel};
 use crate::program::loops::{LANES, ROWS};
-use crate::program::schedule::Granularity;
+use crate::program::slot::Granularity;
 use crate::program::strided::{self, Cursor, StridedAxes, StridedAxis};
 use pellucid_runtime::list::List;
 use pellucid_runtime::scratch::{self, padded};

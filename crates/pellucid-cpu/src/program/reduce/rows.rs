@@ -5,7 +5,7 @@ use super::{RESULTS, ReduceAction, SequenceReduction};
 use crate::program::evaluate::{Evaluator, TileFrame};
 use crate::program::fold::{CHUNK, FoldValues, RunningFold};
 use crate::program::loader::fill;
-use crate::program::schedule::Granularity;
+use crate::program::slot::Granularity;
 use crate::program::strided::{self, Cursor, StridedAxes};
 use pellucid_runtime::scratch::{self, padded};
 use pellucid_runtime::threads::{self, GRAIN, SharedPtr, split};

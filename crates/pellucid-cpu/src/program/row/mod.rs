@@ -6,11 +6,13 @@
 
 use crate::operand::Operand;
 use crate::program::evaluate::tile_capacity;
+use crate::program::execute::{Extent, execute};
 use crate::program::fold::{CHUNK, RunningFold};
+use crate::program::kernel_schedule::{KernelSchedule, Phase};
 use crate::program::loader::{fill, gather, scatter};
 use crate::program::loops::{self, StreamLoop};
-use crate::program::lower::{Prepared, PreparedOutput};
-use crate::program::schedule::{Extent, Granularity, KernelSchedule, Phase, execute};
+use crate::program::prepared::{Prepared, PreparedOutput};
+use crate::program::slot::Granularity;
 use crate::program::strided::{self, AccessPattern, Cursor, StridedAxes, StridedAxis};
 use pellucid_ir::kernel::Row;
 use pellucid_ir::{Error, Result, Shape};

@@ -5,7 +5,7 @@
 
 use super::{TestArray, Value};
 use crate::program::loops::{self, Form};
-use crate::program::lower::scalar_bits;
+use crate::program::prepared::scalar_bits;
 use pellucid_ir::formula::{Binary, Op, Program, RowOp, UniformSource};
 use pellucid_ir::kernel::ReduceOp;
 use pellucid_ir::{Compute, DType, Element, Scalar, bf16, f16};

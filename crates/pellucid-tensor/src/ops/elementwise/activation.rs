@@ -3,7 +3,8 @@
 //! Functions with a constant branch declare a derivative that reads the output. The next operation usually saves this
 //! output as its input anyway; the symbolic derivative would keep the input alive as well.
 
-use super::{map, unary};
+use super::table::unary;
+use crate::ops::formula::map;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Result, Scalar, formula};

@@ -1,7 +1,10 @@
 //! Arithmetic, rounding, sign and bitwise operations.
 
-use super::{binary, unary};
-use crate::ops;
+use super::operand::Operand;
+use super::table::{binary, unary};
+use crate::ops::copy::copy;
+use crate::ops::fill::full;
+use crate::ops::formula::map;
 use crate::tensor::Tensor;
 use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::formula::Expr;
@@ -125,9 +128,9 @@ pub fn clamp(x: &Tensor, low: impl Into<Scalar>, high: impl Into<Scalar>) -> Res
     let (low, high) = (within(low.into()), within(high.into()));
     if low.to_f64().is_nan() || high.to_f64().is_nan() {
         let unbounded = formula! { static clamp(x; low, high) = x.is_nan().select(x, low + high); };
-        return super::map(unbounded, &[x], &[low, high]);
+        return map(unbounded, &[x], &[low, high]);
     }
-    super::map(formula! { static clamp(x; low, high) = x.clamp(low, high); }, &[x], &[low, high])
+    map(formula! { static clamp(x; low, high) = x.clamp(low, high); }, &[x], &[low, high])
 }
 
 /// Replaces NaN, +∞ and −∞ by the given values. Integers and booleans are copied.
@@ -142,7 +145,7 @@ pub fn nan_to_num(
     lowest: impl Into<Scalar>,
 ) -> Result<Tensor> {
     if !x.dtype().is_float() {
-        return ops::copy(x);
+        return copy(x);
     }
     let formula = formula! {
         static nan_to_num(x; nan, highest, lowest) = {
@@ -150,7 +153,7 @@ pub fn nan_to_num(
             x.is_nan().select(nan, finite)
         };
     };
-    super::map(formula, &[x], &[nan.into(), highest.into(), lowest.into()])
+    map(formula, &[x], &[nan.into(), highest.into(), lowest.into()])
 }
 
 /// Returns a where the condition is true, else b, with broadcasting. The condition has dtype bool and no gradient; a
@@ -161,23 +164,23 @@ pub fn nan_to_num(
 #[operation]
 pub fn where_<'a>(
     condition: &Tensor,
-    a: impl Into<super::Operand<'a>>,
-    b: impl Into<super::Operand<'a>>,
+    a: impl Into<Operand<'a>>,
+    b: impl Into<Operand<'a>>,
 ) -> Result<Tensor> {
     if condition.dtype() != DType::Bool {
         let help = "the condition must be a bool tensor; compare with ne(0)";
         return Err(Error::dtypes("where_", [condition.dtype()], help));
     }
-    let (a, b): (super::Operand<'a>, super::Operand<'a>) = (a.into(), b.into());
-    let filled = |x: &super::Operand<'a>, like: &super::Operand<'a>| -> Result<Tensor> {
+    let (a, b): (Operand<'a>, Operand<'a>) = (a.into(), b.into());
+    let filled = |x: &Operand<'a>, like: &Operand<'a>| -> Result<Tensor> {
         match (x, like.tensor()) {
-            (super::Operand::Scalar(k), Some(t)) => ops::full((), *k, k.promote_into(t.dtype())),
-            (super::Operand::Scalar(k), None) => ops::full((), *k, k.promote_into(DType::Bool)),
+            (Operand::Scalar(k), Some(t)) => full((), *k, k.promote_into(t.dtype())),
+            (Operand::Scalar(k), None) => full((), *k, k.promote_into(DType::Bool)),
             (tensor, _) => Ok(tensor.tensor().expect("a tensor").clone()),
         }
     };
     let formula = formula! { static where_(c: mask, a, b) = c.select(a, b); };
-    super::map(formula, &[condition, &filled(&a, &b)?, &filled(&b, &a)?], &[])
+    map(formula, &[condition, &filled(&a, &b)?, &filled(&b, &a)?], &[])
 }
 
 impl Tensor {
@@ -186,8 +189,8 @@ impl Tensor {
     /// # Panics
     /// Panics if [`ops::where_`](where_) returns an error.
     #[track_caller]
-    pub fn where_<'a>(&'a self, condition: &Tensor, other: impl Into<super::Operand<'a>>) -> Tensor {
-        crate::panic::unwrap(ops::where_(condition, self, other))
+    pub fn where_<'a>(&'a self, condition: &Tensor, other: impl Into<Operand<'a>>) -> Tensor {
+        crate::panic::unwrap(where_(condition, self, other))
     }
 }
 
@@ -208,7 +211,7 @@ pub fn lerp(a: &Tensor, b: &Tensor, weight: &Tensor) -> Result<Tensor> {
         },
         false => formula! { static lerp(a, b, w) = a + w * (b - a); },
     };
-    super::map(formula, &[a, b, weight], &[])
+    map(formula, &[a, b, weight], &[])
 }
 
 /// Computes x + value·a·b. All three tensors broadcast.
@@ -218,7 +221,7 @@ pub fn lerp(a: &Tensor, b: &Tensor, weight: &Tensor) -> Result<Tensor> {
 #[tensor_method]
 pub fn addcmul(x: &Tensor, a: &Tensor, b: &Tensor, value: impl Into<Scalar>) -> Result<Tensor> {
     let formula = formula! { static addcmul(x, a, b; value) = x + value * (a * b); };
-    super::map(formula, &[x, a, b], &[value.into()])
+    map(formula, &[x, a, b], &[value.into()])
 }
 
 /// Computes x + value·a/b. All three tensors broadcast.
@@ -228,5 +231,5 @@ pub fn addcmul(x: &Tensor, a: &Tensor, b: &Tensor, value: impl Into<Scalar>) -> 
 #[tensor_method]
 pub fn addcdiv(x: &Tensor, a: &Tensor, b: &Tensor, value: impl Into<Scalar>) -> Result<Tensor> {
     let formula = formula! { static addcdiv(x, a, b; value) = x + value * (a / b); };
-    super::map(formula, &[x, a, b], &[value.into()])
+    map(formula, &[x, a, b], &[value.into()])
 }

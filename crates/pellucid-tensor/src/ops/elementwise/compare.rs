@@ -1,6 +1,6 @@
 //! Comparisons and logic. Results have dtype bool and no gradient.
 
-use super::{binary, unary};
+use super::table::{binary, unary};
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;

@@ -1,6 +1,7 @@
 //! Functions of the representation of floats (exponent, next value), and integer arithmetic (gcd, lcm).
 
 use crate::ops;
+use crate::ops::formula::map;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::formula::Expr;
@@ -27,7 +28,7 @@ fn binary_exponent(x: Expr) -> Expr {
 #[tensor_method]
 pub fn frexp(x: &Tensor) -> Result<(Tensor, Tensor)> {
     let formula = formula! { static frexp(x) = binary_exponent(x); };
-    let e = super::map(formula, &[&x.detach()], &[])?;
+    let e = map(formula, &[&x.detach()], &[])?;
     let half = ops::floor(&ops::mul(&e, 0.5)?)?;
     let halfway = ops::mul(x, &ops::exp2(&ops::neg(&half)?)?)?;
     let mantissa = ops::mul(&halfway, &ops::exp2(&ops::sub(&half, &e)?)?)?;
@@ -69,7 +70,7 @@ pub fn nextafter(a: &Tensor, b: &Tensor) -> Result<Tensor> {
         d b = g * 0.0;
     };
     let low = 0.5 / u * least;
-    super::map(formula, &[a, b], &[u.into(), least.into(), most.into(), low.into(), (low / u).into()])
+    map(formula, &[a, b], &[u.into(), least.into(), most.into(), low.into(), (low / u).into()])
 }
 
 /// Runs Euclid's algorithm until one argument is 0 (Elements VII): no pair of `i64` needs more than 92 divisions.
@@ -92,7 +93,7 @@ fn gcd_by_euclid(a: Expr, b: Expr) -> Expr {
 #[tensor_method]
 pub fn gcd(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     check_integers("gcd", a, b)?;
-    super::map(formula! { static gcd(a, b) = gcd_by_euclid(a, b); }, &[a, b], &[])
+    map(formula! { static gcd(a, b) = gcd_by_euclid(a, b); }, &[a, b], &[])
 }
 
 /// Computes the least common multiple |a·b| / gcd(a, b) of integers, 0 if either is 0; wraps. Both broadcast.

@@ -1,9 +1,10 @@
 //! Special functions: Bessel functions, the gamma family, and the normal distribution.
 
-use super::{binary, unary};
+use super::table::{binary, unary};
 use crate::array::host_values;
 use crate::autograd::is_recorded;
 use crate::ops;
+use crate::ops::formula::map;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::formula::{Binary, Formula};
@@ -75,7 +76,7 @@ fn apply_with_parameter(op: &'static str, formula: &Formula, parameter: &Tensor,
     if is_recorded(&[parameter]) {
         return Err(Error::NoGradient { op });
     }
-    super::map(formula, &[parameter, x], &[])
+    map(formula, &[parameter, x], &[])
 }
 
 /// Computes the Hurwitz zeta function ζ(s, q) = Σ (q + k)⁻ˢ over k ≥ 0.

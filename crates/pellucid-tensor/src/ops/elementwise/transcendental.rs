@@ -1,6 +1,6 @@
 //! Exponentials, logarithms, trigonometric, hyperbolic and special functions.
 
-use super::{binary, unary};
+use super::table::{binary, unary};
 
 unary! {
     /// Computes eˣ.

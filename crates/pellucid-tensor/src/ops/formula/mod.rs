@@ -5,13 +5,14 @@
 
 mod backward;
 mod contraction;
+mod derivative;
 mod unroll;
 
-use self::backward::{FormulaDerivative, for_each_part};
+use self::derivative::{FormulaDerivative, for_each_part};
 use crate::array::{Array, checked_size};
-use crate::autocast::{self, autocast_dtype};
+use crate::autocast::autocast_dtype;
+use crate::ops::precision;
 use crate::autograd::{Arrays, NodeParts, Saves, arrays_of, is_recorded, record, untracked};
-use crate::device::Device;
 use crate::engine;
 use crate::tensor::Tensor;
 use pellucid_ir::backend::Dense;
@@ -50,7 +51,7 @@ fn apply(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], how: ApplyOpt
     let ApplyOptions { rows, sum, number, reuse } = how;
     let number = match autocast_dtype() {
         None => number,
-        Some(_) => autocast::wanted_dtype(formula.name(), inputs).or(number),
+        Some(_) => precision::wanted_dtype(formula.name(), inputs).or(number),
     };
     FormulaCall { formula, params: &params, shape, rows, sum, number }.apply(inputs, reuse)
 }
@@ -233,8 +234,10 @@ impl<'a> FormulaCall<'a> {
             }
             let tracked = self.tracked(inputs);
             let forward = |call: &&FormulaCall, saves: &mut Saves| call.saving(tracked, &arrays, saves);
-            let node =
-                |call: &FormulaCall, results: &[Array], parts: NodeParts| parts.node(call.derivative(tracked, results));
+            let node = |call: &FormulaCall, parts: NodeParts<'_>| {
+                let derivative = call.derivative(tracked, parts.outputs);
+                parts.node(derivative)
+            };
             return record(self, inputs, &arrays, reuse, forward, node);
         }
         Ok(untracked(self.run_kernel(&arrays, reuse)?))
@@ -374,7 +377,7 @@ impl<'a> FormulaCall<'a> {
         if !self.params.is_empty() {
             self.check_params(program)?;
         }
-        let device = Device::common(self.formula.name(), inputs)?;
+        let device = Array::common_device(self.formula.name(), inputs)?;
         let plain = self.sum.is_none() && !program.is_row();
         if let (true, [store]) = (plain, &program.outputs[..]) {
             let eager = engine::mode() == engine::ExecutionMode::Eager;

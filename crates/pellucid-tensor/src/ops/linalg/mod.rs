@@ -51,7 +51,7 @@ use pellucid_ir::{DType, Error, Result, Shape};
 /// Submits a factorisation into new arrays.
 fn factor(kernel: Factor, inputs: &[&Array]) -> Result<Arrays> {
     let kernel = Kernel::Factor(kernel);
-    let device = Device::common(kernel.name(), inputs)?;
+    let device = Array::common_device(kernel.name(), inputs)?;
     let metas: Vec<Meta> = inputs.iter().map(|a| Meta { shape: a.shape().clone(), dtype: a.dtype() }).collect();
     let new = |m: Meta| Array::new(device, m.dtype, m.shape);
     let outputs: Arrays = kernel.infer(&metas)?.into_iter().map(new).collect::<Result<_>>()?;

@@ -1,7 +1,7 @@
 //! Losses for binary targets.
 
 use super::{Reduction, apply_weight};
-use crate::autocast;
+use crate::ops::precision;
 use crate::ops::formula::map;
 use crate::ops::precision::in_single;
 use crate::ops::{self, check};
@@ -97,7 +97,7 @@ pub fn soft_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Re
     let op = "soft_margin_loss";
     check::floats(op, &[x, target])?;
     in_single!(op, [x, target] => soft_margin_loss(x, target, reduction));
-    let (x, target) = (&autocast::cast_operand(op, x)?, &autocast::cast_operand(op, target)?);
+    let (x, target) = (&precision::cast_operand(op, x)?, &precision::cast_operand(op, target)?);
     reduction.apply(&ops::neg(&ops::logsigmoid(&ops::mul(x, target)?)?)?)
 }
 

@@ -1,7 +1,7 @@
 //! Losses that compare pairs: which one is larger, or nearer.
 
 use super::Reduction;
-use crate::autocast;
+use crate::ops::precision;
 use crate::ops::over;
 use crate::ops::precision::in_single;
 use crate::ops::{self, check};
@@ -28,7 +28,7 @@ pub fn margin_ranking_loss(
         return Err(Error::shapes(op, [a.shape(), b.shape(), target.shape()], help));
     }
     in_single!(op, [a, b] => margin_ranking_loss(a, b, target, margin, reduction));
-    let (a, b) = (&autocast::cast_operand(op, a)?, &autocast::cast_operand(op, b)?);
+    let (a, b) = (&precision::cast_operand(op, a)?, &precision::cast_operand(op, b)?);
     let behind = ops::mul(&ops::sub(b, a)?, &ops::to_dtype(target, a.dtype())?)?;
     reduction.apply(&ops::relu(&ops::add(&behind, margin)?)?)
 }
@@ -55,7 +55,7 @@ pub fn cosine_embedding_loss(
         return Err(Error::shapes(op, [a.shape(), b.shape(), target.shape()], help));
     }
     in_single!(op, [a, b] => cosine_embedding_loss(a, b, target, margin, reduction));
-    let (a, b) = (&autocast::cast_operand(op, a)?, &autocast::cast_operand(op, b)?);
+    let (a, b) = (&precision::cast_operand(op, a)?, &precision::cast_operand(op, b)?);
     // 1e-12 is PyTorch's constant; it is added to the squares.
     let dot = |a: &Tensor, b: &Tensor| ops::sum(&ops::mul(a, b)?, -1);
     let squares = |x: &Tensor| ops::add(&dot(x, x)?, 1e-12);
@@ -100,7 +100,7 @@ pub fn triplet_margin_loss(x: &Tensor, positive: &Tensor, negative: &Tensor, opt
     in_single!(op, [x, positive, negative] => triplet_margin_loss(x, positive, negative, options));
     let Triplet { margin, p, eps, swap, reduction } = options;
     let distance = |a: &Tensor, b: &Tensor| ops::norm(&ops::add(&ops::sub(a, b)?, eps)?, p, over(-1));
-    let [x, positive, negative] = [x, positive, negative].map(|t| autocast::cast_operand(op, t));
+    let [x, positive, negative] = [x, positive, negative].map(|t| precision::cast_operand(op, t));
     triplet_margin_with_distance_loss(&x?, &positive?, &negative?, distance, margin, swap, reduction)
 }
 

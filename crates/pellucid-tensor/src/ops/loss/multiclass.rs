@@ -1,7 +1,7 @@
 //! Losses of class scores against class indices.
 
 use super::{Reduction, class_indices, in_range};
-use crate::autocast;
+use crate::ops::precision;
 use crate::ops::precision::in_single;
 use crate::ops::{self, check};
 use crate::tensor::Tensor;
@@ -32,7 +32,7 @@ pub fn nll_loss(x: &Tensor, target: &Tensor, options: NllLoss<'_>) -> Result<Ten
     check::floats(op, &[x])?;
     let weight = options.weight;
     in_single!(op, [x; weight] => nll_loss(x, target, NllLoss { weight, ..options }));
-    let x = &autocast::cast_operand(op, x)?;
+    let x = &precision::cast_operand(op, x)?;
     let target = class_indices(op, target)?;
     let axis = x.rank().min(2).saturating_sub(1);
     let fits = x.rank() > 0 && {
@@ -100,7 +100,7 @@ pub fn multi_margin_loss(x: &Tensor, target: &Tensor, options: MultiMargin<'_>) 
     check::floats(op, &[x])?;
     let weight = options.weight;
     in_single!(op, [x; weight] => multi_margin_loss(x, target, MultiMargin { weight, ..options }));
-    let x = &autocast::cast_operand(op, x)?;
+    let x = &precision::cast_operand(op, x)?;
     let target = class_indices(op, target)?;
     let (rows, classes) = scores_as_matrix(op, x)?;
     if target.size() != rows.shape()[0] || target.rank() > 1 {
@@ -137,7 +137,7 @@ pub fn multilabel_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction)
     let op = "multilabel_margin_loss";
     check::floats(op, &[x])?;
     in_single!(op, [x] => multilabel_margin_loss(x, target, reduction));
-    let x = &autocast::cast_operand(op, x)?;
+    let x = &precision::cast_operand(op, x)?;
     let target = class_indices(op, target)?;
     let (rows, classes) = scores_as_matrix(op, x)?;
     if target.shape() != x.shape() {

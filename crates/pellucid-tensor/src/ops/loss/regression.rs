@@ -1,7 +1,7 @@
 //! Losses of predicted numbers against target numbers.
 
 use super::Reduction;
-use crate::autocast;
+use crate::ops::precision;
 use crate::ops;
 use crate::ops::check;
 use crate::ops::formula::{map, map_in};
@@ -92,7 +92,7 @@ pub fn kl_div(x: &Tensor, target: &Tensor, log_target: bool, reduction: Reductio
     let op = "kl_div";
     check::floats(op, &[x, target])?;
     in_single!(op, [x, target] => kl_div(x, target, log_target, reduction));
-    let (x, target) = (&autocast::cast_operand(op, x)?, &autocast::cast_operand(op, target)?);
+    let (x, target) = (&precision::cast_operand(op, x)?, &precision::cast_operand(op, target)?);
     let values = match log_target {
         true => ops::mul(&ops::exp(target)?, &ops::sub(target, x)?)?,
         false => ops::sub(&ops::xlogy(target, target)?, &ops::mul(target, x)?)?,
@@ -130,7 +130,7 @@ pub fn poisson_nll_loss(x: &Tensor, target: &Tensor, options: PoissonNll) -> Res
     let op = "poisson_nll_loss";
     check::floats(op, &[x, target])?;
     in_single!(op, [x, target] => poisson_nll_loss(x, target, options));
-    let (x, target) = (&autocast::cast_operand(op, x)?, &autocast::cast_operand(op, target)?);
+    let (x, target) = (&precision::cast_operand(op, x)?, &precision::cast_operand(op, target)?);
     let values = match options.log_input {
         true => ops::sub(&ops::exp(x)?, &ops::mul(target, x)?)?,
         false => ops::sub(x, &ops::mul(target, &ops::log(&ops::add(x, options.eps)?)?)?)?,

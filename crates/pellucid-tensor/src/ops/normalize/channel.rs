@@ -4,6 +4,7 @@ use super::standardized;
 use crate::autograd::no_grad;
 use crate::ops::precision::in_single;
 use crate::ops::window::window_sums;
+use crate::ops::axes::reducible;
 use crate::ops::{self, check, reshape_to};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
@@ -51,7 +52,7 @@ fn check(op: &'static str, x: &Tensor, least: usize, others: &[Option<&Tensor>])
     if !x.dtype().is_float() {
         return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
     }
-    check::reducible(op, x.shape())?;
+    reducible(op, x.shape())?;
     match others.iter().flatten().find(|t| t.shape()[..] != [x.shape()[1]]) {
         Some(other) => {
             Err(Error::shapes(op, [x.shape(), other.shape()], "weight, bias and statistics need one value per channel"))

@@ -1,5 +1,6 @@
 //! Layer normalisation and root-mean-square normalisation, over the last axes.
 
+use crate::ops::axes::reducible;
 use super::standardized;
 use crate::ops::check;
 use crate::ops::formula::rows;
@@ -23,7 +24,7 @@ fn trailing(op: &'static str, x: &Tensor, shape: &Shape, others: &[Option<&Tenso
     if !x.dtype().is_float() {
         return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
     }
-    check::reducible(op, x.shape())?;
+    reducible(op, x.shape())?;
     Ok((lead..x.rank()).collect())
 }
 

@@ -10,6 +10,7 @@ use crate::device::Device;
 use crate::engine;
 use crate::ops::precision::single;
 use crate::ops::{self, check};
+use crate::panic;
 use crate::tensor::Tensor;
 use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::kernel::{self, Distribution, Kernel};
@@ -198,4 +199,33 @@ fn draw_classes(
     // Ascending −ln u / w is descending ln w + G.
     let keys = ops::div(&ops::neg(&ops::log1p(&ops::neg(&u)?)?)?, weights)?;
     Ok(ops::topk(&keys, samples, -1, false)?.1)
+}
+
+impl Tensor {
+    /// Draws from the uniform distribution on [0, 1), with the thread's generator.
+    ///
+    /// # Panics
+    /// With the errors of [`rand`].
+    #[track_caller]
+    pub fn rand(shape: impl Into<Shape>, dtype: DType) -> Tensor {
+        panic::unwrap(rand(shape, dtype))
+    }
+
+    /// Draws from the standard normal distribution, with the thread's generator.
+    ///
+    /// # Panics
+    /// With the errors of [`randn`].
+    #[track_caller]
+    pub fn randn(shape: impl Into<Shape>, dtype: DType) -> Tensor {
+        panic::unwrap(randn(shape, dtype))
+    }
+
+    /// Draws integers (`i64`) uniformly from `low..high`, with the thread's generator.
+    ///
+    /// # Panics
+    /// With the errors of [`randint`].
+    #[track_caller]
+    pub fn randint(low: i64, high: i64, shape: impl Into<Shape>) -> Tensor {
+        panic::unwrap(randint(low, high, shape))
+    }
 }

@@ -3,7 +3,6 @@
 use super::definition::definition;
 use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply};
-use crate::device::Device;
 use crate::engine;
 use crate::ops;
 use crate::ops::formula::map;
@@ -73,7 +72,7 @@ impl Operation for RecurrentLayer {
     }
 
     fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
-        let device = Device::common(self.name(), inputs)?;
+        let device = Array::common_device(self.name(), inputs)?;
         let (x, weight, bias) = (inputs[0], inputs[1], inputs[3]);
         let &[steps, batch, width] = x.shape().dims() else { unreachable!("inputs are [T, N, I]") };
         let blocks = bias.shape()[0];

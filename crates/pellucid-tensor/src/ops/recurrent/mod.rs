@@ -7,7 +7,7 @@
 mod definition;
 mod layer;
 
-use crate::autocast;
+use crate::ops::precision;
 use crate::autograd::apply;
 use crate::ops;
 use crate::tensor::Tensor;
@@ -154,9 +154,9 @@ fn recurrent(
 ) -> Result<[Tensor; 3]> {
     // Autocast considers the states too: they may have another dtype than inputs and weights.
     let operands: SmallVec<[&Tensor; 4]> = [x, weights.weight_ih].into_iter().chain(h0).chain(c0).collect();
-    if let Some(dtype) = autocast::wanted_dtype(op, &operands) {
-        let cast = |t: &Tensor| autocast::cast(t, dtype);
-        let some = |t: Option<&Tensor>| autocast::cast_some(t, dtype);
+    if let Some(dtype) = precision::wanted_dtype(op, &operands) {
+        let cast = |t: &Tensor| precision::cast(t, dtype);
+        let some = |t: Option<&Tensor>| precision::cast_some(t, dtype);
         let (x, weight_ih, weight_hh) = (cast(x)?, cast(weights.weight_ih)?, cast(weights.weight_hh)?);
         let (bias_ih, bias_hh, weight_hr) = (some(weights.bias_ih)?, some(weights.bias_hh)?, some(weights.weight_hr)?);
         let (h0, c0) = (some(h0)?, some(c0)?);

@@ -2,9 +2,8 @@
 
 use super::{Spatial, SpatialImages, check_positive};
 use crate::array::Array;
-use crate::autocast;
+use crate::ops::precision;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
-use crate::device::Device;
 use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
@@ -38,7 +37,7 @@ impl Operation for Convolution {
         "conv"
     }
     fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
-        let device = Device::common("conv", inputs)?;
+        let device = Array::common_device("conv", inputs)?;
         for i in 0..2 {
             if saves.needs(1 - i) {
                 saves.input(i);
@@ -231,9 +230,9 @@ fn conv(
     bias: Option<&Tensor>,
     options: &Conv,
 ) -> Result<Tensor> {
-    if let Some(dtype) = autocast::wanted_dtype(op, &[x, w]) {
-        let bias = autocast::cast_some(bias, dtype)?;
-        return conv(op, spatial, &autocast::cast(x, dtype)?, &autocast::cast(w, dtype)?, bias.as_ref(), options);
+    if let Some(dtype) = precision::wanted_dtype(op, &[x, w]) {
+        let bias = precision::cast_some(bias, dtype)?;
+        return conv(op, spatial, &precision::cast(x, dtype)?, &precision::cast(w, dtype)?, bias.as_ref(), options);
     }
     let start = ConvOperands::new(op, spatial, x, w, options)?;
     let (images, window, groups) = (&start.images, start.window, options.groups);
@@ -275,13 +274,13 @@ fn conv_transpose(
     bias: Option<&Tensor>,
     options: &Conv,
 ) -> Result<Tensor> {
-    if let Some(dtype) = autocast::wanted_dtype(op, &[x, w]) {
-        let bias = autocast::cast_some(bias, dtype)?;
+    if let Some(dtype) = precision::wanted_dtype(op, &[x, w]) {
+        let bias = precision::cast_some(bias, dtype)?;
         return conv_transpose(
             op,
             spatial,
-            &autocast::cast(x, dtype)?,
-            &autocast::cast(w, dtype)?,
+            &precision::cast(x, dtype)?,
+            &precision::cast(w, dtype)?,
             bias.as_ref(),
             options,
         );

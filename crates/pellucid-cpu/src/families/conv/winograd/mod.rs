@@ -49,7 +49,8 @@ mod images;
 #[cfg(test)]
 mod tests;
 
-use super::{ConvProblem, ImageSizes, MIN_TASK_WORK, for_each_task, worker_count};
+use super::problem::{ConvProblem, ImageSizes};
+use super::tasks::{MIN_TASK_WORK, for_each_task, worker_count};
 use images::{ChannelsLastImages, Images};
 use pellucid_gemm::{Strided, TransformTiles, WinogradTransform};
 use pellucid_ir::Result;

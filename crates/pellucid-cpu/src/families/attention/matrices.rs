@@ -1,0 +1,54 @@
+//! The matrices of the heads of an operand.
+
+use pellucid_gemm::Strided;
+use pellucid_runtime::threads::SharedPtr;
+
+/// The matrices of an operand, indexed by sequence and head. Strides are in elements and have any sign.
+#[derive(Clone, Copy)]
+pub(super) struct MatrixStack<T> {
+    /// The first element.
+    pub(super) data: SharedPtr<T>,
+    /// The stride from one sequence to the next.
+    pub(super) sequence: isize,
+    /// The stride from one head to the next.
+    pub(super) head: isize,
+    /// The stride from one row to the next.
+    pub(super) row: isize,
+    /// The stride from one column to the next.
+    pub(super) column: isize,
+}
+
+/// The matrix of one sequence and head.
+#[derive(Clone, Copy)]
+pub(super) struct HeadMatrix<T> {
+    data: SharedPtr<T>,
+    /// The stride from one row to the next.
+    pub(super) row: isize,
+    /// The stride from one column to the next.
+    pub(super) column: isize,
+}
+
+impl<T> MatrixStack<T> {
+    /// Returns the matrix of a sequence and a head.
+    pub(super) fn matrix(&self, sequence: usize, head: usize) -> HeadMatrix<T> {
+        let data = SharedPtr(self.data.at(sequence as isize * self.sequence + head as isize * self.head));
+        HeadMatrix { data, row: self.row, column: self.column }
+    }
+}
+
+impl<T> HeadMatrix<T> {
+    /// Returns the address of an element.
+    pub(super) fn element_ptr(&self, row: usize, column: usize) -> *mut T {
+        self.data.at(row as isize * self.row + column as isize * self.column)
+    }
+
+    /// Returns the rows from `first` on as a matrix operand whose lanes are the rows.
+    pub(super) fn row_lanes(&self, first: usize) -> Strided<T> {
+        Strided { data: self.element_ptr(first, 0).cast_const(), lane: self.row, depth: self.column }
+    }
+
+    /// Returns the rows from `first` on as a matrix operand whose lanes are the columns.
+    pub(super) fn column_lanes(&self, first: usize) -> Strided<T> {
+        Strided { data: self.element_ptr(first, 0).cast_const(), lane: self.column, depth: self.row }
+    }
+}

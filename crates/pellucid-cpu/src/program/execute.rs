@@ -1,0 +1,297 @@
+//! Execution: the instructions of a schedule, run on one tile.
+
+use crate::program::kernel_schedule::{
+    FusedOp, FusedReduction, LONG_ROW, LoopKind, MAX_FUSED, RowReduction, ScheduledInstr,
+};
+use crate::program::loops::{FusedOperands, LANES, ROWS};
+use crate::program::slot::{Granularity, ValueSlot};
+use std::mem::MaybeUninit;
+
+/// The extent of a tile: several whole rows, or a segment of one row.
+#[derive(Clone, Copy)]
+pub(crate) struct Extent<'a> {
+    /// The number of rows.
+    pub(crate) rows: usize,
+    /// The number of elements of each row that are in the tile.
+    pub(crate) len: usize,
+    /// The position of the first element in its row.
+    pub(crate) first: usize,
+    /// Scratch for `rows · len` values of any type, if there are several rows.
+    pub(crate) scratch: *mut u8,
+    /// Results for which [`KernelSchedule::streams`](crate::program::kernel_schedule::KernelSchedule::streams) is true are written with non-temporal stores.
+    pub(crate) stream: bool,
+    /// All reductions of the schedule if fused chains are to compute theirs, which requires whole rows no longer than
+    /// a chunk; otherwise empty.
+    pub(crate) folds: &'a [RowReduction],
+}
+
+impl Extent<'_> {
+    /// Returns the extent of the first `n` elements of one row.
+    pub(crate) fn single_row(n: usize) -> Self {
+        Extent { rows: 1, len: n, first: 0, scratch: std::ptr::null_mut(), stream: false, folds: &[] }
+    }
+}
+
+impl ScheduledInstr {
+    /// Computes `n` results, the first of which has position `first` in its row.
+    ///
+    /// # Safety
+    /// - *Operands*: every operand of the loop is valid for reads of `n` values if its granularity is that of the
+    ///   result, else of one value.
+    /// - *Result*: `into` is valid for writes of `n` values, aligned to 8 bytes for row indices.
+    /// - *Aliasing*: `into` overlaps an operand only if both addresses and both element sizes are equal.
+    #[inline]
+    unsafe fn call(&self, into: *mut u8, [a, b, d]: [*mut u8; 3], n: usize, first: usize) {
+        // SAFETY: the form of the loop was selected for the granularities of the operands and for this processor's
+        // instruction set; *Operands*, *Result* and *Aliasing* are the contract of the loops.
+        unsafe {
+            match self.kernel {
+                LoopKind::Unary(f) => f.run(into, a, n),
+                LoopKind::Broadcast(f) => f(into, a, n),
+                LoopKind::Binary(f, _) => f.run(into, a, b, n),
+                LoopKind::Ternary(f) => f.run(into, a, b, d, n),
+                LoopKind::RowIndex => {
+                    let index = into.cast::<i64>();
+                    (0..n).for_each(|i| *index.add(i) = (first + i) as i64);
+                }
+            }
+        }
+    }
+
+    /// Returns the bytes between two rows of operand `k − 1`, for rows of `len` elements; `k = 0` is the result.
+    #[inline]
+    fn row_stride(&self, k: usize, len: usize) -> usize {
+        let (size, granularity) = self.layouts[k];
+        match granularity {
+            Granularity::Uniform => 0,
+            Granularity::PerRow => size as usize,
+            Granularity::PerElement => size as usize * len,
+        }
+    }
+}
+
+impl FusedOp {
+    /// Returns true if the fused loop is faster than its instructions one by one.
+    #[inline]
+    fn is_profitable(&self, tile: &Extent<'_>) -> bool {
+        self.count > 1 || tile.stream || self.reduction.is_some() && !tile.folds.is_empty()
+    }
+}
+
+/// Executes instructions on one tile. `addresses` has the address of every slot's values.
+///
+/// # Safety
+/// - *Slots*: for every slot that the instructions name, `addresses` has an address that is aligned to 8 bytes for row
+///   indices and valid, for operands for reads and for results for writes, of as many values as the slot's granularity
+///   says: one, `tile.rows`, or `tile.rows · tile.len`.
+/// - *Aliasing*: a result overlaps an operand of the same instruction, or of the same fused chain, only if both
+///   addresses and both element sizes are equal.
+/// - *Scratch*: if `tile.rows > 1`, `tile.scratch` is aligned to 8 bytes, valid for `tile.rows · tile.len` values of
+///   eight bytes, and disjoint from all slots.
+/// - *Streaming*: if `tile.stream`, results with `KernelSchedule::streams` are aligned to their element size.
+/// - *Reductions*: `tile.folds` is empty or has all reductions of the schedule, whose result slots are then valid for
+///   writes of `tile.rows` values.
+pub(crate) unsafe fn execute(instrs: &[ScheduledInstr], addresses: &[*mut u8], tile: &Extent<'_>) {
+    debug_assert!(
+        instrs.iter().all(|i| i.operands().iter().chain([&i.into]).all(|&s| (s as usize) < addresses.len())),
+        "a slot has no address"
+    );
+    // SAFETY: every slot has an address (*Slots*; unused operands name slot 0). A chain is within the phase that is
+    // executed, so that `split_at_unchecked` is in bounds. The addresses of row `row` are those of *Slots*, advanced by
+    // `row` rows of the operand's granularity, which stay within its values. `broadcast_rows` writes
+    // `rows · len` values to the scratch (*Scratch*). *Aliasing*, *Streaming* and *Reductions* are passed on.
+    unsafe {
+        let address = |slot: ValueSlot| *addresses.get_unchecked(slot as usize);
+        let mut rest = instrs;
+        while let Some((instr, others)) = rest.split_first() {
+            if let Some(fused) = instr.fused.as_ref().filter(|f| f.is_profitable(tile)) {
+                let (chain, others) = rest.split_at_unchecked(fused.count as usize);
+                run_chain(chain, addresses, tile);
+                rest = others;
+                continue;
+            }
+            rest = others;
+            let (into, [a, b, d]) = (address(instr.into), instr.args.map(address));
+            if tile.rows == 1 {
+                let n = if instr.granularity == Granularity::PerElement { tile.len } else { 1 };
+                instr.call(into, [a, b, d], n, tile.first);
+                continue;
+            }
+            let by_row = instr.mixed;
+            if let (true, LoopKind::Binary(_, tiles)) = (by_row && tile.len < LONG_ROW, instr.kernel) {
+                // The value of each short row is repeated for its elements, so that one call computes all rows.
+                let to_tile = |from: *mut u8, k: usize| match instr.layouts[k] {
+                    (size, Granularity::PerRow) => {
+                        broadcast_rows(tile.scratch, from, size, tile);
+                        tile.scratch
+                    }
+                    _ => from,
+                };
+                tiles.run(into, to_tile(a, 1), to_tile(b, 2), tile.rows * tile.len);
+                continue;
+            }
+            let (calls, n) = match instr.granularity {
+                Granularity::Uniform => (1, 1),
+                Granularity::PerRow => (1, tile.rows),
+                Granularity::PerElement
+                    if by_row
+                        || !matches!(
+                            instr.kernel,
+                            LoopKind::Unary(_) | LoopKind::Binary(..) | LoopKind::Ternary(_)
+                        ) =>
+                {
+                    (tile.rows, tile.len)
+                }
+                Granularity::PerElement => (1, tile.rows * tile.len),
+            };
+            for row in 0..calls {
+                let in_row =
+                    |p: *mut u8, k: usize| if row == 0 { p } else { p.add(row * instr.row_stride(k, tile.len)) };
+                instr.call(in_row(into, 0), [in_row(a, 1), in_row(b, 2), in_row(d, 3)], n, tile.first);
+            }
+        }
+    }
+}
+
+/// Writes the value of every row to each element of that row.
+///
+/// # Safety
+/// - *Source*: `from` is aligned to `size` and valid for reads of `tile.rows` values of `size` bytes.
+/// - *Target*: `to` is aligned to `size`, valid for writes of `tile.rows · tile.len` values, and disjoint from `from`.
+unsafe fn broadcast_rows(to: *mut u8, from: *const u8, size: u8, tile: &Extent<'_>) {
+    /// # Safety
+    /// *Source* and *Target* for values of type `T`.
+    unsafe fn broadcast_as<T: Copy>(to: *mut T, from: *const T, tile: &Extent<'_>) {
+        for row in 0..tile.rows {
+            // SAFETY: row < tile.rows and i < tile.len, so the read is within *Source* and the writes within *Target*.
+            unsafe {
+                let value = *from.add(row);
+                let to = to.add(row * tile.len);
+                for i in 0..tile.len {
+                    to.add(i).write(value);
+                }
+            }
+        }
+    }
+    // SAFETY: the element type has `size` bytes; the caller guarantees *Source* and *Target*.
+    unsafe {
+        match size {
+            1 => broadcast_as::<u8>(to, from, tile),
+            4 => broadcast_as::<u32>(to.cast(), from.cast(), tile),
+            _ => broadcast_as::<u64>(to.cast(), from.cast(), tile),
+        }
+    }
+}
+
+/// Runs a fused loop on a tile.
+///
+/// # Safety
+/// - *Chain*: `chain` is one fused loop: all its instructions, in order.
+/// - *Slots*, *Aliasing*, *Streaming*, *Reductions*: the clauses of [`execute`].
+#[inline]
+unsafe fn run_chain(chain: &[ScheduledInstr], addresses: &[*mut u8], tile: &Extent<'_>) {
+    let mut links = [const { MaybeUninit::<FusedOperands>::uninit() }; MAX_FUSED];
+    // SAFETY: a loop has at least one instruction, all are fused (*Chain*), and there are fewer than `MAX_FUSED`, which
+    // leaves one link for the product of a reduction. Every slot has an address (*Slots*). The first `count` links are
+    // written before the slice over them is read. The operands of the links satisfy the contract of `ChainLoop` by
+    // *Slots*, *Aliasing* and *Streaming*; streamed results of one loop are made aligned alike below.
+    unsafe {
+        let address = |slot: ValueSlot| *addresses.get_unchecked(slot as usize);
+        let first = chain.get_unchecked(0).fused.unwrap_unchecked();
+        // The first result with non-temporal stores. Other results use them only if they have the same alignment.
+        let mut first_streamed: *mut u8 = std::ptr::null_mut();
+        let mut count = 0;
+        let mut push = |link: FusedOperands| {
+            links.get_unchecked_mut(count).write(link);
+            count += 1;
+        };
+        for instr in chain {
+            let op = instr.fused.unwrap_unchecked();
+            let into = if op.is_stored { address(instr.into) } else { std::ptr::null_mut() };
+            let mut far = tile.stream && op.can_stream;
+            if far && first_streamed.is_null() {
+                first_streamed = into;
+            }
+            far &= (into.addr() ^ first_streamed.addr()).is_multiple_of(64);
+            let begin = op.begin.map_or(std::ptr::null(), |slot| address(slot).cast_const());
+            push(FusedOperands {
+                begin,
+                act: op.instr,
+                with: op.operands.map(|slot| address(slot).cast_const()),
+                into,
+                far,
+            });
+        }
+        let reduction = first.reduction.filter(|_| !tile.folds.is_empty());
+        if let Some((act, factor)) = reduction.and_then(|r| r.product) {
+            let with = [address(factor).cast_const(); 2];
+            push(FusedOperands { begin: std::ptr::null(), act, with, into: std::ptr::null_mut(), far: false });
+        }
+        let links = std::slice::from_raw_parts_mut(links.as_mut_ptr().cast::<FusedOperands>(), count);
+        if reduction.is_none() && (!first.by_row || tile.rows == 1) {
+            return (first.chain_loop)(links, std::ptr::null_mut(), tile.rows * tile.len);
+        }
+        run_chain_by_rows(chain, links, reduction, addresses, tile);
+    }
+}
+
+/// Runs a fused loop row by row; `links` are the operands of the first row.
+///
+/// # Safety
+/// The contract of [`run_chain`]. `links` are the operands of `chain` for the first row, and `tile.folds` has the
+/// reduction if there is one.
+#[inline(never)]
+unsafe fn run_chain_by_rows(
+    chain: &[ScheduledInstr],
+    links: &mut [FusedOperands],
+    reduction: Option<FusedReduction>,
+    addresses: &[*mut u8],
+    tile: &Extent<'_>,
+) {
+    // SAFETY: all instructions are fused (*Chain*). The links of row `row` are those of the first, advanced by `row`
+    // rows, and stay within the values of *Slots*. `tile.folds` has the reduction with this index, and its result slot
+    // is valid for `tile.rows` values (*Reductions*). The values after the first `done` of a row are those of *Slots*;
+    // a row is no longer than a chunk (*Reductions*), and `lanes` holds sixteen values.
+    unsafe {
+        let chain_loop = chain.get_unchecked(0).fused.unwrap_unchecked().chain_loop;
+        let size = chain[0].size();
+        for row in 0..tile.rows {
+            if row > 0 {
+                advance_links(links, chain, size, tile.len);
+            }
+            let Some(reduction) = reduction else {
+                chain_loop(links, std::ptr::null_mut(), tile.len);
+                continue;
+            };
+            let fold = tile.folds.get_unchecked(reduction.index as usize);
+            let (mut lanes, done) = ([0u64; LANES], tile.len / ROWS * ROWS);
+            let sum = lanes.as_mut_ptr().cast();
+            chain_loop(links, sum, tile.len);
+            let rest = fold.values(addresses).skip((row * tile.len + done) * size);
+            fold.fold.finish_chunk(addresses[fold.into as usize].add(row * size), sum, rest, done, tile.len - done);
+        }
+    }
+}
+
+/// Advances the operands of a fused loop from one row of `len` values of `size` bytes to the next.
+fn advance_links(links: &mut [FusedOperands], chain: &[ScheduledInstr], size: usize, len: usize) {
+    let stride = |granularity| match granularity {
+        Granularity::Uniform => 0,
+        Granularity::PerRow => size,
+        Granularity::PerElement => size * len,
+    };
+    // The link of a summed product follows those of the instructions and reads a tile.
+    let product = [Granularity::PerElement; 2];
+    let granularities = chain.iter().filter_map(|instr| instr.fused).map(|op| op.granularity).chain([product]);
+    for (link, granularity) in links.iter_mut().zip(granularities) {
+        if !link.begin.is_null() {
+            link.begin = link.begin.wrapping_add(stride(Granularity::PerElement));
+        }
+        for (p, granularity) in link.with.iter_mut().zip(granularity) {
+            *p = p.wrapping_add(stride(granularity));
+        }
+        if !link.into.is_null() {
+            link.into = link.into.wrapping_add(stride(Granularity::PerElement));
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! Schedules: the instructions of a program in execution order, and their cache.
+//!
+//! The schedules of a program are kept in a list that only grows: a lookup takes no lock, and only the first run of each
+//! kind allocates.
+
+use crate::program::fold::{FoldKernel, FoldValues, SHORT};
+use crate::program::loops::{BinaryLoop, ChainLoop, FillLoop, FusedInstr, TernaryLoop, UnaryLoop};
+use crate::program::slot::{Granularity, ValueSlot};
+use std::ops::Range;
+use std::sync::OnceLock;
+
+/// The minimal length of rows that get loop calls of their own.
+pub(crate) const LONG_ROW: usize = 128;
+
+/// The maximal number of fused instructions in a loop; one of them may be the product of a summed product.
+pub(crate) const MAX_FUSED: usize = 64;
+
+/// The length of rows, as far as schedules depend on it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum RowLength {
+    /// Rows that are reduced side by side.
+    Short,
+    /// Rows that are reduced one by one, but share loop calls.
+    Medium,
+    /// Rows that get loop calls of their own.
+    Long,
+}
+
+impl RowLength {
+    /// Returns the class of rows of `length` elements.
+    pub(crate) fn classify(length: usize) -> RowLength {
+        match length {
+            ..=SHORT => RowLength::Short,
+            _ if length < LONG_ROW => RowLength::Medium,
+            _ => RowLength::Long,
+        }
+    }
+}
+
+/// The loop of a scheduled instruction, in the form that its operands require.
+#[derive(Clone, Copy)]
+pub(crate) enum LoopKind {
+    /// A loop of one operand.
+    Unary(UnaryLoop),
+    /// A loop of two operands: the form for these operands, and the form for two tiles.
+    Binary(BinaryLoop, BinaryLoop),
+    /// A loop of three operands.
+    Ternary(TernaryLoop),
+    /// Repeats a value of a coarser granularity for every element of its row.
+    Broadcast(FillLoop),
+    /// Writes the position of every element within its row.
+    RowIndex,
+}
+
+/// A scheduled instruction.
+#[derive(Clone, Copy)]
+pub(crate) struct ScheduledInstr {
+    /// The loop.
+    pub(crate) kernel: LoopKind,
+    /// The granularity of the result.
+    pub(crate) granularity: Granularity,
+    /// The instruction reads per-row and per-element values. In a tile of several rows it runs row by row.
+    pub(crate) mixed: bool,
+    /// The slot of the result.
+    pub(crate) into: ValueSlot,
+    /// The slots of the operands.
+    pub(crate) args: [ValueSlot; 3],
+    /// The bytes of one value and the granularity, of the result and then of the operands.
+    pub(crate) layouts: [(u8, Granularity); 4],
+    /// The position of the instruction in a fused chain.
+    pub(crate) fused: Option<FusedOp>,
+}
+
+impl ScheduledInstr {
+    /// Returns the slots that the instruction reads.
+    pub(crate) fn operands(&self) -> &[ValueSlot] {
+        let count = match self.kernel {
+            LoopKind::Unary(_) | LoopKind::Broadcast(_) => 1,
+            LoopKind::Binary(..) => 2,
+            LoopKind::Ternary(_) => 3,
+            LoopKind::RowIndex => 0,
+        };
+        &self.args[..count]
+    }
+
+    /// Returns the bytes of one result.
+    #[inline]
+    pub(crate) fn size(&self) -> usize {
+        self.layouts[0].0 as usize
+    }
+}
+
+/// A scheduled instruction as part of a fused loop.
+#[derive(Clone, Copy)]
+pub(crate) struct FusedOp {
+    /// The loop that runs the chain.
+    pub(crate) chain_loop: ChainLoop,
+    /// The number of instructions in the loop, from this one to the last.
+    pub(crate) count: u8,
+    /// Some instruction of the loop reads a per-row value, so that a tile of several rows is computed row by row.
+    pub(crate) by_row: bool,
+    /// The operation on the values in registers.
+    pub(crate) instr: FusedInstr,
+    /// The slot of the values that a chain loads, if a chain begins here.
+    pub(crate) begin: Option<ValueSlot>,
+    /// The slots of the operands other than the values in registers, as many as `instr` has.
+    pub(crate) operands: [ValueSlot; 2],
+    /// The granularities of `operands`.
+    pub(crate) granularity: [Granularity; 2],
+    /// The result is written to memory, because an instruction other than the next one in the loop reads it.
+    pub(crate) is_stored: bool,
+    /// The chain ends here with a direct output that no instruction reads.
+    pub(crate) can_stream: bool,
+    /// The reduction that accumulates the last result of the loop.
+    pub(crate) reduction: Option<FusedReduction>,
+}
+
+/// A sum that a fused loop computes.
+#[derive(Clone, Copy)]
+pub(crate) struct FusedReduction {
+    /// The index of the reduction in the schedule.
+    pub(crate) index: u16,
+    /// If products are summed, the multiplication and the slot of the other factor.
+    pub(crate) product: Option<(FusedInstr, ValueSlot)>,
+}
+
+/// A row reduction at the end of a phase.
+pub(crate) struct RowReduction {
+    /// The loops of the operation.
+    pub(crate) fold: FoldKernel,
+    /// The slot of the result.
+    pub(crate) into: ValueSlot,
+    /// The slot of the values, or of the first factors of the products that are summed.
+    pub(crate) from: ValueSlot,
+    /// The slot of the second factors, if products are summed.
+    pub(crate) times: Option<ValueSlot>,
+    /// A fused chain can compute the reduction: see [`Extent::folds`](crate::program::execute::Extent::folds).
+    pub(crate) chained: bool,
+}
+
+impl RowReduction {
+    /// Returns the slots that the reduction reads.
+    pub(crate) fn operands(&self) -> impl Iterator<Item = ValueSlot> {
+        std::iter::once(self.from).chain(self.times)
+    }
+
+    /// Returns the values to reduce; `addresses` has the address of every slot.
+    #[inline]
+    pub(crate) fn values(&self, addresses: &[*mut u8]) -> FoldValues {
+        let factors = self.times.map(|t| addresses[t as usize].cast_const());
+        FoldValues { values: addresses[self.from as usize], factors }
+    }
+}
+
+/// The instructions between two row reductions, and the reductions that end the phase.
+pub(crate) struct Phase {
+    /// The instructions on uniform and per-row values, and the broadcasts, which run first.
+    pub(crate) head: Range<usize>,
+    /// The other instructions on tiles.
+    pub(crate) tiles: Range<usize>,
+    /// The reductions that end the phase.
+    pub(crate) folds: Range<usize>,
+    /// The per-element inputs that the tiles and the reductions read.
+    pub(crate) reads: Vec<ValueSlot>,
+}
+
+/// A program in execution order, with a buffer for every value.
+pub(crate) struct KernelSchedule {
+    /// The instructions of all phases.
+    pub(crate) instrs: Vec<ScheduledInstr>,
+    /// The row reductions of all phases.
+    pub(crate) folds: Vec<RowReduction>,
+    /// The phases, in execution order.
+    pub(crate) phases: Vec<Phase>,
+    /// The granularity of every slot. Broadcast values have slots after those of the program.
+    pub(crate) granularity: Vec<Granularity>,
+    /// The phase that computes every slot.
+    pub(crate) phase: Vec<usize>,
+    /// The start of the buffer of every per-element slot, in bytes per element of the tile.
+    pub(crate) buffer_offset: Vec<usize>,
+    /// The size of all buffers together, in bytes per element of the tile.
+    pub(crate) buffer_width: usize,
+    /// For every slot: a later phase reads the value, so that its buffer must hold a whole row.
+    pub(crate) crosses: Vec<bool>,
+    /// For every slot: an output that ends a fused chain and that no instruction reads. The chain can write it with
+    /// non-temporal stores.
+    pub(crate) streams: Vec<bool>,
+    /// Some per-element result is not a direct output and not kept in registers by a chain, so that it needs a buffer.
+    pub(crate) has_inner: bool,
+}
+
+/// The properties of operands on which a schedule depends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ScheduleKey {
+    /// The length class of the rows.
+    pub(crate) rows: RowLength,
+    /// Two bits for the granularity of each input.
+    pub(crate) granularities: u128,
+}
+
+/// The schedules of one program, one for each combination of row length and input granularities.
+#[derive(Default)]
+pub(crate) struct KernelScheduleCache {
+    node: OnceLock<Box<ScheduleNode>>,
+}
+
+/// One element of the list of schedules.
+struct ScheduleNode {
+    key: ScheduleKey,
+    schedule: KernelSchedule,
+    next: KernelScheduleCache,
+}
+
+impl KernelScheduleCache {
+    /// Returns the schedule for `key`, which `build` returns on first use.
+    pub(crate) fn get_or_init(&self, key: ScheduleKey, build: impl Fn() -> KernelSchedule) -> &KernelSchedule {
+        let mut list = self;
+        loop {
+            let node = list.node.get_or_init(|| {
+                Box::new(ScheduleNode { key, schedule: build(), next: KernelScheduleCache::default() })
+            });
+            if node.key == key {
+                return &node.schedule;
+            }
+            list = &node.next;
+        }
+    }
+}

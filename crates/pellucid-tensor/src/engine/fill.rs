@@ -1,0 +1,37 @@
+//! Arrays that are filled with one value.
+
+use super::{ExecutionMode, map_dense, mode, submit};
+use crate::array::{Array, checked_size};
+use crate::device::Device;
+use pellucid_ir::kernel::{Kernel, Map, Params};
+use pellucid_ir::{DType, Element, Result, Scalar, Shape, formula};
+
+impl Array {
+    /// Returns an array with every element equal to `value`.
+    pub(crate) fn filled(device: Device, dtype: DType, shape: Shape, value: Scalar) -> Result<Array> {
+        let eager = mode() == ExecutionMode::Eager;
+        // A scalar needs no kernel; every backward pass begins with a one.
+        if eager && shape.checked_size() == Some(1) {
+            match dtype {
+                DType::F32 => return Array::from_slice(device, &[f32::from_scalar(value)], shape),
+                DType::F64 => return Array::from_slice(device, &[f64::from_scalar(value)], shape),
+                _ => {}
+            }
+        }
+        // A boolean is the mask value ≠ 0.
+        let formula = match dtype {
+            DType::Bool => formula! { static fill(; value) = value.ne(0); },
+            _ => formula! { static fill(; value) = value; },
+        };
+        let number = if dtype == DType::Bool { DType::F32 } else { dtype };
+        let (program, params) = (formula.uniform_program(number)?, Params::from([value]));
+        if eager {
+            let storage = map_dense(device, program, &params, checked_size(&shape)?, &[], None);
+            let storage = storage.map_err(|error| error.with_shape(&shape))?;
+            return Ok(Array::dense(storage, 0, dtype, shape, device));
+        }
+        let out = Array::new(device, dtype, shape)?;
+        submit(&Kernel::Map(Map { program: program.clone(), params }), &[], &[&out])?;
+        Ok(out)
+    }
+}

@@ -1,0 +1,58 @@
+//! Broadcasting, whose gradient is a sum.
+
+use super::reduce::sum_to;
+use super::view::{Target, full_view};
+use crate::array::Array;
+use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
+use crate::tensor::Tensor;
+use pellucid_derive::tensor_method;
+use pellucid_ir::{Error, Result, Shape};
+use smallvec::smallvec;
+
+struct Expand {
+    shape: Shape,
+}
+
+impl Operation for Expand {
+    fn name(&self) -> &'static str {
+        "broadcast_to"
+    }
+    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+        Ok(smallvec![inputs[0].broadcast_to("broadcast_to", &self.shape)?])
+    }
+    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+        Ok(smallvec![Some(sum_to(&grads.get(0)?, &saved.input_shape(0))?)])
+    }
+    fn is_view(&self) -> bool {
+        true
+    }
+}
+
+/// Broadcasts x to `shape` by NumPy's rule: axes are aligned at the last, and a length of 1 repeats. No copy.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] if a length is neither equal nor 1.
+#[tensor_method]
+pub fn broadcast_to(x: &Tensor, shape: impl Into<Shape>) -> Result<Tensor> {
+    let shape = shape.into();
+    if *x.shape() == shape {
+        return Ok(full_view(x));
+    }
+    apply_one(Expand { shape }, &[x])
+}
+
+/// Broadcasts x to `shape`, where −1 keeps a length (PyTorch's `expand`). No copy.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] if a length is neither equal nor 1.
+#[tensor_method]
+pub fn expand(x: &Tensor, shape: impl Into<Target>) -> Result<Tensor> {
+    let Target(dims) = shape.into();
+    let lead = dims.len().saturating_sub(x.rank());
+    let kept = |(k, &d): (usize, &isize)| match d {
+        -1 if k >= lead => Ok(x.shape()[k - lead]),
+        d if d >= 0 => Ok(d as usize),
+        _ => Err(Error::invalid("expand", format!("length {d} of new axis {k} must be ≥ 0"))),
+    };
+    broadcast_to(x, dims.iter().enumerate().map(kept).collect::<Result<Shape>>()?)
+}

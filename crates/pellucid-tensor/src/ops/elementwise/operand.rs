@@ -1,0 +1,79 @@
+//! Operands of binary operations, each a tensor or a scalar.
+
+use crate::ops::fill::full;
+use crate::ops::formula::{map, map_reusing};
+use crate::tensor::Tensor;
+use pellucid_ir::formula::LazyFormula;
+use pellucid_ir::{DType, Result, Scalar};
+
+/// An operand of a binary operation.
+pub enum Operand<'a> {
+    /// A tensor that the caller keeps.
+    Borrowed(&'a Tensor),
+    /// A tensor that the caller hands over. If no other handle shares its storage, the result reuses it.
+    Owned(Tensor),
+    /// A scalar, an argument of the kernel.
+    Scalar(Scalar),
+}
+
+impl<'a> From<&'a Tensor> for Operand<'a> {
+    fn from(tensor: &'a Tensor) -> Operand<'a> {
+        Operand::Borrowed(tensor)
+    }
+}
+
+impl From<Tensor> for Operand<'_> {
+    fn from(tensor: Tensor) -> Self {
+        Operand::Owned(tensor)
+    }
+}
+
+macro_rules! operand_from {
+    ($($t:ty),*) => {$(
+        impl From<$t> for Operand<'_> {
+            fn from(value: $t) -> Self {
+                Operand::Scalar(value.into())
+            }
+        }
+    )*};
+}
+operand_from!(Scalar, f64, f32, i32, i64, bool);
+
+impl Operand<'_> {
+    pub(super) fn tensor(&self) -> Option<&Tensor> {
+        match self {
+            Operand::Borrowed(tensor) => Some(tensor),
+            Operand::Owned(tensor) => Some(tensor),
+            Operand::Scalar(_) => None,
+        }
+    }
+
+    /// Returns true if the result may overwrite this operand.
+    fn is_given(&self) -> bool {
+        matches!(self, Operand::Owned(tensor) if tensor.is_unique())
+    }
+}
+
+/// The variants of a binary formula: two tensors, a scalar on the right, a scalar on the left.
+pub(super) struct BinaryForms {
+    pub(super) both: LazyFormula,
+    pub(super) right: LazyFormula,
+    pub(super) left: LazyFormula,
+}
+
+/// Applies the variant that fits the operands. Not generic, so that it is compiled once for all operand types.
+pub(super) fn apply_binary<'a>(a: Operand<'a>, b: Operand<'a>, forms: &'static BinaryForms) -> Result<Tensor> {
+    let given = |x: &Operand<'_>, i: usize| x.is_given().then_some(i);
+    match (&a, &b) {
+        (Operand::Scalar(x), Operand::Scalar(y)) => {
+            let x = full((), *x, x.promote_into(DType::Bool))?;
+            map(forms.right.get(), &[&x], &[*y])
+        }
+        (x, Operand::Scalar(k)) => map_reusing(forms.right.get(), &[x.tensor().expect("a tensor")], &[*k], given(x, 0)),
+        (Operand::Scalar(k), y) => map_reusing(forms.left.get(), &[y.tensor().expect("a tensor")], &[*k], given(y, 0)),
+        (x, y) => {
+            let operands = [x.tensor().expect("a tensor"), y.tensor().expect("a tensor")];
+            map_reusing(forms.both.get(), &operands, &[], given(x, 0).or(given(y, 1)))
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Operations that create tensors filled with one value.
+
+use crate::array::Array;
+use crate::device::Device;
+use crate::panic;
+use crate::tensor::Tensor;
+use pellucid_derive::{operation, tensor_method};
+use pellucid_ir::{DType, Error, Result, Scalar, Shape};
+
+/// Returns a 0-d tensor of `value`, which `op` writes into a tensor of `dtype`.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for a value that an integer dtype cannot represent.
+pub(crate) fn written_scalar(op: &'static str, value: Scalar, dtype: DType) -> Result<Tensor> {
+    if dtype.is_int() && !dtype.represents(value) {
+        let reason = format!(
+            "{value} cannot be stored in the tensor's dtype {dtype}; round it, or convert the tensor with to_dtype()"
+        );
+        return Err(Error::invalid(op, reason));
+    }
+    full((), value, dtype)
+}
+
+/// Returns a tensor of `shape` filled with `value`, rounded once to `dtype` (to an integer dtype, towards zero).
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for a value outside the range of an integer dtype, or NaN; [`Error::OutOfMemory`].
+#[operation]
+pub fn full(shape: impl Into<Shape>, value: impl Into<Scalar>, dtype: DType) -> Result<Tensor> {
+    let value = value.into();
+    in_range(value, dtype)?;
+    Array::filled(Device::cpu(), dtype, shape.into(), value).map(Tensor::from)
+}
+
+/// Returns an error for NaN or a value outside the range of an integer dtype. A fraction is truncated towards zero
+/// first.
+fn in_range(value: Scalar, dtype: DType) -> Result<()> {
+    if dtype.is_float() {
+        return Ok(());
+    }
+    let whole = match value {
+        Scalar::Float(x) => Scalar::Float(x.trunc()),
+        other => other,
+    };
+    if dtype.represents(whole) {
+        return Ok(());
+    }
+    let reason = format!("{value} is outside the range of {dtype}; use a wider dtype");
+    Err(Error::invalid("full", reason))
+}
+
+/// Returns a tensor of zeros.
+///
+/// # Errors
+/// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+#[operation]
+pub fn zeros(shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
+    full(shape, 0, dtype)
+}
+
+/// Returns a tensor of ones.
+///
+/// # Errors
+/// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+#[operation]
+pub fn ones(shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
+    full(shape, 1, dtype)
+}
+
+/// Returns zeros with x's shape, dtype and device.
+///
+/// # Errors
+/// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+#[tensor_method]
+pub fn zeros_like(x: &Tensor) -> Result<Tensor> {
+    full_like(x, 0)
+}
+
+/// Returns ones with x's shape, dtype and device.
+///
+/// # Errors
+/// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+#[tensor_method]
+pub fn ones_like(x: &Tensor) -> Result<Tensor> {
+    full_like(x, 1)
+}
+
+/// Returns a tensor filled with `value`, with x's shape, dtype and device; converts as [`full`].
+///
+/// # Errors
+/// Those of [`full`].
+#[tensor_method]
+pub fn full_like(x: &Tensor, value: impl Into<Scalar>) -> Result<Tensor> {
+    let value = value.into();
+    in_range(value, x.dtype())?;
+    Array::filled(x.device(), x.dtype(), x.shape().clone(), value).map(Tensor::from)
+}
+
+impl Tensor {
+    /// Creates a 0-d tensor.
+    ///
+    /// # Panics
+    /// With the errors of [`full`].
+    #[track_caller]
+    pub fn scalar(value: impl Into<Scalar>, dtype: DType) -> Tensor {
+        panic::unwrap(full((), value, dtype))
+    }
+
+    /// Creates a tensor of `shape` with every element equal to `value`.
+    ///
+    /// # Panics
+    /// With the errors of [`full`].
+    #[track_caller]
+    pub fn full(shape: impl Into<Shape>, value: impl Into<Scalar>, dtype: DType) -> Tensor {
+        panic::unwrap(full(shape, value, dtype))
+    }
+
+    /// Creates a tensor of zeros.
+    ///
+    /// # Panics
+    /// With the errors of [`zeros`].
+    #[track_caller]
+    pub fn zeros(shape: impl Into<Shape>, dtype: DType) -> Tensor {
+        panic::unwrap(zeros(shape, dtype))
+    }
+
+    /// Creates a tensor of ones.
+    ///
+    /// # Panics
+    /// With the errors of [`ones`].
+    #[track_caller]
+    pub fn ones(shape: impl Into<Shape>, dtype: DType) -> Tensor {
+        panic::unwrap(ones(shape, dtype))
+    }
+}

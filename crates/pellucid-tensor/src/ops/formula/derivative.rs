@@ -1,0 +1,61 @@
+//! `FormulaDerivative`: the part of a formula application that its graph node keeps. `backward` differentiates it.
+
+use pellucid_ir::formula::{Formula, Gradient, Variables, Wanted};
+use pellucid_ir::kernel::{AxisSet, Params};
+use pellucid_ir::{DType, Result, Shape};
+
+/// The part of a [`FormulaCall`](super::FormulaCall) that a graph node stores.
+pub(super) struct FormulaDerivative {
+    pub(super) formula: Formula,
+    pub(super) params: Params,
+    /// The broadcast shape of the inputs, unless it is the shape of the first result (which the node stores).
+    pub(super) shape: Option<Box<Shape>>,
+    /// The axes of a row of a formula with row reductions.
+    pub(super) rows: AxisSet,
+    /// The axes over which the result is summed; they keep length 1.
+    pub(super) sum: Option<AxisSet>,
+    /// The dtype of numbers, unless it is the promoted dtype of the inputs.
+    pub(super) number: Option<DType>,
+    /// The inputs for which backward may compute gradients. Those of full shape are `together`: one formula computes
+    /// their gradients, and a tensor that is used twice gets one gradient. Each broadcast input is `apart`: its own
+    /// formula computes a gradient, which is then summed.
+    pub(super) tracked: Variables,
+}
+
+/// A part of the backward computation: one gradient formula, which computes the gradients of `inputs`.
+pub(super) struct GradientPart<'a> {
+    pub(super) gradient: &'a Gradient,
+    /// Output k is the gradient of input `inputs[k]`.
+    pub(super) inputs: &'a [u8],
+    /// True if the input (there is only one) was broadcast: its gradient is summed to its shape.
+    pub(super) broadcast: bool,
+}
+
+/// Calls `each` with every part of the backward computation, inputs of full shape last. The forward pass
+/// also calls this function, to determine the values to save.
+#[inline]
+pub(super) fn for_each_part(
+    tracked: Variables,
+    formula: &Formula,
+    mut each: impl FnMut(GradientPart<'_>) -> Result<()>,
+) -> Result<()> {
+    let Variables { together, mut apart } = tracked;
+    while apart != 0 {
+        let i = apart.trailing_zeros() as usize;
+        apart &= apart - 1;
+        let gradient = formula.gradient(Wanted::only(i));
+        each(GradientPart { gradient, inputs: &[i as u8], broadcast: true })?;
+    }
+    if together == Wanted::default() {
+        return Ok(());
+    }
+    // The first input of every output. Outputs are numbered in the order of their first inputs.
+    let (mut firsts, mut outputs) = ([0u8; Wanted::MOST_INPUTS], 0);
+    for i in 0..formula.inputs().len().min(Wanted::MOST_INPUTS) {
+        if together.output_of(i) == Some(outputs) {
+            firsts[outputs] = i as u8;
+            outputs += 1;
+        }
+    }
+    each(GradientPart { gradient: formula.gradient(together), inputs: &firsts[..outputs], broadcast: false })
+}
