@@ -8,8 +8,16 @@
 //! `src/ops` is ordered by operation. An elementwise operation is one line in `ops/elementwise`, and an operation over
 //! axes one entry of a table (`ops/over_axes.rs`); the other operations have files of their own.
 //!
-//! A layer imports only from earlier ones: [`Device`] and [`Array`]; the engine; tensors, autograd and operations,
-//! which need each other; capture.
+//! A layer imports only from earlier ones:
+//!
+//! 1. [`Device`] and [`Array`];
+//! 2. the engine;
+//! 3. [`Tensor`] with its history: graph nodes, gradient slots, view bases;
+//! 4. the recording of operations (`autograd/operation.rs`), and the operations that the backward pass calls: formulas
+//!    (`ops/formula`), arithmetic, copies and fills;
+//! 5. the backward pass and [`grad`](grad()) (`autograd/pass.rs`, `autograd/transform.rs`);
+//! 6. the other operations, of which some differentiate their definition by the backward pass;
+//! 7. the other function transforms, printing, and capture.
 //!
 //! | module | contents |
 //! | --- | --- |
@@ -17,10 +25,12 @@
 //! | `execution_mode` | whether this thread runs kernels at once, collects them in a list, or captures them |
 //! | `array` | [`Array`]: elements on a device and their layout, without gradients or history |
 //! | `engine` | [`submit`]: runs a kernel at once, or appends it to a list |
-//! | `tensor` | [`Tensor`]: an array with its history; indexing, operators, printing |
-//! | `autograd` | the recorded graph, the backward pass, checkpoints, function transforms |
+//! | `tensor` | [`Tensor`]: an array with its history: graph nodes, gradient slots, hooks, view bases |
+//! | `grad_mode` | whether operations on this thread are recorded |
+//! | `autograd` | recording of operations, the backward pass, checkpoints, function transforms |
 //! | `autocast` | [`autocast()`]: the mixed precision of this thread |
-//! | [`ops`] | every operation with its gradient and its errors; [`Generator`] |
+//! | [`ops`] | every operation with its gradient and its errors; indexing, operators; [`Generator`] |
+//! | `display` | printing of tensors |
 //! | `capture` | [`capture`](capture()): the kernels of a function, recorded as a plan and replayed |
 //! | `panic` | panics for failed calls, at the caller's line |
 #![forbid(unsafe_code)]
@@ -30,8 +40,10 @@ mod autocast;
 mod autograd;
 mod capture;
 mod device;
+mod display;
 mod engine;
 mod execution_mode;
+mod grad_mode;
 pub mod ops;
 mod panic;
 mod tensor;
@@ -39,9 +51,8 @@ mod tensor;
 pub use array::{Array, StorageId};
 pub use autocast::{Autocast, autocast, autocast_dtype, autocast_off};
 pub use autograd::{
-    AnomalyMode, Arrays, Backward, Check, Grad, GradMode, Gradients, HookHandle, InputGradients, Needed, Node,
-    Operation, Saved, Saves, Source, apply, apply_one, checkpoint, detect_anomaly, enable_grad, grad, gradcheck,
-    gradgradcheck, hessian, hvp, is_grad_enabled, jacobian, jvp, no_grad, set_grad_enabled, vjp,
+    AnomalyMode, Arrays, Backward, Check, Grad, Operation, apply, apply_one, checkpoint, detect_anomaly, grad,
+    gradcheck, gradgradcheck, hessian, hvp, jacobian, jvp, vjp,
 };
 #[doc(hidden)]
 pub use autograd::{Call, called};
@@ -51,6 +62,8 @@ pub use capture::{
 };
 pub use device::Device;
 pub use engine::{HostFlag, eager, is_capturing, lazy, submit};
+pub use grad_mode::{GradMode, enable_grad, is_grad_enabled, no_grad, set_grad_enabled};
+pub use ops::index::{Ellipsis, IntoIndex, Ix, NewAxis, Slice, slice};
 pub use ops::random::{Generator, GeneratorScope, manual_seed};
 pub use ops::registry::{OperationInfo, Policy, operations, policy};
 pub use panic::unwrap;
@@ -58,4 +71,6 @@ pub use pellucid_ir::backend::MemoryStats;
 pub use pellucid_ir::formula::Formula;
 pub use pellucid_ir::plan::{self, Passes, Plan};
 pub use pellucid_ir::{DType, Element, Error, Layout, Misshaped, Result, Scalar, Shape, bf16, f16, formula, kernel};
-pub use tensor::{Ellipsis, IntoIndex, IntoTensor, Ix, Nested, NewAxis, Slice, Tensor, TensorId, slice};
+pub use tensor::{
+    Gradients, HookHandle, InputGradients, IntoTensor, Needed, Nested, Node, Saved, Saves, Source, Tensor, TensorId,
+};

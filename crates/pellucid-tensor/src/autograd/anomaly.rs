@@ -1,7 +1,7 @@
 //! Anomaly mode: names the first kernel that produces NaN, and the forward call to which it belongs.
 
-use super::graph::{GraphNode, address};
 use crate::engine::{self, ExecutionMode, NanCheckGuard};
+use crate::tensor::{GraphNode, address};
 use std::backtrace::Backtrace;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

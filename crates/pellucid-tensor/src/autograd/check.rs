@@ -1,7 +1,7 @@
 //! Numerical checks of first and second derivatives by central differences.
 
-use super::mode::enable_grad;
 use super::transform::{Grad, grad};
+use crate::grad_mode::enable_grad;
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_ir::{DType, Error, Result};

@@ -5,18 +5,18 @@
 //! a separate graph whose leaves are x and g. The gradient of a checkpoint of Fₖ is a checkpoint of Fₖ₊₁. So gradients
 //! of every order exist, and each order saves only its inputs.
 
-use super::graph::{Edge, GraphNode, address};
 use super::in_place::{WrittenBase, add_writes, collect_writes};
-use super::mode::enable_grad;
-use super::operation::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply};
+use super::operation::{Arrays, Operation, apply};
 use super::pass::AddressMap;
-use super::step_state::is_rewritten;
 use super::transform::{Grad, collect_gradients};
 use crate::array::Array;
 use crate::autocast::{autocast_dtype, set_autocast};
+use crate::grad_mode::enable_grad;
 use crate::ops;
 use crate::ops::random::Generator;
-use crate::tensor::{Tensor, TensorInner};
+use crate::tensor::{
+    Edge, Gradients, GraphNode, InputGradients, Needed, Saved, Saves, Tensor, TensorInner, address, is_rewritten,
+};
 use pellucid_ir::{Error, Result};
 use std::sync::{Arc, Weak};
 

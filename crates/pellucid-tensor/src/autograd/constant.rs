@@ -1,9 +1,8 @@
 //! Constant gradients with a recorded derivative of zero, so that they can be differentiated again.
 
-use super::graph::Edge;
-use super::operation::{Derivative, Gradients, InputGradients, Needed, Saved, record_outputs};
-use crate::ops;
-use crate::tensor::Tensor;
+use super::operation::record_outputs;
+use crate::ops::fill::zeros;
+use crate::tensor::{Derivative, Edge, Gradients, InputGradients, Needed, Saved, Tensor};
 use pellucid_ir::Result;
 use smallvec::smallvec;
 
@@ -18,7 +17,7 @@ impl Derivative for ZeroDerivative {
     fn backward(&self, saved: &Saved, _: &Gradients, needed: Needed) -> Result<InputGradients> {
         let zeros = |i| {
             let meta = saved.wants(needed, i).then(|| saved.meta(i));
-            meta.map(|meta| ops::zeros(&meta.shape, meta.dtype)).transpose()
+            meta.map(|meta| zeros(&meta.shape, meta.dtype)).transpose()
         };
         (0..saved.inputs()).map(zeros).collect()
     }

@@ -1,7 +1,7 @@
 //! Matrices of derivatives, computed row by row: `jacobian`, `hessian`.
 
-use super::mode::{enable_grad, is_grad_enabled};
 use super::transform::{Grad, grad, track_inputs};
+use crate::grad_mode::{enable_grad, is_grad_enabled};
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_ir::{Error, Result, Shape};

@@ -1,20 +1,19 @@
 //! The trait `Operation`, and `apply`, which runs and records operations.
 
 use super::anomaly::note_forward_location;
-use super::graph::{Edge, GradientSlot, GraphNode, NodeHeader};
-use super::mode::{is_grad_enabled, set_grad_enabled};
 use crate::array::Array;
 use crate::autocast::autocast_off;
-use crate::tensor::{Tensor, TensorInner};
-use pellucid_ir::kernel::Meta;
-use pellucid_ir::{DType, Error, Result, Shape};
+use crate::grad_mode::{is_grad_enabled, set_grad_enabled};
+use crate::tensor::{
+    Derivative, Edge, Gradients, GraphNode, InputGradients, Needed, NodeHeader, NodeParts, Saved, SavedValue, Saves,
+    Tensor, TensorInner,
+};
+use pellucid_ir::{Error, Result};
 use smallvec::SmallVec;
 use std::sync::{Arc, Weak};
 
 /// The outputs of a forward computation, usually one.
 pub type Arrays = SmallVec<[Array; 1]>;
-/// The gradient of every input; `None` if it is not needed or zero.
-pub type InputGradients = SmallVec<[Option<Tensor>; 2]>;
 
 /// A differentiable operation. A value is created for each application, and holds its arguments (axes, parameters).
 ///
@@ -78,15 +77,6 @@ pub trait Operation: Send + Sync + 'static {
     }
 }
 
-/// The part of an operation that a node keeps: its backward computation.
-pub(crate) trait Derivative: Send + Sync + 'static {
-    /// Returns the operation's name.
-    fn name(&self) -> &'static str;
-
-    /// See [`Operation::backward`].
-    fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients>;
-}
-
 impl<O: Operation> Derivative for O {
     fn name(&self) -> &'static str {
         Operation::name(self)
@@ -94,301 +84,6 @@ impl<O: Operation> Derivative for O {
 
     fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
         Operation::backward(self, saved, grads, needed)
-    }
-}
-
-/// The set of inputs that need a gradient. Inputs beyond the 64th always do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Needed(pub(crate) u64);
-
-impl Needed {
-    /// Returns true if input `index` needs a gradient.
-    pub fn contains(self, index: usize) -> bool {
-        index >= 64 || self.0 >> index & 1 == 1
-    }
-
-    pub(crate) fn insert(&mut self, index: usize) {
-        if index < 64 {
-            self.0 |= 1 << index;
-        }
-    }
-}
-
-/// The values that `forward` saves for `backward`.
-pub struct Saves<'a> {
-    edges: &'a [Edge],
-    reuse: Option<usize>,
-    wanted: SmallVec<[SaveRequest; 4]>,
-}
-
-enum SaveRequest {
-    Input(usize),
-    Output(usize),
-    Array(Box<Array>),
-}
-
-impl Saves<'_> {
-    /// Returns true if a backward pass is possible. Otherwise saving does nothing.
-    pub fn any(&self) -> bool {
-        !self.edges.is_empty()
-    }
-
-    /// Returns true if input `index` requires a gradient.
-    pub fn needs(&self, index: usize) -> bool {
-        self.edges.get(index).is_some_and(Edge::is_tracked)
-    }
-
-    /// Returns true if two inputs are the same tracked tensor.
-    pub fn same(&self, i: usize, j: usize) -> bool {
-        self.any() && self.edges[i].same(&self.edges[j])
-    }
-
-    /// Saves input `index`.
-    pub fn input(&mut self, index: usize) {
-        if !self.wanted.iter().any(|w| matches!(w, SaveRequest::Input(i) if *i == index)) {
-            self.save(SaveRequest::Input(index));
-        }
-    }
-
-    /// Saves output `index`.
-    pub fn output(&mut self, index: usize) {
-        if !self.wanted.iter().any(|w| matches!(w, SaveRequest::Output(j) if *j == index)) {
-            self.save(SaveRequest::Output(index));
-        }
-    }
-
-    /// Saves an intermediate value, which is a constant in `backward`.
-    pub fn array(&mut self, array: Array) {
-        self.save(SaveRequest::Array(Box::new(array)));
-    }
-
-    /// Returns the input whose storage an output may reuse: it is uniquely owned and not saved.
-    pub(crate) fn reusable(&self) -> Option<usize> {
-        self.reuse.filter(|&r| !self.wanted.iter().any(|w| matches!(w, SaveRequest::Input(i) if *i == r)))
-    }
-
-    fn save(&mut self, wanted: SaveRequest) {
-        if self.any() {
-            self.wanted.push(wanted);
-        }
-    }
-}
-
-/// A value that is saved for `backward`: the array, its origin, and its version when it was saved.
-pub(crate) struct SavedValue {
-    array: Array,
-    origin: SavedOrigin,
-    version: u64,
-}
-
-impl SavedValue {
-    /// Saves input `index` of a node. When it is read, it has the history of the node's edge.
-    pub(crate) fn input(array: &Array, index: usize) -> SavedValue {
-        SavedValue { array: array.clone(), origin: SavedOrigin::Input(index), version: array.storage().version() }
-    }
-
-    #[inline]
-    fn new(wanted: &SaveRequest, inputs: &[&Array], outputs: &[Array]) -> SavedValue {
-        let (array, origin) = match wanted {
-            SaveRequest::Input(i) => (inputs[*i], SavedOrigin::Input(*i)),
-            SaveRequest::Output(j) => (&outputs[*j], SavedOrigin::Output(*j)),
-            SaveRequest::Array(array) => (&**array, SavedOrigin::Constant),
-        };
-        SavedValue { array: array.clone(), origin, version: array.storage().version() }
-    }
-
-    /// Saves an intermediate value, without history.
-    pub(crate) fn constant(array: Array) -> SavedValue {
-        let version = array.storage().version();
-        SavedValue { array, origin: SavedOrigin::Constant, version }
-    }
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum SavedOrigin {
-    Input(usize),
-    Output(usize),
-    Constant,
-}
-
-/// The values that `forward` saved, as tensors with their history.
-pub struct Saved<'a> {
-    pub(crate) node: &'a Arc<GraphNode>,
-    pub(crate) values: &'a [SavedValue],
-    pub(crate) slots: &'a [Option<Arc<GradientSlot>>],
-}
-
-impl Saved<'_> {
-    /// Returns input `index`, which `forward` saved.
-    ///
-    /// # Errors
-    /// [`Error::SavedValueModified`] if it was written to since.
-    pub fn input(&self, index: usize) -> Result<Tensor> {
-        self.find(SavedOrigin::Input(index))
-    }
-
-    /// Returns the inputs from `first` on, which `forward` saved.
-    pub(crate) fn inputs_from(&self, first: usize) -> Result<SmallVec<[Tensor; 4]>> {
-        let mut inputs = SmallVec::new();
-        for index in first..self.inputs() {
-            inputs.push(self.input(index)?);
-        }
-        Ok(inputs)
-    }
-
-    /// Returns output `index`, which `forward` saved.
-    ///
-    /// # Errors
-    /// [`Error::SavedValueModified`] if it was written to since.
-    pub fn output(&self, index: usize) -> Result<Tensor> {
-        self.find(SavedOrigin::Output(index))
-    }
-
-    /// Returns the `k`-th intermediate value that `forward` saved.
-    pub fn array(&self, k: usize) -> Result<Tensor> {
-        let value = self.values.iter().filter(|v| v.origin == SavedOrigin::Constant).nth(k);
-        self.unpack(value)
-    }
-
-    /// Returns the elements of the `k`-th intermediate value that `forward` saved.
-    pub(crate) fn constant(&self, k: usize) -> Result<&Array> {
-        self.checked(self.values.iter().filter(|v| v.origin == SavedOrigin::Constant).nth(k)).map(|v| &v.array)
-    }
-
-    /// Returns true if the gradient of input `index` is needed: its tensor is tracked and still exists.
-    pub(crate) fn wants(&self, needed: Needed, index: usize) -> bool {
-        let is_live = match &self.node.edges[index] {
-            Edge::None => false,
-            Edge::Leaf(_) => self.slots[index].is_some(),
-            Edge::Node(..) => true,
-        };
-        is_live && needed.contains(index)
-    }
-
-    /// Returns the edge to the producer of input `index`.
-    pub(crate) fn edge(&self, index: usize) -> &Edge {
-        &self.node.edges[index]
-    }
-
-    /// Returns the shape of input `index`, which must be needed.
-    pub fn input_shape(&self, index: usize) -> Shape {
-        self.meta(index).shape.clone()
-    }
-
-    /// Returns the dtype of input `index`, which must be needed.
-    #[inline]
-    pub fn input_dtype(&self, index: usize) -> DType {
-        self.meta(index).dtype
-    }
-
-    /// Returns the number of inputs.
-    pub fn inputs(&self) -> usize {
-        self.node.edges.len()
-    }
-
-    /// Returns true if two inputs are the same tracked tensor.
-    pub fn same(&self, i: usize, j: usize) -> bool {
-        self.node.edges[i].same(&self.node.edges[j])
-    }
-
-    #[inline]
-    pub(crate) fn meta(&self, index: usize) -> &Meta {
-        match &self.node.edges[index] {
-            Edge::Node(node, output) => &node.metas[*output as usize],
-            _ => &self.slots[index].as_ref().expect("a needed input has a slot").meta,
-        }
-    }
-
-    /// Returns the elements of input `index`, without its history.
-    pub(crate) fn input_array(&self, index: usize) -> Result<&Array> {
-        self.checked(self.values.iter().find(|v| v.origin == SavedOrigin::Input(index))).map(|v| &v.array)
-    }
-
-    /// Returns the elements of output `index`, without its history.
-    pub(crate) fn output_array(&self, index: usize) -> Result<&Array> {
-        self.checked(self.values.iter().find(|v| v.origin == SavedOrigin::Output(index))).map(|v| &v.array)
-    }
-
-    fn find(&self, origin: SavedOrigin) -> Result<Tensor> {
-        self.unpack(self.values.iter().find(|v| v.origin == origin))
-    }
-
-    /// Returns the saved value, or an error if it was not saved or was overwritten since.
-    fn checked<'v>(&self, value: Option<&'v SavedValue>) -> Result<&'v SavedValue> {
-        let node = self.node.derivative().name();
-        let Some(value) = value else {
-            return Err(Error::invalid(node, "backward() reads a value that forward() did not save"));
-        };
-        let now = value.array.storage().version();
-        if now != value.version {
-            let shape = value.array.shape().clone();
-            return Err(Error::SavedValueModified { node, shape, saved: value.version, now });
-        }
-        Ok(value)
-    }
-
-    fn unpack(&self, value: Option<&SavedValue>) -> Result<Tensor> {
-        let value = self.checked(value)?;
-        let array = value.array.clone();
-        if !is_grad_enabled() || !array.dtype().is_float() {
-            return Ok(Tensor::from(array));
-        }
-        Ok(match value.origin {
-            SavedOrigin::Constant => Tensor::from(array),
-            SavedOrigin::Output(index) => Tensor::recorded(array, self.node.clone(), index),
-            SavedOrigin::Input(index) => match &self.node.edges[index] {
-                Edge::Node(producer, output) => Tensor::recorded(array, producer.clone(), *output as usize),
-                _ => Tensor::leaf(array, self.slots[index].clone()),
-            },
-        })
-    }
-}
-
-/// The incoming gradients of an operation's outputs.
-pub struct Gradients<'a> {
-    pub(crate) node: &'a Arc<GraphNode>,
-    pub(crate) values: &'a [Option<Tensor>],
-    /// Takes the sum of the gradients that an input has received so far.
-    pub(crate) sums: &'a dyn Fn(usize) -> Option<Tensor>,
-}
-
-impl Gradients<'_> {
-    /// Returns the gradient of output `index`, or zeros if the output has no gradient in this pass.
-    #[inline]
-    pub fn get(&self, index: usize) -> Result<Tensor> {
-        match &self.values[index] {
-            Some(gradient) => Ok(gradient.clone()),
-            None => {
-                let Meta { shape, dtype } = &self.node.metas[index];
-                crate::ops::zeros(shape, *dtype)
-            }
-        }
-    }
-
-    /// Returns the gradient of output `index`, or `None` if the output has no gradient in this pass.
-    pub fn try_get(&self, index: usize) -> Option<&Tensor> {
-        self.values[index].as_ref()
-    }
-
-    /// Takes the sum of the gradients that input `index` has received from other operations, so that a kernel can add
-    /// to it. The caller must return the complete sum. It is not recorded, and has the input's shape and dtype.
-    pub(crate) fn take_sum(&self, index: usize) -> Option<Tensor> {
-        (self.sums)(index)
-    }
-
-    /// Returns the number of outputs.
-    pub fn len(&self) -> usize {
-        self.values.len()
-    }
-
-    /// Returns true for an operation without outputs.
-    pub fn is_empty(&self) -> bool {
-        self.values.is_empty()
-    }
-
-    /// Returns the shape of output `index`.
-    pub fn shape(&self, index: usize) -> &Shape {
-        &self.node.metas[index].shape
     }
 }
 
@@ -495,29 +190,6 @@ pub(crate) fn untracked(mut outputs: Arrays) -> SmallVec<[Tensor; 1]> {
     match outputs.len() {
         1 => SmallVec::from_buf([Tensor::from(outputs.pop().expect("there is one output"))]),
         _ => outputs.into_iter().map(Tensor::from).collect(),
-    }
-}
-
-/// The parts of a node besides its derivative. A saved value is created where the node stores it, without a copy.
-pub(crate) struct NodeParts<'a> {
-    header: NodeHeader,
-    requests: &'a [SaveRequest],
-    inputs: &'a [&'a Array],
-    pub(crate) outputs: &'a [Array],
-}
-
-impl NodeParts<'_> {
-    /// Creates the node, in one allocation. It stores a list of the exact length, so that it is as small as possible.
-    #[inline]
-    pub(crate) fn node<D: Derivative>(self, derivative: D) -> Arc<GraphNode> {
-        let NodeParts { header, requests, inputs, outputs } = self;
-        let value = |request: &SaveRequest| SavedValue::new(request, inputs, outputs);
-        match requests {
-            [] => GraphNode::new(header, [], derivative),
-            [one] => GraphNode::new(header, [value(one)], derivative),
-            [a, b] => GraphNode::new(header, [value(a), value(b)], derivative),
-            more => GraphNode::new(header, more.iter().map(value).collect::<Vec<_>>(), derivative),
-        }
     }
 }
 

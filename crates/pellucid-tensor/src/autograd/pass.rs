@@ -2,14 +2,14 @@
 
 use super::anomaly::forward_location;
 use super::constant::with_zero_derivative;
-use super::graph::{Edge, GradientSlot, GraphNode, address};
-use super::hook::Hooks;
-use super::mode::set_grad_enabled;
-use super::operation::{Gradients, InputGradients, Needed, Saved};
 use crate::autocast::{autocast_dtype, autocast_off};
 use crate::engine::{self, AddressHasher};
-use crate::ops;
-use crate::tensor::Tensor;
+use crate::grad_mode::set_grad_enabled;
+use crate::ops::copy::{copy, to_dtype};
+use crate::ops::elementwise::arithmetic::add;
+use crate::ops::fill::ones_like;
+use crate::panic;
+use crate::tensor::{Edge, GradientSlot, Gradients, GraphNode, Hooks, InputGradients, Needed, Saved, Tensor, address};
 use pellucid_ir::kernel::Meta;
 use pellucid_ir::{Error, Result};
 use smallvec::SmallVec;
@@ -46,7 +46,7 @@ pub struct Backward {
 }
 
 /// Runs the backward pass from one tensor and adds the gradients to the slots of its leaves.
-pub(crate) fn backward(output: &Tensor, mut options: Backward) -> Result<()> {
+fn backward(output: &Tensor, mut options: Backward) -> Result<()> {
     let gradient = options.gradient.take();
     let preset = if gradient.is_none() { output.preset_grad() } else { None };
     let mut pass = BackwardPass::new(&options);
@@ -54,6 +54,38 @@ pub(crate) fn backward(output: &Tensor, mut options: Backward) -> Result<()> {
     pass.preset = preset.as_ref().map(|_| output.edge());
     pass.seed("backward", output, gradient.or(preset))?;
     pass.run()
+}
+
+impl Tensor {
+    /// Computes the gradient of every leaf that this tensor depends on, and adds it to the leaf's gradient. The pass
+    /// starts with ones of this tensor's shape, or with the gradient of [`Tensor::set_grad`], and frees the graph.
+    ///
+    /// # Panics
+    /// With the errors of [`Tensor::try_backward`].
+    #[track_caller]
+    pub fn backward(&self) {
+        panic::unwrap(self.try_backward(Backward::default()));
+    }
+
+    /// Runs [`Tensor::backward`] with options.
+    ///
+    /// # Panics
+    /// With the errors of [`Tensor::try_backward`].
+    #[track_caller]
+    pub fn backward_with(&self, options: Backward) {
+        panic::unwrap(self.try_backward(options));
+    }
+
+    /// Runs [`Tensor::backward_with`] and returns errors as values.
+    ///
+    /// # Errors
+    /// [`Error::NotTracked`](crate::Error::NotTracked); [`Error::GraphFreed`](crate::Error::GraphFreed) if an earlier
+    /// pass has freed the graph; [`Error::SavedValueModified`](crate::Error::SavedValueModified);
+    /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) for an initial gradient of another shape. After an error,
+    /// the gradients of leaves are unchanged.
+    pub fn try_backward(&self, options: Backward) -> Result<()> {
+        backward(self, options)
+    }
 }
 
 /// A map from addresses to values: a short list for few entries (a chain has one at a time), then a hash table.
@@ -192,8 +224,8 @@ impl<'a> BackwardPass<'a> {
             return Err(Error::NotTracked { op, shape: output.shape().clone() });
         }
         let gradient = match gradient {
-            None => ops::ones_like(output)?,
-            Some(g) if g.shape() == output.shape() => ops::to_dtype(&g, output.dtype())?,
+            None => ones_like(output)?,
+            Some(g) if g.shape() == output.shape() => to_dtype(&g, output.dtype())?,
             Some(g) => {
                 let help = "the gradient must have the output's shape";
                 return Err(Error::shapes(op, [g.shape(), output.shape()], help));
@@ -343,7 +375,7 @@ impl<'a> BackwardPass<'a> {
                     let storage = storage_address(gradient);
                     // Slots never share a storage, because the user may write into each.
                     let is_shared = self.shared.get(storage).is_some();
-                    let kept = if is_shared { ops::copy(gradient)? } else { gradient.clone() };
+                    let kept = if is_shared { copy(gradient)? } else { gradient.clone() };
                     self.shared.insert(storage, ());
                     slot.update(|held| self.options.accumulate(held, kept))?;
                 }
@@ -406,14 +438,14 @@ impl Backward {
         let in_place =
             |sum: &mut Tensor| !recorded(sum) && sum.is_unique() && engine::mode() == engine::ExecutionMode::Eager;
         *held = Some(match held.take_if(in_place) {
-            Some(sum) => ops::add(sum, gradient)?,
+            Some(sum) => add(sum, gradient)?,
             None => match held {
                 None => gradient,
                 Some(sum) if recorded(sum) => {
                     let _on = set_grad_enabled(true);
-                    ops::add(&*sum, &gradient)?
+                    add(&*sum, &gradient)?
                 }
-                Some(sum) => ops::add(&*sum, gradient)?,
+                Some(sum) => add(&*sum, gradient)?,
             },
         });
         Ok(())
@@ -439,7 +471,7 @@ pub(crate) fn with_unique_storage(gradient: Tensor, shared: &mut AddressMap<()>)
             is_first && !gradient.array().layout().is_broadcast()
         }
     };
-    if is_own { Ok(gradient) } else { ops::copy(&gradient) }
+    if is_own { Ok(gradient) } else { copy(&gradient) }
 }
 
 /// Applies the hooks to a gradient of a tensor with this shape and dtype. They may keep a handle of it, so its storage

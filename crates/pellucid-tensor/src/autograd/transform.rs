@@ -4,12 +4,12 @@
 //! they run in deferred mode, which skips all other kernels.
 
 use super::constant::with_zero_derivative;
-use super::graph::Edge;
-use super::mode::{enable_grad, is_grad_enabled};
 use super::pass::{Backward, BackwardPass, GradTarget, with_unique_storage};
 use crate::engine;
-use crate::ops;
-use crate::tensor::Tensor;
+use crate::grad_mode::{enable_grad, is_grad_enabled};
+use crate::ops::copy::identity;
+use crate::ops::fill::zeros;
+use crate::tensor::{Edge, Tensor};
 use pellucid_ir::{Error, Result};
 
 /// Options of [`grad`].
@@ -81,7 +81,7 @@ pub(crate) fn collect_gradients(outputs: &[&Tensor], inputs: &[&Tensor], options
         .zip(inputs)
         .map(|(target, input)| match target.gradient {
             Some(gradient) => with_unique_storage(gradient, &mut shared),
-            None => ops::zeros(input.shape(), input.dtype()),
+            None => zeros(input.shape(), input.dtype()),
         })
         .collect()
 }
@@ -97,7 +97,7 @@ fn check_count(op: &'static str, what: &str, vectors: usize, count: usize) -> Re
 /// Returns tracked tensors of the same values. With `linked`, gradients flow on to inputs that require one.
 pub(super) fn track_inputs(linked: bool, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
     let fresh = |t: &&Tensor| {
-        if linked && t.requires_grad() { ops::identity(t) } else { Ok(t.detach().requires_grad_(true)) }
+        if linked && t.requires_grad() { identity(t) } else { Ok(t.detach().requires_grad_(true)) }
     };
     inputs.iter().map(fresh).collect()
 }
@@ -157,7 +157,7 @@ pub fn jvp(
     let inputs = track_inputs(create_graph, inputs)?;
     let outputs = f(&inputs)?;
     let products = engine::run_deferred(|| {
-        let dual = |y: &Tensor| Ok(ops::zeros(y.shape(), y.dtype())?.requires_grad_(true));
+        let dual = |y: &Tensor| Ok(zeros(y.shape(), y.dtype())?.requires_grad_(true));
         let duals: Vec<Tensor> = outputs.iter().map(dual).collect::<Result<_>>()?;
         let duals: Vec<&Tensor> = duals.iter().collect();
         // A gradient that does not depend on its dual belongs to an output that does not depend on the inputs.

@@ -1,9 +1,8 @@
 //! Records the kernels of a closure without running them, and restores all state that the closure changes.
 
 use crate::array::Array;
-use crate::autograd::{GradientSlot, StepState, TouchedSlot, collect_step_state};
 use crate::engine::{DeferredGuard, ExecutionMode, RecordedKernel, Recording};
-use crate::tensor::Tensor;
+use crate::tensor::{GradientSlot, Tensor, TouchedSlot, collect_rewritten_histories, collect_touched_slots};
 use pellucid_ir::backend::POISONED;
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{Error, Result};
@@ -20,11 +19,12 @@ pub(super) type GradientSlots = Vec<(Arc<GradientSlot>, Option<Tensor>)>;
 /// A panic of `f` with a typed error returns that error; other panics propagate.
 pub(super) fn record_closure<R>(f: impl FnOnce() -> R) -> Result<(R, Recording, Result<GradientSlots>)> {
     let deferred = DeferredGuard::enter(ExecutionMode::Capture);
-    let (result, mut state) = collect_step_state(|| catch_unwind(AssertUnwindSafe(f)));
+    let ((result, mut rewritten), touched) =
+        collect_touched_slots(|| collect_rewritten_histories(|| catch_unwind(AssertUnwindSafe(f))));
     let mut recording = deferred.take();
     let own = recording.id;
-    let changed = restore_gradient_slots(&mut recording, &mut state);
-    state.restore_histories();
+    let changed = restore_gradient_slots(&mut recording, touched);
+    rewritten.restore();
     drop(deferred);
     for array in recording.kernels.iter().flat_map(|k| &k.outputs) {
         if array.storage().pending() == own {
@@ -47,10 +47,10 @@ fn is_moved(before: &Array, after: &Array) -> bool {
 
 /// Restores every gradient slot. A gradient that was set before the step gets its new value by a copy at the end of the
 /// step.
-fn restore_gradient_slots(recording: &mut Recording, state: &mut StepState) -> Result<GradientSlots> {
+fn restore_gradient_slots(recording: &mut Recording, touched: Vec<TouchedSlot>) -> Result<GradientSlots> {
     let mut slots = Vec::new();
     let mut refused = None;
-    for TouchedSlot { slot, entry, is_preset, cleared } in std::mem::take(&mut state.touched) {
+    for TouchedSlot { slot, entry, is_preset, cleared } in touched {
         // The step created the leaf and dropped it, so its gradient cannot be read.
         if Arc::strong_count(&slot) == 1 {
             continue;

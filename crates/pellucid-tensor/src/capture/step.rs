@@ -4,12 +4,12 @@ use super::Placement;
 use super::recording::{GradientSlots, record_closure};
 use crate::array::{Array, StorageId};
 use crate::autocast::autocast_dtype;
-use crate::autograd::is_grad_enabled;
 use crate::device::Device;
 use crate::engine::{
     ExecutionMode, HostFlagReads, RecordedKernel, Recording, VersionUpdate, ensure_ready, flush_current, mode,
     requires_grad_changes, run_kernel,
 };
+use crate::grad_mode::is_grad_enabled;
 use crate::tensor::Tensor;
 use pellucid_ir::backend::{POISONED, Prepared, Storage};
 use pellucid_ir::borrow::BorrowGuard;

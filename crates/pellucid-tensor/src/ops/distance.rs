@@ -2,9 +2,9 @@
 
 use super::axes::over;
 use crate::array::host_values;
-use crate::ops::precision;
 use crate::ops;
 use crate::ops::check;
+use crate::ops::precision;
 use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;

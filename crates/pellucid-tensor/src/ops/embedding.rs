@@ -2,7 +2,7 @@
 
 use super::formula::map;
 use super::in_place::put_axes;
-use crate::autograd::no_grad;
+use crate::grad_mode::no_grad;
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;

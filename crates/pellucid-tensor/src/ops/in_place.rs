@@ -2,13 +2,11 @@
 
 use super::copy::write;
 use crate::array::Array;
-use crate::autograd::{
-    Arrays, Gradients, InPlaceWrite, InputGradients, Needed, Operation, Saved, Saves, apply_one, is_grad_enabled,
-    shifted,
-};
+use crate::autograd::{Arrays, Gradients, InPlaceWrite, InputGradients, Needed, Operation, Saved, Saves, apply_one};
 use crate::engine;
+use crate::grad_mode::is_grad_enabled;
 use crate::ops;
-use crate::tensor::Tensor;
+use crate::tensor::{Derivative, Embedded, Strided, Tensor, shifted};
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{self, Combine, Index, Kernel};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
@@ -104,11 +102,17 @@ pub(crate) fn put_axes(
     }
     let values = ops::contiguous(&ops::to_dtype(&ops::broadcast_to(values, &shape)?, x.dtype())?)?;
     let rewrite = InPlaceWrite::new(op, x, view)?;
-    let positions = ops::contiguous(&ops::gather_axes(&rewrite.element_indices(), axes, indices)?)?;
+    let positions = ops::contiguous(&ops::gather_axes(&element_indices(&rewrite)?, axes, indices)?)?;
     scatter(values.array())?;
     let derivative = OverwriteAt { op, shape: rewrite.shape.clone() };
     rewrite.record(x, &values, Some(positions.array().clone()), derivative);
     Ok(())
+}
+
+/// Returns the index in the base value of every element of the written region, in row-major order.
+fn element_indices(write: &InPlaceWrite) -> Result<Tensor> {
+    let numbers = ops::arange(0i64, write.shape.size() as i64, 1i64, DType::I64)?;
+    Ok(Tensor::from(numbers.array().view(write.region.clone())))
 }
 
 /// Returns the part of a contiguous value that `layout` describes relative to its start.
@@ -127,12 +131,6 @@ fn clear(value: &Array, region: &Layout) -> Result<()> {
     write(&zero.broadcast_to("zeros", region.shape())?, &region_of(value, region))
 }
 
-/// The elements of a value of this shape under another layout; a view if the value is contiguous.
-pub(crate) struct Strided {
-    pub(crate) layout: Layout,
-    pub(crate) shape: Shape,
-}
-
 impl Operation for Strided {
     fn name(&self) -> &'static str {
         "as_strided"
@@ -147,12 +145,6 @@ impl Operation for Strided {
     fn is_view(&self) -> bool {
         true
     }
-}
-
-/// The transpose of [`Strided`]: zeros of this shape with x added under the layout.
-pub(crate) struct Embedded {
-    pub(crate) layout: Layout,
-    pub(crate) shape: Shape,
 }
 
 impl Operation for Embedded {
@@ -239,7 +231,7 @@ struct OverwriteAt {
     shape: Shape,
 }
 
-impl crate::autograd::Derivative for OverwriteAt {
+impl Derivative for OverwriteAt {
     fn name(&self) -> &'static str {
         self.op
     }

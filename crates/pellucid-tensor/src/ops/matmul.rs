@@ -2,11 +2,11 @@
 
 use super::{reshape_to, sum_to, transpose};
 use crate::array::Array;
-use crate::ops::precision;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
 use crate::device::Device;
 use crate::engine;
 use crate::ops;
+use crate::ops::precision;
 use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;

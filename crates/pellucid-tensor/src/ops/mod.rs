@@ -23,6 +23,7 @@ mod gate;
 mod gather;
 mod gradient;
 mod in_place;
+pub(crate) mod index;
 mod integrate;
 mod join;
 mod linalg;
@@ -162,11 +163,10 @@ registry! {
 }
 
 pub(crate) use check::named;
-pub(crate) use copy::identity;
 pub(crate) use create::{from_host, indices};
 pub(crate) use fill::written_scalar;
 pub(crate) use gather::{gather_axes, positions};
-pub(crate) use in_place::{Embedded, Strided, put_axes, put_view, writable};
+pub(crate) use in_place::{put_axes, put_view, writable};
 pub(crate) use reduce::{broadcast_axes, sum_to};
 pub(crate) use via_definition::via_definition;
 pub(crate) use view::{Cuts, cuts, reshape_to};

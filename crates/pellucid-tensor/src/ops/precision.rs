@@ -122,9 +122,7 @@ pub(crate) fn single(operands: &[&Tensor]) -> Option<DType> {
 pub(crate) fn rounded(op: &str, operands: &[&Tensor], y: Tensor) -> Result<Tensor> {
     let result = operands.iter().map(|t| t.dtype()).reduce(DType::promote).filter(|&d| is_half(d));
     match result {
-        Some(dtype) if autocast_dtype().is_none() || builtin_policy(op) != Policy::Single => {
-            to_dtype(&y, dtype)
-        }
+        Some(dtype) if autocast_dtype().is_none() || builtin_policy(op) != Policy::Single => to_dtype(&y, dtype),
         _ => Ok(y),
     }
 }

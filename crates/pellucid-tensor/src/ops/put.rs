@@ -4,8 +4,9 @@
 //! written or added at the selected positions.
 
 use super::gather::{as_index, scatter, scatter_add};
+use super::index::{IntoIndex, Ix, slice};
 use crate::ops;
-use crate::tensor::{IntoIndex, Ix, Tensor, slice};
+use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result};
 

@@ -8,8 +8,8 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-/// The dtype in which an operation under [`autocast`](crate::autocast()) reads its `f32`, `f16` and `bf16` operands. An operation with an
-/// `f64` operand is not affected.
+/// The dtype in which an operation under [`autocast`](crate::autocast()) reads its `f32`, `f16` and `bf16` operands. An
+/// operation with an `f64` operand is not affected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Policy {
     /// Half precision, for products and recurrent layers.

@@ -2,8 +2,9 @@
 
 use super::formula::{broadcast, map_all, overwriting};
 use super::in_place::{is_recorded_write, put_view};
-use crate::autograd::{InPlaceWrite, is_grad_enabled};
+use crate::autograd::InPlaceWrite;
 use crate::engine;
+use crate::grad_mode::is_grad_enabled;
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::operation;

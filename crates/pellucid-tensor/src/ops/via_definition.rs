@@ -1,7 +1,8 @@
 //! The gradient of an operation by differentiation of its definition.
 
 use super::copy::identity;
-use crate::autograd::{Grad, collect_gradients, enable_grad, is_grad_enabled};
+use crate::autograd::{Grad, collect_gradients};
+use crate::grad_mode::{enable_grad, is_grad_enabled};
 use crate::tensor::Tensor;
 use pellucid_ir::Result;
 

@@ -3,9 +3,8 @@
 //! The gradient of a view is the inverse view.
 
 use crate::array::Array;
-use crate::autograd::{
-    Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one, is_grad_enabled,
-};
+use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one};
+use crate::grad_mode::is_grad_enabled;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Layout, Result, Scalar, Shape};

@@ -1,7 +1,10 @@
 //! The history of a tensor, which recorded writes in place replace.
 
+use super::gradient_slot::GradientSlot;
+use super::graph::{GraphNode, is_same_node};
+use super::rewritten::note_history_change;
+use super::view_base::ViewBase;
 use super::{Creator, Tensor, TensorInner};
-use crate::autograd::{GradientSlot, GraphNode, ViewBase, is_same_node, note_history_change};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 

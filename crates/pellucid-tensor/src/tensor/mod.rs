@@ -1,25 +1,39 @@
 //! `Tensor`: an array with its autograd history.
 //!
-//! A tensor is a cheap handle (one reference count). Its methods call the functions of [`ops`](crate::ops): the
-//! functions return typed errors, the methods panic with them.
+//! A tensor is a cheap handle (one reference count). The methods of operations are defined in [`ops`](crate::ops),
+//! beside the functions that they call: the functions return typed errors, the methods panic with them.
+//!
+//! The history of a tensor consists of the nodes that produced it (`graph`), its gradient (`gradient_slot`) with hooks,
+//! and the state that it shares with its views (`view_base`, `history`). A captured step restores the gradients and
+//! histories that its recording changes (`gradient_slot`, `rewritten`).
 
-mod backward;
+mod collect;
 mod create;
-mod display;
+mod gradient_slot;
+mod graph;
 mod history;
-mod index;
-mod operators;
+mod hook;
 mod read;
+mod rewritten;
 mod unwind;
+mod view_base;
 
 pub use create::{IntoTensor, Nested};
-pub use index::{Ellipsis, IntoIndex, Ix, NewAxis, Slice, slice};
+pub use graph::{Gradients, InputGradients, Needed, Node, Saved, Saves, Source};
+pub use hook::HookHandle;
+
+pub(crate) use collect::{Collection, collect};
+pub(crate) use gradient_slot::{GradientSlot, TouchedSlot, collect_touched_slots};
+pub(crate) use graph::{Derivative, Edge, GraphNode, NodeHeader, NodeParts, SavedValue, address};
+pub(crate) use hook::Hooks;
+pub(crate) use rewritten::{collect_rewritten_histories, is_rewritten, note_history};
+pub(crate) use view_base::{Embedded, Strided, ViewBase, shifted};
 
 use crate::array::{Array, StorageId};
-use crate::autograd::{Edge, GradientSlot, GraphNode, HookHandle, Node, ViewBase, is_same_node};
 use crate::device::Device;
 use crate::engine;
 use crate::panic;
+use graph::is_same_node;
 use history::TensorDetails;
 use pellucid_ir::kernel::Meta;
 use pellucid_ir::{DType, Error, Result, Shape};

@@ -157,6 +157,13 @@ fn the_checks_find_what_they_look_for() {
         ("b.rs", "use crate::a::{A as C};\npub struct B(C);"),
     ];
     assert!(cycles_of(&tests, true).is_empty());
+    let macros = [
+        ("lib.rs", "mod a;\nmod b;"),
+        ("a/mod.rs", "mod m;\nuse crate::b::B;"),
+        ("a/m.rs", "macro_rules! m { () => { mod t { pub use super::{X}; fn f() { super::g() } } } }\npub struct M;"),
+        ("b.rs", "use crate::a::m::M;\npub struct B;"),
+    ];
+    assert!(cycles_of(&macros, true).is_empty());
     assert_eq!(links::links("[a](b.md) and [c](d.rs#e)\n```\n[f](g)\n```\n"), [(1, "b.md"), (1, "d.rs#e")]);
     assert_eq!(links::quoted_paths("`a/b.rs` `a/` `x/y` `a/{b,c}.rs`"), [(1, "a/b.rs"), (1, "a/")]);
 }

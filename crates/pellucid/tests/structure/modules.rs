@@ -232,6 +232,9 @@ impl Reader<'_> {
         let mut depth = 0;
         // The depth inside of a macro call at the level of the module, if the reader is in one.
         let mut call = None;
+        // The depth inside of a macro definition, if the reader is in one. There, `self` and `super` are modules of the
+        // caller.
+        let mut definition = None;
         while self.at < self.tokens.len() {
             match self.text(0) {
                 "{" => depth += 1,
@@ -239,6 +242,7 @@ impl Reader<'_> {
                 "}" => {
                     depth -= 1;
                     call = call.filter(|&start| depth >= start);
+                    definition = definition.filter(|&start| depth >= start);
                 }
                 "#" if self.is_test_attribute() => {
                     self.skip_test_item(path);
@@ -247,11 +251,12 @@ impl Reader<'_> {
                 // A visibility is no use of the module that it names.
                 "pub" if self.is_next(&["pub", "(", "in"]) => self.skip_to(")"),
                 // `use<..>` is the list of captured lifetimes of a return type.
+                "use" if definition.is_some() && ["self", "super"].contains(&self.text(1)) => self.skip_to(";"),
                 "use" if self.text(1) != "<" => {
                     self.at += 1;
                     self.imports(&mut Vec::new(), &mut module.imports);
                 }
-                "mod" if self.text(2) == "{" => {
+                "mod" if definition.is_none() && self.text(2) == "{" => {
                     let child: Vec<String> = path.iter().cloned().chain([self.text(1).to_string()]).collect();
                     self.at += 3;
                     self.module(&child, true);
@@ -261,8 +266,12 @@ impl Reader<'_> {
                     let name = usize::from(!is_modified) + usize::from(self.text(1) == "mut");
                     module.items.insert(self.text(name).to_string());
                 }
-                "macro_rules" => drop(module.items.insert(self.text(2).to_string())),
+                "macro_rules" => {
+                    module.items.insert(self.text(2).to_string());
+                    definition = Some(depth + 1);
+                }
                 _ if depth == 0 && self.text(1) == "!" && ["{", "("].contains(&self.text(2)) => call = Some(1),
+                "self" | "super" if definition.is_some() => self.path(&mut Vec::new()),
                 "crate" | "self" | "super" => self.path(&mut module.paths),
                 word if word.bytes().all(is_word) => {
                     if call.is_some() {

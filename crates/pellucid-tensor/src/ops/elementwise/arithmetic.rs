@@ -162,11 +162,7 @@ pub fn nan_to_num(
 /// # Errors
 /// [`Error::DTypeMismatch`] if the condition is not of dtype bool; [`Error::ShapeMismatch`].
 #[operation]
-pub fn where_<'a>(
-    condition: &Tensor,
-    a: impl Into<Operand<'a>>,
-    b: impl Into<Operand<'a>>,
-) -> Result<Tensor> {
+pub fn where_<'a>(condition: &Tensor, a: impl Into<Operand<'a>>, b: impl Into<Operand<'a>>) -> Result<Tensor> {
     if condition.dtype() != DType::Bool {
         let help = "the condition must be a bool tensor; compare with ne(0)";
         return Err(Error::dtypes("where_", [condition.dtype()], help));

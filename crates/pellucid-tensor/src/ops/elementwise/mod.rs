@@ -10,6 +10,7 @@ pub(crate) mod arithmetic;
 pub(super) mod compare;
 mod numbers;
 mod operand;
+mod operators;
 pub(super) mod special;
 mod table;
 pub(super) mod transcendental;

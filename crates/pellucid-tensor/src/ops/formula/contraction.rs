@@ -15,12 +15,10 @@
 
 use super::FormulaCall;
 use crate::array::Array;
-use crate::autograd::{
-    Arrays, Derivative, Edge, Gradients, InputGradients, Needed, Saved, SavedValue, is_grad_enabled, record_outputs,
-    untracked,
-};
+use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Saved, record_outputs, untracked};
+use crate::grad_mode::is_grad_enabled;
 use crate::ops;
-use crate::tensor::Tensor;
+use crate::tensor::{Derivative, Edge, SavedValue, Tensor};
 use pellucid_ir::formula::{Partial, Partials, Read, Term};
 use pellucid_ir::kernel::{AxisSet, Meta, Params};
 use pellucid_ir::{Error, Result, Shape};

@@ -1,8 +1,8 @@
 //! Losses for binary targets.
 
 use super::{Reduction, apply_weight};
-use crate::ops::precision;
 use crate::ops::formula::map;
+use crate::ops::precision;
 use crate::ops::precision::in_single;
 use crate::ops::{self, check};
 use crate::tensor::Tensor;

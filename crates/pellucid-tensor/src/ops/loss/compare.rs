@@ -1,8 +1,8 @@
 //! Losses that compare pairs: which one is larger, or nearer.
 
 use super::Reduction;
-use crate::ops::precision;
 use crate::ops::over;
+use crate::ops::precision;
 use crate::ops::precision::in_single;
 use crate::ops::{self, check};
 use crate::tensor::Tensor;

@@ -1,10 +1,10 @@
 //! Losses of predicted numbers against target numbers.
 
 use super::Reduction;
-use crate::ops::precision;
 use crate::ops;
 use crate::ops::check;
 use crate::ops::formula::{map, map_in};
+use crate::ops::precision;
 use crate::ops::precision::{in_single, rounded, single};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;

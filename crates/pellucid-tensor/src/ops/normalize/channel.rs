@@ -1,10 +1,10 @@
 //! Batch, instance, group and local response normalisation of images `[N, C, ..]`.
 
 use super::standardized;
-use crate::autograd::no_grad;
+use crate::grad_mode::no_grad;
+use crate::ops::axes::reducible;
 use crate::ops::precision::in_single;
 use crate::ops::window::window_sums;
-use crate::ops::axes::reducible;
 use crate::ops::{self, check, reshape_to};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;

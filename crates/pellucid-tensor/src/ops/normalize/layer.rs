@@ -1,7 +1,7 @@
 //! Layer normalisation and root-mean-square normalisation, over the last axes.
 
-use crate::ops::axes::reducible;
 use super::standardized;
+use crate::ops::axes::reducible;
 use crate::ops::check;
 use crate::ops::formula::rows;
 use crate::tensor::Tensor;

@@ -1,10 +1,22 @@
-//! A recurrent layer step by step, in tensor operations.
+//! `RecurrentLayer`, and its definition step by step, in tensor operations.
 
-use super::layer::RecurrentLayer;
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_ir::Result;
 use pellucid_ir::kernel::Cell;
+
+/// A recurrent layer in `f32` or `f64`.
+///
+/// Its inputs are x `[T, N, I]`, dense, W_ih `[G·H, I]`, W_hh `[G·H, P]`, the bias `[B·H]`, h `[N, P]`; c `[N, H]` of
+/// an LSTM; W_hr `[P, H]` if projected; and lengths, `i64 [N]`. Its outputs are all states, the last state, and the
+/// last c.
+#[derive(Clone, Copy)]
+pub(super) struct RecurrentLayer {
+    pub(super) cell: Cell,
+    pub(super) reverse: bool,
+    pub(super) projected: bool,
+    pub(super) lengths: bool,
+}
 
 /// Computes all states, the last state, and for an LSTM the last c. `x` are the inputs of [`RecurrentLayer`] without
 /// lengths.

@@ -1,6 +1,6 @@
 //! The recurrent layer and its gradient: one matrix product for all inputs, and one kernel for all steps.
 
-use super::definition::definition;
+use super::definition::{RecurrentLayer, definition};
 use crate::array::Array;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply};
 use crate::engine;
@@ -10,19 +10,6 @@ use crate::tensor::Tensor;
 use pellucid_ir::kernel::{Cell, Kernel, MatMul, Meta, Recurrent, RecurrentPart};
 use pellucid_ir::{Result, Shape, formula};
 use smallvec::smallvec;
-
-/// A recurrent layer in `f32` or `f64`.
-///
-/// Its inputs are x `[T, N, I]`, dense, W_ih `[G·H, I]`, W_hh `[G·H, P]`, the bias `[B·H]`, h `[N, P]`; c `[N, H]` of
-/// an LSTM; W_hr `[P, H]` if projected; and lengths, `i64 [N]`. Its outputs are all states, the last state, and the
-/// last c.
-#[derive(Clone, Copy)]
-pub(super) struct RecurrentLayer {
-    pub(super) cell: Cell,
-    pub(super) reverse: bool,
-    pub(super) projected: bool,
-    pub(super) lengths: bool,
-}
 
 impl RecurrentLayer {
     fn kernel(&self, part: RecurrentPart) -> Kernel {

@@ -7,11 +7,11 @@
 mod definition;
 mod layer;
 
-use crate::ops::precision;
 use crate::autograd::apply;
 use crate::ops;
+use crate::ops::precision;
 use crate::tensor::Tensor;
-use layer::RecurrentLayer;
+use definition::RecurrentLayer;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::Cell;
 use pellucid_ir::{DType, Error, Result, Shape};

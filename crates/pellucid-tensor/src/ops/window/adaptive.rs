@@ -2,7 +2,7 @@
 //!
 //! For L elements and O windows, window o contains the elements ⌊o·L/O⌋ .. ⌈(o + 1)·L/O⌉; neighbours may overlap.
 
-use super::resample::{ResampleTaps, apply_taps};
+use super::resample_taps::{ResampleTaps, apply_taps};
 use super::{SpatialImages, check_lengths};
 use crate::array::{host_values, host_vec};
 use crate::ops;

@@ -2,10 +2,10 @@
 
 use super::{Spatial, SpatialImages, check_positive};
 use crate::array::Array;
-use crate::ops::precision;
 use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
 use crate::engine;
 use crate::ops;
+use crate::ops::precision;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{self, ConvPart, Kernel, Window};

@@ -5,7 +5,7 @@
 
 use super::{Spatial, SpatialImages, check_lengths, check_positive};
 use crate::array::host_values;
-use crate::autograd::no_grad;
+use crate::grad_mode::no_grad;
 use crate::ops;
 use crate::ops::formula::map;
 use crate::tensor::Tensor;

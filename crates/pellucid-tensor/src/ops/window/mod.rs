@@ -10,6 +10,7 @@ mod fractional;
 mod grid;
 mod pool;
 mod resample;
+mod resample_taps;
 mod shuffle;
 
 pub use adaptive::{

@@ -1,7 +1,8 @@
 //! Printing as NumPy does: aligned columns, and only the ends of long axes.
 
-use super::Tensor;
-use pellucid_ir::{DType, Error, Scalar};
+use crate::ops;
+use crate::tensor::Tensor;
+use pellucid_ir::{DType, Error, Result, Scalar};
 use std::fmt;
 
 /// Tensors of more elements show only [`EDGE`] elements at both ends of every axis.
@@ -46,19 +47,19 @@ struct PrintedElements {
 
 /// Returns the printed part of a tensor: the ends of each axis, from `axis` on, concatenated. Each axis is sliced
 /// before anything is copied.
-fn ends_of(tensor: &Tensor, shown: &[Vec<Option<usize>>], axis: usize) -> crate::Result<Tensor> {
+fn ends_of(tensor: &Tensor, shown: &[Vec<Option<usize>>], axis: usize) -> Result<Tensor> {
     let Some(indices) = shown.get(axis) else { return Ok(tensor.clone()) };
     if !indices.contains(&None) {
         return ends_of(tensor, shown, axis + 1);
     }
     let along = axis as isize;
-    let low = crate::ops::narrow(tensor, along, 0, EDGE)?;
-    let high = crate::ops::narrow(tensor, along, tensor.shape()[axis] - EDGE, EDGE)?;
-    crate::ops::concatenate(&[&ends_of(&low, shown, axis + 1)?, &ends_of(&high, shown, axis + 1)?], along)
+    let low = ops::narrow(tensor, along, 0, EDGE)?;
+    let high = ops::narrow(tensor, along, tensor.shape()[axis] - EDGE, EDGE)?;
+    ops::concatenate(&[&ends_of(&low, shown, axis + 1)?, &ends_of(&high, shown, axis + 1)?], along)
 }
 
 impl PrintedElements {
-    fn read(tensor: &Tensor) -> crate::Result<PrintedElements> {
+    fn read(tensor: &Tensor) -> Result<PrintedElements> {
         let shape = tensor.shape().to_vec();
         let short = tensor.size() > MAX_FULL_SIZE;
         // The printed indices of every axis; `None` represents the omitted ones.

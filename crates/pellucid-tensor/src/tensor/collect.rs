@@ -4,10 +4,10 @@ use std::cell::RefCell;
 use std::thread::LocalKey;
 
 /// A collection; `None` outside of [`collect`].
-pub(super) type Collection<T> = RefCell<Option<T>>;
+pub(crate) type Collection<T> = RefCell<Option<T>>;
 
 /// Runs `f` with an empty collection, and returns its result and the collection.
-pub(super) fn collect<T: Default, R>(current: &'static LocalKey<Collection<T>>, f: impl FnOnce() -> R) -> (R, T) {
+pub(crate) fn collect<T: Default, R>(current: &'static LocalKey<Collection<T>>, f: impl FnOnce() -> R) -> (R, T) {
     /// Guard that restores the outer collection, also when `f` panics.
     struct OuterCollection<T: 'static>(&'static LocalKey<Collection<T>>, Option<T>);
     impl<T> Drop for OuterCollection<T> {

@@ -2,11 +2,11 @@
 //!
 //! Integers, ranges and new axes return views; masks and index tensors copy. [`Tensor::set`] writes through an index.
 
-use super::Tensor;
 use crate::array::Array;
 use crate::autograd::called;
 use crate::ops;
 use crate::panic;
+use crate::tensor::Tensor;
 use pellucid_ir::{DType, Error, Result};
 use smallvec::SmallVec;
 use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};

@@ -1,6 +1,6 @@
 //! Hooks: user functions that a backward pass calls with a gradient, and that may replace it.
 
-use crate::tensor::Tensor;
+use super::Tensor;
 use std::sync::{Arc, Mutex, Weak};
 
 type Hook = Arc<dyn Fn(&Tensor) -> Option<Tensor> + Send + Sync>;

@@ -1,6 +1,8 @@
-//! The derivative of an operation and its saved values, in one allocation with the graph node.
+//! `Derivative`: the backward computation of an operation, in one allocation with its saved values and the graph node.
 
-use super::operation::{Derivative, SavedValue};
+use super::gradients::{Gradients, InputGradients, Needed};
+use super::saved::{Saved, SavedValue};
+use pellucid_ir::Result;
 use std::sync::{RwLock, TryLockError, TryLockResult};
 
 /// The values that a node has saved, until a backward pass frees them.
@@ -35,6 +37,15 @@ fn try_guard<G>(guard: TryLockResult<G>) -> Option<G> {
         Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
         Err(TryLockError::WouldBlock) => None,
     }
+}
+
+/// The part of an operation that a node keeps: its backward computation.
+pub(crate) trait Derivative: Send + Sync + 'static {
+    /// Returns the operation's name.
+    fn name(&self) -> &'static str;
+
+    /// See [`Operation::backward`](crate::Operation::backward).
+    fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients>;
 }
 
 /// A derivative with the values that the operation saved.

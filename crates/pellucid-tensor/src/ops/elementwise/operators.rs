@@ -2,10 +2,10 @@
 //!
 //! The result may reuse the storage of an operand that is passed by value and uniquely owned.
 
-use super::Tensor;
 use crate::autograd::called;
 use crate::ops;
 use crate::panic;
+use crate::tensor::Tensor;
 
 macro_rules! binary_operators {
     ($($trait:ident $method:ident $op:path;)*) => {$(

@@ -1,85 +1,29 @@
-//! The recorded graph: nodes, edges, and gradient slots.
+//! The recorded graph: nodes and edges.
+//!
+//! A node is one allocation: the edges to the producers of its inputs, the [`Derivative`] of its operation, and the
+//! values that the operation saved.
 
+mod gradients;
+mod saved;
+mod saved_derivative;
+
+pub use gradients::{Gradients, InputGradients, Needed};
+pub(crate) use saved::{SaveRequest, SavedValue};
+pub use saved::{Saved, Saves};
+pub(crate) use saved_derivative::Derivative;
+
+use super::gradient_slot::GradientSlot;
 use super::hook::Hooks;
-use super::operation::{Derivative, SavedValue};
-use super::saved_derivative::{SavedDerivative, SavedDerivativeOf};
-use super::step_state::note_slot_access;
-use crate::tensor::{Tensor, TensorInner};
-use pellucid_ir::Result;
+use super::{Tensor, TensorInner};
+use crate::array::Array;
 use pellucid_ir::kernel::Meta;
+use saved_derivative::{SavedDerivative, SavedDerivativeOf};
 use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
-
-/// The gradient and the hooks of a leaf, or of another tensor that keeps its gradient.
-pub(crate) struct GradientSlot {
-    pub(crate) meta: Meta,
-    pub(crate) hooks: Arc<Hooks>,
-    grad: Mutex<Option<Tensor>>,
-    /// The user has set the gradient, and no backward pass has added to it.
-    preset: AtomicBool,
-}
-
-impl GradientSlot {
-    pub(crate) fn new(meta: Meta) -> GradientSlot {
-        GradientSlot { meta, hooks: Arc::default(), grad: Mutex::new(None), preset: AtomicBool::new(false) }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Tensor>> {
-        self.grad.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
-    /// Returns the gradient, without recording the access in a captured step.
-    pub(crate) fn get_untracked(&self) -> Option<Tensor> {
-        self.lock().clone()
-    }
-
-    /// Returns the gradient.
-    pub(crate) fn get(self: &Arc<GradientSlot>) -> Option<Tensor> {
-        note_slot_access(self, false);
-        self.get_untracked()
-    }
-
-    /// Changes the gradient while the slot is locked, so that concurrent backward passes add up.
-    pub(crate) fn update(
-        self: &Arc<GradientSlot>,
-        change: impl FnOnce(&mut Option<Tensor>) -> Result<()>,
-    ) -> Result<()> {
-        note_slot_access(self, false);
-        change(&mut self.lock())?;
-        self.preset.store(false, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Returns the gradient that [`set_grad`](Tensor::set_grad) has set, with which a pass from this tensor starts.
-    pub(crate) fn preset(self: &Arc<GradientSlot>) -> Option<Tensor> {
-        if self.preset.load(Ordering::Relaxed) { self.get() } else { None }
-    }
-
-    /// Replaces the gradient without reading it.
-    pub(crate) fn set(self: &Arc<GradientSlot>, grad: Option<Tensor>) {
-        note_slot_access(self, true);
-        self.preset.store(grad.is_some(), Ordering::Relaxed);
-        // The old gradient is dropped after the lock is released: it may own a long graph.
-        let old = std::mem::replace(&mut *self.lock(), grad);
-        drop(old);
-    }
-
-    /// True if the user set the gradient and no pass has added to it.
-    pub(crate) fn is_preset(&self) -> bool {
-        self.preset.load(Ordering::Relaxed)
-    }
-
-    /// Replaces the gradient, without recording the access in a captured step.
-    pub(crate) fn set_untracked(&self, grad: Option<Tensor>, is_preset: bool) {
-        self.preset.store(is_preset, Ordering::Relaxed);
-        let old = std::mem::replace(&mut *self.lock(), grad);
-        drop(old);
-    }
-}
+use std::sync::{Arc, OnceLock, Weak};
 
 /// The producer of an input of a node.
 #[derive(Clone)]
@@ -221,6 +165,29 @@ impl GraphNode {
     #[inline]
     pub(crate) fn hooks(&self) -> Option<&[Arc<Hooks>]> {
         self.details.get().and_then(|details| details.hooks.get()).map(|hooks| &**hooks)
+    }
+}
+
+/// The parts of a node besides its derivative. A saved value is created where the node stores it, without a copy.
+pub(crate) struct NodeParts<'a> {
+    pub(crate) header: NodeHeader,
+    pub(crate) requests: &'a [SaveRequest],
+    pub(crate) inputs: &'a [&'a Array],
+    pub(crate) outputs: &'a [Array],
+}
+
+impl NodeParts<'_> {
+    /// Creates the node, in one allocation. It stores a list of the exact length, so that it is as small as possible.
+    #[inline]
+    pub(crate) fn node<D: Derivative>(self, derivative: D) -> Arc<GraphNode> {
+        let NodeParts { header, requests, inputs, outputs } = self;
+        let value = |request: &SaveRequest| SavedValue::new(request, inputs, outputs);
+        match requests {
+            [] => GraphNode::new(header, [], derivative),
+            [one] => GraphNode::new(header, [value(one)], derivative),
+            [a, b] => GraphNode::new(header, [value(a), value(b)], derivative),
+            more => GraphNode::new(header, more.iter().map(value).collect::<Vec<_>>(), derivative),
+        }
     }
 }
 

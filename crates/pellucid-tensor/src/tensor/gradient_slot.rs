@@ -1,0 +1,113 @@
+//! Gradient slots: where backward passes add the gradients of leaves.
+
+use super::Tensor;
+use super::collect::{Collection, collect};
+use super::hook::Hooks;
+use crate::engine;
+use pellucid_ir::Result;
+use pellucid_ir::kernel::Meta;
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// The gradient and the hooks of a leaf, or of another tensor that keeps its gradient.
+pub(crate) struct GradientSlot {
+    pub(crate) meta: Meta,
+    pub(crate) hooks: Arc<Hooks>,
+    grad: Mutex<Option<Tensor>>,
+    /// The user has set the gradient, and no backward pass has added to it.
+    preset: AtomicBool,
+}
+
+impl GradientSlot {
+    pub(crate) fn new(meta: Meta) -> GradientSlot {
+        GradientSlot { meta, hooks: Arc::default(), grad: Mutex::new(None), preset: AtomicBool::new(false) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Tensor>> {
+        self.grad.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Returns the gradient, without recording the access in a captured step.
+    pub(crate) fn get_untracked(&self) -> Option<Tensor> {
+        self.lock().clone()
+    }
+
+    /// Returns the gradient.
+    pub(crate) fn get(self: &Arc<GradientSlot>) -> Option<Tensor> {
+        note_slot_access(self, false);
+        self.get_untracked()
+    }
+
+    /// Changes the gradient while the slot is locked, so that concurrent backward passes add up.
+    pub(crate) fn update(
+        self: &Arc<GradientSlot>,
+        change: impl FnOnce(&mut Option<Tensor>) -> Result<()>,
+    ) -> Result<()> {
+        note_slot_access(self, false);
+        change(&mut self.lock())?;
+        self.preset.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Returns the gradient that [`set_grad`](Tensor::set_grad) has set, with which a pass from this tensor starts.
+    pub(crate) fn preset(self: &Arc<GradientSlot>) -> Option<Tensor> {
+        if self.preset.load(Ordering::Relaxed) { self.get() } else { None }
+    }
+
+    /// Replaces the gradient without reading it.
+    pub(crate) fn set(self: &Arc<GradientSlot>, grad: Option<Tensor>) {
+        note_slot_access(self, true);
+        self.preset.store(grad.is_some(), Ordering::Relaxed);
+        // The old gradient is dropped after the lock is released: it may own a long graph.
+        let old = std::mem::replace(&mut *self.lock(), grad);
+        drop(old);
+    }
+
+    /// True if the user set the gradient and no pass has added to it.
+    pub(crate) fn is_preset(&self) -> bool {
+        self.preset.load(Ordering::Relaxed)
+    }
+
+    /// Replaces the gradient, without recording the access in a captured step.
+    pub(crate) fn set_untracked(&self, grad: Option<Tensor>, is_preset: bool) {
+        self.preset.store(is_preset, Ordering::Relaxed);
+        let old = std::mem::replace(&mut *self.lock(), grad);
+        drop(old);
+    }
+}
+
+/// A gradient slot that a captured step uses, with its gradient before the step.
+pub(crate) struct TouchedSlot {
+    pub(crate) slot: Arc<GradientSlot>,
+    pub(crate) entry: Option<Tensor>,
+    /// The user set the gradient before the step.
+    pub(crate) is_preset: bool,
+    /// The step overwrites the slot before it reads it.
+    pub(crate) cleared: bool,
+}
+
+thread_local! {
+    /// The slots that the step of this thread uses, while [`collect_touched_slots`] runs.
+    static TOUCHED: Collection<Vec<TouchedSlot>> = const { RefCell::new(None) };
+}
+
+/// Runs `f`, and returns its result with the gradient slots that it used in capture mode, as before their first use.
+pub(crate) fn collect_touched_slots<R>(f: impl FnOnce() -> R) -> (R, Vec<TouchedSlot>) {
+    collect(&TOUCHED, f)
+}
+
+/// Records the gradient slot before its first read or change in a captured step. `clears` is true if it is overwritten
+/// without being read.
+fn note_slot_access(slot: &Arc<GradientSlot>, clears: bool) {
+    if !engine::is_capturing() {
+        return;
+    }
+    TOUCHED.with_borrow_mut(|touched| {
+        let Some(touched) = touched else { return };
+        if !touched.iter().any(|t| Arc::ptr_eq(&t.slot, slot)) {
+            let (entry, is_preset) = (slot.get_untracked(), slot.is_preset());
+            touched.push(TouchedSlot { slot: slot.clone(), entry, is_preset, cleared: clears });
+        }
+    });
+}

@@ -1,0 +1,83 @@
+//! The gradients that a backward computation receives, and those that it returns.
+
+use super::GraphNode;
+use crate::array::Array;
+use crate::device::Device;
+use crate::tensor::Tensor;
+use pellucid_ir::kernel::Meta;
+use pellucid_ir::{Error, Result, Shape};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// The gradient of every input; `None` if it is not needed or zero.
+pub type InputGradients = SmallVec<[Option<Tensor>; 2]>;
+
+/// The set of inputs that need a gradient. Inputs beyond the 64th always do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Needed(pub(crate) u64);
+
+impl Needed {
+    /// Returns true if input `index` needs a gradient.
+    pub fn contains(self, index: usize) -> bool {
+        index >= 64 || self.0 >> index & 1 == 1
+    }
+
+    pub(crate) fn insert(&mut self, index: usize) {
+        if index < 64 {
+            self.0 |= 1 << index;
+        }
+    }
+}
+
+/// The incoming gradients of an operation's outputs.
+pub struct Gradients<'a> {
+    pub(crate) node: &'a Arc<GraphNode>,
+    pub(crate) values: &'a [Option<Tensor>],
+    /// Takes the sum of the gradients that an input has received so far.
+    pub(crate) sums: &'a dyn Fn(usize) -> Option<Tensor>,
+}
+
+impl Gradients<'_> {
+    /// Returns the gradient of output `index`, or zeros if the output has no gradient in this pass.
+    #[inline]
+    pub fn get(&self, index: usize) -> Result<Tensor> {
+        match &self.values[index] {
+            Some(gradient) => Ok(gradient.clone()),
+            None => {
+                let Meta { shape, dtype } = &self.node.metas[index];
+                let zeros = Array::filled(Device::cpu(), *dtype, shape.clone(), 0.into());
+                let named = |mut error: Error| {
+                    error.set_operation("zeros");
+                    error
+                };
+                zeros.map(Tensor::from).map_err(named)
+            }
+        }
+    }
+
+    /// Returns the gradient of output `index`, or `None` if the output has no gradient in this pass.
+    pub fn try_get(&self, index: usize) -> Option<&Tensor> {
+        self.values[index].as_ref()
+    }
+
+    /// Takes the sum of the gradients that input `index` has received from other operations, so that a kernel can add
+    /// to it. The caller must return the complete sum. It is not recorded, and has the input's shape and dtype.
+    pub(crate) fn take_sum(&self, index: usize) -> Option<Tensor> {
+        (self.sums)(index)
+    }
+
+    /// Returns the number of outputs.
+    pub fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    /// Returns true for an operation without outputs.
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    /// Returns the shape of output `index`.
+    pub fn shape(&self, index: usize) -> &Shape {
+        &self.node.metas[index].shape
+    }
+}
