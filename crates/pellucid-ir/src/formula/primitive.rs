@@ -233,7 +233,12 @@ impl Unary {
 
     /// Returns true if evaluation costs far more than a memory access, so that gradients save the result.
     pub const fn is_transcendental(self) -> bool {
-        (self as u8) >= (Unary::Exp as u8) && (self as u8) <= (Unary::Digamma as u8)
+        use Unary::*;
+        match self {
+            Neg | Abs | Sign | Floor | Ceil | Round | Trunc | Sqrt | Recip | Not | IsNan | IsFinite => false,
+            Exp | Exp2 | Expm1 | Ln | Log2 | Log10 | Ln1p | Sin | Cos | Tan | Asin | Acos | Atan | Sinh | Cosh
+            | Tanh | Asinh | Acosh | Atanh | Sigmoid | Erf | Erfc | Erfcx | Erfinv | Ndtri | Lgamma | Digamma => true,
+        }
     }
 }
 
@@ -287,7 +292,14 @@ impl Binary {
 
     /// Returns true if the result is a mask for every kind of operands.
     pub const fn gives_mask(self) -> bool {
-        (self as u8) >= (Binary::Lt as u8)
+        use Binary::*;
+        match self {
+            Lt | Le | Gt | Ge | Eq | Ne => true,
+            Add | Sub | Mul | Div | FloorDiv | Rem | Pow | Atan2 | Max | Min | Copysign | Polygamma | Zeta | Igamma
+            | Igammac | BesselJ | BesselY | BesselI | BesselIe | BesselK | BesselKe | And | Or | Xor | Shl | Shr => {
+                false
+            }
+        }
     }
 
     /// Returns true for functions that are defined for floats only.
@@ -298,7 +310,12 @@ impl Binary {
 
     /// Returns true for functions of a parameter a, in which they are not differentiated, and a number b.
     pub const fn is_special(self) -> bool {
-        (self as u8) >= (Binary::Polygamma as u8) && (self as u8) <= (Binary::BesselKe as u8)
+        use Binary::*;
+        match self {
+            Polygamma | Zeta | Igamma | Igammac | BesselJ | BesselY | BesselI | BesselIe | BesselK | BesselKe => true,
+            Add | Sub | Mul | Div | FloorDiv | Rem | Pow | Atan2 | Max | Min | Copysign | And | Or | Xor | Shl
+            | Shr | Lt | Le | Gt | Ge | Eq | Ne => false,
+        }
     }
 
     /// Returns true if a ∘ b = b ∘ a in every bit.
