@@ -1,8 +1,8 @@
 //! Recorded writes in place.
 //!
 //! A recorded write replaces the history of the base value of its target ([`ViewBase`]). The node of the write has two
-//! inputs: the base value before the write, and the source. The node saves no element. The gradient of the base value is
-//! the incoming one with 0 in the written region; the gradient of the source is the incoming one in that region.
+//! inputs: the base value before the write, and the source. The node saves no element. The gradient of the base value
+//! is the incoming one with 0 in the written region; the gradient of the source is the incoming one in that region.
 
 use super::anomaly::note_forward_location;
 use crate::array::Array;

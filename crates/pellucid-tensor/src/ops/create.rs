@@ -153,7 +153,7 @@ impl Tensor {
     /// Creates the `n × n` identity matrix.
     ///
     /// # Panics
-    /// With the errors of [`zeros`].
+    /// With the errors of [`eye`].
     #[track_caller]
     pub fn eye(n: usize, dtype: DType) -> Tensor {
         panic::unwrap(eye(n, n, dtype))

@@ -2,8 +2,8 @@
 //! autocast policy of the operation.
 //!
 //! `#[tensor_method]` and `#[operation]` define the entry beside the function, as a constant of [`Entries`].
-//! [`registry!`] exports functions from `ops` and lists their entries. A function without an entry cannot be listed, and
-//! a method of `Tensor` whose function is not exported does not compile.
+//! [`registry!`] exports functions from `ops` and lists their entries. A function without an entry cannot be listed,
+//! and a method of `Tensor` whose function is not exported does not compile.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;

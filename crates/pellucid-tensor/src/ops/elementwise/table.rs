@@ -1,7 +1,7 @@
 //! Tables of elementwise operations. An entry is the documentation and the formula of an operation.
 
-/// Defines operations of one tensor, with scalar parameters that the kernel reads as arguments. `autocast` is the policy
-/// of the operation if it is not `Promote`.
+/// Defines operations of one tensor, with scalar parameters that the kernel reads as arguments. `autocast` is the
+/// policy of the operation if it is not `Promote`.
 macro_rules! unary {
     ($(
         $(#[$doc:meta])*
@@ -14,7 +14,9 @@ macro_rules! unary {
             /// # Errors
             /// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for a dtype that the formula is not defined for.
             #[pellucid_derive::tensor_method($(autocast = $policy)?)]
-            pub fn $name(x: &crate::Tensor $(, $($k: impl Into<pellucid_ir::Scalar>),+)?) -> pellucid_ir::Result<crate::Tensor> {
+            pub fn $name(
+                x: &crate::Tensor $(, $($k: impl Into<pellucid_ir::Scalar>),+)?
+            ) -> pellucid_ir::Result<crate::Tensor> {
                 let formula = pellucid_ir::formula! { static $name($x $(; $($k),+)?) = $body; $(d $wrt = $d;)? };
                 crate::ops::formula::map(formula, &[x], &[$($($k.into()),+)?])
             }
@@ -41,17 +43,19 @@ macro_rules! binary {
             /// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for a dtype that the formula is not defined for.
             #[pellucid_derive::operation($(autocast = $policy)?)]
             pub fn $name<'a>(
-                a: impl Into<crate::ops::elementwise::operand::Operand<'a>>,
-                b: impl Into<crate::ops::elementwise::operand::Operand<'a>>,
+                a: impl Into<crate::ops::Operand<'a>>,
+                b: impl Into<crate::ops::Operand<'a>>,
             ) -> pellucid_ir::Result<crate::Tensor> {
-                static FORMS: crate::ops::elementwise::operand::BinaryForms = crate::ops::elementwise::operand::BinaryForms {
-                    both: pellucid_ir::formula::LazyFormula::new(|| pellucid_ir::formula! {
+                use crate::ops::elementwise::operand::{BinaryForms, apply_binary};
+                use pellucid_ir::formula::LazyFormula;
+                static FORMS: BinaryForms = BinaryForms {
+                    both: LazyFormula::new(|| pellucid_ir::formula! {
                         $name($a, $b) = $body; $(d $wa = $da; d $wb = $db;)?
                     }),
-                    right: pellucid_ir::formula::LazyFormula::new(|| pellucid_ir::formula! { $name($a; $b) = $body; $(d $wa = $da;)? }),
-                    left: pellucid_ir::formula::LazyFormula::new(|| pellucid_ir::formula! { $name($b; $a) = $body; $(d $wb = $db;)? }),
+                    right: LazyFormula::new(|| pellucid_ir::formula! { $name($a; $b) = $body; $(d $wa = $da;)? }),
+                    left: LazyFormula::new(|| pellucid_ir::formula! { $name($b; $a) = $body; $(d $wb = $db;)? }),
                 };
-                crate::ops::elementwise::operand::apply_binary(a.into(), b.into(), &FORMS)
+                apply_binary(a.into(), b.into(), &FORMS)
             }
 
             impl crate::Tensor {
@@ -60,7 +64,7 @@ macro_rules! binary {
                 /// # Panics
                 /// Panics if the function of this name in [`ops`](crate::ops) returns an error.
                 #[track_caller]
-                pub fn $name<'a>(&'a self, other: impl Into<crate::ops::elementwise::operand::Operand<'a>>) -> crate::Tensor {
+                pub fn $name<'a>(&'a self, other: impl Into<crate::ops::Operand<'a>>) -> crate::Tensor {
                     crate::panic::unwrap(crate::ops::$name(self, other))
                 }
             }
