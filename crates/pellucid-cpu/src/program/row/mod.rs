@@ -19,6 +19,7 @@ use pellucid_ir::{Error, Result, Shape};
 use pellucid_runtime::list::List;
 use pellucid_runtime::scratch::{self, padded};
 use pellucid_runtime::threads::{GRAIN, split};
+use pellucid_simd::vector::prefetch_run;
 use std::ops::Range;
 
 /// Bytes of buffers for a block of rows. A single row may use twice as many before it is divided into tiles.
@@ -30,6 +31,9 @@ const LONG_ROW: usize = 128;
 /// Values of padding between buffers. Without it, buffers for rows of, say, 1024 values would be a multiple of the page
 /// size apart, and loads would wait for stores to other buffers with the same low address bits (4K aliasing).
 const STAGGER: usize = 64;
+
+/// The most bytes of each input that are prefetched for the next block.
+const PREFETCHED_BYTES: usize = 4096;
 
 /// The most rows per block.
 const MAX_BLOCK_ROWS: usize = 64;
@@ -509,7 +513,10 @@ impl RowExecution<'_> {
                     }
                 }
             }
-            for phase in &self.linked.phases {
+            for (p, phase) in self.linked.phases.iter().enumerate() {
+                if p == 1 && self.stream.is_some() {
+                    self.prefetch_next_block(block);
+                }
                 execute(&self.linked.instrs[phase.head.start..phase.tiles.end], at, tile);
                 for f in self.linked.folds[phase.folds.clone()].iter().filter(|f| !f.chained || folds.is_empty()) {
                     f.fold.reduce_rows(at[f.into as usize], f.values(at), tile.rows, tile.len, raw);
@@ -522,6 +529,22 @@ impl RowExecution<'_> {
                         self.store_output(o, output, block, tile, from, raw);
                     }
                 }
+            }
+        }
+    }
+
+    /// Prefetches the inputs of the next block, at most [`PREFETCHED_BYTES`] of each.
+    ///
+    /// The first phase reads the inputs of a block from memory, and later phases read them from the caches. Memory can
+    /// therefore be read ahead during the later phases.
+    #[inline(never)]
+    fn prefetch_next_block(&self, block: &RowBlock<'_>) {
+        let Some(axis) = self.outer.last() else { return };
+        for (k, input) in self.program.inputs.iter().enumerate() {
+            if self.access[k] != RowAccess::Strided && !input.per_row && axis.strides[k] != 0 {
+                // After the last index of this axis, the address is not that of the next block. A prefetch allows any.
+                let next = block.starts[k].wrapping_offset(block.rows as isize * axis.strides[k]);
+                prefetch_run(next.cast_const(), PREFETCHED_BYTES.min(block.rows * self.length * input.size));
             }
         }
     }
