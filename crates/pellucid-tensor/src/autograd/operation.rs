@@ -5,8 +5,8 @@ use crate::array::Array;
 use crate::autocast::autocast_off;
 use crate::grad_mode::{is_grad_enabled, set_grad_enabled};
 use crate::tensor::{
-    Derivative, Edge, Gradients, GraphNode, InputGradients, Needed, NodeHeader, NodeParts, Saved, SavedValue, Saves,
-    Tensor, TensorInner,
+    Derivative, Edge, Gradients, GraphNode, InputGradients, Needed, NodeParts, Saved, SavedValue, Saves, Tensor,
+    TensorInner, metas_of,
 };
 use pellucid_ir::{Error, Result};
 use smallvec::SmallVec;
@@ -218,8 +218,8 @@ pub(crate) fn record<W>(
     if !outputs.iter().any(|a| a.dtype().is_float()) {
         return Ok(untracked(outputs));
     }
-    let results = build_results(edges, outputs, |outputs, header| {
-        node(what, NodeParts { header, requests: &requests, inputs: arrays, outputs })
+    let results = build_results(outputs, |outputs, output| {
+        node(what, NodeParts { edges, output, requests: &requests, inputs: arrays, outputs })
     });
     note_forward_location(|| results.iter().find_map(|t| t.creator()).map(|node| node.0));
     Ok(results)
@@ -233,25 +233,21 @@ pub(crate) fn record_outputs<D: Derivative>(
     saved: Vec<SavedValue>,
     derivative: D,
 ) -> SmallVec<[Tensor; 1]> {
-    build_results(edges, outputs, |_, header| GraphNode::new(header, saved, derivative))
+    build_results(outputs, |outputs, output| GraphNode::new(edges, metas_of(outputs), output, saved, derivative))
 }
 
-/// Creates the results and their node. A result owns the node, and the node has weak references to its results.
+/// Creates the results and their node, which `node` creates from the outputs and a handle of the single result. A
+/// result owns the node, and the node has weak references to its results.
 #[inline]
 fn build_results(
-    edges: SmallVec<[Edge; 2]>,
     mut outputs: Arrays,
-    node: impl FnOnce(&[Array], NodeHeader) -> Arc<GraphNode>,
+    node: impl FnOnce(&[Array], Weak<TensorInner>) -> Arc<GraphNode>,
 ) -> SmallVec<[Tensor; 1]> {
     if outputs.len() == 1 {
-        let node = |one: &Array, output| {
-            let header = NodeHeader::new(edges, SmallVec::from_buf([one.meta()]), output);
-            node(std::slice::from_ref(one), header)
-        };
+        let node = |one: &Array, output| node(std::slice::from_ref(one), output);
         return SmallVec::from_buf([Tensor::only_output(outputs.pop().expect("there is one output"), node)]);
     }
-    let metas = outputs.iter().map(Array::meta).collect();
-    let node = node(&outputs, NodeHeader::new(edges, metas, Weak::new()));
+    let node = node(&outputs, Weak::new());
     let mut results = SmallVec::new();
     for (index, array) in outputs.into_iter().enumerate() {
         let float = array.dtype().is_float();

@@ -24,7 +24,7 @@ pub use hook::HookHandle;
 
 pub(crate) use collect::{Collection, collect};
 pub(crate) use gradient_slot::{GradientSlot, TouchedSlot, collect_touched_slots};
-pub(crate) use graph::{Derivative, Edge, GraphNode, NodeHeader, NodeParts, SavedValue, address};
+pub(crate) use graph::{Derivative, Edge, GraphNode, NodeParts, SavedValue, address, metas_of};
 pub(crate) use hook::Hooks;
 pub(crate) use rewritten::{collect_rewritten_histories, is_rewritten, note_history};
 pub(crate) use view_base::{Embedded, Strided, ViewBase, shifted};

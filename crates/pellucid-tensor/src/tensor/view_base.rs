@@ -4,7 +4,7 @@
 //! base tensor. A tensor that is older than a recorded write compares its count of writes at its next use, and derives
 //! its history from that of the base value. Therefore, the base and its views can be written and read in any order.
 
-use super::graph::{Derivative, Edge, GraphNode, NodeHeader, SavedValue};
+use super::graph::{Derivative, Edge, GraphNode, SavedValue};
 use super::{Creator, Tensor, TensorInner};
 use crate::array::Array;
 use pellucid_ir::kernel::Meta;
@@ -229,9 +229,9 @@ fn new_node<D: Derivative>(
     saved: Option<Array>,
     derivative: D,
 ) -> Arc<GraphNode> {
-    let header = NodeHeader::new(edges, smallvec![meta], Weak::new());
+    let (metas, output) = (SmallVec::from_buf([meta]), Weak::new());
     match saved {
-        None => GraphNode::new(header, [], derivative),
-        Some(array) => GraphNode::new(header, [SavedValue::constant(array)], derivative),
+        None => GraphNode::new(edges, metas, output, [], derivative),
+        Some(array) => GraphNode::new(edges, metas, output, [SavedValue::constant(array)], derivative),
     }
 }

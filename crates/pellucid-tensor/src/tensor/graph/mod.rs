@@ -90,17 +90,6 @@ pub(crate) struct NodeHeader {
     details: OnceLock<Box<NodeDetails>>,
 }
 
-impl NodeHeader {
-    /// Creates a header. `output` is the node's single output; a dangling `output` means that
-    /// [`GraphNode::set_outputs`] follows.
-    #[inline]
-    pub(crate) fn new(edges: SmallVec<[Edge; 2]>, metas: SmallVec<[Meta; 1]>, output: Weak<TensorInner>) -> NodeHeader {
-        let generation = edges.iter().map(Edge::generation).max().unwrap_or(0);
-        let (observed, details) = (AtomicBool::new(false), OnceLock::new());
-        NodeHeader { edges, generation, metas, output, observed, details }
-    }
-}
-
 /// An applied operation. The trait object is its last field, so a node is one allocation.
 pub(crate) struct GraphNode<A: ?Sized = dyn SavedDerivative> {
     header: NodeHeader,
@@ -116,13 +105,26 @@ impl<A: ?Sized> Deref for GraphNode<A> {
 }
 
 impl GraphNode {
-    /// Creates a node. It is generic over its operation, and compiled for each: it does nothing else.
-    #[inline]
-    pub(crate) fn new<S, D>(header: NodeHeader, saved: S, derivative: D) -> Arc<GraphNode>
+    /// Creates a node with outputs of these `metas`. `output` is its single output; a dangling `output` means that
+    /// [`GraphNode::set_outputs`] follows.
+    ///
+    /// It is generic over the operation, and inlined, so that no part of the node is copied on its way to the
+    /// allocation.
+    #[inline(always)]
+    pub(crate) fn new<S, D>(
+        edges: SmallVec<[Edge; 2]>,
+        metas: SmallVec<[Meta; 1]>,
+        output: Weak<TensorInner>,
+        saved: S,
+        derivative: D,
+    ) -> Arc<GraphNode>
     where
         S: AsRef<[SavedValue]> + Send + Sync + 'static,
         D: Derivative,
     {
+        let generation = edges.iter().map(Edge::generation).max().unwrap_or(0);
+        let (observed, details) = (AtomicBool::new(false), OnceLock::new());
+        let header = NodeHeader { edges, generation, metas, output, observed, details };
         Arc::new(GraphNode { header, saved_derivative: SavedDerivativeOf::new(saved, derivative) })
     }
 
@@ -170,7 +172,9 @@ impl GraphNode {
 
 /// The parts of a node besides its derivative. A saved value is created where the node stores it, without a copy.
 pub(crate) struct NodeParts<'a> {
-    pub(crate) header: NodeHeader,
+    pub(crate) edges: SmallVec<[Edge; 2]>,
+    /// The single output, or dangling; see [`GraphNode::new`].
+    pub(crate) output: Weak<TensorInner>,
     pub(crate) requests: &'a [SaveRequest],
     pub(crate) inputs: &'a [&'a Array],
     pub(crate) outputs: &'a [Array],
@@ -180,14 +184,24 @@ impl NodeParts<'_> {
     /// Creates the node, in one allocation. It stores a list of the exact length, so that it is as small as possible.
     #[inline]
     pub(crate) fn node<D: Derivative>(self, derivative: D) -> Arc<GraphNode> {
-        let NodeParts { header, requests, inputs, outputs } = self;
+        let NodeParts { edges, output, requests, inputs, outputs } = self;
         let value = |request: &SaveRequest| SavedValue::new(request, inputs, outputs);
+        let metas = metas_of(outputs);
         match requests {
-            [] => GraphNode::new(header, [], derivative),
-            [one] => GraphNode::new(header, [value(one)], derivative),
-            [a, b] => GraphNode::new(header, [value(a), value(b)], derivative),
-            more => GraphNode::new(header, more.iter().map(value).collect::<Vec<_>>(), derivative),
+            [] => GraphNode::new(edges, metas, output, [], derivative),
+            [one] => GraphNode::new(edges, metas, output, [value(one)], derivative),
+            [a, b] => GraphNode::new(edges, metas, output, [value(a), value(b)], derivative),
+            more => GraphNode::new(edges, metas, output, more.iter().map(value).collect::<Vec<_>>(), derivative),
         }
+    }
+}
+
+/// Returns the shapes and dtypes of the outputs of a node.
+#[inline]
+pub(crate) fn metas_of(outputs: &[Array]) -> SmallVec<[Meta; 1]> {
+    match outputs {
+        [one] => SmallVec::from_buf([one.meta()]),
+        _ => outputs.iter().map(Array::meta).collect(),
     }
 }
 
