@@ -13,7 +13,7 @@
 //! | `family` | the trait `CpuFamily`, the interface of a kernel family |
 //! | `families` | the kernel families that do not run programs, such as `MatMul`, `Conv` and `Sort` |
 //! | `program` | the kernel families that run programs: `Map`, `Reduce` and `Row`; also `Copy` |
-//! | `strided` | iteration of strided operands over one index space |
+//! | `strided` | index spaces of strided operands: axes, access patterns, traversal |
 //! | `number` | element types and their compute types |
 //! | `testing` | arrays in every kind of layout, for tests |
 

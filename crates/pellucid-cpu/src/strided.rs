@@ -1,35 +1,212 @@
-//! Iteration of several strided operands over one index space, in row-major order.
+//! Index spaces of strided operands, and their traversal in row-major order.
+//!
+//! An index space has as few and as long axes as the strides of all operands allow: axes of length 1 are dropped, a
+//! broadcast axis has stride 0, and two neighbouring axes are merged if one stride per operand describes both.
+//!
+//! [`Cursor`] is the only traversal. The kernel families have a fixed number of operands and offsets in elements
+//! ([`IndexSpace`]); programs have any number of operands, addresses, and strides in bytes.
 
+use crate::operand::Operand;
 use pellucid_ir::{Layout, Shape};
 use pellucid_runtime::list::List;
 use std::ops::Range;
 
-/// An index space and the strides of `N` operands over it.
+/// The number of operands whose strides and addresses are stored inline. An Adam update has this many.
+pub(crate) const INLINE_OPERANDS: usize = 12;
+
+/// The strides of the operands of a program, in bytes.
+pub(crate) type ByteStrides = List<isize, INLINE_OPERANDS>;
+
+/// The addresses of the operands of a program.
+pub(crate) type Addresses = List<*mut u8, INLINE_OPERANDS>;
+
+/// One axis of an index space. `S` is a list of strides, one per operand.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct StridedAxis<S = ByteStrides> {
+    /// The number of indices.
+    pub(crate) len: usize,
+    /// The stride of every operand.
+    pub(crate) strides: S,
+}
+
+/// The axes of an index space, outermost first.
+pub(crate) type StridedAxes<S = ByteStrides> = List<StridedAxis<S>, 4>;
+
+/// Returns the address of the first element of an operand.
+pub(crate) fn base_address(operand: &Operand<'_>) -> *mut u8 {
+    operand.base.wrapping_add(operand.layout.offset() * operand.dtype.size())
+}
+
+/// Returns the axes of `shape` for which `keep` is true, with the strides of operands that broadcast to `shape`.
+/// Axes of length 1 are dropped.
+pub(crate) fn broadcast_axes<'a>(
+    shape: &[usize],
+    operands: impl Iterator<Item = &'a Operand<'a>> + Clone,
+    keep: impl Fn(usize) -> bool,
+) -> StridedAxes {
+    let stride = |operand: &Operand<'_>, axis: usize| {
+        let own = operand.layout.shape();
+        match axis.checked_sub(shape.len() - own.rank()) {
+            Some(k) if own[k] != 1 => operand.layout.strides()[k] * operand.dtype.size() as isize,
+            _ => 0,
+        }
+    };
+    let kept = (0..shape.len()).filter(|&a| shape[a] != 1 && keep(a));
+    kept.map(|a| StridedAxis { len: shape[a], strides: operands.clone().map(|o| stride(o, a)).collect() }).collect()
+}
+
+/// Merges neighbouring axes that one stride per operand describes.
+#[inline]
+pub(crate) fn merge<S: AsRef<[isize]> + Clone>(axes: &mut StridedAxes<S>) {
+    let mut last = 0;
+    for i in 1..axes.len() {
+        let (outer, inner) = (axes[last].strides.as_ref(), &axes[i]);
+        let merges = outer.iter().zip(inner.strides.as_ref()).all(|(&o, &i)| o == i * inner.len as isize);
+        if merges {
+            let inner = axes[i].clone();
+            axes[last] = StridedAxis { len: axes[last].len * inner.len, ..inner };
+        } else {
+            last += 1;
+            axes.swap(last, i);
+        }
+    }
+    axes.truncate(last + 1);
+}
+
+/// Orders the axes by decreasing stride of operand `leader` and reverses those on which its stride is negative.
 ///
-/// Axes of length 1 are removed. Adjacent axes are merged if they can be merged for all operands.
+/// `leader` is then traversed forwards through memory. Use it only where the order of elements does not matter.
+/// `bases` are moved to the new first element of each operand.
+pub(crate) fn reorder(axes: &mut StridedAxes, leader: usize, bases: &mut [*mut u8]) {
+    for axis in axes.iter_mut().filter(|a| a.strides[leader] < 0) {
+        for (base, stride) in bases.iter_mut().zip(&mut axis.strides) {
+            *base = base.wrapping_offset((axis.len as isize - 1) * *stride);
+            *stride = -*stride;
+        }
+    }
+    let key = |a: &StridedAxis| (a.strides[leader], a.strides.iter().map(|s| s.unsigned_abs()).sum::<usize>());
+    if !axes.is_sorted_by(|a, b| key(a) >= key(b)) {
+        axes.sort_by_key(|a| std::cmp::Reverse(key(a)));
+    }
+}
+
+/// Returns the number of elements of an index space.
+pub(crate) fn element_count(axes: &[StridedAxis]) -> usize {
+    axes.iter().map(|a| a.len).product()
+}
+
+/// How one operand is stored over an index space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum AccessPattern {
+    /// Contiguous in row-major order.
+    Dense,
+    /// One element, broadcast over the whole space.
+    Uniform,
+    /// Any other strides.
+    Strided,
+}
+
+/// Returns the access pattern of operand `k`, whose elements have `size` bytes, over the merged `axes`.
+pub(crate) fn access_pattern(axes: &[StridedAxis], k: usize, size: usize) -> AccessPattern {
+    if axes.iter().all(|a| a.strides[k] == 0) {
+        return if axes.is_empty() { AccessPattern::Dense } else { AccessPattern::Uniform };
+    }
+    let mut expected = size as isize;
+    for axis in axes.iter().rev() {
+        if axis.strides[k] != expected {
+            return AccessPattern::Strided;
+        }
+        expected *= axis.len as isize;
+    }
+    AccessPattern::Dense
+}
+
+/// The positions of all operands at one point of an index space: offsets in elements, or addresses.
+pub(crate) trait Positions {
+    /// Moves every operand by `count` of its strides.
+    fn advance(&mut self, strides: &[isize], count: isize);
+}
+
+impl<const N: usize> Positions for [isize; N] {
+    #[inline(always)]
+    fn advance(&mut self, strides: &[isize], count: isize) {
+        for (offset, stride) in self.iter_mut().zip(strides) {
+            *offset += count * stride;
+        }
+    }
+}
+
+impl Positions for Addresses {
+    #[inline(always)]
+    fn advance(&mut self, strides: &[isize], count: isize) {
+        for (address, stride) in self.iter_mut().zip(strides) {
+            *address = address.wrapping_offset(count * stride);
+        }
+    }
+}
+
+/// A point of an index space, with the position of every operand there.
+pub(crate) struct Cursor<'a, S = ByteStrides, P = Addresses> {
+    axes: &'a [StridedAxis<S>],
+    index: List<usize, 6>,
+    /// The position of the current element of every operand.
+    pub(crate) positions: P,
+}
+
+impl<'a> Cursor<'a> {
+    /// Creates a cursor at the point with row-major index `flat`. `bases` are the addresses at index 0.
+    pub(crate) fn at(axes: &'a [StridedAxis], bases: &[*mut u8], flat: usize) -> Cursor<'a> {
+        Cursor::new(axes, bases.iter().copied().collect(), flat)
+    }
+}
+
+impl<'a, S: AsRef<[isize]>, P: Positions> Cursor<'a, S, P> {
+    /// Creates a cursor at the point with row-major index `flat`. `origin` are the positions at index 0.
+    #[inline]
+    fn new(axes: &'a [StridedAxis<S>], origin: P, mut flat: usize) -> Cursor<'a, S, P> {
+        let mut cursor = Cursor { axes, index: List::repeated(0, axes.len()), positions: origin };
+        for (axis, index) in axes.iter().zip(&mut cursor.index).rev() {
+            *index = flat % axis.len;
+            flat /= axis.len;
+            cursor.positions.advance(axis.strides.as_ref(), *index as isize);
+        }
+        cursor
+    }
+
+    /// Moves to the next point in row-major order; the first point follows the last.
+    #[inline]
+    pub(crate) fn advance(&mut self) {
+        for (axis, index) in self.axes.iter().zip(&mut self.index).rev() {
+            *index += 1;
+            let wraps = *index == axis.len;
+            let by = if wraps { 1 - axis.len as isize } else { 1 };
+            self.positions.advance(axis.strides.as_ref(), by);
+            if !wraps {
+                return;
+            }
+            *index = 0;
+        }
+    }
+}
+
+/// An index space with `N` operands, whose strides are in elements.
 pub(crate) struct IndexSpace<const N: usize> {
-    /// The axes, outermost first: the length, and the stride in elements of every operand.
-    axes: List<(usize, [isize; N]), 4>,
+    axes: StridedAxes<[isize; N]>,
     len: usize,
 }
 
 impl<const N: usize> IndexSpace<N> {
     /// Creates the index space of the given axes, outermost first: the length and the strides of each.
     pub(crate) fn new(all: impl IntoIterator<Item = (usize, [isize; N])>) -> IndexSpace<N> {
-        let (mut axes, mut len) = (List::<(usize, [isize; N]), 4>::new(), 1);
-        for (dim, strides) in all {
-            len *= dim;
-            if dim == 1 {
-                continue;
-            }
-            match axes.last_mut() {
-                Some(outer) if (0..N).all(|k| outer.1[k] == strides[k] * dim as isize) => {
-                    *outer = (outer.0 * dim, strides);
-                }
-                _ => axes.push((dim, strides)),
+        let (mut axes, mut points) = (StridedAxes::new(), 1);
+        for (len, strides) in all {
+            points *= len;
+            if len != 1 {
+                axes.push(StridedAxis { len, strides });
             }
         }
-        IndexSpace { axes, len }
+        merge(&mut axes);
+        IndexSpace { axes, len: points }
     }
 
     /// Returns the number of points.
@@ -39,12 +216,12 @@ impl<const N: usize> IndexSpace<N> {
 
     /// Returns the stride along the innermost axis, in elements, for every operand.
     pub(crate) fn step(&self) -> [isize; N] {
-        self.axes.last().map_or([0; N], |a| a.1)
+        self.axes.last().map_or([0; N], |axis| axis.strides)
     }
 
     /// Returns the length of a full run, which is the length of the innermost axis.
     pub(crate) fn run_len(&self) -> usize {
-        self.axes.last().map_or(1, |a| a.0)
+        self.axes.last().map_or(1, |axis| axis.len)
     }
 
     /// Calls `f(offsets, n)` for every run of points within `range`, in order.
@@ -53,47 +230,36 @@ impl<const N: usize> IndexSpace<N> {
     /// point, in elements, in every operand.
     #[inline]
     pub(crate) fn runs(&self, range: Range<usize>, mut f: impl FnMut([isize; N], usize)) {
-        let mut cursor = RunCursor::new(self, range);
-        while let Some((offsets, n)) = cursor.next_run() {
+        let mut runs = Runs::new(self, range);
+        while let Some((offsets, n)) = runs.next_run() {
             f(offsets, n);
         }
     }
 }
 
-/// A position in an index space that moves from run to run. It does not depend on the closure of
-/// [`IndexSpace::runs`], so it is compiled once for each number of operands.
-struct RunCursor<'a, const N: usize> {
-    /// The innermost axis: its length, and its stride in every operand.
+/// The runs of a range of an index space. It does not depend on the closure of [`IndexSpace::runs`], so it is compiled
+/// once for each number of operands.
+struct Runs<'a, const N: usize> {
+    /// The length of the innermost axis, and its stride in every operand.
     inner: (usize, [isize; N]),
-    outer: &'a [(usize, [isize; N])],
-    /// The position along each outer axis.
-    index: List<usize, 4>,
-    /// The offsets of the point at `index` whose position along the innermost axis is 0.
-    offsets: [isize; N],
+    /// The first point of the current run if it is a full run.
+    outer: Cursor<'a, [isize; N], [isize; N]>,
     /// The position along the innermost axis.
     within: usize,
     /// The number of points that remain.
     left: usize,
 }
 
-impl<'a, const N: usize> RunCursor<'a, N> {
-    fn new(space: &'a IndexSpace<N>, range: Range<usize>) -> RunCursor<'a, N> {
-        let (inner, outer) = space.axes.split_last().map_or(((1, [0; N]), &[][..]), |(inner, outer)| (*inner, outer));
-        let mut cursor =
-            RunCursor { inner, outer, index: List::repeated(0, outer.len()), offsets: [0; N], within: 0, left: 0 };
-        cursor.left = range.len();
-        if cursor.left > 0 {
-            cursor.within = range.start % inner.0;
-            let mut flat = range.start / inner.0;
-            for ((dim, strides), i) in outer.iter().zip(&mut cursor.index).rev() {
-                *i = flat % dim;
-                flat /= dim;
-                for k in 0..N {
-                    cursor.offsets[k] += *i as isize * strides[k];
-                }
-            }
-        }
-        cursor
+impl<'a, const N: usize> Runs<'a, N> {
+    fn new(space: &'a IndexSpace<N>, range: Range<usize>) -> Runs<'a, N> {
+        let (inner, outer) = match space.axes.split_last() {
+            Some((inner, outer)) => ((inner.len, inner.strides), outer),
+            None => ((1, [0; N]), &[][..]),
+        };
+        // A range without points may belong to a space with an axis of length 0.
+        let (first, outer) = if range.is_empty() { (0, &[][..]) } else { (range.start, outer) };
+        let width = inner.0.max(1);
+        Runs { inner, outer: Cursor::new(outer, [0; N], first / width), within: first % width, left: range.len() }
     }
 
     /// Returns the offsets and the length of the next run, and moves behind it.
@@ -103,33 +269,14 @@ impl<'a, const N: usize> RunCursor<'a, N> {
             return None;
         }
         let n = self.left.min(self.inner.0 - self.within);
-        let mut offsets = self.offsets;
-        for k in 0..N {
-            offsets[k] += self.within as isize * self.inner.1[k];
-        }
+        let mut offsets = self.outer.positions;
+        offsets.advance(&self.inner.1, self.within as isize);
         self.left -= n;
         if self.left > 0 {
             self.within = 0;
-            self.advance();
+            self.outer.advance();
         }
         Some((offsets, n))
-    }
-
-    /// Moves to the next position along the outer axes.
-    fn advance(&mut self) {
-        for ((dim, strides), i) in self.outer.iter().zip(&mut self.index).rev() {
-            *i += 1;
-            if *i < *dim {
-                for k in 0..N {
-                    self.offsets[k] += strides[k];
-                }
-                return;
-            }
-            *i = 0;
-            for k in 0..N {
-                self.offsets[k] -= (*dim as isize - 1) * strides[k];
-            }
-        }
     }
 }
 

@@ -149,6 +149,13 @@ impl<T, const N: usize> Deref for List<T, N> {
     }
 }
 
+impl<T, const N: usize> AsRef<[T]> for List<T, N> {
+    #[inline]
+    fn as_ref(&self) -> &[T] {
+        self
+    }
+}
+
 impl<T, const N: usize> DerefMut for List<T, N> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [T] {

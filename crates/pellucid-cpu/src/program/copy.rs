@@ -3,7 +3,7 @@
 use super::map;
 use crate::operand::Operand;
 use crate::program::prepared::Prepared;
-use crate::program::strided::{self, Cursor, StridedAxes, StridedAxis};
+use crate::strided::{self, Cursor, StridedAxes, StridedAxis};
 use crate::program::transpose::transpose_matrix;
 use pellucid_gemm::Threads;
 use pellucid_ir::kernel::Params;
@@ -94,13 +94,13 @@ fn copy_runs(axes: &[StridedAxis], bases: &[*mut u8; 2], size: usize) {
     let bases = bases.map(SharedPtr);
     let total = strided::element_count(outer) * pieces;
     split(total, GRAIN.div_ceil(piece), |range| {
-        let mut cursor = Cursor::new(outer, &[bases[0].get(), bases[1].get()], range.start / pieces);
+        let mut cursor = Cursor::at(outer, &[bases[0].get(), bases[1].get()], range.start / pieces);
         let mut done = range.start;
         while done < range.end {
             let first = done % pieces;
             let last = pieces.min(first + range.end - done);
             let (start, end) = (first * piece, run.min(last * piece));
-            let [from, to] = [cursor.addresses[0], cursor.addresses[1]];
+            let [from, to] = [cursor.positions[0], cursor.positions[1]];
             // SAFETY: bytes `start..end` of a run are within both operands, and no other thread writes them. `copy`
             // permits the overlap of an operand with itself.
             unsafe { std::ptr::copy(from.add(start), to.add(start), end - start) };
@@ -123,11 +123,11 @@ fn copy_transposed(
     let total = strided::element_count(outer) * strips;
     let strip_bytes = STRIP * along.len * size * 2;
     split(total, GRAIN.div_ceil(strip_bytes), |range| {
-        let mut cursor = Cursor::new(outer, &[bases[0].get(), bases[1].get()], range.start / strips);
+        let mut cursor = Cursor::at(outer, &[bases[0].get(), bases[1].get()], range.start / strips);
         for strip in range {
             let i = strip % strips * STRIP;
             let rows = STRIP.min(across.len - i);
-            let start = |k: usize| cursor.addresses[k].wrapping_offset(i as isize * across.strides[k]);
+            let start = |k: usize| cursor.positions[k].wrapping_offset(i as isize * across.strides[k]);
             let (from_row, to_row) = (along.strides[0], across.strides[1]);
             // SAFETY: *Source*, *Target*: the strip is within both operands. *Disjoint*: operands overlap only if they
             // are the same view, and no view is contiguous along two different axes of length 8 or more.

@@ -8,7 +8,7 @@ use crate::program::kernel_schedule::KernelSchedule;
 use crate::program::loader::gather;
 use crate::program::prepared::{Prepared, PreparedInput};
 use crate::program::slot::Granularity;
-use crate::program::strided::{AccessPattern, StridedAxis, access_pattern};
+use crate::strided::{AccessPattern, StridedAxis, access_pattern};
 use pellucid_ir::kernel::Params;
 use pellucid_runtime::list::List;
 use pellucid_runtime::scratch::padded;

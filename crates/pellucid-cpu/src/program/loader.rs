@@ -1,7 +1,7 @@
 //! Moves elements between strided operands and contiguous tiles: gather, scatter and fill.
 
 use crate::program::loops::are_apart;
-use crate::program::strided::{StridedAxis, for_each_run};
+use crate::strided::{IndexSpace, StridedAxis};
 
 /// Copies elements `start..start + n` of operand `k` of an index space to the contiguous `tile`.
 ///
@@ -130,6 +130,27 @@ unsafe fn scatter_as<T: Copy>(tile: *const T, axes: &[StridedAxis], k: usize, ba
                 (0..len).for_each(|i| *to.offset(i as isize * stride).cast() = *from.add(i));
             }
         }
+    });
+}
+
+/// Calls `visit(address, stride, first, len)` for every run of operand `k` along its innermost axis.
+///
+/// The runs together are elements `start..start + n` of the index space, in row-major order. `first` is the offset of
+/// the run's first element from `start`.
+#[inline(always)]
+fn for_each_run(
+    axes: &[StridedAxis],
+    k: usize,
+    base: *mut u8,
+    start: usize,
+    n: usize,
+    mut visit: impl FnMut(*mut u8, isize, usize, usize),
+) {
+    let space = IndexSpace::new(axes.iter().map(|axis| (axis.len, [axis.strides[k]])));
+    let ([stride], mut first) = (space.step(), 0);
+    space.runs(start..start + n, |[offset], len| {
+        visit(base.wrapping_offset(offset), stride, first, len);
+        first += len;
     });
 }
 

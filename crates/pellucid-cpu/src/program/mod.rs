@@ -20,7 +20,6 @@
 //! | | `copy` | copies, converts and transposes arrays without a program |
 //! | support | `loops` | the loops of all primitives, compiled once per instruction set |
 //! | | `fold` | the canonical order of reductions |
-//! | | `strided` | index spaces of strided operands: axes, cursors, access patterns |
 //! | | `loader` | gather, scatter and fill: from strided memory to tiles and back |
 //! | | `transpose` | transposition of matrices, block by block |
 //!
@@ -47,7 +46,6 @@ mod reduce;
 mod row;
 mod schedule;
 mod slot;
-mod strided;
 #[cfg(test)]
 mod tests;
 mod transpose;

@@ -7,7 +7,7 @@ use super::{SPLIT_UNIT, small};
 use crate::program::loader::fill;
 use crate::program::loops::{self, BinaryLoop, are_apart};
 use crate::program::prepared::{KernelFn, Prepared, SingleArg, SingleInstr};
-use crate::program::strided::{INLINE_OPERANDS, StridedAxis};
+use crate::strided::{INLINE_OPERANDS, StridedAxis};
 use pellucid_gemm::Threads;
 use pellucid_ir::Result;
 use pellucid_ir::formula::Program;

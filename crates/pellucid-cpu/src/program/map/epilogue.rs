@@ -2,7 +2,7 @@
 
 use crate::operand::Operand;
 use crate::program::prepared::Prepared;
-use crate::program::strided::{self, INLINE_OPERANDS, StridedAxes, StridedAxis};
+use crate::strided::{self, INLINE_OPERANDS, StridedAxes, StridedAxis};
 use pellucid_gemm::Threads;
 use pellucid_ir::Result;
 use pellucid_ir::kernel::{Map, Params};

@@ -22,7 +22,7 @@ use crate::program::loader::{fill, scatter};
 use crate::program::loops::{self, StreamLoop};
 use crate::program::prepared::Prepared;
 use crate::program::slot::Granularity;
-use crate::program::strided::{self, AccessPattern, Cursor, StridedAxes, StridedAxis};
+use crate::strided::{self, AccessPattern, Cursor, StridedAxes, StridedAxis};
 use crate::program::transpose::transpose_matrix;
 use pellucid_gemm::Threads;
 use pellucid_ir::Result;
@@ -128,7 +128,7 @@ fn map_by_panels(
             let (i, j) = (panel / columns % rows * PANEL.0, panel % columns * PANEL.1);
             let (height, width) = (PANEL.0.min(row.len - i), PANEL.1.min(column.len - j));
             let bases: List<*mut u8, 8> = starts.iter().map(SharedPtr::get).collect();
-            let mut addresses = Cursor::new(&others, &bases, panel / columns / rows).addresses;
+            let mut addresses = Cursor::at(&others, &bases, panel / columns / rows).positions;
             for (k, address) in addresses.iter_mut().enumerate() {
                 *address = address.wrapping_offset(i as isize * row.strides[k] + j as isize * column.strides[k]);
             }
@@ -226,7 +226,7 @@ impl SegmentedMap<'_> {
     /// Evaluates a range of elements of the whole index space.
     fn run_range(&self, range: Range<usize>) {
         let (mut done, mut within) = (range.start, range.start % self.length);
-        let mut cursor = Cursor::new(self.outer, self.bases, range.start / self.length);
+        let mut cursor = Cursor::at(self.outer, self.bases, range.start / self.length);
         scratch::with(self.eval.scratch_bytes(), |scratch: *mut u8| {
             // SAFETY: `scratch` is aligned to 64 bytes and has `scratch_bytes` bytes, so that `frame` and *Frame* hold.
             // The cursor is at a segment of the operands (*Operands*, *Outputs*), and `within + n` is at most its length
@@ -235,11 +235,11 @@ impl SegmentedMap<'_> {
                 let mut frame = self.eval.frame(scratch);
                 while done < range.end {
                     let end = self.length.min(within + range.end - done);
-                    self.eval.begin_segment(&mut frame, &cursor.addresses);
+                    self.eval.begin_segment(&mut frame, &cursor.positions);
                     done += end - within;
                     while within < end {
                         let n = self.eval.tile_len.min(end - within);
-                        self.run_tile(&mut frame, &cursor.addresses, within, n);
+                        self.run_tile(&mut frame, &cursor.positions, within, n);
                         within += n;
                     }
                     within = 0;

@@ -7,7 +7,7 @@ use crate::program::evaluate::{Evaluator, TileFrame};
 use crate::program::fold::{CHUNK, FoldKernel};
 use crate::program::loops::{LANES, ROWS};
 use crate::program::slot::Granularity;
-use crate::program::strided::{self, Cursor, StridedAxes, StridedAxis};
+use crate::strided::{self, Cursor, StridedAxes, StridedAxis};
 use pellucid_runtime::list::List;
 use pellucid_runtime::scratch::{self, padded};
 use pellucid_runtime::threads::{self, GRAIN, SharedPtr, split};
@@ -92,8 +92,8 @@ impl SequenceReduction<'_> {
         let result = self.result_size();
         let partial_bytes = padded(chunks * cols * result);
         scratch::with(partial_bytes + self.store_scratch(), |partial: *mut u8| {
-            let base = Cursor::new(plan.outer, &self.bases, outer_index);
-            let bases = base.addresses.iter().map(|&p| SharedPtr(p)).collect::<List<SharedPtr<u8>, 8>>();
+            let base = Cursor::at(plan.outer, &self.bases, outer_index);
+            let bases = base.positions.iter().map(|&p| SharedPtr(p)).collect::<List<SharedPtr<u8>, 8>>();
             let work = |range: Range<usize>, partial: SharedPtr<u8>| {
                 let bases: List<*mut u8, 8> = bases.iter().map(|p| p.get()).collect();
                 let strip = ColumnStrip { reduction: self, plan, bases: &bases, start, cols };
@@ -206,7 +206,7 @@ impl ColumnStrip<'_> {
     ) {
         let (reduction, plan) = (self.reduction, self.plan);
         let row_bytes = self.cols * reduction.size;
-        let mut cursor = Cursor::new(plan.rows, self.bases, if plan.rows.is_empty() { 0 } else { range.start });
+        let mut cursor = Cursor::at(plan.rows, self.bases, if plan.rows.is_empty() { 0 } else { range.start });
         if plan.rows.is_empty() {
             // SAFETY: `self.bases` are the addresses of the operands for the axes of the evaluator (*Frame*).
             unsafe { plan.eval.begin_segment(frame, self.bases) };
@@ -231,11 +231,11 @@ impl ColumnStrip<'_> {
                         }
                     } else {
                         for r in 0..rows {
-                            plan.eval.begin_segment(frame, &cursor.addresses);
+                            plan.eval.begin_segment(frame, &cursor.positions);
                             for c in (0..self.cols).step_by(plan.eval.tile_len.min(self.cols)) {
                                 let n = plan.eval.tile_len.min(self.cols - c);
                                 let to = block.add(r * row_bytes + c * reduction.size);
-                                self.evaluate(frame, &cursor.addresses, self.start + c, n, to);
+                                self.evaluate(frame, &cursor.positions, self.start + c, n, to);
                             }
                             cursor.advance();
                         }

@@ -8,7 +8,7 @@ use crate::program::loops::{LANES, ROWS};
 use crate::program::map::dense_operand::Dense;
 use crate::program::map::small;
 use crate::program::prepared::Prepared;
-use crate::program::strided;
+use crate::strided;
 use pellucid_ir::Compute;
 use pellucid_ir::kernel::{Reduce, ReduceOp};
 use pellucid_runtime::scratch::{self, padded};

@@ -18,7 +18,7 @@ use crate::program::loops::{self, UnaryLoop};
 use crate::program::prepared::Prepared;
 use crate::program::row::common_shape;
 use crate::program::slot::Granularity;
-use crate::program::strided::{self, StridedAxes, StridedAxis};
+use crate::strided::{self, StridedAxes, StridedAxis};
 use arg::ArgReduction;
 use pellucid_ir::kernel::{Params, Reduce, ReduceOp};
 use pellucid_ir::{Compute, Error, Result};

@@ -6,7 +6,7 @@ use crate::program::evaluate::{Evaluator, TileFrame};
 use crate::program::fold::{CHUNK, FoldValues, RunningFold};
 use crate::program::loader::fill;
 use crate::program::slot::Granularity;
-use crate::program::strided::{self, Cursor, StridedAxes};
+use crate::strided::{self, Cursor, StridedAxes};
 use pellucid_runtime::scratch::{self, padded};
 use pellucid_runtime::threads::{self, GRAIN, SharedPtr, split};
 use std::ops::Range;
@@ -208,15 +208,15 @@ impl SequenceReduction<'_> {
                 let converted = scratch.add(padded(eval.scratch_bytes()));
                 let results = converted.add(self.converted_bytes(eval));
                 let rest = results.add(padded(RESULTS * 8));
-                let mut cursor = Cursor::new(&self.kept, &self.bases, range.start);
+                let mut cursor = Cursor::at(&self.kept, &self.bases, range.start);
                 let mut first = range.start;
                 while first < range.end {
                     let count = RESULTS.min(range.end - first);
                     for s in 0..count {
-                        eval.begin_segment(&mut frame, &cursor.addresses);
+                        eval.begin_segment(&mut frame, &cursor.positions);
                         if self.length <= self.tile_len(eval) {
                             if self.length > 0 {
-                                eval.run_tile(&mut frame, &cursor.addresses, 0, self.length);
+                                eval.run_tile(&mut frame, &cursor.positions, 0, self.length);
                             }
                             let values = self.accumulator_values(eval, &frame, self.length, converted);
                             self.reduce_sequence(values, self.length, results, s);
@@ -225,7 +225,7 @@ impl SequenceReduction<'_> {
                             self.accumulate_range(
                                 eval,
                                 &mut frame,
-                                &cursor.addresses,
+                                &cursor.positions,
                                 0..self.length,
                                 converted,
                                 &mut state,
@@ -343,21 +343,21 @@ impl SequenceReduction<'_> {
                 let mut frame = eval.frame(scratch);
                 let converted = scratch.add(padded(eval.scratch_bytes()));
                 let mut sequence = usize::MAX;
-                let mut cursor = Cursor::new(&self.kept, &self.bases, range.start / chunks);
+                let mut cursor = Cursor::at(&self.kept, &self.bases, range.start / chunks);
                 for chunk in range {
                     if chunk / chunks != sequence {
                         if sequence != usize::MAX {
                             cursor.advance();
                         }
                         sequence = chunk / chunks;
-                        eval.begin_segment(&mut frame, &cursor.addresses);
+                        eval.begin_segment(&mut frame, &cursor.positions);
                     }
                     let start = chunk % chunks * CHUNK;
                     let mut state = self.initial_state();
                     self.accumulate_range(
                         eval,
                         &mut frame,
-                        &cursor.addresses,
+                        &cursor.positions,
                         start..self.length.min(start + CHUNK),
                         converted,
                         &mut state,

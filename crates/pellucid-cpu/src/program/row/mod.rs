@@ -13,7 +13,7 @@ use crate::program::loader::{fill, gather, scatter};
 use crate::program::loops::{self, StreamLoop};
 use crate::program::prepared::{Prepared, PreparedOutput};
 use crate::program::slot::Granularity;
-use crate::program::strided::{self, AccessPattern, Cursor, StridedAxes, StridedAxis};
+use crate::strided::{self, AccessPattern, Cursor, StridedAxes, StridedAxis};
 use pellucid_ir::kernel::Row;
 use pellucid_ir::{Error, Result, Shape};
 use pellucid_runtime::list::List;
@@ -232,11 +232,11 @@ impl RowExecution<'_> {
             unsafe {
                 let (places, raw) = self.place_slots(scratch);
                 let mut at = places.clone();
-                let mut cursor = Cursor::new(self.outer, self.bases, range.start);
+                let mut cursor = Cursor::at(self.outer, self.bases, range.start);
                 let mut first = range.start;
                 while first < range.end {
                     let rows = self.block.min(range.end - first);
-                    let block = RowBlock { first, rows, starts: &cursor.addresses };
+                    let block = RowBlock { first, rows, starts: &cursor.positions };
                     if !self.in_place {
                         self.load_row_inputs(&block, &mut at, raw);
                     }
@@ -252,7 +252,7 @@ impl RowExecution<'_> {
                     if self.block == 1 {
                         cursor.advance();
                     } else if first < range.end {
-                        cursor = Cursor::new(self.outer, self.bases, first);
+                        cursor = Cursor::at(self.outer, self.bases, first);
                     }
                 }
             }

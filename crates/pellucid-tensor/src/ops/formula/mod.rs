@@ -58,7 +58,7 @@ fn apply(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], how: ApplyOpt
 
 /// Returns the broadcast shape of all inputs. It is usually the shape of the first input; otherwise it is stored in
 /// `made`.
-#[inline]
+#[inline(always)]
 fn broadcast_shape<'a>(op: &'static str, inputs: &[&'a Tensor], made: &'a mut Option<Shape>) -> Result<&'a Shape> {
     match inputs {
         [first, rest @ ..] if rest.iter().all(|t| t.shape() == first.shape()) => Ok(first.shape()),
