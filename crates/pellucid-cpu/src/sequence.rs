@@ -11,7 +11,7 @@ use pellucid_ir::backend::{Buffer, Prepared, Storage};
 use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::{Kernel, Params};
 use pellucid_ir::plan::{self, Plan};
-use pellucid_ir::{Error, Layout, Result};
+use pellucid_ir::{Error, Result};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
 use pellucid_runtime::threads;
@@ -86,10 +86,9 @@ impl PreparedPlan {
                     operand::check_writable(op, &o.layout)?;
                 }
             }
-            for output in &launch.outputs {
-                if launch.inputs.iter().any(|input| overlaps_partially(output, input)) {
-                    return Err(Error::invalid("prepare", format!("an output of `{op}` partially overlaps an input")));
-                }
+            if !launch.is_sound() {
+                let reason = format!("an output of `{op}` overlaps another operand that it must not overwrite");
+                return Err(Error::invalid("prepare", reason));
             }
             // The check does not use the addresses.
             let without_address = |o| bind_operand(o, std::ptr::null_mut());
@@ -198,31 +197,13 @@ fn bind_operand(operand: &plan::Operand, base: *mut u8) -> Operand<'_> {
     Operand { base, layout: &operand.layout, dtype: operand.dtype }
 }
 
-/// Returns true if the byte ranges of an output and an input overlap and the operands are not the same view.
-fn overlaps_partially(output: &plan::Operand, input: &plan::Operand) -> bool {
-    if output.layout.shape().size() == 0 || input.layout.shape().size() == 0 {
-        return false;
-    }
-    let bytes = |o: &plan::Operand| {
-        let (extent, size) = (o.layout.extent(), o.dtype.size() as isize);
-        extent.start.saturating_mul(size)..extent.end.saturating_mul(size)
-    };
-    let is_same_layout = |a: &Layout, b: &Layout| {
-        a.offset() == b.offset()
-            && (a == b || a.is_contiguous() && b.is_contiguous() && a.shape().size() == b.shape().size())
-    };
-    let (a, b) = (bytes(output), bytes(input));
-    let is_same_view = output.dtype.size() == input.dtype.size() && is_same_layout(&output.layout, &input.layout);
-    output.slot == input.slot && !is_same_view && a.start < b.end && b.start < a.end
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::Cpu;
     use pellucid_ir::backend::Backend;
     use pellucid_ir::kernel::{Map, MatMul};
-    use pellucid_ir::{DType, formula};
+    use pellucid_ir::{DType, Layout, formula};
 
     fn operand(slot: usize, layout: Layout) -> plan::Operand {
         plan::Operand { slot, layout, dtype: DType::F32 }

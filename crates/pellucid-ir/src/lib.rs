@@ -31,4 +31,4 @@ pub use dtype::{Compute, DType, Element, Scalar};
 pub use error::{Error, Misshaped, Result};
 pub use half::{bf16, f16};
 pub use inline_vec::InlineVec;
-pub use shape::{INLINE_AXES, Layout, Shape, Strides};
+pub use shape::{INLINE_AXES, Layout, Overlap, Shape, Strides};

@@ -219,6 +219,17 @@ impl<const N: usize> PartialEq<[usize; N]> for Shape {
 /// Strides in elements, one for each axis.
 pub type Strides = InlineVec<isize, INLINE_AXES>;
 
+/// How the elements of two operands overlap in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Overlap {
+    /// No element shares a byte with an element of the other operand.
+    Disjoint,
+    /// Both operands have the same elements in the same order.
+    Same,
+    /// Elements may share bytes, with different positions in the two operands.
+    Partial,
+}
+
 /// The shape, strides and offset of an array in its storage, in elements.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Layout {
@@ -302,6 +313,25 @@ impl Layout {
             if reach < 0 { low = low.saturating_add(reach) } else { high = high.saturating_add(reach) }
         }
         low..high.saturating_add(1)
+    }
+
+    /// Returns how the elements of this layout, of `size` bytes each, and those of `other`, of `other_size` bytes each,
+    /// overlap in one storage.
+    ///
+    /// Only the extents are compared, so interleaved elements count as a partial overlap.
+    pub fn overlap(&self, size: usize, other: &Layout, other_size: usize) -> Overlap {
+        let bytes = |layout: &Layout, size: usize| {
+            let (extent, size) = (layout.extent(), size as isize);
+            extent.start.saturating_mul(size)..extent.end.saturating_mul(size)
+        };
+        let (a, b) = (bytes(self, size), bytes(other, other_size));
+        if a.is_empty() || b.is_empty() || a.end <= b.start || b.end <= a.start {
+            return Overlap::Disjoint;
+        }
+        let is_same_order =
+            self == other || self.is_contiguous() && other.is_contiguous() && self.shape.size() == other.shape.size();
+        let is_same = size == other_size && self.offset == other.offset && is_same_order;
+        if is_same { Overlap::Same } else { Overlap::Partial }
     }
 
     /// Permutes the axes: axis k of the result is axis `order[k]` of this layout.

@@ -6,7 +6,7 @@
 use crate::device::Device;
 use pellucid_ir::backend::{Dense, READY, Storage, View};
 use pellucid_ir::kernel::Meta;
-use pellucid_ir::{DType, Error, Layout, Result, Shape};
+use pellucid_ir::{DType, Error, Layout, Overlap, Result, Shape};
 use std::sync::Arc;
 
 /// An array of elements of one dtype in a storage, laid out by strides. Clones and views share the storage.
@@ -121,6 +121,14 @@ impl Array {
     #[inline]
     pub fn shares_storage(&self, other: &Array) -> bool {
         Arc::ptr_eq(&self.storage, &other.storage)
+    }
+
+    /// Returns how the elements of both arrays overlap in memory.
+    pub(crate) fn overlap(&self, other: &Array) -> Overlap {
+        if !self.shares_storage(other) {
+            return Overlap::Disjoint;
+        }
+        self.layout.overlap(self.dtype.size(), &other.layout, other.dtype.size())
     }
 
     /// Returns true if this is the only handle of the storage and no elements are repeated, so the storage may be

@@ -3,8 +3,8 @@
 use super::map;
 use crate::operand::Operand;
 use crate::program::prepared::Prepared;
-use crate::strided::{self, Cursor, StridedAxes, StridedAxis};
 use crate::program::transpose::transpose_matrix;
+use crate::strided::{self, Cursor, StridedAxes, StridedAxis};
 use pellucid_gemm::Threads;
 use pellucid_ir::kernel::Params;
 use pellucid_ir::{DType, Result};

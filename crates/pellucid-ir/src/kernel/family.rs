@@ -3,7 +3,7 @@
 use super::{Meta, Params};
 use crate::error::{Error, Result};
 use crate::formula::{Op, Program};
-use crate::shape::Shape;
+use crate::shape::{Overlap, Shape};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -79,6 +79,16 @@ impl Reads {
     /// Returns true if input `index` is read element by element, so that an output may be the same view.
     pub fn is_elementwise(self, index: usize) -> bool {
         matches!(self, Reads::Elementwise { from } if index >= from)
+    }
+
+    /// Returns true if an output may overlap input `index` in this manner. Otherwise the kernel could read elements that
+    /// it has already overwritten.
+    pub fn allows(self, index: usize, overlap: Overlap) -> bool {
+        match overlap {
+            Overlap::Disjoint => true,
+            Overlap::Same => self.is_elementwise(index),
+            Overlap::Partial => false,
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Elision, Launch, Operand, Plan, Role};
 use crate::kernel::Kernel;
-use crate::shape::Layout;
+use crate::shape::{Layout, Overlap};
 
 /// Removes copies whose source can be written directly to the destination, and copies that only matrix products read,
 /// since these accept any strides.
@@ -32,7 +32,7 @@ fn write_to_destination(plan: &mut Plan, k: usize) -> bool {
         && !plan.is_wanted(from.slot)
         && is_whole(plan, &from)
         && to.layout.is_contiguous()
-        && !from.overlaps(&to);
+        && from.overlap(&to) == Overlap::Disjoint;
     let users: Vec<usize> = plan.users(from.slot).collect();
     // Several launches may write the source: a fill and a scatter onto it, or one launch for each part.
     let maker = users.first().copied().unwrap_or(k);
@@ -47,7 +47,7 @@ fn write_to_destination(plan: &mut Plan, k: usize) -> bool {
     let is_touched = |range: std::ops::Range<usize>, writes_only: bool| {
         launches[range].iter().any(|l| {
             let reads = l.inputs.iter().filter(|_| !writes_only);
-            l.outputs.iter().chain(reads).any(|o| o.overlaps(&to))
+            l.outputs.iter().chain(reads).any(|o| o.overlap(&to) != Overlap::Disjoint)
         })
     };
     // A run that is refused must not have written the state already.

@@ -30,7 +30,7 @@ pub use passes::{PASSES, Pass, Passes};
 
 use crate::dtype::DType;
 use crate::kernel::{Kernel, Meta};
-use crate::shape::Layout;
+use crate::shape::{Layout, Overlap};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -144,15 +144,12 @@ impl Operand {
         self.layout.shape().size() * self.dtype.size()
     }
 
-    /// Returns true if both operands may refer to the same bytes.
-    fn overlaps(&self, other: &Operand) -> bool {
-        let range = |o: &Operand| {
-            let extent = o.layout.extent();
-            let bytes = |at: isize| at.saturating_mul(o.dtype.size() as isize);
-            bytes(extent.start)..bytes(extent.end)
-        };
-        let (a, b) = (range(self), range(other));
-        self.slot == other.slot && a.start < b.end && b.start < a.end
+    /// Returns how this operand and `other` overlap in memory.
+    pub fn overlap(&self, other: &Operand) -> Overlap {
+        if self.slot != other.slot {
+            return Overlap::Disjoint;
+        }
+        self.layout.overlap(self.dtype.size(), &other.layout, other.dtype.size())
     }
 }
 
@@ -208,17 +205,14 @@ impl Launch {
         self.kernel.info().state_outputs > 0
     }
 
-    /// Returns true if no output overlaps an input or another output, except that an output may be the same view as an
-    /// elementwise input.
-    fn is_sound(&self) -> bool {
-        let apart = |i: usize, out: &Operand| self.outputs[i + 1..].iter().all(|o| !o.overlaps(out));
-        let same = |a: &Operand, b: &Operand| a.layout == b.layout && a.dtype == b.dtype;
+    /// Returns true if no two outputs overlap, and every overlap of an output and an input is one that the kernel
+    /// [allows](crate::kernel::Reads::allows).
+    pub fn is_sound(&self) -> bool {
         let reads = self.kernel.info().reads;
-        let clear = |out: &Operand| {
-            let beside = |(k, x): (usize, &Operand)| !x.overlaps(out) || reads.is_elementwise(k) && same(x, out);
-            self.inputs.iter().enumerate().all(beside)
-        };
-        self.outputs.iter().enumerate().all(|(i, out)| apart(i, out) && clear(out))
+        self.outputs.iter().enumerate().all(|(i, out)| {
+            self.outputs[i + 1..].iter().all(|other| other.overlap(out) == Overlap::Disjoint)
+                && self.inputs.iter().enumerate().all(|(k, input)| reads.allows(k, out.overlap(input)))
+        })
     }
 }
 

@@ -83,7 +83,7 @@ pub fn submit(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<
     match MODE.get() {
         ExecutionMode::Eager => run_eager(kernel, inputs, outputs),
         ExecutionMode::NanChecked => run_nan_checked(kernel, inputs, outputs),
-        ExecutionMode::Lazy | ExecutionMode::Capture => match copy_overlapping(inputs, outputs)? {
+        ExecutionMode::Lazy | ExecutionMode::Capture => match copy_overlapping(kernel, inputs, outputs)? {
             Some(copies) => list::record(kernel.clone(), &copies.iter().collect::<Operands>(), outputs),
             None => list::record(kernel.clone(), inputs, outputs),
         },
@@ -199,20 +199,22 @@ pub(crate) enum VersionUpdate {
 
 /// Runs a kernel on arrays without pending writes.
 pub(crate) fn run_kernel(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes: VersionUpdate) -> Result<()> {
-    match copy_overlapping(inputs, outputs)? {
+    match copy_overlapping(kernel, inputs, outputs)? {
         Some(copies) => launch_kernel(kernel, &copies.iter().collect::<Operands>(), outputs, writes),
         None => launch_kernel(kernel, inputs, outputs, writes),
     }
 }
 
-/// Returns the inputs, with copies of those that overlap an output under another layout, or `None` if none does.
-/// Without the copy the kernel would read elements after it has overwritten them.
-fn copy_overlapping(inputs: &[&Array], outputs: &[&Array]) -> Result<Option<SmallVec<[Array; 4]>>> {
-    let overlaps = |a: &Array| outputs.iter().any(|o| o.shares_storage(a) && is_overlapping(o, a));
-    if !inputs.iter().any(|a| overlaps(a)) {
+/// Returns the inputs, with copies of those that an output overlaps in a manner that the kernel does not
+/// [allow](pellucid_ir::kernel::Reads::allows), or `None` if there are none.
+fn copy_overlapping(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<Option<SmallVec<[Array; 4]>>> {
+    let reads = kernel.info().reads;
+    let is_copied = |(k, a): (usize, &Array)| outputs.iter().any(|o| !reads.allows(k, o.overlap(a)));
+    if !inputs.iter().enumerate().any(|(k, a)| is_copied((k, a))) {
         return Ok(None);
     }
-    inputs.iter().map(|a| if overlaps(a) { a.copy() } else { Ok((*a).clone()) }).collect::<Result<_>>().map(Some)
+    let copied = |(k, a): (usize, &&Array)| if is_copied((k, a)) { a.copy() } else { Ok((*a).clone()) };
+    inputs.iter().enumerate().map(copied).collect::<Result<_>>().map(Some)
 }
 
 type Operands<'a> = SmallVec<[&'a Array; 4]>;
@@ -254,13 +256,6 @@ fn bump_versions(outputs: &[&Array]) {
     for out in outputs {
         out.storage().bump();
     }
-}
-
-/// Returns true if two arrays of one storage share elements under different layouts.
-fn is_overlapping(output: &Array, input: &Array) -> bool {
-    let same = output.layout() == input.layout() && output.dtype() == input.dtype();
-    let (a, b) = (output.layout().extent(), input.layout().extent());
-    !same && a.start < b.end && b.start < a.end
 }
 
 /// Calls `read` while a shared borrow of the storage is held, so that the host can copy its contents.
