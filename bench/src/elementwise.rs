@@ -75,7 +75,7 @@ fn backward(f: fn(&Tensor) -> Tensor) -> Run {
     let (x, g) = (normal(LARGE).requires_grad_(true), Tensor::ones([LARGE], DType::F32));
     Run::new(BACKWARD, move || {
         x.zero_grad();
-        f(&x).backward_with(Backward { gradient: Some(g.clone()), ..Default::default() });
+        f(&x).backward_with(BackwardOptions { gradient: Some(g.clone()), ..Default::default() });
     })
 }
 
@@ -84,7 +84,7 @@ fn backward_captured(f: fn(&Tensor) -> Tensor) -> Run {
     let (x, g) = (normal(LARGE).requires_grad_(true), Tensor::ones([LARGE], DType::F32));
     captured(BACKWARD, move || {
         let y = f(&x);
-        let options = Grad { grad_outputs: vec![Some(g.clone())], ..Default::default() };
+        let options = GradOptions { grad_outputs: vec![Some(g.clone())], ..Default::default() };
         let gradient = grad(&[&y], &[&x], options).expect("the tensor has a gradient").remove(0);
         (y, gradient)
     })
@@ -94,8 +94,8 @@ fn backward_captured(f: fn(&Tensor) -> Tensor) -> Run {
 fn second_derivative(f: fn(&Tensor) -> Tensor, x: &Tensor) -> Tensor {
     let y = f(x).sum(..);
     let first =
-        grad(&[&y], &[x], Grad { create_graph: true, ..Default::default() }).expect("the tensor has a gradient");
-    grad(&[&first[0].sum(..)], &[x], Grad::default()).expect("the gradient is differentiable").remove(0)
+        grad(&[&y], &[x], GradOptions { create_graph: true, ..Default::default() }).expect("the tensor has a gradient");
+    grad(&[&first[0].sum(..)], &[x], GradOptions::default()).expect("the gradient is differentiable").remove(0)
 }
 
 fn second(f: fn(&Tensor) -> Tensor) -> Run {

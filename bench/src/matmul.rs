@@ -5,22 +5,22 @@ use pellucid::prelude::*;
 
 pub(crate) fn workloads() -> Vec<Workload> {
     vec![
-        Workload::new("W8-256", "", || square(256, Form::Plain)),
-        Workload::new("W8-512", "", || square(512, Form::Plain)),
-        Workload::new("W8-1024", "", || square(1024, Form::Plain)),
+        Workload::new("W8-256", "", || square(256, OperandLayout::Plain)),
+        Workload::new("W8-512", "", || square(512, OperandLayout::Plain)),
+        Workload::new("W8-1024", "", || square(1024, OperandLayout::Plain)),
         Workload::new("W8-bmm", "", batched),
-        Workload::new("W8-512-AtB", "", || square(512, Form::FirstTransposed)),
-        Workload::new("W8-512-ABt", "", || square(512, Form::SecondTransposed)),
-        Workload::new("widen", "", || product([1024, 256, 1024], Form::SecondTransposed)),
-        Workload::new("widen-input", "", || product([1024, 1024, 256], Form::Plain)),
-        Workload::new("widen-weight", "", || product([1024, 1024, 256], Form::FirstTransposed)),
-        Workload::new("narrow", "", || product([1024, 1024, 256], Form::SecondTransposed)),
-        Workload::new("narrow-input", "", || product([1024, 256, 1024], Form::Plain)),
-        Workload::new("narrow-weight", "", || product([256, 1024, 1024], Form::FirstTransposed)),
+        Workload::new("W8-512-AtB", "", || square(512, OperandLayout::FirstTransposed)),
+        Workload::new("W8-512-ABt", "", || square(512, OperandLayout::SecondTransposed)),
+        Workload::new("widen", "", || product([1024, 256, 1024], OperandLayout::SecondTransposed)),
+        Workload::new("widen-input", "", || product([1024, 1024, 256], OperandLayout::Plain)),
+        Workload::new("widen-weight", "", || product([1024, 1024, 256], OperandLayout::FirstTransposed)),
+        Workload::new("narrow", "", || product([1024, 1024, 256], OperandLayout::SecondTransposed)),
+        Workload::new("narrow-input", "", || product([1024, 256, 1024], OperandLayout::Plain)),
+        Workload::new("narrow-weight", "", || product([256, 1024, 1024], OperandLayout::FirstTransposed)),
     ]
 }
 
-enum Form {
+enum OperandLayout {
     /// A·B
     Plain,
     /// Aᵀ·B, the gradient of a weight.
@@ -29,18 +29,18 @@ enum Form {
     SecondTransposed,
 }
 
-fn square(n: usize, form: Form) -> Run {
-    product([n; 3], form)
+fn square(n: usize, layout: OperandLayout) -> Run {
+    product([n; 3], layout)
 }
 
 /// C[m × n] = A[m × k]·B[k × n].
-fn product([m, k, n]: [usize; 3], form: Form) -> Run {
+fn product([m, k, n]: [usize; 3], layout: OperandLayout) -> Run {
     let matrix = |rows, columns, turned| match turned {
         true => Tensor::randn([columns, rows], DType::F32).t(),
         false => Tensor::randn([rows, columns], DType::F32),
     };
-    let a = matrix(m, k, matches!(form, Form::FirstTransposed));
-    let b = matrix(k, n, matches!(form, Form::SecondTransposed));
+    let a = matrix(m, k, matches!(layout, OperandLayout::FirstTransposed));
+    let b = matrix(k, n, matches!(layout, OperandLayout::SecondTransposed));
     Run::new(Work::Flops((2 * m * k * n) as f64), move || {
         a.matmul(&b);
     })

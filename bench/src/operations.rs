@@ -3,7 +3,7 @@
 //! PyTorch's version is `torch_operations.py` beside this crate.
 
 use crate::harness::{Run, Work, Workload};
-use pellucid::ops::{Attention, Conv, Recurrence, RecurrentWeights};
+use pellucid::ops::{AttentionOptions, ConvOptions, RecurrenceOptions, RecurrentWeights};
 use pellucid::prelude::*;
 
 pub(crate) fn workloads() -> Vec<Workload> {
@@ -34,14 +34,14 @@ fn conv(each: usize, groups: usize) -> Run {
     Run::new(Work::Flops(flops), move || {
         x.zero_grad();
         w.zero_grad();
-        x.conv2d(&w, None, Conv::default().padding(1).groups(groups)).sum(..).backward();
+        x.conv2d(&w, None, ConvOptions::default().padding(1).groups(groups)).sum(..).backward();
     })
 }
 
 fn conv_forward() -> Run {
     let (x, w) = (Tensor::randn([64, 64, 14, 14], DType::F32), Tensor::randn([64, 64, 3, 3], DType::F32));
     Run::new(Work::Flops(2.0 * (64 * 64 * 14 * 14) as f64 * (64 * 9) as f64), move || {
-        x.conv2d(&w, None, Conv::default().padding(1));
+        x.conv2d(&w, None, ConvOptions::default().padding(1));
     })
 }
 
@@ -53,7 +53,7 @@ fn attention([batch, heads, tokens]: [usize; 3], causal: bool) -> Run {
     // Two products forward, and five backward including the recomputed scores.
     Run::new(Work::Flops(7.0 * 2.0 * (batch * heads * pairs * 64) as f64), move || {
         [&q, &k, &v].into_iter().for_each(Tensor::zero_grad);
-        let options = Attention { causal, ..Attention::default() };
+        let options = AttentionOptions { causal, ..AttentionOptions::default() };
         q.scaled_dot_product_attention(&k, &v, options).sum(..).backward();
     })
 }
@@ -75,11 +75,11 @@ fn recurrent(gates: usize, layer: impl Fn(&Tensor, RecurrentWeights<'_>) -> Tens
 }
 
 fn lstm() -> Run {
-    recurrent(4, |x, weights| x.lstm(weights, None, Recurrence::default()).0)
+    recurrent(4, |x, weights| x.lstm(weights, None, RecurrenceOptions::default()).0)
 }
 
 fn gru() -> Run {
-    recurrent(3, |x, weights| x.gru(weights, None, Recurrence::default()).0)
+    recurrent(3, |x, weights| x.gru(weights, None, RecurrenceOptions::default()).0)
 }
 
 /// Selects 4096 rows of a table of 4096 × 1024, and computes the gradient of the table.

@@ -3,7 +3,7 @@
 use crate::harness::{Work, Workload};
 use crate::training::Training;
 use pellucid::nn::{
-    Embedding, LearnedPositions, Lstm, Masks, RecurrentOptions, TransformerEncoder, TransformerOptions,
+    AttentionMasks, Embedding, LearnedPositions, Lstm, RecurrentOptions, TransformerEncoder, TransformerOptions,
 };
 use pellucid::prelude::*;
 
@@ -39,7 +39,7 @@ struct Gpt {
 impl Gpt {
     fn loss(&self, words: &Tensor, target: &Tensor) -> Tensor {
         let x = self.positions.forward(&self.words.forward(words));
-        let logits = self.head.forward(&self.body.forward_masked(&x, Masks::causal()));
+        let logits = self.head.forward(&self.body.forward_masked(&x, AttentionMasks::causal()));
         cross_entropy(&logits.flatten(0, 1), target)
     }
 }

@@ -60,11 +60,11 @@ fn product_of_gradients() -> Run {
     Run::new(Work::Overhead, move || {
         let inputs: Vec<&Tensor> = parameters.iter().collect();
         let loss = cross_entropy(&model.forward(&x), &target);
-        let first = grad(&[&loss], &inputs, Grad { create_graph: true, ..Default::default() })
+        let first = grad(&[&loss], &inputs, GradOptions { create_graph: true, ..Default::default() })
             .expect("the tensor has a gradient");
         let products = first.iter().zip(&vectors).map(|(g, v)| (g * v).sum(..));
         let product = products.reduce(|sum, p| sum + p).expect("the model has parameters");
-        grad(&[&product], &inputs, Grad::default()).expect("the gradient is differentiable");
+        grad(&[&product], &inputs, GradOptions::default()).expect("the gradient is differentiable");
     })
 }
 

@@ -15,10 +15,10 @@
 
 use pellucid::kernel::Kernel;
 use pellucid::{CaptureOptions, Error, Passes, Tensor, capture_with};
-use pellucid_bench::derivatives::catalogue::{Kind, Operation, operations};
-use pellucid_bench::derivatives::check::{Checked, Failure, Problem, leaves_in};
+use pellucid_bench::derivatives::catalogue::{CatalogueOperation, OperationFamily, operations};
+use pellucid_bench::derivatives::check::{DerivativeFailure, DerivativeProblem, DerivativeReport, leaves_in};
 use pellucid_bench::derivatives::memory;
-use pellucid_bench::derivatives::random::Random;
+use pellucid_bench::derivatives::random::SplitMix64;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,24 +31,24 @@ const KILL_BYTES: u64 = 8 << 30;
 
 /// Returns the requirement for an operation: order, seconds and megabytes. In six variables there are 6,188 different
 /// derivatives of order 12, so such a formula is tested to order 8.
-fn limits(operation: &Operation) -> (usize, f64, f64) {
-    match operation.kind {
-        Kind::Elementwise if operation.inputs.len() > 3 => (8, 5.0, 1024.0),
-        Kind::Elementwise => (12, 2.0, 500.0),
+fn limits(operation: &CatalogueOperation) -> (usize, f64, f64) {
+    match operation.family {
+        OperationFamily::Elementwise if operation.inputs.len() > 3 => (8, 5.0, 1024.0),
+        OperationFamily::Elementwise => (12, 2.0, 500.0),
         _ => (8, 5.0, 1024.0),
     }
 }
 
 /// Returns the shape of the operands.
-fn shape(kind: Kind) -> &'static [usize] {
-    if kind == Kind::Elementwise { &[8] } else { &[2, 3] }
+fn shape(family: OperationFamily) -> &'static [usize] {
+    if family == OperationFamily::Elementwise { &[8] } else { &[2, 3] }
 }
 
 /// Returns the number of instructions of the longest formula among the kernels of the function and its gradients.
-fn formula_size(problem: &Problem<'_>, leaves: &[Tensor], order: usize) -> Option<usize> {
+fn formula_size(problem: &DerivativeProblem<'_>, leaves: &[Tensor], order: usize) -> Option<usize> {
     let inputs: Vec<&Tensor> = leaves.iter().collect();
     let step = |inputs: &[Tensor]| {
-        let gradients = problem.gradients(inputs, order, &mut Checked::default());
+        let gradients = problem.gradients(inputs, order, &mut DerivativeReport::default());
         // The capture reports an error as a panic of its closure.
         gradients
             .unwrap_or_else(|failure| pellucid::unwrap(Err(failure.error)))
@@ -67,25 +67,25 @@ fn formula_size(problem: &Problem<'_>, leaves: &[Tensor], order: usize) -> Optio
 }
 
 /// Differentiates an operation to the highest order that succeeds; returns its line.
-fn measure(operation: &Operation) -> Value {
+fn measure(operation: &CatalogueOperation) -> Value {
     let (limit, ..) = limits(operation);
-    let mut random = Random::new(operation.name.bytes().map(u64::from).sum());
-    let leaves = leaves_in(shape(operation.kind), &operation.inputs, &mut random);
+    let mut random = SplitMix64::new(operation.name.bytes().map(u64::from).sum());
+    let leaves = leaves_in(shape(operation.family), &operation.inputs, &mut random);
     let function = |x: &[Tensor]| operation.apply(x, 5);
     let (mut order, mut reason) = (limit, String::new());
     loop {
         memory::reset_peak();
         let before = memory::resident().0;
         let mut directions = random.clone();
-        let run = || -> Result<(Checked, Option<usize>, f64), Failure> {
-            let problem = Problem::new(&function, &leaves, order, &mut directions);
-            let problem = problem.map_err(|error| Failure { order: 0, error })?;
+        let run = || -> Result<(DerivativeReport, Option<usize>, f64), DerivativeFailure> {
+            let problem = DerivativeProblem::new(&function, &leaves, order, &mut directions);
+            let problem = problem.map_err(|error| DerivativeFailure { order: 0, error })?;
             let points: Vec<Tensor> = leaves.iter().map(|(shape, v)| Tensor::new(&v[..], &shape[..])).collect();
             // The first run compiles formulas: this is the time that a program observes.
-            let mut timed = Checked::default();
+            let mut timed = DerivativeReport::default();
             problem.gradients(&points, order, &mut timed)?;
             let peak = (memory::resident().1.saturating_sub(before) >> 10) as f64 / 1024.0;
-            let checked = Checked { times: timed.times, ..problem.check()? };
+            let checked = DerivativeReport { times: timed.times, ..problem.check()? };
             Ok((checked, formula_size(&problem, &points, order), peak))
         };
         match catch_unwind(AssertUnwindSafe(run)) {
@@ -99,7 +99,7 @@ fn measure(operation: &Operation) -> Value {
                     "megabytes": peak, "size": size, "reason": reason,
                 });
             }
-            Ok(Err(Failure { error: Error::NoGradient { op }, .. })) => {
+            Ok(Err(DerivativeFailure { error: Error::NoGradient { op }, .. })) => {
                 return json!({ "operation": operation.name, "order": 0, "missing": op });
             }
             Ok(Err(failure)) => {
@@ -158,7 +158,7 @@ fn torch_times(path: &str) -> Result<HashMap<String, (u64, f64)>, String> {
 }
 
 /// Returns a row of the table, and true if the operation is within its limits.
-fn row(operation: &Operation, line: &Value, torch: &HashMap<String, (u64, f64)>) -> (String, bool) {
+fn row(operation: &CatalogueOperation, line: &Value, torch: &HashMap<String, (u64, f64)>) -> (String, bool) {
     let name = operation.name;
     if let Some(op) = line["missing"].as_str() {
         return (format!("| {name} | no derivative: `{op}` | | | | | |"), true);

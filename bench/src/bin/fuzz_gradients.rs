@@ -13,10 +13,10 @@
 #![allow(clippy::print_stdout, reason = "this program prints its results to standard output")]
 
 use pellucid::Error;
-use pellucid_bench::derivatives::check::{Checked, Failure, Problem};
+use pellucid_bench::derivatives::check::{DerivativeFailure, DerivativeProblem, DerivativeReport};
 use pellucid_bench::derivatives::expression::{Case, Expression};
 use pellucid_bench::derivatives::memory;
-use pellucid_bench::derivatives::random::Random;
+use pellucid_bench::derivatives::random::SplitMix64;
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -84,7 +84,7 @@ thread_local! {
 
 /// The result of checking an expression.
 enum Outcome {
-    Fine(Checked),
+    Fine(DerivativeReport),
     /// A derivative that the operation does not have, as its error says.
     Missing(String),
     Failed {
@@ -109,11 +109,11 @@ fn without_numbers(message: &str) -> String {
 
 /// Checks one expression at its leaves.
 fn check(expression: &Expression, leaves: &[(Vec<usize>, Vec<f64>)], options: &Options, number: u64) -> Outcome {
-    let run = || -> Result<Checked, Failure> {
+    let run = || -> Result<DerivativeReport, DerivativeFailure> {
         let function = |x: &[pellucid::Tensor]| expression.evaluate(x);
-        let mut random = Random::new(options.seed ^ number);
-        let problem = Problem::new(&function, leaves, options.order, &mut random);
-        let problem = problem.map_err(|error| Failure { order: 0, error })?;
+        let mut random = SplitMix64::new(options.seed ^ number);
+        let problem = DerivativeProblem::new(&function, leaves, options.order, &mut random);
+        let problem = problem.map_err(|error| DerivativeFailure { order: 0, error })?;
         problem.summed(number % 2 == 1).check()
     };
     match catch_unwind(AssertUnwindSafe(run)) {
@@ -122,12 +122,12 @@ fn check(expression: &Expression, leaves: &[(Vec<usize>, Vec<f64>)], options: &O
             let typed = payload.downcast_ref::<Error>().map(|e| e.to_string()).unwrap_or_default();
             Outcome::Failed { key: format!("panic {}", without_numbers(&format!("{place} {typed}"))), detail: place }
         }
-        Ok(Err(Failure { error: Error::NoGradient { op }, .. })) => Outcome::Missing(op.to_string()),
-        Ok(Err(Failure { order, error })) => {
+        Ok(Err(DerivativeFailure { error: Error::NoGradient { op }, .. })) => Outcome::Missing(op.to_string()),
+        Ok(Err(DerivativeFailure { order, error })) => {
             let key = format!("error {}", without_numbers(&error.to_string()));
             Outcome::Failed { key, detail: format!("order {order}: {error}") }
         }
-        Ok(Ok(Checked { wrong: Some((order, reason)), .. })) => {
+        Ok(Ok(DerivativeReport { wrong: Some((order, reason)), .. })) => {
             Outcome::Failed { key: format!("wrong value of order {order}"), detail: reason }
         }
         Ok(Ok(checked)) => match checked.untracked {
@@ -221,7 +221,7 @@ fn child(options: &Options) {
 
 /// The results of a range of expressions.
 #[derive(Default)]
-struct Summary {
+struct FuzzSummary {
     expressions: u64,
     agreed: u64,
     skipped: u64,
@@ -235,7 +235,7 @@ struct Summary {
     largest: (u64, u64),
 }
 
-impl Summary {
+impl FuzzSummary {
     fn fail(&mut self, key: String, example: String) {
         let (count, examples) = self.failures.entry(key).or_default();
         *count += 1;
@@ -265,7 +265,7 @@ impl Summary {
         }
     }
 
-    fn merge(&mut self, other: Summary) {
+    fn merge(&mut self, other: FuzzSummary) {
         self.expressions += other.expressions;
         self.agreed += other.agreed;
         self.skipped += other.skipped;
@@ -319,8 +319,8 @@ impl Summary {
 }
 
 /// Runs a range of expressions in child processes; a new process starts after each expression that ends its process.
-fn supervise(options: &Options) -> Summary {
-    let (mut summary, mut next, end) = (Summary::default(), options.start, options.start + options.count);
+fn supervise(options: &Options) -> FuzzSummary {
+    let (mut summary, mut next, end) = (FuzzSummary::default(), options.start, options.start + options.count);
     while next < end {
         let program = std::env::current_exe().expect("the operating system reports the path of this program");
         let numbers = [
@@ -395,7 +395,7 @@ fn main() -> ExitCode {
             Options { start, count: end.saturating_sub(start), ..options.clone() }
         })
         .collect();
-    let mut summary = Summary::default();
+    let mut summary = FuzzSummary::default();
     std::thread::scope(|scope| {
         let children: Vec<_> = ranges.iter().map(|range| scope.spawn(|| supervise(range))).collect();
         children.into_iter().for_each(|c| summary.merge(c.join().expect("the supervising thread did not panic")));
@@ -412,7 +412,7 @@ mod tests {
     fn derivatives_of_a_hundred_expressions_agree_with_differences() {
         let arguments = ["--seed", "7", "--count", "100", "--depth", "3", "--order", "3"].map(String::from);
         let options = Options::parse(arguments.into_iter()).expect("the options are valid");
-        let mut summary = Summary::default();
+        let mut summary = FuzzSummary::default();
         let mut seen = BTreeMap::new();
         (0..options.count).for_each(|number| summary.add(&line(&options, number, &mut seen)));
         assert!(summary.failures.is_empty(), "{:#?}", summary.failures);

@@ -4,15 +4,15 @@
 //! the derivative of Fₖ₋₁(x + h·cₖ) by h at 0. So Fₖ from gradients of gradients must agree with differences of Fₖ₋₁.
 
 use super::catalogue::Domain;
-use super::random::Random;
-use pellucid::{Error, Grad, Result, Tensor, grad, ops};
+use super::random::SplitMix64;
+use pellucid::{Error, GradOptions, Result, Tensor, grad, ops};
 use std::time::{Duration, Instant};
 
 /// The function whose derivatives are checked.
 pub type Function<'a> = &'a dyn Fn(&[Tensor]) -> Result<Tensor>;
 
 /// A function, the point at which it is differentiated, and the directions.
-pub struct Problem<'a> {
+pub struct DerivativeProblem<'a> {
     function: Function<'a>,
     leaves: &'a [(Vec<usize>, Vec<f64>)],
     /// c₀, of the shape of f's value.
@@ -25,7 +25,7 @@ pub struct Problem<'a> {
 
 /// Fₖ, and the sum of the absolute values of its terms.
 #[derive(Clone, Copy, Debug)]
-pub struct Derivative {
+pub struct DirectionalDerivative {
     /// Fₖ.
     pub value: f64,
     /// Σ |cₖ·∇Fₖ₋₁|.
@@ -34,7 +34,7 @@ pub struct Derivative {
 
 /// The result of checking the derivatives of one function.
 #[derive(Default, Debug)]
-pub struct Checked {
+pub struct DerivativeReport {
     /// The number of orders that agreed with differences.
     pub agreed: usize,
     /// The number of orders that were not compared, because the differences do not converge.
@@ -51,14 +51,14 @@ pub struct Checked {
 
 /// A failure and its order.
 #[derive(Debug)]
-pub struct Failure {
+pub struct DerivativeFailure {
     /// 0 for the function itself.
     pub order: usize,
     /// A description of the failure.
     pub error: Error,
 }
 
-impl<'a> Problem<'a> {
+impl<'a> DerivativeProblem<'a> {
     /// Creates a problem with random directions for this order.
     ///
     /// # Errors
@@ -67,29 +67,29 @@ impl<'a> Problem<'a> {
         function: Function<'a>,
         leaves: &'a [(Vec<usize>, Vec<f64>)],
         order: usize,
-        random: &mut Random,
-    ) -> Result<Problem<'a>> {
+        random: &mut SplitMix64,
+    ) -> Result<DerivativeProblem<'a>> {
         let size = function(&tensors(leaves, 0.0, &[]))?.size();
         let first = cotangent(size, random);
         let directions = (0..order).map(|_| leaves.iter().map(|(_, v)| cotangent(v.len(), random)).collect()).collect();
-        Ok(Problem { function, leaves, first, directions, is_summed: false })
+        Ok(DerivativeProblem { function, leaves, first, directions, is_summed: false })
     }
 
     /// Returns the same problem with every Fₖ as a tensor of one element that is differentiated.
     #[must_use]
-    pub fn summed(self, is_summed: bool) -> Problem<'a> {
-        Problem { is_summed, ..self }
+    pub fn summed(self, is_summed: bool) -> DerivativeProblem<'a> {
+        DerivativeProblem { is_summed, ..self }
     }
 
     /// Checks every order up to the number of directions.
     ///
     /// # Errors
     /// Errors of the function and of its gradients, with the order.
-    pub fn check(&self) -> Result<Checked, Failure> {
+    pub fn check(&self) -> Result<DerivativeReport, DerivativeFailure> {
         let order = self.directions.len();
-        let mut checked = Checked::default();
+        let mut checked = DerivativeReport::default();
         let all = self.derivatives(0.0, order, order, &mut checked)?;
-        let mut others = Checked::default();
+        let mut others = DerivativeReport::default();
         for k in 1..=order {
             self.compare(k, all[k - 1], all[k], &mut checked, &mut others)?;
             if checked.wrong.is_some() {
@@ -103,15 +103,16 @@ impl<'a> Problem<'a> {
     fn compare(
         &self,
         k: usize,
-        below: Derivative,
-        exact: Derivative,
-        checked: &mut Checked,
-        others: &mut Checked,
-    ) -> Result<(), Failure> {
+        below: DirectionalDerivative,
+        exact: DirectionalDerivative,
+        checked: &mut DerivativeReport,
+        others: &mut DerivativeReport,
+    ) -> Result<(), DerivativeFailure> {
         // Two steps must give the same error: a kink may be within the first one, or the step may be too large.
         let (mut wrong, mut before): (Option<String>, Option<f64>) = (None, None);
         for step in [1e-3, 1e-4, 2e-5] {
-            let mut at = |h: f64| -> Result<f64, Failure> { Ok(self.derivatives(h, k, k - 1, others)?[k - 1].value) };
+            let mut at =
+                |h: f64| -> Result<f64, DerivativeFailure> { Ok(self.derivatives(h, k, k - 1, others)?[k - 1].value) };
             let near = (at(step)? - at(-step)?) / (2.0 * step);
             let far = (at(2.0 * step)? - at(-2.0 * step)?) / (4.0 * step);
             let difference = (4.0 * near - far) / 3.0;
@@ -147,13 +148,13 @@ impl<'a> Problem<'a> {
         h: f64,
         along: usize,
         order: usize,
-        checked: &mut Checked,
-    ) -> Result<Vec<Derivative>, Failure> {
+        checked: &mut DerivativeReport,
+    ) -> Result<Vec<DirectionalDerivative>, DerivativeFailure> {
         let direction = if h == 0.0 { &[][..] } else { &self.directions[along - 1] };
         let gradients = self.gradients(&tensors(self.leaves, h, direction), order, checked)?;
         let product = |(k, gradients): (usize, &Vec<Tensor>)| {
             let weights = if k == 0 { std::slice::from_ref(&self.first) } else { &self.directions[k - 1] };
-            product(gradients, weights).map_err(|error| Failure { order: k, error })
+            product(gradients, weights).map_err(|error| DerivativeFailure { order: k, error })
         };
         gradients.iter().enumerate().map(product).collect()
     }
@@ -167,12 +168,12 @@ impl<'a> Problem<'a> {
         &self,
         leaves: &[Tensor],
         order: usize,
-        checked: &mut Checked,
-    ) -> Result<Vec<Vec<Tensor>>, Failure> {
+        checked: &mut DerivativeReport,
+    ) -> Result<Vec<Vec<Tensor>>, DerivativeFailure> {
         let leaves: Vec<Tensor> = leaves.iter().map(|t| t.detach().requires_grad_(true)).collect();
         let wanted: Vec<&Tensor> = leaves.iter().collect();
         let start = Instant::now();
-        let y = (self.function)(&leaves).map_err(|error| Failure { order: 0, error })?;
+        let y = (self.function)(&leaves).map_err(|error| DerivativeFailure { order: 0, error })?;
         checked.times.push(start.elapsed());
         let is_tracked = y.requires_grad();
         let mut all = vec![vec![y]];
@@ -181,10 +182,12 @@ impl<'a> Problem<'a> {
             let outputs = &all[k - 1];
             let weights = if k == 1 { std::slice::from_ref(&self.first) } else { &self.directions[k - 2] };
             let seeds = outputs.iter().zip(weights).map(|(y, w)| Some(Tensor::new(&w[..], y.shape().clone())));
-            let options = Grad { grad_outputs: seeds.collect(), create_graph: k < order, ..Grad::default() };
+            let options =
+                GradOptions { grad_outputs: seeds.collect(), create_graph: k < order, ..GradOptions::default() };
             let result = match self.is_summed {
-                true => total(outputs, weights)
-                    .and_then(|sum| grad(&[&sum], &wanted, Grad { grad_outputs: Vec::new(), ..options.clone() })),
+                true => total(outputs, weights).and_then(|sum| {
+                    grad(&[&sum], &wanted, GradOptions { grad_outputs: Vec::new(), ..options.clone() })
+                }),
                 false => grad(&outputs.iter().collect::<Vec<_>>(), &wanted, options.clone()),
             };
             let gradients = match result {
@@ -197,7 +200,7 @@ impl<'a> Problem<'a> {
                 }
                 other => other,
             };
-            all.push(gradients.map_err(|error| Failure { order: k, error })?);
+            all.push(gradients.map_err(|error| DerivativeFailure { order: k, error })?);
             checked.times.push(start.elapsed());
         }
         Ok(all)
@@ -215,17 +218,17 @@ fn total(tensors: &[Tensor], weights: &[Vec<f64>]) -> Result<Tensor> {
 }
 
 /// Returns the gradients of the tracked outputs, or zeros if no output is tracked.
-fn tracked_alone(outputs: &[Tensor], wanted: &[&Tensor], options: Grad) -> Result<Vec<Tensor>> {
+fn tracked_alone(outputs: &[Tensor], wanted: &[&Tensor], options: GradOptions) -> Result<Vec<Tensor>> {
     let tracked = outputs.iter().zip(options.grad_outputs).filter(|(y, _)| y.requires_grad());
     let (tracked, grad_outputs): (Vec<&Tensor>, Vec<Option<Tensor>>) = tracked.unzip();
     if tracked.is_empty() {
         return Ok(wanted.iter().map(|x| Tensor::zeros(x.shape().clone(), x.dtype())).collect());
     }
-    grad(&tracked, wanted, Grad { grad_outputs, ..options })
+    grad(&tracked, wanted, GradOptions { grad_outputs, ..options })
 }
 
 /// Returns numbers from ±[0.3, 1].
-fn cotangent(n: usize, random: &mut Random) -> Vec<f64> {
+fn cotangent(n: usize, random: &mut SplitMix64) -> Vec<f64> {
     (0..n).map(|_| if random.coin() { 1.0 } else { -1.0 } * random.between(0.3, 1.0)).collect()
 }
 
@@ -240,7 +243,7 @@ fn tensors(leaves: &[(Vec<usize>, Vec<f64>)], h: f64, direction: &[Vec<f64>]) ->
 }
 
 /// Computes ⟨weights, tensors⟩ on the host.
-fn product(tensors: &[Tensor], weights: &[Vec<f64>]) -> Result<Derivative> {
+fn product(tensors: &[Tensor], weights: &[Vec<f64>]) -> Result<DirectionalDerivative> {
     let (mut value, mut terms) = (0.0, 0.0);
     for (tensor, weights) in tensors.iter().zip(weights) {
         for (x, w) in tensor.detach().try_to_vec::<f64>()?.iter().zip(weights.iter()) {
@@ -248,10 +251,10 @@ fn product(tensors: &[Tensor], weights: &[Vec<f64>]) -> Result<Derivative> {
             terms += (x * w).abs();
         }
     }
-    Ok(Derivative { value, terms })
+    Ok(DirectionalDerivative { value, terms })
 }
 
 /// Returns leaves with values from these domains.
-pub fn leaves_in(shape: &[usize], domains: &[Domain], random: &mut Random) -> Vec<(Vec<usize>, Vec<f64>)> {
+pub fn leaves_in(shape: &[usize], domains: &[Domain], random: &mut SplitMix64) -> Vec<(Vec<usize>, Vec<f64>)> {
     domains.iter().map(|&d| (shape.to_vec(), super::catalogue::values(shape, d, random))).collect()
 }

@@ -1,7 +1,7 @@
 //! Random expressions over the catalogue, determined by their seed and number.
 
-use super::catalogue::{self, Domain, Operation, operations};
-use super::random::Random;
+use super::catalogue::{self, CatalogueOperation, Domain, operations};
+use super::random::SplitMix64;
 use pellucid::{Result, Tensor, no_grad, ops};
 use std::fmt;
 
@@ -21,7 +21,7 @@ pub enum Expression {
     /// An operation on subexpressions.
     Node {
         /// The operation.
-        operation: &'static Operation,
+        operation: &'static CatalogueOperation,
         /// Determines the guards of the inputs and the arguments.
         seed: u64,
         /// The factor of the result, which keeps values moderate.
@@ -58,7 +58,7 @@ impl Expression {
     pub fn evaluate(&self, leaves: &[Tensor]) -> Result<Tensor> {
         match self {
             Expression::Leaf(k) => Ok(leaves[*k].clone()),
-            Expression::Constant(shape, seed) => Ok(Random::new(*seed).tensor(shape, -1.2, 1.2)),
+            Expression::Constant(shape, seed) => Ok(SplitMix64::new(*seed).tensor(shape, -1.2, 1.2)),
             Expression::Node { operation, seed, scale, inputs } => {
                 let inputs: Vec<Tensor> = inputs.iter().map(|e| e.evaluate(leaves)).collect::<Result<_>>()?;
                 let y = apply(operation, *seed, &inputs)?;
@@ -97,8 +97,8 @@ impl Expression {
 }
 
 /// Computes the operation at inputs that are first mapped into its domains. The result has at most [`MOST`] elements.
-fn apply(operation: &Operation, seed: u64, inputs: &[Tensor]) -> Result<Tensor> {
-    let mut random = Random::new(seed);
+fn apply(operation: &CatalogueOperation, seed: u64, inputs: &[Tensor]) -> Result<Tensor> {
+    let mut random = SplitMix64::new(seed);
     let guarded = inputs.iter().zip(&operation.inputs).map(|(x, &domain)| catalogue::guarded(x, domain, &mut random));
     let y = operation.apply(&guarded.collect::<Result<Vec<_>>>()?, random.bits())?;
     if y.size() <= MOST { Ok(y) } else { ops::narrow(&ops::ravel(&y)?, 0, 0, MOST) }
@@ -117,7 +117,7 @@ pub struct Case {
 impl Case {
     /// Returns the expression with this number in the sequence of the seed, of at most this depth.
     pub fn new(seed: u64, number: u64, depth: usize) -> Case {
-        let mut random = Random::new(Random::new(seed).bits() ^ number.wrapping_mul(0xd134_2543_de82_ef95));
+        let mut random = SplitMix64::new(SplitMix64::new(seed).bits() ^ number.wrapping_mul(0xd134_2543_de82_ef95));
         let leaves: Vec<(Vec<usize>, Vec<f64>)> = (0..1 + random.below(2))
             .map(|_| {
                 let shape = random.pick(&SHAPES).to_vec();
@@ -139,7 +139,7 @@ impl Case {
 fn grow(
     leaves: &[Tensor],
     depth: usize,
-    random: &mut Random,
+    random: &mut SplitMix64,
     refused: &mut Vec<(&'static str, String)>,
 ) -> (Expression, Tensor) {
     if depth == 0 {

@@ -4,12 +4,12 @@ use pellucid::Tensor;
 
 /// SplitMix64 (Steele, Lea & Flood 2014).
 #[derive(Clone, Debug)]
-pub struct Random(u64);
+pub struct SplitMix64(u64);
 
-impl Random {
+impl SplitMix64 {
     /// Creates a generator from a seed.
-    pub fn new(seed: u64) -> Random {
-        Random(seed)
+    pub fn new(seed: u64) -> SplitMix64 {
+        SplitMix64(seed)
     }
 
     /// Returns the next 64 random bits.

@@ -5,7 +5,7 @@ use crate::families;
 use crate::operand::{self, Operand, Operands};
 use crate::program;
 use crate::sequence::PreparedPlan;
-use pellucid_ir::backend::{Backend, Buffer, Dense, DenseMap, MemoryStats, Prepared, Storage, View};
+use pellucid_ir::backend::{Backend, Buffer, CompiledPlan, DenseMap, DenseView, MemoryStats, Storage, View};
 use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::{Kernel, Params};
 use pellucid_ir::plan::Plan;
@@ -55,8 +55,8 @@ impl Backend for Cpu {
         program: &Arc<Program>,
         params: &Params,
         size: usize,
-        inputs: &[Dense<'_>],
-        output: Dense<'_>,
+        inputs: &[DenseView<'_>],
+        output: DenseView<'_>,
     ) -> Result<()> {
         let to = operand::dense_output(program.name, &output, size, program.output_bytes(1)?)?;
         // SAFETY: `dense_output` returns a pointer that is valid for `size` elements. The caller holds the borrow words
@@ -66,7 +66,7 @@ impl Backend for Cpu {
     }
 
     fn maps_dense(&self, program: &Arc<Program>, params: &Params, maps: &[DenseMap<'_>]) -> Result<()> {
-        crate::program::maps(program, params, maps)
+        crate::program::run_dense_maps(program, params, maps)
     }
 
     #[inline]
@@ -75,7 +75,7 @@ impl Backend for Cpu {
         program: &Arc<Program>,
         params: &Params,
         size: usize,
-        inputs: &[Dense<'_>],
+        inputs: &[DenseView<'_>],
     ) -> Result<Arc<Storage>> {
         // The storage is created first, while its few arguments are still in registers.
         let storage = Arc::new(Storage::new(CpuBuffer::scratch(program.output_bytes(size)?)?));
@@ -118,7 +118,7 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn prepare(&self, plan: &Plan) -> Result<Box<dyn Prepared>> {
+    fn prepare(&self, plan: &Plan) -> Result<Box<dyn CompiledPlan>> {
         Ok(Box::new(PreparedPlan::new(plan)?))
     }
 
@@ -149,21 +149,21 @@ unsafe fn run_dense(
     program: &Program,
     params: &Params,
     size: usize,
-    inputs: &[Dense<'_>],
+    inputs: &[DenseView<'_>],
     to: NonNull<u8>,
 ) -> Result<()> {
     if program.outputs.len() != 1 || inputs.len() != program.inputs.len() || program.is_row() {
         return Err(Error::invalid(program.name, "the program is not a map with this number of inputs and one output"));
     }
-    let mut operands: List<program::Dense, 4> = List::new();
+    let mut operands: List<program::DensePtr, 4> = List::new();
     for (input, load) in inputs.iter().zip(&program.inputs) {
         let at = operand::dense_input(program.name, input, size, load.storage.size())?.as_ptr();
-        operands.push(program::Dense { at, once: input.once });
+        operands.push(program::DensePtr { at, once: input.once });
     }
     // SAFETY: `dense_input` returns addresses that are valid for `size` elements, or one, of the dtypes that the
     // program loads. The output is valid, unaliased and overlaps an input only exactly (clauses 1 and 2 of this
     // function), and no other thread writes the inputs (clause 3).
-    unsafe { program::dense(program, params, size, &operands, &[program::Dense::full(to.as_ptr())]) }
+    unsafe { program::dense(program, params, size, &operands, &[program::DensePtr::full(to.as_ptr())]) }
 }
 
 /// Converts an input view to an operand; see [`operand::input`] for the errors.
@@ -267,7 +267,7 @@ mod tests {
         fn synchronize(&self) -> Result<()> {
             Cpu.synchronize()
         }
-        fn prepare(&self, plan: &Plan) -> Result<Box<dyn Prepared>> {
+        fn prepare(&self, plan: &Plan) -> Result<Box<dyn CompiledPlan>> {
             Cpu.prepare(plan)
         }
         fn memory_stats(&self) -> MemoryStats {
@@ -287,9 +287,15 @@ mod tests {
         let storage = Cpu.storage(16).unwrap();
         Cpu.upload(bytemuck::bytes_of(&[1.0f32, 2.0, 3.0, 4.0]), &storage).unwrap();
         let empty = Cpu.storage(16).unwrap();
-        let operand = |offset, once| Dense { storage: &storage, offset, once };
-        let map_dense = |backend: &dyn Backend, size, inputs: &[Dense<'_>], to: &Storage| {
-            backend.map_dense(&map.program, &map.params, size, inputs, Dense { storage: to, offset: 0, once: false })
+        let operand = |offset, once| DenseView { storage: &storage, offset, once };
+        let map_dense = |backend: &dyn Backend, size, inputs: &[DenseView<'_>], to: &Storage| {
+            backend.map_dense(
+                &map.program,
+                &map.params,
+                size,
+                inputs,
+                DenseView { storage: to, offset: 0, once: false },
+            )
         };
         for backend in [&Cpu as &dyn Backend, &DefaultDenseMaps] {
             let (out, mut bytes) = (Cpu.storage(12).unwrap(), [0; 12]);
@@ -308,9 +314,9 @@ mod tests {
             );
             assert!(map_dense(backend, 3, &[operand(usize::MAX, true), operand(0, false)], &out).is_err());
             assert!(map_dense(backend, 3, &[operand(0, false)], &out).is_err(), "the second input is missing");
-            let unwritten = Dense { storage: &empty, offset: 0, once: false };
+            let unwritten = DenseView { storage: &empty, offset: 0, once: false };
             assert!(map_dense(backend, 3, &[unwritten, operand(0, false)], &out).is_err());
-            let new = |size, inputs: &[Dense<'_>]| backend.map_new(&map.program, &map.params, size, inputs);
+            let new = |size, inputs: &[DenseView<'_>]| backend.map_new(&map.program, &map.params, size, inputs);
             Cpu.download(&new(3, &[operand(1, false), operand(3, true)]).unwrap(), 0, &mut bytes).unwrap();
             assert_eq!(bytemuck::cast::<_, [f32; 3]>(bytes), [6.0, 7.0, 8.0]);
             for size in [5, usize::MAX / 4, usize::MAX] {
@@ -336,10 +342,10 @@ mod tests {
     #[test]
     fn a_prepared_plan_runs_its_kernels_in_order_at_every_launch() {
         let operand =
-            |slot, shape: &[usize], dtype| plan::Operand { slot, layout: Layout::contiguous(shape.into()), dtype };
+            |slot, shape: &[usize], dtype| plan::SlotView { slot, layout: Layout::contiguous(shape.into()), dtype };
         let x = operand(1, &[2, 2], DType::F32);
-        let launch = |kernel, inputs: &[&plan::Operand], outputs: &[&plan::Operand]| {
-            let owned = |list: &[&plan::Operand]| list.iter().map(|&o| o.clone()).collect();
+        let launch = |kernel, inputs: &[&plan::SlotView], outputs: &[&plan::SlotView]| {
+            let owned = |list: &[&plan::SlotView]| list.iter().map(|&o| o.clone()).collect();
             plan::Launch::new(kernel, owned(inputs), owned(outputs))
         };
         let state = operand(0, &[2], DType::I64);

@@ -1,6 +1,6 @@
 //! Converts views to addresses. Every operand of a kernel is checked once here against the size of its buffer.
 
-use pellucid_ir::backend::{Buffer, Dense, Storage, View};
+use pellucid_ir::backend::{Buffer, DenseView, Storage, View};
 use pellucid_ir::kernel::{FamilyInfo, Kernel};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
 use pellucid_runtime::CpuBuffer;
@@ -94,7 +94,7 @@ pub(crate) fn state(op: &'static str, view: &View<'_>) -> Result<NonNull<u8>> {
 #[inline(always)]
 fn checked_buffer<'a>(op: &'static str, view: &View<'a>) -> Result<&'a CpuBuffer> {
     // An `Option` in the common case: a `Result` with this large error type would be passed through memory.
-    let buffer = downcast(view.storage).filter(|b| fits(view.layout, view.dtype.size(), b.bytes()));
+    let buffer = as_cpu_buffer(view.storage).filter(|b| fits_buffer(view.layout, view.dtype.size(), b.bytes()));
     buffer.ok_or_else(|| view_out_of_bounds(op, view))
 }
 
@@ -116,7 +116,7 @@ pub(crate) fn check_writable(op: &'static str, layout: &Layout) -> Result<()> {
 /// # Errors
 /// Those of [`input`].
 #[inline]
-pub(crate) fn dense_input(op: &'static str, dense: &Dense<'_>, size: usize, element: usize) -> Result<NonNull<u8>> {
+pub(crate) fn dense_input(op: &'static str, dense: &DenseView<'_>, size: usize, element: usize) -> Result<NonNull<u8>> {
     let count = if dense.once { 1 } else { size };
     match dense_buffer(dense, count, element) {
         Some((buffer, skip)) => match buffer.start() {
@@ -137,7 +137,12 @@ pub(crate) fn dense_input(op: &'static str, dense: &Dense<'_>, size: usize, elem
 /// # Errors
 /// If the elements exceed the buffer, if the storage belongs to another device, or if the allocation fails.
 #[inline]
-pub(crate) fn dense_output(op: &'static str, dense: &Dense<'_>, size: usize, element: usize) -> Result<NonNull<u8>> {
+pub(crate) fn dense_output(
+    op: &'static str,
+    dense: &DenseView<'_>,
+    size: usize,
+    element: usize,
+) -> Result<NonNull<u8>> {
     match dense_buffer(dense, size, element) {
         // SAFETY: `dense_buffer` returns `skip` only if it is at most the size of the buffer.
         Some((buffer, skip)) => buffer.ensure().map(|start| unsafe { start.add(skip) }),
@@ -147,8 +152,8 @@ pub(crate) fn dense_output(op: &'static str, dense: &Dense<'_>, size: usize, ele
 
 /// Returns the buffer and the offset in bytes of the first element, or `None` if an element is outside the buffer.
 #[inline(always)]
-fn dense_buffer<'a>(dense: &Dense<'a>, count: usize, element: usize) -> Option<(&'a CpuBuffer, usize)> {
-    let buffer = downcast(dense.storage)?;
+fn dense_buffer<'a>(dense: &DenseView<'a>, count: usize, element: usize) -> Option<(&'a CpuBuffer, usize)> {
+    let buffer = as_cpu_buffer(dense.storage)?;
     if count == 0 {
         return Some((buffer, 0));
     }
@@ -158,8 +163,8 @@ fn dense_buffer<'a>(dense: &Dense<'a>, count: usize, element: usize) -> Option<(
 
 /// Returns the error of a contiguous operand that is not within a buffer of this backend.
 #[cold]
-fn dense_out_of_bounds(op: &'static str, dense: &Dense<'_>, count: usize) -> Error {
-    match downcast(dense.storage) {
+fn dense_out_of_bounds(op: &'static str, dense: &DenseView<'_>, count: usize) -> Error {
+    match as_cpu_buffer(dense.storage) {
         None => wrong_device(op),
         Some(buffer) => {
             let (bytes, offset) = (buffer.bytes(), dense.offset);
@@ -170,11 +175,11 @@ fn dense_out_of_bounds(op: &'static str, dense: &Dense<'_>, count: usize) -> Err
 
 /// Returns the buffer of a storage, or an error if the storage belongs to another backend.
 pub(crate) fn cpu_buffer<'a>(op: &'static str, storage: &'a Storage) -> Result<&'a CpuBuffer> {
-    downcast(storage).ok_or_else(|| wrong_device(op))
+    as_cpu_buffer(storage).ok_or_else(|| wrong_device(op))
 }
 
 #[inline(always)]
-fn downcast(storage: &Storage) -> Option<&CpuBuffer> {
+fn as_cpu_buffer(storage: &Storage) -> Option<&CpuBuffer> {
     let buffer = storage.buffer();
     // SAFETY: `is_of` returns true only if the buffer is a `CpuBuffer`: no implementation of `Buffer` can override it.
     buffer.is_of(&TypeId::of::<CpuBuffer>()).then(|| unsafe { &*(&raw const *buffer).cast::<CpuBuffer>() })
@@ -184,7 +189,7 @@ fn downcast(storage: &Storage) -> Option<&CpuBuffer> {
 ///
 /// `element` is the size of an element in bytes, a power of two. Returns false if a position overflows.
 #[inline]
-pub(crate) fn fits(layout: &Layout, element: usize, bytes: usize) -> bool {
+pub(crate) fn fits_buffer(layout: &Layout, element: usize, bytes: usize) -> bool {
     let capacity = bytes >> element.trailing_zeros();
     if !layout.is_contiguous() {
         return strided_fits(layout, capacity);
@@ -219,7 +224,7 @@ pub(crate) fn no_value(op: &'static str) -> Error {
 /// Returns the error of a view that is not within a buffer of this backend.
 #[cold]
 fn view_out_of_bounds(op: &'static str, view: &View<'_>) -> Error {
-    if downcast(view.storage).is_none() {
+    if as_cpu_buffer(view.storage).is_none() {
         return wrong_device(op);
     }
     let (layout, bytes) = (view.layout, view.storage.buffer().bytes());
@@ -233,17 +238,17 @@ mod tests {
     #[test]
     fn layouts_are_checked_against_the_size_of_the_buffer() {
         let base = Layout::contiguous([4, 6].into());
-        assert!(fits(&base, 4, 96) && !fits(&base, 4, 95) && !fits(&base, 8, 96));
+        assert!(fits_buffer(&base, 4, 96) && !fits_buffer(&base, 4, 95) && !fits_buffer(&base, 8, 96));
         let flipped = base.slice(0, 3, -1, 4);
-        assert!(fits(&flipped, 4, 96) && !fits(&flipped, 4, 95));
+        assert!(fits_buffer(&flipped, 4, 96) && !fits_buffer(&flipped, 4, 95));
         let shifted = Layout::strided([4].into(), [1].into_iter().collect(), 20);
-        assert!(fits(&shifted, 4, 96) && !fits(&shifted, 4, 95));
-        assert!(fits(&Layout::contiguous([0, 3].into()), 4, 0));
+        assert!(fits_buffer(&shifted, 4, 96) && !fits_buffer(&shifted, 4, 95));
+        assert!(fits_buffer(&Layout::contiguous([0, 3].into()), 4, 0));
         let huge = isize::MAX as usize / 8;
         for dims in [[huge, 8], [huge, 1 << 40]] {
             let layout = Layout::contiguous([1].into()).broadcast_to(&[1, 1].into()).unwrap();
             let overflowing = layout.slice(0, 0, 1, dims[0]).slice(1, 0, isize::MAX, dims[1]);
-            assert!(!fits(&overflowing, 1, 1 << 20), "{dims:?}");
+            assert!(!fits_buffer(&overflowing, 1, 1 << 20), "{dims:?}");
         }
     }
 }

@@ -7,7 +7,7 @@
 use crate::families;
 use crate::operand::{self, Operand, Operands};
 use crate::program;
-use pellucid_ir::backend::{Buffer, Prepared, Storage};
+use pellucid_ir::backend::{Buffer, CompiledPlan, Storage};
 use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::{Kernel, Params};
 use pellucid_ir::plan::{self, Plan};
@@ -47,7 +47,7 @@ enum PreparedLaunch {
         outputs: Box<[DenseOperand]>,
     },
     /// Any other kernel.
-    Any { kernel: Kernel, inputs: Box<[plan::Operand]>, outputs: Box<[plan::Operand]> },
+    Any { kernel: Kernel, inputs: Box<[plan::SlotView]>, outputs: Box<[plan::SlotView]> },
 }
 
 /// A contiguous array in a slot, or a single value that broadcasts.
@@ -74,7 +74,8 @@ impl PreparedPlan {
             operand::check_count(&launch.kernel, launch.inputs.len(), launch.outputs.len())?;
             let state_outputs = launch.kernel.info().state_outputs;
             for (k, o) in launch.inputs.iter().chain(&launch.outputs).enumerate() {
-                let Some(slot) = slots.get_mut(o.slot).filter(|s| operand::fits(&o.layout, o.dtype.size(), s.bytes))
+                let Some(slot) =
+                    slots.get_mut(o.slot).filter(|s| operand::fits_buffer(&o.layout, o.dtype.size(), s.bytes))
                 else {
                     return Err(Error::invalid("prepare", format!("an operand of `{op}` exceeds its slot")));
                 };
@@ -128,7 +129,7 @@ impl PreparedPlan {
     }
 }
 
-impl Prepared for PreparedPlan {
+impl CompiledPlan for PreparedPlan {
     fn launch(&self, slots: &[Arc<Storage>]) -> Result<()> {
         let bases = self.slot_bases(slots)?;
         self.launches.iter().try_for_each(|launch| launch.run(&bases))?;
@@ -147,12 +148,12 @@ impl PreparedLaunch {
         let plan::Launch { kernel, inputs, outputs, .. } = launch;
         if let (Kernel::Map(map), Some(first)) = (kernel, outputs.first()) {
             let shape = first.layout.shape();
-            let dense_operand = |o: &plan::Operand| {
+            let dense_operand = |o: &plan::SlotView| {
                 let full = o.layout.shape() == shape;
                 let dense = o.layout.is_contiguous() && (full || o.layout.shape().size() == 1);
                 dense.then(|| DenseOperand { slot: o.slot, offset: o.layout.offset() * o.dtype.size(), once: !full })
             };
-            let dense_operands = |list: &[plan::Operand]| list.iter().map(dense_operand).collect::<Option<_>>();
+            let dense_operands = |list: &[plan::SlotView]| list.iter().map(dense_operand).collect::<Option<_>>();
             if let (Some(inputs), Some(outputs)) = (dense_operands(inputs), dense_operands(outputs)) {
                 let (program, params) = (map.program.clone(), map.params.clone());
                 return PreparedLaunch::Dense { program, params, size: shape.size(), inputs, outputs };
@@ -167,7 +168,8 @@ impl PreparedLaunch {
     fn run(&self, bases: &[*mut u8]) -> Result<()> {
         match self {
             PreparedLaunch::Dense { program, params, size, inputs, outputs } => {
-                let bind = |o: &DenseOperand| program::Dense { at: bases[o.slot].wrapping_add(o.offset), once: o.once };
+                let bind =
+                    |o: &DenseOperand| program::DensePtr { at: bases[o.slot].wrapping_add(o.offset), once: o.once };
                 // Nearly all maps have one output.
                 if let ([a, b], [y]) = (&**inputs, &**outputs) {
                     // SAFETY: `PreparedPlan::new` has checked that the operands are within their slots, have the sizes
@@ -176,8 +178,8 @@ impl PreparedLaunch {
                     // storages (the contract of `Backend`), so no other thread uses the operands.
                     return unsafe { program::dense(program, params, *size, &[bind(a), bind(b)], &[bind(y)]) };
                 }
-                let x: List<program::Dense, 8> = inputs.iter().map(bind).collect();
-                let y: List<program::Dense, 4> = outputs.iter().map(bind).collect();
+                let x: List<program::DensePtr, 8> = inputs.iter().map(bind).collect();
+                let y: List<program::DensePtr, 4> = outputs.iter().map(bind).collect();
                 // SAFETY: `PreparedPlan::new` and `slot_bases` have checked bounds, sizes, dtypes and overlap, and the
                 // caller holds the borrow words, exactly as for two inputs.
                 unsafe { program::dense(program, params, *size, &x, &y) }
@@ -193,7 +195,7 @@ impl PreparedLaunch {
 }
 
 /// Converts an operand of a plan to an operand of a kernel family. `base` is the start of its slot.
-fn bind_operand(operand: &plan::Operand, base: *mut u8) -> Operand<'_> {
+fn bind_operand(operand: &plan::SlotView, base: *mut u8) -> Operand<'_> {
     Operand { base, layout: &operand.layout, dtype: operand.dtype }
 }
 
@@ -205,16 +207,16 @@ mod tests {
     use pellucid_ir::kernel::{Map, MatMul};
     use pellucid_ir::{DType, Layout, formula};
 
-    fn operand(slot: usize, layout: Layout) -> plan::Operand {
-        plan::Operand { slot, layout, dtype: DType::F32 }
+    fn operand(slot: usize, layout: Layout) -> plan::SlotView {
+        plan::SlotView { slot, layout, dtype: DType::F32 }
     }
 
     /// Returns an operand of `len` elements at `offset` in slot 0.
-    fn slice_of_slot(offset: usize, len: usize) -> plan::Operand {
+    fn slice_of_slot(offset: usize, len: usize) -> plan::SlotView {
         operand(0, Layout::contiguous_from([len].into(), offset))
     }
 
-    fn add(inputs: [plan::Operand; 2], output: plan::Operand) -> plan::Launch {
+    fn add(inputs: [plan::SlotView; 2], output: plan::SlotView) -> plan::Launch {
         let program = formula!(|x, y| x + y).uniform_program(DType::F32).unwrap().clone();
         let kernel = Kernel::Map(Map { program, params: Default::default() });
         plan::Launch::new(kernel, inputs.into(), vec![output])

@@ -9,7 +9,7 @@ use syn::{
 
 pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     let mut input: DeriveInput = parse2(item)?;
-    let arguments = Arguments::of(&input.attrs)?;
+    let arguments = ModuleAttribute::of(&input.attrs)?;
     let refusal = match &arguments.no_capture {
         Some(reason) => quote!(::core::option::Option::Some(#reason)),
         None => quote!(::core::option::Option::None),
@@ -78,7 +78,7 @@ fn visits(
 ) -> Result<Vec<TokenStream>> {
     let mut visits = Vec::new();
     for (index, field) in fields.iter().enumerate() {
-        if Arguments::of(&field.attrs)?.skip {
+        if ModuleAttribute::of(&field.attrs)?.skip {
             continue;
         }
         let index = Index::from(index);
@@ -103,7 +103,7 @@ fn bound_parameters(input: &mut DeriveInput, module: &Path) -> Result<()> {
     };
     let mut words: HashSet<String> = HashSet::new();
     for field in fields.into_iter().flatten() {
-        if !Arguments::of(&field.attrs)?.skip && !is_phantom(&field.ty) {
+        if !ModuleAttribute::of(&field.attrs)?.skip && !is_phantom(&field.ty) {
             let ty = field.ty.to_token_stream().to_string();
             words.extend(ty.split(|c: char| !c.is_alphanumeric() && c != '_').map(String::from));
         }
@@ -126,16 +126,16 @@ fn is_phantom(ty: &Type) -> bool {
 
 /// The arguments of `#[module(..)]`.
 #[derive(Default)]
-struct Arguments {
+struct ModuleAttribute {
     skip: bool,
     path: Option<Path>,
     no_capture: Option<LitStr>,
     class: Option<Expr>,
 }
 
-impl Arguments {
-    fn of(attributes: &[Attribute]) -> Result<Arguments> {
-        let mut arguments = Arguments::default();
+impl ModuleAttribute {
+    fn of(attributes: &[Attribute]) -> Result<ModuleAttribute> {
+        let mut arguments = ModuleAttribute::default();
         for attribute in attributes.iter().filter(|a| a.path().is_ident("module")) {
             attribute.parse_nested_meta(|meta| {
                 if meta.path.is_ident("skip") {

@@ -11,14 +11,25 @@ use syn::{
 
 /// The types of sizes, axes and counts, and of options that contain them.
 const SIZE_TYPES: [&str; 13] = [
-    "usize", "isize", "Shape", "Target", "Axes", "Spatial", "Pool", "Conv", "Sections", "Repeats", "PadWidth", "Bins",
+    "usize",
+    "isize",
+    "Shape",
+    "TargetShape",
+    "Axes",
+    "Spatial",
+    "PoolOptions",
+    "ConvOptions",
+    "Sections",
+    "Repeats",
+    "PadWidth",
+    "Bins",
     "Resize",
 ];
 
 /// The arguments of `#[tensor_method]` and `#[operation]`.
 #[derive(Default)]
 struct OperationAttribute {
-    /// The variant of `Policy`; the default is `Promote`.
+    /// The variant of `AutocastPolicy`; the default is `Promote`.
     autocast: Option<Ident>,
     /// The name of the registry entry, if it is not the name of the function.
     entry: Option<Ident>,
@@ -36,7 +47,8 @@ impl Parse for OperationAttribute {
                 "autocast" => arguments.autocast = Some(value(input)?),
                 "entry" => arguments.entry = Some(value(input)?),
                 _ => {
-                    let help = "the arguments are `autocast = <variant of Policy>`, `entry = <name>` and `transparent`";
+                    let help = "the arguments are `autocast = <variant of AutocastPolicy>`, `entry = <name>` and \
+                                `transparent`";
                     return Err(Error::new(key.span(), help));
                 }
             }
@@ -78,7 +90,7 @@ fn registry_entry(arguments: &OperationAttribute, function: &ItemFn) -> TokenStr
             #[allow(non_upper_case_globals)]
             pub(crate) const #entry: crate::ops::registry::OperationInfo = crate::ops::registry::OperationInfo {
                 name: stringify!(#name),
-                autocast: crate::Policy::#policy,
+                autocast: crate::AutocastPolicy::#policy,
                 takes_sizes: #takes_sizes,
             };
         }
@@ -238,7 +250,7 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
             #[inline]
             #[track_caller]
             pub fn #name #generics (&self, #(#parameters),*) -> #output #where_clause {
-                let _call = crate::autograd::called();
+                let _call = crate::autograd::note_call_location();
                 crate::panic::unwrap(crate::ops::#name(self, #(#arguments),*))
             }
         }

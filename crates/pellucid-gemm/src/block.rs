@@ -20,10 +20,10 @@
 
 use super::kernels::Kernels;
 use super::pack::PackPanels;
-use super::source::{Source, pack_panels};
+use super::source::{PackSource, pack_panels};
 use super::strided::Strided;
 use super::tile::RegisterTile;
-use super::{Epilogue, Finished};
+use super::{Epilogue, OutputBlock};
 use pellucid_runtime::scratch;
 use pellucid_simd::Element;
 use pellucid_simd::vector::prefetch_run;
@@ -135,9 +135,9 @@ impl<T> ColumnPanel<T> {
 /// - *Isa*: the processor has the instruction set of the kernels.
 pub(crate) struct BlockedProduct<'a, T> {
     /// A, whose lanes are its rows.
-    pub(crate) a: &'a dyn Source<T>,
+    pub(crate) a: &'a dyn PackSource<T>,
     /// B, whose lanes are its columns.
-    pub(crate) b: &'a dyn Source<T>,
+    pub(crate) b: &'a dyn PackSource<T>,
     /// The depth.
     pub(crate) k: usize,
     /// Element (0, 0) of C.
@@ -182,7 +182,7 @@ impl<T: Element> BlockedProduct<'_, T> {
                 || self.k <= MAX_DEPTH_BLOCK
                     && self.a.strided().is_some_and(|a| a.depth == 1 && !self.has_set_conflicts(&a));
             let a_len = if in_place { 0 } else { rows.len().div_ceil(kernels.rows) * panel_len };
-            return scratch::with(a_len + MAX_DEPTH_BLOCK * width, |workspace: *mut T| {
+            return scratch::with_buffer(a_len + MAX_DEPTH_BLOCK * width, |workspace: *mut T| {
                 // SAFETY: the caller guarantees the product contract. *Scratch* holds: the workspace has `a_len`
                 // elements for all panels of A, unless they are read in place, and those of one panel of B after them.
                 unsafe {
@@ -214,7 +214,7 @@ impl<T: Element> BlockedProduct<'_, T> {
                 self.compute_strip_major(kernels, rows, cols, a, b);
             }
         };
-        if a_len + b_len == 0 { work(std::ptr::null_mut()) } else { scratch::with(a_len + b_len, work) }
+        if a_len + b_len == 0 { work(std::ptr::null_mut()) } else { scratch::with_buffer(a_len + b_len, work) }
     }
 
     /// Computes a rectangle of a C with contiguous columns: computes a few rows at a time in scratch, and transposes
@@ -228,7 +228,7 @@ impl<T: Element> BlockedProduct<'_, T> {
         let height = (SCRATCH_ELEMENTS / width).next_multiple_of(kernels.rows).max(kernels.rows);
         for i in rows.clone().step_by(height) {
             let rows = i..rows.end.min(i + height);
-            scratch::with(rows.len() * width, |workspace: *mut T| {
+            scratch::with_buffer(rows.len() * width, |workspace: *mut T| {
                 let c = workspace.wrapping_sub(rows.start * width + cols.start);
                 let in_scratch =
                     BlockedProduct { c, c_row_stride: width as isize, c_col_stride: 1, epilogue: None, ..*self };
@@ -360,7 +360,7 @@ impl<T: Element> BlockedProduct<'_, T> {
                                 },
                                 (None, None) => unreachable!("an operand without a strided view has scratch"),
                             };
-                            self.multiply_tile(kernels, strip.clone(), j..j + lanes, &depth, a, b);
+                            self.compute_tile(kernels, strip.clone(), j..j + lanes, &depth, a, b);
                         }
                         let finished = finished_to..strip.end;
                         if depth.end == self.k
@@ -431,7 +431,7 @@ impl<T: Element> BlockedProduct<'_, T> {
                     let b = ColumnPanel::packed(data, width);
                     for (s, i) in rows.clone().step_by(height).enumerate() {
                         let a = self.a_panel(kernels, s, i, depth.start, a_scratch);
-                        self.multiply_tile(kernels, i..rows.end.min(i + height), j..j + lanes, &depth, a, b);
+                        self.compute_tile(kernels, i..rows.end.min(i + height), j..j + lanes, &depth, a, b);
                     }
                 }
             }
@@ -490,7 +490,7 @@ impl<T: Element> BlockedProduct<'_, T> {
     ///   `depth`. A padded `b` is valid for reads of whole panels. They do not overlap C.
     /// - *Size*: `1 ≤ rows ≤ kernels.rows` and `1 ≤ cols ≤ kernels.width()`.
     #[inline]
-    unsafe fn multiply_tile(
+    unsafe fn compute_tile(
         &self,
         kernels: &Kernels<T>,
         rows: Range<usize>,
@@ -594,7 +594,7 @@ impl<T: Element> BlockedProduct<'_, T> {
         } else {
             (rows, cols, self.c_row_stride, self.c_col_stride)
         };
-        epilogue.finish(Finished { batch: self.batch, rows, cols, data, row_stride, col_stride });
+        epilogue.finish(OutputBlock { batch: self.batch, rows, cols, data, row_stride, col_stride });
     }
 }
 

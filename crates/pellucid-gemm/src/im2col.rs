@@ -2,7 +2,7 @@
 
 use super::kernels::Kernels;
 use super::offsets::{LaneRun, OffsetList, PackLanes, PackRuns};
-use super::source::{Source, check_panel};
+use super::source::{PackSource, check_panel};
 use pellucid_runtime::list::List;
 use pellucid_simd::Element;
 
@@ -25,7 +25,7 @@ unsafe impl<T: Sync> Sync for ImplicitIm2col<'_, T> {}
 
 // SAFETY: `pack` writes whole vectors with the lanes of the runs, and zeros in the others. `pack_rows` writes every run
 // of the depth of every lane. `strided` and `panel` return `None`.
-unsafe impl<T: Element> Source<T> for ImplicitIm2col<'_, T> {
+unsafe impl<T: Element> PackSource<T> for ImplicitIm2col<'_, T> {
     #[allow(private_interfaces)]
     unsafe fn pack(
         &self,

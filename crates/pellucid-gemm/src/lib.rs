@@ -7,7 +7,7 @@
 //! | `lib` (this file) | shapes, orientation, and the grid of tasks: [`gemm`], [`gemm_batched`], [`multiply`] |
 //! | `block` | the blocked loops around the micro-kernel, and the call of the [`Epilogue`] |
 //! | `tile` | the micro-kernel, which computes one register tile of C |
-//! | `source` | operands of a product, and the panels into which they are packed: [`Source`] |
+//! | `source` | operands of a product, and the panels into which they are packed: [`PackSource`] |
 //! | `strided` | strided matrices, the usual operands: [`Strided`] |
 //! | `pack` | the packing of strided matrices |
 //! | `packed` | operands that are packed once and used by many products: [`PackedPanels`], [`OwnedPanels`] |
@@ -49,10 +49,10 @@ mod tests;
 
 pub use gemv::VIRTUAL_LANES;
 pub use im2col::ImplicitIm2col;
-pub use offset_dot::{OffsetDotRow, WeightGradDots, folded};
+pub use offset_dot::{OffsetDotRow, WeightGradDots, sum_virtual_lanes};
 pub use offsets::{OffsetList, PackRuns};
 pub use packed::{OwnedPanels, PackedPanels};
-pub use source::Source;
+pub use source::PackSource;
 pub use strided::Strided;
 pub use winograd::{TransformTiles, WinogradTransform};
 
@@ -98,7 +98,7 @@ pub struct Offsets {
 
 /// A finished part of C, still in cache, which an [`Epilogue`] may read and modify in place.
 #[derive(Clone, Debug)]
-pub struct Finished<T> {
+pub struct OutputBlock<T> {
     /// Index of the product in its batch.
     pub batch: usize,
     /// Rows of C in this part.
@@ -119,15 +119,15 @@ pub trait Epilogue<T>: Sync {
     ///
     /// Each element of C is in exactly one part. The shape of the parts is unspecified, and several threads call this
     /// method. If C is `None`, each part is computed in scratch and passed to this method only.
-    fn finish(&self, part: Finished<T>);
+    fn finish(&self, part: OutputBlock<T>);
 
     /// Prefetches the operands that [`finish`](Self::finish) accesses besides C, for some rows and columns of a product
     /// of the batch. They arrive from memory while the sums are computed.
     fn prefetch_epilogue(&self, _batch: usize, _rows: Range<usize>, _cols: Range<usize>) {}
 }
 
-impl<T, F: Fn(Finished<T>) + Sync> Epilogue<T> for F {
-    fn finish(&self, part: Finished<T>) {
+impl<T, F: Fn(OutputBlock<T>) + Sync> Epilogue<T> for F {
+    fn finish(&self, part: OutputBlock<T>) {
         self(part);
     }
 }
@@ -187,7 +187,7 @@ pub unsafe fn gemm_batched<T: Element>(
     threads: Threads,
 ) {
     // SAFETY: the caller guarantees the gemm contract and *Disjoint results*. The processor has `Isa::best()`.
-    unsafe { gemm_at(Isa::best(), shape, batch, a, b, c, epilogue, threads) }
+    unsafe { gemm_batched_for_isa(Isa::best(), shape, batch, a, b, c, epilogue, threads) }
 }
 
 /// Computes [`gemm_batched`] with the kernels of one instruction set.
@@ -197,7 +197,7 @@ pub unsafe fn gemm_batched<T: Element>(
 /// - The gemm contract of [`gemm`] holds for every product.
 /// - *Disjoint results*: no two products share an element of C.
 /// - *Isa*: the processor has the instruction set.
-pub unsafe fn gemm_at<T: Element>(
+pub unsafe fn gemm_batched_for_isa<T: Element>(
     isa: Isa,
     shape: &Gemm,
     batch: &[Offsets],
@@ -248,8 +248,8 @@ pub unsafe fn gemm_at<T: Element>(
 /// - *Isa*: the processor has the instruction set.
 pub unsafe fn multiply<T: Element>(
     isa: Isa,
-    a: &dyn Source<T>,
-    b: &dyn Source<T>,
+    a: &dyn PackSource<T>,
+    b: &dyn PackSource<T>,
     (rows, cols, k): (Range<usize>, Range<usize>, usize),
     c: *mut T,
     c_row_stride: isize,
@@ -368,8 +368,8 @@ impl<T: Element> GemmProblem<'_, T> {
     ///
     /// # Safety
     ///
-    /// The contract of [`gemm_at`] holds for the products at `offsets(0..batch)`, with C of `m × n` and the instruction
-    /// set of `kernels`.
+    /// The contract of [`gemm_batched_for_isa`] holds for the products at `offsets(0..batch)`, with C of `m × n` and
+    /// the instruction set of `kernels`.
     #[inline]
     unsafe fn compute(
         &self,
@@ -389,8 +389,8 @@ impl<T: Element> GemmProblem<'_, T> {
         };
         if tasks <= 1 {
             for index in 0..batch {
-                // SAFETY: the caller guarantees the contract of `gemm_at`. *Region* holds because only this thread
-                // works on the batch.
+                // SAFETY: the caller guarantees the contract of `gemm_batched_for_isa`. *Region* holds because only
+                // this thread works on the batch.
                 unsafe { self.compute_rectangle(index, offsets(index), a, b, c, 0..self.m, 0..self.n) }
             }
             return;
@@ -403,13 +403,13 @@ impl<T: Element> GemmProblem<'_, T> {
             self.n.div_ceil(grid.cols).next_multiple_of(self.kernels.width()),
         );
         let grain = (TASK_MULTIPLY_ADDS * parts / multiply_adds.max(1)).clamp(1, (batch * parts).div_ceil(tasks));
-        threads::each(batch * parts, grain, |_, task| {
+        threads::parallel_for(batch * parts, grain, |_, task| {
             let (index, part) = (task / parts, task % parts);
             let (i, j) = (part / grid.cols * height, part % grid.cols * width);
             let rows = i.min(self.m)..self.m.min(i + height);
             let cols = j.min(self.n)..self.n.min(j + width);
-            // SAFETY: the caller guarantees the contract of `gemm_at`. *Region* holds because the parts of the grid are
-            // disjoint, and *Disjoint results* separates the products.
+            // SAFETY: the caller guarantees the contract of `gemm_batched_for_isa`. *Region* holds because the parts of
+            // the grid are disjoint, and *Disjoint results* separates the products.
             unsafe { self.compute_rectangle(index, offsets(index), a, b, c, rows, cols) }
         });
     }
@@ -418,7 +418,7 @@ impl<T: Element> GemmProblem<'_, T> {
     ///
     /// # Safety
     ///
-    /// - The contract of [`gemm_at`] holds for the product at `offsets`.
+    /// - The contract of [`gemm_batched_for_isa`] holds for the product at `offsets`.
     /// - *Region*: no other thread accesses the rectangle of C during the call.
     #[inline]
     unsafe fn compute_rectangle(
@@ -435,7 +435,7 @@ impl<T: Element> GemmProblem<'_, T> {
         let b = Strided { data: b.data.wrapping_offset(offsets.b), ..b };
         if let Some(c) = c {
             let c = OutputMatrix { data: c.data.wrapping_offset(offsets.c), ..c };
-            // SAFETY: the caller guarantees the contract of `gemm_at` for these pointers, and *Region*.
+            // SAFETY: the caller guarantees the contract of `gemm_batched_for_isa` for these pointers, and *Region*.
             return unsafe { self.compute_into(batch, a, b, c, rows, cols) };
         }
         let width = block::block_columns::<T>(self.k, self.kernels.width()).min(cols.len()).max(1);
@@ -444,13 +444,13 @@ impl<T: Element> GemmProblem<'_, T> {
             let cols = j..cols.end.min(j + width);
             for i in rows.clone().step_by(height) {
                 let rows = i..rows.end.min(i + height);
-                scratch::with(rows.len() * cols.len(), |workspace: *mut T| {
+                scratch::with_buffer(rows.len() * cols.len(), |workspace: *mut T| {
                     let row_stride = cols.len() as isize;
                     let data = workspace.wrapping_offset(-(rows.start as isize * row_stride + cols.start as isize));
                     let c = OutputMatrix { data, row_stride, col_stride: 1, accumulate: false };
-                    // SAFETY: the caller guarantees the contract of `gemm_at` for A and B. For C, *Bounds*, *Aliasing*
-                    // and *Region* hold because the workspace is exclusive and holds exactly these rows and columns,
-                    // with the first element at its start.
+                    // SAFETY: the caller guarantees the contract of `gemm_batched_for_isa` for A and B. For C,
+                    // *Bounds*, *Aliasing* and *Region* hold because the workspace is exclusive and holds exactly these
+                    // rows and columns, with the first element at its start.
                     unsafe { self.compute_into(batch, a, b, c, rows, cols.clone()) }
                 });
             }
@@ -461,7 +461,7 @@ impl<T: Element> GemmProblem<'_, T> {
     ///
     /// # Safety
     ///
-    /// - The gemm contract of [`gemm`] and *Isa* of [`gemm_at`] hold for the rectangle of these matrices.
+    /// - The gemm contract of [`gemm`] and *Isa* of [`gemm_batched_for_isa`] hold for the rectangle of these matrices.
     /// - *Region*: no other thread accesses the rectangle of C during the call.
     #[inline]
     unsafe fn compute_into(
@@ -591,7 +591,7 @@ unsafe fn multiply_vector<T: Element>(
             }
         }
     };
-    if x_len + a_len == 0 { work(std::ptr::null_mut()) } else { scratch::with(x_len + a_len, work) }
+    if x_len + a_len == 0 { work(std::ptr::null_mut()) } else { scratch::with_buffer(x_len + a_len, work) }
 }
 
 /// Copies a strided vector to contiguous memory, and returns its start.

@@ -73,7 +73,8 @@ impl<T: Element> OffsetDotRow<'_, T> {
 
 /// Sums of products along the lanes, added to virtual lanes: `sums[p] += Σᵢ x[i] · data[lanes[i] + depths[p]]`.
 ///
-/// Each p has 16 virtual lanes. Virtual lane l sums the elements i ≡ l (mod 16) of each run. [`folded`] reduces them.
+/// Each p has 16 virtual lanes. Virtual lane l sums the elements i ≡ l (mod 16) of each run. [`sum_virtual_lanes`]
+/// reduces them.
 ///
 /// # Gradient dot contract
 ///
@@ -126,7 +127,7 @@ impl<T: Element> WeightGradDots<'_, T> {
 /// 1.
 ///
 /// An incomplete group at the end of `lanes` is ignored.
-pub fn folded<T: Element>(lanes: &[T]) -> impl Iterator<Item = T> {
+pub fn sum_virtual_lanes<T: Element>(lanes: &[T]) -> impl Iterator<Item = T> {
     lanes.chunks_exact(VIRTUAL_LANES).map(|lanes| {
         let mut lanes: [T; VIRTUAL_LANES] = lanes.try_into().expect("a chunk has 16 lanes");
         for half in [8, 4, 2, 1] {

@@ -2,7 +2,7 @@
 
 use super::block::depth_blocks;
 use super::kernels::Kernels;
-use super::source::{Source, check_panel};
+use super::source::{PackSource, check_panel};
 use super::strided::Strided;
 use pellucid_ir::Result;
 use pellucid_runtime::CpuBuffer;
@@ -104,7 +104,7 @@ impl<T> Deref for OwnedPanels<T> {
 
 // SAFETY: `pack` writes every lane of every step. `panel` returns panels that `PackedPanels::pack` has initialised, and
 // its *Memory* clause keeps them valid. `in_rows` is false, so `pack_rows` is not supported.
-unsafe impl<T: Element> Source<T> for PackedPanels<T> {
+unsafe impl<T: Element> PackSource<T> for PackedPanels<T> {
     fn panel(&self, first: usize, start: usize, width: usize) -> Option<*const T> {
         (width == self.width && first.is_multiple_of(width)).then(|| self.panel_ptr(first, start).cast_const())
     }

@@ -1,4 +1,4 @@
-//! Operands of a product ([`Source`]), and the panels into which they are packed.
+//! Operands of a product ([`PackSource`]), and the panels into which they are packed.
 //!
 //! The micro-kernel reads panels: `lanes` rows of A, or columns of B, over one block of the depth. A packed panel is
 //! contiguous in the order in which the kernel reads it: `panel[p·width + i] = operand[first + i, start + p]`, with
@@ -20,7 +20,7 @@ use std::ops::Range;
 ///
 /// - `pack` initialises the whole panel, and `pack_rows` the depth of every lane.
 /// - The memory that `strided` and `panel` describe is valid for reads, in the layout that they document.
-pub unsafe trait Source<T>: Sync {
+pub unsafe trait PackSource<T>: Sync {
     /// Returns the operand as a strided matrix if memory stores it as one. Kernels then read it without packing where
     /// that is faster.
     fn strided(&self) -> Option<Strided<T>> {
@@ -95,7 +95,7 @@ pub unsafe trait Source<T>: Sync {
 
 // SAFETY: `pack` writes every lane of every step of the depth, `pack_rows` the depth of every lane, and `strided`
 // returns the matrix itself.
-unsafe impl<T: Element> Source<T> for Strided<T> {
+unsafe impl<T: Element> PackSource<T> for Strided<T> {
     #[inline]
     fn strided(&self) -> Option<Strided<T>> {
         Some(*self)
@@ -150,7 +150,7 @@ unsafe impl<T: Element> Source<T> for Strided<T> {
     }
 }
 
-/// Checks *Width* of the panel contract of [`Source::pack`].
+/// Checks *Width* of the panel contract of [`PackSource::pack`].
 #[inline(always)]
 pub(crate) fn check_panel<T>(kernels: &Kernels<T>, lanes: usize, width: usize) {
     debug_assert!(
@@ -164,15 +164,15 @@ pub(crate) fn check_panel<T>(kernels: &Kernels<T>, lanes: usize, width: usize) {
 /// cache between the panels anyway.
 const MIN_JOINT_DEPTH: usize = 128;
 
-/// Packs consecutive panels of `lanes_per_panel` lanes, each as [`Source::pack`] does: panel s to `to +
+/// Packs consecutive panels of `lanes_per_panel` lanes, each as [`PackSource::pack`] does: panel s to `to +
 /// s·panel_stride`.
 ///
 /// # Safety
 ///
-/// - The panel contract of [`Source::pack`] holds for every panel.
+/// - The panel contract of [`PackSource::pack`] holds for every panel.
 /// - *Disjoint panels*: `panel_stride ≥ depth · width` if there are several panels.
 pub(crate) unsafe fn pack_panels<T: Element>(
-    source: &dyn Source<T>,
+    source: &dyn PackSource<T>,
     kernels: &Kernels<T>,
     lanes: Range<usize>,
     lanes_per_panel: usize,

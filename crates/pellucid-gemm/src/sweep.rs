@@ -324,7 +324,7 @@ fn check_offset_dots<T: TestElement>(seed: u64) {
             // SAFETY: the data holds every lane at every depth, x has `lanes` elements, there are 16 sums for each
             // depth, and the instruction set is available.
             unsafe { weight_grad_dots(isa, &work) }
-            for (p, found) in folded(&sums).enumerate() {
+            for (p, found) in sum_virtual_lanes(&sums).enumerate() {
                 let expected = (0..lanes).fold(zero, |sum, l| x[l].mul_add(element(l, p), sum));
                 assert_eq!(found, expected, "{lanes} × {depth} {isa:?}");
             }

@@ -83,7 +83,7 @@ pub(crate) fn multiply_in_layouts<T: Element + bytemuck::Pod>(
     let before = c.data.to_vec();
     // SAFETY: *Bounds*: `TestMatrix` holds every element that its strides address. *Aliasing*: the matrices own their
     // memory, which only this test accesses. *Isa*: the callers pass an available instruction set.
-    unsafe { gemm_at(isa, &shape, &[Offsets::default()], a_start, b_start, Some(c_start), None, threads) }
+    unsafe { gemm_batched_for_isa(isa, &shape, &[Offsets::default()], a_start, b_start, Some(c_start), None, threads) }
     let values = c.values(m);
     // Memory between the elements of C is unchanged.
     (0..m * n).for_each(|i| {
@@ -333,7 +333,7 @@ fn an_epilogue_processes_each_finished_element_once() {
                 c_strides: c.strides,
                 accumulate: false,
             };
-            let epilogue = |part: Finished<f32>| {
+            let epilogue = |part: OutputBlock<f32>| {
                 for (r, i) in part.rows.clone().enumerate() {
                     for (s, j) in part.cols.clone().enumerate() {
                         // SAFETY: the element is in the part, which only this call accesses.

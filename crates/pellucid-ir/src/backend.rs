@@ -141,7 +141,7 @@ borrowed! {
     &Storage: self => self;
     Arc<Storage>: self => self;
     View<'_>: self => self.storage;
-    Dense<'_>: self => self.storage;
+    DenseView<'_>: self => self.storage;
 }
 
 /// An operand of a kernel. Shape and strides are passed as arguments, never as device buffers.
@@ -157,7 +157,7 @@ pub struct View<'a> {
 
 /// A contiguous array, or a single value that broadcasts.
 #[derive(Clone, Copy, Debug)]
-pub struct Dense<'a> {
+pub struct DenseView<'a> {
     /// The storage of the elements.
     pub storage: &'a Storage,
     /// The position of the first element, in elements from the start of the storage.
@@ -172,14 +172,14 @@ pub struct DenseMap<'a> {
     /// The number of elements of every operand that is not a single value.
     pub size: usize,
     /// The inputs.
-    pub inputs: &'a [Dense<'a>],
+    pub inputs: &'a [DenseView<'a>],
     /// The outputs, all of full size. An output may be one of the inputs.
-    pub outputs: &'a [Dense<'a>],
+    pub outputs: &'a [DenseView<'a>],
 }
 
 impl<'a> DenseMap<'a> {
     /// Iterates over the inputs, then the outputs.
-    pub fn operands(&self) -> impl Iterator<Item = &'a Dense<'a>> {
+    pub fn operands(&self) -> impl Iterator<Item = &'a DenseView<'a>> {
         self.inputs.iter().chain(self.outputs)
     }
 }
@@ -218,8 +218,8 @@ pub trait Backend: Send + Sync + 'static {
         program: &Arc<Program>,
         params: &Params,
         size: usize,
-        inputs: &[Dense<'_>],
-        output: Dense<'_>,
+        inputs: &[DenseView<'_>],
+        output: DenseView<'_>,
     ) -> Result<()> {
         self.maps_dense(program, params, &[DenseMap { size, inputs, outputs: &[output] }])
     }
@@ -233,7 +233,7 @@ pub trait Backend: Send + Sync + 'static {
         let kernel = Kernel::Map(Map { program: program.clone(), params: params.clone() });
         for map in maps {
             let shape = |once: bool| Shape::from([if once { 1 } else { map.size }]);
-            let layout = |d: &Dense<'_>| Layout::strided(shape(d.once), Strides::from([1]), d.offset);
+            let layout = |d: &DenseView<'_>| Layout::strided(shape(d.once), Strides::from([1]), d.offset);
             let layouts: Vec<Layout> = map.operands().map(layout).collect();
             let dtypes = program.inputs.iter().map(|i| i.storage).chain(program.outputs.iter().map(|o| o.storage));
             let operands = map.operands().zip(&layouts).zip(dtypes);
@@ -250,10 +250,10 @@ pub trait Backend: Send + Sync + 'static {
         program: &Arc<Program>,
         params: &Params,
         size: usize,
-        inputs: &[Dense<'_>],
+        inputs: &[DenseView<'_>],
     ) -> Result<Arc<Storage>> {
         let storage = self.storage(program.output_bytes(size)?)?;
-        self.map_dense(program, params, size, inputs, Dense { storage: &storage, offset: 0, once: false })?;
+        self.map_dense(program, params, size, inputs, DenseView { storage: &storage, offset: 0, once: false })?;
         Ok(storage)
     }
     /// Copies host bytes to the start of a storage and allocates its memory if necessary.
@@ -263,7 +263,7 @@ pub trait Backend: Send + Sync + 'static {
     /// Waits until all submitted work is done.
     fn synchronize(&self) -> Result<()>;
     /// Compiles a plan for repeated launches.
-    fn prepare(&self, plan: &Plan) -> Result<Box<dyn Prepared>>;
+    fn prepare(&self, plan: &Plan) -> Result<Box<dyn CompiledPlan>>;
     /// Returns the memory statistics.
     fn memory_stats(&self) -> MemoryStats;
     /// Limits the memory in use; `usize::MAX` removes the limit.
@@ -273,7 +273,7 @@ pub trait Backend: Send + Sync + 'static {
 }
 
 /// A plan that its backend has compiled.
-pub trait Prepared: Send + Sync {
+pub trait CompiledPlan: Send + Sync {
     /// Runs every kernel of the plan in order. `slots[i]` is the storage of slot `i`; the caller holds the borrow
     /// words.
     fn launch(&self, slots: &[Arc<Storage>]) -> Result<()>;

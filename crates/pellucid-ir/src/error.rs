@@ -346,7 +346,7 @@ fn readable_bytes(bytes: usize) -> String {
 impl Error {
     /// Creates an [`Error::OutOfMemory`] for an array whose number of bytes cannot be represented.
     #[cold]
-    pub fn absurd_size() -> Error {
+    pub fn size_overflow() -> Error {
         Error::out_of_memory(usize::MAX)
     }
 

@@ -110,7 +110,7 @@ pub fn on_forward<'m, M: Module + ?Sized>(
 /// replaces y.
 ///
 /// ```
-/// use pellucid_nn::{Masks, TransformerDecoderLayer, TransformerOptions, hook};
+/// use pellucid_nn::{AttentionMasks, TransformerDecoderLayer, TransformerOptions, hook};
 /// use pellucid_tensor::{DType, Tensor};
 /// use std::sync::{Arc, Mutex};
 ///
@@ -122,7 +122,7 @@ pub fn on_forward<'m, M: Module + ?Sized>(
 ///     None
 /// })?;
 /// let (target, memory) = (Tensor::randn([1, 3, 8], DType::F32), Tensor::randn([1, 5, 8], DType::F32));
-/// layer.forward(&target, &memory, Masks::causal(), Masks::default());
+/// layer.forward(&target, &memory, AttentionMasks::causal(), AttentionMasks::default());
 /// assert_eq!(*lengths.lock().unwrap(), [3, 5, 5]);
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```

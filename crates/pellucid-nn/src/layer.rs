@@ -47,7 +47,7 @@ pub trait Layer: Module {
     /// With the error of [`try_forward`](Layer::try_forward), at the caller's line.
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
-        let _call = pellucid_tensor::called();
+        let _call = pellucid_tensor::note_call_location();
         unwrap(self.try_forward(x))
     }
 

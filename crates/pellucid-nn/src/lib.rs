@@ -84,7 +84,7 @@ pub use module::Module;
 pub use parameter::{Buffer, Parameter, PathChoice, TrainingMode};
 pub use pellucid_derive::Module;
 pub use sequential::{ModuleDict, ModuleList, Sequential};
-pub use state::{IncompatibleKeys, StateDict, join, rename};
+pub use state::{IncompatibleKeys, StateDict, concatenate_entries, rename_keys};
 pub use summary::{Summary, SummaryRow};
 pub use visit::{ModulePart, PartInfo, Visitor};
 
@@ -92,7 +92,8 @@ exports::exports! {
     /// The names of all layers of sequences; `pellucid/tests/sequence_models` has a test for each.
     SEQUENCE_LAYERS:
     attention::{LearnedPositions, MultiheadAttention, SinusoidalPositions} and {
-        InProj, KvCache, Masks, MultiheadAttentionOptions, Pairs, Rotary, causal_mask, sinusoidal_positions,
+        AttentionMasks, InProj, KvCache, MultiheadAttentionOptions, Rotary, RotaryPairing, causal_mask,
+        sinusoidal_positions,
     };
     recurrent::{Gru, GruCell, Lstm, LstmCell, Rnn, RnnCell} and {
         Elman, GatedRecurrentUnit, LongShortTermMemory, LstmState, RecurrentCell, RecurrentKind, RecurrentNetwork,

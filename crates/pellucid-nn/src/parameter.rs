@@ -1,6 +1,6 @@
 //! The values that a module owns: trained parameters, buffers, the training mode, and choices of a path.
 
-use pellucid_tensor::ops::Operand;
+use pellucid_tensor::ops::TensorOrScalar;
 use pellucid_tensor::{HostFlag, Tensor};
 use std::ops::Deref;
 
@@ -35,9 +35,9 @@ impl Deref for Parameter {
     }
 }
 
-impl<'a> From<&'a Parameter> for Operand<'a> {
-    fn from(parameter: &'a Parameter) -> Operand<'a> {
-        Operand::Borrowed(&parameter.0)
+impl<'a> From<&'a Parameter> for TensorOrScalar<'a> {
+    fn from(parameter: &'a Parameter) -> TensorOrScalar<'a> {
+        TensorOrScalar::Borrowed(&parameter.0)
     }
 }
 
@@ -95,9 +95,9 @@ impl Deref for Buffer {
     }
 }
 
-impl<'a> From<&'a Buffer> for Operand<'a> {
-    fn from(buffer: &'a Buffer) -> Operand<'a> {
-        Operand::Borrowed(&buffer.tensor)
+impl<'a> From<&'a Buffer> for TensorOrScalar<'a> {
+    fn from(buffer: &'a Buffer) -> TensorOrScalar<'a> {
+        TensorOrScalar::Borrowed(&buffer.tensor)
     }
 }
 

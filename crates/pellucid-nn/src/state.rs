@@ -28,11 +28,11 @@ pub struct IncompatibleKeys {
 /// files of other systems, whose layers have other names.
 ///
 /// ```
-/// use pellucid_nn::{Linear, Module, rename};
+/// use pellucid_nn::{Linear, Module, rename_keys};
 /// let theirs = Linear::new(2, 3).state_dict();
-/// let theirs = rename(&theirs, |name| Some(format!("model.fc.{name}")));
+/// let theirs = rename_keys(&theirs, |name| Some(format!("model.fc.{name}")));
 /// let ours = Linear::new(2, 3);
-/// ours.load_state_dict(&rename(&theirs, |name| name.strip_prefix("model.fc.").map(String::from)))?;
+/// ours.load_state_dict(&rename_keys(&theirs, |name| name.strip_prefix("model.fc.").map(String::from)))?;
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 ///
@@ -54,7 +54,7 @@ pub struct IncompatibleKeys {
 /// ```
 ///
 /// To merge several files, [extend](Extend::extend) one state dict by the others.
-pub fn rename(state: &StateDict, map: impl Fn(&str) -> Option<String>) -> StateDict {
+pub fn rename_keys(state: &StateDict, map: impl Fn(&str) -> Option<String>) -> StateDict {
     state.iter().filter_map(|(name, value)| Some((map(name)?, value.clone()))).collect()
 }
 
@@ -64,11 +64,11 @@ pub fn rename(state: &StateDict, map: impl Fn(&str) -> Option<String>) -> StateD
 /// order of `parts`, under the name with `whole` in place of the part. Other values are kept.
 ///
 /// ```
-/// use pellucid_nn::{StateDict, join};
+/// use pellucid_nn::{StateDict, concatenate_entries};
 /// use pellucid_tensor::{DType, Tensor};
 /// let matrix = |name: &str| (format!("layers.0.{name}.weight"), Tensor::ones([2, 3], DType::F32));
 /// let theirs = StateDict::from([matrix("query"), matrix("key"), matrix("value"), matrix("dense")]);
-/// let ours = join(&theirs, &["query.", "key.", "value."], "in_proj_")?;
+/// let ours = concatenate_entries(&theirs, &["query.", "key.", "value."], "in_proj_")?;
 /// assert_eq!(ours.keys().collect::<Vec<_>>(), ["layers.0.dense.weight", "layers.0.in_proj_weight"]);
 /// assert_eq!(ours["layers.0.in_proj_weight"].shape().dims(), [6, 3]);
 /// # Ok::<(), pellucid_tensor::Error>(())
@@ -76,7 +76,7 @@ pub fn rename(state: &StateDict, map: impl Fn(&str) -> Option<String>) -> StateD
 ///
 /// # Errors
 /// [`Error::StateDict`] names the missing values of a group; [`Error::ShapeMismatch`] if shapes do not match.
-pub fn join(state: &StateDict, parts: &[&str], whole: &str) -> Result<StateDict> {
+pub fn concatenate_entries(state: &StateDict, parts: &[&str], whole: &str) -> Result<StateDict> {
     let mut joined = StateDict::new();
     for (name, value) in state {
         let Some(part) = parts.iter().find(|part| name.contains(**part)) else {
@@ -100,12 +100,12 @@ pub fn join(state: &StateDict, parts: &[&str], whole: &str) -> Result<StateDict>
 /// Copies the values of `state` into `own`, which has one entry for each name of a shared value. On error nothing is
 /// written.
 pub(crate) fn load(own: &[(String, Tensor)], state: &StateDict) -> Result<()> {
-    write(own, state, true).map(drop)
+    load_entries(own, state, true).map(drop)
 }
 
 /// Loads the values whose names are in `own` and in `state`, as [`load`] does, and returns the other names.
 pub(crate) fn load_matching(own: &[(String, Tensor)], state: &StateDict) -> Result<IncompatibleKeys> {
-    write(own, state, false)
+    load_entries(own, state, false)
 }
 
 /// A value of a module or an optimizer with its names; a shared value has several.
@@ -148,7 +148,7 @@ impl<'a> NamedValue<'a> {
     }
 }
 
-fn write(own: &[(String, Tensor)], state: &StateDict, strict: bool) -> Result<IncompatibleKeys> {
+fn load_entries(own: &[(String, Tensor)], state: &StateDict, strict: bool) -> Result<IncompatibleKeys> {
     let values = NamedValue::all(own);
     let absent = values.iter().filter(|value| value.given(state).next().is_none());
     let missing: Vec<String> = absent.map(|value| value.names[0].to_string()).collect();

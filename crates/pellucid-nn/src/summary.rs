@@ -2,7 +2,7 @@
 
 use crate::parameter::{Buffer, Parameter};
 use crate::visit::label;
-use pellucid_tensor::{Shape, Work};
+use pellucid_tensor::{KernelWork, Shape};
 use std::fmt;
 
 /// One call of a layer.
@@ -19,7 +19,7 @@ pub struct SummaryRow {
     /// Bytes of the output.
     pub bytes: usize,
     /// The work of the layer, including its inner layers.
-    pub work: Work,
+    pub work: KernelWork,
 }
 
 /// The layers of a model in the order in which they are called; see [`Layer::summary`](crate::Layer::summary).
@@ -36,7 +36,7 @@ pub struct Summary {
     /// Bytes of the outputs of innermost layers: an estimate of the memory that autograd keeps for a backward pass.
     pub activation_bytes: usize,
     /// The work of the forward pass.
-    pub work: Work,
+    pub work: KernelWork,
     input: Shape,
     /// The names and sizes of all parameters.
     named: Vec<(String, usize)>,
@@ -64,7 +64,7 @@ impl Summary {
             trainable: sum(false),
             state_bytes: own.chain(kept).sum(),
             activation_bytes: rows.iter().enumerate().map(innermost).sum(),
-            work: rows.first().map_or(Work::default(), |row| row.work),
+            work: rows.first().map_or(KernelWork::default(), |row| row.work),
             input: Shape::from(input),
             named: parameters.into_iter().map(|(name, p)| (name, p.size())).collect(),
             rows,

@@ -5,12 +5,12 @@ extern crate pellucid_nn as pellucid;
 use pellucid_nn::loss::{Loss, MarginRankingLoss, MseLoss, TripletMarginWithDistanceLoss};
 use pellucid_nn::optim::{Average, AveragedModel};
 use pellucid_nn::{
-    Bilinear, Dropout, Embedding, Flatten, GruCell, Layer, Linear, Lstm, LstmCell, Masks, Module, ModuleDict,
+    AttentionMasks, Bilinear, Dropout, Embedding, Flatten, GruCell, Layer, Linear, Lstm, LstmCell, Module, ModuleDict,
     ModuleList, Parameter, Relu, Rnn, RnnCell, Sequential, StateDict, TransformerDecoderLayer, TransformerEncoder,
-    TransformerOptions, hook, init, rename, sequential,
+    TransformerOptions, hook, init, rename_keys, sequential,
 };
 use pellucid_tensor::{
-    Backward, DType, Device, Error, Result, Shape, Tensor, capture, detect_anomaly, manual_seed, no_grad, ops,
+    BackwardOptions, DType, Device, Error, Result, Shape, Tensor, capture, detect_anomaly, manual_seed, no_grad, ops,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -172,7 +172,7 @@ impl Translator {
     }
 
     fn loss(&self, target: &Tensor, memory: &Tensor) -> Tensor {
-        let y = self.decoder.forward(target, memory, Masks::causal(), Masks::default());
+        let y = self.decoder.forward(target, memory, AttentionMasks::causal(), AttentionMasks::default());
         let z = self.norm.forward(&y, target);
         self.loss.forward(&z, target) + self.ranking.forward(&y, &z, target)
     }
@@ -304,7 +304,7 @@ fn anomaly_mode_names_the_line_that_called_a_module() {
     let x = Tensor::ones([2, 3], DType::F32).requires_grad_(true);
     let _guard = detect_anomaly();
     let (value, line) = (loss.forward(&x, &(&x * 1.0), &(&x + 0.5)), line!());
-    let error = value.try_backward(Backward::default()).unwrap_err();
+    let error = value.try_backward(BackwardOptions::default()).unwrap_err();
     assert!(matches!(error, Error::Anomaly { node: Some("sqrt" | "square" | "sub"), .. }), "{error:?}");
     assert!(error.to_string().contains(&format!("{}:{line}:", file!())), "{error}");
 }
@@ -452,14 +452,14 @@ fn a_file_with_other_names_and_transposed_weights_is_loaded() {
         (name, if is_linear { w.t() } else { w })
     };
     let written = model();
-    let theirs = rename(&written.state_dict(), |name| {
+    let theirs = rename_keys(&written.state_dict(), |name| {
         let name = name.strip_prefix("norm.").map_or(name.to_string(), |rest| format!("transformer.ln_f.{rest}"));
         Some(NAMES.iter().fold(name, |name, (ours, theirs)| name.replace(ours, theirs)))
     });
     let mut theirs: StateDict = theirs.into_iter().map(turned).collect();
     assert_eq!(theirs["transformer.h.1.attn.c_attn.weight"].shape().dims(), [6, 18]);
     theirs.insert("transformer.h.0.attn.bias".into(), Tensor::ones([1, 1, 4, 4], DType::Bool));
-    let ours = rename(&theirs.into_iter().map(turned).collect(), |name| {
+    let ours = rename_keys(&theirs.into_iter().map(turned).collect(), |name| {
         if name.ends_with(".attn.bias") {
             return None;
         }
@@ -469,7 +469,7 @@ fn a_file_with_other_names_and_transposed_weights_is_loaded() {
     let read = model();
     read.load_state_dict(&ours).unwrap();
     let x = Tensor::randn([2, 4, 6], DType::F32);
-    let y = |model: &TransformerEncoder| model.forward_masked(&x, Masks::causal()).to_vec::<f32>();
+    let y = |model: &TransformerEncoder| model.forward_masked(&x, AttentionMasks::causal()).to_vec::<f32>();
     assert_eq!(y(&read), y(&written));
 }
 
@@ -487,7 +487,7 @@ fn load_matching_loads_common_names_and_returns_the_others() {
     state.insert("0.weight".into(), Tensor::zeros([4, 4], DType::F32));
     let error = b.load_matching(&state).unwrap_err();
     assert!(error.to_string().contains("0.weight: [4, 4] instead of [3, 4];"), "{error}");
-    let renamed = rename(&a.state_dict(), |name| (!name.starts_with('2')).then(|| format!("x.{name}")));
+    let renamed = rename_keys(&a.state_dict(), |name| (!name.starts_with('2')).then(|| format!("x.{name}")));
     assert_eq!(renamed.keys().collect::<Vec<_>>(), ["x.0.bias", "x.0.weight"]);
 }
 

@@ -275,7 +275,7 @@ fn views_of_one_tensor_load_by_their_layout() {
     weight.copy_(&Tensor::zeros([2, 3], DType::F32));
     model.load_state_dict(&state).unwrap();
     assert_eq!(weight.to_vec::<f32>(), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
-    let alone = pellucid_nn::rename(&state, |name| (name == "1").then(|| name.to_string()));
+    let alone = pellucid_nn::rename_keys(&state, |name| (name == "1").then(|| name.to_string()));
     let Error::StateDict { missing, .. } = model.load_state_dict(&alone).unwrap_err() else {
         panic!("the error is not Error::StateDict")
     };

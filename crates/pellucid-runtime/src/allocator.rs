@@ -487,7 +487,7 @@ pub fn stats() -> MemoryStats {
         in_use,
         peak: PEAK.load(Relaxed),
         cached: SYSTEM_BYTES.load(Relaxed).saturating_sub(in_use),
-        scratch: scratch::total(),
+        scratch: scratch::total_bytes(),
         allocations: all_stats.iter().map(|t| t.allocations.load(Relaxed)).sum::<u64>() + ALLOCATIONS.load(Relaxed),
         system_allocations: SYSTEM_ALLOCATIONS.load(Relaxed),
     }

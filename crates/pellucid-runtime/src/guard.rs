@@ -115,7 +115,8 @@ mod tests {
                 unsafe { *buffer.ensure().unwrap().as_ptr().offset(offset) = 7 };
             };
             // SAFETY: the guards are part of the scratch frame, and `offset` is inside of them.
-            let write_to_scratch = move || scratch::with(100, |start: *mut u8| unsafe { *start.offset(offset) = 7 });
+            let write_to_scratch =
+                move || scratch::with_buffer(100, |start: *mut u8| unsafe { *start.offset(offset) = 7 });
             for message in [panic_message(write_to_buffer), panic_message(write_to_scratch)] {
                 assert!(message.as_deref().is_some_and(|m| m.contains(expected)), "{offset}: {message:?}");
             }
@@ -125,7 +126,7 @@ mod tests {
             // SAFETY: the buffer has 100 bytes.
             unsafe { buffer.ensure().unwrap().as_ptr().write_bytes(0, 100) };
             // SAFETY: the scratch memory has 100 bytes.
-            scratch::with(100, |start: *mut u8| unsafe { start.write_bytes(0, 100) });
+            scratch::with_buffer(100, |start: *mut u8| unsafe { start.write_bytes(0, 100) });
         };
         assert_eq!(panic_message(write_inside), None);
     }

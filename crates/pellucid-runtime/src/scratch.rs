@@ -139,7 +139,7 @@ impl Drop for ScratchFrame {
 /// # Panics
 /// If the size overflows the address space. In builds with debug assertions, also if `f` writes outside of the memory.
 #[inline]
-pub fn with<T, R>(count: usize, f: impl FnOnce(*mut T) -> R) -> R {
+pub fn with_buffer<T, R>(count: usize, f: impl FnOnce(*mut T) -> R) -> R {
     const { assert!(align_of::<T>() <= ALIGN) };
     let bytes = count.checked_mul(size_of::<T>()).filter(|&bytes| bytes < isize::MAX as usize / 2);
     let bytes = bytes.expect("scratch memory must fit the address space");
@@ -160,12 +160,12 @@ pub fn with<T, R>(count: usize, f: impl FnOnce(*mut T) -> R) -> R {
 }
 
 /// Returns the bytes of scratch memory that all threads have at present, including blocks beyond their stacks.
-pub fn total() -> usize {
+pub fn total_bytes() -> usize {
     TOTAL.load(Relaxed)
 }
 
 /// Returns the largest number of bytes that any thread has needed at once.
-pub fn most() -> usize {
+pub fn peak_bytes() -> usize {
     MAX_NEEDED.load(Relaxed)
 }
 
@@ -174,7 +174,7 @@ pub fn most() -> usize {
 /// Otherwise the stack grows when it is next empty.
 pub fn reserve() {
     STACK.with(|stack| {
-        stack.max_needed.set(stack.max_needed.get().max(most()));
+        stack.max_needed.set(stack.max_needed.get().max(peak_bytes()));
         if stack.top.get() == 0 && stack.max_needed.get() > stack.bytes.get() {
             stack.grow(stack.max_needed.get());
         }
@@ -193,9 +193,9 @@ mod tests {
     #[test]
     fn nested_uses_have_disjoint_memory() {
         let nested = || {
-            with(100, |a: *mut u8| {
-                with(100, |b: *mut u64| {
-                    with(1 << 20, |c: *mut u8| {
+            with_buffer(100, |a: *mut u8| {
+                with_buffer(100, |b: *mut u64| {
+                    with_buffer(1 << 20, |c: *mut u8| {
                         let all = [a.addr(), b.addr(), c.addr()];
                         assert!(all.iter().all(|p| p % ALIGN == 0));
                         assert!(all[0].abs_diff(all[1]) >= 100 && all[1].abs_diff(all[2]) >= 800);
@@ -212,13 +212,13 @@ mod tests {
 
     #[test]
     fn a_thread_reserves_as_much_as_another_thread_needed() {
-        with(3 << 20, |_: *mut u8| ());
-        assert!(most() >= 3 << 20);
+        with_buffer(3 << 20, |_: *mut u8| ());
+        assert!(peak_bytes() >= 3 << 20);
         std::thread::spawn(|| {
             reserve();
-            assert!(total() >= 3 << 20);
+            assert!(total_bytes() >= 3 << 20);
             let reserved = STACK.with(|stack| stack.start.get()).wrapping_add(guard::GUARD);
-            assert_eq!(with(3 << 20, |p: *mut u8| p), reserved);
+            assert_eq!(with_buffer(3 << 20, |p: *mut u8| p), reserved);
         })
         .join()
         .unwrap();

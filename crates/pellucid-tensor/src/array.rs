@@ -4,7 +4,7 @@
 //! the methods that run kernels (`engine/transfer.rs`).
 
 use crate::device::Device;
-use pellucid_ir::backend::{Dense, READY, Storage, View};
+use pellucid_ir::backend::{DenseView, READY, Storage, View};
 use pellucid_ir::kernel::Meta;
 use pellucid_ir::{DType, Error, Layout, Overlap, Result, Shape};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ impl StorageId {
 /// If no memory could hold that many elements.
 #[inline]
 pub(crate) fn checked_size(shape: &Shape) -> Result<usize> {
-    shape.checked_size().ok_or_else(|| Error::absurd_size().with_shape(shape))
+    shape.checked_size().ok_or_else(|| Error::size_overflow().with_shape(shape))
 }
 
 /// Returns an empty vector with memory for `count` elements. A count that follows from a user's argument must not abort
@@ -165,10 +165,10 @@ impl Array {
 
     /// Returns the array as a dense operand if it is contiguous and has `size` elements or one element.
     #[inline]
-    pub(crate) fn as_dense(&self, size: usize) -> Option<Dense<'_>> {
+    pub(crate) fn as_dense(&self, size: usize) -> Option<DenseView<'_>> {
         let count = self.shape().size();
         let dense = self.layout.is_contiguous() && (count == size || count == 1);
-        dense.then(|| Dense { storage: &self.storage, offset: self.layout.offset(), once: count != size })
+        dense.then(|| DenseView { storage: &self.storage, offset: self.layout.offset(), once: count != size })
     }
 
     #[inline]

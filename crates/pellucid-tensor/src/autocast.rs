@@ -27,9 +27,9 @@ impl Drop for Autocast {
 }
 
 /// Enables mixed precision until the guard is dropped: operations cast their operands by their
-/// [`policy`](crate::policy), to `half` (`bf16` or `f16`) or to `f32`. Enable it for the forward pass and the loss. A
-/// backward pass computes in the dtypes of its forward pass, also outside of the guard. With `f16`, scale the loss, so
-/// that small gradients are not rounded to 0.
+/// [`autocast_policy`](crate::autocast_policy), to `half` (`bf16` or `f16`) or to `f32`. Enable it for the forward pass
+/// and the loss. A backward pass computes in the dtypes of its forward pass, also outside of the guard. With `f16`,
+/// scale the loss, so that small gradients are not rounded to 0.
 ///
 /// ```
 /// use pellucid_tensor::{DType, Tensor, autocast};

@@ -51,26 +51,27 @@ mod tensor;
 pub use array::{Array, StorageId};
 pub use autocast::{Autocast, autocast, autocast_dtype, autocast_off};
 pub use autograd::{
-    AnomalyMode, Arrays, Backward, Check, Grad, Operation, apply, apply_one, checkpoint, detect_anomaly, grad,
-    gradcheck, gradgradcheck, hessian, hvp, jacobian, jvp, vjp,
+    AnomalyMode, Arrays, BackwardOptions, GradCheckOptions, GradOptions, Operation, apply, apply_one, checkpoint,
+    detect_anomaly, grad, gradcheck, gradgradcheck, hessian, hvp, jacobian, jvp, vjp,
 };
 #[doc(hidden)]
-pub use autograd::{Call, called};
+pub use autograd::{CallLocationGuard, note_call_location};
 pub use capture::{
-    CacheStats, CaptureOptions, Captured, IntoOutputs, Outputs, Placement, Work, capture, capture_with,
+    CacheStats, CaptureOptions, Captured, IntoOutputs, KernelWork, Outputs, Placement, capture, capture_with,
     storages_written_since, trace, traced,
 };
 pub use device::Device;
 pub use engine::{HostFlag, eager, is_capturing, lazy, submit};
 pub use grad_mode::{GradMode, enable_grad, is_grad_enabled, no_grad, set_grad_enabled};
-pub use ops::index::{Ellipsis, IntoIndex, Ix, NewAxis, Slice, slice};
+pub use ops::index::{Ellipsis, IndexItem, IntoIndex, NewAxis, Slice, slice};
 pub use ops::random::{Generator, GeneratorScope, manual_seed};
-pub use ops::registry::{OperationInfo, Policy, operations, policy};
+pub use ops::registry::{AutocastPolicy, OperationInfo, autocast_policy, operations};
 pub use panic::unwrap;
 pub use pellucid_ir::backend::MemoryStats;
 pub use pellucid_ir::formula::Formula;
 pub use pellucid_ir::plan::{self, Passes, Plan};
 pub use pellucid_ir::{DType, Element, Error, Layout, Misshaped, Result, Scalar, Shape, bf16, f16, formula, kernel};
 pub use tensor::{
-    Gradients, HookHandle, InputGradients, IntoTensor, Needed, Nested, Node, Saved, Saves, Source, Tensor, TensorId,
+    HookHandle, InputGradients, IntoTensor, NeedsInputGrad, Nested, Node, NodeInput, OutputGradients, SaveForBackward,
+    SavedTensors, Tensor, TensorId,
 };

@@ -4,7 +4,8 @@
 //! run one at a time.
 
 use pellucid_tensor::{
-    Backward, DType, Device, Generator, Grad, Tensor, capture, checkpoint, formula, grad, lazy, no_grad, ops,
+    BackwardOptions, DType, Device, Generator, GradOptions, Tensor, capture, checkpoint, formula, grad, lazy, no_grad,
+    ops,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -118,7 +119,7 @@ fn a_thousand_recorded_passes_with_live_parameters_leak_nothing() {
     let before = in_use();
     assert_flat(1000, || {
         let loss = x.matmul(&w).softmax(-1).square().sum(..);
-        loss.backward_with(Backward { create_graph: true, ..Default::default() });
+        loss.backward_with(BackwardOptions { create_graph: true, ..Default::default() });
         let first = w.grad().unwrap();
         w.zero_grad();
         first.square().sum(..).backward();
@@ -127,9 +128,9 @@ fn a_thousand_recorded_passes_with_live_parameters_leak_nothing() {
     // An unused graph, and one whose gradient keeps its own graph alive.
     assert_flat(300, || {
         let loss = x.matmul(&w).tanh().sum(..);
-        loss.backward_with(Backward { create_graph: true, ..Default::default() });
+        loss.backward_with(BackwardOptions { create_graph: true, ..Default::default() });
         w.zero_grad();
-        let g = grad(&[&w.cube()], &[&w], Grad { create_graph: true, ..Default::default() }).unwrap();
+        let g = grad(&[&w.cube()], &[&w], GradOptions { create_graph: true, ..Default::default() }).unwrap();
         drop((g, loss));
     });
     assert_eq!(in_use(), before);
@@ -141,11 +142,11 @@ fn a_stored_gradient_does_not_keep_its_tensor_alive() {
     let before = in_use();
     {
         let w = wave([100]).requires_grad_(true);
-        w.cube().sum(..).backward_with(Backward { create_graph: true, ..Default::default() });
+        w.cube().sum(..).backward_with(BackwardOptions { create_graph: true, ..Default::default() });
         let y = w.sin();
-        y.keep_grad();
+        y.retain_grad();
         y.register_hook(|g| Some(g * 2.0));
-        y.sum(..).backward_with(Backward { create_graph: true, keep_grad: true, ..Default::default() });
+        y.sum(..).backward_with(BackwardOptions { create_graph: true, retain_grad: true, ..Default::default() });
     }
     assert_eq!(in_use(), before);
 }

@@ -11,7 +11,9 @@
 //! `--normalize` or the model's `modules.json` says so.
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
-use pellucid::nn::{Embedding, LayerNorm, Masks, TransformerEncoder, TransformerOptions, join, rename};
+use pellucid::nn::{
+    AttentionMasks, Embedding, LayerNorm, TransformerEncoder, TransformerOptions, concatenate_entries, rename_keys,
+};
 use pellucid::prelude::*;
 use pellucid::{Result, io};
 use serde_json::Value;
@@ -65,9 +67,9 @@ impl Bert {
         let heads = config["num_attention_heads"].as_u64().ok_or("config.json has no num_attention_heads")? as usize;
         let eps = config["layer_norm_eps"].as_f64().unwrap_or(1e-12);
 
-        let theirs = rename(&io::load(directory.join("model.safetensors"))?, own_name);
+        let theirs = rename_keys(&io::load(directory.join("model.safetensors"))?, own_name);
         let parts = ["self_attn.query.", "self_attn.key.", "self_attn.value."];
-        let state = join(&theirs, &parts, "self_attn.in_proj_")?;
+        let state = concatenate_entries(&theirs, &parts, "self_attn.in_proj_")?;
         let get = |name: &str| state.get(name).cloned().ok_or(format!("model.safetensors has no {name}"));
         let hidden = get("encoder.layers.0.linear1.weight")?.shape()[0];
         let layers = (0..).take_while(|k| state.contains_key(&format!("encoder.layers.{k}.linear1.weight"))).count();
@@ -101,7 +103,7 @@ impl Bert {
 
         let positions = self.positions.weight.narrow(0, 0, longest);
         let x = self.words.try_forward(&ids)? + positions + self.types.weight.select(0, 0);
-        let x = self.encoder.try_forward_masked(&self.norm.try_forward(&x)?, Masks::padding(&there))?;
+        let x = self.encoder.try_forward_masked(&self.norm.try_forward(&x)?, AttentionMasks::padding(&there))?;
         let counted = there.to_dtype(x.dtype()).unsqueeze(-1);
         Ok((x * &counted).sum(1) / counted.sum(1))
     }

@@ -1,12 +1,12 @@
 //! Elementwise operations.
 
-use super::{Domain, Kind, Operation, fit};
+use super::{CatalogueOperation, Domain, OperationFamily, fit};
 use Domain::{AboveOne, Any, Apart, Positive, Share, Unit};
 use pellucid::{Tensor, formula, ops};
 
 macro_rules! unary {
     ($all:ident: $($domain:ident { $($name:ident $(($($k:expr),+))?),* $(,)? })*) => {$($(
-        $all.push(Operation::new(Kind::Elementwise, stringify!($name), &[$domain], |x, _| {
+        $all.push(CatalogueOperation::new(OperationFamily::Elementwise, stringify!($name), &[$domain], |x, _| {
             ops::$name(&x[0] $(, $($k),+)?)
         }));
     )*)*};
@@ -14,7 +14,7 @@ macro_rules! unary {
 
 macro_rules! several {
     ($all:ident: $($name:literal [$($domain:ident),+] $x:ident, $random:pat => $body:expr;)*) => {$(
-        $all.push(Operation::new(Kind::Elementwise, $name, &[$($domain),+], |x, $random| {
+        $all.push(CatalogueOperation::new(OperationFamily::Elementwise, $name, &[$($domain),+], |x, $random| {
             let shape = common(x);
             let fitted: Vec<Tensor> = x.iter().map(|t| fit(t, &shape)).collect::<pellucid::Result<_>>()?;
             let $x = &fitted[..];
@@ -28,7 +28,7 @@ fn common(x: &[Tensor]) -> Vec<usize> {
     x.iter().find(|t| t.size() > 1).unwrap_or(&x[0]).shape()[..].to_vec()
 }
 
-pub(super) fn operations() -> Vec<Operation> {
+pub(super) fn operations() -> Vec<CatalogueOperation> {
     let mut all = Vec::new();
     unary! { all:
         Any {
@@ -117,13 +117,18 @@ pub(super) fn operations() -> Vec<Operation> {
             formula!(|a, b, c, d, e, f| (a * b - c).sin() * (d + e * a).tanh() / f),
             &[&x[0], &x[1], &x[2], &x[3], &x[4], &x[5]], &[])?.remove(0));
     }
-    all.push(Operation::new(Kind::Elementwise, "mul of a broadcast row", &[Any, Any], |x, _| {
+    all.push(CatalogueOperation::new(OperationFamily::Elementwise, "mul of a broadcast row", &[Any, Any], |x, _| {
         let (a, b) = (fit(&x[0], &[2, 3])?, fit(&x[1], &[3])?);
         ops::mul(&a, &b)
     }));
-    all.push(Operation::new(Kind::Elementwise, "div by a broadcast column", &[Any, Positive], |x, _| {
-        let (a, b) = (fit(&x[0], &[2, 3])?, fit(&x[1], &[2, 1])?);
-        ops::div(&a, &b)
-    }));
+    all.push(CatalogueOperation::new(
+        OperationFamily::Elementwise,
+        "div by a broadcast column",
+        &[Any, Positive],
+        |x, _| {
+            let (a, b) = (fit(&x[0], &[2, 3])?, fit(&x[1], &[2, 1])?);
+            ops::div(&a, &b)
+        },
+    ));
     all
 }

@@ -1,6 +1,6 @@
 //! Factorisations of small, well-conditioned matrices.
 
-use super::{Domain, Kind, Operation, fit};
+use super::{CatalogueOperation, Domain, OperationFamily, fit};
 use Domain::{Any, Unit};
 use pellucid::ops::{Cutoff, MatrixNorm, QrMode};
 use pellucid::{Result, Tensor, ops};
@@ -30,7 +30,7 @@ fn tall(x: &Tensor) -> Result<Tensor> {
     ops::add(&small, Tensor::from([[2.0f64, 0.0], [0.0, 3.5], [0.3, -0.2]]))
 }
 
-fn factorisations() -> Vec<Operation> {
+fn factorisations() -> Vec<CatalogueOperation> {
     entries! { Linalg;
         "inv" [Any] (x, _) => ops::inv(&square(&x[0], 2)?);
         "inv of 3 by 3" [Any] (x, _) => ops::inv(&square(&x[0], 3)?);
@@ -98,7 +98,7 @@ fn factorisations() -> Vec<Operation> {
     }
 }
 
-fn equations() -> Vec<Operation> {
+fn equations() -> Vec<CatalogueOperation> {
     entries! { Linalg;
         "solve" [Any, Any] (x, _) => ops::solve(&square(&x[0], 2)?, &fit(&x[1], &[2, 2])?, true);
         "solve from the right" [Any, Any] (x, _) => ops::solve(&square(&x[0], 2)?, &fit(&x[1], &[1, 2])?, false);
@@ -124,7 +124,7 @@ fn equations() -> Vec<Operation> {
     }
 }
 
-pub(super) fn operations() -> Vec<Operation> {
+pub(super) fn operations() -> Vec<CatalogueOperation> {
     let mut all = factorisations();
     all.extend(equations());
     all

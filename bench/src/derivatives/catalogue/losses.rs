@@ -1,11 +1,14 @@
 //! Losses.
 
-use super::{Domain, Kind, Operation, Random, fit};
+use super::{CatalogueOperation, Domain, OperationFamily, SplitMix64, fit};
 use Domain::{Any, Apart, Positive, Share, Unit};
-use pellucid::ops::{CrossEntropy, Ctc, MultiMargin, NllLoss, PoissonNll, Reduction, Triplet};
+use pellucid::ops::{
+    CrossEntropyOptions, CtcLossOptions, MultiMarginLossOptions, NllLossOptions, PoissonNllLossOptions, Reduction,
+    TripletMarginLossOptions,
+};
 use pellucid::{Result, Tensor, ops};
 
-fn reduction(random: &mut Random) -> Reduction {
+fn reduction(random: &mut SplitMix64) -> Reduction {
     random.pick(&[Reduction::Mean, Reduction::Sum, Reduction::None])
 }
 
@@ -15,12 +18,12 @@ fn pair(x: &[Tensor]) -> Result<(Tensor, Tensor)> {
 }
 
 /// Ones with random signs.
-fn signs(random: &mut Random, shape: &[usize]) -> Tensor {
+fn signs(random: &mut SplitMix64, shape: &[usize]) -> Tensor {
     let values: Vec<f64> = (0..shape.iter().product()).map(|_| if random.coin() { 1.0 } else { -1.0 }).collect();
     Tensor::new(values, shape)
 }
 
-fn regression() -> Vec<Operation> {
+fn regression() -> Vec<CatalogueOperation> {
     entries! { Losses;
         "l1_loss" [Apart, Apart] (x, random) => { let (a, b) = pair(x)?; ops::l1_loss(&a, &b, reduction(random)) };
         "mse_loss" [Any, Any] (x, random) => { let (a, b) = pair(x)?; ops::mse_loss(&a, &b, reduction(random)) };
@@ -39,12 +42,16 @@ fn regression() -> Vec<Operation> {
         };
         "poisson_nll_loss" [Any, Positive] (x, random) => {
             let (a, b) = pair(x)?;
-            ops::poisson_nll_loss(&a, &b, PoissonNll { log_input: true, full: false, eps: 1e-8, reduction: reduction(random) })
+            let reduction = reduction(random);
+            let options = PoissonNllLossOptions { log_input: true, full: false, eps: 1e-8, reduction };
+            ops::poisson_nll_loss(&a, &b, options)
         };
         "poisson_nll_loss of rates" [Positive, Positive] (x, random) => {
             let (a, b) = pair(x)?;
             let b = ops::add(&b, 1.0)?;
-            ops::poisson_nll_loss(&a, &b, PoissonNll { log_input: false, full: true, eps: 1e-8, reduction: reduction(random) })
+            let reduction = reduction(random);
+            let options = PoissonNllLossOptions { log_input: false, full: true, eps: 1e-8, reduction };
+            ops::poisson_nll_loss(&a, &b, options)
         };
         "gaussian_nll_loss" [Any, Any, Positive] (x, random) => {
             let ((a, b), variance) = (pair(x)?, fit(&x[2], &[2, 3])?);
@@ -60,7 +67,8 @@ fn regression() -> Vec<Operation> {
         };
         "triplet_margin_loss" [Apart, Apart, Apart] (x, random) => {
             let ((a, b), c) = (pair(x)?, fit(&x[2], &[2, 3])?);
-            let options = Triplet { margin: 1.0, p: 2.0, eps: 1e-3, swap: random.coin(), reduction: reduction(random) };
+            let (swap, reduction) = (random.coin(), reduction(random));
+            let options = TripletMarginLossOptions { margin: 1.0, p: 2.0, eps: 1e-3, swap, reduction };
             ops::triplet_margin_loss(&a, &b, &c, options)
         };
         "triplet_margin_with_distance_loss" [Apart, Apart, Apart] (x, random) => {
@@ -77,7 +85,7 @@ fn regression() -> Vec<Operation> {
     }
 }
 
-fn classes() -> Vec<Operation> {
+fn classes() -> Vec<CatalogueOperation> {
     entries! { Losses;
         "binary_cross_entropy" [Share, Share] (x, random) => {
             let (a, b) = pair(x)?;
@@ -96,28 +104,31 @@ fn classes() -> Vec<Operation> {
             ops::multilabel_soft_margin_loss(&fit(&x[0], &[2, 3])?, &target, None, reduction(random))
         };
         "cross_entropy" [Any] (x, random) => {
-            let options = CrossEntropy { reduction: reduction(random), ..CrossEntropy::default() };
+            let options = CrossEntropyOptions { reduction: reduction(random), ..Default::default() };
             ops::cross_entropy(&fit(&x[0], &[2, 3])?, &random.indices(&[2], 3), options)
         };
         "cross_entropy, smoothed" [Any] (x, random) => {
-            let options = CrossEntropy { label_smoothing: 0.1, reduction: reduction(random), ..CrossEntropy::default() };
+            let reduction = reduction(random);
+            let options = CrossEntropyOptions { label_smoothing: 0.1, reduction, ..Default::default() };
             ops::cross_entropy(&fit(&x[0], &[2, 3])?, &random.indices(&[2], 3), options)
         };
         "cross_entropy, weighted" [Any, Positive] (x, random) => {
             let weight = fit(&x[1], &[3])?;
-            let options = CrossEntropy { weight: Some(&weight), reduction: reduction(random), ..CrossEntropy::default() };
+            let reduction = reduction(random);
+            let options = CrossEntropyOptions { weight: Some(&weight), reduction, ..Default::default() };
             ops::cross_entropy(&fit(&x[0], &[2, 3])?, &random.indices(&[2], 3), options)
         };
         "cross_entropy of probabilities" [Any, Share] (x, random) => {
             let (a, b) = pair(x)?;
-            ops::cross_entropy(&a, &b, CrossEntropy { reduction: reduction(random), ..CrossEntropy::default() })
+            ops::cross_entropy(&a, &b, CrossEntropyOptions { reduction: reduction(random), ..Default::default() })
         };
         "nll_loss" [Any] (x, random) => {
-            let options = NllLoss { reduction: reduction(random), ..NllLoss::default() };
+            let options = NllLossOptions { reduction: reduction(random), ..NllLossOptions::default() };
             ops::nll_loss(&fit(&x[0], &[2, 3])?, &random.indices(&[2], 3), options)
         };
         "multi_margin_loss" [Apart] (x, random) => {
-            let options = MultiMargin { p: random.pick(&[1.0, 2.0]), reduction: reduction(random), ..MultiMargin::default() };
+            let (p, reduction) = (random.pick(&[1.0, 2.0]), reduction(random));
+            let options = MultiMarginLossOptions { p, reduction, ..Default::default() };
             ops::multi_margin_loss(&fit(&x[0], &[2, 3])?, &random.indices(&[2], 3), options)
         };
         "multilabel_margin_loss" [Apart] (x, random) => {
@@ -127,13 +138,13 @@ fn classes() -> Vec<Operation> {
         "ctc_loss" [Unit] (x, random) => {
             let probs = ops::log_softmax(&fit(&x[0], &[4, 1, 3])?, -1)?;
             let (targets, steps, labels) = (Tensor::from([[1i64, 2]]), Tensor::from([4i64]), Tensor::from([2i64]));
-            let options = Ctc { blank: 0, zero_infinity: false, reduction: reduction(random) };
+            let options = CtcLossOptions { blank: 0, zero_infinity: false, reduction: reduction(random) };
             ops::ctc_loss(&probs, &targets, &steps, &labels, options)
         };
     }
 }
 
-pub(super) fn operations() -> Vec<Operation> {
+pub(super) fn operations() -> Vec<CatalogueOperation> {
     let mut all = regression();
     all.extend(classes());
     all

@@ -3,7 +3,7 @@
 /// A list of operations of one kind, each with the domains of its inputs and its body.
 macro_rules! entries {
     ($kind:ident; $($name:literal [$($domain:ident),+] ($x:ident, $random:pat) => $body:expr;)*) => {
-        vec![$(Operation::new(Kind::$kind, $name, &[$($domain),+], |$x, $random| $body)),*]
+        vec![$(CatalogueOperation::new(OperationFamily::$kind, $name, &[$($domain),+], |$x, $random| $body)),*]
     };
 }
 
@@ -15,7 +15,7 @@ mod rows;
 mod shapes;
 mod windows;
 
-use super::random::Random;
+use super::random::SplitMix64;
 use pellucid::{Result, Tensor, ops};
 use std::sync::OnceLock;
 
@@ -38,7 +38,7 @@ pub enum Domain {
 
 /// A family of operations that are measured alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum OperationFamily {
     /// Elementwise operations.
     Elementwise,
     /// Reductions, scans, norms, softmax and other operations on rows.
@@ -55,22 +55,22 @@ pub enum Kind {
     Linalg,
 }
 
-type Apply = fn(&[Tensor], &mut Random) -> Result<Tensor>;
+type Apply = fn(&[Tensor], &mut SplitMix64) -> Result<Tensor>;
 
 /// An operation on tensors of any shape: its body reshapes inputs of unsuitable shapes.
-pub struct Operation {
+pub struct CatalogueOperation {
     /// The name. If several entries share a name, a suffix distinguishes them.
     pub name: &'static str,
     /// The family of the operation.
-    pub kind: Kind,
+    pub family: OperationFamily,
     /// The domain of every input.
     pub inputs: Vec<Domain>,
     apply: Apply,
 }
 
-impl Operation {
-    fn new(kind: Kind, name: &'static str, inputs: &[Domain], apply: Apply) -> Operation {
-        Operation { name, kind, inputs: inputs.to_vec(), apply }
+impl CatalogueOperation {
+    fn new(family: OperationFamily, name: &'static str, inputs: &[Domain], apply: Apply) -> CatalogueOperation {
+        CatalogueOperation { name, family, inputs: inputs.to_vec(), apply }
     }
 
     /// Computes the result at inputs in the domains. The seed determines axes, indices and other arguments.
@@ -78,13 +78,13 @@ impl Operation {
     /// # Errors
     /// The errors of the operation.
     pub fn apply(&self, inputs: &[Tensor], seed: u64) -> Result<Tensor> {
-        (self.apply)(inputs, &mut Random::new(seed))
+        (self.apply)(inputs, &mut SplitMix64::new(seed))
     }
 }
 
 /// Returns all operations in a fixed order.
-pub fn operations() -> &'static [Operation] {
-    static ALL: OnceLock<Vec<Operation>> = OnceLock::new();
+pub fn operations() -> &'static [CatalogueOperation] {
+    static ALL: OnceLock<Vec<CatalogueOperation>> = OnceLock::new();
     ALL.get_or_init(|| {
         let mut all = elementwise::operations();
         all.extend(rows::operations());
@@ -101,7 +101,7 @@ pub fn operations() -> &'static [Operation] {
 ///
 /// # Errors
 /// The errors of the operations that it calls.
-pub fn guarded(x: &Tensor, domain: Domain, random: &mut Random) -> Result<Tensor> {
+pub fn guarded(x: &Tensor, domain: Domain, random: &mut SplitMix64) -> Result<Tensor> {
     match domain {
         Domain::Any => Ok(x.clone()),
         Domain::Positive if random.coin() => ops::add(&ops::softplus(x)?, 0.3),
@@ -115,7 +115,7 @@ pub fn guarded(x: &Tensor, domain: Domain, random: &mut Random) -> Result<Tensor
 }
 
 /// Returns random values in the domain.
-pub fn values(shape: &[usize], domain: Domain, random: &mut Random) -> Vec<f64> {
+pub fn values(shape: &[usize], domain: Domain, random: &mut SplitMix64) -> Vec<f64> {
     let n = shape.iter().product();
     let (low, high) = match domain {
         Domain::Any => (-1.2, 1.2),
@@ -160,7 +160,7 @@ fn matrix(x: &Tensor) -> Result<Tensor> {
 }
 
 /// Returns a random axis of x, counted from either end.
-fn axis(x: &Tensor, random: &mut Random) -> isize {
+fn axis(x: &Tensor, random: &mut SplitMix64) -> isize {
     let rank = x.rank().max(1);
     let axis = random.below(rank) as isize;
     if random.coin() { axis } else { axis - rank as isize }

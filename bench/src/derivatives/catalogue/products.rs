@@ -1,8 +1,8 @@
 //! Matrix products, convolutions, attention and recurrent layers.
 
-use super::{Domain, Kind, Operation, fit};
+use super::{CatalogueOperation, Domain, OperationFamily, fit};
 use Domain::Any;
-use pellucid::ops::{Attention, Conv, Nonlinearity, Padding, Recurrence, RecurrentWeights};
+use pellucid::ops::{AttentionOptions, ConvOptions, ConvPadding, RecurrenceOptions, RecurrentWeights, RnnNonlinearity};
 use pellucid::{Result, Tensor, ops};
 
 /// Query, key and value of these shapes.
@@ -10,7 +10,7 @@ fn heads(x: &[Tensor], shapes: [&[usize]; 3]) -> Result<[Tensor; 3]> {
     Ok([fit(&x[0], shapes[0])?, fit(&x[1], shapes[1])?, fit(&x[2], shapes[2])?])
 }
 
-fn matrix_products() -> Vec<Operation> {
+fn matrix_products() -> Vec<CatalogueOperation> {
     entries! { Products;
         "matmul" [Any, Any] (x, _) => ops::matmul(&fit(&x[0], &[2, 3])?, &fit(&x[1], &[3, 2])?);
         "matmul of a batch" [Any, Any] (x, _) => ops::matmul(&fit(&x[0], &[2, 2, 3])?, &fit(&x[1], &[3, 2])?);
@@ -47,59 +47,59 @@ fn matrix_products() -> Vec<Operation> {
     }
 }
 
-fn networks() -> Vec<Operation> {
+fn networks() -> Vec<CatalogueOperation> {
     entries! { Products;
         "conv1d" [Any, Any, Any] (x, random) => {
             let [x, weight, bias] = heads(x, [&[1, 2, 4], &[2, 2, 2], &[2]])?;
-            let options = Conv::default().stride(1 + random.below(2)).padding(random.below(2));
+            let options = ConvOptions::default().stride(1 + random.below(2)).padding(random.below(2));
             ops::conv1d(&x, &weight, Some(&bias), options)
         };
         "conv1d of two images" [Any, Any] (x, _) => {
-            ops::conv1d(&fit(&x[0], &[2, 1, 4])?, &fit(&x[1], &[3, 1, 3])?, None, Conv::default())
+            ops::conv1d(&fit(&x[0], &[2, 1, 4])?, &fit(&x[1], &[3, 1, 3])?, None, ConvOptions::default())
         };
         "conv1d to one output" [Any, Any] (x, _) => {
-            ops::conv1d(&fit(&x[0], &[2, 1, 3])?, &fit(&x[1], &[3, 1, 3])?, None, Conv::default())
+            ops::conv1d(&fit(&x[0], &[2, 1, 3])?, &fit(&x[1], &[3, 1, 3])?, None, ConvOptions::default())
         };
         "conv2d" [Any, Any] (x, _) => {
             let (x, weight) = (fit(&x[0], &[1, 1, 3, 3])?, fit(&x[1], &[2, 1, 2, 2])?);
-            ops::conv2d(&x, &weight, None, Conv::default().padding(Padding::Same))
+            ops::conv2d(&x, &weight, None, ConvOptions::default().padding(ConvPadding::Same))
         };
         "conv2d in groups" [Any, Any] (x, _) => {
             let (x, weight) = (fit(&x[0], &[1, 2, 2, 3])?, fit(&x[1], &[2, 1, 2, 2])?);
-            ops::conv2d(&x, &weight, None, Conv::default().groups(2).dilation(1))
+            ops::conv2d(&x, &weight, None, ConvOptions::default().groups(2).dilation(1))
         };
         "conv3d" [Any, Any] (x, _) => {
             let (x, weight) = (fit(&x[0], &[1, 1, 2, 2, 2])?, fit(&x[1], &[1, 1, 1, 2, 2])?);
-            ops::conv3d(&x, &weight, None, Conv::default())
+            ops::conv3d(&x, &weight, None, ConvOptions::default())
         };
         "conv_transpose1d" [Any, Any] (x, _) => {
             let (x, weight) = (fit(&x[0], &[1, 2, 3])?, fit(&x[1], &[2, 1, 2])?);
-            ops::conv_transpose1d(&x, &weight, None, Conv::default().stride(2))
+            ops::conv_transpose1d(&x, &weight, None, ConvOptions::default().stride(2))
         };
         "conv_transpose2d" [Any, Any] (x, _) => {
             let (x, weight) = (fit(&x[0], &[1, 1, 2, 2])?, fit(&x[1], &[1, 2, 2, 2])?);
-            ops::conv_transpose2d(&x, &weight, None, Conv::default())
+            ops::conv_transpose2d(&x, &weight, None, ConvOptions::default())
         };
         "conv_transpose3d" [Any, Any] (x, _) => {
             let (x, weight) = (fit(&x[0], &[1, 1, 1, 2, 2])?, fit(&x[1], &[1, 1, 2, 1, 2])?);
-            ops::conv_transpose3d(&x, &weight, None, Conv::default())
+            ops::conv_transpose3d(&x, &weight, None, ConvOptions::default())
         };
         "attention" [Any, Any, Any] (x, _) => {
             let [q, k, v] = heads(x, [&[2, 3], &[2, 3], &[2, 3]])?;
-            ops::scaled_dot_product_attention(&q, &k, &v, Attention::default())
+            ops::scaled_dot_product_attention(&q, &k, &v, AttentionOptions::default())
         };
         "causal attention" [Any, Any, Any] (x, _) => {
             let [q, k, v] = heads(x, [&[1, 2, 3], &[1, 2, 3], &[1, 2, 2]])?;
-            ops::scaled_dot_product_attention(&q, &k, &v, Attention { causal: true, ..Attention::default() })
+            ops::scaled_dot_product_attention(&q, &k, &v, AttentionOptions { causal: true, ..Default::default() })
         };
         "attention with a mask" [Any, Any, Any, Any] (x, _) => {
             let [q, k, v] = heads(x, [&[2, 3], &[2, 3], &[2, 2]])?;
             let mask = fit(&x[3], &[2, 2])?;
-            ops::scaled_dot_product_attention(&q, &k, &v, Attention { mask: Some(&mask), ..Attention::default() })
+            ops::scaled_dot_product_attention(&q, &k, &v, AttentionOptions { mask: Some(&mask), ..Default::default() })
         };
         "grouped attention" [Any, Any, Any] (x, _) => {
             let [q, k, v] = heads(x, [&[1, 2, 2, 2], &[1, 1, 2, 2], &[1, 1, 2, 2]])?;
-            ops::scaled_dot_product_attention(&q, &k, &v, Attention::default())
+            ops::scaled_dot_product_attention(&q, &k, &v, AttentionOptions::default())
         };
         "tanh MLP" [Any] (x, random) => {
             let mut y = fit(&x[0], &[2, 3])?;
@@ -110,13 +110,13 @@ fn networks() -> Vec<Operation> {
             Ok(y)
         };
         "rnn" [Any, Any, Any] (x, _) => recurrent(x, 1, |x, weights| {
-            Ok(ops::rnn(x, weights, None, Nonlinearity::Tanh, Recurrence::default())?.0)
+            Ok(ops::rnn(x, weights, None, RnnNonlinearity::Tanh, RecurrenceOptions::default())?.0)
         });
         "gru" [Any, Any, Any] (x, _) => recurrent(x, 3, |x, weights| {
-            Ok(ops::gru(x, weights, None, Recurrence::default())?.0)
+            Ok(ops::gru(x, weights, None, RecurrenceOptions::default())?.0)
         });
         "lstm" [Any, Any, Any] (x, _) => recurrent(x, 4, |x, weights| {
-            Ok(ops::lstm(x, weights, None, Recurrence::default())?.0)
+            Ok(ops::lstm(x, weights, None, RecurrenceOptions::default())?.0)
         });
     }
 }
@@ -129,7 +129,7 @@ fn recurrent(x: &[Tensor], gates: usize, layer: fn(&Tensor, RecurrentWeights<'_>
     layer(&steps, RecurrentWeights { weight_ih: &weight_ih, weight_hh: &weight_hh, bias_ih, bias_hh, weight_hr: None })
 }
 
-pub(super) fn operations() -> Vec<Operation> {
+pub(super) fn operations() -> Vec<CatalogueOperation> {
     let mut all = matrix_products();
     all.extend(networks());
     all

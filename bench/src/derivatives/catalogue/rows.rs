@@ -1,12 +1,12 @@
 //! Reductions, scans, norms, softmax and other operations on rows.
 
-use super::{Domain, Kind, Operation, axis, dims, fit, length, matrix, ranked};
+use super::{CatalogueOperation, Domain, OperationFamily, axis, dims, fit, length, matrix, ranked};
 use Domain::{Any, Apart, Positive, Share};
-use pellucid::ops::{Axes, BatchNorm, Cov, Indexing, Interpolation, Spacing};
+use pellucid::ops::{Axes, BatchNormOptions, CovOptions, MeshgridIndexing, QuantileInterpolation, Spacing};
 use pellucid::{Result, Tensor, formula, ops};
 
 /// Returns one random axis or all axes, with or without `keepdims`.
-fn axes(x: &Tensor, random: &mut super::Random) -> Axes {
+fn axes(x: &Tensor, random: &mut super::SplitMix64) -> Axes {
     let axes = if random.below(3) == 0 { ops::over(..) } else { ops::over(axis(x, random)) };
     if random.coin() { axes.keepdims() } else { axes }
 }
@@ -16,7 +16,7 @@ fn affine(x: &[Tensor], shape: &[usize]) -> Result<(Tensor, Tensor)> {
     Ok((fit(&x[1], shape)?, fit(&x[2], shape)?))
 }
 
-fn norms() -> Vec<Operation> {
+fn norms() -> Vec<CatalogueOperation> {
     entries! { Rows;
         "softmax" [Any] (x, random) => { let x = ranked(&x[0])?; ops::softmax(&x, axis(&x, random)) };
         "log_softmax" [Any] (x, random) => { let x = ranked(&x[0])?; ops::log_softmax(&x, axis(&x, random)) };
@@ -39,11 +39,11 @@ fn norms() -> Vec<Operation> {
         };
         "batch_norm" [Apart, Any, Any] (x, _) => {
             let (weight, bias) = affine(x, &[2])?;
-            let options = BatchNorm { training: true, momentum: 0.1, eps: 1e-3 };
+            let options = BatchNormOptions { training: true, momentum: 0.1, eps: 1e-3 };
             ops::batch_norm(&fit(&x[0], &[3, 2])?, None, Some(&weight), Some(&bias), options)
         };
         "instance_norm" [Apart] (x, _) => {
-            let options = BatchNorm { training: true, momentum: 0.1, eps: 1e-3 };
+            let options = BatchNormOptions { training: true, momentum: 0.1, eps: 1e-3 };
             ops::instance_norm(&fit(&x[0], &[1, 2, 3])?, None, None, None, options)
         };
         "local_response_norm" [Any] (x, _) => ops::local_response_norm(&fit(&x[0], &[1, 3, 2])?, 2, 0.5, 0.75, 1.0);
@@ -65,7 +65,7 @@ fn norms() -> Vec<Operation> {
             ops::cdist(&ops::tanh(&fit(&x[0], &[2, 3])?)?, &b, random.pick(&[1.0, 2.0, 3.0]))
         };
         "pdist" [Apart] (x, random) => ops::pdist(&fit(&x[0], &[3, 2])?, random.pick(&[1.0, 2.0, 3.0]));
-        "cov" [Any] (x, _) => ops::cov(&matrix(&x[0])?, Cov { correction: 0.0, ..Cov::default() });
+        "cov" [Any] (x, _) => ops::cov(&matrix(&x[0])?, CovOptions { correction: 0.0, ..CovOptions::default() });
         "corrcoef" [Apart] (x, _) => ops::corrcoef(&fit(&x[0], &[2, 3])?);
         "glu" [Any] (x, _) => ops::glu(&fit(&x[0], &[3, 2])?, 1);
         "prelu" [Apart, Any] (x, _) => ops::prelu(&fit(&x[0], &[2, 3])?, &fit(&x[1], &[3])?);
@@ -80,7 +80,7 @@ fn norms() -> Vec<Operation> {
     }
 }
 
-fn reductions() -> Vec<Operation> {
+fn reductions() -> Vec<CatalogueOperation> {
     entries! { Rows;
         "sum" [Any] (x, random) => { let x = ranked(&x[0])?; ops::sum(&x, axes(&x, random)) };
         "mean" [Any] (x, random) => { let x = ranked(&x[0])?; ops::mean(&x, axes(&x, random)) };
@@ -116,13 +116,13 @@ fn reductions() -> Vec<Operation> {
         "mode" [Apart] (x, random) => { let x = ranked(&x[0])?; Ok(ops::mode(&x, axes(&x, random))?.0) };
         "quantile" [Apart] (x, random) => {
             let x = ranked(&x[0])?;
-            ops::quantile(&x, random.between(0.1, 0.9), axes(&x, random), Interpolation::Linear)
+            ops::quantile(&x, random.between(0.1, 0.9), axes(&x, random), QuantileInterpolation::Linear)
         };
         "quantile of q" [Apart, Share] (x, _) => {
             let q = fit(&x[1], &[2])?;
-            ops::quantile(&fit(&x[0], &[2, 3])?, &q, 1, Interpolation::Linear)
+            ops::quantile(&fit(&x[0], &[2, 3])?, &q, 1, QuantileInterpolation::Linear)
         };
-        "nanquantile" [Apart] (x, _) => ops::nanquantile(&x[0], 0.3, .., Interpolation::Midpoint);
+        "nanquantile" [Apart] (x, _) => ops::nanquantile(&x[0], 0.3, .., QuantileInterpolation::Midpoint);
         "masked_sum" [Any] (x, random) => ops::masked_sum(&x[0], &random.mask(&dims(&x[0])), ..);
         "masked_mean" [Any] (x, random) => ops::masked_mean(&x[0], &random.mask(&dims(&x[0])), ..);
         "masked_prod" [Any] (x, random) => ops::masked_prod(&x[0], &random.mask(&dims(&x[0])), ..);
@@ -156,7 +156,7 @@ fn reductions() -> Vec<Operation> {
     }
 }
 
-fn scans() -> Vec<Operation> {
+fn scans() -> Vec<CatalogueOperation> {
     entries! { Rows;
         "cumsum" [Any] (x, random) => { let x = ranked(&x[0])?; ops::cumsum(&x, axis(&x, random)) };
         "cumprod" [Any] (x, random) => { let x = ranked(&x[0])?; ops::cumprod(&x, axis(&x, random)) };
@@ -191,13 +191,13 @@ fn scans() -> Vec<Operation> {
         };
         "meshgrid" [Any, Any] (x, _) => {
             let (a, b) = (fit(&x[0], &[3])?, fit(&x[1], &[2])?);
-            let grid = ops::meshgrid(&[&a, &b], Indexing::Xy)?;
+            let grid = ops::meshgrid(&[&a, &b], MeshgridIndexing::Xy)?;
             ops::mul(&grid[0], &grid[1])
         };
     }
 }
 
-pub(super) fn operations() -> Vec<Operation> {
+pub(super) fn operations() -> Vec<CatalogueOperation> {
     let mut all = norms();
     all.extend(reductions());
     all.extend(scans());

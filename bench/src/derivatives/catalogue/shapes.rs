@@ -1,12 +1,12 @@
 //! Views, joins, indexing and scattering.
 
-use super::{Domain, Kind, Operation, axis, dims, fit, length, ranked};
+use super::{CatalogueOperation, Domain, OperationFamily, axis, dims, fit, length, ranked};
 use Domain::{Any, Apart};
-use pellucid::ops::einops::{self, Fold};
-use pellucid::ops::{Embedding, EmbeddingBag, PadMode, ScatterReduceOp};
+use pellucid::ops::einops::{self, EinopsReduction};
+use pellucid::ops::{EmbeddingBagOptions, EmbeddingOptions, PadMode, ScatterReduceOp};
 use pellucid::{DType, Tensor, ops};
 
-fn views() -> Vec<Operation> {
+fn views() -> Vec<CatalogueOperation> {
     entries! { Shape;
         "reshape" [Any] (x, _) => ops::reshape(&x[0], -1);
         "flatten" [Any] (x, _) => ops::flatten(&ranked(&x[0])?, 0, -1);
@@ -72,7 +72,8 @@ fn views() -> Vec<Operation> {
         "einops rearrange" [Any] (x, _) => einops::rearrange(&fit(&x[0], &[2, 3])?, "a b -> (b a)", &[]);
         "einops repeat" [Any] (x, _) => einops::repeat(&fit(&x[0], &[2, 3])?, "a b -> b (a 2)", &[]);
         "einops reduce" [Apart] (x, random) => {
-            let fold = random.pick(&[Fold::Sum, Fold::Mean, Fold::Max, Fold::Min, Fold::Prod]);
+            use EinopsReduction::{Max, Mean, Min, Prod, Sum};
+            let fold = random.pick(&[Sum, Mean, Max, Min, Prod]);
             einops::reduce(&fit(&x[0], &[2, 3])?, "a b -> b", fold, &[])
         };
         "pixel_shuffle" [Any] (x, _) => ops::pixel_shuffle(&fit(&x[0], &[4, 1, 2])?, 2);
@@ -81,7 +82,7 @@ fn views() -> Vec<Operation> {
     }
 }
 
-fn joins() -> Vec<Operation> {
+fn joins() -> Vec<CatalogueOperation> {
     entries! { Shape;
         "concatenate" [Any, Any] (x, random) => {
             let x = [ranked(&x[0])?, fit(&x[1], &dims(&ranked(&x[0])?))?];
@@ -106,7 +107,7 @@ fn joins() -> Vec<Operation> {
     }
 }
 
-fn indexing() -> Vec<Operation> {
+fn indexing() -> Vec<CatalogueOperation> {
     entries! { Shape;
         "index_select" [Any] (x, random) => {
             let x = ranked(&x[0])?;
@@ -174,22 +175,23 @@ fn indexing() -> Vec<Operation> {
             ops::diagonal_scatter(&fit(&x[0], &[2, 3])?, &fit(&x[1], &[2])?, 1, 0, 1)
         };
         "embedding" [Any] (x, random) => {
-            ops::embedding(&fit(&x[0], &[2, 3])?, &random.indices(&[4], 2), Embedding::default())
+            ops::embedding(&fit(&x[0], &[2, 3])?, &random.indices(&[4], 2), EmbeddingOptions::default())
         };
         "embedding_bag" [Apart] (x, random) => {
             let mode = random.pick(&[ScatterReduceOp::Sum, ScatterReduceOp::Mean, ScatterReduceOp::Max]);
-            let options = EmbeddingBag { mode, ..EmbeddingBag::default() };
+            let options = EmbeddingBagOptions { mode, ..Default::default() };
             ops::embedding_bag(&fit(&x[0], &[3, 2])?, &random.indices(&[2, 3], 3), options)
         };
         "embedding_bag with weights" [Any, Any] (x, random) => {
             let weights = fit(&x[1], &[2, 3])?;
-            let options = EmbeddingBag { mode: ScatterReduceOp::Sum, weights: Some(&weights), ..EmbeddingBag::default() };
+            let mode = ScatterReduceOp::Sum;
+            let options = EmbeddingBagOptions { mode, weights: Some(&weights), ..Default::default() };
             ops::embedding_bag(&fit(&x[0], &[3, 2])?, &random.indices(&[2, 3], 3), options)
         };
     }
 }
 
-pub(super) fn operations() -> Vec<Operation> {
+pub(super) fn operations() -> Vec<CatalogueOperation> {
     let mut all = views();
     all.extend(joins());
     all.extend(indexing());

@@ -1,37 +1,41 @@
 //! Pools, resampling and other operations on windows.
 
-use super::{Domain, Kind, Operation, fit};
+use super::{CatalogueOperation, Domain, OperationFamily, fit};
 use Domain::{Any, Apart, Positive, Unit};
 use pellucid::ops;
-use pellucid::ops::{AvgPoolDivisor, InterpolationMode, PaddingMode, Pool, Resample, Resize};
+use pellucid::ops::{AvgPoolDivisor, InterpolationMode, PaddingMode, PoolOptions, Resize, ResizeMode};
 
-pub(super) fn operations() -> Vec<Operation> {
+pub(super) fn operations() -> Vec<CatalogueOperation> {
     entries! { Windows;
-        "avg_pool1d" [Any] (x, _) => ops::avg_pool1d(&fit(&x[0], &[1, 4])?, Pool::new(2).stride(1), AvgPoolDivisor::Window);
+        "avg_pool1d" [Any] (x, _) => {
+            ops::avg_pool1d(&fit(&x[0], &[1, 4])?, PoolOptions::new(2).stride(1), AvgPoolDivisor::Window)
+        };
         "avg_pool2d" [Any] (x, _) => {
-            ops::avg_pool2d(&fit(&x[0], &[1, 1, 3, 3])?, Pool::new(2).padding(1), AvgPoolDivisor::Inside)
+            ops::avg_pool2d(&fit(&x[0], &[1, 1, 3, 3])?, PoolOptions::new(2).padding(1), AvgPoolDivisor::Inside)
         };
         "avg_pool3d" [Any] (x, _) => {
-            ops::avg_pool3d(&fit(&x[0], &[1, 2, 2, 3])?, Pool::new(2).stride(1), AvgPoolDivisor::Number(3.0))
+            ops::avg_pool3d(&fit(&x[0], &[1, 2, 2, 3])?, PoolOptions::new(2).stride(1), AvgPoolDivisor::Number(3.0))
         };
-        "max_pool1d" [Apart] (x, _) => Ok(ops::max_pool1d(&fit(&x[0], &[1, 4])?, Pool::new(2).stride(1))?.0);
-        "max_pool2d" [Apart] (x, _) => Ok(ops::max_pool2d(&fit(&x[0], &[1, 1, 3, 3])?, Pool::new(2).stride(1))?.0);
-        "max_pool3d" [Apart] (x, _) => Ok(ops::max_pool3d(&fit(&x[0], &[1, 2, 2, 2])?, Pool::new(2))?.0);
+        "max_pool1d" [Apart] (x, _) => Ok(ops::max_pool1d(&fit(&x[0], &[1, 4])?, PoolOptions::new(2).stride(1))?.0);
+        "max_pool2d" [Apart] (x, _) => {
+            Ok(ops::max_pool2d(&fit(&x[0], &[1, 1, 3, 3])?, PoolOptions::new(2).stride(1))?.0)
+        };
+        "max_pool3d" [Apart] (x, _) => Ok(ops::max_pool3d(&fit(&x[0], &[1, 2, 2, 2])?, PoolOptions::new(2))?.0);
         "max_unpool1d" [Apart] (x, _) => {
-            let (y, positions) = ops::max_pool1d(&fit(&x[0], &[1, 4])?, Pool::new(2))?;
+            let (y, positions) = ops::max_pool1d(&fit(&x[0], &[1, 4])?, PoolOptions::new(2))?;
             ops::max_unpool1d(&y, &positions, &[4])
         };
         "max_unpool2d" [Apart] (x, _) => {
-            let (y, positions) = ops::max_pool2d(&fit(&x[0], &[1, 2, 4])?, Pool::new(2))?;
+            let (y, positions) = ops::max_pool2d(&fit(&x[0], &[1, 2, 4])?, PoolOptions::new(2))?;
             ops::max_unpool2d(&y, &positions, &[2, 4])
         };
         "max_unpool3d" [Apart] (x, _) => {
-            let (y, positions) = ops::max_pool3d(&fit(&x[0], &[1, 2, 2, 2])?, Pool::new(2))?;
+            let (y, positions) = ops::max_pool3d(&fit(&x[0], &[1, 2, 2, 2])?, PoolOptions::new(2))?;
             ops::max_unpool3d(&y, &positions, &[2, 2, 2])
         };
-        "lp_pool1d" [Positive] (x, _) => ops::lp_pool1d(&fit(&x[0], &[1, 4])?, 3.0, Pool::new(2));
-        "lp_pool2d" [Positive] (x, _) => ops::lp_pool2d(&fit(&x[0], &[1, 2, 4])?, 2.0, Pool::new(2));
-        "lp_pool3d" [Positive] (x, _) => ops::lp_pool3d(&fit(&x[0], &[1, 2, 2, 2])?, 2.0, Pool::new(2));
+        "lp_pool1d" [Positive] (x, _) => ops::lp_pool1d(&fit(&x[0], &[1, 4])?, 3.0, PoolOptions::new(2));
+        "lp_pool2d" [Positive] (x, _) => ops::lp_pool2d(&fit(&x[0], &[1, 2, 4])?, 2.0, PoolOptions::new(2));
+        "lp_pool3d" [Positive] (x, _) => ops::lp_pool3d(&fit(&x[0], &[1, 2, 2, 2])?, 2.0, PoolOptions::new(2));
         "adaptive_avg_pool1d" [Any] (x, _) => ops::adaptive_avg_pool1d(&fit(&x[0], &[1, 5])?, &[Some(3)]);
         "adaptive_avg_pool2d" [Any] (x, _) => ops::adaptive_avg_pool2d(&fit(&x[0], &[1, 2, 3])?, &[Some(1), Some(2)]);
         "adaptive_avg_pool3d" [Any] (x, _) => {
@@ -53,22 +57,22 @@ pub(super) fn operations() -> Vec<Operation> {
             Ok(ops::fractional_max_pool3d(&fit(&x[0], &[1, 2, 3, 3])?, [1, 2, 2], [2, 2, 2], Some(&samples))?.0)
         };
         "interpolate nearest" [Any] (x, _) => {
-            ops::interpolate(&fit(&x[0], &[1, 1, 3])?, Resize::To(vec![5]), Resample::Nearest)
+            ops::interpolate(&fit(&x[0], &[1, 1, 3])?, Resize::To(vec![5]), ResizeMode::Nearest)
         };
         "interpolate linear" [Any] (x, random) => {
-            let mode = Resample::Linear { align_corners: random.coin() };
+            let mode = ResizeMode::Linear { align_corners: random.coin() };
             ops::interpolate(&fit(&x[0], &[1, 1, 3])?, Resize::To(vec![5]), mode)
         };
         "interpolate bilinear" [Any] (x, random) => {
-            let mode = Resample::Linear { align_corners: random.coin() };
+            let mode = ResizeMode::Linear { align_corners: random.coin() };
             ops::interpolate(&fit(&x[0], &[1, 1, 2, 3])?, Resize::By(vec![1.5, 1.4]), mode)
         };
         "interpolate cubic" [Any] (x, random) => {
-            let mode = Resample::Cubic { align_corners: random.coin() };
+            let mode = ResizeMode::Cubic { align_corners: random.coin() };
             ops::interpolate(&fit(&x[0], &[1, 1, 2, 3])?, Resize::To(vec![3, 4]), mode)
         };
         "interpolate area" [Any] (x, _) => {
-            ops::interpolate(&fit(&x[0], &[1, 1, 5])?, Resize::To(vec![3]), Resample::Area)
+            ops::interpolate(&fit(&x[0], &[1, 1, 5])?, Resize::To(vec![3]), ResizeMode::Area)
         };
         "grid_sample" [Any, Unit] (x, random) => {
             let (x, grid) = (fit(&x[0], &[1, 1, 2, 3])?, fit(&x[1], &[1, 2, 2, 2])?);

@@ -5,7 +5,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod conv;
-pub(crate) mod factor;
+pub(crate) mod factorization;
 pub(crate) mod index;
 pub(crate) mod matmul;
 pub(crate) mod max_pool;

@@ -2,7 +2,7 @@
 
 use super::map;
 use crate::operand::Operand;
-use crate::program::prepared::Prepared;
+use crate::program::prepared::PreparedProgram;
 use crate::program::transpose::transpose_matrix;
 use crate::strided::{self, Cursor, StridedAxes, StridedAxis};
 use pellucid_gemm::Threads;
@@ -78,10 +78,10 @@ fn copy_over_axes(mut axes: StridedAxes, mut bases: [*mut u8; 2], [from, to]: [D
 }
 
 /// Returns the program that converts between two dtypes: the load is exact, the store rounds once.
-fn cast_program(from: DType, to: DType) -> &'static Prepared {
+fn cast_program(from: DType, to: DType) -> &'static PreparedProgram {
     const N: usize = DType::ALL.len();
-    static CASTS: [[OnceLock<Prepared>; N]; N] = [const { [const { OnceLock::new() }; N] }; N];
-    CASTS[from as usize][to as usize].get_or_init(|| Prepared::cast(from, to))
+    static CASTS: [[OnceLock<PreparedProgram>; N]; N] = [const { [const { OnceLock::new() }; N] }; N];
+    CASTS[from as usize][to as usize].get_or_init(|| PreparedProgram::cast(from, to))
 }
 
 /// Copies runs along the innermost axis, which is contiguous in both operands.

@@ -6,7 +6,7 @@
 use crate::program::execute::{Extent, execute};
 use crate::program::kernel_schedule::KernelSchedule;
 use crate::program::loader::gather;
-use crate::program::prepared::{Prepared, PreparedInput};
+use crate::program::prepared::{PreparedInput, PreparedProgram};
 use crate::program::slot::Granularity;
 use crate::strided::{AccessPattern, StridedAxis, access_pattern};
 use pellucid_ir::kernel::Params;
@@ -22,7 +22,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// A program, scheduled for the access patterns of its inputs in a segment.
 pub(crate) struct Evaluator<'a> {
     /// The program.
-    pub(crate) program: &'a Prepared,
+    pub(crate) program: &'a PreparedProgram,
     /// Its schedule for these inputs.
     pub(crate) schedule: &'a KernelSchedule,
     /// The axes of a segment.
@@ -59,7 +59,7 @@ impl<'a> Evaluator<'a> {
     /// `staged(k)` is true if input `k` must be copied to a buffer although it is contiguous. `own_results` returns
     /// true if the caller provides memory for any number of results.
     pub(crate) fn new(
-        program: &'a Prepared,
+        program: &'a PreparedProgram,
         params: &Params,
         inner: &'a [StridedAxis],
         staged: impl Fn(usize) -> bool,

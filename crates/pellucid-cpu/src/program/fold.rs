@@ -5,7 +5,7 @@
 //! unpaired last result moves up unchanged. Every path (contiguous, strided, column by column, any number of threads)
 //! keeps this order, so all paths return the same bits.
 
-use crate::program::loops::{self, BinaryLoop, FoldLoops, Form, LANES};
+use crate::program::loops::{self, BinaryLoop, FoldLoops, LANES, OperandForm};
 use pellucid_ir::Compute;
 use pellucid_ir::formula::{Binary, RowOp};
 use pellucid_simd::Isa;
@@ -63,26 +63,26 @@ pub(crate) struct FoldKernel {
 
 impl FoldKernel {
     /// Returns the loops that reduce values of type `compute` by `op`, or `None` if the operation is not defined.
-    pub(crate) fn new(op: loops::Fold, compute: Compute) -> Option<FoldKernel> {
+    pub(crate) fn new(op: loops::FoldOp, compute: Compute) -> Option<FoldKernel> {
         FoldKernel::for_isa(op, compute, Isa::best())
     }
 
     /// Returns the loops of [`FoldKernel::new`] for an instruction set.
-    pub(crate) fn for_isa(op: loops::Fold, compute: Compute, isa: Isa) -> Option<FoldKernel> {
+    pub(crate) fn for_isa(op: loops::FoldOp, compute: Compute, isa: Isa) -> Option<FoldKernel> {
         let mask = compute == Compute::Mask;
         let primitive = match op {
-            loops::Fold::Sum => Binary::Add,
-            loops::Fold::Prod => Binary::Mul,
-            loops::Fold::Max if mask => Binary::Or,
-            loops::Fold::Min if mask => Binary::And,
-            loops::Fold::Max => Binary::Max,
-            loops::Fold::Min => Binary::Min,
-            loops::Fold::And => Binary::And,
-            loops::Fold::Or => Binary::Or,
+            loops::FoldOp::Sum => Binary::Add,
+            loops::FoldOp::Prod => Binary::Mul,
+            loops::FoldOp::Max if mask => Binary::Or,
+            loops::FoldOp::Min if mask => Binary::And,
+            loops::FoldOp::Max => Binary::Max,
+            loops::FoldOp::Min => Binary::Min,
+            loops::FoldOp::And => Binary::And,
+            loops::FoldOp::Or => Binary::Or,
         };
         Some(FoldKernel {
             loops: loops::fold(op, compute, isa)?,
-            combine: loops::binary(primitive, compute, Form::TileTile, isa)?,
+            combine: loops::binary(primitive, compute, OperandForm::TileTile, isa)?,
             size: compute.size(),
         })
     }
@@ -90,9 +90,9 @@ impl FoldKernel {
     /// Returns the loops of a row reduction of a program, or `None` if the operation is not defined.
     pub(crate) fn for_row_op(op: RowOp, compute: Compute) -> Option<FoldKernel> {
         let op = match op {
-            RowOp::Sum => loops::Fold::Sum,
-            RowOp::Max => loops::Fold::Max,
-            RowOp::Min => loops::Fold::Min,
+            RowOp::Sum => loops::FoldOp::Sum,
+            RowOp::Max => loops::FoldOp::Max,
+            RowOp::Min => loops::FoldOp::Min,
         };
         FoldKernel::new(op, compute)
     }

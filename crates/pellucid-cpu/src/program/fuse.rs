@@ -9,12 +9,12 @@ use crate::program::kernel_schedule::{
     FusedOp, FusedReduction, KernelSchedule, MAX_FUSED, RowLength, RowReduction, ScheduledInstr,
 };
 use crate::program::loops::{FusedInstr, Opcode};
-use crate::program::prepared::Prepared;
+use crate::program::prepared::PreparedProgram;
 use crate::program::slot::{Granularity, ValueSlot};
 use pellucid_ir::formula::Unary;
 
 /// Finds the fused loops of a schedule and marks their instructions.
-pub(crate) fn fuse_chains(schedule: &mut KernelSchedule, program: &Prepared, rows: RowLength) {
+pub(crate) fn fuse_chains(schedule: &mut KernelSchedule, program: &PreparedProgram, rows: RowLength) {
     let reads = count_reads(schedule, program);
     schedule.streams = vec![false; schedule.granularity.len()];
     for phase in 0..schedule.phases.len() {
@@ -78,7 +78,7 @@ fn fused_reduction(schedule: &KernelSchedule, phase: usize, start: usize, last: 
 }
 
 /// Returns how often instructions, reductions and outputs read each slot.
-fn count_reads(schedule: &KernelSchedule, program: &Prepared) -> Vec<usize> {
+fn count_reads(schedule: &KernelSchedule, program: &PreparedProgram) -> Vec<usize> {
     let mut reads = vec![0; schedule.granularity.len()];
     let by_instrs = schedule.instrs.iter().flat_map(|i| i.operands()).copied();
     let by_folds = schedule.folds.iter().flat_map(RowReduction::operands);
@@ -92,7 +92,7 @@ fn count_reads(schedule: &KernelSchedule, program: &Prepared) -> Vec<usize> {
 /// With `last`, the instruction continues the chain whose values are in slot `last`; without, it begins a chain.
 fn fused_op(
     schedule: &KernelSchedule,
-    program: &Prepared,
+    program: &PreparedProgram,
     rows: RowLength,
     instr: &ScheduledInstr,
     last: Option<ValueSlot>,

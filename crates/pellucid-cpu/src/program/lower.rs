@@ -6,27 +6,27 @@
 
 use crate::program::fold::FoldKernel;
 use crate::program::kernel_schedule::KernelScheduleCache;
-use crate::program::loops::{self, Form, Opcode, TernaryLoop};
+use crate::program::loops::{self, Opcode, OperandForm, TernaryLoop};
 use crate::program::prepared::{
-    KernelFn, Prepared, PreparedInput, PreparedOutput, PreparedStep, SingleArg, SingleInstr,
+    KernelFn, PreparedInput, PreparedOutput, PreparedProgram, PreparedStep, SingleArg, SingleInstr,
 };
 use crate::program::slot::ValueSlot;
 use pellucid_ir::formula::{self, Binary, Op, Program};
 use pellucid_ir::{DType, Error, Result};
 use pellucid_simd::Isa;
 
-impl Prepared {
+impl PreparedProgram {
     /// Returns the lowered form of `program`, which is built on first use and cached in the program.
     ///
     /// # Errors
     /// [`Error::DTypeMismatch`] if an instruction is not defined for its compute type.
-    pub(crate) fn for_program(program: &Program) -> Result<&Prepared> {
-        let prepared: &Result<Prepared> = program.prepared(0, || Prepared::new(program));
+    pub(crate) fn for_program(program: &Program) -> Result<&PreparedProgram> {
+        let prepared: &Result<PreparedProgram> = program.prepared(0, || PreparedProgram::new(program));
         prepared.as_ref().map_err(Clone::clone)
     }
 
     /// Lowers `program`.
-    fn new(program: &Program) -> Result<Prepared> {
+    fn new(program: &Program) -> Result<PreparedProgram> {
         let mut lowering = ProgramLowering::new(program);
         for step in &program.steps {
             lowering.lower_step(step)?;
@@ -40,7 +40,7 @@ impl Prepared {
             [o] if steps.is_empty() && o.store.is_none() => (o.slot as usize).checked_sub(inputs.len()),
             _ => None,
         };
-        Ok(Prepared {
+        Ok(PreparedProgram {
             inputs,
             uniforms,
             steps,
@@ -53,12 +53,12 @@ impl Prepared {
     }
 
     /// Returns the program that converts `from` to `to`: the load is exact, the store rounds once.
-    pub(crate) fn cast(from: DType, to: DType) -> Prepared {
+    pub(crate) fn cast(from: DType, to: DType) -> PreparedProgram {
         let (isa, compute) = (Isa::best(), from.compute());
         let load = (from != to && compute.storage() != from).then(|| loops::convert(from, compute, isa));
         let store = (from != to && compute.storage() != to).then(|| loops::store(compute, to, isa));
         let size = if from == to { from.size() } else { compute.size() };
-        Prepared {
+        PreparedProgram {
             inputs: vec![PreparedInput { size: from.size(), load, per_row: false, last_read: usize::MAX }],
             uniforms: Vec::new(),
             steps: Vec::new(),
@@ -104,12 +104,12 @@ impl<'a> ProgramLowering<'a> {
     }
 
     /// Returns the slot of an operand.
-    fn slot_of(&self, operand: formula::Operand) -> ValueSlot {
+    fn slot_of(&self, operand: formula::InstructionOperand) -> ValueSlot {
         match operand {
-            formula::Operand::Input(i) => i as ValueSlot,
-            formula::Operand::Uniform(u) => (self.program.inputs.len() + u as usize) as ValueSlot,
-            formula::Operand::Register(r) => self.registers[r as usize],
-            formula::Operand::Row(r) => self.row_registers[r as usize],
+            formula::InstructionOperand::Input(i) => i as ValueSlot,
+            formula::InstructionOperand::Uniform(u) => (self.program.inputs.len() + u as usize) as ValueSlot,
+            formula::InstructionOperand::Register(r) => self.registers[r as usize],
+            formula::InstructionOperand::Row(r) => self.row_registers[r as usize],
         }
     }
 
@@ -121,11 +121,11 @@ impl<'a> ProgramLowering<'a> {
         let slot = (self.first_step + self.steps.len()) as ValueSlot;
         self.steps.push(PreparedStep { kernel, fusable, args });
         let compute = match step.into {
-            formula::Operand::Register(r) => {
+            formula::InstructionOperand::Register(r) => {
                 self.registers[r as usize] = slot;
                 self.program.registers[r as usize]
             }
-            formula::Operand::Row(r) => {
+            formula::InstructionOperand::Row(r) => {
                 self.row_registers[r as usize] = slot;
                 self.program.row_registers[r as usize]
             }
@@ -146,7 +146,11 @@ impl<'a> ProgramLowering<'a> {
             Op::Unary(op) => KernelFn::Unary(loops::unary(op, compute, isa).ok_or_else(undefined)?),
             Op::Binary(op) => {
                 let form = |f| loops::binary(op, compute, f, isa).ok_or_else(undefined);
-                KernelFn::Binary([form(Form::TileTile)?, form(Form::TileUniform)?, form(Form::UniformTile)?])
+                KernelFn::Binary([
+                    form(OperandForm::TileTile)?,
+                    form(OperandForm::TileUniform)?,
+                    form(OperandForm::UniformTile)?,
+                ])
             }
             Op::Select => KernelFn::Ternary(ternary_forms(|tiles| loops::select(compute, tiles, isa))),
             Op::MulAdd if compute.is_float() => {

@@ -51,7 +51,7 @@ mod tests;
 mod transpose;
 
 pub(crate) use copy::{copy, copy_turned};
-pub(crate) use map::batch::maps;
+pub(crate) use map::batch::run_dense_maps;
 pub(crate) use map::dense::{dense, dense_batch};
-pub(crate) use map::dense_operand::Dense;
+pub(crate) use map::dense_operand::DensePtr;
 pub(crate) use map::epilogue::MapEpilogue;

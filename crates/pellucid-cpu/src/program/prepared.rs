@@ -10,7 +10,7 @@ use pellucid_ir::{Compute, Element, Scalar};
 use pellucid_runtime::list::List;
 
 /// A lowered program, ready to be scheduled.
-pub(crate) struct Prepared {
+pub(crate) struct PreparedProgram {
     /// The inputs and their conversions.
     pub(crate) inputs: Vec<PreparedInput>,
     /// The values that are the same for every element of one run.
@@ -101,7 +101,7 @@ pub(crate) struct SingleInstr {
     pub(crate) size: usize,
 }
 
-impl Prepared {
+impl PreparedProgram {
     /// Returns the slot of the first step's result.
     pub(crate) fn first_step(&self) -> usize {
         self.inputs.len() + self.uniforms.len()

@@ -17,12 +17,12 @@ use crate::program::kernel_schedule::{
     KernelSchedule, LoopKind, Phase, RowLength, RowReduction, ScheduleKey, ScheduledInstr,
 };
 use crate::program::loops;
-use crate::program::prepared::{KernelFn, Prepared};
+use crate::program::prepared::{KernelFn, PreparedProgram};
 use crate::program::slot::{Granularity, ValueSlot};
 use pellucid_ir::Compute;
 use pellucid_simd::Isa;
 
-impl Prepared {
+impl PreparedProgram {
     /// Returns the schedule for an elementwise run; `granularity(k)` is that of input `k`.
     pub(crate) fn schedule(&self, granularity: &dyn Fn(usize) -> Granularity) -> &KernelSchedule {
         self.cached_schedule(RowLength::Short, granularity)
@@ -55,7 +55,11 @@ struct SlotTable {
 
 impl KernelSchedule {
     /// Schedules a program for rows of one length class and inputs of the given granularities.
-    fn new(program: &Prepared, rows: RowLength, input_granularity: &dyn Fn(usize) -> Granularity) -> KernelSchedule {
+    fn new(
+        program: &PreparedProgram,
+        rows: RowLength,
+        input_granularity: &dyn Fn(usize) -> Granularity,
+    ) -> KernelSchedule {
         let (mut schedule, phases) = KernelSchedule::with_phases(program, input_granularity);
         let mut slots = SlotTable { sizes: program.sizes.clone(), broadcast: vec![None; program.sizes.len()] };
         for phase in 0..phases {
@@ -73,7 +77,10 @@ impl KernelSchedule {
 
     /// Determines the granularity and the phase of every slot. Returns a schedule without instructions, and the number
     /// of phases.
-    fn with_phases(program: &Prepared, input_granularity: &dyn Fn(usize) -> Granularity) -> (KernelSchedule, usize) {
+    fn with_phases(
+        program: &PreparedProgram,
+        input_granularity: &dyn Fn(usize) -> Granularity,
+    ) -> (KernelSchedule, usize) {
         let inputs = program.inputs.len();
         let first_step = program.first_step();
         let mut granularity: Vec<Granularity> =
@@ -108,7 +115,7 @@ impl KernelSchedule {
     }
 
     /// Appends the instructions and the reductions of one phase.
-    fn add_phase(&mut self, program: &Prepared, rows: RowLength, phase: usize, slots: &mut SlotTable) {
+    fn add_phase(&mut self, program: &PreparedProgram, rows: RowLength, phase: usize, slots: &mut SlotTable) {
         let inputs = program.inputs.len();
         let first_step = program.first_step();
         let steps = (0..program.steps.len()).filter(|s| self.phase[first_step + s] == phase);
@@ -172,7 +179,7 @@ impl KernelSchedule {
     ///
     /// That requires that no other instruction and no output reads the products, and that both factors are per-element
     /// values.
-    fn product_factors(&self, program: &Prepared, s: usize) -> Option<[ValueSlot; 2]> {
+    fn product_factors(&self, program: &PreparedProgram, s: usize) -> Option<[ValueSlot; 2]> {
         let KernelFn::Reduce(_, Some(factors)) = program.steps[s].kernel else { return None };
         let product = program.steps[s].args[0];
         let reads = program.steps.iter().flat_map(|s| &s.args).filter(|&&a| a == product).count();
@@ -182,7 +189,7 @@ impl KernelSchedule {
     }
 
     /// Returns the instruction of step `s` without broadcasts, or `None` if its loop lacks the form.
-    fn resolve(&self, program: &Prepared, s: usize, sizes: &[u8]) -> Option<ScheduledInstr> {
+    fn resolve(&self, program: &PreparedProgram, s: usize, sizes: &[u8]) -> Option<ScheduledInstr> {
         self.resolve_with(program, s, sizes, &vec![None; sizes.len()]).ok()
     }
 
@@ -190,7 +197,7 @@ impl KernelSchedule {
     /// lacks the form for the operands as they are.
     fn resolve_with(
         &self,
-        program: &Prepared,
+        program: &PreparedProgram,
         s: usize,
         sizes: &[u8],
         broadcast: &[Option<ValueSlot>],
@@ -267,7 +274,7 @@ impl KernelSchedule {
     }
 
     /// Allocates a buffer for every per-element value. Buffers of dead values are reused.
-    fn allocate_buffers(&mut self, program: &Prepared, sizes: &[u8]) {
+    fn allocate_buffers(&mut self, program: &PreparedProgram, sizes: &[u8]) {
         let slots = sizes.len();
         // Slots of the program; broadcast values follow.
         let own = program.sizes.len();
@@ -329,7 +336,7 @@ impl KernelSchedule {
     /// buffers, and so do values that are never read.
     fn free_buffers<'a>(
         &self,
-        program: &Prepared,
+        program: &PreparedProgram,
         sizes: &[u8],
         free: &mut Vec<(u8, usize)>,
         dead: impl Iterator<Item = &'a ValueSlot>,

@@ -30,7 +30,7 @@ fn help(missing: &[String], unexpected: &[String], misshaped: &[Misshaped]) -> &
             "it is another optimizer's: make the optimizer of the kind that was saved, with the same options, over the \
              same parameters under the same names"
         }
-        _ => "rename() and join() give values other names",
+        _ => "rename_keys() and concatenate_entries() give values other names",
     }
 }
 
@@ -52,7 +52,7 @@ mod tests {
     #[test]
     fn the_message_lists_only_mismatches() {
         let found = text(&["0.weight"], &[], &[]);
-        assert!(found.contains("missing [\"0.weight\"]") && found.contains("rename()"), "{found}");
+        assert!(found.contains("missing [\"0.weight\"]") && found.contains("rename_keys()"), "{found}");
         assert!(!found.contains("unexpected") && !found.contains("shape"), "{found}");
         let found = text(&[], &[], &["0.bias"]);
         assert!(found.contains("other shapes: 0.bias: [3] instead of [2]") && !found.contains("missing"), "{found}");
@@ -70,6 +70,6 @@ mod tests {
             assert!(!names.contains("rename"), "{names}");
         }
         // A module may have a part of this name beside others.
-        assert!(text(&["state.weight", "head.weight"], &[], &[]).contains("rename()"));
+        assert!(text(&["state.weight", "head.weight"], &[], &[]).contains("rename_keys()"));
     }
 }

@@ -1,7 +1,7 @@
 //! Construction of graphs: a thread-local stack with one builder for each formula under construction.
 
 use super::expr::{Expr, NameRole};
-use super::graph::{Graph, Id, Input, Literal, Node};
+use super::graph::{FormulaNode, Graph, Input, Literal, NodeId};
 use crate::dtype::Scalar;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ pub(super) struct Builder {
     serial: u32,
     pub(super) inputs: Vec<Input>,
     pub(super) graph: Graph,
-    known: HashMap<Node, Id>,
+    known: HashMap<FormulaNode, NodeId>,
     /// True while a derivative is built. Its value is defined by the differentiator and not by a text, so structural
     /// zeros may be dropped and factors reordered.
     pub(super) derivative: bool,
@@ -79,7 +79,7 @@ impl Builder {
 
     /// Builds a node from expressions of this builder. Not generic, so that it is compiled only once.
     #[track_caller]
-    pub(super) fn emit(make: &mut dyn FnMut(&mut Builder) -> Result<Id, String>) -> Expr {
+    pub(super) fn emit(make: &mut dyn FnMut(&mut Builder) -> Result<NodeId, String>) -> Expr {
         match Builder::with(|b| make(b).map(|id| b.expr(id))) {
             Ok(expr) => expr,
             Err(reason) => panic!("formula: {reason}"),
@@ -87,12 +87,12 @@ impl Builder {
     }
 
     /// Returns the expression for a node.
-    pub(super) fn expr(&self, id: Id) -> Expr {
+    pub(super) fn expr(&self, id: NodeId) -> Expr {
         Expr::at(self.serial, id)
     }
 
     /// Returns the node of an expression; an error text if the expression does not belong to this builder.
-    pub(super) fn id(&self, expr: Expr) -> Result<Id, String> {
+    pub(super) fn id(&self, expr: Expr) -> Result<NodeId, String> {
         let expr = match expr.role() {
             None => expr,
             Some((role, number)) => *self.named[role as usize].get(number).ok_or_else(|| {
@@ -104,8 +104,8 @@ impl Builder {
     }
 
     /// Simplifies `node` and returns its position; an equal node is reused.
-    pub(super) fn node(&mut self, node: Node) -> Result<Id, String> {
-        let fact = self.graph.infer(node, &self.inputs)?;
+    pub(super) fn node(&mut self, node: FormulaNode) -> Result<NodeId, String> {
+        let node_info = self.graph.infer(node, &self.inputs)?;
         if self.derivative
             && let Some(id) = self.rewrite_derivative(node)?
         {
@@ -116,33 +116,38 @@ impl Builder {
         }
         // Operands of a commutative primitive are looked up in one order but kept as written.
         let key = match node {
-            Node::Binary(op, a, b) if op.is_commutative() && b < a => Node::Binary(op, b, a),
+            FormulaNode::Binary(op, a, b) if op.is_commutative() && b < a => FormulaNode::Binary(op, b, a),
             other => other,
         };
-        Ok(*self.known.entry(key).or_insert_with(|| self.graph.push(node, fact)))
+        Ok(*self.known.entry(key).or_insert_with(|| self.graph.push(node, node_info)))
     }
 
     /// Returns the node of a constant.
-    pub(super) fn literal(&mut self, literal: Literal) -> Id {
-        self.node(Node::Literal(literal)).expect("a literal is always well formed")
+    pub(super) fn literal(&mut self, literal: Literal) -> NodeId {
+        self.node(FormulaNode::Literal(literal)).expect("a literal is always well formed")
     }
 
     /// Returns the value of a literal number that `f64` represents exactly.
-    pub(super) fn constant(&self, id: Id) -> Option<f64> {
+    pub(super) fn constant(&self, id: NodeId) -> Option<f64> {
         match self.graph.node(id) {
-            Node::Literal(Literal { value: Scalar::Float(x), .. }) => Some(x),
+            FormulaNode::Literal(Literal { value: Scalar::Float(x), .. }) => Some(x),
             _ => None,
         }
     }
 
     /// Copies a graph into this one, with `inputs` and `params` for its inputs and parameters. Returns the new position
     /// of every node.
-    pub(super) fn import(&mut self, graph: &Graph, inputs: &[Id], params: &[Id]) -> Result<Vec<Id>, String> {
-        let mut place: Vec<Id> = Vec::with_capacity(graph.len());
+    pub(super) fn import_graph(
+        &mut self,
+        graph: &Graph,
+        inputs: &[NodeId],
+        params: &[NodeId],
+    ) -> Result<Vec<NodeId>, String> {
+        let mut place: Vec<NodeId> = Vec::with_capacity(graph.len());
         for (_, node) in graph.iter() {
             place.push(match node {
-                Node::Input(i) => inputs[i as usize],
-                Node::Param(k) => params[k as usize],
+                FormulaNode::Input(i) => inputs[i as usize],
+                FormulaNode::Param(k) => params[k as usize],
                 other => self.node(other.map(|a| place[a.index()]))?,
             });
         }

@@ -2,10 +2,10 @@
 //! allocates registers.
 
 use super::Formula;
-use super::graph::{Fact, Id, Kind, Literal, Node};
+use super::graph::{FormulaNode, Literal, NodeId, NodeInfo, ValueKind};
 use super::memo::Memo;
 use super::primitive::{Binary, Unary};
-use super::program::{Load, MOST_STEPS, Op, Operand, Program, Store, Uniform, UniformSource};
+use super::program::{InstructionOperand, Load, MOST_STEPS, Op, Program, Store, Uniform, UniformSource};
 use super::registers::{self, Draft, Value};
 use crate::dtype::{Compute, DType, Scalar};
 use crate::error::{Error, Result};
@@ -41,11 +41,11 @@ impl Signature {
     }
 }
 
-fn default_dtype(kind: Kind, number: DType) -> DType {
+fn default_dtype(kind: ValueKind, number: DType) -> DType {
     match kind {
-        Kind::Number => number,
-        Kind::Index => DType::I64,
-        Kind::Mask => DType::Bool,
+        ValueKind::Number => number,
+        ValueKind::Index => DType::I64,
+        ValueKind::Mask => DType::Bool,
     }
 }
 
@@ -112,7 +112,7 @@ fn compile(formula: &Formula, signature: &Signature) -> Result<Program> {
         let compute = lowering.compute(output.kind);
         outputs.push((
             lowering.value(output.node),
-            Store { value: Operand::Input(0), compute, storage, per_row: output.per_row },
+            Store { value: InstructionOperand::Input(0), compute, storage, per_row: output.per_row },
         ));
     }
     let load = |(i, &storage): (usize, &DType)| {
@@ -139,21 +139,23 @@ fn compile(formula: &Formula, signature: &Signature) -> Result<Program> {
 /// Returns the nodes in the order of their computation: the operands of the first row reductions, those reductions, the
 /// remaining operands of the next ones, and so on; the outputs come last. This minimises the number of passes over a
 /// row.
-fn schedule(formula: &Formula) -> Vec<Id> {
+fn schedule(formula: &Formula) -> Vec<NodeId> {
     let graph = &formula.inner.graph;
     let mut level = vec![0; graph.len()];
     for (id, node) in graph.iter() {
         let below = node.operands().iter().map(|a| level[a.index()]).max().unwrap_or(0);
-        level[id.index()] = below + usize::from(matches!(node, Node::RowReduce(..)));
+        level[id.index()] = below + usize::from(matches!(node, FormulaNode::RowReduce(..)));
     }
     let reductions = |l: usize| {
         let level = &level;
-        let is_one = move |&(id, node): &(Id, Node)| matches!(node, Node::RowReduce(..)) && level[id.index()] == l;
+        let is_one = move |&(id, node): &(NodeId, FormulaNode)| {
+            matches!(node, FormulaNode::RowReduce(..)) && level[id.index()] == l
+        };
         graph.iter().filter(is_one).map(|(id, _)| id).collect::<Vec<_>>()
     };
     let mut order = Vec::with_capacity(graph.len());
     let mut placed = vec![false; graph.len()];
-    let mut place = |roots: &[Id]| {
+    let mut place = |roots: &[NodeId]| {
         let mut needed = vec![false; graph.len()];
         roots.iter().for_each(|r| needed[r.index()] = true);
         for (id, node) in graph.iter().rev() {
@@ -172,7 +174,7 @@ fn schedule(formula: &Formula) -> Vec<Id> {
         if ends.is_empty() {
             break;
         }
-        let operands: Vec<Id> = ends.iter().flat_map(|&r| graph.node(r).operands()).collect();
+        let operands: Vec<NodeId> = ends.iter().flat_map(|&r| graph.node(r).operands()).collect();
         place(&operands);
         place(&ends);
     }
@@ -190,20 +192,20 @@ struct Lowering<'a> {
 }
 
 impl Lowering<'_> {
-    fn compute(&self, kind: Kind) -> Compute {
+    fn compute(&self, kind: ValueKind) -> Compute {
         match kind {
-            Kind::Number => self.number,
-            Kind::Index => Compute::I64,
-            Kind::Mask => Compute::Mask,
+            ValueKind::Number => self.number,
+            ValueKind::Index => Compute::I64,
+            ValueKind::Mask => Compute::Mask,
         }
     }
 
-    fn value(&self, id: Id) -> Value {
+    fn value(&self, id: NodeId) -> Value {
         self.values[id.index()].expect("operands are lowered before their users")
     }
 
-    fn fact(&self, id: Id) -> Fact {
-        self.formula.inner.graph.fact(id)
+    fn node_info(&self, id: NodeId) -> NodeInfo {
+        self.formula.inner.graph.node_info(id)
     }
 
     /// Creates the error for a primitive that does not exist in the compute type.
@@ -248,55 +250,55 @@ impl Lowering<'_> {
         Ok(self.uniform(UniformSource::Literal(literal.value), compute))
     }
 
-    fn step(&mut self, op: Op, compute: Compute, id: Id, args: &[Value]) -> Value {
-        let per_row = self.formula.is_row() && self.fact(id).per_row;
+    fn step(&mut self, op: Op, compute: Compute, id: NodeId, args: &[Value]) -> Value {
+        let per_row = self.formula.is_row() && self.node_info(id).per_row;
         self.draft.push(op, compute, args, op.result(compute), per_row)
     }
 
-    fn lower(&mut self, id: Id) -> Result<Value> {
+    fn lower(&mut self, id: NodeId) -> Result<Value> {
         let node = self.formula.inner.graph.node(id);
-        let kind = self.fact(id).kind;
+        let kind = self.node_info(id).kind;
         let args: SmallVec<[Value; 3]> = node.operands().iter().map(|&a| self.value(a)).collect();
-        let operand_kind = node.operands().last().map_or(kind, |&a| self.fact(a).kind);
+        let operand_kind = node.operands().last().map_or(kind, |&a| self.node_info(a).kind);
         let compute = self.compute(operand_kind);
         Ok(match node {
-            Node::Input(i) => Value::Input(i),
-            Node::Param(k) => self.uniform(UniformSource::Param(k), compute),
-            Node::RowLength => self.uniform(UniformSource::RowLength, compute),
-            Node::Literal(literal) => self.literal(literal, compute)?,
-            Node::RowIndex => self.step(Op::RowIndex, Compute::I64, id, &[]),
-            Node::Unary(op, _) => self.unary(op, compute, id, args[0])?,
-            Node::Binary(op, ..) => self.binary(op, compute, id, args[0], args[1])?,
-            Node::Select(..) => self.step(Op::Select, compute, id, &args),
-            Node::MulAdd(..) if !compute.is_float() => {
+            FormulaNode::Input(i) => Value::Input(i),
+            FormulaNode::Param(k) => self.uniform(UniformSource::Param(k), compute),
+            FormulaNode::RowLength => self.uniform(UniformSource::RowLength, compute),
+            FormulaNode::Literal(literal) => self.literal(literal, compute)?,
+            FormulaNode::RowIndex => self.step(Op::RowIndex, Compute::I64, id, &[]),
+            FormulaNode::Unary(op, _) => self.unary(op, compute, id, args[0])?,
+            FormulaNode::Binary(op, ..) => self.binary(op, compute, id, args[0], args[1])?,
+            FormulaNode::Select(..) => self.step(Op::Select, compute, id, &args),
+            FormulaNode::MulAdd(..) if !compute.is_float() => {
                 // Integers do not round, so two steps give the same.
                 let product = self.binary(Binary::Mul, compute, id, args[0], args[1])?;
                 self.binary(Binary::Add, compute, id, product, args[2])?
             }
-            Node::MulAdd(..) => self.step(Op::MulAdd, compute, id, &args),
-            Node::Cast(to, a) => self.cast(a, compute, self.compute(to), id)?,
-            Node::Round(dtype, _) if dtype == compute.storage() => args[0],
-            Node::Round(dtype, _) => self.step(Op::Round(dtype), compute, id, &args),
-            Node::RowReduce(op, _) if compute == Compute::Mask => {
+            FormulaNode::MulAdd(..) => self.step(Op::MulAdd, compute, id, &args),
+            FormulaNode::Cast(to, a) => self.cast(a, compute, self.compute(to), id)?,
+            FormulaNode::Round(dtype, _) if dtype == compute.storage() => args[0],
+            FormulaNode::Round(dtype, _) => self.step(Op::Round(dtype), compute, id, &args),
+            FormulaNode::RowReduce(op, _) if compute == Compute::Mask => {
                 let what = format!("`{}`", op.name());
                 return Err(self.refuse(&what, "convert the mask to a number first"));
             }
-            Node::RowReduce(op, _) => self.step(Op::Reduce(op), compute, id, &args),
+            FormulaNode::RowReduce(op, _) => self.step(Op::Reduce(op), compute, id, &args),
         })
     }
 
     /// Lowers a conversion. Parameters, literals and the row length are rounded once, from full width.
-    fn cast(&mut self, a: Id, from: Compute, to: Compute, id: Id) -> Result<Value> {
+    fn cast(&mut self, a: NodeId, from: Compute, to: Compute, id: NodeId) -> Result<Value> {
         Ok(match self.formula.inner.graph.node(a) {
             _ if from == to => self.value(a),
-            Node::Param(k) => self.uniform(UniformSource::Param(k), to),
-            Node::RowLength => self.uniform(UniformSource::RowLength, to),
-            Node::Literal(literal) => self.uniform(UniformSource::Literal(literal.value), to),
+            FormulaNode::Param(k) => self.uniform(UniformSource::Param(k), to),
+            FormulaNode::RowLength => self.uniform(UniformSource::RowLength, to),
+            FormulaNode::Literal(literal) => self.uniform(UniformSource::Literal(literal.value), to),
             _ => self.step(Op::Convert(to), from, id, &[self.value(a)]),
         })
     }
 
-    fn unary(&mut self, op: Unary, compute: Compute, id: Id, x: Value) -> Result<Value> {
+    fn unary(&mut self, op: Unary, compute: Compute, id: NodeId, x: Value) -> Result<Value> {
         use Unary::*;
         let float = compute.is_float();
         Ok(match op {
@@ -312,7 +314,7 @@ impl Lowering<'_> {
         })
     }
 
-    fn binary(&mut self, op: Binary, compute: Compute, id: Id, a: Value, b: Value) -> Result<Value> {
+    fn binary(&mut self, op: Binary, compute: Compute, id: NodeId, a: Value, b: Value) -> Result<Value> {
         use Binary::*;
         let exists = match compute {
             Compute::F32 | Compute::F64 => !matches!(op, And | Or | Xor | Shl | Shr),
@@ -326,7 +328,7 @@ impl Lowering<'_> {
     }
 
     /// Lowers an operation on masks: + and max are *or*, · and min are *and*, false < true.
-    fn logic(&mut self, op: Binary, id: Id, a: Value, b: Value) -> Result<Value> {
+    fn logic(&mut self, op: Binary, id: NodeId, a: Value, b: Value) -> Result<Value> {
         use Binary::*;
         let mask = Compute::Mask;
         let (op, a, b, negate) = match op {

@@ -10,8 +10,8 @@
 
 use super::builder::Builder;
 use super::expr::Expr;
-use super::gradient::{Gradient, Wanted};
-use super::graph::{Id, Kind, MOST, Node};
+use super::gradient::{Gradient, GradientRequest};
+use super::graph::{FormulaNode, MOST, NodeId, ValueKind};
 use super::primitive::{Binary, RowOp, Unary};
 use super::save;
 use super::{Declared, Formula};
@@ -136,17 +136,17 @@ fn row(op: RowOp, u: Expr, y: Expr, g: Expr) -> Expr {
 }
 
 /// Returns the adjoints of the operands of a node, in order.
-pub(super) fn operand_adjoints(node: Node, args: &[Expr], y: Expr, g: Expr) -> [Option<Expr>; 3] {
+pub(super) fn operand_adjoints(node: FormulaNode, args: &[Expr], y: Expr, g: Expr) -> [Option<Expr>; 3] {
     match (node, args) {
-        (Node::Unary(op, _), &[x]) => [unary(op, x, y, g), None, None],
-        (Node::Binary(op, ..), &[a, b]) => {
+        (FormulaNode::Unary(op, _), &[x]) => [unary(op, x, y, g), None, None],
+        (FormulaNode::Binary(op, ..), &[a, b]) => {
             let [da, db] = binary(op, [a, b], y, g);
             [da, db, None]
         }
-        (Node::Select(..), &[c, ..]) => [None, Some(c.select(g, 0)), Some(c.select(0, g))],
-        (Node::MulAdd(..), &[a, b, _]) => [Some(g * b), Some(g * a), Some(g)],
-        (Node::Round(dtype, _), _) => [Some(g.round_to(dtype)), None, None],
-        (Node::RowReduce(op, _), &[u]) => [Some(row(op, u, y, g)), None, None],
+        (FormulaNode::Select(..), &[c, ..]) => [None, Some(c.select(g, 0)), Some(c.select(0, g))],
+        (FormulaNode::MulAdd(..), &[a, b, _]) => [Some(g * b), Some(g * a), Some(g)],
+        (FormulaNode::Round(dtype, _), _) => [Some(g.round_to(dtype)), None, None],
+        (FormulaNode::RowReduce(op, _), &[u]) => [Some(row(op, u, y, g)), None, None],
         _ => [None, None, None],
     }
 }
@@ -159,57 +159,58 @@ impl Formula {
     /// Derives the gradient with respect to the requested inputs. Incoming gradients that are not in `present` are
     /// zero.
     #[track_caller]
-    pub(super) fn differentiate(&self, wanted: Wanted, present: u64) -> Gradient {
+    pub(super) fn differentiate(&self, request: GradientRequest, present: u64) -> Gradient {
         let (name, n) = (self.name(), self.inputs().len());
-        let beyond = (n..=MOST).any(|i| wanted.output_of(i).is_some());
+        let beyond = (n..=MOST).any(|i| request.output_of(i).is_some());
         assert!(!beyond, "formula `{name}`: the gradient of an input beyond its {n} inputs was requested");
-        let (builder, (forward, roots)) = Builder::run(self.derivative_inputs(), || self.sweep(wanted, present));
-        save::gradient(self, wanted, &builder, &forward, &roots)
+        let (builder, (forward, roots)) = Builder::run(self.derivative_inputs(), || self.sweep(request, present));
+        save::gradient(self, request, &builder, &forward, &roots)
     }
 
     /// Builds the nodes of the formula and of the requested gradients in the current builder.
-    fn sweep(&self, wanted: Wanted, present: u64) -> (Vec<Id>, Vec<Id>) {
+    fn sweep(&self, request: GradientRequest, present: u64) -> (Vec<NodeId>, Vec<NodeId>) {
         let inner = &*self.inner;
         let (n, m) = (inner.inputs.len(), inner.outputs.len());
         let leaf = |node| Builder::emit(&mut |b| b.node(node));
-        let inputs: Vec<Expr> = (0..n + m).map(|i| leaf(Node::Input(i as u8))).collect();
-        let params: Vec<Expr> = (0..self.params()).map(|k| leaf(Node::Param(k as u8))).collect();
-        let forward = import(&inner.graph, &inputs[..n], &params);
+        let inputs: Vec<Expr> = (0..n + m).map(|i| leaf(FormulaNode::Input(i as u8))).collect();
+        let params: Vec<Expr> = (0..self.params()).map(|k| leaf(FormulaNode::Param(k as u8))).collect();
+        let forward = import_graph(&inner.graph, &inputs[..n], &params);
 
         Builder::with(|b| b.derivative = true);
         let incoming = |j: usize| {
-            let exists = inner.outputs[j].kind == Kind::Number && (j >= 64 || present >> j & 1 == 1);
-            exists.then(|| leaf(Node::Input((n + m + j) as u8)))
+            let exists = inner.outputs[j].kind == ValueKind::Number && (j >= 64 || present >> j & 1 == 1);
+            exists.then(|| leaf(FormulaNode::Input((n + m + j) as u8)))
         };
         let incoming: Vec<Option<Expr>> = (0..m).map(incoming).collect();
-        let mut gradients = self.adjoints(wanted, &forward, &incoming);
+        let mut gradients = self.adjoints(request, &forward, &incoming);
         for (i, declared) in inner.declared.iter().enumerate() {
-            if let (Some(declared), Some(_)) = (declared, wanted.output_of(i)) {
+            if let (Some(declared), Some(_)) = (declared, request.output_of(i)) {
                 gradients[i] = Some(declared.expand(&inputs, &incoming, &params, inner.inputs[i].per_row));
             }
         }
 
-        let mut sums: Vec<Option<Expr>> = vec![None; wanted.outputs()];
+        let mut sums: Vec<Option<Expr>> = vec![None; request.outputs()];
         for (i, gradient) in gradients.into_iter().enumerate() {
-            if let Some(k) = wanted.output_of(i) {
+            if let Some(k) = request.output_of(i) {
                 add(&mut sums[k], gradient);
             }
         }
         let sums: Vec<Expr> = sums.into_iter().map(|s| s.unwrap_or_else(zero)).collect();
-        let ids = |b: &mut Builder, list: &[Expr]| list.iter().map(|&e| b.id(e)).collect::<Result<Vec<Id>, String>>();
+        let ids =
+            |b: &mut Builder, list: &[Expr]| list.iter().map(|&e| b.id(e)).collect::<Result<Vec<NodeId>, String>>();
         let ids =
             |list: &[Expr]| Builder::with(|b| ids(b, list)).expect("the expressions belong to the current builder");
         (ids(&forward), ids(&sums))
     }
 
     /// Returns the symbolic adjoint of every input; `None` if it is zero.
-    fn adjoints(&self, wanted: Wanted, forward: &[Expr], incoming: &[Option<Expr>]) -> Vec<Option<Expr>> {
+    fn adjoints(&self, request: GradientRequest, forward: &[Expr], incoming: &[Option<Expr>]) -> Vec<Option<Expr>> {
         let inner = &*self.inner;
-        let per_row = |id: Id| inner.graph.fact(id).per_row;
-        let reaches_input = self.active(wanted);
+        let per_row = |id: NodeId| inner.graph.node_info(id).per_row;
+        let reaches_input = self.active(request);
         let mut adjoint: Vec<Option<Expr>> = vec![None; inner.graph.len()];
         // The contribution of a per-element use to a per-row value is summed over the row.
-        let give = |adjoint: &mut Vec<Option<Expr>>, to: Id, g: Option<Expr>, used_per_row: bool| {
+        let give = |adjoint: &mut Vec<Option<Expr>>, to: NodeId, g: Option<Expr>, used_per_row: bool| {
             let g = g.map(|g| if per_row(to) && !used_per_row { g.row_sum() } else { g });
             add(&mut adjoint[to.index()], g);
         };
@@ -221,10 +222,10 @@ impl Formula {
         let mut gradients = vec![None; inner.inputs.len()];
         for (id, node) in inner.graph.iter().rev().filter(|(id, _)| reaches_input[id.index()]) {
             let Some(g) = adjoint[id.index()] else { continue };
-            if let Node::Input(i) = node {
+            if let FormulaNode::Input(i) = node {
                 gradients[i as usize] = Some(g);
             }
-            let used_per_row = per_row(id) && !matches!(node, Node::RowReduce(..));
+            let used_per_row = per_row(id) && !matches!(node, FormulaNode::RowReduce(..));
             let ids = node.operands();
             let args: Vec<Expr> = ids.iter().map(|a| forward[a.index()]).collect();
             for (&operand, g) in ids.iter().zip(operand_adjoints(node, &args, forward[id.index()], g)) {
@@ -237,15 +238,17 @@ impl Formula {
     }
 
     /// Returns true for every number node that depends on a requested input without a declared derivative.
-    fn active(&self, wanted: Wanted) -> Vec<bool> {
+    fn active(&self, request: GradientRequest) -> Vec<bool> {
         let inner = &*self.inner;
         let mut active = vec![false; inner.graph.len()];
         for (id, node) in inner.graph.iter() {
             let reaches = match node {
-                Node::Input(i) => wanted.output_of(i as usize).is_some() && inner.declared[i as usize].is_none(),
+                FormulaNode::Input(i) => {
+                    request.output_of(i as usize).is_some() && inner.declared[i as usize].is_none()
+                }
                 _ => node.operands().iter().any(|a| active[a.index()]),
             };
-            active[id.index()] = reaches && inner.graph.fact(id).kind == Kind::Number;
+            active[id.index()] = reaches && inner.graph.node_info(id).kind == ValueKind::Number;
         }
         active
     }
@@ -256,13 +259,13 @@ impl Declared {
     fn expand(&self, inputs: &[Expr], incoming: &[Option<Expr>], params: &[Expr], per_row: bool) -> Expr {
         let incoming = incoming.iter().map(|g| g.unwrap_or_else(zero));
         let all: Vec<Expr> = inputs.iter().copied().chain(incoming).collect();
-        let gradient = import(&self.graph, &all, params)[self.root.index()];
+        let gradient = import_graph(&self.graph, &all, params)[self.root.index()];
         if per_row && !gradient.is_per_row() { gradient.row_sum() } else { gradient }
     }
 }
 
 fn zero() -> Expr {
-    Expr::literal(0, Kind::Number)
+    Expr::literal(0, ValueKind::Number)
 }
 
 fn add(sum: &mut Option<Expr>, term: Option<Expr>) {
@@ -272,11 +275,11 @@ fn add(sum: &mut Option<Expr>, term: Option<Expr>) {
     };
 }
 
-pub(super) fn import(graph: &super::graph::Graph, inputs: &[Expr], params: &[Expr]) -> Vec<Expr> {
+pub(super) fn import_graph(graph: &super::graph::Graph, inputs: &[Expr], params: &[Expr]) -> Vec<Expr> {
     let place = Builder::with(|b| {
-        let ids = |b: &Builder, list: &[Expr]| list.iter().map(|&e| b.id(e)).collect::<Result<Vec<Id>, String>>();
+        let ids = |b: &Builder, list: &[Expr]| list.iter().map(|&e| b.id(e)).collect::<Result<Vec<NodeId>, String>>();
         let (inputs, params) = (ids(b, inputs)?, ids(b, params)?);
-        let place = b.import(graph, &inputs, &params)?;
+        let place = b.import_graph(graph, &inputs, &params)?;
         Ok::<_, String>(place.into_iter().map(|id| b.expr(id)).collect())
     });
     place.expect("a graph that was built once can be built again")

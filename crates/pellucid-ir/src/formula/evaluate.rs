@@ -1,7 +1,7 @@
 //! Evaluation of formulas in `f64`: the simple reference for all fast implementations.
 
 use super::Formula;
-use super::graph::{Kind, Node};
+use super::graph::{FormulaNode, ValueKind};
 use super::primitive::RowOp;
 use super::special;
 use crate::dtype::{DType, Element, Scalar};
@@ -34,29 +34,29 @@ impl Formula {
         for (id, node) in inner.graph.iter() {
             let ids = node.operands();
             let args: Vec<&[f64]> = ids.iter().map(|a| &values[a.index()][..]).collect();
-            let integers = ids.first().is_some_and(|&a| inner.graph.fact(a).kind == Kind::Index);
+            let integers = ids.first().is_some_and(|&a| inner.graph.node_info(a).kind == ValueKind::Index);
             let at = |a: usize, i: usize| args[a][i.min(args[a].len() - 1)];
-            let count = if inner.graph.fact(id).per_row { 1 } else { elements };
+            let count = if inner.graph.node_info(id).per_row { 1 } else { elements };
             let each = |f: &dyn Fn(usize) -> f64| (0..count).map(f).collect::<Vec<f64>>();
             let value = match node {
-                Node::Input(i) => inputs[i as usize].to_vec(),
-                Node::Param(k) => vec![params[k as usize]],
-                Node::Literal(literal) => vec![literal.value.to_f64()],
-                Node::RowLength => vec![elements as f64],
-                Node::RowIndex => each(&|i| i as f64),
-                Node::Unary(op, _) => match inner.graph.fact(id).kind {
-                    Kind::Index if op == super::Unary::Not => each(&|i| !(at(0, i) as i64) as f64),
+                FormulaNode::Input(i) => inputs[i as usize].to_vec(),
+                FormulaNode::Param(k) => vec![params[k as usize]],
+                FormulaNode::Literal(literal) => vec![literal.value.to_f64()],
+                FormulaNode::RowLength => vec![elements as f64],
+                FormulaNode::RowIndex => each(&|i| i as f64),
+                FormulaNode::Unary(op, _) => match inner.graph.node_info(id).kind {
+                    ValueKind::Index if op == super::Unary::Not => each(&|i| !(at(0, i) as i64) as f64),
                     _ => each(&|i| special::unary(op, at(0, i))),
                 },
-                Node::Binary(op, ..) if integers => each(&|i| special::binary_index(op, at(0, i), at(1, i))),
-                Node::Binary(op, ..) => each(&|i| special::binary(op, at(0, i), at(1, i))),
-                Node::Select(..) => each(&|i| if at(0, i) != 0.0 { at(1, i) } else { at(2, i) }),
-                Node::MulAdd(..) => each(&|i| at(0, i).mul_add(at(1, i), at(2, i))),
-                Node::Cast(Kind::Number, _) => args[0].to_vec(),
-                Node::Cast(Kind::Index, _) => each(&|i| at(0, i).trunc()),
-                Node::Cast(Kind::Mask, _) => each(&|i| (at(0, i) != 0.0) as u8 as f64),
-                Node::Round(dtype, _) => each(&|i| round(at(0, i), dtype)),
-                Node::RowReduce(op, _) => vec![reduce(op, (0..elements).map(|i| at(0, i)))],
+                FormulaNode::Binary(op, ..) if integers => each(&|i| special::binary_index(op, at(0, i), at(1, i))),
+                FormulaNode::Binary(op, ..) => each(&|i| special::binary(op, at(0, i), at(1, i))),
+                FormulaNode::Select(..) => each(&|i| if at(0, i) != 0.0 { at(1, i) } else { at(2, i) }),
+                FormulaNode::MulAdd(..) => each(&|i| at(0, i).mul_add(at(1, i), at(2, i))),
+                FormulaNode::Cast(ValueKind::Number, _) => args[0].to_vec(),
+                FormulaNode::Cast(ValueKind::Index, _) => each(&|i| at(0, i).trunc()),
+                FormulaNode::Cast(ValueKind::Mask, _) => each(&|i| (at(0, i) != 0.0) as u8 as f64),
+                FormulaNode::Round(dtype, _) => each(&|i| round(at(0, i), dtype)),
+                FormulaNode::RowReduce(op, _) => vec![reduce(op, (0..elements).map(|i| at(0, i)))],
             };
             values.push(value);
         }

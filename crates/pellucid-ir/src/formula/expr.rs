@@ -1,7 +1,7 @@
 //! Expressions: handles to nodes, with which formulas are written as Rust expressions.
 
 use super::builder::Builder;
-use super::graph::{Fact, Id, Kind, Literal, Node};
+use super::graph::{FormulaNode, Literal, NodeId, NodeInfo, ValueKind};
 use super::primitive::{Binary, RowOp, Unary};
 use crate::dtype::{DType, Scalar};
 use std::fmt;
@@ -11,8 +11,8 @@ use std::ops;
 ///
 /// It is valid only inside the body of its formula ([`formula!`](crate::formula!) or
 /// [`Formula::new`](super::Formula::new)); anywhere else it panics. Operators and methods work as for numbers, with
-/// literals on either side: `0.5 * x * (1.0 + x.erf())`. An operation on a value of the wrong [`Kind`] panics with a
-/// text that names the conversion.
+/// literals on either side: `0.5 * x * (1.0 + x.erf())`. An operation on a value of the wrong [`ValueKind`] panics with
+/// a text that names the conversion.
 #[derive(Clone, Copy)]
 pub struct Expr {
     builder: u32,
@@ -35,7 +35,7 @@ impl NameRole {
 }
 
 impl Expr {
-    pub(super) fn at(builder: u32, id: Id) -> Expr {
+    pub(super) fn at(builder: u32, id: NodeId) -> Expr {
         Expr { builder, node: id.index() as u32 }
     }
 
@@ -68,39 +68,39 @@ impl Expr {
         Some((NameRole::ALL[role as usize], self.node as usize))
     }
 
-    pub(super) fn id_in(self, serial: u32) -> Option<Id> {
-        (self.builder == serial).then(|| Id::new(self.node as usize))
+    pub(super) fn id_in(self, serial: u32) -> Option<NodeId> {
+        (self.builder == serial).then(|| NodeId::new(self.node as usize))
     }
 
     #[track_caller]
-    fn fact(self) -> Fact {
-        match Builder::with(|b| b.id(self).map(|id| b.graph.fact(id))) {
-            Ok(fact) => fact,
+    fn node_info(self) -> NodeInfo {
+        match Builder::with(|b| b.id(self).map(|id| b.graph.node_info(id))) {
+            Ok(node_info) => node_info,
             Err(reason) => panic!("formula: {reason}"),
         }
     }
 
     /// Returns the kind of the value.
     #[track_caller]
-    pub fn kind(self) -> Kind {
-        self.fact().kind
+    pub fn kind(self) -> ValueKind {
+        self.node_info().kind
     }
 
     /// Returns true if the value has one element for each row.
     #[track_caller]
     pub fn is_per_row(self) -> bool {
-        self.fact().per_row
+        self.node_info().per_row
     }
 
     /// Creates a constant.
     #[track_caller]
-    pub fn literal(value: impl Into<Scalar>, kind: Kind) -> Expr {
+    pub fn literal(value: impl Into<Scalar>, kind: ValueKind) -> Expr {
         let literal = Literal::new(value.into(), kind);
         Builder::emit(&mut |b| Ok(b.literal(literal)))
     }
 
     #[track_caller]
-    fn apply1(self, node: &dyn Fn(Id) -> Node) -> Expr {
+    fn apply1(self, node: &dyn Fn(NodeId) -> FormulaNode) -> Expr {
         Builder::emit(&mut |b| {
             let a = b.id(self)?;
             b.node(node(a))
@@ -109,25 +109,25 @@ impl Expr {
 
     #[track_caller]
     pub(super) fn unary(self, op: Unary) -> Expr {
-        self.apply1(&|a| Node::Unary(op, a))
+        self.apply1(&|a| FormulaNode::Unary(op, a))
     }
 
     #[track_caller]
     pub(super) fn binary(op: Binary, a: impl IntoExpr, b: impl IntoExpr) -> Expr {
-        let kind = a.kind().or(b.kind()).unwrap_or(Kind::Number);
+        let kind = a.kind().or(b.kind()).unwrap_or(ValueKind::Number);
         Expr::apply2(op, a.lift(kind), b.lift(kind))
     }
 
     #[track_caller]
     fn apply2(op: Binary, x: Expr, y: Expr) -> Expr {
         Builder::emit(&mut |b| {
-            let node = Node::Binary(op, b.id(x)?, b.id(y)?);
+            let node = FormulaNode::Binary(op, b.id(x)?, b.id(y)?);
             b.node(node)
         })
     }
 
     #[track_caller]
-    fn apply3(node: fn(Id, Id, Id) -> Node, x: Expr, y: Expr, z: Expr) -> Expr {
+    fn apply3(node: fn(NodeId, NodeId, NodeId) -> FormulaNode, x: Expr, y: Expr, z: Expr) -> Expr {
         Builder::emit(&mut |b| {
             let node = node(b.id(x)?, b.id(y)?, b.id(z)?);
             b.node(node)
@@ -138,18 +138,18 @@ impl Expr {
 /// A type that converts to an [`Expr`]: an [`Expr`], or a literal, which takes the kind of the other operand.
 pub trait IntoExpr: Copy {
     /// Returns the kind, if it is known.
-    fn kind(self) -> Option<Kind>;
+    fn kind(self) -> Option<ValueKind>;
     /// Converts to an expression; a literal takes the kind `kind`.
-    fn lift(self, kind: Kind) -> Expr;
+    fn lift(self, kind: ValueKind) -> Expr;
 }
 
 impl IntoExpr for Expr {
     #[track_caller]
-    fn kind(self) -> Option<Kind> {
+    fn kind(self) -> Option<ValueKind> {
         Some(Expr::kind(self))
     }
 
-    fn lift(self, _: Kind) -> Expr {
+    fn lift(self, _: ValueKind) -> Expr {
         self
     }
 }
@@ -157,18 +157,18 @@ impl IntoExpr for Expr {
 macro_rules! literal_operand {
     ($($t:ty => $kind:expr),*) => {$(
         impl IntoExpr for $t {
-            fn kind(self) -> Option<Kind> {
+            fn kind(self) -> Option<ValueKind> {
                 $kind
             }
 
             #[track_caller]
-            fn lift(self, kind: Kind) -> Expr {
+            fn lift(self, kind: ValueKind) -> Expr {
                 Expr::literal(self, kind)
             }
         }
     )*};
 }
-literal_operand!(f64 => None, i32 => None, i64 => None, bool => Some(Kind::Mask));
+literal_operand!(f64 => None, i32 => None, i64 => None, bool => Some(ValueKind::Mask));
 
 macro_rules! operator {
     ($($trait:ident :: $method:ident => $op:ident: $($literal:ty),*;)*) => {$(
@@ -325,21 +325,21 @@ impl Expr {
     #[track_caller]
     #[must_use]
     pub fn polygamma(self, n: impl IntoExpr) -> Expr {
-        Expr::binary(Binary::Polygamma, n.lift(Kind::Number), self)
+        Expr::binary(Binary::Polygamma, n.lift(ValueKind::Number), self)
     }
 
     /// Hurwitz' ζ(s, x) = Σ (x + k)⁻ˢ over k ≥ 0, for s > 1.
     #[track_caller]
     #[must_use]
     pub fn zeta(self, s: impl IntoExpr) -> Expr {
-        Expr::binary(Binary::Zeta, s.lift(Kind::Number), self)
+        Expr::binary(Binary::Zeta, s.lift(ValueKind::Number), self)
     }
 
     /// The regularised incomplete gamma functions P(a, x) and Q(a, x) = 1 − P(a, x).
     #[track_caller]
     #[must_use]
     pub fn igamma(self, a: impl IntoExpr) -> (Expr, Expr) {
-        let a = a.lift(Kind::Number);
+        let a = a.lift(ValueKind::Number);
         (Expr::binary(Binary::Igamma, a, self), Expr::binary(Binary::Igammac, a, self))
     }
 
@@ -347,50 +347,50 @@ impl Expr {
     #[track_caller]
     #[must_use]
     pub fn bessel(self, function: Binary, n: impl IntoExpr) -> Expr {
-        Expr::binary(function, n.lift(Kind::Number), self)
+        Expr::binary(function, n.lift(ValueKind::Number), self)
     }
 
     /// `self ? a : b` for a mask. The derivative reaches only the selected operand, even if the other one is NaN.
     #[track_caller]
     #[must_use]
     pub fn select(self, a: impl IntoExpr, b: impl IntoExpr) -> Expr {
-        let kind = a.kind().or(b.kind()).unwrap_or(Kind::Number);
-        Expr::apply3(Node::Select, self, a.lift(kind), b.lift(kind))
+        let kind = a.kind().or(b.kind()).unwrap_or(ValueKind::Number);
+        Expr::apply3(FormulaNode::Select, self, a.lift(kind), b.lift(kind))
     }
 
     /// self·a + b, rounded once.
     #[track_caller]
     #[must_use]
     pub fn mul_add(self, a: impl IntoExpr, b: impl IntoExpr) -> Expr {
-        Expr::apply3(Node::MulAdd, self, a.lift(Kind::Number), b.lift(Kind::Number))
+        Expr::apply3(FormulaNode::MulAdd, self, a.lift(ValueKind::Number), b.lift(ValueKind::Number))
     }
 
     /// Converts to a number: an index is rounded to the compute type, a mask is 0 or 1.
     #[track_caller]
     #[must_use]
     pub fn to_number(self) -> Expr {
-        self.apply1(&|a| Node::Cast(Kind::Number, a))
+        self.apply1(&|a| FormulaNode::Cast(ValueKind::Number, a))
     }
 
     /// Converts to an index: a number is truncated towards zero, a mask is 0 or 1.
     #[track_caller]
     #[must_use]
     pub fn to_index(self) -> Expr {
-        self.apply1(&|a| Node::Cast(Kind::Index, a))
+        self.apply1(&|a| FormulaNode::Cast(ValueKind::Index, a))
     }
 
     /// Converts to a mask: true for values other than zero.
     #[track_caller]
     #[must_use]
     pub fn to_mask(self) -> Expr {
-        self.apply1(&|a| Node::Cast(Kind::Mask, a))
+        self.apply1(&|a| FormulaNode::Cast(ValueKind::Mask, a))
     }
 
     /// Rounds the number to a storage dtype and back. Fusion inserts it where a value would have been stored.
     #[track_caller]
     #[must_use]
     pub fn round_to(self, dtype: DType) -> Expr {
-        self.apply1(&|a| Node::Round(dtype, a))
+        self.apply1(&|a| FormulaNode::Round(dtype, a))
     }
 }
 
@@ -400,21 +400,21 @@ impl Expr {
     #[track_caller]
     #[must_use]
     pub fn row_sum(self) -> Expr {
-        self.apply1(&|a| Node::RowReduce(RowOp::Sum, a))
+        self.apply1(&|a| FormulaNode::RowReduce(RowOp::Sum, a))
     }
 
     /// The row's maximum; NaN if the row has one.
     #[track_caller]
     #[must_use]
     pub fn row_max(self) -> Expr {
-        self.apply1(&|a| Node::RowReduce(RowOp::Max, a))
+        self.apply1(&|a| FormulaNode::RowReduce(RowOp::Max, a))
     }
 
     /// The row's minimum; NaN if the row has one.
     #[track_caller]
     #[must_use]
     pub fn row_min(self) -> Expr {
-        self.apply1(&|a| Node::RowReduce(RowOp::Min, a))
+        self.apply1(&|a| FormulaNode::RowReduce(RowOp::Min, a))
     }
 
     /// The row's mean, Σx / n.
@@ -428,13 +428,13 @@ impl Expr {
 /// The position within the row, as an index.
 #[track_caller]
 pub fn row_index() -> Expr {
-    Builder::emit(&mut |b| b.node(Node::RowIndex))
+    Builder::emit(&mut |b| b.node(FormulaNode::RowIndex))
 }
 
 /// The number of elements of the row, as a number.
 #[track_caller]
 pub fn row_len() -> Expr {
-    Builder::emit(&mut |b| b.node(Node::RowLength))
+    Builder::emit(&mut |b| b.node(FormulaNode::RowLength))
 }
 
 impl fmt::Debug for Expr {
@@ -444,24 +444,24 @@ impl fmt::Debug for Expr {
 }
 
 /// A return type of a formula body: one expression, or a tuple, an array or a vector of expressions.
-pub trait IntoOutputs {
+pub trait IntoFormulaOutputs {
     /// Returns the outputs in order.
     fn into_outputs(self) -> Vec<Expr>;
 }
 
-impl IntoOutputs for Expr {
+impl IntoFormulaOutputs for Expr {
     fn into_outputs(self) -> Vec<Expr> {
         vec![self]
     }
 }
 
-impl IntoOutputs for Vec<Expr> {
+impl IntoFormulaOutputs for Vec<Expr> {
     fn into_outputs(self) -> Vec<Expr> {
         self
     }
 }
 
-impl<const N: usize> IntoOutputs for [Expr; N] {
+impl<const N: usize> IntoFormulaOutputs for [Expr; N] {
     fn into_outputs(self) -> Vec<Expr> {
         self.to_vec()
     }
@@ -469,7 +469,7 @@ impl<const N: usize> IntoOutputs for [Expr; N] {
 
 macro_rules! tuple_outputs {
     ($($name:ident)*) => {
-        impl IntoOutputs for ($(one!($name Expr),)*) {
+        impl IntoFormulaOutputs for ($(one!($name Expr),)*) {
             fn into_outputs(self) -> Vec<Expr> {
                 let ($($name,)*) = self;
                 vec![$($name),*]

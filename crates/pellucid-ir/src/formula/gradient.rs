@@ -1,20 +1,20 @@
 //! Gradients as formulas: the request, the values to save, and the cache.
 
 use super::Formula;
-use super::graph::{Input, Kind};
+use super::graph::{Input, ValueKind};
 use super::memo::Memo;
 use smallvec::SmallVec;
 
 /// The requested gradients and their outputs: four bits per input, the lowest for
-/// input 0. 0 means *not wanted*, k means *added into output k − 1*.
+/// input 0. 0 means *not requested*, k means *added into output k − 1*.
 ///
 /// `0x21` requests separate gradients of two inputs, `0x11` their sum: a tensor that is passed as both inputs gets one
 /// fused gradient. Only the first 16 inputs can be requested together, in at most 15 outputs. A later input is
-/// requested alone ([`Wanted::only`]), by its index below the bits `ALONE`.
+/// requested alone ([`GradientRequest::only`]), by its index below the bits `ALONE`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Wanted(pub u64);
+pub struct GradientRequest(pub u64);
 
-impl Wanted {
+impl GradientRequest {
     /// The maximal number of inputs whose gradients can be requested together.
     pub const MOST_INPUTS: usize = 16;
     /// The maximal number of outputs of one request.
@@ -23,21 +23,25 @@ impl Wanted {
     const ALONE: u64 = 15 << 60;
 
     /// Requests separate gradients of the first `inputs` inputs.
-    pub fn all(inputs: usize) -> Wanted {
-        (0..inputs).fold(Wanted(0), |w, i| w.with(i, i))
+    pub fn all(inputs: usize) -> GradientRequest {
+        (0..inputs).fold(GradientRequest(0), |request, i| request.with(i, i))
     }
 
     /// Requests the gradient of one input.
     #[inline]
-    pub fn only(input: usize) -> Wanted {
-        if input < Wanted::MOST_INPUTS { Wanted(0).with(input, 0) } else { Wanted(Wanted::ALONE | input as u64) }
+    pub fn only(input: usize) -> GradientRequest {
+        if input < GradientRequest::MOST_INPUTS {
+            GradientRequest(0).with(input, 0)
+        } else {
+            GradientRequest(GradientRequest::ALONE | input as u64)
+        }
     }
 
     /// Returns the input that is requested alone, if it is beyond the 16th.
     #[inline(always)]
     fn alone(self) -> Option<usize> {
-        let input = (self.0 ^ Wanted::ALONE) as usize;
-        (Wanted::MOST_INPUTS..=255).contains(&input).then_some(input)
+        let input = (self.0 ^ GradientRequest::ALONE) as usize;
+        (GradientRequest::MOST_INPUTS..=255).contains(&input).then_some(input)
     }
 
     /// Also requests the gradient of `input`, added into `output`.
@@ -46,10 +50,10 @@ impl Wanted {
     /// For an input beyond the 16th or an output beyond the 15th.
     #[inline]
     #[must_use]
-    pub fn with(self, input: usize, output: usize) -> Wanted {
-        let fits = input < Wanted::MOST_INPUTS && output < Wanted::MOST_OUTPUTS;
+    pub fn with(self, input: usize, output: usize) -> GradientRequest {
+        let fits = input < GradientRequest::MOST_INPUTS && output < GradientRequest::MOST_OUTPUTS;
         assert!(fits, "only gradients of 16 inputs in 15 outputs can be requested together");
-        Wanted(self.0 & !(15 << (4 * input)) | (output as u64 + 1) << (4 * input))
+        GradientRequest(self.0 & !(15 << (4 * input)) | (output as u64 + 1) << (4 * input))
     }
 
     /// Returns the output into which the gradient of `input` is added, if it is requested.
@@ -58,7 +62,7 @@ impl Wanted {
         if let Some(alone) = self.alone() {
             return (input == alone).then_some(0);
         }
-        let nibble = if input < Wanted::MOST_INPUTS { self.0 >> (4 * input) & 15 } else { 0 };
+        let nibble = if input < GradientRequest::MOST_INPUTS { self.0 >> (4 * input) & 15 } else { 0 };
         (nibble as usize).checked_sub(1)
     }
 
@@ -67,13 +71,13 @@ impl Wanted {
         if self.alone().is_some() {
             return 1;
         }
-        (0..Wanted::MOST_INPUTS).filter_map(|i| self.output_of(i)).max().map_or(0, |k| k + 1)
+        (0..GradientRequest::MOST_INPUTS).filter_map(|i| self.output_of(i)).max().map_or(0, |k| k + 1)
     }
 }
 
 /// The source of an input of a gradient formula.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum Read {
+pub enum GradientInput {
     /// An input of the formula, which must be saved.
     Input(usize),
     /// An output of the formula, which must be saved.
@@ -89,13 +93,13 @@ pub struct Gradient {
     /// Parameters keep their indices.
     pub formula: Formula,
     /// The source of every input of `formula`: the needed inputs, then outputs, then incoming gradients, ascending.
-    pub reads: Vec<Read>,
-    pub(super) results: SmallVec<[Outcome; 2]>,
+    pub reads: Vec<GradientInput>,
+    pub(super) results: SmallVec<[GradientStructure; 2]>,
 }
 
 /// The structure of one requested gradient.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Outcome {
+pub(super) enum GradientStructure {
     Zero,
     /// The gradient equals the incoming gradient of this output.
     Passes(usize),
@@ -107,14 +111,14 @@ impl Gradient {
     /// numbers.
     #[inline]
     pub fn is_zero(&self, k: usize) -> bool {
-        self.results[k] == Outcome::Zero
+        self.results[k] == GradientStructure::Zero
     }
 
     /// Returns the incoming gradient that gradient `k` equals, in which case it needs no kernel.
     #[inline]
     pub fn passes(&self, k: usize) -> Option<usize> {
         match self.results[k] {
-            Outcome::Passes(j) => Some(j),
+            GradientStructure::Passes(j) => Some(j),
             _ => None,
         }
     }
@@ -124,7 +128,7 @@ impl Gradient {
 pub(super) type Sums = Memo<u64, Formula>;
 
 /// The cache of [`Formula::gradient_given`], by the request and the set of present incoming gradients.
-pub(super) type Gradients = Memo<(Wanted, u64), Gradient>;
+pub(super) type Gradients = Memo<(GradientRequest, u64), Gradient>;
 
 impl Formula {
     /// Returns the gradient with respect to the requested inputs, given the incoming gradients of all outputs.
@@ -133,16 +137,16 @@ impl Formula {
     /// If the formula does not have a requested input.
     #[track_caller]
     #[inline]
-    pub fn gradient(&self, wanted: Wanted) -> &Gradient {
-        self.gradient_given(wanted, u64::MAX)
+    pub fn gradient(&self, request: GradientRequest) -> &Gradient {
+        self.gradient_given(request, u64::MAX)
     }
 
     /// Returns the gradient if some incoming gradients are missing and count as zero. Bit j of `present` is set if that
     /// of output j is present; those beyond the 64th output always are.
     #[track_caller]
     #[inline]
-    pub fn gradient_given(&self, wanted: Wanted, present: u64) -> &Gradient {
-        let key = (wanted, present & self.inner.numbers);
+    pub fn gradient_given(&self, request: GradientRequest, present: u64) -> &Gradient {
+        let key = (request, present & self.inner.numbers);
         match self.inner.gradients.get(&key) {
             Some(known) => known,
             None => self.new_gradient(key),
@@ -151,7 +155,7 @@ impl Formula {
 
     #[cold]
     #[track_caller]
-    fn new_gradient(&self, key: (Wanted, u64)) -> &Gradient {
+    fn new_gradient(&self, key: (GradientRequest, u64)) -> &Gradient {
         let mut gradient = self.differentiate(key.0, key.1);
         if self.is_eternal() {
             gradient.formula = gradient.formula.eternal();
@@ -184,7 +188,7 @@ impl Formula {
     fn written_adding(&self, outputs: u64) -> Formula {
         let (inner, own) = (&self.inner, self.inner.inputs.len());
         let added = |k: usize| k < 64 && outputs >> k & 1 == 1;
-        let sum = |o: &super::graph::Output| Input { kind: Kind::Number, per_row: o.per_row };
+        let sum = |o: &super::graph::Output| Input { kind: ValueKind::Number, per_row: o.per_row };
         let (mut inputs, mut names) = (inner.inputs.clone(), inner.input_names.clone());
         inputs.extend(inner.outputs.iter().enumerate().filter(|(k, _)| added(*k)).map(|(_, o)| sum(o)));
         assert!(

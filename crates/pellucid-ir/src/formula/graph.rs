@@ -13,7 +13,7 @@ pub(super) const MOST: usize = 255;
 
 /// The kind of a value of a formula.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum Kind {
+pub enum ValueKind {
     /// A number of the compute type that is chosen when the formula is compiled.
     Number,
     /// A 64-bit integer for any compute type: a class, a position.
@@ -22,13 +22,13 @@ pub enum Kind {
     Mask,
 }
 
-impl Kind {
+impl ValueKind {
     /// Returns the name of the kind with its article, for messages.
     pub(super) const fn noun(self) -> &'static str {
         match self {
-            Kind::Number => "a number",
-            Kind::Index => "an index",
-            Kind::Mask => "a mask",
+            ValueKind::Number => "a number",
+            ValueKind::Index => "an index",
+            ValueKind::Mask => "a mask",
         }
     }
 }
@@ -37,18 +37,18 @@ impl Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Input {
     /// The kind of its values.
-    pub kind: Kind,
+    pub kind: ValueKind,
     /// The input has one value for each row instead of one for each element.
     pub per_row: bool,
 }
 
 impl Input {
     /// One number for each element.
-    pub const NUMBER: Input = Input { kind: Kind::Number, per_row: false };
+    pub const NUMBER: Input = Input { kind: ValueKind::Number, per_row: false };
     /// One index for each element.
-    pub const INDEX: Input = Input { kind: Kind::Index, per_row: false };
+    pub const INDEX: Input = Input { kind: ValueKind::Index, per_row: false };
     /// One boolean for each element.
-    pub const MASK: Input = Input { kind: Kind::Mask, per_row: false };
+    pub const MASK: Input = Input { kind: ValueKind::Mask, per_row: false };
 
     /// Returns an input of the same kind with one value for each row.
     pub const fn per_row(self) -> Input {
@@ -60,20 +60,20 @@ impl Input {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Output {
     /// The node that computes the output.
-    pub node: Id,
+    pub node: NodeId,
     /// The kind of its values.
-    pub kind: Kind,
+    pub kind: ValueKind,
     /// The output has one value for each row instead of one for each element.
     pub per_row: bool,
 }
 
 /// The position of a node in its graph.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct Id(u32);
+pub struct NodeId(u32);
 
-impl Id {
-    pub(super) fn new(position: usize) -> Id {
-        Id(u32::try_from(position).expect("a formula has fewer than 2³² nodes"))
+impl NodeId {
+    pub(super) fn new(position: usize) -> NodeId {
+        NodeId(u32::try_from(position).expect("a formula has fewer than 2³² nodes"))
     }
 
     /// Returns the position as a number.
@@ -91,22 +91,22 @@ pub struct Literal {
     /// The value.
     pub value: Scalar,
     /// The kind of the value.
-    pub kind: Kind,
+    pub kind: ValueKind,
 }
 
 impl Literal {
-    pub(super) fn new(value: Scalar, kind: Kind) -> Literal {
+    pub(super) fn new(value: Scalar, kind: ValueKind) -> Literal {
         let value = match (kind, value) {
-            (Kind::Mask, v) => Scalar::Bool(v.to_f64() != 0.0),
-            (Kind::Index, v) => Scalar::Int(v.to_i64()),
-            (Kind::Number, Scalar::Bool(b)) => Scalar::Float(b as u8 as f64),
-            (Kind::Number, Scalar::Int(i)) if i.unsigned_abs() <= 1 << 53 => Scalar::Float(i as f64),
-            (Kind::Number, v) => v,
+            (ValueKind::Mask, v) => Scalar::Bool(v.to_f64() != 0.0),
+            (ValueKind::Index, v) => Scalar::Int(v.to_i64()),
+            (ValueKind::Number, Scalar::Bool(b)) => Scalar::Float(b as u8 as f64),
+            (ValueKind::Number, Scalar::Int(i)) if i.unsigned_abs() <= 1 << 53 => Scalar::Float(i as f64),
+            (ValueKind::Number, v) => v,
         };
         Literal { value, kind }
     }
 
-    fn key(&self) -> (Kind, u8, u64) {
+    fn key(&self) -> (ValueKind, u8, u64) {
         match self.value {
             Scalar::Bool(b) => (self.kind, 0, b as u64),
             Scalar::Int(i) => (self.kind, 1, i as u64),
@@ -131,7 +131,7 @@ impl Hash for Literal {
 
 /// One primitive of a formula, applied to earlier nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Node {
+pub enum FormulaNode {
     /// The input with this index.
     Input(u8),
     /// The run-time parameter with this index; a number.
@@ -139,66 +139,73 @@ pub enum Node {
     /// A constant.
     Literal(Literal),
     /// A function of one value.
-    Unary(Unary, Id),
+    Unary(Unary, NodeId),
     /// A function of two values of one kind.
-    Binary(Binary, Id, Id),
+    Binary(Binary, NodeId, NodeId),
     /// `mask ? a : b`
-    Select(Id, Id, Id),
+    Select(NodeId, NodeId, NodeId),
     /// a·b + c, rounded once.
-    MulAdd(Id, Id, Id),
+    MulAdd(NodeId, NodeId, NodeId),
     /// Conversion to a kind.
-    Cast(Kind, Id),
+    Cast(ValueKind, NodeId),
     /// Rounding of a number through a storage dtype and back.
-    Round(DType, Id),
+    Round(DType, NodeId),
     /// A reduction over the row.
-    RowReduce(RowOp, Id),
+    RowReduce(RowOp, NodeId),
     /// The position within the row; an index.
     RowIndex,
     /// The number of elements of the row; a number.
     RowLength,
 }
 
-impl Node {
+impl FormulaNode {
     /// Returns the nodes that the primitive is applied to.
-    pub fn operands(&self) -> SmallVec<[Id; 3]> {
+    pub fn operands(&self) -> SmallVec<[NodeId; 3]> {
         match *self {
-            Node::Input(_) | Node::Param(_) | Node::Literal(_) | Node::RowIndex | Node::RowLength => smallvec![],
-            Node::Unary(_, a) | Node::Cast(_, a) | Node::Round(_, a) | Node::RowReduce(_, a) => smallvec![a],
-            Node::Binary(_, a, b) => smallvec![a, b],
-            Node::Select(a, b, c) | Node::MulAdd(a, b, c) => smallvec![a, b, c],
+            FormulaNode::Input(_)
+            | FormulaNode::Param(_)
+            | FormulaNode::Literal(_)
+            | FormulaNode::RowIndex
+            | FormulaNode::RowLength => smallvec![],
+            FormulaNode::Unary(_, a)
+            | FormulaNode::Cast(_, a)
+            | FormulaNode::Round(_, a)
+            | FormulaNode::RowReduce(_, a) => smallvec![a],
+            FormulaNode::Binary(_, a, b) => smallvec![a, b],
+            FormulaNode::Select(a, b, c) | FormulaNode::MulAdd(a, b, c) => smallvec![a, b, c],
         }
     }
 
     /// Returns the same primitive, applied to other nodes.
-    pub(super) fn map(self, mut to: impl FnMut(Id) -> Id) -> Node {
+    pub(super) fn map(self, mut to: impl FnMut(NodeId) -> NodeId) -> FormulaNode {
         match self {
-            Node::Unary(op, a) => Node::Unary(op, to(a)),
-            Node::Binary(op, a, b) => Node::Binary(op, to(a), to(b)),
-            Node::Select(a, b, c) => Node::Select(to(a), to(b), to(c)),
-            Node::MulAdd(a, b, c) => Node::MulAdd(to(a), to(b), to(c)),
-            Node::Cast(kind, a) => Node::Cast(kind, to(a)),
-            Node::Round(dtype, a) => Node::Round(dtype, to(a)),
-            Node::RowReduce(op, a) => Node::RowReduce(op, to(a)),
+            FormulaNode::Unary(op, a) => FormulaNode::Unary(op, to(a)),
+            FormulaNode::Binary(op, a, b) => FormulaNode::Binary(op, to(a), to(b)),
+            FormulaNode::Select(a, b, c) => FormulaNode::Select(to(a), to(b), to(c)),
+            FormulaNode::MulAdd(a, b, c) => FormulaNode::MulAdd(to(a), to(b), to(c)),
+            FormulaNode::Cast(kind, a) => FormulaNode::Cast(kind, to(a)),
+            FormulaNode::Round(dtype, a) => FormulaNode::Round(dtype, to(a)),
+            FormulaNode::RowReduce(op, a) => FormulaNode::RowReduce(op, to(a)),
             leaf => leaf,
         }
     }
 
     /// Returns true if a program reads the node but does not compute it.
     pub fn is_leaf(&self) -> bool {
-        matches!(self, Node::Input(_) | Node::Param(_) | Node::Literal(_) | Node::RowLength)
+        matches!(self, FormulaNode::Input(_) | FormulaNode::Param(_) | FormulaNode::Literal(_) | FormulaNode::RowLength)
     }
 
     /// Returns true if the node depends on the extent of a row, so that the formula needs a row kernel.
     pub(super) fn is_row(&self) -> bool {
-        matches!(self, Node::RowReduce(..) | Node::RowIndex | Node::RowLength)
+        matches!(self, FormulaNode::RowReduce(..) | FormulaNode::RowIndex | FormulaNode::RowLength)
     }
 
     /// Returns true if evaluation costs far more than reading a saved value.
     pub(super) fn is_expensive(&self) -> bool {
         match self {
-            Node::Unary(op, _) => op.is_transcendental(),
-            Node::Binary(op, ..) => op.is_special() || matches!(op, Binary::Pow | Binary::Atan2),
-            Node::RowReduce(..) => true,
+            FormulaNode::Unary(op, _) => op.is_transcendental(),
+            FormulaNode::Binary(op, ..) => op.is_special() || matches!(op, Binary::Pow | Binary::Atan2),
+            FormulaNode::RowReduce(..) => true,
             _ => false,
         }
     }
@@ -208,9 +215,9 @@ impl Node {
 ///
 /// A node has one value for each row if it depends only on per-row inputs, parameters, literals and row reductions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Fact {
+pub struct NodeInfo {
     /// The kind of its values.
-    pub kind: Kind,
+    pub kind: ValueKind,
     /// The node has one value for each row.
     pub per_row: bool,
 }
@@ -218,8 +225,8 @@ pub struct Fact {
 /// A topologically ordered list of nodes with their inferred properties.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
-    nodes: Vec<Node>,
-    facts: Vec<Fact>,
+    nodes: Vec<FormulaNode>,
+    node_infos: Vec<NodeInfo>,
 }
 
 impl Graph {
@@ -234,36 +241,36 @@ impl Graph {
     }
 
     /// Returns the primitive at a position.
-    pub fn node(&self, id: Id) -> Node {
+    pub fn node(&self, id: NodeId) -> FormulaNode {
         self.nodes[id.index()]
     }
 
     /// Returns the inferred properties of the node at a position.
-    pub fn fact(&self, id: Id) -> Fact {
-        self.facts[id.index()]
+    pub fn node_info(&self, id: NodeId) -> NodeInfo {
+        self.node_infos[id.index()]
     }
 
     /// Iterates over the nodes with their positions, operands first.
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (Id, Node)> {
-        self.nodes.iter().enumerate().map(|(i, &node)| (Id::new(i), node))
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (NodeId, FormulaNode)> {
+        self.nodes.iter().enumerate().map(|(i, &node)| (NodeId::new(i), node))
     }
 
     /// Infers the properties of a node whose operands are in the graph; an error text if their kinds do not fit.
-    pub(super) fn infer(&self, node: Node, inputs: &[Input]) -> Result<Fact, String> {
+    pub(super) fn infer(&self, node: FormulaNode, inputs: &[Input]) -> Result<NodeInfo, String> {
         let kind = self.infer_kind(node, inputs)?;
         let per_row = match node {
-            Node::Input(i) => inputs[i as usize].per_row,
-            Node::RowIndex => false,
-            Node::RowReduce(..) => true,
-            _ => node.operands().iter().all(|&a| self.fact(a).per_row),
+            FormulaNode::Input(i) => inputs[i as usize].per_row,
+            FormulaNode::RowIndex => false,
+            FormulaNode::RowReduce(..) => true,
+            _ => node.operands().iter().all(|&a| self.node_info(a).per_row),
         };
-        Ok(Fact { kind, per_row })
+        Ok(NodeInfo { kind, per_row })
     }
 
-    fn infer_kind(&self, node: Node, inputs: &[Input]) -> Result<Kind, String> {
-        use Kind::*;
-        let kind = |id: Id| self.fact(id).kind;
-        let takes = |name: &str, found: Kind, allowed: &[Kind]| match allowed.contains(&found) {
+    fn infer_kind(&self, node: FormulaNode, inputs: &[Input]) -> Result<ValueKind, String> {
+        use ValueKind::*;
+        let kind = |id: NodeId| self.node_info(id).kind;
+        let takes = |name: &str, found: ValueKind, allowed: &[ValueKind]| match allowed.contains(&found) {
             true => Ok(found),
             false => {
                 let wanted = allowed.iter().map(|k| k.noun()).collect::<Vec<_>>().join(" or ");
@@ -271,7 +278,7 @@ impl Graph {
                 Err(format!("`{name}` takes {wanted}, but it is given {}; {help}", found.noun()))
             }
         };
-        let agree = |name: &str, a: Id, b: Id| match kind(a) == kind(b) {
+        let agree = |name: &str, a: NodeId, b: NodeId| match kind(a) == kind(b) {
             true => Ok(kind(a)),
             false => Err(format!(
                 "`{name}` takes two values of one kind, but it is given {} and {}; convert one with to_number(), to_index() or to_mask()",
@@ -280,16 +287,16 @@ impl Graph {
             )),
         };
         Ok(match node {
-            Node::Input(i) => inputs[i as usize].kind,
-            Node::Param(_) | Node::RowLength => Number,
-            Node::Literal(literal) => literal.kind,
-            Node::Unary(op, a) => match op {
+            FormulaNode::Input(i) => inputs[i as usize].kind,
+            FormulaNode::Param(_) | FormulaNode::RowLength => Number,
+            FormulaNode::Literal(literal) => literal.kind,
+            FormulaNode::Unary(op, a) => match op {
                 Unary::Not => kind(a),
                 Unary::Neg | Unary::Abs | Unary::Sign => takes(op.name(), kind(a), &[Number, Index])?,
                 Unary::IsNan | Unary::IsFinite => takes(op.name(), kind(a), &[Number, Index]).map(|_| Mask)?,
                 _ => takes(op.name(), kind(a), &[Number])?,
             },
-            Node::Binary(op, a, b) => {
+            FormulaNode::Binary(op, a, b) => {
                 let both = agree(op.name(), a, b)?;
                 match op {
                     Binary::And | Binary::Or | Binary::Xor => both,
@@ -299,26 +306,26 @@ impl Graph {
                     _ => takes(op.name(), both, &[Number, Index])?,
                 }
             }
-            Node::Select(c, a, b) => {
+            FormulaNode::Select(c, a, b) => {
                 takes("select", kind(c), &[Mask])?;
                 agree("select", a, b)?
             }
-            Node::MulAdd(a, b, c) => {
+            FormulaNode::MulAdd(a, b, c) => {
                 takes("mul_add", kind(a), &[Number])?;
                 agree("mul_add", a, b)?;
                 agree("mul_add", a, c)?
             }
-            Node::Cast(to, _) => to,
-            Node::Round(_, a) => takes("round_to", kind(a), &[Number])?,
-            Node::RowReduce(op, a) => takes(op.name(), kind(a), &[Number, Index])?,
-            Node::RowIndex => Index,
+            FormulaNode::Cast(to, _) => to,
+            FormulaNode::Round(_, a) => takes("round_to", kind(a), &[Number])?,
+            FormulaNode::RowReduce(op, a) => takes(op.name(), kind(a), &[Number, Index])?,
+            FormulaNode::RowIndex => Index,
         })
     }
 
-    pub(super) fn push(&mut self, node: Node, fact: Fact) -> Id {
+    pub(super) fn push(&mut self, node: FormulaNode, node_info: NodeInfo) -> NodeId {
         self.nodes.push(node);
-        self.facts.push(fact);
-        Id::new(self.nodes.len() - 1)
+        self.node_infos.push(node_info);
+        NodeId::new(self.nodes.len() - 1)
     }
 
     /// Returns the part of the graph that `roots` depend on, and the new positions of the roots. Nodes are renumbered
@@ -326,9 +333,13 @@ impl Graph {
     ///
     /// A node for which `leaf` returns a replacement is replaced, and its operands are dropped if nothing else needs
     /// them.
-    pub(super) fn extract(&self, roots: &[Id], leaf: &dyn Fn(Id) -> Option<Node>) -> (Graph, Vec<Id>) {
+    pub(super) fn extract(
+        &self,
+        roots: &[NodeId],
+        leaf: &dyn Fn(NodeId) -> Option<FormulaNode>,
+    ) -> (Graph, Vec<NodeId>) {
         let mut graph = Graph::default();
-        let mut place: Vec<Option<Id>> = vec![None; self.len()];
+        let mut place: Vec<Option<NodeId>> = vec![None; self.len()];
         for &root in roots {
             let mut stack = vec![root];
             while let Some(&id) = stack.last() {
@@ -344,7 +355,7 @@ impl Graph {
                     stack.pop();
                     if place[id.index()].is_none() {
                         let node = node.map(|a| place[a.index()].expect("operands precede their users"));
-                        place[id.index()] = Some(graph.push(node, self.fact(id)));
+                        place[id.index()] = Some(graph.push(node, self.node_info(id)));
                     }
                 }
             }

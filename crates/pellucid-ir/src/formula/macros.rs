@@ -66,7 +66,7 @@ macro_rules! formula {
             |inputs: &[$crate::formula::Expr], params: &[$crate::formula::Expr]| {
                 let &[$($x),*] = inputs else { unreachable!() };
                 let &[$($($k),*)?] = params else { unreachable!() };
-                $crate::formula::IntoOutputs::into_outputs($body)
+                $crate::formula::IntoFormulaOutputs::into_outputs($body)
             },
         );
         let formula = formula.with_names(&[$(stringify!($x)),*], &[$($(stringify!($k)),*)?]);

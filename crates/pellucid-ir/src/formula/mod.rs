@@ -6,12 +6,12 @@
 //! ```
 //! use pellucid_ir::DType;
 //! use pellucid_ir::formula;
-//! use pellucid_ir::formula::{Read, Wanted};
+//! use pellucid_ir::formula::{GradientInput, GradientRequest};
 //!
 //! let tanh = formula! { tanh(x) = x.tanh() };
-//! let gradient = tanh.gradient(Wanted::only(0));
+//! let gradient = tanh.gradient(GradientRequest::only(0));
 //! assert_eq!(gradient.to_string(), "tanh'(y, g) = g * (1 - y * y)");
-//! assert_eq!(gradient.reads, [Read::Output(0), Read::Gradient(0)]);
+//! assert_eq!(gradient.reads, [GradientInput::Output(0), GradientInput::Gradient(0)]);
 //! assert_eq!(gradient.formula.uniform_program(DType::F32).unwrap().steps.len(), 3);
 //! ```
 //!
@@ -53,17 +53,17 @@ mod splice;
 mod unroll;
 
 pub use compile::Signature;
-pub use expr::{Expr, IntoExpr, IntoOutputs, row_index, row_len};
-pub use gradient::{Gradient, Read, Wanted};
-pub use graph::{Fact, Graph, Id, Input, Kind, Literal, Node, Output};
+pub use expr::{Expr, IntoExpr, IntoFormulaOutputs, row_index, row_len};
+pub use gradient::{Gradient, GradientInput, GradientRequest};
+pub use graph::{FormulaNode, Graph, Input, Literal, NodeId, NodeInfo, Output, ValueKind};
 #[doc(hidden)]
 pub use macros::names;
 pub use partials::{Contraction, Partial, Partials, Term, Variables};
 pub use primitive::{Binary, RowOp, Unary};
-pub use program::{Load, Op, Operand, Program, Step, Store, Uniform, UniformSource};
+pub use program::{InstructionOperand, Load, Op, Program, Step, Store, Uniform, UniformSource};
 pub use real::{Argument, Literals, Real, Single, Truth};
 pub use special::{binary as evaluate_binary, unary as evaluate_unary};
-pub use splice::{Made, Source, Splice, Spliced};
+pub use splice::{Splice, SpliceOperand, Spliced, SplicedValue};
 pub use unroll::{Leaf, Unrolled, UnrolledReduction, UnrolledValue};
 
 #[cfg(test)]
@@ -133,7 +133,7 @@ struct FormulaData {
 #[derive(Clone)]
 struct Declared {
     graph: Graph,
-    root: Id,
+    root: NodeId,
 }
 
 /// A function that writes the outputs of a formula. It is called once.
@@ -190,18 +190,18 @@ impl Formula {
             "formula `{name}`: a formula has at most {MOST} inputs and parameters"
         );
         let (builder, roots) = Builder::run(inputs.to_vec(), || {
-            let (inputs, params) = leaves(inputs.len(), params);
+            let (inputs, params) = leaf_expressions(inputs.len(), params);
             Builder::with(|b| b.named = [inputs.clone(), params.clone(), vec![], vec![]]);
             let outputs = body.write(&inputs, &params);
-            let roots = Builder::with(|b| outputs.iter().map(|&e| b.id(e)).collect::<Result<Vec<Id>, String>>());
+            let roots = Builder::with(|b| outputs.iter().map(|&e| b.id(e)).collect::<Result<Vec<NodeId>, String>>());
             roots.unwrap_or_else(|reason| panic!("formula `{name}`: {reason}"))
         });
         assert!(roots.len() <= MOST, "formula `{name}`: a formula has at most {MOST} outputs");
         let (graph, roots) = builder.graph.extract(&roots, &|_| None);
         let is_row = inputs.iter().any(|i| i.per_row) || graph.iter().any(|(_, node)| node.is_row());
         let output = |&node| {
-            let fact = graph.fact(node);
-            Output { node, kind: fact.kind, per_row: is_row && fact.per_row }
+            let node_info = graph.node_info(node);
+            Output { node, kind: node_info.kind, per_row: is_row && node_info.per_row }
         };
         let outputs = roots.iter().map(output).collect();
         Formula::assemble(name, inputs.to_vec(), params, graph, outputs)
@@ -220,9 +220,9 @@ impl Formula {
             input_names: names("x", inputs.len()),
             param_names: names("k", params),
             declared: vec![None; inputs.len()],
-            numbers: numbers(&outputs),
+            numbers: number_output_mask(&outputs),
             order: 0,
-            is_plain: inputs.iter().all(|i| i.kind == Kind::Number),
+            is_plain: inputs.iter().all(|i| i.kind == ValueKind::Number),
             inputs,
             graph,
             outputs,
@@ -281,10 +281,13 @@ impl Formula {
     fn declared(self, input: usize, body: &mut dyn DerivativeBody) -> Formula {
         let inner = &self.inner;
         let name = inner.name;
-        assert!(inner.inputs[input].kind == Kind::Number, "formula `{name}`: only a number input has a derivative");
+        assert!(
+            inner.inputs[input].kind == ValueKind::Number,
+            "formula `{name}`: only a number input has a derivative"
+        );
         let (n, m) = (inner.inputs.len(), inner.outputs.len());
         let (builder, root) = Builder::run(self.derivative_inputs(), || {
-            let (all, params) = leaves(n + 2 * m, inner.param_names.len());
+            let (all, params) = leaf_expressions(n + 2 * m, inner.param_names.len());
             let (inputs, rest) = all.split_at(n);
             let (outputs, gradients) = rest.split_at(m);
             let named = [inputs.to_vec(), params.clone(), outputs.to_vec(), gradients.to_vec()];
@@ -294,14 +297,14 @@ impl Formula {
             root.unwrap_or_else(|reason| panic!("formula `{name}`: {reason}"))
         });
         let (graph, roots) = builder.graph.extract(&[root], &|_| None);
-        assert!(graph.fact(roots[0]).kind == Kind::Number, "formula `{name}`: a derivative is a number");
+        assert!(graph.node_info(roots[0]).kind == ValueKind::Number, "formula `{name}`: a derivative is a number");
         self.changed(|inner| inner.declared[input] = Some(Declared { graph, root: roots[0] }))
     }
 
     /// Returns the inputs of a derivative: the inputs, then the outputs, then their incoming gradients.
     fn derivative_inputs(&self) -> Vec<Input> {
         let outputs = self.inner.outputs.iter().map(|o| Input { kind: o.kind, per_row: o.per_row });
-        let gradients = self.inner.outputs.iter().map(|o| Input { kind: Kind::Number, per_row: o.per_row });
+        let gradients = self.inner.outputs.iter().map(|o| Input { kind: ValueKind::Number, per_row: o.per_row });
         let all: Vec<Input> = self.inner.inputs.iter().copied().chain(outputs).chain(gradients).collect();
         assert!(
             all.len() <= MOST,
@@ -354,9 +357,10 @@ impl Formula {
         let fits = inputs.len() == inner.inputs.len() && params.len() == inner.param_names.len();
         assert!(fits, "formula `{}`: called with a wrong number of inputs or parameters", inner.name);
         let result = Builder::with(|b| {
-            let ids = |b: &Builder, list: &[Expr]| list.iter().map(|&e| b.id(e)).collect::<Result<Vec<Id>, String>>();
+            let ids =
+                |b: &Builder, list: &[Expr]| list.iter().map(|&e| b.id(e)).collect::<Result<Vec<NodeId>, String>>();
             let (inputs, params) = (ids(b, inputs)?, ids(b, params)?);
-            let place = b.import(&inner.graph, &inputs, &params)?;
+            let place = b.import_graph(&inner.graph, &inputs, &params)?;
             Ok(inner.outputs.iter().map(|o| b.expr(place[o.node.index()])).collect())
         });
         result.unwrap_or_else(|reason: String| panic!("formula `{}`: {reason}", inner.name))
@@ -448,17 +452,17 @@ impl LazyFormula {
     }
 }
 
-fn numbers(outputs: &[Output]) -> u64 {
-    let numbers = outputs.iter().take(64).enumerate().filter(|(_, o)| o.kind == Kind::Number);
+fn number_output_mask(outputs: &[Output]) -> u64 {
+    let numbers = outputs.iter().take(64).enumerate().filter(|(_, o)| o.kind == ValueKind::Number);
     numbers.fold(0, |all, (j, _)| all | 1 << j)
 }
 
 /// Creates expressions for the inputs and parameters of the formula under construction.
-fn leaves(inputs: usize, params: usize) -> (Vec<Expr>, Vec<Expr>) {
-    use graph::Node;
+fn leaf_expressions(inputs: usize, params: usize) -> (Vec<Expr>, Vec<Expr>) {
+    use graph::FormulaNode;
     let leaf = |node| Builder::emit(&mut |b| b.node(node));
-    let inputs = (0..inputs).map(|i| leaf(Node::Input(i as u8))).collect();
-    (inputs, (0..params).map(|k| leaf(Node::Param(k as u8))).collect())
+    let inputs = (0..inputs).map(|i| leaf(FormulaNode::Input(i as u8))).collect();
+    (inputs, (0..params).map(|k| leaf(FormulaNode::Param(k as u8))).collect())
 }
 
 // The four tables of `Builder::named` are indexed by role.

@@ -22,9 +22,9 @@ use super::Formula;
 use super::builder::Builder;
 use super::differentiate::operand_adjoints;
 use super::expr::Expr;
-use super::gradient::{Read, Wanted};
-use super::graph::{Graph, Id, Input, Kind, MOST, Node, Output};
-use super::save::primed;
+use super::gradient::{GradientInput, GradientRequest};
+use super::graph::{FormulaNode, Graph, Input, MOST, NodeId, Output, ValueKind};
+use super::save::derivative_name;
 use crate::error::{Error, Result};
 use smallvec::{SmallVec, smallvec};
 use std::collections::{BTreeSet, HashMap};
@@ -38,7 +38,7 @@ const MOST_NODES: usize = 400_000;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Variables {
     /// Inputs whose gradients one formula computes; output k of it is variable k.
-    pub together: Wanted,
+    pub together: GradientRequest,
     /// Further inputs, as bits; each is a variable with a separate gradient formula.
     pub apart: u64,
 }
@@ -65,7 +65,7 @@ impl Variables {
 
     /// Returns the first input of every variable, in order.
     pub fn first_inputs(self) -> SmallVec<[u8; 4]> {
-        let first = |k| (0..Wanted::MOST_INPUTS).find(|&i| self.together.output_of(i) == Some(k));
+        let first = |k| (0..GradientRequest::MOST_INPUTS).find(|&i| self.together.output_of(i) == Some(k));
         let together = (0..self.together.outputs()).map(|k| first(k).expect("outputs are numbered without gaps") as u8);
         together.chain((0..64).filter(|i| self.apart >> i & 1 == 1)).collect()
     }
@@ -111,7 +111,7 @@ pub struct Contraction {
     /// The formula; its inputs are those of `reads`, then all cotangents.
     pub formula: Formula,
     /// The inputs and outputs of the differentiated formula that it reads, ascending.
-    pub reads: Vec<Read>,
+    pub reads: Vec<GradientInput>,
 }
 
 /// The partial derivatives of a formula with respect to given variables, derived on demand.
@@ -123,7 +123,7 @@ pub struct Partials {
     params: usize,
     param_names: Vec<String>,
     /// The leaves that first derivatives read; derivatives of higher order read no others.
-    reads: Vec<Read>,
+    reads: Vec<GradientInput>,
     tower: Mutex<Tower>,
 }
 
@@ -133,8 +133,8 @@ struct Tower {
     variable_of: Vec<Option<usize>>,
     /// The number of inputs of the formula; leaves beyond it are outputs.
     inputs: usize,
-    tangents: HashMap<(Id, u8), Option<Id>>,
-    partials: HashMap<Partial, Option<Id>>,
+    tangents: HashMap<(NodeId, u8), Option<NodeId>>,
+    partials: HashMap<Partial, Option<NodeId>>,
     contractions: HashMap<(Vec<Term>, usize), Arc<Contraction>>,
 }
 
@@ -158,28 +158,28 @@ impl Partials {
         let leaves = formula.derivative_inputs()[..n + m].to_vec();
         // For each variable, the gradient formula and its output that is the derivative.
         let together = (0..variables.together.outputs()).map(|k| (variables.together, k));
-        let apart = (0..64).filter(|i| variables.apart >> i & 1 == 1).map(|i| (Wanted::only(i), 0));
-        let sources: Vec<(Wanted, usize)> = together.chain(apart).collect();
+        let apart = (0..64).filter(|i| variables.apart >> i & 1 == 1).map(|i| (GradientRequest::only(i), 0));
+        let sources: Vec<(GradientRequest, usize)> = together.chain(apart).collect();
         let mut reads = BTreeSet::new();
         let (builder, first) = Builder::run(leaves.clone(), || {
-            let leaf = |i: usize| Builder::emit(&mut |b| b.node(Node::Input(i as u8)));
+            let leaf = |i: usize| Builder::emit(&mut |b| b.node(FormulaNode::Input(i as u8)));
             let params: Vec<Expr> =
-                (0..formula.params()).map(|k| Builder::emit(&mut |b| b.node(Node::Param(k as u8)))).collect();
+                (0..formula.params()).map(|k| Builder::emit(&mut |b| b.node(FormulaNode::Param(k as u8)))).collect();
             let mut points: Vec<Expr> = (0..n + m).map(leaf).collect();
             if recompute {
                 let outputs = formula.call(&points[..n], &params);
                 points.splice(n.., outputs);
             }
             Builder::with(|b| b.derivative = true);
-            let (zero, one) = (Expr::literal(0, Kind::Number), Expr::literal(1, Kind::Number));
+            let (zero, one) = (Expr::literal(0, ValueKind::Number), Expr::literal(1, ValueKind::Number));
             let mut first = Vec::new();
-            for (v, &(wanted, output)) in sources.iter().enumerate() {
-                let gradient = formula.gradient(wanted);
-                for (j, _) in inner.outputs.iter().enumerate().filter(|(_, o)| o.kind == Kind::Number) {
-                    let operand = |read: &Read| match *read {
-                        Read::Input(i) => points[i],
-                        Read::Output(k) => points[n + k],
-                        Read::Gradient(k) => {
+            for (v, &(request, output)) in sources.iter().enumerate() {
+                let gradient = formula.gradient(request);
+                for (j, _) in inner.outputs.iter().enumerate().filter(|(_, o)| o.kind == ValueKind::Number) {
+                    let operand = |read: &GradientInput| match *read {
+                        GradientInput::Input(i) => points[i],
+                        GradientInput::Output(k) => points[n + k],
+                        GradientInput::Gradient(k) => {
                             if k == j {
                                 one
                             } else {
@@ -191,12 +191,12 @@ impl Partials {
                     let values = gradient.formula.call(&operands, &params);
                     first.push((Partial::first(j, v), Builder::with(|b| b.id(values[output])).expect("built here")));
                 }
-                reads.extend(gradient.reads.iter().copied().filter(|r| !matches!(r, Read::Gradient(_))));
+                reads.extend(gradient.reads.iter().copied().filter(|r| !matches!(r, GradientInput::Gradient(_))));
             }
             first
         });
-        if recompute && reads.iter().any(|r| matches!(r, Read::Output(_))) {
-            reads = (0..n).map(Read::Input).collect();
+        if recompute && reads.iter().any(|r| matches!(r, GradientInput::Output(_))) {
+            reads = (0..n).map(GradientInput::Input).collect();
         }
         let partials = first.into_iter().map(|(p, id)| (p, (builder.constant(id) != Some(0.0)).then_some(id)));
         let tower = Tower {
@@ -219,7 +219,7 @@ impl Partials {
     }
 
     /// Returns the inputs and outputs of the formula that derivatives of any order may read, ascending.
-    pub fn reads(&self) -> &[Read] {
+    pub fn reads(&self) -> &[GradientInput] {
         &self.reads
     }
 
@@ -230,7 +230,7 @@ impl Partials {
 
     /// Returns the name of the first derivative.
     pub fn name(&self) -> &'static str {
-        primed(self.name)
+        derivative_name(self.name)
     }
 
     /// Returns the value of the derivative if it is constant.
@@ -265,7 +265,7 @@ impl Partials {
         Ok(made)
     }
 
-    fn write(&self, graph: &Graph, terms: &[Term], roots: &[Id], cotangents: usize) -> Result<Contraction> {
+    fn write(&self, graph: &Graph, terms: &[Term], roots: &[NodeId], cotangents: usize) -> Result<Contraction> {
         let leaves = leaves_of(graph, roots);
         let order = terms.iter().map(|t| t.partial.by.len()).max().unwrap_or(0);
         if leaves.len() + cotangents > MOST {
@@ -277,23 +277,23 @@ impl Partials {
         }
         let renumbered = |i: u8| leaves.binary_search(&i).expect("the list contains every leaf that is read") as u8;
         let (part, roots) = graph.extract(roots, &|id| match graph.node(id) {
-            Node::Input(i) => Some(Node::Input(renumbered(i))),
+            FormulaNode::Input(i) => Some(FormulaNode::Input(renumbered(i))),
             _ => None,
         });
         let point = leaves.iter().map(|&i| self.leaves[i as usize]);
         let inputs: Vec<Input> = point.chain(std::iter::repeat_n(Input::NUMBER, cotangents)).collect();
         let outputs = terms.iter().map(|t| t.output as usize + 1).max().unwrap_or(0);
         let (builder, sums) = Builder::run(inputs.clone(), || {
-            let leaf = |i: usize| Builder::emit(&mut |b| b.node(Node::Input(i as u8)));
+            let leaf = |i: usize| Builder::emit(&mut |b| b.node(FormulaNode::Input(i as u8)));
             let operands: Vec<Expr> = (0..inputs.len()).map(leaf).collect();
             let params: Vec<Expr> =
-                (0..self.params).map(|k| Builder::emit(&mut |b| b.node(Node::Param(k as u8)))).collect();
+                (0..self.params).map(|k| Builder::emit(&mut |b| b.node(FormulaNode::Param(k as u8)))).collect();
             let (point, cotangents) = operands.split_at(leaves.len());
-            let values = super::differentiate::import(&part, point, &params);
+            let values = super::differentiate::import_graph(&part, point, &params);
             Builder::with(|b| b.derivative = true);
             let plus = |sum: &mut Option<Expr>, term: Expr| *sum = Some(sum.map_or(term, |s| s + term));
             // Products that multiply the same derivative are added first.
-            let mut groups: Vec<(u8, Id, Option<Expr>)> = Vec::new();
+            let mut groups: Vec<(u8, NodeId, Option<Expr>)> = Vec::new();
             for (term, &root) in terms.iter().zip(&roots) {
                 let factors = term.factors.iter().map(|&c| cotangents[c as usize]);
                 let product = factors.reduce(|a, b| a * b).expect("a term has a cotangent");
@@ -308,17 +308,17 @@ impl Partials {
                 plus(&mut sums[output as usize], scaled(sum, values[root.index()]));
             }
             let id = |e: Expr| Builder::with(|b| b.id(e)).expect("built here");
-            sums.into_iter().map(|s| id(s.expect("outputs are numbered without gaps"))).collect::<Vec<Id>>()
+            sums.into_iter().map(|s| id(s.expect("outputs are numbered without gaps"))).collect::<Vec<NodeId>>()
         });
         let (graph, places) = builder.graph.extract(&sums, &|_| None);
-        let outputs = places.into_iter().map(|node| Output { node, kind: Kind::Number, per_row: false }).collect();
-        let name = (0..order).fold(self.name, |name, _| primed(name));
+        let outputs = places.into_iter().map(|node| Output { node, kind: ValueKind::Number, per_row: false }).collect();
+        let name = (0..order).fold(self.name, |name, _| derivative_name(name));
         let formula = Formula::assemble(name, inputs, self.params, graph, outputs);
-        let reads: Vec<Read> = leaves.iter().map(|&i| self.read(i as usize)).collect();
-        let names = |r: &Read| match *r {
-            Read::Input(i) => format!("x{i}"),
-            Read::Output(j) => format!("y{j}"),
-            Read::Gradient(j) => format!("g{j}"),
+        let reads: Vec<GradientInput> = leaves.iter().map(|&i| self.read(i as usize)).collect();
+        let names = |r: &GradientInput| match *r {
+            GradientInput::Input(i) => format!("x{i}"),
+            GradientInput::Output(j) => format!("y{j}"),
+            GradientInput::Gradient(j) => format!("g{j}"),
         };
         let formula = formula.changed(|new| {
             new.order = order;
@@ -328,8 +328,8 @@ impl Partials {
         Ok(Contraction { formula, reads })
     }
 
-    fn read(&self, leaf: usize) -> Read {
-        if leaf < self.inputs { Read::Input(leaf) } else { Read::Output(leaf - self.inputs) }
+    fn read(&self, leaf: usize) -> GradientInput {
+        if leaf < self.inputs { GradientInput::Input(leaf) } else { GradientInput::Output(leaf - self.inputs) }
     }
 
     fn tower(&self) -> MutexGuard<'_, Tower> {
@@ -343,7 +343,7 @@ impl Partials {
 fn scaled(c: Expr, d: Expr) -> Expr {
     let node = |e: Expr| Builder::with(|b| b.id(e).map(|id| (b.graph.node(id), b.constant(id))));
     match node(d) {
-        Ok((Node::Select(m, u, v), _)) => {
+        Ok((FormulaNode::Select(m, u, v), _)) => {
             let (m, u, v) = Builder::with(|b| (b.expr(m), b.expr(u), b.expr(v)));
             let is_zero = |e: Expr| matches!(node(e), Ok((_, Some(0.0))));
             match (is_zero(u), is_zero(v)) {
@@ -357,7 +357,7 @@ fn scaled(c: Expr, d: Expr) -> Expr {
 }
 
 /// Returns the inputs that the roots depend on, ascending.
-fn leaves_of(graph: &Graph, roots: &[Id]) -> Vec<u8> {
+fn leaves_of(graph: &Graph, roots: &[NodeId]) -> Vec<u8> {
     let mut seen = vec![false; graph.len()];
     let mut stack = roots.to_vec();
     let mut leaves = BTreeSet::new();
@@ -366,7 +366,7 @@ fn leaves_of(graph: &Graph, roots: &[Id]) -> Vec<u8> {
             continue;
         }
         match graph.node(id) {
-            Node::Input(i) => drop(leaves.insert(i)),
+            FormulaNode::Input(i) => drop(leaves.insert(i)),
             node => stack.extend(node.operands()),
         }
     }
@@ -375,7 +375,7 @@ fn leaves_of(graph: &Graph, roots: &[Id]) -> Vec<u8> {
 
 impl Tower {
     /// Returns the node of a partial derivative; `None` if it is zero.
-    fn partial(&mut self, name: &'static str, wanted: &Partial) -> Result<Option<Id>> {
+    fn partial(&mut self, name: &'static str, wanted: &Partial) -> Result<Option<NodeId>> {
         if let Some(known) = self.partials.get(wanted) {
             return Ok(*known);
         }
@@ -405,7 +405,7 @@ impl Tower {
     }
 
     /// Returns the tangent of a node with respect to one variable; `None` if it is zero.
-    fn tangent(&mut self, root: Id, variable: u8) -> Option<Id> {
+    fn tangent(&mut self, root: NodeId, variable: u8) -> Option<NodeId> {
         // Collects the nodes without a tangent, operands first: positions ascend from operands to uses.
         let mut waiting = BTreeSet::new();
         let mut stack = vec![root];
@@ -426,13 +426,13 @@ impl Tower {
     }
 
     /// Builds the tangent of a node whose operands have tangents, in the current builder.
-    fn tangent_of(&self, id: Id, variable: u8) -> Option<Id> {
-        let (node, kind) = Builder::with(|b| (b.graph.node(id), b.graph.fact(id).kind));
-        if kind != Kind::Number {
+    fn tangent_of(&self, id: NodeId, variable: u8) -> Option<NodeId> {
+        let (node, kind) = Builder::with(|b| (b.graph.node(id), b.graph.node_info(id).kind));
+        if kind != ValueKind::Number {
             return None;
         }
-        let expr = |id: Id| Builder::with(|b| b.expr(id));
-        if let Node::Input(i) = node {
+        let expr = |id: NodeId| Builder::with(|b| b.expr(id));
+        if let FormulaNode::Input(i) = node {
             let i = i as usize;
             if i < self.inputs {
                 let is_it = self.variable_of[i] == Some(variable as usize);
@@ -446,8 +446,8 @@ impl Tower {
         if tangents.iter().all(Option::is_none) {
             return None;
         }
-        let zero = || Expr::literal(0, Kind::Number);
-        let sum = if let (Node::Select(mask, ..), &[_, u, v]) = (node, &tangents[..]) {
+        let zero = || Expr::literal(0, ValueKind::Number);
+        let sum = if let (FormulaNode::Select(mask, ..), &[_, u, v]) = (node, &tangents[..]) {
             Some(expr(mask).select(u.unwrap_or_else(zero), v.unwrap_or_else(zero)))
         } else {
             let args: SmallVec<[Expr; 3]> = operands.iter().map(|&a| expr(a)).collect();

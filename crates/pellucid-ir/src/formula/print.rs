@@ -3,8 +3,8 @@
 //! A subexpression that is used more than once gets a name, so that the text grows with the graph.
 
 use super::Formula;
-use super::gradient::{Gradient, Read};
-use super::graph::{Graph, Id, Node};
+use super::gradient::{Gradient, GradientInput};
+use super::graph::{FormulaNode, Graph, NodeId};
 use super::primitive::{Binary, Unary};
 use std::fmt;
 
@@ -29,42 +29,42 @@ struct Printer<'a> {
 }
 
 impl Printer<'_> {
-    fn text(&self, id: Id) -> &str {
+    fn text(&self, id: NodeId) -> &str {
         &self.texts[id.index()].0
     }
 
     /// Returns the text of an operand, in parentheses if its precedence is lower than `least`.
-    fn operand(&self, id: Id, least: Binds) -> String {
+    fn operand(&self, id: NodeId, least: Binds) -> String {
         let (text, binds) = &self.texts[id.index()];
         if *binds < least { format!("({text})") } else { text.clone() }
     }
 
-    fn infix(&self, a: Id, sign: &str, b: Id, binds: Binds, tighter: Binds) -> (String, Binds) {
+    fn infix(&self, a: NodeId, sign: &str, b: NodeId, binds: Binds, tighter: Binds) -> (String, Binds) {
         // A left-associative operator needs parentheses on the right only.
         let left = if binds == Binds::Compare { tighter } else { binds };
         (format!("{} {sign} {}", self.operand(a, left), self.operand(b, tighter)), binds)
     }
 
-    fn call(&self, name: &str, args: &[Id]) -> (String, Binds) {
+    fn call(&self, name: &str, args: &[NodeId]) -> (String, Binds) {
         let args: Vec<&str> = args.iter().map(|&a| self.text(a)).collect();
         (format!("{name}({})", args.join(", ")), Binds::Atom)
     }
 
-    fn node(&self, node: Node) -> (String, Binds) {
+    fn node(&self, node: FormulaNode) -> (String, Binds) {
         use Binary::*;
         let inner = &self.formula.inner;
         match node {
-            Node::Input(i) => (inner.input_names[i as usize].clone(), Binds::Atom),
-            Node::Param(k) => (inner.param_names[k as usize].clone(), Binds::Atom),
-            Node::Literal(literal) => {
+            FormulaNode::Input(i) => (inner.input_names[i as usize].clone(), Binds::Atom),
+            FormulaNode::Param(k) => (inner.param_names[k as usize].clone(), Binds::Atom),
+            FormulaNode::Literal(literal) => {
                 let text = literal.value.to_string();
                 let binds = if text.starts_with('-') { Binds::Sign } else { Binds::Atom };
                 (text, binds)
             }
-            Node::Unary(Unary::Neg, a) => (format!("-{}", self.operand(a, Binds::Sign)), Binds::Sign),
-            Node::Unary(Unary::Not, a) => (format!("!{}", self.operand(a, Binds::Sign)), Binds::Sign),
-            Node::Unary(op, a) => self.call(op.name(), &[a]),
-            Node::Binary(op, a, b) => match op {
+            FormulaNode::Unary(Unary::Neg, a) => (format!("-{}", self.operand(a, Binds::Sign)), Binds::Sign),
+            FormulaNode::Unary(Unary::Not, a) => (format!("!{}", self.operand(a, Binds::Sign)), Binds::Sign),
+            FormulaNode::Unary(op, a) => self.call(op.name(), &[a]),
+            FormulaNode::Binary(op, a, b) => match op {
                 Or => self.infix(a, "|", b, Binds::Or, Binds::Xor),
                 Xor => self.infix(a, "^", b, Binds::Xor, Binds::And),
                 And => self.infix(a, "&", b, Binds::And, Binds::Compare),
@@ -84,19 +84,19 @@ impl Printer<'_> {
                 FloorDiv | Pow | Atan2 | Max | Min | Copysign => self.call(op.name(), &[a, b]),
                 _ => self.call(op.name(), &[a, b]),
             },
-            Node::Select(c, a, b) => self.call("select", &[c, a, b]),
-            Node::MulAdd(a, b, c) => self.call("mul_add", &[a, b, c]),
-            Node::Cast(kind, a) => self.call(&format!("{kind:?}").to_lowercase(), &[a]),
-            Node::Round(dtype, a) => self.call(dtype.name(), &[a]),
-            Node::RowReduce(op, a) => self.call(op.name(), &[a]),
-            Node::RowIndex => ("row_index".into(), Binds::Atom),
-            Node::RowLength => ("row_len".into(), Binds::Atom),
+            FormulaNode::Select(c, a, b) => self.call("select", &[c, a, b]),
+            FormulaNode::MulAdd(a, b, c) => self.call("mul_add", &[a, b, c]),
+            FormulaNode::Cast(kind, a) => self.call(&format!("{kind:?}").to_lowercase(), &[a]),
+            FormulaNode::Round(dtype, a) => self.call(dtype.name(), &[a]),
+            FormulaNode::RowReduce(op, a) => self.call(op.name(), &[a]),
+            FormulaNode::RowIndex => ("row_index".into(), Binds::Atom),
+            FormulaNode::RowLength => ("row_len".into(), Binds::Atom),
         }
     }
 }
 
 /// Returns the number of uses of every node.
-fn uses(graph: &Graph, roots: impl Iterator<Item = Id>) -> Vec<usize> {
+fn uses(graph: &Graph, roots: impl Iterator<Item = NodeId>) -> Vec<usize> {
     let mut uses = vec![0; graph.len()];
     graph.iter().flat_map(|(_, node)| node.operands()).chain(roots).for_each(|a| uses[a.index()] += 1);
     uses
@@ -124,7 +124,7 @@ impl fmt::Display for Formula {
         let mut shared = Vec::new();
         for (id, node) in inner.graph.iter() {
             let mut text = printer.node(node);
-            if uses[id.index()] > 1 && !node.is_leaf() && node != Node::RowIndex {
+            if uses[id.index()] > 1 && !node.is_leaf() && node != FormulaNode::RowIndex {
                 let name = names.next().expect("the iterator is infinite");
                 shared.push(format!("let {name} = {}; ", text.0));
                 text = (name, Binds::Atom);
@@ -146,12 +146,12 @@ impl fmt::Debug for Formula {
     }
 }
 
-impl fmt::Display for Read {
+impl fmt::Display for GradientInput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Read::Input(i) => write!(f, "input {i}"),
-            Read::Output(j) => write!(f, "output {j}"),
-            Read::Gradient(j) => write!(f, "gradient {j}"),
+            GradientInput::Input(i) => write!(f, "input {i}"),
+            GradientInput::Output(j) => write!(f, "output {j}"),
+            GradientInput::Gradient(j) => write!(f, "gradient {j}"),
         }
     }
 }
@@ -164,7 +164,7 @@ impl fmt::Display for Gradient {
 
 impl fmt::Debug for Gradient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let reads: Vec<String> = self.reads.iter().map(Read::to_string).collect();
+        let reads: Vec<String> = self.reads.iter().map(GradientInput::to_string).collect();
         write!(f, "{} reading {}", self.formula, reads.join(", "))
     }
 }

@@ -71,7 +71,7 @@ pub enum UniformSource {
 
 /// An operand of an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Operand {
+pub enum InstructionOperand {
     /// An input, after conversion to its compute type: a tile, or one value for each row.
     Input(u8),
     /// A tile register.
@@ -111,16 +111,16 @@ pub struct Step {
     /// The type of its operands (for `Select` of the last two).
     pub compute: Compute,
     /// The destination: a `Row` if all operands are uniforms or per-row values, else a `Register`.
-    pub into: Operand,
+    pub into: InstructionOperand,
     /// The operands.
-    pub args: SmallVec<[Operand; 3]>,
+    pub args: SmallVec<[InstructionOperand; 3]>,
 }
 
 /// An output: a value that is converted to a dtype and stored.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Store {
     /// The value.
-    pub value: Operand,
+    pub value: InstructionOperand,
     /// The type of the value.
     pub compute: Compute,
     /// The dtype in memory.
@@ -161,7 +161,7 @@ impl Program {
     #[inline]
     pub fn output_bytes(&self, size: usize) -> Result<usize> {
         let element = self.outputs.first().map_or(0, |o| o.storage.size());
-        size.checked_mul(element).ok_or_else(Error::absurd_size)
+        size.checked_mul(element).ok_or_else(Error::size_overflow)
     }
 
     /// Returns the form of this program that backend kind `backend` (0 CPU, 1 wgpu, 2 CUDA) caches in it; `make`
@@ -188,13 +188,13 @@ impl fmt::Debug for Program {
     }
 }
 
-impl fmt::Display for Operand {
+impl fmt::Display for InstructionOperand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Operand::Input(i) => write!(f, "x{i}"),
-            Operand::Register(r) => write!(f, "r{r}"),
-            Operand::Uniform(u) => write!(f, "u{u}"),
-            Operand::Row(s) => write!(f, "s{s}"),
+            InstructionOperand::Input(i) => write!(f, "x{i}"),
+            InstructionOperand::Register(r) => write!(f, "r{r}"),
+            InstructionOperand::Uniform(u) => write!(f, "u{u}"),
+            InstructionOperand::Row(s) => write!(f, "s{s}"),
         }
     }
 }

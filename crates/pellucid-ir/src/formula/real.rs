@@ -186,7 +186,7 @@ impl Argument<Expr> for Expr {
 impl Argument<Expr> for f64 {
     #[track_caller]
     fn number(self) -> Expr {
-        self.lift(super::Kind::Number)
+        self.lift(super::ValueKind::Number)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Register allocation: chooses the order of the steps and the register of every value.
 
-use super::program::{Op, Operand, Step, Store};
+use super::program::{InstructionOperand, Op, Step, Store};
 use crate::dtype::Compute;
 use smallvec::SmallVec;
 
@@ -140,10 +140,10 @@ fn assign(draft: &Draft, order: &[usize], outputs: &[(Value, Store)]) -> Allocat
     let (mut tiles, mut rows) = (RegisterFile::default(), RegisterFile::default());
     let mut place = vec![0; draft.steps.len()];
     let operand = |place: &[usize], value: Value| match value {
-        Value::Input(i) => Operand::Input(i),
-        Value::Uniform(u) => Operand::Uniform(u as u16),
-        Value::Step(s) if draft.steps[s].per_row => Operand::Row(place[s] as u16),
-        Value::Step(s) => Operand::Register(place[s] as u16),
+        Value::Input(i) => InstructionOperand::Input(i),
+        Value::Uniform(u) => InstructionOperand::Uniform(u as u16),
+        Value::Step(s) if draft.steps[s].per_row => InstructionOperand::Row(place[s] as u16),
+        Value::Step(s) => InstructionOperand::Register(place[s] as u16),
     };
     let mut steps = Vec::with_capacity(order.len());
     for &i in order {

@@ -6,8 +6,8 @@
 //! tanh and sigmoid read their output, and x² its input.
 
 use super::builder::Builder;
-use super::gradient::{Gradient, Outcome, Read, Wanted};
-use super::graph::{Id, Input, Kind, Node, Output};
+use super::gradient::{Gradient, GradientInput, GradientRequest, GradientStructure};
+use super::graph::{FormulaNode, Input, NodeId, Output, ValueKind};
 use super::{Formula, FormulaData};
 use std::collections::{BTreeSet, HashSet};
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -16,18 +16,24 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 const MOST_CHOICES: usize = 4;
 
 /// Builds the gradient formula with outputs `roots`, from a builder that also contains the nodes of the formula.
-pub(super) fn gradient(f: &Formula, wanted: Wanted, b: &Builder, forward: &[Id], roots: &[Id]) -> Gradient {
+pub(super) fn gradient(
+    f: &Formula,
+    request: GradientRequest,
+    b: &Builder,
+    forward: &[NodeId],
+    roots: &[NodeId],
+) -> Gradient {
     let inner = &*f.inner;
     let (n, m) = (inner.inputs.len(), inner.outputs.len());
     // Outputs that the gradient mentions, as (node, input that stands for the saved output).
     let reached = ReachableNodes::new(b, roots, &[]).nodes;
     let mentioned = inner.outputs.iter().enumerate().filter_map(|(j, output)| {
         let node = forward[output.node.index()];
-        let is_saved_as_it_is = b.graph.fact(node).per_row == output.per_row || !inner.is_row;
+        let is_saved_as_it_is = b.graph.node_info(node).per_row == output.per_row || !inner.is_row;
         let useful = reached.contains(&node) && !b.graph.node(node).is_leaf() && is_saved_as_it_is;
         useful.then_some((node, n + j))
     });
-    let mentioned: Vec<(Id, usize)> = mentioned.collect();
+    let mentioned: Vec<(NodeId, usize)> = mentioned.collect();
     let (tried, always) = mentioned.split_at(mentioned.len().min(MOST_CHOICES));
     let choices = (0..1usize << tried.len()).map(|set| {
         let chosen = tried.iter().enumerate().filter(|(i, _)| set >> i & 1 == 1).map(|(_, &c)| c);
@@ -37,26 +43,28 @@ pub(super) fn gradient(f: &Formula, wanted: Wanted, b: &Builder, forward: &[Id],
 
     let reads: Vec<usize> = ReachableNodes::new(b, roots, &saved).reads.into_iter().collect();
     let number = |input: usize| {
-        Node::Input(reads.iter().position(|&r| r == input).expect("the walk collected all inputs that are read") as u8)
+        FormulaNode::Input(
+            reads.iter().position(|&r| r == input).expect("the walk collected all inputs that are read") as u8
+        )
     };
     let (graph, places) = b.graph.extract(roots, &|id| match b.graph.node(id) {
-        Node::Input(i) => Some(number(i as usize)),
+        FormulaNode::Input(i) => Some(number(i as usize)),
         _ => saved.iter().find(|s| s.0 == id).map(|s| number(s.1)),
     });
 
-    let per_row = |k: usize| (0..n).find(|&i| wanted.output_of(i) == Some(k)).is_some_and(|i| inner.inputs[i].per_row);
+    let per_row = |k: usize| (0..n).find(|&i| request.output_of(i) == Some(k)).is_some_and(|i| inner.inputs[i].per_row);
     let outputs = places.iter().enumerate();
-    let outputs = outputs.map(|(k, &node)| Output { node, kind: Kind::Number, per_row: per_row(k) }).collect();
-    let outcome = |(k, &root): (usize, &Id)| match b.graph.node(root) {
-        _ if b.constant(root) == Some(0.0) => Outcome::Zero,
-        Node::Input(i) if i as usize >= n + m && inner.outputs[i as usize - n - m].per_row == per_row(k) => {
-            Outcome::Passes(i as usize - n - m)
+    let outputs = outputs.map(|(k, &node)| Output { node, kind: ValueKind::Number, per_row: per_row(k) }).collect();
+    let outcome = |(k, &root): (usize, &NodeId)| match b.graph.node(root) {
+        _ if b.constant(root) == Some(0.0) => GradientStructure::Zero,
+        FormulaNode::Input(i) if i as usize >= n + m && inner.outputs[i as usize - n - m].per_row == per_row(k) => {
+            GradientStructure::Passes(i as usize - n - m)
         }
-        _ => Outcome::Computed,
+        _ => GradientStructure::Computed,
     };
     let results = roots.iter().enumerate().map(outcome).collect();
     let inputs: Vec<Input> = reads.iter().map(|&r| b.inputs[r]).collect();
-    let formula = Formula::assemble(primed(inner.name), inputs, f.params(), graph, outputs);
+    let formula = Formula::assemble(derivative_name(inner.name), inputs, f.params(), graph, outputs);
     let names = names(inner);
     let formula = formula.changed(|new| {
         new.order = inner.order + 1;
@@ -64,21 +72,21 @@ pub(super) fn gradient(f: &Formula, wanted: Wanted, b: &Builder, forward: &[Id],
         new.param_names = inner.param_names.clone();
     });
     let reads = reads.into_iter().map(|r| match r {
-        r if r < n => Read::Input(r),
-        r if r < n + m => Read::Output(r - n),
-        r => Read::Gradient(r - n - m),
+        r if r < n => GradientInput::Input(r),
+        r if r < n + m => GradientInput::Output(r - n),
+        r => GradientInput::Gradient(r - n - m),
     });
     Gradient { formula, reads: reads.collect(), results }
 }
 
 /// The nodes reached from the roots if the nodes in `saved` are read instead of computed.
 struct ReachableNodes {
-    nodes: HashSet<Id>,
+    nodes: HashSet<NodeId>,
     reads: BTreeSet<usize>,
 }
 
 impl ReachableNodes {
-    fn new(b: &Builder, roots: &[Id], saved: &[(Id, usize)]) -> ReachableNodes {
+    fn new(b: &Builder, roots: &[NodeId], saved: &[(NodeId, usize)]) -> ReachableNodes {
         let (mut nodes, mut reads) = (HashSet::new(), BTreeSet::new());
         let mut stack = roots.to_vec();
         while let Some(id) = stack.pop() {
@@ -86,7 +94,7 @@ impl ReachableNodes {
                 reads.insert(input);
             } else if nodes.insert(id) {
                 match b.graph.node(id) {
-                    Node::Input(i) => drop(reads.insert(i as usize)),
+                    FormulaNode::Input(i) => drop(reads.insert(i as usize)),
                     node => stack.extend(node.operands()),
                 }
             }
@@ -98,9 +106,9 @@ impl ReachableNodes {
     fn cost(&self, b: &Builder) -> (usize, usize, usize) {
         let bytes = |&r: &usize| match b.inputs[r] {
             Input { per_row: true, .. } => 1,
-            Input { kind: Kind::Number, .. } => 400,
-            Input { kind: Kind::Index, .. } => 800,
-            Input { kind: Kind::Mask, .. } => 100,
+            Input { kind: ValueKind::Number, .. } => 400,
+            Input { kind: ValueKind::Index, .. } => 800,
+            Input { kind: ValueKind::Mask, .. } => 100,
         };
         let expensive = self.nodes.iter().filter(|&&id| b.graph.node(id).is_expensive()).count();
         (expensive, self.reads.iter().map(bytes).sum(), self.nodes.len())
@@ -124,7 +132,7 @@ fn names(inner: &FormulaData) -> Vec<String> {
 }
 
 /// Returns the name of a derivative: `name` with one more prime.
-pub(super) fn primed(name: &'static str) -> &'static str {
+pub(super) fn derivative_name(name: &'static str) -> &'static str {
     static NAMES: LazyLock<Mutex<HashSet<&'static str>>> = LazyLock::new(Mutex::default);
     let primed = format!("{name}'");
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);

@@ -5,44 +5,44 @@
 //! differentiator, which may drop `0·u` and `u + 0`, fold literals and collect constant factors.
 
 use super::builder::Builder;
-use super::graph::{Id, Kind, Literal, Node};
+use super::graph::{FormulaNode, Literal, NodeId, ValueKind};
 use super::primitive::{Binary, RowOp, Unary};
 use crate::dtype::Scalar;
 
-type Rewrite = Result<Option<Id>, String>;
+type Rewrite = Result<Option<NodeId>, String>;
 
 impl Builder {
     /// Applies the rewrites that keep every bit of the value.
-    pub(super) fn rewrite_value(&mut self, node: Node) -> Rewrite {
+    pub(super) fn rewrite_value(&mut self, node: FormulaNode) -> Rewrite {
         use Binary::*;
         let one = |b: &Builder, id| b.constant(id) == Some(1.0);
         Ok(Some(match node {
-            Node::Unary(Unary::Neg, a) => match (self.graph.node(a), self.constant(a)) {
-                (Node::Unary(Unary::Neg, u), _) => u,
+            FormulaNode::Unary(Unary::Neg, a) => match (self.graph.node(a), self.constant(a)) {
+                (FormulaNode::Unary(Unary::Neg, u), _) => u,
                 (_, Some(x)) => self.number(-x),
                 _ => return Ok(None),
             },
-            Node::Unary(Unary::Not, a) => match self.graph.node(a) {
-                Node::Unary(Unary::Not, u) => u,
+            FormulaNode::Unary(Unary::Not, a) => match self.graph.node(a) {
+                FormulaNode::Unary(Unary::Not, u) => u,
                 _ => return Ok(None),
             },
-            Node::Binary(Mul | Div, a, b) if one(self, b) => a,
-            Node::Binary(Mul, a, b) if one(self, a) => b,
-            Node::Binary(op, a, b) => match (self.constant(a), self.constant(b)) {
+            FormulaNode::Binary(Mul | Div, a, b) if one(self, b) => a,
+            FormulaNode::Binary(Mul, a, b) if one(self, a) => b,
+            FormulaNode::Binary(op, a, b) => match (self.constant(a), self.constant(b)) {
                 (Some(x), Some(y)) => match fold_exactly(op, x, y) {
                     Some(value) => self.number(value),
                     None => return Ok(None),
                 },
                 _ => return Ok(None),
             },
-            Node::Select(_, a, b) if a == b => a,
-            Node::Cast(kind, a) if self.graph.fact(a).kind == kind => a,
+            FormulaNode::Select(_, a, b) if a == b => a,
+            FormulaNode::Cast(kind, a) if self.graph.node_info(a).kind == kind => a,
             // Reductions of a row of equal values.
-            Node::RowReduce(RowOp::Max | RowOp::Min, a) if self.graph.fact(a).per_row => a,
-            Node::RowReduce(RowOp::Sum, a) if self.graph.fact(a).per_row => {
-                let length = self.node(Node::RowLength)?;
-                let length = self.node(Node::Cast(self.graph.fact(a).kind, length))?;
-                self.node(Node::Binary(Mul, a, length))?
+            FormulaNode::RowReduce(RowOp::Max | RowOp::Min, a) if self.graph.node_info(a).per_row => a,
+            FormulaNode::RowReduce(RowOp::Sum, a) if self.graph.node_info(a).per_row => {
+                let length = self.node(FormulaNode::RowLength)?;
+                let length = self.node(FormulaNode::Cast(self.graph.node_info(a).kind, length))?;
+                self.node(FormulaNode::Binary(Mul, a, length))?
             }
             _ => return Ok(None),
         }))
@@ -50,24 +50,30 @@ impl Builder {
 
     /// Applies the rewrites of derivatives, by the algebra of real numbers: removes 0 and ±1, moves signs outwards so
     /// that they cancel, and collects constant factors.
-    pub(super) fn rewrite_derivative(&mut self, node: Node) -> Rewrite {
+    pub(super) fn rewrite_derivative(&mut self, node: FormulaNode) -> Rewrite {
         use Binary::{Add, Div, Mul, Pow, Sub};
-        if !matches!(node, Node::Unary(Unary::Neg, _) | Node::Binary(..) | Node::Select(..) | Node::RowReduce(..)) {
+        if !matches!(
+            node,
+            FormulaNode::Unary(Unary::Neg, _)
+                | FormulaNode::Binary(..)
+                | FormulaNode::Select(..)
+                | FormulaNode::RowReduce(..)
+        ) {
             return Ok(None);
         }
-        if node.operands().iter().any(|&a| self.graph.fact(a).kind == Kind::Index) {
+        if node.operands().iter().any(|&a| self.graph.node_info(a).kind == ValueKind::Index) {
             return Ok(None);
         }
         let constant = |b: &Builder, id| b.constant(id);
         Ok(match node {
-            Node::Unary(Unary::Neg, a) => match self.graph.node(a) {
-                Node::Binary(Sub, u, v) => Some(self.node(Node::Binary(Sub, v, u))?),
+            FormulaNode::Unary(Unary::Neg, a) => match self.graph.node(a) {
+                FormulaNode::Binary(Sub, u, v) => Some(self.node(FormulaNode::Binary(Sub, v, u))?),
                 _ => match self.factor(a) {
                     Some((u, c)) => Some(self.scaled(u, -c)?),
                     None => None,
                 },
             },
-            Node::Binary(op @ (Add | Sub | Mul | Div | Pow), a, b) => {
+            FormulaNode::Binary(op @ (Add | Sub | Mul | Div | Pow), a, b) => {
                 let (x, y) = (constant(self, a), constant(self, b));
                 if let (Some(x), Some(y)) = (x, y) {
                     return Ok(Some(self.number(fold(op, x, y))));
@@ -75,88 +81,88 @@ impl Builder {
                 match (op, self.negated(a), self.negated(b)) {
                     (Add, ..) if is_zero(x) => Some(b),
                     (Add | Sub, ..) if is_zero(y) => Some(a),
-                    (Sub, ..) if is_zero(x) => Some(self.node(Node::Unary(Unary::Neg, b))?),
-                    (Add, _, Some(v)) => Some(self.node(Node::Binary(Sub, a, v))?),
-                    (Add, Some(u), _) => Some(self.node(Node::Binary(Sub, b, u))?),
-                    (Sub, _, Some(v)) => Some(self.node(Node::Binary(Add, a, v))?),
+                    (Sub, ..) if is_zero(x) => Some(self.node(FormulaNode::Unary(Unary::Neg, b))?),
+                    (Add, _, Some(v)) => Some(self.node(FormulaNode::Binary(Sub, a, v))?),
+                    (Add, Some(u), _) => Some(self.node(FormulaNode::Binary(Sub, b, u))?),
+                    (Sub, _, Some(v)) => Some(self.node(FormulaNode::Binary(Add, a, v))?),
                     (Add, ..) if a == b => Some(self.scaled(a, 2.0)?),
                     (Mul, ..) if is_zero(x) || is_zero(y) => Some(self.number(0.0)),
                     (Div, ..) if is_zero(x) => Some(self.number(0.0)),
                     (Mul, ..) if x.is_some() => Some(self.scaled(b, x.unwrap_or(1.0))?),
                     (Mul, ..) if y.is_some() => Some(self.scaled(a, y.unwrap_or(1.0))?),
-                    (Mul | Div, Some(u), Some(v)) => Some(self.node(Node::Binary(op, u, v))?),
+                    (Mul | Div, Some(u), Some(v)) => Some(self.node(FormulaNode::Binary(op, u, v))?),
                     (Mul | Div, Some(u), None) => {
-                        let product = self.node(Node::Binary(op, u, b))?;
-                        Some(self.node(Node::Unary(Unary::Neg, product))?)
+                        let product = self.node(FormulaNode::Binary(op, u, b))?;
+                        Some(self.node(FormulaNode::Unary(Unary::Neg, product))?)
                     }
                     (Mul | Div, None, Some(v)) => {
-                        let product = self.node(Node::Binary(op, a, v))?;
-                        Some(self.node(Node::Unary(Unary::Neg, product))?)
+                        let product = self.node(FormulaNode::Binary(op, a, v))?;
+                        Some(self.node(FormulaNode::Unary(Unary::Neg, product))?)
                     }
                     (Pow, ..) if y == Some(1.0) => Some(a),
                     (Pow, ..) if is_zero(y) => Some(self.number(1.0)),
-                    (Pow, ..) if y == Some(2.0) => Some(self.node(Node::Binary(Mul, a, a))?),
+                    (Pow, ..) if y == Some(2.0) => Some(self.node(FormulaNode::Binary(Mul, a, a))?),
                     _ => None,
                 }
             }
-            Node::Select(c, a, b) => match (self.graph.node(c), self.graph.node(a), self.graph.node(b)) {
-                (Node::Unary(Unary::Not, c), ..) => Some(self.node(Node::Select(c, b, a))?),
-                (_, Node::Select(d, u, _), _) if d == c => Some(self.node(Node::Select(c, u, b))?),
-                (_, _, Node::Select(d, _, v)) if d == c => Some(self.node(Node::Select(c, a, v))?),
+            FormulaNode::Select(c, a, b) => match (self.graph.node(c), self.graph.node(a), self.graph.node(b)) {
+                (FormulaNode::Unary(Unary::Not, c), ..) => Some(self.node(FormulaNode::Select(c, b, a))?),
+                (_, FormulaNode::Select(d, u, _), _) if d == c => Some(self.node(FormulaNode::Select(c, u, b))?),
+                (_, _, FormulaNode::Select(d, _, v)) if d == c => Some(self.node(FormulaNode::Select(c, a, v))?),
                 _ => None,
             },
-            Node::RowReduce(RowOp::Sum, a) => self.sum_of_products(a)?,
+            FormulaNode::RowReduce(RowOp::Sum, a) => self.sum_of_products(a)?,
             _ => None,
         })
     }
 
     /// Moves factors that are constant along the row out of a row sum: Σ s·u = s·Σ u.
-    fn sum_of_products(&mut self, a: Id) -> Rewrite {
-        let per_row = |b: &Builder, id| b.graph.fact(id).per_row;
-        let sum = |b: &mut Builder, u| b.node(Node::RowReduce(RowOp::Sum, u));
+    fn sum_of_products(&mut self, a: NodeId) -> Rewrite {
+        let per_row = |b: &Builder, id| b.graph.node_info(id).per_row;
+        let sum = |b: &mut Builder, u| b.node(FormulaNode::RowReduce(RowOp::Sum, u));
         Ok(match self.graph.node(a) {
             _ if is_zero(self.constant(a)) => Some(a),
             _ if per_row(self, a) => None,
-            Node::Unary(Unary::Neg, u) => {
+            FormulaNode::Unary(Unary::Neg, u) => {
                 let total = sum(self, u)?;
-                Some(self.node(Node::Unary(Unary::Neg, total))?)
+                Some(self.node(FormulaNode::Unary(Unary::Neg, total))?)
             }
-            Node::Binary(Binary::Mul, s, u) if per_row(self, s) => {
+            FormulaNode::Binary(Binary::Mul, s, u) if per_row(self, s) => {
                 let total = sum(self, u)?;
-                Some(self.node(Node::Binary(Binary::Mul, s, total))?)
+                Some(self.node(FormulaNode::Binary(Binary::Mul, s, total))?)
             }
-            Node::Binary(op @ (Binary::Mul | Binary::Div), u, s) if per_row(self, s) => {
+            FormulaNode::Binary(op @ (Binary::Mul | Binary::Div), u, s) if per_row(self, s) => {
                 let total = sum(self, u)?;
-                Some(self.node(Node::Binary(op, total, s))?)
+                Some(self.node(FormulaNode::Binary(op, total, s))?)
             }
             _ => None,
         })
     }
 
     /// Returns the literal number `value`.
-    pub(super) fn number(&mut self, value: f64) -> Id {
-        self.literal(Literal::new(Scalar::Float(value), Kind::Number))
+    pub(super) fn number(&mut self, value: f64) -> NodeId {
+        self.literal(Literal::new(Scalar::Float(value), ValueKind::Number))
     }
 
     /// Returns u if the node is −u and not a literal.
-    fn negated(&self, id: Id) -> Option<Id> {
+    fn negated(&self, id: NodeId) -> Option<NodeId> {
         match self.graph.node(id) {
-            Node::Unary(Unary::Neg, u) => Some(u),
+            FormulaNode::Unary(Unary::Neg, u) => Some(u),
             _ => None,
         }
     }
 
     /// Returns (u, c) if the node is u·c with a literal c.
-    fn factor(&self, id: Id) -> Option<(Id, f64)> {
+    fn factor(&self, id: NodeId) -> Option<(NodeId, f64)> {
         match self.graph.node(id) {
-            Node::Binary(Binary::Mul, u, c) if self.constant(c).is_some() => self.constant(c).map(|c| (u, c)),
-            Node::Binary(Binary::Mul, c, u) => self.constant(c).map(|c| (u, c)),
+            FormulaNode::Binary(Binary::Mul, u, c) if self.constant(c).is_some() => self.constant(c).map(|c| (u, c)),
+            FormulaNode::Binary(Binary::Mul, c, u) => self.constant(c).map(|c| (u, c)),
             _ => None,
         }
     }
 
     /// Returns c·u, with the constant factors of u multiplied into c.
-    fn scaled(&mut self, u: Id, c: f64) -> Result<Id, String> {
+    fn scaled(&mut self, u: NodeId, c: f64) -> Result<NodeId, String> {
         if let Some(x) = self.constant(u) {
             return Ok(self.number(c * x));
         }
@@ -169,17 +175,17 @@ impl Builder {
         match c {
             0.0 => Ok(self.number(0.0)),
             1.0 => Ok(u),
-            -1.0 => self.node(Node::Unary(Unary::Neg, u)),
+            -1.0 => self.node(FormulaNode::Unary(Unary::Neg, u)),
             _ => {
                 // Interned directly, because `node` would call this function again.
                 let c = self.number(c);
-                self.plain(Node::Binary(Binary::Mul, c, u))
+                self.plain(FormulaNode::Binary(Binary::Mul, c, u))
             }
         }
     }
 
     /// Builds the node with only the rewrites that keep every bit.
-    fn plain(&mut self, node: Node) -> Result<Id, String> {
+    fn plain(&mut self, node: FormulaNode) -> Result<NodeId, String> {
         let derivative = std::mem::replace(&mut self.derivative, false);
         let id = self.node(node);
         self.derivative = derivative;

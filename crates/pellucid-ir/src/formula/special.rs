@@ -46,9 +46,9 @@ pub fn unary(op: Unary, x: f64) -> f64 {
         Unary::Ndtri => ndtri(x),
         Unary::Lgamma => libm::lgamma(x),
         Unary::Digamma => digamma(x),
-        Unary::Not => truth(x == 0.0),
-        Unary::IsNan => truth(x.is_nan()),
-        Unary::IsFinite => truth(x.is_finite()),
+        Unary::Not => bool_to_f64(x == 0.0),
+        Unary::IsNan => bool_to_f64(x.is_nan()),
+        Unary::IsFinite => bool_to_f64(x.is_finite()),
     }
 }
 
@@ -61,7 +61,7 @@ pub fn binary(op: Binary, a: f64, b: f64) -> f64 {
         Binary::Mul => a * b,
         Binary::Div => a / b,
         Binary::FloorDiv => floor_div(a, b),
-        Binary::Rem => floored(a % b, b),
+        Binary::Rem => floor_remainder(a % b, b),
         Binary::Pow => a.powf(b),
         Binary::Atan2 => a.atan2(b),
         Binary::Max | Binary::Min if a.is_nan() || b.is_nan() => f64::NAN,
@@ -83,17 +83,17 @@ pub fn binary(op: Binary, a: f64, b: f64) -> f64 {
         Binary::Xor => (i ^ j) as f64,
         Binary::Shl => (if (0..64).contains(&j) { i << j } else { 0 }) as f64,
         Binary::Shr => (i >> if (0..64).contains(&j) { j } else { 63 }) as f64,
-        Binary::Lt => truth(a < b),
-        Binary::Le => truth(a <= b),
-        Binary::Gt => truth(a > b),
-        Binary::Ge => truth(a >= b),
-        Binary::Eq => truth(a == b),
-        Binary::Ne => truth(a != b),
+        Binary::Lt => bool_to_f64(a < b),
+        Binary::Le => bool_to_f64(a <= b),
+        Binary::Gt => bool_to_f64(a > b),
+        Binary::Ge => bool_to_f64(a >= b),
+        Binary::Eq => bool_to_f64(a == b),
+        Binary::Ne => bool_to_f64(a != b),
     }
 }
 
 /// Returns the remainder of floored division by b from the remainder `m` of truncated division.
-fn floored(m: f64, b: f64) -> f64 {
+fn floor_remainder(m: f64, b: f64) -> f64 {
     if m == 0.0 {
         m.copysign(b)
     } else if (m < 0.0) != (b < 0.0) {
@@ -125,7 +125,7 @@ pub(super) fn binary_index(op: Binary, a: f64, b: f64) -> f64 {
     }
 }
 
-fn truth(b: bool) -> f64 {
+fn bool_to_f64(b: bool) -> f64 {
     b as u8 as f64
 }
 

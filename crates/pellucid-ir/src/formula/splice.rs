@@ -5,7 +5,7 @@
 
 use super::graph::MOST;
 use super::primitive::{Binary, Unary};
-use super::program::{Load, MOST_STEPS, Op, Operand, Program, Step, Store, Uniform, UniformSource};
+use super::program::{InstructionOperand, Load, MOST_STEPS, Op, Program, Step, Store, Uniform, UniformSource};
 use super::registers::{self, Draft, Value};
 use crate::dtype::{Compute, DType, Scalar};
 use crate::kernel::Params;
@@ -28,7 +28,7 @@ pub struct Splice {
 
 /// An output of a spliced part, with the dtype in which it would have been stored.
 #[derive(Clone, Copy, Debug)]
-pub struct Made {
+pub struct SplicedValue {
     value: Value,
     compute: Compute,
     storage: DType,
@@ -37,11 +37,11 @@ pub struct Made {
 
 /// The source of an input of a part.
 #[derive(Clone, Copy, Debug)]
-pub enum Source {
+pub enum SpliceOperand {
     /// The array with this number.
     Array(usize),
     /// An output of an earlier part.
-    Made(Made),
+    Value(SplicedValue),
 }
 
 /// A finished [`Splice`].
@@ -62,24 +62,29 @@ impl Splice {
     }
 
     /// Adds an array of `dtype` as an input of the program, even if no part reads it.
-    pub fn load(&mut self, array: usize, dtype: DType) -> Made {
+    pub fn load(&mut self, array: usize, dtype: DType) -> SplicedValue {
         self.load_as(array, Load { storage: dtype, compute: dtype.compute(), per_row: false }, dtype)
     }
 
     /// Adds an array as an input of the program whose value would have been stored as `storage`.
-    pub fn load_as(&mut self, array: usize, load: Load, storage: DType) -> Made {
-        Made { value: self.input(array, load), compute: load.compute, storage, per_row: false }
+    pub fn load_as(&mut self, array: usize, load: Load, storage: DType) -> SplicedValue {
+        SplicedValue { value: self.input(array, load), compute: load.compute, storage, per_row: false }
     }
 
     /// Appends `program` to the parts so far and returns its outputs; the reason if it cannot be spliced.
-    pub fn part(&mut self, program: &Program, params: &Params, inputs: &[Source]) -> Result<Vec<Made>, &'static str> {
+    pub fn part(
+        &mut self,
+        program: &Program,
+        params: &Params,
+        inputs: &[SpliceOperand],
+    ) -> Result<Vec<SplicedValue>, &'static str> {
         let first_param = self.params.len();
         self.params.extend(params.iter());
         let mut values = Vec::with_capacity(inputs.len());
         for (load, source) in program.inputs.iter().zip(inputs) {
             values.push(match *source {
-                Source::Array(array) => self.input(array, *load),
-                Source::Made(made) => self.reload(made, load)?,
+                SpliceOperand::Array(array) => self.input(array, *load),
+                SpliceOperand::Value(made) => self.reload(made, load)?,
             });
         }
         let mut uniforms = Vec::with_capacity(program.uniforms.len());
@@ -95,11 +100,12 @@ impl Splice {
         }
         let mut registers: Vec<Option<Value>> = vec![None; program.registers.len()];
         let mut rows: Vec<Option<Value>> = vec![None; program.row_registers.len()];
-        let value_of = |operand: Operand, registers: &[Option<Value>], rows: &[Option<Value>]| match operand {
-            Operand::Input(i) => values[i as usize],
-            Operand::Uniform(u) => uniforms[u as usize],
-            Operand::Register(r) => registers[r as usize].expect("a register is written before it is read"),
-            Operand::Row(r) => rows[r as usize].expect("a register is written before it is read"),
+        let value_of = |operand: InstructionOperand, registers: &[Option<Value>], rows: &[Option<Value>]| match operand
+        {
+            InstructionOperand::Input(i) => values[i as usize],
+            InstructionOperand::Uniform(u) => uniforms[u as usize],
+            InstructionOperand::Register(r) => registers[r as usize].expect("a register is written before it is read"),
+            InstructionOperand::Row(r) => rows[r as usize].expect("a register is written before it is read"),
         };
         for Step { op, compute, into, args } in &program.steps {
             let args: SmallVec<[Value; 3]> = args.iter().map(|&a| value_of(a, &registers, &rows)).collect();
@@ -108,22 +114,32 @@ impl Splice {
             }
             let value = self.step(*op, *compute, &args);
             match *into {
-                Operand::Register(r) => registers[r as usize] = Some(value),
-                Operand::Row(r) => rows[r as usize] = Some(value),
-                Operand::Input(_) | Operand::Uniform(_) => return Err("a step writes to an operand"),
+                InstructionOperand::Register(r) => registers[r as usize] = Some(value),
+                InstructionOperand::Row(r) => rows[r as usize] = Some(value),
+                InstructionOperand::Input(_) | InstructionOperand::Uniform(_) => {
+                    return Err("a step writes to an operand");
+                }
             }
         }
         let made = |store: &Store| {
             let value = value_of(store.value, &registers, &rows);
-            Made { value, compute: store.compute, storage: store.storage, per_row: store.per_row }
+            SplicedValue { value, compute: store.compute, storage: store.storage, per_row: store.per_row }
         };
         Ok(program.outputs.iter().map(made).collect())
     }
 
     /// Returns the program that stores these values, in order; the reason if it would exceed a limit.
-    pub fn finish(self, name: &'static str, outputs: &[Made]) -> Result<Spliced, &'static str> {
-        let store = |m: &Made| {
-            (m.value, Store { value: Operand::Input(0), compute: m.compute, storage: m.storage, per_row: m.per_row })
+    pub fn finish(self, name: &'static str, outputs: &[SplicedValue]) -> Result<Spliced, &'static str> {
+        let store = |m: &SplicedValue| {
+            (
+                m.value,
+                Store {
+                    value: InstructionOperand::Input(0),
+                    compute: m.compute,
+                    storage: m.storage,
+                    per_row: m.per_row,
+                },
+            )
         };
         let allocated = registers::allocate(&self.draft, outputs.iter().map(store).collect());
         let largest = [self.loads.len(), self.uniforms.len(), allocated.registers.len(), allocated.row_registers.len()];
@@ -184,7 +200,7 @@ impl Splice {
     }
 
     /// Returns the value of `made` after storing it and loading it as `load`; the reason if no step computes that.
-    fn reload(&mut self, made: Made, load: &Load) -> Result<Value, &'static str> {
+    fn reload(&mut self, made: SplicedValue, load: &Load) -> Result<Value, &'static str> {
         if load.per_row && !made.per_row {
             return Err("a per-row input is computed for every element");
         }
@@ -235,7 +251,7 @@ impl Program {
     pub fn cast(from: DType, to: DType) -> Program {
         let compute = from.compute();
         let load = Load { storage: from, compute, per_row: false };
-        let store = Store { value: Operand::Input(0), compute, storage: to, per_row: false };
+        let store = Store { value: InstructionOperand::Input(0), compute, storage: to, per_row: false };
         Program::new("cast", vec![load], Vec::new(), Vec::new(), Default::default(), vec![store])
     }
 }

@@ -6,8 +6,8 @@
 //! derived from it.
 
 use super::Formula;
-use super::differentiate::import;
-use super::graph::{Id, Input, Kind, Node};
+use super::differentiate::import_graph;
+use super::graph::{FormulaNode, Input, NodeId, ValueKind};
 use super::primitive::RowOp;
 use crate::error::{Error, Result};
 use std::cell::RefCell;
@@ -76,16 +76,16 @@ pub(super) struct TooWide(usize);
 
 fn unroll(formula: &Formula) -> std::result::Result<Unrolled, TooWide> {
     let graph = formula.graph();
-    let reduced: Vec<(Id, RowOp, Id)> = graph
+    let reduced: Vec<(NodeId, RowOp, NodeId)> = graph
         .iter()
         .filter_map(|(id, node)| match node {
-            Node::RowReduce(op, a) => Some((id, op, a)),
+            FormulaNode::RowReduce(op, a) => Some((id, op, a)),
             _ => None,
         })
         .collect();
-    let value = |root: Id, per_row: bool| {
+    let value = |root: NodeId, per_row: bool| {
         let read = RefCell::new((Vec::new(), Vec::new()));
-        let number = |leaf: Leaf, kind: Kind| {
+        let number = |leaf: Leaf, kind: ValueKind| {
             let (leaves, inputs) = &mut *read.borrow_mut();
             leaves.iter().position(|l| *l == leaf).unwrap_or_else(|| {
                 leaves.push(leaf);
@@ -95,24 +95,25 @@ fn unroll(formula: &Formula) -> std::result::Result<Unrolled, TooWide> {
         };
         let (part, roots) = graph.extract(&[root], &|id| {
             let leaf = match graph.node(id) {
-                Node::RowLength => return Some(Node::Param(formula.params() as u8)),
-                Node::Input(i) => Leaf::Input(i as usize),
-                Node::RowIndex => Leaf::RowIndex,
-                Node::RowReduce(..) => Leaf::Reduced(reduced.iter().position(|r| r.0 == id)?),
+                FormulaNode::RowLength => return Some(FormulaNode::Param(formula.params() as u8)),
+                FormulaNode::Input(i) => Leaf::Input(i as usize),
+                FormulaNode::RowIndex => Leaf::RowIndex,
+                FormulaNode::RowReduce(..) => Leaf::Reduced(reduced.iter().position(|r| r.0 == id)?),
                 _ => return None,
             };
-            Some(Node::Input(number(leaf, graph.fact(id).kind) as u8))
+            Some(FormulaNode::Input(number(leaf, graph.node_info(id).kind) as u8))
         });
         let (leaves, inputs) = read.into_inner();
         if leaves.len() > MOST_LEAVES {
             return Err(TooWide(leaves.len()));
         }
         let formula = Formula::new(formula.name(), &inputs, formula.params() + 1, |inputs, params| {
-            vec![import(&part, inputs, params)[roots[0].index()]]
+            vec![import_graph(&part, inputs, params)[roots[0].index()]]
         });
         Ok(UnrolledValue { formula, leaves, per_row })
     };
-    let reduction = |&(_, op, operand): &(Id, RowOp, Id)| Ok(UnrolledReduction { op, operand: value(operand, false)? });
+    let reduction =
+        |&(_, op, operand): &(NodeId, RowOp, NodeId)| Ok(UnrolledReduction { op, operand: value(operand, false)? });
     let reductions = reduced.iter().map(reduction).collect::<std::result::Result<_, _>>()?;
     let outputs = formula.outputs().iter().map(|o| value(o.node, o.per_row));
     Ok(Unrolled { reductions, outputs: outputs.collect::<std::result::Result<_, _>>()? })

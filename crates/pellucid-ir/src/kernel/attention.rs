@@ -1,6 +1,6 @@
 //! The kernel family [`Attention`] and its shape rule.
 
-use super::{Family, FamilyInfo, Meta, Metas, Reads};
+use super::{Family, FamilyInfo, Meta, Metas, ReadOrder};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::shape::Shape;
@@ -156,7 +156,7 @@ impl Family for Attention {
             inputs: self.inputs(),
             outputs: self.outputs(),
             state_outputs: 0,
-            reads: Reads::Anywhere,
+            reads: ReadOrder::Anywhere,
             is_compute_bound: true,
             refuses_values: false,
         }

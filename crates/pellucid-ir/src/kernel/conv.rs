@@ -1,6 +1,6 @@
 //! The kernel family [`Conv`].
 
-use super::{Family, FamilyInfo, Meta, Metas, Reads, Window};
+use super::{Family, FamilyInfo, Meta, Metas, ReadOrder, Window};
 use crate::error::Result;
 
 /// The array that a [`Conv`] computes from the two others.
@@ -57,7 +57,7 @@ impl Family for Conv {
             inputs: 2,
             outputs: 1,
             state_outputs: 0,
-            reads: Reads::Anywhere,
+            reads: ReadOrder::Anywhere,
             is_compute_bound: true,
             refuses_values: false,
         }

@@ -1,6 +1,6 @@
 //! The kernel family [`CopyValues`].
 
-use super::{Family, FamilyInfo, Meta, Metas, Reads};
+use super::{Family, FamilyInfo, Meta, Metas, ReadOrder};
 use crate::error::Result;
 use smallvec::smallvec;
 
@@ -16,7 +16,7 @@ impl Family for CopyValues {
             inputs: 1,
             outputs: 1,
             state_outputs: 0,
-            reads: Reads::Anywhere,
+            reads: ReadOrder::Anywhere,
             is_compute_bound: false,
             refuses_values: false,
         }

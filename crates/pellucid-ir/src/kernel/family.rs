@@ -55,7 +55,7 @@ pub struct FamilyInfo {
     /// The number of leading outputs that the kernel also reads.
     pub state_outputs: usize,
     /// The order in which inputs are read, which decides where outputs may be stored.
-    pub reads: Reads,
+    pub reads: ReadOrder,
     /// Whether printed plans show its FLOPs instead of its bytes.
     pub is_compute_bound: bool,
     /// Whether the kernel may refuse values at run time, for example an index out of bounds. It then writes nothing.
@@ -64,7 +64,7 @@ pub struct FamilyInfo {
 
 /// The order in which a kernel reads its inputs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Reads {
+pub enum ReadOrder {
     /// In any order: no output may overlap an input.
     Anywhere,
     /// Each element of the inputs from this index on is read just before the same element of the output is written. An
@@ -75,10 +75,10 @@ pub enum Reads {
     },
 }
 
-impl Reads {
+impl ReadOrder {
     /// Returns true if input `index` is read element by element, so that an output may be the same view.
     pub fn is_elementwise(self, index: usize) -> bool {
-        matches!(self, Reads::Elementwise { from } if index >= from)
+        matches!(self, ReadOrder::Elementwise { from } if index >= from)
     }
 
     /// Returns true if an output may overlap input `index` in this manner. Otherwise the kernel could read elements that
@@ -105,7 +105,7 @@ pub(super) fn broadcast(op: &'static str, inputs: &[Meta]) -> Result<Shape> {
 }
 
 /// Returns the number of arithmetic operations of a program for one element.
-pub(super) fn steps(program: &Program) -> u64 {
+pub(super) fn flops_per_element(program: &Program) -> u64 {
     let counts = |op: &Op| match op {
         Op::MulAdd => 2,
         Op::Convert(_) | Op::Round(_) | Op::RowIndex => 0,

@@ -1,6 +1,6 @@
 //! The kernel families that index: [`Gather`] and [`Scatter`].
 
-use super::{Family, FamilyInfo, Meta, Metas, Reads};
+use super::{Family, FamilyInfo, Meta, Metas, ReadOrder};
 use crate::error::Result;
 use crate::shape::Shape;
 use smallvec::{SmallVec, smallvec};
@@ -27,7 +27,7 @@ pub struct Gather {
 
 /// The operator with which a [`Scatter`] combines a value and the existing element.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Combine {
+pub enum ScatterReduction {
     /// Replaces the element; for repeated indices the last value in row-major order stays.
     Set,
     /// Adds the value.
@@ -40,7 +40,7 @@ pub enum Combine {
     Min,
 }
 
-/// `y[index] = combine(y[index], values)` in place: inputs are the values (of the shape that [`Gather`] returns) and
+/// `y[index] = reduction(y[index], values)` in place: inputs are the values (of the shape that [`Gather`] returns) and
 /// the `i64` index tensors; the output is y, which is also read.
 ///
 /// Repeated indices accumulate in row-major order of the values. Bounds as in [`Gather`].
@@ -49,7 +49,7 @@ pub struct Scatter {
     /// The selected elements.
     pub index: Index,
     /// The operator.
-    pub combine: Combine,
+    pub reduction: ScatterReduction,
 }
 
 impl Index {
@@ -82,7 +82,7 @@ impl Family for Gather {
             inputs,
             outputs: 1,
             state_outputs: 0,
-            reads: Reads::Anywhere,
+            reads: ReadOrder::Anywhere,
             is_compute_bound: false,
             refuses_values: true,
         }
@@ -107,7 +107,7 @@ impl Family for Scatter {
             inputs,
             outputs: 1,
             state_outputs: 1,
-            reads: Reads::Anywhere,
+            reads: ReadOrder::Anywhere,
             is_compute_bound: false,
             refuses_values: true,
         }

@@ -1,7 +1,7 @@
 //! The kernel family [`Map`].
 
-use super::family::{broadcast, steps};
-use super::{Family, FamilyInfo, Meta, Metas, Params, Reads};
+use super::family::{broadcast, flops_per_element};
+use super::{Family, FamilyInfo, Meta, Metas, Params, ReadOrder};
 use crate::error::Result;
 use crate::formula::Program;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl Family for Map {
             inputs: self.program.inputs.len(),
             outputs: self.program.outputs.len(),
             state_outputs: 0,
-            reads: Reads::Elementwise { from: 0 },
+            reads: ReadOrder::Elementwise { from: 0 },
             is_compute_bound: false,
             refuses_values: false,
         }
@@ -43,7 +43,7 @@ impl Family for Map {
     }
 
     fn flops(&self, _: &[Meta], outputs: &[Meta]) -> u64 {
-        outputs.first().map_or(0, Meta::elements) * steps(&self.program)
+        outputs.first().map_or(0, Meta::elements) * flops_per_element(&self.program)
     }
 
     fn program(&self) -> Option<(&Arc<Program>, &Params)> {

@@ -1,7 +1,7 @@
 //! The kernel family [`MatMul`].
 
-use super::family::steps;
-use super::{Family, FamilyInfo, Meta, Metas, Params, Reads};
+use super::family::flops_per_element;
+use super::{Family, FamilyInfo, Meta, Metas, Params, ReadOrder};
 use crate::error::{Error, Result};
 use crate::formula::Program;
 use crate::shape::Shape;
@@ -31,7 +31,7 @@ impl Family for MatMul {
             inputs: 2 + others,
             outputs: self.epilogue.as_ref().map_or(1, |program| program.outputs.len()),
             state_outputs: 0,
-            reads: Reads::Elementwise { from: 2 },
+            reads: ReadOrder::Elementwise { from: 2 },
             is_compute_bound: true,
             refuses_values: false,
         }
@@ -47,7 +47,7 @@ impl Family for MatMul {
 
     fn flops(&self, inputs: &[Meta], outputs: &[Meta]) -> u64 {
         let depth = inputs[0].shape.last().map_or(1, |&k| k as u64);
-        let epilogue = self.epilogue.as_ref().map_or(0, |program| steps(program));
+        let epilogue = self.epilogue.as_ref().map_or(0, |program| flops_per_element(program));
         outputs.first().map_or(0, Meta::elements) * (2 * depth + epilogue)
     }
 }

@@ -7,7 +7,7 @@ mod attention;
 mod axes;
 mod conv;
 mod copy;
-mod factor;
+mod factorization;
 mod family;
 mod index;
 mod map;
@@ -25,14 +25,14 @@ pub use attention::{Attention, AttentionPart, AttentionSizes};
 pub use axes::AxisSet;
 pub use conv::{Conv, ConvPart};
 pub use copy::CopyValues;
-pub use factor::{Factor, Vectors};
-pub use family::{Family, FamilyInfo, Metas, Reads};
-pub use index::{Combine, Gather, Index, Scatter};
+pub use factorization::{Factorization, SvdVectors};
+pub use family::{Family, FamilyInfo, Metas, ReadOrder};
+pub use index::{Gather, Index, Scatter, ScatterReduction};
 pub use map::Map;
 pub use matmul::MatMul;
 pub use pool::Pool;
 pub use random::{Distribution, Random};
-pub use recurrent::{Cell, Recurrent, RecurrentPart, RecurrentSizes};
+pub use recurrent::{Recurrent, RecurrentPart, RecurrentSizes, RnnMode};
 pub use reduce::{Reduce, ReduceOp};
 pub use row::Row;
 pub use scan::{Scan, ScanOp};
@@ -73,7 +73,7 @@ pub enum Kernel {
     /// The sorted elements of an axis, and their original positions.
     Sort(Sort),
     /// A matrix factorisation, or the solution of equations with one.
-    Factor(Factor),
+    Factorization(Factorization),
     /// A recurrent layer over time, or its gradient.
     Recurrent(Recurrent),
     /// Scaled dot-product attention, or its gradient.
@@ -116,7 +116,7 @@ macro_rules! with_family {
             $crate::kernel::Kernel::Gather($family) => $e,
             $crate::kernel::Kernel::Scatter($family) => $e,
             $crate::kernel::Kernel::Sort($family) => $e,
-            $crate::kernel::Kernel::Factor($family) => $e,
+            $crate::kernel::Kernel::Factorization($family) => $e,
             $crate::kernel::Kernel::Recurrent($family) => $e,
             $crate::kernel::Kernel::Attention($family) => $e,
             $crate::kernel::Kernel::Random($family) => $e,

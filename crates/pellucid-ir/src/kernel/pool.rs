@@ -1,6 +1,6 @@
 //! The kernel family [`Pool`].
 
-use super::{Family, FamilyInfo, Meta, Metas, Reads, Window};
+use super::{Family, FamilyInfo, Meta, Metas, ReadOrder, Window};
 use crate::error::Result;
 
 /// The largest element of each window over the last three axes, and its position.
@@ -22,7 +22,7 @@ impl Family for Pool {
             inputs: 1,
             outputs: 2,
             state_outputs: 0,
-            reads: Reads::Anywhere,
+            reads: ReadOrder::Anywhere,
             is_compute_bound: false,
             refuses_values: false,
         }

@@ -1,6 +1,6 @@
 //! The kernel family [`Random`].
 
-use super::{Family, FamilyInfo, Meta, Metas, Reads};
+use super::{Family, FamilyInfo, Meta, Metas, ReadOrder};
 use crate::error::Result;
 
 /// The distribution of a [`Random`] kernel.
@@ -35,7 +35,7 @@ impl Family for Random {
             inputs: 0,
             outputs: 2,
             state_outputs: 1,
-            reads: Reads::Anywhere,
+            reads: ReadOrder::Anywhere,
             is_compute_bound: false,
             refuses_values: false,
         }

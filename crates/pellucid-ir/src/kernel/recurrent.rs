@@ -1,6 +1,6 @@
 //! The kernel family [`Recurrent`] and its shape rule.
 
-use super::{Family, FamilyInfo, Meta, Metas, Reads};
+use super::{Family, FamilyInfo, Meta, Metas, ReadOrder};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::shape::Shape;
@@ -11,7 +11,7 @@ use smallvec::smallvec;
 /// Gates are blocks of H elements: xᵦ is the input contribution to block b, hᵦ = (W·h)ᵦ that of the state, βᵦ the
 /// bias, and σ the logistic function.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Cell {
+pub enum RnnMode {
     /// h′ = tanh(x + W·h + β) (Elman 1990).
     Tanh,
     /// h′ = max(x + W·h + β, 0).
@@ -24,21 +24,21 @@ pub enum Cell {
     Lstm,
 }
 
-impl Cell {
+impl RnnMode {
     /// Returns G, the number of gates: blocks of rows of the weights.
     pub fn gates(self) -> usize {
         match self {
-            Cell::Tanh | Cell::Relu => 1,
-            Cell::Gru => 3,
-            Cell::Lstm => 4,
+            RnnMode::Tanh | RnnMode::Relu => 1,
+            RnnMode::Gru => 3,
+            RnnMode::Lstm => 4,
         }
     }
 
     /// Returns B, the number of blocks of the bias and of the gate activations that are saved for the gradient.
     pub fn blocks(self) -> usize {
         match self {
-            Cell::Tanh | Cell::Relu => 1,
-            Cell::Gru | Cell::Lstm => 4,
+            RnnMode::Tanh | RnnMode::Relu => 1,
+            RnnMode::Gru | RnnMode::Lstm => 4,
         }
     }
 }
@@ -57,20 +57,20 @@ pub enum RecurrentPart {
 /// It is a family of its own because one step is too short for separate kernels. Its weights are packed once for all
 /// steps and stay in the cache.
 ///
-/// H is the width of a cell, P that of a state (H, unless projected), B and G the cell's [`blocks`](Cell::blocks) and
-/// [`gates`](Cell::gates). Arrays are `f32` or `f64`; outputs are contiguous.
+/// H is the width of a cell, P that of a state (H, unless projected), B and G the cell's [`blocks`](RnnMode::blocks)
+/// and [`gates`](RnnMode::gates). Arrays are `f32` or `f64`; outputs are contiguous.
 ///
 /// **States**: the inputs are the input contribution to the gates x `[T, N, B·H]`, W `[G·H, P]`, β `[B·H]` and the
-/// initial state `[N, P]`; for [`Cell::Lstm`] the initial c `[N, H]`; if projected V `[P, H]`; with lengths those, `i64
-/// [N]` in 0..=T. The outputs are the gate activations `[T, N, B·H]` (r, z, n, u of [`Cell::Gru`]), which may be the
-/// same view as x; all states `[T + 1, N, P]`; and for [`Cell::Lstm`] all c `[T + 1, N, H]`. Step t computes state t +
-/// 1 from state t, or, in `reverse`, state t from state t + 1. A step at or beyond the length of its sequence copies
-/// the state; its gate activations are unspecified.
+/// initial state `[N, P]`; for [`RnnMode::Lstm`] the initial c `[N, H]`; if projected V `[P, H]`; with lengths those,
+/// `i64 [N]` in 0..=T. The outputs are the gate activations `[T, N, B·H]` (r, z, n, u of [`RnnMode::Gru`]), which may
+/// be the same view as x; all states `[T + 1, N, P]`; and for [`RnnMode::Lstm`] all c `[T + 1, N, H]`. Step t computes
+/// state t + 1 from state t, or, in `reverse`, state t from state t + 1. A step at or beyond the length of its sequence
+/// copies the state; its gate activations are unspecified.
 ///
 /// **Gradient**: the inputs are the gate activations (for a plain cell the states that the steps compute), the states,
 /// W, the gradients of the states that the steps compute `[T, N, P]`, and an additional gradient of the final state
-/// `[N, P]`; for [`Cell::Lstm`] all c and the gradient of the final c; then V and the lengths. The outputs are the
-/// gradients of x + β `[T, N, B·H]` (that of u in the last block of [`Cell::Gru`]), of the initial state and of the
+/// `[N, P]`; for [`RnnMode::Lstm`] all c and the gradient of the final c; then V and the lengths. The outputs are the
+/// gradients of x + β `[T, N, B·H]` (that of u in the last block of [`RnnMode::Gru`]), of the initial state and of the
 /// initial c; if projected also the total gradient of every state `[T, N, P]`. Steps beyond the length of a sequence
 /// ignore the gradients of their states and have gradient 0.
 ///
@@ -79,10 +79,10 @@ pub enum RecurrentPart {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Recurrent {
     /// The equations of one step.
-    pub cell: Cell,
+    pub cell: RnnMode,
     /// The layer runs from the last step to the first.
     pub reverse: bool,
-    /// The states are projected; only for [`Cell::Lstm`].
+    /// The states are projected; only for [`RnnMode::Lstm`].
     pub projected: bool,
     /// The sequences have individual lengths.
     pub lengths: bool,
@@ -107,9 +107,9 @@ impl Recurrent {
     /// Returns the number of inputs.
     pub fn inputs(&self) -> usize {
         let own = match (self.part, self.cell) {
-            (RecurrentPart::States, Cell::Lstm) => 5,
+            (RecurrentPart::States, RnnMode::Lstm) => 5,
             (RecurrentPart::States, _) => 4,
-            (RecurrentPart::Gradient, Cell::Lstm) => 7,
+            (RecurrentPart::Gradient, RnnMode::Lstm) => 7,
             (RecurrentPart::Gradient, _) => 5,
         };
         own + usize::from(self.projected) + usize::from(self.lengths)
@@ -118,7 +118,7 @@ impl Recurrent {
     /// Returns the number of outputs.
     pub fn outputs(&self) -> usize {
         let gradient = self.part == RecurrentPart::Gradient;
-        2 + usize::from(self.cell == Cell::Lstm) + usize::from(gradient && self.projected)
+        2 + usize::from(self.cell == RnnMode::Lstm) + usize::from(gradient && self.projected)
     }
 
     /// Returns T, N, H and P, read from the gates and W; `None` if these do not fit the cell.
@@ -129,7 +129,7 @@ impl Recurrent {
         };
         let (&[steps, batch, width], &[_, state]) = (inputs[0].shape.dims(), w.shape.dims()) else { return None };
         let hidden = width / self.cell.blocks();
-        let fits = self.projected && self.cell == Cell::Lstm || !self.projected && state == hidden;
+        let fits = self.projected && self.cell == RnnMode::Lstm || !self.projected && state == hidden;
         fits.then_some(RecurrentSizes { steps, batch, hidden, state })
     }
 
@@ -144,7 +144,8 @@ impl Recurrent {
         };
         let sizes = self.sizes(inputs).filter(|_| inputs.len() == self.inputs()).ok_or_else(misfit)?;
         let RecurrentSizes { steps, batch, hidden, state } = sizes;
-        let (gates, blocks, lstm) = (self.cell.gates() * hidden, self.cell.blocks() * hidden, self.cell == Cell::Lstm);
+        let (gates, blocks, lstm) =
+            (self.cell.gates() * hidden, self.cell.blocks() * hidden, self.cell == RnnMode::Lstm);
         let all = steps.checked_add(1).ok_or_else(misfit)?;
         let mut wanted: Vec<Shape> = match self.part {
             RecurrentPart::States => {
@@ -209,7 +210,7 @@ impl Family for Recurrent {
             inputs: self.inputs(),
             outputs: self.outputs(),
             state_outputs: 0,
-            reads: Reads::Anywhere,
+            reads: ReadOrder::Anywhere,
             is_compute_bound: true,
             refuses_values: false,
         }

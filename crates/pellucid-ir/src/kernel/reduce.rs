@@ -1,7 +1,7 @@
 //! The kernel family [`Reduce`].
 
-use super::family::{broadcast, steps};
-use super::{AxisSet, Family, FamilyInfo, Meta, Metas, Params, Reads};
+use super::family::{broadcast, flops_per_element};
+use super::{AxisSet, Family, FamilyInfo, Meta, Metas, Params, ReadOrder};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::formula::Program;
@@ -65,7 +65,7 @@ impl Family for Reduce {
             inputs: self.program.inputs.len(),
             outputs: 1,
             state_outputs: 0,
-            reads: Reads::Anywhere,
+            reads: ReadOrder::Anywhere,
             is_compute_bound: false,
             refuses_values: false,
         }
@@ -82,8 +82,8 @@ impl Family for Reduce {
 
     fn flops(&self, inputs: &[Meta], outputs: &[Meta]) -> u64 {
         let read = broadcast(self.name(), inputs).map_or(0, |shape| shape.size() as u64);
-        let finish = self.finish.as_ref().map_or(0, |program| steps(program));
-        read * (steps(&self.program) + 1) + outputs.first().map_or(0, Meta::elements) * finish
+        let finish = self.finish.as_ref().map_or(0, |program| flops_per_element(program));
+        read * (flops_per_element(&self.program) + 1) + outputs.first().map_or(0, Meta::elements) * finish
     }
 
     fn program(&self) -> Option<(&Arc<Program>, &Params)> {

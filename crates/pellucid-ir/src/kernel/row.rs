@@ -1,7 +1,7 @@
 //! The kernel family [`Row`].
 
-use super::family::{broadcast, steps};
-use super::{AxisSet, Family, FamilyInfo, Meta, Metas, Params, Reads};
+use super::family::{broadcast, flops_per_element};
+use super::{AxisSet, Family, FamilyInfo, Meta, Metas, Params, ReadOrder};
 use crate::error::Result;
 use crate::formula::Program;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl Family for Row {
             inputs: self.program.inputs.len(),
             outputs: self.program.outputs.len(),
             state_outputs: 0,
-            reads: Reads::Elementwise { from: 0 },
+            reads: ReadOrder::Elementwise { from: 0 },
             is_compute_bound: false,
             refuses_values: false,
         }
@@ -46,7 +46,7 @@ impl Family for Row {
     }
 
     fn flops(&self, inputs: &[Meta], _: &[Meta]) -> u64 {
-        broadcast(self.name(), inputs).map_or(0, |shape| shape.size() as u64) * steps(&self.program)
+        broadcast(self.name(), inputs).map_or(0, |shape| shape.size() as u64) * flops_per_element(&self.program)
     }
 
     fn program(&self) -> Option<(&Arc<Program>, &Params)> {

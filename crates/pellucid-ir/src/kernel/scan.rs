@@ -1,6 +1,6 @@
 //! The kernel family [`Scan`].
 
-use super::{Family, FamilyInfo, Meta, Metas, Reads};
+use super::{Family, FamilyInfo, Meta, Metas, ReadOrder};
 use crate::dtype::DType;
 use crate::error::Result;
 use smallvec::smallvec;
@@ -50,7 +50,7 @@ impl Family for Scan {
             inputs: 1,
             outputs,
             state_outputs: 0,
-            reads: Reads::Anywhere,
+            reads: ReadOrder::Anywhere,
             is_compute_bound: false,
             refuses_values: false,
         }

@@ -1,6 +1,6 @@
 //! The kernel family [`Sort`].
 
-use super::{Family, FamilyInfo, Meta, Metas, Reads};
+use super::{Family, FamilyInfo, Meta, Metas, ReadOrder};
 use crate::dtype::DType;
 use crate::error::Result;
 use smallvec::smallvec;
@@ -27,7 +27,7 @@ impl Family for Sort {
             inputs: 1,
             outputs: 2,
             state_outputs: 0,
-            reads: Reads::Anywhere,
+            reads: ReadOrder::Anywhere,
             is_compute_bound: false,
             refuses_values: false,
         }

@@ -3,7 +3,7 @@
 //! A buffer is live from the first launch that touches it to the last. Buffers whose lifetimes do not overlap may
 //! share memory. An elementwise kernel writes its output in place over an input whose lifetime ends at that launch.
 
-use super::{Launch, Operand, Plan, Role, Slot};
+use super::{Launch, Plan, Slot, SlotRole, SlotView};
 use crate::shape::Layout;
 use std::collections::HashMap;
 
@@ -20,12 +20,12 @@ pub struct Arena {
     /// The bytes that the same buffers would need without sharing memory.
     pub unshared_bytes: usize,
     /// The offset and lifetime of every buffer, in the order of first use.
-    pub places: Vec<Place>,
+    pub allocations: Vec<BufferAllocation>,
 }
 
 /// The offset of a buffer in the arena, and its lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct BufferAllocation {
     /// The slot of the buffer before the arena was assigned.
     pub slot: Slot,
     /// The offset from the start of the arena, in bytes.
@@ -40,20 +40,20 @@ pub struct Place {
 
 impl Arena {
     /// Returns the offset and lifetime of the buffer that had `slot`.
-    pub fn place(&self, slot: Slot) -> Option<&Place> {
-        self.places.iter().find(|p| p.slot == slot)
+    pub fn allocation(&self, slot: Slot) -> Option<&BufferAllocation> {
+        self.allocations.iter().find(|a| a.slot == slot)
     }
 }
 
 /// Assigns every own buffer and every input an offset, and redirects all operands to the arena.
 pub(super) fn assign_offsets(mut plan: Plan) -> Plan {
-    let mut lives = lifetimes(&plan);
-    let unshared_bytes = lives.iter().map(|l| l.bytes.next_multiple_of(ALIGNMENT)).sum();
-    let blocks = merge_in_place(&plan.launches, &lives);
-    let bytes = pack_blocks(&mut lives, &blocks);
+    let mut allocations = lifetimes(&plan);
+    let unshared_bytes = allocations.iter().map(|a| a.bytes.next_multiple_of(ALIGNMENT)).sum();
+    let blocks = merge_in_place(&plan.launches, &allocations);
+    let bytes = pack_blocks(&mut allocations, &blocks);
     let slot = plan.slots.len();
     plan.slots.push(bytes);
-    let offsets: HashMap<Slot, usize> = lives.iter().map(|l| (l.slot, l.offset)).collect();
+    let offsets: HashMap<Slot, usize> = allocations.iter().map(|a| (a.slot, a.offset)).collect();
     let launches = plan.setup.iter_mut().chain(&mut plan.launches);
     for operand in launches.flat_map(Launch::operands_mut).chain(&mut plan.outputs) {
         if let Some(offset) = offsets.get(&operand.slot) {
@@ -61,11 +61,11 @@ pub(super) fn assign_offsets(mut plan: Plan) -> Plan {
             operand.slot = slot;
         }
     }
-    plan.arena = Some(Arena { slot, bytes, unshared_bytes, places: lives });
+    plan.arena = Some(Arena { slot, bytes, unshared_bytes, allocations });
     plan
 }
 
-fn shift_layout(operand: &mut Operand, elements: usize) {
+fn shift_layout(operand: &mut SlotView, elements: usize) {
     let layout = &operand.layout;
     let (shape, offset) = (layout.shape().clone(), layout.offset() + elements);
     operand.layout = match layout.is_contiguous() {
@@ -75,19 +75,19 @@ fn shift_layout(operand: &mut Operand, elements: usize) {
 }
 
 /// Returns the lifetime of each buffer, in the order of first use. All offsets are 0.
-pub(super) fn lifetimes(plan: &Plan) -> Vec<Place> {
-    let mut lives: Vec<Place> = Vec::new();
+pub(super) fn lifetimes(plan: &Plan) -> Vec<BufferAllocation> {
+    let mut allocations: Vec<BufferAllocation> = Vec::new();
     let mut at: HashMap<Slot, usize> = HashMap::new();
     let mut touch = |slot: Slot, launch: usize| {
-        if !matches!(plan.role(slot), Role::Own | Role::Input) {
+        if !matches!(plan.role(slot), SlotRole::Own | SlotRole::Input) {
             return;
         }
-        let place = *at.entry(slot).or_insert_with(|| {
-            let first = if plan.role(slot) == Role::Input { 0 } else { launch };
-            lives.push(Place { slot, offset: 0, bytes: plan.slots[slot], first, last: launch });
-            lives.len() - 1
+        let index = *at.entry(slot).or_insert_with(|| {
+            let first = if plan.role(slot) == SlotRole::Input { 0 } else { launch };
+            allocations.push(BufferAllocation { slot, offset: 0, bytes: plan.slots[slot], first, last: launch });
+            allocations.len() - 1
         });
-        lives[place].last = lives[place].last.max(launch);
+        allocations[index].last = allocations[index].last.max(launch);
     };
     let end = plan.launches.len();
     for operand in plan.setup.iter().flat_map(Launch::operands) {
@@ -98,26 +98,26 @@ pub(super) fn lifetimes(plan: &Plan) -> Vec<Place> {
         launch.operands().for_each(|o| touch(o.slot, k));
     }
     plan.outputs.iter().for_each(|o| touch(o.slot, end));
-    lives
+    allocations
 }
 
 /// Merges a buffer with the input that it overwrites in place. Returns the block number of each buffer; merged buffers
 /// have the same number.
-fn merge_in_place(launches: &[Launch], lives: &[Place]) -> Vec<usize> {
-    let mut block: Vec<usize> = (0..lives.len()).collect();
-    let at: HashMap<Slot, usize> = lives.iter().enumerate().map(|(k, l)| (l.slot, k)).collect();
+fn merge_in_place(launches: &[Launch], allocations: &[BufferAllocation]) -> Vec<usize> {
+    let mut block: Vec<usize> = (0..allocations.len()).collect();
+    let at: HashMap<Slot, usize> = allocations.iter().enumerate().map(|(k, a)| (a.slot, k)).collect();
     for (k, launch) in launches.iter().enumerate() {
         for out in &launch.outputs {
             let Some(&made) = at.get(&out.slot) else { continue };
-            if lives[made].first != k || lives[made].bytes != out.bytes() || block[made] != made {
+            if allocations[made].first != k || allocations[made].bytes != out.bytes() || block[made] != made {
                 continue;
             }
-            let whole = |x: &Operand| x.layout == out.layout && x.dtype == out.dtype && x.layout.is_contiguous();
+            let whole = |x: &SlotView| x.layout == out.layout && x.dtype == out.dtype && x.layout.is_contiguous();
             let ended = launch.inputs.iter().enumerate().find_map(|(index, x)| {
                 let &from = at.get(&x.slot)?;
-                let life = &lives[from];
-                let alone = |o: &Operand| o.slot != x.slot || whole(o);
-                let ends = life.last == k && life.bytes == x.bytes() && life.first < k;
+                let allocation = &allocations[from];
+                let alone = |o: &SlotView| o.slot != x.slot || whole(o);
+                let ends = allocation.last == k && allocation.bytes == x.bytes() && allocation.first < k;
                 // No other output of this launch overwrites the input, and all views of it equal the output's view.
                 let free = launch
                     .outputs
@@ -140,7 +140,7 @@ fn merge_in_place(launches: &[Launch], lives: &[Place]) -> Vec<usize> {
 
 /// Assigns each block the lowest free offset among the blocks with overlapping lifetimes, largest block first. Returns
 /// the size of the arena.
-fn pack_blocks(lives: &mut [Place], block: &[usize]) -> usize {
+fn pack_blocks(allocations: &mut [BufferAllocation], block: &[usize]) -> usize {
     struct MergedBlock {
         number: usize,
         bytes: usize,
@@ -148,14 +148,19 @@ fn pack_blocks(lives: &mut [Place], block: &[usize]) -> usize {
         last: usize,
     }
     let mut blocks: Vec<MergedBlock> = Vec::new();
-    for (life, &number) in lives.iter().zip(block) {
+    for (allocation, &number) in allocations.iter().zip(block) {
         match blocks.iter_mut().find(|b| b.number == number) {
             Some(b) => {
-                b.bytes = b.bytes.max(life.bytes);
-                b.first = b.first.min(life.first);
-                b.last = b.last.max(life.last);
+                b.bytes = b.bytes.max(allocation.bytes);
+                b.first = b.first.min(allocation.first);
+                b.last = b.last.max(allocation.last);
             }
-            None => blocks.push(MergedBlock { number, bytes: life.bytes, first: life.first, last: life.last }),
+            None => blocks.push(MergedBlock {
+                number,
+                bytes: allocation.bytes,
+                first: allocation.first,
+                last: allocation.last,
+            }),
         }
     }
     blocks.sort_by_key(|b| (std::cmp::Reverse(b.bytes), b.first));
@@ -177,7 +182,11 @@ fn pack_blocks(lives: &mut [Place], block: &[usize]) -> usize {
             at = at.max(end);
         }
         total = total.max(at + size);
-        lives.iter_mut().zip(block).filter(|(_, n)| **n == b.number).for_each(|(life, _)| life.offset = at);
+        allocations
+            .iter_mut()
+            .zip(block)
+            .filter(|(_, n)| **n == b.number)
+            .for_each(|(allocation, _)| allocation.offset = at);
         placed.push((b, at));
     }
     total

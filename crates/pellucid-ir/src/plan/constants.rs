@@ -1,6 +1,6 @@
 //! Constant folding: launches that depend on no input and no state run once, before the first run of the plan.
 
-use super::{Plan, Role};
+use super::{Plan, SlotRole};
 use crate::kernel::Kernel;
 
 /// Moves every launch that depends on constants alone to [`Plan::setup`].
@@ -9,7 +9,7 @@ use crate::kernel::Kernel;
 /// reader needs no memory.
 pub(super) fn fold(mut plan: Plan) -> Plan {
     let launches = &plan.launches;
-    let own = |slot| plan.role(slot) == Role::Own;
+    let own = |slot| plan.role(slot) == SlotRole::Own;
     let mut constant: Vec<bool> = launches
         .iter()
         .map(|l| {
@@ -21,9 +21,9 @@ pub(super) fn fold(mut plan: Plan) -> Plan {
         let writers = |slot| (0..launches.len()).filter(move |&k| launches[k].writes(slot));
         let fill = |k: usize| launches[k].inputs.is_empty() && !launches[k].updates();
         let lasting = |slot| match plan.role(slot) {
-            Role::Constant => true,
-            Role::Own => writers(slot).next().is_some() && writers(slot).all(|k| constant[k] || fill(k)),
-            Role::Input | Role::Given | Role::State => false,
+            SlotRole::Constant => true,
+            SlotRole::Own => writers(slot).next().is_some() && writers(slot).all(|k| constant[k] || fill(k)),
+            SlotRole::Input | SlotRole::Given | SlotRole::State => false,
         };
         // A launch that is not constant may touch the slot only after its last writer.
         let complete = |slot| {

@@ -1,6 +1,6 @@
 //! Copy elimination: the producer writes directly to the destination, or the reader reads the source directly.
 
-use super::{Elision, Launch, Operand, Plan, Role};
+use super::{Elision, Launch, Plan, SlotRole, SlotView};
 use crate::kernel::Kernel;
 use crate::shape::{Layout, Overlap};
 
@@ -20,7 +20,7 @@ pub(super) fn remove(mut plan: Plan) -> Plan {
 }
 
 /// Returns true if the operand covers its whole buffer in row-major order.
-fn is_whole(plan: &Plan, operand: &Operand) -> bool {
+fn is_whole(plan: &Plan, operand: &SlotView) -> bool {
     operand.layout.is_contiguous() && operand.layout.offset() == 0 && operand.bytes() == plan.slots[operand.slot]
 }
 
@@ -28,7 +28,7 @@ fn is_whole(plan: &Plan, operand: &Operand) -> bool {
 /// with the plan unchanged, if that is not possible.
 fn write_to_destination(plan: &mut Plan, k: usize) -> bool {
     let (from, to) = (plan.launches[k].inputs[0].clone(), plan.launches[k].outputs[0].clone());
-    let fits = plan.role(from.slot) == Role::Own
+    let fits = plan.role(from.slot) == SlotRole::Own
         && !plan.is_wanted(from.slot)
         && is_whole(plan, &from)
         && to.layout.is_contiguous()
@@ -51,7 +51,7 @@ fn write_to_destination(plan: &mut Plan, k: usize) -> bool {
         })
     };
     // A run that is refused must not have written the state already.
-    if plan.role(to.slot) == Role::State && launches[maker + 1..k].iter().any(|l| l.refuses) {
+    if plan.role(to.slot) == SlotRole::State && launches[maker + 1..k].iter().any(|l| l.refuses) {
         return false;
     }
     if is_touched(maker + 1..k, false) || (last > k && is_touched(k + 1..last + 1, true)) {
@@ -76,11 +76,11 @@ fn write_to_destination(plan: &mut Plan, k: usize) -> bool {
 /// false, with the plan unchanged, if that is not possible.
 fn read_from_source(plan: &mut Plan, k: usize) -> bool {
     let (from, to) = (plan.launches[k].inputs[0].clone(), plan.launches[k].outputs[0].clone());
-    if plan.role(to.slot) != Role::Own || plan.is_wanted(to.slot) || !is_whole(plan, &to) {
+    if plan.role(to.slot) != SlotRole::Own || plan.is_wanted(to.slot) || !is_whole(plan, &to) {
         return false;
     }
     let users: Vec<usize> = plan.users(to.slot).filter(|&u| u != k).collect();
-    let seen = |o: &Operand| {
+    let seen = |o: &SlotView| {
         let rank = o.layout.shape().rank();
         let layout = from.layout.reshape(o.layout.shape()).filter(|_| is_whole(plan, o) && o.dtype == from.dtype)?;
         // Packing needs stride 1 along one of the last two axes.
@@ -89,7 +89,7 @@ fn read_from_source(plan: &mut Plan, k: usize) -> bool {
     };
     let factor = |u: &usize| {
         let launch = &plan.launches[*u];
-        let own = |(i, o): (usize, &Operand)| o.slot != to.slot || i < 2 && seen(o).is_some();
+        let own = |(i, o): (usize, &SlotView)| o.slot != to.slot || i < 2 && seen(o).is_some();
         matches!(launch.kernel, Kernel::MatMul(_))
             && !launch.writes(to.slot)
             && launch.inputs.iter().enumerate().all(own)
@@ -109,7 +109,7 @@ fn read_from_source(plan: &mut Plan, k: usize) -> bool {
         .collect();
     let before: Vec<Launch> = users.iter().map(|&u| plan.launches[u].clone()).collect();
     for (u, i, layout) in layouts {
-        plan.launches[u].inputs[i] = Operand { slot: from.slot, layout, dtype: from.dtype };
+        plan.launches[u].inputs[i] = SlotView { slot: from.slot, layout, dtype: from.dtype };
     }
     if users.iter().any(|&u| !plan.launches[u].is_sound()) {
         users.iter().zip(before).for_each(|(&u, launch)| plan.launches[u] = launch);
@@ -127,8 +127,8 @@ fn remove_copy(
     k: usize,
     users: Vec<usize>,
     moved: impl Fn(&Launch) -> Launch,
-    from: &Operand,
-    to: &Operand,
+    from: &SlotView,
+    to: &SlotView,
 ) -> bool {
     let changed: Vec<(usize, Launch)> =
         users.into_iter().filter(|&u| u != k).map(|u| (u, moved(&plan.launches[u]))).collect();

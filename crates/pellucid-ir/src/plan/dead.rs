@@ -1,7 +1,7 @@
 //! Dead code elimination: removes launches whose results are unused, and unused outputs of programs.
 
 use super::{Elision, Launch, Plan, Slot};
-use crate::formula::{Program, Source, Splice};
+use crate::formula::{Program, Splice, SpliceOperand};
 use crate::kernel::{Kernel, Map, Params, Row};
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ pub(super) fn remove(mut plan: Plan) -> Plan {
 fn without_unwanted_outputs(kernel: &Kernel, wanted: &[bool]) -> Option<Kernel> {
     let program = |program: &Program, params: &Params| {
         let mut splice = Splice::new(program.is_row());
-        let inputs: Vec<Source> = (0..program.inputs.len()).map(Source::Array).collect();
+        let inputs: Vec<SpliceOperand> = (0..program.inputs.len()).map(SpliceOperand::Array).collect();
         let made = splice.part(program, params, &inputs).ok()?;
         let outputs: Vec<_> = made.into_iter().zip(wanted).filter(|(_, w)| **w).map(|(m, _)| m).collect();
         let spliced = splice.finish(program.name, &outputs).ok()?;

@@ -1,6 +1,6 @@
 //! Early scheduling: a launch that allocates next to nothing runs as soon as possible, so that its inputs are freed.
 
-use super::{Operand, Plan, Role};
+use super::{Plan, SlotRole, SlotView};
 
 /// Bytes of own buffers that a hoisted launch may write: single values, such as a step counter.
 const LITTLE: usize = 64;
@@ -10,12 +10,13 @@ const LITTLE: usize = 64;
 pub(super) fn hoist(mut plan: Plan) -> Plan {
     for j in 1..plan.launches.len() {
         let launch = &plan.launches[j];
-        let made: usize = launch.outputs.iter().filter(|o| plan.role(o.slot) != Role::State).map(Operand::bytes).sum();
+        let made: usize =
+            launch.outputs.iter().filter(|o| plan.role(o.slot) != SlotRole::State).map(SlotView::bytes).sum();
         if made > LITTLE {
             continue;
         }
-        let place = (0..j).rev().find(|&k| plan.have_conflict(&plan.launches[k], launch)).map_or(0, |k| k + 1);
-        plan.launches[place..=j].rotate_right(1);
+        let earliest = (0..j).rev().find(|&k| plan.have_conflict(&plan.launches[k], launch)).map_or(0, |k| k + 1);
+        plan.launches[earliest..=j].rotate_right(1);
     }
     plan
 }

@@ -15,9 +15,9 @@
 //! launches read it too, the fused kernel stores it as an additional output.
 
 use super::order::{Interleaving, replace_pair};
-use super::{Elision, Launch, Operand, Plan, Role};
+use super::{Elision, Launch, Plan, SlotRole, SlotView};
 use crate::dtype::Compute;
-use crate::formula::{Load, Made, Program, Source, Splice, Spliced};
+use crate::formula::{Load, Program, Splice, SpliceOperand, Spliced, SplicedValue};
 use crate::kernel::{Kernel, Map, MatMul, Params, Reduce, ReduceOp, Row};
 use crate::shape::{Layout, Shape};
 use std::sync::Arc;
@@ -63,8 +63,8 @@ fn fuse_with_producer(plan: &mut Plan, j: usize) -> Option<usize> {
             Ok(pair) => return Some(apply_fusion(plan, i, j, pair)),
             Err(Some(why)) => {
                 let note = (last_part(&plan.launches[i]), first_part(&plan.launches[j]), why);
-                if !plan.notes.unfused.contains(&note) {
-                    plan.notes.unfused.push(note);
+                if !plan.report.unfused.contains(&note) {
+                    plan.report.unfused.push(note);
                 }
             }
             Err(None) => {}
@@ -115,13 +115,13 @@ fn fuse_pair(plan: &Plan, i: usize, j: usize) -> Result<FusedPair, FusionRefusal
     let (maker, reader) = (FusionSide::from_launch(a).ok_or(None)?, FusionSide::from_launch(b).ok_or(None)?);
     // An update reads and writes several times as many bytes as the product has; doing that tile by tile in the
     // epilogue is no faster than a separate kernel.
-    let updates = b.outputs.iter().any(|o| plan.role(o.slot) == Role::State);
+    let updates = b.outputs.iter().any(|o| plan.role(o.slot) == SlotRole::State);
     if updates && matches!(a.kernel, Kernel::MatMul(_)) && a.outputs.iter().all(|o| o.bytes() < CACHED) {
         return Err(Some("the product is still in a cache when the update reads it"));
     }
     let (maker, reader) = align_spaces(maker, reader)?;
     // Outputs of the producer that other launches or the caller read must be stored.
-    let seen = |o: &Operand| {
+    let seen = |o: &SlotView| {
         let overwritten = b.outputs.iter().any(|x| x == o);
         let others = plan.users(o.slot).any(|k| k != i && k != j);
         !overwritten && (plan.is_wanted(o.slot) || others)
@@ -138,7 +138,10 @@ fn fuse_pair(plan: &Plan, i: usize, j: usize) -> Result<FusedPair, FusionRefusal
         (Kernel::MatMul(product), _) => fuse_epilogue(product, a, &maker, b, &reader, &stored)?,
         _ => fuse_elementwise(a, &maker, b, &reader, &stored)?,
     };
-    if launch.inputs.len() > MOST_INPUTS || launch.outputs.len() > MOST_OUTPUTS || steps(&launch.kernel) > MOST_STEPS {
+    if launch.inputs.len() > MOST_INPUTS
+        || launch.outputs.len() > MOST_OUTPUTS
+        || instruction_count(&launch.kernel) > MOST_STEPS
+    {
         return Err(Some("the fused kernel would have too many operands or steps"));
     }
     if !launch.is_sound() {
@@ -165,21 +168,21 @@ impl LifetimeCosts {
     fn compute(plan: &Plan, i: usize, j: usize, stored: &[bool]) -> LifetimeCosts {
         let (a, b) = (&plan.launches[i], &plan.launches[j]);
         let mut seen = Vec::new();
-        let mut ends = |o: &&Operand| {
+        let mut ends = |o: &&SlotView| {
             let new = !seen.contains(&o.slot);
             seen.push(o.slot);
-            let own = matches!(plan.role(o.slot), Role::Own | Role::Input) && !plan.is_wanted(o.slot);
+            let own = matches!(plan.role(o.slot), SlotRole::Own | SlotRole::Input) && !plan.is_wanted(o.slot);
             new && own && plan.users(o.slot).next_back().is_some_and(|last| last < j)
         };
         let down = a.inputs.iter().filter(&mut ends).map(|o| plan.slots[o.slot]).sum();
-        let made = |o: &&Operand| plan.role(o.slot) == Role::Own && plan.users(o.slot).next() == Some(j);
+        let made = |o: &&SlotView| plan.role(o.slot) == SlotRole::Own && plan.users(o.slot).next() == Some(j);
         let up = b.outputs.iter().filter(made).map(|o| plan.slots[o.slot]).sum();
         let saved = a.outputs.iter().zip(stored).filter(|(_, s)| !**s).map(|(o, _)| plan.slots[o.slot]).sum();
         LifetimeCosts { up, down, saved }
     }
 }
 
-fn steps(kernel: &Kernel) -> usize {
+fn instruction_count(kernel: &Kernel) -> usize {
     match kernel {
         Kernel::MatMul(k) => k.epilogue.as_ref().map_or(0, |p| p.steps.len()),
         other => other.program().map_or(0, |(program, _)| program.steps.len()),
@@ -191,8 +194,8 @@ struct FusionSide {
     space: Shape,
     /// The shape of the result.
     made: Shape,
-    inputs: Vec<Operand>,
-    outputs: Vec<Operand>,
+    inputs: Vec<SlotView>,
+    outputs: Vec<SlotView>,
     /// All operands are elementwise, so the space may be reshaped.
     free: bool,
 }
@@ -215,18 +218,18 @@ impl FusionSide {
 
     /// Returns the same launch over an index space of another shape.
     fn over(&self, space: &Shape) -> Option<FusionSide> {
-        let cut = |o: &Operand| {
+        let cut = |o: &SlotView| {
             let layout = o.layout.broadcast_to(&self.space)?.reshape(space)?;
-            Some(Operand { layout, ..o.clone() })
+            Some(SlotView { layout, ..o.clone() })
         };
-        let all = |list: &[Operand]| list.iter().map(cut).collect::<Option<Vec<_>>>();
+        let all = |list: &[SlotView]| list.iter().map(cut).collect::<Option<Vec<_>>>();
         let (inputs, outputs) = (all(&self.inputs)?, all(&self.outputs)?);
         Some(FusionSide { space: space.clone(), made: space.clone(), inputs, outputs, free: self.free })
     }
 }
 
 /// Returns the shape to which all operands broadcast.
-fn broadcast_shape<'a>(operands: impl IntoIterator<Item = &'a Operand>) -> Option<Shape> {
+fn broadcast_shape<'a>(operands: impl IntoIterator<Item = &'a SlotView>) -> Option<Shape> {
     operands.into_iter().try_fold(Shape::scalar(), |shape, o| shape.broadcast(o.layout.shape()))
 }
 
@@ -265,24 +268,24 @@ fn map_of(launch: &Launch) -> Result<(Arc<Program>, Params), FusionRefusal> {
 }
 
 /// Returns true if both operands are the same view after broadcasting to `space`.
-fn same_view(a: &Operand, b: &Operand, space: &Shape) -> bool {
-    let full = |o: &Operand| o.layout.broadcast_to(space);
+fn same_view(a: &SlotView, b: &SlotView, space: &Shape) -> bool {
+    let full = |o: &SlotView| o.layout.broadcast_to(space);
     a.slot == b.slot && a.dtype == b.dtype && (a.layout == b.layout || full(a).is_some_and(|x| full(b) == Some(x)))
 }
 
 /// The distinct arrays that a fused kernel reads.
 #[derive(Default)]
-struct FusedArrays(Vec<Operand>);
+struct FusedArrays(Vec<SlotView>);
 
 impl FusedArrays {
-    fn number(&mut self, operand: &Operand) -> usize {
+    fn number(&mut self, operand: &SlotView) -> usize {
         self.0.iter().position(|o| o == operand).unwrap_or_else(|| {
             self.0.push(operand.clone());
             self.0.len() - 1
         })
     }
 
-    fn select(&self, spliced: &Spliced) -> Vec<Operand> {
+    fn select(&self, spliced: &Spliced) -> Vec<SlotView> {
         spliced.arrays.iter().map(|&k| self.0[k].clone()).collect()
     }
 }
@@ -291,12 +294,12 @@ impl FusedArrays {
 fn sources(
     reader: &FusionSide,
     maker: &FusionSide,
-    made: &[Made],
+    made: &[SplicedValue],
     arrays: &mut FusedArrays,
-) -> Result<Vec<Source>, FusionRefusal> {
-    let source = |x: &Operand| {
+) -> Result<Vec<SpliceOperand>, FusionRefusal> {
+    let source = |x: &SlotView| {
         if let Some(k) = maker.outputs.iter().position(|o| same_view(o, x, &reader.space)) {
-            return Ok(Source::Made(made[k]));
+            return Ok(SpliceOperand::Value(made[k]));
         }
         if maker.outputs.iter().any(|o| o.slot == x.slot) {
             return Err(Some("the consumer reads the result in another layout"));
@@ -304,7 +307,7 @@ fn sources(
         if is_scattered(&x.layout) {
             return Err(Some("a transposed copy is faster as a kernel of its own"));
         }
-        Ok(Source::Array(arrays.number(x)))
+        Ok(SpliceOperand::Array(arrays.number(x)))
     };
     reader.inputs.iter().map(source).collect()
 }
@@ -321,23 +324,23 @@ fn splice_producer(
     a: &Launch,
     maker: &FusionSide,
     arrays: &mut FusedArrays,
-) -> Result<Vec<Made>, FusionRefusal> {
+) -> Result<Vec<SplicedValue>, FusionRefusal> {
     let (program, params) = program_of(a).ok_or(None)?;
     if maker.inputs.iter().chain(&maker.outputs).any(|o| is_scattered(&o.layout)) {
         return Err(Some("a transposed copy is faster as a kernel of its own"));
     }
-    let inputs: Vec<Source> = maker.inputs.iter().map(|o| Source::Array(arrays.number(o))).collect();
+    let inputs: Vec<SpliceOperand> = maker.inputs.iter().map(|o| SpliceOperand::Array(arrays.number(o))).collect();
     splice.part(&program, &params, &inputs).map_err(Some)
 }
 
 /// Returns the outputs of the fused kernel: all of the consumer, then those of the producer that are stored.
 fn outputs(
     maker: &FusionSide,
-    made: &[Made],
+    made: &[SplicedValue],
     stored: &[bool],
     reader: &FusionSide,
-    read: Vec<Made>,
-) -> (Vec<Operand>, Vec<Made>) {
+    read: Vec<SplicedValue>,
+) -> (Vec<SlotView>, Vec<SplicedValue>) {
     let mut operands = reader.outputs.clone();
     let mut values = read;
     for ((o, m), _) in maker.outputs.iter().zip(made).zip(stored).filter(|(_, s)| **s) {
@@ -432,12 +435,12 @@ fn fuse_finish(
     let mut splice = Splice::new(false);
     let load = Load { storage: accumulator.storage(), compute: accumulator, per_row: false };
     let made = match &reduce.finish {
-        Some(finish) => splice.part(finish, &reduce.finish_params, &[Source::Array(0)]).map_err(Some)?,
+        Some(finish) => splice.part(finish, &reduce.finish_params, &[SpliceOperand::Array(0)]).map_err(Some)?,
         None => vec![splice.load_as(0, load, reduce.output)],
     };
     let space = maker.outputs[0].layout.shape();
-    let alone = |x: &Operand| same_view(&maker.outputs[0], x, space).then_some(Source::Made(made[0]));
-    let inputs: Vec<Source> = reader.inputs.iter().map(alone).collect::<Option<_>>().ok_or(None)?;
+    let alone = |x: &SlotView| same_view(&maker.outputs[0], x, space).then_some(SpliceOperand::Value(made[0]));
+    let inputs: Vec<SpliceOperand> = reader.inputs.iter().map(alone).collect::<Option<_>>().ok_or(None)?;
     let read = splice.part(&program, &params, &inputs).map_err(Some)?;
     let spliced = splice.finish("fused", &read).map_err(Some)?;
     if spliced.arrays != [0] || spliced.program.inputs[0] != load {
@@ -465,13 +468,13 @@ fn fuse_epilogue(
     // Array 0 stands for the product; the other arrays follow.
     let (mut splice, mut arrays) = (Splice::new(false), FusedArrays::default());
     let (dtype, space) = (a.inputs[0].dtype, &maker.space);
-    let own = Operand { slot: usize::MAX, layout: Layout::contiguous(space.clone()), dtype };
+    let own = SlotView { slot: usize::MAX, layout: Layout::contiguous(space.clone()), dtype };
     arrays.number(&own);
     let whole = splice.load(0, dtype);
     let made = match &product.epilogue {
         Some(epilogue) => {
-            let extra = maker.inputs[2..].iter().map(|o| Source::Array(arrays.number(o)));
-            let inputs: Vec<Source> = [Source::Array(0)].into_iter().chain(extra).collect();
+            let extra = maker.inputs[2..].iter().map(|o| SpliceOperand::Array(arrays.number(o)));
+            let inputs: Vec<SpliceOperand> = [SpliceOperand::Array(0)].into_iter().chain(extra).collect();
             splice.part(epilogue, &product.params, &inputs).map_err(Some)?
         }
         None => vec![whole],

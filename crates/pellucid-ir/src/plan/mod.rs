@@ -25,7 +25,7 @@ mod svg;
 #[cfg(test)]
 mod tests;
 
-pub use arena::{Arena, Place};
+pub use arena::{Arena, BufferAllocation};
 pub use passes::{PASSES, Pass, Passes};
 
 use crate::dtype::DType;
@@ -39,7 +39,7 @@ pub type Slot = usize;
 
 /// One operand of a launch: a view into a slot.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Operand {
+pub struct SlotView {
     /// The buffer.
     pub slot: Slot,
     /// The layout of the elements in the buffer.
@@ -54,9 +54,9 @@ pub struct Launch {
     /// The kernel.
     pub kernel: Kernel,
     /// The operands that it reads.
-    pub inputs: Vec<Operand>,
+    pub inputs: Vec<SlotView>,
     /// The operands that it writes; in-place families also read them.
-    pub outputs: Vec<Operand>,
+    pub outputs: Vec<SlotView>,
     /// The names of the recorded kernels that were fused into this one; empty if it is not fused.
     pub parts: Vec<&'static str>,
     /// True if the kernel may fail because of values (such as an index out of bounds) that no earlier launch of the
@@ -66,7 +66,7 @@ pub struct Launch {
 
 /// The owner and the writer of a slot's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Role {
+pub enum SlotRole {
     /// Written by the plan and not visible outside.
     #[default]
     Own,
@@ -85,25 +85,25 @@ pub enum Role {
 pub struct Plan {
     /// The size of every slot in bytes.
     pub slots: Vec<usize>,
-    /// The role of every slot; slots beyond the list are [`Role::Own`].
-    pub roles: Vec<Role>,
+    /// The role of every slot; slots beyond the list are [`SlotRole::Own`].
+    pub roles: Vec<SlotRole>,
     /// The launches that run once before the first run: they depend on constants alone.
     pub setup: Vec<Launch>,
     /// The launches of one run, in order.
     pub launches: Vec<Launch>,
     /// The operands that must hold their values at the end of a run.
-    pub outputs: Vec<Operand>,
+    pub outputs: Vec<SlotView>,
     /// Names of slots for the printed plan.
     pub names: BTreeMap<Slot, String>,
     /// The offsets of the plan's own buffers, if the arena pass ran.
     pub arena: Option<Arena>,
     /// A report of the changes that the passes made.
-    pub notes: Notes,
+    pub report: PassReport,
 }
 
 /// A report of the changes that the passes made to a recorded plan.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Notes {
+pub struct PassReport {
     /// The number of recorded kernels.
     pub recorded: usize,
     /// Slots that need no memory any more, each with the reason.
@@ -133,7 +133,7 @@ impl fmt::Display for Elision {
     }
 }
 
-impl Operand {
+impl SlotView {
     /// Returns shape and dtype.
     pub fn meta(&self) -> Meta {
         Meta { shape: self.layout.shape().clone(), dtype: self.dtype }
@@ -145,7 +145,7 @@ impl Operand {
     }
 
     /// Returns how this operand and `other` overlap in memory.
-    pub fn overlap(&self, other: &Operand) -> Overlap {
+    pub fn overlap(&self, other: &SlotView) -> Overlap {
         if self.slot != other.slot {
             return Overlap::Disjoint;
         }
@@ -155,12 +155,12 @@ impl Operand {
 
 impl Launch {
     /// Creates a launch of a recorded (unfused) kernel.
-    pub fn new(kernel: Kernel, inputs: Vec<Operand>, outputs: Vec<Operand>) -> Launch {
+    pub fn new(kernel: Kernel, inputs: Vec<SlotView>, outputs: Vec<SlotView>) -> Launch {
         Launch { kernel, inputs, outputs, parts: Vec::new(), refuses: false }
     }
 
     /// Creates the launch of a kernel that computes the launches `a` and `b`.
-    fn fused(kernel: Kernel, inputs: Vec<Operand>, outputs: Vec<Operand>, (a, b): (&Launch, &Launch)) -> Launch {
+    fn fused(kernel: Kernel, inputs: Vec<SlotView>, outputs: Vec<SlotView>, (a, b): (&Launch, &Launch)) -> Launch {
         let parts = [a.parts(), b.parts()].concat();
         Launch { kernel, inputs, outputs, parts, refuses: a.refuses || b.refuses }
     }
@@ -172,23 +172,23 @@ impl Launch {
 
     /// Returns the number of arithmetic operations on values (see [`Kernel::flops`]).
     pub fn flops(&self) -> u64 {
-        let metas = |operands: &[Operand]| operands.iter().map(Operand::meta).collect::<Vec<_>>();
+        let metas = |operands: &[SlotView]| operands.iter().map(SlotView::meta).collect::<Vec<_>>();
         self.kernel.flops(&metas(&self.inputs), &metas(&self.outputs))
     }
 
     /// Returns the bytes read and written.
     pub fn bytes(&self) -> usize {
         let touched =
-            |o: &Operand| if o.layout.is_broadcast() { o.layout.extent().len() * o.dtype.size() } else { o.bytes() };
+            |o: &SlotView| if o.layout.is_broadcast() { o.layout.extent().len() * o.dtype.size() } else { o.bytes() };
         self.inputs.iter().chain(&self.outputs).map(touched).sum()
     }
 
     /// Iterates over the inputs, then the outputs.
-    fn operands(&self) -> impl Iterator<Item = &Operand> {
+    fn operands(&self) -> impl Iterator<Item = &SlotView> {
         self.inputs.iter().chain(&self.outputs)
     }
 
-    fn operands_mut(&mut self) -> impl Iterator<Item = &mut Operand> {
+    fn operands_mut(&mut self) -> impl Iterator<Item = &mut SlotView> {
         self.inputs.iter_mut().chain(&mut self.outputs)
     }
 
@@ -206,7 +206,7 @@ impl Launch {
     }
 
     /// Returns true if no two outputs overlap, and every overlap of an output and an input is one that the kernel
-    /// [allows](crate::kernel::Reads::allows).
+    /// [allows](crate::kernel::ReadOrder::allows).
     pub fn is_sound(&self) -> bool {
         let reads = self.kernel.info().reads;
         self.outputs.iter().enumerate().all(|(i, out)| {
@@ -218,7 +218,7 @@ impl Launch {
 
 impl Plan {
     /// Returns the role of `slot`.
-    pub fn role(&self, slot: Slot) -> Role {
+    pub fn role(&self, slot: Slot) -> SlotRole {
         self.roles.get(slot).copied().unwrap_or_default()
     }
 
@@ -227,7 +227,7 @@ impl Plan {
     pub fn copy_first(&mut self, from: Slot, to: Slot, bytes: usize) {
         let operands = self.launches.iter_mut().flat_map(Launch::operands_mut).chain(&mut self.outputs);
         operands.filter(|o| o.slot == from).for_each(|o| o.slot = to);
-        let whole = |slot| Operand { slot, layout: Layout::contiguous([bytes].into()), dtype: DType::U8 };
+        let whole = |slot| SlotView { slot, layout: Layout::contiguous([bytes].into()), dtype: DType::U8 };
         self.launches.insert(0, Launch::new(Kernel::Copy, vec![whole(from)], vec![whole(to)]));
     }
 
@@ -243,7 +243,7 @@ impl Plan {
 
     /// Returns true if the final value of `slot` is needed: it is an output, or visible outside the plan.
     fn is_wanted(&self, slot: Slot) -> bool {
-        self.role(slot) == Role::State || self.outputs.iter().any(|o| o.slot == slot)
+        self.role(slot) == SlotRole::State || self.outputs.iter().any(|o| o.slot == slot)
     }
 
     /// Iterates over the launches that touch `slot`.
@@ -254,9 +254,10 @@ impl Plan {
     /// Adds the slots of `before` that no launch touches any more to the elided ones, with the reason `why`.
     fn elide(&mut self, before: impl IntoIterator<Item = Slot>, why: &Elision) {
         for slot in before {
-            let known = self.notes.elided.iter().any(|(s, _)| *s == slot);
-            if self.role(slot) == Role::Own && !known && self.users(slot).next().is_none() && !self.is_wanted(slot) {
-                self.notes.elided.push((slot, why.clone()));
+            let known = self.report.elided.iter().any(|(s, _)| *s == slot);
+            if self.role(slot) == SlotRole::Own && !known && self.users(slot).next().is_none() && !self.is_wanted(slot)
+            {
+                self.report.elided.push((slot, why.clone()));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Order dependencies between launches, and moving one launch next to another.
 
-use super::{Launch, Operand, Plan, Role};
+use super::{Launch, Plan, SlotRole, SlotView};
 use crate::kernel::{Index, Kernel};
 
 impl Plan {
@@ -14,7 +14,7 @@ impl Plan {
     }
 
     fn writes_state(&self, launch: &Launch) -> bool {
-        launch.outputs.iter().any(|o| self.role(o.slot) == Role::State)
+        launch.outputs.iter().any(|o| self.role(o.slot) == SlotRole::State)
     }
 
     /// Marks the launches that may fail because of their values. An index that an earlier launch has checked against
@@ -35,7 +35,7 @@ impl Plan {
 /// Index tensors with the lengths of the axes that they index.
 #[derive(PartialEq)]
 struct IndexCheck {
-    indices: Vec<Operand>,
+    indices: Vec<SlotView>,
     lengths: Vec<usize>,
 }
 

@@ -69,8 +69,8 @@ impl Passes {
 
     fn bit(name: &str) -> Result<u32> {
         let names = || PASSES.map(|p| p.name).join(", ");
-        let place = PASSES.iter().position(|p| p.name == name);
-        place
+        let index = PASSES.iter().position(|p| p.name == name);
+        index
             .map(|k| 1 << k)
             .ok_or_else(|| Error::invalid("passes", format!("no pass is called `{name}`; the passes are {}", names())))
     }
@@ -80,7 +80,7 @@ impl Plan {
     /// Returns the plan after `passes`.
     #[must_use]
     pub fn after(mut self, passes: Passes) -> Plan {
-        self.notes.recorded = self.launches.len();
+        self.report.recorded = self.launches.len();
         let wanted = PASSES.iter().enumerate().filter(|(k, _)| passes.0 >> k & 1 == 1);
         wanted.fold(self, |mut plan, (_, pass)| {
             // A pass may have removed the launch that checked an index first.

@@ -1,13 +1,13 @@
 //! The text of a plan.
 
-use super::{Elision, Launch, Operand, Plan, Role};
+use super::{Elision, Launch, Plan, SlotRole, SlotView};
 use std::fmt;
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "plan: {} kernels", self.launches.len())?;
-        if self.notes.recorded > self.launches.len() {
-            write!(f, " of {} recorded", self.notes.recorded)?;
+        if self.report.recorded > self.launches.len() {
+            write!(f, " of {} recorded", self.report.recorded)?;
         }
         if !self.setup.is_empty() {
             write!(f, ", {} kernels before the first run", self.setup.len())?;
@@ -19,20 +19,20 @@ impl fmt::Display for Plan {
         held.dedup();
         let size = |role| held.iter().filter(|&&s| self.role(s) == role).map(|&s| self.slots[s]).sum::<usize>();
         let many = |role| held.iter().filter(|&&s| self.role(s) == role).count();
-        if many(Role::State) > 0 {
-            writeln!(f, "state: {} external tensors, {}", many(Role::State), bytes(size(Role::State)))?;
+        if many(SlotRole::State) > 0 {
+            writeln!(f, "state: {} external tensors, {}", many(SlotRole::State), bytes(size(SlotRole::State)))?;
         }
         match &self.arena {
             Some(arena) => {
                 let (all, unshared) = (bytes(arena.bytes), bytes(arena.unshared_bytes));
-                let many = arena.places.len();
+                let many = arena.allocations.len();
                 writeln!(f, "arena: {many} buffers in {all} ({unshared} unshared); @n starts at byte n")?;
             }
             None => writeln!(
                 f,
                 "buffers: {}, {}",
-                many(Role::Own) + many(Role::Input),
-                bytes(size(Role::Own) + size(Role::Input))
+                many(SlotRole::Own) + many(SlotRole::Input),
+                bytes(size(SlotRole::Own) + size(SlotRole::Input))
             )?,
         }
         for launch in &self.setup {
@@ -41,11 +41,11 @@ impl fmt::Display for Plan {
         for (i, launch) in self.launches.iter().enumerate() {
             writeln!(f, "{i:4}  {}", self.line(launch))?;
         }
-        let dead = self.notes.elided.iter().filter(|(_, why)| *why == Elision::Dead).count();
+        let dead = self.report.elided.iter().filter(|(_, why)| *why == Elision::Dead).count();
         if dead > 0 {
             writeln!(f, "{dead} values are not computed: they are never read")?;
         }
-        for (maker, reader, why) in &self.notes.unfused {
+        for (maker, reader, why) in &self.report.unfused {
             writeln!(f, "not fused: {maker} and {reader}: {why}")?;
         }
         Ok(())
@@ -55,7 +55,7 @@ impl fmt::Display for Plan {
 impl Plan {
     /// Formats one launch: outputs, family, inputs, and its FLOPs or bytes.
     fn line(&self, launch: &Launch) -> String {
-        let list = |operands: &[Operand]| operands.iter().map(|o| self.name(o)).collect::<Vec<_>>().join(", ");
+        let list = |operands: &[SlotView]| operands.iter().map(|o| self.name(o)).collect::<Vec<_>>().join(", ");
         let family = launch.kernel.family();
         let parts = match (&launch.parts[..], launch.kernel.name()) {
             ([], name) if name == family => String::new(),
@@ -71,16 +71,16 @@ impl Plan {
     }
 
     /// Formats an operand: its slot or arena offset, dtype and shape.
-    fn name(&self, operand: &Operand) -> String {
+    fn name(&self, operand: &SlotView) -> String {
         let at = match (&self.arena, self.role(operand.slot)) {
             _ if self.names.contains_key(&operand.slot) => self.names[&operand.slot].clone(),
             (Some(arena), _) if operand.slot == arena.slot => {
                 format!("@{}", operand.layout.offset() * operand.dtype.size())
             }
-            (_, Role::Own) => format!("%{}", operand.slot),
-            (_, Role::Input | Role::Given) => format!("input{}", operand.slot),
-            (_, Role::Constant) => format!("constant{}", operand.slot),
-            (_, Role::State) => format!("state{}", operand.slot),
+            (_, SlotRole::Own) => format!("%{}", operand.slot),
+            (_, SlotRole::Input | SlotRole::Given) => format!("input{}", operand.slot),
+            (_, SlotRole::Constant) => format!("constant{}", operand.slot),
+            (_, SlotRole::State) => format!("state{}", operand.slot),
         };
         let strided = if operand.layout.is_contiguous() { "" } else { " strided" };
         format!("{at} {}{}{strided}", operand.dtype, operand.layout.shape())

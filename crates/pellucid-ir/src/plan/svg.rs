@@ -1,7 +1,7 @@
 //! A picture of a plan: launches along the x axis, arena memory along the y axis, one rectangle for each buffer.
 
 use super::print::bytes;
-use super::{Place, Plan};
+use super::{BufferAllocation, Plan};
 use std::fmt::Write;
 
 /// The height of the memory axis in pixels.
@@ -18,7 +18,7 @@ impl Plan {
     /// the size of the buffer. Rectangles and launches have tooltips. Without an arena, every buffer is drawn at an
     /// offset of its own.
     pub fn to_svg(&self) -> String {
-        let (places, total) = self.places();
+        let (allocations, total) = self.allocations();
         let launches = self.launches.len().max(1);
         let column = (WIDTH / launches as f64).min(COLUMN);
         let width = column * launches as f64;
@@ -33,17 +33,17 @@ impl Plan {
         let _ = writeln!(svg, r##"<rect width="100%" height="100%" fill="#ffffff"/>"##);
         let heading = format!("{launches} launches, {} of memory", bytes(total));
         let _ = writeln!(svg, r#"<text x="{MARGIN}" y="20">{heading}</text>"#);
-        for place in &places {
-            let last = place.last.min(launches - 1);
-            let (x, top) = (MARGIN + column * place.first as f64, y(place.offset + place.bytes));
-            let (w, h) = (column * (last + 1 - place.first.min(last)) as f64, y(place.offset) - top);
-            let hue = place.slot * 47 % 360;
+        for allocation in &allocations {
+            let last = allocation.last.min(launches - 1);
+            let (x, top) = (MARGIN + column * allocation.first as f64, y(allocation.offset + allocation.bytes));
+            let (w, h) = (column * (last + 1 - allocation.first.min(last)) as f64, y(allocation.offset) - top);
+            let hue = allocation.slot * 47 % 360;
             let title = format!(
                 "buffer {}: {} at {}, launches {} to {last}",
-                place.slot,
-                bytes(place.bytes),
-                place.offset,
-                place.first
+                allocation.slot,
+                bytes(allocation.bytes),
+                allocation.offset,
+                allocation.first
             );
             let _ = writeln!(
                 svg,
@@ -64,17 +64,17 @@ impl Plan {
     }
 
     /// Returns the offsets and lifetimes of the buffers, and the total size in bytes.
-    fn places(&self) -> (Vec<Place>, usize) {
+    fn allocations(&self) -> (Vec<BufferAllocation>, usize) {
         match &self.arena {
-            Some(arena) => (arena.places.clone(), arena.bytes),
+            Some(arena) => (arena.allocations.clone(), arena.bytes),
             None => {
-                let mut places = super::arena::lifetimes(self);
+                let mut allocations = super::arena::lifetimes(self);
                 let mut total = 0;
-                for place in &mut places {
-                    place.offset = total;
-                    total += place.bytes;
+                for allocation in &mut allocations {
+                    allocation.offset = total;
+                    total += allocation.bytes;
                 }
-                (places, total)
+                (allocations, total)
             }
         }
     }

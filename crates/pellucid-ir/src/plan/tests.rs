@@ -14,34 +14,34 @@ struct PlanBuilder {
 }
 
 impl PlanBuilder {
-    fn slot(&mut self, role: Role, shape: impl Into<Shape>) -> Operand {
+    fn slot(&mut self, role: SlotRole, shape: impl Into<Shape>) -> SlotView {
         let layout = Layout::contiguous(shape.into());
         self.plan.slots.push(layout.shape().size() * 4);
         self.plan.roles.push(role);
-        Operand { slot: self.plan.slots.len() - 1, layout, dtype: DType::F32 }
+        SlotView { slot: self.plan.slots.len() - 1, layout, dtype: DType::F32 }
     }
 
-    fn launch(&mut self, kernel: Kernel, inputs: &[&Operand], outputs: &[&Operand]) {
-        let own = |list: &[&Operand]| list.iter().map(|&o| o.clone()).collect();
+    fn launch(&mut self, kernel: Kernel, inputs: &[&SlotView], outputs: &[&SlotView]) {
+        let own = |list: &[&SlotView]| list.iter().map(|&o| o.clone()).collect();
         self.plan.launches.push(Launch::new(kernel, own(inputs), own(outputs)));
     }
 
     /// Appends a map of `f` over the inputs into a new buffer of the broadcast shape.
-    fn map(&mut self, f: &Formula, inputs: &[&Operand]) -> Operand {
+    fn map(&mut self, f: &Formula, inputs: &[&SlotView]) -> SlotView {
         let shape = inputs.iter().fold(Shape::scalar(), |s, o| s.broadcast(o.layout.shape()).unwrap());
-        let out = self.slot(Role::Own, shape);
+        let out = self.slot(SlotRole::Own, shape);
         self.launch(map(f), inputs, &[&out]);
         out
     }
 
-    fn matmul(&mut self, a: &Operand, b: &Operand) -> Operand {
-        let out = self.slot(Role::Own, [a.layout.shape()[0], b.layout.shape()[1]]);
+    fn matmul(&mut self, a: &SlotView, b: &SlotView) -> SlotView {
+        let out = self.slot(SlotRole::Own, [a.layout.shape()[0], b.layout.shape()[1]]);
         self.launch(Kernel::MatMul(MatMul::default()), &[a, b], &[&out]);
         out
     }
 
-    fn copy(&mut self, from: &Operand) -> Operand {
-        let out = self.slot(Role::Own, from.layout.shape().clone());
+    fn copy(&mut self, from: &SlotView) -> SlotView {
+        let out = self.slot(SlotRole::Own, from.layout.shape().clone());
         self.launch(Kernel::Copy, &[from], &[&out]);
         out
     }
@@ -91,16 +91,16 @@ fn passes_are_chosen_by_name() {
 #[test]
 fn dead_removes_unused_launches_and_outputs() {
     let mut w = PlanBuilder::default();
-    let (x, state) = (w.slot(Role::Input, [4]), w.slot(Role::State, [4]));
+    let (x, state) = (w.slot(SlotRole::Input, [4]), w.slot(SlotRole::State, [4]));
     let y = w.map(exp(), &[&x]);
     let unread = w.map(exp(), &[&y]);
     w.map(exp(), &[&unread]);
     w.launch(map(add()), &[&state, &y], &[&state]);
     // A generator advances even if its numbers are unused.
-    let (generator, numbers) = (w.slot(Role::State, [2]), w.slot(Role::Own, [4]));
+    let (generator, numbers) = (w.slot(SlotRole::State, [2]), w.slot(SlotRole::Own, [4]));
     w.launch(Kernel::Random(Random { distribution: Distribution::Uniform }), &[], &[&generator, &numbers]);
     // A map with two outputs, one of which is read.
-    let [both, other] = [(); 2].map(|()| w.slot(Role::Own, [4]));
+    let [both, other] = [(); 2].map(|()| w.slot(SlotRole::Own, [4]));
     let two = Formula::new("two", &[crate::formula::Input::NUMBER], 0, |x, _| vec![x[0].exp(), x[0].sin()]);
     w.launch(map(&two), &[&x], &[&both, &other]);
     w.plan.outputs.push(other.clone());
@@ -109,14 +109,14 @@ fn dead_removes_unused_launches_and_outputs() {
     assert_eq!(plan.launches[3].outputs, [other]);
     let Kernel::Map(kernel) = &plan.launches[3].kernel else { unreachable!() };
     assert_eq!((kernel.program.outputs.len(), kernel.program.steps.len()), (1, 1), "the plan must not contain exp");
-    let dead: Vec<Slot> = plan.notes.elided.iter().map(|(slot, _)| *slot).collect();
+    let dead: Vec<Slot> = plan.report.elided.iter().map(|(slot, _)| *slot).collect();
     assert!(dead.contains(&unread.slot) && dead.contains(&both.slot) && !dead.contains(&y.slot));
 }
 
 #[test]
 fn constants_moves_constant_launches_to_the_setup() {
     let mut w = PlanBuilder::default();
-    let (x, c) = (w.slot(Role::Input, [4]), w.slot(Role::Constant, [4]));
+    let (x, c) = (w.slot(SlotRole::Input, [4]), w.slot(SlotRole::Constant, [4]));
     let table = w.map(exp(), &[&c]);
     let table = w.map(exp(), &[&table]);
     let y = w.map(add(), &[&x, &table]);
@@ -128,14 +128,14 @@ fn constants_moves_constant_launches_to_the_setup() {
     assert_eq!((plan.setup.len(), plan.launches.len()), (2, 3));
     // Results of the setup are live in all launches.
     let plan = plan.after(Passes::none().with("arena").unwrap());
-    let place = plan.arena.as_ref().unwrap().place(table.slot).unwrap();
-    assert_eq!((place.first, place.last), (0, 3));
+    let allocation = plan.arena.as_ref().unwrap().allocation(table.slot).unwrap();
+    assert_eq!((allocation.first, allocation.last), (0, 3));
 }
 
 #[test]
 fn constants_keeps_a_value_that_is_written_again() {
     let mut w = PlanBuilder::default();
-    let (x, c) = (w.slot(Role::Input, [4]), w.slot(Role::Constant, [4]));
+    let (x, c) = (w.slot(SlotRole::Input, [4]), w.slot(SlotRole::Constant, [4]));
     let value = w.map(exp(), &[&c]);
     let before = w.map(add(), &[&x, &value]);
     w.launch(map(exp()), &[&c], &[&value]);
@@ -148,7 +148,7 @@ fn constants_keeps_a_value_that_is_written_again() {
 #[test]
 fn copies_lets_the_producer_write_to_the_destination() {
     let mut w = PlanBuilder::default();
-    let (x, grad) = (w.slot(Role::Input, [4]), w.slot(Role::State, [4]));
+    let (x, grad) = (w.slot(SlotRole::Input, [4]), w.slot(SlotRole::State, [4]));
     let y = w.map(exp(), &[&x]);
     let z = w.map(exp(), &[&y]);
     w.launch(Kernel::Copy, &[&y], &[&grad]);
@@ -156,7 +156,7 @@ fn copies_lets_the_producer_write_to_the_destination() {
     let plan = w.after(&["copies"]);
     assert_eq!(plan.launches.len(), 2);
     assert_eq!((plan.launches[0].outputs[0].slot, plan.launches[1].inputs[0].slot), (grad.slot, grad.slot));
-    assert_eq!(plan.notes.elided, [(y.slot, Elision::Same(grad.slot))]);
+    assert_eq!(plan.report.elided, [(y.slot, Elision::Same(grad.slot))]);
 }
 
 /// The copy of a gradient whose parts are written by several kernels is removed, unless one of them runs after the
@@ -165,9 +165,9 @@ fn copies_lets_the_producer_write_to_the_destination() {
 fn copies_removes_the_copy_of_a_value_that_several_kernels_write() {
     let write = |late: bool| {
         let mut w = PlanBuilder::default();
-        let (x, grad) = (w.slot(Role::Input, [4]), w.slot(Role::State, [8]));
-        let whole = w.slot(Role::Own, [8]);
-        let part = |offset| Operand { layout: Layout::contiguous_from([4].into(), offset), ..whole.clone() };
+        let (x, grad) = (w.slot(SlotRole::Input, [4]), w.slot(SlotRole::State, [8]));
+        let whole = w.slot(SlotRole::Own, [8]);
+        let part = |offset| SlotView { layout: Layout::contiguous_from([4].into(), offset), ..whole.clone() };
         w.launch(map(exp()), &[&x], &[&part(0)]);
         w.launch(map(formula!(|x| x.sin())), &[&x], &[&part(4)]);
         w.launch(Kernel::Copy, &[&whole], &[&grad]);
@@ -189,7 +189,7 @@ fn copies_removes_the_copy_of_a_value_that_several_kernels_write() {
 #[test]
 fn copies_keeps_a_copy_whose_destination_is_read_before() {
     let mut w = PlanBuilder::default();
-    let (x, state) = (w.slot(Role::Input, [4]), w.slot(Role::State, [4]));
+    let (x, state) = (w.slot(SlotRole::Input, [4]), w.slot(SlotRole::State, [4]));
     let y = w.map(exp(), &[&x]);
     let old = w.map(exp(), &[&state]);
     w.launch(Kernel::Copy, &[&y], &[&state]);
@@ -197,7 +197,7 @@ fn copies_keeps_a_copy_whose_destination_is_read_before() {
     assert_eq!(w.after(&["copies"]).launches.len(), 3);
     // The source of the copy is also an output of the plan.
     let mut w = PlanBuilder::default();
-    let (x, state) = (w.slot(Role::Input, [4]), w.slot(Role::State, [4]));
+    let (x, state) = (w.slot(SlotRole::Input, [4]), w.slot(SlotRole::State, [4]));
     let y = w.map(exp(), &[&x]);
     w.launch(Kernel::Copy, &[&y], &[&state]);
     w.plan.outputs.push(y);
@@ -207,8 +207,8 @@ fn copies_keeps_a_copy_whose_destination_is_read_before() {
 #[test]
 fn copies_lets_matrix_products_read_a_transposed_view() {
     let mut w = PlanBuilder::default();
-    let (x, y) = (w.slot(Role::Input, [8, 4]), w.slot(Role::Input, [8, 6]));
-    let transposed = Operand { layout: x.layout.permute(&[1, 0]), ..x.clone() };
+    let (x, y) = (w.slot(SlotRole::Input, [8, 4]), w.slot(SlotRole::Input, [8, 6]));
+    let transposed = SlotView { layout: x.layout.permute(&[1, 0]), ..x.clone() };
     let dense = w.copy(&transposed);
     let z = w.matmul(&dense, &y);
     w.plan.outputs.push(z);
@@ -220,10 +220,10 @@ fn copies_lets_matrix_products_read_a_transposed_view() {
 #[test]
 fn fuse_stores_values_of_a_map_chain_that_others_read() {
     let mut w = PlanBuilder::default();
-    let (x, b) = (w.slot(Role::Input, [3, 4]), w.slot(Role::State, [4]));
+    let (x, b) = (w.slot(SlotRole::Input, [3, 4]), w.slot(SlotRole::State, [4]));
     let y = w.map(add(), &[&x, &b]);
     let z = w.map(exp(), &[&y]);
-    let total = w.slot(Role::Own, [1, 4]);
+    let total = w.slot(SlotRole::Own, [1, 4]);
     w.launch(sum(0), &[&y], &[&total]);
     w.plan.outputs = vec![z, total];
     let plan = w.after(&["fuse"]);
@@ -234,7 +234,8 @@ fn fuse_stores_values_of_a_map_chain_that_others_read() {
 #[test]
 fn fuse_merges_maps_into_rows_reductions_and_products() {
     let mut w = PlanBuilder::default();
-    let (x, weight, bias) = (w.slot(Role::Input, [3, 4]), w.slot(Role::State, [4, 5]), w.slot(Role::State, [5]));
+    let (x, weight, bias) =
+        (w.slot(SlotRole::Input, [3, 4]), w.slot(SlotRole::State, [4, 5]), w.slot(SlotRole::State, [5]));
     let y = w.matmul(&x, &weight);
     let y = w.map(add(), &[&y, &bias]);
     let y = w.map(formula!(|x| x.relu()), &[&y]);
@@ -243,13 +244,13 @@ fn fuse_merges_maps_into_rows_reductions_and_products() {
         e / e.row_sum()
     });
     // The epilogue of the product ends before the row kernel.
-    let soft = w.slot(Role::Own, [3, 5]);
+    let soft = w.slot(SlotRole::Own, [3, 5]);
     let row = Kernel::Row(Row { axes: AxisSet::from_iter([1]), program: program(softmax), params: Params::new() });
     w.launch(row, &[&y], &[&soft]);
     let soft = w.map(exp(), &[&soft]);
     let soft = w.map(add(), &[&soft, &y]);
     let squares = w.map(formula!(|x| x * x), &[&x]);
-    let total = w.slot(Role::Own, [3, 1]);
+    let total = w.slot(SlotRole::Own, [3, 1]);
     w.launch(sum(1), &[&squares], &[&total]);
     let mean = w.map(formula!(|x| x / 4.0), &[&total]);
     w.plan.outputs = vec![soft, mean];
@@ -264,9 +265,9 @@ fn fuse_merges_maps_into_rows_reductions_and_products() {
 #[test]
 fn fuse_reshapes_index_spaces_of_equal_order() {
     let mut w = PlanBuilder::default();
-    let (x, bias) = (w.slot(Role::Input, [6, 4]), w.slot(Role::State, [4]));
+    let (x, bias) = (w.slot(SlotRole::Input, [6, 4]), w.slot(SlotRole::State, [4]));
     let y = w.map(add(), &[&x, &bias]);
-    let seen = Operand { layout: Layout::contiguous([2, 3, 4].into()), ..y };
+    let seen = SlotView { layout: Layout::contiguous([2, 3, 4].into()), ..y };
     let z = w.map(exp(), &[&seen]);
     w.plan.outputs.push(z);
     let plan = w.after(&["fuse"]);
@@ -277,12 +278,12 @@ fn fuse_reshapes_index_spaces_of_equal_order() {
 #[test]
 fn fuse_makes_an_update_the_epilogue_of_its_gradient_product() {
     let mut w = PlanBuilder::default();
-    let [x, g, weight] = [(Role::Input, [2048, 3]), (Role::Input, [3, 1024]), (Role::State, [2048, 1024])]
+    let [x, g, weight] = [(SlotRole::Input, [2048, 3]), (SlotRole::Input, [3, 1024]), (SlotRole::State, [2048, 1024])]
         .map(|(role, shape)| w.slot(role, shape));
     let inner = w.map(exp(), &[&g]);
     let grad = w.matmul(&x, &inner);
     // The weight is read between its gradient and its update.
-    let transposed = Operand { layout: weight.layout.permute(&[1, 0]), ..weight.clone() };
+    let transposed = SlotView { layout: weight.layout.permute(&[1, 0]), ..weight.clone() };
     let back = w.matmul(&inner, &transposed);
     let back = w.map(exp(), &[&back]);
     w.launch(map(formula!(|p, g| p - g * 0.1)), &[&weight, &grad], &[&weight]);
@@ -292,15 +293,15 @@ fn fuse_makes_an_update_the_epilogue_of_its_gradient_product() {
     let update = plan.launches.iter().position(|l| l.writes(weight.slot)).unwrap();
     let read = plan.launches.iter().position(|l| l.inputs.contains(&transposed)).unwrap();
     assert!(read < update, "the weight must be read before its update\n{plan}");
-    assert!(plan.notes.elided.iter().any(|(slot, _)| *slot == grad.slot));
+    assert!(plan.report.elided.iter().any(|(slot, _)| *slot == grad.slot));
 }
 
 #[test]
 fn fuse_respects_a_dependency_in_between() {
     let mut w = PlanBuilder::default();
-    let x = w.slot(Role::Input, [4]);
+    let x = w.slot(SlotRole::Input, [4]);
     let y = w.map(exp(), &[&x]);
-    let total = w.slot(Role::Own, [1]);
+    let total = w.slot(SlotRole::Own, [1]);
     w.launch(sum(0), &[&y], &[&total]);
     let z = w.map(add(), &[&y, &total]);
     w.plan.outputs.push(z);
@@ -312,7 +313,7 @@ fn fuse_respects_a_dependency_in_between() {
 #[test]
 fn fuse_and_early_keep_the_order_of_writes() {
     let mut w = PlanBuilder::default();
-    let (x, state) = (w.slot(Role::Input, [4]), w.slot(Role::State, [4]));
+    let (x, state) = (w.slot(SlotRole::Input, [4]), w.slot(SlotRole::State, [4]));
     let y = w.map(add(), &[&x, &state]);
     w.launch(map(exp()), &[&x], &[&state]);
     let z = w.map(add(), &[&y, &state]);
@@ -321,8 +322,8 @@ fn fuse_and_early_keep_the_order_of_writes() {
     // One kernel may read the old state and write the new one, element by element.
     assert_eq!(plan.launches.len(), 1, "{plan}");
     let mut w = PlanBuilder::default();
-    let (x, state) = (w.slot(Role::Input, [4, 4]), w.slot(Role::State, [4, 4]));
-    let transposed = Operand { layout: state.layout.permute(&[1, 0]), ..state.clone() };
+    let (x, state) = (w.slot(SlotRole::Input, [4, 4]), w.slot(SlotRole::State, [4, 4]));
+    let transposed = SlotView { layout: state.layout.permute(&[1, 0]), ..state.clone() };
     let y = w.matmul(&x, &transposed);
     w.launch(map(add()), &[&y, &state], &[&state]);
     w.plan.outputs.push(y);
@@ -333,8 +334,8 @@ fn fuse_and_early_keep_the_order_of_writes() {
 #[test]
 fn fuse_recomputes_a_fill_for_each_reader() {
     let mut w = PlanBuilder::default();
-    let x = w.slot(Role::Input, [4]);
-    let ones = w.slot(Role::Own, [4]);
+    let x = w.slot(SlotRole::Input, [4]);
+    let ones = w.slot(SlotRole::Own, [4]);
     w.launch(map(&Formula::new("fill", &[], 1, |_, p| vec![p[0]])), &[], &[&ones]);
     let (y, z) = (w.map(add(), &[&x, &ones]), w.map(formula!(|x, y| x * y), &[&x, &ones]));
     w.plan.outputs = vec![y, z];
@@ -346,7 +347,7 @@ fn fuse_recomputes_a_fill_for_each_reader() {
 #[test]
 fn arena_shares_memory_only_between_disjoint_lifetimes() {
     let mut w = PlanBuilder::default();
-    let x = w.slot(Role::Input, [64, 64]);
+    let x = w.slot(SlotRole::Input, [64, 64]);
     let mut values = vec![w.matmul(&x, &x)];
     for k in 0..6 {
         let next = match k % 3 {
@@ -362,9 +363,9 @@ fn arena_shares_memory_only_between_disjoint_lifetimes() {
     let arena = plan.arena.as_ref().unwrap();
     assert!(arena.bytes < arena.unshared_bytes);
     assert_eq!(arena.bytes, plan.slots[arena.slot]);
-    for (i, a) in arena.places.iter().enumerate() {
+    for (i, a) in arena.allocations.iter().enumerate() {
         assert!(a.offset.is_multiple_of(64) && a.offset + a.bytes <= arena.bytes);
-        for b in &arena.places[i + 1..] {
+        for b in &arena.allocations[i + 1..] {
             let apart = a.offset + a.bytes <= b.offset || b.offset + b.bytes <= a.offset;
             let (early, late) = if a.first < b.first { (a, b) } else { (b, a) };
             // A map writes one buffer in place over the other.
@@ -373,7 +374,7 @@ fn arena_shares_memory_only_between_disjoint_lifetimes() {
             assert!(apart || early.last < late.first || handed, "{a:?} {b:?}");
         }
     }
-    let moved = |o: &Operand| arena.place(o.slot).unwrap().offset / 4;
+    let moved = |o: &SlotView| arena.allocation(o.slot).unwrap().offset / 4;
     for (launch, old) in plan.launches.iter().zip(&before.launches) {
         assert!(launch.is_sound());
         for (o, old) in launch.operands().zip(old.operands()) {
@@ -385,7 +386,7 @@ fn arena_shares_memory_only_between_disjoint_lifetimes() {
 #[test]
 fn early_runs_updates_directly_after_their_gradients() {
     let mut w = PlanBuilder::default();
-    let (x, p, q) = (w.slot(Role::Input, [4]), w.slot(Role::State, [4]), w.slot(Role::State, [4]));
+    let (x, p, q) = (w.slot(SlotRole::Input, [4]), w.slot(SlotRole::State, [4]), w.slot(SlotRole::State, [4]));
     let first = w.map(exp(), &[&x]);
     let second = w.map(exp(), &[&first]);
     w.launch(map(add()), &[&p, &first], &[&p]);
@@ -398,7 +399,8 @@ fn early_runs_updates_directly_after_their_gradients() {
 #[test]
 fn display_and_svg_show_the_plan() {
     let mut w = PlanBuilder::default();
-    let (x, weight, bias) = (w.slot(Role::Input, [3, 4]), w.slot(Role::State, [4, 5]), w.slot(Role::State, [5]));
+    let (x, weight, bias) =
+        (w.slot(SlotRole::Input, [3, 4]), w.slot(SlotRole::State, [4, 5]), w.slot(SlotRole::State, [5]));
     let y = w.matmul(&x, &weight);
     let y = w.map(add(), &[&y, &bias]);
     w.plan.outputs.push(y);

@@ -10,17 +10,17 @@ use pellucid_tensor::{DType, Error, Result, Tensor, ops, unwrap};
 /// added to the scores: 0 is visible, −∞ is hidden.
 ///
 /// ```
-/// use pellucid_nn::{Masks, MultiheadAttention};
+/// use pellucid_nn::{AttentionMasks, MultiheadAttention};
 /// use pellucid_tensor::{DType, Tensor};
 /// let attention = MultiheadAttention::new(8, 2);
 /// let x = Tensor::randn([2, 3, 8], DType::F32);
 /// // The second sequence has two elements; the third is padding.
 /// let there = Tensor::from([[true, true, true], [true, true, false]]);
-/// let y = attention.attend(&x, &x, &x, Masks { key_padding: Some(&there), ..Masks::causal() });
+/// let y = attention.attend(&x, &x, &x, AttentionMasks { key_padding: Some(&there), ..AttentionMasks::causal() });
 /// assert_eq!(y.shape().dims(), [2, 3, 8]);
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Masks<'a> {
+pub struct AttentionMasks<'a> {
     /// The attention mask, which broadcasts to the scores, `[.., H, L, S]`: `[L, S]` is the same for all heads.
     pub mask: Option<&'a Tensor>,
     /// The padding mask of the keys, `[.., S]`, for sequences that were padded to one length.
@@ -29,15 +29,15 @@ pub struct Masks<'a> {
     pub causal: bool,
 }
 
-impl<'a> Masks<'a> {
+impl<'a> AttentionMasks<'a> {
     /// Returns a causal mask: query i sees the keys 0..=i.
-    pub fn causal() -> Masks<'a> {
-        Masks { causal: true, ..Masks::default() }
+    pub fn causal() -> AttentionMasks<'a> {
+        AttentionMasks { causal: true, ..AttentionMasks::default() }
     }
 
     /// Returns a padding mask: every query sees the keys where `there`, `[.., S]`, is true.
-    pub fn padding(there: &'a Tensor) -> Masks<'a> {
-        Masks { key_padding: Some(there), ..Masks::default() }
+    pub fn padding(there: &'a Tensor) -> AttentionMasks<'a> {
+        AttentionMasks { key_padding: Some(there), ..AttentionMasks::default() }
     }
 
     /// Combines all masks except `causal` to one that broadcasts to `[.., H, L, S]`, boolean or of this dtype.
@@ -99,8 +99,8 @@ pub(super) fn extend_mask(
     ops::concatenate(&[&mask, &seen], -1).map(Some)
 }
 
-/// Returns the causal mask as a tensor, bool `[length, length]`: true on and below the diagonal. [`Masks::causal`] has
-/// the same effect without a tensor.
+/// Returns the causal mask as a tensor, bool `[length, length]`: true on and below the diagonal.
+/// [`AttentionMasks::causal`] has the same effect without a tensor.
 ///
 /// # Panics
 /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).

@@ -1,7 +1,7 @@
 //! The multi-head attention layer.
 
 use super::cache::KvCache;
-use super::mask::{Masks, extend_mask};
+use super::mask::{AttentionMasks, extend_mask};
 use super::rotary::Rotary;
 use crate::call;
 use crate::init;
@@ -10,7 +10,7 @@ use crate::layers::Linear;
 use crate::module::Module;
 use crate::parameter::{Parameter, TrainingMode};
 use crate::visit::Visitor;
-use pellucid_tensor::ops::Attention;
+use pellucid_tensor::ops::AttentionOptions;
 use pellucid_tensor::{DType, Error, Result, Tensor, autocast_dtype, ops, unwrap};
 
 /// Options of [`MultiheadAttention`].
@@ -63,12 +63,12 @@ impl Default for MultiheadAttentionOptions {
 /// `bias_v`, `[1, 1, G·D]`.
 ///
 /// ```
-/// use pellucid_nn::{Layer, Masks, MultiheadAttention};
+/// use pellucid_nn::{Layer, AttentionMasks, MultiheadAttention};
 /// use pellucid_tensor::{DType, Tensor};
 /// let attention = MultiheadAttention::new(16, 4);
 /// let (x, memory) = (Tensor::randn([2, 5, 16], DType::F32), Tensor::randn([2, 7, 16], DType::F32));
 /// assert_eq!(attention.forward(&x).shape().dims(), [2, 5, 16]);
-/// assert_eq!(attention.attend(&x, &memory, &memory, Masks::default()).shape().dims(), [2, 5, 16]);
+/// assert_eq!(attention.attend(&x, &memory, &memory, AttentionMasks::default()).shape().dims(), [2, 5, 16]);
 /// ```
 #[derive(Clone, Debug)]
 pub struct MultiheadAttention {
@@ -185,7 +185,7 @@ impl MultiheadAttention {
     /// # Panics
     /// With the errors of [`try_attend`](MultiheadAttention::try_attend).
     #[track_caller]
-    pub fn attend(&self, query: &Tensor, key: &Tensor, value: &Tensor, masks: Masks<'_>) -> Tensor {
+    pub fn attend(&self, query: &Tensor, key: &Tensor, value: &Tensor, masks: AttentionMasks<'_>) -> Tensor {
         unwrap(self.try_attend(query, key, value, masks))
     }
 
@@ -193,7 +193,13 @@ impl MultiheadAttention {
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] and [`Error::DTypeMismatch`] for inputs that do not match.
-    pub fn try_attend(&self, query: &Tensor, key: &Tensor, value: &Tensor, masks: Masks<'_>) -> Result<Tensor> {
+    pub fn try_attend(
+        &self,
+        query: &Tensor,
+        key: &Tensor,
+        value: &Tensor,
+        masks: AttentionMasks<'_>,
+    ) -> Result<Tensor> {
         call::call(self, &[query, key, value], || {
             let ([q, k, v], mask, causal) = self.prepare_heads(query, key, value, masks)?;
             self.merge_heads(&ops::scaled_dot_product_attention(&q, &k, &v, self.options(mask.as_ref(), causal))?)
@@ -210,7 +216,7 @@ impl MultiheadAttention {
         query: &Tensor,
         key: &Tensor,
         value: &Tensor,
-        masks: Masks<'_>,
+        masks: AttentionMasks<'_>,
         average: bool,
     ) -> Result<(Tensor, Tensor)> {
         call::call_with_extra(self, &[query, key, value], || {
@@ -275,9 +281,9 @@ impl MultiheadAttention {
         self.out_proj.weight.shape()[1] / self.heads
     }
 
-    fn options<'a>(&self, mask: Option<&'a Tensor>, causal: bool) -> Attention<'a> {
+    fn options<'a>(&self, mask: Option<&'a Tensor>, causal: bool) -> AttentionOptions<'a> {
         let dropout = if self.training.get() { self.dropout } else { 0.0 };
-        Attention { mask, causal, scale: None, dropout }
+        AttentionOptions { mask, causal, scale: None, dropout }
     }
 
     /// Projects to queries `[.., H, L, D]`, keys and values `[.., G, S, D]`.
@@ -336,7 +342,7 @@ impl MultiheadAttention {
         query: &Tensor,
         key: &Tensor,
         value: &Tensor,
-        masks: Masks<'_>,
+        masks: AttentionMasks<'_>,
     ) -> Result<([Tensor; 3], Option<Tensor>, bool)> {
         let [q, k, v] = self.apply_rotary(self.project_heads(query, key, value)?, None)?;
         let mask = masks.joint(q.dtype())?;
@@ -384,7 +390,7 @@ impl MultiheadAttention {
 impl Layer for MultiheadAttention {
     /// Computes self-attention of x `[.., L, E]` without masks.
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        let ([q, k, v], mask, _) = self.prepare_heads(x, x, x, Masks::default())?;
+        let ([q, k, v], mask, _) = self.prepare_heads(x, x, x, AttentionMasks::default())?;
         self.merge_heads(&ops::scaled_dot_product_attention(&q, &k, &v, self.options(mask.as_ref(), false))?)
     }
 }

@@ -69,7 +69,7 @@ impl LearnedPositions {
     /// # Errors
     /// [`Error::IndexOutOfBounds`] for a position beyond the table.
     pub fn rows(&self, positions: &Tensor) -> Result<Tensor> {
-        ops::embedding(&self.weight, positions, ops::Embedding::default())
+        ops::embedding(&self.weight, positions, ops::EmbeddingOptions::default())
     }
 }
 

@@ -4,7 +4,7 @@ use pellucid_tensor::{DType, Error, Result, Tensor, formula, ops};
 
 /// The pairs of elements that a rotary position embedding rotates together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Pairs {
+pub enum RotaryPairing {
     /// Elements 2i and 2i + 1, as in the paper.
     #[default]
     Neighbours,
@@ -28,12 +28,12 @@ pub struct Rotary {
     /// The base of the geometric sequence of frequencies, from 1 down towards 1/base.
     pub base: f64,
     /// The layout of pairs.
-    pub pairs: Pairs,
+    pub pairs: RotaryPairing,
 }
 
 impl Default for Rotary {
     fn default() -> Rotary {
-        Rotary { base: 10_000.0, pairs: Pairs::default() }
+        Rotary { base: 10_000.0, pairs: RotaryPairing::default() }
     }
 }
 
@@ -69,17 +69,17 @@ impl Rotary {
         let turn = ops::map(f, &[&position, &pair], &[self.base.ln().into(), (half as f64).into()])?;
         let [cos, sin] = [ops::to_dtype(&turn[0], x.dtype())?, ops::to_dtype(&turn[1], x.dtype())?];
         let (a, b) = match self.pairs {
-            Pairs::Neighbours => {
+            RotaryPairing::Neighbours => {
                 let pairs = ops::unflatten(x, -1, [half, 2])?;
                 (ops::select(&pairs, -1, 0)?, ops::select(&pairs, -1, 1)?)
             }
-            Pairs::Halves => (ops::narrow(x, -1, 0, half)?, ops::narrow(x, -1, half, half)?),
+            RotaryPairing::Halves => (ops::narrow(x, -1, 0, half)?, ops::narrow(x, -1, half, half)?),
         };
         let f = formula!(|a, b, cos, sin| (a * cos - b * sin, a * sin + b * cos));
         let turned = ops::map(f, &[&a, &b, &cos, &sin], &[])?;
         match self.pairs {
-            Pairs::Neighbours => ops::flatten(&ops::stack(&[&turned[0], &turned[1]], -1)?, -2, -1),
-            Pairs::Halves => ops::concatenate(&[&turned[0], &turned[1]], -1),
+            RotaryPairing::Neighbours => ops::flatten(&ops::stack(&[&turned[0], &turned[1]], -1)?, -2, -1),
+            RotaryPairing::Halves => ops::concatenate(&[&turned[0], &turned[1]], -1),
         }
     }
 }

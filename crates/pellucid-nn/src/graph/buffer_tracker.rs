@@ -57,15 +57,15 @@ impl BufferTracker {
                 return ArenaSlot::Owned;
             }
             let Some((captured, ids)) = captured.zip(seen.get(&role)) else { return ArenaSlot::Planned };
-            let mut places: Vec<ArenaSlot> = ids.iter().map(|id| arena_slot(captured.placement(*id))).collect();
-            if places.len() > 1 && places.iter().any(|place| !matches!(place, ArenaSlot::Elided { .. })) {
-                places.retain(|place| !matches!(place, ArenaSlot::Elided { .. }));
+            let mut slots: Vec<ArenaSlot> = ids.iter().map(|id| arena_slot(captured.placement(*id))).collect();
+            if slots.len() > 1 && slots.iter().any(|slot| !matches!(slot, ArenaSlot::Elided { .. })) {
+                slots.retain(|slot| !matches!(slot, ArenaSlot::Elided { .. }));
             }
-            places.dedup();
-            match places.len() {
-                0 | 1 => places.pop().unwrap_or_default(),
-                _ if matches!(places[0], ArenaSlot::Elided { .. }) => places.swap_remove(0),
-                _ => ArenaSlot::Parts(places),
+            slots.dedup();
+            match slots.len() {
+                0 | 1 => slots.pop().unwrap_or_default(),
+                _ if matches!(slots[0], ArenaSlot::Elided { .. }) => slots.swap_remove(0),
+                _ => ArenaSlot::Parts(slots),
             }
         });
     }
@@ -73,8 +73,10 @@ impl BufferTracker {
 
 fn arena_slot(placement: Placement) -> ArenaSlot {
     match placement {
-        Placement::Outside | Placement::Buffer => ArenaSlot::Owned,
-        Placement::Arena(place) => ArenaSlot::At { offset: place.offset, first: place.first, last: place.last },
+        Placement::External | Placement::Buffer => ArenaSlot::Owned,
+        Placement::Arena(allocation) => {
+            ArenaSlot::At { offset: allocation.offset, first: allocation.first, last: allocation.last }
+        }
         Placement::Elided(by) => ArenaSlot::Elided { by: by.to_string() },
         Placement::Unknown => ArenaSlot::Planned,
     }

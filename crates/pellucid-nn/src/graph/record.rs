@@ -15,7 +15,7 @@ use crate::module::ModuleParts;
 use crate::optim::{GradScaler, Optimizer};
 use crate::parameter::Parameter;
 use crate::visit::ModulePart;
-use pellucid_tensor::{Backward, Captured, Error, Result, Tensor, capture, enable_grad, no_grad, ops, unwrap};
+use pellucid_tensor::{BackwardOptions, Captured, Error, Result, Tensor, capture, enable_grad, no_grad, ops, unwrap};
 use std::cell::RefCell;
 use std::fmt;
 use std::ops::Deref;
@@ -168,7 +168,7 @@ pub(super) fn record_training<'f>(
     let (pass, update): (Closure<'f>, Option<Closure<'f>>) = if accumulate == 1 {
         let pass = move || {
             gradients.clear();
-            update.scaled(forward.run()?)?.try_backward(Backward::default())?;
+            update.scaled(forward.run()?)?.try_backward(BackwardOptions::default())?;
             forward.track_gradients();
             gradients.collect()?;
             check_gradients(RECORD_TRAINING, &*update.optimizer)?;
@@ -182,7 +182,7 @@ pub(super) fn record_training<'f>(
         let pass = move || {
             let loss = scaling.scaled(forward.run()?)?;
             let share = ops::full(loss.shape(), 1.0 / accumulate as f64, loss.dtype())?;
-            loss.try_backward(Backward { gradient: Some(share), ..Default::default() })?;
+            loss.try_backward(BackwardOptions { gradient: Some(share), ..Default::default() })?;
             forward.track_gradients();
             collected.collect()?;
             collected.restore()

@@ -83,7 +83,7 @@ fn generator() -> Generator {
 }
 
 /// Overwrites a parameter without recording the write for autograd.
-fn refill(parameter: &Tensor, values: Result<Tensor>) -> Result<()> {
+fn overwrite_parameter(parameter: &Tensor, values: Result<Tensor>) -> Result<()> {
     let _off = no_grad();
     ops::copy_(parameter, &values?)
 }
@@ -107,7 +107,7 @@ macro_rules! schemes {
         #[doc = concat!("Those of [`", stringify!($name), "`], and for a tensor that is not a leaf.")]
         #[track_caller]
         pub fn $refill(parameter: &Tensor, $($argument: $type),*) {
-            unwrap(refill(parameter, values::$name(parameter.shape(), parameter.dtype(), $($argument),*)));
+            unwrap(overwrite_parameter(parameter, values::$name(parameter.shape(), parameter.dtype(), $($argument),*)));
         }
     )*};
 }

@@ -64,7 +64,7 @@ impl<const N: usize> BatchNorm<N> {
     /// With [`Error::OutOfMemory`].
     #[track_caller]
     pub fn new(channels: usize) -> BatchNorm<N> {
-        let [mean, var, count] = statistics(channels);
+        let [mean, var, count] = running_statistics(channels);
         BatchNorm {
             weight: Some(init::ones(channels)),
             bias: Some(init::zeros(channels)),
@@ -112,14 +112,14 @@ impl<const N: usize> BatchNorm<N> {
 
     fn normalized(&self, x: &Tensor, running: Option<[&Tensor; 2]>, training: bool, momentum: f64) -> Result<Tensor> {
         let running = running.map(|[mean, var]| RunningStatistics { mean, var });
-        let options = ops::BatchNorm { training, momentum, eps: self.eps };
+        let options = ops::BatchNormOptions { training, momentum, eps: self.eps };
         ops::batch_norm(x, running, self.weight.as_deref(), self.bias.as_deref(), options)
     }
 }
 
 /// Returns buffers for a mean of 0, a variance of 1, and a count of 0.
 #[track_caller]
-pub(super) fn statistics(channels: usize) -> [Buffer; 3] {
+pub(super) fn running_statistics(channels: usize) -> [Buffer; 3] {
     let dtype = init::default_dtype();
     let made = [ops::zeros(channels, dtype), ops::ones(channels, dtype), ops::zeros((), DType::I64)];
     made.map(|made| Buffer::new(unwrap(made)))

@@ -76,8 +76,8 @@ impl<const N: usize> ConvSettings<N> {
         ConvSettings { kernel, stride: [1; N], dilation: [1; N], groups: 1 }
     }
 
-    fn options(&self) -> ops::Conv {
-        ops::Conv::default().stride(self.stride).dilation(self.dilation).groups(self.groups)
+    fn options(&self) -> ops::ConvOptions {
+        ops::ConvOptions::default().stride(self.stride).dilation(self.dilation).groups(self.groups)
     }
 
     /// Draws uniform weights `[first, second / groups, taps..]`, and returns them with their bound.
@@ -183,7 +183,7 @@ impl<const N: usize> Conv<N> {
         let (bias, options) = (self.bias.as_deref(), self.sliding.options());
         match (self.padding_mode, self.padding) {
             (None, Padding::Both(both)) => conv(x, weight, bias, options.padding(both)),
-            (None, Padding::Same) => conv(x, weight, bias, options.padding(ops::Padding::Same)),
+            (None, Padding::Same) => conv(x, weight, bias, options.padding(ops::ConvPadding::Same)),
             (Some(_), Padding::Same) if self.sliding.stride != [1; N] => {
                 Err(Error::invalid("conv", "padding \"same\" is for stride 1"))
             }

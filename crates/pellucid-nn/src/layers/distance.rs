@@ -26,7 +26,7 @@ impl CosineSimilarity {
     /// With the error of [`try_forward`](CosineSimilarity::try_forward), at the caller's line.
     #[track_caller]
     pub fn forward(&self, a: &Tensor, b: &Tensor) -> Tensor {
-        let _call = pellucid_tensor::called();
+        let _call = pellucid_tensor::note_call_location();
         unwrap(self.try_forward(a, b))
     }
 
@@ -63,7 +63,7 @@ impl PairwiseDistance {
     /// With the error of [`try_forward`](PairwiseDistance::try_forward), at the caller's line.
     #[track_caller]
     pub fn forward(&self, a: &Tensor, b: &Tensor) -> Tensor {
-        let _call = pellucid_tensor::called();
+        let _call = pellucid_tensor::note_call_location();
         unwrap(self.try_forward(a, b))
     }
 

@@ -24,7 +24,7 @@ pub struct Embedding {
     /// The table, `[rows, width]`.
     pub weight: Parameter,
     #[module(skip)]
-    options: ops::Embedding,
+    options: ops::EmbeddingOptions,
 }
 
 /// Overwrites a row of a table with zeros.
@@ -50,7 +50,7 @@ impl Embedding {
 
     /// Creates a layer with this table `[rows, width]`. To keep it fixed, [freeze](crate::Module::freeze) the layer.
     pub fn from_table(weight: Parameter) -> Embedding {
-        Embedding { weight, options: ops::Embedding::default() }
+        Embedding { weight, options: ops::EmbeddingOptions::default() }
     }
 
     /// Sets the padding row: it starts at 0 and is not trained. Negative numbers count from the end.
@@ -163,7 +163,7 @@ impl EmbeddingBag {
     /// # Errors
     /// Those of [`ops::embedding_bag`].
     pub fn bags(&self, index: &Tensor, offsets: Option<&Tensor>, weights: Option<&Tensor>) -> Result<Tensor> {
-        let options = ops::EmbeddingBag {
+        let options = ops::EmbeddingBagOptions {
             offsets,
             weights,
             mode: self.mode,

@@ -1,6 +1,6 @@
 //! Instance normalisation.
 
-use super::batch_norm::statistics;
+use super::batch_norm::running_statistics;
 use super::spatial::{batched, by_axes, channels};
 use crate::init;
 use crate::layer::Layer;
@@ -88,7 +88,7 @@ impl<const N: usize> InstanceNorm<N> {
     /// With [`Error::OutOfMemory`].
     #[track_caller]
     pub fn running_statistics(self) -> InstanceNorm<N> {
-        let [mean, var, count] = statistics(self.channels).map(Some);
+        let [mean, var, count] = running_statistics(self.channels).map(Some);
         InstanceNorm { running_mean: mean, running_var: var, num_batches_tracked: count, ..self }
     }
 }
@@ -104,7 +104,7 @@ impl<const N: usize> Layer for InstanceNorm<N> {
             _ => None,
         };
         let training = self.training.get() || running.is_none();
-        let options = ops::BatchNorm { training, momentum: self.momentum, eps: self.eps };
+        let options = ops::BatchNormOptions { training, momentum: self.momentum, eps: self.eps };
         batched::<N>(op, x, |x| ops::instance_norm(x, running, self.weight.as_deref(), self.bias.as_deref(), options))
     }
 }

@@ -96,7 +96,7 @@ impl Bilinear {
     /// With the error of [`try_forward`](Bilinear::try_forward), at the caller's line.
     #[track_caller]
     pub fn forward(&self, a: &Tensor, b: &Tensor) -> Tensor {
-        let _call = pellucid_tensor::called();
+        let _call = pellucid_tensor::note_call_location();
         unwrap(self.try_forward(a, b))
     }
 

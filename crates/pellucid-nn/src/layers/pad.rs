@@ -17,7 +17,7 @@ pub(super) fn pad_last<const N: usize>(x: &Tensor, width: [(isize, isize); N], m
 
 /// Returns the widths (before, after) of each of N axes.
 #[track_caller]
-fn each<const N: usize>(width: PadWidth) -> [(isize, isize); N] {
+fn width_per_axis<const N: usize>(width: PadWidth) -> [(isize, isize); N] {
     match width {
         PadWidth::Same(n) => [(n, n); N],
         PadWidth::Both(before, after) => [(before, after); N],
@@ -54,7 +54,7 @@ macro_rules! pads {
             /// If the number of pairs differs from the number of axes.
             #[track_caller]
             pub fn new(width: impl Into<PadWidth>) -> $name<N> {
-                $name { width: each(width.into()) }
+                $name { width: width_per_axis(width.into()) }
             }
         }
 
@@ -108,7 +108,7 @@ impl<const N: usize> ConstantPad<N> {
     /// If the number of pairs differs from the number of axes.
     #[track_caller]
     pub fn new(width: impl Into<PadWidth>, value: impl Into<Scalar>) -> ConstantPad<N> {
-        ConstantPad { width: each(width.into()), value: value.into() }
+        ConstantPad { width: width_per_axis(width.into()), value: value.into() }
     }
 }
 

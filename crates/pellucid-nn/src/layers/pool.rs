@@ -3,7 +3,7 @@
 use super::spatial::{PerAxis, by_axes};
 use crate::layer::Layer;
 use pellucid_derive::Module;
-use pellucid_tensor::ops::{AvgPoolDivisor, Pool};
+use pellucid_tensor::ops::{AvgPoolDivisor, PoolOptions};
 use pellucid_tensor::{Result, Tensor, ops};
 
 /// Defines pooling layers with a window size, and their common options.
@@ -14,7 +14,7 @@ macro_rules! windows {
         #[module(class = by_axes::<_, N>([stringify!($one), stringify!($two), stringify!($three)]))]
         pub struct $name<const N: usize> {
             #[module(skip)]
-            pool: Pool,
+            pool: PoolOptions,
             $($(#[$field_doc])* #[module(skip)] $field: $type,)*
         }
 
@@ -63,7 +63,7 @@ windows! {
 impl<const N: usize> MaxPool<N> {
     /// Creates a layer with windows of this size; the stride is the size.
     pub fn new(size: impl Into<PerAxis<N>>) -> MaxPool<N> {
-        MaxPool { pool: Pool::new(size.into().0) }
+        MaxPool { pool: PoolOptions::new(size.into().0) }
     }
 
     /// Sets the padding, at most half the window size; it counts as −∞.
@@ -95,7 +95,7 @@ impl<const N: usize> Layer for MaxPool<N> {
 impl<const N: usize> AvgPool<N> {
     /// Creates a layer with windows of this size; the stride is the size.
     pub fn new(size: impl Into<PerAxis<N>>) -> AvgPool<N> {
-        AvgPool { pool: Pool::new(size.into().0), divisor: AvgPoolDivisor::default() }
+        AvgPool { pool: PoolOptions::new(size.into().0), divisor: AvgPoolDivisor::default() }
     }
 
     /// Sets the padding, at most half the window size.
@@ -118,7 +118,7 @@ impl<const N: usize> Layer for AvgPool<N> {
 impl<const N: usize> LpPool<N> {
     /// Creates a layer with the p-norms of windows of this size; the stride is the size.
     pub fn new(p: f64, size: impl Into<PerAxis<N>>) -> LpPool<N> {
-        LpPool { pool: Pool::new(size.into().0), p }
+        LpPool { pool: PoolOptions::new(size.into().0), p }
     }
 }
 

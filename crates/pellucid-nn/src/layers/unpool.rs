@@ -54,7 +54,7 @@ impl<const N: usize> MaxUnpool<N> {
     /// With the error of [`try_forward`](MaxUnpool::try_forward), at the caller's line.
     #[track_caller]
     pub fn forward(&self, x: &Tensor, indices: &Tensor) -> Tensor {
-        let _call = pellucid_tensor::called();
+        let _call = pellucid_tensor::note_call_location();
         unwrap(self.try_forward(x, indices))
     }
 

@@ -94,7 +94,7 @@ impl AdaptiveLogSoftmaxWithLoss {
 
 impl Loss for AdaptiveLogSoftmaxWithLoss {
     fn try_forward(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
-        call::call(self, &[x, y], || ops::nll_loss(&self.log_prob(x)?, y, ops::NllLoss::default()))
+        call::call(self, &[x, y], || ops::nll_loss(&self.log_prob(x)?, y, ops::NllLossOptions::default()))
     }
 
     fn trainable(&self) -> Vec<(String, Parameter)> {

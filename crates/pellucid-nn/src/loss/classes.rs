@@ -1,7 +1,7 @@
 //! Losses of class scores and of binary predictions.
 
 use super::{Loss, Reduction, declared, losses, same_shape};
-use pellucid_tensor::ops::{CrossEntropy, MultiMargin};
+use pellucid_tensor::ops::{CrossEntropyOptions, MultiMarginLossOptions};
 use pellucid_tensor::{Result, Tensor, ops};
 
 losses! {
@@ -18,7 +18,7 @@ losses! {
         ignore_index: Option<i64> = None,
     } |loss, logits, y| {
         let CrossEntropyLoss { weight, label_smoothing, ignore_index, reduction } = loss;
-        let options = CrossEntropy {
+        let options = CrossEntropyOptions {
             weight: weight.as_ref(),
             label_smoothing: *label_smoothing,
             ignore_index: *ignore_index,
@@ -35,7 +35,7 @@ losses! {
         ignore_index: Option<i64> = None,
     } |loss, x, y| {
         let (weight, ignore_index, reduction) = (loss.weight.as_ref(), loss.ignore_index, loss.reduction);
-        ops::nll_loss(x, y, ops::NllLoss { weight, ignore_index, reduction })
+        ops::nll_loss(x, y, ops::NllLossOptions { weight, ignore_index, reduction })
     };
 
     /// The binary cross-entropy −(y·ln x + (1 − y)·ln(1 − x)) of probabilities x; logarithms are clamped to at least
@@ -86,7 +86,7 @@ losses! {
         weight: Option<Tensor> = None,
     } |loss, x, y| {
         let MultiMarginLoss { p, margin, weight, reduction } = loss;
-        let options = MultiMargin { p: *p, margin: *margin, weight: weight.as_ref(), reduction: *reduction };
+        let options = MultiMarginLossOptions { p: *p, margin: *margin, weight: weight.as_ref(), reduction: *reduction };
         ops::multi_margin_loss(x, y, options)
     };
 

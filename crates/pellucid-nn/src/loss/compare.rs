@@ -1,9 +1,9 @@
 //! Losses that compare inputs: rankings and embeddings.
 
-use super::{Reduction, declared, losses_of_many, methods_of_many, tracked, with_gradients};
+use super::{Reduction, declared, losses_of_many, methods_of_many, tracked_leaf, with_gradients};
 use crate::module::Module;
 use crate::visit::Visitor;
-use pellucid_tensor::ops::Triplet;
+use pellucid_tensor::ops::TripletMarginLossOptions;
 use pellucid_tensor::{Result, Tensor, ops, unwrap};
 use std::fmt;
 
@@ -34,7 +34,7 @@ losses_of_many! {
         swap: bool = false,
     } |loss, x, positive, negative| by [x, positive, negative] {
         let TripletMarginLoss { margin, p, eps, swap, reduction } = *loss;
-        ops::triplet_margin_loss(x, positive, negative, Triplet { margin, p, eps, swap, reduction })
+        ops::triplet_margin_loss(x, positive, negative, TripletMarginLossOptions { margin, p, eps, swap, reduction })
     };
 }
 

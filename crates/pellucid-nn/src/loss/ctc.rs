@@ -1,7 +1,7 @@
 //! The CTC loss for sequences whose alignment is unknown.
 
-use super::{Reduction, declared, losses_of_many, methods_of_many, tracked, with_gradients};
-use pellucid_tensor::ops::Ctc;
+use super::{Reduction, declared, losses_of_many, methods_of_many, tracked_leaf, with_gradients};
+use pellucid_tensor::ops::CtcLossOptions;
 use pellucid_tensor::{Result, Tensor, ops, unwrap};
 
 losses_of_many! {
@@ -17,7 +17,7 @@ losses_of_many! {
         zero_infinity: bool = false,
     } |loss, log_probs, labels, input_lengths, label_lengths| by [log_probs] {
         let CtcLoss { blank, zero_infinity, reduction } = *loss;
-        let options = Ctc { blank, zero_infinity, reduction };
+        let options = CtcLossOptions { blank, zero_infinity, reduction };
         ops::ctc_loss(log_probs, labels, input_lengths, label_lengths, options)
     };
 }

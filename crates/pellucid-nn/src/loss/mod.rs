@@ -49,11 +49,11 @@ crate::exports::exports! {
     };
 }
 pub use kind::{LossKind, WithTargets};
-pub use pellucid_tensor::ops::{CrossEntropy, Reduction};
+pub use pellucid_tensor::ops::{CrossEntropyOptions, Reduction};
 pub use scale::{GradKind, infer_grad_scale};
 
 use crate::parameter::Parameter;
-use pellucid_tensor::{DType, Error, Grad, Result, Shape, Tensor, enable_grad, grad, unwrap};
+use pellucid_tensor::{DType, Error, GradOptions, Result, Shape, Tensor, enable_grad, grad, unwrap};
 
 /// A loss of a model's output and its target.
 ///
@@ -90,18 +90,18 @@ pub trait Loss {
     /// With the error of [`try_forward`](Loss::try_forward), at the caller's line.
     #[track_caller]
     fn forward(&self, logits: &Tensor, y: &Tensor) -> Tensor {
-        let _call = pellucid_tensor::called();
+        let _call = pellucid_tensor::note_call_location();
         unwrap(self.try_forward(logits, y))
     }
 
     /// Returns the loss and its gradient with respect to the logits, of their shape, bit for bit as autograd computes
     /// it. For a loss with one value per sample, it is the gradient of their sum. Both are detached. The graph of the
-    /// logits is unchanged; continue with `logits.backward_with(Backward { gradient: Some(d_logits), .. })`.
+    /// logits is unchanged; continue with `logits.backward_with(BackwardOptions { gradient: Some(d_logits), .. })`.
     ///
     /// # Errors
     /// Those of [`try_forward`](Loss::try_forward).
     fn try_forward_with_grad(&self, logits: &Tensor, y: &Tensor) -> Result<(Tensor, Tensor)> {
-        let logits = tracked(logits);
+        let logits = tracked_leaf(logits);
         let (loss, [d_logits]) = with_gradients([&logits], || self.try_forward(&logits, y))?;
         Ok((loss, d_logits))
     }
@@ -123,7 +123,7 @@ impl<F: Fn(&Tensor, &Tensor) -> Result<Tensor>> Loss for F {
 }
 
 /// Returns the values as a new leaf that requires a gradient.
-fn tracked(x: &Tensor) -> Tensor {
+fn tracked_leaf(x: &Tensor) -> Tensor {
     let x = x.detach();
     // The loss returns an error for other dtypes than floats.
     if x.dtype().is_float() { x.requires_grad_(true) } else { x }
@@ -136,7 +136,7 @@ fn with_gradients<const K: usize>(
 ) -> Result<(Tensor, [Tensor; K])> {
     let _on = enable_grad();
     let loss = loss()?;
-    let gradients = grad(&[&loss], &leaves, Grad::default())?;
+    let gradients = grad(&[&loss], &leaves, GradOptions::default())?;
     Ok((
         loss.detach(),
         gradients.try_into().unwrap_or_else(|_| unreachable!("grad() returns one gradient for each leaf")),
@@ -245,7 +245,7 @@ macro_rules! methods_of_many {
             /// With the error of [`try_forward`](Self::try_forward), at the caller's line.
             #[track_caller]
             pub fn forward(&self, $($input: &Tensor),*) -> Tensor {
-                let _call = pellucid_tensor::called();
+                let _call = pellucid_tensor::note_call_location();
                 unwrap(self.try_forward($($input),*))
             }
 
@@ -258,7 +258,7 @@ macro_rules! methods_of_many {
                 &self,
                 $($input: &Tensor),*
             ) -> Result<(Tensor, [Tensor; [$(stringify!($by)),*].len()])> {
-                $(let $by = &tracked($by);)*
+                $(let $by = &tracked_leaf($by);)*
                 with_gradients([$($by),*], || self.try_forward($($input),*))
             }
 

@@ -1,7 +1,9 @@
 //! Regression losses, of predictions and targets of one shape.
 
-use super::{Loss, Reduction, declared, losses, losses_of_many, methods_of_many, same_shape, tracked, with_gradients};
-use pellucid_tensor::ops::PoissonNll;
+use super::{
+    Loss, Reduction, declared, losses, losses_of_many, methods_of_many, same_shape, tracked_leaf, with_gradients,
+};
+use pellucid_tensor::ops::PoissonNllLossOptions;
 use pellucid_tensor::{Result, Tensor, ops, unwrap};
 
 losses! {
@@ -63,7 +65,7 @@ losses! {
     } |loss, x, y| {
         same_shape("poisson_nll", x, y)?;
         let PoissonNllLoss { log_input, full, eps, reduction } = *loss;
-        ops::poisson_nll_loss(x, y, PoissonNll { log_input, full, eps, reduction })
+        ops::poisson_nll_loss(x, y, PoissonNllLossOptions { log_input, full, eps, reduction })
     };
 }
 

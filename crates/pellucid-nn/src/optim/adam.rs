@@ -37,7 +37,7 @@ impl Default for AdamOptions {
 }
 
 /// Updates the running means of g and g². 1 − β is computed in f64: in f32, 1 − 0.999 loses three digits.
-pub(super) fn means(m: Expr, v: Expr, g: Expr, rest1: Expr, b2: Expr, rest2: Expr) -> (Expr, Expr) {
+pub(super) fn update_moments(m: Expr, v: Expr, g: Expr, rest1: Expr, b2: Expr, rest2: Expr) -> (Expr, Expr) {
     (m + rest1 * (g - m), b2 * v + rest2 * (g * g))
 }
 
@@ -75,11 +75,11 @@ impl Rule for AdamOptions {
 
     fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
         let adam = formula!(adam |p, m, v, g, rate, scale, rest1; b2, rest2, eps, decay| {
-            let (m, v) = means(m, v, g + decay * p, rest1, b2, rest2);
+            let (m, v) = update_moments(m, v, g + decay * p, rest1, b2, rest2);
             (p - rate * m / (v.sqrt() * scale + eps), m, v)
         });
         let amsgrad = formula!(amsgrad |p, m, v, u, g, rate, scale, rest1; b2, rest2, eps, decay| {
-            let (m, v) = means(m, v, g + decay * p, rest1, b2, rest2);
+            let (m, v) = update_moments(m, v, g + decay * p, rest1, b2, rest2);
             let u = u.max(v);
             (p - rate * m / (u.sqrt() * scale + eps), m, v, u)
         });

@@ -1,6 +1,6 @@
 //! AdamW.
 
-use super::adam::{adam_state, correction, means};
+use super::adam::{adam_state, correction, update_moments};
 use super::rule::{Rule, RuleState, UpdateContext, adam_rule_methods, ln};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
@@ -61,11 +61,11 @@ impl Rule for AdamWOptions {
 
     fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
         let adamw = formula!(adamw |p, m, v, g, rate, scale, shrink, rest1; b2, rest2, eps| {
-            let (m, v) = means(m, v, g, rest1, b2, rest2);
+            let (m, v) = update_moments(m, v, g, rest1, b2, rest2);
             (p * shrink - rate * m / (v.sqrt() * scale + eps), m, v)
         });
         let amsgrad = formula!(amsgrad |p, m, v, u, g, rate, scale, shrink, rest1; b2, rest2, eps| {
-            let (m, v) = means(m, v, g, rest1, b2, rest2);
+            let (m, v) = update_moments(m, v, g, rest1, b2, rest2);
             let u = u.max(v);
             (p * shrink - rate * m / (u.sqrt() * scale + eps), m, v, u)
         });

@@ -5,7 +5,7 @@ use pellucid_tensor::{DType, Error, Result, Tensor, formula, no_grad, ops};
 
 /// Options of [`clip_grad_norm_with`].
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ClipGradNorm {
+pub struct ClipGradNormOptions {
     /// The order of the norm, ∞ included; default 2.
     pub order: f64,
     /// Whether to return an error if the norm is infinite or NaN; default false. This reads the norm, so it is
@@ -13,9 +13,9 @@ pub struct ClipGradNorm {
     pub error_if_nonfinite: bool,
 }
 
-impl Default for ClipGradNorm {
-    fn default() -> ClipGradNorm {
-        ClipGradNorm { order: 2.0, error_if_nonfinite: false }
+impl Default for ClipGradNormOptions {
+    fn default() -> ClipGradNormOptions {
+        ClipGradNormOptions { order: 2.0, error_if_nonfinite: false }
     }
 }
 
@@ -26,7 +26,7 @@ impl Default for ClipGradNorm {
 /// # Errors
 /// [`Error::InvalidArgument`] if no parameter has a gradient, or `max_norm` is not above 0.
 pub fn clip_grad_norm(parameters: &[Parameter], max_norm: f64) -> Result<Tensor> {
-    clip_grad_norm_with(parameters, max_norm, ClipGradNorm::default())
+    clip_grad_norm_with(parameters, max_norm, ClipGradNormOptions::default())
 }
 
 /// Clips gradients as [`clip_grad_norm`] does, with options.
@@ -35,7 +35,7 @@ pub fn clip_grad_norm(parameters: &[Parameter], max_norm: f64) -> Result<Tensor>
 /// Those of [`clip_grad_norm`]; [`Error::InvalidArgument`] if the norm is not finite and `error_if_nonfinite` is
 /// set; then no gradient is changed.
 #[track_caller]
-pub fn clip_grad_norm_with(parameters: &[Parameter], max_norm: f64, options: ClipGradNorm) -> Result<Tensor> {
+pub fn clip_grad_norm_with(parameters: &[Parameter], max_norm: f64, options: ClipGradNormOptions) -> Result<Tensor> {
     let op = "clip_grad_norm";
     if max_norm.is_nan() || max_norm <= 0.0 {
         return Err(Error::invalid(op, format!("max_norm must be above 0, got {max_norm}")));

@@ -1,6 +1,6 @@
 //! LAMB.
 
-use super::adam::{adam_state, correction, means};
+use super::adam::{adam_state, correction, update_moments};
 use super::rule::{Rule, RuleState, UpdateContext, adam_rule_methods, ln};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula, ops};
 
@@ -57,7 +57,7 @@ impl Rule for LambOptions {
     }
 
     fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
-        let track = formula!(track |m, v, g, rest1; b2, rest2| means(m, v, g, rest1, b2, rest2));
+        let track = formula!(track |m, v, g, rest1; b2, rest2| update_moments(m, v, g, rest1, b2, rest2));
         let direction = formula!(direction |p, m, v, unbias, scale; eps, decay| {
             unbias * m / (v.sqrt() * scale + eps) + decay * p
         });

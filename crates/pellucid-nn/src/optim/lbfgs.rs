@@ -148,7 +148,7 @@ impl Lbfgs {
         let (mut loss, mut gradient) = evaluate()?;
         let first = sign * loss;
         progress.evaluations += 1;
-        if largest(&gradient)? <= options.tolerance_grad {
+        if max_abs(&gradient)? <= options.tolerance_grad {
             return Ok(first);
         }
         let mut evaluations = 1;
@@ -188,12 +188,12 @@ impl Lbfgs {
                     used = 1;
                 }
             }
-            let moved = largest(direction)? * t.abs();
+            let moved = max_abs(direction)? * t.abs();
             progress.memory.as_mut().expect("the memory was stored above").t = t;
             evaluations += used;
             progress.evaluations += used;
             let is_done = evaluations >= max_eval
-                || largest(&gradient)? <= options.tolerance_grad
+                || max_abs(&gradient)? <= options.tolerance_grad
                 || moved <= options.tolerance_change
                 || (loss - before).abs() < options.tolerance_change;
             if is_done {
@@ -388,7 +388,7 @@ fn advance(parameters: &[Parameter], direction: &Tensor, t: f64) -> Result<()> {
     Ok(())
 }
 
-fn largest(flat: &Tensor) -> Result<f64> {
+fn max_abs(flat: &Tensor) -> Result<f64> {
     if flat.size() == 0 {
         return Ok(0.0);
     }

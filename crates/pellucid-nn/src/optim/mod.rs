@@ -67,7 +67,7 @@ crate::exports::exports! {
     sgd::{Sgd} and {SgdOptions};
 }
 pub use average::{Average, AveragedModel, update_bn};
-pub use clip::{ClipGradNorm, clip_grad_norm, clip_grad_norm_with, clip_grad_value, grad_norm};
+pub use clip::{ClipGradNormOptions, clip_grad_norm, clip_grad_norm_with, clip_grad_value, grad_norm};
 pub use rule::{Momentum, Rule, RuleState, UpdateContext};
 pub use rule_optimizer::RuleOptimizer;
 pub use scaler::{GradScaler, GradScalerOptions, Unscaled};

@@ -1,6 +1,6 @@
 //! NAdam.
 
-use super::adam::{adam_state, correction, means};
+use super::adam::{adam_state, correction, update_moments};
 use super::rule::{Momentum, Rule, RuleState, UpdateContext, check_adam, ln, nonnegative};
 use pellucid_tensor::formula::Expr;
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
@@ -101,7 +101,7 @@ impl Rule for NAdamOptions {
     fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
         let nadam = formula!(nadam |p, m, v, g, of_gradient, of_mean, scale, shrink, rest1; b2, rest2, eps, decay| {
             let g = g + decay * p;
-            let (m, v) = means(m, v, g, rest1, b2, rest2);
+            let (m, v) = update_moments(m, v, g, rest1, b2, rest2);
             (p * shrink - (of_gradient * g + of_mean * m) / (v.sqrt() * scale + eps), m, v)
         });
         let b2 = self.betas.1;

@@ -1,6 +1,6 @@
 //! RAdam.
 
-use super::adam::{adam_state, correction, means};
+use super::adam::{adam_state, correction, update_moments};
 use super::rule::{Rule, RuleState, UpdateContext, adam_rule_methods, ln};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 
@@ -79,7 +79,7 @@ impl Rule for RAdamOptions {
 
     fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
         let radam = formula!(radam |p, m, v, g, rate, rectified, shrink, rest1; b2, rest2, eps, decay| {
-            let (m, v) = means(m, v, g + decay * p, rest1, b2, rest2);
+            let (m, v) = update_moments(m, v, g + decay * p, rest1, b2, rest2);
             let adaptive = rectified.gt(0.0).select(rectified / (v.sqrt() + eps), 1.0);
             (p * shrink - rate * m * adaptive, m, v)
         });

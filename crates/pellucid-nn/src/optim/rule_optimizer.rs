@@ -101,7 +101,8 @@ impl<R: Rule> RuleOptimizer<R> {
     /// for which the rule is not defined.
     pub fn new(parameters: Vec<Parameter>, options: R) -> Result<RuleOptimizer<R>> {
         let checked = options.check();
-        OptimizerCore::new(R::NAME, numbered(0, parameters), checked, Box::new(options)).map(RuleOptimizer::of_core)
+        OptimizerCore::new(R::NAME, name_by_position(0, parameters), checked, Box::new(options))
+            .map(RuleOptimizer::of_core)
     }
 
     /// Creates an optimizer of named parameters, as [`Module::named_parameters`](crate::Module::named_parameters)
@@ -152,7 +153,7 @@ impl<R: Rule> RuleOptimizer<R> {
     /// # Errors
     /// Those of [`RuleOptimizer::new`]; then no parameter is added.
     pub fn add_group(&mut self, parameters: Vec<Parameter>, options: R) -> Result<()> {
-        let named = numbered(self.core.parameters().len(), parameters);
+        let named = name_by_position(self.core.parameters().len(), parameters);
         self.add_named_group(named, options)
     }
 
@@ -506,7 +507,7 @@ impl Optimizer for OptimizerCore {
 
     fn add_params(&mut self, parameters: Vec<Parameter>) -> Result<()> {
         let contents = self.contents.get_mut();
-        contents.add_named(numbered(contents.parameters.len(), parameters))
+        contents.add_named(name_by_position(contents.parameters.len(), parameters))
     }
 
     fn fill(&self, parameters: Vec<(String, Parameter)>) -> Result<()> {
@@ -632,7 +633,7 @@ fn partition(
 }
 
 /// Names parameters by their position; the first one is `first`.
-fn numbered(first: usize, parameters: Vec<Parameter>) -> NamedParameters {
+fn name_by_position(first: usize, parameters: Vec<Parameter>) -> NamedParameters {
     parameters.into_iter().enumerate().map(|(i, p)| ((first + i).to_string(), p)).collect()
 }
 

@@ -1,13 +1,13 @@
 //! The recurrent cells, one time step of a recurrent layer: one implementation, named [`RnnCell`], [`GruCell`] and
 //! [`LstmCell`] by their kind.
 
-use super::called;
+use super::call_with_states;
 use super::kind::sealed::StateTensors;
 use super::kind::{CellKind, Elman, GatedRecurrentUnit, LongShortTermMemory, RecurrentKind};
 use super::weights::LayerWeights;
 use crate::module::Module;
 use crate::visit::Visitor;
-use pellucid_tensor::ops::{Nonlinearity, Recurrence};
+use pellucid_tensor::ops::{RecurrenceOptions, RnnNonlinearity};
 use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 use std::marker::PhantomData;
 
@@ -70,7 +70,7 @@ impl RnnCell {
     /// Uses max(x, 0) instead of tanh.
     #[must_use]
     pub fn relu(mut self) -> RnnCell {
-        self.cell = CellKind::Rnn(Nonlinearity::Relu);
+        self.cell = CellKind::Rnn(RnnNonlinearity::Relu);
         self
     }
 }
@@ -104,7 +104,7 @@ impl<K: RecurrentKind> RecurrentCell<K> {
     /// With the errors of [`try_forward`](RecurrentCell::try_forward).
     #[track_caller]
     pub fn forward(&self, x: &Tensor, state: Option<&K::State>) -> K::State {
-        let _call = pellucid_tensor::called();
+        let _call = pellucid_tensor::note_call_location();
         unwrap(self.try_forward(x, state))
     }
 
@@ -114,7 +114,7 @@ impl<K: RecurrentKind> RecurrentCell<K> {
     /// Those of [`ops::rnn`], [`ops::gru`] or [`ops::lstm`].
     pub fn try_forward(&self, x: &Tensor, state: Option<&K::State>) -> Result<K::State> {
         let states = state.map_or([None; 2], K::State::tensors);
-        let (h, c) = called(self, x, states, || run_step(self.cell, &self.weights, x, states))?;
+        let (h, c) = call_with_states(self, x, states, || run_step(self.cell, &self.weights, x, states))?;
         Ok(K::State::from_tensors(h, c))
     }
 }
@@ -135,7 +135,7 @@ fn run_step(
     states: [Option<&Tensor>; 2],
 ) -> Result<(Tensor, Option<Tensor>)> {
     let run = |x: &Tensor, states: [Option<&Tensor>; 2]| {
-        let (_, h, c) = cell.run(x, weights.borrowed(), states, Recurrence::default())?;
+        let (_, h, c) = cell.run(x, weights.borrowed(), states, RecurrenceOptions::default())?;
         Ok((h, c))
     };
     let batch = |t: &Tensor| ops::unsqueeze(t, 0);

@@ -1,7 +1,7 @@
 //! The kinds of recurrent cells. [`RecurrentNetwork`](super::RecurrentNetwork) and [`RecurrentCell`](super::RecurrentCell)
 //! are generic over the kind; the code below them is compiled once, for the value [`CellKind`].
 
-use pellucid_tensor::ops::{Nonlinearity, Recurrence, RecurrentWeights};
+use pellucid_tensor::ops::{RecurrenceOptions, RecurrentWeights, RnnNonlinearity};
 use pellucid_tensor::{Result, Tensor, ops};
 use std::fmt::Debug;
 
@@ -53,7 +53,7 @@ pub(super) mod sealed {
     }
 
     impl KindConstants for Elman {
-        const CELL: CellKind = CellKind::Rnn(Nonlinearity::Tanh);
+        const CELL: CellKind = CellKind::Rnn(RnnNonlinearity::Tanh);
         const LAYER_CLASS: &'static str = "Rnn";
         const CELL_CLASS: &'static str = "RnnCell";
     }
@@ -104,7 +104,7 @@ pub(super) mod sealed {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum CellKind {
     /// An Elman network.
-    Rnn(Nonlinearity),
+    Rnn(RnnNonlinearity),
     /// Gated recurrent units.
     Gru,
     /// Long short-term memory.
@@ -139,7 +139,7 @@ impl CellKind {
         x: &Tensor,
         weights: RecurrentWeights<'_>,
         [h, c]: [Option<&Tensor>; 2],
-        how: Recurrence<'_>,
+        how: RecurrenceOptions<'_>,
     ) -> Result<RecurrentOutputs> {
         match self {
             CellKind::Rnn(f) => ops::rnn(x, weights, h, f, how).map(|(y, h)| (y, h, None)),

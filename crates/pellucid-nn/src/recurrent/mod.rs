@@ -22,7 +22,7 @@ use crate::module::Module;
 use pellucid_tensor::{Result, Tensor};
 
 /// Calls a layer or a cell on x and the given states. Hooks see its output, but not its states.
-fn called<R>(
+fn call_with_states<R>(
     layer: &impl Module,
     x: &Tensor,
     states: [Option<&Tensor>; 2],

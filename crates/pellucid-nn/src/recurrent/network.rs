@@ -1,13 +1,13 @@
 //! The recurrent layers: one implementation, named [`Rnn`], [`Gru`] and [`Lstm`] by the kind of cell.
 
-use super::called;
+use super::call_with_states;
 use super::kind::sealed::StateTensors;
 use super::kind::{CellKind, Elman, GatedRecurrentUnit, LongShortTermMemory, RecurrentKind};
 use super::stack::{RecurrentOptions, RecurrentStack};
 use crate::layer::Layer;
 use crate::module::Module;
 use crate::visit::Visitor;
-use pellucid_tensor::ops::Nonlinearity;
+use pellucid_tensor::ops::RnnNonlinearity;
 use pellucid_tensor::{Result, Tensor, unwrap};
 use std::marker::PhantomData;
 
@@ -89,7 +89,7 @@ impl Rnn {
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for zero layers, a dropout outside [0, 1],
     /// or a projection.
     #[track_caller]
-    pub fn with(input: usize, hidden: usize, nonlinearity: Nonlinearity, options: RecurrentOptions) -> Result<Rnn> {
+    pub fn with(input: usize, hidden: usize, nonlinearity: RnnNonlinearity, options: RecurrentOptions) -> Result<Rnn> {
         Rnn::of_cell(CellKind::Rnn(nonlinearity), input, hidden, options)
     }
 }
@@ -165,7 +165,7 @@ impl<K: RecurrentKind> RecurrentNetwork<K> {
         lengths: Option<&Tensor>,
     ) -> Result<(Tensor, K::State)> {
         let states = state.map_or([None; 2], K::State::tensors);
-        let (y, (h, c)) = called(self, x, states, || {
+        let (y, (h, c)) = call_with_states(self, x, states, || {
             let (y, h, c) = self.stack.run(x, states, lengths)?;
             Ok((y, (h, c)))
         })?;

@@ -5,7 +5,7 @@ use super::weights::LayerWeights;
 use crate::layer::Layer;
 use crate::layers::Dropout;
 use crate::visit::Visitor;
-use pellucid_tensor::ops::Recurrence;
+use pellucid_tensor::ops::RecurrenceOptions;
 use pellucid_tensor::{Error, Result, Tensor, ops};
 
 /// Options of [`Rnn`](crate::Rnn), [`Gru`](crate::Gru) and [`Lstm`](crate::Lstm).
@@ -133,7 +133,7 @@ impl RecurrentStack {
             for (direction, weights) in weights.iter().enumerate() {
                 let own = |t: Option<&Tensor>| t.map(|t| ops::select(t, 0, all_h.len() as isize)).transpose();
                 let [h, c] = states.map(own);
-                let how = Recurrence { reverse: direction == 1, lengths };
+                let how = RecurrenceOptions { reverse: direction == 1, lengths };
                 let (y, h, c) = self.cell.run(&x, weights.borrowed(), [h?.as_ref(), c?.as_ref()], how)?;
                 outputs.push(y);
                 all_h.push(h);

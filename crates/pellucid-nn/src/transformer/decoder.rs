@@ -1,9 +1,9 @@
 //! Transformer decoders: layers with attention to the memory of an encoder.
 
 use super::TransformerOptions;
-use super::encoder::paired;
+use super::encoder::zip_caches;
 use super::sublayers::Sublayers;
-use crate::attention::{KvCache, Masks, MultiheadAttention};
+use crate::attention::{AttentionMasks, KvCache, MultiheadAttention};
 use crate::call;
 use crate::layer::Layer;
 use crate::layers::{LayerNorm, Linear};
@@ -77,8 +77,14 @@ impl TransformerDecoderLayer {
     /// # Panics
     /// With the errors of [`try_forward`](TransformerDecoderLayer::try_forward).
     #[track_caller]
-    pub fn forward(&self, target: &Tensor, memory: &Tensor, masks: Masks<'_>, memory_masks: Masks<'_>) -> Tensor {
-        let _call = pellucid_tensor::called();
+    pub fn forward(
+        &self,
+        target: &Tensor,
+        memory: &Tensor,
+        masks: AttentionMasks<'_>,
+        memory_masks: AttentionMasks<'_>,
+    ) -> Tensor {
+        let _call = pellucid_tensor::note_call_location();
         unwrap(self.try_forward(target, memory, masks, memory_masks))
     }
 
@@ -90,8 +96,8 @@ impl TransformerDecoderLayer {
         &self,
         target: &Tensor,
         memory: &Tensor,
-        masks: Masks<'_>,
-        memory_masks: Masks<'_>,
+        masks: AttentionMasks<'_>,
+        memory_masks: AttentionMasks<'_>,
     ) -> Result<Tensor> {
         call::call(self, &[target, memory], || {
             self.run_sublayers(target, memory, memory_masks, |x| self.self_attn.try_attend(x, x, x, masks))
@@ -104,7 +110,13 @@ impl TransformerDecoderLayer {
     /// # Panics
     /// With the errors of [`try_forward_cached`](TransformerDecoderLayer::try_forward_cached).
     #[track_caller]
-    pub fn forward_cached(&self, target: &Tensor, memory: &Tensor, cache: &KvCache, memory_masks: Masks<'_>) -> Tensor {
+    pub fn forward_cached(
+        &self,
+        target: &Tensor,
+        memory: &Tensor,
+        cache: &KvCache,
+        memory_masks: AttentionMasks<'_>,
+    ) -> Tensor {
         unwrap(self.try_forward_cached(target, memory, cache, memory_masks))
     }
 
@@ -117,7 +129,7 @@ impl TransformerDecoderLayer {
         target: &Tensor,
         memory: &Tensor,
         cache: &KvCache,
-        memory_masks: Masks<'_>,
+        memory_masks: AttentionMasks<'_>,
     ) -> Result<Tensor> {
         call::call(self, &[target, memory], || {
             self.run_sublayers(target, memory, memory_masks, |x| self.self_attn.try_forward_cached(x, cache))
@@ -129,7 +141,7 @@ impl TransformerDecoderLayer {
         &self,
         target: &Tensor,
         memory: &Tensor,
-        memory_masks: Masks<'_>,
+        memory_masks: AttentionMasks<'_>,
         attend: impl FnOnce(&Tensor) -> Result<Tensor>,
     ) -> Result<Tensor> {
         let x = self.sublayers.residual(target, &self.norm1, attend)?;
@@ -181,8 +193,14 @@ impl TransformerDecoder {
     /// # Panics
     /// With the errors of [`try_forward`](TransformerDecoder::try_forward).
     #[track_caller]
-    pub fn forward(&self, target: &Tensor, memory: &Tensor, masks: Masks<'_>, memory_masks: Masks<'_>) -> Tensor {
-        let _call = pellucid_tensor::called();
+    pub fn forward(
+        &self,
+        target: &Tensor,
+        memory: &Tensor,
+        masks: AttentionMasks<'_>,
+        memory_masks: AttentionMasks<'_>,
+    ) -> Tensor {
+        let _call = pellucid_tensor::note_call_location();
         unwrap(self.try_forward(target, memory, masks, memory_masks))
     }
 
@@ -194,8 +212,8 @@ impl TransformerDecoder {
         &self,
         target: &Tensor,
         memory: &Tensor,
-        masks: Masks<'_>,
-        memory_masks: Masks<'_>,
+        masks: AttentionMasks<'_>,
+        memory_masks: AttentionMasks<'_>,
     ) -> Result<Tensor> {
         let each = |x: Tensor, layer: &TransformerDecoderLayer| layer.try_forward(&x, memory, masks, memory_masks);
         call::call(self, &[target, memory], || {
@@ -223,7 +241,7 @@ impl TransformerDecoder {
         target: &Tensor,
         memory: &Tensor,
         caches: &[KvCache],
-        memory_masks: Masks<'_>,
+        memory_masks: AttentionMasks<'_>,
     ) -> Tensor {
         unwrap(self.try_forward_cached(target, memory, caches, memory_masks))
     }
@@ -238,9 +256,9 @@ impl TransformerDecoder {
         target: &Tensor,
         memory: &Tensor,
         caches: &[KvCache],
-        memory_masks: Masks<'_>,
+        memory_masks: AttentionMasks<'_>,
     ) -> Result<Tensor> {
-        let layers = paired("transformer_decoder", &self.layers, caches)?;
+        let layers = zip_caches("transformer_decoder", &self.layers, caches)?;
         let each = |x: Tensor, (layer, cache): (&TransformerDecoderLayer, &KvCache)| {
             layer.try_forward_cached(&x, memory, cache, memory_masks)
         };

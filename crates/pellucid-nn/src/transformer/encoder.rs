@@ -2,7 +2,7 @@
 
 use super::TransformerOptions;
 use super::sublayers::Sublayers;
-use crate::attention::{KvCache, Masks, MultiheadAttention};
+use crate::attention::{AttentionMasks, KvCache, MultiheadAttention};
 use crate::call;
 use crate::layer::Layer;
 use crate::layers::{LayerNorm, Linear};
@@ -70,7 +70,7 @@ impl TransformerEncoderLayer {
     /// # Panics
     /// With the errors of [`try_forward_masked`](TransformerEncoderLayer::try_forward_masked).
     #[track_caller]
-    pub fn forward_masked(&self, x: &Tensor, masks: Masks<'_>) -> Tensor {
+    pub fn forward_masked(&self, x: &Tensor, masks: AttentionMasks<'_>) -> Tensor {
         unwrap(self.try_forward_masked(x, masks))
     }
 
@@ -78,7 +78,7 @@ impl TransformerEncoderLayer {
     ///
     /// # Errors
     /// Those of [`MultiheadAttention::try_attend`].
-    pub fn try_forward_masked(&self, x: &Tensor, masks: Masks<'_>) -> Result<Tensor> {
+    pub fn try_forward_masked(&self, x: &Tensor, masks: AttentionMasks<'_>) -> Result<Tensor> {
         call::call(self, &[x], || self.run_sublayers(x, |x| self.self_attn.try_attend(x, x, x, masks)))
     }
 
@@ -155,7 +155,7 @@ impl TransformerEncoder {
     /// # Panics
     /// With the errors of [`try_forward_masked`](TransformerEncoder::try_forward_masked).
     #[track_caller]
-    pub fn forward_masked(&self, x: &Tensor, masks: Masks<'_>) -> Tensor {
+    pub fn forward_masked(&self, x: &Tensor, masks: AttentionMasks<'_>) -> Tensor {
         unwrap(self.try_forward_masked(x, masks))
     }
 
@@ -163,7 +163,7 @@ impl TransformerEncoder {
     ///
     /// # Errors
     /// Those of [`MultiheadAttention::try_attend`].
-    pub fn try_forward_masked(&self, x: &Tensor, masks: Masks<'_>) -> Result<Tensor> {
+    pub fn try_forward_masked(&self, x: &Tensor, masks: AttentionMasks<'_>) -> Result<Tensor> {
         call::call(self, &[x], || {
             let x = self.layers.iter().try_fold(x.clone(), |x, layer| layer.try_forward_masked(&x, masks))?;
             self.norm.try_forward(&x)
@@ -219,7 +219,7 @@ impl TransformerEncoder {
     /// [`MultiheadAttention::try_forward_cached`].
     pub fn try_forward_cached(&self, x: &Tensor, caches: &[KvCache]) -> Result<Tensor> {
         call::call(self, &[x], || {
-            let layers = paired("transformer_encoder", &self.layers, caches)?;
+            let layers = zip_caches("transformer_encoder", &self.layers, caches)?;
             let x = layers.into_iter().try_fold(x.clone(), |x, (layer, cache)| layer.try_forward_cached(&x, cache))?;
             self.norm.try_forward(&x)
         })
@@ -227,7 +227,7 @@ impl TransformerEncoder {
 }
 
 /// Pairs each layer with its cache.
-pub(super) fn paired<'a, L>(
+pub(super) fn zip_caches<'a, L>(
     op: &'static str,
     layers: &'a [L],
     caches: &'a [KvCache],

@@ -10,7 +10,7 @@ mod sublayers;
 pub use decoder::{TransformerDecoder, TransformerDecoderLayer};
 pub use encoder::{TransformerEncoder, TransformerEncoderLayer};
 
-use crate::attention::{Masks, MultiheadAttention, MultiheadAttentionOptions, Rotary};
+use crate::attention::{AttentionMasks, MultiheadAttention, MultiheadAttentionOptions, Rotary};
 use crate::call;
 use crate::init;
 use crate::layers::{LayerNorm, Linear};
@@ -21,13 +21,13 @@ use pellucid_tensor::{Result, Tensor, ops, unwrap};
 /// Options of all transformer layers. The defaults are the paper's.
 ///
 /// ```
-/// use pellucid_nn::{Layer, Masks, TransformerEncoder, TransformerOptions};
+/// use pellucid_nn::{Layer, AttentionMasks, TransformerEncoder, TransformerOptions};
 /// use pellucid_tensor::{DType, Tensor, ops};
 /// // The body of GPT-2: norms come first, attention is causal.
 /// let options = TransformerOptions { norm_first: true, activation: ops::gelu_tanh, ..Default::default() };
 /// let body = TransformerEncoder::new(2, 16, 4, 64, options)?.with_norm();
 /// let x = Tensor::randn([3, 5, 16], DType::F32);
-/// assert_eq!(body.forward_masked(&x, Masks::causal()).shape().dims(), [3, 5, 16]);
+/// assert_eq!(body.forward_masked(&x, AttentionMasks::causal()).shape().dims(), [3, 5, 16]);
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
@@ -85,11 +85,12 @@ impl TransformerOptions {
 /// The Transformer of Vaswani et al. 2017: an encoder and a decoder, each with a norm at the end.
 ///
 /// ```
-/// use pellucid_nn::{Masks, Transformer, TransformerOptions};
+/// use pellucid_nn::{AttentionMasks, Transformer, TransformerOptions};
 /// use pellucid_tensor::{DType, Tensor};
 /// let model = Transformer::new(16, 4, [1, 2], 32, TransformerOptions::default())?;
 /// let (source, target) = (Tensor::randn([2, 7, 16], DType::F32), Tensor::randn([2, 5, 16], DType::F32));
-/// let y = model.forward(&source, &target, Masks::default(), Masks::causal(), Masks::default());
+/// let (none, causal) = (AttentionMasks::default(), AttentionMasks::causal());
+/// let y = model.forward(&source, &target, none, causal, none);
 /// assert_eq!(y.shape().dims(), [2, 5, 16]);
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
@@ -132,11 +133,11 @@ impl Transformer {
         &self,
         source: &Tensor,
         target: &Tensor,
-        source_masks: Masks<'_>,
-        target_masks: Masks<'_>,
-        memory_masks: Masks<'_>,
+        source_masks: AttentionMasks<'_>,
+        target_masks: AttentionMasks<'_>,
+        memory_masks: AttentionMasks<'_>,
     ) -> Tensor {
-        let _call = pellucid_tensor::called();
+        let _call = pellucid_tensor::note_call_location();
         unwrap(self.try_forward(source, target, source_masks, target_masks, memory_masks))
     }
 
@@ -148,9 +149,9 @@ impl Transformer {
         &self,
         source: &Tensor,
         target: &Tensor,
-        source_masks: Masks<'_>,
-        target_masks: Masks<'_>,
-        memory_masks: Masks<'_>,
+        source_masks: AttentionMasks<'_>,
+        target_masks: AttentionMasks<'_>,
+        memory_masks: AttentionMasks<'_>,
     ) -> Result<Tensor> {
         call::call(self, &[source, target], || {
             let memory = self.encoder.try_forward_masked(source, source_masks)?;

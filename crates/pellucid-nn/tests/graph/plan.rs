@@ -8,7 +8,7 @@ use pellucid_nn::loss::CrossEntropyLoss;
 use pellucid_nn::optim::{Adam, AdamOptions, Optimizer};
 use pellucid_nn::*;
 use pellucid_tensor::plan::Launch;
-use pellucid_tensor::{DType, Error, Grad, Result, Shape, Tensor, grad, manual_seed, ops};
+use pellucid_tensor::{DType, Error, GradOptions, Result, Shape, Tensor, grad, manual_seed, ops};
 
 fn shape(buf: Option<&Buf>) -> Option<Vec<usize>> {
     buf.map(|buf| buf.shape().dims().to_vec())
@@ -176,7 +176,7 @@ fn pinned_buffers_have_the_values() {
         let logits = layers[2].forward(&a);
         let w = model.named_parameters().remove(2).1;
         let value = loss::cross_entropy(&logits, &y);
-        let [g_a, d_y, g_w] = &grad(&[&value], &[&a, &logits, w.tensor()], Grad::default()).unwrap()[..] else {
+        let [g_a, d_y, g_w] = &grad(&[&value], &[&a, &logits, w.tensor()], GradOptions::default()).unwrap()[..] else {
             panic!("grad() did not return three gradients")
         };
         let expected = [&z, &z, &a, g_a, d_y, g_w];
@@ -291,7 +291,7 @@ fn layers_are_identified_by_their_calls() {
     let c = model.again.forward(&b.relu());
     let values = [&a, &a.relu(), &b, &b.relu(), &c, &c, &model.head.forward(&c)].map(|t| t.to_vec::<f32>());
     let value = loss::cross_entropy(&model.head.forward(&c), &y);
-    let d_b = grad(&[&value], &[&b], Grad::default()).unwrap().remove(0).to_vec::<f32>();
+    let d_b = grad(&[&value], &[&b], GradOptions::default()).unwrap().remove(0).to_vec::<f32>();
     for stream in streams() {
         let before = model.state_dict();
         let mut exec = record_step_graph(&model, &loss, &optimizer, &plan, &x, &y, stream).unwrap();

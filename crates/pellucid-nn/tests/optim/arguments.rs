@@ -1,8 +1,8 @@
 //! Arguments of optimizers and schedules outside of their ranges.
 
 use pellucid_nn::optim::schedule::{
-    Cosine, CosineWarmRestarts, Cyclic, OneCycle, ReduceOnPlateau, ReduceOnPlateauOptions, Schedule, Scheduler,
-    SequentialLr, StepDecay, ThresholdMode,
+    CosineAnnealingLr, CosineAnnealingWarmRestarts, CyclicLr, OneCycleLr, ReduceLrOnPlateau, ReduceLrOnPlateauOptions,
+    Schedule, Scheduler, SequentialLr, StepLr, ThresholdMode,
 };
 use pellucid_nn::optim::{Optimizer, Sgd, SgdOptions};
 use pellucid_nn::{Parameter, StateDict};
@@ -40,19 +40,19 @@ fn a_group_that_does_not_exist_is_an_error() {
 fn schedules_check_their_options() {
     let refused = |schedule: Box<dyn Schedule>| message(Scheduler::new(schedule, &sgd()));
     let nested = SequentialLr::new(
-        StepDecay { step_size: 1, gamma: 0.5 },
-        vec![(2, Box::new(StepDecay { step_size: 0, gamma: 0.5 }))],
+        StepLr { step_size: 1, gamma: 0.5 },
+        vec![(2, Box::new(StepLr { step_size: 0, gamma: 0.5 }))],
     );
     let cases: [(Box<dyn Schedule>, &str); 9] = [
-        (Box::new(StepDecay { step_size: 0, gamma: 0.1 }), "step_size must be above 0"),
-        (Box::new(StepDecay { step_size: 1, gamma: -1.0 }), "gamma must be finite and at least 0, got -1"),
+        (Box::new(StepLr { step_size: 0, gamma: 0.1 }), "step_size must be above 0"),
+        (Box::new(StepLr { step_size: 1, gamma: -1.0 }), "gamma must be finite and at least 0, got -1"),
         (Box::new(nested), "step_size must be above 0"),
-        (Box::new(Cosine { period: 0, floor: 0.0 }), "period must be above 0"),
-        (Box::new(CosineWarmRestarts { first: 0, multiple: 1, floor: 0.0 }), "first must be above 0"),
-        (Box::new(CosineWarmRestarts { first: 1, multiple: 0, floor: 0.0 }), "multiple must be above 0"),
-        (Box::new(OneCycle::new(1.0, 0)), "total must be above 0"),
-        (Box::new(OneCycle::new(-1.0, 5)), "max_lr must be finite and at least 0"),
-        (Box::new(Cyclic { up: 0, ..Cyclic::new(0.1, 1.0) }), "up must be above 0"),
+        (Box::new(CosineAnnealingLr { period: 0, floor: 0.0 }), "period must be above 0"),
+        (Box::new(CosineAnnealingWarmRestarts { first: 0, multiple: 1, floor: 0.0 }), "first must be above 0"),
+        (Box::new(CosineAnnealingWarmRestarts { first: 1, multiple: 0, floor: 0.0 }), "multiple must be above 0"),
+        (Box::new(OneCycleLr::new(1.0, 0)), "total must be above 0"),
+        (Box::new(OneCycleLr::new(-1.0, 5)), "max_lr must be finite and at least 0"),
+        (Box::new(CyclicLr { up: 0, ..CyclicLr::new(0.1, 1.0) }), "up must be above 0"),
     ];
     for (schedule, expected) in cases {
         let found = refused(schedule);
@@ -62,12 +62,12 @@ fn schedules_check_their_options() {
 
 #[test]
 fn plateaus_check_their_options() {
-    let refused = |options| message(ReduceOnPlateau::new(options));
-    let default = ReduceOnPlateauOptions::default;
-    assert!(refused(ReduceOnPlateauOptions { factor: f64::NAN, ..default() }).contains("factor must be in [0, 1)"));
-    assert!(refused(ReduceOnPlateauOptions { eps: f64::NAN, ..default() }).contains("eps must be finite"));
+    let refused = |options| message(ReduceLrOnPlateau::new(options));
+    let default = ReduceLrOnPlateauOptions::default;
+    assert!(refused(ReduceLrOnPlateauOptions { factor: f64::NAN, ..default() }).contains("factor must be in [0, 1)"));
+    assert!(refused(ReduceLrOnPlateauOptions { eps: f64::NAN, ..default() }).contains("eps must be finite"));
     for threshold in [ThresholdMode::Relative(-1.0), ThresholdMode::Absolute(f64::INFINITY)] {
-        assert!(refused(ReduceOnPlateauOptions { threshold, ..default() }).contains("threshold must be finite"));
+        assert!(refused(ReduceLrOnPlateauOptions { threshold, ..default() }).contains("threshold must be finite"));
     }
 }
 

@@ -30,7 +30,7 @@ fn norms_of_any_order_are_clipped() {
         } else {
             all.iter().map(|x: &f64| x.abs().powf(order)).sum::<f64>().powf(1.0 / order)
         };
-        let options = ClipGradNorm { order, error_if_nonfinite: true };
+        let options = ClipGradNormOptions { order, error_if_nonfinite: true };
         close(&[grad_norm(&parameters, order).unwrap().item()], &[norm], 1e-14, "norm");
         let found = clip_grad_norm_with(&parameters, 2.0, options).unwrap();
         close(&[found.item()], &[norm], 1e-14, "norm");
@@ -41,7 +41,7 @@ fn norms_of_any_order_are_clipped() {
 #[test]
 fn norms_that_are_not_finite_can_be_errors() {
     let parameters = with_gradients(&[&[1.0, f64::NAN], &[2.0]], DType::F32);
-    let strict = ClipGradNorm { error_if_nonfinite: true, ..Default::default() };
+    let strict = ClipGradNormOptions { error_if_nonfinite: true, ..Default::default() };
     assert!(matches!(clip_grad_norm_with(&parameters, 1.0, strict), Err(Error::InvalidArgument { .. })));
     assert_eq!(gradients(&parameters)[2], 2.0);
     assert!(clip_grad_norm(&parameters, 1.0).unwrap().item::<f32>().is_nan());

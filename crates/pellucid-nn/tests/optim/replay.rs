@@ -4,7 +4,7 @@ use crate::numbers::{KINDS, Make};
 use crate::parameters;
 use pellucid_nn::graph::GraphTrainer;
 use pellucid_nn::loss::{self, MseLoss};
-use pellucid_nn::optim::schedule::{Exponential, OneCycle, PerGroup, Schedule, Scheduler};
+use pellucid_nn::optim::schedule::{ExponentialLr, OneCycleLr, PerGroup, Schedule, Scheduler};
 use pellucid_nn::optim::{Adam, AdamOptions, Average, AveragedModel, Lbfgs, LbfgsOptions, Optimizer, Sgd, SgdOptions};
 use pellucid_nn::{Layer, Linear, Module, Parameter, Sequential, Tanh, sequential};
 use pellucid_tensor::{DType, Tensor, capture};
@@ -13,8 +13,8 @@ const STEPS: usize = 20;
 
 fn schedule(optimizer: &dyn Optimizer) -> Box<dyn Schedule> {
     match optimizer.momentum(0) {
-        Some(_) => Box::new(OneCycle::new(PerGroup::All(0.1), STEPS)),
-        None => Box::new(Exponential { gamma: 0.9 }),
+        Some(_) => Box::new(OneCycleLr::new(PerGroup::All(0.1), STEPS)),
+        None => Box::new(ExponentialLr { gamma: 0.9 }),
     }
 }
 

@@ -28,63 +28,67 @@ fn two_groups() -> Sgd {
 }
 
 fn schedule(name: &str) -> Box<dyn Schedule> {
-    let exponential = Exponential { gamma: 0.9 };
+    let exponential = ExponentialLr { gamma: 0.9 };
     match name {
-        "lambda" => Box::new(Lambda::per_group(|group, epoch| match group {
+        "lambda" => Box::new(LambdaLr::per_group(|group, epoch| match group {
             0 => 0.95f64.powi(epoch as i32),
             _ => 1.0 / (1.0 + epoch as f64),
         })),
-        "multiplicative" => Box::new(Multiplicative::new(|epoch| 1.0 - 0.01 * epoch as f64)),
-        "step" => Box::new(StepDecay { step_size: 7, gamma: 0.3 }),
-        "multistep" => Box::new(MultiStep { milestones: vec![3, 8, 8, 20], gamma: 0.5 }),
-        "constant" => Box::new(Constant { factor: 0.25, total: 6 }),
+        "multiplicative" => Box::new(MultiplicativeLr::new(|epoch| 1.0 - 0.01 * epoch as f64)),
+        "step" => Box::new(StepLr { step_size: 7, gamma: 0.3 }),
+        "multistep" => Box::new(MultiStepLr { milestones: vec![3, 8, 8, 20], gamma: 0.5 }),
+        "constant" => Box::new(ConstantLr { factor: 0.25, total: 6 }),
         "linear" => Box::new(LinearLr { start_factor: 0.2, end_factor: 0.9, total: 8 }),
         "exponential" => Box::new(exponential),
-        "polynomial" => Box::new(Polynomial { total: 12, power: 2.5 }),
-        "cosine" => Box::new(Cosine { period: 8, floor: 0.001 }),
-        "cosine_long" => Box::new(Cosine { period: 50, floor: 0.0 }),
-        "restarts" => Box::new(CosineWarmRestarts { first: 5, multiple: 1, floor: 0.0 }),
-        "restarts_longer" => Box::new(CosineWarmRestarts { first: 4, multiple: 2, floor: 0.002 }),
-        "onecycle" => Box::new(OneCycle::new(PerGroup::Each(vec![0.3, 0.1]), 30)),
-        "onecycle_linear" => Box::new(OneCycle {
+        "polynomial" => Box::new(PolynomialLr { total: 12, power: 2.5 }),
+        "cosine" => Box::new(CosineAnnealingLr { period: 8, floor: 0.001 }),
+        "cosine_long" => Box::new(CosineAnnealingLr { period: 50, floor: 0.0 }),
+        "restarts" => Box::new(CosineAnnealingWarmRestarts { first: 5, multiple: 1, floor: 0.0 }),
+        "restarts_longer" => Box::new(CosineAnnealingWarmRestarts { first: 4, multiple: 2, floor: 0.002 }),
+        "onecycle" => Box::new(OneCycleLr::new(PerGroup::Each(vec![0.3, 0.1]), 30)),
+        "onecycle_linear" => Box::new(OneCycleLr {
             pct_start: 0.4,
-            anneal: Anneal::Linear,
+            anneal: AnnealStrategy::Linear,
             three_phase: true,
             div_factor: 5.0,
             final_div_factor: 50.0,
             base_momentum: 0.7,
             max_momentum: 0.9,
-            ..OneCycle::new(0.3, 25)
+            ..OneCycleLr::new(0.3, 25)
         }),
-        "cyclic" => Box::new(Cyclic { up: 4, down: Some(7), ..Cyclic::new(0.01, PerGroup::Each(vec![0.1, 0.2])) }),
-        "cyclic2" => Box::new(Cyclic { up: 5, scale: CyclicScale::Triangular2, ..Cyclic::new(0.01, 0.1) }),
-        "cyclic_exp" => Box::new(Cyclic {
+        "cyclic" => Box::new(CyclicLr { up: 4, down: Some(7), ..CyclicLr::new(0.01, PerGroup::Each(vec![0.1, 0.2])) }),
+        "cyclic2" => Box::new(CyclicLr { up: 5, scale: CyclicScale::Triangular2, ..CyclicLr::new(0.01, 0.1) }),
+        "cyclic_exp" => Box::new(CyclicLr {
             up: 5,
             scale: CyclicScale::ExpRange(0.97),
             cycle_momentum: false,
-            ..Cyclic::new(0.01, 0.1)
+            ..CyclicLr::new(0.01, 0.1)
         }),
         "cyclic_own" => {
-            Box::new(Cyclic { up: 5, scale: CyclicScale::OfCycle(|c| 1.0 / (c * c)), ..Cyclic::new(0.01, 0.1) })
+            Box::new(CyclicLr { up: 5, scale: CyclicScale::OfCycle(|c| 1.0 / (c * c)), ..CyclicLr::new(0.01, 0.1) })
         }
         "sequential" => Box::new(SequentialLr::new(
             LinearLr { start_factor: 0.1, end_factor: 1.0, total: 5 },
-            vec![(5, Box::new(exponential)), (15, Box::new(Cosine { period: 6, floor: 0.0 }))],
+            vec![(5, Box::new(exponential)), (15, Box::new(CosineAnnealingLr { period: 6, floor: 0.0 }))],
         )),
         "sequential_multiplicative" => Box::new(SequentialLr::new(
-            Constant { factor: 0.5, total: 4 },
-            vec![(8, Box::new(Multiplicative::new(|epoch| 0.9 - 0.01 * epoch as f64)))],
+            ConstantLr { factor: 0.5, total: 4 },
+            vec![(8, Box::new(MultiplicativeLr::new(|epoch| 0.9 - 0.01 * epoch as f64)))],
         )),
         "swa" => Box::new(SwaLr::new(0.05)),
-        "swa_linear" => {
-            Box::new(SwaLr { epochs: 7, anneal: Anneal::Linear, ..SwaLr::new(PerGroup::Each(vec![0.3, 0.001])) })
-        }
+        "swa_linear" => Box::new(SwaLr {
+            epochs: 7,
+            anneal: AnnealStrategy::Linear,
+            ..SwaLr::new(PerGroup::Each(vec![0.3, 0.001]))
+        }),
         "swa_at_once" => Box::new(SwaLr { epochs: 0, ..SwaLr::new(0.05) }),
-        "chained" => Box::new(Chained::new(vec![Box::new(Constant { factor: 0.1, total: 4 }), Box::new(exponential)])),
-        "chained_more" => Box::new(Chained::new(vec![
+        "chained" => {
+            Box::new(ChainedScheduler::new(vec![Box::new(ConstantLr { factor: 0.1, total: 4 }), Box::new(exponential)]))
+        }
+        "chained_more" => Box::new(ChainedScheduler::new(vec![
             Box::new(LinearLr { start_factor: 0.5, end_factor: 1.0, total: 6 }),
-            Box::new(StepDecay { step_size: 5, gamma: 0.5 }),
-            Box::new(Polynomial { total: 25, power: 1.0 }),
+            Box::new(StepLr { step_size: 5, gamma: 0.5 }),
+            Box::new(PolynomialLr { total: 25, power: 1.0 }),
         ])),
         other => panic!("{other} is in the fixture only"),
     }
@@ -153,9 +157,9 @@ fn plateaus_match_pytorch() {
     let fixture = fixture();
     let measured =
         [1.0, 0.9, 0.9, 0.95, 0.9, 0.5, 0.6, 0.6, 0.6, 0.6, 0.49999, 0.7, 0.7, 0.7, 0.7, 0.7, 0.4, 0.3, 0.3, 0.3];
-    let first = ReduceOnPlateauOptions { patience: 2, factor: 0.3, ..Default::default() };
-    let second = ReduceOnPlateauOptions {
-        mode: Mode::Max,
+    let first = ReduceLrOnPlateauOptions { patience: 2, factor: 0.3, ..Default::default() };
+    let second = ReduceLrOnPlateauOptions {
+        mode: PlateauMode::Max,
         patience: 1,
         threshold: ThresholdMode::Absolute(0.05),
         cooldown: 2,
@@ -164,12 +168,12 @@ fn plateaus_match_pytorch() {
     };
     for (name, options) in [("plateau", first), ("plateau_max", second)] {
         let optimizer = two_groups();
-        let mut schedule = ReduceOnPlateau::new(options.clone()).unwrap();
+        let mut schedule = ReduceLrOnPlateau::new(options.clone()).unwrap();
         let (mut first, mut second) = (vec![], vec![]);
         for (i, &value) in measured.iter().enumerate() {
             if i == 7 {
                 let state = schedule.state_dict();
-                schedule = ReduceOnPlateau::new(options.clone()).unwrap();
+                schedule = ReduceLrOnPlateau::new(options.clone()).unwrap();
                 schedule.load_state_dict(&state).unwrap();
             }
             schedule.step(value, &optimizer);
@@ -179,8 +183,8 @@ fn plateaus_match_pytorch() {
         close(&first, &fixture[&(name, "lr.0")], 1e-12, name);
         close(&second, &fixture[&(name, "lr.1")], 1e-12, name);
     }
-    let grows = ReduceOnPlateauOptions { factor: 1.0, ..Default::default() };
-    assert!(matches!(ReduceOnPlateau::new(grows), Err(Error::InvalidArgument { .. })));
+    let grows = ReduceLrOnPlateauOptions { factor: 1.0, ..Default::default() };
+    assert!(matches!(ReduceLrOnPlateau::new(grows), Err(Error::InvalidArgument { .. })));
 }
 
 /// One cycle changes Adam's β₁, bias corrections included.
@@ -188,7 +192,7 @@ fn plateaus_match_pytorch() {
 fn a_cycle_changes_the_first_beta() {
     let options = AdamWOptions { lr: 0.05, ..Default::default() };
     let optimizer = AdamW::new(parameters(false, DType::F64), options).unwrap();
-    let mut scheduler = Scheduler::new(OneCycle::new(0.1, 20), &optimizer).unwrap();
+    let mut scheduler = Scheduler::new(OneCycleLr::new(0.1, 20), &optimizer).unwrap();
     for t in 1..=20 {
         set_gradients(&optimizer, f64::from(t));
         optimizer.step();
@@ -201,10 +205,10 @@ fn a_cycle_changes_the_first_beta() {
 fn optimizers_without_momentum_are_refused() {
     let plain = Sgd::new(parameters(false, DType::F64), SgdOptions::default()).unwrap();
     let adagrad = Adagrad::new(parameters(false, DType::F64), AdagradOptions::default()).unwrap();
-    let cycle = || OneCycle::new(0.1, 20);
+    let cycle = || OneCycleLr::new(0.1, 20);
     assert!(matches!(Scheduler::new(cycle(), &plain), Err(Error::InvalidArgument { .. })));
     assert!(matches!(Scheduler::new(cycle(), &adagrad), Err(Error::InvalidArgument { .. })));
-    assert!(Scheduler::new(OneCycle { cycle_momentum: false, ..cycle() }, &plain).is_ok());
+    assert!(Scheduler::new(OneCycleLr { cycle_momentum: false, ..cycle() }, &plain).is_ok());
     assert!(adagrad.try_set_momentum(0, 0.5).is_err());
 }
 
@@ -212,7 +216,7 @@ fn optimizers_without_momentum_are_refused() {
 #[test]
 fn noam_matches_its_paper() {
     let optimizer = Sgd::new(parameters(false, DType::F64), SgdOptions { lr: 1.0, ..Default::default() }).unwrap();
-    let mut scheduler = Scheduler::new(Noam { width: 512, warmup: 10 }, &optimizer).unwrap();
+    let mut scheduler = Scheduler::new(NoamLr { width: 512, warmup: 10 }, &optimizer).unwrap();
     for t in 1..=30 {
         let t = f64::from(t);
         let expected = 1.0 / 512f64.sqrt() * (1.0 / t.sqrt()).min(t / 10f64.powi(3).sqrt());
@@ -224,7 +228,7 @@ fn noam_matches_its_paper() {
 #[test]
 fn a_warmup_ends_in_the_full_rate_alone_or_chained() {
     let optimizer = two_groups();
-    let both = Chained::new(vec![Box::new(Warmup { steps: 4 }), Box::new(Exponential { gamma: 0.5 })]);
+    let both = ChainedScheduler::new(vec![Box::new(WarmupLr { steps: 4 }), Box::new(ExponentialLr { gamma: 0.5 })]);
     let mut chained = Scheduler::new(both, &optimizer).unwrap();
     for epoch in 0..8 {
         let expected = 0.1 * (f64::from(epoch + 1) / 4.0).min(1.0) * 0.5f64.powi(epoch);
@@ -242,7 +246,7 @@ fn a_warmup_ends_in_the_full_rate_alone_or_chained() {
 #[test]
 fn negative_rates_are_used_and_non_finite_ones_refused() {
     let optimizer = two_groups();
-    let mut falls = Scheduler::new(Lambda::new(|epoch| 1.0 - epoch as f64), &optimizer).unwrap();
+    let mut falls = Scheduler::new(LambdaLr::new(|epoch| 1.0 - epoch as f64), &optimizer).unwrap();
     (0..3).for_each(|_| falls.step(&optimizer));
     close(&[optimizer.group_lr(0), optimizer.group_lr(1)], &[-0.2, -0.04], 1e-15, "below zero");
     for percent in 1..100 {
@@ -256,17 +260,18 @@ fn negative_rates_are_used_and_non_finite_ones_refused() {
     let optimizer = two_groups();
     let breaks = |epoch| if epoch == 0 { 0.5 } else { f64::NAN };
     let mut scheduler =
-        Scheduler::new(Lambda::per_group(move |group, epoch| breaks(group * epoch)), &optimizer).unwrap();
+        Scheduler::new(LambdaLr::per_group(move |group, epoch| breaks(group * epoch)), &optimizer).unwrap();
     assert!(catch_unwind(AssertUnwindSafe(|| scheduler.step(&optimizer))).is_err());
     assert_eq!((scheduler.epoch(), optimizer.group_lr(0), optimizer.group_lr(1)), (0, 0.05, 0.01));
-    assert!(matches!(Scheduler::new(Lambda::new(|_| f64::NAN), &optimizer), Err(Error::InvalidArgument { .. })));
+    assert!(matches!(Scheduler::new(LambdaLr::new(|_| f64::NAN), &optimizer), Err(Error::InvalidArgument { .. })));
 }
 
 /// `CosineAnnealingWarmRestarts(T_0=3, T_mult=2, eta_min=0.01)` of PyTorch 2.15, `step(epoch)` with fractional epochs.
 #[test]
 fn warm_restarts_move_within_epochs() {
     let optimizer = two_groups();
-    let mut scheduler = Scheduler::new(CosineWarmRestarts { first: 3, multiple: 2, floor: 0.01 }, &optimizer).unwrap();
+    let mut scheduler =
+        Scheduler::new(CosineAnnealingWarmRestarts { first: 3, multiple: 2, floor: 0.01 }, &optimizer).unwrap();
     for (epoch, lr) in [
         (0.25, 0.09846666218300808),
         (2.9, 0.010246514708427702),
@@ -286,7 +291,7 @@ fn warm_restarts_move_within_epochs() {
 /// snapshots.
 #[test]
 fn a_resumed_scheduler_keeps_the_optimizers_rates() {
-    let cycle = || OneCycle { pct_start: 0.1, ..OneCycle::new(0.1, 10) };
+    let cycle = || OneCycleLr { pct_start: 0.1, ..OneCycleLr::new(0.1, 10) };
     let optimizer = two_groups();
     let mut scheduler = Scheduler::new(cycle(), &optimizer).unwrap();
     (0..4).for_each(|_| scheduler.step(&optimizer));

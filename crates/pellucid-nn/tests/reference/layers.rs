@@ -7,7 +7,7 @@ use crate::two_inputs::{
     max_unpooling_restores_the_maxima,
 };
 use pellucid_nn::{LAYERS, Layer, Module};
-use pellucid_tensor::{Grad, Tensor, capture, grad, no_grad};
+use pellucid_tensor::{GradOptions, Tensor, capture, grad, no_grad};
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -91,7 +91,7 @@ fn outputs_gradients_and_statistics_match_pytorch() {
             inputs.push(("dx".into(), &x));
         }
         inputs.extend(parameters.iter().map(|(name, p)| (format!("grad/{name}"), p.tensor())));
-        let seeds = Grad { grad_outputs: vec![Some(cosines(&y))], ..Default::default() };
+        let seeds = GradOptions { grad_outputs: vec![Some(cosines(&y))], ..Default::default() };
         let tensors: Vec<&Tensor> = inputs.iter().map(|(_, t)| *t).collect();
         // A layer of integers without parameters has no gradients.
         let gradients = if tensors.is_empty() { vec![] } else { grad(&[&y], &tensors, seeds).unwrap() };

@@ -4,7 +4,7 @@ use crate::file::{Reference, file, nearer};
 use pellucid_nn::loss::{self, *};
 use pellucid_nn::optim::{Optimizer, Sgd, SgdOptions};
 use pellucid_nn::{BatchNorm1d, Dropout, Embedding, Flatten, Layer, Linear, Module, Relu, init, sequential};
-use pellucid_tensor::{Backward, DType, Error, Result, Tensor, capture, manual_seed};
+use pellucid_tensor::{BackwardOptions, DType, Error, Result, Tensor, capture, manual_seed};
 use std::any::type_name;
 use std::collections::BTreeSet;
 
@@ -53,7 +53,7 @@ fn ctc_of(loss: CtcLoss) -> Run {
         let log_probs = logits.log_softmax(-1);
         let [labels, steps, counts] = ["labels", "input_lengths", "label_lengths"].map(|key| inputs.get(key));
         let (loss, [gradient]) = loss.forward_with_grad(&log_probs, labels, steps, counts);
-        log_probs.backward_with(Backward { gradient: Some(gradient), ..Default::default() });
+        log_probs.backward_with(BackwardOptions { gradient: Some(gradient), ..Default::default() });
         (loss, [logits.grad().unwrap()])
     })
 }
@@ -350,7 +350,7 @@ fn the_gradient_goes_on_through_the_model_and_into_a_captured_step() {
             let logits = model.forward(x);
             let value = if by_gradient {
                 let (value, gradient) = loss.forward_with_grad(&logits, y);
-                logits.backward_with(Backward { gradient: Some(gradient), ..Default::default() });
+                logits.backward_with(BackwardOptions { gradient: Some(gradient), ..Default::default() });
                 value
             } else {
                 let value = loss.forward(&logits, y);

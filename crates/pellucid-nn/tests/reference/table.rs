@@ -2,7 +2,7 @@
 
 use pellucid_nn::*;
 use pellucid_tensor::Tensor;
-use pellucid_tensor::ops::{AvgPoolDivisor, PadMode, Resample, ScatterReduceOp};
+use pellucid_tensor::ops::{AvgPoolDivisor, PadMode, ResizeMode, ScatterReduceOp};
 
 /// Creates the layer; its initial values do not matter.
 #[rustfmt::skip]
@@ -83,10 +83,10 @@ pub(crate) fn layers() -> Vec<(&'static str, Box<dyn Layer>)> {
         ("dropout2d_eval", boxed(Dropout2d::new(0.5))),
         ("dropout3d_eval", boxed(Dropout3d::new(0.5))),
         ("upsample", boxed(Upsample::by([2.0]))),
-        ("upsample_to", boxed(Upsample::to([7, 4]).mode(Resample::Linear { align_corners: false }))),
-        ("upsample_corners", boxed(Upsample::by([1.5, 2.5]).mode(Resample::Cubic { align_corners: true }))),
-        ("upsample_line", boxed(Upsample::to([13]).mode(Resample::Linear { align_corners: true }))),
-        ("upsample_solid", boxed(Upsample::by([2.0]).mode(Resample::Linear { align_corners: false }))),
+        ("upsample_to", boxed(Upsample::to([7, 4]).mode(ResizeMode::Linear { align_corners: false }))),
+        ("upsample_corners", boxed(Upsample::by([1.5, 2.5]).mode(ResizeMode::Cubic { align_corners: true }))),
+        ("upsample_line", boxed(Upsample::to([13]).mode(ResizeMode::Linear { align_corners: true }))),
+        ("upsample_solid", boxed(Upsample::by([2.0]).mode(ResizeMode::Linear { align_corners: false }))),
         ("pixel_shuffle", boxed(PixelShuffle(2))),
         ("pixel_unshuffle", boxed(PixelUnshuffle(3))),
         ("channel_shuffle", boxed(ChannelShuffle(2))),

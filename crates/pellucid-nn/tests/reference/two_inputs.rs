@@ -3,7 +3,7 @@
 use crate::file::{Reference, cosines, file, near};
 use pellucid_nn::*;
 use pellucid_tensor::ops::ScatterReduceOp;
-use pellucid_tensor::{DType, Error, Grad, Result, Tensor, grad, manual_seed};
+use pellucid_tensor::{DType, Error, GradOptions, Result, Tensor, grad, manual_seed};
 
 #[test]
 pub(crate) fn layers_of_two_inputs_match_pytorch() {
@@ -20,7 +20,7 @@ pub(crate) fn layers_of_two_inputs_match_pytorch() {
         let mut inputs = vec![("da".to_string(), &a), ("db".to_string(), &b)];
         inputs.extend(parameters.iter().map(|(name, p)| (format!("grad/{name}"), p.tensor())));
         let tensors: Vec<&Tensor> = inputs.iter().map(|(_, t)| *t).collect();
-        let seeds = Grad { grad_outputs: vec![Some(cosines(&y))], ..Default::default() };
+        let seeds = GradOptions { grad_outputs: vec![Some(cosines(&y))], ..Default::default() };
         for ((key, _), gradient) in inputs.iter().zip(grad(&[&y], &tensors, seeds).unwrap()) {
             near(&format!("{name} {key}"), &gradient, reference.get(key));
         }

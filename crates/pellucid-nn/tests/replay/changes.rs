@@ -1,7 +1,7 @@
 //! Values that change between launches are tensors; each test checks that the captured step sees one of them.
 
 use crate::training::wave;
-use pellucid_nn::optim::schedule::{ReduceOnPlateau, ReduceOnPlateauOptions};
+use pellucid_nn::optim::schedule::{ReduceLrOnPlateau, ReduceLrOnPlateauOptions};
 use pellucid_nn::optim::{
     AdamW, AdamWOptions, Average, AveragedModel, GradScaler, GradScalerOptions, Optimizer, Sgd, SgdOptions,
     clip_grad_norm,
@@ -39,7 +39,7 @@ fn the_learning_rate() {
     let g = Tensor::from([1.0f64, 2.0]);
     let mut step = capture(step, &[&g]).unwrap();
     let mut plateau =
-        ReduceOnPlateau::new(ReduceOnPlateauOptions { patience: 0, factor: 0.5, ..Default::default() }).unwrap();
+        ReduceLrOnPlateau::new(ReduceLrOnPlateauOptions { patience: 0, factor: 0.5, ..Default::default() }).unwrap();
     let values = |p: &Parameter| p.to_vec::<f64>();
     step.launch(&[&g]).unwrap();
     assert_eq!((values(&p), values(&q)), (vec![0.5, 1.0], vec![-0.25, -0.5]));

@@ -7,8 +7,8 @@ use pellucid_nn::optim::{
     Optimizer, Sgd, SgdOptions, clip_grad_norm,
 };
 use pellucid_nn::{
-    BatchNorm2d, Conv2d, Dropout, Embedding, Flatten, Layer, LearnedPositions, Linear, Lstm, Masks, Module, Relu,
-    StateDict, TransformerEncoder, TransformerOptions, init, loss, sequential,
+    AttentionMasks, BatchNorm2d, Conv2d, Dropout, Embedding, Flatten, Layer, LearnedPositions, Linear, Lstm, Module,
+    Relu, StateDict, TransformerEncoder, TransformerOptions, init, loss, sequential,
 };
 use pellucid_tensor::{DType, Tensor, autocast, capture, manual_seed, ops};
 use std::rc::Rc;
@@ -120,7 +120,7 @@ fn transformer(dtype: DType) -> TrainingCase {
     let gather = move |inputs: &[Tensor]| {
         let model = &first.0;
         let x = model.positions.forward(&model.words.forward(&inputs[0]));
-        let logits = model.head.forward(&model.body.forward_masked(&x, Masks::causal()));
+        let logits = model.head.forward(&model.body.forward_masked(&x, AttentionMasks::causal()));
         let loss = loss::cross_entropy(&logits.flatten(0, 1), &inputs[1].flatten(0, 1));
         (&loss / MICRO as f64).backward();
         loss.detach()

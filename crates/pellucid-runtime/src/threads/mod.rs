@@ -58,7 +58,8 @@ pub fn count() -> usize {
     pool().threads()
 }
 
-/// Returns the number of worker ids for a loop of `tasks` tasks. [`each`] and [`try_each`] pass only smaller ids.
+/// Returns the number of worker ids for a loop of `tasks` tasks. [`parallel_for`] and [`try_parallel_for`] pass only
+/// smaller ids.
 pub fn worker_ids(tasks: usize) -> usize {
     count().min(tasks).max(1)
 }
@@ -74,20 +75,20 @@ pub const GRAIN: usize = 64 << 10;
 ///
 /// # Panics
 /// If a call of `work` panics, with the payload of that panic.
-pub fn each(count: usize, chunk: usize, work: impl Fn(usize, usize) + Sync) {
+pub fn parallel_for(count: usize, chunk: usize, work: impl Fn(usize, usize) + Sync) {
     pool().run(count, chunk, &work);
 }
 
-/// Calls `work(worker, i)` as [`each`] does, for work that may fail.
+/// Calls `work(worker, i)` as [`parallel_for`] does, for work that may fail.
 ///
 /// # Errors
 /// An error that one of the calls returned. The other calls may have been skipped.
 ///
 /// # Panics
 /// If a call of `work` panics, with the payload of that panic.
-pub fn try_each(count: usize, chunk: usize, work: impl Fn(usize, usize) -> Result<()> + Sync) -> Result<()> {
+pub fn try_parallel_for(count: usize, chunk: usize, work: impl Fn(usize, usize) -> Result<()> + Sync) -> Result<()> {
     let failed: OnceLock<Error> = OnceLock::new();
-    each(count, chunk, |worker, i| {
+    parallel_for(count, chunk, |worker, i| {
         if failed.get().is_none()
             && let Err(error) = work(worker, i)
         {
@@ -109,7 +110,7 @@ pub fn split(total: usize, grain: usize, work: impl Fn(Range<usize>) + Sync) {
     }
     // Up to four ranges per thread balance the load if other processes delay a thread.
     let step = total.div_ceil(tasks.min(threads * 4));
-    each(total.div_ceil(step), 1, |_, i| work(i * step..total.min((i + 1) * step)));
+    parallel_for(total.div_ceil(step), 1, |_, i| work(i * step..total.min((i + 1) * step)));
 }
 
 /// Prepares the calling thread for tasks, so that they need no system allocation.
@@ -125,7 +126,7 @@ pub fn warm_up() {
 /// The assignment of tasks to threads varies between runs. A step that has run once must not allocate again.
 #[inline]
 pub fn reserve_scratch() {
-    pool().reserve_scratch(scratch::most(), scratch::reserve);
+    pool().reserve_scratch(scratch::peak_bytes(), scratch::reserve);
 }
 
 /// A pointer into an operand to which several threads write, each to its own elements.
@@ -191,7 +192,7 @@ mod tests {
         with_threads(4, || {
             for tasks in [2, 3, 50, 1000] {
                 let worker_count = worker_ids(tasks);
-                each(tasks, 1, |worker, _| {
+                parallel_for(tasks, 1, |worker, _| {
                     assert!(worker < worker_count, "worker id {worker} is not below {worker_count}");
                     assert_eq!(count(), 4, "a helper must use the pool to which it belongs");
                     assert_eq!(busy[worker].fetch_add(1, Ordering::SeqCst), 0, "worker {worker} is in use twice");
@@ -211,7 +212,7 @@ mod tests {
                 scope.spawn(|| {
                     with_threads(2, || {
                         for _ in 0..100 {
-                            each(7, 2, |_, i| each(5, 1, |_, j| add(&sum, i * j)));
+                            parallel_for(7, 2, |_, i| parallel_for(5, 1, |_, j| add(&sum, i * j)));
                         }
                     })
                 });
@@ -238,14 +239,14 @@ mod tests {
     #[test]
     fn a_panic_of_any_task_reaches_the_caller_and_the_pool_stays_usable() {
         for panicking in 0..20 {
-            let run_loop = || with_threads(2, || each(20, 1, |_, i| assert!(i != panicking, "task {i}")));
+            let run_loop = || with_threads(2, || parallel_for(20, 1, |_, i| assert!(i != panicking, "task {i}")));
             assert!(catch_unwind(run_loop).is_err());
         }
         let sum = AtomicUsize::new(0);
-        with_threads(2, || each(20, 1, |_, i| add(&sum, i)));
+        with_threads(2, || parallel_for(20, 1, |_, i| add(&sum, i)));
         assert_eq!(sum.into_inner(), 190);
         let failing = |_: usize, i: usize| if i == 7 { Err(Error::invalid("some", "seven")) } else { Ok(()) };
-        assert!(with_threads(2, || try_each(20, 1, failing)).is_err());
-        assert!(with_threads(2, || try_each(5, 1, failing)).is_ok());
+        assert!(with_threads(2, || try_parallel_for(20, 1, failing)).is_err());
+        assert!(with_threads(2, || try_parallel_for(5, 1, failing)).is_ok());
     }
 }

@@ -32,11 +32,11 @@ thread_local! {
 /// not checked.
 ///
 /// ```
-/// use pellucid_tensor::{detect_anomaly, Backward, Error, Tensor};
+/// use pellucid_tensor::{detect_anomaly, BackwardOptions, Error, Tensor};
 /// let _guard = detect_anomaly();
 /// let x = Tensor::from([0.0f64, 1.0]).requires_grad_(true);
 /// let y = (x.sqrt() * 0.0).sum(..);
-/// let error = y.try_backward(Backward::default()).unwrap_err();
+/// let error = y.try_backward(BackwardOptions::default()).unwrap_err();
 /// assert!(matches!(&error, Error::Anomaly { node: Some("sqrt"), location: Some(_), .. }));
 /// ```
 pub fn detect_anomaly() -> AnomalyMode {
@@ -52,9 +52,9 @@ impl Drop for AnomalyMode {
 }
 
 /// Guard for a method call in anomaly mode.
-pub struct Call(());
+pub struct CallLocationGuard(());
 
-impl Drop for Call {
+impl Drop for CallLocationGuard {
     fn drop(&mut self) {
         CALL.set(None);
     }
@@ -64,17 +64,17 @@ impl Drop for Call {
 /// are nested, only the outermost call is recorded.
 #[inline]
 #[track_caller]
-pub fn called() -> Option<Call> {
-    if engine::mode() == ExecutionMode::NanChecked { note_call(Location::caller()) } else { None }
+pub fn note_call_location() -> Option<CallLocationGuard> {
+    if engine::mode() == ExecutionMode::NanChecked { set_call_location(Location::caller()) } else { None }
 }
 
 #[cold]
-fn note_call(location: &'static Location<'static>) -> Option<Call> {
+fn set_call_location(location: &'static Location<'static>) -> Option<CallLocationGuard> {
     if CALL.get().is_some() {
         return None;
     }
     CALL.set(Some(location));
-    Some(Call(()))
+    Some(CallLocationGuard(()))
 }
 
 /// Records the source location of the forward call that created a node, in anomaly mode.

@@ -1,6 +1,6 @@
 //! Numerical checks of first and second derivatives by central differences.
 
-use super::transform::{Grad, grad};
+use super::transform::{GradOptions, grad};
 use crate::grad_mode::enable_grad;
 use crate::ops;
 use crate::tensor::Tensor;
@@ -8,7 +8,7 @@ use pellucid_ir::{DType, Error, Result};
 
 /// Tolerances of a gradient check; the defaults are PyTorch's.
 #[derive(Clone, Copy, Debug)]
-pub struct Check {
+pub struct GradCheckOptions {
     /// Half the distance between the two points of a central difference.
     pub eps: f64,
     /// Allowed absolute deviation.
@@ -17,9 +17,9 @@ pub struct Check {
     pub rtol: f64,
 }
 
-impl Default for Check {
-    fn default() -> Check {
-        Check { eps: 1e-6, atol: 1e-5, rtol: 1e-3 }
+impl Default for GradCheckOptions {
+    fn default() -> GradCheckOptions {
+        GradCheckOptions { eps: 1e-6, atol: 1e-5, rtol: 1e-3 }
     }
 }
 
@@ -27,17 +27,21 @@ impl Default for Check {
 /// (f(x + eps) − f(x − eps)) / (2·eps). Inputs that require a gradient are varied, and must be `f64`.
 ///
 /// ```
-/// use pellucid_tensor::{gradcheck, gradgradcheck, Check, Tensor};
+/// use pellucid_tensor::{gradcheck, gradgradcheck, GradCheckOptions, Tensor};
 /// let x = Tensor::from([0.3f64, -1.2]).requires_grad_(true);
-/// gradcheck(|x| Ok(vec![x[0].sin()]), &[&x], Check::default())?;
-/// gradgradcheck(|x| Ok(vec![x[0].sin()]), &[&x], Check::default())?;
+/// gradcheck(|x| Ok(vec![x[0].sin()]), &[&x], GradCheckOptions::default())?;
+/// gradgradcheck(|x| Ok(vec![x[0].sin()]), &[&x], GradCheckOptions::default())?;
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 ///
 /// # Errors
 /// [`Error::GradCheck`] names the first entry that differs; [`Error::DTypeMismatch`] for an input that is not `f64`;
 /// those of `f`.
-pub fn gradcheck(f: impl Fn(&[Tensor]) -> Result<Vec<Tensor>>, inputs: &[&Tensor], check: Check) -> Result<()> {
+pub fn gradcheck(
+    f: impl Fn(&[Tensor]) -> Result<Vec<Tensor>>,
+    inputs: &[&Tensor],
+    check: GradCheckOptions,
+) -> Result<()> {
     check_jacobian("gradcheck", &f, inputs, check)
 }
 
@@ -45,7 +49,11 @@ pub fn gradcheck(f: impl Fn(&[Tensor]) -> Result<Vec<Tensor>>, inputs: &[&Tensor
 ///
 /// # Errors
 /// Those of [`gradcheck`].
-pub fn gradgradcheck(f: impl Fn(&[Tensor]) -> Result<Vec<Tensor>>, inputs: &[&Tensor], check: Check) -> Result<()> {
+pub fn gradgradcheck(
+    f: impl Fn(&[Tensor]) -> Result<Vec<Tensor>>,
+    inputs: &[&Tensor],
+    check: GradCheckOptions,
+) -> Result<()> {
     // The inputs are tracked because `f` may itself compute gradients.
     let outputs = {
         let _on = enable_grad();
@@ -69,7 +77,7 @@ pub fn gradgradcheck(f: impl Fn(&[Tensor]) -> Result<Vec<Tensor>>, inputs: &[&Te
             grad_outputs.push(Some(ops::to_dtype(g, output.dtype())?));
         }
         let wanted: Vec<&Tensor> = inputs.iter().filter(|t| t.requires_grad()).collect();
-        grad(&tracked, &wanted, Grad { grad_outputs, create_graph: true, ..Default::default() })
+        grad(&tracked, &wanted, GradOptions { grad_outputs, create_graph: true, ..Default::default() })
     };
     let all: Vec<&Tensor> = inputs.iter().copied().chain(&incoming).collect();
     check_jacobian("gradgradcheck", &gradient, &all, check)
@@ -79,7 +87,7 @@ fn check_jacobian(
     name: &'static str,
     f: &dyn Fn(&[Tensor]) -> Result<Vec<Tensor>>,
     inputs: &[&Tensor],
-    check: Check,
+    check: GradCheckOptions,
 ) -> Result<()> {
     if let Some(other) = inputs.iter().find(|t| t.requires_grad() && t.dtype() != DType::F64) {
         return Err(Error::dtypes(
@@ -118,7 +126,7 @@ fn jacobian_row(y: &Tensor, x: &Tensor, row: usize) -> Result<Vec<f64>> {
     let mut one_hot = vec![0.0f64; y.size()];
     one_hot[row] = 1.0;
     let seed = ops::to_dtype(&Tensor::new(one_hot, y.shape().clone()), y.dtype())?;
-    let options = Grad { grad_outputs: vec![Some(seed)], retain_graph: true, ..Default::default() };
+    let options = GradOptions { grad_outputs: vec![Some(seed)], retain_graph: true, ..Default::default() };
     grad(&[y], &[x], options)?[0].try_to_vec()
 }
 

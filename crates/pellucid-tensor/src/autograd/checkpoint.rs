@@ -8,14 +8,15 @@
 use super::in_place::{WrittenBase, add_writes, collect_writes};
 use super::operation::{Arrays, Operation, apply};
 use super::pass::AddressMap;
-use super::transform::{Grad, collect_gradients};
+use super::transform::{GradOptions, collect_gradients};
 use crate::array::Array;
 use crate::autocast::{autocast_dtype, set_autocast};
 use crate::grad_mode::enable_grad;
 use crate::ops;
 use crate::ops::random::Generator;
 use crate::tensor::{
-    Edge, Gradients, GraphNode, InputGradients, Needed, Saved, Saves, Tensor, TensorInner, address, is_rewritten,
+    Edge, GraphNode, InputGradients, NeedsInputGrad, OutputGradients, SaveForBackward, SavedTensors, Tensor,
+    TensorInner, address, is_rewritten,
 };
 use pellucid_ir::{Error, Result};
 use std::sync::{Arc, Weak};
@@ -135,7 +136,7 @@ impl Checkpoint {
         }
         let (outputs, incoming): (Vec<&Tensor>, Vec<&Tensor>) = of.into_iter().unzip();
         let grad_outputs = incoming.into_iter().map(|g| Some(g.clone())).collect();
-        collect_gradients(&outputs, &targets, Grad { grad_outputs, create_graph: true, retain_graph: true })
+        collect_gradients(&outputs, &targets, GradOptions { grad_outputs, create_graph: true, retain_graph: true })
     }
 
     /// Refuses recorded writes of f into tensors from outside: their history would end at the leaves that replace
@@ -170,7 +171,7 @@ impl Operation for Checkpoint {
         "checkpoint"
     }
 
-    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         (0..inputs.len()).for_each(|i| saves.input(i));
         let _on = enable_grad();
         let x = self.graph_leaves(inputs);
@@ -196,7 +197,7 @@ impl Operation for Checkpoint {
         Ok(outputs.iter().map(|output| output.array().clone()).collect())
     }
 
-    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let mut x = saved.inputs_from(0)?.into_vec();
         for j in 0..grads.len() {
             x.push(grads.get(j)?);

@@ -2,7 +2,7 @@
 
 use super::operation::record_outputs;
 use crate::ops::fill::zeros;
-use crate::tensor::{Derivative, Edge, Gradients, InputGradients, Needed, Saved, Tensor};
+use crate::tensor::{Derivative, Edge, InputGradients, NeedsInputGrad, OutputGradients, SavedTensors, Tensor};
 use pellucid_ir::Result;
 use smallvec::smallvec;
 
@@ -14,7 +14,7 @@ impl Derivative for ZeroDerivative {
         "constant"
     }
 
-    fn backward(&self, saved: &Saved, _: &Gradients, needed: Needed) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, _: &OutputGradients, needed: NeedsInputGrad) -> Result<InputGradients> {
         let zeros = |i| {
             let meta = saved.wants(needed, i).then(|| saved.meta(i));
             meta.map(|meta| zeros(&meta.shape, meta.dtype)).transpose()

@@ -1,6 +1,6 @@
 //! Matrices of derivatives, computed row by row: `jacobian`, `hessian`.
 
-use super::transform::{Grad, grad, track_inputs};
+use super::transform::{GradOptions, grad, track_inputs};
 use crate::grad_mode::{enable_grad, is_grad_enabled};
 use crate::ops;
 use crate::tensor::Tensor;
@@ -35,7 +35,7 @@ pub fn jacobian(f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result
     let row = |k: usize| {
         let seed = ops::to_dtype(&ops::eq(&numbers, k as i64)?, y.dtype())?;
         let retain_graph = k + 1 < y.size();
-        let options = Grad { grad_outputs: vec![Some(seed)], create_graph, retain_graph };
+        let options = GradOptions { grad_outputs: vec![Some(seed)], create_graph, retain_graph };
         Ok(grad(&[&y], &[&x], options)?.remove(0))
     };
     let rows: Vec<Tensor> = (0..y.size()).map(row).collect::<Result<_>>()?;
@@ -65,7 +65,7 @@ pub fn hessian(f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result<
             return Err(Error::NotAScalar { op: "hessian", shape: y.shape().clone() });
         }
         let first = match y.requires_grad() {
-            true => grad(&[&y], &[x], Grad { create_graph: true, ..Default::default() })?.remove(0),
+            true => grad(&[&y], &[x], GradOptions { create_graph: true, ..Default::default() })?.remove(0),
             false => ops::zeros(x.shape(), x.dtype())?,
         };
         value = Some(y);

@@ -22,16 +22,16 @@ mod operation;
 mod pass;
 mod transform;
 
-pub use anomaly::{AnomalyMode, Call, called, detect_anomaly};
-pub use check::{Check, gradcheck, gradgradcheck};
+pub use anomaly::{AnomalyMode, CallLocationGuard, detect_anomaly, note_call_location};
+pub use check::{GradCheckOptions, gradcheck, gradgradcheck};
 pub use checkpoint::checkpoint;
 pub use jacobian::{hessian, jacobian};
 pub use operation::{Arrays, Operation, apply, apply_one};
-pub use pass::Backward;
-pub use transform::{Grad, grad, hvp, jvp, vjp};
+pub use pass::BackwardOptions;
+pub use transform::{GradOptions, grad, hvp, jvp, vjp};
 
 /// The interface of [`Operation`].
-pub(crate) use crate::tensor::{Gradients, InputGradients, Needed, Saved, Saves};
+pub(crate) use crate::tensor::{InputGradients, NeedsInputGrad, OutputGradients, SaveForBackward, SavedTensors};
 pub(crate) use in_place::InPlaceWrite;
 pub(crate) use operation::{arrays_of, is_recorded, record, record_outputs, untracked};
 pub(crate) use transform::collect_gradients;

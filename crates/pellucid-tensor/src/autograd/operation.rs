@@ -5,8 +5,8 @@ use crate::array::Array;
 use crate::autocast::autocast_off;
 use crate::grad_mode::{is_grad_enabled, set_grad_enabled};
 use crate::tensor::{
-    Derivative, Edge, Gradients, GraphNode, InputGradients, Needed, NodeParts, Saved, SavedValue, Saves, Tensor,
-    TensorInner, metas_of,
+    Derivative, Edge, GraphNode, InputGradients, NeedsInputGrad, NodeParts, OutputGradients, SaveForBackward,
+    SavedTensors, SavedValue, Tensor, TensorInner, metas_of,
 };
 use pellucid_ir::{Error, Result};
 use smallvec::SmallVec;
@@ -20,7 +20,10 @@ pub type Arrays = SmallVec<[Array; 1]>;
 /// Built-in operations use the same interface as a user's own:
 ///
 /// ```
-/// use pellucid_tensor::{apply, Array, Arrays, Gradients, InputGradients, Needed, Operation, Result, Saved, Saves, Tensor};
+/// use pellucid_tensor::{
+///     Array, Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, Result, SaveForBackward, SavedTensors,
+///     Tensor, apply,
+/// };
 ///
 /// /// (x·y, x + y), with two inputs, two outputs and both inputs saved.
 /// struct ProductAndSum;
@@ -29,13 +32,13 @@ pub type Arrays = SmallVec<[Array; 1]>;
 ///     fn name(&self) -> &'static str {
 ///         "product_and_sum"
 ///     }
-///     fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+///     fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
 ///         saves.input(0);
 ///         saves.input(1);
 ///         let (x, y) = (Tensor::from(inputs[0].clone()), Tensor::from(inputs[1].clone()));
 ///         Ok([&x * &y, &x + &y].iter().map(|t| t.array().clone()).collect())
 ///     }
-///     fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+///     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
 ///         let (x, y) = (saved.input(0)?, saved.input(1)?);
 ///         let (g, h) = (grads.get(0)?, grads.get(1)?);
 ///         Ok([Some(&g * &y + &h), Some(&g * &x + &h)].into_iter().collect())
@@ -56,11 +59,12 @@ pub trait Operation: Send + Sync + 'static {
 
     /// Computes the outputs and saves the values that `backward` needs. Nothing is recorded during the call. All checks
     /// precede the first kernel, so that an error changes nothing.
-    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays>;
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays>;
 
     /// Computes the gradient of every needed input from the gradients of the outputs, in differentiable tensor
     /// operations only. Each has its input's shape and dtype.
-    fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients>;
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needed: NeedsInputGrad)
+    -> Result<InputGradients>;
 
     /// Returns false if the derivative of a float output exists but is not implemented. The operation then refuses
     /// tracked inputs.
@@ -82,7 +86,12 @@ impl<O: Operation> Derivative for O {
         Operation::name(self)
     }
 
-    fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
+    fn backward(
+        &self,
+        saved: &SavedTensors,
+        grads: &OutputGradients,
+        needed: NeedsInputGrad,
+    ) -> Result<InputGradients> {
         Operation::backward(self, saved, grads, needed)
     }
 }
@@ -132,10 +141,11 @@ fn apply_object(op: &mut dyn AppliedOperation, inputs: &[&Tensor]) -> Result<Sma
         if !op.operation().has_gradient() {
             return Err(Error::NoGradient { op: op.operation().name() });
         }
-        let forward = |op: &&mut dyn AppliedOperation, saves: &mut Saves| op.operation().forward(&arrays, saves);
+        let forward =
+            |op: &&mut dyn AppliedOperation, saves: &mut SaveForBackward| op.operation().forward(&arrays, saves);
         record(op, inputs, &arrays, None, forward, |op, parts| op.move_to_node(parts))?
     } else {
-        let mut saves = Saves { edges: &[], reuse: None, wanted: SmallVec::new() };
+        let mut saves = SaveForBackward { edges: &[], reuse: None, wanted: SmallVec::new() };
         let _recording_off = set_grad_enabled(false);
         untracked(op.operation().forward(&arrays, &mut saves)?)
     };
@@ -202,14 +212,14 @@ pub(crate) fn record<W>(
     inputs: &[&Tensor],
     arrays: &[&Array],
     reuse: Option<usize>,
-    forward: impl FnOnce(&W, &mut Saves) -> Result<Arrays>,
+    forward: impl FnOnce(&W, &mut SaveForBackward) -> Result<Arrays>,
     node: impl FnOnce(W, NodeParts<'_>) -> Arc<GraphNode>,
 ) -> Result<SmallVec<[Tensor; 1]>> {
     let edges = match inputs {
         [a, b] => SmallVec::from_buf([a.edge(), b.edge()]),
         _ => inputs.iter().map(|input| input.edge()).collect(),
     };
-    let mut saves = Saves { edges: &edges, reuse, wanted: SmallVec::new() };
+    let mut saves = SaveForBackward { edges: &edges, reuse, wanted: SmallVec::new() };
     let outputs = {
         let _recording_off = set_grad_enabled(false);
         forward(&what, &mut saves)?

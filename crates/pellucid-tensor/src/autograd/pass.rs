@@ -9,7 +9,10 @@ use crate::ops::copy::{copy, to_dtype};
 use crate::ops::elementwise::arithmetic::add;
 use crate::ops::fill::ones_like;
 use crate::panic;
-use crate::tensor::{Edge, GradientSlot, Gradients, GraphNode, Hooks, InputGradients, Needed, Saved, Tensor, address};
+use crate::tensor::{
+    Edge, GradientSlot, GraphNode, Hooks, InputGradients, NeedsInputGrad, OutputGradients, SavedTensors, Tensor,
+    address,
+};
 use pellucid_ir::kernel::Meta;
 use pellucid_ir::{Error, Result};
 use smallvec::SmallVec;
@@ -23,22 +26,22 @@ use std::sync::atomic::Ordering;
 /// Options of a backward pass.
 ///
 /// ```
-/// use pellucid_tensor::{Backward, Tensor};
+/// use pellucid_tensor::{BackwardOptions, Tensor};
 /// let x = Tensor::from([2.0f64]).requires_grad_(true);
 /// let y = &x * &x * &x;
-/// y.backward_with(Backward { create_graph: true, ..Default::default() });
+/// y.backward_with(BackwardOptions { create_graph: true, ..Default::default() });
 /// let first = x.grad().unwrap();
 /// x.zero_grad();
 /// first.backward();
 /// assert_eq!(x.grad().unwrap().item::<f64>(), 12.0);
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Backward {
+pub struct BackwardOptions {
     /// The gradient with which the pass starts, of the output's shape. By default, a result starts from the gradient
     /// that [`Tensor::set_grad`] has set on it, if any; otherwise the pass starts from ones.
     pub gradient: Option<Tensor>,
     /// Keep the gradients of all tensors in the graph, not only of leaves.
-    pub keep_grad: bool,
+    pub retain_grad: bool,
     /// Record the pass, so that gradients can be differentiated. Implies `retain_graph`.
     pub create_graph: bool,
     /// Keep the saved values of nodes, so that the graph can be used again.
@@ -46,7 +49,7 @@ pub struct Backward {
 }
 
 /// Runs the backward pass from one tensor and adds the gradients to the slots of its leaves.
-fn backward(output: &Tensor, mut options: Backward) -> Result<()> {
+fn backward(output: &Tensor, mut options: BackwardOptions) -> Result<()> {
     let gradient = options.gradient.take();
     let preset = if gradient.is_none() { output.preset_grad() } else { None };
     let mut pass = BackwardPass::new(&options);
@@ -64,7 +67,7 @@ impl Tensor {
     /// With the errors of [`Tensor::try_backward`].
     #[track_caller]
     pub fn backward(&self) {
-        panic::unwrap(self.try_backward(Backward::default()));
+        panic::unwrap(self.try_backward(BackwardOptions::default()));
     }
 
     /// Runs [`Tensor::backward`] with options.
@@ -72,7 +75,7 @@ impl Tensor {
     /// # Panics
     /// With the errors of [`Tensor::try_backward`].
     #[track_caller]
-    pub fn backward_with(&self, options: Backward) {
+    pub fn backward_with(&self, options: BackwardOptions) {
         panic::unwrap(self.try_backward(options));
     }
 
@@ -83,7 +86,7 @@ impl Tensor {
     /// pass has freed the graph; [`Error::SavedValueModified`](crate::Error::SavedValueModified);
     /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) for an initial gradient of another shape. After an error,
     /// the gradients of leaves are unchanged.
-    pub fn try_backward(&self, options: Backward) -> Result<()> {
+    pub fn try_backward(&self, options: BackwardOptions) -> Result<()> {
         backward(self, options)
     }
 }
@@ -176,7 +179,7 @@ pub(crate) struct GradTarget {
 
 /// The state of one backward pass.
 pub(crate) struct BackwardPass<'a> {
-    options: &'a Backward,
+    options: &'a BackwardOptions,
     queue: NodeQueue,
     /// Queued nodes. Entries at the end are reused, so a chain needs one.
     waiting: SmallVec<[Option<QueuedNode>; 2]>,
@@ -192,7 +195,7 @@ pub(crate) struct BackwardPass<'a> {
 }
 
 impl<'a> BackwardPass<'a> {
-    pub(crate) fn new(options: &'a Backward) -> BackwardPass<'a> {
+    pub(crate) fn new(options: &'a BackwardOptions) -> BackwardPass<'a> {
         BackwardPass {
             options,
             queue: NodeQueue::default(),
@@ -259,7 +262,7 @@ impl<'a> BackwardPass<'a> {
     fn run_node(&mut self, node: &Arc<GraphNode>, gradients: &[Option<Tensor>]) -> Result<()> {
         // A leaf whose last handle was dropped needs no gradient. The handles of the others are held until the end.
         let mut slots: SmallVec<[Option<Arc<GradientSlot>>; 2]> = SmallVec::new();
-        let mut needed = Needed::default();
+        let mut needed = NeedsInputGrad::default();
         let mut any = false;
         for (i, edge) in node.edges.iter().enumerate() {
             slots.push(live_leaf_slot(edge));
@@ -281,8 +284,9 @@ impl<'a> BackwardPass<'a> {
         let sums = |i: usize| this.borrow_mut().take_sum(&node.edges[i], slots[i].as_ref());
         let live = node.saved_derivative.saved().with_values(keep, &mut |values| {
             if any {
-                let saved = Saved { node, values, slots: &slots };
-                results = derivative.backward(&saved, &Gradients { node, values: gradients, sums: &sums }, needed);
+                let saved = SavedTensors { node, values, slots: &slots };
+                results =
+                    derivative.backward(&saved, &OutputGradients { node, values: gradients, sums: &sums }, needed);
             }
         });
         if !live {
@@ -365,13 +369,13 @@ impl<'a> BackwardPass<'a> {
             }
             return Ok(());
         }
-        if self.options.keep_grad || node.observed.load(Ordering::Acquire) {
+        if self.options.retain_grad || node.observed.load(Ordering::Acquire) {
             for (index, (handle, gradient)) in node.outputs().iter().zip(&*gradients).enumerate() {
                 let (Some(inner), Some(gradient)) = (handle.upgrade(), gradient) else { continue };
                 if self.preset.as_ref().is_some_and(|p| p.same(&Edge::Node(node.clone(), index as u32))) {
                     continue;
                 }
-                if let Some(slot) = Tensor::from_inner(inner).kept_slot(node, self.options.keep_grad) {
+                if let Some(slot) = Tensor::from_inner(inner).kept_slot(node, self.options.retain_grad) {
                     let storage = storage_address(gradient);
                     // Slots never share a storage, because the user may write into each.
                     let is_shared = self.shared.get(storage).is_some();
@@ -429,7 +433,7 @@ impl<'a> BackwardPass<'a> {
     }
 }
 
-impl Backward {
+impl BackwardOptions {
     /// Computes `held += gradient`. The first contribution is moved in. A buffer is written in place only if it is
     /// uniquely owned and the sum is not recorded. An error leaves `held` unchanged, because a sum in place allocates
     /// no memory.

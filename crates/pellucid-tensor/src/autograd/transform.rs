@@ -4,7 +4,7 @@
 //! they run in deferred mode, which skips all other kernels.
 
 use super::constant::with_zero_derivative;
-use super::pass::{Backward, BackwardPass, GradTarget, with_unique_storage};
+use super::pass::{BackwardOptions, BackwardPass, GradTarget, with_unique_storage};
 use crate::engine;
 use crate::grad_mode::{enable_grad, is_grad_enabled};
 use crate::ops::copy::identity;
@@ -14,7 +14,7 @@ use pellucid_ir::{Error, Result};
 
 /// Options of [`grad`].
 #[derive(Clone, Debug, Default)]
-pub struct Grad {
+pub struct GradOptions {
     /// The incoming gradient of every output, in order. `None` and missing entries mean ones.
     pub grad_outputs: Vec<Option<Tensor>>,
     /// Record the backward pass, so that the results can be differentiated. Implies `retain_graph`.
@@ -30,11 +30,11 @@ pub struct Grad {
 /// and its gradients are zero. Without it, the results share no memory with each other or with `grad_outputs`.
 ///
 /// ```
-/// use pellucid_tensor::{grad, Grad, Tensor};
+/// use pellucid_tensor::{grad, GradOptions, Tensor};
 /// let x = Tensor::from([0.5f64]).requires_grad_(true);
 /// let y = x.sin();
-/// let first = grad(&[&y], &[&x], Grad { create_graph: true, ..Default::default() })?;
-/// let second = grad(&[&first[0]], &[&x], Grad::default())?;
+/// let first = grad(&[&y], &[&x], GradOptions { create_graph: true, ..Default::default() })?;
+/// let second = grad(&[&first[0]], &[&x], GradOptions::default())?;
 /// assert!((second[0].item::<f64>() + 0.5f64.sin()).abs() < 1e-15);
 /// assert!(x.grad().is_none());
 /// # Ok::<(), pellucid_tensor::Error>(())
@@ -43,7 +43,7 @@ pub struct Grad {
 /// # Errors
 /// [`Error::NotTracked`] for an output or input that requires no gradient, [`Error::GraphFreed`];
 /// [`Error::InvalidArgument`] for more incoming gradients than outputs.
-pub fn grad(outputs: &[&Tensor], inputs: &[&Tensor], options: Grad) -> Result<Vec<Tensor>> {
+pub fn grad(outputs: &[&Tensor], inputs: &[&Tensor], options: GradOptions) -> Result<Vec<Tensor>> {
     if options.grad_outputs.len() > outputs.len() {
         let reason = format!("got {} incoming gradients for {} outputs", options.grad_outputs.len(), outputs.len());
         return Err(Error::invalid("grad", reason));
@@ -59,15 +59,18 @@ pub fn grad(outputs: &[&Tensor], inputs: &[&Tensor], options: Grad) -> Result<Ve
 
 /// Computes gradients as [`grad`] does, for use within a backward pass. A gradient that depends on no input is an
 /// untracked constant.
-pub(crate) fn collect_gradients(outputs: &[&Tensor], inputs: &[&Tensor], options: Grad) -> Result<Vec<Tensor>> {
+pub(crate) fn collect_gradients(outputs: &[&Tensor], inputs: &[&Tensor], options: GradOptions) -> Result<Vec<Tensor>> {
     for input in inputs {
         if !input.requires_grad() {
             return Err(Error::NotTracked { op: "grad", shape: input.shape().clone() });
         }
     }
     let mut targets: Vec<GradTarget> = inputs.iter().map(|t| GradTarget { edge: t.edge(), gradient: None }).collect();
-    let backward =
-        Backward { create_graph: options.create_graph, retain_graph: options.retain_graph, ..Default::default() };
+    let backward = BackwardOptions {
+        create_graph: options.create_graph,
+        retain_graph: options.retain_graph,
+        ..Default::default()
+    };
     let mut seeds = options.grad_outputs.into_iter();
     let mut pass = BackwardPass::new(&backward).with_targets(&mut targets, outputs);
     for output in outputs {
@@ -136,7 +139,7 @@ fn vector_jacobian_products(
         }
     }
     let inputs: Vec<&Tensor> = inputs.iter().collect();
-    grad(&tracked, &inputs, Grad { grad_outputs: seeds, create_graph, retain_graph: true })
+    grad(&tracked, &inputs, GradOptions { grad_outputs: seeds, create_graph, retain_graph: true })
 }
 
 /// Computes a Jacobian-vector product: (f(inputs), J·v), by the vjp of the vjp. There is one tangent for each input.
@@ -194,7 +197,7 @@ pub fn hvp(
     }
     let inputs: Vec<&Tensor> = inputs.iter().collect();
     let products = engine::run_deferred(|| {
-        let first = grad(&[&value], &inputs, Grad { create_graph: true, ..Default::default() })?;
+        let first = grad(&[&value], &inputs, GradOptions { create_graph: true, ..Default::default() })?;
         // A constant first derivative has no graph and contributes nothing.
         second_gradient(first, vectors, &inputs, create_graph)
     })?;
@@ -211,5 +214,5 @@ fn second_gradient(
 ) -> Result<Vec<Tensor>> {
     let (linked, seeds): (Vec<&Tensor>, Vec<Option<Tensor>>) =
         first.iter().zip(vectors).filter(|(g, _)| g.requires_grad()).map(|(g, &v)| (g, Some(v.clone()))).unzip();
-    grad(&linked, inputs, Grad { grad_outputs: seeds, create_graph, ..Default::default() })
+    grad(&linked, inputs, GradOptions { grad_outputs: seeds, create_graph, ..Default::default() })
 }

@@ -10,13 +10,13 @@ mod step;
 mod trace;
 
 pub use outputs::{IntoOutputs, Outputs};
-pub use trace::{Work, storages_written_since, trace, traced};
+pub use trace::{KernelWork, storages_written_since, trace, traced};
 
 use crate::array::StorageId;
 use crate::engine::is_capturing;
 use crate::ops::random::refresh_thread_stream;
 use crate::tensor::Tensor;
-use pellucid_ir::plan::{Elision, Passes, Place, Plan};
+use pellucid_ir::plan::{BufferAllocation, Elision, Passes, Plan};
 use pellucid_ir::{Error, Result};
 use step::{CompiledStep, StepKey};
 
@@ -54,9 +54,9 @@ pub struct CacheStats {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Placement {
     /// The tensor has its own storage, outside of the step.
-    Outside,
+    External,
     /// The tensor is stored in the step's arena.
-    Arena(Place),
+    Arena(BufferAllocation),
     /// The tensor is stored in a buffer that the step owns, since the pass `arena` is off.
     Buffer,
     /// The tensor is not stored, since a pass has removed it.

@@ -11,10 +11,10 @@ use crate::engine::{
 };
 use crate::grad_mode::is_grad_enabled;
 use crate::tensor::Tensor;
-use pellucid_ir::backend::{POISONED, Prepared, Storage};
+use pellucid_ir::backend::{CompiledPlan, POISONED, Storage};
 use pellucid_ir::borrow::BorrowGuard;
 use pellucid_ir::kernel::{Kernel, Meta};
-use pellucid_ir::plan::{Elision, Launch, Operand, Passes, Plan, Role};
+use pellucid_ir::plan::{Elision, Launch, Passes, Plan, SlotRole, SlotView};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -64,12 +64,12 @@ enum SlotOrigin {
 }
 
 impl SlotOrigin {
-    fn role(&self) -> Role {
+    fn role(&self) -> SlotRole {
         match self {
-            SlotOrigin::Input(_) => Role::Input,
-            SlotOrigin::Own => Role::Own,
-            SlotOrigin::Bound => Role::State,
-            SlotOrigin::Constant(_) => Role::Constant,
+            SlotOrigin::Input(_) => SlotRole::Input,
+            SlotOrigin::Own => SlotRole::Own,
+            SlotOrigin::Bound => SlotRole::State,
+            SlotOrigin::Constant(_) => SlotRole::Constant,
         }
     }
 }
@@ -104,8 +104,8 @@ pub(super) struct CompiledStep {
     recorded: Plan,
     plan: Plan,
     /// The kernels that run once, before the first launch.
-    setup: Option<Box<dyn Prepared>>,
-    prepared: Box<dyn Prepared>,
+    setup: Option<Box<dyn CompiledPlan>>,
+    prepared: Box<dyn CompiledPlan>,
     /// One storage for each slot of the plan. Storages in the arena have no memory of their own.
     storages: Vec<Arc<Storage>>,
     origins: Vec<SlotOrigin>,
@@ -234,7 +234,7 @@ impl CompiledStep {
         for (slot, origin) in origins.iter().enumerate() {
             let is_input = matches!(origin, SlotOrigin::Input(_));
             if is_input && !is_written[slot] && recorded.outputs.iter().all(|o| o.slot != slot) {
-                recorded.roles[slot] = Role::Given;
+                recorded.roles[slot] = SlotRole::Given;
             }
         }
 
@@ -248,9 +248,9 @@ impl CompiledStep {
         let outputs = plan.outputs.iter().map(|o| view(o.slot, o.layout.clone(), o.dtype)).collect();
         let own_input = |(number, (meta, _)): (usize, &(Meta, Device))| {
             let slot = origins.iter().position(|o| matches!(o, SlotOrigin::Input(n) if *n == number))?;
-            let given = (plan.role(slot) == Role::Given).then_some(slot);
+            let given = (plan.role(slot) == SlotRole::Given).then_some(slot);
             let (slot, offset) = match &plan.arena {
-                Some(arena) if given.is_none() => (arena.slot, arena.place(slot)?.offset / meta.dtype.size()),
+                Some(arena) if given.is_none() => (arena.slot, arena.allocation(slot)?.offset / meta.dtype.size()),
                 _ => (slot, 0),
             };
             Some(StepInput { own: view(slot, Layout::contiguous_from(meta.shape.clone(), offset), meta.dtype), given })
@@ -332,20 +332,20 @@ impl CompiledStep {
         let Some(mut slot) = self.slot(id) else { return Placement::Unknown };
         // A slot that was replaced by another one is stored where that one is.
         let same = |slot: usize| {
-            self.plan.notes.elided.iter().find_map(|(s, why)| match why {
+            self.plan.report.elided.iter().find_map(|(s, why)| match why {
                 Elision::Same(other) if *s == slot => Some(*other),
                 _ => None,
             })
         };
-        for _ in &self.plan.notes.elided {
+        for _ in &self.plan.report.elided {
             slot = same(slot).unwrap_or(slot);
         }
-        let elided = || self.plan.notes.elided.iter().find(|(s, _)| *s == slot).map(|(_, why)| why.clone());
-        let place = || self.plan.arena.as_ref().and_then(|arena| arena.place(slot));
+        let elided = || self.plan.report.elided.iter().find(|(s, _)| *s == slot).map(|(_, why)| why.clone());
+        let allocation = || self.plan.arena.as_ref().and_then(|arena| arena.allocation(slot));
         match self.plan.role(slot) {
-            Role::State | Role::Constant | Role::Given => Placement::Outside,
-            Role::Own | Role::Input => match (place(), elided()) {
-                (Some(place), _) => Placement::Arena(*place),
+            SlotRole::State | SlotRole::Constant | SlotRole::Given => Placement::External,
+            SlotRole::Own | SlotRole::Input => match (allocation(), elided()) {
+                (Some(allocation), _) => Placement::Arena(*allocation),
                 (None, Some(why)) => Placement::Elided(why),
                 (None, None) if self.plan.arena.is_some() => Placement::Elided(Elision::Dead),
                 (None, None) => Placement::Buffer,
@@ -503,8 +503,8 @@ struct SlotNumbering<'a> {
 }
 
 impl SlotNumbering<'_> {
-    fn operands(&mut self, arrays: &[Array]) -> Result<Vec<Operand>> {
-        let operand = |a: &Array| Ok(Operand { slot: self.slot(a)?, layout: a.layout().clone(), dtype: a.dtype() });
+    fn operands(&mut self, arrays: &[Array]) -> Result<Vec<SlotView>> {
+        let operand = |a: &Array| Ok(SlotView { slot: self.slot(a)?, layout: a.layout().clone(), dtype: a.dtype() });
         arrays.iter().map(operand).collect()
     }
 

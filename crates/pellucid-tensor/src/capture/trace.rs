@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// The cost of a computation, counted from shapes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Work {
+pub struct KernelWork {
     /// Number of kernels.
     pub kernels: u64,
     /// Number of arithmetic operations on elements. A multiply-add counts as two.
@@ -22,11 +22,11 @@ pub struct Work {
     pub made: u64,
 }
 
-impl std::ops::Sub for Work {
-    type Output = Work;
+impl std::ops::Sub for KernelWork {
+    type Output = KernelWork;
 
-    fn sub(self, before: Work) -> Work {
-        Work {
+    fn sub(self, before: KernelWork) -> KernelWork {
+        KernelWork {
             kernels: self.kernels - before.kernels,
             flops: self.flops - before.flops,
             bytes: self.bytes - before.bytes,
@@ -53,17 +53,17 @@ impl std::ops::Sub for Work {
 /// # Errors
 /// Those of `f`, whether returned or raised by a panicking method; [`Error::ReadInCapture`] if `f` reads a value, or if
 /// a shape depends on one; [`Error::InvalidArgument`] inside a captured step or another trace.
-pub fn trace<R>(f: impl FnOnce() -> Result<R>) -> Result<(R, Work)> {
+pub fn trace<R>(f: impl FnOnce() -> Result<R>) -> Result<(R, KernelWork)> {
     if is_capturing() {
         return Err(Error::invalid("trace", "trace() cannot be used inside a captured step or another trace"));
     }
     let (value, recording, _) = record_closure(f)?;
-    Ok((value?, work(&recording)))
+    Ok((value?, kernel_work(&recording)))
 }
 
 /// Returns the work so far inside of [`trace`], and `None` elsewhere.
-pub fn traced() -> Option<Work> {
-    is_capturing().then(|| with_current(|recording| work(recording)))
+pub fn traced() -> Option<KernelWork> {
+    is_capturing().then(|| with_current(|recording| kernel_work(recording)))
 }
 
 /// Returns the storages that recorded kernels write, without the first `kernels` kernels and without storages that
@@ -88,11 +88,11 @@ pub fn storages_written_since(kernels: u64) -> Vec<StorageId> {
 }
 
 /// Counts the work of the recorded kernels.
-fn work(recording: &Recording) -> Work {
+fn kernel_work(recording: &Recording) -> KernelWork {
     let metas = |arrays: &[Array]| -> SmallVec<[Meta; 4]> {
         arrays.iter().map(|a| Meta { shape: a.shape().clone(), dtype: a.dtype() }).collect()
     };
-    let mut work = Work { kernels: recording.kernels.len() as u64, ..Work::default() };
+    let mut work = KernelWork { kernels: recording.kernels.len() as u64, ..KernelWork::default() };
     let mut seen = HashSet::new();
     for k in &recording.kernels {
         let (inputs, outputs) = (metas(&k.inputs), metas(&k.outputs));

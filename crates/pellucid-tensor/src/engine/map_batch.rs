@@ -3,7 +3,7 @@
 use super::{ExecutionMode, MODE, ensure_ready, submit};
 use crate::array::Array;
 use pellucid_ir::Result;
-use pellucid_ir::backend::{Dense, DenseMap};
+use pellucid_ir::backend::{DenseMap, DenseView};
 use pellucid_ir::borrow::BatchBorrowGuard;
 use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::{Kernel, Map, Params};
@@ -30,7 +30,7 @@ pub(crate) fn submit_map_batch(
 fn try_map_batch(program: &Arc<Program>, params: &Params, targets: usize, operands: &[&Array]) -> Result<bool> {
     let Some(first) = operands.first() else { return Ok(true) };
     let count = program.inputs.len();
-    let mut dense: Vec<Dense<'_>> = Vec::with_capacity(operands.len());
+    let mut dense: Vec<DenseView<'_>> = Vec::with_capacity(operands.len());
     for set in operands.chunks_exact(count) {
         let size = set[0].shape().size();
         for array in set {

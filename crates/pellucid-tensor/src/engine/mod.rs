@@ -29,7 +29,7 @@ pub(crate) use map_batch::submit_map_batch;
 use crate::array::Array;
 use crate::device::Device;
 use crate::execution_mode::{MODE, ModeGuard};
-use pellucid_ir::backend::{Dense, POISONED, READY, Storage, View};
+use pellucid_ir::backend::{DenseView, POISONED, READY, Storage, View};
 use pellucid_ir::borrow::BorrowGuard;
 use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::{AxisSet, Kernel, Params, Reduce, ReduceOp};
@@ -114,7 +114,7 @@ pub(crate) fn map_dense(
     program: &Arc<Program>,
     params: &Params,
     size: usize,
-    inputs: &[Dense<'_>],
+    inputs: &[DenseView<'_>],
     output: Option<&Array>,
 ) -> Result<Arc<Storage>> {
     debug_assert!(MODE.get() == ExecutionMode::Eager);
@@ -126,7 +126,7 @@ pub(crate) fn map_dense(
         let _guard = BorrowGuard::acquire(inputs, &[]);
         return backend.map_new(program, params, size, inputs);
     };
-    let to = Dense { storage: output.storage(), offset: output.layout().offset(), once: false };
+    let to = DenseView { storage: output.storage(), offset: output.layout().offset(), once: false };
     let guard = BorrowGuard::acquire(inputs, std::slice::from_ref(&to));
     backend.map_dense(program, params, size, inputs, to)?;
     guard.count_writes();
@@ -206,7 +206,7 @@ pub(crate) fn run_kernel(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array],
 }
 
 /// Returns the inputs, with copies of those that an output overlaps in a manner that the kernel does not
-/// [allow](pellucid_ir::kernel::Reads::allows), or `None` if there are none.
+/// [allow](pellucid_ir::kernel::ReadOrder::allows), or `None` if there are none.
 fn copy_overlapping(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<Option<SmallVec<[Array; 4]>>> {
     let reads = kernel.info().reads;
     let is_copied = |(k, a): (usize, &Array)| outputs.iter().any(|o| !reads.allows(k, o.overlap(a)));

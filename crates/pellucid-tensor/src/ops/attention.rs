@@ -5,11 +5,13 @@
 //! - `attention_by_scores`: the definition with the whole score matrix, for dropout and for the gradient of a mask;
 //! - `attention_gradients`: the definition of the gradient, from which higher-order derivatives are computed.
 
-use super::formula::{map, rows_all};
+use super::formula::{apply_rows_all, map};
 use super::reshape_to;
 use crate::array::Array;
 use crate::autocast::autocast_off;
-use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply};
+use crate::autograd::{
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply,
+};
 use crate::engine;
 use crate::grad_mode::is_grad_enabled;
 use crate::ops;
@@ -22,7 +24,7 @@ use smallvec::{SmallVec, smallvec};
 
 /// Options of [`scaled_dot_product_attention`].
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Attention<'a> {
+pub struct AttentionOptions<'a> {
     /// The keys that each query attends to, broadcast to `[.., L, S]`: booleans (true attends), or values that are
     /// added to the scores.
     pub mask: Option<&'a Tensor>,
@@ -46,14 +48,19 @@ pub struct Attention<'a> {
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] unless Q, K and V have one float dtype and the mask has it too or
 /// is boolean; [`Error::InvalidArgument`] for a dropout outside [0, 1).
 #[tensor_method(autocast = Half)]
-pub fn scaled_dot_product_attention(q: &Tensor, k: &Tensor, v: &Tensor, options: Attention<'_>) -> Result<Tensor> {
+pub fn scaled_dot_product_attention(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    options: AttentionOptions<'_>,
+) -> Result<Tensor> {
     let op = "scaled_dot_product_attention";
-    let Attention { mask, causal, scale, dropout } = options;
+    let AttentionOptions { mask, causal, scale, dropout } = options;
     let operands: SmallVec<[&Tensor; 4]> = [q, k, v].into_iter().chain(mask).collect();
     if let Some(dtype) = precision::wanted_dtype(op, &operands) {
         let [q, k, v] = [precision::cast(q, dtype)?, precision::cast(k, dtype)?, precision::cast(v, dtype)?];
         let mask = precision::cast_some(mask, dtype)?;
-        return scaled_dot_product_attention(&q, &k, &v, Attention { mask: mask.as_ref(), ..options });
+        return scaled_dot_product_attention(&q, &k, &v, AttentionOptions { mask: mask.as_ref(), ..options });
     }
     if q.dtype() != k.dtype() || q.dtype() != v.dtype() || !q.dtype().is_float() {
         return Err(Error::dtypes(
@@ -244,7 +251,7 @@ fn attention_gradients(
     let (k, v) = (for_each_query_head(k, q)?, for_each_query_head(v, q)?);
     let p = weights(q, &k, mask, causal, scale)?;
     let dp = ops::matmul(g, &ops::transpose(&v, -1, -2)?)?;
-    let d = rows_all(
+    let d = apply_rows_all(
         formula!(|p, dp; scale| scale * p * (dp - (dp * p).row_sum())),
         &[&p, &dp],
         &[scale.into()],
@@ -268,7 +275,7 @@ fn softmax_or_zeros(x: &Tensor) -> Result<Tensor> {
         };
         d x = y * (g - (g * y).row_sum());
     };
-    Ok(rows_all(formula, &[x], &[], (-1).into())?.swap_remove(0))
+    Ok(apply_rows_all(formula, &[x], &[], (-1).into())?.swap_remove(0))
 }
 
 /// Attention of `[N, H, L, E]`, `[N, G, S, E]`, `[N, G, S, D]` and a mask `[N, H, L, S]` without a gradient. The
@@ -321,14 +328,14 @@ impl Operation for Attend {
         "scaled_dot_product_attention"
     }
 
-    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         Array::common_device(self.name(), inputs)?;
         (0..inputs.len()).for_each(|i| saves.input(i));
         (0..2).for_each(|j| saves.output(j));
         self.submit(AttentionPart::Result, inputs, &inputs[..1])
     }
 
-    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let inputs = saved.inputs_from(0)?;
         let g = grads.get(0)?;
         let [o, logs] = [saved.output(0)?.detach(), saved.output(1)?.detach()];
@@ -346,12 +353,12 @@ impl Operation for AttendGradient {
         "attention_gradient"
     }
 
-    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         (0..4).chain(6..inputs.len()).for_each(|i| saves.input(i));
         self.0.submit(AttentionPart::Gradient, inputs, &inputs[..3])
     }
 
-    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let mask: Option<Tensor> = (saved.inputs() > 6).then(|| saved.input(6)).transpose()?;
         let inputs: Vec<Tensor> = (0..4).map(|i| saved.input(i)).collect::<Result<_>>()?;
         let incoming = [grads.get(0)?, grads.get(1)?, grads.get(2)?];

@@ -49,7 +49,7 @@ impl Axes {
 
     /// Returns the axes of `shape` and the degrees of freedom.
     pub(crate) fn resolve_moments(&self, op: &'static str, shape: &Shape) -> Result<(ResolvedAxes, usize)> {
-        reducible(op, shape)?;
+        check_reduction_rank(op, shape)?;
         let mut set = AxisSet::default();
         match &self.list {
             None => set = AxisSet::all(shape.rank()),
@@ -68,7 +68,7 @@ impl Axes {
 }
 
 /// Returns an error if the rank exceeds the maximum of reductions.
-pub(super) fn reducible(op: &'static str, shape: &Shape) -> Result<()> {
+pub(super) fn check_reduction_rank(op: &'static str, shape: &Shape) -> Result<()> {
     let most = AxisSet::MAX_RANK;
     if shape.rank() <= most {
         return Ok(());

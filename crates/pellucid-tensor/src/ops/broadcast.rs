@@ -1,9 +1,11 @@
 //! Broadcasting, whose gradient is a sum.
 
 use super::reduce::sum_to;
-use super::view::{Target, full_view};
+use super::view::{TargetShape, full_view};
 use crate::array::Array;
-use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
+use crate::autograd::{
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
+};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Result, Shape};
@@ -17,10 +19,10 @@ impl Operation for Expand {
     fn name(&self) -> &'static str {
         "broadcast_to"
     }
-    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
         Ok(smallvec![inputs[0].broadcast_to("broadcast_to", &self.shape)?])
     }
-    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         Ok(smallvec![Some(sum_to(&grads.get(0)?, &saved.input_shape(0))?)])
     }
     fn is_view(&self) -> bool {
@@ -46,8 +48,8 @@ pub fn broadcast_to(x: &Tensor, shape: impl Into<Shape>) -> Result<Tensor> {
 /// # Errors
 /// [`Error::ShapeMismatch`] if a length is neither equal nor 1.
 #[tensor_method]
-pub fn expand(x: &Tensor, shape: impl Into<Target>) -> Result<Tensor> {
-    let Target(dims) = shape.into();
+pub fn expand(x: &Tensor, shape: impl Into<TargetShape>) -> Result<Tensor> {
+    let TargetShape(dims) = shape.into();
     let lead = dims.len().saturating_sub(x.rank());
     let kept = |(k, &d): (usize, &isize)| match d {
         -1 if k >= lead => Ok(x.shape()[k - lead]),

@@ -99,7 +99,7 @@ pub(super) fn indices_not_negative(op: &'static str, indices: &Tensor, axis: usi
 pub(super) fn representable(shape: Shape) -> Result<Shape> {
     match shape.checked_size() {
         Some(_) => Ok(shape),
-        None => Err(Error::absurd_size().with_shape(&shape)),
+        None => Err(Error::size_overflow().with_shape(&shape)),
     }
 }
 

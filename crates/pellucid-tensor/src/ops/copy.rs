@@ -1,7 +1,9 @@
 //! Copies: dtype conversion and dense layouts.
 
 use crate::array::Array;
-use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
+use crate::autograd::{
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
+};
 use crate::engine;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
@@ -10,7 +12,7 @@ use pellucid_ir::{DType, Result};
 use smallvec::smallvec;
 
 /// Converts `x` and writes it into the elements of `target`, which has the same shape.
-pub(crate) fn write(x: &Array, target: &Array) -> Result<()> {
+pub(crate) fn write_array(x: &Array, target: &Array) -> Result<()> {
     engine::submit(&Kernel::Copy, &[x], &[target])
 }
 
@@ -23,10 +25,10 @@ impl Operation for CopyAs {
     fn name(&self) -> &'static str {
         "to_dtype"
     }
-    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
         Ok(smallvec![inputs[0].cast(self.dtype)?])
     }
-    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         Ok(smallvec![Some(to_dtype(&grads.get(0)?, saved.input_dtype(0))?)])
     }
 }
@@ -66,10 +68,10 @@ impl Operation for IdentityView {
     fn name(&self) -> &'static str {
         "identity"
     }
-    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
         Ok(smallvec![inputs[0].clone()])
     }
-    fn backward(&self, _: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, _: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         Ok(smallvec![Some(grads.get(0)?)])
     }
     fn is_view(&self) -> bool {

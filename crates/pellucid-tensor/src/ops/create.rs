@@ -93,7 +93,7 @@ fn evenly_stepped(start: Scalar, end: Scalar, step: Scalar, dtype: DType) -> Res
         if !(a.is_finite() && b.is_finite() && count.is_finite()) {
             return Err(reason("needs finite bounds and a nonzero step"));
         }
-        return counted(count.max(0.0) as usize, |i| Scalar::Float(a + i as f64 * s), dtype);
+        return tensor_from_fn(count.max(0.0) as usize, |i| Scalar::Float(a + i as f64 * s), dtype);
     }
     let has_fraction = |x: &Scalar| !DType::I64.represents(*x);
     if let Some(x) = [start, end, step].iter().find(|x| has_fraction(x)) {
@@ -111,7 +111,7 @@ fn evenly_stepped(start: Scalar, end: Scalar, step: Scalar, dtype: DType) -> Res
     if count > 0 && !(fits(a) && fits(last)) {
         return Err(reason(&format!("{a} or {last} is outside of the range of {dtype}; use a wider dtype")));
     }
-    counted(count as usize, |i| Scalar::Int((a + i as i128 * s) as i64), dtype)
+    tensor_from_fn(count as usize, |i| Scalar::Int((a + i as i128 * s) as i64), dtype)
 }
 
 /// Computes f of `count` evenly spaced numbers from `start` to `end`.
@@ -133,11 +133,11 @@ fn evenly_spaced(
     let at = |i: usize| {
         if i < count.div_ceil(2) { start + i as f64 * step } else { end - (count - 1 - i) as f64 * step }
     };
-    counted(count, |i| Scalar::Float(f(at(i))), dtype)
+    tensor_from_fn(count, |i| Scalar::Float(f(at(i))), dtype)
 }
 
 /// Computes `count` elements on the host: element i is `at(i)`.
-pub(super) fn counted(count: usize, at: impl Fn(usize) -> Scalar, dtype: DType) -> Result<Tensor> {
+pub(super) fn tensor_from_fn(count: usize, at: impl Fn(usize) -> Scalar, dtype: DType) -> Result<Tensor> {
     let shape = Shape::from([count]);
     let sized = |error: Error| error.with_shape(&shape);
     if dtype.is_float() {

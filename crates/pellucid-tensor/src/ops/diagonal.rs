@@ -2,7 +2,9 @@
 
 use super::view::checked_axes;
 use crate::array::Array;
-use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
+use crate::autograd::{
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
+};
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
@@ -39,10 +41,10 @@ impl Operation for Diagonal {
     fn name(&self) -> &'static str {
         "diagonal"
     }
-    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
         Ok(smallvec![inputs[0].view(self.0.view(inputs[0].layout()))])
     }
-    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let embed = EmbedDiagonal { diagonal: self.0, shape: saved.input_shape(0) };
         Ok(smallvec![Some(apply_one(embed, &[&grads.get(0)?])?)])
     }
@@ -61,13 +63,13 @@ impl Operation for EmbedDiagonal {
     fn name(&self) -> &'static str {
         "diag_embed"
     }
-    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
         let x = inputs[0];
         let whole = Array::filled(x.device(), x.dtype(), self.shape.clone(), 0.into())?;
-        super::copy::write(x, &whole.view(self.diagonal.view(whole.layout())))?;
+        super::copy::write_array(x, &whole.view(self.diagonal.view(whole.layout())))?;
         Ok(smallvec![whole])
     }
-    fn backward(&self, _: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, _: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         Ok(smallvec![Some(apply_one(Diagonal(self.diagonal), &[&grads.get(0)?])?)])
     }
 }
@@ -93,7 +95,7 @@ pub fn diagonal(x: &Tensor, offset: isize, axis0: isize, axis1: isize) -> Result
 #[tensor_method]
 pub fn diag_embed(x: &Tensor, offset: isize, axis0: isize, axis1: isize) -> Result<Tensor> {
     let last = x.shape().axis("diag_embed", -1)?;
-    let side = x.shape()[last].checked_add(offset.unsigned_abs()).ok_or_else(Error::absurd_size)?;
+    let side = x.shape()[last].checked_add(offset.unsigned_abs()).ok_or_else(Error::size_overflow)?;
     let dims = &x.shape()[..last];
     let square: Shape = std::iter::repeat_n(side, x.rank() + 1).collect();
     let axes = checked_axes("diag_embed", &square, axis0, axis1)?;

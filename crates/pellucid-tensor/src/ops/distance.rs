@@ -54,7 +54,7 @@ pub fn pdist(x: &Tensor, p: f64) -> Result<Tensor> {
     let x = &precision::cast_operand("pdist", x)?;
     let count = x.shape()[0];
     let pairs = count as u128 * count.saturating_sub(1) as u128 / 2;
-    let pairs = usize::try_from(pairs).map_err(|_| Error::absurd_size())?;
+    let pairs = usize::try_from(pairs).map_err(|_| Error::size_overflow())?;
     let each = || (0..count as i64).flat_map(|i| (i + 1..count as i64).map(move |j| (i, j)));
     let (a, b) = (host_values(pairs, each().map(|p| p.0))?, host_values(pairs, each().map(|p| p.1))?);
     let rows = |index: &[i64]| ops::index_select(x, 0, &ops::from_host(index, [index.len()])?);

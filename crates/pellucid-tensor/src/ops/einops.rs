@@ -37,7 +37,7 @@ pub fn rearrange(x: &Tensor, pattern: &str, lengths: &[(&str, usize)]) -> Result
 
 /// The reduction that [`reduce`] applies over the axes that the result does not have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fold {
+pub enum EinopsReduction {
     /// The sum of the elements.
     Sum,
     /// The mean of the elements.
@@ -53,16 +53,16 @@ pub enum Fold {
 /// Like [`rearrange`], but reduces the axes that are on the left side only.
 ///
 /// ```
-/// use pellucid_tensor::{DType, Tensor, ops::einops::Fold};
+/// use pellucid_tensor::{DType, Tensor, ops::einops::EinopsReduction};
 /// let x = Tensor::ones([2, 3, 8, 6], DType::F32);
-/// assert_eq!(x.reduce("b c (h 2) (w 2) -> b c h w", Fold::Max, &[]).shape().dims(), [2, 3, 4, 3]);
-/// assert_eq!(x.reduce("b c h w -> c", Fold::Sum, &[]).to_vec::<f32>(), [96.0; 3]);
+/// assert_eq!(x.reduce("b c (h 2) (w 2) -> b c h w", EinopsReduction::Max, &[]).shape().dims(), [2, 3, 4, 3]);
+/// assert_eq!(x.reduce("b c h w -> c", EinopsReduction::Sum, &[]).to_vec::<f32>(), [96.0; 3]);
 /// ```
 ///
 /// # Errors
 /// Those of [`rearrange`], and of the reduction.
 #[tensor_method]
-pub fn reduce(x: &Tensor, pattern: &str, fold: Fold, lengths: &[(&str, usize)]) -> Result<Tensor> {
+pub fn reduce(x: &Tensor, pattern: &str, fold: EinopsReduction, lengths: &[(&str, usize)]) -> Result<Tensor> {
     let plan = EinopsPlan::new("reduce", x, pattern, lengths)?;
     if let Some(axis) = plan.new_axes().next() {
         return Err(plan.invalid(format!("{} is on the right only: use einops::repeat()", plan.name(axis))));
@@ -73,11 +73,11 @@ pub fn reduce(x: &Tensor, pattern: &str, fold: Fold, lengths: &[(&str, usize)]) 
     let kept: Vec<usize> = plan.left.iter().copied().filter(|axis| plan.right.contains(axis)).collect();
     let folded = match fold {
         _ if lost.is_empty() => apart,
-        Fold::Sum => ops::sum(&apart, &lost[..])?,
-        Fold::Mean => ops::mean(&apart, &lost[..])?,
-        Fold::Max => ops::max(&apart, &lost[..])?,
-        Fold::Min => ops::min(&apart, &lost[..])?,
-        Fold::Prod => ops::prod(&apart, &lost[..])?,
+        EinopsReduction::Sum => ops::sum(&apart, &lost[..])?,
+        EinopsReduction::Mean => ops::mean(&apart, &lost[..])?,
+        EinopsReduction::Max => ops::max(&apart, &lost[..])?,
+        EinopsReduction::Min => ops::min(&apart, &lost[..])?,
+        EinopsReduction::Prod => ops::prod(&apart, &lost[..])?,
     };
     plan.finish(&folded, &kept)
 }

@@ -1,7 +1,7 @@
 //! Contractions: sums of products over named axes, computed as matrix products.
 
 use crate::ops;
-use crate::ops::precision::widened_all;
+use crate::ops::precision::widen_all_operands;
 use crate::tensor::Tensor;
 use pellucid_derive::operation;
 use pellucid_ir::{Error, Result, Shape};
@@ -145,7 +145,7 @@ fn contract(factors: &[&Tensor], named: Vec<Vec<Label>>, result: &[Label]) -> Re
     let is_summed = |(k, t): (usize, &LabelledFactor)| t.labels.iter().any(|l| is_lonely(k, l));
     if terms.len() > 2 || (terms.len() == 2 && terms.iter().enumerate().any(is_summed)) {
         let tensors: Vec<&Tensor> = terms.iter().map(|t| &t.tensor).collect();
-        if let Some((rounding, wide)) = widened_all("einsum", &tensors)? {
+        if let Some((rounding, wide)) = widen_all_operands("einsum", &tensors)? {
             for (term, tensor) in terms.iter_mut().zip(wide) {
                 term.tensor = tensor;
             }

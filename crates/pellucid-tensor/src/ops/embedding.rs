@@ -11,7 +11,7 @@ use smallvec::smallvec;
 
 /// Options of [`embedding`].
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct Embedding {
+pub struct EmbeddingOptions {
     /// A row whose gradient is zero; negative indices count from the end.
     pub padding_index: Option<isize>,
     /// The maximal norm of a row, and the order p of the norm. Selected rows above it are scaled down in the table.
@@ -29,7 +29,7 @@ pub struct Embedding {
 /// [`Error::IndexOutOfBounds`]; [`Error::InvalidArgument`] for a padding index outside the table or a norm that is not
 /// positive; [`Error::InPlaceOnTracked`] for `max_norm` with a table that is the result of a tracked operation.
 #[tensor_method]
-pub fn embedding(table: &Tensor, index: &Tensor, options: Embedding) -> Result<Tensor> {
+pub fn embedding(table: &Tensor, index: &Tensor, options: EmbeddingOptions) -> Result<Tensor> {
     let op = "embedding";
     if table.rank() != 2 {
         return Err(Error::shapes(op, [table.shape()], "the table must be [R, D]"));
@@ -41,7 +41,7 @@ pub fn embedding(table: &Tensor, index: &Tensor, options: Embedding) -> Result<T
     let padding = options.padding_index.map(|padding| padding_row(op, padding, rows)).transpose()?;
     let index = ops::to_dtype(index, DType::I64)?;
     if let Some((most, p)) = options.max_norm {
-        shorten(op, table, &ops::ravel(&index)?, most, p)?;
+        renorm_rows(op, table, &ops::ravel(&index)?, most, p)?;
     }
     let found = ops::index_select(table, 0, &index)?;
     if padding.is_none() && !options.scale_by_frequency {
@@ -78,7 +78,7 @@ pub(super) fn padding_row(op: &'static str, padding: isize, rows: usize) -> Resu
 }
 
 /// Scales the selected rows of the table down to the p-norm `most`, in place.
-pub(super) fn shorten(op: &'static str, table: &Tensor, index: &Tensor, most: f64, p: f64) -> Result<()> {
+pub(super) fn renorm_rows(op: &'static str, table: &Tensor, index: &Tensor, most: f64, p: f64) -> Result<()> {
     if !(p > 0.0 && most > 0.0) {
         return Err(Error::invalid(op, format!("p and the maximal norm must be positive, got {p} and {most}")));
     }

@@ -1,17 +1,17 @@
 //! Embedding bags: sums, means and maxima of the rows of a table that a bag selects.
 
 use super::check;
-use super::embedding::{Embedding, embedding, padding_row, shorten};
+use super::embedding::{EmbeddingOptions, embedding, padding_row, renorm_rows};
 use super::scatter_reduce::{ScatterReduceOp, index_add, index_reduce};
 use crate::ops;
-use crate::ops::precision::{rounded, single};
+use crate::ops::precision::{round_to_operands, widened_dtype};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result};
 
 /// Options of [`embedding_bag`].
 #[derive(Clone, Copy, Debug)]
-pub struct EmbeddingBag<'a> {
+pub struct EmbeddingBagOptions<'a> {
     /// The start of each bag in a vector of indices. Without offsets, each row of a matrix of indices is a bag.
     pub offsets: Option<&'a Tensor>,
     /// Whether the last offset is the end of the last bag instead of the start of another one.
@@ -28,9 +28,9 @@ pub struct EmbeddingBag<'a> {
     pub scale_by_frequency: bool,
 }
 
-impl Default for EmbeddingBag<'_> {
+impl Default for EmbeddingBagOptions<'_> {
     fn default() -> Self {
-        EmbeddingBag {
+        EmbeddingBagOptions {
             offsets: None,
             include_last_offset: false,
             mode: ScatterReduceOp::Mean,
@@ -55,7 +55,7 @@ impl Default for EmbeddingBag<'_> {
 /// Offsets must ascend from 0 to at most the number of indices. In eager mode others are an
 /// [`Error::InvalidArgument`]; in lazy and captured steps they make the whole result NaN.
 #[tensor_method]
-pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBag<'_>) -> Result<Tensor> {
+pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOptions<'_>) -> Result<Tensor> {
     let op = "embedding_bag";
     if table.rank() != 2 {
         return Err(Error::shapes(op, [table.shape()], "the table must be [R, D]"));
@@ -84,7 +84,7 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBag<'_>) 
     let Bags { count: bags, of_index: bag, valid } = bags(op, index, &options)?;
     let flat = ops::ravel(&ops::to_dtype(index, DType::I64)?)?;
     if let Some((most, p)) = options.max_norm {
-        shorten(op, table, &flat, most, p)?;
+        renorm_rows(op, table, &flat, most, p)?;
     }
     let counts = match options.padding_index {
         Some(padding) => ops::ne(&flat, padding_row(op, padding, table.shape()[0])?)?,
@@ -92,9 +92,9 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBag<'_>) 
     };
     // Padding goes into an extra bag after the others, which is dropped at the end.
     let bag = ops::where_(&counts, &bag, bags as i64)?;
-    let scaled = Embedding { scale_by_frequency: options.scale_by_frequency, ..Default::default() };
+    let scaled = EmbeddingOptions { scale_by_frequency: options.scale_by_frequency, ..Default::default() };
     // The rows are summed in `f32`, so that the result is rounded only once.
-    let number = single(&[table]).unwrap_or(table.dtype());
+    let number = widened_dtype(&[table]).unwrap_or(table.dtype());
     let rows = ops::to_dtype(&embedding(table, &flat, scaled)?, number)?;
     let rows = match options.weights {
         Some(weights) => {
@@ -114,7 +114,7 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBag<'_>) 
         ScatterReduceOp::Sum => index_add(&start, 0, &bag, &rows, 1)?,
         mode => index_reduce(&start, 0, &bag, &rows, mode, false)?,
     };
-    rounded(op, &[table], unless_invalid(ops::narrow(&all, 0, 0, bags)?)?)
+    round_to_operands(op, &[table], unless_invalid(ops::narrow(&all, 0, 0, bags)?)?)
 }
 
 /// The assignment of indices to bags.
@@ -126,7 +126,7 @@ struct Bags {
     valid: Option<Tensor>,
 }
 
-fn bags(op: &'static str, index: &Tensor, options: &EmbeddingBag<'_>) -> Result<Bags> {
+fn bags(op: &'static str, index: &Tensor, options: &EmbeddingBagOptions<'_>) -> Result<Bags> {
     match (index.rank(), options.offsets) {
         (2, None) => {
             let numbers = ops::indices(index.shape()[0])?;

@@ -4,12 +4,14 @@
 //! accumulate in a fixed order.
 
 use crate::array::{Array, checked_size, host_vec};
-use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
+use crate::autograd::{
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
+};
 use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::{operation, tensor_method};
-use pellucid_ir::kernel::{self, Combine, Index, Kernel};
+use pellucid_ir::kernel::{self, Index, Kernel, ScatterReduction};
 use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::{SmallVec, smallvec};
 
@@ -22,14 +24,14 @@ impl Operation for GatherOp {
     fn name(&self) -> &'static str {
         "gather"
     }
-    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         (1..inputs.len()).for_each(|i| saves.input(i));
         let x = inputs[0];
         let out = Array::new(x.device(), x.dtype(), self.index.shape(x.shape(), inputs[1].shape()))?;
         engine::submit(&Kernel::Gather(kernel::Gather { index: self.index.clone() }), inputs, &[&out])?;
         Ok(smallvec![out])
     }
-    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let scatter = ScatterAdd { index: self.index.clone(), shape: saved.input_shape(0) };
         let indices = saved.inputs_from(1)?;
         let g = grads.get(0)?;
@@ -50,14 +52,14 @@ impl Operation for ScatterAdd {
     fn name(&self) -> &'static str {
         "scatter_add"
     }
-    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         (1..inputs.len()).for_each(|i| saves.input(i));
         let out = Array::filled(inputs[0].device(), inputs[0].dtype(), self.shape.clone(), 0.into())?;
-        let kernel = kernel::Scatter { index: self.index.clone(), combine: Combine::Add };
+        let kernel = kernel::Scatter { index: self.index.clone(), reduction: ScatterReduction::Add };
         engine::submit(&Kernel::Scatter(kernel), inputs, &[&out])?;
         Ok(smallvec![out])
     }
-    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let indices = saved.inputs_from(1)?;
         let g = grads.get(0)?;
         let operands: SmallVec<[&Tensor; 4]> = std::iter::once(&g).chain(&indices).collect();
@@ -157,25 +159,30 @@ pub fn scatter_add_along(x: &Tensor, index: &Tensor, axis: isize, shape: impl In
 #[derive(Clone, Copy)]
 struct ScatterInto {
     axis: usize,
-    combine: Combine,
+    reduction: ScatterReduction,
 }
 
 impl Operation for ScatterInto {
     fn name(&self) -> &'static str {
-        if self.combine == Combine::Add { "scatter_add" } else { "scatter" }
+        if self.reduction == ScatterReduction::Add { "scatter_add" } else { "scatter" }
     }
-    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         saves.input(2);
         let out = inputs[0].copy()?;
-        let kernel = kernel::Scatter { index: Index::Along(self.axis), combine: self.combine };
+        let kernel = kernel::Scatter { index: Index::Along(self.axis), reduction: self.reduction };
         engine::submit(&Kernel::Scatter(kernel), &inputs[1..], &[&out])?;
         Ok(smallvec![out])
     }
-    fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
+    fn backward(
+        &self,
+        saved: &SavedTensors,
+        grads: &OutputGradients,
+        needed: NeedsInputGrad,
+    ) -> Result<InputGradients> {
         let (g, index) = (grads.get(0)?, saved.input(2)?);
         let axis = self.axis as isize;
         let mut gradients: InputGradients = smallvec![None, None, None];
-        if self.combine == Combine::Add {
+        if self.reduction == ScatterReduction::Add {
             gradients[1] = needed.contains(1).then(|| take_along_axis(&g, &index, axis)).transpose()?;
             gradients[0] = Some(g);
             return Ok(gradients);
@@ -197,16 +204,22 @@ impl Operation for ScatterInto {
     }
 }
 
-fn scatter_into(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize, combine: Combine) -> Result<Tensor> {
-    let op = if combine == Combine::Add { "scatter_add" } else { "scatter" };
+fn scatter_into(
+    x: &Tensor,
+    index: &Tensor,
+    values: &Tensor,
+    axis: isize,
+    reduction: ScatterReduction,
+) -> Result<Tensor> {
+    let op = if reduction == ScatterReduction::Add { "scatter_add" } else { "scatter" };
     let axis = x.shape().axis(op, axis)?;
     let index = as_index(op, index)?;
     check_index_shape(op, x.shape(), index.shape(), axis)?;
-    apply_one(ScatterInto { axis, combine }, &[x, &fitted(op, x, &index, values)?, &index])
+    apply_one(ScatterInto { axis, reduction }, &[x, &narrow_values(op, x, &index, values)?, &index])
 }
 
 /// Returns the values, narrowed to the shape of the index.
-pub(super) fn fitted(op: &'static str, x: &Tensor, index: &Tensor, values: &Tensor) -> Result<Tensor> {
+pub(super) fn narrow_values(op: &'static str, x: &Tensor, index: &Tensor, values: &Tensor) -> Result<Tensor> {
     let fits = values.rank() == index.rank() && (0..index.rank()).all(|k| index.shape()[k] <= values.shape()[k]);
     if !fits {
         let help = "no axis of the values may be shorter than that of the index";
@@ -233,7 +246,7 @@ pub(super) fn fitted(op: &'static str, x: &Tensor, index: &Tensor, values: &Tens
 /// Those of [`take_along_axis`]; [`Error::ShapeMismatch`] if there are fewer values than indices.
 #[tensor_method]
 pub fn scatter(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize) -> Result<Tensor> {
-    scatter_into(x, index, values, axis, Combine::Set)
+    scatter_into(x, index, values, axis, ScatterReduction::Set)
 }
 
 /// Adds each value to a copy of x at its index along `axis`; values with equal indices accumulate.
@@ -242,7 +255,7 @@ pub fn scatter(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize) -> Resu
 /// Those of [`scatter`].
 #[tensor_method]
 pub fn scatter_add(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize) -> Result<Tensor> {
-    scatter_into(x, index, values, axis, Combine::Add)
+    scatter_into(x, index, values, axis, ScatterReduction::Add)
 }
 
 /// Returns the indices of the nonzero elements in row-major order, as one `i64` vector per axis.
@@ -254,12 +267,12 @@ pub fn scatter_add(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize) -> 
 #[operation]
 #[track_caller]
 pub fn nonzero(x: &Tensor) -> Result<Vec<Tensor>> {
-    positions("nonzero", x)
+    nonzero_as("nonzero", x)
 }
 
 /// Computes [`nonzero`] on behalf of another operation, which errors name.
 #[track_caller]
-pub(crate) fn positions(op: &'static str, x: &Tensor) -> Result<Vec<Tensor>> {
+pub(crate) fn nonzero_as(op: &'static str, x: &Tensor) -> Result<Vec<Tensor>> {
     let help = "the number of selected elements depends on values; where_(mask, x, 0), masked_fill(), masked_sum() \
                 keep every shape";
     engine::check_readable(op, help)?;

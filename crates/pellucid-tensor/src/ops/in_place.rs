@@ -1,20 +1,23 @@
 //! Writes in place, and the operations that their autograd history consists of.
 
-use super::copy::write;
+use super::copy::write_array;
 use crate::array::Array;
-use crate::autograd::{Arrays, Gradients, InPlaceWrite, InputGradients, Needed, Operation, Saved, Saves, apply_one};
+use crate::autograd::{
+    Arrays, InPlaceWrite, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors,
+    apply_one,
+};
 use crate::engine;
 use crate::grad_mode::is_grad_enabled;
 use crate::ops;
-use crate::tensor::{Derivative, Embedded, Strided, Tensor, shifted};
+use crate::tensor::{AsStrided, AsStridedTranspose, Derivative, Tensor, offset_layout};
 use pellucid_derive::tensor_method;
-use pellucid_ir::kernel::{self, Combine, Index, Kernel};
+use pellucid_ir::kernel::{self, Index, Kernel, ScatterReduction};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
 use smallvec::{SmallVec, smallvec};
 
 /// Returns an error for a target that cannot be written in place: a leaf that requires a gradient or a view of one
 /// (outside of `no_grad`), or a tensor whose elements share memory.
-pub(crate) fn writable(op: &'static str, target: &Tensor) -> Result<()> {
+pub(crate) fn check_writable(op: &'static str, target: &Tensor) -> Result<()> {
     if is_grad_enabled() && target.is_part_of_tracked_leaf() {
         return Err(Error::InPlaceOnTracked { op, shape: target.shape().clone() });
     }
@@ -57,19 +60,19 @@ pub(crate) fn is_recorded_write(target: &Tensor, source: &Tensor) -> bool {
 /// then.
 #[tensor_method]
 pub fn copy_(x: &Tensor, source: &Tensor) -> Result<()> {
-    writable("copy_", x)?;
+    check_writable("copy_", x)?;
     put_view("copy_", x, x.array(), source)
 }
 
-/// Writes `source` (broadcast, converted) into a part of the storage of x. The caller has checked [`writable`].
+/// Writes `source` (broadcast, converted) into a part of the storage of x. The caller has called [`check_writable`].
 pub(crate) fn put_view(op: &'static str, x: &Tensor, view: &Array, source: &Tensor) -> Result<()> {
     let values = source.array().broadcast_to(op, view.shape())?;
     if view.shape().size() == 0 || !is_recorded_write(x, source) {
-        return write(&values, view);
+        return write_array(&values, view);
     }
     let source = ops::to_dtype(&ops::broadcast_to(source, view.shape())?, x.dtype())?;
     let rewrite = InPlaceWrite::new(op, x, view)?;
-    write(source.array(), view)?;
+    write_array(source.array(), view)?;
     let derivative = Overwrite { op, region: rewrite.region.clone(), shape: rewrite.shape.clone() };
     rewrite.record(x, &source, None, derivative);
     Ok(())
@@ -85,10 +88,10 @@ pub(crate) fn put_axes(
     indices: &[Tensor],
     values: &Tensor,
 ) -> Result<()> {
-    writable(op, x)?;
+    check_writable(op, x)?;
     let index = Index::Axes(axes.clone());
     let shape = index.shape(view.shape(), indices[0].shape());
-    let kernel = Kernel::Scatter(kernel::Scatter { index, combine: Combine::Set });
+    let kernel = Kernel::Scatter(kernel::Scatter { index, reduction: ScatterReduction::Set });
     let scatter = |values: &Array| {
         // A scatter reads in another order than it writes: an operand in the target's memory is copied first.
         let apart = |a: &Array| if a.shares_storage(view) { a.copy() } else { Ok(a.clone()) };
@@ -121,25 +124,25 @@ fn region_of(value: &Array, layout: &Layout) -> Array {
     value.view(if layout.shape().contains(&0) {
         layout.clone()
     } else {
-        shifted(layout, value.layout().offset() as isize)
+        offset_layout(layout, value.layout().offset() as isize)
     })
 }
 
 /// Overwrites a part of a contiguous value with zeros.
 fn clear(value: &Array, region: &Layout) -> Result<()> {
     let zero = Array::filled(value.device(), value.dtype(), Shape::scalar(), 0.into())?;
-    write(&zero.broadcast_to("zeros", region.shape())?, &region_of(value, region))
+    write_array(&zero.broadcast_to("zeros", region.shape())?, &region_of(value, region))
 }
 
-impl Operation for Strided {
+impl Operation for AsStrided {
     fn name(&self) -> &'static str {
         "as_strided"
     }
-    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
         Ok(smallvec![region_of(&inputs[0].contiguous()?, &self.layout)])
     }
-    fn backward(&self, _: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
-        let embedded = Embedded { layout: self.layout.clone(), shape: self.shape.clone() };
+    fn backward(&self, _: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
+        let embedded = AsStridedTranspose { layout: self.layout.clone(), shape: self.shape.clone() };
         Ok(smallvec![Some(apply_one(embedded, &[&grads.get(0)?])?)])
     }
     fn is_view(&self) -> bool {
@@ -147,11 +150,11 @@ impl Operation for Strided {
     }
 }
 
-impl Operation for Embedded {
+impl Operation for AsStridedTranspose {
     fn name(&self) -> &'static str {
         "embed"
     }
-    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
         let (x, layout) = (inputs[0], &self.layout);
         if layout.is_contiguous() && layout.offset() == 0 && layout.shape().size() == self.shape.size() {
             return Ok(smallvec![x.reshape(&self.shape)?]);
@@ -160,17 +163,17 @@ impl Operation for Embedded {
         let stretched = |axis: &usize| layout.strides()[*axis] == 0 && layout.shape()[*axis] > 1;
         let axes: SmallVec<[usize; 4]> = (0..layout.shape().rank()).filter(stretched).collect();
         if axes.is_empty() {
-            write(x, &region_of(&whole, layout))?;
+            write_array(x, &region_of(&whole, layout))?;
             return Ok(smallvec![whole]);
         }
         // Elements that a view repeats are summed by its transpose.
         let single = axes.iter().fold(layout.clone(), |l, &axis| l.slice(axis, 0, 1, 1));
         let sums = ops::sum_to(&Tensor::from(x.clone()), single.shape())?;
-        write(sums.array(), &region_of(&whole, &single))?;
+        write_array(sums.array(), &region_of(&whole, &single))?;
         Ok(smallvec![whole])
     }
-    fn backward(&self, _: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
-        let strided = Strided { layout: self.layout.clone(), shape: self.shape.clone() };
+    fn backward(&self, _: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
+        let strided = AsStrided { layout: self.layout.clone(), shape: self.shape.clone() };
         Ok(smallvec![Some(apply_one(strided, &[&grads.get(0)?])?)])
     }
     fn is_view(&self) -> bool {
@@ -190,12 +193,12 @@ impl Operation for Overwrite {
     fn name(&self) -> &'static str {
         self.op
     }
-    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
         let out = inputs[0].copy()?;
-        write(inputs[1], &region_of(&out, &self.region))?;
+        write_array(inputs[1], &region_of(&out, &self.region))?;
         Ok(smallvec![out])
     }
-    fn backward(&self, _: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
+    fn backward(&self, _: &SavedTensors, grads: &OutputGradients, needed: NeedsInputGrad) -> Result<InputGradients> {
         if let Some(g) = grads.try_get(0)
             && !is_grad_enabled()
             && engine::mode() == engine::ExecutionMode::Eager
@@ -218,7 +221,7 @@ impl Operation for Overwrite {
             }
             false => None,
         };
-        let strided = || Strided { layout: self.region.clone(), shape: self.shape.clone() };
+        let strided = || AsStrided { layout: self.region.clone(), shape: self.shape.clone() };
         let source = needed.contains(1).then(|| apply_one(strided(), &[&g])).transpose()?;
         Ok(smallvec![value, source])
     }
@@ -235,7 +238,12 @@ impl Derivative for OverwriteAt {
     fn name(&self) -> &'static str {
         self.op
     }
-    fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
+    fn backward(
+        &self,
+        saved: &SavedTensors,
+        grads: &OutputGradients,
+        needed: NeedsInputGrad,
+    ) -> Result<InputGradients> {
         let positions = saved.array(0)?;
         let shape = positions.shape().clone();
         let (g, positions) = (ops::ravel(&grads.get(0)?)?, ops::ravel(&positions)?);

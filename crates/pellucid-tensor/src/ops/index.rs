@@ -3,7 +3,7 @@
 //! Integers, ranges and new axes return views; masks and index tensors copy. [`Tensor::set`] writes through an index.
 
 use crate::array::Array;
-use crate::autograd::called;
+use crate::autograd::note_call_location;
 use crate::ops;
 use crate::panic;
 use crate::tensor::Tensor;
@@ -35,7 +35,7 @@ pub fn slice(start: impl Into<Option<isize>>, stop: impl Into<Option<isize>>, st
 
 /// An index of one or several axes, a part of an [`IntoIndex`].
 #[derive(Clone, Debug)]
-pub enum Ix {
+pub enum IndexItem {
     /// One index; the axis is removed.
     At(isize),
     /// A range of indices.
@@ -50,55 +50,55 @@ pub enum Ix {
     Tensor(Tensor),
 }
 
-impl From<isize> for Ix {
-    fn from(at: isize) -> Ix {
-        Ix::At(at)
+impl From<isize> for IndexItem {
+    fn from(at: isize) -> IndexItem {
+        IndexItem::At(at)
     }
 }
-impl From<i32> for Ix {
-    fn from(at: i32) -> Ix {
-        Ix::At(at as isize)
+impl From<i32> for IndexItem {
+    fn from(at: i32) -> IndexItem {
+        IndexItem::At(at as isize)
     }
 }
-impl From<usize> for Ix {
-    fn from(at: usize) -> Ix {
+impl From<usize> for IndexItem {
+    fn from(at: usize) -> IndexItem {
         // No axis is longer than isize::MAX, so the index is out of bounds either way.
-        Ix::At(isize::try_from(at).unwrap_or(isize::MAX))
+        IndexItem::At(isize::try_from(at).unwrap_or(isize::MAX))
     }
 }
-impl From<Slice> for Ix {
-    fn from(slice: Slice) -> Ix {
-        Ix::Slice(slice)
+impl From<Slice> for IndexItem {
+    fn from(slice: Slice) -> IndexItem {
+        IndexItem::Slice(slice)
     }
 }
-impl From<NewAxis> for Ix {
-    fn from(_: NewAxis) -> Ix {
-        Ix::NewAxis
+impl From<NewAxis> for IndexItem {
+    fn from(_: NewAxis) -> IndexItem {
+        IndexItem::NewAxis
     }
 }
-impl From<Ellipsis> for Ix {
-    fn from(_: Ellipsis) -> Ix {
-        Ix::Ellipsis
+impl From<Ellipsis> for IndexItem {
+    fn from(_: Ellipsis) -> IndexItem {
+        IndexItem::Ellipsis
     }
 }
-impl From<&Tensor> for Ix {
-    fn from(tensor: &Tensor) -> Ix {
-        Ix::Tensor(tensor.clone())
+impl From<&Tensor> for IndexItem {
+    fn from(tensor: &Tensor) -> IndexItem {
+        IndexItem::Tensor(tensor.clone())
     }
 }
-impl From<Tensor> for Ix {
-    fn from(tensor: Tensor) -> Ix {
-        Ix::Tensor(tensor)
+impl From<Tensor> for IndexItem {
+    fn from(tensor: Tensor) -> IndexItem {
+        IndexItem::Tensor(tensor)
     }
 }
-impl From<bool> for Ix {
-    fn from(picks: bool) -> Ix {
-        Ix::Tensor(Tensor::from(picks))
+impl From<bool> for IndexItem {
+    fn from(picks: bool) -> IndexItem {
+        IndexItem::Tensor(Tensor::from(picks))
     }
 }
-impl From<RangeFull> for Ix {
-    fn from(_: RangeFull) -> Ix {
-        Ix::Slice(slice(None, None, 1))
+impl From<RangeFull> for IndexItem {
+    fn from(_: RangeFull) -> IndexItem {
+        IndexItem::Slice(slice(None, None, 1))
     }
 }
 
@@ -110,31 +110,32 @@ fn bound<T: TryInto<isize>>(end: T) -> isize {
 
 macro_rules! ranges {
     ($($t:ty),*) => {$(
-        impl From<Range<$t>> for Ix {
-            fn from(r: Range<$t>) -> Ix {
-                Ix::Slice(slice(bound(r.start), bound(r.end), 1))
+        impl From<Range<$t>> for IndexItem {
+            fn from(r: Range<$t>) -> IndexItem {
+                IndexItem::Slice(slice(bound(r.start), bound(r.end), 1))
             }
         }
-        impl From<RangeFrom<$t>> for Ix {
-            fn from(r: RangeFrom<$t>) -> Ix {
-                Ix::Slice(slice(bound(r.start), None, 1))
+        impl From<RangeFrom<$t>> for IndexItem {
+            fn from(r: RangeFrom<$t>) -> IndexItem {
+                IndexItem::Slice(slice(bound(r.start), None, 1))
             }
         }
-        impl From<RangeTo<$t>> for Ix {
-            fn from(r: RangeTo<$t>) -> Ix {
-                Ix::Slice(slice(None, bound(r.end), 1))
+        impl From<RangeTo<$t>> for IndexItem {
+            fn from(r: RangeTo<$t>) -> IndexItem {
+                IndexItem::Slice(slice(None, bound(r.end), 1))
             }
         }
-        impl From<RangeInclusive<$t>> for Ix {
-            fn from(r: RangeInclusive<$t>) -> Ix {
+        impl From<RangeInclusive<$t>> for IndexItem {
+            fn from(r: RangeInclusive<$t>) -> IndexItem {
                 let (start, end) = r.into_inner();
                 // `..=-1` reaches the end.
-                Ix::Slice(Slice { start: Some(bound(start)), stop: bound(end).checked_add(1).filter(|&e| e != 0), step: 1 })
+                let stop = bound(end).checked_add(1).filter(|&e| e != 0);
+                IndexItem::Slice(Slice { start: Some(bound(start)), stop, step: 1 })
             }
         }
-        impl From<RangeToInclusive<$t>> for Ix {
-            fn from(r: RangeToInclusive<$t>) -> Ix {
-                Ix::Slice(Slice { start: None, stop: bound(r.end).checked_add(1).filter(|&e| e != 0), step: 1 })
+        impl From<RangeToInclusive<$t>> for IndexItem {
+            fn from(r: RangeToInclusive<$t>) -> IndexItem {
+                IndexItem::Slice(Slice { start: None, stop: bound(r.end).checked_add(1).filter(|&e| e != 0), step: 1 })
             }
         }
     )*};
@@ -144,26 +145,26 @@ ranges!(isize, i32, usize);
 /// An index of a tensor: one part, or a tuple with one part for each axis.
 pub trait IntoIndex {
     /// Returns the parts.
-    fn into_index(self) -> Vec<Ix>;
+    fn into_index(self) -> Vec<IndexItem>;
 }
 
-impl<T: Into<Ix>> IntoIndex for T {
-    fn into_index(self) -> Vec<Ix> {
+impl<T: Into<IndexItem>> IntoIndex for T {
+    fn into_index(self) -> Vec<IndexItem> {
         vec![self.into()]
     }
 }
 
-impl IntoIndex for Vec<Ix> {
-    fn into_index(self) -> Vec<Ix> {
+impl IntoIndex for Vec<IndexItem> {
+    fn into_index(self) -> Vec<IndexItem> {
         self
     }
 }
 
 macro_rules! tuples {
     ($($($name:ident)*;)*) => {$(
-        impl<$($name: Into<Ix>),*> IntoIndex for ($($name,)*) {
+        impl<$($name: Into<IndexItem>),*> IntoIndex for ($($name,)*) {
             #[allow(non_snake_case)]
-            fn into_index(self) -> Vec<Ix> {
+            fn into_index(self) -> Vec<IndexItem> {
                 let ($($name,)*) = self;
                 vec![$($name.into()),*]
             }
@@ -174,7 +175,7 @@ tuples! { A; A B; A B C; A B C D; A B C D E; A B C D E F; }
 
 /// An index, resolved against a shape: slices are applied first, then axes are removed or added, then index tensors.
 struct ResolvedIndex {
-    cuts: ops::Cuts,
+    slices: ops::AxisSlices,
     /// The shape after the slices, without the axes of single indices and with new ones.
     shape: pellucid_ir::Shape,
     /// Index tensors with the axes of `shape` that they index.
@@ -206,14 +207,14 @@ impl Slice {
 
 impl ResolvedIndex {
     #[track_caller]
-    fn new(op: &'static str, x: &Tensor, index: Vec<Ix>) -> Result<ResolvedIndex> {
-        let covers = |ix: &Ix| match ix {
-            Ix::NewAxis | Ix::Ellipsis => 0,
-            Ix::Tensor(t) if t.dtype() == DType::Bool => t.rank(),
+    fn new(op: &'static str, x: &Tensor, index: Vec<IndexItem>) -> Result<ResolvedIndex> {
+        let covers = |item: &IndexItem| match item {
+            IndexItem::NewAxis | IndexItem::Ellipsis => 0,
+            IndexItem::Tensor(t) if t.dtype() == DType::Bool => t.rank(),
             _ => 1,
         };
         let covered: usize = index.iter().map(covers).sum();
-        let ellipses = index.iter().filter(|ix| matches!(ix, Ix::Ellipsis)).count();
+        let ellipses = index.iter().filter(|item| matches!(item, IndexItem::Ellipsis)).count();
         if covered > x.rank() {
             let axes = if x.rank() == 1 { "1 axis" } else { &format!("{} axes", x.rank()) };
             let reason = format!("too many indices: {covered} for a tensor with {axes}, shape {}", x.shape());
@@ -225,29 +226,33 @@ impl ResolvedIndex {
         let missing = x.rank() - covered;
         let mut parts = index;
         if ellipses == 0 {
-            parts.push(Ix::Ellipsis);
+            parts.push(IndexItem::Ellipsis);
         }
         let mut axis = 0;
-        let mut out =
-            ResolvedIndex { cuts: SmallVec::new(), shape: pellucid_ir::Shape::scalar(), picks: vec![], adjacent: true };
+        let mut out = ResolvedIndex {
+            slices: SmallVec::new(),
+            shape: pellucid_ir::Shape::scalar(),
+            picks: vec![],
+            adjacent: true,
+        };
         let mut shape: Vec<usize> = Vec::new();
-        let with_tensors = parts.iter().any(|ix| matches!(ix, Ix::Tensor(_)));
+        let with_tensors = parts.iter().any(|item| matches!(item, IndexItem::Tensor(_)));
         let (mut picking, mut gap) = (false, false);
         for part in parts {
             let len = x.shape().get(axis).copied().unwrap_or(0);
             match part {
-                Ix::NewAxis => {
+                IndexItem::NewAxis => {
                     gap = true;
                     shape.push(1);
                     continue;
                 }
-                Ix::Ellipsis => {
+                IndexItem::Ellipsis => {
                     gap |= missing > 0;
                     shape.extend(&x.shape()[axis..axis + missing]);
                     axis += missing;
                     continue;
                 }
-                Ix::At(at) => {
+                IndexItem::At(at) => {
                     let n = len as isize;
                     if at < -n || at >= n {
                         return Err(Error::IndexOutOfBounds { op, index: at as i64, axis, len });
@@ -257,26 +262,26 @@ impl ResolvedIndex {
                         out.adjacent &= !picking || !gap;
                         (picking, gap) = (true, false);
                     }
-                    out.cuts.push((axis, at.rem_euclid(n) as usize, 1, 1));
+                    out.slices.push((axis, at.rem_euclid(n) as usize, 1, 1));
                 }
-                Ix::Slice(s) => {
+                IndexItem::Slice(s) => {
                     gap = true;
                     let (start, step, count) = s.resolve(op, len)?;
                     if (start, step, count) != (0, 1, len) {
-                        out.cuts.push((axis, start, step, count));
+                        out.slices.push((axis, start, step, count));
                     }
                     shape.push(count);
                 }
-                Ix::Tensor(mask) if mask.dtype() == DType::Bool && mask.rank() == 0 => {
+                IndexItem::Tensor(mask) if mask.dtype() == DType::Bool && mask.rank() == 0 => {
                     // A 0-d mask covers no axis: it selects from a new axis of length 1.
                     out.adjacent &= !picking || !gap;
                     (picking, gap) = (true, false);
-                    let positions = ops::positions(op, &ops::reshape_to(&mask, &[1].into())?)?;
+                    let positions = ops::nonzero_as(op, &ops::reshape_to(&mask, &[1].into())?)?;
                     out.picks.extend(positions.into_iter().map(|positions| (shape.len(), positions)));
                     shape.push(1);
                     continue;
                 }
-                Ix::Tensor(mask) if mask.dtype() == DType::Bool => {
+                IndexItem::Tensor(mask) if mask.dtype() == DType::Bool => {
                     if mask.shape()[..] != x.shape()[axis..axis + mask.rank()] {
                         let help =
                             format!("a mask must have the shape of the axes that it covers, from axis {axis} on");
@@ -284,14 +289,14 @@ impl ResolvedIndex {
                     }
                     out.adjacent &= !picking || !gap;
                     (picking, gap) = (true, false);
-                    for positions in ops::positions(op, &mask)? {
+                    for positions in ops::nonzero_as(op, &mask)? {
                         out.picks.push((shape.len(), positions));
                         shape.push(x.shape()[axis]);
                         axis += 1;
                     }
                     continue;
                 }
-                Ix::Tensor(positions) => {
+                IndexItem::Tensor(positions) => {
                     if !positions.dtype().is_int() {
                         let help = "index tensors must be integers, and masks bool";
                         return Err(Error::dtypes(op, [positions.dtype()], help));
@@ -348,7 +353,7 @@ impl Tensor {
     /// With the errors of [`Tensor::try_i`].
     #[track_caller]
     pub fn i(&self, index: impl IntoIndex) -> Tensor {
-        let _call = called();
+        let _call = note_call_location();
         panic::unwrap(self.try_i(index))
     }
 
@@ -364,9 +369,9 @@ impl Tensor {
     }
 
     #[track_caller]
-    fn indexed(&self, index: Vec<Ix>) -> Result<Tensor> {
+    fn indexed(&self, index: Vec<IndexItem>) -> Result<Tensor> {
         let resolved = ResolvedIndex::new("index", self, index)?;
-        let view = ops::reshape_to(&ops::cuts(self, resolved.cuts.clone())?, &resolved.shape)?;
+        let view = ops::reshape_to(&ops::slice_axes(self, resolved.slices.clone())?, &resolved.shape)?;
         if resolved.picks.is_empty() {
             return Ok(view);
         }
@@ -393,8 +398,8 @@ impl Tensor {
     /// # Panics
     /// With the errors of [`Tensor::try_set`].
     #[track_caller]
-    pub fn set<'a>(&self, index: impl IntoIndex, values: impl Into<ops::Operand<'a>>) {
-        let _call = called();
+    pub fn set<'a>(&self, index: impl IntoIndex, values: impl Into<ops::TensorOrScalar<'a>>) {
+        let _call = note_call_location();
         panic::unwrap(self.try_set(index, values));
     }
 
@@ -405,21 +410,21 @@ impl Tensor {
     /// [`Error::InvalidArgument`] for a tensor that repeats elements, and for a number that an integer dtype cannot
     /// represent, such as 2.7, or 300 for `u8`; those of [`Tensor::try_i`]. After an error nothing is written.
     #[track_caller]
-    pub fn try_set<'a>(&self, index: impl IntoIndex, values: impl Into<ops::Operand<'a>>) -> Result<()> {
+    pub fn try_set<'a>(&self, index: impl IntoIndex, values: impl Into<ops::TensorOrScalar<'a>>) -> Result<()> {
         ops::named("set", self.assign(index.into_index(), values.into()))
     }
 
     #[track_caller]
-    fn assign(&self, index: Vec<Ix>, values: ops::Operand<'_>) -> Result<()> {
-        ops::writable("set", self)?;
+    fn assign(&self, index: Vec<IndexItem>, values: ops::TensorOrScalar<'_>) -> Result<()> {
+        ops::check_writable("set", self)?;
         let values = match values {
-            ops::Operand::Borrowed(t) => t.clone(),
-            ops::Operand::Owned(t) => t,
-            ops::Operand::Scalar(k) => ops::written_scalar("set", k, self.dtype())?,
+            ops::TensorOrScalar::Borrowed(t) => t.clone(),
+            ops::TensorOrScalar::Owned(t) => t,
+            ops::TensorOrScalar::Scalar(k) => ops::written_scalar("set", k, self.dtype())?,
         };
         let resolved = ResolvedIndex::new("set", self, index)?;
         let layout = resolved
-            .cuts
+            .slices
             .iter()
             .fold(self.array().layout().clone(), |l, &(axis, start, step, len)| l.slice(axis, start, step, len));
         let layout = layout.reshape(&resolved.shape).expect("only axes of length 1 are removed or added");

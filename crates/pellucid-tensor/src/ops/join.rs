@@ -1,8 +1,10 @@
 //! Joining tensors along an axis.
 
-use super::copy::write;
+use super::copy::write_array;
 use crate::array::Array;
-use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
+use crate::autograd::{
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
+};
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::operation;
@@ -18,7 +20,7 @@ impl Operation for Concatenate {
     fn name(&self) -> &'static str {
         "concatenate"
     }
-    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
         let first = inputs[0];
         let device = Array::common_device("concatenate", inputs)?;
         let length = self.lengths.iter().fold(0usize, |sum, &len| sum.saturating_add(len));
@@ -26,12 +28,12 @@ impl Operation for Concatenate {
         let out = Array::new(device, first.dtype(), shape)?;
         let mut start = 0;
         for (array, &len) in inputs.iter().zip(&self.lengths) {
-            write(array, &out.view(out.layout().slice(self.axis, start, 1, len)))?;
+            write_array(array, &out.view(out.layout().slice(self.axis, start, 1, len)))?;
             start += len;
         }
         Ok(smallvec![out])
     }
-    fn backward(&self, _: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
+    fn backward(&self, _: &SavedTensors, grads: &OutputGradients, needed: NeedsInputGrad) -> Result<InputGradients> {
         let g = grads.get(0)?;
         let mut start = 0;
         let mut gradients = InputGradients::new();
@@ -86,7 +88,7 @@ pub fn stack(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
 }
 
 /// Reshapes the tensors to at least `rank` axes.
-fn raised(tensors: &[&Tensor], rank: usize) -> Result<SmallVec<[Tensor; 4]>> {
+fn atleast_nd(tensors: &[&Tensor], rank: usize) -> Result<SmallVec<[Tensor; 4]>> {
     let raise = |t: &&Tensor| match (t.rank(), rank) {
         // A vector becomes a row of a matrix, and a matrix a slice of a stack along the last axis.
         (0 | 1, 3) => ops::reshape(t, [1, t.size(), 1]),
@@ -99,7 +101,7 @@ fn raised(tensors: &[&Tensor], rank: usize) -> Result<SmallVec<[Tensor; 4]>> {
 }
 
 fn join_raised(tensors: &[&Tensor], rank: usize, axis: isize) -> Result<Tensor> {
-    concatenate(&raised(tensors, rank)?.iter().collect::<SmallVec<[&Tensor; 4]>>(), axis)
+    concatenate(&atleast_nd(tensors, rank)?.iter().collect::<SmallVec<[&Tensor; 4]>>(), axis)
 }
 
 /// Concatenates tensors horizontally: along the second axis, or along the first for vectors and 0-d tensors.

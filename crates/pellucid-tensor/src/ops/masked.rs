@@ -32,7 +32,7 @@ pub fn masked_select(x: &Tensor, mask: &Tensor) -> Result<Tensor> {
     let help = "tensor and mask must broadcast";
     let shape = x.shape().broadcast(mask.shape());
     let shape = shape.ok_or_else(|| Error::shapes(op, [x.shape(), mask.shape()], help))?;
-    let positions = ops::positions(op, &ops::ravel(&ops::broadcast_to(mask, &shape)?)?)?;
+    let positions = ops::nonzero_as(op, &ops::ravel(&ops::broadcast_to(mask, &shape)?)?)?;
     ops::index_select(&ops::ravel(&ops::broadcast_to(x, &shape)?)?, 0, &positions[0])
 }
 

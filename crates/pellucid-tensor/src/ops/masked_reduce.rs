@@ -6,7 +6,7 @@
 
 use super::axes::{Axes, over};
 use super::over_axes::{as_float, over_axes};
-use super::scatter_reduce::{ScatterReduceOp, neutral};
+use super::scatter_reduce::{ScatterReduceOp, reduction_identity};
 use crate::ops;
 use crate::ops::check;
 use crate::ops::precision::in_single;
@@ -41,7 +41,7 @@ macro_rules! masked {
                 ///
                 /// The mask broadcasts to x's shape. The gradient of the other elements is zero.
                 $name(x, mask: &Tensor; axes) = {
-                    let number = neutral(ScatterReduceOp::$neutral, x.dtype());
+                    let number = reduction_identity(ScatterReduceOp::$neutral, x.dtype());
                     ops::$op(&masked_or(stringify!($name), x, mask, number)?, axes)
                 };
             )*

@@ -2,7 +2,9 @@
 
 use super::{reshape_to, sum_to, transpose};
 use crate::array::Array;
-use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
+use crate::autograd::{
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
+};
 use crate::device::Device;
 use crate::engine;
 use crate::ops;
@@ -29,7 +31,7 @@ impl Operation for MatrixProduct {
     fn name(&self) -> &'static str {
         "matmul"
     }
-    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         let device = Array::common_device("matmul", inputs)?;
         if saves.needs(1) {
             saves.input(0);
@@ -43,7 +45,12 @@ impl Operation for MatrixProduct {
         };
         Ok(smallvec![out])
     }
-    fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
+    fn backward(
+        &self,
+        saved: &SavedTensors,
+        grads: &OutputGradients,
+        needed: NeedsInputGrad,
+    ) -> Result<InputGradients> {
         let g = grads.get(0)?;
         let flip = |x: &Tensor| transpose(x, -1, -2);
         let mut gradients: InputGradients = SmallVec::from_elem(None, saved.inputs());
@@ -58,7 +65,7 @@ impl Operation for MatrixProduct {
         if needed.contains(1) {
             let a = saved.input(0)?;
             // If the batch shares the matrix, one product sums over the batch.
-            let (a, g) = folded(&a, &g, saved.input_shape(1).rank())?.unwrap_or((a, g));
+            let (a, g) = fold_batch_into_rows(&a, &g, saved.input_shape(1).rank())?.unwrap_or((a, g));
             let whole = product(&flip(&a)?, &g, None, self.transposed[1])?;
             gradients[1] = Some(sum_to(&whole, &saved.input_shape(1))?);
         }
@@ -96,7 +103,7 @@ fn product(a: &Tensor, b: &Tensor, bias: Option<&Tensor>, columns: bool) -> Resu
 }
 
 /// Folds the batch axes of A and g into their rows, if B has rank 2 and is shared by the batch.
-fn folded(a: &Tensor, g: &Tensor, rank: usize) -> Result<Option<(Tensor, Tensor)>> {
+fn fold_batch_into_rows(a: &Tensor, g: &Tensor, rank: usize) -> Result<Option<(Tensor, Tensor)>> {
     let rows = |t: &Tensor| t.shape()[..t.rank() - 1].iter().product::<usize>();
     if rank != 2 || a.rank() == 2 || rows(a) != rows(g) {
         return Ok(None);

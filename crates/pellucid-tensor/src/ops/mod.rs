@@ -57,26 +57,31 @@ mod via_definition;
 mod view;
 mod window;
 
-pub use attention::Attention;
+pub use attention::AttentionOptions;
 pub use axes::{Axes, over};
-pub use elementwise::Operand;
-pub use embedding::Embedding;
-pub use embedding_bag::EmbeddingBag;
+pub use elementwise::TensorOrScalar;
+pub use embedding::EmbeddingOptions;
+pub use embedding_bag::EmbeddingBagOptions;
 pub use integrate::Spacing;
 pub use linalg::{Cutoff, Lstsq, MatrixNorm, QrMode};
-pub use loss::{CrossEntropy, Ctc, MultiMargin, NllLoss, PoissonNll, Reduction, Triplet};
-pub use normalize::{BatchNorm, RunningStatistics};
+pub use loss::{
+    CrossEntropyOptions, CtcLossOptions, MultiMarginLossOptions, NllLossOptions, PoissonNllLossOptions, Reduction,
+    TripletMarginLossOptions,
+};
+pub use normalize::{BatchNormOptions, RunningStatistics};
 pub use pad::{PadMode, PadWidth};
-pub use quantile::Interpolation;
-pub use rearrange::{Indexing, Repeats, Sections};
-pub use recurrent::{Nonlinearity, Recurrence, RecurrentWeights};
+pub use quantile::QuantileInterpolation;
+pub use rearrange::{MeshgridIndexing, Repeats, Sections};
+pub use recurrent::{RecurrenceOptions, RecurrentWeights, RnnNonlinearity};
 pub use scatter_reduce::ScatterReduceOp;
 pub use search::Bins;
-pub use signal::Window;
-pub use statistics::Cov;
+pub use signal::WindowFunction;
+pub use statistics::CovOptions;
 pub use unique::Unique;
-pub use view::Target;
-pub use window::{AvgPoolDivisor, Conv, InterpolationMode, Padding, PaddingMode, Pool, Resample, Resize, Spatial};
+pub use view::TargetShape;
+pub use window::{
+    AvgPoolDivisor, ConvOptions, ConvPadding, InterpolationMode, PaddingMode, PoolOptions, Resize, ResizeMode, Spatial,
+};
 
 registry! {
     tables {
@@ -165,10 +170,10 @@ registry! {
 pub(crate) use check::named;
 pub(crate) use create::{from_host, indices};
 pub(crate) use fill::written_scalar;
-pub(crate) use gather::{gather_axes, positions};
-pub(crate) use in_place::{put_axes, put_view, writable};
+pub(crate) use gather::{gather_axes, nonzero_as};
+pub(crate) use in_place::{check_writable, put_axes, put_view};
 pub(crate) use reduce::{broadcast_axes, sum_to};
 pub(crate) use via_definition::via_definition;
-pub(crate) use view::{Cuts, cuts, reshape_to};
+pub(crate) use view::{AxisSlices, reshape_to, slice_axes};
 
 use registry::registry;

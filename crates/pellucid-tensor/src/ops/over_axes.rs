@@ -1,8 +1,8 @@
 //! Tables of operations over axes. An entry is the documentation, the signature and the definition of an operation.
 
 use super::axes::Axes;
-use super::formula::rows_in;
-use super::precision::{rounded, single};
+use super::formula::apply_rows_in;
+use super::precision::{round_to_operands, widened_dtype};
 use super::{reshape_to, to_dtype};
 use crate::tensor::Tensor;
 use pellucid_ir::formula::Formula;
@@ -69,7 +69,7 @@ pub(super) fn as_float(x: &Tensor) -> Result<Tensor> {
 /// formulas cancel or amplify rounding, so they read the result before rounding.
 pub(super) fn apply_row_formula(formula: &Formula, x: &Tensor, axes: Axes) -> Result<Tensor> {
     let axes = axes.resolve(formula.name(), x.shape())?;
-    let y = rows_in(formula, &[&as_float(x)?], &[], axes.set, single(&[x]))?;
-    let y = rounded(formula.name(), &[x], y)?;
+    let y = apply_rows_in(formula, &[&as_float(x)?], &[], axes.set, widened_dtype(&[x]))?;
+    let y = round_to_operands(formula.name(), &[x], y)?;
     if formula.outputs()[0].per_row { reshape_to(&y, &axes.shape(x.shape())) } else { Ok(y) }
 }

@@ -1,6 +1,6 @@
 //! Padding and cropping at the ends of axes.
 
-use super::view::{Cuts, cuts, embed};
+use super::view::{AxisSlices, embed_slices, slice_axes};
 use crate::array::host_values;
 use crate::ops;
 use crate::tensor::Tensor;
@@ -115,21 +115,21 @@ fn pad_constant(x: &Tensor, pairs: &[(isize, isize)], value: Scalar) -> Result<T
     if x.dtype().is_int() {
         ops::written_scalar("pad", value, x.dtype())?;
     }
-    let mut kept = Cuts::new();
+    let mut kept = AxisSlices::new();
     for (axis, &(before, after)) in pairs.iter().enumerate() {
         let (start, end) = (before.min(0).unsigned_abs(), after.min(0).unsigned_abs());
         if start + end > 0 {
             kept.push((axis, start, 1, x.shape()[axis] - start - end));
         }
     }
-    let x = cuts(x, kept)?;
+    let x = slice_axes(x, kept)?;
     let added: Vec<(usize, usize)> = pairs.iter().map(|&(b, a)| (b.max(0) as usize, a.max(0) as usize)).collect();
     if added.iter().all(|&(b, a)| b + a == 0) {
         return Ok(x);
     }
     let shape = x.shape().iter().zip(&added).map(|(&len, &(b, a))| b + len + a).collect();
     let place = added.iter().enumerate().map(|(axis, &(before, _))| (axis, before, 1, x.shape()[axis])).collect();
-    embed(&x, shape, place, value)
+    embed_slices(&x, shape, place, value)
 }
 
 /// Pads by selecting an element of x for every index of the result.

@@ -2,18 +2,18 @@
 //!
 //! A kernel accumulates in `f32` and rounds its result. Intermediate results between the kernels of one operation
 //! must not be rounded: the squares of a norm overflow `f16` where the norm does not, and `bf16` cannot represent all
-//! counts above 256. [`in_single!`] widens the operands, runs the operation on them, and rounds the result. [`single`]
-//! and [`rounded`] do the same where the first kernel reads half-precision operands as `f32` without a copy. Each
-//! gradient is rounded once too, since its last step is a cast.
+//! counts above 256. [`in_single!`] widens the operands, runs the operation on them, and rounds the result.
+//! [`widened_dtype`] and [`round_to_operands`] do the same where the first kernel reads half-precision operands as
+//! `f32` without a copy. Each gradient is rounded once too, since its last step is a cast.
 //!
-//! Under [`autocast`](crate::autocast()), an operation casts its operands first, by its [`Policy`].
+//! Under [`autocast`](crate::autocast()), an operation casts its operands first, by its [`AutocastPolicy`].
 
 use super::copy::to_dtype;
-use super::registry::{Policy, builtin_policy, policy};
+use super::registry::{AutocastPolicy, autocast_policy, builtin_policy};
 use crate::autocast::{Autocast, autocast_dtype, autocast_off};
-use crate::autograd::{Gradients, Saved};
+use crate::autograd::{OutputGradients, SavedTensors};
 use crate::tensor::Tensor;
-use pellucid_ir::formula::Read;
+use pellucid_ir::formula::GradientInput;
 use pellucid_ir::{DType, Result};
 
 fn is_half(dtype: DType) -> bool {
@@ -40,9 +40,9 @@ impl Rounding {
 pub(crate) type Widened<const N: usize, const M: usize> = (Rounding, [Tensor; N], [Option<Tensor>; M]);
 
 /// Casts `f16` and `bf16` operands to `f32`. Returns `None` if there are none, or if the autocast policy of the
-/// operation is half precision. Under autocast, an operation of [`Policy::Single`] keeps its result in `f32`.
+/// operation is half precision. Under autocast, an operation of [`AutocastPolicy::Single`] keeps its result in `f32`.
 #[inline]
-pub(crate) fn widened<const N: usize, const M: usize>(
+pub(crate) fn widen_operands<const N: usize, const M: usize>(
     op: &str,
     operands: [&Tensor; N],
     optional: [Option<&Tensor>; M],
@@ -51,15 +51,15 @@ pub(crate) fn widened<const N: usize, const M: usize>(
         return Ok(None);
     }
     let (mut operands, mut optional) = (operands.map(Tensor::clone), optional.map(|t| t.cloned()));
-    Ok(widen(op, &mut operands, &mut optional)?.map(|rounding| (rounding, operands, optional)))
+    Ok(widen_in_place(op, &mut operands, &mut optional)?.map(|rounding| (rounding, operands, optional)))
 }
 
 fn has_half(operands: &[&Tensor], optional: &[Option<&Tensor>]) -> bool {
     operands.iter().any(|t| is_half(t.dtype())) || optional.iter().flatten().any(|t| is_half(t.dtype()))
 }
 
-/// [`widened`] for any number of operands.
-pub(crate) fn widened_all(op: &str, operands: &[&Tensor]) -> Result<Option<(Rounding, Vec<Tensor>)>> {
+/// [`widen_operands`] for any number of operands.
+pub(crate) fn widen_all_operands(op: &str, operands: &[&Tensor]) -> Result<Option<(Rounding, Vec<Tensor>)>> {
     if !operands.iter().any(|t| is_half(t.dtype())) {
         return Ok(None);
     }
@@ -70,11 +70,11 @@ pub(crate) fn widened_all(op: &str, operands: &[&Tensor]) -> Result<Option<(Roun
 /// Returns the rounding of a result from operand dtypes; `None` if the autocast policy is half precision.
 fn rounding(op: &str, dtypes: impl Iterator<Item = DType>) -> Option<Rounding> {
     let policy = autocast_dtype().map(|_| builtin_policy(op));
-    if policy == Some(Policy::Half) {
+    if policy == Some(AutocastPolicy::Half) {
         return None;
     }
     let result = dtypes.filter(|d| d.is_float()).reduce(DType::promote);
-    let result = result.filter(|&d| is_half(d) && policy != Some(Policy::Single));
+    let result = result.filter(|&d| is_half(d) && policy != Some(AutocastPolicy::Single));
     Some(Rounding { result, _off: autocast_off() })
 }
 
@@ -84,7 +84,7 @@ fn single_of(t: &Tensor) -> Result<Tensor> {
 
 /// Casts `f16` and `bf16` operands in place, unless the autocast policy of the operation is half precision.
 #[cold]
-fn widen(op: &str, operands: &mut [Tensor], optional: &mut [Option<Tensor>]) -> Result<Option<Rounding>> {
+fn widen_in_place(op: &str, operands: &mut [Tensor], optional: &mut [Option<Tensor>]) -> Result<Option<Rounding>> {
     let dtypes = operands.iter().chain(optional.iter().flatten()).map(|t| t.dtype());
     let Some(rounding) = rounding(op, dtypes) else { return Ok(None) };
     for t in operands.iter_mut().chain(optional.iter_mut().flatten()) {
@@ -98,7 +98,7 @@ fn widen(op: &str, operands: &mut [Tensor], optional: &mut [Option<Tensor>]) -> 
 macro_rules! in_single {
     ($op:expr, [$($x:ident),+ $(; $($o:ident),+)?] => $call:expr) => {
         if let Some((rounding, [$($x),+], [$($($o),+)?])) =
-            $crate::ops::precision::widened($op, [$($x),+], [$($($o),+)?])?
+            $crate::ops::precision::widen_operands($op, [$($x),+], [$($($o),+)?])?
         {
             $(let $x = &$x;)+
             $($(let $o = $o.as_ref();)+)?
@@ -110,30 +110,36 @@ macro_rules! in_single {
 pub(crate) use in_single;
 
 /// Returns the dtype in which a kernel computes and stores results of these operands if it differs from theirs: `f32`
-/// for half precision. The result of the operation must be [`rounded`].
+/// for half precision. The result of the operation must be rounded by [`round_to_operands`].
 #[inline]
-pub(crate) fn single(operands: &[&Tensor]) -> Option<DType> {
+pub(crate) fn widened_dtype(operands: &[&Tensor]) -> Option<DType> {
     operands.iter().map(|t| t.dtype()).reduce(DType::promote).filter(|&d| is_half(d)).map(|_| DType::F32)
 }
 
 /// Rounds the `f32` result of an operation to the dtype of half-precision operands. Under autocast, the result of an
-/// operation of [`Policy::Single`] stays `f32`.
+/// operation of [`AutocastPolicy::Single`] stays `f32`.
 #[inline]
-pub(crate) fn rounded(op: &str, operands: &[&Tensor], y: Tensor) -> Result<Tensor> {
+pub(crate) fn round_to_operands(op: &str, operands: &[&Tensor], y: Tensor) -> Result<Tensor> {
     let result = operands.iter().map(|t| t.dtype()).reduce(DType::promote).filter(|&d| is_half(d));
     match result {
-        Some(dtype) if autocast_dtype().is_none() || builtin_policy(op) != Policy::Single => to_dtype(&y, dtype),
+        Some(dtype) if autocast_dtype().is_none() || builtin_policy(op) != AutocastPolicy::Single => {
+            to_dtype(&y, dtype)
+        }
         _ => Ok(y),
     }
 }
 
-/// Returns [`single`] for the operands of a gradient formula.
-pub(crate) fn single_for(reads: &[Read], saved: &Saved, grads: &Gradients) -> Result<Option<DType>> {
+/// Returns [`widened_dtype`] for the operands of a gradient formula.
+pub(crate) fn single_for(
+    reads: &[GradientInput],
+    saved: &SavedTensors,
+    grads: &OutputGradients,
+) -> Result<Option<DType>> {
     for read in reads {
         let dtype = match *read {
-            Read::Input(i) => saved.input_array(i)?.dtype(),
-            Read::Output(j) => saved.output_array(j)?.dtype(),
-            Read::Gradient(j) => grads.get(j)?.dtype(),
+            GradientInput::Input(i) => saved.input_array(i)?.dtype(),
+            GradientInput::Output(j) => saved.output_array(j)?.dtype(),
+            GradientInput::Gradient(j) => grads.get(j)?.dtype(),
         };
         if dtype.is_float() && !is_half(dtype) {
             return Ok(None);
@@ -150,10 +156,10 @@ pub(crate) fn wanted_dtype(op: &str, operands: &[&Tensor]) -> Option<DType> {
 
 #[cold]
 fn cast_dtype_by_policy(op: &str, half: DType, operands: &[&Tensor]) -> Option<DType> {
-    let dtype = match policy(op) {
-        Policy::Half => half,
-        Policy::Single => DType::F32,
-        Policy::Promote => return None,
+    let dtype = match autocast_policy(op) {
+        AutocastPolicy::Half => half,
+        AutocastPolicy::Single => DType::F32,
+        AutocastPolicy::Promote => return None,
     };
     let wide = operands.iter().any(|t| t.dtype() == DType::F64);
     let other = operands.iter().any(|t| is_castable(t) && t.dtype() != dtype);

@@ -4,7 +4,7 @@
 //! written or added at the selected positions.
 
 use super::gather::{as_index, scatter, scatter_add};
-use super::index::{IntoIndex, Ix, slice};
+use super::index::{IndexItem, IntoIndex, slice};
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
@@ -92,7 +92,7 @@ pub fn masked_scatter(x: &Tensor, mask: &Tensor, source: &Tensor) -> Result<Tens
     let mask = ops::broadcast_to(mask, &shape)?;
     if source.size() == 0 {
         // Without source elements the mask must be false everywhere; `take` returns the error if it is not.
-        let positions = ops::positions(op, &ops::ravel(&mask)?)?;
+        let positions = ops::nonzero_as(op, &ops::ravel(&mask)?)?;
         ops::take(source, &positions[0])?;
         return ops::broadcast_to(x, &shape);
     }
@@ -125,7 +125,7 @@ pub fn slice_scatter(
     stop: Option<isize>,
     step: isize,
 ) -> Result<Tensor> {
-    let mut index = vec![Ix::from(..); x.shape().axis("slice_scatter", axis)?];
+    let mut index = vec![IndexItem::from(..); x.shape().axis("slice_scatter", axis)?];
     index.push(slice(start, stop, step).into());
     replace_part("slice_scatter", x, element_positions(x)?.try_i(index)?, source)
 }

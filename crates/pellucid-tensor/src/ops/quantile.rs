@@ -95,7 +95,7 @@ over_axes! {
 
 /// The interpolation of a quantile between two neighbouring elements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Interpolation {
+pub enum QuantileInterpolation {
     /// Linear interpolation.
     #[default]
     Linear,
@@ -120,9 +120,9 @@ pub enum Interpolation {
 #[tensor_method]
 pub fn quantile<'a>(
     x: &Tensor,
-    q: impl Into<ops::Operand<'a>>,
+    q: impl Into<ops::TensorOrScalar<'a>>,
     axes: impl Into<Axes>,
-    interpolation: Interpolation,
+    interpolation: QuantileInterpolation,
 ) -> Result<Tensor> {
     quantiles("quantile", x, q.into(), axes.into(), interpolation, false)
 }
@@ -134,9 +134,9 @@ pub fn quantile<'a>(
 #[tensor_method]
 pub fn nanquantile<'a>(
     x: &Tensor,
-    q: impl Into<ops::Operand<'a>>,
+    q: impl Into<ops::TensorOrScalar<'a>>,
     axes: impl Into<Axes>,
-    interpolation: Interpolation,
+    interpolation: QuantileInterpolation,
 ) -> Result<Tensor> {
     quantiles("nanquantile", x, q.into(), axes.into(), interpolation, true)
 }
@@ -144,18 +144,18 @@ pub fn nanquantile<'a>(
 fn quantiles(
     op: &'static str,
     x: &Tensor,
-    q: ops::Operand<'_>,
+    q: ops::TensorOrScalar<'_>,
     axes: Axes,
-    interpolation: Interpolation,
+    interpolation: QuantileInterpolation,
     ignore_nan: bool,
 ) -> Result<Tensor> {
     let is_half = matches!(x.dtype(), DType::F16 | DType::BF16);
     // bf16 would round 0.999 to 1.
     let single = if is_half { DType::F32 } else { x.dtype() };
     let q = match q {
-        ops::Operand::Borrowed(tensor) => tensor.clone(),
-        ops::Operand::Owned(tensor) => tensor,
-        ops::Operand::Scalar(number) => ops::full((), number, single)?,
+        ops::TensorOrScalar::Borrowed(tensor) => tensor.clone(),
+        ops::TensorOrScalar::Owned(tensor) => tensor,
+        ops::TensorOrScalar::Scalar(number) => ops::full((), number, single)?,
     };
     if !x.dtype().is_float() || (q.dtype() != x.dtype() && q.dtype() != single) {
         let help = "takes floats, and probabilities of the same dtype (for f16 and bf16 also f32)";
@@ -173,7 +173,7 @@ fn quantiles(
     // bf16 cannot represent every rank above 256.
     in_single!(op, [x] => {
         let probabilities = ops::to_dtype(&q, DType::F32)?;
-        quantiles(op, x, ops::Operand::Owned(probabilities), axes, interpolation, ignore_nan)
+        quantiles(op, x, ops::TensorOrScalar::Owned(probabilities), axes, interpolation, ignore_nan)
     });
     let ranked = RankedRows::new(op, x, axes)?;
     let last = match ignore_nan {
@@ -188,14 +188,14 @@ fn quantiles(
     let at = |ranks: &Tensor| ops::take_along_axis(&ranked.values, &ops::to_dtype(ranks, DType::I64)?, -1);
     let (low, high) = (|| ops::floor(&ranks), || ops::ceil(&ranks));
     let y = match interpolation {
-        Interpolation::Lower => at(&low()?)?,
-        Interpolation::Higher => at(&high()?)?,
-        Interpolation::Nearest => at(&ops::round(&ranks)?)?,
-        Interpolation::Linear => {
+        QuantileInterpolation::Lower => at(&low()?)?,
+        QuantileInterpolation::Higher => at(&high()?)?,
+        QuantileInterpolation::Nearest => at(&ops::round(&ranks)?)?,
+        QuantileInterpolation::Linear => {
             let low = low()?;
             ops::lerp(&at(&low)?, &at(&high()?)?, &ops::sub(&ranks, &low)?)?
         }
-        Interpolation::Midpoint => ops::lerp(&at(&low()?)?, &at(&high()?)?, &ops::full((), 0.5, x.dtype())?)?,
+        QuantileInterpolation::Midpoint => ops::lerp(&at(&low()?)?, &at(&high()?)?, &ops::full((), 0.5, x.dtype())?)?,
     };
     let reduced = ranked.axes.shape(x.shape());
     if q.rank() == 0 {

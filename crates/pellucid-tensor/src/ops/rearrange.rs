@@ -3,7 +3,7 @@
 //! Each is composed of views and joins, which determine its gradient: gradients of repeated elements are summed.
 
 use super::check;
-use super::view::{Target, cuts, reshape_to};
+use super::view::{TargetShape, reshape_to, slice_axes};
 use crate::array::host_values;
 use crate::ops;
 use crate::tensor::Tensor;
@@ -32,12 +32,12 @@ pub fn roll(x: &Tensor, shifts: &[isize], axes: &[isize]) -> Result<Tensor> {
         let len = x.shape()[axis];
         let shift = if len == 0 { 0 } else { shift.rem_euclid(len as isize) as usize };
         if shift != 0 {
-            let tail = cuts(&y, smallvec![(axis, len - shift, 1, shift)])?;
-            let head = cuts(&y, smallvec![(axis, 0, 1, len - shift)])?;
+            let tail = slice_axes(&y, smallvec![(axis, len - shift, 1, shift)])?;
+            let head = slice_axes(&y, smallvec![(axis, 0, 1, len - shift)])?;
             y = ops::concatenate(&[&tail, &head], axis as isize)?;
         }
     }
-    own(x, y)
+    copy_if_aliased(x, y)
 }
 
 /// Rotates x by `times` quarter turns in the plane of two axes, from the first towards the second.
@@ -57,7 +57,7 @@ pub fn rot90(x: &Tensor, times: isize, axes: [isize; 2]) -> Result<Tensor> {
         2 => ops::flip(x, axes)?,
         _ => ops::transpose(&ops::flip(x, a)?, a, b)?,
     };
-    own(x, turned)
+    copy_if_aliased(x, turned)
 }
 
 /// Moves the axes `from` to the positions `to`; the others keep their order.
@@ -98,7 +98,7 @@ pub fn ravel(x: &Tensor) -> Result<Tensor> {
 /// [`Error::AxisOutOfRange`]; [`Error::ShapeMismatch`] if the product of the lengths is not that of the axis;
 /// [`Error::InvalidArgument`] for two lengths of −1.
 #[tensor_method]
-pub fn unflatten(x: &Tensor, axis: isize, lengths: impl Into<Target>) -> Result<Tensor> {
+pub fn unflatten(x: &Tensor, axis: isize, lengths: impl Into<TargetShape>) -> Result<Tensor> {
     let axis = x.shape().axis("unflatten", axis)?;
     let lengths = lengths.into().resolve("unflatten", x.shape()[axis])?;
     if lengths.checked_size() != Some(x.shape()[axis]) {
@@ -154,11 +154,11 @@ pub fn repeat(x: &Tensor, times: impl Into<Repeats>, axis: Option<isize>) -> Res
         Repeats::Each(times) => {
             let column = ops::unsqueeze(x, axis as isize + 1)?;
             let whole = ops::broadcast_to(&column, column.shape().with_axis(axis + 1, times))?;
-            let shape = x.shape().with_axis(axis, len.checked_mul(times).ok_or_else(Error::absurd_size)?);
-            own(x, reshape_to(&whole, &shape)?)
+            let shape = x.shape().with_axis(axis, len.checked_mul(times).ok_or_else(Error::size_overflow)?);
+            copy_if_aliased(x, reshape_to(&whole, &shape)?)
         }
         Repeats::List(times) if times.len() == len => {
-            let total = times.iter().try_fold(0usize, |sum, &n| sum.checked_add(n)).ok_or_else(Error::absurd_size)?;
+            let total = times.iter().try_fold(0usize, |sum, &n| sum.checked_add(n)).ok_or_else(Error::size_overflow)?;
             let each = times.iter().enumerate();
             let index = host_values(total, each.flat_map(|(i, &n)| std::iter::repeat_n(i as i64, n)))?;
             ops::index_select(x, axis as isize, &ops::from_host(&index[..], [index.len()])?)
@@ -183,12 +183,12 @@ pub fn tile(x: &Tensor, times: &[usize]) -> Result<Tensor> {
     let apart: Shape = (0..rank).flat_map(|k| [1, length(k)]).collect();
     let whole: Shape = (0..rank).flat_map(|k| [count(k), length(k)]).collect();
     let joined: Shape = (0..rank).map(|k| count(k).saturating_mul(length(k))).collect();
-    own(x, reshape_to(&ops::broadcast_to(&reshape_to(x, &apart)?, whole)?, &joined)?)
+    copy_if_aliased(x, reshape_to(&ops::broadcast_to(&reshape_to(x, &apart)?, whole)?, &joined)?)
 }
 
 /// The order of the first two axes of [`meshgrid`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Indexing {
+pub enum MeshgridIndexing {
     /// The first tensor's axis first: matrix coordinates (i, j).
     Ij,
     /// The second tensor's axis first: Cartesian coordinates (x, y).
@@ -200,13 +200,13 @@ pub enum Indexing {
 /// # Errors
 /// [`Error::ShapeMismatch`] for a tensor of rank 2 or more.
 #[operation]
-pub fn meshgrid(vectors: &[&Tensor], indexing: Indexing) -> Result<Vec<Tensor>> {
+pub fn meshgrid(vectors: &[&Tensor], indexing: MeshgridIndexing) -> Result<Vec<Tensor>> {
     if vectors.iter().any(|v| v.rank() > 1) {
         let help = "takes vectors; reshape() or ravel() the others";
         return Err(Error::shapes("meshgrid", vectors.iter().map(|v| v.shape()), help));
     }
     let rank = vectors.len();
-    let place = |k: usize| if indexing == Indexing::Xy && rank > 1 && k < 2 { 1 - k } else { k };
+    let place = |k: usize| if indexing == MeshgridIndexing::Xy && rank > 1 && k < 2 { 1 - k } else { k };
     let mut shape = Shape::from(vec![1; rank]);
     for (k, v) in vectors.iter().enumerate() {
         shape = shape.with_axis(place(k), v.size());
@@ -233,7 +233,7 @@ pub fn windows(x: &Tensor, axis: isize, size: usize, step: usize) -> Result<Tens
         return Err(Error::invalid("windows", reason));
     }
     let count = (len - size) / step + 1;
-    let total = count.checked_mul(size).ok_or_else(Error::absurd_size)?;
+    let total = count.checked_mul(size).ok_or_else(Error::size_overflow)?;
     let index = (0..count).flat_map(|w| (0..size).map(move |i| (w * step + i) as i64));
     let index = host_values(total, index)?;
     let index = ops::from_host(&index[..], [count, size])?;
@@ -314,7 +314,7 @@ pub fn tensor_split(x: &Tensor, sections: impl Into<Sections>, axis: isize) -> R
             starts.zip(places.iter().copied().chain([len])).map(|(a, b)| (a, b.max(a))).collect()
         }
     };
-    bounds.into_iter().map(|(start, end)| cuts(x, smallvec![(at, start, 1, end - start)])).collect()
+    bounds.into_iter().map(|(start, end)| slice_axes(x, smallvec![(at, start, 1, end - start)])).collect()
 }
 
 /// Returns views of the slices at every index of an axis, without the axis.
@@ -329,6 +329,6 @@ pub fn unbind(x: &Tensor, axis: isize) -> Result<Vec<Tensor>> {
 }
 
 /// Returns y, or a copy of it if it shares the memory of x: these operations copy for all arguments.
-pub(super) fn own(x: &Tensor, y: Tensor) -> Result<Tensor> {
+pub(super) fn copy_if_aliased(x: &Tensor, y: Tensor) -> Result<Tensor> {
     if y.array().shares_storage(x.array()) { ops::copy(&y) } else { Ok(y) }
 }

@@ -3,13 +3,15 @@
 //! The order of accumulation depends on the shape and the axes only. The same values give the same bits in any layout
 //! and on any number of threads.
 
-use super::axes::{Axes, reducible};
-use super::formula::{map, map_sum, rows, rows_in};
+use super::axes::{Axes, check_reduction_rank};
+use super::formula::{apply_rows, apply_rows_in, map, map_sum};
 use super::over_axes::{over_axes, row_formula};
-use super::precision::{in_single, rounded, single};
+use super::precision::{in_single, round_to_operands, widened_dtype};
 use super::reshape_to;
 use crate::array::Array;
-use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
+use crate::autograd::{
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
+};
 use crate::engine;
 use crate::ops;
 use crate::ops::precision;
@@ -34,10 +36,10 @@ over_axes! {
     /// Computes the arithmetic mean over `axes`, Σ x / N. Integers give `f32`.
     mean(x; axes) = {
         let axes = axes.resolve("mean", x.shape())?;
-        let number = single(&[x]).unwrap_or(if x.dtype().is_float() { x.dtype() } else { DType::F32 });
+        let number = widened_dtype(&[x]).unwrap_or(if x.dtype().is_float() { x.dtype() } else { DType::F32 });
         let total = map_sum(identity_formula(), &[x], &[], axes.set, Some(number))?;
         let mean = ops::div(&total, axes.set.count(x.shape()) as f64)?;
-        reshape_to(&rounded("mean", &[x], mean)?, &axes.shape(x.shape()))
+        reshape_to(&round_to_operands("mean", &[x], mean)?, &axes.shape(x.shape()))
     }, autocast = Single;
     /// Returns true where at least one element over `axes` is nonzero; false over zero elements.
     any(x; axes) = by_kernel("any", ReduceOp::Any, x, axes);
@@ -86,7 +88,10 @@ over_axes! {
     /// `ddof` is 0 unless [`Axes::ddof`] sets it.
     var(x: floats; axes) = variance("var", x, axes, None), autocast = Single;
     /// Computes the standard deviation over `axes`, the square root of [`var`]. Its derivative at 0 is infinite.
-    std(x: floats; axes) = rounded("std", &[x], ops::sqrt(&variance("std", x, axes, single(&[x]))?)?), autocast = Single;
+    std(x: floats; axes) = {
+        let variance = variance("std", x, axes, widened_dtype(&[x]))?;
+        round_to_operands("std", &[x], ops::sqrt(&variance)?)
+    }, autocast = Single;
     /// Computes the vector norm of order p over `axes`, (Σ |x|ᵖ)^(1/p).
     ///
     /// For p = ∞ it is the largest |x|, for −∞ the smallest, for 0 the number of nonzero elements. The derivative of
@@ -138,7 +143,7 @@ pub(crate) fn sum_to(x: &Tensor, shape: &Shape) -> Result<Tensor> {
     if shape.size() == x.size() {
         return reshape_to(x, shape);
     }
-    reducible("sum", x.shape())?;
+    check_reduction_rank("sum", x.shape())?;
     let axes = broadcast_axes(shape, x.shape());
     reshape_to(&map_sum(identity_formula(), &[x], &[], axes, None)?, shape)
 }
@@ -160,19 +165,19 @@ fn variance(op: &'static str, x: &Tensor, axes: Axes, number: Option<DType>) -> 
     let (axes, ddof) = axes.resolve_moments(op, x.shape())?;
     // For N ≤ ddof the estimate is undefined: x/0 gives NaN or infinity, as in NumPy.
     let free = (axes.set.count(x.shape()) as f64 - ddof as f64).max(0.0);
-    let kept = rows_in(formula, &[x], &[free.into()], axes.set, number)?;
+    let kept = apply_rows_in(formula, &[x], &[free.into()], axes.set, number)?;
     reshape_to(&kept, &axes.shape(x.shape()))
 }
 
 /// Computes √Σ x².
 fn euclidean_norm(x: &Tensor, axes: &Axes) -> Result<Tensor> {
-    let squares = sum_of(formula! { static square(x) = x * x; }, x, axes, single(&[x]))?;
+    let squares = sum_of(formula! { static square(x) = x * x; }, x, axes, widened_dtype(&[x]))?;
     // √s has an infinite derivative at 0, where the norm's subgradient of least length is 0.
     let root = formula! {
         static root(s) = s.sqrt();
         d s = y.gt(0.0).select(g * 0.5 / y.gt(0.0).select(y, 1.0), 0.0);
     };
-    rounded("norm", &[x], map(root, &[&squares], &[])?)
+    round_to_operands("norm", &[x], map(root, &[&squares], &[])?)
 }
 
 /// Computes (Σ |x|ᵖ)^(1/p).
@@ -227,14 +232,14 @@ impl KernelReduction {
     }
 
     /// Distributes the gradient of an extremum evenly over the elements that equal it.
-    fn extremum_gradient(&self, saved: &Saved, g: &Tensor) -> Result<Tensor> {
+    fn extremum_gradient(&self, saved: &SavedTensors, g: &Tensor) -> Result<Tensor> {
         let share = formula! {
             static extremum_gradient(x, y: per_row, g: per_row) = {
                 let ties = x.eq(y).to_number();
                 ties * (g / ties.row_sum())
             };
         };
-        rows(share, &[&saved.input(0)?, &saved.output(0)?, g], &[], self.axes)
+        apply_rows(share, &[&saved.input(0)?, &saved.output(0)?, g], &[], self.axes)
     }
 
     /// Multiplies by a tree of products of halves, as the kernel does, in operations whose gradients divide by nothing.
@@ -271,7 +276,7 @@ impl Operation for KernelReduction {
     fn name(&self) -> &'static str {
         self.name
     }
-    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         if self.is_extremum() {
             saves.output(0);
         }
@@ -280,7 +285,7 @@ impl Operation for KernelReduction {
         }
         Ok(smallvec![self.run(inputs[0])?])
     }
-    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         Ok(smallvec![match self.op {
             ReduceOp::Prod => Some(self.product_gradient(&saved.input(0)?, &grads.get(0)?)?),
             _ if self.is_extremum() => Some(self.extremum_gradient(saved, &grads.get(0)?)?),

@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 /// The dtype in which an operation under [`autocast`](crate::autocast()) reads its `f32`, `f16` and `bf16` operands. An
 /// operation with an `f64` operand is not affected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Policy {
+pub enum AutocastPolicy {
     /// Half precision, for products and recurrent layers.
     Half,
     /// `f32`, for operations that sum many values or need a wide range. Their results are `f32` too.
@@ -27,7 +27,7 @@ pub struct OperationInfo {
     /// The name of the function, which errors show. `ops::repeat` and `ops::einops::repeat` have the same name.
     pub name: &'static str,
     /// The dtype of the operands under [`autocast`](crate::autocast()).
-    pub autocast: Policy,
+    pub autocast: AutocastPolicy,
     /// Whether a parameter is a size, an axis or a count, or contains one.
     pub takes_sizes: bool,
 }
@@ -70,8 +70,8 @@ pub(super) use registry;
 /// Returns every public operation of [`ops`](crate::ops).
 ///
 /// ```
-/// use pellucid_tensor::{Policy, operations};
-/// let names: Vec<&str> = operations().filter(|op| op.autocast == Policy::Half).map(|op| op.name).collect();
+/// use pellucid_tensor::{AutocastPolicy, operations};
+/// let names: Vec<&str> = operations().filter(|op| op.autocast == AutocastPolicy::Half).map(|op| op.name).collect();
 /// assert!(names.contains(&"matmul") && !names.contains(&"softmax"));
 /// ```
 pub fn operations() -> impl Iterator<Item = &'static OperationInfo> {
@@ -84,28 +84,28 @@ fn named_operations() -> impl Iterator<Item = &'static OperationInfo> {
 }
 
 /// Returns the policy of an operation, by the name that its errors and its graph node show. It is stated at the
-/// operation's definition, and is [`Policy::Promote`] for all other names.
+/// operation's definition, and is [`AutocastPolicy::Promote`] for all other names.
 ///
 /// ```
-/// use pellucid_tensor::{Policy, policy};
-/// assert_eq!(policy("matmul"), Policy::Half);
-/// assert_eq!(policy("softmax"), Policy::Single);
-/// assert_eq!(policy("relu"), Policy::Promote);
+/// use pellucid_tensor::{AutocastPolicy, autocast_policy};
+/// assert_eq!(autocast_policy("matmul"), AutocastPolicy::Half);
+/// assert_eq!(autocast_policy("softmax"), AutocastPolicy::Single);
+/// assert_eq!(autocast_policy("relu"), AutocastPolicy::Promote);
 /// ```
-pub fn policy(op: &str) -> Policy {
-    registered_policy(op).unwrap_or(Policy::Promote)
+pub fn autocast_policy(op: &str) -> AutocastPolicy {
+    registered_policy(op).unwrap_or(AutocastPolicy::Promote)
 }
 
 /// Returns the policy of a built-in operation, which must be in the registry.
-pub(crate) fn builtin_policy(op: &str) -> Policy {
+pub(crate) fn builtin_policy(op: &str) -> AutocastPolicy {
     let policy = registered_policy(op);
     debug_assert!(policy.is_some(), "no operation has the name `{op}`");
-    policy.unwrap_or(Policy::Promote)
+    policy.unwrap_or(AutocastPolicy::Promote)
 }
 
 /// Returns the policy of an operation of the registry.
-fn registered_policy(op: &str) -> Option<Policy> {
-    static BY_NAME: LazyLock<HashMap<&str, Policy>> =
+fn registered_policy(op: &str) -> Option<AutocastPolicy> {
+    static BY_NAME: LazyLock<HashMap<&str, AutocastPolicy>> =
         LazyLock::new(|| named_operations().map(|op| (op.name, op.autocast)).collect());
     BY_NAME.get(op).copied()
 }

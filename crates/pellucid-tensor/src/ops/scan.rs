@@ -4,7 +4,9 @@ use super::Axes;
 use super::gather::scatter_add_along;
 use super::over_axes::over_axes;
 use crate::array::Array;
-use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one};
+use crate::autograd::{
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply, apply_one,
+};
 use crate::engine;
 use crate::ops;
 use crate::ops::precision;
@@ -71,10 +73,10 @@ impl Operation for CumSum {
     fn name(&self) -> &'static str {
         "cumsum"
     }
-    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
         scan(ScanOp::Sum, self.axis, self.reverse, inputs[0])
     }
-    fn backward(&self, _: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, _: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let reversed = CumSum { axis: self.axis, reverse: !self.reverse };
         Ok(smallvec![Some(apply_one(reversed, &[&grads.get(0)?])?)])
     }
@@ -110,11 +112,11 @@ impl Operation for CumulativeReduction {
     fn name(&self) -> &'static str {
         self.name
     }
-    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         saves.input(0);
         scan(self.op, self.axis, false, inputs[0])
     }
-    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let x = saved.input(0)?;
         let gradients = ops::via_definition(&[&x], &[&grads.get(0)?], |x| Ok(vec![self.definition(&x[0])?]))?;
         Ok(gradients.into_iter().map(Some).collect())
@@ -132,11 +134,11 @@ impl Operation for CumulativeExtremum {
     fn name(&self) -> &'static str {
         self.name
     }
-    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         saves.output(1);
         scan(self.op, self.axis, false, inputs[0])
     }
-    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let positions = saved.output(1)?;
         let shape = saved.input_shape(0);
         Ok(smallvec![Some(scatter_add_along(&grads.get(0)?, &positions, self.axis as isize, shape)?)])
@@ -199,5 +201,5 @@ pub fn diff(x: &Tensor, order: usize, axis: isize) -> Result<Tensor> {
         let (low, high) = (ops::narrow(&y, axis, 0, len)?, ops::narrow(&y, axis, y.shape()[at] - len, len)?);
         y = if x.dtype() == DType::Bool { ops::logical_xor(&high, &low)? } else { ops::sub(&high, &low)? };
     }
-    super::rearrange::own(x, y)
+    super::rearrange::copy_if_aliased(x, y)
 }

@@ -1,14 +1,16 @@
 //! Scatter with a reduction of the values that have equal indices: sum, product, mean, maximum or minimum.
 
-use super::gather::{as_index, check_index_shape, fitted, scatter, scatter_add};
+use super::gather::{as_index, check_index_shape, narrow_values, scatter, scatter_add};
 use crate::array::Array;
-use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
+use crate::autograd::{
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
+};
 use crate::engine;
 use crate::ops;
 use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::kernel::{self, Combine, Index, Kernel};
+use pellucid_ir::kernel::{self, Index, Kernel, ScatterReduction};
 use pellucid_ir::{DType, Error, Result, Scalar};
 use smallvec::smallvec;
 
@@ -30,24 +32,24 @@ pub enum ScatterReduceOp {
 /// x with every value combined with the element at its index. The inputs are x, the values and the index.
 struct ScatterReduce {
     axis: usize,
-    combine: Combine,
+    reduction: ScatterReduction,
 }
 
 impl Operation for ScatterReduce {
     fn name(&self) -> &'static str {
         "scatter_reduce"
     }
-    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         (0..3).for_each(|i| saves.input(i));
         saves.output(0);
         let out = inputs[0].copy()?;
-        let kernel = kernel::Scatter { index: Index::Along(self.axis), combine: self.combine };
+        let kernel = kernel::Scatter { index: Index::Along(self.axis), reduction: self.reduction };
         engine::submit(&Kernel::Scatter(kernel), &inputs[1..], &[&out])?;
         Ok(smallvec![out])
     }
-    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let (x, values, index, g) = (saved.input(0)?, saved.input(1)?, saved.input(2)?, grads.get(0)?);
-        if self.combine == Combine::Mul {
+        if self.reduction == ScatterReduction::Mul {
             let product = |inputs: &[Tensor]| Ok(vec![self.product(&inputs[0], &inputs[1], &index)?]);
             let gradients = ops::via_definition(&[&x, &values], &[&g], product)?;
             return Ok(gradients.into_iter().map(Some).chain([None]).collect());
@@ -84,7 +86,7 @@ impl ScatterReduce {
 }
 
 /// Returns the neutral element of a reduction, which stays unchanged when it is combined with a value.
-pub(super) fn neutral(reduce: ScatterReduceOp, dtype: DType) -> Scalar {
+pub(super) fn reduction_identity(reduce: ScatterReduceOp, dtype: DType) -> Scalar {
     let bounds = |low: i64, high: i64| if reduce == ScatterReduceOp::Max { low } else { high };
     match (reduce, dtype) {
         (ScatterReduceOp::Sum | ScatterReduceOp::Mean, _) => 0.into(),
@@ -121,7 +123,7 @@ pub fn scatter_reduce(
     let at = x.shape().axis(op, axis)?;
     let index = as_index(op, index)?;
     check_index_shape(op, x.shape(), index.shape(), at)?;
-    let values = fitted(op, x, &index, values)?;
+    let values = narrow_values(op, x, &index, values)?;
     if reduce == ScatterReduceOp::Mean {
         if x.dtype() == DType::Bool {
             return Err(Error::dtypes(op, [x.dtype()], "booleans have no mean; use to_dtype()"));
@@ -139,11 +141,11 @@ pub fn scatter_reduce(
     let x = &match include_self {
         true => x.clone(),
         false => {
-            let fresh = ops::full(index.shape(), neutral(reduce, x.dtype()), x.dtype())?;
+            let fresh = ops::full(index.shape(), reduction_identity(reduce, x.dtype()), x.dtype())?;
             scatter(x, &index, &fresh, axis)?
         }
     };
-    let combine = match reduce {
+    let reduction = match reduce {
         ScatterReduceOp::Sum => return scatter_add(x, &index, &values, axis),
         ScatterReduceOp::Mean => {
             let sum = scatter_add(x, &index, &values, axis)?;
@@ -152,11 +154,11 @@ pub fn scatter_reduce(
             let count = ops::to_dtype(&count, x.dtype())?;
             return if x.dtype().is_float() { ops::div(&sum, &count) } else { ops::floor_div(&sum, &count) };
         }
-        ScatterReduceOp::Prod => Combine::Mul,
-        ScatterReduceOp::Max => Combine::Max,
-        ScatterReduceOp::Min => Combine::Min,
+        ScatterReduceOp::Prod => ScatterReduction::Mul,
+        ScatterReduceOp::Max => ScatterReduction::Max,
+        ScatterReduceOp::Min => ScatterReduction::Min,
     };
-    apply_one(ScatterReduce { axis: at, combine }, &[x, &values, &index])
+    apply_one(ScatterReduce { axis: at, reduction }, &[x, &values, &index])
 }
 
 /// Broadcasts a vector of indices of an axis to the shape of the source.
@@ -205,13 +207,18 @@ pub fn index_copy(x: &Tensor, axis: isize, index: &Tensor, source: &Tensor) -> R
 /// [`Error::AxisOutOfRange`], [`Error::DTypeMismatch`], [`Error::IndexOutOfBounds`]; [`Error::ShapeMismatch`] unless
 /// the value is 0-d; [`Error::InvalidArgument`] for a value that an integer dtype cannot represent.
 #[tensor_method]
-pub fn index_fill<'a>(x: &Tensor, axis: isize, index: &Tensor, value: impl Into<ops::Operand<'a>>) -> Result<Tensor> {
+pub fn index_fill<'a>(
+    x: &Tensor,
+    axis: isize,
+    index: &Tensor,
+    value: impl Into<ops::TensorOrScalar<'a>>,
+) -> Result<Tensor> {
     let op = "index_fill";
     let at = x.shape().axis(op, axis)?;
     let value = match value.into() {
-        ops::Operand::Borrowed(tensor) => ops::to_dtype(tensor, x.dtype())?,
-        ops::Operand::Owned(tensor) => ops::to_dtype(&tensor, x.dtype())?,
-        ops::Operand::Scalar(number) => ops::written_scalar(op, number, x.dtype())?,
+        ops::TensorOrScalar::Borrowed(tensor) => ops::to_dtype(tensor, x.dtype())?,
+        ops::TensorOrScalar::Owned(tensor) => ops::to_dtype(&tensor, x.dtype())?,
+        ops::TensorOrScalar::Scalar(number) => ops::written_scalar(op, number, x.dtype())?,
     };
     if value.rank() > 0 {
         return Err(Error::shapes(op, [x.shape(), value.shape()], "the value must be a scalar or 0-d"));

@@ -190,7 +190,7 @@ fn histogram_of(
     }
     // Elements are counted as integers, since `f32` cannot represent all of them above 2²⁴.
     let weights = weights.map_or_else(|| ops::ones([count], DType::I64), ops::ravel)?;
-    let boxes = shape.iter().try_fold(1usize, |n, &len| n.checked_mul(len)).ok_or_else(Error::absurd_size)?;
+    let boxes = shape.iter().try_fold(1usize, |n, &len| n.checked_mul(len)).ok_or_else(Error::size_overflow)?;
     let sums = ops::scatter_add_along(&ops::where_(&inside, &weights, 0)?, &place, 0, [boxes])?;
     let mut counts = ops::to_dtype(&ops::reshape(&sums, &shape[..])?, points.dtype())?;
     if density {
@@ -239,7 +239,7 @@ fn bin_edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<Tensor> {
     // If the ends are equal, both are moved outwards by ½.
     let apart = ops::mul(&ops::to_dtype(&ops::eq(&low, &high)?, x.dtype())?, 0.5)?;
     let (low, high) = (ops::sub(&low, &apart)?, ops::add(&high, &apart)?);
-    let parts = count.checked_add(1).ok_or_else(Error::absurd_size)?;
+    let parts = count.checked_add(1).ok_or_else(Error::size_overflow)?;
     let parts = ops::linspace(0.0, 1.0, parts, x.dtype())?;
     let inner = ops::lerp(&low, &high, &parts)?;
     ops::where_(&ops::eq(&parts, 1.0)?, &high, &inner)

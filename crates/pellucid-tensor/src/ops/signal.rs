@@ -1,6 +1,6 @@
 //! Window functions of signal processing.
 
-use super::create::counted;
+use super::create::tensor_from_fn;
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::operation;
@@ -9,7 +9,7 @@ use std::f64::consts::PI;
 
 /// A window function of k from 0 to n (see [`signal_window`]).
 #[derive(Clone, Copy, Debug)]
-pub enum Window<'a> {
+pub enum WindowFunction<'a> {
     /// 1 − |2k/n − 1|, a triangle.
     Bartlett,
     /// The Blackman window 0.42 − 0.5·cos(2πk/n) + 0.08·cos(4πk/n).
@@ -57,7 +57,7 @@ pub enum Window<'a> {
 /// [`Error::DTypeMismatch`] if `dtype` is neither `f32` nor `f64`; [`Error::InvalidArgument`] for a `tau` or `std` that
 /// is not above 0, a negative β, a general cosine without terms, or a center for a symmetric window.
 #[operation]
-pub fn signal_window(window: Window<'_>, count: usize, symmetric: bool, dtype: DType) -> Result<Tensor> {
+pub fn signal_window(window: WindowFunction<'_>, count: usize, symmetric: bool, dtype: DType) -> Result<Tensor> {
     let op = "signal_window";
     if !matches!(dtype, DType::F32 | DType::F64) {
         return Err(Error::dtypes(op, [dtype], "needs f32 or f64; use to_dtype()"));
@@ -65,7 +65,7 @@ pub fn signal_window(window: Window<'_>, count: usize, symmetric: bool, dtype: D
     let n = if symmetric || count <= 1 { count.saturating_sub(1) } else { count } as f64;
     // A single weight is at the middle.
     let place = |k: usize| if n > 0.0 { k as f64 / n } else { 0.5 };
-    let made = |f: &dyn Fn(usize) -> f64| counted(count, |k| Scalar::Float(f(k)), dtype);
+    let made = |f: &dyn Fn(usize) -> f64| tensor_from_fn(count, |k| Scalar::Float(f(k)), dtype);
     let cosines = |a: &[f64]| {
         let term = |i: usize, x: f64| if i.is_multiple_of(2) { x } else { -x };
         let at = |k: usize| (0..a.len()).map(|i| term(i, a[i] * (2.0 * PI * i as f64 * place(k)).cos())).sum();
@@ -74,34 +74,38 @@ pub fn signal_window(window: Window<'_>, count: usize, symmetric: bool, dtype: D
     };
     let refused = |reason: String| Err(Error::invalid(op, reason));
     match window {
-        Window::Bartlett => made(&|k| 1.0 - (2.0 * place(k) - 1.0).abs()),
-        Window::Blackman => cosines(&[0.42, 0.5, 0.08]),
-        Window::Cosine => made(&|k| (PI * (k as f64 + 0.5) / (n + 1.0)).sin()),
-        Window::Exponential { tau, .. } if tau.is_nan() || tau <= 0.0 => {
+        WindowFunction::Bartlett => made(&|k| 1.0 - (2.0 * place(k) - 1.0).abs()),
+        WindowFunction::Blackman => cosines(&[0.42, 0.5, 0.08]),
+        WindowFunction::Cosine => made(&|k| (PI * (k as f64 + 0.5) / (n + 1.0)).sin()),
+        WindowFunction::Exponential { tau, .. } if tau.is_nan() || tau <= 0.0 => {
             refused(format!("tau must be above 0, got {tau}"))
         }
-        Window::Exponential { center: Some(_), .. } if symmetric => {
+        WindowFunction::Exponential { center: Some(_), .. } if symmetric => {
             refused("a symmetric window has its center in the middle; leave center out".to_string())
         }
-        Window::Exponential { center, tau } => made(&|k| (-(k as f64 - center.unwrap_or(n / 2.0)).abs() / tau).exp()),
-        Window::Gaussian { std } if std.is_nan() || std <= 0.0 => refused(format!("std must be above 0, got {std}")),
-        Window::Gaussian { std } => made(&|k| (-0.5 * ((k as f64 - n / 2.0) / std).powi(2)).exp()),
-        Window::GeneralCosine([]) => refused("a general cosine needs at least one term".to_string()),
-        Window::GeneralCosine(a) => cosines(a),
-        Window::GeneralHamming { alpha } => cosines(&[alpha, 1.0 - alpha]),
-        Window::Hamming => cosines(&[0.54, 0.46]),
-        Window::Hann => cosines(&[0.5, 0.5]),
-        Window::Kaiser { beta } if beta.is_nan() || beta < 0.0 => {
+        WindowFunction::Exponential { center, tau } => {
+            made(&|k| (-(k as f64 - center.unwrap_or(n / 2.0)).abs() / tau).exp())
+        }
+        WindowFunction::Gaussian { std } if std.is_nan() || std <= 0.0 => {
+            refused(format!("std must be above 0, got {std}"))
+        }
+        WindowFunction::Gaussian { std } => made(&|k| (-0.5 * ((k as f64 - n / 2.0) / std).powi(2)).exp()),
+        WindowFunction::GeneralCosine([]) => refused("a general cosine needs at least one term".to_string()),
+        WindowFunction::GeneralCosine(a) => cosines(a),
+        WindowFunction::GeneralHamming { alpha } => cosines(&[alpha, 1.0 - alpha]),
+        WindowFunction::Hamming => cosines(&[0.54, 0.46]),
+        WindowFunction::Hann => cosines(&[0.5, 0.5]),
+        WindowFunction::Kaiser { beta } if beta.is_nan() || beta < 0.0 => {
             refused(format!("beta must be at least 0, got {beta}"))
         }
-        Window::Kaiser { beta } => {
+        WindowFunction::Kaiser { beta } => {
             let depth = |k| beta * (1.0 - (2.0 * place(k) - 1.0).powi(2)).max(0.0).sqrt();
-            let depths = counted(count, |k| Scalar::Float(depth(k)), DType::F64)?;
+            let depths = tensor_from_fn(count, |k| Scalar::Float(depth(k)), DType::F64)?;
             // I₀(x)/I₀(β) = I₀ₑ(x)/I₀ₑ(β)·exp(x − β): I₀ alone overflows from 714 on.
             let highest = ops::i0e(&ops::full((), beta, DType::F64)?)?;
             let ratio = ops::div(&ops::i0e(&depths)?, &highest)?;
             ops::to_dtype(&ops::mul(&ratio, &ops::exp(&ops::sub(&depths, beta)?)?)?, dtype)
         }
-        Window::Nuttall => cosines(&[0.3635819, 0.4891775, 0.1365995, 0.0106411]),
+        WindowFunction::Nuttall => cosines(&[0.3635819, 0.4891775, 0.1365995, 0.0106411]),
     }
 }

@@ -2,7 +2,9 @@
 
 use super::gather::scatter_add_along;
 use crate::array::Array;
-use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply};
+use crate::autograd::{
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply,
+};
 use crate::engine;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
@@ -20,7 +22,7 @@ impl Operation for SortPrefix {
     fn name(&self) -> &'static str {
         self.name
     }
-    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         let x = inputs[0];
         let shape = x.shape().with_axis(self.kernel.axis, self.kernel.k);
         let values = Array::new(x.device(), x.dtype(), shape.clone())?;
@@ -29,14 +31,14 @@ impl Operation for SortPrefix {
         saves.output(1);
         Ok(smallvec![values, positions])
     }
-    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let positions = saved.output(1)?;
         let axis = self.kernel.axis as isize;
         Ok(smallvec![Some(scatter_add_along(&grads.get(0)?, &positions, axis, saved.input_shape(0))?)])
     }
 }
 
-fn ordered(
+fn sort_prefix(
     name: &'static str,
     x: &Tensor,
     axis: isize,
@@ -62,7 +64,7 @@ fn ordered(
 /// [`Error::AxisOutOfRange`].
 #[tensor_method]
 pub fn sort(x: &Tensor, axis: isize, descending: bool) -> Result<(Tensor, Tensor)> {
-    ordered("sort", x, axis, None, descending)
+    sort_prefix("sort", x, axis, None, descending)
 }
 
 /// Sorts the elements along the first axis in ascending order; NaN is the largest value.
@@ -71,7 +73,7 @@ pub fn sort(x: &Tensor, axis: isize, descending: bool) -> Result<(Tensor, Tensor
 /// [`Error::AxisOutOfRange`] for a 0-d tensor.
 #[tensor_method]
 pub fn msort(x: &Tensor) -> Result<Tensor> {
-    Ok(ordered("msort", x, 0, None, false)?.0)
+    Ok(sort_prefix("msort", x, 0, None, false)?.0)
 }
 
 /// Returns the indices that sort x along an axis. The sort is stable; NaN is the largest value.
@@ -80,7 +82,7 @@ pub fn msort(x: &Tensor) -> Result<Tensor> {
 /// [`Error::AxisOutOfRange`].
 #[tensor_method]
 pub fn argsort(x: &Tensor, axis: isize, descending: bool) -> Result<Tensor> {
-    Ok(ordered("argsort", x, axis, None, descending)?.1)
+    Ok(sort_prefix("argsort", x, axis, None, descending)?.1)
 }
 
 /// Returns the `k` largest (or smallest) elements along an axis in order, and their `i64` indices. NaN is the largest
@@ -90,7 +92,7 @@ pub fn argsort(x: &Tensor, axis: isize, descending: bool) -> Result<Tensor> {
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if `k` exceeds the axis.
 #[tensor_method]
 pub fn topk(x: &Tensor, k: usize, axis: isize, largest: bool) -> Result<(Tensor, Tensor)> {
-    ordered("topk", x, axis, Some(k), largest)
+    sort_prefix("topk", x, axis, Some(k), largest)
 }
 
 /// Returns the `k`-th smallest element along an axis, counted from 1, and its `i64` index, without the axis.
@@ -104,6 +106,6 @@ pub fn kthvalue(x: &Tensor, k: usize, axis: isize) -> Result<(Tensor, Tensor)> {
     if k == 0 {
         return Err(Error::invalid("kthvalue", "k counts from 1, got 0"));
     }
-    let (values, positions) = ordered("kthvalue", x, axis, Some(k), false)?;
+    let (values, positions) = sort_prefix("kthvalue", x, axis, Some(k), false)?;
     Ok((crate::ops::select(&values, axis, k as isize - 1)?, crate::ops::select(&positions, axis, k as isize - 1)?))
 }

@@ -9,7 +9,7 @@ use pellucid_ir::{Error, Result};
 
 /// Options of [`cov`].
 #[derive(Clone, Copy, Debug)]
-pub struct Cov<'a> {
+pub struct CovOptions<'a> {
     /// Subtracted from the number of observations in the denominator.
     pub correction: f64,
     /// The number of times each observation was made: a vector of integers.
@@ -18,9 +18,9 @@ pub struct Cov<'a> {
     pub weights: Option<&'a Tensor>,
 }
 
-impl Default for Cov<'_> {
+impl Default for CovOptions<'_> {
     fn default() -> Self {
-        Cov { correction: 1.0, frequencies: None, weights: None }
+        CovOptions { correction: 1.0, frequencies: None, weights: None }
     }
 }
 
@@ -35,7 +35,7 @@ impl Default for Cov<'_> {
 /// [`Error::DTypeMismatch`] for integer variables; [`Error::InvalidArgument`] for a negative frequency or weight in
 /// eager mode.
 #[tensor_method]
-pub fn cov(x: &Tensor, options: Cov<'_>) -> Result<Tensor> {
+pub fn cov(x: &Tensor, options: CovOptions<'_>) -> Result<Tensor> {
     let op = "cov";
     check::floats(op, &[x])?;
     if x.rank() > 2 {
@@ -61,7 +61,7 @@ pub fn cov(x: &Tensor, options: Cov<'_>) -> Result<Tensor> {
         }
     }
     let (dtype, weights) = (x.dtype(), options.weights);
-    in_single!(op, [x; weights] => ops::to_dtype(&cov(x, Cov { weights, ..options })?, dtype));
+    in_single!(op, [x; weights] => ops::to_dtype(&cov(x, CovOptions { weights, ..options })?, dtype));
     // Weights keep their dtype, and promote with the observations as any operand does.
     let dtype = options.weights.map_or(x.dtype(), |a| a.dtype());
     let frequencies = options.frequencies.map(|f| ops::to_dtype(&ops::reshape(f, [count])?, dtype)).transpose()?;
@@ -93,7 +93,7 @@ pub fn cov(x: &Tensor, options: Cov<'_>) -> Result<Tensor> {
 #[tensor_method]
 pub fn corrcoef(x: &Tensor) -> Result<Tensor> {
     in_single!("corrcoef", [x] => corrcoef(x));
-    let covariances = cov(x, Cov::default())?;
+    let covariances = cov(x, CovOptions::default())?;
     if covariances.rank() == 0 {
         return ops::div(&covariances, &covariances);
     }

@@ -67,7 +67,7 @@ pub fn update_many(formula: &Formula, targets: usize, operands: &[&Tensor], para
     let mut before: Option<&[&Tensor]> = None;
     for set in operands.chunks_exact(count) {
         for target in &set[..targets] {
-            super::writable(op, target)?;
+            super::check_writable(op, target)?;
         }
         check_shapes(op, &set[..targets], set)?;
         check_targets_disjoint(op, &set[..targets])?;

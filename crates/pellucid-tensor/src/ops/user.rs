@@ -50,5 +50,5 @@ pub fn map_rows(
     axes: impl Into<Axes>,
 ) -> Result<Vec<Tensor>> {
     formula::check(formula, inputs, params, true)?;
-    formula::rows_all(formula, inputs, params, axes.into())
+    formula::apply_rows_all(formula, inputs, params, axes.into())
 }

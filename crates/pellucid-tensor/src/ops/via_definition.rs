@@ -1,7 +1,7 @@
 //! The gradient of an operation by differentiation of its definition.
 
 use super::copy::identity;
-use crate::autograd::{Grad, collect_gradients};
+use crate::autograd::{GradOptions, collect_gradients};
 use crate::grad_mode::{enable_grad, is_grad_enabled};
 use crate::tensor::Tensor;
 use pellucid_ir::Result;
@@ -37,5 +37,5 @@ fn definition_gradients(
     let (outputs, grad_outputs): (Vec<&Tensor>, Vec<Option<Tensor>>) =
         outputs.iter().zip(gradients).filter(|(y, _)| y.requires_grad()).map(|(y, &g)| (y, Some(g.clone()))).unzip();
     let inputs: Vec<&Tensor> = inputs.iter().collect();
-    collect_gradients(&outputs, &inputs, Grad { grad_outputs, create_graph, retain_graph: false })
+    collect_gradients(&outputs, &inputs, GradOptions { grad_outputs, create_graph, retain_graph: false })
 }

@@ -3,7 +3,9 @@
 //! The gradient of a view is the inverse view.
 
 use crate::array::Array;
-use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one};
+use crate::autograd::{
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply, apply_one,
+};
 use crate::grad_mode::is_grad_enabled;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
@@ -21,10 +23,10 @@ impl Operation for Reshape {
     fn name(&self) -> &'static str {
         "reshape"
     }
-    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
         Ok(smallvec![inputs[0].reshape(&self.shape)?])
     }
-    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         Ok(smallvec![Some(reshape_to(&grads.get(0)?, &saved.input_shape(0))?)])
     }
     fn is_view(&self) -> bool {
@@ -34,18 +36,18 @@ impl Operation for Reshape {
 
 /// A shape in which one length may be −1, to be inferred.
 #[derive(Clone, Debug)]
-pub struct Target(pub(super) SmallVec<[isize; 6]>);
+pub struct TargetShape(pub(super) SmallVec<[isize; 6]>);
 
 macro_rules! target_from {
     ($($t:ty: $length:expr),*) => {$(
-        impl<const N: usize> From<[$t; N]> for Target {
-            fn from(dims: [$t; N]) -> Target {
-                Target(dims.into_iter().map($length).collect())
+        impl<const N: usize> From<[$t; N]> for TargetShape {
+            fn from(dims: [$t; N]) -> TargetShape {
+                TargetShape(dims.into_iter().map($length).collect())
             }
         }
-        impl From<&[$t]> for Target {
-            fn from(dims: &[$t]) -> Target {
-                Target(dims.iter().copied().map($length).collect())
+        impl From<&[$t]> for TargetShape {
+            fn from(dims: &[$t]) -> TargetShape {
+                TargetShape(dims.iter().copied().map($length).collect())
             }
         }
     )*};
@@ -53,34 +55,34 @@ macro_rules! target_from {
 // A length beyond `isize` is too long in any case; it must not become −1, which is inferred.
 target_from!(isize: |d| d, usize: |d| isize::try_from(d).unwrap_or(isize::MAX), i32: |d| d as isize);
 
-impl From<&Shape> for Target {
-    fn from(shape: &Shape) -> Target {
-        Target::from(shape.dims())
+impl From<&Shape> for TargetShape {
+    fn from(shape: &Shape) -> TargetShape {
+        TargetShape::from(shape.dims())
     }
 }
 
-impl From<isize> for Target {
-    fn from(len: isize) -> Target {
-        Target::from([len])
+impl From<isize> for TargetShape {
+    fn from(len: isize) -> TargetShape {
+        TargetShape::from([len])
     }
 }
 
-impl From<i32> for Target {
-    fn from(len: i32) -> Target {
-        Target::from([len])
+impl From<i32> for TargetShape {
+    fn from(len: i32) -> TargetShape {
+        TargetShape::from([len])
     }
 }
 
-impl From<()> for Target {
-    fn from((): ()) -> Target {
-        Target(SmallVec::new())
+impl From<()> for TargetShape {
+    fn from((): ()) -> TargetShape {
+        TargetShape(SmallVec::new())
     }
 }
 
-impl Target {
+impl TargetShape {
     /// Returns the shape, with the length −1 inferred from the size.
     pub(crate) fn resolve(&self, op: &'static str, size: usize) -> Result<Shape> {
-        let Target(dims) = self;
+        let TargetShape(dims) = self;
         let open = dims.iter().filter(|&&d| d == -1).count();
         if open > 1 || dims.iter().any(|&d| d < -1) {
             let reason = format!("lengths must be ≥ 0, at most one of them -1, got {dims:?}");
@@ -107,7 +109,7 @@ impl Target {
 /// [`Error::ShapeMismatch`] if the sizes differ; [`Error::InvalidArgument`] for two lengths of −1, or one with a length
 /// of 0.
 #[tensor_method]
-pub fn reshape(x: &Tensor, shape: impl Into<Target>) -> Result<Tensor> {
+pub fn reshape(x: &Tensor, shape: impl Into<TargetShape>) -> Result<Tensor> {
     reshape_to(x, &shape.into().resolve("reshape", x.size())?)
 }
 
@@ -190,10 +192,10 @@ impl Operation for Permute {
     fn name(&self) -> &'static str {
         "permute"
     }
-    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
         Ok(smallvec![inputs[0].view(inputs[0].layout().permute(&self.order))])
     }
-    fn backward(&self, _: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, _: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let mut inverse: AxisList = SmallVec::from_elem(0, self.order.len());
         for (k, &axis) in self.order.iter().enumerate() {
             inverse[axis] = k;
@@ -259,25 +261,25 @@ pub fn t(x: &Tensor) -> Result<Tensor> {
 }
 
 /// Slices of axes, applied one after the other: `(axis, start, step, len)`.
-pub(crate) type Cuts = SmallVec<[(usize, usize, isize, usize); 4]>;
+pub(crate) type AxisSlices = SmallVec<[(usize, usize, isize, usize); 4]>;
 
-fn sliced_layout(layout: &Layout, cuts: &Cuts) -> Layout {
-    cuts.iter().fold(layout.clone(), |l, &(axis, start, step, len)| l.slice(axis, start, step, len))
+fn sliced_layout(layout: &Layout, slices: &AxisSlices) -> Layout {
+    slices.iter().fold(layout.clone(), |l, &(axis, start, step, len)| l.slice(axis, start, step, len))
 }
 
-struct Cut {
-    cuts: Cuts,
+struct SliceAxes {
+    slices: AxisSlices,
 }
 
-impl Operation for Cut {
+impl Operation for SliceAxes {
     fn name(&self) -> &'static str {
         "slice"
     }
-    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
-        Ok(smallvec![inputs[0].view(sliced_layout(inputs[0].layout(), &self.cuts))])
+    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
+        Ok(smallvec![inputs[0].view(sliced_layout(inputs[0].layout(), &self.slices))])
     }
-    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
-        let embed = Embed { cuts: self.cuts.clone(), shape: saved.input_shape(0), rest: 0.into() };
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
+        let embed = EmbedSlices { slices: self.slices.clone(), shape: saved.input_shape(0), rest: 0.into() };
         Ok(smallvec![Some(apply_one(embed, &[&grads.get(0)?])?)])
     }
     fn is_view(&self) -> bool {
@@ -285,35 +287,35 @@ impl Operation for Cut {
     }
 }
 
-/// The transpose of [`Cut`] for a `rest` of 0: a tensor of `shape` filled with `rest`, except for x in the cut.
-struct Embed {
-    cuts: Cuts,
+/// The transpose of [`SliceAxes`] for a `rest` of 0: a tensor of `shape` filled with `rest`, except for x in the cut.
+struct EmbedSlices {
+    slices: AxisSlices,
     shape: Shape,
     rest: Scalar,
 }
 
-impl Operation for Embed {
+impl Operation for EmbedSlices {
     fn name(&self) -> &'static str {
         "embed"
     }
-    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
         let x = inputs[0];
         let whole = Array::filled(x.device(), x.dtype(), self.shape.clone(), self.rest)?;
-        super::copy::write(x, &whole.view(sliced_layout(whole.layout(), &self.cuts)))?;
+        super::copy::write_array(x, &whole.view(sliced_layout(whole.layout(), &self.slices)))?;
         Ok(smallvec![whole])
     }
-    fn backward(&self, _: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
-        Ok(smallvec![Some(apply_one(Cut { cuts: self.cuts.clone() }, &[&grads.get(0)?])?)])
+    fn backward(&self, _: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
+        Ok(smallvec![Some(apply_one(SliceAxes { slices: self.slices.clone() }, &[&grads.get(0)?])?)])
     }
 }
 
-pub(crate) fn cuts(x: &Tensor, cuts: Cuts) -> Result<Tensor> {
-    if cuts.is_empty() { Ok(full_view(x)) } else { apply_one(Cut { cuts }, &[x]) }
+pub(crate) fn slice_axes(x: &Tensor, slices: AxisSlices) -> Result<Tensor> {
+    if slices.is_empty() { Ok(full_view(x)) } else { apply_one(SliceAxes { slices }, &[x]) }
 }
 
 /// Returns a tensor of this shape with x in a part of it, and `rest` elsewhere.
-pub(crate) fn embed(x: &Tensor, shape: Shape, cuts: Cuts, rest: Scalar) -> Result<Tensor> {
-    apply_one(Embed { cuts, shape, rest }, &[x])
+pub(crate) fn embed_slices(x: &Tensor, shape: Shape, slices: AxisSlices, rest: Scalar) -> Result<Tensor> {
+    apply_one(EmbedSlices { slices, shape, rest }, &[x])
 }
 
 /// Returns the indices `start..start + len` of an axis, as a view.
@@ -328,7 +330,7 @@ pub fn narrow(x: &Tensor, axis: isize, start: usize, len: usize) -> Result<Tenso
         let index = i64::try_from(start.saturating_add(len)).unwrap_or(i64::MAX);
         return Err(Error::IndexOutOfBounds { op: "narrow", index, axis, len: x.shape()[axis] });
     }
-    cuts(x, smallvec![(axis, start, 1, len)])
+    slice_axes(x, smallvec![(axis, start, 1, len)])
 }
 
 /// Returns the slice at one index of an axis, without the axis; −1 is the last index.
@@ -343,7 +345,7 @@ pub fn select(x: &Tensor, axis: isize, index: isize) -> Result<Tensor> {
         return Err(Error::IndexOutOfBounds { op: "select", index: index as i64, axis, len: len as usize });
     }
     let at = index.rem_euclid(len) as usize;
-    squeeze(&cuts(x, smallvec![(axis, at, 1, 1)])?, axis as isize)
+    squeeze(&slice_axes(x, smallvec![(axis, at, 1, 1)])?, axis as isize)
 }
 
 /// Reverses the order of the elements along axes, as a view.
@@ -354,10 +356,10 @@ pub fn select(x: &Tensor, axis: isize, index: isize) -> Result<Tensor> {
 pub fn flip(x: &Tensor, axes: impl Into<super::Axes>) -> Result<Tensor> {
     let axes = axes.into().resolve("flip", x.shape())?.set;
     let reversed = |a: usize| (a, x.shape()[a].saturating_sub(1), -1, x.shape()[a]);
-    cuts(x, axes.iter().map(reversed).collect())
+    slice_axes(x, axes.iter().map(reversed).collect())
 }
 
-/// All parts as outputs of one node, whose gradient is their concatenation. One [`Cut`] per part would allocate a
+/// All parts as outputs of one node, whose gradient is their concatenation. One [`SliceAxes`] per part would allocate a
 /// gradient of the whole shape for each.
 struct Split {
     axis: usize,
@@ -368,7 +370,7 @@ impl Operation for Split {
     fn name(&self) -> &'static str {
         "split"
     }
-    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
         let mut start = 0;
         let part = |&len: &usize| {
             let layout = inputs[0].layout().slice(self.axis, start, 1, len);
@@ -377,7 +379,7 @@ impl Operation for Split {
         };
         Ok(self.lengths.iter().map(part).collect())
     }
-    fn backward(&self, _: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, _: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let parts: Vec<Tensor> = (0..grads.len()).map(|i| grads.get(i)).collect::<Result<_>>()?;
         let parts: Vec<&Tensor> = parts.iter().collect();
         Ok(smallvec![Some(super::concatenate(&parts, self.axis as isize)?)])

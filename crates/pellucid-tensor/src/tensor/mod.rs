@@ -19,7 +19,7 @@ mod unwind;
 mod view_base;
 
 pub use create::{IntoTensor, Nested};
-pub use graph::{Gradients, InputGradients, Needed, Node, Saved, Saves, Source};
+pub use graph::{InputGradients, NeedsInputGrad, Node, NodeInput, OutputGradients, SaveForBackward, SavedTensors};
 pub use hook::HookHandle;
 
 pub(crate) use collect::{Collection, collect};
@@ -27,7 +27,7 @@ pub(crate) use gradient_slot::{GradientSlot, TouchedSlot, collect_touched_slots}
 pub(crate) use graph::{Derivative, Edge, GraphNode, NodeParts, SavedValue, address, metas_of};
 pub(crate) use hook::Hooks;
 pub(crate) use rewritten::{collect_rewritten_histories, is_rewritten, note_history};
-pub(crate) use view_base::{Embedded, Strided, ViewBase, shifted};
+pub(crate) use view_base::{AsStrided, AsStridedTranspose, ViewBase, offset_layout};
 
 use crate::array::{Array, StorageId};
 use crate::device::Device;
@@ -323,7 +323,7 @@ impl Tensor {
     }
 
     /// Makes backward passes keep the gradient of this result, as they do for leaves.
-    pub fn keep_grad(&self) {
+    pub fn retain_grad(&self) {
         self.0.keeps_grad.store(true, Ordering::Release);
         self.with_creator(|creator| {
             if let Some((node, _)) = creator {

@@ -144,13 +144,13 @@ impl ViewBase {
         if layout.shape().contains(&0) {
             return Layout::contiguous(layout.shape().clone());
         }
-        shifted(layout, -self.start())
+        offset_layout(layout, -self.start())
     }
 
     /// Converts the history of the base tensor to that of the base value, before the first write.
     pub(crate) fn convert_to_base_value(&self, edge: &mut Edge) {
         if !self.is_written() && !self.layout.is_contiguous() && edge.is_tracked() {
-            let embedded = Embedded { layout: self.relative(&self.layout), shape: self.shape() };
+            let embedded = AsStridedTranspose { layout: self.relative(&self.layout), shape: self.shape() };
             let before = std::mem::replace(edge, Edge::None);
             *edge = Edge::Node(self.node(smallvec![before], None, embedded), 0);
         }
@@ -177,7 +177,7 @@ impl ViewBase {
                 Some((node.clone(), *index))
             }
             _ => {
-                let strided = Strided { layout: self.relative(tensor.array().layout()), shape: self.shape() };
+                let strided = AsStrided { layout: self.relative(tensor.array().layout()), shape: self.shape() };
                 let node = new_node(smallvec![edge.clone()], tensor.array().meta(), None, strided);
                 node.set_output_of_write(tensor);
                 Some((node, 0))
@@ -203,19 +203,19 @@ impl ViewBase {
 }
 
 /// The elements of a value of this shape under another layout; a view if the value is contiguous.
-pub(crate) struct Strided {
+pub(crate) struct AsStrided {
     pub(crate) layout: Layout,
     pub(crate) shape: Shape,
 }
 
-/// The transpose of [`Strided`]: zeros of this shape with x added under the layout.
-pub(crate) struct Embedded {
+/// The transpose of [`AsStrided`]: zeros of this shape with x added under the layout.
+pub(crate) struct AsStridedTranspose {
     pub(crate) layout: Layout,
     pub(crate) shape: Shape,
 }
 
 /// Returns the layout with its offset moved by `by` elements.
-pub(crate) fn shifted(layout: &Layout, by: isize) -> Layout {
+pub(crate) fn offset_layout(layout: &Layout, by: isize) -> Layout {
     let offset = (layout.offset() as isize + by) as usize;
     match layout.is_contiguous() {
         true => Layout::contiguous_from(layout.shape().clone(), offset),

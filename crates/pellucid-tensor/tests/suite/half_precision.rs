@@ -5,12 +5,14 @@
 
 use crate::support::bits;
 use pellucid_tensor::ops::{
-    self, AvgPoolDivisor, Cov, EmbeddingBag, PaddingMode, Pool, Reduction, Resample, Resize, ScatterReduceOp, Spacing,
+    self, AvgPoolDivisor, CovOptions, EmbeddingBagOptions, PaddingMode, PoolOptions, Reduction, Resize, ResizeMode,
+    ScatterReduceOp, Spacing,
 };
 use pellucid_tensor::ops::{
-    BatchNorm, CrossEntropy, Interpolation, InterpolationMode, NllLoss, PoissonNll, RunningStatistics,
+    BatchNormOptions, CrossEntropyOptions, InterpolationMode, NllLossOptions, PoissonNllLossOptions,
+    QuantileInterpolation, RunningStatistics,
 };
-use pellucid_tensor::{Backward, DType, Generator, Result, Tensor, capture, ops::over};
+use pellucid_tensor::{BackwardOptions, DType, Generator, Result, Tensor, capture, ops::over};
 
 /// The domain of an operation, and the size of its operands.
 #[derive(Clone, Copy, PartialEq)]
@@ -77,11 +79,11 @@ fn reductions() -> Vec<(&'static str, Domain, Call)> {
         ("trapezoid of points", Any, |x| ops::trapezoid(&x[0], Spacing::Points(&x[1]), 1)),
         ("cumulative_trapezoid", Any, |x| ops::cumulative_trapezoid(&x[0], Spacing::Step(0.3), 1)),
         ("gradient", Any, |x| ops::gradient(&x[0], Spacing::Step(0.7), 1, 2)),
-        ("cov", Any, |x| ops::cov(&x[0], Cov::default())),
+        ("cov", Any, |x| ops::cov(&x[0], CovOptions::default())),
         ("corrcoef", Any, |x| ops::corrcoef(&x[0])),
         ("quantile", Any, |x| {
             let q = Tensor::from([0.3, 0.5]).to_dtype(DType::BF16).to_dtype(x[0].dtype());
-            ops::quantile(&x[0], &q, 1, Interpolation::Linear)
+            ops::quantile(&x[0], &q, 1, QuantileInterpolation::Linear)
         }),
         ("scatter_reduce mean", Any, |x| {
             ops::scatter_reduce(&x[0], &Tensor::zeros([4, 6], DType::I64), &x[1], 1, ScatterReduceOp::Mean, true)
@@ -91,12 +93,13 @@ fn reductions() -> Vec<(&'static str, Domain, Call)> {
         }),
         ("embedding_bag", Any, |x| {
             let index = Tensor::from([[0i64, 1, 0], [3, 3, 2]]);
-            ops::embedding_bag(&x[0], &index, EmbeddingBag::default())
+            ops::embedding_bag(&x[0], &index, EmbeddingBagOptions::default())
         }),
         ("embedding_bag of weights", Any, |x| {
             let (index, weights) = (Tensor::from([[0i64, 1, 0], [3, 3, 2]]), ops::narrow(&x[1], 1, 0, 3)?);
             let weights = ops::narrow(&weights, 0, 0, 2)?;
-            let options = EmbeddingBag { mode: ScatterReduceOp::Sum, weights: Some(&weights), ..Default::default() };
+            let options =
+                EmbeddingBagOptions { mode: ScatterReduceOp::Sum, weights: Some(&weights), ..Default::default() };
             ops::embedding_bag(&x[0], &index, options)
         }),
     ]
@@ -112,13 +115,13 @@ fn norms() -> Vec<(&'static str, Domain, Call)> {
         ("rms_norm", Any, |x| ops::rms_norm(&x[0], [6], Some(&ops::select(&x[1], 0, 0)?), 1e-5)),
         ("batch_norm", Any, |x| {
             let (w, b) = (ops::select(&x[1], 0, 0)?, ops::select(&x[1], 0, 1)?);
-            ops::batch_norm(&x[0], None, Some(&w), Some(&b), BatchNorm::default())
+            ops::batch_norm(&x[0], None, Some(&w), Some(&b), BatchNormOptions::default())
         }),
         ("batch_norm in evaluation", Any, |x| {
             let (mean, var) = (ops::select(&x[1], 0, 0)?, ops::abs(&ops::select(&x[1], 0, 1)?)?);
             let running = Some(RunningStatistics { mean: &mean, var: &var });
             let (w, b) = (ops::select(&x[1], 0, 2)?, ops::select(&x[1], 0, 3)?);
-            let options = BatchNorm { training: false, ..Default::default() };
+            let options = BatchNormOptions { training: false, ..Default::default() };
             ops::batch_norm(&x[0], running, Some(&w), Some(&b), options)
         }),
         ("group_norm", Any, |x| {
@@ -127,7 +130,7 @@ fn norms() -> Vec<(&'static str, Domain, Call)> {
         }),
         ("instance_norm", Any, |x| {
             let x = ops::reshape(&x[0], [2, 2, 6])?;
-            ops::instance_norm(&x, None, None, None, BatchNorm::default())
+            ops::instance_norm(&x, None, None, None, BatchNormOptions::default())
         }),
         ("local_response_norm", Any, |x| ops::local_response_norm(&ops::unsqueeze(&x[0], 0)?, 3, 1.0, 0.5, 1.0)),
         ("normalize", Any, |x| ops::normalize(&x[0], 2.0, 1, 1e-12)),
@@ -141,21 +144,21 @@ fn norms() -> Vec<(&'static str, Domain, Call)> {
 
 fn windows() -> Vec<(&'static str, Domain, Call)> {
     vec![
-        ("avg_pool2d", Any, |x| ops::avg_pool2d(&image(&x[0])?, Pool::new(3), AvgPoolDivisor::Window)),
+        ("avg_pool2d", Any, |x| ops::avg_pool2d(&image(&x[0])?, PoolOptions::new(3), AvgPoolDivisor::Window)),
         ("avg_pool2d of what is inside", Any, |x| {
-            ops::avg_pool2d(&image(&x[0])?, Pool::new(3).stride(1).padding(1), AvgPoolDivisor::Inside)
+            ops::avg_pool2d(&image(&x[0])?, PoolOptions::new(3).stride(1).padding(1), AvgPoolDivisor::Inside)
         }),
-        ("lp_pool1d", Positive, |x| ops::lp_pool1d(&x[0], 2.0, Pool::new(3))),
+        ("lp_pool1d", Positive, |x| ops::lp_pool1d(&x[0], 2.0, PoolOptions::new(3))),
         ("adaptive_avg_pool1d", Any, |x| ops::adaptive_avg_pool1d(&x[0], &[Some(2)])),
         ("adaptive_avg_pool1d of unequal windows", Any, |x| ops::adaptive_avg_pool1d(&x[0], &[Some(4)])),
         ("adaptive_avg_pool2d", Any, |x| ops::adaptive_avg_pool2d(&image(&x[0])?, &[Some(1), Some(1)])),
         ("interpolate linear", Any, |x| {
-            ops::interpolate(&image(&x[0])?, Resize::To(vec![7, 5]), Resample::Linear { align_corners: false })
+            ops::interpolate(&image(&x[0])?, Resize::To(vec![7, 5]), ResizeMode::Linear { align_corners: false })
         }),
         ("interpolate cubic", Any, |x| {
-            ops::interpolate(&image(&x[0])?, Resize::To(vec![7, 5]), Resample::Cubic { align_corners: true })
+            ops::interpolate(&image(&x[0])?, Resize::To(vec![7, 5]), ResizeMode::Cubic { align_corners: true })
         }),
-        ("interpolate area", Any, |x| ops::interpolate(&image(&x[0])?, Resize::To(vec![3, 4]), Resample::Area)),
+        ("interpolate area", Any, |x| ops::interpolate(&image(&x[0])?, Resize::To(vec![3, 4]), ResizeMode::Area)),
         ("grid_sample", Fixed, |x| {
             let grid = ops::reshape(&x[2], [1, 4, 3, 2])?;
             ops::grid_sample(&image(&x[0])?, &grid, InterpolationMode::Linear, PaddingMode::Zeros, false)
@@ -194,7 +197,7 @@ fn losses() -> Vec<(&'static str, Domain, Call)> {
         ("kl_div", Unit, |x| ops::kl_div(&x[0], &x[1], false, MEAN)),
         ("kl_div of logarithms", Fixed, |x| ops::kl_div(&x[0], &x[1], true, MEAN)),
         ("poisson_nll_loss", Fixed, |x| {
-            ops::poisson_nll_loss(&x[0], &ops::abs(&x[1])?, PoissonNll { full: true, ..Default::default() })
+            ops::poisson_nll_loss(&x[0], &ops::abs(&x[1])?, PoissonNllLossOptions { full: true, ..Default::default() })
         }),
         ("gaussian_nll_loss", Positive, |x| ops::gaussian_nll_loss(&x[0], &x[1], &x[2], true, 1e-6, MEAN)),
         ("binary_cross_entropy", Unit, |x| ops::binary_cross_entropy(&x[0], &x[1], Some(&x[2]), MEAN)),
@@ -213,17 +216,21 @@ fn losses() -> Vec<(&'static str, Domain, Call)> {
             ops::cosine_embedding_loss(&x[0], &x[1], &Tensor::from([1i64, -1, 1, -1]), -0.5, MEAN)
         }),
         ("triplet_margin_loss", Any, |x| ops::triplet_margin_loss(&x[0], &x[1], &x[2], Default::default())),
-        ("cross_entropy", Fixed, |x| ops::cross_entropy(&x[0], &classes(), CrossEntropy::default())),
+        ("cross_entropy", Fixed, |x| ops::cross_entropy(&x[0], &classes(), CrossEntropyOptions::default())),
         ("cross_entropy with options", Fixed, |x| {
             let weight = ops::select(&x[2].detach(), 0, 0)?;
-            let options =
-                CrossEntropy { label_smoothing: 0.1, ignore_index: Some(2), weight: Some(&weight), reduction: MEAN };
+            let options = CrossEntropyOptions {
+                label_smoothing: 0.1,
+                ignore_index: Some(2),
+                weight: Some(&weight),
+                reduction: MEAN,
+            };
             ops::cross_entropy(&x[0], &classes(), options)
         }),
-        ("cross_entropy of probabilities", Fixed, |x| ops::cross_entropy(&x[0], &x[2], CrossEntropy::default())),
+        ("cross_entropy of probabilities", Fixed, |x| ops::cross_entropy(&x[0], &x[2], CrossEntropyOptions::default())),
         ("nll_loss", Any, |x| {
             let weight = ops::select(&x[2].detach(), 0, 0)?;
-            ops::nll_loss(&x[0], &classes(), NllLoss { weight: Some(&weight), ..Default::default() })
+            ops::nll_loss(&x[0], &classes(), NllLossOptions { weight: Some(&weight), ..Default::default() })
         }),
         ("multi_margin_loss", Any, |x| ops::multi_margin_loss(&x[0], &classes(), Default::default())),
         ("multilabel_margin_loss", Any, |x| {
@@ -281,7 +288,7 @@ fn run(call: Call, operands: &[Tensor], dtype: DType) -> Result<(Tensor, Vec<Opt
     let y = call(&leaves)?;
     let g: Vec<f64> = (0..y.size()).map(|i| [1.0, -0.5, 0.25, 0.75, -1.0][i % 5]).collect();
     let g = Tensor::new(g, y.shape()).to_dtype(dtype);
-    y.backward_with(Backward { gradient: Some(g), ..Default::default() });
+    y.backward_with(BackwardOptions { gradient: Some(g), ..Default::default() });
     Ok((y.detach(), leaves.iter().map(|t| t.grad()).collect()))
 }
 
@@ -346,10 +353,10 @@ fn long_sums_stay_finite() {
     let many = full(70000, 1.0, DType::F16);
     assert_eq!(many.nanmean(..).item::<f64>(), 1.0);
     assert_eq!(many.masked_mean(&many.gt(0.0), ..).item::<f64>(), 1.0);
-    assert_eq!(many.quantile(0.5, .., Interpolation::Linear).item::<f64>(), 1.0);
+    assert_eq!(many.quantile(0.5, .., QuantileInterpolation::Linear).item::<f64>(), 1.0);
     let image = full(300 * 300, 60000.0, DType::F16).reshape([1, 1, 300, 300]);
     assert_eq!(image.adaptive_avg_pool2d(&[Some(1)]).item::<f64>(), 60000.0);
-    let means = image.avg_pool2d(Pool::new(20), AvgPoolDivisor::Window).to_vec::<f64>();
+    let means = image.avg_pool2d(PoolOptions::new(20), AvgPoolDivisor::Window).to_vec::<f64>();
     assert!(means.len() == 225 && means.iter().all(|&mean| mean == 60000.0));
     // The gradient of a mean is 1/N, also where N is outside the range of the dtype.
     let leaf = many.detach().requires_grad_(true);
@@ -357,7 +364,7 @@ fn long_sums_stay_finite() {
     assert_eq!(leaf.grad().unwrap().i(0).item::<f64>(), 1.430511474609375e-5);
     // Losses without a reduction, class counts and class weights.
     let logits = Tensor::zeros([70000, 2], DType::F16);
-    let options = CrossEntropy { ignore_index: Some(7), ..Default::default() };
+    let options = CrossEntropyOptions { ignore_index: Some(7), ..Default::default() };
     let loss = logits.cross_entropy(&Tensor::zeros([70000], DType::I64), options).item::<f64>();
     assert!((loss - 2f64.ln()).abs() < 1e-3, "{loss}");
 }
@@ -373,7 +380,7 @@ fn gradients_of_shared_weights_round_once() {
         let y = x.to_dtype(dtype).layer_norm([2], Some(&w), Some(&b), 1e-5);
         let g = Tensor::new((0..rows * 2).map(|i| 1.0 / (1 + i % 13) as f64).collect::<Vec<_>>(), [rows, 2]);
         let g = g.to_dtype(DType::BF16).to_dtype(dtype);
-        y.backward_with(Backward { gradient: Some(g), ..Default::default() });
+        y.backward_with(BackwardOptions { gradient: Some(g), ..Default::default() });
         (w.grad().unwrap(), b.grad().unwrap())
     };
     let (exact, half) = (slope(DType::F64), slope(DType::BF16));
@@ -384,12 +391,12 @@ fn gradients_of_shared_weights_round_once() {
 /// A probability is not rounded to the dtype of the elements: bf16 would round 0.999 to 1.
 #[test]
 fn quantiles_of_half_precision() {
-    use pellucid_tensor::ops::Interpolation;
+    use pellucid_tensor::ops::QuantileInterpolation;
     let x = Tensor::arange(0f32, 256f32, 1f32).to_dtype(DType::BF16);
-    let at = |q: f64| ops::quantile(&x, q, .., Interpolation::Lower).unwrap();
+    let at = |q: f64| ops::quantile(&x, q, .., QuantileInterpolation::Lower).unwrap();
     assert_eq!((at(0.999).dtype(), at(0.999).to_vec::<f32>()), (DType::BF16, vec![254.0]));
     let q = Tensor::from([0.999f32, 0.5]);
-    assert_eq!(ops::nanquantile(&x, &q, .., Interpolation::Lower).unwrap().to_vec::<f32>(), [254.0, 127.0]);
+    assert_eq!(ops::nanquantile(&x, &q, .., QuantileInterpolation::Lower).unwrap().to_vec::<f32>(), [254.0, 127.0]);
     let x = Tensor::arange(0f32, 1000f32, 1f32).to_dtype(DType::F16);
-    assert_eq!(ops::quantile(&x, 0.9999, .., Interpolation::Lower).unwrap().to_vec::<f32>(), [998.0]);
+    assert_eq!(ops::quantile(&x, 0.9999, .., QuantileInterpolation::Lower).unwrap().to_vec::<f32>(), [998.0]);
 }

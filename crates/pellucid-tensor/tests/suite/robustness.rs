@@ -3,7 +3,7 @@
 use crate::engine::programs;
 use crate::support::bits;
 use pellucid_cpu::with_threads;
-use pellucid_tensor::{Backward, DType, Tensor, no_grad};
+use pellucid_tensor::{BackwardOptions, DType, Tensor, no_grad};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Runs `f` on a stack on which a recursion over a long graph would overflow.
@@ -45,7 +45,7 @@ fn a_long_chain_is_differentiated_twice() {
         // The gradient graph of ((x·c)·c)·.. is as long as the forward graph.
         let c = Tensor::from(1.0).requires_grad_(true);
         let y = (0..50_000).fold(&x * 1.0, |y, _| y * &c);
-        y.backward_with(Backward { create_graph: true, ..Default::default() });
+        y.backward_with(BackwardOptions { create_graph: true, ..Default::default() });
         let first = x.grad().unwrap();
         assert_eq!((first.item::<f64>(), c.grad().unwrap().item::<f64>()), (1.0, 50_000.0));
         c.zero_grad();

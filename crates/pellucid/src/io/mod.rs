@@ -63,8 +63,8 @@ pub fn save(path: impl AsRef<Path>, tensors: &StateDict) -> Result<()> {
 /// Reads all tensors of a safetensors file.
 ///
 /// For a model in several files, load each one and [extend](Extend::extend) one dictionary by the others.
-/// [`rename`](crate::nn::rename) and [`join`](crate::nn::join) adapt the names and tensors of files of other
-/// frameworks.
+/// [`rename_keys`](crate::nn::rename_keys) and [`concatenate_entries`](crate::nn::concatenate_entries) adapt the names
+/// and tensors of files of other frameworks.
 ///
 /// # Errors
 /// [`Error::File`] for a file that cannot be read, is malformed, or contains a dtype that Pellucid does not support.

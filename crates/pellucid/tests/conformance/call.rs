@@ -1,8 +1,8 @@
 //! A sample as a call: arguments by position or keyword, converted to the types that bindings use.
 
 use crate::index::{Argument, Arguments};
-use pellucid::ops::{Axes, Operand, Reduction, over};
-use pellucid::{DType, Error, Ix, Result, Scalar, Tensor, slice};
+use pellucid::ops::{Axes, Reduction, TensorOrScalar, over};
+use pellucid::{DType, Error, IndexItem, Result, Scalar, Tensor, slice};
 use std::collections::BTreeMap;
 
 /// The position of a keyword-only argument.
@@ -69,12 +69,12 @@ impl Call<'_> {
     }
 
     /// Returns a tensor or a number.
-    pub(crate) fn operand(&self, at: usize, name: &str) -> Result<Operand<'_>> {
+    pub(crate) fn operand(&self, at: usize, name: &str) -> Result<TensorOrScalar<'_>> {
         match self.get(at, name) {
             Some(Argument::Int(number)) => Ok((*number).into()),
             Some(Argument::Float(number)) => Ok((*number).into()),
             Some(Argument::Bool(flag)) => Ok((*flag).into()),
-            _ => self.tensor(at, name).map(Operand::from),
+            _ => self.tensor(at, name).map(TensorOrScalar::from),
         }
     }
 
@@ -215,7 +215,7 @@ impl Call<'_> {
     }
 
     /// Returns an index expression.
-    pub(crate) fn index(&self, at: usize) -> Result<Vec<Ix>> {
+    pub(crate) fn index(&self, at: usize) -> Result<Vec<IndexItem>> {
         match self.get(at, "index") {
             // A list of numbers alone is one index tensor; any other list has one entry for each axis.
             Some(list @ Argument::List(items)) if items.iter().all(|i| integer(i).is_some()) => {
@@ -227,20 +227,20 @@ impl Call<'_> {
         }
     }
 
-    fn part(&self, argument: &Argument) -> Result<Ix> {
+    fn part(&self, argument: &Argument) -> Result<IndexItem> {
         match argument {
-            Argument::Int(at) => Ok(Ix::At(*at as isize)),
+            Argument::Int(at) => Ok(IndexItem::At(*at as isize)),
             Argument::Slice([start, stop, step]) => {
                 let bound = |b: &Option<i64>| b.map(|b| b as isize);
                 Ok(slice(bound(start), bound(stop), step.unwrap_or(1) as isize).into())
             }
-            Argument::Ellipsis => Ok(Ix::Ellipsis),
-            Argument::None => Ok(Ix::NewAxis),
-            Argument::Tensor(path) => Ok(Ix::Tensor(self.tensors[path].clone())),
+            Argument::Ellipsis => Ok(IndexItem::Ellipsis),
+            Argument::None => Ok(IndexItem::NewAxis),
+            Argument::Tensor(path) => Ok(IndexItem::Tensor(self.tensors[path].clone())),
             Argument::List(items) => {
                 let numbers: Option<Vec<i64>> = items.iter().map(|i| integer(i).map(|i| i as i64)).collect();
                 let numbers = numbers.ok_or_else(|| Error::invalid("call", "an index list must contain integers"))?;
-                Ok(Ix::Tensor(Tensor::new(&numbers, [numbers.len()])))
+                Ok(IndexItem::Tensor(Tensor::new(&numbers, [numbers.len()])))
             }
             other => Err(Error::invalid("call", format!("the argument {other:?} is not an index"))),
         }

@@ -10,7 +10,7 @@ use crate::data::Case;
 use crate::differences;
 use crate::index::{Level, Refusal, Sample};
 use crate::steps;
-use pellucid::{DType, Error, Grad, Tensor, capture, grad, jvp, lazy, ops};
+use pellucid::{DType, Error, GradOptions, Tensor, capture, grad, jvp, lazy, ops};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -100,7 +100,7 @@ pub(crate) fn refused(binding: &Binding, case: &Case, refusal: &Refusal) -> Resu
 pub(crate) fn sample(binding: &Binding, case: &Case, sample: &Sample) -> Vec<(&'static str, Result<(), String>)> {
     let mut plain: Option<Vec<Tensor>> = None;
     let verdict = |run: Run| {
-        let check = Check { binding, case, sample, run };
+        let check = SampleCheck { binding, case, sample, run };
         let values = guarded(|| match run.engine {
             Engine::Eager => check.eager(),
             Engine::Deferred => lazy(|| check.eager()),
@@ -129,7 +129,7 @@ fn same_bits(plain: &[Tensor], again: &[Tensor]) -> Result<(), String> {
     }
 }
 
-struct Check<'a> {
+struct SampleCheck<'a> {
     binding: &'a Binding,
     case: &'a Case,
     sample: &'a Sample,
@@ -152,7 +152,7 @@ fn refuse(e: Error) -> String {
     format!("refused: {e}")
 }
 
-impl<'a> Check<'a> {
+impl<'a> SampleCheck<'a> {
     /// Computes and compares everything eagerly; returns all computed tensors.
     fn eager(&self) -> Result<Vec<Tensor>, String> {
         let leaves = self.inputs()?;
@@ -371,7 +371,7 @@ fn gradients(outputs: &[&Tensor], seeds: Vec<Option<Tensor>>, inputs: &[&Tensor]
     if linked.is_empty() {
         return inputs.iter().map(|x| ops::zeros_like(x)).collect::<pellucid::Result<_>>().map_err(refuse);
     }
-    grad(&linked, inputs, Grad { grad_outputs: seeds, create_graph: true, retain_graph: true }).map_err(refuse)
+    grad(&linked, inputs, GradOptions { grad_outputs: seeds, create_graph: true, retain_graph: true }).map_err(refuse)
 }
 
 /// Returns the same elements in column-major order, with other elements between them.

@@ -2,11 +2,11 @@
 
 use pellucid::Error;
 use pellucid::nn::{
-    KvCache, LearnedPositions, Lstm, Masks, MultiheadAttention, MultiheadAttentionOptions, RecurrentOptions, Rnn,
-    Rotary, SinusoidalPositions, Transformer, TransformerDecoder, TransformerEncoder, TransformerOptions, causal_mask,
-    pad_sequence, sinusoidal_positions, unpad_sequence,
+    AttentionMasks, KvCache, LearnedPositions, Lstm, MultiheadAttention, MultiheadAttentionOptions, RecurrentOptions,
+    Rnn, Rotary, SinusoidalPositions, Transformer, TransformerDecoder, TransformerEncoder, TransformerOptions,
+    causal_mask, pad_sequence, sinusoidal_positions, unpad_sequence,
 };
-use pellucid::ops::Nonlinearity;
+use pellucid::ops::RnnNonlinearity;
 use pellucid::prelude::*;
 
 fn distance(a: &Tensor, b: &Tensor) -> f32 {
@@ -32,7 +32,7 @@ fn steps_of_any_length_are_attention_over_the_whole_sequence() {
     manual_seed(1);
     let (model, x) = (body(), Tensor::randn([2, 9, 16], DType::F32));
     let _off = no_grad();
-    let whole = model.forward_masked(&x, Masks::causal());
+    let whole = model.forward_masked(&x, AttentionMasks::causal());
     let caches = model.caches(2, 12);
     for _ in 0..2 {
         for (start, length) in [(0, 4), (4, 1), (5, 1), (6, 3)] {
@@ -72,10 +72,10 @@ fn decoders_with_cross_attention_decode_step_by_step() {
     let (x, memory) = (Tensor::randn([2, 5, 8], DType::F32), Tensor::randn([2, 3, 8], DType::F32));
     let there = Tensor::from([[true, true, false], [true, true, true]]);
     let _off = no_grad();
-    let whole = model.forward(&x, &memory, Masks::causal(), Masks::padding(&there));
+    let whole = model.forward(&x, &memory, AttentionMasks::causal(), AttentionMasks::padding(&there));
     let caches = model.caches(2, 5);
     for at in 0..5 {
-        let part = model.forward_cached(&x.narrow(1, at, 1), &memory, &caches, Masks::padding(&there));
+        let part = model.forward_cached(&x.narrow(1, at, 1), &memory, &caches, AttentionMasks::padding(&there));
         assert!(distance(&part, &whole.narrow(1, at, 1)) < 1e-5, "at {at}");
     }
 }
@@ -87,7 +87,7 @@ fn decoding_in_mixed_precision() {
     manual_seed(5);
     let (model, x) = (body(), Tensor::randn([2, 5, 16], DType::F32));
     let _off = no_grad();
-    let whole = model.forward_masked(&x, Masks::causal());
+    let whole = model.forward_masked(&x, AttentionMasks::causal());
     let single = model.caches(2, 5);
     for half in [DType::BF16, DType::F16] {
         let _guard = autocast(half);
@@ -117,7 +117,7 @@ fn prompts_may_be_padded_on_the_left() {
         let found = ops::concatenate(&parts.each_ref(), 1).unwrap();
         for (row, length) in lengths.into_iter().enumerate() {
             let own = |t: &Tensor| t.narrow(0, row, 1).narrow(1, 4 - length, 3 + length);
-            let alone = model.forward_masked(&own(&x), Masks::causal());
+            let alone = model.forward_masked(&own(&x), AttentionMasks::causal());
             assert!(
                 distance(&own(&found), &alone) < 1e-5,
                 "a prompt of length {length} has another output in the padded batch"
@@ -164,7 +164,8 @@ fn shapes_are_known_without_values() {
     assert_eq!(Lstm::with(4, 5, two).unwrap().output_shape(&[7, 2, 4]).unwrap().dims(), [7, 2, 6]);
     let source = Tensor::zeros([0, 4, 8], DType::F32);
     let model = Transformer::new(8, 2, [1, 1], 12, TransformerOptions::default()).unwrap();
-    let y = model.forward(&source, &source, Masks::default(), Masks::causal(), Masks::default());
+    let y =
+        model.forward(&source, &source, AttentionMasks::default(), AttentionMasks::causal(), AttentionMasks::default());
     assert_eq!(y.shape().dims(), [0, 4, 8]);
 }
 
@@ -179,9 +180,9 @@ fn invalid_options_are_errors() {
     assert!(refused(MultiheadAttentionOptions { dropout: 1.0, ..default }));
     assert!(refused(MultiheadAttentionOptions { rotary: Some(Rotary::default()), ..default }));
     assert!(MultiheadAttention::with(6, 4, default).is_err());
-    assert!(Rnn::with(2, 3, Nonlinearity::Relu, RecurrentOptions { layers: 0, ..Default::default() }).is_err());
+    assert!(Rnn::with(2, 3, RnnNonlinearity::Relu, RecurrentOptions { layers: 0, ..Default::default() }).is_err());
     let projected = RecurrentOptions { projection: Some(1), ..Default::default() };
-    assert!(Rnn::with(2, 3, Nonlinearity::Relu, projected).is_err());
+    assert!(Rnn::with(2, 3, RnnNonlinearity::Relu, projected).is_err());
     let rnn = Rnn::new(2, 3);
     let x = Tensor::ones([4, 1, 2], DType::F32);
     assert!(matches!(rnn.try_run(&x, Some(&Tensor::ones([1, 3], DType::F32)), None), Err(Error::ShapeMismatch { .. })));

@@ -2,10 +2,11 @@
 
 use pellucid::io;
 use pellucid::nn::{
-    Gru, GruCell, Lstm, LstmCell, Masks, MultiheadAttention, MultiheadAttentionOptions, Pairs, RecurrentOptions, Rnn,
-    RnnCell, Rotary, Transformer, TransformerDecoder, TransformerEncoder, TransformerEncoderLayer, TransformerOptions,
+    AttentionMasks, Gru, GruCell, Lstm, LstmCell, MultiheadAttention, MultiheadAttentionOptions, RecurrentOptions, Rnn,
+    RnnCell, Rotary, RotaryPairing, Transformer, TransformerDecoder, TransformerEncoder, TransformerEncoderLayer,
+    TransformerOptions,
 };
-use pellucid::ops::Nonlinearity;
+use pellucid::ops::RnnNonlinearity;
 use pellucid::prelude::*;
 
 /// The tests of all layers of sequences.
@@ -103,7 +104,7 @@ fn self_attention() {
     let m = attention(MultiheadAttentionOptions::default());
     Case::new("mha").check(&m, |get| {
         let x = get("x");
-        vec![("y", m.attend(&x, &x.clone(), &x.clone(), Masks::default()))]
+        vec![("y", m.attend(&x, &x.clone(), &x.clone(), AttentionMasks::default()))]
     });
 }
 
@@ -114,8 +115,8 @@ fn boolean_masks_and_returned_weights() {
     let case = Case::new("mha_masked");
     case.check(&m, |get| {
         let (x, mask, padding) = (get("x"), get("mask"), get("padding"));
-        let masks = Masks { mask: Some(&mask), key_padding: Some(&padding), causal: false };
-        let causal = Masks { key_padding: Some(&padding), ..Masks::causal() };
+        let masks = AttentionMasks { mask: Some(&mask), key_padding: Some(&padding), causal: false };
+        let causal = AttentionMasks { key_padding: Some(&padding), ..AttentionMasks::causal() };
         let (y, weights) = m.attend_weighted(&x, &x, &x, masks, false).unwrap();
         let (_, mean) = m.attend_weighted(&x, &x, &x, causal, true).unwrap();
         assert!((mean - weights.mean(1)).abs().max(..).item::<f32>() < 1e-6);
@@ -132,7 +133,7 @@ fn additive_masks_have_gradients() {
     let m = attention(MultiheadAttentionOptions { bias: false, ..Default::default() });
     Case::new("mha_added").check(&m, |get| {
         let mask = get("mask");
-        let masks = Masks { mask: Some(&mask), ..Default::default() };
+        let masks = AttentionMasks { mask: Some(&mask), ..Default::default() };
         let (y, weights) = m.attend_weighted(&get("query"), &get("key"), &get("value"), masks, false).unwrap();
         assert!((m.attend(&get("query"), &get("key"), &get("value"), masks) - &y).abs().max(..).item::<f32>() < 1e-5);
         vec![("y", y), ("weights", weights)]
@@ -145,15 +146,15 @@ fn additional_keys_for_all_queries() {
     let m = attention(MultiheadAttentionOptions { bias_kv: true, zero_attn: true, ..Default::default() });
     Case::new("mha_besides").check(&m, |get| {
         let (q, k, v, padding) = (get("query"), get("key"), get("value"), get("padding"));
-        let (y, weights) = m.attend_weighted(&q, &k, &v, Masks::padding(&padding), false).unwrap();
-        assert!((m.attend(&q, &k, &v, Masks::padding(&padding)) - &y).abs().max(..).item::<f32>() < 1e-5);
+        let (y, weights) = m.attend_weighted(&q, &k, &v, AttentionMasks::padding(&padding), false).unwrap();
+        assert!((m.attend(&q, &k, &v, AttentionMasks::padding(&padding)) - &y).abs().max(..).item::<f32>() < 1e-5);
         vec![("y", y), ("weights", weights)]
     });
     let m = attention(MultiheadAttentionOptions { bias_kv: true, ..Default::default() });
     Case::new("mha_causal_besides").check(&m, |get| {
         let (x, mask) = (get("x"), get("mask"));
-        let (y, weights) = m.attend_weighted(&x, &x, &x, Masks::causal(), false).unwrap();
-        let written = Masks { mask: Some(&mask), ..Default::default() };
+        let (y, weights) = m.attend_weighted(&x, &x, &x, AttentionMasks::causal(), false).unwrap();
+        let written = AttentionMasks { mask: Some(&mask), ..Default::default() };
         assert!((m.attend(&x, &x, &x, written) - &y).abs().max(..).item::<f32>() < 1e-5);
         // Sequences that are processed separately have the same outputs.
         let cached = {
@@ -174,27 +175,27 @@ fn keys_and_values_of_other_widths() {
     let names: Vec<String> = m.named_parameters().into_iter().map(|(name, _)| name).collect();
     assert_eq!(names[..4], ["q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias"]);
     Case::new("mha_widths")
-        .check(&m, |get| vec![("y", m.attend(&get("query"), &get("key"), &get("value"), Masks::default()))]);
+        .check(&m, |get| vec![("y", m.attend(&get("query"), &get("key"), &get("value"), AttentionMasks::default()))]);
 }
 
 #[test]
 fn grouped_queries_and_rotary_positions() {
     let _random = pellucid::Generator::new(0).scope();
-    let check = |name, heads, kv_heads, pairs: Option<Pairs>| {
+    let check = |name, heads, kv_heads, pairs: Option<RotaryPairing>| {
         let rotary = pairs.map(|pairs| Rotary { pairs, ..Default::default() });
         let options = MultiheadAttentionOptions { kv_heads: Some(kv_heads), rotary, ..Default::default() };
         let m = MultiheadAttention::with(8, heads, options).unwrap();
         Case::new(name).check(&m, |get| {
             let x = get("x");
-            let y = m.attend(&x, &x, &x, Masks::causal());
-            let (again, _) = m.attend_weighted(&x, &x, &x, Masks::causal(), false).unwrap();
+            let y = m.attend(&x, &x, &x, AttentionMasks::causal());
+            let (again, _) = m.attend_weighted(&x, &x, &x, AttentionMasks::causal(), false).unwrap();
             assert!((again - &y).abs().max(..).item::<f32>() < 1e-5);
             vec![("y", y)]
         });
     };
     check("grouped", 4, 2, None);
-    check("rotary_neighbours", 2, 2, Some(Pairs::Neighbours));
-    check("rotary_halves", 2, 1, Some(Pairs::Halves));
+    check("rotary_neighbours", 2, 2, Some(RotaryPairing::Neighbours));
+    check("rotary_halves", 2, 1, Some(RotaryPairing::Halves));
 }
 
 fn options() -> TransformerOptions {
@@ -210,7 +211,7 @@ fn encoders() {
     let m = TransformerEncoder::new(2, 8, 2, 12, options).unwrap().with_norm();
     Case::new("encoder").check(&m, |get| {
         let (mask, padding) = (get("mask"), get("padding"));
-        let masks = Masks { mask: Some(&mask), key_padding: Some(&padding), causal: false };
+        let masks = AttentionMasks { mask: Some(&mask), key_padding: Some(&padding), causal: false };
         vec![("y", m.forward_masked(&get("x"), masks))]
     });
 }
@@ -221,7 +222,7 @@ fn decoders_without_biases() {
     let m = TransformerDecoder::new(2, 8, 2, 12, TransformerOptions { bias: false, ..options() }).unwrap();
     Case::new("decoder").check(&m, |get| {
         let padding = get("padding");
-        vec![("y", m.forward(&get("x"), &get("memory"), Masks::causal(), Masks::padding(&padding)))]
+        vec![("y", m.forward(&get("x"), &get("memory"), AttentionMasks::causal(), AttentionMasks::padding(&padding)))]
     });
 }
 
@@ -231,8 +232,8 @@ fn whole_transformers() {
     let m = Transformer::new(8, 2, [1, 1], 12, options()).unwrap();
     Case::new("transformer").check(&m, |get| {
         let padding = get("padding");
-        let there = Masks::padding(&padding);
-        vec![("y", m.forward(&get("source"), &get("target"), there, Masks::causal(), there))]
+        let there = AttentionMasks::padding(&padding);
+        vec![("y", m.forward(&get("source"), &get("target"), there, AttentionMasks::causal(), there))]
     });
 }
 
@@ -242,13 +243,13 @@ const TWO: RecurrentOptions =
 #[test]
 fn plain_recurrent_layers() {
     let _random = pellucid::Generator::new(0).scope();
-    let m = Rnn::with(3, 4, Nonlinearity::Tanh, TWO).unwrap();
+    let m = Rnn::with(3, 4, RnnNonlinearity::Tanh, TWO).unwrap();
     Case::new("rnn").check(&m, |get| {
         let (y, h) = m.run(&get("x"), Some(&get("h")));
         vec![("y", y), ("h", h)]
     });
     let options = RecurrentOptions { bias: false, ..Default::default() };
-    let m = Rnn::with(3, 4, Nonlinearity::Relu, options).unwrap();
+    let m = Rnn::with(3, 4, RnnNonlinearity::Relu, options).unwrap();
     Case::new("rnn_relu").check(&m, |get| {
         let (y, h) = m.run(&get("x"), None);
         vec![("y", y), ("h", h)]

@@ -1,7 +1,7 @@
 //! Replayed training steps are bitwise equal to eager ones.
 
 use pellucid::nn::{
-    Embedding, LearnedPositions, Lstm, Masks, RecurrentOptions, TransformerEncoder, TransformerOptions,
+    AttentionMasks, Embedding, LearnedPositions, Lstm, RecurrentOptions, TransformerEncoder, TransformerOptions,
 };
 use pellucid::prelude::*;
 
@@ -58,7 +58,7 @@ fn a_step_of_a_transformer() {
     };
     let loss = |model: &Gpt, x: &Tensor, y: &Tensor| {
         let x = model.positions.forward(&model.words.forward(x));
-        let logits = model.head.forward(&model.body.forward_masked(&x, Masks::causal()));
+        let logits = model.head.forward(&model.body.forward_masked(&x, AttentionMasks::causal()));
         cross_entropy(&logits.flatten(0, 1), &y.flatten(0, 1))
     };
     let batch = || (Tensor::randint(0, 11, [3, 8]), Tensor::randint(0, 11, [3, 8]));

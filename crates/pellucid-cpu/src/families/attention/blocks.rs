@@ -5,7 +5,7 @@ use super::rows::{
     AttentionMask, BLOCK_ROWS, HeadMask, ScaledRows, ScoreBlock, ScoreRows, SoftmaxGradientRows, SoftmaxRows,
     padded_row_len,
 };
-use pellucid_gemm::{Gemm, PackedPanels, Source, Strided, Threads};
+use pellucid_gemm::{Gemm, PackSource, PackedPanels, Strided, Threads};
 use pellucid_ir::Result;
 use pellucid_ir::kernel::{Attention, AttentionSizes};
 use pellucid_runtime::CpuBuffer;
@@ -90,7 +90,7 @@ impl BlockThreads {
     fn for_each(self, count: usize, work: impl Fn(usize, usize) + Sync) {
         match self {
             BlockThreads::One => (0..count).for_each(|i| work(0, i)),
-            BlockThreads::Pool => threads::each(count, 1, work),
+            BlockThreads::Pool => threads::parallel_for(count, 1, work),
         }
     }
 
@@ -366,7 +366,7 @@ impl<T: Float> AttentionProblem<'_, T> {
         (to, row_stride): (*mut T, isize),
         add: bool,
     ) {
-        let b: &dyn Source<T> = b;
+        let b: &dyn PackSource<T> = b;
         // SAFETY: the contract of `multiply` is this function's contract.
         unsafe { pellucid_gemm::multiply(self.isa, a, b, (0..m, 0..n, k), to, row_stride, add) }
     }
@@ -387,7 +387,18 @@ impl<T: Float> AttentionProblem<'_, T> {
         let offsets = [Default::default()];
         // SAFETY: the pointers are valid for the elements of `shape`, and C is exclusive to this call (this function's
         // contract); there is one product, at offset 0. The processor supports `self.isa` (this function's contract).
-        unsafe { pellucid_gemm::gemm_at(self.isa, &shape, &offsets, a.data, b.data, Some(to), None, Threads::One) }
+        unsafe {
+            pellucid_gemm::gemm_batched_for_isa(
+                self.isa,
+                &shape,
+                &offsets,
+                a.data,
+                b.data,
+                Some(to),
+                None,
+                Threads::One,
+            )
+        }
     }
 
     /// Calls `work(sequence, head, threads, scratch)` for every head of keys and values.
@@ -423,7 +434,7 @@ impl<T: Float> AttentionProblem<'_, T> {
             );
         };
         if is_parallel_over_heads {
-            threads::each(heads, 1, work);
+            threads::parallel_for(heads, 1, work);
         } else {
             (0..heads).for_each(|i| work(0, i));
         }

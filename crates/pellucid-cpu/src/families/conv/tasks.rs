@@ -17,7 +17,7 @@ pub(super) fn for_each_task(count: usize, cost: usize, work: impl Fn(usize, usiz
     if worker_count(count, cost) == 1 {
         return (0..count).try_for_each(|i| work(0, i));
     }
-    threads::try_each(count, (MIN_TASK_WORK / cost.max(1)).clamp(1, count), work)
+    threads::try_parallel_for(count, (MIN_TASK_WORK / cost.max(1)).clamp(1, count), work)
 }
 
 /// Returns the number of workers that [`for_each_task`] uses for `count` calls of `cost` multiply-adds each.

@@ -8,7 +8,7 @@ use super::problem::ConvProblem;
 use super::stage::{ReadRegion, StagedImages, tap_offsets};
 use super::tasks::for_each_task;
 use crate::strided::IndexSpace;
-use pellucid_gemm::{ImplicitIm2col, OffsetList, Strided, VIRTUAL_LANES, WeightGradDots, folded};
+use pellucid_gemm::{ImplicitIm2col, OffsetList, Strided, VIRTUAL_LANES, WeightGradDots, sum_virtual_lanes};
 use pellucid_ir::Result;
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
@@ -277,7 +277,7 @@ impl<T: Element> WeightGradient<'_, T> {
         unsafe {
             if !is_packed {
                 let sums = std::slice::from_raw_parts(sums.get(), groups * cout * rows * VIRTUAL_LANES);
-                folded(sums).enumerate().for_each(|(i, sum)| *w.get().add(i) = sum);
+                sum_virtual_lanes(sums).enumerate().for_each(|(i, sum)| *w.get().add(i) = sum);
                 return;
             }
             for group in 0..groups {

@@ -1,4 +1,4 @@
-//! Scatter: `y[index] = combine(y[index], values)` in place, in row-major order of the values.
+//! Scatter: `y[index] = reduction(y[index], values)` in place, in row-major order of the values.
 //!
 //! The fixed order makes repeated indices deterministic. The work is therefore divided into tasks only along an axis
 //! that is not indexed, where different tasks write different elements of `y`.
@@ -8,7 +8,7 @@ use crate::family::CpuFamily;
 use crate::number::{ComputeScalar, StorageElement};
 use crate::operand::Operand;
 use crate::strided::{IndexSpace, axes};
-use pellucid_ir::kernel::{Combine, Index, Scatter};
+use pellucid_ir::kernel::{Index, Scatter, ScatterReduction};
 use pellucid_ir::{DType, Layout, Result};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
@@ -28,23 +28,23 @@ impl CpuFamily for Scatter {
         if is_empty(values.shape()) {
             return Ok(());
         }
-        let combine = match (kernel.combine, y.dtype) {
+        let reduction = match (kernel.reduction, y.dtype) {
             // For booleans, the sum is "or" (the maximum of the bytes) and the product is "and" (the minimum).
-            (Combine::Add, DType::Bool) => Combine::Max,
-            (Combine::Mul, DType::Bool) => Combine::Min,
-            (combine, _) => combine,
+            (ScatterReduction::Add, DType::Bool) => ScatterReduction::Max,
+            (ScatterReduction::Mul, DType::Bool) => ScatterReduction::Min,
+            (reduction, _) => reduction,
         };
         let (first, layout, element_size) = (values.first(), values.layout, y.dtype.size());
         let indices = &addresses_and_layouts(indices);
         let task = ScatterTask { index: &kernel.index, first, layout, indices, element_size };
-        let accumulates = matches!(combine, Combine::Add | Combine::Mul);
+        let accumulates = matches!(reduction, ScatterReduction::Add | ScatterReduction::Mul);
         match y.dtype {
-            _ if combine == Combine::Set => {
+            _ if reduction == ScatterReduction::Set => {
                 with_width!(y.dtype.size(), T => task.run(ScatterArray::new(y), up_to!(Isa::Avx2, Isa::best(), assign_block::<T>)))
             }
-            DType::F16 if accumulates => task.accumulate_in_f32::<F16>(combine, y)?,
-            DType::BF16 if accumulates => task.accumulate_in_f32::<BF16>(combine, y)?,
-            dtype => with_storage_element!(dtype, T => task.combine::<T, T>(combine, ScatterArray::new(y))),
+            DType::F16 if accumulates => task.accumulate_in_f32::<F16>(reduction, y)?,
+            DType::BF16 if accumulates => task.accumulate_in_f32::<BF16>(reduction, y)?,
+            dtype => with_storage_element!(dtype, T => task.combine::<T, T>(reduction, ScatterArray::new(y))),
         }
         Ok(())
     }
@@ -85,7 +85,11 @@ type ScatterKernel<S, V> = unsafe fn(*mut S, *const V, &[isize], &[isize], &Inde
 
 impl<'a> ScatterTask<'a> {
     /// Combines in a copy of y in `f32`, so that repeated indices are rounded once and not at every step.
-    fn accumulate_in_f32<T: StorageElement<Compute = f32>>(&self, combine: Combine, y: &Operand<'_>) -> Result<()> {
+    fn accumulate_in_f32<T: StorageElement<Compute = f32>>(
+        &self,
+        reduction: ScatterReduction,
+        y: &Operand<'_>,
+    ) -> Result<()> {
         let wide = CpuBuffer::scratch(y.shape().size() * size_of::<f32>())?;
         let first = SharedPtr(wide.ensure()?.as_ptr().cast::<f32>());
         let layout = Layout::contiguous(y.shape().clone());
@@ -101,24 +105,26 @@ impl<'a> ScatterTask<'a> {
         // SAFETY: the index space is that of y and of the scratch array, which has the shape of y. Both pointers are
         // elements of these arrays, and no other thread uses them.
         for_each_pair(&|narrow, wide| unsafe { *wide = (*narrow).widen() });
-        self.combine::<T, f32>(combine, ScatterArray { layout: &layout, first });
+        self.combine::<T, f32>(reduction, ScatterArray { layout: &layout, first });
         // SAFETY: both pointers are elements of y and of the scratch array, which no other thread uses.
         for_each_pair(&|narrow, wide| unsafe { *narrow = T::narrow(*wide) });
         Ok(())
     }
 
     /// Combines all values with y.
-    fn combine<V, S>(&self, combine: Combine, y: ScatterArray<'_, S>)
+    fn combine<V, S>(&self, reduction: ScatterReduction, y: ScatterArray<'_, S>)
     where
         V: StorageElement<Compute = S::Compute>,
         S: StorageElement,
     {
         // Only sums run often: they are the gradients of a gather.
-        let kernel = match combine {
-            Combine::Mul => const { combine_block::<S, V, ScatterProduct, false>(Isa::Portable) },
-            Combine::Max => const { combine_block::<S, V, ScatterMax, false>(Isa::Portable) },
-            Combine::Min => const { combine_block::<S, V, ScatterMin, false>(Isa::Portable) },
-            Combine::Add | Combine::Set => up_to!(S::WIDEST_ISA, Isa::best(), combine_block::<S, V, ScatterSum, true>),
+        let kernel = match reduction {
+            ScatterReduction::Mul => const { combine_block::<S, V, ScatterProduct, false>(Isa::Portable) },
+            ScatterReduction::Max => const { combine_block::<S, V, ScatterMax, false>(Isa::Portable) },
+            ScatterReduction::Min => const { combine_block::<S, V, ScatterMin, false>(Isa::Portable) },
+            ScatterReduction::Add | ScatterReduction::Set => {
+                up_to!(S::WIDEST_ISA, Isa::best(), combine_block::<S, V, ScatterSum, true>)
+            }
         };
         self.run::<S, V>(y, kernel);
     }

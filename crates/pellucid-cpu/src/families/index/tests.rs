@@ -1,6 +1,6 @@
 use crate::testing::{Choices, TestArray, TestLayout, numbers, run_kernel};
 use crate::with_threads;
-use pellucid_ir::kernel::{Combine, Gather, Index, Kernel, Scatter};
+use pellucid_ir::kernel::{Gather, Index, Kernel, Scatter, ScatterReduction};
 use pellucid_ir::{DType, Error, Shape};
 
 fn unravel(mut flat: usize, shape: &[usize]) -> Vec<usize> {
@@ -105,16 +105,22 @@ fn scatter_equals_the_definition_in_every_layout_and_dtype() {
         let index_arrays = indices(&index, &shape, &index_shape, 11);
         let positions = naive(&index, &shape, &index_shape, &index_arrays);
         let (y, v) = (numbers(shape.size(), 1, 3), numbers(positions.len(), 1, 4));
-        for combine in [Combine::Set, Combine::Add, Combine::Mul, Combine::Max, Combine::Min] {
+        for reduction in [
+            ScatterReduction::Set,
+            ScatterReduction::Add,
+            ScatterReduction::Mul,
+            ScatterReduction::Max,
+            ScatterReduction::Min,
+        ] {
             let mut expected = y.clone();
             for (&i, &v) in positions.iter().zip(&v) {
                 let e = &mut expected[i];
-                *e = match combine {
-                    Combine::Set => v,
-                    Combine::Add => *e + v,
-                    Combine::Mul => *e * v,
-                    Combine::Max => e.max(v),
-                    Combine::Min => e.min(v),
+                *e = match reduction {
+                    ScatterReduction::Set => v,
+                    ScatterReduction::Add => *e + v,
+                    ScatterReduction::Mul => *e * v,
+                    ScatterReduction::Max => e.max(v),
+                    ScatterReduction::Min => e.min(v),
                 };
             }
             for (layout, dtype) in TestLayout::ALL.into_iter().cycle().zip(DType::ALL.into_iter().skip(2)) {
@@ -123,8 +129,8 @@ fn scatter_equals_the_definition_in_every_layout_and_dtype() {
                 let index_arrays: Vec<_> =
                     index_arrays.iter().map(|t| TestArray::of(index_shape.clone(), layout, t)).collect();
                 let inputs: Vec<_> = [&values].into_iter().chain(&index_arrays).collect();
-                run_kernel(Kernel::Scatter(Scatter { index: index.clone(), combine }), &inputs, &[&into]).unwrap();
-                assert_eq!(into.reals(), expected, "{shape} {index:?} {index_shape} {layout:?} {dtype} {combine:?}");
+                run_kernel(Kernel::Scatter(Scatter { index: index.clone(), reduction }), &inputs, &[&into]).unwrap();
+                assert_eq!(into.reals(), expected, "{shape} {index:?} {index_shape} {layout:?} {dtype} {reduction:?}");
             }
         }
     }
@@ -156,7 +162,8 @@ fn sweep_of_gather_and_scatter() {
         let index_arrays = indices(&index, &shape, &index_shape, 5);
         let positions = naive(&index, &shape, &index_shape, &index_arrays);
         let (dtype, layout, threads) = (choices.of(&DType::ALL[1..]), choices.of(&TestLayout::ALL), choices.threads());
-        let combine = choices.of(&[Combine::Set, Combine::Add, Combine::Max, Combine::Min]);
+        let reduction =
+            choices.of(&[ScatterReduction::Set, ScatterReduction::Add, ScatterReduction::Max, ScatterReduction::Min]);
         let (x, v) = (numbers(shape.size(), 9, 3), numbers(positions.len(), 1, 4));
         let array = |shape: &Shape, values: &[f64]| TestArray::cast(shape.clone(), layout, dtype, values);
         let index_arrays: Vec<TestArray> =
@@ -170,19 +177,19 @@ fn sweep_of_gather_and_scatter() {
             let inputs: Vec<&TestArray> = [&from].into_iter().chain(&index_arrays).collect();
             run_kernel(Kernel::Gather(Gather { index: index.clone() }), &inputs, &[&to]).unwrap();
             let inputs: Vec<&TestArray> = [&values].into_iter().chain(&index_arrays).collect();
-            run_kernel(Kernel::Scatter(Scatter { index: index.clone(), combine }), &inputs, &[&into]).unwrap();
+            run_kernel(Kernel::Scatter(Scatter { index: index.clone(), reduction }), &inputs, &[&into]).unwrap();
         });
-        let case = format!("{shape} {index:?} {index_shape} {layout:?} {dtype} {combine:?} {threads} threads");
+        let case = format!("{shape} {index:?} {index_shape} {layout:?} {dtype} {reduction:?} {threads} threads");
         assert_eq!(to.reals(), positions.iter().map(|&i| x[i]).collect::<Vec<f64>>(), "{case}");
         let mut expected = x;
         for (&i, &v) in positions.iter().zip(&v) {
             let e = &mut expected[i];
-            *e = match combine {
-                Combine::Set => v,
-                Combine::Add => *e + v,
-                Combine::Mul => *e * v,
-                Combine::Max => e.max(v),
-                Combine::Min => e.min(v),
+            *e = match reduction {
+                ScatterReduction::Set => v,
+                ScatterReduction::Add => *e + v,
+                ScatterReduction::Mul => *e * v,
+                ScatterReduction::Max => e.max(v),
+                ScatterReduction::Min => e.min(v),
             };
         }
         // Sums are rounded or wrap once, at the end.
@@ -197,27 +204,31 @@ fn half_precision_accumulates_repeated_indices_in_f32() {
         let y = TestArray::cast([2, 2], TestLayout::Plain, dtype, &[big, 1.0, 2.0, 3.0]);
         let ones = TestArray::cast([4, 2], TestLayout::Plain, dtype, &[1.0; 8]);
         let rows = TestArray::of([4], TestLayout::Plain, &[0i64, -2, 0, 0]);
-        run_kernel(Kernel::Scatter(Scatter { index: axes(&[0]), combine: Combine::Add }), &[&ones, &rows], &[&y])
-            .unwrap();
+        run_kernel(
+            Kernel::Scatter(Scatter { index: axes(&[0]), reduction: ScatterReduction::Add }),
+            &[&ones, &rows],
+            &[&y],
+        )
+        .unwrap();
         assert_eq!(y.reals(), [big + 4.0, 5.0, 2.0, 3.0]);
     }
 }
 
 #[test]
 fn boolean_sums_are_or_and_extrema_propagate_nan() {
-    let scatter = |combine| Kernel::Scatter(Scatter { index: Index::Along(0), combine });
+    let scatter = |reduction| Kernel::Scatter(Scatter { index: Index::Along(0), reduction });
     let index = TestArray::of([3], TestLayout::Plain, &[0i64, 0, 1]);
     let (y, v) = (
         TestArray::of([2], TestLayout::Plain, &[true, false]),
         TestArray::of([3], TestLayout::Plain, &[true, true, false]),
     );
-    run_kernel(scatter(Combine::Add), &[&v, &index], &[&y]).unwrap();
+    run_kernel(scatter(ScatterReduction::Add), &[&v, &index], &[&y]).unwrap();
     assert_eq!(y.values::<bool>(), [true, false]);
     let (y, v) = (
         TestArray::of([2], TestLayout::Plain, &[0.0f32, f32::NAN]),
         TestArray::of([3], TestLayout::Plain, &[f32::NAN, 7.0, 8.0]),
     );
-    run_kernel(scatter(Combine::Max), &[&v, &index], &[&y]).unwrap();
+    run_kernel(scatter(ScatterReduction::Max), &[&v, &index], &[&y]).unwrap();
     assert!(y.values::<f32>().iter().all(|v| v.is_nan()));
 }
 
@@ -231,7 +242,7 @@ fn indices_out_of_bounds_are_errors_before_any_write() {
         assert_eq!(run_kernel(Kernel::Gather(Gather { index: axes(&[0]) }), &[&x, &index], &[&y]), Err(error));
         assert_eq!(y.values::<f32>(), [9.0; 8]);
         let error = Error::IndexOutOfBounds { op: "scatter", index: bad, axis: 0, len: 3 };
-        let scatter = Scatter { index: axes(&[0]), combine: Combine::Set };
+        let scatter = Scatter { index: axes(&[0]), reduction: ScatterReduction::Set };
         assert_eq!(run_kernel(Kernel::Scatter(scatter), &[&y, &index], &[&x]), Err(error));
         assert_eq!(x.values::<f32>(), [1.0; 6]);
     }
@@ -269,7 +280,7 @@ fn threads_change_no_bit() {
                 run_kernel(Kernel::Gather(Gather { index: index.clone() }), &[&into, &index_array], &[&gathered])
                     .unwrap();
                 run_kernel(
-                    Kernel::Scatter(Scatter { index: index.clone(), combine: Combine::Add }),
+                    Kernel::Scatter(Scatter { index: index.clone(), reduction: ScatterReduction::Add }),
                     &[&gathered, &index_array],
                     &[&into],
                 )

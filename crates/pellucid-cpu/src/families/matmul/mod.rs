@@ -10,7 +10,7 @@ use crate::family::CpuFamily;
 use crate::operand::{Operand, Operands};
 use crate::program::{self, MapEpilogue};
 use crate::strided::IndexSpace;
-use pellucid_gemm::{Epilogue, Finished, Gemm, Offsets, Threads, gemm_batched};
+use pellucid_gemm::{Epilogue, Gemm, Offsets, OutputBlock, Threads, gemm_batched};
 use pellucid_ir::kernel::{Map, MatMul};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
 use pellucid_runtime::CpuBuffer;
@@ -202,7 +202,7 @@ fn multiply_as<T: Element>(
 }
 
 impl<T: Element> Epilogue<T> for MapEpilogue<'_> {
-    fn finish(&self, part: Finished<T>) {
+    fn finish(&self, part: OutputBlock<T>) {
         let size = size_of::<T>() as isize;
         let steps = [part.row_stride * size, part.col_stride * size];
         // SAFETY: the part is within the product, and its first element is at `part.data`. Each element of the product

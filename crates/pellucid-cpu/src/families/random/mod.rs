@@ -220,14 +220,14 @@ fn unit(word: u32, bits: u32) -> f32 {
 
 /// Joins two words to a 64-bit word.
 #[inline(always)]
-fn join(low: u32, high: u32) -> u64 {
+fn join_words(low: u32, high: u32) -> u64 {
     (high as u64) << 32 | low as u64
 }
 
 /// Converts the upper 53 bits of two words to a number in [0, 1), exactly.
 #[inline(always)]
 fn unit_wide(low: u32, high: u32) -> f64 {
-    (join(low, high) >> 11) as i64 as f64 * (1.0 / (1u64 << 53) as f64)
+    (join_words(low, high) >> 11) as i64 as f64 * (1.0 / (1u64 << 53) as f64)
 }
 
 /// Computes two independent normal values from two uniform values in [0, 1) (Box & Muller 1958).
@@ -288,8 +288,8 @@ impl FromWords<u64> for RawBits {
     #[inline(always)]
     fn convert<S: InstructionSet>(words: &GroupWords, out: &mut [u64; WORDS]) {
         for i in 0..LANES {
-            out[2 * i] = join(words[0][i], words[1][i]);
-            out[2 * i + 1] = join(words[2][i], words[3][i]);
+            out[2 * i] = join_words(words[0][i], words[1][i]);
+            out[2 * i + 1] = join_words(words[2][i], words[3][i]);
         }
     }
 }

@@ -58,7 +58,7 @@ fn element_i_uses_word_i_of_the_stream() {
     let bits: Vec<i32> = draw(Distribution::Bits, 1001, [key, counter]);
     assert!(bits.iter().enumerate().all(|(i, &b)| b as u32 == word(i as u64)));
     let wide: Vec<i64> = draw(Distribution::Bits, 101, [key, counter]);
-    assert!(wide.iter().enumerate().all(|(i, &b)| b as u64 == join(word(2 * i as u64), word(2 * i as u64 + 1))));
+    assert!(wide.iter().enumerate().all(|(i, &b)| b as u64 == join_words(word(2 * i as u64), word(2 * i as u64 + 1))));
     let unit: Vec<f32> = draw(Distribution::Uniform, 1001, [key, counter]);
     assert!(unit.iter().enumerate().all(|(i, &u)| u == (word(i as u64) >> 8) as f32 / 16_777_216.0));
     let bytes: Vec<u8> = draw(Distribution::Bits, 9, [key, counter]);

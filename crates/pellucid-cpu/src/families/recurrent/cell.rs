@@ -1,6 +1,6 @@
-//! The equations of one step of a [`Cell`], forward and backward, vectorised.
+//! The equations of one step of a [`RnnMode`], forward and backward, vectorised.
 
-use pellucid_ir::kernel::Cell;
+use pellucid_ir::kernel::RnnMode;
 use pellucid_runtime::threads::SharedPtr;
 use pellucid_simd::math::Real;
 use pellucid_simd::vector::{FloatVector, lanes};
@@ -27,7 +27,7 @@ impl ActiveSequences<'_> {
 /// The equations and the arrays that both directions of a step use.
 pub(super) struct CellStep<'a, T> {
     /// The equations.
-    pub(super) cell: Cell,
+    pub(super) cell: RnnMode,
     /// H, the width of the cell.
     pub(super) width: usize,
     /// The rows that are computed.
@@ -37,9 +37,9 @@ pub(super) struct CellStep<'a, T> {
     /// Forward, the sums of the contributions of inputs and states to the gates, which are overwritten with the gate
     /// activations; backward, the gate activations, `[N, B·H]`.
     pub(super) gates: SharedPtr<T>,
-    /// The previous states, `[N, H]`: for [`Cell::Gru`].
+    /// The previous states, `[N, H]`: for [`RnnMode::Gru`].
     pub(super) previous_state: SharedPtr<T>,
-    /// c before and after the step, `[N, H]`: for [`Cell::Lstm`].
+    /// c before and after the step, `[N, H]`: for [`RnnMode::Lstm`].
     pub(super) cells: [SharedPtr<T>; 2],
 }
 
@@ -103,9 +103,9 @@ pub(super) struct BackwardStep<'a, T> {
     /// The gradients of the gates, `[N, B·H]`.
     pub(super) gate_grads: SharedPtr<T>,
     /// The part of the gradient of the previous states that does not pass through the gates, `[N, H]`: for
-    /// [`Cell::Gru`].
+    /// [`RnnMode::Gru`].
     pub(super) bypass_grads: SharedPtr<T>,
-    /// The gradients of c after the step, which are overwritten with those before it, `[N, H]`: for [`Cell::Lstm`].
+    /// The gradients of c after the step, which are overwritten with those before it, `[N, H]`: for [`RnnMode::Lstm`].
     pub(super) cell_grads: SharedPtr<T>,
 }
 
@@ -117,10 +117,10 @@ struct CellWork<'s, S, const CELL: usize>(&'s S);
 macro_rules! run_cell_work {
     ($isa:expr, $work:expr) => {
         match $work.step.cell {
-            Cell::Tanh => vector_work::<T, _>($isa)(&CellWork::<_, { Cell::Tanh as usize }>($work)),
-            Cell::Relu => vector_work::<T, _>($isa)(&CellWork::<_, { Cell::Relu as usize }>($work)),
-            Cell::Gru => vector_work::<T, _>($isa)(&CellWork::<_, { Cell::Gru as usize }>($work)),
-            Cell::Lstm => vector_work::<T, _>($isa)(&CellWork::<_, { Cell::Lstm as usize }>($work)),
+            RnnMode::Tanh => vector_work::<T, _>($isa)(&CellWork::<_, { RnnMode::Tanh as usize }>($work)),
+            RnnMode::Relu => vector_work::<T, _>($isa)(&CellWork::<_, { RnnMode::Relu as usize }>($work)),
+            RnnMode::Gru => vector_work::<T, _>($isa)(&CellWork::<_, { RnnMode::Gru as usize }>($work)),
+            RnnMode::Lstm => vector_work::<T, _>($isa)(&CellWork::<_, { RnnMode::Lstm as usize }>($work)),
         }
     };
 }
@@ -163,11 +163,11 @@ macro_rules! for_each_lane_block {
         }
     }};
     (@cell $Row:ident, $arrays:expr, $block:expr) => {
-        if const { CELL == Cell::Tanh as usize } {
+        if const { CELL == RnnMode::Tanh as usize } {
             $Row::tanh(&$arrays, $block)
-        } else if const { CELL == Cell::Relu as usize } {
+        } else if const { CELL == RnnMode::Relu as usize } {
             $Row::relu(&$arrays, $block)
-        } else if const { CELL == Cell::Gru as usize } {
+        } else if const { CELL == RnnMode::Gru as usize } {
             $Row::gru(&$arrays, $block)
         } else {
             $Row::lstm(&$arrays, $block)
@@ -426,7 +426,7 @@ impl<T: Float> ForwardRow<T> {
         unsafe { add(self.row.gate(block, b), block.load(self.bias.add(b * self.row.width))) }
     }
 
-    /// Computes a block of [`Cell::Tanh`].
+    /// Computes a block of [`RnnMode::Tanh`].
     ///
     /// # Safety
     /// The [row contract](CellRow#the-row-contract) holds for `block`.
@@ -440,7 +440,7 @@ impl<T: Float> ForwardRow<T> {
         }
     }
 
-    /// Computes a block of [`Cell::Relu`].
+    /// Computes a block of [`RnnMode::Relu`].
     ///
     /// # Safety
     /// The [row contract](CellRow#the-row-contract) holds for `block`.
@@ -455,7 +455,7 @@ impl<T: Float> ForwardRow<T> {
         }
     }
 
-    /// Computes a block of [`Cell::Gru`].
+    /// Computes a block of [`RnnMode::Gru`].
     ///
     /// # Safety
     /// The [row contract](CellRow#the-row-contract) holds for `block`.
@@ -473,7 +473,7 @@ impl<T: Float> ForwardRow<T> {
         }
     }
 
-    /// Computes a block of [`Cell::Lstm`].
+    /// Computes a block of [`RnnMode::Lstm`].
     ///
     /// # Safety
     /// The [row contract](CellRow#the-row-contract) holds for `block`.
@@ -503,7 +503,7 @@ struct BackwardRow<T> {
 }
 
 impl<T: Float> BackwardRow<T> {
-    /// Computes the gradients of a block of [`Cell::Tanh`].
+    /// Computes the gradients of a block of [`RnnMode::Tanh`].
     ///
     /// # Safety
     /// The [row contract](CellRow#the-row-contract) holds for `block`.
@@ -516,7 +516,7 @@ impl<T: Float> BackwardRow<T> {
         }
     }
 
-    /// Computes the gradients of a block of [`Cell::Relu`].
+    /// Computes the gradients of a block of [`RnnMode::Relu`].
     ///
     /// # Safety
     /// The [row contract](CellRow#the-row-contract) holds for `block`.
@@ -526,7 +526,7 @@ impl<T: Float> BackwardRow<T> {
         unsafe { block.store(select_positive(block.load(self.state_grads), self.row.gate(block, 0)), self.gate_grads) }
     }
 
-    /// Computes the gradients of a block of [`Cell::Gru`].
+    /// Computes the gradients of a block of [`RnnMode::Gru`].
     ///
     /// # Safety
     /// The [row contract](CellRow#the-row-contract) holds for `block`.
@@ -548,7 +548,7 @@ impl<T: Float> BackwardRow<T> {
         }
     }
 
-    /// Computes the gradients of a block of [`Cell::Lstm`].
+    /// Computes the gradients of a block of [`RnnMode::Lstm`].
     ///
     /// # Safety
     /// The [row contract](CellRow#the-row-contract) holds for `block`.

@@ -17,7 +17,7 @@ mod tests;
 use crate::family::CpuFamily;
 use crate::operand::Operand;
 use crate::program;
-use pellucid_ir::kernel::{Cell, Kernel, Meta, Recurrent, RecurrentPart, RecurrentSizes};
+use pellucid_ir::kernel::{Kernel, Meta, Recurrent, RecurrentPart, RecurrentSizes, RnnMode};
 use pellucid_ir::{DType, Error, Layout, Result};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
@@ -97,7 +97,7 @@ fn run_typed<T: Float>(
     }
     let input = |k: usize| SharedPtr(dense[k].cast::<T>());
     let output = |k: usize| SharedPtr(first_element(&outputs[k]).cast::<T>());
-    let lstm = kernel.cell == Cell::Lstm;
+    let lstm = kernel.cell == RnnMode::Lstm;
     let absent = SharedPtr(std::ptr::null_mut());
     let if_present = |is_present: bool, data: &dyn Fn() -> SharedPtr<T>| if is_present { data() } else { absent };
     let weights = if is_forward { input(1) } else { input(2) };

@@ -3,7 +3,7 @@
 use super::cell::{ActiveSequences, BackwardStep, CellStep, ForwardStep};
 use pellucid_gemm::{OwnedPanels, PackedPanels, Strided};
 use pellucid_ir::Result;
-use pellucid_ir::kernel::{Cell, Recurrent, RecurrentSizes};
+use pellucid_ir::kernel::{Recurrent, RecurrentSizes, RnnMode};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
 use pellucid_runtime::threads::{self, SharedPtr};
@@ -147,7 +147,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
         // contract of the work. The processor supports the instruction set (*isa*).
         unsafe {
             copy_rows(arrays.initial[0], h(start), rows.clone(), state);
-            if cell == Cell::Lstm {
+            if cell == RnnMode::Lstm {
                 copy_rows(arrays.initial[1], c(start), rows.clone(), hidden);
             }
             for step in self.step_order() {
@@ -158,7 +158,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
                     let a = Strided { data: h(previous).get().cast_const(), lane: state as isize, depth: 1 };
                     let to = SharedPtr(gates.at((block.first_block * hidden) as isize));
                     // The last block of a GRU has no input contribution.
-                    let add = !(cell == Cell::Gru && block.first_block == 3);
+                    let add = !(cell == RnnMode::Gru && block.first_block == 3);
                     self.multiply(part, (&active_range, block.lanes, block.depth), a, &block.weights, (to, width), add);
                 }
                 let next = if projection.is_some() { unprojected } else { h(following) };
@@ -182,7 +182,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
                 }
                 for row in rows.clone().filter(|&row| !active.contains(row)) {
                     copy_rows(h(previous), h(following), row..row + 1, state);
-                    if cell == Cell::Lstm {
+                    if cell == RnnMode::Lstm {
                         copy_rows(c(previous), c(following), row..row + 1, hidden);
                     }
                 }
@@ -236,7 +236,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
         // contract of the work. The processor supports the instruction set (*isa*).
         unsafe {
             copy_rows(arrays.final_grads[0], carry, rows.clone(), state);
-            if cell == Cell::Lstm {
+            if cell == RnnMode::Lstm {
                 copy_rows(arrays.final_grads[1], cell_carry, rows.clone(), hidden);
             }
             for step in self.step_order().rev() {
@@ -342,7 +342,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
         // For each block of weights: the first gate of the weights, the first block of the gates, and the number of
         // blocks.
         let cuts: List<(usize, usize, usize), 2> = match cell {
-            Cell::Gru => List::from_iter([(0, 0, 2), (2, 3, 1)]),
+            RnnMode::Gru => List::from_iter([(0, 0, 2), (2, 3, 1)]),
             _ => List::from_iter([(0, 0, cell.gates())]),
         };
         let pack_block = |(row, first_block, blocks): (usize, usize, usize)| {
@@ -385,7 +385,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
         let parts = if column_parts > 1 { 1 } else { threads.min(layer_work / MIN_TASK_WORK).clamp(1, batch.max(1)) };
         let height = batch.div_ceil(parts).max(1);
         let part = |p: usize| BatchPart { rows: p * height..batch.min((p + 1) * height), column_parts };
-        threads::each(batch.div_ceil(height), 1, |_, p| work(part(p)));
+        threads::parallel_for(batch.div_ceil(height), 1, |_, p| work(part(p)));
     }
 
     /// Computes the rows `rows` and `lanes` columns of C = A·B, or C + A·B if `add`. Rows of C are contiguous and
@@ -414,7 +414,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
         if part.column_parts == 1 || step >= lanes {
             return columns(0..lanes);
         }
-        threads::each(lanes.div_ceil(step), 1, |_, i| columns(i * step..lanes.min((i + 1) * step)));
+        threads::parallel_for(lanes.div_ceil(step), 1, |_, i| columns(i * step..lanes.min((i + 1) * step)));
     }
 
     /// Returns the steps in the order of the forward pass.

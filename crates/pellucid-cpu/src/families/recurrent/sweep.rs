@@ -26,17 +26,17 @@ fn check_sizes(choices: &Choices, sizes: LayerShape) {
         let x = arrays(&k, [t, n, h, p], dtype, layout);
         let y = run(&k, &x.iter().collect::<Vec<_>>());
         assert!(is_near(&y[1].reals(), &states, tolerance), "{dtype} {label}");
-        assert!(k.cell != Cell::Lstm || is_near(&y[2].reals(), &cells, tolerance), "{dtype} {label}");
+        assert!(k.cell != RnnMode::Lstm || is_near(&y[2].reals(), &cells, tolerance), "{dtype} {label}");
         // The kernel computes the gradients of the gates and of the initial h and c. ReLU has no gradient at 0.
-        if k.cell == Cell::Relu {
+        if k.cell == RnnMode::Relu {
             continue;
         }
         let grads = gradients([t, n, h, p], dtype);
         let back = Recurrent { part: RecurrentPart::Gradient, ..k };
         let found = run(&back, &gradient_inputs(&k, &x, &y, &grads));
-        let input_indices: &[usize] = if k.cell == Cell::Lstm { &[0, 3, 4] } else { &[0, 3] };
+        let input_indices: &[usize] = if k.cell == RnnMode::Lstm { &[0, 3, 4] } else { &[0, 3] };
         let mut along: Vec<Vec<f64>> = input_indices.iter().map(|&i| reals(values[i].len(), 40 + i as u64)).collect();
-        if k.cell == Cell::Gru {
+        if k.cell == RnnMode::Gru {
             // The last block of the gates is not an input.
             along[0].iter_mut().enumerate().filter(|(i, _)| i / h % 4 == 3).for_each(|(_, a)| *a = 0.0);
         }
@@ -52,7 +52,7 @@ fn check_sizes(choices: &Choices, sizes: LayerShape) {
             let (first, last) = if k.reverse { (0, 0) } else { (1, t) };
             let mut sum: f64 = weights[0].iter().zip(&states[first * n * p..]).map(|(w, s)| w * s).sum();
             sum += weights[1].iter().zip(&states[last * n * p..]).map(|(w, s)| w * s).sum::<f64>();
-            if k.cell == Cell::Lstm {
+            if k.cell == RnnMode::Lstm {
                 sum += weights[2].iter().zip(&cells[last * n * h..]).map(|(w, s)| w * s).sum::<f64>();
             }
             sum

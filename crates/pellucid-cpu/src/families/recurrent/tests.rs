@@ -5,13 +5,13 @@ use crate::operand;
 use crate::testing::{self, TestLayout, numbers};
 use crate::with_threads;
 
-const CELLS: [Cell; 4] = [Cell::Tanh, Cell::Relu, Cell::Gru, Cell::Lstm];
+const CELLS: [RnnMode; 4] = [RnnMode::Tanh, RnnMode::Relu, RnnMode::Gru, RnnMode::Lstm];
 
 /// The sizes T, N, H and P.
 pub(super) type LayerShape = [usize; 4];
 
 /// Returns the kernel that computes all states.
-fn kernel(cell: Cell, reverse: bool, lengths: bool, projected: bool) -> Recurrent {
+fn kernel(cell: RnnMode, reverse: bool, lengths: bool, projected: bool) -> Recurrent {
     Recurrent { cell, reverse, projected, lengths, part: RecurrentPart::States }
 }
 
@@ -19,7 +19,7 @@ fn kernel(cell: Cell, reverse: bool, lengths: bool, projected: bool) -> Recurren
 pub(super) fn kernels() -> impl Iterator<Item = Recurrent> {
     let variants = (0..8).map(|i| (i & 1 > 0, i & 2 > 0, i & 4 > 0));
     let all = CELLS.into_iter().flat_map(move |cell| variants.clone().map(move |variant| (cell, variant)));
-    all.filter(|&(cell, variant)| cell == Cell::Lstm || !variant.2).map(|(cell, (r, l, p))| kernel(cell, r, l, p))
+    all.filter(|&(cell, variant)| cell == RnnMode::Lstm || !variant.2).map(|(cell, (r, l, p))| kernel(cell, r, l, p))
 }
 
 /// Returns pseudo-random values of magnitude below 1.
@@ -31,7 +31,7 @@ pub(super) fn reals(count: usize, seed: u64) -> Vec<f64> {
 pub(super) fn inputs(k: &Recurrent, [t, n, h, p]: LayerShape) -> Vec<(Vec<usize>, Vec<f64>)> {
     let (g, b) = (k.cell.gates() * h, k.cell.blocks() * h);
     let mut shapes = vec![vec![t, n, b], vec![g, p], vec![b], vec![n, p]];
-    if k.cell == Cell::Lstm {
+    if k.cell == RnnMode::Lstm {
         shapes.push(vec![n, h]);
     }
     if k.projected {
@@ -61,7 +61,7 @@ pub(super) fn naive(k: &Recurrent, [steps, batch, h, p]: LayerShape, x: &[Vec<f6
     let lengths = lengths_of(steps, batch);
     let blocks = k.cell.blocks();
     let mut state = x[3].clone();
-    let mut c = if k.cell == Cell::Lstm { x[4].clone() } else { vec![0.0; batch * h] };
+    let mut c = if k.cell == RnnMode::Lstm { x[4].clone() } else { vec![0.0; batch * h] };
     let (mut states, mut cells) = (vec![0.0; (steps + 1) * batch * p], vec![0.0; (steps + 1) * batch * h]);
     let mut save = |slot: usize, state: &[f64], c: &[f64]| {
         states[slot * batch * p..][..batch * p].copy_from_slice(state);
@@ -80,14 +80,14 @@ pub(super) fn naive(k: &Recurrent, [steps, batch, h, p]: LayerShape, x: &[Vec<f6
             let mut next = vec![0.0; h];
             for j in 0..h {
                 next[j] = match k.cell {
-                    Cell::Tanh => sum(0, j).tanh(),
-                    Cell::Relu => sum(0, j).max(0.0),
-                    Cell::Gru => {
+                    RnnMode::Tanh => sum(0, j).tanh(),
+                    RnnMode::Relu => sum(0, j).max(0.0),
+                    RnnMode::Gru => {
                         let u = product(2, j) + bias[3 * h + j];
                         let new = (input(2, j) + bias[2 * h + j] + sigmoid(sum(0, j)) * u).tanh();
                         new + sigmoid(sum(1, j)) * (state[n * p + j] - new)
                     }
-                    Cell::Lstm => {
+                    RnnMode::Lstm => {
                         let kept = sigmoid(sum(1, j)) * c[n * h + j];
                         c[n * h + j] = kept + sigmoid(sum(0, j)) * sum(2, j).tanh();
                         sigmoid(sum(3, j)) * c[n * h + j].tanh()
@@ -155,7 +155,7 @@ fn states_match_naive_loops_in_all_layouts() {
                     let y = run_kernel(Isa::best(), &k, &x, false).unwrap();
                     assert!(is_near(&y[1].reals(), &states, tolerance), "{k:?} {sizes:?} {dtype} {layout:?}");
                     assert!(
-                        k.cell != Cell::Lstm || is_near(&y[2].reals(), &cells, tolerance),
+                        k.cell != RnnMode::Lstm || is_near(&y[2].reals(), &cells, tolerance),
                         "{k:?} {sizes:?} {dtype}"
                     );
                 }
@@ -186,7 +186,7 @@ pub(super) fn gradient_inputs<'a>(
     grads: &'a [testing::TestArray],
 ) -> Vec<&'a testing::TestArray> {
     let mut all = vec![&y[0], &y[1], &x[1], &grads[0], &grads[1]];
-    let lstm = k.cell == Cell::Lstm;
+    let lstm = k.cell == RnnMode::Lstm;
     if lstm {
         all.extend([&y[2], &grads[2]]);
     }
@@ -225,7 +225,7 @@ fn gradients_match_difference_quotients() {
                 sum += if seen { w * states[first * n * p + i] } else { 0.0 };
             }
             sum += (0..n * p).map(|i| weights[1][i] * states[last * n * p + i]).sum::<f64>();
-            if k.cell == Cell::Lstm {
+            if k.cell == RnnMode::Lstm {
                 sum += (0..n * h).map(|i| weights[2][i] * cells[last * n * h + i]).sum::<f64>();
             }
             sum
@@ -245,7 +245,7 @@ fn gradients_match_difference_quotients() {
         let sums: Vec<f64> = (0..width).map(|j| gates.iter().skip(j).step_by(width).sum()).collect();
         assert!(is_near(&sums, &biases, 1e-7), "{k:?}: {sums:?} {biases:?}");
         let mut expected = all(0);
-        if k.cell == Cell::Gru {
+        if k.cell == RnnMode::Gru {
             // The last block has no input contribution.
             for i in (0..gates.len()).filter(|i| i / h % 4 == 3) {
                 (gates[i], expected[i]) = (0.0, 0.0);
@@ -253,7 +253,7 @@ fn gradients_match_difference_quotients() {
         }
         assert!(is_near(&gates, &expected, 1e-7), "{k:?}");
         assert!(is_near(&found[1].reals(), &all(3), 1e-7), "{k:?}");
-        if k.cell == Cell::Lstm {
+        if k.cell == RnnMode::Lstm {
             assert!(is_near(&found[2].reals(), &all(4), 1e-7), "{k:?}");
         }
         if k.projected {
@@ -305,7 +305,7 @@ fn bits_are_independent_of_threads_and_instruction_sets() {
 
 #[test]
 fn check_rejects_mismatched_operands() {
-    let k = kernel(Cell::Lstm, false, true, true);
+    let k = kernel(RnnMode::Lstm, false, true, true);
     let sizes = [3, 2, 4, 3];
     let good = arrays(&k, sizes, DType::F32, TestLayout::Plain);
     let run =
@@ -328,8 +328,8 @@ fn check_rejects_mismatched_operands() {
         assert!(matches!(run(&k, &bad), Err(Error::InvalidArgument { .. })), "length {length}");
     }
     assert!(run(&Recurrent { lengths: false, ..k }, &good).is_err());
-    assert!(run(&Recurrent { cell: Cell::Gru, ..k }, &good).is_err(), "a GRU cannot be projected");
-    let plain = kernel(Cell::Tanh, false, false, false);
+    assert!(run(&Recurrent { cell: RnnMode::Gru, ..k }, &good).is_err(), "a GRU cannot be projected");
+    let plain = kernel(RnnMode::Tanh, false, false, false);
     let x = arrays(&plain, [2, 2, 3, 3], DType::F32, TestLayout::Plain);
     let x: Vec<&testing::TestArray> = x.iter().collect();
     let states = testing::TestArray::new([3, 2, 3], DType::F32, TestLayout::Gaps);

@@ -12,7 +12,7 @@ use std::mem::MaybeUninit;
 
 /// States which operands are tiles and which are uniform (one value for all elements).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Form {
+pub(crate) enum OperandForm {
     /// `a[i] ∘ b[i]`
     TileTile,
     /// `a[i] ∘ b`
@@ -21,7 +21,7 @@ pub(crate) enum Form {
     UniformTile,
 }
 
-/// The loop of a primitive of two operands, for one [`Form`].
+/// The loop of a primitive of two operands, for one [`OperandForm`].
 #[derive(Clone, Copy)]
 pub(crate) struct BinaryLoop {
     /// The loop, out of place.
@@ -131,13 +131,13 @@ impl BinaryLoop {
     /// Returns the loop of F for operands of type T that `vector_loop` computes.
     fn new<T: LoopElement, F: BinaryFunction<T>>(
         vector_loop: VectorBinaryLoop,
-        form: Form,
+        form: OperandForm,
         grain: usize,
     ) -> BinaryLoop {
         BinaryLoop {
             vector_loop,
-            is_uniform: form != Form::TileTile,
-            is_swapped: form == Form::UniformTile,
+            is_uniform: form != OperandForm::TileTile,
+            is_swapped: form == OperandForm::UniformTile,
             grain: grain as u8,
             sizes: (size_of::<F::Out>() as u8, size_of::<T>() as u8),
         }
@@ -150,41 +150,41 @@ fn combine_loop<T: LoopElement, F: BinaryFunction<T>, const UNIFORM: bool>(isa: 
 }
 
 /// Returns the vectorised loop of F.
-fn vector_loop<T: LoopElement, F: BinaryFunction<T>>(form: Form, isa: Isa) -> BinaryLoop {
+fn vector_loop<T: LoopElement, F: BinaryFunction<T>>(form: OperandForm, isa: Isa) -> BinaryLoop {
     let vector_loop = match form {
-        Form::TileTile => combine_loop::<T, F, false>(isa),
-        Form::TileUniform => combine_loop::<T, F, true>(isa),
-        Form::UniformTile => combine_loop::<T, Swapped<F>, true>(isa),
+        OperandForm::TileTile => combine_loop::<T, F, false>(isa),
+        OperandForm::TileUniform => combine_loop::<T, F, true>(isa),
+        OperandForm::UniformTile => combine_loop::<T, Swapped<F>, true>(isa),
     };
     BinaryLoop::new::<T, F>(vector_loop, form, VECTOR_LEN)
 }
 
 /// Returns the vectorised loop of F, which commutes.
-fn commutative_loop<T: LoopElement, F: BinaryFunction<T>>(form: Form, isa: Isa) -> BinaryLoop {
+fn commutative_loop<T: LoopElement, F: BinaryFunction<T>>(form: OperandForm, isa: Isa) -> BinaryLoop {
     let vector_loop = match form {
-        Form::TileTile => combine_loop::<T, F, false>(isa),
-        Form::TileUniform | Form::UniformTile => combine_loop::<T, F, true>(isa),
+        OperandForm::TileTile => combine_loop::<T, F, false>(isa),
+        OperandForm::TileUniform | OperandForm::UniformTile => combine_loop::<T, F, true>(isa),
     };
     BinaryLoop::new::<T, F>(vector_loop, form, VECTOR_LEN)
 }
 
 /// Returns the vectorised loop of the function that is F with its operands in reverse order.
-fn reverse_loop<T: LoopElement, F: BinaryFunction<T>>(form: Form, isa: Isa) -> BinaryLoop {
+fn reverse_loop<T: LoopElement, F: BinaryFunction<T>>(form: OperandForm, isa: Isa) -> BinaryLoop {
     let form = match form {
-        Form::TileTile => Form::TileTile,
-        Form::TileUniform => Form::UniformTile,
-        Form::UniformTile => Form::TileUniform,
+        OperandForm::TileTile => OperandForm::TileTile,
+        OperandForm::TileUniform => OperandForm::UniformTile,
+        OperandForm::UniformTile => OperandForm::TileUniform,
     };
     let loop_of_f = vector_loop::<T, F>(form, isa);
     BinaryLoop { is_swapped: !loop_of_f.is_swapped, ..loop_of_f }
 }
 
 /// Returns the scalar loop of F, for code that does not vectorise. It is compiled once and needs no padding.
-fn scalar_loop<T: LoopElement, F: BinaryFunction<T>>(form: Form) -> BinaryLoop {
+fn scalar_loop<T: LoopElement, F: BinaryFunction<T>>(form: OperandForm) -> BinaryLoop {
     let scalar_loop = match form {
-        Form::TileTile => const { combine_elements::<T, F, false>(Isa::Portable) },
-        Form::TileUniform => const { combine_elements::<T, F, true>(Isa::Portable) },
-        Form::UniformTile => const { combine_elements::<T, Swapped<F>, true>(Isa::Portable) },
+        OperandForm::TileTile => const { combine_elements::<T, F, false>(Isa::Portable) },
+        OperandForm::TileUniform => const { combine_elements::<T, F, true>(Isa::Portable) },
+        OperandForm::UniformTile => const { combine_elements::<T, Swapped<F>, true>(Isa::Portable) },
     };
     BinaryLoop::new::<T, F>(scalar_loop, form, 1)
 }
@@ -210,7 +210,11 @@ macro_rules! primitives {
             }
         )*
         /// Returns the loop of a primitive for this kind of type.
-        pub(super) fn primitive_loop<$T: LoopElement + $bound>(op: Binary, form: Form, isa: Isa) -> Option<BinaryLoop> {
+        pub(super) fn primitive_loop<$T: LoopElement + $bound>(
+            op: Binary,
+            form: OperandForm,
+            isa: Isa,
+        ) -> Option<BinaryLoop> {
             Some(match op {
                 $(Binary::$Op => primitives!(@loop $kind $T $Op form isa),)*
                 $(Binary::$Reverse => reverse_loop::<$T, $Of>(form, isa),)*
@@ -321,7 +325,7 @@ mod mask {
 /// Comparisons write masks. All other primitives write the type of the operands. Floats lack the bitwise primitives and
 /// shifts. Integers lack Div, Atan2, Copysign and the special functions. Masks have And, Or, Xor, Max, Min and the
 /// comparisons, with false < true.
-pub(crate) fn binary(op: Binary, ty: Compute, form: Form, isa: Isa) -> Option<BinaryLoop> {
+pub(crate) fn binary(op: Binary, ty: Compute, form: OperandForm, isa: Isa) -> Option<BinaryLoop> {
     match ty {
         Compute::Mask => mask::primitive_loop::<MaskByte>(op, form, isa),
         Compute::I32 => integer::primitive_loop::<i32>(op, form, isa),

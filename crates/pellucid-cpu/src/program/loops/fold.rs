@@ -26,7 +26,7 @@ const STRIP: usize = 512;
 
 /// The associative operation of a reduction.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Fold {
+pub(crate) enum FoldOp {
     /// Σ; integers wrap.
     Sum,
     /// Π; integers wrap.
@@ -442,26 +442,26 @@ fn fold_loops<T: LoopElement, M: Monoid<T>>(isa: Isa) -> FoldLoops {
 }
 
 /// Returns the loops of a reduction of numbers, or `None` for logical operations.
-fn numeric_fold_loops<T: LoopElement + Ring + Ordered>(op: Fold, isa: Isa) -> Option<FoldLoops> {
+fn numeric_fold_loops<T: LoopElement + Ring + Ordered>(op: FoldOp, isa: Isa) -> Option<FoldLoops> {
     Some(match op {
-        Fold::Sum => {
+        FoldOp::Sum => {
             let products = up_to!(T::WIDEST_ISA, isa, accumulate_products::<T, Sum>);
             FoldLoops { accumulate_products: Some(products), ..fold_loops::<T, Sum>(isa) }
         }
-        Fold::Prod => fold_loops::<T, Prod>(isa),
-        Fold::Max => fold_loops::<T, Max>(isa),
-        Fold::Min => fold_loops::<T, Min>(isa),
-        Fold::And | Fold::Or => return None,
+        FoldOp::Prod => fold_loops::<T, Prod>(isa),
+        FoldOp::Max => fold_loops::<T, Max>(isa),
+        FoldOp::Min => fold_loops::<T, Min>(isa),
+        FoldOp::And | FoldOp::Or => return None,
     })
 }
 
 /// Returns the loops of a reduction of values of type `ty`, or `None` if the operation is not defined for it.
 ///
 /// Numbers have Sum, Prod, Max and Min. Masks have And and Or, which are also their Min and Max.
-pub(crate) fn fold(op: Fold, ty: Compute, isa: Isa) -> Option<FoldLoops> {
+pub(crate) fn fold(op: FoldOp, ty: Compute, isa: Isa) -> Option<FoldLoops> {
     match (ty, op) {
-        (Compute::Mask, Fold::And | Fold::Min) => Some(fold_loops::<MaskByte, And>(isa)),
-        (Compute::Mask, Fold::Or | Fold::Max) => Some(fold_loops::<MaskByte, Or>(isa)),
+        (Compute::Mask, FoldOp::And | FoldOp::Min) => Some(fold_loops::<MaskByte, And>(isa)),
+        (Compute::Mask, FoldOp::Or | FoldOp::Max) => Some(fold_loops::<MaskByte, Or>(isa)),
         (Compute::Mask, _) => None,
         (Compute::I32, _) => numeric_fold_loops::<i32>(op, isa),
         (Compute::I64, _) => numeric_fold_loops::<i64>(op, isa),

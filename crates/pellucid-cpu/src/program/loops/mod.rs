@@ -43,10 +43,10 @@ mod unary;
 mod tests;
 
 pub(crate) use arg::{ArgLoop, argmax, argmin};
-pub(crate) use binary::{BinaryLoop, Form, binary};
+pub(crate) use binary::{BinaryLoop, OperandForm, binary};
 pub(crate) use convert::{convert, round, store};
 pub(crate) use element::are_apart;
-pub(crate) use fold::{Fold, FoldLoops, LANES, ROWS, fold};
+pub(crate) use fold::{FoldLoops, FoldOp, LANES, ROWS, fold};
 pub(crate) use fused::{ChainLoop, FusedInstr, FusedOperands, Opcode, chain};
 #[cfg(test)]
 use non_temporal::non_temporal_copy;

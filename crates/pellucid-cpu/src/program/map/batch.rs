@@ -14,7 +14,7 @@ use pellucid_ir::{Error, Result};
 /// # Errors
 /// An error if a set does not match the inputs and outputs of the program, if an operand is outside its buffer, if an
 /// input was never written, if an output cannot be allocated, or if the program is not supported.
-pub(crate) fn maps(program: &Program, params: &Params, maps: &[DenseMap<'_>]) -> Result<()> {
+pub(crate) fn run_dense_maps(program: &Program, params: &Params, maps: &[DenseMap<'_>]) -> Result<()> {
     let (inputs, outputs) = (program.inputs.len(), program.outputs.len());
     let fits =
         |m: &DenseMap<'_>| (m.inputs.len(), m.outputs.len()) == (inputs, outputs) && m.outputs.iter().all(|o| !o.once);
@@ -26,11 +26,11 @@ pub(crate) fn maps(program: &Program, params: &Params, maps: &[DenseMap<'_>]) ->
     for map in maps {
         for (input, load) in map.inputs.iter().zip(&program.inputs) {
             let at = operand::dense_input(program.name, input, map.size, load.storage.size())?.as_ptr();
-            operands.push(program::Dense { at, once: input.once });
+            operands.push(program::DensePtr { at, once: input.once });
         }
         for (output, store) in map.outputs.iter().zip(&program.outputs) {
             let at = operand::dense_output(program.name, output, map.size, store.storage.size())?.as_ptr();
-            operands.push(program::Dense::full(at));
+            operands.push(program::DensePtr::full(at));
         }
     }
     let sizes: Vec<usize> = maps.iter().map(|m| m.size).collect();
@@ -43,7 +43,7 @@ pub(crate) fn maps(program: &Program, params: &Params, maps: &[DenseMap<'_>]) ->
 #[cfg(test)]
 mod tests {
     use crate::{Cpu, with_threads};
-    use pellucid_ir::backend::{Backend, Dense, DenseMap, Storage};
+    use pellucid_ir::backend::{Backend, DenseMap, DenseView, Storage};
     use pellucid_ir::{DType, formula};
     use std::sync::Arc;
 
@@ -59,8 +59,8 @@ mod tests {
         values
     }
 
-    fn dense(storage: &Storage, offset: usize, once: bool) -> Dense<'_> {
-        Dense { storage, offset, once }
+    fn dense(storage: &Storage, offset: usize, once: bool) -> DenseView<'_> {
+        DenseView { storage, offset, once }
     }
 
     #[test]

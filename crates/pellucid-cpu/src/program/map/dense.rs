@@ -2,11 +2,11 @@
 //!
 //! A program of one instruction is one call of its loop, a small map is one tile, and any other map runs over one axis.
 
-use super::dense_operand::Dense;
+use super::dense_operand::DensePtr;
 use super::{SPLIT_UNIT, small};
 use crate::program::loader::fill;
 use crate::program::loops::{self, BinaryLoop, are_apart};
-use crate::program::prepared::{KernelFn, Prepared, SingleArg, SingleInstr};
+use crate::program::prepared::{KernelFn, PreparedProgram, SingleArg, SingleInstr};
 use crate::strided::{INLINE_OPERANDS, StridedAxis};
 use pellucid_gemm::Threads;
 use pellucid_ir::Result;
@@ -32,10 +32,10 @@ pub(crate) unsafe fn dense(
     program: &Program,
     params: &Params,
     n: usize,
-    inputs: &[Dense],
-    outputs: &[Dense],
+    inputs: &[DensePtr],
+    outputs: &[DensePtr],
 ) -> Result<()> {
-    let program = Prepared::for_program(program)?;
+    let program = PreparedProgram::for_program(program)?;
     if n > 0 {
         // SAFETY: the caller guarantees *Operands* and *Aliasing* (this function's contract), and `n > 0`.
         unsafe { run_dense(program, params, n, inputs, outputs) };
@@ -58,9 +58,9 @@ pub(crate) unsafe fn dense_batch(
     program: &Program,
     params: &Params,
     sizes: &[usize],
-    operands: &[Dense],
+    operands: &[DensePtr],
 ) -> Result<()> {
-    let program = Prepared::for_program(program)?;
+    let program = PreparedProgram::for_program(program)?;
     let (inputs, outputs) = (program.inputs.len(), program.outputs.len());
     let element = program.inputs.iter().map(|i| i.size).chain(program.outputs.iter().map(|o| o.size)).sum::<usize>();
     let bytes = sizes.iter().sum::<usize>() * element;
@@ -80,8 +80,8 @@ pub(crate) unsafe fn dense_batch(
 }
 
 /// Returns true if every output is disjoint from all other operands, except inputs at the same address.
-fn satisfies_aliasing(program: &Prepared, n: usize, inputs: &[Dense], outputs: &[Dense]) -> bool {
-    let extent = |o: &Dense, size: usize| (o.at.cast_const(), if o.once { size } else { n * size });
+fn satisfies_aliasing(program: &PreparedProgram, n: usize, inputs: &[DensePtr], outputs: &[DensePtr]) -> bool {
+    let extent = |o: &DensePtr, size: usize| (o.at.cast_const(), if o.once { size } else { n * size });
     let read = inputs.iter().zip(&program.inputs).map(|(o, i)| extent(o, i.size));
     let written = || outputs.iter().zip(&program.outputs).map(|(o, out)| extent(o, out.size));
     let apart = |a: usize, to| written().enumerate().all(|(b, other)| a == b || are_apart(to, other));
@@ -95,7 +95,13 @@ fn satisfies_aliasing(program: &Prepared, n: usize, inputs: &[Dense], outputs: &
 ///   for reads of `n` elements, or of one with `once`; outputs are valid for writes of `n` elements.
 /// - *Aliasing*: an output overlaps no other operand, except an input of the same address and extent.
 #[inline]
-pub(crate) unsafe fn run_dense(program: &Prepared, params: &Params, n: usize, inputs: &[Dense], outputs: &[Dense]) {
+pub(crate) unsafe fn run_dense(
+    program: &PreparedProgram,
+    params: &Params,
+    n: usize,
+    inputs: &[DensePtr],
+    outputs: &[DensePtr],
+) {
     debug_assert_eq!((inputs.len(), outputs.len()), (program.inputs.len(), program.outputs.len()), "operands");
     debug_assert!(satisfies_aliasing(program, n, inputs, outputs), "an output overlaps another operand");
     // SAFETY: the output of a constant program is valid for `n` elements, and the value has at least the size of one
@@ -127,7 +133,13 @@ pub(crate) unsafe fn run_dense(program: &Prepared, params: &Params, n: usize, in
 /// # Safety
 /// *Operands* and *Aliasing*: the clauses of [`run_dense`].
 #[inline]
-unsafe fn run_single(program: &Prepared, params: &Params, n: usize, inputs: &[Dense], outputs: &[Dense]) -> bool {
+unsafe fn run_single(
+    program: &PreparedProgram,
+    params: &Params,
+    n: usize,
+    inputs: &[DensePtr],
+    outputs: &[DensePtr],
+) -> bool {
     let Some(single) = &program.single else { return false };
     let mut cells = [0u64; 2];
     let mut from = [SharedPtr(std::ptr::null_mut::<u8>()); 2];
@@ -195,7 +207,7 @@ impl SingleInstr {
                 let [a, b] = from(range.start);
                 return run(element(&to, self.size, range.start), a, b, range.len());
             };
-            scratch::with(STREAM_TILE * self.size, |tile: *mut u8| {
+            scratch::with_buffer(STREAM_TILE * self.size, |tile: *mut u8| {
                 for first in range.clone().step_by(STREAM_TILE) {
                     let (n, [a, b]) = (STREAM_TILE.min(range.end - first), from(first));
                     run(tile, a, b, n);

@@ -1,8 +1,8 @@
 //! The operands of dense maps.
 
-/// A dense operand.
+/// The address of a dense operand.
 #[derive(Clone, Copy)]
-pub(crate) struct Dense {
+pub(crate) struct DensePtr {
     /// The address of the first element.
     pub(crate) at: *mut u8,
     /// The operand is one value that is broadcast to all elements.
@@ -11,12 +11,12 @@ pub(crate) struct Dense {
 
 // SAFETY: the fields are plain data, and reading them is no access to the memory. Code that writes through `at` is
 // unsafe and rules out data races itself.
-unsafe impl Sync for Dense {}
+unsafe impl Sync for DensePtr {}
 
-impl Dense {
+impl DensePtr {
     /// Returns an operand of full size.
     #[inline]
-    pub(crate) fn full(at: *mut u8) -> Dense {
-        Dense { at, once: false }
+    pub(crate) fn full(at: *mut u8) -> DensePtr {
+        DensePtr { at, once: false }
     }
 }

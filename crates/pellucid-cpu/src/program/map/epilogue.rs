@@ -1,7 +1,7 @@
 //! Maps that run block by block as soon as a block of their first input is computed: the epilogue of a matrix product.
 
 use crate::operand::Operand;
-use crate::program::prepared::Prepared;
+use crate::program::prepared::PreparedProgram;
 use crate::strided::{self, INLINE_OPERANDS, StridedAxes, StridedAxis};
 use pellucid_gemm::Threads;
 use pellucid_ir::Result;
@@ -15,7 +15,7 @@ use std::ops::Range;
 ///
 /// The operands are that input, whose address is passed with each block, the other inputs, and the outputs.
 pub(crate) struct MapEpilogue<'a> {
-    program: &'a Prepared,
+    program: &'a PreparedProgram,
     params: &'a Params,
     /// The axes before those of the matrices.
     batch: StridedAxes,
@@ -40,7 +40,7 @@ impl<'a> MapEpilogue<'a> {
     /// # Errors
     /// The error of lowering, if the program is not supported.
     pub(crate) fn new(map: &'a Map, others: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<MapEpilogue<'a>> {
-        let (shape, program) = (outputs[0].layout.shape(), Prepared::for_program(&map.program)?);
+        let (shape, program) = (outputs[0].layout.shape(), PreparedProgram::for_program(&map.program)?);
         // The first input has no memory yet; the first output is its placeholder.
         let operands = || outputs[..1].iter().chain(others).chain(outputs);
         let axes = |keep: &dyn Fn(usize) -> bool| strided::broadcast_axes(shape, operands(), keep);

@@ -3,7 +3,7 @@
 //! | module | operands |
 //! | --- | --- |
 //! | `mod.rs` | any strides: axes are merged, inputs are transposed by panels, segments are evaluated tile by tile |
-//! | `dense.rs` | every operand is contiguous or one value: a [`Dense`] |
+//! | `dense.rs` | every operand is contiguous or one value: a [`DensePtr`] |
 //! | `small.rs` | as `dense.rs`, few elements: one tile without any setup |
 //! | `batch.rs` | several sets of dense operands in one call |
 //! | `epilogue.rs` | blocks of matrices, as the epilogue of a matrix product |
@@ -14,13 +14,13 @@ pub(crate) mod dense_operand;
 pub(crate) mod epilogue;
 pub(crate) mod small;
 
-use self::dense_operand::Dense;
+use self::dense_operand::DensePtr;
 use crate::operand::Operand;
 use crate::program::evaluate::{Evaluator, TileFrame};
 use crate::program::kernel_schedule::KernelSchedule;
 use crate::program::loader::{fill, scatter};
 use crate::program::loops::{self, StreamLoop};
-use crate::program::prepared::Prepared;
+use crate::program::prepared::PreparedProgram;
 use crate::program::slot::Granularity;
 use crate::program::transpose::transpose_matrix;
 use crate::strided::{self, AccessPattern, Cursor, StridedAxes, StridedAxis};
@@ -49,7 +49,7 @@ pub(crate) const SPLIT_UNIT: usize = 1024;
 /// # Errors
 /// The error of lowering, if the program is not supported.
 pub(crate) fn run_map(kernel: &Map, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
-    let program = Prepared::for_program(&kernel.program)?;
+    let program = PreparedProgram::for_program(&kernel.program)?;
     let Some(shape) = outputs.first().map(|o| o.layout.shape()) else { return Ok(()) };
     let size = shape.size();
     if size == 0 {
@@ -59,9 +59,9 @@ pub(crate) fn run_map(kernel: &Map, inputs: &[Operand<'_>], outputs: &[Operand<'
     let dense = |o: &Operand<'_>| {
         let full = o.layout.shape() == shape;
         (o.layout.is_contiguous() && (full || o.layout.shape().size() == 1))
-            .then(|| Dense { at: strided::base_address(o), once: !full })
+            .then(|| DensePtr { at: strided::base_address(o), once: !full })
     };
-    let mut all_dense: List<Dense, 8> = List::new();
+    let mut all_dense: List<DensePtr, 8> = List::new();
     if operands().all(|o| dense(o).map(|d| all_dense.push(d)).is_some()) {
         let (inputs, outputs) = all_dense.split_at(inputs.len());
         // SAFETY: *Operands*: the family has checked dtypes and shapes, and every operand is contiguous over `size`
@@ -79,7 +79,7 @@ pub(crate) fn run_map(kernel: &Map, inputs: &[Operand<'_>], outputs: &[Operand<'
 
 /// Runs a program over the index space `axes`. The operands are the inputs and then the outputs of the program.
 pub(crate) fn map_over_axes(
-    program: &Prepared,
+    program: &PreparedProgram,
     params: &Params,
     axes: &[StridedAxis],
     bases: &[*mut u8],
@@ -105,7 +105,7 @@ pub(crate) fn map_over_axes(
 /// Runs a program panel by panel. Inputs that are contiguous along axis `across` are transposed into scratch, so that
 /// they are contiguous along the innermost axis.
 fn map_by_panels(
-    program: &Prepared,
+    program: &PreparedProgram,
     params: &Params,
     axes: &[StridedAxis],
     across: usize,
@@ -134,7 +134,7 @@ fn map_by_panels(
             }
             let mut axes: [StridedAxis; 2] =
                 [StridedAxis { len: height, ..row.clone() }, StridedAxis { len: width, ..column.clone() }];
-            scratch::with(scratch_bytes, |mut scratch: *mut u8| {
+            scratch::with_buffer(scratch_bytes, |mut scratch: *mut u8| {
                 for k in (0..program.inputs.len()).filter(|&k| is_transposed(k)) {
                     let size = program.inputs[k].size;
                     let (from, to_row) = (addresses[k], (width * size) as isize);
@@ -157,7 +157,7 @@ fn map_by_panels(
 /// Runs a program over the index space `outer ++ inner` in segments of `inner`. The operands are the inputs and then
 /// the outputs of the program.
 fn map_segments(
-    program: &Prepared,
+    program: &PreparedProgram,
     params: &Params,
     outer: &[StridedAxis],
     inner: &[StridedAxis],
@@ -227,7 +227,7 @@ impl SegmentedMap<'_> {
     fn run_range(&self, range: Range<usize>) {
         let (mut done, mut within) = (range.start, range.start % self.length);
         let mut cursor = Cursor::at(self.outer, self.bases, range.start / self.length);
-        scratch::with(self.eval.scratch_bytes(), |scratch: *mut u8| {
+        scratch::with_buffer(self.eval.scratch_bytes(), |scratch: *mut u8| {
             // SAFETY: `scratch` is aligned to 64 bytes and has `scratch_bytes` bytes, so that `frame` and *Frame* hold.
             // The cursor is at a segment of the operands (*Operands*, *Outputs*), and `within + n` is at most its length
             // (*Range*).

@@ -5,8 +5,8 @@
 use crate::program::evaluate::tile_capacity;
 use crate::program::execute::{Extent, execute};
 use crate::program::loader::fill;
-use crate::program::map::dense_operand::Dense;
-use crate::program::prepared::Prepared;
+use crate::program::map::dense_operand::DensePtr;
+use crate::program::prepared::PreparedProgram;
 use crate::program::slot::Granularity;
 use pellucid_ir::kernel::Params;
 use pellucid_runtime::scratch::{self, padded};
@@ -22,7 +22,13 @@ pub(crate) const MAX_LEN: usize = 1024;
 ///
 /// # Safety
 /// *Operands* and *Aliasing*: the clauses of [`run_dense`](crate::program::map::dense::run_dense).
-pub(crate) unsafe fn run_one_tile(program: &Prepared, params: &Params, n: usize, from: &[Dense], to: &[Dense]) -> bool {
+pub(crate) unsafe fn run_one_tile(
+    program: &PreparedProgram,
+    params: &Params,
+    n: usize,
+    from: &[DensePtr],
+    to: &[DensePtr],
+) -> bool {
     let inputs = program.inputs.len();
     if n == 0 || n > MAX_LEN || program.sizes.len() > MAX_SLOTS {
         return false;
@@ -41,7 +47,7 @@ pub(crate) unsafe fn run_one_tile(program: &Prepared, params: &Params, n: usize,
         return false;
     }
     let cells = padded(slots * 8);
-    scratch::with(cells + tile * schedule.buffer_width, |scratch: *mut u8| {
+    scratch::with_buffer(cells + tile * schedule.buffer_width, |scratch: *mut u8| {
         let mut addresses = [const { MaybeUninit::<*mut u8>::uninit() }; MAX_SLOTS];
         let (mut cell, buffers) = (scratch, scratch.wrapping_add(cells));
         let granularities = schedule.granularity.iter().zip(&schedule.buffer_offset);

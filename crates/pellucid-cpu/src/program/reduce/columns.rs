@@ -91,7 +91,7 @@ impl SequenceReduction<'_> {
         let chunks = self.length.div_ceil(CHUNK);
         let result = self.result_size();
         let partial_bytes = padded(chunks * cols * result);
-        scratch::with(partial_bytes + self.store_scratch(), |partial: *mut u8| {
+        scratch::with_buffer(partial_bytes + self.store_scratch(), |partial: *mut u8| {
             let base = Cursor::at(plan.outer, &self.bases, outer_index);
             let bases = base.positions.iter().map(|&p| SharedPtr(p)).collect::<List<SharedPtr<u8>, 8>>();
             let work = |range: Range<usize>, partial: SharedPtr<u8>| {
@@ -141,7 +141,7 @@ impl ColumnStrip<'_> {
     fn with_scratch(&self, lanes: usize, work: impl FnOnce(&mut TileFrame, *mut u8, *mut u8)) {
         let eval = &self.plan.eval;
         let bytes = padded(eval.scratch_bytes()) + self.block_bytes() + padded(lanes);
-        scratch::with(bytes, |scratch: *mut u8| {
+        scratch::with_buffer(bytes, |scratch: *mut u8| {
             // SAFETY: the scratch memory holds the frame, then the block, then the `lanes` bytes.
             unsafe {
                 let mut frame = eval.frame(scratch);

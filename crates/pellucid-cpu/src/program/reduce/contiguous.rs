@@ -5,9 +5,9 @@ use super::fold_op;
 use crate::operand::Operand;
 use crate::program::fold::{CHUNK, FoldKernel, FoldValues};
 use crate::program::loops::{LANES, ROWS};
-use crate::program::map::dense_operand::Dense;
+use crate::program::map::dense_operand::DensePtr;
 use crate::program::map::small;
-use crate::program::prepared::Prepared;
+use crate::program::prepared::PreparedProgram;
 use crate::strided;
 use pellucid_ir::Compute;
 use pellucid_ir::kernel::{Reduce, ReduceOp};
@@ -19,8 +19,8 @@ const MAX_BYTES: usize = 128 << 10;
 /// Runs `kernel` on input `x` and output `y` if it is such a reduction. Otherwise returns false and writes nothing.
 pub(crate) fn reduce_contiguous(
     kernel: &Reduce,
-    program: &Prepared,
-    finish: Option<&Prepared>,
+    program: &PreparedProgram,
+    finish: Option<&PreparedProgram>,
     x: &Operand<'_>,
     y: &Operand<'_>,
 ) -> bool {
@@ -55,7 +55,7 @@ pub(crate) fn reduce_contiguous(
     let results = if finish.is_some() { padded(count * 8) } else { 0 };
     let lanes = padded(LANES * inner * 8);
     let work_bytes = if inner > 1 { lanes + LANES / 2 * inner * 8 } else { 64 * length.min(CHUNK) * 8 };
-    scratch::with(results + work_bytes, |scratch: *mut u8| {
+    scratch::with_buffer(results + work_bytes, |scratch: *mut u8| {
         let (into, work) = (if finish.is_some() { scratch } else { to }, scratch.wrapping_add(results));
         // SAFETY: `x` is contiguous with shape [outer, length, inner], `y` is contiguous with shape [outer, inner], and
         // the dtype of `x` is the compute type of the loops. `y` has the dtype of the result, or of the output of the
@@ -78,7 +78,7 @@ pub(crate) fn reduce_contiguous(
             }
             match finish {
                 Some(f) => {
-                    small::run_one_tile(f, &kernel.finish_params, count, &[Dense::full(into)], &[Dense::full(to)])
+                    small::run_one_tile(f, &kernel.finish_params, count, &[DensePtr::full(into)], &[DensePtr::full(to)])
                 }
                 None => true,
             }

@@ -15,7 +15,7 @@ use crate::program::evaluate::Evaluator;
 use crate::program::fold::FoldKernel;
 use crate::program::loader::{fill, scatter};
 use crate::program::loops::{self, UnaryLoop};
-use crate::program::prepared::Prepared;
+use crate::program::prepared::PreparedProgram;
 use crate::program::row::common_shape;
 use crate::program::slot::Granularity;
 use crate::strided::{self, StridedAxes, StridedAxis};
@@ -41,7 +41,7 @@ enum ReduceAction {
 /// A reduction of `count` sequences of `length` values, resolved for its operands.
 struct SequenceReduction<'a> {
     /// The program that computes the values.
-    program: &'a Prepared,
+    program: &'a PreparedProgram,
     /// The parameters of `program`.
     params: &'a Params,
     /// The operation.
@@ -61,7 +61,7 @@ struct SequenceReduction<'a> {
     /// The number of sequences.
     count: usize,
     /// The finishing program and its parameters.
-    finish: Option<(&'a Prepared, &'a Params)>,
+    finish: Option<(&'a PreparedProgram, &'a Params)>,
     /// The conversion from the type of the finished result to that of the output, if they differ.
     store: Option<UnaryLoop>,
     /// Bytes of an element of the output.
@@ -79,8 +79,8 @@ unsafe impl Sync for SequenceReduction<'_> {}
 /// dtypes.
 pub(crate) fn run_reduce(kernel: &Reduce, inputs: &[Operand<'_>], output: &Operand<'_>) -> Result<()> {
     let name = kernel.program.name;
-    let program = Prepared::for_program(&kernel.program)?;
-    let finish = kernel.finish.as_deref().map(|f| Ok::<_, Error>((Prepared::for_program(f)?, f))).transpose()?;
+    let program = PreparedProgram::for_program(&kernel.program)?;
+    let finish = kernel.finish.as_deref().map(|f| Ok::<_, Error>((PreparedProgram::for_program(f)?, f))).transpose()?;
     let first = finish.as_ref().map(|(p, _)| *p);
     if let [x] = inputs
         && contiguous::reduce_contiguous(kernel, program, first, x, output)
@@ -164,14 +164,14 @@ fn arg_op(op: ReduceOp) -> Option<bool> {
 }
 
 /// Returns the operation that combines values, or `None` for arg max and arg min.
-fn fold_op(op: ReduceOp) -> Option<loops::Fold> {
+fn fold_op(op: ReduceOp) -> Option<loops::FoldOp> {
     match op {
-        ReduceOp::Sum => Some(loops::Fold::Sum),
-        ReduceOp::Prod => Some(loops::Fold::Prod),
-        ReduceOp::Max => Some(loops::Fold::Max),
-        ReduceOp::Min => Some(loops::Fold::Min),
-        ReduceOp::Any => Some(loops::Fold::Or),
-        ReduceOp::All => Some(loops::Fold::And),
+        ReduceOp::Sum => Some(loops::FoldOp::Sum),
+        ReduceOp::Prod => Some(loops::FoldOp::Prod),
+        ReduceOp::Max => Some(loops::FoldOp::Max),
+        ReduceOp::Min => Some(loops::FoldOp::Min),
+        ReduceOp::Any => Some(loops::FoldOp::Or),
+        ReduceOp::All => Some(loops::FoldOp::And),
         ReduceOp::ArgMax | ReduceOp::ArgMin => None,
     }
 }

@@ -126,7 +126,7 @@ impl SequenceReduction<'_> {
             + self.store_scratch()
             + transposed;
         let together = (self.tile_len(eval) / self.length).clamp(1, MAX_SEQUENCES);
-        scratch::with(scratch_bytes, |scratch: *mut u8| {
+        scratch::with_buffer(scratch_bytes, |scratch: *mut u8| {
             // SAFETY: the scratch memory holds, in this order, the frame, the conversion buffer, `RESULTS` results, the
             // transposed sequences and the scratch memory of `store_results`. The sequences are within the operands,
             // and only this task writes their results.
@@ -199,7 +199,7 @@ impl SequenceReduction<'_> {
     fn reduce_long(&self, eval: &Evaluator<'_>, range: Range<usize>) {
         let scratch_bytes =
             padded(eval.scratch_bytes()) + self.converted_bytes(eval) + padded(RESULTS * 8) + self.store_scratch();
-        scratch::with(scratch_bytes, |scratch: *mut u8| {
+        scratch::with_buffer(scratch_bytes, |scratch: *mut u8| {
             // SAFETY: the scratch memory holds, in this order, the frame, the conversion buffer, `RESULTS` results and
             // the scratch memory of `store_results`. The sequences are within the operands, and only this task writes
             // their results.
@@ -301,7 +301,7 @@ impl SequenceReduction<'_> {
         let total = self.count * chunks;
         let result_bytes = size_of::<ArgCandidate>();
         let bytes = padded(total * result_bytes) + padded(RESULTS * 8) + self.store_scratch();
-        scratch::with(bytes, |partial: *mut u8| {
+        scratch::with_buffer(bytes, |partial: *mut u8| {
             let to = SharedPtr(partial);
             split(total, GRAIN.div_ceil(CHUNK * self.work_per_value()), |range| {
                 self.reduce_chunks(&eval, range, chunks, to.get())
@@ -336,7 +336,7 @@ impl SequenceReduction<'_> {
 
     /// Reduces the chunks `range`, counted over all sequences, to partial results.
     fn reduce_chunks(&self, eval: &Evaluator<'_>, range: Range<usize>, chunks: usize, partial: *mut u8) {
-        scratch::with(padded(eval.scratch_bytes()) + self.converted_bytes(eval), |scratch: *mut u8| {
+        scratch::with_buffer(padded(eval.scratch_bytes()) + self.converted_bytes(eval), |scratch: *mut u8| {
             // SAFETY: the scratch memory holds the frame and then the conversion buffer. `partial` has a result for
             // every chunk, and only this task writes those of `range`.
             unsafe {

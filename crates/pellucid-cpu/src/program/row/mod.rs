@@ -11,7 +11,7 @@ use crate::program::fold::{CHUNK, RunningFold};
 use crate::program::kernel_schedule::{KernelSchedule, Phase};
 use crate::program::loader::{fill, gather, scatter};
 use crate::program::loops::{self, StreamLoop};
-use crate::program::prepared::{Prepared, PreparedOutput};
+use crate::program::prepared::{PreparedOutput, PreparedProgram};
 use crate::program::slot::Granularity;
 use crate::strided::{self, AccessPattern, Cursor, StridedAxes, StridedAxis};
 use pellucid_ir::kernel::Row;
@@ -73,7 +73,7 @@ pub(crate) fn common_shape<'a>(
 /// # Errors
 /// If the operands do not broadcast to one shape, or the program is not defined for its dtypes.
 pub(crate) fn run_row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
-    let program = Prepared::for_program(&kernel.program)?;
+    let program = PreparedProgram::for_program(&kernel.program)?;
     let operands = || inputs.iter().chain(outputs);
     let shape = common_shape(kernel.program.name, operands())?;
     let mut bases: List<*mut u8, 8> = operands().map(strided::base_address).collect();
@@ -137,7 +137,7 @@ pub(crate) fn run_row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'
 
 /// Returns the layout of each operand, inputs first, over the axes that number the rows, those of a row, and all axes.
 fn row_access(
-    program: &Prepared,
+    program: &PreparedProgram,
     outer: &[StridedAxis],
     inner: &[StridedAxis],
     all: &[StridedAxis],
@@ -158,7 +158,7 @@ fn row_access(
 
 /// Returns whether input `k` must be copied to a buffer: an output with the same memory is written before the last read
 /// of `k`.
-fn must_stage(program: &Prepared, linked: &KernelSchedule, bases: &[*mut u8], k: usize) -> bool {
+fn must_stage(program: &PreparedProgram, linked: &KernelSchedule, bases: &[*mut u8], k: usize) -> bool {
     let slot = k as u16;
     let aliases = |o: usize| bases[program.inputs.len() + o] == bases[k];
     let stored = program.outputs.iter().any(|o| o.slot == slot);
@@ -177,7 +177,7 @@ fn must_stage(program: &Prepared, linked: &KernelSchedule, bases: &[*mut u8], k:
 /// A row program, resolved for its operands.
 struct RowExecution<'a> {
     /// The program.
-    program: &'a Prepared,
+    program: &'a PreparedProgram,
     /// The schedule of the program for these operands.
     linked: &'a KernelSchedule,
     /// The values of the uniforms.
@@ -226,7 +226,7 @@ struct RowBlock<'a> {
 impl RowExecution<'_> {
     /// Runs the program on the rows `range`, block by block.
     fn run_rows(&self, range: Range<usize>) {
-        scratch::with(self.scratch_bytes(), |scratch: *mut u8| {
+        scratch::with_buffer(self.scratch_bytes(), |scratch: *mut u8| {
             // SAFETY: `scratch` has `scratch_bytes` bytes, and the rows `range` are within the operands. Only this task
             // accesses their outputs.
             unsafe {

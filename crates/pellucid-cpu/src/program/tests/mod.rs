@@ -180,7 +180,7 @@ pub(crate) struct ProgramBuilder {
     rows: Vec<Compute>,
 }
 
-pub(crate) use formula::Operand as Value;
+pub(crate) use formula::InstructionOperand as Value;
 
 impl ProgramBuilder {
     /// Returns a builder of an empty program.

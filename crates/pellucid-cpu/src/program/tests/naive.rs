@@ -4,7 +4,7 @@
 //! cover their results. It implements the order of reductions independently, in scalar code.
 
 use super::{TestArray, Value};
-use crate::program::loops::{self, Form};
+use crate::program::loops::{self, OperandForm};
 use crate::program::prepared::scalar_bits;
 use pellucid_ir::formula::{Binary, Op, Program, RowOp, UniformSource};
 use pellucid_ir::kernel::ReduceOp;
@@ -89,7 +89,7 @@ fn call_unary(f: loops::UnaryLoop, a: u64) -> u64 {
 
 /// Computes a binary primitive on one pair of values.
 fn call_binary(op: Binary, compute: Compute, a: u64, b: u64) -> u64 {
-    let f = loops::binary(op, compute, Form::TileTile, Isa::best()).unwrap();
+    let f = loops::binary(op, compute, OperandForm::TileTile, Isa::best()).unwrap();
     let mut out = 0u64;
     // SAFETY: all variables hold one value of at most eight bytes, and the isa is available.
     unsafe { f.run((&raw mut out).cast(), (&raw const a).cast(), (&raw const b).cast(), 1) };

@@ -14,7 +14,7 @@ fn check(f: &Formula, x: &[Vec<f64>], params: &[f64], elements: usize, order: us
     let y = evaluate(f, x, params, elements);
     let weight = |j: usize, e: usize| 0.7 + 0.31 * j as f64 - 0.23 * e as f64;
     let g: Vec<Vec<f64>> = y.iter().enumerate().map(|(j, y)| (0..y.len()).map(|e| weight(j, e)).collect()).collect();
-    let gradient = f.gradient(Wanted::all(f.inputs().len()));
+    let gradient = f.gradient(GradientRequest::all(f.inputs().len()));
     let values = read(gradient, x, &y, &g);
     let symbolic = evaluate(&gradient.formula, &values, params, elements);
     for (i, input) in f.inputs().iter().enumerate() {
@@ -27,10 +27,10 @@ fn check(f: &Formula, x: &[Vec<f64>], params: &[f64], elements: usize, order: us
                 pairing(f, &x, params, &g, elements)
             };
             let numeric = match input.kind {
-                Kind::Number if !gradient.is_zero(i) => {
+                ValueKind::Number if !gradient.is_zero(i) => {
                     (8.0 * (at(h) - at(-h)) - at(2.0 * h) + at(-2.0 * h)) / (12.0 * h)
                 }
-                Kind::Number => (at(h) - at(-h)) / (2.0 * h),
+                ValueKind::Number => (at(h) - at(-h)) / (2.0 * h),
                 _ => 0.0,
             };
             let error = (numeric - symbolic[i][e]).abs();
@@ -66,7 +66,7 @@ fn every_primitive_and_composition_up_to_order_three() {
 #[test]
 fn one_tensor_used_twice_gets_one_fused_gradient() {
     let f = formula!(|a, b| a * b);
-    let fused = f.gradient(Wanted(0x11));
+    let fused = f.gradient(GradientRequest(0x11));
     assert_eq!(fused.formula.outputs().len(), 1);
     assert_eq!(fused.to_string(), "formula'(x0, x1, g) = g * x1 + g * x0".replace("x0", "a").replace("x1", "b"));
     let x: &[f64] = &[3.0];
@@ -76,22 +76,25 @@ fn one_tensor_used_twice_gets_one_fused_gradient() {
 #[test]
 fn absent_incoming_gradients_count_as_zero() {
     let f = formula!(|r, t| (r * t.cos(), r * t.sin()));
-    let gradient = f.gradient_given(Wanted(0x21), 0b10);
-    assert_eq!(gradient.reads, [Read::Input(0), Read::Input(1), Read::Gradient(1)]);
+    let gradient = f.gradient_given(GradientRequest(0x21), 0b10);
+    assert_eq!(gradient.reads, [GradientInput::Input(0), GradientInput::Input(1), GradientInput::Gradient(1)]);
     assert_eq!(gradient.to_string(), "formula'(r, t, g1) = (g1 * sin(t), g1 * r * cos(t))");
-    assert!(std::ptr::eq(f.gradient_given(Wanted(0x21), 0b11), f.gradient(Wanted(0x21))));
-    let none = f.gradient_given(Wanted(0x21), 0);
+    assert!(std::ptr::eq(f.gradient_given(GradientRequest(0x21), 0b11), f.gradient(GradientRequest(0x21))));
+    let none = f.gradient_given(GradientRequest(0x21), 0);
     assert!(none.is_zero(0) && none.is_zero(1) && none.reads.is_empty());
 }
 
 #[test]
 fn gradients_read_only_the_needed_values() {
     let f = formula!(|a, b| a / b);
-    assert_eq!(f.gradient(Wanted(0x01)).reads, [Read::Input(1), Read::Gradient(0)]);
-    assert_eq!(f.gradient(Wanted(0x10)).reads, [Read::Input(1), Read::Output(0), Read::Gradient(0)]);
-    let reads = |f: &Formula| f.gradient(Wanted::only(0)).reads.clone();
-    let output = [Read::Output(0), Read::Gradient(0)];
-    let input = [Read::Input(0), Read::Gradient(0)];
+    assert_eq!(f.gradient(GradientRequest(0x01)).reads, [GradientInput::Input(1), GradientInput::Gradient(0)]);
+    assert_eq!(
+        f.gradient(GradientRequest(0x10)).reads,
+        [GradientInput::Input(1), GradientInput::Output(0), GradientInput::Gradient(0)]
+    );
+    let reads = |f: &Formula| f.gradient(GradientRequest::only(0)).reads.clone();
+    let output = [GradientInput::Output(0), GradientInput::Gradient(0)];
+    let input = [GradientInput::Input(0), GradientInput::Gradient(0)];
     for f in [formula!(|x| x.exp()), formula!(|x| x.sqrt()), formula!(|x| x.sigmoid()), formula!(|x| x.tan())] {
         assert_eq!(reads(f), output, "{f}");
     }
@@ -103,22 +106,22 @@ fn gradients_read_only_the_needed_values() {
 #[test]
 fn gradients_report_zero_and_passed_results() {
     let f = formula!(|a, b, t: index, c: mask| c.select(a + b, a - b) + t.to_number());
-    let gradient = f.gradient(Wanted::all(4));
+    let gradient = f.gradient(GradientRequest::all(4));
     assert!(gradient.is_zero(2) && gradient.is_zero(3) && !gradient.is_zero(1));
     assert_eq!((gradient.passes(0), gradient.passes(1)), (None, None));
-    let sum = formula!(|a, b| a + b).gradient(Wanted(0x21));
+    let sum = formula!(|a, b| a + b).gradient(GradientRequest(0x21));
     assert_eq!((sum.passes(0), sum.passes(1)), (Some(0), Some(0)));
-    assert!(formula!(|x| x.floor()).gradient(Wanted(1)).is_zero(0));
-    assert!(formula!(|x| x.gt(0).to_number()).gradient(Wanted(1)).is_zero(0));
-    assert_eq!(formula!(|x| x.row_sum()).gradient(Wanted(1)).passes(0), None);
+    assert!(formula!(|x| x.floor()).gradient(GradientRequest(1)).is_zero(0));
+    assert!(formula!(|x| x.gt(0).to_number()).gradient(GradientRequest(1)).is_zero(0));
+    assert_eq!(formula!(|x| x.row_sum()).gradient(GradientRequest(1)).passes(0), None);
 }
 
 #[test]
 fn uncommon_requests_are_cached_too() {
     let f = formula!(|a, b, c, d| a * b + c * d);
-    let all = f.gradient(Wanted::all(4));
-    assert!(std::ptr::eq(all, f.gradient(Wanted::all(4))));
-    assert!(std::ptr::eq(f.gradient(Wanted(0x21)), f.gradient(Wanted(0x21))));
+    let all = f.gradient(GradientRequest::all(4));
+    assert!(std::ptr::eq(all, f.gradient(GradientRequest::all(4))));
+    assert!(std::ptr::eq(f.gradient(GradientRequest(0x21)), f.gradient(GradientRequest(0x21))));
     assert_eq!(all.formula.outputs().len(), 4);
 }
 
@@ -131,7 +134,7 @@ fn programs_of_higher_orders_stay_short() {
         let mut f = c.formula.clone();
         let mut counts = vec![steps(&f)];
         for _ in 0..3 {
-            f = f.gradient(Wanted::all(f.inputs().len())).formula.clone();
+            f = f.gradient(GradientRequest::all(f.inputs().len())).formula.clone();
             counts.push(steps(&f));
         }
         report += &format!("{:<12} {counts:?}\n", c.formula.name());
@@ -147,6 +150,6 @@ fn programs_of_higher_orders_stay_short() {
         }
     }
     assert!(too_long.is_empty(), "{too_long:?} of\n{report}");
-    let tanh = formula!(|x| x.tanh()).gradient(Wanted(1));
+    let tanh = formula!(|x| x.tanh()).gradient(GradientRequest(1));
     assert_eq!(steps(&tanh.formula), 3, "{tanh}");
 }

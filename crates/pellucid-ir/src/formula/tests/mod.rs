@@ -33,17 +33,17 @@ pub(super) fn elements(values: &[Vec<f64>]) -> usize {
 
 /// Returns the values that a gradient reads, from the inputs, outputs and incoming gradients of its formula.
 pub(super) fn read(gradient: &Gradient, x: &[Vec<f64>], y: &[Vec<f64>], g: &[Vec<f64>]) -> Vec<Vec<f64>> {
-    let pick = |read: &Read| match *read {
-        Read::Input(i) => x[i].clone(),
-        Read::Output(j) => y[j].clone(),
-        Read::Gradient(j) => g[j].clone(),
+    let pick = |read: &GradientInput| match *read {
+        GradientInput::Input(i) => x[i].clone(),
+        GradientInput::Output(j) => y[j].clone(),
+        GradientInput::Gradient(j) => g[j].clone(),
     };
     gradient.reads.iter().map(pick).collect()
 }
 
 /// Returns the gradient of every number input at a point, from incoming gradients `g`.
 pub(super) fn gradient_at(f: &Formula, x: &[Vec<f64>], params: &[f64], g: &[Vec<f64>]) -> Vec<Vec<f64>> {
-    let gradient = f.gradient(Wanted::all(f.inputs().len()));
+    let gradient = f.gradient(GradientRequest::all(f.inputs().len()));
     let y = evaluate(f, x, params, elements(x));
     evaluate(&gradient.formula, &read(gradient, x, &y, g), params, elements(x))
 }
@@ -108,7 +108,7 @@ fn compositions() -> Vec<Case> {
         case(formula!(hardtanh(x; lo, hi) = x.clamp(lo, hi)), &[x], &[-1.0, 1.5]),
         case(formula!(powers(x) = x.square() + x.cube() - x.powi(-4) + x.powi(5)), &[x], &[]),
         case(formula!(cube(x) = x.pow(3.0) + x.pow(2) * x.pow(1) + x.pow(0)), &[&[0.5, 1.5, 2.0, 0.1, 3.0]], &[]),
-        case(formula!(exponential(x) = Expr::literal(2.5, Kind::Number).pow(x)), &[x], &[]),
+        case(formula!(exponential(x) = Expr::literal(2.5, ValueKind::Number).pow(x)), &[x], &[]),
         case(formula!(lerp(a, b, t) = t.mul_add(b - a, a)), &[x, z, &[0.1, 0.5, 0.9, 0.2, 0.4]], &[]),
         case(formula!(where_(c: mask, a, b) = c.select(a * b, a / b)), &[mask, x, z], &[]),
         case(formula!(polar(r, t) = (r * t.cos(), r * t.sin())), &[x, z], &[]),

@@ -17,12 +17,14 @@ pub(super) fn run(program: &Program, inputs: &[Vec<f64>], params: &[f64], elemen
         .collect();
     let mut tiles: Vec<Option<Vec<f64>>> = vec![None; program.registers.len()];
     let mut rows: Vec<Option<f64>> = vec![None; program.row_registers.len()];
-    let get = |tiles: &[Option<Vec<f64>>], rows: &[Option<f64>], operand: Operand, i: usize| match operand {
-        Operand::Input(k) if program.inputs[k as usize].per_row => inputs[k as usize][0],
-        Operand::Input(k) => inputs[k as usize][i],
-        Operand::Uniform(u) => uniforms[u as usize],
-        Operand::Register(r) => tiles[r as usize].as_ref().expect("a register is written before it is read")[i],
-        Operand::Row(s) => rows[s as usize].expect("a register is written before it is read"),
+    let get = |tiles: &[Option<Vec<f64>>], rows: &[Option<f64>], operand: InstructionOperand, i: usize| match operand {
+        InstructionOperand::Input(k) if program.inputs[k as usize].per_row => inputs[k as usize][0],
+        InstructionOperand::Input(k) => inputs[k as usize][i],
+        InstructionOperand::Uniform(u) => uniforms[u as usize],
+        InstructionOperand::Register(r) => {
+            tiles[r as usize].as_ref().expect("a register is written before it is read")[i]
+        }
+        InstructionOperand::Row(s) => rows[s as usize].expect("a register is written before it is read"),
     };
     for step in &program.steps {
         assert!(!step.args.contains(&step.into), "destination is a source of {step:?} in\n{program}");
@@ -44,15 +46,15 @@ pub(super) fn run(program: &Program, inputs: &[Vec<f64>], params: &[f64], elemen
             Op::RowIndex => i as f64,
         };
         match step.into {
-            Operand::Register(r) => {
+            InstructionOperand::Register(r) => {
                 let values = (0..elements).map(at).collect();
                 tiles[r as usize] = Some(values);
             }
-            Operand::Row(s) => {
+            InstructionOperand::Row(s) => {
                 for arg in &step.args {
                     let full = match *arg {
-                        Operand::Register(_) => true,
-                        Operand::Input(k) => !program.inputs[k as usize].per_row,
+                        InstructionOperand::Register(_) => true,
+                        InstructionOperand::Input(k) => !program.inputs[k as usize].per_row,
                         _ => false,
                     };
                     assert_eq!(full, matches!(step.op, Op::Reduce(_)), "{step:?} in\n{program}");
@@ -80,7 +82,7 @@ fn check(f: &Formula, x: &[Vec<f64>], params: &[f64], elements: usize, order: us
     let y = evaluate(f, x, params, elements);
     assert_eq!(bits(&run(program, x, params, elements)), bits(&y), "{program}\n{f}");
     if order > 0 {
-        let gradient = f.gradient(Wanted::all(f.inputs().len()));
+        let gradient = f.gradient(GradientRequest::all(f.inputs().len()));
         let values = read(gradient, x, &y, &y);
         check(&gradient.formula, &values, params, elements, order - 1);
     }

@@ -89,8 +89,8 @@ fn softmax_declared_and_symbolic_agree() {
         assert!((a - b).abs() < 1e-15, "{a} {b}");
     }
     let softmax = declared_softmax();
-    let gradient = softmax.gradient(Wanted(1));
-    assert_eq!(gradient.reads, [Read::Output(0), Read::Gradient(0)]);
+    let gradient = softmax.gradient(GradientRequest(1));
+    assert_eq!(gradient.reads, [GradientInput::Output(0), GradientInput::Gradient(0)]);
     assert_eq!(gradient.to_string(), "softmax'(y, g) = y * (g - row_sum(g * y))");
 }
 
@@ -99,7 +99,7 @@ fn outputs_of_per_row_values_are_per_row() {
     let f = formula!(|x, m: per_row| (x - m, m * 2.0, x.row_max()));
     let per_row: Vec<bool> = f.outputs().iter().map(|o| o.per_row).collect();
     assert_eq!(per_row, [false, true, true]);
-    let gradient = f.gradient(Wanted(0x21));
+    let gradient = f.gradient(GradientRequest(0x21));
     assert_eq!(gradient.formula.outputs().iter().map(|o| o.per_row).collect::<Vec<_>>(), [false, true]);
     let constant = formula!(|x; k| { let _ = x; k * 2.0 });
     assert!(!constant.is_row() && !constant.outputs()[0].per_row);

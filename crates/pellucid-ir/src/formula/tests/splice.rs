@@ -19,9 +19,10 @@ fn a_spliced_program_equals_its_parts() {
     let second = Formula::new("second", &[Input::NUMBER; 3], 1, |x, p| vec![(x[0] - x[2]) * p[0] + x[1]]);
     let (a, b) = (of(&first, DType::F64), of(&second, DType::F64));
     let mut splice = Splice::new(false);
-    let made =
-        splice.part(&a, &[2.0].map(Into::into).into_iter().collect(), &[Source::Array(7), Source::Array(3)]).unwrap();
-    let inputs = [Source::Made(made[0]), Source::Array(3), Source::Made(made[1])];
+    let made = splice
+        .part(&a, &[2.0].map(Into::into).into_iter().collect(), &[SpliceOperand::Array(7), SpliceOperand::Array(3)])
+        .unwrap();
+    let inputs = [SpliceOperand::Value(made[0]), SpliceOperand::Array(3), SpliceOperand::Value(made[1])];
     let read = splice.part(&b, &[0.5].map(Into::into).into_iter().collect(), &inputs).unwrap();
     let spliced = splice.finish("both", &[read[0], made[0]]).unwrap();
     assert_eq!(spliced.arrays, [7, 3]);
@@ -36,7 +37,7 @@ fn a_spliced_program_equals_its_parts() {
 fn equal_steps_are_merged_and_intermediate_values_are_rounded() {
     let f = of(formula!(|x, y| (x * y).exp()), DType::F32);
     let mut splice = Splice::new(false);
-    let inputs = [Source::Array(0), Source::Array(1)];
+    let inputs = [SpliceOperand::Array(0), SpliceOperand::Array(1)];
     let (a, b) = (splice.part(&f, &none(), &inputs).unwrap(), splice.part(&f, &none(), &inputs).unwrap());
     assert_eq!(splice.finish("twice", &[a[0], b[0]]).unwrap().program.steps.len(), 2);
 
@@ -45,8 +46,8 @@ fn equal_steps_are_merged_and_intermediate_values_are_rounded() {
     let narrow = f.program(&Signature::new([DType::F64], DType::F64).storing([DType::F32])).unwrap();
     let wide = f.program(&Signature::new([DType::F32], DType::F64)).unwrap();
     let mut splice = Splice::new(false);
-    let made = splice.part(narrow, &none(), &[Source::Array(0)]).unwrap();
-    let read = splice.part(wide, &none(), &[Source::Made(made[0])]).unwrap();
+    let made = splice.part(narrow, &none(), &[SpliceOperand::Array(0)]).unwrap();
+    let read = splice.part(wide, &none(), &[SpliceOperand::Value(made[0])]).unwrap();
     let both = splice.finish("both", &read).unwrap().program;
     let x = 0.7f64;
     assert_eq!(run(&both, &[vec![x]], &[], 1), [[((x.exp() as f32) as f64).exp()]]);
@@ -54,8 +55,8 @@ fn equal_steps_are_merged_and_intermediate_values_are_rounded() {
     // bf16 is computed in f32: the intermediate value is rounded by a step, the result by the store.
     let f = of(formula!(|x| x + 1.0), DType::BF16);
     let mut splice = Splice::new(false);
-    let made = splice.part(&f, &none(), &[Source::Array(0)]).unwrap();
-    let read = splice.part(&f, &none(), &[Source::Made(made[0])]).unwrap();
+    let made = splice.part(&f, &none(), &[SpliceOperand::Array(0)]).unwrap();
+    let read = splice.part(&f, &none(), &[SpliceOperand::Value(made[0])]).unwrap();
     let ops: Vec<Op> = splice.finish("both", &read).unwrap().program.steps.iter().map(|s| s.op).collect();
     assert_eq!(ops, [Op::Binary(Binary::Add), Op::Round(DType::BF16), Op::Binary(Binary::Add)]);
 }
@@ -72,9 +73,9 @@ fn rows_come_before_and_after_maps() {
     );
     let scale = of(formula!(|x, y| x * y), DType::F64);
     let mut splice = Splice::new(true);
-    let a = splice.part(&square, &none(), &[Source::Array(0)]).unwrap();
-    let b = splice.part(&softmax, &none(), &[Source::Made(a[0])]).unwrap();
-    let c = splice.part(&scale, &none(), &[Source::Made(b[0]), Source::Made(a[0])]).unwrap();
+    let a = splice.part(&square, &none(), &[SpliceOperand::Array(0)]).unwrap();
+    let b = splice.part(&softmax, &none(), &[SpliceOperand::Value(a[0])]).unwrap();
+    let c = splice.part(&scale, &none(), &[SpliceOperand::Value(b[0]), SpliceOperand::Value(a[0])]).unwrap();
     let both = splice.finish("all", &c).unwrap().program;
     assert!(both.is_row());
     let x = vec![0.5, -1.0, 2.0, 0.0];
@@ -87,9 +88,9 @@ fn rows_come_before_and_after_maps() {
 fn splices_that_would_change_a_value_are_errors() {
     let add = |dtype| of(formula!(|x| x + 1), dtype);
     let mut splice = Splice::new(false);
-    let made = splice.part(&add(DType::I8), &none(), &[Source::Array(0)]).unwrap();
+    let made = splice.part(&add(DType::I8), &none(), &[SpliceOperand::Array(0)]).unwrap();
     assert!(
-        splice.part(&add(DType::I8), &none(), &[Source::Made(made[0])]).is_err(),
+        splice.part(&add(DType::I8), &none(), &[SpliceOperand::Value(made[0])]).is_err(),
         "the intermediate i8 value would wrap"
     );
 
@@ -97,5 +98,8 @@ fn splices_that_would_change_a_value_are_errors() {
     let sum = of(formula!(|x| x - x.row_sum()), DType::F64);
     let mut splice = Splice::new(true);
     let made = splice.part(&of(&fill, DType::F64), &[1.0].map(Into::into).into_iter().collect(), &[]).unwrap();
-    assert!(splice.part(&sum, &none(), &[Source::Made(made[0])]).is_err(), "a row of one value cannot be reduced");
+    assert!(
+        splice.part(&sum, &none(), &[SpliceOperand::Value(made[0])]).is_err(),
+        "a row of one value cannot be reduced"
+    );
 }

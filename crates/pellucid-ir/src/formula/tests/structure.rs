@@ -25,11 +25,11 @@ fn values_are_simplified_only_where_no_bit_changes() {
     assert_eq!(text(formula!(|x| 1.0 * x * 1.0 / 1.0)), "x");
     assert_eq!(text(formula!(|x| -(-x))), "x");
     assert_eq!(text(formula!(|c: mask| !!c)), "c");
-    assert_eq!(text(formula!(|x| x * (0.5 * Expr::literal(0.25, Kind::Number)))), "x * 0.125");
+    assert_eq!(text(formula!(|x| x * (0.5 * Expr::literal(0.25, ValueKind::Number)))), "x * 0.125");
     // −0 + 0 is +0, 0·∞ is NaN, and 0.1 is another number in every type.
     assert_eq!(text(formula!(|x| x + 0.0)), "x + 0");
     assert_eq!(text(formula!(|x| x * 0.0)), "x * 0");
-    assert_eq!(text(formula!(|x| x * (0.1 * Expr::literal(3, Kind::Number)))), "x * (0.1 * 3)");
+    assert_eq!(text(formula!(|x| x * (0.1 * Expr::literal(3, ValueKind::Number)))), "x * (0.1 * 3)");
     assert_eq!(text(formula!(|x| (x * 2.0) * 3.0)), "x * 2 * 3");
     assert_eq!(text(formula!(|x| x - x)), "x - x");
 }
@@ -41,12 +41,12 @@ fn exact_folding_is_exact_in_single_precision() {
     for a in values {
         for b in values {
             let f = Formula::new("folds", &[], 0, |_, _| {
-                let (a, b) = (Expr::literal(a as f64, Kind::Number), Expr::literal(b as f64, Kind::Number));
+                let (a, b) = (Expr::literal(a as f64, ValueKind::Number), Expr::literal(b as f64, ValueKind::Number));
                 vec![a + b, a - b, a * b, a / b]
             });
             let single = [a + b, a - b, a * b, a / b];
             for (output, expected) in f.outputs().iter().zip(single) {
-                if let Node::Literal(literal) = f.graph().node(output.node) {
+                if let FormulaNode::Literal(literal) = f.graph().node(output.node) {
                     assert_eq!((literal.value.to_f64() as f32).to_bits(), expected.to_bits(), "{a} {b}");
                 }
             }
@@ -107,13 +107,13 @@ fn derivative_lines_can_read_inputs_parameters_outputs_and_gradients() {
         d x = g0 * y + g1 * k;
         d y = g0 * y0 / y;
     };
-    let gradient = f.gradient(Wanted(0x21));
+    let gradient = f.gradient(GradientRequest(0x21));
     assert_eq!(gradient.to_string(), "two'(y, y0, g0, g1; k) = (g0 * y + g1 * k, g0 * y0 / y)");
     let per_row = formula! {
         scale(x, s: per_row) = x * s;
         d s = g * x;
     };
-    let gradient = per_row.gradient(Wanted::only(1));
+    let gradient = per_row.gradient(GradientRequest::only(1));
     assert_eq!(gradient.to_string(), "scale'(x, g) = row_sum(g * x)");
 }
 
@@ -121,7 +121,7 @@ fn derivative_lines_can_read_inputs_parameters_outputs_and_gradients() {
 fn formulas_call_formulas() {
     let square = formula!(|x; k| k * x * x);
     let f = Formula::new("outer", &[Input::NUMBER], 0, |x, _| {
-        let three = Expr::literal(3, Kind::Number);
+        let three = Expr::literal(3, ValueKind::Number);
         square.call(&[x[0].round_to(DType::BF16)], &[three])
     });
     assert_eq!(f.evaluate(&[&[2.0]], &[]), [[12.0]]);
@@ -156,9 +156,9 @@ fn misuse_panics_with_a_help_text() {
 
 #[test]
 fn wanted_stores_four_bits_per_input() {
-    assert_eq!(Wanted::all(3), Wanted(0x321));
-    assert_eq!(Wanted(0x201).output_of(2), Some(1));
-    assert_eq!(Wanted(0x201).output_of(1), None);
-    assert_eq!(Wanted(0x11).outputs(), 1);
-    assert_eq!(Wanted(0).outputs(), 0);
+    assert_eq!(GradientRequest::all(3), GradientRequest(0x321));
+    assert_eq!(GradientRequest(0x201).output_of(2), Some(1));
+    assert_eq!(GradientRequest(0x201).output_of(1), None);
+    assert_eq!(GradientRequest(0x11).outputs(), 1);
+    assert_eq!(GradientRequest(0).outputs(), 0);
 }

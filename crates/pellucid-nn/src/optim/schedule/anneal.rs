@@ -1,6 +1,6 @@
 //! Schedules that change the learning rate along a curve.
 
-use super::{Anneal, PerGroup, Schedule, SchedulePoint, above_zero, not_negative};
+use super::{AnnealStrategy, PerGroup, Schedule, SchedulePoint, above_zero, not_negative};
 use pellucid_tensor::Result;
 use std::f64::consts::PI;
 
@@ -39,14 +39,14 @@ impl Schedule for LinearLr {
 
 /// Polynomial decay to 0 over `total` epochs, (1 − t/T)^power.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Polynomial {
+pub struct PolynomialLr {
     /// The number T of epochs, above 0; PyTorch's default is 5.
     pub total: usize,
     /// The power; PyTorch's default is 1.
     pub power: f64,
 }
 
-impl Schedule for Polynomial {
+impl Schedule for PolynomialLr {
     fn next(&self, at: SchedulePoint) -> f64 {
         if at.epoch == 0 || at.epoch > self.total {
             return at.lr;
@@ -60,21 +60,21 @@ impl Schedule for Polynomial {
     }
 
     fn check(&self) -> Result<()> {
-        above_zero("Polynomial", "total", self.total)
+        above_zero("PolynomialLr", "total", self.total)
     }
 }
 
 /// Cosine annealing: half a cosine down to `floor` over `period` epochs, and back up over as many (Loshchilov & Hutter
 /// 2017, without restarts).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Cosine {
+pub struct CosineAnnealingLr {
     /// The number T of epochs, above 0.
     pub period: usize,
     /// The rate after T epochs.
     pub floor: f64,
 }
 
-impl Schedule for Cosine {
+impl Schedule for CosineAnnealingLr {
     fn next(&self, at: SchedulePoint) -> f64 {
         let (t, period) = (at.epoch as f64, self.period as f64);
         if at.epoch == 0 {
@@ -94,14 +94,14 @@ impl Schedule for Cosine {
     }
 
     fn check(&self) -> Result<()> {
-        above_zero("Cosine", "period", self.period)
+        above_zero("CosineAnnealingLr", "period", self.period)
     }
 }
 
 /// Cosine annealing with warm restarts (SGDR: Loshchilov & Hutter 2017): half a cosine to `floor`, repeatedly; each
 /// period is `multiple` times as long as the previous one.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CosineWarmRestarts {
+pub struct CosineAnnealingWarmRestarts {
     /// The number of epochs before the first restart, above 0.
     pub first: usize,
     /// The ratio of successive periods, at least 1; PyTorch's default is 1.
@@ -110,12 +110,12 @@ pub struct CosineWarmRestarts {
     pub floor: f64,
 }
 
-impl CosineWarmRestarts {
+impl CosineAnnealingWarmRestarts {
     /// Returns the rate at a fractional epoch for an initial rate.
     ///
     /// ```
-    /// use pellucid_nn::optim::schedule::CosineWarmRestarts;
-    /// let schedule = CosineWarmRestarts { first: 10, multiple: 2, floor: 0.0 };
+    /// use pellucid_nn::optim::schedule::CosineAnnealingWarmRestarts;
+    /// let schedule = CosineAnnealingWarmRestarts { first: 10, multiple: 2, floor: 0.0 };
     /// assert!((schedule.lr(0.1, 2.5) - 0.1 * 0.853_553).abs() < 1e-6);
     /// assert_eq!(schedule.lr(0.1, 10.0), 0.1);
     /// ```
@@ -133,7 +133,7 @@ impl CosineWarmRestarts {
     }
 }
 
-impl Schedule for CosineWarmRestarts {
+impl Schedule for CosineAnnealingWarmRestarts {
     fn next(&self, at: SchedulePoint) -> f64 {
         self.lr(at.base, at.epoch as f64)
     }
@@ -143,8 +143,8 @@ impl Schedule for CosineWarmRestarts {
     }
 
     fn check(&self) -> Result<()> {
-        above_zero("CosineWarmRestarts", "first", self.first)?;
-        above_zero("CosineWarmRestarts", "multiple", self.multiple)
+        above_zero("CosineAnnealingWarmRestarts", "first", self.first)?;
+        above_zero("CosineAnnealingWarmRestarts", "multiple", self.multiple)
     }
 }
 
@@ -153,12 +153,13 @@ impl Schedule for CosineWarmRestarts {
 ///
 /// ```
 /// use pellucid_nn::Parameter;
-/// use pellucid_nn::optim::schedule::{Anneal, Scheduler, SwaLr};
+/// use pellucid_nn::optim::schedule::{AnnealStrategy, Scheduler, SwaLr};
 /// use pellucid_nn::optim::{Optimizer, Sgd, SgdOptions};
 /// use pellucid_tensor::Tensor;
 /// let p = Parameter::new(Tensor::from([1.0f64]));
 /// let optimizer = Sgd::new(vec![p], SgdOptions { lr: 0.5, ..Default::default() })?;
-/// let mut scheduler = Scheduler::new(SwaLr { epochs: 2, anneal: Anneal::Linear, ..SwaLr::new(0.1) }, &optimizer)?;
+/// let schedule = SwaLr { epochs: 2, anneal: AnnealStrategy::Linear, ..SwaLr::new(0.1) };
+/// let mut scheduler = Scheduler::new(schedule, &optimizer)?;
 /// scheduler.step(&optimizer);
 /// assert!((optimizer.lr() - 0.3).abs() < 1e-12);
 /// # Ok::<(), pellucid_tensor::Error>(())
@@ -170,13 +171,13 @@ pub struct SwaLr {
     /// The number of epochs of annealing; default 10.
     pub epochs: usize,
     /// The curve; default half a cosine.
-    pub anneal: Anneal,
+    pub anneal: AnnealStrategy,
 }
 
 impl SwaLr {
     /// Creates a schedule that anneals to this rate over ten epochs.
     pub fn new(swa_lr: impl Into<PerGroup>) -> SwaLr {
-        SwaLr { swa_lr: swa_lr.into(), epochs: 10, anneal: Anneal::default() }
+        SwaLr { swa_lr: swa_lr.into(), epochs: 10, anneal: AnnealStrategy::default() }
     }
 }
 

@@ -59,16 +59,16 @@ impl Schedule for SequentialLr {
 }
 
 /// Several schedules at once: each changes the rate that the previous ones returned.
-pub struct Chained(Vec<Box<dyn Schedule>>);
+pub struct ChainedScheduler(Vec<Box<dyn Schedule>>);
 
-impl Chained {
+impl ChainedScheduler {
     /// Creates a chain of these schedules, in this order.
-    pub fn new(schedules: Vec<Box<dyn Schedule>>) -> Chained {
-        Chained(schedules)
+    pub fn new(schedules: Vec<Box<dyn Schedule>>) -> ChainedScheduler {
+        ChainedScheduler(schedules)
     }
 }
 
-impl Schedule for Chained {
+impl Schedule for ChainedScheduler {
     fn next(&self, at: SchedulePoint) -> f64 {
         self.0.iter().fold(at.lr, |lr, schedule| {
             schedule.next(SchedulePoint { lr, base: schedule.base(at.group, at.base), ..at })

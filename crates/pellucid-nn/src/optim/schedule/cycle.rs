@@ -6,7 +6,7 @@ use std::f64::consts::PI;
 
 /// The curve between two rates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Anneal {
+pub enum AnnealStrategy {
     /// Half a cosine.
     #[default]
     Cosine,
@@ -14,11 +14,11 @@ pub enum Anneal {
     Linear,
 }
 
-impl Anneal {
+impl AnnealStrategy {
     pub(super) fn between(self, start: f64, end: f64, done: f64) -> f64 {
         match self {
-            Anneal::Cosine => end + (start - end) / 2.0 * ((PI * done).cos() + 1.0),
-            Anneal::Linear => (end - start) * done + start,
+            AnnealStrategy::Cosine => end + (start - end) / 2.0 * ((PI * done).cos() + 1.0),
+            AnnealStrategy::Linear => (end - start) * done + start,
         }
     }
 }
@@ -27,7 +27,7 @@ impl Anneal {
 /// rate divided by `final_div_factor`; the momentum goes down and up. The optimizer's own rate is not used. After
 /// `total` epochs the rate stays constant.
 #[derive(Clone, Debug, PartialEq)]
-pub struct OneCycle {
+pub struct OneCycleLr {
     /// The highest rate.
     pub max_lr: PerGroup,
     /// The number of epochs (or steps), above 0.
@@ -35,7 +35,7 @@ pub struct OneCycle {
     /// The fraction of epochs in which the rate rises, in [0, 1]; default 0.3.
     pub pct_start: f64,
     /// The curve; default cosine.
-    pub anneal: Anneal,
+    pub anneal: AnnealStrategy,
     /// Whether to change the momentum; default true.
     pub cycle_momentum: bool,
     /// The lowest momentum; default 0.85.
@@ -50,14 +50,14 @@ pub struct OneCycle {
     pub three_phase: bool,
 }
 
-impl OneCycle {
+impl OneCycleLr {
     /// Creates the default cycle with this highest rate and number of epochs.
-    pub fn new(max_lr: impl Into<PerGroup>, total: usize) -> OneCycle {
-        OneCycle {
+    pub fn new(max_lr: impl Into<PerGroup>, total: usize) -> OneCycleLr {
+        OneCycleLr {
             max_lr: max_lr.into(),
             total,
             pct_start: 0.3,
-            anneal: Anneal::Cosine,
+            anneal: AnnealStrategy::Cosine,
             cycle_momentum: true,
             base_momentum: 0.85,
             max_momentum: 0.95,
@@ -89,7 +89,7 @@ impl OneCycle {
     }
 }
 
-impl Schedule for OneCycle {
+impl Schedule for OneCycleLr {
     fn next(&self, at: SchedulePoint) -> f64 {
         let peak = self.max_lr.of(at.group);
         let start = peak / self.div_factor;
@@ -110,8 +110,8 @@ impl Schedule for OneCycle {
     }
 
     fn check(&self) -> Result<()> {
-        self.max_lr.check("OneCycle", "max_lr")?;
-        above_zero("OneCycle", "total", self.total)
+        self.max_lr.check("OneCycleLr", "max_lr")?;
+        above_zero("OneCycleLr", "total", self.total)
     }
 }
 
@@ -134,7 +134,7 @@ pub enum CyclicScale {
 /// The cyclical schedule (Smith 2017): up and down repeatedly; the momentum goes down and up. The optimizer's own rate
 /// is not used.
 #[derive(Clone, Debug)]
-pub struct Cyclic {
+pub struct CyclicLr {
     /// The lowest rate.
     pub base_lr: PerGroup,
     /// The highest rate.
@@ -153,10 +153,10 @@ pub struct Cyclic {
     pub max_momentum: f64,
 }
 
-impl Cyclic {
+impl CyclicLr {
     /// Creates cycles of constant height between two rates.
-    pub fn new(base_lr: impl Into<PerGroup>, max_lr: impl Into<PerGroup>) -> Cyclic {
-        Cyclic {
+    pub fn new(base_lr: impl Into<PerGroup>, max_lr: impl Into<PerGroup>) -> CyclicLr {
+        CyclicLr {
             base_lr: base_lr.into(),
             max_lr: max_lr.into(),
             up: 2000,
@@ -187,7 +187,7 @@ impl Cyclic {
     }
 }
 
-impl Schedule for Cyclic {
+impl Schedule for CyclicLr {
     fn next(&self, at: SchedulePoint) -> f64 {
         let (low, high) = (self.base_lr.of(at.group), self.max_lr.of(at.group));
         low + (high - low) * self.height(at.epoch)
@@ -207,8 +207,8 @@ impl Schedule for Cyclic {
     }
 
     fn check(&self) -> Result<()> {
-        self.base_lr.check("Cyclic", "base_lr")?;
-        self.max_lr.check("Cyclic", "max_lr")?;
-        above_zero("Cyclic", "up", self.up)
+        self.base_lr.check("CyclicLr", "base_lr")?;
+        self.max_lr.check("CyclicLr", "max_lr")?;
+        above_zero("CyclicLr", "up", self.up)
     }
 }

@@ -7,21 +7,21 @@ use pellucid_tensor::Result;
 type GroupFactor = Box<dyn Fn(usize, usize) -> f64 + Send + Sync>;
 
 /// The initial rate times a function of the epoch.
-pub struct Lambda(GroupFactor);
+pub struct LambdaLr(GroupFactor);
 
-impl Lambda {
+impl LambdaLr {
     /// Creates a schedule with one function for all groups.
-    pub fn new(factor: impl Fn(usize) -> f64 + Send + Sync + 'static) -> Lambda {
-        Lambda(Box::new(move |_, epoch| factor(epoch)))
+    pub fn new(factor: impl Fn(usize) -> f64 + Send + Sync + 'static) -> LambdaLr {
+        LambdaLr(Box::new(move |_, epoch| factor(epoch)))
     }
 
     /// Creates a schedule with a function of group and epoch.
-    pub fn per_group(factor: impl Fn(usize, usize) -> f64 + Send + Sync + 'static) -> Lambda {
-        Lambda(Box::new(factor))
+    pub fn per_group(factor: impl Fn(usize, usize) -> f64 + Send + Sync + 'static) -> LambdaLr {
+        LambdaLr(Box::new(factor))
     }
 }
 
-impl Schedule for Lambda {
+impl Schedule for LambdaLr {
     fn next(&self, at: SchedulePoint) -> f64 {
         at.base * (self.0)(at.group, at.epoch)
     }
@@ -32,21 +32,21 @@ impl Schedule for Lambda {
 }
 
 /// The previous rate times a function of the epoch.
-pub struct Multiplicative(GroupFactor);
+pub struct MultiplicativeLr(GroupFactor);
 
-impl Multiplicative {
+impl MultiplicativeLr {
     /// Creates a schedule with one function for all groups; it is not called for epoch 0.
-    pub fn new(factor: impl Fn(usize) -> f64 + Send + Sync + 'static) -> Multiplicative {
-        Multiplicative(Box::new(move |_, epoch| factor(epoch)))
+    pub fn new(factor: impl Fn(usize) -> f64 + Send + Sync + 'static) -> MultiplicativeLr {
+        MultiplicativeLr(Box::new(move |_, epoch| factor(epoch)))
     }
 
     /// Creates a schedule with a function of group and epoch.
-    pub fn per_group(factor: impl Fn(usize, usize) -> f64 + Send + Sync + 'static) -> Multiplicative {
-        Multiplicative(Box::new(factor))
+    pub fn per_group(factor: impl Fn(usize, usize) -> f64 + Send + Sync + 'static) -> MultiplicativeLr {
+        MultiplicativeLr(Box::new(factor))
     }
 }
 
-impl Schedule for Multiplicative {
+impl Schedule for MultiplicativeLr {
     fn next(&self, at: SchedulePoint) -> f64 {
         if at.epoch == 0 { at.lr } else { self.begin(at) }
     }
@@ -58,14 +58,14 @@ impl Schedule for Multiplicative {
 
 /// Step decay: a factor γ every `step_size` epochs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct StepDecay {
+pub struct StepLr {
     /// The epochs from one decay to the next, above 0.
     pub step_size: usize,
     /// The factor γ.
     pub gamma: f64,
 }
 
-impl Schedule for StepDecay {
+impl Schedule for StepLr {
     fn next(&self, at: SchedulePoint) -> f64 {
         let is_due = at.epoch > 0 && at.epoch.is_multiple_of(self.step_size);
         if is_due { at.lr * self.gamma } else { at.lr }
@@ -76,27 +76,27 @@ impl Schedule for StepDecay {
     }
 
     fn check(&self) -> Result<()> {
-        above_zero("StepDecay", "step_size", self.step_size)?;
-        not_negative("StepDecay", "gamma", self.gamma)
+        above_zero("StepLr", "step_size", self.step_size)?;
+        not_negative("StepLr", "gamma", self.gamma)
     }
 }
 
 /// Step decay at milestones: a factor γ at each; a milestone that is listed twice counts twice.
 #[derive(Clone, Debug, PartialEq)]
-pub struct MultiStep {
+pub struct MultiStepLr {
     /// The epochs of the decays.
     pub milestones: Vec<usize>,
     /// The factor γ.
     pub gamma: f64,
 }
 
-impl MultiStep {
+impl MultiStepLr {
     fn factor(&self, reached: impl Fn(usize) -> bool) -> f64 {
         self.gamma.powf(self.milestones.iter().filter(|&&m| reached(m)).count() as f64)
     }
 }
 
-impl Schedule for MultiStep {
+impl Schedule for MultiStepLr {
     fn next(&self, at: SchedulePoint) -> f64 {
         at.lr * self.factor(|m| m == at.epoch)
     }
@@ -106,18 +106,18 @@ impl Schedule for MultiStep {
     }
 
     fn check(&self) -> Result<()> {
-        not_negative("MultiStep", "gamma", self.gamma)
+        not_negative("MultiStepLr", "gamma", self.gamma)
     }
 }
 
 /// Exponential decay: a factor γ in every epoch.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Exponential {
+pub struct ExponentialLr {
     /// The factor γ.
     pub gamma: f64,
 }
 
-impl Schedule for Exponential {
+impl Schedule for ExponentialLr {
     fn next(&self, at: SchedulePoint) -> f64 {
         if at.epoch == 0 { at.lr } else { at.lr * self.gamma }
     }
@@ -127,20 +127,20 @@ impl Schedule for Exponential {
     }
 
     fn check(&self) -> Result<()> {
-        not_negative("Exponential", "gamma", self.gamma)
+        not_negative("ExponentialLr", "gamma", self.gamma)
     }
 }
 
 /// A constant factor before epoch `total`, and the full rate from then on.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Constant {
+pub struct ConstantLr {
     /// The factor in (0, 1]; PyTorch's default is 1/3.
     pub factor: f64,
     /// The first epoch with the full rate; PyTorch's default is 5.
     pub total: usize,
 }
 
-impl Schedule for Constant {
+impl Schedule for ConstantLr {
     fn next(&self, at: SchedulePoint) -> f64 {
         match at.epoch {
             0 => at.lr * self.factor,
@@ -156,12 +156,12 @@ impl Schedule for Constant {
 
 /// Linear warm-up from 1/`steps` of the rate in epoch 0 to the full rate, which stays.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Warmup {
+pub struct WarmupLr {
     /// The number of epochs until the full rate.
     pub steps: usize,
 }
 
-impl Schedule for Warmup {
+impl Schedule for WarmupLr {
     fn next(&self, at: SchedulePoint) -> f64 {
         let factor = |epoch: usize| ((epoch + 1) as f64 / self.steps.max(1) as f64).min(1.0);
         if at.epoch == 0 { at.lr * factor(0) } else { at.lr * (factor(at.epoch) / factor(at.epoch - 1)) }
@@ -176,14 +176,14 @@ impl Schedule for Warmup {
 /// d^(−½)·min(t^(−½), t·w^(−3/2)) in step t = 1, 2, .., which is `epoch` + 1. The paper's initial rate
 /// is 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Noam {
+pub struct NoamLr {
     /// The model's width d.
     pub width: usize,
     /// The number w of warm-up steps.
     pub warmup: usize,
 }
 
-impl Schedule for Noam {
+impl Schedule for NoamLr {
     fn next(&self, at: SchedulePoint) -> f64 {
         let (t, w) = ((at.epoch + 1) as f64, self.warmup.max(1) as f64);
         at.base * (self.width as f64).powf(-0.5) * t.powf(-0.5).min(t * w.powf(-1.5))

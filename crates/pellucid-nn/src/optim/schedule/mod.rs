@@ -6,7 +6,7 @@
 //! step, not in it.
 //!
 //! ```
-//! use pellucid_nn::optim::schedule::{Cosine, LinearLr, Scheduler, SequentialLr};
+//! use pellucid_nn::optim::schedule::{CosineAnnealingLr, LinearLr, Scheduler, SequentialLr};
 //! use pellucid_nn::optim::{Optimizer, Sgd, SgdOptions};
 //! use pellucid_nn::Parameter;
 //! use pellucid_tensor::Tensor;
@@ -14,7 +14,7 @@
 //! let p = Parameter::new(Tensor::from([1.0f64]));
 //! let optimizer = Sgd::new(vec![p], SgdOptions { lr: 1.0, ..Default::default() })?;
 //! let warmup = LinearLr { start_factor: 0.25, end_factor: 1.0, total: 3 };
-//! let schedule = SequentialLr::new(warmup, vec![(3, Box::new(Cosine { period: 10, floor: 0.0 }))]);
+//! let schedule = SequentialLr::new(warmup, vec![(3, Box::new(CosineAnnealingLr { period: 10, floor: 0.0 }))]);
 //! let mut scheduler = Scheduler::new(schedule, &optimizer)?;
 //! let rates: Vec<f64> = (0..5).map(|_| {
 //!     let lr = optimizer.lr();
@@ -36,11 +36,11 @@ mod plateau;
 mod scheduler;
 mod warmup_cosine;
 
-pub use anneal::{Cosine, CosineWarmRestarts, LinearLr, Polynomial, SwaLr};
-pub use compose::{Chained, SequentialLr};
-pub use cycle::{Anneal, Cyclic, CyclicScale, OneCycle};
-pub use decay::{Constant, Exponential, Lambda, MultiStep, Multiplicative, Noam, StepDecay, Warmup};
-pub use plateau::{Mode, ReduceOnPlateau, ReduceOnPlateauOptions, ThresholdMode};
+pub use anneal::{CosineAnnealingLr, CosineAnnealingWarmRestarts, LinearLr, PolynomialLr, SwaLr};
+pub use compose::{ChainedScheduler, SequentialLr};
+pub use cycle::{AnnealStrategy, CyclicLr, CyclicScale, OneCycleLr};
+pub use decay::{ConstantLr, ExponentialLr, LambdaLr, MultiStepLr, MultiplicativeLr, NoamLr, StepLr, WarmupLr};
+pub use plateau::{PlateauMode, ReduceLrOnPlateau, ReduceLrOnPlateauOptions, ThresholdMode};
 pub use scheduler::Scheduler;
 pub use warmup_cosine::CosineSchedule;
 

@@ -7,7 +7,7 @@ use pellucid_tensor::{DType, Error, Result, Tensor};
 
 /// The direction in which a metric improves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
+pub enum PlateauMode {
     /// Lower is better, as for a loss.
     #[default]
     Min,
@@ -24,11 +24,11 @@ pub enum ThresholdMode {
     Absolute(f64),
 }
 
-/// Options of [`ReduceOnPlateau`].
+/// Options of [`ReduceLrOnPlateau`].
 #[derive(Clone, Debug, PartialEq)]
-pub struct ReduceOnPlateauOptions {
+pub struct ReduceLrOnPlateauOptions {
     /// The direction of improvement; default `Min`.
-    pub mode: Mode,
+    pub mode: PlateauMode,
     /// The factor of rates, below 1; default 0.1.
     pub factor: f64,
     /// The number of consecutive measurements without improvement before a reduction; default 10.
@@ -43,10 +43,10 @@ pub struct ReduceOnPlateauOptions {
     pub eps: f64,
 }
 
-impl Default for ReduceOnPlateauOptions {
-    fn default() -> ReduceOnPlateauOptions {
-        ReduceOnPlateauOptions {
-            mode: Mode::Min,
+impl Default for ReduceLrOnPlateauOptions {
+    fn default() -> ReduceLrOnPlateauOptions {
+        ReduceLrOnPlateauOptions {
+            mode: PlateauMode::Min,
             factor: 0.1,
             patience: 10,
             threshold: ThresholdMode::Relative(1e-4),
@@ -59,20 +59,20 @@ impl Default for ReduceOnPlateauOptions {
 
 /// Reduces learning rates when a metric has stopped improving.
 #[derive(Clone, Debug)]
-pub struct ReduceOnPlateau {
-    options: ReduceOnPlateauOptions,
+pub struct ReduceLrOnPlateau {
+    options: ReduceLrOnPlateauOptions,
     best: f64,
     bad: usize,
     cooling: usize,
 }
 
-impl ReduceOnPlateau {
+impl ReduceLrOnPlateau {
     /// Creates a schedule without measurements.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a factor that is not in [0, 1), and for a threshold or eps that is negative or not
     /// finite.
-    pub fn new(options: ReduceOnPlateauOptions) -> Result<ReduceOnPlateau> {
+    pub fn new(options: ReduceLrOnPlateauOptions) -> Result<ReduceLrOnPlateau> {
         if !(0.0..1.0).contains(&options.factor) {
             let reason = format!("factor must be in [0, 1), got {}", options.factor);
             return Err(Error::invalid("reduce_on_plateau", reason));
@@ -81,10 +81,10 @@ impl ReduceOnPlateau {
         not_negative("reduce_on_plateau", "threshold", threshold)?;
         not_negative("reduce_on_plateau", "eps", options.eps)?;
         let best = match options.mode {
-            Mode::Min => f64::INFINITY,
-            Mode::Max => f64::NEG_INFINITY,
+            PlateauMode::Min => f64::INFINITY,
+            PlateauMode::Max => f64::NEG_INFINITY,
         };
-        Ok(ReduceOnPlateau { options, best, bad: 0, cooling: 0 })
+        Ok(ReduceLrOnPlateau { options, best, bad: 0, cooling: 0 })
     }
 
     /// Adds a measurement, usually once per epoch, and reduces the rates if necessary.
@@ -123,10 +123,10 @@ impl ReduceOnPlateau {
 
     fn is_better(&self, measured: f64) -> bool {
         match (self.options.mode, self.options.threshold) {
-            (Mode::Min, ThresholdMode::Relative(share)) => measured < self.best * (1.0 - share),
-            (Mode::Min, ThresholdMode::Absolute(distance)) => measured < self.best - distance,
-            (Mode::Max, ThresholdMode::Relative(share)) => measured > self.best * (share + 1.0),
-            (Mode::Max, ThresholdMode::Absolute(distance)) => measured > self.best + distance,
+            (PlateauMode::Min, ThresholdMode::Relative(share)) => measured < self.best * (1.0 - share),
+            (PlateauMode::Min, ThresholdMode::Absolute(distance)) => measured < self.best - distance,
+            (PlateauMode::Max, ThresholdMode::Relative(share)) => measured > self.best * (share + 1.0),
+            (PlateauMode::Max, ThresholdMode::Absolute(distance)) => measured > self.best + distance,
         }
     }
 

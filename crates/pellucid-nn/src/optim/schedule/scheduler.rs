@@ -1,6 +1,6 @@
 //! [`Scheduler`]: the application of a schedule to an optimizer.
 
-use super::{CosineWarmRestarts, Schedule, SchedulePoint};
+use super::{CosineAnnealingWarmRestarts, Schedule, SchedulePoint};
 use crate::optim::Optimizer;
 use crate::state::{self, StateDict};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops, unwrap};
@@ -40,16 +40,16 @@ impl<S: Schedule> Scheduler<S> {
     ///
     /// ```
     /// use pellucid_nn::Parameter;
-    /// use pellucid_nn::optim::schedule::{OneCycle, Scheduler};
+    /// use pellucid_nn::optim::schedule::{OneCycleLr, Scheduler};
     /// use pellucid_nn::optim::{AdamW, AdamWOptions, Optimizer};
     /// use pellucid_tensor::Tensor;
     /// let made = || AdamW::new(vec![Parameter::new(Tensor::from([1.0f64]))], AdamWOptions::default());
     /// let optimizer = made()?;
-    /// let mut scheduler = Scheduler::new(OneCycle::new(0.1, 10), &optimizer)?;
+    /// let mut scheduler = Scheduler::new(OneCycleLr::new(0.1, 10), &optimizer)?;
     /// scheduler.step(&optimizer);
     ///
     /// let other = made()?;
-    /// let resumed = Scheduler::resume(OneCycle::new(0.1, 10), &other, &scheduler.state_dict())?;
+    /// let resumed = Scheduler::resume(OneCycleLr::new(0.1, 10), &other, &scheduler.state_dict())?;
     /// assert_eq!((resumed.epoch(), other.lr()), (1, optimizer.lr()));
     /// # Ok::<(), pellucid_tensor::Error>(())
     /// ```
@@ -153,15 +153,15 @@ impl<S: Schedule> Scheduler<S> {
     }
 }
 
-impl Scheduler<CosineWarmRestarts> {
+impl Scheduler<CosineAnnealingWarmRestarts> {
     /// Moves to a fractional epoch, such as 3.25 after a quarter of the batches of epoch 3, by
-    /// [`CosineWarmRestarts::lr`].
+    /// [`CosineAnnealingWarmRestarts::lr`].
     ///
     /// # Panics
     /// Those of [`Scheduler::step`], and for an epoch below 0.
     #[track_caller]
     pub fn set_epoch_within(&mut self, epoch: f64, optimizer: &(impl Optimizer + ?Sized)) {
-        let rate = |schedule: &CosineWarmRestarts, at: SchedulePoint| schedule.lr(at.base, epoch);
+        let rate = |schedule: &CosineAnnealingWarmRestarts, at: SchedulePoint| schedule.lr(at.base, epoch);
         let whole =
             if epoch >= 0.0 { Ok(epoch as usize) } else { Err(Error::invalid("scheduler", "epochs start at 0")) };
         unwrap(whole.and_then(|whole| self.advance_to(whole, optimizer, rate)));

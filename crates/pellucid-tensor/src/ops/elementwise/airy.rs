@@ -4,7 +4,7 @@ use super::super::formula::{map, map_all};
 use crate::autograd::is_recorded;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::formula::{Expr, Formula, Kind, Read, Wanted};
+use pellucid_ir::formula::{Expr, Formula, GradientInput, GradientRequest, ValueKind};
 use pellucid_ir::{Result, formula};
 use std::f64::consts::{FRAC_PI_4, PI};
 
@@ -76,8 +76,10 @@ fn bounded(x: Expr) -> Expr {
 /// Computes Ai′, the derivative of the approximations of Ai.
 fn airy_slope(x: Expr) -> Expr {
     let x = bounded(x);
-    let gradient = value_formula().gradient(Wanted::only(0));
-    let operand = |read: &Read| if matches!(read, Read::Gradient(_)) { Expr::literal(1, Kind::Number) } else { x };
+    let gradient = value_formula().gradient(GradientRequest::only(0));
+    let operand = |read: &GradientInput| {
+        if matches!(read, GradientInput::Gradient(_)) { Expr::literal(1, ValueKind::Number) } else { x }
+    };
     let operands: Vec<Expr> = gradient.reads.iter().map(operand).collect();
     gradient.formula.call(&operands, &[])[0]
 }

@@ -1,6 +1,6 @@
 //! Arithmetic, rounding, sign and bitwise operations.
 
-use super::operand::Operand;
+use super::operand::TensorOrScalar;
 use super::table::{binary, unary};
 use crate::ops::copy::copy;
 use crate::ops::fill::full;
@@ -162,16 +162,20 @@ pub fn nan_to_num(
 /// # Errors
 /// [`Error::DTypeMismatch`] if the condition is not of dtype bool; [`Error::ShapeMismatch`].
 #[operation]
-pub fn where_<'a>(condition: &Tensor, a: impl Into<Operand<'a>>, b: impl Into<Operand<'a>>) -> Result<Tensor> {
+pub fn where_<'a>(
+    condition: &Tensor,
+    a: impl Into<TensorOrScalar<'a>>,
+    b: impl Into<TensorOrScalar<'a>>,
+) -> Result<Tensor> {
     if condition.dtype() != DType::Bool {
         let help = "the condition must be a bool tensor; compare with ne(0)";
         return Err(Error::dtypes("where_", [condition.dtype()], help));
     }
-    let (a, b): (Operand<'a>, Operand<'a>) = (a.into(), b.into());
-    let filled = |x: &Operand<'a>, like: &Operand<'a>| -> Result<Tensor> {
+    let (a, b): (TensorOrScalar<'a>, TensorOrScalar<'a>) = (a.into(), b.into());
+    let filled = |x: &TensorOrScalar<'a>, like: &TensorOrScalar<'a>| -> Result<Tensor> {
         match (x, like.tensor()) {
-            (Operand::Scalar(k), Some(t)) => full((), *k, k.promote_into(t.dtype())),
-            (Operand::Scalar(k), None) => full((), *k, k.promote_into(DType::Bool)),
+            (TensorOrScalar::Scalar(k), Some(t)) => full((), *k, k.promote_into(t.dtype())),
+            (TensorOrScalar::Scalar(k), None) => full((), *k, k.promote_into(DType::Bool)),
             (tensor, _) => Ok(tensor.tensor().expect("a tensor").clone()),
         }
     };
@@ -185,7 +189,7 @@ impl Tensor {
     /// # Panics
     /// Panics if [`ops::where_`](where_) returns an error.
     #[track_caller]
-    pub fn where_<'a>(&'a self, condition: &Tensor, other: impl Into<Operand<'a>>) -> Tensor {
+    pub fn where_<'a>(&'a self, condition: &Tensor, other: impl Into<TensorOrScalar<'a>>) -> Tensor {
         crate::panic::unwrap(where_(condition, self, other))
     }
 }

@@ -20,7 +20,7 @@ pub use airy::airy_ai;
 pub use arithmetic::{addcdiv, addcmul, clamp, lerp, nan_to_num, where_};
 pub use compare::{allclose, equal, isclose, isin};
 pub use numbers::{frexp, gcd, lcm, nextafter};
-pub use operand::Operand;
+pub use operand::TensorOrScalar;
 pub use special::{igamma, igammac, multigammaln, zeta};
 
 use pellucid_ir::formula::Expr;

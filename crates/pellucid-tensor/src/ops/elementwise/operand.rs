@@ -7,7 +7,7 @@ use pellucid_ir::formula::LazyFormula;
 use pellucid_ir::{DType, Result, Scalar};
 
 /// An operand of a binary operation.
-pub enum Operand<'a> {
+pub enum TensorOrScalar<'a> {
     /// A tensor that the caller keeps.
     Borrowed(&'a Tensor),
     /// A tensor that the caller hands over. If no other handle shares its storage, the result reuses it.
@@ -16,41 +16,41 @@ pub enum Operand<'a> {
     Scalar(Scalar),
 }
 
-impl<'a> From<&'a Tensor> for Operand<'a> {
-    fn from(tensor: &'a Tensor) -> Operand<'a> {
-        Operand::Borrowed(tensor)
+impl<'a> From<&'a Tensor> for TensorOrScalar<'a> {
+    fn from(tensor: &'a Tensor) -> TensorOrScalar<'a> {
+        TensorOrScalar::Borrowed(tensor)
     }
 }
 
-impl From<Tensor> for Operand<'_> {
+impl From<Tensor> for TensorOrScalar<'_> {
     fn from(tensor: Tensor) -> Self {
-        Operand::Owned(tensor)
+        TensorOrScalar::Owned(tensor)
     }
 }
 
 macro_rules! operand_from {
     ($($t:ty),*) => {$(
-        impl From<$t> for Operand<'_> {
+        impl From<$t> for TensorOrScalar<'_> {
             fn from(value: $t) -> Self {
-                Operand::Scalar(value.into())
+                TensorOrScalar::Scalar(value.into())
             }
         }
     )*};
 }
 operand_from!(Scalar, f64, f32, i32, i64, bool);
 
-impl Operand<'_> {
+impl TensorOrScalar<'_> {
     pub(super) fn tensor(&self) -> Option<&Tensor> {
         match self {
-            Operand::Borrowed(tensor) => Some(tensor),
-            Operand::Owned(tensor) => Some(tensor),
-            Operand::Scalar(_) => None,
+            TensorOrScalar::Borrowed(tensor) => Some(tensor),
+            TensorOrScalar::Owned(tensor) => Some(tensor),
+            TensorOrScalar::Scalar(_) => None,
         }
     }
 
     /// Returns true if the result may overwrite this operand.
     fn is_given(&self) -> bool {
-        matches!(self, Operand::Owned(tensor) if tensor.is_unique())
+        matches!(self, TensorOrScalar::Owned(tensor) if tensor.is_unique())
     }
 }
 
@@ -62,15 +62,23 @@ pub(super) struct BinaryForms {
 }
 
 /// Applies the variant that fits the operands. Not generic, so that it is compiled once for all operand types.
-pub(super) fn apply_binary<'a>(a: Operand<'a>, b: Operand<'a>, forms: &'static BinaryForms) -> Result<Tensor> {
-    let given = |x: &Operand<'_>, i: usize| x.is_given().then_some(i);
+pub(super) fn apply_binary<'a>(
+    a: TensorOrScalar<'a>,
+    b: TensorOrScalar<'a>,
+    forms: &'static BinaryForms,
+) -> Result<Tensor> {
+    let given = |x: &TensorOrScalar<'_>, i: usize| x.is_given().then_some(i);
     match (&a, &b) {
-        (Operand::Scalar(x), Operand::Scalar(y)) => {
+        (TensorOrScalar::Scalar(x), TensorOrScalar::Scalar(y)) => {
             let x = full((), *x, x.promote_into(DType::Bool))?;
             map(forms.right.get(), &[&x], &[*y])
         }
-        (x, Operand::Scalar(k)) => map_reusing(forms.right.get(), &[x.tensor().expect("a tensor")], &[*k], given(x, 0)),
-        (Operand::Scalar(k), y) => map_reusing(forms.left.get(), &[y.tensor().expect("a tensor")], &[*k], given(y, 0)),
+        (x, TensorOrScalar::Scalar(k)) => {
+            map_reusing(forms.right.get(), &[x.tensor().expect("a tensor")], &[*k], given(x, 0))
+        }
+        (TensorOrScalar::Scalar(k), y) => {
+            map_reusing(forms.left.get(), &[y.tensor().expect("a tensor")], &[*k], given(y, 0))
+        }
         (x, y) => {
             let operands = [x.tensor().expect("a tensor"), y.tensor().expect("a tensor")];
             map_reusing(forms.both.get(), &operands, &[], given(x, 0).or(given(y, 1)))

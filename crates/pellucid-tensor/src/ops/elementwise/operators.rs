@@ -2,7 +2,7 @@
 //!
 //! The result may reuse the storage of an operand that is passed by value and uniquely owned.
 
-use crate::autograd::called;
+use crate::autograd::note_call_location;
 use crate::ops;
 use crate::panic;
 use crate::tensor::Tensor;
@@ -14,7 +14,7 @@ macro_rules! binary_operators {
             #[inline]
             #[track_caller]
             fn $method(self, other: &Tensor) -> Tensor {
-                let _call = called();
+                let _call = note_call_location();
                 panic::unwrap($op(self, other))
             }
         }
@@ -23,7 +23,7 @@ macro_rules! binary_operators {
             #[inline]
             #[track_caller]
             fn $method(self, other: Tensor) -> Tensor {
-                let _call = called();
+                let _call = note_call_location();
                 panic::unwrap($op(self, other))
             }
         }
@@ -32,7 +32,7 @@ macro_rules! binary_operators {
             #[inline]
             #[track_caller]
             fn $method(self, other: &Tensor) -> Tensor {
-                let _call = called();
+                let _call = note_call_location();
                 panic::unwrap($op(self, other))
             }
         }
@@ -41,7 +41,7 @@ macro_rules! binary_operators {
             #[inline]
             #[track_caller]
             fn $method(self, other: Tensor) -> Tensor {
-                let _call = called();
+                let _call = note_call_location();
                 panic::unwrap($op(self, other))
             }
         }
@@ -55,7 +55,7 @@ macro_rules! binary_operators {
             #[inline]
             #[track_caller]
             fn $method(self, other: $t) -> Tensor {
-                let _call = called();
+                let _call = note_call_location();
                 panic::unwrap($op(self, other))
             }
         }
@@ -64,7 +64,7 @@ macro_rules! binary_operators {
             #[inline]
             #[track_caller]
             fn $method(self, other: $t) -> Tensor {
-                let _call = called();
+                let _call = note_call_location();
                 panic::unwrap($op(self, other))
             }
         }
@@ -73,7 +73,7 @@ macro_rules! binary_operators {
             #[inline]
             #[track_caller]
             fn $method(self, other: &Tensor) -> Tensor {
-                let _call = called();
+                let _call = note_call_location();
                 panic::unwrap($op(self, other))
             }
         }
@@ -82,7 +82,7 @@ macro_rules! binary_operators {
             #[inline]
             #[track_caller]
             fn $method(self, other: Tensor) -> Tensor {
-                let _call = called();
+                let _call = note_call_location();
                 panic::unwrap($op(self, other))
             }
         }
@@ -107,7 +107,7 @@ macro_rules! unary_operators {
             #[inline]
             #[track_caller]
             fn $method(self) -> Tensor {
-                let _call = called();
+                let _call = note_call_location();
                 panic::unwrap($op(self))
             }
         }
@@ -116,7 +116,7 @@ macro_rules! unary_operators {
             #[inline]
             #[track_caller]
             fn $method(self) -> Tensor {
-                let _call = called();
+                let _call = note_call_location();
                 panic::unwrap($op(&self))
             }
         }

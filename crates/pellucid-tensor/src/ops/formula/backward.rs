@@ -4,16 +4,16 @@
 //! gradient is differentiated by partial derivatives (`contraction`), and that of a row formula by composite operations
 //! (`unroll`), so that the size of the formulas does not grow with the order.
 
-use super::contraction::{EvaluationPoint, fitted};
+use super::contraction::{EvaluationPoint, reduce_gradient_to};
 use super::derivative::{FormulaDerivative, GradientPart, for_each_part};
 use super::{FormulaCall, is_unrolled, unroll};
 use crate::array::Array;
-use crate::autograd::{Gradients, InputGradients, Needed, Saved, arrays_of, untracked};
+use crate::autograd::{InputGradients, NeedsInputGrad, OutputGradients, SavedTensors, arrays_of, untracked};
 use crate::grad_mode::is_grad_enabled;
 use crate::ops;
 use crate::ops::precision::single_for;
 use crate::tensor::{Derivative, Tensor};
-use pellucid_ir::formula::{Partial, Read, Term, Variables};
+use pellucid_ir::formula::{GradientInput, Partial, Term, Variables};
 use pellucid_ir::kernel::{AxisSet, Meta};
 use pellucid_ir::{Result, Shape};
 use smallvec::{SmallVec, smallvec};
@@ -31,7 +31,7 @@ impl FormulaDerivative {
 /// The backward pass of a formula.
 impl FormulaCall<'_> {
     /// Recomputes output `j` of the formula before it was summed.
-    fn summands(&self, saved: &Saved, j: usize) -> Result<Tensor> {
+    fn summands(&self, saved: &SavedTensors, j: usize) -> Result<Tensor> {
         let inputs = saved.inputs_from(0)?;
         let inputs: SmallVec<[&Tensor; 4]> = inputs.iter().collect();
         Ok(FormulaCall { sum: None, ..*self }.apply(&inputs, None)?.swap_remove(j))
@@ -42,15 +42,15 @@ impl FormulaCall<'_> {
         &self,
         part: &GradientPart,
         tracked: Variables,
-        saved: &Saved,
-        grads: &Gradients,
-        needed: Needed,
+        saved: &SavedTensors,
+        grads: &OutputGradients,
+        needed: NeedsInputGrad,
         into: &mut InputGradients,
     ) -> Result<()> {
         let gradient = part.gradient;
         // A gradient of full shape needs no sum.
         let fit = |g: Tensor, meta: &Meta| {
-            if !part.broadcast && g.dtype() == meta.dtype { Ok(g) } else { fitted(g, meta) }
+            if !part.broadcast && g.dtype() == meta.dtype { Ok(g) } else { reduce_gradient_to(g, meta) }
         };
         let mut computed = 0u64;
         for (k, &i) in part.inputs.iter().enumerate() {
@@ -81,7 +81,7 @@ impl FormulaCall<'_> {
     }
 
     /// Returns the gradient of output `j` before it was summed; it is the same for every summand.
-    fn incoming(&self, grads: &Gradients, j: usize) -> Result<Tensor> {
+    fn incoming(&self, grads: &OutputGradients, j: usize) -> Result<Tensor> {
         self.unsummed(grads.get(j)?)
     }
 
@@ -94,24 +94,24 @@ impl FormulaCall<'_> {
         &self,
         part: &GradientPart,
         tracked: Variables,
-        saved: &Saved,
+        saved: &SavedTensors,
         call: &FormulaCall,
         operands: &[&Tensor],
     ) -> Result<SmallVec<[Tensor; 1]>> {
         let arrays = arrays_of(operands);
         let outputs = call.run_kernel(&arrays, None)?;
         let partials = self.formula.partials(tracked, self.sum.is_some());
-        let value = |read: &Read| match *read {
-            Read::Input(i) => saved.input_array(i),
-            Read::Output(j) => saved.output_array(j),
-            Read::Gradient(_) => unreachable!("a point has no incoming gradients"),
+        let value = |read: &GradientInput| match *read {
+            GradientInput::Input(i) => saved.input_array(i),
+            GradientInput::Output(j) => saved.output_array(j),
+            GradientInput::Gradient(_) => unreachable!("a point has no incoming gradients"),
         };
         let values = partials.reads().iter().map(value).collect::<Result<_>>()?;
         let variables = tracked.first_inputs().iter().map(|&i| saved.edge(i as usize).clone()).collect();
         let point = EvaluationPoint { partials, params: self.params, shape: self.shape, values, variables };
         let (mut cotangents, mut terms) = (SmallVec::<[&Tensor; 4]>::new(), Vec::new());
         for (read, &operand) in part.gradient.reads.iter().zip(operands) {
-            let Read::Gradient(j) = *read else { continue };
+            let GradientInput::Gradient(j) = *read else { continue };
             for (k, &i) in part.inputs.iter().enumerate() {
                 let variable = tracked.variable_of(i as usize).expect("a part differentiates variables");
                 let partial = Partial::first(j, variable);
@@ -130,8 +130,8 @@ impl FormulaCall<'_> {
         &self,
         part: &GradientPart,
         tracked: Variables,
-        saved: &Saved,
-        grads: &Gradients,
+        saved: &SavedTensors,
+        grads: &OutputGradients,
         wanted: u64,
     ) -> Result<SmallVec<[Tensor; 1]>> {
         let GradientPart { gradient, inputs, broadcast } = part;
@@ -146,11 +146,11 @@ impl FormulaCall<'_> {
         let mut call = FormulaCall { formula: &gradient.formula, sum, number, ..*self };
         let is_recorded = is_grad_enabled();
         if is_recorded || self.sum.is_some() {
-            let read = |r: &Read| match *r {
-                Read::Input(i) => saved.input(i),
-                Read::Output(j) if self.sum.is_some() => self.summands(saved, j),
-                Read::Output(j) => saved.output(j),
-                Read::Gradient(j) => self.incoming(grads, j),
+            let read = |r: &GradientInput| match *r {
+                GradientInput::Input(i) => saved.input(i),
+                GradientInput::Output(j) if self.sum.is_some() => self.summands(saved, j),
+                GradientInput::Output(j) => saved.output(j),
+                GradientInput::Gradient(j) => self.incoming(grads, j),
             };
             let operands: SmallVec<[Tensor; 4]> = reads.iter().map(read).collect::<Result<_>>()?;
             let operands: SmallVec<[&Tensor; 4]> = operands.iter().collect();
@@ -163,7 +163,7 @@ impl FormulaCall<'_> {
         // owners. (The part without broadcasting reads the gradients last.)
         let mut zeros: SmallVec<[Tensor; 4]> = SmallVec::new();
         for read in reads {
-            if let Read::Gradient(j) = *read
+            if let GradientInput::Gradient(j) = *read
                 && grads.try_get(j).is_none()
             {
                 zeros.push(grads.get(j)?);
@@ -174,9 +174,9 @@ impl FormulaCall<'_> {
         let mut arrays: SmallVec<[&Array; 4]> = SmallVec::new();
         for (k, read) in reads.iter().enumerate() {
             arrays.push(match *read {
-                Read::Input(i) => saved.input_array(i)?,
-                Read::Output(j) => saved.output_array(j)?,
-                Read::Gradient(j) => match grads.try_get(j) {
+                GradientInput::Input(i) => saved.input_array(i)?,
+                GradientInput::Output(j) => saved.output_array(j)?,
+                GradientInput::Gradient(j) => match grads.try_get(j) {
                     Some(g) => {
                         if !broadcast && g.is_unique() {
                             lent = Some(k);
@@ -215,7 +215,12 @@ impl Derivative for FormulaDerivative {
         self.formula.name()
     }
 
-    fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
+    fn backward(
+        &self,
+        saved: &SavedTensors,
+        grads: &OutputGradients,
+        needed: NeedsInputGrad,
+    ) -> Result<InputGradients> {
         let call = self.call(grads.shape(0));
         if is_unrolled(&self.formula) {
             return unroll::backward(&call, saved, grads, needed);

@@ -15,11 +15,13 @@
 
 use super::FormulaCall;
 use crate::array::Array;
-use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Saved, record_outputs, untracked};
+use crate::autograd::{
+    Arrays, InputGradients, NeedsInputGrad, OutputGradients, SavedTensors, record_outputs, untracked,
+};
 use crate::grad_mode::is_grad_enabled;
 use crate::ops;
 use crate::tensor::{Derivative, Edge, SavedValue, Tensor};
-use pellucid_ir::formula::{Partial, Partials, Read, Term};
+use pellucid_ir::formula::{GradientInput, Partial, Partials, Term};
 use pellucid_ir::kernel::{AxisSet, Meta, Params};
 use pellucid_ir::{Error, Result, Shape};
 use smallvec::{SmallVec, smallvec};
@@ -67,7 +69,7 @@ struct GradientTarget<'a> {
 
 /// Sums and converts a gradient to the shape and dtype of its input.
 #[inline]
-pub(super) fn fitted(gradient: Tensor, target: &Meta) -> Result<Tensor> {
+pub(super) fn reduce_gradient_to(gradient: Tensor, target: &Meta) -> Result<Tensor> {
     if gradient.dtype() == target.dtype && *gradient.shape() == target.shape {
         return Ok(gradient);
     }
@@ -94,7 +96,7 @@ impl EvaluationPoint<'_> {
                 _ => None,
             };
             if let Some(f) = passes {
-                add(&mut gradients[target.input], fitted(factor(f)?, target.meta)?)?;
+                add(&mut gradients[target.input], reduce_gradient_to(factor(f)?, target.meta)?)?;
             } else if target.meta.shape != *self.shape {
                 let sum = ops::broadcast_axes(&target.meta.shape, self.shape);
                 self.node(&[target], Some(sum), factor, gradients)?;
@@ -129,7 +131,7 @@ impl EvaluationPoint<'_> {
         let terms: Vec<Term> = products().map(term).collect();
         let contraction = self.partials.contraction(&terms, used.len())?;
         let cotangents: SmallVec<[Tensor; 4]> = used.iter().map(|&f| factor(f)).collect::<Result<_>>()?;
-        let value = |read: &Read| {
+        let value = |read: &GradientInput| {
             let known = self.partials.reads().binary_search(read);
             self.values[known.expect("higher-order derivatives read the same tensors as the first derivative")]
         };
@@ -147,7 +149,7 @@ impl EvaluationPoint<'_> {
         .run_kernel(&arrays, None)?;
         let outputs = self.record(outputs, &cotangents.iter().collect::<SmallVec<[&Tensor; 4]>>(), terms, sum);
         for (target, output) in targets.iter().zip(outputs) {
-            add(&mut gradients[target.input], fitted(output, target.meta)?)?;
+            add(&mut gradients[target.input], reduce_gradient_to(output, target.meta)?)?;
         }
         Ok(())
     }
@@ -195,7 +197,7 @@ impl EvaluationPoint<'_> {
 }
 
 impl ContractionDerivative {
-    fn point<'a>(&'a self, saved: &'a Saved) -> Result<EvaluationPoint<'a>> {
+    fn point<'a>(&'a self, saved: &'a SavedTensors) -> Result<EvaluationPoint<'a>> {
         let values = (0..self.partials.reads().len()).map(|k| saved.constant(k)).collect::<Result<_>>()?;
         let variables = (self.cotangents..saved.inputs()).map(|i| saved.edge(i).clone()).collect();
         Ok(EvaluationPoint { partials: &self.partials, params: &self.params, shape: &self.shape, values, variables })
@@ -203,7 +205,12 @@ impl ContractionDerivative {
 
     /// Returns the products that each needed gradient sums. Factors are numbered: the cotangents, then the incoming
     /// gradients.
-    fn targets<'a>(&self, saved: &'a Saved, arrived: &[bool], needed: Needed) -> Result<Vec<GradientTarget<'a>>> {
+    fn targets<'a>(
+        &self,
+        saved: &'a SavedTensors,
+        arrived: &[bool],
+        needed: NeedsInputGrad,
+    ) -> Result<Vec<GradientTarget<'a>>> {
         let mut targets = Vec::new();
         for input in (0..saved.inputs()).filter(|&i| saved.wants(needed, i)) {
             let mut products = Vec::new();
@@ -317,7 +324,12 @@ impl Derivative for ContractionDerivative {
         self.partials.name()
     }
 
-    fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
+    fn backward(
+        &self,
+        saved: &SavedTensors,
+        grads: &OutputGradients,
+        needed: NeedsInputGrad,
+    ) -> Result<InputGradients> {
         // The gradients of the results before they were summed.
         let incoming = |o: usize| {
             let broadcast =

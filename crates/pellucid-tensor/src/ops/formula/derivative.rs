@@ -1,6 +1,6 @@
 //! `FormulaDerivative`: the part of a formula application that its graph node keeps. `backward` differentiates it.
 
-use pellucid_ir::formula::{Formula, Gradient, Variables, Wanted};
+use pellucid_ir::formula::{Formula, Gradient, GradientRequest, Variables};
 use pellucid_ir::kernel::{AxisSet, Params};
 use pellucid_ir::{DType, Result, Shape};
 
@@ -43,15 +43,15 @@ pub(super) fn for_each_part(
     while apart != 0 {
         let i = apart.trailing_zeros() as usize;
         apart &= apart - 1;
-        let gradient = formula.gradient(Wanted::only(i));
+        let gradient = formula.gradient(GradientRequest::only(i));
         each(GradientPart { gradient, inputs: &[i as u8], broadcast: true })?;
     }
-    if together == Wanted::default() {
+    if together == GradientRequest::default() {
         return Ok(());
     }
     // The first input of every output. Outputs are numbered in the order of their first inputs.
-    let (mut firsts, mut outputs) = ([0u8; Wanted::MOST_INPUTS], 0);
-    for i in 0..formula.inputs().len().min(Wanted::MOST_INPUTS) {
+    let (mut firsts, mut outputs) = ([0u8; GradientRequest::MOST_INPUTS], 0);
+    for i in 0..formula.inputs().len().min(GradientRequest::MOST_INPUTS) {
         if together.output_of(i) == Some(outputs) {
             firsts[outputs] = i as u8;
             outputs += 1;

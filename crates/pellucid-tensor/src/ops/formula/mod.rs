@@ -11,12 +11,14 @@ mod unroll;
 use self::derivative::{FormulaDerivative, for_each_part};
 use crate::array::{Array, checked_size};
 use crate::autocast::autocast_dtype;
-use crate::autograd::{Arrays, Saves, arrays_of, is_recorded, record, untracked};
+use crate::autograd::{Arrays, SaveForBackward, arrays_of, is_recorded, record, untracked};
 use crate::engine;
 use crate::ops::precision;
 use crate::tensor::{NodeParts, Tensor};
-use pellucid_ir::backend::Dense;
-use pellucid_ir::formula::{Formula, Input, Kind, Program, Read, Signature, Uniform, UniformSource, Variables, Wanted};
+use pellucid_ir::backend::DenseView;
+use pellucid_ir::formula::{
+    Formula, GradientInput, GradientRequest, Input, Program, Signature, Uniform, UniformSource, ValueKind, Variables,
+};
 use pellucid_ir::kernel::{AxisSet, Kernel, Map, Meta, Params, Reduce, ReduceOp, Row};
 use pellucid_ir::{Compute, DType, Error, Result, Scalar, Shape};
 use smallvec::{SmallVec, smallvec};
@@ -118,12 +120,12 @@ pub(crate) fn map_sum(
 }
 
 /// Applies a formula with row reductions. A row extends over `axes` of the broadcast shape.
-pub(crate) fn rows(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], axes: AxisSet) -> Result<Tensor> {
+pub(crate) fn apply_rows(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], axes: AxisSet) -> Result<Tensor> {
     apply(formula, inputs, params, ApplyOptions { rows: axes, ..ApplyOptions::default() }).map(single_output)
 }
 
-/// Like [`rows`]; computes numbers in dtype `number`, by default the promoted dtype of the inputs.
-pub(crate) fn rows_in(
+/// Like [`apply_rows`]; computes numbers in dtype `number`, by default the promoted dtype of the inputs.
+pub(crate) fn apply_rows_in(
     formula: &Formula,
     inputs: &[&Tensor],
     params: &[Scalar],
@@ -133,8 +135,8 @@ pub(crate) fn rows_in(
     apply(formula, inputs, params, ApplyOptions { rows: axes, number, ..ApplyOptions::default() }).map(single_output)
 }
 
-/// Like [`rows`], for formulas with several outputs.
-pub(crate) fn rows_all(
+/// Like [`apply_rows`], for formulas with several outputs.
+pub(crate) fn apply_rows_all(
     formula: &Formula,
     inputs: &[&Tensor],
     params: &[Scalar],
@@ -200,7 +202,8 @@ pub(super) fn overwriting(
         program.outputs.iter().zip(written).all(|(o, t)| o.storage == t.dtype() || (o.storage.is_float() && half(t)))
     };
     if program.outputs.len() == targets && !fits(program) && narrows(program) {
-        let full = formula.outputs().iter().position(|o| o.kind == Kind::Number).map(|k| program.outputs[k].storage);
+        let full =
+            formula.outputs().iter().position(|o| o.kind == ValueKind::Number).map(|k| program.outputs[k].storage);
         let signature = Signature::new(arrays.iter().map(|a| a.dtype()), full.unwrap_or(DType::F32));
         program = formula.program(&signature.storing(written.iter().map(|t| t.dtype())))?;
     }
@@ -233,7 +236,7 @@ impl<'a> FormulaCall<'a> {
                 return Err(too_wide(self.formula, inputs.len()));
             }
             let tracked = self.tracked(inputs);
-            let forward = |call: &&FormulaCall, saves: &mut Saves| call.saving(tracked, &arrays, saves);
+            let forward = |call: &&FormulaCall, saves: &mut SaveForBackward| call.saving(tracked, &arrays, saves);
             let node = |call: &FormulaCall, parts: NodeParts<'_>| {
                 let derivative = call.derivative(tracked, parts.outputs);
                 parts.node(derivative)
@@ -246,7 +249,7 @@ impl<'a> FormulaCall<'a> {
     /// Returns true if the kernel can add its result to a tensor like `target` with the same rounding as a separate
     /// addition: no value is rounded in between.
     fn adds_exactly(&self, target: &Meta, inputs: &[&Array]) -> bool {
-        let same = |(i, a): (&Input, &&Array)| i.kind != Kind::Number || a.dtype() == target.dtype;
+        let same = |(i, a): (&Input, &&Array)| i.kind != ValueKind::Number || a.dtype() == target.dtype;
         matches!(target.dtype, DType::F32 | DType::F64)
             && !self.formula.is_row()
             && target.shape == *self.shape
@@ -257,9 +260,9 @@ impl<'a> FormulaCall<'a> {
     #[inline]
     fn tracked(&self, inputs: &[&Tensor]) -> Variables {
         let described = self.formula.inputs();
-        let (mut together, mut apart, mut outputs) = (Wanted::default(), 0, 0);
+        let (mut together, mut apart, mut outputs) = (GradientRequest::default(), 0, 0);
         for (i, input) in inputs.iter().enumerate() {
-            if !input.requires_grad() || described[i].kind != Kind::Number {
+            if !input.requires_grad() || described[i].kind != ValueKind::Number {
                 continue;
             }
             let whole = if described[i].per_row {
@@ -268,12 +271,12 @@ impl<'a> FormulaCall<'a> {
                 // Usually the broadcast shape is a reference to the shape of the first input.
                 std::ptr::eq(input.shape(), self.shape) || input.shape() == self.shape
             };
-            if !whole || i >= Wanted::MOST_INPUTS {
+            if !whole || i >= GradientRequest::MOST_INPUTS {
                 apart |= 1 << i;
                 continue;
             }
             let twin = (0..i).filter(|&j| inputs[j].is_same_tensor(input)).find_map(|j| together.output_of(j));
-            if twin.is_none() && outputs == Wanted::MOST_OUTPUTS {
+            if twin.is_none() && outputs == GradientRequest::MOST_OUTPUTS {
                 apart |= 1 << i;
                 continue;
             }
@@ -285,7 +288,7 @@ impl<'a> FormulaCall<'a> {
 
     /// Runs the kernel and saves the values that the gradients of the tracked inputs read.
     #[inline]
-    fn saving(&self, tracked: Variables, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+    fn saving(&self, tracked: Variables, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         if is_unrolled(self.formula) {
             (0..inputs.len()).for_each(|i| saves.input(i));
             return self.run_kernel(inputs, saves.reusable());
@@ -294,10 +297,10 @@ impl<'a> FormulaCall<'a> {
             for read in &part.gradient.reads {
                 match *read {
                     // A sum does not store its summands: backward recomputes them from all inputs.
-                    Read::Output(_) if self.sum.is_some() => (0..inputs.len()).for_each(|i| saves.input(i)),
-                    Read::Input(i) => saves.input(i),
-                    Read::Output(j) => saves.output(j),
-                    Read::Gradient(_) => {}
+                    GradientInput::Output(_) if self.sum.is_some() => (0..inputs.len()).for_each(|i| saves.input(i)),
+                    GradientInput::Input(i) => saves.input(i),
+                    GradientInput::Output(j) => saves.output(j),
+                    GradientInput::Gradient(_) => {}
                 }
             }
             Ok(())
@@ -327,7 +330,7 @@ impl<'a> FormulaCall<'a> {
             return formula.uniform_program(first.dtype());
         }
         let numbers =
-            || formula.inputs().iter().zip(inputs).filter(|(i, _)| i.kind == Kind::Number).map(|(_, a)| a.dtype());
+            || formula.inputs().iter().zip(inputs).filter(|(i, _)| i.kind == ValueKind::Number).map(|(_, a)| a.dtype());
         let joined = || {
             let join = numbers().reduce(DType::promote);
             self.params.iter().fold(join.unwrap_or(DType::F32), |d, p| p.promote_into(d))
@@ -335,9 +338,9 @@ impl<'a> FormulaCall<'a> {
         let number = self.number.unwrap_or_else(joined);
         let compile = |number: DType| {
             let plain = formula.inputs().iter().zip(inputs).all(|(i, a)| match i.kind {
-                Kind::Number => a.dtype() == number,
-                Kind::Mask => a.dtype() == DType::Bool,
-                Kind::Index => a.dtype() == DType::I64,
+                ValueKind::Number => a.dtype() == number,
+                ValueKind::Mask => a.dtype() == DType::Bool,
+                ValueKind::Index => a.dtype() == DType::I64,
             });
             if plain {
                 return formula.uniform_program(number);
@@ -387,7 +390,7 @@ impl<'a> FormulaCall<'a> {
             let reused = reuse.map(|r| inputs[r]).filter(fits);
             // Fast path without strides: inputs broadcast, so a dense input of the same size has the same elements in
             // the same order.
-            let (size, mut dense) = (checked_size(self.shape)?, SmallVec::<[Dense<'_>; 4]>::new());
+            let (size, mut dense) = (checked_size(self.shape)?, SmallVec::<[DenseView<'_>; 4]>::new());
             for array in inputs {
                 let Some(one) = array.as_dense(size) else { break };
                 dense.push(one);

@@ -1,16 +1,21 @@
 //! Higher-order gradients of row formulas, by composite operations.
 
 use super::FormulaCall;
-use crate::autograd::{Gradients, InputGradients, Needed, Saved};
+use crate::autograd::{InputGradients, NeedsInputGrad, OutputGradients, SavedTensors};
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_ir::formula::{Input, Kind, Leaf, RowOp, UnrolledValue};
+use pellucid_ir::formula::{Input, Leaf, RowOp, UnrolledValue, ValueKind};
 use pellucid_ir::kernel::{AxisSet, Params};
 use pellucid_ir::{DType, Result, Scalar, Shape};
 use smallvec::SmallVec;
 
 /// Computes the gradients of a row formula by differentiating its composite. All its inputs were saved.
-pub(super) fn backward(call: &FormulaCall, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
+pub(super) fn backward(
+    call: &FormulaCall,
+    saved: &SavedTensors,
+    grads: &OutputGradients,
+    needed: NeedsInputGrad,
+) -> Result<InputGradients> {
     let operands = saved.inputs_from(0)?;
     let wanted: Vec<usize> = (0..saved.inputs()).filter(|&i| saved.wants(needed, i)).collect();
     let outputs: Vec<usize> = (0..grads.len()).filter(|&j| grads.try_get(j).is_some()).collect();
@@ -33,7 +38,7 @@ fn composite(call: &FormulaCall, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
     let kinds = call.formula.inputs();
     // Intermediate values that a row kernel keeps in registers are stored here, so half precision is widened.
     let wide = |(t, input): (&Tensor, &Input)| match (t.dtype(), call.number) {
-        _ if input.kind != Kind::Number => Ok(t.clone()),
+        _ if input.kind != ValueKind::Number => Ok(t.clone()),
         (DType::F16 | DType::BF16, _) => ops::to_dtype(t, DType::F32),
         (dtype, Some(number)) if dtype != number => ops::to_dtype(t, number),
         _ => Ok(t.clone()),
@@ -78,7 +83,7 @@ fn evaluate(
     let operand = |leaf: &Leaf| match *leaf {
         Leaf::Input(i) => Ok(inputs[i].clone()),
         Leaf::Reduced(r) => Ok(reduced[r].clone()),
-        Leaf::RowIndex => positions(call),
+        Leaf::RowIndex => row_positions(call),
     };
     let mut operands: Vec<Tensor> = value.leaves.iter().map(operand).collect::<Result<_>>()?;
     let shape = if value.per_row { call.rows.keepdims(call.shape) } else { call.shape.clone() };
@@ -96,7 +101,7 @@ fn evaluate(
 }
 
 /// Returns the positions within the row, in row-major order over its axes.
-fn positions(call: &FormulaCall) -> Result<Tensor> {
+fn row_positions(call: &FormulaCall) -> Result<Tensor> {
     let lengths = (0..call.shape.rank()).map(|a| if call.rows.contains(a) { call.shape[a] } else { 1 });
     let count = call.rows.count(call.shape);
     let shape: Shape = lengths.collect();

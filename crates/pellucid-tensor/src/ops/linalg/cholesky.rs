@@ -1,13 +1,15 @@
 //! Cholesky factorisation, and solving with it.
 
 use super::triangular::{solve_triangular, triangular};
-use super::{check_info, common_batch, eye, factor, matrix_dims, mt, promoted, square_side};
+use super::{check_info, common_batch, eye, factor, matrix_dims, mt, promote_operands, square_side};
 use crate::array::Array;
-use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply};
+use crate::autograd::{
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply,
+};
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::kernel::Factor;
+use pellucid_ir::kernel::Factorization;
 use pellucid_ir::{Error, Result};
 use smallvec::smallvec;
 
@@ -18,11 +20,11 @@ impl Operation for Cholesky {
     fn name(&self) -> &'static str {
         "cholesky"
     }
-    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         saves.output(0);
-        factor(Factor::Cholesky, inputs)
+        factor(Factorization::Cholesky, inputs)
     }
-    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let l = saved.output(0)?;
         let inner = ops::matmul(&mt(&l)?, &grads.get(0)?)?;
         let (whole, strict) = (ops::tril(&inner, 0)?, ops::tril(&inner, -1)?);
@@ -75,7 +77,7 @@ fn cholesky_with_info(op: &'static str, a: &Tensor, upper: bool) -> Result<(Tens
 #[tensor_method]
 pub fn cholesky_solve(b: &Tensor, l: &Tensor, upper: bool) -> Result<Tensor> {
     let op = "cholesky_solve";
-    let (b, l) = &promoted(op, b, l)?;
+    let (b, l) = &promote_operands(op, b, l)?;
     if square_side(op, l)? != matrix_dims(op, b)?.0 {
         return Err(Error::shapes(op, [b.shape(), l.shape()], "B must have as many rows as L"));
     }

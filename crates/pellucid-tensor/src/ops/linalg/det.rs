@@ -2,9 +2,11 @@
 
 use super::inv::inverse;
 use super::svd::thin_svd;
-use super::{block, eye, lu, main_diagonal, mt, row, single, square_side};
+use super::{as_row, block, eye, lu, main_diagonal, mt, scalar_matrix, square_side};
 use crate::array::Array;
-use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one};
+use crate::autograd::{
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply, apply_one,
+};
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
@@ -61,7 +63,7 @@ fn division_free(a: &Tensor) -> Result<Tensor> {
     let later = ops::tril(&ops::ones([n, n], a.dtype())?, -1)?;
     let mut x = a.clone();
     for _ in 1..n {
-        let sums = ops::matmul(&row(&main_diagonal(&x)?)?, &later)?;
+        let sums = ops::matmul(&as_row(&main_diagonal(&x)?)?, &later)?;
         let diagonal = ops::mul(&sums, &eye(n, n, a.dtype())?)?;
         x = ops::matmul(&ops::sub(&ops::triu(&x, 1)?, &diagonal)?, a)?;
     }
@@ -73,13 +75,13 @@ impl Operation for Det {
     fn name(&self) -> &'static str {
         "det"
     }
-    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         saves.input(0);
         let factors = lu::lu_factors(inputs[0])?;
         let product = ops::prod(&main_diagonal(&factors.packed)?, -1)?;
         Ok(smallvec![ops::mul(&sign(&factors)?, &product)?.array().clone()])
     }
-    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let a = saved.input(0)?;
         if a.size() == 0 {
             return Ok(smallvec![Some(ops::zeros_like(&a)?)]);
@@ -96,7 +98,7 @@ impl Operation for SlogDet {
     fn name(&self) -> &'static str {
         "slogdet"
     }
-    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         saves.input(0);
         let factors = lu::lu_factors(inputs[0])?;
         let diagonal = main_diagonal(&factors.packed)?;
@@ -104,9 +106,9 @@ impl Operation for SlogDet {
         let size = ops::sum(&ops::ln(&ops::abs(&diagonal)?)?, -1)?;
         Ok(smallvec![sign.array().clone(), size.array().clone()])
     }
-    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let a = saved.input(0)?;
-        Ok(smallvec![Some(ops::mul(&single(&grads.get(1)?)?, &mt(&inverse(&a)?)?)?)])
+        Ok(smallvec![Some(ops::mul(&scalar_matrix(&grads.get(1)?)?, &mt(&inverse(&a)?)?)?)])
     }
 }
 

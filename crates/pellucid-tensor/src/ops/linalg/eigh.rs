@@ -1,14 +1,15 @@
 //! Eigenvalues and eigenvectors of symmetric matrices.
 
-use super::{column, eye, factor, mt, row, square_side};
+use super::{as_column, as_row, eye, factor, mt, square_side};
 use crate::array::Array;
 use crate::autograd::{
-    Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one, is_recorded,
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply,
+    apply_one, is_recorded,
 };
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::kernel::Factor;
+use pellucid_ir::kernel::Factorization;
 use pellucid_ir::{Error, Result};
 use smallvec::smallvec;
 
@@ -20,17 +21,17 @@ impl Operation for Eigh {
     fn name(&self) -> &'static str {
         "eigh"
     }
-    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         saves.output(0);
         saves.output(1);
-        factor(Factor::Eigh { vectors: true }, inputs)
+        factor(Factorization::Eigh { vectors: true }, inputs)
     }
-    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let (w, v) = (saved.output(0)?, saved.output(1)?);
         let mut middle = ops::diag_embed(&grads.get(0)?, 0, -2, -1)?;
         if let Some(g) = grads.try_get(1) {
             let n = w.shape()[w.rank() - 1];
-            let gaps = ops::add(&ops::sub(&row(&w)?, &column(&w)?)?, &eye(n, n, w.dtype())?)?;
+            let gaps = ops::add(&ops::sub(&as_row(&w)?, &as_column(&w)?)?, &eye(n, n, w.dtype())?)?;
             let inside = ops::matmul(&mt(&v)?, g)?;
             let rotation = ops::div(&ops::sub(&inside, &mt(&inside)?)?, &ops::mul(&gaps, 2.0)?)?;
             middle = ops::add(&middle, &rotation)?;
@@ -46,10 +47,10 @@ impl Operation for Eigenvalues {
     fn name(&self) -> &'static str {
         "eigvalsh"
     }
-    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
-        factor(Factor::Eigh { vectors: false }, inputs)
+    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
+        factor(Factorization::Eigh { vectors: false }, inputs)
     }
-    fn backward(&self, _: &Saved, _: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, _: &SavedTensors, _: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         Err(Error::NoGradient { op: "eigvalsh" })
     }
     fn has_gradient(&self) -> bool {
@@ -99,5 +100,5 @@ pub fn matrix_sqrth(a: &Tensor) -> Result<Tensor> {
     square_side("matrix_sqrth", a)?;
     let (w, v) = eigh(a, false)?;
     let roots = ops::sqrt(&ops::relu(&w)?)?;
-    ops::matmul(&ops::mul(&v, &row(&roots)?)?, &mt(&v)?)
+    ops::matmul(&ops::mul(&v, &as_row(&roots)?)?, &mt(&v)?)
 }

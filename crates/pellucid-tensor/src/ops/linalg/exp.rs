@@ -2,12 +2,14 @@
 
 use super::{block, factor, mt, square_side};
 use crate::array::Array;
-use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
+use crate::autograd::{
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
+};
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::Result;
-use pellucid_ir::kernel::Factor;
+use pellucid_ir::kernel::Factorization;
 use smallvec::smallvec;
 
 /// exp(A). ∂A is the upper right block of exp([Aᵀ, g; 0, Aᵀ]) (Mathias 1996).
@@ -17,11 +19,11 @@ impl Operation for MatrixExp {
     fn name(&self) -> &'static str {
         "matrix_exp"
     }
-    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         saves.input(0);
-        factor(Factor::Exp, inputs)
+        factor(Factorization::Exp, inputs)
     }
-    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let (a, g) = (mt(&saved.input(0)?)?, grads.get(0)?);
         let n = a.shape()[a.rank() - 1];
         let above = ops::concatenate(&[&a, &g], -1)?;

@@ -1,10 +1,13 @@
 //! Inverses, and solving systems with square matrices.
 
 use super::{
-    check_invertible, check_precision, common_batch, eye, lu, matrix_dims, mt, promoted, square_side, untracked_tensor,
+    check_invertible, check_precision, common_batch, eye, lu, matrix_dims, mt, promote_operands, square_side,
+    untracked_tensor,
 };
 use crate::array::Array;
-use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply};
+use crate::autograd::{
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply,
+};
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
@@ -18,13 +21,13 @@ impl Operation for Inverse {
     fn name(&self) -> &'static str {
         "inv"
     }
-    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         saves.output(0);
         let (factors, side) = (lu::lu_factors(inputs[0])?, inputs[0].shape()[inputs[0].shape().rank() - 1]);
         let x = lu::solve_by_factors(&factors.packed, &factors.pivots, &eye(side, side, inputs[0].dtype())?, false)?;
         Ok(smallvec![x.array().clone(), factors.info.array().clone()])
     }
-    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let transposed = mt(&saved.output(0)?)?;
         let inner = ops::matmul(&transposed, &grads.get(0)?)?;
         Ok(smallvec![Some(ops::neg(&ops::matmul(&inner, &transposed)?)?)])
@@ -43,7 +46,7 @@ impl Operation for Solve {
     fn name(&self) -> &'static str {
         "solve"
     }
-    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         saves.input(0);
         if saves.needs(0) {
             saves.output(0);
@@ -54,7 +57,12 @@ impl Operation for Solve {
         saves.array(factors.pivots.array().clone());
         Ok(smallvec![x.array().clone(), factors.info.array().clone()])
     }
-    fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
+    fn backward(
+        &self,
+        saved: &SavedTensors,
+        grads: &OutputGradients,
+        needed: NeedsInputGrad,
+    ) -> Result<InputGradients> {
         let a = saved.input(0)?;
         let factors = lu::Factors {
             packed: saved.array(0)?,
@@ -138,13 +146,13 @@ pub fn solve_ex(a: &Tensor, b: &Tensor, left: bool) -> Result<(Tensor, Tensor)> 
 }
 
 fn solve_with_info(op: &'static str, a: &Tensor, b: &Tensor, left: bool) -> Result<(Tensor, Tensor)> {
-    let (a, b) = &promoted(op, a, b)?;
+    let (a, b) = &promote_operands(op, a, b)?;
     let n = square_side(op, a)?;
     let vectors = b.rank() == 1 || b.shape()[..] == a.shape()[..a.rank() - 1];
     if vectors && !left {
         return Err(Error::invalid(op, "vectors need left = true; unsqueeze() them to rows for X·A = B"));
     }
-    let right = if vectors { super::column(b)? } else { b.clone() };
+    let right = if vectors { super::as_column(b)? } else { b.clone() };
     let (rows, columns) = matrix_dims(op, &right)?;
     if n != if left { rows } else { columns } {
         let help = format!("A has {n} rows, so B must have {n} {}", if left { "rows" } else { "columns" });
@@ -196,7 +204,7 @@ pub fn tensorinv(a: &Tensor, ind: usize) -> Result<Tensor> {
 #[tensor_method]
 pub fn tensorsolve(a: &Tensor, b: &Tensor, axes: &[isize]) -> Result<Tensor> {
     let op = "tensorsolve";
-    let (a, b) = &promoted(op, a, b)?;
+    let (a, b) = &promote_operands(op, a, b)?;
     let ends: Vec<isize> = (0..axes.len()).map(|k| k as isize - axes.len() as isize).collect();
     let a = ops::movedim(a, axes, &ends)?;
     let unknown = &a.shape()[b.rank().min(a.rank())..];

@@ -1,27 +1,28 @@
 //! LDLᵀ factorisation of symmetric indefinite matrices, and solving with it.
 
-use super::{broadcast_batch, check_info, common_batch, factor, matrix_dims, promoted, square_side};
+use super::{broadcast_batch, check_info, common_batch, factor, matrix_dims, promote_operands, square_side};
 use crate::array::Array;
 use crate::autograd::{
-    Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one, is_recorded,
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply,
+    apply_one, is_recorded,
 };
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::kernel::Factor;
+use pellucid_ir::kernel::Factorization;
 use pellucid_ir::{DType, Error, Result, Shape};
 
 /// One of two kernels without a gradient: the factorisation or the solution.
-struct Ldl(Factor);
+struct Ldl(Factorization);
 
 impl Operation for Ldl {
     fn name(&self) -> &'static str {
         self.0.name()
     }
-    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
         factor(self.0, inputs)
     }
-    fn backward(&self, _: &Saved, _: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, _: &SavedTensors, _: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         Err(Error::NoGradient { op: self.0.name() })
     }
 }
@@ -63,7 +64,7 @@ fn ldl_with_info(op: &'static str, a: &Tensor) -> Result<(Tensor, Tensor, Tensor
     if is_recorded(&[a]) {
         return Err(Error::NoGradient { op });
     }
-    let outputs = apply(Ldl(Factor::Ldl), &[a])?;
+    let outputs = apply(Ldl(Factorization::Ldl), &[a])?;
     Ok((outputs[0].clone(), outputs[1].clone(), outputs[2].clone()))
 }
 
@@ -77,7 +78,7 @@ fn ldl_with_info(op: &'static str, a: &Tensor) -> Result<(Tensor, Tensor, Tensor
 #[tensor_method]
 pub fn ldl_solve(packed: &Tensor, pivots: &Tensor, b: &Tensor) -> Result<Tensor> {
     let op = "ldl_solve";
-    let (packed, b) = &promoted(op, packed, b)?;
+    let (packed, b) = &promote_operands(op, packed, b)?;
     let (n, (rows, _)) = (square_side(op, packed)?, matrix_dims(op, b)?);
     if n != rows {
         return Err(Error::shapes(op, [packed.shape(), b.shape()], "B must have as many rows as A"));
@@ -94,5 +95,5 @@ pub fn ldl_solve(packed: &Tensor, pivots: &Tensor, b: &Tensor) -> Result<Tensor>
     let batch = common_batch(op, packed, b)?;
     let pivots = ops::broadcast_to(pivots, batch.iter().copied().chain([n]).collect::<Shape>())?;
     let pivots = ops::to_dtype(&pivots, DType::I32)?;
-    apply_one(Ldl(Factor::LdlSolve), &[&broadcast_batch(packed, &batch)?, &pivots, &broadcast_batch(b, &batch)?])
+    apply_one(Ldl(Factorization::LdlSolve), &[&broadcast_batch(packed, &batch)?, &pivots, &broadcast_batch(b, &batch)?])
 }

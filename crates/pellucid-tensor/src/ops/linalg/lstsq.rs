@@ -2,7 +2,7 @@
 
 use super::pinv::{Cutoff, matrix_rank, pinv};
 use super::svd::svdvals;
-use super::{common_batch, matrix_dims, promoted};
+use super::{common_batch, matrix_dims, promote_operands};
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
@@ -33,10 +33,10 @@ pub struct Lstsq {
 #[tensor_method]
 pub fn lstsq(a: &Tensor, b: &Tensor, rcond: Option<f64>) -> Result<Lstsq> {
     let op = "lstsq";
-    let (a, b) = &promoted(op, a, b)?;
+    let (a, b) = &promote_operands(op, a, b)?;
     let (m, n) = matrix_dims(op, a)?;
     let vectors = b.rank() + 1 == a.rank();
-    let right = if vectors { super::column(b)? } else { b.clone() };
+    let right = if vectors { super::as_column(b)? } else { b.clone() };
     if matrix_dims(op, &right)?.0 != m {
         return Err(Error::shapes(op, [a.shape(), b.shape()], "B must have as many rows as A"));
     }

@@ -2,15 +2,17 @@
 
 use super::triangular::triangular;
 use super::{
-    block, broadcast_batch, check_invertible, column, common_batch, eye, factor, matrix_dims, mt, promoted,
+    as_column, block, broadcast_batch, check_invertible, common_batch, eye, factor, matrix_dims, mt, promote_operands,
     untracked_tensor,
 };
 use crate::array::Array;
-use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one};
+use crate::autograd::{
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply, apply_one,
+};
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::kernel::Factor;
+use pellucid_ir::kernel::Factorization;
 use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::smallvec;
 
@@ -27,12 +29,12 @@ impl Operation for LuFactor {
     fn name(&self) -> &'static str {
         "lu_factor"
     }
-    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         saves.output(0);
         saves.output(1);
-        factor(Factor::Lu, inputs)
+        factor(Factorization::Lu, inputs)
     }
-    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let (packed, g) = (saved.output(0)?, grads.get(0)?);
         let (m, n) = matrix_dims("lu_factor", &packed)?;
         let k = m.min(n);
@@ -67,10 +69,10 @@ impl Operation for RowOrder {
     fn name(&self) -> &'static str {
         "row_order"
     }
-    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
-        factor(Factor::RowOrder { rows: self.rows }, inputs)
+    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
+        factor(Factorization::RowOrder { rows: self.rows }, inputs)
     }
-    fn backward(&self, _: &Saved, _: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, _: &SavedTensors, _: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         Ok(smallvec![None])
     }
 }
@@ -82,7 +84,7 @@ fn row_order(pivots: &Tensor, rows: usize) -> Result<Tensor> {
 
 /// Returns the rows of matrices in the given order, `[.., m]`.
 fn take_rows(x: &Tensor, order: &Tensor) -> Result<Tensor> {
-    ops::take_along_axis(x, &ops::broadcast_to(&column(order)?, x.shape())?, -2)
+    ops::take_along_axis(x, &ops::broadcast_to(&as_column(order)?, x.shape())?, -2)
 }
 
 /// Returns the strict lower triangle with ones on the diagonal.
@@ -101,7 +103,7 @@ pub(super) struct Factors {
 
 /// Factors an array.
 pub(super) fn lu_factors(a: &Array) -> Result<Factors> {
-    let outputs = factor(Factor::Lu, &[a])?;
+    let outputs = factor(Factorization::Lu, &[a])?;
     Ok(Factors {
         packed: untracked_tensor(&outputs[0]),
         pivots: untracked_tensor(&outputs[1]),
@@ -176,7 +178,7 @@ pub fn lu_factor_ex(a: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
 #[tensor_method]
 pub fn lu_solve(packed: &Tensor, pivots: &Tensor, b: &Tensor, left: bool, transposed: bool) -> Result<Tensor> {
     let op = "lu_solve";
-    let (packed, b) = &promoted(op, packed, b)?;
+    let (packed, b) = &promote_operands(op, packed, b)?;
     let n = super::square_side(op, packed)?;
     let (rows, columns) = matrix_dims(op, b)?;
     if n != if left { rows } else { columns } {
@@ -200,8 +202,8 @@ pub fn lu_unpack(packed: &Tensor, pivots: &Tensor) -> Result<(Tensor, Tensor, Te
     let k = m.min(n);
     let order = row_order(&as_pivots("lu_unpack", packed, pivots)?, m)?;
     // Column i of P has its 1 in row orderᵢ.
-    let rows = column(&ops::indices(m)?)?;
-    let p = ops::to_dtype(&ops::eq(&rows, &super::row(&order)?)?, packed.dtype())?;
+    let rows = as_column(&ops::indices(m)?)?;
+    let p = ops::to_dtype(&ops::eq(&rows, &super::as_row(&order)?)?, packed.dtype())?;
     let l = unit_lower(&block(packed, (0, 0), m, k)?)?;
     Ok((p, l, ops::triu(&block(packed, (0, 0), k, n)?, 0)?))
 }

@@ -45,12 +45,12 @@ use crate::device::Device;
 use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_ir::kernel::{Factor, Kernel, Meta};
+use pellucid_ir::kernel::{Factorization, Kernel, Meta};
 use pellucid_ir::{DType, Error, Result, Shape};
 
 /// Submits a factorisation into new arrays.
-fn factor(kernel: Factor, inputs: &[&Array]) -> Result<Arrays> {
-    let kernel = Kernel::Factor(kernel);
+fn factor(kernel: Factorization, inputs: &[&Array]) -> Result<Arrays> {
+    let kernel = Kernel::Factorization(kernel);
     let device = Array::common_device(kernel.name(), inputs)?;
     let metas: Vec<Meta> = inputs.iter().map(|a| Meta { shape: a.shape().clone(), dtype: a.dtype() }).collect();
     let new = |m: Meta| Array::new(device, m.dtype, m.shape);
@@ -91,7 +91,7 @@ fn check_precision(op: &'static str, x: &Tensor) -> Result<()> {
 }
 
 /// Converts both to their promoted dtype, which must be `f32` or `f64`.
-fn promoted(op: &'static str, a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor)> {
+fn promote_operands(op: &'static str, a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor)> {
     match a.dtype().promote(b.dtype()) {
         dtype @ (DType::F32 | DType::F64) => Ok((ops::to_dtype(a, dtype)?, ops::to_dtype(b, dtype)?)),
         _ => Err(Error::dtypes(op, [a.dtype(), b.dtype()], "takes f32 or f64; use to_dtype()")),
@@ -104,18 +104,18 @@ fn mt(x: &Tensor) -> Result<Tensor> {
 }
 
 /// Reshapes vectors to matrices of one column.
-fn column(x: &Tensor) -> Result<Tensor> {
+fn as_column(x: &Tensor) -> Result<Tensor> {
     ops::unsqueeze(x, -1)
 }
 
 /// Reshapes vectors to matrices of one row.
-fn row(x: &Tensor) -> Result<Tensor> {
+fn as_row(x: &Tensor) -> Result<Tensor> {
     ops::unsqueeze(x, -2)
 }
 
 /// Reshapes numbers to matrices of one element.
-fn single(x: &Tensor) -> Result<Tensor> {
-    column(&column(x)?)
+fn scalar_matrix(x: &Tensor) -> Result<Tensor> {
+    as_column(&as_column(x)?)
 }
 
 fn main_diagonal(x: &Tensor) -> Result<Tensor> {
@@ -130,7 +130,7 @@ fn block(x: &Tensor, at: (usize, usize), rows: usize, columns: usize) -> Result<
 /// Returns one `[rows, columns]` matrix with ones on the diagonal.
 fn eye(rows: usize, columns: usize, dtype: DType) -> Result<Tensor> {
     let (i, j) = (ops::indices(rows)?, ops::indices(columns)?);
-    ops::to_dtype(&ops::eq(&column(&i)?, &j)?, dtype)
+    ops::to_dtype(&ops::eq(&as_column(&i)?, &j)?, dtype)
 }
 
 /// Returns the shape of the batch axes.

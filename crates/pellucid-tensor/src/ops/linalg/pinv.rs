@@ -2,9 +2,11 @@
 
 use super::eigh::eigh;
 use super::svd::{svdvals, thin_svd};
-use super::{column, matrix_dims, mt, row, square_side, untracked_tensor};
+use super::{as_column, as_row, matrix_dims, mt, square_side, untracked_tensor};
 use crate::array::Array;
-use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
+use crate::autograd::{
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
+};
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
@@ -48,9 +50,9 @@ impl Cutoff {
 }
 
 /// Returns the mask of nonnegative values above the bound.
-fn above(values: &Tensor, [atol, rtol]: &[Tensor; 2]) -> Result<Tensor> {
+fn above_cutoff(values: &Tensor, [atol, rtol]: &[Tensor; 2]) -> Result<Tensor> {
     let largest = ops::max(values, ops::over(-1).keepdims())?;
-    let bound = ops::maximum(&column(atol)?, &ops::mul(&column(rtol)?, &largest)?)?;
+    let bound = ops::maximum(&as_column(atol)?, &ops::mul(&as_column(rtol)?, &largest)?)?;
     ops::gt(values, &bound)
 }
 
@@ -64,7 +66,7 @@ impl Operation for PseudoInverse {
     fn name(&self) -> &'static str {
         "pinv"
     }
-    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         saves.input(0);
         saves.output(0);
         let bounds = [untracked_tensor(inputs[1]), untracked_tensor(inputs[2])];
@@ -76,13 +78,13 @@ impl Operation for PseudoInverse {
             let [u, s, vt] = thin_svd(&a)?;
             (u, s, vt)
         };
-        let counts = above(&ops::abs(&s)?, &bounds)?;
+        let counts = above_cutoff(&ops::abs(&s)?, &bounds)?;
         // NaN is not above a bound, but must not count as zero either.
         let inverse = ops::where_(&ops::logical_or(&counts, &ops::isnan(&s)?)?, &ops::reciprocal(&s)?, 0.0)?;
-        let whole = ops::matmul(&ops::mul(&mt(&vt)?, &row(&inverse)?)?, &mt(&u)?)?;
+        let whole = ops::matmul(&ops::mul(&mt(&vt)?, &as_row(&inverse)?)?, &mt(&u)?)?;
         Ok(smallvec![whole.array().clone()])
     }
-    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let (a, x, g) = (saved.input(0)?, saved.output(0)?, grads.get(0)?);
         let (xt, gt) = (mt(&x)?, mt(&g)?);
         let inner = ops::neg(&ops::matmul(&ops::matmul(&xt, &g)?, &xt)?)?;
@@ -126,7 +128,7 @@ pub fn matrix_rank(a: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
     }
     let a = a.detach();
     let values = if cutoff.hermitian { ops::abs(&super::eigvalsh(&a, false)?)? } else { svdvals(&a)? };
-    ops::sum(&above(&values, &cutoff.bounds(&a)?)?, -1)
+    ops::sum(&above_cutoff(&values, &cutoff.bounds(&a)?)?, -1)
 }
 
 fn check_operands(op: &'static str, a: &Tensor, cutoff: &Cutoff) -> Result<(usize, usize)> {

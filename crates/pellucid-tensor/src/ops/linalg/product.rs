@@ -1,7 +1,7 @@
 //! Products and powers of matrices.
 
 use super::inv::inv;
-use crate::ops::precision::{in_single, widened_all};
+use crate::ops::precision::{in_single, widen_all_operands};
 use crate::ops::{self, check, matmul};
 use crate::tensor::Tensor;
 use pellucid_derive::{operation, tensor_method};
@@ -46,7 +46,7 @@ pub fn matrix_power(x: &Tensor, n: isize) -> Result<Tensor> {
 pub fn multi_dot(matrices: &[&Tensor]) -> Result<Tensor> {
     let op = "multi_dot";
     if matrices.len() > 2
-        && let Some((rounding, matrices)) = widened_all(op, matrices)?
+        && let Some((rounding, matrices)) = widen_all_operands(op, matrices)?
     {
         return rounding.round(multi_dot(&matrices.iter().collect::<Vec<_>>())?);
     }

@@ -1,13 +1,16 @@
 //! QR factorisation, and products of Householder reflections.
 
 use super::triangular::triangular;
-use super::{block, column, eye, factor, matrix_dims, mt, promoted, untracked_tensor};
+use super::{as_column, block, eye, factor, matrix_dims, mt, promote_operands, untracked_tensor};
 use crate::array::Array;
-use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, is_recorded};
+use crate::autograd::{
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply,
+    is_recorded,
+};
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::kernel::Factor;
+use pellucid_ir::kernel::Factorization;
 use pellucid_ir::{Error, Result};
 use smallvec::{SmallVec, smallvec};
 
@@ -33,17 +36,17 @@ impl Operation for Qr {
     fn name(&self) -> &'static str {
         "qr"
     }
-    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         saves.output(0);
         saves.output(1);
-        let outputs = factor(Factor::Qr, inputs)?;
+        let outputs = factor(Factorization::Qr, inputs)?;
         let (packed, tau) = (untracked_tensor(&outputs[0]), untracked_tensor(&outputs[1]));
         let (m, n) = matrix_dims("qr", &packed)?;
         let q = Reflections::new(&packed, &tau)?.basis(m.min(n))?;
         let r = ops::triu(&block(&packed, (0, 0), m.min(n), n)?, 0)?;
         Ok(smallvec![q.array().clone(), r.array().clone()])
     }
-    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let (q, r, gq, gr) = (saved.output(0)?, saved.output(1)?, grads.get(0)?, grads.get(1)?);
         let (m, n) = (q.shape()[q.rank() - 2], r.shape()[r.rank() - 1]);
         let k = m.min(n);
@@ -69,10 +72,10 @@ impl Operation for Geqrf {
     fn name(&self) -> &'static str {
         "geqrf"
     }
-    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
-        factor(Factor::Qr, inputs)
+    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
+        factor(Factorization::Qr, inputs)
     }
-    fn backward(&self, _: &Saved, _: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, _: &SavedTensors, _: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         Ok(SmallVec::from_elem(None, 1))
     }
     fn has_gradient(&self) -> bool {
@@ -97,7 +100,7 @@ impl Reflections {
         let (m, _) = matrix_dims("householder_product", packed)?;
         let k = tau.shape()[tau.rank() - 1];
         let v = ops::add(&ops::tril(&block(packed, (0, 0), m, k)?, -1)?, &eye(m, k, packed.dtype())?)?;
-        let tau = column(tau)?;
+        let tau = as_column(tau)?;
         let triangle = ops::mul(&ops::triu(&ops::matmul(&mt(&v)?, &v)?, 1)?, &tau)?;
         Ok(Reflections { v, tau, triangle })
     }
@@ -167,7 +170,7 @@ pub fn geqrf(a: &Tensor) -> Result<(Tensor, Tensor)> {
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
 #[tensor_method]
 pub fn householder_product(v: &Tensor, tau: &Tensor) -> Result<Tensor> {
-    let (v, tau) = &promoted("householder_product", v, tau)?;
+    let (v, tau) = &promote_operands("householder_product", v, tau)?;
     let (m, n) = check_reflections("householder_product", v, tau)?;
     if n > m {
         return Err(Error::shapes(
@@ -188,8 +191,8 @@ pub fn householder_product(v: &Tensor, tau: &Tensor) -> Result<Tensor> {
 #[tensor_method]
 pub fn ormqr(v: &Tensor, tau: &Tensor, c: &Tensor, left: bool, transposed: bool) -> Result<Tensor> {
     let op = "ormqr";
-    let (v, c) = &promoted(op, v, c)?;
-    let (v, tau) = &promoted(op, v, tau)?;
+    let (v, c) = &promote_operands(op, v, c)?;
+    let (v, tau) = &promote_operands(op, v, tau)?;
     let c = &ops::to_dtype(c, v.dtype())?;
     let (m, _) = check_reflections(op, v, tau)?;
     let (rows, columns) = matrix_dims(op, c)?;

@@ -1,14 +1,15 @@
 //! Singular value decomposition.
 
-use super::{block, column, eye, factor, matrix_dims, mt, row};
+use super::{as_column, as_row, block, eye, factor, matrix_dims, mt};
 use crate::array::Array;
 use crate::autograd::{
-    Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one, is_recorded,
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply,
+    apply_one, is_recorded,
 };
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::kernel::{Factor, Vectors};
+use pellucid_ir::kernel::{Factorization, SvdVectors};
 use pellucid_ir::{Error, Result};
 use smallvec::smallvec;
 
@@ -18,23 +19,23 @@ use smallvec::smallvec;
 ///
 /// Columns that only complete a basis have no derivative; their incoming gradients are ignored.
 struct Svd {
-    vectors: Vectors,
+    vectors: SvdVectors,
 }
 
 impl Operation for Svd {
     fn name(&self) -> &'static str {
         "svd"
     }
-    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         (0..3).for_each(|k| saves.output(k));
-        factor(Factor::Svd(self.vectors), inputs)
+        factor(Factorization::Svd(self.vectors), inputs)
     }
-    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let (u, s, vt) = (saved.output(0)?, saved.output(1)?, saved.output(2)?);
         let (m, n) = (u.shape()[u.rank() - 2], vt.shape()[vt.rank() - 1]);
         let k = m.min(n);
         let (u, vt) = (block(&u, (0, 0), m, k)?, block(&vt, (0, 0), k, n)?);
-        let (across, down) = (row(&s)?, column(&s)?);
+        let (across, down) = (as_row(&s)?, as_column(&s)?);
         let difference = ops::mul(&ops::sub(&across, &down)?, &ops::add(&across, &down)?)?;
         let gaps = ops::add(&difference, &eye(k, k, s.dtype())?)?;
         let rotation = |x: &Tensor| ops::div(&ops::sub(x, &mt(x)?)?, &gaps);
@@ -73,10 +74,10 @@ impl Operation for SingularValues {
     fn name(&self) -> &'static str {
         "svdvals"
     }
-    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
-        factor(Factor::Svd(Vectors::Without), inputs)
+    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
+        factor(Factorization::Svd(SvdVectors::Without), inputs)
     }
-    fn backward(&self, _: &Saved, _: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, _: &SavedTensors, _: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         Err(Error::NoGradient { op: "svdvals" })
     }
     fn has_gradient(&self) -> bool {
@@ -86,7 +87,7 @@ impl Operation for SingularValues {
 
 /// Computes U, S and Vᵀ, with as many vectors as singular values.
 pub(super) fn thin_svd(a: &Tensor) -> Result<[Tensor; 3]> {
-    let outputs = apply(Svd { vectors: Vectors::Thin }, &[a])?;
+    let outputs = apply(Svd { vectors: SvdVectors::Thin }, &[a])?;
     Ok([outputs[0].clone(), outputs[1].clone(), outputs[2].clone()])
 }
 
@@ -103,7 +104,7 @@ pub(super) fn thin_svd(a: &Tensor) -> Result<[Tensor; 3]> {
 #[tensor_method]
 pub fn svd(a: &Tensor, full_matrices: bool) -> Result<(Tensor, Tensor, Tensor)> {
     matrix_dims("svd", a)?;
-    let vectors = if full_matrices { Vectors::Full } else { Vectors::Thin };
+    let vectors = if full_matrices { SvdVectors::Full } else { SvdVectors::Thin };
     let outputs = apply(Svd { vectors }, &[a])?;
     Ok((outputs[0].clone(), outputs[1].clone(), outputs[2].clone()))
 }
@@ -136,5 +137,5 @@ pub fn polar(a: &Tensor) -> Result<(Tensor, Tensor)> {
         return Err(Error::shapes("polar", [a.shape()], "needs at least as many rows as columns; transpose()?"));
     }
     let [u, s, vt] = thin_svd(a)?;
-    Ok((ops::matmul(&u, &vt)?, ops::matmul(&mt(&vt)?, &ops::mul(&column(&s)?, &vt)?)?))
+    Ok((ops::matmul(&u, &vt)?, ops::matmul(&mt(&vt)?, &ops::mul(&as_column(&s)?, &vt)?)?))
 }

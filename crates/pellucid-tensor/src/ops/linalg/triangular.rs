@@ -1,14 +1,16 @@
 //! Solving systems with triangular matrices.
 
 use super::{
-    broadcast_batch, check_info, common_batch, factor, matrix_dims, mt, promoted, square_side, untracked_tensor,
+    broadcast_batch, check_info, common_batch, factor, matrix_dims, mt, promote_operands, square_side, untracked_tensor,
 };
 use crate::array::Array;
-use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
+use crate::autograd::{
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
+};
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::kernel::Factor;
+use pellucid_ir::kernel::Factorization;
 use pellucid_ir::{Error, Result};
 use smallvec::smallvec;
 
@@ -22,7 +24,7 @@ impl Operation for SolveTriangular {
     fn name(&self) -> &'static str {
         "solve_triangular"
     }
-    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         saves.input(0);
         if saves.needs(0) {
             saves.output(0);
@@ -30,10 +32,15 @@ impl Operation for SolveTriangular {
         let (a, b) = (untracked_tensor(inputs[0]), untracked_tensor(inputs[1]));
         let batch = common_batch("solve_triangular", &a, &b)?;
         let (a, b) = (broadcast_batch(&a, &batch)?, broadcast_batch(&b, &batch)?);
-        let kernel = Factor::TriangularSolve { upper: self.upper, unit: self.unit };
+        let kernel = Factorization::TriangularSolve { upper: self.upper, unit: self.unit };
         factor(kernel, &[a.array(), b.array()])
     }
-    fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
+    fn backward(
+        &self,
+        saved: &SavedTensors,
+        grads: &OutputGradients,
+        needed: NeedsInputGrad,
+    ) -> Result<InputGradients> {
         let a = saved.input(0)?;
         let whole = triangular(&mt(&a)?, &grads.get(0)?, !self.upper, self.unit)?;
         let mut gradients: InputGradients = smallvec![None, None];
@@ -68,7 +75,7 @@ pub(super) fn triangular(a: &Tensor, b: &Tensor, upper: bool, unit: bool) -> Res
 #[tensor_method]
 pub fn solve_triangular(a: &Tensor, b: &Tensor, upper: bool, left: bool, unit: bool) -> Result<Tensor> {
     let op = "solve_triangular";
-    let (a, b) = &promoted(op, a, b)?;
+    let (a, b) = &promote_operands(op, a, b)?;
     let n = square_side(op, a)?;
     let (rows, columns) = matrix_dims(op, b)?;
     if n != if left { rows } else { columns } {

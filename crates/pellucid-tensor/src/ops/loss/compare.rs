@@ -67,7 +67,7 @@ pub fn cosine_embedding_loss(
 
 /// Options of [`triplet_margin_loss`].
 #[derive(Clone, Copy, Debug)]
-pub struct Triplet {
+pub struct TripletMarginLossOptions {
     /// The difference by which the negative should be farther away than the positive.
     pub margin: f64,
     /// The order p of the norm.
@@ -80,9 +80,9 @@ pub struct Triplet {
     pub reduction: Reduction,
 }
 
-impl Default for Triplet {
-    fn default() -> Triplet {
-        Triplet { margin: 1.0, p: 2.0, eps: 1e-6, swap: false, reduction: Reduction::Mean }
+impl Default for TripletMarginLossOptions {
+    fn default() -> TripletMarginLossOptions {
+        TripletMarginLossOptions { margin: 1.0, p: 2.0, eps: 1e-6, swap: false, reduction: Reduction::Mean }
     }
 }
 
@@ -94,11 +94,16 @@ impl Default for Triplet {
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a margin that is not
 /// positive.
 #[tensor_method(autocast = Single)]
-pub fn triplet_margin_loss(x: &Tensor, positive: &Tensor, negative: &Tensor, options: Triplet) -> Result<Tensor> {
+pub fn triplet_margin_loss(
+    x: &Tensor,
+    positive: &Tensor,
+    negative: &Tensor,
+    options: TripletMarginLossOptions,
+) -> Result<Tensor> {
     let op = "triplet_margin_loss";
     check::floats(op, &[x, positive, negative])?;
     in_single!(op, [x, positive, negative] => triplet_margin_loss(x, positive, negative, options));
-    let Triplet { margin, p, eps, swap, reduction } = options;
+    let TripletMarginLossOptions { margin, p, eps, swap, reduction } = options;
     let distance = |a: &Tensor, b: &Tensor| ops::norm(&ops::add(&ops::sub(a, b)?, eps)?, p, over(-1));
     let [x, positive, negative] = [x, positive, negative].map(|t| precision::cast_operand(op, t));
     triplet_margin_with_distance_loss(&x?, &positive?, &negative?, distance, margin, swap, reduction)

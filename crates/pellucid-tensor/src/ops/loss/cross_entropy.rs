@@ -1,7 +1,7 @@
 //! Cross-entropy of logits against classes, in one row kernel.
 
-use super::super::formula::rows_in;
-use super::super::precision::{in_single, rounded, single};
+use super::super::formula::apply_rows_in;
+use super::super::precision::{in_single, round_to_operands, widened_dtype};
 use super::{Reduction, in_range};
 use crate::ops;
 use crate::tensor::Tensor;
@@ -12,7 +12,7 @@ use pellucid_ir::{DType, Error, Result, Scalar, formula};
 
 /// Options of [`cross_entropy`].
 #[derive(Clone, Copy, Debug, Default)]
-pub struct CrossEntropy<'a> {
+pub struct CrossEntropyOptions<'a> {
     /// The part of the target that is distributed evenly over all classes, in [0, 1] (Szegedy et al. 2016).
     pub label_smoothing: f64,
     /// A class whose samples contribute 0 and are excluded from the mean.
@@ -36,7 +36,7 @@ pub struct CrossEntropy<'a> {
 /// In lazy and captured steps, such an index makes the loss NaN, with a gradient of NaN for all samples (without a
 /// reduction, for that sample).
 #[tensor_method(autocast = Single)]
-pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropy<'_>) -> Result<Tensor> {
+pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropyOptions<'_>) -> Result<Tensor> {
     let op = "cross_entropy";
     if !logits.dtype().is_float() {
         return Err(Error::dtypes(op, [logits.dtype(), targets.dtype()], "logits must be floats; use to_dtype()"));
@@ -50,15 +50,15 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropy<'_
     if let (Some(_), true) = (options.weight, options.label_smoothing > 0.0) {
         // The logits are read twice: their gradients must be added before they are rounded.
         let weight = options.weight;
-        in_single!(op, [logits; weight] => cross_entropy(logits, targets, CrossEntropy { weight, ..options }));
+        in_single!(op, [logits; weight] => cross_entropy(logits, targets, CrossEntropyOptions { weight, ..options }));
     }
     let axis = logits.rank().min(2) - 1;
     let class_axis: AxisSet = [axis].into_iter().collect();
     let smoothing = options.label_smoothing;
     let weight = options.weight.map(|weight| per_class(weight, logits, axis)).transpose()?;
-    let number = if targets.dtype().is_float() { single(&[logits, targets]) } else { single(&[logits]) };
+    let number = if targets.dtype().is_float() { widened_dtype(&[logits, targets]) } else { widened_dtype(&[logits]) };
     let of_rows = |formula, operands: &[&Tensor], params: &[Scalar]| {
-        ops::squeeze(&rows_in(formula, operands, params, class_axis, number)?, axis as isize)
+        ops::squeeze(&apply_rows_in(formula, operands, params, class_axis, number)?, axis as isize)
     };
     if targets.dtype().is_float() {
         if targets.shape() != logits.shape() {
@@ -77,7 +77,7 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropy<'_
             Some(weight) => of_rows(weighted_probability_formula(), &[logits, targets, weight], &[smoothing.into()])?,
             None => of_rows(probability_formula(), &[logits, targets], &[smoothing.into()])?,
         };
-        return rounded(op, &[logits, targets], options.reduction.apply(&losses)?);
+        return round_to_operands(op, &[logits, targets], options.reduction.apply(&losses)?);
     }
     let expected = class_axis.remove(logits.shape());
     if *targets.shape() != expected {
@@ -124,14 +124,14 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropy<'_
     let shares = match (&weight, &counts) {
         (None, None) => {
             let loss = checked.poison_loss(options.reduction.apply(&losses)?, options.reduction, &[])?;
-            return rounded(op, &[logits], loss);
+            return round_to_operands(op, &[logits], loss);
         }
         (None, Some(counts)) => ops::to_dtype(counts, losses.dtype())?,
         (Some(weight), None) => ops::to_dtype(&weights(weight)?, losses.dtype())?,
         (Some(weight), Some(counts)) => ops::to_dtype(&ops::where_(counts, &weights(weight)?, 0.0)?, losses.dtype())?,
     };
     let loss = checked.poison_loss(options.reduction.weighted(&losses, &shares)?, options.reduction, &[])?;
-    rounded(op, &[logits], loss)
+    round_to_operands(op, &[logits], loss)
 }
 
 /// Reshapes class weights to broadcast with the logits.

@@ -1,6 +1,6 @@
 //! Connectionist temporal classification: the probability of a label sequence, summed over all alignments.
 
-use super::{Reduction, class_indices, in_range, integers};
+use super::{Reduction, class_indices, in_range, to_i64};
 use crate::array::host_vec;
 use crate::engine;
 use crate::ops::formula::map;
@@ -13,7 +13,7 @@ use pellucid_ir::{DType, Error, Result, formula};
 
 /// Options of [`ctc_loss`].
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Ctc {
+pub struct CtcLossOptions {
     /// The blank class.
     pub blank: usize,
     /// Whether the loss of labels without an alignment is 0, with a gradient of 0, instead of ∞, with a gradient of
@@ -44,7 +44,7 @@ pub fn ctc_loss(
     targets: &Tensor,
     input_lengths: &Tensor,
     target_lengths: &Tensor,
-    options: Ctc,
+    options: CtcLossOptions,
 ) -> Result<Tensor> {
     let op = "ctc_loss";
     check::floats(op, &[log_probs])?;
@@ -62,7 +62,7 @@ pub fn ctc_loss(
         return Err(Error::shapes(op, shapes, "needs two lengths per sample, and at least one step"));
     }
     let help = "lengths must be integers; convert them with to_dtype(DType::I64)";
-    let lengths = |t: &Tensor| ops::reshape(&integers(op, help, t)?, [samples, 1]);
+    let lengths = |t: &Tensor| ops::reshape(&to_i64(op, help, t)?, [samples, 1]);
     let (steps_of, labels_of) = (lengths(input_lengths)?, lengths(target_lengths)?);
     check::in_range(op, "numbers of steps", &steps_of, 0.0..=steps as f64)?;
     let labels = padded_labels(op, &class_indices(op, targets)?, &labels_of, samples)?;

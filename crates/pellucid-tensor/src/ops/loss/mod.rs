@@ -12,13 +12,14 @@ pub use classes::{
     soft_margin_loss,
 };
 pub use compare::{
-    Triplet, cosine_embedding_loss, margin_ranking_loss, triplet_margin_loss, triplet_margin_with_distance_loss,
+    TripletMarginLossOptions, cosine_embedding_loss, margin_ranking_loss, triplet_margin_loss,
+    triplet_margin_with_distance_loss,
 };
-pub use cross_entropy::{CrossEntropy, cross_entropy};
-pub use ctc::{Ctc, ctc_loss};
-pub use multiclass::{MultiMargin, NllLoss, multi_margin_loss, multilabel_margin_loss, nll_loss};
+pub use cross_entropy::{CrossEntropyOptions, cross_entropy};
+pub use ctc::{CtcLossOptions, ctc_loss};
+pub use multiclass::{MultiMarginLossOptions, NllLossOptions, multi_margin_loss, multilabel_margin_loss, nll_loss};
 pub use regression::{
-    PoissonNll, gaussian_nll_loss, huber_loss, kl_div, l1_loss, mse_loss, poisson_nll_loss, smooth_l1_loss,
+    PoissonNllLossOptions, gaussian_nll_loss, huber_loss, kl_div, l1_loss, mse_loss, poisson_nll_loss, smooth_l1_loss,
 };
 
 use crate::device::Device;
@@ -65,11 +66,11 @@ fn apply_weight(values: Tensor, weight: Option<&Tensor>) -> Result<Tensor> {
 
 /// Converts class indices to `i64`, or returns an error if they are not integers.
 fn class_indices(op: &'static str, targets: &Tensor) -> Result<Tensor> {
-    integers(op, "targets must be class indices, which are integers; convert them with to_dtype(DType::I64)", targets)
+    to_i64(op, "targets must be class indices, which are integers; convert them with to_dtype(DType::I64)", targets)
 }
 
 /// Converts integers to `i64`, or returns an error with this help if they are not integers.
-fn integers(op: &'static str, help: &'static str, numbers: &Tensor) -> Result<Tensor> {
+fn to_i64(op: &'static str, help: &'static str, numbers: &Tensor) -> Result<Tensor> {
     if !numbers.dtype().is_int() {
         return Err(Error::dtypes(op, [numbers.dtype()], help));
     }

@@ -10,7 +10,7 @@ use pellucid_ir::{Error, Result};
 
 /// Options of [`nll_loss`].
 #[derive(Clone, Copy, Debug, Default)]
-pub struct NllLoss<'a> {
+pub struct NllLossOptions<'a> {
     /// The weights of the classes, `[C]`. The mean is weighted by those of the samples.
     pub weight: Option<&'a Tensor>,
     /// A class whose samples contribute nothing.
@@ -27,11 +27,11 @@ pub struct NllLoss<'a> {
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`] for a class index outside 0..C that
 /// is not ignored (in lazy and captured steps, the loss and its gradient are NaN instead).
 #[tensor_method(autocast = Single)]
-pub fn nll_loss(x: &Tensor, target: &Tensor, options: NllLoss<'_>) -> Result<Tensor> {
+pub fn nll_loss(x: &Tensor, target: &Tensor, options: NllLossOptions<'_>) -> Result<Tensor> {
     let op = "nll_loss";
     check::floats(op, &[x])?;
     let weight = options.weight;
-    in_single!(op, [x; weight] => nll_loss(x, target, NllLoss { weight, ..options }));
+    in_single!(op, [x; weight] => nll_loss(x, target, NllLossOptions { weight, ..options }));
     let x = &precision::cast_operand(op, x)?;
     let target = class_indices(op, target)?;
     let axis = x.rank().min(2).saturating_sub(1);
@@ -66,7 +66,7 @@ pub fn nll_loss(x: &Tensor, target: &Tensor, options: NllLoss<'_>) -> Result<Ten
 
 /// Options of [`multi_margin_loss`].
 #[derive(Clone, Copy, Debug)]
-pub struct MultiMargin<'a> {
+pub struct MultiMarginLossOptions<'a> {
     /// The power of the missing margin.
     pub p: f64,
     /// The margin by which the score of the target class should exceed the others.
@@ -77,9 +77,9 @@ pub struct MultiMargin<'a> {
     pub reduction: Reduction,
 }
 
-impl Default for MultiMargin<'_> {
+impl Default for MultiMarginLossOptions<'_> {
     fn default() -> Self {
-        MultiMargin { p: 1.0, margin: 1.0, weight: None, reduction: Reduction::Mean }
+        MultiMarginLossOptions { p: 1.0, margin: 1.0, weight: None, reduction: Reduction::Mean }
     }
 }
 
@@ -92,14 +92,14 @@ impl Default for MultiMargin<'_> {
 /// lazy and captured steps, the loss and its gradient are NaN instead); [`Error::InvalidArgument`] for a power that is
 /// not positive.
 #[tensor_method(autocast = Single)]
-pub fn multi_margin_loss(x: &Tensor, target: &Tensor, options: MultiMargin<'_>) -> Result<Tensor> {
+pub fn multi_margin_loss(x: &Tensor, target: &Tensor, options: MultiMarginLossOptions<'_>) -> Result<Tensor> {
     let op = "multi_margin_loss";
     if options.p.is_nan() || options.p <= 0.0 {
         return Err(Error::invalid(op, format!("the power p must be positive, got {}", options.p)));
     }
     check::floats(op, &[x])?;
     let weight = options.weight;
-    in_single!(op, [x; weight] => multi_margin_loss(x, target, MultiMargin { weight, ..options }));
+    in_single!(op, [x; weight] => multi_margin_loss(x, target, MultiMarginLossOptions { weight, ..options }));
     let x = &precision::cast_operand(op, x)?;
     let target = class_indices(op, target)?;
     let (rows, classes) = scores_as_matrix(op, x)?;

@@ -5,7 +5,7 @@ use crate::ops;
 use crate::ops::check;
 use crate::ops::formula::{map, map_in};
 use crate::ops::precision;
-use crate::ops::precision::{in_single, rounded, single};
+use crate::ops::precision::{in_single, round_to_operands, widened_dtype};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::formula::Formula;
@@ -22,8 +22,8 @@ fn elementwise_loss(
 ) -> Result<Tensor> {
     check::floats(formula.name(), &[x, target])?;
     let operands = [x, target];
-    let losses = reduction.apply(&map_in(formula, &operands, params, single(&operands))?)?;
-    rounded(formula.name(), &operands, losses)
+    let losses = reduction.apply(&map_in(formula, &operands, params, widened_dtype(&operands))?)?;
+    round_to_operands(formula.name(), &operands, losses)
 }
 
 /// Computes the absolute error |x − t|.
@@ -102,7 +102,7 @@ pub fn kl_div(x: &Tensor, target: &Tensor, log_target: bool, reduction: Reductio
 
 /// Options of [`poisson_nll_loss`].
 #[derive(Clone, Copy, Debug)]
-pub struct PoissonNll {
+pub struct PoissonNllLossOptions {
     /// Whether x is the logarithm of the rate instead of the rate.
     pub log_input: bool,
     /// Whether to add Stirling's approximation of ln t!.
@@ -113,9 +113,9 @@ pub struct PoissonNll {
     pub reduction: Reduction,
 }
 
-impl Default for PoissonNll {
-    fn default() -> PoissonNll {
-        PoissonNll { log_input: true, full: false, eps: 1e-8, reduction: Reduction::Mean }
+impl Default for PoissonNllLossOptions {
+    fn default() -> PoissonNllLossOptions {
+        PoissonNllLossOptions { log_input: true, full: false, eps: 1e-8, reduction: Reduction::Mean }
     }
 }
 
@@ -126,7 +126,7 @@ impl Default for PoissonNll {
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
 #[tensor_method(autocast = Single)]
-pub fn poisson_nll_loss(x: &Tensor, target: &Tensor, options: PoissonNll) -> Result<Tensor> {
+pub fn poisson_nll_loss(x: &Tensor, target: &Tensor, options: PoissonNllLossOptions) -> Result<Tensor> {
     let op = "poisson_nll_loss";
     check::floats(op, &[x, target])?;
     in_single!(op, [x, target] => poisson_nll_loss(x, target, options));

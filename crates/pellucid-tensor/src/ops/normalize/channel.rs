@@ -2,7 +2,7 @@
 
 use super::standardized;
 use crate::grad_mode::no_grad;
-use crate::ops::axes::reducible;
+use crate::ops::axes::check_reduction_rank;
 use crate::ops::precision::in_single;
 use crate::ops::window::window_sums;
 use crate::ops::{self, check, reshape_to};
@@ -22,7 +22,7 @@ pub struct RunningStatistics<'a> {
 
 /// Options of [`batch_norm`] and [`instance_norm`]. The default trains, with momentum 0.1 and eps 1e-5.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct BatchNorm {
+pub struct BatchNormOptions {
     /// Whether to normalise by the statistics of x and update the running statistics (if given), or to normalise by the
     /// running statistics.
     pub training: bool,
@@ -32,14 +32,14 @@ pub struct BatchNorm {
     pub eps: f64,
 }
 
-impl Default for BatchNorm {
-    fn default() -> BatchNorm {
-        BatchNorm { training: true, momentum: 0.1, eps: 1e-5 }
+impl Default for BatchNormOptions {
+    fn default() -> BatchNormOptions {
+        BatchNormOptions { training: true, momentum: 0.1, eps: 1e-5 }
     }
 }
 
 /// Checks the options of [`batch_norm`] and [`instance_norm`].
-fn check_options(op: &'static str, options: BatchNorm) -> Result<()> {
+fn check_options(op: &'static str, options: BatchNormOptions) -> Result<()> {
     check::finite(op, "eps", options.eps)?;
     check::finite(op, "momentum", options.momentum)
 }
@@ -52,7 +52,7 @@ fn check(op: &'static str, x: &Tensor, least: usize, others: &[Option<&Tensor>])
     if !x.dtype().is_float() {
         return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
     }
-    reducible(op, x.shape())?;
+    check_reduction_rank(op, x.shape())?;
     match others.iter().flatten().find(|t| t.shape()[..] != [x.shape()[1]]) {
         Some(other) => {
             Err(Error::shapes(op, [x.shape(), other.shape()], "weight, bias and statistics need one value per channel"))
@@ -107,8 +107,8 @@ fn update_running(
     }
     let _off = no_grad();
     // Checked before the first write, so that both are written or neither.
-    ops::writable(op, running.mean)?;
-    ops::writable(op, running.var)?;
+    ops::check_writable(op, running.mean)?;
+    ops::check_writable(op, running.var)?;
     let single = |t: Tensor| ops::to_dtype(&t, t.dtype().promote(DType::F32));
     let x = single(x.detach())?;
     let over = || ops::over(axes);
@@ -126,7 +126,7 @@ fn normalize_by_own(
     x: &Tensor,
     running: Option<RunningStatistics<'_>>,
     affine: [Option<&Tensor>; 2],
-    options: BatchNorm,
+    options: BatchNormOptions,
     axes: &[isize],
 ) -> Result<Tensor> {
     let rows: AxisSet = axes.iter().map(|&a| a as usize).collect();
@@ -154,11 +154,11 @@ pub fn batch_norm(
     running: Option<RunningStatistics<'_>>,
     weight: Option<&Tensor>,
     bias: Option<&Tensor>,
-    options: BatchNorm,
+    options: BatchNormOptions,
 ) -> Result<Tensor> {
     let op = "batch_norm";
     check_options(op, options)?;
-    let BatchNorm { training, eps, .. } = options;
+    let BatchNormOptions { training, eps, .. } = options;
     if x.shape()[..] == [0] {
         let y = batch_norm(&reshape_to(x, &[0, 0].into())?, running, weight, bias, options)?;
         return reshape_to(&y, x.shape());
@@ -187,11 +187,11 @@ pub fn instance_norm(
     running: Option<RunningStatistics<'_>>,
     weight: Option<&Tensor>,
     bias: Option<&Tensor>,
-    options: BatchNorm,
+    options: BatchNormOptions,
 ) -> Result<Tensor> {
     let op = "instance_norm";
     check_options(op, options)?;
-    let BatchNorm { training, eps, .. } = options;
+    let BatchNormOptions { training, eps, .. } = options;
     check(op, x, 3, &[running.map(|r| r.mean), running.map(|r| r.var), weight, bias])?;
     if !training {
         return normalize_by_running(op, x, running, [weight, bias], eps);

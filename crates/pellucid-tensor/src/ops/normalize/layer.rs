@@ -1,9 +1,9 @@
 //! Layer normalisation and root-mean-square normalisation, over the last axes.
 
 use super::standardized;
-use crate::ops::axes::reducible;
+use crate::ops::axes::check_reduction_rank;
 use crate::ops::check;
-use crate::ops::formula::rows;
+use crate::ops::formula::apply_rows;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::formula::Expr;
@@ -11,7 +11,7 @@ use pellucid_ir::kernel::AxisSet;
 use pellucid_ir::{Error, Result, Shape, formula};
 
 /// Returns the last axes of x, which have the normalized shape; weight and bias must have this shape.
-fn trailing(op: &'static str, x: &Tensor, shape: &Shape, others: &[Option<&Tensor>]) -> Result<AxisSet> {
+fn normalized_axes(op: &'static str, x: &Tensor, shape: &Shape, others: &[Option<&Tensor>]) -> Result<AxisSet> {
     let lead = x.rank().checked_sub(shape.rank()).filter(|&l| x.shape()[l..] == shape[..] && shape.rank() > 0);
     let Some(lead) = lead else {
         let help = "the normalized shape must be the last axes of x";
@@ -24,7 +24,7 @@ fn trailing(op: &'static str, x: &Tensor, shape: &Shape, others: &[Option<&Tenso
     if !x.dtype().is_float() {
         return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
     }
-    reducible(op, x.shape())?;
+    check_reduction_rank(op, x.shape())?;
     Ok((lead..x.rank()).collect())
 }
 
@@ -44,7 +44,7 @@ pub fn layer_norm(
     bias: Option<&Tensor>,
     eps: f64,
 ) -> Result<Tensor> {
-    let axes = trailing("layer_norm", x, &shape.into(), &[weight, bias])?;
+    let axes = normalized_axes("layer_norm", x, &shape.into(), &[weight, bias])?;
     check::finite("layer_norm", "eps", eps)?;
     standardized(x, weight, bias, eps, axes)
 }
@@ -58,13 +58,13 @@ pub fn layer_norm(
 /// Those of [`layer_norm`].
 #[tensor_method(autocast = Single)]
 pub fn rms_norm(x: &Tensor, shape: impl Into<Shape>, weight: Option<&Tensor>, eps: f64) -> Result<Tensor> {
-    let axes = trailing("rms_norm", x, &shape.into(), &[weight])?;
+    let axes = normalized_axes("rms_norm", x, &shape.into(), &[weight])?;
     check::finite("rms_norm", "eps", eps)?;
     let params = [eps.into()];
     match weight {
-        None => rows(formula! { static rms_norm(x; eps) = unit_rms(x, eps); }, &[x], &params, axes),
+        None => apply_rows(formula! { static rms_norm(x; eps) = unit_rms(x, eps); }, &[x], &params, axes),
         Some(weight) => {
-            rows(formula! { static rms_norm(x, w; eps) = unit_rms(x, eps) * w; }, &[x, weight], &params, axes)
+            apply_rows(formula! { static rms_norm(x, w; eps) = unit_rms(x, eps) * w; }, &[x, weight], &params, axes)
         }
     }
 }

@@ -3,10 +3,10 @@
 mod channel;
 mod layer;
 
-pub use channel::{BatchNorm, RunningStatistics, batch_norm, group_norm, instance_norm, local_response_norm};
+pub use channel::{BatchNormOptions, RunningStatistics, batch_norm, group_norm, instance_norm, local_response_norm};
 pub use layer::{layer_norm, rms_norm};
 
-use super::formula::rows;
+use super::formula::apply_rows;
 use crate::ops;
 use crate::ops::precision::in_single;
 use crate::tensor::Tensor;
@@ -31,16 +31,17 @@ fn standardized(x: &Tensor, weight: Option<&Tensor>, bias: Option<&Tensor>, eps:
     }
     match (weight, bias) {
         (None, _) => {
-            let y = rows(formula! { static standardized(x; eps) = standard_score(x, eps); }, &[x], &params, axes)?;
+            let y =
+                apply_rows(formula! { static standardized(x; eps) = standard_score(x, eps); }, &[x], &params, axes)?;
             if let Some(bias) = bias { ops::add(&y, bias) } else { Ok(y) }
         }
         (Some(weight), None) => {
             let scaled = formula! { static standardized(x, w; eps) = standard_score(x, eps) * w; };
-            rows(scaled, &[x, weight], &params, axes)
+            apply_rows(scaled, &[x, weight], &params, axes)
         }
         (Some(weight), Some(bias)) => {
             let affine = formula! { static standardized(x, w, b; eps) = standard_score(x, eps).mul_add(w, b); };
-            rows(affine, &[x, weight, bias], &params, axes)
+            apply_rows(affine, &[x, weight, bias], &params, axes)
         }
     }
 }

@@ -8,7 +8,7 @@ pub use generator::{Generator, GeneratorScope, manual_seed};
 use crate::array::Array;
 use crate::device::Device;
 use crate::engine;
-use crate::ops::precision::single;
+use crate::ops::precision::widened_dtype;
 use crate::ops::{self, check};
 use crate::panic;
 use crate::tensor::Tensor;
@@ -111,7 +111,7 @@ pub fn normal(mean: &Tensor, std: &Tensor) -> Result<Tensor> {
 pub fn bernoulli(p: &Tensor) -> Result<Tensor> {
     check::in_range_without_nan("bernoulli", "probabilities", p, 0.0..=1.0)?;
     // Half precision has too few values between 0 and 1.
-    let dtype = single(&[p]).unwrap_or(p.dtype());
+    let dtype = widened_dtype(&[p]).unwrap_or(p.dtype());
     let u = draw("bernoulli", p.shape().clone(), dtype, Distribution::Uniform, &Generator::default())?;
     let drawn = ops::to_dtype(&ops::lt(&u, p.detach())?, p.dtype())?;
     if check::is_readable(p) {
@@ -154,7 +154,7 @@ pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Resul
     check::in_range_without_nan(op, "weights", weights, 0.0..=f64::MAX)?;
     let is_readable = check::is_readable(weights);
     // Half precision has too few values for cumulative sums and for uniform values.
-    let weights = ops::to_dtype(&weights.detach(), single(&[weights]).unwrap_or(weights.dtype()))?;
+    let weights = ops::to_dtype(&weights.detach(), widened_dtype(&[weights]).unwrap_or(weights.dtype()))?;
     let totals = ops::sum(&weights, ops::over(-1).keepdims())?;
     if is_readable && weights.size() > 0 {
         let (least, most) = ops::aminmax(&totals, ..)?;

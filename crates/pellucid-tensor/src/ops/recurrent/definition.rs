@@ -3,7 +3,7 @@
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_ir::Result;
-use pellucid_ir::kernel::Cell;
+use pellucid_ir::kernel::RnnMode;
 
 /// A recurrent layer in `f32` or `f64`.
 ///
@@ -12,7 +12,7 @@ use pellucid_ir::kernel::Cell;
 /// last c.
 #[derive(Clone, Copy)]
 pub(super) struct RecurrentLayer {
-    pub(super) cell: Cell,
+    pub(super) cell: RnnMode,
     pub(super) reverse: bool,
     pub(super) projected: bool,
     pub(super) lengths: bool,
@@ -22,7 +22,7 @@ pub(super) struct RecurrentLayer {
 /// lengths.
 pub(super) fn definition(layer: &RecurrentLayer, x: &[Tensor], lengths: Option<&Tensor>) -> Result<Vec<Tensor>> {
     let [inputs, w_ih, w_hh, bias, h0] = [0, 1, 2, 3, 4].map(|i| &x[i]);
-    let lstm = layer.cell == Cell::Lstm;
+    let lstm = layer.cell == RnnMode::Lstm;
     let weight_hr = layer.projected.then(|| &x[6]);
     let (steps, hidden) = (inputs.shape()[0], bias.shape()[0] / layer.cell.blocks());
     let shares = ops::matmul(inputs, &ops::t(w_ih)?)?;
@@ -57,7 +57,7 @@ pub(super) fn definition(layer: &RecurrentLayer, x: &[Tensor], lengths: Option<&
 
 /// Computes one step. Returns the next state, before projection, and the next c.
 fn cell_step(
-    cell: Cell,
+    cell: RnnMode,
     hidden: usize,
     share: &Tensor,
     product: &Tensor,
@@ -68,16 +68,16 @@ fn cell_step(
     let block = |t: &Tensor, b: usize| ops::narrow(t, -1, b * hidden, hidden);
     let sum = |b: usize| ops::add(&ops::add(&block(share, b)?, &block(product, b)?)?, &block(bias, b)?);
     Ok(match (cell, c) {
-        (Cell::Tanh, _) => (ops::tanh(&sum(0)?)?, None),
-        (Cell::Relu, _) => (ops::relu(&sum(0)?)?, None),
-        (Cell::Gru, _) => {
+        (RnnMode::Tanh, _) => (ops::tanh(&sum(0)?)?, None),
+        (RnnMode::Relu, _) => (ops::relu(&sum(0)?)?, None),
+        (RnnMode::Gru, _) => {
             let (r, z) = (ops::sigmoid(&sum(0)?)?, ops::sigmoid(&sum(1)?)?);
             let u = ops::add(&block(product, 2)?, &block(bias, 3)?)?;
             let n = ops::add(&ops::add(&block(share, 2)?, &block(bias, 2)?)?, &ops::mul(&r, &u)?)?;
             let n = ops::tanh(&n)?;
             (ops::add(&n, &ops::mul(&z, &ops::sub(h, &n)?)?)?, None)
         }
-        (Cell::Lstm, c) => {
+        (RnnMode::Lstm, c) => {
             let (i, f, o) = (ops::sigmoid(&sum(0)?)?, ops::sigmoid(&sum(1)?)?, ops::sigmoid(&sum(3)?)?);
             let c = ops::mul(&f, c.expect("an LSTM has a cell state"))?;
             let c = ops::add(&c, &ops::mul(&i, &ops::tanh(&sum(2)?)?)?)?;

@@ -2,12 +2,14 @@
 
 use super::definition::{RecurrentLayer, definition};
 use crate::array::Array;
-use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply};
+use crate::autograd::{
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply,
+};
 use crate::engine;
 use crate::ops;
 use crate::ops::formula::map;
 use crate::tensor::Tensor;
-use pellucid_ir::kernel::{Cell, Kernel, MatMul, Meta, Recurrent, RecurrentPart};
+use pellucid_ir::kernel::{Kernel, MatMul, Meta, Recurrent, RecurrentPart, RnnMode};
 use pellucid_ir::{Result, Shape, formula};
 use smallvec::smallvec;
 
@@ -18,7 +20,7 @@ impl RecurrentLayer {
     }
 
     fn is_lstm(&self) -> bool {
-        self.cell == Cell::Lstm
+        self.cell == RnnMode::Lstm
     }
 
     /// The number of inputs without lengths.
@@ -58,7 +60,7 @@ impl Operation for RecurrentLayer {
         "recurrent"
     }
 
-    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         let device = Array::common_device(self.name(), inputs)?;
         let (x, weight, bias) = (inputs[0], inputs[1], inputs[3]);
         let &[steps, batch, width] = x.shape().dims() else { unreachable!("inputs are [T, N, I]") };
@@ -89,13 +91,18 @@ impl Operation for RecurrentLayer {
         }
         (0..inputs.len()).for_each(|i| saves.input(i));
         // The gates of a plain cell are its states.
-        let plain = matches!(self.cell, Cell::Tanh | Cell::Relu);
+        let plain = matches!(self.cell, RnnMode::Tanh | RnnMode::Relu);
         saves.array(if plain { first_axis_slice(states, self.state_offsets().0, steps) } else { gates });
         made.into_iter().skip(1).for_each(|array| saves.array(array));
         Ok(outputs)
     }
 
-    fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
+    fn backward(
+        &self,
+        saved: &SavedTensors,
+        grads: &OutputGradients,
+        needed: NeedsInputGrad,
+    ) -> Result<InputGradients> {
         let inputs = saved.inputs_from(0)?;
         let incoming: Vec<Tensor> = (0..self.outputs()).map(|k| grads.get(k)).collect::<Result<_>>()?;
         let constants: Vec<Tensor> = (0..self.outputs()).map(|k| saved.array(k)).collect::<Result<_>>()?;
@@ -110,7 +117,7 @@ impl Operation for RecurrentLayer {
 /// and the saved gates, states and c.
 struct RecurrentLayerGradient {
     layer: RecurrentLayer,
-    needed: Needed,
+    needed: NeedsInputGrad,
 }
 
 impl RecurrentLayerGradient {
@@ -126,7 +133,7 @@ impl RecurrentLayerGradient {
             ops::matmul(&ops::t(&ops::narrow(gates, 1, first * hidden, blocks * hidden)?)?, before)
         };
         match self.layer.cell {
-            Cell::Gru => ops::concatenate(&[&product(0, 2)?, &product(3, 1)?], 0),
+            RnnMode::Gru => ops::concatenate(&[&product(0, 2)?, &product(3, 1)?], 0),
             cell => product(0, cell.gates()),
         }
     }
@@ -138,7 +145,7 @@ impl Operation for RecurrentLayerGradient {
     }
 
     /// The kernel computes the gradients of the gates for all steps; matrix products give those of inputs and weights.
-    fn forward(&self, operands: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, operands: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         let layer = self.layer;
         let count = layer.float_inputs() + usize::from(layer.lengths);
         (0..count + layer.outputs()).for_each(|i| saves.input(i));
@@ -183,7 +190,7 @@ impl Operation for RecurrentLayerGradient {
         self.wanted().map(gradient).collect()
     }
 
-    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let layer = self.layer;
         let (floats, count) = (layer.float_inputs(), layer.float_inputs() + usize::from(layer.lengths));
         let all: Vec<Tensor> = (0..count + layer.outputs()).map(|i| saved.input(i)).collect::<Result<_>>()?;

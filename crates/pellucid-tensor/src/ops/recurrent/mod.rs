@@ -13,7 +13,7 @@ use crate::ops::precision;
 use crate::tensor::Tensor;
 use definition::RecurrentLayer;
 use pellucid_derive::tensor_method;
-use pellucid_ir::kernel::Cell;
+use pellucid_ir::kernel::RnnMode;
 use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::SmallVec;
 
@@ -36,7 +36,7 @@ pub struct RecurrentWeights<'a> {
 
 /// Direction and sequence lengths of a recurrent layer.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Recurrence<'a> {
+pub struct RecurrenceOptions<'a> {
     /// Whether to process the sequence from the last step to the first.
     pub reverse: bool,
     /// The length of each sequence, integers `[N]` in 0..=T; the default is T. The state is constant after the end of
@@ -46,7 +46,7 @@ pub struct Recurrence<'a> {
 
 /// The activation function of [`rnn`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Nonlinearity {
+pub enum RnnNonlinearity {
     /// The hyperbolic tangent.
     #[default]
     Tanh,
@@ -61,7 +61,7 @@ pub enum Nonlinearity {
 /// [`autocast`](crate::autocast) inputs, states and weights are cast to half precision first.
 ///
 /// ```
-/// use pellucid_tensor::ops::{self, Nonlinearity, Recurrence, RecurrentWeights};
+/// use pellucid_tensor::ops::{self, RnnNonlinearity, RecurrenceOptions, RecurrentWeights};
 /// use pellucid_tensor::{DType, Tensor};
 /// let x = Tensor::randn([5, 2, 3], DType::F32);
 /// let (weight_ih, weight_hh) = (Tensor::randn([4, 3], DType::F32), Tensor::randn([4, 4], DType::F32));
@@ -72,7 +72,7 @@ pub enum Nonlinearity {
 ///     bias_hh: None,
 ///     weight_hr: None,
 /// };
-/// let (y, h) = ops::rnn(&x, weights, None, Nonlinearity::Tanh, Recurrence::default())?;
+/// let (y, h) = ops::rnn(&x, weights, None, RnnNonlinearity::Tanh, RecurrenceOptions::default())?;
 /// assert_eq!((y.shape().dims(), h.shape().dims()), ([5, 2, 4].as_slice(), [2, 4].as_slice()));
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
@@ -85,12 +85,12 @@ pub fn rnn(
     x: &Tensor,
     weights: RecurrentWeights<'_>,
     h0: Option<&Tensor>,
-    nonlinearity: Nonlinearity,
-    options: Recurrence<'_>,
+    nonlinearity: RnnNonlinearity,
+    options: RecurrenceOptions<'_>,
 ) -> Result<(Tensor, Tensor)> {
     let cell = match nonlinearity {
-        Nonlinearity::Tanh => Cell::Tanh,
-        Nonlinearity::Relu => Cell::Relu,
+        RnnNonlinearity::Tanh => RnnMode::Tanh,
+        RnnNonlinearity::Relu => RnnMode::Relu,
     };
     let [y, h, _] = recurrent("rnn", cell, x, weights, [h0, None], options)?;
     Ok((y, h))
@@ -113,9 +113,9 @@ pub fn gru(
     x: &Tensor,
     weights: RecurrentWeights<'_>,
     h0: Option<&Tensor>,
-    options: Recurrence<'_>,
+    options: RecurrenceOptions<'_>,
 ) -> Result<(Tensor, Tensor)> {
-    let [y, h, _] = recurrent("gru", Cell::Gru, x, weights, [h0, None], options)?;
+    let [y, h, _] = recurrent("gru", RnnMode::Gru, x, weights, [h0, None], options)?;
     Ok((y, h))
 }
 
@@ -137,20 +137,20 @@ pub fn lstm(
     x: &Tensor,
     weights: RecurrentWeights<'_>,
     first: Option<(&Tensor, &Tensor)>,
-    options: Recurrence<'_>,
+    options: RecurrenceOptions<'_>,
 ) -> Result<(Tensor, (Tensor, Tensor))> {
-    let [y, h, c] = recurrent("lstm", Cell::Lstm, x, weights, [first.map(|f| f.0), first.map(|f| f.1)], options)?;
+    let [y, h, c] = recurrent("lstm", RnnMode::Lstm, x, weights, [first.map(|f| f.0), first.map(|f| f.1)], options)?;
     Ok((y, (h, c)))
 }
 
 /// Runs a layer with any cell. The third result is c for an LSTM, else h.
 fn recurrent(
     op: &'static str,
-    cell: Cell,
+    cell: RnnMode,
     x: &Tensor,
     weights: RecurrentWeights<'_>,
     [h0, c0]: [Option<&Tensor>; 2],
-    options: Recurrence<'_>,
+    options: RecurrenceOptions<'_>,
 ) -> Result<[Tensor; 3]> {
     // Autocast considers the states too: they may have another dtype than inputs and weights.
     let operands: SmallVec<[&Tensor; 4]> = [x, weights.weight_ih].into_iter().chain(h0).chain(c0).collect();
@@ -188,7 +188,7 @@ fn recurrent(
         bias,
         first(h0, sizes.state)?,
     ];
-    if cell == Cell::Lstm {
+    if cell == RnnMode::Lstm {
         operands.push(first(c0, sizes.hidden)?);
     }
     if let Some(weight) = weights.weight_hr {
@@ -218,7 +218,7 @@ struct LayerSizes {
 }
 
 impl LayerSizes {
-    fn new(op: &'static str, cell: Cell, x: &Tensor, weights: &RecurrentWeights<'_>) -> Result<LayerSizes> {
+    fn new(op: &'static str, cell: RnnMode, x: &Tensor, weights: &RecurrentWeights<'_>) -> Result<LayerSizes> {
         let (ih, gates) = (weights.weight_ih, cell.gates());
         let misfit = |help: String| Error::shapes(op, [x.shape(), ih.shape()], help);
         let (&[_, batch, input], &[rows, _]) = (x.shape().dims(), ih.shape().dims()) else {
@@ -232,7 +232,9 @@ impl LayerSizes {
         let hidden = rows / gates;
         let state = match weights.weight_hr {
             None => hidden,
-            Some(_) if cell != Cell::Lstm => return Err(Error::invalid(op, "weight_hr is supported by lstm() only")),
+            Some(_) if cell != RnnMode::Lstm => {
+                return Err(Error::invalid(op, "weight_hr is supported by lstm() only"));
+            }
             Some(weight) => *weight.shape().first().unwrap_or(&0),
         };
         Ok(LayerSizes { batch, input, hidden, state, gates })
@@ -278,12 +280,12 @@ impl LayerSizes {
     }
 
     /// Returns the bias of every block of gates. In a GRU the state contribution to the last gate has a separate block.
-    fn bias(&self, cell: Cell, ih: Option<Tensor>, hh: Option<Tensor>, dtype: DType) -> Result<Tensor> {
+    fn bias(&self, cell: RnnMode, ih: Option<Tensor>, hh: Option<Tensor>, dtype: DType) -> Result<Tensor> {
         let &LayerSizes { hidden, gates, .. } = self;
         let or_zeros = |b: Option<Tensor>| b.map_or_else(|| ops::zeros([gates * hidden], dtype), Ok);
         match (ih, hh) {
             (None, None) => ops::zeros([cell.blocks() * hidden], dtype),
-            (ih, hh) if cell == Cell::Gru => {
+            (ih, hh) if cell == RnnMode::Gru => {
                 let (ih, hh) = (or_zeros(ih)?, or_zeros(hh)?);
                 let both = ops::add(&ops::narrow(&ih, 0, 0, 2 * hidden)?, &ops::narrow(&hh, 0, 0, 2 * hidden)?)?;
                 let last = |b: &Tensor| ops::narrow(b, 0, 2 * hidden, hidden);

@@ -2,7 +2,9 @@
 
 use super::{Spatial, SpatialImages, check_positive};
 use crate::array::Array;
-use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply_one};
+use crate::autograd::{
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
+};
 use crate::engine;
 use crate::ops;
 use crate::ops::precision;
@@ -36,7 +38,7 @@ impl Operation for Convolution {
     fn name(&self) -> &'static str {
         "conv"
     }
-    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         let device = Array::common_device("conv", inputs)?;
         for i in 0..2 {
             if saves.needs(1 - i) {
@@ -54,7 +56,12 @@ impl Operation for Convolution {
         engine::submit(&Kernel::Conv(kernel), inputs, &[&out])?;
         Ok(smallvec![out])
     }
-    fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
+    fn backward(
+        &self,
+        saved: &SavedTensors,
+        grads: &OutputGradients,
+        needed: NeedsInputGrad,
+    ) -> Result<InputGradients> {
         use ConvPart::{Input, Output, Weight};
         // Both gradients read g. A broadcast g, such as the gradient of a sum, is copied once for both.
         let g = ops::contiguous(&grads.get(0)?)?;
@@ -87,34 +94,35 @@ fn without_unused_stride(mut window: Window, x: &Shape, y: &Shape) -> Window {
 
 /// The zero padding of a convolution.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Padding {
+pub enum ConvPadding {
     /// Padding before and after every axis.
     Both(Spatial),
     /// Padding for as many outputs as inputs; if it is odd, one more after the axis. Requires stride 1.
     Same,
 }
 
-impl<T: Into<Spatial>> From<T> for Padding {
-    fn from(both: T) -> Padding {
-        Padding::Both(both.into())
+impl<T: Into<Spatial>> From<T> for ConvPadding {
+    fn from(both: T) -> ConvPadding {
+        ConvPadding::Both(both.into())
     }
 }
 
 /// Options of a convolution. The default is PyTorch's: stride 1, no padding, dilation 1, one group.
 ///
 /// ```
-/// use pellucid_tensor::{DType, Tensor, ops::{Conv, Padding}};
+/// use pellucid_tensor::{DType, Tensor, ops::{ConvOptions, ConvPadding}};
 /// let (x, w) = (Tensor::ones([1, 4, 8, 8], DType::F32), Tensor::ones([6, 2, 3, 3], DType::F32));
-/// assert_eq!(x.conv2d(&w, None, Conv::default().groups(2)).shape().dims(), [1, 6, 6, 6]);
-/// assert_eq!(x.conv2d(&w, None, Conv::default().groups(2).stride(2).padding(1)).shape().dims(), [1, 6, 4, 4]);
-/// assert_eq!(x.conv2d(&w, None, Conv::default().groups(2).padding(Padding::Same)).shape().dims(), [1, 6, 8, 8]);
+/// assert_eq!(x.conv2d(&w, None, ConvOptions::default().groups(2)).shape().dims(), [1, 6, 6, 6]);
+/// assert_eq!(x.conv2d(&w, None, ConvOptions::default().groups(2).stride(2).padding(1)).shape().dims(), [1, 6, 4, 4]);
+/// let same = ConvOptions::default().groups(2).padding(ConvPadding::Same);
+/// assert_eq!(x.conv2d(&w, None, same).shape().dims(), [1, 6, 8, 8]);
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Conv {
+pub struct ConvOptions {
     /// The distance from one window to the next.
     pub stride: Spatial,
     /// The zero padding of the input.
-    pub padding: Padding,
+    pub padding: ConvPadding,
     /// The distance from one tap of a window to the next.
     pub dilation: Spatial,
     /// The number of groups of channels; the output channels of a group read the input channels of this group only.
@@ -123,37 +131,37 @@ pub struct Conv {
     pub output_padding: Spatial,
 }
 
-impl Default for Conv {
-    fn default() -> Conv {
+impl Default for ConvOptions {
+    fn default() -> ConvOptions {
         let one = Spatial::from(1);
-        Conv { stride: one.clone(), padding: 0.into(), dilation: one, groups: 1, output_padding: 0.into() }
+        ConvOptions { stride: one.clone(), padding: 0.into(), dilation: one, groups: 1, output_padding: 0.into() }
     }
 }
 
-impl Conv {
+impl ConvOptions {
     /// Sets the stride.
-    pub fn stride(self, stride: impl Into<Spatial>) -> Conv {
-        Conv { stride: stride.into(), ..self }
+    pub fn stride(self, stride: impl Into<Spatial>) -> ConvOptions {
+        ConvOptions { stride: stride.into(), ..self }
     }
 
     /// Sets the padding.
-    pub fn padding(self, padding: impl Into<Padding>) -> Conv {
-        Conv { padding: padding.into(), ..self }
+    pub fn padding(self, padding: impl Into<ConvPadding>) -> ConvOptions {
+        ConvOptions { padding: padding.into(), ..self }
     }
 
     /// Sets the dilation.
-    pub fn dilation(self, dilation: impl Into<Spatial>) -> Conv {
-        Conv { dilation: dilation.into(), ..self }
+    pub fn dilation(self, dilation: impl Into<Spatial>) -> ConvOptions {
+        ConvOptions { dilation: dilation.into(), ..self }
     }
 
     /// Sets the number of groups of channels.
-    pub fn groups(self, groups: usize) -> Conv {
-        Conv { groups, ..self }
+    pub fn groups(self, groups: usize) -> ConvOptions {
+        ConvOptions { groups, ..self }
     }
 
     /// Sets the number of additional outputs of a transposed convolution.
-    pub fn output_padding(self, output_padding: impl Into<Spatial>) -> Conv {
-        Conv { output_padding: output_padding.into(), ..self }
+    pub fn output_padding(self, output_padding: impl Into<Spatial>) -> ConvOptions {
+        ConvOptions { output_padding: output_padding.into(), ..self }
     }
 }
 
@@ -167,7 +175,7 @@ struct ConvOperands {
 }
 
 impl ConvOperands {
-    fn new(op: &'static str, spatial: usize, x: &Tensor, w: &Tensor, options: &Conv) -> Result<ConvOperands> {
+    fn new(op: &'static str, spatial: usize, x: &Tensor, w: &Tensor, options: &ConvOptions) -> Result<ConvOperands> {
         let images = SpatialImages::new(op, x, spatial)?;
         if w.rank() != spatial + 2 || options.groups == 0 {
             let help = format!("the weight must have {} axes, and there must be at least one group", spatial + 2);
@@ -186,16 +194,16 @@ impl ConvOperands {
         let mut window =
             Window { size: check_positive(op, "the weight's size", size)?, stride, dilation, before: [0; 3] };
         let after = match &options.padding {
-            Padding::Both(both) => {
+            ConvPadding::Both(both) => {
                 window.before = both.to_three(op, "padding", spatial, 0)?;
                 window.before
             }
-            Padding::Same if stride == [1; 3] => {
+            ConvPadding::Same if stride == [1; 3] => {
                 let total = [0, 1, 2].map(|a| window.reach(a));
                 window.before = total.map(|t| t / 2);
                 [0, 1, 2].map(|a| total[a] - window.before[a])
             }
-            Padding::Same => return Err(Error::invalid(op, "padding \"same\" needs stride 1")),
+            ConvPadding::Same => return Err(Error::invalid(op, "padding \"same\" needs stride 1")),
         };
         let lead = std::iter::repeat_n(1, 3 - spatial);
         let shape: Shape = w.shape()[..2].iter().copied().chain(lead).chain(w.shape()[2..].iter().copied()).collect();
@@ -228,7 +236,7 @@ fn conv(
     x: &Tensor,
     w: &Tensor,
     bias: Option<&Tensor>,
-    options: &Conv,
+    options: &ConvOptions,
 ) -> Result<Tensor> {
     if let Some(dtype) = precision::wanted_dtype(op, &[x, w]) {
         let bias = precision::cast_some(bias, dtype)?;
@@ -272,7 +280,7 @@ fn conv_transpose(
     x: &Tensor,
     w: &Tensor,
     bias: Option<&Tensor>,
-    options: &Conv,
+    options: &ConvOptions,
 ) -> Result<Tensor> {
     if let Some(dtype) = precision::wanted_dtype(op, &[x, w]) {
         let bias = precision::cast_some(bias, dtype)?;
@@ -335,7 +343,7 @@ macro_rules! convolutions {
         /// [`Error::ShapeMismatch`] if the shapes or the groups do not fit, or a window is larger than the padded
         /// input; [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for impossible options.
         #[tensor_method(autocast = Half)]
-        pub fn $conv(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: Conv) -> Result<Tensor> {
+        pub fn $conv(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: ConvOptions) -> Result<Tensor> {
             conv(stringify!($conv), $spatial, x, weight, bias, &options)
         }
 
@@ -352,7 +360,7 @@ macro_rules! convolutions {
         #[doc = concat!("Those of [`", stringify!($conv), "`]; [`Error::InvalidArgument`] if `output_padding`")]
         /// is neither below the stride nor below the dilation.
         #[tensor_method(autocast = Half)]
-        pub fn $transpose(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: Conv) -> Result<Tensor> {
+        pub fn $transpose(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: ConvOptions) -> Result<Tensor> {
             conv_transpose(stringify!($transpose), $spatial, x, weight, bias, &options)
         }
     )*};

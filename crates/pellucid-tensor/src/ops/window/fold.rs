@@ -4,7 +4,7 @@ use super::{Spatial, check_lengths, check_positive};
 use crate::array::host_values;
 use crate::ops;
 use crate::ops::gather::scatter_add_axis;
-use crate::ops::precision::{rounded, single};
+use crate::ops::precision::{round_to_operands, widened_dtype};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Result, Shape};
@@ -128,7 +128,7 @@ pub fn fold(
     let lengths = axes.iter().map(|a| a.taps).chain(axes.iter().map(|a| a.outputs));
     let shape: Shape = x.shape()[..lead].iter().copied().chain([channels]).chain(lengths).collect();
     // Each axis needs one kernel; the result is rounded after the last.
-    let number = single(&[x]).unwrap_or(x.dtype());
+    let number = widened_dtype(&[x]).unwrap_or(x.dtype());
     let mut y = ops::reshape_to(&ops::to_dtype(x, number)?, &shape)?;
     let first = lead + 1;
     for (k, axis) in axes.iter().enumerate() {
@@ -143,5 +143,5 @@ pub fn fold(
     for (k, axis) in axes.iter().enumerate() {
         y = ops::narrow(&y, (first + k) as isize, axis.padding, axis.padded - 2 * axis.padding)?;
     }
-    rounded(op, &[x], y)
+    round_to_operands(op, &[x], y)
 }

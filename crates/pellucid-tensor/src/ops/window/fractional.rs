@@ -13,7 +13,7 @@ use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result, Shape, formula};
 
 /// Computes the starts of the windows along one axis, `[N, C, O]`, from random numbers `[N, C]`.
-fn starts(u: &Tensor, len: usize, size: usize, outputs: usize) -> Result<Tensor> {
+fn window_starts(u: &Tensor, len: usize, size: usize, outputs: usize) -> Result<Tensor> {
     let formula = formula! { static fractional_starts(u, o; alpha) = ((o + u) * alpha).trunc() - (u * alpha).trunc(); };
     let (free, lead) = ((len - size) as i64, [u.shape()[0], u.shape()[1]]);
     let last = ops::full([lead[0], lead[1], 1], free, DType::I64)?;
@@ -79,7 +79,7 @@ fn fractional_max(
         for a in 3 - spatial..3 {
             // Samples are in the order W, H in 2-D, but D, H, W in 3-D, as in PyTorch.
             let k = if spatial == 3 { a } else { 2 - a };
-            let starts = starts(&ops::select(&samples.detach(), 2, k as isize)?, dims[a], size[a], outputs[a])?;
+            let starts = window_starts(&ops::select(&samples.detach(), 2, k as isize)?, dims[a], size[a], outputs[a])?;
             let mut shape = [n, c, 1, 1, 1, 1];
             shape[2 + a] = outputs[a];
             positions = ops::add(&ops::mul(&ops::reshape_to(&starts, &shape.into())?, steps[a])?, &positions)?;

@@ -17,15 +17,17 @@ pub use adaptive::{
     adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d, adaptive_max_pool1d, adaptive_max_pool2d,
     adaptive_max_pool3d,
 };
-pub use conv::{Conv, Padding, conv_transpose1d, conv_transpose2d, conv_transpose3d, conv1d, conv2d, conv3d};
+pub use conv::{
+    ConvOptions, ConvPadding, conv_transpose1d, conv_transpose2d, conv_transpose3d, conv1d, conv2d, conv3d,
+};
 pub use fold::{fold, unfold};
 pub use fractional::{fractional_max_pool2d, fractional_max_pool3d};
 pub use grid::{InterpolationMode, PaddingMode, affine_grid, grid_sample};
 pub use pool::{
-    AvgPoolDivisor, Pool, avg_pool1d, avg_pool2d, avg_pool3d, lp_pool1d, lp_pool2d, lp_pool3d, max_pool1d, max_pool2d,
-    max_pool3d, max_unpool1d, max_unpool2d, max_unpool3d,
+    AvgPoolDivisor, PoolOptions, avg_pool1d, avg_pool2d, avg_pool3d, lp_pool1d, lp_pool2d, lp_pool3d, max_pool1d,
+    max_pool2d, max_pool3d, max_unpool1d, max_unpool2d, max_unpool3d,
 };
-pub use resample::{Resample, Resize, interpolate};
+pub use resample::{Resize, ResizeMode, interpolate};
 pub use shuffle::{channel_shuffle, pixel_shuffle, pixel_unshuffle};
 
 pub(crate) use conv::window_sums;
@@ -134,5 +136,5 @@ fn check_positive(op: &'static str, what: &str, numbers: [usize; 3]) -> Result<[
 fn check_lengths(lengths: &[usize]) -> Result<()> {
     let places = lengths.iter().fold(1usize, |places, &len| places.saturating_mul(len));
     let fits = places <= 1 << 40 && lengths.iter().all(|&len| len <= MOST);
-    if fits { Ok(()) } else { Err(Error::absurd_size()) }
+    if fits { Ok(()) } else { Err(Error::size_overflow()) }
 }

@@ -3,7 +3,9 @@
 use super::conv::window_sums;
 use super::{Spatial, SpatialImages, check_lengths, check_positive};
 use crate::array::{Array, host_values};
-use crate::autograd::{Arrays, Gradients, InputGradients, Needed, Operation, Saved, Saves, apply, apply_one};
+use crate::autograd::{
+    Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply, apply_one,
+};
 use crate::engine;
 use crate::ops::precision::in_single;
 use crate::ops::{self, check};
@@ -16,14 +18,14 @@ use smallvec::smallvec;
 /// The windows of a pooling operation. By default windows are adjacent.
 ///
 /// ```
-/// use pellucid_tensor::{DType, Tensor, ops::Pool};
+/// use pellucid_tensor::{DType, Tensor, ops::PoolOptions};
 /// let x = Tensor::ones([1, 4, 7, 7], DType::F32);
-/// assert_eq!(x.max_pool2d(Pool::new(2)).0.shape().dims(), [1, 4, 3, 3]);
-/// assert_eq!(x.max_pool2d(Pool::new(2).ceil()).0.shape().dims(), [1, 4, 4, 4]);
-/// assert_eq!(x.max_pool2d(Pool::new([3, 2]).stride(1).padding([1, 0])).0.shape().dims(), [1, 4, 7, 6]);
+/// assert_eq!(x.max_pool2d(PoolOptions::new(2)).0.shape().dims(), [1, 4, 3, 3]);
+/// assert_eq!(x.max_pool2d(PoolOptions::new(2).ceil()).0.shape().dims(), [1, 4, 4, 4]);
+/// assert_eq!(x.max_pool2d(PoolOptions::new([3, 2]).stride(1).padding([1, 0])).0.shape().dims(), [1, 4, 7, 6]);
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Pool {
+pub struct PoolOptions {
     /// The size of a window.
     pub size: Spatial,
     /// The distance from one window to the next; the default is the size.
@@ -36,30 +38,30 @@ pub struct Pool {
     pub ceil: bool,
 }
 
-impl Pool {
+impl PoolOptions {
     /// Creates windows of this size, next to each other.
-    pub fn new(size: impl Into<Spatial>) -> Pool {
-        Pool { size: size.into(), stride: None, padding: 0.into(), dilation: 1.into(), ceil: false }
+    pub fn new(size: impl Into<Spatial>) -> PoolOptions {
+        PoolOptions { size: size.into(), stride: None, padding: 0.into(), dilation: 1.into(), ceil: false }
     }
 
     /// Sets the stride.
-    pub fn stride(self, stride: impl Into<Spatial>) -> Pool {
-        Pool { stride: Some(stride.into()), ..self }
+    pub fn stride(self, stride: impl Into<Spatial>) -> PoolOptions {
+        PoolOptions { stride: Some(stride.into()), ..self }
     }
 
     /// Sets the padding.
-    pub fn padding(self, padding: impl Into<Spatial>) -> Pool {
-        Pool { padding: padding.into(), ..self }
+    pub fn padding(self, padding: impl Into<Spatial>) -> PoolOptions {
+        PoolOptions { padding: padding.into(), ..self }
     }
 
     /// Sets the dilation.
-    pub fn dilation(self, dilation: impl Into<Spatial>) -> Pool {
-        Pool { dilation: dilation.into(), ..self }
+    pub fn dilation(self, dilation: impl Into<Spatial>) -> PoolOptions {
+        PoolOptions { dilation: dilation.into(), ..self }
     }
 
     /// Allows a last window that extends beyond the padded input.
-    pub fn ceil(self) -> Pool {
-        Pool { ceil: true, ..self }
+    pub fn ceil(self) -> PoolOptions {
+        PoolOptions { ceil: true, ..self }
     }
 
     /// Returns the window, and the number of windows along each axis.
@@ -103,7 +105,7 @@ impl Operation for MaxPoolOp {
     fn name(&self) -> &'static str {
         "max_pool"
     }
-    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         let x = inputs[0];
         let shape: Shape = x.shape()[..2].iter().chain(&self.outputs).copied().collect();
         let values = Array::new(x.device(), x.dtype(), shape.clone())?;
@@ -112,7 +114,7 @@ impl Operation for MaxPoolOp {
         saves.output(1);
         Ok(smallvec![values, positions])
     }
-    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         Ok(smallvec![Some(scatter_to_positions(&grads.get(0)?, &saved.output(1)?, &saved.input_shape(0))?)])
     }
 }
@@ -125,7 +127,7 @@ fn scatter_to_positions(values: &Tensor, positions: &Tensor, shape: &Shape) -> R
     ops::reshape_to(&sum, shape)
 }
 
-fn max_pool(op: &'static str, spatial: usize, x: &Tensor, pool: &Pool) -> Result<(Tensor, Tensor)> {
+fn max_pool(op: &'static str, spatial: usize, x: &Tensor, pool: &PoolOptions) -> Result<(Tensor, Tensor)> {
     let images = SpatialImages::new(op, x, spatial)?;
     if images.x.shape()[1] == 0 {
         return Err(Error::shapes(op, [x.shape()], "needs at least one channel"));
@@ -165,13 +167,13 @@ impl Operation for MaxUnpoolOp {
     fn name(&self) -> &'static str {
         "max_unpool"
     }
-    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         saves.input(1);
         let (values, positions) = (Tensor::from(inputs[0].clone()), Tensor::from(inputs[1].clone()));
         let planes = ops::zeros([values.shape()[0], values.shape()[1], self.places], values.dtype())?;
         Ok(smallvec![ops::scatter(&planes, &positions, &values, 2)?.array().clone()])
     }
-    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         Ok(smallvec![Some(ops::take_along_axis(&grads.get(0)?, &saved.input(1)?, 2)?), None])
     }
 }
@@ -188,7 +190,13 @@ pub enum AvgPoolDivisor {
     Number(f64),
 }
 
-fn avg_pool(op: &'static str, spatial: usize, x: &Tensor, pool: &Pool, divisor: AvgPoolDivisor) -> Result<Tensor> {
+fn avg_pool(
+    op: &'static str,
+    spatial: usize,
+    x: &Tensor,
+    pool: &PoolOptions,
+    divisor: AvgPoolDivisor,
+) -> Result<Tensor> {
     let images = SpatialImages::new(op, x, spatial)?;
     if pool.dilation.to_three(op, "dilation", spatial, 1)? != [1; 3] {
         return Err(Error::invalid(op, "average pooling does not support dilation"));
@@ -233,7 +241,7 @@ fn window_means(x: &Tensor, window: Window, outputs: [usize; 3], divisor: AvgPoo
     }
 }
 
-fn lp_pool(op: &'static str, spatial: usize, x: &Tensor, p: f64, pool: &Pool) -> Result<Tensor> {
+fn lp_pool(op: &'static str, spatial: usize, x: &Tensor, p: f64, pool: &PoolOptions) -> Result<Tensor> {
     let images = SpatialImages::new(op, x, spatial)?;
     if p == 0.0 || p.is_nan() {
         return Err(Error::invalid(op, format!("p must be a nonzero number, got {p}")));
@@ -259,16 +267,16 @@ macro_rules! pools {
     ($($max:ident, $unpool:ident, $avg:ident, $lp:ident: $spatial:literal, $size:literal;)*) => {$(
         /// Computes the maximum of every window, and its `i64` position in the spatial axes of x (row-major).
         ///
-        /// NaN is the largest value, and of equal ones the first counts. The gradient goes to the position. Padding is
-        /// never selected.
+        /// NaN is the largest value, and of equal ones the first counts. The gradient goes to the position. ConvPadding
+        /// is never selected.
         ///
         #[doc = concat!("x is `[N, C, ", $size, "]` or `[C, ", $size, "]`; an axis of length L becomes")]
-        /// `⌊(L + 2·padding − dilation·(size − 1) − 1) / stride⌋ + 1`, or that rounded up with [`Pool::ceil`].
+        /// `⌊(L + 2·padding − dilation·(size − 1) − 1) / stride⌋ + 1`, or that rounded up with [`PoolOptions::ceil`].
         ///
         /// # Errors
         /// [`Error::ShapeMismatch`], also for x without channels; [`Error::InvalidArgument`] for an impossible window.
         #[tensor_method]
-        pub fn $max(x: &Tensor, pool: Pool) -> Result<(Tensor, Tensor)> {
+        pub fn $max(x: &Tensor, pool: PoolOptions) -> Result<(Tensor, Tensor)> {
             max_pool(stringify!($max), $spatial, x, &pool)
         }
 
@@ -284,7 +292,7 @@ macro_rules! pools {
             max_unpool(stringify!($unpool), $spatial, x, positions, dims)
         }
 
-        /// Computes the mean of every window. Padding counts as zeros. Integers give `f32`.
+        /// Computes the mean of every window. ConvPadding counts as zeros. Integers give `f32`.
         ///
         #[doc = concat!("x is `[N, C, ", $size, "]` or `[C, ", $size, "]`; the result has the shape of")]
         #[doc = concat!("[`", stringify!($max), "`].")]
@@ -293,21 +301,21 @@ macro_rules! pools {
         #[doc = concat!("Those of [`", stringify!($max), "`];")]
         /// [`Error::InvalidArgument`] for a dilation or a divisor of 0.
         #[tensor_method]
-        pub fn $avg(x: &Tensor, pool: Pool, divisor: AvgPoolDivisor) -> Result<Tensor> {
+        pub fn $avg(x: &Tensor, pool: PoolOptions, divisor: AvgPoolDivisor) -> Result<Tensor> {
             avg_pool(stringify!($avg), $spatial, x, &pool, divisor)
         }
 
         /// Computes (Σ xᵖ)^(1/p) over every window; NaN for a root of a negative sum.
         ///
         #[doc = concat!("The result has the shape of [`", stringify!($max), "`].")]
-        /// Integers and booleans give `f32`. The part of a window beyond the input (with [`Pool::ceil`]) counts as if
-        /// it had the mean of the part inside, as in PyTorch.
+        /// Integers and booleans give `f32`. The part of a window beyond the input (with [`PoolOptions::ceil`]) counts
+        /// as if it had the mean of the part inside, as in PyTorch.
         ///
         /// # Errors
         #[doc = concat!("Those of [`", stringify!($max), "`];")]
         /// [`Error::InvalidArgument`] for padding, dilation, or p = 0.
         #[tensor_method(autocast = Single)]
-        pub fn $lp(x: &Tensor, p: f64, pool: Pool) -> Result<Tensor> {
+        pub fn $lp(x: &Tensor, p: f64, pool: PoolOptions) -> Result<Tensor> {
             lp_pool(stringify!($lp), $spatial, x, p, &pool)
         }
     )*};

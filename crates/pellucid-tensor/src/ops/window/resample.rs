@@ -26,7 +26,7 @@ pub enum Resize {
 /// With `align_corners` the centers of the first and the last element are fixed; otherwise the edges of the image, with
 /// elements as unit squares.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Resample {
+pub enum ResizeMode {
     /// The element at ⌊o·scale⌋ (in `f32`, as in PyTorch and OpenCV).
     Nearest,
     /// The element with the nearest center.
@@ -52,13 +52,13 @@ pub enum Resample {
 /// [`Error::InvalidArgument`] unless there is one length or factor per spatial axis and no resulting length is 0;
 /// [`Error::OutOfMemory`].
 #[tensor_method(autocast = Single)]
-pub fn interpolate(x: &Tensor, size: Resize, mode: Resample) -> Result<Tensor> {
+pub fn interpolate(x: &Tensor, size: Resize, mode: ResizeMode) -> Result<Tensor> {
     let op = "interpolate";
     let spatial = x.rank().wrapping_sub(2);
     if !(1..=3).contains(&spatial) || x.shape()[2..].contains(&0) {
         return Err(Error::shapes(op, [x.shape()], "takes [N, C, ..] with one to three spatial axes, none empty"));
     }
-    let picks = matches!(mode, Resample::Nearest | Resample::NearestExact);
+    let picks = matches!(mode, ResizeMode::Nearest | ResizeMode::NearestExact);
     if x.dtype() == DType::Bool || !x.dtype().is_float() && !picks {
         return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
     }
@@ -100,7 +100,7 @@ pub fn interpolate(x: &Tensor, size: Resize, mode: Resample) -> Result<Tensor> {
     Ok(y)
 }
 
-fn resample_axis(x: &Tensor, axis: usize, to: usize, scale: f64, mode: Resample) -> Result<Tensor> {
+fn resample_axis(x: &Tensor, axis: usize, to: usize, scale: f64, mode: ResizeMode) -> Result<Tensor> {
     let len = x.shape()[axis];
     let last = len - 1;
     let clamped = |i: isize| i.clamp(0, last as isize) as usize;
@@ -111,14 +111,14 @@ fn resample_axis(x: &Tensor, axis: usize, to: usize, scale: f64, mode: Resample)
         false => (o as f64 + 0.5) * scale - 0.5,
     };
     let taps = match mode {
-        Resample::Area => return adaptive_means(x, axis, to),
-        Resample::Nearest | Resample::NearestExact => {
-            let shift = if mode == Resample::Nearest { 0.0 } else { 0.5 };
+        ResizeMode::Area => return adaptive_means(x, axis, to),
+        ResizeMode::Nearest | ResizeMode::NearestExact => {
+            let shift = if mode == ResizeMode::Nearest { 0.0 } else { 0.5 };
             let mut taps = ResampleTaps::new(1, to)?;
             (0..to).for_each(|o| taps.push([(clamped(((o as f32 + shift) * scale as f32) as isize), 1.0)]));
             taps
         }
-        Resample::Linear { align_corners } => {
+        ResizeMode::Linear { align_corners } => {
             let mut taps = ResampleTaps::new(2, to)?;
             for o in 0..to {
                 let at = place(o, align_corners).max(0.0);
@@ -128,7 +128,7 @@ fn resample_axis(x: &Tensor, axis: usize, to: usize, scale: f64, mode: Resample)
             }
             taps
         }
-        Resample::Cubic { align_corners } => {
+        ResizeMode::Cubic { align_corners } => {
             let mut taps = ResampleTaps::new(4, to)?;
             for o in 0..to {
                 let at = place(o, align_corners);

@@ -14,9 +14,9 @@ pub type InputGradients = SmallVec<[Option<Tensor>; 2]>;
 
 /// The set of inputs that need a gradient. Inputs beyond the 64th always do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Needed(pub(crate) u64);
+pub struct NeedsInputGrad(pub(crate) u64);
 
-impl Needed {
+impl NeedsInputGrad {
     /// Returns true if input `index` needs a gradient.
     pub fn contains(self, index: usize) -> bool {
         index >= 64 || self.0 >> index & 1 == 1
@@ -30,14 +30,14 @@ impl Needed {
 }
 
 /// The incoming gradients of an operation's outputs.
-pub struct Gradients<'a> {
+pub struct OutputGradients<'a> {
     pub(crate) node: &'a Arc<GraphNode>,
     pub(crate) values: &'a [Option<Tensor>],
     /// Takes the sum of the gradients that an input has received so far.
     pub(crate) sums: &'a dyn Fn(usize) -> Option<Tensor>,
 }
 
-impl Gradients<'_> {
+impl OutputGradients<'_> {
     /// Returns the gradient of output `index`, or zeros if the output has no gradient in this pass.
     #[inline]
     pub fn get(&self, index: usize) -> Result<Tensor> {

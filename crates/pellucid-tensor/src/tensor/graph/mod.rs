@@ -7,9 +7,9 @@ mod gradients;
 mod saved;
 mod saved_derivative;
 
-pub use gradients::{Gradients, InputGradients, Needed};
+pub use gradients::{InputGradients, NeedsInputGrad, OutputGradients};
+pub use saved::{SaveForBackward, SavedTensors};
 pub(crate) use saved::{SaveRequest, SavedValue};
-pub use saved::{Saved, Saves};
 pub(crate) use saved_derivative::Derivative;
 
 use super::gradient_slot::GradientSlot;
@@ -245,7 +245,7 @@ pub struct Node(pub(crate) Arc<GraphNode>);
 
 /// The producer of an input of a [`Node`].
 #[derive(Clone, Debug)]
-pub enum Source {
+pub enum NodeInput {
     /// A tensor that requires no gradient.
     Constant,
     /// A leaf that requires a gradient. It may have been dropped.
@@ -254,11 +254,11 @@ pub enum Source {
     Output(Node, usize),
 }
 
-impl Source {
+impl NodeInput {
     /// Returns the node that produced the input, if any.
     pub fn node(&self) -> Option<&Node> {
         match self {
-            Source::Output(node, _) => Some(node),
+            NodeInput::Output(node, _) => Some(node),
             _ => None,
         }
     }
@@ -271,11 +271,11 @@ impl Node {
     }
 
     /// Returns the producer of each input, in the operation's order.
-    pub fn inputs(&self) -> Vec<Source> {
+    pub fn inputs(&self) -> Vec<NodeInput> {
         let source = |edge: &Edge| match edge {
-            Edge::None => Source::Constant,
-            Edge::Leaf(_) => Source::Leaf,
-            Edge::Node(node, index) => Source::Output(Node(node.clone()), *index as usize),
+            Edge::None => NodeInput::Constant,
+            Edge::Leaf(_) => NodeInput::Leaf,
+            Edge::Node(node, index) => NodeInput::Output(Node(node.clone()), *index as usize),
         };
         self.0.edges.iter().map(source).collect()
     }

@@ -1,6 +1,6 @@
 //! The values that a forward computation saves for the backward computation.
 
-use super::gradients::Needed;
+use super::gradients::NeedsInputGrad;
 use super::{Edge, GraphNode};
 use crate::array::Array;
 use crate::grad_mode::is_grad_enabled;
@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// The values that `forward` saves for `backward`.
-pub struct Saves<'a> {
+pub struct SaveForBackward<'a> {
     pub(crate) edges: &'a [Edge],
     pub(crate) reuse: Option<usize>,
     pub(crate) wanted: SmallVec<[SaveRequest; 4]>,
@@ -25,7 +25,7 @@ pub(crate) enum SaveRequest {
     Array(Box<Array>),
 }
 
-impl Saves<'_> {
+impl SaveForBackward<'_> {
     /// Returns true if a backward pass is possible. Otherwise saving does nothing.
     pub fn any(&self) -> bool {
         !self.edges.is_empty()
@@ -110,13 +110,13 @@ enum SavedOrigin {
 }
 
 /// The values that `forward` saved, as tensors with their history.
-pub struct Saved<'a> {
+pub struct SavedTensors<'a> {
     pub(crate) node: &'a Arc<GraphNode>,
     pub(crate) values: &'a [SavedValue],
     pub(crate) slots: &'a [Option<Arc<GradientSlot>>],
 }
 
-impl Saved<'_> {
+impl SavedTensors<'_> {
     /// Returns input `index`, which `forward` saved.
     ///
     /// # Errors
@@ -154,7 +154,7 @@ impl Saved<'_> {
     }
 
     /// Returns true if the gradient of input `index` is needed: its tensor is tracked and still exists.
-    pub(crate) fn wants(&self, needed: Needed, index: usize) -> bool {
+    pub(crate) fn wants(&self, needed: NeedsInputGrad, index: usize) -> bool {
         let is_live = match &self.node.edges[index] {
             Edge::None => false,
             Edge::Leaf(_) => self.slots[index].is_some(),

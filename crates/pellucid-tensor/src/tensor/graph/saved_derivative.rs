@@ -1,7 +1,7 @@
 //! `Derivative`: the backward computation of an operation, in one allocation with its saved values and the graph node.
 
-use super::gradients::{Gradients, InputGradients, Needed};
-use super::saved::{Saved, SavedValue};
+use super::gradients::{InputGradients, NeedsInputGrad, OutputGradients};
+use super::saved::{SavedTensors, SavedValue};
 use pellucid_ir::Result;
 use std::sync::{RwLock, TryLockError, TryLockResult};
 
@@ -45,7 +45,8 @@ pub(crate) trait Derivative: Send + Sync + 'static {
     fn name(&self) -> &'static str;
 
     /// See [`Operation::backward`](crate::Operation::backward).
-    fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients>;
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needed: NeedsInputGrad)
+    -> Result<InputGradients>;
 }
 
 /// A derivative with the values that the operation saved.

@@ -1,11 +1,12 @@
 //! Mixed precision.
 
 use pellucid_tensor::ops::{
-    self, Attention, Conv, CrossEntropy, NllLoss, Nonlinearity, Recurrence, RecurrentWeights, Reduction,
+    self, AttentionOptions, ConvOptions, CrossEntropyOptions, NllLossOptions, RecurrenceOptions, RecurrentWeights,
+    Reduction, RnnNonlinearity,
 };
 use pellucid_tensor::{
-    Backward, DType, Policy, Result, Tensor, autocast, autocast_dtype, autocast_off, capture, checkpoint, manual_seed,
-    policy,
+    AutocastPolicy, BackwardOptions, DType, Result, Tensor, autocast, autocast_dtype, autocast_off, autocast_policy,
+    capture, checkpoint, manual_seed,
 };
 
 fn random(shape: &[usize]) -> Tensor {
@@ -22,9 +23,9 @@ fn operations() -> Vec<(&'static str, Op)> {
     vec![
         ("matmul", |x| ops::matmul(x, x)),
         ("linear", |x| ops::linear(x, x, Some(&ops::select(x, 0, 0)?))),
-        ("scaled_dot_product_attention", |x| ops::scaled_dot_product_attention(x, x, x, Attention::default())),
-        ("conv1d", |x| ops::conv1d(x, &ops::unsqueeze(x, -1)?, None, Conv::default())),
-        ("conv_transpose1d", |x| ops::conv_transpose1d(x, &ops::unsqueeze(x, -1)?, None, Conv::default())),
+        ("scaled_dot_product_attention", |x| ops::scaled_dot_product_attention(x, x, x, AttentionOptions::default())),
+        ("conv1d", |x| ops::conv1d(x, &ops::unsqueeze(x, -1)?, None, ConvOptions::default())),
+        ("conv_transpose1d", |x| ops::conv_transpose1d(x, &ops::unsqueeze(x, -1)?, None, ConvOptions::default())),
         ("exp", |x| ops::exp(x)),
         ("log1p", |x| ops::log1p(&ops::abs(x)?)),
         ("pow", |x| ops::pow(x, 2)),
@@ -49,16 +50,16 @@ fn operations() -> Vec<(&'static str, Op)> {
             loss(|x, t| ops::binary_cross_entropy_with_logits(x, t, None, None, Reduction::None), x)
         }),
         ("nll_loss", |x| {
-            let options = NllLoss { reduction: Reduction::None, ..Default::default() };
+            let options = NllLossOptions { reduction: Reduction::None, ..Default::default() };
             ops::nll_loss(x, &Tensor::from([0i64, 1, 2, 3]), options)
         }),
         ("margin_ranking_loss", |x| loss(|x, t| ops::margin_ranking_loss(x, t, t, 0.5, Reduction::None), x)),
-        ("cross_entropy", |x| ops::cross_entropy(x, &Tensor::from([0i64, 1, 2, 3]), CrossEntropy::default())),
+        ("cross_entropy", |x| ops::cross_entropy(x, &Tensor::from([0i64, 1, 2, 3]), CrossEntropyOptions::default())),
         ("lstm", |x| {
             let w = ops::concatenate(&[x; 4], 0)?;
             let weights =
                 RecurrentWeights { weight_ih: &w, weight_hh: &w, bias_ih: None, bias_hh: None, weight_hr: None };
-            Ok(ops::lstm(&ops::unsqueeze(x, 1)?, weights, None, Recurrence::default())?.0)
+            Ok(ops::lstm(&ops::unsqueeze(x, 1)?, weights, None, RecurrenceOptions::default())?.0)
         }),
         ("relu", |x| ops::relu(x)),
         ("add", |x| ops::add(x, x)),
@@ -78,10 +79,10 @@ fn every_operation_follows_its_policy() {
                 let _guard = autocast(half);
                 let x = x.to_dtype(given).detach().requires_grad_(true);
                 let y = op(&x).unwrap_or_else(|e| panic!("{name}: {e}"));
-                let expected = match policy(name) {
-                    Policy::Half => half,
-                    Policy::Single => DType::F32,
-                    Policy::Promote => given,
+                let expected = match autocast_policy(name) {
+                    AutocastPolicy::Half => half,
+                    AutocastPolicy::Single => DType::F32,
+                    AutocastPolicy::Promote => given,
                 };
                 assert_eq!(y.dtype(), expected, "{name} has another dtype for {given}");
                 y.sum(..).backward();
@@ -142,9 +143,9 @@ fn recurrent(name: &str, x: &Tensor, w: &[Tensor; 4], state: Option<&Tensor>) ->
         bias_hh: Some(&w[3]),
         weight_hr: None,
     };
-    let options = Recurrence::default();
+    let options = RecurrenceOptions::default();
     match name {
-        "rnn" => ops::rnn(x, weights, state, Nonlinearity::Tanh, options).map(|(y, h)| vec![y, h]),
+        "rnn" => ops::rnn(x, weights, state, RnnNonlinearity::Tanh, options).map(|(y, h)| vec![y, h]),
         "gru" => ops::gru(x, weights, state, options).map(|(y, h)| vec![y, h]),
         _ => ops::lstm(x, weights, state.zip(state), options).map(|(y, (h, c))| vec![y, h, c]),
     }
@@ -251,7 +252,7 @@ fn a_backward_pass_does_not_depend_on_the_guard() {
             drop(guard);
         }
         w.iter().for_each(|w| w.zero_grad());
-        loss.backward_with(Backward { create_graph: true, ..Default::default() });
+        loss.backward_with(BackwardOptions { create_graph: true, ..Default::default() });
         w.each_ref().map(|w| w.grad().unwrap().to_vec::<f32>())
     };
     assert_eq!(gradients(true), gradients(false));
@@ -354,7 +355,8 @@ fn attention_accepts_an_f32_mask_with_half_precision_operands() {
     let x = random(&[2, 3, 4]).to_dtype(DType::BF16);
     let mask = Tensor::zeros([3, 3], DType::F32);
     let _on = autocast(DType::BF16);
-    let attend = |mask| ops::scaled_dot_product_attention(&x, &x, &x, Attention { mask, ..Attention::default() });
+    let attend =
+        |mask| ops::scaled_dot_product_attention(&x, &x, &x, AttentionOptions { mask, ..AttentionOptions::default() });
     let (masked, plain) = (attend(Some(&mask)).unwrap(), attend(None).unwrap());
     assert_eq!((masked.dtype(), masked.to_vec::<f32>()), (DType::BF16, plain.to_vec::<f32>()));
 }

@@ -1,7 +1,7 @@
 //! One backward pass: its seeds, the accumulation of gradients, retained and freed values.
 
 use crate::support::{assert_close, bits, leaf, number, panic_of, slope};
-use pellucid_tensor::{Backward, DType, Error, Grad, Tensor, grad, lazy};
+use pellucid_tensor::{BackwardOptions, DType, Error, GradOptions, Tensor, grad, lazy};
 use std::sync::{Arc, Mutex};
 
 #[test]
@@ -21,7 +21,7 @@ fn a_pass_starts_with_ones_scalar_or_not() {
 #[test]
 fn a_given_seed_replaces_the_ones() {
     let x = leaf([1.0, 2.0]);
-    let start = |g: Tensor| Backward { gradient: Some(g), retain_graph: true, ..Default::default() };
+    let start = |g: Tensor| BackwardOptions { gradient: Some(g), retain_graph: true, ..Default::default() };
     let y = x.square();
     y.backward_with(start(Tensor::from([10.0, 0.5])));
     assert_close(&x.grad().unwrap(), &[20.0, 2.0]);
@@ -38,7 +38,7 @@ fn a_given_seed_replaces_the_ones() {
 #[test]
 fn an_untracked_tensor_is_refused() {
     let expected = |e| matches!(e, Error::NotTracked { op: "backward", .. });
-    assert!(expected(Tensor::from([1.0]).try_backward(Backward::default()).unwrap_err()));
+    assert!(expected(Tensor::from([1.0]).try_backward(BackwardOptions::default()).unwrap_err()));
     assert!(panic_of(|| leaf([1.0]).detach().backward()).contains("does not require a gradient"));
     assert!(panic_of(|| leaf([1.0]).gt(0.0).backward()).contains("does not require a gradient"));
 }
@@ -105,7 +105,7 @@ fn accumulation_does_not_write_to_shared_arrays() {
     let c = leaf([1.0]);
     let y = &c + 0.0;
     for _ in 0..2 {
-        y.backward_with(Backward { gradient: Some(seed.clone()), retain_graph: true, ..Default::default() });
+        y.backward_with(BackwardOptions { gradient: Some(seed.clone()), retain_graph: true, ..Default::default() });
     }
     assert_close(&c.grad().unwrap(), &[10.0]);
     assert_close(&seed, &[5.0]);
@@ -119,10 +119,10 @@ fn accumulation_does_not_write_to_shared_arrays() {
     // The retained gradient of a non-leaf is the array that is passed on.
     let d = leaf([1.0]);
     let m = &d * 1.0;
-    m.keep_grad();
+    m.retain_grad();
     let y = &m + 0.0;
     for _ in 0..2 {
-        y.backward_with(Backward { retain_graph: true, ..Default::default() });
+        y.backward_with(BackwardOptions { retain_graph: true, ..Default::default() });
     }
     assert_close(&m.grad().unwrap(), &[2.0]);
     assert_close(&d.grad().unwrap(), &[2.0]);
@@ -150,10 +150,10 @@ fn accumulated_gradients_are_written_to_only_if_unshared() {
     let (x, z) = (leaf([2.0, 3.0]), leaf([1.0, 1.0]));
     let square = &x * &x;
     let y = &x + &z * 1.0 + &square;
-    y.keep_grad();
-    square.keep_grad();
+    y.retain_grad();
+    square.retain_grad();
     let seed = Tensor::from([1.0, 2.0]);
-    y.backward_with(Backward { gradient: Some(seed.clone()), ..Default::default() });
+    y.backward_with(BackwardOptions { gradient: Some(seed.clone()), ..Default::default() });
     assert_close(&x.grad().unwrap(), &[5.0, 14.0]);
     for untouched in [y.grad().unwrap(), square.grad().unwrap(), z.grad().unwrap(), seed] {
         assert_close(&untouched, &[1.0, 2.0]);
@@ -164,7 +164,7 @@ fn accumulated_gradients_are_written_to_only_if_unshared() {
     let a = &x * 3.0;
     let b = &a * &a;
     let c = &b * &a + &b;
-    c.backward_with(Backward { keep_grad: true, ..Default::default() });
+    c.backward_with(BackwardOptions { retain_grad: true, ..Default::default() });
     // c = a³ + a², a = 6
     assert_close(&b.grad().unwrap(), &[7.0]);
     assert_close(&a.grad().unwrap(), &[36.0 + 2.0 * 6.0 * 7.0]);
@@ -173,7 +173,7 @@ fn accumulated_gradients_are_written_to_only_if_unshared() {
     // A tracked seed: its own gradient may be requested, so no addition is untracked.
     let (x, seed) = (leaf([2.0]), leaf([1.0]));
     let y = &x + &x * &x;
-    y.backward_with(Backward { gradient: Some(&seed * 1.0), ..Default::default() });
+    y.backward_with(BackwardOptions { gradient: Some(&seed * 1.0), ..Default::default() });
     assert_close(&x.grad().unwrap(), &[5.0]);
 }
 
@@ -190,12 +190,12 @@ fn non_leaf_gradients_are_retained_on_request_only() {
     assert!(y.grad().is_none() && z.grad().is_none());
 
     let (y, z) = build();
-    y.keep_grad();
+    y.retain_grad();
     z.backward();
     assert_eq!((slope(&y), z.grad().is_none()), (3.0, true));
 
     let (y, z) = build();
-    z.backward_with(Backward { keep_grad: true, ..Default::default() });
+    z.backward_with(BackwardOptions { retain_grad: true, ..Default::default() });
     assert_eq!((slope(&y), slope(&z)), (3.0, 1.0));
 }
 
@@ -204,21 +204,21 @@ fn a_second_pass_through_a_freed_graph_is_an_error() {
     let x = number(2.0);
     let y = x.sin();
     y.backward();
-    let error = y.try_backward(Backward::default()).unwrap_err();
+    let error = y.try_backward(BackwardOptions::default()).unwrap_err();
     assert_eq!(error, Error::GraphFreed { node: "sin" });
     assert!(error.to_string().contains("retain_graph"));
     assert_eq!(slope(&x), 2f64.cos(), "the failed pass changed a gradient");
     // A new result over freed nodes is an error too.
-    assert!(matches!((&y * 2.0).try_backward(Backward::default()), Err(Error::GraphFreed { .. })));
+    assert!(matches!((&y * 2.0).try_backward(BackwardOptions::default()), Err(Error::GraphFreed { .. })));
 
     let y = x.cos();
     x.zero_grad();
     for pass in 1..4 {
-        y.backward_with(Backward { retain_graph: true, ..Default::default() });
+        y.backward_with(BackwardOptions { retain_graph: true, ..Default::default() });
         assert!((slope(&x) + pass as f64 * 2f64.sin()).abs() < 1e-15);
     }
     y.backward();
-    assert!(y.try_backward(Backward::default()).is_err());
+    assert!(y.try_backward(BackwardOptions::default()).is_err());
 }
 
 /// Saved values that backward no longer needs are freed while handles of the graph exist.
@@ -287,7 +287,7 @@ fn only_tracked_tensors_receive_gradients() {
 fn every_leaf_has_a_separate_writable_gradient() {
     let leaf = || Tensor::from([1.0f64, 2.0]).requires_grad_(true);
     let begin = Tensor::from([5.0f64, 6.0]);
-    let started = |y: &Tensor| y.backward_with(Backward { gradient: Some(begin.clone()), ..Default::default() });
+    let started = |y: &Tensor| y.backward_with(BackwardOptions { gradient: Some(begin.clone()), ..Default::default() });
     let scale = |t: &Tensor, by: f64| t.copy_(&t.mul(by));
     let check = |run: &dyn Fn()| {
         run();
@@ -319,7 +319,7 @@ fn every_leaf_has_a_separate_writable_gradient() {
         // Retained gradients and gradients that a hook has received are separate.
         let a = leaf();
         let h = a.reshape([1, 2]);
-        h.keep_grad();
+        h.retain_grad();
         h.square().sum(..).backward();
         scale(&a.grad().unwrap(), 0.0);
         assert_eq!(h.grad().unwrap().to_vec::<f64>(), [2.0, 4.0]);
@@ -344,9 +344,9 @@ fn every_leaf_has_a_separate_writable_gradient() {
 #[test]
 fn a_gradient_set_on_a_result_is_the_seed() {
     let x = number(3.0);
-    let keep = || Backward { retain_graph: true, keep_grad: true, ..Default::default() };
+    let keep = || BackwardOptions { retain_graph: true, retain_grad: true, ..Default::default() };
     let y = x.square();
-    let after = |options: Backward| {
+    let after = |options: BackwardOptions| {
         x.zero_grad();
         y.backward_with(options);
         (slope(&x), y.grad().map(|g| g.item::<f64>()))
@@ -357,7 +357,7 @@ fn a_gradient_set_on_a_result_is_the_seed() {
     assert_eq!(after(keep()), (60.0, Some(10.0)));
     assert_eq!(after(keep()), (60.0, Some(10.0)), "a set gradient remains until it is replaced");
     assert_eq!(
-        after(Backward { gradient: Some(Tensor::from(2.0)), ..keep() }),
+        after(BackwardOptions { gradient: Some(Tensor::from(2.0)), ..keep() }),
         (12.0, Some(12.0)),
         "an argument takes precedence"
     );
@@ -371,5 +371,5 @@ fn a_gradient_set_on_a_result_is_the_seed() {
     assert_eq!(slope(&x), 6.0);
     // `grad` uses its own seed.
     y.set_grad(Some(Tensor::from(10.0)));
-    assert_eq!(grad(&[&y], &[&x], Grad::default()).unwrap()[0].item::<f64>(), 6.0);
+    assert_eq!(grad(&[&y], &[&x], GradOptions::default()).unwrap()[0].item::<f64>(), 6.0);
 }

@@ -2,7 +2,8 @@
 
 use crate::support::leaf;
 use pellucid_tensor::{
-    Backward, DType, Error, Grad, Tensor, capture, checkpoint, detect_anomaly, grad, lazy, manual_seed, ops,
+    BackwardOptions, DType, Error, GradOptions, Tensor, capture, checkpoint, detect_anomaly, grad, lazy, manual_seed,
+    ops,
 };
 
 fn cubed(x: &[Tensor]) -> pellucid_tensor::Result<Vec<Tensor>> {
@@ -16,12 +17,12 @@ fn a_leaf_that_is_passed_twice() {
     let f = |x: &[Tensor]| Ok(vec![&x[0] * 3.0 + (&x[1] * &x[1]) * 5.0]);
     for same in [x.clone(), x.detach().requires_grad_(true)] {
         let y = checkpoint(f, &[&x, &same]).unwrap().remove(0);
-        let again = Grad { create_graph: true, ..Default::default() };
+        let again = GradOptions { create_graph: true, ..Default::default() };
         let first = grad(&[&y.sum(..)], &[&x, &same], again).unwrap();
         let is_twice = x.id() == same.id();
         let expected = if is_twice { [8.0, 23.0] } else { [3.0, 3.0] };
         assert_eq!(first[0].to_vec::<f64>(), expected);
-        let second = grad(&[&first[1].sum(..)], &[&same], Grad::default()).unwrap().remove(0);
+        let second = grad(&[&first[1].sum(..)], &[&same], GradOptions::default()).unwrap().remove(0);
         assert_eq!(second.to_vec::<f64>(), [10.0, 10.0]);
     }
 }
@@ -37,7 +38,7 @@ fn derivatives_of_every_order_equal_those_without_checkpoint() {
         let mut value = (&y[0] * &y[1]).sum(..);
         let mut found = vec![value.to_vec::<f64>()];
         for _ in 0..3 {
-            let again = Grad { create_graph: true, ..Default::default() };
+            let again = GradOptions { create_graph: true, ..Default::default() };
             let gradients = grad(&[&value], &[&x, &w], again).unwrap();
             gradients.iter().for_each(|g| found.push(g.to_vec::<f64>()));
             value = gradients.iter().map(|g| (g * g).sum(..)).reduce(|a, b| a + b).unwrap();
@@ -141,7 +142,7 @@ fn anomaly_mode_names_the_line_of_the_forward_call() {
     let x = Tensor::from([0.0f64, 1.0]).requires_grad_(true);
     // The derivative of √x at 0 is ∞.
     let mask = Tensor::from([0.0, 1.0]);
-    let line = |y: Tensor| match (y * &mask).sum(..).try_backward(Backward::default()) {
+    let line = |y: Tensor| match (y * &mask).sum(..).try_backward(BackwardOptions::default()) {
         Err(Error::Anomaly { location, .. }) => location,
         other => panic!("{other:?}"),
     };
@@ -153,7 +154,7 @@ fn anomaly_mode_names_the_line_of_the_forward_call() {
     assert!(line(method).unwrap().contains(&expected(at)));
     let (operator, at) = (x.i(1) * &Tensor::from(f64::INFINITY), line!());
     let chosen = ops::where_(&Tensor::from(false), &operator, 0.0).unwrap();
-    let error = chosen.try_backward(Backward::default()).unwrap_err();
+    let error = chosen.try_backward(BackwardOptions::default()).unwrap_err();
     assert!(error.to_string().contains(&expected(at)), "{error}");
     let (function, at) = (ops::sqrt(&x).unwrap(), line!());
     let found = line(function).unwrap();
@@ -166,7 +167,7 @@ fn anomaly_mode_names_the_operation_of_a_backward_pass_and_leaves_no_gradient() 
     // The derivative of √x at 0 is ∞, and ∞·0 is NaN.
     let y = (x.sqrt() * Tensor::from([0.0, 1.0])).sum(..);
     let guard = detect_anomaly();
-    let error = y.try_backward(Backward { retain_graph: true, ..Default::default() }).unwrap_err();
+    let error = y.try_backward(BackwardOptions { retain_graph: true, ..Default::default() }).unwrap_err();
     assert!(matches!(error, Error::Anomaly { node: Some("sqrt"), .. }), "{error}");
     assert!(error.to_string().contains("in the backward pass of `sqrt`"));
     assert!(x.grad().is_none());
@@ -197,7 +198,7 @@ fn a_tracked_write_into_an_external_tensor_is_an_error() {
     // An input that is a leaf is not replaced, so the write is recorded correctly.
     let b = Tensor::from([0.0, 0.0, 0.0]);
     let y = writing(&b, &x).unwrap();
-    let gradient = grad(&[&(y[0].sum(..) + b.sum(..))], &[&x], Grad::default()).unwrap().remove(0);
+    let gradient = grad(&[&(y[0].sum(..) + b.sum(..))], &[&x], GradOptions::default()).unwrap().remove(0);
     for (g, x) in gradient.to_vec::<f64>().into_iter().zip([1.0f64, 2.0, 3.0]) {
         assert!((g - (2.0 * x - x.sin() + x.cos())).abs() < 1e-15);
     }
@@ -208,6 +209,6 @@ fn a_tracked_write_into_an_external_tensor_is_an_error() {
         Ok(vec![own.narrow(0, 0, 2), own])
     };
     let y = checkpoint(f, &[&(&x * 1.0)]).unwrap();
-    let gradient = grad(&[&(y[0].sum(..) + y[1].sum(..))], &[&x], Grad::default()).unwrap().remove(0);
+    let gradient = grad(&[&(y[0].sum(..) + y[1].sum(..))], &[&x], GradOptions::default()).unwrap().remove(0);
     assert_eq!(gradient.to_vec::<f64>(), [4.0, 0.0, 0.0]);
 }

@@ -2,8 +2,9 @@
 
 use crate::support::{assert_close, leaf, number, slope};
 use pellucid_tensor::{
-    Array, Arrays, Backward, Check, DType, Error, Gradients, InputGradients, Needed, Operation, Result, Saved, Saves,
-    Tensor, apply, apply_one, gradcheck, gradgradcheck, no_grad, ops,
+    Array, Arrays, BackwardOptions, DType, Error, GradCheckOptions, InputGradients, NeedsInputGrad, Operation,
+    OutputGradients, Result, SaveForBackward, SavedTensors, Tensor, apply, apply_one, gradcheck, gradgradcheck,
+    no_grad, ops,
 };
 use std::sync::{Arc, Mutex};
 
@@ -16,11 +17,11 @@ impl Operation for Cubed {
     fn name(&self) -> &'static str {
         "cubed"
     }
-    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         saves.input(0);
         Ok(std::iter::once(ops::cube(&Tensor::from(inputs[0].clone()))?.array().clone()).collect())
     }
-    fn backward(&self, saved: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let factor = if self.wrong { 2.0 } else { 3.0 };
         let gradient = grads.get(0)? * saved.input(0)?.square() * factor;
         Ok(std::iter::once(Some(gradient)).collect())
@@ -40,7 +41,7 @@ impl Operation for SeveralOutputs {
     fn name(&self) -> &'static str {
         "several_outputs"
     }
-    fn forward(&self, inputs: &[&Array], saves: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         let (x, y) = (Tensor::from(inputs[0].clone()), Tensor::from(inputs[1].clone()));
         let sine = x.sin();
         saves.input(0);
@@ -49,7 +50,12 @@ impl Operation for SeveralOutputs {
         saves.array(sine.array().clone());
         Ok([&sine * &y, &x + &y, x.gt(&y)].iter().map(|t| t.array().clone()).collect())
     }
-    fn backward(&self, saved: &Saved, grads: &Gradients, needed: Needed) -> Result<InputGradients> {
+    fn backward(
+        &self,
+        saved: &SavedTensors,
+        grads: &OutputGradients,
+        needed: NeedsInputGrad,
+    ) -> Result<InputGradients> {
         self.needed.lock().unwrap().push((needed.contains(0), needed.contains(1)));
         assert_eq!((saved.inputs(), grads.len()), (2, 3));
         let (x, y) = (saved.input(0)?, saved.input(1)?);
@@ -80,8 +86,8 @@ fn operations_may_have_several_inputs_outputs_and_saved_values() {
     assert_close(&x.grad().unwrap(), &[10.0 * 0.3f64.cos() * 2.0 + 1.0, 10.0 * 1f64.cos() * 3.0 + 1.0]);
     assert_close(&y.grad().unwrap(), &[10.0 * 0.3f64.sin() + 1.0, -10.0 * 1f64.sin() + 1.0]);
     let call = |x: &[Tensor]| Ok(apply(several_outputs().0, &[&x[0], &x[1]])?.into_vec());
-    gradcheck(call, &[&x, &y], Check::default()).unwrap();
-    gradgradcheck(call, &[&x, &y], Check::default()).unwrap();
+    gradcheck(call, &[&x, &y], GradCheckOptions::default()).unwrap();
+    gradgradcheck(call, &[&x, &y], GradCheckOptions::default()).unwrap();
 }
 
 #[test]
@@ -107,10 +113,10 @@ impl Operation for NoDerivative {
     fn name(&self) -> &'static str {
         "no_derivative"
     }
-    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
         Ok(std::iter::once(inputs[0].copy()?).collect())
     }
-    fn backward(&self, _: &Saved, _: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, _: &SavedTensors, _: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         unreachable!("tracked inputs are errors")
     }
     fn has_gradient(&self) -> bool {
@@ -134,10 +140,10 @@ impl Operation for ReturnsGradient {
     fn name(&self) -> &'static str {
         "returns"
     }
-    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
         Ok(std::iter::once(inputs[0].copy()?).collect())
     }
-    fn backward(&self, _: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, _: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         self.0(grads.get(0)?)
     }
 }
@@ -145,7 +151,7 @@ impl Operation for ReturnsGradient {
 #[test]
 fn a_wrong_gradient_is_a_typed_error() {
     let x = leaf([1.0, 2.0]);
-    let run = |f| apply_one(ReturnsGradient(f), &[&x]).unwrap().try_backward(Backward::default());
+    let run = |f| apply_one(ReturnsGradient(f), &[&x]).unwrap().try_backward(BackwardOptions::default());
     assert!(matches!(
         run(|g| Ok([Some(g.sum(..))].into_iter().collect())),
         Err(Error::ShapeMismatch { op: "returns", .. })
@@ -166,10 +172,10 @@ impl Operation for ReadsUnsavedValue {
     fn name(&self) -> &'static str {
         "forgetful"
     }
-    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
         Ok(std::iter::once(inputs[0].copy()?).collect())
     }
-    fn backward(&self, saved: &Saved, _: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, saved: &SavedTensors, _: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         Ok([Some(saved.input(0)?)].into_iter().collect())
     }
 }
@@ -178,10 +184,10 @@ impl Operation for ReadsUnsavedValue {
 fn reading_an_unsaved_value_is_an_error() {
     let y = apply_one(ReadsUnsavedValue, &[&number(1.0)]).unwrap();
     // If no input requires a gradient, backward is not called and cannot fail.
-    assert!(y.try_backward(Backward::default()).is_ok());
+    assert!(y.try_backward(BackwardOptions::default()).is_ok());
     let x = number(1.0);
     let y = apply_one(ReadsUnsavedValue, &[&x]).unwrap();
-    assert!(matches!(y.try_backward(Backward::default()), Err(Error::InvalidArgument { op: "forgetful", .. })));
+    assert!(matches!(y.try_backward(BackwardOptions::default()), Err(Error::InvalidArgument { op: "forgetful", .. })));
 }
 
 #[test]
@@ -189,7 +195,7 @@ fn custom_operations_are_nodes_of_the_graph() {
     let x = number(2.0);
     let y = apply_one(Cubed { wrong: false }, &[&(&x * 2.0)]).unwrap();
     assert_eq!((y.creator().unwrap().name(), y.generation()), ("cubed", 2));
-    y.backward_with(Backward { create_graph: true, ..Default::default() });
+    y.backward_with(BackwardOptions { create_graph: true, ..Default::default() });
     let first = x.grad().unwrap();
     assert_eq!(first.item::<f64>(), 24.0 * 4.0, "24x²");
     x.zero_grad();

@@ -2,7 +2,7 @@
 
 use crate::support::{leaf, number, panic_of};
 use pellucid_tensor::{
-    Backward, DType, Error, Source, Tensor, enable_grad, is_grad_enabled, no_grad, set_grad_enabled,
+    BackwardOptions, DType, Error, NodeInput, Tensor, enable_grad, is_grad_enabled, no_grad, set_grad_enabled,
 };
 
 #[test]
@@ -38,11 +38,11 @@ fn a_node_reads_its_inputs_outputs_and_generation() {
     let node = z.creator().unwrap();
     assert_eq!((node.name(), node.generation(), z.generation()), ("mul", 1, 2));
     let inputs = node.inputs();
-    assert!(matches!(&inputs[0], Source::Output(sin, 0) if *sin == y.creator().unwrap()));
-    assert!(matches!(inputs[1], Source::Constant));
+    assert!(matches!(&inputs[0], NodeInput::Output(sin, 0) if *sin == y.creator().unwrap()));
+    assert!(matches!(inputs[1], NodeInput::Constant));
     let sin = inputs[0].node().unwrap().clone();
     assert_eq!((sin.name(), sin.generation()), ("sin", 0));
-    assert!(matches!(sin.inputs()[0], Source::Leaf));
+    assert!(matches!(sin.inputs()[0], NodeInput::Leaf));
     assert_eq!(format!("{sin:?}"), "Node(sin, generation 0)");
     // A node holds its outputs weakly.
     assert_eq!(sin.outputs()[0].as_ref().unwrap().item::<f64>(), 2f64.sin());
@@ -76,7 +76,7 @@ fn generations_are_longest_paths() {
 fn the_graph_of_a_gradient_can_be_read() {
     let x = number(2.0);
     let y = x.square().sin();
-    y.backward_with(Backward { create_graph: true, ..Default::default() });
+    y.backward_with(BackwardOptions { create_graph: true, ..Default::default() });
     let g = x.grad().unwrap();
     assert!(g.requires_grad() && g.creator().is_some());
     assert!((g.item::<f64>() - 2.0 * 2.0 * 4f64.cos()).abs() < 1e-14);
@@ -90,12 +90,12 @@ fn the_graph_of_a_gradient_can_be_read() {
         }
         for source in node.inputs() {
             match source {
-                Source::Output(producer, _) => {
+                NodeInput::Output(producer, _) => {
                     assert!(producer.generation() < node.generation());
                     open.push(producer);
                 }
-                Source::Leaf => leaves += 1,
-                Source::Constant => {}
+                NodeInput::Leaf => leaves += 1,
+                NodeInput::Constant => {}
             }
         }
         seen.push(node);

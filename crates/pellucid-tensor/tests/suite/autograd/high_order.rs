@@ -2,10 +2,10 @@
 
 use crate::support::{assert_close, leaf, number};
 use pellucid_ir::formula::{Expr, Input};
-use pellucid_tensor::{Backward, DType, Formula, Grad, Result, Tensor, grad, manual_seed, ops};
+use pellucid_tensor::{BackwardOptions, DType, Formula, GradOptions, Result, Tensor, grad, manual_seed, ops};
 
-fn recorded() -> Grad {
-    Grad { create_graph: true, ..Default::default() }
+fn recorded() -> GradOptions {
+    GradOptions { create_graph: true, ..Default::default() }
 }
 
 /// Returns the derivatives of f at x of orders 0 to `order`, elementwise.
@@ -141,7 +141,7 @@ fn derivatives_that_are_zero_can_be_differentiated() {
             let mut y = f(&x).sum(..);
             for n in 1..=4 {
                 x.zero_grad();
-                y.backward_with(Backward { create_graph: true, ..Default::default() });
+                y.backward_with(BackwardOptions { create_graph: true, ..Default::default() });
                 let gradient = x.grad().unwrap();
                 assert_close(&gradient, &all[n].to_vec::<f64>());
                 y = gradient.sum(..);
@@ -267,7 +267,7 @@ fn a_split_contraction_counts_every_gradient_once() -> Result<()> {
         for order in 1..=7 {
             let outputs: Vec<&Tensor> = current.iter().collect();
             let grad_outputs = current.iter().map(|y| Some(weight(order, y.shape()))).collect();
-            current = grad(&outputs, &[&x, &g], Grad { grad_outputs, ..recorded() })?;
+            current = grad(&outputs, &[&x, &g], GradOptions { grad_outputs, ..recorded() })?;
         }
         Ok(current.iter().map(Tensor::to_vec::<f64>).collect())
     };
@@ -304,7 +304,7 @@ fn sums_of_gradients(
     for k in 1..=order {
         let outputs: Vec<&Tensor> = current.iter().collect();
         let grad_outputs = current.iter().enumerate().map(|(i, y)| Some(tensor(10 * k + i, y.shape()))).collect();
-        current = grad(&outputs, &leaves, Grad { grad_outputs, ..recorded() })?;
+        current = grad(&outputs, &leaves, GradOptions { grad_outputs, ..recorded() })?;
         sums.push(current.iter().map(|g| g.to_vec::<f64>().iter().sum()).collect());
     }
     Ok(sums)
@@ -415,7 +415,8 @@ fn rows_losses_products_and_attention_have_order_8() -> Result<()> {
         for order in 1..=8 {
             let outputs: Vec<&Tensor> = current.iter().collect();
             let grad_outputs = current.iter().map(|y| Some(draw(y.shape()))).collect();
-            current = grad(&outputs, &inputs, Grad { grad_outputs, create_graph: order < 8, ..Default::default() })?;
+            current =
+                grad(&outputs, &inputs, GradOptions { grad_outputs, create_graph: order < 8, ..Default::default() })?;
             let finite = current.iter().all(|g| g.to_vec::<f64>().iter().all(|v| v.is_finite()));
             assert!(finite, "{name}, order {order}: {current:?}");
         }

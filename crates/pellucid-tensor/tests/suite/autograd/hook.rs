@@ -1,7 +1,7 @@
 //! Hooks receive the complete gradient, may replace it, and can be removed.
 
 use crate::support::{leaf, number, panic_of, slope};
-use pellucid_tensor::{Backward, Error, Grad, Tensor, grad};
+use pellucid_tensor::{BackwardOptions, Error, GradOptions, Tensor, grad};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -97,9 +97,9 @@ fn a_hook_sees_gradients_of_grad_and_of_the_next_order() {
     let y = x.square();
     y.register_hook(|g| Some(g * 2.0));
     let z = y.square();
-    let got = grad(&[&z], &[&x], Grad { retain_graph: true, ..Default::default() }).unwrap();
+    let got = grad(&[&z], &[&x], GradOptions { retain_graph: true, ..Default::default() }).unwrap();
     assert_eq!(got[0].item::<f64>(), 2.0 * 2.0 * 4.0 * 4.0, "2·z′(y)·y′(x)");
-    z.backward_with(Backward { create_graph: true, ..Default::default() });
+    z.backward_with(BackwardOptions { create_graph: true, ..Default::default() });
     let first = x.grad().unwrap();
     x.zero_grad();
     first.backward();
@@ -111,7 +111,7 @@ fn a_hook_sees_gradients_of_grad_and_of_the_next_order() {
 fn a_wrong_hook_is_a_typed_error() {
     let x = leaf([1.0, 2.0]);
     x.register_hook(|_| Some(Tensor::from(1.0)));
-    assert!(matches!(x.square().try_backward(Backward::default()), Err(Error::ShapeMismatch { .. })));
+    assert!(matches!(x.square().try_backward(BackwardOptions::default()), Err(Error::ShapeMismatch { .. })));
     assert!(x.grad().is_none());
     assert!(panic_of(|| Tensor::from([1.0]).register_hook(|_| None)).contains("does not require a gradient"));
 }

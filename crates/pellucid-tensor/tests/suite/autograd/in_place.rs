@@ -1,14 +1,14 @@
 //! Writes in place: backward detects a modified saved value, and leaves that require a gradient are protected.
 
 use crate::support::{leaf, number, panic_of, slope};
-use pellucid_tensor::{Backward, Error, Tensor, formula, no_grad, ops};
+use pellucid_tensor::{BackwardOptions, Error, Tensor, formula, no_grad, ops};
 
 #[test]
 fn a_modified_saved_value_is_an_error_that_names_the_node() {
     let (x, c) = (leaf([1.0, 2.0]), Tensor::from([3.0, 4.0]));
     let y = &x * &c;
     c.set(0, 100.0);
-    let error = y.try_backward(Backward::default()).unwrap_err();
+    let error = y.try_backward(BackwardOptions::default()).unwrap_err();
     assert!(matches!(&error, Error::SavedValueModified { node: "mul", saved, now, .. } if now > saved), "{error}");
     assert!(x.grad().is_none());
     assert!(error.to_string().contains("mul") && error.to_string().contains("[2]"));
@@ -27,7 +27,10 @@ fn every_kind_of_write_is_counted() {
         let (x, c) = (leaf([1.0, 2.0]), Tensor::from([3.0, 4.0]));
         let y = &x * &c;
         write(&c);
-        assert!(matches!(y.try_backward(Backward::default()), Err(Error::SavedValueModified { .. })), "write {i}");
+        assert!(
+            matches!(y.try_backward(BackwardOptions::default()), Err(Error::SavedValueModified { .. })),
+            "write {i}"
+        );
     }
 }
 
@@ -54,7 +57,10 @@ fn writes_to_saved_leaves_are_counted() {
         let _off = no_grad();
         x.copy_(&Tensor::from(5.0));
     }
-    assert!(matches!(y.try_backward(Backward::default()), Err(Error::SavedValueModified { node: "square", .. })));
+    assert!(matches!(
+        y.try_backward(BackwardOptions::default()),
+        Err(Error::SavedValueModified { node: "square", .. })
+    ));
     // After the write the graph is rebuilt.
     x.square().backward();
     assert_eq!(slope(&x), 10.0);
@@ -86,7 +92,10 @@ fn the_error_of_a_modified_value_names_a_remedy() {
     let text = |saved: &Tensor| {
         let y = &y * saved;
         c.set(0, 100.0);
-        y.sum(..).try_backward(Backward { retain_graph: true, ..Default::default() }).err().map(|e| e.to_string())
+        y.sum(..)
+            .try_backward(BackwardOptions { retain_graph: true, ..Default::default() })
+            .err()
+            .map(|e| e.to_string())
     };
     assert!(text(&c).is_some_and(|text| text.contains("use a copy() of it")));
     assert!(text(&c.clone()).is_some(), "a clone is the same tensor");

@@ -3,8 +3,9 @@
 use super::super::engine::SplitMix64;
 use crate::support::{assert_close, leaf, number, slope};
 use pellucid_tensor::{
-    Array, Arrays, Backward, Check, DType, Error, Grad, Gradients, InputGradients, Ix, Needed, Operation, Result,
-    Saved, Saves, Tensor, apply_one, capture, formula, grad, gradcheck, gradgradcheck, lazy, no_grad, ops, slice,
+    Array, Arrays, BackwardOptions, DType, Error, GradCheckOptions, GradOptions, IndexItem, InputGradients,
+    NeedsInputGrad, Operation, OutputGradients, Result, SaveForBackward, SavedTensors, Tensor, apply_one, capture,
+    formula, grad, gradcheck, gradgradcheck, lazy, no_grad, ops, slice,
 };
 
 fn zeros<const N: usize>(shape: [usize; N]) -> Tensor {
@@ -167,10 +168,10 @@ fn a_buffer_filled_step_by_step_is_differentiable() {
         let y = if fill { buffer } else { ops::concatenate(&all, 0).unwrap() };
         (y * weight).sum(..)
     };
-    let options = || Grad { create_graph: true, ..Default::default() };
+    let options = || GradOptions { create_graph: true, ..Default::default() };
     let twice = |fill| {
         let first = grad(&[&run(fill)], &[&x], options()).unwrap().remove(0);
-        let second = grad(&[&first.square().sum(..)], &[&x], Grad::default()).unwrap().remove(0);
+        let second = grad(&[&first.square().sum(..)], &[&x], GradOptions::default()).unwrap().remove(0);
         (first.to_vec::<f64>(), second.to_vec::<f64>())
     };
     let (filled, joined) = (twice(true), twice(false));
@@ -196,17 +197,17 @@ fn gradients_agree_with_finite_differences() {
         let square = buffer.square();
         Ok(vec![square, view.copy()])
     };
-    gradcheck(f, &[&x], Check::default()).unwrap();
-    gradgradcheck(f, &[&x], Check::default()).unwrap();
+    gradcheck(f, &[&x], GradCheckOptions::default()).unwrap();
+    gradgradcheck(f, &[&x], GradCheckOptions::default()).unwrap();
 }
 
 #[test]
 fn gradgradcheck_accepts_a_function_that_differentiates() {
     let x = leaf([0.3, -0.7]);
     let slope =
-        |x: &[Tensor]| grad(&[&x[0].sin().sum(..)], &[&x[0]], Grad { create_graph: true, ..Default::default() });
-    gradcheck(slope, &[&x], Check::default()).unwrap();
-    gradgradcheck(slope, &[&x], Check::default()).unwrap();
+        |x: &[Tensor]| grad(&[&x[0].sin().sum(..)], &[&x[0]], GradOptions { create_graph: true, ..Default::default() });
+    gradcheck(slope, &[&x], GradCheckOptions::default()).unwrap();
+    gradgradcheck(slope, &[&x], GradCheckOptions::default()).unwrap();
 }
 
 #[test]
@@ -219,7 +220,7 @@ fn retained_gradients_and_hooks_refer_to_the_current_value() {
         note.lock().unwrap().push(g.to_vec::<f64>());
         None
     });
-    y.keep_grad();
+    y.retain_grad();
     y.set(0, &x.i(1) * 5.0);
     (&y * Tensor::from([10.0, 100.0])).sum(..).backward();
     assert_eq!(gradient(&x), [0.0, 350.0]);
@@ -249,7 +250,10 @@ fn failed_writes_change_nothing() {
     let y = &x * 1.0;
     let z = y.square();
     y.set(0, &v);
-    assert!(matches!(z.try_backward(Backward::default()), Err(Error::SavedValueModified { node: "square", .. })));
+    assert!(matches!(
+        z.try_backward(BackwardOptions::default()),
+        Err(Error::SavedValueModified { node: "square", .. })
+    ));
     // Invalid shapes and indices leave values and history unchanged.
     let y = zeros([2, 2]);
     assert!(matches!(y.try_set(0, x.broadcast_to([3, 2])), Err(Error::ShapeMismatch { .. })));
@@ -324,10 +328,10 @@ impl Operation for Reversed {
     fn name(&self) -> &'static str {
         "reversed"
     }
-    fn forward(&self, inputs: &[&Array], _: &mut Saves) -> Result<Arrays> {
+    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
         Ok([inputs[0].clone()].into_iter().collect())
     }
-    fn backward(&self, _: &Saved, grads: &Gradients, _: Needed) -> Result<InputGradients> {
+    fn backward(&self, _: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         Ok([Some(-grads.get(0)?)].into_iter().collect())
     }
 }
@@ -387,10 +391,10 @@ fn a_result_that_shares_the_memory_of_its_input_is_not_written_with_a_history() 
 }
 
 /// Returns a random index of a tensor of shape [3, 4] or of its views.
-fn index(rng: &mut SplitMix64, shape: &[usize]) -> Vec<Ix> {
-    let part = |rng: &mut SplitMix64, len: usize| -> Ix {
+fn index(rng: &mut SplitMix64, shape: &[usize]) -> Vec<IndexItem> {
+    let part = |rng: &mut SplitMix64, len: usize| -> IndexItem {
         match rng.below(6) {
-            0 => Ix::from(rng.below(len)),
+            0 => IndexItem::from(rng.below(len)),
             1 => slice(None, None, -1).into(),
             2 => slice(rng.below(len) as isize, None, 1 + rng.below(2) as isize).into(),
             3 => Tensor::from([rng.below(len) as i64, rng.below(len) as i64 - len as i64]).into(),
@@ -410,8 +414,9 @@ fn view(rng: &mut SplitMix64, shape: &[usize]) -> View {
         1 => Box::new(|x| x.reshape(-1)),
         2 => Box::new(|x| x.unsqueeze(0)),
         _ => {
-            let viewed = |ix: Ix| if matches!(ix, Ix::Tensor(_)) { Ix::from(..) } else { ix };
-            let index: Vec<Ix> = index(rng, shape).into_iter().map(viewed).collect();
+            let viewed =
+                |item: IndexItem| if matches!(item, IndexItem::Tensor(_)) { IndexItem::from(..) } else { item };
+            let index: Vec<IndexItem> = index(rng, shape).into_iter().map(viewed).collect();
             Box::new(move |x| x.i(index.clone()))
         }
     }
@@ -466,7 +471,7 @@ fn random_writes_have_the_gradients_of_their_functional_form() {
             assert_eq!(tensor.to_vec::<f64>(), read.to_vec::<f64>(), "seed {seed}");
             loss = (loss.0 + (tensor.square() * &weight).sum(..), loss.1 + (read.square() * &weight).sum(..));
         }
-        let options = || Grad { create_graph: true, retain_graph: true, ..Default::default() };
+        let options = || GradOptions { create_graph: true, retain_graph: true, ..Default::default() };
         if !loss.0.requires_grad() {
             assert!(!loss.1.requires_grad(), "seed {seed}");
             continue;
@@ -486,7 +491,7 @@ fn a_captured_step_notices_a_recorded_write_into_a_tracked_tensor() {
     let x = leaf([1.0, 2.0, 3.0]);
     let b = &x * 1.0;
     let gradient = || {
-        let keep = Grad { retain_graph: true, ..Default::default() };
+        let keep = GradOptions { retain_graph: true, ..Default::default() };
         grad(&[&(&b * &b).sum(..)], &[&x], keep).unwrap().remove(0)
     };
     let mut step = capture(|_| gradient(), &[]).unwrap();
@@ -507,7 +512,7 @@ fn a_view_that_became_a_leaf_protects_its_base() {
         assert!(matches!(ops::copy_(target, &source), Err(Error::InPlaceOnTracked { .. })));
     }
     assert!(matches!(ops::copy_(&b.narrow(0, 2, 1), &x.narrow(0, 0, 1)), Err(Error::InPlaceOnTracked { .. })));
-    let gradient = grad(&[&(&part * 3.0).sum(..)], &[&view], Grad::default()).unwrap().remove(0);
+    let gradient = grad(&[&(&part * 3.0).sum(..)], &[&view], GradOptions::default()).unwrap().remove(0);
     assert_eq!(gradient.to_vec::<f64>(), [3.0, 0.0]);
     {
         let _off = no_grad();
@@ -517,7 +522,7 @@ fn a_view_that_became_a_leaf_protects_its_base() {
     let view = view.requires_grad_(false);
     b.copy_(&x);
     assert!(view.requires_grad());
-    assert_eq!(grad(&[&view.sum(..)], &[&x], Grad::default()).unwrap()[0].to_vec::<f64>(), [1.0, 1.0, 0.0]);
+    assert_eq!(grad(&[&view.sum(..)], &[&x], GradOptions::default()).unwrap()[0].to_vec::<f64>(), [1.0, 1.0, 0.0]);
 }
 
 #[test]
@@ -536,8 +541,8 @@ fn retained_gradients_share_no_storage() {
     let (x, y) = (leaf([1.0, 2.0]), leaf([3.0, 4.0]));
     let a = &x * 1.0;
     let c = &a + &y;
-    a.keep_grad();
-    c.keep_grad();
+    a.retain_grad();
+    c.retain_grad();
     (&c * 2.0).sum(..).backward();
     c.grad().unwrap().copy_(&Tensor::from([7.0, 7.0]));
     for t in [&a, &x, &y] {

@@ -2,7 +2,7 @@
 
 use crate::support::assert_close;
 use pellucid_tensor::ops::{self, Cutoff, MatrixNorm, QrMode};
-use pellucid_tensor::{Grad, Tensor, grad};
+use pellucid_tensor::{GradOptions, Tensor, grad};
 
 /// Returns a matrix that is neither symmetric nor near the identity, and its inverse.
 fn matrix() -> (Tensor, [f64; 4]) {
@@ -17,7 +17,9 @@ fn symmetric() -> Tensor {
 /// Returns the gradient of the scalar y with respect to x.
 #[track_caller]
 fn slope(y: &Tensor, x: &Tensor) -> Tensor {
-    grad(&[y], &[x], Grad { retain_graph: true, ..Default::default() }).expect("the tensor has a gradient").remove(0)
+    grad(&[y], &[x], GradOptions { retain_graph: true, ..Default::default() })
+        .expect("the tensor has a gradient")
+        .remove(0)
 }
 
 #[test]

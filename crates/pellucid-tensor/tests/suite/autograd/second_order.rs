@@ -1,10 +1,10 @@
 //! Gradients of gradients.
 
 use crate::support::{assert_close, leaf, number, slope};
-use pellucid_tensor::{Backward, DType, Grad, Tensor, grad, ops};
+use pellucid_tensor::{BackwardOptions, DType, GradOptions, Tensor, grad, ops};
 
-fn recorded() -> Backward {
-    Backward { create_graph: true, ..Default::default() }
+fn recorded() -> BackwardOptions {
+    BackwardOptions { create_graph: true, ..Default::default() }
 }
 
 /// sin, cos, −sin, −cos, sin: the derivatives of the sine at 1.
@@ -65,11 +65,11 @@ fn high_derivatives_of_a_polynomial_are_zero() {
     let x = number(2.0);
     let mut y = x.pow(3.0);
     for expected in [12.0, 12.0, 6.0] {
-        y = grad(&[&y], &[&x], Grad { create_graph: true, ..Default::default() }).unwrap().remove(0);
+        y = grad(&[&y], &[&x], GradOptions { create_graph: true, ..Default::default() }).unwrap().remove(0);
         assert_eq!(y.item::<f64>(), expected);
     }
     if y.requires_grad() {
-        assert_eq!(grad(&[&y], &[&x], Grad::default()).unwrap()[0].item::<f64>(), 0.0);
+        assert_eq!(grad(&[&y], &[&x], GradOptions::default()).unwrap()[0].item::<f64>(), 0.0);
     }
 }
 
@@ -78,7 +78,7 @@ fn high_derivatives_of_a_polynomial_are_zero() {
 fn a_gradient_penalty_is_differentiable() {
     let (x, w) = (leaf([1.0, 2.0]), leaf([0.3, -0.7]));
     let y = (&x * &w).sum(..).tanh();
-    let g = grad(&[&y], &[&x], Grad { create_graph: true, ..Default::default() }).unwrap().remove(0);
+    let g = grad(&[&y], &[&x], GradOptions { create_graph: true, ..Default::default() }).unwrap().remove(0);
     let penalty = g.square().sum(..);
     penalty.backward();
     // |g|² = (1 − t²)²·|w|², t = tanh(w·x)
@@ -98,7 +98,7 @@ fn no_composite_operation_drops_the_second_order() {
         ("log_softmax", |x| x.log_softmax(-1).square().sum(..)),
         ("layer_norm", |x| x.layer_norm(3, None, None, 1e-3).pow(3.0).sum(..)),
         ("rms_norm", |x| x.rms_norm(3, None, 1e-3).pow(3.0).sum(..)),
-        ("cross_entropy", |x| x.cross_entropy(&Tensor::from([2i64, 0]), ops::CrossEntropy::default())),
+        ("cross_entropy", |x| x.cross_entropy(&Tensor::from([2i64, 0]), ops::CrossEntropyOptions::default())),
         ("variance", |x| x.var(0).square().sum(..)),
         ("broadcast", |x| (x.sum(1) * x.t()).square().sum(..)),
         ("matmul", |x| x.matmul(&x.t()).square().sum(..)),
@@ -115,7 +115,7 @@ fn no_composite_operation_drops_the_second_order() {
         // Compared with central differences of |∇|².
         let energy = |x: &Tensor| {
             let x = x.detach().requires_grad_(true);
-            grad(&[&loss(&x)], &[&x], Grad::default()).unwrap()[0].square().sum(..).item::<f64>()
+            grad(&[&loss(&x)], &[&x], GradOptions::default()).unwrap()[0].square().sum(..).item::<f64>()
         };
         for (i, got) in second.iter().enumerate() {
             let step = |h: f64| {

@@ -2,15 +2,15 @@
 
 use crate::support::{leaf, number};
 use pellucid_tensor::{
-    Backward, DType, Error, Grad, Tensor, capture, checkpoint, formula, grad, lazy, no_grad, ops, slice,
+    BackwardOptions, DType, Error, GradOptions, Tensor, capture, checkpoint, formula, grad, lazy, no_grad, ops, slice,
 };
 
 fn zeros<const N: usize>(shape: [usize; N]) -> Tensor {
     Tensor::zeros(shape, DType::F64)
 }
 
-fn recorded() -> Backward {
-    Backward { create_graph: true, ..Default::default() }
+fn recorded() -> BackwardOptions {
+    BackwardOptions { create_graph: true, ..Default::default() }
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn recorded_gradients_of_two_leaves_share_no_memory() {
     assert_eq!(lazy(both).to_vec::<f64>(), [8.0, 10.0]);
     // A pass does not modify an incoming gradient that the caller provides.
     let (a, g) = (leaf([1.0, 2.0]), leaf([5.0, 6.0]));
-    (&a + 1.0).backward_with(Backward { gradient: Some(g.clone()), ..recorded() });
+    (&a + 1.0).backward_with(BackwardOptions { gradient: Some(g.clone()), ..recorded() });
     let off = no_grad();
     ops::copy_(&a.grad().unwrap(), &Tensor::from(0.0)).unwrap();
     drop(off);
@@ -70,7 +70,7 @@ fn recorded_gradients_of_two_leaves_share_no_memory() {
     ((&a + &b).sum(..) * s.square()).backward_with(recorded());
     let (of_a, of_b) = (a.grad().unwrap(), b.grad().unwrap());
     assert_eq!((of_a.to_vec::<f64>(), of_b.to_vec::<f64>()), (vec![4.0; 2], vec![4.0; 2]));
-    let second = grad(&[&of_a.sum(..)], &[&s], Grad { retain_graph: true, ..Default::default() }).unwrap();
+    let second = grad(&[&of_a.sum(..)], &[&s], GradOptions { retain_graph: true, ..Default::default() }).unwrap();
     assert_eq!(second[0].item::<f64>(), 8.0);
     let _off = no_grad();
     of_a.set(0, 9.0);
@@ -121,13 +121,13 @@ fn a_hook_returns_a_gradient_of_its_tensors_shape_and_dtype() {
         let a = leaf([1.0, 2.0]);
         let own = wrong.clone();
         a.register_hook(move |_| Some(own.clone()));
-        let error = grad(&[&a.square()], &[&a], Grad::default()).unwrap_err().to_string();
+        let error = grad(&[&a.square()], &[&a], GradOptions::default()).unwrap_err().to_string();
         assert!(error.contains("a hook must return a gradient of its tensor's"), "{error}");
-        assert!(a.square().sum(..).try_backward(Backward::default()).is_err() && a.grad().is_none());
+        assert!(a.square().sum(..).try_backward(BackwardOptions::default()).is_err() && a.grad().is_none());
         let a = leaf([1.0, 2.0]);
         let y = &a * 3.0;
         y.register_hook(move |_| Some(wrong.clone()));
-        assert!(y.sin().sum(..).try_backward(Backward::default()).is_err() && a.grad().is_none());
+        assert!(y.sin().sum(..).try_backward(BackwardOptions::default()).is_err() && a.grad().is_none());
     }
 }
 
@@ -162,7 +162,7 @@ fn a_refused_checkpoint_leaves_no_history_behind() {
     );
     assert!(refused.is_err());
     assert!(!out.requires_grad(), "the failed write changed the history of the target");
-    assert!(out.sum(..).try_backward(Backward::default()).is_err());
+    assert!(out.sum(..).try_backward(BackwardOptions::default()).is_err());
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use crate::engine::programs::wave;
 use crate::support::{assert_close, bits, leaf, number};
 use pellucid_tensor::{
-    Backward, Check, Error, Grad, Result, Tensor, capture, grad, gradcheck, gradgradcheck, hessian, hvp, jacobian, jvp,
-    lazy, no_grad, ops, vjp,
+    BackwardOptions, Error, GradCheckOptions, GradOptions, Result, Tensor, capture, grad, gradcheck, gradgradcheck,
+    hessian, hvp, jacobian, jvp, lazy, no_grad, ops, vjp,
 };
 
 #[test]
@@ -12,8 +12,8 @@ fn grad_does_not_change_stored_gradients() {
     let (x, y) = (leaf([1.0, 2.0]), leaf([3.0, 4.0]));
     x.set_grad(Some(Tensor::from([9.0, 9.0])));
     let z = &x * &y;
-    z.keep_grad();
-    let got = grad(&[&z], &[&x, &y], Grad::default()).unwrap();
+    z.retain_grad();
+    let got = grad(&[&z], &[&x, &y], GradOptions::default()).unwrap();
     assert_close(&got[0], &[3.0, 4.0]);
     assert_close(&got[1], &[1.0, 2.0]);
     assert_close(&x.grad().unwrap(), &[9.0, 9.0]);
@@ -25,9 +25,9 @@ fn grad_accepts_non_leaves_and_runs_only_the_necessary_nodes() {
     let x = number(0.5);
     let y = x.sin();
     let z = y.square();
-    let retain = || Grad { retain_graph: true, ..Default::default() };
+    let retain = || GradOptions { retain_graph: true, ..Default::default() };
     assert_close(&grad(&[&z], &[&y], retain()).unwrap()[0], &[2.0 * 0.5f64.sin()]);
-    let both = grad(&[&z], &[&x, &y], Grad::default()).unwrap();
+    let both = grad(&[&z], &[&x, &y], GradOptions::default()).unwrap();
     assert_close(&both[0], &[2.0 * 0.5f64.sin() * 0.5f64.cos()]);
     assert_close(&both[1], &[2.0 * 0.5f64.sin()]);
     // A freed node that does not lead to the input is not executed.
@@ -35,7 +35,7 @@ fn grad_accepts_non_leaves_and_runs_only_the_necessary_nodes() {
     let side = a.sin();
     side.backward();
     let sum = &side + b.square();
-    assert_close(&grad(&[&sum], &[&b], Grad::default()).unwrap()[0], &[6.0]);
+    assert_close(&grad(&[&sum], &[&b], GradOptions::default()).unwrap()[0], &[6.0]);
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn results_share_no_memory() {
         let run = || {
             let grad_outputs = vec![Some(seed.clone())];
             let y = &a + &b;
-            grad(&[&y], &[&a, &b, &a, &y], Grad { grad_outputs, ..Default::default() }).unwrap()
+            grad(&[&y], &[&a, &b, &a, &y], GradOptions { grad_outputs, ..Default::default() }).unwrap()
         };
         let results = if step { lazy(run) } else { run() };
         for (i, g) in results.iter().enumerate() {
@@ -57,7 +57,7 @@ fn results_share_no_memory() {
         assert!(results.iter().all(|g| g.to_vec::<f64>() == [5.0, 5.0]));
     }
     // Writes one element of the gradient of the sum.
-    let g = grad(&[&a.sum(..)], &[&a], Grad::default()).unwrap().remove(0);
+    let g = grad(&[&a.sum(..)], &[&a], GradOptions::default()).unwrap().remove(0);
     g.set(0, 7.0);
     assert_eq!(g.to_vec::<f64>(), [7.0, 1.0]);
 }
@@ -65,14 +65,14 @@ fn results_share_no_memory() {
 #[test]
 fn an_unused_input_gets_zeros_and_an_untracked_one_is_refused() {
     let (x, unused) = (number(2.0), leaf([1.0, 2.0]));
-    let got = grad(&[&x.square()], &[&x, &unused], Grad::default()).unwrap();
+    let got = grad(&[&x.square()], &[&x, &unused], GradOptions::default()).unwrap();
     assert_close(&got[0], &[4.0]);
     assert_close(&got[1], &[0.0, 0.0]);
     let refused = |r: Result<Vec<Tensor>>| matches!(r, Err(Error::NotTracked { op: "grad", .. }));
-    assert!(refused(grad(&[&x.square()], &[&Tensor::from(1.0)], Grad::default())));
-    assert!(refused(grad(&[&Tensor::from(1.0)], &[&x], Grad::default())));
+    assert!(refused(grad(&[&x.square()], &[&Tensor::from(1.0)], GradOptions::default())));
+    assert!(refused(grad(&[&Tensor::from(1.0)], &[&x], GradOptions::default())));
     // The input itself as an output, and one input twice.
-    let got = grad(&[&x], &[&x, &x], Grad::default()).unwrap();
+    let got = grad(&[&x], &[&x, &x], GradOptions::default()).unwrap();
     assert_eq!((got[0].item::<f64>(), got[1].item::<f64>()), (1.0, 1.0));
 }
 
@@ -81,9 +81,9 @@ fn several_outputs_are_weighted_and_summed() {
     let x = leaf([1.0, 2.0]);
     let (a, b) = (x.square(), &x * 3.0);
     let weights = vec![Some(Tensor::from([1.0, 10.0])), None];
-    let got = grad(&[&a, &b], &[&x], Grad { grad_outputs: weights, ..Default::default() }).unwrap();
+    let got = grad(&[&a, &b], &[&x], GradOptions { grad_outputs: weights, ..Default::default() }).unwrap();
     assert_close(&got[0], &[2.0 + 3.0, 40.0 + 3.0]);
-    let wrong = Grad { grad_outputs: vec![Some(Tensor::from(1.0))], ..Default::default() };
+    let wrong = GradOptions { grad_outputs: vec![Some(Tensor::from(1.0))], ..Default::default() };
     assert!(matches!(grad(&[&x.square()], &[&x], wrong), Err(Error::ShapeMismatch { .. })));
 }
 
@@ -91,9 +91,9 @@ fn several_outputs_are_weighted_and_summed() {
 fn a_freed_graph_is_refused_unless_retained() {
     let x = number(1.0);
     let y = x.sin();
-    grad(&[&y], &[&x], Grad { retain_graph: true, ..Default::default() }).unwrap();
-    grad(&[&y], &[&x], Grad::default()).unwrap();
-    assert!(matches!(grad(&[&y], &[&x], Grad::default()), Err(Error::GraphFreed { node: "sin" })));
+    grad(&[&y], &[&x], GradOptions { retain_graph: true, ..Default::default() }).unwrap();
+    grad(&[&y], &[&x], GradOptions::default()).unwrap();
+    assert!(matches!(grad(&[&y], &[&x], GradOptions::default()), Err(Error::GraphFreed { node: "sin" })));
 }
 
 /// f(x, y) = (x·y, sin x), with Jacobians in closed form.
@@ -155,7 +155,7 @@ fn network(p: &[Tensor]) -> Result<Tensor> {
     let x = wave([5, 6]);
     let hidden = (x.matmul(&p[0].t()) + &p[1]).relu();
     let logits = hidden.matmul(&p[2].t()) + (&p[1] * &p[1]).sum(..);
-    ops::cross_entropy(&logits, &Tensor::from([0i64, 2, 1, 2, 0]), ops::CrossEntropy::default())
+    ops::cross_entropy(&logits, &Tensor::from([0i64, 2, 1, 2, 0]), ops::CrossEntropyOptions::default())
 }
 
 fn parameters() -> ([Tensor; 3], [Tensor; 3]) {
@@ -169,10 +169,10 @@ fn eager_hvp(f: impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[Tensor], vectors
     let inputs: Vec<Tensor> = inputs.iter().map(|t| t.detach().requires_grad_(true)).collect();
     let refs: Vec<&Tensor> = inputs.iter().collect();
     let value = f(&inputs).unwrap();
-    let first = grad(&[&value], &refs, Grad { create_graph: true, ..Default::default() }).unwrap();
+    let first = grad(&[&value], &refs, GradOptions { create_graph: true, ..Default::default() }).unwrap();
     let seeds = vectors.iter().cloned().map(Some).collect();
     let outputs: Vec<&Tensor> = first.iter().collect();
-    let second = grad(&outputs, &refs, Grad { grad_outputs: seeds, ..Default::default() }).unwrap();
+    let second = grad(&outputs, &refs, GradOptions { grad_outputs: seeds, ..Default::default() }).unwrap();
     [bits(&[value.detach()]), bits(&second)].concat()
 }
 
@@ -207,7 +207,7 @@ fn hvp_is_bitwise_equal_to_eager_execution_in_every_mode() {
     let tracked = inputs.each_ref().map(|t| t.detach().requires_grad_(true));
     let all: (Vec<_>, Vec<_>) = (tracked.iter().collect(), vectors.iter().collect());
     let (value, products) = hvp(network, &all.0, &all.1).unwrap();
-    products[0].sum(..).backward_with(Backward { retain_graph: true, ..Default::default() });
+    products[0].sum(..).backward_with(BackwardOptions { retain_graph: true, ..Default::default() });
     value.backward();
     assert!(tracked.iter().all(|t| t.grad().is_some()));
 }
@@ -245,7 +245,7 @@ fn hvp_and_jvp_return_errors_and_restore_the_mode() {
     assert!(matches!(hvp(untracked, &[&x], &[&v]), Err(Error::NotTracked { .. })));
     // Execution is eager again: a class index is checked in the call.
     let classes = Tensor::from([5i64]);
-    let checked = ops::cross_entropy(&wave([1, 3]), &classes, ops::CrossEntropy::default());
+    let checked = ops::cross_entropy(&wave([1, 3]), &classes, ops::CrossEntropyOptions::default());
     assert!(matches!(checked, Err(Error::IndexOutOfBounds { .. })));
 }
 
@@ -268,14 +268,17 @@ fn gradcheck_finds_a_wrong_gradient() {
     use super::custom_operation::Cubed;
     let x = leaf([0.5, 1.5]);
     let apply = |wrong| move |x: &[Tensor]| Ok(vec![pellucid_tensor::apply_one(Cubed { wrong }, &[&x[0]])?]);
-    gradcheck(apply(false), &[&x], Check::default()).unwrap();
-    gradgradcheck(apply(false), &[&x], Check::default()).unwrap();
-    let found = gradcheck(apply(true), &[&x], Check::default()).unwrap_err();
+    gradcheck(apply(false), &[&x], GradCheckOptions::default()).unwrap();
+    gradgradcheck(apply(false), &[&x], GradCheckOptions::default()).unwrap();
+    let found = gradcheck(apply(true), &[&x], GradCheckOptions::default()).unwrap_err();
     assert!(matches!(found, Error::GradCheck { check: "gradcheck", output: 0, input: 0, .. }), "{found}");
     let narrow = Tensor::from([1.0f32]).requires_grad_(true);
-    assert!(matches!(gradcheck(apply(false), &[&narrow], Check::default()), Err(Error::DTypeMismatch { .. })));
+    assert!(matches!(
+        gradcheck(apply(false), &[&narrow], GradCheckOptions::default()),
+        Err(Error::DTypeMismatch { .. })
+    ));
     // A detached result has a silently missing gradient.
-    assert!(gradcheck(|x| Ok(vec![x[0].detach().square()]), &[&x], Check::default()).is_err());
+    assert!(gradcheck(|x| Ok(vec![x[0].detach().square()]), &[&x], GradCheckOptions::default()).is_err());
 }
 
 #[test]
@@ -309,7 +312,7 @@ fn a_hessian_agrees_with_hvp_and_is_differentiable() {
     // Third order: d/dx of the second derivative of x³.
     let x = number(2.0);
     let (_, h) = hessian(|x| Ok(x.cube()), &x).unwrap();
-    assert_close(&grad(&[&h], &[&x], Grad::default()).unwrap()[0], &[6.0]);
+    assert_close(&grad(&[&h], &[&x], GradOptions::default()).unwrap()[0], &[6.0]);
     assert!(!no_grad_hessian(&x).requires_grad());
     assert!(matches!(hessian(|x| Ok(x.sin()), &leaf([1.0, 2.0])), Err(Error::NotAScalar { op: "hessian", .. })));
 }
@@ -329,5 +332,5 @@ fn there_is_one_vector_for_each_tensor() {
     assert!(refused(hvp(|x| Ok(x[0].square()), &[&x], &[]).err()));
     let y = x.square();
     let grad_outputs = vec![None, Some(Tensor::from(1.0))];
-    assert!(refused(grad(&[&y], &[&x], Grad { grad_outputs, ..Default::default() }).err()));
+    assert!(refused(grad(&[&y], &[&x], GradOptions { grad_outputs, ..Default::default() }).err()));
 }

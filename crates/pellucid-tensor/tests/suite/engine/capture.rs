@@ -44,7 +44,7 @@ impl Mlp {
         let hidden = (x.matmul(w) + b).relu();
         let kept = ops::rand_with(hidden.shape(), DType::F32, &self.generator).unwrap().ge(0.25);
         let hidden = hidden.where_(&kept, 0.0) / 0.75;
-        let loss = (hidden.matmul(v) + c).cross_entropy(classes, ops::CrossEntropy::default());
+        let loss = (hidden.matmul(v) + c).cross_entropy(classes, ops::CrossEntropyOptions::default());
         loss.backward();
         let momentum = formula!(|w, m, g| {
             let m = 0.9 * m + g;
@@ -267,29 +267,33 @@ fn writes_to_inputs_and_reads_of_inputs_after_overlapping_writes_are_errors() {
 
 #[test]
 fn an_invalid_class_makes_the_loss_and_all_gradients_nan() {
-    use pellucid_tensor::ops::{self, CrossEntropy, Ctc, MultiMargin, NllLoss, Reduction};
+    use pellucid_tensor::ops::{
+        self, CrossEntropyOptions, CtcLossOptions, MultiMarginLossOptions, NllLossOptions, Reduction,
+    };
     type Loss = fn(&Tensor, &Tensor, Reduction) -> Tensor;
     let losses: [(&str, Loss); 9] = [
-        ("cross_entropy", |x, t, reduction| x.cross_entropy(t, CrossEntropy { reduction, ..Default::default() })),
+        ("cross_entropy", |x, t, reduction| {
+            x.cross_entropy(t, CrossEntropyOptions { reduction, ..Default::default() })
+        }),
         ("cross_entropy, smoothed", |x, t, reduction| {
-            x.cross_entropy(t, CrossEntropy { reduction, label_smoothing: 0.1, ..Default::default() })
+            x.cross_entropy(t, CrossEntropyOptions { reduction, label_smoothing: 0.1, ..Default::default() })
         }),
         ("cross_entropy, ignoring", |x, t, reduction| {
-            x.cross_entropy(t, CrossEntropy { reduction, ignore_index: Some(-100), ..Default::default() })
+            x.cross_entropy(t, CrossEntropyOptions { reduction, ignore_index: Some(-100), ..Default::default() })
         }),
         ("cross_entropy, weighted", |x, t, reduction| {
             let weight = &Tensor::from([1.0, 2.0, 0.5]);
-            x.cross_entropy(t, CrossEntropy { reduction, weight: Some(weight), ..Default::default() })
+            x.cross_entropy(t, CrossEntropyOptions { reduction, weight: Some(weight), ..Default::default() })
         }),
         ("nll_loss", |x, t, reduction| {
             let weight = &Tensor::from([1.0, 2.0, 0.5]);
-            x.log_softmax(1).nll_loss(t, NllLoss { reduction, weight: Some(weight), ..Default::default() })
+            x.log_softmax(1).nll_loss(t, NllLossOptions { reduction, weight: Some(weight), ..Default::default() })
         }),
         ("nll_loss, ignoring", |x, t, reduction| {
-            x.nll_loss(t, NllLoss { reduction, ignore_index: Some(-100), ..Default::default() })
+            x.nll_loss(t, NllLossOptions { reduction, ignore_index: Some(-100), ..Default::default() })
         }),
         ("multi_margin_loss", |x, t, reduction| {
-            x.multi_margin_loss(t, MultiMargin { reduction, ..Default::default() })
+            x.multi_margin_loss(t, MultiMarginLossOptions { reduction, ..Default::default() })
         }),
         ("multilabel_margin_loss", |x, t, reduction| {
             let ends = Tensor::from([[-1i64, -1]; 4]);
@@ -303,7 +307,7 @@ fn an_invalid_class_makes_the_loss_and_all_gradients_nan() {
             let (long, one) = (Tensor::from([5i64; 4]), Tensor::from([1i64; 4]));
             // The blank class is not a valid label.
             let t = ops::where_(&t.eq(0), Tensor::from(1i64), t).unwrap();
-            steps.ctc_loss(&t.unsqueeze(1), &long, &one, Ctc { reduction, ..Default::default() })
+            steps.ctc_loss(&t.unsqueeze(1), &long, &one, CtcLossOptions { reduction, ..Default::default() })
         }),
     ];
     let good = Tensor::from([2i64, 0, 1, 2]);

@@ -2,7 +2,7 @@
 
 use super::programs::wave;
 use crate::support::{bits, payload_of};
-use pellucid_tensor::ops::{self, Ctc};
+use pellucid_tensor::ops::{self, CtcLossOptions};
 use pellucid_tensor::{
     DType, Error, Generator, Result, Tensor, autocast, autocast_dtype, capture, is_grad_enabled, lazy, manual_seed,
     no_grad, unwrap,
@@ -15,7 +15,7 @@ use std::slice::from_ref;
 fn ctc(labels: &Tensor) -> Result<Tensor> {
     let steps = Tensor::zeros([4, 2, 3], DType::F32).log_softmax(-1);
     let lengths = Tensor::from([4i64, 4]);
-    ops::ctc_loss(&steps, labels, &lengths, &Tensor::from([1i64, 2]), Ctc::default())
+    ops::ctc_loss(&steps, labels, &lengths, &Tensor::from([1i64, 2]), CtcLossOptions::default())
 }
 
 /// An operation that needs values: its name, its line, the alternative that the error names, and the call.

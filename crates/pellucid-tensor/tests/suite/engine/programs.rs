@@ -1,6 +1,6 @@
 //! Programs for tests of all execution modes. Each returns its results and has no other effect.
 
-use pellucid_tensor::{DType, Generator, Grad, Tensor, grad, no_grad, ops};
+use pellucid_tensor::{DType, Generator, GradOptions, Tensor, grad, no_grad, ops};
 
 /// A name, and a program that creates all its tensors itself.
 pub type Program = (&'static str, fn() -> Vec<Tensor>);
@@ -70,7 +70,8 @@ pub const ALL: [Program; 13] = [
     }),
     ("a second derivative", || {
         let x = wave([5]).requires_grad_(true);
-        let first = grad(&[&x.softmax(0).square()], &[&x], Grad { create_graph: true, ..Default::default() }).unwrap();
+        let first =
+            grad(&[&x.softmax(0).square()], &[&x], GradOptions { create_graph: true, ..Default::default() }).unwrap();
         first[0].square().backward();
         vec![first[0].detach(), x.grad().unwrap()]
     }),

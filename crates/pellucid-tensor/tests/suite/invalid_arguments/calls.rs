@@ -2,8 +2,8 @@
 
 use super::Case;
 use pellucid_tensor::ops::{
-    self, Bins, Conv, Indexing, MatrixNorm, PadMode, Pool, Reduction, Resample, Resize, Sections, Spacing, Window,
-    einops, over,
+    self, Bins, ConvOptions, MatrixNorm, MeshgridIndexing, PadMode, PoolOptions, Reduction, Resize, ResizeMode,
+    Sections, Spacing, WindowFunction, einops, over,
 };
 use pellucid_tensor::{DType, Error, Generator, Result, Tensor, slice};
 use std::fmt::Debug;
@@ -114,8 +114,8 @@ fn create(c: &mut Calls) {
     c.sizes("randint", |n| ops::randint(0, 5, [n]));
     c.axes("randint", |n| ops::randint(i64::MIN, n as i64, [2]));
     c.sizes("randperm", ops::randperm);
-    c.sizes("signal_window", |n| ops::signal_window(Window::Hann, n, true, F));
-    c.sizes("signal_window", |n| ops::signal_window(Window::Kaiser { beta: 2.0 }, n, false, F));
+    c.sizes("signal_window", |n| ops::signal_window(WindowFunction::Hann, n, true, F));
+    c.sizes("signal_window", |n| ops::signal_window(WindowFunction::Kaiser { beta: 2.0 }, n, false, F));
     c.sizes("one_hot", |n| ops::one_hot(&at(), n));
     c.sizes("one_hot", |n| ops::one_hot(&Tensor::zeros([0], DType::I64), n));
     c.sizes("vander", |n| ops::vander(&v(), Some(n)));
@@ -175,7 +175,7 @@ fn views(c: &mut Calls) {
     c.sizes("meshgrid", |n| {
         let n = n.min(1 << 59);
         let long = v().i(0).expand([n]);
-        ops::meshgrid(&[&long, &long, &v()], Indexing::Ij)
+        ops::meshgrid(&[&long, &long, &v()], MeshgridIndexing::Ij)
     });
     c.sizes("windows", |n| ops::windows(&m(), 1, n, 1));
     c.sizes("windows", |n| ops::windows(&m(), 1, 1, n));
@@ -204,7 +204,7 @@ fn views(c: &mut Calls) {
     }
     c.sizes("rearrange", |n| einops::rearrange(&m(), "a (b c) -> a b c", &[("b", n)]));
     c.sizes("rearrange", |n| einops::rearrange(&m(), "a (b c d) -> a b c d", &[("b", n), ("c", n)]));
-    c.sizes("reduce", |n| einops::reduce(&m(), "a (b c) -> a", einops::Fold::Sum, &[("b", n)]));
+    c.sizes("reduce", |n| einops::reduce(&m(), "a (b c) -> a", einops::EinopsReduction::Sum, &[("b", n)]));
     c.sizes("repeat", |n| einops::repeat(&m(), "a b -> a b c d", &[("c", n), ("d", n)]));
     c.sizes("repeat", |n| einops::repeat(&m(), "a b -> (a c) (b d)", &[("c", n), ("d", n)]));
     c.sizes("pixel_shuffle", |n| ops::pixel_shuffle(&image(2), n));
@@ -328,14 +328,14 @@ fn positions(c: &mut Calls) {
     c.sizes("multinomial", |n| ops::multinomial(&v(), n, false));
     c.axes("embedding", |n| ops::embedding(&m(), &Tensor::from([n as i64]), Default::default()));
     c.axes("embedding", |n| {
-        ops::embedding(&m(), &at(), ops::Embedding { padding_index: Some(n), ..Default::default() })
+        ops::embedding(&m(), &at(), ops::EmbeddingOptions { padding_index: Some(n), ..Default::default() })
     });
     c.axes("embedding_bag", |n| {
         let offsets = Tensor::from([0, n as i64]);
-        ops::embedding_bag(&m(), &at(), ops::EmbeddingBag { offsets: Some(&offsets), ..Default::default() })
+        ops::embedding_bag(&m(), &at(), ops::EmbeddingBagOptions { offsets: Some(&offsets), ..Default::default() })
     });
     c.axes("embedding_bag", |n| {
-        let options = ops::EmbeddingBag { padding_index: Some(n), ..Default::default() };
+        let options = ops::EmbeddingBagOptions { padding_index: Some(n), ..Default::default() };
         ops::embedding_bag(&m(), &at().unsqueeze(0), options)
     });
     c.axes("cross_entropy", |n| ops::cross_entropy(&v(), &Tensor::from(n as i64), Default::default()));
@@ -354,21 +354,31 @@ fn positions(c: &mut Calls) {
     });
     c.sizes("ctc_loss", |n| {
         let (x, four) = (Tensor::zeros([4, 1, 3], F), Tensor::from([4i64]));
-        ops::ctc_loss(&x, &Tensor::from([[1i64, 2]]), &four, &four, ops::Ctc { blank: n, ..Default::default() })
+        ops::ctc_loss(
+            &x,
+            &Tensor::from([[1i64, 2]]),
+            &four,
+            &four,
+            ops::CtcLossOptions { blank: n, ..Default::default() },
+        )
     });
 }
 
 macro_rules! pools {
     ($c:ident: $($spatial:literal, $max:ident, $avg:ident, $lp:ident, $unpool:ident, $amax:ident, $aavg:ident;)*) => {$(
-        $c.sizes(stringify!($max), |n| ops::$max(&image($spatial), Pool::new(n)));
-        $c.sizes(stringify!($max), |n| ops::$max(&image($spatial), Pool::new(n).padding(n / 4).stride(1)));
-        $c.sizes(stringify!($max), |n| ops::$max(&image($spatial), Pool::new(2).stride(n).ceil()));
-        $c.sizes(stringify!($max), |n| ops::$max(&image($spatial), Pool::new(2).dilation(n)));
-        $c.sizes(stringify!($avg), |n| ops::$avg(&image($spatial), Pool::new(n).padding(n / 2), AvgPoolDivisor::Inside));
-        $c.sizes(stringify!($avg), |n| ops::$avg(&image($spatial), Pool::new(2).stride(n).ceil(), AvgPoolDivisor::Window));
-        $c.numbers(stringify!($avg), |x| ops::$avg(&image($spatial), Pool::new(2), AvgPoolDivisor::Number(x)));
-        $c.sizes(stringify!($lp), |n| ops::$lp(&image($spatial), 2.0, Pool::new(n).ceil()));
-        $c.numbers(stringify!($lp), |p| ops::$lp(&image($spatial), p, Pool::new(2)));
+        $c.sizes(stringify!($max), |n| ops::$max(&image($spatial), PoolOptions::new(n)));
+        $c.sizes(stringify!($max), |n| ops::$max(&image($spatial), PoolOptions::new(n).padding(n / 4).stride(1)));
+        $c.sizes(stringify!($max), |n| ops::$max(&image($spatial), PoolOptions::new(2).stride(n).ceil()));
+        $c.sizes(stringify!($max), |n| ops::$max(&image($spatial), PoolOptions::new(2).dilation(n)));
+        $c.sizes(stringify!($avg), |n| {
+            ops::$avg(&image($spatial), PoolOptions::new(n).padding(n / 2), AvgPoolDivisor::Inside)
+        });
+        $c.sizes(stringify!($avg), |n| {
+            ops::$avg(&image($spatial), PoolOptions::new(2).stride(n).ceil(), AvgPoolDivisor::Window)
+        });
+        $c.numbers(stringify!($avg), |x| ops::$avg(&image($spatial), PoolOptions::new(2), AvgPoolDivisor::Number(x)));
+        $c.sizes(stringify!($lp), |n| ops::$lp(&image($spatial), 2.0, PoolOptions::new(n).ceil()));
+        $c.numbers(stringify!($lp), |p| ops::$lp(&image($spatial), p, PoolOptions::new(2)));
         $c.sizes(stringify!($unpool), |n| {
             ops::$unpool(&image($spatial), &image($spatial).to_dtype(DType::I64), &[n; $spatial])
         });
@@ -385,30 +395,32 @@ macro_rules! pools {
 macro_rules! convolutions {
     ($c:ident: $($spatial:literal, $conv:ident, $transpose:ident;)*) => {$(
         $c.sizes(stringify!($conv), |n| {
-            ops::$conv(&image($spatial), &Tensor::ones(&[2, 2, 3, 3, 3][..$spatial + 2], F), None, Conv::default().padding(n))
-        });
-        $c.sizes(stringify!($conv), |n| {
-            let options = Conv::default().padding(n).dilation(n).stride(n);
+            let options = ConvOptions::default().padding(n);
             ops::$conv(&image($spatial), &Tensor::ones(&[2, 2, 3, 3, 3][..$spatial + 2], F), None, options)
         });
         $c.sizes(stringify!($conv), |n| {
-            let options = Conv::default().dilation(n).padding(ops::Padding::Same);
+            let options = ConvOptions::default().padding(n).dilation(n).stride(n);
             ops::$conv(&image($spatial), &Tensor::ones(&[2, 2, 3, 3, 3][..$spatial + 2], F), None, options)
         });
         $c.sizes(stringify!($conv), |n| {
-            ops::$conv(&image($spatial), &Tensor::ones(&[2, 2, 3, 3, 3][..$spatial + 2], F), None, Conv::default().groups(n))
+            let options = ConvOptions::default().dilation(n).padding(ops::ConvPadding::Same);
+            ops::$conv(&image($spatial), &Tensor::ones(&[2, 2, 3, 3, 3][..$spatial + 2], F), None, options)
+        });
+        $c.sizes(stringify!($conv), |n| {
+            let options = ConvOptions::default().groups(n);
+            ops::$conv(&image($spatial), &Tensor::ones(&[2, 2, 3, 3, 3][..$spatial + 2], F), None, options)
         });
         $c.sizes(stringify!($transpose), |n| {
-            let options = Conv::default().stride(n).output_padding(n - 1);
+            let options = ConvOptions::default().stride(n).output_padding(n - 1);
             ops::$transpose(&image($spatial), &Tensor::ones(&[2, 2, 3, 3, 3][..$spatial + 2], F), None, options)
         });
         $c.sizes(stringify!($transpose), |n| {
-            let options = Conv::default().dilation(n).padding(n);
+            let options = ConvOptions::default().dilation(n).padding(n);
             ops::$transpose(&image($spatial), &Tensor::ones(&[2, 2, 3, 3, 3][..$spatial + 2], F), None, options)
         });
         $c.sizes(stringify!($transpose), |n| {
             let w = Tensor::ones(&[2, 2, 3, 3, 3][..$spatial + 2], F);
-            ops::$transpose(&image($spatial), &w, None, Conv::default().groups(n))
+            ops::$transpose(&image($spatial), &w, None, ConvOptions::default().groups(n))
         });
     )*};
 }
@@ -437,11 +449,11 @@ fn windows(c: &mut Calls) {
         c.sizes("fold", move |n| ops::fold(&Tensor::ones([1, 8, 9], F), &vec![4; spatial], n, 1, n, 1));
         c.sizes("fold", move |n| ops::fold(&Tensor::ones([1, 8, 0], F), &vec![4; spatial], 2, 1, n, n));
         for mode in [
-            Resample::Nearest,
-            Resample::NearestExact,
-            Resample::Linear { align_corners: true },
-            Resample::Cubic { align_corners: false },
-            Resample::Area,
+            ResizeMode::Nearest,
+            ResizeMode::NearestExact,
+            ResizeMode::Linear { align_corners: true },
+            ResizeMode::Cubic { align_corners: false },
+            ResizeMode::Area,
         ] {
             c.sizes("interpolate", move |n| ops::interpolate(&image(spatial), Resize::To(vec![n; spatial]), mode));
             c.numbers("interpolate", move |x| ops::interpolate(&image(spatial), Resize::By(vec![x; spatial]), mode));
@@ -475,7 +487,7 @@ fn others(c: &mut Calls) {
     c.numbers("chebyshev_t", |n| ops::chebyshev_t(&v(), &Tensor::from([n])));
     c.axes("laguerre_l", |n| ops::laguerre_l(&v(), &Tensor::from([n as i64])));
     c.numbers("scaled_dot_product_attention", |p| {
-        let options = ops::Attention { dropout: p, ..Default::default() };
+        let options = ops::AttentionOptions { dropout: p, ..Default::default() };
         ops::scaled_dot_product_attention(&m(), &m(), &m(), options)
     });
     c.axes("einsum", |n| {

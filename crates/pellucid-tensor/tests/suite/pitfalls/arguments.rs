@@ -1,6 +1,8 @@
 //! Arguments at the ends of their ranges, and outside of them.
 
-use pellucid_tensor::ops::{self, BatchNorm, Bins, Ctc, Interpolation, Reduction, Resample, Resize, Window};
+use pellucid_tensor::ops::{
+    self, BatchNormOptions, Bins, CtcLossOptions, QuantileInterpolation, Reduction, Resize, ResizeMode, WindowFunction,
+};
 use pellucid_tensor::{DType, Result, Tensor};
 
 fn message<T>(result: Result<T>) -> String {
@@ -14,7 +16,7 @@ fn linear_interpolation_reaches_both_ends() {
     assert_eq!((lerp(-1e8, 1.0, 0.0), lerp(-1e8, 1.0, 1.0), lerp(1.0, -1e8, 1.0)), (-1e8, 1.0, -1e8));
     assert_eq!(lerp(f32::NEG_INFINITY, 1.0, 0.5), f32::NEG_INFINITY);
     let infinite = Tensor::from([f64::NEG_INFINITY, f64::INFINITY, 1.0]);
-    for interpolation in [Interpolation::Linear, Interpolation::Midpoint] {
+    for interpolation in [QuantileInterpolation::Linear, QuantileInterpolation::Midpoint] {
         let y = ops::quantile(&infinite, 0.25, 0, interpolation).unwrap();
         assert_eq!(y.item::<f64>(), f64::NEG_INFINITY);
     }
@@ -53,7 +55,7 @@ fn integers_are_not_added_in_fractions() {
 
 #[test]
 fn steep_kaiser_windows_are_finite() {
-    let window = ops::signal_window(Window::Kaiser { beta: 800.0 }, 5, true, DType::F64).unwrap();
+    let window = ops::signal_window(WindowFunction::Kaiser { beta: 800.0 }, 5, true, DType::F64).unwrap();
     let values = window.to_vec::<f64>();
     assert!(values.iter().all(|v| v.is_finite()) && values[2] == 1.0, "{values:?}");
 }
@@ -62,10 +64,10 @@ fn steep_kaiser_windows_are_finite() {
 fn messages_name_the_argument() {
     let probs = Tensor::zeros([4, 1, 3], DType::F32);
     let (targets, lengths, floats) = (Tensor::from([[1i64, 2]]), Tensor::from([2i64]), Tensor::from([4.5f32]));
-    let refused = message(ops::ctc_loss(&probs, &targets, &floats, &lengths, Ctc::default()));
+    let refused = message(ops::ctc_loss(&probs, &targets, &floats, &lengths, CtcLossOptions::default()));
     assert!(refused.contains("lengths must be integers"), "{refused}");
     let x = Tensor::zeros([1, 1, 2, 3], DType::F32);
-    let refused = message(ops::interpolate(&x, Resize::By(vec![f64::INFINITY, 1.0]), Resample::Nearest));
+    let refused = message(ops::interpolate(&x, Resize::By(vec![f64::INFINITY, 1.0]), ResizeMode::Nearest));
     assert!(refused.contains("factors must be finite and positive") && !refused.contains("By("), "{refused}");
     let refused = std::panic::catch_unwind(|| {
         Tensor::from([1.0f32]).requires_grad_(true).set_grad(Some(Tensor::from([1.0f64])));
@@ -78,7 +80,7 @@ fn messages_name_the_argument() {
 fn eps_and_momentum_are_finite() {
     let x = Tensor::arange(0, 12, 1).to_dtype(DType::F32).reshape([2, 3, 2]);
     for eps in [f64::NEG_INFINITY, f64::NAN, f64::INFINITY] {
-        let options = BatchNorm { eps, ..Default::default() };
+        let options = BatchNormOptions { eps, ..Default::default() };
         for refused in [
             message(ops::layer_norm(&x, [2], None, None, eps)),
             message(ops::rms_norm(&x, [2], None, eps)),
@@ -92,7 +94,7 @@ fn eps_and_momentum_are_finite() {
             assert!(refused.contains("eps must be finite"), "{refused}");
         }
     }
-    let options = BatchNorm { momentum: f64::NAN, ..Default::default() };
+    let options = BatchNormOptions { momentum: f64::NAN, ..Default::default() };
     let refused = message(ops::batch_norm(&x, None, None, None, options));
     assert!(refused.contains("momentum must be finite, got NaN"), "{refused}");
 }

@@ -2,7 +2,7 @@
 
 use super::{gradients, matrix};
 use crate::support::{leaf, slope};
-use pellucid_tensor::ops::{self, AvgPoolDivisor, Pool, over};
+use pellucid_tensor::ops::{self, AvgPoolDivisor, PoolOptions, over};
 use pellucid_tensor::{DType, Error, Result, Tensor};
 
 #[test]
@@ -32,7 +32,7 @@ fn extrema_with_positions_give_the_gradient_to_that_position() {
     assert_eq!(gradients(&values, Tensor::from([1.0, 10.0, 100.0]), [&x]), [[1.0, 10.0, 100.0]]);
     let image = Tensor::from([[[7.0, 7.0, 1.0, 1.0]]]).requires_grad_(true);
     let weights = || Tensor::from([[[1.0, 10.0]]]);
-    let (values, positions) = image.max_pool1d(Pool::new(2));
+    let (values, positions) = image.max_pool1d(PoolOptions::new(2));
     assert_eq!(positions.to_vec::<i64>(), [0, 2]);
     assert_eq!(gradients(&values, weights(), [&image]), [[1.0, 0.0, 10.0, 0.0]]);
     let (values, positions) = image.adaptive_max_pool1d(&[Some(2)]);
@@ -160,16 +160,16 @@ fn nan_is_sorted_as_the_largest() {
 fn nan_propagates_through_windows() {
     let x = Tensor::from([[[1.0, NAN, 3.0, 4.0]]]);
     for (name, y) in [
-        ("max_pool1d", x.max_pool1d(Pool::new(2)).0),
+        ("max_pool1d", x.max_pool1d(PoolOptions::new(2)).0),
         ("adaptive_max_pool1d", x.adaptive_max_pool1d(&[Some(2)]).0),
-        ("avg_pool1d", x.avg_pool1d(Pool::new(2), AvgPoolDivisor::Window)),
+        ("avg_pool1d", x.avg_pool1d(PoolOptions::new(2), AvgPoolDivisor::Window)),
         ("adaptive_avg_pool1d", x.adaptive_avg_pool1d(&[Some(2)])),
-        ("lp_pool1d", x.lp_pool1d(2.0, Pool::new(2))),
+        ("lp_pool1d", x.lp_pool1d(2.0, PoolOptions::new(2))),
     ] {
         let y = y.to_vec::<f64>();
         assert!(y[0].is_nan() && !y[1].is_nan(), "{name}: {y:?}");
     }
-    assert_eq!(x.max_pool1d(Pool::new(4)).1.to_vec::<i64>(), [1], "NaN is ordered as the largest value");
+    assert_eq!(x.max_pool1d(PoolOptions::new(4)).1.to_vec::<i64>(), [1], "NaN is ordered as the largest value");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Tensors without elements give a result where one is defined, and an error elsewhere.
 
 use crate::support::leaf;
-use pellucid_tensor::ops::{self, Conv, Indexing, PadMode, Pool, Resample, Resize, over};
+use pellucid_tensor::ops::{self, ConvOptions, MeshgridIndexing, PadMode, PoolOptions, Resize, ResizeMode, over};
 use pellucid_tensor::{DType, Error, Result, Tensor};
 
 fn empty(shape: impl Into<pellucid_tensor::Shape>) -> Tensor {
@@ -90,7 +90,7 @@ fn shapes() {
     assert_eq!(x.tril(0).shape()[..], [0, 3]);
     assert_eq!(empty([0, 0]).diagonal(0, 0, 1).shape()[..], [0]);
     assert_eq!(empty([0]).diag(1).shape()[..], [1, 1]);
-    let grids = ops::meshgrid(&[&empty([0]), &empty([2])], Indexing::Ij).unwrap();
+    let grids = ops::meshgrid(&[&empty([0]), &empty([2])], MeshgridIndexing::Ij).unwrap();
     assert_eq!(grids[1].shape()[..], [0, 2]);
     let parts = x.split(&[0, 0], 0);
     assert_eq!((parts.len(), &parts[1].shape()[..]), (2, &[0, 3][..]));
@@ -130,13 +130,13 @@ fn selections() {
 fn windows() {
     let x = empty([0, 2, 5]).requires_grad_(true);
     let w = Tensor::ones([3, 2, 2], DType::F64).requires_grad_(true);
-    let y = x.conv1d(&w, None, Conv::default());
+    let y = x.conv1d(&w, None, ConvOptions::default());
     assert_eq!(y.shape()[..], [0, 3, 4]);
     y.backward();
     assert_eq!(x.grad().unwrap().shape()[..], [0, 2, 5]);
     assert_eq!(w.grad().unwrap().to_vec::<f64>(), [0.0; 12]);
-    assert_eq!(x.max_pool1d(Pool::new(2)).0.shape()[..], [0, 2, 2]);
-    assert_eq!(x.avg_pool1d(Pool::new(2), Default::default()).shape()[..], [0, 2, 2]);
-    assert_eq!(x.interpolate(Resize::To(vec![3]), Resample::Area).shape()[..], [0, 2, 3]);
+    assert_eq!(x.max_pool1d(PoolOptions::new(2)).0.shape()[..], [0, 2, 2]);
+    assert_eq!(x.avg_pool1d(PoolOptions::new(2), Default::default()).shape()[..], [0, 2, 2]);
+    assert_eq!(x.interpolate(Resize::To(vec![3]), ResizeMode::Area).shape()[..], [0, 2, 3]);
     assert_eq!(x.batch_norm(None, None, None, Default::default()).shape()[..], [0, 2, 5]);
 }

@@ -2,8 +2,8 @@
 
 use super::{gradients, matrix};
 use crate::support::{assert_close, leaf, number};
-use pellucid_tensor::ops::{self, Indexing, Pool, Resample, Resize, over};
-use pellucid_tensor::{Grad, Tensor, grad};
+use pellucid_tensor::ops::{self, MeshgridIndexing, PoolOptions, Resize, ResizeMode, over};
+use pellucid_tensor::{GradOptions, Tensor, grad};
 
 #[test]
 fn broadcast_along_a_leading_axis() {
@@ -131,12 +131,12 @@ fn var_over_an_axis() {
 fn meshgrid() {
     let (a, b) = (leaf([1.0, 2.0]), leaf([3.0, 4.0, 5.0]));
     let weights = || Tensor::from([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]);
-    let ij = ops::meshgrid(&[&a, &b], Indexing::Ij).unwrap();
+    let ij = ops::meshgrid(&[&a, &b], MeshgridIndexing::Ij).unwrap();
     assert_eq!(ij[0].to_vec::<f64>(), [1.0, 1.0, 1.0, 2.0, 2.0, 2.0]);
     assert_eq!(ij[1].to_vec::<f64>(), [3.0, 4.0, 5.0, 3.0, 4.0, 5.0]);
     assert_eq!(gradients(&ij[0], weights(), [&a]), [[6.0, 15.0]]);
     assert_eq!(gradients(&ij[1], weights(), [&b]), [[5.0, 7.0, 9.0]]);
-    let xy = ops::meshgrid(&[&a, &b], Indexing::Xy).unwrap();
+    let xy = ops::meshgrid(&[&a, &b], MeshgridIndexing::Xy).unwrap();
     assert_eq!(xy[0].to_vec::<f64>(), [1.0, 2.0, 1.0, 2.0, 1.0, 2.0]);
     assert_eq!(xy[1].to_vec::<f64>(), [3.0, 3.0, 4.0, 4.0, 5.0, 5.0]);
     assert_eq!(gradients(&xy[0], weights().reshape([3, 2]), [&a]), [[9.0, 12.0]]);
@@ -203,7 +203,7 @@ fn cumprod_with_zeros() {
     let two = leaf([2.0, 0.0, 3.0, 0.0]);
     assert_eq!(gradients(&two.cumprod(0), Tensor::from([1.0; 4]), [&two]), [[1.0, 8.0, 0.0, 0.0]]);
     // ∂²Σy/∂x₁∂x = (1 + x₂ + x₂x₃, 0, x₀ + x₀x₃, x₀x₂).
-    let options = || Grad { create_graph: true, ..Default::default() };
+    let options = || GradOptions { create_graph: true, ..Default::default() };
     let first = grad(&[&x.cumprod(0).sum(..)], &[&x], options()).unwrap().remove(0);
     let second = grad(&[&first.select(0, 1)], &[&x], options()).unwrap().remove(0);
     assert_eq!(second.to_vec::<f64>(), [19.0, 0.0, 12.0, 6.0]);
@@ -292,13 +292,13 @@ fn log_softmax_at_large_logits() {
 #[test]
 fn max_pool_with_stride_other_than_kernel() {
     let x = Tensor::from([[[1.0, 5.0, 2.0, 4.0, 3.0]]]).requires_grad_(true);
-    let (y, positions) = x.max_pool1d(Pool::new(3).stride(1));
+    let (y, positions) = x.max_pool1d(PoolOptions::new(3).stride(1));
     assert_eq!((y.to_vec::<f64>(), positions.to_vec::<i64>()), (vec![5.0, 5.0, 4.0], vec![1, 1, 3]));
     assert_eq!(gradients(&y, Tensor::from([[[1.0, 10.0, 100.0]]]), [&x]), [[0.0, 11.0, 0.0, 100.0, 0.0]]);
-    let (y, _) = x.max_pool1d(Pool::new(2).stride(3));
+    let (y, _) = x.max_pool1d(PoolOptions::new(2).stride(3));
     assert_eq!(gradients(&y, Tensor::from([[[1.0, 10.0]]]), [&x]), [[0.0, 1.0, 0.0, 10.0, 0.0]]);
     let plane = Tensor::from([[[[1.0, 2.0, 3.0], [4.0, 9.0, 6.0], [7.0, 8.0, 5.0]]]]).requires_grad_(true);
-    let (y, _) = plane.max_pool2d(Pool::new(2).stride(1));
+    let (y, _) = plane.max_pool2d(PoolOptions::new(2).stride(1));
     assert_eq!(y.to_vec::<f64>(), [9.0; 4]);
     let weights = Tensor::from([[[[1.0, 10.0], [100.0, 1000.0]]]]);
     assert_eq!(gradients(&y, weights, [&plane]), [[0.0, 0.0, 0.0, 0.0, 1111.0, 0.0, 0.0, 0.0, 0.0]]);
@@ -308,17 +308,17 @@ fn max_pool_with_stride_other_than_kernel() {
 fn upsampling_accumulates() {
     let x = Tensor::from([[[5.0, 7.0]]]).requires_grad_(true);
     let to = |len: usize| Resize::To(vec![len]);
-    let nearest = x.interpolate(to(4), Resample::Nearest);
+    let nearest = x.interpolate(to(4), ResizeMode::Nearest);
     assert_eq!(nearest.to_vec::<f64>(), [5.0, 5.0, 7.0, 7.0]);
     assert_eq!(gradients(&nearest, Tensor::from([[[1.0, 10.0, 100.0, 1000.0]]]), [&x]), [[11.0, 1100.0]]);
-    let linear = x.interpolate(to(3), Resample::Linear { align_corners: true });
+    let linear = x.interpolate(to(3), ResizeMode::Linear { align_corners: true });
     assert_eq!(linear.to_vec::<f64>(), [5.0, 6.0, 7.0]);
     assert_eq!(gradients(&linear, Tensor::from([[[1.0, 10.0, 100.0]]]), [&x]), [[6.0, 105.0]]);
-    let edges = x.interpolate(to(4), Resample::Linear { align_corners: false });
+    let edges = x.interpolate(to(4), ResizeMode::Linear { align_corners: false });
     assert_eq!(edges.to_vec::<f64>(), [5.0, 5.5, 6.5, 7.0]);
     assert_eq!(gradients(&edges, Tensor::from([[[1.0, 4.0, 8.0, 16.0]]]), [&x]), [[6.0, 23.0]]);
     let plane = Tensor::from([[[[1.0, 2.0]]]]).requires_grad_(true);
-    let doubled = plane.interpolate(Resize::By(vec![2.0, 2.0]), Resample::Nearest);
+    let doubled = plane.interpolate(Resize::By(vec![2.0, 2.0]), ResizeMode::Nearest);
     assert_eq!(doubled.shape()[..], [1, 1, 2, 4]);
     let weights = Tensor::from([[[[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0]]]]);
     assert_eq!(gradients(&doubled, weights, [&plane]), [[14.0, 22.0]]);

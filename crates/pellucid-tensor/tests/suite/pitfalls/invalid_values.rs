@@ -1,6 +1,8 @@
 //! Arguments and elements for which an operation is undefined are errors.
 
-use pellucid_tensor::ops::{self, Bins, Cov, Ctc, EmbeddingBag, MultiMargin, Pool, Reduction};
+use pellucid_tensor::ops::{
+    self, Bins, CovOptions, CtcLossOptions, EmbeddingBagOptions, MultiMarginLossOptions, PoolOptions, Reduction,
+};
 use pellucid_tensor::{DType, Error, Result, Tensor, capture, slice};
 
 #[track_caller]
@@ -136,7 +138,7 @@ fn offsets_of_bags() {
     let (table, index) = (Tensor::from([[1.0f32], [10.0], [100.0]]), Tensor::from([0i64, 1, 2, 1]));
     let bags = |offsets: &[i64], include_last_offset| {
         let offsets = Tensor::from(offsets);
-        let options = EmbeddingBag {
+        let options = EmbeddingBagOptions {
             offsets: Some(&offsets),
             include_last_offset,
             mode: ops::ScatterReduceOp::Sum,
@@ -153,7 +155,7 @@ fn offsets_of_bags() {
     // Indices after the last offset belong to no bag.
     assert_eq!(bags(&[0, 1, 3], true).unwrap().to_vec::<f32>(), [1.0, 110.0]);
     for padding_index in [3, -4, isize::MAX, isize::MIN] {
-        let options = EmbeddingBag { padding_index: Some(padding_index), ..Default::default() };
+        let options = EmbeddingBagOptions { padding_index: Some(padding_index), ..Default::default() };
         refused("embedding_bag", ops::embedding_bag(&table, &index.unsqueeze(0), options));
     }
 }
@@ -161,7 +163,7 @@ fn offsets_of_bags() {
 /// Computes the CTC loss of four steps of three equally likely classes.
 fn ctc(targets: &Tensor, steps: i64, labels: i64) -> Result<f64> {
     let x = Tensor::full([4, 1, 3], (1.0f64 / 3.0).ln(), DType::F64);
-    let options = Ctc { reduction: Reduction::Sum, ..Default::default() };
+    let options = CtcLossOptions { reduction: Reduction::Sum, ..Default::default() };
     ops::ctc_loss(&x, targets, &Tensor::from([steps]), &Tensor::from([labels]), options).map(|loss| loss.item())
 }
 
@@ -194,16 +196,16 @@ fn orders_and_bounds() {
         refused("cdist", ops::cdist(&x, &x, p));
         refused("pdist", ops::pdist(&x, p));
         refused("renorm", ops::renorm(&x, p, 0, 1.0));
-        let options = MultiMargin { p, ..Default::default() };
+        let options = MultiMarginLossOptions { p, ..Default::default() };
         refused("multi_margin_loss", ops::multi_margin_loss(&x, &Tensor::from([0i64, 1]), options));
     }
     refused("renorm", ops::renorm(&x, 2.0, 0, f64::NAN));
     refused("softshrink", ops::softshrink(&x, f64::NAN));
     let image = x.reshape([1, 1, 2, 2]);
     for number in [0.0, f64::NAN, f64::INFINITY] {
-        refused("avg_pool2d", ops::avg_pool2d(&image, Pool::new(2), ops::AvgPoolDivisor::Number(number)));
+        refused("avg_pool2d", ops::avg_pool2d(&image, PoolOptions::new(2), ops::AvgPoolDivisor::Number(number)));
     }
-    refused("lp_pool2d", ops::lp_pool2d(&image, f64::NAN, Pool::new(2)));
+    refused("lp_pool2d", ops::lp_pool2d(&image, f64::NAN, PoolOptions::new(2)));
     let positions = Tensor::from([[[[-1i64]]]]);
     refused("max_unpool2d", ops::max_unpool2d(&Tensor::from([[[[1.0]]]]), &positions, &[2, 2]));
 }
@@ -222,8 +224,8 @@ fn bins_and_weights_of_observations() {
         assert_eq!(counts.to_vec::<f64>(), [0.0, 1.0]);
     }
     let (weights, frequencies) = (Tensor::from([1.0, -1.0, 1.0]), Tensor::from([1i64, -1, 1]));
-    refused("cov", ops::cov(&x, Cov { weights: Some(&weights), ..Default::default() }));
-    refused("cov", ops::cov(&x, Cov { frequencies: Some(&frequencies), ..Default::default() }));
+    refused("cov", ops::cov(&x, CovOptions { weights: Some(&weights), ..Default::default() }));
+    refused("cov", ops::cov(&x, CovOptions { frequencies: Some(&frequencies), ..Default::default() }));
 }
 
 /// A length beyond `isize::MAX` must not become a negative number with another meaning.
@@ -262,7 +264,7 @@ fn values_are_not_read_in_a_captured_step() {
     let step = |inputs: &[Tensor]| {
         let drawn = ops::bernoulli(&inputs[0]).unwrap() + ops::normal(&inputs[0], &inputs[0]).unwrap() * 0.0;
         let index = Tensor::from([0i64, 1]);
-        let options = EmbeddingBag { offsets: Some(&offsets), ..Default::default() };
+        let options = EmbeddingBagOptions { offsets: Some(&offsets), ..Default::default() };
         let bags = ops::embedding_bag(&drawn.unsqueeze(1), &index, options).unwrap();
         let picked = ops::multinomial(&inputs[0], 1, true).unwrap();
         (bags, picked)
@@ -311,7 +313,8 @@ fn invalid_values_make_a_captured_step_nan() {
     table.set_grad(Some(Tensor::zeros([3, 1], DType::F64)));
     let bags = |inputs: &[Tensor]| {
         table.zero_grad();
-        let options = EmbeddingBag { offsets: Some(&inputs[0]), mode: ops::ScatterReduceOp::Sum, ..Default::default() };
+        let options =
+            EmbeddingBagOptions { offsets: Some(&inputs[0]), mode: ops::ScatterReduceOp::Sum, ..Default::default() };
         let bags = ops::embedding_bag(&table, &Tensor::from([0i64, 1, 2, 1]), options).unwrap();
         bags.sum(..).backward();
         bags

@@ -1,7 +1,7 @@
 //! No operation reads or writes out of bounds, for any value of an index.
 
 use crate::support::payload_of;
-use pellucid_tensor::ops::{self, CrossEntropy, Pool};
+use pellucid_tensor::ops::{self, CrossEntropyOptions, PoolOptions};
 use pellucid_tensor::{DType, Error, Result, Tensor};
 
 /// Indices far outside an axis of length three, and directly beyond its ends.
@@ -99,7 +99,7 @@ fn class_indices() {
         let one = ops::one_hot(&Tensor::from([wrong, 1]), 3).unwrap();
         assert_eq!(one.to_vec::<i64>(), [0, 0, 0, 0, 1, 0], "{wrong} is not a class");
         let logits = Tensor::from([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]]);
-        let loss = ops::cross_entropy(&logits, &Tensor::from([0, wrong]), CrossEntropy::default());
+        let loss = ops::cross_entropy(&logits, &Tensor::from([0, wrong]), CrossEntropyOptions::default());
         assert!(matches!(loss, Err(Error::IndexOutOfBounds { .. })), "{wrong}: {loss:?}");
     }
 }
@@ -108,15 +108,15 @@ fn class_indices() {
 fn windows_stay_inside() {
     let image = Tensor::ones([1, 1, 3], DType::F64);
     for size in [4, usize::MAX] {
-        assert!(ops::max_pool1d(&image, Pool::new(size)).is_err());
-        assert!(ops::avg_pool1d(&image, Pool::new(size), Default::default()).is_err());
+        assert!(ops::max_pool1d(&image, PoolOptions::new(size)).is_err());
+        assert!(ops::avg_pool1d(&image, PoolOptions::new(size), Default::default()).is_err());
         assert!(ops::unfold(&image, size, 1, 0, 1, 1).is_err());
         assert!(ops::windows(&image, 2, size, 1).is_err());
     }
-    assert!(ops::max_pool1d(&image, Pool::new(2).dilation(usize::MAX)).is_err());
+    assert!(ops::max_pool1d(&image, PoolOptions::new(2).dilation(usize::MAX)).is_err());
     // A window that begins in the padding, and one that extends beyond the end, use only the elements inside.
     let line = Tensor::from([[[-1.0, -2.0, -3.0]]]);
-    let (values, positions) = line.max_pool1d(Pool::new(2).padding(1).ceil());
+    let (values, positions) = line.max_pool1d(PoolOptions::new(2).padding(1).ceil());
     assert_eq!((values.to_vec::<f64>(), positions.to_vec::<i64>()), (vec![-1.0, -2.0], vec![0, 1]));
 }
 
@@ -130,12 +130,12 @@ fn an_index_into_an_empty_tensor_is_checked() {
 fn a_stride_beyond_the_image_costs_nothing() {
     let x = Tensor::from([[[1.0f32, 2.0, 3.0]]]).requires_grad_(true);
     let far = 1 << 30;
-    let y = ops::avg_pool1d(&x, Pool::new(2).stride(far), Default::default()).unwrap();
+    let y = ops::avg_pool1d(&x, PoolOptions::new(2).stride(far), Default::default()).unwrap();
     let w = Tensor::from([[[2.0f32, 3.0]]]);
-    let z = ops::conv1d(&x, &w, None, ops::Conv::default().stride(far)).unwrap();
+    let z = ops::conv1d(&x, &w, None, ops::ConvOptions::default().stride(far)).unwrap();
     (y + z).sum(..).backward();
     assert_eq!(x.grad().unwrap().to_vec::<f32>(), [2.5, 3.5, 0.0]);
     let one = x.narrow(2, 0, 1);
-    let up = ops::conv_transpose1d(&one, &w, None, ops::Conv::default().stride(far)).unwrap();
+    let up = ops::conv_transpose1d(&one, &w, None, ops::ConvOptions::default().stride(far)).unwrap();
     assert_eq!(up.to_vec::<f32>(), [2.0, 3.0]);
 }

@@ -5,7 +5,7 @@ use super::driver::Report;
 use super::nd::Nd;
 use super::row::{Case, Gradient, Kind, Row};
 use crate::tensor::promotion::join;
-use pellucid_tensor::{Check, DType, Grad, Result, Scalar, Tensor, grad, gradcheck, gradgradcheck};
+use pellucid_tensor::{DType, GradCheckOptions, GradOptions, Result, Scalar, Tensor, grad, gradcheck, gradgradcheck};
 
 /// Runs all checks of a differentiable row.
 pub fn all(row: &Row, case: &Case, report: &mut Report) {
@@ -39,7 +39,7 @@ pub fn all(row: &Row, case: &Case, report: &mut Report) {
         let view = |x: &[Tensor]| (case.call)(&x.iter().map(|t| t.t().flip(..)).collect::<Vec<_>>());
         let turned: Vec<Tensor> = tensors.iter().map(|t| t.flip(..).t().copy()).collect();
         let inputs = tracked(&turned, &numbers);
-        gradcheck(view, &inputs.iter().collect::<Vec<_>>(), Check::default())
+        gradcheck(view, &inputs.iter().collect::<Vec<_>>(), GradCheckOptions::default())
     });
     report.section("shapes and dtypes of gradients", |report| metadata(row, case, report));
 }
@@ -66,11 +66,11 @@ fn both_orders(
     gradient: Gradient,
     report: &mut Report,
 ) -> Result<()> {
-    report.section("first order", |_| gradcheck(call, inputs, Check::default()));
-    report.section("second order", |_| gradgradcheck(call, inputs, Check::default()));
+    report.section("first order", |_| gradcheck(call, inputs, GradCheckOptions::default()));
+    report.section("second order", |_| gradgradcheck(call, inputs, GradCheckOptions::default()));
     if gradient == Gradient::Third && inputs.iter().map(|t| t.size()).sum::<usize>() <= 12 {
         let first = |x: &[Tensor]| gradient_of(call, x);
-        report.section("third order", |_| gradgradcheck(first, inputs, Check::default()));
+        report.section("third order", |_| gradgradcheck(first, inputs, GradCheckOptions::default()));
     }
     if gradient == Gradient::Zero {
         for output in call(&inputs.iter().map(|&t| t.clone()).collect::<Vec<_>>())? {
@@ -90,7 +90,7 @@ fn gradient_of(call: &dyn Fn(&[Tensor]) -> Result<Vec<Tensor>>, inputs: &[Tensor
     };
     let grad_outputs = outputs.iter().map(weights).collect();
     let wanted: Vec<&Tensor> = inputs.iter().filter(|x| x.requires_grad()).collect();
-    let options = Grad { grad_outputs, create_graph: true, ..Default::default() };
+    let options = GradOptions { grad_outputs, create_graph: true, ..Default::default() };
     grad(&outputs.iter().collect::<Vec<_>>(), &wanted, options)
 }
 

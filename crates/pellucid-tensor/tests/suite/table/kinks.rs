@@ -1,7 +1,7 @@
 //! Conventions at corners, and derivatives at limits, with expected values written by hand.
 
 use super::driver::Report;
-use pellucid_tensor::{Grad, Result, Tensor, grad, ops};
+use pellucid_tensor::{GradOptions, Result, Tensor, grad, ops};
 
 type Unary = fn(&Tensor) -> Result<Tensor>;
 const INF: f64 = f64::INFINITY;
@@ -83,7 +83,7 @@ fn limits() -> Vec<(&'static str, Unary, f64, f64, f64)> {
 /// Returns the first two derivatives, by two backward passes.
 fn derivatives(f: Unary, at: f64) -> Result<(f64, f64)> {
     let x = Tensor::from(at).requires_grad_(true);
-    let options = || Grad { create_graph: true, ..Default::default() };
+    let options = || GradOptions { create_graph: true, ..Default::default() };
     let first = grad(&[&f(&x)?], &[&x], options())?.remove(0);
     let second = match first.requires_grad() {
         true => grad(&[&first], &[&x], options())?[0].item(),

@@ -4,7 +4,7 @@ use super::data::{operands, tensor};
 use super::driver::Report;
 use super::nd::Nd;
 use super::row::{Case, Gradient, Row};
-use pellucid_tensor::{DType, Grad, Result, Tensor, grad};
+use pellucid_tensor::{DType, GradOptions, Result, Tensor, grad};
 
 /// The highest order for elementwise rows, and for all others.
 const ELEMENTWISE: usize = 8;
@@ -40,7 +40,7 @@ fn sums(case: &Case, tensors: &[Tensor], which: &[usize], h: f64, orders: usize)
         let (grad_outputs, sum) = weighted(&current, order as f64)?;
         sums.push(sum);
         let outputs: Vec<&Tensor> = current.iter().collect();
-        current = grad(&outputs, &leaves, Grad { grad_outputs, create_graph: true, ..Default::default() })?;
+        current = grad(&outputs, &leaves, GradOptions { grad_outputs, create_graph: true, ..Default::default() })?;
         slopes.push(current.iter().zip(&directions).map(|(g, u)| (g.detach() * u).sum(..).item::<f64>()).sum());
     }
     Ok((sums, slopes))

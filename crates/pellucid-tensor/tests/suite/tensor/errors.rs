@@ -66,7 +66,7 @@ fn messages_name_the_operation_the_shapes_and_the_remedy() {
     let text = panic_of(|| a.linear(&Tensor::zeros([5, 4], DType::F32), None));
     assert!(text.contains("linear") && text.contains("[5, 4]") && text.contains("has length 3"), "{text}");
     let (image, weight) = (Tensor::zeros([1, 3, 4, 4], DType::F32), Tensor::zeros([2, 4, 1, 1], DType::F32));
-    let text = panic_of(|| image.conv2d(&weight, None, ops::Conv::default()));
+    let text = panic_of(|| image.conv2d(&weight, None, ops::ConvOptions::default()));
     assert!(text.contains("conv2d") && text.contains("has 3 channels") && text.contains("needs 4"), "{text}");
 }
 

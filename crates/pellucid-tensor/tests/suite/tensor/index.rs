@@ -1,6 +1,6 @@
 //! Indexing and assignment, compared with NumPy.
 
-use pellucid_tensor::{DType, Ellipsis, Error, Ix, NewAxis, Tensor, slice};
+use pellucid_tensor::{DType, Ellipsis, Error, IndexItem, NewAxis, Tensor, slice};
 
 /// Returns 0, 1, 2, .. of shape `[2, 3, 4]`.
 fn cube() -> Tensor {
@@ -41,7 +41,7 @@ fn ellipsis_and_new_axes() {
     is(x.i((1, 2, 3, Ellipsis)), &[], &[23]);
     assert_eq!(x.i((NewAxis, Ellipsis, NewAxis)).shape()[..], [1, 2, 3, 4, 1]);
     assert_eq!(x.i((0, NewAxis, 1..)).shape()[..], [1, 2, 4]);
-    assert_eq!(x.i(vec![Ix::from(0), Ix::NewAxis]).shape()[..], [1, 3, 4]);
+    assert_eq!(x.i(vec![IndexItem::from(0), IndexItem::NewAxis]).shape()[..], [1, 3, 4]);
     assert_eq!(Tensor::from(1.0).i((NewAxis, NewAxis)).shape()[..], [1, 1]);
 }
 
@@ -111,11 +111,11 @@ fn masks_select_where_they_are_true() {
 #[test]
 fn invalid_indices_are_errors() {
     let x = cube();
-    let error = |index: Vec<Ix>| x.try_i(index).unwrap_err();
+    let error = |index: Vec<IndexItem>| x.try_i(index).unwrap_err();
     assert!(matches!(error(vec![2.into()]), Error::IndexOutOfBounds { index: 2, axis: 0, len: 2, .. }));
     assert!(matches!(error(vec![(..).into(), (-4).into()]), Error::IndexOutOfBounds { index: -4, axis: 1, .. }));
     assert!(matches!(error(vec![0.into(); 4]), Error::InvalidArgument { .. }));
-    assert!(matches!(error(vec![Ix::Ellipsis, Ix::Ellipsis]), Error::InvalidArgument { .. }));
+    assert!(matches!(error(vec![IndexItem::Ellipsis, IndexItem::Ellipsis]), Error::InvalidArgument { .. }));
     assert!(matches!(error(vec![slice(0, 1, 0).into()]), Error::InvalidArgument { .. }));
     assert!(matches!(error(vec![Tensor::from([true; 3]).into()]), Error::ShapeMismatch { .. }));
     assert!(matches!(error(vec![Tensor::from([0.5]).into()]), Error::DTypeMismatch { .. }));

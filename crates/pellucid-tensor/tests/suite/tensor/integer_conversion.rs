@@ -58,17 +58,17 @@ fn writes_of_fractions_into_integers_are_errors() {
 #[test]
 fn errors_of_loss_targets_name_the_expected_kind() {
     let logits = Tensor::zeros([2, 3], DType::F32);
-    let options = ops::CrossEntropy::default;
+    let options = ops::CrossEntropyOptions::default;
     let error = ops::cross_entropy(&logits, &Tensor::from([0.0f32, 1.0]), options()).unwrap_err();
     assert!(matches!(error, Error::ShapeMismatch { .. }));
     assert!(error.to_string().contains("class indices are integers") && error.to_string().contains("I64"), "{error}");
-    let ignoring = ops::CrossEntropy { ignore_index: Some(-100), ..options() };
+    let ignoring = ops::CrossEntropyOptions { ignore_index: Some(-100), ..options() };
     let error = ops::cross_entropy(&logits, &Tensor::from([0.0f32, 1.0]), ignoring).unwrap_err();
     assert!(error.to_string().contains("class indices are integers"), "{error}");
     let classes = Tensor::from([0i64, -100]);
     for error in [
         ops::cross_entropy(&logits, &classes, options()).unwrap_err(),
-        ops::nll_loss(&logits, &classes, ops::NllLoss::default()).unwrap_err(),
+        ops::nll_loss(&logits, &classes, ops::NllLossOptions::default()).unwrap_err(),
     ] {
         assert!(matches!(error, Error::IndexOutOfBounds { index: -100, .. }));
         assert!(error.to_string().contains("ignore_index"), "{error}");

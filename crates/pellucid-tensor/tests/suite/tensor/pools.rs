@@ -1,7 +1,7 @@
 //! Pooling of every kind in many configurations, compared with loops over windows.
 
 use crate::support::assert_within;
-use pellucid_tensor::ops::{self, AvgPoolDivisor, Pool};
+use pellucid_tensor::ops::{self, AvgPoolDivisor, PoolOptions};
 use pellucid_tensor::{Error, Tensor};
 
 /// A linear congruential generator, so that every run tests the same configurations.
@@ -90,9 +90,9 @@ impl PoolConfig {
         rows.flat_map(|row| x.iter().map(move |x| row * self.dims[2] + x)).collect()
     }
 
-    fn pool(&self) -> Pool {
+    fn pool(&self) -> PoolOptions {
         let of = |all: [usize; 3]| all[3 - self.spatial..].to_vec();
-        let pool = Pool::new(of(self.size)).stride(of(self.stride)).padding(of(self.padding));
+        let pool = PoolOptions::new(of(self.size)).stride(of(self.stride)).padding(of(self.padding));
         let pool = pool.dilation(of(self.dilation));
         if self.ceil { pool.ceil() } else { pool }
     }
@@ -220,7 +220,7 @@ fn max_pools_with_every_accepted_window() {
     }
     let values = Lcg(6).values(8 * 4 * 9, 50);
     let x = Tensor::new(&values[..], [8, 4, 3, 3]);
-    let (y, _) = ops::max_pool2d(&x, Pool::new(13).stride(1).padding(6)).unwrap();
+    let (y, _) = ops::max_pool2d(&x, PoolOptions::new(13).stride(1).padding(6)).unwrap();
     let most = values.chunks(9).map(|plane| plane.iter().copied().fold(f64::NEG_INFINITY, f64::max));
     assert_within(&y, &most.flat_map(|most| [most; 9]).collect::<Vec<_>>(), 0.0);
 }

@@ -1,6 +1,6 @@
 //! Tensors remain usable after a caught panic.
 
-use pellucid_tensor::{Array, Backward, Device, Tensor};
+use pellucid_tensor::{Array, BackwardOptions, Device, Tensor};
 use std::panic::{RefUnwindSafe, UnwindSafe, catch_unwind};
 
 const fn is_unwind_safe<T: UnwindSafe + RefUnwindSafe>() {}
@@ -10,7 +10,7 @@ const _: () = {
     is_unwind_safe::<Option<Vec<Tensor>>>();
     is_unwind_safe::<Array>();
     is_unwind_safe::<Device>();
-    is_unwind_safe::<Backward>();
+    is_unwind_safe::<BackwardOptions>();
 };
 
 #[test]

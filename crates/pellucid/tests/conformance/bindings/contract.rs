@@ -3,7 +3,7 @@
 use super::Binder;
 use crate::call::{Call, KEY};
 use crate::index::Argument;
-use pellucid::ops::{self, Attention};
+use pellucid::ops::{self, AttentionOptions};
 use pellucid::{Error, Result, Tensor};
 
 pub(super) fn bind(table: &mut Binder) {
@@ -71,7 +71,7 @@ fn weighted(c: &Call, product: Tensor) -> Result<Tensor> {
 
 /// Computes attention with PyTorch's arguments.
 fn attention(c: &Call) -> Result<Tensor> {
-    let options = Attention {
+    let options = AttentionOptions {
         mask: c.optional(3, "attn_mask"),
         dropout: c.float(4, "dropout_p").unwrap_or(0.0),
         causal: c.flag(5, "is_causal"),

@@ -3,7 +3,7 @@
 use super::Binder;
 use crate::call::{Call, KEY};
 use crate::index::Argument;
-use ops::Window;
+use ops::WindowFunction;
 use pellucid::{DType, Error, Result, Tensor, ops};
 
 pub(super) fn bind(table: &mut Binder) {
@@ -61,31 +61,33 @@ fn spaced(c: &Call, start: f64, end: f64) -> Result<Tensor> {
 
 fn windows(table: &mut Binder) {
     let number = |c: &Call, name| c.float(KEY, name).unwrap_or(1.0);
-    let plain: [(&str, Window<'static>); 6] = [
-        ("signal.windows.bartlett", Window::Bartlett),
-        ("signal.windows.blackman", Window::Blackman),
-        ("signal.windows.cosine", Window::Cosine),
-        ("signal.windows.hamming", Window::Hamming),
-        ("signal.windows.hann", Window::Hann),
-        ("signal.windows.nuttall", Window::Nuttall),
+    let plain: [(&str, WindowFunction<'static>); 6] = [
+        ("signal.windows.bartlett", WindowFunction::Bartlett),
+        ("signal.windows.blackman", WindowFunction::Blackman),
+        ("signal.windows.cosine", WindowFunction::Cosine),
+        ("signal.windows.hamming", WindowFunction::Hamming),
+        ("signal.windows.hann", WindowFunction::Hann),
+        ("signal.windows.nuttall", WindowFunction::Nuttall),
     ];
     for (name, window) in plain {
         table.one(name, move |c| weights(c, window));
     }
     table.one("signal.windows.exponential", move |c| {
-        weights(c, Window::Exponential { center: c.float(KEY, "center"), tau: number(c, "tau") })
+        weights(c, WindowFunction::Exponential { center: c.float(KEY, "center"), tau: number(c, "tau") })
     });
-    table.one("signal.windows.gaussian", move |c| weights(c, Window::Gaussian { std: number(c, "std") }));
-    table.one("signal.windows.kaiser", |c| weights(c, Window::Kaiser { beta: c.float(KEY, "beta").unwrap_or(12.0) }));
+    table.one("signal.windows.gaussian", move |c| weights(c, WindowFunction::Gaussian { std: number(c, "std") }));
+    table.one("signal.windows.kaiser", |c| {
+        weights(c, WindowFunction::Kaiser { beta: c.float(KEY, "beta").unwrap_or(12.0) })
+    });
     table.one("signal.windows.general_hamming", |c| {
-        weights(c, Window::GeneralHamming { alpha: c.float(KEY, "alpha").unwrap_or(0.54) })
+        weights(c, WindowFunction::GeneralHamming { alpha: c.float(KEY, "alpha").unwrap_or(0.54) })
     });
     table.one("signal.windows.general_cosine", |c| {
-        weights(c, Window::GeneralCosine(&c.floats(KEY, "a").unwrap_or_default()))
+        weights(c, WindowFunction::GeneralCosine(&c.floats(KEY, "a").unwrap_or_default()))
     });
 }
 
-fn weights(c: &Call, window: Window<'_>) -> Result<Tensor> {
+fn weights(c: &Call, window: WindowFunction<'_>) -> Result<Tensor> {
     let asymmetric = matches!(c.get(KEY, "sym"), Some(Argument::Bool(false)));
     ops::signal_window(window, c.count(0, "M")?, !asymmetric, dtype(c))
 }

@@ -2,7 +2,10 @@
 
 use super::Binder;
 use crate::call::{Call, KEY};
-use pellucid::ops::{CrossEntropy, Ctc, MultiMargin, NllLoss, PoissonNll, Triplet};
+use pellucid::ops::{
+    CrossEntropyOptions, CtcLossOptions, MultiMarginLossOptions, NllLossOptions, PoissonNllLossOptions,
+    TripletMarginLossOptions,
+};
 use pellucid::{Error, Result, Tensor, ops};
 
 pub(super) fn bind(table: &mut Binder) {
@@ -32,7 +35,7 @@ fn regression(table: &mut Binder) {
         }
     });
     table.one("nn.functional.poisson_nll_loss", |c| {
-        let options = PoissonNll {
+        let options = PoissonNllLossOptions {
             log_input: !matches!(c.get(KEY, "log_input"), Some(crate::index::Argument::Bool(false))),
             full: c.flag(KEY, "full"),
             eps: c.float(KEY, "eps").unwrap_or(1e-8),
@@ -50,7 +53,7 @@ fn classes(table: &mut Binder) {
     // The data uses −100 for no class.
     let ignored = |c: &Call| Some(c.int(KEY, "ignore_index").map_or(-100, |i| i as i64));
     table.one("nn.functional.cross_entropy", move |c| {
-        let options = CrossEntropy {
+        let options = CrossEntropyOptions {
             label_smoothing: c.float(KEY, "label_smoothing").unwrap_or(0.0),
             ignore_index: ignored(c).filter(|_| c.y().is_ok_and(|target| !target.dtype().is_float())),
             reduction: c.reduction()?,
@@ -66,7 +69,8 @@ fn classes(table: &mut Binder) {
         table.one(name, move |c| linear_cross_entropy(c, ignored(c)));
     }
     table.one("nn.functional.nll_loss", move |c| {
-        let options = NllLoss { weight: c.optional(2, "weight"), ignore_index: ignored(c), reduction: c.reduction()? };
+        let options =
+            NllLossOptions { weight: c.optional(2, "weight"), ignore_index: ignored(c), reduction: c.reduction()? };
         ops::nll_loss(c.x()?, c.y()?, options)
     });
     table.one("nn.functional.binary_cross_entropy", |c| {
@@ -81,7 +85,7 @@ fn classes(table: &mut Binder) {
     });
     table.one("nn.functional.multilabel_margin_loss", |c| ops::multilabel_margin_loss(c.x()?, c.y()?, c.reduction()?));
     table.one("nn.functional.multi_margin_loss", |c| {
-        let options = MultiMargin {
+        let options = MultiMarginLossOptions {
             p: c.float(KEY, "p").unwrap_or(1.0),
             margin: c.float(KEY, "margin").unwrap_or(1.0),
             weight: c.optional(KEY, "weight"),
@@ -98,7 +102,7 @@ fn classes(table: &mut Binder) {
                 c.ints(at, name).ok_or_else(|| Error::invalid("ctc_loss", "the lengths must be a list of integers"))?;
             Ok(Tensor::new(lengths.iter().map(|&n| n as i64).collect::<Vec<_>>(), [lengths.len()]))
         };
-        let options = Ctc {
+        let options = CtcLossOptions {
             blank: c.int(4, "blank").unwrap_or(0) as usize,
             zero_infinity: c.flag(KEY, "zero_infinity"),
             reduction: c.reduction()?,
@@ -131,7 +135,7 @@ fn linear_cross_entropy(c: &Call, ignore_index: Option<i64>) -> Result<Tensor> {
             "the weight must have outputs, and the bias one value for each",
         ));
     }
-    let options = CrossEntropy {
+    let options = CrossEntropyOptions {
         label_smoothing: c.float(KEY, "label_smoothing").unwrap_or(0.0),
         ignore_index: ignore_index.filter(|_| !target.dtype().is_float()),
         reduction: c.reduction()?,
@@ -158,7 +162,7 @@ fn margins(table: &mut Binder) {
         ops::cosine_embedding_loss(c.x()?, c.tensor(1, "input2")?, c.tensor(2, "target")?, margin, c.reduction()?)
     });
     let triplet = |c: &Call| -> Result<Tensor> {
-        let options = Triplet {
+        let options = TripletMarginLossOptions {
             margin: c.float(KEY, "margin").unwrap_or(1.0),
             p: c.float(KEY, "p").unwrap_or(2.0),
             eps: c.float(KEY, "eps").unwrap_or(1e-6),

@@ -2,7 +2,7 @@
 
 use super::Binder;
 use crate::call::Call;
-use pellucid::ops::{self, Axes, BatchNorm, RunningStatistics, over};
+use pellucid::ops::{self, Axes, BatchNormOptions, RunningStatistics, over};
 use pellucid::{DType, Result, Tensor};
 
 pub(super) fn bind(table: &mut Binder) {
@@ -81,7 +81,7 @@ fn running<'a>(c: &'a Call<'_>) -> Option<RunningStatistics<'a>> {
     pair.map(|(mean, var)| RunningStatistics { mean, var })
 }
 
-fn options(c: &Call, training: bool) -> BatchNorm {
+fn options(c: &Call, training: bool) -> BatchNormOptions {
     let (momentum, eps) = (c.float(6, "momentum").unwrap_or(0.1), c.float(7, "eps").unwrap_or(1e-5));
-    BatchNorm { training, momentum, eps }
+    BatchNormOptions { training, momentum, eps }
 }

@@ -4,7 +4,7 @@ use super::Binder;
 use super::reduce::along;
 use crate::call::{Call, KEY};
 use crate::index::Argument;
-use ops::{Embedding, EmbeddingBag, ScatterReduceOp};
+use ops::{EmbeddingBagOptions, EmbeddingOptions, ScatterReduceOp};
 use pellucid::{DType, Error, Result, Tensor, ops};
 
 pub(super) fn bind(table: &mut Binder) {
@@ -114,7 +114,7 @@ pub(super) fn bind(table: &mut Binder) {
             Some("max") => ScatterReduceOp::Max,
             Some(other) => return Err(Error::invalid("embedding_bag", format!("unknown mode {other}"))),
         };
-        let options = EmbeddingBag {
+        let options = EmbeddingBagOptions {
             offsets: c.optional(KEY, "offsets"),
             include_last_offset: c.flag(KEY, "include_last_offset"),
             mode,
@@ -145,7 +145,7 @@ pub(super) fn bind(table: &mut Binder) {
     });
     table.unary("argwhere", |x| rows(x, &ops::nonzero(x)?));
     table.one("nn.functional.embedding", |c| {
-        let options = Embedding {
+        let options = EmbeddingOptions {
             padding_index: c.int(2, "padding_idx"),
             max_norm: c.float(3, "max_norm").map(|most| (most, c.float(4, "norm_type").unwrap_or(2.0))),
             scale_by_frequency: c.flag(5, "scale_grad_by_freq"),

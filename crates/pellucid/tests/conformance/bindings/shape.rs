@@ -3,7 +3,7 @@
 use super::Binder;
 use super::reduce::along_both;
 use crate::call::{Call, KEY};
-use ops::{Indexing, PadMode, Repeats};
+use ops::{MeshgridIndexing, PadMode, Repeats};
 use pellucid::{Error, Result, Shape, Tensor, ops};
 
 pub(super) fn bind(table: &mut Binder) {
@@ -160,7 +160,7 @@ fn tables(table: &mut Binder) {
     for name in ["meshgrid.list_of_tensors", "meshgrid.variadic_tensors"] {
         table.many(name, |c| {
             let xy = c.text(KEY, "indexing") == Some("xy");
-            ops::meshgrid(&c.tensors(0)?, if xy { Indexing::Xy } else { Indexing::Ij })
+            ops::meshgrid(&c.tensors(0)?, if xy { MeshgridIndexing::Xy } else { MeshgridIndexing::Ij })
         });
     }
     table.one("block_diag", |c| {
@@ -236,7 +236,7 @@ fn cuts(table: &mut Binder) {
     table.one("select", |c| ops::select(c.x()?, c.int(1, "dim").unwrap_or(0), c.int(2, "index").unwrap_or(0)));
     table.one("slice", |c| {
         let (x, axis) = (c.x()?, c.int(1, "dim").unwrap_or(0));
-        let mut index = vec![pellucid::Ix::from(..); x.shape().axis("slice", axis)?];
+        let mut index = vec![pellucid::IndexItem::from(..); x.shape().axis("slice", axis)?];
         index.push(pellucid::slice(c.int(2, "start"), c.int(3, "end"), c.int(4, "step").unwrap_or(1)).into());
         x.try_i(index)
     });

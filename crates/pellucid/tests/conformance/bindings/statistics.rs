@@ -4,14 +4,14 @@ use super::Binder;
 use super::reduce::{along, along_both};
 use crate::call::{Call, KEY};
 use crate::index::Argument;
-use ops::{Bins, Cov, Interpolation, Spacing, over};
+use ops::{Bins, CovOptions, QuantileInterpolation, Spacing, over};
 use pellucid::{DType, Error, Result, Tensor, ops};
 
 pub(super) fn bind(table: &mut Binder) {
     order(table);
     counts(table);
     table.one("cov", |c| {
-        let options = Cov {
+        let options = CovOptions {
             correction: c.float(KEY, "correction").unwrap_or(1.0),
             frequencies: c.optional(KEY, "fweights"),
             weights: c.optional(KEY, "aweights"),
@@ -130,13 +130,13 @@ fn counts(table: &mut Binder) {
 }
 
 impl Call<'_> {
-    fn interpolation(&self) -> Result<Interpolation> {
+    fn interpolation(&self) -> Result<QuantileInterpolation> {
         match self.text(KEY, "interpolation") {
-            None | Some("linear") => Ok(Interpolation::Linear),
-            Some("lower") => Ok(Interpolation::Lower),
-            Some("higher") => Ok(Interpolation::Higher),
-            Some("midpoint") => Ok(Interpolation::Midpoint),
-            Some("nearest") => Ok(Interpolation::Nearest),
+            None | Some("linear") => Ok(QuantileInterpolation::Linear),
+            Some("lower") => Ok(QuantileInterpolation::Lower),
+            Some("higher") => Ok(QuantileInterpolation::Higher),
+            Some("midpoint") => Ok(QuantileInterpolation::Midpoint),
+            Some("nearest") => Ok(QuantileInterpolation::Nearest),
             Some(other) => Err(Error::invalid("call", format!("unknown interpolation {other}"))),
         }
     }

@@ -3,14 +3,15 @@
 use super::Binder;
 use crate::call::Call;
 use pellucid::ops::{
-    self, AvgPoolDivisor, Conv, InterpolationMode, Padding, PaddingMode, Pool, Resample, Resize, Spatial,
+    self, AvgPoolDivisor, ConvOptions, ConvPadding, InterpolationMode, PaddingMode, PoolOptions, Resize, ResizeMode,
+    Spatial,
 };
-use pellucid::{Error, Grad, Result, Tensor, grad};
+use pellucid::{Error, GradOptions, Result, Tensor, grad};
 
-type Convolution = fn(&Tensor, &Tensor, Option<&Tensor>, Conv) -> Result<Tensor>;
-type MaxPool = fn(&Tensor, Pool) -> Result<(Tensor, Tensor)>;
-type AvgPool = fn(&Tensor, Pool, AvgPoolDivisor) -> Result<Tensor>;
-type LpPool = fn(&Tensor, f64, Pool) -> Result<Tensor>;
+type Convolution = fn(&Tensor, &Tensor, Option<&Tensor>, ConvOptions) -> Result<Tensor>;
+type MaxPool = fn(&Tensor, PoolOptions) -> Result<(Tensor, Tensor)>;
+type AvgPool = fn(&Tensor, PoolOptions, AvgPoolDivisor) -> Result<Tensor>;
+type LpPool = fn(&Tensor, f64, PoolOptions) -> Result<Tensor>;
 type Unpool = fn(&Tensor, &Tensor, &[usize]) -> Result<Tensor>;
 type AdaptiveAvg = fn(&Tensor, &[Option<usize>]) -> Result<Tensor>;
 type AdaptiveMax = fn(&Tensor, &[Option<usize>]) -> Result<(Tensor, Tensor)>;
@@ -62,11 +63,11 @@ fn convolutions(table: &mut Binder) {
     for (name, conv) in plain {
         table.one(name, move |c| {
             let padding = match c.text(4, "padding") {
-                Some("same") => Padding::Same,
+                Some("same") => ConvPadding::Same,
                 Some("valid") => 0.into(),
-                _ => spatial(c, 4, "padding")?.map_or(0.into(), Padding::Both),
+                _ => spatial(c, 4, "padding")?.map_or(0.into(), ConvPadding::Both),
             };
-            let options = Conv {
+            let options = ConvOptions {
                 stride: spatial(c, 3, "stride")?.unwrap_or(1.into()),
                 padding,
                 dilation: spatial(c, 5, "dilation")?.unwrap_or(1.into()),
@@ -83,9 +84,9 @@ fn convolutions(table: &mut Binder) {
     ];
     for (name, conv) in transposed {
         table.one(name, move |c| {
-            let options = Conv {
+            let options = ConvOptions {
                 stride: spatial(c, 3, "stride")?.unwrap_or(1.into()),
-                padding: spatial(c, 4, "padding")?.map_or(0.into(), Padding::Both),
+                padding: spatial(c, 4, "padding")?.map_or(0.into(), ConvPadding::Both),
                 output_padding: spatial(c, 5, "output_padding")?.unwrap_or(0.into()),
                 groups: c.int(6, "groups").unwrap_or(1) as usize,
                 dilation: spatial(c, 7, "dilation")?.unwrap_or(1.into()),
@@ -96,9 +97,9 @@ fn convolutions(table: &mut Binder) {
 }
 
 /// Returns size, stride, padding and rounding from a position on, in the order that all pools share.
-fn pool(c: &Call, at: usize, with_padding: bool) -> Result<Pool> {
+fn pool(c: &Call, at: usize, with_padding: bool) -> Result<PoolOptions> {
     let size = spatial(c, at, "kernel_size")?.ok_or_else(|| Error::invalid("call", "no size"))?;
-    let mut pool = Pool::new(size);
+    let mut pool = PoolOptions::new(size);
     pool.stride = spatial(c, at + 1, "stride")?;
     if with_padding && let Some(padding) = spatial(c, at + 2, "padding")? {
         pool.padding = padding;
@@ -128,7 +129,7 @@ fn pools(table: &mut Binder) {
         pool.dilation = spatial(c, 4, "dilation")?.unwrap_or(1.into());
         pool.ceil = c.flag(5, "ceil_mode");
         let (values, _) = ops::max_pool2d(&x, pool)?;
-        Ok(grad(&[&ops::sum(&values, ..)?], &[&x], Grad::default())?.remove(0))
+        Ok(grad(&[&ops::sum(&values, ..)?], &[&x], GradOptions::default())?.remove(0))
     });
     let avg: [(&str, AvgPool); 3] = [
         ("nn.functional.avg_pool1d", ops::avg_pool1d),
@@ -230,11 +231,11 @@ fn resampled(table: &mut Binder) {
             let axes = x.rank().saturating_sub(2);
             let align_corners = c.flag(4, "align_corners") || name.ends_with("upsample_bilinear");
             let mode = match c.text(3, "mode").unwrap_or(name.rsplit(['.', '_']).next().unwrap_or_default()) {
-                "nearest-exact" => Resample::NearestExact,
-                "linear" | "bilinear" | "trilinear" => Resample::Linear { align_corners },
-                "bicubic" => Resample::Cubic { align_corners },
-                "area" => Resample::Area,
-                _ => Resample::Nearest,
+                "nearest-exact" => ResizeMode::NearestExact,
+                "linear" | "bilinear" | "trilinear" => ResizeMode::Linear { align_corners },
+                "bicubic" => ResizeMode::Cubic { align_corners },
+                "area" => ResizeMode::Area,
+                _ => ResizeMode::Nearest,
             };
             let size = match c.ints(1, "size") {
                 Some(size) if size.len() == 1 => Resize::To(numbers(vec![size[0]; axes])?),

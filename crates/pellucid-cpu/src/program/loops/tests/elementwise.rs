@@ -98,7 +98,7 @@ fn every_primitive_has_a_loop_that_matches_the_evaluator() {
     use Binary::{And, Or, Shl, Shr, Xor};
     for op in Binary::ALL.into_iter().filter(|op| ![And, Or, Shl, Shr, Xor].contains(op)) {
         let [single, double] = [Compute::F32, Compute::F64]
-            .map(|ty| binary(op, ty, Form::TileTile, isa).unwrap_or_else(|| panic!("{op:?} has no loop")));
+            .map(|ty| binary(op, ty, OperandForm::TileTile, isa).unwrap_or_else(|| panic!("{op:?} has no loop")));
         for (a, b) in [(2.0f32, 0.75f32), (1.0, 2.5), (3.0, 1.5)].into_iter().filter(|_| !op.gives_mask()) {
             let (wide, mut y, mut wide_y) = ([a, b].map(f64::from), 0f32, 0f64);
             // SAFETY: the loops read one element of each operand and write another of their type; the isa is available.
@@ -116,12 +116,14 @@ fn every_primitive_has_a_loop_that_matches_the_evaluator() {
 fn binary_loops_agree_on_every_isa() {
     for ty in ALL {
         for op in Binary::ALL {
-            for (form, tiles) in
-                [(Form::TileTile, [true, true]), (Form::TileUniform, [true, false]), (Form::UniformTile, [false, true])]
-            {
+            for (form, tiles) in [
+                (OperandForm::TileTile, [true, true]),
+                (OperandForm::TileUniform, [true, false]),
+                (OperandForm::UniformTile, [false, true]),
+            ] {
                 for_each_isa(|isa| {
                     let Some(run) = binary(op, ty, form, isa) else { return };
-                    let one = binary(op, ty, Form::TileTile, Isa::Portable).unwrap();
+                    let one = binary(op, ty, OperandForm::TileTile, Isa::Portable).unwrap();
                     let out = if op.gives_mask() { DType::Bool } else { ty.storage() };
                     // SAFETY: `check` passes buffers of `n` elements, in place or disjoint, and the isa is available.
                     let run = |d, [a, b]: [*const u8; 2], n| unsafe { run.run(d, a, b, n) };

@@ -146,7 +146,7 @@ fn chains_match_their_separate_instructions() {
 fn sums_in_chains_match_sums_of_stored_results() {
     fn check<T: LoopElement>(ty: Compute, isa: Isa) {
         let run = chain(ty, isa).expect("floats have chains");
-        let sum = fold(Fold::Sum, ty, isa).expect("floats have sums");
+        let sum = fold(FoldOp::Sum, ty, isa).expect("floats have sums");
         for n in COUNTS {
             let [from, tile] = [1, 2].map(|seed| values(ty.storage(), n, seed + n as u64));
             let mut kept = GuardedBytes::new(&vec![0; n * size_of::<T>()], 3);
@@ -165,7 +165,7 @@ fn sums_in_chains_match_sums_of_stored_results() {
             }
             let bytes = |lanes: [u64; LANES]| lanes.map(u64::to_ne_bytes).concat()[..LANES * size_of::<T>()].to_vec();
             assert_same(ty.storage(), &bytes(got), &bytes(want), &format!("sum of {n} values, {ty:?} {isa:?}"));
-            let product = binary(Binary::Mul, ty, Form::TileTile, Isa::Portable).expect("floats have products");
+            let product = binary(Binary::Mul, ty, OperandForm::TileTile, Isa::Portable).expect("floats have products");
             let mut products = vec![0; n * size_of::<T>()];
             // SAFETY: all buffers hold `n` values and are disjoint; every processor runs portable code.
             unsafe { product.run(products.as_mut_ptr(), from.as_ptr(), tile.as_ptr(), n) };

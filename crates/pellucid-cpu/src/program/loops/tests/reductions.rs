@@ -23,7 +23,7 @@ fn canonical_fold<T: Copy>(x: &[T], identity: T, combine: impl Fn(T, T) -> T) ->
 }
 
 /// Compares the loops of a reduction with the definition of the canonical order, on rows and on columns.
-fn check_fold<T: LoopElement>(op: Fold, ty: Compute, identity: T, combine: impl Fn(T, T) -> T + Copy) {
+fn check_fold<T: LoopElement>(op: FoldOp, ty: Compute, identity: T, combine: impl Fn(T, T) -> T + Copy) {
     let size = size_of::<T>();
     let dtype = ty.storage();
     let bytes = |x: T| {
@@ -89,10 +89,10 @@ fn check_fold<T: LoopElement>(op: Fold, ty: Compute, identity: T, combine: impl 
 fn reductions_follow_the_canonical_order() {
     macro_rules! numbers {
         ($($t:ident $ty:ident: $least:expr, $greatest:expr, $add:expr, $mul:expr, $max:expr, $min:expr;)*) => {$(
-            check_fold::<$t>(Fold::Sum, Compute::$ty, 0 as $t, $add);
-            check_fold::<$t>(Fold::Prod, Compute::$ty, 1 as $t, $mul);
-            check_fold::<$t>(Fold::Max, Compute::$ty, $least, $max);
-            check_fold::<$t>(Fold::Min, Compute::$ty, $greatest, $min);
+            check_fold::<$t>(FoldOp::Sum, Compute::$ty, 0 as $t, $add);
+            check_fold::<$t>(FoldOp::Prod, Compute::$ty, 1 as $t, $mul);
+            check_fold::<$t>(FoldOp::Max, Compute::$ty, $least, $max);
+            check_fold::<$t>(FoldOp::Min, Compute::$ty, $greatest, $min);
         )*};
     }
     numbers! {
@@ -101,15 +101,15 @@ fn reductions_follow_the_canonical_order() {
         i32 I32: i32::MIN, i32::MAX, i32::wrapping_add, i32::wrapping_mul, Ord::max, Ord::min;
         i64 I64: i64::MIN, i64::MAX, i64::wrapping_add, i64::wrapping_mul, Ord::max, Ord::min;
     }
-    check_fold::<MaskByte>(Fold::And, Compute::Mask, MaskByte(1), |a, b| MaskByte(a.0 & b.0));
-    check_fold::<MaskByte>(Fold::Or, Compute::Mask, MaskByte(0), |a, b| MaskByte(a.0 | b.0));
+    check_fold::<MaskByte>(FoldOp::And, Compute::Mask, MaskByte(1), |a, b| MaskByte(a.0 & b.0));
+    check_fold::<MaskByte>(FoldOp::Or, Compute::Mask, MaskByte(0), |a, b| MaskByte(a.0 | b.0));
 }
 
 /// Compares the sum of products, in two calls, with the sum of stored products.
 fn check_products<T: LoopElement>(ty: Compute) {
     let (size, dtype) = (size_of::<T>(), ty.storage());
     for_each_isa(|isa| {
-        let f = fold(Fold::Sum, ty, isa).unwrap();
+        let f = fold(FoldOp::Sum, ty, isa).unwrap();
         let products = f.accumulate_products.expect("sums have a loop for products");
         for n in [0, 1, 17, 127, 128, 129, 300, 1000] {
             let (a, b) = (values(dtype, n, n as u64), values(dtype, n, n as u64 + 1));
@@ -121,7 +121,7 @@ fn check_products<T: LoopElement>(ty: Compute) {
             // SAFETY: all buffers hold n values, and both lane buffers hold 16. The first call for products reads full
             // blocks only.
             unsafe {
-                let mul = binary(Binary::Mul, ty, Form::TileTile, isa).unwrap();
+                let mul = binary(Binary::Mul, ty, OperandForm::TileTile, isa).unwrap();
                 mul.run(stored.as_mut_ptr(), a.as_ptr(), b.as_ptr(), n);
                 (f.accumulate)(plain.as_mut_ptr(), stored.as_ptr(), n, true);
                 (f.finish)(want.as_mut_ptr(), plain.as_ptr());

@@ -3,8 +3,10 @@
 //! shapes and dtypes alone.
 
 use super::ProgramRun;
-use pellucid_tensor::ops::{self, Attention, Conv, CrossEntropy, Embedding, PadMode, Pool, over};
-use pellucid_tensor::{DType, Grad, Result, Shape, Tensor, formula, grad, no_grad, slice};
+use pellucid_tensor::ops::{
+    self, AttentionOptions, ConvOptions, CrossEntropyOptions, EmbeddingOptions, PadMode, PoolOptions, over,
+};
+use pellucid_tensor::{DType, GradOptions, Result, Shape, Tensor, formula, grad, no_grad, slice};
 
 type RandomOperation = fn(&mut ProgramRun<'_>) -> Option<Vec<Tensor>>;
 type Unary = fn(&Tensor) -> Result<Tensor>;
@@ -100,15 +102,15 @@ pub const OPERATIONS: &[(&str, RandomOperation)] = &[
         let x = r.pick(|t| t.rank() == 2 && t.dtype().is_float() && t.size() > 0)?;
         let (dtype, shape) = (x.dtype(), x.shape().clone());
         let y = r.pick(|t| t.dtype() == dtype && *t.shape() == shape)?;
-        let options = Attention { causal: r.rng.below(2) == 0, ..Default::default() };
+        let options = AttentionOptions { causal: r.rng.below(2) == 0, ..Default::default() };
         one(ops::scaled_dot_product_attention(&x, &y, &x, options))
     }),
     ("windows", |r| {
         let x = r.pick(|t| t.rank() == 2 && t.dtype().is_float() && t.size() > 0)?;
         let image = ops::unsqueeze(&x, 0).ok()?;
         match r.rng.below(2) {
-            0 => two(ops::max_pool1d(&image, Pool::new(2).stride(1))),
-            _ => one(ops::conv1d(&image, &ops::narrow(&image, 2, 0, 1).ok()?, None, Conv::default())),
+            0 => two(ops::max_pool1d(&image, PoolOptions::new(2).stride(1))),
+            _ => one(ops::conv1d(&image, &ops::narrow(&image, 2, 0, 1).ok()?, None, ConvOptions::default())),
         }
     }),
     ("a sum of products", |r| {
@@ -162,7 +164,7 @@ pub const OPERATIONS: &[(&str, RandomOperation)] = &[
         let (n, index) = (r.program_state.index.size(), r.index()?);
         let x = r.pick(|t| t.rank() > 0 && t.shape()[0] == n)?;
         one(match r.rng.below(3) {
-            0 => ops::embedding(&x, &index, Embedding::default()),
+            0 => ops::embedding(&x, &index, EmbeddingOptions::default()),
             1 => ops::index_select(&x, 0, &index),
             _ => x.try_i(&index),
         })
@@ -273,14 +275,14 @@ pub const OPERATIONS: &[(&str, RandomOperation)] = &[
             2 => ops::cumsum(&ops::exp(&ops::tanh(&x).ok()?).ok()?, -1).ok()?,
             _ => ops::add(&ops::gelu(&x).ok()?, &ops::sum(&x, ..).ok()?).ok()?,
         };
-        grad(&[&y.square()], &[&x], Grad::default()).ok()
+        grad(&[&y.square()], &[&x], GradOptions::default()).ok()
     }),
     ("a second derivative", |r| {
         let x = r.pick(|t| t.dtype().is_float() && t.size() <= 64)?.detach().requires_grad_(true);
         let y = if r.rng.below(2) == 0 { x.tanh().square() } else { ops::mul(&x, &ops::sigmoid(&x).ok()?).ok()? };
-        let create = Grad { create_graph: true, ..Default::default() };
+        let create = GradOptions { create_graph: true, ..Default::default() };
         let first = grad(&[&y], &[&x], create).ok()?;
-        let second = grad(&[&first[0].square()], &[&x], Grad::default()).ok()?;
+        let second = grad(&[&first[0].square()], &[&x], GradOptions::default()).ok()?;
         Some(vec![first[0].detach(), second[0].clone()])
     }),
     ("a step of training", |r| {
@@ -290,7 +292,7 @@ pub const OPERATIONS: &[(&str, RandomOperation)] = &[
         w.zero_grad();
         let classes = ops::rem(Tensor::arange(0i64, x.shape()[0] as i64, 1), 3).ok()?;
         let logits = ops::matmul(&ops::tanh(&x).ok()?, w).ok()?;
-        let loss = ops::cross_entropy(&logits, &classes, CrossEntropy::default()).ok()?;
+        let loss = ops::cross_entropy(&logits, &classes, CrossEntropyOptions::default()).ok()?;
         loss.backward();
         let gradient = w.grad()?;
         let _off = no_grad();

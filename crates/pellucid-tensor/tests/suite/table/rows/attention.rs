@@ -2,7 +2,7 @@
 
 use crate::table::nd::Nd;
 use crate::table::row::{Gradient::Third, Row, Rule, argument_refused, mask, real, shape_refused};
-use pellucid_tensor::ops::Attention;
+use pellucid_tensor::ops::AttentionOptions;
 use pellucid_tensor::{DType, Error, Tensor, bf16, ops};
 
 pub(super) fn rows() -> Vec<Row> {
@@ -28,14 +28,19 @@ fn naive(x: &[Nd], scale: f64, added: impl Fn(usize, usize, usize) -> f64) -> Nd
 }
 
 /// Calls `attention` with all operands in the dtype of the queries.
-fn attend(x: &[Tensor], options: Attention) -> pellucid_tensor::Result<Tensor> {
+fn attend(x: &[Tensor], options: AttentionOptions) -> pellucid_tensor::Result<Tensor> {
     let own = |t: &Tensor| if t.dtype() == DType::Bool { t.clone() } else { t.to_dtype(x[0].dtype()) };
     let mask = options.mask.map(own);
-    ops::scaled_dot_product_attention(&x[0], &own(&x[1]), &own(&x[2]), Attention { mask: mask.as_ref(), ..options })
+    ops::scaled_dot_product_attention(
+        &x[0],
+        &own(&x[1]),
+        &own(&x[2]),
+        AttentionOptions { mask: mask.as_ref(), ..options },
+    )
 }
 
 fn attention() -> Row {
-    let plain = || Attention { scale: Some(0.5), ..Attention::default() };
+    let plain = || AttentionOptions { scale: Some(0.5), ..AttentionOptions::default() };
     let hidden = |hide: bool| if hide { f64::NEG_INFINITY } else { 0.0 };
     Row::new("scaled_dot_product_attention")
         .rule(Rule::FloatsOnly)
@@ -53,7 +58,7 @@ fn attention() -> Row {
         .case(
             "heads that share keys, 1/√E",
             [real([4, 2, 4]), real([2, 3, 4]), real([2, 3, 1])],
-            |x| attend(x, Attention::default()),
+            |x| attend(x, AttentionOptions::default()),
             |x| naive(x, 0.5, |_, _, _| 0.0),
         )
         .floats_only()
@@ -67,35 +72,35 @@ fn attention() -> Row {
         .case(
             "causal, with a negative scale",
             [real([1, 3, 2]), real([1, 3, 2]), real([1, 3, 2])],
-            move |x| attend(x, Attention { causal: true, scale: Some(-0.5), ..plain() }),
+            move |x| attend(x, AttentionOptions { causal: true, scale: Some(-0.5), ..plain() }),
             move |x| naive(x, -0.5, |_, l, s| hidden(s > l)),
         )
         .floats_only()
         .case(
             "causal",
             [real([1, 3, 2]), real([1, 3, 2]), real([1, 3, 2])],
-            move |x| attend(x, Attention { causal: true, ..plain() }),
+            move |x| attend(x, AttentionOptions { causal: true, ..plain() }),
             move |x| naive(x, 0.5, |_, l, s| hidden(s > l)),
         )
         .floats_only()
         .case(
             "a boolean mask for all heads",
             [real([2, 2, 2]), real([2, 3, 2]), real([2, 3, 2]), mask([2, 3])],
-            move |x| attend(x, Attention { mask: Some(&x[3]), ..plain() }),
+            move |x| attend(x, AttentionOptions { mask: Some(&x[3]), ..plain() }),
             move |x| naive(x, 0.5, |_, l, s| hidden(x[3].at(&[l, s]) == 0.0)),
         )
         .floats_only()
         .case(
             "numbers that are added, with their gradient",
             [real([2, 2, 2]), real([2, 2, 2]), real([2, 2, 2]), real([2, 1, 2])],
-            move |x| attend(x, Attention { mask: Some(&x[3]), ..plain() }),
+            move |x| attend(x, AttentionOptions { mask: Some(&x[3]), ..plain() }),
             |x| naive(x, 0.5, |h, _, s| x[3].at(&[h, 0, s])),
         )
         .floats_only()
         .case(
             "several blocks",
             [real([2, 300, 3]), real([2, 700, 3]), real([2, 700, 2])],
-            move |x| attend(x, Attention { causal: true, ..plain() }),
+            move |x| attend(x, AttentionOptions { causal: true, ..plain() }),
             move |x| naive(x, 0.5, |_, l, s| hidden(s > l)),
         )
         .long()
@@ -119,13 +124,13 @@ fn attention() -> Row {
             let y = of(&[5, 2, 3, 4]).scaled_dot_product_attention(
                 &of(&[1, 2, 6, 4]),
                 &of(&[5, 1, 6, 7]),
-                Attention::default(),
+                AttentionOptions::default(),
             );
             let apart = ops::scaled_dot_product_attention(
                 &of(&[4, 3, 4]),
                 &of(&[3, 6, 4]),
                 &of(&[3, 6, 4]),
-                Attention::default(),
+                AttentionOptions::default(),
             );
             Ok(y.shape().dims() == [5, 2, 3, 7] && shape_refused(apart)?)
         })
@@ -136,7 +141,12 @@ fn attention() -> Row {
             for shape in [&[6, 7][..], &[4, 1, 7], &[3, 1, 1, 7], &[1, 1, 1, 6, 1], &[2, 3, 4, 6, 7]] {
                 let mask = Tensor::randn(shape, DType::F64);
                 let attend = |q: &Tensor, k: &Tensor, v: &Tensor, mask: &Tensor| {
-                    ops::scaled_dot_product_attention(q, k, v, Attention { mask: Some(mask), ..Attention::default() })
+                    ops::scaled_dot_product_attention(
+                        q,
+                        k,
+                        v,
+                        AttentionOptions { mask: Some(mask), ..AttentionOptions::default() },
+                    )
                 };
                 let all = attend(&q, &k, &v, &mask)?;
                 let masks = mask.broadcast_to([2, 3, 4, 6, 7]);
@@ -154,12 +164,13 @@ fn attention() -> Row {
             let of = || Tensor::randn([2, 40, 16], DType::F32).to_dtype(DType::BF16);
             let (q, k, v) = (of(), of(), of());
             let wide = [&q, &k, &v].map(|t| t.to_dtype(DType::F32));
-            let options = || Attention { causal: true, ..Attention::default() };
+            let options = || AttentionOptions { causal: true, ..AttentionOptions::default() };
             let half = ops::scaled_dot_product_attention(&q, &k, &v, options())?;
             let exact = ops::scaled_dot_product_attention(&wide[0], &wide[1], &wide[2], options())?;
             // A mask that requires a gradient uses a separate implementation.
             let mask = Tensor::zeros([40, 40], DType::BF16).requires_grad_(true);
-            let other = ops::scaled_dot_product_attention(&q, &k, &v, Attention { mask: Some(&mask), ..options() })?;
+            let other =
+                ops::scaled_dot_product_attention(&q, &k, &v, AttentionOptions { mask: Some(&mask), ..options() })?;
             let near =
                 (other.to_dtype(DType::F32) - &exact).abs().le(exact.abs() / 256.0 + 1e-6).all(..).item::<bool>();
             Ok(near
@@ -168,25 +179,25 @@ fn attention() -> Row {
         })
         .check("queries and keys of width 0 give the mean of all values", || {
             let (q, v) = (Tensor::zeros([2, 0], DType::F32), Tensor::from([[1.0f32], [3.0]]));
-            let y = ops::scaled_dot_product_attention(&q, &q, &v, Attention::default())?;
+            let y = ops::scaled_dot_product_attention(&q, &q, &v, AttentionOptions::default())?;
             Ok(y.to_vec::<f32>() == [2.0, 2.0])
         })
         .check("a dropout of 1", || {
             let x = Tensor::zeros([2, 2], DType::F32);
-            let options = Attention { dropout: 1.0, ..Attention::default() };
+            let options = AttentionOptions { dropout: 1.0, ..AttentionOptions::default() };
             argument_refused(ops::scaled_dot_product_attention(&x, &x, &x, options))
         })
         .check("dropout drops weights and scales the others", || {
             let (q, v) = (Tensor::zeros([1, 64], DType::F64), Tensor::ones([1000, 1], DType::F64));
             let k = Tensor::zeros([1000, 64], DType::F64);
-            let options = Attention { dropout: 0.5, ..Attention::default() };
+            let options = AttentionOptions { dropout: 0.5, ..AttentionOptions::default() };
             let y = ops::scaled_dot_product_attention(&q, &k, &v, options)?.item::<f64>();
             Ok(y != 1.0 && (y - 1.0).abs() < 0.2)
         })
         .check("an integer mask is an error", || {
             let x = Tensor::zeros([2, 2], DType::F32);
             let seen = Tensor::from([[1i64, 0], [0, 1]]);
-            let options = Attention { mask: Some(&seen), ..Attention::default() };
+            let options = AttentionOptions { mask: Some(&seen), ..AttentionOptions::default() };
             let refused = ops::scaled_dot_product_attention(&x, &x, &x, options);
             Ok(matches!(refused, Err(Error::DTypeMismatch { .. })))
         })
@@ -201,7 +212,12 @@ fn blocks_have_the_gradients_of_the_definition() -> pellucid_tensor::Result<bool
         let weights = Tensor::randn([2, 300, 4], DType::F64);
         let gradients = |mask: Option<&Tensor>| -> pellucid_tensor::Result<Vec<f64>> {
             [&q, &k, &v].into_iter().for_each(Tensor::zero_grad);
-            let y = ops::scaled_dot_product_attention(&q, &k, &v, Attention { mask, causal, ..Attention::default() })?;
+            let y = ops::scaled_dot_product_attention(
+                &q,
+                &k,
+                &v,
+                AttentionOptions { mask, causal, ..AttentionOptions::default() },
+            )?;
             (y * &weights).sum(..).backward();
             Ok([&q, &k, &v].iter().flat_map(|t| t.grad().expect("the tensor has a gradient").to_vec::<f64>()).collect())
         };

@@ -2,7 +2,7 @@
 
 use crate::table::nd::Nd;
 use crate::table::row::{Row, argument_refused, real, shape_refused};
-use pellucid_tensor::ops::einops::{self, Fold};
+use pellucid_tensor::ops::einops::{self, EinopsReduction};
 use pellucid_tensor::{DType, Tensor, ops};
 
 pub(super) fn rows() -> Vec<Row> {
@@ -94,36 +94,38 @@ fn reduce() -> Row {
         .case(
             "blocks",
             [real([4, 6])],
-            |x| ops::reduce(&x[0], "(a 2) (b 3) -> a b", Fold::Sum, &[]),
+            |x| ops::reduce(&x[0], "(a 2) (b 3) -> a b", EinopsReduction::Sum, &[]),
             move |x| x[0].reshape(&[2, 2, 2, 3]).reduce(&[1, 3], sum),
         )
         .floats_only()
         .case(
             "the mean of axes, the others turned",
             [real([2, 3, 4])],
-            |x| ops::reduce(&x[0], "a b c -> c a", Fold::Mean, &[]),
+            |x| ops::reduce(&x[0], "a b c -> c a", EinopsReduction::Mean, &[]),
             move |x| x[0].reduce(&[1], move |row| sum(row) / 3.0).permute(&[1, 0]),
         )
         .floats_only()
         .case(
             "the rest",
             [real([2, 3, 2])],
-            |x| ops::reduce(&x[0], "... a -> a", Fold::Sum, &[]),
+            |x| ops::reduce(&x[0], "... a -> a", EinopsReduction::Sum, &[]),
             move |x| x[0].reduce(&[0, 1], sum),
         )
         .floats_only()
         .case(
             "no axis",
             [real([2, 3])],
-            |x| ops::reduce(&x[0], "a b -> b a", Fold::Prod, &[]),
+            |x| ops::reduce(&x[0], "a b -> b a", EinopsReduction::Prod, &[]),
             |x| x[0].permute(&[1, 0]),
         )
         .check("max, min and prod", || {
             let x = Tensor::from([[1.0, -2.0], [3.0, 4.0]]);
             let of = |fold| Ok::<_, pellucid_tensor::Error>(ops::reduce(&x, "a b -> a", fold, &[])?.to_vec::<f64>());
-            Ok(of(Fold::Max)? == [1.0, 4.0] && of(Fold::Min)? == [-2.0, 3.0] && of(Fold::Prod)? == [-2.0, 12.0])
+            Ok(of(EinopsReduction::Max)? == [1.0, 4.0]
+                && of(EinopsReduction::Min)? == [-2.0, 3.0]
+                && of(EinopsReduction::Prod)? == [-2.0, 12.0])
         })
         .check("a new axis on the right is an error", || {
-            argument_refused(ops::reduce(&image(), "a b c -> a 2", Fold::Sum, &[]))
+            argument_refused(ops::reduce(&image(), "a b c -> a 2", EinopsReduction::Sum, &[]))
         })
 }

@@ -2,7 +2,7 @@
 
 use crate::table::nd::{Nd, with};
 use crate::table::row::{Row, Rule, class, real};
-use ops::{CrossEntropy, Reduction};
+use ops::{CrossEntropyOptions, Reduction};
 use pellucid_tensor::{Error, Tensor, lazy, ops};
 
 /// Computes −Σ_c p_c·log softmax(x)_c along the class axis; `target` returns p at an index of x.
@@ -58,8 +58,8 @@ fn ignoring(x: &[Nd], ignored: f64, smoothing: f64) -> (Nd, f64) {
     (Nd { shape: each.shape, data }, count as f64)
 }
 
-fn options(label_smoothing: f64, ignore_index: Option<i64>, reduction: Reduction) -> CrossEntropy<'static> {
-    CrossEntropy { label_smoothing, ignore_index, reduction, weight: None }
+fn options(label_smoothing: f64, ignore_index: Option<i64>, reduction: Reduction) -> CrossEntropyOptions<'static> {
+    CrossEntropyOptions { label_smoothing, ignore_index, reduction, weight: None }
 }
 
 const WEIGHTS: [f64; 3] = [0.5, 1.0, 3.0];
@@ -77,7 +77,7 @@ fn weighted_losses(x: &[Nd], smoothing: f64, target: impl Fn(&[usize]) -> f64) -
 fn weighed(label_smoothing: f64, reduction: Reduction) -> impl Fn(&[Tensor]) -> pellucid_tensor::Result<Tensor> {
     move |x| {
         let weight = Tensor::from(WEIGHTS).to_dtype(x[0].dtype());
-        let options = CrossEntropy { label_smoothing, reduction, weight: Some(&weight), ..Default::default() };
+        let options = CrossEntropyOptions { label_smoothing, reduction, weight: Some(&weight), ..Default::default() };
         ops::cross_entropy(&x[0], &x[1], options)
     }
 }
@@ -147,26 +147,27 @@ pub(super) fn rows() -> Vec<Row> {
 }
 
 fn with_checks(row: Row) -> Row {
-    fn refused(logits: Tensor, targets: Tensor, options: CrossEntropy<'_>) -> Option<Error> {
+    fn refused(logits: Tensor, targets: Tensor, options: CrossEntropyOptions<'_>) -> Option<Error> {
         ops::cross_entropy(&logits, &targets, options).err()
     }
     let logits = || Tensor::from([[1.0, 2.0, 3.0]]);
     row.check("large logits", || {
-        Ok(ops::cross_entropy(&Tensor::from([[1e4, 0.0]]), &[1i64].into(), CrossEntropy::default())?.item::<f64>()
+        Ok(ops::cross_entropy(&Tensor::from([[1e4, 0.0]]), &[1i64].into(), CrossEntropyOptions::default())?
+            .item::<f64>()
             == 1e4)
     })
     .check("NaN propagates", || {
-        Ok(ops::cross_entropy(&Tensor::from([[f64::NAN, 0.0]]), &[1i64].into(), CrossEntropy::default())?
+        Ok(ops::cross_entropy(&Tensor::from([[f64::NAN, 0.0]]), &[1i64].into(), CrossEntropyOptions::default())?
             .item::<f64>()
             .is_nan())
     })
     .check("a logit of −∞ contributes nothing", || {
         let x = Tensor::from([[0.0, f64::NEG_INFINITY]]);
-        Ok(ops::cross_entropy(&x, &[0i64].into(), CrossEntropy::default())?.item::<f64>() == 0.0)
+        Ok(ops::cross_entropy(&x, &[0i64].into(), CrossEntropyOptions::default())?.item::<f64>() == 0.0)
     })
     .check("an invalid class is an error, and NaN in deferred execution", || {
         let x = Tensor::from([[0.0, 1.0], [0.0, 1.0]]);
-        let each = CrossEntropy { reduction: Reduction::None, ..Default::default() };
+        let each = CrossEntropyOptions { reduction: Reduction::None, ..Default::default() };
         let loss = |classes: [i64; 2]| ops::cross_entropy(&x, &classes.into(), each);
         let refused = |classes, wrong| {
             let error = loss(classes).unwrap_err();
@@ -176,7 +177,7 @@ fn with_checks(row: Row) -> Row {
         Ok(refused([1, 2], 2) && refused([-1, 0], -1) && deferred.to_vec::<f64>().iter().all(|v| v.is_nan()))
     })
     .check("the ignored index may be any integer", || {
-        let options = CrossEntropy { ignore_index: Some(-100), ..Default::default() };
+        let options = CrossEntropyOptions { ignore_index: Some(-100), ..Default::default() };
         let (x, t) = (Tensor::from([[0.0, 0.0], [5.0, 1.0]]).requires_grad_(true), Tensor::from([1i64, -100]));
         let loss = ops::cross_entropy(&x, &t, options)?;
         loss.backward();
@@ -184,20 +185,27 @@ fn with_checks(row: Row) -> Row {
             && x.grad().expect("the tensor has a gradient").to_vec::<f64>() == [0.5, -0.5, 0.0, 0.0])
     })
     .check("class indices of every integer dtype", || {
-        let loss =
-            |t: Tensor| Ok(ops::cross_entropy(&Tensor::from([[0.0, 3.0]]), &t, CrossEntropy::default())?.item::<f64>());
+        let loss = |t: Tensor| {
+            Ok(ops::cross_entropy(&Tensor::from([[0.0, 3.0]]), &t, CrossEntropyOptions::default())?.item::<f64>())
+        };
         let expected = loss([1i64].into())?;
         let others = [loss([1u8].into())?, loss([1i8].into())?, loss([1i16].into())?, loss([1i32].into())?];
         Ok(others == [expected; 4])
     })
     .check("targets of another shape are an error", move || {
-        Ok(matches!(refused(logits(), [0i64, 1].into(), CrossEntropy::default()), Some(Error::ShapeMismatch { .. })))
+        Ok(matches!(
+            refused(logits(), [0i64, 1].into(), CrossEntropyOptions::default()),
+            Some(Error::ShapeMismatch { .. })
+        ))
     })
     .check("bool targets are an error", move || {
-        Ok(matches!(refused(logits(), [true].into(), CrossEntropy::default()), Some(Error::DTypeMismatch { .. })))
+        Ok(matches!(
+            refused(logits(), [true].into(), CrossEntropyOptions::default()),
+            Some(Error::DTypeMismatch { .. })
+        ))
     })
     .check("smoothing above 1 is an error", move || {
-        let options = CrossEntropy { label_smoothing: 1.5, ..Default::default() };
+        let options = CrossEntropyOptions { label_smoothing: 1.5, ..Default::default() };
         Ok(matches!(refused(logits(), [0i64].into(), options), Some(Error::InvalidArgument { .. })))
     })
 }

@@ -3,7 +3,9 @@
 use crate::table::nd::{Nd, zip};
 use crate::table::row::{Input, Row, Rule, argument_refused, class, mask, real, shape_refused};
 use crate::table::special::softplus;
-use ops::{Ctc, MultiMargin, NllLoss, PoissonNll, Reduction, Triplet};
+use ops::{
+    CtcLossOptions, MultiMarginLossOptions, NllLossOptions, PoissonNllLossOptions, Reduction, TripletMarginLossOptions,
+};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 use std::f64::consts::PI;
 
@@ -62,7 +64,7 @@ fn regression_rows() -> Vec<Row> {
     let (int, one) = (|| Tensor::from([1i64]), || Tensor::from([1.0]));
     let huber = |d: f64, w: f64| if d.abs() < w { 0.5 * d * d } else { w * (d.abs() - 0.5 * w) };
     let stirling = |t: f64| if t > 1.0 { t * t.ln() - t + 0.5 * (2.0 * PI * t).ln() } else { 0.0 };
-    let full = PoissonNll { log_input: false, full: true, eps: 1e-3, reduction: Reduction::None };
+    let full = PoissonNllLossOptions { log_input: false, full: true, eps: 1e-3, reduction: Reduction::None };
     vec![
         loss("l1_loss", apart(), |x, r| ops::l1_loss(&x[0], &x[1], r), |x| zip(x, |v| (v[0] - v[1]).abs()))
             .check("integers are an error", move || integers_refused(ops::l1_loss(&int(), &int(), Reduction::Mean)))
@@ -128,7 +130,9 @@ fn regression_rows() -> Vec<Row> {
             loss(
                 "poisson_nll_loss",
                 [real([2, 3]), real([2, 3]).within(0.2..=4.0)],
-                |x, reduction| ops::poisson_nll_loss(&x[0], &x[1], PoissonNll { reduction, ..Default::default() }),
+                |x, reduction| {
+                    ops::poisson_nll_loss(&x[0], &x[1], PoissonNllLossOptions { reduction, ..Default::default() })
+                },
                 |x| zip(x, |v| v[0].exp() - v[1] * v[0]),
             ),
             "of rates, with ln t!".into(),
@@ -138,7 +142,7 @@ fn regression_rows() -> Vec<Row> {
             Reduction::None,
         )
         .check("integers are an error", move || {
-            integers_refused(ops::poisson_nll_loss(&int(), &int(), PoissonNll::default()))
+            integers_refused(ops::poisson_nll_loss(&int(), &int(), PoissonNllLossOptions::default()))
         }),
         with_loss_case(
             loss(
@@ -268,7 +272,7 @@ fn class_rows() -> Vec<Row> {
             row,
             format!("further axes, {reduction:?}"),
             [real([2, 3, 2]), class([2, 2], 3)],
-            |x, reduction| ops::nll_loss(&x[0], &x[1], NllLoss { reduction, ..Default::default() }),
+            |x, reduction| ops::nll_loss(&x[0], &x[1], NllLossOptions { reduction, ..Default::default() }),
             |x| picked(x, |_| 1.0),
             reduction,
         )
@@ -296,7 +300,9 @@ fn class_rows() -> Vec<Row> {
         nll.case(
             "the mean is one over the weights",
             [real([4, 3]), class([4], 3)],
-            move |x| ops::nll_loss(&x[0], &x[1], NllLoss { weight: Some(&weights(&x[0])), ..Default::default() }),
+            move |x| {
+                ops::nll_loss(&x[0], &x[1], NllLossOptions { weight: Some(&weights(&x[0])), ..Default::default() })
+            },
             |x| {
                 let total: f64 = x[1].data.iter().map(|&c| W[c as usize]).sum();
                 Nd::scalar(picked(x, |c| W[c]).data.iter().sum::<f64>() / total)
@@ -310,7 +316,7 @@ fn class_rows() -> Vec<Row> {
                 ops::nll_loss(
                     &x[0],
                     &x[1],
-                    NllLoss { ignore_index: Some(1), reduction: Reduction::None, ..Default::default() },
+                    NllLossOptions { ignore_index: Some(1), reduction: Reduction::None, ..Default::default() },
                 )
             },
             |x| picked(x, |c| f64::from(c != 1)).map(|v| v + 0.0),
@@ -318,11 +324,11 @@ fn class_rows() -> Vec<Row> {
         .floats_only()
         .any_zero()
         .check("one sample", move || {
-            Ok(ops::nll_loss(&Tensor::from([0.25, 0.5]), &Tensor::from(1i64), NllLoss::default())?.item::<f64>()
+            Ok(ops::nll_loss(&Tensor::from([0.25, 0.5]), &Tensor::from(1i64), NllLossOptions::default())?.item::<f64>()
                 == -0.5)
         })
         .check("ignored logits may be −∞, and all targets may be ignored", || {
-            let options = NllLoss { ignore_index: Some(-1), ..Default::default() };
+            let options = NllLossOptions { ignore_index: Some(-1), ..Default::default() };
             let x = Tensor::from([[f64::NEG_INFINITY, 0.0], [0.0, -2.0]]).requires_grad_(true);
             let one = ops::nll_loss(&x, &[-1i64, 1].into(), options)?;
             one.backward();
@@ -334,18 +340,22 @@ fn class_rows() -> Vec<Row> {
             let values = one.item::<f64>() == 2.0 && none.item::<f64>().is_nan();
             Ok(values && by_one == [0.0, 0.0, 0.0, -1.0] && by_none == [0.0; 4])
         })
-        .check("an invalid class is an error", move || bounds(ops::nll_loss(&x(), &[-1i64].into(), NllLoss::default())))
+        .check("an invalid class is an error", move || {
+            bounds(ops::nll_loss(&x(), &[-1i64].into(), NllLossOptions::default()))
+        })
         .check("a wrong number of targets is an error", move || {
-            shape_refused(ops::nll_loss(&x(), &[0i64, 1].into(), NllLoss::default()))
+            shape_refused(ops::nll_loss(&x(), &[0i64, 1].into(), NllLossOptions::default()))
         })
         .check("float classes are an error", move || {
-            integers_refused(ops::nll_loss(&x(), &[0.0].into(), NllLoss::default()))
+            integers_refused(ops::nll_loss(&x(), &[0.0].into(), NllLossOptions::default()))
         }),
         with_loss_case(
             loss(
                 "multi_margin_loss",
                 [real([3, 3]), class([3], 3)],
-                |x, reduction| ops::multi_margin_loss(&x[0], &x[1], MultiMargin { reduction, ..Default::default() }),
+                |x, reduction| {
+                    ops::multi_margin_loss(&x[0], &x[1], MultiMarginLossOptions { reduction, ..Default::default() })
+                },
                 move |x| margin(x, 1.0, |_| 1.0),
             ),
             "squares, weighted".into(),
@@ -355,17 +365,17 @@ fn class_rows() -> Vec<Row> {
                 ops::multi_margin_loss(
                     &x[0],
                     &x[1],
-                    MultiMargin { p: 2.0, weight: Some(&weight), reduction, ..Default::default() },
+                    MultiMarginLossOptions { p: 2.0, weight: Some(&weight), reduction, ..Default::default() },
                 )
             },
             move |x| margin(x, 2.0, |c| W[c]),
             Reduction::None,
         )
         .check("an invalid class is an error", move || {
-            bounds(ops::multi_margin_loss(&x(), &[3i64].into(), MultiMargin::default()))
+            bounds(ops::multi_margin_loss(&x(), &[3i64].into(), MultiMarginLossOptions::default()))
         })
         .check("a wrong number of classes is an error", move || {
-            shape_refused(ops::multi_margin_loss(&x(), &[0i64, 1].into(), MultiMargin::default()))
+            shape_refused(ops::multi_margin_loss(&x(), &[0i64, 1].into(), MultiMarginLossOptions::default()))
         }),
         loss(
             "multilabel_margin_loss",
@@ -394,7 +404,7 @@ fn ranking_rows() -> Vec<Row> {
         length(&row(a, i).iter().zip(row(b, i)).map(|(a, b)| a - b).collect::<Vec<_>>())
     };
     let triple = || [real([2, 3]), real([2, 3]), real([2, 3])];
-    let no_eps = |reduction| Triplet { margin: 3.0, eps: 0.0, reduction, ..Default::default() };
+    let no_eps = |reduction| TripletMarginLossOptions { margin: 3.0, eps: 0.0, reduction, ..Default::default() };
     let one = || Tensor::from([1.0]);
     vec![
         loss(
@@ -430,7 +440,14 @@ fn ranking_rows() -> Vec<Row> {
         .case(
             "the nearer pair",
             triple(),
-            move |x| ops::triplet_margin_loss(&x[0], &x[1], &x[2], Triplet { swap: true, ..no_eps(Reduction::Sum) }),
+            move |x| {
+                ops::triplet_margin_loss(
+                    &x[0],
+                    &x[1],
+                    &x[2],
+                    TripletMarginLossOptions { swap: true, ..no_eps(Reduction::Sum) },
+                )
+            },
             move |x| {
                 let far = |i| f64::min(apart(&x[0], &x[2], i), apart(&x[1], &x[2], i));
                 Nd::scalar((0..2).map(|i| f64::max(0.0, apart(&x[0], &x[1], i) - far(i) + 3.0)).sum())
@@ -438,11 +455,16 @@ fn ranking_rows() -> Vec<Row> {
         )
         .floats_only()
         .check("a margin of 0 or less is an error", move || {
-            let options = Triplet { margin: -1.0, ..Triplet::default() };
+            let options = TripletMarginLossOptions { margin: -1.0, ..TripletMarginLossOptions::default() };
             argument_refused(ops::triplet_margin_loss(&one(), &one(), &one(), options))
         })
         .check("operands of unequal ranks are an error", move || {
-            shape_refused(ops::triplet_margin_loss(&one(), &Tensor::from(1.0), &one(), Triplet::default()))
+            shape_refused(ops::triplet_margin_loss(
+                &one(),
+                &Tensor::from(1.0),
+                &one(),
+                TripletMarginLossOptions::default(),
+            ))
         }),
         loss(
             "triplet_margin_with_distance_loss",
@@ -479,13 +501,19 @@ fn ctc_row() -> Row {
     let lengths = || (Tensor::from([4i64, 3]), Tensor::from([2i64, 1]));
     let call = move |x: &Tensor, reduction| {
         let (steps, labels) = lengths();
-        ops::ctc_loss(x, &Tensor::from([[1i64, 1], [2, 1]]), &steps, &labels, Ctc { reduction, ..Default::default() })
+        ops::ctc_loss(
+            x,
+            &Tensor::from([[1i64, 1], [2, 1]]),
+            &steps,
+            &labels,
+            CtcLossOptions { reduction, ..Default::default() },
+        )
     };
     let each = |x: &Nd| Nd { shape: vec![2], data: vec![alignments(x, 0, 4, &[1, 1]), alignments(x, 1, 3, &[2])] };
     let logs = || real([4, 2, 3]).within(-2.0..=-0.5);
     let uniform = || Tensor::full([2, 1, 2], 0.5f64.ln(), DType::F64);
     let of = move |labels: [i64; 2], zero_infinity| -> Result<f64> {
-        let options = Ctc { zero_infinity, ..Default::default() };
+        let options = CtcLossOptions { zero_infinity, ..Default::default() };
         Ok(ops::ctc_loss(&uniform(), &[labels].into(), &[2i64].into(), &[2i64].into(), options)?.item())
     };
     Row::new("ctc_loss")
@@ -509,13 +537,13 @@ fn ctc_row() -> Row {
         .floats_only()
         .check("concatenated labels, and empty labels", || {
             let x = Tensor::full([2, 2, 2], 0.5f64.ln(), DType::F64);
-            let options = Ctc { reduction: Reduction::None, ..Default::default() };
+            let options = CtcLossOptions { reduction: Reduction::None, ..Default::default() };
             let y = ops::ctc_loss(&x, &[1i64].into(), &[2i64, 2].into(), &[1i64, 0].into(), options)?.to_vec::<f64>();
             Ok((y[0] + 0.75f64.ln()).abs() < 1e-14 && (y[1] + 0.25f64.ln()).abs() < 1e-14)
         })
         .check("an impossible labelling has loss ∞, or loss 0 and gradient 0", move || {
             let x = uniform().requires_grad_(true);
-            let options = Ctc { zero_infinity: true, ..Default::default() };
+            let options = CtcLossOptions { zero_infinity: true, ..Default::default() };
             ops::ctc_loss(&x, &[[1i64, 1]].into(), &[2i64].into(), &[2i64].into(), options)?.backward();
             let flat = x.grad().expect("the tensor has a gradient").to_vec::<f64>() == [0.0; 4];
             Ok(of([1, 1], false)? == f64::INFINITY && of([1, 1], true)? == 0.0 && flat)
@@ -523,12 +551,12 @@ fn ctc_row() -> Row {
         .check("the gradient of an infinite loss is NaN for that sample alone", || {
             let x = Tensor::full([3, 2, 2], 0.5f64.ln(), DType::F64).requires_grad_(true);
             let labels = Tensor::from([[1i64, 1, 1], [1, 1, 1]]);
-            ops::ctc_loss(&x, &labels, &[3i64, 3].into(), &[3i64, 1].into(), Ctc::default())?.backward();
+            ops::ctc_loss(&x, &labels, &[3i64, 3].into(), &[3i64, 1].into(), CtcLossOptions::default())?.backward();
             let slopes = x.grad().expect("the tensor has a gradient").isnan().any(-1).to_vec::<bool>();
             Ok(slopes == [true, false, true, false, true, false])
         })
         .check("the blank index must be a class", move || {
-            let options = Ctc { blank: 2, ..Default::default() };
+            let options = CtcLossOptions { blank: 2, ..Default::default() };
             argument_refused(ops::ctc_loss(&uniform(), &[[1i64]].into(), &[2i64].into(), &[1i64].into(), options))
         })
         .check("a wrong number of lengths is an error", move || {
@@ -537,7 +565,7 @@ fn ctc_row() -> Row {
                 &[[1i64]].into(),
                 &[2i64, 2].into(),
                 &[1i64].into(),
-                Ctc::default(),
+                CtcLossOptions::default(),
             ))
         })
 }

@@ -2,7 +2,7 @@
 
 use crate::table::nd::{Nd, zip};
 use crate::table::row::{Gradient::Third, Input, Row, Rule, argument_refused, real, shape_refused};
-use ops::{BatchNorm, RunningStatistics};
+use ops::{BatchNormOptions, RunningStatistics};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
 pub(super) fn rows() -> Vec<Row> {
@@ -202,11 +202,11 @@ fn by_running(x: &[Nd], rest: &[Option<&Nd>; 2]) -> Nd {
     scaled(&zip(&[x[0].clone(), mean], |v| v[0] - v[1]), &var, rest)
 }
 
-const TRAINING: BatchNorm = BatchNorm { training: true, momentum: 0.25, eps: EPS };
-const FIXED: BatchNorm = BatchNorm { training: false, ..TRAINING };
+const TRAINING: BatchNormOptions = BatchNormOptions { training: true, momentum: 0.25, eps: EPS };
+const FIXED: BatchNormOptions = BatchNormOptions { training: false, ..TRAINING };
 
 type OverChannels =
-    fn(&Tensor, Option<RunningStatistics<'_>>, Option<&Tensor>, Option<&Tensor>, BatchNorm) -> Result<Tensor>;
+    fn(&Tensor, Option<RunningStatistics<'_>>, Option<&Tensor>, Option<&Tensor>, BatchNormOptions) -> Result<Tensor>;
 
 /// Returns a row of a normalisation by the statistics over `axes` of each shape, or by running statistics.
 fn over_channels(name: &'static str, call: OverChannels, axes: fn(usize) -> Vec<usize>) -> Row {

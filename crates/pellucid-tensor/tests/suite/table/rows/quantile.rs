@@ -2,7 +2,7 @@
 
 use crate::table::nd::Nd;
 use crate::table::row::{Row, Rule, argument_refused, axis_refused, real, shape_refused};
-use ops::{Axes, Interpolation, over};
+use ops::{Axes, QuantileInterpolation, over};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
 fn sorted(x: &[f64]) -> Vec<f64> {
@@ -19,15 +19,15 @@ fn place(x: &[f64], value: f64) -> f64 {
     x.iter().position(|&v| v == value).expect("the value is an element") as f64
 }
 
-fn between(x: &[f64], q: f64, how: Interpolation) -> f64 {
+fn between(x: &[f64], q: f64, how: QuantileInterpolation) -> f64 {
     let (x, rank) = (sorted(x), q * (x.len() - 1) as f64);
     let (low, high) = (x[rank.floor() as usize], x[rank.ceil() as usize]);
     match how {
-        Interpolation::Lower => low,
-        Interpolation::Higher => high,
-        Interpolation::Midpoint => 0.5 * (low + high),
-        Interpolation::Nearest => x[rank.round_ties_even() as usize],
-        Interpolation::Linear => low + rank.fract() * (high - low),
+        QuantileInterpolation::Lower => low,
+        QuantileInterpolation::Higher => high,
+        QuantileInterpolation::Midpoint => 0.5 * (low + high),
+        QuantileInterpolation::Nearest => x[rank.round_ties_even() as usize],
+        QuantileInterpolation::Linear => low + rank.fract() * (high - low),
     }
 }
 
@@ -63,8 +63,8 @@ fn pairs(name: &'static str, call: fn(&Tensor, Axes) -> Result<(Tensor, Tensor)>
         .check("an invalid axis is an error", move || axis_refused(call(&Tensor::zeros([2], DType::F32), 1.into())))
 }
 
-fn quantiles(name: &'static str, call: fn(&Tensor, &Tensor, Axes, Interpolation) -> Result<Tensor>) -> Row {
-    use Interpolation::*;
+fn quantiles(name: &'static str, call: fn(&Tensor, &Tensor, Axes, QuantileInterpolation) -> Result<Tensor>) -> Row {
+    use QuantileInterpolation::*;
     let probabilities = || Tensor::from([0.0, 0.3, 0.5, 1.0]);
     let row = [Linear, Lower, Higher, Midpoint, Nearest].into_iter().fold(Row::new(name), |row, how| {
         row.case(
@@ -122,11 +122,11 @@ pub(super) fn rows() -> Vec<Row> {
             Ok(value.to_vec::<i64>() == [1, 5] && position.to_vec::<i64>() == [3, 4])
         }),
         quantiles("quantile", |x, q, axes, how| ops::quantile(x, q, axes, how)).check("NaN propagates", move || {
-            Ok(ops::quantile(&nan(), 0.0, 0, Interpolation::Lower)?.item::<f64>().is_nan())
+            Ok(ops::quantile(&nan(), 0.0, 0, QuantileInterpolation::Lower)?.item::<f64>().is_nan())
         }),
         quantiles("nanquantile", |x, q, axes, how| ops::nanquantile(x, q, axes, how)).check("ignores NaN", move || {
-            let y = ops::nanquantile(&nan(), 0.75, 0, Interpolation::Linear)?.item::<f64>();
-            Ok(y == 3.5 && ops::nanquantile(&none(), 0.5, 0, Interpolation::Linear)?.item::<f64>().is_nan())
+            let y = ops::nanquantile(&nan(), 0.75, 0, QuantileInterpolation::Linear)?.item::<f64>();
+            Ok(y == 3.5 && ops::nanquantile(&none(), 0.5, 0, QuantileInterpolation::Linear)?.item::<f64>().is_nan())
         }),
     ]
 }

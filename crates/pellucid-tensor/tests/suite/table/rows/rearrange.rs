@@ -2,7 +2,7 @@
 
 use crate::table::nd::{Nd, with};
 use crate::table::row::{Row, argument_refused, axis_refused, real};
-use pellucid_tensor::ops::{Indexing, Repeats};
+use pellucid_tensor::ops::{MeshgridIndexing, Repeats};
 use pellucid_tensor::{DType, Error, Tensor, ops};
 
 fn matrix() -> Tensor {
@@ -173,14 +173,14 @@ fn repeat_rows() -> Vec<Row> {
             .outputs(
                 "ij",
                 [real([2]), real([3])],
-                move |x| grid(x, Indexing::Ij),
+                move |x| grid(x, MeshgridIndexing::Ij),
                 |x| vec![Nd::from_fn(&[2, 3], |ix| x[0].at(&[ix[0]])), Nd::from_fn(&[2, 3], |ix| x[1].at(&[ix[1]]))],
             )
             .floats_only()
             .outputs(
                 "xy",
                 [real([2]), real([3]), real([2])],
-                move |x| grid(x, Indexing::Xy),
+                move |x| grid(x, MeshgridIndexing::Xy),
                 |x| {
                     let shape = [3, 2, 2];
                     vec![
@@ -194,18 +194,18 @@ fn repeat_rows() -> Vec<Row> {
             .outputs(
                 "a number",
                 [real([]), real([2])],
-                move |x| grid(x, Indexing::Ij),
+                move |x| grid(x, MeshgridIndexing::Ij),
                 |x| vec![Nd::from_fn(&[1, 2], |_| x[0].at(&[])), Nd::from_fn(&[1, 2], |ix| x[1].at(&[ix[1]]))],
             )
             .floats_only()
             .check("every tensor keeps its dtype", || {
                 let (a, b) = (Tensor::zeros([2], DType::Bool), Tensor::zeros([3], DType::F16));
-                let grid = ops::meshgrid(&[&a, &b], Indexing::Ij)?;
+                let grid = ops::meshgrid(&[&a, &b], MeshgridIndexing::Ij)?;
                 Ok(grid[0].dtype() == DType::Bool && grid[1].dtype() == DType::F16)
             })
-            .check("zero tensors", || Ok(ops::meshgrid(&[], Indexing::Xy)?.is_empty()))
+            .check("zero tensors", || Ok(ops::meshgrid(&[], MeshgridIndexing::Xy)?.is_empty()))
             .check("a matrix is an error", || {
-                Ok(matches!(ops::meshgrid(&[&matrix()], Indexing::Ij), Err(Error::ShapeMismatch { .. })))
+                Ok(matches!(ops::meshgrid(&[&matrix()], MeshgridIndexing::Ij), Err(Error::ShapeMismatch { .. })))
             }),
     ]
 }

@@ -2,7 +2,7 @@
 
 use crate::table::nd::{Nd, indices, with};
 use crate::table::row::{Row, argument_refused, axis_refused, class, index, real, shape_refused};
-use ops::{Embedding, EmbeddingBag, ScatterReduceOp};
+use ops::{EmbeddingBagOptions, EmbeddingOptions, ScatterReduceOp};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
 /// Reduces an element and the values that are scattered to it.
@@ -330,7 +330,7 @@ fn part_rows() -> Vec<Row> {
 }
 
 fn embedding_row() -> Row {
-    let plain = Embedding::default;
+    let plain = EmbeddingOptions::default;
     let picked = |x: &[Nd]| {
         let shape = [&x[1].shape[..], &[x[0].shape[1]]].concat();
         Nd::from_fn(&shape, |ix| {
@@ -339,7 +339,7 @@ fn embedding_row() -> Row {
             x[0].at(&[row as usize, ix[ix.len() - 1]])
         })
     };
-    let gradient = |options: Embedding, index: &[i64]| -> Result<Vec<f64>> {
+    let gradient = |options: EmbeddingOptions, index: &[i64]| -> Result<Vec<f64>> {
         let table = Tensor::from([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]).requires_grad_(true);
         ops::embedding(&table, &Tensor::new(index, [index.len()]), options)?.sum(..).backward();
         Ok(table.grad().expect("the tensor has a gradient").to_vec::<f64>())
@@ -356,16 +356,16 @@ fn embedding_row() -> Row {
         .case("no index", [real([3, 2]), index([0], 3)], move |x| ops::embedding(&x[0], &x[1], plain()), picked)
         .floats_only()
         .check("the padding row has gradient 0", move || {
-            let options = Embedding { padding_index: Some(-2), ..plain() };
+            let options = EmbeddingOptions { padding_index: Some(-2), ..plain() };
             Ok(gradient(options, &[1, 0, -2, 0])? == [2.0, 2.0, 0.0, 0.0, 0.0, 0.0])
         })
         .check("gradients are divided by frequencies", move || {
-            let options = Embedding { scale_by_frequency: true, ..plain() };
+            let options = EmbeddingOptions { scale_by_frequency: true, ..plain() };
             Ok(gradient(options, &[2, -1, 0, 2])? == [1.0, 1.0, 0.0, 0.0, 1.0, 1.0])
         })
         .check("used rows above the maximal norm are renormalised in the table", move || {
             let table = Tensor::from([[3.0, 4.0], [0.3, 0.4], [6.0, 8.0]]).requires_grad_(true);
-            let options = Embedding { max_norm: Some((1.0, 2.0)), ..plain() };
+            let options = EmbeddingOptions { max_norm: Some((1.0, 2.0)), ..plain() };
             let y = ops::embedding(&table, &Tensor::from([0i64, 1, 0]), options)?;
             let near = |a: Vec<f64>, b: &[f64]| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-6);
             Ok(near(y.to_vec(), &[0.6, 0.8, 0.3, 0.4, 0.6, 0.8])
@@ -374,7 +374,7 @@ fn embedding_row() -> Row {
         })
         .check("renormalising a table that is not a leaf is an error", move || {
             let table = &Tensor::from([[3.0, 4.0]]).requires_grad_(true) * 2.0;
-            let options = Embedding { max_norm: Some((1.0, 2.0)), ..plain() };
+            let options = EmbeddingOptions { max_norm: Some((1.0, 2.0)), ..plain() };
             let refused = ops::embedding(&table, &Tensor::from([0i64]), options);
             Ok(matches!(refused, Err(Error::InPlaceOnTracked { .. })))
         })
@@ -385,7 +385,7 @@ fn embedding_row() -> Row {
                 .all(|at| matches!(outside(at), Err(Error::IndexOutOfBounds { .. }))))
         })
         .check("a padding index out of bounds is an error", move || {
-            let options = Embedding { padding_index: Some(3), ..plain() };
+            let options = EmbeddingOptions { padding_index: Some(3), ..plain() };
             argument_refused(gradient(options, &[0]))
         })
         .check("a table that is not a matrix is an error", move || {
@@ -397,7 +397,11 @@ fn embedding_bag_row() -> Row {
     let offsets = || Tensor::from([0i64, 2, 2]);
     let of = move |mode| {
         move |x: &[Tensor]| {
-            ops::embedding_bag(&x[0], &x[1], EmbeddingBag { mode, offsets: Some(&offsets()), ..Default::default() })
+            ops::embedding_bag(
+                &x[0],
+                &x[1],
+                EmbeddingBagOptions { mode, offsets: Some(&offsets()), ..Default::default() },
+            )
         }
     };
     // Bags of two rows, none, and three rows.
@@ -424,7 +428,7 @@ fn embedding_bag_row() -> Row {
             [real([4, 2]), real([2, 2])],
             |x| {
                 let index = Tensor::from([[0i64, 3], [1, 0]]);
-                let options = EmbeddingBag {
+                let options = EmbeddingBagOptions {
                     mode: ScatterReduceOp::Sum,
                     weights: Some(&x[1]),
                     padding_index: Some(-1),
@@ -442,7 +446,7 @@ fn embedding_bag_row() -> Row {
         )
         .floats_only()
         .check("the last offset may be the end", move || {
-            let options = EmbeddingBag {
+            let options = EmbeddingBagOptions {
                 offsets: Some(&Tensor::from([0i64, 1, 2])),
                 include_last_offset: true,
                 ..Default::default()
@@ -451,28 +455,30 @@ fn embedding_bag_row() -> Row {
         })
         .check("rows above the maximal norm are renormalised in the table", move || {
             let table = Tensor::from([[3.0, 4.0], [6.0, 8.0]]).requires_grad_(true);
-            let options = EmbeddingBag { max_norm: Some((1.0, 2.0)), mode: ScatterReduceOp::Sum, ..Default::default() };
+            let options =
+                EmbeddingBagOptions { max_norm: Some((1.0, 2.0)), mode: ScatterReduceOp::Sum, ..Default::default() };
             let y = ops::embedding_bag(&table, &[[0i64, 0]].into(), options)?.to_vec::<f64>();
             Ok((y[0] - 1.2).abs() < 1e-6 && (y[1] - 1.6).abs() < 1e-6 && table.to_vec::<f64>()[2..] == [6.0, 8.0])
         })
         .check("gradients are divided by frequencies", move || {
             let table = table().requires_grad_(true);
-            let options = EmbeddingBag { mode: ScatterReduceOp::Sum, scale_by_frequency: true, ..Default::default() };
+            let options =
+                EmbeddingBagOptions { mode: ScatterReduceOp::Sum, scale_by_frequency: true, ..Default::default() };
             ops::embedding_bag(&table, &[[0i64, 0], [0, 1]].into(), options)?.sum(..).backward();
-            let max = EmbeddingBag { mode: ScatterReduceOp::Max, ..options };
+            let max = EmbeddingBagOptions { mode: ScatterReduceOp::Max, ..options };
             let refused = ops::embedding_bag(&table, &[[0i64]].into(), max);
             // Three gradients of a third, and one of 1.
             let even = table.grad().expect("the tensor has a gradient").to_vec::<f64>() == [1.0; 4];
             Ok(even && matches!(refused, Err(Error::InvalidArgument { .. })))
         })
         .check("a vector of indices without offsets is an error", move || {
-            shape_refused(ops::embedding_bag(&table(), &[1i64].into(), EmbeddingBag::default()))
+            shape_refused(ops::embedding_bag(&table(), &[1i64].into(), EmbeddingBagOptions::default()))
         })
         .check("an index out of bounds is an error", move || {
-            out_of_bounds(ops::embedding_bag(&table(), &[[2i64]].into(), EmbeddingBag::default()))
+            out_of_bounds(ops::embedding_bag(&table(), &[[2i64]].into(), EmbeddingBagOptions::default()))
         })
         .check("an unsupported reduction is an error", move || {
-            let options = EmbeddingBag { mode: ScatterReduceOp::Prod, ..Default::default() };
+            let options = EmbeddingBagOptions { mode: ScatterReduceOp::Prod, ..Default::default() };
             Ok(matches!(ops::embedding_bag(&table(), &[[0i64]].into(), options), Err(Error::InvalidArgument { .. })))
         })
 }

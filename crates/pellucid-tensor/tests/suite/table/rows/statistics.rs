@@ -2,7 +2,7 @@
 
 use crate::table::nd::Nd;
 use crate::table::row::{Row, Rule, axis_refused, real, shape_refused};
-use ops::{Cov, Spacing, over};
+use ops::{CovOptions, Spacing, over};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
 const FREQUENCIES: [i64; 4] = [1, 3, 2, 1];
@@ -38,14 +38,14 @@ pub(super) fn rows() -> Vec<Row> {
             .case(
                 "three variables",
                 [real([3, 4])],
-                |x| ops::cov(&x[0], Cov::default()),
+                |x| ops::cov(&x[0], CovOptions::default()),
                 |x| covariance(&x[0], &[1.0; 4], 3.0),
             )
             .floats_only()
             .case(
                 "of one",
                 [real([4])],
-                |x| ops::cov(&x[0], Cov { correction: 0.0, ..Default::default() }),
+                |x| ops::cov(&x[0], CovOptions { correction: 0.0, ..Default::default() }),
                 |x| covariance(&x[0].reshape(&[1, 4]), &[1.0; 4], 4.0).reshape(&[]),
             )
             .floats_only()
@@ -56,7 +56,7 @@ pub(super) fn rows() -> Vec<Row> {
                     let (f, a) = (Tensor::from(FREQUENCIES), Tensor::from(WEIGHTS));
                     ops::cov(
                         &x[0],
-                        Cov { correction: 1.0, frequencies: Some(&f), weights: Some(&a.to_dtype(x[0].dtype())) },
+                        CovOptions { correction: 1.0, frequencies: Some(&f), weights: Some(&a.to_dtype(x[0].dtype())) },
                     )
                 },
                 |x| {
@@ -68,15 +68,15 @@ pub(super) fn rows() -> Vec<Row> {
             )
             .floats_only()
             .check("three axes are an error", || {
-                shape_refused(ops::cov(&Tensor::zeros([1, 1, 1], DType::F32), Cov::default()))
+                shape_refused(ops::cov(&Tensor::zeros([1, 1, 1], DType::F32), CovOptions::default()))
             })
             .check("a wrong number of weights is an error", || {
                 let (x, a) = (Tensor::zeros([2, 3], DType::F32), Tensor::zeros([2], DType::F32));
-                shape_refused(ops::cov(&x, Cov { weights: Some(&a), ..Default::default() }))
+                shape_refused(ops::cov(&x, CovOptions { weights: Some(&a), ..Default::default() }))
             })
             .check("float frequencies are an error", || {
                 let x = Tensor::zeros([3], DType::F32);
-                let refused = ops::cov(&x, Cov { frequencies: Some(&x), ..Default::default() });
+                let refused = ops::cov(&x, CovOptions { frequencies: Some(&x), ..Default::default() });
                 Ok(matches!(refused, Err(Error::DTypeMismatch { .. })))
             }),
         Row::new("corrcoef")

@@ -4,14 +4,14 @@ use super::{not_square, positive, positive_of, regular, regular_of, row, singula
 use crate::table::algebra::{Mat, identity, numbers, solve_with_determinant};
 use crate::table::nd::Nd;
 use crate::table::row::{Row, Rule, one, real};
-use pellucid_tensor::{Check, Result, Tensor, gradcheck, gradgradcheck, ops};
+use pellucid_tensor::{GradCheckOptions, Result, Tensor, gradcheck, gradgradcheck, ops};
 
 /// Checks the gradients of det at a matrix, up to third order.
 fn det_gradients(x: Tensor) -> Result<bool> {
     let x = x.requires_grad_(true);
     let f = |x: &[Tensor]| one(ops::det(&x[0]));
-    gradcheck(f, &[&x], Check::default())?;
-    gradgradcheck(f, &[&x], Check::default())?;
+    gradcheck(f, &[&x], GradCheckOptions::default())?;
+    gradgradcheck(f, &[&x], GradCheckOptions::default())?;
     Ok(true)
 }
 

@@ -4,7 +4,7 @@ use super::{names_the_second, not_square, singular, zeros};
 use crate::table::algebra::{each, mat, times};
 use crate::table::nd::Nd;
 use crate::table::row::{Row, Rule, argument_refused, one, real, shape_refused};
-use pellucid_tensor::{Check, Tensor, gradcheck, ops};
+use pellucid_tensor::{GradCheckOptions, Tensor, gradcheck, ops};
 
 pub(super) fn rows() -> Vec<Row> {
     let power = |x: &[Nd], n: usize| each(x, |a| (1..n).fold(a[0].clone(), |power, _| times(&power, &a[0])));
@@ -22,7 +22,7 @@ pub(super) fn rows() -> Vec<Row> {
             })
             .check("a negative power", || {
                 let x = Tensor::from([[2.0, 0.0], [0.0, 4.0]]).requires_grad_(true);
-                gradcheck(|x| one(ops::matrix_power(&x[0], -3)), &[&x], Check::default())?;
+                gradcheck(|x| one(ops::matrix_power(&x[0], -3)), &[&x], GradCheckOptions::default())?;
                 Ok(ops::matrix_power(&x, -2)?.to_vec::<f64>() == [0.25, 0.0, 0.0, 0.0625])
             })
             .check("a negative power of a singular matrix is an error", || {
@@ -77,7 +77,7 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .check("zeros", || {
                 let x = Tensor::from([0.0]).requires_grad_(true);
-                gradcheck(|x| one(ops::vander(&x[0], Some(3))), &[&x], Check::default())?;
+                gradcheck(|x| one(ops::vander(&x[0], Some(3))), &[&x], GradCheckOptions::default())?;
                 Ok(ops::vander(&x, Some(3))?.to_vec::<f64>() == [1.0, 0.0, 0.0])
             })
             .check("zero powers are an error", || argument_refused(ops::vander(&zeros(&[2]), Some(0))))

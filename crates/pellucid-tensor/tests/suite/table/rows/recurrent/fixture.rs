@@ -1,7 +1,7 @@
 //! Reference values of PyTorch 2.15 for packed sequences, in `f64`.
 
 use super::{Kind, LayerConfig, layer, plain, wave};
-use pellucid_tensor::{DType, Grad, Result, Tensor, grad};
+use pellucid_tensor::{DType, GradOptions, Result, Tensor, grad};
 
 /// Reference values for three steps of two sequences with two features.
 struct Case {
@@ -29,7 +29,7 @@ fn agree(case: &Case) -> Result<bool> {
     let outputs = layer(way, &x)?;
     let weights = [(vec![3, 2, state], 80), (vec![2, state], 90), (vec![2, 2], 95)];
     let grad_outputs = weights[..outputs.len()].iter().map(|(shape, start)| Some(wave(shape, *start, DType::F64)));
-    let options = Grad { grad_outputs: grad_outputs.collect(), ..Grad::default() };
+    let options = GradOptions { grad_outputs: grad_outputs.collect(), ..GradOptions::default() };
     let gradients = grad(&outputs.iter().collect::<Vec<_>>(), &[&x[0], &x[2]], options)?;
     let near = |got: &Tensor, expected: &&[f64]| {
         let got = got.to_vec::<f64>();

@@ -4,7 +4,7 @@ mod fixture;
 
 use crate::table::nd::Nd;
 use crate::table::row::{Input, Row, Rule, argument_refused, class, real, shape_refused};
-use pellucid_tensor::ops::{self, Nonlinearity, Recurrence, RecurrentWeights};
+use pellucid_tensor::ops::{self, RecurrenceOptions, RecurrentWeights, RnnNonlinearity};
 use pellucid_tensor::{DType, Error, Result, Tensor, bf16, capture};
 
 pub(super) fn rows() -> Vec<Row> {
@@ -55,11 +55,11 @@ fn layer(way: LayerConfig, x: &[Tensor]) -> Result<Vec<Tensor>> {
     let c0 = if way.kind == Kind::Lstm { rest.next() } else { None };
     let weight_hr = if way.projected { rest.next() } else { None };
     let weights = RecurrentWeights { weight_ih: &own[1], weight_hh: &own[2], bias_ih, bias_hh, weight_hr };
-    let options = Recurrence { reverse: way.reverse, lengths: rest.next() };
+    let options = RecurrenceOptions { reverse: way.reverse, lengths: rest.next() };
     let plain = |f| ops::rnn(&own[0], weights, Some(h0), f, options);
     let (y, h) = match way.kind {
-        Kind::Tanh => plain(Nonlinearity::Tanh)?,
-        Kind::Relu => plain(Nonlinearity::Relu)?,
+        Kind::Tanh => plain(RnnNonlinearity::Tanh)?,
+        Kind::Relu => plain(RnnNonlinearity::Relu)?,
         Kind::Gru => ops::gru(&own[0], weights, Some(h0), options)?,
         Kind::Lstm => {
             let (y, (h, c)) = ops::lstm(&own[0], weights, c0.map(|c0| (h0, c0)), options)?;
@@ -237,7 +237,7 @@ fn refusals(kind: Kind) -> Result<bool> {
     let weights =
         RecurrentWeights { weight_ih: &good[1], weight_hh: &good[2], bias_ih: None, bias_hh: None, weight_hr: None };
     let floats = good[last].to_dtype(DType::F32);
-    let options = Recurrence { lengths: Some(&floats), ..Recurrence::default() };
+    let options = RecurrenceOptions { lengths: Some(&floats), ..RecurrenceOptions::default() };
     let unprojected = tensors(plain(kind), [3, 2, 2, 4, 4], DType::F32);
     let weights = RecurrentWeights { weight_ih: &unprojected[1], weight_hh: &unprojected[2], ..weights };
     let x = good[0].to_dtype(DType::F64);
@@ -245,16 +245,16 @@ fn refusals(kind: Kind) -> Result<bool> {
     let call = |x: &Tensor, weights, options| match kind {
         Kind::Gru => ops::gru(x, weights, None, options).map(|_| ()),
         Kind::Lstm => ops::lstm(x, weights, None, options).map(|_| ()),
-        _ => ops::rnn(x, weights, None, Nonlinearity::Tanh, options).map(|_| ()),
+        _ => ops::rnn(x, weights, None, RnnNonlinearity::Tanh, options).map(|_| ()),
     };
-    let plainly = |x: &Tensor| call(x, weights, Recurrence::default());
+    let plainly = |x: &Tensor| call(x, weights, RecurrenceOptions::default());
     for refused in [call(&good[0], weights, options), plainly(&x), plainly(&integers)] {
         holds &= matches!(refused, Err(Error::DTypeMismatch { .. }));
     }
     holds &= plainly(&good[0]).is_ok();
     if kind != Kind::Lstm {
         let projected = RecurrentWeights { weight_hr: Some(&unprojected[2]), ..weights };
-        holds &= argument_refused(call(&good[0], projected, Recurrence::default()))?;
+        holds &= argument_refused(call(&good[0], projected, RecurrenceOptions::default()))?;
     }
     Ok(holds)
 }
@@ -269,7 +269,7 @@ fn halves(kind: Kind) -> Result<bool> {
 
 /// Compares the gradients of the kernel with those of the definition, which a differentiable gradient uses.
 fn second_order_gradients(kind: Kind) -> Result<bool> {
-    use pellucid_tensor::{Grad, grad};
+    use pellucid_tensor::{GradOptions, grad};
     for way in [plain(kind), LayerConfig { reverse: true, lengths: true, projected: kind == Kind::Lstm, ..plain(kind) }]
     {
         let x = tensors(way, [5, 3, 2, 4, if way.projected { 3 } else { 4 }], DType::F64);
@@ -279,14 +279,17 @@ fn second_order_gradients(kind: Kind) -> Result<bool> {
         let outputs = layer(way, &x)?;
         let weights: Vec<Tensor> =
             outputs.iter().enumerate().map(|(k, y)| wave(y.shape(), 7 * k, DType::F64).requires_grad_(true)).collect();
-        let options =
-            Grad { grad_outputs: weights.iter().cloned().map(Some).collect(), create_graph: true, ..Grad::default() };
+        let options = GradOptions {
+            grad_outputs: weights.iter().cloned().map(Some).collect(),
+            create_graph: true,
+            ..GradOptions::default()
+        };
         let first = grad(&outputs.iter().collect::<Vec<_>>(), &inputs, options)?;
         // Σ v·∂(Σ w·y)/∂x is linear in w, so its gradient with respect to w, times w, is the function itself.
         let vectors: Vec<Tensor> =
             first.iter().enumerate().map(|(k, g)| wave(g.shape(), 3 * k + 1, DType::F64)).collect();
         let total = first.iter().zip(&vectors).map(|(g, v)| (g * v).sum(..)).reduce(|a, b| a + b).expect("inputs");
-        let by_weights = grad(&[&total], &weights.iter().collect::<Vec<_>>(), Grad::default())?;
+        let by_weights = grad(&[&total], &weights.iter().collect::<Vec<_>>(), GradOptions::default())?;
         let again: f64 = by_weights.iter().zip(&weights).map(|(g, w)| (g * w).sum(..).item::<f64>()).sum();
         if (again - total.item::<f64>()).abs() > 1e-10 * again.abs().max(1.0) {
             return Ok(false);

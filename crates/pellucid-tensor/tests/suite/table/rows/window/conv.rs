@@ -3,10 +3,10 @@
 use super::batched;
 use crate::table::nd::{Nd, indices};
 use crate::table::row::{Input, Row, argument_refused, real, shape_refused};
-use pellucid_tensor::ops::{Conv, Padding};
+use pellucid_tensor::ops::{ConvOptions, ConvPadding};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
-type Call = fn(&Tensor, &Tensor, Option<&Tensor>, Conv) -> Result<Tensor>;
+type Call = fn(&Tensor, &Tensor, Option<&Tensor>, ConvOptions) -> Result<Tensor>;
 
 /// The options of a convolution, one number for each spatial axis.
 #[derive(Clone, Copy)]
@@ -32,9 +32,9 @@ const SPACE: ConvConfig = ConvConfig {
 };
 
 impl ConvConfig {
-    fn options(&self) -> Conv {
-        let options = Conv::default().stride(self.stride).dilation(self.dilation).groups(self.groups);
-        let options = if self.same { options.padding(Padding::Same) } else { options.padding(self.padding) };
+    fn options(&self) -> ConvOptions {
+        let options = ConvOptions::default().stride(self.stride).dilation(self.dilation).groups(self.groups);
+        let options = if self.same { options.padding(ConvPadding::Same) } else { options.padding(self.padding) };
         options.output_padding(self.more)
     }
 
@@ -128,42 +128,47 @@ fn with_error_checks(row: Row, call: Call, spatial: usize) -> Row {
         Tensor::ones(shape, DType::F64)
     };
     row.check("a wrong number of channels is an error", move || {
-        shape_refused(call(&filled(3, 4), &filled(2, 2), None, Conv::default()))
+        shape_refused(call(&filled(3, 4), &filled(2, 2), None, ConvOptions::default()))
     })
     .check("zero groups are an error", move || {
-        shape_refused(call(&filled(2, 4), &filled(2, 2), None, Conv::default().groups(0)))
+        shape_refused(call(&filled(2, 4), &filled(2, 2), None, ConvOptions::default().groups(0)))
     })
     .check("an indivisible number of groups is an error", move || {
-        shape_refused(call(&filled(3, 4), &filled(3, 2), None, Conv::default().groups(2)))
+        shape_refused(call(&filled(3, 4), &filled(3, 2), None, ConvOptions::default().groups(2)))
     })
     .check("a bias of another length is an error", move || {
         let bias = Tensor::ones([5], DType::F64);
-        shape_refused(call(&filled(2, 4), &filled(2, 2), Some(&bias), Conv::default()))
+        shape_refused(call(&filled(2, 4), &filled(2, 2), Some(&bias), ConvOptions::default()))
     })
     .check("another rank is an error", move || {
-        shape_refused(call(&Tensor::ones([2], DType::F64), &filled(2, 2), None, Conv::default()))
+        shape_refused(call(&Tensor::ones([2], DType::F64), &filled(2, 2), None, ConvOptions::default()))
     })
     .check("a stride of 0 is an error", move || {
-        argument_refused(call(&filled(2, 4), &filled(2, 2), None, Conv::default().stride(0)))
+        argument_refused(call(&filled(2, 4), &filled(2, 2), None, ConvOptions::default().stride(0)))
     })
     .check("a dilation of 0 is an error", move || {
-        argument_refused(call(&filled(2, 4), &filled(2, 2), None, Conv::default().dilation(0)))
+        argument_refused(call(&filled(2, 4), &filled(2, 2), None, ConvOptions::default().dilation(0)))
     })
     .check("a wrong number of values is an error", move || {
-        argument_refused(call(&filled(2, 4), &filled(2, 2), None, Conv::default().stride([1, 1, 1, 1])))
+        argument_refused(call(&filled(2, 4), &filled(2, 2), None, ConvOptions::default().stride([1, 1, 1, 1])))
     })
     .check("\"same\" with a stride", move || {
-        argument_refused(call(&filled(2, 4), &filled(2, 2), None, Conv::default().stride(2).padding(Padding::Same)))
+        argument_refused(call(
+            &filled(2, 4),
+            &filled(2, 2),
+            None,
+            ConvOptions::default().stride(2).padding(ConvPadding::Same),
+        ))
     })
     .check("unequal dtypes are an error", move || {
         let w = filled(2, 2).to_dtype(DType::F32);
-        Ok(matches!(call(&filled(2, 4), &w, None, Conv::default()), Err(Error::DTypeMismatch { .. })))
+        Ok(matches!(call(&filled(2, 4), &w, None, ConvOptions::default()), Err(Error::DTypeMismatch { .. })))
     })
     .check("an empty window is an error", move || {
-        argument_refused(call(&filled(2, 4), &filled(2, 0), None, Conv::default()))
+        argument_refused(call(&filled(2, 4), &filled(2, 0), None, ConvOptions::default()))
     })
     .check("an extreme padding is an error", move || {
-        Ok(call(&filled(2, 4), &filled(2, 2), None, Conv::default().padding(usize::MAX)).is_err())
+        Ok(call(&filled(2, 4), &filled(2, 2), None, ConvOptions::default().padding(usize::MAX)).is_err())
     })
 }
 
@@ -198,11 +203,11 @@ fn conv1d() -> Row {
     with_error_checks(row, call, 1)
         .check("a window larger than the axis is an error", || {
             let (x, w) = (Tensor::ones([1, 1, 2], DType::F64), Tensor::ones([1, 1, 3], DType::F64));
-            shape_refused(ops::conv1d(&x, &w, None, Conv::default()))
+            shape_refused(ops::conv1d(&x, &w, None, ConvOptions::default()))
         })
         .check("integers", || {
             let (x, w) = (Tensor::from([[[1i64, 2, 3, 4]]]), Tensor::from([[[1i64, 0, -2]]]));
-            let y = ops::conv1d(&x, &w, None, Conv::default())?;
+            let y = ops::conv1d(&x, &w, None, ConvOptions::default())?;
             Ok(y.dtype() == DType::I64 && y.to_vec::<i64>() == [-5, -6])
         })
 }
@@ -254,14 +259,14 @@ fn with_transposed_checks(row: Row, call: Call, spatial: usize) -> Row {
         .check("NaN affects only the outputs that read it", move || {
             let x = ones(3);
             x.set((0, 0), f64::NAN);
-            let y = call(&x, &ones(2), None, Conv::default())?;
+            let y = call(&x, &ones(2), None, ConvOptions::default())?;
             Ok(y.i(0).isnan().all(..).item::<bool>() && !y.i(1).isnan().any(..).item::<bool>())
         })
         .check("an output padding of at least the stride is an error", move || {
-            argument_refused(call(&ones(3), &ones(2), None, Conv::default().stride(2).output_padding(2)))
+            argument_refused(call(&ones(3), &ones(2), None, ConvOptions::default().stride(2).output_padding(2)))
         })
         .check("a padding that gives length 0 is an error", move || {
-            shape_refused(call(&ones(1), &ones(2), None, Conv::default().padding(1)))
+            shape_refused(call(&ones(1), &ones(2), None, ConvOptions::default().padding(1)))
         })
 }
 

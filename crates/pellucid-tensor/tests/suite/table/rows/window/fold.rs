@@ -27,7 +27,7 @@ fn shape_of(n: usize, channels: usize, dims: &[usize], slide: WindowGeometry) ->
     [n, channels * slide.size.iter().product::<usize>(), columns]
 }
 
-fn unfolded(x: &Nd, slide: WindowGeometry) -> Nd {
+fn unfold_reference(x: &Nd, slide: WindowGeometry) -> Nd {
     let (n, channels, dims) = (x.shape[0], x.shape[1], &x.shape[2..]);
     let mut y = Nd::from_fn(&shape_of(n, channels, dims, slide), |_| 0.0);
     for image in 0..n {
@@ -40,7 +40,7 @@ fn unfolded(x: &Nd, slide: WindowGeometry) -> Nd {
     y
 }
 
-fn folded(x: &Nd, dims: &[usize], slide: WindowGeometry) -> Nd {
+fn fold_reference(x: &Nd, dims: &[usize], slide: WindowGeometry) -> Nd {
     let channels = x.shape[1] / slide.size.iter().product::<usize>();
     let mut y = Nd::from_fn(&[&[x.shape[0], channels], dims].concat(), |_| 0.0);
     for image in 0..x.shape[0] {
@@ -88,7 +88,7 @@ pub(super) fn rows() -> Vec<Row> {
                 label,
                 [Input { shape: images, ..real([]) }],
                 move |x| ops::unfold(&x[0], slide.size, slide.dilation, slide.padding, slide.stride, spatial),
-                move |x| batched(&x[0], spatial, |x| unfolded(x, slide)),
+                move |x| batched(&x[0], spatial, |x| unfold_reference(x, slide)),
             )
             .floats_only();
         let [_, rows, columns] = shape_of(1, channels, dims, slide);
@@ -98,7 +98,7 @@ pub(super) fn rows() -> Vec<Row> {
                 label,
                 [Input { shape, ..real([]) }],
                 move |x| ops::fold(&x[0], dims, slide.size, slide.dilation, slide.padding, slide.stride),
-                move |x| batched(&x[0], 1, |x| folded(x, dims, slide)),
+                move |x| batched(&x[0], 1, |x| fold_reference(x, dims, slide)),
             )
             .floats_only();
     }

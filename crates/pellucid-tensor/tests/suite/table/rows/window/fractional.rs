@@ -5,7 +5,7 @@ use crate::table::nd::{Nd, indices};
 use crate::table::row::{Input, Row, Rule, argument_refused, real, shape_refused};
 use pellucid_tensor::{DType, Error, Result, Tensor, manual_seed, ops};
 
-type Pool = fn(&Tensor, &[usize], &[usize], Option<&Tensor>) -> Result<(Tensor, Tensor)>;
+type FractionalPool = fn(&Tensor, &[usize], &[usize], Option<&Tensor>) -> Result<(Tensor, Tensor)>;
 
 /// The shape of x, the sizes and counts of the windows, and the random numbers of all channels.
 type Case = (&'static str, &'static [usize], &'static [usize], &'static [usize], &'static [f64]);
@@ -37,7 +37,7 @@ fn pooled(x: &Nd, size: &[usize], counts: &[usize], numbers: &[f64]) -> [Nd; 2] 
     [Nd::from_fn(&shape, |ix| found(ix).1), Nd::from_fn(&shape, |ix| found(ix).0 as f64)]
 }
 
-fn row(name: &'static str, pool: Pool, spatial: usize, cases: &[Case]) -> Row {
+fn row(name: &'static str, pool: FractionalPool, spatial: usize, cases: &[Case]) -> Row {
     let mut row = Row::new(name);
     for &(label, shape, size, counts, numbers) in cases {
         let lead = if shape.len() == spatial + 2 { shape[..2].to_vec() } else { vec![1, shape[0]] };

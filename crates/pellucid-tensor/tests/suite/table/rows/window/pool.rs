@@ -3,7 +3,7 @@
 use super::{WindowGeometry, batched, largest};
 use crate::table::nd::{Nd, indices};
 use crate::table::row::{Input, Row, Rule, argument_refused, real, shape_refused};
-use pellucid_tensor::ops::{AvgPoolDivisor, Pool};
+use pellucid_tensor::ops::{AvgPoolDivisor, PoolOptions};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
 const LINE: WindowGeometry = WindowGeometry { size: &[2], stride: &[2], padding: &[0], dilation: &[1], ceil: false };
@@ -19,8 +19,8 @@ const UNEVEN: WindowGeometry =
 const DENSE: WindowGeometry = WindowGeometry { padding: &[1, 1], dilation: &[1, 1], ..UNEVEN };
 
 impl WindowGeometry {
-    fn pool(&self) -> Pool {
-        let pool = Pool::new(self.size).padding(self.padding).dilation(self.dilation);
+    fn pool(&self) -> PoolOptions {
+        let pool = PoolOptions::new(self.size).padding(self.padding).dilation(self.dilation);
         // The default stride is the window size.
         let pool = if self.stride == self.size { pool } else { pool.stride(self.stride) };
         if self.ceil { pool.ceil() } else { pool }
@@ -37,24 +37,28 @@ fn ones(spatial: usize, len: usize) -> Tensor {
 }
 
 /// Adds the checks of errors that all pools share.
-fn with_error_checks(row: Row, spatial: usize, call: fn(&Tensor, Pool) -> Result<Tensor>) -> Row {
-    row.check("another rank is an error", move || shape_refused(call(&Tensor::ones([2], DType::F64), Pool::new(1))))
-        .check("a size of 0 is an error", move || argument_refused(call(&ones(spatial, 3), Pool::new(0))))
-        .check("a stride of 0 is an error", move || argument_refused(call(&ones(spatial, 3), Pool::new(2).stride(0))))
-        .check("a window larger than the axis is an error", move || {
-            argument_refused(call(&ones(spatial, 3), Pool::new(4)))
-        })
-        .check("a wrong number of values is an error", move || {
-            argument_refused(call(&ones(spatial, 3), Pool::new([1, 1, 1, 1])))
-        })
-        .check("an empty axis is an error", move || Ok(call(&ones(spatial, 0), Pool::new(1)).is_err()))
-        .check("an extreme size is an error", move || Ok(call(&ones(spatial, 3), Pool::new(usize::MAX)).is_err()))
-        .check("an extreme stride", move || {
-            argument_refused(call(&ones(spatial, 3), Pool::new(3).stride(usize::MAX).ceil()))
-        })
-        .check("an extreme dilation is an error", move || {
-            argument_refused(call(&ones(spatial, 3), Pool::new(3).dilation(1 << 63)))
-        })
+fn with_error_checks(row: Row, spatial: usize, call: fn(&Tensor, PoolOptions) -> Result<Tensor>) -> Row {
+    row.check("another rank is an error", move || {
+        shape_refused(call(&Tensor::ones([2], DType::F64), PoolOptions::new(1)))
+    })
+    .check("a size of 0 is an error", move || argument_refused(call(&ones(spatial, 3), PoolOptions::new(0))))
+    .check("a stride of 0 is an error", move || {
+        argument_refused(call(&ones(spatial, 3), PoolOptions::new(2).stride(0)))
+    })
+    .check("a window larger than the axis is an error", move || {
+        argument_refused(call(&ones(spatial, 3), PoolOptions::new(4)))
+    })
+    .check("a wrong number of values is an error", move || {
+        argument_refused(call(&ones(spatial, 3), PoolOptions::new([1, 1, 1, 1])))
+    })
+    .check("an empty axis is an error", move || Ok(call(&ones(spatial, 0), PoolOptions::new(1)).is_err()))
+    .check("an extreme size is an error", move || Ok(call(&ones(spatial, 3), PoolOptions::new(usize::MAX)).is_err()))
+    .check("an extreme stride", move || {
+        argument_refused(call(&ones(spatial, 3), PoolOptions::new(3).stride(usize::MAX).ceil()))
+    })
+    .check("an extreme dilation is an error", move || {
+        argument_refused(call(&ones(spatial, 3), PoolOptions::new(3).dilation(1 << 63)))
+    })
 }
 
 pub(super) fn rows() -> Vec<Row> {
@@ -65,7 +69,7 @@ pub(super) fn rows() -> Vec<Row> {
 fn max_case(
     row: Row,
     label: &str,
-    call: fn(&Tensor, Pool) -> Result<(Tensor, Tensor)>,
+    call: fn(&Tensor, PoolOptions) -> Result<(Tensor, Tensor)>,
     shape: &[usize],
     slide: WindowGeometry,
 ) -> Row {
@@ -84,23 +88,23 @@ fn max_case(
 }
 
 /// Adds the checks of max pools.
-fn with_max_checks(row: Row, call: fn(&Tensor, Pool) -> Result<(Tensor, Tensor)>, spatial: usize) -> Row {
+fn with_max_checks(row: Row, call: fn(&Tensor, PoolOptions) -> Result<(Tensor, Tensor)>, spatial: usize) -> Row {
     row.rules([Rule::Any, Rule::Always(DType::I64)])
         .check("a dilation of 0 is an error", move || {
-            argument_refused(call(&ones(spatial, 3), Pool::new(2).dilation(0)))
+            argument_refused(call(&ones(spatial, 3), PoolOptions::new(2).dilation(0)))
         })
         .check("a padding of more than half a window is an error", move || {
-            argument_refused(call(&ones(spatial, 3), Pool::new(2).padding(2)))
+            argument_refused(call(&ones(spatial, 3), PoolOptions::new(2).padding(2)))
         })
         .check("an extreme padding is an error", move || {
-            argument_refused(call(&ones(spatial, 3), Pool::new(2).padding(usize::MAX)))
+            argument_refused(call(&ones(spatial, 3), PoolOptions::new(2).padding(usize::MAX)))
         })
         .check("integers keep their dtype", move || {
-            let (values, positions) = call(&ones(spatial, 2).to_dtype(DType::I32), Pool::new(2))?;
+            let (values, positions) = call(&ones(spatial, 2).to_dtype(DType::I32), PoolOptions::new(2))?;
             Ok(values.dtype() == DType::I32 && values.to_vec::<i32>() == [1, 1] && positions.to_vec::<i64>() == [0, 0])
         })
         .check("booleans are preserved", move || {
-            Ok(call(&ones(spatial, 2).to_dtype(DType::Bool), Pool::new(2))?.0.to_vec::<bool>() == [true, true])
+            Ok(call(&ones(spatial, 2).to_dtype(DType::Bool), PoolOptions::new(2))?.0.to_vec::<bool>() == [true, true])
         })
 }
 
@@ -121,8 +125,9 @@ fn max_pools() -> Vec<Row> {
     );
     let row = line(row, "one image", &[2, 4], LINE);
     let row = line(row, "no image", &[0, 2, 4], LINE);
-    let row = row
-        .check("zero channels", || shape_refused(ops::max_pool1d(&Tensor::zeros([2, 0, 4], DType::F32), Pool::new(2))));
+    let row = row.check("zero channels", || {
+        shape_refused(ops::max_pool1d(&Tensor::zeros([2, 0, 4], DType::F32), PoolOptions::new(2)))
+    });
     let line = with_max_checks(with_error_checks(row, 1, |x, p| Ok(ops::max_pool1d(x, p)?.0)), ops::max_pool1d, 1);
 
     let plane = |row, label, shape: &[usize], slide| max_case(row, label, ops::max_pool2d, shape, slide);
@@ -163,7 +168,7 @@ fn divided_by(slide: WindowGeometry, divisor: AvgPoolDivisor, o: &[usize], dims:
     }
 }
 
-type Average = fn(&Tensor, Pool, AvgPoolDivisor) -> Result<Tensor>;
+type Average = fn(&Tensor, PoolOptions, AvgPoolDivisor) -> Result<Tensor>;
 
 fn avg_case(
     row: Row,
@@ -192,22 +197,22 @@ fn avg_case(
 fn with_average_checks(row: Row, call: Average, spatial: usize) -> Row {
     row.scale(2.0)
         .check("a dilation is an error", move || {
-            argument_refused(call(&ones(spatial, 3), Pool::new(2).dilation(2), AvgPoolDivisor::Window))
+            argument_refused(call(&ones(spatial, 3), PoolOptions::new(2).dilation(2), AvgPoolDivisor::Window))
         })
         .check("integers give floats, booleans are an error", move || {
             let (x, truth) = (ones(spatial, 2).to_dtype(DType::I64) * 3, ones(spatial, 2).to_dtype(DType::Bool));
-            let y = call(&x, Pool::new(2), AvgPoolDivisor::Window)?;
-            let refused = call(&truth, Pool::new(2), AvgPoolDivisor::Window);
+            let y = call(&x, PoolOptions::new(2), AvgPoolDivisor::Window)?;
+            let refused = call(&truth, PoolOptions::new(2), AvgPoolDivisor::Window);
             Ok(y.to_vec::<f32>() == [3.0; 2] && matches!(refused, Err(Error::DTypeMismatch { .. })))
         })
         .check("a divisor of 0 is an error", move || {
-            argument_refused(call(&ones(spatial, 3), Pool::new(2), AvgPoolDivisor::Number(0.0)))
+            argument_refused(call(&ones(spatial, 3), PoolOptions::new(2), AvgPoolDivisor::Number(0.0)))
         })
         .check("a padding of more than half a window is an error", move || {
-            argument_refused(call(&ones(spatial, 3), Pool::new(2).padding(2), AvgPoolDivisor::Window))
+            argument_refused(call(&ones(spatial, 3), PoolOptions::new(2).padding(2), AvgPoolDivisor::Window))
         })
         .check("an extreme padding is an error", move || {
-            argument_refused(call(&ones(spatial, 3), Pool::new(2).padding(usize::MAX), AvgPoolDivisor::Window))
+            argument_refused(call(&ones(spatial, 3), PoolOptions::new(2).padding(usize::MAX), AvgPoolDivisor::Window))
         })
 }
 
@@ -255,7 +260,7 @@ fn avg_pools() -> Vec<Row> {
     vec![line, plane, space]
 }
 
-type Norm = fn(&Tensor, f64, Pool) -> Result<Tensor>;
+type Norm = fn(&Tensor, f64, PoolOptions) -> Result<Tensor>;
 
 fn lp_case(row: Row, label: &str, call: Norm, shape: &[usize], slide: WindowGeometry, p: f64) -> Row {
     let taps = slide.size.iter().product::<usize>() as f64;
@@ -276,17 +281,21 @@ fn with_norm_checks(row: Row, call: Norm, spatial: usize) -> Row {
     // The result for −0, and for NaN with infinity, depends on the powers.
     row.scale(2.0)
         .ulps(16.0)
-        .check("p = 0 is an error", move || argument_refused(call(&ones(spatial, 3), 0.0, Pool::new(2))))
-        .check("padding is an error", move || argument_refused(call(&ones(spatial, 3), 2.0, Pool::new(2).padding(1))))
-        .check("dilation is an error", move || argument_refused(call(&ones(spatial, 3), 2.0, Pool::new(2).dilation(2))))
+        .check("p = 0 is an error", move || argument_refused(call(&ones(spatial, 3), 0.0, PoolOptions::new(2))))
+        .check("padding is an error", move || {
+            argument_refused(call(&ones(spatial, 3), 2.0, PoolOptions::new(2).padding(1)))
+        })
+        .check("dilation is an error", move || {
+            argument_refused(call(&ones(spatial, 3), 2.0, PoolOptions::new(2).dilation(2)))
+        })
         .check("integers and booleans give floats", move || {
             let (x, truth) = (ones(spatial, 2).to_dtype(DType::I64) * 3, ones(spatial, 2).to_dtype(DType::Bool));
-            let (y, z) = (call(&x, 1.0, Pool::new(2))?, call(&truth, 1.0, Pool::new(2))?);
+            let (y, z) = (call(&x, 1.0, PoolOptions::new(2))?, call(&truth, 1.0, PoolOptions::new(2))?);
             let taps = f32::powi(2.0, spatial as i32);
             Ok(y.to_vec::<f32>() == [3.0 * taps; 2] && z.to_vec::<f32>() == [taps; 2])
         })
         .check("a negative sum gives NaN", move || {
-            let y: Vec<f64> = call(&-ones(spatial, 2), 3.0, Pool::new(2))?.to_vec();
+            let y: Vec<f64> = call(&-ones(spatial, 2), 3.0, PoolOptions::new(2))?.to_vec();
             Ok(y.iter().all(|v| v.is_nan()))
         })
 }

@@ -2,7 +2,7 @@
 
 use crate::table::nd::{Nd, indices};
 use crate::table::row::{Input, Row, argument_refused, real, shape_refused};
-use pellucid_tensor::ops::{Resample, Resize};
+use pellucid_tensor::ops::{Resize, ResizeMode};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
 /// Elements with their weights.
@@ -19,7 +19,7 @@ pub fn keys(distance: f64) -> f64 {
 }
 
 /// Returns the elements that output o of `to` reads from an axis of `len`; `scale` elements separate two outputs.
-fn weighted_elements(o: usize, len: usize, to: usize, scale: f64, mode: Resample) -> WeightedElements {
+fn weighted_elements(o: usize, len: usize, to: usize, scale: f64, mode: ResizeMode) -> WeightedElements {
     let last = len as f64 - 1.0;
     let place = |align: bool| match (align, to) {
         (true, 1) => 0.0,
@@ -28,18 +28,18 @@ fn weighted_elements(o: usize, len: usize, to: usize, scale: f64, mode: Resample
     };
     let nearest = |at: f64| vec![(at.floor().min(last) as usize, 1.0)];
     match mode {
-        Resample::Nearest => nearest(o as f64 * scale),
-        Resample::NearestExact => nearest((o as f64 + 0.5) * scale),
-        Resample::Linear { align_corners } => {
+        ResizeMode::Nearest => nearest(o as f64 * scale),
+        ResizeMode::NearestExact => nearest((o as f64 + 0.5) * scale),
+        ResizeMode::Linear { align_corners } => {
             let at = place(align_corners).clamp(0.0, last);
             (0..len).map(|i| (i, (1.0 - (at - i as f64).abs()).max(0.0))).collect()
         }
-        Resample::Cubic { align_corners } => {
+        ResizeMode::Cubic { align_corners } => {
             let at = place(align_corners);
             let element = |k: i64| (k as f64).clamp(0.0, last) as usize;
             (at.floor() as i64 - 1..=at.floor() as i64 + 2).map(|k| (element(k), keys(at - k as f64))).collect()
         }
-        Resample::Area => {
+        ResizeMode::Area => {
             let overlaps = |i: &usize| (i + 1) * to > o * len && i * to < (o + 1) * len;
             let all: Vec<usize> = (0..len).filter(overlaps).collect();
             all.iter().map(|&i| (i, 1.0 / all.len() as f64)).collect()
@@ -57,7 +57,7 @@ fn lengths_and_scales(x: &Nd, size: &Resize) -> Vec<(usize, f64)> {
     .collect()
 }
 
-fn interpolated(x: &Nd, size: &Resize, mode: Resample) -> Nd {
+fn interpolated(x: &Nd, size: &Resize, mode: ResizeMode) -> Nd {
     let lengths_and_scales = lengths_and_scales(x, size);
     let lengths: Vec<usize> = lengths_and_scales.iter().map(|e| e.0).collect();
     Nd::from_fn(&[&x.shape[..2], &lengths[..]].concat(), |ix| {
@@ -78,7 +78,7 @@ fn interpolated(x: &Nd, size: &Resize, mode: Resample) -> Nd {
     })
 }
 
-fn case(row: Row, label: &str, shape: &[usize], size: Resize, mode: Resample) -> Row {
+fn case(row: Row, label: &str, shape: &[usize], size: Resize, mode: ResizeMode) -> Row {
     let to = size.clone();
     row.case(
         label,
@@ -92,9 +92,9 @@ fn case(row: Row, label: &str, shape: &[usize], size: Resize, mode: Resample) ->
 pub(super) fn rows() -> Vec<Row> {
     let to = |lengths: &[usize]| Resize::To(lengths.to_vec());
     let by = |factors: &[f64]| Resize::By(factors.to_vec());
-    let [linear, corners] = [false, true].map(|align_corners| Resample::Linear { align_corners });
-    let [cubic, cubic_corners] = [false, true].map(|align_corners| Resample::Cubic { align_corners });
-    let (nearest, exact, area) = (Resample::Nearest, Resample::NearestExact, Resample::Area);
+    let [linear, corners] = [false, true].map(|align_corners| ResizeMode::Linear { align_corners });
+    let [cubic, cubic_corners] = [false, true].map(|align_corners| ResizeMode::Cubic { align_corners });
+    let (nearest, exact, area) = (ResizeMode::Nearest, ResizeMode::NearestExact, ResizeMode::Area);
     let mut row = Row::new("interpolate").scale(4.0).ulps(16.0);
     for (label, mode) in [
         ("nearest", nearest),
@@ -116,7 +116,7 @@ pub(super) fn rows() -> Vec<Row> {
         row = case(row, &format!("{label}: no image"), &[0, 2, 3], to(&[2]), mode);
     }
     let image = || Tensor::ones([1, 1, 3], DType::F64);
-    let result = |size: Resize| ops::interpolate(&Tensor::ones([1, 1, 3], DType::F64), size, Resample::Nearest);
+    let result = |size: Resize| ops::interpolate(&Tensor::ones([1, 1, 3], DType::F64), size, ResizeMode::Nearest);
     vec![
         row.check("a wrong number of lengths is an error", move || argument_refused(result(to(&[2, 2]))))
             .check("a wrong number of factors is an error", move || argument_refused(result(by(&[]))))

@@ -3,7 +3,7 @@
 use super::batched;
 use crate::table::nd::{Nd, indices};
 use crate::table::row::{Input, Row, real, shape_refused};
-use pellucid_tensor::ops::Pool;
+use pellucid_tensor::ops::PoolOptions;
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
 type Call = fn(&Tensor, &Tensor, &[usize]) -> Result<Tensor>;
@@ -77,7 +77,7 @@ pub(super) fn rows() -> Vec<Row> {
         })
         .check("restores the maxima of a pool", || {
             let x = Tensor::from([[[[1.0, 4.0], [3.0, 2.0]]]]);
-            let (values, positions) = ops::max_pool2d(&x, Pool::new(2))?;
+            let (values, positions) = ops::max_pool2d(&x, PoolOptions::new(2))?;
             Ok(ops::max_unpool2d(&values, &positions, &[2, 2])?.to_vec::<f64>() == [0.0, 4.0, 0.0, 0.0])
         });
 

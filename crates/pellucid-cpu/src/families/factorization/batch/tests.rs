@@ -3,7 +3,7 @@
 
 use crate::testing::{TestArray, TestLayout, numbers, run_kernel};
 use crate::with_threads;
-use pellucid_ir::kernel::{Factor, Kernel, Meta, Vectors};
+use pellucid_ir::kernel::{Factorization, Kernel, Meta, SvdVectors};
 use pellucid_ir::{DType, Error};
 
 const BATCH: [usize; 2] = [3, 2];
@@ -53,10 +53,10 @@ fn random(rows: usize, columns: usize) -> MatrixStack {
 }
 
 /// Runs a factorisation whose inputs and outputs have the given dtype and layout, and returns the outputs.
-fn factors(kernel: Factor, inputs: &[&MatrixStack], dtype: DType, layout: TestLayout) -> Vec<TestArray> {
+fn factors(kernel: Factorization, inputs: &[&MatrixStack], dtype: DType, layout: TestLayout) -> Vec<TestArray> {
     let inputs: Vec<TestArray> = inputs.iter().map(|s| s.array(dtype, layout)).collect();
     let metas: Vec<Meta> = inputs.iter().map(|a| Meta { shape: a.layout.shape().clone(), dtype: a.dtype }).collect();
-    let kernel = Kernel::Factor(kernel);
+    let kernel = Kernel::Factorization(kernel);
     let outputs: Vec<TestArray> =
         kernel.infer(&metas).unwrap().into_iter().map(|m| TestArray::new(m.shape, m.dtype, layout)).collect();
     run_kernel(kernel, &inputs.iter().collect::<Vec<_>>(), &outputs.iter().collect::<Vec<_>>()).unwrap();
@@ -65,7 +65,7 @@ fn factors(kernel: Factor, inputs: &[&MatrixStack], dtype: DType, layout: TestLa
 
 /// Runs a factorisation in both dtypes and all layouts, on 1, 2 and 8 threads, and asserts that all results have the
 /// same bits. Calls `check` with the factors and the tolerance of each dtype.
-fn check_all(kernel: Factor, inputs: &[&MatrixStack], check: impl Fn(&[MatrixStack], f64)) {
+fn check_all(kernel: Factorization, inputs: &[&MatrixStack], check: impl Fn(&[MatrixStack], f64)) {
     for (dtype, tolerance) in [(DType::F64, 1e-12), (DType::F32, 2e-5)] {
         let plain = factors(kernel, inputs, dtype, TestLayout::Plain);
         check(&plain.iter().map(MatrixStack::from_array).collect::<Vec<_>>(), tolerance);
@@ -108,7 +108,7 @@ fn cholesky() {
     for n in (0..=20).chain([40]) {
         let x = random(n, n);
         let a = plus(&x.times(&x.transpose()), &identity(n));
-        check_all(Factor::Cholesky, &[&a], |f, tolerance| {
+        check_all(Factorization::Cholesky, &[&a], |f, tolerance| {
             close(&f[0].times(&f[0].transpose()), &a, tolerance * (1 + n) as f64);
             assert!(f[1].data.iter().all(|&minor| minor == 0.0));
         });
@@ -122,7 +122,7 @@ fn cholesky() {
             1.0
         }
     });
-    check_all(Factor::Cholesky, &[&indefinite], |f, _| {
+    check_all(Factorization::Cholesky, &[&indefinite], |f, _| {
         assert_eq!(f[1].data, [0.0, 0.0, 0.0, 0.0, 2.0, 0.0]);
         assert_eq!(f[0].data.iter().filter(|x| x.is_nan()).count(), 9);
     });
@@ -132,13 +132,13 @@ fn cholesky() {
 fn lu_and_row_order() {
     for (m, n) in [(0, 2), (1, 1), (4, 4), (3, 6), (6, 3), (40, 40)] {
         let a = random(m, n);
-        check_all(Factor::Lu, &[&a], |f, tolerance| {
+        check_all(Factorization::Lu, &[&a], |f, tolerance| {
             let k = m.min(n);
             let l = MatrixStack::from_fn(m, k, |b, i, j| if i == j { 1.0 } else { lower(&f[0]).at(b, i, j) });
             let u = MatrixStack::from_fn(k, n, |b, i, j| upper(&f[0]).at(b, i, j));
             let pivots = TestArray::cast([BATCH[0], BATCH[1], k], TestLayout::Gaps, DType::I32, &f[1].data);
             let order = TestArray::new([BATCH[0], BATCH[1], m], DType::I64, TestLayout::Transposed);
-            run_kernel(Kernel::Factor(Factor::RowOrder { rows: m }), &[&pivots], &[&order]).unwrap();
+            run_kernel(Kernel::Factorization(Factorization::RowOrder { rows: m }), &[&pivots], &[&order]).unwrap();
             let order = order.reals();
             let pa = MatrixStack::from_fn(m, n, |b, i, j| a.at(b, order[b * m + i] as usize, j));
             close(&l.times(&u), &pa, tolerance);
@@ -146,7 +146,7 @@ fn lu_and_row_order() {
         });
     }
     let singular = MatrixStack::from_fn(3, 3, |b, i, j| if b == 3 && j == 1 { 0.0 } else { identity(3).at(b, i, j) });
-    check_all(Factor::Lu, &[&singular], |f, _| assert_eq!(f[2].data, [0.0, 0.0, 0.0, 2.0, 0.0, 0.0]));
+    check_all(Factorization::Lu, &[&singular], |f, _| assert_eq!(f[2].data, [0.0, 0.0, 0.0, 2.0, 0.0, 0.0]));
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn pivots_out_of_range_are_errors() {
     let order = TestArray::new([3], DType::I64, TestLayout::Plain);
     for pivots in [[0, 1], [1, 4], [-1, 2]] {
         let pivots = TestArray::of([2], TestLayout::Plain, &pivots);
-        let result = run_kernel(Kernel::Factor(Factor::RowOrder { rows: 3 }), &[&pivots], &[&order]);
+        let result = run_kernel(Kernel::Factorization(Factorization::RowOrder { rows: 3 }), &[&pivots], &[&order]);
         assert!(matches!(result, Err(Error::InvalidArgument { .. })));
     }
 }
@@ -170,12 +170,12 @@ fn ldl_and_ldl_solve() {
             |b, i, j| if i == j && b > 2 { 0.0 } else { half.at(b, i, j) + half.at(b, j, i) },
         );
         let b = random(n, 3);
-        check_all(Factor::Ldl, &[&a], |f, tolerance| {
+        check_all(Factorization::Ldl, &[&a], |f, tolerance| {
             let packed = f[0].array(DType::F64, TestLayout::Transposed);
             let pivots = TestArray::cast([BATCH[0], BATCH[1], n], TestLayout::Gaps, DType::I32, &f[1].data);
             let right = b.array(DType::F64, TestLayout::Plain);
             let x = TestArray::new([BATCH[0], BATCH[1], n, 3], DType::F64, TestLayout::Plain);
-            run_kernel(Kernel::Factor(Factor::LdlSolve), &[&packed, &pivots, &right], &[&x]).unwrap();
+            run_kernel(Kernel::Factorization(Factorization::LdlSolve), &[&packed, &pivots, &right], &[&x]).unwrap();
             let x = x.reals();
             let x = MatrixStack::from_fn(n, 3, |b, i, j| x[(b * n + i) * 3 + j]);
             close(&a.times(&x), &b, tolerance * 1e3);
@@ -190,7 +190,7 @@ fn invalid_ldl_pivots_are_errors() {
     let b = TestArray::of([2, 1], TestLayout::Plain, &[1.0; 2]);
     for pivots in [[-1i32, 1], [1, -2], [0, 1], [3, 1], [-1, -2]] {
         let pivots = TestArray::of([2], TestLayout::Plain, &pivots);
-        let result = run_kernel(Kernel::Factor(Factor::LdlSolve), &[&a, &pivots, &b], &[&x]);
+        let result = run_kernel(Kernel::Factorization(Factorization::LdlSolve), &[&a, &pivots, &b], &[&x]);
         assert!(matches!(result, Err(Error::InvalidArgument { .. })));
     }
 }
@@ -199,7 +199,7 @@ fn invalid_ldl_pivots_are_errors() {
 fn qr() {
     for (m, n) in [(2, 0), (1, 1), (4, 4), (3, 6), (6, 3)] {
         let a = random(m, n);
-        check_all(Factor::Qr, &[&a], |f, tolerance| {
+        check_all(Factorization::Qr, &[&a], |f, tolerance| {
             let q = (0..m.min(n)).fold(identity(m), |q, k| {
                 let v = |b, i: usize| {
                     if i == k {
@@ -223,8 +223,8 @@ fn qr() {
 fn svd() {
     for (m, n) in [(0, 2), (1, 1), (4, 4), (3, 6), (6, 3), (20, 20)] {
         let (a, k) = (random(m, n), m.min(n));
-        for vectors in [Vectors::Thin, Vectors::Full] {
-            check_all(Factor::Svd(vectors), &[&a], |f, tolerance| {
+        for vectors in [SvdVectors::Thin, SvdVectors::Full] {
+            check_all(Factorization::Svd(vectors), &[&a], |f, tolerance| {
                 let (u, s, vt) = (&f[0], &f[1], &f[2]);
                 let tolerance = tolerance * (1 + m + n) as f64;
                 close(&u.transpose().times(u), &identity(u.columns), tolerance);
@@ -233,8 +233,8 @@ fn svd() {
                 close(&us.times(&MatrixStack::from_fn(k, n, |b, i, j| vt.at(b, i, j))), &a, tolerance);
             });
         }
-        check_all(Factor::Svd(Vectors::Without), &[&a], |f, tolerance| {
-            let full = factors(Factor::Svd(Vectors::Thin), &[&a], DType::F64, TestLayout::Plain);
+        check_all(Factorization::Svd(SvdVectors::Without), &[&a], |f, tolerance| {
+            let full = factors(Factorization::Svd(SvdVectors::Thin), &[&a], DType::F64, TestLayout::Plain);
             close(&f[0], &MatrixStack::from_array(&full[1]), tolerance * (1 + m + n) as f64);
         });
     }
@@ -245,15 +245,15 @@ fn eigh() {
     for n in [0, 1, 4, 20] {
         let x = random(n, n);
         let a = plus(&x, &x.transpose());
-        check_all(Factor::Eigh { vectors: true }, &[&a], |f, tolerance| {
+        check_all(Factorization::Eigh { vectors: true }, &[&a], |f, tolerance| {
             let (w, v) = (&f[0], &f[1]);
             let tolerance = tolerance * (1 + n) as f64;
             close(&v.transpose().times(v), &identity(n), tolerance);
             let vw = MatrixStack::from_fn(n, n, |b, i, j| v.at(b, i, j) * w.at(b, j, 0));
             close(&vw.times(&v.transpose()), &a, tolerance);
         });
-        check_all(Factor::Eigh { vectors: false }, &[&a], |f, tolerance| {
-            let full = factors(Factor::Eigh { vectors: true }, &[&a], DType::F64, TestLayout::Plain);
+        check_all(Factorization::Eigh { vectors: false }, &[&a], |f, tolerance| {
+            let full = factors(Factorization::Eigh { vectors: true }, &[&a], DType::F64, TestLayout::Plain);
             close(&f[0], &MatrixStack::from_array(&full[0]), tolerance * (1 + n) as f64);
         });
     }
@@ -271,7 +271,7 @@ fn solve_triangular() {
                     false if (i < j) == up => x.at(b, i, j) / n as f64,
                     false => 0.0,
                 });
-                check_all(Factor::TriangularSolve { upper: up, unit }, &[&a, &b], |f, tolerance| {
+                check_all(Factorization::TriangularSolve { upper: up, unit }, &[&a, &b], |f, tolerance| {
                     close(&a.times(&f[0]), &b, tolerance * (1 + n) as f64);
                 });
             }
@@ -283,7 +283,7 @@ fn solve_triangular() {
 fn exp() {
     for n in [0, 1, 4] {
         let a = random(n, n);
-        check_all(Factor::Exp, &[&a], |f, tolerance| {
+        check_all(Factorization::Exp, &[&a], |f, tolerance| {
             let mut term = identity(n);
             let mut sum = identity(n);
             for k in 1..40 {
@@ -303,19 +303,25 @@ fn wrong_shapes_dtypes_and_arities_are_errors() {
         TestArray::new([3, 2, 3, 3], DType::F64, TestLayout::Plain),
         TestArray::new([3, 2], DType::I32, TestLayout::Plain),
     );
-    run_kernel(Kernel::Factor(Factor::Cholesky), &[&a], &[&out, &count]).unwrap();
-    assert!(run_kernel(Kernel::Factor(Factor::Cholesky), &[&a], &[&out]).is_err());
+    run_kernel(Kernel::Factorization(Factorization::Cholesky), &[&a], &[&out, &count]).unwrap();
+    assert!(run_kernel(Kernel::Factorization(Factorization::Cholesky), &[&a], &[&out]).is_err());
     assert!(matches!(
-        run_kernel(Kernel::Factor(Factor::Cholesky), &[&a], &[&count, &count]),
+        run_kernel(Kernel::Factorization(Factorization::Cholesky), &[&a], &[&count, &count]),
         Err(Error::ShapeMismatch { .. })
     ));
     let narrow = TestArray::new([3, 2, 3, 3], DType::F32, TestLayout::Plain);
-    assert!(matches!(run_kernel(Kernel::Factor(Factor::Exp), &[&a], &[&narrow]), Err(Error::DTypeMismatch { .. })));
+    assert!(matches!(
+        run_kernel(Kernel::Factorization(Factorization::Exp), &[&a], &[&narrow]),
+        Err(Error::DTypeMismatch { .. })
+    ));
     let half_precision = TestArray::cast([3, 2, 3, 3], TestLayout::Plain, DType::F16, &[0.0; 54]);
     assert!(matches!(
-        run_kernel(Kernel::Factor(Factor::Exp), &[&half_precision], &[&half_precision]),
+        run_kernel(Kernel::Factorization(Factorization::Exp), &[&half_precision], &[&half_precision]),
         Err(Error::DTypeMismatch { .. })
     ));
     let wide = random(2, 3).array(DType::F64, TestLayout::Plain);
-    assert!(matches!(run_kernel(Kernel::Factor(Factor::Exp), &[&wide], &[&wide]), Err(Error::ShapeMismatch { .. })));
+    assert!(matches!(
+        run_kernel(Kernel::Factorization(Factorization::Exp), &[&wide], &[&wide]),
+        Err(Error::ShapeMismatch { .. })
+    ));
 }

@@ -7,10 +7,10 @@ mod batch;
 use crate::family::CpuFamily;
 use crate::operand::Operand;
 use pellucid_ir::Result;
-use pellucid_ir::kernel::Factor;
+use pellucid_ir::kernel::Factorization;
 
 #[cfg(feature = "linalg")]
-impl CpuFamily for Factor {
+impl CpuFamily for Factorization {
     fn check(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
         batch::check_operands(self, &inputs[..self.inputs()], outputs)
     }
@@ -22,7 +22,7 @@ impl CpuFamily for Factor {
 
 /// Without the feature `linalg`, every factorisation is an error.
 #[cfg(not(feature = "linalg"))]
-impl CpuFamily for Factor {
+impl CpuFamily for Factorization {
     fn check(&self, _: &[Operand<'_>], _: &[Operand<'_>]) -> Result<()> {
         Err(pellucid_ir::Error::MissingFeature { op: self.name(), feature: "linalg" })
     }
@@ -36,12 +36,12 @@ impl CpuFamily for Factor {
 mod tests {
     use crate::testing::{TestArray, TestLayout, run_kernel};
     use pellucid_ir::Error;
-    use pellucid_ir::kernel::{Factor, Kernel};
+    use pellucid_ir::kernel::{Factorization, Kernel};
 
     #[test]
     fn the_error_names_the_missing_feature() {
         let a = TestArray::of([1, 1], TestLayout::Plain, &[1.0f64]);
-        let result = run_kernel(Kernel::Factor(Factor::Exp), &[&a], &[&a]);
+        let result = run_kernel(Kernel::Factorization(Factorization::Exp), &[&a], &[&a]);
         assert_eq!(result, Err(Error::MissingFeature { op: "matrix_exp", feature: "linalg" }));
     }
 }

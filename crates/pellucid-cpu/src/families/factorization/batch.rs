@@ -1,7 +1,7 @@
 //! Factorisation of every matrix of a batch.
 
 use crate::operand::Operand;
-use pellucid_ir::kernel::{Factor, Kernel, Meta, Vectors};
+use pellucid_ir::kernel::{Factorization, Kernel, Meta, SvdVectors};
 use pellucid_ir::{DType, Error, Layout, Result};
 use pellucid_linalg::{Basis, Matrix, Pivot, Triangle};
 use pellucid_runtime::threads::{SharedPtr, split};
@@ -13,19 +13,19 @@ const GRAIN: usize = 1 << 18;
 ///
 /// # Errors
 /// If a pivot is out of range, or if there is not enough memory for the copies in `f64`.
-pub(super) fn factor_batch<'a>(kernel: &Factor, x: &[Operand<'a>], y: &[Operand<'a>]) -> Result<()> {
+pub(super) fn factor_batch<'a>(kernel: &Factorization, x: &[Operand<'a>], y: &[Operand<'a>]) -> Result<()> {
     // The number of axes of one matrix, or of one list of pivots.
-    let inner_rank = if matches!(kernel, Factor::RowOrder { .. }) { 1 } else { 2 };
+    let inner_rank = if matches!(kernel, Factorization::RowOrder { .. }) { 1 } else { 2 };
     let shape = x[0].shape();
     let (batch, last) = shape.split_at(shape.rank() - inner_rank);
     let count: usize = batch.iter().product();
     let batches = |operands: &[Operand<'a>]| operands.iter().map(|o| MatrixBatch::new(o, batch)).collect::<Vec<_>>();
     let (x, y) = (batches(x), batches(y));
-    if let Factor::RowOrder { rows } = *kernel {
+    if let Factorization::RowOrder { rows } = *kernel {
         let pivots = (0..count).flat_map(|b| x[0].matrix(b).load().data().to_vec());
         check_pivots(kernel.name(), pivots, rows)?;
     }
-    if *kernel == Factor::LdlSolve {
+    if *kernel == Factorization::LdlSolve {
         (0..count).try_for_each(|b| decode_ldl_pivots(kernel.name(), x[1].matrix(b).load().data()).map(|_| ()))?;
     }
     let side = last.iter().copied().max().unwrap_or(0);
@@ -56,9 +56,9 @@ fn check_memory(elements: impl Iterator<Item = usize>, side: usize) -> Result<()
 }
 
 /// Returns an error unless the outputs have the shapes and dtypes that the kernel infers from its inputs.
-pub(super) fn check_operands(kernel: &Factor, x: &[Operand<'_>], y: &[Operand<'_>]) -> Result<()> {
+pub(super) fn check_operands(kernel: &Factorization, x: &[Operand<'_>], y: &[Operand<'_>]) -> Result<()> {
     let meta = |o: &Operand<'_>| Meta { shape: o.shape().clone(), dtype: o.dtype };
-    let expected = Kernel::Factor(*kernel).infer(&x.iter().map(meta).collect::<Vec<_>>())?;
+    let expected = Kernel::Factorization(*kernel).infer(&x.iter().map(meta).collect::<Vec<_>>())?;
     let (op, shapes) = (kernel.name(), x.iter().chain(y).map(|o| o.shape()));
     if expected.len() != y.len() || !expected.iter().zip(y).all(|(m, o)| m.shape == *o.shape()) {
         return Err(Error::shapes(op, shapes, "inputs, then outputs: the output shapes are not those of the factors"));
@@ -101,26 +101,26 @@ fn decode_ldl_pivots(op: &'static str, encoded: &[f64]) -> Result<Vec<Pivot>> {
 }
 
 /// Factors one matrix and returns the outputs. Scalars and vectors are returned as matrices with one column.
-fn factor_matrix(kernel: Factor, mut inputs: Vec<Matrix>) -> Vec<Matrix> {
+fn factor_matrix(kernel: Factorization, mut inputs: Vec<Matrix>) -> Vec<Matrix> {
     let mut a = inputs.swap_remove(0);
     let column = |values: &[f64]| Matrix::from_fn(values.len(), 1, |i, _| values[i]);
     let scalar = |value: usize| column(&[value as f64]);
     match kernel {
-        Factor::Cholesky => {
+        Factorization::Cholesky => {
             let minor = pellucid_linalg::cholesky(&mut a);
             vec![a, scalar(minor)]
         }
-        Factor::Lu => {
+        Factorization::Lu => {
             let pivots = pellucid_linalg::lu(&mut a);
             let zero = (0..pivots.len()).find(|&i| a[(i, i)] == 0.0).map_or(0, |i| i + 1);
             let pivots: Vec<f64> = pivots.into_iter().map(|p| (p + 1) as f64).collect();
             vec![a, column(&pivots), scalar(zero)]
         }
-        Factor::RowOrder { rows } => {
+        Factorization::RowOrder { rows } => {
             let order = pellucid_linalg::row_order(a.data().iter().map(|&p| p as usize - 1), rows);
             vec![Matrix::from_fn(rows, 1, |i, _| order[i] as f64)]
         }
-        Factor::Ldl => {
+        Factorization::Ldl => {
             let (pivots, zero) = pellucid_linalg::ldl(&mut a);
             let encode = |pivot: &Pivot| match *pivot {
                 Pivot::One(row) => (row + 1) as f64,
@@ -128,40 +128,40 @@ fn factor_matrix(kernel: Factor, mut inputs: Vec<Matrix>) -> Vec<Matrix> {
             };
             vec![a, column(&pivots.iter().map(encode).collect::<Vec<_>>()), scalar(zero)]
         }
-        Factor::LdlSolve => {
+        Factorization::LdlSolve => {
             // `swap_remove` has moved B to the position of A.
             let [ref mut x, ref pivots] = inputs[..] else { unreachable!("the kernel has three inputs") };
             let pivots = decode_ldl_pivots(kernel.name(), pivots.data()).expect("the pivots have been checked");
             pellucid_linalg::solve_ldl(&a, &pivots, x);
             vec![inputs.swap_remove(0)]
         }
-        Factor::Qr => {
+        Factorization::Qr => {
             let factors = pellucid_linalg::qr(&mut a);
             vec![a, column(&factors)]
         }
-        Factor::Svd(vectors) => {
+        Factorization::Svd(vectors) => {
             let basis = match vectors {
-                Vectors::Without => Basis::Without,
-                Vectors::Thin => Basis::Thin,
-                Vectors::Full => Basis::Full,
+                SvdVectors::Without => Basis::Without,
+                SvdVectors::Thin => Basis::Thin,
+                SvdVectors::Full => Basis::Full,
             };
             let pellucid_linalg::Svd { u, s, v } = pellucid_linalg::svd(&a, basis);
             let s = column(&s);
             match vectors {
-                Vectors::Without => vec![s],
+                SvdVectors::Without => vec![s],
                 _ => vec![u, s, Matrix::from_fn(v.columns(), v.rows(), |i, j| v[(j, i)])],
             }
         }
-        Factor::Eigh { vectors } => {
+        Factorization::Eigh { vectors } => {
             let (w, v) = pellucid_linalg::eigh(&a, vectors);
             if vectors { vec![column(&w), v] } else { vec![column(&w)] }
         }
-        Factor::TriangularSolve { upper, unit } => {
+        Factorization::TriangularSolve { upper, unit } => {
             let mut x = inputs.remove(0);
             pellucid_linalg::solve_triangular(&a, &mut x, Triangle { upper, unit });
             vec![x]
         }
-        Factor::Exp => vec![pellucid_linalg::exp(&a)],
+        Factorization::Exp => vec![pellucid_linalg::exp(&a)],
     }
 }
 

@@ -1,6 +1,6 @@
-//! The kernel family [`Factor`] and its shape rule.
+//! The kernel family [`Factorization`] and its shape rule.
 
-use super::{Family, FamilyInfo, Meta, Metas, Reads};
+use super::{Family, FamilyInfo, Meta, Metas, ReadOrder};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::shape::Shape;
@@ -15,7 +15,7 @@ use smallvec::smallvec;
 /// of threads do not change any bit; another instruction set may change the last one. If an element that is read is NaN
 /// or infinite, all factors are NaN.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Factor {
+pub enum Factorization {
     /// A = L·Lᵀ for symmetric positive definite A, of which only the lower triangle is read.
     ///
     /// Outputs: L; and `i32` of the shape of the batch, 0 or the order of the first leading minor that is not
@@ -27,8 +27,8 @@ pub enum Factor {
     /// `i32 [k]`: row i was exchanged with row pivotᵢ − 1, in order; and `i32`, 0 or the position, counted from 1, of
     /// the first zero on the diagonal of U.
     Lu,
-    /// The permutation of `rows` rows, `i64 [rows]`, from pivots `i32 [k]` of [`Factor::Lu`]: row i of P·A is row
-    /// orderᵢ of A. Pivots outside 1..=rows are an error.
+    /// The permutation of `rows` rows, `i64 [rows]`, from pivots `i32 [k]` of [`Factorization::Lu`]: row i of P·A is
+    /// row orderᵢ of A. Pivots outside 1..=rows are an error.
     RowOrder {
         /// The number of rows of the factored matrix, at least k.
         rows: usize,
@@ -41,7 +41,7 @@ pub enum Factor {
     /// block has a pivot p > 0: row and column i were exchanged with p − 1. A 2×2 block has −p twice: its second row
     /// and column were exchanged with p − 1.
     Ldl,
-    /// X with A·X = B, from the first two outputs of [`Factor::Ldl`] and B `[n, k]`; their batch axes are equal.
+    /// X with A·X = B, from the first two outputs of [`Factorization::Ldl`] and B `[n, k]`; their batch axes are equal.
     /// Invalid pivots are an error.
     LdlSolve,
     /// A = Q·R by Householder reflections; A is `[m, n]`, k = min(m, n).
@@ -52,7 +52,7 @@ pub enum Factor {
     /// A = U·diag(S)·Vᵀ, S descending.
     ///
     /// Outputs: S; with vectors U, S and Vᵀ.
-    Svd(Vectors),
+    Svd(SvdVectors),
     /// A = V·diag(w)·Vᵀ for symmetric A, of which only the lower triangle is read; w ascending.
     ///
     /// Outputs: w, and, with vectors, V.
@@ -74,7 +74,7 @@ pub enum Factor {
 
 /// Which singular vectors are computed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Vectors {
+pub enum SvdVectors {
     /// None.
     Without,
     /// One singular vector for each singular value: U is `[m, k]`, Vᵀ `[k, n]`.
@@ -83,28 +83,28 @@ pub enum Vectors {
     Full,
 }
 
-impl Factor {
+impl Factorization {
     /// Returns the name of the operation.
     pub fn name(self) -> &'static str {
         match self {
-            Factor::Cholesky => "cholesky",
-            Factor::Lu => "lu",
-            Factor::RowOrder { .. } => "row_order",
-            Factor::Ldl => "ldl_factor",
-            Factor::LdlSolve => "ldl_solve",
-            Factor::Qr => "qr",
-            Factor::Svd(_) => "svd",
-            Factor::Eigh { .. } => "eigh",
-            Factor::TriangularSolve { .. } => "solve_triangular",
-            Factor::Exp => "matrix_exp",
+            Factorization::Cholesky => "cholesky",
+            Factorization::Lu => "lu",
+            Factorization::RowOrder { .. } => "row_order",
+            Factorization::Ldl => "ldl_factor",
+            Factorization::LdlSolve => "ldl_solve",
+            Factorization::Qr => "qr",
+            Factorization::Svd(_) => "svd",
+            Factorization::Eigh { .. } => "eigh",
+            Factorization::TriangularSolve { .. } => "solve_triangular",
+            Factorization::Exp => "matrix_exp",
         }
     }
 
     /// Returns the number of inputs.
     pub fn inputs(self) -> usize {
         match self {
-            Factor::LdlSolve => 3,
-            Factor::TriangularSolve { .. } => 2,
+            Factorization::LdlSolve => 3,
+            Factorization::TriangularSolve { .. } => 2,
             _ => 1,
         }
     }
@@ -112,8 +112,8 @@ impl Factor {
     /// Returns the number of outputs.
     pub fn outputs(self) -> usize {
         match self {
-            Factor::Lu | Factor::Ldl | Factor::Svd(Vectors::Thin | Vectors::Full) => 3,
-            Factor::Cholesky | Factor::Qr | Factor::Eigh { vectors: true } => 2,
+            Factorization::Lu | Factorization::Ldl | Factorization::Svd(SvdVectors::Thin | SvdVectors::Full) => 3,
+            Factorization::Cholesky | Factorization::Qr | Factorization::Eigh { vectors: true } => 2,
             _ => 1,
         }
     }
@@ -121,10 +121,10 @@ impl Factor {
     /// Returns shape and dtype of every output.
     fn factors(self, inputs: &[Meta]) -> Result<Metas> {
         let (op, a) = (self.name(), &inputs[0]);
-        if let Factor::RowOrder { rows } = self {
+        if let Factorization::RowOrder { rows } = self {
             return row_order(op, a, rows);
         }
-        if self == Factor::LdlSolve {
+        if self == Factorization::LdlSolve {
             return ldl_solve(op, inputs);
         }
         if let Some(other) = inputs.iter().find(|m| !matches!(m.dtype, DType::F32 | DType::F64) || m.dtype != a.dtype) {
@@ -137,27 +137,27 @@ impl Factor {
         let shaped = |last: &[usize]| batch.iter().chain(last).copied().collect::<Shape>();
         let of = |last: &[usize]| Meta { shape: shaped(last), dtype: a.dtype };
         let counts = |last: &[usize]| Meta { shape: shaped(last), dtype: DType::I32 };
-        if !matches!(self, Factor::Lu | Factor::Qr | Factor::Svd(_)) && m != n {
+        if !matches!(self, Factorization::Lu | Factorization::Qr | Factorization::Svd(_)) && m != n {
             return Err(Error::shapes(op, [&a.shape], "the matrices must be square"));
         }
         Ok(match self {
-            Factor::Cholesky => smallvec![a.clone(), counts(&[])],
-            Factor::Lu | Factor::Ldl => smallvec![a.clone(), counts(&[k]), counts(&[])],
-            Factor::Qr => smallvec![a.clone(), of(&[k])],
-            Factor::Svd(Vectors::Without) => smallvec![of(&[k])],
-            Factor::Svd(Vectors::Thin) => smallvec![of(&[m, k]), of(&[k]), of(&[k, n])],
-            Factor::Svd(Vectors::Full) => smallvec![of(&[m, m]), of(&[k]), of(&[n, n])],
-            Factor::Eigh { vectors: false } => smallvec![of(&[n])],
-            Factor::Eigh { vectors: true } => smallvec![of(&[n]), a.clone()],
-            Factor::TriangularSolve { .. } => match inputs[1].shape.dims() {
+            Factorization::Cholesky => smallvec![a.clone(), counts(&[])],
+            Factorization::Lu | Factorization::Ldl => smallvec![a.clone(), counts(&[k]), counts(&[])],
+            Factorization::Qr => smallvec![a.clone(), of(&[k])],
+            Factorization::Svd(SvdVectors::Without) => smallvec![of(&[k])],
+            Factorization::Svd(SvdVectors::Thin) => smallvec![of(&[m, k]), of(&[k]), of(&[k, n])],
+            Factorization::Svd(SvdVectors::Full) => smallvec![of(&[m, m]), of(&[k]), of(&[n, n])],
+            Factorization::Eigh { vectors: false } => smallvec![of(&[n])],
+            Factorization::Eigh { vectors: true } => smallvec![of(&[n]), a.clone()],
+            Factorization::TriangularSolve { .. } => match inputs[1].shape.dims() {
                 [own @ .., rows, _] if own == batch && *rows == n => smallvec![inputs[1].clone()],
                 _ => {
                     let help = "B must have the rows and the batch axes of A";
                     return Err(Error::shapes(op, [&a.shape, &inputs[1].shape], help));
                 }
             },
-            Factor::Exp => smallvec![a.clone()],
-            Factor::RowOrder { .. } | Factor::LdlSolve => unreachable!("the function returned above"),
+            Factorization::Exp => smallvec![a.clone()],
+            Factorization::RowOrder { .. } | Factorization::LdlSolve => unreachable!("the function returned above"),
         })
     }
 }
@@ -193,11 +193,11 @@ fn row_order(op: &'static str, pivots: &Meta, rows: usize) -> Result<Metas> {
     }
 }
 
-impl Family for Factor {
-    const FAMILY: &'static str = "factor";
+impl Family for Factorization {
+    const FAMILY: &'static str = "factorization";
 
     fn name(&self) -> &'static str {
-        Factor::name(*self)
+        Factorization::name(*self)
     }
 
     fn info(&self) -> FamilyInfo {
@@ -205,9 +205,9 @@ impl Family for Factor {
             inputs: self.inputs(),
             outputs: self.outputs(),
             state_outputs: 0,
-            reads: Reads::Anywhere,
+            reads: ReadOrder::Anywhere,
             is_compute_bound: false,
-            refuses_values: matches!(self, Factor::RowOrder { .. } | Factor::LdlSolve),
+            refuses_values: matches!(self, Factorization::RowOrder { .. } | Factorization::LdlSolve),
         }
     }
 
