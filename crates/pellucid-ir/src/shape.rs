@@ -449,6 +449,32 @@ mod tests {
     }
 
     #[test]
+    fn operands_overlap_as_the_same_elements_partially_or_not() {
+        let at = |offset, shape: &[usize]| Layout::contiguous_from(shape.into(), offset);
+        let matrix = Layout::contiguous([2, 3].into());
+        for (a, b, sizes, expected) in [
+            (at(0, &[3]), at(3, &[3]), (4, 4), Overlap::Disjoint),
+            (at(0, &[3]), at(2, &[3]), (4, 4), Overlap::Partial),
+            (at(2, &[3]), at(2, &[3]), (4, 4), Overlap::Same),
+            (at(2, &[1, 3]), at(2, &[3]), (4, 4), Overlap::Same),
+            (at(2, &[3]), at(2, &[2]), (4, 4), Overlap::Partial),
+            (matrix.clone(), matrix.permute(&[1, 0]), (4, 4), Overlap::Partial),
+            (matrix.permute(&[1, 0]), matrix.permute(&[1, 0]), (4, 4), Overlap::Same),
+            // Elements of different sizes: the same extent in elements is not the same extent in bytes.
+            (at(4, &[4]), at(2, &[2]), (4, 8), Overlap::Partial),
+            (at(4, &[4]), at(4, &[4]), (4, 8), Overlap::Disjoint),
+            (at(4, &[4]), at(0, &[4]), (4, 8), Overlap::Partial),
+            // An operand without elements overlaps nothing.
+            (at(1, &[0]), at(0, &[3]), (4, 4), Overlap::Disjoint),
+            // Interleaved elements share no byte, but their extents overlap.
+            (at(0, &[6]).slice(0, 0, 2, 3), at(0, &[6]).slice(0, 1, 2, 3), (4, 4), Overlap::Partial),
+        ] {
+            assert_eq!(a.overlap(sizes.0, &b, sizes.1), expected, "overlap of {a:?} with {b:?}, bytes {sizes:?}");
+            assert_eq!(b.overlap(sizes.1, &a, sizes.0), expected, "overlap of {b:?} with {a:?}, bytes {sizes:?}");
+        }
+    }
+
+    #[test]
     fn reshape_keeps_the_order_of_elements_or_returns_none() {
         let base = Layout::contiguous([4, 6].into());
         let every_other = base.slice(1, 1, 2, 3);
