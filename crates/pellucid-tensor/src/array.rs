@@ -31,7 +31,7 @@ impl StorageId {
 /// Returns the number of elements.
 ///
 /// # Errors
-/// If no memory could hold that many elements.
+/// [`Error::OutOfMemory`] if no memory could hold that many elements.
 #[inline]
 pub(crate) fn checked_size(shape: &Shape) -> Result<usize> {
     shape.checked_size().ok_or_else(|| Error::size_overflow().with_shape(shape))

@@ -41,7 +41,7 @@ fn allocations<R>(f: impl FnOnce() -> R) -> (usize, R) {
     (ALLOCATIONS.get() - before, result)
 }
 
-/// Locks out the other tests of this binary.
+/// Waits until no other test of this binary runs, and keeps others from starting.
 fn lock_statistics() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -51,14 +51,14 @@ fn in_use() -> usize {
     Device::cpu().memory_stats().in_use
 }
 
-/// Asserts that many steps use no more memory than a few.
+/// Asserts that `steps` calls of `step` use no more memory than three calls.
 #[track_caller]
 fn assert_flat(steps: usize, mut step: impl FnMut()) {
     (0..3).for_each(|_| step());
     let (before, asked) = (in_use(), Device::cpu().memory_stats().system_allocations);
     (0..steps).for_each(|_| step());
-    assert_eq!(in_use(), before, "device memory grows");
-    assert_eq!(Device::cpu().memory_stats().system_allocations, asked, "the cache is not used");
+    assert_eq!(in_use(), before, "a step must not use more device memory");
+    assert_eq!(Device::cpu().memory_stats().system_allocations, asked, "a step must not allocate system memory");
 }
 
 fn wave<const N: usize>(shape: [usize; N]) -> Tensor {
@@ -74,7 +74,7 @@ fn a_small_recorded_operation_allocates_at_most_three_times() {
     type Small = fn(&Tensor, &Tensor) -> Tensor;
     let operations: [(&str, Small); 8] = [
         ("x + y", |x, y| x + y),
-        ("x * y, which saves", |x, y| x * y),
+        ("x * y, which saves its operands", |x, y| x * y),
         ("x * 2", |x, _| x * 2.0),
         ("tanh", |x, _| x.tanh()),
         ("clamp", |x, _| x.clamp(-0.5, 0.5)),
@@ -89,10 +89,10 @@ fn a_small_recorded_operation_allocates_at_most_three_times() {
         let (count, result) = allocations(|| f(&x, &y));
         assert!(result.requires_grad());
         if count > 3 {
-            over.push(format!("{name}: {count}"));
+            over.push(format!("{name} made {count}"));
         }
     }
-    assert!(over.is_empty(), "heap allocations: {over:?}");
+    assert!(over.is_empty(), "an operation must make at most 3 heap allocations: {over:?}");
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn a_thousand_recorded_passes_with_live_parameters_leak_nothing() {
         first.square().sum(..).backward();
         w.zero_grad();
     });
-    // An unused graph, and one whose gradient keeps its own graph alive.
+    // One graph is dropped unused. The other one is kept alive by the gradient that it has computed.
     assert_flat(300, || {
         let loss = x.matmul(&w).tanh().sum(..);
         loss.backward_with(BackwardOptions { create_graph: true, ..Default::default() });
@@ -191,9 +191,9 @@ fn a_launch_allocates_nothing() {
     assert_eq!(
         (in_use(), Device::cpu().memory_stats().allocations),
         (before, given),
-        "a launch allocated device memory"
+        "a launch must not allocate device memory"
     );
-    assert_eq!(host, 0, "a launch allocated host memory");
+    assert_eq!(host, 0, "a launch must not allocate host memory");
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn a_checkpoint_keeps_only_its_inputs() {
     // The plain chain keeps nine arrays of 256 KiB. The checkpoint keeps its result and the generator state.
     assert!(
         through + 9 * (1 << 18) <= plain + (1 << 12),
-        "the checkpoint uses {through} bytes, the plain chain {plain}"
+        "the checkpoint must use 9 arrays less than the plain chain; it uses {through} bytes, the plain chain {plain}"
     );
 }
 
@@ -240,9 +240,12 @@ fn filling_a_buffer_step_by_step_allocates_nothing_per_step() {
     let filled = in_use() - before;
     buffer.sum(..).backward();
     let bytes = 4 * steps * width;
-    assert!(filled < 2 * bytes, "{filled} bytes in use for a buffer of {bytes}: the writes must save no copies");
+    assert!(filled < 2 * bytes, "the writes must save no copies: {filled} bytes in use for a buffer of {bytes}");
     let now = Device::cpu().memory_stats().peak;
-    // One gradient of full size for each step would need two hundred times as much.
-    assert!(now <= peak.max(before + 8 * bytes), "the peak is {now}, but was {peak} with {before} bytes in use");
+    // If each step needed a gradient of the whole buffer, the peak would be two hundred times the size of the buffer.
+    assert!(
+        now <= peak.max(before + 8 * bytes),
+        "the peak grew too much, from {peak} to {now} bytes, with {before} in use before"
+    );
     assert_eq!(x.grad().unwrap().to_vec::<f32>(), vec![steps as f32; width]);
 }

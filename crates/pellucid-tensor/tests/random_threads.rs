@@ -19,7 +19,8 @@ fn on_thread<R: Send + 'static>(name: &str, f: impl FnOnce() -> R + Send + 'stat
 fn one_seed_serves_all_threads() {
     // Threads draw different numbers, with and without names, sequentially or concurrently.
     let mut seen = HashSet::new();
-    let mut once = |numbers: Vec<u64>| assert!(numbers.into_iter().all(|n| seen.insert(n)), "a number was drawn twice");
+    let mut once =
+        |numbers: Vec<u64>| assert!(numbers.into_iter().all(|n| seen.insert(n)), "a number must not be drawn twice");
     once(draw());
     for _ in 0..3 {
         once(thread::spawn(draw).join().unwrap());
@@ -44,12 +45,12 @@ fn one_seed_serves_all_threads() {
     assert_ne!(first.0, run(8).0);
     let key = ops::rand_with([8], DType::F64, &Generator::new(7)).unwrap().to_vec::<f64>();
     assert_eq!(first.0, key.into_iter().map(f64::to_bits).collect::<Vec<_>>());
-    // Draws of other threads have no effect here.
+    // Draws of other threads do not change the stream of this thread.
     manual_seed(7);
     thread::spawn(|| (draw(), draw())).join().unwrap();
     assert_eq!(draw(), first.0);
 
-    // A seed affects threads that have drawn before, and captured steps that draw from their streams.
+    // A seed also restarts the streams of threads that have drawn before, and of captured steps that draw from them.
     let (ask, asked) = channel::<()>();
     let (answer, answers) = channel();
     let worker = thread::Builder::new().name("drawer".into()).spawn(move || {
@@ -71,7 +72,7 @@ fn one_seed_serves_all_threads() {
     drop((ask, answers));
     worker.unwrap().join().unwrap();
 
-    // The seed of another thread affects this one, with a stream other than that thread's own.
+    // A seed that another thread sets also restarts this thread's stream, which differs from that of the other thread.
     let theirs = on_thread("seeder", || {
         manual_seed(11);
         draw()
@@ -92,8 +93,8 @@ fn forks_depend_on_their_keys_alone() {
     assert_eq!(thread::spawn(move || numbers(&shared.fork(1))).join().unwrap(), first);
     numbers(&generator);
     assert_eq!(numbers(&generator.fork(1)), first);
-    assert_eq!(generator.state().to_vec::<i64>(), [key, 4 + 4], "a fork draws nothing");
-    // All these streams are different.
+    assert_eq!(generator.state().to_vec::<i64>(), [key, 4 + 4], "a fork must not draw from its parent");
+    // No two of these streams are equal.
     let chains = [vec![1, 2], vec![2, 1], vec![1, 1], vec![0, 0], vec![u64::MAX]];
     let chained = chains.iter().map(|keys| keys.iter().fold(generator.clone(), |g, &k| g.fork(k)));
     let forks =

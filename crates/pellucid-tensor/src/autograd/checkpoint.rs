@@ -139,8 +139,8 @@ impl Checkpoint {
         collect_gradients(&outputs, &targets, GradOptions { grad_outputs, create_graph: true, retain_graph: true })
     }
 
-    /// Refuses recorded writes of f into tensors from outside: their history would end at the leaves that replace
-    /// results among the inputs.
+    /// Returns an error if f has recorded a write into a tensor from outside of f while an input of f is a result. The
+    /// history of such a write would end at the leaf that replaces the input, so the input would get no gradient.
     fn check_outside_writes(&self, outputs: &[Tensor], written: &[WrittenBase]) -> Result<()> {
         if !self.leaves.iter().any(|leaf| matches!(leaf, InputRole::Result)) {
             return Ok(());
@@ -150,8 +150,8 @@ impl Checkpoint {
             let listed = listed + usize::from(is_rewritten(base));
             let returned = outputs.iter().filter(|output| output.has_base(base)).count();
             if Arc::strong_count(base) > listed + returned && base.is_tracked() {
-                let reason = "f writes a tracked value into a tensor from outside, which would lose its gradient; \
-                              return the value from f, and write it outside";
+                let reason = "f writes a tracked value into a tensor from outside of f, and the gradient of the value \
+                              would be lost; return the value from f, and write it after the checkpoint";
                 return Err(Error::invalid("checkpoint", reason));
             }
         }
@@ -186,7 +186,7 @@ impl Operation for Checkpoint {
             Ok(outputs)
         });
         if checked.is_err() {
-            // The history of the writes ends at the leaves that replace results. No gradient would reach the results.
+            // The history of the writes ends at the leaves that replace inputs, so the inputs would get no gradient.
             for (base, before) in written.into_iter().rev() {
                 base.restore(before);
             }
@@ -217,7 +217,7 @@ impl Operation for Checkpoint {
     }
 }
 
-/// Refuses results that depend on a leaf which is not in `inputs`, because its gradient would be lost.
+/// Returns an error if a result depends on a leaf that is not in `inputs`, because the leaf would get no gradient.
 fn check_dependencies(outputs: &[Tensor], inputs: &[Tensor]) -> Result<()> {
     let refused = |reason: String| Err(Error::invalid("checkpoint", reason));
     let allowed: Vec<Edge> = inputs.iter().map(|x| x.edge()).collect();

@@ -32,5 +32,5 @@ pub(super) fn with_zero_derivative(gradient: Tensor, edges: &[Edge]) -> Tensor {
     let outputs = smallvec![gradient.array().clone()];
     record_outputs(edges.iter().cloned().collect(), outputs, Vec::new(), ZeroDerivative)
         .pop()
-        .expect("the operation has one output")
+        .expect("record_outputs must return one tensor for one output")
 }

@@ -21,7 +21,7 @@ thread_local! {
     static WRITTEN: Collection<Vec<WrittenBase>> = const { RefCell::new(None) };
 }
 
-/// Runs `f`, and returns its result with every recorded write of this thread in it.
+/// Runs `f`, and returns its result with every write that this thread recorded during the call.
 pub(crate) fn collect_writes<R>(f: impl FnOnce() -> R) -> (R, Vec<WrittenBase>) {
     collect(&WRITTEN, f)
 }
@@ -44,7 +44,7 @@ pub(crate) struct InPlaceWrite {
 }
 
 impl InPlaceWrite {
-    /// Prepares a write through `target` into `view`, a part of its storage.
+    /// Prepares a write through `target` into `view`, a part of the target's storage.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if an operation that is not declared as a view returned memory of this tensor, or if
@@ -77,7 +77,7 @@ impl InPlaceWrite {
     pub(crate) fn record<D: Derivative>(self, target: &Tensor, source: &Tensor, index: Option<Array>, derivative: D) {
         let InPlaceWrite { base, region, .. } = self;
         let whole = index.is_none() && region.shape().size() >= base.size();
-        // The edge is read before the lock: it may need the lock if the source is a view of this base.
+        // The edge is read before the lock is taken: the read takes the same lock if the source is a view of the base.
         let source = source.edge();
         let old = {
             let mut edge = base.lock_edge();

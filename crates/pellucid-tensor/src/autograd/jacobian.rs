@@ -72,5 +72,5 @@ pub fn hessian(f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result<
         Ok(first)
     };
     let (_, hessian) = jacobian(gradient, x)?;
-    Ok((value.expect("jacobian() has called the gradient function"), hessian))
+    Ok((value.expect("jacobian() must call the gradient function"), hessian))
 }

@@ -58,11 +58,11 @@ pub trait Operation: Send + Sync + 'static {
     fn name(&self) -> &'static str;
 
     /// Computes the outputs and saves the values that `backward` needs. Nothing is recorded during the call. All checks
-    /// precede the first kernel, so that an error changes nothing.
+    /// precede the first kernel; therefore an error changes nothing.
     fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays>;
 
     /// Computes the gradient of every needed input from the gradients of the outputs, in differentiable tensor
-    /// operations only. Each has its input's shape and dtype.
+    /// operations only. Each gradient has the shape and dtype of its input.
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needed: NeedsInputGrad)
     -> Result<InputGradients>;
 
@@ -74,8 +74,8 @@ pub trait Operation: Send + Sync + 'static {
 
     /// Returns true if every output consists of elements of the first input in another layout (a slice, transpose or
     /// broadcast), shares its storage where possible, and `backward` is the transpose of this map. A write in place to
-    /// one of them is then recorded for the other. If any other operation returns memory of an input, recorded writes
-    /// to either are errors.
+    /// the input is then recorded for the outputs too, and vice versa. If any other operation returns memory of an
+    /// input, recorded writes to the input or to this output are errors.
     fn is_view(&self) -> bool {
         false
     }
@@ -130,7 +130,7 @@ impl<O: Operation> AppliedOperation for Option<O> {
     }
 }
 
-const OWNED_BY_NODE: &str = "an operation is applied before its node owns it";
+const OWNED_BY_NODE: &str = "the operation must not be moved into its node before it is applied";
 
 fn apply_object(op: &mut dyn AppliedOperation, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor; 1]>> {
     // The operands are cast already, and `autocast` must not change the computation inside of the operation.
@@ -159,7 +159,7 @@ fn apply_object(op: &mut dyn AppliedOperation, inputs: &[&Tensor]) -> Result<Sma
 
 fn apply_one_object(op: &mut dyn AppliedOperation, inputs: &[&Tensor]) -> Result<Tensor> {
     let mut outputs = apply_object(op, inputs)?;
-    Ok(outputs.pop().expect("apply_one needs an operation with one output"))
+    Ok(outputs.pop().expect("an operation that is passed to apply_one must have one output"))
 }
 
 /// Returns the arrays of tensors.
@@ -198,7 +198,7 @@ pub(crate) fn is_recorded(inputs: &[&Tensor]) -> bool {
 #[inline]
 pub(crate) fn untracked(mut outputs: Arrays) -> SmallVec<[Tensor; 1]> {
     match outputs.len() {
-        1 => SmallVec::from_buf([Tensor::from(outputs.pop().expect("there is one output"))]),
+        1 => SmallVec::from_buf([Tensor::from(outputs.pop().expect("a list of one output must not be empty"))]),
         _ => outputs.into_iter().map(Tensor::from).collect(),
     }
 }
@@ -255,7 +255,10 @@ fn build_results(
 ) -> SmallVec<[Tensor; 1]> {
     if outputs.len() == 1 {
         let node = |one: &Array, output| node(std::slice::from_ref(one), output);
-        return SmallVec::from_buf([Tensor::only_output(outputs.pop().expect("there is one output"), node)]);
+        return SmallVec::from_buf([Tensor::only_output(
+            outputs.pop().expect("a list of one output must not be empty"),
+            node,
+        )]);
     }
     let node = node(&outputs, Weak::new());
     let mut results = SmallVec::new();

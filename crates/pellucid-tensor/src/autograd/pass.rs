@@ -133,13 +133,15 @@ struct QueuedNode {
 /// The priority queue of nodes: the latest generation first, within a generation in order of arrival.
 #[derive(Default)]
 struct NodeQueue {
-    /// The next entry, outside of the heap: a chain has only this entry, and the heap allocates nothing.
+    /// The next entry, which is not in the heap. The queue of a chain never has a second entry, so its heap allocates
+    /// nothing.
     first: Option<QueueEntry>,
     rest: BinaryHeap<QueueEntry>,
     arrivals: usize,
 }
 
-/// A node's generation, its arrival number, and its index in `waiting`.
+/// The generation of a queued node (see [`Node::generation`](crate::Node::generation)), its arrival number, and its
+/// index in `waiting`.
 type QueueEntry = (u64, Reverse<usize>, usize);
 
 impl NodeQueue {
@@ -181,14 +183,14 @@ pub(crate) struct GradTarget {
 pub(crate) struct BackwardPass<'a> {
     options: &'a BackwardOptions,
     queue: NodeQueue,
-    /// Queued nodes. Entries at the end are reused, so a chain needs one.
+    /// Queued nodes. An entry at the end is removed when its node runs, so the list of a chain has one entry.
     waiting: SmallVec<[Option<QueuedNode>; 2]>,
     node_at: AddressMap<usize>,
     leaves: SmallVec<[LeafGradient; 4]>,
     leaf_at: AddressMap<usize>,
     /// Storages of gradients that have other owners: the caller of the pass, hooks, slots.
     shared: AddressMap<()>,
-    /// For `grad`: the targets, and for every node whether a target is reachable from it.
+    /// Only for `grad`: the targets, and a map that tells for every node whether a target is reachable from it.
     targets: Option<(&'a mut [GradTarget], AddressMap<bool>)>,
     /// The output whose preset gradient starts the pass.
     preset: Option<Edge>,
@@ -247,7 +249,8 @@ impl<'a> BackwardPass<'a> {
         // A gradient is computed in the dtypes of its forward computation.
         let _as_they_are = autocast_dtype().map(|_| autocast_off());
         while let Some(at) = self.queue.pop() {
-            let QueuedNode { node, mut gradients } = self.waiting[at].take().expect("each node is queued once");
+            let QueuedNode { node, mut gradients } =
+                self.waiting[at].take().expect("a node must not be taken from the queue twice");
             if at + 1 == self.waiting.len() {
                 self.waiting.pop();
             }
@@ -258,9 +261,9 @@ impl<'a> BackwardPass<'a> {
         self.finish()
     }
 
-    /// Runs the backward computation of one node and adds the results to its producers.
+    /// Runs the backward computation of one node and adds the results to the gradients of its producers.
     fn run_node(&mut self, node: &Arc<GraphNode>, gradients: &[Option<Tensor>]) -> Result<()> {
-        // A leaf whose last handle was dropped needs no gradient. The handles of the others are held until the end.
+        // A leaf whose last handle was dropped needs no gradient. `slots` keeps the other leaves alive in this call.
         let mut slots: SmallVec<[Option<Arc<GradientSlot>>; 2]> = SmallVec::new();
         let mut needed = NeedsInputGrad::default();
         let mut any = false;
@@ -316,7 +319,10 @@ impl<'a> BackwardPass<'a> {
         let held = match edge {
             Edge::Node(node, index) => {
                 let at = self.node_at.get(address(node) as usize)?;
-                &mut self.waiting[at].as_mut().expect("a queued node has not run").gradients[*index as usize]
+                &mut self.waiting[at]
+                    .as_mut()
+                    .expect("a node that receives a gradient must not have run before")
+                    .gradients[*index as usize]
             }
             _ => &mut self.leaves[self.leaf_at.get(Arc::as_ptr(slot?) as usize)?].gradient,
         };
@@ -336,7 +342,8 @@ impl<'a> BackwardPass<'a> {
             self.node_at.insert(key, at);
             at
         });
-        let gradients = &mut self.waiting[at].as_mut().expect("a queued node has not run").gradients;
+        let gradients =
+            &mut self.waiting[at].as_mut().expect("a node that receives a gradient must not have run before").gradients;
         self.options.accumulate(&mut gradients[index], gradient)
     }
 
@@ -545,7 +552,8 @@ fn nodes_leading_to(targets: &[GradTarget], outputs: &[&Tensor]) -> AddressMap<b
         if leads.get(key).is_some() {
             continue;
         }
-        // A placeholder until its producers are decided. The graph has no cycles, so it is not read before.
+        // This entry is a placeholder until the node's producers are decided. The graph has no cycles, so the search
+        // never reads the placeholder.
         leads.insert(key, false);
         let producers: SmallVec<[Arc<GraphNode>; 4]> = node
             .edges

@@ -45,7 +45,11 @@ pub struct GradOptions {
 /// [`Error::InvalidArgument`] for more incoming gradients than outputs.
 pub fn grad(outputs: &[&Tensor], inputs: &[&Tensor], options: GradOptions) -> Result<Vec<Tensor>> {
     if options.grad_outputs.len() > outputs.len() {
-        let reason = format!("got {} incoming gradients for {} outputs", options.grad_outputs.len(), outputs.len());
+        let reason = format!(
+            "needs at most one incoming gradient per output, got {} for {} outputs",
+            options.grad_outputs.len(),
+            outputs.len()
+        );
         return Err(Error::invalid("grad", reason));
     }
     let create_graph = options.create_graph;
@@ -163,7 +167,7 @@ pub fn jvp(
         let dual = |y: &Tensor| Ok(zeros(y.shape(), y.dtype())?.requires_grad_(true));
         let duals: Vec<Tensor> = outputs.iter().map(dual).collect::<Result<_>>()?;
         let duals: Vec<&Tensor> = duals.iter().collect();
-        // A gradient that does not depend on its dual belongs to an output that does not depend on the inputs.
+        // If the gradient of an output does not depend on its dual variable, the output does not depend on the inputs.
         second_gradient(vector_jacobian_products(&outputs, &inputs, &duals, true)?, tangents, &duals, create_graph)
     })?;
     Ok((outputs, products))

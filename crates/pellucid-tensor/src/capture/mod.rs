@@ -181,7 +181,10 @@ impl Captured<'_> {
 
     /// Names a tensor that the step uses. [`plan`](Captured::plan) prints the name until the step is recorded again.
     pub fn name(&mut self, tensor: &Tensor, name: &str) {
-        self.recordings.last_mut().expect("a captured step has a recording").name(tensor.storage_id(), name);
+        self.recordings
+            .last_mut()
+            .expect("a captured step must keep at least one recording")
+            .name(tensor.storage_id(), name);
     }
 
     /// Returns where a tensor is stored, by the plan of the latest recording. `id` is the [`Tensor::storage_id`] of a
@@ -196,7 +199,7 @@ impl Captured<'_> {
     }
 
     fn latest(&self) -> &CompiledStep {
-        self.recordings.last().expect("a captured step has a recording")
+        self.recordings.last().expect("a captured step must keep at least one recording")
     }
 
     fn verify_recording(&mut self, at: usize) -> Result<()> {

@@ -61,14 +61,15 @@ fn restore_gradient_slots(recording: &mut Recording, touched: Vec<TouchedSlot>) 
             (None, None) => None,
             (None, Some(_)) if cleared => None,
             (None, Some(_)) => Some((
-                "empty before, set after",
+                "empty before the step and set after it",
                 "call zero_grad() inside the step before backward(), or set a gradient before the step is captured",
             )),
-            (Some(_), None) => {
-                Some(("set before, empty after", "call zero_grad() before the step is captured, or not at its end"))
-            }
+            (Some(_), None) => Some((
+                "set before the step and empty after it",
+                "call zero_grad() before the step is captured, or do not call it at the end of the step",
+            )),
             (Some(before), Some(after)) if is_moved(before.array(), after.array()) => {
-                Some(("stored elsewhere in the same memory after", "set a copy() of the gradient"))
+                Some(("stored in another part of the same memory after the step", "set a copy() of the gradient"))
             }
             (Some(before), Some(after)) => {
                 if !before.array().shares_storage(after.array()) {

@@ -91,9 +91,9 @@ fn byte_range(layout: &Layout, dtype: DType) -> Range<isize> {
 
 /// An input that the step reads.
 struct StepInput {
-    /// The buffer of the step to which it is copied if it cannot be used in place.
+    /// The buffer of the step to which the input is copied if its storage cannot be used in place.
     own: Array,
-    /// The slot of the input if the step only reads the input, so that the plan can use its storage in place.
+    /// The slot of the input if the step only reads the input. The plan can then use the storage of the input in place.
     given: Option<usize>,
 }
 
@@ -113,7 +113,7 @@ pub(super) struct CompiledStep {
     read: Vec<Arc<Storage>>,
     /// The outside storages that the step writes.
     written: Vec<Arc<Storage>>,
-    /// `None` for inputs that no kernel reads.
+    /// The inputs; `None` for an input that no kernel reads.
     inputs: Vec<Option<StepInput>>,
     /// The last kernel of the recording that reads each input.
     last_reads: Vec<Option<usize>>,
@@ -162,7 +162,7 @@ impl CompiledStep {
     /// Returns the number of handles that the step has of an outside storage.
     fn handles(&self, slot: usize) -> u32 {
         let outputs = self.outputs.iter().filter(|a| Arc::ptr_eq(a.storage(), &self.storages[slot])).count();
-        // One in `storages`, and one in `read` or `written`.
+        // The step has one handle in `storages`, and one in `read` or `written`.
         2 + outputs as u32
     }
 
@@ -330,7 +330,7 @@ impl CompiledStep {
 
     pub(super) fn placement(&self, id: StorageId) -> Placement {
         let Some(mut slot) = self.slot(id) else { return Placement::Unknown };
-        // A slot that was replaced by another one is stored where that one is.
+        // A tensor whose slot a pass replaced by another slot is stored in that slot.
         let same = |slot: usize| {
             self.plan.report.elided.iter().find_map(|(s, why)| match why {
                 Elision::Same(other) if *s == slot => Some(*other),
@@ -464,8 +464,10 @@ impl CompiledStep {
         let user = launches.iter().position(|l| l.inputs.iter().chain(&l.outputs).any(|o| o.slot == slot));
         let kernel = user.map_or("an output", |k| launches[k].kernel.name());
         Some(match &self.origins[slot] {
-            SlotOrigin::Constant(_) => format!("`{kernel}` reads a tensor that was made from other host values"),
-            _ => format!("`{kernel}` uses another tensor than in the recording"),
+            SlotOrigin::Constant(_) => {
+                format!("`{kernel}` reads a tensor that was created from different host values than in the recording")
+            }
+            _ => format!("`{kernel}` uses a different tensor than in the recording"),
         })
     }
 }

@@ -10,7 +10,7 @@ impl Array {
     /// Returns an array with every element equal to `value`.
     pub(crate) fn filled(device: Device, dtype: DType, shape: Shape, value: Scalar) -> Result<Array> {
         let eager = mode() == ExecutionMode::Eager;
-        // A scalar needs no kernel; every backward pass begins with a one.
+        // A scalar is created without a kernel, because every backward pass starts with the scalar 1.
         if eager && shape.checked_size() == Some(1) {
             match dtype {
                 DType::F32 => return Array::from_slice(device, &[f32::from_scalar(value)], shape),
@@ -18,7 +18,7 @@ impl Array {
                 _ => {}
             }
         }
-        // A boolean is the mask value ≠ 0.
+        // A boolean array is filled by the mask value ≠ 0.
         let formula = match dtype {
             DType::Bool => formula! { static fill(; value) = value.ne(0); },
             _ => formula! { static fill(; value) = value; },

@@ -78,7 +78,7 @@ impl Recording {
 
     /// Runs the observable kernels in order. Each operand is released after its last use.
     fn flush(&mut self) -> Result<()> {
-        // The mode is eager because a kernel may have to copy an operand, which must run before it.
+        // The mode is eager because a kernel may have to copy an operand, and the copy must run before the kernel.
         let _eager = ModeGuard::to(ExecutionMode::Eager);
         let _flushing = FlushGuard(FLUSHING.replace(self.id));
         let kernels = observable_kernels(std::mem::take(&mut self.kernels));
@@ -128,11 +128,11 @@ fn observable_kernels(mut kernels: Vec<RecordedKernel>) -> Vec<RecordedKernel> {
             k.inputs
                 .iter()
                 .chain(&k.outputs)
-                .for_each(|a| *held.get_mut(&address(a)).expect("every storage was counted above") = 1);
+                .for_each(|a| *held.get_mut(&address(a)).expect("the loop above must count every storage") = 1);
         }
     }
     let mut keep = keep.into_iter();
-    kernels.retain(|_| keep.next().expect("there is one flag for each kernel"));
+    kernels.retain(|_| keep.next().expect("`keep` must have one flag for each kernel"));
     kernels
 }
 
@@ -164,12 +164,12 @@ pub(super) fn is_flushing(id: u64) -> bool {
 
 /// Calls `look` with the recording of this thread, which must be in a deferred mode.
 pub(crate) fn with_current<R>(look: impl FnOnce(&mut Recording) -> R) -> R {
-    let shared = CURRENT.with_borrow(|c| c.clone()).expect("a deferred mode has a recording");
+    let shared = CURRENT.with_borrow(|c| c.clone()).expect("a thread in a deferred mode must have a recording");
     look(&mut lock(&shared))
 }
 
 pub(super) fn record(kernel: Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
-    let shared = CURRENT.with_borrow(|c| c.clone()).expect("a deferred mode has a recording");
+    let shared = CURRENT.with_borrow(|c| c.clone()).expect("a thread in a deferred mode must have a recording");
     let id = lock(&shared).id;
     let elsewhere = |s: &Storage| s.pending() != READY && s.pending() != id;
     for array in inputs.iter().chain(outputs).filter(|a| elsewhere(a.storage())) {

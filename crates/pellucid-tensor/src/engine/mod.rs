@@ -193,7 +193,8 @@ fn resolve_pending(op: &'static str, storage: &Storage) -> Result<()> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum VersionUpdate {
     Count,
-    /// For the first write to a new storage, and for writes that were counted when they were recorded.
+    /// No version is incremented: the kernel is the first write to a new storage, or its write was counted when it was
+    /// recorded.
     Skip,
 }
 
@@ -221,7 +222,7 @@ type Operands<'a> = SmallVec<[&'a Array; 4]>;
 
 /// Runs a kernel on its device while it holds the borrows of its operands.
 fn launch_kernel(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes: VersionUpdate) -> Result<()> {
-    let device = outputs.first().or(inputs.first()).expect("a kernel has an operand").device();
+    let device = outputs.first().or(inputs.first()).expect("a kernel must have at least one operand").device();
     // Outputs without elements need no computation, even if the inputs are large. Indices are still checked.
     let nothing = |out: &&Array| out.shape().size() == 0 && out.storage().buffer().bytes() == 0;
     if outputs.iter().all(nothing) && !kernel.info().refuses_values {

@@ -202,7 +202,9 @@ fn for_each_query_head(shared: &Tensor, q: &Tensor) -> Result<Tensor> {
 
 /// Sums `[N, H, S, _]` over the heads of Q that share a key head: `[N, G, S, _]`.
 fn sum_sharing_heads(t: &Tensor, shared: usize) -> Result<Tensor> {
-    let &[n, h, s, e] = t.shape().dims() else { unreachable!("there are four axes") };
+    let &[n, h, s, e] = t.shape().dims() else {
+        unreachable!("operands of the attention kernels always have four axes")
+    };
     if h == shared {
         return Ok(t.clone());
     }
@@ -317,7 +319,9 @@ impl Attend {
 fn array_in_order_of(like: &Array, meta: kernel::Meta) -> Result<Array> {
     let strides = like.layout().strides();
     let beside = strides[1].unsigned_abs() < strides[2].unsigned_abs();
-    let &[n, h, l, e] = meta.shape.dims() else { unreachable!("there are four axes") };
+    let &[n, h, l, e] = meta.shape.dims() else {
+        unreachable!("operands of the attention kernels always have four axes")
+    };
     let shape: Shape = if beside { [n, l, h, e].into() } else { meta.shape };
     let array = Array::new(like.device(), meta.dtype, shape)?;
     Ok(if beside { array.view(array.layout().permute(&[0, 2, 1, 3])) } else { array })

@@ -109,7 +109,9 @@ fn evenly_stepped(start: Scalar, end: Scalar, step: Scalar, dtype: DType) -> Res
     let last = a + (count - 1).max(0) * s;
     let fits = |x: i128| dtype.represents(Scalar::Int(x as i64));
     if count > 0 && !(fits(a) && fits(last)) {
-        return Err(reason(&format!("{a} or {last} is outside of the range of {dtype}; use a wider dtype")));
+        return Err(reason(&format!(
+            "the first element {a} or the last element {last} is outside of the range of {dtype}; use a wider dtype"
+        )));
     }
     tensor_from_fn(count as usize, |i| Scalar::Int((a + i as i128 * s) as i64), dtype)
 }

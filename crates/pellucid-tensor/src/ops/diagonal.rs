@@ -104,7 +104,7 @@ pub fn diag_embed(x: &Tensor, offset: isize, axis0: isize, axis1: isize) -> Resu
         if k == axes.0 || k == axes.1 {
             side
         } else {
-            others.next().expect("x has one axis for each other axis of the result")
+            others.next().expect("x must have one axis for each axis of the result that is not an axis of the matrices")
         }
     };
     let shape = (0..x.rank() + 1).map(length).collect();

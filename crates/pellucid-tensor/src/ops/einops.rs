@@ -156,7 +156,7 @@ impl EinopsPlan {
         }
         let more = x.rank().checked_sub(named).filter(|&more| dots || more == 0);
         let Some(more) = more else {
-            let help = format!("\"{pattern}\" names {named} axes");
+            let help = format!("x must have the {named} axes that the left side of \"{pattern}\" names");
             return Err(Error::shapes(op, [x.shape()], help));
         };
         let mut lengths = x.shape().iter().copied();
@@ -164,12 +164,15 @@ impl EinopsPlan {
         for group in &left {
             if group.is_rest() {
                 for _ in 0..more {
-                    rest.push(plan.add("", lengths.next().expect("the axes were counted above")));
+                    rest.push(plan.add(
+                        "",
+                        lengths.next().expect("the lengths must match the number of axes that was checked above"),
+                    ));
                 }
                 plan.left.extend(&rest);
                 continue;
             }
-            let len = lengths.next().expect("the axes were counted above");
+            let len = lengths.next().expect("the lengths must match the number of axes that was checked above");
             let parts: Vec<Option<usize>> = group.parts.iter().map(|part| length(part, given)).collect();
             let known = parts.iter().flatten().fold(1usize, |known, &len| known.saturating_mul(len));
             let open = parts.iter().filter(|part| part.is_none()).count();
@@ -211,7 +214,10 @@ impl EinopsPlan {
                         plan.right.push(axis);
                     }
                     number => {
-                        let axis = plan.add("", length(number, given).expect("a number"));
+                        let axis = plan.add(
+                            "",
+                            length(number, given).expect("a part that is neither a name nor ... must be a number"),
+                        );
                         plan.right.push(axis);
                     }
                 }
@@ -225,7 +231,7 @@ impl EinopsPlan {
             return Err(plan.invalid(format!("{} is on the right twice", plan.name(plan.right[k]))));
         }
         if let Some((name, _)) = given.iter().find(|(name, _)| plan.find(name).is_none()) {
-            return Err(plan.invalid(format!("there is no axis {name}")));
+            return Err(plan.invalid(format!("a length is given for {name}, which is no axis")));
         }
         Ok(plan)
     }
@@ -298,7 +304,7 @@ fn parse_groups(side: &str) -> std::result::Result<Vec<AxisGroup<'_>>, String> {
     while let Some(first) = rest.chars().next() {
         let len = match first {
             '(' if inside => return Err("parentheses must not be nested".into()),
-            ')' if !inside => return Err("a closing parenthesis has no opening one".into()),
+            ')' if !inside => return Err("a closing parenthesis has no opening parenthesis".into()),
             ')' if !inside => return Err("a bracket is closed that was not opened".into()),
             '(' | ')' => {
                 inside = first == '(';
@@ -316,7 +322,7 @@ fn parse_groups(side: &str) -> std::result::Result<Vec<AxisGroup<'_>>, String> {
         let part = &rest[..len];
         if !matches!(part, "(" | ")") {
             if part.starts_with(|c: char| c.is_ascii_digit()) && part.parse::<usize>().is_err() {
-                return Err(format!("{part} is neither a name nor a number"));
+                return Err(format!("{part} is no length; a name must not begin with a digit"));
             }
             match groups.last_mut().filter(|_| inside) {
                 Some(group) => group.parts.push(part),

@@ -129,7 +129,7 @@ fn contract(factors: &[&Tensor], named: Vec<Vec<Label>>, result: &[Label]) -> Re
                 *known = len;
             }
             if len != *known && len != 1 {
-                let help = format!("the axes of {label} must have equal lengths, or length 1");
+                let help = format!("all lengths of {label} must be equal or 1");
                 return Err(Error::shapes("einsum", factors.iter().map(|f| f.shape()), help));
             }
         }
@@ -181,7 +181,8 @@ fn contract_pairwise(
 fn cheapest_pair(terms: &[LabelledFactor], result: &[Label], length: &BTreeMap<Label, usize>) -> (usize, usize) {
     let n = terms.len();
     let cost = |labels: &[Label]| labels.iter().map(|l| length[l] as f64).product::<f64>();
-    // The labels of the product of the terms inside: those in the result or in a term outside.
+    // The labels of the product of the terms for which `inside` is true: their labels that are also in the result or in
+    // another term.
     let labels_of = |inside: &dyn Fn(&usize) -> bool| -> Vec<Label> {
         let mut labels: Vec<Label> = (0..n).filter(inside).flat_map(|k| terms[k].labels.clone()).collect();
         labels.sort_unstable();
@@ -201,7 +202,7 @@ fn cheapest_pair(terms: &[LabelledFactor], result: &[Label], length: &BTreeMap<L
     }
     if n > ALL_ORDERS {
         let price = |&(i, j): &(usize, usize)| both(&|&k| k == i, &|&k| k == j);
-        return pairs().min_by(|a, b| price(a).total_cmp(&price(b))).expect("two terms");
+        return pairs().min_by(|a, b| price(a).total_cmp(&price(b))).expect("the list must have at least two terms");
     }
     // Dynamic programming over subsets: the best order of a set follows from its best split in two. Subsets of a set
     // have smaller bit patterns than the set.
@@ -268,7 +269,7 @@ impl LabelledFactor {
     }
 
     fn len(&self, label: Label) -> usize {
-        let at = self.labels.iter().position(|&l| l == label).expect("the factor has this label");
+        let at = self.labels.iter().position(|&l| l == label).expect("the factor must have an axis with this label");
         self.tensor.shape()[at]
     }
 
@@ -277,7 +278,9 @@ impl LabelledFactor {
         if self.labels == order {
             return Ok(self.tensor.clone());
         }
-        let axis = |l: &Label| self.labels.iter().position(|own| own == l).expect("the factor has this label") as isize;
+        let axis = |l: &Label| {
+            self.labels.iter().position(|own| own == l).expect("the factor must have an axis with this label") as isize
+        };
         ops::permute(&self.tensor, &order.iter().map(axis).collect::<Vec<_>>())
     }
 

@@ -90,7 +90,7 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOption
         Some(padding) => ops::ne(&flat, padding_row(op, padding, table.shape()[0])?)?,
         None => ops::ones([flat.size()], DType::Bool)?,
     };
-    // Padding goes into an extra bag after the others, which is dropped at the end.
+    // Indices of padding go into an extra last bag, which is dropped at the end.
     let bag = ops::where_(&counts, &bag, bags as i64)?;
     let scaled = EmbeddingOptions { scale_by_frequency: options.scale_by_frequency, ..Default::default() };
     // The rows are summed in `f32`, so that the result is rounded only once.
@@ -107,7 +107,7 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOption
         Some(valid) => check::nan_unless(valid, &x),
         None => Ok(x),
     };
-    // The rows are set to NaN as well: the gradients of rows in no bag must be NaN too.
+    // Invalid offsets make the rows NaN too, not only the result: the gradients of rows that are in no bag must be NaN.
     let rows = unless_invalid(rows)?;
     let start = ops::zeros([bags + 1, table.shape()[1]], number)?;
     let all = match options.mode {
@@ -140,7 +140,7 @@ fn bags(op: &'static str, index: &Tensor, options: &EmbeddingBagOptions<'_>) -> 
             let starts = ops::to_dtype(&ops::narrow(offsets, 0, 0, bags)?, DType::I64)?;
             let places = ops::indices(index.size())?;
             let valid = check_offsets(op, offsets, index.size())?;
-            // If bags have equal starts, all but the last one are empty.
+            // Of several bags with equal starts, only the last one can contain indices.
             let bag = ops::sub(&ops::searchsorted(&starts, &places, true)?, 1)?;
             if !options.include_last_offset {
                 return Ok(Bags { count: bags, of_index: bag, valid });

@@ -15,7 +15,7 @@ use pellucid_ir::kernel::{self, Index, Kernel, ScatterReduction};
 use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::{SmallVec, smallvec};
 
-/// y = x[index]. The inputs are x and the index tensors.
+/// Computes y = x[index]. The inputs are x and the index tensors.
 struct GatherOp {
     index: Index,
 }
@@ -42,7 +42,7 @@ impl Operation for GatherOp {
     }
 }
 
-/// Zeros of `shape` with values added at an index. The inputs are the values and the index tensors.
+/// Creates zeros of `shape` with values added at an index. The inputs are the values and the index tensors.
 struct ScatterAdd {
     index: Index,
     shape: Shape,
@@ -155,7 +155,7 @@ pub fn scatter_add_along(x: &Tensor, index: &Tensor, axis: isize, shape: impl In
     apply_one(ScatterAdd { index: Index::Along(axis), shape }, &[x, &index])
 }
 
-/// x with values written or added at an index along an axis. The inputs are x, the values and the index.
+/// Computes x with values written or added at an index along an axis. The inputs are x, the values and the index.
 #[derive(Clone, Copy)]
 struct ScatterInto {
     axis: usize,
@@ -260,7 +260,7 @@ pub fn scatter_add(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize) -> 
 
 /// Returns the indices of the nonzero elements in row-major order, as one `i64` vector per axis.
 ///
-/// Their number depends on values, so a captured step cannot contain it.
+/// The number of indices depends on values, so a captured step cannot contain this operation.
 ///
 /// # Errors
 /// [`Error::ReadInCapture`].

@@ -26,7 +26,9 @@ pub fn gradient(y: &Tensor, spacing: Spacing<'_>, axis: isize, edge_order: usize
         return Err(Error::dtypes(op, [y.dtype()], "takes floats; use to_dtype()"));
     }
     if !(1..=2).contains(&edge_order) || len <= edge_order {
-        let reason = format!("needs edge order 1 or 2 and more samples than that, got {edge_order} and {len}");
+        let reason = format!(
+            "needs edge order 1 or 2 and more samples than the order, got order {edge_order} and {len} samples"
+        );
         return Err(Error::invalid(op, reason));
     }
     let points = spacing.points();

@@ -128,7 +128,7 @@ macro_rules! ranges {
         impl From<RangeInclusive<$t>> for IndexItem {
             fn from(r: RangeInclusive<$t>) -> IndexItem {
                 let (start, end) = r.into_inner();
-                // `..=-1` reaches the end.
+                // The range `..=-1` includes the last element, so it has no stop.
                 let stop = bound(end).checked_add(1).filter(|&e| e != 0);
                 IndexItem::Slice(Slice { start: Some(bound(start)), stop, step: 1 })
             }
@@ -427,7 +427,9 @@ impl Tensor {
             .slices
             .iter()
             .fold(self.array().layout().clone(), |l, &(axis, start, step, len)| l.slice(axis, start, step, len));
-        let layout = layout.reshape(&resolved.shape).expect("only axes of length 1 are removed or added");
+        let layout = layout
+            .reshape(&resolved.shape)
+            .expect("a layout must allow a reshape that removes and adds only axes of length 1");
         let view: Array = self.array().view(layout);
         if resolved.picks.is_empty() {
             return ops::put_view("set", self, &view, &values);

@@ -5,7 +5,7 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result, Scalar};
 
-/// Replaces the elements of x where the mask is true by `value`. Both broadcast; the dtype is that of x.
+/// Replaces the elements of x where the mask is true by `value`. x and the mask broadcast; the dtype is that of x.
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] if the mask does not have dtype bool; [`Error::ShapeMismatch`]; [`Error::InvalidArgument`]
@@ -16,9 +16,9 @@ pub fn masked_fill(x: &Tensor, mask: &Tensor, value: impl Into<Scalar>) -> Resul
     ops::where_(mask, &value, x)
 }
 
-/// Returns the elements where the mask is true, as a vector in row-major order. Both broadcast.
+/// Returns the elements where the mask is true, as a vector in row-major order. x and the mask broadcast.
 ///
-/// Their number depends on values, so a captured step cannot contain it.
+/// The number of selected elements depends on values, so a captured step cannot contain this operation.
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] if the mask does not have dtype bool; [`Error::ShapeMismatch`]; [`Error::ReadInCapture`].

@@ -30,7 +30,7 @@ fn count(x: &Tensor, mask: &Tensor, axes: Axes) -> Result<Tensor> {
     ops::to_dtype(&ops::sum(&ops::broadcast_to(mask, x.shape())?, axes)?, x.dtype())
 }
 
-/// Defines operations by those without a mask: the other elements are the neutral element of a reduction.
+/// Defines masked operations by those without a mask: a neutral element replaces the elements where the mask is false.
 macro_rules! masked {
     ($($(#[$doc:meta])* $name:ident = $op:ident, neutral $neutral:ident;)*) => {
         over_axes! {
@@ -112,7 +112,7 @@ over_axes! {
     }, autocast = Single;
     /// Returns the median over axes of the elements where the mask is true, and its `i64` index among all elements.
     ///
-    /// For an even number it is the lower of the two middle elements; NaN of none. NaN is ignored, as in
+    /// For an even count it is the lower of the two middle elements; NaN of none. NaN is ignored, as in
     /// [`nanmedian`](ops::nanmedian). Zero elements have no median: [`Error::InvalidArgument`].
     masked_median(x: floats, mask: &Tensor; axes) -> (Tensor, Tensor) =
         ops::nanmedian(&masked_or("masked_median", x, mask, f64::NAN.into())?, axes);

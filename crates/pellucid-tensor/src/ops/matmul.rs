@@ -16,10 +16,10 @@ use pellucid_ir::kernel::{Kernel, MatMul};
 use pellucid_ir::{DType, Error, Result, formula};
 use smallvec::{SmallVec, smallvec};
 
-/// C = A·B over the last two axes, or A·B + b; the axes before them broadcast.
+/// Computes C = A·B over the last two axes, or A·B + b; the axes before the last two broadcast.
 ///
 /// ∂A = g·Bᵀ and ∂B = Aᵀ·g, summed over broadcast batch axes. The gradient of an operand that is a transposed view is
-/// computed transposed, (B·gᵀ)ᵀ and (gᵀ·A)ᵀ, so that it has the memory order of the operand: the gradient of a dense
+/// computed transposed, (B·gᵀ)ᵀ and (gᵀ·A)ᵀ. It then has the memory order of the operand: the gradient of a dense
 /// weight is dense. The graph does not depend on this, nor does the order in which higher-order gradients are summed.
 struct MatrixProduct {
     transposed: [bool; 2],
@@ -78,7 +78,7 @@ fn multiply(device: Device, [a, b]: [&Array; 2], bias: Option<&Array>) -> Result
     let added = formula!(|product, bias| product + bias);
     let epilogue = bias.map(|bias| added.uniform_program(bias.dtype()).cloned()).transpose()?;
     let kernel = Kernel::MatMul(MatMul { epilogue, ..MatMul::default() });
-    let out = kernel.infer(&[a.meta(), b.meta()])?.pop().expect("one product");
+    let out = kernel.infer(&[a.meta(), b.meta()])?.pop().expect("a matrix product must have one output");
     let out = Array::new(device, out.dtype, out.shape)?;
     let inputs: SmallVec<[&Array; 4]> = [a, b].into_iter().chain(bias).collect();
     engine::submit(&kernel, &inputs, &[&out])?;
@@ -102,7 +102,7 @@ fn product(a: &Tensor, b: &Tensor, bias: Option<&Tensor>, columns: bool) -> Resu
     apply_one(MatrixProduct { transposed: [column_by_column(a), column_by_column(b)], columns }, &inputs)
 }
 
-/// Folds the batch axes of A and g into their rows, if B has rank 2 and is shared by the batch.
+/// Merges the batch axes of A and g with their row axis, if B has rank 2 and is shared by the batch.
 fn fold_batch_into_rows(a: &Tensor, g: &Tensor, rank: usize) -> Result<Option<(Tensor, Tensor)>> {
     let rows = |t: &Tensor| t.shape()[..t.rank() - 1].iter().product::<usize>();
     if rank != 2 || a.rank() == 2 || rows(a) != rows(g) {

@@ -66,13 +66,13 @@ impl<const N: usize> From<[(isize, isize); N]> for PadWidth {
 /// The values of padding elements.
 #[derive(Clone, Copy, Debug)]
 pub enum PadMode {
-    /// A constant.
+    /// Padding elements are this constant.
     Constant(Scalar),
-    /// The elements mirrored at the edge, without the edge itself: c b | a b c | b a.
+    /// Padding elements mirror the tensor at the edge, without the edge itself: c b | a b c | b a.
     Reflect,
-    /// The edge: a a | a b c | c c.
+    /// Padding elements repeat the edge: a a | a b c | c c.
     Replicate,
-    /// Periodic continuation of the cropped tensor: b c | a b c | a b.
+    /// Padding elements continue the cropped tensor periodically: b c | a b c | a b.
     Circular,
 }
 

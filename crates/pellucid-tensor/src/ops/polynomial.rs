@@ -18,8 +18,8 @@ struct PolynomialFamily {
 /// The highest order. The recurrence computes all lower orders too, which limits it.
 const MOST: i64 = 10_000;
 
-/// Computes P_n(x); both broadcast. Orders are integers (floats are truncated); the polynomial of a negative order is
-/// 0.
+/// Computes P_n(x); x and n broadcast. Orders are integers (floats are truncated). The polynomial of a negative order
+/// is 0.
 #[track_caller]
 fn evaluate(family: &PolynomialFamily, x: &Tensor, n: &Tensor) -> Result<Tensor> {
     let &PolynomialFamily { name, slope, offset, step: [a, b, c, d, e, f, h] } = family;

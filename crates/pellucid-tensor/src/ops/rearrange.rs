@@ -78,12 +78,12 @@ pub fn movedim(x: &Tensor, from: &[isize], to: &[isize]) -> Result<Tensor> {
     let mut rest = (0..x.rank()).filter(|a| !from.contains(a));
     let place = |k: usize| match to.iter().position(|&t| t == k) {
         Some(i) => from[i] as isize,
-        None => rest.next().expect("the list has one position for each axis") as isize,
+        None => rest.next().expect("`rest` must have one axis for each position that is not in `to`") as isize,
     };
     ops::permute(x, &(0..x.rank()).map(place).collect::<Vec<_>>())
 }
 
-/// Flattens x to one axis in row-major order. A view where the strides allow it, else a copy.
+/// Flattens x to one axis in row-major order. The result is a view if the strides allow it, else a copy.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].

@@ -242,7 +242,8 @@ impl KernelReduction {
         apply_rows(share, &[&saved.input(0)?, &saved.output(0)?, g], &[], self.axes)
     }
 
-    /// Multiplies by a tree of products of halves, as the kernel does, in operations whose gradients divide by nothing.
+    /// Computes products by a tree: each step multiplies two halves, as the kernel does. The gradients of these
+    /// multiplications contain no division.
     fn product(&self, x: &Tensor) -> Result<Tensor> {
         in_single!("prod", [x] => self.product(x));
         let mut y = x.clone();

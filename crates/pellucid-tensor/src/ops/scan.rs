@@ -52,7 +52,7 @@ over_axes! {
         cumulative_reduction("logcumsumexp", ScanOp::LogSumExp, |a, b| ops::logaddexp(a, b), x, axis), autocast = Single;
 }
 
-/// yᵢ = Σ_{j ≤ i} xⱼ, or in reverse, Σ_{j ≥ i} xⱼ. Its gradient is the sum in the opposite direction.
+/// Computes yᵢ = Σ_{j ≤ i} xⱼ, or in reverse, Σ_{j ≥ i} xⱼ. Its gradient is the sum in the opposite direction.
 struct CumSum {
     axis: usize,
     reverse: bool,
@@ -180,8 +180,8 @@ fn cumulative_reduction(
 fn cumulative_extremum(name: &'static str, op: ScanOp, x: &Tensor, axis: Axes) -> Result<(Tensor, Tensor)> {
     let (x, axis) = single_axis(name, x, axis)?;
     let mut outputs = apply(CumulativeExtremum { name, op, axis }, &[&x])?;
-    let positions = outputs.pop().expect("positions");
-    Ok((outputs.pop().expect("values"), positions))
+    let positions = outputs.pop().expect("the kernel must return positions");
+    Ok((outputs.pop().expect("the kernel must return values"), positions))
 }
 
 /// Computes the differences xᵢ₊₁ − xᵢ along an axis, `order` times; for booleans, xᵢ₊₁ XOR xᵢ.

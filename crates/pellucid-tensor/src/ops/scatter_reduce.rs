@@ -29,7 +29,7 @@ pub enum ScatterReduceOp {
     Min,
 }
 
-/// x with every value combined with the element at its index. The inputs are x, the values and the index.
+/// Computes x with every value combined with the element at its index. The inputs are x, the values and the index.
 struct ScatterReduce {
     axis: usize,
     reduction: ScatterReduction,

@@ -220,7 +220,10 @@ fn bin_edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<Tensor> {
             return Ok(edges.detach());
         }
         Bins::Between(_, low, high) if !(low.is_finite() && high.is_finite() && low <= high) => {
-            return Err(Error::invalid(op, format!("ends must be finite and ascending, got {low} and {high}")));
+            return Err(Error::invalid(
+                op,
+                format!("the ends of the bins must be finite and ascending, got {low} and {high}"),
+            ));
         }
         Bins::Between(count, low, high) => (count, ops::full((), low, x.dtype())?, ops::full((), high, x.dtype())?),
         Bins::Count(count) if x.size() == 0 => (count, ops::zeros((), x.dtype())?, ops::ones((), x.dtype())?),

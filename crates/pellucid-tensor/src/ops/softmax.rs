@@ -50,7 +50,7 @@ pub fn gumbel_softmax(x: &Tensor, tau: f64, hard: bool, axis: isize) -> Result<T
     }
     let at = x.shape().axis(op, axis)?;
     in_single!(op, [x] => gumbel_softmax(x, tau, hard, axis));
-    // −ln(−ln u), with u away from 0.
+    // A sample of the Gumbel distribution is −ln(−ln u). u must not be 0, where the logarithm is −∞.
     let u = ops::clamp(&ops::rand(x.shape(), x.dtype())?, 1e-7, 1.0)?;
     let noise = ops::neg(&ops::log(&ops::neg(&ops::log(&u)?)?)?)?;
     let soft = softmax(&ops::div(&ops::add(x, &noise)?, tau)?, axis)?;

@@ -52,8 +52,8 @@ fn sort_prefix(
         return Err(Error::invalid(name, format!("k = {k} exceeds {len}, the length of axis {axis}")));
     }
     let mut outputs = apply(SortPrefix { name, kernel: kernel::Sort { axis, descending, k } }, &[x])?;
-    let positions = outputs.pop().expect("positions");
-    Ok((outputs.pop().expect("values"), positions))
+    let positions = outputs.pop().expect("the kernel must return positions");
+    Ok((outputs.pop().expect("the kernel must return values"), positions))
 }
 
 /// Sorts the elements along an axis in ascending (or descending) order. Returns them with their `i64` indices.

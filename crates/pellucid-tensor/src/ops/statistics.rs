@@ -10,7 +10,7 @@ use pellucid_ir::{Error, Result};
 /// Options of [`cov`].
 #[derive(Clone, Copy, Debug)]
 pub struct CovOptions<'a> {
-    /// Subtracted from the number of observations in the denominator.
+    /// The number that is subtracted from the number of observations in the denominator.
     pub correction: f64,
     /// The number of times each observation was made: a vector of integers.
     pub frequencies: Option<&'a Tensor>,

@@ -103,7 +103,7 @@ impl TargetShape {
 /// Returns the same elements, in row-major order, in another shape of the same size. One length may be −1 and is
 /// inferred.
 ///
-/// A view where the strides allow it, else a copy.
+/// The result is a view if the strides allow it, else a copy.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if the sizes differ; [`Error::InvalidArgument`] for two lengths of −1, or one with a length
@@ -254,7 +254,7 @@ pub(crate) fn checked_axes(op: &'static str, shape: &Shape, axis0: isize, axis1:
 /// Reverses the order of the axes: the transpose of a matrix.
 ///
 /// # Errors
-/// None for any shape.
+/// The operation is defined for every shape, so it returns no error.
 #[tensor_method]
 pub fn t(x: &Tensor) -> Result<Tensor> {
     apply_one(Permute { order: (0..x.rank()).rev().collect() }, &[x])
@@ -287,7 +287,8 @@ impl Operation for SliceAxes {
     }
 }
 
-/// The transpose of [`SliceAxes`] for a `rest` of 0: a tensor of `shape` filled with `rest`, except for x in the cut.
+/// A tensor of `shape` with x in the slices and `rest` elsewhere. With a `rest` of 0 this is the transpose of
+/// [`SliceAxes`].
 struct EmbedSlices {
     slices: AxisSlices,
     shape: Shape,

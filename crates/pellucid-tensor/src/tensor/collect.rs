@@ -1,9 +1,9 @@
-//! A collection of a thread that exists while a closure runs.
+//! Collections that a thread fills while a closure runs.
 
 use std::cell::RefCell;
 use std::thread::LocalKey;
 
-/// A collection; `None` outside of [`collect`].
+/// The collection of a thread; `None` outside of [`collect`].
 pub(crate) type Collection<T> = RefCell<Option<T>>;
 
 /// Runs `f` with an empty collection, and returns its result and the collection.

@@ -25,7 +25,7 @@ impl Tensor {
             return Err(Error::NotAScalar { op: "item", shape: self.shape().clone() });
         }
         let mut values = self.array().to_vec::<T>("item")?;
-        Ok(values.pop().expect("there is one element"))
+        Ok(values.pop().expect("a tensor of size 1 must have one element"))
     }
 
     /// Returns the elements in row-major order, converted to `T`.

@@ -76,7 +76,7 @@ fn reductions() -> Vec<(&'static str, Domain, Call)> {
         ("logcumsumexp", Fixed, |x| ops::logcumsumexp(&x[0], 1)),
         ("diff", Any, |x| ops::diff(&x[0], 3, 1)),
         ("trapezoid", Any, |x| ops::trapezoid(&x[0], Spacing::Step(0.3), 1)),
-        ("trapezoid of points", Any, |x| ops::trapezoid(&x[0], Spacing::Points(&x[1]), 1)),
+        ("trapezoid with points", Any, |x| ops::trapezoid(&x[0], Spacing::Points(&x[1]), 1)),
         ("cumulative_trapezoid", Any, |x| ops::cumulative_trapezoid(&x[0], Spacing::Step(0.3), 1)),
         ("gradient", Any, |x| ops::gradient(&x[0], Spacing::Step(0.7), 1, 2)),
         ("cov", Any, |x| ops::cov(&x[0], CovOptions::default())),
@@ -95,7 +95,7 @@ fn reductions() -> Vec<(&'static str, Domain, Call)> {
             let index = Tensor::from([[0i64, 1, 0], [3, 3, 2]]);
             ops::embedding_bag(&x[0], &index, EmbeddingBagOptions::default())
         }),
-        ("embedding_bag of weights", Any, |x| {
+        ("embedding_bag with weights", Any, |x| {
             let (index, weights) = (Tensor::from([[0i64, 1, 0], [3, 3, 2]]), ops::narrow(&x[1], 1, 0, 3)?);
             let weights = ops::narrow(&weights, 0, 0, 2)?;
             let options =
@@ -111,7 +111,7 @@ fn norms() -> Vec<(&'static str, Domain, Call)> {
             let (w, b) = (ops::select(&x[1], 0, 0)?, ops::select(&x[1], 0, 1)?);
             ops::layer_norm(&x[0], [6], Some(&w), Some(&b), 1e-5)
         }),
-        ("layer_norm of a bias", Any, |x| ops::layer_norm(&x[0], [6], None, Some(&ops::select(&x[1], 0, 1)?), 1e-5)),
+        ("layer_norm with a bias", Any, |x| ops::layer_norm(&x[0], [6], None, Some(&ops::select(&x[1], 0, 1)?), 1e-5)),
         ("rms_norm", Any, |x| ops::rms_norm(&x[0], [6], Some(&ops::select(&x[1], 0, 0)?), 1e-5)),
         ("batch_norm", Any, |x| {
             let (w, b) = (ops::select(&x[1], 0, 0)?, ops::select(&x[1], 0, 1)?);
@@ -145,7 +145,7 @@ fn norms() -> Vec<(&'static str, Domain, Call)> {
 fn windows() -> Vec<(&'static str, Domain, Call)> {
     vec![
         ("avg_pool2d", Any, |x| ops::avg_pool2d(&image(&x[0])?, PoolOptions::new(3), AvgPoolDivisor::Window)),
-        ("avg_pool2d of what is inside", Any, |x| {
+        ("avg_pool2d, divided by the elements inside", Any, |x| {
             ops::avg_pool2d(&image(&x[0])?, PoolOptions::new(3).stride(1).padding(1), AvgPoolDivisor::Inside)
         }),
         ("lp_pool1d", Positive, |x| ops::lp_pool1d(&x[0], 2.0, PoolOptions::new(3))),
@@ -178,8 +178,8 @@ fn products() -> Vec<(&'static str, Domain, Call)> {
     vec![
         ("vecdot", Any, |x| ops::vecdot(&x[0], &x[1], 1)),
         ("cross", Any, |x| ops::cross(&ops::narrow(&x[0], 1, 0, 3)?, &ops::narrow(&x[1], 1, 0, 3)?, 1)),
-        ("einsum of three", Any, |x| ops::einsum("ij,kj,kl->il", &[&x[0], &x[1], &x[2]])),
-        ("einsum with a sum before", Any, |x| ops::einsum("ij,kl->il", &[&x[0], &x[1]])),
+        ("einsum of three factors", Any, |x| ops::einsum("ij,kj,kl->il", &[&x[0], &x[1], &x[2]])),
+        ("einsum with a sum before the product", Any, |x| ops::einsum("ij,kl->il", &[&x[0], &x[1]])),
         ("multi_dot", Any, |x| ops::multi_dot(&[&x[0], &ops::t(&x[1])?, &x[2]])),
         ("matrix_power", Near, |x| ops::matrix_power(&ops::narrow(&x[0], 1, 0, 4)?, 5)),
         ("linear of one output", Any, |x| {
@@ -311,7 +311,7 @@ fn check(table: Vec<(&'static str, Domain, Call)>) {
             let inputs: Vec<&Tensor> = narrow.iter().collect();
             let mut step = capture(|x| vec![call(x).unwrap()], &inputs).unwrap_or_else(|e| panic!("{what}: {e}"));
             let launched = step.launch(&inputs).unwrap().to_tensor(0).unwrap();
-            assert_eq!(bits(&[launched]), bits(&[y]), "{what}: the captured result differs");
+            assert_eq!(bits(&[launched]), bits(&[y]), "{what}: the captured result differs from the eager one");
         }
     }
 }

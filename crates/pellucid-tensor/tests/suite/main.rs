@@ -8,7 +8,7 @@
 //! | `pitfalls` | known defects of comparable libraries, one short test each |
 //! | `engine` | eager, lazy and captured execution give the same bits; the contract of `capture` |
 //! | `tensor` | creation, indexing, printing, operators, promotion |
-//! | `half_precision` | half half_precision: one rounding for each operation |
+//! | `half_precision` | half precision: one rounding for each operation |
 //! | `robustness` | long chains, threads |
 //!
 //! Tests that measure memory are in a separate binary, `tests/memory.rs`.

@@ -11,9 +11,9 @@ fn on_a_small_stack<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -
     std::thread::Builder::new()
         .stack_size(1 << 20)
         .spawn(f)
-        .expect("the thread starts")
+        .expect("the start of the thread failed")
         .join()
-        .expect("the thread did not overflow its stack")
+        .expect("the thread must not panic")
 }
 
 fn chain(x: &Tensor, nodes: usize) -> Tensor {
@@ -50,7 +50,7 @@ fn a_long_chain_is_differentiated_twice() {
         assert_eq!((first.item::<f64>(), c.grad().unwrap().item::<f64>()), (1.0, 50_000.0));
         c.zero_grad();
         first.backward();
-        assert_eq!(c.grad().unwrap().item::<f64>(), 50_000.0, "d/dc cⁿ = n at 1");
+        assert_eq!(c.grad().unwrap().item::<f64>(), 50_000.0, "the derivative of cⁿ at c = 1 must be n");
     });
 }
 
@@ -161,7 +161,7 @@ fn families() -> Vec<Tensor> {
         x.t().contiguous(),
         x.to_dtype(DType::BF16).exp(),
         pellucid_tensor::ops::randn_with([100_000], DType::F32, &pellucid_tensor::Generator::new(1))
-            .expect("randn_with() accepts this shape and dtype"),
+            .expect("randn_with() must accept this shape and dtype"),
     ]
 }
 
@@ -171,7 +171,7 @@ fn results_do_not_depend_on_the_number_of_threads() {
     for threads in [2, 8] {
         let many = with_threads(threads, || bits(&families()));
         for (i, (a, b)) in one.iter().zip(&many).enumerate() {
-            assert!(a == b, "result {i} differs on {threads} threads");
+            assert!(a == b, "result {i} on {threads} threads differs from that on one thread");
         }
     }
 }

@@ -23,7 +23,7 @@ pub fn assert_within(tensor: &Tensor, expected: &[f64], tolerance: f64) {
 #[track_caller]
 pub fn payload_of<R>(f: impl FnOnce() -> R) -> Box<dyn Any + Send> {
     match catch_unwind(AssertUnwindSafe(f)) {
-        Ok(_) => panic!("the function did not panic"),
+        Ok(_) => panic!("the function must panic"),
         Err(payload) => payload,
     }
 }
@@ -31,7 +31,7 @@ pub fn payload_of<R>(f: impl FnOnce() -> R) -> Box<dyn Any + Send> {
 /// Returns the message of the panic of `f`.
 #[track_caller]
 pub fn panic_of<R>(f: impl FnOnce() -> R) -> String {
-    *payload_of(f).downcast::<String>().expect("the payload of the panic is a message")
+    *payload_of(f).downcast::<String>().expect("the payload of the panic must be a string")
 }
 
 /// Returns a leaf that requires a gradient.
@@ -47,11 +47,11 @@ pub fn number(value: f64) -> Tensor {
 /// Returns the only element of the gradient of a tensor.
 #[track_caller]
 pub fn slope(tensor: &Tensor) -> f64 {
-    tensor.grad().expect("the tensor has a gradient").item()
+    tensor.grad().expect("the tensor must have a gradient").item()
 }
 
 /// Returns the bytes of the tensors, for exact comparisons.
 #[track_caller]
 pub fn bits(tensors: &[Tensor]) -> Vec<Vec<u8>> {
-    tensors.iter().map(|t| t.to_bytes().expect("the tensor has values")).collect()
+    tensors.iter().map(|t| t.to_bytes().expect("a read of the tensor must succeed")).collect()
 }

@@ -57,7 +57,7 @@ fn airy_negative(x: Expr) -> Expr {
 }
 
 /// Computes Ai. Each branch reads only arguments of its own range, as the unused branches must not produce NaN
-/// gradients; NaN goes to the middle one.
+/// gradients. The branch near 0 computes the result for NaN.
 fn airy_value(x: Expr) -> Expr {
     let inner = airy_near_zero(x.gt(END).select(0.0, x.lt(-END).select(0.0, x)));
     let outer = airy_positive(x.gt(END).select(x, END));

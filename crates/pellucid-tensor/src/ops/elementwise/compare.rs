@@ -43,7 +43,7 @@ unary! {
 }
 
 /// Returns true where |a − b| ≤ atol + rtol·|b|, where both are the same infinity, and with `equal_nan` where both are
-/// NaN. Both broadcast.
+/// NaN. a and b broadcast.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::InvalidArgument`] for a negative tolerance.

@@ -21,7 +21,7 @@ fn binary_exponent(x: Expr) -> Expr {
 
 /// Splits x into m·2ᵉ with ½ ≤ |m| < 1, and returns m, and e as `i32`.
 ///
-/// For 0, infinities and NaN m is x and e is 0. The derivative of m is 2⁻ᵉ; e has no gradient.
+/// For 0, infinities and NaN, m is x and e is 0. The derivative of m is 2⁻ᵉ; e has no gradient.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
@@ -37,9 +37,9 @@ pub fn frexp(x: &Tensor) -> Result<(Tensor, Tensor)> {
 
 /// Returns the next representable number after a in the direction of b; b if they are equal, NaN if either is NaN.
 ///
-/// Both broadcast. The distance to a is piecewise constant, so the gradient of a is g and that of b is zero. The method
-/// uses no bit operations: adding a little more than half a unit in the last place rounds a to its neighbour (Rump,
-/// Zimmermann, Boldo & Melquiond 2009).
+/// a and b broadcast. The distance to a is piecewise constant, so the gradient of a is g and that of b is zero. The
+/// method uses no bit operations: adding a little more than half a unit in the last place rounds a to its neighbour
+/// (Rump, Zimmermann, Boldo & Melquiond 2009).
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] unless both are `f32` or both `f64`; [`Error::ShapeMismatch`].
@@ -80,13 +80,13 @@ fn gcd_by_euclid(a: Expr, b: Expr) -> Expr {
         a = b.eq(0.0).select(a, a.rem(b));
         b = a.eq(0.0).select(b, b.rem(a));
     }
-    // The least integer has no absolute value, and makes one of the last two negative.
+    // One of a and b is 0. The other is negative only if it is the least integer, whose absolute value wraps.
     (a + b).abs()
 }
 
 /// Computes the greatest common divisor of integers, which is not negative.
 ///
-/// gcd(0, b) is |b|, which wraps for the least integer. Both broadcast.
+/// gcd(0, b) is |b|, which wraps for the least integer. a and b broadcast.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for floats.
@@ -96,7 +96,7 @@ pub fn gcd(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     map(formula! { static gcd(a, b) = gcd_by_euclid(a, b); }, &[a, b], &[])
 }
 
-/// Computes the least common multiple |a·b| / gcd(a, b) of integers, 0 if either is 0; wraps. Both broadcast.
+/// Computes the least common multiple |a·b| / gcd(a, b) of integers, 0 if either is 0; wraps. a and b broadcast.
 ///
 /// # Errors
 /// Those of [`gcd`].

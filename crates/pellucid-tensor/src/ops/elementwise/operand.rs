@@ -61,7 +61,7 @@ pub(super) struct BinaryForms {
     pub(super) left: LazyFormula,
 }
 
-/// Applies the variant that fits the operands. Not generic, so that it is compiled once for all operand types.
+/// Applies the variant that fits the operands. The function is not generic: it is compiled once for all operand types.
 pub(super) fn apply_binary<'a>(
     a: TensorOrScalar<'a>,
     b: TensorOrScalar<'a>,
@@ -73,14 +73,23 @@ pub(super) fn apply_binary<'a>(
             let x = full((), *x, x.promote_into(DType::Bool))?;
             map(forms.right.get(), &[&x], &[*y])
         }
-        (x, TensorOrScalar::Scalar(k)) => {
-            map_reusing(forms.right.get(), &[x.tensor().expect("a tensor")], &[*k], given(x, 0))
-        }
-        (TensorOrScalar::Scalar(k), y) => {
-            map_reusing(forms.left.get(), &[y.tensor().expect("a tensor")], &[*k], given(y, 0))
-        }
+        (x, TensorOrScalar::Scalar(k)) => map_reusing(
+            forms.right.get(),
+            &[x.tensor().expect("an operand that is no scalar must be a tensor")],
+            &[*k],
+            given(x, 0),
+        ),
+        (TensorOrScalar::Scalar(k), y) => map_reusing(
+            forms.left.get(),
+            &[y.tensor().expect("an operand that is no scalar must be a tensor")],
+            &[*k],
+            given(y, 0),
+        ),
         (x, y) => {
-            let operands = [x.tensor().expect("a tensor"), y.tensor().expect("a tensor")];
+            let operands = [
+                x.tensor().expect("an operand that is no scalar must be a tensor"),
+                y.tensor().expect("an operand that is no scalar must be a tensor"),
+            ];
             map_reusing(forms.both.get(), &operands, &[], given(x, 0).or(given(y, 1)))
         }
     }

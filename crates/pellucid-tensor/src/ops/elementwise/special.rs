@@ -71,7 +71,7 @@ binary! {
         d a = g * ((a - b) * LN_2).sigmoid(), d b = g * ((b - a) * LN_2).sigmoid();
 }
 
-/// Applies a formula of a parameter and x. It has no gradient with respect to the parameter. Both broadcast.
+/// Applies a formula of a parameter and x. It has no gradient with respect to the parameter. Parameter and x broadcast.
 fn apply_with_parameter(op: &'static str, formula: &Formula, parameter: &Tensor, x: &Tensor) -> Result<Tensor> {
     if is_recorded(&[parameter]) {
         return Err(Error::NoGradient { op });
@@ -81,8 +81,8 @@ fn apply_with_parameter(op: &'static str, formula: &Formula, parameter: &Tensor,
 
 /// Computes the Hurwitz zeta function ζ(s, q) = Σ (q + k)⁻ˢ over k ≥ 0.
 ///
-/// ∞ for s = 1 and at the poles q = 0, −1, ..; NaN for s < 1, and for q < 0 unless s is an integer. Both broadcast. The
-/// derivative with respect to q is −s·ζ(s + 1, q).
+/// The value is ∞ for s = 1 and at the poles q = 0, −1, .., and NaN for s < 1, and for q < 0 unless s is an integer. s
+/// and q broadcast. The derivative with respect to q is −s·ζ(s + 1, q).
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::NoGradient`] if s requires a gradient.
@@ -93,7 +93,7 @@ pub fn zeta(s: &Tensor, q: &Tensor) -> Result<Tensor> {
 
 /// Computes the regularised lower incomplete gamma function P(a, x) = ∫₀ˣ tᵃ⁻¹e⁻ᵗ dt / Γ(a), for a ≥ 0 and x ≥ 0.
 ///
-/// This is SciPy's `gammainc`. Both broadcast. The derivative with respect to x is the density xᵃ⁻¹e⁻ˣ / Γ(a).
+/// This is SciPy's `gammainc`. a and x broadcast. The derivative with respect to x is the density xᵃ⁻¹e⁻ˣ / Γ(a).
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::NoGradient`] if a requires a gradient.

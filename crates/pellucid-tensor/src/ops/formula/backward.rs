@@ -48,7 +48,7 @@ impl FormulaCall<'_> {
         into: &mut InputGradients,
     ) -> Result<()> {
         let gradient = part.gradient;
-        // A gradient of full shape needs no sum.
+        // A gradient with the full broadcast shape needs no sum.
         let fit = |g: Tensor, meta: &Meta| {
             if !part.broadcast && g.dtype() == meta.dtype { Ok(g) } else { reduce_gradient_to(g, meta) }
         };
@@ -61,7 +61,7 @@ impl FormulaCall<'_> {
             if gradient.is_zero(k) {
                 into[i] = Some(ops::zeros(saved.input_shape(i), saved.input_dtype(i))?);
             } else if let Some(j) = gradient.passes(k) {
-                // Rounded before it is broadcast, so that an element is rounded once instead of once per summand.
+                // The gradient is rounded before it is broadcast: an element is rounded once, not once per summand.
                 let (g, meta) = (grads.get(j)?, saved.meta(i));
                 let g = if part.broadcast || g.dtype() == meta.dtype { g } else { ops::to_dtype(&g, meta.dtype)? };
                 into[i] = Some(fit(self.unsummed(g)?, meta)?);
@@ -104,7 +104,7 @@ impl FormulaCall<'_> {
         let value = |read: &GradientInput| match *read {
             GradientInput::Input(i) => saved.input_array(i),
             GradientInput::Output(j) => saved.output_array(j),
-            GradientInput::Gradient(_) => unreachable!("a point has no incoming gradients"),
+            GradientInput::Gradient(_) => unreachable!("partial derivatives never read incoming gradients"),
         };
         let values = partials.reads().iter().map(value).collect::<Result<_>>()?;
         let variables = tracked.first_inputs().iter().map(|&i| saved.edge(i as usize).clone()).collect();
@@ -113,7 +113,8 @@ impl FormulaCall<'_> {
         for (read, &operand) in part.gradient.reads.iter().zip(operands) {
             let GradientInput::Gradient(j) = *read else { continue };
             for (k, &i) in part.inputs.iter().enumerate() {
-                let variable = tracked.variable_of(i as usize).expect("a part differentiates variables");
+                let variable =
+                    tracked.variable_of(i as usize).expect("every input of a gradient part must be a variable");
                 let partial = Partial::first(j, variable);
                 if partials.constant(&partial)? != Some(0.0) {
                     let factors = smallvec![cotangents.len() as u8];
@@ -138,11 +139,11 @@ impl FormulaCall<'_> {
         let reads = &gradient.reads;
         let summed = *broadcast && !gradient.formula.is_row();
         let sum = summed.then(|| ops::broadcast_axes(&saved.meta(inputs[0] as usize).shape, self.shape));
-        // An input of full shape has a part of its own if one request cannot contain all inputs; it needs no sum.
+        // Too many inputs for one request have separate parts, even inputs of full shape. Their gradients need no sum.
         let sum = sum.filter(|axes| *axes != AxisSet::default());
         // The gradient of a broadcast input of half precision is summed after this kernel, and rounded after the sum.
         let number = if *broadcast && !summed { single_for(reads, saved, grads)? } else { None };
-        // Even if everything the formula reads is per row, the gradient has one value per element.
+        // The gradient has one value per element, even if all tensors that the formula reads have one value per row.
         let mut call = FormulaCall { formula: &gradient.formula, sum, number, ..*self };
         let is_recorded = is_grad_enabled();
         if is_recorded || self.sum.is_some() {
@@ -183,7 +184,10 @@ impl FormulaCall<'_> {
                         }
                         g.array()
                     }
-                    None => zeros.next().expect("made above").array(),
+                    None => zeros
+                        .next()
+                        .expect("`zeros` must contain one tensor for each output without a gradient")
+                        .array(),
                 },
             });
         }

@@ -122,7 +122,8 @@ impl EvaluationPoint<'_> {
         if used.len() > MOST_COTANGENTS {
             return Err(Error::invalid(self.partials.name(), "too many cotangents for one formula"));
         }
-        let number = |f: &u16| used.binary_search(f).expect("the list contains every used cotangent") as u8;
+        let number =
+            |f: &u16| used.binary_search(f).expect("`used` must contain every cotangent of the products") as u8;
         let term = |(k, (factors, partial)): (usize, &TermProduct)| Term {
             output: k as u8,
             factors: factors.iter().map(number).collect(),
@@ -133,7 +134,8 @@ impl EvaluationPoint<'_> {
         let cotangents: SmallVec<[Tensor; 4]> = used.iter().map(|&f| factor(f)).collect::<Result<_>>()?;
         let value = |read: &GradientInput| {
             let known = self.partials.reads().binary_search(read);
-            self.values[known.expect("higher-order derivatives read the same tensors as the first derivative")]
+            self.values[known
+                .expect("a derivative of higher order must not read a tensor that the first derivative does not read")]
         };
         let mut arrays: SmallVec<[&Array; 4]> = contraction.reads.iter().map(value).collect();
         arrays.extend(cotangents.iter().map(|c| c.array()));
@@ -275,7 +277,7 @@ impl ContractionDerivative {
                         for factors in &sum {
                             add(&mut total, product(factors)?)?;
                         }
-                        coefficients.push((sum, total.expect("a group has a product")));
+                        coefficients.push((sum, total.expect("every group must have at least one product")));
                         coefficients.len() - 1
                     }
                 };
@@ -330,7 +332,7 @@ impl Derivative for ContractionDerivative {
         grads: &OutputGradients,
         needed: NeedsInputGrad,
     ) -> Result<InputGradients> {
-        // The gradients of the results before they were summed.
+        // The gradients of the results as they were before the sum: broadcast to the full shape.
         let incoming = |o: usize| {
             let broadcast =
                 |g: &Tensor| if self.sum.is_some() { ops::broadcast_to(g, &self.shape) } else { Ok(g.clone()) };
@@ -340,7 +342,7 @@ impl Derivative for ContractionDerivative {
         let arrived: SmallVec<[bool; 2]> = incoming.iter().map(Option::is_some).collect();
         let factor = |f: u16| match (f as usize).checked_sub(self.cotangents) {
             None => saved.input(f as usize),
-            Some(o) => Ok(incoming[o].clone().expect("every factor is an existing gradient")),
+            Some(o) => Ok(incoming[o].clone().expect("every factor must be a gradient that this pass has computed")),
         };
         let point = self.point(saved)?;
         let mut gradients: InputGradients = SmallVec::from_elem(None, saved.inputs());

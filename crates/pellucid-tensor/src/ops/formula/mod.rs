@@ -153,7 +153,8 @@ const MOST_INPUTS: usize = 64;
 fn too_wide(formula: &Formula, inputs: usize) -> Error {
     let (order, most) = (formula.order() + 1, MOST_INPUTS);
     let reason = format!(
-        "its derivative of order {order} reads {inputs} tensors, but at most {most} are possible: split the formula"
+        "the derivative of order {order} of this formula reads {inputs} tensors, but at most {most} are possible: \
+         split the formula"
     );
     Error::invalid(formula.name(), reason)
 }
@@ -216,7 +217,7 @@ pub(super) fn overwriting(
 
 fn single_output(mut outputs: SmallVec<[Tensor; 1]>) -> Tensor {
     debug_assert_eq!(outputs.len(), 1);
-    outputs.pop().expect("a formula has an output")
+    outputs.pop().expect("a formula must have at least one output")
 }
 
 /// Returns true for a formula that is differentiated by composite operations at its saved inputs: the gradient of the

@@ -97,7 +97,7 @@ fn evaluate(
     let part =
         FormulaCall { formula: &value.formula, params, shape: &shape, rows: AxisSet::default(), sum, number: None };
     let mut outputs = part.apply(&operands.iter().collect::<SmallVec<[&Tensor; 4]>>(), None)?;
-    Ok(outputs.pop().expect("one output"))
+    Ok(outputs.pop().expect("a part of a row formula must have one output"))
 }
 
 /// Returns the positions within the row, in row-major order over its axes.

@@ -13,7 +13,8 @@ use pellucid_ir::kernel::Factorization;
 use pellucid_ir::{Error, Result};
 use smallvec::smallvec;
 
-/// L with A = L·Lᵀ: ∂A = L⁻ᵀ·sym(Φ(Lᵀ·g))·L⁻¹ for symmetric A, where Φ takes the lower triangle (Murray 2016).
+/// Computes L with A = L·Lᵀ. The gradient is ∂A = L⁻ᵀ·sym(Φ(Lᵀ·g))·L⁻¹ for symmetric A, where Φ keeps the lower
+/// triangle (Murray 2016).
 struct Cholesky;
 
 impl Operation for Cholesky {

@@ -24,14 +24,15 @@ fn sign(factors: &lu::Factors) -> Result<Tensor> {
     ops::sub(1.0, &ops::mul(&odd, 2.0)?)
 }
 
-/// det A = ± Π Uᵢᵢ, by LU.
+/// Computes the determinant det A = ± Π Uᵢᵢ, by LU.
 ///
-/// The gradient is the cofactor matrix, which A⁻¹ gives only for regular A. So the gradient differentiates another
-/// definition. With the singular value decomposition A = U·Σ·Vᵀ *at this point*, U and V held constant,
-/// det A = det(U)·det(V)·det(Uᵀ·A·V) everywhere, and Uᵀ·A·V is diagonal at this point, with small values last. The
-/// determinant is the product of that of the first block B and that of its Schur complement D − C·B⁻¹·E (at most 8 by
-/// 8, and it contains the zeros). The latter is a polynomial, computed without division (Bird 2011), so its derivatives
-/// are exact.
+/// The gradient is the cofactor matrix, which can be computed from A⁻¹ only if A is regular. Therefore `backward`
+/// differentiates another definition of the determinant. Let U·Σ·Vᵀ be the singular value decomposition of A at the
+/// point of the derivative. With U and V as constants, det A = det(U)·det(V)·det(M) for M = Uᵀ·A·V and for every A. At
+/// that point, M is diagonal, with the smallest singular values last. M has the blocks [B, E; C, D], where D is at most
+/// 8 by 8, and det M = det(B)·det(D − C·B⁻¹·E). If at most 8 singular values are zero, B is regular. The determinant of
+/// the Schur complement D − C·B⁻¹·E is computed without division (Bird 2011), so its derivatives are exact although the
+/// complement is singular.
 struct Det;
 
 impl Det {
@@ -91,7 +92,7 @@ impl Operation for Det {
     }
 }
 
-/// The sign of the determinant, and ln |det A| = Σ ln |Uᵢᵢ|, by LU; ∂A = g·A⁻ᵀ (Giles 2008).
+/// Computes the sign of the determinant, and ln |det A| = Σ ln |Uᵢᵢ|, by LU. The gradient is ∂A = g·A⁻ᵀ (Giles 2008).
 struct SlogDet;
 
 impl Operation for SlogDet {

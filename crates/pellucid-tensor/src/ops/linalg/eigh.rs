@@ -13,7 +13,7 @@ use pellucid_ir::kernel::Factorization;
 use pellucid_ir::{Error, Result};
 use smallvec::smallvec;
 
-/// Eigenvalues w and eigenvectors V. With E_ij = w_j − w_i and skew(X) = X − Xᵀ,
+/// Computes the eigenvalues w and eigenvectors V. With E_ij = w_j − w_i and skew(X) = X − Xᵀ,
 /// ∂A = V·[½·skew(Vᵀ·∂V)/E + diag(∂w)]·Vᵀ, which is symmetric (Giles 2008).
 struct Eigh;
 
@@ -40,7 +40,7 @@ impl Operation for Eigh {
     }
 }
 
-/// The eigenvalues only, for untracked matrices.
+/// Computes only the eigenvalues, for untracked matrices.
 struct Eigenvalues;
 
 impl Operation for Eigenvalues {

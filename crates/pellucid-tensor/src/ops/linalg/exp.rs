@@ -12,7 +12,7 @@ use pellucid_ir::Result;
 use pellucid_ir::kernel::Factorization;
 use smallvec::smallvec;
 
-/// exp(A). ∂A is the upper right block of exp([Aᵀ, g; 0, Aᵀ]) (Mathias 1996).
+/// Computes exp(A). ∂A is the upper right block of exp([Aᵀ, g; 0, Aᵀ]) (Mathias 1996).
 struct MatrixExp;
 
 impl Operation for MatrixExp {

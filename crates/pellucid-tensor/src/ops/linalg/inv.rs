@@ -14,7 +14,7 @@ use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result};
 use smallvec::smallvec;
 
-/// A⁻¹, and the position of the first zero pivot of the LU factorisation. ∂A = −A⁻ᵀ·g·A⁻ᵀ (Giles 2008).
+/// Computes A⁻¹, and the position of the first zero pivot of the LU factorisation. ∂A = −A⁻ᵀ·g·A⁻ᵀ (Giles 2008).
 struct Inverse;
 
 impl Operation for Inverse {
@@ -34,7 +34,9 @@ impl Operation for Inverse {
     }
 }
 
-/// X with A·X = B (`transposed`: Aᵀ·X = B), and the position of the first zero pivot of the LU factorisation of A.
+/// Computes X with A·X = B (`transposed`: Aᵀ·X = B), and the position of the first zero pivot of the LU factorisation
+/// of A.
+///
 /// ∂B = A⁻ᵀ·g, ∂A = −∂B·Xᵀ (Giles 2008). Gradients of every order reuse the factors of the first solution.
 #[derive(Default)]
 struct Solve {
@@ -67,7 +69,7 @@ impl Operation for Solve {
         let factors = lu::Factors {
             packed: saved.array(0)?,
             pivots: saved.array(1)?,
-            // A singular A was reported by the forward pass.
+            // The forward pass has already returned an error for a singular A.
             info: ops::zeros(super::batch(&a), DType::I32)?,
         };
         let back = Solve { transposed: !self.transposed, factors: Some(factors) };
@@ -188,7 +190,8 @@ pub fn tensorinv(a: &Tensor, ind: usize) -> Result<Tensor> {
     let (first, last) = a.shape().split_at(ind.min(a.rank()));
     let (rows, columns) = (first.iter().product::<usize>(), last.iter().product::<usize>());
     if rows != columns {
-        let help = format!("the first {ind} axes have {rows} elements, but the others have {columns}");
+        let help =
+            format!("the product of the first {ind} lengths must equal that of the others, got {rows} and {columns}");
         return Err(Error::shapes(op, [a.shape()], help));
     }
     let inverse = inv(&ops::reshape(a, [rows as isize, columns as isize])?)?;
@@ -211,8 +214,11 @@ pub fn tensorsolve(a: &Tensor, b: &Tensor, axes: &[isize]) -> Result<Tensor> {
     let size = unknown.iter().product::<usize>();
     if size != b.size() || size.checked_mul(size) != Some(a.size()) {
         let help = format!(
-            "with n elements in B, A must have n² elements, and n along its axes beyond B's rank; A has {}",
-            a.size()
+            "B has {} elements, so A must have the square of this number, and the lengths of A after the first {} must \
+             have the product {}",
+            b.size(),
+            b.rank(),
+            b.size()
         );
         return Err(Error::shapes(op, [a.shape(), b.shape()], help));
     }

@@ -16,10 +16,10 @@ use pellucid_ir::kernel::Factorization;
 use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::smallvec;
 
-/// P·A = L·U, with L and U in one matrix.
+/// Computes P·A = L·U, with L and U in one matrix.
 ///
-/// With k = min(m, n), the square parts L₁ and U₁ of L and U, the rows L₂ of L below L₁, and the columns U₂ of U beside
-/// U₁,
+/// For k = min(m, n), let L₁ and U₁ be the square parts of L and U, L₂ the rows of L below L₁, and U₂ the columns of U
+/// beside U₁. Then
 ///
 /// P·∂A = [L₁⁻ᵀ·M·U₁⁻ᵀ, L₁⁻ᵀ·∂U₂; ∂L₂·U₁⁻ᵀ], where M is the strict lower triangle of L₁ᵀ·∂L₁ − ∂U₂·U₂ᵀ plus the upper
 /// triangle of ∂U₁·U₁ᵀ − L₂ᵀ·∂L₂.

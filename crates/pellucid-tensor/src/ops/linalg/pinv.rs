@@ -15,8 +15,8 @@ use smallvec::smallvec;
 
 /// The bound max(atol, rtol·the largest) up to which singular values count as zero.
 ///
-/// Both are 0-d or have the shape of the batch, and have no gradient. The default of `rtol` is max(m, n)·ε of the
-/// dtype, or 0 if `atol` is given.
+/// `atol` and `rtol` are 0-d or have the shape of the batch, and have no gradient. The default of `rtol` is max(m, n)·ε
+/// of the dtype, or 0 if `atol` is given.
 #[derive(Clone, Debug, Default)]
 pub struct Cutoff {
     /// The absolute bound.
@@ -56,7 +56,7 @@ fn above_cutoff(values: &Tensor, [atol, rtol]: &[Tensor; 2]) -> Result<Tensor> {
     ops::gt(values, &bound)
 }
 
-/// A⁺ (Moore & Penrose). At constant rank (Golub & Pereyra 1973)
+/// Computes the pseudo-inverse A⁺ (Moore & Penrose). At constant rank (Golub & Pereyra 1973)
 /// ∂A = −A⁺ᵀ·g·A⁺ᵀ + (I − A·A⁺)·gᵀ·A⁺·A⁺ᵀ + A⁺ᵀ·A⁺·gᵀ·(I − A⁺·A).
 struct PseudoInverse {
     hermitian: bool,
@@ -108,7 +108,7 @@ impl Operation for PseudoInverse {
 pub fn pinv(a: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
     let (m, n) = check_operands("pinv", a, cutoff)?;
     if a.size() == 0 {
-        // The result has no elements either.
+        // If A has no elements, the result has none either.
         return mt(&ops::reshape_to(a, &super::batch(a).iter().copied().chain([m, n]).collect())?);
     }
     let [atol, rtol] = cutoff.bounds(a)?;
@@ -139,7 +139,11 @@ fn check_operands(op: &'static str, a: &Tensor, cutoff: &Cutoff) -> Result<(usiz
             return Err(Error::dtypes(op, [a.dtype(), bound.dtype()], "bounds must be floats"));
         }
         if bound.shape().broadcast(&batch).is_none() {
-            return Err(Error::shapes(op, [a.shape(), bound.shape()], "a bound must be 0-d, or one number per matrix"));
+            return Err(Error::shapes(
+                op,
+                [a.shape(), bound.shape()],
+                "a bound must be 0-d, or have one element per matrix",
+            ));
         }
     }
     Ok((m, n))

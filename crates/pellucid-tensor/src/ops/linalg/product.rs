@@ -83,7 +83,8 @@ fn best_splits(lengths: &[usize]) -> Vec<Vec<usize>> {
             let of = |k: usize| {
                 cost[i][k] + cost[k + 1][j] + [i, k + 1, j + 1].map(|a| lengths[a] as u128).iter().product::<u128>()
             };
-            let (best, at) = (i..j).map(|k| (of(k), k)).min().expect("j is greater than i");
+            let (best, at) =
+                (i..j).map(|k| (of(k), k)).min().expect("a product must have at least one split, since i < j");
             (cost[i][j], cut[i][j]) = (best, at);
         }
     }

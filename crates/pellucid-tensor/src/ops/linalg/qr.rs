@@ -26,7 +26,7 @@ pub enum QrMode {
     R,
 }
 
-/// Q `[.., m, k]` and R `[.., k, n]`, k = min(m, n). R₁ is the first square block of R.
+/// Computes Q `[.., m, k]` and R `[.., k, n]`, k = min(m, n). R₁ is the first square block of R.
 ///
 /// ∂A = Q·(∂R + [L·R₁⁻ᵀ, 0]) + (I − Q·Qᵀ)·∂Q·R⁻ᵀ, with L the strict lower triangle of W − Wᵀ, W = Qᵀ·∂Q − ∂R·Rᵀ. The
 /// last term exists for m > n only (Walter & Lehmann 2010; Seeger et al. 2017).
@@ -65,7 +65,7 @@ impl Operation for Qr {
     }
 }
 
-/// LAPACK's packed form of Q and R, without a gradient.
+/// Computes Q and R in LAPACK's packed form, without a gradient.
 struct Geqrf;
 
 impl Operation for Geqrf {
@@ -217,7 +217,7 @@ fn check_reflections(op: &'static str, v: &Tensor, tau: &Tensor) -> Result<(usiz
     match tau.shape().dims() {
         [own @ .., k] if *own == batch[..] && *k <= n.min(m) => Ok((m, n)),
         _ => {
-            let help = "needs one factor for each of the first columns, with the same batch axes";
+            let help = "τ must have the batch axes of V, and at most as many factors as V has rows or columns";
             Err(Error::shapes(op, [v.shape(), tau.shape()], help))
         }
     }

@@ -13,7 +13,7 @@ use pellucid_ir::kernel::{Factorization, SvdVectors};
 use pellucid_ir::{Error, Result};
 use smallvec::smallvec;
 
-/// U, S and Vᵀ. With E_ij = S_j² − S_i² and skew(X) = X − Xᵀ (Townsend 2016):
+/// Computes U, S and Vᵀ. With E_ij = S_j² − S_i² and skew(X) = X − Xᵀ (Townsend 2016):
 ///
 /// ∂A = U·[skew(Uᵀ·∂U)/E·S + S·skew(Vᵀ·∂V)/E + diag(∂S)]·Vᵀ + (I − U·Uᵀ)·∂U·S⁻¹·Vᵀ + U·S⁻¹·∂Vᵀ·(I − V·Vᵀ).
 ///
@@ -67,7 +67,7 @@ impl Operation for Svd {
     }
 }
 
-/// The singular values only, for untracked matrices.
+/// Computes only the singular values, for untracked matrices.
 struct SingularValues;
 
 impl Operation for SingularValues {
@@ -134,7 +134,11 @@ pub fn svdvals(a: &Tensor) -> Result<Tensor> {
 pub fn polar(a: &Tensor) -> Result<(Tensor, Tensor)> {
     let (m, n) = matrix_dims("polar", a)?;
     if m < n {
-        return Err(Error::shapes("polar", [a.shape()], "needs at least as many rows as columns; transpose()?"));
+        return Err(Error::shapes(
+            "polar",
+            [a.shape()],
+            "needs at least as many rows as columns; transpose() matrices with fewer rows",
+        ));
     }
     let [u, s, vt] = thin_svd(a)?;
     Ok((ops::matmul(&u, &vt)?, ops::matmul(&mt(&vt)?, &ops::mul(&as_column(&s)?, &vt)?)?))

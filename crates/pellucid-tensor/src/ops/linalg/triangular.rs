@@ -14,7 +14,7 @@ use pellucid_ir::kernel::Factorization;
 use pellucid_ir::{Error, Result};
 use smallvec::smallvec;
 
-/// X with A·X = B for triangular A: ∂B = A⁻ᵀ·g, and ∂A is the triangle of −∂B·Xᵀ (Giles 2008).
+/// Computes X with A·X = B for triangular A. ∂B is A⁻ᵀ·g, and ∂A is the triangle of −∂B·Xᵀ (Giles 2008).
 struct SolveTriangular {
     upper: bool,
     unit: bool,

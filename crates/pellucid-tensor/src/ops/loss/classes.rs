@@ -9,10 +9,10 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{Result, formula};
 
-/// Computes the binary cross-entropy −(t·ln x + (1 − t)·ln(1 − x)) of probabilities x, times a weight. All broadcast.
+/// Computes the binary cross-entropy −(t·ln x + (1 − t)·ln(1 − x)) of probabilities x, times a weight.
 ///
-/// The logarithms are clamped to at least −100. The gradient is (x − t) / max(x·(1 − x), 10⁻¹²), which is finite at 0
-/// and 1.
+/// x, t and the weight broadcast. The logarithms are clamped to at least −100. The gradient is
+/// (x − t) / max(x·(1 − x), 10⁻¹²), which is finite at 0 and 1.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for
@@ -37,9 +37,10 @@ pub fn binary_cross_entropy(
     reduction.apply(&apply_weight(map(formula, &[x, target], &[])?, weight)?)
 }
 
-/// Computes the [`binary_cross_entropy`] of the probabilities sigmoid(x), stable for any magnitude of x. All broadcast.
+/// Computes the [`binary_cross_entropy`] of the probabilities sigmoid(x), stable for any magnitude of x.
 ///
-/// It is (1 − t)·x + (1 + (p − 1)·t)·ln(1 + e⁻ˣ), times a weight, where p (default 1) weighs positive targets.
+/// All operands broadcast. The loss is (1 − t)·x + (1 + (p − 1)·t)·ln(1 + e⁻ˣ), times a weight. p (default 1) is the
+/// weight of positive targets.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for

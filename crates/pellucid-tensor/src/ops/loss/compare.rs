@@ -9,7 +9,9 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Result};
 
-/// Computes max(0, −t·(a − b) + margin), where t is 1 if a should be larger, and −1 if b should be. All broadcast.
+/// Computes max(0, −t·(a − b) + margin), where t is 1 if a should be larger, and −1 if b should be larger.
+///
+/// a, b and t broadcast, but must have the same rank.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
@@ -74,7 +76,7 @@ pub struct TripletMarginLossOptions {
     pub p: f64,
     /// ε, which is added to every difference.
     pub eps: f64,
-    /// Whether the distance from the positive to the negative replaces a larger one from x (Balntas et al. 2016).
+    /// Whether d(positive, negative) replaces d(x, negative) where it is smaller (Balntas et al. 2016).
     pub swap: bool,
     /// The reduction of the losses.
     pub reduction: Reduction,

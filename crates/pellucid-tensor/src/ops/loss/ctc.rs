@@ -16,8 +16,7 @@ use pellucid_ir::{DType, Error, Result, formula};
 pub struct CtcLossOptions {
     /// The blank class.
     pub blank: usize,
-    /// Whether the loss of labels without an alignment is 0, with a gradient of 0, instead of ∞, with a gradient of
-    /// NaN.
+    /// Whether labels without an alignment have loss 0 and gradient 0. Otherwise they have loss ∞ and gradient NaN.
     pub zero_infinity: bool,
     /// The reduction of the losses. For the mean, each loss is first divided by its number of labels.
     pub reduction: Reduction,
@@ -59,7 +58,11 @@ pub fn ctc_loss(
     }
     if input_lengths.size() != samples || target_lengths.size() != samples || steps == 0 {
         let shapes = [log_probs.shape(), input_lengths.shape(), target_lengths.shape()];
-        return Err(Error::shapes(op, shapes, "needs two lengths per sample, and at least one step"));
+        return Err(Error::shapes(
+            op,
+            shapes,
+            "needs an input length and a label length per sample, and log-probabilities of at least one step",
+        ));
     }
     let help = "lengths must be integers; convert them with to_dtype(DType::I64)";
     let lengths = |t: &Tensor| ops::reshape(&to_i64(op, help, t)?, [samples, 1]);
@@ -89,7 +92,7 @@ pub fn ctc_loss(
         &ops::ne(&path, &shift_right(&path, 2, options.blank as i64)?)?,
     )?;
     let places = ops::indices(width)?;
-    // Added, not selected, so that a NaN score has a gradient of NaN in every step.
+    // `start` is added, and not used to select scores: a NaN score then has a gradient of NaN in every step.
     let start = ops::to_dtype(&ops::where_(&ops::lt(&places, 2)?, 0.0, f64::NEG_INFINITY)?, probs.dtype())?;
     let mut prefixes = ops::add(&ops::select(&scores, 0, 0)?, &start)?;
     // With zero steps, only the empty label sequence is possible.

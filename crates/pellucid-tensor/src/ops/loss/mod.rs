@@ -79,9 +79,9 @@ fn to_i64(op: &'static str, help: &'static str, numbers: &Tensor) -> Result<Tens
 
 /// Class indices whose values were checked.
 struct CheckedClasses {
-    /// All in `0..len`.
+    /// The class indices, all in `0..len`.
     classes: Tensor,
-    /// The mask of valid indices, if the values could not be read.
+    /// The mask of the indices that were valid, if the values could not be read.
     inside: Option<Tensor>,
 }
 

@@ -67,7 +67,7 @@ pub fn nll_loss(x: &Tensor, target: &Tensor, options: NllLossOptions<'_>) -> Res
 /// Options of [`multi_margin_loss`].
 #[derive(Clone, Copy, Debug)]
 pub struct MultiMarginLossOptions<'a> {
-    /// The power of the missing margin.
+    /// The power p to which the missing margin is raised.
     pub p: f64,
     /// The margin by which the score of the target class should exceed the others.
     pub margin: f64,
@@ -144,7 +144,7 @@ pub fn multilabel_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction)
         return Err(Error::shapes(op, [x.shape(), target.shape()], "targets must have the shape of the scores"));
     }
     let target = ops::reshape(&target, rows.shape())?;
-    // Class indices end at the first negative one.
+    // The class indices of a sample end before its first negative element.
     let ended = ops::cumsum(&ops::lt(&target, 0)?, 1)?;
     let valid = ops::eq(&ended, 0)?;
     let target = ops::where_(&valid, &target, 0)?;

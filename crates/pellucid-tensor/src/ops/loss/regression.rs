@@ -107,7 +107,7 @@ pub struct PoissonNllLossOptions {
     pub log_input: bool,
     /// Whether to add Stirling's approximation of ln t!.
     pub full: bool,
-    /// Added to a rate before the logarithm.
+    /// ε, which is added to the rate before its logarithm.
     pub eps: f64,
     /// The reduction of the losses.
     pub reduction: Reduction,
@@ -169,7 +169,7 @@ pub fn gaussian_nll_loss(
     check::floats(op, &[x, target, variance])?;
     in_single!(op, [x, target, variance] => gaussian_nll_loss(x, target, variance, full, eps, reduction));
     let variance = match variance.rank() + 1 == x.rank() && variance.shape()[..] == x.shape()[..variance.rank()] {
-        // One variance per row.
+        // The variance may have one value per row.
         true => ops::unsqueeze(variance, -1)?,
         false => variance.clone(),
     };

@@ -28,7 +28,7 @@ pub struct BatchNormOptions {
     pub training: bool,
     /// The weight of new statistics in the update: running ← (1 − momentum)·running + momentum·new.
     pub momentum: f64,
-    /// Added to the variance for numerical stability.
+    /// ε, which is added to the variance for numerical stability.
     pub eps: f64,
 }
 
@@ -81,7 +81,7 @@ fn normalize_by_running(
     let (RunningStatistics { mean, var }, [weight, bias]) = (running, affine);
     in_single!(op, [x, mean, var; weight, bias] =>
         normalize_by_running(op, x, Some(RunningStatistics { mean, var }), [weight, bias], eps));
-    let at = |t| per_channel(Some(t), x.rank()).map(|t| t.expect("there is one value per channel"));
+    let at = |t| per_channel(Some(t), x.rank()).map(|t| t.expect("running statistics must have one value per channel"));
     let scale = ops::rsqrt(&ops::add(&at(running.var)?, eps)?)?;
     let mut y = ops::mul(&ops::sub(x, &at(running.mean)?)?, &scale)?;
     if let Some(weight) = per_channel(affine[0], x.rank())? {
@@ -106,7 +106,7 @@ fn update_running(
         return Ok(());
     }
     let _off = no_grad();
-    // Checked before the first write, so that both are written or neither.
+    // All checks precede the first write: both statistics are written, or neither.
     ops::check_writable(op, running.mean)?;
     ops::check_writable(op, running.var)?;
     let single = |t: Tensor| ops::to_dtype(&t, t.dtype().promote(DType::F32));

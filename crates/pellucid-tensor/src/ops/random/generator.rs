@@ -147,7 +147,7 @@ pub fn manual_seed(seed: u64) {
     if let Some(generator) = scoped {
         return generator.reseed(seed);
     }
-    // The step that can fail comes first.
+    // The restart of this thread's stream can fail, so it precedes the change of the process's seed.
     Generator::default().reseed(seed);
     let generation = {
         let mut process = lock_process_seed();
@@ -199,7 +199,7 @@ impl ThreadGenerators {
         if self.own.as_ref().is_none_or(|own| own.generation != current) {
             self.restart();
         }
-        &self.own.as_ref().expect("the stream was created above").generator
+        &self.own.as_ref().expect("`own` must be set: the code above creates the stream").generator
     }
 
     #[cold]

@@ -79,7 +79,7 @@ fn cell_step(
         }
         (RnnMode::Lstm, c) => {
             let (i, f, o) = (ops::sigmoid(&sum(0)?)?, ops::sigmoid(&sum(1)?)?, ops::sigmoid(&sum(3)?)?);
-            let c = ops::mul(&f, c.expect("an LSTM has a cell state"))?;
+            let c = ops::mul(&f, c.expect("an LSTM must have a cell state"))?;
             let c = ops::add(&c, &ops::mul(&i, &ops::tanh(&sum(2)?)?)?)?;
             (ops::mul(&o, &ops::tanh(&c)?)?, Some(c))
         }

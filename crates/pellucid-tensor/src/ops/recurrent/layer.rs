@@ -63,7 +63,9 @@ impl Operation for RecurrentLayer {
     fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         let device = Array::common_device(self.name(), inputs)?;
         let (x, weight, bias) = (inputs[0], inputs[1], inputs[3]);
-        let &[steps, batch, width] = x.shape().dims() else { unreachable!("inputs are [T, N, I]") };
+        let &[steps, batch, width] = x.shape().dims() else {
+            unreachable!("the input of a recurrent layer is always [T, N, I]")
+        };
         let blocks = bias.shape()[0];
         let gates = Array::new(device, x.dtype(), [steps, batch, blocks].into())?;
         // The input contribution to the gates. The kernel overwrites it in place with the gate activations.
@@ -113,8 +115,8 @@ impl Operation for RecurrentLayer {
     }
 }
 
-/// The gradients of the inputs that need one. Its operands are the inputs of the layer, the gradients of its outputs,
-/// and the saved gates, states and c.
+/// Computes the gradients of the inputs that need one. The operands are the inputs of the layer, the gradients of its
+/// outputs, and the saved gates, states and c.
 struct RecurrentLayerGradient {
     layer: RecurrentLayer,
     needed: NeedsInputGrad,
@@ -158,7 +160,9 @@ impl Operation for RecurrentLayerGradient {
         from.extend(&inputs[5 + usize::from(layer.is_lstm())..]);
         let found = submit(&layer.kernel(RecurrentPart::Gradient), &from, &[])?;
 
-        let &[steps, batch, input] = inputs[0].shape().dims() else { unreachable!("inputs are [T, N, I]") };
+        let &[steps, batch, input] = inputs[0].shape().dims() else {
+            unreachable!("the input of a recurrent layer is always [T, N, I]")
+        };
         let hidden = inputs[3].shape()[0] / layer.cell.blocks();
         let flat = |array: &Array| -> Result<Tensor> {
             let width = array.shape()[array.shape().rank() - 1];

@@ -126,9 +126,9 @@ pub fn gru(
 /// f = σ(W_if·x + b_if + W_hf·h + b_hf)    o = σ(W_io·x + b_io + W_ho·h + b_ho)       h′ = o·tanh(c′)
 /// ```
 ///
-/// With a projection h′ = W_hr·(o·tanh(c′)) (Sak et al. 2014). x is `[T, N, I]`, the initial h `[N, P]` and c `[N, H]`
-/// (default zeros), and G is 4, with gates in the order i, f, g, o. Returns all h, `[T, N, P]`, and the last h and c,
-/// `[N, P]` and `[N, H]`. Half precision is computed as in [`rnn`].
+/// With a projection, h′ is W_hr·(o·tanh(c′)) (Sak et al. 2014). x is `[T, N, I]`, the initial h `[N, P]` and c
+/// `[N, H]` (default zeros), and G is 4, with gates in the order i, f, g, o. Returns all h, `[T, N, P]`, and the last
+/// h and c, `[N, P]` and `[N, H]`. Half precision is computed as in [`rnn`].
 ///
 /// # Errors
 /// Those of [`rnn`].

@@ -18,7 +18,7 @@ use smallvec::smallvec;
 /// are the two other arguments.
 ///
 /// T is linear in each argument, so the gradient of a derivative is again a derivative of T, with g in place of one
-/// argument. This holds for all six pairs, and gives every order.
+/// argument. This holds for every derivative and argument, so gradients of every order exist.
 #[derive(Clone)]
 struct Convolution {
     window: Window,
@@ -63,7 +63,7 @@ impl Operation for Convolution {
         needed: NeedsInputGrad,
     ) -> Result<InputGradients> {
         use ConvPart::{Input, Output, Weight};
-        // Both gradients read g. A broadcast g, such as the gradient of a sum, is copied once for both.
+        // Both gradients read g. If g is a broadcast view, such as the gradient of a sum, one copy serves both.
         let g = ops::contiguous(&grads.get(0)?)?;
         // The roles of the two inputs, in the order x, w, y.
         let parts = match self.part {

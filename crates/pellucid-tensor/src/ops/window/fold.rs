@@ -127,13 +127,13 @@ pub fn fold(
     let channels = x.shape()[lead] / taps;
     let lengths = axes.iter().map(|a| a.taps).chain(axes.iter().map(|a| a.outputs));
     let shape: Shape = x.shape()[..lead].iter().copied().chain([channels]).chain(lengths).collect();
-    // Each axis needs one kernel; the result is rounded after the last.
+    // Each axis needs one kernel; the result is rounded after the last kernel.
     let number = widened_dtype(&[x]).unwrap_or(x.dtype());
     let mut y = ops::reshape_to(&ops::to_dtype(x, number)?, &shape)?;
     let first = lead + 1;
     for (k, axis) in axes.iter().enumerate() {
-        // The axes are taps, taps.., windows, windows... The first of each kind are joined, at the position of the
-        // taps.
+        // The remaining axes are those of the taps, then those of the windows. The first axis of each kind is joined
+        // with the other, at the position of the taps.
         let left = axes.len() - k;
         let pair = ops::movedim(&y, &[(first + k + left) as isize], &[(first + k + 1) as isize])?;
         let pair = ops::flatten(&pair, (first + k) as isize, (first + k + 1) as isize)?;

@@ -24,11 +24,11 @@ pub enum InterpolationMode {
 /// The values of [`grid_sample`] outside the image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PaddingMode {
-    /// Zeros.
+    /// Elements outside the image are zeros.
     Zeros,
-    /// The nearest element of the border.
+    /// Elements outside the image are equal to the nearest element of the border.
     Border,
-    /// The image, reflected at its border.
+    /// The image is reflected at its border.
     Reflection,
 }
 
@@ -96,13 +96,13 @@ pub fn grid_sample(
                 let low = ops::floor(&at.detach())?;
                 let weights = cubic_at(&ops::sub(at, &low)?)?;
                 let taps = weights.into_iter().enumerate();
-                // Each element outside is replaced by one inside.
+                // The padding mode replaces an element outside of the image by one inside.
                 taps.map(|(k, w)| Ok((axis.padded_coordinates(&ops::add(&low, k as f64 - 1.0)?)?, Some(w)))).collect()
             }
         })
         .collect::<Result<_>>()?;
-    // The value outside: 0, or NaN for a point that is NaN. For the nearest element, the grid gets the gradient of
-    // rounding through it.
+    // The value of elements outside of the image: 0, or NaN for a point that is NaN. In the mode `Nearest`, the grid
+    // gets its gradient of 0 through this value.
     let zero = ops::zeros((), x.dtype())?;
     let held = |at: &Tensor| ops::clamp(&ops::round(&ops::unsqueeze(at, 1)?)?, 0.0, 0.0);
     let beyond = match mode {
@@ -130,7 +130,10 @@ pub fn grid_sample(
                 (weight, own) => weight.or(own.clone()),
             };
         }
-        let (index, inside) = (index.expect("an axis"), inside.expect("an axis"));
+        let (index, inside) = (
+            index.expect("an image must have at least one spatial axis"),
+            inside.expect("an image must have at least one spatial axis"),
+        );
         let each = ops::broadcast_to(&ops::unsqueeze(&index, 1)?, [n, channels, places])?;
         let found = ops::take_along_axis(&image, &each, 2)?;
         let found = ops::where_(&ops::unsqueeze(&inside, 1)?, &found, &beyond)?;
@@ -138,7 +141,7 @@ pub fn grid_sample(
         sum = Some(sum.map_or(Ok(part.clone()), |sum| ops::add(&sum, &part))?);
     }
     let shape: Shape = [n, channels].iter().chain(&grid.shape()[1..=spatial]).copied().collect();
-    reshape_to(&sum.expect("a tap"), &shape)
+    reshape_to(&sum.expect("an output must read at least one element"), &shape)
 }
 
 /// One axis of the image.
@@ -149,7 +152,7 @@ struct SampledAxis {
 }
 
 impl SampledAxis {
-    /// Converts coordinates from −1 .. 1 to elements.
+    /// Converts coordinates in −1 .. 1 to coordinates in elements: element i has coordinate i.
     fn to_elements(&self, at: &Tensor) -> Result<Tensor> {
         let len = self.len as f64;
         let half = if self.align { (len - 1.0) / 2.0 } else { len / 2.0 };
@@ -208,7 +211,7 @@ pub fn affine_grid(theta: &Tensor, dims: &[usize], align_corners: bool) -> Resul
     let mut base = host_vec(places * (spatial + 1))?;
     for flat in 0..places {
         let mut rest = flat;
-        // The last axis first, and a 1 for the translation.
+        // A row contains the coordinates of a point, the last axis first, and a 1 for the translation.
         for &len in dims.iter().rev() {
             base.push(place(rest % len, len));
             rest /= len;

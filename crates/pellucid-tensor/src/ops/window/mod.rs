@@ -107,7 +107,7 @@ impl SpatialImages {
         let rest = x.shape().iter().skip(usize::from(batched));
         let (channels, dims): (usize, Vec<usize>) = {
             let mut rest = rest.copied();
-            (rest.next().expect("channels"), rest.collect())
+            (rest.next().expect("images must have a channel axis"), rest.collect())
         };
         let shape = [n, channels].into_iter().chain(std::iter::repeat_n(1, 3 - spatial)).chain(dims);
         let x = ops::reshape_to(x, &shape.collect())?;

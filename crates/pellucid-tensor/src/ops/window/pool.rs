@@ -186,7 +186,7 @@ pub enum AvgPoolDivisor {
     Window,
     /// The number of elements of the window that are inside the input.
     Inside,
-    /// The given number.
+    /// This number, for all windows.
     Number(f64),
 }
 
@@ -267,7 +267,7 @@ macro_rules! pools {
     ($($max:ident, $unpool:ident, $avg:ident, $lp:ident: $spatial:literal, $size:literal;)*) => {$(
         /// Computes the maximum of every window, and its `i64` position in the spatial axes of x (row-major).
         ///
-        /// NaN is the largest value, and of equal ones the first counts. The gradient goes to the position. ConvPadding
+        /// NaN is the largest value, and of equal ones the first counts. The gradient goes to the position. Padding
         /// is never selected.
         ///
         #[doc = concat!("x is `[N, C, ", $size, "]` or `[C, ", $size, "]`; an axis of length L becomes")]
@@ -292,7 +292,7 @@ macro_rules! pools {
             max_unpool(stringify!($unpool), $spatial, x, positions, dims)
         }
 
-        /// Computes the mean of every window. ConvPadding counts as zeros. Integers give `f32`.
+        /// Computes the mean of every window. Padding counts as zeros. Integers give `f32`.
         ///
         #[doc = concat!("x is `[N, C, ", $size, "]` or `[C, ", $size, "]`; the result has the shape of")]
         #[doc = concat!("[`", stringify!($max), "`].")]

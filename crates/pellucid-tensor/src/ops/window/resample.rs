@@ -66,7 +66,7 @@ pub fn interpolate(x: &Tensor, size: Resize, mode: ResizeMode) -> Result<Tensor>
         in_single!(op, [x] => interpolate(x, size, mode));
     }
     let dims = &x.shape()[2..];
-    // Lengths, and the distance in x from one output to the next.
+    // The length of each axis of the result, and the distance in x from one output to the next.
     let axes: Vec<(usize, f64)> = match &size {
         Resize::To(to) if to.len() == spatial => {
             to.iter().zip(dims).map(|(&to, &len)| (to, len as f64 / to as f64)).collect()
@@ -104,7 +104,7 @@ fn resample_axis(x: &Tensor, axis: usize, to: usize, scale: f64, mode: ResizeMod
     let len = x.shape()[axis];
     let last = len - 1;
     let clamped = |i: isize| i.clamp(0, last as isize) as usize;
-    // The coordinate of output o in elements of x.
+    // Computes the coordinate of output o, in elements of x.
     let place = |o: usize, align: bool| match align {
         true if to > 1 => o as f64 * last as f64 / (to - 1) as f64,
         true => 0.0,

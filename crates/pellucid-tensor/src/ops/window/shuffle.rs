@@ -55,7 +55,7 @@ pub fn pixel_unshuffle(x: &Tensor, r: usize) -> Result<Tensor> {
     let op = "pixel_unshuffle";
     let (lead, [c, h, w]) = image_dims(op, x)?;
     if r == 0 || !h.is_multiple_of(r) || !w.is_multiple_of(r) {
-        return Err(Error::shapes(op, [x.shape()], format!("{h} or {w} is not divisible by {r}")));
+        return Err(Error::shapes(op, [x.shape()], format!("the lengths {h} and {w} must be divisible by {r}")));
     }
     let channels = c.saturating_mul(r).saturating_mul(r);
     let split = reshape_to(x, &concat_dims(lead, &[c, h / r, r, w / r, r]))?;

@@ -108,7 +108,7 @@ impl GraphNode {
     /// Creates a node with outputs of these `metas`. `output` is its single output; a dangling `output` means that
     /// [`GraphNode::set_outputs`] follows.
     ///
-    /// It is generic over the operation, and inlined, so that no part of the node is copied on its way to the
+    /// The function is generic over the operation and inlined, so no part of the node is copied on its way to the
     /// allocation.
     #[inline(always)]
     pub(crate) fn new<S, D>(
@@ -181,7 +181,8 @@ pub(crate) struct NodeParts<'a> {
 }
 
 impl NodeParts<'_> {
-    /// Creates the node, in one allocation. It stores a list of the exact length, so that it is as small as possible.
+    /// Creates the node. For up to two saved values, the node stores an array of the exact length, so it is small
+    /// and is one allocation.
     #[inline]
     pub(crate) fn node<D: Derivative>(self, derivative: D) -> Arc<GraphNode> {
         let NodeParts { edges, output, requests, inputs, outputs } = self;
@@ -224,10 +225,10 @@ fn drop_producers(edges: &mut SmallVec<[Edge; 2]>) {
     while let Some(edge) = edges.pop() {
         let Edge::Node(node, _) = edge else { continue };
         let mut node = Some(node);
-        // If the thread is ending and its list is gone, the node is dropped here.
+        // If the thread is ending and its queue was destroyed, the node is dropped here.
         let queued = DROP_QUEUE.try_with(|dying| match &mut *dying.borrow_mut() {
-            Some(list) => list.push(node.take().expect("each node is queued once")),
-            None => own.get_or_insert_default().push(node.take().expect("each node is queued once")),
+            Some(list) => list.push(node.take().expect("each edge must be pushed to only one queue")),
+            None => own.get_or_insert_default().push(node.take().expect("each edge must be pushed to only one queue")),
         });
         drop((queued, node));
     }

@@ -193,7 +193,7 @@ impl SavedTensors<'_> {
     pub(crate) fn meta(&self, index: usize) -> &Meta {
         match &self.node.edges[index] {
             Edge::Node(node, output) => &node.metas[*output as usize],
-            _ => &self.slots[index].as_ref().expect("a needed input has a slot").meta,
+            _ => &self.slots[index].as_ref().expect("a leaf whose gradient is needed must have a gradient slot").meta,
         }
     }
 

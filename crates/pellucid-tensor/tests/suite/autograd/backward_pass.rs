@@ -27,7 +27,7 @@ fn a_given_seed_replaces_the_ones() {
     assert_close(&x.grad().unwrap(), &[20.0, 2.0]);
     x.zero_grad();
     y.backward_with(start(Tensor::from([1.0f32, 2.0])));
-    assert_eq!(x.grad().unwrap().dtype(), DType::F64, "the incoming gradient is converted to the output's dtype");
+    assert_eq!(x.grad().unwrap().dtype(), DType::F64, "the incoming gradient must be converted to the output's dtype");
     x.zero_grad();
     for wrong in [Tensor::from([1.0]), Tensor::from([[1.0, 2.0]]), Tensor::from(1.0)] {
         assert!(matches!(y.try_backward(start(wrong)), Err(Error::ShapeMismatch { .. })));
@@ -83,24 +83,24 @@ fn repeated_indices_accumulate() {
     assert_close(&table.grad().unwrap(), &[100.0, 100.0, 1011.0, 1011.0]);
 }
 
-/// One array may be the gradient of several tensors, and is not written to.
+/// One array may be the gradient of several tensors. The accumulation of gradients must not write to it.
 #[test]
 fn accumulation_does_not_write_to_shared_arrays() {
-    // x + x: one gradient for both operands.
+    // In x + x, both operands have the same gradient array.
     let x = leaf([1.0, 2.0]);
     (&x + &x).backward();
     assert_close(&x.grad().unwrap(), &[2.0, 2.0]);
     (&x + &x).backward();
     assert_close(&x.grad().unwrap(), &[4.0, 4.0]);
 
-    // One array is passed to two parents, one of which receives another gradient later.
+    // a and b receive the same gradient array, and a receives another gradient later.
     let (a, b) = (leaf([1.0]), leaf([1.0]));
     let y = &a + &b;
     (&y + &a * 10.0).backward();
     assert_close(&a.grad().unwrap(), &[11.0]);
     assert_close(&b.grad().unwrap(), &[1.0]);
 
-    // The seed belongs to the caller.
+    // The pass must not write to the seed, which the caller owns.
     let seed = Tensor::from([5.0]);
     let c = leaf([1.0]);
     let y = &c + 0.0;
@@ -116,7 +116,7 @@ fn accumulation_does_not_write_to_shared_arrays() {
     assert_close(&held, &[10.0]);
     assert_close(&c.grad().unwrap(), &[13.0]);
 
-    // The retained gradient of a non-leaf is the array that is passed on.
+    // The retained gradient of m is the array that m passes to its producer.
     let d = leaf([1.0]);
     let m = &d * 1.0;
     m.retain_grad();
@@ -138,15 +138,15 @@ fn accumulation_is_bitwise_equal_to_separate_additions() {
     uses(parts.each_ref()).backward();
     let x = leaf();
     uses([&x; 4]).backward();
-    // Nodes run by descending generation. The product x[2] comes before the square, whose generation is lower.
+    // Nodes run by descending generation: the product with x[2] runs before the square of x[3].
     let [first, second, third, last] = [2, 1, 3, 0].map(|i: usize| parts[i].grad().unwrap());
     assert_eq!(bits(&[x.grad().unwrap()]), bits(&[((first + second) + third) + last]));
 }
 
-/// An accumulated gradient is written to only if no other tensor shares it.
+/// The pass adds to an accumulated gradient in place only if no other tensor shares its storage.
 #[test]
 fn accumulated_gradients_are_written_to_only_if_unshared() {
-    // Shared: y = x + z passes one array to both, and x receives another gradient that also reads it.
+    // y = x + z passes one array to x and z. x then receives another gradient, whose computation reads this array.
     let (x, z) = (leaf([2.0, 3.0]), leaf([1.0, 1.0]));
     let square = &x * &x;
     let y = &x + &z * 1.0 + &square;
@@ -159,7 +159,7 @@ fn accumulated_gradients_are_written_to_only_if_unshared() {
         assert_close(&untouched, &[1.0, 2.0]);
     }
 
-    // Retained by every intermediate tensor, whose gradients are both operands and sums.
+    // Every intermediate tensor retains its gradient, which is a sum and an operand of later computations.
     let x = leaf([2.0]);
     let a = &x * 3.0;
     let b = &a * &a;
@@ -229,9 +229,9 @@ fn saved_values_are_freed_during_the_pass() {
     let y = &x * &factor;
     let storage = std::sync::Arc::downgrade(factor.array().storage());
     drop(factor);
-    assert!(storage.upgrade().is_some(), "saved");
+    assert!(storage.upgrade().is_some(), "the graph must keep the saved value before the pass");
     y.backward();
-    assert!(storage.upgrade().is_none(), "used");
+    assert!(storage.upgrade().is_none(), "the pass must free the saved value");
 }
 
 #[test]
@@ -245,7 +245,7 @@ fn a_missing_gradient_of_several_outputs_is_zero() {
     (values.i(1) * 7.0).backward();
     assert_close(&x.grad().unwrap(), &[7.0, 0.0, 0.0, 0.0]);
     x.zero_grad();
-    // A node with two outputs, of which only the second is used.
+    // The node has two outputs, and only the second one is used.
     use pellucid_tensor::{formula, ops};
     let outputs = ops::map(formula!(|x| (x * x, x.sin())), &[&x], &[]).unwrap();
     outputs[1].backward();
@@ -299,7 +299,7 @@ fn every_leaf_has_a_separate_writable_gradient() {
         let [x, y] = [&a, &b].map(|t| t.grad().unwrap());
         scale(&x, 2.0);
         assert_eq!((x.to_vec::<f64>(), y.to_vec::<f64>()), (vec![10.0, 12.0], vec![5.0, 6.0]));
-        // Accumulation does not affect other gradients either.
+        // Accumulation into the gradient of a does not change that of b.
         started(&(&a + &b));
         assert_eq!((a.grad().unwrap().to_vec::<f64>(), y.to_vec::<f64>()), (vec![15.0, 18.0], vec![5.0, 6.0]));
         // The gradients are also separate for reshaped inputs.
@@ -309,14 +309,14 @@ fn every_leaf_has_a_separate_writable_gradient() {
         assert_eq!(d.grad().unwrap().to_vec::<f64>(), [4.0, 8.0]);
     });
     check(&|| {
-        // The gradient of a sum is one broadcast element.
+        // The gradient of a sum is one element that is broadcast. The leaf gets a copy of it.
         let a = leaf();
         a.sum(..).backward();
         scale(&a.grad().unwrap(), 3.0);
         assert_eq!(a.grad().unwrap().to_vec::<f64>(), [3.0, 3.0]);
     });
     check(&|| {
-        // Retained gradients and gradients that a hook has received are separate.
+        // A write to the gradient of a leaf does not change a retained gradient, or a gradient that a hook has kept.
         let a = leaf();
         let h = a.reshape([1, 2]);
         h.retain_grad();
@@ -352,16 +352,16 @@ fn a_gradient_set_on_a_result_is_the_seed() {
         (slope(&x), y.grad().map(|g| g.item::<f64>()))
     };
     assert_eq!(after(keep()), (6.0, Some(1.0)));
-    assert_eq!(after(keep()), (6.0, Some(2.0)), "the gradient of an earlier pass is not a seed");
+    assert_eq!(after(keep()), (6.0, Some(2.0)), "the gradient of an earlier pass must not be the seed");
     y.set_grad(Some(Tensor::from(10.0)));
     assert_eq!(after(keep()), (60.0, Some(10.0)));
-    assert_eq!(after(keep()), (60.0, Some(10.0)), "a set gradient remains until it is replaced");
+    assert_eq!(after(keep()), (60.0, Some(10.0)), "a gradient that set_grad() has set must remain the seed");
     assert_eq!(
         after(BackwardOptions { gradient: Some(Tensor::from(2.0)), ..keep() }),
         (12.0, Some(12.0)),
-        "an argument takes precedence"
+        "the gradient in the options must take precedence over that of set_grad()"
     );
-    assert_eq!(after(keep()).0, 6.0, "the result of a pass is not a seed either");
+    assert_eq!(after(keep()).0, 6.0, "the gradient that the last pass has stored must not be the seed");
     y.set_grad(Some(Tensor::from(10.0)));
     y.zero_grad();
     assert_eq!(after(keep()), (6.0, Some(1.0)));

@@ -10,7 +10,7 @@ fn cubed(x: &[Tensor]) -> pellucid_tensor::Result<Vec<Tensor>> {
     Ok(vec![x[0].pow(3.0) * &x[1], x[0].sin()])
 }
 
-/// A leaf that is passed twice receives the sum of both gradients once.
+/// The gradient of a leaf that is passed twice is the sum of the gradients of both inputs, and is added only once.
 #[test]
 fn a_leaf_that_is_passed_twice() {
     let x = Tensor::from([0.5f64, 2.0]).requires_grad_(true);
@@ -47,7 +47,10 @@ fn derivatives_of_every_order_equal_those_without_checkpoint() {
     };
     let (plain, through) = (orders(false), orders(true));
     for (a, b) in plain.iter().flatten().zip(through.iter().flatten()) {
-        assert!((a - b).abs() <= 1e-9 * a.abs().max(1.0), "the plain chain is {plain:?}, the checkpoint {through:?}");
+        assert!(
+            (a - b).abs() <= 1e-9 * a.abs().max(1.0),
+            "the gradients differ: {plain:?} of the plain function, {through:?} of the checkpoint"
+        );
     }
 }
 
@@ -67,7 +70,7 @@ fn recomputation_draws_the_same_numbers_and_the_stream_advances() {
     };
     let (plain, through) = (run(false), run(true));
     assert_eq!(plain, through);
-    assert_eq!(through.0, through.1, "dropped elements have gradient 0, and kept ones the scale");
+    assert_eq!(through.0, through.1, "the result and its gradient at ones must be equal: 0, or the scale");
 }
 
 #[test]
@@ -132,9 +135,9 @@ fn anomaly_mode_names_the_operation_that_produced_nan() {
             ops::matmul(&Tensor::from([[f64::INFINITY]]), &Tensor::from([[0.0]])),
             Err(Error::Anomaly { .. })
         ));
-        assert!(lazy(|| ops::sqrt(&x)).is_ok(), "deferred operations are not checked");
+        assert!(lazy(|| ops::sqrt(&x)).is_ok(), "anomaly mode must not check deferred operations");
     }
-    assert!(ops::sqrt(&x).is_ok(), "the mode ends with its guard");
+    assert!(ops::sqrt(&x).is_ok(), "anomaly mode must end when its guard is dropped");
 }
 
 #[test]
@@ -149,7 +152,7 @@ fn anomaly_mode_names_the_line_of_the_forward_call() {
     let expected = |line: u32| format!("{}:{line}:", file!());
     let before = x.sqrt();
     let _guard = detect_anomaly();
-    assert_eq!(line(before), None, "the mode was off");
+    assert_eq!(line(before), None, "a forward call before anomaly mode must have no location");
     let (method, at) = (x.sqrt(), line!());
     assert!(line(method).unwrap().contains(&expected(at)));
     let (operator, at) = (x.i(1) * &Tensor::from(f64::INFINITY), line!());

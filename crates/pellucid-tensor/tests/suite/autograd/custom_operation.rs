@@ -34,7 +34,7 @@ struct SeveralOutputs {
     needed: NeededInputs,
 }
 
-/// For every call of `backward`, which of the two inputs needed a gradient.
+/// One entry for each call of `backward`: which of the two inputs needed a gradient.
 type NeededInputs = Arc<Mutex<Vec<(bool, bool)>>>;
 
 impl Operation for SeveralOutputs {
@@ -117,7 +117,7 @@ impl Operation for NoDerivative {
         Ok(std::iter::once(inputs[0].copy()?).collect())
     }
     fn backward(&self, _: &SavedTensors, _: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
-        unreachable!("tracked inputs are errors")
+        unreachable!("an operation without a gradient always refuses tracked inputs")
     }
     fn has_gradient(&self) -> bool {
         false
@@ -158,11 +158,11 @@ fn a_wrong_gradient_is_a_typed_error() {
     ));
     let narrow = run(|g| Ok([Some(g.to_dtype(DType::F32))].into_iter().collect()));
     assert!(matches!(narrow, Err(Error::DTypeMismatch { op: "returns", .. })));
-    let own = run(|_| Err(Error::InvalidArgument { op: "returns", reason: "not today".into() }));
+    let own = run(|_| Err(Error::InvalidArgument { op: "returns", reason: "a test error".into() }));
     assert!(matches!(own, Err(Error::InvalidArgument { .. })));
     assert!(x.grad().is_none());
     run(|_| Ok([None].into_iter().collect())).unwrap();
-    assert!(x.grad().is_none(), "the leaf has a gradient although backward returned none");
+    assert!(x.grad().is_none(), "the leaf must have no gradient, because backward returned none");
 }
 
 /// An operation whose `backward` reads a value that `forward` did not save.

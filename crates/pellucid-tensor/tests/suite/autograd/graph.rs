@@ -12,7 +12,7 @@ fn leaves_and_results() {
     assert!(c.is_leaf() && !c.requires_grad());
     let y = &x * &c;
     assert!(!y.is_leaf() && y.requires_grad());
-    // A result of untracked tensors is a leaf, and tracking can be turned on.
+    // A result of untracked tensors is a leaf, and can be made to require a gradient.
     let z = &c + &c;
     assert!(z.is_leaf() && !z.requires_grad() && z.creator().is_none() && z.generation() == 0);
     assert!((z.requires_grad_(true) * 2.0).requires_grad());
@@ -102,7 +102,10 @@ fn the_graph_of_a_gradient_can_be_read() {
     }
     assert!(leaves >= 1);
     let names: Vec<_> = seen.iter().map(|n| n.name()).collect();
-    assert!(names.contains(&"square") && !names.contains(&"sin"), "the cosine reads x², not sin: {names:?}");
+    assert!(
+        names.contains(&"square") && !names.contains(&"sin"),
+        "the gradient must depend on x² and not on the sine: {names:?}"
+    );
     assert_eq!(g.generation(), 1 + g.creator().unwrap().generation());
 }
 
@@ -121,7 +124,7 @@ fn detach_cuts_the_graph_and_shares_storage() {
     let d = y.detach();
     assert!(d.is_leaf() && !d.requires_grad() && d.array().shares_storage(y.array()));
     (&y * &d).backward();
-    assert_eq!(x.grad().unwrap().to_vec::<f64>(), [4.0, 8.0], "the gradient is 2·d, since d is a constant");
+    assert_eq!(x.grad().unwrap().to_vec::<f64>(), [4.0, 8.0], "the gradient must be 2·d, since d is a constant");
 }
 
 #[test]

@@ -51,7 +51,7 @@ fn a_rational_function_in_twelve_orders() {
     }
 }
 
-/// exp(−x²): the n-th derivative is (−1)ⁿ·Hₙ(x)·exp(−x²), with Hₙ₊₁ = 2x·Hₙ − 2n·Hₙ₋₁.
+/// The n-th derivative of exp(−x²) is (−1)ⁿ·Hₙ(x)·exp(−x²), with Hₙ₊₁ = 2x·Hₙ − 2n·Hₙ₋₁.
 #[test]
 fn the_gaussian_by_hermite_polynomials() {
     let xs = [-2.0, -0.5, 0.1, 1.0, 1.7];
@@ -68,7 +68,7 @@ fn the_gaussian_by_hermite_polynomials() {
     }
 }
 
-/// ∂ⁿ/∂xⁿ ln x, √x, sin x, eˣ and x^2.5 in closed form.
+/// The derivatives of ln x, √x, sin x, eˣ and x^2.5 equal their closed forms.
 #[test]
 fn closed_forms_in_twelve_orders() {
     let xs = [0.5, 1.0, 2.0, 3.5];
@@ -133,9 +133,9 @@ fn derivatives_that_are_zero_can_be_differentiated() {
             let all = derivatives(f, &x, 6);
             for (n, got) in all.iter().enumerate().skip(1) {
                 assert_eq!(got.shape(), x.shape(), "{name}");
-                assert!(got.requires_grad(), "{name}, order {n}");
+                assert!(got.requires_grad(), "{name}, order {n}: the derivative must require a gradient");
                 let zero = got.to_vec::<f64>().iter().all(|&v| v == 0.0);
-                assert!(zero || n < first_zero, "{name}, order {n}: {got:?}");
+                assert!(zero || n < first_zero, "{name}, order {n}: must be 0 from order {first_zero} on, got {got:?}");
             }
             // Backward passes into `.grad` compute the same derivatives.
             let mut y = f(&x).sum(..);
@@ -163,7 +163,7 @@ fn mixed_derivatives_of_a_sum_are_zero() {
     assert!(again.iter().all(|g| g.to_vec::<f64>() == [0.0, 0.0]));
 }
 
-/// Π xᵢ of n tracked inputs, and Σ sin(xᵢ)·xᵢ₊₁: every order against the closed form.
+/// The derivatives of Π xᵢ for n tracked inputs, and of Σ sin(xᵢ)·xᵢ₊₁, equal their closed forms in every order.
 #[test]
 fn formulas_of_many_inputs_are_differentiable() {
     for n in [4, 6, 15, 16, 17, 40] {
@@ -200,7 +200,7 @@ fn a_formula_of_too_many_inputs_is_an_error() {
     assert_eq!(
         ops::map(&formula, &[&Tensor::from([1.0])], &[]).unwrap().len(),
         130,
-        "the formula is valid for an untracked input"
+        "the formula must be accepted for an untracked input"
     );
 }
 
@@ -418,7 +418,7 @@ fn rows_losses_products_and_attention_have_order_8() -> Result<()> {
             current =
                 grad(&outputs, &inputs, GradOptions { grad_outputs, create_graph: order < 8, ..Default::default() })?;
             let finite = current.iter().all(|g| g.to_vec::<f64>().iter().all(|v| v.is_finite()));
-            assert!(finite, "{name}, order {order}: {current:?}");
+            assert!(finite, "{name}, order {order}: a derivative is not finite: {current:?}");
         }
     }
     Ok(())

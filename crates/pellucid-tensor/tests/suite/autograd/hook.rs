@@ -17,7 +17,7 @@ fn a_hook_sees_the_sum_of_all_paths_once() {
     (x.square() + &x * 4.0).backward();
     assert_eq!(*seen.lock().unwrap(), [10.0]);
     x.sin().backward();
-    assert_eq!(seen.lock().unwrap().len(), 2, "the hook runs once in each pass, with the gradient of this pass");
+    assert_eq!(seen.lock().unwrap().len(), 2, "the hook must run once in each pass, with the gradient of this pass");
     assert!((seen.lock().unwrap()[1] - 3f64.cos()).abs() < 1e-15);
 }
 

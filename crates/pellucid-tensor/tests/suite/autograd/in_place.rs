@@ -61,7 +61,7 @@ fn writes_to_saved_leaves_are_counted() {
         y.try_backward(BackwardOptions::default()),
         Err(Error::SavedValueModified { node: "square", .. })
     ));
-    // After the write the graph is rebuilt.
+    // A new forward pass after the write has a valid graph.
     x.square().backward();
     assert_eq!(slope(&x), 10.0);
 }
@@ -73,15 +73,18 @@ fn a_leaf_that_requires_a_gradient_is_protected() {
     let refused = |e: Error| matches!(e, Error::InPlaceOnTracked { .. });
     assert!(refused(x.try_set(0, 9.0).unwrap_err()));
     assert!(panic_of(|| x.copy_(&Tensor::from([0.0, 0.0]))).contains("cannot write in place"));
-    assert!(refused(x.i(0..1).try_set(0, 9.0).unwrap_err()), "a view of a leaf is protected too");
+    assert!(refused(x.i(0..1).try_set(0, 9.0).unwrap_err()), "a write to a view of a leaf must be an error");
     {
         let _off = no_grad();
         y.set(0, 7.0);
-        assert!(y.creator().is_some_and(|node| node.name() == "mul"), "the leaf has no creator");
+        assert!(
+            y.creator().is_some_and(|node| node.name() == "mul"),
+            "a write under no_grad() must not change the creator"
+        );
         assert_eq!(x.to_vec::<f64>(), [1.0, 2.0]);
         x.set(0, 9.0);
     }
-    assert_eq!(x.to_vec::<f64>(), [9.0, 2.0], "optimizers write to leaves under no_grad");
+    assert_eq!(x.to_vec::<f64>(), [9.0, 2.0], "a write to a leaf under no_grad() must be allowed");
     assert_eq!(y.to_vec::<f64>(), [7.0, 4.0]);
 }
 
@@ -98,6 +101,6 @@ fn the_error_of_a_modified_value_names_a_remedy() {
             .map(|e| e.to_string())
     };
     assert!(text(&c).is_some_and(|text| text.contains("use a copy() of it")));
-    assert!(text(&c.clone()).is_some(), "a clone is the same tensor");
+    assert!(text(&c.clone()).is_some(), "a write must also invalidate a saved clone of its target");
     assert_eq!(text(&c.copy()), None);
 }

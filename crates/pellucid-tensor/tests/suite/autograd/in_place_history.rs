@@ -13,7 +13,7 @@ fn zeros<const N: usize>(shape: [usize; N]) -> Tensor {
 }
 
 fn gradient(x: &Tensor) -> Vec<f64> {
-    x.grad().expect("the tensor has a gradient").to_vec()
+    x.grad().expect("the tensor must have a gradient").to_vec()
 }
 
 #[test]
@@ -22,7 +22,10 @@ fn a_value_that_was_set_has_its_gradient() {
     let out = zeros([3]);
     let handle = out.clone();
     out.set(0, x.i(0).square());
-    assert!(out.requires_grad() && !out.is_leaf() && handle.requires_grad(), "a clone is the same tensor");
+    assert!(
+        out.requires_grad() && !out.is_leaf() && handle.requires_grad(),
+        "a write must change the history of all clones"
+    );
     assert_eq!(out.creator().unwrap().name(), "set");
     (handle.sum(..) + x.sum(..)).backward();
     assert_eq!(gradient(&x), [3.0, 1.0, 1.0]);
@@ -38,9 +41,9 @@ fn elements_that_are_not_overwritten_keep_their_gradient() {
     assert_eq!(
         (gradient(&x), gradient(&v)),
         (vec![0.0, 0.0, 200.0], vec![55.0]),
-        "the gradient of v is summed over the broadcast axis"
+        "the gradient of v must be summed over the broadcast axis"
     );
-    // A write of a number or of an untracked tensor ends the gradient too.
+    // After a write of a number or of an untracked tensor, the overwritten elements have no gradient either.
     let y = &x * 2.0;
     y.set(1, 7.0);
     y.i(2..).copy_(&Tensor::from([0.5]));
@@ -73,7 +76,7 @@ fn every_write_is_recorded() {
         assert_eq!(y.to_vec::<f64>(), [1.0, 12.0, 3.0], "{name}");
         (&y * Tensor::from([1.0, 10.0, 100.0])).sum(..).backward();
         assert_eq!((gradient(&x), slope(&v)), (vec![1.0, 0.0, 100.0], 30.0), "{name}");
-        // A write into a tensor without history, with another dtype.
+        // The target of the write may have no history and another dtype than the source.
         let (v, y) = (number(4.0), Tensor::zeros([3], DType::F32));
         let dtypes_fit = !name.starts_with("update");
         if dtypes_fit {
@@ -97,7 +100,7 @@ fn the_last_of_several_values_for_one_position_has_the_gradient() {
 
 #[test]
 fn views_and_their_base_have_one_history() {
-    // A view that was created before the write, of a tensor without history.
+    // The views are created before the write, and their base has no history.
     let v = number(2.0);
     let base = zeros([2, 2]);
     let (row, other) = (base.i(0), base.i(1));
@@ -105,7 +108,7 @@ fn views_and_their_base_have_one_history() {
     assert!(base.requires_grad() && row.requires_grad() && other.requires_grad());
     (base.sum(..) + row.sum(..) * 10.0 + other.sum(..) * 100.0).backward();
     assert_eq!(slope(&v), 33.0);
-    // A view of a view of a result: the base is written, then the view of the view.
+    // `column` is a view of a view of a result. The first write is to the base, the second to `column`.
     let (x, v) = (leaf([1.0, 2.0, 3.0, 4.0]), number(2.0));
     let base = (&x * 2.0).reshape([2, 2]);
     let column = base.t().i(1);
@@ -115,7 +118,7 @@ fn views_and_their_base_have_one_history() {
     assert_eq!(base.to_vec::<f64>(), [2.0, 10.0, 6.0, 14.0]);
     (base * Tensor::from([[1.0, 10.0], [100.0, 1000.0]])).sum(..).backward();
     assert_eq!((gradient(&x), slope(&v)), (vec![2.0, 0.0, 200.0, 0.0], 7050.0));
-    // The other part of a split whose base was dropped.
+    // The base of the split is dropped. A write to one part leaves the gradient of the other part unchanged.
     let x = leaf([1.0, 2.0]);
     let parts = (&x * 3.0).split(&[1, 1], 0);
     parts[0].set(.., 0.0);
@@ -139,13 +142,13 @@ fn a_detached_tensor_has_a_separate_history() {
     assert!(apart.requires_grad() && view.requires_grad() && !apart.detach().requires_grad());
     (&y * 10.0 + &apart).sum(..).backward();
     assert_eq!((gradient(&x), slope(&v)), (vec![20.0, 20.0], 1.0));
-    // A part of a storage, with gaps.
+    // The detached tensor is a column of a matrix: its elements are not adjacent in the storage.
     let (columns, v) = (zeros([3, 2]).i((.., 1)).detach(), number(5.0));
     let last = columns.i(2);
     columns.set(1.., &v * 2.0);
     (columns.sum(..) + last * 10.0).backward();
     assert_eq!(slope(&v), 24.0);
-    // A write through a view of a computed tensor ends the gradient of the replaced element.
+    // After a write through a view of a result, the overwritten element has no gradient.
     let x = leaf([1.0, 2.0, 3.0]);
     let y = x.broadcast_to([2, 3]).copy().t();
     y.set((0, 1), 0.0);
@@ -177,7 +180,7 @@ fn a_buffer_filled_step_by_step_is_differentiable() {
     let (filled, joined) = (twice(true), twice(false));
     assert_close(&Tensor::new(filled.0, [2]), &joined.0);
     assert_close(&Tensor::new(filled.1, [2]), &joined.1);
-    // The previous step is read from the buffer, by an operation that saves a copy.
+    // Each step reads the element of the previous step from the buffer. The later writes must not invalidate it.
     let buffer = zeros([4]);
     let v = number(3.0);
     buffer.set(0, &v * 1.0);
@@ -224,8 +227,12 @@ fn retained_gradients_and_hooks_refer_to_the_current_value() {
     y.set(0, &x.i(1) * 5.0);
     (&y * Tensor::from([10.0, 100.0])).sum(..).backward();
     assert_eq!(gradient(&x), [0.0, 350.0]);
-    assert_eq!(gradient(&y), [10.0, 100.0], "grad() is the gradient of the current value");
-    assert_eq!(*seen.lock().unwrap(), [[0.0, 100.0]], "the hook sees the gradient of the previous value");
+    assert_eq!(gradient(&y), [10.0, 100.0], "grad() must return the gradient of the current value");
+    assert_eq!(
+        *seen.lock().unwrap(),
+        [[0.0, 100.0]],
+        "the hook must receive the gradient of the value before the write"
+    );
 }
 
 #[test]
@@ -234,7 +241,7 @@ fn failed_writes_change_nothing() {
     let tracked = |result: Result<()>| matches!(result, Err(Error::InPlaceOnTracked { .. }));
     assert!(tracked(x.try_set(0, &v)) && tracked(x.i(1..).try_set(0, &v)) && tracked(ops::copy_(&x, &v)));
     assert!(tracked(ops::update(formula!(|a, b| a + b), &[&x], &[&v], &[])));
-    // A leaf that requires a gradient since after the view was created.
+    // The base may become a leaf that requires a gradient after the view was created.
     let late = zeros([2]);
     let view = late.i(0);
     let late = late.requires_grad_(true);
@@ -242,11 +249,11 @@ fn failed_writes_change_nothing() {
     late.set_requires_grad(false).unwrap();
     view.copy_(&(&v * 2.0));
     assert!(late.requires_grad());
-    // Elements that share memory.
+    // A write to elements that share memory is an error.
     let single = Tensor::from([1.0]);
     let wide = single.broadcast_to([3]);
     assert!(matches!(wide.try_set(.., &v), Err(Error::InvalidArgument { .. })));
-    // A saved value that was overwritten.
+    // A backward pass that reads an overwritten saved value is an error.
     let y = &x * 1.0;
     let z = y.square();
     y.set(0, &v);
@@ -276,7 +283,7 @@ fn untracked_writes_are_not_recorded() {
     n.set(0, x.i(1));
     zeros([0]).copy_(&x.i(0));
     assert!(!n.requires_grad() && n.to_vec::<i64>() == [4, 0]);
-    // A complete overwrite does not need the old value.
+    // If all elements are overwritten, the old value needs no gradient.
     let old = &x * 2.0;
     old.copy_(&x.square());
     old.sum(..).backward();
@@ -299,7 +306,7 @@ fn deferred_and_captured_writes_have_the_same_history() {
     x.zero_grad();
     assert_eq!(lazy(|| run(&zeros([3]))).item::<f64>(), eager);
     assert_eq!(gradient(&x), expected);
-    // A buffer that the step creates, and an external one, whose history ends with the step.
+    // The buffer is created by the step, or is an external tensor, whose history ends with the step.
     let outside = zeros([3]);
     for own in [true, false] {
         x.zero_grad();
@@ -314,7 +321,11 @@ fn deferred_and_captured_writes_have_the_same_history() {
         .unwrap();
         for _ in 0..3 {
             let outputs = step.launch(&[]).unwrap();
-            assert_eq!((outputs.item::<f64>(0), outputs.to_vec::<f64>(1)), (eager, expected.clone()), "own: {own}");
+            assert_eq!(
+                (outputs.item::<f64>(0), outputs.to_vec::<f64>(1)),
+                (eager, expected.clone()),
+                "the captured result differs; the step creates the buffer: {own}"
+            );
         }
         assert!(!outside.requires_grad() && outside.is_leaf());
     }
@@ -435,7 +446,7 @@ fn random_writes_have_the_gradients_of_their_functional_form() {
         };
         let numbers = Tensor::arange(0i64, 12, 1).reshape([3, 4]);
         let mut model = start.copy();
-        // Every tensor, with the positions of its elements in the first one.
+        // Each entry is a tensor, with the positions of its elements in the first tensor.
         let mut tensors = vec![(start, numbers)];
         for _ in 0..2 + rng.below(10) {
             let (tensor, places) = tensors[rng.below(tensors.len())].clone();

@@ -18,7 +18,7 @@ fn symmetric() -> Tensor {
 #[track_caller]
 fn slope(y: &Tensor, x: &Tensor) -> Tensor {
     grad(&[y], &[x], GradOptions { retain_graph: true, ..Default::default() })
-        .expect("the tensor has a gradient")
+        .expect("the tensor must have a gradient")
         .remove(0)
 }
 

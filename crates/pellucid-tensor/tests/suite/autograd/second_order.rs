@@ -26,12 +26,12 @@ fn the_sine_at_1_in_four_orders() {
     }
 }
 
-/// Without `zero_grad` the gradient is a running sum: y₁ = cos; the next x.grad is y₁ + y₁′, and so on.
+/// Without `zero_grad`, each pass adds the derivative of the gradient to it: y₁ = cos x, then y₂ = y₁ + y₁′, and so on.
 #[test]
 fn without_zero_grad_the_orders_accumulate() {
     let x = number(1.0);
     let mut y = x.sin();
-    // Coefficients of the derivatives of the sine: each pass adds the derivative of the current sum.
+    // The gradient as a sum of derivatives of the sine: entry k is the coefficient of the k-th derivative.
     let mut sum = [0.0, 1.0, 0.0, 0.0, 0.0];
     for order in 1..=4 {
         y.backward_with(recorded());
@@ -107,11 +107,11 @@ fn no_composite_operation_drops_the_second_order() {
         let x = Tensor::from([[0.3, -1.2, 0.8], [1.1, 0.4, -0.5]]).requires_grad_(true);
         loss(&x).backward_with(recorded());
         let first = x.grad().unwrap();
-        assert!(first.requires_grad(), "{name}: the gradient is detached");
+        assert!(first.requires_grad(), "{name}: the first gradient must require a gradient");
         x.zero_grad();
         first.square().sum(..).backward();
         let second = x.grad().unwrap().to_vec::<f64>();
-        assert!(second.iter().any(|v| v.abs() > 1e-3), "{name}: {second:?}");
+        assert!(second.iter().any(|v| v.abs() > 1e-3), "{name}: the second derivative must not be 0, got {second:?}");
         // Compared with central differences of |∇|².
         let energy = |x: &Tensor| {
             let x = x.detach().requires_grad_(true);
@@ -126,7 +126,7 @@ fn no_composite_operation_drops_the_second_order() {
             let expected = (step(1e-6) - step(-1e-6)) / 2e-6;
             assert!(
                 (got - expected).abs() < 1e-5 + 1e-4 * expected.abs(),
-                "{name}, element {i}: {got}, expected {expected}"
+                "{name}, element {i}: got {got}, expected {expected}"
             );
         }
     }

@@ -33,7 +33,7 @@ fn a_tensor_is_permuted_in_place_by_its_own_elements() {
     assert_eq!(rows.to_vec::<f64>(), [3.0, 4.0, 1.0, 2.0]);
     let numbers = Tensor::from([2i64, 0, 1]);
     numbers.set(&numbers, Tensor::from([7i64, 8, 9]));
-    assert_eq!(numbers.to_vec::<i64>(), [8, 9, 7], "the index is read before it is overwritten");
+    assert_eq!(numbers.to_vec::<i64>(), [8, 9, 7], "the index must be read before the write overwrites it");
     let mut step = capture(
         |_| {
             let x = leaf([10.0, 20.0, 30.0, 40.0]) * 1.0;
@@ -64,7 +64,7 @@ fn recorded_gradients_of_two_leaves_share_no_memory() {
     ops::copy_(&a.grad().unwrap(), &Tensor::from(0.0)).unwrap();
     drop(off);
     assert_eq!(g.to_vec::<f64>(), [5.0, 6.0]);
-    // One value that is stretched is copied for each leaf, and stays differentiable.
+    // If one broadcast value is the gradient of two leaves, each leaf gets its own copy, which stays differentiable.
     let (a, b) = (leaf([3.0, 4.0]), leaf([1.0, 1.0]));
     let s = number(2.0);
     ((&a + &b).sum(..) * s.square()).backward_with(recorded());
@@ -87,7 +87,7 @@ fn a_captured_step_follows_a_gradient_to_another_part_of_a_buffer() {
     w.set_grad(Some(flat.narrow(0, 2, 2)));
     step.launch(&[]).unwrap();
     assert_eq!(flat.to_vec::<f64>(), [2.0, 4.0, 2.0, 4.0]);
-    // A step that moves a gradient within its memory is refused.
+    // A step that replaces a gradient by another view of the same memory is an error.
     let flipped = capture(
         |_| {
             let g = w.grad().unwrap();
@@ -187,7 +187,7 @@ fn an_update_that_is_refused_has_written_nothing() {
     assert_eq!(
         b.to_vec::<f64>(),
         [10.0, 2.0, 12.0, 6.0, 14.0, 10.0],
-        "interleaved slices share no elements, so both are updated"
+        "interleaved slices share no elements, so both must be updated"
     );
 }
 
@@ -211,7 +211,7 @@ fn results_of_no_grad_can_be_written_when_their_base_is_gone() {
     let view = no_grad_result(|| x.i(0));
     assert!(
         view.try_set(0, &a).is_err() && ops::copy_(&view, &a).is_err(),
-        "a tracked write to an untracked view is an error"
+        "a tracked write to an untracked view must be an error"
     );
 }
 

@@ -51,12 +51,15 @@ fn results_share_no_memory() {
         let results = if step { lazy(run) } else { run() };
         for (i, g) in results.iter().enumerate() {
             assert_ne!(g.storage_id(), seed.storage_id());
-            assert!(results[..i].iter().all(|other| other.storage_id() != g.storage_id()), "result {i}");
+            assert!(
+                results[..i].iter().all(|other| other.storage_id() != g.storage_id()),
+                "result {i} shares its storage with an earlier result"
+            );
             g.copy_(&(g * 5.0));
         }
         assert!(results.iter().all(|g| g.to_vec::<f64>() == [5.0, 5.0]));
     }
-    // Writes one element of the gradient of the sum.
+    // The gradient of a sum is not one broadcast element: its elements can be written separately.
     let g = grad(&[&a.sum(..)], &[&a], GradOptions::default()).unwrap().remove(0);
     g.set(0, 7.0);
     assert_eq!(g.to_vec::<f64>(), [7.0, 1.0]);
@@ -71,7 +74,7 @@ fn an_unused_input_gets_zeros_and_an_untracked_one_is_refused() {
     let refused = |r: Result<Vec<Tensor>>| matches!(r, Err(Error::NotTracked { op: "grad", .. }));
     assert!(refused(grad(&[&x.square()], &[&Tensor::from(1.0)], GradOptions::default())));
     assert!(refused(grad(&[&Tensor::from(1.0)], &[&x], GradOptions::default())));
-    // The input itself as an output, and one input twice.
+    // An output may itself be an input, and an input may occur twice.
     let got = grad(&[&x], &[&x, &x], GradOptions::default()).unwrap();
     assert_eq!((got[0].item::<f64>(), got[1].item::<f64>()), (1.0, 1.0));
 }
@@ -124,10 +127,10 @@ fn jvp_in_closed_form() {
     assert_close(&outputs[1], &[0.3f64.sin(), -1.2f64.sin()]);
     assert_close(&products[0], &[2.0 - 0.3, 10.0 - 0.6]);
     assert_close(&products[1], &[0.3f64.cos(), 2.0 * 1.2f64.cos()]);
-    // A linear function, whose vjp does not depend on x.
+    // The vjp of a linear function does not depend on x.
     let (_, products) = jvp(|x| Ok(vec![&x[0] * 3.0]), &[&x], &[&dx]).unwrap();
     assert_close(&products[0], &[3.0, 6.0]);
-    // An output that does not depend on the input.
+    // The product of an output that does not depend on the input is 0.
     let (_, products) = jvp(|_| Ok(vec![Tensor::from([7.0])]), &[&x], &[&dx]).unwrap();
     assert_close(&products[0], &[0.0]);
 }
@@ -187,10 +190,18 @@ fn hvp_is_bitwise_equal_to_eager_execution_in_every_mode() {
     let (inputs, vectors) = parameters();
     let expected = eager_hvp(network, &inputs, &vectors);
     assert_eq!(hvp_bits(network, &inputs, &vectors), expected);
-    assert_eq!(lazy(|| hvp_bits(network, &inputs, &vectors)), expected, "the result differs in a lazy scope");
+    assert_eq!(
+        lazy(|| hvp_bits(network, &inputs, &vectors)),
+        expected,
+        "the result in a lazy scope differs from the eager one"
+    );
     {
         let _off = no_grad();
-        assert_eq!(hvp_bits(network, &inputs, &vectors), expected, "the result differs under no_grad");
+        assert_eq!(
+            hvp_bits(network, &inputs, &vectors),
+            expected,
+            "the result under no_grad() differs from the eager one"
+        );
     }
     let mut step = capture(
         |v| {
@@ -202,7 +213,7 @@ fn hvp_is_bitwise_equal_to_eager_execution_in_every_mode() {
     .unwrap();
     let replayed = step.launch(&vectors.iter().collect::<Vec<_>>()).unwrap();
     let products = bits(&(0..3).map(|i| replayed.to_tensor(i).unwrap()).collect::<Vec<_>>());
-    assert_eq!(products, expected[1..], "captured");
+    assert_eq!(products, expected[1..], "the captured result differs from the eager one");
     // The results of `hvp` can be differentiated, and their graph is retained.
     let tracked = inputs.each_ref().map(|t| t.detach().requires_grad_(true));
     let all: (Vec<_>, Vec<_>) = (tracked.iter().collect(), vectors.iter().collect());
@@ -218,7 +229,7 @@ fn functions_and_hooks_in_hvp_may_read_values() {
     let expected = eager_hvp(network, &inputs, &vectors);
     let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let reading = |p: &[Tensor]| {
-        assert!(p[0].sum(..).item::<f32>().is_finite(), "the function can read values");
+        assert!(p[0].sum(..).item::<f32>().is_finite(), "hvp() must let its function read values");
         let value = network(p)?;
         let seen = seen.clone();
         value.register_hook(move |g| {
@@ -228,7 +239,7 @@ fn functions_and_hooks_in_hvp_may_read_values() {
         Ok(value)
     };
     assert_eq!(hvp_bits(reading, &inputs, &vectors), expected);
-    assert_eq!(seen.lock().unwrap()[0], 1.0, "in a hook");
+    assert_eq!(seen.lock().unwrap()[0], 1.0, "hvp() must let a hook read values");
 }
 
 #[test]
@@ -277,7 +288,7 @@ fn gradcheck_finds_a_wrong_gradient() {
         gradcheck(apply(false), &[&narrow], GradCheckOptions::default()),
         Err(Error::DTypeMismatch { .. })
     ));
-    // A detached result has a silently missing gradient.
+    // gradcheck() must also detect a gradient that is missing because f detaches its input.
     assert!(gradcheck(|x| Ok(vec![x[0].detach().square()]), &[&x], GradCheckOptions::default()).is_err());
 }
 
@@ -291,7 +302,7 @@ fn a_jacobian_has_the_axes_of_output_and_input() {
         let want = if row == from { w.to_vec::<f64>()[3 * inner + column] } else { 0.0 };
         assert_eq!(d, want, "element {k}");
     }
-    // 0-d input and output, an empty input, and an output that does not depend on x.
+    // The input and the output may be 0-d, the output may be empty, and it may not depend on x.
     let (_, j) = jacobian(|x| Ok(x.sin()), &Tensor::from(0.5)).unwrap();
     assert_eq!((j.rank(), j.item::<f64>()), (0, 0.5f64.cos()));
     assert_eq!(jacobian(|x| ops::narrow(x, 0, 0, 0), &x).unwrap().1.shape().dims(), [0, 2, 2, 2]);
@@ -309,7 +320,7 @@ fn a_hessian_agrees_with_hvp_and_is_differentiable() {
         let column = hvp(|x| f(&x[0]), &[&x], &[&v]).unwrap().1.remove(0);
         assert_close(&h.select(1, k), &column.to_vec::<f64>());
     }
-    // Third order: d/dx of the second derivative of x³.
+    // The derivative of the Hessian of x³ is the third derivative, 6.
     let x = number(2.0);
     let (_, h) = hessian(|x| Ok(x.cube()), &x).unwrap();
     assert_close(&grad(&[&h], &[&x], GradOptions::default()).unwrap()[0], &[6.0]);

@@ -22,7 +22,10 @@ fn boolean_and_integer_results_are_untracked() {
         x.to_dtype(DType::Bool),
     ];
     for (i, y) in results.iter().enumerate() {
-        assert!(!y.requires_grad() && y.is_leaf() && y.creator().is_none() && !y.dtype().is_float(), "result {i}");
+        assert!(
+            !y.requires_grad() && y.is_leaf() && y.creator().is_none() && !y.dtype().is_float(),
+            "result {i} must be an untracked leaf without a float dtype"
+        );
     }
 }
 

@@ -74,7 +74,11 @@ fn twenty_replayed_steps_equal_twenty_eager_ones_bit_for_bit() {
     for (i, expected) in losses.iter().enumerate() {
         let (x, classes) = batch(i);
         let _unrelated = wave([50 + i]);
-        assert_eq!(step.launch(&[&x, &classes]).unwrap().to_vec::<f32>(0), *expected, "step {i}");
+        assert_eq!(
+            step.launch(&[&x, &classes]).unwrap().to_vec::<f32>(0),
+            *expected,
+            "the replayed loss of step {i} differs from the eager one"
+        );
     }
     drop(step);
     assert_eq!(replayed.state(), eager.state());
@@ -100,7 +104,7 @@ fn recording_restores_all_state() {
     let mut step = step.unwrap();
     step.launch(&[&x]).unwrap();
     assert_ne!(state(), before);
-    assert_eq!(counter.item::<i64>(), 1, "recording executed the step");
+    assert_eq!(counter.item::<i64>(), 1, "only the launch, and not the recording, must execute the step");
 }
 
 #[test]
@@ -176,7 +180,7 @@ fn a_step_that_accumulates_new_gradients_is_not_a_fixed_point() {
         }
         other => panic!("{other:?}"),
     }
-    assert!(w.grad().is_none(), "the failed recording set a gradient");
+    assert!(w.grad().is_none(), "the failed recording must leave the leaf without a gradient");
     w.set_grad(Some(Tensor::zeros([3, 2], DType::F32)));
     let refused = capture(|_| w.zero_grad(), &[]).err();
     assert!(matches!(refused, Some(Error::NotAFixedPoint { .. })));
@@ -199,7 +203,7 @@ fn gradients_accumulate_in_an_existing_gradient_tensor() {
         step.launch(&[x]).unwrap();
     }
     assert_eq!(bits(&[w.grad().unwrap()]), bits(&[eager.grad().unwrap()]));
-    assert!(kept.array().shares_storage(w.grad().unwrap().array()), "a launch writes the gradient in place");
+    assert!(kept.array().shares_storage(w.grad().unwrap().array()), "a launch must write the gradient in place");
     // Another gradient tensor has another storage, so the step is recorded again.
     w.set_grad(Some(Tensor::zeros([3, 2], DType::F32)));
     step.launch(&[&batches[0]]).unwrap();
@@ -218,21 +222,21 @@ fn outputs_are_borrowed_and_copies_outlive_launches() {
     let expected = (&x * 2.0).to_vec::<f32>();
     assert_eq!((copy.to_vec::<f32>(), sum), (expected.clone(), x.sum(..).item::<f32>()));
     let again = step.launch(&[&(&x * 100.0)]).unwrap().to_tensor(0).unwrap();
-    assert_eq!(copy.to_vec::<f32>(), expected, "a later launch overwrote the copy");
+    assert_eq!(copy.to_vec::<f32>(), expected, "a later launch must not overwrite the copy");
     assert!(!again.array().shares_storage(copy.array()));
 }
 
 #[test]
 fn writes_to_inputs_and_reads_of_inputs_after_overlapping_writes_are_errors() {
     let (x, total) = (wave([3]), Tensor::from([1.0f32, 2.0, 3.0]));
-    // A write to an input, or to a view of it.
+    // A write to an input, or to a view of an input, is an error of the capture.
     let writes: [fn(&Tensor); 2] = [|x| x.set(0, 77.0), |x| x.reshape([3, 1]).i(1..).copy_(&Tensor::from(1.0f32))];
     for write in writes {
         let error = capture(|inputs| write(&inputs[0]), &[&x]).err();
         assert!(matches!(&error, Some(Error::InvalidArgument { op: "capture", .. })), "{error:?}");
         assert!(error.unwrap().to_string().contains("input 0"));
     }
-    // An input that shares memory with a target of the step, and is read after the write.
+    // An input that shares memory with a target of the step, and is read after the write, is an error of the launch.
     let add = |inputs: &[Tensor]| {
         total.copy_(&(&total + 1.0));
         &inputs[0] * 2.0
@@ -242,7 +246,7 @@ fn writes_to_inputs_and_reads_of_inputs_after_overlapping_writes_are_errors() {
         let error = step.launch(&[&alias]).err();
         assert!(matches!(&error, Some(Error::InvalidArgument { op: "launch", .. })), "{error:?}");
     }
-    assert_eq!(total.to_vec::<f32>(), [1.0, 2.0, 3.0], "nothing ran");
+    assert_eq!(total.to_vec::<f32>(), [1.0, 2.0, 3.0], "a refused launch must not write to its target");
     assert_eq!(step.launch(&[&total.copy()]).unwrap().to_vec::<f32>(0), [2.0, 4.0, 6.0]);
     // A returned input is read at the end. An input that is read before the write has its eager value.
     let mut step = capture(|inputs| (total.set(0, 5.0), inputs[0].clone()).1, &[&x]).unwrap();
@@ -259,7 +263,7 @@ fn writes_to_inputs_and_reads_of_inputs_after_overlapping_writes_are_errors() {
     total.copy_(&Tensor::from([1.0f32, 2.0, 3.0]));
     assert_eq!(step.launch(&[&total]).unwrap().to_vec::<f32>(0), [2.0, 4.0, 6.0]);
     assert_eq!(total.to_vec::<f32>(), [2.0, 4.0, 6.0]);
-    // Another part of the same storage.
+    // An input may be another part of the storage that the step writes.
     let (left, right) = (total.i(..1), total.i(1..));
     let mut step = capture(|inputs| (left.set(0, 9.0), &inputs[0] * 1.0).1, &[&right]).unwrap();
     assert_eq!(step.launch(&[&right]).unwrap().to_vec::<f32>(0), [4.0, 6.0]);
@@ -339,7 +343,7 @@ fn an_invalid_class_makes_the_loss_and_all_gradients_nan() {
             let refused = panic_of(|| loss(&table, &Tensor::from([2i64, 0, 9, 2]), reduction));
             assert!(
                 refused.contains("out of bounds"),
-                "{name}: an eager call reads the class and must return an error: {refused}"
+                "{name}: an eager call must return an error for the invalid class, got: {refused}"
             );
         }
     }
@@ -391,7 +395,7 @@ fn inputs_of_another_shape_are_recorded_again() {
     let before = wave([3]).to_vec::<f32>();
     let _off = no_grad();
     step.launch(&[&wave([3])]).unwrap();
-    assert!(runs.get() > recorded, "grad mode is part of the key");
+    assert!(runs.get() > recorded, "a launch in another grad mode must record the step again");
     assert_eq!(before, wave([3]).to_vec::<f32>());
     assert!(matches!(step.launch(&[]).err(), Some(Error::InputMismatch { .. })));
     assert!(matches!(step.launch(&[&wave([3]), &wave([3])]).err(), Some(Error::InputMismatch { index: 1, .. })));
@@ -407,12 +411,12 @@ fn verify_finds_a_changed_host_number() {
         Err(Error::CaptureChanged { difference }) => assert!(difference.contains("mul"), "{difference}"),
         other => panic!("{other:?}"),
     }
-    // `verify` also finds a changed tensor of host values,
+    // `verify` also finds a tensor that was created from changed host values.
     let mut step = capture(|inputs| &inputs[0] * Tensor::from([rate.get() as f32]), &[&x]).unwrap();
     assert_eq!(step.verify(), Ok(()));
     rate.set(0.3);
     assert!(matches!(step.verify(), Err(Error::CaptureChanged { .. })));
-    // and a replaced tensor.
+    // `verify` also finds a replaced tensor.
     let bound = RefCell::new(wave([3]));
     let mut step = capture(|inputs| &inputs[0] * &*bound.borrow(), &[&x]).unwrap();
     assert_eq!(step.verify(), Ok(()));
@@ -436,7 +440,7 @@ fn unused_random_kernels_advance_the_generator() {
     let (one, other) = (Generator::new(6), Generator::new(6));
     let mut step = capture(
         |_| {
-            draw(&one); // the result is unused
+            draw(&one); // The result is not used, but the draw must advance the generator.
             draw(&one)
         },
         &[],

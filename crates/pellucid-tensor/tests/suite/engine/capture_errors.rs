@@ -93,7 +93,11 @@ fn the_named_alternatives_can_be_captured() {
         for n in [[1i64, 1, 2], [2, 1, 1]] {
             let (x, n) = (wave([3]) * n[0] as f64, Tensor::from(n));
             let found = step.launch(&[&x, &n]).unwrap().to_tensor(0).unwrap();
-            assert_eq!(bits(&[found]), bits(&[way(&x, &n)]), "way {k}");
+            assert_eq!(
+                bits(&[found]),
+                bits(&[way(&x, &n)]),
+                "the captured result of alternative {k} differs from the eager one"
+            );
         }
     }
 }
@@ -130,7 +134,7 @@ impl ParameterState {
 #[track_caller]
 fn assert_modes_are_restored() {
     assert!(is_grad_enabled() && autocast_dtype().is_none());
-    assert_eq!((Tensor::from([1.0f32]) + 1.0).item::<f32>(), 2.0, "kernels run");
+    assert_eq!((Tensor::from([1.0f32]) + 1.0).item::<f32>(), 2.0, "kernels must run eagerly again");
 }
 
 #[test]
@@ -216,8 +220,12 @@ fn states_after(step: impl Fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>, laun
     let mut captured = capture(|v: &[Tensor]| unwrap(step(&v[0], &v[1], &state)), &[&x, &index(0)]).unwrap();
     for &i in launches {
         let refused = step(&x, &index(i), &eager).is_err();
-        assert_eq!(refused, i > 1, "index {i}");
-        assert_eq!(captured.launch(&[&x, &index(i)]).is_err(), refused, "index {i}");
+        assert_eq!(refused, i > 1, "the eager call must be refused only for an index above 1, here {i}");
+        assert_eq!(
+            captured.launch(&[&x, &index(i)]).is_err(),
+            refused,
+            "launch and eager call must agree for index {i}"
+        );
     }
     (eager.to_vec(), state.to_vec())
 }
@@ -225,7 +233,8 @@ fn states_after(step: impl Fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>, laun
 #[test]
 fn a_refused_launch_leaves_the_state_as_an_eager_error_does() {
     let launches = [1, 9, 0, 7, 1];
-    // The write follows the refusal; with and without a gradient, whose scatter has the same index.
+    // The write to the state comes after the kernel that refuses the index. The second step also computes a gradient,
+    // whose scatter kernel has the same index.
     let (eager, state) = states_after(
         |x, index, state| {
             let y = ops::index_select(x, 0, index)?;
@@ -240,14 +249,14 @@ fn a_refused_launch_leaves_the_state_as_an_eager_error_does() {
             let x = x.detach().requires_grad_(true);
             let y = ops::index_select(&x, 0, index)?;
             (&y * &y).sum(..).backward();
-            let gradient = x.grad().expect("the result depends on x");
+            let gradient = x.grad().expect("x must have a gradient, because the loss depends on x");
             state.copy_(&(state + gradient.sum(..)));
             Ok(gradient)
         },
         &launches,
     );
     assert_eq!(state, eager);
-    // The write precedes the refusal.
+    // The write to the state comes before the kernel that refuses the index.
     let (eager, state) = states_after(
         |x, index, state| {
             state.copy_(&(state + 1.0));

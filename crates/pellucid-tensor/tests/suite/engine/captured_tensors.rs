@@ -31,7 +31,7 @@ fn repeated_launches_compute_the_eager_bits() {
             Err(other) => panic!("{name}: {other}"),
         };
         for launch in 1..=4 {
-            assert_eq!(bits(&launched(&mut step, &[])), eager, "{name}, launch {launch}");
+            assert_eq!(bits(&launched(&mut step, &[])), eager, "{name}: launch {launch} differs from the eager result");
         }
     }
     assert!(refused.len() <= 5, "{refused:?}");
@@ -51,7 +51,7 @@ fn constants_have_their_values_in_every_launch() {
     let expected = bits(&[work(&x)]);
     let mut step = capture(|i| work(&i[0]), &[&x]).unwrap();
     for launch in 1..=4 {
-        assert_eq!(bits(&launched(&mut step, &[&x])), expected, "launch {launch}");
+        assert_eq!(bits(&launched(&mut step, &[&x])), expected, "launch {launch} differs from the eager result");
     }
 }
 
@@ -98,7 +98,10 @@ fn results_do_not_share_storage() {
     let values = bits(&first);
     for (a, one) in first.iter().enumerate() {
         let others = first[..a].iter().chain([&x, &state]);
-        assert!(others.into_iter().all(|other| !one.array().shares_storage(other.array())), "result {a}");
+        assert!(
+            others.into_iter().all(|other| !one.array().shares_storage(other.array())),
+            "result {a} shares its storage with another tensor"
+        );
         one.copy_(&Tensor::from(f32::NAN));
     }
     assert_eq!((x.to_vec::<f32>(), state.to_vec::<f32>()), (wave([2, 3]).to_vec(), kept.clone()));
@@ -119,7 +122,7 @@ fn inputs_may_share_memory() {
     };
     let fresh = || wave([3, 3]) * 0.5;
     let mut step = capture(|i| work(&i[0], &i[1]), &[&fresh(), &fresh()]).unwrap();
-    // (Description, first input, second input); the reference uses copies of both.
+    // (Label, first input, second input). The expected values are computed from copies of both inputs.
     let (square, row) = (fresh(), wave([3]));
     let pairs: [(&str, Tensor, Tensor); 4] = [
         ("one tensor twice", square.clone(), square.clone()),
@@ -131,7 +134,11 @@ fn inputs_may_share_memory() {
         let before = bits(&[square.clone(), row.clone()]);
         let apart = (&a * 1.0, &b * 1.0);
         let found = launched(&mut step, &[&a, &b]);
-        assert_eq!(bits(&[square.clone(), row.clone()]), before, "{what}: the launch changed the caller's tensors");
+        assert_eq!(
+            bits(&[square.clone(), row.clone()]),
+            before,
+            "{what}: the launch must not change the caller's tensors"
+        );
         let written = bits(from_ref(&state));
         assert_eq!(bits(&found), bits(&work(&apart.0, &apart.1)), "{what}");
         assert_eq!(bits(from_ref(&state)), written, "{what}");
@@ -161,7 +168,7 @@ fn verify_finds_every_change() {
         ("the values of a tensor", |x, n| x + Tensor::from([n as f32])),
         ("the dtype of a tensor", |x, n| x.to_dtype(if n == 1 { DType::F64 } else { DType::BF16 })),
         ("an axis", |x, n| x.broadcast_to([4, 4]).sum(n as isize - 1)),
-        ("where a view begins", |x, n| x.i(n..n + 2).exp()),
+        ("the start of a view", |x, n| x.i(n..n + 2).exp()),
         ("the operation", |x, n| if n == 1 { x.sin() } else { x.cos() }),
         ("the number of kernels", |x, n| (0..n).fold(x.exp(), |y, _| y.sin())),
         ("a fill", |x, n| x + Tensor::full([4], n as f64, DType::F32)),
@@ -175,7 +182,7 @@ fn verify_finds_every_change() {
         n.set(2);
         assert!(matches!(step.verify(), Err(Error::CaptureChanged { .. })), "{what}");
         n.set(1);
-        assert_eq!(step.verify(), Ok(()), "{what}: the step is valid after the value is restored");
+        assert_eq!(step.verify(), Ok(()), "{what}: the step must be valid after the value is restored");
     }
 }
 
@@ -217,7 +224,7 @@ fn inputs_of_other_shapes_are_errors_or_recorded() {
     let refused = step.launch(&[&wave([2]), &y]).err();
     assert!(matches!(refused, Some(Error::ShapeMismatch { op: "add", .. })), "{refused:?}");
     assert_eq!(bits(&launched(&mut step, &[&x, &y])), bits(&[&x + &y]));
-    // Two rounds of more shapes and dtypes than the step keeps recordings for.
+    // The step is launched twice for each of several shapes and dtypes, more than it keeps recordings for.
     for _ in 0..2 {
         for n in 1..=7 {
             for dtype in [DType::F32, DType::F64, DType::I64] {
@@ -258,7 +265,7 @@ fn verify_finds_a_replaced_tensor() {
     step.launch(&[&x]).unwrap();
     held.replace(Tensor::zeros([3], DType::F32));
     assert!(matches!(step.verify(), Err(Error::CaptureChanged { .. })));
-    assert_eq!(held.borrow().to_vec::<f32>(), [0.0; 3], "the verification changed a tensor");
+    assert_eq!(held.borrow().to_vec::<f32>(), [0.0; 3], "verify() must not change a tensor");
 }
 
 /// A step keeps its tensors and generators alive.
@@ -279,7 +286,7 @@ fn a_step_outlives_its_environment() {
     let (w, g) = make();
     for launch in 1..=4 {
         let expected = bits(&[eager(&w, &g) + &x]);
-        assert_eq!(bits(&launched(&mut step, &[&x])), expected, "launch {launch}");
+        assert_eq!(bits(&launched(&mut step, &[&x])), expected, "launch {launch} differs from the eager result");
     }
 }
 

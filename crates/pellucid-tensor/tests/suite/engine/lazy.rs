@@ -10,7 +10,11 @@ fn every_program_computes_the_same_bits() {
         let eager = bits(&program());
         assert_eq!(bits(&lazy(program)), eager, "{name}");
         // The values are read inside of the lazy scope, one tensor at a time.
-        assert_eq!(lazy(|| bits(&program())), eager, "{name}: a read inside of the lazy scope differs");
+        assert_eq!(
+            lazy(|| bits(&program())),
+            eager,
+            "{name}: values that are read inside of the lazy scope differ from the eager ones"
+        );
     }
 }
 
@@ -29,7 +33,7 @@ fn the_generator_of_the_thread_advances() {
     assert_eq!(
         [bits(&[lazy(draw)]), bits(&[draw()])].concat(),
         eager,
-        "a lazy and an eager draw use the generator in program order"
+        "a lazy draw and a later eager draw must use the generator in program order"
     );
 }
 
@@ -126,7 +130,7 @@ fn unreachable_results_are_not_computed() {
         drop(&bad * 2.0);
         drop(bad);
         drop(ops::rand_with([4], DType::F32, &generator));
-        // Values that are reachable: through another handle, a view, an existing tensor, a saved value.
+        // These values are reachable: a result, an existing tensor written through a view, and a saved value.
         view.i((.., 1)).copy_(&behind.exp());
         let x = wave([3]).requires_grad_(true);
         let product = (&x * &x.exp()).sum(..);
@@ -135,7 +139,11 @@ fn unreachable_results_are_not_computed() {
     assert_eq!(sum.item::<f32>(), (&kept + 1.0).i(1..).sum(..).item::<f32>());
     assert_eq!(view.to_vec::<f32>(), [0.0, 1.0, 0.0, 0.0, 1.0, 0.0]);
     product.backward();
-    assert_eq!(generator.state().to_vec::<i64>(), drawn(5, 4), "unused draws advance the generator too");
+    assert_eq!(
+        generator.state().to_vec::<i64>(),
+        drawn(5, 4),
+        "a draw whose result is not used must advance the generator too"
+    );
     // A read computes the values that are reachable at that time.
     lazy(|| {
         let bad = kept.index_select(0, &Tensor::from([7i64]));
@@ -169,7 +177,7 @@ fn deferred_writes_to_external_tensors_are_visible() {
         eager(|| x.copy_(&five));
         assert_eq!(y.to_vec::<f64>(), [9.0, 9.0], "the deferred read must run before the eager write");
     });
-    // A later write by another thread, eagerly, lazily, and by a captured step.
+    // The next write is by another thread in eager mode, by another thread in a lazy scope, or by a captured step.
     let mut step = capture(|_| x.copy_(&nine), &[]).unwrap();
     for way in 0..3 {
         lazy(|| {
@@ -182,7 +190,7 @@ fn deferred_writes_to_external_tensors_are_visible() {
             assert_eq!(x.to_vec::<f64>(), [9.0, 9.0], "{way}");
         });
     }
-    // A kernel that reads its target with another layout, and reads before and after other writes.
+    // The kernels read their target with another layout, and `y` is read between two writes to x.
     let x = Tensor::from([1.0f64, 2.0, 3.0]);
     lazy(|| {
         x.copy_(&x.flip(0));

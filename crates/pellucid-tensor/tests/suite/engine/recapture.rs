@@ -22,7 +22,7 @@ fn a_launch_notices_a_replaced_tensor() {
     let mut step = capture(work, &[&x]).unwrap();
     launch_until_stable(|| assert!(step.launch(&[&x]).unwrap().is_empty()));
     assert_eq!(step.cache(), CacheStats { hits: 4, misses: 0, held: 1 });
-    // First a tensor that the step reads, then one that it writes.
+    // The test first replaces a tensor that the step reads, then one that the step writes.
     scale.replace(Tensor::full([3], 2.0, DType::F32));
     let before = total.borrow().copy();
     step.launch(&[&x]).unwrap();
@@ -88,7 +88,7 @@ fn a_host_flag_has_a_recording_for_each_value() {
         assert_eq!(bits(&[step.launch(&[&x]).unwrap().to_tensor(0).unwrap()]), bits(&[work(&x)]), "{value}");
     }
     assert_eq!((step.cache().misses, step.cache().held, runs.get() - recorded), (2, 3, 2));
-    // A clone has a value of its own.
+    // A clone of a flag is independent of the flag.
     let other = way.clone();
     other.set(1);
     assert_eq!((way.get(), other.get()), (2, 1));
@@ -130,13 +130,13 @@ fn only_requires_grad_of_tensors_of_the_step_matters() {
     let mut step = capture(work, &[&x]).unwrap();
     launch_until_stable(|| assert_eq!(step.launch(&[&x]).unwrap().len(), 1));
     let recorded = runs.get();
-    // The gradient of another tensor.
+    // A `requires_grad` change of a tensor that the step does not use records nothing.
     let other = wave([3]).requires_grad_(true);
     step.launch(&[&x]).unwrap();
     other.set_requires_grad(false).unwrap();
     step.launch(&[&x]).unwrap();
     assert_eq!(runs.get(), recorded);
-    // The gradient of this tensor.
+    // A `requires_grad` change of a tensor of the step records the step again.
     w.set_requires_grad(false).unwrap();
     let before = w.to_vec::<f32>();
     step.launch(&[&x]).unwrap();

@@ -42,7 +42,7 @@ fn run(cases: impl IntoIterator<Item = Case>) {
     let (mut count, mut failures) = (0, 0);
     for Case { op, label, call, any_name, is_row } in cases {
         println!("{op}: {label}");
-        std::io::stdout().flush().expect("standard output can be written");
+        std::io::stdout().flush().expect("a write to standard output must succeed");
         count += 1;
         let start = Instant::now();
         let failure = match catch_unwind(AssertUnwindSafe(call)) {
@@ -69,14 +69,14 @@ fn run(cases: impl IntoIterator<Item = Case>) {
 /// Returns a description of the error if the operation that it names is not `op`.
 fn wrong_name(op: &str, error: &Error) -> Option<String> {
     let named = error.operation();
-    (named != Some(op)).then(|| format!("the error names {named:?}: {error}"))
+    (named != Some(op)).then(|| format!("the error must name `{op}`, but names {named:?}: {error}"))
 }
 
 /// Runs a test of this executable in a child process with `KIB` of address space. Panics unless it succeeds in time.
 fn in_a_child(test: &str) {
     const KIB: usize = 3 << 20;
     const LIMIT: Duration = Duration::from_secs(240);
-    let executable = std::env::current_exe().expect("the operating system reports the path of the test executable");
+    let executable = std::env::current_exe().expect("the operating system must report the path of the test executable");
     let mut child = Command::new("sh")
         .args(["-c", &format!("ulimit -v {KIB}; exec \"$0\" \"$@\" 2>&1")])
         .arg(executable)
@@ -84,8 +84,8 @@ fn in_a_child(test: &str) {
         .env("PELLUCID_NUM_THREADS", "2")
         .stdout(Stdio::piped())
         .spawn()
-        .expect("the child process can be started");
-    let output = BufReader::new(child.stdout.take().expect("the output of the child"));
+        .expect("the start of the child process failed");
+    let output = BufReader::new(child.stdout.take().expect("the standard output of the child must be piped"));
     let lines = Arc::new(Mutex::new(Vec::new()));
     let reader = std::thread::spawn({
         let lines = lines.clone();
@@ -93,25 +93,28 @@ fn in_a_child(test: &str) {
             output
                 .lines()
                 .map_while(|line| line.ok())
-                .for_each(|line| lines.lock().expect("no thread panicked while it held the lock").push(line))
+                .for_each(|line| lines.lock().expect("no thread must panic while it holds the lock").push(line))
         }
     });
     let start = Instant::now();
     let status = loop {
-        match child.try_wait().expect("the status of the child can be read") {
+        match child.try_wait().expect("the query of the child's status failed") {
             Some(status) => break Some(status),
             None if start.elapsed() > LIMIT => break None,
             None => std::thread::sleep(Duration::from_millis(20)),
         }
     };
     if status.is_none() {
-        child.kill().expect("the child can be killed");
+        child.kill().expect("the attempt to kill the child failed");
     }
-    reader.join().expect("the output of the child");
-    let lines = lines.lock().expect("no thread panicked while it held the lock");
+    reader.join().expect("the thread that reads the child's output must not panic");
+    let lines = lines.lock().expect("no thread must panic while it holds the lock");
     let failed: Vec<&String> = lines.iter().filter(|line| line.starts_with("FAILED")).collect();
     let last = &lines[lines.len().saturating_sub(6)..];
-    assert!(status.is_some_and(|s| s.success()), "{status:?}\n{failed:#?}\nthe last lines: {last:#?}");
+    assert!(
+        status.is_some_and(|s| s.success()),
+        "the child process failed with {status:?}\nfailures: {failed:#?}\nthe last lines: {last:#?}"
+    );
     assert!(
         lines.iter().any(|line| line.ends_with("calls, 0 failed")),
         "the child did not complete all calls: {last:#?}"
@@ -129,7 +132,7 @@ fn every_operation_with_a_size_parameter_is_called() {
         .map(|op| op.name)
         .filter(|name| !called.contains(name) && !OF_A_FORMULA.contains(name))
         .collect();
-    assert!(missing.is_empty(), "operations without a call with invalid numbers: {missing:?}");
+    assert!(missing.is_empty(), "every operation must be called with invalid numbers; not called: {missing:?}");
 }
 
 #[test]
@@ -160,14 +163,14 @@ fn child_of_shapes() {
 #[test]
 #[cfg(target_os = "linux")]
 fn an_invalid_number_of_threads_is_limited() {
-    let executable = std::env::current_exe().expect("the operating system reports the path of the test executable");
+    let executable = std::env::current_exe().expect("the operating system must report the path of the test executable");
     let output = Command::new("sh")
         .args(["-c", "ulimit -v 3000000; exec \"$0\" \"$@\" 2>&1"])
         .arg(executable)
         .args(["invalid_arguments::child_of_threads", "--exact", "--ignored", "--nocapture"])
         .env("PELLUCID_NUM_THREADS", "100000")
         .output()
-        .expect("the child process can be started");
+        .expect("the start of the child process failed");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 

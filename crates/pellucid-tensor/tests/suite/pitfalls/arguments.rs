@@ -72,7 +72,7 @@ fn messages_name_the_argument() {
     let refused = std::panic::catch_unwind(|| {
         Tensor::from([1.0f32]).requires_grad_(true).set_grad(Some(Tensor::from([1.0f64])));
     });
-    let text = refused.unwrap_err().downcast::<String>().expect("the payload of the panic is a text");
+    let text = refused.unwrap_err().downcast::<String>().expect("the payload of the panic must be a string");
     assert!(text.contains("f64"), "{text}");
 }
 

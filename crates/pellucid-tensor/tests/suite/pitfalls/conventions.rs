@@ -28,7 +28,7 @@ fn extrema_with_positions_give_the_gradient_to_that_position() {
     assert_eq!(positions.item::<i64>(), 2);
     assert_eq!(gradients(&values, Tensor::from(1.0), [&x]), [[0.0, 0.0, 1.0]]);
     let (values, positions) = x.cummax(0);
-    assert_eq!(positions.to_vec::<i64>(), [0, 1, 2], "the position is that of the last equal element");
+    assert_eq!(positions.to_vec::<i64>(), [0, 1, 2], "cummax must return the position of the last equal element");
     assert_eq!(gradients(&values, Tensor::from([1.0, 10.0, 100.0]), [&x]), [[1.0, 10.0, 100.0]]);
     let image = Tensor::from([[[7.0, 7.0, 1.0, 1.0]]]).requires_grad_(true);
     let weights = || Tensor::from([[[1.0, 10.0]]]);
@@ -87,12 +87,12 @@ fn nan_propagates_through_reductions() {
             ("prod", x.prod(0)),
             ("max", x.max(..)),
             ("min", x.min(0)),
-            ("aminmax, low", x.aminmax(..).0),
-            ("aminmax, high", x.aminmax(..).1),
+            ("aminmax, minimum", x.aminmax(..).0),
+            ("aminmax, maximum", x.aminmax(..).1),
             ("var", x.var(..)),
             ("std", x.std(..)),
             ("norm", x.norm(2.0, ..)),
-            ("norm of the largest", x.norm(f64::INFINITY, ..)),
+            ("norm of order ∞", x.norm(f64::INFINITY, ..)),
             ("logsumexp", x.logsumexp(..)),
             ("softmax", x.softmax(0)),
             ("log_softmax", x.log_softmax(0)),
@@ -107,9 +107,9 @@ fn nan_propagates_through_elementwise_operations() {
     let x = Tensor::from([NAN]);
     all_nan([
         ("maximum", x.maximum(1.0)),
-        ("maximum, second", ops::maximum(1.0, &x).unwrap()),
+        ("maximum, second operand", ops::maximum(1.0, &x).unwrap()),
         ("minimum", x.minimum(1.0)),
-        ("minimum, second", ops::minimum(1.0, &x).unwrap()),
+        ("minimum, second operand", ops::minimum(1.0, &x).unwrap()),
         ("relu", x.relu()),
         ("relu6", x.relu6()),
         ("hardtanh", x.hardtanh(-1.0, 1.0)),
@@ -169,7 +169,7 @@ fn nan_propagates_through_windows() {
         let y = y.to_vec::<f64>();
         assert!(y[0].is_nan() && !y[1].is_nan(), "{name}: {y:?}");
     }
-    assert_eq!(x.max_pool1d(PoolOptions::new(4)).1.to_vec::<i64>(), [1], "NaN is ordered as the largest value");
+    assert_eq!(x.max_pool1d(PoolOptions::new(4)).1.to_vec::<i64>(), [1], "NaN must count as the largest value");
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn integers_and_booleans_sum_in_i64() {
     ] {
         assert_eq!((y.dtype(), y.item::<i64>()), (DType::I64, expected));
     }
-    assert_eq!(Tensor::from([i64::MAX, 1]).sum(..).item::<i64>(), i64::MIN, "integer sums wrap");
+    assert_eq!(Tensor::from([i64::MAX, 1]).sum(..).item::<i64>(), i64::MIN, "integer sums must wrap");
     for (y, expected) in [(bytes.max(..), 200u8), (bytes.min(..), 100)] {
         assert_eq!((y.dtype(), y.item::<u8>()), (DType::U8, expected));
     }
@@ -208,8 +208,12 @@ fn integers_divide_into_floats() {
     assert_eq!(x.floor_div(2).to_vec::<i64>(), [3, -4]);
     assert_eq!(x.rem(2).to_vec::<i64>(), [1, 1]);
     assert_eq!(x.fmod(2).to_vec::<i64>(), [1, -1]);
-    assert_eq!(x.floor_div(0).to_vec::<i64>(), [0, 0], "division by 0 gives 0");
-    assert_eq!(Tensor::from([i64::MIN]).floor_div(-1).to_vec::<i64>(), [i64::MIN], "division does not trap");
+    assert_eq!(x.floor_div(0).to_vec::<i64>(), [0, 0], "a division by 0 must give 0");
+    assert_eq!(
+        Tensor::from([i64::MIN]).floor_div(-1).to_vec::<i64>(),
+        [i64::MIN],
+        "the division of the least integer by -1 must wrap"
+    );
     assert_eq!(x.rem(0).to_vec::<i64>(), [0, 0]);
 }
 
@@ -233,7 +237,11 @@ fn integers_wrap_and_keep_their_width() {
 fn arithmetic_on_booleans_counts_or_is_an_error() {
     let x = Tensor::from([true, true, false]);
     let y = &x + &x;
-    assert_eq!((y.dtype(), y.to_vec::<bool>()), (DType::Bool, vec![true, true, false]), "addition of booleans is or");
+    assert_eq!(
+        (y.dtype(), y.to_vec::<bool>()),
+        (DType::Bool, vec![true, true, false]),
+        "the sum of booleans must be their logical or"
+    );
     let z = &x + 0.5;
     assert_eq!((z.dtype(), z.to_vec::<f32>()), (DType::F32, vec![1.5, 1.5, 0.5]));
     assert_eq!((x.any(..).item::<bool>(), x.all(..).item::<bool>()), (true, false));
@@ -243,8 +251,8 @@ fn arithmetic_on_booleans_counts_or_is_an_error() {
     assert!(refused(ops::matmul(&x, &x)));
     assert!(refused(ops::var(&x, ..)));
     assert!(refused(ops::norm(&x, 2.0, ..)));
-    assert!(refused(ops::where_(&Tensor::from([1i64]), 1.0, 0.0)), "a condition must be bool");
-    assert!(refused(ops::index_select(&x, 0, &x)), "an index must be an integer");
+    assert!(refused(ops::where_(&Tensor::from([1i64]), 1.0, 0.0)), "a condition that is not bool must be an error");
+    assert!(refused(ops::index_select(&x, 0, &x)), "an index that is not an integer must be an error");
 }
 
 #[test]
@@ -253,6 +261,6 @@ fn integer_results_have_no_gradient() {
     for y in [x.argmax(..), x.argsort(0, false), x.sort(0, true).1, x.gt(1.5), x.isnan(), x.to_dtype(DType::I64)] {
         assert!(!y.requires_grad(), "{y:?}");
     }
-    assert!(x.floor().requires_grad(), "a float step function has gradient 0");
+    assert!(x.floor().requires_grad(), "floor must be tracked, with a gradient of 0");
     assert_eq!(gradients(&x.floor(), Tensor::from([1.0; 3]), [&x]), [[0.0; 3]]);
 }

@@ -104,7 +104,11 @@ fn floor_division_agrees_with_python() {
             -(1 << (8 * dtype.size() - 1))
         });
         let minus = Tensor::full([1], -1, dtype);
-        assert_eq!(least.floor_div(&minus).to_vec::<i64>(), least.to_vec::<i64>(), "{dtype}: the quotient wraps");
+        assert_eq!(
+            least.floor_div(&minus).to_vec::<i64>(),
+            least.to_vec::<i64>(),
+            "{dtype}: the quotient of the least integer by -1 must wrap"
+        );
         assert_eq!(least.rem(&minus).to_vec::<i64>(), [0]);
         assert_eq!(least.fmod(&minus).to_vec::<i64>(), [0]);
         let zero = Tensor::zeros([1], dtype);

@@ -267,7 +267,7 @@ fn einsum_with_repeated_labels() {
     let diagonal = ops::einsum("ii->i", &[&x]).unwrap();
     assert_eq!(diagonal.to_vec::<f64>(), [1.0, 4.0]);
     assert_eq!(gradients(&diagonal, Tensor::from([5.0, 7.0]), [&x]), [[5.0, 0.0, 0.0, 7.0]]);
-    // y_j = Σᵢ x_ii·v_j, and one tensor for two operands.
+    // The first product is y_j = Σᵢ x_ii·v_j. In the second one, both operands are the same tensor.
     let v = leaf([10.0, 100.0]);
     let scaled = ops::einsum("ii,j->j", &[&x, &v]).unwrap();
     assert_eq!(scaled.to_vec::<f64>(), [50.0, 500.0]);

@@ -13,7 +13,7 @@ fn refused<T>(op: &str, result: Result<T>) -> String {
             error.to_string()
         }
         Err(error) => panic!("{op}: unexpected error: {error}"),
-        Ok(_) => panic!("{op}: the call returned no error"),
+        Ok(_) => panic!("{op}: the call must return an error"),
     }
 }
 
@@ -49,7 +49,11 @@ fn numbers_outside_the_range_of_a_dtype() {
     assert!(refused("arange", ops::arange(250, 260, 1, DType::U8)).contains("u8"));
     assert!(refused("arange", ops::arange(2, -3, -1, DType::U8)).contains("u8"));
     assert_eq!(ops::arange(250, 256, 1, DType::U8).unwrap().size(), 6);
-    assert_eq!(ops::arange(300, 0, 1, DType::U8).unwrap().size(), 0, "an empty range");
+    assert_eq!(
+        ops::arange(300, 0, 1, DType::U8).unwrap().size(),
+        0,
+        "a range without elements must be allowed for a start outside of the dtype"
+    );
     for (start, end, step) in [(0.0, 5.0, 0.5), (0.5, 5.0, 1.0), (0.0, 5.5, 1.0), (0.0, 1e19, 1.0)] {
         assert!(refused("arange", ops::arange(start, end, step, DType::I64)).contains("float dtype"));
     }
@@ -77,7 +81,7 @@ fn integers_beside_narrow_tensors() {
     }
     assert_eq!(ops::lt(&bytes, 300).unwrap().to_vec::<bool>(), [true, true]);
     assert_eq!(ops::lt(words.to_dtype(DType::I64), far).unwrap().to_vec::<bool>(), [true, true]);
-    assert_eq!(ops::add(&bytes, 255).unwrap().to_vec::<i64>(), [0, 6], "sums wrap");
+    assert_eq!(ops::add(&bytes, 255).unwrap().to_vec::<i64>(), [0, 6], "a sum beyond the range of u8 must wrap");
     // Tensors are promoted, and a float tensor accepts any number.
     assert_eq!(ops::add(&words, far as f64).unwrap().dtype(), DType::F32);
 }
@@ -305,7 +309,7 @@ fn invalid_values_make_a_captured_step_nan() {
         let mut captured = capture(draw, &[&Tensor::from([[1.0, 1.0], [0.0, 1.0]])]).unwrap();
         for wrong in [[0.0, 0.0], [-1.0, 3.0], [f64::NAN, 1.0], [f64::INFINITY, 1.0], [f64::MAX, f64::MAX]] {
             let drawn = captured.launch(&[&Tensor::from([wrong, [0.0, 1.0]])]).unwrap().to_vec::<i64>(0);
-            assert_eq!(drawn, [2, 1], "the invalid weights {wrong:?} give the number of classes");
+            assert_eq!(drawn, [2, 1], "the sample of the invalid weights {wrong:?} must be the number of classes");
         }
     }
 
@@ -322,9 +326,9 @@ fn invalid_values_make_a_captured_step_nan() {
     let mut captured = capture(bags, &[&Tensor::from([0i64, 2, 2])]).unwrap();
     for wrong in [[1i64, 2, 3], [0, 3, 2], [0, 1, 5], [-1, 2, 3], [0, 0, i64::MAX]] {
         let values = captured.launch(&[&Tensor::from(wrong)]).unwrap().to_vec::<f64>(0);
-        assert!(values.iter().all(|v| v.is_nan()), "{wrong:?}: {values:?}");
+        assert!(values.iter().all(|v| v.is_nan()), "{wrong:?}: all values must be NaN, got {values:?}");
         let gradient = table.grad().unwrap().to_vec::<f64>();
-        assert!(gradient.iter().all(|g| g.is_nan()), "{wrong:?}: {gradient:?}");
+        assert!(gradient.iter().all(|g| g.is_nan()), "{wrong:?}: the whole gradient must be NaN, got {gradient:?}");
     }
     assert_eq!(captured.launch(&[&Tensor::from([0i64, 2, 2])]).unwrap().to_vec::<f64>(0), [11.0, 0.0, 110.0]);
     assert_eq!(table.grad().unwrap().to_vec::<f64>(), [1.0, 2.0, 1.0]);

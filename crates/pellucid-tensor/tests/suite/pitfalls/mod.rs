@@ -17,7 +17,7 @@ fn gradients<const N: usize>(y: &Tensor, weights: Tensor, leaves: [&Tensor; N]) 
     leaves.iter().for_each(|x| x.zero_grad());
     assert_eq!(y.shape(), weights.shape(), "there must be one weight for each element");
     (y * weights).sum(..).backward();
-    leaves.map(|x| x.grad().expect("the tensor has a gradient").to_vec())
+    leaves.map(|x| x.grad().expect("the tensor must have a gradient").to_vec())
 }
 
 /// Returns a matrix that requires a gradient.

@@ -12,7 +12,7 @@ fn refused<T>(index: i64, result: Result<T>) {
     match result {
         Err(Error::IndexOutOfBounds { index: named, len, .. }) => assert_eq!((named, len), (index, 3)),
         Err(other) => panic!("{index}: unexpected error: {other}"),
-        Ok(_) => panic!("the call with index {index} returned no error"),
+        Ok(_) => panic!("the call with index {index} must return an error"),
     }
 }
 
@@ -61,8 +61,9 @@ fn a_refused_assignment_writes_nothing() {
         let x = line();
         let payload = payload_of(|| x.set(Tensor::from([0, wrong]), 7.0));
         let error = payload.downcast_ref::<Error>().map(|e| e.to_string());
-        let error =
-            error.or_else(|| payload.downcast_ref::<String>().cloned()).expect("the payload of the panic is a message");
+        let error = error
+            .or_else(|| payload.downcast_ref::<String>().cloned())
+            .expect("the payload of the panic must be a string");
         assert!(error.contains(&wrong.to_string()), "{error}");
         assert_eq!(x.to_vec::<f64>(), [1.0, 2.0, 3.0]);
     }
@@ -82,14 +83,23 @@ fn narrowed_ranges() {
 fn axis_arguments() {
     for axis in [1, -2, isize::MAX, isize::MIN] {
         let refused = |result: Result<Tensor>| matches!(result, Err(Error::AxisOutOfRange { .. }));
-        assert!(refused(ops::sum(&line(), axis)), "sum over {axis}");
-        assert!(refused(ops::softmax(&line(), axis)), "softmax over {axis}");
-        assert!(refused(ops::cumsum(&line(), axis)), "cumsum along {axis}");
-        assert!(refused(ops::select(&line(), axis, 0)), "select along {axis}");
-        assert!(refused(ops::index_select(&line(), axis, &Tensor::from([0i64]))), "index_select along {axis}");
-        assert!(refused(ops::sort(&line(), axis, false).map(|(values, _)| values)), "sort along {axis}");
-        assert!(refused(ops::concatenate(&[&line()], axis)), "concatenate along {axis}");
-        assert!(refused(ops::flip(&line(), axis)), "flip along {axis}");
+        assert!(refused(ops::sum(&line(), axis)), "sum over the invalid axis {axis} must be an error");
+        assert!(refused(ops::softmax(&line(), axis)), "softmax over the invalid axis {axis} must be an error");
+        assert!(refused(ops::cumsum(&line(), axis)), "cumsum along the invalid axis {axis} must be an error");
+        assert!(refused(ops::select(&line(), axis, 0)), "select along the invalid axis {axis} must be an error");
+        assert!(
+            refused(ops::index_select(&line(), axis, &Tensor::from([0i64]))),
+            "index_select along the invalid axis {axis} must be an error"
+        );
+        assert!(
+            refused(ops::sort(&line(), axis, false).map(|(values, _)| values)),
+            "sort along the invalid axis {axis} must be an error"
+        );
+        assert!(
+            refused(ops::concatenate(&[&line()], axis)),
+            "concatenate along the invalid axis {axis} must be an error"
+        );
+        assert!(refused(ops::flip(&line(), axis)), "flip along the invalid axis {axis} must be an error");
     }
 }
 
@@ -97,10 +107,13 @@ fn axis_arguments() {
 fn class_indices() {
     for wrong in WRONG {
         let one = ops::one_hot(&Tensor::from([wrong, 1]), 3).unwrap();
-        assert_eq!(one.to_vec::<i64>(), [0, 0, 0, 0, 1, 0], "{wrong} is not a class");
+        assert_eq!(one.to_vec::<i64>(), [0, 0, 0, 0, 1, 0], "one_hot must give zeros for the invalid class {wrong}");
         let logits = Tensor::from([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]]);
         let loss = ops::cross_entropy(&logits, &Tensor::from([0, wrong]), CrossEntropyOptions::default());
-        assert!(matches!(loss, Err(Error::IndexOutOfBounds { .. })), "{wrong}: {loss:?}");
+        assert!(
+            matches!(loss, Err(Error::IndexOutOfBounds { .. })),
+            "the invalid class {wrong} must be an error, got {loss:?}"
+        );
     }
 }
 

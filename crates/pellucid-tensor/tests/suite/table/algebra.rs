@@ -27,7 +27,7 @@ pub fn solve_with_determinant(a: &Mat, b: &Mat) -> (Mat, f64) {
     for k in 0..n {
         let pivot = (k..n)
             .max_by(|&i, &j| a[i][k].abs().total_cmp(&a[j][k].abs()))
-            .expect("the matrix has at least one remaining row");
+            .expect("the matrix must have at least one remaining row");
         if pivot != k {
             (det, _, _) = (-det, a.swap(k, pivot), x.swap(k, pivot));
         }

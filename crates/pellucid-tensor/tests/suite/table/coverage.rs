@@ -17,6 +17,6 @@ fn every_operation_has_a_row() {
     let defined: Vec<&str> = operations().map(|op| op.name).collect();
     let rows: Vec<&str> = rows::all().iter().map(|row| row.name).collect();
     let (missing, unknown) = (surplus(&defined, &rows), surplus(&rows, &defined));
-    assert!(missing.is_empty(), "operations without a row in the table: {missing:?}");
-    assert!(unknown.is_empty(), "rows without an operation, or second rows of one: {unknown:?}");
+    assert!(missing.is_empty(), "every operation must have a row in the table; without a row: {missing:?}");
+    assert!(unknown.is_empty(), "every row must belong to an operation without another row; wrong rows: {unknown:?}");
 }

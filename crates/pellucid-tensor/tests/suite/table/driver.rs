@@ -74,7 +74,7 @@ pub fn run(rows: Vec<Row>) {
             }
             for (statement, holds) in &row.more {
                 report.section(statement, |report| {
-                    report.expect(holds()?, || "the check failed".into());
+                    report.expect(holds()?, || "the property in the label does not hold".into());
                     Ok(())
                 });
             }
@@ -122,7 +122,7 @@ fn compare(row: &Row, case: &Case, values: &[Nd], tensors: &[Tensor], report: &m
         references = vec![zip(values, |v| integers(&v.iter().map(|&x| x as i64).collect::<Vec<_>>()) as f64)];
     }
     report.expect(outputs.len() == references.len(), || {
-        format!("{} outputs, expected {}", outputs.len(), references.len())
+        format!("the call returned {} outputs, expected {}", outputs.len(), references.len())
     });
     for (k, (output, reference)) in outputs.iter().zip(&references).enumerate() {
         let rule = expected[k.min(expected.len() - 1)];
@@ -161,10 +161,10 @@ fn refused(case: &Case, tensors: &[Tensor], report: &mut Report) -> Result<()> {
     let before = state();
     match (case.call)(tensors) {
         Err(Error::DTypeMismatch { .. }) => {}
-        Err(other) => report.fail(format!("the call returned another error: {other}")),
-        Ok(outputs) => report.fail(format!("the call returned no error, but {outputs:?}")),
+        Err(other) => report.fail(format!("the call must return a dtype error, got: {other}")),
+        Ok(outputs) => report.fail(format!("the call must return an error, got {outputs:?}")),
     }
-    report.expect(state() == before, || "the failed call changed an input".into());
+    report.expect(state() == before, || "a failed call must not change an input".into());
     Ok(())
 }
 
@@ -176,7 +176,7 @@ fn layouts(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
         let (laid, dense) = ((case.call)(&laid)?, (case.call)(dense)?);
         for (k, (a, b)) in laid.iter().zip(&dense).enumerate() {
             report.expect(a.shape() == b.shape() && bits(a) == bits(b), || {
-                format!("{name}: output {k} is {a:?}, from dense inputs {b:?}")
+                format!("{name}: output {k} is {a:?}, but must be {b:?} as for dense inputs")
             });
         }
         Ok(())
@@ -266,7 +266,7 @@ fn non_finite_elements(row: &Row, case: &Case, report: &mut Report) -> Result<()
     Ok(())
 }
 
-/// Checks host numbers on either side: they never widen a tensor, and gradients are unaffected.
+/// Checks a host number as either operand: it must never widen a tensor, and the gradients must be correct.
 fn scalars(row: &Row, (right, left): &super::row::Scalars, report: &mut Report) -> Result<()> {
     let case = &row.cases[0];
     for dtype in DType::ALL {
@@ -300,7 +300,7 @@ fn scalars(row: &Row, (right, left): &super::row::Scalars, report: &mut Report) 
                 report.section(format!("{dtype}, {k:?} on side {}", 1 - side), |report| {
                     let Some(expected) = row.rules[0].result(joined) else {
                         let refused = matches!(result, Err(Error::DTypeMismatch { .. }));
-                        report.expect(refused, || format!("the call returned no error, but {result:?}"));
+                        report.expect(refused, || format!("the call must return an error, got {result:?}"));
                         return Ok(());
                     };
                     let output = result?;
@@ -308,8 +308,9 @@ fn scalars(row: &Row, (right, left): &super::row::Scalars, report: &mut Report) 
                     if let Some(integers) = row.integers.filter(|_| expected.is_int()) {
                         reference = zip(&operands, |v| integers(&[v[0] as i64, v[1] as i64]) as f64);
                     }
-                    report
-                        .expect(output.dtype() == expected, || format!("got {}, expected {expected}", output.dtype()));
+                    report.expect(output.dtype() == expected, || {
+                        format!("the dtype is {}, expected {expected}", output.dtype())
+                    });
                     compare_output(row, row.scale, &output, &reference, 0, report);
                     Ok(())
                 });

@@ -74,7 +74,7 @@ fn both_orders(
     }
     if gradient == Gradient::Zero {
         for output in call(&inputs.iter().map(|&t| t.clone()).collect::<Vec<_>>())? {
-            report.expect(output.requires_grad(), || "a piecewise constant result is tracked".into());
+            report.expect(output.requires_grad(), || "a piecewise constant float result must be tracked".into());
         }
     }
     Ok(())
@@ -120,11 +120,13 @@ fn metadata(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
             report.expect(meta == (tensors[i].shape(), tensors[i].dtype()), || {
                 format!("the gradient of input {i} ({dtypes:?}) is {} {}", meta.0, meta.1)
             });
-            // In narrow dtypes rounding may move ties and cancel digits; an error in a formula is much larger.
+            // Rounding to narrow dtypes may create ties and cancel digits. A wrong formula causes a larger error.
             let slack = dtypes.iter().map(|&d| super::data::epsilon(d)).fold(0.0, f64::max) * 100.0;
             let size = values(expected).iter().fold(1.0, |m: f64, v| m.max(v.abs()));
             let near = values(got).iter().zip(values(expected)).all(|(a, b)| (a - b).abs() <= slack * size);
-            report.expect(near, || format!("the gradient of input {i} ({dtypes:?}) is {got:?}, in f64 {expected:?}"));
+            report.expect(near, || {
+                format!("the gradient of input {i} ({dtypes:?}) is {got:?}, expected {expected:?} as in f64")
+            });
         }
     }
     Ok(())
@@ -136,7 +138,7 @@ pub fn untracked(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
     let (_, tensors) = operands(row.name, case, &[if floats { DType::F64 } else { DType::I32 }]);
     let inputs = tensors.iter().map(|t| t.detach().requires_grad_(t.dtype().is_float())).collect::<Vec<_>>();
     for output in (case.call)(&inputs)? {
-        report.expect(!output.requires_grad() && output.is_leaf(), || format!("{output:?} is tracked"));
+        report.expect(!output.requires_grad() && output.is_leaf(), || format!("{output:?} must be untracked"));
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use pellucid_tensor::{GradOptions, Result, Tensor, grad, ops};
 type Unary = fn(&Tensor) -> Result<Tensor>;
 const INF: f64 = f64::INFINITY;
 
-/// Returns (operation, x, first derivative, second derivative); NaN where the value is unspecified.
+/// Returns (label, function, x, first derivative, second derivative); a derivative of NaN is unspecified.
 fn corners() -> Vec<(&'static str, Unary, f64, f64, f64)> {
     vec![
         ("abs", |x| ops::abs(x), 0.0, 0.0, 0.0),

@@ -96,7 +96,7 @@ impl Nd {
         self.fold(axes, f).reshape(&gone)
     }
 
-    /// Replaces every row along `axes` by a row of equal length.
+    /// Replaces every row along `axes` by `f` of the row, which has the same length.
     pub fn rows(&self, axes: &[usize], f: impl Fn(&[f64]) -> Vec<f64>) -> Nd {
         let mut out = self.clone();
         for start in indices(&keepdims(&self.shape, axes)) {

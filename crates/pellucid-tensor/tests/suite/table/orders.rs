@@ -6,13 +6,14 @@ use super::nd::Nd;
 use super::row::{Case, Gradient, Row};
 use pellucid_tensor::{DType, GradOptions, Result, Tensor, grad};
 
-/// The highest order for elementwise rows, and for all others.
+/// The highest order of derivatives for elementwise rows.
 const ELEMENTWISE: usize = 8;
+/// The highest order of derivatives for all other rows.
 const OTHERS: usize = 4;
 /// Cases with more elements are skipped: they differ from smaller ones only in size.
 const MOST_ELEMENTS: usize = 24;
 
-/// Σ wᵢ·yᵢ with weights between 0.5 and 1.5.
+/// Returns weights between 0.5 and 1.5 for every output, and the weighted sum Σ wᵢ·yᵢ of all outputs.
 fn weighted(outputs: &[Tensor], salt: f64) -> Result<(Vec<Option<Tensor>>, f64)> {
     let (mut weights, mut sum) = (Vec::new(), 0.0);
     for y in outputs {

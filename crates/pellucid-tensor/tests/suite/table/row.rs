@@ -20,16 +20,17 @@ pub struct Row {
     pub signed_zero: bool,
     /// True for a row of [`unary`] or [`binary`].
     pub elementwise: bool,
-    /// A binary operation with a host number on its right, and on its left.
+    /// The binary operation with a host number as its right operand, and as its left operand.
     pub scalar: Option<Scalars>,
     /// The reference for integers, if it differs from that for real numbers.
     pub integers: Option<fn(&[i64]) -> i64>,
-    /// Checks beside the cases: descriptions and predicates.
+    /// Checks beside the cases: labels and predicates.
     pub more: Vec<(&'static str, Statement)>,
 }
 
 /// One call of an operation.
 pub struct Case {
+    /// The name of the case. It also seeds the numbers of the inputs, so another label means other numbers.
     pub label: String,
     pub inputs: Vec<Input>,
     pub call: Call,
@@ -288,7 +289,7 @@ impl Row {
         self
     }
 
-    /// Adds a check beside the cases.
+    /// Adds a check beside the cases: a property of the operation, or the name of a test case, and a predicate.
     pub fn check(mut self, statement: &'static str, holds: impl Fn() -> Result<bool> + 'static) -> Row {
         self.more.push((statement, Box::new(holds)));
         self
@@ -322,14 +323,14 @@ impl Row {
 
     /// Marks the last case as too large for finite differences: only values are compared.
     pub fn long(mut self) -> Row {
-        let case = self.cases.last_mut().expect("the row has at least one case");
+        let case = self.cases.last_mut().expect("the row must have a case");
         (case.dtypes, case.values_only) = (false, true);
         self
     }
 
     /// Sets the size of the intermediate values of the last case.
     pub fn case_scale(mut self, scale: f64) -> Row {
-        self.cases.last_mut().expect("the row has at least one case").scale = scale;
+        self.cases.last_mut().expect("the row must have a case").scale = scale;
         self
     }
 
@@ -341,7 +342,7 @@ impl Row {
 
     /// Runs the last case with floats only.
     pub fn floats_only(mut self) -> Row {
-        self.cases.last_mut().expect("the row has at least one case").dtypes = false;
+        self.cases.last_mut().expect("the row must have a case").dtypes = false;
         self
     }
 }

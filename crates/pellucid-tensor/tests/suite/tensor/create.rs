@@ -46,7 +46,10 @@ fn bytes_round_trip() {
     assert_eq!(x.to_bytes(), y.to_bytes());
     assert_eq!(x.t().to_bytes().unwrap()[4..8], f32::NAN.to_ne_bytes());
     assert!(Tensor::from_bytes(&[0; 5], DType::F32, 1).is_err());
-    assert!(Tensor::from_bytes(&[2], DType::Bool, 1).is_err(), "the byte of a boolean is 0 or 1");
+    assert!(
+        Tensor::from_bytes(&[2], DType::Bool, 1).is_err(),
+        "a byte of a boolean that is neither 0 nor 1 must be an error"
+    );
 }
 
 #[test]
@@ -58,11 +61,15 @@ fn ranges_count_as_numpy_does() {
     assert_eq!(Tensor::arange(0.0f64, 1.0, 0.3).to_vec::<f64>(), [0.0, 0.3, 0.6, 3.0 * 0.3]);
     assert_eq!(Tensor::arange(1.0f32, 0.0, -0.25).to_vec::<f32>(), [1.0, 0.75, 0.5, 0.25]);
     assert_eq!(Tensor::arange(i64::MIN, i64::MAX, i64::MAX).to_vec::<i64>(), [i64::MIN, -1, i64::MAX - 1]);
-    assert_eq!(Tensor::arange(6i64, 0, -2).to_vec::<i64>(), [6, 4, 2], "the end is exclusive with a negative step too");
+    assert_eq!(
+        Tensor::arange(6i64, 0, -2).to_vec::<i64>(),
+        [6, 4, 2],
+        "the end must be exclusive with a negative step too"
+    );
     assert_eq!(Tensor::arange(i64::MAX, i64::MIN, i64::MIN).to_vec::<i64>(), [i64::MAX, -1]);
     for (step, len) in [(1i64, 7), (2, 4), (3, 3), (6, 2), (7, 1), (8, 1)] {
-        assert_eq!(Tensor::arange(0, 7, step).size(), len, "by {step}");
-        assert_eq!(Tensor::arange(7, 0, -step).size(), len, "by -{step}");
+        assert_eq!(Tensor::arange(0, 7, step).size(), len, "wrong number of elements for step {step}");
+        assert_eq!(Tensor::arange(7, 0, -step).size(), len, "wrong number of elements for step -{step}");
     }
     assert!(panic_of(|| Tensor::arange(0i64, 5, 0)).starts_with("arange"));
     assert!(panic_of(|| Tensor::arange(0.0, f64::INFINITY, 1.0)).starts_with("arange"));
@@ -77,7 +84,7 @@ fn linspace_hits_both_ends() {
     let x = Tensor::linspace(0.1, 0.7, 1001, DType::F64).to_vec::<f64>();
     assert_eq!((x[0], x[1000]), (0.1, 0.7));
     let far = Tensor::linspace(-f64::MAX, f64::MAX, 3, DType::F64).to_vec::<f64>();
-    assert_eq!(far, [-f64::MAX, 0.0, f64::MAX], "the difference of the ends overflows");
+    assert_eq!(far, [-f64::MAX, 0.0, f64::MAX], "linspace must not overflow if the difference of the ends does");
     assert!(panic_of(|| Tensor::linspace(0.0, 1.0, 3, DType::I64)).contains("are not supported"));
 }
 

@@ -21,7 +21,7 @@ fn panic_location(f: impl FnOnce()) -> (String, u32) {
         }));
     });
     panic_of(f);
-    PLACE.take().expect("the hook stored the location")
+    PLACE.take().expect("the panic hook must store the location")
 }
 
 #[test]
@@ -76,7 +76,10 @@ fn a_failed_call_changes_nothing() {
     let version = x.array().storage().version();
     assert!(x.try_set(3, 9.0).is_err());
     assert!(x.try_set(.., Tensor::from([1.0f32, 2.0])).is_err());
-    assert!(x.try_set(Tensor::from([0i64, 5]), 9.0).is_err(), "the first index is valid, the second is not");
+    assert!(
+        x.try_set(Tensor::from([0i64, 5]), 9.0).is_err(),
+        "a valid index followed by an invalid one must be an error"
+    );
     assert!(ops::copy_(&x, &Tensor::from([[1.0f32], [2.0]])).is_err());
     assert_eq!(x.to_vec::<f32>(), [1.0, 2.0, 3.0]);
     assert_eq!(x.array().storage().version(), version);

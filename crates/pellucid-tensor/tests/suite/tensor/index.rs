@@ -69,7 +69,8 @@ fn integer_tensors_select_elements() {
     is(x.i((&at.i(1..2), slice(None, None, -2), 3)), &[1, 2], &[11, 3]);
 }
 
-/// NumPy: adjacent index tensors put their axes in place; with a range or a new axis between them, the axes come first.
+/// As in NumPy, the axes of adjacent index tensors replace the indexed axes. If a range or a new axis separates the
+/// index tensors, their axes come first in the result.
 #[test]
 fn axes_of_index_tensors_stay_in_place_only_if_adjacent() {
     let x = Tensor::arange(0i64, 120, 1).reshape([2, 3, 4, 5]);
@@ -85,7 +86,7 @@ fn axes_of_index_tensors_stay_in_place_only_if_adjacent() {
     is(first_and_third.i((1, 2, 0)), &[], &[115]);
     assert_eq!(x.i((.., &a, NewAxis, &b)).shape()[..], [2, 2, 1, 5]);
     assert_eq!(x.i((.., .., &a, 1)).shape()[..], [2, 3, 2]);
-    // An integer beside an index tensor counts as one of them.
+    // An integer in an index with an index tensor counts as an index tensor.
     assert_eq!(x.i((0, .., &a)).shape()[..], [2, 3, 5]);
     assert_eq!(x.i((.., 0, &a)).shape()[..], [2, 2, 5]);
     assert_eq!(x.i((.., &a, .., 0)).shape()[..], [2, 2, 4]);
@@ -139,7 +140,7 @@ fn assignment_writes_through_every_kind_of_index() {
     assert_eq!(
         set(&|x| x.set(Ellipsis, Tensor::from(2.9f32))),
         [2; 6],
-        "the source is converted to the target's dtype"
+        "the source must be converted to the target's dtype"
     );
     assert_eq!(set(&|x| x.set((NewAxis, 0), 1)), [1, 1, 1, 0, 0, 0]);
     assert_eq!(set(&|x| x.set((.., &Tensor::from([2i64, 0])), Tensor::from([5i64, 6]))), [6, 0, 5, 6, 0, 5]);
@@ -150,16 +151,16 @@ fn assignment_writes_through_every_kind_of_index() {
     assert_eq!(
         set(&|x| x.set(Tensor::from([0i64, 0]), Tensor::from([[1i64], [2]]))),
         [2, 2, 2, 0, 0, 0],
-        "the last value for a repeated index is stored"
+        "the last value for a repeated index must be stored"
     );
     assert_eq!(set(&|x| x.set((.., &Tensor::from([true, false, true])), 4)), [4, 0, 4, 4, 0, 4]);
     assert_eq!(set(&|x| x.set(x.eq(0), Tensor::arange(0i64, 6, 1))), [0, 1, 2, 3, 4, 5]);
-    assert_eq!(set(&|x| x.t().set(0, 3)), [3, 0, 0, 3, 0, 0], "a write to a view changes the base");
+    assert_eq!(set(&|x| x.t().set(0, 3)), [3, 0, 0, 3, 0, 0], "a write to a view must change the base");
     assert_eq!(set(&|x| x.set((0, 0..2), x.i((0, 1..3)) + 1)), [1, 1, 0, 0, 0, 0]);
     assert_eq!(set(&|x| x.set((.., 0..0), 9)), [0; 6]);
 }
 
-/// NumPy 2: a 0-d boolean is an index of shape [1] or [0] that covers no axis.
+/// As in NumPy 2, a 0-d boolean is an index tensor of shape [1] (true) or [0] (false) that covers no axis.
 #[test]
 fn a_mask_without_axes_adds_one_of_length_1_or_0() {
     let x = Tensor::arange(0i64, 6, 1).reshape([2, 3]);
@@ -178,17 +179,17 @@ fn a_mask_without_axes_adds_one_of_length_1_or_0() {
     assert_eq!(
         x.i((&yes, .., &columns)).to_vec::<i64>(),
         [0, 3, 2, 5],
-        "the axes of separated index tensors come first"
+        "the axes of separated index tensors must come first"
     );
     assert_eq!(x.i((.., &yes, &columns)).to_vec::<i64>(), [0, 2, 3, 5]);
     assert_eq!(shape(x.i((.., &no, &Tensor::from([1i64])))), [2, 0]);
     assert!(matches!(x.try_i((.., &no, &columns)), Err(Error::ShapeMismatch { .. })));
     assert_eq!(x.i((&yes, x.gt(3))).to_vec::<i64>(), [4, 5]);
-    // A 0-d tensor.
+    // A 0-d tensor can be indexed too.
     let one = Tensor::from(7i64);
     assert_eq!((shape(one.i(&yes)), shape(one.i(&no))), (vec![1], vec![0]));
     assert_eq!(one.i(&yes).item::<i64>(), 7);
-    // Writes.
+    // Writes through a 0-d mask.
     let t = Tensor::from([1.0f32, 2.0]);
     t.set(Tensor::from(-1.0f32).gt(0.0), 9.0);
     t.set((.., false), 9.0);
@@ -233,7 +234,7 @@ fn gradients_flow_through_every_kind_of_index() {
     assert_eq!(
         gradient(x.i((0, &Tensor::from([1i64, 1, 1])))),
         [0.0, 3.0, 0.0, 0.0, 0.0, 0.0],
-        "repeated indices accumulate"
+        "the gradients of repeated indices must be summed"
     );
     assert_eq!(gradient(x.i(x.gt(3.0)) * 5.0), [0.0, 0.0, 0.0, 0.0, 5.0, 5.0]);
     assert_eq!(gradient(x.i((NewAxis, Ellipsis, 0)) * 2.0), [2.0, 0.0, 0.0, 2.0, 0.0, 0.0]);

@@ -4,7 +4,7 @@ use pellucid_tensor::{DType, Device, Error, Tensor, bf16, f16, ops};
 
 #[track_caller]
 fn refused<T: std::fmt::Debug>(result: Result<T, Error>, op: &str, part: &str) {
-    let error = result.expect_err("the call returns an error");
+    let error = result.expect_err("the call must return an error");
     assert!(matches!(&error, Error::InvalidArgument { op: own, .. } if *own == op), "{error}");
     assert!(error.to_string().contains(part), "{error}");
 }
@@ -27,7 +27,7 @@ fn reads_of_fractions_as_integers_are_errors() {
     refused(Tensor::from([300i64]).try_item::<u8>(), "item", "300, which is not a value of u8");
     refused(Tensor::from([-1i32]).try_item::<u8>(), "item", "-1");
     refused(Tensor::from([3e9f32]).try_item::<i32>(), "item", "3000000000");
-    // The alternative, and reads that lose only digits.
+    // to_dtype() truncates, and conversions to bool or to a float are not refused.
     assert_eq!(Tensor::from([2.7f32, -2.7]).to_dtype(DType::I64).to_vec::<i64>(), [2, -2]);
     assert_eq!(Tensor::from([0.5f32, 0.0]).to_vec::<bool>(), [true, false]);
     assert_eq!(Tensor::from([(1i64 << 53) + 1]).item::<f64>(), 2f64.powi(53));
@@ -42,7 +42,7 @@ fn writes_of_fractions_into_integers_are_errors() {
     refused(Tensor::zeros([2], DType::U8).try_set(.., -1), "set", "-1");
     refused(ops::index_fill(&x, 0, &Tensor::from([0i64]), 2.7), "index_fill", "2.7");
     refused(ops::masked_fill(&x, &x.gt(1), 2.7), "masked_fill", "2.7");
-    assert_eq!(x.to_vec::<i64>(), [1, 2, 3], "the failed call changed the tensor");
+    assert_eq!(x.to_vec::<i64>(), [1, 2, 3], "a failed call must not change the tensor");
     x.set(0, 7.0);
     x.set(1, true);
     assert_eq!(x.to_vec::<i64>(), [7, 1, 3]);

@@ -9,7 +9,7 @@ fn every_form_of_every_operator() {
     assert_eq!((&a - &b).to_vec::<i64>(), [5, -9, 2]);
     assert_eq!((&a * &b).to_vec::<i64>(), [14, -14, 24]);
     assert_eq!((&a / &b).to_vec::<f32>(), [3.5, -3.5, 1.5]);
-    assert_eq!((&a % &b).to_vec::<i64>(), [1, 1, 2], "the remainder has the sign of the divisor, as in Python");
+    assert_eq!((&a % &b).to_vec::<i64>(), [1, 1, 2], "the remainder must have the sign of the divisor, as in Python");
     assert_eq!((-&a).to_vec::<i64>(), [-7, 7, -6]);
     assert_eq!((!&a).to_vec::<i64>(), [-8, 6, -7]);
     assert_eq!((&a & &b).to_vec::<i64>(), [7 & 2, -7 & 2, 6 & 4]);
@@ -34,7 +34,7 @@ fn operands_passed_by_value_do_not_change_for_other_handles() {
     assert_eq!((kept.to_vec::<f64>(), view.to_vec::<f64>()), (vec![1.0, 2.0], vec![1.0]));
     let before = y.array().storage().clone();
     let z = y.detach() * 2.0;
-    assert_eq!(y.to_vec::<f64>(), [2.0, 3.0], "a detached handle shares the storage");
+    assert_eq!(y.to_vec::<f64>(), [2.0, 3.0], "an operator must not overwrite the storage of a detached handle");
     assert_eq!(z.to_vec::<f64>(), [4.0, 6.0]);
     drop((y, before));
     let wide = Tensor::ones([3], DType::F64);

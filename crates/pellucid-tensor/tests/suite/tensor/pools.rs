@@ -124,7 +124,7 @@ fn largest(plane: &[f64], window: &[usize]) -> usize {
         .iter()
         .copied()
         .reduce(|best, i| if better(plane[i], plane[best]) { i } else { best })
-        .expect("every window contains at least one element")
+        .expect("every window must contain at least one element")
 }
 
 macro_rules! by_rank {
@@ -175,7 +175,7 @@ fn max_pools_with_positions_and_gradients() {
         if !has_nan {
             let mut expected = vec![0.0; values.len()];
             weights.iter().enumerate().for_each(|(i, w)| expected[at(i)] += w);
-            assert_within(&x.grad().expect("the tensor has a gradient"), &expected, 0.0);
+            assert_within(&x.grad().expect("the tensor must have a gradient"), &expected, 0.0);
         }
         // Unpooling writes the maxima to their positions; the last of several values for one position is stored.
         let dims = &setup.dims[3 - setup.spatial..];
@@ -316,7 +316,11 @@ fn adaptive_average_and_max_pools() {
         let expected = setup.each(&values, outputs, |plane, o| plane[largest(plane, &window(o))]);
         assert_within(&most, &expected, 0.0);
         let expected = setup.each(&values, outputs, |plane, o| largest(plane, &window(o)) as i64);
-        assert_eq!(positions.to_vec::<i64>(), expected, "the result differs for {setup:?} with outputs {outputs:?}");
+        assert_eq!(
+            positions.to_vec::<i64>(),
+            expected,
+            "the result for {setup:?} with outputs {outputs:?} differs from the loops"
+        );
     }
 }
 
@@ -365,6 +369,10 @@ fn fractional_windows_start_where_the_random_numbers_say() {
             }
         }
         assert_within(&y, &expected.0, 0.0);
-        assert_eq!(positions.to_vec::<i64>(), expected.1, "the result differs for {setup:?} with outputs {outputs:?}");
+        assert_eq!(
+            positions.to_vec::<i64>(),
+            expected.1,
+            "the result for {setup:?} with outputs {outputs:?} differs from the loops"
+        );
     }
 }

@@ -21,12 +21,12 @@ pub fn join(a: DType, b: DType) -> DType {
     let mut lines = TABLE.lines().filter(|l| !l.trim().is_empty()).map(|l| l.split_whitespace().collect::<Vec<_>>());
     let column = lines
         .next()
-        .expect("the table has a header line")
+        .expect("the table must have a header line")
         .iter()
         .position(|n| *n == b.name())
-        .expect("the table has a column for the dtype");
-    let line = lines.find(|l| l[0] == a.name()).expect("the table has a row for the dtype");
-    DType::ALL.into_iter().find(|d| d.name() == line[column + 1]).expect("the table contains names of dtypes")
+        .expect("the table must have a column for the dtype");
+    let line = lines.find(|l| l[0] == a.name()).expect("the table must have a row for the dtype");
+    DType::ALL.into_iter().find(|d| d.name() == line[column + 1]).expect("the table must contain only names of dtypes")
 }
 
 #[test]
@@ -35,7 +35,7 @@ fn tensors_promote_by_the_table() {
         for b in DType::ALL {
             let (x, y) = (Tensor::ones([2], a), Tensor::ones([], b));
             assert_eq!(a.promote(b), join(a, b));
-            assert_eq!((&x * &y).dtype(), join(a, b), "{a} * {b}: a 0-d tensor has the precedence of any other tensor");
+            assert_eq!((&x * &y).dtype(), join(a, b), "{a} * {b}: a 0-d tensor must be promoted like any other tensor");
             assert_eq!(ops::concatenate(&[&x, &y.reshape(1)], 0).unwrap().dtype(), join(a, b));
         }
     }
@@ -56,8 +56,8 @@ fn numbers_never_widen_a_tensor() {
         assert_eq!(x.gt(0.5).dtype(), DType::Bool);
     }
     assert_eq!((Tensor::from([1.0f32]) * 1e300).item::<f32>(), f32::INFINITY);
-    assert_eq!((Tensor::from([100i8]) + 100).item::<i64>(), -56, "integers wrap");
+    assert_eq!((Tensor::from([100i8]) + 100).item::<i64>(), -56, "integers must wrap");
     // A number is rounded once, to the dtype of the computation: 0.1 is not widened from f32.
     assert_eq!((Tensor::from([1.0f64]) * 0.1).item::<f64>(), 0.1);
-    assert_eq!((Tensor::from([i64::MAX - 1]) + 1).item::<i64>(), i64::MAX, "i64 addition is exact");
+    assert_eq!((Tensor::from([i64::MAX - 1]) + 1).item::<i64>(), i64::MAX, "an addition of i64 must be exact");
 }

@@ -95,7 +95,7 @@ impl ProgramState {
     fn all(&self) -> Vec<Tensor> {
         let mut all = self.states.to_vec();
         let (weight, gradient) =
-            (self.weight.detach(), self.total.grad().expect("`ProgramState::new` sets a gradient"));
+            (self.weight.detach(), self.total.grad().expect("`ProgramState::new` must set a gradient"));
         all.extend([
             self.index.clone(),
             weight,
@@ -235,7 +235,7 @@ fn run_program(seed: u64, mode: ExecutionMode, counts: &mut Vec<usize>) -> (Vec<
                 outputs
             };
             let mut captured = capture(work, &inputs.iter().collect::<Vec<_>>()).unwrap();
-            assert_eq!(bits(&program_state.all()), before, "program {seed}: recording changed the state");
+            assert_eq!(bits(&program_state.all()), before, "program {seed}: the recording must not change the state");
             for i in 0..STEPS {
                 let inputs = config.inputs(i);
                 let outputs = captured.launch(&inputs.iter().collect::<Vec<_>>()).unwrap();
@@ -244,7 +244,7 @@ fn run_program(seed: u64, mode: ExecutionMode, counts: &mut Vec<usize>) -> (Vec<
                 assert_eq!(
                     bits(&inputs),
                     bits(&config.inputs(i)),
-                    "program {seed}: a launch wrote to the caller's inputs"
+                    "program {seed}: a launch must not write to the caller's inputs"
                 );
             }
         }
@@ -261,13 +261,13 @@ fn compare_modes(seeds: std::ops::Range<u64>) -> Vec<usize> {
         totals.iter_mut().zip(&counts).for_each(|(total, count)| *total += count);
         for mode in [ExecutionMode::Captured, ExecutionMode::Lazy] {
             let (other, its_log) = run_program(seed, mode, &mut counts);
-            assert_eq!(its_log, log, "program {seed} executes other operations: {mode:?}");
+            assert_eq!(its_log, log, "program {seed}: the operations in mode {mode:?} differ from those in eager mode");
             for (i, (found, expected)) in other.iter().zip(&eager).enumerate() {
                 let differs = |a: &[Vec<u8>], b: &[Vec<u8>]| (0..a.len()).filter(|&k| a[k] != b[k]).collect::<Vec<_>>();
                 let (results, state) = (differs(&found.0, &expected.0), differs(&found.1, &expected.1));
                 assert!(
                     results.is_empty() && state.is_empty(),
-                    "program {seed}, {mode:?}, step {i}: results {results:?} and state {state:?} differ\n{log}"
+                    "program {seed}, {mode:?}, step {i} differs from eager: results {results:?}, state {state:?}\n{log}"
                 );
             }
         }
@@ -280,7 +280,7 @@ fn random_programs_compute_the_same_bits_in_every_mode() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let counts = compare_modes(0..250);
     for ((name, _), count) in OPERATIONS.iter().zip(counts) {
-        assert!(count >= 8, "`{name}` was executed only {count} times");
+        assert!(count >= 8, "`{name}` must be executed at least 8 times, got {count}");
     }
 }
 

@@ -42,7 +42,7 @@ pub(super) fn rows() -> Vec<Row> {
             .rule(Rule::Floats)
             .away(&[-1.0, 1.0])
             .any_zero()
-            .check("bounds in the wrong order are an error", || {
+            .check("bounds in the wrong order must be an error", || {
                 argument_refused(ops::hardtanh(&Tensor::from([1.0]), 2.0, 1.0))
             }),
         unary!(softplus_beta(2.0, 3.0), |x| if 2.0 * x > 3.0 { x } else { softplus(2.0 * x) / 2.0 })
@@ -63,7 +63,7 @@ pub(super) fn rows() -> Vec<Row> {
             .rule(Rule::Floats)
             .away(&[-0.5, 0.5])
             .any_zero()
-            .check("a negative threshold is an error", || {
+            .check("a negative threshold must be an error", || {
                 argument_refused(ops::softshrink(&Tensor::from([1.0]), -0.5))
             }),
         unary!(hardshrink(0.5), |x| if x.abs() <= 0.5 { 0.0 } else { x }).rule(Rule::Floats).away(&[-0.5, 0.5]),

@@ -38,7 +38,7 @@ fn binary_rows() -> Vec<Row> {
             .input_within(0, 2.3..=2.6)
             .input_within(1, 1.3..=2.0)
             .ordinary()
-            .check("division by zero and by NaN gives NaN", || {
+            .check("division by zero and by NaN must give NaN", || {
                 Ok(ops::rem(Tensor::from([1.0, f64::NAN]), Tensor::from([0.0, 2.0]))?
                     .to_vec::<f64>()
                     .iter()
@@ -75,7 +75,7 @@ fn binary_rows() -> Vec<Row> {
         binary!(shift_left, |a, b| if b < 0.0 { 0.0 } else { a * b.exp2() })
             .rule(Rule::Shifts)
             .untracked()
-            .check("a shift beyond the width gives 0", || {
+            .check("a shift beyond the width must give 0", || {
                 Ok(ops::shift_left(Tensor::from([3i32, 3]), Tensor::from([32i32, 99]))?.to_vec::<i32>() == [0, 0])
             }),
         binary!(shift_right, |a, b| if b < 0.0 { if a < 0.0 { -1.0 } else { 0.0 } } else { (a / b.exp2()).floor() })
@@ -151,8 +151,8 @@ fn selection_rows() -> Vec<Row> {
         .case("numbers", [mask([4]), real([4])], |x| ops::where_(&x[0], &x[1], 0), |x| zip(x, |v| v[0] * v[1]))
         .floats_only()
         .ordinary()
-        .check("two numbers give a tensor", || Ok(ops::where_(&[true].into(), 1.5, 2.5)?.item::<f32>() == 1.5))
-        .check("a condition of another dtype is an error", || Ok(ops::where_(&[1i64].into(), 1.5, 2.5).is_err()));
+        .check("two numbers must give a tensor", || Ok(ops::where_(&[true].into(), 1.5, 2.5)?.item::<f32>() == 1.5))
+        .check("a condition of another dtype must be an error", || Ok(ops::where_(&[1i64].into(), 1.5, 2.5).is_err()));
     let line = |v: &[f64]| v[0] + v[2] * (v[1] - v[0]);
     let lerp = Row::new("lerp")
         .rule(Rule::Numbers)

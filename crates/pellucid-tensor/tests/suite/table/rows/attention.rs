@@ -118,8 +118,11 @@ fn attention() -> Row {
             |x| naive(x, 0.5, |_, _, _| 0.0),
         )
         .floats_only()
-        .check("gradients of several blocks are those of the definition", blocks_have_the_gradients_of_the_definition)
-        .check("axes of length 1 broadcast, other lengths must be equal", || {
+        .check(
+            "gradients of several blocks must be those of the definition",
+            blocks_have_the_gradients_of_the_definition,
+        )
+        .check("axes of length 1 must broadcast, and other lengths must be equal", || {
             let of = |shape: &[usize]| Tensor::zeros(shape, DType::F32);
             let y = of(&[5, 2, 3, 4]).scaled_dot_product_attention(
                 &of(&[1, 2, 6, 4]),
@@ -134,7 +137,7 @@ fn attention() -> Row {
             );
             Ok(y.shape().dims() == [5, 2, 3, 7] && shape_refused(apart)?)
         })
-        .check("more batch axes, heads inside of rows, and masks of any rank equal separate matrices", || {
+        .check("more batch axes, heads inside of rows, and masks of any rank must equal separate matrices", || {
             // [2, 3, L, H, E]: the heads come before the elements only in a view.
             let of = |len: usize| Tensor::randn([2, 3, len, 4, 5], DType::F64).transpose(2, 3);
             let (q, k, v) = (of(6), of(7), of(7));
@@ -160,7 +163,7 @@ fn attention() -> Row {
             }
             Ok(true)
         })
-        .check("half precision is rounded once", || {
+        .check("half precision must be rounded once", || {
             let of = || Tensor::randn([2, 40, 16], DType::F32).to_dtype(DType::BF16);
             let (q, k, v) = (of(), of(), of());
             let wide = [&q, &k, &v].map(|t| t.to_dtype(DType::F32));
@@ -177,7 +180,7 @@ fn attention() -> Row {
                 && half.dtype() == DType::BF16
                 && half.to_vec::<bf16>() == exact.to_dtype(DType::BF16).to_vec::<bf16>())
         })
-        .check("queries and keys of width 0 give the mean of all values", || {
+        .check("queries and keys of width 0 must give the mean of all values", || {
             let (q, v) = (Tensor::zeros([2, 0], DType::F32), Tensor::from([[1.0f32], [3.0]]));
             let y = ops::scaled_dot_product_attention(&q, &q, &v, AttentionOptions::default())?;
             Ok(y.to_vec::<f32>() == [2.0, 2.0])
@@ -187,14 +190,14 @@ fn attention() -> Row {
             let options = AttentionOptions { dropout: 1.0, ..AttentionOptions::default() };
             argument_refused(ops::scaled_dot_product_attention(&x, &x, &x, options))
         })
-        .check("dropout drops weights and scales the others", || {
+        .check("dropout must drop weights and scale the others", || {
             let (q, v) = (Tensor::zeros([1, 64], DType::F64), Tensor::ones([1000, 1], DType::F64));
             let k = Tensor::zeros([1000, 64], DType::F64);
             let options = AttentionOptions { dropout: 0.5, ..AttentionOptions::default() };
             let y = ops::scaled_dot_product_attention(&q, &k, &v, options)?.item::<f64>();
             Ok(y != 1.0 && (y - 1.0).abs() < 0.2)
         })
-        .check("an integer mask is an error", || {
+        .check("an integer mask must be an error", || {
             let x = Tensor::zeros([2, 2], DType::F32);
             let seen = Tensor::from([[1i64, 0], [0, 1]]);
             let options = AttentionOptions { mask: Some(&seen), ..AttentionOptions::default() };
@@ -219,7 +222,10 @@ fn blocks_have_the_gradients_of_the_definition() -> pellucid_tensor::Result<bool
                 AttentionOptions { mask, causal, ..AttentionOptions::default() },
             )?;
             (y * &weights).sum(..).backward();
-            Ok([&q, &k, &v].iter().flat_map(|t| t.grad().expect("the tensor has a gradient").to_vec::<f64>()).collect())
+            Ok([&q, &k, &v]
+                .iter()
+                .flat_map(|t| t.grad().expect("the tensor must have a gradient").to_vec::<f64>())
+                .collect())
         };
         let (blocks, whole) = (gradients(None)?, gradients(Some(&zeros))?);
         if blocks.iter().zip(&whole).any(|(a, b)| (a - b).abs() > 1e-12) {

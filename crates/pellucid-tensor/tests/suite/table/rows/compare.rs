@@ -52,23 +52,23 @@ fn tensor_comparison_rows() -> Vec<Row> {
                 Ok(truths(without) == [true, false, false, true, true]
                     && truths(with) == [true, false, true, true, true])
             })
-            .check("a negative tolerance is an error", move || {
+            .check("a negative tolerance must be an error", move || {
                 argument_refused(ops::isclose(&x(), &y(), -0.1, 0.0, false))
             }),
         Row::new("allclose")
-            .check("true if all elements are close", move || {
+            .check("the result must be true only if all elements are close", move || {
                 let some = ops::allclose(&x(), &y(), 0.1, 1e-8, true)?.item::<bool>();
                 Ok(!some && ops::allclose(&x(), &y(), 0.1, 0.5, true)?.item::<bool>())
             })
-            .check("a negative tolerance is an error", move || {
+            .check("a negative tolerance must be an error", move || {
                 argument_refused(ops::allclose(&x(), &y(), 0.1, f64::NAN, false))
             }),
-        Row::new("equal").check("true for equal shapes and elements", || {
+        Row::new("equal").check("the result must be true only for equal shapes and elements", || {
             let (a, b) = (Tensor::from([1i64, 2]), Tensor::from([1i64, 3]));
             let same = ops::equal(&a, &a)?.item::<bool>();
             Ok(same && !ops::equal(&a, &b)?.item::<bool>() && !ops::equal(&a, &a.reshape([1, 2]))?.item::<bool>())
         }),
-        Row::new("isin").check("membership in a list", move || {
+        Row::new("isin").check("the result must be true for members of the list", move || {
             let (x, these) = (Tensor::from([[1i64, 2], [3, 4]]), Tensor::from([[4i64, 1]]));
             let none = ops::isin(&x, &Tensor::zeros([0], DType::I64))?;
             Ok(truths(ops::isin(&x, &these)?) == [true, false, false, true] && truths(none) == [false; 4])

@@ -45,21 +45,21 @@ fn filled() -> Vec<Row> {
             .check("all 64 bits of an integer", || {
                 Ok(ops::full(1, i64::MAX - 1, DType::I64)?.item::<i64>() == i64::MAX - 1)
             })
-            .check("a shape beyond the address space is an error", || {
+            .check("a shape beyond the address space must be an error", || {
                 let result = ops::full([usize::MAX, 2], 0, DType::F32);
                 Ok(matches!(result, Err(Error::OutOfMemory { .. })))
             }),
         Row::new("arange")
-            .check("the end is exclusive", || {
+            .check("the end must be exclusive", || {
                 let (up, down) = (ops::arange(0, 5, 2, DType::I32)?, ops::arange(1.0, 0.0, -0.25, DType::F64)?);
                 Ok(up.to_vec::<i64>() == [0, 2, 4] && down.to_vec::<f64>() == [1.0, 0.75, 0.5, 0.25])
             })
             .check("no element", || Ok(ops::arange(3, 1, 1, DType::F32)?.size() == 0))
-            .check("a step of 0 or NaN is an error", || {
+            .check("a step of 0 or NaN must be an error", || {
                 Ok(matches!(ops::arange(0, 1, 0, DType::I64), Err(Error::InvalidArgument { .. })))
             }),
         Row::new("linspace")
-            .check("both ends are included", || {
+            .check("both ends must be included", || {
                 let (some, one) = (ops::linspace(0.0, 1.0, 5, DType::F64)?, ops::linspace(2.0, 9.0, 1, DType::F64)?);
                 Ok(some.to_vec::<f64>() == [0.0, 0.25, 0.5, 0.75, 1.0] && one.to_vec::<f64>() == [2.0])
             })
@@ -83,7 +83,7 @@ fn filled() -> Vec<Row> {
                     .map(|right| right && down[0] == -0.3 && near(down[1], -(0.03f64.sqrt())) && down[2] == -0.1)
             })
             .check("no element", || Ok(ops::geomspace(1.0, 2.0, 0, DType::F32)?.size() == 0))
-            .check("a range through 0 and integer dtypes are errors", || {
+            .check("a range through 0 and integer dtypes must be errors", || {
                 let argument = |a, b| matches!(ops::geomspace(a, b, 3, DType::F32), Err(Error::InvalidArgument { .. }));
                 let dtype = matches!(ops::geomspace(1.0, 2.0, 3, DType::I64), Err(Error::DTypeMismatch { .. }));
                 Ok(argument(0.0, 1.0) && argument(1.0, 0.0) && argument(-1.0, 1.0) && argument(1.0, f64::NAN) && dtype)
@@ -137,20 +137,20 @@ fn copies() -> Vec<Row> {
         Row::new("to_dtype")
             .case("f64", [real([2, 3])], |x| ops::to_dtype(&x[0], DType::F64), |x| x[0].clone())
             .rule(Rule::Always(DType::F64))
-            .check("between every two dtypes", conversions)
-            .check("returns the same tensor if the dtype is equal", || {
+            .check("conversions between all pairs of dtypes must be correct", conversions)
+            .check("the result must be the same tensor if the dtype is equal", || {
                 let x = Tensor::from([1.5f32]);
                 Ok(ops::to_dtype(&x, DType::F32)?.array().shares_storage(x.array()))
             })
-            .check("NaN becomes 0, infinities the extreme values", || {
+            .check("NaN must become 0, and infinities the extreme values", || {
                 let x = Tensor::from([f64::NAN, f64::INFINITY, f64::NEG_INFINITY]);
                 Ok(ops::to_dtype(&x, DType::I64)?.to_vec::<i64>() == [0, i64::MAX, i64::MIN])
             })
-            .check("a conversion to integers is untracked", || {
+            .check("a conversion to integers must be untracked", || {
                 Ok(!ops::to_dtype(&Tensor::from([1.5]).requires_grad_(true), DType::I32)?.requires_grad())
             }),
         Row::new("contiguous").case("a matrix", [real([2, 3])], |x| ops::contiguous(&x[0]), |x| x[0].clone()).check(
-            "a transposed tensor is copied",
+            "a transposed tensor must be copied",
             || {
                 let x = Tensor::from([[1i64, 2], [3, 4]]);
                 let y = ops::contiguous(&x.t())?;
@@ -162,7 +162,7 @@ fn copies() -> Vec<Row> {
         Row::new("copy")
             .case("a matrix", [real([2, 3])], |x| ops::copy(&x[0]), |x| x[0].clone())
             .case("a number", [real([])], |x| ops::copy(&x[0]), |x| x[0].clone())
-            .check("the copy has its own storage", || {
+            .check("the copy must have its own storage", || {
                 let x = Tensor::from([1.5]);
                 Ok(!ops::copy(&x)?.array().shares_storage(x.array()))
             }),
@@ -177,17 +177,17 @@ fn copies() -> Vec<Row> {
                 ops::copy_(&x, &Tensor::from([2.7, -1e9]))?;
                 Ok(x.to_vec::<i64>() == [2, -128])
             })
-            .check("a failed copy changes nothing", || {
+            .check("a failed copy must change nothing", || {
                 let x = Tensor::from([1.0, 2.0]);
                 let refused =
                     matches!(ops::copy_(&x, &Tensor::from([1.0, 2.0, 3.0])), Err(Error::ShapeMismatch { .. }));
                 Ok(refused && x.to_vec::<f64>() == [1.0, 2.0])
             })
-            .check("a broadcast target is an error", || {
+            .check("a broadcast target must be an error", || {
                 let x = Tensor::from([1.0]).broadcast_to([3]);
                 Ok(matches!(ops::copy_(&x, &Tensor::from([1.0, 2.0, 3.0])), Err(Error::InvalidArgument { .. })))
             })
-            .check("a source may be the transpose of the target", || {
+            .check("a source must be allowed to be the transpose of the target", || {
                 let x = Tensor::from([[1i64, 2], [3, 4]]);
                 ops::copy_(&x, &x.t())?;
                 Ok(x.to_vec::<i64>() == [1, 3, 2, 4])

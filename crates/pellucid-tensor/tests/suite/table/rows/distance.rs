@@ -40,7 +40,7 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| Nd::from_fn(&[2, 1], |ix| distance(&x[0], ix[0], &x[1], ix[0], 3.0)),
             )
             .floats_only()
-            .check("eps is added to every difference", move || {
+            .check("eps must be added to every difference", move || {
                 Ok((ops::pairwise_distance(&zero(), &zero(), 1.0, 0.5, false)?.to_vec::<f64>()[0] - 1.5).abs() < 1e-15)
             }),
         Row::new("cdist")
@@ -65,7 +65,7 @@ pub(super) fn rows() -> Vec<Row> {
                 |_| Nd::from_fn(&[0, 2], |_| 0.0),
             )
             .floats_only()
-            .check("unequal widths are an error", move || {
+            .check("unequal widths must be an error", move || {
                 shape_refused(ops::cdist(&zero(), &Tensor::zeros([2, 2], DType::F64), 2.0))
             }),
         Row::new("pdist")
@@ -82,8 +82,10 @@ pub(super) fn rows() -> Vec<Row> {
                 },
             )
             .floats_only()
-            .check("one point has no pairs", || Ok(ops::pdist(&Tensor::zeros([1, 2], DType::F32), 2.0)?.size() == 0))
-            .check("a vector is an error", || shape_refused(ops::pdist(&Tensor::zeros([2], DType::F32), 2.0))),
+            .check("one point must have no pairs", || {
+                Ok(ops::pdist(&Tensor::zeros([1, 2], DType::F32), 2.0)?.size() == 0)
+            })
+            .check("a vector must be an error", || shape_refused(ops::pdist(&Tensor::zeros([2], DType::F32), 2.0))),
         Row::new("cosine_similarity")
             .case(
                 "of rows",
@@ -92,10 +94,10 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| Nd::from_fn(&[2], |ix| cosine(&x[0], &x[1], ix[0])),
             )
             .floats_only()
-            .check("an empty input gives 0", move || {
+            .check("an empty input must give 0", move || {
                 Ok(ops::cosine_similarity(&zero(), &zero(), 1, 1e-8)?.to_vec::<f64>() == [0.0, 0.0])
             })
-            .check("shapes that do not broadcast are an error", move || {
+            .check("shapes that do not broadcast must be an error", move || {
                 shape_refused(ops::cosine_similarity(&zero(), &Tensor::zeros([4], DType::F64), 1, 1e-8))
             }),
         Row::new("normalize")
@@ -126,8 +128,8 @@ pub(super) fn rows() -> Vec<Row> {
                 },
             )
             .floats_only()
-            .check("a vector is an error", || shape_refused(ops::renorm(&Tensor::from([1.0]), 2.0, 0, 1.0)))
-            .check("a negative norm is an error", || {
+            .check("a vector must be an error", || shape_refused(ops::renorm(&Tensor::from([1.0]), 2.0, 0, 1.0)))
+            .check("a negative norm must be an error", || {
                 Ok(ops::renorm(&Tensor::zeros([1, 1], DType::F32), 2.0, 0, -1.0).is_err())
             }),
     ];

@@ -47,22 +47,22 @@ fn rearrange() -> Row {
         .floats_only()
         .case("nothing", [real([0, 2])], |x| ops::rearrange(&x[0], "a b -> (a b)", &[]), |x| x[0].reshape(&[0]))
         .floats_only()
-        .check("a missing arrow is an error", refused("a b c"))
-        .check("a missing axis on the right is an error", refused("a b c -> a b"))
-        .check("a new axis on the right is an error", || {
+        .check("a missing arrow must be an error", refused("a b c"))
+        .check("a missing axis on the right must be an error", refused("a b c -> a b"))
+        .check("a new axis on the right must be an error", || {
             argument_refused(ops::rearrange(&image(), "a b c -> a b c d", &[("d", 2)]))
         })
-        .check("a repeated axis is an error", refused("a b a -> a b"))
-        .check("a repeated axis on the right is an error", refused("a b c -> a b c a"))
-        .check("two unknown lengths are an error", refused("a b (c d) -> a b c d"))
-        .check("nested parentheses are an error", refused("a (b (c)) -> a b c"))
-        .check("an unclosed parenthesis is an error", refused("a (b c -> a b c"))
-        .check("an invalid character is an error", refused("a b+c -> a b c"))
-        .check("a length of an unknown axis is an error", || {
+        .check("a repeated axis must be an error", refused("a b a -> a b"))
+        .check("a repeated axis on the right must be an error", refused("a b c -> a b c a"))
+        .check("two unknown lengths must be an error", refused("a b (c d) -> a b c d"))
+        .check("nested parentheses must be an error", refused("a (b (c)) -> a b c"))
+        .check("an unclosed parenthesis must be an error", refused("a (b c -> a b c"))
+        .check("an invalid character must be an error", refused("a b+c -> a b c"))
+        .check("a length of an unknown axis must be an error", || {
             argument_refused(ops::rearrange(&image(), "a b c -> c b a", &[("d", 2)]))
         })
-        .check("another rank is an error", || shape_refused(ops::rearrange(&image(), "a b -> b a", &[])))
-        .check("an indivisible length is an error", || {
+        .check("another rank must be an error", || shape_refused(ops::rearrange(&image(), "a b -> b a", &[])))
+        .check("an indivisible length must be an error", || {
             shape_refused(ops::rearrange(&image(), "a b (c 4) -> a b c 4", &[]))
         })
 }
@@ -80,12 +80,12 @@ fn repeat() -> Row {
             let y = einops::repeat(&x, "1 a -> a (2 r)", &[("r", 2)])?;
             Ok(y.shape().dims() == [2, 4] && y.to_vec::<f64>() == [1.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0])
         })
-        .check("the gradient is summed", || {
+        .check("the gradient must be summed over repeated elements", || {
             let x = Tensor::from([1.0, 2.0]).requires_grad_(true);
             einops::repeat(&x, "a -> a 3", &[])?.sum(..).backward();
             Ok(x.grad().is_some_and(|g| g.to_vec::<f64>() == [3.0, 3.0]))
         })
-        .check("a missing axis is an error", || argument_refused(einops::repeat(&image(), "a b c -> a b", &[])))
+        .check("a missing axis must be an error", || argument_refused(einops::repeat(&image(), "a b c -> a b", &[])))
 }
 
 fn reduce() -> Row {
@@ -125,7 +125,7 @@ fn reduce() -> Row {
                 && of(EinopsReduction::Min)? == [-2.0, 3.0]
                 && of(EinopsReduction::Prod)? == [-2.0, 12.0])
         })
-        .check("a new axis on the right is an error", || {
+        .check("a new axis on the right must be an error", || {
             argument_refused(ops::reduce(&image(), "a b c -> a 2", EinopsReduction::Sum, &[]))
         })
 }

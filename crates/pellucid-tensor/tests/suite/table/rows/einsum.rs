@@ -6,7 +6,7 @@ use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
 /// Computes the sum of products in one loop over all labels, for an equation with an arrow and without `...`.
 fn naive(equation: &str, x: &[Nd]) -> Nd {
-    let (terms, result) = equation.split_once("->").expect("the equation contains an arrow");
+    let (terms, result) = equation.split_once("->").expect("an equation of `naive` must contain an arrow");
     let terms: Vec<Vec<char>> = terms.split(',').map(|t| t.chars().collect()).collect();
     let mut letters: Vec<char> = result.chars().collect();
     for &c in terms.iter().flatten() {
@@ -17,7 +17,7 @@ fn naive(equation: &str, x: &[Nd]) -> Nd {
     let length = |c: &char| -> usize {
         let lengths =
             terms.iter().zip(x).flat_map(|(t, x)| t.iter().zip(&x.shape).filter(|(l, _)| *l == c).map(|p| *p.1));
-        lengths.max().expect("an operand has this label")
+        lengths.max().expect("at least one operand must have this label")
     };
     let lengths: Vec<usize> = letters.iter().map(length).collect();
     let (kept, summed) = lengths.split_at(result.chars().count());
@@ -25,7 +25,8 @@ fn naive(equation: &str, x: &[Nd]) -> Nd {
     Nd::from_fn(kept, |outer| {
         let product = |inner: &Vec<usize>| -> f64 {
             let place = |c: &char, len: usize| {
-                let at = letters.iter().position(|l| l == c).expect("the equation contains this label");
+                let at =
+                    letters.iter().position(|l| l == c).expect("every label of a term must be in the list of letters");
                 if len == 1 { 0 } else { [outer, inner].concat()[at] }
             };
             let own = |t: &Vec<char>, x: &Nd| {
@@ -81,15 +82,15 @@ pub(super) fn rows() -> Vec<Row> {
     });
     let einsum = einsum
         .gradient(Third)
-        .check("more terms than operands are an error", || refused("i,i->", &[&[2]]))
-        .check("fewer letters than axes are an error", || refused("i->i", &[&[2, 3]]))
-        .check("more letters than axes are an error", || refused("ij...->i", &[&[2]]))
-        .check("an invalid label is an error", || refused("i1->i", &[&[2, 3]]))
-        .check("an unknown label in the result is an error", || refused("i->j", &[&[2]]))
-        .check("a repeated label in the result is an error", || refused("i->ii", &[&[2]]))
-        .check("unequal lengths are an error", || refused("ij,jk->ik", &[&[2, 3], &[2, 3]]))
-        .check("a repeated label with unequal lengths is an error", || refused("ii->", &[&[2, 3]]))
-        .check("no operand is an error", || refused("", &[]))
+        .check("more terms than operands must be an error", || refused("i,i->", &[&[2]]))
+        .check("fewer letters than axes must be an error", || refused("i->i", &[&[2, 3]]))
+        .check("more letters than axes must be an error", || refused("ij...->i", &[&[2]]))
+        .check("an invalid label must be an error", || refused("i1->i", &[&[2, 3]]))
+        .check("an unknown label in the result must be an error", || refused("i->j", &[&[2]]))
+        .check("a repeated label in the result must be an error", || refused("i->ii", &[&[2]]))
+        .check("unequal lengths must be an error", || refused("ij,jk->ik", &[&[2, 3], &[2, 3]]))
+        .check("a repeated label with unequal lengths must be an error", || refused("ii->", &[&[2, 3]]))
+        .check("no operand must be an error", || refused("", &[]))
         .check("nine operands", || {
             let x = Tensor::full([2, 2], 0.5, DType::F64);
             let y = ops::einsum("ab,bc,cd,de,ef,fg,gh,hi,ij->aj", &[&x; 9])?;
@@ -121,13 +122,13 @@ pub(super) fn rows() -> Vec<Row> {
             |x| naive("ij,jk->ik", x),
         )
         .floats_only()
-        .check("unequal lengths are an error", move || {
+        .check("unequal lengths must be an error", move || {
             shape(ops::tensordot(&zeros(&[2, 3]), &zeros(&[2, 3]), &[1], &[0]))
         })
-        .check("axis lists of unequal length are an error", move || {
+        .check("axis lists of unequal length must be an error", move || {
             argument(ops::tensordot(&zeros(&[2, 3]), &zeros(&[2, 3]), &[1], &[]))
         })
-        .check("a repeated axis is an error", move || {
+        .check("a repeated axis must be an error", move || {
             argument(ops::tensordot(&zeros(&[2, 2]), &zeros(&[2, 2]), &[1, 1], &[0, 1]))
         });
     let inner = Row::new("inner")
@@ -136,7 +137,7 @@ pub(super) fn rows() -> Vec<Row> {
         .floats_only()
         .case("a number", [real([]), real([2, 3])], |x| ops::inner(&x[0], &x[1]), |x| naive(",ij->ij", x))
         .floats_only()
-        .check("unequal lengths are an error", move || shape(ops::inner(&zeros(&[2]), &zeros(&[3]))));
+        .check("unequal lengths must be an error", move || shape(ops::inner(&zeros(&[2]), &zeros(&[3]))));
     let kron_of = |x: &[Nd]| {
         let (a, b) = (&x[0], &x[1]);
         let (rows, columns) = (b.shape[0], b.shape[1]);

@@ -25,26 +25,26 @@ pub(super) fn rows() -> Vec<Row> {
             )
             .floats_only()
             .ordinary()
-            .check("a wrong number of slopes is an error", || {
+            .check("a wrong number of slopes must be an error", || {
                 shape_refused(ops::prelu(&Tensor::zeros([2, 3], DType::F32), &Tensor::zeros([2], DType::F32)))
             }),
         Row::new("rrelu")
-            .check("random slopes are in the range", move || {
+            .check("random slopes must be in the range", move || {
                 let y = ops::rrelu(&ones(), 0.2, 0.4)?.to_vec::<f64>();
                 let mean = y.iter().sum::<f64>() / 1000.0;
                 Ok(y.iter().all(|v| (-0.4..=-0.2).contains(v)) && (mean + 0.3).abs() < 0.01)
             })
-            .check("the gradient is the drawn slope", move || {
+            .check("the gradient must be the drawn slope", move || {
                 let x = ones().requires_grad_(true);
                 let y = ops::rrelu(&x, 0.2, 0.4)?;
                 y.backward();
-                let slopes = x.grad().expect("the tensor has a gradient").to_vec::<f64>();
+                let slopes = x.grad().expect("the tensor must have a gradient").to_vec::<f64>();
                 Ok(y.to_vec::<f64>().iter().zip(slopes).all(|(y, slope)| *y == -slope))
             })
-            .check("nonnegative elements are unchanged", || {
+            .check("nonnegative elements must be unchanged", || {
                 Ok(ops::rrelu(&Tensor::from([2.0, 0.0]), 0.2, 0.4)?.to_vec::<f64>() == [2.0, 0.0])
             })
-            .check("bounds in the wrong order are an error", move || {
+            .check("bounds in the wrong order must be an error", move || {
                 Ok(matches!(ops::rrelu(&ones(), 0.4, 0.2), Err(Error::InvalidArgument { .. })))
             }),
         Row::new("glu")
@@ -57,8 +57,10 @@ pub(super) fn rows() -> Vec<Row> {
             )
             .floats_only()
             .ordinary()
-            .check("an axis of odd length is an error", || shape_refused(ops::glu(&Tensor::zeros([3], DType::F32), 0)))
-            .check("an invalid axis is an error", || axis_refused(ops::glu(&Tensor::zeros([2], DType::F32), 1))),
+            .check("an axis of odd length must be an error", || {
+                shape_refused(ops::glu(&Tensor::zeros([3], DType::F32), 0))
+            })
+            .check("an invalid axis must be an error", || axis_refused(ops::glu(&Tensor::zeros([2], DType::F32), 1))),
         Row::new("softmin")
             .rule(Rule::Floats)
             .ulps(32.0)
@@ -76,7 +78,7 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .ordinary(),
         Row::new("gumbel_softmax")
-            .check("class frequencies match the probabilities", || {
+            .check("class frequencies must match the probabilities", || {
                 manual_seed(4);
                 let x = Tensor::from([[0.6f64.ln(), 0.3f64.ln(), 0.1f64.ln()]]).broadcast_to([20_000, 3]);
                 let y = ops::gumbel_softmax(&x, 0.5, true, -1)?;
@@ -87,15 +89,15 @@ pub(super) fn rows() -> Vec<Row> {
                     && ops::sum(&y, ..)?.item::<f64>().round() == 20_000.0
                     && ops::count_nonzero(&hard, ..)?.item::<i64>() > 59_000)
             })
-            .check("soft rows sum to 1 and have a gradient", || {
+            .check("soft rows must sum to 1 and have a gradient", || {
                 let x = Tensor::from([0.1, 0.2, 0.3]).requires_grad_(true);
                 let y = ops::gumbel_softmax(&x, 1.0, false, 0)?;
                 let sum = ops::sum(&y, ..)?.item::<f64>();
                 ops::sum(&ops::mul(&y, Tensor::from([1.0, 2.0, 4.0]))?, ..)?.backward();
-                let slopes = x.grad().expect("the tensor has a gradient").to_vec::<f64>();
+                let slopes = x.grad().expect("the tensor must have a gradient").to_vec::<f64>();
                 Ok((sum - 1.0).abs() < 1e-12 && slopes.iter().sum::<f64>().abs() < 1e-12 && slopes[2] > 0.0)
             })
-            .check("a temperature of 0 or less is an error", || {
+            .check("a temperature of 0 or less must be an error", || {
                 Ok(matches!(
                     ops::gumbel_softmax(&Tensor::from([1.0]), 0.0, false, 0),
                     Err(Error::InvalidArgument { .. })

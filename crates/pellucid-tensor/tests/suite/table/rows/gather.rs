@@ -84,16 +84,16 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .case("none", [real([3, 2]), index([0], 3)], select(0), |x| selected(x, 0))
             .floats_only()
-            .check("an index out of bounds is an error", move || {
+            .check("an index out of bounds must be an error", move || {
                 out_of_bounds(ops::index_select(&x(), 1, &[0i64, 3].into()))
             })
-            .check("a negative index out of bounds is an error", move || {
+            .check("a negative index out of bounds must be an error", move || {
                 out_of_bounds(ops::index_select(&x(), 0, &[-3i64].into()))
             })
-            .check("every index of an empty axis is out of bounds", || {
+            .check("every index of an empty axis must be out of bounds", || {
                 out_of_bounds(ops::index_select(&Tensor::zeros([0, 2], DType::F32), 0, &[0i64].into()))
             })
-            .check("index dtypes", || integer_dtypes(|x, at| ops::index_select(x, 0, at))),
+            .check("index tensors must have an integer dtype", || integer_dtypes(|x, at| ops::index_select(x, 0, at))),
         Row::new("take_along_axis")
             .case("along the last", [real([2, 3]), index([2, 4], 3)], take(-1), |x| taken(x, 1))
             .case("along the first", [real([3, 2]), index([5, 2], 3)], take(0), |x| taken(x, 0))
@@ -105,13 +105,15 @@ pub(super) fn rows() -> Vec<Row> {
             .check("an empty index, and an index of another rank", move || {
                 Ok(ops::take_along_axis(&x(), &Tensor::zeros([0], DType::I64), 1)?.shape()[..] == [0])
             })
-            .check("another rank is an error", move || {
+            .check("another rank must be an error", move || {
                 Ok(matches!(ops::take_along_axis(&x(), &[0i64].into(), 1), Err(Error::ShapeMismatch { .. })))
             })
-            .check("an index out of bounds is an error", move || {
+            .check("an index out of bounds must be an error", move || {
                 out_of_bounds(ops::take_along_axis(&x(), &[[3i64]].into(), 1))
             })
-            .check("index dtypes", || integer_dtypes(|x, at| ops::take_along_axis(x, at, 0))),
+            .check("index tensors must have an integer dtype", || {
+                integer_dtypes(|x, at| ops::take_along_axis(x, at, 0))
+            }),
         Row::new("unravel_index")
             .untracked()
             .check("row-major positions, negative positions, an empty tensor", || {
@@ -124,7 +126,7 @@ pub(super) fn rows() -> Vec<Row> {
                     && numbers.len() == 3
                     && ops::unravel_index(&positions, ())?.is_empty())
             })
-            .check("positions of float dtype are an error", || {
+            .check("positions of float dtype must be an error", || {
                 Ok(matches!(ops::unravel_index(&Tensor::from([0.5]), [2]), Err(Error::DTypeMismatch { .. })))
             }),
         Row::new("scatter_add_along")
@@ -136,11 +138,11 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .case("nothing", [real([0, 2]), index([0, 2], 3)], add(0, [3, 2]), |x| scattered(x, 0, &[3, 2]))
             .floats_only()
-            .check("values of another shape are an error", || {
+            .check("values of another shape must be an error", || {
                 let result = ops::scatter_add_along(&Tensor::from([[1.0]]), &[[0i64, 1]].into(), 1, [1, 2]);
                 Ok(matches!(result, Err(Error::ShapeMismatch { .. })))
             })
-            .check("an index out of bounds is an error", || {
+            .check("an index out of bounds must be an error", || {
                 out_of_bounds(ops::scatter_add_along(&Tensor::from([[1.0]]), &[[2i64]].into(), 1, [1, 2]))
             }),
         Row::new("scatter")
@@ -165,15 +167,15 @@ pub(super) fn rows() -> Vec<Row> {
                     Ok(all && y.dtype() == dtype && y.to_dtype(DType::I64).to_vec::<i64>() == [0, 1])
                 })
             })
-            .check("values of another dtype are an error", move || {
+            .check("values of another dtype must be an error", move || {
                 let result = ops::scatter(&x(), &[[0i64]].into(), &Tensor::from([[1.0f64]]), 1);
                 Ok(matches!(result, Err(Error::DTypeMismatch { .. })))
             })
-            .check("fewer values than indices are an error", move || {
+            .check("fewer values than indices must be an error", move || {
                 let result = ops::scatter(&x(), &[[0i64, 1]].into(), &Tensor::from([[1f32]]), 1);
                 Ok(matches!(result, Err(Error::ShapeMismatch { .. })))
             })
-            .check("an index out of bounds is an error", move || {
+            .check("an index out of bounds must be an error", move || {
                 out_of_bounds(ops::scatter(&x(), &[[3i64]].into(), &Tensor::from([[1f32]]), 1))
             }),
         Row::new("scatter_add")
@@ -186,7 +188,7 @@ pub(super) fn rows() -> Vec<Row> {
                 put(x, 1, false)
             })
             .floats_only()
-            .check("an index out of bounds is an error", move || {
+            .check("an index out of bounds must be an error", move || {
                 out_of_bounds(ops::scatter_add(&x(), &[[-4i64]].into(), &Tensor::from([[1f32]]), 1))
             }),
         nonzero(),
@@ -209,7 +211,9 @@ fn nonzero() -> Row {
         .check("an empty tensor", || {
             Ok(ops::nonzero(&Tensor::zeros([0, 2], DType::F32))?.iter().all(|t| t.shape()[..] == [0]))
         })
-        .check("a 0-d tensor has no axis", || Ok(ops::nonzero(&Tensor::from(1.0))?.is_empty()))
+        .check("a 0-d tensor must be an error, since it has no axis", || {
+            Ok(ops::nonzero(&Tensor::from(1.0))?.is_empty())
+        })
         .check("a transposed matrix", || {
             let x = Tensor::from([[1i64, 0], [1, 0]]);
             Ok(ops::nonzero(&x.t())?[1].to_vec::<i64>() == [0, 1])

@@ -64,15 +64,15 @@ pub(super) fn rows() -> Vec<Row> {
         .floats_only()
         .case("of no sequence", [real([0, 3])], |x| ops::gradient(&x[0], Spacing::Step(1.0), 1, 2), |x| x[0].clone())
         .floats_only()
-        .check("too few samples and invalid orders are errors", || {
+        .check("too few samples and invalid orders must be errors", || {
             let two = Tensor::from([1.0, 2.0]);
             Ok(argument_refused(ops::gradient(&two, Spacing::Step(1.0), 0, 2))?
                 && argument_refused(ops::gradient(&two, Spacing::Step(1.0), 0, 0))?)
         })
-        .check("an invalid axis is an error", || {
+        .check("an invalid axis must be an error", || {
             axis_refused(ops::gradient(&Tensor::from([1.0, 2.0]), Spacing::Step(1.0), 1, 1))
         })
-        .check("too few points are an error", || {
+        .check("too few points must be an error", || {
             let (y, x) = (Tensor::from([1.0, 2.0, 4.0]), Tensor::from([0.0, 1.0]));
             shape_refused(ops::gradient(&y, Spacing::Points(&x), 0, 1))
         });

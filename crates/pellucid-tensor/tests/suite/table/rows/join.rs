@@ -45,13 +45,13 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .case("an empty one", [real([2, 0]), real([2, 3])], concatenate(1), |x| joined(x, 1))
             .floats_only()
-            .check("zero tensors are an error", || {
+            .check("zero tensors must be an error", || {
                 Ok(matches!(ops::concatenate(&[], 0), Err(Error::InvalidArgument { .. })))
             })
-            .check("0-d tensors are an error", || {
+            .check("0-d tensors must be an error", || {
                 Ok(matches!(ops::concatenate(&[&Tensor::from(1.0)], 0), Err(Error::AxisOutOfRange { .. })))
             })
-            .check("unequal other axes are an error", move || {
+            .check("unequal other axes must be an error", move || {
                 Ok(matches!(ops::concatenate(&[&zeros([2, 3]), &zeros([3, 3])], 1), Err(Error::ShapeMismatch { .. })))
             }),
         Row::new("stack")
@@ -62,8 +62,10 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .case("nothing", [real([0]), real([0])], stack(1), |x| stacked(x, 1))
             .floats_only()
-            .check("zero tensors are an error", || Ok(matches!(ops::stack(&[], 0), Err(Error::InvalidArgument { .. }))))
-            .check("unequal shapes are an error", move || {
+            .check("zero tensors must be an error", || {
+                Ok(matches!(ops::stack(&[], 0), Err(Error::InvalidArgument { .. })))
+            })
+            .check("unequal shapes must be an error", move || {
                 Ok(matches!(ops::stack(&[&zeros([2, 3]), &zeros([1, 3])], 0), Err(Error::ShapeMismatch { .. })))
             }),
         Row::new("hstack")
@@ -77,7 +79,9 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .case("numbers", [real([]), real([])], |x| ops::hstack(&[&x[0], &x[1]]), |x| stacked(x, 0))
             .floats_only()
-            .check("zero tensors are an error", || Ok(matches!(ops::hstack(&[]), Err(Error::InvalidArgument { .. })))),
+            .check("zero tensors must be an error", || {
+                Ok(matches!(ops::hstack(&[]), Err(Error::InvalidArgument { .. })))
+            }),
         Row::new("vstack")
             .case(
                 "matrices of unequal heights",
@@ -94,7 +98,9 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .case("numbers", [real([]), real([])], |x| ops::vstack(&[&x[0], &x[1]]), |x| stacked(x, 0).reshape(&[2, 1]))
             .floats_only()
-            .check("zero tensors are an error", || Ok(matches!(ops::vstack(&[]), Err(Error::InvalidArgument { .. })))),
+            .check("zero tensors must be an error", || {
+                Ok(matches!(ops::vstack(&[]), Err(Error::InvalidArgument { .. })))
+            }),
         Row::new("dstack")
             .case("matrices", [real([2, 3]), real([2, 3])], |x| ops::dstack(&[&x[0], &x[1]]), |x| stacked(x, 2))
             .case("blocks", [real([1, 2, 2]), real([1, 2, 1])], |x| ops::dstack(&[&x[0], &x[1]]), |x| joined(x, 2))
@@ -106,6 +112,8 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| stacked(x, 1).reshape(&[1, 3, 2]),
             )
             .floats_only()
-            .check("zero tensors are an error", || Ok(matches!(ops::dstack(&[]), Err(Error::InvalidArgument { .. })))),
+            .check("zero tensors must be an error", || {
+                Ok(matches!(ops::dstack(&[]), Err(Error::InvalidArgument { .. })))
+            }),
     ]
 }

@@ -156,16 +156,16 @@ fn with_checks(row: Row) -> Row {
             .item::<f64>()
             == 1e4)
     })
-    .check("NaN propagates", || {
+    .check("NaN must propagate", || {
         Ok(ops::cross_entropy(&Tensor::from([[f64::NAN, 0.0]]), &[1i64].into(), CrossEntropyOptions::default())?
             .item::<f64>()
             .is_nan())
     })
-    .check("a logit of −∞ contributes nothing", || {
+    .check("a logit of −∞ must contribute nothing", || {
         let x = Tensor::from([[0.0, f64::NEG_INFINITY]]);
         Ok(ops::cross_entropy(&x, &[0i64].into(), CrossEntropyOptions::default())?.item::<f64>() == 0.0)
     })
-    .check("an invalid class is an error, and NaN in deferred execution", || {
+    .check("an invalid class must be an error, and must give NaN in deferred execution", || {
         let x = Tensor::from([[0.0, 1.0], [0.0, 1.0]]);
         let each = CrossEntropyOptions { reduction: Reduction::None, ..Default::default() };
         let loss = |classes: [i64; 2]| ops::cross_entropy(&x, &classes.into(), each);
@@ -176,15 +176,15 @@ fn with_checks(row: Row) -> Row {
         let deferred = lazy(|| loss([2, -1]))?;
         Ok(refused([1, 2], 2) && refused([-1, 0], -1) && deferred.to_vec::<f64>().iter().all(|v| v.is_nan()))
     })
-    .check("the ignored index may be any integer", || {
+    .check("the ignored index must be allowed to be any integer", || {
         let options = CrossEntropyOptions { ignore_index: Some(-100), ..Default::default() };
         let (x, t) = (Tensor::from([[0.0, 0.0], [5.0, 1.0]]).requires_grad_(true), Tensor::from([1i64, -100]));
         let loss = ops::cross_entropy(&x, &t, options)?;
         loss.backward();
         Ok((loss.item::<f64>() - 2f64.ln()).abs() < 1e-15
-            && x.grad().expect("the tensor has a gradient").to_vec::<f64>() == [0.5, -0.5, 0.0, 0.0])
+            && x.grad().expect("the tensor must have a gradient").to_vec::<f64>() == [0.5, -0.5, 0.0, 0.0])
     })
-    .check("class indices of every integer dtype", || {
+    .check("class indices of every integer dtype must be accepted", || {
         let loss = |t: Tensor| {
             Ok(ops::cross_entropy(&Tensor::from([[0.0, 3.0]]), &t, CrossEntropyOptions::default())?.item::<f64>())
         };
@@ -192,19 +192,19 @@ fn with_checks(row: Row) -> Row {
         let others = [loss([1u8].into())?, loss([1i8].into())?, loss([1i16].into())?, loss([1i32].into())?];
         Ok(others == [expected; 4])
     })
-    .check("targets of another shape are an error", move || {
+    .check("targets of another shape must be an error", move || {
         Ok(matches!(
             refused(logits(), [0i64, 1].into(), CrossEntropyOptions::default()),
             Some(Error::ShapeMismatch { .. })
         ))
     })
-    .check("bool targets are an error", move || {
+    .check("bool targets must be an error", move || {
         Ok(matches!(
             refused(logits(), [true].into(), CrossEntropyOptions::default()),
             Some(Error::DTypeMismatch { .. })
         ))
     })
-    .check("smoothing above 1 is an error", move || {
+    .check("smoothing above 1 must be an error", move || {
         let options = CrossEntropyOptions { label_smoothing: 1.5, ..Default::default() };
         Ok(matches!(refused(logits(), [0i64].into(), options), Some(Error::InvalidArgument { .. })))
     })

@@ -67,8 +67,8 @@ fn regression_rows() -> Vec<Row> {
     let full = PoissonNllLossOptions { log_input: false, full: true, eps: 1e-3, reduction: Reduction::None };
     vec![
         loss("l1_loss", apart(), |x, r| ops::l1_loss(&x[0], &x[1], r), |x| zip(x, |v| (v[0] - v[1]).abs()))
-            .check("integers are an error", move || integers_refused(ops::l1_loss(&int(), &int(), Reduction::Mean)))
-            .check("shapes that do not broadcast are an error", move || {
+            .check("integers must be an error", move || integers_refused(ops::l1_loss(&int(), &int(), Reduction::Mean)))
+            .check("shapes that do not broadcast must be an error", move || {
                 shape_refused(ops::l1_loss(&Tensor::from([1.0, 2.0]), &Tensor::from([1.0, 2.0, 3.0]), Reduction::Mean))
             }),
         loss(
@@ -77,7 +77,7 @@ fn regression_rows() -> Vec<Row> {
             |x, r| ops::mse_loss(&x[0], &x[1], r),
             |x| zip(x, |v| (v[0] - v[1]).powi(2)),
         )
-        .check("integers are an error", move || integers_refused(ops::mse_loss(&int(), &int(), Reduction::Mean))),
+        .check("integers must be an error", move || integers_refused(ops::mse_loss(&int(), &int(), Reduction::Mean))),
         with_loss_case(
             loss(
                 "huber_loss",
@@ -91,7 +91,7 @@ fn regression_rows() -> Vec<Row> {
             move |x| zip(x, |v| huber(v[0] - v[1], 0.9)),
             Reduction::Mean,
         )
-        .check("delta must be positive", move || {
+        .check("a delta that is not positive must be an error", move || {
             argument_refused(ops::huber_loss(&one(), &one(), 0.0, Reduction::Mean))
         }),
         with_loss_case(
@@ -107,7 +107,7 @@ fn regression_rows() -> Vec<Row> {
             |x| zip(x, |v| (v[0] - v[1]).abs()),
             Reduction::Sum,
         )
-        .check("a negative beta is an error", move || {
+        .check("a negative beta must be an error", move || {
             argument_refused(ops::smooth_l1_loss(&one(), &one(), -1.0, Reduction::Mean))
         }),
         with_loss_case(
@@ -123,7 +123,7 @@ fn regression_rows() -> Vec<Row> {
             |x| zip(x, |v| v[1].exp() * (v[1] - v[0])),
             Reduction::None,
         )
-        .check("a target of probability 0 contributes nothing", || {
+        .check("a target of probability 0 must contribute nothing", || {
             Ok(ops::kl_div(&Tensor::from([-1.0]), &Tensor::from([0.0]), false, Reduction::Sum)?.item::<f64>() == 0.0)
         }),
         with_loss_case(
@@ -141,7 +141,7 @@ fn regression_rows() -> Vec<Row> {
             move |x| zip(x, |v| v[0] - v[1] * (v[0] + 1e-3).ln() + stirling(v[1])),
             Reduction::None,
         )
-        .check("integers are an error", move || {
+        .check("integers must be an error", move || {
             integers_refused(ops::poisson_nll_loss(&int(), &int(), PoissonNllLossOptions::default()))
         }),
         with_loss_case(
@@ -160,7 +160,7 @@ fn regression_rows() -> Vec<Row> {
             },
             Reduction::Mean,
         )
-        .check("the variance is at least eps", || {
+        .check("the variance must be at least eps", || {
             let (zero, variance) = (Tensor::from([0.0]), Tensor::from([0.0]).requires_grad_(true));
             let y = ops::gaussian_nll_loss(&Tensor::from([2.0]), &zero, &variance, false, 0.5, Reduction::Sum)?;
             y.backward();
@@ -189,17 +189,17 @@ fn binary_rows() -> Vec<Row> {
             move |x| zip(x, |v| v[2] * entropy(v[0], v[1])),
             Reduction::Sum,
         )
-        .check("the loss is at most 100 for each element", || {
+        .check("the loss must be at most 100 for each element", || {
             let y =
                 ops::binary_cross_entropy(&Tensor::from([0.0, 1.0]), &Tensor::from([1.0, 1.0]), None, Reduction::None)?;
             Ok(y.to_vec::<f64>() == [100.0, 0.0])
         })
-        .check("the gradient at probabilities 0 and 1 is finite", || {
+        .check("the gradient at probabilities 0 and 1 must be finite", || {
             let x = Tensor::from([0.0, 0.0, 1.0, 1.0]).requires_grad_(true);
             ops::binary_cross_entropy(&x, &Tensor::from([0.0, 0.5, 1.0, 0.5]), None, Reduction::Sum)?.backward();
-            Ok(x.grad().expect("the tensor has a gradient").to_vec::<f64>() == [0.0, -0.5e12, 0.0, 0.5e12])
+            Ok(x.grad().expect("the tensor must have a gradient").to_vec::<f64>() == [0.0, -0.5e12, 0.0, 0.5e12])
         })
-        .check("integers are an error", move || {
+        .check("integers must be an error", move || {
             integers_refused(ops::binary_cross_entropy(&int(), &int(), None, Reduction::Mean))
         }),
         with_loss_case(
@@ -226,7 +226,7 @@ fn binary_rows() -> Vec<Row> {
             |x, r| ops::multilabel_soft_margin_loss(&x[0], &x[1], Some(&x[2]), r),
             move |x| zip(x, |v| v[2] * logits(v[0], v[1], 1.0)).reduce(&[1], |row| row.iter().sum::<f64>() / 3.0),
         )
-        .check("integers are an error", move || {
+        .check("integers must be an error", move || {
             integers_refused(ops::multilabel_soft_margin_loss(&int(), &int(), None, Reduction::Mean))
         }),
         loss(
@@ -235,7 +235,7 @@ fn binary_rows() -> Vec<Row> {
             |x, r| ops::soft_margin_loss(&x[0], &x[1], r),
             |x| zip(x, |v| softplus(-v[0] * v[1])),
         )
-        .check("integers are an error", move || {
+        .check("integers must be an error", move || {
             integers_refused(ops::soft_margin_loss(&int(), &int(), Reduction::Mean))
         }),
         loss(
@@ -244,12 +244,12 @@ fn binary_rows() -> Vec<Row> {
             |x, r| ops::hinge_embedding_loss(&x[0], &signs(&x[1], x[0].dtype())?, 1.5, r),
             |x| zip(x, |v| if v[1] != 0.0 { v[0] } else { f64::max(0.0, 1.5 - v[0]) }),
         )
-        .check("the loss is 0 beyond the margin", || {
+        .check("the loss must be 0 beyond the margin", || {
             Ok(ops::hinge_embedding_loss(&Tensor::from([2.0]), &Tensor::from([-1.0]), 1.0, Reduction::Sum)?
                 .item::<f64>()
                 == 0.0)
         })
-        .check("integers are an error", move || {
+        .check("integers must be an error", move || {
             integers_refused(ops::hinge_embedding_loss(&int(), &int(), 1.0, Reduction::Mean))
         }),
     ]
@@ -327,26 +327,26 @@ fn class_rows() -> Vec<Row> {
             Ok(ops::nll_loss(&Tensor::from([0.25, 0.5]), &Tensor::from(1i64), NllLossOptions::default())?.item::<f64>()
                 == -0.5)
         })
-        .check("ignored logits may be −∞, and all targets may be ignored", || {
+        .check("ignored logits of −∞ and ignored targets must be allowed", || {
             let options = NllLossOptions { ignore_index: Some(-1), ..Default::default() };
             let x = Tensor::from([[f64::NEG_INFINITY, 0.0], [0.0, -2.0]]).requires_grad_(true);
             let one = ops::nll_loss(&x, &[-1i64, 1].into(), options)?;
             one.backward();
-            let by_one = x.grad().expect("the tensor has a gradient").to_vec::<f64>();
+            let by_one = x.grad().expect("the tensor must have a gradient").to_vec::<f64>();
             x.zero_grad();
             let none = ops::nll_loss(&x, &[-1i64, -1].into(), options)?;
             none.backward();
-            let by_none = x.grad().expect("the tensor has a gradient").to_vec::<f64>();
+            let by_none = x.grad().expect("the tensor must have a gradient").to_vec::<f64>();
             let values = one.item::<f64>() == 2.0 && none.item::<f64>().is_nan();
             Ok(values && by_one == [0.0, 0.0, 0.0, -1.0] && by_none == [0.0; 4])
         })
-        .check("an invalid class is an error", move || {
+        .check("an invalid class must be an error", move || {
             bounds(ops::nll_loss(&x(), &[-1i64].into(), NllLossOptions::default()))
         })
-        .check("a wrong number of targets is an error", move || {
+        .check("a wrong number of targets must be an error", move || {
             shape_refused(ops::nll_loss(&x(), &[0i64, 1].into(), NllLossOptions::default()))
         })
-        .check("float classes are an error", move || {
+        .check("float classes must be an error", move || {
             integers_refused(ops::nll_loss(&x(), &[0.0].into(), NllLossOptions::default()))
         }),
         with_loss_case(
@@ -371,10 +371,10 @@ fn class_rows() -> Vec<Row> {
             move |x| margin(x, 2.0, |c| W[c]),
             Reduction::None,
         )
-        .check("an invalid class is an error", move || {
+        .check("an invalid class must be an error", move || {
             bounds(ops::multi_margin_loss(&x(), &[3i64].into(), MultiMarginLossOptions::default()))
         })
-        .check("a wrong number of classes is an error", move || {
+        .check("a wrong number of classes must be an error", move || {
             shape_refused(ops::multi_margin_loss(&x(), &[0i64, 1].into(), MultiMarginLossOptions::default()))
         }),
         loss(
@@ -383,10 +383,10 @@ fn class_rows() -> Vec<Row> {
             move |x, r| ops::multilabel_margin_loss(&x[0], &labels(), r),
             multilabel,
         )
-        .check("an invalid class is an error", move || {
+        .check("an invalid class must be an error", move || {
             bounds(ops::multilabel_margin_loss(&x(), &[[3i64, -1, -1]].into(), Reduction::Mean))
         })
-        .check("targets of another shape are an error", move || {
+        .check("targets of another shape must be an error", move || {
             shape_refused(ops::multilabel_margin_loss(&x(), &[0i64, -1, -1].into(), Reduction::Mean))
         }),
     ]
@@ -413,7 +413,7 @@ fn ranking_rows() -> Vec<Row> {
             |x, r| ops::margin_ranking_loss(&x[0], &x[1], &signs(&x[2], x[0].dtype())?, 0.3, r),
             |x| zip(x, |v| f64::max(0.0, (v[1] - v[0]) * (2.0 * v[2] - 1.0) + 0.3)),
         )
-        .check("operands of unequal ranks are an error", move || {
+        .check("operands of unequal ranks must be an error", move || {
             shape_refused(ops::margin_ranking_loss(&one(), &Tensor::from(1.0), &one(), 0.0, Reduction::Mean))
         }),
         loss(
@@ -425,7 +425,7 @@ fn ranking_rows() -> Vec<Row> {
                 Nd::from_fn(&[2], |ix| value(cosine(x, ix[0]), x[2].data[ix[0]]))
             },
         )
-        .check("a wrong number of labels is an error", move || {
+        .check("a wrong number of labels must be an error", move || {
             let x = Tensor::zeros([2, 3], DType::F32);
             shape_refused(ops::cosine_embedding_loss(&x, &x, &x, 0.0, Reduction::Mean))
         }),
@@ -454,11 +454,11 @@ fn ranking_rows() -> Vec<Row> {
             },
         )
         .floats_only()
-        .check("a margin of 0 or less is an error", move || {
+        .check("a margin of 0 or less must be an error", move || {
             let options = TripletMarginLossOptions { margin: -1.0, ..TripletMarginLossOptions::default() };
             argument_refused(ops::triplet_margin_loss(&one(), &one(), &one(), options))
         })
-        .check("operands of unequal ranks are an error", move || {
+        .check("operands of unequal ranks must be an error", move || {
             shape_refused(ops::triplet_margin_loss(
                 &one(),
                 &Tensor::from(1.0),
@@ -472,7 +472,7 @@ fn ranking_rows() -> Vec<Row> {
             |x, r| ops::triplet_margin_with_distance_loss(&x[0], &x[1], &x[2], |a, b| ops::mul(a, b), 0.7, false, r),
             |x| zip(x, |v| f64::max(0.0, v[0] * v[1] - v[0] * v[2] + 0.7)),
         )
-        .check("an error of the distance function is returned", move || {
+        .check("an error of the distance function must be returned", move || {
             let refused = |_: &Tensor, _: &Tensor| Err(Error::invalid("distance", "is none"));
             let result =
                 ops::triplet_margin_with_distance_loss(&one(), &one(), &one(), refused, 1.0, false, Reduction::Mean);
@@ -541,25 +541,25 @@ fn ctc_row() -> Row {
             let y = ops::ctc_loss(&x, &[1i64].into(), &[2i64, 2].into(), &[1i64, 0].into(), options)?.to_vec::<f64>();
             Ok((y[0] + 0.75f64.ln()).abs() < 1e-14 && (y[1] + 0.25f64.ln()).abs() < 1e-14)
         })
-        .check("an impossible labelling has loss ∞, or loss 0 and gradient 0", move || {
+        .check("an impossible labelling must have loss ∞, or loss 0 and gradient 0", move || {
             let x = uniform().requires_grad_(true);
             let options = CtcLossOptions { zero_infinity: true, ..Default::default() };
             ops::ctc_loss(&x, &[[1i64, 1]].into(), &[2i64].into(), &[2i64].into(), options)?.backward();
-            let flat = x.grad().expect("the tensor has a gradient").to_vec::<f64>() == [0.0; 4];
+            let flat = x.grad().expect("the tensor must have a gradient").to_vec::<f64>() == [0.0; 4];
             Ok(of([1, 1], false)? == f64::INFINITY && of([1, 1], true)? == 0.0 && flat)
         })
-        .check("the gradient of an infinite loss is NaN for that sample alone", || {
+        .check("the gradient of an infinite loss must be NaN for that sample alone", || {
             let x = Tensor::full([3, 2, 2], 0.5f64.ln(), DType::F64).requires_grad_(true);
             let labels = Tensor::from([[1i64, 1, 1], [1, 1, 1]]);
             ops::ctc_loss(&x, &labels, &[3i64, 3].into(), &[3i64, 1].into(), CtcLossOptions::default())?.backward();
-            let slopes = x.grad().expect("the tensor has a gradient").isnan().any(-1).to_vec::<bool>();
+            let slopes = x.grad().expect("the tensor must have a gradient").isnan().any(-1).to_vec::<bool>();
             Ok(slopes == [true, false, true, false, true, false])
         })
         .check("the blank index must be a class", move || {
             let options = CtcLossOptions { blank: 2, ..Default::default() };
             argument_refused(ops::ctc_loss(&uniform(), &[[1i64]].into(), &[2i64].into(), &[1i64].into(), options))
         })
-        .check("a wrong number of lengths is an error", move || {
+        .check("a wrong number of lengths must be an error", move || {
             shape_refused(ops::ctc_loss(
                 &uniform(),
                 &[[1i64]].into(),

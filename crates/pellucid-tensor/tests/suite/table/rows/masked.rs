@@ -14,16 +14,16 @@ pub(super) fn rows() -> Vec<Row> {
             .case("one shape", [real([2, 3]), mask([2, 3])], fill, kept)
             .case("broadcast", [real([2, 1]), mask([3])], fill, kept)
             .floats_only()
-            .check("the result has the dtype of the tensor", || {
+            .check("the result must have the dtype of the tensor", || {
                 let x = Tensor::zeros([2], DType::I32);
                 Ok(ops::masked_fill(&x, &[true, false].into(), 2.0)?.to_vec::<i32>() == [2, 0])
             })
-            .check("a fraction for an integer tensor is an error", || {
+            .check("a fraction for an integer tensor must be an error", || {
                 let x = Tensor::zeros([2], DType::I32);
                 let refused = ops::masked_fill(&x, &[true, false].into(), 2.9);
                 Ok(matches!(refused, Err(Error::InvalidArgument { .. })))
             })
-            .check("a mask of another dtype is an error", || {
+            .check("a mask of another dtype must be an error", || {
                 let x = Tensor::zeros([2], DType::F32);
                 Ok(matches!(ops::masked_fill(&x, &x, 0), Err(Error::DTypeMismatch { .. })))
             }),
@@ -45,11 +45,11 @@ pub(super) fn rows() -> Vec<Row> {
                 let x = Tensor::zeros([2], DType::F32);
                 Ok(ops::masked_select(&x, &[false, false].into())?.shape().dims() == [0])
             })
-            .check("a mask of another dtype is an error", || {
+            .check("a mask of another dtype must be an error", || {
                 let x = Tensor::zeros([2], DType::F32);
                 Ok(matches!(ops::masked_select(&x, &x), Err(Error::DTypeMismatch { .. })))
             })
-            .check("shapes that do not broadcast are an error", || {
+            .check("shapes that do not broadcast must be an error", || {
                 let x = Tensor::zeros([2], DType::F32);
                 Ok(matches!(ops::masked_select(&x, &[true; 3].into()), Err(Error::ShapeMismatch { .. })))
             }),
@@ -67,7 +67,7 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| Nd::from_fn(&[2, 1], |ix| x[0].data[(x[1].at(ix) as isize).rem_euclid(5) as usize]),
             )
             .floats_only()
-            .check("an index out of bounds is an error", || {
+            .check("an index out of bounds must be an error", || {
                 let x = Tensor::zeros([2, 2], DType::F32);
                 let far = |i: i64| matches!(ops::take(&x, &[i].into()), Err(Error::IndexOutOfBounds { .. }));
                 Ok(far(4) && far(-5) && far(i64::MIN))
@@ -81,10 +81,10 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| ops::one_hot(&x[0], 3),
                 |x| Nd::from_fn(&[2, 2, 3], |ix| f64::from(x[0].at(&ix[..2]) == ix[2] as f64)),
             )
-            .check("an invalid class gives zeros", || {
+            .check("an invalid class must give zeros", || {
                 Ok(ops::one_hot(&[-1i64, 2].into(), 2)?.to_vec::<i64>() == [0, 0, 0, 0])
             })
-            .check("floats are an error", || {
+            .check("floats must be an error", || {
                 Ok(matches!(ops::one_hot(&Tensor::from([1.0]), 2), Err(Error::DTypeMismatch { .. })))
             }),
     ]

@@ -16,26 +16,26 @@ fn row(name: &'static str, call: Call) -> Row {
         .scale(2.0)
         .ulps(32.0)
         .ordinary()
-        .check("masked elements are not read and have gradient 0", move || {
+        .check("masked elements must have no effect and gradient 0", move || {
             let x = Tensor::from([f64::NAN, 0.5, 1.25]).requires_grad_(true);
             let y = call(&x, &[false, true, true].into(), 0.into())?;
             if !y.requires_grad() {
                 return Ok(y.item::<i64>() >= 1);
             }
             ops::sum(&ops::narrow(&ops::ravel(&y)?, 0, y.size() - 1, 1)?, ..)?.backward();
-            let gradient = x.grad().expect("the tensor has a gradient").to_vec::<f64>();
+            let gradient = x.grad().expect("the tensor must have a gradient").to_vec::<f64>();
             Ok(gradient[0] == 0.0 && gradient[2].is_finite())
         })
-        .check("a mask of another dtype is an error", move || {
+        .check("a mask of another dtype must be an error", move || {
             let x = Tensor::zeros([2], DType::F32);
             Ok(matches!(call(&x, &x, 0.into()), Err(Error::DTypeMismatch { .. })))
         })
-        .check("the mask broadcasts to the tensor, and not vice versa", move || {
+        .check("the mask must broadcast to the tensor, and not vice versa", move || {
             let x = Tensor::zeros([2], DType::F32);
             let mask = Tensor::full([3, 2], true, DType::Bool);
             Ok(shape_refused(call(&x, &mask, 0.into()))? && shape_refused(call(&x, &[true; 3].into(), 0.into()))?)
         })
-        .check("an invalid axis is an error", move || {
+        .check("an invalid axis must be an error", move || {
             Ok(call(&Tensor::zeros([2], DType::F32), &[true, false].into(), 1.into()).is_err())
         })
 }
@@ -46,7 +46,8 @@ fn unmasked(x: &Nd, rows: &[usize], columns: &[usize]) -> (Vec<f64>, Vec<usize>)
     all.enumerate().filter(|(_, [i, j])| LEFT[*i][*j]).map(|(at, ix)| (x.at(&ix), at)).unzip()
 }
 
-/// Returns a row with the reference `value` of the unmasked elements and their positions, over each kind of axes.
+/// Returns a row of a masked reduction: `call` over the last axis, the first axis and all axes. The reference of a
+/// result is `value` of the unmasked elements that it reduces, and of their positions among the reduced elements.
 fn reduction(name: &'static str, call: Call, value: fn(&[f64], &[usize]) -> f64) -> Row {
     let of = move |x: &Nd, rows: &[usize], columns: &[usize]| {
         let (x, places) = unmasked(x, rows, columns);
@@ -88,7 +89,7 @@ fn reduction(name: &'static str, call: Call, value: fn(&[f64], &[usize]) -> f64)
         .floats_only()
 }
 
-/// Returns a row with the reference `value` at unmasked positions, and `other` elsewhere.
+/// Returns a row whose reference is `value` at unmasked positions, and `other` elsewhere.
 fn rowwise(name: &'static str, call: Call, other: f64, value: fn(&[f64]) -> Vec<f64>) -> Row {
     row(name, call)
         .case(
@@ -107,7 +108,7 @@ fn rowwise(name: &'static str, call: Call, other: f64, value: fn(&[f64]) -> Vec<
         .floats_only()
 }
 
-/// Returns a row with the reference `value` of the unmasked elements so far.
+/// Returns a row whose reference at each position is `value` of the unmasked elements up to this position.
 fn running(name: &'static str, call: Call, value: fn(&[f64]) -> f64) -> Row {
     row(name, call)
         .case(
@@ -192,7 +193,7 @@ fn simple() -> Vec<Row> {
         )
         .gradient(Third)
         .rule(Rule::Floats)
-        .check("masked elements are −∞", || {
+        .check("masked elements must be −∞", || {
             let y = ops::masked_log_softmax(&Tensor::from([1.0, 2.0]), &[false, true].into(), 0)?;
             Ok(y.to_vec::<f64>() == [f64::NEG_INFINITY, 0.0])
         }),
@@ -242,7 +243,7 @@ fn moments() -> Vec<Row> {
         reduction("masked_norm", |x, m, a| ops::masked_norm(x, m, 2.0, a), |x, _| euclid(x))
             .rule(Rule::FloatsOnly)
             .away(&[0.0])
-            .check("the minimum position, and that of a fully masked row", || {
+            .check("the norm of order −∞ must be the least size, and ∞ for a fully masked row", || {
                 let (x, mask) = (Tensor::from([3.0, -0.5, -2.0]), Tensor::from([true, false, true]));
                 let least = |mask: &Tensor| Ok(ops::masked_norm(&x, mask, f64::NEG_INFINITY, 0)?.item::<f64>());
                 Ok(least(&mask)? == 2.0 && least(&[false; 3].into())? == f64::INFINITY)

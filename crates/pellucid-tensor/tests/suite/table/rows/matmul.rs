@@ -63,22 +63,22 @@ pub(super) fn rows() -> Vec<Row> {
     });
     let matmul = matmul
         .gradient(Third)
-        .check("unequal inner lengths are an error", || mismatch(ops::matmul(&zeros([2, 3]), &zeros([2, 3]))))
-        .check("0-d operands are an error", || mismatch(ops::matmul(&Tensor::from(1f32), &zeros([2]))))
-        .check("batch axes that do not broadcast are an error", || {
+        .check("unequal inner lengths must be an error", || mismatch(ops::matmul(&zeros([2, 3]), &zeros([2, 3]))))
+        .check("0-d operands must be an error", || mismatch(ops::matmul(&Tensor::from(1f32), &zeros([2]))))
+        .check("batch axes that do not broadcast must be an error", || {
             mismatch(ops::matmul(&zeros([2, 2, 3]), &zeros([3, 3, 2])))
         });
     let dot = Row::new("dot")
         .case("vectors", [real([5]), real([5])], |x| ops::dot(&x[0], &x[1]), |x| product(&x[0], &x[1]))
         .case("nothing", [real([0]), real([0])], |x| ops::dot(&x[0], &x[1]), |x| product(&x[0], &x[1]))
         .floats_only()
-        .check("matrices are an error", || mismatch(ops::dot(&zeros([2, 2]), &zeros([2, 2]))));
+        .check("matrices must be an error", || mismatch(ops::dot(&zeros([2, 2]), &zeros([2, 2]))));
     let columns = |x: &[Nd]| product(&x[0].reshape(&[x[0].data.len(), 1]), &x[1].reshape(&[1, x[1].data.len()]));
     let outer = Row::new("outer")
         .case("vectors", [real([2]), real([3])], |x| ops::outer(&x[0], &x[1]), columns)
         .case("nothing", [real([0]), real([3])], |x| ops::outer(&x[0], &x[1]), columns)
         .floats_only()
-        .check("matrices are an error", || mismatch(ops::outer(&zeros([2, 2]), &zeros([2]))));
+        .check("matrices must be an error", || mismatch(ops::outer(&zeros([2, 2]), &zeros([2]))));
     let linear = Row::new("linear")
         .case("plain", [real([2, 3]), real([2, 3])], |x| ops::linear(&x[0], &x[1], None), with_bias)
         .case("biased", [real([2, 3]), real([2, 3]), real([2])], |x| ops::linear(&x[0], &x[1], Some(&x[2])), with_bias)
@@ -106,8 +106,8 @@ pub(super) fn rows() -> Vec<Row> {
             |x| x[0].reduce(&[1], |row| row.iter().zip(&x[1].data).map(|(a, b)| a * b).sum::<f64>() + x[2].data[0]),
         )
         .floats_only()
-        .check("a weight of rank 3 is an error", || mismatch(ops::linear(&zeros([3]), &zeros([1, 3, 1]), None)))
-        .check("the same bits forward from a weight in any layout", || {
+        .check("a weight of rank 3 must be an error", || mismatch(ops::linear(&zeros([3]), &zeros([1, 3, 1]), None)))
+        .check("the result must have the same bits for a weight in any layout", || {
             let dense = numbers([4, 3], 0.3)?;
             let columns = ops::t(&ops::contiguous(&ops::t(&dense)?)?)?;
             let bits = |weight: &Tensor| {
@@ -121,8 +121,10 @@ pub(super) fn rows() -> Vec<Row> {
     let trace = Row::new("trace")
         .case("a rectangle", [real([2, 3])], |x| ops::trace(&x[0]), |x| Nd::scalar(x[0].at(&[0, 0]) + x[0].at(&[1, 1])))
         .floats_only()
-        .check("integers sum in i64", || Ok(ops::trace(&Tensor::from([[1i32, 2], [3, 4]]))?.item::<i64>() == 5))
-        .check("a vector is an error", || mismatch(ops::trace(&zeros([3]))));
+        .check("integers must be summed in i64", || {
+            Ok(ops::trace(&Tensor::from([[1i32, 2], [3, 4]]))?.item::<i64>() == 5)
+        })
+        .check("a vector must be an error", || mismatch(ops::trace(&zeros([3]))));
     let vector = |x: &[Nd]| {
         let shape = broadcast_shape(&[&x[0].shape, &x[1].shape]);
         let (a, b) = (x[0].broadcast(&shape), x[1].broadcast(&shape));
@@ -145,9 +147,9 @@ pub(super) fn rows() -> Vec<Row> {
         .floats_only()
         .ordinary()
         .any_zero()
-        .check("vectors must have three elements", || mismatch(ops::cross(&zeros([2]), &zeros([2]), 0)))
-        .check("four elements are too many", || mismatch(ops::cross(&zeros([4]), &zeros([4]), 0)))
-        .check("both vectors must have three elements", || mismatch(ops::cross(&zeros([3]), &zeros([1]), 0)));
+        .check("vectors of two elements must be an error", || mismatch(ops::cross(&zeros([2]), &zeros([2]), 0)))
+        .check("vectors of four elements must be an error", || mismatch(ops::cross(&zeros([4]), &zeros([4]), 0)))
+        .check("a vector of one element must be an error", || mismatch(ops::cross(&zeros([3]), &zeros([1]), 0)));
     let rule = |row: Row, rule| row.rule(rule).ulps(32.0).scale(4.0);
     let more = [rule(trace, Rule::Counts), rule(cross, Rule::Numbers)];
     let mut rows = vec![

@@ -145,10 +145,10 @@ fn layer_norm() -> Row {
             |x| layer_norm_of(x, 1),
         )
         .floats_only()
-        .check("a shape that is not that of the last axes is an error", || {
+        .check("a shape that is not that of the last axes must be an error", || {
             Ok(ops::layer_norm(&Tensor::zeros([2, 3], DType::F32), 2, None, None, EPS).is_err())
         })
-        .check("a weight of another shape is an error", || {
+        .check("a weight of another shape must be an error", || {
             let x = Tensor::zeros([2, 3], DType::F32);
             Ok(ops::layer_norm(&x, 3, Some(&x), None, EPS).is_err())
         })
@@ -259,10 +259,10 @@ fn over_channels(name: &'static str, call: OverChannels, axes: fn(usize) -> Vec<
         |x| by_running(x, &[Some(&x[3]), Some(&x[4])]),
     )
     .floats_only()
-    .check("evaluation without running statistics is an error", move || {
+    .check("evaluation without running statistics must be an error", move || {
         argument_refused(call(&Tensor::ones([2, 2, 2], DType::F64), None, None, None, FIXED))
     })
-    .check("a weight of another length is an error", move || {
+    .check("a weight of another length must be an error", move || {
         shape_refused(call(
             &Tensor::ones([2, 2, 2], DType::F64),
             None,
@@ -271,16 +271,16 @@ fn over_channels(name: &'static str, call: OverChannels, axes: fn(usize) -> Vec<
             TRAINING,
         ))
     })
-    .check("a running mean of another length is an error", move || {
+    .check("a running mean of another length must be an error", move || {
         let (mean, var) = (Tensor::ones([3], DType::F64), Tensor::ones([2], DType::F64));
         let running = Some(RunningStatistics { mean: &mean, var: &var });
         shape_refused(call(&Tensor::ones([2, 2, 2], DType::F64), running, None, None, TRAINING))
     })
-    .check("training with one value for each channel is an error", move || {
+    .check("training with one value for each channel must be an error", move || {
         argument_refused(call(&Tensor::ones([1, 2, 1], DType::F64), None, None, None, TRAINING))
     })
-    .check("a 0-d tensor is an error", move || shape_refused(call(&Tensor::from(1.0), None, None, None, TRAINING)))
-    .check("an empty batch does not change running statistics", move || {
+    .check("a 0-d tensor must be an error", move || shape_refused(call(&Tensor::from(1.0), None, None, None, TRAINING)))
+    .check("an empty batch must not change running statistics", move || {
         let (mean, var) = (Tensor::from([0.5, 1.5]), Tensor::from([1.0, 2.0]));
         let running = Some(RunningStatistics { mean: &mean, var: &var });
         let y = call(&Tensor::ones([0, 2, 3], DType::F64), running, None, None, TRAINING)?;
@@ -297,7 +297,7 @@ fn batch_norm() -> Row {
             |x| standard(&x[0], &[0], &[None, None]),
         )
         .floats_only()
-        .check("running statistics move towards those of the batch", || {
+        .check("running statistics must move towards those of the batch", || {
             // Channel 0 contains 1, 3, 5, 7: mean 4, variance 20 / 3; all elements of channel 1 are 4.
             let x = Tensor::from([[[1.0, 3.0], [4.0, 4.0]], [[5.0, 7.0], [4.0, 4.0]]]);
             let (mean, var) = (Tensor::from([0.0, 8.0]), Tensor::from([1.0, 2.0]));
@@ -308,7 +308,7 @@ fn batch_norm() -> Row {
             };
             Ok(near(&mean, [1.0, 7.0]) && near(&var, [0.75 + 5.0 / 3.0, 1.5]))
         })
-        .check("a failed call does not change running statistics", || {
+        .check("a failed call must not change running statistics", || {
             let (mean, var) = (Tensor::from([0.5]), Tensor::from([1.0]));
             let running = Some(RunningStatistics { mean: &mean, var: &var });
             let refused = ops::batch_norm(&Tensor::ones([1, 1], DType::F64), running, None, None, TRAINING);
@@ -318,7 +318,7 @@ fn batch_norm() -> Row {
 
 fn instance_norm() -> Row {
     over_channels("instance_norm", ops::instance_norm, |rank| (2..rank).collect()).check(
-        "running statistics move towards the mean of those of the images",
+        "running statistics must move towards the mean of the statistics of the images",
         || {
             // The means are 2 and 6, the variances 2 and 8.
             let x = Tensor::from([[[1.0, 3.0]], [[4.0, 8.0]]]);
@@ -387,17 +387,17 @@ fn group_norm() -> Row {
             |x| x[0].clone(),
         )
         .floats_only()
-        .check("an indivisible number of groups is an error", move || {
+        .check("an indivisible number of groups must be an error", move || {
             shape_refused(ops::group_norm(&ones(), 3, None, None, EPS))
         })
         .check("channels without elements", || {
             shape_refused(ops::group_norm(&Tensor::ones([1, 2, 0], DType::F64), 1, None, None, EPS))
         })
-        .check("zero groups are an error", move || shape_refused(ops::group_norm(&ones(), 0, None, None, EPS)))
-        .check("another rank is an error", || {
+        .check("zero groups must be an error", move || shape_refused(ops::group_norm(&ones(), 0, None, None, EPS)))
+        .check("another rank must be an error", || {
             shape_refused(ops::group_norm(&Tensor::ones([4], DType::F64), 2, None, None, EPS))
         })
-        .check("a bias of another length is an error", move || {
+        .check("a bias of another length must be an error", move || {
             shape_refused(ops::group_norm(&ones(), 2, None, Some(&Tensor::ones([2], DType::F64)), EPS))
         })
 }
@@ -433,12 +433,14 @@ fn local_response_norm() -> Row {
             .floats_only();
     }
     let ones = || Tensor::ones([1, 2, 2], DType::F64);
-    row.check("a size of 0 is an error", move || argument_refused(ops::local_response_norm(&ones(), 0, 1.0, 1.0, 1.0)))
-        .check("another rank is an error", || {
-            shape_refused(ops::local_response_norm(&Tensor::ones([2, 2], DType::F64), 3, 1.0, 1.0, 1.0))
-        })
-        .check("integers", move || {
-            let refused = ops::local_response_norm(&ones().to_dtype(DType::I64), 3, 1.0, 1.0, 1.0);
-            Ok(matches!(refused, Err(Error::DTypeMismatch { .. })))
-        })
+    row.check("a size of 0 must be an error", move || {
+        argument_refused(ops::local_response_norm(&ones(), 0, 1.0, 1.0, 1.0))
+    })
+    .check("another rank must be an error", || {
+        shape_refused(ops::local_response_norm(&Tensor::ones([2, 2], DType::F64), 3, 1.0, 1.0, 1.0))
+    })
+    .check("integers", move || {
+        let refused = ops::local_response_norm(&ones().to_dtype(DType::I64), 3, 1.0, 1.0, 1.0);
+        Ok(matches!(refused, Err(Error::DTypeMismatch { .. })))
+    })
 }

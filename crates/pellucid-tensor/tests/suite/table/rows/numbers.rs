@@ -15,7 +15,7 @@ fn multiple(a: f64, b: f64) -> f64 {
     if a == 0.0 || b == 0.0 {
         return 0.0;
     }
-    (1..=b as i64).map(|k| k as f64 * a).find(|m| m % b == 0.0).expect("the product is a multiple")
+    (1..=b as i64).map(|k| k as f64 * a).find(|m| m % b == 0.0).expect("b·a must be a multiple of b")
 }
 
 /// Checks every pair of integers from −11 to 11 (from 0 on for `u8`), in every integer dtype.
@@ -50,7 +50,7 @@ pub(super) fn rows() -> Vec<Row> {
             .case("mantissas", [real([2, 3])], |x| Ok(ops::frexp(&x[0])?.0), move |x| x[0].map(mantissa))
             .away(&[-1.0, -0.5, 0.0, 0.5, 1.0, 2.0])
             .ordinary()
-            .check("mantissa and exponent reproduce the number", || {
+            .check("mantissa and exponent must reproduce the number", || {
                 let values = [1.0, -0.75, 1e-320, f64::MIN_POSITIVE, f64::MAX, -5e-324, 0.1, 8.0, 1.0 - 1e-16];
                 let (m, e) = ops::frexp(&Tensor::from(values))?;
                 let (m, exponents) = (m.to_vec::<f64>(), e.to_vec::<i32>());
@@ -83,17 +83,17 @@ pub(super) fn rows() -> Vec<Row> {
                 let down = ops::nextafter(&x, &Tensor::from(f32::NEG_INFINITY))?.to_vec::<f32>();
                 Ok((0..values.len()).all(|i| up[i] == values[i].next_up() && down[i] == values[i].next_down()))
             })
-            .check("from infinity, to an equal value, and NaN", || {
+            .check("infinities, equal operands and NaN", || {
                 let a = Tensor::from([f64::INFINITY, f64::NEG_INFINITY, 2.0, 1.0, f64::NAN]);
                 let b = Tensor::from([0.0, 0.0, 2.0, f64::NAN, 1.0]);
                 let y = ops::nextafter(&a, &b)?.to_vec::<f64>();
                 Ok(y[..3] == [f64::MAX, f64::MIN, 2.0] && y[3].is_nan() && y[4].is_nan())
             })
-            .check("other dtypes are an error", || {
+            .check("other dtypes must be an error", || {
                 let result = ops::nextafter(&Tensor::from([1f32]), &Tensor::from([1f64]));
                 Ok(matches!(result, Err(Error::DTypeMismatch { .. })))
             })
-            .check("the gradient flows to the first operand", || {
+            .check("the gradient must flow to the first operand", || {
                 let [a, b] = [1.0, 2.0].map(|v| Tensor::from([v]).requires_grad_(true));
                 ops::nextafter(&a, &b)?.backward();
                 let gradient = |t: &Tensor| t.grad().map(|g| g.to_vec::<f64>());
@@ -101,26 +101,26 @@ pub(super) fn rows() -> Vec<Row> {
             }),
         Row::new("gcd")
             .untracked()
-            .check("agrees with trial division", || agrees_with_trial_division(ops::gcd, divisor))
-            .check("floats are an error", || {
+            .check("the result must agree with trial division", || agrees_with_trial_division(ops::gcd, divisor))
+            .check("floats must be an error", || {
                 Ok(matches!(ops::gcd(&Tensor::from([1.0]), &Tensor::from([1i64])), Err(Error::DTypeMismatch { .. })))
             })
-            .check("the longest division sequence", || {
+            .check("the longest division sequence must give a correct result", || {
                 // Adjacent Fibonacci numbers.
                 let (a, b) = (7_540_113_804_746_346_429i64, 4_660_046_610_375_530_309);
                 let y = ops::gcd(&Tensor::from([a, 6 * (a / 7), 0]), &Tensor::from([b, 4 * (a / 7), 0]))?;
                 Ok(y.to_vec::<i64>() == [1, 2 * (a / 7), 0])
             })
-            .check("shapes that do not broadcast are an error", || {
+            .check("shapes that do not broadcast must be an error", || {
                 shape_refused(ops::gcd(&Tensor::from([1i64, 2]), &Tensor::from([1i64, 2, 3])))
             }),
         Row::new("lcm")
             .untracked()
-            .check("agrees with trial division", || agrees_with_trial_division(ops::lcm, multiple))
-            .check("floats are an error", || {
+            .check("the result must agree with trial division", || agrees_with_trial_division(ops::lcm, multiple))
+            .check("floats must be an error", || {
                 Ok(matches!(ops::lcm(&Tensor::from([1i64]), &Tensor::from([1.0])), Err(Error::DTypeMismatch { .. })))
             })
-            .check("shapes that do not broadcast are an error", || {
+            .check("shapes that do not broadcast must be an error", || {
                 shape_refused(ops::lcm(&Tensor::from([1i64, 2]), &Tensor::from([1i64, 2, 3])))
             }),
     ]

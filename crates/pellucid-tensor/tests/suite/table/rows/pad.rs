@@ -86,20 +86,20 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| padded(&x[0], &[(2, -2)], 0.0, |i, _| Some((i + 3) % 3)),
             )
             .floats_only()
-            .check("a wrong number of pairs is an error", || refused([(1, 1)], zero_mode()))
-            .check("removing more than the length is an error", || refused([(-2, -1), (0, 0)], zero_mode()))
-            .check("an extreme width is an error", || refused(isize::MAX, zero_mode()))
-            .check("an extreme negative width is an error", || refused(isize::MIN, zero_mode()))
-            .check("extreme widths of both signs are an error", || {
+            .check("a wrong number of pairs must be an error", || refused([(1, 1)], zero_mode()))
+            .check("removing more than the length must be an error", || refused([(-2, -1), (0, 0)], zero_mode()))
+            .check("an extreme width must be an error", || refused(isize::MAX, zero_mode()))
+            .check("an extreme negative width must be an error", || refused(isize::MIN, zero_mode()))
+            .check("extreme widths of both signs must be an error", || {
                 refused([(isize::MIN, isize::MAX), (0, 0)], Replicate)
             })
-            .check("a width beyond the memory is an error", || {
+            .check("a width beyond the memory must be an error", || {
                 let x = Tensor::zeros([2], DType::F32);
                 Ok(matches!(ops::pad(&x, (0, 1 << 60), Replicate), Err(Error::OutOfMemory { .. })))
             })
-            .check("a reflection beyond the other end is an error", || refused([(2, 0), (0, 0)], Reflect))
-            .check("a circular width above the length is an error", || refused([(3, 0), (0, 0)], Circular))
-            .check("replicating an empty axis is an error", || {
+            .check("a reflection beyond the other end must be an error", || refused([(2, 0), (0, 0)], Reflect))
+            .check("a circular width above the length must be an error", || refused([(3, 0), (0, 0)], Circular))
+            .check("replicating an empty axis must be an error", || {
                 let x = Tensor::zeros([0], DType::F32);
                 Ok(matches!(ops::pad(&x, 1, Replicate), Err(Error::InvalidArgument { .. })))
             }),

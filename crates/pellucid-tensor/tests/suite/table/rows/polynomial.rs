@@ -25,10 +25,10 @@ fn row(name: &'static str, call: Polynomial, value: fn(i32, f64) -> f64) -> Row 
         .floats_only()
         .ordinary()
         .check("an empty input", move || Ok(call(&Tensor::zeros([0], DType::F32), &Tensor::from(3i64))?.size() == 0))
-        .check("shapes that do not broadcast are an error", move || {
+        .check("shapes that do not broadcast must be an error", move || {
             shape_refused(call(&Tensor::from([0.1, 0.2]), &Tensor::from([1i64, 2, 3])))
         })
-        .check("an extreme order is an error", move || {
+        .check("an extreme order must be an error", move || {
             argument_refused(call(&Tensor::from([0.5]), &Tensor::from(i64::MAX)))
         })
         .check("integer points", move || {

@@ -16,7 +16,7 @@ fn lower_median(x: &[f64]) -> f64 {
 }
 
 fn place(x: &[f64], value: f64) -> f64 {
-    x.iter().position(|&v| v == value).expect("the value is an element") as f64
+    x.iter().position(|&v| v == value).expect("the value must be an element") as f64
 }
 
 fn between(x: &[f64], q: f64, how: QuantileInterpolation) -> f64 {
@@ -60,7 +60,9 @@ fn pairs(name: &'static str, call: fn(&Tensor, Axes) -> Result<(Tensor, Tensor)>
         .check("zero rows without elements", move || {
             Ok(call(&Tensor::zeros([0, 2], DType::F32), 1.into())?.0.shape()[..] == [0])
         })
-        .check("an invalid axis is an error", move || axis_refused(call(&Tensor::zeros([2], DType::F32), 1.into())))
+        .check("an invalid axis must be an error", move || {
+            axis_refused(call(&Tensor::zeros([2], DType::F32), 1.into()))
+        })
 }
 
 fn quantiles(name: &'static str, call: fn(&Tensor, &Tensor, Axes, QuantileInterpolation) -> Result<Tensor>) -> Row {
@@ -88,10 +90,10 @@ fn quantiles(name: &'static str, call: fn(&Tensor, &Tensor, Axes, QuantileInterp
         )
         .floats_only()
         .ordinary()
-        .check("a probability outside [0, 1] is an error", move || {
+        .check("a probability outside [0, 1] must be an error", move || {
             argument_refused(call(&Tensor::from([1.0]), &Tensor::from(1.5), 0.into(), Linear))
         })
-        .check("a matrix of probabilities is an error", move || {
+        .check("a matrix of probabilities must be an error", move || {
             shape_refused(call(&Tensor::from([1.0]), &Tensor::from([[0.5]]), 0.into(), Linear))
         })
         .check("an empty input", move || {
@@ -107,26 +109,33 @@ pub(super) fn rows() -> Vec<Row> {
     let nan = || Tensor::from([2.0, f64::NAN, 1.0, 5.0]);
     let none = || Tensor::from([f64::NAN, f64::NAN]);
     vec![
-        pairs("median", ops::median, lower_median).check("NaN, and its first position", move || {
+        pairs("median", ops::median, lower_median).check("NaN must be the result, at its first position", move || {
             let (value, position) = ops::median(&nan(), 0)?;
             Ok(value.item::<f64>().is_nan() && position.item::<i64>() == 1)
         }),
-        pairs("nanmedian", ops::nanmedian, lower_median).check("ignores NaN", move || {
+        pairs("nanmedian", ops::nanmedian, lower_median).check("NaN must be ignored", move || {
             let (value, position) = ops::nanmedian(&nan(), 0)?;
             Ok(value.item::<f64>() == 2.0
                 && position.item::<i64>() == 0
                 && ops::nanmedian(&none(), 0)?.0.item::<f64>().is_nan())
         }),
-        pairs("mode", ops::mode, |x| sorted(x)[0]).check("the most frequent value, at its last position", || {
-            let (value, position) = ops::mode(&Tensor::from([[3i64, 1, 3, 1, 2], [5, 4, 4, 5, 5]]), 1)?;
-            Ok(value.to_vec::<i64>() == [1, 5] && position.to_vec::<i64>() == [3, 4])
-        }),
-        quantiles("quantile", |x, q, axes, how| ops::quantile(x, q, axes, how)).check("NaN propagates", move || {
-            Ok(ops::quantile(&nan(), 0.0, 0, QuantileInterpolation::Lower)?.item::<f64>().is_nan())
-        }),
-        quantiles("nanquantile", |x, q, axes, how| ops::nanquantile(x, q, axes, how)).check("ignores NaN", move || {
-            let y = ops::nanquantile(&nan(), 0.75, 0, QuantileInterpolation::Linear)?.item::<f64>();
-            Ok(y == 3.5 && ops::nanquantile(&none(), 0.5, 0, QuantileInterpolation::Linear)?.item::<f64>().is_nan())
-        }),
+        pairs("mode", ops::mode, |x| sorted(x)[0]).check(
+            "the result must be the most frequent value at its last position",
+            || {
+                let (value, position) = ops::mode(&Tensor::from([[3i64, 1, 3, 1, 2], [5, 4, 4, 5, 5]]), 1)?;
+                Ok(value.to_vec::<i64>() == [1, 5] && position.to_vec::<i64>() == [3, 4])
+            },
+        ),
+        quantiles("quantile", |x, q, axes, how| ops::quantile(x, q, axes, how))
+            .check("NaN must propagate", move || {
+                Ok(ops::quantile(&nan(), 0.0, 0, QuantileInterpolation::Lower)?.item::<f64>().is_nan())
+            }),
+        quantiles("nanquantile", |x, q, axes, how| ops::nanquantile(x, q, axes, how)).check(
+            "NaN must be ignored",
+            move || {
+                let y = ops::nanquantile(&nan(), 0.75, 0, QuantileInterpolation::Linear)?.item::<f64>();
+                Ok(y == 3.5 && ops::nanquantile(&none(), 0.5, 0, QuantileInterpolation::Linear)?.item::<f64>().is_nan())
+            },
+        ),
     ]
 }

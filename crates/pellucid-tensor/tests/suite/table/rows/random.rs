@@ -56,7 +56,7 @@ fn seeded(call: fn() -> Result<Tensor>) -> Result<bool> {
 pub(super) fn rows() -> Vec<Row> {
     vec![
         Row::new("rand")
-            .check("determined by the seed", || seeded(|| ops::rand([50], DType::F32)))
+            .check("equal seeds must give equal numbers", || seeded(|| ops::rand([50], DType::F32)))
             .check("an empty and a 0-d tensor", || {
                 Ok(ops::rand([0], DType::F32)?.size() == 0 && ops::rand((), DType::F64)?.size() == 1)
             }),
@@ -64,24 +64,28 @@ pub(super) fn rows() -> Vec<Row> {
             .check("uniform", move || {
                 drawn(|d, g| ops::rand_with([N], d, g), 0.5, 1.0 / 12.0, |u| (0.0..=1.0).contains(&u))
             })
-            .check("1 is never drawn", || {
+            .check("1 must never be drawn", || {
                 Ok(ops::rand_with([N], DType::F32, &Generator::new(1))?.to_vec::<f64>().into_iter().all(|u| u < 1.0))
             })
-            .check("generator streams", || streams(|g| ops::rand_with([50], DType::F64, g))),
-        Row::new("randn").check("determined by the seed", || seeded(|| ops::randn([50], DType::F64))),
+            .check("a stream must advance and restart with its seed", || {
+                streams(|g| ops::rand_with([50], DType::F64, g))
+            }),
+        Row::new("randn").check("equal seeds must give equal numbers", || seeded(|| ops::randn([50], DType::F64))),
         Row::new("randn_with")
             .check("normal", || drawn(|d, g| ops::randn_with([N], d, g), 0.0, 1.0, f64::is_finite))
-            .check("generator streams", || streams(|g| ops::randn_with([50], DType::F32, g))),
+            .check("a stream must advance and restart with its seed", || {
+                streams(|g| ops::randn_with([50], DType::F32, g))
+            }),
         Row::new("randint")
-            .check("determined by the seed", || seeded(|| ops::randint(-5, 90, [50])))
-            .check("every integer of the range, uniformly", || {
+            .check("equal seeds must give equal numbers", || seeded(|| ops::randint(-5, 90, [50])))
+            .check("every integer of the range must be drawn uniformly", || {
                 manual_seed(8);
                 let values = ops::randint(-2, 3, [N])?.to_vec::<i64>();
                 let count = |k| values.iter().filter(|&&v| v == k).count() as f64 / N as f64;
                 Ok((-2..3).all(|k| (count(k) - 0.2).abs() < 0.02) && values.iter().all(|v| (-2..3).contains(v)))
             })
             .check("one value", || Ok(ops::randint(7, 8, [3])?.to_vec::<i64>() == [7; 3]))
-            .check("an empty range is an error", || {
+            .check("an empty range must be an error", || {
                 Ok(matches!(ops::randint(2, 2, [3]), Err(Error::InvalidArgument { .. })))
             })
             .check("ranges far from zero", || {
@@ -120,55 +124,57 @@ fn draws() -> Vec<Row> {
                 let std = Tensor::from([1.0, 2.0]).requires_grad_(true);
                 let y = ops::normal(&Tensor::from([0.0, 0.0]), &std)?;
                 y.backward();
-                let z = std.grad().expect("the tensor has a gradient").to_vec::<f64>();
+                let z = std.grad().expect("the tensor must have a gradient").to_vec::<f64>();
                 Ok(y.to_vec::<f64>() == [z[0], 2.0 * z[1]])
             })
-            .check("shapes that do not broadcast are an error", || {
+            .check("shapes that do not broadcast must be an error", || {
                 Ok(matches!(
                     ops::normal(&Tensor::from([0.0, 0.0]), &Tensor::from([1.0; 3])),
                     Err(Error::ShapeMismatch { .. })
                 ))
             }),
         Row::new("bernoulli")
-            .check("frequencies match the probabilities", move || {
+            .check("frequencies must match the probabilities", move || {
                 manual_seed(7);
                 let y = ops::bernoulli(&Tensor::full([N], 0.3, DType::F32))?;
                 Ok(near(&shares(&y.to_dtype(DType::I64), 2), &[0.7, 0.3]) && y.dtype() == DType::F32)
             })
-            .check("never and always", || Ok(ops::bernoulli(&Tensor::from([0.0, 1.0]))?.to_vec::<f64>() == [0.0, 1.0]))
-            .check("the result is untracked", || {
+            .check("the probabilities 0 and 1 must give 0 and 1", || {
+                Ok(ops::bernoulli(&Tensor::from([0.0, 1.0]))?.to_vec::<f64>() == [0.0, 1.0])
+            })
+            .check("the result must be untracked", || {
                 Ok(!ops::bernoulli(&Tensor::from([0.5]).requires_grad_(true))?.requires_grad())
             })
             .check("integers", || {
                 Ok(matches!(ops::bernoulli(&Tensor::from([1i64])), Err(Error::DTypeMismatch { .. })))
             }),
         Row::new("randperm")
-            .check("every integer once", move || {
+            .check("a permutation must contain every integer once", move || {
                 Ok(sorted(ops::randperm(100)?.to_vec::<i64>()) == (0..100).collect::<Vec<_>>())
             })
-            .check("determined by the seed", || seeded(|| ops::randperm(50)))
+            .check("equal seeds must give equal numbers", || seeded(|| ops::randperm(50)))
             .check("no element", || Ok(ops::randperm(0)?.size() == 0)),
         Row::new("multinomial")
-            .check("with replacement", move || {
+            .check("the frequencies with replacement must match the weights", move || {
                 manual_seed(9);
                 let weights = Tensor::from([[1.0, 0.0, 3.0], [0.0, 2.0, 2.0]]);
                 let y = ops::multinomial(&weights, N, true)?;
                 Ok(near(&shares(&y.i(0), 3), &[0.25, 0.0, 0.75]) && near(&shares(&y.i(1), 3), &[0.0, 0.5, 0.5]))
             })
-            .check("without replacement no class repeats", move || {
+            .check("without replacement no class must repeat", move || {
                 let y = ops::multinomial(&Tensor::from([0.5, 1.0, 2.0, 4.0]), 4, false)?.to_vec::<i64>();
                 Ok(sorted(y) == [0, 1, 2, 3])
             })
-            .check("the first class matches its probability", move || {
+            .check("the frequency of the first class must match its probability", move || {
                 manual_seed(10);
                 let weights = Tensor::from([1.0, 3.0]).broadcast_to([N, 2]);
                 let first = ops::multinomial(&weights, 1, false)?;
                 Ok(near(&shares(&first, 2), &[0.25, 0.75]))
             })
-            .check("more elements than available are an error", || {
+            .check("more elements than available must be an error", || {
                 Ok(matches!(ops::multinomial(&Tensor::from([1.0]), 2, false), Err(Error::InvalidArgument { .. })))
             })
-            .check("no class is an error", || {
+            .check("no class must be an error", || {
                 Ok(matches!(
                     ops::multinomial(&Tensor::zeros([0], DType::F32), 1, true),
                     Err(Error::ShapeMismatch { .. })
@@ -191,30 +197,30 @@ fn channels() -> Vec<Row> {
     };
     vec![
         Row::new("feature_dropout")
-            .check("complete channels are dropped or scaled", move || {
+            .check("complete channels must be dropped or scaled", move || {
                 let y = ops::feature_dropout(&ones(), 0.25)?;
                 let scaled = y.to_vec::<f64>().iter().all(|&v| v == 0.0 || (v - 1.0 / 0.75).abs() < 1e-12);
                 Ok(whole(&y) && scaled && (kept(y, 0.0) - 0.75).abs() < 0.05)
             })
-            .check("a vector is an error", move || refused(ops::feature_dropout(&vector(), 0.5)))
-            .check("an invalid probability is an error", move || unlikely(ops::feature_dropout(&ones(), -0.5))),
+            .check("a vector must be an error", move || refused(ops::feature_dropout(&vector(), 0.5)))
+            .check("an invalid probability must be an error", move || unlikely(ops::feature_dropout(&ones(), -0.5))),
         Row::new("alpha_dropout")
-            .check("mean and variance are preserved", || {
+            .check("mean and variance must be preserved", || {
                 manual_seed(12);
                 let (mean, variance) = moments(&ops::alpha_dropout(&ops::randn([N], DType::F64)?, 0.3)?);
                 Ok(mean.abs() < 0.04 && (variance - 1.0).abs() < 0.06)
             })
-            .check("the gradient is that of the kept elements", || {
+            .check("the gradient must be that of the kept elements", || {
                 let x = Tensor::full([100], 5, DType::F64).requires_grad_(true);
                 let y = ops::alpha_dropout(&x, 0.5)?;
                 y.backward();
-                let slopes = x.grad().expect("the tensor has a gradient").to_vec::<f64>();
+                let slopes = x.grad().expect("the tensor must have a gradient").to_vec::<f64>();
                 Ok(y.to_vec::<f64>().iter().zip(slopes).all(|(&y, slope)| (y > 1.0) == (slope > 0.0)))
             })
-            .check("an invalid probability is an error", move || unlikely(ops::alpha_dropout(&vector(), 1.5))),
+            .check("an invalid probability must be an error", move || unlikely(ops::alpha_dropout(&vector(), 1.5))),
         Row::new("feature_alpha_dropout")
-            .check("complete channels are dropped", move || Ok(whole(&ops::feature_alpha_dropout(&ones(), 0.5)?)))
-            .check("a vector is an error", move || refused(ops::feature_alpha_dropout(&vector(), 0.5))),
+            .check("complete channels must be dropped", move || Ok(whole(&ops::feature_alpha_dropout(&ones(), 0.5)?)))
+            .check("a vector must be an error", move || refused(ops::feature_alpha_dropout(&vector(), 0.5))),
     ]
 }
 
@@ -232,21 +238,21 @@ fn dropout() -> Row {
         .outputs("keeps none at 1", [real([2, 3])], seeded(1.0), |x| vec![x[0].map(|_| 0.0)])
         .floats_only()
         .ordinary()
-        .check("kept elements are scaled, the others are 0", || {
+        .check("kept elements must be scaled, and the others must be 0", || {
             let y = ops::dropout(&Tensor::ones([N], DType::F32), 0.25)?.to_vec::<f64>();
             let kept = y.iter().filter(|&&v| v != 0.0).count() as f64 / N as f64;
             Ok((kept - 0.75).abs() < 0.02 && y.iter().all(|&v| v == 0.0 || (v - 1.0 / 0.75).abs() < 1e-6))
         })
-        .check("the gradient is that of the kept elements", || {
+        .check("the gradient must be that of the kept elements", || {
             let x = Tensor::ones([100], DType::F64).requires_grad_(true);
             let y = ops::dropout(&x, 0.5)?;
             y.backward();
-            Ok(x.grad().expect("the tensor has a gradient").to_vec::<f64>() == y.to_vec::<f64>())
+            Ok(x.grad().expect("the tensor must have a gradient").to_vec::<f64>() == y.to_vec::<f64>())
         })
-        .check("integers are an error", || {
+        .check("integers must be an error", || {
             Ok(matches!(ops::dropout(&[1i64].into(), 0.5), Err(Error::DTypeMismatch { .. })))
         })
-        .check("an invalid probability is an error", || {
+        .check("an invalid probability must be an error", || {
             Ok(matches!(ops::dropout(&[1.0].into(), 1.5), Err(Error::InvalidArgument { .. })))
         })
 }

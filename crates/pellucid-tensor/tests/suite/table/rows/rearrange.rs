@@ -51,9 +51,11 @@ fn move_rows() -> Vec<Row> {
             .floats_only()
             .case("nothing", [real([0, 3])], |x| ops::roll(&x[0], &[1], &[0]), |x| x[0].clone())
             .floats_only()
-            .check("zero shifts are an error", || argument_refused(ops::roll(&matrix(), &[], &[])))
-            .check("a wrong number of shifts is an error", || argument_refused(ops::roll(&matrix(), &[1, 2], &[0])))
-            .check("an invalid axis is an error", || axis_refused(ops::roll(&matrix(), &[1], &[2]))),
+            .check("zero shifts must be an error", || argument_refused(ops::roll(&matrix(), &[], &[])))
+            .check("a wrong number of shifts must be an error", || {
+                argument_refused(ops::roll(&matrix(), &[1, 2], &[0]))
+            })
+            .check("an invalid axis must be an error", || axis_refused(ops::roll(&matrix(), &[1], &[2]))),
         Row::new("rot90")
             .case("once", [real([2, 3])], |x| ops::rot90(&x[0], 1, [0, 1]), move |x| quarter(&x[0]))
             .case("twice", [real([2, 3])], |x| ops::rot90(&x[0], 2, [0, 1]), move |x| quarter(&quarter(&x[0])))
@@ -74,21 +76,21 @@ fn move_rows() -> Vec<Row> {
             .floats_only()
             .case("four times", [real([2, 3])], |x| ops::rot90(&x[0], 4, [0, -1]), |x| x[0].clone())
             .floats_only()
-            .check("a repeated axis is an error", || argument_refused(ops::rot90(&matrix(), 1, [1, -1])))
-            .check("an invalid axis is an error", || axis_refused(ops::rot90(&matrix(), 1, [0, 2]))),
+            .check("a repeated axis must be an error", || argument_refused(ops::rot90(&matrix(), 1, [1, -1])))
+            .check("an invalid axis must be an error", || axis_refused(ops::rot90(&matrix(), 1, [0, 2]))),
         Row::new("movedim")
             .case("one", [real([2, 3, 4])], |x| ops::movedim(&x[0], &[0], &[-1]), |x| x[0].permute(&[1, 2, 0]))
             .case("two", [real([2, 3, 4])], |x| ops::movedim(&x[0], &[2, 0], &[0, 1]), |x| x[0].permute(&[2, 0, 1]))
             .floats_only()
             .case("none", [real([2, 3])], |x| ops::movedim(&x[0], &[], &[]), |x| x[0].clone())
             .floats_only()
-            .check("a wrong number of destinations is an error", || {
+            .check("a wrong number of destinations must be an error", || {
                 argument_refused(ops::movedim(&matrix(), &[0], &[0, 1]))
             })
-            .check("a repeated destination is an error", || {
+            .check("a repeated destination must be an error", || {
                 argument_refused(ops::movedim(&matrix(), &[0, 1], &[1, -1]))
             })
-            .check("an invalid axis is an error", || axis_refused(ops::movedim(&matrix(), &[2], &[0]))),
+            .check("an invalid axis must be an error", || axis_refused(ops::movedim(&matrix(), &[2], &[0]))),
         Row::new("ravel")
             .case("a matrix", [real([2, 3])], |x| ops::ravel(&x[0]), |x| x[0].reshape(&[6]))
             .case("a number", [real([])], |x| ops::ravel(&x[0]), |x| x[0].reshape(&[1]))
@@ -99,11 +101,11 @@ fn move_rows() -> Vec<Row> {
             .case("an axis", [real([2, 6])], |x| ops::unflatten(&x[0], 1, [2, 3]), |x| x[0].reshape(&[2, 2, 3]))
             .case("an open one", [real([6, 2])], |x| ops::unflatten(&x[0], 0, [3, -1]), |x| x[0].reshape(&[3, 2, 2]))
             .floats_only()
-            .check("a product other than the length is an error", || {
+            .check("a product other than the length must be an error", || {
                 Ok(matches!(ops::unflatten(&matrix(), 1, [2, 2]), Err(Error::ShapeMismatch { .. })))
             })
-            .check("two unknown lengths are an error", || argument_refused(ops::unflatten(&matrix(), 1, [-1, -1])))
-            .check("an invalid axis is an error", || axis_refused(ops::unflatten(&matrix(), 2, [1, 1]))),
+            .check("two unknown lengths must be an error", || argument_refused(ops::unflatten(&matrix(), 1, [-1, -1])))
+            .check("an invalid axis must be an error", || axis_refused(ops::unflatten(&matrix(), 2, [1, 1]))),
         Row::new("windows")
             .case(
                 "overlapping",
@@ -118,9 +120,11 @@ fn move_rows() -> Vec<Row> {
                 |x| Nd::from_fn(&[2, 2, 2], |ix| x[0].at(&[2 * ix[0] + ix[2], ix[1]])),
             )
             .floats_only()
-            .check("a step of 0 is an error", || argument_refused(ops::windows(&matrix(), 1, 2, 0)))
-            .check("a window longer than the axis is an error", || argument_refused(ops::windows(&matrix(), 1, 4, 1)))
-            .check("an invalid axis is an error", || axis_refused(ops::windows(&matrix(), 2, 1, 1))),
+            .check("a step of 0 must be an error", || argument_refused(ops::windows(&matrix(), 1, 2, 0)))
+            .check("a window longer than the axis must be an error", || {
+                argument_refused(ops::windows(&matrix(), 1, 4, 1))
+            })
+            .check("an invalid axis must be an error", || axis_refused(ops::windows(&matrix(), 2, 1, 1))),
     ]
 }
 
@@ -149,11 +153,13 @@ fn repeat_rows() -> Vec<Row> {
             .floats_only()
             .case("never", [real([2, 3])], |x| ops::repeat(&x[0], 0, Some(-1)), |x| picked(&x[0], 1, &[]))
             .floats_only()
-            .check("a wrong number of counts is an error", || argument_refused(ops::repeat(&matrix(), [1, 2], Some(1))))
-            .check("a slice of one count is a list", || {
+            .check("a wrong number of counts must be an error", || {
+                argument_refused(ops::repeat(&matrix(), [1, 2], Some(1)))
+            })
+            .check("a slice of counts must be a list of repetitions", || {
                 Ok(matches!(Repeats::from(&[1usize, 2][..]), Repeats::List(l) if l == [1, 2]))
             })
-            .check("an invalid axis is an error", || axis_refused(ops::repeat(&matrix(), 1, Some(2)))),
+            .check("an invalid axis must be an error", || axis_refused(ops::repeat(&matrix(), 1, Some(2)))),
         Row::new("tile")
             .case("both axes", [real([2, 3])], |x| ops::tile(&x[0], &[2, 2]), move |x| tiled(&x[0], &[4, 6]))
             .case(
@@ -198,13 +204,13 @@ fn repeat_rows() -> Vec<Row> {
                 |x| vec![Nd::from_fn(&[1, 2], |_| x[0].at(&[])), Nd::from_fn(&[1, 2], |ix| x[1].at(&[ix[1]]))],
             )
             .floats_only()
-            .check("every tensor keeps its dtype", || {
+            .check("every tensor must keep its dtype", || {
                 let (a, b) = (Tensor::zeros([2], DType::Bool), Tensor::zeros([3], DType::F16));
                 let grid = ops::meshgrid(&[&a, &b], MeshgridIndexing::Ij)?;
                 Ok(grid[0].dtype() == DType::Bool && grid[1].dtype() == DType::F16)
             })
             .check("zero tensors", || Ok(ops::meshgrid(&[], MeshgridIndexing::Xy)?.is_empty()))
-            .check("a matrix is an error", || {
+            .check("a matrix must be an error", || {
                 Ok(matches!(ops::meshgrid(&[&matrix()], MeshgridIndexing::Ij), Err(Error::ShapeMismatch { .. })))
             }),
     ]
@@ -231,8 +237,8 @@ fn split_rows() -> Vec<Row> {
             .floats_only()
             .outputs("of nothing", [real([0, 2])], |x| ops::chunk(&x[0], 2, 0), |x| vec![x[0].clone(), x[0].clone()])
             .floats_only()
-            .check("zero parts are an error", || argument_refused(ops::chunk(&matrix(), 0, 0)))
-            .check("an invalid axis is an error", || axis_refused(ops::chunk(&matrix(), 1, 2))),
+            .check("zero parts must be an error", || argument_refused(ops::chunk(&matrix(), 0, 0)))
+            .check("an invalid axis must be an error", || axis_refused(ops::chunk(&matrix(), 1, 2))),
         Row::new("tensor_split")
             .outputs(
                 "a count",
@@ -249,8 +255,8 @@ fn split_rows() -> Vec<Row> {
             .floats_only()
             .outputs("at none", [real([5])], |x| ops::tensor_split(&x[0], &[][..], 0), |x| vec![x[0].clone()])
             .floats_only()
-            .check("zero parts are an error", || argument_refused(ops::tensor_split(&matrix(), 0, 0)))
-            .check("an invalid axis is an error", || axis_refused(ops::tensor_split(&matrix(), 1, 2))),
+            .check("zero parts must be an error", || argument_refused(ops::tensor_split(&matrix(), 0, 0)))
+            .check("an invalid axis must be an error", || axis_refused(ops::tensor_split(&matrix(), 1, 2))),
         Row::new("unbind")
             .outputs(
                 "an axis",
@@ -258,6 +264,6 @@ fn split_rows() -> Vec<Row> {
                 |x| ops::unbind(&x[0], 1),
                 |x| (0..3).map(|k| x[0].narrow(1, k, 1).reshape(&[2])).collect(),
             )
-            .check("an invalid axis is an error", || axis_refused(ops::unbind(&matrix(), 2))),
+            .check("an invalid axis must be an error", || axis_refused(ops::unbind(&matrix(), 2))),
     ]
 }

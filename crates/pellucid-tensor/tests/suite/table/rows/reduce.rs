@@ -89,7 +89,7 @@ fn sums() -> Vec<Row> {
     };
     vec![
         reduction("sum", ops::sum, |x| x.iter().sum(), true).rule(Rule::Counts).ulps(32.0).check(
-            "keepdims keeps the rank",
+            "keepdims must keep the rank",
             || {
                 let x = Tensor::zeros([2, 3, 4], DType::F32);
                 Ok(ops::sum(&x, over([0, 2]).keepdims())?.shape()[..] == keepdims(&[2, 3, 4], &[0, 2])[..])
@@ -105,10 +105,10 @@ fn sums() -> Vec<Row> {
             .untracked(),
         reduction("mean", ops::mean, mean, true).rule(Rule::Floats).ulps(32.0),
         ddof("var", ops::var, false)
-            .check("zero degrees of freedom give NaN", || {
+            .check("zero degrees of freedom must give NaN", || {
                 Ok(ops::var(&Tensor::from([1.5]), over(0).ddof(1))?.item::<f64>().is_nan())
             })
-            .check("fewer elements than ddof give infinity, as in NumPy", || {
+            .check("fewer elements than ddof must give infinity, as in NumPy", || {
                 Ok(ops::var(&Tensor::from([1.0, 2.0]), over(0).ddof(3))?.item::<f64>() == f64::INFINITY)
             }),
         // The square root of a variance of one element is 0, where its derivative is infinite.
@@ -123,7 +123,7 @@ fn sums() -> Vec<Row> {
             .check("the gradient at zeros", || {
                 let x = Tensor::from([2.0, 0.0, 3.0]).requires_grad_(true);
                 ops::prod(&x, ..)?.backward();
-                Ok(x.grad().expect("the tensor has a gradient").to_vec::<f64>() == [0.0, 6.0, 0.0])
+                Ok(x.grad().expect("the tensor must have a gradient").to_vec::<f64>() == [0.0, 6.0, 0.0])
             }),
     ]
 }
@@ -150,18 +150,18 @@ fn extrema() -> Vec<Row> {
     let positions = |row: Row| row.rule(Rule::Always(DType::I64)).untracked();
     vec![
         reduction("max", ops::max, |x| extremum(x, |a, b| a > b), false)
-            .check("zero elements are an error", || refused(ops::max(&Tensor::zeros([0, 3], DType::F32), 0)))
-            .check("ties share the gradient evenly", || {
+            .check("zero elements must be an error", || refused(ops::max(&Tensor::zeros([0, 3], DType::F32), 0)))
+            .check("ties must share the gradient evenly", || {
                 let x = Tensor::from([3.0, 1.0, 3.0, 3.0]).requires_grad_(true);
                 (ops::max(&x, ..)? * 6.0).backward();
-                Ok(x.grad().expect("the tensor has a gradient").to_vec::<f64>() == [2.0, 0.0, 2.0, 2.0])
+                Ok(x.grad().expect("the tensor must have a gradient").to_vec::<f64>() == [2.0, 0.0, 2.0, 2.0])
             }),
         reduction("min", ops::min, |x| extremum(x, |a, b| a < b), false)
-            .check("zero elements are an error", || refused(ops::min(&Tensor::zeros([0, 3], DType::F32), 0)))
-            .check("ties share the gradient evenly", || {
+            .check("zero elements must be an error", || refused(ops::min(&Tensor::zeros([0, 3], DType::F32), 0)))
+            .check("ties must share the gradient evenly", || {
                 let x = Tensor::from([[1.0, 1.0], [0.0, 5.0]]).requires_grad_(true);
                 ops::min(&x, 1)?.backward();
-                Ok(x.grad().expect("the tensor has a gradient").to_vec::<f64>() == [0.5, 0.5, 1.0, 0.0])
+                Ok(x.grad().expect("the tensor must have a gradient").to_vec::<f64>() == [0.5, 0.5, 1.0, 0.0])
             }),
         Row::new("aminmax")
             .outputs(
@@ -175,13 +175,13 @@ fn extrema() -> Vec<Row> {
                     ]
                 },
             )
-            .check("zero elements are an error", || {
+            .check("zero elements must be an error", || {
                 Ok(matches!(ops::aminmax(&Tensor::zeros([0], DType::F32), ..), Err(Error::InvalidArgument { .. })))
             }),
         positions(reduction("argmax", ops::argmax, |x| position(x, |a, b| a > b) as f64, false))
-            .check("zero elements are an error", || refused(ops::argmax(&Tensor::zeros([2, 0], DType::F32), 1))),
+            .check("zero elements must be an error", || refused(ops::argmax(&Tensor::zeros([2, 0], DType::F32), 1))),
         positions(reduction("argmin", ops::argmin, |x| position(x, |a, b| a < b) as f64, false))
-            .check("zero elements are an error", || refused(ops::argmin(&Tensor::zeros([0], DType::F32), ..))),
+            .check("zero elements must be an error", || refused(ops::argmin(&Tensor::zeros([0], DType::F32), ..))),
     ]
 }
 
@@ -233,11 +233,14 @@ fn norms() -> Vec<Row> {
         }
     };
     vec![
-        norm.rule(Rule::FloatsOnly).ulps(32.0).away(&[0.0]).check("the gradient of the 2-norm at zero is 0", || {
-            let x = Tensor::zeros([3], DType::F64).requires_grad_(true);
-            ops::norm(&x, 2.0, ..)?.backward();
-            Ok(x.grad().expect("the tensor has a gradient").to_vec::<f64>() == [0.0; 3])
-        }),
+        norm.rule(Rule::FloatsOnly).ulps(32.0).away(&[0.0]).check(
+            "the gradient of the 2-norm at zero must be 0",
+            || {
+                let x = Tensor::zeros([3], DType::F64).requires_grad_(true);
+                ops::norm(&x, 2.0, ..)?.backward();
+                Ok(x.grad().expect("the tensor must have a gradient").to_vec::<f64>() == [0.0; 3])
+            },
+        ),
         reduction("logsumexp", ops::logsumexp, logsumexp, false)
             .rule(Rule::FloatsOnly)
             .ulps(32.0)

@@ -42,12 +42,14 @@ fn row(name: &'static str, call: fn(&Tensor, Axes) -> Result<Tensor>, value: fn(
         .floats_only()
         .case("nothing", [real([0, 3])], move |x| call(&x[0], 0.into()), along(0))
         .floats_only()
-        .check("a 0-d tensor has no axis", move || Ok(call(&Tensor::from(1.0), 0.into()).is_err()))
-        .check("keepdims is an error", move || {
+        .check("a 0-d tensor must be an error, since it has no axis", move || {
+            Ok(call(&Tensor::from(1.0), 0.into()).is_err())
+        })
+        .check("keepdims must be an error", move || {
             let x = Tensor::zeros([2, 3], DType::F32);
             Ok(matches!(call(&x, ops::over(1).keepdims()), Err(Error::InvalidArgument { .. })))
         })
-        .check("several axes are an error", move || {
+        .check("several axes must be an error", move || {
             let x = Tensor::zeros([2, 3], DType::F32);
             Ok(matches!(call(&x, [0, 1].into()), Err(Error::InvalidArgument { .. })))
         })
@@ -69,12 +71,14 @@ fn extreme(name: &'static str, call: fn(&Tensor, Axes) -> Result<(Tensor, Tensor
         .outputs("nothing", [real([0, 2])], move |x| pair(x, 0.into()), move |x| both(&x[0], 0))
         .floats_only()
         .ordinary()
-        .check("NaN propagates from its position, and the last of equal elements counts", move || {
+        .check("NaN must propagate from its position, and the last of equal elements must count", move || {
             let (values, positions) = call(&Tensor::from([1.0, 1.0, f64::NAN, 3.0]), 0.into())?;
             let nan = values.to_vec::<f64>()[2..].iter().all(|v| v.is_nan());
             Ok(nan && positions.to_vec::<i64>()[1] == 1)
         })
-        .check("a 0-d tensor has no axis", move || Ok(call(&Tensor::from(1.0), 0.into()).is_err()))
+        .check("a 0-d tensor must be an error, since it has no axis", move || {
+            Ok(call(&Tensor::from(1.0), 0.into()).is_err())
+        })
 }
 
 pub(super) fn rows() -> Vec<Row> {
@@ -102,17 +106,17 @@ pub(super) fn rows() -> Vec<Row> {
             )
             .floats_only()
             .any_zero()
-            .check("the gradient at zeros is the product of the other factors", || {
+            .check("the gradient at zeros must be the product of the other factors", || {
                 let x = Tensor::from([2.0, 0.0, 3.0, 0.0]).requires_grad_(true);
                 ops::sum(&ops::cumprod(&x, 0)?, ..)?.backward();
-                Ok(x.grad().expect("the tensor has a gradient").to_vec::<f64>() == [1.0, 8.0, 0.0, 0.0])
+                Ok(x.grad().expect("the tensor must have a gradient").to_vec::<f64>() == [1.0, 8.0, 0.0, 0.0])
             }),
         long(
             row("logcumsumexp", ops::logcumsumexp, log_sum_exp).rule(Rule::FloatsOnly).ordinary(),
             |x| ops::logcumsumexp(x, 0),
             log_sum_exp,
         )
-        .check("intermediate powers do not overflow", || {
+        .check("intermediate powers must not overflow", || {
             Ok(ops::logcumsumexp(&Tensor::from([1e4, -1e4, f64::NEG_INFINITY]), 0)?.to_vec::<f64>() == [1e4; 3])
         }),
         extreme("cummax", ops::cummax, 1.0),
@@ -127,9 +131,9 @@ pub(super) fn rows() -> Vec<Row> {
             .case("more often than there are", [real([2])], |x| ops::diff(&x[0], 3, 0), |_| Nd::from_fn(&[0], |_| 0.0))
             .floats_only()
             .scale(4.0)
-            .check("booleans: true where neighbours differ", || {
+            .check("booleans must give true where neighbours differ", || {
                 Ok(ops::diff(&[true, true, false].into(), 1, 0)?.to_vec::<bool>() == [false, true])
             })
-            .check("an invalid axis is an error", || Ok(ops::diff(&Tensor::from([1.0]), 1, 1).is_err())),
+            .check("an invalid axis must be an error", || Ok(ops::diff(&Tensor::from([1.0]), 1, 1).is_err())),
     ]
 }

@@ -77,14 +77,14 @@ fn reduction_rows() -> Vec<Row> {
         ops::scatter_reduce(&x, &[0i64, 0].into(), &v, 0, m, true)?.backward();
         Ok([x.grad(), v.grad()]
             .into_iter()
-            .flat_map(|g| g.expect("the tensor has a gradient").to_vec::<f64>())
+            .flat_map(|g| g.expect("the tensor must have a gradient").to_vec::<f64>())
             .collect())
     };
     let scattered = scattered
-        .check("equal extrema share the gradient", move || {
+        .check("equal extrema must share the gradient", move || {
             Ok(slopes(Tensor::from([2.0, 1.0]), ScatterReduceOp::Max)? == [0.5, 0.5, 0.0])
         })
-        .check("the gradient of a product at zeros is the product of the other factors", move || {
+        .check("the gradient of a product at zeros must be the product of the other factors", move || {
             Ok(slopes(Tensor::from([0.0, 3.0]), ScatterReduceOp::Prod)? == [0.0, 6.0, 0.0])
         })
         .check("integers, and the minimum of their dtype", || {
@@ -95,7 +95,7 @@ fn reduction_rows() -> Vec<Row> {
                 ops::scatter_reduce(&x, &[0i64, 0].into(), &Tensor::from([-2i8, -2]), 0, ScatterReduceOp::Mean, true)?;
             Ok(least.to_vec::<i8>() == [-128, 5] && mean.to_vec::<i8>() == [0, 5])
         })
-        .check("NaN propagates", || {
+        .check("NaN must propagate", || {
             let y = ops::scatter_reduce(
                 &Tensor::from([1.0]),
                 &[0i64].into(),
@@ -106,11 +106,11 @@ fn reduction_rows() -> Vec<Row> {
             );
             Ok(y?.item::<f64>().is_nan())
         })
-        .check("an index out of bounds is an error", || {
+        .check("an index out of bounds must be an error", || {
             let x = Tensor::from([1.0]);
             out_of_bounds(ops::scatter_reduce(&x, &[1i64].into(), &x, 0, ScatterReduceOp::Sum, true))
         });
-    let indexed = indexed.check("a source of another shape is an error", || {
+    let indexed = indexed.check("a source of another shape must be an error", || {
         let x = Tensor::zeros([2, 2], DType::F32);
         shape_refused(ops::index_reduce(&x, 0, &[0i64].into(), &x, ScatterReduceOp::Max, true))
     });
@@ -141,10 +141,10 @@ fn slice_rows() -> Vec<Row> {
                 },
             )
             .floats_only()
-            .check("an invalid axis is an error", move || {
+            .check("an invalid axis must be an error", move || {
                 axis_refused(ops::index_add(&zeros(), 2, &[0i64].into(), &zeros(), 1))
             })
-            .check("an index out of bounds is an error", move || {
+            .check("an index out of bounds must be an error", move || {
                 out_of_bounds(ops::index_add(&zeros(), 0, &[3i64].into(), &Tensor::zeros([1, 2], DType::F64), 1))
             }),
         Row::new("index_copy")
@@ -160,7 +160,7 @@ fn slice_rows() -> Vec<Row> {
                 },
             )
             .floats_only()
-            .check("fewer slices than indices are an error", move || {
+            .check("fewer slices than indices must be an error", move || {
                 shape_refused(ops::index_copy(&zeros(), 0, &[0i64, 1].into(), &Tensor::zeros([1, 2], DType::F64)))
             }),
         Row::new("index_fill")
@@ -173,13 +173,13 @@ fn slice_rows() -> Vec<Row> {
                     Nd::from_fn(&[3, 2], |ix| if hit(ix[0]) { 1.0 } else { x[0].at(ix) })
                 },
             )
-            .check("a value tensor receives a gradient", || {
+            .check("a value tensor must receive a gradient", || {
                 let value = Tensor::from(5.0).requires_grad_(true);
                 ops::sum(&ops::index_fill(&Tensor::zeros([3, 2], DType::F64), 1, &[0i64].into(), &value)?, ..)?
                     .backward();
-                Ok(value.grad().expect("the tensor has a gradient").item::<f64>() == 3.0)
+                Ok(value.grad().expect("the tensor must have a gradient").item::<f64>() == 3.0)
             })
-            .check("a value of several elements is an error", move || {
+            .check("a value of several elements must be an error", move || {
                 shape_refused(ops::index_fill(&zeros(), 0, &[0i64].into(), Tensor::from([1.0, 2.0])))
             }),
     ]
@@ -220,10 +220,10 @@ fn part_rows() -> Vec<Row> {
             )
             .floats_only()
             .scale(4.0)
-            .check("a wrong number of values is an error", move || {
+            .check("a wrong number of values must be an error", move || {
                 shape_refused(ops::put(&zeros(), &[0i64].into(), &Tensor::from([1.0, 2.0]), false))
             })
-            .check("an index out of bounds is an error", move || {
+            .check("an index out of bounds must be an error", move || {
                 out_of_bounds(ops::put(&zeros(), &[12i64].into(), &Tensor::from([1.0]), false))
             }),
         Row::new("index_put")
@@ -254,7 +254,7 @@ fn part_rows() -> Vec<Row> {
                 );
                 Ok(y?.to_vec::<f64>() == [9.0, 2.0, 9.0])
             })
-            .check("values that do not broadcast are an error", move || {
+            .check("values that do not broadcast must be an error", move || {
                 shape_refused(ops::index_put(&zeros(), Tensor::from([0i64]), &Tensor::from([1.0, 2.0]), false))
             }),
         Row::new("masked_scatter")
@@ -267,10 +267,10 @@ fn part_rows() -> Vec<Row> {
                 |x| replaced(x, |ix| [[0, 0], [0, 2], [1, 1]].iter().position(|at| ix == at)),
             )
             .floats_only()
-            .check("a source with too few elements is an error", move || {
+            .check("a source with too few elements must be an error", move || {
                 out_of_bounds(ops::masked_scatter(&zeros(), &Tensor::ones([3, 4], DType::Bool), &Tensor::from([1.0])))
             })
-            .check("an all-false mask uses no values", move || {
+            .check("an all-false mask must use no values", move || {
                 let y = ops::masked_scatter(
                     &zeros(),
                     &Tensor::zeros([3, 4], DType::Bool),
@@ -280,11 +280,11 @@ fn part_rows() -> Vec<Row> {
                     ops::masked_scatter(&zeros(), &Tensor::ones([3, 4], DType::Bool), &Tensor::zeros([0], DType::F64));
                 Ok(y.shape()[..] == [3, 4] && out_of_bounds(refused)?)
             })
-            .check("a source of another dtype is an error", move || {
+            .check("a source of another dtype must be an error", move || {
                 let refused = ops::masked_scatter(&zeros(), &Tensor::zeros([3, 4], DType::Bool), &Tensor::from([1f32]));
                 Ok(matches!(refused, Err(Error::DTypeMismatch { .. })))
             })
-            .check("a mask of another dtype is an error", move || {
+            .check("a mask of another dtype must be an error", move || {
                 Ok(matches!(ops::masked_scatter(&zeros(), &zeros(), &zeros()), Err(Error::DTypeMismatch { .. })))
             }),
         Row::new("select_scatter")
@@ -295,10 +295,10 @@ fn part_rows() -> Vec<Row> {
                 |x| replaced(x, |ix| (ix[0] == 1).then_some(ix[1])),
             )
             .floats_only()
-            .check("an index out of bounds is an error", move || {
+            .check("an index out of bounds must be an error", move || {
                 out_of_bounds(ops::select_scatter(&zeros(), &Tensor::zeros([4], DType::F64), 0, 3))
             })
-            .check("another shape is an error", move || {
+            .check("another shape must be an error", move || {
                 shape_refused(ops::select_scatter(&zeros(), &Tensor::zeros([3], DType::F64), 0, 0))
             }),
         Row::new("slice_scatter")
@@ -309,10 +309,10 @@ fn part_rows() -> Vec<Row> {
                 |x| replaced(x, |ix| (ix[1] % 2 == 1).then_some(2 * ix[0] + ix[1] / 2)),
             )
             .floats_only()
-            .check("an invalid axis is an error", move || {
+            .check("an invalid axis must be an error", move || {
                 axis_refused(ops::slice_scatter(&zeros(), &zeros(), 2, None, None, 1))
             })
-            .check("another shape is an error", move || {
+            .check("another shape must be an error", move || {
                 shape_refused(ops::slice_scatter(&zeros(), &zeros(), 0, Some(1), None, 1))
             }),
         Row::new("diagonal_scatter")
@@ -323,7 +323,7 @@ fn part_rows() -> Vec<Row> {
                 |x| replaced(x, |ix| (ix[1] == ix[0] + 1).then_some(ix[0])),
             )
             .floats_only()
-            .check("another length is an error", move || {
+            .check("another length must be an error", move || {
                 shape_refused(ops::diagonal_scatter(&zeros(), &Tensor::from([1.0]), 0, 0, 1))
             }),
     ]
@@ -342,7 +342,7 @@ fn embedding_row() -> Row {
     let gradient = |options: EmbeddingOptions, index: &[i64]| -> Result<Vec<f64>> {
         let table = Tensor::from([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]).requires_grad_(true);
         ops::embedding(&table, &Tensor::new(index, [index.len()]), options)?.sum(..).backward();
-        Ok(table.grad().expect("the tensor has a gradient").to_vec::<f64>())
+        Ok(table.grad().expect("the tensor must have a gradient").to_vec::<f64>())
     };
     Row::new("embedding")
         .case(
@@ -355,15 +355,15 @@ fn embedding_row() -> Row {
         .floats_only()
         .case("no index", [real([3, 2]), index([0], 3)], move |x| ops::embedding(&x[0], &x[1], plain()), picked)
         .floats_only()
-        .check("the padding row has gradient 0", move || {
+        .check("the padding row must have gradient 0", move || {
             let options = EmbeddingOptions { padding_index: Some(-2), ..plain() };
             Ok(gradient(options, &[1, 0, -2, 0])? == [2.0, 2.0, 0.0, 0.0, 0.0, 0.0])
         })
-        .check("gradients are divided by frequencies", move || {
+        .check("gradients must be divided by frequencies", move || {
             let options = EmbeddingOptions { scale_by_frequency: true, ..plain() };
             Ok(gradient(options, &[2, -1, 0, 2])? == [1.0, 1.0, 0.0, 0.0, 1.0, 1.0])
         })
-        .check("used rows above the maximal norm are renormalised in the table", move || {
+        .check("used rows above the maximal norm must be renormalised in the table", move || {
             let table = Tensor::from([[3.0, 4.0], [0.3, 0.4], [6.0, 8.0]]).requires_grad_(true);
             let options = EmbeddingOptions { max_norm: Some((1.0, 2.0)), ..plain() };
             let y = ops::embedding(&table, &Tensor::from([0i64, 1, 0]), options)?;
@@ -372,23 +372,23 @@ fn embedding_row() -> Row {
                 && near(table.to_vec(), &[0.6, 0.8, 0.3, 0.4, 6.0, 8.0])
                 && y.requires_grad())
         })
-        .check("renormalising a table that is not a leaf is an error", move || {
+        .check("renormalising a table that is not a leaf must be an error", move || {
             let table = &Tensor::from([[3.0, 4.0]]).requires_grad_(true) * 2.0;
             let options = EmbeddingOptions { max_norm: Some((1.0, 2.0)), ..plain() };
             let refused = ops::embedding(&table, &Tensor::from([0i64]), options);
             Ok(matches!(refused, Err(Error::InPlaceOnTracked { .. })))
         })
-        .check("an index out of bounds is an error", move || {
+        .check("an index out of bounds must be an error", move || {
             let outside = |at: i64| ops::embedding(&Tensor::zeros([3, 2], DType::F32), &Tensor::from([at]), plain());
             Ok([3, -4, i64::MAX, i64::MIN]
                 .into_iter()
                 .all(|at| matches!(outside(at), Err(Error::IndexOutOfBounds { .. }))))
         })
-        .check("a padding index out of bounds is an error", move || {
+        .check("a padding index out of bounds must be an error", move || {
             let options = EmbeddingOptions { padding_index: Some(3), ..plain() };
             argument_refused(gradient(options, &[0]))
         })
-        .check("a table that is not a matrix is an error", move || {
+        .check("a table that is not a matrix must be an error", move || {
             shape_refused(ops::embedding(&Tensor::zeros([3], DType::F32), &Tensor::from([0i64]), plain()))
         })
 }
@@ -445,7 +445,7 @@ fn embedding_bag_row() -> Row {
             },
         )
         .floats_only()
-        .check("the last offset may be the end", move || {
+        .check("the last offset must be allowed to be the end", move || {
             let options = EmbeddingBagOptions {
                 offsets: Some(&Tensor::from([0i64, 1, 2])),
                 include_last_offset: true,
@@ -453,14 +453,14 @@ fn embedding_bag_row() -> Row {
             };
             Ok(ops::embedding_bag(&table(), &[1i64, 0].into(), options)?.to_vec::<f64>() == [4.0, 8.0, 1.0, 2.0])
         })
-        .check("rows above the maximal norm are renormalised in the table", move || {
+        .check("rows above the maximal norm must be renormalised in the table", move || {
             let table = Tensor::from([[3.0, 4.0], [6.0, 8.0]]).requires_grad_(true);
             let options =
                 EmbeddingBagOptions { max_norm: Some((1.0, 2.0)), mode: ScatterReduceOp::Sum, ..Default::default() };
             let y = ops::embedding_bag(&table, &[[0i64, 0]].into(), options)?.to_vec::<f64>();
             Ok((y[0] - 1.2).abs() < 1e-6 && (y[1] - 1.6).abs() < 1e-6 && table.to_vec::<f64>()[2..] == [6.0, 8.0])
         })
-        .check("gradients are divided by frequencies", move || {
+        .check("gradients must be divided by frequencies", move || {
             let table = table().requires_grad_(true);
             let options =
                 EmbeddingBagOptions { mode: ScatterReduceOp::Sum, scale_by_frequency: true, ..Default::default() };
@@ -468,16 +468,16 @@ fn embedding_bag_row() -> Row {
             let max = EmbeddingBagOptions { mode: ScatterReduceOp::Max, ..options };
             let refused = ops::embedding_bag(&table, &[[0i64]].into(), max);
             // Three gradients of a third, and one of 1.
-            let even = table.grad().expect("the tensor has a gradient").to_vec::<f64>() == [1.0; 4];
+            let even = table.grad().expect("the tensor must have a gradient").to_vec::<f64>() == [1.0; 4];
             Ok(even && matches!(refused, Err(Error::InvalidArgument { .. })))
         })
-        .check("a vector of indices without offsets is an error", move || {
+        .check("a vector of indices without offsets must be an error", move || {
             shape_refused(ops::embedding_bag(&table(), &[1i64].into(), EmbeddingBagOptions::default()))
         })
-        .check("an index out of bounds is an error", move || {
+        .check("an index out of bounds must be an error", move || {
             out_of_bounds(ops::embedding_bag(&table(), &[[2i64]].into(), EmbeddingBagOptions::default()))
         })
-        .check("an unsupported reduction is an error", move || {
+        .check("an unsupported reduction must be an error", move || {
             let options = EmbeddingBagOptions { mode: ScatterReduceOp::Prod, ..Default::default() };
             Ok(matches!(ops::embedding_bag(&table(), &[[0i64]].into(), options), Err(Error::InvalidArgument { .. })))
         })

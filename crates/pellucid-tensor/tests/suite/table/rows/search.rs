@@ -38,21 +38,21 @@ pub(super) fn rows() -> Vec<Row> {
                     (ops::searchsorted(&edges(), &values, false)?, ops::searchsorted(&edges(), &values, true)?);
                 Ok(numbers(&left) == [0, 2, 3, 4, 0, 4] && numbers(&right) == [1, 3, 4, 4, 0, 4])
             })
-            .check("NaNs are sorted last", || {
+            .check("NaNs must be sorted last", || {
                 let sorted = Tensor::from([1.0, 2.0, f64::NAN, f64::NAN]);
                 let values = Tensor::from([0.0, 1.0, 1.5, 2.0, 9.0, f64::NAN]);
                 let (left, right) =
                     (ops::searchsorted(&sorted, &values, false)?, ops::searchsorted(&sorted, &values, true)?);
                 Ok(numbers(&left) == [0, 0, 1, 1, 2, 4] && numbers(&right) == [0, 1, 1, 2, 2, 4])
             })
-            .check("row by row", || {
+            .check("each value must be searched in its own row", || {
                 let sorted = Tensor::from([[1i64, 3, 5], [2, 4, 6]]);
                 Ok(numbers(&ops::searchsorted(&sorted, &Tensor::from([[3i64], [3]]), false)?) == [1, 1])
             })
             .check("an empty sequence", || {
                 Ok(numbers(&ops::searchsorted(&Tensor::zeros([0], DType::F32), &Tensor::from(1f32), true)?) == [0])
             })
-            .check("unequal numbers of rows are an error", move || {
+            .check("unequal numbers of rows must be an error", move || {
                 shape_refused(ops::searchsorted(
                     &Tensor::zeros([2, 3], DType::F32),
                     &Tensor::zeros([3, 1], DType::F32),
@@ -70,25 +70,24 @@ pub(super) fn rows() -> Vec<Row> {
             )
             .floats_only()
             .ordinary()
-            .check("a matrix of boundaries is an error", || {
+            .check("a matrix of boundaries must be an error", || {
                 shape_refused(ops::bucketize(&Tensor::from([1.0]), &Tensor::from([[1.0]]), false))
             }),
         Row::new("bincount")
             .check("counts", || Ok(numbers(&ops::bincount(&[1i64, 3, 1].into(), None, 0)?) == [0, 2, 0, 1]))
-            .check(
-                "minimal length",
-                || Ok(numbers(&ops::bincount(&Tensor::zeros([0], DType::I32), None, 2)?) == [0, 0]),
-            )
-            .check("weights, with gradients", || {
+            .check("the result must have the minimal length", || {
+                Ok(numbers(&ops::bincount(&Tensor::zeros([0], DType::I32), None, 2)?) == [0, 0])
+            })
+            .check("sums of weights must be correct, with gradients", || {
                 let weights = Tensor::from([0.5, 2.0, 4.0]).requires_grad_(true);
                 let y = ops::bincount(&[1i64, 0, 1].into(), Some(&weights), 0)?;
                 ops::sum(&ops::mul(&y, Tensor::from([3.0, 5.0]))?, ..)?.backward();
                 Ok(y.to_vec::<f64>() == [2.0, 4.5]
-                    && weights.grad().expect("the tensor has a gradient").to_vec::<f64>() == [5.0, 3.0, 5.0])
+                    && weights.grad().expect("the tensor must have a gradient").to_vec::<f64>() == [5.0, 3.0, 5.0])
             })
-            .check("a negative value is an error", || argument_refused(ops::bincount(&[-1i64].into(), None, 0)))
-            .check("a matrix is an error", || shape_refused(ops::bincount(&[[1i64]].into(), None, 0)))
-            .check("floats are an error", || {
+            .check("a negative value must be an error", || argument_refused(ops::bincount(&[-1i64].into(), None, 0)))
+            .check("a matrix must be an error", || shape_refused(ops::bincount(&[[1i64]].into(), None, 0)))
+            .check("floats must be an error", || {
                 Ok(matches!(ops::bincount(&[1.0].into(), None, 0), Err(Error::DTypeMismatch { .. })))
             }),
         Row::new("histogram")
@@ -108,31 +107,31 @@ pub(super) fn rows() -> Vec<Row> {
             )
             .floats_only()
             .ordinary()
-            .check("the default range is that of the elements", || {
+            .check("the default range must be that of the elements", || {
                 let (counts, edges) = ops::histogram(&Tensor::from([1.0, 2.0, 2.0, 5.0]), Bins::Count(4), None, false)?;
                 Ok(counts.to_vec::<f64>() == [1.0, 2.0, 0.0, 1.0] && edges.to_vec::<f64>() == [1.0, 2.0, 3.0, 4.0, 5.0])
             })
-            .check("a single value is in the middle bin", || {
+            .check("a single value must be in the middle bin", || {
                 let (counts, edges) = ops::histogram(&Tensor::from([2.0]), Bins::Count(2), None, false)?;
                 Ok(counts.to_vec::<f64>() == [0.0, 1.0] && edges.to_vec::<f64>() == [1.5, 2.0, 2.5])
             })
-            .check("densities of weights, with gradients", || {
+            .check("densities of weights must be correct, with gradients", || {
                 let weights = Tensor::from([1.0, 3.0]).requires_grad_(true);
                 let bins = Bins::Between(2, 0.0, 4.0);
                 let (density, _) = ops::histogram(&Tensor::from([1.0, 3.0]), bins, Some(&weights), true)?;
                 ops::select(&density, 0, 0)?.backward();
-                let slopes = weights.grad().expect("the tensor has a gradient").to_vec::<f64>();
+                let slopes = weights.grad().expect("the tensor must have a gradient").to_vec::<f64>();
                 Ok(density.to_vec::<f64>() == [0.125, 0.375]
                     && (slopes[0] - 0.09375).abs() < 1e-15
                     && (slopes[1] + 0.03125).abs() < 1e-15)
             })
-            .check("zero bins are an error", || {
+            .check("zero bins must be an error", || {
                 argument_refused(ops::histogram(&Tensor::from([1.0]), Bins::Count(0), None, false))
             })
-            .check("bounds in the wrong order are an error", || {
+            .check("bounds in the wrong order must be an error", || {
                 argument_refused(ops::histogram(&Tensor::from([1.0]), Bins::Between(2, 1.0, 0.0), None, false))
             })
-            .check("one edge is an error", || {
+            .check("one edge must be an error", || {
                 shape_refused(ops::histogram(&Tensor::from([1.0]), Bins::Edges(&Tensor::from([1.0])), None, false))
             }),
         Row::new("histogramdd")
@@ -145,36 +144,36 @@ pub(super) fn rows() -> Vec<Row> {
                     && counts.shape()[..] == [2, 2]
                     && edges[0].to_vec::<f64>() == [0.0, 1.0, 2.0])
             })
-            .check("densities of weights, with gradients", || {
+            .check("densities of weights must be correct, with gradients", || {
                 let weights = Tensor::from([1.0, 3.0]).requires_grad_(true);
                 let (x, edges) = (Tensor::from([[0.5, 0.5], [1.5, 2.0]]), Tensor::from([0.0, 1.0, 3.0]));
                 let bins = [Bins::Between(2, 0.0, 2.0), Bins::Edges(&edges)];
                 let (density, _) = ops::histogramdd(&x, &bins, Some(&weights), true)?;
                 ops::select(&ops::ravel(&density)?, 0, 0)?.backward();
-                let slopes = weights.grad().expect("the tensor has a gradient").to_vec::<f64>();
+                let slopes = weights.grad().expect("the tensor must have a gradient").to_vec::<f64>();
                 Ok(density.to_vec::<f64>() == [0.25, 0.0, 0.0, 0.375] && slopes == [0.1875, -0.0625])
             })
             .check("zero points", || {
                 let x = Tensor::zeros([0, 2], DType::F64);
                 Ok(ops::histogramdd(&x, &[Bins::Count(2); 2], None, false)?.0.to_vec::<f64>() == [0.0; 4])
             })
-            .check("a wrong number of bins is an error", || {
+            .check("a wrong number of bins must be an error", || {
                 shape_refused(ops::histogramdd(&Tensor::from([[1.0, 2.0]]), &[Bins::Count(2)], None, false))
             })
-            .check("a wrong number of weights is an error", || {
+            .check("a wrong number of weights must be an error", || {
                 let weights = Tensor::from([1.0, 2.0]);
                 shape_refused(ops::histogramdd(&Tensor::from([[1.0]]), &[Bins::Count(2)], Some(&weights), false))
             }),
         Row::new("histc")
-            .check("a given range", || {
+            .check("elements outside of a given range must not be counted", || {
                 Ok(ops::histc(&Tensor::from([0.5, 1.0, 2.0, 3.0]), 2, 0.0, 2.0)?.to_vec::<f64>() == [1.0, 2.0])
             })
-            .check("beyond the ends, and NaN", || {
+            .check("elements beyond the ends and NaN must not be counted", || {
                 let x = Tensor::from([-0.1, 0.0, 2.0, 2.1, f64::NAN, f64::INFINITY]);
                 Ok(ops::histc(&x, 4, 0.0, 2.0)?.to_vec::<f64>() == [1.0, 0.0, 0.0, 1.0])
             })
-            .check("zero bins are an error", || argument_refused(ops::histc(&Tensor::from([1.0]), 0, 0.0, 1.0)))
-            .check("the default range is that of the elements", || {
+            .check("zero bins must be an error", || argument_refused(ops::histc(&Tensor::from([1.0]), 0, 0.0, 1.0)))
+            .check("the default range must be that of the elements", || {
                 Ok(ops::histc(&Tensor::from([0.0, 1.0, 2.0]), 2, 0.0, 0.0)?.to_vec::<f64>() == [1.0, 2.0])
             }),
         unique("unique", ops::unique, [1, 2, 3], [1, 2, 0, 0, 1], [2, 2, 1])
@@ -186,7 +185,7 @@ pub(super) fn rows() -> Vec<Row> {
                     && numbers(&found.counts) == [1, 1, 2]
                     && ops::unique(&x, Some(-1))?.values.shape()[..] == [4, 2])
             })
-            .check("NaNs are unequal to each other", || {
+            .check("NaNs must count as unequal to each other", || {
                 Ok(ops::unique(&Tensor::from([f64::NAN, 1.0, f64::NAN]), None)?.counts.size() == 3)
             }),
         unique("unique_consecutive", ops::unique_consecutive, [2, 3, 1, 2], [0, 1, 2, 2, 3], [1, 1, 2, 1]),
@@ -211,10 +210,10 @@ fn unique<const N: usize>(
             let found = call(&Tensor::zeros([0, 2], DType::F32), None)?;
             Ok(found.values.size() == 0 && found.inverse.shape()[..] == [0, 2])
         })
-        .check("the gradient goes to the first occurrence", move || {
+        .check("the gradient must go to the first occurrence", move || {
             let x = Tensor::from([4.0, 4.0]).requires_grad_(true);
             ops::sum(&call(&x, None)?.values, ..)?.backward();
-            Ok(x.grad().expect("the tensor has a gradient").to_vec::<f64>() == [1.0, 0.0])
+            Ok(x.grad().expect("the tensor must have a gradient").to_vec::<f64>() == [1.0, 0.0])
         })
-        .check("an invalid axis is an error", move || axis_refused(call(&Tensor::from([1.0]), Some(1))))
+        .check("an invalid axis must be an error", move || axis_refused(call(&Tensor::from([1.0]), Some(1))))
 }

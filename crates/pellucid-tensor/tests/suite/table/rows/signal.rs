@@ -31,9 +31,7 @@ pub(super) fn rows() -> Vec<Row> {
         Row::new("signal_window")
             .untracked()
             .check("triangle", || weights_are(WindowFunction::Bartlett, 5, true, &[0.0, 0.5, 1.0, 0.5, 0.0]))
-            .check("one period of the triangle", || {
-                weights_are(WindowFunction::Bartlett, 4, false, &[0.0, 0.5, 1.0, 0.5])
-            })
+            .check("a periodic triangle", || weights_are(WindowFunction::Bartlett, 4, false, &[0.0, 0.5, 1.0, 0.5]))
             .check("Blackman", || weights_are(WindowFunction::Blackman, 5, true, &[0.0, 0.34, 1.0, 0.34, 0.0]))
             .check("sine", || weights_are(WindowFunction::Cosine, 3, true, &[0.5, 1.0, 0.5]))
             .check("Hamming", || weights_are(WindowFunction::Hamming, 5, true, &[0.08, 0.54, 1.0, 0.54, 0.08]))
@@ -57,7 +55,7 @@ pub(super) fn rows() -> Vec<Row> {
                 let end = 1.0 / 2.279_585_302_336_067;
                 weights_are(WindowFunction::Kaiser { beta: 2.0 }, 3, true, &[end, 1.0, end])
             })
-            .check("a window of one weight, and of none", move || {
+            .check("windows of one weight and of no weight must be allowed", move || {
                 all().try_fold(true, |right, w| {
                     Ok(right
                         && weights_are(w, 1, true, &[1.0])?
@@ -65,7 +63,7 @@ pub(super) fn rows() -> Vec<Row> {
                         && weights_are(w, 0, false, &[])?)
                 })
             })
-            .check("invalid parameters weights_are errors", || {
+            .check("invalid parameters must be errors", || {
                 let refused = |w| argument_refused(ops::signal_window(w, 3, true, DType::F32));
                 Ok(refused(WindowFunction::Exponential { center: None, tau: 0.0 })?
                     && refused(WindowFunction::Exponential { center: Some(1.0), tau: 1.0 })?

@@ -45,10 +45,14 @@ pub(super) fn rows() -> Vec<Row> {
             .long()
             .outputs("nothing", [real([0, 2])], sort(0, false), sorted(0, false))
             .floats_only()
-            .check("a 0-d tensor has no axis", || Ok(ops::sort(&Tensor::from(1.0), 0, false).is_err())),
+            .check("a 0-d tensor must be an error, since it has no axis", || {
+                Ok(ops::sort(&Tensor::from(1.0), 0, false).is_err())
+            }),
         Row::new("msort")
             .case("the first axis", [real([4, 2])], |x| ops::msort(&x[0]), |x| values(&x[0], 0, false))
-            .check("a 0-d tensor has no axis", || Ok(ops::msort(&Tensor::from(1.0)).is_err())),
+            .check("a 0-d tensor must be an error, since it has no axis", || {
+                Ok(ops::msort(&Tensor::from(1.0)).is_err())
+            }),
         Row::new("argsort")
             .rule(Rule::Always(DType::I64))
             .untracked()
@@ -59,7 +63,7 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| ops::argsort(&x[0], 0, true),
                 |x| positions(&x[0], 0, true),
             )
-            .check("stable, both ways", || {
+            .check("the sort must be stable in both directions", || {
                 let x = Tensor::from([1i64, 0, 1, 0]);
                 let (up, down) = (ops::argsort(&x, 0, false)?, ops::argsort(&x, 0, true)?);
                 Ok(up.to_vec::<i64>() == [1, 3, 0, 2] && down.to_vec::<i64>() == [0, 2, 1, 3])
@@ -71,7 +75,7 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .outputs("none", [real([2, 3])], top(0, 1, true), first(0, 1, true))
             .floats_only()
-            .check("more elements than available are an error", || {
+            .check("more elements than available must be an error", || {
                 Ok(matches!(ops::topk(&Tensor::from([1.0]), 2, 0, true), Err(Error::InvalidArgument { .. })))
             }),
         Row::new("kthvalue")
@@ -87,7 +91,9 @@ pub(super) fn rows() -> Vec<Row> {
                     ]
                 },
             )
-            .check("k is counted from 1", || Ok(ops::kthvalue(&Tensor::from([1.0]), 0, 0).is_err()))
-            .check("k beyond the axis is an error", || Ok(ops::kthvalue(&Tensor::from([1.0]), 2, 0).is_err())),
+            .check("k = 0 must be an error, since k counts from 1", || {
+                Ok(ops::kthvalue(&Tensor::from([1.0]), 0, 0).is_err())
+            })
+            .check("k beyond the axis must be an error", || Ok(ops::kthvalue(&Tensor::from([1.0]), 2, 0).is_err())),
     ]
 }

@@ -109,7 +109,7 @@ fn incomplete(
             let y = call(&a, &x)?.to_vec::<f64>();
             Ok(y[0] == of(0.0) && y[1] == of(1.0) && y[2].is_nan() && y[3].is_nan())
         })
-        .check("a tracked first argument is an error", move || {
+        .check("a tracked first argument must be an error", move || {
             Ok(matches!(call(&shape().requires_grad_(true), &shape()), Err(Error::NoGradient { .. })))
         })
 }
@@ -136,11 +136,11 @@ fn further_rows() -> Vec<Row> {
                     && y[4].is_nan()
                     && (y[3] - 0.054_102_025_820_863_7).abs() < 1e-12)
             })
-            .check("a tracked first argument is an error", || {
+            .check("a tracked first argument must be an error", || {
                 let s = Tensor::from(2.0).requires_grad_(true);
                 Ok(matches!(ops::zeta(&s, &Tensor::from(1.0)), Err(Error::NoGradient { op: "zeta" })))
             })
-            .check("shapes that do not broadcast are an error", || {
+            .check("shapes that do not broadcast must be an error", || {
                 shape_refused(ops::zeta(&Tensor::from([2.0, 3.0]), &Tensor::from([1.0, 2.0, 3.0])))
             }),
         incomplete("igamma", ops::igamma, |p| p),
@@ -156,7 +156,7 @@ fn further_rows() -> Vec<Row> {
                 |x| x[0].map(|x| 1.5 * PI.ln() + libm::lgamma(x) + libm::lgamma(x - 0.5) + libm::lgamma(x - 1.0)),
             )
             .ordinary()
-            .check("dimension 0 is an error", || {
+            .check("dimension 0 must be an error", || {
                 Ok(matches!(ops::multigammaln(&Tensor::zeros([1], DType::F32), 0), Err(Error::InvalidArgument { .. })))
             }),
     ]

@@ -67,14 +67,14 @@ pub(super) fn rows() -> Vec<Row> {
                 },
             )
             .floats_only()
-            .check("three axes are an error", || {
+            .check("three axes must be an error", || {
                 shape_refused(ops::cov(&Tensor::zeros([1, 1, 1], DType::F32), CovOptions::default()))
             })
-            .check("a wrong number of weights is an error", || {
+            .check("a wrong number of weights must be an error", || {
                 let (x, a) = (Tensor::zeros([2, 3], DType::F32), Tensor::zeros([2], DType::F32));
                 shape_refused(ops::cov(&x, CovOptions { weights: Some(&a), ..Default::default() }))
             })
-            .check("float frequencies are an error", || {
+            .check("float frequencies must be an error", || {
                 let x = Tensor::zeros([3], DType::F32);
                 let refused = ops::cov(&x, CovOptions { frequencies: Some(&x), ..Default::default() });
                 Ok(matches!(refused, Err(Error::DTypeMismatch { .. })))
@@ -90,7 +90,9 @@ pub(super) fn rows() -> Vec<Row> {
                 },
             )
             .floats_only()
-            .check("one variable gives 1", || Ok(ops::corrcoef(&Tensor::from([1.0, 4.0, 5.0]))?.item::<f64>() == 1.0)),
+            .check("one variable must give 1", || {
+                Ok(ops::corrcoef(&Tensor::from([1.0, 4.0, 5.0]))?.item::<f64>() == 1.0)
+            }),
         Row::new("var_mean")
             .outputs(
                 "rows",
@@ -99,7 +101,7 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| vec![x[0].reduce(&[1], |x| moments(x, 1.0).0), x[0].reduce(&[1], |x| moments(x, 1.0).1)],
             )
             .floats_only()
-            .check("an invalid axis is an error", || axis_refused(ops::var_mean(&Tensor::from([1.0]), 1))),
+            .check("an invalid axis must be an error", || axis_refused(ops::var_mean(&Tensor::from([1.0]), 1))),
         Row::new("std_mean")
             .outputs(
                 "all",
@@ -108,7 +110,7 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| vec![x[0].fold(&[0, 1], |x| moments(x, 0.0).0.sqrt()), x[0].fold(&[0, 1], |x| moments(x, 0.0).1)],
             )
             .floats_only()
-            .check("an invalid axis is an error", || axis_refused(ops::std_mean(&Tensor::from([1.0]), 1))),
+            .check("an invalid axis must be an error", || axis_refused(ops::std_mean(&Tensor::from([1.0]), 1))),
         Row::new("trapezoid")
             .case(
                 "of steps",
@@ -131,10 +133,10 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| Nd::scalar(area(&x[0].data, |i| x[1].data[i])),
             )
             .floats_only()
-            .check("an empty input gives 0", || {
+            .check("an empty input must give 0", || {
                 Ok(ops::trapezoid(&Tensor::zeros([0], DType::F64), Spacing::Step(1.0), 0)?.item::<f64>() == 0.0)
             })
-            .check("a wrong number of points is an error", move || {
+            .check("a wrong number of points must be an error", move || {
                 shape_refused(ops::trapezoid(&Tensor::zeros([3], DType::F64), Spacing::Points(&points()), 0))
             }),
         Row::new("cumulative_trapezoid")
@@ -149,7 +151,7 @@ pub(super) fn rows() -> Vec<Row> {
                 },
             )
             .floats_only()
-            .check("an invalid axis is an error", || {
+            .check("an invalid axis must be an error", || {
                 axis_refused(ops::cumulative_trapezoid(&Tensor::from([1.0]), Spacing::Step(1.0), 1))
             }),
     ];

@@ -26,11 +26,11 @@ pub(super) fn rows() -> Vec<Row> {
         )
         .floats_only()
         .gradient(Third)
-        .check("a wrong number of inputs is an error", || {
+        .check("a wrong number of inputs must be an error", || {
             let x = Tensor::from([1.0]);
             Ok(matches!(ops::map(formula!(|a, b| a * b), &[&x], &[]), Err(Error::InvalidArgument { .. })))
         })
-        .check("row reductions need map_rows", || {
+        .check("a formula with row reductions must be an error", || {
             let x = Tensor::from([1.0]);
             Ok(matches!(ops::map(formula!(|a| a.row_sum()), &[&x], &[]), Err(Error::InvalidArgument { .. })))
         });
@@ -55,7 +55,7 @@ pub(super) fn rows() -> Vec<Row> {
         .floats_only()
         .within(0.3..=2.0)
         .ulps(32.0)
-        .check("an invalid axis is an error", || {
+        .check("an invalid axis must be an error", || {
             let x = Tensor::from([1.0]);
             Ok(matches!(ops::map_rows(formula!(|a| a.row_sum()), &[&x], &[], 1), Err(Error::AxisOutOfRange { .. })))
         });
@@ -71,7 +71,7 @@ fn update() -> Row {
         ops::update(step, &[p, m], &[g], &[lr])
     }
     Row::new("update")
-        .check("several tensors by one kernel", || {
+        .check("one kernel must update several tensors", || {
             let (p, m, g) = (Tensor::from([1.0, 2.0]), Tensor::from([10.0, 20.0]), Tensor::from([1.0, -1.0]));
             let view = p.i(1..);
             momentum(&p, &m, &g, 0.5.into())?;
@@ -80,20 +80,20 @@ fn update() -> Row {
                 && m.to_vec::<f64>() == [0.9 * 10.0 + 1.0, 0.9 * 20.0 - 1.0]
                 && p.to_vec::<f64>() == [1.0 - 0.5 * 10.0, 2.0 - 0.5 * 17.0])
         })
-        .check("a half-precision target stores the rounded f32 result", || {
+        .check("a half-precision target must store the rounded f32 result", || {
             let (p, g) = (Tensor::from([1.0f32]), Tensor::from([0.125f32]).to_dtype(DType::BF16));
             let half = Tensor::zeros([1], DType::BF16);
             // 1.001 is not a bf16 number: the f32 target stores it, the bf16 target its rounded value.
             ops::update(formula!(|p, _half, g; k| (p + g * k, p + g * k)), &[&p, &half], &[&g], &[0.008.into()])?;
             Ok(p.item::<f32>() == 1.0 + 0.125 * 0.008 && half.item::<f32>() == 1.0)
         })
-        .check("an error of the shape changes nothing", || {
+        .check("a shape error must change no operand", || {
             let (p, m) = (Tensor::from([1.0]), Tensor::from([10.0]));
             let refused =
                 matches!(momentum(&p, &m, &Tensor::from([1.0, 2.0]), 0.5.into()), Err(Error::ShapeMismatch { .. }));
             Ok(refused && p.item::<f64>() == 1.0 && m.item::<f64>() == 10.0)
         })
-        .check("a dtype error changes no operand", || {
+        .check("a dtype error must change no operand", || {
             let (p, m) = (Tensor::from([1.0f32]), Tensor::from([10.0f32]));
             let refused = matches!(
                 momentum(&p, &m, &Tensor::ones([1], DType::F64), 0.5.into()),
@@ -101,7 +101,7 @@ fn update() -> Row {
             );
             Ok(refused && p.item::<f64>() == 1.0 && m.item::<f64>() == 10.0)
         })
-        .check("a tracked target is an error", || {
+        .check("a tracked target must be an error", || {
             let (p, m) = (Tensor::from([1.0]).requires_grad_(true), Tensor::from([10.0]));
             Ok(matches!(momentum(&p, &m, &Tensor::from([1.0]), 0.5.into()), Err(Error::InPlaceOnTracked { .. })))
         })
@@ -110,7 +110,7 @@ fn update() -> Row {
 fn update_many() -> Row {
     let descend = || formula!(|p, g, lr| p - lr * g);
     Row::new("update_many")
-        .check("equals one update for each set", move || {
+        .check("the result must equal one update for each set", move || {
             let lr = Tensor::from([9.0, 0.5]).i(1);
             let (p, g) = (Tensor::from([1.0, 2.0]), Tensor::from([2.0, -2.0]));
             let (q, h) = (Tensor::from([[3.0]]), Tensor::from([[4.0]]));
@@ -119,7 +119,7 @@ fn update_many() -> Row {
             ops::update_many(descend(), 1, &[], &[])?;
             Ok(p.to_vec::<f64>() == [0.0, 3.0] && q.to_vec::<f64>() == [1.0])
         })
-        .check("separate dtypes, layouts and shared storage", move || {
+        .check("sets with different dtypes, layouts or shared storage must be updated", move || {
             let whole = Tensor::from([1.0, 2.0, 3.0, 4.0]);
             let (left, right) = (whole.i(..2), whole.i(2..));
             let (single, half) = (Tensor::from([8.0f32]), Tensor::from([0.25f32]).to_dtype(DType::BF16));
@@ -132,7 +132,7 @@ fn update_many() -> Row {
                 && single.item::<f32>() == 7.75
                 && turned.to_vec::<f64>() == [0.0, -1.0, 1.0, 0.0])
         })
-        .check("an invalid set changes no target", move || {
+        .check("an invalid set must change no target", move || {
             let (p, q, lr) = (Tensor::from([1.0]), Tensor::from([2.0]), Tensor::from(1.0));
             let bad = Tensor::from([1.0, 2.0]);
             let shapes = ops::update_many(descend(), 1, &[&p, &q, &lr, &q, &bad, &lr], &[]);
@@ -144,7 +144,7 @@ fn update_many() -> Row {
                 && matches!(tracked, Err(Error::InPlaceOnTracked { .. }))
                 && (p.item::<f64>(), q.item::<f64>()) == (1.0, 2.0))
         })
-        .check("the same in deferred execution", move || {
+        .check("the result must be the same in deferred execution", move || {
             let (p, q, g, lr) = (Tensor::from([1.0]), Tensor::from([2.0]), Tensor::from([3.0]), Tensor::from(0.5));
             lazy(|| ops::update_many(descend(), 1, &[&p, &g, &lr, &q, &g, &lr], &[]))?;
             Ok((p.item::<f64>(), q.item::<f64>()) == (-0.5, 0.5))

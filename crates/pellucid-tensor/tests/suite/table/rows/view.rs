@@ -32,11 +32,11 @@ fn shape_rows() -> Vec<Row> {
             .floats_only()
             .case("nothing", [real([0, 3])], |x| ops::reshape(&x[0], [2, 0, 5]), |x| x[0].reshape(&[2, 0, 5]))
             .floats_only()
-            .check("unequal sizes are an error", || shape_refused(ops::reshape(&matrix(), [4, 2])))
-            .check("an indivisible unknown length is an error", || shape_refused(ops::reshape(&matrix(), [4, -1])))
-            .check("two unknown lengths are an error", || argument_refused(ops::reshape(&matrix(), [-1, -1])))
+            .check("unequal sizes must be an error", || shape_refused(ops::reshape(&matrix(), [4, 2])))
+            .check("an indivisible unknown length must be an error", || shape_refused(ops::reshape(&matrix(), [4, -1])))
+            .check("two unknown lengths must be an error", || argument_refused(ops::reshape(&matrix(), [-1, -1])))
             .check("a negative length", || argument_refused(ops::reshape(&matrix(), [-2, 3])))
-            .check("the result is a view if the layout allows it", || {
+            .check("the result must be a view if the layout allows it", || {
                 let x = Tensor::zeros([2, 3], DType::F32);
                 Ok(ops::reshape(&x, 6)?.array().shares_storage(x.array()))
             }),
@@ -48,21 +48,21 @@ fn shape_rows() -> Vec<Row> {
             .floats_only()
             .case("a number", [real([])], |x| ops::flatten(&x[0], 0, -1), |x| x[0].reshape(&[1]))
             .floats_only()
-            .check("start after end is an error", || argument_refused(ops::flatten(&matrix(), 1, 0)))
-            .check("an invalid axis is an error", || axis_refused(ops::flatten(&matrix(), 0, 2))),
+            .check("start after end must be an error", || argument_refused(ops::flatten(&matrix(), 1, 0)))
+            .check("an invalid axis must be an error", || axis_refused(ops::flatten(&matrix(), 0, 2))),
         Row::new("squeeze")
             .case("the middle", [real([2, 1, 3])], |x| ops::squeeze(&x[0], 1), |x| x[0].reshape(&[2, 3]))
             .case("the last", [real([2, 1])], |x| ops::squeeze(&x[0], -1), |x| x[0].reshape(&[2]))
             .floats_only()
-            .check("an axis of another length is an error", || shape_refused(ops::squeeze(&matrix(), 0)))
-            .check("an invalid axis is an error", || axis_refused(ops::squeeze(&matrix(), 2))),
+            .check("an axis of another length must be an error", || shape_refused(ops::squeeze(&matrix(), 0)))
+            .check("an invalid axis must be an error", || axis_refused(ops::squeeze(&matrix(), 2))),
         Row::new("unsqueeze")
             .case("the front", [real([2, 3])], |x| ops::unsqueeze(&x[0], 0), |x| x[0].reshape(&[1, 2, 3]))
             .case("the back", [real([2, 3])], |x| ops::unsqueeze(&x[0], -1), |x| x[0].reshape(&[2, 3, 1]))
             .floats_only()
             .case("a number", [real([])], |x| ops::unsqueeze(&x[0], 0), |x| x[0].reshape(&[1]))
             .floats_only()
-            .check("an invalid axis is an error", || axis_refused(ops::unsqueeze(&matrix(), 3))),
+            .check("an invalid axis must be an error", || axis_refused(ops::unsqueeze(&matrix(), 3))),
     ]
 }
 
@@ -78,17 +78,17 @@ fn permutation_rows() -> Vec<Row> {
             .floats_only()
             .case("nothing", [real([0, 3])], |x| ops::permute(&x[0], &[1, 0]), |x| x[0].permute(&[1, 0]))
             .floats_only()
-            .check("a repeated axis is an error", || argument_refused(ops::permute(&matrix(), &[0, 0])))
-            .check("a missing axis is an error", || argument_refused(ops::permute(&matrix(), &[0])))
-            .check("an invalid axis is an error", || axis_refused(ops::permute(&matrix(), &[0, 2]))),
+            .check("a repeated axis must be an error", || argument_refused(ops::permute(&matrix(), &[0, 0])))
+            .check("a missing axis must be an error", || argument_refused(ops::permute(&matrix(), &[0])))
+            .check("an invalid axis must be an error", || axis_refused(ops::permute(&matrix(), &[0, 2]))),
         Row::new("transpose")
             .case("the ends", [real([2, 3, 2])], |x| ops::transpose(&x[0], 0, -1), |x| x[0].permute(&[2, 1, 0]))
             .case("itself", [real([2, 3])], |x| ops::transpose(&x[0], 1, 1), |x| x[0].clone())
             .floats_only()
-            .check("an invalid axis is an error", || axis_refused(ops::transpose(&matrix(), 0, 2))),
+            .check("an invalid axis must be an error", || axis_refused(ops::transpose(&matrix(), 0, 2))),
         Row::new("swapaxes")
             .case("the ends", [real([2, 3, 2])], |x| ops::swapaxes(&x[0], 0, -1), |x| x[0].permute(&[2, 1, 0]))
-            .check("an invalid axis is an error", || axis_refused(ops::swapaxes(&matrix(), 0, 2))),
+            .check("an invalid axis must be an error", || axis_refused(ops::swapaxes(&matrix(), 0, 2))),
         Row::new("t")
             .case("a matrix", [real([2, 3])], |x| ops::t(&x[0]), |x| x[0].permute(&[1, 0]))
             .case("three axes", [real([2, 1, 3])], |x| ops::t(&x[0]), |x| x[0].permute(&[2, 1, 0]))
@@ -101,8 +101,8 @@ fn permutation_rows() -> Vec<Row> {
             .floats_only()
             .case("nothing", [real([0, 3])], |x| ops::flip(&x[0], 0), |x| x[0].clone())
             .floats_only()
-            .check("an invalid axis is an error", || axis_refused(ops::flip(&matrix(), 2)))
-            .check("a repeated axis is an error", || argument_refused(ops::flip(&matrix(), [0, -2]))),
+            .check("an invalid axis must be an error", || axis_refused(ops::flip(&matrix(), 2)))
+            .check("a repeated axis must be an error", || argument_refused(ops::flip(&matrix(), [0, -2]))),
     ]
 }
 
@@ -121,15 +121,17 @@ fn broadcasts() -> Vec<Row> {
             .floats_only()
             .case("to nothing", [real([1, 3])], |x| ops::broadcast_to(&x[0], [0, 3]), |x| x[0].broadcast(&[0, 3]))
             .floats_only()
-            .check("a length that is neither equal nor 1 is an error", || {
+            .check("a length that is neither equal nor 1 must be an error", || {
                 shape_refused(ops::broadcast_to(&matrix(), [2, 6]))
             })
-            .check("fewer axes are an error", || shape_refused(ops::broadcast_to(&matrix(), [3]))),
+            .check("fewer axes must be an error", || shape_refused(ops::broadcast_to(&matrix(), [3]))),
         Row::new("expand")
             .case("kept lengths", [real([2, 1])], |x| ops::expand(&x[0], [-1, 3]), |x| x[0].broadcast(&[2, 3]))
             .case("a new axis", [real([3])], |x| ops::expand(&x[0], [2, -1]), |x| x[0].broadcast(&[2, 3]))
             .floats_only()
-            .check("a new axis without a length is an error", || argument_refused(ops::expand(&matrix(), [-1, 2, 3]))),
+            .check("a new axis without a length must be an error", || {
+                argument_refused(ops::expand(&matrix(), [-1, 2, 3]))
+            }),
     ]
 }
 
@@ -141,15 +143,15 @@ fn slice_rows() -> Vec<Row> {
             .floats_only()
             .case("all of it", [real([2, 3])], |x| ops::narrow(&x[0], 0, 0, 2), |x| x[0].clone())
             .floats_only()
-            .check("a range beyond the end is an error", || index_refused(ops::narrow(&matrix(), 1, 2, 2)))
-            .check("an extreme start is an error", || index_refused(ops::narrow(&matrix(), 1, usize::MAX, 2)))
-            .check("an invalid axis is an error", || axis_refused(ops::narrow(&matrix(), 2, 0, 1))),
+            .check("a range beyond the end must be an error", || index_refused(ops::narrow(&matrix(), 1, 2, 2)))
+            .check("an extreme start must be an error", || index_refused(ops::narrow(&matrix(), 1, usize::MAX, 2)))
+            .check("an invalid axis must be an error", || axis_refused(ops::narrow(&matrix(), 2, 0, 1))),
         Row::new("select")
             .case("an index", [real([2, 3])], |x| ops::select(&x[0], 1, 2), |x| x[0].narrow(1, 2, 1).reshape(&[2]))
             .case("from the end", [real([3, 2])], |x| ops::select(&x[0], 0, -3), |x| x[0].narrow(0, 0, 1).reshape(&[2]))
             .floats_only()
-            .check("an index out of bounds is an error", || index_refused(ops::select(&matrix(), 1, 3)))
-            .check("a negative index out of bounds is an error", || index_refused(ops::select(&matrix(), 1, -4)))
+            .check("an index out of bounds must be an error", || index_refused(ops::select(&matrix(), 1, 3)))
+            .check("a negative index out of bounds must be an error", || index_refused(ops::select(&matrix(), 1, -4)))
             .check("an empty input", || index_refused(ops::select(&Tensor::zeros([0], DType::F32), 0, 0))),
         Row::new("split")
             .outputs(
@@ -160,9 +162,12 @@ fn slice_rows() -> Vec<Row> {
             )
             .outputs("one part", [real([2, 3])], |x| ops::split(&x[0], &[2], 0), |x| vec![x[0].clone()])
             .floats_only()
-            .check("lengths with another sum are an error", || {
+            .check("lengths with another sum must be an error", || {
                 Ok(matches!(ops::split(&matrix(), &[1, 1], 1), Err(Error::InvalidArgument { .. })))
             })
-            .check("lengths that overflow are an error", || Ok(ops::split(&matrix(), &[usize::MAX, 4], 1).is_err())),
+            .check(
+                "lengths that overflow must be an error",
+                || Ok(ops::split(&matrix(), &[usize::MAX, 4], 1).is_err()),
+            ),
     ]
 }

@@ -26,7 +26,7 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .case("an empty batch", [real([0, 2, 2])], |x| ops::det(&x[0]), |x| x[0].reshape(&[0]))
             .floats_only()
-            .check("an empty matrix has determinant 1", || {
+            .check("an empty matrix must have determinant 1", || {
                 Ok(ops::det(&zeros(&[2, 0, 0]))?.to_vec::<f64>() == [1.0, 1.0])
             })
             .check("gradients at rank 1", || {
@@ -45,7 +45,7 @@ pub(super) fn rows() -> Vec<Row> {
                     0,
                 )?)
             })
-            .check("a matrix that is not square is an error", || not_square(ops::det)),
+            .check("a matrix that is not square must be an error", || not_square(ops::det)),
         number("slogdet")
             .rules([Rule::Precise, Rule::Precise])
             .outputs(
@@ -76,7 +76,7 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| ops::logdet(&positive(&x[0])?),
                 move |x| numbers(&x[0], |a| det(&positive_of(a)).ln()),
             )
-            .check("a negative determinant gives NaN, zero gives −∞", || {
+            .check("a negative determinant must give NaN, and zero must give −∞", || {
                 let x = Tensor::from([[[1.0, 0.0], [0.0, -1.0]], [[1.0, 2.0], [2.0, 4.0]]]);
                 let y = ops::logdet(&x)?.to_vec::<f64>();
                 Ok(y[0].is_nan() && y[1] == f64::NEG_INFINITY)

@@ -18,12 +18,14 @@ pub(super) fn rows() -> Vec<Row> {
     };
     vec![
         square("inv", |x| ops::inv(&regular(x)?), |x| inverse(&regular_of(x)))
-            .check("a singular matrix is an error that names it", || names_the_second(ops::inv(&singular())))
-            .check("a singular matrix gives NaN in deferred execution", || second_is_nan(|| ops::inv(&singular())))
-            .check("NaN in the input is not an error", || {
+            .check("a singular matrix must be an error that names the matrix", || {
+                names_the_second(ops::inv(&singular()))
+            })
+            .check("a singular matrix must give NaN in deferred execution", || second_is_nan(|| ops::inv(&singular())))
+            .check("NaN in the input must not be an error", || {
                 Ok(ops::inv(&Tensor::full([2, 2], f64::NAN, DType::F64))?.to_vec::<f64>().iter().all(|x| x.is_nan()))
             })
-            .check("a matrix that is not square is an error", || not_square(ops::inv)),
+            .check("a matrix that is not square must be an error", || not_square(ops::inv)),
         row("inv_ex")
             .rules([Rule::Precise, Rule::OfPrecise(DType::I32)])
             .outputs(
@@ -32,14 +34,14 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| ops::inv_ex(&regular(&x[0])?).map(|(x, info)| vec![x, info]),
                 |x| vec![each(x, |a| inverse(&regular_of(&a[0]))), Nd::scalar(0.0)],
             )
-            .check("a singular matrix is an error that names it", || {
+            .check("a singular matrix must be an error that names the matrix", || {
                 let (x, info) = ops::inv_ex(&singular())?;
                 Ok(info.to_vec::<i32>() == [0, 2] && x.to_vec::<f64>()[4..].iter().all(|x| x.is_nan()))
             }),
         row("solve")
             .case("matrices", [real([3, 3]), real([3, 2])], move |x| both(x, true), of)
             .floats_only()
-            .check("promotion, and half precision is an error", || {
+            .check("dtypes must be promoted, and half precision must be an error", || {
                 promotes(Tensor::from([[1i64, 0], [0, 1]]), Tensor::from([[1i64], [0]]), |a, b| ops::solve(a, b, true))
             })
             .case("a batch", [real([2, 2, 2]), real([2, 2, 1])], move |x| both(x, true), of)
@@ -67,17 +69,19 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .case("nothing", [real([0, 2, 2]), real([0, 2, 3])], |x| ops::solve(&x[0], &x[1], true), |x| x[1].clone())
             .floats_only()
-            .check("a singular matrix is an error that names it", move || {
+            .check("a singular matrix must be an error that names the matrix", move || {
                 names_the_second(ops::solve(&singular(), &ones(), true))
             })
-            .check("a singular matrix gives NaN in deferred execution", move || {
+            .check("a singular matrix must give NaN in deferred execution", move || {
                 second_is_nan(|| ops::solve(&singular(), &ones(), true))
             })
             .check("vectors on the right side", || {
                 argument_refused(ops::solve(&regular(&zeros(&[2, 2]))?, &zeros(&[2]), false))
             })
-            .check("unequal lengths are an error", || shape_refused(ops::solve(&zeros(&[2, 2]), &zeros(&[3, 1]), true)))
-            .check("unequal batch shapes are an error", || {
+            .check("unequal lengths must be an error", || {
+                shape_refused(ops::solve(&zeros(&[2, 2]), &zeros(&[3, 1]), true))
+            })
+            .check("unequal batch shapes must be an error", || {
                 shape_refused(ops::solve(&zeros(&[2, 2, 2]), &zeros(&[3, 2, 1]), true))
             }),
         row("solve_ex")
@@ -89,12 +93,12 @@ pub(super) fn rows() -> Vec<Row> {
                 move |x| vec![of(x), Nd::scalar(0.0)],
             )
             .floats_only()
-            .check("promotion, and half precision is an error", || {
+            .check("dtypes must be promoted, and half precision must be an error", || {
                 promotes(Tensor::from([[1i64, 0], [0, 1]]), Tensor::from([[1i64], [0]]), |a, b| {
                     Ok(ops::solve_ex(a, b, true)?.0)
                 })
             })
-            .check("a singular matrix is an error that names it", move || {
+            .check("a singular matrix must be an error that names the matrix", move || {
                 Ok(ops::solve_ex(&singular(), &ones(), true)?.1.to_vec::<i32>() == [0, 2])
             }),
         row("solve_triangular")
@@ -105,7 +109,7 @@ pub(super) fn rows() -> Vec<Row> {
                 move |x| tri_of(x, true, false),
             )
             .floats_only()
-            .check("promotion, and half precision is an error", || {
+            .check("dtypes must be promoted, and half precision must be an error", || {
                 promotes(Tensor::from([[1i64, 0], [0, 1]]), Tensor::from([[1i64], [0]]), |a, b| {
                     ops::solve_triangular(a, b, true, true, false)
                 })
@@ -138,12 +142,12 @@ pub(super) fn rows() -> Vec<Row> {
                 move |x| tri_of(&[Nd::from_fn(&[3, 2, 2], |ix| x[0].at(&ix[1..])), x[1].clone()], true, false),
             )
             .floats_only()
-            .check("a zero on the diagonal is an error", move || {
+            .check("a zero on the diagonal must be an error", move || {
                 let a = Tensor::from([[[1.0, 2.0], [0.0, 1.0]], [[1.0, 2.0], [5.0, 0.0]]]);
                 let go = || ops::solve_triangular(&a, &ones(), true, true, false);
                 Ok(names_the_second(go())? && second_is_nan(go)?)
             })
-            .check("unequal lengths are an error", || {
+            .check("unequal lengths must be an error", || {
                 shape_refused(ops::solve_triangular(&zeros(&[2, 2]), &zeros(&[3, 1]), true, true, false))
             }),
         row("tensorinv")
@@ -156,8 +160,8 @@ pub(super) fn rows() -> Vec<Row> {
                 },
                 |x| each(&[x[0].reshape(&[4, 4])], |a| inverse(&regular_of(&a[0]))).reshape(&[4, 2, 2]),
             )
-            .check("unequal lengths are an error", || shape_refused(ops::tensorinv(&zeros(&[2, 3]), 1)))
-            .check("zero axes are an error", || argument_refused(ops::tensorinv(&zeros(&[2, 2]), 0))),
+            .check("unequal lengths must be an error", || shape_refused(ops::tensorinv(&zeros(&[2, 3]), 1)))
+            .check("zero axes must be an error", || argument_refused(ops::tensorinv(&zeros(&[2, 2]), 0))),
         row("tensorsolve")
             .case(
                 "two axes",
@@ -169,7 +173,7 @@ pub(super) fn rows() -> Vec<Row> {
                 move |x| of(&[x[0].reshape(&[2, 2]), x[1].clone()]).reshape(&[2]),
             )
             .floats_only()
-            .check("promotion, and half precision is an error", || {
+            .check("dtypes must be promoted, and half precision must be an error", || {
                 promotes(Tensor::from([[1i64, 0], [0, 1]]), Tensor::from([[1i64], [0]]), |a, b| {
                     ops::tensorsolve(a, &ops::squeeze(b, 1)?, &[])
                 })
@@ -181,7 +185,7 @@ pub(super) fn rows() -> Vec<Row> {
                 move |x| of(&[x[0].clone(), x[1].reshape(&[2, 1])]).reshape(&[2]),
             )
             .floats_only()
-            .check("unequal sizes are an error", || {
+            .check("unequal sizes must be an error", || {
                 shape_refused(ops::tensorsolve(&zeros(&[2, 3]), &zeros(&[2]), &[]))
             }),
     ]

@@ -55,14 +55,14 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| ops::ldl_factor(&diagonally_dominant(&x[0].detach())?).map(|(a, b)| vec![a, b]),
                 move |x| vec![factors(x), places(x)],
             )
-            .check("pivots of 2×2 blocks are stored twice and negative", || {
+            .check("pivots of 2×2 blocks must be stored twice and negative", || {
                 let a = Tensor::from([[0.0, 1.0], [1.0, 0.0]]);
                 let (packed, pivots) = ops::ldl_factor(&a)?;
                 Ok(packed.to_vec::<f64>() == [0.0, 0.0, 1.0, 0.0] && pivots.to_vec::<i32>() == [-2, -2])
             })
-            .check("a zero block is an error", || names_the_second(ops::ldl_factor(&singular())))
-            .check("tracked inputs are an error", || no_gradient(ops::ldl_factor))
-            .check("a matrix that is not square is an error", || not_square(ops::ldl_factor)),
+            .check("a zero block must be an error", || names_the_second(ops::ldl_factor(&singular())))
+            .check("tracked inputs must be an error", || no_gradient(ops::ldl_factor))
+            .check("a matrix that is not square must be an error", || not_square(ops::ldl_factor)),
         row("ldl_factor_ex")
             .rules([Rule::Precise, Rule::OfPrecise(DType::I32), Rule::OfPrecise(DType::I32)])
             .untracked()
@@ -72,8 +72,8 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| ops::ldl_factor_ex(&diagonally_dominant(&x[0].detach())?).map(|(a, b, c)| vec![a, b, c]),
                 move |x| vec![factors(x), places(x), Nd::scalar(0.0)],
             )
-            .check("a zero block is an error", || Ok(ops::ldl_factor_ex(&singular())?.2.to_vec::<i32>() == [0, 2]))
-            .check("tracked inputs are an error", || no_gradient(ops::ldl_factor_ex)),
+            .check("a zero block must be an error", || Ok(ops::ldl_factor_ex(&singular())?.2.to_vec::<i32>() == [0, 2]))
+            .check("tracked inputs must be an error", || no_gradient(ops::ldl_factor_ex)),
         row("ldl_solve")
             .untracked()
             .case(
@@ -101,22 +101,22 @@ pub(super) fn rows() -> Vec<Row> {
                 let error = ops::sub(&ops::ldl_solve(&packed, &pivots, &b)?, &x)?;
                 Ok(pivots.to_vec::<i32>()[0] < 0 && ops::norm(&error, 2.0, ..)?.item::<f64>() < 1e-13)
             })
-            .check("promotion, and half precision is an error", || {
+            .check("dtypes must be promoted, and half precision must be an error", || {
                 promotes(Tensor::from([[1i64, 0], [0, 1]]), Tensor::from([[1i64], [0]]), |a, b| {
                     ops::ldl_solve(a, &Tensor::from([1i32, 2]), b)
                 })
             })
-            .check("incompatible shapes are an error", || {
+            .check("incompatible shapes must be an error", || {
                 let (two, three) = (Tensor::from([1i32, 2]), Tensor::from([1i32, 2, 3]));
                 Ok(shape_refused(ops::ldl_solve(&zeros(&[2, 2]), &two, &zeros(&[3, 1])))?
                     && shape_refused(ops::ldl_solve(&zeros(&[2, 2]), &three, &zeros(&[2, 1])))?)
             })
-            .check("invalid pivots are an error", || {
+            .check("invalid pivots must be an error", || {
                 let refused =
                     |p: [i32; 2]| argument_refused(ops::ldl_solve(&zeros(&[2, 2]), &p.into(), &zeros(&[2, 1])));
                 Ok(refused([0, 1])? && refused([1, 3])? && refused([1, -2])?)
             })
-            .check("tracked inputs are an error", || {
+            .check("tracked inputs must be an error", || {
                 no_gradient(|x| ops::ldl_solve(&zeros(&[2, 2]), &Tensor::from([1i32, 2]), x))
             }),
     ]

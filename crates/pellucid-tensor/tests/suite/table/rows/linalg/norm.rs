@@ -52,10 +52,10 @@ pub(super) fn rows() -> Vec<Row> {
             .check("an empty matrix", || {
                 Ok(ops::matrix_norm(&zeros(&[0, 3]), MatrixNorm::Nuclear, [0, 1], false)?.item::<f64>() == 0.0)
             })
-            .check("an unknown order is an error", || {
+            .check("an unknown order must be an error", || {
                 argument_refused(ops::matrix_norm(&zeros(&[2, 2]), 3, [0, 1], false))
             })
-            .check("a repeated axis is an error", || {
+            .check("a repeated axis must be an error", || {
                 argument_refused(ops::matrix_norm(&zeros(&[2, 2]), 2, [0, -2], false))
             }),
         conditions

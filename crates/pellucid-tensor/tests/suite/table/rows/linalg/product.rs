@@ -25,10 +25,10 @@ pub(super) fn rows() -> Vec<Row> {
                 gradcheck(|x| one(ops::matrix_power(&x[0], -3)), &[&x], GradCheckOptions::default())?;
                 Ok(ops::matrix_power(&x, -2)?.to_vec::<f64>() == [0.25, 0.0, 0.0, 0.0625])
             })
-            .check("a negative power of a singular matrix is an error", || {
+            .check("a negative power of a singular matrix must be an error", || {
                 names_the_second(ops::matrix_power(&singular(), -1))
             })
-            .check("a matrix that is not square is an error", || not_square(|x| ops::matrix_power(x, 2))),
+            .check("a matrix that is not square must be an error", || not_square(|x| ops::matrix_power(x, 2))),
         number(Row::new("multi_dot"), Rule::NoTruth)
             .case(
                 "three",
@@ -55,11 +55,13 @@ pub(super) fn rows() -> Vec<Row> {
                     )
                 },
             )
-            .check("one matrix is an error", || argument_refused(ops::multi_dot(&[&zeros(&[2, 2])])))
-            .check("unequal lengths are an error", || {
+            .check("one matrix must be an error", || argument_refused(ops::multi_dot(&[&zeros(&[2, 2])])))
+            .check("unequal lengths must be an error", || {
                 shape_refused(ops::multi_dot(&[&zeros(&[2, 3]), &zeros(&[2, 2])]))
             })
-            .check("a batch is an error", || shape_refused(ops::multi_dot(&[&zeros(&[2, 2]), &zeros(&[1, 2, 2])]))),
+            .check("a batch must be an error", || {
+                shape_refused(ops::multi_dot(&[&zeros(&[2, 2]), &zeros(&[1, 2, 2])]))
+            }),
         number(Row::new("vander"), Rule::Any)
             .case(
                 "square",
@@ -80,8 +82,8 @@ pub(super) fn rows() -> Vec<Row> {
                 gradcheck(|x| one(ops::vander(&x[0], Some(3))), &[&x], GradCheckOptions::default())?;
                 Ok(ops::vander(&x, Some(3))?.to_vec::<f64>() == [1.0, 0.0, 0.0])
             })
-            .check("zero powers are an error", || argument_refused(ops::vander(&zeros(&[2]), Some(0))))
-            .check("a 0-d tensor is an error", || shape_refused(ops::vander(&Tensor::from(1.0), None))),
+            .check("zero powers must be an error", || argument_refused(ops::vander(&zeros(&[2]), Some(0))))
+            .check("a 0-d tensor must be an error", || shape_refused(ops::vander(&Tensor::from(1.0), None))),
         number(Row::new("vecdot"), Rule::Counts)
             .case(
                 "the last axis",
@@ -97,6 +99,6 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| Nd::from_fn(&[3], |ix| (0..2).map(|k| x[0].at(&[k, 0]) * x[1].at(&[k, ix[0]])).sum()),
             )
             .floats_only()
-            .check("unequal shapes are an error", || shape_refused(ops::vecdot(&zeros(&[2]), &zeros(&[3]), 0))),
+            .check("unequal shapes must be an error", || shape_refused(ops::vecdot(&zeros(&[2]), &zeros(&[3]), 0))),
     ]
 }

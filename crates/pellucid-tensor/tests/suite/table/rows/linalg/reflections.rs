@@ -107,7 +107,7 @@ pub(super) fn qr_rows() -> Vec<Row> {
                 },
             )
             .long()
-            .check("tracked inputs are an error", || {
+            .check("tracked inputs must be an error", || {
                 let x = regular(&zeros(&[2, 2]))?.requires_grad_(true);
                 Ok(matches!(ops::geqrf(&x), Err(Error::NoGradient { .. })))
             }),
@@ -132,16 +132,16 @@ pub(super) fn qr_rows() -> Vec<Row> {
                 |_| Nd::from_fn(&[2, 2], |ix| f64::from(u8::from(ix[0] == ix[1]))),
             )
             .floats_only()
-            .check("the reflections of geqrf give Q", || {
+            .check("the reflections of geqrf must give Q", || {
                 let x = ops::sin(&ops::reshape(&Tensor::arange(1.0, 7.0, 1.0), [3, 2])?)?;
                 let (packed, tau) = ops::geqrf(&x)?;
                 let q = ops::householder_product(&packed, &tau)?;
                 Ok(q.to_vec::<f64>() == ops::qr(&x, QrMode::Reduced)?.0.to_vec::<f64>())
             })
-            .check("more columns than rows are an error", || {
+            .check("more columns than rows must be an error", || {
                 shape_refused(ops::householder_product(&zeros(&[2, 3]), &zeros(&[2])))
             })
-            .check("more factors than columns are an error", || {
+            .check("more factors than columns must be an error", || {
                 shape_refused(ops::householder_product(&zeros(&[3, 2]), &zeros(&[3])))
             }),
         row("ormqr")
@@ -158,7 +158,7 @@ pub(super) fn qr_rows() -> Vec<Row> {
                 move |x| each(&[q_of(x), x[2].clone()], |a| times(&a[1], &transposed(&a[0]))),
             )
             .floats_only()
-            .check("unequal lengths are an error", || {
+            .check("unequal lengths must be an error", || {
                 shape_refused(ops::ormqr(&zeros(&[2, 2]), &zeros(&[2]), &zeros(&[3, 2]), true, false))
             }),
     ]

@@ -58,7 +58,7 @@ pub(super) fn singular_rows() -> Vec<Row> {
                 let (u, s, vt) = ops::svd(&zeros(&[2, 0]), true)?;
                 Ok(u.to_vec::<f64>() == [1.0, 0.0, 0.0, 1.0] && s.size() == 0 && vt.size() == 0)
             })
-            .check("a vector is an error", || shape_refused(ops::svd(&zeros(&[3]), false))),
+            .check("a vector must be an error", || shape_refused(ops::svd(&zeros(&[3]), false))),
         row("svdvals")
             .case("square", [real([3, 3])], |x| ops::svdvals(&x[0]), |x| lists(&x[0], singular_values))
             .case("a batch", [real([2, 2, 3])], |x| ops::svdvals(&x[0]), |x| lists(&x[0], singular_values))
@@ -84,7 +84,7 @@ pub(super) fn singular_rows() -> Vec<Row> {
                     ]
                 },
             )
-            .check("more columns than rows are an error", || shape_refused(ops::polar(&zeros(&[2, 3])))),
+            .check("more columns than rows must be an error", || shape_refused(ops::polar(&zeros(&[2, 3])))),
         row("pinv")
             .case(
                 "square",
@@ -132,7 +132,7 @@ pub(super) fn singular_rows() -> Vec<Row> {
                 |_| Nd { shape: vec![3, 0], data: vec![] },
             )
             .floats_only()
-            .check("small values count as zero", move || {
+            .check("small singular values must count as zero", move || {
                 let x = ops::pinv(&steps()?, &Cutoff::relative(0.1))?;
                 Ok(ops::diagonal(&x, 0, 0, 1)?.to_vec::<f64>() == [0.25, 1.0, 0.0, 0.0])
             })
@@ -179,7 +179,7 @@ pub(super) fn singular_rows() -> Vec<Row> {
                 },
             )
             .floats_only()
-            .check("promotion, and half precision is an error", || {
+            .check("dtypes must be promoted, and half precision must be an error", || {
                 promotes(Tensor::from([[1i64, 0], [0, 1]]), Tensor::from([[1i64], [0]]), |a, b| {
                     Ok(ops::lstsq(a, b, None)?.solution)
                 })
@@ -194,7 +194,7 @@ pub(super) fn singular_rows() -> Vec<Row> {
                 },
             )
             .floats_only()
-            .check("unequal row counts are an error", || {
+            .check("unequal row counts must be an error", || {
                 shape_refused(ops::lstsq(&zeros(&[3, 2]), &zeros(&[2, 1]), None))
             }),
     ]
@@ -226,12 +226,12 @@ pub(super) fn symmetric_rows() -> Vec<Row> {
                 |x| vec![x[0].reshape(&[0, 2]), x[0].clone()],
             )
             .floats_only()
-            .check("only the given triangle is read", || {
+            .check("only the given triangle must be read", || {
                 let x = Tensor::from([[1.0, 7.0], [0.0, 2.0]]);
                 let values = |upper| Ok::<_, Error>(ops::eigh(&x, upper)?.0.to_vec::<f64>());
                 Ok(values(false)? == [1.0, 2.0] && values(true)?[0] < -5.0)
             })
-            .check("a matrix that is not square is an error", || not_square(|x| ops::eigh(x, false))),
+            .check("a matrix that is not square must be an error", || not_square(|x| ops::eigh(x, false))),
         row("eigvalsh")
             .case("one", [real([3, 3])], |x| ops::eigvalsh(&symmetric(&x[0])?, false), eigenvalues)
             .case("a batch", [real([2, 1, 2, 2])], |x| ops::eigvalsh(&symmetric(&x[0])?, false), eigenvalues)
@@ -261,6 +261,6 @@ pub(super) fn symmetric_rows() -> Vec<Row> {
             let y = ops::matrix_exp(&Tensor::from([[0.0, 1e3], [0.0, 0.0]]))?.to_vec::<f64>();
             Ok(y.iter().zip([1.0, 1e3, 0.0, 1.0]).all(|(y, expected)| (y - expected).abs() < 1e-9))
         })
-        .check("a matrix that is not square is an error", || not_square(ops::matrix_exp)),
+        .check("a matrix that is not square must be an error", || not_square(ops::matrix_exp)),
     ]
 }

@@ -45,17 +45,19 @@ pub(super) fn cholesky_rows() -> Vec<Row> {
                 |x| each(x, |a| transposed(&cholesky_of(&positive_of(&a[0])))),
             )
             .floats_only()
-            .check("a matrix that is not positive definite is an error", move || {
+            .check("a matrix that is not positive definite must be an error", move || {
                 names_the_second(ops::cholesky(&indefinite(), false))
             })
-            .check("the same in deferred execution", move || second_is_nan(|| ops::cholesky(&indefinite(), false)))
-            .check("NaN in the input is not an error", || {
+            .check("the result must be the same in deferred execution", move || {
+                second_is_nan(|| ops::cholesky(&indefinite(), false))
+            })
+            .check("NaN in the input must not be an error", || {
                 Ok(ops::cholesky(&Tensor::full([2, 2], f64::NAN, DType::F64), false)?
                     .to_vec::<f64>()
                     .iter()
                     .all(|x| x.is_nan()))
             })
-            .check("a matrix that is not square is an error", || not_square(|x| ops::cholesky(x, false))),
+            .check("a matrix that is not square must be an error", || not_square(|x| ops::cholesky(x, false))),
         row("cholesky_ex")
             .rules([Rule::Precise, Rule::OfPrecise(DType::I32)])
             .outputs(
@@ -64,7 +66,7 @@ pub(super) fn cholesky_rows() -> Vec<Row> {
                 |x| ops::cholesky_ex(&positive(&x[0])?, false).map(|(l, info)| vec![l, info]),
                 |x| vec![each(x, |a| cholesky_of(&positive_of(&a[0]))), Nd::scalar(0.0)],
             )
-            .check("info is the order of the minor that is not positive", move || {
+            .check("info must be the order of the minor that is not positive", move || {
                 Ok(ops::cholesky_ex(&indefinite(), true)?.1.to_vec::<i32>() == [0, 2])
             }),
         square(
@@ -87,7 +89,7 @@ pub(super) fn cholesky_rows() -> Vec<Row> {
             },
         )
         .floats_only()
-        .check("a negative power of a singular matrix is an error", || {
+        .check("a negative power of a singular matrix must be an error", || {
             let l = Tensor::from([[[1.0, 2.0], [0.0, 1.0]], [[1.0, 2.0], [0.0, 0.0]]]);
             names_the_second(ops::cholesky_inverse(&l, true))
         }),
@@ -104,7 +106,7 @@ pub(super) fn cholesky_rows() -> Vec<Row> {
                 },
             )
             .floats_only()
-            .check("promotion, and half precision is an error", || {
+            .check("dtypes must be promoted, and half precision must be an error", || {
                 promotes(Tensor::from([[1i64, 0], [0, 1]]), Tensor::from([[1i64], [0]]), |a, b| {
                     ops::cholesky_solve(b, a, false)
                 })
@@ -121,7 +123,7 @@ pub(super) fn cholesky_rows() -> Vec<Row> {
                 },
             )
             .floats_only()
-            .check("unequal row counts are an error", || {
+            .check("unequal row counts must be an error", || {
                 shape_refused(ops::cholesky_solve(&zeros(&[2, 1]), &zeros(&[3, 3]), false))
             }),
     ]
@@ -161,7 +163,7 @@ pub(super) fn lu_rows() -> Vec<Row> {
             .floats_only()
             .outputs("nothing", [real([0, 3])], product, |x| vec![x[0].clone()])
             .floats_only()
-            .check("singular matrices have LU factors", || {
+            .check("singular matrices must have LU factors", || {
                 let x = singular();
                 let (p, l, u) = ops::lu(&x)?;
                 Ok(ops::matmul(&ops::matmul(&p, &l)?, &u)?.to_vec::<f64>() == x.to_vec::<f64>())
@@ -175,7 +177,9 @@ pub(super) fn lu_rows() -> Vec<Row> {
                 move |x| vec![factors(x), straight(&[3])],
             )
             .check("exchanged rows", move || Ok(ops::lu_factor(&exchanged())?.1.to_vec::<i32>() == [3, 3, 3]))
-            .check("a singular matrix is an error that names it", || names_the_second(ops::lu_factor(&singular()))),
+            .check("a singular matrix must be an error that names the matrix", || {
+                names_the_second(ops::lu_factor(&singular()))
+            }),
         quiet(row("lu_factor_ex"))
             .rules([Rule::Precise, counts, counts])
             .outputs(
@@ -184,7 +188,7 @@ pub(super) fn lu_rows() -> Vec<Row> {
                 |x| ops::lu_factor_ex(&regular(&x[0])?).map(|(packed, pivots, info)| vec![packed, pivots, info]),
                 move |x| vec![factors(x), straight(&[2, 2]), Nd::from_fn(&[2], |_| 0.0)],
             )
-            .check("a singular matrix is an error that names it", || {
+            .check("a singular matrix must be an error that names the matrix", || {
                 Ok(ops::lu_factor_ex(&singular())?.2.to_vec::<i32>() == [0, 2])
             }),
         row("lu_solve")
@@ -223,10 +227,10 @@ pub(super) fn lu_rows() -> Vec<Row> {
                 let back = ops::sub(&ops::matmul(&x, &exchanged())?, &b)?;
                 Ok(back.to_vec::<f64>().iter().all(|e| e.abs() < 1e-12))
             })
-            .check("pivots out of range are an error", || {
+            .check("pivots out of range must be an error", || {
                 argument_refused(ops::lu_solve(&zeros(&[2, 2]), &Tensor::from([1i32, 3]), &zeros(&[2, 1]), true, false))
             })
-            .check("pivots of another shape are an error", || {
+            .check("pivots of another shape must be an error", || {
                 shape_refused(ops::lu_solve(&zeros(&[2, 2]), &Tensor::from([1i32]), &zeros(&[2, 1]), true, false))
             }),
         quiet(row("lu_unpack"))
@@ -240,12 +244,12 @@ pub(super) fn lu_rows() -> Vec<Row> {
                 },
                 unpacked,
             )
-            .check("P represents the row exchanges", || {
+            .check("P must represent the row exchanges", || {
                 let (p, _, _) = ops::lu_unpack(&zeros(&[3, 3]), &Tensor::from([2i64, 3, 3]))?;
                 // Rows 1, 2, 0 of A are rows 0, 1, 2 of P·A.
                 Ok(p.to_vec::<f64>() == [0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0])
             })
-            .check("float pivots are an error", || {
+            .check("float pivots must be an error", || {
                 let refused = ops::lu_unpack(&zeros(&[2, 2]), &Tensor::from([1.0, 2.0]));
                 Ok(matches!(refused, Err(Error::DTypeMismatch { .. })))
             }),

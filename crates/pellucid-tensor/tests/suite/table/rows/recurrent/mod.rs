@@ -51,7 +51,7 @@ fn layer(way: LayerConfig, x: &[Tensor]) -> Result<Vec<Tensor>> {
         x.iter().map(|t| if t.dtype() == DType::I64 { t.clone() } else { t.to_dtype(x[0].dtype()) }).collect();
     let mut rest = own[3..].iter();
     let (bias_ih, bias_hh) = if way.biased { (rest.next(), rest.next()) } else { (None, None) };
-    let h0 = rest.next().expect("an initial state");
+    let h0 = rest.next().expect("the list must contain an initial state");
     let c0 = if way.kind == Kind::Lstm { rest.next() } else { None };
     let weight_hr = if way.projected { rest.next() } else { None };
     let weights = RecurrentWeights { weight_ih: &own[1], weight_hh: &own[2], bias_ih, bias_hh, weight_hr };
@@ -188,11 +188,11 @@ fn cases(mut row: Row, kind: Kind) -> Row {
             .long()
             .case_scale(4096.0);
     }
-    row.check("values and gradients agree with PyTorch", move || fixture::agrees(kind))
-        .check("invalid shapes are errors", move || refusals(kind))
-        .check("half precision is computed in f32", move || halves(kind))
-        .check("gradients of gradients use the definition", move || second_order_gradients(kind))
-        .check("a captured layer computes the same values", move || captured(kind))
+    row.check("values and gradients must agree with PyTorch", move || fixture::agrees(kind))
+        .check("invalid shapes must be errors", move || refusals(kind))
+        .check("half precision must be computed in f32", move || halves(kind))
+        .check("gradients of gradients must use the definition", move || second_order_gradients(kind))
+        .check("a captured layer must compute the same values", move || captured(kind))
 }
 
 /// Returns the tensors of a layer, filled with a sine wave.
@@ -308,9 +308,9 @@ fn captured(kind: Kind) -> Result<bool> {
         weight.zero_grad();
         let mut all = x.clone();
         (all[0], all[2]) = (x0.clone(), weight.clone());
-        let outputs = layer(way, &all).expect("valid layer");
-        outputs.iter().map(|y| y.sum(..)).reduce(|a, b| a + b).expect("outputs").backward();
-        (outputs[0].detach(), weight.grad().expect("the tensor has a gradient"))
+        let outputs = layer(way, &all).expect("the tensors must form a valid layer");
+        outputs.iter().map(|y| y.sum(..)).reduce(|a, b| a + b).expect("a layer must have outputs").backward();
+        (outputs[0].detach(), weight.grad().expect("the tensor must have a gradient"))
     };
     let other = &x[0] * 0.5;
     let (y, gradient) = step(&other);

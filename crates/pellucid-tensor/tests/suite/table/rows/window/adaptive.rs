@@ -71,10 +71,12 @@ fn rows_of(
     let [avg, max] = rows;
     let avg = avg
         .scale(2.0)
-        .check("another rank is an error", move || shape_refused(average(&Tensor::ones([2], DType::F64), &[Some(1)])))
-        .check("a wrong number of lengths is an error", move || argument_refused(average(&ones(2), &[Some(1); 4])))
-        .check("the mean of an empty image is an error", move || shape_refused(average(&ones(0), &[Some(1)])))
-        .check("a result beyond the memory is an error", move || {
+        .check("another rank must be an error", move || {
+            shape_refused(average(&Tensor::ones([2], DType::F64), &[Some(1)]))
+        })
+        .check("a wrong number of lengths must be an error", move || argument_refused(average(&ones(2), &[Some(1); 4])))
+        .check("the mean of an empty image must be an error", move || shape_refused(average(&ones(0), &[Some(1)])))
+        .check("a result beyond the memory must be an error", move || {
             Ok(matches!(average(&ones(2), &[Some(usize::MAX)]), Err(Error::OutOfMemory { .. })))
         })
         .check("zero windows", move || Ok(average(&ones(2), &[Some(0)])?.size() == 0))
@@ -83,10 +85,12 @@ fn rows_of(
         });
     let max = max
         .rules([Rule::Any, Rule::Always(DType::I64)])
-        .check("another rank is an error", move || shape_refused(maximum(&Tensor::ones([2], DType::F64), &[Some(1)])))
-        .check("a wrong number of lengths is an error", move || argument_refused(maximum(&ones(2), &[Some(1); 4])))
-        .check("the maximum of an empty image is an error", move || shape_refused(maximum(&ones(0), &[Some(1)])))
-        .check("a result beyond the memory is an error", move || {
+        .check("another rank must be an error", move || {
+            shape_refused(maximum(&Tensor::ones([2], DType::F64), &[Some(1)]))
+        })
+        .check("a wrong number of lengths must be an error", move || argument_refused(maximum(&ones(2), &[Some(1); 4])))
+        .check("the maximum of an empty image must be an error", move || shape_refused(maximum(&ones(0), &[Some(1)])))
+        .check("a result beyond the memory must be an error", move || {
             Ok(matches!(maximum(&ones(2), &[Some(usize::MAX)]), Err(Error::OutOfMemory { .. })))
         })
         .check("zero windows", move || Ok(maximum(&ones(2), &[Some(0)])?.0.size() == 0))

@@ -127,29 +127,29 @@ fn with_error_checks(row: Row, call: Call, spatial: usize) -> Row {
         let shape: Vec<usize> = [2, channels].into_iter().chain(std::iter::repeat_n(len, spatial)).collect();
         Tensor::ones(shape, DType::F64)
     };
-    row.check("a wrong number of channels is an error", move || {
+    row.check("a wrong number of channels must be an error", move || {
         shape_refused(call(&filled(3, 4), &filled(2, 2), None, ConvOptions::default()))
     })
-    .check("zero groups are an error", move || {
+    .check("zero groups must be an error", move || {
         shape_refused(call(&filled(2, 4), &filled(2, 2), None, ConvOptions::default().groups(0)))
     })
-    .check("an indivisible number of groups is an error", move || {
+    .check("an indivisible number of groups must be an error", move || {
         shape_refused(call(&filled(3, 4), &filled(3, 2), None, ConvOptions::default().groups(2)))
     })
-    .check("a bias of another length is an error", move || {
+    .check("a bias of another length must be an error", move || {
         let bias = Tensor::ones([5], DType::F64);
         shape_refused(call(&filled(2, 4), &filled(2, 2), Some(&bias), ConvOptions::default()))
     })
-    .check("another rank is an error", move || {
+    .check("another rank must be an error", move || {
         shape_refused(call(&Tensor::ones([2], DType::F64), &filled(2, 2), None, ConvOptions::default()))
     })
-    .check("a stride of 0 is an error", move || {
+    .check("a stride of 0 must be an error", move || {
         argument_refused(call(&filled(2, 4), &filled(2, 2), None, ConvOptions::default().stride(0)))
     })
-    .check("a dilation of 0 is an error", move || {
+    .check("a dilation of 0 must be an error", move || {
         argument_refused(call(&filled(2, 4), &filled(2, 2), None, ConvOptions::default().dilation(0)))
     })
-    .check("a wrong number of values is an error", move || {
+    .check("a wrong number of values must be an error", move || {
         argument_refused(call(&filled(2, 4), &filled(2, 2), None, ConvOptions::default().stride([1, 1, 1, 1])))
     })
     .check("\"same\" with a stride", move || {
@@ -160,14 +160,14 @@ fn with_error_checks(row: Row, call: Call, spatial: usize) -> Row {
             ConvOptions::default().stride(2).padding(ConvPadding::Same),
         ))
     })
-    .check("unequal dtypes are an error", move || {
+    .check("unequal dtypes must be an error", move || {
         let w = filled(2, 2).to_dtype(DType::F32);
         Ok(matches!(call(&filled(2, 4), &w, None, ConvOptions::default()), Err(Error::DTypeMismatch { .. })))
     })
-    .check("an empty window is an error", move || {
+    .check("an empty window must be an error", move || {
         argument_refused(call(&filled(2, 4), &filled(2, 0), None, ConvOptions::default()))
     })
-    .check("an extreme padding is an error", move || {
+    .check("an extreme padding must be an error", move || {
         Ok(call(&filled(2, 4), &filled(2, 2), None, ConvOptions::default().padding(usize::MAX)).is_err())
     })
 }
@@ -201,7 +201,7 @@ fn conv1d() -> Row {
         .long()
         .case_scale(20.0);
     with_error_checks(row, call, 1)
-        .check("a window larger than the axis is an error", || {
+        .check("a window larger than the axis must be an error", || {
             let (x, w) = (Tensor::ones([1, 1, 2], DType::F64), Tensor::ones([1, 1, 3], DType::F64));
             shape_refused(ops::conv1d(&x, &w, None, ConvOptions::default()))
         })
@@ -256,16 +256,16 @@ fn with_transposed_checks(row: Row, call: Call, spatial: usize) -> Row {
         Tensor::ones(shape, DType::F64)
     };
     with_error_checks(row.ordinary(), call, spatial)
-        .check("NaN affects only the outputs that read it", move || {
+        .check("NaN must affect only the outputs that read it", move || {
             let x = ones(3);
             x.set((0, 0), f64::NAN);
             let y = call(&x, &ones(2), None, ConvOptions::default())?;
             Ok(y.i(0).isnan().all(..).item::<bool>() && !y.i(1).isnan().any(..).item::<bool>())
         })
-        .check("an output padding of at least the stride is an error", move || {
+        .check("an output padding of at least the stride must be an error", move || {
             argument_refused(call(&ones(3), &ones(2), None, ConvOptions::default().stride(2).output_padding(2)))
         })
-        .check("a padding that gives length 0 is an error", move || {
+        .check("a padding that gives length 0 must be an error", move || {
             shape_refused(call(&ones(1), &ones(2), None, ConvOptions::default().padding(1)))
         })
 }

@@ -106,23 +106,23 @@ pub(super) fn rows() -> Vec<Row> {
     let columns = || Tensor::ones([1, 8, 4], DType::F64);
     vec![
         unfold
-            .check("another rank is an error", move || shape_refused(ops::unfold(&image(), 2, 1, 0, 1, 1)))
-            .check("too many axes are an error", move || {
+            .check("another rank must be an error", move || shape_refused(ops::unfold(&image(), 2, 1, 0, 1, 1)))
+            .check("too many axes must be an error", move || {
                 argument_refused(ops::unfold(&Tensor::ones([1, 1, 1, 1, 1, 1], DType::F64), 1, 1, 0, 1, 4))
             })
-            .check("zero spatial axes are an error", move || {
+            .check("zero spatial axes must be an error", move || {
                 argument_refused(ops::unfold(&Tensor::ones([1, 1], DType::F64), 1, 1, 0, 1, 0))
             })
-            .check("a size of 0 is an error", move || argument_refused(ops::unfold(&image(), 0, 1, 0, 1, 2)))
-            .check("a stride of 0 is an error", move || argument_refused(ops::unfold(&image(), 2, 1, 0, 0, 2)))
-            .check("a dilation of 0 is an error", move || argument_refused(ops::unfold(&image(), 2, 0, 0, 1, 2)))
-            .check("a window larger than the image is an error", move || {
+            .check("a size of 0 must be an error", move || argument_refused(ops::unfold(&image(), 0, 1, 0, 1, 2)))
+            .check("a stride of 0 must be an error", move || argument_refused(ops::unfold(&image(), 2, 1, 0, 0, 2)))
+            .check("a dilation of 0 must be an error", move || argument_refused(ops::unfold(&image(), 2, 0, 0, 1, 2)))
+            .check("a window larger than the image must be an error", move || {
                 argument_refused(ops::unfold(&image(), 4, 1, 0, 1, 2))
             })
-            .check("an extreme size is an error", move || {
+            .check("an extreme size must be an error", move || {
                 argument_refused(ops::unfold(&image(), usize::MAX, 2, 0, 1, 2))
             })
-            .check("a wrong number of values is an error", move || {
+            .check("a wrong number of values must be an error", move || {
                 argument_refused(ops::unfold(&image(), [2, 2, 2], 1, 0, 1, 2))
             })
             .check("integers", || {
@@ -133,21 +133,21 @@ pub(super) fn rows() -> Vec<Row> {
                 let x = Tensor::from([[[true, false]]]);
                 Ok(ops::unfold(&x, 2, 1, 1, 1, 1)?.to_vec::<bool>() == [false, true, false, true, false, false])
             }),
-        fold.check("a number of rows that is not a multiple of the window size is an error", move || {
+        fold.check("a number of rows that is not a multiple of the window size must be an error", move || {
             shape_refused(ops::fold(&Tensor::ones([1, 7, 4], DType::F64), &[3, 3], 2, 1, 0, 1))
         })
-        .check("a wrong number of columns is an error", move || {
+        .check("a wrong number of columns must be an error", move || {
             shape_refused(ops::fold(&columns(), &[4, 3], 2, 1, 0, 1))
         })
-        .check("another rank is an error", move || {
+        .check("another rank must be an error", move || {
             shape_refused(ops::fold(&Tensor::ones([8], DType::F64), &[3, 3], 2, 1, 0, 1))
         })
-        .check("a size of 0 is an error", move || argument_refused(ops::fold(&columns(), &[3, 3], 0, 1, 0, 1)))
-        .check("a length of 0 is an error", move || argument_refused(ops::fold(&columns(), &[], 2, 1, 0, 1)))
-        .check("a window larger than the image is an error", move || {
+        .check("a size of 0 must be an error", move || argument_refused(ops::fold(&columns(), &[3, 3], 0, 1, 0, 1)))
+        .check("a length of 0 must be an error", move || argument_refused(ops::fold(&columns(), &[], 2, 1, 0, 1)))
+        .check("a window larger than the image must be an error", move || {
             argument_refused(ops::fold(&columns(), &[3, 3], 4, 1, 0, 1))
         })
-        .check("a result beyond the memory is an error", move || {
+        .check("a result beyond the memory must be an error", move || {
             Ok(matches!(ops::fold(&columns(), &[usize::MAX, 3], 2, 1, 0, 1), Err(Error::OutOfMemory { .. })))
         })
         .check("integers", || {

@@ -55,31 +55,33 @@ fn row(name: &'static str, pool: FractionalPool, spatial: usize, cases: &[Case])
     };
     row.floats_only()
         .rules([Rule::Any, Rule::Always(DType::I64)])
-        .check("random numbers give different windows", move || {
+        .check("different random numbers must give different windows", move || {
             manual_seed(4);
             let x = Tensor::rand([[8, 4].to_vec(), vec![13; spatial]].concat(), DType::F32);
             let positions = || pool(&x, &[2], &[5], None).map(|(_, positions)| positions.to_vec::<i64>());
             Ok(positions()? != positions()?)
         })
-        .check("numbers above 1 give windows inside the image", move || {
+        .check("random numbers above 1 must give windows inside the image", move || {
             let samples = Tensor::full([1, 2, spatial], 1e30, DType::F64);
             let bad = pool(&ones(7), &[2], &[4], Some(&samples))?.0;
             let nan = pool(&ones(7), &[2], &[4], Some(&(samples * f64::NAN)))?.0;
             Ok(bad.to_vec::<f64>().iter().chain(&nan.to_vec::<f64>()).all(|&v| v == 1.0))
         })
-        .check("another rank is an error", move || {
+        .check("another rank must be an error", move || {
             shape_refused(pool(&Tensor::ones([2], DType::F64), &[1], &[1], None))
         })
-        .check("a wrong number of random numbers is an error", move || {
+        .check("a wrong number of random numbers must be an error", move || {
             shape_refused(pool(&ones(5), &[2], &[2], Some(&Tensor::zeros([1, 3, spatial], DType::F64))))
         })
-        .check("integer random numbers are an error", move || {
+        .check("integer random numbers must be an error", move || {
             let samples = Tensor::zeros([1, 2, spatial], DType::I64);
             Ok(matches!(pool(&ones(5), &[2], &[2], Some(&samples)), Err(Error::DTypeMismatch { .. })))
         })
-        .check("more windows than positions are an error", move || argument_refused(pool(&ones(5), &[3], &[4], None)))
-        .check("zero windows are an error", move || argument_refused(pool(&ones(5), &[3], &[0], None)))
-        .check("a window size of 0 is an error", move || argument_refused(pool(&ones(5), &[0], &[2], None)))
+        .check("more windows than positions must be an error", move || {
+            argument_refused(pool(&ones(5), &[3], &[4], None))
+        })
+        .check("zero windows must be an error", move || argument_refused(pool(&ones(5), &[3], &[0], None)))
+        .check("a window size of 0 must be an error", move || argument_refused(pool(&ones(5), &[0], &[2], None)))
 }
 
 pub(super) fn rows() -> Vec<Row> {

@@ -127,19 +127,19 @@ fn grid_sample() -> Row {
     row = case(row, "reflected in one element".into(), [real([1, 1, 1, 3]), places([1, 2, 2, 2])], reflected);
     let image = || Tensor::ones([1, 1, 2, 2], DType::F64);
     let sample = |x: &Tensor, grid: &Tensor| ops::grid_sample(x, grid, Linear, Zeros, false);
-    row.check("a grid of another batch size is an error", move || {
+    row.check("a grid of another batch size must be an error", move || {
         shape_refused(sample(&image(), &Tensor::zeros([2, 1, 1, 2], DType::F64)))
     })
-    .check("three coordinates for two axes are an error", move || {
+    .check("three coordinates for two axes must be an error", move || {
         shape_refused(sample(&image(), &Tensor::zeros([1, 1, 1, 3], DType::F64)))
     })
-    .check("another rank is an error", move || {
+    .check("another rank must be an error", move || {
         shape_refused(sample(&Tensor::ones([1, 1, 2], DType::F64), &Tensor::zeros([1, 1, 1], DType::F64)))
     })
-    .check("an empty image is an error", move || {
+    .check("an empty image must be an error", move || {
         shape_refused(sample(&Tensor::ones([1, 1, 0, 2], DType::F64), &Tensor::zeros([1, 1, 1, 2], DType::F64)))
     })
-    .check("unequal dtypes are an error", move || {
+    .check("unequal dtypes must be an error", move || {
         let refused = sample(&image(), &Tensor::zeros([1, 1, 1, 2], DType::F32));
         Ok(matches!(refused, Err(Error::DTypeMismatch { .. })))
     })
@@ -147,7 +147,7 @@ fn grid_sample() -> Row {
         let refused = sample(&image().to_dtype(DType::I64), &Tensor::zeros([1, 1, 1, 2], DType::I64));
         Ok(matches!(refused, Err(Error::DTypeMismatch { .. })))
     })
-    .check("extreme coordinates read inside the image, and NaN gives NaN", move || {
+    .check("extreme coordinates must read inside the image, and NaN must give NaN", move || {
         let mut fits = true;
         for place in [1e300, -1e300, f64::INFINITY, f64::NEG_INFINITY, f64::NAN] {
             let grid = Tensor::full([1, 1, 1, 2], place, DType::F64);
@@ -158,7 +158,7 @@ fn grid_sample() -> Row {
         }
         Ok(fits)
     })
-    .check("the nearest element has the gradient 0 with respect to the grid", move || {
+    .check("the gradient of the nearest element with respect to the grid must be 0", move || {
         let grid = Tensor::zeros([1, 1, 1, 2], DType::F64).requires_grad_(true);
         ops::grid_sample(&image(), &grid, Nearest, Zeros, true)?.backward();
         Ok(grid.grad().is_some_and(|g| g.to_vec::<f64>() == [0.0, 0.0]))
@@ -199,11 +199,13 @@ fn affine_grid() -> Row {
         }
     }
     let theta = || Tensor::ones([1, 2, 3], DType::F64);
-    row.check("a wrong number of lengths is an error", move || {
+    row.check("a wrong number of lengths must be an error", move || {
         shape_refused(ops::affine_grid(&theta(), &[2, 2, 2], true))
     })
-    .check("one axis is an error", || shape_refused(ops::affine_grid(&Tensor::ones([1, 1, 2], DType::F64), &[2], true)))
-    .check("a result beyond the memory is an error", move || {
+    .check("one axis must be an error", || {
+        shape_refused(ops::affine_grid(&Tensor::ones([1, 1, 2], DType::F64), &[2], true))
+    })
+    .check("a result beyond the memory must be an error", move || {
         Ok(matches!(ops::affine_grid(&theta(), &[1 << 40, 1 << 40], true), Err(Error::OutOfMemory { .. })))
     })
     .check("zero positions", move || Ok(ops::affine_grid(&theta(), &[0, 2], false)?.shape()[..] == [1, 0, 2, 2]))

@@ -38,25 +38,27 @@ fn ones(spatial: usize, len: usize) -> Tensor {
 
 /// Adds the checks of errors that all pools share.
 fn with_error_checks(row: Row, spatial: usize, call: fn(&Tensor, PoolOptions) -> Result<Tensor>) -> Row {
-    row.check("another rank is an error", move || {
+    row.check("another rank must be an error", move || {
         shape_refused(call(&Tensor::ones([2], DType::F64), PoolOptions::new(1)))
     })
-    .check("a size of 0 is an error", move || argument_refused(call(&ones(spatial, 3), PoolOptions::new(0))))
-    .check("a stride of 0 is an error", move || {
+    .check("a size of 0 must be an error", move || argument_refused(call(&ones(spatial, 3), PoolOptions::new(0))))
+    .check("a stride of 0 must be an error", move || {
         argument_refused(call(&ones(spatial, 3), PoolOptions::new(2).stride(0)))
     })
-    .check("a window larger than the axis is an error", move || {
+    .check("a window larger than the axis must be an error", move || {
         argument_refused(call(&ones(spatial, 3), PoolOptions::new(4)))
     })
-    .check("a wrong number of values is an error", move || {
+    .check("a wrong number of values must be an error", move || {
         argument_refused(call(&ones(spatial, 3), PoolOptions::new([1, 1, 1, 1])))
     })
-    .check("an empty axis is an error", move || Ok(call(&ones(spatial, 0), PoolOptions::new(1)).is_err()))
-    .check("an extreme size is an error", move || Ok(call(&ones(spatial, 3), PoolOptions::new(usize::MAX)).is_err()))
+    .check("an empty axis must be an error", move || Ok(call(&ones(spatial, 0), PoolOptions::new(1)).is_err()))
+    .check("an extreme size must be an error", move || {
+        Ok(call(&ones(spatial, 3), PoolOptions::new(usize::MAX)).is_err())
+    })
     .check("an extreme stride", move || {
         argument_refused(call(&ones(spatial, 3), PoolOptions::new(3).stride(usize::MAX).ceil()))
     })
-    .check("an extreme dilation is an error", move || {
+    .check("an extreme dilation must be an error", move || {
         argument_refused(call(&ones(spatial, 3), PoolOptions::new(3).dilation(1 << 63)))
     })
 }
@@ -90,20 +92,20 @@ fn max_case(
 /// Adds the checks of max pools.
 fn with_max_checks(row: Row, call: fn(&Tensor, PoolOptions) -> Result<(Tensor, Tensor)>, spatial: usize) -> Row {
     row.rules([Rule::Any, Rule::Always(DType::I64)])
-        .check("a dilation of 0 is an error", move || {
+        .check("a dilation of 0 must be an error", move || {
             argument_refused(call(&ones(spatial, 3), PoolOptions::new(2).dilation(0)))
         })
-        .check("a padding of more than half a window is an error", move || {
+        .check("a padding of more than half a window must be an error", move || {
             argument_refused(call(&ones(spatial, 3), PoolOptions::new(2).padding(2)))
         })
-        .check("an extreme padding is an error", move || {
+        .check("an extreme padding must be an error", move || {
             argument_refused(call(&ones(spatial, 3), PoolOptions::new(2).padding(usize::MAX)))
         })
-        .check("integers keep their dtype", move || {
+        .check("integers must keep their dtype", move || {
             let (values, positions) = call(&ones(spatial, 2).to_dtype(DType::I32), PoolOptions::new(2))?;
             Ok(values.dtype() == DType::I32 && values.to_vec::<i32>() == [1, 1] && positions.to_vec::<i64>() == [0, 0])
         })
-        .check("booleans are preserved", move || {
+        .check("booleans must be preserved", move || {
             Ok(call(&ones(spatial, 2).to_dtype(DType::Bool), PoolOptions::new(2))?.0.to_vec::<bool>() == [true, true])
         })
 }
@@ -196,22 +198,22 @@ fn avg_case(
 /// Adds the checks of average pools.
 fn with_average_checks(row: Row, call: Average, spatial: usize) -> Row {
     row.scale(2.0)
-        .check("a dilation is an error", move || {
+        .check("a dilation must be an error", move || {
             argument_refused(call(&ones(spatial, 3), PoolOptions::new(2).dilation(2), AvgPoolDivisor::Window))
         })
-        .check("integers give floats, booleans are an error", move || {
+        .check("integers must give floats, booleans must be an error", move || {
             let (x, truth) = (ones(spatial, 2).to_dtype(DType::I64) * 3, ones(spatial, 2).to_dtype(DType::Bool));
             let y = call(&x, PoolOptions::new(2), AvgPoolDivisor::Window)?;
             let refused = call(&truth, PoolOptions::new(2), AvgPoolDivisor::Window);
             Ok(y.to_vec::<f32>() == [3.0; 2] && matches!(refused, Err(Error::DTypeMismatch { .. })))
         })
-        .check("a divisor of 0 is an error", move || {
+        .check("a divisor of 0 must be an error", move || {
             argument_refused(call(&ones(spatial, 3), PoolOptions::new(2), AvgPoolDivisor::Number(0.0)))
         })
-        .check("a padding of more than half a window is an error", move || {
+        .check("a padding of more than half a window must be an error", move || {
             argument_refused(call(&ones(spatial, 3), PoolOptions::new(2).padding(2), AvgPoolDivisor::Window))
         })
-        .check("an extreme padding is an error", move || {
+        .check("an extreme padding must be an error", move || {
             argument_refused(call(&ones(spatial, 3), PoolOptions::new(2).padding(usize::MAX), AvgPoolDivisor::Window))
         })
 }
@@ -281,20 +283,20 @@ fn with_norm_checks(row: Row, call: Norm, spatial: usize) -> Row {
     // The result for −0, and for NaN with infinity, depends on the powers.
     row.scale(2.0)
         .ulps(16.0)
-        .check("p = 0 is an error", move || argument_refused(call(&ones(spatial, 3), 0.0, PoolOptions::new(2))))
-        .check("padding is an error", move || {
+        .check("p = 0 must be an error", move || argument_refused(call(&ones(spatial, 3), 0.0, PoolOptions::new(2))))
+        .check("padding must be an error", move || {
             argument_refused(call(&ones(spatial, 3), 2.0, PoolOptions::new(2).padding(1)))
         })
-        .check("dilation is an error", move || {
+        .check("dilation must be an error", move || {
             argument_refused(call(&ones(spatial, 3), 2.0, PoolOptions::new(2).dilation(2)))
         })
-        .check("integers and booleans give floats", move || {
+        .check("integers and booleans must give floats", move || {
             let (x, truth) = (ones(spatial, 2).to_dtype(DType::I64) * 3, ones(spatial, 2).to_dtype(DType::Bool));
             let (y, z) = (call(&x, 1.0, PoolOptions::new(2))?, call(&truth, 1.0, PoolOptions::new(2))?);
             let taps = f32::powi(2.0, spatial as i32);
             Ok(y.to_vec::<f32>() == [3.0 * taps; 2] && z.to_vec::<f32>() == [taps; 2])
         })
-        .check("a negative sum gives NaN", move || {
+        .check("a negative sum must give NaN", move || {
             let y: Vec<f64> = call(&-ones(spatial, 2), 3.0, PoolOptions::new(2))?.to_vec();
             Ok(y.iter().all(|v| v.is_nan()))
         })

@@ -118,23 +118,23 @@ pub(super) fn rows() -> Vec<Row> {
     let image = || Tensor::ones([1, 1, 3], DType::F64);
     let result = |size: Resize| ops::interpolate(&Tensor::ones([1, 1, 3], DType::F64), size, ResizeMode::Nearest);
     vec![
-        row.check("a wrong number of lengths is an error", move || argument_refused(result(to(&[2, 2]))))
-            .check("a wrong number of factors is an error", move || argument_refused(result(by(&[]))))
-            .check("a length of 0 is an error", move || argument_refused(result(to(&[0]))))
-            .check("a factor that gives length 0 is an error", move || argument_refused(result(by(&[0.2]))))
-            .check("a negative factor is an error", move || argument_refused(result(by(&[-1.0]))))
-            .check("a NaN factor is an error", move || argument_refused(result(by(&[f64::NAN]))))
-            .check("an infinite factor is an error", move || argument_refused(result(by(&[f64::INFINITY]))))
-            .check("a result beyond the memory is an error", move || {
+        row.check("a wrong number of lengths must be an error", move || argument_refused(result(to(&[2, 2]))))
+            .check("a wrong number of factors must be an error", move || argument_refused(result(by(&[]))))
+            .check("a length of 0 must be an error", move || argument_refused(result(to(&[0]))))
+            .check("a factor that gives length 0 must be an error", move || argument_refused(result(by(&[0.2]))))
+            .check("a negative factor must be an error", move || argument_refused(result(by(&[-1.0]))))
+            .check("a NaN factor must be an error", move || argument_refused(result(by(&[f64::NAN]))))
+            .check("an infinite factor must be an error", move || argument_refused(result(by(&[f64::INFINITY]))))
+            .check("a result beyond the memory must be an error", move || {
                 Ok(matches!(result(to(&[usize::MAX])), Err(Error::OutOfMemory { .. })))
             })
-            .check("another rank is an error", move || {
+            .check("another rank must be an error", move || {
                 shape_refused(ops::interpolate(&Tensor::ones([1, 2], DType::F64), to(&[]), nearest))
             })
-            .check("an empty axis is an error", move || {
+            .check("an empty axis must be an error", move || {
                 shape_refused(ops::interpolate(&Tensor::ones([1, 2, 0], DType::F64), to(&[2]), nearest))
             })
-            .check("integers can be copied, but not interpolated", move || {
+            .check("integers must be copied by nearest elements, and refused by interpolation", move || {
                 let x = image().to_dtype(DType::U8);
                 let picked: Result<Tensor> = ops::interpolate(&x, to(&[2]), nearest);
                 let mixed = ops::interpolate(&x, to(&[2]), linear);

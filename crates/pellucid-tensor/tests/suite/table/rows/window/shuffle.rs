@@ -42,12 +42,14 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .case("no image", [real([0, 4, 2, 2])], |x| ops::pixel_shuffle(&x[0], 2), |x| shuffled(&x[0], 2))
             .floats_only()
-            .check("an indivisible number of channels is an error", move || {
+            .check("an indivisible number of channels must be an error", move || {
                 shape_refused(ops::pixel_shuffle(&image(), 2))
             })
-            .check("a factor of 0 is an error", move || shape_refused(ops::pixel_shuffle(&image(), 0)))
-            .check("an extreme factor is an error", move || shape_refused(ops::pixel_shuffle(&image(), usize::MAX)))
-            .check("another rank is an error", || {
+            .check("a factor of 0 must be an error", move || shape_refused(ops::pixel_shuffle(&image(), 0)))
+            .check("an extreme factor must be an error", move || {
+                shape_refused(ops::pixel_shuffle(&image(), usize::MAX))
+            })
+            .check("another rank must be an error", || {
                 shape_refused(ops::pixel_shuffle(&Tensor::ones([4, 4], DType::F64), 2))
             }),
         Row::new("pixel_unshuffle")
@@ -56,9 +58,9 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .case("no image", [real([0, 1, 2, 2])], |x| ops::pixel_unshuffle(&x[0], 2), |x| unshuffled(&x[0], 2))
             .floats_only()
-            .check("indivisible lengths are an error", move || shape_refused(ops::pixel_unshuffle(&image(), 4)))
-            .check("a factor of 0 is an error", move || shape_refused(ops::pixel_unshuffle(&image(), 0)))
-            .check("another rank is an error", || {
+            .check("indivisible lengths must be an error", move || shape_refused(ops::pixel_unshuffle(&image(), 4)))
+            .check("a factor of 0 must be an error", move || shape_refused(ops::pixel_unshuffle(&image(), 0)))
+            .check("another rank must be an error", || {
                 shape_refused(ops::pixel_unshuffle(&Tensor::ones([4, 4], DType::F64), 2))
             }),
         Row::new("channel_shuffle")
@@ -67,11 +69,11 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .case("no image", [real([0, 4, 1])], |x| ops::channel_shuffle(&x[0], 2), |x| regrouped(&x[0], 2))
             .floats_only()
-            .check("an indivisible number of groups is an error", move || {
+            .check("an indivisible number of groups must be an error", move || {
                 shape_refused(ops::channel_shuffle(&image(), 4))
             })
-            .check("zero groups are an error", move || shape_refused(ops::channel_shuffle(&image(), 0)))
-            .check("another rank is an error", || {
+            .check("zero groups must be an error", move || shape_refused(ops::channel_shuffle(&image(), 0)))
+            .check("another rank must be an error", || {
                 shape_refused(ops::channel_shuffle(&Tensor::ones([4], DType::F64), 2))
             }),
     ]

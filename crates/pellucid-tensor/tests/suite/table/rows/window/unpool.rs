@@ -47,23 +47,23 @@ pub(super) fn rows() -> Vec<Row> {
     let row = case(row, "one image", call, &[2, 2], &[5]).floats_only();
     let row = case(row, "no image", call, &[0, 2, 2], &[5]).floats_only();
     let line = row
-        .check("a range beyond the end is an error", move || out_of_bounds(4))
-        .check("an extreme start is an error", move || out_of_bounds(i64::MAX))
-        .check("an extreme negative position is an error", move || out_of_bounds(i64::MIN))
-        .check("the last of several values for one position is stored, and each receives a gradient", || {
+        .check("a range beyond the end must be an error", move || out_of_bounds(4))
+        .check("an extreme start must be an error", move || out_of_bounds(i64::MAX))
+        .check("an extreme negative position must be an error", move || out_of_bounds(i64::MIN))
+        .check("the last of several values for one position must be stored, and each must receive a gradient", || {
             let x = Tensor::from([[1.0, 2.0, 3.0]]).requires_grad_(true);
             let y = ops::max_unpool1d(&x, &Tensor::from([[1i64, 1, 0]]), &[3])?;
             ops::sum(&ops::mul(&y, Tensor::from([5.0, 7.0, 9.0]))?, ..)?.backward();
-            let gradient = x.grad().expect("the tensor has a gradient").to_vec::<f64>();
+            let gradient = x.grad().expect("the tensor must have a gradient").to_vec::<f64>();
             Ok(y.to_vec::<f64>() == [3.0, 2.0, 0.0] && gradient == [7.0, 7.0, 5.0])
         })
-        .check("positions of another shape are an error", move || {
+        .check("positions of another shape must be an error", move || {
             shape_refused(ops::max_unpool1d(&Tensor::from([[[1.0, 2.0]]]), &place(0), &[4]))
         })
-        .check("a wrong number of lengths is an error", move || {
+        .check("a wrong number of lengths must be an error", move || {
             shape_refused(ops::max_unpool1d(&one(), &place(0), &[4, 4]))
         })
-        .check("positions of float dtype are an error", move || {
+        .check("positions of float dtype must be an error", move || {
             Ok(matches!(ops::max_unpool1d(&one(), &one(), &[4]), Err(Error::DTypeMismatch { .. })))
         });
 
@@ -71,11 +71,11 @@ pub(super) fn rows() -> Vec<Row> {
     let row = case(Row::new("max_unpool2d"), "a plane", call, &[1, 2, 1, 2], &[2, 3]);
     let row = case(row, "one image", call, &[2, 2, 1], &[2, 3]).floats_only();
     let plane = row
-        .check("a result beyond the memory is an error", || {
+        .check("a result beyond the memory must be an error", || {
             let (x, at) = (Tensor::ones([1, 1, 1], DType::F64), Tensor::zeros([1, 1, 1], DType::I64));
             Ok(matches!(ops::max_unpool2d(&x, &at, &[1 << 40, 1 << 40]), Err(Error::OutOfMemory { .. })))
         })
-        .check("restores the maxima of a pool", || {
+        .check("unpooling must restore the maxima of a pool", || {
             let x = Tensor::from([[[[1.0, 4.0], [3.0, 2.0]]]]);
             let (values, positions) = ops::max_pool2d(&x, PoolOptions::new(2))?;
             Ok(ops::max_unpool2d(&values, &positions, &[2, 2])?.to_vec::<f64>() == [0.0, 4.0, 0.0, 0.0])
@@ -84,7 +84,7 @@ pub(super) fn rows() -> Vec<Row> {
     let call: Call = ops::max_unpool3d;
     let row = case(Row::new("max_unpool3d"), "a space", call, &[1, 1, 1, 2, 1], &[2, 1, 3]);
     let row = case(row, "one image", call, &[1, 1, 2, 1], &[2, 2, 1]).floats_only();
-    let space = row.check("another rank is an error", || {
+    let space = row.check("another rank must be an error", || {
         shape_refused(ops::max_unpool3d(&Tensor::ones([2], DType::F64), &Tensor::zeros([2], DType::I64), &[1, 1, 1]))
     });
     vec![line, plane, space]
