@@ -32,7 +32,7 @@ impl Backend for Cpu {
     fn run(&self, kernel: &Kernel, inputs: &[View<'_>], outputs: &[View<'_>]) -> Result<()> {
         operand::check_count(kernel, inputs.len(), outputs.len())?;
         let op = kernel.name();
-        // Nearly all kernels have one or two inputs and one output. These need no list.
+        // Nearly all kernels have one or two inputs and one output, which are checked without building a list.
         match (inputs, outputs) {
             ([a], [y]) => check_and_run(kernel, &[input(op, a)?], &[output(kernel, 0, y)?]),
             ([a, b], [y]) => check_and_run(kernel, &[input(op, a)?, input(op, b)?], &[output(kernel, 0, y)?]),
@@ -60,8 +60,8 @@ impl Backend for Cpu {
     ) -> Result<()> {
         let to = operand::dense_output(program.name, &output, size, program.output_bytes(1)?)?;
         // SAFETY: `dense_output` returns a pointer that is valid for `size` elements. The caller holds the borrow words
-        // of all storages (clauses 1 and 3) and passes no output that overlaps an input, except as the same elements
-        // (clause 2): both are the contract of `Backend`.
+        // of all storages (clauses 1 and 3 of `run_dense`), and passes an output that overlaps an input only if both
+        // have the same elements (clause 2): these are requirements of `Backend`.
         unsafe { run_dense(program, params, size, inputs, to) }
     }
 
@@ -80,7 +80,8 @@ impl Backend for Cpu {
         // The storage is created first, while its few arguments are still in registers.
         let storage = Arc::new(Storage::new(CpuBuffer::scratch(program.output_bytes(size)?)?));
         // SAFETY: the new buffer has the bytes of `size` outputs, and no other thread or input refers to it (clauses 1
-        // and 2). The caller holds the borrow words of the inputs (clause 3, the contract of `Backend`).
+        // and 2 of `run_dense`). The caller holds the borrow words of the inputs (clause 3, a requirement of
+        // `Backend`).
         unsafe { run_dense(program, params, size, inputs, storage.buffer().ensure()?) }?;
         Ok(storage)
     }
@@ -138,7 +139,8 @@ impl Backend for Cpu {
 /// Runs a map with one output whose operands are all contiguous or single values.
 ///
 /// # Errors
-/// If the program is no map of these inputs and one output, or if an input exceeds its buffer or has no memory.
+/// Returns an error if the program is not a map with this number of inputs and one output, or if an input exceeds its
+/// buffer or has no memory.
 ///
 /// # Safety
 /// 1. `to` is valid for writes of `size` elements of the program's output, and no other thread uses them.
@@ -161,8 +163,8 @@ unsafe fn run_dense(
         operands.push(program::DensePtr { at, once: input.once });
     }
     // SAFETY: `dense_input` returns addresses that are valid for `size` elements, or one, of the dtypes that the
-    // program loads. The output is valid, unaliased and overlaps an input only exactly (clauses 1 and 2 of this
-    // function), and no other thread writes the inputs (clause 3).
+    // program loads. The output is valid and no other thread uses it (clause 1 of this function), it overlaps an
+    // input only if both have the same elements (clause 2), and no other thread writes the inputs (clause 3).
     unsafe { program::dense(program, params, size, &operands, &[program::DensePtr::full(to.as_ptr())]) }
 }
 
@@ -230,7 +232,7 @@ mod tests {
         }
         let row = with_layout(Layout::contiguous([1].into()).broadcast_to(&[4].into()).unwrap());
         run_kernel(add(), &[&row, &row], &[&x]).unwrap();
-        assert!(run_kernel(add(), &[&x, &x], &[&row]).is_err(), "a broadcast output");
+        assert!(run_kernel(add(), &[&x, &x], &[&row]).is_err(), "a broadcast output must be an error");
     }
 
     #[test]
@@ -305,23 +307,29 @@ mod tests {
             for size in [4, usize::MAX / 4, usize::MAX] {
                 assert!(
                     map_dense(backend, size, &[operand(0, false); 2], &out).is_err(),
-                    "the output has three elements"
+                    "a map of {size} elements into an output of three must be an error"
                 );
             }
             assert!(
                 map_dense(backend, 3, &[operand(2, false), operand(0, false)], &out).is_err(),
-                "the input has two elements"
+                "reading three elements from element 2 of an input with four must be an error"
             );
             assert!(map_dense(backend, 3, &[operand(usize::MAX, true), operand(0, false)], &out).is_err());
-            assert!(map_dense(backend, 3, &[operand(0, false)], &out).is_err(), "the second input is missing");
+            assert!(
+                map_dense(backend, 3, &[operand(0, false)], &out).is_err(),
+                "a map without its second input must be an error"
+            );
             let unwritten = DenseView { storage: &empty, offset: 0, once: false };
             assert!(map_dense(backend, 3, &[unwritten, operand(0, false)], &out).is_err());
             let new = |size, inputs: &[DenseView<'_>]| backend.map_new(&map.program, &map.params, size, inputs);
             Cpu.download(&new(3, &[operand(1, false), operand(3, true)]).unwrap(), 0, &mut bytes).unwrap();
             assert_eq!(bytemuck::cast::<_, [f32; 3]>(bytes), [6.0, 7.0, 8.0]);
             for size in [5, usize::MAX / 4, usize::MAX] {
-                assert!(new(size, &[operand(0, false); 2]).is_err(), "the inputs have four elements");
-                assert!(new(size, &[operand(0, true)]).is_err(), "the second input is missing");
+                assert!(
+                    new(size, &[operand(0, false); 2]).is_err(),
+                    "a map of {size} elements over inputs of four must be an error"
+                );
+                assert!(new(size, &[operand(0, true)]).is_err(), "a map without its second input must be an error");
             }
         }
     }
@@ -329,7 +337,10 @@ mod tests {
     #[test]
     fn uploads_and_downloads_check_bounds() {
         let storage = Cpu.storage(8).unwrap();
-        assert!(Cpu.download(&storage, 0, &mut [0; 1]).is_err(), "never written");
+        assert!(
+            Cpu.download(&storage, 0, &mut [0; 1]).is_err(),
+            "the download of a buffer without memory must be an error"
+        );
         assert!(Cpu.upload(&[0; 9], &storage).is_err());
         Cpu.upload(&[1, 2, 3, 4, 5, 6, 7, 8], &storage).unwrap();
         let mut bytes = [0; 3];
@@ -374,7 +385,7 @@ mod tests {
             (0..4).for_each(|i| assert!((z[i] - product(i / 2, i % 2)).abs() < 1e-5));
             seen.push(z);
         }
-        assert_ne!(seen[0], seen[1], "the state of the generator advances");
+        assert_ne!(seen[0], seen[1], "each launch must advance the state of the generator");
         assert!(prepared.launch(&slots[..2]).is_err());
         let outside = Plan { slots: vec![16, 12, 16, 16], ..plan };
         assert!(Cpu.prepare(&outside).is_err());

@@ -7,7 +7,7 @@ use pellucid_simd::math::half::{BF16, F16};
 pub(crate) trait StorageElement: Copy + PartialEq + Send + Sync + 'static {
     /// The type that arithmetic on these elements uses.
     type Compute: ComputeScalar;
-    /// The widest instruction set for which kernels on these elements are compiled, unless stated otherwise.
+    /// The widest instruction set for which kernels on these elements are compiled. A kernel may override it.
     const WIDEST_ISA: Isa;
     /// Converts to the compute type, exactly.
     fn widen(self) -> Self::Compute;

@@ -51,15 +51,15 @@ pub(crate) fn check_count(kernel: &Kernel, inputs: usize, outputs: usize) -> Res
 #[cold]
 fn too_few_operands(kernel: &Kernel, inputs: usize, outputs: usize) -> Error {
     let FamilyInfo { inputs: needed, outputs: made, .. } = kernel.info();
-    let reason = format!("needs at least {needed} inputs and {made} outputs, got {inputs} and {outputs}");
+    let reason = format!("the kernel needs at least {needed} inputs and {made} outputs, got {inputs} and {outputs}");
     Error::invalid(kernel.name(), reason)
 }
 
 /// Returns the start of the storage of an input.
 ///
 /// # Errors
-/// If the view exceeds its buffer or belongs to another device, or if the buffer has no memory although the view has
-/// elements.
+/// Returns an error if the view exceeds its buffer or belongs to another device, or if the buffer has no memory
+/// although the view has elements.
 #[inline]
 pub(crate) fn input(op: &'static str, view: &View<'_>) -> Result<NonNull<u8>> {
     let buffer = checked_buffer(op, view)?;
@@ -73,7 +73,8 @@ pub(crate) fn input(op: &'static str, view: &View<'_>) -> Result<NonNull<u8>> {
 /// Returns the start of the storage of an output. Allocates the memory if the buffer has none.
 ///
 /// # Errors
-/// If the view exceeds its buffer, belongs to another device or is broadcast, or if the allocation fails.
+/// Returns an error if the view exceeds its buffer, belongs to another device or is broadcast, or if the allocation
+/// fails.
 #[inline]
 pub(crate) fn output(op: &'static str, view: &View<'_>) -> Result<NonNull<u8>> {
     let buffer = checked_buffer(op, view)?;
@@ -84,7 +85,7 @@ pub(crate) fn output(op: &'static str, view: &View<'_>) -> Result<NonNull<u8>> {
 /// Returns the start of the storage of an output that the kernel reads before it writes it.
 ///
 /// # Errors
-/// Those of [`input`], and an error if the view is broadcast.
+/// Returns the errors of [`input`], and an error if the view is broadcast.
 pub(crate) fn state(op: &'static str, view: &View<'_>) -> Result<NonNull<u8>> {
     check_writable(op, view.layout)?;
     input(op, view)
@@ -93,7 +94,7 @@ pub(crate) fn state(op: &'static str, view: &View<'_>) -> Result<NonNull<u8>> {
 /// Returns the buffer of a view, or an error if the view exceeds the buffer or belongs to another device.
 #[inline(always)]
 fn checked_buffer<'a>(op: &'static str, view: &View<'a>) -> Result<&'a CpuBuffer> {
-    // An `Option` in the common case: a `Result` with this large error type would be passed through memory.
+    // Only the rare case of an error builds a `Result`: its error type is so large that it is passed through memory.
     let buffer = as_cpu_buffer(view.storage).filter(|b| fits_buffer(view.layout, view.dtype.size(), b.bytes()));
     buffer.ok_or_else(|| view_out_of_bounds(op, view))
 }
@@ -114,7 +115,7 @@ pub(crate) fn check_writable(op: &'static str, layout: &Layout) -> Result<()> {
 /// `element` is the size of an element in bytes.
 ///
 /// # Errors
-/// Those of [`input`].
+/// Returns the errors of [`input`].
 #[inline]
 pub(crate) fn dense_input(op: &'static str, dense: &DenseView<'_>, size: usize, element: usize) -> Result<NonNull<u8>> {
     let count = if dense.once { 1 } else { size };
@@ -135,7 +136,8 @@ pub(crate) fn dense_input(op: &'static str, dense: &DenseView<'_>, size: usize, 
 /// `element` is the size of an element in bytes.
 ///
 /// # Errors
-/// If the elements exceed the buffer, if the storage belongs to another device, or if the allocation fails.
+/// Returns an error if the elements exceed the buffer, if the storage belongs to another device, or if the allocation
+/// fails.
 #[inline]
 pub(crate) fn dense_output(
     op: &'static str,
@@ -187,7 +189,7 @@ fn as_cpu_buffer(storage: &Storage) -> Option<&CpuBuffer> {
 
 /// Returns true if every element of `layout` is within the first `bytes` bytes of the storage.
 ///
-/// `element` is the size of an element in bytes, a power of two. Returns false if a position overflows.
+/// `element` is the size of an element in bytes, a power of two. Returns false if the offset of an element overflows.
 #[inline]
 pub(crate) fn fits_buffer(layout: &Layout, element: usize, bytes: usize) -> bool {
     let capacity = bytes >> element.trailing_zeros();
@@ -218,7 +220,7 @@ fn wrong_device(op: &'static str) -> Error {
 /// Returns the error of an input that has never been written.
 #[cold]
 pub(crate) fn no_value(op: &'static str) -> Error {
-    Error::invalid(op, "an input has no memory: it has never been written")
+    Error::invalid(op, "an input has no memory, because it has never been written")
 }
 
 /// Returns the error of a view that is not within a buffer of this backend.

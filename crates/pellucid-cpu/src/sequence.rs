@@ -1,8 +1,9 @@
 //! A plan prepared for repeated launches on the CPU.
 //!
 //! All checks that do not depend on the buffers are done once: operands are within their slots, have the shapes and
-//! dtypes that their family requires, and overlap outputs only as the same view. Maps over dense operands are reduced
-//! to slot offsets and a size. A launch only looks up the start of each slot and runs the kernels in order.
+//! dtypes that their family requires, and overlap outputs only as `ReadOrder::allows` permits. A map over dense
+//! operands is stored as slot offsets and a size. A launch only looks up the start of each slot and runs the kernels in
+//! order.
 
 use crate::families;
 use crate::operand::{self, Operand, Operands};
@@ -32,7 +33,7 @@ struct SlotRequirement {
     bytes: usize,
     /// True if a kernel uses the slot.
     is_used: bool,
-    /// True if the first kernel that uses the slot reads it, so that the buffer must have been written.
+    /// True if the first kernel that uses the slot reads it. The buffer must then have been written before the launch.
     is_read_first: bool,
 }
 
@@ -63,8 +64,9 @@ impl PreparedPlan {
     /// Checks all operands of a plan and prepares its launches.
     ///
     /// # Errors
-    /// If an operand exceeds its slot, an output is broadcast or partially overlaps an input, or a kernel refuses the
-    /// shapes and dtypes of its operands.
+    /// Returns an error if an operand exceeds its slot, if an output is broadcast, if an output overlaps another
+    /// operand and `ReadOrder::allows` does not permit it, or if a kernel refuses the shapes and dtypes of its
+    /// operands.
     pub(crate) fn new(plan: &Plan) -> Result<PreparedPlan> {
         let requirement = |&bytes: &usize| SlotRequirement { bytes, is_used: false, is_read_first: false };
         let mut slots: Vec<SlotRequirement> = plan.slots.iter().map(requirement).collect();
@@ -91,7 +93,7 @@ impl PreparedPlan {
                 let reason = format!("an output of `{op}` overlaps another operand that it must not overwrite");
                 return Err(Error::invalid("prepare", reason));
             }
-            // The check does not use the addresses.
+            // `check` does not read the addresses of the operands.
             let without_address = |o| bind_operand(o, std::ptr::null_mut());
             let x: Operands<'_> = launch.inputs.iter().map(without_address).collect();
             let y: Operands<'_> = launch.outputs.iter().map(without_address).collect();
@@ -170,7 +172,7 @@ impl PreparedLaunch {
             PreparedLaunch::Dense { program, params, size, inputs, outputs } => {
                 let bind =
                     |o: &DenseOperand| program::DensePtr { at: bases[o.slot].wrapping_add(o.offset), once: o.once };
-                // Nearly all maps have one output.
+                // This branch for two inputs and one output, the most frequent form, builds no lists.
                 if let ([a, b], [y]) = (&**inputs, &**outputs) {
                     // SAFETY: `PreparedPlan::new` has checked that the operands are within their slots, have the sizes
                     // and dtypes of the program, and overlap only if an output equals an input. `slot_bases` has
@@ -181,7 +183,7 @@ impl PreparedLaunch {
                 let x: List<program::DensePtr, 8> = inputs.iter().map(bind).collect();
                 let y: List<program::DensePtr, 4> = outputs.iter().map(bind).collect();
                 // SAFETY: `PreparedPlan::new` and `slot_bases` have checked bounds, sizes, dtypes and overlap, and the
-                // caller holds the borrow words, exactly as for two inputs.
+                // caller holds the borrow words, as in the previous branch.
                 unsafe { program::dense(program, params, *size, &x, &y) }
             }
             PreparedLaunch::Any { kernel, inputs, outputs } => {
@@ -236,13 +238,16 @@ mod tests {
         let kernel = Kernel::MatMul(MatMul::default());
         prepare(plan::Launch::new(kernel, vec![empty(3, 0), empty(0, 3)], vec![empty(3, 3)])).unwrap();
         for (a, b, y) in [(0, 3, 1), (0, 3, 5), (2, 2, 4)] {
-            assert!(prepare(add([slice_of_slot(a, 3), slice_of_slot(b, 3)], slice_of_slot(y, 3))).is_err(), "{y}");
+            assert!(
+                prepare(add([slice_of_slot(a, 3), slice_of_slot(b, 3)], slice_of_slot(y, 3))).is_err(),
+                "a partly overlapping output must be an error: {y}"
+            );
         }
         let transposed = operand(0, Layout::contiguous([2, 3].into()).permute(&[1, 0]));
         let square = operand(0, Layout::contiguous([3, 2].into()));
         assert!(
             prepare(add([transposed, slice_of_slot(9, 1)], square)).is_err(),
-            "the same elements in a different order"
+            "an output with the elements of an input in a different order must be an error"
         );
     }
 
@@ -250,19 +255,22 @@ mod tests {
     fn invalid_operands_are_errors_when_a_plan_is_prepared() {
         assert!(
             prepare(add([slice_of_slot(0, 3), slice_of_slot(3, 3)], slice_of_slot(8, 3))).is_err(),
-            "the output exceeds its slot"
+            "an output beyond the end of its slot must be an error"
         );
         assert!(
             prepare(add([slice_of_slot(0, 3), slice_of_slot(3, 2)], slice_of_slot(6, 3))).is_err(),
-            "the shapes differ"
+            "operands of different shapes must be an error"
         );
         let broadcast = operand(0, Layout::contiguous_from([1].into(), 9).broadcast_to(&[3].into()).unwrap());
-        assert!(prepare(add([slice_of_slot(0, 3), slice_of_slot(3, 3)], broadcast)).is_err(), "a broadcast output");
+        assert!(
+            prepare(add([slice_of_slot(0, 3), slice_of_slot(3, 3)], broadcast)).is_err(),
+            "a broadcast output must be an error"
+        );
         let mut launch = add([slice_of_slot(0, 3), slice_of_slot(3, 3)], slice_of_slot(6, 3));
         launch.inputs[1].slot = 1;
-        assert!(prepare(launch.clone()).is_err(), "the slot does not exist");
+        assert!(prepare(launch.clone()).is_err(), "an operand in a slot that does not exist must be an error");
         launch.inputs.pop();
-        assert!(prepare(launch).is_err(), "the second input is missing");
+        assert!(prepare(launch).is_err(), "a map without its second input must be an error");
     }
 
     #[test]
@@ -275,10 +283,13 @@ mod tests {
             PreparedPlan::new(&Plan { slots: vec![32, 20], launches: vec![product, twice], ..Plan::default() })
                 .unwrap();
         let [input, output, small] = [32, 20, 16].map(|bytes| Cpu.storage(bytes).unwrap());
-        assert!(prepared.launch(std::slice::from_ref(&input)).is_err(), "the second slot is missing");
-        assert!(prepared.launch(&[input.clone(), output.clone()]).is_err(), "an input without memory");
+        assert!(prepared.launch(std::slice::from_ref(&input)).is_err(), "a launch with too few slots must be an error");
+        assert!(prepared.launch(&[input.clone(), output.clone()]).is_err(), "an input without memory must be an error");
         Cpu.upload(bytemuck::cast_slice(&[1.0f32, 2.0, 3.0, 4.0, 0.0, 1.0, 1.0, 0.0]), &input).unwrap();
-        assert!(prepared.launch(&[input.clone(), small]).is_err(), "a buffer that is too small");
+        assert!(
+            prepared.launch(&[input.clone(), small]).is_err(),
+            "a buffer that is smaller than its slot must be an error"
+        );
         for _ in 0..2 {
             prepared.launch(&[input.clone(), output.clone()]).unwrap();
             let mut values = [0.0f32; 4];

@@ -1,7 +1,7 @@
 //! Index spaces of strided operands, and their traversal in row-major order.
 //!
 //! An index space has as few and as long axes as the strides of all operands allow: axes of length 1 are dropped, a
-//! broadcast axis has stride 0, and two neighbouring axes are merged if one stride per operand describes both.
+//! broadcast axis has stride 0, and two neighbouring axes are merged if, in every operand, one stride describes both.
 //!
 //! [`Cursor`] is the only traversal. The kernel families have a fixed number of operands and offsets in elements
 //! ([`IndexSpace`]); programs have any number of operands, addresses, and strides in bytes.
@@ -11,7 +11,8 @@ use pellucid_ir::{Layout, Shape};
 use pellucid_runtime::list::List;
 use std::ops::Range;
 
-/// The number of operands whose strides and addresses are stored inline. An Adam update has this many.
+/// The number of operands whose strides and addresses are stored inline, without a heap allocation. An Adam update has
+/// this number of operands.
 pub(crate) const INLINE_OPERANDS: usize = 12;
 
 /// The strides of the operands of a program, in bytes.
@@ -55,7 +56,7 @@ pub(crate) fn broadcast_axes<'a>(
     kept.map(|a| StridedAxis { len: shape[a], strides: operands.clone().map(|o| stride(o, a)).collect() }).collect()
 }
 
-/// Merges neighbouring axes that one stride per operand describes.
+/// Merges neighbouring axes that, in every operand, are equivalent to one axis with one stride.
 #[inline]
 pub(crate) fn merge<S: AsRef<[isize]> + Clone>(axes: &mut StridedAxes<S>) {
     let mut last = 0;
@@ -75,8 +76,8 @@ pub(crate) fn merge<S: AsRef<[isize]> + Clone>(axes: &mut StridedAxes<S>) {
 
 /// Orders the axes by decreasing stride of operand `leader` and reverses those on which its stride is negative.
 ///
-/// `leader` is then traversed forwards through memory. Use it only where the order of elements does not matter.
-/// `bases` are moved to the new first element of each operand.
+/// The traversal then moves forwards through the memory of `leader`. Use this function only if the order of the
+/// elements does not affect the result. `bases` are moved to the new first element of each operand.
 pub(crate) fn reorder(axes: &mut StridedAxes, leader: usize, bases: &mut [*mut u8]) {
     for axis in axes.iter_mut().filter(|a| a.strides[leader] < 0) {
         for (base, stride) in bases.iter_mut().zip(&mut axis.strides) {
@@ -121,7 +122,8 @@ pub(crate) fn access_pattern(axes: &[StridedAxis], k: usize, size: usize) -> Acc
     AccessPattern::Dense
 }
 
-/// The positions of all operands at one point of an index space: offsets in elements, or addresses.
+/// The location of the current element in every operand, at one point of an index space: offsets in elements, or
+/// addresses.
 pub(crate) trait Positions {
     /// Moves every operand by `count` of its strides.
     fn advance(&mut self, strides: &[isize], count: isize);
@@ -145,11 +147,11 @@ impl Positions for Addresses {
     }
 }
 
-/// A point of an index space, with the position of every operand there.
+/// A point of an index space, with the location of its element in every operand.
 pub(crate) struct Cursor<'a, S = ByteStrides, P = Addresses> {
     axes: &'a [StridedAxis<S>],
     index: List<usize, 6>,
-    /// The position of the current element of every operand.
+    /// The location of the current element in every operand.
     pub(crate) positions: P,
 }
 
@@ -161,7 +163,7 @@ impl<'a> Cursor<'a> {
 }
 
 impl<'a, S: AsRef<[isize]>, P: Positions> Cursor<'a, S, P> {
-    /// Creates a cursor at the point with row-major index `flat`. `origin` are the positions at index 0.
+    /// Creates a cursor at the point with row-major index `flat`. `origin` are the locations at index 0.
     #[inline]
     fn new(axes: &'a [StridedAxis<S>], origin: P, mut flat: usize) -> Cursor<'a, S, P> {
         let mut cursor = Cursor { axes, index: List::repeated(0, axes.len()), positions: origin };
@@ -173,7 +175,7 @@ impl<'a, S: AsRef<[isize]>, P: Positions> Cursor<'a, S, P> {
         cursor
     }
 
-    /// Moves to the next point in row-major order; the first point follows the last.
+    /// Moves to the next point in row-major order, and from the last point to the first.
     #[inline]
     pub(crate) fn advance(&mut self) {
         for (axis, index) in self.axes.iter().zip(&mut self.index).rev() {
@@ -244,7 +246,7 @@ struct Runs<'a, const N: usize> {
     inner: (usize, [isize; N]),
     /// The first point of the current run if it is a full run.
     outer: Cursor<'a, [isize; N], [isize; N]>,
-    /// The position along the innermost axis.
+    /// The index along the innermost axis.
     within: usize,
     /// The number of points that remain.
     left: usize,
@@ -262,7 +264,7 @@ impl<'a, const N: usize> Runs<'a, N> {
         Runs { inner, outer: Cursor::new(outer, [0; N], first / width), within: first % width, left: range.len() }
     }
 
-    /// Returns the offsets and the length of the next run, and moves behind it.
+    /// Returns the offsets and the length of the next run, and moves to the point after it.
     #[inline]
     fn next_run(&mut self) -> Option<([isize; N], usize)> {
         if self.left == 0 {

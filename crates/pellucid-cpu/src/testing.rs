@@ -103,7 +103,7 @@ impl TestArray {
         }
     }
 
-    /// Returns the position of every element in the storage, in row-major order of the indices.
+    /// Returns the offset of every element in the storage, in row-major order of the indices.
     fn positions(&self) -> Vec<usize> {
         let mut positions = vec![self.layout.offset() as isize];
         for (&dim, &stride) in self.layout.shape().iter().zip(&*self.layout.strides()) {

@@ -76,7 +76,7 @@ fn exceeding_the_cap_is_an_error_and_empties_the_cache_first() {
     drop(buffer(8 << 20));
     Cpu.set_memory_cap(used + (4 << 20));
     let three = buffer(3 << 20);
-    assert!(Cpu.memory_stats().cached < 8 << 20, "the cached 8 MiB are released");
+    assert!(Cpu.memory_stats().cached < 8 << 20, "the cached 8 MiB must be released");
     let buffer_over_cap = CpuBuffer::new(2 << 20).unwrap();
     let error = buffer_over_cap.ensure().unwrap_err();
     let (in_use, cap) = (used + (3 << 20), used + (4 << 20));
@@ -84,7 +84,7 @@ fn exceeding_the_cap_is_an_error_and_empties_the_cache_first() {
     assert_eq!(error, expected);
     assert!(!buffer_over_cap.is_allocated());
     let small: Vec<_> = (0..(1 << 20) / 64).map(|_| buffer(64)).collect();
-    assert!(CpuBuffer::new(1).unwrap().ensure().is_err(), "small buffers count too");
+    assert!(CpuBuffer::new(1).unwrap().ensure().is_err(), "a small buffer above the cap must be an error");
     drop(three);
     buffer_over_cap.ensure().unwrap();
     drop(small);

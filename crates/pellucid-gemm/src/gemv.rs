@@ -1,12 +1,13 @@
 //! Matrix-vector products y = A·x, which are bound by memory bandwidth.
 //!
 //! A is read once, so it is not packed. One chain over k per element would be bound by the latency of an addition.
-//! Therefore y has its own reduction order, with [`VIRTUAL_LANES`] partial sums: lane l sums the products with
-//! k ≡ l (mod 16) in ascending order. A fixed tree then reduces the lanes: lane l adds lane l + 8, then l + 4, l + 2,
-//! l + 1.
+//! Therefore y has its own reduction order. Each element of y has [`VIRTUAL_LANES`] = 16 partial sums, which are called
+//! *virtual lanes* because no register needs to have 16 lanes. Partial sum l adds the products whose k index is
+//! ≡ l (mod 16), in ascending order. A fixed tree then reduces the partial sums: sum l adds sum l + 8, then l + 4,
+//! l + 2, l + 1.
 //!
-//! Both layouts of A follow this order. With contiguous rows, the lanes of a few rows stay in registers. With
-//! contiguous columns, the lanes of many rows stay in cache.
+//! The order is the same for both layouts of A. If the rows of A are contiguous, the partial sums of a few rows stay in
+//! registers. If the columns of A are contiguous, the partial sums of many rows stay in cache.
 
 use pellucid_simd::Element;
 use pellucid_simd::vector::Vector;
@@ -14,16 +15,18 @@ use pellucid_simd::vector::Vector;
 /// The number of partial sums of each element of y, the same for every instruction set.
 pub const VIRTUAL_LANES: usize = 16;
 
-/// The number of columns that [`ColumnMatVec`] multiplies in one pass over the partial sums, whose traffic they share.
+/// The number of columns that [`ColumnMatVec`] multiplies in one pass over the partial sums. Each pass loads and stores
+/// the partial sums once.
 const COLUMNS_PER_PASS: usize = 4;
 
 /// A product `y[i] (+)= Σₚ a[i, p]·x[p]` with contiguous rows of A.
 ///
 /// # Row product contract
 ///
-/// - *Reads*: `a` is valid for reads of `rows` rows of `depth` elements, and `x` of `depth` elements.
-/// - *Writes*: `y` is valid for reads and writes of `rows` elements at its stride, which are distinct, overlap neither
-///   A nor x, and are accessed by no other thread.
+/// - *Reads*: `a` is valid for reads of `rows` rows of `depth` elements, and `x` is valid for reads of `depth`
+///   elements.
+/// - *Writes*: `y` is valid for reads and writes of `rows` elements at stride `y_stride`. These elements are distinct
+///   and overlap neither A nor x, and no other thread accesses them.
 pub(crate) struct RowMatVec<T> {
     /// Number of rows of A.
     pub(crate) rows: usize,
@@ -52,13 +55,14 @@ impl<T: Element> RowMatVec<T> {
     /// - The contract of [`Vector`] holds: the instruction set of `V` is enabled in the calling function.
     #[inline(always)]
     pub(crate) unsafe fn multiply<V: Vector<Scalar = T>, const R: usize>(&self) {
-        debug_assert!(self.rows <= 1 || self.y_stride != 0, "elements of y overlap");
+        debug_assert!(self.rows <= 1 || self.y_stride != 0, "the elements of y overlap, their stride is 0");
         let full_groups = self.rows - self.rows % R;
-        // SAFETY: the copy reads the last `depth % 16` elements of x (*Reads*) into 16 elements. Rows stay below
-        // `self.rows`, which is the clause of `multiply_rows`; the caller guarantees its other clauses.
+        // SAFETY: the copy reads the last `depth % 16` elements of x, which *Reads* of the row product contract covers,
+        // and writes a buffer of 16 elements. `multiply_rows` requires `i + R ≤ rows`, which both loops ensure, and the
+        // contract of this function.
         unsafe {
-            // The remainder of x is padded with -0, so that unused lanes keep every bit: they add 0·(-0) = -0, and
-            // s + (-0) = s for every s.
+            // The remainder of x is padded with -0, which leaves the unused partial sums unchanged: they add
+            // 0·(-0) = -0, and s + (-0) = s for every s.
             let mut x_tail = [T::NEGATIVE_ZERO; VIRTUAL_LANES];
             let rest = self.depth % VIRTUAL_LANES;
             x_tail.as_mut_ptr().copy_from_nonoverlapping(self.x.add(self.depth - rest), rest);
@@ -85,10 +89,11 @@ impl<T: Element> RowMatVec<T> {
         }
         let rest = self.depth % VIRTUAL_LANES;
         let whole = self.depth - rest;
-        // SAFETY: columns are p + lane < whole ≤ depth in the loop; after it, masks stop at the depth. Rows are below
-        // `i + R ≤ rows`. So *Reads* and *Writes* of the row product contract cover every access.
+        // SAFETY: the loop over p accesses columns below `whole ≤ depth`. The code after the loop accesses the
+        // remaining columns under masks that end at column `depth`. Rows are below `i + R ≤ rows`. Therefore *Reads*
+        // and *Writes* of the row product contract cover every access.
         unsafe {
-            // At most four vectors hold the 16 lanes. The compiler removes unused ones.
+            // At most four vectors hold the 16 partial sums of a row. The compiler removes unused vectors.
             let mut sums = [[V::zero(); 4]; R];
             for p in (0..whole).step_by(VIRTUAL_LANES) {
                 for v in 0..vectors {
@@ -128,11 +133,12 @@ impl<T: Element> RowMatVec<T> {
 ///
 /// # Column product contract
 ///
-/// - *Reads*: `a` is valid for reads of `depth` columns of `rows` elements, and `x` of `depth` elements.
-/// - *Writes*: `y` is valid for reads and writes of `rows` elements at its stride, which are distinct, overlap neither
-///   A nor x, and are accessed by no other thread.
-/// - *Scratch*: `partial` is valid for reads and writes of [`ColumnMatVec::SCRATCH`] elements, which overlap no operand
-///   and are accessed by no other thread.
+/// - *Reads*: `a` is valid for reads of `depth` columns of `rows` elements, and `x` is valid for reads of `depth`
+///   elements.
+/// - *Writes*: `y` is valid for reads and writes of `rows` elements at stride `y_stride`. These elements are distinct
+///   and overlap neither A nor x, and no other thread accesses them.
+/// - *Scratch*: `partial` is valid for reads and writes of [`ColumnMatVec::SCRATCH`] elements. These elements overlap
+///   no operand, and no other thread accesses them.
 pub(crate) struct ColumnMatVec<T> {
     /// Number of rows of A.
     pub(crate) rows: usize,
@@ -155,8 +161,8 @@ pub(crate) struct ColumnMatVec<T> {
 }
 
 impl<T: Element> ColumnMatVec<T> {
-    /// The number of rows whose partial sums are in L2 together: 16 KiB of each column, so that the hardware prefetcher
-    /// sees long streams, and 256 KiB of sums.
+    /// The number of rows in a block, whose partial sums (256 KiB) stay in L2. A block has 16 KiB of each column, which
+    /// is long enough for the hardware prefetcher.
     const BLOCK: usize = 16384 / size_of::<T>();
 
     /// The number of scratch elements that the product needs.
@@ -170,13 +176,14 @@ impl<T: Element> ColumnMatVec<T> {
     /// - The contract of [`Vector`] holds: the instruction set of `V` is enabled in the calling function.
     #[inline(always)]
     pub(crate) unsafe fn multiply<V: Vector<Scalar = T>>(&self) {
-        debug_assert!(!self.partial.is_null(), "the column product has no scratch");
-        debug_assert!(self.rows <= 1 || self.y_stride != 0, "elements of y overlap");
+        debug_assert!(!self.partial.is_null(), "the scratch of a column product must not be null");
+        debug_assert!(self.rows <= 1 || self.y_stride != 0, "the elements of y overlap, their stride is 0");
         for i in (0..self.rows).step_by(Self::BLOCK) {
             let rows = Self::BLOCK.min(self.rows - i);
-            // SAFETY: `i + rows ≤ self.rows` and `rows ≤ BLOCK`. Columns stay below `p + l + count · 16`, whose last
-            // one is below the depth. When `reduce_lanes` runs, the loop has written every lane below min(depth, 16).
-            // The caller guarantees the remaining clauses.
+            // SAFETY: *Range* of `accumulate_columns` and `reduce_lanes`: `i + rows ≤ self.rows` and `rows ≤ BLOCK`,
+            // and `count` is chosen such that the last column, `p + l + (count - 1) · 16`, is below `depth`.
+            // *Initialised*: the first call for each l has `p < 16`, and before `reduce_lanes` the loop has written the
+            // partial sums l for all l below min(depth, 16). The caller guarantees the contract of this function.
             unsafe {
                 for p in (0..self.depth).step_by(COLUMNS_PER_PASS * VIRTUAL_LANES) {
                     for l in 0..VIRTUAL_LANES.min(self.depth - p) {
@@ -195,13 +202,14 @@ impl<T: Element> ColumnMatVec<T> {
         }
     }
 
-    /// Adds `N` columns of lane `l`, which are p, p + 16, .., to the partial sums of that lane.
+    /// Adds the products of the `N` columns p, p + 16, .. of A (p ≡ l mod 16) to partial sum `l` of each row of the
+    /// block.
     ///
     /// # Safety
     ///
     /// - The contract of [`multiply`](Self::multiply) holds.
-    /// - *Range*: `i + rows ≤ self.rows`, `rows ≤ BLOCK`, `l < 16`, and the N columns are below the depth.
-    /// - *Initialised*: the first `rows` partial sums of lane `l` are initialised, unless `p < 16`.
+    /// - *Range*: `i + rows ≤ self.rows`, `rows ≤ BLOCK`, `l < 16`, and the indices of the N columns are below `depth`.
+    /// - *Initialised*: partial sum `l` of the first `rows` rows of the block is initialised, unless `p < 16`.
     #[inline(always)]
     unsafe fn accumulate_columns<V: Vector<Scalar = T>, const N: usize>(
         &self,
@@ -212,9 +220,9 @@ impl<T: Element> ColumnMatVec<T> {
     ) {
         let column =
             |c: usize| self.a.wrapping_offset((p + c * VIRTUAL_LANES) as isize * self.a_col_stride).wrapping_add(i);
-        // SAFETY: reads of A and x stay within *Range*, the last vector of a column under a mask, so *Reads* covers
-        // them. BLOCK is a multiple of LANES, so whole vectors of partial sums stay in the lane's part of the scratch
-        // (*Scratch*).
+        // SAFETY: by *Range* of this function, and because the last vector of a column is loaded under a mask, *Reads*
+        // of the column product contract covers the reads of A and x. BLOCK is a multiple of LANES, so whole vectors of
+        // partial sum `l` are within its BLOCK elements of the scratch (*Scratch* of that contract).
         unsafe {
             let sums = self.partial.add(l * Self::BLOCK);
             let mut x = [V::zero(); N];
@@ -241,19 +249,20 @@ impl<T: Element> ColumnMatVec<T> {
         }
     }
 
-    /// Reduces the lanes with the fixed tree, which adds lane l + 8 to lane l first, and stores y.
+    /// Reduces the 16 partial sums of each row with the fixed tree, which first adds sum l + 8 to sum l, and stores y.
     ///
     /// # Safety
     ///
     /// - The contract of [`multiply`](Self::multiply) holds.
     /// - *Range*: `i + rows ≤ self.rows` and `rows ≤ BLOCK`.
-    /// - *Initialised*: the partial sums of the first min(depth, 16) lanes are written in whole vectors.
+    /// - *Initialised*: the first min(depth, 16) partial sums of each row are initialised, in whole vectors of rows.
     #[inline(always)]
     unsafe fn reduce_lanes<V: Vector<Scalar = T>>(&self, i: usize, rows: usize) {
         let used = self.depth.min(VIRTUAL_LANES);
         for j in (0..rows).step_by(V::LANES) {
-            // SAFETY: *Initialised* covers whole vectors of the lanes below `used`. Writes to y stay below `i + rows`,
-            // so *Writes* covers them.
+            // SAFETY: *Initialised* of this function covers the loads of whole vectors of partial sums below `used`.
+            // The indices of the writes to y are below `i + rows`, so *Writes* of the column product contract covers
+            // them.
             unsafe {
                 let mut lanes = [V::zero(); VIRTUAL_LANES];
                 for (l, lane) in lanes[..used].iter_mut().enumerate() {

@@ -26,17 +26,17 @@ pub struct Kernels<T: 'static> {
     pub(crate) tiles: [&'static [TileKernel<T>]; 2],
     /// `whole_tiles[r - 1]` multiplies a register tile of `r` rows and two vectors, and loads whole vectors of B.
     pub(crate) whole_tiles: &'static [TileKernel<T>],
-    /// Packs panels whose lanes are contiguous in the source.
+    /// Packs panels from a source in which the elements of one row of a panel are contiguous.
     pub(crate) copy_panels: unsafe fn(&PackPanels<T>),
-    /// Packs a panel whose depth is contiguous in the source.
+    /// Packs a panel from a source that is contiguous along k, by transposition.
     pub(crate) transpose_panel: unsafe fn(&PackPanels<T>),
-    /// Packs vectors of lanes that are stored at a list of offsets.
+    /// Packs vectors whose lanes are stored at a list of offsets.
     pub(crate) pack_lanes: unsafe fn(&PackLanes<'_, T>),
-    /// Packs runs of the depth that are stored at a list of offsets.
+    /// Copies contiguous rows that are stored at a list of offsets.
     pub(crate) pack_runs: unsafe fn(&PackRuns<'_, T>),
-    /// Computes one row of a product whose operand is not packed.
+    /// Computes one row of a product with an operand that is given by offset lists and not packed.
     pub(crate) offset_dot_row: unsafe fn(&OffsetDotRow<'_, T>),
-    /// Computes sums of products along runs.
+    /// Computes dot products of a vector with rows that are given by offset lists, for the gradient of weights.
     pub(crate) weight_grad_dots: unsafe fn(&WeightGradDots<'_, T>),
     /// Transforms Winograd tiles. Returns true if all results are finite.
     pub(crate) transform_tiles: unsafe fn(&TransformTiles<'_, T>) -> bool,
@@ -52,8 +52,8 @@ macro_rules! kernels {
     ($($name:ident $([const $c:ident: $c_ty:ty])* ($t:ty) $(-> $r:ty)? = $method:ident;)*) => {$(
         per_isa! {
             fn $name [T: Element $(, const $c: $c_ty)*] [T $(, $c)*] <S> (work: &$t) $(-> $r)? {
-                // SAFETY: the caller keeps the contract of the argument's type; the instruction set of the vector is
-                // enabled here.
+                // SAFETY: the caller guarantees *Argument* of `Kernels`, which is the contract of the type of `work`.
+                // `per_isa!` enables the instruction set of the vector in this function.
                 unsafe { work.$method::<S::Vector<T> $(, $c)*>() }
             }
         }
@@ -74,7 +74,7 @@ kernels! {
 }
 
 /// Builds the [`Kernels`] of an instruction set: register tiles with each of the listed numbers of rows, and
-/// matrix-vector products of `dots` rows at a time. Only `whole` tables have their own tiles for whole vectors.
+/// matrix-vector products of `dots` rows at a time. If `whole` is false, `whole_tiles` are the tiles that use masks.
 macro_rules! kernel_table {
     ($isa:ident, rows [$($r:literal)*], whole $whole:literal, dots $dots:literal) => {
         Kernels {
@@ -101,8 +101,8 @@ macro_rules! kernel_table {
 impl<T: Element> Kernels<T> {
     #[cfg(not(target_arch = "x86_64"))]
     const PORTABLE: Kernels<T> = kernel_table!(Portable, rows [1 2 3 4 5 6], whole false, dots 4);
-    /// Integers, and floats of processors without AVX2, whose multiply-add is a function call: these need no large
-    /// tiles.
+    /// These kernels compute products of integers, and of floats on processors without AVX2, where a multiply-add is a
+    /// function call. Larger register tiles would not be faster.
     #[cfg(target_arch = "x86_64")]
     const PORTABLE: Kernels<T> = kernel_table!(Portable, rows [1 2 3 4], whole false, dots 1);
     /// Of the 16 registers, a 6 × 2 tile uses 12 for sums, 2 for B and 1 for A.

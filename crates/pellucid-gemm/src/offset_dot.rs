@@ -11,21 +11,21 @@ use pellucid_simd::vector::Vector;
 ///
 /// # Offset dot contract
 ///
-/// - *Reads*: `data` is valid for reads at `lanes[i] + depths[p]` for every lane i and every depth p, and no thread
-///   writes these elements meanwhile.
-/// - *Weights*: there are as many weights as depths.
-/// - *Writes*: `to` is valid for writes of one element for each lane. They overlap no operand, and no other thread
-///   accesses them.
+/// - *Reads*: `data` is valid for reads at `lanes[i] + depths[p]` for every index i of the row and every k index p, and
+///   no thread writes these elements during the call.
+/// - *Weights*: `weights` and `depths` have the same length.
+/// - *Writes*: `to` is valid for writes of `lanes.len()` elements. These elements overlap no operand, and no other
+///   thread accesses them.
 pub struct OffsetDotRow<'a, T> {
     /// The origin of the offsets.
     pub data: *const T,
-    /// Offsets of the lanes, which are the elements of the row.
+    /// `lanes[i]` is the offset of the operand's elements for element i of the row.
     pub lanes: &'a OffsetList,
-    /// Offsets of the steps of the depth, relative to a lane.
+    /// `depths[p]` is the offset of k index p, relative to `lanes[i]`.
     pub depths: &'a OffsetList,
-    /// One weight for each step of the depth.
+    /// The weight of each k index.
     pub weights: &'a [T],
-    /// The row of results, one contiguous element for each lane.
+    /// The contiguous row of results, which has `lanes.len()` elements.
     pub to: *mut T,
 }
 
@@ -38,9 +38,10 @@ impl<T: Element> OffsetDotRow<'_, T> {
     /// - The contract of [`Vector`] holds: the instruction set of `V` is enabled in the calling function.
     #[inline(always)]
     pub(crate) unsafe fn multiply<V: Vector<Scalar = T>>(&self) {
-        debug_assert_eq!(self.weights.len(), self.depths.len(), "there must be one weight for each depth");
-        // SAFETY: vectors stay within their run of lanes, the last one under a mask. *Reads* and *Writes* cover all
-        // lanes of a run at every depth.
+        debug_assert_eq!(self.weights.len(), self.depths.len(), "there must be one weight for each k index");
+        // SAFETY: each vector is within a run of consecutive offsets of `lanes`, and the last vector of a run is
+        // accessed under a mask. *Reads* and *Writes* of the offset dot contract cover all elements of a run at every k
+        // index.
         unsafe {
             for (first, offset, len) in self.lanes.runs(0..self.lanes.len()) {
                 let (from, to) = (self.data.wrapping_offset(offset), self.to.add(first));
@@ -71,32 +72,32 @@ impl<T: Element> OffsetDotRow<'_, T> {
     }
 }
 
-/// Sums of products along the lanes, added to virtual lanes: `sums[p] += Σᵢ x[i] · data[lanes[i] + depths[p]]`.
+/// Dot products that are added to partial sums: `sums[p] += Σᵢ x[i] · data[lanes[i] + depths[p]]`.
 ///
-/// Each p has 16 virtual lanes. Virtual lane l sums the elements i ≡ l (mod 16) of each run. [`sum_virtual_lanes`]
-/// reduces them.
+/// Each p has [`VIRTUAL_LANES`] = 16 partial sums. Partial sum l adds the products at the indices ≡ l (mod 16) of each
+/// run of consecutive offsets in `lanes`. [`sum_virtual_lanes`] reduces the partial sums.
 ///
 /// # Gradient dot contract
 ///
-/// - *Reads*: `x` is valid for reads of one element for each lane, and `data` at `lanes[i] + depths[p]` for every lane
-///   i and every depth p. No thread writes these elements meanwhile.
-/// - *Writes*: `sums` is valid for reads and writes of 16 elements for each depth. They overlap no operand, and no
-///   other thread accesses them.
+/// - *Reads*: `x` is valid for reads of `lanes.len()` elements, and `data` is valid for reads at `lanes[i] + depths[p]`
+///   for every i and every p. No thread writes these elements during the call.
+/// - *Writes*: `sums` is valid for reads and writes of `16 · depths.len()` elements. These elements overlap no operand,
+///   and no other thread accesses them.
 pub struct WeightGradDots<'a, T> {
-    /// The contiguous vector x, one element for each lane.
+    /// The contiguous vector x, which has `lanes.len()` elements.
     pub x: *const T,
     /// The origin of the offsets.
     pub data: *const T,
-    /// Offsets of the lanes.
+    /// `lanes[i]` is the offset of the elements that are multiplied by `x[i]`.
     pub lanes: &'a OffsetList,
-    /// Offsets of the results, relative to a lane.
+    /// `depths[p]` is the offset of result p, relative to `lanes[i]`.
     pub depths: &'a OffsetList,
-    /// [`VIRTUAL_LANES`] partial sums for each depth.
+    /// The partial sums: [`VIRTUAL_LANES`] contiguous elements for each result p.
     pub sums: *mut T,
 }
 
 impl<T: Element> WeightGradDots<'_, T> {
-    /// Adds the products to the virtual lanes.
+    /// Adds the products to the partial sums.
     ///
     /// # Safety
     ///
@@ -104,8 +105,9 @@ impl<T: Element> WeightGradDots<'_, T> {
     /// - The contract of [`Vector`] holds: the instruction set of `V` is enabled in the calling function.
     #[inline(always)]
     pub(crate) unsafe fn accumulate<V: Vector<Scalar = T>>(&self) {
-        // SAFETY: reads stay within their run of lanes, the last one under a mask (*Reads*). `i` is a multiple of
-        // LANES, which divides 16, so whole vectors of sums stay within the 16 virtual lanes of a depth (*Writes*).
+        // SAFETY: each read is within a run of consecutive offsets of `lanes`, and the last vector of a run is loaded
+        // under a mask, so *Reads* of the gradient dot contract covers the reads. `i` is a multiple of LANES, which
+        // divides 16, so whole vectors are within the 16 partial sums of a result (*Writes* of that contract).
         unsafe {
             for (first, offset, len) in self.lanes.runs(0..self.lanes.len()) {
                 let (x, from) = (self.x.add(first), self.data.wrapping_offset(offset));
@@ -123,13 +125,12 @@ impl<T: Element> WeightGradDots<'_, T> {
     }
 }
 
-/// Reduces each group of 16 virtual lanes to its sum, by a fixed tree: lane l adds lane l + 8, then l + 4, l + 2, l +
-/// 1.
+/// Reduces each group of 16 partial sums to one sum, by a fixed tree: sum l adds sum l + 8, then l + 4, l + 2, l + 1.
 ///
 /// An incomplete group at the end of `lanes` is ignored.
 pub fn sum_virtual_lanes<T: Element>(lanes: &[T]) -> impl Iterator<Item = T> {
     lanes.chunks_exact(VIRTUAL_LANES).map(|lanes| {
-        let mut lanes: [T; VIRTUAL_LANES] = lanes.try_into().expect("a chunk has 16 lanes");
+        let mut lanes: [T; VIRTUAL_LANES] = lanes.try_into().expect("each chunk must have 16 partial sums");
         for half in [8, 4, 2, 1] {
             (0..half).for_each(|l| lanes[l] = lanes[l].add(lanes[l + half]));
         }

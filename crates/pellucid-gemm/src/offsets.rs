@@ -4,7 +4,8 @@ use pellucid_runtime::list::List;
 use pellucid_simd::Element;
 use pellucid_simd::vector::Vector;
 
-/// A list of offsets from a common origin, with its runs of consecutive offsets.
+/// A list of offsets from a common origin, divided into runs. A run is a longest sequence of consecutive offsets
+/// (o, o + 1, o + 2, ..), whose elements are therefore contiguous in memory.
 #[derive(Debug)]
 pub struct OffsetList {
     offsets: List<isize, 0>,
@@ -56,7 +57,8 @@ impl OffsetList {
     }
 }
 
-/// Consecutive lanes of a vector that are contiguous in memory: lane l is stored at `offset + l`.
+/// Consecutive lanes of a vector whose elements are contiguous in memory: the element of lane l is stored at
+/// `offset + l`.
 pub(crate) struct LaneRun {
     pub(crate) offset: isize,
     /// The first lane.
@@ -70,9 +72,10 @@ pub(crate) struct LaneRun {
 ///
 /// # Lane packing contract
 ///
-/// - *Reads*: `data` is valid for reads of the lanes of every run at every offset, and no thread writes them meanwhile.
-/// - *Writes*: `to` is valid for writes of a whole vector for each offset. The vectors overlap neither each other nor
-///   the source.
+/// - *Reads*: `data` is valid for reads of the elements of every run at every offset, and no thread writes them during
+///   the call.
+/// - *Writes*: `to` is valid for writes of a whole vector at `k·to_stride` for each k. These vectors overlap neither
+///   each other nor the source.
 /// - *Runs*: every run is within the lanes of one vector.
 pub(crate) struct PackLanes<'a, T> {
     pub(crate) data: *const T,
@@ -94,14 +97,15 @@ impl<T: Element> PackLanes<'_, T> {
         debug_assert!(self.runs.iter().all(|p| p.lane + p.count <= V::LANES), "a run is longer than a vector");
         debug_assert!(
             self.offsets.len() <= 1 || self.to_stride >= V::LANES,
-            "vectors overlap: their stride is {}",
+            "packed vectors overlap: their stride {} is less than their length",
             self.to_stride
         );
-        // SAFETY: the masks select the lanes of the runs, so that *Reads* covers every load. The caller guarantees the
-        // lane packing contract for `store_vectors`.
+        // SAFETY: the masks select the lanes of the runs, so *Reads* of the lane packing contract covers every load,
+        // and each closure reads only these lanes. The caller guarantees the contract of `copy`, which is the other
+        // clause of `store_vectors`.
         unsafe {
             match *self.runs {
-                // Nearly all vectors are part of one run, or of two consecutive runs.
+                // Nearly all vectors consist of one run or of two runs.
                 [ref a] if a.count == V::LANES => self.store_vectors(
                     #[inline(always)]
                     |from| V::load(from.wrapping_offset(a.offset)),
@@ -140,7 +144,7 @@ impl<T: Element> PackLanes<'_, T> {
     /// # Safety
     ///
     /// - The contract of [`copy`](Self::copy) holds.
-    /// - `load` reads only lanes of the runs relative to its argument.
+    /// - `load` reads only the elements of the runs, relative to the pointer that is its argument.
     #[inline(always)]
     unsafe fn store_vectors<V: Vector<Scalar = T>>(&self, load: impl Fn(*const T) -> V) {
         for (k, &offset) in self.offsets.iter().enumerate() {
@@ -155,9 +159,10 @@ impl<T: Element> PackLanes<'_, T> {
 ///
 /// # Run packing contract
 ///
-/// - *Reads*: `data` is valid for reads of `len` elements at every offset, and no thread writes them meanwhile.
-/// - *Writes*: `to` is valid for writes of `len` elements at every `k·step`, and of `slack` elements after them. They
-///   do not overlap the source, rows do not overlap each other, and no other thread accesses them.
+/// - *Reads*: `data` is valid for reads of `len` elements at every offset, and no thread writes them during the call.
+/// - *Writes*: for each k, `to` is valid for writes of the `len` elements from `k·step` and of the `slack` elements
+///   after them. The written elements do not overlap the source, the rows do not overlap each other, and no other
+///   thread accesses the written elements.
 pub struct PackRuns<'a, T> {
     /// The origin of the offsets.
     pub data: *const T,
@@ -185,13 +190,14 @@ impl<T: Element> PackRuns<'_, T> {
     pub(crate) unsafe fn copy<V: Vector<Scalar = T>>(&self) {
         debug_assert!(
             self.offsets.len() <= 1 || self.len <= self.step,
-            "rows overlap: their length is {}, their stride {}",
+            "packed rows overlap: their length {} exceeds their stride {}",
             self.len,
             self.step
         );
         let whole = self.len - self.len % V::LANES;
-        // SAFETY: `i` stays below `len` (*Reads*, *Writes*). The last vector is loaded under a mask, and stored under
-        // that mask or, where it fits, within the slack (*Writes*).
+        // SAFETY: *Reads* and *Writes* of the run packing contract cover the elements below `len`. The last vector is
+        // loaded under a mask. It is stored under the same mask, or as a whole vector if it ends within the slack,
+        // which *Writes* includes.
         unsafe {
             for i in (0..whole).step_by(V::LANES) {
                 for (k, &offset) in self.offsets.iter().enumerate() {

@@ -4,15 +4,17 @@ use super::strided::Strided;
 use pellucid_simd::Element;
 use pellucid_simd::vector::{Vector, prefetch_run};
 
-/// A packing of `lanes × depth` of a strided matrix into rows of `width`: one panel, padded with zeros to
-/// `lanes_per_panel` lanes, or, if lanes are contiguous, several panels of `lanes_per_panel` lanes.
+/// A packing of a strided operand into panels.
+///
+/// A panel is a row-major matrix of `depth` rows (one for each k index) of `width` elements. Column i of a panel is one
+/// row of A or one column of B. Columns after the last one are zeros. [`transpose`](Self::transpose) packs one panel,
+/// with zeros up to column `lanes_per_panel`. [`copy`](Self::copy) packs panels of `lanes_per_panel` columns each.
 ///
 /// # Packing contract
 ///
-/// - *Range*: `from` is valid for reads of `lanes × depth` elements, and no thread writes them meanwhile.
-/// - *Target*: `to` is valid for writes of all panels, which overlap neither each other nor the source. A panel is
-///   `depth` rows of `width` elements.
-/// - *Width*: the lanes of a panel are at most `width`, which is a multiple of the lanes of a vector.
+/// - *Range*: `from` is valid for reads of `lanes × depth` elements, and no thread writes them during the call.
+/// - *Target*: `to` is valid for writes of all panels, which overlap neither each other nor the source.
+/// - *Width*: a panel has at most `width` packed columns, and `width` is a multiple of the length of a vector.
 pub(crate) struct PackPanels<T> {
     pub(crate) from: Strided<T>,
     pub(crate) lanes: usize,
@@ -23,13 +25,13 @@ pub(crate) struct PackPanels<T> {
     pub(crate) panel_stride: usize,
 }
 
-/// The number of steps of the depth that are copied together. Rows whose stride is a power of two share a cache set, so
-/// that more of them would evict each other.
+/// The number of k indices that are copied together. Source rows whose stride is a power of two share a cache set.
+/// Therefore more rows would evict each other.
 const STEPS_PER_GROUP: usize = 8;
 
 impl<T: Element> PackPanels<T> {
-    /// Returns the transposition of a matrix whose depth is contiguous: `to[p·row_stride + i] = from[i, p]`, with zeros
-    /// in the lanes `lanes..padded_lanes` of each row.
+    /// Returns the transposition of a matrix that is contiguous along k: `to[p·row_stride + i] = from[i, p]` for
+    /// `i < lanes`, and 0 for `lanes ≤ i < padded_lanes`.
     pub(crate) fn to_transpose(
         from: Strided<T>,
         (lanes, padded_lanes): (usize, usize),
@@ -40,10 +42,10 @@ impl<T: Element> PackPanels<T> {
         PackPanels { from, lanes, lanes_per_panel: padded_lanes, depth, width: row_stride, to, panel_stride: 0 }
     }
 
-    /// Packs contiguous lanes by copying rows.
+    /// Packs panels by copying rows, because the elements of a row of a panel are contiguous in the source.
     ///
-    /// Consecutive panels share the cache lines and the pages of a row. Therefore a few rows at a time are distributed
-    /// to all panels.
+    /// Consecutive panels share the cache lines and the pages of a source row. Therefore a few source rows at a time
+    /// are distributed to all panels.
     ///
     /// # Safety
     ///
@@ -52,16 +54,21 @@ impl<T: Element> PackPanels<T> {
     #[inline(always)]
     pub(crate) unsafe fn copy<V: Vector<Scalar = T>>(&self) {
         let &Self { from, lanes, lanes_per_panel, depth, width, to, panel_stride } = self;
-        debug_assert!(from.lane == 1 || lanes <= 1, "lanes have the stride {} instead of 1", from.lane);
+        debug_assert!(
+            from.lane == 1 || lanes <= 1,
+            "the elements of a source row have the stride {} instead of 1",
+            from.lane
+        );
         debug_assert!(
             lanes_per_panel.min(lanes) <= width && width.is_multiple_of(V::LANES),
-            "{lanes} lanes in a row of {width}"
+            "{lanes} columns do not fit a panel of width {width}, or the width is not a multiple of a vector's length"
         );
-        // The second condition excludes several panels whose lanes together are as many as a row has elements.
+        // The second condition excludes several panels that together have `width` columns.
         if lanes == width && lanes <= lanes_per_panel && width == 2 * V::LANES {
             for p in 0..depth {
                 let (from, to) = (from.element_ptr(0, p), to.wrapping_add(p * width));
-                // SAFETY: a row of the source and of the panel is exactly two vectors (*Range*, *Target*).
+                // SAFETY: a row of the source and a row of the panel are exactly two vectors, which *Range* and
+                // *Target* of the packing contract cover.
                 unsafe {
                     V::load(from).store(to);
                     V::load(from.add(V::LANES)).store(to.add(V::LANES));
@@ -79,8 +86,9 @@ impl<T: Element> PackPanels<T> {
                 for i in (0..width).step_by(V::LANES) {
                     let (mut from, mut to) =
                         (from.element_ptr(first + i, start), to.wrapping_add(panel * panel_stride + start * width + i));
-                    // SAFETY: the mask ends loads at the panel's lanes (*Range*). Stores end at `width`, which is a
-                    // multiple of LANES (*Width*), so they stay in the panel (*Target*).
+                    // SAFETY: the mask ends loads at the last column of the panel, which *Range* covers. Stores end at
+                    // `width`, which *Width* makes a multiple of LANES, so *Target* covers them. All three are clauses
+                    // of the packing contract.
                     unsafe {
                         let mask = V::mask(lanes.saturating_sub(i).min(V::LANES));
                         for _ in 0..steps {
@@ -93,24 +101,25 @@ impl<T: Element> PackPanels<T> {
         }
     }
 
-    /// Packs one panel of lanes whose depth is contiguous: transposes square blocks in registers.
+    /// Packs one panel from a source that is contiguous along k: transposes square blocks in registers.
     ///
     /// # Safety
     ///
     /// - *Range* and *Target* of the packing contract of [`PackPanels`] hold, and `from.depth` is 1.
-    /// - *Row length*: `width` is at least the lanes with their padding. It need not be a multiple of a vector.
+    /// - *Row length*: `width ≥ max(lanes, lanes_per_panel)`. It need not be a multiple of a vector's length.
     /// - The contract of [`Vector`] holds: the instruction set of `V` is enabled in the calling function.
     #[inline(always)]
     pub(crate) unsafe fn transpose<V: Vector<Scalar = T>>(&self) {
         let &Self { from, lanes, lanes_per_panel, depth, width, to, .. } = self;
-        debug_assert!(from.depth == 1 || depth <= 1, "the depth has the stride {} instead of 1", from.depth);
+        debug_assert!(from.depth == 1 || depth <= 1, "the stride along k is {} instead of 1", from.depth);
         debug_assert!(
             depth <= 1 || lanes.max(lanes_per_panel) <= width,
-            "{lanes} lanes, padded to {lanes_per_panel}, in a row of {width}"
+            "{lanes} columns, padded to {lanes_per_panel}, do not fit a panel of width {width}"
         );
         let (whole_lanes, whole_depth) = (lanes - lanes % V::SIDE, depth - depth % V::SIDE);
-        // SAFETY: the blocks are within `whole_lanes × whole_depth`, so *Range*, *Target* and *Row length* cover them.
-        // The remainders that `gather` and `gather_depth` pack are within `lanes_per_panel × depth`.
+        // SAFETY: the blocks are within `whole_lanes × whole_depth`, so *Range*, *Target* and *Row length* of this
+        // function cover them. *Row length* also implies `lanes ≤ width` and `lanes_per_panel ≤ width`, which `gather`
+        // and `gather_depth` require.
         unsafe {
             for i in (0..whole_lanes).step_by(V::SIDE) {
                 for p in (0..whole_depth).step_by(V::SIDE) {
@@ -122,8 +131,8 @@ impl<T: Element> PackPanels<T> {
         }
     }
 
-    /// Packs the lanes from `first_lane` over the depth from `start`, element by element, with the zeros of the
-    /// padding.
+    /// Packs the panel columns from `first_lane` and the k indices from `start`, element by element, and writes the
+    /// zeros of the padding.
     ///
     /// # Safety
     ///
@@ -131,8 +140,9 @@ impl<T: Element> PackPanels<T> {
     pub(crate) unsafe fn gather(&self, first_lane: usize, start: usize) {
         for p in start..self.depth {
             for i in first_lane..self.lanes_per_panel {
-                // SAFETY: reads are below `lanes` (*Range*), writes below `lanes_per_panel` of row `p < depth`
-                // (*Target*).
+                // SAFETY: reads have `i < lanes` and `p < depth`, which *Range* covers. Writes have `i <
+                // lanes_per_panel ≤ width` in panel row `p < depth`, which *Target* covers. Both are clauses of this
+                // function.
                 unsafe {
                     *self.to.add(p * self.width + i) =
                         if i < self.lanes { *self.from.element_ptr(i, p) } else { T::ZERO };
@@ -141,7 +151,7 @@ impl<T: Element> PackPanels<T> {
         }
     }
 
-    /// Packs all lanes over the depth from `start`, element by element, without the zeros of the padding.
+    /// Packs all panel columns and the k indices from `start`, element by element, without the zeros of the padding.
     ///
     /// # Safety
     ///
@@ -149,7 +159,7 @@ impl<T: Element> PackPanels<T> {
     unsafe fn gather_depth(&self, start: usize) {
         for p in start..self.depth {
             for i in 0..self.lanes {
-                // SAFETY: `i < lanes` and `p < depth`, which *Range* and *Target* cover.
+                // SAFETY: `i < lanes` and `p < depth`, which *Range* and *Target* of this function cover.
                 unsafe { *self.to.add(p * self.width + i) = *self.from.element_ptr(i, p) }
             }
         }

@@ -80,7 +80,8 @@ fn small_products_of_all_types() {
 
 fn check_products_around_blocks<T: TestElement>(seed: u64) {
     let choices = &Choices::new(seed);
-    // Heights around register tiles, widths around panels, depths around `MIN_JOINT_DEPTH` and around blocks.
+    // Heights around those of register tiles, widths around those of panels, and k around `MIN_JOINT_DEPTH` and around
+    // the block sizes.
     let heights = [1, 2, 5, 6, 7, 8, 11, 12, 13, 14, 15, 16, 24, 27, 28, 29, 32, 33];
     let widths = [1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 40, 63, 64, 65];
     for k in [127, 128, 129, 144, 271, 272, 273, 300] {
@@ -108,10 +109,11 @@ fn products_with_several_threads() {
     }
 }
 
-/// Returns the strides (lane, depth) of a matrix with the given numbers of lanes and steps of the depth.
+/// Returns the strides (`lane`, `depth`) of a [`Strided`] operand with the given numbers of rows (of A) and of k
+/// indices.
 type LayoutStrides = fn(usize, usize) -> (isize, isize);
 
-/// The layouts of the packed matrices.
+/// The layouts of the source matrices in the tests of packing.
 const STRIDED_LAYOUTS: [LayoutStrides; 4] =
     [|lanes, _| (1, lanes as isize), |_, depth| (depth as isize, 1), |_, depth| (2 * depth as isize, 2), |_, _| (1, 1)];
 
@@ -124,12 +126,12 @@ fn strided_matrix<T: TestElement>(lanes: usize, depth: usize, layout: usize) -> 
     (data, from)
 }
 
-/// Returns element (lane, step) of a matrix of [`strided_matrix`].
+/// Returns the element with index `lane` and k index `step` of a matrix from [`strided_matrix`].
 fn element<T: TestElement>(from: &Strided<T>, lane: usize, step: usize) -> T {
     T::from_integer((lane as isize * from.lane + step as isize * from.depth) as f64 + 1.0)
 }
 
-/// Checks a packed panel: its `lanes` lanes, and the zeros in the others.
+/// Checks a packed panel: its first `lanes` columns have the values of `element`, and its other columns are zeros.
 #[track_caller]
 fn check_panel<T: TestElement>(
     panel: &[T],
@@ -141,7 +143,7 @@ fn check_panel<T: TestElement>(
     for (i, &found) in panel.iter().enumerate() {
         let (p, lane) = (i / width, i % width);
         let expected = if lane < lanes { element(lane, p) } else { T::ZERO };
-        assert_eq!(found, expected, "{case}: step {p}, lane {lane}");
+        assert_eq!(found, expected, "{case}: panel row {p}, panel column {lane}");
     }
 }
 
@@ -166,8 +168,8 @@ fn check_panels<T: TestElement>() {
             if from.depth == 1 {
                 for width in [lanes, lanes + 1, lanes + 5] {
                     let mut to = Guarded::<T>::unwritten(depth * width);
-                    // SAFETY: the matrix has `lanes × depth` elements with a contiguous depth, the target has `depth ·
-                    // width` elements, and the instruction set is available.
+                    // SAFETY: the matrix has `lanes × depth` elements and is contiguous along k, the target has `depth
+                    // · width` elements, and the instruction set is available.
                     unsafe { transpose(isa, from, (lanes, depth), width, to.as_mut_ptr()) }
                     check_panel(&to, lanes, width, &case, |lane, p| element(&from, lane, p));
                 }
@@ -243,7 +245,7 @@ fn check_implicit_im2col<T: TestElement>(seed: u64) {
             let data = Guarded::of(&(0..len).map(|i| T::from_integer(i as f64 + 1.0)).collect::<Vec<T>>());
             let operand = ImplicitIm2col { data: data.as_ptr(), lanes: &lane_offsets, depths: &depth_offsets };
             let element = |l: usize, p: usize| data[(lane_offsets.all()[l] + depth_offsets.all()[p]) as usize];
-            let case = format!("{lanes} × {depth} {isa:?} runs of {run} lanes, {deep_run} depths");
+            let case = format!("{lanes} × {depth} {isa:?}, run lengths {run} and {deep_run} (along k)");
             let width = lanes.next_multiple_of(kernels.lanes);
             let mut to = Guarded::<T>::unwritten(depth * width);
             // SAFETY: the operand has `lanes × depth` elements, the target is one panel, and the instruction set is
@@ -304,8 +306,8 @@ fn check_offset_dots<T: TestElement>(seed: u64) {
                 weights: &weights,
                 to: to.as_mut_ptr(),
             };
-            // SAFETY: the data holds every lane at every depth, there are `depth` weights, the target has `lanes`
-            // elements, and the instruction set is available.
+            // SAFETY: the data holds the element at every sum of two offsets, there are `depth` weights, the target has
+            // `lanes` elements, and the instruction set is available.
             unsafe { offset_dot_row(isa, &work) }
             let zero = T::ZERO;
             for (l, &found) in to.iter().enumerate() {
@@ -321,8 +323,8 @@ fn check_offset_dots<T: TestElement>(seed: u64) {
                 depths: depth_offsets,
                 sums: sums.as_mut_ptr(),
             };
-            // SAFETY: the data holds every lane at every depth, x has `lanes` elements, there are 16 sums for each
-            // depth, and the instruction set is available.
+            // SAFETY: the data holds the element at every sum of two offsets, x has `lanes` elements, there are 16
+            // partial sums for each of the `depth` results, and the instruction set is available.
             unsafe { weight_grad_dots(isa, &work) }
             for (p, found) in sum_virtual_lanes(&sums).enumerate() {
                 let expected = (0..lanes).fold(zero, |sum, l| x[l].mul_add(element(l, p), sum));

@@ -81,11 +81,12 @@ pub(crate) fn multiply_in_layouts<T: Element + bytemuck::Pod>(
     let c_start = c.data.as_mut_ptr().wrapping_add(c.start);
     let (a_start, b_start) = (a.data.as_ptr().wrapping_add(a.start), b.data.as_ptr().wrapping_add(b.start));
     let before = c.data.to_vec();
-    // SAFETY: *Bounds*: `TestMatrix` holds every element that its strides address. *Aliasing*: the matrices own their
-    // memory, which only this test accesses. *Isa*: the callers pass an available instruction set.
+    // SAFETY: the contract of `gemm_batched_for_isa`. *Bounds*: `TestMatrix` holds every element that its strides
+    // address. *Aliasing*: the matrices own their memory, which only this test accesses. *Isa*: the callers pass an
+    // available instruction set.
     unsafe { gemm_batched_for_isa(isa, &shape, &[Offsets::default()], a_start, b_start, Some(c_start), None, threads) }
     let values = c.values(m);
-    // Memory between the elements of C is unchanged.
+    // The memory between the elements of C must be unchanged.
     (0..m * n).for_each(|i| {
         let index = c.index(i / n, i % n);
         c.data[index] = before[index];
@@ -104,7 +105,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|v| v.to_bits()).collect()
 }
 
-/// Shapes around register tiles, with several blocks of every dimension, and vectors.
+/// Shapes around the sizes of register tiles, shapes with several blocks of every dimension, and shapes of vectors.
 const SHAPES: [(usize, usize, usize); 20] = [
     (1, 1, 1),
     (2, 2, 1),
@@ -128,7 +129,8 @@ const SHAPES: [(usize, usize, usize); 20] = [
     (600, 1, 5),
 ];
 
-/// Computes C element by element in the documented order: blocks of k for matrices, lanes and a tree for vectors.
+/// Computes C element by element in the documented order: by blocks of k for matrices, and by 16 partial sums and a
+/// tree for vectors.
 fn reference_product((m, n, k): (usize, usize, usize), a: &[f32], b: &[f32]) -> Vec<f32> {
     let element = |i: usize, j: usize| -> f32 {
         let term = |p: usize, s: f32| a[i * k + p].mul_add(b[p * n + j], s);
@@ -150,7 +152,7 @@ fn reference_product((m, n, k): (usize, usize, usize), a: &[f32], b: &[f32]) -> 
     (0..m * n).map(|i| element(i / n, i % n)).collect()
 }
 
-/// The blocks determine the bits of every product, so that their sizes must not change.
+/// The sizes of the blocks of k determine the bits of every product, so they must not change.
 #[test]
 fn blocks_of_the_depth_are_a_fixed_function_of_k() {
     let ends = |k: usize| block::depth_blocks(k).map(|block| block.end).collect::<Vec<_>>();
@@ -237,12 +239,16 @@ fn a_batch_matches_single_products() {
         for threads in [1, 2, 8] {
             let mut c = vec![0.0; count * m * n];
             let (a, b, c_start) = (SendPtr(a.as_ptr()), SendPtr(b.as_ptr()), SendPtr(c.as_mut_ptr()));
-            // SAFETY: *Bounds* and *Disjoint results*: the vectors hold the batch without overlap. *Aliasing*: only
-            // this test accesses them.
+            // SAFETY: the contract of `gemm_batched`. *Bounds* and *Disjoint results*: the vectors hold the batch
+            // without overlap. *Aliasing*: only this test accesses them.
             with_threads(threads, || unsafe {
                 gemm_batched(&shape, &batch, a.get(), b.get(), Some(c_start.get()), None, Threads::Pool)
             });
-            assert_eq!(bits(&c), bits(&each), "{count} products of {m} × {n} × {k} with {threads} threads");
+            assert_eq!(
+                bits(&c),
+                bits(&each),
+                "a batch of {count} products of {m} × {n} × {k} with {threads} threads differs from single products"
+            );
         }
     }
 }
@@ -285,7 +291,7 @@ fn nan_and_infinity_propagate() {
                 let mut b = vec![0.0; k * n];
                 b[(k - 1) * n] = bad;
                 let c = multiply_row_major(isa, shape, &a, &b);
-                assert!((0..m).all(|i| c[i * n].is_nan()), "0 · {bad} {shape:?} {isa:?}");
+                assert!((0..m).all(|i| c[i * n].is_nan()), "0 · {bad} must be NaN: {shape:?} {isa:?}");
                 assert!((0..m * n).all(|i| i % n == 0 || c[i] == 0.0));
                 b[(k - 1) * n] = 0.0;
                 a[0] = bad;
@@ -344,8 +350,8 @@ fn an_epilogue_processes_each_finished_element_once() {
                     }
                 }
             };
-            // SAFETY: *Bounds*: the matrices hold the shape. *Aliasing*: only this test accesses them. *Epilogue*: it
-            // accesses the elements of its part.
+            // SAFETY: the contract of `gemm`. *Bounds*: the matrices have all elements of the shape. *Aliasing*: only
+            // this test accesses them. *Epilogue*: the epilogue accesses only the elements of its part.
             unsafe { gemm(&shape, a.as_ptr(), b.as_ptr(), Some(c.data.as_mut_ptr()), Some(&epilogue), Threads::Pool) }
             let plain = reference_product((m, n, k), &a, &b);
             let want: Vec<f32> = plain.iter().enumerate().map(|(i, x)| x + i as f32).collect();
@@ -360,7 +366,8 @@ fn operands_may_be_broadcast_with_stride_zero() {
     let (a, b) = (random_values(k, 1), random_values(n, 2));
     let mut c = vec![0.0; m * n];
     let shape = Gemm { m, n, k, a_strides: (0, 1), b_strides: (0, 1), c_strides: (n as isize, 1), accumulate: false };
-    // SAFETY: *Bounds*: all rows of A and B are the same row, by stride 0. *Aliasing*: only this test accesses C.
+    // SAFETY: the contract of `gemm`. *Bounds*: all rows of A and B are the same row, by stride 0. *Aliasing*: only
+    // this test accesses C.
     unsafe { gemm(&shape, a.as_ptr(), b.as_ptr(), Some(c.as_mut_ptr()), None, Threads::One) }
     let (a, b): (Vec<_>, Vec<_>) = (a.repeat(m), b.repeat(k));
     assert_eq!(bits(&c), bits(&reference_product((m, n, k), &a, &b)));

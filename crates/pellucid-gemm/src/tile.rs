@@ -1,8 +1,8 @@
 //! The micro-kernel: the product for one register tile of C.
 //!
-//! All R × N vectors of the tile stay in registers while the loop over the depth runs. Each step is a rank-1 update:
-//! one column of A, broadcast element by element, times one row of B (N vectors). See Goto and van de Geijn, "Anatomy
-//! of High-Performance Matrix Multiplication" (2008), and Van Zee and van de Geijn, "BLIS" (2015).
+//! All R × N vectors of the tile stay in registers during the loop over k. Each iteration is a rank-1 update: one
+//! column of A, broadcast element by element, times one row of B (N vectors). See Goto and van de Geijn, "Anatomy of
+//! High-Performance Matrix Multiplication" (2008), and Van Zee and van de Geijn, "BLIS" (2015).
 
 use pellucid_simd::vector::{Vector, prefetch};
 
@@ -13,23 +13,23 @@ use pellucid_simd::vector::{Vector, prefetch};
 ///
 /// # Tile contract
 ///
-/// - *Reads*: `a` is valid for reads of `rows × depth` elements at its strides, and `b` of `depth × cols` elements, or
-///   of `depth` whole rows of N vectors for a kernel that loads whole vectors.
+/// - *Reads*: `a` is valid for reads of `rows × depth` elements at its strides. `b` is valid for reads of `depth ×
+///   cols` elements, or of `depth` rows of N whole vectors if the kernel loads whole vectors.
 /// - *Writes*: `c` is valid for reads and writes of `rows × cols` elements, no other thread accesses them, and they
 ///   overlap neither A nor B.
-/// - *Width*: `cols` needs exactly the N vectors of the kernel: `(N - 1) · LANES < cols ≤ N · LANES`.
+/// - *Width*: `cols` columns need exactly the N vectors of the kernel: `(N - 1) · LANES < cols ≤ N · LANES`.
 pub(crate) struct RegisterTile<T> {
-    /// Length of the sums (k of this block).
+    /// Number of products in each sum: the size of this block of k.
     pub(crate) depth: usize,
     /// Element (0, 0) of A.
     pub(crate) a: *const T,
     /// Stride between rows of A.
     pub(crate) a_row_stride: isize,
-    /// Stride between columns of A, which are the steps of the depth.
+    /// Stride between columns of A (along k).
     pub(crate) a_col_stride: isize,
     /// Element (0, 0) of B.
     pub(crate) b: *const T,
-    /// Stride between rows of B, which are the steps of the depth.
+    /// Stride between rows of B (along k).
     pub(crate) b_row_stride: isize,
     /// Element (0, 0) of C.
     pub(crate) c: *mut T,
@@ -44,11 +44,11 @@ pub(crate) struct RegisterTile<T> {
 impl<T> RegisterTile<T> {
     /// Computes the tile with `R` rows and `N` vectors. If `WHOLE`, rows of B are loaded as whole vectors.
     ///
-    /// Each element is one chain `s ← fma(a, b, s)` over the depth, which starts at zero, and then `c ← c + s`. The
-    /// order of the products is the order of k.
+    /// Each element is one chain `s ← fma(a, b, s)` in ascending order of k, which starts at zero. The result is
+    /// `c ← c + s` if the product is added to C, and `c ← s` otherwise.
     ///
-    /// The loop has few instructions besides the multiply-adds, because these share the ports of the processor: a
-    /// masked load costs as much as a multiply-add on Intel, which is 4 % of a tile of 14 × 2 vectors.
+    /// The loop has few instructions besides the multiply-adds, because all instructions share the ports of the
+    /// processor. On Intel, a masked load costs as much as a multiply-add, which is 4 % of a tile of 14 × 2 vectors.
     ///
     /// # Safety
     ///
@@ -59,15 +59,16 @@ impl<T> RegisterTile<T> {
         const { assert!(R <= 2 * ROWS_PER_POINTER, "a register tile has more rows than its pointers address") }
         let &Self { depth, a, a_row_stride, a_col_stride, mut b, b_row_stride, c, c_row_stride, cols, accumulate } =
             self;
-        // SAFETY: every access is to a row below R and a column below `cols`, because the last vector uses the mask of
-        // its valid columns, or to whole vectors of B if `WHOLE`. *Reads* and *Writes* of the tile contract cover these
-        // elements, and by *Width* the mask is that of a single vector. The caller guarantees the contract of `Vector`.
+        // SAFETY: every access is to a row below R and a column below `cols`, because the last vector is accessed under
+        // the mask of its valid columns, or to whole vectors of B if `WHOLE`. *Reads* and *Writes* of the tile contract
+        // cover these elements. By *Width*, the mask has at most LANES columns. The caller guarantees the contract of
+        // `Vector`.
         unsafe {
             let last = (N - 1) * V::LANES;
             debug_assert!(last < cols && cols <= N * V::LANES, "{cols} columns do not need exactly {N} vectors");
             debug_assert!(
                 R == 1 || c_row_stride.unsigned_abs() >= cols,
-                "rows of C overlap: {cols} columns, row stride {c_row_stride}"
+                "the rows of C overlap: they have {cols} columns and the row stride {c_row_stride}"
             );
             let mask = V::mask(cols - last);
             for r in 0..R {
@@ -115,23 +116,23 @@ impl<T> RegisterTile<T> {
     }
 }
 
-/// The number of rows of A that are addressed from one pointer.
+/// The number of rows of A that are addressed relative to one pointer.
 const ROWS_PER_POINTER: usize = 7;
 
 /// Returns the offsets of the rows of A from their pointer, in bytes.
 ///
-/// The addressing modes of x86-64 scale a register by 1, 2, 4 or 8, so that three registers (1, 3 and 5 strides) address
-/// all rows.
+/// The addressing modes of x86-64 scale a register by 1, 2, 4 or 8. Therefore three registers (1, 3 and 5 strides)
+/// address all rows.
 #[inline(always)]
 fn row_offsets(stride: isize) -> [isize; ROWS_PER_POINTER] {
     let (three, five) = (3 * stride, 5 * stride);
     [0, stride, 2 * stride, three, 4 * stride, five, 2 * three]
 }
 
-/// Returns `pointer`, whose origin is hidden from the optimiser.
+/// Returns `pointer`, but hides from the optimiser how it was computed.
 ///
-/// Otherwise, the optimiser reduces the addresses of all rows to one chain of additions, which is as long as the chain of
-/// multiply-adds of a step.
+/// Without this, the optimiser computes the addresses of all rows by one chain of additions, whose latency is as long
+/// as that of the multiply-adds of one iteration.
 #[inline(always)]
 fn opaque<T>(pointer: *const T) -> *const T {
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]

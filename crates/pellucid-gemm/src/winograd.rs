@@ -1,8 +1,8 @@
 //! The linear transforms of small tiles before and after the products of a Winograd convolution.
 //!
-//! A tile is a small square of rows of neighbouring channels. A transform is therefore a set of sums and differences of
-//! whole vectors, independent of the width and the padding of the image. A transform of a square is a one-dimensional
-//! transform of its rows, and then of its columns.
+//! A tile is a small square of pixels, each stored as a contiguous vector of channels. A transform therefore consists
+//! of sums and differences of whole vectors, independent of the width and the padding of the image. The transform of a
+//! square is a one-dimensional transform of its rows, and then of its columns.
 //!
 //! The convolution itself, with the derivation of the matrices, is in `families::conv::winograd` of the crate
 //! `pellucid-cpu`.
@@ -10,7 +10,7 @@
 use pellucid_simd::Element;
 use pellucid_simd::vector::Vector;
 
-/// The side of the transformed tiles, which are multiplied.
+/// The side of the transformed tiles, whose elements are multiplied.
 const SIDE: usize = 4;
 
 /// A transform of square tiles: the same matrix applied to the rows and then to the columns.
@@ -27,20 +27,21 @@ pub enum WinogradTransform {
     Tile,
     /// Transforms 4 × 4 products to a 2 × 2 tile of outputs: Aᵀ·m·A.
     Results,
-    /// Transforms 4 × 4 products to the gradient of a 3 × 3 window, by the Aᵀ of F(3, 2).
+    /// Transforms 4 × 4 products to the gradient of a 3 × 3 window: Aᵀ·m·A with the A of F(3, 2).
     Taps,
 }
 
-/// A transform of many tiles of A × A rows of channels to B × B rows:
-/// `to[at[B²·t + j] + l] = transform(data[from[A²·t + i] + l])` for every tile t and lane l.
+/// A transform of many tiles of A × A pixels to tiles of B × B pixels:
+/// `to[at[B²·t + j] + l] = transform(data[from[A²·t + i] + l])` for every tile t and channel l. A pixel is `lanes`
+/// contiguous elements.
 ///
 /// # Transform contract
 ///
-/// - *Lanes*: `lanes` is a multiple of the lanes of a vector.
-/// - *Reads*: `data` is valid for reads of `lanes` elements at every offset of `from`, and no thread writes them
-///   meanwhile.
+/// - *Lanes*: `lanes` is a multiple of the length of a vector.
+/// - *Reads*: `data` is valid for reads of `lanes` elements at every offset of `from`, and no thread writes them during
+///   the call.
 /// - *Writes*: `to` is valid for writes of `lanes` elements at every offset of `at`, and no other thread accesses them.
-///   They do not overlap the source.
+///   The written elements do not overlap the source.
 /// - *Tiles*: `from` holds A² offsets and `at` holds B² offsets for each tile.
 pub struct TransformTiles<'a, T> {
     /// The transform, which determines A and B.
@@ -53,12 +54,12 @@ pub struct TransformTiles<'a, T> {
     pub to: *mut T,
     /// B² offsets for each tile, in row-major order.
     pub at: &'a [isize],
-    /// Number of channels of each row, [padded](TransformTiles::padded).
+    /// Number of channels of each pixel, [padded](TransformTiles::padded).
     pub lanes: usize,
 }
 
 impl<T: Element> TransformTiles<'_, T> {
-    /// Returns `lanes` rounded up to whole vectors of every instruction set.
+    /// Returns `lanes` rounded up to a multiple of the vector length of every instruction set.
     pub fn padded(lanes: usize) -> usize {
         lanes.next_multiple_of(16)
     }
@@ -71,7 +72,8 @@ impl<T: Element> TransformTiles<'_, T> {
     /// - The contract of [`Vector`] holds: the instruction set of `V` is enabled in the calling function.
     #[inline(always)]
     pub(crate) unsafe fn transform<V: Vector<Scalar = T>>(&self) -> bool {
-        // SAFETY: the caller guarantees both clauses, and A and B are those of `self.map`.
+        // SAFETY: the caller guarantees the contract of this function, and each branch passes the transform `self.map`
+        // with its A and B to `transform_as`.
         unsafe {
             match self.map {
                 WinogradTransform::Patch => self.transform_as::<V, PatchTransform, 4, SIDE>(),
@@ -92,16 +94,20 @@ impl<T: Element> TransformTiles<'_, T> {
     unsafe fn transform_as<V: Vector<Scalar = T>, M: LineTransform<A, B>, const A: usize, const B: usize>(
         &self,
     ) -> bool {
-        debug_assert!(self.lanes.is_multiple_of(V::LANES), "{} lanes are not a multiple of a vector", self.lanes);
+        debug_assert!(
+            self.lanes.is_multiple_of(V::LANES),
+            "{} channels are not a multiple of a vector's length",
+            self.lanes
+        );
         debug_assert_eq!((self.from.len() % (A * A), self.at.len() % (B * B)), (0, 0), "the last tile is incomplete");
         debug_assert_eq!(
             self.from.len() / (A * A),
             self.at.len() / (B * B),
             "the source and the target have different numbers of tiles"
         );
-        // SAFETY: every load is a whole vector within `lanes` elements from an offset of `from`, every store within
-        // those from an offset of `at` (*Lanes*, *Reads*, *Writes*). The other operations are arithmetic of `V`, whose
-        // contract the caller guarantees.
+        // SAFETY: by *Lanes* of the transform contract, every load is a whole vector within the `lanes` elements at an
+        // offset of `from` (*Reads*), and every store is a whole vector within the `lanes` elements at an offset of
+        // `at` (*Writes*). The other operations are arithmetic of `V`, whose contract the caller guarantees.
         unsafe {
             let half = T::HALF.map_or(V::zero(), |half| V::splat(&half));
             // 0·x is 0 if x is finite, and NaN otherwise.
@@ -159,7 +165,7 @@ struct TapsTransform;
 impl LineTransform<4, SIDE> for PatchTransform {
     #[inline(always)]
     unsafe fn apply<V: Vector>([a, b, c, d]: [V; 4], _: V) -> [V; SIDE] {
-        // SAFETY: the contract of `Vector` holds: it is the safety condition of `LineTransform::apply`.
+        // SAFETY: the caller guarantees the contract of `Vector` (the contract of `LineTransform::apply`).
         unsafe { [a.sub(c), b.add(c), c.sub(b), b.sub(d)] }
     }
 }
@@ -167,7 +173,7 @@ impl LineTransform<4, SIDE> for PatchTransform {
 impl LineTransform<3, SIDE> for WindowTransform {
     #[inline(always)]
     unsafe fn apply<V: Vector>([a, b, c]: [V; 3], half: V) -> [V; SIDE] {
-        // SAFETY: the contract of `Vector` holds: it is the safety condition of `LineTransform::apply`.
+        // SAFETY: the caller guarantees the contract of `Vector` (the contract of `LineTransform::apply`).
         unsafe {
             let ends = a.add(c);
             [a, ends.add(b).mul_add(half, V::zero()), ends.sub(b).mul_add(half, V::zero()), c]
@@ -178,7 +184,7 @@ impl LineTransform<3, SIDE> for WindowTransform {
 impl LineTransform<2, SIDE> for TileTransform {
     #[inline(always)]
     unsafe fn apply<V: Vector>([a, b]: [V; 2], half: V) -> [V; SIDE] {
-        // SAFETY: the contract of `Vector` holds: it is the safety condition of `LineTransform::apply`.
+        // SAFETY: the caller guarantees the contract of `Vector` (the contract of `LineTransform::apply`).
         unsafe { [a, a.add(b).mul_add(half, V::zero()), a.sub(b).mul_add(half, V::zero()), b] }
     }
 }
@@ -186,7 +192,7 @@ impl LineTransform<2, SIDE> for TileTransform {
 impl LineTransform<SIDE, 2> for ResultsTransform {
     #[inline(always)]
     unsafe fn apply<V: Vector>([a, b, c, d]: [V; SIDE], _: V) -> [V; 2] {
-        // SAFETY: the contract of `Vector` holds: it is the safety condition of `LineTransform::apply`.
+        // SAFETY: the caller guarantees the contract of `Vector` (the contract of `LineTransform::apply`).
         unsafe { [a.add(b).add(c), b.sub(c).sub(d)] }
     }
 }
@@ -194,7 +200,7 @@ impl LineTransform<SIDE, 2> for ResultsTransform {
 impl LineTransform<SIDE, 3> for TapsTransform {
     #[inline(always)]
     unsafe fn apply<V: Vector>([a, b, c, d]: [V; SIDE], _: V) -> [V; 3] {
-        // SAFETY: the contract of `Vector` holds: it is the safety condition of `LineTransform::apply`.
+        // SAFETY: the caller guarantees the contract of `Vector` (the contract of `LineTransform::apply`).
         unsafe {
             let sum = b.add(c);
             [a.add(sum), b.sub(c), sum.sub(d)]

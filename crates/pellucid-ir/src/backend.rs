@@ -204,7 +204,9 @@ pub struct MemoryStats {
 /// A device that runs kernels.
 ///
 /// The caller (the engine) checks shapes and dtypes against the rule of the family and holds the borrow words of every
-/// storage. An output must not overlap an input, except as the same view (same storage, same layout).
+/// storage. The outputs of a kernel must not overlap each other. An output may overlap an input only if
+/// [`ReadOrder::allows`](crate::kernel::ReadOrder::allows) permits their [`Layout::overlap`]: both have the same
+/// elements in the same order, and the kernel reads this input elementwise.
 pub trait Backend: Send + Sync + 'static {
     /// Returns the name of the device: `cpu`, `wgpu:0`, `cuda:1`, ...
     fn name(&self) -> &str;

@@ -36,8 +36,8 @@ pub(crate) fn copy(input: &Operand<'_>, output: &Operand<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Copies between two arrays of one dtype. The second is row-major, and its last axis is axis `axis` of the first;
-/// `arrays[to]` is written.
+/// Copies between two arrays of one dtype. The second array is row-major, and its last axis is axis `axis` of the first
+/// array. `arrays[to]` is written, and the other array is read.
 pub(crate) fn copy_turned(arrays: [&Operand<'_>; 2], axis: usize, to: usize) {
     let [strided, dense] = arrays;
     let (shape, size) = (strided.layout.shape(), strided.dtype.size() as isize);
@@ -88,7 +88,7 @@ fn cast_program(from: DType, to: DType) -> &'static PreparedProgram {
 fn copy_runs(axes: &[StridedAxis], bases: &[*mut u8; 2], size: usize) {
     let Some((inner, outer)) = axes.split_last() else { return };
     let run = inner.len * size;
-    // Long runs are cut into pieces of a task's size; several short runs make up one task.
+    // A long run is divided into several tasks. Several short runs are one task.
     let piece = run.min(GRAIN.next_multiple_of(size));
     let pieces = run.div_ceil(piece);
     let bases = bases.map(SharedPtr);
@@ -129,8 +129,9 @@ fn copy_transposed(
             let rows = STRIP.min(across.len - i);
             let start = |k: usize| cursor.positions[k].wrapping_offset(i as isize * across.strides[k]);
             let (from_row, to_row) = (along.strides[0], across.strides[1]);
-            // SAFETY: *Source*, *Target*: the strip is within both operands. *Disjoint*: operands overlap only if they
-            // are the same view, and no view is contiguous along two different axes of length 8 or more.
+            // SAFETY: the contract of `transpose_matrix`. *Source* and *Target*: the strip is within both operands.
+            // *Disjoint*: operands overlap only if their addresses and layouts are equal, and no layout is contiguous
+            // along two different axes of length 8 or more.
             unsafe { transpose_matrix(size, start(0), from_row, start(1), to_row, rows, along.len) };
             if i + STRIP >= across.len {
                 cursor.advance();

@@ -13,10 +13,10 @@ use pellucid_ir::kernel::Params;
 use pellucid_runtime::list::List;
 use pellucid_runtime::scratch::padded;
 
-/// The bytes of all buffers of a tile together.
+/// The size of all buffers of a tile together, in bytes.
 ///
-/// Values that a fused chain passes on in registers have no buffer, so that only a few buffers are in use at a time.
-/// More values per loop call are worth more than keeping all buffers in L1.
+/// Values that a fused chain passes on in registers have no buffer, so only a few buffers are in use at a time. Longer
+/// loop calls save more time than keeping all buffers in L1.
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// A program, scheduled for the access patterns of its inputs in a segment.
@@ -29,7 +29,7 @@ pub(crate) struct Evaluator<'a> {
     pub(crate) inner: &'a [StridedAxis],
     /// The access pattern of every input.
     patterns: List<AccessPattern, 8>,
-    /// Inputs that are copied to a buffer before any result is written.
+    /// True for each input that is copied to a buffer before any result is written.
     staged: List<bool, 8>,
     /// The bytes of every uniform.
     uniforms: List<u64, 8>,
@@ -43,7 +43,7 @@ pub(crate) struct Evaluator<'a> {
 pub(crate) struct TileFrame {
     /// The address of every slot's values.
     pub(crate) addresses: List<*mut u8, 32>,
-    /// Scratch for one tile of values of any type. No instruction keeps values there.
+    /// Scratch for one tile of values of any type. Its contents are not used by a later instruction.
     pub(crate) raw: *mut u8,
 }
 
@@ -121,8 +121,8 @@ impl<'a> Evaluator<'a> {
         let frame = TileFrame { addresses: (0..slots).map(address).collect(), raw };
         let first = self.program.inputs.len();
         for (address, value) in frame.addresses[first..].iter().zip(&self.uniforms) {
-            // SAFETY: a uniform is not a per-element value, so that its address is one of the eight-byte cells at the
-            // start of the scratch, which is valid for writes (this function's contract).
+            // SAFETY: a uniform is not a per-element value, so its address is one of the eight-byte cells at the start
+            // of the scratch, which is valid for writes (this function's contract).
             unsafe { address.cast::<u64>().write(*value) };
         }
         frame
@@ -138,12 +138,12 @@ impl<'a> Evaluator<'a> {
         for (k, input) in self.program.inputs.iter().enumerate() {
             if self.schedule.granularity[k] == Granularity::Uniform {
                 match input.load {
-                    // SAFETY: the input is valid for reads of one element (*Operands*), its cell for writes of one
-                    // value (*Frame*).
+                    // SAFETY: by this function's contract, the input is valid for reads of one element (*Operands*),
+                    // and its cell for writes of one value (*Frame*).
                     Some(load) => unsafe { load.run(frame.addresses[k], bases[k], 1) },
                     None if self.staged[k] => {
-                        // SAFETY: the input is valid for reads of one element (*Operands*), its cell in the scratch for
-                        // writes of eight bytes (*Frame*).
+                        // SAFETY: by this function's contract, the input is valid for reads of one element
+                        // (*Operands*), and its cell in the scratch for writes of eight bytes (*Frame*).
                         unsafe { frame.addresses[k].copy_from_nonoverlapping(bases[k], input.size) }
                     }
                     None => frame.addresses[k] = bases[k],
@@ -152,27 +152,29 @@ impl<'a> Evaluator<'a> {
         }
         let len = if self.tile_len == usize::MAX { 1 } else { self.tile_len };
         let head = self.schedule.phases[0].head.clone();
-        // SAFETY: every slot has the address of its cell or of its buffer of `len` elements, all disjoint (*Frame*), or
-        // of the input's element (*Operands*). The tile has one row, no streaming and no reductions.
+        // SAFETY: by this function's contract, every slot has the address of its cell or of its buffer of `len`
+        // elements, all disjoint (*Frame*), or of the input's element (*Operands*). The tile has one row, no streaming
+        // and no reductions.
         unsafe { execute(&self.schedule.instrs[head], &frame.addresses, &Extent::single_row(len)) };
     }
 
     /// Evaluates elements `start..start + n` of the segment; `n` is at most [`Evaluator::tile_len`].
     ///
-    /// The caller may replace the address of a result in the frame by memory of its own before the call.
+    /// Before the call, the caller may replace the address of a result in the frame by an address in its own memory.
     ///
     /// # Safety
-    /// - *Segment*: [`Evaluator::begin_segment`] was called for this segment with this frame and these `bases`, and its
-    ///   clauses still hold.
+    /// - *Segment*: [`Evaluator::begin_segment`] was called for this segment with this frame and these `bases`, and the
+    ///   clauses of that method still hold.
     /// - *Range*: `start + n` is at most the number of elements of the segment.
-    /// - *Results*: every result address that the caller replaced is valid for writes of `n` values, and aligned to a
-    ///   value with [`Evaluator::stream`]. The results overlap an input only if both elements are equal in address and
-    ///   size and no later instruction reads the input, or if the input is staged.
+    /// - *Results*: every result address that the caller replaced is valid for writes of `n` values. With
+    ///   [`Evaluator::stream`], it is aligned to the size of a value. A result overlaps an input only if the input is
+    ///   staged, or if both have the same address and element size and no later instruction reads the input.
     #[inline]
     pub(crate) unsafe fn run_tile(&self, frame: &mut TileFrame, bases: &[*mut u8], start: usize, n: usize) {
-        // SAFETY: elements `start..start + n` of every input are valid for reads (*Segment*, *Range*); buffers and
-        // `raw` hold `n <= tile_len` values. Every slot then has the address of a cell, a buffer, input elements or
-        // memory of the caller (*Results*), as `execute` requires for one row without reductions.
+        // SAFETY: by this function's contract, elements `start..start + n` of every input are valid for reads
+        // (*Segment*, *Range*); buffers and `raw` hold `n <= tile_len` values. Every slot then has the address of a
+        // cell, a buffer, input elements or memory of the caller (*Results*), as `execute` requires for one row without
+        // reductions.
         unsafe {
             for (k, input) in self.program.inputs.iter().enumerate() {
                 match (self.patterns[k], self.schedule.granularity[k]) {

@@ -14,14 +14,15 @@ pub(crate) struct Extent<'a> {
     pub(crate) rows: usize,
     /// The number of elements of each row that are in the tile.
     pub(crate) len: usize,
-    /// The position of the first element in its row.
+    /// The index of the first element in its row.
     pub(crate) first: usize,
     /// Scratch for `rows · len` values of any type, if there are several rows.
     pub(crate) scratch: *mut u8,
-    /// Results for which [`KernelSchedule::streams`](crate::program::kernel_schedule::KernelSchedule::streams) is true are written with non-temporal stores.
+    /// Results for which [`KernelSchedule::streams`](crate::program::kernel_schedule::KernelSchedule::streams) is true
+    /// are written with non-temporal stores.
     pub(crate) stream: bool,
-    /// All reductions of the schedule if fused chains are to compute theirs, which requires whole rows no longer than
-    /// a chunk; otherwise empty.
+    /// All reductions of the schedule if fused chains compute the reductions that are marked for them, otherwise empty.
+    /// Chains can do so only if the tile consists of whole rows that are no longer than a chunk.
     pub(crate) folds: &'a [RowReduction],
 }
 
@@ -33,7 +34,7 @@ impl Extent<'_> {
 }
 
 impl ScheduledInstr {
-    /// Computes `n` results, the first of which has position `first` in its row.
+    /// Computes `n` results, the first of which has index `first` in its row.
     ///
     /// # Safety
     /// - *Operands*: every operand of the loop is valid for reads of `n` values if its granularity is that of the
@@ -94,12 +95,13 @@ impl FusedOp {
 pub(crate) unsafe fn execute(instrs: &[ScheduledInstr], addresses: &[*mut u8], tile: &Extent<'_>) {
     debug_assert!(
         instrs.iter().all(|i| i.operands().iter().chain([&i.into]).all(|&s| (s as usize) < addresses.len())),
-        "a slot has no address"
+        "every slot must have an address"
     );
-    // SAFETY: every slot has an address (*Slots*; unused operands name slot 0). A chain is within the phase that is
-    // executed, so that `split_at_unchecked` is in bounds. The addresses of row `row` are those of *Slots*, advanced by
-    // `row` rows of the operand's granularity, which stay within its values. `broadcast_rows` writes
-    // `rows · len` values to the scratch (*Scratch*). *Aliasing*, *Streaming* and *Reductions* are passed on.
+    // SAFETY: by this function's contract, every slot has an address (*Slots*; unused operands refer to slot 0). A
+    // chain is within the phase that is executed, so `split_at_unchecked` is in bounds. The addresses of row `row` are
+    // those of *Slots*, advanced by `row` rows of the operand's granularity, which are within its values.
+    // `broadcast_rows` writes `rows · len` values to the scratch (*Scratch*). *Aliasing*, *Streaming* and *Reductions*
+    // are also clauses of the called functions.
     unsafe {
         let address = |slot: ValueSlot| *addresses.get_unchecked(slot as usize);
         let mut rest = instrs;
@@ -119,7 +121,7 @@ pub(crate) unsafe fn execute(instrs: &[ScheduledInstr], addresses: &[*mut u8], t
             }
             let by_row = instr.mixed;
             if let (true, LoopKind::Binary(_, tiles)) = (by_row && tile.len < LONG_ROW, instr.kernel) {
-                // The value of each short row is repeated for its elements, so that one call computes all rows.
+                // The value of each short row is repeated for its elements. Then one call computes all rows.
                 let to_tile = |from: *mut u8, k: usize| match instr.layouts[k] {
                     (size, Granularity::PerRow) => {
                         broadcast_rows(tile.scratch, from, size, tile);
@@ -163,7 +165,8 @@ unsafe fn broadcast_rows(to: *mut u8, from: *const u8, size: u8, tile: &Extent<'
     /// *Source* and *Target* for values of type `T`.
     unsafe fn broadcast_as<T: Copy>(to: *mut T, from: *const T, tile: &Extent<'_>) {
         for row in 0..tile.rows {
-            // SAFETY: row < tile.rows and i < tile.len, so the read is within *Source* and the writes within *Target*.
+            // SAFETY: row < tile.rows and i < tile.len, so the clauses *Source* and *Target* of this function cover the
+            // read and the writes.
             unsafe {
                 let value = *from.add(row);
                 let to = to.add(row * tile.len);
@@ -173,7 +176,8 @@ unsafe fn broadcast_rows(to: *mut u8, from: *const u8, size: u8, tile: &Extent<'
             }
         }
     }
-    // SAFETY: the element type has `size` bytes; the caller guarantees *Source* and *Target*.
+    // SAFETY: the element type has `size` bytes; the caller guarantees *Source* and *Target* (this function's
+    // contract).
     unsafe {
         match size {
             1 => broadcast_as::<u8>(to, from, tile),
@@ -187,14 +191,15 @@ unsafe fn broadcast_rows(to: *mut u8, from: *const u8, size: u8, tile: &Extent<'
 ///
 /// # Safety
 /// - *Chain*: `chain` is one fused loop: all its instructions, in order.
-/// - *Slots*, *Aliasing*, *Streaming*, *Reductions*: the clauses of [`execute`].
+/// - *Slots*, *Aliasing*, *Streaming*, *Reductions*: the clauses of these names of [`execute`] hold.
 #[inline]
 unsafe fn run_chain(chain: &[ScheduledInstr], addresses: &[*mut u8], tile: &Extent<'_>) {
     let mut links = [const { MaybeUninit::<FusedOperands>::uninit() }; MAX_FUSED];
-    // SAFETY: a loop has at least one instruction, all are fused (*Chain*), and there are fewer than `MAX_FUSED`, which
-    // leaves one link for the product of a reduction. Every slot has an address (*Slots*). The first `count` links are
-    // written before the slice over them is read. The operands of the links satisfy the contract of `ChainLoop` by
-    // *Slots*, *Aliasing* and *Streaming*; streamed results of one loop are made aligned alike below.
+    // SAFETY: a loop has at least one instruction, all are fused (*Chain* of this function's contract), and there are
+    // fewer than `MAX_FUSED`, so there is one more link for the product of a reduction. Every slot has an address
+    // (*Slots*). The first `count` links are written before the slice over them is read. The operands of the links
+    // satisfy the contract of `ChainLoop` by *Slots*, *Aliasing* and *Streaming*. The code below uses non-temporal
+    // stores only for results with equal alignment.
     unsafe {
         let address = |slot: ValueSlot| *addresses.get_unchecked(slot as usize);
         let first = chain.get_unchecked(0).fused.unwrap_unchecked();
@@ -248,10 +253,10 @@ unsafe fn run_chain_by_rows(
     addresses: &[*mut u8],
     tile: &Extent<'_>,
 ) {
-    // SAFETY: all instructions are fused (*Chain*). The links of row `row` are those of the first, advanced by `row`
-    // rows, and stay within the values of *Slots*. `tile.folds` has the reduction with this index, and its result slot
-    // is valid for `tile.rows` values (*Reductions*). The values after the first `done` of a row are those of *Slots*;
-    // a row is no longer than a chunk (*Reductions*), and `lanes` holds sixteen values.
+    // SAFETY: by the contract of `run_chain`, all instructions are fused (*Chain*). The links of row `row` are those of
+    // the first row, advanced by `row` rows, and are within the values of *Slots*. `tile.folds` has the reduction with
+    // this index, and its result slot is valid for `tile.rows` values (*Reductions*). The values after the first `done`
+    // of a row are those of *Slots*; a row is no longer than a chunk (*Reductions*), and `lanes` holds sixteen values.
     unsafe {
         let chain_loop = chain.get_unchecked(0).fused.unwrap_unchecked().chain_loop;
         let size = chain[0].size();
@@ -280,7 +285,7 @@ fn advance_links(links: &mut [FusedOperands], chain: &[ScheduledInstr], size: us
         Granularity::PerRow => size,
         Granularity::PerElement => size * len,
     };
-    // The link of a summed product follows those of the instructions and reads a tile.
+    // The link of a summed product follows the links of the instructions, and its operand is a tile.
     let product = [Granularity::PerElement; 2];
     let granularities = chain.iter().filter_map(|instr| instr.fused).map(|op| op.granularity).chain([product]);
     for (link, granularity) in links.iter_mut().zip(granularities) {

@@ -1,7 +1,7 @@
 //! The families that run programs (`Map`, `Row`, `Reduce`) and `Copy`, and the rules for their operands.
 //!
-//! The engine has checked the operands. They are checked again here because memory safety depends on them and the
-//! interface of the backend is safe.
+//! The engine has checked the operands. They are checked again here, because the interface of the backend is safe and
+//! memory safety depends on these checks.
 
 use super::copy::copy;
 use super::map::run_map;
@@ -34,8 +34,8 @@ impl CpuFamily for Map {
 }
 
 impl CpuFamily for Row {
-    /// Per-element operands broadcast to (inputs) or have (outputs) the common shape of all operands. Per-row operands
-    /// do the same with the shape that has length 1 along the axes of the row.
+    /// Inputs with one value per element broadcast to the common shape of all operands, and outputs with one value per
+    /// element have this shape. For operands with one value per row, the shape has length 1 along the axes of the row.
     fn check(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
         let program = &*self.program;
         check_dtypes(program, inputs, outputs)?;
@@ -81,7 +81,11 @@ impl CpuFamily for CopyValues {
         if broadcasts_to(input.shape(), output.shape()) {
             return Ok(());
         }
-        Err(Error::shapes("copy", [input.shape(), output.shape()], "the source must broadcast to the destination"))
+        Err(Error::shapes(
+            "copy",
+            [input.shape(), output.shape()],
+            "the source must broadcast to the shape of the destination",
+        ))
     }
 
     fn run(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
@@ -99,8 +103,8 @@ fn broadcasts_to(from: &Shape, to: &Shape) -> bool {
             .is_some_and(|lead| from.iter().zip(&to[lead..]).all(|(&f, &t)| f == t || f == 1))
 }
 
-/// Returns the shape to which all operands broadcast, or `None` if there is none or its size overflows. Broadcast views
-/// need little memory, so that such a size is possible.
+/// Returns the shape to which all operands broadcast, or `None` if there is none or its size overflows. A size can
+/// overflow because broadcast views need little memory.
 fn common_bounded_shape<'a>(mut operands: impl Iterator<Item = &'a Operand<'a>>) -> Option<Shape> {
     let first = operands.next().map_or(Shape::scalar(), |o| o.shape().clone());
     let shape = operands.try_fold(first, |shape, o| shape.broadcast(o.shape()))?;
@@ -129,7 +133,7 @@ fn check_input_dtypes(program: &Program, inputs: &[Operand<'_>], outputs: &[Oper
     if fits { Ok(()) } else { Err(dtype_error(program, inputs, outputs)) }
 }
 
-/// Returns the error for operands of other dtypes than the program's.
+/// Returns the error for operands whose dtypes differ from those of the program.
 #[cold]
 fn dtype_error(program: &Program, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Error {
     let expected: Vec<DType> =
@@ -145,6 +149,6 @@ fn shape_error(program: &Program, inputs: &[Operand<'_>], outputs: &[Operand<'_>
     Error::shapes(
         program.name,
         shapes,
-        "these are the inputs and then the outputs; inputs must broadcast to the shape of the outputs",
+        "the inputs must broadcast to the shape of the outputs (the inputs are listed before the outputs)",
     )
 }

@@ -11,7 +11,8 @@ use pellucid_ir::formula::{Binary, RowOp};
 use pellucid_simd::Isa;
 use std::mem::MaybeUninit;
 
-/// The elements of a chunk: enough to amortise its final combination, few enough for threads to share one row.
+/// The number of elements of a chunk: enough to amortise its final combination, and few enough for several threads to
+/// share one row.
 pub(crate) const CHUNK: usize = 4096;
 
 /// The maximal length of rows that are reduced side by side, one row per vector lane.
@@ -20,7 +21,7 @@ pub(crate) const SHORT: usize = 32;
 /// The number of short rows that are reduced together.
 const ROWS_TOGETHER: usize = 64;
 
-/// The number of columns whose lanes are combined together, so that the intermediate results stay in L1.
+/// The number of columns whose lanes are combined together, chosen such that the intermediate results stay in L1.
 const STRIP: usize = 512;
 
 /// Contiguous values to reduce: the values at `values` or, with `factors`, their products with the values there.
@@ -50,14 +51,14 @@ impl FoldValues {
     }
 }
 
-/// The loops of one reduction operation on one compute type.
+/// The loops of one reduction operation on values of one compute type.
 #[derive(Clone, Copy)]
 pub(crate) struct FoldKernel {
     /// The loops that accumulate values in lanes and combine the lanes.
     pub(crate) loops: FoldLoops,
     /// Combines two arrays of results element by element.
     pub(crate) combine: BinaryLoop,
-    /// The bytes of one value.
+    /// The size of one value in bytes.
     pub(crate) size: usize,
 }
 
@@ -109,7 +110,7 @@ impl FoldKernel {
     /// `into` is aligned to 8 bytes and valid for writes of `n` values, rounded up to a multiple of 8 bytes.
     pub(crate) unsafe fn fill_identity(&self, into: *mut u8, n: usize) {
         let words = (n * self.size).div_ceil(8);
-        debug_assert!(into.cast::<u64>().is_aligned(), "{into:?}");
+        debug_assert!(into.cast::<u64>().is_aligned(), "the destination {into:?} must be aligned to 8 bytes");
         // SAFETY: the slice is the `n` values rounded up to whole words, for which the caller guarantees alignment and
         // validity (this function's contract).
         unsafe { std::slice::from_raw_parts_mut(into.cast::<u64>(), words).fill(self.identity()) }
@@ -123,7 +124,7 @@ impl FoldKernel {
     #[inline]
     unsafe fn accumulate(&self, lanes: *mut u8, from: FoldValues, n: usize, first: bool) {
         // SAFETY: the loops are those of this processor's instruction set; the caller guarantees *Lanes* and *Values*
-        // for the values and for the factors.
+        // (this function's contract) for the values and for the factors.
         unsafe {
             match (from.factors, self.loops.accumulate_products) {
                 (Some(factors), Some(products)) => products(lanes, from.values, factors, n, first),
@@ -135,7 +136,7 @@ impl FoldKernel {
     /// Reduces `n` values to one.
     ///
     /// # Safety
-    /// - *Values*: `from` is valid for reads of `n` values (and as many factors).
+    /// - *Values*: `from` is valid for reads of `n` values, and of `n` second factors if it has factors.
     /// - *Result*: `into` is valid for the write of one value.
     /// - *Products*: `from` has factors only if the operation is a sum.
     #[inline]
@@ -159,15 +160,16 @@ impl FoldKernel {
     /// `done` values, a multiple of the block length, are already accumulated in the lanes.
     ///
     /// # Safety
-    /// - *Values*: `rest` is valid for reads of `n` values (and as many factors).
+    /// - *Values*: `rest` is valid for reads of `n` values, and of `n` second factors if it has factors.
     /// - *Result*: `into` is valid for the write of one value.
     /// - *Products*: `rest` has factors only if the operation is a sum.
     /// - *Lanes*: `lanes` is valid for reads and writes of sixteen values, initialised if `done > 0`.
     /// - *Chunk*: `done + n` is at most [`CHUNK`].
     #[inline]
     pub(crate) unsafe fn finish_chunk(&self, into: *mut u8, lanes: *mut u8, rest: FoldValues, done: usize, n: usize) {
-        // SAFETY: the lanes are initialised before `finish` reads them: by the caller if `done > 0` (*Lanes*), else by
-        // `accumulate` with `first`. The other arguments are this function's *Values*, *Products* and *Result*.
+        // SAFETY: by this function's contract, the lanes are initialised before `finish` reads them: by the caller if
+        // `done > 0` (*Lanes*), else by `accumulate` with `first`. *Values*, *Products* and *Result* cover the other
+        // arguments.
         unsafe {
             if n > 0 || done == 0 {
                 self.accumulate(lanes, rest, n, done == 0);
@@ -181,7 +183,8 @@ impl FoldKernel {
     /// Short rows are transposed and reduced side by side, which returns the same bits.
     ///
     /// # Safety
-    /// - *Values*: `from` is valid for reads of `rows · len` values (and as many factors).
+    /// - *Values*: `from` is valid for reads of `rows · len` values, and of `rows · len` second factors if it has
+    ///   factors.
     /// - *Results*: `into` is valid for writes of `rows` values.
     /// - *Scratch*: `scratch` is aligned to a value, valid for writes of `rows · len` values and disjoint from both.
     /// - *Products*: `from` has factors only if the operation is a sum and rows are longer than [`SHORT`].
@@ -195,7 +198,8 @@ impl FoldKernel {
     ) {
         if rows < 8 || len > SHORT || len == 0 {
             for row in 0..rows {
-                // SAFETY: row `row` is within *Values* and its result within *Results*; *Products* is passed on.
+                // SAFETY: by this function's contract, row `row` is within *Values* and its result within *Results*,
+                // and *Products* holds for every row.
                 unsafe { self.reduce(into.add(row * self.size), from.skip(row * len * self.size), len) };
             }
             return;
@@ -203,16 +207,17 @@ impl FoldKernel {
         let bytes = rows * len * self.size;
         debug_assert!(
             from.factors.is_none() && loops::are_apart((scratch, bytes), (from.values, bytes)),
-            "the scratch overlaps the rows"
+            "the scratch memory of a reduction overlaps its rows"
         );
         let from = from.values;
         let (mut lanes, mut half) = (LaneBuffer(MaybeUninit::uninit()), LaneBuffer(MaybeUninit::uninit()));
         let (lanes, half) = (lanes.0.as_mut_ptr().cast::<u8>(), half.0.as_mut_ptr().cast::<u8>());
         for first in (0..rows).step_by(ROWS_TOGETHER) {
             let count = ROWS_TOGETHER.min(rows - first);
-            // SAFETY: rows `first..first + count` are within *Values*, and their results within *Results*. The scratch
-            // is valid for `count · len` values (*Scratch*). The lane buffers hold sixteen values for each of
-            // `ROWS_TOGETHER` rows, are aligned to 64 bytes, and `fill_identity` initialises the lanes.
+            // SAFETY: by this function's contract, rows `first..first + count` are within *Values*, and their results
+            // within *Results*. The scratch is valid for `count · len` values (*Scratch*). The lane buffers hold
+            // sixteen values for each of `ROWS_TOGETHER` rows, are aligned to 64 bytes, and `fill_identity` initialises
+            // the lanes.
             unsafe {
                 let from = from.add(first * len * self.size);
                 match self.size {
@@ -239,16 +244,16 @@ impl FoldKernel {
         for start in (0..cols).step_by(STRIP) {
             let n = STRIP.min(cols - start);
             let skipped = start * self.size;
-            // SAFETY: the strip is within the columns of *Lanes* and *Result*.
+            // SAFETY: by this function's contract, the strip is within the columns of *Lanes* and *Result*.
             let (lanes, into) = unsafe { ((lanes.add(skipped), cols), (into.add(skipped), cols)) };
             for (step, from, to) in
                 [(8, lanes, (half, n)), (4, (half, n), lanes), (2, lanes, (half, n)), (1, (half, n), into)]
             {
                 // All rows of a single strip are contiguous.
                 let (calls, len) = if n == cols { (1, step * n) } else { (step, n) };
-                // SAFETY: `from` holds `2 · step` initialised rows (*Lanes*, or written by the previous round), and `to`
-                // is valid for `step` rows (*Lanes*, *Half*, *Result*), of which row l begins at `l` times the row
-                // length; the two buffers are disjoint.
+                // SAFETY: by this function's contract, `from` holds `2 · step` initialised rows (*Lanes*, or written by
+                // the previous round), and `to` is valid for `step` rows (*Lanes*, *Half*, *Result*), of which row l
+                // begins at `l` times the row length; the two buffers are disjoint.
                 unsafe {
                     let row = |(rows, len): (*mut u8, usize), l: usize| rows.add(l * len * self.size);
                     (0..calls).for_each(|l| self.combine.run(row(to, l), row(from, l), row(from, l + step), len));
@@ -293,7 +298,8 @@ unsafe fn transpose_rows<T: Copy>(to: *mut T, from: *const T, rows: usize, len: 
     }
 }
 
-/// The state of a reduction whose elements arrive in pieces; all pieces but the last are multiples of 128.
+/// The state of a reduction whose elements are passed in several calls. The number of elements of each call, except the
+/// last, is a multiple of 128.
 pub(crate) struct RunningFold {
     lanes: [u64; LANES],
     /// The elements of the current chunk that are accumulated in the lanes.
@@ -315,14 +321,16 @@ impl RunningFold {
     /// Accumulates `n` values.
     ///
     /// # Safety
-    /// - *Values*: `from` is valid for reads of `n` values of the type of `fold` (and as many factors).
+    /// - *Values*: `from` is valid for reads of `n` values of the type of `fold`, and of `n` second factors if it has
+    ///   factors.
     /// - *Same*: all calls for one state pass the same `fold`.
     /// - *Products*: `from` has factors only if the operation is a sum.
     pub(crate) unsafe fn push(&mut self, fold: &FoldKernel, mut from: FoldValues, mut n: usize) {
         while n > 0 {
             let count = n.min(CHUNK - self.filled);
-            // SAFETY: `count <= n`, so the values are within *Values*, and `skip` moves to their end at most. The lanes
-            // hold sixteen values of up to eight bytes, which earlier calls initialised for the same `fold` (*Same*).
+            // SAFETY: by this function's contract, `count <= n`, so the values are within *Values*, and `skip` moves to
+            // their end at most. The lanes hold sixteen values of up to eight bytes, which earlier calls initialised
+            // for the same `fold` (*Same*).
             unsafe {
                 fold.accumulate(self.lanes.as_mut_ptr().cast(), from, count, self.filled == 0);
                 from = from.skip(count * fold.size);
@@ -353,10 +361,10 @@ impl RunningFold {
         self.filled = 0;
     }
 
-    /// Combines everything that was accumulated and writes the result to `into`; without elements, the identity.
+    /// Combines all accumulated values and writes the result to `into`. Without elements, the result is the identity.
     ///
     /// # Safety
-    /// - *Same*: `fold` is the one that all calls of [`RunningFold::push`] passed.
+    /// - *Same*: `fold` is the argument of all calls of [`RunningFold::push`].
     /// - *Result*: `into` is valid for the write of one value.
     pub(crate) unsafe fn finish(&mut self, fold: &FoldKernel, into: *mut u8) {
         if self.filled > 0 || self.chunks == 0 {
@@ -365,8 +373,8 @@ impl RunningFold {
             }
             self.finish_chunk(fold);
         }
-        // SAFETY: at least one chunk is finished, so `depth >= 1`. Every subtree and `result` hold one value of this
-        // `fold` (*Same*); `into` is valid for one (*Result*).
+        // SAFETY: by this function's contract, at least one chunk is finished, so `depth >= 1`. Every subtree and
+        // `result` hold one value of this `fold` (*Same*); `into` is valid for one (*Result*).
         unsafe {
             let mut result = self.subtrees[self.depth - 1];
             let combined = (&raw mut result).cast::<u8>();

@@ -1,9 +1,9 @@
 //! Fusion: which instructions of a schedule run as one loop.
 //!
 //! A float instruction joins the chain of its predecessor if it reads the predecessor's result, which then stays in
-//! registers. Otherwise it begins another chain in the same loop, so that one pass over memory serves all operands. The
+//! registers. Otherwise it begins another chain in the same loop, so one pass over memory serves several chains. The
 //! order of the instructions does not change. The last instruction of a chain can write an output with non-temporal
-//! stores. A sum over long rows of the last result accumulates it from registers.
+//! stores. If a sum over long rows reads the last result of a loop, the loop accumulates that sum from registers.
 
 use crate::program::kernel_schedule::{
     FusedOp, FusedReduction, KernelSchedule, MAX_FUSED, RowLength, RowReduction, ScheduledInstr,
@@ -89,7 +89,7 @@ fn count_reads(schedule: &KernelSchedule, program: &PreparedProgram) -> Vec<usiz
 
 /// Returns `instr` as part of a fused loop, or `None` if it cannot be fused.
 ///
-/// With `last`, the instruction continues the chain whose values are in slot `last`; without, it begins a chain.
+/// With `last`, the instruction continues the chain whose values are in slot `last`. Without `last`, it begins a chain.
 fn fused_op(
     schedule: &KernelSchedule,
     program: &PreparedProgram,
@@ -132,7 +132,7 @@ fn fused_op(
     })
 }
 
-/// Returns the operation on values in registers that are both operands of the instruction.
+/// Returns the operation of an instruction whose two operands are both the values in registers.
 fn fused_instr_with_itself(opcode: Opcode) -> Option<FusedInstr> {
     match opcode {
         Opcode::Add => Some(FusedInstr::Double),
@@ -141,7 +141,7 @@ fn fused_instr_with_itself(opcode: Opcode) -> Option<FusedInstr> {
     }
 }
 
-/// Returns the operation on values in registers that are operand `own` of the instruction. `tiles` says which of the
+/// Returns the operation of an instruction whose operand `own` is the values in registers. `tiles` says which of the
 /// other operands are tiles; the rest are single values.
 fn fused_instr(opcode: Opcode, own: usize, tiles: [bool; 2]) -> Option<FusedInstr> {
     Some(match (opcode, own, tiles) {
@@ -174,7 +174,7 @@ fn fused_instr(opcode: Opcode, own: usize, tiles: [bool; 2]) -> Option<FusedInst
         (Opcode::MulAdd, 0 | 1, [false, false]) => FusedInstr::MulOneAddOne,
         (Opcode::MulAdd, _, [true, true]) => FusedInstr::AddTileTile,
         (Opcode::MulAdd, _, [true, false]) => FusedInstr::AddTileOne,
-        // The schedule swaps the factors so that a single value is the second one.
+        // The schedule has swapped the factors such that a single value is the second factor.
         (Opcode::MulAdd, _, [false, _]) => return None,
     })
 }

@@ -1,7 +1,7 @@
 //! Schedules: the instructions of a program in execution order, and their cache.
 //!
-//! The schedules of a program are kept in a list that only grows: a lookup takes no lock, and only the first run of each
-//! kind allocates.
+//! The schedules of a program are kept in a list that only grows: a lookup takes no lock, and only the first run of
+//! each kind allocates.
 
 use crate::program::fold::{FoldKernel, FoldValues, SHORT};
 use crate::program::loops::{BinaryLoop, ChainLoop, FillLoop, FusedInstr, TernaryLoop, UnaryLoop};
@@ -9,20 +9,20 @@ use crate::program::slot::{Granularity, ValueSlot};
 use std::ops::Range;
 use std::sync::OnceLock;
 
-/// The minimal length of rows that get loop calls of their own.
+/// The minimal length of rows for which each row has its own loop calls.
 pub(crate) const LONG_ROW: usize = 128;
 
 /// The maximal number of fused instructions in a loop; one of them may be the product of a summed product.
 pub(crate) const MAX_FUSED: usize = 64;
 
-/// The length of rows, as far as schedules depend on it.
+/// The class of a row length. A schedule depends on the class, not on the length.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum RowLength {
     /// Rows that are reduced side by side.
     Short,
-    /// Rows that are reduced one by one, but share loop calls.
+    /// Rows that are reduced one by one. One call of an elementwise loop computes several rows.
     Medium,
-    /// Rows that get loop calls of their own.
+    /// Rows of which each has its own loop calls.
     Long,
 }
 
@@ -42,13 +42,13 @@ impl RowLength {
 pub(crate) enum LoopKind {
     /// A loop of one operand.
     Unary(UnaryLoop),
-    /// A loop of two operands: the form for these operands, and the form for two tiles.
+    /// A loop of two operands: the form for the operands of the instruction, and the form for two tiles.
     Binary(BinaryLoop, BinaryLoop),
     /// A loop of three operands.
     Ternary(TernaryLoop),
     /// Repeats a value of a coarser granularity for every element of its row.
     Broadcast(FillLoop),
-    /// Writes the position of every element within its row.
+    /// Writes the index of every element within its row.
     RowIndex,
 }
 
@@ -59,15 +59,15 @@ pub(crate) struct ScheduledInstr {
     pub(crate) kernel: LoopKind,
     /// The granularity of the result.
     pub(crate) granularity: Granularity,
-    /// The instruction reads per-row and per-element values. In a tile of several rows it runs row by row.
+    /// True if the instruction reads per-row and per-element values. In a tile of several rows it runs row by row.
     pub(crate) mixed: bool,
     /// The slot of the result.
     pub(crate) into: ValueSlot,
     /// The slots of the operands.
     pub(crate) args: [ValueSlot; 3],
-    /// The bytes of one value and the granularity, of the result and then of the operands.
+    /// The size of one value in bytes and the granularity, first of the result and then of the operands.
     pub(crate) layouts: [(u8, Granularity); 4],
-    /// The position of the instruction in a fused chain.
+    /// The part of the instruction in a fused loop, if it is fused.
     pub(crate) fused: Option<FusedOp>,
 }
 
@@ -97,19 +97,19 @@ pub(crate) struct FusedOp {
     pub(crate) chain_loop: ChainLoop,
     /// The number of instructions in the loop, from this one to the last.
     pub(crate) count: u8,
-    /// Some instruction of the loop reads a per-row value, so that a tile of several rows is computed row by row.
+    /// True if an instruction of the loop reads a per-row value. A tile of several rows is then computed row by row.
     pub(crate) by_row: bool,
     /// The operation on the values in registers.
     pub(crate) instr: FusedInstr,
-    /// The slot of the values that a chain loads, if a chain begins here.
+    /// The slot of the values that the chain loads, if this instruction begins a chain.
     pub(crate) begin: Option<ValueSlot>,
     /// The slots of the operands other than the values in registers, as many as `instr` has.
     pub(crate) operands: [ValueSlot; 2],
     /// The granularities of `operands`.
     pub(crate) granularity: [Granularity; 2],
-    /// The result is written to memory, because an instruction other than the next one in the loop reads it.
+    /// True if the result is written to memory, because an instruction other than the next one in the loop reads it.
     pub(crate) is_stored: bool,
-    /// The chain ends here with a direct output that no instruction reads.
+    /// True if the chain ends with this instruction, and the result is a direct output that no instruction reads.
     pub(crate) can_stream: bool,
     /// The reduction that accumulates the last result of the loop.
     pub(crate) reduction: Option<FusedReduction>,
@@ -134,7 +134,7 @@ pub(crate) struct RowReduction {
     pub(crate) from: ValueSlot,
     /// The slot of the second factors, if products are summed.
     pub(crate) times: Option<ValueSlot>,
-    /// A fused chain can compute the reduction: see [`Extent::folds`](crate::program::execute::Extent::folds).
+    /// True if a fused chain can compute the reduction: see [`Extent::folds`](crate::program::execute::Extent::folds).
     pub(crate) chained: bool,
 }
 
@@ -172,7 +172,7 @@ pub(crate) struct KernelSchedule {
     pub(crate) folds: Vec<RowReduction>,
     /// The phases, in execution order.
     pub(crate) phases: Vec<Phase>,
-    /// The granularity of every slot. Broadcast values have slots after those of the program.
+    /// The granularity of every slot. The slots of broadcast values follow the slots of the program.
     pub(crate) granularity: Vec<Granularity>,
     /// The phase that computes every slot.
     pub(crate) phase: Vec<usize>,
@@ -180,12 +180,13 @@ pub(crate) struct KernelSchedule {
     pub(crate) buffer_offset: Vec<usize>,
     /// The size of all buffers together, in bytes per element of the tile.
     pub(crate) buffer_width: usize,
-    /// For every slot: a later phase reads the value, so that its buffer must hold a whole row.
+    /// For every slot: true if a later phase reads the value. Its buffer must then hold a whole row.
     pub(crate) crosses: Vec<bool>,
-    /// For every slot: an output that ends a fused chain and that no instruction reads. The chain can write it with
-    /// non-temporal stores.
+    /// For every slot: true if the slot is an output that ends a fused chain and that no instruction reads. The chain
+    /// can write such an output with non-temporal stores.
     pub(crate) streams: Vec<bool>,
-    /// Some per-element result is not a direct output and not kept in registers by a chain, so that it needs a buffer.
+    /// True if a per-element result needs a buffer, because it is not a direct output and no chain keeps it in
+    /// registers.
     pub(crate) has_inner: bool,
 }
 

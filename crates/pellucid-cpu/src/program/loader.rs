@@ -19,8 +19,8 @@ pub(crate) unsafe fn gather(
     start: usize,
     n: usize,
 ) {
-    debug_assert!(matches!(size, 1 | 2 | 4 | 8), "elements of {size} bytes");
-    // SAFETY: the element type has `size` bytes; the caller guarantees *Operand* and *Tile*.
+    debug_assert!(matches!(size, 1 | 2 | 4 | 8), "elements must have 1, 2, 4 or 8 bytes, got {size}");
+    // SAFETY: the element type has `size` bytes; the caller guarantees *Operand* and *Tile* (this function's contract).
     unsafe {
         match size {
             1 => gather_as::<u8>(tile.cast(), axes, k, base, start, n),
@@ -47,8 +47,8 @@ pub(crate) unsafe fn scatter(
     start: usize,
     n: usize,
 ) {
-    debug_assert!(matches!(size, 1 | 2 | 4 | 8), "elements of {size} bytes");
-    // SAFETY: the element type has `size` bytes; the caller guarantees *Operand* and *Tile*.
+    debug_assert!(matches!(size, 1 | 2 | 4 | 8), "elements must have 1, 2, 4 or 8 bytes, got {size}");
+    // SAFETY: the element type has `size` bytes; the caller guarantees *Operand* and *Tile* (this function's contract).
     unsafe {
         match size {
             1 => scatter_as::<u8>(tile.cast(), axes, k, base, start, n),
@@ -66,8 +66,8 @@ pub(crate) unsafe fn scatter(
 /// - *Tile*: `tile` is aligned to `size` and valid for writes of `n` elements of `size` bytes; no other reference or
 ///   thread accesses it during the call.
 pub(crate) unsafe fn fill(tile: *mut u8, value: *const u8, size: usize, n: usize) {
-    debug_assert!(matches!(size, 1 | 2 | 4 | 8), "elements of {size} bytes");
-    // SAFETY: the element type has `size` bytes; the caller guarantees *Value* and *Tile*.
+    debug_assert!(matches!(size, 1 | 2 | 4 | 8), "elements must have 1, 2, 4 or 8 bytes, got {size}");
+    // SAFETY: the element type has `size` bytes; the caller guarantees *Value* and *Tile* (this function's contract).
     unsafe {
         match size {
             1 => fill_as::<u8>(tile.cast(), value, n),
@@ -81,9 +81,9 @@ pub(crate) unsafe fn fill(tile: *mut u8, value: *const u8, size: usize, n: usize
 /// Fills a tile of elements of type `T`.
 ///
 /// # Safety
-/// The contract of [`fill`] for elements of type `T`.
+/// The contract of [`fill`] holds for elements of type `T`.
 unsafe fn fill_as<T: Copy>(tile: *mut T, value: *const u8, n: usize) {
-    // SAFETY: the read needs no alignment (*Value*); the slice is exactly the tile (*Tile*).
+    // SAFETY: *Value* of `fill` covers the read, which needs no alignment, and *Tile* covers the slice.
     unsafe {
         let value = value.cast::<T>().read_unaligned();
         std::slice::from_raw_parts_mut(tile, n).fill(value);
@@ -93,12 +93,12 @@ unsafe fn fill_as<T: Copy>(tile: *mut T, value: *const u8, n: usize) {
 /// Gathers elements of type `T`.
 ///
 /// # Safety
-/// The contract of [`gather`] for elements of type `T`.
+/// The contract of [`gather`] holds for elements of type `T`.
 unsafe fn gather_as<T: Copy>(tile: *mut T, axes: &[StridedAxis], k: usize, base: *mut u8, start: usize, n: usize) {
     let size = size_of::<T>() as isize;
     for_each_run(axes, k, base, start, n, |from, stride, first, len| {
-        // SAFETY: `for_each_run` visits elements `start..start + n` only, which are readable (*Operand*), and
-        // `first + len <= n`, so that all writes are within the tile (*Tile*).
+        // SAFETY: `for_each_run` visits elements `start..start + n` only, so *Operand* of `gather` covers the reads.
+        // `first + len <= n`, so *Tile* covers the writes.
         unsafe {
             let to = tile.add(first);
             if stride == size {
@@ -116,12 +116,12 @@ unsafe fn gather_as<T: Copy>(tile: *mut T, axes: &[StridedAxis], k: usize, base:
 /// Scatters elements of type `T`.
 ///
 /// # Safety
-/// The contract of [`scatter`] for elements of type `T`.
+/// The contract of [`scatter`] holds for elements of type `T`.
 unsafe fn scatter_as<T: Copy>(tile: *const T, axes: &[StridedAxis], k: usize, base: *mut u8, start: usize, n: usize) {
     let size = size_of::<T>() as isize;
     for_each_run(axes, k, base, start, n, |to, stride, first, len| {
-        // SAFETY: `for_each_run` visits elements `start..start + n` only, which are writable (*Operand*), and
-        // `first + len <= n`, so that all reads are within the tile (*Tile*).
+        // SAFETY: `for_each_run` visits elements `start..start + n` only, so *Operand* of `scatter` covers the writes.
+        // `first + len <= n`, so *Tile* covers the reads.
         unsafe {
             let from = tile.add(first);
             if stride == size {
@@ -133,7 +133,8 @@ unsafe fn scatter_as<T: Copy>(tile: *const T, axes: &[StridedAxis], k: usize, ba
     });
 }
 
-/// Calls `visit(address, stride, first, len)` for every run of operand `k` along its innermost axis.
+/// Calls `visit(address, stride, first, len)` for every run of operand `k`. A run is a sequence of adjacent elements
+/// along the innermost axis.
 ///
 /// The runs together are elements `start..start + n` of the index space, in row-major order. `first` is the offset of
 /// the run's first element from `start`.
@@ -159,15 +160,15 @@ fn for_each_run(
 /// # Safety
 /// - *Source*: `from` is aligned and valid for reads of `len` elements.
 /// - *Target*: `to` is aligned and valid for writes of `len` elements.
-/// - *Disjoint*: the two do not overlap.
+/// - *Disjoint*: the source and the target do not overlap.
 #[inline(always)]
 unsafe fn copy_elements<T: Copy>(to: *mut T, from: *const T, len: usize) {
     debug_assert!(
         are_apart((to.cast(), len * size_of::<T>()), (from.cast(), len * size_of::<T>())),
-        "{len} elements overlap"
+        "the source and the target of a copy of {len} elements overlap"
     );
-    // SAFETY: i < len, so reads are within *Source* and writes within *Target*; *Disjoint* is what
-    // `copy_nonoverlapping` requires.
+    // SAFETY: i < len, so reads are within *Source* and writes within *Target*; *Disjoint* is the
+    // requirement of `copy_nonoverlapping`. All are clauses of this function's contract.
     unsafe {
         if len < 16 {
             (0..len).for_each(|i| *to.add(i) = *from.add(i));

@@ -1,6 +1,6 @@
 //! Lowering: every instruction of a program is resolved to the loop that runs it, in static single assignment form.
 //!
-//! A register of a [`Program`] may be written several times. After lowering, every value has a slot of its own that is
+//! A register of a [`Program`] may be written several times. After lowering, every value has its own slot, which is
 //! written once. A value can therefore be stored anywhere (in a tile buffer, in the memory of an output, in one cell),
 //! and the schedule can reorder instructions.
 
@@ -19,7 +19,7 @@ impl PreparedProgram {
     /// Returns the lowered form of `program`, which is built on first use and cached in the program.
     ///
     /// # Errors
-    /// [`Error::DTypeMismatch`] if an instruction is not defined for its compute type.
+    /// Returns [`Error::DTypeMismatch`] if an instruction is not defined for its compute type.
     pub(crate) fn for_program(program: &Program) -> Result<&PreparedProgram> {
         let prepared: &Result<PreparedProgram> = program.prepared(0, || PreparedProgram::new(program));
         prepared.as_ref().map_err(Clone::clone)
@@ -83,7 +83,7 @@ struct ProgramLowering<'a> {
     row_registers: Vec<ValueSlot>,
     /// The steps lowered so far.
     steps: Vec<PreparedStep>,
-    /// The bytes of one value of every slot defined so far.
+    /// The size of one value of every slot defined so far, in bytes.
     sizes: Vec<u8>,
 }
 
@@ -139,7 +139,7 @@ impl<'a> ProgramLowering<'a> {
     fn kernel_fn(&self, step: &formula::Step) -> Result<KernelFn> {
         let (isa, compute) = (self.isa, step.compute);
         let undefined = || {
-            let help = format!("{:?} is not defined for this dtype; cast it", step.op);
+            let help = format!("{:?} is not defined for this dtype; cast its operands", step.op);
             Error::dtypes(self.program.name, [compute.storage()], help)
         };
         Ok(match step.op {
@@ -232,7 +232,7 @@ fn single_instr(
     Some(SingleInstr { kernel: step.kernel, args, size: output.size })
 }
 
-/// Returns every form of a loop of three operands; `form` is told which operands are tiles.
+/// Returns every form of a loop of three operands. The argument of `form` states which operands are tiles.
 fn ternary_forms(form: impl Fn([bool; 3]) -> Option<TernaryLoop>) -> [Option<TernaryLoop>; 8] {
     std::array::from_fn(|bits| form([bits & 1 != 0, bits & 2 != 0, bits & 4 != 0]))
 }

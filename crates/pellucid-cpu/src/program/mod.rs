@@ -27,7 +27,7 @@
 //! granularities. A tile is small enough for its buffers to stay in the inner caches.
 //!
 //! Whatever the layout, the tile size or the number of threads, equal input bits produce equal output bits:
-//! elementwise loops do not depend on the position of an element, and the order of a reduction depends on the logical
+//! elementwise loops do not depend on the index of an element, and the order of a reduction depends on the logical
 //! shape only (`fold`).
 
 mod copy;

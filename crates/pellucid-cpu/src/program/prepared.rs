@@ -19,7 +19,7 @@ pub(crate) struct PreparedProgram {
     pub(crate) steps: Vec<PreparedStep>,
     /// The outputs and their conversions.
     pub(crate) outputs: Vec<PreparedOutput>,
-    /// The bytes of one value of every slot.
+    /// The size of one value of every slot, in bytes.
     pub(crate) sizes: Vec<u8>,
     /// The only instruction, if the program is one loop over the memory of its operands.
     pub(crate) single: Option<SingleInstr>,
@@ -31,11 +31,11 @@ pub(crate) struct PreparedProgram {
 
 /// An input and its conversion to a compute type.
 pub(crate) struct PreparedInput {
-    /// The bytes of one element in memory.
+    /// The size of one element in memory, in bytes.
     pub(crate) size: usize,
     /// The conversion to the compute type; `None` if memory holds the compute type.
     pub(crate) load: Option<UnaryLoop>,
-    /// The input has one value for each row instead of one for each element.
+    /// True if the input has one value for each row instead of one for each element.
     pub(crate) per_row: bool,
     /// The last step that reads the input, counted from 1; `usize::MAX` if an output stores the input.
     pub(crate) last_read: usize,
@@ -52,7 +52,7 @@ pub(crate) enum KernelFn {
     Ternary([Option<TernaryLoop>; 8]),
     /// A row reduction, with the two factors if it sums products.
     Reduce(FoldKernel, Option<[ValueSlot; 2]>),
-    /// The position within the row.
+    /// The index of each element within its row.
     RowIndex,
 }
 
@@ -72,9 +72,9 @@ pub(crate) struct PreparedOutput {
     pub(crate) slot: ValueSlot,
     /// The conversion to the dtype in memory; `None` if memory holds the compute type.
     pub(crate) store: Option<UnaryLoop>,
-    /// The bytes of one element in memory.
+    /// The size of one element in memory, in bytes.
     pub(crate) size: usize,
-    /// The output has one value for each row instead of one for each element.
+    /// True if the output has one value for each row instead of one for each element.
     pub(crate) per_row: bool,
     /// The step, counted from 1, that can write its result directly to the memory of the output.
     pub(crate) direct: Option<usize>,
@@ -97,7 +97,7 @@ pub(crate) struct SingleInstr {
     pub(crate) kernel: KernelFn,
     /// The operands.
     pub(crate) args: [SingleArg; 2],
-    /// The bytes of one result.
+    /// The size of one result, in bytes.
     pub(crate) size: usize,
 }
 

@@ -1,8 +1,8 @@
 //! Scheduling: the instructions of a lowered program, in execution order, for operands of given granularities.
 //!
 //! Every value has a [`Granularity`]: one value for the whole run (or segment), one for each row, or one for each
-//! element. An instruction runs at the finest granularity among its operands, so that uniform subexpressions are
-//! computed once. If an instruction combines a tile with a single value, the schedule selects the form of its loop that
+//! element. An instruction runs at the finest granularity among its operands, so uniform subexpressions are computed
+//! once. If an instruction combines a tile with a single value, the schedule selects the form of its loop that
 //! broadcasts the value.
 //!
 //! Row reductions divide a program into phases: an instruction that depends on the result of a reduction runs in a
@@ -23,19 +23,19 @@ use pellucid_ir::Compute;
 use pellucid_simd::Isa;
 
 impl PreparedProgram {
-    /// Returns the schedule for an elementwise run; `granularity(k)` is that of input `k`.
+    /// Returns the schedule for an elementwise run; `granularity(k)` is the granularity of input `k`.
     pub(crate) fn schedule(&self, granularity: &dyn Fn(usize) -> Granularity) -> &KernelSchedule {
         self.cached_schedule(RowLength::Short, granularity)
     }
 
-    /// Returns the schedule for rows of `length` elements; `granularity(k)` is that of input `k`.
+    /// Returns the schedule for rows of `length` elements; `granularity(k)` is the granularity of input `k`.
     pub(crate) fn schedule_rows(&self, length: usize, granularity: &dyn Fn(usize) -> Granularity) -> &KernelSchedule {
         self.cached_schedule(RowLength::classify(length), granularity)
     }
 
     /// Returns the schedule for rows of one length class, which is built on first use.
     ///
-    /// `granularity(k)` is that of input `k`; inputs from index 64 on are scheduled as per-element inputs.
+    /// `granularity(k)` is the granularity of input `k`. Inputs from index 64 on are scheduled as per-element inputs.
     fn cached_schedule(&self, rows: RowLength, granularity: &dyn Fn(usize) -> Granularity) -> &KernelSchedule {
         let granularity = |i: usize| if i < 64 { granularity(i) } else { Granularity::PerElement };
         let count = self.inputs.len().min(64);
@@ -47,9 +47,10 @@ impl PreparedProgram {
 
 /// The slots of a schedule under construction.
 struct SlotTable {
-    /// The bytes of one value of every slot.
+    /// The size of one value of every slot, in bytes.
     sizes: Vec<u8>,
-    /// The slot that holds the broadcast of each slot of the program. A value is broadcast once for all readers.
+    /// For each slot of the program, the slot that holds its value broadcast to all elements. A value is broadcast once
+    /// for all instructions that read it.
     broadcast: Vec<Option<ValueSlot>>,
 }
 
@@ -131,7 +132,7 @@ impl KernelSchedule {
         let head = self.instrs.len();
         for s in row_steps {
             let instr = self.resolve(program, s, &slots.sizes);
-            self.instrs.push(instr.expect("a loop exists for operands without tiles"));
+            self.instrs.push(instr.expect("every instruction must have a loop for operands of one granularity"));
         }
         let mut tiles: Vec<ScheduledInstr> = Vec::new();
         for s in tile_steps {
@@ -222,7 +223,7 @@ impl KernelSchedule {
             },
             KernelFn::Ternary(forms) => {
                 let form = |args: &[ValueSlot; 3]| forms[(0..3).map(|k| (full(args[k]) as usize) << k).sum::<usize>()];
-                // Only a·b + c lacks forms, and its factors commute.
+                // Only the multiply-add a·b + c lacks forms, and its factors may be swapped.
                 if form(&args).is_none() && full(args[1]) && !full(args[0]) {
                     args.swap(0, 1);
                 }
@@ -296,7 +297,7 @@ impl KernelSchedule {
         for output in &program.outputs {
             last_use[output.slot as usize] = usize::MAX;
         }
-        // A broadcast value is the same for all elements of a row, so that its buffer needs one tile only.
+        // A broadcast value is the same for all elements of a row, so its buffer has the size of one tile.
         let crosses =
             |s: usize| s < own && self.granularity[s] == Granularity::PerElement && last_phase[s] > self.phase[s];
         self.crosses = (0..slots).map(crosses).collect();
@@ -332,8 +333,8 @@ impl KernelSchedule {
         }
     }
 
-    /// Adds the buffers of dead values to the free list. Inputs, outputs and values that cross a phase keep their
-    /// buffers, and so do values that are never read.
+    /// Adds the buffers of dead values to the free list. Inputs, outputs, values that a later phase reads, and values
+    /// that are never read keep their buffers.
     fn free_buffers<'a>(
         &self,
         program: &PreparedProgram,

@@ -5,7 +5,7 @@
 
 use std::mem::MaybeUninit;
 
-/// The bytes of one row of a block: two cache lines.
+/// The size of one row of a block, in bytes: two cache lines.
 const BLOCK_ROW_BYTES: usize = 128;
 
 /// A square block of elements of any size.
@@ -30,11 +30,15 @@ pub(crate) unsafe fn transpose_matrix(
     rows: usize,
     cols: usize,
 ) {
-    debug_assert!(matches!(size, 1 | 2 | 4 | 8), "elements of {size} bytes");
+    debug_assert!(matches!(size, 1 | 2 | 4 | 8), "elements must have 1, 2, 4 or 8 bytes, got {size}");
     let dense = |row: isize, count: usize, len: usize| count <= 1 || row.unsigned_abs() >= len * size;
-    debug_assert!(dense(to_row, rows, cols), "rows of {cols} elements of {size} bytes are {to_row} bytes apart");
+    debug_assert!(
+        dense(to_row, rows, cols),
+        "the target's rows overlap or are misaligned: {cols} elements of {size} bytes, {to_row} bytes apart"
+    );
     debug_assert!(from_row == 0 || dense(from_row, cols, rows) || from_row.unsigned_abs().is_multiple_of(size));
-    // SAFETY: the element type has `size` bytes; the caller guarantees *Source*, *Target* and *Disjoint*.
+    // SAFETY: the element type has `size` bytes; the caller guarantees *Source*, *Target* and *Disjoint* (this
+    // function's contract).
     unsafe {
         match size {
             1 => transpose_as::<u8>(from, from_row, to, to_row, rows, cols),
@@ -48,7 +52,7 @@ pub(crate) unsafe fn transpose_matrix(
 /// Transposes a matrix of elements of type `T`.
 ///
 /// # Safety
-/// The contract of [`transpose_matrix`] for elements of type `T`.
+/// The contract of [`transpose_matrix`] holds for elements of type `T`.
 unsafe fn transpose_as<T: Copy>(
     from: *const u8,
     from_row: isize,
@@ -64,9 +68,10 @@ unsafe fn transpose_as<T: Copy>(
         let height = side.min(rows - i);
         for j in (0..cols).step_by(side) {
             let width = side.min(cols - j);
-            // SAFETY: the reads are elements `i..i + height` of source rows `j..j + width` (*Source*). The buffer is
-            // valid for `side` × `side` elements and is no part of either matrix. The writes are elements
-            // `j..j + width` of target rows `i..i + height` (*Target*), and `width` rows of the block are initialised.
+            // SAFETY: by this function's contract, the reads are elements `i..i + height` of source rows `j..j + width`
+            // (*Source*). The buffer is valid for `side` × `side` elements and is no part of either matrix. The writes
+            // are elements `j..j + width` of target rows `i..i + height` (*Target*), and `width` rows of the block are
+            // initialised.
             unsafe {
                 for c in 0..width {
                     let row = from.offset((j + c) as isize * from_row).cast::<T>().add(i);
@@ -97,10 +102,10 @@ unsafe fn store_transposed<T: Copy>(
     height: usize,
     width: usize,
 ) {
-    // SAFETY: r < height and c < width for every element, and for all elements of the 4 × 4 and 2 × 2 blocks: reads are
-    // within *Block* and writes within *Target*.
+    // SAFETY: by this function's contract, r < height and c < width for every element, and for all elements of the 4 ×
+    // 4 and 2 × 2 blocks: reads are within *Block* and writes within *Target*.
     unsafe {
-        // The rows and columns that vectors have transposed.
+        // The number of rows and of columns that vector code transposes. Scalar code transposes the rest.
         let (mut done_rows, mut done_cols) = (0, 0);
         #[cfg(target_arch = "x86_64")]
         if size_of::<T>() == 4 {
@@ -146,7 +151,8 @@ unsafe fn store_transposed<T: Copy>(
 #[inline(always)]
 unsafe fn transpose_4x4(from: *const f32, from_row: usize, to: *mut f32, to_row: isize) {
     use std::arch::x86_64::*;
-    // SAFETY: loads are the four rows of *Source*, stores the four rows of *Target*; every x86-64 processor has SSE.
+    // SAFETY: *Source* of this function covers the loads of four rows, and *Target* the stores of four rows. Every
+    // x86-64 processor has SSE.
     unsafe {
         let [mut a, mut b, mut c, mut d] = [0, 1, 2, 3].map(|r| _mm_loadu_ps(from.add(r * from_row)));
         _MM_TRANSPOSE4_PS(&mut a, &mut b, &mut c, &mut d);
@@ -165,7 +171,8 @@ unsafe fn transpose_4x4(from: *const f32, from_row: usize, to: *mut f32, to_row:
 #[inline(always)]
 unsafe fn transpose_2x2(from: *const f64, from_row: usize, to: *mut f64, to_row: isize) {
     use std::arch::x86_64::*;
-    // SAFETY: loads are the two rows of *Source*, stores the two rows of *Target*; every x86-64 processor has SSE2.
+    // SAFETY: *Source* of this function covers the loads of two rows, and *Target* the stores of two rows. Every x86-64
+    // processor has SSE2.
     unsafe {
         let (a, b) = (_mm_loadu_pd(from), _mm_loadu_pd(from.add(from_row)));
         _mm_storeu_pd(to, _mm_unpacklo_pd(a, b));

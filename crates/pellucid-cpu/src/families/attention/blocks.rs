@@ -16,27 +16,27 @@ use pellucid_simd::vector::prefetch_run;
 use pellucid_simd::{Float, vector_work};
 use std::ops::Range;
 
-/// The number of scores that the backward pass keeps, unless one block has more. Together with as many gradients they
-/// fill an L2 cache of 1 MiB, and the sums over queries are long enough to be efficient.
+/// The number of scores that the backward pass keeps, unless one block of queries has more. The scores and their
+/// gradients together fill an L2 cache of 1 MiB, and the sums over queries are long enough to be efficient.
 const KEPT_SCORES: usize = 128 << 10;
 
-/// The largest number of queries for which packing keys and values does not pay.
+/// The largest number of queries for which reading keys and values in place is faster than packing them.
 const MAX_UNPACKED_QUERIES: usize = 8;
 
-/// The least number of multiply-adds that pays for a separate task.
+/// The least number of multiply-adds of a task. Smaller tasks would cost more than they save.
 const MIN_TASK_WORK: u64 = 1 << 19;
 
 /// The sizes and the shared operands of an attention kernel.
 ///
 /// # The array contract
-/// The unsafe methods require of all arrays, including those that are passed to them:
+/// The unsafe methods require the following of the arrays in this struct and of the arrays that are their arguments:
 ///
-/// - *shape*: they have the shapes of [`Attention`] for `sizes`, and are valid for reads;
+/// - *shape*: the arrays have the shapes of [`Attention`] for `sizes`, and are valid for reads;
 /// - *contiguous*: outputs are contiguous along their last axis;
 /// - *exclusive*: outputs are valid for writes, overlap no other array, and no other thread accesses them;
 /// - *isa*: the processor supports `isa`.
 pub(super) struct AttentionProblem<'a, T> {
-    /// The instruction set that runs.
+    /// The instruction set of the kernels.
     pub(super) isa: Isa,
     /// The kernel.
     pub(super) kernel: &'a Attention,
@@ -70,18 +70,18 @@ pub(super) struct AttentionGradientArrays<T> {
 
 /// Keys and values of a head as matrix operands.
 enum KeysAndValues<T> {
-    /// Packed once for all queries.
+    /// Panels that are packed once for all queries.
     Packed { keys: PackedPanels<T>, values: PackedPanels<T> },
-    /// In place.
+    /// Matrices that are read in place.
     Strided { keys: Strided<T>, values: Strided<T> },
 }
 
 /// The threads that share the blocks of one head.
 #[derive(Clone, Copy)]
 enum BlockThreads {
-    /// The calling thread; other threads compute other heads.
+    /// The calling thread computes the head alone. Other threads compute other heads.
     One,
-    /// All threads of the pool; heads are computed one after the other.
+    /// All threads of the pool compute the head together. Heads are computed one after the other.
     Pool,
 }
 
@@ -142,8 +142,8 @@ impl<T: Float> AttentionProblem<'_, T> {
             let keys_and_values = match is_packed {
                 true => {
                     let [to_keys, to_values] = sizes.map(|size| scratch.take(size));
-                    // SAFETY: keys and values are valid for reads (*shape*), the processor supports the instruction set
-                    // (*isa*), and the scratch of a head includes the panels.
+                    // SAFETY: by the array contract, keys and values are valid for reads (*shape*), the processor
+                    // supports the instruction set (*isa*), and the scratch of a head includes the panels.
                     let [keys, values] = unsafe {
                         [
                             PackedPanels::pack(self.isa, k.row_lanes(0), (keys, width), to_keys),
@@ -230,7 +230,7 @@ impl<T: Float> AttentionProblem<'_, T> {
     /// The [array contract](AttentionProblem#the-array-contract) holds; `dq`, `dk` and `dv` are outputs.
     pub(super) unsafe fn compute_gradient(&self, arrays: &AttentionGradientArrays<T>) -> Result<()> {
         let AttentionSizes { heads, groups, queries, keys, width, depth, .. } = self.sizes;
-        // The number of queries at a time is chosen so that their scores stay in the cache.
+        // The number of queries that are processed together is chosen such that their scores stay in the cache.
         let chunk_queries = (KEPT_SCORES / padded_row_len(keys) / BLOCK_ROWS * BLOCK_ROWS)
             .clamp(BLOCK_ROWS, queries.next_multiple_of(BLOCK_ROWS).max(BLOCK_ROWS));
         let panels = [(keys, width), (keys, depth), (width, keys), (width, chunk_queries), (depth, chunk_queries)]
@@ -250,10 +250,10 @@ impl<T: Float> AttentionProblem<'_, T> {
                 let [scores, gradients] = kept;
                 let (k, v) = (self.k.matrix(sequence, group), self.v.matrix(sequence, group));
                 let (dk, dv) = (arrays.dk.matrix(sequence, group), arrays.dv.matrix(sequence, group));
-                // SAFETY: the operands have the sizes of the head (*shape*), the processor supports the instruction set
-                // (*isa*), and the scratch of a head has all panels and the scores of `chunk_queries` queries. Blocks
-                // of keys write disjoint rows of `dk` and `dv`, which no other head and no other thread accesses
-                // (*exclusive*) and whose rows are contiguous (*contiguous*).
+                // SAFETY: by the array contract, the operands have the sizes of the head (*shape*), the processor
+                // supports the instruction set (*isa*), and the scratch of a head has all panels and the scores of
+                // `chunk_queries` queries. Blocks of keys write disjoint rows of `dk` and `dv`, which no other head and
+                // no other thread accesses (*exclusive*) and whose rows are contiguous (*contiguous*).
                 unsafe {
                     let packed = [
                         PackedPanels::pack(self.isa, k.row_lanes(0), (keys, width), keys_scratch),
@@ -352,12 +352,12 @@ impl<T: Float> AttentionProblem<'_, T> {
         });
     }
 
-    /// Computes C = A·B, or C + A·B if `add`, of size m × n and depth k, on this thread. Rows of C are contiguous and
-    /// `row_stride` elements apart.
+    /// Computes C = A·B, or C = C + A·B if `add`, for A[m × k] and B[k × n], on this thread. Rows of C are contiguous
+    /// and `row_stride` elements apart.
     ///
     /// # Safety
-    /// A and B are valid for reading m × k and k × n elements; C is valid for writing m × n elements, overlaps neither,
-    /// and no other thread accesses it; the processor supports `self.isa`.
+    /// A is valid for reading m × k elements and B for reading k × n elements. C is valid for writing m × n elements,
+    /// it overlaps neither A nor B, and no other thread accesses C. The processor supports `self.isa`.
     unsafe fn multiply_packed(
         &self,
         a: &Strided<T>,
@@ -441,8 +441,8 @@ impl<T: Float> AttentionProblem<'_, T> {
         Ok(())
     }
 
-    /// Prefetches the operands of the next head for the same queries: these rows of the queries and of `others`, which
-    /// are pairs of an array and its width, and a proportional part of its keys and values. The heads are interleaved
+    /// Prefetches the operands of the next head: the same rows of its queries and of the arrays in `others` (pairs of
+    /// an array and its width), and a proportional part of the keys and values of that head. The heads are interleaved
     /// in memory, so their rows are too short for the hardware prefetcher.
     fn prefetch_next_head(
         &self,
@@ -499,12 +499,13 @@ impl<T: Float> AttentionProblem<'_, T> {
 }
 
 impl<T> ScoreRows<T> {
-    /// Returns the scores as a matrix operand whose lanes are the queries.
+    /// Returns the scores as the operand A of a product, whose rows are the queries.
     fn query_lanes(&self) -> Strided<T> {
         Strided { data: self.element_ptr(0, 0).cast_const(), lane: self.row_stride as isize, depth: 1 }
     }
 
-    /// Returns the scores from a query and a key on as a matrix operand whose lanes are the keys.
+    /// Returns the transposed scores, from a query and a key on, as the operand A of a product, whose rows are the
+    /// keys.
     fn key_lanes(&self, query: usize, key: usize) -> Strided<T> {
         Strided { data: self.element_ptr(query, key).cast_const(), lane: 1, depth: self.row_stride as isize }
     }

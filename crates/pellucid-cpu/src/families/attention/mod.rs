@@ -80,7 +80,7 @@ fn run_with_isa(isa: Isa, kernel: &Attention, inputs: &[Operand<'_>], outputs: &
 /// # Errors
 /// Returns an error if scratch memory cannot be allocated.
 fn run_typed<T: Float>(isa: Isa, kernel: &Attention, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
-    let sizes = kernel.sizes(&metas(&inputs[..3])).expect("check has inferred the output shapes from these inputs");
+    let sizes = kernel.sizes(&metas(&inputs[..3])).expect("the sizes must be valid after `check`");
     let (input, output) = (|i: usize| matrix_stack::<T>(&inputs[i]), |i: usize| matrix_stack::<T>(&outputs[i]));
     let mask = inputs.last().filter(|_| kernel.masked).map(|mask| match mask.dtype {
         DType::Bool => AttentionMask::Boolean(matrix_stack(mask)),
@@ -105,8 +105,8 @@ fn run_typed<T: Float>(isa: Isa, kernel: &Attention, inputs: &[Operand<'_>], out
     }
 }
 
-/// Returns the matrices of an operand, indexed by sequence and head. An operand without a fourth axis is a column per
-/// head.
+/// Returns the matrices of an operand, indexed by sequence and head. For an operand without a fourth axis, the matrix
+/// of a head is one column.
 fn matrix_stack<T>(o: &Operand<'_>) -> MatrixStack<T> {
     let mut strides = [0; 4];
     strides.iter_mut().zip(&*o.layout.strides()).for_each(|(to, &stride)| *to = stride);

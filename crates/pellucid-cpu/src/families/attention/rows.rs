@@ -13,8 +13,8 @@ use pellucid_simd::{Float, VectorWork};
 use std::ops::Range;
 
 /// The number of queries of a block, and of keys of a block in the backward pass. It is small, because all queries of a
-/// block are multiplied with every key that is visible to the last of them. The order of accumulation depends on it, so
-/// it is the same on all machines.
+/// block are multiplied with every key that is visible to the last query. The order of accumulation depends on this
+/// number, so it is the same on all machines.
 pub(super) const BLOCK_ROWS: usize = 32;
 
 /// The mask of all heads.
@@ -37,8 +37,8 @@ pub(super) enum HeadMask<T> {
     Additive(HeadMatrix<T>),
 }
 
-/// Scores of neighbouring queries, from key 0 on. Rows are `row_stride` elements apart and writable up to the next
-/// multiple of 16.
+/// Scores of neighbouring queries, from key 0 on. Rows are `row_stride` elements apart, and each row is writable up to
+/// the next multiple of 16 elements.
 #[derive(Clone, Copy)]
 pub(super) struct ScoreRows<T> {
     /// The first score of the first row.
@@ -70,8 +70,8 @@ pub(super) struct ScoreBlock<T> {
     pub(super) scale: T,
 }
 
-/// Returns the length of a row for `keys` scores: a multiple of 16 lanes. The multiple is odd, so that rows are spread
-/// over the sets of the cache.
+/// Returns the length of a row for `keys` scores: an odd multiple of 16. An odd multiple distributes the rows over the
+/// sets of the cache.
 pub(super) fn padded_row_len(keys: usize) -> usize {
     (keys.div_ceil(VIRTUAL_LANES) | 1) * VIRTUAL_LANES
 }
@@ -91,7 +91,7 @@ impl<T: Float> ScoreBlock<T> {
         for x in &mut *row {
             *x = *x * self.scale;
         }
-        // A contiguous mask has a loop of its own, which the compiler vectorises.
+        // A contiguous mask has a separate loop, which the compiler vectorises.
         // SAFETY: `mask` is valid for reading the query and the keys of the row (this function's contract).
         unsafe {
             match self.mask {
@@ -148,8 +148,9 @@ impl<T: Float> VectorWork<T> for SoftmaxRows<'_, T> {
         let count = block.queries.len();
         debug_assert!(
             count <= BLOCK_ROWS && block.scores.row_stride >= padded_row_len(block.keys),
-            "{count} rows of {} elements",
-            block.scores.row_stride
+            "{count} rows of scores exceed BLOCK_ROWS, or their stride {} is less than padded_row_len({})",
+            block.scores.row_stride,
+            block.keys
         );
         let [mut maxima, mut sums] = [[<T as Real>::ZERO; BLOCK_ROWS]; 2];
         for (r, query) in block.queries.clone().enumerate() {
@@ -190,8 +191,8 @@ impl<T: Float> VectorWork<T> for SoftmaxRows<'_, T> {
 /// scale·P·(Ω·Vᵀ − Σ Ω·O).
 ///
 /// # Contract of the work
-/// - *scores*: the rows of the block are valid for reading and writing [`padded_row_len`] elements, those of
-///   `gradients` for all keys, and no other thread accesses them;
+/// - *scores*: the rows of the block are valid for reading and writing [`padded_row_len`] elements, the rows of
+///   `gradients` are valid for reading and writing one element per key, and no other thread accesses these rows;
 /// - *mask*: the mask of the block is valid for reading all its queries and keys;
 /// - *operands*: `log_sums`, `g` and `o` are valid for reading the queries of the block; `g` and `o` have `depth`
 ///   columns.
@@ -216,7 +217,7 @@ impl<T: Float> VectorWork<T> for SoftmaxGradientRows<'_, T> {
         let block = self.block;
         debug_assert!(
             block.scores.row_stride.min(self.gradients.row_stride) >= padded_row_len(block.keys),
-            "the rows are shorter than padded_row_len"
+            "the rows of the scores or of the gradients are shorter than padded_row_len"
         );
         for (r, query) in block.queries.clone().enumerate() {
             let visible = block.visible_keys(query);
@@ -263,7 +264,7 @@ impl<T: Float> SoftmaxGradientRows<'_, T> {
         // SAFETY: `g` and `o` have `depth` elements in the row of the query (this function's contract).
         unsafe {
             if (g.1, o.1) == (1, 1) {
-                // A loop of its own for contiguous rows, which the compiler vectorises.
+                // Contiguous rows have a separate loop, which the compiler vectorises.
                 let (g, o) = (std::slice::from_raw_parts(g.0, self.depth), std::slice::from_raw_parts(o.0, self.depth));
                 let (g, o) = (g.chunks_exact(VIRTUAL_LANES), o.chunks_exact(VIRTUAL_LANES));
                 let rest = g.remainder().iter().zip(o.remainder());
@@ -370,8 +371,8 @@ fn fold_lanes<T: Float>(mut sums: [T; VIRTUAL_LANES]) -> T {
     sums[0]
 }
 
-/// Replaces the first `visible` elements of a row by eˣ, and the elements after them by zeros, up to `keys` and to the
-/// end of the last virtual vector.
+/// Replaces the first `visible` elements of a row by eˣ, and the elements after them by zeros, up to index `keys` and
+/// up to the next multiple of [`VIRTUAL_LANES`].
 ///
 /// # Safety
 /// The instruction set of `V` is enabled.
@@ -381,12 +382,13 @@ unsafe fn exp_row<V: FloatVector>(row: &mut [V::Scalar], visible: usize, keys: u
     let padded = visible.next_multiple_of(VIRTUAL_LANES);
     debug_assert!(
         visible <= keys && keys.max(padded) <= row.len(),
-        "{visible} of {keys} keys in a row of {}",
+        "a row of {} elements is too short for {visible} visible of {keys} keys",
         row.len()
     );
     debug_assert!(VIRTUAL_LANES.is_multiple_of(V::LANES));
-    // The vector exponential holds only for ordinary arguments. The padding of the last virtual vector is therefore set
-    // to 0, and arguments whose result is 0, such as a masked −∞, are clamped; the clamped results are set to 0 below.
+    // The vector exponential requires arguments that are not below −EXP_LIMIT. Therefore the padding up to a multiple
+    // of VIRTUAL_LANES is set to 0, and smaller arguments, such as a masked −∞, are clamped. Their results are set to 0
+    // below.
     row[visible..padded].fill(zero);
     let lowest = -<V::Scalar as Real>::EXP_LIMIT;
     for x in &mut row[..visible] {

@@ -36,8 +36,8 @@ pub(super) fn reals(count: usize, seed: u64) -> Vec<f64> {
     numbers(count, 1000, seed).into_iter().map(|v| v / 512.0).collect()
 }
 
-/// Returns the values of Q, K, V and of the mask as an additive one. A boolean mask hides all keys from the first
-/// query.
+/// Returns the values of Q, K, V and of the mask, converted to an additive mask. A boolean mask hides all keys from the
+/// first query.
 pub(super) fn values(s: &AttentionSizes, mask: Option<DType>) -> Vec<Vec<f64>> {
     let all = s.batch * s.heads * s.queries * s.keys;
     let (q, k, v) = (
@@ -113,7 +113,7 @@ pub(super) fn arrays(
 /// Runs a kernel with one instruction set. The heads of the first output are interleaved: its layout is `[N, L, H, D]`.
 pub(super) fn run_kernel(isa: Isa, k: &Attention, inputs: &[&testing::TestArray]) -> Result<Vec<testing::TestArray>> {
     let mut outputs = testing::allocate_outputs(&Kernel::Attention(*k), inputs)?;
-    let &[n, h, l, e] = outputs[0].layout.shape().dims() else { unreachable!("four axes") };
+    let &[n, h, l, e] = outputs[0].layout.shape().dims() else { unreachable!("the output must have four axes") };
     let interleaved = testing::TestArray::new([n, l, h, e], outputs[0].dtype, TestLayout::Plain);
     outputs[0] = testing::TestArray { layout: interleaved.layout.permute(&[0, 2, 1, 3]), ..interleaved };
     let x = testing::operands(inputs.iter().copied(), operand::input)?;
@@ -149,7 +149,7 @@ fn outputs_match_naive_loops_in_all_layouts() {
     }
 }
 
-/// Returns the inputs of the gradient: those of the output, with Ω and the saved outputs O and λ.
+/// Returns the inputs of the gradient kernel: the inputs of the output kernel, Ω, and the saved outputs O and λ.
 pub(super) fn gradient_inputs<'a>(
     x: &'a [testing::TestArray],
     g: &'a testing::TestArray,
@@ -226,7 +226,8 @@ fn gradients_of_many_blocks_match_directional_differences() {
 #[test]
 fn bits_are_independent_of_threads_and_instruction_sets() {
     for (k, mask) in kernels() {
-        // Enough heads for all threads; fewer heads, so that blocks are distributed; few queries.
+        // Three sizes: at least as many heads as threads; fewer heads, for which blocks are distributed; and few
+        // queries.
         for size in [[3, 4, 4, 40, 50, 16, 20], [1, 2, 1, 200, 380, 33, 18], [1, 3, 1, 6, 300, 64, 64]] {
             let s = sizes(size);
             let x = values(&s, mask);

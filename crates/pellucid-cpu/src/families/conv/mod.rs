@@ -1,10 +1,11 @@
 //! `Conv`: convolutions and their derivatives, as matrix products with implicit im2col.
 //!
-//! The matrix of all windows is never stored. It has one lane per output position and one depth step per channel and
-//! tap.
+//! A convolution is the product of the weights with the matrix of all windows. That matrix has one column per output
+//! position and one row (k index) per pair of a channel and a tap. It is never stored.
 //!
 //! - `problem`: the shapes of a convolution, and the contract of its arrays;
-//! - `stage`: images with their padding, laid out so that the offset of a window element is the sum of two offsets;
+//! - `stage`: *staged images*, which are copies with padding in a layout in which the offset of a window element is the
+//!   sum of the offset of the window and the offset of the tap;
 //! - `product`: outputs and input gradients, `weights × windows`. The windows are packed straight into the matrix
 //!   product; products of one or two rows are computed without packing;
 //! - `weight`: weight gradients, `windows × outputs`;
@@ -37,7 +38,7 @@ use pellucid_simd::Element;
 use pellucid_simd::Isa;
 use problem::{ConvProblem, ImageSizes};
 
-/// Sorts the operands `a` and `b` and the result `out` of a part into the order x, w, y.
+/// Returns the operands `a` and `b` and the result `out` of a [`ConvPart`] in the order x, w, y.
 fn sort_x_w_y<A>(part: ConvPart, a: A, b: A, out: A) -> [A; 3] {
     match part {
         ConvPart::Output => [a, b, out],
@@ -46,8 +47,8 @@ fn sort_x_w_y<A>(part: ConvPart, a: A, b: A, out: A) -> [A; 3] {
     }
 }
 
-/// Computes the part of a convolution that `kernel` names. `a` and `b` are the operands among x, w and y, in this
-/// order.
+/// Computes the [`ConvPart`] that `kernel` names: the output y, or the gradient of x or w. `a` and `b` are the two
+/// arrays among x, w and y that are read, in this order.
 ///
 /// The operands satisfy [`check_conv`].
 ///
@@ -92,8 +93,8 @@ impl CpuFamily for Conv {
 /// Returns an error unless the operands fit [`run_conv`].
 ///
 /// # Errors
-/// The dtypes must be equal and numeric, the shapes must fit the window and the groups, and stride and dilation must be
-/// positive.
+/// Returns an error unless the dtypes are equal and numeric, the shapes fit the window and the groups, and stride and
+/// dilation are positive.
 fn check_conv(kernel: &Conv, a: &Operand<'_>, b: &Operand<'_>, out: &Operand<'_>) -> Result<()> {
     let [x, w, y] = sort_x_w_y(kernel.part, a, b, out);
     let (window, groups) = (&kernel.window, kernel.groups);
@@ -112,7 +113,7 @@ fn check_conv(kernel: &Conv, a: &Operand<'_>, b: &Operand<'_>, out: &Operand<'_>
         let help = format!("x must be [n, c, ...], w [k, c/{groups}, {:?}] and y [n, k, ...]", window.size);
         return Err(Error::shapes("conv", shapes(), help));
     }
-    // Positions are bounded so that their sums and differences cannot overflow.
+    // Coordinates are bounded, so their sums and differences cannot overflow.
     let limit = isize::MAX as usize / 8;
     let extent = |axis: usize| {
         let last = window.stride[axis].checked_mul(y.shape()[2 + axis])?;
@@ -131,7 +132,7 @@ fn check_conv(kernel: &Conv, a: &Operand<'_>, b: &Operand<'_>, out: &Operand<'_>
 
 /// Calls `compute(a, b, out)` with the addresses of row-major arrays of dtype `dtype`.
 ///
-/// These are the operands themselves where they have this dtype and layout, and copies otherwise. A copied output is
+/// An operand that has this dtype and is row-major is passed itself, other operands are copied. A copied output is
 /// converted back to `out` afterwards.
 ///
 /// # Errors
@@ -163,7 +164,7 @@ fn with_dense_operands(
     copies[2].as_ref().map_or(Ok(()), |copy| program::copy(copy, out))
 }
 
-/// Computes the part for elements of type `T`. The arrays are row-major.
+/// Computes one [`ConvPart`] for elements of type `T`. The arrays are row-major.
 ///
 /// # Errors
 /// Returns an error if scratch memory cannot be allocated.
@@ -185,7 +186,7 @@ fn run_typed<T: Element>(problem: &ConvProblem, part: ConvPart, a: *mut u8, b: *
     }
 }
 
-/// Computes the part by matrix products with windows.
+/// Computes one [`ConvPart`] by matrix products with windows.
 ///
 /// # Safety
 /// The [array contract](ConvProblem#the-array-contract) holds.

@@ -39,7 +39,7 @@ impl ImageSizes {
 /// - *isa*: the processor supports `isa`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ConvProblem {
-    /// The instruction set that runs.
+    /// The instruction set of the kernels.
     pub(super) isa: Isa,
     /// The window.
     pub(super) window: Window,

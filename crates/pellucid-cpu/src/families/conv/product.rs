@@ -2,9 +2,10 @@
 //!
 //! An output is the product of the weights `[outputs, channels·taps]` with the windows of x.
 //!
-//! An input gradient is a product with windows of y. Input position q depends on the remainder ρ of `q + before` modulo
-//! the stride: positions with equal ρ use the same taps, those with `dilation·t ≡ ρ`, and tap t reads output `(q +
-//! before − dilation·t) / stride`. There is one product per remainder; for stride 1 there is one.
+//! An input gradient is a product of weights with windows of y. Let ρ be the remainder of `q + before` modulo the
+//! stride, for input coordinate q. Coordinates with equal ρ use the same taps t, those with `dilation·t ≡ ρ`, and tap t
+//! reads output `(q + before − dilation·t) / stride`. There is one product for each remainder, so one product for
+//! stride 1.
 
 use super::problem::{ConvProblem, ImageSizes};
 use super::stage::{ReadRegion, StagedImages, depth_offsets, tap_offsets};
@@ -18,7 +19,7 @@ use pellucid_runtime::threads::SharedPtr;
 use pellucid_simd::Element;
 use pellucid_simd::Isa;
 
-/// The number of lanes of one block of columns of the matrix product.
+/// The number of columns (windows) of one block of the matrix product.
 const BLOCK_LANES: usize = 512;
 
 /// The approximate number of bytes of images that are staged at a time.
@@ -27,7 +28,7 @@ const STAGED_BYTES: usize = 8 << 20;
 /// The largest number of rows for which a product is computed without packing.
 const MAX_UNPACKED_ROWS: usize = 2;
 
-/// The weights of all groups as the products read them, `[group, row, depth]`.
+/// The weights of all groups as the products read them, `[group, row, k index]`.
 struct GroupWeights<T> {
     data: SharedPtr<T>,
     /// The number of rows of each group.
@@ -75,17 +76,18 @@ impl<T: Element> GroupWeights<T> {
     }
 }
 
-/// A product of weights and windows for every group and image, with the offsets of its lanes in the staged images and
-/// in the result.
+/// A product of weights and windows for every group and image. A column of the product, here called lane, is one
+/// window; its offsets in the staged images and in the result are stored.
 struct WindowProduct<'a, T> {
     problem: &'a ConvProblem,
     weights: GroupWeights<T>,
-    /// The lane axes, outermost first: image, z, y and x. Each has a length and the strides in the staged images and in
-    /// the result.
+    /// The axes over which the windows extend, outermost first: image, z, y and x. Each axis has a length, a stride in
+    /// the staged images and a stride in the result.
     axes: [(usize, [isize; 2]); 4],
-    /// The offsets of the first lane in the staged images and in the result.
+    /// The offsets of the first window in the staged images and in the result.
     start: [isize; 2],
-    /// The offsets of channels and taps in the staged images: the depth of the product.
+    /// The offset of each pair of a channel and a tap in the staged images, relative to a window. The index in this
+    /// list is the k index of the product.
     depths: OffsetList,
     /// The stride from one group to the next in the staged images.
     group_stride: isize,
@@ -113,14 +115,15 @@ pub(super) unsafe fn compute_output<T: Element>(
     let [oz, oy, ox] = problem.y.dims;
     let low = [0, 1, 2].map(|a| -(window.before[a] as isize));
     let len = [0, 1, 2].map(|a| window.stride[a] * (problem.y.dims[a] - 1) + window.reach(a) + 1);
-    // A single window along the last axis has no neighbours to be contiguous with, so its row is stored unsplit.
+    // If there is a single window along the last axis, splitting its rows into phases has no use.
     let phases = if ox == 1 { 1 } else { window.stride[2] };
     let region = ReadRegion { low, len, phases };
     let plane = problem.y.plane_len();
     let (image_len, out_image_len) = (problem.x.channels * problem.x.plane_len(), problem.y.channels * plane);
     // SAFETY: `x` has `images` images of sizes `problem.x`, `image_len` elements apart (array contract, *shape*). The
     // region contains every element that a window reads, so the sums of `axes` offsets and `depths` are valid offsets.
-    // Every lane and row is one element of y, which is exclusive to this call (array contract, *exclusive*).
+    // Every pair of a window and a row is one element of y, which is exclusive to this call (array contract,
+    // *exclusive*).
     unsafe {
         for_each_staged_chunk(problem.isa, &problem.x, images, &region, x, image_len, |first_image, images, stage| {
             let depths =
@@ -160,16 +163,17 @@ pub(super) unsafe fn compute_input_gradient<T: Element>(
     let dims = problem.x.dims.map(|d| d as isize);
     let (stride, before) = (window.stride.map(|s| s as isize), window.before.map(|b| b as isize));
     let dilation = window.dilation.map(|d| d as isize);
-    // The region of y that the windows read: from the first output that the first position depends on to the last one
-    // of the last position.
+    // The region of y that the windows read: from the first output on which the first element of x depends to the last
+    // output on which the last element of x depends.
     let low = [0, 1, 2].map(|a| (before[a] - window.reach(a) as isize).div_euclid(stride[a]));
     let high = [0, 1, 2].map(|a| (dims[a] - 1 + before[a]).div_euclid(stride[a]));
     let len = [0, 1, 2].map(|a| (high[a] - low[a] + 1).max(1) as usize);
     let region = ReadRegion { low, len, phases: 1 };
     let (taps, plane) = (window.taps(), problem.x.plane_len());
     let (image_len, out_image_len) = (problem.y.channels * problem.y.plane_len(), problem.x.channels * plane);
-    // Returns, for one axis and one remainder: the taps, each with the output that it reads from the first position of
-    // the remainder's sequence; the number of the first position inside x; and the count of positions.
+    // For one axis and one remainder, the coordinates of x with this remainder form an arithmetic sequence. Returns the
+    // taps, each with the output that it reads for the first coordinate of the sequence; the index of the first
+    // coordinate that is inside x; and the number of coordinates.
     let positions_of = |a: usize, remainder: isize| {
         let taps =
             (0..window.size[a] as isize).filter(move |t| (remainder - dilation[a] * t).rem_euclid(stride[a]) == 0);
@@ -254,23 +258,23 @@ unsafe fn for_each_staged_chunk<T: Element>(
 }
 
 impl<T: Element> WindowProduct<'_, T> {
-    /// Computes all groups, in blocks of lanes.
+    /// Computes all groups, in blocks of windows.
     ///
     /// # Errors
     /// Returns an error if scratch memory cannot be allocated.
     ///
     /// # Safety
-    /// - *operands*: every lane plus every depth is a valid offset of the staged images, for every group, and the
-    ///   weights have `groups · rows · depths` elements;
-    /// - *result*: `out` is valid for writes at every lane plus row, these are distinct, and no other thread accesses
-    ///   them;
+    /// - *operands*: for every group, every offset of a window plus every offset in `depths` is a valid offset of the
+    ///   staged images, and the weights have `groups · rows · depths.len()` elements;
+    /// - *result*: `out` is valid for writes at the offset of every window in every row, these offsets are distinct,
+    ///   and no other thread accesses these elements;
     /// - *isa*: the processor supports `problem.isa`.
     unsafe fn compute(&self, stage: &StagedImages<T>, out: SharedPtr<T>) -> Result<()> {
         let (space, groups) = (IndexSpace::new(self.axes), self.problem.groups);
         let image_lanes: usize = self.axes[1..].iter().map(|axis| axis.0).product();
         let (rows, data) = (self.weights.rows, SharedPtr(stage.data.cast_mut()));
-        // A block consists of whole images, so that its rows are stored in place, or is a part of one image. Without
-        // packing, several images a block gain nothing.
+        // A block is a part of one image, or several whole images. Products without packing use blocks of at most one
+        // image, because larger blocks would not be faster.
         let lanes = match BLOCK_LANES / image_lanes.max(1) {
             0 => image_lanes.div_ceil(image_lanes.div_ceil(BLOCK_LANES)).next_multiple_of(32),
             _ if rows <= MAX_UNPACKED_ROWS => image_lanes,
@@ -284,12 +288,13 @@ impl<T: Element> WindowProduct<'_, T> {
                 (first..end).step_by(lanes).map(move |start| (start, end.min(start + lanes)))
             })
             .collect();
-        // All groups share the lanes of a block, so groups become tasks of their own only if blocks are few.
+        // All groups share the offset lists of a block. Therefore groups are separate tasks only if there are few
+        // blocks.
         let group_parts = if blocks.len() >= 16 { 1 } else { groups.min(16) };
         let part_groups = groups.div_ceil(group_parts);
         let cost = rows * self.depths.len() * lanes * part_groups;
-        // Blocks whose result is not one contiguous run are computed in scratch memory, one block per worker, and then
-        // copied.
+        // Blocks in which the rows of the result are not contiguous are computed in scratch memory, one block per
+        // worker, and then copied.
         let result = IndexSpace::new(self.axes.map(|(len, [_, to])| (len, [to])));
         let is_scattered = |&(first, end): &(usize, usize)| {
             end - first > 1 && (result.step() != [1] || first / result.run_len() != (end - 1) / result.run_len())
@@ -314,12 +319,12 @@ impl<T: Element> WindowProduct<'_, T> {
             for group in part * part_groups..groups.min((part + 1) * part_groups) {
                 debug_assert!(
                     valid.contains_sums(group as isize * self.group_stride, &from, &self.depths),
-                    "a window reads outside of the staged images"
+                    "a window extends beyond the staged images"
                 );
-                // SAFETY: the sums of the group's stride, `from` and `depths` are valid offsets of the staged images,
-                // and the blocks and groups of different tasks write disjoint elements of the result (this function's
-                // contract). `scratch` belongs to this worker and has a whole block of lanes if some block is
-                // scattered.
+                // SAFETY: by this function's contract, the sums of the group's offset, an offset in `from` and an
+                // offset in `depths` are valid offsets of the staged images (*operands*), and the blocks and groups of
+                // different tasks write disjoint elements of the result (*result*). `scratch` belongs to this worker,
+                // and has `rows · lanes` elements if the result of some block is not contiguous.
                 unsafe {
                     let data = data.at(group as isize * self.group_stride);
                     self.compute_block(
@@ -336,11 +341,12 @@ impl<T: Element> WindowProduct<'_, T> {
         })
     }
 
-    /// Computes all rows of the lanes `from` of one group and stores them at the offsets `to` of the result.
+    /// Computes all rows of one group for the windows at the offsets `from`, and stores them at the offsets `to` in
+    /// each row of the result.
     ///
     /// # Safety
-    /// The contract of [`compute`](Self::compute) holds for these lanes. If `to` is not one contiguous run, `scratch`
-    /// is valid for `rows · lanes` elements that no other thread accesses.
+    /// The contract of [`compute`](Self::compute) holds for these windows. If the offsets `to` are not consecutive,
+    /// `scratch` is valid for `rows · from.len()` elements that no other thread accesses.
     unsafe fn compute_block(
         &self,
         group: usize,
@@ -351,7 +357,7 @@ impl<T: Element> WindowProduct<'_, T> {
         scratch: *mut T,
     ) {
         let (isa, lanes) = (self.problem.isa, from.len());
-        debug_assert_eq!(lanes, to.len(), "one result offset per lane");
+        debug_assert_eq!(lanes, to.len(), "there must be one result offset for each window");
         let (rows, depth) = (self.weights.rows, self.depths.len());
         let weights: *const T = self.weights.data.at((group * rows * depth) as isize);
         let single_run = to.runs(0..lanes).next().filter(|run| run.2 == lanes);
@@ -359,9 +365,9 @@ impl<T: Element> WindowProduct<'_, T> {
             Some((_, at, _)) => (out.wrapping_offset(at), self.row_stride),
             None => (scratch, lanes as isize),
         };
-        // SAFETY: every lane and depth is a valid offset of `data`, the weights of the group have `rows · depth`
-        // elements by construction, and `c` is valid for `rows` rows of `lanes` elements: in the result if the lanes
-        // are one run there, else in `scratch` (all this function's contract).
+        // SAFETY: by this function's contract, every sum of an offset in `from` and an offset in `depths` is a valid
+        // offset of `data`, the weights of the group have `rows · depth` elements, and `c` is valid for `rows` rows of
+        // `lanes` elements: in the result if the offsets `to` are consecutive, otherwise in `scratch`.
         unsafe {
             if rows <= MAX_UNPACKED_ROWS {
                 for r in 0..rows {

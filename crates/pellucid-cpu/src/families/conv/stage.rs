@@ -1,6 +1,7 @@
-//! Images in the layout that windows read: with their padding, and with neighbouring windows contiguous in memory.
+//! Staged images: images with their padding, in a layout in which the elements that one tap reads in neighbouring
+//! windows are contiguous.
 //!
-//! The elements of a row whose positions are equal modulo the stride are stored together, one phase after the other (a
+//! The elements of a row whose indices are equal modulo the stride are stored together, one phase after the other (a
 //! polyphase layout). Element q is stored at the start of phase `q mod stride` plus `q / stride`, so one tap of
 //! neighbouring windows is contiguous for any stride. Images that already have this layout are used in place.
 
@@ -20,7 +21,7 @@ use std::ops::Range;
 /// The region may extend beyond the image; elements outside it are 0.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadRegion {
-    /// The position of the first element along every axis.
+    /// The coordinate of the first element along every axis.
     pub(super) low: [isize; 3],
     /// The number of elements along every axis.
     pub(super) len: [usize; 3],
@@ -30,7 +31,7 @@ pub(super) struct ReadRegion {
 
 /// Images of a batch in the staged layout.
 pub(super) struct StagedImages<T> {
-    /// The element `low` of channel 0 of the first image.
+    /// The address of the element with coordinates `low` in channel 0 of the first image.
     pub(super) data: *const T,
     /// The stride from one image to the next.
     pub(super) image_stride: isize,
@@ -52,7 +53,7 @@ pub(super) struct StagedImages<T> {
 pub(super) struct ValidOffsets(Range<isize>);
 
 impl ValidOffsets {
-    /// Returns whether all sums of `start`, a lane's offset and a depth's offset are valid.
+    /// Returns whether all sums of `start`, an offset in `lanes` and an offset in `depths` are valid.
     pub(super) fn contains_sums(&self, start: isize, lanes: &OffsetList, depths: &OffsetList) -> bool {
         let (Some(lanes), Some(depths)) = (lanes.bounds(), depths.bounds()) else { return true };
         self.0.contains(&(start + lanes.0 + depths.0)) && self.0.contains(&(start + lanes.1 + depths.1))
@@ -75,7 +76,7 @@ impl<T: Element> StagedImages<T> {
         sizes: &ImageSizes,
         region: &ReadRegion,
     ) -> Result<StagedImages<T>> {
-        debug_assert!(region.phases >= 1 && region.len.iter().all(|&len| len >= 1), "{region:?}");
+        debug_assert!(region.phases >= 1 && region.len.iter().all(|&len| len >= 1), "the region is empty: {region:?}");
         let ImageSizes { channels, dims } = *sizes;
         let [_, h, w] = dims;
         let image_plane = dims.iter().product::<usize>();
@@ -100,7 +101,7 @@ impl<T: Element> StagedImages<T> {
         let plane_len = rows.saturating_mul(row);
         let buffer = CpuBuffer::scratch(bytes)?;
         let (from, to) = (SharedPtr(data.cast_mut()), SharedPtr(buffer.ensure()?.as_ptr().cast::<T>()));
-        // The range of positions of the region that are inside the image, along one axis.
+        // The range of indices in the region whose elements are inside the image, along one axis.
         let rows_inside_image = |a: usize| {
             let first = (-region.low[a]).clamp(0, region.len[a] as isize) as usize;
             let end = (dims[a] as isize - region.low[a]).clamp(first as isize, region.len[a] as isize) as usize;
@@ -169,13 +170,13 @@ pub(super) fn depth_offsets<T>(channels: usize, stage: &StagedImages<T>, taps: &
 
 /// The plan for staging one row: the part of the region that is inside the image. The elements around it are 0.
 struct RowPlan {
-    /// The position of the first element of the region.
+    /// The column of the image at which the region begins; it may be negative.
     low: isize,
     /// The number of elements of one phase.
     phase_len: usize,
     /// The number of phases.
     phases: usize,
-    /// For every phase the range of its elements that are inside the image.
+    /// For every phase, the range of the elements that are inside the image.
     inside: List<(usize, usize), 4>,
 }
 
@@ -192,7 +193,8 @@ impl RowPlan {
         RowPlan { low, phase_len, phases, inside }
     }
 
-    /// Stages the rows that begin at the offsets `sources` from `from`, into rows `step` elements apart from `to` on.
+    /// Copies the rows that begin at the offsets `sources` from `from` to staged rows, which begin at `to` and are
+    /// `step` elements apart.
     ///
     /// # Safety
     /// Each source row is valid for reading the width passed to [`new`](Self::new); `to` is valid for writing one

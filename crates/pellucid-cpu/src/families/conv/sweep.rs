@@ -64,7 +64,7 @@ fn random_windows_strides_dilations_and_paddings() {
         let (size, stride, dilation) = (triple(choices, 4), triple(choices, 3), triple(choices, 2));
         let before = [(); 3].map(|()| choices.below(4));
         let window = window(size, stride, dilation, before);
-        // The image has positions for one window and up to three more per axis.
+        // Along each axis, the image is long enough for one window and for up to three more.
         let [x, after] = [(); 2].map(|()| [(); 3].map(|()| choices.below(4)));
         let x = [0, 1, 2].map(|a| (x[a] + 1).max((window.reach(a) + 1).saturating_sub(before[a] + after[a])));
         let channels = [1 + choices.below(6), 1 + choices.below(20)];
@@ -76,7 +76,7 @@ fn random_windows_strides_dilations_and_paddings() {
 #[test]
 fn output_counts_near_vector_and_task_sizes() {
     let choices = &Choices::new(34);
-    // The work is large enough for several threads, with one output position and with two.
+    // The work is large enough for several threads. The output has one position or two.
     for cout in [15, 16, 17, 31, 33, 47, 49, 63, 65, 120] {
         let size = choices.of(&[[1, 5, 5], [1, 4, 4]]);
         for x in [size, [1, size[1] + 1, size[2]]] {

@@ -3,10 +3,10 @@
 use pellucid_ir::Result;
 use pellucid_runtime::threads;
 
-/// The least number of multiply-adds that pays for a separate task.
+/// The least number of multiply-adds of a task. Smaller tasks would cost more than they save.
 pub(super) const MIN_TASK_WORK: usize = 1 << 19;
 
-/// Calls `work(worker, i)` for every i below `count`, on several threads if the total work pays for them.
+/// Calls `work(worker, i)` for every i below `count`, on several threads if the total work is large enough.
 ///
 /// `cost` is the number of multiply-adds of one call. `worker` is below [`worker_count`], and calls with the same
 /// `worker` never run concurrently.

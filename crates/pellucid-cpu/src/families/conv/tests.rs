@@ -31,7 +31,8 @@ impl ConvCase {
         [image_shape(c, self.x), Shape::from([o * self.groups, c, k[0], k[1], k[2]]), image_shape(o, y)]
     }
 
-    /// Returns the values of the part by evaluating the trilinear form in loops, from the values of x, w and y.
+    /// Returns the values of one [`ConvPart`] (y, or the gradient of x or w), computed from the values of x, w and y by
+    /// loops over the trilinear form.
     pub(super) fn naive(&self, part: ConvPart, [x, w, y]: [&[f64]; 3]) -> Vec<f64> {
         let [xs, ws, ys] = self.shapes();
         let size = match part {
@@ -66,7 +67,7 @@ impl ConvCase {
         out
     }
 
-    /// Computes the part with the kernel, in an array of the given layout.
+    /// Computes one [`ConvPart`] with the kernel, in an array of the given layout.
     pub(super) fn compute(
         &self,
         part: ConvPart,
@@ -86,7 +87,7 @@ impl ConvCase {
     }
 }
 
-/// All parts of a convolution.
+/// All values of [`ConvPart`]: the output and the two gradients.
 pub(super) const ALL_PARTS: [ConvPart; 3] = [ConvPart::Output, ConvPart::Input, ConvPart::Weight];
 
 /// Returns a window.

@@ -1,8 +1,8 @@
 //! Weight gradients: windows times outputs, summed over all positions of all images.
 //!
-//! The gradient is computed transposed, `[channels·taps, outputs]`. A row is one tap of one channel over all positions,
-//! which are contiguous in runs; the outputs are the columns. Images are processed in chunks of about 1,024 positions,
-//! so that the depth of a product is about 1,024. The chunk size is a function of the shapes.
+//! The transposed gradient, `[channels·taps, outputs]`, is the product of the matrix `[channels·taps, positions]` of
+//! all windows with the matrix `[positions, outputs]` of y. Images are processed in chunks of about 1,024 positions, so
+//! k of a product is about 1,024. The chunk size is a function of the shapes.
 
 use super::problem::ConvProblem;
 use super::stage::{ReadRegion, StagedImages, tap_offsets};
@@ -16,7 +16,7 @@ use pellucid_runtime::threads::{self, SharedPtr};
 use pellucid_simd::Element;
 use std::ops::Range;
 
-/// The number of positions that makes one product efficient.
+/// The approximate number of output positions of a chunk, which is k of one product. Fewer would be less efficient.
 const CHUNK_POSITIONS: usize = 1024;
 
 /// The number of rows of one task, if there are several threads.
@@ -103,7 +103,8 @@ struct WeightGradient<'a, T> {
     rows: usize,
     /// The output positions of one image.
     plane: usize,
-    /// The sums of all groups: `[group, row, output]` or, for few outputs, `[group, output, row, virtual lane]`.
+    /// The sums of all groups: `[group, row, output]` or, for few outputs, `[group, output, row, VIRTUAL_LANES]`, where
+    /// each gradient has [`VIRTUAL_LANES`] partial sums.
     sums: SharedPtr<T>,
 }
 
@@ -156,7 +157,7 @@ impl<T: Element> ImageChunk<T> {
             (0..problem.groups).all(|group| {
                 stage.valid.contains_sums(gradient.group_offset(&chunk, group), &chunk.taps, &chunk.windows)
             }),
-            "a window reads outside of the staged images"
+            "a window extends beyond the staged images"
         );
         chunk
     }
@@ -171,10 +172,11 @@ impl<T: Element> WeightGradient<'_, T> {
     /// Adds the products of a chunk, one output at a time, without packing.
     ///
     /// # Errors
-    /// This variant has no errors; the type is that of [`for_each_task`].
+    /// This method returns no errors; its return type is that of [`for_each_task`].
     ///
     /// # Safety
-    /// The [array contract](ConvProblem#the-array-contract) holds, and the sums have a virtual vector per weight.
+    /// The [array contract](ConvProblem#the-array-contract) holds, and there are [`VIRTUAL_LANES`] partial sums for
+    /// each weight.
     unsafe fn add_dots(&self, chunk: &ImageChunk<T>) -> Result<()> {
         let (rows, isa) = (self.rows, self.problem.isa);
         let &ImageChunk { count, data, image_stride, y, y_image_stride, ref taps, ref windows, .. } = chunk;
@@ -185,8 +187,9 @@ impl<T: Element> WeightGradient<'_, T> {
                 let x = y.at(i * y_image_stride + (output * self.plane) as isize);
                 let data = data.at(group_offset(output / self.cout)).wrapping_offset(i * image_stride);
                 let sums = self.sums.at((output * rows * VIRTUAL_LANES) as isize);
-                // SAFETY: `taps` plus `image_windows` are offsets of an image, y has one element per position (array
-                // contract, *shape*), and every output has sums of its own.
+                // SAFETY: every sum of an offset in `taps` and an offset in `image_windows` is a valid offset of the
+                // image, y has one element per window (array contract, *shape*), and each task writes the sums of its
+                // own output.
                 unsafe {
                     pellucid_gemm::weight_grad_dots(
                         isa,
@@ -198,13 +201,13 @@ impl<T: Element> WeightGradient<'_, T> {
         })
     }
 
-    /// Adds the products of a chunk, as matrix products of the windows of a group with its outputs.
+    /// Adds the products of a chunk: for each group, the matrix product of its windows of x with its channels of y.
     ///
     /// # Errors
     /// Returns an error if scratch memory cannot be allocated.
     ///
     /// # Safety
-    /// The [array contract](ConvProblem#the-array-contract) holds, and the sums have an element per weight.
+    /// The [array contract](ConvProblem#the-array-contract) holds, and there is one sum for each weight.
     unsafe fn add_products(&self, chunk: &ImageChunk<T>) -> Result<()> {
         let &WeightGradient { cout, rows, plane, sums, .. } = self;
         let (isa, count, depth) = (self.problem.isa, chunk.count, chunk.windows.len());
@@ -212,7 +215,7 @@ impl<T: Element> WeightGradient<'_, T> {
         let is_in_place = plane >= CHUNK_POSITIONS / 4 && count == 1;
         // SAFETY: the array contract, which is this function's contract.
         let channels_last = if is_in_place { None } else { Some(unsafe { self.to_channels_last(chunk)? }) };
-        // Every task packs the outputs again, so a single thread uses one task per group.
+        // Every task packs the matrix of y again, so a single thread uses one task per group.
         let task_rows = if threads::count() == 1 { rows } else { TASK_ROWS };
         let parts = rows.div_ceil(task_rows);
         for_each_task(self.problem.groups * parts, rows.min(task_rows) * cout * depth, |_, task| {
@@ -231,8 +234,9 @@ impl<T: Element> WeightGradient<'_, T> {
             };
             let c = sums.at((group * rows * cout) as isize);
             let shape = (part * task_rows..rows.min((part + 1) * task_rows), 0..cout, depth);
-            // SAFETY: `taps` plus `windows` are offsets of the staged images, `outputs` has one element per position
-            // and column, and every task writes rows of its own of the sums.
+            // SAFETY: every sum of an offset in `taps` and an offset in `windows` is a valid offset of the staged
+            // images, `outputs` has one element for each window and column, and each task writes its own rows of the
+            // sums.
             unsafe { pellucid_gemm::multiply(isa, &windows, &outputs, shape, c, cout as isize, !chunk.is_first) }
             Ok(())
         })
@@ -265,15 +269,15 @@ impl<T: Element> WeightGradient<'_, T> {
         Ok((to, buffer))
     }
 
-    /// Writes the weights w: the transposed sums or, unless they are `is_packed`, the sums of the virtual lanes.
+    /// Writes the gradient w: the transposed sums if `is_packed`, otherwise the totals of the partial sums.
     ///
     /// # Safety
     /// The sums are complete, and w is valid for writing all weights, which no other thread accesses.
     unsafe fn store(&self, w: SharedPtr<T>, is_packed: bool) {
         let &WeightGradient { cout, rows, sums, .. } = self;
         let groups = self.problem.groups;
-        // SAFETY: the sums and w have one element per weight, or one virtual vector; w is exclusive to this call (this
-        // function's contract).
+        // SAFETY: w has one element for each weight, and there are one or `VIRTUAL_LANES` sums for each weight; w is
+        // exclusive to this call (this function's contract).
         unsafe {
             if !is_packed {
                 let sums = std::slice::from_raw_parts(sums.get(), groups * cout * rows * VIRTUAL_LANES);

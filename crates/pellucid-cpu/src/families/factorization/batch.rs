@@ -12,7 +12,7 @@ const GRAIN: usize = 1 << 18;
 /// Factors every matrix of the inputs `x` into the outputs `y`.
 ///
 /// # Errors
-/// If a pivot is out of range, or if there is not enough memory for the copies in `f64`.
+/// Returns an error if a pivot is out of range, or if there is not enough memory for the copies in `f64`.
 pub(super) fn factor_batch<'a>(kernel: &Factorization, x: &[Operand<'a>], y: &[Operand<'a>]) -> Result<()> {
     // The number of axes of one matrix, or of one list of pivots.
     let inner_rank = if matches!(kernel, Factorization::RowOrder { .. }) { 1 } else { 2 };
@@ -61,11 +61,19 @@ pub(super) fn check_operands(kernel: &Factorization, x: &[Operand<'_>], y: &[Ope
     let expected = Kernel::Factorization(*kernel).infer(&x.iter().map(meta).collect::<Vec<_>>())?;
     let (op, shapes) = (kernel.name(), x.iter().chain(y).map(|o| o.shape()));
     if expected.len() != y.len() || !expected.iter().zip(y).all(|(m, o)| m.shape == *o.shape()) {
-        return Err(Error::shapes(op, shapes, "inputs, then outputs: the output shapes are not those of the factors"));
+        return Err(Error::shapes(
+            op,
+            shapes,
+            "the output shapes (listed after the input shapes) are not those of the factors",
+        ));
     }
     if !expected.iter().zip(y).all(|(m, o)| m.dtype == o.dtype) {
         let dtypes = x.iter().chain(y).map(|o| o.dtype);
-        return Err(Error::dtypes(op, dtypes, "inputs, then outputs: the output dtypes are not those of the factors"));
+        return Err(Error::dtypes(
+            op,
+            dtypes,
+            "the output dtypes (listed after the input dtypes) are not those of the factors",
+        ));
     }
     Ok(())
 }
@@ -73,7 +81,7 @@ pub(super) fn check_operands(kernel: &Factorization, x: &[Operand<'_>], y: &[Ope
 /// Returns an error if a pivot, counted from 1, exceeds the number of rows.
 fn check_pivots(op: &'static str, pivots: impl Iterator<Item = f64>, rows: usize) -> Result<()> {
     match pivots.map(|p| p as i64).find(|p| !(1..=rows as i64).contains(p)) {
-        Some(pivot) => Err(Error::invalid(op, format!("pivots are rows from 1 to {rows}, got {pivot}"))),
+        Some(pivot) => Err(Error::invalid(op, format!("pivots must be row numbers from 1 to {rows}, got {pivot}"))),
         None => Ok(()),
     }
 }
@@ -81,7 +89,7 @@ fn check_pivots(op: &'static str, pivots: impl Iterator<Item = f64>, rows: usize
 /// Decodes pivots in the format of LAPACK's `sytrf`: counted from 1, and negative and repeated for a 2×2 block.
 ///
 /// # Errors
-/// If a pivot is out of range, or if a negative pivot is not repeated.
+/// Returns an error if a pivot is out of range, or if a negative pivot is not repeated.
 fn decode_ldl_pivots(op: &'static str, encoded: &[f64]) -> Result<Vec<Pivot>> {
     let n = encoded.len();
     let mut pivots = Vec::with_capacity(n);
@@ -89,7 +97,8 @@ fn decode_ldl_pivots(op: &'static str, encoded: &[f64]) -> Result<Vec<Pivot>> {
         let (k, row) = (pivots.len(), pivot.abs() as usize);
         let pair = pivot < 0.0 && encoded.get(k + 1) == Some(&pivot);
         if row == 0 || row > n || (pivot < 0.0 && !pair) {
-            let reason = format!("pivots are rows from 1 to {n}, negative and repeated for a 2×2 block, got {pivot}");
+            let reason =
+                format!("pivots must be row numbers from 1 to {n}, negated and repeated for a 2×2 block, got {pivot}");
             return Err(Error::invalid(op, reason));
         }
         match pair {
@@ -130,8 +139,9 @@ fn factor_matrix(kernel: Factorization, mut inputs: Vec<Matrix>) -> Vec<Matrix> 
         }
         Factorization::LdlSolve => {
             // `swap_remove` has moved B to the position of A.
-            let [ref mut x, ref pivots] = inputs[..] else { unreachable!("the kernel has three inputs") };
-            let pivots = decode_ldl_pivots(kernel.name(), pivots.data()).expect("the pivots have been checked");
+            let [ref mut x, ref pivots] = inputs[..] else { unreachable!("the kernel must have three inputs") };
+            let pivots =
+                decode_ldl_pivots(kernel.name(), pivots.data()).expect("the pivots must be valid after the check");
             pellucid_linalg::solve_ldl(&a, &pivots, x);
             vec![inputs.swap_remove(0)]
         }
@@ -221,15 +231,15 @@ impl BatchMatrix {
         fn load_as<T: Copy>(matrix: &BatchMatrix, wide: impl Fn(T) -> f64) -> Matrix {
             let [rows, columns] = matrix.shape;
             // SAFETY: (i, j) is within the shape, and all elements of the operand are in its buffer, as type `T` (its
-            // dtype). No other thread writes them: outputs overlap an input only as the same view, and the outputs of
-            // matrix b are written by this thread, after the matrix has been loaded.
+            // dtype). No other thread writes them: outputs overlap an input only with equal address and layout, and the
+            // outputs of matrix b are written by this thread, after the matrix has been loaded.
             Matrix::from_fn(rows, columns, |i, j| wide(unsafe { *matrix.element::<T>(i, j) }))
         }
         match self.dtype {
             DType::F32 => load_as(self, |x: f32| f64::from(x)),
             DType::F64 => load_as(self, |x: f64| x),
             DType::I32 => load_as(self, |x: i32| f64::from(x)),
-            other => unreachable!("the dtype {other} is an error of the check"),
+            other => unreachable!("the check must reject the dtype {other}"),
         }
     }
 
@@ -251,7 +261,7 @@ impl BatchMatrix {
             DType::F64 => store_as(self, values, |x| x),
             DType::I32 => store_as(self, values, |x| x as i32),
             DType::I64 => store_as(self, values, |x| x as i64),
-            other => unreachable!("the dtype {other} is an error of the check"),
+            other => unreachable!("the check must reject the dtype {other}"),
         }
     }
 }

@@ -43,12 +43,16 @@ fn check_shapes(
         && *values.shape() == index.shape(shape, index_shape);
     if !fits {
         let help =
-            "one index array for each indexed axis, all of one shape; values with the shape of the indexed result";
+            "there must be one index array per indexed axis, all of one shape, and values with the shape of the result";
         return Err(Error::shapes(op, [shape, values.shape(), index_shape], help));
     }
     if values.dtype != array.dtype || indices.iter().any(|i| i.dtype != DType::I64) {
         let dtypes = [array.dtype, values.dtype].into_iter().chain(indices.iter().map(|i| i.dtype));
-        return Err(Error::dtypes(op, dtypes, "indices are i64, and the array and the values have the same dtype"));
+        return Err(Error::dtypes(
+            op,
+            dtypes,
+            "indices must be i64, and the array and the values must have the same dtype",
+        ));
     }
     Ok(())
 }
@@ -79,9 +83,10 @@ fn first_out_of_bounds(index: &Operand<'_>, len: usize) -> Option<i64> {
     let (mut found, all_in_bounds) = (None, all_in_bounds(Isa::best()));
     space.runs(0..space.len(), |[offset], n| {
         // SAFETY: the run consists of `n` elements of the operand, `step` apart, and all elements of an operand are in
-        // its buffer (clause 1). `Isa::best` returns an instruction set of this processor (clause 2).
+        // its buffer (clause 1 of `all_in_bounds`). `Isa::best` returns an instruction set of this processor (clause
+        // 2).
         if found.is_none() && !unsafe { all_in_bounds(first.at(offset), step, n, len) } {
-            // SAFETY: i < n, so this is an element of the same run.
+            // SAFETY: i < n, so this is one of the `n` elements that are in the buffer.
             let values = (0..n as isize).map(|i| unsafe { *first.at(offset + i * step) });
             found = values.into_iter().find(|&v| !is_in_bounds(v, len));
         }
@@ -137,8 +142,8 @@ struct IndexPairs {
 impl IndexPairs {
     /// Creates the pairs of operands that [`check_shapes`] has accepted, from their layouts.
     ///
-    /// `cut` is an axis of the array that is not indexed, and a length: only the first elements along this axis are
-    /// paired.
+    /// `cut` is an axis of the array that is not indexed, and a length. Only that many first elements along this axis
+    /// are paired.
     fn new(
         index: &Index,
         array: &Layout,
@@ -205,8 +210,8 @@ impl IndexPairs {
                 axis.space.runs(from..from + n, |[offset], n| {
                     let (offsets, first) = (&mut array[done..done + n], axis.first.at(offset));
                     // SAFETY: the run consists of `n` elements of the index array, `step` apart, and all elements of an
-                    // operand are in its buffer (clause 1). `Isa::best` returns an instruction set of this processor
-                    // (clause 2).
+                    // operand are in its buffer (clause 1 of `add_index_offsets`). `Isa::best` returns an instruction
+                    // set of this processor (clause 2).
                     unsafe { add_index_offsets(offsets, first, step, axis.len, axis.stride) };
                     done += n;
                 });

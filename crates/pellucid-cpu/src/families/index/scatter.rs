@@ -84,7 +84,8 @@ impl<'a, T> ScatterArray<'a, T> {
 type ScatterKernel<S, V> = unsafe fn(*mut S, *const V, &[isize], &[isize], &IndexSpace<2>);
 
 impl<'a> ScatterTask<'a> {
-    /// Combines in a copy of y in `f32`, so that repeated indices are rounded once and not at every step.
+    /// Combines the values with a copy of y in `f32`. The sum of values with equal indices is then rounded once,
+    /// instead of after each addition.
     fn accumulate_in_f32<T: StorageElement<Compute = f32>>(
         &self,
         reduction: ScatterReduction,
@@ -117,7 +118,7 @@ impl<'a> ScatterTask<'a> {
         V: StorageElement<Compute = S::Compute>,
         S: StorageElement,
     {
-        // Only sums run often: they are the gradients of a gather.
+        // Only sums are optimised. They are used often, because they compute the gradient of a gather.
         let kernel = match reduction {
             ScatterReduction::Mul => const { combine_block::<S, V, ScatterProduct, false>(Isa::Portable) },
             ScatterReduction::Max => const { combine_block::<S, V, ScatterMax, false>(Isa::Portable) },
@@ -172,9 +173,9 @@ impl<'a> ScatterTask<'a> {
         let pairs = IndexPairs::new(self.index, y.layout, values.layout, indices, cut);
         pairs.for_each_block(0..pairs.positions.len(), &mut |in_y, in_values| {
             // SAFETY: the offsets and the slice address elements of y and of the values, because `check_shapes` and
-            // `check_indices` have accepted the operands (clause 1). Other tasks have other positions along an axis
-            // that is not indexed, so they use other elements of y; the caller of the scatter passes no values that
-            // overlap y (clause 2). The instruction set of `kernel` is one of this processor.
+            // `check_indices` have accepted the operands (clause 1 of `for_each_element`). Other tasks process other
+            // indices along an axis that is not indexed, so they use other elements of y; the caller of the scatter
+            // passes no values that overlap y (clause 2). The instruction set of `kernel` is one of this processor.
             unsafe { kernel(y.first.get(), values.first.get(), in_y, in_values, &pairs.slice) }
         });
     }
@@ -203,7 +204,7 @@ per_isa! {
     /// Combines a block of slices of the values with slices of y. FAST selects loops for contiguous slices.
     ///
     /// # Safety
-    /// The contract of [`for_each_element`]. In addition, the processor has the instruction set.
+    /// The contract of [`for_each_element`] holds. In addition, the processor has the instruction set.
     fn combine_block
     [S: StorageElement, V: StorageElement<Compute = S::Compute>, C: ScatterCombine, const FAST: bool]
     [S, V, C, FAST](
@@ -222,7 +223,7 @@ per_isa! {
     /// Copies a block of slices of the values to slices of y.
     ///
     /// # Safety
-    /// The contract of [`for_each_element`]. In addition, the processor has the instruction set.
+    /// The contract of [`for_each_element`] holds. In addition, the processor has the instruction set.
     fn assign_block[T: Copy][T](
         y: *mut T, values: *const T, in_y: &[isize], in_values: &[isize], slice: &IndexSpace<2>
     ) {
@@ -236,8 +237,8 @@ const PREFETCH_BYTES: usize = 512;
 
 /// Calls `f` for every pair of an element of y and a value, in order.
 ///
-/// `in_y` and `in_values` are the offsets of the slices. `slice` holds the strides within a slice. FAST selects loops of
-/// their own for contiguous slices, which the compiler vectorises.
+/// `in_y` and `in_values` are the offsets of the slices. `slice` holds the strides within a slice. FAST selects
+/// separate loops for contiguous slices, which the compiler vectorises.
 ///
 /// # Safety
 /// 1. For every slice and every offset within it, `y` is valid for reads and writes, and `values` is valid for reads.
@@ -251,7 +252,7 @@ unsafe fn for_each_element<S, V: Copy, const FAST: bool>(
     slice: &IndexSpace<2>,
     f: impl Fn(&mut S, &V),
 ) {
-    debug_assert_eq!(in_y.len(), in_values.len(), "one value slice for every slice of y");
+    debug_assert_eq!(in_y.len(), in_values.len(), "y and the values must have the same number of slices");
     let [y_step, v_step] = slice.step();
     for (k, (&y_offset, &value_offset)) in in_y.iter().zip(in_values).enumerate() {
         // The processor cannot predict the next slice, and a slice often spans a page: its beginning is prefetched.

@@ -15,7 +15,7 @@ fn ravel(index: &[usize], shape: &[usize]) -> usize {
     index.iter().zip(shape).fold(0, |flat, (&i, &d)| flat * d + i)
 }
 
-/// Returns, for every element of `x[index]`, its position in x.
+/// Returns, for every element of `x[index]`, its row-major index in x.
 fn naive(index: &Index, x: &Shape, index_shape: &Shape, indices: &[Vec<i64>]) -> Vec<usize> {
     let out = index.shape(x, index_shape);
     let wrap = |i: i64, len: usize| if i < 0 { i + len as i64 } else { i } as usize;

@@ -28,7 +28,7 @@ impl CpuFamily for MatMul {
         // The first input of the epilogue is the product.
         let map = Map { program: program.clone(), params: self.params.clone() };
         let dense = Layout::contiguous(out.shape().clone());
-        // The check does not use the address.
+        // `check` does not read the address of an operand.
         let product = Operand { base: std::ptr::null_mut(), layout: &dense, dtype: a.dtype };
         let operands: Operands<'_> = [product].into_iter().chain(inputs[2..].iter().copied()).collect();
         map.check(&operands, outputs)
@@ -94,7 +94,7 @@ fn check_product(a: &Operand<'_>, b: &Operand<'_>, out: &Operand<'_>) -> Result<
         return Err(Error::shapes(
             "matmul",
             [x, y, out.shape()],
-            "the factors [.., m, k] and [.., k, n] have a product [.., m, n]",
+            "the product of factors [.., m, k] and [.., k, n] must have the shape [.., m, n]",
         ));
     }
     if a.dtype == DType::Bool {
@@ -103,9 +103,9 @@ fn check_product(a: &Operand<'_>, b: &Operand<'_>, out: &Operand<'_>) -> Result<
     if a.dtype != b.dtype { Err(mixed_dtypes(a, b, out)) } else { Ok(()) }
 }
 
-/// Returns the error of factors and a product with different dtypes.
+/// Returns the [`Error`] for a product in which the dtypes of the factors and of the result differ.
 fn mixed_dtypes(a: &Operand<'_>, b: &Operand<'_>, out: &Operand<'_>) -> Error {
-    Error::dtypes("matmul", [a.dtype, b.dtype, out.dtype], "both factors and the product have the same dtype")
+    Error::dtypes("matmul", [a.dtype, b.dtype, out.dtype], "both factors and the product must have the same dtype")
 }
 
 /// The destination of a product, or the shape of a product that only the epilogue reads.
@@ -172,8 +172,9 @@ fn multiply_as<T: Element>(
     };
     let steps = |axis: usize| [stride(a, axis), stride(b, axis), c.map_or(0, |c| stride(c, axis))];
     let mut batch: List<(usize, [isize; 3]), 6> = (0..batch_rank).map(|axis| (shape[axis], steps(axis))).collect();
-    // Products with the same B are one product with more rows, so a batch axis along which B is broadcast is folded
-    // into the rows. For m, n > 1 the order of summation depends on k alone, so folding changes no bit.
+    // Products with the same B are one product with more rows. Therefore a batch axis along which B is broadcast is
+    // merged into the rows of A and C (folded), if their strides permit it. For m, n > 1 the order of summation depends
+    // on k alone, so folding changes no bit.
     while let Some(&(len, [x, y, z])) = batch.last() {
         let is_foldable =
             y == 0 && x == a_strides.0 * gemm.m as isize && (c.is_err() || z == c_strides.0 * gemm.m as isize);
@@ -207,7 +208,7 @@ impl<T: Element> Epilogue<T> for MapEpilogue<'_> {
         let steps = [part.row_stride * size, part.col_stride * size];
         // SAFETY: the part is within the product, and its first element is at `part.data`. Each element of the product
         // is in one part, which one thread finishes, so no other thread uses the outputs of this part. No thread writes
-        // an input, except as an output that is the same view.
+        // an input, except that an output may have the address and the layout of an input.
         unsafe { self.run(part.batch, part.rows, part.cols, part.data.cast(), steps) }
     }
 

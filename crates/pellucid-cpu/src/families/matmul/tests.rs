@@ -72,7 +72,8 @@ fn folding_a_batch_into_rows_and_threads_change_no_bit() {
         })
     };
     let folded = run(TestLayout::Plain, 1);
-    // Column-major batches are not folded.
+    // The batch axis of column-major operands cannot be merged into the rows, so these batches are computed one product
+    // after the other.
     TestLayout::ALL.into_iter().for_each(|layout| assert_eq!(run(layout, 3), folded, "{layout:?}"));
 }
 
@@ -118,7 +119,8 @@ fn run_fused_and_separate(
 
 #[test]
 fn an_epilogue_with_several_outputs_equals_a_separate_map() {
-    // Several blocks of columns, of the depth and of rows; a batch that is folded and one that is not; vectors.
+    // The shapes have several blocks of columns, of k and of rows; a batch whose axis is merged into the rows and one
+    // whose axis is not; and vectors.
     for (x, y, z) in [
         (Shape::from([40, 300]), Shape::from([300, 1100]), Shape::from([40, 1100])),
         ([700, 20].into(), [20, 530].into(), [700, 530].into()),

@@ -2,8 +2,8 @@
 //!
 //! Outputs are computed row by row, in blocks of adjacent outputs whose maxima stay in registers for all taps of the
 //! window. Every input line is first deinterleaved: element i goes to phase i mod stride, so that the same tap of
-//! adjacent windows is contiguous. Three cases are computed one output at a time: windows that extend into the padding,
-//! strides above three, and windows that are too long for the buffer of a phase.
+//! adjacent windows is contiguous. Outputs are computed one at a time if their window extends into the padding, if the
+//! stride is above three, or if the window is too long for the buffer of a phase.
 
 #[cfg(test)]
 mod tests;
@@ -34,7 +34,7 @@ impl CpuFamily for Pool {
             && positions.layout.is_contiguous();
         if !fits {
             let help =
-                "values and positions are contiguous and have the shape of the input except along the last three axes";
+                "values and positions must be contiguous, with the shape of the input except along the last three axes";
             return Err(Error::shapes("pool", [x.shape(), values.shape()], help));
         }
         if values.shape().size() == 0 || PoolWindows::new(&self.window, x.shape(), values.shape()).is_some() {
@@ -48,7 +48,8 @@ impl CpuFamily for Pool {
         if values.shape().size() == 0 {
             return Ok(());
         }
-        let windows = PoolWindows::new(&self.window, x.shape(), values.shape()).expect("the windows have been checked");
+        let windows =
+            PoolWindows::new(&self.window, x.shape(), values.shape()).expect("the windows must be valid after `check`");
         let dense = Layout::contiguous(x.shape().clone());
         let scratch;
         let x = if x.layout.is_contiguous() {
@@ -152,8 +153,8 @@ impl PoolWindows {
         });
     }
 
-    /// Returns, for every row of an output plane, the position of the first input line of its windows, and the taps of
-    /// a window whose last axis is inside the input.
+    /// Returns, for every row of an output plane, the index of the first input element of its windows, and the taps of
+    /// a window that is inside the input along the last axis.
     fn rows(&self) -> List<(usize, WindowTaps), 32> {
         let [z, y, c] = &self.0;
         let steps = [z.dilation * y.len * c.len, y.dilation * c.len, c.dilation];
@@ -177,8 +178,8 @@ impl PoolWindows {
         let [_, _, c] = &self.0;
         let interior = c.interior();
         for (row, &(first, ref taps)) in rows.iter().enumerate() {
-            // The slices extend to the end of the plane: a block may write beyond its row, because the elements behind
-            // the row are written later.
+            // The slices extend to the end of the plane: a block may write beyond its row, because the elements after
+            // the row are overwritten later.
             let (values, positions) = (&mut values[row * c.outputs..], &mut positions[row * c.outputs..]);
             let mut o = interior.start;
             while o < interior.end {
@@ -223,7 +224,7 @@ impl WindowTaps {
         (0..z).flat_map(move |z| (0..y).map(move |y| z * steps[0] + y * steps[1]))
     }
 
-    /// Returns the largest tap and its position. The first tap is at position `first`.
+    /// Returns the largest tap and its index in the plane. `first` is the index of the first tap.
     fn largest<T: StorageElement>(&self, x: &[T], first: usize) -> (T, i64) {
         let (mut best, mut position) = (x[first], first);
         for line in self.line_offsets() {
@@ -270,9 +271,10 @@ const PHASE_LEN: usize = 2 * BLOCK;
 per_isa! {
     /// Computes the largest taps of a block of outputs and their positions.
     ///
-    /// `first` is the position of the first tap of the first output. The maxima are selected without branches, which
-    /// would be unpredictable. The function writes [`BLOCK`] outputs, or as many as the slices hold. The caller must
-    /// overwrite those behind the end of the row. Returns false, without a write, if a phase or `x` is too short.
+    /// `first` is the index of the first tap of the first output. The maxima are selected without branches, which would
+    /// be unpredictable. The function writes [`BLOCK`] outputs, or as many as the slices hold. The caller must
+    /// overwrite the outputs that are beyond the end of the row. Returns false, without a write, if a phase or `x` is
+    /// too short.
     ///
     /// # Safety
     /// The processor has the instruction set. There is no other requirement.
@@ -319,12 +321,12 @@ per_isa! {
     }
 }
 
-/// The elements of a line whose positions are equal modulo the stride.
+/// The elements of a line whose indices are equal modulo the stride.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 struct StridePhase<T>([T; PHASE_LEN]);
 
-/// Copies element i of a line to phase i mod S. One zip for each phase is the form that vectorises.
+/// Copies element i of a line to phase i mod S. The compiler vectorises this form, with one `zip` for each phase.
 #[inline(always)]
 fn deinterleave<T: StorageElement, const S: usize>(line: &[T], phases: &mut [StridePhase<T>; S]) {
     let strides = line.as_chunks::<S>().0.iter();
@@ -334,6 +336,6 @@ fn deinterleave<T: StorageElement, const S: usize>(line: &[T], phases: &mut [Str
         [StridePhase(a), StridePhase(b), StridePhase(c)] => {
             strides.zip(a).zip(b).zip(c).for_each(|(((x, a), b), c)| (*a, *b, *c) = (x[0], x[1], x[2]));
         }
-        _ => unreachable!("there is no kernel for a stride above three"),
+        _ => unreachable!("a kernel must have a stride of at most three"),
     }
 }

@@ -52,7 +52,7 @@ fn max_pool_equals_the_definition_in_every_layout_and_dtype() {
 
 #[test]
 fn blocks_and_remainders_equal_the_definition() {
-    // Rows shorter than a block, of one block and of several blocks; long windows; every stride.
+    // The rows are shorter than a block, one block or several blocks long. There are long windows and every stride.
     for (i, [len, size, stride, dilation, before]) in [
         [28, 2, 2, 1, 0],
         [15, 2, 2, 1, 0],
@@ -87,7 +87,7 @@ fn blocks_and_remainders_equal_the_definition() {
 }
 
 /// Compares max pooling with the definition, for a random number of threads, layout and dtype. The number of outputs is
-/// that of the windows with a tap inside the input, or smaller. Returns false if there is no such window.
+/// at most the number of windows that have a tap inside the input. Returns false if there is no such window.
 fn check_random_case(window: Window, x: [usize; 3], choices: &Choices) -> bool {
     let all = [0, 1, 2].map(|a| {
         let inside = |o: &usize| {
@@ -133,7 +133,7 @@ fn sweep_of_windows_along_one_axis() {
             seen += usize::from(check_random_case(window, [1, 1, len], choices));
         }
     }
-    assert!(seen > 2000, "{seen}");
+    assert!(seen > 2000, "too few random windows are valid: {seen}");
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn sweep_of_windows_along_three_axes() {
         let x = [1 + choices.below(4), 1 + choices.below(6), 1 + choices.below(last)];
         seen += usize::from(check_random_case(Window { size, stride, dilation, before }, x, choices));
     }
-    assert!(seen > 500, "{seen}");
+    assert!(seen > 500, "too few random windows are valid: {seen}");
 }
 
 #[test]

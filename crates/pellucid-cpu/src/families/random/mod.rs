@@ -31,15 +31,15 @@ impl CpuFamily for Random {
         if *state.shape() != [2] || state.dtype != DType::I64 {
             return Err(Error::invalid(
                 "random",
-                format!("the state has dtype i64 and shape [2], got {} {}", state.dtype, state.shape()),
+                format!("the state must have dtype i64 and shape [2], got {} {}", state.dtype, state.shape()),
             ));
         }
         match (self.distribution, values.dtype.is_float()) {
             (Distribution::Uniform | Distribution::Normal, false) => {
-                Err(Error::dtypes("random", [values.dtype], "uniform and normal values are floats"))
+                Err(Error::dtypes("random", [values.dtype], "uniform and normal values must have a float dtype"))
             }
             (Distribution::Bits, true) => {
-                Err(Error::dtypes("random", [values.dtype], "random bits are integers or booleans"))
+                Err(Error::dtypes("random", [values.dtype], "random bits must have an integer dtype or bool"))
             }
             _ => Ok(()),
         }
@@ -64,7 +64,7 @@ impl CpuFamily for Random {
             (Bits, DType::I16) => fill(&generate::<u16, RawBits>(isa), state, values),
             (Bits, DType::I32) => fill(&generate::<u32, RawBits>(isa), state, values),
             (Bits, DType::I64) => fill(&generate::<u64, RawBits>(isa), state, values),
-            (distribution, dtype) => unreachable!("{distribution:?} values of {dtype} are an error of the check"),
+            (distribution, dtype) => unreachable!("the check must reject {distribution:?} values of {dtype}"),
         }
         Ok(())
     }
@@ -116,8 +116,8 @@ fn fill<T: Copy>(generator: &GroupGenerator<T>, state: &Operand<'_>, output: &Op
             let mut buffer = [0u64; WORDS];
             let mut values = buffer.as_mut_ptr().cast::<T>();
             // SAFETY: `buffer` has at least the size and alignment of `[T; WORDS]`, because `T` is a number of at most
-            // eight bytes, and every bit pattern is a valid `T`. The generator is compiled for an instruction set of this
-            // processor.
+            // eight bytes, and every bit pattern is a valid `T`. The generator is compiled for an instruction set of
+            // this processor.
             unsafe { generator.run(key, counter, &mut *values.cast()) };
             let mut store = |offset: isize, n: usize| {
                 // SAFETY: these `n` elements are within the output, and no other task writes them. The calls for a
@@ -232,8 +232,8 @@ fn unit_wide(low: u32, high: u32) -> f64 {
 
 /// Computes two independent normal values from two uniform values in [0, 1) (Box & Muller 1958).
 ///
-/// The logarithm is that of 1 − u, because ln 0 is infinite. All results are finite, below 5.8 (`f64`: 8.6) in
-/// magnitude.
+/// The logarithm of 1 − u is used, because u may be 0 and ln 0 is infinite. All results are finite, below 5.8 (`f64`:
+/// 8.6) in magnitude.
 #[inline(always)]
 fn box_muller<S: InstructionSet, R: Float>(u: R, v: R) -> (R, R) {
     #[inline(always)]
@@ -256,7 +256,7 @@ fn normal<S: InstructionSet>(a: u32, b: u32) -> (f32, f32) {
     box_muller::<S, f32>(unit(a, 24), unit(b, 24))
 }
 
-/// Implements [`FromWords`] for types with one element per word.
+/// Implements [`FromWords`] for types of which each random word gives one element.
 macro_rules! one_element_per_word {
     ($($name:ident: $t:ty, |$w:ident| $value:expr;)*) => {$(
         impl FromWords<$t> for $name {
@@ -275,7 +275,7 @@ macro_rules! one_element_per_word {
 
 one_element_per_word! {
     UnitUniform: f32, |w| unit(w, 24);
-    // The number of bits is that of the significand, so that no value is rounded up to 1.
+    // The number of bits is that of the significand, so no value is rounded up to 1.
     UnitUniform: F16, |w| F16::from_f32(unit(w, 11));
     UnitUniform: BF16, |w| BF16::from_f32(unit(w, 8));
     RawBits: u32, |w| w;

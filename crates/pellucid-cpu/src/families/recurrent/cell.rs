@@ -7,12 +7,12 @@ use pellucid_simd::vector::{FloatVector, lanes};
 use pellucid_simd::{Float, Isa, VectorWork, vector_work};
 use std::ops::Range;
 
-/// The sequences whose state a step changes: those that are longer than the step.
+/// The sequences whose state a time step changes: those whose length exceeds the index of the step.
 #[derive(Clone, Copy)]
 pub(super) struct ActiveSequences<'a> {
-    /// The step.
+    /// The index of the time step.
     pub(super) step: usize,
-    /// The lengths of the sequences, if they have individual ones.
+    /// The length of each sequence, if the sequences have individual lengths.
     pub(super) lengths: Option<&'a [i64]>,
 }
 
@@ -34,8 +34,9 @@ pub(super) struct CellStep<'a, T> {
     pub(super) rows: Range<usize>,
     /// The sequences that are computed.
     pub(super) active: ActiveSequences<'a>,
-    /// Forward, the sums of the contributions of inputs and states to the gates, which are overwritten with the gate
-    /// activations; backward, the gate activations, `[N, B·H]`.
+    /// The gates, `[N, B·H]`. In the forward pass, they initially are the sums of the contributions of inputs and
+    /// states, which the step overwrites with the gate activations. In the backward pass, they are the gate
+    /// activations.
     pub(super) gates: SharedPtr<T>,
     /// The previous states, `[N, H]`: for [`RnnMode::Gru`].
     pub(super) previous_state: SharedPtr<T>,
@@ -47,7 +48,10 @@ impl<T> CellStep<'_, T> {
     /// Returns the rows that are computed and active.
     #[inline(always)]
     fn active_rows(&self) -> impl Iterator<Item = usize> {
-        debug_assert!(self.active.lengths.is_none_or(|lengths| self.rows.end <= lengths.len()), "one length per row");
+        debug_assert!(
+            self.active.lengths.is_none_or(|lengths| self.rows.end <= lengths.len()),
+            "there must be one length for each row"
+        );
         self.rows.clone().filter(|&row| self.active.contains(row))
     }
 
@@ -105,12 +109,13 @@ pub(super) struct BackwardStep<'a, T> {
     /// The part of the gradient of the previous states that does not pass through the gates, `[N, H]`: for
     /// [`RnnMode::Gru`].
     pub(super) bypass_grads: SharedPtr<T>,
-    /// The gradients of c after the step, which are overwritten with those before it, `[N, H]`: for [`RnnMode::Lstm`].
+    /// The gradients of c after the step, which the step overwrites with the gradients of c before the step, `[N, H]`:
+    /// for [`RnnMode::Lstm`].
     pub(super) cell_grads: SharedPtr<T>,
 }
 
-/// A step of one cell. Each cell is compiled as a function of its own, because the optimiser takes much longer for one
-/// function with the equations of all cells.
+/// A step of one kind of cell. Each kind is compiled as a separate function, because the optimiser takes much longer
+/// for one function with the equations of all kinds.
 struct CellWork<'s, S, const CELL: usize>(&'s S);
 
 /// Runs a step as the [`CellWork`] of its cell.
@@ -131,7 +136,8 @@ impl<T: Float> ForwardStep<'_, T> {
     /// # Safety
     /// The contract of the work holds, and the processor supports `isa`.
     pub(super) unsafe fn run(&self, isa: Isa) {
-        // SAFETY: *Work* and *Instruction set* of `vector_work` are this function's contract.
+        // SAFETY: the caller guarantees the clauses *Work* and *Instruction set* of `vector_work` (this function's
+        // contract).
         unsafe { run_cell_work!(isa, self) }
     }
 }
@@ -142,13 +148,14 @@ impl<T: Float> BackwardStep<'_, T> {
     /// # Safety
     /// The contract of the work holds, and the processor supports `isa`.
     pub(super) unsafe fn run(&self, isa: Isa) {
-        // SAFETY: *Work* and *Instruction set* of `vector_work` are this function's contract.
+        // SAFETY: the caller guarantees the clauses *Work* and *Instruction set* of `vector_work` (this function's
+        // contract).
         unsafe { run_cell_work!(isa, self) }
     }
 }
 
-/// Calls the method of the cell CELL for all lane blocks of a row of `$width` elements: blocks of two vectors, and masked
-/// single vectors.
+/// Calls the method of the cell CELL for all lane blocks of a row of `$width` elements: blocks of two vectors, and
+/// masked single vectors.
 macro_rules! for_each_lane_block {
     ($V:ident, $width:expr, $Row:ident, $arrays:expr) => {{
         let (mut j, all) = (0, $V::mask($V::LANES));
@@ -212,7 +219,8 @@ impl<T: Float, const CELL: usize> VectorWork<T> for CellWork<'_, BackwardStep<'_
     }
 }
 
-/// R vectors of a row from element `j` on. Unless `FULL`, R is 1 and the block consists of the lanes `mask`.
+/// A block of R vectors of a row, from element `j` on. Unless `FULL`, R is 1 and the block consists of the elements
+/// that `mask` selects.
 #[derive(Clone, Copy)]
 struct LaneBlock<V: FloatVector, const R: usize, const FULL: bool> {
     /// The first element.
@@ -278,7 +286,7 @@ unsafe fn sigmoid<V: FloatVector, const R: usize>(mut v: [V; R]) -> [V; R] {
     fn sigmoid_out_of_line<T: Real>(x: T) -> T {
         x.sigmoid()
     }
-    // One loop over all lanes, so that the compiler keeps them in registers.
+    // One loop over all lanes, which lets the compiler keep them in registers.
     for x in lanes(&mut v) {
         *x = if const { V::HAS_FMA } { x.sigmoid() } else { sigmoid_out_of_line(*x) };
     }

@@ -59,7 +59,7 @@ impl CpuFamily for Recurrent {
 /// Returns an error if a length is out of range or if memory cannot be allocated.
 fn run_with_isa(isa: Isa, kernel: &Recurrent, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
     let metas: List<Meta, 9> = inputs.iter().map(operand_meta).collect();
-    let sizes = kernel.sizes(&metas).expect("check has inferred the output shapes from these inputs");
+    let sizes = kernel.sizes(&metas).expect("the sizes must be valid after `check`");
     match inputs[0].dtype {
         DType::F64 => run_typed::<f64>(isa, kernel, sizes, inputs, outputs),
         _ => run_typed::<f32>(isa, kernel, sizes, inputs, outputs),
@@ -86,7 +86,7 @@ fn run_typed<T: Float>(
         dense.push(if is_usable { first_element(input) } else { contiguous_copy(input, &mut buffers)? });
     }
     let lengths = kernel.lengths.then(|| {
-        let data = *dense.last().expect("the lengths are the last input");
+        let data = *dense.last().expect("a kernel with lengths must have an input");
         // SAFETY: the lengths are contiguous `i64` values, one per sequence: `check` has compared shape and dtype, and
         // a non-contiguous operand was copied.
         unsafe { std::slice::from_raw_parts(data.cast::<i64>(), sizes.batch) }

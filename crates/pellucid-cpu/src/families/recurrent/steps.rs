@@ -12,7 +12,7 @@ use pellucid_simd::Isa;
 use pellucid_simd::math::Real;
 use std::ops::Range;
 
-/// The least number of multiply-adds that pays for a separate task.
+/// The least number of multiply-adds of a task. Smaller tasks would cost more than they save.
 const MIN_TASK_WORK: usize = 1 << 19;
 
 /// Columns of a product are distributed over threads in multiples of this number, which is a whole number of panels.
@@ -21,14 +21,14 @@ const COLUMN_GRANULE: usize = 64;
 /// The sizes and the shared operands of a recurrent layer.
 ///
 /// # The array contract
-/// The unsafe methods require of all arrays, including those that are passed to them:
+/// The unsafe methods require the following of the arrays in this struct and of the arrays that are their arguments:
 ///
-/// - *shape*: they are contiguous, have the shapes of [`Recurrent`] for `sizes`, and are valid for reads, if the kernel
-///   has them;
+/// - *shape*: the arrays that the kernel has are contiguous, have the shapes of [`Recurrent`] for `sizes`, and are
+///   valid for reads;
 /// - *exclusive*: outputs are valid for writes, overlap no other array, and no other thread accesses them;
 /// - *isa*: the processor supports `isa`.
 pub(super) struct RecurrentProblem<'a, T> {
-    /// The instruction set that runs.
+    /// The instruction set of the kernels.
     pub(super) isa: Isa,
     /// The kernel.
     pub(super) kernel: &'a Recurrent,
@@ -50,9 +50,9 @@ pub(super) struct RecurrentStateArrays<T> {
     pub(super) initial: [SharedPtr<T>; 2],
     /// The input contribution to the gates, which is overwritten with the gate activations: an output.
     pub(super) gates: SharedPtr<T>,
-    /// All states: an output.
+    /// The states before the first step and after each step: an output.
     pub(super) states: SharedPtr<T>,
-    /// All c, if the cell is an LSTM: an output.
+    /// The values of c before the first step and after each step, if the cell is an LSTM: an output.
     pub(super) cells: SharedPtr<T>,
 }
 
@@ -70,14 +70,14 @@ pub(super) struct RecurrentGradientArrays<T> {
     pub(super) final_grads: [SharedPtr<T>; 2],
     /// The gradients of the gates: an output.
     pub(super) gate_grads: SharedPtr<T>,
-    /// The gradients of the initial h and c: outputs. During the loop they hold those of the state before the current
-    /// step.
+    /// The gradients of the initial h and c: outputs. During the loop they hold the gradients of the state before the
+    /// current step.
     pub(super) initial_grads: [SharedPtr<T>; 2],
     /// The total gradients of the states, if they are projected: an output.
     pub(super) total_grads: SharedPtr<T>,
 }
 
-/// Packed weights of neighbouring gates: `lanes × depth`.
+/// The packed weights of neighbouring gates: the operand B[depth × lanes] of a product.
 struct PackedGateWeights<T> {
     /// The packed weights.
     weights: OwnedPanels<T>,
@@ -85,7 +85,7 @@ struct PackedGateWeights<T> {
     first_block: usize,
     /// The number of columns of a product with the weights.
     lanes: usize,
-    /// The depth of a product with the weights.
+    /// The size k of a product with the weights.
     depth: usize,
 }
 
@@ -115,7 +115,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
         let buffer = CpuBuffer::scratch(if self.kernel.projected { batch * hidden * size_of::<T>() } else { 0 })?;
         let unprojected = SharedPtr(buffer.ensure()?.as_ptr().cast::<T>());
         self.for_each_part(|part| {
-            // SAFETY: the array contract, which is this function's contract. Every part has rows of its own, and
+            // SAFETY: the array contract, which is this function's contract. Every part has its own rows, and
             // `unprojected` has N rows of H elements if the states are projected.
             unsafe { self.compute_part_states(&part, arrays, &weights, projection.as_ref(), unprojected) };
         });
@@ -143,8 +143,8 @@ impl<T: Float> RecurrentProblem<'_, T> {
             [(arrays.states, state), (arrays.cells, hidden)].map(|(p, width)| move |t| self.matrix_at(p, t, width));
         let start = if self.kernel.reverse { self.sizes.steps } else { 0 };
         // SAFETY: all matrices have the rows of the batch (*shape*), and only this call accesses the rows of the part
-        // in the outputs (*exclusive*) and in `unprojected` (this function's contract). The same clauses give the
-        // contract of the work. The processor supports the instruction set (*isa*).
+        // in the outputs (*exclusive*) and in `unprojected` (this function's contract). The same clauses imply the
+        // contract of the step that runs as vector work. The processor supports the instruction set (*isa*).
         unsafe {
             copy_rows(arrays.initial[0], h(start), rows.clone(), state);
             if cell == RnnMode::Lstm {
@@ -199,7 +199,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
     /// The [array contract](RecurrentProblem#the-array-contract) holds.
     pub(super) unsafe fn compute_gradient(&self, arrays: &RecurrentGradientArrays<T>) -> Result<()> {
         let RecurrentSizes { batch, hidden, state, .. } = self.sizes;
-        // The gradient of a state is a product with the untransposed weights: their rows are its depth.
+        // The gradient of a state is a product with the untransposed weights: their rows are the rows of B, along k.
         let weights =
             self.pack_weights(|from, rows| (Strided { data: from, lane: 1, depth: state as isize }, (state, rows)))?;
         let projection =
@@ -207,7 +207,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
         let buffer = CpuBuffer::scratch(batch * hidden * size_of::<T>())?;
         let cell_state_grads = SharedPtr(buffer.ensure()?.as_ptr().cast::<T>());
         self.for_each_part(|part| {
-            // SAFETY: the array contract, which is this function's contract. Every part has rows of its own, and
+            // SAFETY: the array contract, which is this function's contract. Every part has its own rows, and
             // `cell_state_grads` has N rows of H elements.
             unsafe { self.compute_part_gradient(&part, arrays, &weights, projection.as_ref(), cell_state_grads) };
         });
@@ -232,8 +232,8 @@ impl<T: Float> RecurrentProblem<'_, T> {
         let width = cell.blocks() * hidden;
         let [carry, cell_carry] = arrays.initial_grads;
         // SAFETY: all matrices have the rows of the batch (*shape*), and only this call accesses the rows of the part
-        // in the outputs (*exclusive*) and in `cell_state_grads` (this function's contract). The same clauses give the
-        // contract of the work. The processor supports the instruction set (*isa*).
+        // in the outputs (*exclusive*) and in `cell_state_grads` (this function's contract). The same clauses imply the
+        // contract of the step that runs as vector work. The processor supports the instruction set (*isa*).
         unsafe {
             copy_rows(arrays.final_grads[0], carry, rows.clone(), state);
             if cell == RnnMode::Lstm {
@@ -326,8 +326,8 @@ impl<T: Float> RecurrentProblem<'_, T> {
         }
     }
 
-    /// Packs the weight blocks. `view(ptr, rows)` gives the layout of the block of `rows` rows at `ptr`, and its lanes
-    /// and depth.
+    /// Packs the weight blocks. `view(ptr, rows)` returns the block of `rows` rows at `ptr` as the operand B of a
+    /// product, with its number of columns and its k.
     ///
     /// The weights of a GRU are two blocks, because the products of its third gate are stored in gate block 3.
     ///
@@ -356,7 +356,8 @@ impl<T: Float> RecurrentProblem<'_, T> {
         cuts.iter().copied().map(pack_block).collect()
     }
 
-    /// Packs the projection, if there is one. `view(ptr)` gives its layout, and its lanes and depth.
+    /// Packs the projection, if there is one. `view(ptr)` returns it as the operand B of a product, with its number of
+    /// columns and its k.
     ///
     /// # Errors
     /// Returns an error if memory cannot be allocated.
@@ -373,7 +374,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
         unsafe { OwnedPanels::new(self.isa, matrix, size) }.map(Some)
     }
 
-    /// Calls `work` for all parts of the batch, on several threads if the work pays for them.
+    /// Calls `work` for all parts of the batch, on several threads if the work is large enough.
     fn for_each_part(&self, work: impl Fn(BatchPart) + Sync) {
         let RecurrentSizes { steps, batch, hidden, state } = self.sizes;
         let step_work = (self.kernel.cell.gates() * hidden).saturating_mul(state);
@@ -392,8 +393,8 @@ impl<T: Float> RecurrentProblem<'_, T> {
     /// `stride` elements apart.
     ///
     /// # Safety
-    /// `a` and C have all rows of the batch, `a` has `depth` columns, and `b` has `lanes` lanes of this depth. C is
-    /// valid for writing the rows `rows`, and no other thread accesses them. The processor supports `self.isa`.
+    /// `a` and C have all rows of the batch, `a` has `depth` columns, and `b` has `depth` rows and `lanes` columns. C
+    /// is valid for writing the rows `rows`, and no other thread accesses them. The processor supports `self.isa`.
     unsafe fn multiply(
         &self,
         part: &BatchPart,
@@ -404,8 +405,9 @@ impl<T: Float> RecurrentProblem<'_, T> {
         add: bool,
     ) {
         let columns = |cols: Range<usize>| {
-            // SAFETY: the operands have the rows, columns and depth, C is exclusive to this call, and the processor
-            // supports the instruction set (this function's contract). Concurrent calls write different columns.
+            // SAFETY: the operands have the rows and columns of the product, C is exclusive to this call, and the
+            // processor supports the instruction set (this function's contract). Concurrent calls write different
+            // columns.
             unsafe {
                 pellucid_gemm::multiply(self.isa, &a, b, (rows.clone(), cols, depth), to.get(), stride as isize, add)
             }

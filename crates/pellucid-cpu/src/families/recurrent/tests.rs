@@ -274,8 +274,8 @@ fn gradients_match_difference_quotients() {
 #[test]
 fn bits_are_independent_of_threads_and_instruction_sets() {
     for k in kernels() {
-        // [T, N, H]: enough sequences for all threads; one sequence, so that the threads share its columns; three
-        // sequences with products over several blocks of the depth.
+        // [T, N, H]: at least as many sequences as threads; one sequence, whose columns the threads share; three
+        // sequences with products over several blocks of k.
         for [t, n, h] in [[4, 37, 70], [2, 1, 600], [3, 3, 290]] {
             let sizes = [t, n, h, if k.projected { h - 9 } else { h }];
             for dtype in [DType::F32, DType::F64] {
@@ -328,7 +328,7 @@ fn check_rejects_mismatched_operands() {
         assert!(matches!(run(&k, &bad), Err(Error::InvalidArgument { .. })), "length {length}");
     }
     assert!(run(&Recurrent { lengths: false, ..k }, &good).is_err());
-    assert!(run(&Recurrent { cell: RnnMode::Gru, ..k }, &good).is_err(), "a GRU cannot be projected");
+    assert!(run(&Recurrent { cell: RnnMode::Gru, ..k }, &good).is_err(), "a GRU with a projection must be an error");
     let plain = kernel(RnnMode::Tanh, false, false, false);
     let x = arrays(&plain, [2, 2, 3, 3], DType::F32, TestLayout::Plain);
     let x: Vec<&testing::TestArray> = x.iter().collect();
@@ -336,7 +336,7 @@ fn check_rejects_mismatched_operands() {
     let gates = testing::TestArray::new([2, 2, 3], DType::F32, TestLayout::Plain);
     assert!(
         testing::run_kernel(Kernel::Recurrent(plain), &x, &[&gates, &states]).is_err(),
-        "the states must be contiguous"
+        "an output of states that is not contiguous must be an error"
     );
     let states = testing::TestArray::new([3, 2, 3], DType::F32, TestLayout::Plain);
     assert!(testing::run_kernel(Kernel::Recurrent(plain), &x, &[&gates, &states]).is_ok());

@@ -1,7 +1,7 @@
 //! Cumulative reductions along one axis: sum, product, maximum, minimum and ln Σ exp.
 //!
-//! The reduction order is that of the axis, so the bits do not depend on layouts, threads or instruction sets. Sums and
-//! products of `f32` and half precision accumulate in `f64`.
+//! Elements are accumulated in the order of their indices along the axis, so the bits do not depend on layouts, threads
+//! or instruction sets. Sums and products of `f32` and half precision accumulate in `f64`.
 //!
 //! The *lines* along the axis are independent. Lines whose elements are adjacent in memory are processed together as a
 //! vector. Otherwise a few lines are processed together to hide the latency of the dependency chain.
@@ -35,7 +35,7 @@ impl CpuFamily for Scan {
             return Err(Error::shapes(
                 "scan",
                 [x.shape(), y.shape()],
-                "values and positions have the shape of the input",
+                "values and positions must have the shape of the input",
             ));
         }
         let dtype_error = |help: &str| Err(Error::dtypes("scan", [x.dtype], help));
@@ -76,14 +76,14 @@ trait RunningReduction<W> {
     type Second: Copy;
     /// The accumulator before the first element.
     const START: (Self::First, Self::Second);
-    /// True if the second component is the position of the first.
+    /// True if the second component is the index at which the first component was found.
     const POSITIONS: bool = false;
     /// The number of lines that are processed together if they are not adjacent in memory: enough to hide the latency
     /// of a step or, if a step is long, to fill a vector.
     const STRIDED_LINES: usize = 4;
-    /// Adds the element `x` at position `i` to the accumulator, and returns the result so far.
+    /// Adds the element `x` with index `i` to the accumulator, and returns the result so far.
     fn step(first: &mut Self::First, second: &mut Self::Second, x: W, i: i64) -> W;
-    /// Returns the position that the second component stores.
+    /// Returns the index that the second component stores.
     fn position(_: Self::Second) -> i64 {
         0
     }
@@ -147,14 +147,14 @@ impl<W: Accumulate> RunningReduction<W> for RunningProduct {
     }
 }
 
-/// The cumulative maximum (or minimum) and its position: the last position of equal elements. After a NaN, all results
-/// are NaN.
+/// The cumulative maximum (or minimum) and its index, which is the last index of equal elements. After a NaN, all
+/// results are NaN.
 struct RunningExtremum<const MAX: bool>;
 
 impl<W: ComputeScalar, const MAX: bool> RunningReduction<W> for RunningExtremum<MAX> {
     type First = W;
     type Second = i64;
-    /// The value is undefined while the position is negative.
+    /// The value is undefined while the index is negative.
     const START: (W, i64) = (W::ONE, -1);
     const POSITIONS: bool = true;
     #[inline(always)]
@@ -212,7 +212,7 @@ struct ScanLines {
     x: *const u8,
     /// The output of this element.
     y: *mut u8,
-    /// The position output of this element. It is not used by reductions without positions.
+    /// The output for the index of this element. Reductions that return no indices do not use it.
     positions: *mut i64,
     /// The strides along the axis, in processing order, of `x`, `y` and `positions`.
     along: [isize; 3],
@@ -231,7 +231,7 @@ type ScanKernel = unsafe fn(ScanLines, usize);
 struct ScanKernels {
     /// Scans lines that are adjacent in memory.
     adjacent: ScanKernel,
-    /// Scan several lines or one line, with any strides.
+    /// The kernels that scan several lines and one line, with any strides.
     strided: [ScanKernel; 2],
 }
 
@@ -261,7 +261,7 @@ impl ScanTask<'_> {
         if shape.size() == 0 {
             return;
         }
-        // Without positions, the third layout is not used.
+        // If the reduction returns no positions, the third layout is not used.
         let positions = self.positions.unwrap_or(self.y);
         let layouts = [self.x.layout, self.y.layout, positions.layout];
         let mut along = layouts.map(|l| l.strides()[axis]);
@@ -289,9 +289,9 @@ impl ScanTask<'_> {
                     let (x, y, positions) = (x.at(o[0] * bytes).cast_const(), y.at(o[1] * bytes), positions.at(o[2]));
                     let lines = ScanLines { x, y, positions, along, across, len, reverse };
                     // SAFETY: these `count` lines of `len` elements are within the shape, and all elements of an
-                    // operand are in its buffer (clause 1). The lines of an output belong to this task alone, and no
-                    // thread writes the input, except as an output that is the same view (clause 2). The processor has
-                    // the instruction set of the kernel (clause 3).
+                    // operand are in its buffer (clause 1 of the scan kernels). The lines of an output belong to this
+                    // task alone, and no thread writes the input, except that an output may have its address and layout
+                    // (clause 2). The processor has the instruction set of the kernel (clause 3).
                     unsafe { kernel(lines, count) }
                 };
                 let mut line = 0;
@@ -311,7 +311,7 @@ impl ScanTask<'_> {
 }
 
 impl ScanLines {
-    /// Returns the position along the axis of the element of step `i`.
+    /// Returns the index along the axis of the `i`-th element in processing order.
     #[inline(always)]
     fn position(&self, i: usize) -> i64 {
         (if self.reverse { self.len - 1 - i } else { i }) as i64
@@ -376,7 +376,7 @@ per_isa! {
             // SAFETY: i < len and l < N, so every access is to an element of a line that the caller guarantees to be
             // valid (clause 1 of this function's contract).
             unsafe {
-                // Three loops, so that the compiler can vectorise the second one.
+                // There are three loops instead of one, because the compiler can then vectorise the second loop.
                 let mut values = [*x[0].offset(i * along[0]); N];
                 for l in 1..N {
                     values[l] = *x[l].offset(i * along[0]);

@@ -4,7 +4,7 @@ use crate::with_threads;
 use pellucid_ir::Shape;
 use pellucid_ir::kernel::Kernel;
 
-/// Returns the lines of a row-major array along `axis`, as positions of elements.
+/// Returns the lines of a row-major array along `axis`, as lists of indices of elements.
 fn lines(shape: &Shape, axis: usize) -> Vec<Vec<usize>> {
     let inner: usize = shape[axis + 1..].iter().product();
     let outer: usize = shape[..axis].iter().product();
@@ -201,6 +201,6 @@ fn empty_arrays_are_accepted_and_invalid_operands_are_errors() {
     assert!(run_kernel(Kernel::Scan(scan), &[&x], &[&short]).is_err());
     assert!(
         run_kernel(Kernel::Scan(scan), &[&TestArray::new([2, 2], DType::F32, TestLayout::Plain)], &[&x]).is_err(),
-        "the input has never been written"
+        "a scan of an input without memory must be an error"
     );
 }

@@ -37,14 +37,14 @@ impl CpuFamily for Sort {
             && positions.shape() == y.shape();
         if !fits {
             let help = format!(
-                "values and positions have length k = {} along axis {axis}, at most that of the input",
+                "values and positions must have length k = {} along axis {axis}, at most that of the input",
                 kernel.k
             );
             return Err(Error::shapes("sort", [shape, y.shape(), positions.shape()], help));
         }
         if y.dtype != x.dtype || positions.dtype != DType::I64 {
             let dtypes = [x.dtype, y.dtype, positions.dtype];
-            return Err(Error::dtypes("sort", dtypes, "values have the input's dtype, and positions are i64"));
+            return Err(Error::dtypes("sort", dtypes, "values must have the input's dtype, and positions must be i64"));
         }
         Ok(())
     }
@@ -168,7 +168,7 @@ macro_rules! float_key {
     }};
 }
 
-/// Computes the key of a half-precision float, as [`float_key`] does, from its bits. Bits above those of infinity are
+/// Computes the key of a half-precision float, as [`float_key`] does, from its bits. Bit patterns above infinity are
 /// NaN.
 macro_rules! half_precision_key {
     ($bits:expr, $infinity:literal) => {{
@@ -258,11 +258,12 @@ struct OutputLine {
     positions_step: isize,
 }
 
-/// Writes the elements of a line at the positions of `sorted`, and these positions. `W` has the size of an element.
+/// Writes the elements of a line in the order of `sorted`, and their indices in the line. `W` has the size of an
+/// element.
 ///
 /// # Safety
-/// The elements at the positions, `step` elements apart in `line`, are valid for reads, and the outputs for one write
-/// for each position. No other thread accesses the outputs.
+/// Each index p in `sorted` refers to the element at `line + p·step`, which is valid for reads. Each output is valid
+/// for the write of as many elements as `sorted` has. No other thread accesses the outputs.
 unsafe fn store_line<W: Copy, P: PackedKey>(line: *const u8, step: isize, to: OutputLine, sorted: &[P]) {
     let (line, elements) = (line.cast::<W>(), to.elements.cast::<W>());
     for (i, packed) in sorted.iter().enumerate() {
@@ -358,7 +359,8 @@ unsafe fn smallest_in_line<'a, P: PackedKey>(
     let chunks = len.div_ceil(CHUNK);
     // SAFETY: the line is valid for reads (clause 1) and the keys and minima for writes (clause 2), by this function's
     // contract. `Isa::best` returns an instruction set of this processor (clause 3). The `len` keys and the minimum of
-    // every chunk are then initialised, and the second value per chunk is initialised here; the two slices are disjoint.
+    // every chunk are then initialised, and the second value per chunk is initialised here; the two slices are
+    // disjoint.
     let (keys, minima) = unsafe {
         (kernels.compute_keys)(line, step, len, descending, keys, keys.add(len));
         keys.add(len + chunks).write_bytes(0, chunks);
@@ -374,8 +376,8 @@ fn scratch_start<P>(scratch: &CpuBuffer) -> Result<*mut P> {
     Ok(scratch.ensure()?.as_ptr().cast())
 }
 
-/// Sorts packed keys that have the size of `K`. Returns the slice that holds the result: `line` or a part of `other`, which
-/// has at least as many elements.
+/// Sorts packed keys that have the size of `K`. Returns the slice that holds the result: `line` or a part of `other`,
+/// which has at least as many elements.
 fn sort_packed<'a, K, P: PackedKey>(line: &'a mut [P], other: &'a mut [P]) -> &'a [P] {
     let len = line.len();
     if len < RADIX_MIN_LEN {
@@ -385,8 +387,8 @@ fn sort_packed<'a, K, P: PackedKey>(line: &'a mut [P], other: &'a mut [P]) -> &'
     radix_sort::<K, P>(line, &mut other[..len])
 }
 
-/// Sorts by radix, least significant digit first: one stable pass for each byte of the keys, which have the size of `K`,
-/// except bytes that are equal in all keys. Returns the slice that holds the result.
+/// Sorts by radix, least significant digit first: one stable pass for each byte of the keys, which have the size of
+/// `K`, except bytes that are equal in all keys. Returns the slice that holds the result.
 fn radix_sort<'a, K, P: PackedKey>(mut from: &'a mut [P], mut to: &'a mut [P]) -> &'a [P] {
     let mut counts = [[0usize; 256]; 8];
     let digits = size_of::<K>();

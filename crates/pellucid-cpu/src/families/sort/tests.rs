@@ -49,7 +49,7 @@ fn the_order_is_stable_for_every_dtype_direction_and_k() {
             let order = &naive(&reals, descending)[..k];
             assert!(p.iter().map(|&p| p as usize).eq(order.iter().copied()), "{dtype} {n} {k} {descending}");
             for (y, &i) in y.reals().into_iter().zip(order) {
-                assert_eq!(y.to_bits(), reals[i].to_bits(), "the values keep the sign of zero");
+                assert_eq!(y.to_bits(), reals[i].to_bits(), "the values must keep the sign of zero");
             }
         }
     }

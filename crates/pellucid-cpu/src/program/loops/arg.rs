@@ -1,7 +1,7 @@
-//! The position of the extremum of a row.
+//! The index of the extremum of a row.
 //!
 //! Vector code computes the extremum of each block. Only the block with the extremum of the row is searched for its
-//! position. So the row is read from memory once, at memory bandwidth.
+//! index. Therefore the row is read from memory once, at memory bandwidth.
 
 use super::element::{LoopElement, Unaligned, source_slice};
 use pellucid_ir::Compute;
@@ -15,17 +15,17 @@ use pellucid_simd::{Isa, per_isa, up_to};
 /// * ISA: the processor has the instruction set for which the loop was requested.
 pub(crate) type ArgLoop = unsafe fn(src: *const u8, n: usize) -> usize;
 
-/// Values per block: few enough to be in L1 when the block is searched.
+/// The number of values of a block: few enough to be in L1 when the block is searched.
 const BLOCK: usize = 1024;
 
-/// Independent running extrema, enough to hide the latency of a comparison.
+/// The number of independent running extrema, which is sufficient to hide the latency of a comparison.
 const LANES: usize = 64;
 
 /// The order that defines the extremum.
 trait ExtremumOrder<T> {
     /// The worst value: no value is worse.
     const WORST: T;
-    /// Returns whether `a` beats `b`; false if one of them is NaN.
+    /// Returns true if `a` is better than `b`. Returns false if `a` or `b` is NaN.
     fn is_better(a: T, b: T) -> bool;
 }
 
@@ -59,7 +59,7 @@ orders! {
     i64 i64::MIN, i64::MAX;
 }
 
-/// Returns the better of two values, or `best` if neither beats the other.
+/// Returns the better of two values, or `best` if neither value is better.
 #[inline(always)]
 fn better_of<T: LoopElement, O: ExtremumOrder<T>>(v: T, best: T) -> T {
     if O::is_better(v, best) { v } else { best }
@@ -88,7 +88,7 @@ fn halve_lanes<T: LoopElement + PartialOrd, O: ExtremumOrder<T>, const N: usize,
 #[inline(always)]
 fn extremum<T: LoopElement + PartialOrd, O: ExtremumOrder<T>>(x: &[Unaligned<T>]) -> (T, bool) {
     let mut best = [O::WORST; LANES];
-    // The last NaN of each lane. It has the width of the values, so no vector changes its width.
+    // The last NaN of each lane. It is stored as a value instead of a flag, so all vectors have the same width.
     let mut nan = [O::WORST; LANES];
     let (groups, rest) = x.as_chunks::<LANES>();
     for group in groups {
@@ -121,7 +121,7 @@ fn is_nan<T: PartialOrd>(v: T) -> bool {
 per_isa! {
     /// Returns the loop that finds the first extremum, for an instruction set.
     fn first_position[T: LoopElement + PartialOrd, O: ExtremumOrder<T>][T, O](src: *const u8, n: usize) -> usize {
-        debug_assert!(n >= 1, "an empty row has no extremum");
+        debug_assert!(n >= 1, "a row must not be empty, because an empty row has no extremum");
         // SAFETY: the caller guarantees *Source* (the contract of `ArgLoop`) and does not write the row during the
         // call.
         let src = unsafe { source_slice::<T>(src, n) };
@@ -136,7 +136,7 @@ per_isa! {
                 (best, start) = (block_best, i * BLOCK);
             }
         }
-        // Each group is compared as a whole; only the group with the extremum is searched.
+        // Each group of values is first compared as a whole vector; only the group with the extremum is searched.
         let mut groups = src[start..].chunks(LANES).enumerate();
         let hit = groups.find(|(_, group)| group.iter().fold(false, |hit, v| hit | ({ v.0 } == best)));
         let (group, values) = hit.unwrap_or((0, &src[start..]));

@@ -26,18 +26,18 @@ pub(crate) enum OperandForm {
 pub(crate) struct BinaryLoop {
     /// The loop, out of place.
     vector_loop: VectorBinaryLoop,
-    /// The second operand of `vector_loop` is uniform.
+    /// True if the second operand of `vector_loop` is uniform.
     is_uniform: bool,
-    /// The operands of `vector_loop` are those of the primitive in reverse order.
+    /// True if the operands of `vector_loop` are those of the primitive in reverse order.
     is_swapped: bool,
-    /// The number of elements to a multiple of which a remainder is padded.
+    /// A remainder is padded to a multiple of this number of elements.
     grain: u8,
-    /// Bytes of a result element and of an operand element.
+    /// The sizes of a result element and of an operand element, in bytes.
     sizes: (u8, u8),
 }
 
-/// `vector_loop(dst, a, b, n)` computes `dst[i] = f(a[i], b[i])` for `i < n`, or `dst[i] = f(a[i], b[0])` if the loop is
-/// for a uniform second operand.
+/// `vector_loop(dst, a, b, n)` computes `dst[i] = f(a[i], b[i])` for `i < n`, or `dst[i] = f(a[i], b[0])` if the loop
+/// is for a uniform second operand.
 ///
 /// # Safety
 /// * Sources: `a` is valid for reads of `n` elements, and `b` of `n` elements or of one.
@@ -159,7 +159,7 @@ fn vector_loop<T: LoopElement, F: BinaryFunction<T>>(form: OperandForm, isa: Isa
     BinaryLoop::new::<T, F>(vector_loop, form, VECTOR_LEN)
 }
 
-/// Returns the vectorised loop of F, which commutes.
+/// Returns the vectorised loop of F, which is commutative.
 fn commutative_loop<T: LoopElement, F: BinaryFunction<T>>(form: OperandForm, isa: Isa) -> BinaryLoop {
     let vector_loop = match form {
         OperandForm::TileTile => combine_loop::<T, F, false>(isa),
@@ -192,8 +192,8 @@ fn scalar_loop<T: LoopElement, F: BinaryFunction<T>>(form: OperandForm) -> Binar
 /// Defines primitives, one per line: the kind of its loop, its name and its result.
 ///
 /// `vector` loops are vectorised, and so are `commutative` loops, in which the order of the operands does not change
-/// the result. `scalar` loops are not vectorised, and `single` loops are vectorised for `f32` alone. A primitive that is
-/// another one with its operands in reverse order, or the same as another one, has no loop of its own.
+/// the result. `scalar` loops are not vectorised, and `single` loops are vectorised for `f32` alone. A primitive that
+/// is another one with its operands in reverse order, or the same as another one, has no separate loop.
 macro_rules! primitives {
     (
         $T:ident: $bound:ident, reverse [$($Reverse:ident of $Of:ident)*], same [$($Same:ident as $As:ident)*] =>
@@ -293,7 +293,7 @@ mod integer {
 
 mod mask {
     use super::*;
-    /// The boolean type, as the bound that the macro needs. [`MaskByte`] is its only implementation.
+    /// The trait of the boolean type, which the macro needs as a bound. Only [`MaskByte`] implements it.
     pub(super) trait MaskBits: Copy {
         /// Returns the byte, 0 or 1.
         fn to_bits(self) -> u8;

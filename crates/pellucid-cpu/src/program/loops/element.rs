@@ -18,7 +18,7 @@ impl From<bool> for MaskByte {
 
 /// A type of plain bytes whose all-zero bit pattern is a valid value.
 pub(crate) trait LoopElement: Copy + 'static {
-    /// The widest instruction set for which loops on these elements are compiled, unless stated otherwise.
+    /// The widest instruction set for which loops on these elements are compiled. A loop may override it.
     const WIDEST_ISA: Isa;
 }
 macro_rules! loop_elements {
@@ -41,7 +41,7 @@ pub(crate) struct Unaligned<T: Copy>(pub(crate) T);
 ///
 /// # Safety
 /// * Initialised: `p` is valid for reads of `n` elements of type `T`, all initialised. `p` needs no alignment.
-/// * Unchanged: nothing writes these elements while the slice is in use.
+/// * Unchanged: no code writes these elements while the slice is in use.
 #[inline(always)]
 pub(crate) unsafe fn source_slice<'a, T: LoopElement>(p: *const u8, n: usize) -> &'a [Unaligned<T>] {
     // SAFETY: the caller guarantees *Initialised* and *Unchanged* (this function's contract); `Unaligned` has
@@ -53,7 +53,7 @@ pub(crate) unsafe fn source_slice<'a, T: LoopElement>(p: *const u8, n: usize) ->
 ///
 /// # Safety
 /// * Writable: `p` is valid for writes of `n` elements of type `T`. It needs no alignment.
-/// * Exclusive: nothing else reads or writes these elements while the slice is in use.
+/// * Exclusive: no other code reads or writes these elements while the slice is in use.
 #[inline(always)]
 pub(crate) unsafe fn output_slice<'a, T: LoopElement>(p: *mut u8, n: usize) -> &'a mut [MaybeUninit<Unaligned<T>>] {
     // SAFETY: the caller guarantees *Writable* and *Exclusive* (this function's contract). `Unaligned` has alignment 1,

@@ -15,13 +15,13 @@ use pellucid_simd::math::Real;
 use pellucid_simd::math::integer::Int;
 use pellucid_simd::{per_isa, up_to};
 
-/// Lanes (running values) of one reduction.
+/// The number of lanes (running values) of one reduction.
 pub(crate) const LANES: usize = 16;
 
-/// Elements of one block, or rows of one block of rows.
+/// The number of elements of one block, and of rows of one block of rows.
 pub(crate) const ROWS: usize = 8 * LANES;
 
-/// Columns per pass over a partial block of rows.
+/// The number of columns per pass over a partial block of rows.
 const STRIP: usize = 512;
 
 /// The associative operation of a reduction.
@@ -83,7 +83,7 @@ pub(crate) type FinishLoop = unsafe fn(dst: *mut u8, lanes: *const u8);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FoldLoops {
     /// The identity of the operation: the initial value of the lanes of rows, and the result of an empty reduction.
-    /// Only the leading bytes, as many as the element size, are used.
+    /// The value is in the first bytes; the bytes after the element size are not used.
     pub identity: [u8; 8],
     /// Accumulates contiguous values.
     pub accumulate: AccumulateLoop,
@@ -304,22 +304,24 @@ unsafe fn accumulate_values<T: LoopElement, M: Monoid<T>>(
     first: bool,
 ) {
     let lanes = lanes.cast::<[T; LANES]>();
-    // SAFETY: unless `first`, the caller guarantees 16 initialised elements (*Lanes*).
+    // SAFETY: by this function's contract, unless `first`, the caller guarantees 16 initialised elements (*Lanes*).
     let mut running = if first { [M::IDENTITY; LANES] } else { unsafe { lanes.read_unaligned() } };
     let whole = n / ROWS * ROWS;
     for start in (0..whole).step_by(ROWS) {
-        // SAFETY: the block of 128 values from `start` on is within the `n` values (*Source*).
+        // SAFETY: by this function's contract, the block of 128 values from `start` on is within the `n` values
+        // (*Source*).
         accumulate_block::<T, M>(&mut running, |i| unsafe { x.at(start + i) });
     }
     if whole < n {
         let mut last = [M::IDENTITY; ROWS];
         for i in whole..n {
-            // SAFETY: i < n (*Source*).
+            // SAFETY: i < n, so *Source* of this function's contract covers the value.
             last[i - whole] = unsafe { x.at(i) };
         }
         accumulate_block::<T, M>(&mut running, |i| last[i]);
     }
-    // SAFETY: the caller guarantees that `lanes` is valid for writes of 16 elements (*Lanes*).
+    // SAFETY: by this function's contract, the caller guarantees that `lanes` is valid for writes of 16 elements
+    // (*Lanes*).
     unsafe { lanes.write_unaligned(running) };
 }
 
@@ -327,7 +329,7 @@ per_isa! {
     /// Returns the [`AccumulateLoop`] of M for an instruction set.
     fn accumulate[T: LoopElement, M: Monoid<T>][T, M](lanes: *mut u8, src: *const u8, n: usize, first: bool) {
         let size = size_of::<T>();
-        debug_assert!(are_apart((lanes, LANES * size), (src, n * size)), "lanes and source overlap");
+        debug_assert!(are_apart((lanes, LANES * size), (src, n * size)), "the lanes of a reduction overlap its source");
         // SAFETY: the caller guarantees the clauses of `AccumulateLoop`, which `accumulate_values` requires.
         unsafe { accumulate_values::<T, M>(lanes, StoredValues(src), n, first) };
     }
@@ -342,7 +344,8 @@ per_isa! {
     }
 }
 
-/// Combines eight rows, sixteen rows apart, into the running values of their lane, one per column.
+/// Combines eight rows of one lane, which are sixteen rows apart, into the running values of that lane, one for each
+/// column.
 #[inline(always)]
 fn accumulate_lane<T: LoopElement, M: Monoid<T>>(lane: &mut [Unaligned<T>], rows: [&[Unaligned<T>]; 8]) {
     let n = lane.len();
@@ -361,10 +364,10 @@ per_isa! {
         debug_assert!(rows <= ROWS, "{rows} rows exceed a block of {ROWS}");
         debug_assert!(
             rows <= 1 || row_stride == 0 || row_stride.unsigned_abs() >= size,
-            "rows overlap: a row stride of {row_stride} bytes is less than one element"
+            "the rows of a reduction overlap: the row stride of {row_stride} bytes is less than one element"
         );
         let absent = [Unaligned(M::IDENTITY); STRIP];
-        // A full block needs no rows of identities, so it needs no strips.
+        // A full block needs no rows of identities as padding. Therefore it is not divided into strips of columns.
         let strip = if rows == ROWS { cols } else { STRIP };
         for l in 0..LANES.min(rows) {
             let mut start = 0;
@@ -374,13 +377,14 @@ per_isa! {
                 for (j, row) in eight.iter_mut().enumerate() {
                     let r = j * LANES + l;
                     if r < rows {
-                        // SAFETY: r < rows, so the row is valid for reads of `cols` elements (*Source*), and
-                        // `start + count` ≤ cols. By *Disjoint*, no write to the lanes changes it.
+                        // SAFETY: by the contract of `RowsLoop`, r < rows, so the row is valid for reads of `cols`
+                        // elements (*Source*), and `start + count` ≤ cols. By *Disjoint*, no write to the lanes changes
+                        // it.
                         *row = unsafe { source_slice(src.offset(r as isize * row_stride).add(start * size), count) };
                     }
                 }
-                // SAFETY: lane l < 16 has `cols` elements (*Lanes*), `start + count` ≤ cols, and no row overlaps it
-                // (*Disjoint*).
+                // SAFETY: by the contract of `RowsLoop`, lane l < 16 has `cols` elements (*Lanes*), `start + count` ≤
+                // cols, and no row overlaps it (*Disjoint*).
                 let lane = unsafe {
                     std::slice::from_raw_parts_mut(lanes.add((l * cols + start) * size).cast::<Unaligned<T>>(), count)
                 };
@@ -390,7 +394,8 @@ per_isa! {
         }
         // Lanes without rows combine with the identity, because this can change −0 to 0.
         for l in rows.min(LANES)..LANES {
-            // SAFETY: lane l < 16 has `cols` elements (*Lanes*), and no other reference to them is in use.
+            // SAFETY: by the contract of `RowsLoop`, lane l < 16 has `cols` elements (*Lanes*), and no other reference
+            // to them is in use.
             let lane =
                 unsafe { std::slice::from_raw_parts_mut(lanes.add(l * cols * size).cast::<Unaligned<T>>(), cols) };
             for x in lane {
@@ -457,7 +462,7 @@ fn numeric_fold_loops<T: LoopElement + Ring + Ordered>(op: FoldOp, isa: Isa) -> 
 
 /// Returns the loops of a reduction of values of type `ty`, or `None` if the operation is not defined for it.
 ///
-/// Numbers have Sum, Prod, Max and Min. Masks have And and Or, which are also their Min and Max.
+/// Numbers have Sum, Prod, Max and Min. Masks have And and Or; for masks, Min is And, and Max is Or.
 pub(crate) fn fold(op: FoldOp, ty: Compute, isa: Isa) -> Option<FoldLoops> {
     match (ty, op) {
         (Compute::Mask, FoldOp::And | FoldOp::Min) => Some(fold_loops::<MaskByte, And>(isa)),

@@ -125,11 +125,11 @@ pub(crate) struct FusedOperands {
     pub(crate) begin: *const u8,
     /// The instruction.
     pub(crate) act: FusedInstr,
-    /// Its tile or uniform operands. An instruction with fewer than two does not read the rest.
+    /// The tile or uniform operands of the instruction. An instruction reads as many as it has; the others are ignored.
     pub(crate) with: [*const u8; 2],
     /// The destination of the results; null if only the next instruction reads them.
     pub(crate) into: *mut u8,
-    /// True for non-temporal stores; other threads see the results after [`store_fence`](super::store_fence).
+    /// True for non-temporal stores. Other threads see their results only after [`store_fence`](super::store_fence).
     pub(crate) far: bool,
 }
 
@@ -178,11 +178,11 @@ fn has_aligned_non_temporal_outputs<T>(links: &[FusedOperands]) -> bool {
 
 /// Runs a fused loop: blocks of R vectors, then single vectors, then a partial vector.
 ///
-/// With non-temporal stores, a partial vector comes before them, up to the first address that is aligned to a vector.
-/// With a sum, blocks of 128 elements in the canonical reduction order come before them.
+/// With non-temporal stores, the loop first processes a partial vector, up to the first address that is aligned to a
+/// vector. With a sum, the loop first processes blocks of 128 elements in the canonical reduction order.
 ///
 /// # Safety
-/// The contract of [`ChainLoop`].
+/// The contract of [`ChainLoop`] holds.
 #[inline(always)]
 unsafe fn run_fused<V: FloatVector, const R: usize>(links: &[FusedOperands], sum: *mut u8, n: usize) {
     debug_assert!(
@@ -191,7 +191,7 @@ unsafe fn run_fused<V: FloatVector, const R: usize>(links: &[FusedOperands], sum
     );
     debug_assert!(
         has_aligned_non_temporal_outputs::<V::Scalar>(links) && (sum.is_null() || links.iter().all(|l| !l.far)),
-        "misaligned non-temporal stores"
+        "the destinations of non-temporal stores must be aligned alike"
     );
     let (mut done, sum) = (0, sum.cast::<V::Scalar>());
     // SAFETY: the caller guarantees the contract of `ChainLoop`. `done` plus the size of each block is at most n, or
@@ -200,7 +200,7 @@ unsafe fn run_fused<V: FloatVector, const R: usize>(links: &[FusedOperands], sum
     // because `lane` plus a vector is at most 16.
     unsafe {
         let all = V::mask(V::LANES);
-        // The lanes of a partial vector: before the first aligned address, and then at the end.
+        // Selects the lanes of a partial vector: first before the first aligned address, and later at the end.
         let far = links.iter().find(|l| l.far);
         let mut partial = far.map_or(0, |l| l.into.cast::<V::Scalar>().align_offset(size_of::<V>()).min(n));
         loop {
@@ -239,7 +239,7 @@ unsafe fn run_fused<V: FloatVector, const R: usize>(links: &[FusedOperands], sum
 ///
 /// # Safety
 /// * Contract: the clauses of [`ChainLoop`] hold.
-/// * Block: all elements of the block, or those of the mask, are among the `n` elements.
+/// * Block: all elements of the block (unless FULL: all elements that the mask selects) are among the `n` elements.
 /// * Aligned: if FULL, every vector of a non-temporal store is aligned to the vector size.
 #[inline(always)]
 unsafe fn fused_block<V: FloatVector, const R: usize, const STEP: usize, const FULL: bool>(
@@ -346,7 +346,7 @@ unsafe fn store_block<V: FloatVector, const R: usize, const FULL: bool>(
     }
 }
 
-/// Applies F to all elements, in registers unless one of them is rare.
+/// Applies F to all elements: in registers, or by the loop `f` if an element is rare.
 ///
 /// # Safety
 /// The processor has the instruction set of the loop `f`, which computes F.

@@ -9,8 +9,8 @@
 //! * `dst` may equal a source pointer exactly if both element types have the same size. The loop then copies the
 //!   operand to a buffer in pieces, which is expensive for an addition and negligible for an `exp`. Any other overlap
 //!   is undefined behaviour.
-//! * The bits of a result depend only on the bits of its operands: not on the count, the position, the instruction set
-//!   or the neighbouring elements. (The sign and payload of a NaN are unspecified.)
+//! * The bits of a result depend only on the bits of its operands: not on the count, the index of the element, the
+//!   instruction set or the neighbouring elements. (The sign and payload of a NaN are unspecified.)
 //! * Masks are bytes 0 or 1. No other byte may be stored in a mask.
 //!
 //! | file | content |
@@ -19,7 +19,7 @@
 //! | `fused.rs` | chains of float instructions, fused into one loop |
 //! | `convert.rs` | conversions between dtypes and compute types |
 //! | `fold.rs` | reductions, in the canonical order |
-//! | `arg.rs` | position of the extremum |
+//! | `arg.rs` | index of the extremum |
 //! | `non_temporal.rs` | copies by non-temporal stores |
 //! | `remainder.rs` | padding of remainders to whole vectors, and operation in place |
 //! | `element.rs` | element types and unaligned memory access |

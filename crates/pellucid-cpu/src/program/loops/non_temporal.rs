@@ -4,7 +4,7 @@ use super::are_apart;
 use pellucid_simd::vector::{FloatVector, Vector};
 use pellucid_simd::{Isa, per_isa};
 
-/// Bytes of a cache line. Non-temporal stores write whole lines.
+/// The size of a cache line in bytes. Non-temporal stores write whole lines.
 const CACHE_LINE: usize = 64;
 
 /// Outputs of at least this many bytes are written by non-temporal stores: the caches would evict their beginning
@@ -14,7 +14,7 @@ const MIN_BYTES: usize = if cfg!(test) { 32 << 10 } else { 8 << 20 };
 /// Returns the non-temporal copy for outputs of `bytes` bytes, or `None` if the outputs are small or the kernel works
 /// in place.
 ///
-/// In place, non-temporal stores gain nothing: the kernel has just read the same cache lines.
+/// In place, non-temporal stores are not faster, because the kernel has just read the same cache lines.
 #[inline]
 pub(crate) fn streaming(bytes: usize, in_place: impl FnOnce() -> bool) -> Option<StreamLoop> {
     (bytes >= MIN_BYTES && !in_place()).then(|| non_temporal_copy(Isa::best()))
@@ -23,8 +23,8 @@ pub(crate) fn streaming(bytes: usize, in_place: impl FnOnce() -> bool) -> Option
 /// `stream(dst, src, n)` copies `n` bytes by non-temporal stores. It neither reads the cache lines of `dst` nor keeps
 /// them in the caches.
 ///
-/// This pays if the output is so large that its beginning is evicted before any consumer reads it. Other threads see
-/// the bytes after [`store_fence`].
+/// This is faster if the output is so large that its beginning is evicted before any consumer reads it. Other threads
+/// see the bytes only after [`store_fence`].
 ///
 /// # Safety
 /// * Source: `src` is valid for reads of `n` bytes.
@@ -36,7 +36,7 @@ pub(crate) type StreamLoop = unsafe fn(dst: *mut u8, src: *const u8, n: usize);
 per_isa! {
     /// Returns the non-temporal copy for an instruction set.
     pub(crate) fn non_temporal_copy [] [] <S> (dst: *mut u8, src: *const u8, n: usize) {
-        debug_assert!(are_apart((dst, n), (src, n)), "source and destination of {n} bytes overlap");
+        debug_assert!(are_apart((dst, n), (src, n)), "the source and the destination of {n} bytes overlap");
         let head = dst.align_offset(CACHE_LINE).min(n);
         let lines = (n - head) / CACHE_LINE * CACHE_LINE;
         // SAFETY: the caller guarantees *Source*, *Destination*, *Disjoint* and *ISA* (the contract of `StreamLoop`).

@@ -3,14 +3,15 @@
 use super::element::can_overwrite;
 use std::mem::MaybeUninit;
 
-/// Elements that fill an unrolled group of vectors on every instruction set. For polynomials, padding a remainder is
-/// cheaper than a remainder loop.
+/// The number of elements that fills an unrolled group of vectors on every instruction set. For polynomials, padding a
+/// remainder to this number is cheaper than a remainder loop.
 pub(crate) const UNROLLED_LEN: usize = 64;
 
-/// Elements that fill one vector on every instruction set. For loops of little arithmetic, padding is most of the cost.
+/// The number of elements that fills one vector on every instruction set. Loops with little arithmetic pad a remainder
+/// only to this number, because padding is most of their cost.
 pub(crate) const VECTOR_LEN: usize = 16;
 
-/// Elements that are copied to a buffer at once when an operand is overwritten in place.
+/// The number of elements that are copied to a buffer at once when an operand is overwritten in place.
 const COPY_LEN: usize = 256;
 
 /// Scratch memory for [`COPY_LEN`] elements of any type.
@@ -24,10 +25,11 @@ impl CopyBuffer {
     }
 }
 
-/// Calls `kernel(to, from, n)` for pieces of `n` elements. Each piece has a multiple of `grain` elements, or one element.
-/// `grain` is a power of two of at most [`COPY_LEN`].
+/// Calls `kernel(to, from, n)` for pieces of `n` elements. Each piece has a multiple of `grain` elements, or one
+/// element. `grain` is a power of two of at most [`COPY_LEN`].
 ///
-/// `from` is valid for reads and `to` for writes of the `n` elements of a piece, and `to` overlaps no pointer of `from`.
+/// `from` is valid for reads and `to` for writes of the `n` elements of a piece, and `to` overlaps no pointer of
+/// `from`.
 ///
 /// A remainder runs on padded copies, so the same vector code computes all elements. The padding is zeros, and its
 /// results are dropped. A single element (as with one value per row) runs without padding: scalar code gives the same
@@ -48,13 +50,16 @@ pub(crate) unsafe fn run_padded<const S: usize>(
     n: usize,
     kernel: impl Fn(*mut u8, [*const u8; S], usize),
 ) {
-    debug_assert!(grain.is_power_of_two() && grain <= COPY_LEN, "invalid grain {grain}");
+    debug_assert!(
+        grain.is_power_of_two() && grain <= COPY_LEN,
+        "the grain {grain} must be a power of two, at most {COPY_LEN}"
+    );
     debug_assert!(
         sources.iter().all(|&s| can_overwrite(dst, s, n)),
         "the destination {dst:?} partly overlaps one of the sources {sources:?} ({n} elements)"
     );
     let in_place = sources.iter().any(|&(source, _)| source == dst.0.cast_const());
-    // One element, as with one value per row, needs no padding.
+    // A single element, such as one value per row, needs no padding.
     if n == 1 && !in_place {
         return kernel(dst.0, sources.map(|(source, _)| source), 1);
     }
@@ -74,8 +79,9 @@ pub(crate) unsafe fn run_padded<const S: usize>(
         let mut from = [std::ptr::null(); S];
         for s in 0..S {
             let (base, size) = sources[s];
-            // SAFETY: `base` is valid for reads of `done + count` ≤ n elements (*Sources*). `padded_count` ≤ COPY_LEN
-            // elements fit the buffer: a padded count is at most `grain`, a count in place at most COPY_LEN.
+            // SAFETY: by this function's contract, `base` is valid for reads of `done + count` ≤ n elements
+            // (*Sources*). `padded_count` ≤ COPY_LEN elements fit the buffer: a padded count is at most `grain`, a
+            // count in place at most COPY_LEN.
             unsafe {
                 from[s] = base.add(done * size);
                 if padded || base == dst.0 {
@@ -86,7 +92,8 @@ pub(crate) unsafe fn run_padded<const S: usize>(
                 }
             }
         }
-        // SAFETY: `done` < n, so the address is within the `n` elements of `dst` (*Destination*).
+        // SAFETY: by this function's contract, `done` < n, so the address is within the `n` elements of `dst`
+        // (*Destination*).
         let to = unsafe { dst.0.add(done * dst.1) };
         let out = if padded { result.0.as_mut_ptr().cast() } else { to };
         // Every piece holds `padded_count` elements: either `count` = `padded_count` elements of the caller's memory
@@ -94,8 +101,8 @@ pub(crate) unsafe fn run_padded<const S: usize>(
         // source overlaps it.
         kernel(out, from, padded_count);
         if padded {
-            // SAFETY: the kernel has written `padded_count` ≥ `count` elements to the buffer, and `to` is valid for
-            // writes of the `count` elements from `done` on (*Destination*).
+            // SAFETY: by this function's contract, the kernel has written `padded_count` ≥ `count` elements to the
+            // buffer, and `to` is valid for writes of the `count` elements from `done` on (*Destination*).
             unsafe { to.copy_from_nonoverlapping(out, count * dst.1) };
         }
         done += count;

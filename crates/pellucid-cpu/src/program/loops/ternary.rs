@@ -13,9 +13,9 @@ use std::mem::MaybeUninit;
 pub(crate) struct TernaryLoop {
     /// The loop, out of place.
     vector_loop: VectorTernaryLoop,
-    /// Bytes of an element of each tile operand; 0 for a uniform operand.
+    /// The size of an element of each tile operand in bytes; 0 for a uniform operand.
     source_sizes: [u8; 3],
-    /// Bytes of a result element.
+    /// The size of a result element in bytes.
     size: u8,
 }
 
@@ -62,7 +62,8 @@ trait TernaryFunction<A, T> {
 }
 
 per_isa! {
-    /// Returns the [`VectorTernaryLoop`] of F for an instruction set. TA, TB and TC state whether the operand is a tile.
+    /// Returns the [`VectorTernaryLoop`] of F for an instruction set. TA, TB and TC state whether the operand is a
+    /// tile.
     fn combine_elements
     [A: LoopElement, T: LoopElement, F: TernaryFunction<A, T>, const TA: bool, const TB: bool, const TC: bool]
     [A, T, F, TA, TB, TC]

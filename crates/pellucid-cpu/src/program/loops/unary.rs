@@ -11,7 +11,8 @@ use pellucid_simd::vector::Function;
 use pellucid_simd::{per_isa, up_to};
 use std::mem::MaybeUninit;
 
-/// Elements between two checks for rare operands, for which a fast formula is invalid. A multiple of [`UNROLLED_LEN`].
+/// The number of elements between two checks for rare operands, for which a fast formula is invalid. It is a multiple
+/// of [`UNROLLED_LEN`].
 const RARE_CHECK_LEN: usize = 256;
 
 /// The loop of a primitive of one operand.
@@ -19,7 +20,7 @@ const RARE_CHECK_LEN: usize = 256;
 pub(crate) struct UnaryLoop {
     /// The loop over whole vectors, out of place.
     vector_loop: VectorUnaryLoop,
-    /// Bytes of a result element and of an operand element.
+    /// The sizes of a result element and of an operand element, in bytes.
     sizes: (u8, u8),
 }
 
@@ -77,7 +78,7 @@ per_isa! {
     fn function_loop[T: LoopElement, F: Function<T, Out: LoopElement>][T, F](dst: *mut u8, a: *const u8, n: usize) {
         debug_assert!(
             are_apart((dst, n * size_of::<F::Out>()), (a, n * size_of::<T>())),
-            "source and destination of {n} elements overlap"
+            "the source and the destination of {n} elements overlap"
         );
         // SAFETY: the caller guarantees *Source* and *Destination* (the contract of `VectorUnaryLoop`). *Unchanged* and
         // *Exclusive* of the slices follow from *Disjoint*.

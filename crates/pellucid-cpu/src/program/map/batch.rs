@@ -12,14 +12,16 @@ use pellucid_ir::{Error, Result};
 /// another.
 ///
 /// # Errors
-/// An error if a set does not match the inputs and outputs of the program, if an operand is outside its buffer, if an
-/// input was never written, if an output cannot be allocated, or if the program is not supported.
+/// Returns an error if a set does not match the inputs and outputs of the program, if an operand is outside its buffer,
+/// if an input was never written, if an output cannot be allocated, or if the program is not supported.
 pub(crate) fn run_dense_maps(program: &Program, params: &Params, maps: &[DenseMap<'_>]) -> Result<()> {
     let (inputs, outputs) = (program.inputs.len(), program.outputs.len());
     let fits =
         |m: &DenseMap<'_>| (m.inputs.len(), m.outputs.len()) == (inputs, outputs) && m.outputs.iter().all(|o| !o.once);
     if program.is_row() || outputs == 0 || !maps.iter().all(fits) {
-        let reason = format!("every map must be elementwise, with {inputs} inputs and {outputs} outputs of full size");
+        let reason = format!(
+            "every map must be elementwise, with {inputs} inputs and {outputs} outputs that are not single values"
+        );
         return Err(Error::invalid(program.name, reason));
     }
     let mut operands = Vec::with_capacity(maps.len() * (inputs + outputs));
@@ -34,9 +36,9 @@ pub(crate) fn run_dense_maps(program: &Program, params: &Params, maps: &[DenseMa
         }
     }
     let sizes: Vec<usize> = maps.iter().map(|m| m.size).collect();
-    // SAFETY: *Operands*: every operand was checked against its buffer, with the dtype of the program. *Aliasing*,
-    // *Sets*: the backend's interface requires that an output overlaps an input of its set only exactly, and no operand
-    // of another set.
+    // SAFETY: the contract of `dense_batch`. *Operands*: every operand was checked against its buffer, with the dtype
+    // of the program. *Aliasing* and *Sets*: the contract of `Backend` requires that an output overlaps an input of its
+    // set only if both have the same elements, and overlaps no operand of another set.
     unsafe { program::dense_batch(program, params, &sizes, &operands) }
 }
 

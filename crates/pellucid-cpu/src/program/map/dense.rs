@@ -23,10 +23,10 @@ const STREAM_TILE: usize = 1024;
 /// Runs a program on `n` elements; `n` may be 0.
 ///
 /// # Errors
-/// The error of lowering, if the program is not supported.
+/// Returns the error of lowering if the program is not supported.
 ///
 /// # Safety
-/// *Operands* and *Aliasing*: the clauses of [`run_dense`].
+/// The clauses *Operands* and *Aliasing* of [`run_dense`] hold.
 #[inline]
 pub(crate) unsafe fn dense(
     program: &Program,
@@ -49,10 +49,10 @@ pub(crate) unsafe fn dense(
 /// so on.
 ///
 /// # Errors
-/// The error of lowering, if the program is not supported.
+/// Returns the error of lowering if the program is not supported.
 ///
 /// # Safety
-/// - *Operands*, *Aliasing*: the clauses of [`run_dense`] for every set.
+/// - *Operands*, *Aliasing*: the clauses of these names of [`run_dense`] hold for every set.
 /// - *Sets*: the outputs of one set overlap no operand of another.
 pub(crate) unsafe fn dense_batch(
     program: &Program,
@@ -70,8 +70,8 @@ pub(crate) unsafe fn dense_batch(
         for (operands, &n) in operands.chunks_exact(inputs + outputs).zip(sizes).take(range.end).skip(range.start) {
             if n > 0 {
                 let (inputs, outputs) = operands.split_at(inputs);
-                // SAFETY: the caller guarantees *Operands* and *Aliasing* for this set, and *Sets* rules out data races
-                // with the sets of other threads.
+                // SAFETY: by this function's contract, *Operands* and *Aliasing* hold for this set, and *Sets* excludes
+                // data races with the sets of other threads.
                 unsafe { run_dense(program, params, n, inputs, outputs) };
             }
         }
@@ -102,10 +102,18 @@ pub(crate) unsafe fn run_dense(
     inputs: &[DensePtr],
     outputs: &[DensePtr],
 ) {
-    debug_assert_eq!((inputs.len(), outputs.len()), (program.inputs.len(), program.outputs.len()), "operands");
-    debug_assert!(satisfies_aliasing(program, n, inputs, outputs), "an output overlaps another operand");
-    // SAFETY: the output of a constant program is valid for `n` elements, and the value has at least the size of one
-    // (*Operands*). The contracts of `run_single` and `run_one_tile` are *Operands* and *Aliasing*.
+    debug_assert_eq!(
+        (inputs.len(), outputs.len()),
+        (program.inputs.len(), program.outputs.len()),
+        "the operands must be those of the program"
+    );
+    debug_assert!(
+        satisfies_aliasing(program, n, inputs, outputs),
+        "an output overlaps another output, or an input with another address"
+    );
+    // SAFETY: the output of a constant program is valid for `n` elements (*Operands* of this function's contract), and
+    // the value has at least the size of an element. The contracts of `run_single` and `run_one_tile` are *Operands*
+    // and *Aliasing*, too.
     unsafe {
         if let Some(uniform) = program.constant
             && n < GRAIN / 16
@@ -131,7 +139,7 @@ pub(crate) unsafe fn run_dense(
 /// its loop lacks the form for these operands.
 ///
 /// # Safety
-/// *Operands* and *Aliasing*: the clauses of [`run_dense`].
+/// The clauses *Operands* and *Aliasing* of [`run_dense`] hold.
 #[inline]
 unsafe fn run_single(
     program: &PreparedProgram,
@@ -164,7 +172,7 @@ unsafe fn run_single(
         (KernelFn::Unary(f), true, _) => {
             single.for_each_piece(n, to, strides, from, |to, a, _, n| {
                 // SAFETY: `for_each_piece` passes pieces of the operands, or scratch instead of the output, which
-                // satisfy the loop's contract by *Operands* and *Aliasing*.
+                // satisfy the loop's contract by *Operands* and *Aliasing* of this function.
                 unsafe { f.run(to, a, n) }
             });
             return true;
@@ -176,7 +184,8 @@ unsafe fn run_single(
     };
     single.for_each_piece(n, to, strides, from, |to, a, b, n| {
         // SAFETY: `for_each_piece` passes pieces of the operands, or scratch instead of the output, which satisfy the
-        // loop's contract by *Operands* and *Aliasing*. The form was selected for operands with these strides.
+        // loop's contract by *Operands* and *Aliasing* of this function. The form was selected for operands with these
+        // strides.
         unsafe { binary.run(to, a, b, n) }
     });
     true

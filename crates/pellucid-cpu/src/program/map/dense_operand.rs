@@ -5,12 +5,12 @@
 pub(crate) struct DensePtr {
     /// The address of the first element.
     pub(crate) at: *mut u8,
-    /// The operand is one value that is broadcast to all elements.
+    /// True if the operand is one value that is broadcast to all elements.
     pub(crate) once: bool,
 }
 
-// SAFETY: the fields are plain data, and reading them is no access to the memory. Code that writes through `at` is
-// unsafe and rules out data races itself.
+// SAFETY: the fields are an address and a flag, and reading them does not access the memory at the address. Code that
+// accesses this memory is unsafe, and its own contract excludes data races.
 unsafe impl Sync for DensePtr {}
 
 impl DensePtr {

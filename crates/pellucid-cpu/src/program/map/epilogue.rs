@@ -17,7 +17,7 @@ use std::ops::Range;
 pub(crate) struct MapEpilogue<'a> {
     program: &'a PreparedProgram,
     params: &'a Params,
-    /// The axes before those of the matrices.
+    /// The batch axes, which precede the axes of the matrices.
     batch: StridedAxes,
     /// The rows of the matrices.
     rows: StridedAxis,
@@ -25,7 +25,7 @@ pub(crate) struct MapEpilogue<'a> {
     cols: StridedAxis,
     /// The address of the first element of every operand.
     bases: List<SharedPtr<u8>, INLINE_OPERANDS>,
-    /// The bytes of the first output: see [`MIN_PREFETCH_BYTES`].
+    /// The size of the first output, in bytes: see [`MIN_PREFETCH_BYTES`].
     bytes: usize,
 }
 
@@ -38,7 +38,7 @@ impl<'a> MapEpilogue<'a> {
     /// first. The operands must satisfy `Map`'s `check`.
     ///
     /// # Errors
-    /// The error of lowering, if the program is not supported.
+    /// Returns the error of lowering if the program is not supported.
     pub(crate) fn new(map: &'a Map, others: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<MapEpilogue<'a>> {
         let (shape, program) = (outputs[0].layout.shape(), PreparedProgram::for_program(&map.program)?);
         // The first input has no memory yet; the first output is its placeholder.
@@ -56,7 +56,7 @@ impl<'a> MapEpilogue<'a> {
     }
 
     /// Merges the innermost batch axis into the rows of the matrices. Returns false, without a change, if the strides
-    /// of an operand other than the first input do not allow it; true also if there is no batch axis.
+    /// of an operand other than the first input do not allow this. Returns true if there is no batch axis.
     pub(crate) fn fold(&mut self) -> bool {
         let Some(last) = self.batch.last() else { return true };
         let height = self.rows.len as isize;

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `mod.rs` | any strides: axes are merged, inputs are transposed by panels, segments are evaluated tile by tile |
 //! | `dense.rs` | every operand is contiguous or one value: a [`DensePtr`] |
-//! | `small.rs` | as `dense.rs`, few elements: one tile without any setup |
+//! | `small.rs` | contiguous or one value, with few elements: evaluated as one tile, with almost no setup |
 //! | `batch.rs` | several sets of dense operands in one call |
 //! | `epilogue.rs` | blocks of matrices, as the epilogue of a matrix product |
 
@@ -32,7 +32,7 @@ use pellucid_runtime::scratch;
 use pellucid_runtime::threads::{GRAIN, SharedPtr, split};
 use std::ops::Range;
 
-/// The minimal length of rows that are segments of their own, so that contiguous rows are read in place.
+/// The minimal row length for which each row is a separate segment. Contiguous rows can then be read in place.
 const LONG: usize = 128;
 
 /// The minimal length of both axes of a transposition.
@@ -47,7 +47,7 @@ pub(crate) const SPLIT_UNIT: usize = 1024;
 /// Runs `outputs = program(inputs)`, element by element.
 ///
 /// # Errors
-/// The error of lowering, if the program is not supported.
+/// Returns the error of lowering if the program is not supported.
 pub(crate) fn run_map(kernel: &Map, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
     let program = PreparedProgram::for_program(&kernel.program)?;
     let Some(shape) = outputs.first().map(|o| o.layout.shape()) else { return Ok(()) };
@@ -64,8 +64,9 @@ pub(crate) fn run_map(kernel: &Map, inputs: &[Operand<'_>], outputs: &[Operand<'
     let mut all_dense: List<DensePtr, 8> = List::new();
     if operands().all(|o| dense(o).map(|d| all_dense.push(d)).is_some()) {
         let (inputs, outputs) = all_dense.split_at(inputs.len());
-        // SAFETY: *Operands*: the family has checked dtypes and shapes, and every operand is contiguous over `size`
-        // elements or is one. *Aliasing*: an output overlaps only an input that is the same view.
+        // SAFETY: the contract of `run_dense`. *Operands*: the family has checked dtypes and shapes, and every operand
+        // is contiguous over `size` elements or is one element. *Aliasing*: an output overlaps an input only if their
+        // addresses and layouts are equal.
         unsafe { dense::run_dense(program, &kernel.params, size, inputs, outputs) };
         return Ok(());
     }
@@ -102,7 +103,7 @@ pub(crate) fn map_over_axes(
     map_segments(program, params, outer, inner, bases, threads);
 }
 
-/// Runs a program panel by panel. Inputs that are contiguous along axis `across` are transposed into scratch, so that
+/// Runs a program panel by panel. Inputs that are contiguous along axis `across` are transposed into scratch, in which
 /// they are contiguous along the innermost axis.
 fn map_by_panels(
     program: &PreparedProgram,
@@ -138,8 +139,8 @@ fn map_by_panels(
                 for k in (0..program.inputs.len()).filter(|&k| is_transposed(k)) {
                     let size = program.inputs[k].size;
                     let (from, to_row) = (addresses[k], (width * size) as isize);
-                    // SAFETY: *Source*: the panel is part of the operand. *Target*, *Disjoint*: this part of the
-                    // scratch holds a panel, is aligned, and belongs to this call.
+                    // SAFETY: the contract of `transpose_matrix`. *Source*: the panel is part of the operand. *Target*
+                    // and *Disjoint*: this part of the scratch holds a panel, is aligned, and belongs to this call.
                     unsafe { transpose_matrix(size, from, column.strides[k], scratch, to_row, height, width) };
                     (axes[0].strides[k], axes[1].strides[k], addresses[k]) = (to_row, size as isize, scratch);
                     scratch = scratch.wrapping_add(panel_bytes(k));
@@ -170,7 +171,7 @@ fn map_segments(
     let written = |o: usize| program.outputs[o].direct.unwrap_or(program.steps.len() + 1);
     let staged = |k: usize| (0..out.len()).any(|o| out[o] == inputs[k] && program.inputs[k].last_read > written(o));
     let pattern = |o: usize| match strided::access_pattern(inner, inputs.len() + o, program.outputs[o].size) {
-        // A segment of one element has every pattern.
+        // A segment of one element fits every access pattern.
         AccessPattern::Uniform => AccessPattern::Dense,
         other => other,
     };
@@ -206,7 +207,7 @@ fn for_each_range(threads: Threads, total: usize, grain: usize, work: impl Fn(Ra
 /// A map over an index space that is evaluated in segments.
 struct SegmentedMap<'a> {
     eval: Evaluator<'a>,
-    /// The axes over the segments.
+    /// The outer axes, which number the segments.
     outer: &'a [StridedAxis],
     /// The access pattern of every output in a segment.
     patterns: List<AccessPattern, 4>,
@@ -218,8 +219,8 @@ struct SegmentedMap<'a> {
     stream: Option<StreamLoop>,
 }
 
-// SAFETY: threads evaluate disjoint ranges of elements. They write disjoint memory of every output and read the same
-// range of an input that is the same view; no other memory is written.
+// SAFETY: threads evaluate disjoint ranges of elements, and write disjoint memory of every output. If an input has the
+// address and layout of an output, each thread reads only its own range of it. No other memory is written.
 unsafe impl Sync for SegmentedMap<'_> {}
 
 impl SegmentedMap<'_> {
@@ -228,9 +229,10 @@ impl SegmentedMap<'_> {
         let (mut done, mut within) = (range.start, range.start % self.length);
         let mut cursor = Cursor::at(self.outer, self.bases, range.start / self.length);
         scratch::with_buffer(self.eval.scratch_bytes(), |scratch: *mut u8| {
-            // SAFETY: `scratch` is aligned to 64 bytes and has `scratch_bytes` bytes, so that `frame` and *Frame* hold.
-            // The cursor is at a segment of the operands (*Operands*, *Outputs*), and `within + n` is at most its length
-            // (*Range*).
+            // SAFETY: `scratch` is aligned to 64 bytes and has `scratch_bytes` bytes, which is the contract of `frame`
+            // and implies *Frame* of `begin_segment`. The cursor is at a segment of the operands (*Operands* of
+            // `begin_segment`, *Outputs* of `run_tile`), and `within + n` is at most the length of the segment (*Range*
+            // of `run_tile`).
             unsafe {
                 let mut frame = self.eval.frame(scratch);
                 while done < range.end {
@@ -255,16 +257,18 @@ impl SegmentedMap<'_> {
     /// Evaluates elements `start..start + n` of a segment and stores the results.
     ///
     /// # Safety
-    /// - *Segment*, *Range*: the clauses of [`Evaluator::run_tile`].
-    /// - *Outputs*: after the inputs, `bases` has the first element of every output in the segment, whose elements are
-    ///   valid for writes and overlap an input only if the two are the same view.
+    /// - *Segment*, *Range*: the clauses of these names of [`Evaluator::run_tile`] hold.
+    /// - *Outputs*: after the inputs, `bases` has the address of the first element of every output in the segment. The
+    ///   elements of the outputs are valid for writes, and an output overlaps an input only if their addresses and
+    ///   layouts are equal.
     unsafe fn run_tile(&self, frame: &mut TileFrame, bases: &[*mut u8], start: usize, n: usize) {
         let program = self.eval.program;
         let out = &bases[program.inputs.len()..];
         let is_tile = |slot: usize| self.eval.schedule.granularity[slot] == Granularity::PerElement;
-        // SAFETY: elements `start..start + n` of every output are valid for writes (*Range*, *Outputs*). An input in
-        // the memory of an output is staged if it is read after the output is written (*Results*), and results are
-        // streamed only if all outputs are aligned. `frame.raw` holds `n` values of any type.
+        // SAFETY: by this function's contract, elements `start..start + n` of every output are valid for writes
+        // (*Range*, *Outputs*). *Results* of `Evaluator::run_tile`: an input in the memory of an output is staged if it
+        // is read after the output is written, and results are streamed only if all outputs are aligned. `frame.raw`
+        // holds `n` values of any type.
         unsafe {
             for ((output, &base), &pattern) in program.outputs.iter().zip(out).zip(&self.patterns) {
                 let slot = output.slot as usize;

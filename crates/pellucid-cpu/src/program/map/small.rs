@@ -12,7 +12,7 @@ use pellucid_ir::kernel::Params;
 use pellucid_runtime::scratch::{self, padded};
 use std::mem::MaybeUninit;
 
-/// The maximal number of slots; programs with more use the general path.
+/// The maximal number of slots. Programs with more slots use the general path.
 const MAX_SLOTS: usize = 64;
 
 /// The maximal number of elements of a small map.
@@ -21,7 +21,7 @@ pub(crate) const MAX_LEN: usize = 1024;
 /// Runs `program` on `n` elements in one tile. Returns false, without writing anything, if the program is too large.
 ///
 /// # Safety
-/// *Operands* and *Aliasing*: the clauses of [`run_dense`](crate::program::map::dense::run_dense).
+/// The clauses *Operands* and *Aliasing* of [`run_dense`](crate::program::map::dense::run_dense) hold.
 pub(crate) unsafe fn run_one_tile(
     program: &PreparedProgram,
     params: &Params,
@@ -60,8 +60,8 @@ pub(crate) unsafe fn run_one_tile(
         // have one element for each slot.
         let addresses = unsafe { &mut *(&raw mut addresses[..slots] as *mut [*mut u8]) };
         // SAFETY: every slot has a cell of eight bytes or a buffer of at least `n` values in the scratch. The operands
-        // that replace them are valid by *Operands*, and the check above together with *Aliasing* permits the direct
-        // outputs. `execute` gets one row, without streaming or reductions.
+        // that replace them are valid by *Operands* of this function's contract, and the check above together with
+        // *Aliasing* permits the direct outputs. `execute` gets one row, without streaming or reductions.
         unsafe {
             for (slot, uniform) in (inputs..).zip(&program.uniforms) {
                 addresses[slot].cast::<u64>().write(program.uniform_value(uniform, params, 0));

@@ -1,4 +1,4 @@
-//! The position of an extremum, computed piece by piece.
+//! The index of an extremum, computed piece by piece.
 
 use crate::program::loops::{self, ArgLoop};
 use pellucid_ir::Compute;
@@ -7,7 +7,7 @@ use pellucid_simd::{Isa, per_isa};
 /// The search for an extremum of one type.
 #[derive(Clone, Copy)]
 pub(crate) struct ArgReduction {
-    /// The loop that finds the position in contiguous values.
+    /// The loop that finds the index of the extremum of contiguous values.
     position: ArgLoop,
     /// True for the largest value, false for the smallest.
     largest: bool,
@@ -20,9 +20,9 @@ pub(crate) struct ArgReduction {
 pub(crate) struct MatrixRows {
     /// The address of the first row.
     pub(crate) from: *const u8,
-    /// Bytes between two rows.
+    /// The distance between two rows, in bytes.
     pub(crate) stride: isize,
-    /// Values of a row.
+    /// The number of values of a row.
     pub(crate) cols: usize,
     /// The index of the first row.
     pub(crate) first: usize,
@@ -30,7 +30,7 @@ pub(crate) struct MatrixRows {
     pub(crate) count: usize,
 }
 
-/// The best value so far and its position.
+/// The best value so far and its index.
 #[derive(Clone, Copy)]
 pub(crate) struct ArgCandidate {
     /// The value, in the leading bytes.
@@ -114,8 +114,8 @@ impl ArgReduction {
             (_, true) => arg_columns::<i64, true>(isa),
             (_, false) => arg_columns::<i64, false>(isa),
         };
-        // SAFETY: the caller guarantees *Columns*, *Rows* and *Disjoint* for the type of this search, which the loop
-        // has. The processor has the instruction set `isa`.
+        // SAFETY: the caller guarantees *Columns*, *Rows* and *Disjoint* (this method's contract) for the type of this
+        // search, which is the type of the loop. The processor has the instruction set `isa`.
         unsafe { accumulate(best, positions, rows) }
     }
 }
@@ -144,7 +144,8 @@ per_isa! {
             (std::slice::from_raw_parts_mut(best.cast::<T>(), cols), std::slice::from_raw_parts_mut(positions, cols))
         };
         for r in 0..count {
-            // SAFETY: r < count, so the row is valid for reads of `cols` values (*Rows*).
+            // SAFETY: by the contract of `ArgReduction::push_rows`, r < count, so the row is valid for reads of `cols`
+            // values (*Rows*).
             let row = unsafe { std::slice::from_raw_parts(from.offset(r as isize * stride).cast::<T>(), cols) };
             let index = (first + r) as i64;
             if index == 0 {

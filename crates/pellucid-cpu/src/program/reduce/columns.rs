@@ -13,8 +13,8 @@ use pellucid_runtime::scratch::{self, padded};
 use pellucid_runtime::threads::{self, GRAIN, SharedPtr, split};
 use std::ops::Range;
 
-/// The most columns per strip. Long row segments let the hardware prefetcher work. This gains more than lanes that fit
-/// L1 (64 bytes per column for `f32`).
+/// The maximal number of columns of a strip. The hardware prefetcher needs long row segments. Its effect is larger than
+/// that of narrower strips, whose lanes would fit L1 (64 bytes per column for `f32`).
 const STRIP_COLUMNS: usize = 4096;
 
 /// With at most this many columns, one tile contains several rows.
@@ -30,7 +30,7 @@ struct ColumnPlan<'a> {
     outer: &'a [StridedAxis],
     /// The number of columns.
     width: usize,
-    /// Columns per strip.
+    /// The number of columns of a strip.
     strip: usize,
     /// The row stride in bytes, if the input is accumulated without copying.
     in_place: Option<isize>,
@@ -157,9 +157,9 @@ impl ColumnStrip<'_> {
         let lanes_bytes = padded(LANES * cols * fold.size);
         self.with_scratch(lanes_bytes + lanes_bytes / 2, |frame, block, lanes| {
             for chunk in range {
-                // SAFETY: `lanes` holds 16 values per column, rounded up to 8 bytes, and 8 more values per column follow.
-                // `partial` has a row of `cols` results for every chunk. The rows of a block hold `cols` values each,
-                // and the chunk is within the sequences.
+                // SAFETY: `lanes` holds 16 values per column, rounded up to 8 bytes, and 8 more values per column
+                // follow. `partial` has a row of `cols` results for every chunk. The rows of a block hold `cols` values
+                // each, and the chunk is within the sequences.
                 unsafe {
                     fold.fill_identity(lanes, LANES * cols);
                     self.for_each_block(
@@ -176,7 +176,7 @@ impl ColumnStrip<'_> {
         });
     }
 
-    /// Writes the position of the extremum of each column to `positions`.
+    /// Writes the row index of the extremum of each column to `positions`.
     fn find_extrema(&self, positions: *mut u8) {
         let ReduceAction::Arg(arg) = &self.reduction.action else { return };
         self.with_scratch(self.cols * 8, |frame, block, best| {
@@ -208,14 +208,16 @@ impl ColumnStrip<'_> {
         let row_bytes = self.cols * reduction.size;
         let mut cursor = Cursor::at(plan.rows, self.bases, if plan.rows.is_empty() { 0 } else { range.start });
         if plan.rows.is_empty() {
-            // SAFETY: `self.bases` are the addresses of the operands for the axes of the evaluator (*Frame*).
+            // SAFETY: by this method's contract, `self.bases` are the addresses of the operands for the axes of the
+            // evaluator (*Frame*).
             unsafe { plan.eval.begin_segment(frame, self.bases) };
         }
         let mut first = range.start;
         while first < range.end {
             let rows = ROWS.min(range.end - first);
-            // SAFETY: rows `first..first + rows` are within the operands (*Range*), and columns `start..start + cols`
-            // within the rows. `rows` ≤ 128 rows fit the block (*Block*). The evaluator has begun the segment.
+            // SAFETY: by this method's contract, rows `first..first + rows` are within the operands (*Range*), and
+            // columns `start..start + cols` within the rows. `rows` ≤ 128 rows fit the block (*Block*). The evaluator
+            // has begun the segment.
             unsafe {
                 if let Some(stride) = plan.in_place {
                     let from = self.bases[reduction.value_slot()]

@@ -13,7 +13,7 @@ use pellucid_ir::Compute;
 use pellucid_ir::kernel::{Reduce, ReduceOp};
 use pellucid_runtime::scratch::{self, padded};
 
-/// The largest input in bytes. Larger inputs may be worth several threads.
+/// The size of the largest input that this path accepts, in bytes. For larger inputs, several threads may be faster.
 const MAX_BYTES: usize = 128 << 10;
 
 /// Runs `kernel` on input `x` and output `y` if it is such a reduction. Otherwise returns false and writes nothing.
@@ -35,7 +35,7 @@ pub(crate) fn reduce_contiguous(
     if !plain || narrow || !contiguous || storage != y.dtype || size == 0 || size * input.size > MAX_BYTES {
         return false;
     }
-    // The reduced axes must be adjacent. Shape [outer, length, inner].
+    // The reduced axes must be adjacent. The input then has the shape [outer, length, inner].
     let (mut outer, mut length, mut inner) = (1, 1, 1);
     for (axis, &len) in shape.iter().enumerate().filter(|(_, len)| **len != 1) {
         match (kernel.axes.contains(axis), inner) {

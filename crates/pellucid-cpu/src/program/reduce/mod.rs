@@ -34,7 +34,7 @@ const RESULTS: usize = 512;
 enum ReduceAction {
     /// Combines all values.
     Fold(FoldKernel),
-    /// Finds the position of the extremum.
+    /// Finds the index of the extremum.
     Arg(ArgReduction),
 }
 
@@ -48,7 +48,7 @@ struct SequenceReduction<'a> {
     action: ReduceAction,
     /// The conversion from the compute type of the program to that of the accumulator, if they differ.
     widen: Option<UnaryLoop>,
-    /// Bytes of a value in the compute type of the accumulator.
+    /// The size of a value in the compute type of the accumulator, in bytes.
     size: usize,
     /// The kept axes, with the strides of the inputs and then of the output, in the memory order of the output.
     kept: StridedAxes,
@@ -56,7 +56,7 @@ struct SequenceReduction<'a> {
     reduced: StridedAxes,
     /// The addresses of the first element of each input and of the output.
     bases: List<*mut u8, 8>,
-    /// Values of each sequence.
+    /// The number of values of each sequence.
     length: usize,
     /// The number of sequences.
     count: usize,
@@ -64,7 +64,7 @@ struct SequenceReduction<'a> {
     finish: Option<(&'a PreparedProgram, &'a Params)>,
     /// The conversion from the type of the finished result to that of the output, if they differ.
     store: Option<UnaryLoop>,
-    /// Bytes of an element of the output.
+    /// The size of an element of the output, in bytes.
     output: usize,
 }
 
@@ -75,8 +75,8 @@ unsafe impl Sync for SequenceReduction<'_> {}
 /// Runs a reduction of `inputs`, which broadcast to a common shape, to `output`.
 ///
 /// # Errors
-/// If the operands do not broadcast to one shape, or the operation or the finishing program is not defined for the
-/// dtypes.
+/// Returns an error if the operands do not broadcast to one shape, or the operation or the finishing program is not
+/// defined for the dtypes.
 pub(crate) fn run_reduce(kernel: &Reduce, inputs: &[Operand<'_>], output: &Operand<'_>) -> Result<()> {
     let name = kernel.program.name;
     let program = PreparedProgram::for_program(&kernel.program)?;
@@ -108,7 +108,11 @@ pub(crate) fn run_reduce(kernel: &Reduce, inputs: &[Operand<'_>], output: &Opera
     })?;
     let finished = match finish {
         Some((_, f)) if f.inputs[0].storage != result.storage() => {
-            return Err(Error::dtypes(f.name, [result.storage()], "the finishing program expects another input dtype"));
+            return Err(Error::dtypes(
+                f.name,
+                [result.storage()],
+                "the input of the finishing program must have this dtype, the result of the reduction",
+            ));
         }
         Some((_, f)) => f.outputs[0].compute,
         None => result,
@@ -224,9 +228,9 @@ impl SequenceReduction<'_> {
         let finish = self.finish.map(|(f, p)| (f, Evaluator::new(f, p, &axes, |_| false, |_| false)));
         let mut done = 0;
         while done < n {
-            // SAFETY: `done + count` ≤ n, so *Results* covers all reads, and the output has an element for each result
-            // (*Exclusive*). *Scratch* covers `RESULTS` converted elements of at most 8 bytes, followed by the frame of
-            // the finishing program, whose only input are these results.
+            // SAFETY: by this method's contract, `done + count` ≤ n, so *Results* covers all reads, and the output has
+            // an element for each result (*Exclusive*). *Scratch* covers `RESULTS` converted elements of at most 8
+            // bytes, followed by the frame of the finishing program, whose only input are these results.
             unsafe {
                 let mut from = results.add(done * self.result_size());
                 let mut count = RESULTS.min(n - done);

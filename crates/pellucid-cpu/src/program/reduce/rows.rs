@@ -14,7 +14,7 @@ use std::ops::Range;
 /// Sequences with fewer values are evaluated several at a time.
 const SHORT_LEN: usize = 128;
 
-/// The most sequences per tile.
+/// The maximal number of sequences in a tile.
 const MAX_SEQUENCES: usize = 64;
 
 /// The state of the reduction of one sequence; it stays on the stack.
@@ -89,8 +89,8 @@ impl SequenceReduction<'_> {
     ) -> *mut u8 {
         let slot = self.value_slot();
         let from = frame.addresses[slot];
-        // SAFETY: by *Evaluated* the slot holds `n` values, or one value unless it is per element. Writes go to
-        // `converted` (*Buffer*) or to the eight bytes of `one`.
+        // SAFETY: by *Evaluated* of this method's contract, the slot holds `n` values, or one value unless it is per
+        // element. Writes go to `converted` (*Buffer*) or to the eight bytes of `one`.
         unsafe {
             if eval.schedule.granularity[slot] != Granularity::PerElement {
                 let mut one = 0u64;
@@ -112,7 +112,7 @@ impl SequenceReduction<'_> {
         }
     }
 
-    /// Returns the most values per tile; with a conversion buffer, they must fit it.
+    /// Returns the maximal number of values in a tile. If there is a conversion buffer, this number of values fits it.
     fn tile_len(&self, eval: &Evaluator<'_>) -> usize {
         if self.converted_bytes(eval) > 0 { eval.tile_len.min(CHUNK) } else { eval.tile_len }
     }

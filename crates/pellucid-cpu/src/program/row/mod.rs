@@ -1,8 +1,8 @@
 //! `Row`: a program whose steps include reductions over rows.
 //!
-//! Short rows are processed in blocks of several rows, in one tile. A row whose values fit the scratch memory is a tile
-//! of its own. A longer row is processed tile by tile, once per phase, and only values that a later phase reads are
-//! kept for the entire row.
+//! Short rows are processed in blocks of several rows, in one tile. If the values of one row fit the scratch memory,
+//! the row is one tile. A longer row is processed tile by tile, once per phase, and only values that a later phase
+//! reads are kept for the entire row.
 
 use crate::operand::Operand;
 use crate::program::evaluate::tile_capacity;
@@ -22,23 +22,25 @@ use pellucid_runtime::threads::{GRAIN, split};
 use pellucid_simd::vector::prefetch_run;
 use std::ops::Range;
 
-/// Bytes of buffers for a block of rows. A single row may use twice as many before it is divided into tiles.
+/// The size of the buffers for a block of rows, in bytes. A single row is divided into tiles if its buffers exceed
+/// twice this size.
 const BLOCK_BYTES: usize = 32 << 10;
 
-/// The shortest rows that are used in place, one by one, instead of being gathered into blocks.
+/// The minimal length of rows that are used in place, one by one. Shorter rows are gathered into blocks.
 const LONG_ROW: usize = 128;
 
-/// Values of padding between buffers. Without it, buffers for rows of, say, 1024 values would be a multiple of the page
-/// size apart, and loads would wait for stores to other buffers with the same low address bits (4K aliasing).
+/// The number of values of padding between buffers. Without padding, the distance of buffers for rows of, for example,
+/// 1024 values would be a multiple of the page size, and loads would wait for stores to other buffers with the same low
+/// address bits (4K aliasing).
 const STAGGER: usize = 64;
 
-/// The most bytes of each input that are prefetched for the next block.
+/// The maximal number of bytes of each input that are prefetched for the next block.
 const PREFETCHED_BYTES: usize = 4096;
 
-/// The most rows per block.
+/// The maximal number of rows of a block.
 const MAX_BLOCK_ROWS: usize = 64;
 
-/// The layout of an operand in the index space of the rows.
+/// How the rows of an operand are stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum RowAccess {
     /// All rows are contiguous, one after another.
@@ -52,7 +54,7 @@ enum RowAccess {
 /// Returns the shape to which all operands broadcast.
 ///
 /// # Errors
-/// A shape mismatch of operation `op` if the operands do not broadcast to one shape.
+/// Returns a shape mismatch of operation `op` if the operands do not broadcast to one shape.
 pub(crate) fn common_shape<'a>(
     op: &'static str,
     operands: impl Iterator<Item = &'a Operand<'a>> + Clone,
@@ -61,7 +63,11 @@ pub(crate) fn common_shape<'a>(
     for operand in operands.clone() {
         if *operand.layout.shape() != shape {
             shape = shape.broadcast(operand.layout.shape()).ok_or_else(|| {
-                Error::shapes(op, operands.clone().map(|o| o.layout.shape()), "they must broadcast to one shape")
+                Error::shapes(
+                    op,
+                    operands.clone().map(|o| o.layout.shape()),
+                    "all operands must broadcast to one shape",
+                )
             })?;
         }
     }
@@ -71,7 +77,7 @@ pub(crate) fn common_shape<'a>(
 /// Runs a row program on `inputs` and writes `outputs`.
 ///
 /// # Errors
-/// If the operands do not broadcast to one shape, or the program is not defined for its dtypes.
+/// Returns an error if the operands do not broadcast to one shape, or the program is not defined for its dtypes.
 pub(crate) fn run_row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
     let program = PreparedProgram::for_program(&kernel.program)?;
     let operands = || inputs.iter().chain(outputs);
@@ -135,7 +141,8 @@ pub(crate) fn run_row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'
     Ok(())
 }
 
-/// Returns the layout of each operand, inputs first, over the axes that number the rows, those of a row, and all axes.
+/// Returns the layout of each operand (inputs first) over the axes that number the rows, over the axes of a row, and
+/// over all axes.
 fn row_access(
     program: &PreparedProgram,
     outer: &[StridedAxis],
@@ -190,11 +197,11 @@ struct RowExecution<'a> {
     bases: &'a [*mut u8],
     /// The layout of each operand.
     access: List<RowAccess, 8>,
-    /// Elements per row.
+    /// The number of elements of a row.
     length: usize,
-    /// Rows per block.
+    /// The number of rows of a block.
     block: usize,
-    /// Elements per tile.
+    /// The number of elements of a tile.
     tile: usize,
     /// True if a row has several tiles.
     phased: bool,
@@ -379,8 +386,8 @@ impl RowExecution<'_> {
         raw: *mut u8,
     ) -> *mut u8 {
         let input = &self.program.inputs[k];
-        // SAFETY: *Elements* covers all reads and *Buffers* all writes. The buffers are scratch memory and do not
-        // overlap the operand.
+        // SAFETY: by this method's contract, *Elements* covers all reads and *Buffers* all writes. The buffers are
+        // scratch memory and do not overlap the operand.
         unsafe {
             match (self.dense_address(k, block, input.size, first), input.load) {
                 (Some(from), Some(load)) => load.run(buffer, from, n),
@@ -403,7 +410,8 @@ impl RowExecution<'_> {
     ///
     /// # Safety
     /// * Elements: the elements are within the operand.
-    /// * Source: `from` is valid for reads of the values of the tile, one per element, per row or per run.
+    /// * Source: `from` is valid for reads of the values of the tile: one for each element, one for each row, or one
+    ///   for the whole execution, as the granularity of the output says.
     /// * Buffer: `raw` is valid for writes of one value per element.
     unsafe fn store_output(
         &self,
@@ -416,7 +424,7 @@ impl RowExecution<'_> {
     ) {
         let k = self.program.inputs.len() + o;
         let n = tile.rows * tile.len;
-        // SAFETY: *Source* covers all reads, *Elements* and *Buffer* all writes.
+        // SAFETY: by this method's contract, *Source* covers all reads, *Elements* and *Buffer* all writes.
         unsafe {
             let dense = self.dense_address(k, block, output.size, tile.first);
             let to = dense.unwrap_or(raw);
@@ -542,7 +550,8 @@ impl RowExecution<'_> {
         let Some(axis) = self.outer.last() else { return };
         for (k, input) in self.program.inputs.iter().enumerate() {
             if self.access[k] != RowAccess::Strided && !input.per_row && axis.strides[k] != 0 {
-                // After the last index of this axis, the address is not that of the next block. A prefetch allows any.
+                // After the last index of this axis, the address is not that of the next block. This is correct,
+                // because a prefetch of any address has no other effect.
                 let next = block.starts[k].wrapping_offset(block.rows as isize * axis.strides[k]);
                 prefetch_run(next.cast_const(), PREFETCHED_BYTES.min(block.rows * self.length * input.size));
             }
@@ -552,7 +561,7 @@ impl RowExecution<'_> {
     /// Runs the program on one long row, phase by phase, and each phase tile by tile.
     ///
     /// # Safety
-    /// As for [`RowExecution::run_block`], with a block of one row.
+    /// The contract of [`RowExecution::run_block`] holds, with a block of one row.
     unsafe fn run_in_phases(&self, block: &RowBlock<'_>, places: &[*mut u8], at: &mut [*mut u8], raw: *mut u8) {
         // SAFETY: the row is within the operands, and every slot has memory for a tile, or for the row if `keeps_row`
         // (the contract of this method). All tiles are within the row.
@@ -589,7 +598,7 @@ impl RowExecution<'_> {
     /// Sets the addresses of all values of one tile of a long row, and loads the inputs that `phase` reads.
     ///
     /// # Safety
-    /// As for [`RowExecution::run_block`], with a block of one row and a tile of this row.
+    /// The contract of [`RowExecution::run_block`] holds, with a block of one row and a tile of this row.
     unsafe fn load_tile(
         &self,
         phase: &Phase,
@@ -620,7 +629,8 @@ impl RowExecution<'_> {
     /// Stores the outputs that phase `p` computes for one tile of a long row.
     ///
     /// # Safety
-    /// As for [`RowExecution::run_block`], with a block of one row and a tile of this row, whose values are at `at`.
+    /// The contract of [`RowExecution::run_block`] holds, with a block of one row and a tile of this row, whose values
+    /// are at `at`.
     unsafe fn store_tile(&self, p: usize, block: &RowBlock<'_>, tile: &Extent<'_>, at: &[*mut u8], raw: *mut u8) {
         let is_last = p + 1 == self.linked.phases.len();
         let is_stored = |slot: usize| match self.linked.granularity[slot] {

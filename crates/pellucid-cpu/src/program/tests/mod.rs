@@ -83,7 +83,7 @@ impl TestArray {
         let mut back = vec![0; rank];
         order.iter().enumerate().for_each(|(k, &axis)| back[axis] = k);
         let layout =
-            layout.permute(&back).broadcast_to(&Shape::from(shape)).expect("the layout broadcasts to the shape");
+            layout.permute(&back).broadcast_to(&Shape::from(shape)).expect("the layout must broadcast to the shape");
         let mut array = TestArray::zeros(base.shape().size(), layout, dtype);
         array.fill(|| rng.value());
         array

@@ -1,4 +1,4 @@
-//! The scalar reference: it processes one element and one instruction at a time.
+//! The scalar reference implementation, which processes one element and one instruction at a time.
 //!
 //! It computes each instruction by the loops of [`crate::program::loops`] on single values; the tests of that module
 //! cover their results. It implements the order of reductions independently, in scalar code.
@@ -82,7 +82,7 @@ pub(crate) fn is_nan(bits: u64, dtype: DType) -> bool {
 /// Computes a unary loop on one value.
 fn call_unary(f: loops::UnaryLoop, a: u64) -> u64 {
     let mut out = 0u64;
-    // SAFETY: both variables hold one value of at most eight bytes, and the isa is available.
+    // SAFETY: both variables hold one value of at most eight bytes, and the instruction set is available.
     unsafe { f.run((&raw mut out).cast(), (&raw const a).cast(), 1) };
     out
 }
@@ -91,7 +91,7 @@ fn call_unary(f: loops::UnaryLoop, a: u64) -> u64 {
 fn call_binary(op: Binary, compute: Compute, a: u64, b: u64) -> u64 {
     let f = loops::binary(op, compute, OperandForm::TileTile, Isa::best()).unwrap();
     let mut out = 0u64;
-    // SAFETY: all variables hold one value of at most eight bytes, and the isa is available.
+    // SAFETY: all variables hold one value of at most eight bytes, and the instruction set is available.
     unsafe { f.run((&raw mut out).cast(), (&raw const a).cast(), (&raw const b).cast(), 1) };
     out
 }
@@ -104,7 +104,7 @@ fn call_ternary(op: Op, compute: Compute, [a, b, c]: [u64; 3]) -> u64 {
         _ => loops::mul_add(compute, all, Isa::best()),
     };
     let mut out = 0u64;
-    // SAFETY: all variables hold one value of at most eight bytes, and the isa is available.
+    // SAFETY: all variables hold one value of at most eight bytes, and the instruction set is available.
     unsafe {
         f.unwrap().run((&raw mut out).cast(), (&raw const a).cast(), (&raw const b).cast(), (&raw const c).cast(), 1)
     };

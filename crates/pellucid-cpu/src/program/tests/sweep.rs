@@ -5,7 +5,7 @@ use super::*;
 use pellucid_ir::kernel::ReduceOp;
 use std::sync::Arc;
 
-/// Lengths near those of vectors of all widths, of the blocks of loops and of tiles.
+/// Lengths near the lengths of vectors of all widths, of the blocks of loops and of tiles.
 const LONG: [usize; 15] = [31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 257, 511, 513, 1023, 1025];
 
 /// Returns all small matrix shapes, and shapes of a long and a short axis in both orders.

@@ -25,15 +25,15 @@ pub(super) struct Images<T> {
     pub(super) dims: [usize; 2],
 }
 
-/// A copy of images in channels-last order, `[group, image, y, x, lane]`, with spare rows of lanes after the images of
-/// each group.
+/// A copy of images in channels-last order, `[group, image, y, x, channel]`, with spare pixels after the images of each
+/// group. A pixel is a contiguous vector of channels, padded to whole SIMD vectors.
 pub(super) struct ChannelsLastImages<T> {
     data: SharedPtr<T>,
     /// The stride from one group to the next.
     group_stride: usize,
-    /// The number of elements of the images of a group; the spare rows follow.
+    /// The number of elements of the images of a group; the spare pixels follow them.
     size: usize,
-    /// The number of lanes of a row: the channels, padded to whole vectors.
+    /// The number of elements of a pixel: the channels, padded to whole SIMD vectors.
     lanes: usize,
     /// The memory of `data`.
     _buffer: CpuBuffer,
@@ -45,13 +45,13 @@ impl<T> ChannelsLastImages<T> {
         self.data.at((group * self.group_stride) as isize)
     }
 
-    /// Returns the offset of a spare row from the first image of its group.
+    /// Returns the offset of a spare pixel from the first image of its group.
     pub(super) fn spare_row(&self, row: usize) -> isize {
         (self.size + row * self.lanes) as isize
     }
 }
 
-/// The number of positions that are transposed at once: one cache line of the source.
+/// The number of pixels that are transposed at once: one cache line of the source.
 const TRANSPOSED_POSITIONS: usize = 16;
 /// The number of channels that are transposed back at once. Their destination rows can be a power of two apart and then
 /// share cache sets, so the number is small.
@@ -105,7 +105,7 @@ impl<T: Element> Images<T> {
             let image = tile / (rows * columns) * height;
             let top = low[0] + 2 * (tile / columns % rows) as isize;
             let left = low[1] + 2 * (tile % columns) as isize;
-            // The cast turns a negative position into one far beyond the end.
+            // The cast converts a negative coordinate to a number far beyond the end.
             for y in (0..side as isize).map(|i| (top + i) as usize) {
                 for x in (0..side as isize).map(|j| (left + j) as usize) {
                     let inside = y < height && x < width;
@@ -115,7 +115,7 @@ impl<T: Element> Images<T> {
         }
     }
 
-    /// Allocates channels-last memory for `count` images and `spare` spare rows. Its contents are uninitialised.
+    /// Allocates channels-last memory for `count` images and `spare` spare pixels. Its contents are uninitialised.
     ///
     /// # Errors
     /// Returns an error if the memory cannot be allocated.
@@ -127,7 +127,7 @@ impl<T: Element> Images<T> {
         Ok(ChannelsLastImages { data, group_stride: group, size, lanes, _buffer })
     }
 
-    /// Returns a channels-last copy of the images of a range, with one spare row of zeros.
+    /// Returns a channels-last copy of the images of a range, with one spare pixel of zeros in each group.
     ///
     /// # Errors
     /// Returns an error if the memory cannot be allocated.
@@ -151,7 +151,7 @@ impl<T: Element> Images<T> {
         });
         for group in 0..self.groups {
             let zeros = channels_last.group_data(group).wrapping_offset(channels_last.spare_row(0));
-            // SAFETY: every group has one spare row of `lanes` elements, and only this thread accesses it here.
+            // SAFETY: every group has one spare pixel of `lanes` elements, and only this thread accesses it here.
             unsafe { std::slice::from_raw_parts_mut(zeros, lanes) }.fill(T::ZERO);
         }
         Ok(channels_last)

@@ -27,7 +27,7 @@
 //! ```
 //!
 //! **Layout.** Images are transposed to channels-last order (`images`), so every transform ([`WinogradTransform`]) adds
-//! and subtracts vectors of channels. A position outside an image is a row of zeros. Vector efficiency therefore does
+//! and subtracts vectors of channels. A pixel outside an image is a vector of zeros. Vector efficiency therefore does
 //! not depend on the width of the images or on the padding.
 //!
 //! **Order.** Sums over channels are those of a matrix product. Sums over tiles are accumulated block after block; the
@@ -62,7 +62,7 @@ use pellucid_simd::Element;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The number of elements of a transformed patch; each is a matrix product of its own.
+/// The number of elements of a transformed patch. Each element index is a separate matrix product.
 const PRODUCTS: usize = 16;
 
 /// The number of elements of the patch that a tile reads.
@@ -73,12 +73,12 @@ const TILE_LEN: usize = 4;
 /// The approximate number of bytes of channels-last images at a time, per thread.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// The number of elements of transformed tiles and their products at a time: with one matrix of weights, they fit a
-/// cache of 1 MiB.
+/// The number of elements of the transformed tiles and products of one block. Together with one matrix of weights, they
+/// fit a cache of 1 MiB.
 const BLOCK_ELEMENTS: usize = 192 << 10;
 
-/// The unit of the number of tiles of a block. It is a multiple of the register tile of every instruction set, and
-/// large enough to amortise reading all weights.
+/// The number of tiles of a block is a multiple of this number. It is itself a multiple of the height of the register
+/// tile of every instruction set, and large enough to amortise reading all weights.
 const STRIP_TILES: usize = 84;
 
 /// The number of multiply-adds that take as long as moving one element.
@@ -87,12 +87,14 @@ const MOVE_COST: usize = MIN_TASK_WORK / (GRAIN / 4);
 /// The number of tiles over which a sum over tiles is accumulated at once.
 const DEPTH_TILES: usize = 128;
 
-/// The least number of channels and of outputs for which the transforms pay.
+/// The least number of channels and of outputs for which Winograd is faster than direct products.
 const MIN_CHANNELS: usize = 16;
 
-/// The least number of tiles for which the transform of the weights pays.
+/// The least number of tiles for which Winograd is faster. The transform of the weights takes the same time for any
+/// number of tiles.
 const MIN_TILES: usize = 16;
-/// The largest number of channel pairs per tile for which the transform of the weights pays.
+/// The largest number of pairs (input channel, output channel) per tile for which Winograd is faster, in spite of the
+/// transform of the weights.
 const MAX_PAIRS_PER_TILE: usize = 4096;
 
 /// Returns whether Winograd is applicable and faster than direct products. The answer depends on the shapes and the
@@ -105,13 +107,15 @@ pub(super) fn is_applicable<T: Element>(problem: &ConvProblem) -> bool {
     let lanes = TransformTiles::<T>::padded(cin) + TransformTiles::<T>::padded(cout);
     let image_tiles = y.dims[1].div_ceil(2) * y.dims[2].div_ceil(2);
     let tiles = images * image_tiles;
-    // At most a limited share of the work is wasted on tiles that extend beyond images and on lanes without a channel.
+    // Tiles may extend beyond the images, and vectors of channels are padded. Only a limited part of the work may be
+    // spent on this padding.
     let is_dense = 8 * image_tiles <= 3 * y.plane_len() && 5 * lanes <= 8 * (cin + cout);
     let is_worthwhile = cin.min(cout) >= MIN_CHANNELS && tiles >= MIN_TILES.max(cin * cout / MAX_PAIRS_PER_TILE);
     T::HALF.is_some() && is_planar && has_window && is_dense && is_worthwhile
 }
 
-/// Computes the part. Returns false if a result is not finite; the computed array is then unspecified.
+/// Computes one [`ConvPart`] with Winograd. Returns false if a result is not finite; the computed array is then
+/// unspecified.
 ///
 /// # Errors
 /// Returns an error if scratch memory cannot be allocated.
@@ -140,7 +144,8 @@ pub(super) unsafe fn compute<T: Element>(
     unsafe {
         match part {
             ConvPart::Output => correlate(&x, &WinogradWeights::new(w, &x, &y, false)?, low, &y),
-            // Input position q reads the outputs from q + before − 2 on, with the taps in reverse order.
+            // The gradient at coordinate q of the input reads the outputs from q + before − 2 on, with the taps in
+            // reverse order.
             ConvPart::Input => correlate(&y, &WinogradWeights::new(w, &x, &y, true)?, low.map(|l| -l - 2), &x),
             ConvPart::Weight => weight_gradient(&x, low, &y, w),
         }
@@ -162,15 +167,16 @@ fn scratch<T>(count: usize) -> Result<(SharedPtr<T>, CpuBuffer)> {
 /// The function panics if it is called more often than `to` has elements.
 fn offset_writer(to: &mut [isize]) -> impl FnMut(isize) {
     let mut elements = to.iter_mut();
-    move |offset| *elements.next().expect("one offset per element") = offset
+    move |offset| *elements.next().expect("there must be at most one offset per element") = offset
 }
 
-/// Returns the offsets of the elements of `tiles` in `[product, tile, lane]`, for `count` tiles.
+/// Returns the offsets of the pixels of `tiles` in an array `[product, tile, channel]` of `count` tiles and `lanes`
+/// channels.
 fn transformed_offsets<const N: usize>(tiles: Range<usize>, count: usize, lanes: usize) -> List<isize, N> {
     tiles.flat_map(|t| (0..PRODUCTS).map(move |k| ((k * count + t) * lanes) as isize)).collect()
 }
 
-/// The transformed taps of all windows: `[group, product, depth, lane]`.
+/// The transformed taps of all windows: `[group, product, k index, column]`, the operands B of the products.
 struct WinogradWeights<T> {
     data: SharedPtr<T>,
     /// The stride from one product to the next.
@@ -182,8 +188,8 @@ struct WinogradWeights<T> {
 impl<T: Element> WinogradWeights<T> {
     /// Transforms the weights `w`, `[group, outputs of y, channels of x, taps]`.
     ///
-    /// The channels of x are the depth and those of y the lanes. If `reversed`, the channels of y are the depth and
-    /// those of x the lanes, and the taps are reversed.
+    /// The k index is a channel of x, and the columns are the channels of y. If `reversed`, the k index is a channel of
+    /// y, the columns are the channels of x, and the taps are reversed.
     ///
     /// # Errors
     /// Returns an error if memory cannot be allocated.
@@ -209,7 +215,7 @@ impl<T: Element> WinogradWeights<T> {
             let to_group = data.at((group * PRODUCTS * product) as isize);
             let at = transformed_offsets::<PRODUCTS>(p..p + 1, depth, lanes);
             // SAFETY: `from` has `to.channels` windows of 9 taps, and the processor supports `isa` (this function's
-            // contract). Every task writes its own depth step of `data`, and every worker its own part of `all_taps`.
+            // contract). Every task writes its own k index of `data`, and every worker its own part of `all_taps`.
             unsafe {
                 pellucid_gemm::transpose(isa, Strided { data: from, lane, depth: 1 }, (to.channels, 9), lanes, taps);
                 let work = TransformTiles {
@@ -237,8 +243,8 @@ impl<T: Element> WinogradWeights<T> {
 /// Returns an error if scratch memory cannot be allocated.
 ///
 /// # Safety
-/// - *images*: those of `from` are valid for reads and those of `to` for writes, and no other thread accesses those of
-///   `to`;
+/// - *images*: the images of `from` are valid for reads, the images of `to` are valid for writes, and no other thread
+///   accesses the images of `to`;
 /// - *weights*: `w` was made for these images;
 /// - *isa*: the processor supports `from.isa`.
 unsafe fn correlate<T: Element>(
@@ -258,8 +264,8 @@ unsafe fn correlate<T: Element>(
     for range in Images::chunks(from, to, CHUNK_BYTES * threads::count()) {
         let tiles = range.len() * to.tiles();
         let blocks = tiles.div_ceil(block_tiles);
-        // SAFETY: the images of `from` are valid for reads (*images*), and the processor supports the instruction set
-        // (*isa*).
+        // SAFETY: by this function's contract, the images of `from` are valid for reads (*images*), and the processor
+        // supports the instruction set (*isa*).
         let source = unsafe { from.to_channels_last(range.clone())? };
         let result = to.allocate(range.len(), blocks)?;
         // Each worker has its own patches, its own products, and the offsets of the elements of both.
@@ -285,10 +291,10 @@ unsafe fn correlate<T: Element>(
             };
             from.tile_offsets(tiles.clone(), to.grid(), 4, low, source.spare_row(0), offset_writer(patch));
             to.tile_offsets(tiles, to.grid(), 2, [0, 0], result.spare_row(block), offset_writer(tile));
-            // SAFETY: the offsets of `patch` are in the channels-last images and those of `tile` in `result`, and the
-            // patches and sums have `block_tiles` tiles. Each tile of the result, and each spare row, is written by one
-            // task only, and each worker has its own patches and sums. The weights fit the images (*weights*), and the
-            // processor supports `isa` (*isa*).
+            // SAFETY: by this function's contract, the offsets of `patch` are in the channels-last images and those of
+            // `tile` in `result`, and the patches and sums have `block_tiles` tiles. Each tile of the result, and each
+            // spare pixel, is written by one task only, and each worker has its own patches and sums. The weights fit
+            // the images (*weights*), and the processor supports `isa` (*isa*).
             let is_finite = unsafe {
                 let (data, to, at) = (source.group_data(group), patches.get(), &patches_at[..PRODUCTS * count]);
                 pellucid_gemm::transform_tiles(
@@ -315,8 +321,8 @@ unsafe fn correlate<T: Element>(
         if !finite.load(Ordering::Relaxed) {
             return Ok(false);
         }
-        // SAFETY: the images of `to` are valid for writes and exclusive to this call (*images*); the processor supports
-        // the instruction set (*isa*).
+        // SAFETY: by this function's contract, the images of `to` are valid for writes and exclusive to this call
+        // (*images*); the processor supports the instruction set (*isa*).
         unsafe { to.store_channels_last(range, &result) }
     }
     Ok(true)
@@ -330,7 +336,7 @@ unsafe fn correlate<T: Element>(
 /// Returns an error if scratch memory cannot be allocated.
 ///
 /// # Safety
-/// - *images*: those of `x` and `y` are valid for reads;
+/// - *images*: the images of `x` and `y` are valid for reads;
 /// - *weights*: `w` is valid for writing the weights of all groups, and no other thread accesses them;
 /// - *isa*: the processor supports `x.isa`.
 unsafe fn weight_gradient<T: Element>(x: &Images<T>, low: [isize; 2], y: &Images<T>, w: SharedPtr<T>) -> Result<bool> {
@@ -341,22 +347,23 @@ unsafe fn weight_gradient<T: Element>(x: &Images<T>, low: [isize; 2], y: &Images
     let [patches_at, results_at] =
         [depth, lanes].map(|lanes| transformed_offsets::<0>(0..DEPTH_TILES, DEPTH_TILES, lanes));
     let tile_sums = TileSums { x, y, low, sums, patches, results, patches_at, results_at };
-    // The blocks of tiles depend on the chunks, so the chunk size must not depend on the number of threads.
+    // The order of summation depends on the chunk size, so the chunk size must not depend on the number of threads.
     for range in Images::chunks(x, y, CHUNK_BYTES) {
-        // SAFETY: the images are valid for reads (*images*), and the processor supports the instruction set (*isa*).
+        // SAFETY: by this function's contract, the images are valid for reads (*images*), and the processor supports
+        // the instruction set (*isa*).
         unsafe { tile_sums.add_images(range)? };
     }
-    // SAFETY: all images have been added; the clauses *weights* and *isa* are those of this function.
+    // SAFETY: all images have been added, and *weights* and *isa* are clauses of this function's contract.
     unsafe { tile_sums.store_taps(w) }
 }
 
-/// The transformed weight gradient: 16 sums over tiles for every pair of channels, `[group, product, row, lane]`.
+/// The transformed weight gradient: 16 sums over tiles for every pair of channels, `[group, product, row, column]`.
 struct TileSums<'a, T> {
-    /// The input, whose channels are the rows.
+    /// The input, whose channels are the rows of the products.
     x: &'a Images<T>,
-    /// The gradient of the output, whose channels are the lanes.
+    /// The gradient of the output, whose channels are the columns of the products.
     y: &'a Images<T>,
-    /// The position of the first window.
+    /// The coordinates of the first element of the first window.
     low: [isize; 2],
     /// The sums.
     sums: SharedPtr<T>,
@@ -400,7 +407,7 @@ impl<T: Element> TileSums<'_, T> {
                 let b = Strided { data: b, lane: 1, depth: lanes as isize };
                 let c = sums.at(((group * PRODUCTS + k) * rows * lanes) as isize);
                 let add = !is_first || start > 0;
-                // SAFETY: the patches and results have `count` tiles, and every product has sums of its own. The
+                // SAFETY: the patches and results have `count` tiles, and every product has its own sums. The
                 // processor supports the instruction set (this function's contract).
                 unsafe { pellucid_gemm::multiply(x.isa, &a, &b, (0..rows, 0..lanes, count), c, lanes as isize, add) }
                 Ok(())
@@ -433,7 +440,7 @@ impl<T: Element> TileSums<'_, T> {
             );
             let part = PRODUCTS * part.start..PRODUCTS * part.end;
             // SAFETY: the offsets of `patch` and `tile` are in the channels-last images, `patches` and `results` have
-            // `DEPTH_TILES` tiles, and each part has tiles of its own. The processor supports the instruction set (this
+            // `DEPTH_TILES` tiles, and each part has its own tiles. The processor supports the instruction set (this
             // function's contract).
             unsafe {
                 let (data, to, at) = (xs.group_data(group), self.patches.get(), &self.patches_at[part.clone()]);
@@ -463,7 +470,7 @@ impl<T: Element> TileSums<'_, T> {
     unsafe fn store_taps(&self, w: SharedPtr<T>) -> Result<bool> {
         let TileSums { x, y, sums, .. } = self;
         let (isa, groups, rows, lanes) = (x.isa, x.groups, x.channels, y.lanes());
-        // The number of rows at a time is chosen so that both copies fit a cache.
+        // The number of rows that are processed together is chosen such that both copies fit a cache.
         let step = (BLOCK_ELEMENTS / (9 * (lanes + y.channels))).clamp(1, rows);
         let parts = rows.div_ceil(step);
         let from = transformed_offsets::<0>(0..rows, rows, lanes);
@@ -482,9 +489,9 @@ impl<T: Element> TileSums<'_, T> {
                 (all_taps.at((worker * sizes[0]) as isize), SharedPtr(all_transposed.at((worker * sizes[1]) as isize)));
             let (from, at) = (&from[PRODUCTS * task_rows.start..PRODUCTS * task_rows.end], &at[..count]);
             let data = sums.at((group * PRODUCTS * rows * lanes) as isize);
-            // SAFETY: each worker has scratch for `9 · step` rows of lanes and of channels, `sums` has the products of
-            // all rows, and every task writes the taps of its own rows of `w`, which has the weights of all groups. The
-            // processor supports the instruction set (this function's contract).
+            // SAFETY: each worker has scratch for `9 · step` rows of `lanes` elements and of `y.channels` elements,
+            // `sums` has the products of all rows, and every task writes the taps of its own rows of `w`, which has the
+            // weights of all groups. The processor supports the instruction set (this function's contract).
             unsafe {
                 let is_finite = pellucid_gemm::transform_tiles(
                     isa,

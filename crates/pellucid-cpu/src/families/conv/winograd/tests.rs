@@ -41,8 +41,8 @@ fn problem(case: &ConvCase, isa: Isa) -> ConvProblem {
     ConvProblem { isa, window: case.window, images: case.images, groups: case.groups, x, y }
 }
 
-/// Computes the part with Winograd, whether or not it is applicable, from the values of x, w and y. Returns `None` if a
-/// result is not finite.
+/// Computes one [`ConvPart`] with Winograd, whether or not Winograd is applicable, from the values of x, w and y.
+/// Returns `None` if a result is not finite.
 fn compute_by_tiles<T: Element>(case: &ConvCase, part: ConvPart, isa: Isa, arrays: &[Vec<T>; 3]) -> Option<Vec<T>> {
     let (mut arrays, which) = (arrays.clone(), computed_index(part));
     let one = T::HALF.unwrap().add(T::HALF.unwrap());
@@ -191,7 +191,7 @@ fn bits_are_independent_of_threads() {
     }
 }
 
-/// Computes the part with the kernel, which selects the algorithm.
+/// Computes one [`ConvPart`] with the kernel, which selects the algorithm.
 fn compute_by_kernel(case: &ConvCase, part: ConvPart, values: &[Vec<f32>; 3]) -> Vec<f32> {
     assert!(winograd::is_applicable::<f32>(&problem(case, Isa::best())));
     let shapes = case.shapes();

@@ -14,10 +14,11 @@ fn conversions_agree_on_every_isa() {
                 ];
                 for (run, one, from, to) in pairs {
                     let (Some(run), Some(one)) = (run, one) else { continue };
-                    // SAFETY: `check` passes buffers of `n` elements, in place or disjoint, and the isa is available.
+                    // SAFETY: `check` passes buffers of `n` elements, in place or disjoint, and the instruction set is
+                    // available.
                     let run = |d, [a]: [*const u8; 1], n| unsafe { run.run(d, a, n) };
-                    // SAFETY: `check` passes buffers of `n` elements, in place or disjoint. Every isa includes the
-                    // portable one.
+                    // SAFETY: `check` passes buffers of `n` elements, in place or disjoint. Every instruction set
+                    // includes the portable one.
                     let one = |d, [a]: [*const u8; 1], n| unsafe { one.run(d, a, n) };
                     check(&format!("{from} to {to} {isa:?}"), [(from, true)], to, &one, &run);
                 }
@@ -30,7 +31,7 @@ fn conversions_agree_on_every_isa() {
 fn conversions_saturate_wrap_and_round() {
     fn run<A: Copy, B: Copy + Default>(f: UnaryLoop, x: A) -> B {
         let mut y = B::default();
-        // SAFETY: both pointers refer to one value; the isa is available.
+        // SAFETY: both pointers refer to one value; the instruction set is available.
         unsafe { f.run((&raw mut y).cast(), (&raw const x).cast(), 1) };
         y
     }

@@ -12,10 +12,11 @@ fn unary_loops_agree_on_every_isa() {
                 let Some(run) = unary(op, ty, isa) else { return };
                 let one = unary(op, ty, Isa::Portable).unwrap();
                 let out = if op.gives_mask() { DType::Bool } else { ty.storage() };
-                // SAFETY: `check` passes buffers of `n` elements, in place or disjoint, and the isa is available.
+                // SAFETY: `check` passes buffers of `n` elements, in place or disjoint, and the instruction set is
+                // available.
                 let run = |d, [a]: [*const u8; 1], n| unsafe { run.run(d, a, n) };
-                // SAFETY: `check` passes buffers of `n` elements, in place or disjoint. Every isa includes the portable
-                // one.
+                // SAFETY: `check` passes buffers of `n` elements, in place or disjoint. Every instruction set includes
+                // the portable one.
                 let one = |d, [a]: [*const u8; 1], n| unsafe { one.run(d, a, n) };
                 check(&format!("{op:?} {ty:?} {isa:?}"), [(ty.storage(), true)], out, &one, &run);
             });
@@ -23,7 +24,7 @@ fn unary_loops_agree_on_every_isa() {
     }
 }
 
-/// The loops compute the functions of `math`.
+/// Tests that the loops compute the functions of `math`.
 #[test]
 fn unary_loops_match_the_scalar_functions() {
     let functions: [(Unary, fn(f32) -> f32); 30] = [
@@ -62,7 +63,7 @@ fn unary_loops_match_the_scalar_functions() {
         for_each_isa(|isa| {
             let a = values(DType::F32, 999, 7);
             let mut got = vec![0; a.len()];
-            // SAFETY: both buffers hold 999 values and are disjoint; the isa is available.
+            // SAFETY: both buffers hold 999 values and are disjoint; the instruction set is available.
             unsafe { unary(op, Compute::F32, isa).unwrap().run(got.as_mut_ptr(), a.as_ptr(), 999) };
             let want: Vec<u8> =
                 a.chunks(4).flat_map(|b| f(f32::from_ne_bytes(b.try_into().unwrap())).to_ne_bytes()).collect();
@@ -71,7 +72,7 @@ fn unary_loops_match_the_scalar_functions() {
     }
 }
 
-/// A primitive of floats without a loop fails here, and so does a loop of another function than the evaluator's.
+/// Tests that every primitive of floats has a loop, and that the loop computes the function of the evaluator.
 #[test]
 fn every_primitive_has_a_loop_that_matches_the_evaluator() {
     fn check(name: &str, got: [f64; 2], want: [f64; 2]) {
@@ -83,11 +84,11 @@ fn every_primitive_has_a_loop_that_matches_the_evaluator() {
     }
     let isa = Isa::best();
     for op in Unary::ALL.into_iter().filter(|op| *op != Unary::Not) {
-        let [single, double] =
-            [Compute::F32, Compute::F64].map(|ty| unary(op, ty, isa).unwrap_or_else(|| panic!("{op:?} has no loop")));
+        let [single, double] = [Compute::F32, Compute::F64]
+            .map(|ty| unary(op, ty, isa).unwrap_or_else(|| panic!("{op:?} must have a loop")));
         for x in [-0.4f32, 0.1, 0.8, 1.5, 2.5].into_iter().filter(|_| !op.gives_mask()) {
             let (wide, mut y, mut wide_y) = (f64::from(x), 0f32, 0f64);
-            // SAFETY: the loops read one element and write another of their type; the isa is available.
+            // SAFETY: the loops read one element and write another of their type; the instruction set is available.
             unsafe {
                 single.run((&raw mut y).cast(), (&raw const x).cast(), 1);
                 double.run((&raw mut wide_y).cast(), (&raw const wide).cast(), 1);
@@ -98,10 +99,11 @@ fn every_primitive_has_a_loop_that_matches_the_evaluator() {
     use Binary::{And, Or, Shl, Shr, Xor};
     for op in Binary::ALL.into_iter().filter(|op| ![And, Or, Shl, Shr, Xor].contains(op)) {
         let [single, double] = [Compute::F32, Compute::F64]
-            .map(|ty| binary(op, ty, OperandForm::TileTile, isa).unwrap_or_else(|| panic!("{op:?} has no loop")));
+            .map(|ty| binary(op, ty, OperandForm::TileTile, isa).unwrap_or_else(|| panic!("{op:?} must have a loop")));
         for (a, b) in [(2.0f32, 0.75f32), (1.0, 2.5), (3.0, 1.5)].into_iter().filter(|_| !op.gives_mask()) {
             let (wide, mut y, mut wide_y) = ([a, b].map(f64::from), 0f32, 0f64);
-            // SAFETY: the loops read one element of each operand and write another of their type; the isa is available.
+            // SAFETY: the loops read one element of each operand and write another of their type; the instruction set
+            // is available.
             unsafe {
                 single.run((&raw mut y).cast(), (&raw const a).cast(), (&raw const b).cast(), 1);
                 let from = wide.as_ptr();
@@ -125,10 +127,11 @@ fn binary_loops_agree_on_every_isa() {
                     let Some(run) = binary(op, ty, form, isa) else { return };
                     let one = binary(op, ty, OperandForm::TileTile, Isa::Portable).unwrap();
                     let out = if op.gives_mask() { DType::Bool } else { ty.storage() };
-                    // SAFETY: `check` passes buffers of `n` elements, in place or disjoint, and the isa is available.
+                    // SAFETY: `check` passes buffers of `n` elements, in place or disjoint, and the instruction set is
+                    // available.
                     let run = |d, [a, b]: [*const u8; 2], n| unsafe { run.run(d, a, b, n) };
-                    // SAFETY: `check` passes buffers of `n` elements, in place or disjoint. Every isa includes the
-                    // portable one.
+                    // SAFETY: `check` passes buffers of `n` elements, in place or disjoint. Every instruction set
+                    // includes the portable one.
                     let one = |d, [a, b]: [*const u8; 2], n| unsafe { one.run(d, a, b, n) };
                     let types = tiles.map(|tile| (ty.storage(), tile));
                     check(&format!("{op:?} {ty:?} {form:?} {isa:?}"), types, out, &one, &run);
@@ -147,10 +150,11 @@ fn ternary_loops_agree_on_every_isa() {
                 let storage = ty.storage();
                 let all = |name: &str, run: Option<TernaryLoop>, one: Option<TernaryLoop>, first: DType| {
                     let (Some(run), Some(one)) = (run, one) else { return };
-                    // SAFETY: `check` passes buffers of `n` elements, in place or disjoint, and the isa is available.
+                    // SAFETY: `check` passes buffers of `n` elements, in place or disjoint, and the instruction set is
+                    // available.
                     let run = |d, [a, b, c]: [*const u8; 3], n| unsafe { run.run(d, a, b, c, n) };
-                    // SAFETY: `check` passes buffers of `n` elements, in place or disjoint. Every isa includes the
-                    // portable one.
+                    // SAFETY: `check` passes buffers of `n` elements, in place or disjoint. Every instruction set
+                    // includes the portable one.
                     let one = |d, [a, b, c]: [*const u8; 3], n| unsafe { one.run(d, a, b, c, n) };
                     let types = [(first, tiles[0]), (storage, tiles[1]), (storage, tiles[2])];
                     check(&format!("{name} {ty:?} {tiles:?} {isa:?}"), types, storage, &one, &run);
@@ -169,7 +173,7 @@ fn splat_fills_the_tile() {
         for_each_isa(|isa| {
             let x = values(ty.storage(), 1, 3);
             let mut got = GuardedBytes::new(&vec![0; 77 * ty.size()], 1);
-            // SAFETY: `x` holds one value and `got` 77 values, disjoint; the isa is available.
+            // SAFETY: `x` holds one value and `got` 77 values, disjoint; the instruction set is available.
             unsafe { splat(ty, isa)(got.ptr(), x.as_ptr(), 77) };
             assert_eq!(got.into_contents(), x.repeat(77));
         });
@@ -182,7 +186,7 @@ fn non_temporal_copies_write_exactly_the_destination() {
     for_each_isa(|isa| {
         for (start, n) in [(0, 0), (0, 64), (1, 63), (3, 64), (5, 200), (64, 1024), (60, 1500), (17, 1900)] {
             let mut to = vec![0xEE; 2000];
-            // SAFETY: both buffers hold `n` bytes from `start` on; the isa is available.
+            // SAFETY: both buffers hold `n` bytes from `start` on; the instruction set is available.
             unsafe { non_temporal_copy(isa)(to.as_mut_ptr().add(start), from.as_ptr().add(start), n) };
             store_fence();
             assert_eq!(to[start..start + n], from[start..start + n], "{isa:?} {start} {n}");

@@ -5,10 +5,10 @@ use crate::program::loops::element::{Unaligned, source_slice};
 use pellucid_ir::formula::{Binary, Unary};
 use pellucid_simd::math::Real;
 
-/// Returns every instruction; those that apply a function have its loop.
+/// Returns every instruction. Instructions that apply a function contain the loop of the function.
 fn all_instructions(ty: Compute, isa: Isa) -> [FusedInstr; 28] {
     use FusedInstr::*;
-    let function = |op| unary(op, ty, isa).expect("floats have functions").vector_loop();
+    let function = |op| unary(op, ty, isa).expect("every function of floats must have a loop").vector_loop();
     [
         AddTile,
         AddOne,
@@ -76,14 +76,14 @@ fn apply_one<T: Real>(act: FusedInstr, v: T, [t, s]: [T; 2], [u, w]: [T; 2]) -> 
     }
 }
 
-/// Every pair of fused instructions gives the bits of the separate instructions: on full blocks and remainders, with
-/// stored, non-temporal and unstored results.
+/// Tests that every pair of fused instructions gives the bits of the separate instructions: on full blocks and
+/// remainders, with stored, non-temporal and unstored results.
 #[test]
 fn chains_match_their_separate_instructions() {
     fn check<T: Real + LoopElement>(ty: Compute, isa: Isa) {
         let acts = all_instructions(ty, isa);
         let pairs = acts.into_iter().flat_map(|a| acts.map(|b| (a, b)));
-        let run = chain(ty, isa).expect("floats have chains");
+        let run = chain(ty, isa).expect("float types must have fused loops");
         for (k, (first, second)) in pairs.enumerate() {
             let n = COUNTS[k % COUNTS.len()];
             // Every second pair has no rare operands.
@@ -141,12 +141,12 @@ fn chains_match_their_separate_instructions() {
     });
 }
 
-/// A sum at the end of a chain has the bits of a sum over the stored results of the chain.
+/// Tests that a sum at the end of a chain has the bits of a sum over the stored results of the chain.
 #[test]
 fn sums_in_chains_match_sums_of_stored_results() {
     fn check<T: LoopElement>(ty: Compute, isa: Isa) {
-        let run = chain(ty, isa).expect("floats have chains");
-        let sum = fold(FoldOp::Sum, ty, isa).expect("floats have sums");
+        let run = chain(ty, isa).expect("float types must have fused loops");
+        let sum = fold(FoldOp::Sum, ty, isa).expect("float types must have sums");
         for n in COUNTS {
             let [from, tile] = [1, 2].map(|seed| values(ty.storage(), n, seed + n as u64));
             let mut kept = GuardedBytes::new(&vec![0; n * size_of::<T>()], 3);
@@ -158,14 +158,15 @@ fn sums_in_chains_match_sums_of_stored_results() {
                 into: kept.ptr(),
                 far: false,
             }];
-            // SAFETY: all buffers hold `n` values, and the lanes hold 16; the isa is available.
+            // SAFETY: all buffers hold `n` values, and the lanes hold 16; the instruction set is available.
             unsafe {
                 run(&links, got.as_mut_ptr().cast(), n);
                 (sum.accumulate)(want.as_mut_ptr().cast(), kept.ptr(), n / ROWS * ROWS, true);
             }
             let bytes = |lanes: [u64; LANES]| lanes.map(u64::to_ne_bytes).concat()[..LANES * size_of::<T>()].to_vec();
             assert_same(ty.storage(), &bytes(got), &bytes(want), &format!("sum of {n} values, {ty:?} {isa:?}"));
-            let product = binary(Binary::Mul, ty, OperandForm::TileTile, Isa::Portable).expect("floats have products");
+            let product =
+                binary(Binary::Mul, ty, OperandForm::TileTile, Isa::Portable).expect("float types must have products");
             let mut products = vec![0; n * size_of::<T>()];
             // SAFETY: all buffers hold `n` values and are disjoint; every processor runs portable code.
             unsafe { product.run(products.as_mut_ptr(), from.as_ptr(), tile.as_ptr(), n) };

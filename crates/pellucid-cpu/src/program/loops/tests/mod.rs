@@ -85,7 +85,7 @@ impl GuardedBytes {
         let shift = self.0.len() - self.1 - 16;
         self.0[shift..].as_mut_ptr()
     }
-    /// Returns the contents after it checks that the guard bytes are unchanged.
+    /// Checks that the guard bytes are unchanged, and returns the contents.
     fn into_contents(self) -> Vec<u8> {
         let shift = self.0.len() - self.1 - 16;
         let (before, rest) = self.0.split_at(shift);

@@ -1,4 +1,4 @@
-//! Reductions, compared with the definition of the canonical order, and positions of extrema.
+//! Reductions, compared with the definition of the canonical order, and indices of extrema.
 
 use super::*;
 use crate::program::fold::FoldKernel;
@@ -110,7 +110,7 @@ fn check_products<T: LoopElement>(ty: Compute) {
     let (size, dtype) = (size_of::<T>(), ty.storage());
     for_each_isa(|isa| {
         let f = fold(FoldOp::Sum, ty, isa).unwrap();
-        let products = f.accumulate_products.expect("sums have a loop for products");
+        let products = f.accumulate_products.expect("a sum must have a loop for products");
         for n in [0, 1, 17, 127, 128, 129, 300, 1000] {
             let (a, b) = (values(dtype, n, n as u64), values(dtype, n, n as u64 + 1));
             let (a, b) =
