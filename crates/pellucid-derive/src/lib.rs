@@ -24,8 +24,8 @@ pub fn tensor_method(arguments: TokenStream, item: TokenStream) -> TokenStream {
 /// Sets the operation name in all errors of a function, including errors of the operations that it calls, and defines
 /// the entry of the operation in the registry (`ops/registry.rs`).
 ///
-/// The function must return `Result<T>`. Parameters of type `impl Into<T>` are converted first: the body is compiled once
-/// for `T`, and `k.into()` in it is `k`.
+/// The function must return `Result<T>`. Parameters of type `impl Into<T>` are converted first: the body is compiled
+/// once for `T`, and `k.into()` in it is `k`.
 ///
 /// Arguments:
 /// - `autocast = Half` or `autocast = Single` is the autocast policy of the operation. The default is `Promote`.
@@ -40,14 +40,14 @@ pub fn operation(arguments: TokenStream, item: TokenStream) -> TokenStream {
 ///
 /// Every field is a `Parameter`, a `Buffer`, a module, a `Vec`, an array, an `Option`, a tuple or a
 /// `Box` of these, or a plain number, which is ignored. Names follow the fields, such as
-/// `layers.0.weight`. Fields of other types need `#[module(skip)]`, so that no parameter is
-/// omitted by mistake. For an enum the fields of the active variant are visited.
+/// `layers.0.weight`. A field of another type without `#[module(skip)]` is a compile error, so no
+/// parameter is omitted by mistake. For an enum the fields of the active variant are visited.
 ///
 /// Attributes of the type:
 /// - `#[module(crate = path)]` replaces the path `::pellucid::nn`, if the crate `pellucid` has another name.
 /// - `#[module(no_capture = "why")]` declares that steps with this module cannot be captured: `supports_capture` of
 ///   every model that contains it returns the reason.
-/// - `#[module(class = name)]`, an expression of type `&'static str`, replaces the name of the class.
+/// - `#[module(class = name)]`, where `name` is an expression of type `&'static str`, replaces the name of the class.
 #[proc_macro_derive(Module, attributes(module))]
 pub fn derive_module(item: TokenStream) -> TokenStream {
     module::expand(item.into()).unwrap_or_else(syn::Error::into_compile_error).into()

@@ -83,7 +83,7 @@ fn visits(
         }
         let index = Index::from(index);
         let name = match &field.ident {
-            // `r#type` is the field `type`.
+            // The name of the raw identifier `r#type` is `type`.
             Some(name) => name.to_string().trim_start_matches("r#").to_string(),
             None => index.index.to_string(),
         };
@@ -94,7 +94,7 @@ fn visits(
 }
 
 /// Adds the bound `T: Module` for every type parameter that is used in a visited field, and `Send + Sync` for the
-/// others, since every module has these bounds.
+/// other type parameters, since every module must be `Send + Sync`.
 fn bound_parameters(input: &mut DeriveInput, module: &Path) -> Result<()> {
     let fields: Vec<&Fields> = match &input.data {
         Data::Struct(data) => vec![&data.fields],

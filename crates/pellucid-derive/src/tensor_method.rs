@@ -29,7 +29,7 @@ const SIZE_TYPES: [&str; 13] = [
 /// The arguments of `#[tensor_method]` and `#[operation]`.
 #[derive(Default)]
 struct OperationAttribute {
-    /// The variant of `AutocastPolicy`; the default is `Promote`.
+    /// The autocast policy of the operation, a variant of `AutocastPolicy`; the default is `Promote`.
     autocast: Option<Ident>,
     /// The name of the registry entry, if it is not the name of the function.
     entry: Option<Ident>,
@@ -66,7 +66,7 @@ fn value(input: ParseStream<'_>) -> Result<Ident> {
     input.parse()
 }
 
-/// Expands `#[operation]`: every error of the body names the function, so that a composite operation reports the errors
+/// Expands `#[operation]`: every error of the body names the function. A composite operation thus reports the errors
 /// of its parts as its own.
 pub(crate) fn operation(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
     registered(&parse2(arguments)?, &parse2(item)?)
@@ -79,7 +79,8 @@ fn registered(arguments: &OperationAttribute, function: &ItemFn) -> Result<Token
     Ok(quote!(#function #entry))
 }
 
-/// Returns the registry entry of the operation: a constant of `Entries`, which holds its properties.
+/// Returns the registry entry of the operation. The entry is a constant of `Entries`; it contains the properties of
+/// the operation.
 fn registry_entry(arguments: &OperationAttribute, function: &ItemFn) -> TokenStream {
     let name = &function.sig.ident;
     let entry = arguments.entry.as_ref().unwrap_or(name);
@@ -147,7 +148,7 @@ fn named(function: &ItemFn) -> Result<TokenStream> {
 
 /// Returns the function with a parameter of type `T` for each `impl Into<T>`, or `None` if it has none.
 ///
-/// The body is thereby compiled once, and not for every combination of argument types. In it, `k.into()` is `k`.
+/// The body is thereby compiled once, and not for every combination of argument types. In the body, `k.into()` is `k`.
 fn converted(function: &ItemFn) -> Result<Option<ItemFn>> {
     let mut converted = function.clone();
     let mut names = Vec::new();
@@ -216,14 +217,18 @@ fn plain_name(parameter: &FnArg) -> Result<&syn::Ident> {
     match parameter {
         FnArg::Typed(typed) => match &*typed.pat {
             Pat::Ident(ident) => Ok(&ident.ident),
-            other => Err(Error::new(other.span(), "a parameter of an operation must be a plain name")),
+            other => {
+                Err(Error::new(other.span(), "each parameter of an operation must be a plain name, not a pattern"))
+            }
         },
-        FnArg::Receiver(receiver) => Err(Error::new(receiver.span(), "an operation must be a free function")),
+        FnArg::Receiver(receiver) => {
+            Err(Error::new(receiver.span(), "an operation must be a free function; remove `self`"))
+        }
     }
 }
 
-/// Expands `#[tensor_method]`. The method calls the function by its path in `ops`, so that it does not compile unless
-/// `ops` exports the function.
+/// Expands `#[tensor_method]`. The method calls the function by its path in `ops`, and therefore does not compile
+/// unless `ops` exports the function.
 pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
     let function: ItemFn = parse2(item)?;
     let signature = &function.sig;

@@ -2,7 +2,7 @@
 //!
 //! A kernel holds the [`BorrowWord`]s of all its operands through a [`BorrowGuard`], which acquires all of them or
 //! none: two threads that want the same storages in different orders cannot block each other. A write is counted before
-//! its word is released, so that a reader that follows sees the [`Version`] that belongs to the contents.
+//! its word is released, so a later reader sees the [`Version`] that belongs to the contents.
 //!
 //! The protocol takes its atomics as a type parameter: the tests run it with those of a model checker, which explores
 //! every interleaving of a few threads.

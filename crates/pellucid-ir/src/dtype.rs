@@ -183,7 +183,8 @@ impl DType {
         match value {
             Scalar::Bool(_) => true,
             Scalar::Int(x) => (low..=high).contains(&x),
-            // −2⁶³ is exact and 2⁶³, which i64::MAX rounds to, is outside.
+            // i64::MIN as an `f64` is exactly −2⁶³, the least value of the range. i64::MAX rounds to 2⁶³, which is
+            // outside the range of `i64`.
             Scalar::Float(x) => x.trunc() == x && x >= low as f64 && x < high as f64 + 1.0,
         }
     }
@@ -373,7 +374,11 @@ mod tests {
                 assert_eq!(join, b.promote(a));
                 assert_eq!(join.is_float(), a.is_float() || b.is_float());
                 for c in DType::ALL {
-                    assert_eq!(join.promote(c), a.promote(b.promote(c)), "{a} {b} {c}");
+                    assert_eq!(
+                        join.promote(c),
+                        a.promote(b.promote(c)),
+                        "the join of {a}, {b} and {c} must be associative"
+                    );
                 }
             }
         }

@@ -51,7 +51,7 @@ pub enum Error {
         op: &'static str,
         /// The index that the caller passed.
         index: i64,
-        /// The axis that it indexes.
+        /// The axis to which the index applies.
         axis: usize,
         /// The axis's length.
         len: usize,
@@ -69,15 +69,15 @@ pub enum Error {
     Singular {
         /// The operation.
         op: &'static str,
-        /// The first such matrix, counted in row-major order over the batch axes; 0 where there are none.
+        /// The first such matrix, counted in row-major order over the batch axes; 0 if there are no batch axes.
         batch: usize,
-        /// The property of the matrix, and the position where it was found.
+        /// The property of the matrix, and the location in the matrix where the property was found.
         what: String,
-        /// A way to proceed.
+        /// A remedy.
         help: &'static str,
     },
     /// The operation needs a Cargo feature that is not enabled.
-    #[error("{op}: left out of this build; turn on the feature `{feature}`")]
+    #[error("{op}: not compiled into this build; enable the Cargo feature `{feature}`")]
     MissingFeature {
         /// The operation.
         op: &'static str,
@@ -85,7 +85,7 @@ pub enum Error {
         feature: &'static str,
     },
     /// The derivative of the operation is not implemented, but an input requires a gradient.
-    #[error("{op}: has no gradient, but an input requires one; detach() it, or compute under no_grad()")]
+    #[error("{op}: has no gradient, but an input requires one; detach() the input, or compute under no_grad()")]
     NoGradient {
         /// The operation.
         op: &'static str,
@@ -102,7 +102,7 @@ pub enum Error {
     },
     /// The saved values of a node were freed by an earlier backward pass.
     #[error(
-        "backward: the graph of `{node}` was already freed by an earlier pass; pass retain_graph: true to the first one to run it again"
+        "backward: the graph of `{node}` was already freed by an earlier pass; pass retain_graph: true to the earlier pass to run the graph again"
     )]
     GraphFreed {
         /// The name of the operation that created the node.
@@ -110,7 +110,7 @@ pub enum Error {
     },
     /// A value saved for backward was written to afterwards.
     #[error(
-        "backward: a value saved by `{node}` (shape {shape}) was modified in place afterwards (version {saved}, now {now}); use a copy() of it (clone() shares the memory), or write before it is used"
+        "backward: a value saved by `{node}` (shape {shape}) was modified in place afterwards (version {saved}, now {now}); modify the tensor before `{node}` reads it, or use a copy() of it (clone() shares the memory)"
     )]
     SavedValueModified {
         /// The name of the operation that saved the value.
@@ -136,7 +136,7 @@ pub enum Error {
     },
     /// An in-place write, outside `no_grad`, to a leaf that requires a gradient or to a view of one.
     #[error(
-        "{op}: cannot write in place to a tensor of shape {shape}: it is a leaf that requires a gradient, or a view of one; do it under no_grad(), or use the operation that returns a new tensor"
+        "{op}: cannot write in place to a tensor of shape {shape}: it is a leaf that requires a gradient, or a view of one; write under no_grad(), or use the operation that returns a new tensor"
     )]
     InPlaceOnTracked {
         /// The operation.
@@ -145,7 +145,7 @@ pub enum Error {
         shape: Shape,
     },
     /// A tensor with more or fewer than one element was read as a number.
-    #[error("{op}: needs a tensor of exactly one element, got shape {shape}; reduce it, or use to_vec()")]
+    #[error("{op}: needs a tensor of exactly one element, got shape {shape}; reduce the tensor, or use to_vec()")]
     NotAScalar {
         /// The operation.
         op: &'static str,
@@ -164,14 +164,14 @@ pub enum Error {
     },
     /// A tensor that was created inside a captured step was used outside it.
     #[error(
-        "{op}: this tensor was made inside a captured step and has no value outside; return it from the step and read it from the launch's outputs"
+        "{op}: this tensor was made inside a captured step and has no value outside the step; return it from the step and read it from the launch's outputs"
     )]
     Poisoned {
         /// The operation that needs the value.
         op: &'static str,
     },
-    /// A captured step changes a property of its state, such as the shape or the identity of a tensor, so that a second
-    /// launch is impossible.
+    /// A captured step changes a property of its state, such as the shape or the identity of a tensor. A second launch
+    /// is therefore impossible.
     #[error("capture: the step does not leave {slot} as it found it ({change}); {help}")]
     NotAFixedPoint {
         /// The state that differs.
@@ -192,7 +192,7 @@ pub enum Error {
     /// A captured step was launched with inputs of other shapes or dtypes than in the capture.
     #[error("launch: input {index} is {got}, but the step was captured for {expected}")]
     InputMismatch {
-        /// The position of the input.
+        /// The index of the input.
         index: usize,
         /// Shape and dtype of the input.
         got: String,
@@ -248,7 +248,7 @@ pub enum Error {
     /// An error in a layer of a model.
     #[error("{layer}: {source}")]
     Layer {
-        /// The layer's path in the model and its class: `layers.2 (Linear)`.
+        /// The layer's path in the model and the name of the layer's type: `layers.2 (Linear)`.
         layer: String,
         /// The error of the layer.
         source: Box<Error>,
@@ -278,9 +278,9 @@ pub enum Error {
     GradCheck {
         /// `gradcheck` or `gradgradcheck`.
         check: &'static str,
-        /// The output's position.
+        /// The index of the output.
         output: usize,
-        /// The input's position.
+        /// The index of the input.
         input: usize,
         /// The element that differs, its gradient, and the central difference.
         detail: String,
@@ -300,7 +300,7 @@ fn quoted(names: &[String]) -> String {
 fn index_help(op: &str, index: i64) -> &'static str {
     match op {
         "cross_entropy" | "nll_loss" if index < 0 => {
-            "; ignore_index leaves the samples of one class number out (PyTorch's default is -100, here there is none)"
+            "; ignore_index skips the samples of one class number (PyTorch's default is -100; Pellucid has no default)"
         }
         _ => "",
     }
@@ -312,7 +312,9 @@ fn origin(node: Option<&str>, location: Option<&str>) -> String {
         (None, _) => String::new(),
         (Some(node), Some(at)) => format!(", in the backward pass of `{node}`, which was called at {at}"),
         (Some(node), None) => {
-            format!(", in the backward pass of `{node}`; turn anomaly mode on before the forward pass to see its line")
+            format!(
+                ", in the backward pass of `{node}`; turn anomaly mode on before the forward pass to see the line of the call"
+            )
         }
     }
 }

@@ -226,7 +226,7 @@ pub enum Overlap {
     Disjoint,
     /// Both operands have the same elements in the same order.
     Same,
-    /// Elements may share bytes, with different positions in the two operands.
+    /// Elements may share bytes, with different indices in the two operands.
     Partial,
 }
 
@@ -257,10 +257,10 @@ impl Layout {
     /// # Panics
     /// If the number of strides differs from the rank, or an element has a negative position.
     pub fn strided(shape: Shape, strides: Strides, offset: usize) -> Layout {
-        assert_eq!(shape.rank(), strides.len(), "a layout needs one stride for each axis");
+        assert_eq!(shape.rank(), strides.len(), "a layout must have one stride for each axis");
         let strides = (!is_contiguous(&shape, &strides)).then(|| Box::new(strides));
         let layout = Layout { shape, offset, strides };
-        assert!(layout.extent().start >= 0, "the layout has an element before the start of its storage");
+        assert!(layout.extent().start >= 0, "the layout must not have an element before the start of its storage");
         layout
     }
 
@@ -291,7 +291,7 @@ impl Layout {
         self.strides.is_none()
     }
 
-    /// Returns true if an axis longer than 1 has stride 0, so that several indices refer to one element.
+    /// Returns true if an axis longer than 1 has stride 0; several indices then refer to one element.
     #[inline]
     pub fn is_broadcast(&self) -> bool {
         let stretched = |strides: &Strides| self.shape.iter().zip(&**strides).any(|(&d, &s)| s == 0 && d > 1);
@@ -488,7 +488,11 @@ mod tests {
             (base.slice(1, 0, 1, 3), [12].into(), false),
         ] {
             let out = layout.reshape(&shape);
-            assert_eq!(out.is_some(), viewable, "the reshape of {layout:?} to {shape} must be a view: {viewable}");
+            assert_eq!(
+                out.is_some(),
+                viewable,
+                "the reshape of {layout:?} to {shape} must return a view exactly if one is possible ({viewable})"
+            );
             if let Some(out) = out {
                 assert_eq!(positions(&out), positions(&layout));
             }

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
     use crate::testing::{close, numbers};
 
-    /// Sums the series for a scaled matrix and squares the result.
+    /// Returns the exponential of A by a Taylor series: sums Σ (A/2¹⁰)ᵏ/k! and squares the sum ten times.
     fn series(a: &Matrix) -> Matrix {
         let n = a.rows();
         let small = a.map(|x| x / 1024.0);

@@ -5,9 +5,9 @@ use crate::Matrix;
 /// A pivot: the exchanged row and column, and the size of the block of D.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pivot {
-    /// A 1×1 block; row k was exchanged with this row, which is at least k.
+    /// A 1×1 block at row k. The value is the row, at least k, with which row k was exchanged.
     One(usize),
-    /// The first or second row of a 2×2 block; the second row was exchanged with this row.
+    /// The first or second row of a 2×2 block. The value is the row with which the second row was exchanged.
     Two(usize),
 }
 
@@ -44,7 +44,7 @@ pub fn ldl(a: &mut Matrix) -> (Vec<Pivot>, usize) {
     (pivots, zero)
 }
 
-/// Returns the candidate with the larger value. A candidate is a position and its value.
+/// Returns the candidate with the larger value. A candidate is an index and the value of the element there.
 fn larger_candidate(best: (usize, f64), (i, x): (usize, f64)) -> (usize, f64) {
     if x > best.1 { (i, x) } else { best }
 }
@@ -52,7 +52,7 @@ fn larger_candidate(best: (usize, f64), (i, x): (usize, f64)) -> (usize, f64) {
 /// Chooses the pivot that eliminates column k; `None` if the column is zero.
 fn choose_pivot(a: &Matrix, k: usize) -> Option<Pivot> {
     let n = a.rows();
-    // This threshold minimises the bound on element growth: it is equal for a 2×2 step and two 1×1 steps.
+    // This threshold minimises the bound on element growth: the bound is equal for one 2×2 pivot and two 1×1 pivots.
     let alpha = (1.0 + 17f64.sqrt()) / 8.0;
     let diagonal = a[(k, k)].abs();
     let (row, column_max) = (k + 1..n).map(|i| (i, a[(i, k)].abs())).fold((k, 0.0), larger_candidate);

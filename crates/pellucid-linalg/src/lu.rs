@@ -20,7 +20,7 @@ pub fn lu(a: &mut Matrix) -> Vec<usize> {
     let mut memory = MemBuffer::new(lu_in_place_scratch::<usize, f64>(m, n, Par::Seq, Default::default()));
     let stack = MemStack::new(&mut memory);
     lu_in_place(packed.view_mut(), &mut order, &mut inverse, Par::Seq, stack, Default::default());
-    // faer divides by zero pivots.
+    // faer divides by zero pivots. A factorisation with non-finite elements is therefore repeated by another algorithm.
     if !packed.is_finite() {
         return lu_by_columns(a);
     }
@@ -82,7 +82,7 @@ mod tests {
         let k = m.min(n);
         let mut packed = a.clone();
         let pivots = lu(&mut packed);
-        assert!(pivots.iter().enumerate().all(|(i, &p)| (i..m).contains(&p)), "{pivots:?}");
+        assert!(pivots.iter().enumerate().all(|(i, &p)| (i..m).contains(&p)), "pivot i must be in i..{m}: {pivots:?}");
         let l = Matrix::from_fn(m, k, |i, j| {
             if i == j {
                 1.0

@@ -33,5 +33,8 @@ pub(crate) fn close(got: &Matrix, expected: &Matrix, tolerance: f64) {
         .iter()
         .zip(expected.data())
         .find(|(a, b)| (*a - *b).abs().partial_cmp(&(slack * size)) != Some(std::cmp::Ordering::Less));
-    assert!(far.is_none(), "first elements that differ: {far:?}; got {got:?}, expected {expected:?}");
+    assert!(
+        far.is_none(),
+        "the matrices differ, first in the elements (got, expected) {far:?}; got {got:?}, expected {expected:?}"
+    );
 }

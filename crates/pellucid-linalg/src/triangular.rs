@@ -15,7 +15,7 @@ pub struct Triangle {
 
 /// Replaces B by X with A·X = B.
 ///
-/// The other triangle of A is not read. If a diagonal element that is read is zero, all elements of X are NaN.
+/// The opposite triangle of A is not read. If a diagonal element that is read is zero, all elements of X are NaN.
 pub fn solve_triangular(a: &Matrix, b: &mut Matrix, Triangle { upper, unit }: Triangle) {
     let (n, view) = (a.rows(), a.view());
     if !unit && (0..n).any(|i| a[(i, i)] == 0.0) {

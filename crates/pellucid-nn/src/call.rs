@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The number of hooks and traces in the process.
 static OBSERVERS: AtomicUsize = AtomicUsize::new(0);
 
-/// A guard that keeps the observation of calls on.
+/// A guard that counts one hook or trace. While a guard exists, calls are observed.
 pub(crate) struct Observer;
 
 impl Observer {
@@ -52,8 +52,8 @@ pub(crate) fn call<M: Module + ?Sized>(
     }
     let mut compute = Some(compute);
     let mut compute = |replaced: Option<&Tensor>| match replaced {
-        None => compute.take().expect("a call computes once")(),
-        Some(_) => Err(Error::invalid("hook", "only the input of a layer with one input can be replaced")),
+        None => compute.take().expect("a call must compute its output only once")(),
+        Some(_) => Err(Error::invalid("hook", "a hook cannot replace an input of a layer with several inputs")),
     };
     call_observed(CalledModule::of(&module), false, inputs, &mut compute)
 }
@@ -70,7 +70,7 @@ pub(crate) fn call_with_extra<M: Module + ?Sized, R>(
         beside = Some(rest);
         Ok(y)
     })?;
-    Ok((y, beside.expect("compute() sets it before it returns an output")))
+    Ok((y, beside.expect("compute() must set the second result before it returns an output")))
 }
 
 /// Calls a layer on x.
@@ -138,7 +138,7 @@ pub(crate) fn with_failed_path<M: Module + ?Sized>(module: &M, error: Error) -> 
     add_failed_path(ModuleId::of(module), parts(&module), error)
 }
 
-/// [`with_failed_path`] of the module `own`.
+/// Implements [`with_failed_path`] for the module `own`, without its type.
 #[cold]
 #[inline(never)]
 fn add_failed_path(own: Option<ModuleId>, parts: &dyn ModuleParts, error: Error) -> Error {
@@ -270,7 +270,7 @@ impl ModelTrace {
     }
 
     fn with<R>(f: impl FnOnce(&mut ModelTrace) -> R) -> R {
-        WATCH.with_borrow_mut(|watch| f(watch.as_mut().expect("a traced call runs while its trace is active")))
+        WATCH.with_borrow_mut(|watch| f(watch.as_mut().expect("a traced call must run while its trace is active")))
     }
 }
 
@@ -311,7 +311,7 @@ pub(crate) fn trace_calls(
     let _observer = Observer::new();
     let outer = WATCH.replace(Some(ModelTrace { names, depth: 0, calls: Vec::new(), failed: None }));
     let result = trace(run);
-    let watch = WATCH.replace(outer).expect("the trace was stored above");
+    let watch = WATCH.replace(outer).expect("the trace that was stored above must still be active");
     match result {
         Ok((value, _)) => Ok((value, watch.calls)),
         Err(error) => Err(match watch.failed {

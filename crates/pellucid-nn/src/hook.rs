@@ -1,6 +1,6 @@
 //! Hooks: functions that observe, and may replace, the input, the output and the gradient of a part of a model.
 //!
-//! A hook is removed when its guard is dropped. The guard borrows the model, so that the layer does not move.
+//! A hook is removed when its guard is dropped. The guard borrows the model, so the layer does not move.
 
 use crate::call::{Compute, Observer};
 use crate::module::{Module, ModuleParts, parts};
@@ -96,7 +96,7 @@ pub fn on_forward_pre<'m, M: Module + ?Sized>(
 /// ```
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if the model has no such layer, or if the layer is zero-sized and not boxed, so that its
+/// [`Error::InvalidArgument`] if the model has no such layer, or if the layer is zero-sized and not boxed: its
 /// address does not identify it; hook the enclosing layer then.
 pub fn on_forward<'m, M: Module + ?Sized>(
     model: &'m M,

@@ -46,8 +46,8 @@ pub trait Module: Send + Sync {
     /// Calls the visitor with every module, parameter, buffer and training mode, each with its name.
     fn visit(&self, visitor: &mut Visitor<'_>);
 
-    /// Returns every parameter with its name (`layers.0.weight`), in the order of the fields; a shared one
-    /// once, under its first name.
+    /// Returns every parameter with its name (`layers.0.weight`), in the order of the fields; a shared
+    /// parameter once, under its first name.
     ///
     /// # Panics
     /// If a [`Lazy`](crate::Lazy) layer is not built: an optimizer would miss its parameters.
@@ -56,7 +56,7 @@ pub trait Module: Send + Sync {
         parts(&self).built_parameters()
     }
 
-    /// Returns every parameter, in the order of the fields; a shared one once.
+    /// Returns every parameter, in the order of the fields; a shared parameter once.
     ///
     /// # Panics
     /// Those of [`named_parameters`](Module::named_parameters).
@@ -65,12 +65,12 @@ pub trait Module: Send + Sync {
         parts(&self).unnamed_parameters()
     }
 
-    /// Returns every buffer with its name, in the order of the fields; a shared one once.
+    /// Returns every buffer with its name, in the order of the fields; a shared buffer once.
     fn named_buffers(&self) -> Vec<(String, Buffer)> {
         parts(&self).buffers()
     }
 
-    /// Returns every buffer, in the order of the fields; a shared one once.
+    /// Returns every buffer, in the order of the fields; a shared buffer once.
     fn buffers(&self) -> Vec<Buffer> {
         parts(&self).unnamed_buffers()
     }
@@ -210,7 +210,7 @@ impl dyn ModuleParts + '_ {
         self.visit_parts(&mut Visitor::new(on_part));
     }
 
-    /// Returns the named parameters that exist, whether or not all layers are built; a shared one once.
+    /// Returns the named parameters that exist, whether or not all layers are built; a shared parameter once.
     pub(crate) fn parameters(&self) -> Vec<(String, Parameter)> {
         let (mut found, mut seen) = (Vec::new(), HashSet::new());
         self.walk(&mut |name, part| {
@@ -240,7 +240,7 @@ impl dyn ModuleParts + '_ {
         self.built_parameters().iter().map(|(_, parameter)| parameter.size()).sum()
     }
 
-    /// Returns the named buffers; a shared one once.
+    /// Returns the named buffers; a shared buffer once.
     pub(crate) fn buffers(&self) -> Vec<(String, Buffer)> {
         let (mut found, mut seen) = (Vec::new(), HashSet::new());
         self.walk(&mut |name, part| {
@@ -292,7 +292,7 @@ impl dyn ModuleParts + '_ {
         found
     }
 
-    /// Returns the values of a state dict; a shared one under each of its names.
+    /// Returns the values of a state dict; a shared value under each of its names.
     fn persistent_values(&self) -> Vec<(String, Tensor)> {
         self.values(Buffer::is_persistent)
     }
@@ -314,7 +314,7 @@ impl dyn ModuleParts + '_ {
     fn set_requires_grad(&self, required: bool) {
         self.walk(&mut |_, part| {
             if let ModulePart::Parameter(parameter) = part {
-                parameter.set_requires_grad(required).expect("a parameter is a leaf of a float dtype");
+                parameter.set_requires_grad(required).expect("a parameter must be a leaf tensor with a float dtype");
             }
         });
     }
@@ -329,7 +329,8 @@ impl dyn ModuleParts + '_ {
 
     fn to(&self, device: Device) -> Result<()> {
         let elsewhere = |(name, tensor): (String, Tensor)| {
-            let reason = format!("`{name}` is on {}, and no copy exists between these devices", tensor.device());
+            let reason =
+                format!("`{name}` is on {}, and copying between these devices is not supported", tensor.device());
             (tensor.device() != device).then(|| Error::DeviceUnavailable { device: device.name().into(), reason })
         };
         self.values(|_| true).into_iter().find_map(elsewhere).map_or(Ok(()), Err)
@@ -373,7 +374,7 @@ impl dyn ModuleParts + '_ {
         });
         let Some(layer) = found else { return Ok(()) };
         let help = "the parameters of the layer depend on the shape of its first input; call build() of the model \
-                    first, or run it once";
+                    first, or run the model once";
         Err(Error::Layer { layer, source: Box::new(Error::invalid(op, help)) })
     }
 }
@@ -395,7 +396,7 @@ fn first_names(mut named: Vec<(String, Tensor)>) -> Vec<(String, Tensor)> {
     named
 }
 
-/// Returns all parameters and buffers by name; a shared one once.
+/// Returns all parameters and buffers by name; a shared tensor once.
 pub(crate) fn state_of(module: &(impl Module + ?Sized)) -> Vec<(String, Tensor)> {
     first_names(parts(&module).values(|_| true))
 }
@@ -406,7 +407,8 @@ pub(crate) fn identity(tensor: &Tensor) -> (usize, usize) {
     (Arc::as_ptr(array.storage()).cast::<()>().addr(), array.layout().offset())
 }
 
-/// Returns [`identity`] and the layout. In state dicts another view of a tensor is a separate value with its own shape.
+/// Returns [`identity`] and the layout. In a state dict, a view of a tensor with another layout is a separate value
+/// with its own shape.
 pub(crate) fn view(tensor: &Tensor) -> ((usize, usize), Layout) {
     (identity(tensor), tensor.array().layout().clone())
 }
@@ -491,7 +493,7 @@ impl<K: Display + Ord + Send + Sync, M: Module, S: Send + Sync> Module for HashM
     }
 }
 
-// A pointer to a module adds no level to names.
+// A pointer to a module adds no part to the names of parameters.
 macro_rules! pointers {
     ($($pointer:ty),*) => {$(
         impl<M: Module + ?Sized> Module for $pointer {

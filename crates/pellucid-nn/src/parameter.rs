@@ -77,7 +77,7 @@ impl Buffer {
         Buffer { persistent: false, ..Buffer::new(values) }
     }
 
-    /// Whether state dicts include it.
+    /// Whether state dicts include the buffer.
     pub fn is_persistent(&self) -> bool {
         self.persistent
     }
@@ -104,7 +104,7 @@ impl<'a> From<&'a Buffer> for TensorOrScalar<'a> {
 /// The mode of a module: training, the initial mode, or evaluation. A layer whose behaviour depends on the mode holds
 /// one; [`Module::train`](crate::Module::train) and [`Module::eval`](crate::Module::eval) set it.
 ///
-/// A captured step has one recording for each mode that it runs in. A clone has a mode of its own.
+/// A captured step has one recording for each mode in which it runs. A clone has a separate mode.
 #[derive(Clone, Debug)]
 pub struct TrainingMode(HostFlag);
 
@@ -139,8 +139,9 @@ impl Default for TrainingMode {
 /// The path that a module with several paths takes: a host value that is set between calls, never computed from
 /// tensors.
 ///
-/// A captured step has one recording for each path that it runs. [`graph::paths::path_of`](crate::graph::paths::path_of) returns all
-/// choices of a model. A clone has a choice of its own.
+/// A captured step has one recording for each path that it runs.
+/// [`graph::paths::path_of`](crate::graph::paths::path_of) returns all choices of a model. A clone has a choice of its
+/// own.
 #[derive(Clone, Debug)]
 pub struct PathChoice(HostFlag);
 

@@ -7,7 +7,7 @@ use pellucid_tensor::{DType, Result, Tensor};
 
 /// Layers that are applied in order, each to the output of the previous one.
 ///
-/// The parameters are named by position, as in PyTorch: `0.weight`, `2.bias`. Create it with
+/// The parameters are named by the index of their layer, as in PyTorch: `0.weight`, `2.bias`. Create it with
 /// [`sequential!`](crate::sequential!), or layer by layer:
 ///
 /// ```
@@ -93,7 +93,7 @@ macro_rules! sequential {
     }};
 }
 
-/// Modules by position, named `0`, `1`, ...: a plain vector.
+/// Modules by index, named `0`, `1`, ...: a plain vector.
 pub type ModuleList<M = Box<dyn Layer>> = Vec<M>;
 
 /// Modules by name, in the order of insertion.

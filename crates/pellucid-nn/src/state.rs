@@ -140,7 +140,9 @@ impl<'a> NamedValue<'a> {
         let value = converted(first)?;
         for (other, again) in given.filter(|(_, again)| identity(again) != identity(first)) {
             if converted(again)?.to_bytes()? != value.to_bytes()? {
-                let reason = format!("{name} and {other} share one value in the module, but differ in the state dict");
+                let reason = format!(
+                    "{name} and {other} share one value in the module, but have different values in the state dict"
+                );
                 return Err(Error::invalid("load_state_dict", reason));
             }
         }

@@ -10,7 +10,7 @@ use std::fmt;
 pub struct SummaryRow {
     /// The layer's name; empty for the model itself, and for a layer whose address does not identify it.
     pub name: String,
-    /// The name of its type.
+    /// The name of the layer's type.
     pub class: &'static str,
     /// The number of enclosing calls.
     pub depth: usize,
@@ -27,7 +27,7 @@ pub struct SummaryRow {
 pub struct Summary {
     /// One row for each call.
     pub rows: Vec<SummaryRow>,
-    /// The number of values in parameters, shared ones once.
+    /// The number of values in parameters; shared parameters count once.
     pub parameters: usize,
     /// The number of these values that are not frozen.
     pub trainable: usize,
@@ -83,7 +83,7 @@ impl Summary {
     }
 }
 
-/// Formats 1234567 as `1,234,567`.
+/// Formats a number with separators of thousands: 1234567 as `1,234,567`.
 fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::new();

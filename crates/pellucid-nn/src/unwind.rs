@@ -1,10 +1,10 @@
 //! Unwind safety: models may be used after a caught panic (`std::panic::catch_unwind`).
 //!
 //! Modules and optimizers hold tensors, numbers, atomics and locks, and inherit unwind safety from them (see
-//! `pellucid-tensor/src/tensor/unwind.rs`). Only the two types below, and optimizers with their rules, hold trait objects,
-//! which do not inherit it. A module and the function of a lazy layer are `Sync`, so writes through a shared reference use a lock or an atomic. A
-//! lazy layer stores its layer only when it is complete. A user's layer that keeps several values consistent under its
-//! own lock sees that lock poisoned.
+//! `pellucid-tensor/src/tensor/unwind.rs`). Only `Sequential` and `Lazy`, and optimizers with their rules, hold trait
+//! objects, which do not inherit it. A module and the function of a lazy layer are `Sync`, so writes through a shared
+//! reference use a lock or an atomic. A lazy layer stores its layer only when it is complete. A user's layer that keeps
+//! several values consistent under its own lock sees that lock poisoned.
 
 use crate::lazy::Lazy;
 use crate::sequential::Sequential;

@@ -46,10 +46,10 @@ fn launches(name: &str, found: &mut Vec<String>, step: impl FnMut(&[Tensor]) -> 
     let count = ALLOCATIONS.load(Ordering::Relaxed) - before;
     let after = Device::cpu().memory_stats();
     if count > 0 {
-        found.push(format!("{name}: {count}"));
+        found.push(format!("{name}: {count} allocations in 10 launches"));
     }
     if (after.in_use, after.cached) != (memory.in_use, memory.cached) {
-        found.push(format!("{name}: {memory:?} becomes {after:?}"));
+        found.push(format!("{name}: the memory in use changed from {memory:?} to {after:?}"));
     }
 }
 
@@ -170,7 +170,7 @@ fn trainer(found: &mut Vec<String>) {
     (0..10).for_each(|_| steps());
     let count = ALLOCATIONS.load(Ordering::Relaxed) - before;
     if count > 0 {
-        found.push(format!("trainer: {count}"));
+        found.push(format!("trainer: {count} allocations in 10 epochs"));
     }
 }
 
@@ -179,7 +179,7 @@ fn launches_allocate_nothing_with_any_number_of_threads() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     std::thread::spawn(|| drop(Box::new(1))).join().unwrap();
-    assert!(ALLOCATIONS.load(Ordering::Relaxed) > before, "the allocator counts the allocations of other threads");
+    assert!(ALLOCATIONS.load(Ordering::Relaxed) > before, "the allocator must count the allocations of other threads");
     for threads in [1, 2, 3] {
         let found = pellucid_cpu::with_threads(threads, || {
             manual_seed(1);
@@ -187,6 +187,6 @@ fn launches_allocate_nothing_with_any_number_of_threads() {
             [mlp, cnn, transformer, recurrent, others, trainer].iter().for_each(|steps| steps(&mut found));
             found
         });
-        assert!(found.is_empty(), "{threads} threads: {found:#?}");
+        assert!(found.is_empty(), "with {threads} threads, launches must allocate nothing, but: {found:#?}");
     }
 }

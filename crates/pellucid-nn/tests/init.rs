@@ -24,7 +24,7 @@ fn distributed(what: &str, values: &Tensor, std: f64, fourth: f64) {
     let values = values.to_vec::<f64>();
     let error = 5.0 / (values.len() as f64).sqrt();
     let [mean, found, kurtosis] = moments(&values);
-    assert!(mean.abs() < error * std, "{what}: the mean is {mean}");
+    assert!(mean.abs() < error * std, "{what}: the mean is {mean}, expected about 0");
     assert!((found / std - 1.0).abs() < error, "{what}: the standard deviation is {found}, expected {std}");
     assert!((kurtosis - fourth).abs() < 5.0 * error, "{what}: the fourth moment is {kurtosis}, expected {fourth}");
     if fourth == UNIFORM {
@@ -99,7 +99,7 @@ fn sparse_columns_have_their_zeros() {
     let columns: Vec<&[f64]> = values.chunks(100).collect();
     assert!(
         columns.iter().all(|c| c.iter().filter(|v| **v == 0.0).count() == 31),
-        "a column does not have ⌈30.3⌉ zeros"
+        "every column must have ⌈30.3⌉ zeros"
     );
     assert!(columns.windows(2).any(|pair| {
         let places = |c: &[f64]| c.iter().map(|v| *v == 0.0).collect::<Vec<_>>();
@@ -115,14 +115,18 @@ fn deterministic_schemes_are_exact() {
     assert_eq!(init::zeros(2).to_vec::<f32>(), [0.0; 2]);
     assert_eq!(init::ones(2).to_vec::<f32>(), [1.0; 2]);
     assert_eq!(init::eye([2, 3]).to_vec::<f32>(), [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]);
-    // A convolution with it copies channels, group by group; channels beyond the inputs are 0.
+    // A convolution with this weight copies channels, group by group; output channels without an input channel are 0.
     let conv = Conv2d::new(4, 6, 3).groups(2).padding(1).without_bias();
     init::dirac_(&conv.weight, 2);
     let x = Tensor::randn([1, 4, 5, 5], DType::F32);
     let y = conv.forward(&x);
     let channel = |t: &Tensor, c: usize| t.select(1, c as isize).to_vec::<f32>();
     for (output, input) in [(0, Some(0)), (1, Some(1)), (2, None), (3, Some(2)), (4, Some(3)), (5, None)] {
-        assert_eq!(channel(&y, output), input.map_or(vec![0.0; 25], |c| channel(&x, c)), "{output}");
+        assert_eq!(
+            channel(&y, output),
+            input.map_or(vec![0.0; 25], |c| channel(&x, c)),
+            "output channel {output} is wrong"
+        );
     }
     let even = Conv2d::new(1, 1, [4, 1]).padding(Padding::Same).without_bias();
     init::dirac_(&even.weight, 1);
@@ -163,7 +167,11 @@ fn from_generator_leaves_the_threads_generator_unchanged() {
     let given = init::from_generator(&Generator::new(5), model);
     assert_eq!(Tensor::rand([4], DType::F32).to_vec::<f32>(), first);
     for (name, value) in given.state_dict() {
-        assert_eq!(value.to_vec::<f32>(), expected[&name].to_vec::<f32>(), "{name}");
+        assert_eq!(
+            value.to_vec::<f32>(),
+            expected[&name].to_vec::<f32>(),
+            "{name} differs from its expected initial values"
+        );
     }
 }
 
@@ -228,7 +236,7 @@ fn orthogonal_columns_are_drawn_for_every_float() {
         let q = q.to_dtype(DType::F64);
         for (i, x) in q.t().matmul(&q).to_vec::<f64>().into_iter().enumerate() {
             let expected = if i % 5 == 0 { 4.0 } else { 0.0 };
-            assert!((x - expected).abs() < 4.0 * tolerance, "{dtype}: {x} at {i}");
+            assert!((x - expected).abs() < 4.0 * tolerance, "{dtype}: element {i} is {x}, expected {expected}");
         }
     }
 }

@@ -32,7 +32,7 @@ fn a_lazy_model_is_built_once_from_the_shape_of_an_input() {
     assert_eq!(before["1.weight"].shape().dims(), [5, 6]);
     model.build(&[9, 2, 3]).unwrap();
     for (name, value) in model.state_dict() {
-        assert_eq!(value.to_vec::<f32>(), before[&name].to_vec::<f32>(), "{name}");
+        assert_eq!(value.to_vec::<f32>(), before[&name].to_vec::<f32>(), "{name} must not change");
     }
     let error = model.build(&[9, 2, 4]).unwrap_err();
     assert!(matches!(&error, Error::Layer { layer, .. } if layer == "1 (Linear)"), "{error}");
@@ -139,7 +139,7 @@ fn forward_hooks_see_and_replace_outputs_until_they_are_dropped() {
         Some(y * 0.0)
     })
     .unwrap();
-    // Another model of the same kind is not hooked.
+    // A hook of one model does not run in another model of the same type.
     mlp().forward(&x);
     assert_eq!(calls.load(Ordering::Relaxed), 0);
     let Some((_, bias)) = model.named_parameters().pop() else { panic!() };
@@ -206,15 +206,19 @@ fn modules_of_several_inputs_run_hooks() {
         })
         .unwrap();
         model.loss(&target, &memory).backward();
-        assert_eq!((&*seen.lock().unwrap(), counted.load(Ordering::Relaxed)), (&shapes, 1), "{name}");
+        assert_eq!(
+            (&*seen.lock().unwrap(), counted.load(Ordering::Relaxed)),
+            (&shapes, 1),
+            "{name}: the hook saw other shapes or another number of calls"
+        );
         drop(guard);
         model.loss(&target, &memory);
-        assert_eq!(seen.lock().unwrap().len(), shapes.len(), "{name}");
+        assert_eq!(seen.lock().unwrap().len(), shapes.len(), "{name}: the hook must not run after its removal");
     }
     // A hook's result replaces the output, also of a loss.
     let _guard = hook::on_call(&model, "loss", |_, y| Some(y * 0.0)).unwrap();
     assert_eq!(model.loss.forward(&target, &(&target * 2.0)).item::<f32>(), 0.0);
-    // Another module of the same type is not hooked.
+    // A hook of one module does not run in another module of the same type.
     assert_eq!(MseLoss::default().forward(&target, &(&target * 2.0)).item::<f32>(), 1.0);
 }
 
@@ -259,8 +263,8 @@ fn recurrent_layers_are_hooked_with_their_states() {
         })
         .unwrap();
         let y = run();
-        assert_eq!(counted.load(Ordering::Relaxed), inputs, "{name}");
-        assert!(y.to_vec::<f32>().iter().all(|v| *v == 0.0), "{name}");
+        assert_eq!(counted.load(Ordering::Relaxed), inputs, "{name}: the hook must see all inputs");
+        assert!(y.to_vec::<f32>().iter().all(|v| *v == 0.0), "{name}: the result of the hook must replace the output");
     }
 }
 
@@ -368,7 +372,7 @@ fn a_summary_counts_parameters_memory_and_work() {
     assert_eq!(rows, expected);
     let products = 2 * 64 * (784 * 256 + 256 * 10) as u64;
     let rest = summary.work.flops - products;
-    assert!((2 * 64 * 256..4 * 64 * 256).contains(&rest), "{rest}");
+    assert!((2 * 64 * 256..4 * 64 * 256).contains(&rest), "unexpected number of operations: {rest}");
     assert_eq!(summary.state_bytes, 4 * summary.parameters);
     assert_eq!(summary.activation_bytes, 4 * 64 * (784 + 256 + 256 + 10));
     let text = summary.to_string();
@@ -429,7 +433,7 @@ fn containers_name_their_parts() {
     assert_eq!(list.named_parameters()[1].0, "0.bias");
 }
 
-/// Names of GPT-2's files, whose linear layers are `[in, out]`.
+/// The names of the tensors in GPT-2's files, where the weights of linear layers are `[in, out]`.
 #[test]
 fn a_file_with_other_names_and_transposed_weights_is_loaded() {
     let _random = pellucid_tensor::Generator::new(0).scope();

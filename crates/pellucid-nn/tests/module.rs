@@ -165,7 +165,7 @@ fn linear_is_the_affine_map_with_pytorchs_initial_values() {
     assert!(weights.iter().all(|w| w.abs() <= 0.1));
     // Uniform on ±0.1: the variance is 0.01/3.
     let variance = weights.iter().map(|&w| f64::from(w).powi(2)).sum::<f64>() / 5000.0;
-    assert!((variance - 0.01 / 3.0).abs() < 2e-4, "{variance}");
+    assert!((variance - 0.01 / 3.0).abs() < 2e-4, "the variance is {variance}, expected 0.01/3");
 
     let layer = Linear {
         weight: Parameter::new(Tensor::from([[1.0f32, 2.0], [3.0, 4.0], [5.0, 6.0]])),
@@ -185,7 +185,7 @@ fn dropout_drops_in_training_only() {
     let y = model.forward(&x).to_vec::<f32>();
     assert!(y.iter().all(|&v| v == 0.0 || (v - 4.0 / 3.0).abs() < 1e-6));
     let kept = y.iter().filter(|&&v| v != 0.0).count();
-    assert!((7300..7700).contains(&kept), "{kept}");
+    assert!((7300..7700).contains(&kept), "{kept} elements are kept, expected about 7500");
     assert_ne!(model.forward(&x).to_vec::<f32>(), y);
     model.eval();
     assert_eq!(model.forward(&x).to_vec::<f32>(), x.to_vec::<f32>());
@@ -233,7 +233,7 @@ fn a_mismatched_state_dict_changes_nothing() {
     };
     assert_eq!(error, expected);
     for (name, tensor) in model.state_dict() {
-        assert_eq!(tensor.to_vec::<f32>(), before[&name].to_vec::<f32>(), "{name}");
+        assert_eq!(tensor.to_vec::<f32>(), before[&name].to_vec::<f32>(), "{name} must not change");
     }
 }
 
@@ -260,7 +260,7 @@ fn a_shared_value_loads_under_any_of_its_names() {
     assert_eq!(b.encoder.weight.to_vec::<f32>(), weight.to_vec::<f32>());
     other.retain(|name, _| !name.contains("coder"));
     let Error::StateDict { missing, .. } = b.load_state_dict(&other).unwrap_err() else {
-        panic!("the error is not Error::StateDict")
+        panic!("the error must be Error::StateDict")
     };
     assert_eq!(missing, ["encoder.weight"]);
 }
@@ -277,7 +277,7 @@ fn views_of_one_tensor_load_by_their_layout() {
     assert_eq!(weight.to_vec::<f32>(), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
     let alone = pellucid_nn::rename_keys(&state, |name| (name == "1").then(|| name.to_string()));
     let Error::StateDict { missing, .. } = model.load_state_dict(&alone).unwrap_err() else {
-        panic!("the error is not Error::StateDict")
+        panic!("the error must be Error::StateDict")
     };
     assert_eq!(missing, ["0"]);
 }
@@ -334,8 +334,8 @@ fn maps_are_walked_in_the_order_of_their_names() {
 fn named<T>(result: Result<T>) -> (String, Error) {
     match result.map(drop) {
         Err(Error::Layer { layer, source }) => (layer, *source),
-        Err(other) => panic!("the error names no layer: {other}"),
-        Ok(()) => panic!("the call returned no error"),
+        Err(other) => panic!("the error must name a layer, but is: {other}"),
+        Ok(()) => panic!("the call must return an error"),
     }
 }
 
@@ -391,7 +391,7 @@ fn an_error_names_the_path_of_its_layer() {
     // Modules of several inputs.
     let layer = TransformerEncoderLayer::new(8, 2, 16, TransformerOptions::default()).unwrap();
     let (path, _) = named(sequential![Linear::new(3, 6), layer].try_forward(&Tensor::ones([1, 2, 3], DType::F32)));
-    assert!(path.starts_with('1'), "{path}");
+    assert!(path.starts_with('1'), "the path must start with 1, but is {path}");
 }
 
 /// A layer without fields that rejects every input.
@@ -478,8 +478,8 @@ fn a_lazy_layer_is_built_in_the_mode_of_its_model() {
     let x = Tensor::from([[1.0f32, 5.0], [3.0, -1.0]]);
     let model = sequential![BatchNorm1d::lazy()];
     model.eval();
-    assert_ne!(model.forward(&x).mean(..).item::<f32>().abs(), 0.0, "the layer did not use the running statistics");
-    assert_eq!(model.buffers()[0].to_vec::<f32>(), [0.0, 0.0], "evaluation changed the running statistics");
+    assert_ne!(model.forward(&x).mean(..).item::<f32>().abs(), 0.0, "the layer must use the running statistics");
+    assert_eq!(model.buffers()[0].to_vec::<f32>(), [0.0, 0.0], "evaluation must not change the running statistics");
     let model = sequential![BatchNorm1d::lazy()];
     model.eval();
     model.train();

@@ -29,11 +29,12 @@ const MAX_BYTES: usize = 1 << 62;
 const CLASSES: usize = class_of(MAX_BYTES) + 1;
 /// The number of size classes up to 4 KiB, which the thread caches hold.
 const SMALL_CLASSES: usize = class_of(4096) + 1;
-/// The number of blocks per class in a thread cache. A full cache moves half of its blocks to the shared free list.
+/// The number of blocks per size class in a thread cache. A full cache moves half of its blocks to the shared free
+/// list.
 const CACHED_BLOCKS: usize = 64;
 /// The largest count of bytes that a thread keeps before it adds them to the global counter.
 const SLACK: isize = 1 << 16;
-/// The number of cached bytes that are always allowed; see [`may_cache`].
+/// The number of bytes that the allocator may always keep cached; see [`may_cache`].
 const MIN_CACHED_BYTES: usize = 256 << 20;
 
 /// The number of size classes per power of two.
@@ -41,7 +42,7 @@ const STEPS: usize = 1 << STEPS_LOG;
 /// The binary logarithm of [`STEPS`].
 const STEPS_LOG: usize = 3;
 
-/// Returns the smallest class whose blocks hold `bytes` (at least 1) bytes. Classes are numbered by size.
+/// Returns the smallest size class whose blocks hold `bytes` (at least 1) bytes. Size classes are numbered by size.
 const fn class_of(bytes: usize) -> usize {
     let n = (bytes - 1) / ALIGN;
     if n < STEPS {
@@ -51,7 +52,7 @@ const fn class_of(bytes: usize) -> usize {
     (log + 1) * STEPS + (n >> log & (STEPS - 1))
 }
 
-/// Returns the size in bytes of a block of `class`.
+/// Returns the size in bytes of a block of the size class `class`.
 const fn class_size(class: usize) -> usize {
     if class < STEPS {
         (class + 1) * ALIGN
@@ -66,7 +67,7 @@ struct FreeBlock(NonNull<u8>);
 // SAFETY: a free block is plain memory that is not tied to a thread, and no other pointer to it is in use.
 unsafe impl Send for FreeBlock {}
 
-/// A linked list of the free blocks of a class. Each block begins with the address of the next one, so that the list
+/// A linked list of the free blocks of a size class. Each block begins with the address of the next one, so the list
 /// needs no memory of its own.
 struct FreeList(Option<FreeBlock>);
 
@@ -97,7 +98,7 @@ static SYSTEM_ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 /// The counters of all living threads. A comparison of a request with the cap also holds this lock.
 static THREAD_STATS: Mutex<Vec<Arc<ThreadStats>>> = Mutex::new(Vec::new());
 
-/// The counters of one thread. Only that thread writes them, so that plain loads and stores suffice.
+/// The counters of one thread. Only that thread writes them, so plain loads and stores suffice.
 #[derive(Default)]
 struct ThreadStats {
     /// The bytes allocated minus the bytes released; negative if the thread released blocks of other threads.
@@ -124,7 +125,7 @@ impl ThreadStats {
     }
 }
 
-/// A stack of free blocks of one small class, of one thread.
+/// A stack of the free blocks of one small size class in the cache of one thread.
 struct ThreadCache {
     len: Cell<usize>,
     blocks: [Cell<Option<FreeBlock>>; CACHED_BLOCKS],
@@ -162,7 +163,7 @@ impl ThreadCache {
     fn spill(&self, class: usize, keep: usize) {
         let mut free_list = lock(&FREE_LISTS[class]);
         while self.len.get() > keep {
-            free_list.push(self.pop().expect("a cache with more than `keep` blocks has a block"));
+            free_list.push(self.pop().expect("a cache with more than `keep` blocks must not be empty"));
         }
     }
 }
@@ -185,7 +186,7 @@ impl ThreadAllocator {
         ThreadAllocator { caches: Box::new(std::array::from_fn(|_| ThreadCache::new())), stats }
     }
 
-    /// Pops a free block of a small class from the cache, which is refilled from the shared free list if it is empty.
+    /// Pops a free block of a small size class from the cache. An empty cache is first refilled from the free list.
     #[inline]
     fn pop(&self, class: usize) -> Option<FreeBlock> {
         let cache = &self.caches[class];
@@ -195,7 +196,8 @@ impl ThreadAllocator {
         })
     }
 
-    /// Pushes a free block of a small class onto the cache, half of which is spilled if it is full.
+    /// Pushes a free block of a small size class onto the cache. Half of a full cache is first moved to the shared free
+    /// list.
     #[inline]
     fn push(&self, block: FreeBlock, class: usize) {
         let cache = &self.caches[class];
@@ -230,8 +232,8 @@ impl Drop for ThreadAllocator {
 #[inline]
 pub fn allocate(bytes: usize) -> Result<NonNull<u8>> {
     let block = if guard::EXACT { allocate_exact(bytes) } else { allocate_block(bytes) };
-    // SAFETY: *extent*: the class of the block has at least `bytes` bytes, and the system allocation has `GUARD` bytes
-    // on both sides of the class (exact blocks have `GUARD` = 0). *Exclusive*: the block is new.
+    // SAFETY: *extent* of `guard::write`: the block has at least `bytes` bytes, and the system allocation has `GUARD`
+    // bytes on both sides of the block (exact blocks have `GUARD` = 0). *Exclusive*: the block is new.
     block.inspect(|start| unsafe { guard::write(start.as_ptr(), bytes) })
 }
 
@@ -261,7 +263,7 @@ fn allocate_block(bytes: usize) -> Result<NonNull<u8>> {
     allocate_slowly(bytes)
 }
 
-/// Allocates a block of a large class, under a cap, or when the thread cache has none.
+/// Allocates a block of a large size class, or any block under a cap or when the thread cache has no block.
 fn allocate_slowly(bytes: usize) -> Result<NonNull<u8>> {
     if bytes > MAX_BYTES {
         return Err(out_of_memory(bytes));
@@ -281,15 +283,15 @@ pub fn allocate_regardless(bytes: usize) -> NonNull<u8> {
             return Err(error);
         }
         count_in_use(class_size(class_of(bytes)));
-        // SAFETY: *extent*: the class of the block has at least `bytes` bytes, and the system allocation has `GUARD`
-        // bytes on both sides of the class. *Exclusive*: the block is new.
+        // SAFETY: *extent* of `guard::write`: the block has at least `bytes` bytes, and the system allocation has
+        // `GUARD` bytes on both sides of the block. *Exclusive*: the block is new.
         take_block(class_of(bytes), bytes).inspect(|start| unsafe { guard::write(start.as_ptr(), bytes) })
     });
     let layout = Layout::from_size_align(bytes, ALIGN).unwrap_or(Layout::new::<u8>());
     result.unwrap_or_else(|_| alloc::handle_alloc_error(layout))
 }
 
-/// Takes a block from the caches or the system. The caller has counted it; an error reverts the count of bytes.
+/// Takes a block from the caches or the system. The caller has counted the block as in use; an error reverts the count.
 fn take_block(class: usize, bytes: usize) -> Result<NonNull<u8>> {
     let pop_small = |class| THREAD_ALLOCATOR.try_with(|local| local.pop(class)).ok().flatten();
     let cached = if class < SMALL_CLASSES { pop_small(class) } else { lock(&FREE_LISTS[class]).pop() };
@@ -313,14 +315,18 @@ fn take_block(class: usize, bytes: usize) -> Result<NonNull<u8>> {
 /// - *Exclusive*: no pointer or reference to the block is used after this call.
 #[inline]
 pub unsafe fn release(start: NonNull<u8>, bytes: usize) {
-    debug_assert!(bytes > 0 && start.addr().get().is_multiple_of(ALIGN), "{bytes} bytes at {start:?}");
+    debug_assert!(
+        bytes > 0 && start.addr().get().is_multiple_of(ALIGN),
+        "a block must have bytes and be aligned, but has {bytes} bytes at {start:?}"
+    );
     if guard::EXACT {
-        let layout = Layout::from_size_align(bytes, ALIGN).expect("the layout of an allocated block is valid");
-        // SAFETY: by *origin*, `allocate_exact` allocated the block with this layout; by *exclusive*, it is not used
-        // again.
+        let layout = Layout::from_size_align(bytes, ALIGN).expect("the layout of an allocated block must be valid");
+        // SAFETY: the caller guarantees *origin*: `allocate_exact` allocated the block with this layout; and
+        // *exclusive*: the block is not used again.
         return unsafe { alloc::dealloc(start.as_ptr(), layout) };
     }
-    // SAFETY: by *origin*, the allocation has written the guards for `bytes` bytes, and the block is still valid.
+    // SAFETY: the caller guarantees *origin*: the allocation has written the guards for `bytes` bytes, and the block is
+    // still valid.
     unsafe { guard::check(start.as_ptr(), bytes) };
     let (class, block) = (class_of(bytes), FreeBlock(start));
     let size = class_size(class) as isize;
@@ -328,7 +334,7 @@ pub unsafe fn release(start: NonNull<u8>, bytes: usize) {
         // The thread-local state may have been destroyed already.
         let mut block = Some(block);
         let cached = THREAD_ALLOCATOR.try_with(|local| {
-            local.push(block.take().expect("the closure runs once"), class);
+            local.push(block.take().expect("try_with() must call the closure only once"), class);
             local.stats.count(-size, 0);
         });
         if let (Err(_), Some(block)) = (cached, block) {
@@ -347,7 +353,8 @@ pub unsafe fn release(start: NonNull<u8>, bytes: usize) {
 
 /// Returns true while the cache may grow: up to twice the peak of use, plus [`MIN_CACHED_BYTES`].
 ///
-/// The classes of a step reach their peaks at different times, and the blocks of all of them should stay cached.
+/// Within a training step the size classes reach their peaks of use at different times, and the blocks of all size
+/// classes should stay cached.
 fn may_cache() -> bool {
     let cached = SYSTEM_BYTES.load(Relaxed).saturating_add_signed(-IN_USE.load(Relaxed));
     cached <= MIN_CACHED_BYTES + 2 * PEAK.load(Relaxed)
@@ -378,7 +385,7 @@ fn count_in_use(size: usize) {
     ALLOCATIONS.fetch_add(1, Relaxed);
 }
 
-/// Creates the thread-local state of the allocator, and caches four blocks of every small class.
+/// Creates the thread-local state of the allocator, and caches four blocks of every small size class.
 ///
 /// Afterwards a few small blocks need no system allocation on this thread.
 pub fn prefill() {
@@ -386,8 +393,8 @@ pub fn prefill() {
     for class in 0..SMALL_CLASSES {
         let bytes = class_size(class);
         let blocks: [_; BLOCKS_PER_CLASS] = std::array::from_fn(|_| allocate(bytes));
-        // SAFETY: *origin*: the line above allocated the blocks for `bytes` bytes. *Exclusive*: no other code has the
-        // pointers.
+        // SAFETY: *origin* of `release`: the line above allocated the blocks for `bytes` bytes. *Exclusive*: no other
+        // code has the pointers.
         blocks.into_iter().flatten().for_each(|block| unsafe { release(block, bytes) });
     }
 }
@@ -409,7 +416,7 @@ fn allocate_from_system(size: usize) -> Option<FreeBlock> {
         trim();
     }
     const { assert!(guard::GUARD.is_multiple_of(ALIGN)) };
-    // SAFETY: the size of the layout is not zero, because every class has at least `ALIGN` bytes.
+    // SAFETY: the size of the layout is not zero, because a block of any size class has at least `ALIGN` bytes.
     let try_allocate = || NonNull::new(unsafe { alloc::alloc(layout) });
     let start = try_allocate().or_else(|| {
         trim();
@@ -418,7 +425,7 @@ fn allocate_from_system(size: usize) -> Option<FreeBlock> {
     if layout.align() == HUGE_PAGE {
         advise_huge_pages(start, size);
     }
-    // SAFETY: the allocation begins with a guard, so that the result is inside of it.
+    // SAFETY: the allocation begins with a guard, so the result is inside of the allocation.
     let start = unsafe { start.add(guard::GUARD) };
     SYSTEM_BYTES.fetch_add(size, Relaxed);
     SYSTEM_ALLOCATIONS.fetch_add(1, Relaxed);
@@ -452,7 +459,7 @@ fn advise_huge_pages(start: NonNull<u8>, size: usize) {
 
 /// Returns a block of `size` bytes to the system.
 fn free_to_system(block: FreeBlock, size: usize) {
-    let layout = layout_of(size).expect("the layout of an allocated class is valid");
+    let layout = layout_of(size).expect("the layout of a block that was allocated must be valid");
     // SAFETY: `allocate_from_system` allocated the block with this layout, `GUARD` bytes before its start, and this
     // function consumes its owner.
     unsafe { alloc::dealloc(block.0.as_ptr().sub(guard::GUARD), layout) };
@@ -518,9 +525,18 @@ mod tests {
         let sizes_near = |p: u32| [(1usize << p) - 1, 1 << p, (1 << p) + 1, 3 << p >> 1];
         for bytes in (1..10_000).chain((13..61).flat_map(sizes_near)) {
             let class = class_of(bytes);
-            assert!(class_size(class) >= bytes && class_size(class).is_multiple_of(ALIGN), "{bytes}");
-            assert!(class == 0 || class_size(class - 1) < bytes, "{bytes}");
-            assert!(class_size(class) <= (bytes + bytes / 8).max(ALIGN) + ALIGN, "{bytes}");
+            assert!(
+                class_size(class) >= bytes && class_size(class).is_multiple_of(ALIGN),
+                "the size class of {bytes} bytes is too small or not aligned"
+            );
+            assert!(
+                class == 0 || class_size(class - 1) < bytes,
+                "the size class of {bytes} bytes must be the smallest that fits"
+            );
+            assert!(
+                class_size(class) <= (bytes + bytes / 8).max(ALIGN) + ALIGN,
+                "the size class of {bytes} bytes wastes too much memory"
+            );
         }
     }
 }

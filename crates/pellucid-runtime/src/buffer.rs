@@ -69,7 +69,7 @@ impl CpuBuffer {
             Err(other) => {
                 // Another thread has stored its memory first.
                 self.release(start);
-                Ok(NonNull::new(other).expect("the start changes only from null"))
+                Ok(NonNull::new(other).expect("the start must not be null after another thread has stored it"))
             }
         }
     }
@@ -77,8 +77,9 @@ impl CpuBuffer {
     /// Releases memory from [`CpuBuffer::allocate`] that is not used any more.
     fn release(&self, start: NonNull<u8>) {
         if self.bytes > 0 {
-            // SAFETY: *origin*: `allocate` returned `start` for `self.bytes` bytes. *Exclusive*: both callers own the
-            // memory: `drop` is the last user of the buffer, and `allocate_once` did not store the pointer.
+            // SAFETY: *origin* of `release`: `allocate` returned `start` for `self.bytes` bytes. *Exclusive*: both
+            // callers own the memory: `drop` is the last user of the buffer, and `allocate_once` did not store the
+            // pointer.
             unsafe { allocator::release(start, self.bytes) };
         }
     }

@@ -39,7 +39,7 @@ pub(crate) unsafe fn write(start: *mut u8, bytes: usize) {
     if GUARD == 0 {
         return;
     }
-    // SAFETY: all writes are inside of *extent*, and *exclusive* excludes other references.
+    // SAFETY: the caller guarantees *extent*, which contains all writes, and *exclusive*: no other reference exists.
     unsafe {
         start.sub(GUARD).write_bytes(INTACT, GUARD);
         start.write_bytes(UNWRITTEN, bytes);
@@ -59,7 +59,7 @@ pub(crate) unsafe fn check(start: *mut u8, bytes: usize) {
     if GUARD == 0 {
         return;
     }
-    // SAFETY: by *written*, both guards are initialised and still valid for reads.
+    // SAFETY: the caller guarantees *written*, so both guards are initialised and still valid for reads.
     let (before, after) = unsafe {
         (std::slice::from_raw_parts(start.sub(GUARD), GUARD), std::slice::from_raw_parts(start.add(bytes), GUARD))
     };
@@ -73,13 +73,13 @@ pub(crate) unsafe fn check(start: *mut u8, bytes: usize) {
     assert!(!is_damaged || std::thread::panicking(), "{damage}");
 }
 
-/// The positions at which guards were overwritten.
+/// The damage to the guards of a block: the nearest overwritten bytes on both sides.
 struct GuardDamage {
     /// The size of the block.
     bytes: usize,
-    /// The distance of the nearest damaged byte before the block from its start.
+    /// The distance in bytes from the start of the block back to the nearest damaged byte before it.
     before: Option<usize>,
-    /// The distance of the nearest damaged byte after the block from its end.
+    /// The distance in bytes from the end of the block to the nearest damaged byte after it.
     after: Option<usize>,
 }
 
@@ -118,7 +118,10 @@ mod tests {
             let write_to_scratch =
                 move || scratch::with_buffer(100, |start: *mut u8| unsafe { *start.offset(offset) = 7 });
             for message in [panic_message(write_to_buffer), panic_message(write_to_scratch)] {
-                assert!(message.as_deref().is_some_and(|m| m.contains(expected)), "{offset}: {message:?}");
+                assert!(
+                    message.as_deref().is_some_and(|m| m.contains(expected)),
+                    "a write at offset {offset} must be reported as {expected:?}, but the message is {message:?}"
+                );
             }
         }
         let write_inside = || {

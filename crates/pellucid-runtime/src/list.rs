@@ -60,7 +60,7 @@ impl<T, const N: usize> List<T, N> {
         if self.len == self.capacity {
             self.reserve(1);
         }
-        // SAFETY: `len < capacity` here, so that the position is inside of the storage.
+        // SAFETY: `len < capacity` here, so the position is inside of the storage.
         unsafe { self.start_mut().add(self.len).write(value) };
         self.len += 1;
     }
@@ -68,7 +68,7 @@ impl<T, const N: usize> List<T, N> {
     /// Removes and returns the last value.
     pub fn pop(&mut self) -> Option<T> {
         self.len = self.len.checked_sub(1)?;
-        // SAFETY: the value at this position is initialised, and the new length excludes it, so that it is read once.
+        // SAFETY: the value at this position is initialised, and the new length excludes it, so it is read once.
         Some(unsafe { self.start_mut().add(self.len).read() })
     }
 
@@ -105,7 +105,7 @@ impl<T, const N: usize> List<T, N> {
             return;
         }
         let capacity = required.max(2 * self.capacity);
-        let bytes = capacity.checked_mul(size_of::<T>()).expect("the list fits the address space");
+        let bytes = capacity.checked_mul(size_of::<T>()).expect("the list must fit the address space");
         let to = allocator::allocate_regardless(bytes).cast::<T>();
         // SAFETY: `len` values are initialised in the old storage. The new block is larger and does not overlap it.
         unsafe { to.as_ptr().copy_from_nonoverlapping(self.start(), self.len) };
@@ -116,8 +116,8 @@ impl<T, const N: usize> List<T, N> {
     /// Releases the allocated block, if there is one. Its values must have been moved or dropped.
     fn release(&mut self) {
         if self.capacity > N {
-            // SAFETY: *origin*: `reserve` allocated the block with this number of bytes. *Exclusive*: the list owns the
-            // block, and both callers replace or drop the storage next.
+            // SAFETY: *origin* of `release`: `reserve` allocated the block with this number of bytes. *Exclusive*: the
+            // list owns the block, and both callers replace or drop the storage next.
             unsafe { allocator::release(self.storage.allocated.cast(), self.capacity * size_of::<T>()) };
         }
     }

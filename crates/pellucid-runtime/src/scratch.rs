@@ -18,7 +18,7 @@ const MIN_BYTES: usize = 64 << 10;
 /// The largest number of bytes that any thread has needed at once.
 static MAX_NEEDED: AtomicUsize = AtomicUsize::new(0);
 
-/// The bytes of scratch memory that all threads have at present.
+/// The bytes of scratch memory that all threads together have at present.
 static TOTAL: AtomicUsize = AtomicUsize::new(0);
 
 /// An owned block of scratch memory.
@@ -148,13 +148,13 @@ pub fn with_buffer<T, R>(count: usize, f: impl FnOnce(*mut T) -> R) -> R {
         return f(block.start.cast());
     }
     let frame = STACK.with(|stack| ScratchFrame::new(stack, padded(guard::padded(bytes))));
-    // SAFETY: the frame has `guard::padded(bytes)` bytes, so that the first guard is inside of it.
+    // SAFETY: the frame has `guard::padded(bytes)` bytes, so the first guard is inside of the frame.
     let start = unsafe { frame.start.add(guard::GUARD) };
-    // SAFETY: *extent*: the frame has `bytes` bytes and `GUARD` bytes on both sides of them. *Exclusive*: the frame
-    // belongs to this call.
+    // SAFETY: *extent* of `guard::write`: the frame has `bytes` bytes and `GUARD` bytes on both sides of them.
+    // *Exclusive*: the frame belongs to this call.
     unsafe { guard::write(start, bytes) };
     let result = f(start.cast());
-    // SAFETY: *written*: the call above wrote the guards for `bytes` bytes, and the frame is still alive.
+    // SAFETY: *written* of `guard::check`: the call above wrote the guards for `bytes` bytes, and the frame is alive.
     unsafe { guard::check(start, bytes) };
     result
 }

@@ -39,7 +39,7 @@ fn main() -> Result<()> {
         let progress = Progress::new(format!("epoch {epoch}"), batches.len());
         let mut total = 0.0;
         for batch in batches.epoch() {
-            let [images, labels] = &batch[..] else { unreachable!("a batch contains images and labels") };
+            let [images, labels] = &batch[..] else { unreachable!("a batch must contain images and labels") };
             schedule.set(&optimizer, step);
             optimizer.zero_grad();
             let loss = cross_entropy(&model.forward(images), labels);
@@ -62,14 +62,14 @@ fn main() -> Result<()> {
     let path = std::env::temp_dir().join(format!("pellucid-mnist-{}.safetensors", std::process::id()));
     io::save(&path, &model.state_dict())?;
     let state = io::load(&path);
-    fs::remove_file(&path).expect("the file exists");
+    fs::remove_file(&path).expect("removing the file that was saved must succeed");
     let reader = classifier();
     reader.load_state_dict(&state?)?;
     reader.eval();
     model.eval();
     let (ours, theirs) = (model.forward(&mnist.test.images), reader.forward(&mnist.test.images));
-    assert_eq!(ours.to_bytes()?, theirs.to_bytes()?, "the loaded model computes other scores");
-    println!("saved and loaded again: equal in every bit");
+    assert_eq!(ours.to_bytes()?, theirs.to_bytes()?, "the loaded model must compute the same scores as the saved one");
+    println!("the model was saved and loaded again; its scores are equal in every bit");
     Ok(())
 }
 

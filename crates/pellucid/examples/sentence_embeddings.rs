@@ -183,7 +183,7 @@ fn words(text: &str) -> Vec<String> {
         } else if c.is_whitespace() {
             words.push(String::new());
         } else if !c.is_control() {
-            words.last_mut().expect("the list is not empty").push(c);
+            words.last_mut().expect("the list of words must not be empty").push(c);
         }
     }
     words.retain(|word| !word.is_empty());
@@ -194,7 +194,7 @@ fn words(text: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// The directory of the model and its PyTorch reference, which `make.py` creates.
+    /// The directory of the test model and its embeddings by PyTorch, which `make.py` creates.
     fn directory() -> &'static Path {
         Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/tiny_bert"))
     }
@@ -211,7 +211,7 @@ mod tests {
         let found = Bert::load(directory()).unwrap().embed(&ids).unwrap();
         assert_eq!(found.shape().dims(), [reference.len(), reference[0].len()]);
         for (a, b) in found.to_vec::<f32>().iter().zip(reference.concat()) {
-            assert!((a - b).abs() < 1e-5, "{a} instead of {b}");
+            assert!((a - b).abs() < 1e-5, "an element of the embedding is {a}, expected {b}");
         }
     }
 

@@ -23,7 +23,7 @@ impl Progress {
     /// Creates a bar of `steps` steps, labelled `name`.
     pub fn new(name: impl Into<String>, steps: usize) -> Progress {
         let style = ProgressStyle::with_template("{prefix} [{bar:30}] {pos}/{len} {msg}");
-        let style = style.expect("the template is valid").progress_chars("=> ");
+        let style = style.expect("the template of the progress bar must be valid").progress_chars("=> ");
         let bar = ProgressBar::new(steps as u64).with_style(style).with_prefix(name.into());
         Progress { bar, start: Instant::now() }
     }

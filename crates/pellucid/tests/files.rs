@@ -65,8 +65,8 @@ fn every_dtype_round_trips_bit_for_bit() {
     assert_eq!(loaded.keys().collect::<Vec<_>>(), tensors.keys().collect::<Vec<_>>());
     for (name, tensor) in &tensors {
         let back = &loaded[name];
-        assert_eq!((back.shape(), back.dtype()), (tensor.shape(), tensor.dtype()), "{name}");
-        assert_eq!(back.to_bytes().unwrap(), tensor.to_bytes().unwrap(), "{name}");
+        assert_eq!((back.shape(), back.dtype()), (tensor.shape(), tensor.dtype()), "{name}: shape or dtype differs");
+        assert_eq!(back.to_bytes().unwrap(), tensor.to_bytes().unwrap(), "{name}: the elements differ");
     }
     // Saving again gives the same file and leaves no temporary file.
     let bytes = fs::read(&path).unwrap();
@@ -123,7 +123,7 @@ fn malformed_safetensors_are_refused() {
     ];
     for (name, bytes) in cases {
         let why = reason(io::load(scratch.file("case", &bytes)));
-        assert!(!why.is_empty(), "{name}");
+        assert!(!why.is_empty(), "{name}: the error must have a reason");
     }
     assert_eq!(io::load(scratch.file("well", &well)).unwrap()["a"].to_vec::<f32>(), [0.0, 0.0]);
     assert!(!reason(io::load(scratch.0.join("missing"))).is_empty());
@@ -152,7 +152,7 @@ fn files_of_other_formats_are_recognised() {
         assert!(why.contains(what) && why.contains(way) && why.contains("not a safetensors file"), "{why}");
         assert!(!why.contains("header"), "{why}");
     }
-    // Bytes of an unknown format, and a damaged file.
+    // The error for bytes of an unknown format differs from the error for a damaged file.
     assert!(reason(io::load(scratch.file("case", &[0xff; 64]))).contains("nor of another format"));
     assert!(reason(io::load(scratch.file("case", &safetensors("{\"a\"", &[])))).contains("damaged"));
 }
@@ -176,7 +176,7 @@ fn a_corpus_of_malformed_files_is_refused() {
             Err(Error::File { reason, .. }) => {
                 assert!(!is_accepted, "the valid file {} was rejected: {reason}", text("file"))
             }
-            Err(other) => panic!("{}: {other}", text("file")),
+            Err(other) => panic!("{}: expected Error::File, got: {other}", text("file")),
         }
     }
 }
@@ -239,10 +239,10 @@ fn temporary_files_of_dead_writers_are_removed() {
     for stale in [".a.safetensors.1-0.tmp", ".a.safetensors.99999999-7.tmp", &own] {
         scratch.file(stale, b"half");
     }
-    // Temporary files of other targets, and files with similar names.
+    // Temporary files of other targets and files with similar names are kept.
     let others = [".b.safetensors.1-0.tmp", ".a.safetensors.tmp", ".a.safetensors.1-x.tmp", "a.safetensors.1-0.tmp"];
     others.iter().for_each(|name| _ = scratch.file(name, b"mine"));
-    // A temporary file whose writer is alive and holds the lock.
+    // A temporary file whose writer is alive and holds the lock is kept.
     let alive = fs::File::create(scratch.0.join(".a.safetensors.2-0.tmp")).unwrap();
     alive.lock().unwrap();
     io::save(&path, &saved(1.0, 3)).unwrap();

@@ -44,7 +44,10 @@ fn orthogonal_matrices_are_uniformly_distributed() {
     let mean = drawn.iter().map(|d| d.0).sum::<f64>() / n;
     let square = drawn.iter().map(|d| d.0 * d.0).sum::<f64>() / n;
     let positive = drawn.iter().filter(|d| d.1 > 0.0).count() as f64 / n;
-    assert!(mean.abs() < 5.0 / n.sqrt(), "{mean}");
-    assert!((square - 1.0).abs() < 10.0 / n.sqrt(), "{square}");
-    assert!((positive - 0.5).abs() < 2.5 / n.sqrt(), "{positive}");
+    assert!(mean.abs() < 5.0 / n.sqrt(), "the mean of the traces is {mean}, expected about 0");
+    assert!((square - 1.0).abs() < 10.0 / n.sqrt(), "the mean square of the traces is {square}, expected about 1");
+    assert!(
+        (positive - 0.5).abs() < 2.5 / n.sqrt(),
+        "the fraction of positive determinants is {positive}, expected about 0.5"
+    );
 }

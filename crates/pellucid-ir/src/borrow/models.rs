@@ -34,7 +34,7 @@ impl Borrowed for &Contents {
 impl Contents {
     /// Reads the storage like a kernel and checks that the version belongs to the contents.
     fn check(&self) {
-        assert_eq!(self.version.get(), self.writes.get(), "the version does not belong to the contents");
+        assert_eq!(self.version.get(), self.writes.get(), "the version must belong to the contents");
     }
 
     /// Overwrites the storage like a kernel. The guard counts the write.
@@ -45,7 +45,7 @@ impl Contents {
 
     /// Checks after all kernels that no thread holds the word, and that no write is lost.
     fn finish(&self, writes: u64) {
-        assert!(self.word.try_write(), "a word was not released");
+        assert!(self.word.try_write(), "every borrow word must be released at the end");
         self.check();
         assert_eq!(self.writes.get(), writes);
     }
@@ -173,7 +173,7 @@ fn a_batch_acquires_all_words_or_none() {
             let storages = storages.clone();
             move || write(&storages[2])
         });
-        // Two sets of a target and an input.
+        // The kernel has two sets of operands, each a target and an input.
         let operands = [&storages[0], &storages[1], &storages[2], &storages[1]];
         let batch = BatchBorrowGuard::try_acquire(&operands, 2, 1);
         let batch_writes = u64::from(batch.is_some());
@@ -205,7 +205,8 @@ fn a_storage_of_several_operands_is_held_once() {
         let (a, b) = (Contents::default(), Contents::default());
         assert!(run_kernel(&[&a, &b, &a], &[&b]));
         let (inputs, outputs) = ([&b], [&b, &b]);
-        let guard = BorrowGuard::try_acquire(&inputs, &outputs).expect("no other kernel runs");
+        let guard =
+            BorrowGuard::try_acquire(&inputs, &outputs).expect("acquiring must succeed because no other kernel runs");
         assert!(BorrowGuard::try_acquire(&[&b], &[]).is_none());
         drop(guard);
         a.finish(0);

@@ -69,7 +69,7 @@ mod tests {
         for names in [text(&["groups.0.lr"], &["lr"], &[]), text(&[], &["state.0.step"], &[])] {
             assert!(!names.contains("rename"), "{names}");
         }
-        // A module may have a part of this name beside others.
+        // A module may have a part with the name `state` beside parts with other names.
         assert!(text(&["state.weight", "head.weight"], &[], &[]).contains("rename_keys()"));
     }
 }

@@ -12,8 +12,8 @@ pub(super) struct Builder {
     pub(super) inputs: Vec<Input>,
     pub(super) graph: Graph,
     known: HashMap<FormulaNode, NodeId>,
-    /// True while a derivative is built. Its value is defined by the differentiator and not by a text, so structural
-    /// zeros may be dropped and factors reordered.
+    /// True while a derivative is built. The value of a derivative is defined by the differentiator and not by the text
+    /// of a formula, so structural zeros may be dropped and factors reordered.
     pub(super) derivative: bool,
     /// The expressions that the names of a derivative line stand for, by role.
     pub(super) named: [Vec<Expr>; 4],
@@ -60,7 +60,7 @@ impl Builder {
         let result = body();
         let built = BUILDERS.with_borrow_mut(|builders| builders.last_mut().map(Builder::take));
         drop(guard);
-        (built.expect("the stack contains the builder that was pushed"), result)
+        (built.expect("the stack must contain the builder that was pushed"), result)
     }
 
     fn take(&mut self) -> Builder {
@@ -74,7 +74,7 @@ impl Builder {
     #[track_caller]
     pub(super) fn with<R>(act: impl FnOnce(&mut Builder) -> R) -> R {
         let result = BUILDERS.with_borrow_mut(|builders| builders.last_mut().map(act));
-        result.expect("an Expr has a meaning only while its formula is built, inside formula! or Formula::new")
+        result.expect("an Expr can be used only while its formula is built, inside formula! or Formula::new")
     }
 
     /// Builds a node from expressions of this builder. Not generic, so that it is compiled only once.
@@ -97,13 +97,13 @@ impl Builder {
             None => expr,
             Some((role, number)) => *self.named[role as usize].get(number).ok_or_else(|| {
                 let name = ["input", "parameter", "output", "incoming gradient"][role as usize];
-                format!("{name} {number} does not exist here; `g`, `y` and their like belong in derivative lines")
+                format!("{name} {number} does not exist here; only derivative lines can use `y` and `g`")
             })?,
         };
         expr.id_in(self.serial).ok_or_else(|| "an Expr was used outside the formula that it was built for".into())
     }
 
-    /// Simplifies `node` and returns its position; an equal node is reused.
+    /// Simplifies `node` and returns its index in the graph; an equal node is reused.
     pub(super) fn node(&mut self, node: FormulaNode) -> Result<NodeId, String> {
         let node_info = self.graph.infer(node, &self.inputs)?;
         if self.derivative
@@ -124,7 +124,7 @@ impl Builder {
 
     /// Returns the node of a constant.
     pub(super) fn literal(&mut self, literal: Literal) -> NodeId {
-        self.node(FormulaNode::Literal(literal)).expect("a literal is always well formed")
+        self.node(FormulaNode::Literal(literal)).expect("a literal must always be well formed")
     }
 
     /// Returns the value of a literal number that `f64` represents exactly.
@@ -135,7 +135,7 @@ impl Builder {
         }
     }
 
-    /// Copies a graph into this one, with `inputs` and `params` for its inputs and parameters. Returns the new position
+    /// Copies a graph into this one, with `inputs` and `params` for its inputs and parameters. Returns the new index
     /// of every node.
     pub(super) fn import_graph(
         &mut self,

@@ -201,7 +201,7 @@ impl Lowering<'_> {
     }
 
     fn value(&self, id: NodeId) -> Value {
-        self.values[id.index()].expect("operands are lowered before their users")
+        self.values[id.index()].expect("operands must be lowered before their users")
     }
 
     fn node_info(&self, id: NodeId) -> NodeInfo {
@@ -244,7 +244,7 @@ impl Lowering<'_> {
             Compute::Mask => x == 0.0 || x == 1.0,
         };
         if !fits {
-            let help = "convert the input to a dtype that has it first, with to_dtype";
+            let help = "first convert the input with to_dtype to a dtype that represents the literal";
             return Err(self.refuse(&format!("the literal {x}"), help));
         }
         Ok(self.uniform(UniformSource::Literal(literal.value), compute))
@@ -271,7 +271,7 @@ impl Lowering<'_> {
             FormulaNode::Binary(op, ..) => self.binary(op, compute, id, args[0], args[1])?,
             FormulaNode::Select(..) => self.step(Op::Select, compute, id, &args),
             FormulaNode::MulAdd(..) if !compute.is_float() => {
-                // Integers do not round, so two steps give the same.
+                // Integers do not round, so a multiplication and an addition give the result of a fused instruction.
                 let product = self.binary(Binary::Mul, compute, id, args[0], args[1])?;
                 self.binary(Binary::Add, compute, id, product, args[2])?
             }
@@ -349,7 +349,9 @@ impl Lowering<'_> {
     fn refuse_op(&self, name: &str, compute: Compute) -> Error {
         let what = format!("`{name}`");
         match compute {
-            Compute::F32 | Compute::F64 => self.refuse(&what, "it takes integers or masks; convert with to_dtype"),
+            Compute::F32 | Compute::F64 => {
+                self.refuse(&what, "the operation takes integers or masks; convert the input with to_dtype")
+            }
             _ => self.refuse(&what, "convert the input to a float dtype first, with to_dtype"),
         }
     }

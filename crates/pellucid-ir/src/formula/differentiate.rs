@@ -88,7 +88,8 @@ fn binary(op: Binary, [a, b]: [Expr; 2], y: Expr, g: Expr) -> [Option<Expr>; 2] 
             let density = ((a - 1) * b.ln() - b - a.lgamma()).exp();
             [None, Some(if op == Igamma { g * density } else { -(g * density) })]
         }
-        // The neighbouring orders; a scaled function also has the derivative of its scale.
+        // The derivative combines the functions of the neighbouring orders; for a scaled function it also contains the
+        // derivative of the scale.
         BesselJ | BesselY | BesselI | BesselIe | BesselK | BesselKe => {
             let (below, above) = (Expr::binary(op, a - 1, b), Expr::binary(op, a + 1, b));
             let db = match op {
@@ -162,7 +163,7 @@ impl Formula {
     pub(super) fn differentiate(&self, request: GradientRequest, present: u64) -> Gradient {
         let (name, n) = (self.name(), self.inputs().len());
         let beyond = (n..=MOST).any(|i| request.output_of(i).is_some());
-        assert!(!beyond, "formula `{name}`: the gradient of an input beyond its {n} inputs was requested");
+        assert!(!beyond, "formula `{name}`: a requested gradient must be that of one of its {n} inputs");
         let (builder, (forward, roots)) = Builder::run(self.derivative_inputs(), || self.sweep(request, present));
         save::gradient(self, request, &builder, &forward, &roots)
     }
@@ -198,8 +199,9 @@ impl Formula {
         let sums: Vec<Expr> = sums.into_iter().map(|s| s.unwrap_or_else(zero)).collect();
         let ids =
             |b: &mut Builder, list: &[Expr]| list.iter().map(|&e| b.id(e)).collect::<Result<Vec<NodeId>, String>>();
-        let ids =
-            |list: &[Expr]| Builder::with(|b| ids(b, list)).expect("the expressions belong to the current builder");
+        let ids = |list: &[Expr]| {
+            Builder::with(|b| ids(b, list)).expect("the expressions must belong to the current builder")
+        };
         (ids(&forward), ids(&sums))
     }
 
@@ -282,5 +284,5 @@ pub(super) fn import_graph(graph: &super::graph::Graph, inputs: &[Expr], params:
         let place = b.import_graph(graph, &inputs, &params)?;
         Ok::<_, String>(place.into_iter().map(|id| b.expr(id)).collect())
     });
-    place.expect("a graph that was built once can be built again")
+    place.expect("rebuilding a graph that was built once must succeed")
 }

@@ -425,7 +425,7 @@ impl Expr {
     }
 }
 
-/// The position within the row, as an index.
+/// The index of the element within the row.
 #[track_caller]
 pub fn row_index() -> Expr {
     Builder::emit(&mut |b| b.node(FormulaNode::RowIndex))

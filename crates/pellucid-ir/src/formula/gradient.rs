@@ -52,7 +52,7 @@ impl GradientRequest {
     #[must_use]
     pub fn with(self, input: usize, output: usize) -> GradientRequest {
         let fits = input < GradientRequest::MOST_INPUTS && output < GradientRequest::MOST_OUTPUTS;
-        assert!(fits, "only gradients of 16 inputs in 15 outputs can be requested together");
+        assert!(fits, "a gradient request must be for one of the first 16 inputs, in one of the first 15 outputs");
         GradientRequest(self.0 & !(15 << (4 * input)) | (output as u64 + 1) << (4 * input))
     }
 
@@ -141,8 +141,8 @@ impl Formula {
         self.gradient_given(request, u64::MAX)
     }
 
-    /// Returns the gradient if some incoming gradients are missing and count as zero. Bit j of `present` is set if that
-    /// of output j is present; those beyond the 64th output always are.
+    /// Returns the gradient if some incoming gradients are missing and count as zero. Bit j of `present` is set if the
+    /// incoming gradient of output j is present; those of outputs beyond the 64th are always present.
     #[track_caller]
     #[inline]
     pub fn gradient_given(&self, request: GradientRequest, present: u64) -> &Gradient {
@@ -193,7 +193,7 @@ impl Formula {
         inputs.extend(inner.outputs.iter().enumerate().filter(|(k, _)| added(*k)).map(|(_, o)| sum(o)));
         assert!(
             inputs.len() - own == outputs.count_ones() as usize,
-            "formula `{}`: the output does not exist",
+            "formula `{}`: an output to which a value is to be added does not exist",
             inner.name
         );
         names.extend(
@@ -202,8 +202,13 @@ impl Formula {
         let formula = Formula::new(inner.name, &inputs, inner.param_names.len(), |inputs, params| {
             let (inputs, sums) = inputs.split_at(own);
             let mut sums = sums.iter();
-            let mut whole =
-                |(k, y)| if added(k) { *sums.next().expect("there is one input for each added output") + y } else { y };
+            let mut whole = |(k, y)| {
+                if added(k) {
+                    *sums.next().expect("each added output must have its own additional input") + y
+                } else {
+                    y
+                }
+            };
             self.call(inputs, params).into_iter().enumerate().map(&mut whole).collect()
         });
         let names: Vec<&str> = names.iter().map(String::as_str).collect();

@@ -1,7 +1,7 @@
 //! The graph of a formula: a list of primitives, each applied to earlier ones.
 //!
-//! Nodes are hash-consed while a formula is built, so that equal subexpressions are one node, and
-//! the list is in topological order: an operand always precedes its uses. The graph is pure data.
+//! Nodes are hash-consed while a formula is built, so equal subexpressions are one node. The list is in topological
+//! order: an operand always precedes its uses. The graph is pure data.
 
 use super::primitive::{Binary, RowOp, Unary};
 use crate::dtype::{DType, Scalar};
@@ -16,7 +16,7 @@ pub(super) const MOST: usize = 255;
 pub enum ValueKind {
     /// A number of the compute type that is chosen when the formula is compiled.
     Number,
-    /// A 64-bit integer for any compute type: a class, a position.
+    /// A 64-bit integer for any compute type, such as a class number or an index within a row.
     Index,
     /// A boolean.
     Mask,
@@ -38,7 +38,7 @@ impl ValueKind {
 pub struct Input {
     /// The kind of its values.
     pub kind: ValueKind,
-    /// The input has one value for each row instead of one for each element.
+    /// Whether the input has one value for each row instead of one for each element.
     pub per_row: bool,
 }
 
@@ -63,20 +63,20 @@ pub struct Output {
     pub node: NodeId,
     /// The kind of its values.
     pub kind: ValueKind,
-    /// The output has one value for each row instead of one for each element.
+    /// Whether the output has one value for each row instead of one for each element.
     pub per_row: bool,
 }
 
-/// The position of a node in its graph.
+/// The index of a node in its graph.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct NodeId(u32);
 
 impl NodeId {
     pub(super) fn new(position: usize) -> NodeId {
-        NodeId(u32::try_from(position).expect("a formula has fewer than 2³² nodes"))
+        NodeId(u32::try_from(position).expect("a formula must have fewer than 2³² nodes"))
     }
 
-    /// Returns the position as a number.
+    /// Returns the index as a number.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -152,7 +152,7 @@ pub enum FormulaNode {
     Round(DType, NodeId),
     /// A reduction over the row.
     RowReduce(RowOp, NodeId),
-    /// The position within the row; an index.
+    /// The index of the element within the row.
     RowIndex,
     /// The number of elements of the row; a number.
     RowLength,
@@ -195,7 +195,7 @@ impl FormulaNode {
         matches!(self, FormulaNode::Input(_) | FormulaNode::Param(_) | FormulaNode::Literal(_) | FormulaNode::RowLength)
     }
 
-    /// Returns true if the node depends on the extent of a row, so that the formula needs a row kernel.
+    /// Returns true if the node depends on the extent of a row; the formula then needs a row kernel.
     pub(super) fn is_row(&self) -> bool {
         matches!(self, FormulaNode::RowReduce(..) | FormulaNode::RowIndex | FormulaNode::RowLength)
     }
@@ -218,7 +218,7 @@ impl FormulaNode {
 pub struct NodeInfo {
     /// The kind of its values.
     pub kind: ValueKind,
-    /// The node has one value for each row.
+    /// Whether the node has one value for each row.
     pub per_row: bool,
 }
 
@@ -240,17 +240,17 @@ impl Graph {
         self.nodes.is_empty()
     }
 
-    /// Returns the primitive at a position.
+    /// Returns the primitive of the node with this index.
     pub fn node(&self, id: NodeId) -> FormulaNode {
         self.nodes[id.index()]
     }
 
-    /// Returns the inferred properties of the node at a position.
+    /// Returns the inferred properties of the node with this index.
     pub fn node_info(&self, id: NodeId) -> NodeInfo {
         self.node_infos[id.index()]
     }
 
-    /// Iterates over the nodes with their positions, operands first.
+    /// Iterates over the nodes with their indices, operands first.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (NodeId, FormulaNode)> {
         self.nodes.iter().enumerate().map(|(i, &node)| (NodeId::new(i), node))
     }
@@ -328,7 +328,7 @@ impl Graph {
         NodeId::new(self.nodes.len() - 1)
     }
 
-    /// Returns the part of the graph that `roots` depend on, and the new positions of the roots. Nodes are renumbered
+    /// Returns the part of the graph that `roots` depend on, and the new indices of the roots. Nodes are renumbered
     /// so that every value directly precedes its first use.
     ///
     /// A node for which `leaf` returns a replacement is replaced, and its operands are dropped if nothing else needs
@@ -354,13 +354,13 @@ impl Graph {
                 if stack.len() == waiting {
                     stack.pop();
                     if place[id.index()].is_none() {
-                        let node = node.map(|a| place[a.index()].expect("operands precede their users"));
+                        let node = node.map(|a| place[a.index()].expect("operands must precede their users"));
                         place[id.index()] = Some(graph.push(node, self.node_info(id)));
                     }
                 }
             }
         }
-        let roots = roots.iter().map(|r| place[r.index()].expect("every root was visited")).collect();
+        let roots = roots.iter().map(|r| place[r.index()].expect("every root must have been visited")).collect();
         (graph, roots)
     }
 }

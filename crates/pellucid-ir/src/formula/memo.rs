@@ -39,10 +39,10 @@ impl<K: PartialEq, V> Memo<K, V> {
         let mut at = self;
         loop {
             let entry = match at.first.set(new) {
-                Ok(()) => return &at.first.get().expect("the cell was set above").value,
+                Ok(()) => return &at.first.get().expect("the cell must have a value because set() succeeded").value,
                 Err(back) => {
                     new = back;
-                    at.first.get().expect("setting failed because the cell has a value")
+                    at.first.get().expect("the cell must have a value because set() failed")
                 }
             };
             if entry.key == new.key {

@@ -118,7 +118,7 @@ struct FormulaData {
     is_row: bool,
     /// The order of the derivative; 0 for the formula itself.
     order: usize,
-    /// Every input is a number.
+    /// Whether every input is a number.
     is_plain: bool,
     /// The outputs among the first 64 that are numbers, as bits. Other outputs have no incoming gradient.
     numbers: u64,
@@ -164,7 +164,7 @@ impl<F: FnOnce(&[Expr], &[Expr], &[Expr], &[Expr]) -> Expr> DerivativeBody for O
 
 #[cold]
 fn written_twice() -> ! {
-    unreachable!("the body of a formula is called once")
+    unreachable!("the body of a formula must be called only once")
 }
 
 impl Formula {
@@ -187,7 +187,7 @@ impl Formula {
     fn written(name: &'static str, inputs: &[Input], params: usize, body: &mut dyn FormulaBody) -> Formula {
         assert!(
             inputs.len() <= MOST && params <= MOST,
-            "formula `{name}`: a formula has at most {MOST} inputs and parameters"
+            "formula `{name}`: a formula must have at most {MOST} inputs and at most {MOST} parameters"
         );
         let (builder, roots) = Builder::run(inputs.to_vec(), || {
             let (inputs, params) = leaf_expressions(inputs.len(), params);
@@ -196,7 +196,7 @@ impl Formula {
             let roots = Builder::with(|b| outputs.iter().map(|&e| b.id(e)).collect::<Result<Vec<NodeId>, String>>());
             roots.unwrap_or_else(|reason| panic!("formula `{name}`: {reason}"))
         });
-        assert!(roots.len() <= MOST, "formula `{name}`: a formula has at most {MOST} outputs");
+        assert!(roots.len() <= MOST, "formula `{name}`: a formula must have at most {MOST} outputs");
         let (graph, roots) = builder.graph.extract(&roots, &|_| None);
         let is_row = inputs.iter().any(|i| i.per_row) || graph.iter().any(|(_, node)| node.is_row());
         let output = |&node| {
@@ -283,7 +283,7 @@ impl Formula {
         let name = inner.name;
         assert!(
             inner.inputs[input].kind == ValueKind::Number,
-            "formula `{name}`: only a number input has a derivative"
+            "formula `{name}`: the derivative line must be for an input that is a number"
         );
         let (n, m) = (inner.inputs.len(), inner.outputs.len());
         let (builder, root) = Builder::run(self.derivative_inputs(), || {
@@ -297,7 +297,7 @@ impl Formula {
             root.unwrap_or_else(|reason| panic!("formula `{name}`: {reason}"))
         });
         let (graph, roots) = builder.graph.extract(&[root], &|_| None);
-        assert!(graph.node_info(roots[0]).kind == ValueKind::Number, "formula `{name}`: a derivative is a number");
+        assert!(graph.node_info(roots[0]).kind == ValueKind::Number, "formula `{name}`: a derivative must be a number");
         self.changed(|inner| inner.declared[input] = Some(Declared { graph, root: roots[0] }))
     }
 
@@ -355,7 +355,7 @@ impl Formula {
     pub fn call(&self, inputs: &[Expr], params: &[Expr]) -> Vec<Expr> {
         let inner = &self.inner;
         let fits = inputs.len() == inner.inputs.len() && params.len() == inner.param_names.len();
-        assert!(fits, "formula `{}`: called with a wrong number of inputs or parameters", inner.name);
+        assert!(fits, "formula `{}`: the call has a wrong number of inputs or parameters", inner.name);
         let result = Builder::with(|b| {
             let ids =
                 |b: &Builder, list: &[Expr]| list.iter().map(|&e| b.id(e)).collect::<Result<Vec<NodeId>, String>>();

@@ -13,7 +13,7 @@
 //! its multi-index α gains an i.
 //!
 //! Partial derivatives are found by forward mode, on one hash-consed graph that all orders share:
-//! a node has at most one tangent for each variable, so that the terms of Leibniz' and Faà di Bruno's
+//! a node has at most one tangent for each variable, so the terms of Leibniz' and Faà di Bruno's
 //! rules are shared too, and the graph grows polynomially with the order (Griewank and Walther 2008,
 //! chapter 13). A saved output is a leaf whose tangent is known: ∂yⱼ/∂xᵢ is written in terms of the
 //! point as well.
@@ -37,7 +37,7 @@ const MOST_NODES: usize = 400_000;
 /// same tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Variables {
-    /// Inputs whose gradients one formula computes; output k of it is variable k.
+    /// Inputs whose gradients one gradient formula computes; its output k is the gradient with respect to variable k.
     pub together: GradientRequest,
     /// Further inputs, as bits; each is a variable with a separate gradient formula.
     pub apart: u64,
@@ -66,7 +66,8 @@ impl Variables {
     /// Returns the first input of every variable, in order.
     pub fn first_inputs(self) -> SmallVec<[u8; 4]> {
         let first = |k| (0..GradientRequest::MOST_INPUTS).find(|&i| self.together.output_of(i) == Some(k));
-        let together = (0..self.together.outputs()).map(|k| first(k).expect("outputs are numbered without gaps") as u8);
+        let together =
+            (0..self.together.outputs()).map(|k| first(k).expect("outputs must be numbered without gaps") as u8);
         together.chain((0..64).filter(|i| self.apart >> i & 1 == 1)).collect()
     }
 }
@@ -152,7 +153,7 @@ impl Formula {
 
 impl Partials {
     fn new(formula: &Formula, variables: Variables, recompute: bool) -> Partials {
-        assert!(!formula.is_row(), "formula `{}`: a row has no elementwise derivative", formula.name());
+        assert!(!formula.is_row(), "formula `{}`: a row formula has no elementwise derivative", formula.name());
         let inner = &*formula.inner;
         let (n, m) = (inner.inputs.len(), inner.outputs.len());
         let leaves = formula.derivative_inputs()[..n + m].to_vec();
@@ -189,7 +190,11 @@ impl Partials {
                     };
                     let operands: Vec<Expr> = gradient.reads.iter().map(operand).collect();
                     let values = gradient.formula.call(&operands, &params);
-                    first.push((Partial::first(j, v), Builder::with(|b| b.id(values[output])).expect("built here")));
+                    first.push((
+                        Partial::first(j, v),
+                        Builder::with(|b| b.id(values[output]))
+                            .expect("the expression must belong to the current builder"),
+                    ));
                 }
                 reads.extend(gradient.reads.iter().copied().filter(|r| !matches!(r, GradientInput::Gradient(_))));
             }
@@ -258,7 +263,7 @@ impl Partials {
         let mut roots = Vec::with_capacity(terms.len());
         for term in terms {
             let root = tower.partial(self.name, &term.partial)?;
-            roots.push(root.expect("the caller omits terms whose derivative is zero"));
+            roots.push(root.expect("the caller must omit terms whose derivative is zero"));
         }
         let made = Arc::new(self.write(&tower.builder.graph, terms, &roots, cotangents)?);
         tower.contractions.insert(key, made.clone());
@@ -275,7 +280,7 @@ impl Partials {
             );
             return Err(Error::invalid(self.name, reason));
         }
-        let renumbered = |i: u8| leaves.binary_search(&i).expect("the list contains every leaf that is read") as u8;
+        let renumbered = |i: u8| leaves.binary_search(&i).expect("the list must contain every leaf that is read") as u8;
         let (part, roots) = graph.extract(roots, &|id| match graph.node(id) {
             FormulaNode::Input(i) => Some(FormulaNode::Input(renumbered(i))),
             _ => None,
@@ -296,7 +301,7 @@ impl Partials {
             let mut groups: Vec<(u8, NodeId, Option<Expr>)> = Vec::new();
             for (term, &root) in terms.iter().zip(&roots) {
                 let factors = term.factors.iter().map(|&c| cotangents[c as usize]);
-                let product = factors.reduce(|a, b| a * b).expect("a term has a cotangent");
+                let product = factors.reduce(|a, b| a * b).expect("a term must have at least one cotangent");
                 match groups.iter_mut().find(|(output, r, _)| *output == term.output && *r == root) {
                     Some((.., sum)) => plus(sum, product),
                     None => groups.push((term.output, root, Some(product))),
@@ -304,11 +309,11 @@ impl Partials {
             }
             let mut sums: Vec<Option<Expr>> = vec![None; outputs];
             for (output, root, sum) in groups {
-                let sum = sum.expect("a group has a product");
+                let sum = sum.expect("a group must have at least one product");
                 plus(&mut sums[output as usize], scaled(sum, values[root.index()]));
             }
-            let id = |e: Expr| Builder::with(|b| b.id(e)).expect("built here");
-            sums.into_iter().map(|s| id(s.expect("outputs are numbered without gaps"))).collect::<Vec<NodeId>>()
+            let id = |e: Expr| Builder::with(|b| b.id(e)).expect("the expression must belong to the current builder");
+            sums.into_iter().map(|s| id(s.expect("outputs must be numbered without gaps"))).collect::<Vec<NodeId>>()
         });
         let (graph, places) = builder.graph.extract(&sums, &|_| None);
         let outputs = places.into_iter().map(|node| Output { node, kind: ValueKind::Number, per_row: false }).collect();
@@ -333,7 +338,7 @@ impl Partials {
     }
 
     fn tower(&self) -> MutexGuard<'_, Tower> {
-        // A panic while the lock was held means a bug in this crate.
+        // The lock is poisoned only if a panic occurred while it was held, which would be a bug in this crate.
         self.tower.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -385,7 +390,8 @@ impl Tower {
             if self.partials.contains_key(&partial) {
                 continue;
             }
-            let (last, lower) = partial.by.split_last().expect("the loop starts at order 2");
+            let (last, lower) =
+                partial.by.split_last().expect("a partial derivative of order 2 or higher must have a last variable");
             let lower = Partial { output: wanted.output, by: lower.into() };
             let derivative = match self.partials[&lower] {
                 Some(root) => self.tangent(root, *last),

@@ -231,7 +231,7 @@ impl Unary {
         matches!(self, Unary::IsNan | Unary::IsFinite)
     }
 
-    /// Returns true if evaluation costs far more than a memory access, so that gradients save the result.
+    /// Returns true if evaluation costs far more than a memory access; gradients then save the result.
     pub const fn is_transcendental(self) -> bool {
         use Unary::*;
         match self {

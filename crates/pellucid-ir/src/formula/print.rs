@@ -1,6 +1,6 @@
 //! Formulas as mathematical text.
 //!
-//! A subexpression that is used more than once gets a name, so that the text grows with the graph.
+//! A subexpression that is used more than once gets a name, so the length of the text grows in proportion to the graph.
 
 use super::Formula;
 use super::gradient::{Gradient, GradientInput};
@@ -125,7 +125,7 @@ impl fmt::Display for Formula {
         for (id, node) in inner.graph.iter() {
             let mut text = printer.node(node);
             if uses[id.index()] > 1 && !node.is_leaf() && node != FormulaNode::RowIndex {
-                let name = names.next().expect("the iterator is infinite");
+                let name = names.next().expect("the iterator of names must never end");
                 shared.push(format!("let {name} = {}; ", text.0));
                 text = (name, Binds::Atom);
             }

@@ -22,7 +22,7 @@ pub struct Program {
     pub uniforms: Vec<Uniform>,
     /// The instructions in order. Every register is written before it is read.
     pub steps: Vec<Step>,
-    /// The type of every tile register. A register is never both destination and source of one step.
+    /// The type of every tile register. A register is never both destination and source of one instruction.
     pub registers: Vec<Compute>,
     /// The type of every row register, which holds one value for each row.
     pub row_registers: Vec<Compute>,
@@ -32,7 +32,7 @@ pub struct Program {
     prepared: [OnceLock<Box<dyn Any + Send + Sync>>; BACKENDS],
 }
 
-/// The maximal number of steps: backends number inputs, uniforms and results of steps with 16 bits.
+/// The maximal number of instructions: backends number inputs, uniforms and results of instructions with 16 bits.
 pub(super) const MOST_STEPS: usize = 60_000;
 
 /// The number of backend kinds that can cache their own form of a program in it.
@@ -45,7 +45,7 @@ pub struct Load {
     pub storage: DType,
     /// The type after conversion.
     pub compute: Compute,
-    /// The input has one value for each row instead of one for each element.
+    /// Whether the input has one value for each row instead of one for each element.
     pub per_row: bool,
 }
 
@@ -99,7 +99,7 @@ pub enum Op {
     Round(DType),
     /// A reduction over the row; the destination is a row register.
     Reduce(RowOp),
-    /// The position within the row, as `I64`; takes no operands.
+    /// The index of the element within the row, as `I64`; takes no operands.
     RowIndex,
 }
 
@@ -125,7 +125,7 @@ pub struct Store {
     pub compute: Compute,
     /// The dtype in memory.
     pub storage: DType,
-    /// The output has one value for each row instead of one for each element.
+    /// Whether the output has one value for each row instead of one for each element.
     pub per_row: bool,
 }
 
@@ -169,7 +169,7 @@ impl Program {
     #[inline]
     pub fn prepared<T: Any + Send + Sync>(&self, backend: usize, make: impl FnOnce() -> T) -> &T {
         let form = self.prepared[backend].get_or_init(|| Box::new(make()));
-        form.downcast_ref().expect("each backend kind uses one type")
+        form.downcast_ref().expect("each backend kind must always use the same type")
     }
 }
 

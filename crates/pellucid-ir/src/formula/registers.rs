@@ -1,4 +1,4 @@
-//! Register allocation: chooses the order of the steps and the register of every value.
+//! Register allocation: chooses the order of the instructions and the register of every value.
 
 use super::program::{InstructionOperand, Op, Step, Store};
 use crate::dtype::Compute;
@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 pub(super) enum Value {
     Input(u8),
     Uniform(usize),
-    /// The result of the step with this index.
+    /// The result of the instruction with this index.
     Step(usize),
 }
 
@@ -21,7 +21,7 @@ struct DraftStep {
     per_row: bool,
 }
 
-/// An ordered list of steps, each with a result of its own, before register allocation.
+/// An ordered list of instructions, each with a result of its own, before register allocation.
 #[derive(Default)]
 pub(super) struct Draft {
     steps: Vec<DraftStep>,
@@ -61,11 +61,11 @@ impl RegisterFile {
     }
 }
 
-/// Chooses the order of the steps, and assigns a register to every value.
+/// Chooses the order of the instructions, and assigns a register to every value.
 ///
-/// The CPU backend fuses a step with the next one if the next one reads its result, and registers occupy cache. The
-/// steps run depth first if this order needs no more registers and has no fewer such pairs than the draft. Drafts with
-/// row reductions keep their order, which minimises the passes over a row.
+/// The CPU backend fuses an instruction with the next one if the next one reads its result, and registers occupy
+/// cache. The instructions are ordered depth first if this order needs no more registers and has no fewer such pairs
+/// than the draft. Drafts with row reductions keep their order, which minimises the passes over a row.
 pub(super) fn allocate(draft: &Draft, outputs: Vec<(Value, Store)>) -> Allocated {
     let drafted: Vec<usize> = (0..draft.steps.len()).collect();
     let as_drafted = assign(draft, &drafted, &outputs);
@@ -79,18 +79,18 @@ pub(super) fn allocate(draft: &Draft, outputs: Vec<(Value, Store)>) -> Allocated
     if is_better { depth_first } else { as_drafted }
 }
 
-/// Returns the steps that compute operands of `step`.
+/// Returns the instructions that compute operands of `step`.
 fn operands(step: &DraftStep) -> impl Iterator<Item = usize> {
     step.args.iter().filter_map(|arg| if let Value::Step(s) = *arg { Some(s) } else { None })
 }
 
-/// Returns the number of steps that read the result of the step before.
+/// Returns the number of instructions that read the result of the instruction before.
 fn links(draft: &Draft, order: &[usize]) -> usize {
     order.windows(2).filter(|pair| operands(&draft.steps[pair[1]]).any(|s| s == pair[0])).count()
 }
 
-/// Returns the steps that the outputs depend on, depth first. Of several operands, the one whose computation needs more
-/// registers comes first (Sethi & Ullman 1970).
+/// Returns the instructions that the outputs depend on, depth first. Of several operands, the one whose computation
+/// needs more registers comes first (Sethi & Ullman 1970).
 fn depth_first(draft: &Draft, outputs: &[(Value, Store)]) -> Vec<usize> {
     let mut held = vec![0; draft.steps.len()];
     let by_held = |step: &DraftStep, held: &[usize]| {
@@ -122,11 +122,11 @@ fn depth_first(draft: &Draft, outputs: &[(Value, Store)]) -> Vec<usize> {
     order
 }
 
-/// Assigns a register to every value of the steps in `order`. Values with overlapping lifetimes get different
+/// Assigns a register to every value of the instructions in `order`. Values with overlapping lifetimes get different
 /// registers.
 ///
 /// A result gets its register before those of its operands become free, so it never shares one with
-/// them. Numbers beyond 16 bits wrap here: the caller checks the number of steps.
+/// them. Numbers beyond 16 bits wrap here: the caller checks the number of instructions.
 fn assign(draft: &Draft, order: &[usize], outputs: &[(Value, Store)]) -> Allocated {
     let mut last_read = vec![0; draft.steps.len()];
     for &i in order {

@@ -25,7 +25,7 @@ pub(super) fn gradient(
 ) -> Gradient {
     let inner = &*f.inner;
     let (n, m) = (inner.inputs.len(), inner.outputs.len());
-    // Outputs that the gradient mentions, as (node, input that stands for the saved output).
+    // The outputs that the gradient reads, as (node, input that represents the saved output).
     let reached = ReachableNodes::new(b, roots, &[]).nodes;
     let mentioned = inner.outputs.iter().enumerate().filter_map(|(j, output)| {
         let node = forward[output.node.index()];
@@ -44,7 +44,7 @@ pub(super) fn gradient(
     let reads: Vec<usize> = ReachableNodes::new(b, roots, &saved).reads.into_iter().collect();
     let number = |input: usize| {
         FormulaNode::Input(
-            reads.iter().position(|&r| r == input).expect("the walk collected all inputs that are read") as u8
+            reads.iter().position(|&r| r == input).expect("the walk must collect all inputs that are read") as u8,
         )
     };
     let (graph, places) = b.graph.extract(roots, &|id| match b.graph.node(id) {

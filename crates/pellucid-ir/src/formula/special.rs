@@ -344,7 +344,8 @@ mod tests {
 
     #[test]
     fn special_functions_have_their_known_values() {
-        let close = |a: f64, b: f64| assert!((a - b).abs() <= 4e-15 * b.abs().max(0.25), "{a} {b}");
+        let close =
+            |a: f64, b: f64| assert!((a - b).abs() <= 4e-15 * b.abs().max(0.25), "{a} differs from the expected {b}");
         for x in [-0.999_999, -0.9, -0.3, 1e-8, 0.5, 0.999, 1.0 - 1e-15] {
             close(libm::erf(erfinv(x)), x);
         }

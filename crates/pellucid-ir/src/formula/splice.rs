@@ -19,9 +19,9 @@ pub struct Splice {
     uniforms: Vec<Uniform>,
     params: Vec<Scalar>,
     draft: Draft,
-    /// The operations and operands of the steps of the draft, for reusing equal steps.
+    /// The operations and operands of the instructions of the draft, for reusing equal instructions.
     known: Vec<(Op, Compute, SmallVec<[Value; 3]>)>,
-    /// True for every step whose result has one value for each row.
+    /// For every instruction, whether its result has one value for each row.
     per_row: Vec<bool>,
     rows: bool,
 }
@@ -92,7 +92,9 @@ impl Splice {
             let source = match uniform.source {
                 UniformSource::Param(k) => {
                     let k = first_param + k as usize;
-                    UniformSource::Param(u8::try_from(k).map_err(|_| "there are too many parameters")?)
+                    UniformSource::Param(
+                        u8::try_from(k).map_err(|_| "the fused program would have too many parameters")?,
+                    )
                 }
                 other => other,
             };
@@ -104,8 +106,10 @@ impl Splice {
         {
             InstructionOperand::Input(i) => values[i as usize],
             InstructionOperand::Uniform(u) => uniforms[u as usize],
-            InstructionOperand::Register(r) => registers[r as usize].expect("a register is written before it is read"),
-            InstructionOperand::Row(r) => rows[r as usize].expect("a register is written before it is read"),
+            InstructionOperand::Register(r) => {
+                registers[r as usize].expect("a register must be written before it is read")
+            }
+            InstructionOperand::Row(r) => rows[r as usize].expect("a register must be written before it is read"),
         };
         for Step { op, compute, into, args } in &program.steps {
             let args: SmallVec<[Value; 3]> = args.iter().map(|&a| value_of(a, &registers, &rows)).collect();
@@ -117,7 +121,7 @@ impl Splice {
                 InstructionOperand::Register(r) => registers[r as usize] = Some(value),
                 InstructionOperand::Row(r) => rows[r as usize] = Some(value),
                 InstructionOperand::Input(_) | InstructionOperand::Uniform(_) => {
-                    return Err("a step writes to an operand");
+                    return Err("an instruction would write to an input or a uniform");
                 }
             }
         }
@@ -144,7 +148,7 @@ impl Splice {
         let allocated = registers::allocate(&self.draft, outputs.iter().map(store).collect());
         let largest = [self.loads.len(), self.uniforms.len(), allocated.registers.len(), allocated.row_registers.len()];
         if largest.into_iter().any(|n| n > MOST) || allocated.steps.len() > MOST_STEPS {
-            return Err("the fused program would have too many operands or steps");
+            return Err("the fused program would have too many operands or instructions");
         }
         let (arrays, loads) = self.loads.into_iter().unzip();
         let registers = (allocated.registers, allocated.row_registers);
@@ -199,10 +203,11 @@ impl Splice {
         self.draft.push(op, compute, args, op.result(compute), per_row)
     }
 
-    /// Returns the value of `made` after storing it and loading it as `load`; the reason if no step computes that.
+    /// Returns the value of `made` after storing it and loading it as `load`; the reason if no instruction can compute
+    /// that.
     fn reload(&mut self, made: SplicedValue, load: &Load) -> Result<Value, &'static str> {
         if load.per_row && !made.per_row {
-            return Err("a per-row input is computed for every element");
+            return Err("a per-row input would be computed for every element");
         }
         let (from, to) = (made.compute, load.compute);
         let exact = from.storage() == made.storage;
@@ -215,18 +220,20 @@ impl Splice {
         let mut convert = |splice: &mut Splice, value: Value, to: Compute| match (at == to, value) {
             (true, _) => Ok(value),
             // A uniform must be rounded once, from full width.
-            (_, Value::Uniform(_)) => Err("a uniform is read in another compute type"),
+            (_, Value::Uniform(_)) => Err("a uniform value would be read in a compute type that differs from its own"),
             _ => Ok(splice.step(Op::Convert(to), std::mem::replace(&mut at, to), &[value])),
         };
         if !exact && made.storage.size() < from.size() {
             value = match made.storage {
                 DType::F32 => convert(self, value, Compute::F32)?,
                 half if half.compute() == from => self.step(Op::Round(half), from, &[value]),
-                _ => return Err("a 64-bit value is stored in a 16-bit float"),
+                _ => return Err("a 64-bit value would be stored in a 16-bit float"),
             };
         }
         match to {
-            Compute::I32 | Compute::I64 | Compute::Mask if from.is_float() => Err("a float is read as an integer"),
+            Compute::I32 | Compute::I64 | Compute::Mask if from.is_float() => {
+                Err("a float value would be read as an integer")
+            }
             _ => convert(self, value, to),
         }
     }

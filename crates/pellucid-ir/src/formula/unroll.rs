@@ -19,7 +19,7 @@ pub enum Leaf {
     Input(usize),
     /// The result of a reduction, one value for each row.
     Reduced(usize),
-    /// The position within the row, as `i64`.
+    /// The index of the element within the row, as `i64`.
     RowIndex,
 }
 
@@ -29,7 +29,7 @@ pub struct UnrolledValue {
     pub formula: Formula,
     /// The source of each input.
     pub leaves: Vec<Leaf>,
-    /// The output has one value for each row.
+    /// Whether the output has one value for each row.
     pub per_row: bool,
 }
 

@@ -34,9 +34,9 @@ pub enum AttentionPart {
 /// The order of accumulation depends on the shapes alone.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Attention {
-    /// Query i attends only to the keys 0..=i.
+    /// Whether query i attends only to the keys 0..=i.
     pub causal: bool,
-    /// The last input is a mask.
+    /// Whether the last input is a mask.
     pub masked: bool,
     /// The factor of the products of queries and keys.
     pub scale: f64,

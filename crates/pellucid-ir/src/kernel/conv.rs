@@ -1,4 +1,4 @@
-//! The kernel family [`Conv`].
+//! The kernel family [`Conv`]: convolutions and their derivatives.
 
 use super::{Family, FamilyInfo, Meta, Metas, ReadOrder, Window};
 use crate::error::Result;
@@ -15,7 +15,7 @@ pub enum ConvPart {
 }
 
 impl ConvPart {
-    /// Returns the position of the array in the order x, w, y.
+    /// Returns the index of the array in the order x, w, y.
     pub fn place(self) -> usize {
         match self {
             ConvPart::Input => 0,

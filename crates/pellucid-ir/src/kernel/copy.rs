@@ -1,4 +1,4 @@
-//! The kernel family [`CopyValues`].
+//! The kernel family [`CopyValues`]: copies into another layout or dtype.
 
 use super::{Family, FamilyInfo, Meta, Metas, ReadOrder};
 use crate::error::Result;

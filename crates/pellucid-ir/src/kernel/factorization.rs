@@ -72,10 +72,10 @@ pub enum Factorization {
     Exp,
 }
 
-/// Which singular vectors are computed.
+/// The singular vectors that an SVD computes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum SvdVectors {
-    /// None.
+    /// No singular vectors.
     Without,
     /// One singular vector for each singular value: U is `[m, k]`, Vᵀ `[k, n]`.
     Thin,
@@ -152,18 +152,20 @@ impl Factorization {
             Factorization::TriangularSolve { .. } => match inputs[1].shape.dims() {
                 [own @ .., rows, _] if own == batch && *rows == n => smallvec![inputs[1].clone()],
                 _ => {
-                    let help = "B must have the rows and the batch axes of A";
+                    let help = "B must have as many rows as A, and the same batch axes";
                     return Err(Error::shapes(op, [&a.shape, &inputs[1].shape], help));
                 }
             },
             Factorization::Exp => smallvec![a.clone()],
-            Factorization::RowOrder { .. } | Factorization::LdlSolve => unreachable!("the function returned above"),
+            Factorization::RowOrder { .. } | Factorization::LdlSolve => {
+                unreachable!("RowOrder and LdlSolve must have returned above")
+            }
         })
     }
 }
 
 fn ldl_solve(op: &'static str, inputs: &[Meta]) -> Result<Metas> {
-    let [a, pivots, b] = inputs else { unreachable!("ldl_solve has three inputs") };
+    let [a, pivots, b] = inputs else { unreachable!("ldl_solve must have three inputs") };
     if !matches!(a.dtype, DType::F32 | DType::F64) || pivots.dtype != DType::I32 || b.dtype != a.dtype {
         let dtypes = inputs.iter().map(|m| m.dtype);
         return Err(Error::dtypes(op, dtypes, "takes factors and B of one dtype, f32 or f64, and pivots of i32"));
@@ -183,13 +185,17 @@ fn ldl_solve(op: &'static str, inputs: &[Meta]) -> Result<Metas> {
 
 fn row_order(op: &'static str, pivots: &Meta, rows: usize) -> Result<Metas> {
     if pivots.dtype != DType::I32 {
-        return Err(Error::dtypes(op, [pivots.dtype], "pivots are i32; use to_dtype()"));
+        return Err(Error::dtypes(op, [pivots.dtype], "the pivots must be i32; use to_dtype()"));
     }
     match pivots.shape.dims() {
         [batch @ .., k] if *k <= rows => {
             Ok(smallvec![Meta { shape: batch.iter().copied().chain([rows]).collect(), dtype: DType::I64 }])
         }
-        _ => Err(Error::shapes(op, [&pivots.shape], format!("takes at most as many pivots as rows, {rows}"))),
+        _ => Err(Error::shapes(
+            op,
+            [&pivots.shape],
+            format!("the number of pivots, the length of the last axis, must be at most the number of rows, {rows}"),
+        )),
     }
 }
 

@@ -68,7 +68,7 @@ pub enum ReadOrder {
     /// In any order: no output may overlap an input.
     Anywhere,
     /// Each element of the inputs from this index on is read just before the same element of the output is written. An
-    /// output may be the same view as such an input.
+    /// output may have the same storage and layout as such an input.
     Elementwise {
         /// The index of the first such input.
         from: usize,
@@ -76,13 +76,14 @@ pub enum ReadOrder {
 }
 
 impl ReadOrder {
-    /// Returns true if input `index` is read element by element, so that an output may be the same view.
+    /// Returns true if input `index` is read element by element. An output may then have the same storage and layout as
+    /// the input.
     pub fn is_elementwise(self, index: usize) -> bool {
         matches!(self, ReadOrder::Elementwise { from } if index >= from)
     }
 
-    /// Returns true if an output may overlap input `index` in this manner. Otherwise the kernel could read elements that
-    /// it has already overwritten.
+    /// Returns true if an output may overlap input `index` as `overlap` describes. Otherwise the kernel could read
+    /// elements that it has already overwritten.
     pub fn allows(self, index: usize, overlap: Overlap) -> bool {
         match overlap {
             Overlap::Disjoint => true,
@@ -97,7 +98,8 @@ pub(super) fn broadcast(op: &'static str, inputs: &[Meta]) -> Result<Shape> {
     let mut shape = inputs.first().map_or(Shape::scalar(), |m| m.shape.clone());
     for input in inputs.iter().skip(1) {
         shape = shape.broadcast(&input.shape).ok_or_else(|| {
-            let help = "aligned at the last axis, lengths must be equal or 1; reshape or unsqueeze one of them";
+            let help =
+                "shapes aligned at the last axis must have equal lengths or length 1; reshape or unsqueeze one operand";
             Error::shapes(op, inputs.iter().map(|m| &m.shape), help)
         })?;
     }

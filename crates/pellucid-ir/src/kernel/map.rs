@@ -1,4 +1,4 @@
-//! The kernel family [`Map`].
+//! The kernel family [`Map`]: elementwise programs.
 
 use super::family::{broadcast, flops_per_element};
 use super::{Family, FamilyInfo, Meta, Metas, Params, ReadOrder};

@@ -1,4 +1,4 @@
-//! The kernel family [`MatMul`].
+//! The kernel family [`MatMul`]: batched matrix products with an epilogue.
 
 use super::family::flops_per_element;
 use super::{Family, FamilyInfo, Meta, Metas, Params, ReadOrder};
@@ -59,10 +59,12 @@ fn matmul_shape(a: &Shape, b: &Shape) -> Result<Shape> {
     let (m, k, k2, n) = (a[i], a[i + 1], b[j], b[j + 1]);
     if k != k2 {
         return Err(mismatch(format!(
-            "the last axis of the first ({k}) must equal the last but one of the second ({k2}); transpose one of them?"
+            "the last axis of the first operand ({k}) must equal the last axis but one of the second operand ({k2}); \
+             transpose one of them?"
         )));
     }
     let batch = Shape::from(&a[..i]).broadcast(&Shape::from(&b[..j]));
-    let batch = batch.ok_or_else(|| mismatch("the axes before the last two must be equal or 1".into()))?;
+    let batch = batch
+        .ok_or_else(|| mismatch("the batch axes (all but the last two) must have equal lengths or length 1".into()))?;
     Ok(batch.iter().copied().chain([m, n]).collect())
 }

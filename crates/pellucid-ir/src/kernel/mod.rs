@@ -52,7 +52,7 @@ pub type Params = InlineVec<Scalar, 2>;
 /// One kernel: a family with its arguments. Shapes, strides and dtypes are passed separately, as views.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Kernel {
-    /// A program over broadcast strided inputs. An output may be the same view as an input.
+    /// A program over broadcast strided inputs. An output may have the same storage and layout as an input.
     Map(Map),
     /// A reduction over axes, with a program on its inputs and one on its result.
     Reduce(Reduce),
@@ -66,11 +66,11 @@ pub enum Kernel {
     Conv(Conv),
     /// The largest element of each window.
     Pool(Pool),
-    /// Elements picked by integer indices.
+    /// Elements selected by integer indices.
     Gather(Gather),
     /// Elements written or accumulated at integer indices.
     Scatter(Scatter),
-    /// The sorted elements of an axis, and their original positions.
+    /// The sorted elements of an axis, and their original indices.
     Sort(Sort),
     /// A matrix factorisation, or the solution of equations with one.
     Factorization(Factorization),
@@ -144,7 +144,7 @@ impl Kernel {
         with_family!(self, family => family.name())
     }
 
-    /// Returns the facts that do not depend on shapes.
+    /// Returns the properties that do not depend on shapes.
     #[inline]
     pub fn info(&self) -> FamilyInfo {
         with_family!(self, family => family.info())

@@ -1,11 +1,11 @@
-//! The kernel family [`Pool`].
+//! The kernel family [`Pool`]: the maximum of each window.
 
 use super::{Family, FamilyInfo, Meta, Metas, ReadOrder, Window};
 use crate::error::Result;
 
-/// The largest element of each window over the last three axes, and its position.
+/// The largest element of each window over the last three axes, and its index.
 ///
-/// x is `[.., z, y, x]`; the outputs are the values, in x's dtype, and `i64` positions (row-major over the three
+/// x is `[.., z, y, x]`; the outputs are the values, in x's dtype, and `i64` indices (row-major over the three
 /// axes of x). The first of equal elements is selected; NaN is the largest. Padding is never selected: every window
 /// has at least one tap inside x.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

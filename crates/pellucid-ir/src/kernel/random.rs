@@ -1,4 +1,4 @@
-//! The kernel family [`Random`].
+//! The kernel family [`Random`]: random numbers from a counter-based generator.
 
 use super::{Family, FamilyInfo, Meta, Metas, ReadOrder};
 use crate::error::Result;

@@ -52,10 +52,10 @@ pub enum RecurrentPart {
     Gradient,
 }
 
-/// A recurrent layer over T steps of N sequences, or its gradient.
+/// A recurrent layer over T time steps of N sequences, or its gradient.
 ///
-/// It is a family of its own because one step is too short for separate kernels. Its weights are packed once for all
-/// steps and stay in the cache.
+/// It is a family of its own because one time step is too short for separate kernels. The weights are packed once for
+/// all time steps and stay in the cache.
 ///
 /// H is the width of a cell, P that of a state (H, unless projected), B and G the cell's [`blocks`](RnnMode::blocks)
 /// and [`gates`](RnnMode::gates). Arrays are `f32` or `f64`; outputs are contiguous.
@@ -63,9 +63,9 @@ pub enum RecurrentPart {
 /// **States**: the inputs are the input contribution to the gates x `[T, N, B·H]`, W `[G·H, P]`, β `[B·H]` and the
 /// initial state `[N, P]`; for [`RnnMode::Lstm`] the initial c `[N, H]`; if projected V `[P, H]`; with lengths those,
 /// `i64 [N]` in 0..=T. The outputs are the gate activations `[T, N, B·H]` (r, z, n, u of [`RnnMode::Gru`]), which may
-/// be the same view as x; all states `[T + 1, N, P]`; and for [`RnnMode::Lstm`] all c `[T + 1, N, H]`. Step t computes
-/// state t + 1 from state t, or, in `reverse`, state t from state t + 1. A step at or beyond the length of its sequence
-/// copies the state; its gate activations are unspecified.
+/// have the storage and layout of x; all states `[T + 1, N, P]`; and for [`RnnMode::Lstm`] all c `[T + 1, N, H]`. Time
+/// step t computes state t + 1 from state t, or, in `reverse`, state t from state t + 1. A time step at or beyond the
+/// length of its sequence copies the state; its gate activations are unspecified.
 ///
 /// **Gradient**: the inputs are the gate activations (for a plain cell the states that the steps compute), the states,
 /// W, the gradients of the states that the steps compute `[T, N, P]`, and an additional gradient of the final state
@@ -78,13 +78,13 @@ pub enum RecurrentPart {
 /// depends on the shapes alone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Recurrent {
-    /// The equations of one step.
+    /// The equations of one time step.
     pub cell: RnnMode,
-    /// The layer runs from the last step to the first.
+    /// Whether the layer runs from the last time step to the first.
     pub reverse: bool,
-    /// The states are projected; only for [`RnnMode::Lstm`].
+    /// Whether the states are projected; only for [`RnnMode::Lstm`].
     pub projected: bool,
-    /// The sequences have individual lengths.
+    /// Whether the sequences have individual lengths, which are then the last input.
     pub lengths: bool,
     /// The part that is computed.
     pub part: RecurrentPart,
@@ -93,7 +93,7 @@ pub struct Recurrent {
 /// The sizes T, N, H and P of a [`Recurrent`] kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecurrentSizes {
-    /// The number of steps.
+    /// The number of time steps.
     pub steps: usize,
     /// The number of sequences.
     pub batch: usize,

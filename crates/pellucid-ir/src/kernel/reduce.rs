@@ -1,4 +1,4 @@
-//! The kernel family [`Reduce`].
+//! The kernel family [`Reduce`]: reductions over axes, with a program for the inputs and one for the result.
 
 use super::family::{broadcast, flops_per_element};
 use super::{AxisSet, Family, FamilyInfo, Meta, Metas, Params, ReadOrder};
@@ -19,9 +19,9 @@ pub enum ReduceOp {
     Max,
     /// The smallest element; NaN if an element is NaN.
     Min,
-    /// The flat position (row-major over the reduced axes) of the first maximum, or of the first NaN.
+    /// The flat index (row-major over the reduced axes) of the first maximum, or of the first NaN.
     ArgMax,
-    /// The flat position of the first minimum, or of the first NaN.
+    /// The flat index of the first minimum, or of the first NaN.
     ArgMin,
     /// True if any value is true; false for an empty set. The values are masks.
     Any,
@@ -44,7 +44,7 @@ pub struct Reduce {
     pub program: Arc<Program>,
     /// The run-time parameters of the program.
     pub params: Params,
-    /// A program with one input, applied to each result. The input has the accumulator's type, or `i64` for positions.
+    /// A program with one input, applied to each result. The input has the accumulator's type, or `i64` for indices.
     pub finish: Option<Arc<Program>>,
     /// The run-time parameters of `finish`.
     pub finish_params: Params,
@@ -75,7 +75,10 @@ impl Family for Reduce {
         let shape = broadcast(self.name(), inputs)?;
         let needs_one = matches!(self.op, ReduceOp::Max | ReduceOp::Min | ReduceOp::ArgMax | ReduceOp::ArgMin);
         if needs_one && self.axes.count(&shape) == 0 && self.axes.keepdims(&shape).size() != 0 {
-            return Err(Error::invalid(self.name(), format!("no extremum over zero elements of shape {shape}")));
+            return Err(Error::invalid(
+                self.name(),
+                format!("shape {shape} has an empty reduced axis, and zero elements have no maximum or minimum"),
+            ));
         }
         Ok(smallvec![Meta { shape: self.axes.keepdims(&shape), dtype: self.output }])
     }

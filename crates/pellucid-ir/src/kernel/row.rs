@@ -1,4 +1,4 @@
-//! The kernel family [`Row`].
+//! The kernel family [`Row`]: programs with row reductions.
 
 use super::family::{broadcast, flops_per_element};
 use super::{AxisSet, Family, FamilyInfo, Meta, Metas, Params, ReadOrder};

@@ -1,4 +1,4 @@
-//! The kernel family [`Scan`].
+//! The kernel family [`Scan`]: cumulative reductions along one axis.
 
 use super::{Family, FamilyInfo, Meta, Metas, ReadOrder};
 use crate::dtype::DType;
@@ -12,9 +12,9 @@ pub enum ScanOp {
     Sum,
     /// Running product.
     Prod,
-    /// Running maximum; a second output holds its positions (the last among equals, as PyTorch).
+    /// Running maximum; a second output holds its indices (the last among equal elements, as in PyTorch).
     Max,
-    /// Running minimum; a second output holds its positions (the last among equals, as PyTorch).
+    /// Running minimum; a second output holds its indices (the last among equal elements, as in PyTorch).
     Min,
     /// Running ln Σ exp, numerically stable.
     LogSumExp,
@@ -24,14 +24,14 @@ pub enum ScanOp {
 /// Sums and products accumulate with more bits than `f32` has; each element is rounded once.
 ///
 /// One input; outputs of its shape: the values, in its dtype, and for `Max` and `Min` the `i64`
-/// positions.
+/// indices.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scan {
     /// The operator.
     pub op: ScanOp,
     /// The axis of the scan.
     pub axis: usize,
-    /// The scan runs from the last element to the first.
+    /// Whether the scan runs from the last element to the first.
     pub reverse: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The kernel family [`Sort`].
+//! The kernel family [`Sort`]: the first elements of an axis in sorted order.
 
 use super::{Family, FamilyInfo, Meta, Metas, ReadOrder};
 use crate::dtype::DType;
@@ -8,12 +8,12 @@ use smallvec::smallvec;
 /// The first `k` elements of an axis in ascending or descending order; stable. NaN is the largest: last in
 /// ascending order, first in descending order.
 ///
-/// One input; outputs: values in its dtype and `i64` positions, with `axis` of length `k`.
+/// One input; outputs: the values in its dtype and their `i64` indices in the input, with `axis` of length `k`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sort {
     /// The axis that is sorted.
     pub axis: usize,
-    /// The largest element comes first.
+    /// Whether the largest element comes first.
     pub descending: bool,
     /// The number of elements to keep; the length of the axis for all.
     pub k: usize,

@@ -23,14 +23,14 @@ pub(super) fn remove(mut plan: Plan) -> Plan {
             launch.kernel = kernel;
             let mut wanted = wanted.iter();
             launch.outputs.retain(|o| {
-                let keep = *wanted.next().expect("there is one flag for each output");
+                let keep = *wanted.next().expect("the list of flags must have one flag for each output");
                 if !keep {
                     gone.push(o.slot);
                 }
                 keep
             });
         }
-        // The outputs stay needed as well, since the launch may write only part of them.
+        // Earlier values of the outputs are needed as well, since the launch may write only a part of each output.
         launch.operands().for_each(|o| needed[o.slot] = true);
         kept.push(launch);
     }

@@ -26,12 +26,12 @@ use std::sync::Arc;
 const MOST_INPUTS: usize = 16;
 /// The maximal number of outputs of a fused kernel.
 const MOST_OUTPUTS: usize = 8;
-/// The maximal number of steps of a fused program.
+/// The maximal number of instructions of a fused program.
 const MOST_STEPS: usize = 192;
-/// Bytes of a product up to which it is still in a cache when the next kernel reads it.
+/// The largest size in bytes of a product that is still in a cache when the next kernel reads the product.
 const CACHED: usize = 4 << 20;
-/// The maximal distance of two launches that are fused although the fusion extends the lifetime of more memory than it
-/// frees.
+/// The maximal distance, in launches, of two launches that are fused although the fusion extends the lifetime of more
+/// memory than it frees.
 const NEAR: usize = 4;
 
 /// Fuses all launches that can be fused, from the first to the last.
@@ -48,7 +48,7 @@ pub(super) fn fuse(mut plan: Plan) -> Plan {
     plan
 }
 
-/// Fuses launch `j` with a producer of one of its inputs. Returns the position of the fused launch; `None` if there is
+/// Fuses launch `j` with a producer of one of its inputs. Returns the index of the fused launch; `None` if there is
 /// no such producer.
 fn fuse_with_producer(plan: &mut Plan, j: usize) -> Option<usize> {
     let mut tried: Vec<usize> = Vec::new();
@@ -81,7 +81,7 @@ fn first_part(launch: &Launch) -> &'static str {
     launch.parts.first().copied().unwrap_or_else(|| launch.kernel.name())
 }
 
-/// Two launches fused into one, and the position of the result.
+/// Two launches fused into one, and the index of the fused launch.
 struct FusedPair {
     launch: Launch,
     interleaving: Interleaving,
@@ -94,7 +94,7 @@ struct FusedPair {
 /// The reason why two launches are not fused; `None` if fusion is not expected and the report omits it.
 type FusionRefusal = Option<&'static str>;
 
-/// Replaces launches `i` and `j` by the fused one. Returns its position.
+/// Replaces launches `i` and `j` by the fused launch. Returns the index of the fused launch.
 fn apply_fusion(plan: &mut Plan, i: usize, j: usize, pair: FusedPair) -> usize {
     let FusedPair { launch, interleaving, up, keep } = pair;
     let touched: Vec<_> = plan.launches[i].outputs.iter().map(|o| o.slot).collect();
@@ -113,7 +113,7 @@ fn apply_fusion(plan: &mut Plan, i: usize, j: usize, pair: FusedPair) -> usize {
 fn fuse_pair(plan: &Plan, i: usize, j: usize) -> Result<FusedPair, FusionRefusal> {
     let (a, b) = (&plan.launches[i], &plan.launches[j]);
     let (maker, reader) = (FusionSide::from_launch(a).ok_or(None)?, FusionSide::from_launch(b).ok_or(None)?);
-    // An update reads and writes several times as many bytes as the product has; doing that tile by tile in the
+    // An update reads and writes several times as many bytes as the product has; an update tile by tile in the
     // epilogue is no faster than a separate kernel.
     let updates = b.outputs.iter().any(|o| plan.role(o.slot) == SlotRole::State);
     if updates && matches!(a.kernel, Kernel::MatMul(_)) && a.outputs.iter().all(|o| o.bytes() < CACHED) {
@@ -142,7 +142,7 @@ fn fuse_pair(plan: &Plan, i: usize, j: usize) -> Result<FusedPair, FusionRefusal
         || launch.outputs.len() > MOST_OUTPUTS
         || instruction_count(&launch.kernel) > MOST_STEPS
     {
-        return Err(Some("the fused kernel would have too many operands or steps"));
+        return Err(Some("the fused kernel would have too many operands or instructions"));
     }
     if !launch.is_sound() {
         return Err(Some("the second writes an operand that the first reads in another layout"));
@@ -196,7 +196,7 @@ struct FusionSide {
     made: Shape,
     inputs: Vec<SlotView>,
     outputs: Vec<SlotView>,
-    /// All operands are elementwise, so the space may be reshaped.
+    /// Whether all operands are elementwise, so that the index space may be reshaped.
     free: bool,
 }
 
@@ -248,7 +248,7 @@ fn align_spaces(maker: FusionSide, reader: FusionSide) -> Result<(FusionSide, Fu
     }
     match maker.over(&reader.space) {
         Some(cut) if maker.free => Ok((cut, reader)),
-        _ => Err(Some("their shapes have no common index space")),
+        _ => Err(Some("the shapes of the two launches have no common index space")),
     }
 }
 
@@ -267,7 +267,7 @@ fn map_of(launch: &Launch) -> Result<(Arc<Program>, Params), FusionRefusal> {
     program_of(launch).filter(|_| is_map).ok_or(None)
 }
 
-/// Returns true if both operands are the same view after broadcasting to `space`.
+/// Returns true if both operands have the same slot, dtype and, after broadcasting to `space`, the same layout.
 fn same_view(a: &SlotView, b: &SlotView, space: &Shape) -> bool {
     let full = |o: &SlotView| o.layout.broadcast_to(space);
     a.slot == b.slot && a.dtype == b.dtype && (a.layout == b.layout || full(a).is_some_and(|x| full(b) == Some(x)))
@@ -363,7 +363,7 @@ fn fuse_elementwise(
         _ => None,
     };
     if maker.space != reader.space || matches!((axes(a), axes(b)), (Some(x), Some(y)) if x != y) {
-        return Err(Some("their rows run over different axes"));
+        return Err(Some("the rows of the two launches are along different axes"));
     }
     let rows = axes(a).or(axes(b));
     let (mut splice, mut arrays) = (Splice::new(rows.is_some()), FusedArrays::default());

@@ -4,9 +4,9 @@ use super::{Launch, Plan, SlotRole, SlotView};
 use crate::kernel::{Index, Kernel};
 
 impl Plan {
-    /// Returns true if `a` and `b` must keep their order: one launch writes a slot that the other launch reads or writes,
-    /// or one launch may fail because of its values and the other writes a state. A run that fails then leaves the same
-    /// states as in the recorded order.
+    /// Returns true if `a` and `b` must keep their order: one launch writes a slot that the other launch reads or
+    /// writes, or one launch may fail because of its values and the other writes a state. A run that fails then leaves
+    /// the same states as in the recorded order.
     pub(super) fn have_conflict(&self, a: &Launch, b: &Launch) -> bool {
         let is_dependent =
             || a.outputs.iter().any(|o| b.touches(o.slot)) || b.outputs.iter().any(|o| a.touches(o.slot));
@@ -104,7 +104,7 @@ pub(super) fn replace_pair(
 ) -> usize {
     let (moved, lead) = if up { (&interleaving.before, true) } else { (&interleaving.after, false) };
     let mut window: Vec<Option<Launch>> = launches.drain(i..=j).map(Some).collect();
-    let mut take = |k: &usize| window[k - i].take().expect("no launch is moved twice");
+    let mut take = |k: &usize| window[k - i].take().expect("a launch must not be moved twice");
     let moved: Vec<Launch> = moved.iter().map(&mut take).collect();
     let last = j - i;
     let rest: Vec<Launch> =

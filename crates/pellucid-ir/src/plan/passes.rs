@@ -25,7 +25,7 @@ pub const PASSES: [Pass; 6] = [
     Pass { name: "early", description: "runs launches that free memory as early as possible", run: early::hoist },
     Pass {
         name: "arena",
-        description: "assigns all own buffers to one allocation and shares memory between them",
+        description: "assigns all buffers that the plan owns to one allocation and shares memory between them",
         run: arena::assign_offsets,
     },
 ];

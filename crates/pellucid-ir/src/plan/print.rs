@@ -43,7 +43,7 @@ impl fmt::Display for Plan {
         }
         let dead = self.report.elided.iter().filter(|(_, why)| *why == Elision::Dead).count();
         if dead > 0 {
-            writeln!(f, "{dead} values are not computed: they are never read")?;
+            writeln!(f, "{dead} values are not computed because they are never read")?;
         }
         for (maker, reader, why) in &self.report.unfused {
             writeln!(f, "not fused: {maker} and {reader}: {why}")?;

@@ -371,7 +371,10 @@ fn arena_shares_memory_only_between_disjoint_lifetimes() {
             // A map writes one buffer in place over the other.
             let handed =
                 early.last == late.first && families(&plan)[late.first] == "map" && early.offset == late.offset;
-            assert!(apart || early.last < late.first || handed, "{a:?} {b:?}");
+            assert!(
+                apart || early.last < late.first || handed,
+                "two live buffers must not share memory: {a:?} and {b:?}"
+            );
         }
     }
     let moved = |o: &SlotView| arena.allocation(o.slot).unwrap().offset / 4;

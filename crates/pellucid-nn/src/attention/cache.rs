@@ -2,7 +2,7 @@
 
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, autocast_dtype, ops, unwrap};
 
-/// A cache of keys and values for later queries, so that a decoding step projects only the new elements.
+/// A cache of keys and values for later queries. With it, a decoding step projects only the new elements.
 ///
 /// The buffers are allocated once for `capacity` elements and written in place. The number of cached elements is a
 /// tensor, so a decoding step can be captured and replayed. A cache belongs to one attention layer and one batch:
@@ -44,7 +44,7 @@ impl KvCache {
     }
 
     /// Sets a padding mask for prompts of one padded length n: `there`, bool `[N, n]`, is false at padding, which is
-    /// never attended to. Prompts are padded on the left, so that decoded elements directly follow them.
+    /// never attended to. Prompts must be padded on the left; decoded elements then directly follow them.
     ///
     /// ```
     /// use pellucid_nn::{Layer, MultiheadAttention};
@@ -66,11 +66,11 @@ impl KvCache {
     pub fn padded(mut self, there: &Tensor) -> Result<KvCache> {
         let batch = self.keys.shape()[0];
         if there.rank() != 2 || there.shape()[0] != batch || there.shape()[1] > self.capacity() {
-            let help = "the mask has shape [N, n], for the N sequences of the cache and n up to its capacity";
+            let help = "the mask must have shape [N, n], with N the batch size and n at most the capacity of the cache";
             return Err(Error::shapes("kv_cache", [there.shape(), self.keys.shape()], help));
         }
         if there.dtype() != DType::Bool {
-            return Err(Error::dtypes("kv_cache", [there.dtype()], "a padding mask is boolean; use ne(0)"));
+            return Err(Error::dtypes("kv_cache", [there.dtype()], "a padding mask must be boolean; use ne(0)"));
         }
         let later = ops::ones([batch, self.capacity() - there.shape()[1]], DType::Bool)?;
         let all = ops::concatenate(&[there, &later], 1)?;
@@ -91,7 +91,7 @@ impl KvCache {
     /// Removes all elements; the [padding mask](KvCache::padded) stays.
     ///
     /// # Panics
-    /// With an error of the writes; none is expected.
+    /// If a write to the buffers fails, which is not expected.
     #[track_caller]
     pub fn clear(&self) {
         // Masked elements are multiplied by 0, which would turn a non-finite value into NaN, so they are zeroed.
@@ -100,19 +100,19 @@ impl KvCache {
         }
     }
 
-    /// Returns the positions of the next `count` elements, `i64 [count]`.
+    /// Returns the positions in the cache of the next `count` elements, `i64 [count]`.
     pub(super) fn next(&self, count: usize) -> Result<Tensor> {
         ops::add(&self.length, Tensor::arange(0, count as i64, 1))
     }
 
-    /// Appends keys and values `[N, G, n, D]` at `positions`, the next ones.
+    /// Appends keys and values `[N, G, n, D]` at `positions`, which follow the cached elements.
     ///
     /// Returns all keys and values, `[N, G, C, D]`, and the mask of the elements that each new one attends to, bool
     /// `[n, C]`, or `[N, 1, n, C]` with padding.
     pub(super) fn append(&self, keys: &Tensor, values: &Tensor, positions: &Tensor) -> Result<[Tensor; 3]> {
         let op = "kv_cache";
         if keys.requires_grad() || values.requires_grad() {
-            return Err(Error::invalid(op, "gradients do not flow through a cache; decode inside of no_grad()"));
+            return Err(Error::invalid(op, "a cache does not propagate gradients; decode under no_grad()"));
         }
         // Under `autocast`, keys and values have half precision, also if the cache has another dtype.
         let own = |new: &Tensor| match autocast_dtype() {
@@ -124,18 +124,23 @@ impl KvCache {
         for (new, buffer) in [(keys, &self.keys), (values, &self.values)] {
             let expected: Shape = buffer.shape().with_axis(2, count);
             if *new.shape() != expected || count > self.capacity() {
-                let help = "a cache is for one batch and one layer, and for at most `capacity` elements";
+                let help =
+                    "batch size, heads and width must be those of the cache, and the length at most its capacity";
                 return Err(Error::shapes(op, [new.shape(), buffer.shape()], help));
             }
             if new.dtype() != buffer.dtype() {
-                return Err(Error::dtypes(op, [new.dtype(), buffer.dtype()], "a cache has the dtype of its layer"));
+                return Err(Error::dtypes(
+                    op,
+                    [new.dtype(), buffer.dtype()],
+                    "the keys and values must have the dtype of the cache",
+                ));
             }
         }
         let full = |error: Error| match error {
             Error::IndexOutOfBounds { .. } => {
                 let reason = format!(
-                    "the cache is full: its capacity is {}, and {count} more elements do not fit; clear() it, or make one \
-                     of a larger capacity",
+                    "the cache is full: its capacity is {}, and {count} more elements do not fit; clear() it, or make \
+                     a cache of a larger capacity",
                     self.capacity()
                 );
                 Error::invalid(op, reason)

@@ -45,7 +45,11 @@ impl<'a> AttentionMasks<'a> {
         let usable = |mask: &Tensor| match mask.dtype() {
             DType::Bool => Ok(mask.clone()),
             float if float.is_float() => ops::to_dtype(mask, dtype),
-            other => Err(Error::dtypes("attention", [other], "masks are boolean or floats; use to_dtype()")),
+            other => Err(Error::dtypes(
+                "attention",
+                [other],
+                "an attention mask must be boolean or have a float dtype; use to_dtype()",
+            )),
         };
         let padding = self.key_padding.map(|there| ops::unsqueeze(&ops::unsqueeze(&usable(there)?, -2)?, -2));
         combine_masks(self.mask.map(usable).transpose()?, padding.transpose()?, dtype)
@@ -72,7 +76,8 @@ fn additive_mask(mask: &Tensor, dtype: DType) -> Result<Tensor> {
     ops::where_(mask, &ops::zeros((), dtype)?, &unseen)
 }
 
-/// Extends a mask of `[queries, keys]`, with causality, by `more` keys at the end that all queries see.
+/// Returns a mask of `[queries, keys + more]` that combines `mask` with the causal mask if `causal` is true. All
+/// queries see the `more` keys at the end.
 pub(super) fn extend_mask(
     mask: Option<Tensor>,
     causal: bool,
@@ -87,7 +92,11 @@ pub(super) fn extend_mask(
     // The mask may broadcast along the keys.
     let mut shape = mask.shape().dims().to_vec();
     let Some(last) = shape.len().checked_sub(1) else {
-        return Err(Error::shapes("attention", [mask.shape()], "a mask needs an axis of keys"));
+        return Err(Error::shapes(
+            "attention",
+            [mask.shape()],
+            "an attention mask must have at least one axis, the keys",
+        ));
     };
     shape[last] = keys;
     let mask = ops::broadcast_to(&mask, shape.clone())?;

@@ -142,7 +142,9 @@ impl MultiheadAttention {
             return refuse(format!("the number of heads, {heads}, must divide the width {width}"));
         }
         if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
-            return refuse(format!("{kv_heads} key-value heads must divide {heads} query heads"));
+            return refuse(format!(
+                "the number of key-value heads, {kv_heads}, must divide the number of query heads, {heads}"
+            ));
         }
         if rotary.is_some() && !(width / heads).is_multiple_of(2) {
             return refuse(format!("rotary positions need an even head width, got {}", width / heads));
@@ -290,9 +292,9 @@ impl MultiheadAttention {
     fn project_heads(&self, query: &Tensor, key: &Tensor, value: &Tensor) -> Result<[Tensor; 3]> {
         let (width, shared) = (self.heads * self.head_width(), self.kv_heads * self.head_width());
         let lengths = [width, shared, shared];
-        let three = |parts: Vec<Tensor>| <[Tensor; 3]>::try_from(parts).expect("split returns three parts");
+        let three = |parts: Vec<Tensor>| <[Tensor; 3]>::try_from(parts).expect("split() must return three parts");
         let parts = match &self.in_proj {
-            // One matrix product instead of three.
+            // The three projections are one matrix product.
             InProj::Joint(weight) if std::ptr::eq(query, key) && std::ptr::eq(key, value) => {
                 three(ops::split(&ops::linear(query, weight, self.in_proj_bias.as_deref())?, &lengths, -1)?)
             }
@@ -320,12 +322,12 @@ impl MultiheadAttention {
     /// Splits the heads: `[.., L, H·D]` becomes `[.., H, L, D]`.
     fn split_heads(&self, x: &Tensor, heads: usize) -> Result<Tensor> {
         if x.rank() < 2 {
-            return Err(Error::shapes("multihead_attention", [x.shape()], "a sequence has shape [.., L, E]"));
+            return Err(Error::shapes("multihead_attention", [x.shape()], "the input must have shape [.., L, E]"));
         }
         ops::transpose(&ops::unflatten(x, -1, [heads, self.head_width()])?, -3, -2)
     }
 
-    /// Applies rotary positions to queries and keys: those given, or 0, 1, ..
+    /// Applies the rotary embedding to queries and keys, for the given positions or for 0, 1, ..
     fn apply_rotary(&self, [q, k, v]: [Tensor; 3], positions: Option<&Tensor>) -> Result<[Tensor; 3]> {
         let Some(rotary) = self.rotary else { return Ok([q, k, v]) };
         let turn = |x: &Tensor| match positions {

@@ -78,7 +78,7 @@ impl Layer for LearnedPositions {
         let longest = self.weight.shape()[0];
         let length = from_start("learnt_positions", x)?.size();
         if length > longest {
-            let help = format!("the table has only {longest} positions");
+            let help = format!("the sequence is longer than the table of {longest} positions");
             return Err(Error::shapes("learnt_positions", [x.shape()], help));
         }
         ops::add(x, &ops::narrow(&self.weight, 0, 0, length)?)

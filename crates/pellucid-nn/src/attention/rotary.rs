@@ -56,7 +56,7 @@ impl Rotary {
             return Err(Error::shapes(
                 op,
                 [x.shape(), positions.shape()],
-                "positions must broadcast to x without its last axis",
+                "the positions must broadcast to the shape of x without the last axis",
             ));
         }
         let half = x.shape()[x.rank() - 1] / 2;

@@ -55,12 +55,12 @@ impl FrozenParameters {
         let given = optimizer.parameters().len();
         let help = match (own.is_empty(), given) {
             (true, 0) => {
-                "the optimizer has no parameters: make it with the model's parameters(), after build() of lazy layers"
+                "the optimizer has no parameters: build() lazy layers, then make it with the model's parameters()"
                     .into()
             }
             (true, _) => format!(
-                "the {given} parameters of the optimizer belong to another model, or were replaced in this one: make \
-                 it with the parameters() of this model"
+                "the {given} parameters of the optimizer belong to another model, or were replaced in this model: make \
+                 the optimizer with the parameters() of this model"
             ),
             _ => "make the optimizer with all parameters() of the model, freeze() the others, or call \
                   allow_untrained_parameters() if other optimizers update them"
@@ -76,7 +76,7 @@ impl FrozenParameters {
         }
         let thawed = self.0.iter().filter(|(_, p)| p.requires_grad()).map(|(name, _)| name.clone()).collect();
         let help = "these parameters were frozen when the step was recorded: make the optimizer with these parameters \
-                    (it skips frozen ones) and compile again, or call allow_untrained_parameters()";
+                    (frozen parameters are skipped) and compile again, or call allow_untrained_parameters()";
         Err(Error::UntrainedParameters { op: "launch", parameters: thawed, help: help.into() })
     }
 }
@@ -87,6 +87,6 @@ pub(super) fn check_gradients(op: &'static str, optimizer: &dyn Optimizer) -> Re
         return Ok(());
     }
     let reason = "the loss depends on no trainable parameter of the optimizer, so nothing would be trained; make the \
-                  optimizer with the parameters() of this model, and unfreeze() some";
+                  optimizer with the parameters() of this model, and unfreeze() some of them";
     Err(Error::invalid(op, reason))
 }

@@ -14,7 +14,7 @@ pub struct BoundGradients {
     pub bound: Vec<String>,
     /// Names of the model's parameters with a planned gradient that the optimizer does not update; they are not bound.
     pub not_updated: Vec<String>,
-    /// Positions of the optimizer's parameters without a buffer in the plan: frozen, or not part of this model.
+    /// Indices of the optimizer's parameters without a buffer in the plan: frozen, or not part of this model.
     pub not_planned: Vec<usize>,
 }
 
@@ -34,7 +34,7 @@ impl StepPlan {
         self.bind(parts(&model), optimizer.parameters())
     }
 
-    /// [`bind_gradients`](StepPlan::bind_gradients) for an optimizer of these parameters.
+    /// Implements [`bind_gradients`](StepPlan::bind_gradients) for an optimizer of these parameters.
     pub(super) fn bind(&self, model: &dyn ModuleParts, updated: &[Parameter]) -> Result<BoundGradients> {
         let mut updated: HashMap<_, usize> = updated.iter().enumerate().map(|(i, p)| (p.id(), i)).collect();
         let mut bound = BoundGradients::default();

@@ -27,7 +27,7 @@ pub fn path_of(model: &(impl Module + ?Sized)) -> ModelPath {
     current_path(parts(&model))
 }
 
-/// [`path_of`] a module without its type.
+/// Implements [`path_of`] for a module without its type.
 pub(super) fn current_path(model: &dyn ModuleParts) -> ModelPath {
     let mut path = ModelPath::new();
     model.walk(&mut |name, part| {
@@ -126,7 +126,10 @@ impl<S: Layer, H: Layer> EarlyExit<S, H> {
     pub fn new(stages: impl IntoIterator<Item = (S, H)>) -> Result<EarlyExit<S, H>> {
         let (stages, heads): (Vec<S>, Vec<H>) = stages.into_iter().unzip();
         let Some(last) = stages.len().checked_sub(1) else {
-            return Err(Error::invalid("EarlyExit", "expected at least one stage with its head"));
+            return Err(Error::invalid(
+                "EarlyExit",
+                "the list of stages must contain at least one stage with its head",
+            ));
         };
         Ok(EarlyExit { stages, heads, choice: PathChoice::new(last) })
     }
@@ -137,7 +140,8 @@ impl<S: Layer, H: Layer> EarlyExit<S, H> {
     /// [`Error::InvalidArgument`] if there is no such stage.
     pub fn choose(&self, stage: usize) -> Result<()> {
         if stage >= self.stages.len() {
-            let reason = format!("stage {stage} does not exist; the layer has {} stages, from 0", self.stages.len());
+            let reason =
+                format!("stage {stage} does not exist; the layer has {} stages, counted from 0", self.stages.len());
             return Err(Error::invalid("EarlyExit", reason));
         }
         self.choice.set(stage);

@@ -117,7 +117,7 @@ impl PlannedBuffer {
             return Ok(tensor.clone());
         }
         if self.recorded {
-            return Err(Error::invalid("pin", "the step is recorded already; pin the buffer before recording"));
+            return Err(Error::invalid("pin", "the step has already been recorded; pin the buffer before recording"));
         }
         let tensor = ops::zeros(&self.shape, self.dtype)?;
         Ok(pinned.get_or_init(|| tensor).clone())
@@ -139,7 +139,7 @@ impl PlannedBuffer {
 /// The buffers of one layer.
 #[derive(Clone, Debug)]
 pub struct LayerBuffers {
-    /// The position of the call and the class: `L0:Linear`.
+    /// The index of the call and the name of the layer's type: `L0:Linear`.
     pub name: String,
     /// The layer's name in the model (`0`, `encoder`). Empty for the model itself, and for a layer without fields,
     /// whose address does not identify it.
@@ -211,7 +211,7 @@ fn layer_buffers(
     parameters: Vec<(String, Parameter)>,
     logits: &PlannedBuffer,
 ) -> Vec<LayerBuffers> {
-    // If the model is a layer, it is the first call, and its layers are one level deeper.
+    // If the model is a layer, the first call is that of the model itself, and its layers are called one level deeper.
     let is_layer = calls.first().is_some_and(|first| first.is_model);
     let inner = |call: &(usize, &TracedCall)| calls.len() == 1 || call.1.row.depth == usize::from(is_layer);
     let calls: Vec<(usize, &TracedCall)> = calls.iter().enumerate().filter(inner).collect();
@@ -334,8 +334,8 @@ impl StepPlan {
             + self.loss.logits_gradient.bytes()
     }
 
-    /// Uses the gradient buffers that are pinned in another plan of the same parameters, so that two paths through a
-    /// model share their gradients.
+    /// Uses the gradient buffers that are pinned in another plan of the same parameters. Two paths through a model then
+    /// share their gradients.
     pub(super) fn adopt_gradients(&self, other: &StepPlan) {
         for (name, buf) in self.gradients() {
             if let Some(theirs) = other.gradient(name) {

@@ -140,7 +140,7 @@ impl<'f> RecordedStep<'f> {
 /// The name of the recording of a training step in errors.
 const RECORD_TRAINING: &str = "record_training";
 
-/// [`RecordedStep::training`] without types.
+/// Implements [`RecordedStep::training`] without type parameters.
 pub(super) fn record_training<'f>(
     computation: StepComputation<'f>,
     optimizer: Rc<dyn Optimizer + 'f>,
@@ -193,7 +193,7 @@ pub(super) fn record_training<'f>(
     Ok(RecordedStep::new(StepRunner::new(pass, &stream)?, update, (plan, &tracker), (bound, names), outputs, stream))
 }
 
-/// [`RecordedStep::evaluation`] without types.
+/// Implements [`RecordedStep::evaluation`] without type parameters.
 pub(super) fn record_evaluation<'f>(
     computation: StepComputation<'f>,
     plan: &StepPlan,
@@ -280,13 +280,13 @@ impl<'f> ForwardPass<'f> {
         let planned = &plan.loss.logits_gradient;
         let (made, _) = trace_calls(parts, &mut || model.logits())?;
         if (made.shape(), made.dtype()) != (planned.shape(), planned.dtype()) {
-            let help = "the model's logits differ from the plan's; make a plan of this model";
+            let help = "shape or dtype of the model's logits differs from that in the plan; make a plan of this model";
             return Err(Error::shapes(op, [made.shape(), planned.shape()], help));
         }
         let logits = ops::zeros(planned.shape(), planned.dtype())?;
         let (value, _) = trace_calls(parts, &mut || loss.value(&logits, &targets))?;
         if *value.shape() != plan.loss.out_shape {
-            let help = "a step minimises a scalar; reduce the loss to its mean or sum";
+            let help = "the loss of a training step must be a scalar; reduce the loss to its mean or sum";
             return Err(Error::shapes(op, [value.shape()], help));
         }
         let outputs = StepOutputs { logits, loss: ops::zeros(value.shape(), value.dtype())? };
@@ -303,7 +303,7 @@ impl<'f> ForwardPass<'f> {
         (self, tracker)
     }
 
-    /// Returns this pass so that it writes the pinned buffers of the plan.
+    /// Returns this pass with copies into the pinned buffers of the plan.
     fn with_pins(mut self, plan: &StepPlan) -> Self {
         let pin = |layer: &LayerBuffers| {
             let outputs = [Some(&layer.output), layer.pre_activation.as_ref()];
@@ -413,7 +413,7 @@ impl Drop for EvalModeGuard<'_> {
         self.model.walk(&mut |_, part| {
             // A mode that two layers share is visited twice, and is in evaluation mode at the second visit.
             if let ModulePart::TrainingMode(mode) = part
-                && *training.next().expect("one saved mode for each visited mode")
+                && *training.next().expect("the list must contain one saved mode for each visited mode")
             {
                 mode.set(true);
             }
@@ -441,7 +441,7 @@ impl<'f> StepRunner<'f> {
             Ok(captured) => Ok(StepRunner::Captured(captured)),
             Err(Error::DeviceUnavailable { device, reason }) => {
                 tracing::warn!(%device, %reason, "the device cannot capture: the step runs eagerly");
-                let step = Rc::into_inner(step).expect("a failed capture drops its closure").into_inner();
+                let step = Rc::into_inner(step).expect("a failed capture must drop its closure").into_inner();
                 Ok(StepRunner::Eager(EagerStep { step, reason: format!("{device} cannot capture: {reason}") }))
             }
             Err(error) => Err(error),

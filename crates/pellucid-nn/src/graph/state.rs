@@ -53,7 +53,7 @@ impl<'f> ModelState<'f> {
 pub(super) fn state_names(model: &dyn ModuleParts, optimizer: &dyn Optimizer) -> Vec<(String, Tensor)> {
     let own = model.parameters();
     let name_of = |parameter: &str| {
-        // The optimizer names a parameter by its position if it was not given a name.
+        // The optimizer names a parameter by its index if it was not given a name.
         let known = parameter.parse::<usize>().ok().and_then(|i| optimizer.parameters().get(i));
         let found = known.and_then(|p| own.iter().find(|(_, q)| p.id() == q.id()));
         found.map_or_else(|| parameter.to_string(), |(name, _)| name.clone())

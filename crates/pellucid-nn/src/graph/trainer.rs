@@ -141,15 +141,15 @@ where
     O: Optimizer + 'f,
     X: Batch + 'f,
 {
-    /// Creates a trainer without recordings. `max_scratch` is the maximum scratch of one matrix product in bytes, usually
-    /// `8 << 20`.
+    /// Creates a trainer without recordings. `max_scratch` is the maximum scratch of one matrix product in bytes,
+    /// usually `8 << 20`.
     pub fn new(model: M, loss: L, optimizer: O, max_scratch: usize) -> Self {
         let (model, optimizer) = (Rc::new(model), Rc::new(optimizer));
         let steps = StepCache::new(model.clone(), Rc::new(Box::new(loss)), optimizer.clone(), max_scratch);
         GraphTrainer { model, optimizer, steps, types: PhantomData }
     }
 
-    /// Sets the maximum number of recorded steps, 8 by default. The least recently used one is dropped first, and is
+    /// Sets the maximum number of recorded steps, 8 by default. The least recently used step is dropped first, and is
     /// recorded again when it is needed.
     ///
     /// # Errors
@@ -231,8 +231,8 @@ where
     }
 
     /// Copies a batch into the buffers and launches the step, without synchronizing. The loss before the update stays
-    /// on the device in [`TrainingStep::loss`]. If the model was set to another path, the step of that path is launched,
-    /// and recorded the first time.
+    /// on the device in [`TrainingStep::loss`]. If the model was set to another path, the step of that path is
+    /// launched, and recorded the first time.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] before [`compile`](GraphTrainer::compile); those of [`TrainingStep::set_batch`] for
@@ -380,7 +380,7 @@ impl<'f> StepCache<'f> {
         if evaluation.is_none() {
             *evaluation = Some(record_evaluation(step.computation.clone(), step.recorded.plan(), stream)?);
         }
-        let evaluation = evaluation.as_mut().expect("the evaluation was recorded above");
+        let evaluation = evaluation.as_mut().expect("the evaluation must have been recorded above");
         evaluation.launch()?;
         evaluation.loss.try_item()
     }

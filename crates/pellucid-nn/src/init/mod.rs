@@ -1,7 +1,7 @@
 //! Initialisation of parameters.
 //!
 //! Every scheme has two forms. `kaiming_normal(shape, ..)` creates a [`Parameter`] of the [default dtype](in_dtype).
-//! `kaiming_normal_(&parameter, ..)` refills a parameter in place, so that all its holders see the new values. Random
+//! `kaiming_normal_(&parameter, ..)` refills a parameter in place, and all its holders see the new values. Random
 //! values come from the thread's generator ([`manual_seed`](pellucid_tensor::manual_seed)), or from the argument of
 //! [`from_generator`].
 //!
@@ -53,7 +53,7 @@ pub fn in_dtype<R>(dtype: DType, make: impl FnOnce() -> R) -> R {
             DTYPE.set(self.0);
         }
     }
-    assert!(dtype.is_float(), "in_dtype: parameters have a float dtype, got {dtype}");
+    assert!(dtype.is_float(), "in_dtype: the dtype of parameters must be a float, got {dtype}");
     let _before = DTypeGuard(DTYPE.replace(dtype));
     make()
 }

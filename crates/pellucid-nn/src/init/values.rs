@@ -25,10 +25,12 @@ pub(super) fn eye(shape: &Shape, dtype: DType) -> Result<Tensor> {
 pub(super) fn dirac(shape: &Shape, dtype: DType, groups: usize) -> Result<Tensor> {
     let op = "dirac";
     let [outputs, inputs, taps @ ..] = shape.dims() else {
-        return Err(Error::shapes(op, [shape], "a weight is [out, in / groups, taps..]"));
+        return Err(Error::shapes(op, [shape], "the weight must have shape [out, in / groups, taps..]"));
     };
     if !(1..=3).contains(&taps.len()) || groups == 0 || !outputs.is_multiple_of(groups) {
-        let help = format!("a weight is [out, in / groups, taps..] with out a multiple of the {groups} groups");
+        let help = format!(
+            "the weight must have shape [out, in / groups, taps..], and `out` must be a multiple of the {groups} groups"
+        );
         return Err(Error::shapes(op, [shape], help));
     }
     // 1 if the input channel equals the output channel within its group and every tap is the middle one.

@@ -128,7 +128,10 @@ pub(super) fn running_statistics(channels: usize) -> [Buffer; 3] {
 impl<const N: usize> Layer for BatchNorm<N> {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
         if x.rank() != N + 2 && !(N == 1 && x.rank() == 2) {
-            let help = format!("expected [B, C, ..] with {N} spatial axes{}", if N == 1 { ", or [B, C]" } else { "" });
+            let help = format!(
+                "the input must have shape [B, C, ..] with {N} spatial axes{}",
+                if N == 1 { ", or [B, C]" } else { "" }
+            );
             return Err(Error::shapes("batch_norm", [x.shape()], help));
         }
         let (Some(mean), Some(var), Some(count)) = (&self.running_mean, &self.running_var, &self.num_batches_tracked)

@@ -84,7 +84,10 @@ impl<const N: usize> ConvSettings<N> {
     #[track_caller]
     fn weight(&self, first: usize, second: usize) -> (Parameter, f64) {
         if self.groups == 0 || !first.is_multiple_of(self.groups) || !second.is_multiple_of(self.groups) {
-            let reason = format!("{} groups must divide {first} and {second} channels", self.groups);
+            let reason = format!(
+                "the number of groups, {}, must divide the numbers of channels, {first} and {second}",
+                self.groups
+            );
             unwrap::<()>(Err(Error::invalid("groups", reason)));
         }
         let second = second / self.groups;
@@ -185,7 +188,7 @@ impl<const N: usize> Conv<N> {
             (None, Padding::Both(both)) => conv(x, weight, bias, options.padding(both)),
             (None, Padding::Same) => conv(x, weight, bias, options.padding(ops::ConvPadding::Same)),
             (Some(_), Padding::Same) if self.sliding.stride != [1; N] => {
-                Err(Error::invalid("conv", "padding \"same\" is for stride 1"))
+                Err(Error::invalid("conv", "padding \"same\" requires stride 1"))
             }
             (Some(mode), _) => conv(&pad_last(x, self.pad_widths(), mode)?, weight, bias, options),
         }
@@ -301,7 +304,10 @@ impl<const N: usize> ConvTranspose<N> {
             let least = steps.saturating_add(reach).saturating_add(1);
             let beyond = dims[a].saturating_add(self.padding[a]).saturating_add(self.padding[a]).checked_sub(least);
             more[a] = beyond.filter(|&more| more < stride[a].max(dilation[a])).ok_or_else(|| {
-                Error::invalid("conv_transpose", format!("an input of {} cannot have an output of {dims:?}", x.shape()))
+                Error::invalid(
+                    "conv_transpose",
+                    format!("an input of shape {} cannot have an output of lengths {dims:?}", x.shape()),
+                )
             })?;
         }
         self.transposed(&self.weight, x, more)

@@ -47,8 +47,8 @@ macro_rules! dropouts {
 }
 
 dropouts! {
-    /// In training, sets each element to 0 with probability p and divides the others by 1 − p, so that
-    /// expectations are unchanged; the identity in evaluation (Srivastava et al. 2014).
+    /// In training, sets each element to 0 with probability p and divides the others by 1 − p, which
+    /// keeps expectations unchanged; the identity in evaluation (Srivastava et al. 2014).
     Dropout(x, p) ops::dropout(x, p);
     /// In training, sets each channel of x `[B, C, spatial..]` or `[C, spatial..]` to 0 with probability p and divides
     /// the others by 1 − p (Tompson et al. 2015); N is the number of spatial axes.

@@ -61,18 +61,18 @@ impl<const N: usize> FractionalMaxPool<N> {
         FractionalMaxPool { samples: Some(Buffer::new(samples)), ..self }
     }
 
-    /// Returns the maxima and their `i64` positions in the flattened (row-major) spatial axes.
+    /// Returns the maxima and their `i64` indices in the flattened (row-major) spatial axes.
     ///
     /// # Errors
     /// Those of [`ops::fractional_max_pool2d`]; [`Error::InvalidArgument`] for a ratio outside (0, 1).
     pub fn with_indices(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
-        const { assert!(N == 2 || N == 3, "fractional max pooling has two or three spatial axes") };
+        const { assert!(N == 2 || N == 3, "the number of spatial axes must be 2 or 3") };
         let outputs = match self.count {
             WindowCount::Outputs(outputs) => outputs,
             WindowCount::Ratio(ratio) => {
                 let op = "fractional_max_pool";
                 if !ratio.iter().all(|r| *r > 0.0 && *r < 1.0) {
-                    return Err(Error::invalid(op, format!("a ratio must be in (0, 1), got {ratio:?}")));
+                    return Err(Error::invalid(op, format!("each ratio must be in (0, 1), got {ratio:?}")));
                 }
                 channels::<N>(op, x.shape())?;
                 let mut outputs = [0; N];

@@ -26,7 +26,7 @@ pub struct InstanceNorm<const N: usize> {
     pub running_mean: Option<Buffer>,
     /// The running variance of each channel, averaged over images, `[C]`.
     pub running_var: Option<Buffer>,
-    /// A count that PyTorch's files contain; it stays 0, as it does there.
+    /// The count `num_batches_tracked`, which PyTorch's files contain. It stays 0, as in PyTorch.
     pub num_batches_tracked: Option<Buffer>,
     channels: usize,
     eps: f64,
@@ -97,7 +97,7 @@ impl<const N: usize> Layer for InstanceNorm<N> {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
         let op = "instance_norm";
         if channels::<N>(op, x.shape())? != self.channels {
-            return Err(Error::shapes(op, [x.shape()], format!("the layer expects {} channels", self.channels)));
+            return Err(Error::shapes(op, [x.shape()], format!("the input must have {} channels", self.channels)));
         }
         let running = match (&self.running_mean, &self.running_var) {
             (Some(mean), Some(var)) => Some(RunningStatistics { mean, var }),

@@ -40,7 +40,7 @@ impl Linear {
     pub fn lazy(outputs: usize) -> Lazy<Linear> {
         Lazy::new(move |input| match input.last() {
             Some(&inputs) => Ok(Linear::new(inputs, outputs)),
-            None => Err(Error::shapes("linear", [input], "the input needs at least one axis; unsqueeze it")),
+            None => Err(Error::shapes("linear", [input], "the input must have at least one axis; unsqueeze the input")),
         })
     }
 }

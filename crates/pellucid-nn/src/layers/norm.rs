@@ -62,7 +62,10 @@ impl Layer for LayerNorm {
 
 /// Returns the length of the last axis.
 fn last_axis_length(op: &'static str, input: &Shape) -> Result<usize> {
-    input.last().copied().ok_or_else(|| Error::shapes(op, [input], "the input needs at least one axis; unsqueeze it"))
+    input
+        .last()
+        .copied()
+        .ok_or_else(|| Error::shapes(op, [input], "the input must have at least one axis; unsqueeze the input"))
 }
 
 /// Root-mean-square normalisation (Zhang & Sennrich 2019): over the last axes, x / √(mean(x²) + eps)·weight.
@@ -143,7 +146,7 @@ impl GroupNorm {
     #[track_caller]
     pub fn new(groups: usize, channels: usize) -> GroupNorm {
         if groups == 0 || !channels.is_multiple_of(groups) {
-            let reason = format!("{groups} groups must divide {channels} channels");
+            let reason = format!("the number of groups, {groups}, must divide the number of channels, {channels}");
             unwrap::<()>(Err(Error::invalid("group_norm", reason)));
         }
         GroupNorm { weight: Some(init::ones(channels)), bias: Some(init::zeros(channels)), groups, eps: 1e-5 }
@@ -153,7 +156,7 @@ impl GroupNorm {
     pub fn lazy(groups: usize) -> Lazy<GroupNorm> {
         Lazy::new(move |input| match input.get(1) {
             Some(&channels) => Ok(GroupNorm::new(groups, channels)),
-            None => Err(Error::shapes("group_norm", [input], "expected [B, C, ..]")),
+            None => Err(Error::shapes("group_norm", [input], "the input must have shape [B, C, ..]")),
         })
     }
 

@@ -9,7 +9,11 @@ use pellucid_tensor::{Error, Result, Scalar, Tensor, ops, unwrap};
 /// Pads the last N axes of x.
 pub(super) fn pad_last<const N: usize>(x: &Tensor, width: [(isize, isize); N], mode: PadMode) -> Result<Tensor> {
     let Some(lead) = x.rank().checked_sub(N) else {
-        return Err(Error::shapes("pad", [x.shape()], format!("the padding is for the last {N} axes")));
+        return Err(Error::shapes(
+            "pad",
+            [x.shape()],
+            format!("the input must have at least {N} axes, which are padded"),
+        ));
     };
     let width: Vec<(isize, isize)> = std::iter::repeat_n((0, 0), lead).chain(width).collect();
     ops::pad(x, &width[..], mode)
@@ -22,7 +26,10 @@ fn width_per_axis<const N: usize>(width: PadWidth) -> [(isize, isize); N] {
         PadWidth::Same(n) => [(n, n); N],
         PadWidth::Both(before, after) => [(before, after); N],
         PadWidth::Each(pairs) => unwrap(pairs.as_slice().try_into().map_err(|_| {
-            Error::invalid("pad", format!("expected one pair (before, after) for each of {N} axes, got {pairs:?}"))
+            Error::invalid(
+                "pad",
+                format!("the padding must have one pair (before, after) for each of {N} axes, got {pairs:?}"),
+            )
         })),
     }
 }

@@ -76,7 +76,7 @@ impl<const N: usize> MaxPool<N> {
         MaxPool { pool: self.pool.dilation(dilation.into().0) }
     }
 
-    /// Returns the maxima and their `i64` positions in the flattened (row-major) spatial axes, which
+    /// Returns the maxima and their `i64` indices in the flattened (row-major) spatial axes, which
     /// [`MaxUnpool`](crate::MaxUnpool) needs.
     ///
     /// # Errors
@@ -192,7 +192,7 @@ impl<const N: usize> Layer for AdaptiveAvgPool<N> {
 }
 
 impl<const N: usize> AdaptiveMaxPool<N> {
-    /// Returns the maxima and their `i64` positions in the flattened (row-major) spatial axes.
+    /// Returns the maxima and their `i64` indices in the flattened (row-major) spatial axes.
     ///
     /// # Errors
     /// Those of [`ops::adaptive_max_pool2d`].

@@ -34,7 +34,11 @@ pub(super) fn by_axes<T: Copy, const N: usize>(each: [T; 3]) -> T {
 pub(super) fn channels<const N: usize>(op: &'static str, input: &Shape) -> Result<usize> {
     match input.rank().checked_sub(N) {
         Some(lead @ (1 | 2)) => Ok(input[lead - 1]),
-        _ => Err(Error::shapes(op, [input], format!("expected [N, C, ..] or [C, ..] with {N} spatial axes"))),
+        _ => Err(Error::shapes(
+            op,
+            [input],
+            format!("the input must have shape [N, C, ..] or [C, ..] with {N} spatial axes"),
+        )),
     }
 }
 

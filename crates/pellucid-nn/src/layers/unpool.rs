@@ -67,7 +67,13 @@ impl<const N: usize> MaxUnpool<N> {
         let mut dims = [0; N];
         for a in 0..N {
             let steps = x.shape()[x.rank() - N + a].saturating_sub(1).saturating_mul(self.stride[a]);
-            let help = || Error::shapes("max_unpool", [x.shape()], "the padding is larger than the output");
+            let help = || {
+                Error::shapes(
+                    "max_unpool",
+                    [x.shape()],
+                    "the padding must not be larger than the output before padding is removed",
+                )
+            };
             let full = steps.saturating_add(self.size[a]);
             dims[a] = full.checked_sub(self.padding[a].saturating_mul(2)).ok_or_else(help)?;
         }

@@ -50,7 +50,9 @@ impl AdaptiveLogSoftmaxWithLoss {
         let op = "adaptive_log_softmax_with_loss";
         let ends: Vec<usize> = cutoffs.iter().copied().chain([classes]).collect();
         if cutoffs.is_empty() || ends[0] == 0 || !ends.is_sorted_by(|a, b| a < b) {
-            let reason = format!("cutoffs must increase strictly between 0 and {classes} classes, got {cutoffs:?}");
+            let reason = format!(
+                "the cutoffs must increase strictly between 0 and {classes}, the number of classes, got {cutoffs:?}"
+            );
             return Err(Error::invalid(op, reason));
         }
         let plain = |inputs, outputs| Linear::new(inputs, outputs).without_bias();
@@ -59,7 +61,10 @@ impl AdaptiveLogSoftmaxWithLoss {
             let width = (inputs as f64 / div_value.powi(k as i32 + 1)).floor();
             if !(width >= 1.0 && width.is_finite()) {
                 let k = k + 1;
-                return Err(Error::invalid(op, format!("cluster {k} has {inputs} / {div_value}^{k} < 1 features")));
+                return Err(Error::invalid(
+                    op,
+                    format!("cluster {k} must have a feature, but has {inputs} / {div_value}^{k}; reduce div_value"),
+                ));
             }
             tail.push((plain(inputs, width as usize), plain(width as usize, pair[1] - pair[0])));
         }

@@ -31,7 +31,7 @@ impl LossKind {
     pub fn target(&self, logits: &Shape, dtype: DType) -> Result<(Shape, DType)> {
         match self {
             LossKind::SoftmaxCrossEntropy => match logits.dims() {
-                [] => Err(Error::shapes("cross_entropy", [logits], "logits need a class axis: [B, C]")),
+                [] => Err(Error::shapes("cross_entropy", [logits], "the logits must have a class axis: [B, C]")),
                 [_] => Ok((Shape::scalar(), DType::I64)),
                 [batch, _, rest @ ..] => {
                     Ok((std::iter::once(batch).chain(rest).copied().collect::<Shape>(), DType::I64))

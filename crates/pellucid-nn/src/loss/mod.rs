@@ -14,7 +14,7 @@
 //! assert!(loss.item::<f32>() > 0.0 && cross_entropy(&logits, &classes).item::<f32>() > 0.0);
 //! ```
 //!
-//! Losses are modules, usually without parameters, so that models can contain them and hooks can observe them.
+//! Losses are modules, usually without parameters, so models can contain them and hooks can observe them.
 //!
 //! The value is a 0-d tensor that stays on the device (or one value per sample without reduction); [`Tensor::item`]
 //! reads it. A loss of two inputs is a [`Loss`]; losses of more inputs have methods of the same names.
@@ -71,7 +71,7 @@ pub trait Loss {
     }
 
     /// Returns the loss's own parameters by name, none by default. A [compiled](crate::graph) step requires that the
-    /// optimizer has them.
+    /// optimizer has these parameters.
     fn trainable(&self) -> Vec<(String, Parameter)> {
         Vec::new()
     }
@@ -109,7 +109,7 @@ pub trait Loss {
     /// Returns the loss and its gradient, as [`try_forward_with_grad`](Loss::try_forward_with_grad) does.
     ///
     /// # Panics
-    /// With its error, at the caller's line.
+    /// With the error of [`try_forward_with_grad`](Self::try_forward_with_grad), at the caller's line.
     #[track_caller]
     fn forward_with_grad(&self, logits: &Tensor, y: &Tensor) -> (Tensor, Tensor) {
         unwrap(self.try_forward_with_grad(logits, y))
@@ -139,7 +139,7 @@ fn with_gradients<const K: usize>(
     let gradients = grad(&[&loss], &leaves, GradOptions::default())?;
     Ok((
         loss.detach(),
-        gradients.try_into().unwrap_or_else(|_| unreachable!("grad() returns one gradient for each leaf")),
+        gradients.try_into().unwrap_or_else(|_| unreachable!("grad() must return one gradient for each leaf")),
     ))
 }
 
@@ -233,7 +233,7 @@ macro_rules! methods_of_many {
             /// Returns the loss.
             ///
             /// # Errors
-            /// Those of the operation of this name in [`ops`].
+            /// Those of the operation of [`ops`] that has the name of the loss.
             pub fn try_forward(&self, $($input: &Tensor),*) -> Result<Tensor> {
                 let $loss = self;
                 crate::call::call($loss, &[$($input),*], || $body)
@@ -265,7 +265,7 @@ macro_rules! methods_of_many {
             /// Returns the loss and its gradients, as [`try_forward_with_grad`](Self::try_forward_with_grad) does.
             ///
             /// # Panics
-            /// With its error, at the caller's line.
+            /// With the error of [`try_forward_with_grad`](Self::try_forward_with_grad), at the caller's line.
             #[track_caller]
             pub fn forward_with_grad(
                 &self,

@@ -28,7 +28,7 @@ pub struct LinearCrossEntropyLoss {
     pub linear: Linear,
     /// The loss of the scores.
     pub loss: CrossEntropyLoss,
-    /// C, and the axes d.. of positions with one class each.
+    /// The number of classes C, and the axes d.. of the positions, each of which has one class.
     #[module(skip)]
     scores: Shape,
 }
@@ -55,7 +55,11 @@ impl Loss for LinearCrossEntropyLoss {
     fn try_forward(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
         call::call(self, &[x, y], || {
             if x.rank() == 0 || x.rank() > 2 {
-                return Err(Error::shapes("linear_cross_entropy", [x.shape()], "features have shape [N, in] or [in]"));
+                return Err(Error::shapes(
+                    "linear_cross_entropy",
+                    [x.shape()],
+                    "the features must have shape [N, in] or [in]",
+                ));
             }
             let scores = self.linear.try_forward(x)?;
             let shape: Shape = x.shape()[..x.rank() - 1].iter().chain(self.scores.iter()).copied().collect();

@@ -48,7 +48,11 @@ pub fn infer_grad_scale(
 ) -> Result<(f64, GradKind)> {
     let op = "infer_grad_scale";
     let Some(&batch) = x.shape().first() else {
-        return Err(Error::shapes(op, [x.shape()], "x needs a first axis, of samples"));
+        return Err(Error::shapes(
+            op,
+            [x.shape()],
+            "x must have at least one axis; the first axis is that of the samples",
+        ));
     };
     let logits = {
         let _kept = SavedState::of(model)?;
@@ -98,9 +102,9 @@ impl Drop for SavedState {
             if tensor.to_bytes().is_ok_and(|now| now == *bytes) {
                 continue;
             }
-            let before =
-                Tensor::from_bytes(bytes, tensor.dtype(), tensor.shape()).expect("the bytes fit dtype and shape");
-            ops::copy_(tensor, &before).expect("a state tensor accepts its former values");
+            let before = Tensor::from_bytes(bytes, tensor.dtype(), tensor.shape())
+                .expect("the saved bytes must fit the dtype and shape of the tensor");
+            ops::copy_(tensor, &before).expect("copying the former values into a state tensor must succeed");
         }
     }
 }

@@ -38,7 +38,7 @@ pub struct AveragedModel {
     /// The number of updates in the averages.
     count: Buffer,
     average: Average,
-    /// The model's own weights, while the model holds the averages.
+    /// The model's own weights, saved while the model contains the averages.
     aside: Option<Vec<Tensor>>,
 }
 
@@ -69,7 +69,10 @@ impl AveragedModel {
     /// [`Error::InvalidArgument`] between [`AveragedModel::apply`] and [`AveragedModel::restore`].
     pub fn update(&self) -> Result<()> {
         if self.aside.is_some() {
-            return Err(Error::invalid("averaged_model", "the model holds the averages; call restore() first"));
+            return Err(Error::invalid(
+                "averaged_model",
+                "the model contains the averages instead of its own weights; call restore() first",
+            ));
         }
         let _guard = no_grad();
         let equal = formula!(equal |a, p, n; _rest| n.eq(0.0).select(p, a + (p - a) / (n + 1.0)));
@@ -101,7 +104,10 @@ impl AveragedModel {
     /// [`Error::InvalidArgument`] if the model holds the averages already.
     pub fn apply(&mut self) -> Result<()> {
         if self.aside.is_some() {
-            return Err(Error::invalid("averaged_model", "the model holds the averages already"));
+            return Err(Error::invalid(
+                "averaged_model",
+                "the model already contains the averages; call restore() before the next apply()",
+            ));
         }
         let _guard = no_grad();
         let own: Vec<Tensor> = self.parameters.iter().map(|(_, p)| ops::copy(&p.detach())).collect::<Result<_>>()?;
@@ -117,8 +123,12 @@ impl AveragedModel {
     /// # Errors
     /// [`Error::InvalidArgument`] if the model does not hold the averages.
     pub fn restore(&mut self) -> Result<()> {
-        let own =
-            self.aside.take().ok_or_else(|| Error::invalid("averaged_model", "the model holds its own weights"))?;
+        let own = self.aside.take().ok_or_else(|| {
+            Error::invalid(
+                "averaged_model",
+                "the model already contains its own weights; call apply() before restore()",
+            )
+        })?;
         let _guard = no_grad();
         self.parameters.iter().zip(&own).try_for_each(|((_, p), own)| ops::copy_(p, own))
     }
@@ -147,7 +157,7 @@ impl AveragedModel {
 }
 
 /// Recomputes the running statistics of all batch normalisations of a model, as plain averages over these batches.
-/// After averaging of weights the old statistics belong to other weights (Izmailov et al. 2018). No gradients are
+/// After [`AveragedModel::apply`] the old statistics belong to other weights (Izmailov et al. 2018). No gradients are
 /// computed, every layer keeps its mode, and a model without such statistics is unchanged.
 ///
 /// ```
@@ -202,7 +212,7 @@ impl<'m, M: Module + ?Sized> SavedModes<'m, M> {
 impl<M: Module + ?Sized> Drop for SavedModes<'_, M> {
     fn drop(&mut self) {
         walk(self.model, |name, part| {
-            // A layer that was built in the meantime has no saved mode.
+            // A lazy layer that was built while this guard was alive has no saved mode.
             if let (ModulePart::TrainingMode(mode), Some(&before)) = (part, self.modes.get(name)) {
                 mode.set(before);
             }

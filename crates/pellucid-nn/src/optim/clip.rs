@@ -45,7 +45,8 @@ pub fn clip_grad_norm_with(parameters: &[Parameter], max_norm: f64, options: Cli
     if options.error_if_nonfinite {
         let value: f64 = norm.try_item()?;
         if !value.is_finite() {
-            let reason = format!("the gradient norm is {value}; skip the step, or find the cause");
+            let reason =
+                format!("the norm of the gradients is {value}, which is not finite; skip the step, or find the cause");
             return Err(Error::invalid(op, reason));
         }
     }

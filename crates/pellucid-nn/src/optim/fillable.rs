@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub(super) struct Fillable<T> {
     own: T,
     replacements: Chain<T>,
-    /// 0 for `own`, else the position in the chain plus one.
+    /// 0 for `own`, else the index in the chain of replacements plus one.
     current: AtomicUsize,
 }
 
@@ -29,7 +29,7 @@ impl<T> Fillable<T> {
     pub(super) fn get(&self) -> &T {
         match self.current.load(Ordering::Acquire) {
             0 => &self.own,
-            k => self.replacements().nth(k - 1).expect("only an existing replacement becomes current"),
+            k => self.replacements().nth(k - 1).expect("the current replacement must exist"),
         }
     }
 
@@ -67,7 +67,7 @@ impl<T> Fillable<T> {
                 Ok(()) => break,
                 Err(back) => last = back,
             }
-            end = &end.get().expect("set() fails only if the cell is set").next;
+            end = &end.get().expect("the cell must have a value because set() failed").next;
             count += 1;
         }
         self.current.store(count, Ordering::Release);

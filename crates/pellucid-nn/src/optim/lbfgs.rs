@@ -111,11 +111,14 @@ impl Lbfgs {
         nonnegative(op, "tolerance_grad", options.tolerance_grad)?;
         nonnegative(op, "tolerance_change", options.tolerance_change)?;
         let Some(dtype) = parameters.first().map(|p| p.dtype()) else {
-            return Err(Error::invalid(op, "expected at least one parameter"));
+            return Err(Error::invalid(op, "the list of parameters must not be empty"));
         };
         let mut seen = HashSet::new();
         if !parameters.iter().all(|p| seen.insert(p.id())) {
-            return Err(Error::invalid(op, "a parameter is listed twice and would be updated twice"));
+            return Err(Error::invalid(
+                op,
+                "a parameter is listed twice and would be updated twice; remove one of the two entries",
+            ));
         }
         if !matches!(dtype, DType::F32 | DType::F64) || parameters.iter().any(|p| p.dtype() != dtype) {
             let dtypes = parameters.iter().map(|p| p.dtype());
@@ -189,7 +192,7 @@ impl Lbfgs {
                 }
             }
             let moved = max_abs(direction)? * t.abs();
-            progress.memory.as_mut().expect("the memory was stored above").t = t;
+            progress.memory.as_mut().expect("the memory must exist because it was stored above").t = t;
             evaluations += used;
             progress.evaluations += used;
             let is_done = evaluations >= max_eval
@@ -290,7 +293,10 @@ impl Optimizer for Lbfgs {
 
     /// Returns an error, since the history belongs to the existing parameters.
     fn add_params(&mut self, _: Vec<Parameter>) -> Result<()> {
-        Err(Error::invalid("lbfgs", "the history of L-BFGS depends on the existing parameters; make another optimizer"))
+        Err(Error::invalid(
+            "lbfgs",
+            "L-BFGS cannot add parameters, because its history depends on the existing ones; make another optimizer",
+        ))
     }
 
     fn ensure_initialized(&mut self) -> Result<()> {
@@ -300,7 +306,10 @@ impl Optimizer for Lbfgs {
     /// Returns an error for a scale, since the closure computes the gradients.
     fn set_grad_scale(&mut self, scale: Option<Tensor>) -> Result<()> {
         match scale {
-            Some(_) => Err(Error::invalid("lbfgs", "the closure computes the gradients; scale the loss in it")),
+            Some(_) => Err(Error::invalid(
+                "lbfgs",
+                "L-BFGS does not scale gradients, because its closure computes them; scale the loss in the closure",
+            )),
             None => Ok(()),
         }
     }

@@ -126,7 +126,10 @@ pub trait Optimizer: Send + Sync {
     /// filled; those of creating the optimizer. On error nothing is changed.
     fn fill(&self, parameters: Vec<(String, Parameter)>) -> Result<()> {
         let _ = parameters;
-        Err(Error::invalid("fill", "this optimizer cannot be filled; make it with the model's parameters()"))
+        Err(Error::invalid(
+            "fill",
+            "parameters cannot be added to this optimizer; make the optimizer with the model's parameters()",
+        ))
     }
 
     /// Undoes [`Optimizer::fill`]; has no effect on an optimizer that was not filled.
@@ -235,11 +238,11 @@ pub trait Optimizer: Send + Sync {
         let parameters = self.parameters();
         if gradients.len() != parameters.len() {
             let (n, k) = (parameters.len(), gradients.len());
-            let reason = format!("expected one tensor for each of {n} parameters, got {k}");
+            let reason = format!("the list must contain one gradient tensor for each of the {n} parameters, got {k}");
             return Err(Error::invalid(op, reason));
         }
         for (p, g) in parameters.iter().zip(gradients) {
-            let help = "a gradient must have its parameter's shape and dtype";
+            let help = "a gradient must have the shape and dtype of its parameter";
             if g.shape() != p.shape() {
                 return Err(Error::shapes(op, [g.shape(), p.shape()], help));
             }
@@ -431,5 +434,8 @@ shared! {
 }
 
 fn needs_exclusive_access(op: &'static str) -> Error {
-    Error::invalid(op, "the optimizer is borrowed or shared; call this method on the optimizer itself before")
+    Error::invalid(
+        op,
+        "the optimizer is borrowed or shared; call this method on the optimizer before it is borrowed or shared",
+    )
 }

@@ -28,9 +28,9 @@ pub struct MuonOptions {
     pub ns_coefficients: (f64, f64, f64),
     /// The lower bound of the norm in the division; default 10⁻⁷.
     pub eps: f64,
-    /// The number of iterations; default 5.
+    /// The number k of Newton-Schulz iterations; default 5.
     pub ns_steps: usize,
-    /// The dtype of the iteration; default `bf16`, as in PyTorch. `None` means the state's dtype.
+    /// The dtype of the Newton-Schulz iteration; default `bf16`, as in PyTorch. `None` means the state's dtype.
     pub ns_dtype: Option<DType>,
     /// The adjustment of the learning rate to the shape.
     pub adjust_lr: MuonLr,
@@ -58,7 +58,7 @@ pub enum MuonLr {
     /// The factor √max(1, rows/columns) (Jordan et al. 2024).
     #[default]
     Original,
-    /// The factor 0.2·√max(rows, columns), so that learning rate and decay match those of AdamW (Liu et al. 2025).
+    /// The factor 0.2·√max(rows, columns), for which learning rate and decay match those of AdamW (Liu et al. 2025).
     MatchRmsAdamW,
     /// The factor √(rows/columns) (Bernstein 2025).
     SpectralUnclamped,
@@ -76,8 +76,8 @@ impl MuonLr {
 }
 
 impl MuonOptions {
-    /// Runs the iteration. In half precision, sums of products are accumulated in `f32` and rounded once, after the
-    /// addition.
+    /// Runs the Newton-Schulz iteration. In half precision, sums of products are accumulated in `f32` and rounded once,
+    /// after the addition.
     fn orthogonal(&self, u: &Tensor) -> Result<Tensor> {
         let own = self.ns_dtype.unwrap_or(u.dtype());
         let rounded = |x: &Tensor| ops::to_dtype(x, own);

@@ -36,7 +36,10 @@ impl Rule for RpropOptions {
     fn check(&self) -> Result<()> {
         let ((down, up), (least, most)) = (self.etas, self.step_sizes);
         if !(down > 0.0 && down < 1.0 && up > 1.0 && up.is_finite()) {
-            return Err(Error::invalid(Self::NAME, format!("etas must be in (0, 1) and above 1, got ({down}, {up})")));
+            return Err(Error::invalid(
+                Self::NAME,
+                format!("the first eta must be in (0, 1) and the second greater than 1, got ({down}, {up})"),
+            ));
         }
         nonnegative(Self::NAME, "step_sizes.0", least)?;
         nonnegative(Self::NAME, "step_sizes.1 - step_sizes.0", most - least)

@@ -144,7 +144,7 @@ pub trait Rule: Clone + fmt::Debug + Send + Sync + 'static {
     fn update(&self, at: &UpdateContext<'_>) -> Result<()>;
 }
 
-/// A [`Rule`] as a trait object, so that the core of an optimizer is compiled once for all rules. The methods are those
+/// A [`Rule`] as a trait object: the core of an optimizer is compiled once for all rules. The methods are those
 /// of the rule.
 pub(super) trait DynRule: Send + Sync {
     fn lr(&self) -> f64;
@@ -155,7 +155,7 @@ pub(super) trait DynRule: Send + Sync {
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)>;
     fn update(&self, at: &UpdateContext<'_>) -> Result<()>;
     fn clone_box(&self) -> Box<dyn DynRule>;
-    /// Returns the options, whose type is the rule.
+    /// Returns the options of the optimizer, whose type implements [`Rule`].
     fn options(&self) -> &dyn Any;
 }
 

@@ -181,10 +181,10 @@ impl<R: Rule> RuleOptimizer<R> {
     #[track_caller]
     pub fn options(&self, group: usize) -> &R {
         let rule = &unwrap(self.core.group("options", group)).rule;
-        (**rule).options().downcast_ref().expect("all groups have the rule of the optimizer")
+        (**rule).options().downcast_ref().expect("every group must have the rule of the optimizer")
     }
 
-    /// Returns a counter of a parameter's clock, a 0-d tensor: `step` for most rules. `parameter` is the position in
+    /// Returns a counter of a parameter's clock, a 0-d tensor: `step` for most rules. `parameter` is the index in
     /// [`Optimizer::parameters`].
     pub fn clock_tensor(&self, parameter: usize, name: &str) -> Option<&Tensor> {
         let named = self.core.contents.get().members.get(parameter)?.clock.iter().find(|(own, _)| *own == name);
@@ -265,7 +265,7 @@ impl OptimizerCore {
         if !self.is_idle_reported.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 optimizer = self.name(),
-                "a step changed nothing: no parameter of the optimizer has a gradient; check that they are the model's"
+                "a step changed nothing: no parameter of the optimizer has a gradient; are they the model's parameters?"
             );
         }
     }
@@ -283,7 +283,7 @@ impl OptimizerContents {
             let mut dtypes: Vec<DType> = parameters.iter().map(|(_, p)| p.dtype()).collect();
             dtypes.sort_unstable();
             dtypes.dedup();
-            let help = "the parameters of a group are all f32, f16 or bf16, or all f64; add a group for others";
+            let help = "the parameters of a group must be all f32, f16 or bf16, or all f64; add a group for the others";
             return Err(Error::dtypes(self.name, dtypes, help));
         }
         let rule = &*self.groups[last].rule;
@@ -308,11 +308,16 @@ impl OptimizerContents {
     fn refuse_doubles(&self, new: &[(String, Parameter)]) -> Result<()> {
         let mut seen: HashSet<_> = self.parameters.iter().map(|p| p.id()).collect();
         if !new.iter().all(|(_, p)| seen.insert(p.id())) {
-            return Err(Error::invalid(self.name, "a parameter is listed twice and would be updated twice"));
+            return Err(Error::invalid(
+                self.name,
+                "a parameter is listed twice and would be updated twice; remove one of the two entries",
+            ));
         }
         let mut names: HashSet<&str> = self.members.iter().map(|m| m.name.as_str()).collect();
         match new.iter().find(|(name, _)| !names.insert(name)) {
-            Some((name, _)) => Err(Error::invalid(self.name, format!("two parameters have the name `{name}`"))),
+            Some((name, _)) => {
+                Err(Error::invalid(self.name, format!("two parameters have the name `{name}`; names must be unique")))
+            }
             None => Ok(()),
         }
     }
@@ -331,7 +336,7 @@ impl OptimizerContents {
         Ok(filled)
     }
 
-    /// Returns the product of the optimizer's scale and the step's.
+    /// Returns the product of the optimizer's gradient scale and the scale of the step.
     fn scale(&self, own: Option<&Tensor>) -> Result<Option<Tensor>> {
         Ok(match (&self.scale, own) {
             (Some(a), Some(b)) => Some(ops::mul(a, b)?),
@@ -514,7 +519,7 @@ impl Optimizer for OptimizerCore {
         if !self.parameters().is_empty() {
             return Err(Error::invalid(
                 self.name(),
-                "the optimizer has parameters already; add other parameters with add_params()",
+                "the optimizer already has parameters; add other parameters with add_params()",
             ));
         }
         let own = self.contents.own();
@@ -537,8 +542,8 @@ impl Optimizer for OptimizerCore {
 
     fn load_state_dict(&self, state: &StateDict) -> Result<()> {
         if self.parameters().is_empty() && state.keys().any(|name| name.starts_with("state.")) {
-            let reason = "the optimizer has no parameters yet, so their state cannot be loaded; compile the step that \
-                          fills it first, or make it with the model's parameters()";
+            let reason = "the optimizer has no parameters yet, so no state can be loaded; compile the step that \
+                          adds them first, or make the optimizer with the model's parameters()";
             return Err(Error::invalid(self.name(), reason));
         }
         super::check_rates(self.groups(), state)?;
@@ -575,8 +580,7 @@ impl Optimizer for OptimizerCore {
         let contents = self.contents.get();
         let OptimizerContents { parameters, members, groups, .. } = contents;
         if parameters.is_empty() {
-            let reason =
-                "the optimizer has no parameters; make it with the model's parameters(), or compile a step to fill it";
+            let reason = "the optimizer has no parameters; make it with the model's parameters(), or compile a step";
             return Err(Error::invalid(self.name(), reason));
         }
         // A frozen parameter may still have an old gradient, which is ignored.
@@ -585,7 +589,7 @@ impl Optimizer for OptimizerCore {
         if gradients.iter().all(Option::is_none) {
             if is_capturing() {
                 let reason = "no parameter of the optimizer has a gradient, so the captured step would never train; \
-                              call backward() before, on a loss of this optimizer's parameters";
+                              before the optimizer's step, call backward() on a loss of its parameters";
                 return Err(Error::invalid(self.name(), reason));
             }
             self.report_idle();
@@ -632,7 +636,7 @@ fn partition(
     parameters.into_iter().partition(|(name, parameter)| is_exempt(name, parameter))
 }
 
-/// Names parameters by their position; the first one is `first`.
+/// Names parameters by their index; the name of the first one is `first`.
 fn name_by_position(first: usize, parameters: Vec<Parameter>) -> NamedParameters {
     parameters.into_iter().enumerate().map(|(i, p)| ((first + i).to_string(), p)).collect()
 }

@@ -55,7 +55,7 @@ pub struct GradScaler {
 }
 
 /// Gradients that [`GradScaler::unscale`] has divided by the scale, before the step.
-#[must_use = "the gradients are unscaled, but no step was made"]
+#[must_use = "unscale() only unscales the gradients; call step() of the result to update the parameters"]
 pub struct Unscaled {
     found_inf: Tensor,
 }

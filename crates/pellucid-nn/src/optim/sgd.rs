@@ -49,7 +49,7 @@ impl Rule for SgdOptions {
             return Err(Error::invalid(Self::NAME, format!("dampening must be in [0, 1], got {}", self.dampening)));
         }
         if self.nesterov && (self.momentum == 0.0 || self.dampening != 0.0) {
-            return Err(Error::invalid(Self::NAME, "nesterov needs a momentum above 0, and a dampening of 0"));
+            return Err(Error::invalid(Self::NAME, "nesterov requires a momentum above 0 and a dampening of 0"));
         }
         Ok(())
     }

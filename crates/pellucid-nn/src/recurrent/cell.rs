@@ -146,6 +146,10 @@ fn run_step(
             let (h, c) = run(&batch(&batch(x)?)?, [h?.as_ref(), c?.as_ref()])?;
             Ok((ops::squeeze(&h, 0)?, c.map(|c| ops::squeeze(&c, 0)).transpose()?))
         }
-        _ => Err(Error::shapes("recurrent_cell", [x.shape()], "the input of a step has shape [N, I] or [I]")),
+        _ => Err(Error::shapes(
+            "recurrent_cell",
+            [x.shape()],
+            "the input of a recurrent cell must have shape [N, I] or [I]",
+        )),
     }
 }

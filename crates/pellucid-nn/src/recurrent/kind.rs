@@ -1,5 +1,6 @@
-//! The kinds of recurrent cells. [`RecurrentNetwork`](super::RecurrentNetwork) and [`RecurrentCell`](super::RecurrentCell)
-//! are generic over the kind; the code below them is compiled once, for the value [`CellKind`].
+//! The kinds of recurrent cells. [`RecurrentNetwork`](super::RecurrentNetwork) and
+//! [`RecurrentCell`](super::RecurrentCell) are generic over the kind; the code below them is compiled once, for the
+//! value [`CellKind`].
 
 use pellucid_tensor::ops::{RecurrenceOptions, RecurrentWeights, RnnNonlinearity};
 use pellucid_tensor::{Result, Tensor, ops};
@@ -38,7 +39,7 @@ impl RecurrentKind for LongShortTermMemory {
     type State = LstmState;
 }
 
-/// Private traits, so that only this module defines kinds.
+/// Private traits: only this module can define kinds.
 pub(super) mod sealed {
     use super::*;
 
@@ -95,7 +96,7 @@ pub(super) mod sealed {
         }
 
         fn from_tensors(h: Tensor, c: Option<Tensor>) -> LstmState {
-            (h, c.expect("an LSTM returns c"))
+            (h, c.expect("an LSTM must return the cell state c"))
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use pellucid_tensor::{Error, Result, Tensor, ops};
 
-/// Stacks sequences `[Tᵢ, ..]` to `[T, N, ..]` (or `[N, T, ..]`), padded with `value` to the longest. Returns also
-/// their lengths, `i64 [N]`. Gradients flow to each sequence.
+/// Stacks sequences `[Tᵢ, ..]` to `[T, N, ..]` (or `[N, T, ..]`), padded with `value` to the longest. Also returns the
+/// lengths of the sequences, `i64 [N]`. Gradients flow to each sequence.
 ///
 /// ```
 /// use pellucid_nn::{pad_sequence, unpad_sequence};
@@ -20,11 +20,17 @@ use pellucid_tensor::{Error, Result, Tensor, ops};
 /// [`Error::ShapeMismatch`] if the sequences differ in other axes; [`Error::InvalidArgument`] for no sequence.
 pub fn pad_sequence(sequences: &[&Tensor], batch_first: bool, value: f64) -> Result<(Tensor, Tensor)> {
     let op = "pad_sequence";
-    let misfit = || Error::shapes(op, sequences.iter().map(|t| t.shape()), "sequences [T, ..] must agree except in T");
+    let misfit = || {
+        Error::shapes(
+            op,
+            sequences.iter().map(|t| t.shape()),
+            "the sequences [T, ..] must have equal shapes except for the length T",
+        )
+    };
     let lengths = sequences.iter().map(|t| t.shape().first().copied().ok_or_else(misfit));
     let lengths: Vec<usize> = lengths.collect::<Result<_>>()?;
     let Some(&longest) = lengths.iter().max() else {
-        return Err(Error::invalid(op, "expected at least one sequence"));
+        return Err(Error::invalid(op, "the list of sequences must not be empty"));
     };
     if sequences.iter().any(|t| t.shape()[1..] != sequences[0].shape()[1..]) {
         return Err(misfit());
@@ -46,12 +52,15 @@ pub fn pad_sequence(sequences: &[&Tensor], batch_first: bool, value: f64) -> Res
 pub fn unpad_sequence(padded: &Tensor, lengths: &[usize], batch_first: bool) -> Result<Vec<Tensor>> {
     let batch = if batch_first { 0 } else { 1 };
     if padded.rank() < 2 || padded.shape()[batch] != lengths.len() {
-        let help = format!("{} lengths need [T, N, ..], or [N, T, ..] with batch_first, of that N", lengths.len());
+        let help = format!(
+            "for N = {} lengths, the tensor must have shape [T, N, ..], or [N, T, ..] with batch_first",
+            lengths.len()
+        );
         return Err(Error::shapes("unpad_sequence", [padded.shape()], help));
     }
     let steps = padded.shape()[1 - batch];
     if let Some(length) = lengths.iter().find(|&&length| length > steps) {
-        let reason = format!("length {length} exceeds the {steps} steps of a tensor of shape {}", padded.shape());
+        let reason = format!("length {length} exceeds the {steps} time steps of the shape {}", padded.shape());
         return Err(Error::invalid("unpad_sequence", reason));
     }
     let one =

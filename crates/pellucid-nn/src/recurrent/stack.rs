@@ -64,7 +64,7 @@ impl RecurrentStack {
             return Err(Error::invalid(cell.name(), format!("dropout must be in [0, 1], got {dropout}")));
         }
         if projection.is_some() && cell != CellKind::Lstm {
-            return Err(Error::invalid(cell.name(), "only the states of an Lstm can be projected"));
+            return Err(Error::invalid(cell.name(), "projection is supported for Lstm only"));
         }
         let directions = 1 + usize::from(bidirectional);
         let width = |layer: usize| if layer == 0 { input } else { directions * projection.unwrap_or(hidden) };
@@ -100,7 +100,7 @@ impl RecurrentStack {
             return Ok((ops::squeeze(&y, 1)?, ops::squeeze(&h, 1)?, c.map(|c| ops::squeeze(&c, 1)).transpose()?));
         }
         if x.rank() != 3 {
-            let help = "sequences have shape [T, N, I], [N, T, I] with batch_first, or [T, I] without a batch";
+            let help = "the input must have shape [T, N, I], [N, T, I] with batch_first, or [T, I] without a batch";
             return Err(Error::shapes(self.cell.name(), [x.shape()], help));
         }
         if !self.options.batch_first {
@@ -120,7 +120,8 @@ impl RecurrentStack {
         let count = self.weights.len();
         for state in states.into_iter().flatten() {
             if state.rank() != 3 || state.shape()[0] != count {
-                let help = format!("states of {count} layers and directions have shape [{count}, N, H]");
+                let help =
+                    format!("the initial state must have shape [{count}, N, H], for {count} layers and directions");
                 return Err(Error::shapes(self.cell.name(), [x.shape(), state.shape()], help));
             }
         }

@@ -15,7 +15,7 @@ pub(super) struct LayerWeights {
 }
 
 impl LayerWeights {
-    /// Creates weights of a layer with `gates` gates, uniform on ±1/√hidden.
+    /// Creates the weights of a recurrent layer with `gates` gates, uniform on ±1/√hidden.
     #[track_caller]
     pub(super) fn new(
         gates: usize,

@@ -37,7 +37,11 @@ fn by_hand(model: &Sequential, optimizer: &dyn Optimizer, seed: u64) {
 }
 
 fn gradients(model: &Sequential) -> Vec<Tensor> {
-    model.parameters().iter().map(|p| p.grad().expect("a launch computes the gradient")).collect()
+    model
+        .parameters()
+        .iter()
+        .map(|p| p.grad().expect("a launch must compute the gradient of every parameter"))
+        .collect()
 }
 
 fn values(tensors: &[Tensor]) -> Vec<Vec<f32>> {
@@ -66,7 +70,7 @@ fn removed_gradients_are_restored() {
             assert_eq!(values(&gradients(&model)), values(&gradients(&other)));
             assert!(gradients(&model).iter().zip(&bound).all(|(a, b)| a.array().shares_storage(b.array())));
             if let Some(captured) = step.recorded.captured() {
-                assert_eq!(captured.cache().misses, 0, "the step was recorded again");
+                assert_eq!(captured.cache().misses, 0, "a launch must not record the step again");
             }
         }
         assert!(bits(model.state_dict()) == bits(other.state_dict()));
@@ -145,7 +149,7 @@ fn zeros(model: &Sequential) -> Vec<Tensor> {
     model.parameters().iter().map(|p| Tensor::zeros(p.shape(), DType::F32)).collect()
 }
 
-/// Loading writes in place, and moving a model to its own device changes nothing.
+/// Loading writes in place, and moving a model to the device on which it is changes nothing.
 #[test]
 fn loaded_or_moved_parameters_are_the_same_tensors() {
     let _random = pellucid_tensor::Generator::new(0).scope();
@@ -176,7 +180,10 @@ fn parameters_frozen_between_launches_are_unchanged() {
             }
             launch(&mut step, seed);
             by_hand(&other, &hand, seed);
-            assert!(bits(model.state_dict()) == bits(other.state_dict()), "{seed}");
+            assert!(
+                bits(model.state_dict()) == bits(other.state_dict()),
+                "batch {seed}: the recorded model differs from the eager model"
+            );
         }
     }
 }
@@ -220,7 +227,7 @@ fn a_replaced_parameter_is_refused_by_name() {
         for refused in [trainer.step(&x, &y).err(), trainer.evaluate(&x, &y).err()] {
             match refused {
                 Some(Error::Rebound { slot }) => assert!(slot.contains("layer.weight"), "{slot}"),
-                other => panic!("{other:?}"),
+                other => panic!("expected Error::Rebound, got {other:?}"),
             }
         }
         assert_eq!(bits(model.state_dict()), before);

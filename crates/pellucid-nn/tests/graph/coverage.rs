@@ -1,4 +1,4 @@
-//! A compiled step trains all parameters, or compiling is an error that names those it would leave out.
+//! A compiled step trains all parameters, or compiling is an error that names the parameters that are not trained.
 
 use crate::models::*;
 use pellucid_nn::graph::mirror::*;
@@ -26,8 +26,8 @@ fn lazy() -> Sequential {
 fn untrained<T>(result: Result<T>) -> Vec<String> {
     match result {
         Err(Error::UntrainedParameters { parameters, .. }) => parameters,
-        Err(other) => panic!("{other}"),
-        Ok(_) => panic!("the call returned no error"),
+        Err(other) => panic!("expected Error::UntrainedParameters, got: {other}"),
+        Ok(_) => panic!("the call must return an error"),
     }
 }
 
@@ -50,7 +50,11 @@ fn an_optimizer_without_parameters_is_filled_with_those_of_a_lazy_model() {
             hand.zero_grad();
             cross_entropy(&other.forward(&x), &y).backward();
             hand.step();
-            assert_eq!(bits(model.state_dict()), bits(other.state_dict()), "{seed}");
+            assert_eq!(
+                bits(model.state_dict()),
+                bits(other.state_dict()),
+                "batch {seed}: the recorded model differs from the eager model"
+            );
             empty.set_lr(0.01);
             hand.set_lr(0.01);
         }
@@ -78,7 +82,10 @@ fn sequential_compile_fills_and_builds() {
     step.set_batch(&x, &y).unwrap();
     step.launch().unwrap();
     let after = bits(model.state_dict());
-    assert!(before.iter().zip(&after).all(|(b, a)| b.0.contains("bias") || b.1 != a.1), "a weight did not change");
+    assert!(
+        before.iter().zip(&after).all(|(b, a)| b.0.contains("bias") || b.1 != a.1),
+        "a launch must change every weight"
+    );
 }
 
 #[test]
@@ -120,7 +127,7 @@ fn an_optimizer_of_another_model_is_refused() {
             Ok(_) => allowed.step(&x, &y).unwrap_err(),
         };
         assert!(refused.to_string().contains("nothing would be trained"), "{refused}");
-        // An optimizer that was created before the layers were replaced.
+        // The optimizer was created before the layers were replaced.
         let mut replaced = mlp();
         let optimizer = sgd(&replaced, 0.1, 0.0);
         replaced = mlp();
@@ -137,7 +144,7 @@ fn untrained_parameters_are_named_or_allowed() {
     assert_eq!(untrained(model.compile(&[BATCH, 6], options())), ["0.weight", "0.bias"]);
     let mut trainer = GraphTrainer::new(&model, &loss, &some, 0);
     assert_eq!(untrained(trainer.compile(&[BATCH, 6])), ["0.weight", "0.bias"]);
-    assert!(model.parameters().iter().all(|p| p.grad().is_none()), "the failed call set a gradient");
+    assert!(model.parameters().iter().all(|p| p.grad().is_none()), "a failed call must not set a gradient");
     let (x, y) = batch(&[BATCH, 6], 1);
     let before = bits(model.state_dict());
     let moved = || -> Vec<bool> {
@@ -169,7 +176,7 @@ fn frozen_parameters_need_no_optimizer_while_they_are_frozen() {
         let mut trainer = GraphTrainer::new(&model, &loss, &optimizer, 0)
             .with_options(StepOptions { stream: stream.clone(), ..Default::default() });
         trainer.compile(&[BATCH, 6]).unwrap();
-        assert_eq!(optimizer.parameters().len(), 2, "the optimizer contains a frozen parameter");
+        assert_eq!(optimizer.parameters().len(), 2, "the optimizer must not contain the frozen parameters");
         let (x, y) = batch(&[BATCH, 6], 1);
         trainer.step(&x, &y).unwrap();
         let before = bits(model.state_dict());
@@ -266,7 +273,7 @@ fn a_parameter_over_the_same_memory_is_another_parameter() {
     let optimizer = Sgd::new(twins, SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
     let refused = GraphTrainer::new(&model, MseLoss::default(), &optimizer, 0).compile(&[BATCH, 6]).map(drop);
     assert_eq!(untrained(refused), ["weight"]);
-    // Tied by hand: both gradients count.
+    // The weights are tied by hand: both layers contribute to the gradient.
     let tied = Linear { weight: Parameter::new(model.weight.tensor().clone()), bias: None };
     let both = (model, tied);
     assert_eq!(both.parameters().len(), 3);
@@ -276,7 +283,7 @@ fn a_parameter_over_the_same_memory_is_another_parameter() {
     (both.0.forward(&x) + both.1.forward(&x)).sum(..).backward();
     optimizer.step();
     let moved: Vec<f32> = both.1.weight.to_vec::<f32>().iter().zip(before).map(|(now, old)| old - now).collect();
-    assert!(moved.iter().all(|m| (m - 2.0).abs() < 1e-6), "{moved:?}");
+    assert!(moved.iter().all(|m| (m - 2.0).abs() < 1e-6), "every parameter must move by 2, but they move by {moved:?}");
 }
 
 #[test]
@@ -299,7 +306,7 @@ fn a_step_without_parameters_or_gradients_is_reported() {
         },
         &[&x, &y],
     );
-    let refused = refused.err().expect("the capture of a step without gradients is an error").to_string();
+    let refused = refused.err().expect("capturing a step without gradients must be an error").to_string();
     assert!(refused.contains("never train"), "{refused}");
 }
 
@@ -311,7 +318,7 @@ fn a_closure_without_backward_is_refused_by_lbfgs() {
     assert!(refused.to_string().contains("backward()"), "{refused}");
 }
 
-/// Two inputs, added.
+/// A model that adds its two inputs.
 #[derive(Module)]
 struct Sum(Linear, Linear);
 
@@ -344,7 +351,7 @@ fn models_losses_and_optimizers_may_be_borrowed_boxed_or_shared() {
     let mut trainer = GraphTrainer::new(boxed, MseLoss::default(), dynamic, 0);
     trainer.compile_for(&inputs).unwrap();
     losses.push(trainer.one_step(&inputs, &y).unwrap());
-    assert!(losses.windows(2).all(|pair| pair[1] < pair[0]), "{losses:?}");
+    assert!(losses.windows(2).all(|pair| pair[1] < pair[0]), "the losses must fall: {losses:?}");
     let mut borrowed = &*optimizer;
     assert!(matches!(borrowed.add_params(vec![]), Err(Error::InvalidArgument { .. })));
 }

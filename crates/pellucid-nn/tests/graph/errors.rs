@@ -11,12 +11,12 @@ use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 fn named(error: Error) -> (String, Error) {
     match error {
         Error::Layer { layer, source } => (layer, *source),
-        other => panic!("the error names no layer: {other}"),
+        other => panic!("the error must name a layer, but is: {other}"),
     }
 }
 
 fn error<T>(result: Result<T>) -> Error {
-    result.err().expect("the call returns an error")
+    result.err().expect("the call must return an error")
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn a_wrong_width_is_refused_with_layer_and_both_shapes() {
     let plan = plan(&[BATCH, 6]).unwrap();
     let (x, y) = (Tensor::zeros([BATCH, 5], DType::F32), Tensor::zeros([BATCH], DType::I64));
     let (layer, source) = named(error(record_step_graph(&model, &loss, &optimizer, &plan, &x, &y, None)));
-    let Error::ShapeMismatch { shapes, .. } = &source else { panic!("{source}") };
+    let Error::ShapeMismatch { shapes, .. } = &source else { panic!("unexpected error: {source}") };
     assert_eq!(
         (layer.as_str(), shapes[0].dims(), shapes[1].dims()),
         ("L0:Linear", [8, 5].as_slice(), [8, 6].as_slice())
@@ -58,7 +58,7 @@ fn a_wrong_width_is_refused_with_layer_and_both_shapes() {
     assert!(layer == "loss" && matches!(source, Error::ShapeMismatch { .. }), "{layer}: {source}");
     let floats = named(error(step.set_batch(&good.neg(), &Tensor::zeros([BATCH], DType::F32)))).1;
     assert!(matches!(floats, Error::DTypeMismatch { .. }), "{floats}");
-    assert_eq!(step.x_buf().to_vec::<f32>(), good.to_vec::<f32>(), "an invalid batch was copied in part");
+    assert_eq!(step.x_buf().to_vec::<f32>(), good.to_vec::<f32>(), "an invalid batch must not be copied in part");
     // Class numbers of narrower integers are accepted.
     step.set_batch(&good, &Tensor::ones([BATCH], DType::I32)).unwrap();
     step.launch().unwrap();
@@ -87,7 +87,7 @@ fn a_value_that_is_read_is_refused_with_layer_and_line() {
     let before = (bits(model.state_dict()), bits(optimizer.state_dict()));
     let compile = CompileOptions { loss: &loss, optimizer: &optimizer, lt_bytes: 0, stream: None };
     let (layer, source) = named(error(model.compile(&[BATCH, 6], compile)));
-    let Error::ReadInCapture { op, location, .. } = source else { panic!("{source}") };
+    let Error::ReadInCapture { op, location, .. } = source else { panic!("unexpected error: {source}") };
     assert_eq!((layer.as_str(), op, location.file(), location.line()), ("1 (Reading)", "item", file!(), READING));
     assert_eq!((bits(model.state_dict()), bits(optimizer.state_dict())), before);
     // If the loss reads a value, no layer is named.
@@ -101,7 +101,9 @@ fn a_value_that_is_read_is_refused_with_layer_and_line() {
     let plan = make_plan_for_sequential(&model, &[BATCH, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
     let (x, y) = batch(&[BATCH, 6], 1);
     let refused = error(record_step_graph(&model, &reading, &optimizer, &plan, &x, &y, None));
-    let Error::ReadInCapture { location, .. } = refused else { panic!("{refused}") };
+    let Error::ReadInCapture { location, .. } = refused else {
+        panic!("expected Error::ReadInCapture, got: {refused}")
+    };
     assert_eq!((location.file(), location.line()), (file!(), line));
 }
 
@@ -131,7 +133,9 @@ fn layers_that_cannot_be_planned_or_captured_are_named() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let model = sequential![Linear::new(6, 6), Picking];
     let refused = named(error(make_plan_for_sequential(&model, &[BATCH, 6], LossKind::Mse, 0)));
-    let Error::ReadInCapture { op, help, .. } = refused.1 else { panic!("{}", refused.1) };
+    let Error::ReadInCapture { op, help, .. } = refused.1 else {
+        panic!("expected Error::ReadInCapture, got: {}", refused.1)
+    };
     assert!(refused.0 == "1 (Picking)" && op == "masked_select" && help.contains("where_"), "{}: {help}", refused.0);
 
     let model = sequential![Linear::new(6, CLASSES), Asking];

@@ -21,7 +21,7 @@ fn set(model: &Sequential, ways: [usize; 3]) {
     let mut ways = ways.into_iter();
     let mut meet = |_: &str, part: ModulePart<'_>| {
         if let ModulePart::PathChoice(choice) = part {
-            choice.set(ways.next().expect("the model has three choices"));
+            choice.set(ways.next().expect("the model must have three path choices"));
         }
     };
     model.visit(&mut Visitor::new(&mut meet));
@@ -92,9 +92,16 @@ fn trainers_follow_the_path() {
             let value = loss.forward(&by_hand.forward(&x), &y);
             value.backward();
             eager.step();
-            assert_eq!(trainer.current().unwrap().loss.item::<f32>(), value.item::<f32>(), "{ways:?}");
-            assert_eq!(bits(by_graph.state_dict()), bits(by_hand.state_dict()), "{ways:?}");
-            assert!(bits(trainer.optimizer().state_dict()) == bits(eager.state_dict()), "{ways:?}");
+            assert_eq!(
+                trainer.current().unwrap().loss.item::<f32>(),
+                value.item::<f32>(),
+                "paths {ways:?}: the losses differ"
+            );
+            assert_eq!(bits(by_graph.state_dict()), bits(by_hand.state_dict()), "paths {ways:?}: the models differ");
+            assert!(
+                bits(trainer.optimizer().state_dict()) == bits(eager.state_dict()),
+                "paths {ways:?}: the optimizers differ"
+            );
             for ((found, bound), expected) in gradients(&by_graph).iter().zip(&bound).zip(gradients(&by_hand)) {
                 let (found, bound) = (found.as_ref().unwrap(), bound.as_ref().unwrap());
                 assert!(found.array().shares_storage(bound.array()), "all paths must share one gradient buffer");

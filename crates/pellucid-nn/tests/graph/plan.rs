@@ -132,7 +132,7 @@ fn parameters_are_collected_by_name_and_rebound_without_a_copy() {
     let exempt: Vec<bool> = collected.iter().map(|(_, _, exempt)| *exempt).collect();
     assert_eq!(exempt, [false, true, false, true]);
     // The optimizer updates some parameters of this model and one parameter of another model.
-    let [w, _, v, _] = &model.parameters()[..] else { panic!("the model does not have four parameters") };
+    let [w, _, v, _] = &model.parameters()[..] else { panic!("the model must have four parameters") };
     let stranger = Parameter::new(Tensor::ones([2], DType::F32));
     let adam = Adam::new(vec![w.clone(), stranger.clone(), v.clone()], AdamOptions::default()).unwrap();
     let rebound = try_rebind_grads(&model, &adam, &plan).unwrap();
@@ -158,7 +158,7 @@ fn pinned_buffers_have_the_values() {
         let optimizer = sgd(&model, 0.0, 0.0);
         let (x, y) = batch(&[BATCH, 6], 5);
         let plan = make_plan_for_sequential(&model, &[BATCH, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
-        let [first, tanh, last] = &plan.layers[..] else { panic!("the plan does not have three layers") };
+        let [first, tanh, last] = &plan.layers[..] else { panic!("the plan must have three layers") };
         let asked = [
             first.output.pin(),
             first.pre_activation.as_ref().unwrap().pin(),
@@ -177,20 +177,25 @@ fn pinned_buffers_have_the_values() {
         let w = model.named_parameters().remove(2).1;
         let value = loss::cross_entropy(&logits, &y);
         let [g_a, d_y, g_w] = &grad(&[&value], &[&a, &logits, w.tensor()], GradOptions::default()).unwrap()[..] else {
-            panic!("grad() did not return three gradients")
+            panic!("grad() must return three gradients")
         };
         let expected = [&z, &z, &a, g_a, d_y, g_w];
         for (k, (found, expected)) in asked.iter().chain(&rest).zip(expected).enumerate() {
-            assert_eq!(found.to_vec::<f32>(), expected.to_vec::<f32>(), "{k}");
+            assert_eq!(
+                found.to_vec::<f32>(),
+                expected.to_vec::<f32>(),
+                "the pinned buffer {k} differs from the eager value"
+            );
         }
         assert_eq!(exec.loss.item::<f32>(), value.item::<f32>());
-        // The first layer's output was pinned before the recording. No further buffer can be pinned after it.
+        // The first layer's output was pinned before the recording. No further buffer can be pinned after the
+        // recording.
         let recorded = &exec.plan().layers;
         assert_eq!(recorded[0].output.location(), &ArenaSlot::Owned);
         // The output of the last layer, the logits, is a result of the step; its weight gradient is pinned.
         match (exec.is_captured(), recorded[2].output.location(), recorded[2].g_w().unwrap().location()) {
             (true, ArenaSlot::Owned, ArenaSlot::Owned) | (false, ArenaSlot::Planned, ArenaSlot::Owned) => (),
-            other => panic!("{other:?}"),
+            other => panic!("unexpected locations of the buffers: {other:?}"),
         }
         assert!(matches!(recorded[2].output.pin(), Err(Error::InvalidArgument { .. })));
         assert!(w.grad().is_none(), "a gradient that is not bound to the plan must not exist between launches");
@@ -243,8 +248,11 @@ fn gradients_are_computed_in_the_optimizers_buffers() {
         // Both biases of a recurrent layer's gates have the same gradient.
         let expected = usize::from(*name == "lstm");
         let found = plan.launches.iter().filter(gradients).filter(copies).count();
-        assert_eq!(found, expected, "{name}: {plan}");
-        assert!(plan.launches.iter().filter(gradients).count() >= model.parameters().len(), "{name}");
+        assert_eq!(found, expected, "{name}: the number of copies in the plan is wrong:\n{plan}");
+        assert!(
+            plan.launches.iter().filter(gradients).count() >= model.parameters().len(),
+            "{name}: every gradient must be written by a launch"
+        );
     }
 }
 
@@ -317,7 +325,7 @@ fn a_recording_locates_every_buffer() {
                 let place = buf.map(Buf::location);
                 assert!(
                     place != Some(&ArenaSlot::Planned),
-                    "{name}: the buffer {part} of {} is not resolved",
+                    "{name}: the buffer {part} of {} must have a location after recording",
                     layer.name
                 );
                 // An elided buffer names a kernel, and an arena slot has a lifetime.
@@ -329,7 +337,10 @@ fn a_recording_locates_every_buffer() {
                 }
             }
         }
-        assert!(plan.loss.d_y().location() != &ArenaSlot::Planned, "{name}");
+        assert!(
+            plan.loss.d_y().location() != &ArenaSlot::Planned,
+            "{name}: the gradient of the logits must have a location"
+        );
     };
     let loss = CrossEntropyLoss::default();
     for kind in &KINDS {
@@ -355,7 +366,7 @@ fn a_plan_prints_and_adds_up() {
     }
     let work: usize = plan.layers.iter().filter_map(|l| l.work.as_ref()).map(Buf::bytes).sum();
     let grads: usize = model.parameters().iter().map(|p| 4 * p.size()).sum();
-    // y of three layers, the gradients of the inputs of two, that of the logits.
+    // The outputs of three layers, the gradients of the inputs of two layers, and the gradient of the logits.
     assert_eq!(plan.bytes(), work + grads + 4 * (8 * (16 + 16 + 4) + 8 * (16 + 16) + 8 * 4));
     if let Some(work) = plan.layers.iter().find_map(|l| l.work.as_ref()) {
         assert!(matches!(work.pin(), Err(Error::InvalidArgument { .. })));

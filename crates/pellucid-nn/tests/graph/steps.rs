@@ -31,14 +31,14 @@ fn recording_changes_nothing() {
         let expected = Tensor::rand([4], DType::F32).to_vec::<f32>();
         manual_seed(9);
         let mut step = compiled(&model, &loss, &optimizer, kind.2, None);
-        assert_eq!(Tensor::rand([4], DType::F32).to_vec::<f32>(), expected, "{}", kind.0);
+        assert_eq!(Tensor::rand([4], DType::F32).to_vec::<f32>(), expected, "{}: the random numbers differ", kind.0);
         assert!(step.recorded.is_captured() && step.gradients.bound.len() == model.parameters().len());
-        assert_eq!(state(), before, "{}", kind.0);
+        assert_eq!(state(), before, "{}: the state must not change", kind.0);
         let (x, y) = batch(kind.2, 1);
         step.set_batch(&x, &y).unwrap();
-        assert_eq!(state(), before, "{}", kind.0);
+        assert_eq!(state(), before, "{}: the state must not change", kind.0);
         step.launch().unwrap();
-        assert_ne!(state(), before, "{}", kind.0);
+        assert_ne!(state(), before, "{}: the launch must change the state", kind.0);
     }
 }
 
@@ -70,8 +70,8 @@ fn a_step_reduces_the_loss() {
             manual_seed(2);
             step.launch().unwrap();
             let second = step.loss.item::<f32>();
-            assert!(second < first, "{}: {first} to {second}", kind.0);
-            assert!(along < 0.0, "{}: {along}", kind.0);
+            assert!(second < first, "{}: the loss must fall, but goes from {first} to {second}", kind.0);
+            assert!(along < 0.0, "{}: the slope of the loss along the update must be negative, but is {along}", kind.0);
         }
     }
 }
@@ -111,7 +111,7 @@ fn launches_equal_eager_steps() {
         let by_hand = run(None);
         assert!(by_hand.0.iter().all(|loss| loss.is_finite()));
         for stream in streams() {
-            assert!(run(Some(stream)) == by_hand, "{}", kind.0);
+            assert!(run(Some(stream)) == by_hand, "{}: the launches differ from hand-written steps", kind.0);
         }
     }
 }
@@ -145,7 +145,11 @@ fn launches_equal_eager_steps_in_every_precision() {
         let expected = with_threads(1, || run(None));
         for (threads, stream) in [(1, None), (2, None), (3, None), (2, Some(Stream::eager(Device::cpu())))] {
             let found = with_threads(threads, || run(Some(stream.clone())));
-            assert!(found == expected, "{} in {dtype} {half:?}, {threads} threads, {stream:?}", kind.0);
+            assert!(
+                found == expected,
+                "{} in {dtype} {half:?} with {threads} threads and {stream:?}: the results differ from an eager loop",
+                kind.0
+            );
         }
     }
 }
@@ -205,7 +209,7 @@ fn a_recorded_step_prints_names() {
         "logits f32[8, 4]",
         "loss f32",
     ] {
-        assert!(text.contains(name), "{name} in {text}");
+        assert!(text.contains(name), "the printed plan must contain {name}:\n{text}");
     }
 }
 
@@ -229,7 +233,7 @@ fn each_launch_starts_without_gradients() {
     }
 }
 
-/// Two accumulated launches of half a batch equal one of the whole, with one update in two launches.
+/// Two launches with accumulation over half a batch each equal one launch over the whole batch, with one update.
 #[test]
 fn gradients_accumulate_over_launches() {
     let _random = pellucid_tensor::Generator::new(0).scope();
@@ -243,7 +247,7 @@ fn gradients_accumulate_over_launches() {
         let record = || record_step_graph_with(&model, &loss, &optimizer, &plan, &x_buf, &y_buf, options.clone());
         assert!(
             matches!(record(), Err(Error::InvalidArgument { .. })),
-            "the gradients are not in the plan's buffers yet"
+            "recording must fail before the gradients are bound to the plan's buffers"
         );
         try_rebind_grads(&model, &optimizer, &plan).unwrap();
         let mut exec = record().unwrap();
@@ -295,7 +299,7 @@ fn an_eager_stream_is_reported_and_so_is_a_device_that_cannot_capture() {
     assert!(exec.loss.item::<f32>() < first);
 }
 
-/// Models of the same shapes share nothing.
+/// Steps of two models with the same shapes share no buffer.
 #[test]
 fn two_models_side_by_side() {
     let _random = pellucid_tensor::Generator::new(0).scope();

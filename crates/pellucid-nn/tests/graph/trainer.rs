@@ -30,11 +30,11 @@ fn one_step_returns_the_loss_of_the_new_parameters() {
                 model.eval();
                 let expected = loss::cross_entropy(&model.forward(&x), &y).item::<f32>();
                 model.train();
-                assert_eq!(found, expected, "{}", kind.0);
+                assert_eq!(found, expected, "{}: the loss after the update is wrong", kind.0);
                 assert_ne!(found, before);
                 let state = bits(model.state_dict());
                 assert_eq!(trainer.evaluate(&x, &y).unwrap(), found);
-                assert_eq!(bits(model.state_dict()), state, "an evaluation changed the state");
+                assert_eq!(bits(model.state_dict()), state, "an evaluation must not change the state");
             }
         }
     }
@@ -78,7 +78,7 @@ fn a_trainer_refuses_steps_before_compile_and_for_other_shapes() {
     trainer.step(&x, &y).unwrap();
     let half = (x.narrow(0, 0, 4), y.narrow(0, 0, 4));
     assert!(matches!(trainer.step(&half.0, &half.1), Err(Error::Layer { .. })));
-    // A compiled shape has its own step; the others are kept, with the same gradients.
+    // Each compiled shape has its own step; steps of other shapes are kept, and all steps share the gradient buffers.
     let gradient =
         |trainer: &GraphTrainer<'_, Sequential, CrossEntropyLoss, Sgd>| trainer.model().parameters()[0].grad().unwrap();
     let before = gradient(&trainer);
@@ -91,7 +91,11 @@ fn a_trainer_refuses_steps_before_compile_and_for_other_shapes() {
     trainer.optimizer().set_lr(0.0);
     let state = bits(trainer.model().state_dict());
     trainer.step(&x, &y).unwrap();
-    assert_eq!(bits(trainer.model().state_dict()), state, "each launch reads the current learning rate");
+    assert_eq!(
+        bits(trainer.model().state_dict()),
+        state,
+        "a launch with learning rate 0 must not change the parameters"
+    );
 }
 
 /// A trainer keeps a limited number of recorded steps; a dropped one is recorded again and continues training.
@@ -117,8 +121,16 @@ fn a_trainer_keeps_a_limited_number_of_recordings() {
         let (x, y) = (x.narrow(0, 0, size), y.narrow(0, 0, size));
         let before = trainer.cache();
         trainer.step(&x, &y).unwrap();
-        assert_eq!(trainer.cache().hits - before.hits, u64::from(found), "{seed}");
-        assert_eq!(trainer.cache().misses - before.misses, u64::from(!found), "{seed}");
+        assert_eq!(
+            trainer.cache().hits - before.hits,
+            u64::from(found),
+            "batch {seed}: the number of cache hits is wrong"
+        );
+        assert_eq!(
+            trainer.cache().misses - before.misses,
+            u64::from(!found),
+            "batch {seed}: the number of cache misses is wrong"
+        );
         assert_eq!(trainer.cache().held, 2);
         hand.zero_grad();
         loss::cross_entropy(&other.forward(&x), &y).backward();
@@ -126,7 +138,7 @@ fn a_trainer_keeps_a_limited_number_of_recordings() {
     }
     assert_eq!(bits(model.state_dict()), bits(other.state_dict()));
     let refused = trainer.step(&Tensor::zeros([3, 6], DType::F32), &Tensor::zeros([3], DType::I64));
-    assert!(matches!(refused, Err(Error::Layer { .. })), "a shape that was not compiled is an error");
+    assert!(matches!(refused, Err(Error::Layer { .. })), "a shape that was not compiled must be an error");
 }
 
 #[test]
@@ -142,17 +154,17 @@ fn gradients_are_clipped_before_the_update() {
         });
     trainer.compile(&[BATCH, 6]).unwrap();
     let recorded = calls.get();
-    assert!(recorded > 0, "the recording did not call the host function");
+    assert!(recorded > 0, "recording must call the host function");
     let before: Vec<Vec<f32>> = model.parameters().iter().map(|p| p.to_vec()).collect();
     let (x, y) = batch(&[BATCH, 6], 1);
     trainer.step(&x, &y).unwrap();
     let norm = grad_norm(&model.parameters(), 2.0).unwrap().item::<f32>();
-    assert!((norm - 1e-3).abs() < 1e-6, "{norm}");
+    assert!((norm - 1e-3).abs() < 1e-6, "the norm after clipping is {norm}, expected 1e-3");
     let moved = model.parameters().into_iter().zip(before).map(|(p, before)| {
         p.to_vec::<f32>().iter().zip(before).map(|(now, before)| (now - before).powi(2)).sum::<f32>()
     });
     assert!((moved.sum::<f32>().sqrt() - 1e-3).abs() < 1e-5);
-    assert_eq!(calls.get(), recorded, "a launch calls no host function");
+    assert_eq!(calls.get(), recorded, "a launch must not call the host function");
 }
 
 /// Mixed precision with a scale on the device: launches equal eager steps, skipped ones included.
@@ -187,9 +199,15 @@ fn mixed_precision_with_a_scaled_loss() {
             }
             scales.push(eager.scale_tensor().item::<f32>());
             assert_eq!(scaler.scale_tensor().item::<f32>(), scales[scales.len() - 1]);
-            assert!(bits(model.state_dict()) == bits(other.state_dict()), "{seed} {accumulate} {is_captured}");
+            assert!(
+                bits(model.state_dict()) == bits(other.state_dict()),
+                "the states differ: {seed} {accumulate} {is_captured}"
+            );
         }
-        assert!(scales.windows(2).any(|w| w[1] < w[0]) && scales.windows(2).any(|w| w[1] > w[0]), "{scales:?}");
+        assert!(
+            scales.windows(2).any(|w| w[1] < w[0]) && scales.windows(2).any(|w| w[1] > w[0]),
+            "the scale must both grow and shrink: {scales:?}"
+        );
         assert_eq!(trainer.current().unwrap().recorded.is_captured(), is_captured);
     }
 }
@@ -253,7 +271,7 @@ fn models_of_several_inputs() {
     let (by_name, refused) = several(|a, b| BTreeMap::from([("left".to_string(), a), ("right".to_string(), b)]));
     assert!(refused.contains("`right`") && refused.contains("L0:Linear"), "{refused}");
     assert_eq!(by_position, by_name);
-    assert!(by_position.windows(2).all(|pair| pair[1] < pair[0]), "{by_position:?}");
+    assert!(by_position.windows(2).all(|pair| pair[1] < pair[0]), "the losses must fall: {by_position:?}");
 }
 
 #[test]

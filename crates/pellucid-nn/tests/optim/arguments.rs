@@ -31,7 +31,7 @@ fn a_group_that_does_not_exist_is_an_error() {
     ];
     for call in panics {
         let payload = catch_unwind(|| call(&sgd())).unwrap_err();
-        let text = payload.downcast::<String>().expect("the payload of the panic is a text");
+        let text = payload.downcast::<String>().expect("the payload of the panic must be a String");
         assert!(text.contains(missing), "{text}");
     }
 }
@@ -77,7 +77,10 @@ fn a_state_with_an_invalid_learning_rate_is_refused() {
     for lr in [f32::NAN, -1.0] {
         let mut state: StateDict = optimizer.state_dict();
         state.insert("groups.0.lr".to_string(), Tensor::from(lr));
-        assert!(message(optimizer.load_state_dict(&state)).contains("lr"), "{lr}");
+        assert!(
+            message(optimizer.load_state_dict(&state)).contains("lr"),
+            "the learning rate {lr} must be an error that names lr"
+        );
         assert_eq!(optimizer.lr() as f32, 0.1);
     }
 }

@@ -90,7 +90,11 @@ fn the_scaler_skips_non_finite_steps() {
                     let values = flat(scaled.parameters());
                     scaler.step(&*scaled).unwrap();
                     let after: Vec<_> = scaled.state().iter().map(|(_, t)| t.to_bytes().unwrap()).collect();
-                    assert_eq!((after, flat(scaled.parameters())), (before, values), "{kind}.{case}");
+                    assert_eq!(
+                        (after, flat(scaled.parameters())),
+                        (before, values),
+                        "{kind}.{case}: a skipped step must change neither state nor parameters"
+                    );
                 } else {
                     set_gradients(&*plain, i as f64);
                     plain.step();
@@ -98,7 +102,7 @@ fn the_scaler_skips_non_finite_steps() {
                 }
                 scaler.update().unwrap();
             }
-            assert_eq!(scales, [8.0, 8.0, 4.0, 4.0, 8.0, 4.0], "{kind}.{case}");
+            assert_eq!(scales, [8.0, 8.0, 4.0, 4.0, 8.0, 4.0], "{kind}.{case}: the scales differ");
             close(&flat(scaled.parameters()), &flat(plain.parameters()), 1e-12, &format!("{kind}.{case}"));
         }
     }
@@ -163,8 +167,12 @@ fn a_scaled_step_can_be_captured() {
         )
     };
     let eager = run(false);
-    assert!(eager.2 < 65536.0, "the first scale overflows f16");
-    assert!(eager.3 > 4.0 && eager.3 < 12.0, "some steps are applied and some are skipped, got {}", eager.3);
+    assert!(eager.2 < 65536.0, "the initial scale must overflow f16 and be reduced");
+    assert!(
+        eager.3 > 4.0 && eager.3 < 12.0,
+        "some steps must be applied and some skipped, but {} steps were applied",
+        eager.3
+    );
     assert_eq!(run(true), eager);
 }
 
@@ -206,7 +214,7 @@ fn averages_match_their_definitions() {
     assert!(matches!(AveragedModel::new(&model, Average::Exponential(1.5)), Err(Error::InvalidArgument { .. })));
 }
 
-/// Like PyTorch's `update_bn`, it averages the means and the unbiased variances over all batches.
+/// Like PyTorch's `update_bn`, `update_bn` averages the means and the unbiased variances over all batches.
 #[test]
 fn update_bn_recomputes_statistics() {
     let norm = |momentum: f64| BatchNorm1d::new(2).momentum(momentum);
@@ -215,7 +223,7 @@ fn update_bn_recomputes_statistics() {
     model.eval();
     let batches = [[[1.0f32, 5.0], [3.0, 5.0]], [[6.0, 5.0], [-2.0, 1.0]]];
     update_bn(&sequential![norm(0.1)], [Tensor::zeros([3, 3], DType::F32)])
-        .expect_err("the data has three channels and the layer two");
+        .expect_err("data of three channels must be an error for a layer of two channels");
     let first = sequential![norm(0.3)];
     first.eval();
     update_bn(&first, batches.iter().map(|&b| Tensor::from(b))).unwrap();
@@ -223,13 +231,14 @@ fn update_bn_recomputes_statistics() {
     assert_eq!(state["0.running_mean"].to_vec::<f32>(), [2.0, 4.0]);
     assert_eq!(state["0.running_var"].to_vec::<f32>(), [17.0, 4.0]);
     assert_eq!(state["0.num_batches_tracked"].item::<i64>(), 2);
-    // Mode and momentum are restored: 0.7·2 + 0.3·2.
+    // update_bn() restores evaluation mode, in which a call leaves the statistics unchanged, and the momentum 0.3: in
+    // training, the mean of channel 1 becomes 0.7·4 + 0.3·5.
     first.forward(&Tensor::from(batches[0]));
     assert_eq!(first.state_dict()["0.num_batches_tracked"].item::<i64>(), 2);
     first.train();
     first.forward(&Tensor::from(batches[0]));
     close(&first.state_dict()["0.running_mean"].to_vec::<f64>(), &[2.0, 0.7 * 4.0 + 0.3 * 5.0], 1e-6, "momentum");
-    // Other statistics are unchanged, and a model without any is not called.
+    // Other statistics are unchanged, and a model without statistics is not called.
     let own = model.state_dict()["3.running_mean"].to_vec::<f32>();
     update_bn(&model, []).unwrap();
     assert_eq!(model.state_dict()["0.running_var"].to_vec::<f32>(), [1.0, 1.0]);
@@ -237,7 +246,7 @@ fn update_bn_recomputes_statistics() {
     update_bn(&Linear::new(2, 2), [Tensor::zeros([9, 9], DType::F32)]).unwrap();
 }
 
-/// Two parameters of a sum have equal gradients in separate memory: each is clipped, or unscaled, once.
+/// Two parameters of a sum have equal gradients in separate memory: each gradient is clipped, or unscaled, once.
 #[test]
 fn gradients_that_are_equal_or_repeat_a_number_are_clipped_once() {
     let pair = || [3.0, 4.0].map(|x| Parameter::new(Tensor::from([x; 2])));

@@ -34,7 +34,7 @@ fn all_kinds_resume_bit_equal() {
             let own = first.parameters().iter().map(|p| Parameter::new(p.copy())).collect();
             let second = make(own, case);
             second.load_state_dict(&first.state_dict()).unwrap();
-            assert_eq!(go_on(&*first), go_on(&*second), "{kind}.{case} in {dtype}");
+            assert_eq!(go_on(&*first), go_on(&*second), "{kind}.{case} in {dtype}: the restored optimizer differs");
         }
     }
 }
@@ -75,7 +75,7 @@ fn biases_can_be_exempt_and_state_goes_by_name() {
     assert!(optimizer.parameters()[2..].iter().all(|p| p.rank() == 1));
     let state = optimizer.state_dict();
     for name in ["groups.0.lr", "state.0.weight.step", "state.0.weight.mean", "state.2.bias.square"] {
-        assert!(state.contains_key(name), "{name} is not in {:?}", state.keys());
+        assert!(state.contains_key(name), "the state must contain {name}, but its names are {:?}", state.keys());
     }
     // State is matched by name: another order of parameters loads the same state.
     let mut turned = model.named_parameters();
@@ -94,7 +94,7 @@ fn a_mismatched_state_dict_changes_nothing() {
     state.insert("groups.0.lr".into(), Tensor::from(7.0));
     state.insert("groups.4.lr".into(), Tensor::from(7.0));
     let Err(Error::StateDict { missing, unexpected, misshaped }) = optimizer.load_state_dict(&state) else {
-        panic!("the error is not Error::StateDict");
+        panic!("the error must be Error::StateDict");
     };
     assert_eq!((missing, unexpected), (vec!["state.0.mean".to_string()], vec!["groups.4.lr".to_string()]));
     assert_eq!(misshaped.iter().map(|m| m.name.as_str()).collect::<Vec<_>>(), ["state.1.mean"]);
@@ -124,7 +124,7 @@ fn parameters_may_be_added_later() {
     let mut late = Adam::new(vec![], options).unwrap();
     assert!(
         matches!(late.try_step(), Err(Error::InvalidArgument { .. })),
-        "an optimizer without parameters cannot step"
+        "a step of an optimizer without parameters must be an error"
     );
     late.add_params(parameters(false, DType::F64)).unwrap();
     assert_eq!(late.clock_tensor(1, "step").unwrap().item::<f64>(), 0.0);
@@ -227,7 +227,8 @@ fn options_out_of_range_are_refused() {
     macro_rules! refused {
         ($($kind:ident $options:ident { $field:ident: $value:expr }),* $(,)?) => {$(
             let options = $options { $field: $value, ..Default::default() };
-            assert!(matches!($kind::new(p(), options), Err(Error::InvalidArgument { .. })), "{options:?}");
+            let result = $kind::new(p(), options);
+            assert!(matches!(result, Err(Error::InvalidArgument { .. })), "{options:?} must be an error");
         )*};
     }
     refused!(

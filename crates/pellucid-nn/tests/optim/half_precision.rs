@@ -27,8 +27,16 @@ fn master_copies_equal_f32_parameters() {
                 let state = half.state_dict();
                 for (i, (h, f)) in half.parameters().iter().zip(full.parameters()).enumerate() {
                     let master = &state[&format!("state.{i}.master")];
-                    assert_eq!(master.to_vec::<f32>(), f.to_vec::<f32>(), "{kind}.{case} in {dtype}");
-                    assert_eq!(h.to_bytes().unwrap(), f.to_dtype(dtype).to_bytes().unwrap(), "{kind}.{case}");
+                    assert_eq!(
+                        master.to_vec::<f32>(),
+                        f.to_vec::<f32>(),
+                        "{kind}.{case} in {dtype}: the master copy differs from the f32 parameter"
+                    );
+                    assert_eq!(
+                        h.to_bytes().unwrap(),
+                        f.to_dtype(dtype).to_bytes().unwrap(),
+                        "{kind}.{case}: the parameter differs from the rounded f32 parameter"
+                    );
                 }
             }
         }
@@ -44,7 +52,7 @@ fn small_steps_are_not_lost() {
         p.set_grad(Some(Tensor::ones([1], DType::BF16)));
         optimizer.step();
     }
-    assert!((p.item::<f64>() - 0.9).abs() < 4e-3, "{}", p.item::<f64>());
+    assert!((p.item::<f64>() - 0.9).abs() < 4e-3, "the parameter is {}, expected about 0.9", p.item::<f64>());
 }
 
 /// Weights that are loaded into half-precision parameters are not overwritten by old master copies.

@@ -43,7 +43,7 @@ fn flat(parameters: &[Parameter]) -> Vec<f64> {
 
 #[track_caller]
 fn close(found: &[f64], expected: &[f64], tolerance: f64, what: &str) {
-    assert_eq!(found.len(), expected.len(), "{what}");
+    assert_eq!(found.len(), expected.len(), "{what}: the number of values differs");
     for (f, e) in found.iter().zip(expected) {
         assert!((f - e).abs() <= tolerance * e.abs().max(1.0), "{what}: got {found:?}, expected {expected:?}");
     }

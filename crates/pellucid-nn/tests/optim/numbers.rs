@@ -103,8 +103,8 @@ fn fixture() -> BTreeMap<(&'static str, usize), Vec<f64>> {
     lines.map(parse).collect()
 }
 
-/// Every public optimizer has a row in `kinds!`, and PyTorch's values or a reference in `papers.rs`. L-BFGS has tests of
-/// its own.
+/// Every public optimizer has a row in `kinds!`, and PyTorch's values or a reference in `papers.rs`. L-BFGS has tests
+/// of its own.
 #[test]
 fn every_optimizer_is_compared() {
     let fixture = fixture();
@@ -117,10 +117,14 @@ fn every_optimizer_is_compared() {
             has_fixture(kind) || PAPERS.iter().any(|(paper, _)| *paper == name),
             "{name}: add its cases to tests/optim/fixtures/optimizers.py, or its algorithm to tests/optim/papers.rs"
         );
-        assert_eq!(has_fixture(kind), !NOT_IN_PYTORCH.contains(&kind), "{name}");
+        assert_eq!(
+            has_fixture(kind),
+            !NOT_IN_PYTORCH.contains(&kind),
+            "{name}: an optimizer must have a fixture or be listed in NOT_IN_PYTORCH, not both"
+        );
     }
     for (kind, name) in TYPES {
-        assert!(OPTIMIZERS.contains(name), "{kind}: the list of optim/mod.rs lacks {name}");
+        assert!(OPTIMIZERS.contains(name), "{kind}: the list of optim/mod.rs must contain {name}");
     }
 }
 
@@ -141,7 +145,7 @@ fn fifty_steps_match_pytorch() {
                     compared += 1;
                 }
             }
-            assert_eq!(compared, 5, "{name}");
+            assert_eq!(compared, 5, "{name}: the fixture must have 5 lines");
         }
     }
 }

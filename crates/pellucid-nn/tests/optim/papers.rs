@@ -19,7 +19,7 @@ pub(crate) const PAPERS: [(&str, fn()); 4] = [
 /// The reference of one parameter: it updates the parameter by its gradient in step t, from 1.
 type Reference = Box<dyn FnMut(&mut [f64], &[f64], i32)>;
 
-/// Returns −1 to 1.5 in this shape.
+/// Returns a tensor of this shape with equally spaced values from −1 to 1.5.
 fn start(shape: &[usize], dtype: DType) -> Tensor {
     Tensor::linspace(-1.0, 1.5, shape.iter().product(), DType::F64).reshape(shape).to_dtype(dtype)
 }
@@ -112,7 +112,7 @@ pub(crate) fn lamb_matches_its_paper() {
     }
 }
 
-/// If a norm is 0 the ratio is 1, so that parameters that start at 0 can change.
+/// If a norm is 0 the ratio is 1, so parameters that start at 0 can change.
 #[test]
 fn lamb_moves_from_zero() {
     let p = Parameter::new(Tensor::zeros([2], DType::F64));

@@ -58,7 +58,11 @@ fn all_kinds_replay_bit_equal() {
         for case in 0..cases {
             for dtype in [DType::F32, DType::BF16] {
                 let eager = run(make, case, kind == "muon", dtype, false);
-                assert_eq!(run(make, case, kind == "muon", dtype, true), eager, "{kind}.{case} in {dtype}");
+                assert_eq!(
+                    run(make, case, kind == "muon", dtype, true),
+                    eager,
+                    "{kind}.{case} in {dtype}: the captured steps differ from the eager steps"
+                );
             }
         }
     }
@@ -81,20 +85,24 @@ fn all_kinds_train_a_model_bit_equal() {
         let hand = make(other.parameters(), 0);
         let mut trainer = GraphTrainer::new(&model, MseLoss::default(), make(model.parameters(), 0), 0);
         trainer.compile(&[4, 6]).unwrap();
-        assert_eq!(trainer.current().unwrap().gradients.bound.len(), 2, "{kind}");
+        assert_eq!(
+            trainer.current().unwrap().gradients.bound.len(),
+            2,
+            "{kind}: both gradients must be bound to the plan's buffers"
+        );
         for (x, y) in &batches {
             trainer.step(x, y).unwrap();
             hand.zero_grad();
             let value = loss::mse(&other.forward(x), y);
             value.backward();
             hand.step();
-            assert_eq!(trainer.current().unwrap().loss.item::<f32>(), value.item::<f32>(), "{kind}");
+            assert_eq!(trainer.current().unwrap().loss.item::<f32>(), value.item::<f32>(), "{kind}: the losses differ");
         }
         let bits = |model: &Sequential, optimizer: &dyn Optimizer| {
             let state = model.state_dict().into_iter().chain(optimizer.state_dict());
             state.map(|(name, t)| (name, t.to_bytes().unwrap())).collect::<Vec<_>>()
         };
-        assert!(bits(&model, trainer.optimizer()) == bits(&other, &hand), "{kind}");
+        assert!(bits(&model, trainer.optimizer()) == bits(&other, &hand), "{kind}: the final values differ");
     }
 }
 
@@ -179,7 +187,7 @@ fn lbfgs_over_a_captured_loss() {
         (losses, own.iter().map(|p| p.to_bytes().unwrap()).chain(state).collect::<Vec<_>>())
     };
     let eager = run(false);
-    assert!(eager.0[2] < eager.0[0], "{:?}", eager.0);
+    assert!(eager.0[2] < eager.0[0], "the loss must fall: {:?}", eager.0);
     assert!(run(true) == eager);
     // Capture of the whole step is an error, whose text names the alternative.
     let lbfgs = Lbfgs::new(parameters(false, DType::F64), LbfgsOptions::default()).unwrap();

@@ -90,7 +90,7 @@ fn schedule(name: &str) -> Box<dyn Schedule> {
             Box::new(StepLr { step_size: 5, gamma: 0.5 }),
             Box::new(PolynomialLr { total: 25, power: 1.0 }),
         ])),
-        other => panic!("{other} is in the fixture only"),
+        other => panic!("add the schedule {other} of the fixture to this test"),
     }
 }
 
@@ -254,7 +254,7 @@ fn negative_rates_are_used_and_non_finite_ones_refused() {
         let ends = schedule::LinearLr { start_factor: f64::from(percent) / 100.0, end_factor: 0.0, total: 7 };
         let mut scheduler = Scheduler::new(ends, &optimizer).unwrap();
         (0..9).for_each(|_| scheduler.step(&optimizer));
-        assert!(optimizer.lr().abs() < 1e-15, "{percent} %");
+        assert!(optimizer.lr().abs() < 1e-15, "the rate after a decay to 0 must be about 0 ({percent} %)");
     }
     // A non-finite rate changes nothing.
     let optimizer = two_groups();

@@ -28,7 +28,7 @@ fn parameter(dtype: DType) -> Vec<Parameter> {
 
 fn close(found: &[f64], expected: &[f64], tolerance: f64) {
     for (f, e) in found.iter().zip(expected) {
-        assert!((f - e).abs() <= tolerance * e.abs().max(1.0), "got {found:?}, expected {expected:?}");
+        assert!((f - e).abs() <= tolerance * e.abs().max(1.0), "the parameters are {found:?}, expected {expected:?}");
     }
 }
 

@@ -13,7 +13,7 @@ pub(crate) fn file() -> StateDict {
             Dtype::F32 => DType::F32,
             Dtype::F64 => DType::F64,
             Dtype::I64 => DType::I64,
-            other => panic!("{name} is of dtype {other:?}"),
+            other => panic!("the dtype {other:?} of {name} is not supported"),
         };
         (name.to_string(), Tensor::from_bytes(view.data(), dtype, view.shape()).unwrap())
     };
@@ -33,7 +33,7 @@ impl<'a> Reference<'a> {
 
     pub(crate) fn get(&self, key: &str) -> &'a Tensor {
         let key = format!("{}/{key}", self.name);
-        self.file.get(&key).unwrap_or_else(|| panic!("the reference file has no tensor {key}"))
+        self.file.get(&key).unwrap_or_else(|| panic!("the reference file must have the tensor {key}"))
     }
 
     /// Returns all tensors under a key, by the rest of their names.
@@ -59,7 +59,11 @@ pub(crate) fn near(what: &str, ours: &Tensor, theirs: &Tensor) {
 /// Asserts equality within this fraction of the largest value, or of 1.
 #[track_caller]
 pub(crate) fn nearer(what: &str, ours: &Tensor, theirs: &Tensor, tolerance: f64) {
-    assert_eq!((ours.shape(), ours.dtype()), (theirs.shape(), theirs.dtype()), "{what}");
+    assert_eq!(
+        (ours.shape(), ours.dtype()),
+        (theirs.shape(), theirs.dtype()),
+        "{what}: shape or dtype differs from PyTorch"
+    );
     let (a, b) = (ours.to_vec::<f64>(), theirs.to_vec::<f64>());
     let size = b.iter().filter(|v| v.is_finite()).fold(1f64, |most, v| most.max(v.abs()));
     let close = |(a, b): (&f64, &f64)| a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= tolerance * size;

@@ -74,7 +74,7 @@ fn every_layer_has_a_row() {
     let untested: Vec<_> = LAYERS.iter().filter(|name| !tested.contains(*name)).collect();
     assert!(untested.is_empty(), "add these layers to reference.py and table.rs in tests/reference: {untested:?}");
     let unlisted: Vec<_> = tested.iter().filter(|name| !LAYERS.contains(name)).collect();
-    assert!(unlisted.is_empty(), "the list of layers/mod.rs lacks {unlisted:?}");
+    assert!(unlisted.is_empty(), "the list of layers/mod.rs must contain {unlisted:?}");
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn shapes_and_summaries_are_known_without_a_kernel() {
         assert_eq!(summary.rows[0].output, *y.shape());
         assert_eq!(summary.parameters, layer.parameter_count());
         let after: Vec<_> = layer.state_dict().values().map(|t| t.to_bytes().unwrap()).collect();
-        assert_eq!(before, after, "the summary changed the state");
+        assert_eq!(before, after, "a summary must not change the state");
         layer.supports_capture().unwrap();
     });
 }
@@ -149,7 +149,7 @@ fn a_captured_layer_equals_the_eager_one() {
             let eager = run(&mut |x| layer.forward(x).to_bytes().unwrap());
             let mut step = capture(|inputs| layer.forward(&inputs[0]), &[x]).unwrap();
             let replayed = run(&mut |x| step.launch(&[x]).unwrap().to_tensor(0).unwrap().to_bytes().unwrap());
-            assert!(eager == replayed, "training: {training}");
+            assert!(eager == replayed, "the captured layer must equal the eager one (training mode: {training})");
             layer.load_state_dict(&state).unwrap();
         }
     });

@@ -163,7 +163,7 @@ fn every_loss_has_a_row() {
     let untested: Vec<_> = LOSSES.iter().filter(|name| !tested.contains(*name)).collect();
     assert!(untested.is_empty(), "add these losses to reference.py and losses.rs in tests/reference: {untested:?}");
     let unlisted: Vec<_> = tested.iter().filter(|name| !LOSSES.contains(name)).collect();
-    assert!(unlisted.is_empty(), "the list of loss/mod.rs lacks {unlisted:?}");
+    assert!(unlisted.is_empty(), "the list of loss/mod.rs must contain {unlisted:?}");
 }
 
 #[test]
@@ -177,7 +177,10 @@ fn values_and_gradients_match_pytorch() {
         for (key, reduction) in [("mean", Reduction::Mean), ("sum", Reduction::Sum), ("none", Reduction::None)] {
             let what = format!("{name}, {option}, {key}");
             let (loss, gradients) = (run.run)(reduction, &reference);
-            assert!(!loss.requires_grad() && gradients.iter().all(|g| !g.requires_grad()), "{what}");
+            assert!(
+                !loss.requires_grad() && gradients.iter().all(|g| !g.requires_grad()),
+                "{what}: loss and gradients must be detached"
+            );
             nearer(&what, &loss, reference.get(&format!("{option}/{key}")), 1e-9);
             assert_eq!(by.len(), gradients.len());
             for (input, gradient) in by.iter().zip(&gradients) {
@@ -188,7 +191,7 @@ fn values_and_gradients_match_pytorch() {
         }
     }
     let theirs = file.keys().filter(|key| key.starts_with("loss/") && key.split('/').count() == 5).count();
-    assert_eq!(checked, theirs, "the table does not contain every loss of the reference file");
+    assert_eq!(checked, theirs, "the table must contain every loss of the reference file");
 }
 
 /// PyTorch's values for weights sin 0, sin 1, .. in each matrix and features cos 0, cos 1, ..
@@ -225,7 +228,7 @@ fn an_adaptive_softmax_matches_pytorch() {
     nearer("by w", &softmax.tail[1].0.weight.grad().unwrap(), &Tensor::from([expected]), 1e-12);
     for cutoffs in [&[][..], &[0, 3], &[3, 3], &[2, 7]] {
         let refused = AdaptiveLogSoftmaxWithLoss::new(4, 7, cutoffs, 2.0);
-        assert!(matches!(refused, Err(Error::InvalidArgument { .. })), "{cutoffs:?}");
+        assert!(matches!(refused, Err(Error::InvalidArgument { .. })), "the cutoffs {cutoffs:?} must be an error");
     }
     assert!(matches!(AdaptiveLogSoftmaxWithLoss::new(4, 7, &[2, 4], 4.0), Err(Error::InvalidArgument { .. })));
 }
@@ -406,9 +409,17 @@ fn sums_and_means_are_distinguished_at_any_magnitude() {
                 move |x: &Tensor, y: &Tensor| -> Result<Tensor> { Ok(MseLoss { reduction }.try_forward(x, y)? * scale) }
             };
             let found = |reduction| infer_grad_scale(&scaled(reduction), &model, &x, &y).unwrap();
-            assert_eq!(found(Reduction::Mean), (1.0, GradKind::Mean), "{scale} {batch}");
-            assert_eq!(found(Reduction::Sum), (1.0 / batch as f64, GradKind::Sum), "{scale} {batch}");
-            assert_eq!(found(Reduction::None), (1.0 / batch as f64, GradKind::Sum), "{scale} {batch}");
+            assert_eq!(found(Reduction::Mean), (1.0, GradKind::Mean), "loss scale {scale}, batch size {batch}");
+            assert_eq!(
+                found(Reduction::Sum),
+                (1.0 / batch as f64, GradKind::Sum),
+                "loss scale {scale}, batch size {batch}"
+            );
+            assert_eq!(
+                found(Reduction::None),
+                (1.0 / batch as f64, GradKind::Sum),
+                "loss scale {scale}, batch size {batch}"
+            );
         }
     }
     let model = Linear::new(4, 3);

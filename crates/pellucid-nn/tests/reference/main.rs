@@ -1,4 +1,5 @@
-//! Layers and losses against PyTorch, whose values are in `reference.safetensors`, and other checks of all of them.
+//! Layers and losses against PyTorch, whose values are in `reference.safetensors`, and other checks of all layers and
+//! losses.
 
 mod file;
 mod layers;

@@ -1,4 +1,4 @@
-//! Layers with state in a whole training step: replayed steps equal eager ones bit for bit.
+//! Layers with state in a whole training step: replayed steps equal eager steps bit for bit.
 
 use pellucid_nn::optim::{Optimizer, Sgd, SgdOptions};
 use pellucid_nn::*;
@@ -59,7 +59,7 @@ fn a_replayed_step_equals_the_eager_one() {
             batches.iter().map(|(x, y)| step(x, y).to_bytes().unwrap()).collect()
         };
         let distinct: std::collections::HashSet<_> = bytes.iter().collect();
-        assert!(distinct.len() == STEPS, "every step must have another loss");
+        assert!(distinct.len() == STEPS, "every step must have a different loss");
         let state = model.state_dict();
         assert_eq!(state["1.num_batches_tracked"].item::<i64>(), STEPS as i64);
         bytes.extend(state.values().map(|t| t.to_bytes().unwrap()));

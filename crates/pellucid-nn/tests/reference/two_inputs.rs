@@ -98,11 +98,17 @@ pub(crate) fn dropout_has_its_probability_and_keeps_the_mean() {
     let check = |layer: &dyn Layer, unit: usize| {
         let y = layer.forward(&x).to_vec::<f32>();
         let units: Vec<&[f32]> = y.chunks(unit).collect();
-        assert!(units.iter().all(|u| u.iter().all(|v| *v == u[0])), "a unit of {unit} elements was dropped in part");
+        assert!(
+            units.iter().all(|u| u.iter().all(|v| *v == u[0])),
+            "each unit of {unit} elements must be dropped or kept as a whole"
+        );
         assert!(units.iter().all(|u| u[0] == 0.0 || (u[0] - 1.0 / 0.7).abs() < 1e-6));
         let dropped = units.iter().filter(|u| u[0] == 0.0).count() as f64 / units.len() as f64;
         // Four standard deviations of the mean of n values.
-        assert!((dropped - 0.3).abs() < 4.0 * (0.21 / units.len() as f64).sqrt(), "{dropped}");
+        assert!(
+            (dropped - 0.3).abs() < 4.0 * (0.21 / units.len() as f64).sqrt(),
+            "the fraction {dropped} of the units is dropped, expected about 0.3"
+        );
         layer.eval();
         assert_eq!(layer.forward(&x).to_vec::<f32>(), x.to_vec::<f32>());
         layer.train();
@@ -125,7 +131,10 @@ fn alpha_dropout_keeps_mean_and_variance() {
         let n = y.len() as f64;
         let mean = y.iter().sum::<f64>() / n;
         let var = y.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n;
-        assert!(mean.abs() < 0.02 && (var - 1.0).abs() < 0.02, "{mean} {var}");
+        assert!(
+            mean.abs() < 0.02 && (var - 1.0).abs() < 0.02,
+            "the mean is {mean}, expected 0; the variance is {var}, expected 1"
+        );
     }
 }
 
@@ -136,7 +145,7 @@ fn rrelu_draws_slopes_in_training() {
     let y = Rrelu::new(0.25, 0.5).forward(&Tensor::full([1000], -1.0, DType::F32)).to_vec::<f64>();
     assert!(y.iter().all(|v| (-0.5..=-0.25).contains(v)));
     let mean = y.iter().sum::<f64>() / 1000.0;
-    assert!((mean + 0.375).abs() < 0.01, "{mean}");
+    assert!((mean + 0.375).abs() < 0.01, "the mean is {mean}, expected -0.375");
 }
 
 #[test]
@@ -149,7 +158,7 @@ fn invalid_inputs_are_refused_and_change_nothing() {
     assert!(matches!(refused(&[1, 3]), Error::InvalidArgument { .. }));
     assert!(matches!(refused(&[2, 3, 2, 2]), Error::ShapeMismatch { .. }));
     for (name, value) in norm.state_dict() {
-        assert_eq!(value.to_vec::<f32>(), before[&name].to_vec::<f32>(), "{name}");
+        assert_eq!(value.to_vec::<f32>(), before[&name].to_vec::<f32>(), "{name} must not change");
     }
     let x = Tensor::ones([1, 3, 8, 8], DType::F32);
     let error = Conv2d::new(3, 4, 3).stride(2).padding(Padding::Same).try_forward(&x).unwrap_err();

@@ -1,4 +1,4 @@
-//! Values that change between launches are tensors; each test checks that the captured step sees one of them.
+//! Values that change between launches are tensors; each test checks that the captured step uses one changed value.
 
 use crate::training::wave;
 use pellucid_nn::optim::schedule::{ReduceLrOnPlateau, ReduceLrOnPlateauOptions};
@@ -84,7 +84,7 @@ fn the_step_count_and_its_bias_corrections() {
         let g = gradients[t as usize - 1];
         let found = step.launch(&[&Tensor::from([g, g])]).unwrap().to_vec::<f64>(0);
         expected -= 0.5 * m(t, gradients) / v(t, gradients).sqrt();
-        assert!(found.iter().all(|f| (f - expected).abs() < 1e-12), "step {t}: {found:?}, expected {expected}");
+        assert!(found.iter().all(|f| (f - expected).abs() < 1e-12), "step {t} returned {found:?}, expected {expected}");
         assert_eq!(adam.clock_tensor(0, "step").unwrap().item::<i32>(), t);
     }
 }
@@ -152,7 +152,7 @@ fn running_statistics() {
         let y = eager.forward(&x);
         assert_eq!(step.launch(&[&x]).unwrap().to_vec::<f32>(0), y.to_vec::<f32>());
         for ((name, a), b) in layer.state_dict().iter().zip(eager.state_dict().values()) {
-            assert_eq!(a.to_bytes().unwrap(), b.to_bytes().unwrap(), "{name} after step {i}");
+            assert_eq!(a.to_bytes().unwrap(), b.to_bytes().unwrap(), "{name} differs after step {i}");
         }
     }
     assert_eq!(layer.state_dict()["num_batches_tracked"].item::<i64>(), 4);
@@ -195,7 +195,7 @@ fn the_count_of_an_average() {
     for _ in 0..3 {
         step.launch(&[&g]).unwrap();
     }
-    // The means of 2, 4, 6 and of 4, 8, 12.
+    // The parameters are 2, 4, 6 and 4, 8, 12 after the three steps; the averages are their means.
     assert_eq!(average.averages().next().unwrap().1.to_vec::<f64>(), [4.0, 8.0]);
 }
 
@@ -262,7 +262,7 @@ fn a_step_outlives_its_model() {
         capture(train, &[&x]).unwrap()
     };
     let losses: Vec<f32> = (0..30).map(|_| step.launch(&[&x]).unwrap().item(0)).collect();
-    assert!(losses.windows(2).all(|pair| pair[1] < pair[0]), "{losses:?}");
+    assert!(losses.windows(2).all(|pair| pair[1] < pair[0]), "the losses must fall: {losses:?}");
 }
 
 #[test]

@@ -140,8 +140,9 @@ fn transformer(dtype: DType) -> TrainingCase {
         before: Box::new(|_| {}),
         state: Box::new(move || {
             let gradients = both.1.parameters().iter().enumerate();
-            let gradients =
-                gradients.map(|(k, p)| (k.to_string(), p.grad().expect("rebind_grads() stored a gradient"))).collect();
+            let gradients = gradients
+                .map(|(k, p)| (k.to_string(), p.grad().expect("rebind_grads() must store a gradient")))
+                .collect();
             together(&[("model", both.0.state_dict()), ("optimizer", both.1.state_dict()), ("gradient", gradients)])
         }),
     }
@@ -264,8 +265,8 @@ fn mixed_precision_with_scale_and_average() {
         let bytes = &state.iter().find(|(own, _)| own.ends_with(name)).unwrap().1;
         f32::from_ne_bytes(bytes[..].try_into().unwrap())
     };
-    assert_eq!(number(".step"), 57.0, "three of the 60 steps are skipped");
-    assert!(number("scaler.scale") > 1024.0, "the scale did not grow between the skipped steps");
+    assert_eq!(number(".step"), 57.0, "three of the 60 steps must be skipped");
+    assert!(number("scaler.scale") > 1024.0, "the scale must grow between the skipped steps");
 }
 
 /// A model wide enough that kernels run on several threads.
@@ -307,5 +308,5 @@ fn a_replayed_step_learns() {
     )
     .unwrap();
     let losses: Vec<f32> = (0..60).map(|_| step.launch(&[&x, &y]).unwrap().item(0)).collect();
-    assert!(losses[0] > 1.0 && losses[59] < 0.1, "{losses:?}");
+    assert!(losses[0] > 1.0 && losses[59] < 0.1, "the loss must fall from above 1 to below 0.1: {losses:?}");
 }

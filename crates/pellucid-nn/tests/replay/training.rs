@@ -86,7 +86,7 @@ pub(crate) fn run(make: fn(DType) -> TrainingCase, dtype: DType, count: usize, l
         let record = |(s, step)| capture(step, &example(s).iter().collect::<Vec<_>>()).unwrap();
         captured.push(t.steps.iter().enumerate().map(record).collect());
     }
-    assert!(state_of(&trainings) == before, "recording changed the state");
+    assert!(state_of(&trainings) == before, "capturing the steps must not change the state");
     let (mut losses, mut others) = (Vec::new(), Vec::new());
     for (i, k, t) in turns {
         (t.before)(i);
@@ -108,11 +108,15 @@ pub(crate) fn run(make: fn(DType) -> TrainingCase, dtype: DType, count: usize, l
 pub(crate) fn same(make: fn(DType) -> TrainingCase, dtype: DType, launches: usize) {
     let eager = run(make, dtype, 1, launches, Way::Eager);
     let distinct: HashSet<_> = eager.losses.iter().collect();
-    assert!(distinct.len() * 3 > launches, "only {} of {launches} losses are different", distinct.len());
-    run(make, dtype, 1, launches, Way::Disturbed).assert_is(&eager, "alone");
-    run(make, dtype, 1, 24, Way::Lazy).assert_is(&run(make, dtype, 1, 24, Way::Eager), "lazily");
+    assert!(
+        distinct.len() * 3 > launches,
+        "more than a third of the losses must differ, but only {} of {launches} do",
+        distinct.len()
+    );
+    run(make, dtype, 1, launches, Way::Disturbed).assert_is(&eager, "replayed among other tensors");
+    run(make, dtype, 1, 24, Way::Lazy).assert_is(&run(make, dtype, 1, 24, Way::Eager), "run lazily");
     run(make, dtype, 2, launches, Way::Replayed)
-        .assert_is(&run(make, dtype, 2, launches, Way::Eager), "two side by side");
+        .assert_is(&run(make, dtype, 2, launches, Way::Eager), "two trainings replayed in turn");
 }
 
 /// Sine values that differ from launch to launch.

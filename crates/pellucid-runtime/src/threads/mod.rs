@@ -69,7 +69,7 @@ pub const GRAIN: usize = 64 << 10;
 
 /// Calls `work(worker, i)` once for every `i < count`, on all threads of the pool.
 ///
-/// Threads claim chunks of `chunk` consecutive indices. Calls with the same worker id run one after the other, so that
+/// Threads claim chunks of `chunk` consecutive indices. Calls with the same worker id run one after the other, so
 /// `work` may index scratch memory by worker id. The worker ids are below [`worker_ids`]`(count)`. The function returns
 /// after all calls have returned.
 ///
@@ -193,9 +193,13 @@ mod tests {
             for tasks in [2, 3, 50, 1000] {
                 let worker_count = worker_ids(tasks);
                 parallel_for(tasks, 1, |worker, _| {
-                    assert!(worker < worker_count, "worker id {worker} is not below {worker_count}");
+                    assert!(worker < worker_count, "worker id {worker} must be less than {worker_count}");
                     assert_eq!(count(), 4, "a helper must use the pool to which it belongs");
-                    assert_eq!(busy[worker].fetch_add(1, Ordering::SeqCst), 0, "worker {worker} is in use twice");
+                    assert_eq!(
+                        busy[worker].fetch_add(1, Ordering::SeqCst),
+                        0,
+                        "two threads must not use worker id {worker} at the same time"
+                    );
                     done.fetch_add(1, Ordering::SeqCst);
                     busy[worker].fetch_sub(1, Ordering::SeqCst);
                 });

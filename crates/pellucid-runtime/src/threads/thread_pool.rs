@@ -1,10 +1,10 @@
 //! A thread pool: the thread that launches a kernel, and helper threads that wait for jobs and share their work.
 //!
 //! A job is a closure over the indices `0..count`. Every thread claims chunks of consecutive indices by an atomic
-//! addition to one counter, so that publishing a job allocates nothing. A general pool cannot guarantee this for jobs
+//! addition to one counter, so publishing a job allocates nothing. A general pool cannot guarantee this for jobs
 //! from threads outside of the pool (rayon's queue allocates a block for every 63 jobs). The caller works too, and does
-//! not wait for helpers that have not joined when the indices are used up. The caller is not a thread of the pool,
-//! which would have to be woken and waited for.
+//! not wait for helpers that have not joined when the indices are used up. The caller need not hand its job to a thread
+//! of the pool, which would have to be woken and waited for.
 //!
 //! The helpers serve one job at a time. A job that arrives meanwhile, from another thread or from within a task, runs
 //! on its own thread alone.
@@ -74,7 +74,7 @@ impl<P: Primitives> Clone for PoolJob<P> {
 
 impl<P: Primitives> Copy for PoolJob<P> {}
 
-// SAFETY: the closure and the counter are `Sync`, so that any thread may use them. The caller of the pool keeps both
+// SAFETY: the closure and the counter are `Sync`, so any thread may use them. The caller of the pool keeps both
 // alive until it has seen all helpers leave.
 unsafe impl<P: Primitives> Send for PoolJob<P> {}
 
@@ -85,8 +85,8 @@ impl<P: Primitives> PoolJob<P> {
     /// *Alive*: the caller of the pool is still in [`ThreadPool::run_job`], whose arguments own the closure and the
     /// counter.
     unsafe fn work_until_done(&self, worker: usize) {
-        // SAFETY: by *alive*, the closure and the counter to which the pointers refer are still borrowed by
-        // `ThreadPool::run_job`.
+        // SAFETY: the caller guarantees *alive*: the closure and the counter to which the pointers refer are still
+        // borrowed by `ThreadPool::run_job`.
         let (work, next) = unsafe { (&*self.work, &*self.next) };
         loop {
             let first = next.fetch_add(self.chunk, Ordering::Relaxed);
@@ -168,7 +168,7 @@ impl<P: Primitives> ThreadPool<P> {
         }
         let next = P::Counter::new(0);
         let result = self.run_job(&next, count, chunk, max_helpers, work, |job| {
-            // SAFETY: *alive* holds, because `run_job` calls this closure.
+            // SAFETY: *alive* of `work_until_done` holds, because `run_job` calls this closure.
             unsafe { job.work_until_done(0) }
         });
         if let Err(panic) = result {
@@ -199,9 +199,9 @@ impl<P: Primitives> ThreadPool<P> {
                 P::yield_now();
             }
         };
-        // Each helper claims one index and waits for the others, so that every helper claims exactly one.
+        // Each helper claims one index and waits for the other helpers, so that every helper claims exactly one index.
         let call_and_wait = |_: usize, _: usize| {
-            // A helper whose call panics must arrive, too, because the others wait for it.
+            // A helper whose call panics must arrive, too, because the other helpers wait for it.
             let result = catch_unwind(f);
             arrived.fetch_add(1, Ordering::AcqRel);
             wait_for_all();
@@ -260,8 +260,8 @@ impl<P: Primitives> ThreadPool<P> {
     fn serve_jobs(&self, keep_running: impl Fn() -> bool) {
         let mut seen = 0;
         while let Some((job, worker)) = self.join_next_job(&mut seen, &keep_running) {
-            // SAFETY: *alive* holds: `join_next_job` counted this helper in `active_helpers`, and `run_job` waits until
-            // that is 0.
+            // SAFETY: *alive* of `work_until_done` holds: `join_next_job` counted this helper in `active_helpers`, and
+            // `run_job` waits until that count is 0.
             let result = catch_unwind(AssertUnwindSafe(|| unsafe { job.work_until_done(worker) }));
             let mut state = self.lock();
             if let Err(panic) = result {

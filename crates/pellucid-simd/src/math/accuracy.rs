@@ -1,6 +1,6 @@
 //! Accuracy tests: every primitive against the `libm` crate, over the whole range of bit patterns.
 //!
-//! The `f32` functions are compared with `libm` in `f64`, so that the reported values are true errors. The `f64`
+//! The `f32` functions are compared with `libm` in `f64`, so the reported values are true errors. The `f64`
 //! functions are compared with `libm` in `f64`, whose own error (below 1 ULP) is part of the reported value.
 
 // The tests print the measured errors, which `--nocapture` shows.
@@ -16,7 +16,7 @@ fn ulps(actual: f32, expected: f64) -> f64 {
         return 0.0;
     }
     if actual == nearest || actual.is_nan() || expected.is_nan() {
-        return f64::INFINITY; // zero with the wrong sign, or a NaN in one of them only
+        return f64::INFINITY; // one value is a zero with the wrong sign, or only one value is NaN
     }
     // An infinite result counts as 2¹²⁸.
     let value = if actual.is_infinite() { 2f64.powi(128).copysign(actual as f64) } else { actual as f64 };
@@ -95,7 +95,7 @@ fn samples(step: usize) -> impl Iterator<Item = f32> {
 }
 
 /// Defines tests of `f32` functions. Each line has the name, the largest allowed error in ULP, the sampling step, and
-/// the reference.
+/// the reference function.
 macro_rules! accuracy {
     ($($test:ident { $($name:ident $limit:literal / $step:literal $reference:expr;)* })*) => {$(
         #[test]
@@ -109,7 +109,7 @@ macro_rules! accuracy {
                     failures.push((stringify!($name), error, at));
                 }
             )*
-            assert!(failures.is_empty(), "{failures:?}");
+            assert!(failures.is_empty(), "the errors of these functions exceed their limits: {failures:?}");
         }
     )*};
 }
@@ -163,7 +163,10 @@ fn trigonometric_functions_are_accurate_near_their_zeros() {
         });
         let (error, at) = largest_error(near, |x| ulps(f(x), reference(x as f64)));
         println!("f32 {name:8} {error:.3} ULP at {at:?} near multiples of π/2");
-        assert!(error <= if name == "tan" { 4.0 } else { 2.0 }, "{name} {error} {at:?}");
+        assert!(
+            error <= if name == "tan" { 4.0 } else { 2.0 },
+            "the error of {name}, {error} ULP at {at:?}, is too large"
+        );
     }
 }
 
@@ -199,7 +202,7 @@ fn f64_functions_agree_with_libm() {
         let all = sampled.chain(edges.into_iter().flat_map(|x| [x, -x]));
         let (error, at) = largest_error(all, |x| ulps64(f(x), reference(x)));
         println!("f64 {name:12} {error} ULP from libm at {at:?}");
-        assert!(error <= limit, "{name} {error} {at:?}");
+        assert!(error <= limit, "the error of {name} is {error} ULP at {at:?}, expected at most {limit}");
     }
 }
 
@@ -210,7 +213,7 @@ fn special_values() {
         let assert_same = |what: &str, actual: T, expected: T| {
             assert!(
                 bits(actual) == bits(expected) || (actual.is_nan() && expected.is_nan()),
-                "{what}: {actual:?}, expected {expected:?}"
+                "{what} is {actual:?}, expected {expected:?}"
             );
         };
         let odd: [(&str, fn(T) -> T, T, T); 12] = [
@@ -310,17 +313,17 @@ fn powers() {
     let (error, at) =
         largest_error(pairs.chain(sampled), |(a, b)| ulps(single::pow(a, b), libm::pow(a as f64, b as f64)));
     println!("f32 pow {error:.3} ULP at {at:?}");
-    assert!(error <= 1.0, "{error} {at:?}");
+    assert!(error <= 1.0, "the error of pow is {error} ULP at {at:?}, expected at most 1");
     let (error, at) = largest_error(values.iter().flat_map(|&a| values.iter().map(move |&b| (a, b))), |(a, b)| {
         ulps(single::atan2(a, b), libm::atan2(a as f64, b as f64))
     });
-    assert!(error <= 1.0, "atan2 {error} {at:?}");
+    assert!(error <= 1.0, "the error of atan2 is {error} ULP at {at:?}, expected at most 1");
 }
 
 /// Checks floor division and remainder against the definitions of Python.
 #[test]
 fn floor_division() {
-    // The double 0.1 is slightly more than a tenth, so that ⌊1 / 0.1⌋ is 9.
+    // The double 0.1 is slightly more than a tenth, so ⌊1 / 0.1⌋ is 9.
     assert_eq!((Real::floor_div(1.0f64, 0.1), Real::rem(1.0f64, 0.1)), (9.0, 0.099_999_999_999_999_95));
     for (a, b, quotient, remainder) in [
         (7.0, 2.0, 3.0, 1.0),
@@ -331,8 +334,8 @@ fn floor_division() {
         (5.0, f32::INFINITY, 0.0, 5.0),
         (-5.0, f32::INFINITY, -1.0, f32::INFINITY),
     ] {
-        assert_eq!(Real::floor_div(a, b), quotient, "{a} // {b}");
-        assert_eq!(Real::rem(a, b).to_bits(), f32::to_bits(remainder), "{a} % {b}");
+        assert_eq!(Real::floor_div(a, b), quotient, "the floor division {a} // {b} is wrong");
+        assert_eq!(Real::rem(a, b).to_bits(), f32::to_bits(remainder), "the remainder {a} % {b} is wrong");
         assert_eq!(Real::floor_div(a as f64, b as f64), quotient as f64);
         assert_eq!(Real::rem(a as f64, b as f64).to_bits(), (remainder as f64).to_bits());
     }
@@ -340,7 +343,10 @@ fn floor_division() {
     assert_eq!(Real::floor_div(-1.0f64, 0.0), f64::NEG_INFINITY);
     assert_eq!(Real::floor_div(1e300, 1e-300), f64::INFINITY);
     for (a, b) in [(f32::INFINITY, 1.0), (f32::NEG_INFINITY, -2.0), (f32::INFINITY, f32::INFINITY), (0.0, 0.0)] {
-        assert!(Real::floor_div(a, b).is_nan() && Real::floor_div(a as f64, b as f64).is_nan(), "{a} // {b}");
+        assert!(
+            Real::floor_div(a, b).is_nan() && Real::floor_div(a as f64, b as f64).is_nan(),
+            "the floor division {a} // {b} must be NaN"
+        );
     }
     assert!(Real::rem(1.0f32, 0.0).is_nan());
 }
@@ -351,7 +357,7 @@ fn gamma_family_and_inverse_error_function() {
     let assert_close = |what: &str, actual: f64, expected: f64, limit: f64| {
         let error = ulps64(actual, expected);
         println!("f64 {what:10} {expected:25} {error} ULP");
-        assert!(error <= limit, "{what}: {actual}, expected {expected}");
+        assert!(error <= limit, "{what} is {actual}, expected {expected}");
     };
     for (x, expected) in [
         (1e-10, -10000000000.577215),
@@ -460,7 +466,7 @@ fn functions_with_a_parameter_match_known_values() {
             let actual = f(n, x);
             assert!(
                 (actual - expected).abs() <= 80.0 * f64::EPSILON * expected.abs(),
-                "{name} {n} {x}: {actual:e}, expected {expected:e}"
+                "{name} of order {n} at {x} is {actual:e}, expected {expected:e}"
             );
         }
     };
@@ -533,13 +539,13 @@ fn fast_exponentials_equal_the_full_exponentials() {
     let limit = f32::EXP_LIMIT;
     for bits in (0..=limit.to_bits()).step_by(997).chain([limit.to_bits()]) {
         for x in [f32::from_bits(bits), -f32::from_bits(bits)] {
-            assert_eq!(Real::exp_fast(x).to_bits(), Real::exp(x).to_bits(), "e^{x}");
+            assert_eq!(Real::exp_fast(x).to_bits(), Real::exp(x).to_bits(), "exp_fast({x}) differs from exp({x})");
         }
     }
     let limit = f64::EXP_LIMIT;
     for k in 0..=1_000_000 {
         for x in [limit * k as f64 / 1e6, -limit * k as f64 / 1e6] {
-            assert_eq!(Real::exp_fast(x).to_bits(), Real::exp(x).to_bits(), "e^{x}");
+            assert_eq!(Real::exp_fast(x).to_bits(), Real::exp(x).to_bits(), "exp_fast({x}) differs from exp({x})");
         }
     }
 }

@@ -63,7 +63,7 @@ fn power_series(order: f64, a: f64) -> f64 {
         sum += term;
         k += 1.0;
     }
-    // The sum is at most e^a, and a is below 470 here, so that it does not overflow.
+    // The sum is at most e^a, and a is below 470 here, so the sum does not overflow.
     sum * exp(-a)
 }
 

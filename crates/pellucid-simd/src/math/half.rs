@@ -124,7 +124,7 @@ mod tests {
             let next = if h == 0x7bff { 65536.0 } else { F16(h + 1).to_f32() };
             let tie = (F16(h).to_f32() + next) * 0.5;
             let even = if h & 1 == 0 { h } else { h + 1 };
-            assert_eq!(F16::from_f32(tie), F16(even), "{tie}");
+            assert_eq!(F16::from_f32(tie), F16(even), "the tie {tie} must round to even");
             assert_eq!(F16::from_f32(f32::from_bits(tie.to_bits() - 1)), F16(h));
             assert_eq!(F16::from_f32(f32::from_bits(tie.to_bits() + 1)), F16(h + 1));
             assert_eq!(F16::from_f32(-tie), F16(even | 0x8000));

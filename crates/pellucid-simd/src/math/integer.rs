@@ -146,8 +146,12 @@ mod tests {
         for a in -9i64..=9 {
             for b in -4i64..=4 {
                 let expected = if b == 0 { 0 } else { (a as f64 / b as f64).floor() as i64 };
-                assert_eq!(a.floor_div(b), expected, "{a} / {b}");
-                assert_eq!(Int::rem(a, b), if b == 0 { 0 } else { a - b * expected }, "{a} % {b}");
+                assert_eq!(a.floor_div(b), expected, "the floor division {a} / {b} is wrong");
+                assert_eq!(
+                    Int::rem(a, b),
+                    if b == 0 { 0 } else { a - b * expected },
+                    "the remainder {a} % {b} is wrong"
+                );
             }
         }
         assert_eq!(i32::MIN.floor_div(-1), i32::MIN);

@@ -4,8 +4,8 @@ use std::ops::{Add, Div, Mul, Sub};
 
 /// One `f32`, or several vectors of `f32`, with the same operations and the same rounding.
 ///
-/// A function that is generic over this trait is the scalar function for `f32`. For several vectors, its steps are
-/// interleaved, so that the processor finds independent instructions within a short reorder window.
+/// A function that is generic over this trait is the scalar function for `f32`. For several vectors, its operations
+/// are interleaved, so that the processor finds independent instructions within a short reorder window.
 pub trait Single: Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self> {
     /// Returns the constant c, broadcast to all lanes.
     fn of(c: f32) -> Self;

@@ -1,6 +1,7 @@
-//! [`Pack`]: several vectors of `f32`. Each step of a function is applied to all of them before the next step.
+//! [`Pack`]: several vectors of `f32`. Each operation of a function is applied to all vectors before the next
+//! operation.
 //!
-//! Interleaving gives the processor independent instructions, so that latencies of dependent steps overlap.
+//! Interleaving gives the processor independent instructions, so the latencies of dependent instructions overlap.
 
 use super::FloatVector;
 use crate::math::Single;
@@ -69,10 +70,10 @@ impl<V: SingleVector, const K: usize> Pack<V, K> {
 /// Computes `Pack([e(0), e(1), ..])` for an expression e(k). A macro, because a closure might not be inlined.
 macro_rules! pack_of {
     (|$k:ident| $e:expr) => {{
-        // SAFETY: *instruction set* is a clause of `Pack::new` that covers every operation on packs.
+        // SAFETY: the caller of `Pack::new` guarantees its clause *instruction set* for every operation on the pack.
         let mut vectors = [unsafe { V::zero() }; K];
         for $k in 0..K {
-            // SAFETY: *instruction set* is a clause of `Pack::new` that covers every operation on packs; *pointer
+            // SAFETY: the caller of `Pack::new` guarantees *instruction set* for every operation on the pack; *pointer
             // validity* of `splat` holds because its argument is a reference to a local `f32`.
             vectors[$k] = unsafe { $e };
         }
@@ -136,13 +137,13 @@ macro_rules! apply_in_fours {
     ($f:path, $v:ident) => {{
         let (mut vectors, remainder) = ($v, R / 4 * 4);
         for four in vectors.as_chunks_mut::<4>().0 {
-            // SAFETY: *instruction set* is a clause of the enclosing function, and the pack is used only in this
-            // statement.
+            // SAFETY: the caller of the enclosing function guarantees *instruction set* of `Vector` for its whole
+            // body. The `Pack` is used only in this statement, which is part of that body.
             *four = $f(unsafe { Pack::new(four) }).0;
         }
         for one in vectors[remainder..].as_chunks_mut::<1>().0 {
-            // SAFETY: *instruction set* is a clause of the enclosing function, and the pack is used only in this
-            // statement.
+            // SAFETY: the caller of the enclosing function guarantees *instruction set* of `Vector` for its whole
+            // body. The `Pack` is used only in this statement, which is part of that body.
             *one = $f(unsafe { Pack::new(one) }).0;
         }
         vectors

@@ -144,8 +144,8 @@ pub unsafe trait Vector: Copy {
 ///
 /// The clauses *instruction set*, *pointer validity* and *mask* are those of [`Vector`].
 pub trait FloatVector: Vector<Scalar: Real> {
-    /// Whether the instruction set has a fused multiply-add. Without one, polynomials are sequences of calls, and code
-    /// calls a function of one element instead of inlining it for every lane.
+    /// Whether the instruction set has a fused multiply-add. Without one, every multiply-add is a call of the C
+    /// library; kernels then call scalar functions for each lane instead of inlining them.
     const HAS_FMA: bool = true;
 
     /// Returns `self · b` in every lane.
@@ -214,7 +214,7 @@ pub trait Function<T> {
     /// Returns the result without branches. It is correct for every operand for which `is_rare` is false.
     fn at(x: T) -> Self::Out;
 
-    /// Returns true for an operand that [`at`](Self::at) does not cover.
+    /// Returns true for an operand for which the result of [`at`](Self::at) is not correct.
     #[inline(always)]
     fn is_rare(_: T) -> bool {
         false
@@ -230,8 +230,8 @@ pub trait Function<T> {
 /// Returns the elements of an array of vectors, in order.
 #[inline(always)]
 pub fn lanes<V: FloatVector, const R: usize>(v: &mut [V; R]) -> &mut [V::Scalar] {
-    // SAFETY: the memory of a vector consists of its `LANES` elements in order, without padding (the clause *Layout* of `Vector`),
-    // so that `R * LANES` elements are valid. The result borrows `v` exclusively.
+    // SAFETY: the memory of a vector consists of its `LANES` elements in order, without padding (the clause *Layout* of
+    // `Vector`), so `R * LANES` elements are valid. The result borrows `v` exclusively.
     unsafe { std::slice::from_raw_parts_mut(v.as_mut_ptr().cast(), R * V::LANES) }
 }
 

@@ -3,17 +3,17 @@
 use super::{Element, FloatVector, Vector};
 use crate::math::Real;
 
-/// The lanes of the vectors of [`Portable`](crate::Portable).
+/// The number of lanes of the vectors of [`Portable`](crate::Portable).
 ///
-/// On x86-64, portable code runs only on processors without AVX2. It lacks fused multiply-add instructions, so that
-/// wider vectors would be longer code without being faster.
+/// On x86-64, portable code runs only on processors without AVX2. There the multiply-add is a call of the C library
+/// for each lane, so wider vectors would make the code longer and not faster.
 pub(crate) const PORTABLE_LANES: usize = if HAS_FMA { 8 } else { 4 };
 
 /// Whether portable code has a fused multiply-add: the baseline of x86-64 has none.
 const HAS_FMA: bool = !cfg!(all(target_arch = "x86_64", not(target_feature = "fma")));
 
-/// A vector of N elements in an array, where N is a power of two. Eight elements are two NEON registers of `f32`, or one
-/// AVX2 register of `i32`.
+/// A vector of N elements in an array, where N is a power of two. Eight elements are two NEON registers of `f32`, or
+/// one AVX2 register of `i32`.
 ///
 /// Its methods need no enabled instruction set; the clause *instruction set* of [`Vector`] always holds.
 #[derive(Clone, Copy)]
@@ -40,13 +40,13 @@ unsafe impl<T: Element, const N: usize> Vector for Lanes<T, N> {
 
     #[inline(always)]
     unsafe fn mask(n: usize) -> (usize, usize) {
-        debug_assert!(n <= N, "{n} lanes");
+        debug_assert!(n <= N, "{n} lanes must fit the {N} lanes of a vector");
         (0, n)
     }
 
     #[inline(always)]
     unsafe fn mask_from(first: usize, n: usize) -> (usize, usize) {
-        debug_assert!(first + n <= N, "{n} lanes from lane {first} on");
+        debug_assert!(first + n <= N, "{n} lanes from lane {first} on must fit the {N} lanes of a vector");
         (first, first + n)
     }
 
@@ -59,17 +59,18 @@ unsafe impl<T: Element, const N: usize> Vector for Lanes<T, N> {
     #[inline(always)]
     unsafe fn load_part(p: *const T, mask: (usize, usize)) -> Self {
         if mask == (0, N) {
-            // SAFETY: the mask selects all lanes, so that *pointer validity* covers reads of all lanes.
+            // SAFETY: the mask selects all lanes, so *pointer validity* of `Vector` covers reads of all lanes.
             return unsafe { Self::load(p) };
         }
-        // SAFETY: `load_over` and this method have the same contract: *pointer validity* for the lanes in the mask.
+        // SAFETY: `load_over` and this method have the same contract: *pointer validity* of `Vector` for the lanes in
+        // the mask.
         unsafe { Self([T::ZERO; N]).load_over(p, mask) }
     }
 
     #[inline(always)]
     unsafe fn load_over(mut self, p: *const T, (first, end): (usize, usize)) -> Self {
         for (i, lane) in self.0.iter_mut().enumerate().take(end).skip(first) {
-            // SAFETY: *pointer validity* of `Vector`: lane `i` is in the mask, so that `p + i` is valid for a read.
+            // SAFETY: *pointer validity* of `Vector`: lane `i` is in the mask, so `p + i` is valid for a read.
             *lane = unsafe { p.wrapping_add(i).read_unaligned() };
         }
         self
@@ -84,11 +85,11 @@ unsafe impl<T: Element, const N: usize> Vector for Lanes<T, N> {
     #[inline(always)]
     unsafe fn store_part(self, p: *mut T, (first, end): (usize, usize)) {
         if (first, end) == (0, N) {
-            // SAFETY: the mask selects all lanes, so that *pointer validity* covers writes of all lanes.
+            // SAFETY: the mask selects all lanes, so *pointer validity* of `Vector` covers writes of all lanes.
             return unsafe { self.store(p) };
         }
         for (i, &lane) in self.0.iter().enumerate().take(end).skip(first) {
-            // SAFETY: *pointer validity* of `Vector`: lane `i` is in the mask, so that `p + i` is valid for a write.
+            // SAFETY: *pointer validity* of `Vector`: lane `i` is in the mask, so `p + i` is valid for a write.
             unsafe { p.add(i).write_unaligned(lane) }
         }
     }
@@ -202,8 +203,8 @@ impl<T: Element + Real, const N: usize> FloatVector for Lanes<T, N> {
 
     #[inline(always)]
     unsafe fn stream(self, p: *mut T) {
-        debug_assert!(p.is_aligned(), "{p:?}");
-        // SAFETY: `stream` and `store` require the same *pointer validity*: writes of all lanes.
+        debug_assert!(p.is_aligned(), "the pointer {p:?} of a non-temporal store must be aligned");
+        // SAFETY: `stream` and `store` require the same clause, *pointer validity* of `Vector`: writes of all lanes.
         unsafe { self.store(p) }
     }
 }

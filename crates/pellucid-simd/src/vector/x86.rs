@@ -21,7 +21,7 @@ pub struct F64x4(__m256d);
 
 /// Implements [`Vector`] and [`FloatVector`] with intrinsics.
 ///
-/// Operations with masks differ in form between the instruction sets, so that the macro receives them as expressions.
+/// Operations with masks differ in form between the instruction sets; the macro therefore receives them as expressions.
 macro_rules! impl_vector {
     (
         $name:ident, $scalar:ty, lanes $lanes:literal, mask $mask:ty, side $side:literal by $transpose:ident;
@@ -41,20 +41,21 @@ macro_rules! impl_vector {
 
             #[inline(always)]
             unsafe fn zero() -> Self {
-                // SAFETY: *instruction set* covers the intrinsic.
+                // SAFETY: *instruction set* of `Vector` covers the intrinsic.
                 Self(unsafe { $zero() })
             }
 
             #[inline(always)]
             unsafe fn splat(p: *const $scalar) -> Self {
-                // SAFETY: *instruction set* covers the intrinsic; *pointer validity* covers one read at `p`.
+                // SAFETY: *instruction set* of `Vector` covers the intrinsic; *pointer validity* covers one read at
+                // `p`.
                 Self(unsafe { $set(p.read_unaligned()) })
             }
 
             #[inline(always)]
             unsafe fn mask($n: usize) -> $mask {
                 debug_assert!($n <= $lanes);
-                // SAFETY: *instruction set* covers the intrinsics.
+                // SAFETY: *instruction set* of `Vector` covers the intrinsics.
                 #[allow(unused_unsafe)]
                 unsafe {
                     $make_mask
@@ -63,7 +64,7 @@ macro_rules! impl_vector {
 
             #[inline(always)]
             unsafe fn mask_from(first: usize, n: usize) -> $mask {
-                // SAFETY: *instruction set* covers the intrinsics; `first + n <= LANES` (*mask*) implies
+                // SAFETY: *instruction set* of `Vector` covers the intrinsics; `first + n <= LANES` (*mask*) implies
                 // `first <= LANES`.
                 unsafe {
                     let ($from, $to) = (Self::mask(first), Self::mask(first + n));
@@ -77,65 +78,69 @@ macro_rules! impl_vector {
             #[inline(always)]
             unsafe fn load_over(self, $op: *const $scalar, $om: $mask) -> Self {
                 let $ov = self.0;
-                // SAFETY: *instruction set* covers the intrinsics; *pointer validity* covers the lanes in the mask. A
-                // masked load suppresses faults of the other lanes.
+                // SAFETY: *instruction set* of `Vector` covers the intrinsics; *pointer validity* covers the lanes in
+                // the mask. A masked load suppresses faults of the other lanes.
                 Self(unsafe { $load_over })
             }
 
             #[inline(always)]
             unsafe fn load(p: *const $scalar) -> Self {
-                // SAFETY: *instruction set* covers the intrinsic; *pointer validity* covers reads of all lanes.
+                // SAFETY: *instruction set* of `Vector` covers the intrinsic; *pointer validity* covers reads of all
+                // lanes.
                 Self(unsafe { $load(p) })
             }
 
             #[inline(always)]
             unsafe fn load_part($lp: *const $scalar, $lm: $mask) -> Self {
-                // SAFETY: *instruction set* covers the intrinsic; *pointer validity* covers the lanes in the mask. A
-                // masked load suppresses faults of the other lanes.
+                // SAFETY: *instruction set* of `Vector` covers the intrinsic; *pointer validity* covers the lanes in
+                // the mask. A masked load suppresses faults of the other lanes.
                 Self(unsafe { $load_part })
             }
 
             #[inline(always)]
             unsafe fn store(self, p: *mut $scalar) {
-                // SAFETY: *instruction set* covers the intrinsic; *pointer validity* covers writes of all lanes.
+                // SAFETY: *instruction set* of `Vector` covers the intrinsic; *pointer validity* covers writes of all
+                // lanes.
                 unsafe { $store(p, self.0) }
             }
 
             #[inline(always)]
             unsafe fn store_part(self, $sp: *mut $scalar, $sm: $mask) {
                 let $sv = self.0;
-                // SAFETY: *instruction set* covers the intrinsic; *pointer validity* covers the lanes in the mask. A
-                // masked store suppresses faults of the other lanes.
+                // SAFETY: *instruction set* of `Vector` covers the intrinsic; *pointer validity* covers the lanes in
+                // the mask. A masked store suppresses faults of the other lanes.
                 unsafe { $store_part }
             }
 
             #[inline(always)]
             unsafe fn mul_add(self, b: Self, c: Self) -> Self {
-                // SAFETY: *instruction set* covers the intrinsics.
+                // SAFETY: *instruction set* of `Vector` covers the intrinsics.
                 Self(unsafe { $fma(self.0, b.0, c.0) })
             }
 
             #[inline(always)]
             unsafe fn add(self, b: Self) -> Self {
-                // SAFETY: *instruction set* covers the intrinsics.
+                // SAFETY: *instruction set* of `Vector` covers the intrinsics.
                 Self(unsafe { $add(self.0, b.0) })
             }
 
             #[inline(always)]
             unsafe fn sub(self, b: Self) -> Self {
-                // SAFETY: *instruction set* covers the intrinsics.
+                // SAFETY: *instruction set* of `Vector` covers the intrinsics.
                 Self(unsafe { $sub(self.0, b.0) })
             }
 
             #[inline(always)]
             unsafe fn fold(self) -> $scalar {
-                // SAFETY: *instruction set* implies the instructions that the reduction requires.
+                // SAFETY: the clause *instruction set* of `Vector` implies the instructions that the reduction
+                // requires.
                 unsafe { $fold(self.0) }
             }
 
             #[inline(always)]
             unsafe fn transpose(from: *const $scalar, from_row: isize, to: *mut $scalar, to_row: usize) {
-                // SAFETY: *instruction set* implies AVX; *pointer validity* covers the square block at its row strides.
+                // SAFETY: *instruction set* of `Vector` implies AVX; *pointer validity* covers the square block at its
+                // row strides.
                 unsafe { $transpose(from, from_row, to, to_row) }
             }
         }
@@ -143,33 +148,33 @@ macro_rules! impl_vector {
         impl FloatVector for $name {
             #[inline(always)]
             unsafe fn mul(self, b: Self) -> Self {
-                // SAFETY: *instruction set* covers the intrinsics.
+                // SAFETY: *instruction set* of `Vector` covers the intrinsics.
                 Self(unsafe { $mul(self.0, b.0) })
             }
 
             #[inline(always)]
             unsafe fn div(self, b: Self) -> Self {
-                // SAFETY: *instruction set* covers the intrinsics.
+                // SAFETY: *instruction set* of `Vector` covers the intrinsics.
                 Self(unsafe { $div(self.0, b.0) })
             }
 
             #[inline(always)]
             unsafe fn neg(self) -> Self {
-                // SAFETY: *instruction set* covers the intrinsics. (−0 − x is −x for every x.)
+                // SAFETY: *instruction set* of `Vector` covers the intrinsics. (−0 − x is −x for every x.)
                 Self(unsafe { $sub($set(-0.0), self.0) })
             }
 
             #[inline(always)]
             unsafe fn sqrt(self) -> Self {
-                // SAFETY: *instruction set* covers the intrinsics.
+                // SAFETY: *instruction set* of `Vector` covers the intrinsics.
                 Self(unsafe { $sqrt(self.0) })
             }
 
             #[inline(always)]
             unsafe fn stream(self, p: *mut $scalar) {
-                debug_assert!(p.addr().is_multiple_of(size_of::<Self>()), "{p:?}");
-                // SAFETY: *instruction set* covers the intrinsic; *pointer validity* covers writes of all lanes, and
-                // *alignment* of `stream` covers the alignment that a non-temporal store requires.
+                debug_assert!(p.addr().is_multiple_of(size_of::<Self>()), "the pointer {p:?} must be aligned");
+                // SAFETY: *instruction set* of `Vector` covers the intrinsic; *pointer validity* covers writes of all
+                // lanes, and *alignment* of `stream` covers the alignment that a non-temporal store requires.
                 unsafe { $stream(p, self.0) }
             }
 
@@ -183,13 +188,13 @@ macro_rules! f32_functions {
     () => {
         #[inline(always)]
         unsafe fn exp<const R: usize>(v: [Self; R]) -> Option<[Self; R]> {
-            // SAFETY: this method and the function require the same clause, *instruction set*.
+            // SAFETY: this method and the function require the same clause, *instruction set* of `Vector`.
             unsafe { interleaved::exp(v) }
         }
 
         #[inline(always)]
         unsafe fn tanh<const R: usize>(v: [Self; R]) -> Option<[Self; R]> {
-            // SAFETY: this method and the function require the same clause, *instruction set*.
+            // SAFETY: this method and the function require the same clause, *instruction set* of `Vector`.
             Some(unsafe { interleaved::tanh(v) })
         }
     };
@@ -205,19 +210,20 @@ macro_rules! impl_single_vector {
         impl SingleVector for $name {
             #[inline(always)]
             unsafe fn abs(self) -> Self {
-                // SAFETY: *instruction set* covers the intrinsics.
+                // SAFETY: *instruction set* of `Vector` covers the intrinsics.
                 Self(unsafe { $from_bits($and($to_bits(self.0), $set(i32::MAX))) })
             }
 
             #[inline(always)]
             unsafe fn at_most(self, c: Self) -> Self {
-                // SAFETY: *instruction set* covers the intrinsic. (It returns the second operand if one is NaN.)
+                // SAFETY: *instruction set* of `Vector` covers the intrinsic. (It returns the second operand if one is
+                // NaN.)
                 Self(unsafe { $min(c.0, self.0) })
             }
 
             #[inline(always)]
             unsafe fn copysign(self, s: Self) -> Self {
-                // SAFETY: *instruction set* covers the intrinsics.
+                // SAFETY: *instruction set* of `Vector` covers the intrinsics.
                 unsafe {
                     let sign = $set(i32::MIN);
                     Self($from_bits($or($andnot(sign, $to_bits(self.0)), $and(sign, $to_bits(s.0)))))
@@ -226,19 +232,19 @@ macro_rules! impl_single_vector {
 
             #[inline(always)]
             unsafe fn low_bits_as_exponent(self) -> Self {
-                // SAFETY: *instruction set* covers the intrinsics.
+                // SAFETY: *instruction set* of `Vector` covers the intrinsics.
                 Self(unsafe { $from_bits($shift::<23>($to_bits(self.0))) })
             }
 
             #[inline(always)]
             unsafe fn add_bits(self, b: Self) -> Self {
-                // SAFETY: *instruction set* covers the intrinsics.
+                // SAFETY: *instruction set* of `Vector` covers the intrinsics.
                 Self(unsafe { $from_bits($add($to_bits(self.0), $to_bits(b.0))) })
             }
 
             #[inline(always)]
             unsafe fn any_exceeds(self, limit: Self) -> bool {
-                // SAFETY: *instruction set* covers the intrinsics.
+                // SAFETY: *instruction set* of `Vector` covers the intrinsics.
                 unsafe {
                     let ($x, $limit) = (self.abs().0, limit.0);
                     $any_exceeds
@@ -313,11 +319,11 @@ impl_vector! {
 /// Returns the sum of the lanes, reduced by halving.
 ///
 /// # Safety
-/// *AVX-512F* is enabled.
+/// *AVX-512F*: the calling function has AVX-512F enabled.
 #[inline(always)]
 unsafe fn fold512_ps(v: __m512) -> f32 {
-    // SAFETY: *AVX-512F* is enabled and implies AVX. (The extraction goes through `f64` lanes, because that of `f32`
-    // lanes requires AVX-512DQ.)
+    // SAFETY: the caller guarantees *AVX-512F*, which implies AVX. (The extraction goes through `f64` lanes, because
+    // the extraction of `f32` lanes requires AVX-512DQ.)
     unsafe {
         let upper = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(v)));
         fold256_ps(_mm256_add_ps(_mm512_castps512_ps256(v), upper))
@@ -327,20 +333,20 @@ unsafe fn fold512_ps(v: __m512) -> f32 {
 /// Returns the sum of the lanes, reduced by halving.
 ///
 /// # Safety
-/// *AVX-512F* is enabled.
+/// *AVX-512F*: the calling function has AVX-512F enabled.
 #[inline(always)]
 unsafe fn fold512_pd(v: __m512d) -> f64 {
-    // SAFETY: *AVX-512F* is enabled and implies AVX.
+    // SAFETY: the caller guarantees *AVX-512F*, which implies AVX.
     unsafe { fold256_pd(_mm256_add_pd(_mm512_castpd512_pd256(v), _mm512_extractf64x4_pd::<1>(v))) }
 }
 
 /// Returns the sum of the lanes, reduced by halving.
 ///
 /// # Safety
-/// *AVX* is enabled.
+/// *AVX*: the calling function has AVX enabled.
 #[inline(always)]
 unsafe fn fold256_ps(v: __m256) -> f32 {
-    // SAFETY: *AVX* is enabled.
+    // SAFETY: the caller guarantees *AVX*.
     unsafe {
         let four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
         let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
@@ -351,10 +357,10 @@ unsafe fn fold256_ps(v: __m256) -> f32 {
 /// Returns the sum of the lanes, reduced by halving.
 ///
 /// # Safety
-/// *AVX* is enabled.
+/// *AVX*: the calling function has AVX enabled.
 #[inline(always)]
 unsafe fn fold256_pd(v: __m256d) -> f64 {
-    // SAFETY: *AVX* is enabled.
+    // SAFETY: the caller guarantees *AVX*.
     unsafe {
         let two = _mm_add_pd(_mm256_castpd256_pd128(v), _mm256_extractf128_pd::<1>(v));
         _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)))
@@ -366,11 +372,11 @@ unsafe fn fold256_pd(v: __m256d) -> f64 {
 /// Each load joins the halves of two rows in one register, which leaves two in-lane shuffles per row instead of three.
 ///
 /// # Safety
-/// - *AVX* is enabled.
+/// - *AVX*: the calling function has AVX enabled.
 /// - *Block*: `from` is valid for reads, and `to` for writes, of the block at their row strides.
 #[inline(always)]
 unsafe fn transpose_f32(from: *const f32, from_row: isize, to: *mut f32, to_row: usize) {
-    // SAFETY: *AVX* is enabled; *block* covers all loads and stores, which stay inside of the block.
+    // SAFETY: the caller guarantees *AVX*; *block* covers all loads and stores, which stay inside of the block.
     unsafe {
         for j in [0, 4] {
             // rows[i] holds columns j..j + 4: of row i in its low half, of row i + 4 in its high half.
@@ -394,11 +400,11 @@ unsafe fn transpose_f32(from: *const f32, from_row: isize, to: *mut f32, to_row:
 /// Transposes a 4×4 block. Each load joins the halves of two rows, as in [`transpose_f32`].
 ///
 /// # Safety
-/// - *AVX* is enabled.
+/// - *AVX*: the calling function has AVX enabled.
 /// - *Block*: `from` is valid for reads, and `to` for writes, of the block at their row strides.
 #[inline(always)]
 unsafe fn transpose_f64(from: *const f64, from_row: isize, to: *mut f64, to_row: usize) {
-    // SAFETY: *AVX* is enabled; *block* covers all loads and stores, which stay inside of the block.
+    // SAFETY: the caller guarantees *AVX*; *block* covers all loads and stores, which stay inside of the block.
     unsafe {
         for j in [0, 2] {
             // rows[i] holds columns j..j + 2: of row i in its low half, of row i + 2 in its high half.

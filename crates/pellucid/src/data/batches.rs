@@ -21,7 +21,7 @@ use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 /// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
-/// The order of an epoch depends only on the seed and the number of the epoch.
+/// The order of the samples in an epoch depends only on the seed and the number of the epoch.
 #[derive(Clone, Debug)]
 pub struct Batches {
     tensors: Vec<Tensor>,
@@ -40,14 +40,17 @@ impl Batches {
     /// [`Error::InvalidArgument`] if there is no tensor, or `size` is 0.
     pub fn new(tensors: &[&Tensor], size: usize) -> Result<Batches> {
         let op = "batches";
-        let Some(first) = tensors.first() else { return Err(Error::invalid(op, "needs at least one tensor")) };
+        let Some(first) = tensors.first() else {
+            return Err(Error::invalid(op, "the list of tensors must have at least one tensor"));
+        };
         let samples = first.shape().first().copied();
         if samples.is_none() || tensors.iter().any(|t| t.shape().first().copied() != samples) {
-            let help = "all tensors have the samples as their first axis, the same number of them";
+            let help =
+                "the first axis of every tensor must be the samples, and all tensors must have equally many samples";
             return Err(Error::shapes(op, tensors.iter().map(|t| t.shape()), help));
         }
         if size == 0 {
-            return Err(Error::invalid(op, "a batch has at least one sample, got size 0"));
+            return Err(Error::invalid(op, "a batch must have at least one sample, got size 0"));
         }
         let tensors = tensors.iter().map(|t| t.detach()).collect();
         Ok(Batches { tensors, samples: samples.unwrap_or(0), size, seed: None, drop_last: false, epochs: 0 })
@@ -96,7 +99,7 @@ impl Batches {
     /// nothing: the data set has no samples, or with [`drop_last`](Batches::drop_last) fewer than a batch.
     pub fn try_epoch(&mut self) -> Result<impl ExactSizeIterator<Item = Vec<Tensor>> + use<>> {
         if self.is_empty() {
-            let help = if self.samples == 0 { "" } else { "; make batches smaller, or do not drop the last one" };
+            let help = if self.samples == 0 { "" } else { "; make the batches smaller, or do not drop the last batch" };
             let reason = format!("an epoch of {} samples in batches of {} has no batch{help}", self.samples, self.size);
             return Err(Error::invalid("batches", reason));
         }
@@ -163,9 +166,9 @@ mod tests {
 
     #[test]
     fn permutations_are_uniform() {
-        // Each of 5 values is first about 2000 times in 10,000 shuffles; σ is 40.
+        // In 10,000 shuffles, each of 5 values is expected to be first about 2000 times, with standard deviation 40.
         let mut counts = [0i32; 5];
         (0..10_000).for_each(|epoch| counts[permutation(5, 1, epoch)[0] as usize] += 1);
-        assert!(counts.iter().all(|c| (c - 2000).abs() < 200), "{counts:?}");
+        assert!(counts.iter().all(|c| (c - 2000).abs() < 200), "each value must be first about 2000 times: {counts:?}");
     }
 }

@@ -35,7 +35,7 @@ pub(crate) fn read(path: &Path, rank: usize) -> Result<Idx> {
     parsed.map_err(refuse)
 }
 
-/// Parses IDX from a stream. The error describes the defect.
+/// Parses an IDX array from a stream. The error text describes the defect of the file.
 pub(crate) fn parse(mut stream: impl Read, rank: usize) -> std::result::Result<Idx, String> {
     let mut magic = [0; 4];
     stream.read_exact(&mut magic).map_err(|e| format!("no IDX header: {e}"))?;
@@ -43,10 +43,10 @@ pub(crate) fn parse(mut stream: impl Read, rank: usize) -> std::result::Result<I
         return Err(format!("not an IDX file: it starts with {magic:02x?}, not 00 00"));
     };
     if kind != 0x08 {
-        return Err(format!("holds elements of type {kind:#04x}; only unsigned bytes (0x08) are read"));
+        return Err(format!("the file has elements of type {kind:#04x}; only unsigned bytes (0x08) are supported"));
     }
     if usize::from(axes) != rank {
-        return Err(format!("has {axes} axes, where {rank} are expected"));
+        return Err(format!("the array of the file has {axes} axes, expected {rank}"));
     }
     let mut dims = Vec::with_capacity(rank);
     for axis in 0..rank {
@@ -55,16 +55,16 @@ pub(crate) fn parse(mut stream: impl Read, rank: usize) -> std::result::Result<I
         dims.push(u32::from_be_bytes(len) as usize);
     }
     let size = dims.iter().try_fold(1usize, |size, &d| size.checked_mul(d)).filter(|&size| size <= LIMIT);
-    let size = size.ok_or_else(|| format!("lengths {dims:?} mean more than {LIMIT} elements"))?;
+    let size = size.ok_or_else(|| format!("the lengths {dims:?} in the header mean more than {LIMIT} elements"))?;
     // The vector grows with the bytes that are read. One byte beyond the size reveals surplus data.
     let mut bytes = Vec::new();
     stream
         .take(size as u64 + 1)
         .read_to_end(&mut bytes)
-        .map_err(|e| format!("damaged after {} elements: {e}", bytes.len()))?;
+        .map_err(|e| format!("the file is damaged after {} elements: {e}", bytes.len()))?;
     if bytes.len() != size {
         let found = if bytes.len() > size { "more".to_string() } else { format!("{} elements", bytes.len()) };
-        return Err(format!("lengths {dims:?} mean {size} elements, but the file holds {found}"));
+        return Err(format!("the lengths {dims:?} in the header mean {size} elements, but the file holds {found}"));
     }
     Ok(Idx { dims, bytes })
 }

@@ -42,13 +42,16 @@ impl Digits {
         let labels = idx::read(&labels_path, 1)?;
         let refuse = |path: &Path, reason: String| Err(Error::File { path: path.display().to_string(), reason });
         if images.dims[1..] != [28, 28] {
-            return refuse(&images_path, format!("images are 28 by 28, but these are {:?}", &images.dims[1..]));
+            return refuse(
+                &images_path,
+                format!("the images must be 28 by 28, but their size is {:?}", &images.dims[1..]),
+            );
         }
         if images.dims[0] != labels.dims[0] {
             return refuse(&labels_path, format!("{} labels for {} images", labels.dims[0], images.dims[0]));
         }
         if let Some(label) = labels.bytes.iter().find(|&&l| l > 9) {
-            return refuse(&labels_path, format!("a label is a digit, 0 to 9, but there is {label}"));
+            return refuse(&labels_path, format!("a label must be a digit, 0 to 9, but one is {label}"));
         }
         let bytes = Tensor::from_bytes(&images.bytes, DType::U8, images.dims)?;
         let labels = Tensor::from_bytes(&labels.bytes, DType::U8, labels.dims)?;

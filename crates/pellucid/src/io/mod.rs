@@ -14,7 +14,7 @@ use std::borrow::Cow;
 use std::fs;
 use std::path::Path;
 
-/// The entry of a header that describes the file, so that no tensor can have this name.
+/// The entry of a header that describes the file; no tensor can have this name.
 const RESERVED_NAME: &str = "__metadata__";
 
 /// Writes named tensors to a safetensors file. An existing file is replaced.
@@ -94,7 +94,7 @@ fn parse(bytes: &[u8]) -> std::result::Result<StateDict, String> {
     let mut tensors = StateDict::new();
     for (name, view) in file.iter() {
         let dtype = own_dtype(view.dtype())
-            .ok_or_else(|| format!("{name} is of dtype {:?}, which is not supported", view.dtype()))?;
+            .ok_or_else(|| format!("the tensor {name} has dtype {:?}, which is not supported", view.dtype()))?;
         let mut data = Cow::Borrowed(view.data());
         // Some writers store `true` as a byte other than 1.
         if dtype == DType::Bool && data.iter().any(|&byte| byte > 1) {

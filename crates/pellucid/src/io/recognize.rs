@@ -2,7 +2,7 @@
 
 /// Returns the format of a file and how to convert it to safetensors, or `None` for an unknown format.
 pub(super) fn recognize(bytes: &[u8]) -> Option<String> {
-    // A damaged safetensors file whose header starts correctly.
+    // The file is a damaged safetensors file whose header starts correctly.
     if bytes.get(8) == Some(&b'{') && bytes[4..8] == [0; 4] {
         return None;
     }
@@ -144,13 +144,13 @@ mod tests {
             (b"\x1c\0\0\0TFL3", "a TensorFlow Lite model"),
         ];
         for (bytes, what) in cases {
-            let found = recognize(bytes).unwrap_or_else(|| panic!("{what} is not recognised"));
+            let found = recognize(bytes).unwrap_or_else(|| panic!("{what} must be recognised"));
             assert!(found.starts_with(&format!("this is {what}")) && found.contains("not a safetensors"), "{found}");
         }
         for bytes in
             [&b""[..], b"\0", b"\x08\0\0\0\0\0\0\0{}      ", b"\xff\xfe\xfd\xfc", b"\x02\x03\x01\0abc", b"   \n"]
         {
-            assert_eq!(recognize(bytes), None, "{bytes:?}");
+            assert_eq!(recognize(bytes), None, "{bytes:?} must not be recognised as a format");
         }
     }
 }

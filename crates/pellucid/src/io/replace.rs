@@ -69,14 +69,14 @@ impl TemporaryFile {
             own.push(format!("{}-{}{SUFFIX}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
             let path = target.with_file_name(own);
             let file = match create_private(&path, old) {
-                // Left behind by a process with the same id, which is common in containers.
+                // A process with the same id left a file of this name, which is common in containers.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
                 other => other?,
             };
             let temporary = TemporaryFile { file, path, is_renamed: false };
-            // On a file system without locks, no file is considered stale.
+            // A file system without locks returns an error here: then no temporary file is considered stale.
             let _ = temporary.file.lock();
-            // Another writer may have removed it as stale before it was locked.
+            // Another writer may have removed the new file as stale before the file was locked.
             if temporary.path.exists() {
                 return Ok(temporary);
             }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// The position of a keyword-only argument.
 pub(crate) const KEY: usize = usize::MAX;
 
-/// A call of an operation. Position 0 is its input.
+/// A call of an operation. The argument at position 0 is the input.
 pub(crate) struct Call<'a> {
     pub(crate) arguments: &'a Arguments,
     /// The tensors, by the paths that the arguments name.
@@ -18,7 +18,7 @@ pub(crate) struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Returns the argument at a position or with this keyword, or `None` if it is absent.
+    /// Returns the argument at position `at` or with this keyword, or `None` if it is absent.
     pub(crate) fn get(&self, at: usize, name: &str) -> Option<&Argument> {
         let Arguments { positional, keywords } = self.arguments;
         positional.get(at).or_else(|| keywords.get(name)).filter(|argument| **argument != Argument::None)
@@ -39,12 +39,12 @@ impl Call<'_> {
         self.tensor(1, "other")
     }
 
-    /// Returns the tensor at a position. An argument of another type is an error.
+    /// Returns the tensor argument at this position or with this name. An argument of another type is an error.
     pub(crate) fn tensor(&self, at: usize, name: &str) -> Result<&Tensor> {
         self.optional(at, name).ok_or_else(|| Error::invalid("call", format!("{name} is not a tensor")))
     }
 
-    /// Returns the tensor at a position, if any.
+    /// Returns the argument at this position or with this name, or `None` if it is missing or not a tensor.
     pub(crate) fn optional(&self, at: usize, name: &str) -> Option<&Tensor> {
         match self.get(at, name)? {
             Argument::Tensor(path) => self.tensors.get(path),
@@ -52,7 +52,7 @@ impl Call<'_> {
         }
     }
 
-    /// Returns all tensors from a position on, or those of the list at that position.
+    /// Returns all tensor arguments from position `at` on, or those of the list at that position.
     pub(crate) fn tensors(&self, at: usize) -> Result<Vec<&Tensor>> {
         let arguments = match self.arguments.positional.get(at) {
             Some(Argument::List(items)) => items,
@@ -161,7 +161,7 @@ impl Call<'_> {
         }
     }
 
-    /// Returns the integers (usually lengths) from a position on, or those of the list at that position.
+    /// Returns the integer arguments (usually lengths) from position `at` on, or those of the list at that position.
     pub(crate) fn lengths(&self, at: usize, name: &str) -> Result<Vec<isize>> {
         let spread = || self.arguments.positional.get(at..)?.iter().map(integer).collect();
         self.ints(at, name)
@@ -170,8 +170,8 @@ impl Call<'_> {
             .ok_or_else(|| Error::invalid("call", format!("{name} is not a list of integers")))
     }
 
-    /// Returns the axes of a reduction: all, if none are named. The data allows axes 0 and −1 of a 0-d tensor, which
-    /// Pellucid does not, so they are dropped.
+    /// Returns the axes of a reduction: all, if none are named. The test data allows axes 0 and −1 of a 0-d tensor,
+    /// which Pellucid does not allow; these axes are dropped.
     pub(crate) fn axes(&self, at: usize, name: &str) -> Axes {
         let mut axes = self.ints(at, name).unwrap_or_default();
         if self.x().is_ok_and(|x| x.rank() == 0) {
@@ -223,7 +223,7 @@ impl Call<'_> {
             }
             Some(Argument::List(items)) => items.iter().map(|item| self.part(item)).collect(),
             Some(single) => Ok(vec![self.part(single)?]),
-            None => Err(Error::invalid("call", "no index")),
+            None => Err(Error::invalid("call", "the call has no index")),
         }
     }
 

@@ -31,7 +31,7 @@ enum Engine {
 struct Run {
     name: &'static str,
     float: DType,
-    /// Inputs are column-major, with NaN between their elements.
+    /// Whether inputs are column-major, with NaN between their elements.
     strided: bool,
     engine: Engine,
     outputs: f64,
@@ -45,7 +45,7 @@ impl Run {
     }
 }
 
-/// An eager run in the precision of the data.
+/// An eager run in the precision of the test data.
 const DOUBLE: Run =
     Run { name: "f64", float: DType::F64, strided: false, engine: Engine::Eager, outputs: 1e-9, gradients: 1e-7 };
 /// The same samples, converted to another precision.
@@ -91,7 +91,9 @@ pub(crate) fn refused(binding: &Binding, case: &Case, refusal: &Refusal) -> Resu
     let tensors = case.tensors.iter().filter_map(inside).collect();
     let call = Call { arguments: &refusal.arguments, tensors: &tensors, float: DType::F64 };
     guarded(|| match binding(&call) {
-        Ok(_) => Err(format!("accepted, but expected: {}", refusal.message.lines().next().unwrap_or_default())),
+        Ok(_) => {
+            Err(format!("accepted, but expected the error: {}", refusal.message.lines().next().unwrap_or_default()))
+        }
         Err(_) => Ok(()),
     })
 }
@@ -187,21 +189,21 @@ impl<'a> SampleCheck<'a> {
         Ok(values)
     }
 
-    /// Computes outputs and derivatives. Reads no values, so that a captured step can contain it.
+    /// Computes outputs and derivatives without reading values on the host. A captured step can therefore contain it.
     fn all(&self, leaves: &Leaves) -> Result<Vec<Computed<'a>>, String> {
         let outputs = self.call(leaves)?;
         let stored = if self.sample.post.is_some() { "pout" } else { "out" };
         if self.sample.post.is_none() && outputs.len() != self.sample.outputs {
-            return Err(format!("{} outputs, expected {}", outputs.len(), self.sample.outputs));
+            return Err(format!("the call returned {} outputs, expected {}", outputs.len(), self.sample.outputs));
         }
         let mut all = Vec::new();
         for (j, output) in outputs.iter().enumerate() {
             let Some(expected) = self.stored(stored, j) else {
-                return Err(format!("output {j} is not in the data"));
+                return Err(format!("the test data does not contain output {j}"));
             };
             let float = |dtype: DType| if dtype == DType::F64 { self.run.float } else { dtype };
             if output.dtype() != float(expected.dtype()) {
-                return Err(format!("output {j} is {}, expected {}", output.dtype(), float(expected.dtype())));
+                return Err(format!("output {j} has dtype {}, expected {}", output.dtype(), float(expected.dtype())));
             }
             all.push(self.output(format!("output {j}"), output, expected));
         }
@@ -259,13 +261,14 @@ impl<'a> SampleCheck<'a> {
         self.case.tensors.get(&format!("{}.{kind}.{at}", self.sample.key))
     }
 
-    /// Computes every derivative that the data contains.
+    /// Computes every derivative for which the test data has an expected value.
     fn derivatives(&self, leaves: &Leaves, outputs: &[Tensor], all: &mut Vec<Computed<'a>>) -> Result<(), String> {
         let sample = self.sample;
         let inputs: Vec<&Tensor> = sample.tracked.iter().map(|path| &leaves[path]).collect();
         let mut cotangents = Vec::new();
         for &j in &sample.cotangents {
-            let stored = self.stored("cot", j).ok_or_else(|| format!("cotangent {j} is not in the data"))?;
+            let stored =
+                self.stored("cot", j).ok_or_else(|| format!("the test data does not contain cotangent {j}"))?;
             cotangents.push(self.cast(stored)?.requires_grad_(true));
         }
         let outputs: Vec<&Tensor> = sample.cotangents.iter().map(|&j| &outputs[j]).collect();
@@ -286,7 +289,7 @@ impl<'a> SampleCheck<'a> {
         Ok(())
     }
 
-    /// Returns the directions of the next order, or `None` if the data contains none.
+    /// Returns the directions of the next order, or `None` if the test data contains none.
     fn directions(&self, kind: &str) -> Result<Option<Vec<Option<Tensor>>>, String> {
         let cast = |path| self.stored(kind, path).map(|t| self.cast(t)).transpose();
         let found: Vec<Option<Tensor>> = self.sample.tracked.iter().map(cast).collect::<Result<_, String>>()?;

@@ -28,7 +28,7 @@ fn archive() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance/data/opinfo.safetensors.gz")
 }
 
-/// Returns all operations of the data.
+/// Returns all operations of the test data.
 pub(crate) fn load() -> Vec<Case> {
     match env::var_os(DIRECTORY) {
         Some(directory) => from_directory(Path::new(&directory)),
@@ -41,10 +41,11 @@ fn read(path: &Path) -> Vec<u8> {
 }
 
 fn from_directory(directory: &Path) -> Vec<Case> {
-    let index = String::from_utf8(read(&directory.join("index.json"))).expect("the index is UTF-8");
+    let index = String::from_utf8(read(&directory.join("index.json"))).expect("index.json must be UTF-8");
     let case = |operation: Operation| {
         let bytes = read(&directory.join(&operation.file));
-        let file = SafeTensors::deserialize(&bytes).expect("the file is in the safetensors format");
+        let file =
+            SafeTensors::deserialize(&bytes).expect("the file of the test data must be in the safetensors format");
         let tensors = file.iter().map(|(name, view)| (name.to_string(), tensor(&view))).collect();
         Case { operation, tensors }
     };
@@ -53,13 +54,19 @@ fn from_directory(directory: &Path) -> Vec<Case> {
 
 fn from_archive() -> Vec<Case> {
     let mut bytes = Vec::new();
-    GzDecoder::new(&read(&archive())[..]).read_to_end(&mut bytes).expect("the archive is gzip");
-    let (_, header) = SafeTensors::read_metadata(&bytes).expect("the file is in the safetensors format");
-    let index = &header.metadata().as_ref().expect("the header contains metadata")[INDEX];
+    GzDecoder::new(&read(&archive())[..])
+        .read_to_end(&mut bytes)
+        .expect("the archive of the test data must be a gzip file");
+    let (_, header) =
+        SafeTensors::read_metadata(&bytes).expect("the file of the test data must be in the safetensors format");
+    let index =
+        &header.metadata().as_ref().expect("the safetensors header of the archive must contain metadata")[INDEX];
     let mut tensors: HashMap<String, BTreeMap<String, Tensor>> = HashMap::new();
-    for (name, view) in SafeTensors::deserialize(&bytes).expect("the file is in the safetensors format").iter() {
+    for (name, view) in
+        SafeTensors::deserialize(&bytes).expect("the file of the test data must be in the safetensors format").iter()
+    {
         let (file, name) =
-            name.split_once('/').expect("the name contains the file and the tensor, separated by a slash");
+            name.split_once('/').expect("a name in the archive must be a file and a tensor, separated by a slash");
         tensors.entry(file.to_string()).or_default().insert(name.to_string(), tensor(&view));
     }
     let case = |operation: Operation| {
@@ -83,7 +90,7 @@ fn tensor(view: &TensorView<'_>) -> Tensor {
         Dtype::F64 => DType::F64,
         other => panic!("the dtype {other:?} of safetensors is not supported"),
     };
-    Tensor::from_bytes(view.data(), dtype, view.shape()).expect("the number of bytes matches the shape")
+    Tensor::from_bytes(view.data(), dtype, view.shape()).expect("the number of bytes of a tensor must match its shape")
 }
 
 /// Writes the archive from the directory that the environment variable names:
@@ -92,17 +99,19 @@ fn tensor(view: &TensorView<'_>) -> Tensor {
 #[ignore = "writes the archive in the repository"]
 fn pack() {
     let directory = PathBuf::from(env::var_os(DIRECTORY).expect("PELLUCID_OPINFO must name the directory of the data"));
-    let index = String::from_utf8(read(&directory.join("index.json"))).expect("the index is UTF-8");
+    let index = String::from_utf8(read(&directory.join("index.json"))).expect("index.json must be UTF-8");
     let files: Vec<(String, Vec<u8>)> =
         index::parse(&index).into_iter().map(|o| (o.file.clone(), read(&directory.join(&o.file)))).collect();
     let mut views = Vec::new();
     for (file, bytes) in &files {
-        let parsed = SafeTensors::deserialize(bytes).expect("the file is in the safetensors format");
+        let parsed =
+            SafeTensors::deserialize(bytes).expect("the file of the test data must be in the safetensors format");
         views.extend(parsed.tensors().into_iter().map(|(name, view)| (format!("{file}/{name}"), view)));
     }
     let metadata = [(INDEX.to_string(), index)].into_iter().collect();
-    let bytes = serialize(views, Some(metadata)).expect("the tensors can be serialised");
+    let bytes = serialize(views, Some(metadata)).expect("serialising the tensors must succeed");
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
-    encoder.write_all(&bytes).expect("a write to memory succeeds");
-    fs::write(archive(), encoder.finish().expect("a write to memory succeeds")).expect("the archive can be written");
+    encoder.write_all(&bytes).expect("a write to memory must succeed");
+    fs::write(archive(), encoder.finish().expect("a write to memory must succeed"))
+        .expect("writing the archive must succeed");
 }

@@ -1,4 +1,4 @@
-//! Cases that are not run, because Pellucid differs from the reference on purpose or the reference is wrong.
+//! Test cases that are not run, because Pellucid differs from PyTorch on purpose or the result of PyTorch is wrong.
 
 /// An operation, the key of its case (`g3` for the third order of every case, `s0.g3` for that of one), and the reason.
 type Difference = (&'static str, &'static str, &'static str);
@@ -7,22 +7,22 @@ const DELIBERATE: &[Difference] = &[
     (
         "logcumsumexp",
         "g3",
-        "NaN in the reference after a value of 1e4; the derivatives with respect to the negligible elements are 0",
+        "PyTorch returns NaN after a value of 1e4; the derivatives with respect to the negligible elements are 0",
     ),
-    ("mean", "e0", "the mean of integers is f32"),
+    ("mean", "e0", "PyTorch refuses the mean of integers; Pellucid returns f32"),
     (
         "nn.functional.normalize",
         "s2",
-        "vectors of one element: every derivative is zero, and that of the reference is rounding error",
+        "vectors of one element: every derivative is zero, and the derivative of PyTorch is rounding error",
     ),
     (
         "nn.functional.layer_norm",
         "g3",
-        "wrong in the reference: differences of the definition, in 100 digits, agree with Pellucid",
+        "the result of PyTorch is wrong: finite differences of the definition, in 100 digits, agree with Pellucid",
     ),
-    ("native_layer_norm", "g3", "as of nn.functional.layer_norm"),
-    ("nn.functional.pdist", "s2.g3", "NaN in the reference; the third derivative of |a − b| is 0"),
-    ("neg", "e0", "booleans count as integers in arithmetic"),
+    ("native_layer_norm", "g3", "the same reason as for nn.functional.layer_norm"),
+    ("nn.functional.pdist", "s2.g3", "PyTorch returns NaN; the third derivative of |a − b| is 0"),
+    ("neg", "e0", "PyTorch refuses booleans; in Pellucid, booleans count as integers in arithmetic"),
 ];
 
 /// Returns true for a case that is not run, or an order that is not compared.

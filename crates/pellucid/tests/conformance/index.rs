@@ -29,9 +29,9 @@ pub(crate) struct Arguments {
 /// The reference for the gradients of one order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
-    /// Values are stored. A path without a value has gradient zero or no gradient.
+    /// The test data contains gradients. An input without a stored gradient has gradient zero or no gradient.
     Known,
-    /// All are zero.
+    /// All gradients are zero.
     Zero,
     /// The gradients are unknown.
     Absent,
@@ -50,7 +50,7 @@ pub(crate) struct Sample {
     pub(crate) preparation: Option<String>,
     pub(crate) post: Option<String>,
     pub(crate) levels: [Level; 3],
-    /// False at kinks: outputs only.
+    /// Whether derivatives are compared; false at kinks, where only outputs are compared.
     pub(crate) comparable: bool,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Operation {
 
 /// The operations of an `index.json`.
 pub(crate) fn parse(json: &str) -> Vec<Operation> {
-    let root: Value = serde_json::from_str(json).expect("the index is JSON");
+    let root: Value = serde_json::from_str(json).expect("the index must be JSON");
     list(&root["ops"]).iter().map(operation).collect()
 }
 
@@ -96,9 +96,12 @@ fn sample(value: &Value) -> Sample {
     Sample {
         key: format!("s{}", value["k"]),
         arguments: arguments(value),
-        outputs: value["n_out"].as_u64().expect("a count") as usize,
+        outputs: value["n_out"].as_u64().expect("`n_out` must be a count") as usize,
         tracked: list(&value["diff_in"]).iter().map(text).collect(),
-        cotangents: list(&value["diff_out"]).iter().map(|j| j.as_u64().expect("an output") as usize).collect(),
+        cotangents: list(&value["diff_out"])
+            .iter()
+            .map(|j| j.as_u64().expect("`diff_out` must contain indices of outputs") as usize)
+            .collect(),
         preparation: value["pre"].as_str().map(str::to_string),
         post: value["post"].as_str().map(str::to_string),
         levels: ["grad", "ggrad", "g3"].map(level),
@@ -112,7 +115,7 @@ fn refusal(value: &Value) -> Refusal {
 
 fn arguments(value: &Value) -> Arguments {
     let positional = std::iter::once(&value["input"]).chain(list(&value["args"])).map(argument).collect();
-    let keywords = value["kwargs"].as_object().expect("keywords");
+    let keywords = value["kwargs"].as_object().expect("`kwargs` must be an object");
     Arguments { positional, keywords: keywords.iter().map(|(name, value)| (name.clone(), argument(value))).collect() }
 }
 
@@ -120,19 +123,21 @@ fn argument(value: &Value) -> Argument {
     match value {
         Value::Null => Argument::None,
         Value::Bool(b) => Argument::Bool(*b),
-        Value::Number(n) => n.as_i64().map_or_else(|| Argument::Float(n.as_f64().expect("a number")), Argument::Int),
+        Value::Number(n) => n
+            .as_i64()
+            .map_or_else(|| Argument::Float(n.as_f64().expect("a JSON number must fit i64 or f64")), Argument::Int),
         Value::String(s) => Argument::Text(s.clone()),
         Value::Array(items) => Argument::List(items.iter().map(argument).collect()),
         Value::Object(object) => {
-            let (tag, value) = object.iter().next().expect("the object has a tag");
+            let (tag, value) = object.iter().next().expect("the object of an argument must have a tag");
             match tag.as_str() {
                 "$t" => Argument::Tensor(text(value)),
                 "$tuple" => Argument::List(list(value).iter().map(argument).collect()),
                 "$dtype" => Argument::DType(text(value)),
-                "$float" => Argument::Float(text(value).parse().expect("a $float is inf, -inf or nan")),
+                "$float" => Argument::Float(text(value).parse().expect("a $float must be inf, -inf or nan")),
                 "$slice" => Argument::Slice([0, 1, 2].map(|i| value[i].as_i64())),
                 "$ellipsis" => Argument::Ellipsis,
-                other => panic!("unknown tag {other}"),
+                other => panic!("the tag {other} of an argument is not known"),
             }
         }
     }

@@ -1,8 +1,8 @@
 //! Operations compared with reference data: outputs, gradients of three orders, forward mode and errors, in `f64` and
 //! `f32`. Strided inputs, lazy and captured execution must give the same bits.
 //!
-//! `data/README.md` describes the data. A binding maps a name of the data (or of other data of this kind) to an
-//! operation of Pellucid; a name without a binding is missing. `expected.txt` lists the operations that pass every
+//! `data/README.md` describes the data. A binding maps an operation name of the data (or of other data of this kind) to
+//! an operation of Pellucid; a name without a binding is missing. `expected.txt` lists the operations that pass every
 //! case: the test fails if one of them fails a case, or if another one passes.
 //!
 //! The table: `cargo test -p pellucid --test conformance -- --nocapture`.
@@ -25,7 +25,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use table::Line;
 
-/// Returns the data without the deliberate differences of third order.
+/// Returns the test data without the third-order gradients that differ deliberately.
 fn cases() -> &'static [Case] {
     static CASES: OnceLock<Vec<Case>> = OnceLock::new();
     CASES.get_or_init(|| {
@@ -81,7 +81,7 @@ fn line(case: &Case, bindings: &Table) -> Line {
         }
     }
     for refusal in &operation.refusals {
-        // Pellucid's operations have no `out` argument, so there is no such error.
+        // Pellucid's operations have no `out` argument, so errors about `out` are not tested.
         let has_place = refusal.arguments.keywords.contains_key("out");
         if !has_place && !is_deliberate(&operation.name, &refusal.key) {
             count(refusal.key.clone(), check::refused(binding, case, refusal));

@@ -1,5 +1,5 @@
-//! Steps around a call that the data specifies: a preparation of the input, so that perturbations preserve its
-//! structure, and a post-processing of the outputs that makes them unique.
+//! Computations around a call that the test data specifies: a preparation of the input, so that perturbations preserve
+//! its structure, and a post-processing of the outputs that makes them unique.
 
 use crate::index::Sample;
 use pellucid::{Error, Result, Tensor, ops};
@@ -15,7 +15,7 @@ pub(crate) fn prepare(sample: &Sample, tensors: &BTreeMap<String, Tensor>) -> Re
         "hermitian_input" => ops::add(x, ops::transpose(x, -2, -1)?)?,
         "triangular_input_real_positive_diagonal" => unit_triangle(x, upper)?,
         "ctc_loss" => ops::log_softmax(x, 2)?,
-        other => return Err(Error::invalid("prepare", format!("unknown preparation {other}"))),
+        other => return Err(Error::invalid("prepare", format!("the preparation of the input `{other}` is not known"))),
     };
     prepared.insert("input".to_string(), x);
     Ok(prepared)
@@ -31,7 +31,8 @@ fn unit_triangle(x: &Tensor, upper: bool) -> Result<Tensor> {
     ops::add(ops::where_(&strict, x, 0.0)?, &diagonal)
 }
 
-/// Applies the post-processing that the sample names. Its results are those that the data contains and differentiates.
+/// Applies the post-processing that the sample names. The test data contains and differentiates the results of the
+/// post-processing.
 pub(crate) fn post(sample: &Sample, outputs: Vec<Tensor>) -> Result<Vec<Tensor>> {
     let first = |x: &Tensor, k: usize| ops::narrow(x, -1, 0, k);
     let smaller = |u: &Tensor, vh: &Tensor| u.shape()[u.rank() - 1].min(vh.shape()[vh.rank() - 1]);
@@ -44,6 +45,9 @@ pub(crate) fn post(sample: &Sample, outputs: Vec<Tensor>) -> Result<Vec<Tensor>>
         }
         (Some("eigenvalues, abs(eigenvectors)"), [values, vectors]) => Ok(vec![values.clone(), ops::abs(vectors)?]),
         (Some("L, U"), [_, l, u]) => Ok(vec![l.clone(), u.clone()]),
-        (Some(other), _) => Err(Error::invalid("post", format!("unknown post {other} of {} outputs", outputs.len()))),
+        (Some(other), _) => Err(Error::invalid(
+            "post",
+            format!("the post-processing `{other}` of {} outputs is not known", outputs.len()),
+        )),
     }
 }

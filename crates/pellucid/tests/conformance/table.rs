@@ -20,7 +20,7 @@ impl Line {
     }
 }
 
-/// Prints the lines and a summary.
+/// Prints the lines of the table and a summary.
 pub(crate) fn print(lines: &[Line]) {
     let mut out = String::new();
     let _ = writeln!(out, "{:<52}{:>6}{:>8}  why not", "operation", "cases", "passed");
@@ -37,13 +37,13 @@ pub(crate) fn print(lines: &[Line]) {
     println!("{out}");
 }
 
-/// Returns the operations of the list that do not pass, and those that pass and are not in the list.
+/// Returns the operations of the list `expected` that do not pass, and those that pass and are not in the list.
 pub(crate) fn differences(lines: &[Line], expected: &str) -> Vec<String> {
     let expected: BTreeSet<&str> = expected.lines().filter(|line| !line.is_empty()).collect();
     let passing: BTreeSet<&str> = lines.iter().filter(|line| line.passes()).map(|line| line.name.as_str()).collect();
     let why = |name: &str| match lines.iter().find(|line| line.name == name) {
-        None => "it is not in the data".to_string(),
-        Some(line) if !line.bound => "it has no binding".to_string(),
+        None => "the test data does not contain the operation".to_string(),
+        Some(line) if !line.bound => "the operation has no binding".to_string(),
         Some(line) => line.failures.join("; "),
     };
     let lost = expected.difference(&passing).map(|name| format!("{name} must pass, but: {}", why(name)));

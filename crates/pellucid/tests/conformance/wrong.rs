@@ -14,7 +14,7 @@ fn verdicts(f: impl Fn(&Tensor) -> Result<Tensor> + Send + Sync + 'static) -> Ve
 }
 
 fn case(name: &str) -> &'static Case {
-    cases().iter().find(|case| case.operation.name == name).expect("the operation is in the data")
+    cases().iter().find(|case| case.operation.name == name).expect("the test data must contain the operation")
 }
 
 #[test]
@@ -31,7 +31,10 @@ fn a_wrong_derivative_is_found_in_its_order() {
             ops::add(ops::sin(x)?, (1..order).try_fold(offset.clone(), |power, _| ops::mul(power, &offset))?)
         };
         for verdict in verdicts(bent) {
-            assert!(verdict.as_ref().is_err_and(|why| why.starts_with(kind)), "order {order}: {verdict:?}");
+            assert!(
+                verdict.as_ref().is_err_and(|why| why.starts_with(kind)),
+                "a wrong derivative of order {order} must be reported as `{kind} ..`, but the result is {verdict:?}"
+            );
         }
     }
 }

@@ -121,11 +121,11 @@ fn no_new_denied_words() {
 fn no_new_types_of_one_name() {
     let mut defined: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (name, text) in files(&["rs"]) {
-        // Types of tests are visible only in their file.
+        // A type that a test defines is visible only in its file.
         if name.contains("/tests/") || name.contains("/tests.rs") || name.contains("/testing") {
             continue;
         }
-        let code = text.split("#[cfg(test)]\nmod tests {").next().expect("split() returns at least one part");
+        let code = text.split("#[cfg(test)]\nmod tests {").next().expect("split() must return at least one part");
         for type_name in types(code) {
             defined.entry(type_name.to_string()).or_default().push(name.clone());
         }

@@ -7,15 +7,15 @@ use std::{env, fs};
 
 /// The root of the workspace.
 pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace directory exists")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace directory must exist")
 }
 
 /// The files of the repository with one of these extensions, by their paths from the root.
 pub(crate) fn files(extensions: &[&str]) -> Vec<(String, String)> {
     fn visit(folder: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(folder)
-            .expect("the directory is readable")
-            .map(|e| e.expect("the directory entry is readable"))
+            .expect("the directory must be readable")
+            .map(|e| e.expect("the directory entry must be readable"))
         {
             let (path, name) = (entry.path(), entry.file_name());
             let name = name.to_string_lossy();
@@ -33,9 +33,12 @@ pub(crate) fn files(extensions: &[&str]) -> Vec<(String, String)> {
     visit(&root, extensions, &mut paths);
     paths.sort();
     let read = |path: PathBuf| {
-        let name =
-            path.strip_prefix(&root).expect("every path starts with the root").to_string_lossy().replace('\\', "/");
-        (name, fs::read_to_string(&path).expect("text"))
+        let name = path
+            .strip_prefix(&root)
+            .expect("every path must start with the root of the workspace")
+            .to_string_lossy()
+            .replace('\\', "/");
+        (name, fs::read_to_string(&path).expect("the file must be UTF-8 text"))
     };
     paths.into_iter().map(read).collect()
 }
@@ -50,27 +53,30 @@ pub(crate) fn compare(file: &str, counts: BTreeMap<String, usize>, places: impl 
         for (name, count) in &counts {
             writeln!(list, "{count} {name}").expect("writing to a String cannot fail");
         }
-        return fs::write(path, list).expect("the list can be written");
+        return fs::write(path, list).expect("writing the list of exceptions must succeed");
     }
-    let list = fs::read_to_string(&path).expect("the list of exceptions is readable");
+    let list = fs::read_to_string(&path).expect("the list of exceptions must be readable");
     let allowed: BTreeMap<&str, usize> = list
         .lines()
         .filter_map(|line| line.split_once(' '))
-        .map(|(n, name)| (name, n.parse().expect("a count")))
+        .map(|(n, name)| (name, n.parse().expect("a line of the list of exceptions must start with a count")))
         .collect();
     let mut wrong = String::new();
     for (name, &count) in &counts {
         let most = allowed.get(name.as_str()).copied().unwrap_or(0);
         if count > most {
-            writeln!(wrong, "{name}: {count}, at most {most}\n{}", places(name))
+            writeln!(wrong, "{name}: {count} findings, expected at most {most}\n{}", places(name))
                 .expect("writing to a String cannot fail");
         }
     }
     for (name, most) in allowed {
         let count = counts.get(name).copied().unwrap_or(0);
         if count < most {
-            writeln!(wrong, "{name}: {count} now; lower the {most} in {file} (UPDATE_EXCEPTIONS=1)")
-                .expect("writing to a String cannot fail");
+            writeln!(
+                wrong,
+                "{name}: {count} findings, fewer than the {most} in {file}; lower that count (UPDATE_EXCEPTIONS=1)"
+            )
+            .expect("writing to a String cannot fail");
         }
     }
     assert!(wrong.is_empty(), "{wrong}");

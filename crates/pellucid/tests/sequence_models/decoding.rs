@@ -37,7 +37,10 @@ fn steps_of_any_length_are_attention_over_the_whole_sequence() {
     for _ in 0..2 {
         for (start, length) in [(0, 4), (4, 1), (5, 1), (6, 3)] {
             let part = model.forward_cached(&x.narrow(1, start, length), &caches);
-            assert!(distance(&part, &whole.narrow(1, start, length)) < 1e-5, "at {start}");
+            assert!(
+                distance(&part, &whole.narrow(1, start, length)) < 1e-5,
+                "the decoded elements from {start} on differ"
+            );
         }
         assert_eq!(caches[2].length().item::<i64>(), 9);
         caches.iter().for_each(KvCache::clear);
@@ -56,7 +59,7 @@ fn a_captured_decoding_step_continues_the_sequence() {
     for at in 0..6 {
         let element = x.narrow(1, at, 1);
         let expected = model.forward_cached(&element, &eager).to_vec::<f32>();
-        assert_eq!(step.launch(&[&element]).unwrap().to_vec::<f32>(0), expected, "step {at}");
+        assert_eq!(step.launch(&[&element]).unwrap().to_vec::<f32>(0), expected, "the decoded element {at} differs");
     }
     assert_eq!(caches[0].length().item::<i64>(), 6);
     let full = step.launch(&[&x.narrow(1, 0, 1)]).err().unwrap();
@@ -76,7 +79,7 @@ fn decoders_with_cross_attention_decode_step_by_step() {
     let caches = model.caches(2, 5);
     for at in 0..5 {
         let part = model.forward_cached(&x.narrow(1, at, 1), &memory, &caches, AttentionMasks::padding(&there));
-        assert!(distance(&part, &whole.narrow(1, at, 1)) < 1e-5, "at {at}");
+        assert!(distance(&part, &whole.narrow(1, at, 1)) < 1e-5, "the decoded element {at} differs");
     }
 }
 
@@ -96,7 +99,10 @@ fn decoding_in_mixed_precision() {
             for (start, length) in [(0, 3), (3, 1), (4, 1)] {
                 let part = model.forward_cached(&x.narrow(1, start, length), caches);
                 let error = distance(&part, &whole.narrow(1, start, length));
-                assert!(error > 0.0 && error < 0.05, "at {start}: {error}");
+                assert!(
+                    error > 0.0 && error < 0.05,
+                    "the error of the decoded elements from {start} on is {error}, expected in (0, 0.05)"
+                );
             }
         }
     }
@@ -120,7 +126,7 @@ fn prompts_may_be_padded_on_the_left() {
             let alone = model.forward_masked(&own(&x), AttentionMasks::causal());
             assert!(
                 distance(&own(&found), &alone) < 1e-5,
-                "a prompt of length {length} has another output in the padded batch"
+                "the output of a prompt of length {length} in the padded batch differs from that without padding"
             );
         }
         assert!(found.isfinite().all(..).item::<bool>());
@@ -138,12 +144,18 @@ fn invalid_inputs_of_a_cache_are_errors() {
     let model = MultiheadAttention::new(8, 2);
     let (x, cache) = (Tensor::ones([1, 3, 8], DType::F32), model.cache(1, 4));
     let refused = |x: &Tensor, cache: &KvCache| model.try_forward_cached(x, cache).err().unwrap();
-    assert!(matches!(refused(&x, &cache), Error::InvalidArgument { .. }), "a cache does not propagate gradients");
+    assert!(
+        matches!(refused(&x, &cache), Error::InvalidArgument { .. }),
+        "a cached call must be an error while gradients are recorded"
+    );
     let _off = no_grad();
-    assert!(matches!(refused(&x, &model.cache(2, 4)), Error::ShapeMismatch { .. }), "the cache has another batch size");
+    assert!(
+        matches!(refused(&x, &model.cache(2, 4)), Error::ShapeMismatch { .. }),
+        "a batch size that differs from that of the cache must be an error"
+    );
     assert!(
         matches!(refused(&Tensor::ones([1, 5, 8], DType::F32), &cache), Error::ShapeMismatch { .. }),
-        "the sequence exceeds the capacity of the cache"
+        "a sequence longer than the capacity of the cache must be an error"
     );
     model.forward_cached(&x, &cache);
     let full = refused(&x, &cache).to_string();
@@ -207,7 +219,10 @@ pub(crate) fn positions_are_sinusoids_or_rows() {
     for (p, k) in [(0usize, 0usize), (0, 1), (7, 2), (49, 3), (49, 4)] {
         let angle = p as f64 / 10_000f64.powf((k - k % 2) as f64 / 5.0);
         let expected = if k % 2 == 0 { angle.sin() } else { angle.cos() };
-        assert!((table.i((p as isize, k as isize)).item::<f64>() - expected).abs() < 1e-12, "{p}, {k}");
+        assert!(
+            (table.i((p as isize, k as isize)).item::<f64>() - expected).abs() < 1e-12,
+            "the encoding of position {p} is wrong at index {k}"
+        );
     }
     let x = Tensor::ones([2, 4, 6], DType::F32);
     let expected = sinusoidal_positions(&Tensor::arange(0i64, 4, 1), 6, DType::F32).unwrap() + 1.0;

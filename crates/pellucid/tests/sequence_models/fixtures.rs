@@ -30,7 +30,7 @@ const TESTS: [(&str, fn()); 14] = [
 #[test]
 fn every_layer_of_sequences_has_a_test() {
     let tested: Vec<&str> = TESTS.iter().map(|(name, _)| *name).collect();
-    assert_eq!(tested, pellucid::nn::SEQUENCE_LAYERS, "the layers of sequences and their tests differ");
+    assert_eq!(tested, pellucid::nn::SEQUENCE_LAYERS, "every layer in SEQUENCE_LAYERS must have a test");
 }
 
 /// A layer of PyTorch with its inputs, outputs and gradients.
@@ -45,7 +45,7 @@ impl Case {
         let prefix = format!("{name}/");
         let own = |(key, value): (String, Tensor)| Some((key.strip_prefix(&prefix)?.to_string(), value));
         let tensors: StateDict = io::load(path).unwrap().into_iter().filter_map(own).collect();
-        assert!(!tensors.is_empty(), "the fixtures contain no case {name}");
+        assert!(!tensors.is_empty(), "the fixtures must contain the test case {name}");
         Case { name, tensors }
     }
 
@@ -64,7 +64,7 @@ impl Case {
             input.set_requires_grad(self.tensors.contains_key(&format!("grad/in/{name}"))).unwrap();
         }
         let outputs = run(&|name| inputs[name].clone());
-        assert_eq!(outputs.len(), self.part("out").len(), "{}", self.name);
+        assert_eq!(outputs.len(), self.part("out").len(), "{}: the number of outputs differs", self.name);
         let fed = outputs.iter().map(|(name, y)| {
             self.compare(&format!("out/{name}"), y);
             (y * &self.tensors[&format!("seed/{name}")]).sum(..)
@@ -80,12 +80,12 @@ impl Case {
 
     fn compare(&self, key: &str, got: &Tensor) {
         let expected = &self.tensors[key];
-        assert_eq!(got.shape(), expected.shape(), "{}: {key}", self.name);
+        assert_eq!(got.shape(), expected.shape(), "{}: the shape of {key} differs", self.name);
         let largest = expected.abs().max(..).item::<f32>().max(1.0);
         let error = (got - expected).abs().max(..).item::<f32>();
         assert!(
             error <= 1e-5 * largest,
-            "{}: the error of {key} is {error}, its largest magnitude is {largest}",
+            "{}: the error of {key} is {error}, too large for elements of magnitude {largest}",
             self.name
         );
     }
@@ -100,7 +100,7 @@ fn self_attention() {
     let _random = pellucid::Generator::new(0).scope();
     let m = attention(MultiheadAttentionOptions::default());
     Case::new("mha").check(&m, |get| vec![("y", m.forward(&get("x")))]);
-    // Three tensors that are not known to be equal are projected separately.
+    // Queries, keys and values that are different tensors are projected separately.
     let m = attention(MultiheadAttentionOptions::default());
     Case::new("mha").check(&m, |get| {
         let x = get("x");

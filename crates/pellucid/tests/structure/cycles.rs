@@ -3,7 +3,7 @@
 use crate::modules::Crate;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// The uses of files by files, with a line of each.
+/// The uses of one file by another, each with the line of one use.
 type Edges = BTreeMap<(usize, usize), usize>;
 
 /// The source files of a crate and their dependencies.
@@ -19,7 +19,7 @@ impl FileGraph {
         FileGraph { names, edges: Crate::new(files).dependencies() }
     }
 
-    /// Returns the strongly connected components of several files among `files`.
+    /// Returns the strongly connected components, with more than one file each, of the dependencies among `files`.
     fn components(&self, files: &BTreeSet<usize>) -> Vec<BTreeSet<usize>> {
         let reach = |start: usize| {
             let mut found = BTreeSet::new();
@@ -49,8 +49,8 @@ impl FileGraph {
         self.edges.range((from, 0)..(from + 1, 0)).map(|(&(_, to), _)| to)
     }
 
-    /// Returns the cycles that break the rule: all components except a parent with its children, without which the
-    /// children are free of cycles. With `one_folder`, a cycle must not leave a folder.
+    /// Returns the cycles that break the rule. A component is allowed if it consists of a parent module with its
+    /// children and has no cycles without the parent. With `one_folder`, a cycle must not leave a folder.
     pub(crate) fn forbidden(&self, one_folder: bool) -> Vec<BTreeSet<usize>> {
         let mut open = vec![(0..self.names.len()).collect::<BTreeSet<usize>>()];
         let mut forbidden = Vec::new();
@@ -69,8 +69,8 @@ impl FileGraph {
         forbidden
     }
 
-    /// Returns the file of the component whose module contains all others, if the component also contains the parents
-    /// in between.
+    /// Returns the file of the component whose module contains the modules of all other files, if the component also
+    /// contains the parent modules in between.
     fn parent(&self, component: &BTreeSet<usize>) -> Option<usize> {
         let modules: BTreeSet<&str> = component.iter().map(|&file| module(&self.names[file])).collect();
         let has_parent = |file: &usize| {
@@ -84,7 +84,7 @@ impl FileGraph {
     /// Returns a shortest cycle of a component as text: `a.rs:12 -> b.rs:3 -> a.rs`.
     pub(crate) fn cycle(&self, component: &BTreeSet<usize>) -> String {
         let shortest = component.iter().filter_map(|&start| self.shortest_cycle(start, component)).min_by_key(Vec::len);
-        let path = shortest.expect("every file of a component is in a cycle");
+        let path = shortest.expect("every file of a component must be in a cycle");
         let steps = path.windows(2).map(|w| format!("{}:{}", self.names[w[0]], self.edges[&(w[0], w[1])]));
         steps.chain([self.names[path[0]].clone()]).collect::<Vec<_>>().join(" -> ")
     }
@@ -101,7 +101,7 @@ impl FileGraph {
                 if to == start {
                     let mut path = vec![start];
                     while path.len() == 1 || path.last() != Some(&start) {
-                        path.push(before[path.last().expect("the path has a start")]);
+                        path.push(before[path.last().expect("the path must not be empty")]);
                     }
                     path.reverse();
                     return Some(path);

@@ -73,7 +73,7 @@ fn links_and_paths_in_documents_exist() {
     let mut wrong = String::new();
     for (name, text) in files.iter().filter(|(name, _)| name.ends_with(".md")) {
         for (line, target) in links::links(text).into_iter().filter(|(_, target)| !links::exists(&root, name, target)) {
-            wrong += &format!("{name}:{line}: the link {target} leads to no file\n");
+            wrong += &format!("{name}:{line}: the target {target} of the link does not exist\n");
         }
         // The changelog names files of the past.
         let paths = if name.ends_with("CHANGELOG.md") { Vec::new() } else { links::quoted_paths(text) };
@@ -111,15 +111,15 @@ fn planted_faults_still_apply() {
     let root = root();
     let list = fs::read_to_string(root.join(".ci/faults/list.txt")).expect(".ci/faults/list.txt must be readable");
     let entries: Vec<&str> = list.split("\nfault ").skip(1).collect();
-    assert!(entries.len() >= 20, "the list has only {} faults", entries.len());
+    assert!(entries.len() >= 20, "the list must have at least 20 faults, but has {}", entries.len());
     for entry in entries {
         let lines = |prefix: &str| entry.lines().filter_map(|l| l.strip_prefix(prefix)).collect::<Vec<_>>().join("\n");
         let (fault, file) = (entry.lines().next().unwrap_or_default().trim(), lines("file "));
         let (old, new) = (lines("- "), lines("+ "));
         let text = fs::read_to_string(root.join(file.trim())).unwrap_or_default();
         assert_eq!(text.matches(&old).count(), 1, "{fault}: the replaced text must occur once in {file}");
-        assert!(!old.is_empty() && old != new, "{fault}: the replacement changes nothing");
-        assert!(lines("test ").contains("-p pellucid"), "{fault}: no test command");
+        assert!(!old.is_empty() && old != new, "{fault}: the fault must change the text");
+        assert!(lines("test ").contains("-p pellucid"), "{fault}: the fault must have a test command");
     }
 }
 

@@ -18,7 +18,7 @@ fn check(f: &Formula, x: &[Vec<f64>], params: &[f64], elements: usize, order: us
     let values = read(gradient, x, &y, &g);
     let symbolic = evaluate(&gradient.formula, &values, params, elements);
     for (i, input) in f.inputs().iter().enumerate() {
-        assert_eq!(symbolic[i].len(), x[i].len(), "the shape of gradient {i} of {f}");
+        assert_eq!(symbolic[i].len(), x[i].len(), "gradient {i} of {f} must have the shape of the input");
         for e in 0..x[i].len() {
             let h = 3e-6 * x[i][e].abs().max(1.0);
             let at = |step: f64| {
@@ -96,10 +96,10 @@ fn gradients_read_only_the_needed_values() {
     let output = [GradientInput::Output(0), GradientInput::Gradient(0)];
     let input = [GradientInput::Input(0), GradientInput::Gradient(0)];
     for f in [formula!(|x| x.exp()), formula!(|x| x.sqrt()), formula!(|x| x.sigmoid()), formula!(|x| x.tan())] {
-        assert_eq!(reads(f), output, "{f}");
+        assert_eq!(reads(f), output, "the gradient must read the output of {f}");
     }
     for f in [formula!(|x| x * x), formula!(|x| x.ln()), formula!(|x| x * x.sigmoid()), formula!(|x| x.relu())] {
-        assert_eq!(reads(f), input, "{f}");
+        assert_eq!(reads(f), input, "the gradient must read the input of {f}");
     }
 }
 
@@ -149,7 +149,7 @@ fn programs_of_higher_orders_stay_short() {
             too_long.push(c.formula.name());
         }
     }
-    assert!(too_long.is_empty(), "{too_long:?} of\n{report}");
+    assert!(too_long.is_empty(), "the gradient programs of {too_long:?} are too long; all lengths:\n{report}");
     let tanh = formula!(|x| x.tanh()).gradient(GradientRequest(1));
     assert_eq!(steps(&tanh.formula), 3, "{tanh}");
 }

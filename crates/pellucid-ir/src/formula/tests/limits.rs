@@ -9,7 +9,7 @@ fn slopes(f: &Formula, points: &[(f64, f64)]) {
     for &(x, expected) in points {
         let found = slope(f, x, &[]);
         let same = found == expected || (found.is_nan() && expected.is_nan());
-        assert!(same, "{f} at {x}: slope {found}, not {expected}");
+        assert!(same, "{f} at {x}: the slope is {found}, expected {expected}");
     }
 }
 
@@ -62,7 +62,7 @@ fn the_unselected_operand_does_not_affect_gradients() {
     slopes(f, &[(0.0, 0.0), (-1.0, 0.0), (2.0, 0.5)]);
     let f = formula!(|x| x.gt(0).select(x, 0.0));
     let g = gradient_at(f, &[vec![-1.0]], &[], &[vec![INF]]);
-    assert_eq!(g[0][0], 0.0, "an infinite gradient is selected away, not multiplied by zero");
+    assert_eq!(g[0][0], 0.0, "an infinite gradient must be deselected, not multiplied by zero");
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn nan_propagates_through_values() {
         formula!(|x| x.abs()),
         formula!(|x| x.row_max()),
     ] {
-        assert!(f.evaluate(&[&nan], &[])[0][0].is_nan(), "{f}");
+        assert!(f.evaluate(&[&nan], &[])[0][0].is_nan(), "the result of {f} for NaN must be NaN");
     }
 }
 

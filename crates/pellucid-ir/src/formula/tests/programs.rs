@@ -22,12 +22,12 @@ pub(super) fn run(program: &Program, inputs: &[Vec<f64>], params: &[f64], elemen
         InstructionOperand::Input(k) => inputs[k as usize][i],
         InstructionOperand::Uniform(u) => uniforms[u as usize],
         InstructionOperand::Register(r) => {
-            tiles[r as usize].as_ref().expect("a register is written before it is read")[i]
+            tiles[r as usize].as_ref().expect("a register must be written before it is read")[i]
         }
-        InstructionOperand::Row(s) => rows[s as usize].expect("a register is written before it is read"),
+        InstructionOperand::Row(s) => rows[s as usize].expect("a register must be written before it is read"),
     };
     for step in &program.steps {
-        assert!(!step.args.contains(&step.into), "destination is a source of {step:?} in\n{program}");
+        assert!(!step.args.contains(&step.into), "the destination must not be a source of {step:?} in\n{program}");
         let arg = |a: usize, i: usize| get(&tiles, &rows, step.args[a], i);
         let at = |i: usize| match step.op {
             Op::Unary(op) => evaluate_unary(op, arg(0, i)),
@@ -37,7 +37,7 @@ pub(super) fn run(program: &Program, inputs: &[Vec<f64>], params: &[f64], elemen
             Op::MulAdd => arg(0, i).mul_add(arg(1, i), arg(2, i)),
             Op::Convert(Compute::F32) => arg(0, i) as f32 as f64,
             Op::Convert(_) => arg(0, i),
-            Op::Round(_) => unreachable!("these cases contain no such instruction"),
+            Op::Round(_) => unreachable!("the test programs must not contain a rounding instruction"),
             Op::Reduce(RowOp::Sum) => (0..elements).map(|i| arg(0, i)).sum(),
             Op::Reduce(op) => {
                 let pick = if op == RowOp::Max { Binary::Max } else { Binary::Min };
@@ -57,11 +57,15 @@ pub(super) fn run(program: &Program, inputs: &[Vec<f64>], params: &[f64], elemen
                         InstructionOperand::Input(k) => !program.inputs[k as usize].per_row,
                         _ => false,
                     };
-                    assert_eq!(full, matches!(step.op, Op::Reduce(_)), "{step:?} in\n{program}");
+                    assert_eq!(
+                        full,
+                        matches!(step.op, Op::Reduce(_)),
+                        "a per-row instruction must read tiles only to reduce them: {step:?} in\n{program}"
+                    );
                 }
                 rows[s as usize] = Some(at(0));
             }
-            other => panic!("a step writes to {other}"),
+            other => panic!("an instruction must write to a register, but one writes to {other}"),
         }
     }
     let store = |s: &Store| {
@@ -78,9 +82,13 @@ fn bits(values: &[Vec<f64>]) -> Vec<Vec<u64>> {
 /// Checks that the programs of `f` and of its gradients compute the same bits as the evaluator.
 fn check(f: &Formula, x: &[Vec<f64>], params: &[f64], elements: usize, order: usize) {
     let program = f.uniform_program(DType::F64).unwrap();
-    assert_eq!(program.is_row(), f.is_row(), "{program}\n{f}");
+    assert_eq!(program.is_row(), f.is_row(), "the program\n{program}\nmust be a row program exactly if {f} is");
     let y = evaluate(f, x, params, elements);
-    assert_eq!(bits(&run(program, x, params, elements)), bits(&y), "{program}\n{f}");
+    assert_eq!(
+        bits(&run(program, x, params, elements)),
+        bits(&y),
+        "the results of\n{program}\ndiffer from the evaluation of {f}"
+    );
     if order > 0 {
         let gradient = f.gradient(GradientRequest::all(f.inputs().len()));
         let values = read(gradient, x, &y, &y);
@@ -114,14 +122,14 @@ fn registers_are_shared() {
     assert_eq!(program.registers, [Compute::F32; 2]);
 }
 
-/// The number of steps that read the result of the step before.
+/// The number of instructions that read the result of the instruction before.
 fn links(program: &Program) -> usize {
     program.steps.windows(2).filter(|pair| pair[1].args.contains(&pair[0].into)).count()
 }
 
 #[test]
 fn steps_run_depth_first() {
-    // Two chains of three steps, written alternately, and their product.
+    // Two chains of three instructions, written alternately, and their product.
     let f = Formula::new("chains", &[Input::NUMBER; 2], 0, |x, _| {
         let (a, b) = (x[0].exp(), x[1].sin());
         let (a, b) = (-a, -b);
@@ -153,7 +161,7 @@ fn literals_and_parameters_are_uniforms_of_their_type() {
         uniform(UniformSource::Param(0), Compute::F32),
         uniform(UniformSource::Literal(Scalar::Float(0.1)), Compute::F32),
     ] {
-        assert!(program.uniforms.contains(&u), "{u:?} in\n{program}");
+        assert!(program.uniforms.contains(&u), "the uniforms must contain {u:?}:\n{program}");
     }
     assert_eq!(program.inputs[1].storage, DType::I64);
     assert_eq!(program.outputs[0].storage, DType::F16);
@@ -178,16 +186,19 @@ fn integers_and_booleans_have_their_own_arithmetic() {
         formula!(|a, b| (a & b) | (a << 2) ^ !b),
         formula!(|a, b| (a.is_nan() | b.is_finite()).select(a.round(), b.relu())),
     ] {
-        assert!(f.uniform_program(DType::I32).is_ok() && f.uniform_program(DType::I64).is_ok(), "{f}");
+        assert!(f.uniform_program(DType::I32).is_ok() && f.uniform_program(DType::I64).is_ok(), "{f} must compile");
     }
     let logic = formula!(|a, b| (a + b, a * b, a.lt(b), a.eq(b), a.max(b)));
     let program = logic.uniform_program(DType::Bool).unwrap();
-    assert!(program.steps.iter().all(|s| s.compute == Compute::Mask), "{program}");
+    assert!(
+        program.steps.iter().all(|s| s.compute == Compute::Mask),
+        "every instruction must operate on masks:\n{program}"
+    );
     for (a, b) in [(0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0)] {
         let truth = |x: bool| vec![x as u8 as f64];
         let found = run(program, &[vec![a], vec![b]], &[], 1);
         let expected = [truth(a + b > 0.0), truth(a * b > 0.0), truth(a < b), truth(a == b), truth(a + b > 0.0)];
-        assert_eq!(found, expected, "{a} and {b} differ in\n{program}");
+        assert_eq!(found, expected, "{a} and {b}: an unexpected result of\n{program}");
     }
 }
 
@@ -199,7 +210,7 @@ fn an_unsupported_primitive_is_a_dtype_error() {
             assert_eq!(dtypes, vec![dtype; f.inputs().len()]);
             help
         }
-        other => panic!("{other:?}"),
+        other => panic!("expected an error, got {other:?}"),
     };
     let sine = formula! { sine(x) = x.sin() };
     assert!(refused(&sine, DType::I32).starts_with("`sin` is not defined for i32"));
@@ -233,6 +244,6 @@ fn too_many_instructions_are_refused() {
         Formula::new("polynomial", &[Input::NUMBER], 0, |x, _| vec![(0..30_001).fold(x[0], |y, _| y * x[0] + 0.5)]);
     match long.uniform_program(DType::F32) {
         Err(Error::InvalidArgument { op: "polynomial", reason }) => assert!(reason.contains("60002"), "{reason}"),
-        other => panic!("{other:?}"),
+        other => panic!("expected an error, got {other:?}"),
     }
 }

@@ -86,7 +86,7 @@ fn softmax_declared_and_symbolic_agree() {
     let symbolic = gradient_at(&softmax(), &x, &[], &g);
     let declared = gradient_at(&declared_softmax(), &x, &[], &g);
     for (a, b) in symbolic[0].iter().zip(&declared[0]) {
-        assert!((a - b).abs() < 1e-15, "{a} {b}");
+        assert!((a - b).abs() < 1e-15, "{a} differs from {b}");
     }
     let softmax = declared_softmax();
     let gradient = softmax.gradient(GradientRequest(1));
@@ -135,6 +135,6 @@ fn masked_positions_have_zero_gradients() {
     for f in [softmax(), declared_softmax()] {
         let gradient = gradient_at(&f, &x, &[], &g);
         assert_eq!(gradient[0][1], 0.0, "{f}");
-        assert!(gradient[0].iter().all(|v| v.is_finite()), "{gradient:?}");
+        assert!(gradient[0].iter().all(|v| v.is_finite()), "the gradient must be finite: {gradient:?}");
     }
 }

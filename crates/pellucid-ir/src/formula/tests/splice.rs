@@ -52,7 +52,7 @@ fn equal_steps_are_merged_and_intermediate_values_are_rounded() {
     let x = 0.7f64;
     assert_eq!(run(&both, &[vec![x]], &[], 1), [[((x.exp() as f32) as f64).exp()]]);
 
-    // bf16 is computed in f32: the intermediate value is rounded by a step, the result by the store.
+    // bf16 is computed in f32: the intermediate value is rounded by an instruction, the result by the store.
     let f = of(formula!(|x| x + 1.0), DType::BF16);
     let mut splice = Splice::new(false);
     let made = splice.part(&f, &none(), &[SpliceOperand::Array(0)]).unwrap();
@@ -91,7 +91,7 @@ fn splices_that_would_change_a_value_are_errors() {
     let made = splice.part(&add(DType::I8), &none(), &[SpliceOperand::Array(0)]).unwrap();
     assert!(
         splice.part(&add(DType::I8), &none(), &[SpliceOperand::Value(made[0])]).is_err(),
-        "the intermediate i8 value would wrap"
+        "splicing must fail because the intermediate i8 value would wrap"
     );
 
     let fill = Formula::new("fill", &[], 1, |_, p| vec![p[0]]);
@@ -100,6 +100,6 @@ fn splices_that_would_change_a_value_are_errors() {
     let made = splice.part(&of(&fill, DType::F64), &[1.0].map(Into::into).into_iter().collect(), &[]).unwrap();
     assert!(
         splice.part(&sum, &none(), &[SpliceOperand::Value(made[0])]).is_err(),
-        "a row of one value cannot be reduced"
+        "splicing must fail because a row of one value cannot be reduced"
     );
 }

@@ -12,12 +12,16 @@ fn text(f: &Formula) -> String {
 #[test]
 fn equal_subexpressions_are_one_node() {
     let f = formula!(|x, y| (x + y).exp() * (y + x).exp());
-    assert_eq!(f.graph().len(), 5, "two inputs, their sum, its exponential, the square: {f}");
+    assert_eq!(
+        f.graph().len(),
+        5,
+        "the graph must have 5 nodes: two inputs, their sum, its exponential, the square of that: {f}"
+    );
     assert_eq!(text(f), "{ let a = exp(x + y); a * a }");
     let f = formula!(|x, y| (x - y) * (y - x));
-    assert_eq!(f.graph().len(), 5, "differences do not commute: {f}");
+    assert_eq!(f.graph().len(), 5, "the graph must keep both differences, which do not commute: {f}");
     let f = formula!(|x| (x + 2) * (x + 2.0));
-    assert_eq!(f.graph().len(), 4, "2 and 2.0 are one literal: {f}");
+    assert_eq!(f.graph().len(), 4, "2 and 2.0 must be one literal: {f}");
 }
 
 #[test]
@@ -26,7 +30,7 @@ fn values_are_simplified_only_where_no_bit_changes() {
     assert_eq!(text(formula!(|x| -(-x))), "x");
     assert_eq!(text(formula!(|c: mask| !!c)), "c");
     assert_eq!(text(formula!(|x| x * (0.5 * Expr::literal(0.25, ValueKind::Number)))), "x * 0.125");
-    // −0 + 0 is +0, 0·∞ is NaN, and 0.1 is another number in every type.
+    // −0 + 0 is +0, 0·∞ is NaN, and 0.1 is rounded differently in every type.
     assert_eq!(text(formula!(|x| x + 0.0)), "x + 0");
     assert_eq!(text(formula!(|x| x * 0.0)), "x * 0");
     assert_eq!(text(formula!(|x| x * (0.1 * Expr::literal(3, ValueKind::Number)))), "x * (0.1 * 3)");
@@ -47,7 +51,11 @@ fn exact_folding_is_exact_in_single_precision() {
             let single = [a + b, a - b, a * b, a / b];
             for (output, expected) in f.outputs().iter().zip(single) {
                 if let FormulaNode::Literal(literal) = f.graph().node(output.node) {
-                    assert_eq!((literal.value.to_f64() as f32).to_bits(), expected.to_bits(), "{a} {b}");
+                    assert_eq!(
+                        (literal.value.to_f64() as f32).to_bits(),
+                        expected.to_bits(),
+                        "the folded result for {a} and {b} differs from f32 arithmetic"
+                    );
                 }
             }
         }
@@ -96,12 +104,12 @@ fn formulas_can_be_generic_over_real() {
         assert_eq!(f.evaluate(&[&[x]], &[])[0][0], gelu(x) + relu(x));
         assert!((gelu(Single(x as f32)).0 - gelu(x) as f32).abs() < 1e-6);
     }
-    assert!(Real::max(f64::NAN, 1.0).is_nan(), "NaN propagates, unlike f64::max");
+    assert!(Real::max(f64::NAN, 1.0).is_nan(), "Real::max must propagate NaN, unlike f64::max");
 }
 
 #[test]
 fn derivative_lines_can_read_inputs_parameters_outputs_and_gradients() {
-    // Inputs named like an output or an incoming gradient are the inputs.
+    // A name of an input that equals the name of an output or incoming gradient refers to the input.
     let f = formula! {
         two(x, y; k) = (x * y, k * x);
         d x = g0 * y + g1 * k;

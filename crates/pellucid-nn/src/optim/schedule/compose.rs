@@ -18,11 +18,12 @@ impl SequentialLr {
     #[track_caller]
     pub fn new(first: impl Schedule + 'static, others: Vec<(usize, Box<dyn Schedule>)>) -> SequentialLr {
         let rises = others.windows(2).all(|w| w[0].0 < w[1].0);
-        assert!(rises, "sequential: each schedule must start after the one before");
+        assert!(rises, "SequentialLr: each schedule must start at a later epoch than the schedule before it");
         SequentialLr { first: Box::new(first), others }
     }
 
-    /// Returns the schedule of an epoch, the epoch counted from its start, and whether another schedule preceded it.
+    /// Returns the schedule of an epoch, the epoch counted from the start of that schedule, and whether another
+    /// schedule preceded it.
     fn holding(&self, epoch: usize) -> (&dyn Schedule, usize, bool) {
         match self.others.iter().rev().find(|(from, _)| *from <= epoch) {
             Some((from, schedule)) => (schedule, epoch - from, *from == epoch && epoch > 0),

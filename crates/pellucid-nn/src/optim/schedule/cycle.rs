@@ -85,7 +85,7 @@ impl OneCycleLr {
             }
             from = to;
         }
-        unreachable!("the last phase contains all later epochs")
+        unreachable!("the last phase must contain all later epochs")
     }
 }
 

@@ -44,7 +44,7 @@ pub use plateau::{PlateauMode, ReduceLrOnPlateau, ReduceLrOnPlateauOptions, Thre
 pub use scheduler::Scheduler;
 pub use warmup_cosine::CosineSchedule;
 
-/// The position of a schedule: one group in one epoch.
+/// The arguments of a schedule: the epoch, the group, and the rates of the group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SchedulePoint {
     /// The epoch that starts, from 0.
@@ -93,9 +93,9 @@ pub trait Schedule: Send + Sync {
     }
 }
 
-/// Refuses a count of 0.
+/// Returns an error for a count of 0.
 fn above_zero(schedule: &'static str, option: &str, count: usize) -> Result<()> {
-    if count > 0 { Ok(()) } else { Err(Error::invalid(schedule, format!("{option} must be above 0"))) }
+    if count > 0 { Ok(()) } else { Err(Error::invalid(schedule, format!("{option} must be above 0, got 0"))) }
 }
 
 /// Returns an error for a number that is negative or not finite.

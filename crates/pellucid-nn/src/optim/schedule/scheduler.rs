@@ -26,7 +26,8 @@ impl<S: Schedule> Scheduler<S> {
         schedule.check()?;
         let groups = 0..optimizer.groups();
         if groups.clone().any(|g| schedule.momentum(g, 0).is_some() && optimizer.momentum(g).is_none()) {
-            let reason = "the schedule changes the momentum, but the optimizer has none or was created without";
+            let reason =
+                "the schedule changes the momentum, but the optimizer has no momentum or was created with momentum 0";
             return Err(Error::invalid("scheduler", reason));
         }
         let base: Vec<f64> = groups.map(|group| schedule.base(group, optimizer.group_lr(group))).collect();
@@ -133,14 +134,21 @@ impl<S: Schedule> Scheduler<S> {
     ) -> Result<()> {
         let (op, groups) = ("scheduler", optimizer.groups());
         if groups != self.lr.len() {
-            let reason =
-                format!("the optimizer has {groups} groups, but had {}; make another scheduler", self.lr.len());
+            let reason = format!(
+                "the optimizer has {groups} groups now, but had {} when the scheduler was made; make another scheduler",
+                self.lr.len()
+            );
             return Err(Error::invalid(op, reason));
         }
         let at = |group: usize| SchedulePoint { epoch, group, base: self.base[group], lr: self.lr[group] };
         let rates: Vec<f64> = (0..groups).map(|group| rate(&self.schedule, at(group))).collect();
         if let Some(lr) = rates.iter().find(|lr| !lr.is_finite()) {
-            return Err(Error::invalid(op, format!("the rate of epoch {epoch} is {lr}; check the schedule's options")));
+            return Err(Error::invalid(
+                op,
+                format!(
+                    "the learning rate of epoch {epoch} is {lr}, but must be finite; check the options of the schedule"
+                ),
+            ));
         }
         for (group, &lr) in rates.iter().enumerate() {
             if let Some(momentum) = self.schedule.momentum(group, epoch) {
@@ -162,8 +170,11 @@ impl Scheduler<CosineAnnealingWarmRestarts> {
     #[track_caller]
     pub fn set_epoch_within(&mut self, epoch: f64, optimizer: &(impl Optimizer + ?Sized)) {
         let rate = |schedule: &CosineAnnealingWarmRestarts, at: SchedulePoint| schedule.lr(at.base, epoch);
-        let whole =
-            if epoch >= 0.0 { Ok(epoch as usize) } else { Err(Error::invalid("scheduler", "epochs start at 0")) };
+        let whole = if epoch >= 0.0 {
+            Ok(epoch as usize)
+        } else {
+            Err(Error::invalid("scheduler", "the epoch must be at least 0"))
+        };
         unwrap(whole.and_then(|whole| self.advance_to(whole, optimizer, rate)));
     }
 }

@@ -66,7 +66,7 @@ impl Primitives for LoomPrimitives {
 /// Memory to which tasks write. The checker fails if two accesses to one element are not ordered.
 struct TrackedMemory<const N: usize>([UnsafeCell<usize>; N]);
 
-// SAFETY: the model checker stops before an access that is not ordered with an earlier one, so that no data race
+// SAFETY: the model checker stops before an access that is not ordered with an earlier one, so no data race
 // happens.
 unsafe impl<const N: usize> Sync for TrackedMemory<N> {}
 
@@ -101,7 +101,7 @@ fn explore(threads: usize, preemptions: usize, model: fn(&Arc<ThreadPool<LoomPri
         };
         let helpers: Vec<_> = (1..threads).map(helper).collect();
         model(&pool);
-        assert!(!pool.busy.swap(true, Ordering::Acquire), "the pool is still busy");
+        assert!(!pool.busy.swap(true, Ordering::Acquire), "the pool must not be busy after the model has run");
         ending.store(true, Ordering::Relaxed);
         // Publishes a job without work, which wakes the helpers.
         let state = pool.lock();

@@ -47,8 +47,8 @@ fn expm1_reduced(r: f64) -> f64 {
     (p * r).mul_add(r, r)
 }
 
-/// The largest |x| for [`exp_fast`]. Within it the result is neither subnormal nor infinite, so that adding n to the
-/// exponent field of eʳ multiplies by 2ⁿ.
+/// The largest |x| for [`exp_fast`]. Within it the result is neither subnormal nor infinite; adding n to the
+/// exponent field of eʳ therefore multiplies by 2ⁿ.
 pub const EXP_LIMIT: f64 = 707.0;
 
 /// Returns eˣ for |x| ≤ [`EXP_LIMIT`].

@@ -18,7 +18,7 @@ fn reduce(x: f64) -> (i64, f64, f64) {
     const B: f64 = 6.123_233_995_736_766_035_9e-17;
     const C: f64 = -1.497_384_904_859_169_777e-33;
     let (nf, n) = nearest(x * FRAC_2_PI);
-    // This step is exact: the result is a multiple of 2⁻⁵³ below 1.
+    // This subtraction is exact: the result is a multiple of 2⁻⁵³ below 1.
     let first = nf.mul_add(-FRAC_PI_2, x);
     let r = nf.mul_add(-B, first);
     let low = nf.mul_add(-C, nf.mul_add(-B, first - r));
@@ -76,7 +76,7 @@ fn sin_of_quadrant(n: i64, r: f64, low: f64) -> f64 {
 #[inline(always)]
 pub fn sin_fast(x: f64) -> f64 {
     let (n, r, low) = reduce(x);
-    // The reduction maps −0 to +0, so that zero is returned unchanged.
+    // The reduction maps −0 to +0. To preserve the sign, zero is returned unchanged.
     if x == 0.0 { x } else { sin_of_quadrant(n, r, low) }
 }
 

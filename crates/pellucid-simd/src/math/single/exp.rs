@@ -64,8 +64,8 @@ fn reduce_biased<S: Single, const BIAS: u32>(x: S) -> (S, S) {
     (biased, n.mul_add(S::of(-LN_2_LOW), n.mul_add(S::of(-LN_2_HIGH), x)))
 }
 
-/// The largest |x| for [`exp_fast`]. Within it the result is neither subnormal nor infinite, so that adding n to the
-/// exponent field of eʳ multiplies by 2ⁿ.
+/// The largest |x| for [`exp_fast`]. Within it the result is neither subnormal nor infinite; adding n to the
+/// exponent field of eʳ therefore multiplies by 2ⁿ.
 pub const EXP_LIMIT: f32 = 86.0;
 
 /// Returns eˣ for |x| ≤ [`EXP_LIMIT`] with an error of at most 1 ULP.

@@ -8,7 +8,7 @@ use std::f32::consts::LOG2_E;
 /// Returns tanh x = E/(E + 1) with E = (e^(2|x|) − 1)/2, with an error of at most 2.5 ULP.
 ///
 /// For |x| > 10 the result is ±1 to the last bit. As in [`exp`](super::exp), |x| = n·(ln 2)/2 + r. With
-/// h = (e^(2r) − 1)/2 and s = 2ⁿ, E = s·h + (s − 1)/2. For n = 0 this is h itself, so that nothing cancels near 0.
+/// h = (e^(2r) − 1)/2 and s = 2ⁿ, E = s·h + (s − 1)/2. For n = 0, E is h itself, so nothing cancels near 0.
 #[inline(always)]
 pub fn tanh<S: Single>(x: S) -> S {
     let a = x.abs().at_most(10.0);

@@ -81,7 +81,7 @@ fn log_from_parts(e: f32, e_low: f32, f: f32, k: f32, k_low: f32) -> f32 {
     let t = ln_remainder(f);
     let high = f * k;
     let low = t.mul_add(k, f.mul_add(k_low, f.mul_add(k, -high)));
-    // |e| is 0 or at least |high|, so that the rounding error of the sum is computed exactly.
+    // |e| is 0 or at least |high|, so the rounding error of the sum is computed exactly.
     let sum = e + high;
     sum + ((high - (sum - e)) + (low + e_low))
 }

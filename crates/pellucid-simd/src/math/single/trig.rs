@@ -14,8 +14,8 @@ pub const TRIG_LIMIT: f32 = 65_536.0;
 
 /// Returns x − n·π for |n| < 2¹⁵ with an integer 2n.
 ///
-/// The first step is exact wherever bits cancel, because x and n·A are then multiples of 2⁻²³ that differ by less than
-/// 2.
+/// The first subtraction is exact wherever bits cancel, because x and n·A are then multiples of 2⁻²³ that differ by
+/// less than 2.
 #[inline(always)]
 fn subtract_multiple_of_pi(x: f32, n: f32) -> f32 {
     // π = A + B + C.
@@ -40,7 +40,7 @@ fn signed_sin(n: i32, r: f32) -> f32 {
 /// Returns (n, r) with x = n·π/2 + r.
 #[inline(always)]
 fn reduce_by_half_pi(x: f32) -> (i32, f32) {
-    // π/2 = A + B + C. Each step is fused, so that only the last bits of r are rounded.
+    // π/2 = A + B + C. Each subtraction is fused, so only the last bits of r are rounded.
     const A: f32 = 1.570_796_4;
     const B: f32 = -4.371_139e-8;
     const C: f32 = -1.715_124_5e-15;
@@ -69,7 +69,7 @@ fn cos_reduced(r: f32) -> f32 {
 pub fn sin_fast(x: f32) -> f32 {
     let (nf, n) = nearest(x * FRAC_1_PI);
     let y = signed_sin(n, subtract_multiple_of_pi(x, nf));
-    // The reduction maps −0 to +0, so that zero is returned unchanged.
+    // The reduction maps −0 to +0. To preserve the sign, zero is returned unchanged.
     if x == 0.0 { x } else { y }
 }
 

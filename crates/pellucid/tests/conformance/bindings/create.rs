@@ -51,7 +51,7 @@ pub(super) fn bind(table: &mut Binder) {
     table.one("triu_indices", |c| indices(c, |rows, columns| ops::ge(columns, rows)));
 }
 
-/// Returns equal steps; for integers, they are truncated.
+/// Returns numbers at equal distances; for an integer dtype, the numbers are truncated.
 fn spaced(c: &Call, start: f64, end: f64) -> Result<Tensor> {
     let dtype = dtype(c);
     let float = if dtype.is_float() { dtype } else { DType::F64 };
@@ -96,7 +96,7 @@ fn dtype(c: &Call) -> DType {
     c.dtype(KEY, "dtype").unwrap_or(c.float)
 }
 
-/// Returns the positions of a triangle, rows and columns.
+/// Returns the row and column indices of the elements of a triangle.
 fn indices(c: &Call, inside: fn(&Tensor, &Tensor) -> Result<Tensor>) -> Result<Tensor> {
     let (rows, columns, offset) = (c.count(0, "row")?, c.count(1, "col")?, c.int(2, "offset").unwrap_or(0) as i64);
     let row = ops::unsqueeze(&Tensor::arange(offset, rows as i64 + offset, 1), 1)?;

@@ -138,7 +138,11 @@ pub(super) fn bind(table: &mut Binder) {
     table.one("linalg.cross", |c| {
         // Pellucid also broadcasts over missing axes.
         if c.x()?.rank() != c.y()?.rank() {
-            return Err(Error::shapes("cross", [c.x()?.shape(), c.y()?.shape()], "equal ranks"));
+            return Err(Error::shapes(
+                "cross",
+                [c.x()?.shape(), c.y()?.shape()],
+                "both operands must have the same rank",
+            ));
         }
         ops::cross(c.x()?, c.y()?, c.int(2, "dim").unwrap_or(-1))
     });

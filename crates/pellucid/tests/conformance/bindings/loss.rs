@@ -27,7 +27,7 @@ fn regression(table: &mut Binder) {
     table.one("nn.functional.kl_div", |c| {
         let (x, target, log_target) = (c.x()?, c.y()?, c.flag(KEY, "log_target"));
         match c.text(KEY, "reduction") {
-            // The sum divided by the number of samples.
+            // The reduction `batchmean` is the sum divided by the number of samples.
             Some("batchmean") => {
                 ops::div(ops::kl_div(x, target, log_target, ops::Reduction::Sum)?, x.shape()[0] as f64)
             }
@@ -50,7 +50,7 @@ fn regression(table: &mut Binder) {
 }
 
 fn classes(table: &mut Binder) {
-    // The data uses −100 for no class.
+    // The test data uses −100 for "no class".
     let ignored = |c: &Call| Some(c.int(KEY, "ignore_index").map_or(-100, |i| i as i64));
     table.one("nn.functional.cross_entropy", move |c| {
         let options = CrossEntropyOptions {
@@ -125,14 +125,14 @@ fn linear_cross_entropy(c: &Call, ignore_index: Option<i64>) -> Result<Tensor> {
     if (outputs.len() > 1 && x.rank() == 1) || (target.dtype().is_float() && c.get(KEY, "ignore_index").is_some()) {
         return Err(Error::invalid(
             "linear_cross_entropy",
-            "several outputs need a batch, and ignore_index needs class indices",
+            "several output axes require x with a batch axis, and ignore_index requires a target of class indices",
         ));
     }
     if outputs.is_empty() || c.optional(KEY, "linear_bias").is_some_and(|b| b.shape()[..] != *outputs) {
         return Err(Error::shapes(
             "linear_cross_entropy",
             [weight.shape()],
-            "the weight must have outputs, and the bias one value for each",
+            "the weight must have at least one output axis, and the bias must have the shape of the output axes",
         ));
     }
     let options = CrossEntropyOptions {

@@ -11,7 +11,7 @@ pub(super) fn bind(table: &mut Binder) {
     reduction(table, "masked.prod", ops::masked_prod);
     reduction(table, "masked.amax", ops::masked_max);
     reduction(table, "masked.amin", ops::masked_min);
-    // The data has positions in the dtype of the input.
+    // The test data stores the indices of the extrema in the dtype of the input.
     reduction(table, "masked.argmax", |x, m, a| ops::to_dtype(&ops::masked_argmax(x, m, a)?, x.dtype()));
     reduction(table, "masked.argmin", |x, m, a| ops::to_dtype(&ops::masked_argmin(x, m, a)?, x.dtype()));
     reduction(table, "masked.mean", ops::masked_mean);
@@ -54,7 +54,7 @@ fn moments(table: &mut Binder, name: &'static str, f: Reduction) {
             let count = ops::masked_sum(&ops::ones_like(&x)?, &mask, axes.clone())?;
             let free = ops::maximum(&ops::sub(&count, correction)?, 0.0)?;
             let variance = ops::mul(&population, &ops::div(&count, &free)?)?;
-            // The corrections of the data are arbitrary numbers, but those of Pellucid are counts.
+            // The corrections in the test data are arbitrary numbers, but the corrections of Pellucid are counts.
             match correction >= 0.0 && correction.fract() == 0.0 {
                 true => f(&x, &mask, axes.clone().ddof(correction as usize)),
                 false if name == "masked.std" => ops::sqrt(&variance),
@@ -81,7 +81,7 @@ impl Call<'_> {
         }
     }
 
-    /// Returns the axes at a position with `keepdim`.
+    /// Returns the axes argument at position `at`, with `keepdim`.
     fn kept_axes(&self, at: usize) -> Axes {
         let axes = self.axes(at, "dim");
         if self.flag(KEY, "keepdim") { axes.keepdims() } else { axes }

@@ -1,4 +1,4 @@
-//! The bindings: maps each name of the data to an operation of Pellucid.
+//! The bindings: maps each operation name of the test data to an operation of Pellucid.
 
 mod activation;
 mod contract;
@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 /// A call of the operation.
 pub(crate) type Binding = Box<dyn Fn(&Call) -> Result<Vec<Tensor>> + Send + Sync>;
 
-/// Every binding, by the name of the operation in the data (with its variant).
+/// Every binding, by the name of the operation in the test data (with its variant).
 pub(crate) type Table = BTreeMap<&'static str, Binding>;
 
 /// Returns the bindings of all areas.
@@ -58,7 +58,7 @@ impl Binder<'_> {
     /// Binds a call with any number of outputs.
     fn many(&mut self, name: &'static str, f: impl Fn(&Call) -> Result<Vec<Tensor>> + Send + Sync + 'static) {
         let twice = self.0.insert(name, Box::new(f)).is_some();
-        assert!(!twice, "the operation {name} has two bindings");
+        assert!(!twice, "the operation {name} must not have two bindings");
     }
 
     /// Binds a call with one output.

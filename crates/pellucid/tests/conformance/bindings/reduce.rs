@@ -105,8 +105,8 @@ pub(super) fn correction(c: &Call) -> f64 {
     c.float(KEY, "correction").unwrap_or(if biased { 0.0 } else { 1.0 })
 }
 
-/// Returns the axes if the correction is an integer: those of the data are arbitrary numbers, those of
-/// Pellucid are counts.
+/// Returns the axes if the correction is an integer: the corrections in the test data are arbitrary numbers, the
+/// corrections of Pellucid are counts.
 fn whole(c: &Call) -> Option<ops::Axes> {
     let correction = correction(c);
     (correction >= 0.0 && correction.fract() == 0.0).then(|| kept_by_name(c).ddof(correction as usize))

@@ -84,7 +84,9 @@ pub(super) fn bind(table: &mut Binder) {
     table.one("masked_scatter", |c| ops::masked_scatter(c.x()?, c.tensor(1, "mask")?, c.tensor(2, "source")?));
     table.one("masked_fill", |c| {
         let value = match c.optional(2, "value") {
-            Some(value) if value.rank() > 0 => return Err(Error::shapes("masked_fill", [value.shape()], "one number")),
+            Some(value) if value.rank() > 0 => {
+                return Err(Error::shapes("masked_fill", [value.shape()], "the fill value must be one number"));
+            }
             Some(value) => ops::to_dtype(value, c.x()?.dtype())?,
             None => ops::full((), c.scalar(2, "value").unwrap_or_default(), c.x()?.dtype())?,
         };
@@ -136,7 +138,7 @@ pub(super) fn bind(table: &mut Binder) {
         (false, positions) => Ok(vec![rows(c.x()?, &positions)?]),
     });
     table.one("nonzero_static", |c| {
-        // The result has `size` rows: the first nonzero positions, then rows of the fill value.
+        // The result has `size` rows: the indices of the first nonzero elements, then rows of the fill value.
         let (found, count) = (rows(c.x()?, &ops::nonzero(c.x()?)?)?, c.count(KEY, "size")?);
         let there = found.shape()[0].min(count);
         let others =
@@ -189,7 +191,7 @@ fn lifted(x: &Tensor) -> Result<Tensor> {
     if x.rank() == 0 { ops::unsqueeze(x, 0) } else { Ok(x.clone()) }
 }
 
-/// Returns positions as rows, with one column for each axis.
+/// Returns multi-axis indices as rows, with one column for each axis.
 fn rows(x: &Tensor, positions: &[Tensor]) -> Result<Tensor> {
     if positions.is_empty() {
         return ops::zeros([usize::from(x.item::<bool>()), 0], DType::I64);

@@ -53,7 +53,11 @@ fn views(table: &mut Binder) {
     table.one("sum_to_size", |c| {
         let (x, shape) = (c.x()?, Shape::from(sizes(&c.lengths(1, "size")?)));
         if shape.broadcast(x.shape()).as_ref() != Some(x.shape()) {
-            return Err(Error::shapes("sum_to_size", [x.shape(), &shape], "the size must broadcast to the shape"));
+            return Err(Error::shapes(
+                "sum_to_size",
+                [x.shape(), &shape],
+                "the requested size must broadcast to the shape of the tensor",
+            ));
         }
         let lead = x.rank() - shape.rank();
         let summed = |&axis: &usize| axis < lead || shape[axis - lead] != x.shape()[axis];
@@ -62,7 +66,7 @@ fn views(table: &mut Binder) {
     });
 }
 
-/// Returns the flat positions, in row-major order, of a view with these lengths and strides.
+/// Returns the flat indices of the elements of a view with these lengths and strides, in row-major order.
 fn strided(c: &Call, at: usize) -> Result<Tensor> {
     let numbers = |at, name| {
         c.ints(at, name)
@@ -83,7 +87,7 @@ fn sizes(lengths: &[isize]) -> Vec<usize> {
 /// Removes the named axes that have length 1, or all axes of length 1.
 fn squeezed(x: &Tensor, axes: Option<Vec<isize>>) -> Result<Tensor> {
     let axes: Vec<usize> = match axes {
-        // The data allows axis 0 of a 0-d tensor.
+        // The test data allows axis 0 of a 0-d tensor.
         _ if x.rank() == 0 => Vec::new(),
         Some(axes) => axes.iter().map(|&axis| x.shape().axis("squeeze", axis)).collect::<Result<_>>()?,
         None => (0..x.rank()).collect(),
@@ -140,7 +144,7 @@ fn orders(table: &mut Binder) {
 
 fn joins(table: &mut Binder) {
     table.one("cat", |c| {
-        // An exception in the data: an empty vector can be concatenated with any tensor.
+        // PyTorch allows an exception: an empty vector can be concatenated with any tensor.
         let tensors = c.tensors(0)?;
         let rank = tensors.iter().map(|t| t.rank()).max().unwrap_or(0);
         let kept: Vec<&Tensor> = tensors.into_iter().filter(|t| t.rank() == rank || t.shape()[..] != [0]).collect();
@@ -227,7 +231,7 @@ fn cuts(table: &mut Binder) {
             if !start.dtype().is_int() {
                 return Err(Error::dtypes("narrow", [start.dtype()], "the start must be an integer"));
             }
-            // The start is a tensor; this computes the positions without reading its value.
+            // The start is a tensor; this computes the indices without reading its value.
             let places = ops::add(start, Tensor::arange(0, c.count(3, "length")? as i64, 1))?;
             return ops::index_select(c.x()?, c.int(1, "dim").unwrap_or(0), &places);
         }
@@ -263,7 +267,7 @@ fn pads(table: &mut Binder) {
 }
 
 impl Call<'_> {
-    /// Returns the padding of every axis; the data lists it from the last axis on.
+    /// Returns the padding of every axis; the test data lists the padding from the last axis on.
     fn pads(&self) -> Result<Vec<(isize, isize)>> {
         let (rank, widths) = (self.x()?.rank(), self.ints(1, "pad").unwrap_or_default());
         if rank * 2 < widths.len() || !widths.len().is_multiple_of(2) {
@@ -303,7 +307,7 @@ fn triangles(table: &mut Binder) {
         let (k, axis) = (c.count(1, "k")?, c.int(2, "dim").unwrap_or(-1));
         along_both(c.x()?, |x| {
             let (values, positions) = ops::kthvalue(x, k, axis)?;
-            // The axis that was added to a 0-d tensor is removed.
+            // For a 0-d tensor, `along_both` added an axis; without the axis here, it is removed.
             if !c.flag(3, "keepdim") && c.x()?.rank() > 0 {
                 return Ok((values, positions));
             }

@@ -1,4 +1,4 @@
-//! Names of the data that correspond to other operations: copies of views, conversions, constants.
+//! Operation names of the test data that correspond to other operations: copies of views, conversions, constants.
 
 use super::Binder;
 use super::reduce::along;
@@ -130,15 +130,15 @@ fn cuts(table: &mut Binder) {
     }
 }
 
-/// Returns a constant tensor, whose shape is the argument at a position.
+/// Returns a constant tensor whose shape is the argument at position `at`.
 fn filled(c: &Call, at: usize, value: f64) -> Result<Tensor> {
     let shape = Shape::from(sizes(&c.ints(at, "size").unwrap_or_default()));
-    // A result that is created from a tensor has its dtype.
+    // A result that is created from a tensor has the dtype of that tensor.
     let own = c.x().map_or(c.float, |x| x.dtype());
     ops::full(shape, value, c.dtype(KEY, "dtype").unwrap_or(own))
 }
 
-/// Returns the number at a position; booleans are 0 and 1.
+/// Returns the number that is the argument at position `at`; booleans are 0 and 1.
 fn number(c: &Call, at: usize) -> f64 {
     c.scalar(at, "value").map_or(0.0, |value| value.to_f64())
 }

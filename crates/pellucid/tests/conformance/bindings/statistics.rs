@@ -51,7 +51,7 @@ pub(super) fn bind(table: &mut Binder) {
         .one("cumulative_trapezoid", |c| ops::cumulative_trapezoid(c.x()?, c.spacing(), c.int(2, "dim").unwrap_or(-1)));
 }
 
-/// Computes a reduction to one element, with its position only if an axis is named.
+/// Computes a reduction to one element; returns the index of the element only if an axis is named.
 fn middle(c: &Call, f: impl Fn(&Tensor, ops::Axes) -> Result<(Tensor, Tensor)>) -> Result<Vec<Tensor>> {
     let (value, position) = f(c.x()?, c.reduced(1, "dim"))?;
     Ok(if c.get(1, "dim").is_some() { vec![value, position] } else { vec![value] })
@@ -98,7 +98,7 @@ fn counts(table: &mut Binder) {
         c.positions(ops::bucketize(&c.values(0, "input")?, c.tensor(1, "boundaries")?, c.flag(KEY, "right"))?)
     });
     table.one("bincount", |c| {
-        // Weights are counted in floats.
+        // With weights, the counts are sums of floats.
         let weights = c.optional(1, "weights");
         let float = |w: &Tensor| if w.dtype().is_int() { ops::to_dtype(w, c.float) } else { Ok(w.clone()) };
         ops::bincount(c.x()?, weights.map(float).transpose()?.as_ref(), c.int(2, "minlength").unwrap_or(0) as usize)
@@ -162,7 +162,7 @@ impl Call<'_> {
         }
     }
 
-    /// Returns positions in the requested dtype.
+    /// Returns indices in the requested dtype.
     fn positions(&self, positions: Tensor) -> Result<Tensor> {
         if self.flag(KEY, "out_int32") { ops::to_dtype(&positions, DType::I32) } else { Ok(positions) }
     }

@@ -96,9 +96,9 @@ fn convolutions(table: &mut Binder) {
     }
 }
 
-/// Returns size, stride, padding and rounding from a position on, in the order that all pools share.
+/// Returns size, stride, padding and rounding from argument `at` on, in the order that all pooling operations share.
 fn pool(c: &Call, at: usize, with_padding: bool) -> Result<PoolOptions> {
-    let size = spatial(c, at, "kernel_size")?.ok_or_else(|| Error::invalid("call", "no size"))?;
+    let size = spatial(c, at, "kernel_size")?.ok_or_else(|| Error::invalid("call", "the call has no kernel_size"))?;
     let mut pool = PoolOptions::new(size);
     pool.stride = spatial(c, at + 1, "stride")?;
     if with_padding && let Some(padding) = spatial(c, at + 2, "padding")? {
