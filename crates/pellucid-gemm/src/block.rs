@@ -14,17 +14,22 @@
 //!
 //! This is the loop order of Goto and van de Geijn with A and B exchanged, because the rows of C are contiguous here.
 //!
-//! Rows of A that are close together are not packed. Others are packed right before their use, while the next strip is
-//! being prefetched. If the columns of A are contiguous, a few strips are packed together, since they share cache
-//! lines.
+//! Rows of A that are close together, or that few tiles read, are not packed. Others are packed right before their use,
+//! while the next strip is being prefetched. If the columns of A are contiguous, a few strips are packed together,
+//! since they share cache lines.
+//!
+//! If B is packed as a whole, or is not a strided matrix, the panels of B are outermost, and the strips of A stay in
+//! L2.
 
-use super::kernels::Kernels;
+use super::kernels::{Kernels, TileKernel};
 use super::pack::PackPanels;
-use super::source::{PackSource, pack_panels};
+use super::packed::PackedPanels;
+use super::source::{PackSource, PanelRange, pack_panels};
 use super::strided::Strided;
 use super::tile::RegisterTile;
 use super::{Epilogue, OutputBlock};
 use pellucid_runtime::scratch;
+use pellucid_runtime::threads::SharedPtr;
 use pellucid_simd::Element;
 use pellucid_simd::vector::prefetch_run;
 #[cfg(target_arch = "x86_64")]
@@ -54,6 +59,21 @@ const SMALL_B_BYTES: usize = 32 << 10;
 /// The least depth of a small B that is read in place.
 const MIN_SMALL_B_DEPTH: usize = 16;
 
+/// The number of panels of B up to which rows of A are read in place, wherever they are stored.
+const FEW_PANELS: usize = 2;
+
+/// The number of panels of B up to which rows of A are read in place if the rows are distributed over the cache sets.
+///
+/// The loads of the first panel overlap with multiply-adds, but a copy waits for them. Measured for `f32` with A in L3:
+/// 128 and 256 columns take .91 to .97 of the time.
+const SOME_PANELS: usize = 8;
+
+/// The number of strips of a transposed C that are computed at a time. Their sums stay in L2, close to L1.
+const STRIPS_PER_TRANSPOSE: usize = 8;
+
+/// The number of elements of the largest B that is packed as a whole for a transposed C: 4 MiB of `f32`.
+const MAX_PACKED_ELEMENTS: usize = 1 << 20;
+
 /// The number of panels of B that are packed together.
 const PANELS_PER_PACK: usize = 4;
 
@@ -71,22 +91,54 @@ const MAX_TILE_ELEMENTS: usize = 14 * 32;
 
 /// Returns the blocks of the depth, which have equal sizes except for the last. They are a function of k alone.
 pub(crate) fn depth_blocks(k: usize) -> impl Iterator<Item = Range<usize>> + Clone {
-    let size = depth_block_size(k);
-    (0..k).step_by(size).map(move |start| start..k.min(start + size))
+    chunks(0..k, depth_block_size(k))
 }
 
 /// Returns the size of a block of the depth.
 fn depth_block_size(k: usize) -> usize {
-    let count = k.div_ceil(MAX_DEPTH_BLOCK).max(1);
-    k.div_ceil(count).next_multiple_of(8).max(8)
+    equal_part(k, MAX_DEPTH_BLOCK).next_multiple_of(8).max(8)
+}
+
+/// Returns the size of the parts of `len`, at most `max` each, which have equal sizes except for the last.
+///
+/// Small products skip the divisions: a product of 32 × 32 × 32 takes only about 1000 cycles.
+#[inline]
+fn equal_part(len: usize, max: usize) -> usize {
+    if len <= max { len } else { len.div_ceil(len.div_ceil(max)) }
+}
+
+/// Splits a range into consecutive parts of `size`, of which the last may be smaller. Unlike `step_by`, it does not
+/// divide.
+#[inline]
+fn chunks(range: Range<usize>, size: usize) -> impl Iterator<Item = Range<usize>> + Clone {
+    debug_assert!(size > 0, "chunks of size 0");
+    let mut start = range.start;
+    std::iter::from_fn(move || {
+        let chunk = start..range.end.min(start.saturating_add(size));
+        start = chunk.end;
+        (!chunk.is_empty()).then_some(chunk)
+    })
 }
 
 /// Returns the number of columns of a block of elements of type `T`, a multiple of the panel's `width`.
 ///
 /// Wide blocks read A fewer times. Measured for `f32` with 2 MiB of L2: 1024 columns take .96 of the time of 512.
 pub(crate) fn block_columns<T>(k: usize, width: usize) -> usize {
-    let columns = BLOCK_COLUMNS * (l2_megabytes() * size_of::<f32>() / size_of::<T>()).max(1);
-    MAX_DEPTH_BLOCK * columns / depth_block_size(k) / width * width
+    block_elements::<T>() / depth_block_size(k) / width * width
+}
+
+/// Returns the number of elements of the largest block of B, about half of L2.
+fn block_elements<T>() -> usize {
+    MAX_DEPTH_BLOCK * BLOCK_COLUMNS * (l2_megabytes() * size_of::<f32>() / size_of::<T>()).max(1)
+}
+
+/// Returns the width of the blocks of `cols` columns, which have equal widths except for the last.
+#[inline]
+fn column_block_width<T>(k: usize, cols: usize, width: usize) -> usize {
+    if cols <= BLOCK_COLUMNS {
+        return cols;
+    }
+    equal_part(cols, block_columns::<T>(k, width)).next_multiple_of(width)
 }
 
 /// Returns the size of the second-level cache in MiB, 1 or 2. It is 1 where it cannot be determined.
@@ -177,29 +229,14 @@ impl<T: Element> BlockedProduct<'_, T> {
         let width = kernels.width();
         let panel_len = a_panel_len(kernels);
         if self.b.strided().is_none() {
-            // Rows of A stay in the cache without packing if they are not longer than packed rows.
-            let in_place = self.is_a_read_in_place(kernels, cols.len())
-                || self.k <= MAX_DEPTH_BLOCK
-                    && self.a.strided().is_some_and(|a| a.depth == 1 && !self.has_set_conflicts(&a));
-            let a_len = if in_place { 0 } else { rows.len().div_ceil(kernels.rows) * panel_len };
-            return scratch::with_buffer(a_len + MAX_DEPTH_BLOCK * width, |workspace: *mut T| {
-                // SAFETY: the caller guarantees the product contract. *Scratch* holds: the workspace has `a_len`
-                // elements for all panels of A, unless they are read in place, and those of one panel of B after them.
-                unsafe {
-                    self.compute_panel_major(
-                        kernels,
-                        rows,
-                        cols,
-                        (a_len > 0).then_some(workspace),
-                        workspace.add(a_len),
-                    )
-                }
-            });
+            let next_rows = rows.end..rows.end;
+            // SAFETY: the caller guarantees the product contract for the rectangle, which is not empty.
+            return unsafe { self.compute_panels(kernels, rows, cols, next_rows) };
         }
         let b_len = match self.is_b_read_in_place(kernels, rows.len()) {
             true => 0,
             false => {
-                depth_block_size(self.k) * block_columns::<T>(self.k, width).min(cols.len()).next_multiple_of(width)
+                depth_block_size(self.k) * column_block_width::<T>(self.k, cols.len(), width).next_multiple_of(width)
             }
         };
         let a_len = match self.is_a_read_in_place(kernels, cols.len()) {
@@ -217,30 +254,101 @@ impl<T: Element> BlockedProduct<'_, T> {
         if a_len + b_len == 0 { work(std::ptr::null_mut()) } else { scratch::with_buffer(a_len + b_len, work) }
     }
 
-    /// Computes a rectangle of a C with contiguous columns: computes a few rows at a time in scratch, and transposes
-    /// their finished sums into C.
+    /// Computes one rectangle of C for an operand B that is not strided. Prefetches `next_rows` of A, which the caller
+    /// multiplies next.
     ///
     /// # Safety
     ///
-    /// The product contract of [`BlockedProduct`] holds for the rectangle, and `c_row_stride` is 1.
+    /// The product contract of [`BlockedProduct`] holds for the rectangle, which is not empty.
+    unsafe fn compute_panels(
+        &self,
+        kernels: &Kernels<T>,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        next_rows: Range<usize>,
+    ) {
+        let a_len = match self.is_a_kept_in_place(kernels, cols.len()) {
+            true => 0,
+            false => rows.len().div_ceil(kernels.rows) * a_panel_len(kernels),
+        };
+        scratch::with_buffer(a_len + MAX_DEPTH_BLOCK * kernels.width(), |workspace: *mut T| {
+            let (a, b) = ((a_len > 0).then_some(workspace), workspace.wrapping_add(a_len));
+            // SAFETY: the caller guarantees the product contract. *Scratch* holds: the workspace has `a_len` elements
+            // for all panels of A, unless they are read in place, and those of one panel of B after them.
+            unsafe { self.compute_panel_major(kernels, (rows, cols), next_rows, a, b) }
+        });
+    }
+
+    /// Computes a rectangle of a C with contiguous columns: computes a few strips at a time in scratch, and transposes
+    /// their finished sums into C.
+    ///
+    /// All strips read the same panels of B. Therefore B is first packed as a whole, if it is strided and not too
+    /// large, and A needs no packing. Otherwise, more strips share each packing of a block, and strips of A are
+    /// prefetched.
+    ///
+    /// # Safety
+    ///
+    /// The product contract of [`BlockedProduct`] holds for the rectangle, `c_row_stride` is 1, and `k > 0`. The
+    /// rectangle is not empty.
     unsafe fn compute_transposed(&self, kernels: &Kernels<T>, rows: Range<usize>, cols: Range<usize>) {
-        let width = cols.len();
-        let height = (SCRATCH_ELEMENTS / width).next_multiple_of(kernels.rows).max(kernels.rows);
-        for i in rows.clone().step_by(height) {
-            let rows = i..rows.end.min(i + height);
+        let few_rows = STRIPS_PER_TRANSPOSE * kernels.rows;
+        let len = PackedPanels::<T>::len(kernels, (cols.len(), self.k));
+        if let Some(b) = self.b.strided()
+            && rows.len() > few_rows
+            && len <= MAX_PACKED_ELEMENTS
+            && cols.start.is_multiple_of(kernels.width())
+            && !self.is_b_read_in_place(kernels, rows.len())
+            && self.is_a_kept_in_place(kernels, cols.len())
+        {
+            return scratch::with_buffer(len, |memory: *mut T| {
+                // SAFETY: the contract of `pack_range`: *Range* is *Operands* of the product contract, *Memory* holds
+                // because the scratch has `len` elements and outlives the panels, *Lanes* because the product uses the
+                // lanes `cols`, and the caller guarantees *Isa*. The contract of the product: its operand B is the same
+                // matrix in other memory, and the caller guarantees the other clauses.
+                unsafe {
+                    let panels = PackedPanels::pack_range(kernels, b, cols.clone(), self.k, SharedPtr(memory));
+                    BlockedProduct { b: &panels, ..*self }.compute_transposed_by(few_rows, kernels, rows, cols);
+                }
+            });
+        }
+        let height = (SCRATCH_ELEMENTS / cols.len()).next_multiple_of(kernels.rows).max(kernels.rows);
+        // SAFETY: the caller guarantees the contract of this function.
+        unsafe { self.compute_transposed_by(height, kernels, rows, cols) }
+    }
+
+    /// Computes a rectangle of a C with contiguous columns, `height` rows at a time.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`compute_transposed`](Self::compute_transposed) holds.
+    unsafe fn compute_transposed_by(
+        &self,
+        height: usize,
+        kernels: &Kernels<T>,
+        rows: Range<usize>,
+        cols: Range<usize>,
+    ) {
+        let (width, end) = (cols.len(), rows.end);
+        let mut finished_to = rows.start;
+        for rows in chunks(rows, height) {
             scratch::with_buffer(rows.len() * width, |workspace: *mut T| {
                 let c = workspace.wrapping_sub(rows.start * width + cols.start);
                 let in_scratch =
                     BlockedProduct { c, c_row_stride: width as isize, c_col_stride: 1, epilogue: None, ..*self };
                 let from = Strided { data: workspace.cast_const(), lane: width as isize, depth: 1 };
                 let to = self.c.wrapping_offset(rows.start as isize + cols.start as isize * self.c_col_stride);
+                let lanes = (rows.len(), rows.len());
                 // SAFETY: the caller guarantees *Operands* and *Isa* of the product contract. Its *C* holds for the
                 // workspace, which holds exactly these rows and columns, with the first element at its start. The
                 // packing contract: the product initialises the workspace, whose rows are contiguous, and *C* of this
                 // function covers the target. Rows of `rows.len()` lanes need no padding.
                 unsafe {
-                    in_scratch.compute(kernels, rows.clone(), cols.clone());
-                    let lanes = (rows.len(), rows.len());
+                    if self.b.strided().is_none() {
+                        let next_rows = rows.end..end.min(rows.end + height);
+                        in_scratch.compute_panels(kernels, rows.clone(), cols.clone(), next_rows);
+                    } else {
+                        in_scratch.compute(kernels, rows.clone(), cols.clone());
+                    }
                     (kernels.transpose_panel)(&PackPanels::to_transpose(
                         from,
                         lanes,
@@ -250,7 +358,11 @@ impl<T: Element> BlockedProduct<'_, T> {
                     ));
                 }
             });
-            self.finish(rows, cols.clone());
+            let finished = finished_to..rows.end;
+            if rows.end == end || finished.len() * width >= EPILOGUE_ELEMENTS {
+                finished_to = rows.end;
+                self.finish(finished, cols.clone());
+            }
         }
     }
 
@@ -263,9 +375,28 @@ impl<T: Element> BlockedProduct<'_, T> {
     /// tiles share a panel that packing costs more than it saves.
     fn is_a_read_in_place(&self, kernels: &Kernels<T>, cols: usize) -> bool {
         self.a.strided().is_some_and(|a| {
+            let panels = cols.div_ceil(kernels.width());
             a.depth == 1 && a.lane.unsigned_abs() <= PACKED_ROW_STRIDE
-                || cols <= 2 * kernels.width() && !self.has_set_conflicts(&a)
+                || panels <= FEW_PANELS && !self.has_set_conflicts(&a)
+                || panels <= SOME_PANELS && a.depth == 1 && self.are_rows_distributed(&a)
         })
+    }
+
+    /// Returns true if the kernel reads A in place while panels of B are outermost, so that all panels read A from L2:
+    /// as for strips, or if rows are not longer than packed rows, or distributed over the cache sets.
+    fn is_a_kept_in_place(&self, kernels: &Kernels<T>, cols: usize) -> bool {
+        self.is_a_read_in_place(kernels, cols)
+            || self.a.strided().is_some_and(|a| {
+                let is_short = self.k <= MAX_DEPTH_BLOCK && !self.has_set_conflicts(&a);
+                a.depth == 1 && (is_short || self.are_rows_distributed(&a))
+            })
+    }
+
+    /// Returns true if no multiple of half a page is close to the stride of the rows of A, so that 14 rows of a block
+    /// of the depth need at most half of the ways of an 8-way L1.
+    fn are_rows_distributed(&self, a: &Strided<T>) -> bool {
+        let remainder = a.lane.unsigned_abs() * size_of::<T>() % 2048;
+        (256..=2048 - 256).contains(&remainder)
     }
 
     /// Returns true if rows of A, at a multiple of half a page, share the sets of an 8-way L1, so that 14 of them evict
@@ -304,63 +435,59 @@ impl<T: Element> BlockedProduct<'_, T> {
     ) {
         let width = kernels.width();
         // Strips of equal height: a last strip of one row would be bound by latency.
-        let height = rows.len().div_ceil(rows.len().div_ceil(kernels.rows));
-        let group = self.strips_per_pack(kernels, rows.len()) * height;
-        let mut block_width = block_columns::<T>(self.k, width);
-        if cols.len() > block_width {
-            // Blocks of equal width.
-            block_width = cols.len().div_ceil(cols.len().div_ceil(block_width)).next_multiple_of(width);
-        }
-        for j in cols.clone().step_by(block_width) {
-            let cols = j..cols.end.min(j + block_width);
+        let height = equal_part(rows.len(), kernels.rows);
+        let group_height = self.strips_per_pack(kernels, rows.len()) * height;
+        let (a_matrix, b_matrix) = (self.a.strided(), self.b.strided());
+        let block_width = column_block_width::<T>(self.k, cols.len(), width);
+        for cols in chunks(cols, block_width) {
             let panels = cols.len().div_ceil(width);
             for depth in depth_blocks(self.k) {
                 // Panels that only one strip reads all use the same scratch, which stays in L1.
                 let (panel_stride, panels_per_pack) =
                     if height < rows.len() { (width * depth.len(), PANELS_PER_PACK) } else { (0, 1) };
                 let mut finished_to = rows.start;
-                let prefetches_a = rows.len() * depth.len() >= A_PREFETCH_ELEMENTS;
-                for i in rows.clone().step_by(height) {
-                    let strip = i..rows.end.min(i + height);
-                    let next_strip = strip.end..rows.end.min(strip.end + height);
-                    let row_in_group = (i - rows.start) % group;
-                    // SAFETY: the strip, the columns and the depth are within the rectangle and k, so the caller's
-                    // product contract covers them. *Scratch* covers the panels of one group of strips, and those of
-                    // one block of B, which are written when the first strip reads them.
-                    unsafe {
-                        if let Some(scratch) = a_scratch
-                            && row_in_group == 0
-                        {
-                            self.pack_a(kernels, i..rows.end.min(i + group), height, depth.clone(), scratch);
-                        }
-                        let a = self.a_panel(kernels, row_in_group / height, i, depth.start, a_scratch);
-                        for (panel, j) in cols.clone().step_by(width).enumerate() {
-                            if prefetches_a {
-                                self.prefetch_a(&next_strip, &depth, (panel, panels));
+                let prefetched_a = a_matrix.filter(|_| rows.len() * depth.len() >= A_PREFETCH_ELEMENTS);
+                let prefetches_epilogue = self.epilogue.is_some() && depth.end == self.k;
+                for group in chunks(rows.clone(), group_height) {
+                    if let Some(scratch) = a_scratch {
+                        // SAFETY: the group and the depth are within the rectangle and k, so the caller's product
+                        // contract covers them. *Scratch* covers the panels of one group of strips.
+                        unsafe { self.pack_a(kernels, group.clone(), height, depth.clone(), scratch) }
+                    }
+                    for (s, strip) in chunks(group, height).enumerate() {
+                        let next_strip = strip.end..rows.end.min(strip.end + height);
+                        let a = self.a_panel(kernels, a_matrix, (s, strip.start, depth.start), a_scratch);
+                        for (panel, lanes) in chunks(cols.clone(), width).enumerate() {
+                            if let Some(a) = &prefetched_a {
+                                prefetch_a(a, &next_strip, &depth, (panel, panels));
                             }
-                            if depth.end == self.k && panel.is_multiple_of(PANELS_PER_PREFETCH) {
+                            if prefetches_epilogue && panel.is_multiple_of(PANELS_PER_PREFETCH) {
                                 let share = (panel / PANELS_PER_PREFETCH, panels.div_ceil(PANELS_PER_PREFETCH));
                                 self.prefetch_epilogue(&strip, &cols, share);
                             }
-                            let lanes = width.min(cols.end - j);
-                            let b = match (b_scratch, self.b.strided()) {
-                                (Some(scratch), _) => {
-                                    if i == rows.start && panel.is_multiple_of(panels_per_pack) {
-                                        let lanes = j..cols.end.min(j + panels_per_pack * width);
-                                        let to = scratch.add(panel * panel_stride);
-                                        let depth = depth.clone();
-                                        pack_panels(self.b, kernels, lanes, width, depth, width, to, panel_stride);
+                            // SAFETY: the strip, the columns and the depth are within the rectangle and k, so the
+                            // caller's product contract covers them. *Scratch* covers the panels of one block of B,
+                            // which are written when the first strip reads them.
+                            unsafe {
+                                let b = match (b_scratch, b_matrix) {
+                                    (Some(scratch), _) => {
+                                        if strip.start == rows.start && panel.is_multiple_of(panels_per_pack) {
+                                            let end = cols.end.min(lanes.start + panels_per_pack * width);
+                                            let range = PanelRange::new(lanes.start..end, depth.clone());
+                                            let to = scratch.add(panel * panel_stride);
+                                            pack_panels(self.b, kernels, range, width, width, to, panel_stride);
+                                        }
+                                        ColumnPanel::packed(scratch.add(panel * panel_stride), width)
                                     }
-                                    ColumnPanel::packed(scratch.add(panel * panel_stride), width)
-                                }
-                                (None, Some(b)) => ColumnPanel {
-                                    data: b.element_ptr(j, depth.start),
-                                    depth: b.depth,
-                                    is_padded: false,
-                                },
-                                (None, None) => unreachable!("an operand without a strided view has scratch"),
-                            };
-                            self.compute_tile(kernels, strip.clone(), j..j + lanes, &depth, a, b);
+                                    (None, Some(b)) => ColumnPanel {
+                                        data: b.element_ptr(lanes.start, depth.start),
+                                        depth: b.depth,
+                                        is_padded: false,
+                                    },
+                                    (None, None) => unreachable!("an operand without a strided view has scratch"),
+                                };
+                                self.compute_tile(kernels, strip.clone(), lanes, &depth, a, b);
+                            }
                         }
                         let finished = finished_to..strip.end;
                         if depth.end == self.k
@@ -371,17 +498,6 @@ impl<T: Element> BlockedProduct<'_, T> {
                         }
                     }
                 }
-            }
-        }
-    }
-
-    /// Prefetches share `part` of `parts` of the next rows of A: they are short runs, which the hardware prefetcher
-    /// does not detect.
-    #[inline]
-    fn prefetch_a(&self, rows: &Range<usize>, depth: &Range<usize>, (part, parts): (usize, usize)) {
-        if let Some(a @ Strided { depth: 1, .. }) = self.a.strided() {
-            for i in rows.len() * part / parts..rows.len() * (part + 1) / parts {
-                prefetch_run(a.element_ptr(rows.start + i, depth.start), depth.len());
             }
         }
     }
@@ -408,30 +524,44 @@ impl<T: Element> BlockedProduct<'_, T> {
     unsafe fn compute_panel_major(
         &self,
         kernels: &Kernels<T>,
-        rows: Range<usize>,
-        cols: Range<usize>,
+        (rows, cols): (Range<usize>, Range<usize>),
+        next_rows: Range<usize>,
         a_scratch: Option<*mut T>,
         b_scratch: *mut T,
     ) {
         let width = kernels.width();
-        let height = rows.len().div_ceil(rows.len().div_ceil(kernels.rows));
+        let height = equal_part(rows.len(), kernels.rows);
+        let a_matrix = self.a.strided();
+        // Without next rows, A is small or shared by many rectangles, so that it is in the cache.
+        let prefetched_a = a_matrix.filter(|_| !next_rows.is_empty());
+        let tiles = cols.len().div_ceil(width) * rows.len().div_ceil(height);
         for depth in depth_blocks(self.k) {
+            let next_depth = depth.end..self.k.min(depth.end + depth.len());
+            let next = match next_depth.is_empty() {
+                true => (&next_rows, 0..depth_block_size(self.k).min(self.k)),
+                false => (&rows, next_depth),
+            };
+            let mut tile = 0;
             // SAFETY: the strips, the columns and the depth are within the rectangle and k, so the caller's product
             // contract covers them. *Scratch* covers one panel for each strip, and one panel of B.
             unsafe {
                 if let Some(scratch) = a_scratch {
                     self.pack_a(kernels, rows.clone(), height, depth.clone(), scratch);
                 }
-                for j in cols.clone().step_by(width) {
-                    let lanes = width.min(cols.end - j);
-                    let data = self.b.panel(j, depth.start, width).unwrap_or_else(|| {
-                        self.b.pack(kernels, j, lanes, depth.start, depth.len(), width, b_scratch);
+                for lanes in chunks(cols.clone(), width) {
+                    let data = self.b.panel(lanes.start, depth.start, width).unwrap_or_else(|| {
+                        let range = PanelRange::new(lanes.clone(), depth.clone());
+                        self.b.pack(kernels, range, width, b_scratch);
                         b_scratch.cast_const()
                     });
                     let b = ColumnPanel::packed(data, width);
-                    for (s, i) in rows.clone().step_by(height).enumerate() {
-                        let a = self.a_panel(kernels, s, i, depth.start, a_scratch);
-                        self.compute_tile(kernels, i..rows.end.min(i + height), j..j + lanes, &depth, a, b);
+                    for (s, strip) in chunks(rows.clone(), height).enumerate() {
+                        if let Some(a) = &prefetched_a {
+                            prefetch_a(a, next.0, &next.1, (tile, tiles));
+                            tile += 1;
+                        }
+                        let a = self.a_panel(kernels, a_matrix, (s, strip.start, depth.start), a_scratch);
+                        self.compute_tile(kernels, strip, lanes.clone(), &depth, a, b);
                     }
                 }
             }
@@ -459,21 +589,29 @@ impl<T: Element> BlockedProduct<'_, T> {
         // with the padding of its lanes, or of its rows.
         unsafe {
             if !self.a.in_rows() {
-                return pack_panels(self.a, kernels, rows, height, depth, a_panel_width(kernels), scratch, panel_len);
+                let (range, width) = (PanelRange::new(rows, depth), a_panel_width(kernels));
+                return pack_panels(self.a, kernels, range, height, width, scratch, panel_len);
             }
             // The micro-kernel reads rows as fast as columns, so rows are copied, not transposed.
-            for (s, i) in rows.clone().step_by(height).enumerate() {
-                let (lanes, to) = (height.min(rows.end - i), scratch.add(s * panel_len));
-                self.a.pack_rows(kernels, i, lanes, depth.start, depth.len(), PACKED_ROW_STRIDE, to);
+            for (s, strip) in chunks(rows, height).enumerate() {
+                let range = PanelRange::new(strip, depth.clone());
+                self.a.pack_rows(kernels, range, PACKED_ROW_STRIDE, scratch.add(s * panel_len));
             }
         }
     }
 
-    /// Returns the strip of A from row `i` as the kernel reads it: in place, or packed as panel `s` of the scratch.
+    /// Returns the strip of A from row `i` and step `start` of the depth as the kernel reads it: in place in `matrix`,
+    /// or packed as panel `s` of the scratch.
     #[inline]
-    fn a_panel(&self, kernels: &Kernels<T>, s: usize, i: usize, start: usize, scratch: Option<*mut T>) -> Strided<T> {
+    fn a_panel(
+        &self,
+        kernels: &Kernels<T>,
+        matrix: Option<Strided<T>>,
+        (s, i, start): (usize, usize, usize),
+        scratch: Option<*mut T>,
+    ) -> Strided<T> {
         let Some(scratch) = scratch else {
-            let a = self.a.strided().expect("an operand without a strided view has scratch");
+            let a = matrix.expect("an operand without a strided view has scratch");
             return Strided { data: a.element_ptr(i, start), ..a };
         };
         let (lane, depth) = if self.a.in_rows() { (PACKED_ROW_STRIDE, 1) } else { (1, a_panel_width(kernels)) };
@@ -514,49 +652,46 @@ impl<T: Element> BlockedProduct<'_, T> {
             true if b.is_padded || cols == kernels.width() => kernels.whole_tiles[rows - 1],
             two_vectors => kernels.tiles[usize::from(two_vectors)][rows - 1],
         };
-        let (a, a_row_stride, a_col_stride, b, b_row_stride) = (a.data, a.lane, a.depth, b.data, b.depth);
-        if self.c_col_stride == 1 {
-            let tile = RegisterTile {
-                depth: depth.len(),
-                a,
-                a_row_stride,
-                a_col_stride,
-                b,
-                b_row_stride,
-                c,
-                c_row_stride: self.c_row_stride,
-                cols,
-                accumulate,
-            };
-            // SAFETY: the tile contract. *Reads* is *Panels*, *Writes* is *C*, and *Width* holds by the choice of the
-            // kernel among those of *Size*. Kernels that load whole vectors read a padded panel or a full tile. The caller guarantees *Isa*.
-            return unsafe { kernel(&tile) };
-        }
-        // The columns of C are not adjacent: the tile is computed on the stack and scattered, with the same sums.
-        let mut buffer = [const { MaybeUninit::<T>::uninit() }; MAX_TILE_ELEMENTS];
-        let sums: *mut T = buffer.as_mut_ptr().cast();
-        let width = kernels.width();
         let tile = RegisterTile {
             depth: depth.len(),
-            a,
-            a_row_stride,
-            a_col_stride,
-            b,
-            b_row_stride,
-            c: sums,
-            c_row_stride: width as isize,
+            a: a.data,
+            a_row_stride: a.lane,
+            a_col_stride: a.depth,
+            b: b.data,
+            b_row_stride: b.depth,
+            c,
+            c_row_stride: self.c_row_stride,
             cols,
-            accumulate: false,
+            accumulate,
         };
-        // SAFETY: the tile contract holds with *Panels* and *Size*, and the buffer fits the largest tile. The kernel
-        // writes the `rows × cols` elements of the buffer that the loop reads. *C* covers the loop's accesses to C.
+        // SAFETY: the tile contract. *Reads* is *Panels*, *Writes* is *C*, and *Width* holds by the choice of the
+        // kernel among those of *Size*. Kernels that load whole vectors read a padded panel or a full tile. The caller
+        // guarantees *Isa*. If the columns of C are not adjacent, the same clauses are those of `scatter_tile`.
+        unsafe { if self.c_col_stride == 1 { kernel(&tile) } else { self.scatter_tile(kernel, tile, rows) } }
+    }
+
+    /// Computes a register tile of a C whose columns are not adjacent: on the stack, and then scatters the same sums.
+    ///
+    /// # Safety
+    ///
+    /// The tile contract of [`RegisterTile`] holds for `kernel`, which has `rows` rows, except that the columns of C
+    /// have the stride `c_col_stride`. The processor has the instruction set of the kernel.
+    #[inline(never)]
+    unsafe fn scatter_tile(&self, kernel: TileKernel<T>, tile: RegisterTile<T>, rows: usize) {
+        debug_assert!(rows * tile.cols <= MAX_TILE_ELEMENTS, "the tile is larger than its buffer");
+        let RegisterTile { c, cols, accumulate, .. } = tile;
+        let mut buffer = [const { MaybeUninit::<T>::uninit() }; MAX_TILE_ELEMENTS];
+        let sums: *mut T = buffer.as_mut_ptr().cast();
+        // SAFETY: the caller guarantees *Reads* and *Width* of the tile contract. *Writes* holds for the buffer, which
+        // fits the largest tile. The kernel writes the `rows × cols` elements of the buffer that the loop reads. The
+        // caller's *Writes* covers the loop's accesses to C.
         unsafe {
-            kernel(&tile);
+            kernel(&RegisterTile { c: sums, c_row_stride: cols as isize, accumulate: false, ..tile });
             // Down the columns, which are contiguous if C is stored by columns.
             for s in 0..cols {
                 let column = c.wrapping_offset(s as isize * self.c_col_stride);
                 for r in 0..rows {
-                    let (c, sum) = (column.wrapping_offset(r as isize * self.c_row_stride), *sums.add(r * width + s));
+                    let (c, sum) = (column.wrapping_offset(r as isize * self.c_row_stride), *sums.add(r * cols + s));
                     *c = if accumulate { (*c).add(sum) } else { sum };
                 }
             }
@@ -598,6 +733,17 @@ impl<T: Element> BlockedProduct<'_, T> {
     }
 }
 
+/// Prefetches share `part` of `parts` of the next rows of A, if they are contiguous: they are short runs, which the
+/// hardware prefetcher does not detect.
+#[inline]
+fn prefetch_a<T>(a: &Strided<T>, rows: &Range<usize>, depth: &Range<usize>, (part, parts): (usize, usize)) {
+    if a.depth == 1 {
+        for i in rows.len() * part / parts..rows.len() * (part + 1) / parts {
+            prefetch_run(a.element_ptr(rows.start + i, depth.start), depth.len());
+        }
+    }
+}
+
 /// Estimates the vector instructions per step of k for C[m × n] in one orientation, to choose between the two.
 ///
 /// A thin product wastes lanes if its vectors are along the short side. The transposed orientation may need a
@@ -631,3 +777,28 @@ fn a_panel_width<T>(kernels: &Kernels<T>) -> usize {
 /// Stride of a packed row of A, in elements: 18 cache lines of `f32`. It is not a power of two, so that the rows are
 /// distributed over the cache sets.
 const PACKED_ROW_STRIDE: usize = MAX_DEPTH_BLOCK + 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_cover_a_range_in_order() {
+        for (start, len) in [(0, 0), (0, 1), (3, 20), (5, 24)] {
+            for size in [1, 7, 8, 24, 100, usize::MAX] {
+                let found: Vec<_> = chunks(start..start + len, size).collect();
+                assert!(found.iter().all(|chunk| !chunk.is_empty() && chunk.len() <= size));
+                assert!(found.iter().rev().skip(1).all(|chunk| chunk.len() == size), "{found:?}");
+                assert!(found.into_iter().flatten().eq(start..start + len), "{start} + {len} by {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn equal_parts_are_as_few_as_possible() {
+        for (len, max) in (0..100).flat_map(|len| [1, 6, 14, 50].map(|max| (len, max))) {
+            let part = equal_part(len, max);
+            assert!(part <= max && (len == 0 || len.div_ceil(part) == len.div_ceil(max)), "{len} by at most {max}");
+        }
+    }
+}

@@ -2,7 +2,7 @@
 
 use super::kernels::Kernels;
 use super::offsets::{LaneRun, OffsetList, PackLanes, PackRuns};
-use super::source::{PackSource, check_panel};
+use super::source::{PackSource, PanelRange, check_panel};
 use pellucid_runtime::list::List;
 use pellucid_simd::Element;
 
@@ -27,16 +27,8 @@ unsafe impl<T: Sync> Sync for ImplicitIm2col<'_, T> {}
 // of the depth of every lane. `strided` and `panel` return `None`.
 unsafe impl<T: Element> PackSource<T> for ImplicitIm2col<'_, T> {
     #[allow(private_interfaces)]
-    unsafe fn pack(
-        &self,
-        kernels: &Kernels<T>,
-        first: usize,
-        lanes: usize,
-        start: usize,
-        depth: usize,
-        width: usize,
-        to: *mut T,
-    ) {
+    unsafe fn pack(&self, kernels: &Kernels<T>, range: PanelRange, width: usize, to: *mut T) {
+        let PanelRange { first, lanes, start, depth } = range;
         check_panel(kernels, lanes, width);
         debug_assert!(
             first + lanes <= self.lanes.len() && start + depth <= self.depths.len(),
@@ -74,16 +66,8 @@ unsafe impl<T: Element> PackSource<T> for ImplicitIm2col<'_, T> {
     }
 
     #[allow(private_interfaces)]
-    unsafe fn pack_rows(
-        &self,
-        kernels: &Kernels<T>,
-        first: usize,
-        lanes: usize,
-        start: usize,
-        depth: usize,
-        step: usize,
-        to: *mut T,
-    ) {
+    unsafe fn pack_rows(&self, kernels: &Kernels<T>, range: PanelRange, step: usize, to: *mut T) {
+        let PanelRange { first, lanes, start, depth } = range;
         debug_assert!(depth <= step, "{depth} elements in rows of stride {step}");
         let offsets = &self.lanes.all()[first..first + lanes];
         for (p, offset, len) in self.depths.runs(start..start + depth) {

@@ -9,7 +9,8 @@ use super::winograd::TransformTiles;
 use pellucid_simd::vector::Vector;
 use pellucid_simd::{Element, InstructionSet, Isa, per_isa};
 
-type TileKernel<T> = unsafe fn(&RegisterTile<T>);
+/// A micro-kernel for register tiles of one size.
+pub(crate) type TileKernel<T> = unsafe fn(&RegisterTile<T>);
 
 /// The kernels of one instruction set for one element type. All instruction sets compute the same bits.
 ///

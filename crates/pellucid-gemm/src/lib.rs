@@ -52,7 +52,7 @@ pub use im2col::ImplicitIm2col;
 pub use offset_dot::{OffsetDotRow, WeightGradDots, sum_virtual_lanes};
 pub use offsets::{OffsetList, PackRuns};
 pub use packed::{OwnedPanels, PackedPanels};
-pub use source::PackSource;
+pub use source::{PackSource, PanelRange};
 pub use strided::Strided;
 pub use winograd::{TransformTiles, WinogradTransform};
 
@@ -61,6 +61,7 @@ use gemv::{ColumnMatVec, RowMatVec};
 use kernels::Kernels;
 use pack::PackPanels;
 use pellucid_runtime::{scratch, threads};
+use pellucid_simd::vector::prefetch_run;
 use pellucid_simd::{Element, Isa};
 use std::ops::Range;
 
@@ -143,6 +144,13 @@ pub enum Threads {
 
 /// The number of multiply-adds that are worth a separate task.
 const TASK_MULTIPLY_ADDS: usize = 1 << 19;
+
+/// The number of bytes of each operand of the next product of a batch that are prefetched: enough cache lines that the
+/// hardware prefetcher detects a stream and continues it.
+///
+/// Measured with a batch of 3 MiB and 2 MiB of L2: products of 32 × 32 × 32 take .93 of the time. Prefetching whole
+/// operands takes longer than none, since demand loads wait for the prefetches.
+const PREFETCH_BYTES: usize = 256;
 
 /// Computes the product of `shape`.
 ///
@@ -387,11 +395,17 @@ impl<T: Element> GemmProblem<'_, T> {
             }
             _ => 1,
         };
+        let prefetch_next = |index: usize| {
+            if index + 1 < batch {
+                self.prefetch_operands(offsets(index + 1), &a, &b);
+            }
+        };
         if tasks <= 1 {
             for index in 0..batch {
-                // SAFETY: the caller guarantees the contract of `gemm_batched_for_isa`. *Region* holds because only
-                // this thread works on the batch.
-                unsafe { self.compute_rectangle(index, offsets(index), a, b, c, 0..self.m, 0..self.n) }
+                prefetch_next(index);
+                // SAFETY: the caller guarantees the contract of `gemm_batched_for_isa`. *Region* holds because only this thread
+                // works on the batch.
+                unsafe { self.compute_rectangle(index, offsets(index), a, b, c, (0..self.m, 0..self.n)) }
             }
             return;
         }
@@ -408,10 +422,21 @@ impl<T: Element> GemmProblem<'_, T> {
             let (i, j) = (part / grid.cols * height, part % grid.cols * width);
             let rows = i.min(self.m)..self.m.min(i + height);
             let cols = j.min(self.n)..self.n.min(j + width);
-            // SAFETY: the caller guarantees the contract of `gemm_batched_for_isa`. *Region* holds because the parts of
-            // the grid are disjoint, and *Disjoint results* separates the products.
-            unsafe { self.compute_rectangle(index, offsets(index), a, b, c, rows, cols) }
+            if parts == 1 {
+                prefetch_next(index);
+            }
+            // SAFETY: the caller guarantees the contract of `gemm_batched_for_isa`. *Region* holds because the parts of the grid are
+            // disjoint, and *Disjoint results* separates the products.
+            unsafe { self.compute_rectangle(index, offsets(index), a, b, c, (rows, cols)) }
         });
+    }
+
+    /// Prefetches the start of the operands of a product.
+    #[inline]
+    fn prefetch_operands(&self, offsets: Offsets, a: &Strided<T>, b: &Strided<T>) {
+        let len = PREFETCH_BYTES / size_of::<T>();
+        prefetch_run(a.data.wrapping_offset(offsets.a), len.min(self.m.saturating_mul(self.k)));
+        prefetch_run(b.data.wrapping_offset(offsets.b), len.min(self.k.saturating_mul(self.n)));
     }
 
     /// Computes one rectangle of one product of the batch, into C or into scratch for the epilogue.
@@ -428,8 +453,7 @@ impl<T: Element> GemmProblem<'_, T> {
         a: Strided<T>,
         b: Strided<T>,
         c: Option<OutputMatrix<T>>,
-        rows: Range<usize>,
-        cols: Range<usize>,
+        (rows, cols): (Range<usize>, Range<usize>),
     ) {
         let a = Strided { data: a.data.wrapping_offset(offsets.a), ..a };
         let b = Strided { data: b.data.wrapping_offset(offsets.b), ..b };
@@ -489,7 +513,7 @@ impl<T: Element> GemmProblem<'_, T> {
         // and with *Region* they are *C*. The caller guarantees *Isa*.
         unsafe {
             if self.n == 1 && self.k > 0 && !rows.is_empty() && !cols.is_empty() {
-                multiply_vector(self.kernels, a, b, product.c, c.row_stride, c.accumulate, rows.clone(), self.k);
+                multiply_vector(self.kernels, a, b, c, rows.clone(), self.k);
                 product.finish(rows, cols);
             } else {
                 product.compute(self.kernels, rows, cols);
@@ -513,7 +537,7 @@ impl TaskGrid {
     }
 }
 
-/// Computes y[rows] = A[rows × k]·x, or y + A·x. x is the first lane of `x`.
+/// Computes y[rows] = A[rows × k]·x, or y + A·x. x is the first lane of `x`, and y the first column of `y`.
 ///
 /// # Safety
 ///
@@ -526,12 +550,11 @@ unsafe fn multiply_vector<T: Element>(
     kernels: &Kernels<T>,
     a: Strided<T>,
     x: Strided<T>,
-    y: *mut T,
-    y_stride: isize,
-    accumulate: bool,
+    y: OutputMatrix<T>,
     rows: Range<usize>,
     k: usize,
 ) {
+    let OutputMatrix { data: y, row_stride: y_stride, accumulate, .. } = y;
     let x_len = if x.depth == 1 { 0 } else { k };
     let a_len = match a {
         Strided { depth: 1, .. } => 0,

@@ -29,6 +29,12 @@ pub(crate) struct PackPanels<T> {
 /// Therefore more rows would evict each other.
 const STEPS_PER_GROUP: usize = 8;
 
+/// The number of lanes of the widest packed panel. Longer rows are those of other matrices.
+const MAX_PANEL_WIDTH: usize = 32;
+
+/// The size of a cache line in bytes.
+const CACHE_LINE: usize = 64;
+
 impl<T: Element> PackPanels<T> {
     /// Returns the transposition of a matrix that is contiguous along k: `to[p·row_stride + i] = from[i, p]` for
     /// `i < lanes`, and 0 for `lanes ≤ i < padded_lanes`.
@@ -121,9 +127,14 @@ impl<T: Element> PackPanels<T> {
         // function cover them. *Row length* also implies `lanes ≤ width` and `lanes_per_panel ≤ width`, which `gather`
         // and `gather_depth` require.
         unsafe {
-            for i in (0..whole_lanes).step_by(V::SIDE) {
+            // Blocks that share a cache line of a long row are transposed in succession: rows of C often share a cache
+            // set, so that they evict each other.
+            let lanes_together = if width > MAX_PANEL_WIDTH { CACHE_LINE / size_of::<T>() } else { V::SIDE };
+            for first in (0..whole_lanes).step_by(lanes_together) {
                 for p in (0..whole_depth).step_by(V::SIDE) {
-                    V::transpose(from.element_ptr(i, p), from.lane, to.add(p * width + i), width);
+                    for i in (first..whole_lanes.min(first + lanes_together)).step_by(V::SIDE) {
+                        V::transpose(from.element_ptr(i, p), from.lane, to.add(p * width + i), width);
+                    }
                 }
             }
             self.gather(whole_lanes, 0);

@@ -2,14 +2,14 @@
 
 use super::block::depth_blocks;
 use super::kernels::Kernels;
-use super::source::{PackSource, check_panel};
+use super::source::{PackSource, PanelRange, check_panel};
 use super::strided::Strided;
 use pellucid_ir::Result;
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::threads::SharedPtr;
 use pellucid_simd::Element;
 use pellucid_simd::Isa;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 
 /// The packed panels of B[k × n] in memory that they do not own.
 ///
@@ -24,7 +24,7 @@ pub struct PackedPanels<T> {
 impl<T: Element> PackedPanels<T> {
     /// Returns the number of elements that the panels of a matrix with `lanes` (n) lanes and `depth` (k) steps fill.
     pub fn packed_len(isa: Isa, (lanes, depth): (usize, usize)) -> usize {
-        lanes.next_multiple_of(Kernels::<T>::for_isa(isa).width()).saturating_mul(depth)
+        PackedPanels::len(Kernels::<T>::for_isa(isa), (lanes, depth))
     }
 
     /// Packs a matrix with `lanes` (n) lanes and `depth` (k) steps into `memory`.
@@ -41,16 +41,43 @@ impl<T: Element> PackedPanels<T> {
         (lanes, depth): (usize, usize),
         memory: SharedPtr<T>,
     ) -> PackedPanels<T> {
-        let kernels = Kernels::<T>::for_isa(isa);
+        // SAFETY: the caller guarantees *Range*, *Memory* and *Isa*, and `packed_len` is `len`. *Panel* holds for lane
+        // 0, and *Lanes* because these are all lanes.
+        unsafe { PackedPanels::pack_range(Kernels::<T>::for_isa(isa), from, 0..lanes, depth, memory) }
+    }
+
+    /// Returns the number of elements that the panels of a matrix with `lanes` (n) lanes and `depth` (k) steps fill.
+    pub(crate) fn len(kernels: &Kernels<T>, (lanes, depth): (usize, usize)) -> usize {
+        lanes.next_multiple_of(kernels.width()).saturating_mul(depth)
+    }
+
+    /// Packs the lanes `lanes` of a matrix with `depth` (k) steps into `memory`.
+    ///
+    /// # Safety
+    ///
+    /// - *Range*, *Memory* and *Isa* of [`pack`](Self::pack) hold for these lanes. The memory has [`len`](Self::len)
+    ///   elements for the number of lanes.
+    /// - *Panel*: the first lane is a multiple of the width of a panel.
+    /// - *Lanes*: no other lanes of the panels are used.
+    pub(crate) unsafe fn pack_range(
+        kernels: &Kernels<T>,
+        from: Strided<T>,
+        lanes: Range<usize>,
+        depth: usize,
+        memory: SharedPtr<T>,
+    ) -> PackedPanels<T> {
         let width = kernels.width();
         debug_assert!(memory.get().is_aligned(), "the memory of the panels is not aligned: {:?}", memory.get());
-        let panels = PackedPanels { start: memory, depth, width };
-        for first in (0..lanes).step_by(width) {
+        debug_assert!(lanes.start.is_multiple_of(width), "lane {} is not the first of a panel", lanes.start);
+        let start = SharedPtr(memory.get().wrapping_sub(lanes.start * depth));
+        let panels = PackedPanels { start, depth, width };
+        for first in lanes.clone().step_by(width) {
             for block in depth_blocks(depth) {
                 let to = panels.panel_ptr(first, block.start);
+                let range = PanelRange::new(first..lanes.end.min(first + width), block);
                 // SAFETY: the panel contract. *Range* and *Isa* are clauses of this function. *Width* holds because the
-                // width is two vectors. *Target* follows from *Memory*, because `packed_len` counts whole panels.
-                unsafe { from.pack(kernels, first, width.min(lanes - first), block.start, block.len(), width, to) }
+                // width is two vectors. *Target* follows from *Memory*, because `len` counts whole panels.
+                unsafe { from.pack(kernels, range, width, to) }
             }
         }
         panels
@@ -110,16 +137,8 @@ unsafe impl<T: Element> PackSource<T> for PackedPanels<T> {
     }
 
     #[allow(private_interfaces)]
-    unsafe fn pack(
-        &self,
-        kernels: &Kernels<T>,
-        first: usize,
-        lanes: usize,
-        start: usize,
-        depth: usize,
-        width: usize,
-        to: *mut T,
-    ) {
+    unsafe fn pack(&self, kernels: &Kernels<T>, range: PanelRange, width: usize, to: *mut T) {
+        let PanelRange { first, lanes, start, depth } = range;
         check_panel(kernels, lanes, width);
         debug_assert!(start + depth <= self.depth, "steps {start}..{} of a depth of {}", start + depth, self.depth);
         for p in 0..depth {

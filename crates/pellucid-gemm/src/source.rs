@@ -10,6 +10,28 @@ use super::strided::Strided;
 use pellucid_simd::Element;
 use std::ops::Range;
 
+/// The part of an operand that one panel holds: `lanes` lanes from `first`, over `depth` steps of the depth from
+/// `start`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PanelRange {
+    /// The first lane.
+    pub first: usize,
+    /// Number of lanes.
+    pub lanes: usize,
+    /// The first step of the depth.
+    pub start: usize,
+    /// Number of steps of the depth.
+    pub depth: usize,
+}
+
+impl PanelRange {
+    /// Returns the part of an operand with the given lanes and steps of the depth.
+    #[inline(always)]
+    pub fn new(lanes: Range<usize>, depth: Range<usize>) -> PanelRange {
+        PanelRange { first: lanes.start, lanes: lanes.len(), start: depth.start, depth: depth.len() }
+    }
+}
+
 /// An operand of a product, as a matrix of lanes × depth: the lanes of A[m × k] are its rows, those of B[k × n] its
 /// columns.
 ///
@@ -33,8 +55,7 @@ pub unsafe trait PackSource<T>: Sync {
         None
     }
 
-    /// Packs the lanes `first..first + lanes` over the depth `start..start + depth` to `to[p·width + i]`, with zeros in
-    /// the lanes `lanes..width`.
+    /// Packs a part of the operand to `to[p·width + i]`, with zeros in the lanes `lanes..width`.
     ///
     /// # Safety
     ///
@@ -47,23 +68,14 @@ pub unsafe trait PackSource<T>: Sync {
     /// - *Target*: `to` is valid for writes of `depth · width` elements, which do not overlap the operand.
     /// - *Isa*: the processor has the instruction set of `kernels`.
     #[allow(private_interfaces)]
-    unsafe fn pack(
-        &self,
-        kernels: &Kernels<T>,
-        first: usize,
-        lanes: usize,
-        start: usize,
-        depth: usize,
-        width: usize,
-        to: *mut T,
-    );
+    unsafe fn pack(&self, kernels: &Kernels<T>, range: PanelRange, width: usize, to: *mut T);
 
     /// Returns true if the depth of a lane is stored in runs, so that packing lanes as rows is faster.
     fn in_rows(&self) -> bool {
         false
     }
 
-    /// Packs the same elements to `to[i·step + p]`, one row for each lane.
+    /// Packs a part of the operand to `to[i·step + p]`, one row for each lane.
     ///
     /// # Safety
     ///
@@ -79,16 +91,7 @@ pub unsafe trait PackSource<T>: Sync {
     ///
     /// The default method panics: only operands whose [`in_rows`](Self::in_rows) returns true support rows.
     #[allow(private_interfaces)]
-    unsafe fn pack_rows(
-        &self,
-        _: &Kernels<T>,
-        _first: usize,
-        _lanes: usize,
-        _start: usize,
-        _depth: usize,
-        _step: usize,
-        _to: *mut T,
-    ) {
+    unsafe fn pack_rows(&self, _: &Kernels<T>, _: PanelRange, _step: usize, _to: *mut T) {
         unreachable!("this operand does not support packing in rows")
     }
 }
@@ -102,16 +105,8 @@ unsafe impl<T: Element> PackSource<T> for Strided<T> {
     }
 
     #[allow(private_interfaces)]
-    unsafe fn pack(
-        &self,
-        kernels: &Kernels<T>,
-        first: usize,
-        lanes: usize,
-        start: usize,
-        depth: usize,
-        width: usize,
-        to: *mut T,
-    ) {
+    unsafe fn pack(&self, kernels: &Kernels<T>, range: PanelRange, width: usize, to: *mut T) {
+        let PanelRange { first, lanes, start, depth } = range;
         check_panel(kernels, lanes, width);
         let from = Strided { data: self.element_ptr(first, start), ..*self };
         let panel = PackPanels { from, lanes, lanes_per_panel: width, depth, width, to, panel_stride: 0 };
@@ -131,16 +126,8 @@ unsafe impl<T: Element> PackSource<T> for Strided<T> {
     }
 
     #[allow(private_interfaces)]
-    unsafe fn pack_rows(
-        &self,
-        _: &Kernels<T>,
-        first: usize,
-        lanes: usize,
-        start: usize,
-        depth: usize,
-        step: usize,
-        to: *mut T,
-    ) {
+    unsafe fn pack_rows(&self, _: &Kernels<T>, range: PanelRange, step: usize, to: *mut T) {
+        let PanelRange { first, lanes, start, depth } = range;
         debug_assert!(depth <= step && self.depth == 1, "{depth} elements in rows of stride {step}, {self:?}");
         for i in 0..lanes {
             // SAFETY: *Stride* and *Target* of the row contract cover `depth` elements from `i · step`, and *Range*
@@ -174,31 +161,30 @@ const MIN_JOINT_DEPTH: usize = 128;
 pub(crate) unsafe fn pack_panels<T: Element>(
     source: &dyn PackSource<T>,
     kernels: &Kernels<T>,
-    lanes: Range<usize>,
+    range: PanelRange,
     lanes_per_panel: usize,
-    depth: Range<usize>,
     width: usize,
     to: *mut T,
     panel_stride: usize,
 ) {
-    check_panel(kernels, lanes_per_panel.min(lanes.len()), width);
+    let PanelRange { first, lanes, start, depth } = range;
+    check_panel(kernels, lanes_per_panel.min(lanes), width);
     debug_assert!(
-        lanes_per_panel > 0 && (lanes.len() <= lanes_per_panel || panel_stride >= depth.len() * width),
+        lanes_per_panel > 0 && (lanes <= lanes_per_panel || panel_stride >= depth * width),
         "packed panels overlap"
     );
     if let Some(from @ Strided { lane: 1, .. }) = source.strided()
-        && depth.len() >= MIN_JOINT_DEPTH
+        && depth >= MIN_JOINT_DEPTH
     {
-        let from = Strided { data: from.element_ptr(lanes.start, depth.start), ..from };
-        let panels =
-            PackPanels { from, lanes: lanes.len(), lanes_per_panel, depth: depth.len(), width, to, panel_stride };
+        let from = Strided { data: from.element_ptr(first, start), ..from };
+        let panels = PackPanels { from, lanes, lanes_per_panel, depth, width, to, panel_stride };
         // SAFETY: the caller guarantees the panel contract for every panel and *Disjoint panels*, which together are
         // the packing contract. Lanes are contiguous (the pattern above).
         return unsafe { (kernels.copy_panels)(&panels) };
     }
-    for (s, first) in lanes.clone().step_by(lanes_per_panel).enumerate() {
-        let lanes = lanes_per_panel.min(lanes.end - first);
+    for (s, i) in (0..lanes).step_by(lanes_per_panel).enumerate() {
+        let panel = PanelRange { first: first + i, lanes: lanes_per_panel.min(lanes - i), ..range };
         // SAFETY: the caller guarantees the panel contract for panel s.
-        unsafe { source.pack(kernels, first, lanes, depth.start, depth.len(), width, to.add(s * panel_stride)) }
+        unsafe { source.pack(kernels, panel, width, to.add(s * panel_stride)) }
     }
 }

@@ -1,12 +1,12 @@
 //! Tests every kernel of the crate over all small shapes, and over shapes around vectors, register tiles and blocks.
 
 use super::kernels::Kernels;
-use super::source::pack_panels;
+use super::source::{PanelRange, pack_panels};
 use super::tests::{MATRIX_LAYOUTS, multiply_in_layouts};
 use super::*;
 use pellucid_runtime::list::List;
 use pellucid_runtime::testing::{Choices, Guarded, numbers};
-use pellucid_runtime::threads::with_threads;
+use pellucid_runtime::threads::{SharedPtr, with_threads};
 
 /// An element type with a conversion from small integers, whose sums and products are exact in every type.
 trait TestElement: Element + bytemuck::Pod + PartialEq + std::fmt::Debug {
@@ -50,7 +50,7 @@ impl<T: TestElement> ReferenceProduct<T> {
         let layouts = [(); 3].map(|()| choices.of(&MATRIX_LAYOUTS));
         let accumulate = choices.below(3) == 0;
         let start: Vec<T> = (0..m * n).map(|i| T::from_integer((i % 5) as f64)).collect();
-        let found = multiply_in_layouts(isa, (m, n, k), layouts, &a, &b, &start, accumulate, threads);
+        let found = multiply_in_layouts(isa, (m, n, k), layouts, [&a, &b], &start, accumulate, threads);
         let expected = (0..m * n).map(|i| {
             let sum = self.c[i / n * full_width + i % n];
             if accumulate { sum.add(start[i]) } else { sum }
@@ -156,13 +156,14 @@ fn check_panels<T: TestElement>() {
         let kernels: &Kernels<T> = Kernels::<T>::for_isa(isa);
         for (lanes, depth) in (1..=20).chain([31, 32, 33]).flat_map(|l| DEPTHS.map(|d| (l, d))) {
             let (_memory, from) = strided_matrix::<T>(lanes, depth, layout);
+            let range = PanelRange::new(0..lanes, 0..depth);
             let case = format!("{lanes} × {depth} {isa:?} {from:?}");
             let width = lanes.next_multiple_of(kernels.lanes);
             for width in [width, width + kernels.lanes] {
                 let mut to = Guarded::<T>::unwritten(depth * width);
                 // SAFETY: the matrix has `lanes × depth` elements, the target is one panel, and the instruction set is
                 // available.
-                unsafe { from.pack(kernels, 0, lanes, 0, depth, width, to.as_mut_ptr()) }
+                unsafe { from.pack(kernels, range, width, to.as_mut_ptr()) }
                 check_panel(&to, lanes, width, &case, |lane, p| element(&from, lane, p));
             }
             if from.depth == 1 {
@@ -177,7 +178,7 @@ fn check_panels<T: TestElement>() {
                 let mut to = Guarded::<T>::of(&vec![T::ZERO; lanes * step]);
                 // SAFETY: the matrix has `lanes × depth` elements, the target has `lanes · step` elements, and the
                 // instruction set is available.
-                unsafe { from.pack_rows(kernels, 0, lanes, 0, depth, step, to.as_mut_ptr()) }
+                unsafe { from.pack_rows(kernels, range, step, to.as_mut_ptr()) }
                 for (i, &found) in to.iter().enumerate() {
                     let (lane, p) = (i / step, i % step);
                     assert_eq!(found, if p < depth { element(&from, lane, p) } else { T::ZERO }, "{case}");
@@ -201,14 +202,12 @@ fn check_consecutive_panels<T: TestElement>() {
         for (lanes, depth) in (1..=33).flat_map(|lanes| [20, 127, 128, 140].map(|depth| (lanes, depth))) {
             let (_memory, from) = strided_matrix::<T>(lanes, depth, layout);
             for lanes_per_panel in 1..=kernels.rows.min(lanes) {
-                let step = depth * width + 3;
+                let (range, step) = (PanelRange::new(0..lanes, 0..depth), depth * width + 3);
                 let count = lanes.div_ceil(lanes_per_panel);
                 let mut to = Guarded::<T>::unwritten((count - 1) * step + depth * width);
                 // SAFETY: the matrix has `lanes × depth` elements, the target holds all panels without overlap, and the
                 // instruction set is available.
-                unsafe {
-                    pack_panels(&from, kernels, 0..lanes, lanes_per_panel, 0..depth, width, to.as_mut_ptr(), step)
-                }
+                unsafe { pack_panels(&from, kernels, range, lanes_per_panel, width, to.as_mut_ptr(), step) }
                 for (s, panel) in to.chunks(step).enumerate() {
                     let (first, panel_lanes) = (s * lanes_per_panel, lanes_per_panel.min(lanes - s * lanes_per_panel));
                     let case = format!("{lanes} × {depth} by {lanes_per_panel} {isa:?} {from:?}");
@@ -225,6 +224,37 @@ fn check_consecutive_panels<T: TestElement>() {
 fn consecutive_panels_are_packed_together() {
     check_consecutive_panels::<f32>();
     check_consecutive_panels::<f64>();
+}
+
+fn check_packed_panels<T: TestElement>() {
+    for (isa, layout) in Isa::available().iter().flat_map(|&isa| (0..3).map(move |layout| (isa, layout))) {
+        let kernels: &Kernels<T> = Kernels::<T>::for_isa(isa);
+        let width = kernels.width();
+        for (lanes, depth) in
+            [1, width - 1, width, width + 1, 3 * width].into_iter().flat_map(|l| [1, 9, 273].map(|d| (l, d)))
+        {
+            for first in [0, width, 3 * width] {
+                let (_memory, from) = strided_matrix::<T>(first + lanes, depth, layout);
+                let mut memory = Guarded::<T>::unwritten(PackedPanels::<T>::len(kernels, (lanes, depth)));
+                let start = SharedPtr(memory.as_mut_ptr());
+                // SAFETY: the matrix has the lanes up to `first + lanes`, the memory has `len` elements, and the
+                // instruction set is available.
+                let panels = unsafe { PackedPanels::pack_range(kernels, from, first..first + lanes, depth, start) };
+                for (s, panel) in memory.chunks(width * depth).enumerate() {
+                    let lane = first + s * width;
+                    assert_eq!(panels.panel(lane, 0, width), Some(panel.as_ptr()));
+                    let case = format!("{lanes} × {depth} from lane {first} {isa:?} {from:?}");
+                    check_panel(panel, first + lanes - lane, width, &case, |i, p| element(&from, lane + i, p));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn packed_panels_hold_a_range_of_lanes() {
+    check_packed_panels::<f32>();
+    check_packed_panels::<f64>();
 }
 
 /// Returns `count` ascending offsets: runs of `run` consecutive offsets, separated by gaps of `gap`.
@@ -246,17 +276,17 @@ fn check_implicit_im2col<T: TestElement>(seed: u64) {
             let operand = ImplicitIm2col { data: data.as_ptr(), lanes: &lane_offsets, depths: &depth_offsets };
             let element = |l: usize, p: usize| data[(lane_offsets.all()[l] + depth_offsets.all()[p]) as usize];
             let case = format!("{lanes} × {depth} {isa:?}, run lengths {run} and {deep_run} (along k)");
-            let width = lanes.next_multiple_of(kernels.lanes);
+            let (range, width) = (PanelRange::new(0..lanes, 0..depth), lanes.next_multiple_of(kernels.lanes));
             let mut to = Guarded::<T>::unwritten(depth * width);
             // SAFETY: the operand has `lanes × depth` elements, the target is one panel, and the instruction set is
             // available.
-            unsafe { operand.pack(kernels, 0, lanes, 0, depth, width, to.as_mut_ptr()) }
+            unsafe { operand.pack(kernels, range, width, to.as_mut_ptr()) }
             check_panel(&to, lanes, width, &case, element);
             let step = depth + choices.below(20);
             let mut to = Guarded::<T>::unwritten(lanes * step);
             // SAFETY: the operand has `lanes × depth` elements, the target has `lanes · step` elements, and the
             // instruction set is available.
-            unsafe { operand.pack_rows(kernels, 0, lanes, 0, depth, step, to.as_mut_ptr()) }
+            unsafe { operand.pack_rows(kernels, range, step, to.as_mut_ptr()) }
             (0..lanes * depth).for_each(|i| {
                 let (lane, p) = (i / depth, i % depth);
                 assert_eq!(to[lane * step + p], element(lane, p), "{case}");

@@ -68,8 +68,7 @@ pub(crate) fn multiply_in_layouts<T: Element + bytemuck::Pod>(
     isa: Isa,
     (m, n, k): (usize, usize, usize),
     layouts: [MatrixLayout; 3],
-    a: &[T],
-    b: &[T],
+    [a, b]: [&[T]; 2],
     start: &[T],
     accumulate: bool,
     threads: Threads,
@@ -98,7 +97,7 @@ pub(crate) fn multiply_in_layouts<T: Element + bytemuck::Pod>(
 /// Computes a product of row-major matrices on one thread.
 fn multiply_row_major<T: Element + bytemuck::Pod>(isa: Isa, shape: (usize, usize, usize), a: &[T], b: &[T]) -> Vec<T> {
     let zero = vec![T::ZERO; shape.0 * shape.1];
-    multiply_in_layouts(isa, shape, [MatrixLayout::RowMajor; 3], a, b, &zero, false, Threads::One)
+    multiply_in_layouts(isa, shape, [MatrixLayout::RowMajor; 3], [a, b], &zero, false, Threads::One)
 }
 
 fn bits(values: &[f32]) -> Vec<u32> {
@@ -152,6 +151,32 @@ fn reference_product((m, n, k): (usize, usize, usize), a: &[f32], b: &[f32]) -> 
     (0..m * n).map(|i| element(i / n, i % n)).collect()
 }
 
+/// Products whose C is transposed: more rows than are transposed at a time, one and several blocks of the depth, and
+/// panels of B that are packed as a whole or, if they are too large, once per block.
+const TRANSPOSED_SHAPES: [(usize, usize, usize); 6] =
+    [(112, 40, 60), (113, 33, 300), (250, 97, 273), (33, 229, 545), (400, 130, 300), (128, 1030, 1025)];
+
+#[test]
+fn transposed_products_match_the_documented_order() {
+    use MatrixLayout::{ColumnMajor, RowMajor};
+    for shape @ (m, n, k) in TRANSPOSED_SHAPES {
+        let (a, b) = (random_values(m * k, 1), random_values(k * n, 2));
+        let want = bits(&reference_product(shape, &a, &b));
+        let zero = vec![f32::NAN; m * n];
+        for &isa in Isa::available() {
+            for layouts in [
+                [RowMajor, ColumnMajor, RowMajor],
+                [RowMajor, ColumnMajor, ColumnMajor],
+                [ColumnMajor, RowMajor, ColumnMajor],
+                [RowMajor, RowMajor, ColumnMajor],
+            ] {
+                let got = multiply_in_layouts(isa, shape, layouts, [&a, &b], &zero, false, Threads::One);
+                assert_eq!(bits(&got), want, "{shape:?} {isa:?} {layouts:?}");
+            }
+        }
+    }
+}
+
 /// The sizes of the blocks of k determine the bits of every product, so they must not change.
 #[test]
 fn blocks_of_the_depth_are_a_fixed_function_of_k() {
@@ -174,7 +199,7 @@ fn all_instruction_sets_and_layouts_match_the_documented_order() {
         for &isa in Isa::available() {
             for layout in 0..64 {
                 let layouts = [MATRIX_LAYOUTS[layout % 4], MATRIX_LAYOUTS[layout / 4 % 4], MATRIX_LAYOUTS[layout / 16]];
-                let got = multiply_in_layouts(isa, shape, layouts, &a, &b, &zero, false, Threads::One);
+                let got = multiply_in_layouts(isa, shape, layouts, [&a, &b], &zero, false, Threads::One);
                 assert_eq!(bits(&got), want, "{shape:?} {isa:?} {layouts:?}");
             }
         }
@@ -186,7 +211,7 @@ fn accumulation_adds_block_by_block() {
     for shape @ (m, n, k) in SHAPES {
         let (a, b, c) = (random_values(m * k, 1), random_values(k * n, 2), random_values(m * n, 3));
         let accumulated =
-            |isa, layouts| bits(&multiply_in_layouts(isa, shape, layouts, &a, &b, &c, true, Threads::One));
+            |isa, layouts| bits(&multiply_in_layouts(isa, shape, layouts, [&a, &b], &c, true, Threads::One));
         let want = accumulated(Isa::best(), [MatrixLayout::RowMajor; 3]);
         let once = reference_product(shape, &a, &b);
         for (i, (&w, (&c, &s))) in want.iter().zip(c.iter().zip(&once)).enumerate() {
@@ -203,13 +228,22 @@ fn accumulation_adds_block_by_block() {
 
 #[test]
 fn threads_do_not_change_a_bit() {
-    for shape @ (m, n, k) in [(160, 150, 140), (14, 900, 200), (900, 9, 300), (2000, 1, 1100), (1, 2100, 1050)] {
+    for shape @ (m, n, k) in
+        [(160, 150, 140), (14, 900, 200), (900, 9, 300), (300, 500, 280), (2000, 1, 1100), (1, 2100, 1050)]
+    {
         let (a, b) = (random_values(m * k, 4), random_values(k * n, 5));
         let want = bits(&reference_product(shape, &a, &b));
         for threads in [1, 2, 8] {
-            for layouts in [[MatrixLayout::RowMajor; 3], [MatrixLayout::ColumnMajor; 3]] {
+            // The last two products are computed as transposes, for which a part of B is packed as a whole.
+            use MatrixLayout::{ColumnMajor, RowMajor};
+            for layouts in [
+                [RowMajor; 3],
+                [ColumnMajor; 3],
+                [RowMajor, ColumnMajor, RowMajor],
+                [RowMajor, ColumnMajor, ColumnMajor],
+            ] {
                 let got = with_threads(threads, || {
-                    multiply_in_layouts(Isa::best(), shape, layouts, &a, &b, &vec![0.0; m * n], false, Threads::Pool)
+                    multiply_in_layouts(Isa::best(), shape, layouts, [&a, &b], &vec![0.0; m * n], false, Threads::Pool)
                 });
                 assert_eq!(bits(&got), want, "{shape:?} with {threads} threads");
             }
@@ -274,7 +308,15 @@ fn products_of_depth_zero_store_zero_or_keep_c() {
         for (m, n, k) in [(3, 4, 0), (1, 4, 0), (4, 1, 0), (0, 4, 5), (4, 0, 5), (0, 0, 0), (1, 0, 3), (0, 1, 3)] {
             let (a, b, c) = (random_values(m * k, 1), random_values(k * n, 2), vec![7.0; m * n]);
             let multiplied = |accumulate| {
-                multiply_in_layouts(isa, (m, n, k), [MatrixLayout::RowMajor; 3], &a, &b, &c, accumulate, Threads::Pool)
+                multiply_in_layouts(
+                    isa,
+                    (m, n, k),
+                    [MatrixLayout::RowMajor; 3],
+                    [&a, &b],
+                    &c,
+                    accumulate,
+                    Threads::Pool,
+                )
             };
             assert_eq!(multiplied(false), vec![0.0; m * n]);
             assert_eq!(multiplied(true), c);

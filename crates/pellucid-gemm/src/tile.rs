@@ -71,10 +71,14 @@ impl<T> RegisterTile<T> {
                 "the rows of C overlap: they have {cols} columns and the row stride {c_row_stride}"
             );
             let mask = V::mask(cols - last);
-            for r in 0..R {
-                let row = c.wrapping_offset(r as isize * c_row_stride);
-                prefetch(row);
-                prefetch(row.wrapping_add(cols - 1));
+            // A tile that overwrites C does not prefetch it: stores wait in the store buffer, but prefetches would
+            // delay the first loads of A and B. Measured: products of 64 × 64 × 64 in L3 would take 8 % more time.
+            if accumulate {
+                for r in 0..R {
+                    let row = c.wrapping_offset(r as isize * c_row_stride);
+                    prefetch(row);
+                    prefetch(row.wrapping_add(cols - 1));
+                }
             }
             let mut sums = [[V::zero(); N]; R];
             let offsets = row_offsets(a_row_stride * size_of::<T>() as isize);
@@ -121,7 +125,7 @@ const ROWS_PER_POINTER: usize = 7;
 
 /// Returns the offsets of the rows of A from their pointer, in bytes.
 ///
-/// The addressing modes of x86-64 scale a register by 1, 2, 4 or 8. Therefore three registers (1, 3 and 5 strides)
+/// The addressing modes of x86-64 scale a register by 1, 2, 4 or 8, so that three registers (1, 3 and 5 strides)
 /// address all rows.
 #[inline(always)]
 fn row_offsets(stride: isize) -> [isize; ROWS_PER_POINTER] {
@@ -131,8 +135,8 @@ fn row_offsets(stride: isize) -> [isize; ROWS_PER_POINTER] {
 
 /// Returns `pointer`, but hides from the optimiser how it was computed.
 ///
-/// Without this, the optimiser computes the addresses of all rows by one chain of additions, whose latency is as long
-/// as that of the multiply-adds of one iteration.
+/// Otherwise, the optimiser reduces the addresses of all rows to one chain of additions, which is as long as the chain
+/// of multiply-adds of a step.
 #[inline(always)]
 fn opaque<T>(pointer: *const T) -> *const T {
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]

@@ -204,13 +204,9 @@ pub struct MemoryStats {
 /// A device that runs kernels.
 ///
 /// The caller (the engine) checks shapes and dtypes against the rule of the family and holds the borrow words of every
-<<<<<<< HEAD
 /// storage. The outputs of a kernel must not overlap each other. An output may overlap an input only if
 /// [`ReadOrder::allows`](crate::kernel::ReadOrder::allows) permits their [`Layout::overlap`]: both have the same
 /// elements in the same order, and the kernel reads this input elementwise.
-=======
-/// storage. An output must not overlap an input, unless both have the same storage and the same layout.
->>>>>>> 970fa0bfd24d051f248c6c67841797aca8029e2f
 pub trait Backend: Send + Sync + 'static {
     /// Returns the name of the device: `cpu`, `wgpu:0`, `cuda:1`, ...
     fn name(&self) -> &str;
