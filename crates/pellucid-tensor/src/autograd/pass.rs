@@ -13,6 +13,7 @@ use crate::tensor::{
     Edge, GradientSlot, GraphNode, Hooks, InputGradients, NeedsInputGrad, OutputGradients, SavedTensors, Tensor,
     address,
 };
+use pellucid_ir::backend::Storage;
 use pellucid_ir::kernel::Meta;
 use pellucid_ir::{Error, Result};
 use smallvec::SmallVec;
@@ -20,7 +21,7 @@ use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::hash::BuildHasherDefault;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::sync::atomic::Ordering;
 
 /// Options of a backward pass.
@@ -124,6 +125,32 @@ impl<V: Copy> AddressMap<V> {
     }
 }
 
+/// The storages of gradients that have other owners: the caller of the pass, hooks, slots.
+///
+/// A storage may be freed during the pass. The weak handle keeps its address from being reused, so that a new storage is
+/// never mistaken for a known one: an additional copy would change the order of a later pass over the recorded graph.
+#[derive(Default)]
+pub(crate) struct SharedStorages {
+    known: AddressMap<()>,
+    handles: SmallVec<[Weak<Storage>; 4]>,
+}
+
+impl SharedStorages {
+    fn contains(&self, tensor: &Tensor) -> bool {
+        self.known.get(storage_address(tensor)).is_some()
+    }
+
+    /// Inserts the storage of `tensor`. Returns false if it was known.
+    fn insert(&mut self, tensor: &Tensor) -> bool {
+        if self.contains(tensor) {
+            return false;
+        }
+        self.known.insert(storage_address(tensor), ());
+        self.handles.push(Arc::downgrade(tensor.array().storage()));
+        true
+    }
+}
+
 /// A queued node with the gradients that its outputs have received.
 struct QueuedNode {
     node: Arc<GraphNode>,
@@ -188,8 +215,7 @@ pub(crate) struct BackwardPass<'a> {
     node_at: AddressMap<usize>,
     leaves: SmallVec<[LeafGradient; 4]>,
     leaf_at: AddressMap<usize>,
-    /// Storages of gradients that have other owners: the caller of the pass, hooks, slots.
-    shared: AddressMap<()>,
+    shared: SharedStorages,
     /// Only for `grad`: the targets, and a map that tells for every node whether a target is reachable from it.
     targets: Option<(&'a mut [GradTarget], AddressMap<bool>)>,
     /// The output whose preset gradient starts the pass.
@@ -205,7 +231,7 @@ impl<'a> BackwardPass<'a> {
             node_at: AddressMap::default(),
             leaves: SmallVec::new(),
             leaf_at: AddressMap::default(),
-            shared: AddressMap::default(),
+            shared: SharedStorages::default(),
             targets: None,
             preset: None,
         }
@@ -219,7 +245,7 @@ impl<'a> BackwardPass<'a> {
     }
 
     /// Returns the storages of gradients that have other owners.
-    pub(crate) fn into_shared(self) -> AddressMap<()> {
+    pub(crate) fn into_shared(self) -> SharedStorages {
         self.shared
     }
 
@@ -236,7 +262,7 @@ impl<'a> BackwardPass<'a> {
                 return Err(Error::shapes(op, [g.shape(), output.shape()], help));
             }
         };
-        self.shared.insert(storage_address(&gradient), ());
+        self.shared.insert(&gradient);
         match output.edge() {
             Edge::Node(node, index) => self.add_to_node(op, &node, index, gradient),
             edge => live_leaf_slot(&edge).map_or(Ok(()), |slot| self.add_to_leaf(op, slot, gradient)),
@@ -383,11 +409,9 @@ impl<'a> BackwardPass<'a> {
                     continue;
                 }
                 if let Some(slot) = Tensor::from_inner(inner).kept_slot(node, self.options.retain_grad) {
-                    let storage = storage_address(gradient);
                     // Slots never share a storage, because the user may write into each.
-                    let is_shared = self.shared.get(storage).is_some();
-                    let kept = if is_shared { copy(gradient)? } else { gradient.clone() };
-                    self.shared.insert(storage, ());
+                    let is_first = self.shared.insert(gradient);
+                    let kept = if is_first { gradient.clone() } else { copy(gradient)? };
                     slot.update(|held| self.options.accumulate(held, kept))?;
                 }
             }
@@ -469,25 +493,20 @@ impl BackwardOptions {
 /// caller, a hook or a slot may hold it too. Recorded kernels and graphs hold their operands. Therefore, lazy and
 /// captured steps, and gradients with a history, look up aliased storages in `shared`. This lookup does not detect a
 /// user's operation that returns a saved value.
-pub(crate) fn with_unique_storage(gradient: Tensor, shared: &mut AddressMap<()>) -> Result<Tensor> {
+pub(crate) fn with_unique_storage(gradient: Tensor, shared: &mut SharedStorages) -> Result<Tensor> {
     let is_own = match engine::mode() {
         engine::ExecutionMode::Eager | engine::ExecutionMode::NanChecked if !gradient.requires_grad() => {
             gradient.is_unique()
         }
         _ if gradient.is_leaf() && gradient.requires_grad() => false,
-        _ => {
-            let storage = storage_address(&gradient);
-            let is_first = shared.get(storage).is_none();
-            shared.insert(storage, ());
-            is_first && !gradient.array().layout().is_broadcast()
-        }
+        _ => shared.insert(&gradient) && !gradient.array().layout().is_broadcast(),
     };
     if is_own { Ok(gradient) } else { copy(&gradient) }
 }
 
 /// Applies the hooks to a gradient of a tensor with this shape and dtype. They may keep a handle of it, so its storage
 /// counts as shared.
-fn run_hooks(hooks: &Hooks, gradient: Tensor, meta: &Meta, shared: &mut AddressMap<()>) -> Result<Tensor> {
+fn run_hooks(hooks: &Hooks, gradient: Tensor, meta: &Meta, shared: &mut SharedStorages) -> Result<Tensor> {
     if hooks.is_empty() {
         return Ok(gradient);
     }
@@ -500,7 +519,7 @@ fn run_hooks(hooks: &Hooks, gradient: Tensor, meta: &Meta, shared: &mut AddressM
         let help = "a hook must return a gradient of its tensor's dtype";
         return Err(Error::dtypes("hook", [gradient.dtype(), meta.dtype], help));
     }
-    shared.insert(storage_address(&gradient), ());
+    shared.insert(&gradient);
     Ok(gradient)
 }
 
@@ -567,4 +586,19 @@ fn nodes_leading_to(targets: &[GradTarget], outputs: &[&Tensor]) -> AddressMap<b
         stack.extend(producers.into_iter().map(|p| (p, false)));
     }
     leads
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_storage_is_never_mistaken_for_a_freed_one() {
+        let mut shared = SharedStorages::default();
+        for round in 0..100 {
+            let gradient = Tensor::from([1.0f32]);
+            assert!(shared.insert(&gradient), "round {round}: a new storage must not be known");
+            assert!(!shared.insert(&gradient), "round {round}: an inserted storage must be known");
+        }
+    }
 }
