@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! for each block of columns          (half of L2)
-//!   for each block of the depth      (≤ MAX_DEPTH_BLOCK deep)
+//!   for each block of k              (≤ MAX_DEPTH_BLOCK deep)
 //!     for each strip of rows         (register tile high)
 //!       pack a panel of A[strip × depth]               stays in L1
 //!       for each panel of columns    (register tile wide)
 //!         first strip: pack a panel of B[depth × columns]
 //!         micro-kernel                                 streams the panels of B from L2;
 //!                                                      the operands of the epilogue are being prefetched
-//!       epilogue on the last few strips of C, after the last block of the depth
+//!       epilogue on the last few strips of C, after the last block of k
 //! ```
 //!
 //! This is the loop order of Goto and van de Geijn with A and B exchanged, because the rows of C are contiguous here.
@@ -21,6 +21,7 @@
 //! If B is packed as a whole, or is not a strided matrix, the panels of B are outermost, and the strips of A stay in
 //! L2.
 
+use super::blocks::{MAX_DEPTH_BLOCK, chunks, depth_block_size, depth_blocks, equal_part};
 use super::kernels::{Kernels, TileKernel};
 use super::pack::PackPanels;
 use super::packed::PackedPanels;
@@ -39,11 +40,8 @@ use std::ops::Range;
 #[cfg(target_arch = "x86_64")]
 use std::sync::OnceLock;
 
-/// The largest block of k. It determines the order of summation, so it is the same for all types and processors. With
-/// this size, 14 rows of A (`f32`) fill half of a 32 KiB L1, and a pass over C costs about 2 %.
-const MAX_DEPTH_BLOCK: usize = 272;
-
-/// The number of columns of a block of maximal depth: half a megabyte of `f32` in a 1 MiB L2. Larger caches have more.
+/// The number of columns of a block with the most k indices: half a megabyte of `f32` in a 1 MiB L2. Larger caches have
+/// more.
 const BLOCK_COLUMNS: usize = 512;
 
 /// The number of strips that are packed together if the columns of A are contiguous: about half a kilobyte of each
@@ -56,7 +54,7 @@ const A_PREFETCH_ELEMENTS: usize = 32 << 10;
 /// The number of bytes over which the rows of a small B extend, which is read in place.
 const SMALL_B_BYTES: usize = 32 << 10;
 
-/// The least depth of a small B that is read in place.
+/// The least k of a small B that is read in place.
 const MIN_SMALL_B_DEPTH: usize = 16;
 
 /// The number of panels of B up to which rows of A are read in place, wherever they are stored.
@@ -80,7 +78,8 @@ const PANELS_PER_PACK: usize = 4;
 /// The number of panels of B between two prefetches of the epilogue's operands.
 const PANELS_PER_PREFETCH: usize = 4;
 
-/// The number of elements of C that are worth a call of the epilogue. They are still in L2 at that time.
+/// The least number of elements of C for a call of the epilogue: fewer do not pay for the call, and these are still in
+/// L2.
 const EPILOGUE_ELEMENTS: usize = 32 << 10;
 
 /// The number of elements of a block of C that is computed in scratch. They stay in L2, or close to it.
@@ -88,37 +87,6 @@ pub(crate) const SCRATCH_ELEMENTS: usize = 256 << 10;
 
 /// The number of elements of the largest register tile of all instruction sets.
 const MAX_TILE_ELEMENTS: usize = 14 * 32;
-
-/// Returns the blocks of the depth, which have equal sizes except for the last. They are a function of k alone.
-pub(crate) fn depth_blocks(k: usize) -> impl Iterator<Item = Range<usize>> + Clone {
-    chunks(0..k, depth_block_size(k))
-}
-
-/// Returns the size of a block of the depth.
-fn depth_block_size(k: usize) -> usize {
-    equal_part(k, MAX_DEPTH_BLOCK).next_multiple_of(8).max(8)
-}
-
-/// Returns the size of the parts of `len`, at most `max` each, which have equal sizes except for the last.
-///
-/// Small products skip the divisions: a product of 32 × 32 × 32 takes only about 1000 cycles.
-#[inline]
-fn equal_part(len: usize, max: usize) -> usize {
-    if len <= max { len } else { len.div_ceil(len.div_ceil(max)) }
-}
-
-/// Splits a range into consecutive parts of `size`, of which the last may be smaller. Unlike `step_by`, it does not
-/// divide.
-#[inline]
-fn chunks(range: Range<usize>, size: usize) -> impl Iterator<Item = Range<usize>> + Clone {
-    debug_assert!(size > 0, "chunks of size 0");
-    let mut start = range.start;
-    std::iter::from_fn(move || {
-        let chunk = start..range.end.min(start.saturating_add(size));
-        start = chunk.end;
-        (!chunk.is_empty()).then_some(chunk)
-    })
-}
 
 /// Returns the number of columns of a block of elements of type `T`, a multiple of the panel's `width`.
 ///
@@ -161,7 +129,7 @@ fn l2_megabytes() -> usize {
 struct ColumnPanel<T> {
     /// Element (0, 0).
     data: *const T,
-    /// Stride between steps of the depth.
+    /// Stride between k indices.
     depth: isize,
     /// True if each step has the columns of a full register tile. Those past the last column of B are zeros.
     is_padded: bool,
@@ -180,7 +148,7 @@ impl<T> ColumnPanel<T> {
 ///
 /// For a rectangle `rows × cols` of C:
 ///
-/// - *Operands*: `a` has the lanes `rows`, and `b` the lanes `cols`, with `k` steps of the depth. No thread writes
+/// - *Operands*: `a` has the lanes `rows`, and `b` the lanes `cols`, each with `k` k indices. No thread writes
 ///   their memory meanwhile.
 /// - *C*: the elements of C in the rectangle are valid for reads and writes, are distinct, and do not overlap the
 ///   operands. No other thread accesses them meanwhile.
@@ -190,7 +158,7 @@ pub(crate) struct BlockedProduct<'a, T> {
     pub(crate) a: &'a dyn PackSource<T>,
     /// B, whose lanes are its columns.
     pub(crate) b: &'a dyn PackSource<T>,
-    /// The depth.
+    /// The number of k indices: columns of A, rows of B.
     pub(crate) k: usize,
     /// Element (0, 0) of C.
     pub(crate) c: *mut T,
@@ -450,7 +418,7 @@ impl<T: Element> BlockedProduct<'_, T> {
                 let prefetches_epilogue = self.epilogue.is_some() && depth.end == self.k;
                 for group in chunks(rows.clone(), group_height) {
                     if let Some(scratch) = a_scratch {
-                        // SAFETY: the group and the depth are within the rectangle and k, so the caller's product
+                        // SAFETY: the group and the k indices are within the rectangle, so the caller's product
                         // contract covers them. *Scratch* covers the panels of one group of strips.
                         unsafe { self.pack_a(kernels, group.clone(), height, depth.clone(), scratch) }
                     }
@@ -465,7 +433,7 @@ impl<T: Element> BlockedProduct<'_, T> {
                                 let share = (panel / PANELS_PER_PREFETCH, panels.div_ceil(PANELS_PER_PREFETCH));
                                 self.prefetch_epilogue(&strip, &cols, share);
                             }
-                            // SAFETY: the strip, the columns and the depth are within the rectangle and k, so the
+                            // SAFETY: the strip, the columns and the k indices are within the rectangle, so the
                             // caller's product contract covers them. *Scratch* covers the panels of one block of B,
                             // which are written when the first strip reads them.
                             unsafe {
@@ -542,7 +510,7 @@ impl<T: Element> BlockedProduct<'_, T> {
                 false => (&rows, next_depth),
             };
             let mut tile = 0;
-            // SAFETY: the strips, the columns and the depth are within the rectangle and k, so the caller's product
+            // SAFETY: the strips, the columns and the k indices are within the rectangle, so the caller's product
             // contract covers them. *Scratch* covers one panel for each strip, and one panel of B.
             unsafe {
                 if let Some(scratch) = a_scratch {
@@ -585,7 +553,7 @@ impl<T: Element> BlockedProduct<'_, T> {
         scratch: *mut T,
     ) {
         let panel_len = a_panel_len(kernels);
-        // SAFETY: *Operands* covers the rows and the depth. A panel of *Scratch* covers the largest block of the depth
+        // SAFETY: *Operands* covers the rows and the k indices. A panel of *Scratch* covers the largest block of k
         // with the padding of its lanes, or of its rows.
         unsafe {
             if !self.a.in_rows() {
@@ -600,7 +568,7 @@ impl<T: Element> BlockedProduct<'_, T> {
         }
     }
 
-    /// Returns the strip of A from row `i` and step `start` of the depth as the kernel reads it: in place in `matrix`,
+    /// Returns the strip of A from row `i` and k index `start` as the kernel reads it: in place in `matrix`,
     /// or packed as panel `s` of the scratch.
     #[inline]
     fn a_panel(
@@ -619,7 +587,7 @@ impl<T: Element> BlockedProduct<'_, T> {
         Strided { data, lane: lane as isize, depth: depth as isize }
     }
 
-    /// Computes the register tile `rows × cols` of C, for one block of the depth.
+    /// Computes the register tile `rows × cols` of C, for one block of k.
     ///
     /// # Safety
     ///
@@ -698,7 +666,7 @@ impl<T: Element> BlockedProduct<'_, T> {
         }
     }
 
-    /// Computes a product of depth 0: zero, or C unchanged.
+    /// Computes a product with k = 0: zero, or C unchanged.
     ///
     /// # Safety
     ///
@@ -769,7 +737,7 @@ fn a_panel_len<T>(kernels: &Kernels<T>) -> usize {
     PACKED_ROW_STRIDE * a_panel_width(kernels)
 }
 
-/// Returns the number of elements of one step of the depth in a panel of A that is packed by columns.
+/// Returns the number of elements of one k index in a panel of A that is packed by columns.
 fn a_panel_width<T>(kernels: &Kernels<T>) -> usize {
     kernels.rows.next_multiple_of(kernels.lanes)
 }

@@ -15,7 +15,7 @@ pub struct ImplicitIm2col<'a, T> {
     pub data: *const T,
     /// Offsets of the lanes, which are the windows.
     pub lanes: &'a OffsetList,
-    /// Offsets of the steps of the depth, which are the taps of a window.
+    /// Offsets of the k indices, which are the taps of a window.
     pub depths: &'a OffsetList,
 }
 
@@ -24,7 +24,7 @@ pub struct ImplicitIm2col<'a, T> {
 unsafe impl<T: Sync> Sync for ImplicitIm2col<'_, T> {}
 
 // SAFETY: `pack` writes whole vectors with the lanes of the runs, and zeros in the others. `pack_rows` writes every run
-// of the depth of every lane. `strided` and `panel` return `None`.
+// of all k indices of every lane. `strided` and `panel` return `None`.
 unsafe impl<T: Element> PackSource<T> for ImplicitIm2col<'_, T> {
     #[allow(private_interfaces)]
     unsafe fn pack(&self, kernels: &Kernels<T>, range: PanelRange, width: usize, to: *mut T) {

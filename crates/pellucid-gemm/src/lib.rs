@@ -6,6 +6,7 @@
 //! | --- | --- |
 //! | `lib` (this file) | shapes, orientation, and the grid of tasks: [`gemm`], [`gemm_batched`], [`multiply`] |
 //! | `block` | the blocked loops around the micro-kernel, and the call of the [`Epilogue`] |
+//! | `blocks` | the sizes of the blocks, of which those of k determine the order of summation |
 //! | `tile` | the micro-kernel, which computes one register tile of C |
 //! | `source` | operands of a product, and the panels into which they are packed: [`PackSource`] |
 //! | `strided` | strided matrices, the usual operands: [`Strided`] |
@@ -30,6 +31,7 @@
 //! k is never split across threads. No product is skipped, so NaN and infinity propagate.
 
 mod block;
+mod blocks;
 mod gemv;
 mod im2col;
 mod kernels;
@@ -243,13 +245,13 @@ pub unsafe fn gemm_batched_for_isa<T: Element>(
     }
 }
 
-/// Computes the elements `rows × cols` of C = A·B, or C + A·B, on this thread, for any two operands of depth k.
+/// Computes the elements `rows × cols` of C = A·B, or C + A·B, on this thread, for any two operands.
 ///
 /// `c` is element (0, 0) of C. The rows of C are contiguous, and `c_row_stride` is the stride between them.
 ///
 /// # Safety
 ///
-/// - *Operands*: `a` has the lanes `rows`, and `b` the lanes `cols`, with k steps of the depth. No thread writes their
+/// - *Operands*: `a` has the lanes `rows`, and `b` the lanes `cols`, for all k indices. No thread writes their
 ///   memory during the call.
 /// - *C*: the elements `rows × cols` of C are valid for reads and writes, are distinct, and do not overlap the
 ///   operands. No other thread accesses them during the call.
@@ -301,7 +303,8 @@ pub unsafe fn pack_runs<T: Element>(isa: Isa, work: &PackRuns<'_, T>) {
     unsafe { (Kernels::<T>::for_isa(isa).pack_runs)(work) }
 }
 
-/// Adds sums of products along the lanes to 16 virtual lanes for each depth. See [`WeightGradDots`].
+/// Adds sums of products along the lanes to the 16 virtual lanes (partial sums) of each k index. See
+/// [`WeightGradDots`].
 ///
 /// # Safety
 ///
@@ -340,8 +343,8 @@ pub unsafe fn transpose<T: Element>(
     to: *mut T,
 ) {
     debug_assert!(from.depth == 1 && lanes <= width, "{lanes} lanes in rows of {width}, {from:?}");
-    // SAFETY: the contract of `PackPanels::transpose`. *Source* is its *Range* with a contiguous depth. *Target* is its
-    // *Target* and *Row length*. The caller guarantees *Isa*.
+    // SAFETY: the contract of `PackPanels::transpose`. *Source* is its *Range* with contiguous k indices. *Target* is
+    // its *Target* and *Row length*. The caller guarantees *Isa*.
     unsafe {
         (Kernels::<T>::for_isa(isa).transpose_panel)(&PackPanels::to_transpose(from, (lanes, width), depth, to, width))
     }
@@ -403,8 +406,8 @@ impl<T: Element> GemmProblem<'_, T> {
         if tasks <= 1 {
             for index in 0..batch {
                 prefetch_next(index);
-                // SAFETY: the caller guarantees the contract of `gemm_batched_for_isa`. *Region* holds because only this thread
-                // works on the batch.
+                // SAFETY: the caller guarantees the contract of `gemm_batched_for_isa`. *Region* holds because only
+                // this thread works on the batch.
                 unsafe { self.compute_rectangle(index, offsets(index), a, b, c, (0..self.m, 0..self.n)) }
             }
             return;
@@ -425,8 +428,8 @@ impl<T: Element> GemmProblem<'_, T> {
             if parts == 1 {
                 prefetch_next(index);
             }
-            // SAFETY: the caller guarantees the contract of `gemm_batched_for_isa`. *Region* holds because the parts of the grid are
-            // disjoint, and *Disjoint results* separates the products.
+            // SAFETY: the caller guarantees the contract of `gemm_batched_for_isa`. *Region* holds because the parts of
+            // the grid are disjoint, and *Disjoint results* separates the products.
             unsafe { self.compute_rectangle(index, offsets(index), a, b, c, (rows, cols)) }
         });
     }
@@ -541,7 +544,7 @@ impl TaskGrid {
 ///
 /// # Safety
 ///
-/// - *Operands*: `a` has the lanes `rows`, and `x` one lane, with `k > 0` steps of the depth. No thread writes them
+/// - *Operands*: `a` has the lanes `rows`, and `x` one lane, for `k > 0` k indices. No thread writes them
 ///   during the call.
 /// - *C*: the elements `rows` of y are valid for reads and writes at their stride, are distinct, and do not overlap the
 ///   operands. No other thread accesses them during the call.

@@ -1,6 +1,6 @@
 //! Operands whose panels are packed once and used by many products.
 
-use super::block::depth_blocks;
+use super::blocks::depth_blocks;
 use super::kernels::Kernels;
 use super::source::{PackSource, PanelRange, check_panel};
 use super::strided::Strided;
@@ -13,7 +13,7 @@ use std::ops::{Deref, Range};
 
 /// The packed panels of B[k × n] in memory that they do not own.
 ///
-/// Each panel is as wide as the register tile and holds its whole depth.
+/// Each panel is as wide as the register tile and holds all k indices.
 #[derive(Clone, Copy)]
 pub struct PackedPanels<T> {
     start: SharedPtr<T>,
@@ -22,12 +22,12 @@ pub struct PackedPanels<T> {
 }
 
 impl<T: Element> PackedPanels<T> {
-    /// Returns the number of elements that the panels of a matrix with `lanes` (n) lanes and `depth` (k) steps fill.
+    /// Returns the number of elements that the panels of a matrix with `lanes` (n) lanes and `depth` = k indices fill.
     pub fn packed_len(isa: Isa, (lanes, depth): (usize, usize)) -> usize {
         PackedPanels::len(Kernels::<T>::for_isa(isa), (lanes, depth))
     }
 
-    /// Packs a matrix with `lanes` (n) lanes and `depth` (k) steps into `memory`.
+    /// Packs a matrix with `lanes` (n) lanes and `depth` = k indices into `memory`.
     ///
     /// # Safety
     ///
@@ -46,12 +46,12 @@ impl<T: Element> PackedPanels<T> {
         unsafe { PackedPanels::pack_range(Kernels::<T>::for_isa(isa), from, 0..lanes, depth, memory) }
     }
 
-    /// Returns the number of elements that the panels of a matrix with `lanes` (n) lanes and `depth` (k) steps fill.
+    /// Returns the number of elements that the panels of a matrix with `lanes` (n) lanes and `depth` = k indices fill.
     pub(crate) fn len(kernels: &Kernels<T>, (lanes, depth): (usize, usize)) -> usize {
         lanes.next_multiple_of(kernels.width()).saturating_mul(depth)
     }
 
-    /// Packs the lanes `lanes` of a matrix with `depth` (k) steps into `memory`.
+    /// Packs the lanes `lanes` of a matrix with `depth` = k indices into `memory`.
     ///
     /// # Safety
     ///
@@ -83,13 +83,13 @@ impl<T: Element> PackedPanels<T> {
         panels
     }
 
-    /// Returns the panels without the first `start` steps of the depth.
+    /// Returns the panels without the first `start` k indices.
     pub fn after(self, start: usize) -> PackedPanels<T> {
         debug_assert!(start <= self.depth, "the first {start} steps of a depth of {}", self.depth);
         PackedPanels { start: SharedPtr(self.start.at((start * self.width) as isize)), ..self }
     }
 
-    /// Returns the address of the panel that contains lane `first`, at step `start` of the depth.
+    /// Returns the address of the panel that contains lane `first`, at k index `start`.
     fn panel_ptr(&self, first: usize, start: usize) -> *mut T {
         self.start.at((first / self.width * self.depth * self.width + start * self.width) as isize)
     }

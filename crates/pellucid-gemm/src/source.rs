@@ -1,6 +1,6 @@
 //! Operands of a product ([`PackSource`]), and the panels into which they are packed.
 //!
-//! The micro-kernel reads panels: `lanes` rows of A, or columns of B, over one block of the depth. A packed panel is
+//! The micro-kernel reads panels: `lanes` rows of A, or columns of B, over one block of k. A packed panel is
 //! contiguous in the order in which the kernel reads it: `panel[p·width + i] = operand[first + i, start + p]`, with
 //! zeros in the lanes past the last.
 
@@ -10,7 +10,7 @@ use super::strided::Strided;
 use pellucid_simd::Element;
 use std::ops::Range;
 
-/// The part of an operand that one panel holds: `lanes` lanes from `first`, over `depth` steps of the depth from
+/// The part of an operand that one panel holds: `lanes` lanes from `first`, over `depth` k indices from
 /// `start`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PanelRange {
@@ -18,21 +18,21 @@ pub struct PanelRange {
     pub first: usize,
     /// Number of lanes.
     pub lanes: usize,
-    /// The first step of the depth.
+    /// The first k index.
     pub start: usize,
-    /// Number of steps of the depth.
+    /// Number of k indices.
     pub depth: usize,
 }
 
 impl PanelRange {
-    /// Returns the part of an operand with the given lanes and steps of the depth.
+    /// Returns the part of an operand with the given lanes and k indices.
     #[inline(always)]
     pub fn new(lanes: Range<usize>, depth: Range<usize>) -> PanelRange {
         PanelRange { first: lanes.start, lanes: lanes.len(), start: depth.start, depth: depth.len() }
     }
 }
 
-/// An operand of a product, as a matrix of lanes × depth: the lanes of A[m × k] are its rows, those of B[k × n] its
+/// An operand of a product, as a matrix of lanes × k indices: the lanes of A[m × k] are its rows, those of B[k × n] its
 /// columns.
 ///
 /// Any type that can write panels is an operand: a strided matrix, the windows of a convolution, a half-precision
@@ -40,7 +40,7 @@ impl PanelRange {
 ///
 /// # Safety
 ///
-/// - `pack` initialises the whole panel, and `pack_rows` the depth of every lane.
+/// - `pack` initialises the whole panel, and `pack_rows` all k indices of every lane.
 /// - The memory that `strided` and `panel` describe is valid for reads, in the layout that they document.
 pub unsafe trait PackSource<T>: Sync {
     /// Returns the operand as a strided matrix if memory stores it as one. Kernels then read it without packing where
@@ -49,8 +49,8 @@ pub unsafe trait PackSource<T>: Sync {
         None
     }
 
-    /// Returns the packed panel of the `width` lanes from `first` and of the depth from `start`, if the operand stores
-    /// it.
+    /// Returns the packed panel of the `width` lanes from `first` and of the k indices from `start`, if the operand
+    /// stores it.
     fn panel(&self, _first: usize, _start: usize, _width: usize) -> Option<*const T> {
         None
     }
@@ -61,7 +61,7 @@ pub unsafe trait PackSource<T>: Sync {
     ///
     /// The *panel contract*:
     ///
-    /// - *Range*: the lanes and the depth are within the operand, whose memory is valid for reads and not written
+    /// - *Range*: the lanes and the k indices are within the operand, whose memory is valid for reads and not written
     ///   meanwhile.
     /// - *Width*: `lanes ≤ width`, and `width` is a multiple of the lanes of a vector, because whole vectors are
     ///   stored.
@@ -70,7 +70,7 @@ pub unsafe trait PackSource<T>: Sync {
     #[allow(private_interfaces)]
     unsafe fn pack(&self, kernels: &Kernels<T>, range: PanelRange, width: usize, to: *mut T);
 
-    /// Returns true if the depth of a lane is stored in runs, so that packing lanes as rows is faster.
+    /// Returns true if the k indices of a lane are stored in contiguous runs, so that packing lanes as rows is faster.
     fn in_rows(&self) -> bool {
         false
     }
@@ -81,7 +81,7 @@ pub unsafe trait PackSource<T>: Sync {
     ///
     /// The *row contract*:
     ///
-    /// - *Range*: the lanes and the depth are within the operand, whose memory is valid for reads and not written
+    /// - *Range*: the lanes and the k indices are within the operand, whose memory is valid for reads and not written
     ///   meanwhile.
     /// - *Stride*: `depth ≤ step`.
     /// - *Target*: `to` is valid for writes of `lanes · step` elements, which do not overlap the operand.
@@ -96,7 +96,7 @@ pub unsafe trait PackSource<T>: Sync {
     }
 }
 
-// SAFETY: `pack` writes every lane of every step of the depth, `pack_rows` the depth of every lane, and `strided`
+// SAFETY: `pack` writes every lane of every k index, `pack_rows` all k indices of every lane, and `strided`
 // returns the matrix itself.
 unsafe impl<T: Element> PackSource<T> for Strided<T> {
     #[inline]
@@ -111,7 +111,7 @@ unsafe impl<T: Element> PackSource<T> for Strided<T> {
         let from = Strided { data: self.element_ptr(first, start), ..*self };
         let panel = PackPanels { from, lanes, lanes_per_panel: width, depth, width, to, panel_stride: 0 };
         // SAFETY: the caller guarantees the panel contract, which is the packing contract of one panel of `width`
-        // lanes. The lanes are contiguous in the call of `copy_panels`, the depth in that of `transpose_panel`.
+        // lanes. The lanes are contiguous in the call of `copy_panels`, the k indices in that of `transpose_panel`.
         unsafe {
             match self {
                 Self { lane: 1, .. } => (kernels.copy_panels)(&panel),
@@ -131,7 +131,7 @@ unsafe impl<T: Element> PackSource<T> for Strided<T> {
         debug_assert!(depth <= step && self.depth == 1, "{depth} elements in rows of stride {step}, {self:?}");
         for i in 0..lanes {
             // SAFETY: *Stride* and *Target* of the row contract cover `depth` elements from `i · step`, and *Range*
-            // covers the lane, whose depth is contiguous.
+            // covers the lane, whose k indices are contiguous.
             unsafe { to.add(i * step).copy_from_nonoverlapping(self.element_ptr(first + i, start), depth) }
         }
     }
@@ -147,7 +147,7 @@ pub(crate) fn check_panel<T>(kernels: &Kernels<T>, lanes: usize, width: usize) {
     );
 }
 
-/// The least depth at which panels are packed together. For smaller ones, cache lines that panels share stay in the
+/// The least k at which panels are packed together. For smaller ones, cache lines that panels share stay in the
 /// cache between the panels anyway.
 const MIN_JOINT_DEPTH: usize = 128;
 

@@ -145,7 +145,7 @@ fn reference_product((m, n, k): (usize, usize, usize), a: &[f32], b: &[f32]) -> 
             }
             lanes[0]
         } else {
-            block::depth_blocks(k).map(|block| block.fold(0.0, |s, p| term(p, s))).reduce(|x, y| x + y).unwrap_or(0.0)
+            blocks::depth_blocks(k).map(|block| block.fold(0.0, |s, p| term(p, s))).reduce(|x, y| x + y).unwrap_or(0.0)
         }
     };
     (0..m * n).map(|i| element(i / n, i % n)).collect()
@@ -180,7 +180,7 @@ fn transposed_products_match_the_documented_order() {
 /// The sizes of the blocks of k determine the bits of every product, so they must not change.
 #[test]
 fn blocks_of_the_depth_are_a_fixed_function_of_k() {
-    let ends = |k: usize| block::depth_blocks(k).map(|block| block.end).collect::<Vec<_>>();
+    let ends = |k: usize| blocks::depth_blocks(k).map(|block| block.end).collect::<Vec<_>>();
     for k in 1..=272 {
         assert_eq!(ends(k), [k]);
     }

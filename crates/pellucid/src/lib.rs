@@ -1,7 +1,7 @@
 //! A deep-learning framework: eager tensors, gradients of any order, and captured training steps.
 //!
-//! One formula language defines all elementwise and row kernels. A training step is captured once, planned, and replayed
-//! without allocation.
+//! One formula language defines all elementwise and row kernels. A training step is captured once, planned, and
+//! replayed without allocation.
 //!
 //! ```
 //! use pellucid::prelude::*;

@@ -153,7 +153,8 @@ impl<K: RecurrentKind> RecurrentNetwork<K> {
         unwrap(self.try_run(x, state, Some(lengths)))
     }
 
-    /// Returns the result of [`run`](RecurrentNetwork::run) or [`run_packed`](RecurrentNetwork::run_packed), or its error.
+    /// Returns the result of [`run`](RecurrentNetwork::run) or [`run_packed`](RecurrentNetwork::run_packed), or its
+    /// error.
     ///
     /// # Errors
     /// Those of [`ops::rnn`](pellucid_tensor::ops::rnn), [`ops::gru`](pellucid_tensor::ops::gru) or

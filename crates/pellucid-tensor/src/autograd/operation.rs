@@ -21,8 +21,8 @@ pub type Arrays = SmallVec<[Array; 1]>;
 ///
 /// ```
 /// use pellucid_tensor::{
-///     Array, Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, Result, SaveForBackward, SavedTensors,
-///     Tensor, apply,
+///     Array, Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, Result, SaveForBackward,
+///     SavedTensors, Tensor, apply,
 /// };
 ///
 /// /// (x·y, x + y), with two inputs, two outputs and both inputs saved.

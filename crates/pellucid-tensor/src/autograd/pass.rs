@@ -21,8 +21,8 @@ use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::hash::BuildHasherDefault;
-use std::sync::{Arc, Weak};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 /// Options of a backward pass.
 ///
@@ -127,8 +127,9 @@ impl<V: Copy> AddressMap<V> {
 
 /// The storages of gradients that have other owners: the caller of the pass, hooks, slots.
 ///
-/// A storage may be freed during the pass. The weak handle keeps its address from being reused, so that a new storage is
-/// never mistaken for a known one: an additional copy would change the order of a later pass over the recorded graph.
+/// A storage may be freed during the pass. The weak handle keeps its address from being reused, so that a new storage
+/// is never mistaken for a known one: an additional copy would change the order of a later pass over the recorded
+/// graph.
 #[derive(Default)]
 pub(crate) struct SharedStorages {
     known: AddressMap<()>,

@@ -11,8 +11,8 @@ use pellucid_ir::{DType, Result};
 /// Defines operations of one tensor over axes, each by an expression that returns a `Result`.
 ///
 /// The axes follow a semicolon, after all other arguments. `x: floats` refuses other dtypes. The result is one tensor
-/// unless the entry declares its type. `autocast` is the policy of the operation if it is not `Promote`. All operations of
-/// a table document the same errors.
+/// unless the entry declares its type. `autocast` is the policy of the operation if it is not `Promote`. All operations
+/// of a table document the same errors.
 macro_rules! over_axes {
     (errors = $errors:literal; $(
         $(#[$doc:meta])*

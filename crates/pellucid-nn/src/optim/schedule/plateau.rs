@@ -70,8 +70,8 @@ impl ReduceLrOnPlateau {
     /// Creates a schedule without measurements.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a factor that is not in [0, 1), and for a threshold or eps that is negative or not
-    /// finite.
+    /// [`Error::InvalidArgument`] for a factor that is not in [0, 1), and for a threshold or eps that is negative or
+    /// not finite.
     pub fn new(options: ReduceLrOnPlateauOptions) -> Result<ReduceLrOnPlateau> {
         if !(0.0..1.0).contains(&options.factor) {
             let reason = format!("factor must be in [0, 1), got {}", options.factor);

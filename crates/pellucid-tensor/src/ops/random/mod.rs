@@ -140,8 +140,8 @@ pub fn randperm(n: usize) -> Result<Tensor> {
 /// # Errors
 /// [`Error::ShapeMismatch`] for a 0-d tensor or no class; [`Error::InvalidArgument`] for more samples than classes
 /// without replacement, and in eager mode for a weight that is negative, infinite or NaN, or weights whose sum is 0 or
-/// infinite; [`Error::DTypeMismatch`] for integers. In lazy and captured steps, the samples of such weights are C, which
-/// is no class.
+/// infinite; [`Error::DTypeMismatch`] for integers. In lazy and captured steps, the samples of such weights are C,
+/// which is no class.
 #[tensor_method]
 pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Result<Tensor> {
     let op = "multinomial";

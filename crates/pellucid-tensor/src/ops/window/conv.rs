@@ -81,8 +81,8 @@ impl Operation for Convolution {
     }
 }
 
-/// Limits the stride to the length of x along axes with one output, where the stride has no effect. Kernels may take time
-/// proportional to the stride.
+/// Limits the stride to the length of x along axes with one output, where the stride has no effect. Kernels may take
+/// time proportional to the stride.
 fn without_unused_stride(mut window: Window, x: &Shape, y: &Shape) -> Window {
     for a in 0..3 {
         if y[2 + a] == 1 {
