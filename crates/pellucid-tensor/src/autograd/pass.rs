@@ -256,14 +256,18 @@ impl<'a> BackwardPass<'a> {
             return Err(Error::NotTracked { op, shape: output.shape().clone() });
         }
         let gradient = match gradient {
+            // Only the pass owns these ones.
             None => ones_like(output)?,
-            Some(g) if g.shape() == output.shape() => to_dtype(&g, output.dtype())?,
+            Some(g) if g.shape() == output.shape() => {
+                let gradient = to_dtype(&g, output.dtype())?;
+                self.shared.insert(&gradient);
+                gradient
+            }
             Some(g) => {
                 let help = "the gradient must have the output's shape";
                 return Err(Error::shapes(op, [g.shape(), output.shape()], help));
             }
         };
-        self.shared.insert(&gradient);
         match output.edge() {
             Edge::Node(node, index) => self.add_to_node(op, &node, index, gradient),
             edge => live_leaf_slot(&edge).map_or(Ok(()), |slot| self.add_to_leaf(op, slot, gradient)),
