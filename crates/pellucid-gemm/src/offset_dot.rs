@@ -74,8 +74,8 @@ impl<T: Element> OffsetDotRow<'_, T> {
 
 /// Dot products that are added to partial sums: `sums[p] += Σᵢ x[i] · data[lanes[i] + depths[p]]`.
 ///
-/// Each p has [`VIRTUAL_LANES`] = 16 partial sums. Partial sum l adds the products at the indices ≡ l (mod 16) of each
-/// run of consecutive offsets in `lanes`. [`sum_virtual_lanes`] reduces the partial sums.
+/// Each p has [`VIRTUAL_LANES`] = 16 partial sums. Partial sum l adds the products whose index within their
+/// run of consecutive offsets in `lanes` is ≡ l (mod 16). [`sum_virtual_lanes`] reduces the partial sums.
 ///
 /// # Gradient dot contract
 ///

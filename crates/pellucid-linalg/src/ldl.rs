@@ -7,7 +7,7 @@ use crate::Matrix;
 pub enum Pivot {
     /// A 1×1 block at row k. The value is the row, at least k, with which row k was exchanged.
     One(usize),
-    /// The first or second row of a 2×2 block. The value is the row with which the second row was exchanged.
+    /// A row of a 2×2 block. The value is the row with which the second row of this block was exchanged.
     Two(usize),
 }
 

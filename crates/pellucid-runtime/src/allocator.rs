@@ -80,7 +80,8 @@ impl FreeList {
 
     fn pop(&mut self) -> Option<FreeBlock> {
         let block = self.0.take()?;
-        // SAFETY: `push` has written the next block at the start of this one, which the list has owned since then.
+        // SAFETY: `push` has written the address of the next block at the start of this block, and the list has owned
+        // this block since then.
         self.0 = unsafe { block.0.cast::<Option<FreeBlock>>().read() };
         Some(block)
     }

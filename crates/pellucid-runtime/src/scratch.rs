@@ -159,7 +159,8 @@ pub fn with_buffer<T, R>(count: usize, f: impl FnOnce(*mut T) -> R) -> R {
     result
 }
 
-/// Returns the bytes of scratch memory that all threads have at present, including blocks beyond their stacks.
+/// Returns the bytes of scratch memory that all threads have at present. This includes blocks that were allocated
+/// because the scratch stack of a thread was full.
 pub fn total_bytes() -> usize {
     TOTAL.load(Relaxed)
 }

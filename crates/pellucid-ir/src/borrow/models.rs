@@ -45,7 +45,7 @@ impl Contents {
 
     /// Checks after all kernels that no thread holds the word, and that no write is lost.
     fn finish(&self, writes: u64) {
-        assert!(self.word.try_write(), "every borrow word must be released at the end");
+        assert!(self.word.try_write(), "every borrow word must be released when all threads have ended");
         self.check();
         assert_eq!(self.writes.get(), writes);
     }

@@ -49,7 +49,8 @@ fn default_dtype(kind: ValueKind, number: DType) -> DType {
     }
 }
 
-/// The cache of compiled programs. Uniform signatures are indexed by dtype, without hashing or locking.
+/// The cache of compiled programs. Programs whose operands all have one dtype are indexed by this dtype, without
+/// hashing or locking.
 #[derive(Default)]
 pub(super) struct Programs {
     uniform: [OnceLock<Arc<Program>>; 10],

@@ -412,7 +412,8 @@ impl Tower {
 
     /// Returns the tangent of a node with respect to one variable; `None` if it is zero.
     fn tangent(&mut self, root: NodeId, variable: u8) -> Option<NodeId> {
-        // Collects the nodes without a tangent, operands first: positions ascend from operands to uses.
+        // Collects the nodes whose tangent is not yet derived, in ascending order of their ids: the id of an operand is
+        // lower than that of a node that uses it.
         let mut waiting = BTreeSet::new();
         let mut stack = vec![root];
         while let Some(id) = stack.pop() {

@@ -55,7 +55,7 @@ pub struct Launch {
     pub kernel: Kernel,
     /// The operands that it reads.
     pub inputs: Vec<SlotView>,
-    /// The operands that it writes; in-place families also read them.
+    /// The operands that the kernel writes. Kernel families with state outputs also read them.
     pub outputs: Vec<SlotView>,
     /// The names of the recorded kernels that were fused into this one; empty if it is not fused.
     pub parts: Vec<&'static str>,

@@ -120,7 +120,7 @@ fn shapes_and_summaries_are_known_without_a_kernel() {
         assert_eq!(summary.rows[0].output, *y.shape());
         assert_eq!(summary.parameters, layer.parameter_count());
         let after: Vec<_> = layer.state_dict().values().map(|t| t.to_bytes().unwrap()).collect();
-        assert_eq!(before, after, "a summary must not change the state");
+        assert_eq!(before, after, "a summary must not change the state dict of the layer");
         layer.supports_capture().unwrap();
     });
 }

@@ -69,7 +69,7 @@ fn check_broadcast_size(kernel: &Kernel, array: &Array, outputs: &[&Array]) -> R
         return Ok(());
     }
     let reason =
-        format!("a broadcast view of shape {shape} has too many elements ({size}); reduce it before it is broadcast");
+        format!("a broadcast view of shape {shape} has too many elements ({size}); apply the reduction before the broadcast");
     Err(Error::invalid(kernel.name(), reason))
 }
 

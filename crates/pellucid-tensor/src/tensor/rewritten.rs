@@ -27,7 +27,8 @@ pub(crate) fn collect_rewritten_histories<R>(f: impl FnOnce() -> R) -> (R, Rewri
     collect(&CURRENT, f)
 }
 
-/// Calls `f` with the rewritten histories of the step that this thread captures, if it captures one.
+/// Calls `f` with the list of tensors whose histories the step that this thread captures has changed by writes in
+/// place. Returns `None` if the thread captures no step.
 fn with_current<R>(f: impl FnOnce(&mut RewrittenHistories) -> R) -> Option<R> {
     if !engine::is_capturing() {
         return None;

@@ -5,7 +5,8 @@ use crate::index::Sample;
 use pellucid::{Error, Result, Tensor, ops};
 use std::collections::BTreeMap;
 
-/// Returns the tensors of a call, after the preparation that the sample names is applied to the tensor `input`.
+/// Returns the tensors of a call. If the sample names a preparation (such as a factorisation), it is applied to the
+/// tensor `input` first.
 pub(crate) fn prepare(sample: &Sample, tensors: &BTreeMap<String, Tensor>) -> Result<BTreeMap<String, Tensor>> {
     let mut prepared = tensors.clone();
     let Some(preparation) = &sample.preparation else { return Ok(prepared) };

@@ -201,6 +201,6 @@ fn empty_arrays_are_accepted_and_invalid_operands_are_errors() {
     assert!(run_kernel(Kernel::Scan(scan), &[&x], &[&short]).is_err());
     assert!(
         run_kernel(Kernel::Scan(scan), &[&TestArray::new([2, 2], DType::F32, TestLayout::Plain)], &[&x]).is_err(),
-        "a scan of an input without memory must be an error"
+        "a scan of an input whose buffer was never allocated must be an error"
     );
 }

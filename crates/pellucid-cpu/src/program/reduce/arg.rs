@@ -35,7 +35,7 @@ pub(crate) struct MatrixRows {
 pub(crate) struct ArgCandidate {
     /// The value, in the leading bytes.
     value: u64,
-    /// The index in the sequence, or −1 before any value.
+    /// The index of this value in the reduced sequence, or −1 before any value.
     pub(crate) position: i64,
 }
 

@@ -26,7 +26,7 @@ pub(crate) type Binding = Box<dyn Fn(&Call) -> Result<Vec<Tensor>> + Send + Sync
 /// Every binding, by the name of the operation in the test data (with its variant).
 pub(crate) type Table = BTreeMap<&'static str, Binding>;
 
-/// Returns the bindings of all areas.
+/// Returns the functions that call the operations of the test data, by name.
 pub(crate) fn all() -> Table {
     let mut table = Table::new();
     for bind in [

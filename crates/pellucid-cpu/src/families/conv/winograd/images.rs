@@ -45,7 +45,7 @@ impl<T> ChannelsLastImages<T> {
         self.data.at((group * self.group_stride) as isize)
     }
 
-    /// Returns the offset of a spare pixel from the first image of its group.
+    /// Returns the offset of a zero pixel of padding from the first image of the group to which the pixel belongs.
     pub(super) fn spare_row(&self, row: usize) -> isize {
         (self.size + row * self.lanes) as isize
     }

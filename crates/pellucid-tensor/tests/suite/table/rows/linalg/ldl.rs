@@ -17,7 +17,7 @@ fn diagonally_dominant_of(x: &Mat) -> Mat {
     mat(x.len(), x.len(), |i, j| x[i][j] + if i == j { 12.0 } else { 0.0 })
 }
 
-/// Returns D on the diagonal and L below, by elimination.
+/// Returns the factors of A = L·D·Lᵀ by elimination, in one matrix: D on the diagonal, L below.
 fn ldl_of(a: &Mat) -> Mat {
     let n = a.len();
     let mut a = a.clone();
