@@ -68,8 +68,9 @@ fn check_broadcast_size(kernel: &Kernel, array: &Array, outputs: &[&Array]) -> R
     if limited || !array.layout().is_broadcast() {
         return Ok(());
     }
-    let reason =
-        format!("a broadcast view of shape {shape} has too many elements ({size}); apply the reduction before the broadcast");
+    let reason = format!(
+        "a broadcast view of shape {shape} has too many elements ({size}); apply the reduction before the broadcast"
+    );
     Err(Error::invalid(kernel.name(), reason))
 }
 

@@ -101,7 +101,10 @@ fn explore(threads: usize, preemptions: usize, model: fn(&Arc<ThreadPool<LoomPri
         };
         let helpers: Vec<_> = (1..threads).map(helper).collect();
         model(&pool);
-        assert!(!pool.busy.swap(true, Ordering::Acquire), "the pool must not be busy after all threads of the concurrency model have ended");
+        assert!(
+            !pool.busy.swap(true, Ordering::Acquire),
+            "the pool must not be busy after all threads of the concurrency model have ended"
+        );
         ending.store(true, Ordering::Relaxed);
         // Publishes a job without work, which wakes the helpers.
         let state = pool.lock();
