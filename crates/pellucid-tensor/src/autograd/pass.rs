@@ -125,7 +125,7 @@ impl<V: Copy> AddressMap<V> {
     }
 }
 
-/// The storages of gradients that have other owners: the caller of the pass, hooks, slots.
+/// The storages of gradients that have other owners: the caller of the pass, hooks, slots, saved values.
 ///
 /// A storage may be freed during the pass. The weak handle keeps its address from being reused, so that a new storage
 /// is never mistaken for a known one: an additional copy would change the order of a later pass over the recorded
@@ -321,6 +321,12 @@ impl<'a> BackwardPass<'a> {
                 let saved = SavedTensors { node, values, slots: &slots };
                 results =
                     derivative.backward(&saved, &OutputGradients { node, values: gradients, sums: &sums }, needed);
+                // A gradient that is a saved value has other owners: the graph, and perhaps the user.
+                for gradient in results.iter().flatten().flatten() {
+                    if values.iter().any(|value| value.shares_storage(gradient)) {
+                        this.borrow_mut().shared.insert(gradient);
+                    }
+                }
             }
         });
         if !live {
@@ -332,6 +338,11 @@ impl<'a> BackwardPass<'a> {
             }
             other => other,
         })?;
+        if any && results.len() != node.edges.len() {
+            let (got, inputs) = (results.len(), node.edges.len());
+            let reason = format!("backward() returned {got} gradients, but the operation has {inputs} inputs");
+            return Err(Error::invalid(name, reason));
+        }
         for (i, gradient) in results.into_iter().enumerate() {
             if let Some(gradient) = gradient.filter(|_| needed.contains(i) && i < node.edges.len()) {
                 match (&node.edges[i], slots[i].take()) {
@@ -497,7 +508,7 @@ impl BackwardOptions {
 /// Gradient clipping writes into the gradient of each leaf once. But the terms of a sum share one gradient, and the
 /// caller, a hook or a slot may hold it too. Recorded kernels and graphs hold their operands. Therefore, lazy and
 /// captured steps, and gradients with a history, look up aliased storages in `shared`. This lookup does not detect a
-/// user's operation that returns a saved value.
+/// user's operation that returns a tensor which it holds itself.
 pub(crate) fn with_unique_storage(gradient: Tensor, shared: &mut SharedStorages) -> Result<Tensor> {
     let is_own = match engine::mode() {
         engine::ExecutionMode::Eager | engine::ExecutionMode::NanChecked if !gradient.requires_grad() => {

@@ -101,6 +101,18 @@ fn check_count(op: &'static str, what: &str, vectors: usize, count: usize) -> Re
     }
 }
 
+/// Returns an error unless there is one vector for each of `tensors`, of the same shape. `what` is the role of the tensors.
+fn check_vectors(op: &'static str, what: &str, vectors: &[&Tensor], tensors: &[&Tensor]) -> Result<()> {
+    check_count(op, what, vectors.len(), tensors.len())?;
+    match vectors.iter().zip(tensors).enumerate().find(|(_, (v, t))| v.shape() != t.shape()) {
+        None => Ok(()),
+        Some((k, (v, t))) => {
+            let help = format!("vector {k} must have the shape of {what} {k}");
+            Err(Error::shapes(op, [v.shape(), t.shape()], help))
+        }
+    }
+}
+
 /// Returns tracked tensors of the same values. With `linked`, gradients flow on to inputs that require one.
 pub(super) fn track_inputs(linked: bool, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
     let fresh = |t: &&Tensor| {
@@ -123,7 +135,7 @@ pub fn vjp(
     let _on = enable_grad();
     let inputs = track_inputs(create_graph, inputs)?;
     let outputs = f(&inputs)?;
-    check_count("vjp", "output", vectors.len(), outputs.len())?;
+    check_vectors("vjp", "output", vectors, &outputs.iter().collect::<Vec<_>>())?;
     let gradients = vector_jacobian_products(&outputs, &inputs, vectors, create_graph)?;
     Ok((outputs, gradients))
 }
@@ -158,7 +170,7 @@ pub fn jvp(
     inputs: &[&Tensor],
     tangents: &[&Tensor],
 ) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
-    check_count("jvp", "input", tangents.len(), inputs.len())?;
+    check_vectors("jvp", "input", tangents, inputs)?;
     let create_graph = is_grad_enabled();
     let _on = enable_grad();
     let inputs = track_inputs(create_graph, inputs)?;
@@ -191,7 +203,7 @@ pub fn hvp(
     inputs: &[&Tensor],
     vectors: &[&Tensor],
 ) -> Result<(Tensor, Vec<Tensor>)> {
-    check_count("hvp", "input", vectors.len(), inputs.len())?;
+    check_vectors("hvp", "input", vectors, inputs)?;
     let create_graph = is_grad_enabled();
     let _on = enable_grad();
     let inputs = track_inputs(create_graph, inputs)?;

@@ -216,8 +216,8 @@ impl Captured<'_> {
         let expected = self.recordings.last().map_or(inputs.len(), |s| s.key().inputs());
         if inputs.len() != expected {
             let index = inputs.len().min(expected);
-            let (got, expected) = (format!("one of {} inputs", inputs.len()), format!("{expected} inputs"));
-            return Err(Error::InputMismatch { index, got, expected });
+            let got = if inputs.len() < expected { "missing".to_string() } else { "one input too many".to_string() };
+            return Err(Error::InputMismatch { index, got, expected: format!("{expected} inputs") });
         }
         self.recordings.retain(|step| !step.key().is_key_of(inputs) || step.has_current_bindings());
         let fits = |step: &CompiledStep| step.key().is_key_of(inputs) && step.flags_match();

@@ -216,7 +216,17 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
             }
             matmul_with(x, weight, bias)
         }
-        _ if weight.rank() == 2 => matmul_with(x, &ops::t(weight)?, bias),
+        _ if weight.rank() == 2 => {
+            let outputs = weight.shape()[0];
+            if let Some(bias) = bias
+                && bias.shape().last().is_some_and(|&len| len != outputs && len != 1 && outputs != 1)
+            {
+                let help =
+                    format!("the bias must have length {outputs}, the number of outputs of the weight [out, in]");
+                return Err(Error::shapes("linear", [x.shape(), weight.shape(), bias.shape()], help));
+            }
+            matmul_with(x, &ops::t(weight)?, bias)
+        }
         _ => mismatch("the weight is [out, in] or [in]"),
     }
 }

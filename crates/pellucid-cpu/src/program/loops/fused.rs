@@ -96,7 +96,7 @@ pub(crate) enum FusedInstr {
     Exp(VectorUnaryLoop),
     /// 1 / (1 + e⁻ᵛ), computed like `Exp`.
     Sigmoid(VectorUnaryLoop),
-    /// tanh v, computed like `Exp`.
+    /// tanh v, computed in registers if the vector type has an implementation, else by the loop.
     Tanh(VectorUnaryLoop),
     /// sin v, computed like `Exp`.
     Sin(VectorUnaryLoop),

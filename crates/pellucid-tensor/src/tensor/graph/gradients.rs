@@ -41,9 +41,15 @@ impl OutputGradients<'_> {
     /// Returns the gradient of output `index`, or zeros if the output has no gradient in this pass.
     #[inline]
     pub fn get(&self, index: usize) -> Result<Tensor> {
-        match &self.values[index] {
-            Some(gradient) => Ok(gradient.clone()),
+        match self.values.get(index) {
+            Some(Some(gradient)) => Ok(gradient.clone()),
             None => {
+                let outputs = self.values.len();
+                let reason =
+                    format!("backward() reads the gradient of output {index}, but there are {outputs} outputs");
+                Err(Error::invalid(self.node.derivative().name(), reason))
+            }
+            Some(None) => {
                 let Meta { shape, dtype } = &self.node.metas[index];
                 let zeros = Array::filled(Device::cpu(), *dtype, shape.clone(), 0.into());
                 let named = |mut error: Error| {
@@ -57,7 +63,7 @@ impl OutputGradients<'_> {
 
     /// Returns the gradient of output `index`, or `None` if the output has no gradient in this pass.
     pub fn try_get(&self, index: usize) -> Option<&Tensor> {
-        self.values[index].as_ref()
+        self.values.get(index)?.as_ref()
     }
 
     /// Takes the sum of the gradients that input `index` has received from other operations, so that a kernel can add

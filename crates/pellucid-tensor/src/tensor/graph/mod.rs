@@ -186,6 +186,9 @@ impl NodeParts<'_> {
     #[inline]
     pub(crate) fn node<D: Derivative>(self, derivative: D) -> Arc<GraphNode> {
         let NodeParts { edges, output, requests, inputs, outputs } = self;
+        if !requests.iter().all(|request| request.exists(inputs, outputs)) {
+            missing_value(derivative.name(), inputs.len(), outputs.len());
+        }
         let value = |request: &SaveRequest| SavedValue::new(request, inputs, outputs);
         let metas = metas_of(outputs);
         match requests {
@@ -195,6 +198,12 @@ impl NodeParts<'_> {
             more => GraphNode::new(edges, metas, output, more.iter().map(value).collect::<Vec<_>>(), derivative),
         }
     }
+}
+
+#[cold]
+#[track_caller]
+fn missing_value(op: &'static str, inputs: usize, outputs: usize) -> ! {
+    panic!("{op}: forward() saves an input or output that does not exist; it has {inputs} inputs and {outputs} outputs")
 }
 
 /// Returns the shapes and dtypes of the outputs of a node.

@@ -25,6 +25,18 @@ pub(crate) enum SaveRequest {
     Array(Box<Array>),
 }
 
+impl SaveRequest {
+    /// Returns true if the requested input or output exists.
+    #[inline]
+    pub(crate) fn exists(&self, inputs: &[&Array], outputs: &[Array]) -> bool {
+        match *self {
+            SaveRequest::Input(i) => i < inputs.len(),
+            SaveRequest::Output(j) => j < outputs.len(),
+            SaveRequest::Array(_) => true,
+        }
+    }
+}
+
 impl SaveForBackward<'_> {
     /// Returns true if a backward pass is possible. Otherwise saving does nothing.
     pub fn any(&self) -> bool {
@@ -93,6 +105,11 @@ impl SavedValue {
             SaveRequest::Array(array) => (&**array, SavedOrigin::Constant),
         };
         SavedValue { array: array.clone(), origin, version: array.storage().version() }
+    }
+
+    /// Returns true if the tensor has the storage of this value.
+    pub(crate) fn shares_storage(&self, tensor: &Tensor) -> bool {
+        self.array.shares_storage(tensor.array())
     }
 
     /// Saves an intermediate value, without history.

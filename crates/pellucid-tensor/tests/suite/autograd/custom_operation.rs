@@ -3,8 +3,8 @@
 use crate::support::{assert_close, leaf, number, slope};
 use pellucid_tensor::{
     Array, Arrays, BackwardOptions, DType, Error, GradCheckOptions, InputGradients, NeedsInputGrad, Operation,
-    OutputGradients, Result, SaveForBackward, SavedTensors, Tensor, apply, apply_one, gradcheck, gradgradcheck,
-    no_grad, ops,
+    OutputGradients, Result, SaveForBackward, SavedTensors, Tensor, apply, apply_one, gradcheck, gradgradcheck, hvp,
+    jvp, lazy, no_grad, ops, vjp,
 };
 use std::sync::{Arc, Mutex};
 
@@ -201,4 +201,89 @@ fn custom_operations_are_nodes_of_the_graph() {
     x.zero_grad();
     first.backward();
     assert_eq!(slope(&x), 96.0);
+}
+
+/// Σ x·c, whose gradient is the saved c itself. `Count` returns another number of gradients, `Saves` saves an input that
+/// does not exist, `Reads` reads the gradient of an output that does not exist.
+#[derive(Clone, Copy, PartialEq)]
+enum Variant {
+    Correct,
+    Count,
+    Saves,
+    Reads,
+}
+
+impl Operation for Variant {
+    fn name(&self) -> &'static str {
+        "weighted_sum"
+    }
+
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
+        saves.input(if *self == Variant::Saves { 7 } else { 1 });
+        let (x, c) = (Tensor::from(inputs[0].clone()), Tensor::from(inputs[1].clone()));
+        Ok([(&x * &c).sum(..).array().clone()].into_iter().collect())
+    }
+
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
+        match self {
+            Variant::Count => Ok(InputGradients::new()),
+            Variant::Reads => Ok([Some(grads.get(4)?), None].into_iter().collect()),
+            _ => Ok([Some(saved.input(1)?), None].into_iter().collect()),
+        }
+    }
+}
+
+#[test]
+fn a_gradient_that_is_a_saved_value_shares_no_memory_with_it() {
+    for create_graph in [false, true] {
+        for is_lazy in [false, true] {
+            let x = Tensor::from([1.0f64, 2.0]).requires_grad_(true);
+            let c = Tensor::from([3.0f64, 4.0]);
+            let clear = || {
+                let y = apply_one(Variant::Correct, &[&x, &c]).unwrap();
+                y.backward_with(BackwardOptions { create_graph, ..Default::default() });
+                assert_ne!(x.grad().unwrap().storage_id(), c.storage_id(), "the gradient must have its own storage");
+                let _off = no_grad();
+                x.grad().unwrap().copy_(&Tensor::from(0.0f64));
+            };
+            if is_lazy {
+                lazy(clear)
+            } else {
+                clear()
+            }
+            assert_eq!(c.to_vec::<f64>(), [3.0, 4.0], "create_graph {create_graph}, lazy {is_lazy}: c must not change");
+            assert_eq!(x.grad().unwrap().to_vec::<f64>(), [0.0, 0.0]);
+        }
+    }
+}
+
+#[test]
+fn mistakes_in_an_operation_are_errors_that_name_it() {
+    let x = Tensor::from([1.0f64, 2.0]).requires_grad_(true);
+    let c = Tensor::from([3.0f64, 4.0]);
+    for (variant, part) in
+        [(Variant::Count, "0 gradients, but the operation has 2 inputs"), (Variant::Reads, "output 4")]
+    {
+        let y = apply_one(variant, &[&x, &c]).unwrap();
+        let error = y.try_backward(BackwardOptions::default()).unwrap_err().to_string();
+        assert!(error.contains("weighted_sum") && error.contains(part), "{error}");
+    }
+    let saves = std::panic::AssertUnwindSafe(|| apply_one(Variant::Saves, &[&x, &c]));
+    let message = std::panic::catch_unwind(saves).expect_err("saving input 7 must panic");
+    let message = message.downcast_ref::<String>().expect("the panic must have a message");
+    assert!(message.contains("weighted_sum") && message.contains("2 inputs"), "{message}");
+}
+
+#[test]
+fn vectors_of_another_shape_are_errors_that_name_the_called_function() {
+    let (x, wrong) = (Tensor::from([1.0f64, 2.0, 3.0]), Tensor::from([1.0f64, 2.0]));
+    let sine = |x: &[Tensor]| Ok(vec![x[0].sin()]);
+    for (name, error) in [
+        ("jvp", jvp(sine, &[&x], &[&wrong]).unwrap_err()),
+        ("vjp", vjp(sine, &[&x], &[&wrong]).unwrap_err()),
+        ("hvp", hvp(|x| Ok(x[0].sin().sum(..)), &[&x], &[&wrong]).unwrap_err()),
+    ] {
+        let error = error.to_string();
+        assert!(error.starts_with(name) && error.contains("[2]") && error.contains("[3]"), "{error}");
+    }
 }

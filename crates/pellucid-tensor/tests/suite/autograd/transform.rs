@@ -247,7 +247,7 @@ fn hvp_and_jvp_return_errors_and_restore_the_mode() {
     let (x, v) = (leaf([1.0, 2.0]), Tensor::from([1.0, 0.5]));
     let cubes = |x: &[Tensor]| Ok(x[0].cube().sum(..));
     let wrong = Tensor::from([1.0, 2.0, 3.0]);
-    assert!(matches!(hvp(cubes, &[&x], &[&wrong]), Err(Error::ShapeMismatch { op: "grad", .. })));
+    assert!(matches!(hvp(cubes, &[&x], &[&wrong]), Err(Error::ShapeMismatch { op: "hvp", .. })));
     let refused = |x: &[Tensor]| ops::index_select(&x[0], 0, &Tensor::from([9i64])).map(|y| y.sum(..));
     assert!(matches!(hvp(refused, &[&x], &[&v]), Err(Error::IndexOutOfBounds { .. })));
     let one = |x: &[Tensor]| refused(x).map(|y| vec![y]);
