@@ -48,7 +48,8 @@ pub(super) fn dirac(shape: &Shape, dtype: DType, groups: usize) -> Result<Tensor
 }
 
 pub(super) fn uniform(shape: &Shape, dtype: DType, low: f64, high: f64) -> Result<Tensor> {
-    if !shape.contains(&0) && !(low <= high && (high - low).is_finite()) {
+    let is_finite_interval = low <= high && (high - low).is_finite();
+    if !shape.contains(&0) && !is_finite_interval {
         return Err(Error::invalid("uniform", format!("expected finite low <= high, got {low} and {high}")));
     }
     let u = ops::rand_with(shape, dtype, &generator())?;
