@@ -305,7 +305,6 @@ fn parse_groups(side: &str) -> std::result::Result<Vec<AxisGroup<'_>>, String> {
         let len = match first {
             '(' if inside => return Err("parentheses must not be nested".into()),
             ')' if !inside => return Err("a closing parenthesis has no opening parenthesis".into()),
-            ')' if !inside => return Err("a bracket is closed that was not opened".into()),
             '(' | ')' => {
                 inside = first == '(';
                 if inside {
