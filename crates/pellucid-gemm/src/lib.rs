@@ -135,6 +135,18 @@ impl<T, F: Fn(OutputBlock<T>) + Sync> Epilogue<T> for F {
     }
 }
 
+/// The matrices of a product, at offset 0 of its batch, and the operation on its finished sums.
+pub struct GemmOperands<'a, T> {
+    /// Element (0, 0) of A.
+    pub a: *const T,
+    /// Element (0, 0) of B.
+    pub b: *const T,
+    /// Element (0, 0) of C. Without C, the product is computed in scratch for its epilogue only.
+    pub c: Option<*mut T>,
+    /// The operation on the finished sums, if any.
+    pub epilogue: Option<&'a dyn Epilogue<T>>,
+}
+
 /// The threads that compute a product. The choice does not change a bit of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Threads {
@@ -156,8 +168,6 @@ const PREFETCH_BYTES: usize = 256;
 
 /// Computes the product of `shape`.
 ///
-/// If `c` is `None`, the product is computed in scratch for its epilogue only.
-///
 /// # Safety
 ///
 /// The *gemm contract*:
@@ -168,16 +178,9 @@ const PREFETCH_BYTES: usize = 256;
 ///   C, during the call.
 /// - *Epilogue*: the epilogue accesses no element of C outside its part.
 #[inline]
-pub unsafe fn gemm<T: Element>(
-    shape: &Gemm,
-    a: *const T,
-    b: *const T,
-    c: Option<*mut T>,
-    epilogue: Option<&dyn Epilogue<T>>,
-    threads: Threads,
-) {
+pub unsafe fn gemm<T: Element>(shape: &Gemm, operands: &GemmOperands<'_, T>, threads: Threads) {
     // SAFETY: the caller guarantees the gemm contract, for the single product of this batch.
-    unsafe { gemm_batched(shape, &[Offsets::default()], a, b, c, epilogue, threads) }
+    unsafe { gemm_batched(shape, &[Offsets::default()], operands, threads) }
 }
 
 /// Computes a batch of products of one shape: the i-th at the offsets `batch[i]` from the pointers.
@@ -190,14 +193,11 @@ pub unsafe fn gemm<T: Element>(
 pub unsafe fn gemm_batched<T: Element>(
     shape: &Gemm,
     batch: &[Offsets],
-    a: *const T,
-    b: *const T,
-    c: Option<*mut T>,
-    epilogue: Option<&dyn Epilogue<T>>,
+    operands: &GemmOperands<'_, T>,
     threads: Threads,
 ) {
     // SAFETY: the caller guarantees the gemm contract and *Disjoint results*. The processor has `Isa::best()`.
-    unsafe { gemm_batched_for_isa(Isa::best(), shape, batch, a, b, c, epilogue, threads) }
+    unsafe { gemm_batched_for_isa(Isa::best(), shape, batch, operands, threads) }
 }
 
 /// Computes [`gemm_batched`] with the kernels of one instruction set.
@@ -211,12 +211,10 @@ pub unsafe fn gemm_batched_for_isa<T: Element>(
     isa: Isa,
     shape: &Gemm,
     batch: &[Offsets],
-    a: *const T,
-    b: *const T,
-    c: Option<*mut T>,
-    epilogue: Option<&dyn Epilogue<T>>,
+    operands: &GemmOperands<'_, T>,
     threads: Threads,
 ) {
+    let &GemmOperands { a, b, c, epilogue } = operands;
     let kernels = Kernels::<T>::for_isa(isa);
     let a = Strided { data: a, lane: shape.a_strides.0, depth: shape.a_strides.1 };
     let b = Strided { data: b, lane: shape.b_strides.1, depth: shape.b_strides.0 };

@@ -79,11 +79,12 @@ pub(crate) fn multiply_in_layouts<T: Element + bytemuck::Pod>(
     let shape = Gemm { m, n, k, a_strides: a.strides, b_strides: b.strides, c_strides: c.strides, accumulate };
     let c_start = c.data.as_mut_ptr().wrapping_add(c.start);
     let (a_start, b_start) = (a.data.as_ptr().wrapping_add(a.start), b.data.as_ptr().wrapping_add(b.start));
+    let operands = GemmOperands { a: a_start, b: b_start, c: Some(c_start), epilogue: None };
     let before = c.data.to_vec();
     // SAFETY: the contract of `gemm_batched_for_isa`. *Bounds*: `TestMatrix` holds every element that its strides
     // address. *Aliasing*: the matrices own their memory, which only this test accesses. *Isa*: the callers pass an
     // available instruction set.
-    unsafe { gemm_batched_for_isa(isa, &shape, &[Offsets::default()], a_start, b_start, Some(c_start), None, threads) }
+    unsafe { gemm_batched_for_isa(isa, &shape, &[Offsets::default()], &operands, threads) }
     let values = c.values(m);
     // The memory between the elements of C must be unchanged.
     (0..m * n).for_each(|i| {
@@ -276,7 +277,8 @@ fn a_batch_matches_single_products() {
             // SAFETY: the contract of `gemm_batched`. *Bounds* and *Disjoint results*: the vectors hold the batch
             // without overlap. *Aliasing*: only this test accesses them.
             with_threads(threads, || unsafe {
-                gemm_batched(&shape, &batch, a.get(), b.get(), Some(c_start.get()), None, Threads::Pool)
+                let operands = GemmOperands { a: a.get(), b: b.get(), c: Some(c_start.get()), epilogue: None };
+                gemm_batched(&shape, &batch, &operands, Threads::Pool)
             });
             assert_eq!(
                 bits(&c),
@@ -392,9 +394,11 @@ fn an_epilogue_processes_each_finished_element_once() {
                     }
                 }
             };
+            let operands =
+                GemmOperands { a: a.as_ptr(), b: b.as_ptr(), c: Some(c.data.as_mut_ptr()), epilogue: Some(&epilogue) };
             // SAFETY: the contract of `gemm`. *Bounds*: the matrices have all elements of the shape. *Aliasing*: only
             // this test accesses them. *Epilogue*: the epilogue accesses only the elements of its part.
-            unsafe { gemm(&shape, a.as_ptr(), b.as_ptr(), Some(c.data.as_mut_ptr()), Some(&epilogue), Threads::Pool) }
+            unsafe { gemm(&shape, &operands, Threads::Pool) }
             let plain = reference_product((m, n, k), &a, &b);
             let want: Vec<f32> = plain.iter().enumerate().map(|(i, x)| x + i as f32).collect();
             assert_eq!(bits(&c.values(m)), bits(&want), "{m} × {n} × {k} {layout:?}");
@@ -408,9 +412,10 @@ fn operands_may_be_broadcast_with_stride_zero() {
     let (a, b) = (random_values(k, 1), random_values(n, 2));
     let mut c = vec![0.0; m * n];
     let shape = Gemm { m, n, k, a_strides: (0, 1), b_strides: (0, 1), c_strides: (n as isize, 1), accumulate: false };
+    let operands = GemmOperands { a: a.as_ptr(), b: b.as_ptr(), c: Some(c.as_mut_ptr()), epilogue: None };
     // SAFETY: the contract of `gemm`. *Bounds*: all rows of A and B are the same row, by stride 0. *Aliasing*: only
     // this test accesses C.
-    unsafe { gemm(&shape, a.as_ptr(), b.as_ptr(), Some(c.as_mut_ptr()), None, Threads::One) }
+    unsafe { gemm(&shape, &operands, Threads::One) }
     let (a, b): (Vec<_>, Vec<_>) = (a.repeat(m), b.repeat(k));
     assert_eq!(bits(&c), bits(&reference_product((m, n, k), &a, &b)));
 }

@@ -1,6 +1,6 @@
 //! The description of a kernel family.
 
-use super::{Meta, Params};
+use super::{Index, IndexedOperand, Meta, Params};
 use crate::error::{Error, Result};
 use crate::formula::{Op, Program};
 use crate::shape::{Overlap, Shape};
@@ -41,6 +41,11 @@ pub trait Family {
 
     /// Returns the program that is applied to the inputs, with its parameters.
     fn program(&self) -> Option<(&Arc<Program>, &Params)> {
+        None
+    }
+
+    /// Returns how the index tensors select elements, and the operand in which they do.
+    fn index(&self) -> Option<(&Index, IndexedOperand)> {
         None
     }
 }

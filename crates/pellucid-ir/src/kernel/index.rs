@@ -52,6 +52,15 @@ pub struct Scatter {
     pub reduction: ScatterReduction,
 }
 
+/// The operand that a kernel indexes. Its index tensors are the inputs from 1 on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IndexedOperand {
+    /// The first input: the kernel reads the selected elements only.
+    Input,
+    /// The first output: the kernel changes the selected elements only.
+    Output,
+}
+
 impl Index {
     /// Returns the shape of `x[index]` for x of shape `array` and index tensors of shape `index`.
     pub fn shape(&self, array: &Shape, index: &Shape) -> Shape {
@@ -96,6 +105,10 @@ impl Family for Gather {
     fn flops(&self, _: &[Meta], _: &[Meta]) -> u64 {
         0
     }
+
+    fn index(&self) -> Option<(&Index, IndexedOperand)> {
+        Some((&self.index, IndexedOperand::Input))
+    }
 }
 
 impl Family for Scatter {
@@ -120,5 +133,9 @@ impl Family for Scatter {
 
     fn flops(&self, inputs: &[Meta], _: &[Meta]) -> u64 {
         inputs.first().map_or(0, Meta::elements)
+    }
+
+    fn index(&self) -> Option<(&Index, IndexedOperand)> {
+        Some((&self.index, IndexedOperand::Output))
     }
 }

@@ -27,7 +27,7 @@ pub use conv::{Conv, ConvPart};
 pub use copy::CopyValues;
 pub use factorization::{Factorization, SvdVectors};
 pub use family::{Family, FamilyInfo, Metas, ReadOrder};
-pub use index::{Gather, Index, Scatter, ScatterReduction};
+pub use index::{Gather, Index, IndexedOperand, Scatter, ScatterReduction};
 pub use map::Map;
 pub use matmul::MatMul;
 pub use pool::Pool;
@@ -166,5 +166,10 @@ impl Kernel {
     /// Returns the program that is applied to the inputs, with its parameters.
     pub fn program(&self) -> Option<(&Arc<Program>, &Params)> {
         with_family!(self, family => family.program())
+    }
+
+    /// Returns how the index tensors select elements, and the operand in which they do: see [`Family::index`].
+    pub fn index(&self) -> Option<(&Index, IndexedOperand)> {
+        with_family!(self, family => family.index())
     }
 }

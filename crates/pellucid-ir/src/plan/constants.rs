@@ -1,21 +1,17 @@
 //! Constant folding: launches that depend on no input and no state run once, before the first run of the plan.
 
 use super::{Plan, SlotRole};
-use crate::kernel::Kernel;
 
 /// Moves every launch that depends on constants alone to [`Plan::setup`].
 ///
+/// A kernel is a function of its operands, so a random number generator, whose state the program changes, is no constant.
 /// A fill (a launch without inputs) stays: writing it costs as little as reading it, and a fill that is fused with its
 /// reader needs no memory.
 pub(super) fn fold(mut plan: Plan) -> Plan {
     let launches = &plan.launches;
     let own = |slot| plan.role(slot) == SlotRole::Own;
-    let mut constant: Vec<bool> = launches
-        .iter()
-        .map(|l| {
-            !matches!(l.kernel, Kernel::Random(_)) && !l.inputs.is_empty() && l.outputs.iter().all(|o| own(o.slot))
-        })
-        .collect();
+    let mut constant: Vec<bool> =
+        launches.iter().map(|l| !l.inputs.is_empty() && l.outputs.iter().all(|o| own(o.slot))).collect();
     // Every writer of an operand of a constant launch must be constant; inputs may also be written by fills.
     loop {
         let writers = |slot| (0..launches.len()).filter(move |&k| launches[k].writes(slot));

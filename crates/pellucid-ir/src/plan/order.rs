@@ -1,7 +1,7 @@
 //! Order dependencies between launches, and moving one launch next to another.
 
 use super::{Launch, Plan, SlotRole, SlotView};
-use crate::kernel::{Index, Kernel};
+use crate::kernel::{Index, IndexedOperand};
 
 impl Plan {
     /// Returns true if `a` and `b` must keep their order: one launch writes a slot that the other launch reads or
@@ -41,10 +41,10 @@ struct IndexCheck {
 
 impl IndexCheck {
     fn of(launch: &Launch) -> Option<IndexCheck> {
-        let (index, array) = match &launch.kernel {
-            Kernel::Gather(gather) => (&gather.index, &launch.inputs[0]),
-            Kernel::Scatter(scatter) => (&scatter.index, &launch.outputs[0]),
-            _ => return None,
+        let (index, operand) = launch.kernel.index()?;
+        let array = match operand {
+            IndexedOperand::Input => &launch.inputs[0],
+            IndexedOperand::Output => &launch.outputs[0],
         };
         let shape = array.layout.shape();
         let lengths = match index {

@@ -32,7 +32,7 @@ use crate::execution_mode::{MODE, ModeGuard};
 use pellucid_ir::backend::{DenseView, POISONED, READY, Storage, View};
 use pellucid_ir::borrow::BorrowGuard;
 use pellucid_ir::formula::Program;
-use pellucid_ir::kernel::{AxisSet, Kernel, Params, Reduce, ReduceOp};
+use pellucid_ir::kernel::{AxisSet, IndexedOperand, Kernel, Params, Reduce, ReduceOp};
 use pellucid_ir::{DType, Error, Result, formula};
 use smallvec::SmallVec;
 use std::panic::Location;
@@ -62,9 +62,10 @@ const MAX_BROADCAST_SIZE: usize = 1 << 34;
 #[cold]
 fn check_broadcast_size(kernel: &Kernel, array: &Array, outputs: &[&Array]) -> Result<()> {
     let (shape, size) = (array.shape(), array.shape().size());
-    // The allocation of an output as large as the view fails with a better error. A gather visits only as many
-    // elements of the view as its output has.
-    let limited = outputs.iter().any(|out| out.shape().size() >= size) || matches!(kernel, Kernel::Gather(_));
+    // The allocation of an output as large as the view fails with a better error. A kernel that indexes its input
+    // visits only the selected elements.
+    let selects = matches!(kernel.index(), Some((_, IndexedOperand::Input)));
+    let limited = selects || outputs.iter().any(|out| out.shape().size() >= size);
     if limited || !array.layout().is_broadcast() {
         return Ok(());
     }

@@ -10,7 +10,7 @@ use crate::family::CpuFamily;
 use crate::operand::{Operand, Operands};
 use crate::program::{self, MapEpilogue};
 use crate::strided::IndexSpace;
-use pellucid_gemm::{Epilogue, Gemm, Offsets, OutputBlock, Threads, gemm_batched};
+use pellucid_gemm::{Epilogue, Gemm, GemmOperands, Offsets, OutputBlock, Threads, gemm_batched};
 use pellucid_ir::kernel::{Map, MatMul};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
 use pellucid_runtime::CpuBuffer;
@@ -192,14 +192,18 @@ fn multiply_as<T: Element>(
         let offset = |i: isize, operand: usize| start[operand] + i * step[operand];
         offsets.extend((0..count as isize).map(|i| Offsets { a: offset(i, 0), b: offset(i, 1), c: offset(i, 2) }));
     });
-    let (a, b, c) = (a.first::<T>(), b.first::<T>(), c.ok().map(|c| c.first::<T>().get()));
-    let epilogue = epilogue.as_ref().map(|epilogue| -> &dyn Epilogue<T> { epilogue });
+    let operands = GemmOperands {
+        a: a.first::<T>().get(),
+        b: b.first::<T>().get(),
+        c: c.ok().map(|c| c.first::<T>().get()),
+        epilogue: epilogue.as_ref().map(|epilogue| -> &dyn Epilogue<T> { epilogue }),
+    };
     // SAFETY: all elements of an operand are in its buffer, and `check_product` has accepted the shapes, so every
     // element that the shape and the strides address is valid. C is not broadcast, so its elements are distinct, also
     // between two products of the batch. C and the outputs of the epilogue overlap no factor: `run_matmul` ensures it
     // if there is an epilogue, and otherwise the caller of the kernel passes no such output. The caller also holds the
     // borrow words of all storages, so no other thread uses the operands.
-    unsafe { gemm_batched(&gemm, &offsets, a.get(), b.get(), c, epilogue, Threads::Pool) }
+    unsafe { gemm_batched(&gemm, &offsets, &operands, Threads::Pool) }
 }
 
 impl<T: Element> Epilogue<T> for MapEpilogue<'_> {
