@@ -254,14 +254,14 @@ pub enum Error {
         source: Box<Error>,
     },
     /// A state dict does not fit the module or optimizer that loads it.
-    #[error("{}", state_dict::message(missing, unexpected, misshaped))]
+    #[error("{}", state_dict::message(missing, unexpected, wrong_shapes))]
     StateDict {
         /// Names in the module that are missing in the state dict.
         missing: Vec<String>,
         /// Names in the state dict that are missing in the module.
         unexpected: Vec<String>,
         /// Values that have another shape in the state dict than in the module.
-        misshaped: Vec<Misshaped>,
+        wrong_shapes: Vec<WrongShape>,
     },
     /// The optimizer of a training step does not update all parameters that require a gradient.
     #[error("{op}: the optimizer does not update {}; {help}", quoted(parameters))]
@@ -420,7 +420,7 @@ impl Error {
 
 /// A value of a state dict whose shape differs from that in the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Misshaped {
+pub struct WrongShape {
     /// The name of the value.
     pub name: String,
     /// The shape in the file.
@@ -429,7 +429,7 @@ pub struct Misshaped {
     pub expected: Shape,
 }
 
-impl fmt::Display for Misshaped {
+impl fmt::Display for WrongShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {} instead of {}", self.name, self.found, self.expected)
     }

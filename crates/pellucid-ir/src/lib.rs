@@ -28,7 +28,7 @@ pub mod plan;
 mod shape;
 
 pub use dtype::{Compute, DType, Element, Scalar};
-pub use error::{Error, Misshaped, Result};
+pub use error::{Error, Result, WrongShape};
 pub use half::{bf16, f16};
 pub use inline_vec::InlineVec;
 pub use shape::{INLINE_AXES, Layout, Overlap, Shape, Strides};

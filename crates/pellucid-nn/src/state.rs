@@ -1,7 +1,7 @@
 //! State dicts: all values of a module or an optimizer, by name.
 
 use crate::module::{identity, view};
-use pellucid_tensor::{Error, Misshaped, Result, Tensor, no_grad, ops, unwrap};
+use pellucid_tensor::{Error, Result, Tensor, WrongShape, no_grad, ops, unwrap};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -86,7 +86,7 @@ pub fn concatenate_entries(state: &StateDict, parts: &[&str], whole: &str) -> Re
         let names: Vec<String> = parts.iter().map(|other| name.replacen(part, other, 1)).collect();
         let missing: Vec<String> = names.iter().filter(|name| !state.contains_key(*name)).cloned().collect();
         if !missing.is_empty() {
-            return Err(Error::StateDict { missing, unexpected: vec![], misshaped: vec![] });
+            return Err(Error::StateDict { missing, unexpected: vec![], wrong_shapes: vec![] });
         }
         // The first part that the loop finds triggers the concatenation, since the order of the parts is arbitrary.
         if let Entry::Vacant(place) = joined.entry(name.replacen(part, whole, 1)) {
@@ -158,11 +158,11 @@ fn load_entries(own: &[(String, Tensor)], state: &StateDict, strict: bool) -> Re
     let unexpected: Vec<String> = state.keys().filter(|name| !known.contains(name.as_str())).cloned().collect();
     let misfit = |(name, tensor): &(String, Tensor)| {
         let (found, expected) = (state.get(name)?.shape().clone(), tensor.shape().clone());
-        (found != expected).then(|| Misshaped { name: name.clone(), found, expected })
+        (found != expected).then(|| WrongShape { name: name.clone(), found, expected })
     };
-    let misshaped: Vec<Misshaped> = own.iter().filter_map(misfit).collect();
-    if !misshaped.is_empty() || strict && !(missing.is_empty() && unexpected.is_empty()) {
-        return Err(Error::StateDict { missing, unexpected, misshaped });
+    let wrong_shapes: Vec<WrongShape> = own.iter().filter_map(misfit).collect();
+    if !wrong_shapes.is_empty() || strict && !(missing.is_empty() && unexpected.is_empty()) {
+        return Err(Error::StateDict { missing, unexpected, wrong_shapes });
     }
     let _guard = no_grad();
     // All fallible work (memory, missing values) is done before the first write.

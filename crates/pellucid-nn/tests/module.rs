@@ -7,7 +7,7 @@ use pellucid_nn::{
     BatchNorm1d, Buffer, Dropout, Flatten, Gelu, IncompatibleKeys, Layer, Linear, Module, ModulePart, Parameter, Relu,
     Sequential, TrainingMode, TransformerEncoderLayer, TransformerOptions, Visitor, hook, optim, sequential,
 };
-use pellucid_tensor::{DType, Device, Error, Misshaped, Result, Tensor, manual_seed, ops};
+use pellucid_tensor::{DType, Device, Error, Result, Tensor, WrongShape, manual_seed, ops};
 use std::collections::{BTreeMap, HashMap};
 use std::marker::PhantomData;
 
@@ -229,7 +229,7 @@ fn a_mismatched_state_dict_changes_nothing() {
     let expected = Error::StateDict {
         missing: vec!["0.bias".into()],
         unexpected: vec!["2.weight".into()],
-        misshaped: vec![Misshaped { name: "1.weight".into(), found: [3, 1].into(), expected: [1, 3].into() }],
+        wrong_shapes: vec![WrongShape { name: "1.weight".into(), found: [3, 1].into(), expected: [1, 3].into() }],
     };
     assert_eq!(error, expected);
     for (name, tensor) in model.state_dict() {

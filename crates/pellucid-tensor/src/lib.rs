@@ -70,7 +70,7 @@ pub use panic::unwrap;
 pub use pellucid_ir::backend::MemoryStats;
 pub use pellucid_ir::formula::Formula;
 pub use pellucid_ir::plan::{self, Passes, Plan};
-pub use pellucid_ir::{DType, Element, Error, Layout, Misshaped, Result, Scalar, Shape, bf16, f16, formula, kernel};
+pub use pellucid_ir::{DType, Element, Error, Layout, Result, Scalar, Shape, WrongShape, bf16, f16, formula, kernel};
 pub use tensor::{
     HookHandle, InputGradients, IntoTensor, NeedsInputGrad, Nested, Node, NodeInput, OutputGradients, SaveForBackward,
     SavedTensors, Tensor, TensorId,

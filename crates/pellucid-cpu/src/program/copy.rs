@@ -8,7 +8,7 @@ use crate::strided::{self, Cursor, StridedAxes, StridedAxis};
 use pellucid_gemm::Threads;
 use pellucid_ir::kernel::Params;
 use pellucid_ir::{DType, Result};
-use pellucid_runtime::threads::{GRAIN, SharedPtr, split};
+use pellucid_runtime::threads::{GRAIN, SharedPtr, parallel_ranges};
 use std::sync::OnceLock;
 
 /// The minimal bytes of a contiguous run that is copied by `memcpy`.
@@ -93,7 +93,7 @@ fn copy_runs(axes: &[StridedAxis], bases: &[*mut u8; 2], size: usize) {
     let pieces = run.div_ceil(piece);
     let bases = bases.map(SharedPtr);
     let total = strided::element_count(outer) * pieces;
-    split(total, GRAIN.div_ceil(piece), |range| {
+    parallel_ranges(total, GRAIN.div_ceil(piece), |range| {
         let mut cursor = Cursor::at(outer, &[bases[0].get(), bases[1].get()], range.start / pieces);
         let mut done = range.start;
         while done < range.end {
@@ -122,7 +122,7 @@ fn copy_transposed(
     let strips = across.len.div_ceil(STRIP);
     let total = strided::element_count(outer) * strips;
     let strip_bytes = STRIP * along.len * size * 2;
-    split(total, GRAIN.div_ceil(strip_bytes), |range| {
+    parallel_ranges(total, GRAIN.div_ceil(strip_bytes), |range| {
         let mut cursor = Cursor::at(outer, &[bases[0].get(), bases[1].get()], range.start / strips);
         for strip in range {
             let i = strip % strips * STRIP;

@@ -1,9 +1,9 @@
 //! The error text for a state dict that does not fit.
 
-use super::{Misshaped, list};
+use super::{WrongShape, list};
 
 /// Formats the names and shapes that do not fit, with a help text that recognises state dicts of other optimizers.
-pub(super) fn message(missing: &[String], unexpected: &[String], misshaped: &[Misshaped]) -> String {
+pub(super) fn message(missing: &[String], unexpected: &[String], wrong_shapes: &[WrongShape]) -> String {
     let mut parts = Vec::new();
     if !missing.is_empty() {
         parts.push(format!("missing {missing:?}"));
@@ -11,18 +11,18 @@ pub(super) fn message(missing: &[String], unexpected: &[String], misshaped: &[Mi
     if !unexpected.is_empty() {
         parts.push(format!("unexpected {unexpected:?}"));
     }
-    if !misshaped.is_empty() {
-        parts.push(format!("other shapes: {}", list(misshaped)));
+    if !wrong_shapes.is_empty() {
+        parts.push(format!("other shapes: {}", list(wrong_shapes)));
     }
-    let help = help(missing, unexpected, misshaped);
+    let help = help(missing, unexpected, wrong_shapes);
     format!("state dict does not fit: {}; nothing was loaded; {help}", parts.join(", "))
 }
 
-fn help(missing: &[String], unexpected: &[String], misshaped: &[Misshaped]) -> &'static str {
+fn help(missing: &[String], unexpected: &[String], wrong_shapes: &[WrongShape]) -> &'static str {
     // Every optimizer with groups has this name; a name that both sides have is in neither list.
     let has_rate = |names: &[String]| names.iter().any(|name| name == "groups.0.lr");
     let is_of_optimizer = |name: &str| name.starts_with("groups.") || name.starts_with("state.");
-    let mut names = missing.iter().chain(unexpected).chain(misshaped.iter().map(|value| &value.name));
+    let mut names = missing.iter().chain(unexpected).chain(wrong_shapes.iter().map(|value| &value.name));
     match (has_rate(missing), has_rate(unexpected)) {
         (true, _) => "it is not a state dict of this kind of optimizer",
         (_, true) => "it is the state dict of an optimizer of another kind: load it into such an optimizer",
@@ -36,17 +36,17 @@ fn help(missing: &[String], unexpected: &[String], misshaped: &[Misshaped]) -> &
 
 #[cfg(test)]
 mod tests {
-    use crate::{Error, Misshaped, Shape};
+    use crate::{Error, Shape, WrongShape};
 
-    fn text(missing: &[&str], unexpected: &[&str], misshaped: &[&str]) -> String {
+    fn text(missing: &[&str], unexpected: &[&str], wrong_shapes: &[&str]) -> String {
         let owned = |names: &[&str]| names.iter().map(|name| name.to_string()).collect();
-        let other = |name: &&str| Misshaped {
+        let other = |name: &&str| WrongShape {
             name: name.to_string(),
             found: Shape::from([3usize]),
             expected: Shape::from([2usize]),
         };
-        let misshaped = misshaped.iter().map(other).collect();
-        Error::StateDict { missing: owned(missing), unexpected: owned(unexpected), misshaped }.to_string()
+        let wrong_shapes = wrong_shapes.iter().map(other).collect();
+        Error::StateDict { missing: owned(missing), unexpected: owned(unexpected), wrong_shapes }.to_string()
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::line_search::{SearchPoint, SearchResult, strong_wolfe};
 use super::rule::nonnegative;
 use crate::parameter::{Buffer, Parameter};
 use crate::state::StateDict;
-use pellucid_tensor::{DType, Error, Misshaped, Result, Shape, Tensor, enable_grad, formula, no_grad, ops};
+use pellucid_tensor::{DType, Error, Result, Shape, Tensor, WrongShape, enable_grad, formula, no_grad, ops};
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -340,15 +340,15 @@ impl Optimizer for Lbfgs {
         let misfit = |(name, is_flat): &(String, bool)| {
             let expected = if *is_flat { Shape::from([size]) } else { Shape::scalar() };
             let found = state.get(name)?.shape().clone();
-            (found != expected).then(|| Misshaped { name: name.clone(), found, expected })
+            (found != expected).then(|| WrongShape { name: name.clone(), found, expected })
         };
         let missing: Vec<String> =
             names.iter().filter(|(n, _)| !state.contains_key(n)).map(|(n, _)| n.clone()).collect();
-        let misshaped: Vec<Misshaped> = names.iter().filter_map(misfit).collect();
+        let wrong_shapes: Vec<WrongShape> = names.iter().filter_map(misfit).collect();
         let known: HashSet<&str> = names.iter().map(|(n, _)| n.as_str()).collect();
         let unexpected: Vec<String> = state.keys().filter(|n| !known.contains(n.as_str())).cloned().collect();
-        if !(missing.is_empty() && misshaped.is_empty() && unexpected.is_empty()) {
-            return Err(Error::StateDict { missing, unexpected, misshaped });
+        if !(missing.is_empty() && wrong_shapes.is_empty() && unexpected.is_empty()) {
+            return Err(Error::StateDict { missing, unexpected, wrong_shapes });
         }
         let number = |name: &str| state[name].try_item::<f64>();
         let flat = |name: &str| ops::copy(&ops::to_dtype(&state[name].detach(), dtype)?);

@@ -93,11 +93,11 @@ fn a_mismatched_state_dict_changes_nothing() {
     state.insert("state.1.mean".into(), Tensor::zeros([3], DType::F64));
     state.insert("groups.0.lr".into(), Tensor::from(7.0));
     state.insert("groups.4.lr".into(), Tensor::from(7.0));
-    let Err(Error::StateDict { missing, unexpected, misshaped }) = optimizer.load_state_dict(&state) else {
+    let Err(Error::StateDict { missing, unexpected, wrong_shapes }) = optimizer.load_state_dict(&state) else {
         panic!("the error must be Error::StateDict");
     };
     assert_eq!((missing, unexpected), (vec!["state.0.mean".to_string()], vec!["groups.4.lr".to_string()]));
-    assert_eq!(misshaped.iter().map(|m| m.name.as_str()).collect::<Vec<_>>(), ["state.1.mean"]);
+    assert_eq!(wrong_shapes.iter().map(|m| m.name.as_str()).collect::<Vec<_>>(), ["state.1.mean"]);
     assert_eq!(optimizer.lr(), 1e-3);
 }
 

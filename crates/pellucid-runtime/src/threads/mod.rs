@@ -102,7 +102,7 @@ pub fn try_parallel_for(count: usize, chunk: usize, work: impl Fn(usize, usize) 
 ///
 /// If there is only one range, it runs on the calling thread. The result must not depend on how the indices are split.
 #[inline]
-pub fn split(total: usize, grain: usize, work: impl Fn(Range<usize>) + Sync) {
+pub fn parallel_ranges(total: usize, grain: usize, work: impl Fn(Range<usize>) + Sync) {
     let tasks = total / grain.max(1);
     let threads = if tasks > 1 { count() } else { 1 };
     if threads == 1 {
@@ -169,7 +169,7 @@ mod tests {
             for (total, grain) in [(0, 5), (4, 5), (1000, 7), (129, 0)] {
                 let (sum, count) = (AtomicUsize::new(0), AtomicUsize::new(0));
                 with_threads(threads, || {
-                    split(total, grain, |r| {
+                    parallel_ranges(total, grain, |r| {
                         count.fetch_add(r.len(), Ordering::Relaxed);
                         sum.fetch_add(r.sum(), Ordering::Relaxed);
                     })

@@ -19,7 +19,7 @@ pub struct KernelWork {
     /// Bytes that kernels read and write. An operand counts each time it is used.
     pub bytes: u64,
     /// Bytes of new buffers, if no buffer is reused.
-    pub made: u64,
+    pub allocated_bytes: u64,
 }
 
 impl std::ops::Sub for KernelWork {
@@ -30,7 +30,7 @@ impl std::ops::Sub for KernelWork {
             kernels: self.kernels - before.kernels,
             flops: self.flops - before.flops,
             bytes: self.bytes - before.bytes,
-            made: self.made - before.made,
+            allocated_bytes: self.allocated_bytes - before.allocated_bytes,
         }
     }
 }
@@ -46,7 +46,7 @@ impl std::ops::Sub for KernelWork {
 /// let (shape, work) = trace(|| Ok(a.matmul(&b).shape().clone()))?;
 /// assert_eq!(shape.dims(), [64, 10]);
 /// assert_eq!(work.flops, 2 * 64 * 100 * 10);
-/// assert_eq!(work.made, 4 * 64 * 10);
+/// assert_eq!(work.allocated_bytes, 4 * 64 * 10);
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 ///
@@ -100,7 +100,7 @@ fn kernel_work(recording: &Recording) -> KernelWork {
         let bytes = |m: &Meta| (m.shape.size() * m.dtype.size()) as u64;
         work.bytes += inputs.iter().chain(&outputs).map(bytes).sum::<u64>();
         let new = |a: &&Array| !a.storage().buffer().is_allocated() && seen.insert(Arc::as_ptr(a.storage()));
-        work.made += k.outputs.iter().filter(new).map(|a| a.storage().buffer().bytes() as u64).sum::<u64>();
+        work.allocated_bytes += k.outputs.iter().filter(new).map(|a| a.storage().buffer().bytes() as u64).sum::<u64>();
     }
     work
 }

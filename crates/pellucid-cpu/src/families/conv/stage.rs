@@ -10,7 +10,7 @@ use pellucid_gemm::{OffsetList, PackRuns};
 use pellucid_ir::Result;
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
-use pellucid_runtime::threads::{GRAIN, SharedPtr, split};
+use pellucid_runtime::threads::{GRAIN, SharedPtr, parallel_ranges};
 use pellucid_simd::Element;
 use pellucid_simd::Isa;
 use std::ops::Range;
@@ -110,7 +110,7 @@ impl<T: Element> StagedImages<T> {
         let (planes_inside, rows_inside) = (rows_inside_image(0), rows_inside_image(1));
         let sources: List<isize, 0> = rows_inside.clone().map(|y| (region.low[1] + y as isize) * w as isize).collect();
         let row_plan = RowPlan::new(region, w, phase_len);
-        split(planes, GRAIN / (plane_len * size_of::<T>()).max(1) + 1, |range| {
+        parallel_ranges(planes, GRAIN / (plane_len * size_of::<T>()).max(1) + 1, |range| {
             for plane in range {
                 // SAFETY: `data` contains plane `plane`, its rows in the region are inside it, and the processor
                 // supports `isa` (this function's contract). Every plane writes its own `plane_len` elements of the

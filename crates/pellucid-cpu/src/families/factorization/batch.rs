@@ -4,7 +4,7 @@ use crate::operand::Operand;
 use pellucid_ir::kernel::{Factorization, Kernel, Meta, SvdVectors};
 use pellucid_ir::{DType, Error, Layout, Result};
 use pellucid_linalg::{Basis, Matrix, Pivot, Triangle};
-use pellucid_runtime::threads::{SharedPtr, split};
+use pellucid_runtime::threads::{SharedPtr, parallel_ranges};
 
 /// The minimum number of arithmetic operations per task.
 const GRAIN: usize = 1 << 18;
@@ -31,7 +31,7 @@ pub(super) fn factor_batch<'a>(kernel: &Factorization, x: &[Operand<'a>], y: &[O
     let side = last.iter().copied().max().unwrap_or(0);
     check_memory(x.iter().chain(&y).map(MatrixBatch::elements), side)?;
     let work = last.iter().product::<usize>().saturating_mul(side).max(1);
-    split(count, GRAIN / work, |range| {
+    parallel_ranges(count, GRAIN / work, |range| {
         for b in range {
             let factors = factor_matrix(*kernel, x.iter().map(|operand| operand.matrix(b).load()).collect());
             y.iter().zip(&factors).for_each(|(operand, factor)| operand.matrix(b).store(factor));

@@ -6,7 +6,7 @@ use crate::operand::Operand;
 use crate::strided::IndexSpace;
 use pellucid_ir::Result;
 use pellucid_ir::kernel::Gather;
-use pellucid_runtime::threads::{GRAIN, SharedPtr, split};
+use pellucid_runtime::threads::{GRAIN, SharedPtr, parallel_ranges};
 
 /// The minimum number of index positions for which the positions are divided into tasks. With fewer positions, the
 /// slice at each position is divided.
@@ -35,7 +35,7 @@ fn gather_slices<T: Copy>(pairs: &IndexPairs, x: SharedPtr<T>, y: SharedPtr<T>) 
     if count >= MIN_POSITIONS || slice.len() == 1 {
         let grain = GRAIN / (slice.len() * size_of::<T>());
         let is_dense = slice.run_len() == slice.len() && slice.step() == [1, 1];
-        split(count, grain, |positions| {
+        parallel_ranges(count, grain, |positions| {
             pairs.for_each_block(positions, &mut |from, to| {
                 if slice.len() == 1 {
                     for (&from, &to) in from.iter().zip(to) {
@@ -59,7 +59,7 @@ fn gather_slices<T: Copy>(pairs: &IndexPairs, x: SharedPtr<T>, y: SharedPtr<T>) 
             });
         });
     } else {
-        split(slice.len(), GRAIN / (count * size_of::<T>()), |part| {
+        parallel_ranges(slice.len(), GRAIN / (count * size_of::<T>()), |part| {
             pairs.for_each_block(0..count, &mut |from, to| {
                 from.iter().zip(to).for_each(|(&from, &to)| copy_slice(x.at(from), y.at(to), slice, part.clone()));
             });

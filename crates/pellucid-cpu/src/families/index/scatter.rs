@@ -12,7 +12,7 @@ use pellucid_ir::kernel::{Index, Scatter, ScatterReduction};
 use pellucid_ir::{DType, Layout, Result};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
-use pellucid_runtime::threads::{GRAIN, SharedPtr, split};
+use pellucid_runtime::threads::{GRAIN, SharedPtr, parallel_ranges};
 use pellucid_simd::math::half::{BF16, F16};
 use pellucid_simd::vector::prefetch;
 use pellucid_simd::{Isa, per_isa, up_to};
@@ -148,7 +148,7 @@ impl<'a> ScatterTask<'a> {
         };
         let total = shape[in_values];
         let work = shape.size() / total * self.element_size;
-        split(total, GRAIN / work, |range| {
+        parallel_ranges(total, GRAIN / work, |range| {
             let shift = |l: &Layout, axis: usize| l.strides()[axis] * range.start as isize;
             let along = matches!(self.index, Index::Along(_));
             let index = |&(first, l): &(SharedPtr<i64>, &'a Layout)| {

@@ -16,7 +16,7 @@ use pellucid_ir::kernel::{Pool, Window};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
-use pellucid_runtime::threads::{GRAIN, split};
+use pellucid_runtime::threads::{GRAIN, parallel_ranges};
 use pellucid_simd::{Isa, per_isa, up_to};
 use std::ops::Range;
 
@@ -137,7 +137,7 @@ impl PoolWindows {
         let (x, values, positions) = (x.first::<T>(), values.first::<T>(), positions.first::<i64>());
         let work = output_plane * z.size * y.size * c.size * size_of::<T>();
         let (kernel, input_size, rows) = (max_pool_kernel::<T>(c.stride), planes * input_plane, self.rows());
-        split(planes, GRAIN / work.max(1) + 1, |range| {
+        parallel_ranges(planes, GRAIN / work.max(1) + 1, |range| {
             for p in range {
                 // SAFETY: every operand is contiguous and has `planes` planes, and all its elements are in its buffer.
                 // Plane p of an output is written by this task alone, and no thread writes the input.

@@ -12,7 +12,7 @@ use crate::operand::Operand;
 use crate::strided::{IndexSpace, axes};
 use pellucid_ir::kernel::{Distribution, Random};
 use pellucid_ir::{DType, Error, Result};
-use pellucid_runtime::threads::{SharedPtr, split};
+use pellucid_runtime::threads::{SharedPtr, parallel_ranges};
 use pellucid_simd::math::Real;
 use pellucid_simd::math::half::{BF16, F16};
 use pellucid_simd::vector::FloatVector;
@@ -109,7 +109,7 @@ fn fill<T: Copy>(generator: &GroupGenerator<T>, state: &Operand<'_>, output: &Op
     let (key, counter) = advance(state, total.div_ceil(elements / LANES));
     let space = IndexSpace::new(axes(output.shape(), [output.layout]));
     let (first, [step], is_one_run) = (output.first::<T>(), space.step(), space.run_len() == total);
-    split(total.div_ceil(elements), GRAIN, |groups| {
+    parallel_ranges(total.div_ceil(elements), GRAIN, |groups| {
         for g in groups {
             let (from, to) = (g * elements, total.min((g + 1) * elements));
             let counter = counter.wrapping_add((g * LANES) as u64);

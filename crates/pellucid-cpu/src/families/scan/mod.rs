@@ -12,7 +12,7 @@ use crate::operand::Operand;
 use crate::strided::{IndexSpace, axes};
 use pellucid_ir::kernel::{Scan, ScanOp};
 use pellucid_ir::{DType, Error, Result};
-use pellucid_runtime::threads::{GRAIN, SharedPtr, split};
+use pellucid_runtime::threads::{GRAIN, SharedPtr, parallel_ranges};
 use pellucid_simd::math::Real;
 use pellucid_simd::{Isa, per_isa, up_to};
 
@@ -278,7 +278,7 @@ impl ScanTask<'_> {
         let across = space.step();
         let lines_are_adjacent = across == [1; 3];
         let [strided, single] = kernels.strided;
-        split(space.len(), GRAIN / (len * size), |range| {
+        parallel_ranges(space.len(), GRAIN / (len * size), |range| {
             space.runs(range, |offsets, lines| {
                 let scan = |line: usize, count: usize, kernel: ScanKernel| {
                     let mut o = [0; 3];

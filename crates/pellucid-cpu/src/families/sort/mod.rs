@@ -15,7 +15,7 @@ use crate::strided::{IndexSpace, axes};
 use pellucid_ir::kernel::Sort;
 use pellucid_ir::{DType, Error, Layout, Result};
 use pellucid_runtime::CpuBuffer;
-use pellucid_runtime::threads::{self, GRAIN, SharedPtr, split};
+use pellucid_runtime::threads::{self, GRAIN, SharedPtr, parallel_ranges};
 use pellucid_simd::Isa;
 use pellucid_simd::math::half::{BF16, F16};
 use pellucid_simd::per_isa;
@@ -301,7 +301,7 @@ fn sort_lines_packed<P: PackedKey>(
     let keys_len = if is_top_k { len + 2 * len.div_ceil(CHUNK) } else { 0 };
     let key_scratch = CpuBuffer::scratch(parts.saturating_mul(keys_len).saturating_mul(size_of::<u64>()))?;
     let key_scratch = SharedPtr(scratch_start::<u64>(&key_scratch)?);
-    split(parts, 1, |part| {
+    parallel_ranges(parts, 1, |part| {
         for part in part {
             // SAFETY: the scratch memory has `parts · packed_len` elements of type `P`, aligned by `scratch_start`. The
             // range of this part is used by this task alone, and is initialised here.

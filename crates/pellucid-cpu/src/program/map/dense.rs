@@ -14,7 +14,7 @@ use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::Params;
 use pellucid_runtime::list::List;
 use pellucid_runtime::scratch;
-use pellucid_runtime::threads::{GRAIN, SharedPtr, split};
+use pellucid_runtime::threads::{GRAIN, SharedPtr, parallel_ranges};
 use std::ops::Range;
 
 /// The number of results of a single instruction that are computed in scratch and then written by non-temporal stores.
@@ -66,7 +66,7 @@ pub(crate) unsafe fn dense_batch(
     let bytes = sizes.iter().sum::<usize>() * element;
     // The average number of sets that make up a task. A set that is larger than a task is split again.
     let grain = (GRAIN * sizes.len() / bytes.max(1)).max(1);
-    split(sizes.len(), grain, |range| {
+    parallel_ranges(sizes.len(), grain, |range| {
         for (operands, &n) in operands.chunks_exact(inputs + outputs).zip(sizes).take(range.end).skip(range.start) {
             if n > 0 {
                 let (inputs, outputs) = operands.split_at(inputs);
@@ -229,6 +229,6 @@ impl SingleInstr {
         };
         let grain = GRAIN / (self.size + strides[0] + strides[1]).max(1);
         let run_units = |r: Range<usize>| run_range(r.start * SPLIT_UNIT..n.min(r.end * SPLIT_UNIT));
-        split(n.div_ceil(SPLIT_UNIT), grain.div_ceil(SPLIT_UNIT), run_units);
+        parallel_ranges(n.div_ceil(SPLIT_UNIT), grain.div_ceil(SPLIT_UNIT), run_units);
     }
 }

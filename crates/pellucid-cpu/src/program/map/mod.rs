@@ -29,7 +29,7 @@ use pellucid_ir::Result;
 use pellucid_ir::kernel::{Map, Params};
 use pellucid_runtime::list::List;
 use pellucid_runtime::scratch;
-use pellucid_runtime::threads::{GRAIN, SharedPtr, split};
+use pellucid_runtime::threads::{GRAIN, SharedPtr, parallel_ranges};
 use std::ops::Range;
 
 /// The minimal row length for which each row is a separate segment. Contiguous rows can then be read in place.
@@ -195,12 +195,12 @@ fn map_segments(
     for_each_range(threads, total.div_ceil(SPLIT_UNIT), grain.div_ceil(SPLIT_UNIT), run_units);
 }
 
-/// Calls `work` for ranges that cover `0..total`: once on this thread, or from the pool as [`split`] does.
+/// Calls `work` for ranges that cover `0..total`: once on this thread, or from the pool as [`parallel_ranges`] does.
 #[inline]
 fn for_each_range(threads: Threads, total: usize, grain: usize, work: impl Fn(Range<usize>) + Sync) {
     match threads {
         Threads::One => work(0..total),
-        Threads::Pool => split(total, grain, work),
+        Threads::Pool => parallel_ranges(total, grain, work),
     }
 }
 

@@ -10,7 +10,7 @@ use crate::program::slot::Granularity;
 use crate::strided::{self, Cursor, StridedAxes, StridedAxis};
 use pellucid_runtime::list::List;
 use pellucid_runtime::scratch::{self, padded};
-use pellucid_runtime::threads::{self, GRAIN, SharedPtr, split};
+use pellucid_runtime::threads::{self, GRAIN, SharedPtr, parallel_ranges};
 use std::ops::Range;
 
 /// The maximal number of columns of a strip. The hardware prefetcher needs long row segments. Its effect is larger than
@@ -67,11 +67,11 @@ impl SequenceReduction<'_> {
         let share = chunks > 1 && strip_count < threads * 2 && matches!(self.action, ReduceAction::Fold(_));
         if share {
             for index in 0..strip_count {
-                self.reduce_strip(&plan, index, |partial, work| split(chunks, 1, |r| work(r, partial)));
+                self.reduce_strip(&plan, index, |partial, work| parallel_ranges(chunks, 1, |r| work(r, partial)));
             }
         } else {
             let grain = GRAIN.div_ceil((self.length * strip * self.work_per_value()).max(1));
-            split(strip_count, grain, |range| {
+            parallel_ranges(strip_count, grain, |range| {
                 range.for_each(|index| self.reduce_strip(&plan, index, |partial, work| work(0..chunks, partial)));
             });
         }

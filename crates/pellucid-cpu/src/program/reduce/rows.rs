@@ -8,7 +8,7 @@ use crate::program::loader::fill;
 use crate::program::slot::Granularity;
 use crate::strided::{self, Cursor, StridedAxes};
 use pellucid_runtime::scratch::{self, padded};
-use pellucid_runtime::threads::{self, GRAIN, SharedPtr, split};
+use pellucid_runtime::threads::{self, GRAIN, SharedPtr, parallel_ranges};
 use std::ops::Range;
 
 /// Sequences with fewer values are evaluated several at a time.
@@ -41,11 +41,11 @@ impl SequenceReduction<'_> {
             let mut all: StridedAxes = self.kept.iter().chain(&self.reduced).cloned().collect();
             strided::merge(&mut all);
             let eval = Evaluator::new(self.program, self.params, &all, |_| false, |_| self.program.steps.is_empty());
-            split(self.count, GRAIN.div_ceil(per_sequence), |range| self.reduce_short(&eval, range));
+            parallel_ranges(self.count, GRAIN.div_ceil(per_sequence), |range| self.reduce_short(&eval, range));
         } else {
             let eval =
                 Evaluator::new(self.program, self.params, &self.reduced, |_| false, |_| self.program.steps.is_empty());
-            split(self.count, GRAIN.div_ceil(per_sequence), |range| self.reduce_long(&eval, range));
+            parallel_ranges(self.count, GRAIN.div_ceil(per_sequence), |range| self.reduce_long(&eval, range));
         }
     }
 
@@ -303,7 +303,7 @@ impl SequenceReduction<'_> {
         let bytes = padded(total * result_bytes) + padded(RESULTS * 8) + self.store_scratch();
         scratch::with_buffer(bytes, |partial: *mut u8| {
             let to = SharedPtr(partial);
-            split(total, GRAIN.div_ceil(CHUNK * self.work_per_value()), |range| {
+            parallel_ranges(total, GRAIN.div_ceil(CHUNK * self.work_per_value()), |range| {
                 self.reduce_chunks(&eval, range, chunks, to.get())
             });
             // SAFETY: all tasks have finished, so all `total` partial results are written. The scratch memory holds

@@ -18,7 +18,7 @@ use pellucid_ir::kernel::Row;
 use pellucid_ir::{Error, Result, Shape};
 use pellucid_runtime::list::List;
 use pellucid_runtime::scratch::{self, padded};
-use pellucid_runtime::threads::{GRAIN, split};
+use pellucid_runtime::threads::{GRAIN, parallel_ranges};
 use pellucid_simd::vector::prefetch_run;
 use std::ops::Range;
 
@@ -137,7 +137,7 @@ pub(crate) fn run_row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'
     let execution = RowExecution { in_place, ..execution };
     let bytes: usize = operands().map(|o| o.dtype.size()).sum::<usize>() + 2 * program.steps.len();
     let grain = GRAIN.div_ceil((bytes * length * block).max(64));
-    split(rows.div_ceil(block), grain, |r| execution.run_rows(r.start * block..rows.min(r.end * block)));
+    parallel_ranges(rows.div_ceil(block), grain, |r| execution.run_rows(r.start * block..rows.min(r.end * block)));
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use super::scratch;
 use pellucid_gemm::{Strided, TransformTiles};
 use pellucid_ir::Result;
 use pellucid_runtime::CpuBuffer;
-use pellucid_runtime::threads::{GRAIN, SharedPtr, split};
+use pellucid_runtime::threads::{GRAIN, SharedPtr, parallel_ranges};
 use pellucid_simd::Element;
 use pellucid_simd::Isa;
 use std::ops::Range;
@@ -185,7 +185,7 @@ impl<T: Element> Images<T> {
     ) {
         let (group_len, copy_len, groups) =
             (self.plane_len() * self.channels, self.plane_len() * self.lanes(), self.groups);
-        split(groups * range.len(), GRAIN / (group_len * size_of::<T>()).max(1) + 1, |tasks| {
+        parallel_ranges(groups * range.len(), GRAIN / (group_len * size_of::<T>()).max(1) + 1, |tasks| {
             for task in tasks {
                 let (image, group) = (task / groups, task % groups);
                 let offset = ((range.start + image) * groups + group) * group_len;

@@ -57,7 +57,7 @@ use pellucid_ir::Result;
 use pellucid_ir::kernel::ConvPart;
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
-use pellucid_runtime::threads::{self, GRAIN, SharedPtr, split};
+use pellucid_runtime::threads::{self, GRAIN, SharedPtr, parallel_ranges};
 use pellucid_simd::Element;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -433,7 +433,7 @@ impl<T: Element> TileSums<'_, T> {
         let [mut patch, mut tile] = [PATCH_LEN, TILE_LEN].map(|size| List::<isize, 0>::with_capacity(size * count));
         x.tile_offsets(block.clone(), y.grid(), 4, self.low, xs.spare_row(0), |offset| patch.push(offset));
         y.tile_offsets(block, y.grid(), 2, [0, 0], ys.spare_row(0), |offset| tile.push(offset));
-        split(count, GRAIN / (PRODUCTS * (depth + lanes) * size_of::<T>()) + 1, |part| {
+        parallel_ranges(count, GRAIN / (PRODUCTS * (depth + lanes) * size_of::<T>()) + 1, |part| {
             let (patch, tile) = (
                 &patch[PATCH_LEN * part.start..PATCH_LEN * part.end],
                 &tile[TILE_LEN * part.start..TILE_LEN * part.end],
