@@ -219,7 +219,7 @@ fn layer_buffers(
     for (i, (number, call)) in calls.iter().enumerate() {
         let TracedCall { row, input, tracked, dtype, .. } = call;
         let output = PlannedBuffer::new(&row.output, *dtype);
-        let scratch = (row.work.made as usize).saturating_sub(row.bytes);
+        let scratch = (row.work.allocated_bytes as usize).saturating_sub(row.bytes);
         layers.push(LayerBuffers {
             name: format!("L{i}:{}", row.class),
             path: row.name.clone(),
