@@ -59,9 +59,9 @@ pub(crate) unsafe fn run_padded<const S: usize>(
         "the destination {dst:?} partly overlaps one of the sources {sources:?} ({n} elements)"
     );
     let in_place = sources.iter().any(|&(source, _)| source == dst.0.cast_const());
-    // A single element, such as one value per row, needs no padding.
-    if n == 1 && !in_place {
-        return kernel(dst.0, sources.map(|(source, _)| source), 1);
+    // Whole vectors need no padding. A single element, such as one value per row, needs none either.
+    if !in_place && (n == 1 || n.is_multiple_of(grain)) {
+        return kernel(dst.0, sources.map(|(source, _)| source), n);
     }
     let mut result = CopyBuffer::new();
     let mut copies = [const { CopyBuffer::new() }; S];

@@ -220,9 +220,10 @@ impl SingleInstr {
                 for first in range.clone().step_by(STREAM_TILE) {
                     let (n, [a, b]) = (STREAM_TILE.min(range.end - first), from(first));
                     run(tile, a, b, n);
+                    let next = from(first + n).map(<*mut u8>::cast_const);
                     // SAFETY: the scratch holds the `n` results that `run` wrote, and elements `first..first + n` of
                     // the output are valid for writes. The two are disjoint.
-                    unsafe { stream(element(&to, self.size, first), tile, n * self.size) };
+                    unsafe { stream(element(&to, self.size, first), tile, n * self.size, next) };
                 }
             });
             loops::store_fence();

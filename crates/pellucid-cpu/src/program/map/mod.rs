@@ -296,7 +296,7 @@ impl SegmentedMap<'_> {
                     continue;
                 } else if from != to {
                     match self.stream {
-                        Some(stream) => stream(to, from, n * output.size),
+                        Some(stream) => stream(to, from, n * output.size, []),
                         None => std::ptr::copy(from, to, n * output.size),
                     }
                 }

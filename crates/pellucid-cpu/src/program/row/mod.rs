@@ -431,7 +431,7 @@ impl RowExecution<'_> {
             let size = self.program.sizes[output.slot as usize] as usize;
             match self.linked.granularity[output.slot as usize] {
                 Granularity::PerElement => match (self.stream, output.store) {
-                    (Some(stream), None) if dense.is_some() && to != from => stream(to, from, n * output.size),
+                    (Some(stream), None) if dense.is_some() && to != from => stream(to, from, n * output.size, []),
                     _ => store_values(output, to, from, n),
                 },
                 class => {
