@@ -145,12 +145,14 @@ pub enum Error {
         shape: Shape,
     },
     /// A tensor with more or fewer than one element was read as a number.
-    #[error("{op}: needs a tensor of exactly one element, got shape {shape}; reduce the tensor, or use to_vec()")]
+    #[error("{op}: needs a tensor of exactly one element, got shape {shape}; {help}")]
     NotAScalar {
         /// The operation.
         op: &'static str,
         /// The tensor's shape.
         shape: Shape,
+        /// What to do instead.
+        help: &'static str,
     },
     /// A value was read, or a shape depended on a value, while a step was captured.
     #[error("{op} at {location}: values do not exist while a step is captured; {help}")]

@@ -1,6 +1,6 @@
 //! Matrices of derivatives, computed row by row: `jacobian`, `hessian`.
 
-use super::transform::{GradOptions, grad, track_inputs};
+use super::transform::{GradOptions, REDUCE_THE_VALUE, grad, track_inputs};
 use crate::grad_mode::{enable_grad, is_grad_enabled};
 use crate::ops;
 use crate::tensor::Tensor;
@@ -62,7 +62,7 @@ pub fn hessian(f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result<
     let gradient = |x: &Tensor| {
         let y = f(x)?;
         if y.size() != 1 {
-            return Err(Error::NotAScalar { op: "hessian", shape: y.shape().clone() });
+            return Err(Error::NotAScalar { op: "hessian", shape: y.shape().clone(), help: REDUCE_THE_VALUE });
         }
         let first = match y.requires_grad() {
             true => grad(&[&y], &[x], GradOptions { create_graph: true, ..Default::default() })?.remove(0),

@@ -101,7 +101,8 @@ impl<O: Operation> Derivative for O {
 /// A result is tracked if its dtype is a float, any input requires a gradient, and grad mode is on.
 ///
 /// # Errors
-/// Those of `forward`; [`Error::NoGradient`] for a tracked input of an operation without gradient.
+/// Those of `forward`; [`Error::NoGradient`] for a tracked input of an operation without gradient;
+/// [`Error::InvalidArgument`] if `forward` returns no output.
 pub fn apply<O: Operation>(op: O, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor; 1]>> {
     apply_object(&mut Some(op), inputs)
 }
@@ -142,17 +143,26 @@ fn apply_object(op: &mut dyn AppliedOperation, inputs: &[&Tensor]) -> Result<Sma
             return Err(Error::NoGradient { op: op.operation().name() });
         }
         let forward =
-            |op: &&mut dyn AppliedOperation, saves: &mut SaveForBackward| op.operation().forward(&arrays, saves);
+            |op: &&mut dyn AppliedOperation, saves: &mut SaveForBackward| forward_of(op.operation(), &arrays, saves);
         record(op, inputs, &arrays, None, forward, |op, parts| op.move_to_node(parts))?
     } else {
         let mut saves = SaveForBackward { edges: &[], reuse: None, wanted: SmallVec::new() };
         let _recording_off = set_grad_enabled(false);
-        untracked(op.operation().forward(&arrays, &mut saves)?)
+        untracked(forward_of(op.operation(), &arrays, &mut saves)?)
     };
     if is_grad_enabled() {
         share_history(is_view, inputs, &outputs);
     } else if is_view {
         outputs.iter().for_each(|output| output.mark_untracked_view(inputs[0]));
+    }
+    Ok(outputs)
+}
+
+/// Runs the forward computation of an operation, which must have an output.
+fn forward_of(op: &dyn Operation, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
+    let outputs = op.forward(inputs, saves)?;
+    if outputs.is_empty() {
+        return Err(Error::invalid(op.name(), "forward returned no output; an operation has at least one"));
     }
     Ok(outputs)
 }

@@ -12,6 +12,9 @@ use crate::ops::fill::zeros;
 use crate::tensor::{Edge, Tensor};
 use pellucid_ir::{Error, Result};
 
+/// The remedy if a function has more than one value.
+pub(super) const REDUCE_THE_VALUE: &str = "reduce the value of the function, for example with sum(..)";
+
 /// Options of [`grad`].
 #[derive(Clone, Debug, Default)]
 pub struct GradOptions {
@@ -209,7 +212,7 @@ pub fn hvp(
     let inputs = track_inputs(create_graph, inputs)?;
     let value = f(&inputs)?;
     if value.size() != 1 {
-        return Err(Error::NotAScalar { op: "hvp", shape: value.shape().clone() });
+        return Err(Error::NotAScalar { op: "hvp", shape: value.shape().clone(), help: REDUCE_THE_VALUE });
     }
     let inputs: Vec<&Tensor> = inputs.iter().collect();
     let products = engine::run_deferred(|| {

@@ -100,7 +100,7 @@ pub fn ravel(x: &Tensor) -> Result<Tensor> {
 #[tensor_method]
 pub fn unflatten(x: &Tensor, axis: isize, lengths: impl Into<TargetShape>) -> Result<Tensor> {
     let axis = x.shape().axis("unflatten", axis)?;
-    let lengths = lengths.into().resolve("unflatten", x.shape()[axis])?;
+    let lengths = lengths.into().resolve("unflatten", x.shape(), x.shape()[axis])?;
     if lengths.checked_size() != Some(x.shape()[axis]) {
         let help = format!("axis {axis} of length {} cannot be split into {lengths}", x.shape()[axis]);
         return Err(Error::shapes("unflatten", [x.shape()], help));
@@ -183,6 +183,9 @@ pub fn tile(x: &Tensor, times: &[usize]) -> Result<Tensor> {
     let apart: Shape = (0..rank).flat_map(|k| [1, length(k)]).collect();
     let whole: Shape = (0..rank).flat_map(|k| [count(k), length(k)]).collect();
     let joined: Shape = (0..rank).map(|k| count(k).saturating_mul(length(k))).collect();
+    if joined.checked_size().is_none() {
+        return Err(Error::invalid("tile", format!("the result of shape {joined} has too many elements")));
+    }
     copy_if_aliased(x, reshape_to(&ops::broadcast_to(&reshape_to(x, &apart)?, whole)?, &joined)?)
 }
 

@@ -80,8 +80,8 @@ impl From<()> for TargetShape {
 }
 
 impl TargetShape {
-    /// Returns the shape, with the length −1 inferred from the size.
-    pub(crate) fn resolve(&self, op: &'static str, size: usize) -> Result<Shape> {
+    /// Returns the shape, with the length −1 inferred, for `size` elements of a tensor of shape `from`.
+    pub(crate) fn resolve(&self, op: &'static str, from: &Shape, size: usize) -> Result<Shape> {
         let TargetShape(dims) = self;
         let open = dims.iter().filter(|&&d| d == -1).count();
         if open > 1 || dims.iter().any(|&d| d < -1) {
@@ -96,6 +96,10 @@ impl TargetShape {
             ));
         }
         let rest = size.checked_div(known).unwrap_or(0);
+        if open == 1 && rest.saturating_mul(known) != size {
+            let help = format!("{size} elements cannot fill {dims:?}, because {known} does not divide {size}");
+            return Err(Error::shapes(op, [from], help));
+        }
         Ok(dims.iter().map(|&d| if d == -1 { rest } else { d as usize }).collect())
     }
 }
@@ -110,7 +114,7 @@ impl TargetShape {
 /// of 0.
 #[tensor_method]
 pub fn reshape(x: &Tensor, shape: impl Into<TargetShape>) -> Result<Tensor> {
-    reshape_to(x, &shape.into().resolve("reshape", x.size())?)
+    reshape_to(x, &shape.into().resolve("reshape", x.shape(), x.size())?)
 }
 
 /// Returns the view of all elements: x itself, or, under `no_grad`, a tensor without its history.

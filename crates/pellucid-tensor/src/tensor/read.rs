@@ -22,7 +22,11 @@ impl Tensor {
     #[track_caller]
     pub fn try_item<T: Element>(&self) -> Result<T> {
         if self.size() != 1 {
-            return Err(Error::NotAScalar { op: "item", shape: self.shape().clone() });
+            return Err(Error::NotAScalar {
+                op: "item",
+                shape: self.shape().clone(),
+                help: "reduce the tensor, or use to_vec()",
+            });
         }
         let mut values = self.array().to_vec::<T>("item")?;
         Ok(values.pop().expect("a tensor of size 1 must have one element"))

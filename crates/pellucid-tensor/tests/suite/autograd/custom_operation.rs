@@ -211,6 +211,7 @@ enum Variant {
     Count,
     Saves,
     Reads,
+    NoOutput,
 }
 
 impl Operation for Variant {
@@ -219,6 +220,9 @@ impl Operation for Variant {
     }
 
     fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
+        if *self == Variant::NoOutput {
+            return Ok(Arrays::new());
+        }
         saves.input(if *self == Variant::Saves { 7 } else { 1 });
         let (x, c) = (Tensor::from(inputs[0].clone()), Tensor::from(inputs[1].clone()));
         Ok([(&x * &c).sum(..).array().clone()].into_iter().collect())
@@ -267,6 +271,10 @@ fn mistakes_in_an_operation_are_errors_that_name_it() {
         let y = apply_one(variant, &[&x, &c]).unwrap();
         let error = y.try_backward(BackwardOptions::default()).unwrap_err().to_string();
         assert!(error.contains("weighted_sum") && error.contains(part), "{error}");
+    }
+    for inputs in [[&x, &c], [&c, &c]] {
+        let error = apply(Variant::NoOutput, &inputs).unwrap_err().to_string();
+        assert!(error.contains("weighted_sum") && error.contains("no output"), "{error}");
     }
     let saves = std::panic::AssertUnwindSafe(|| apply_one(Variant::Saves, &[&x, &c]));
     let message = std::panic::catch_unwind(saves).expect_err("saving input 7 must panic");

@@ -34,6 +34,9 @@ fn shape_rows() -> Vec<Row> {
             .floats_only()
             .check("unequal sizes must be an error", || shape_refused(ops::reshape(&matrix(), [4, 2])))
             .check("an indivisible unknown length must be an error", || shape_refused(ops::reshape(&matrix(), [4, -1])))
+            .check("the error must show the requested lengths", || {
+                Ok(ops::reshape(&matrix(), [4, -1]).is_err_and(|error| error.to_string().contains("[4, -1]")))
+            })
             .check("two unknown lengths must be an error", || argument_refused(ops::reshape(&matrix(), [-1, -1])))
             .check("a negative length", || argument_refused(ops::reshape(&matrix(), [-2, 3])))
             .check("the result must be a view if the layout allows it", || {
