@@ -143,7 +143,7 @@ fn fused_instr_with_itself(opcode: Opcode) -> Option<FusedInstr> {
 
 /// Returns the operation of an instruction whose operand `own` is the values in registers. `tiles` says which of the
 /// other operands are tiles; the rest are single values.
-fn fused_instr(opcode: Opcode, own: usize, tiles: [bool; 2]) -> Option<FusedInstr> {
+pub(crate) fn fused_instr(opcode: Opcode, own: usize, tiles: [bool; 2]) -> Option<FusedInstr> {
     Some(match (opcode, own, tiles) {
         (Opcode::Neg, ..) => FusedInstr::Neg,
         (Opcode::Sqrt, ..) => FusedInstr::Sqrt,

@@ -229,7 +229,8 @@ fn single_instr(
             Some(u) => SingleArg::Uniform(u as u8),
         };
     }
-    Some(SingleInstr { kernel: step.kernel, args, size: output.size })
+    let in_place = step.fusable.filter(|(opcode, _)| opcode.is_arithmetic());
+    Some(SingleInstr { kernel: step.kernel, in_place, args, size: output.size })
 }
 
 /// Returns every form of a loop of three operands. The argument of `form` states which operands are tiles.

@@ -95,6 +95,9 @@ pub(crate) enum SingleArg {
 pub(crate) struct SingleInstr {
     /// The loop: unary or binary.
     pub(crate) kernel: KernelFn,
+    /// The opcode and the fused loop that overwrite an operand without a copy of it. `None` if the fused loop lacks the
+    /// instruction, or computes it through memory.
+    pub(crate) in_place: Option<(Opcode, ChainLoop)>,
     /// The operands.
     pub(crate) args: [SingleArg; 2],
     /// The size of one result, in bytes.

@@ -55,6 +55,11 @@ impl Opcode {
             _ => return None,
         })
     }
+
+    /// Returns whether the instruction has no function and no rounding, which may go through memory.
+    pub(crate) fn is_arithmetic(self) -> bool {
+        !matches!(self, Opcode::Function(..) | Opcode::Round(_))
+    }
 }
 
 /// An instruction on the block v; t and t′ are blocks of tile operands, u and u′ are uniform operands.

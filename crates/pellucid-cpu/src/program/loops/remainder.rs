@@ -60,7 +60,7 @@ pub(crate) unsafe fn run_padded<const S: usize>(
     );
     let in_place = sources.iter().any(|&(source, _)| source == dst.0.cast_const());
     // Whole vectors need no padding. A single element, such as one value per row, needs none either.
-    if !in_place && (n == 1 || n.is_multiple_of(grain)) {
+    if !in_place && (n == 1 || n & (grain - 1) == 0) {
         return kernel(dst.0, sources.map(|(source, _)| source), n);
     }
     let mut result = CopyBuffer::new();

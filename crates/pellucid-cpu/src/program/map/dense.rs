@@ -4,8 +4,9 @@
 
 use super::dense_operand::DensePtr;
 use super::{SPLIT_UNIT, small};
+use crate::program::fuse::fused_instr;
 use crate::program::loader::fill;
-use crate::program::loops::{self, BinaryLoop, are_apart};
+use crate::program::loops::{self, BinaryLoop, FusedOperands, are_apart};
 use crate::program::prepared::{KernelFn, PreparedProgram, SingleArg, SingleInstr};
 use crate::strided::{INLINE_OPERANDS, StridedAxis};
 use pellucid_gemm::Threads;
@@ -168,6 +169,21 @@ unsafe fn run_single(
         }
     }
     let to = outputs[0].at;
+    let overwritten = (0..2).find(|&k| strides[k] != 0 && from[k].get() == to);
+    if let (Some(own), Some((opcode, chain))) = (overwritten, single.in_place)
+        && let Some(act) = fused_instr(opcode, own, [strides[1 - own] != 0; 2])
+    {
+        single.for_each_piece(n, to, strides, from, |into, a, b, n| {
+            let (begin, other) = if own == 0 { (a, b) } else { (b, a) };
+            // SAFETY: `for_each_piece` passes pieces of the operands, which satisfy the contract of `ChainLoop` by
+            // *Operands* and *Aliasing* of this function. There is no sum and no non-temporal store.
+            unsafe {
+                let link = FusedOperands { begin, act, with: [other; 2], into, far: false };
+                chain(&[link], std::ptr::null_mut(), n);
+            }
+        });
+        return true;
+    }
     let binary: BinaryLoop = match (single.kernel, strides[0] != 0, strides[1] != 0) {
         (KernelFn::Unary(f), true, _) => {
             single.for_each_piece(n, to, strides, from, |to, a, _, n| {

@@ -61,17 +61,52 @@ fn maps_match_the_reference() {
     }
 }
 
+/// Returns programs of one instruction: x∘y, x∘k, k∘x and x∘x, where k is a parameter, and functions of x.
+fn programs_in_place(dtype: DType) -> Vec<Arc<Program>> {
+    let compute = dtype.compute();
+    let ops = match compute {
+        Compute::Mask => vec![Binary::Xor],
+        c if c.is_float() => vec![Binary::Add, Binary::Sub, Binary::Mul, Binary::Div],
+        _ => vec![Binary::Add, Binary::Sub, Binary::Mul],
+    };
+    let mut programs = Vec::new();
+    for op in ops {
+        programs.push(binary_program(dtype, op));
+        for operands in 0..3 {
+            let mut p = ProgramBuilder::new();
+            let x = p.x(dtype);
+            let k = if operands == 2 { x } else { p.uniform(UniformSource::Param(0), compute) };
+            let z = if operands == 0 { p.binary(op, compute, x, k) } else { p.binary(op, compute, k, x) };
+            programs.push(p.build(&[(z, compute, dtype, false)]).into());
+        }
+    }
+    let functions = if compute.is_float() { &[Unary::Neg, Unary::Sqrt, Unary::Abs, Unary::Floor][..] } else { &[] };
+    for &function in functions {
+        let mut p = ProgramBuilder::new();
+        let x = p.x(dtype);
+        let z = p.unary(function, compute, x);
+        programs.push(p.build(&[(z, compute, dtype, false)]).into());
+    }
+    programs
+}
+
 #[test]
 fn maps_in_place_match_the_reference() {
     let rng = &mut Rng(22);
-    for n in (1..=40).chain(LONG) {
+    for n in (1..=40).chain(LONG).chain([9000]) {
         for dtype in DType::ALL {
-            let program = binary_program(dtype, if dtype == DType::Bool { Binary::Xor } else { Binary::Add });
-            let (x, y) = (TestArray::contiguous(rng, &[n], dtype), TestArray::contiguous(rng, &[n], dtype));
-            let expected = naive::map(&program, &[], &[&x, &y], &[n]).remove(0);
-            let kernel = pellucid_ir::kernel::Map { program, params: Default::default() };
-            crate::program::map::run_map(&kernel, &[x.shared(), y.shared()], &[x.shared()]).unwrap();
-            assert_same(&x.bits(), &expected, dtype, &format!("{n} {dtype}"));
+            for program in programs_in_place(dtype) {
+                let params: pellucid_ir::kernel::Params = [rng.value()].into();
+                for own in 0..program.inputs.len() {
+                    let x: Vec<TestArray> =
+                        program.inputs.iter().map(|_| TestArray::contiguous(rng, &[n], dtype)).collect();
+                    let expected = naive::map(&program, &params, &x.iter().collect::<Vec<_>>(), &[n]).remove(0);
+                    let kernel = pellucid_ir::kernel::Map { program: program.clone(), params: params.clone() };
+                    let operands: Vec<Operand<'_>> = x.iter().map(TestArray::shared).collect();
+                    crate::program::map::run_map(&kernel, &operands, &[x[own].shared()]).unwrap();
+                    assert_same(&x[own].bits(), &expected, dtype, &format!("{n} {dtype} in place of {own}\n{program}"));
+                }
+            }
         }
     }
 }

@@ -95,7 +95,7 @@ impl GuardedBytes {
     }
 }
 
-const COUNTS: [usize; 16] = [0, 1, 2, 3, 7, 15, 16, 17, 31, 33, 63, 64, 65, 70, 200, 643];
+const COUNTS: [usize; 17] = [0, 1, 2, 3, 7, 15, 16, 17, 31, 33, 63, 64, 65, 70, 200, 643, 2115];
 
 /// Runs a loop of up to three operands for all counts, at shifted addresses and in place, and compares it with the
 /// portable loop on one element at a time.
