@@ -315,6 +315,17 @@ impl Layout {
         low..high.saturating_add(1)
     }
 
+    /// Returns the positions of all elements in the storage, in row-major order, counted in elements.
+    pub fn positions(&self) -> impl Iterator<Item = usize> + '_ {
+        let (dims, strides) = (self.shape().dims(), self.strides());
+        (0..self.shape().size()).map(move |flat| {
+            let step = |(rest, sum): (usize, isize), axis: usize| {
+                (rest / dims[axis], sum + (rest % dims[axis]) as isize * strides[axis])
+            };
+            (0..dims.len()).rev().fold((flat, self.offset() as isize), step).1 as usize
+        })
+    }
+
     /// Returns how the elements of this layout, of `size` bytes each, and those of `other`, of `other_size` bytes each,
     /// overlap in one storage.
     ///

@@ -132,12 +132,21 @@ pub trait Module: Send + Sync {
         parts(&self).set_training(false);
     }
 
-    /// Moves all parameters and buffers to `device` in place. They stay the same tensors, so optimizers and recorded
-    /// steps keep working. Today there is one device, the CPU, and every tensor is on it.
+    /// Moves all parameters and buffers to `device` in place, with their gradients. They stay the same tensors, so
+    /// optimizers stay attached; their state follows at the next step. Parts of a model may be on different devices.
+    ///
+    /// ```
+    /// use pellucid_nn::{Linear, Module};
+    /// use pellucid_tensor::Device;
+    /// let model = Linear::new(2, 3);
+    /// model.to(Device::best())?;
+    /// assert!(model.parameters().iter().all(|p| p.device() == Device::best()));
+    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// [`Error::DeviceUnavailable`] names the first parameter or buffer that cannot be copied to this device; then
-    /// nothing is moved.
+    /// [`Error::Layer`] names a [`Lazy`](crate::Lazy) layer that is not built, or the parameter or buffer that cannot be
+    /// moved: [`Tensor::to_`] lists the reasons. If a tensor cannot be moved to any device, nothing is moved.
     fn to(&self, device: Device) -> Result<()> {
         parts(&self).to(device)
     }
@@ -328,12 +337,12 @@ impl dyn ModuleParts + '_ {
     }
 
     fn to(&self, device: Device) -> Result<()> {
-        let elsewhere = |(name, tensor): (String, Tensor)| {
-            let reason =
-                format!("`{name}` is on {}, and copying between these devices is not supported", tensor.device());
-            (tensor.device() != device).then(|| Error::DeviceUnavailable { device: device.name().into(), reason })
-        };
-        self.values(|_| true).into_iter().find_map(elsewhere).map_or(Ok(()), Err)
+        self.check_built("to")?;
+        let named =
+            |(name, error): (&String, Error)| Error::Layer { layer: format!("`{name}`"), source: Box::new(error) };
+        let state = first_names(self.values(|_| true));
+        state.iter().try_for_each(|(name, tensor)| tensor.check_movable().map_err(|error| named((name, error))))?;
+        state.iter().try_for_each(|(name, tensor)| tensor.to_(device).map_err(|error| named((name, error))))
     }
 
     pub(crate) fn supports_capture(&self) -> Result<()> {

@@ -19,7 +19,7 @@ impl Parameter {
     /// If the dtype is not a float.
     #[track_caller]
     pub fn new(values: Tensor) -> Parameter {
-        Parameter(values.detach().requires_grad_(true))
+        Parameter(values.detach().pinned().requires_grad_(true))
     }
 
     /// Returns the tensor.
@@ -54,7 +54,7 @@ pub struct Buffer {
 impl Buffer {
     /// Creates a buffer with these values, of any dtype.
     pub fn new(values: Tensor) -> Buffer {
-        Buffer { tensor: values.detach(), persistent: true }
+        Buffer { tensor: values.detach().pinned(), persistent: true }
     }
 
     /// Creates a buffer that can be recomputed, such as a mask: state dicts omit it.

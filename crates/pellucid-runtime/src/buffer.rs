@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 #[derive(Debug)]
 pub struct CpuBuffer {
     bytes: usize,
-    /// The start of the memory, or null while there is none. It changes only once, from null.
+    /// The start of the memory, or null while there is none. It changes from null once, and back to null if the memory
+    /// is discarded.
     start: AtomicPtr<u8>,
 }
 
@@ -77,9 +78,10 @@ impl CpuBuffer {
     /// Releases memory from [`CpuBuffer::allocate`] that is not used any more.
     fn release(&self, start: NonNull<u8>) {
         if self.bytes > 0 {
-            // SAFETY: *origin* of `release`: `allocate` returned `start` for `self.bytes` bytes. *Exclusive*: both
-            // callers own the memory: `drop` is the last user of the buffer, and `allocate_once` did not store the
-            // pointer.
+            // SAFETY: *origin* of `release`: `allocate` returned `start` for `self.bytes` bytes. *Exclusive*: all
+            // callers own the memory: `drop` is the last user of the buffer, `allocate_once` did not store the pointer,
+            // and `discard` has removed it while its caller was the only user of the contents (the contract of
+            // `Buffer::discard`).
             unsafe { allocator::release(start, self.bytes) };
         }
     }
@@ -110,5 +112,11 @@ impl Buffer for CpuBuffer {
     #[inline]
     fn is_allocated(&self) -> bool {
         self.start().is_some()
+    }
+
+    fn discard(&self) {
+        if let Some(start) = NonNull::new(self.start.swap(ptr::null_mut(), Ordering::AcqRel)) {
+            self.release(start);
+        }
     }
 }

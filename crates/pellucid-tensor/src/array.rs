@@ -15,6 +15,8 @@ pub struct Array {
     storage: Arc<Storage>,
     layout: Layout,
     dtype: DType,
+    /// True if a device was chosen for the array, or for an operand of the operation that computed it.
+    is_pinned: bool,
     device: Device,
 }
 
@@ -65,7 +67,7 @@ impl Array {
     /// Creates an array of the elements of a storage from `offset` on.
     #[inline]
     pub(crate) fn dense(storage: Arc<Storage>, offset: usize, dtype: DType, shape: Shape, device: Device) -> Array {
-        Array { storage, layout: Layout::contiguous_from(shape, offset), dtype, device }
+        Array { storage, layout: Layout::contiguous_from(shape, offset), dtype, is_pinned: false, device }
     }
 
     /// Returns the length of every axis.
@@ -96,6 +98,18 @@ impl Array {
     #[inline]
     pub fn device(&self) -> Device {
         self.device
+    }
+
+    /// Returns true if the array must stay on its device.
+    #[inline]
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.is_pinned
+    }
+
+    /// Sets whether the array must stay on its device.
+    #[inline]
+    pub(crate) fn set_pinned(&mut self, pinned: bool) {
+        self.is_pinned = pinned;
     }
 
     /// Returns the common device of several arrays.
@@ -148,7 +162,13 @@ impl Array {
 
     /// Returns an array of the same storage with another layout.
     pub fn view(&self, layout: Layout) -> Array {
-        Array { storage: self.storage.clone(), layout, dtype: self.dtype, device: self.device }
+        Array {
+            storage: self.storage.clone(),
+            layout,
+            dtype: self.dtype,
+            is_pinned: self.is_pinned,
+            device: self.device,
+        }
     }
 
     /// Broadcasts the array to `shape`, without a copy.

@@ -1,82 +1,228 @@
 //! `Device`: a handle of the hardware that stores arrays and runs kernels.
+//!
+//! A [`Driver`] opens devices by their index. The CPU is always open; a GPU is opened when it is first asked for.
 
-use pellucid_ir::backend::{Backend, MemoryStats};
+use pellucid_ir::backend::{Backend, DeviceKind, Driver, MemoryStats};
 use pellucid_ir::{Error, Result};
 use std::fmt;
+use std::str::FromStr;
+use std::sync::{Mutex, MutexGuard, Once};
 
 /// A device that stores arrays and runs kernels. The handle is cheap to copy; equal handles denote the same device.
 ///
-/// The only device is the [CPU](Device::cpu): no build has a GPU backend.
+/// ```
+/// use pellucid_tensor::Device;
+/// let cpu: Device = "cpu".parse()?;
+/// assert_eq!(cpu, Device::cpu());
+/// let device = Device::best();
+/// assert!(device == Device::cpu() || device.is_gpu());
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
 #[derive(Clone, Copy)]
 pub struct Device {
-    /// A reference to a reference, because every array holds its device, and a reference to `dyn Backend` has twice the
-    /// size of a thin reference.
-    backend: &'static &'static dyn Backend,
+    /// A thin reference, because every array holds its device.
+    open: &'static OpenDevice,
 }
 
-static CPU: &dyn Backend = &pellucid_cpu::Cpu;
+/// A device that a driver has opened. It stays open until the process ends.
+struct OpenDevice {
+    backend: &'static dyn Backend,
+    kind: DeviceKind,
+    driver: &'static str,
+    index: usize,
+}
+
+static CPU: OpenDevice = OpenDevice { backend: &pellucid_cpu::Cpu, kind: DeviceKind::Cpu, driver: "cpu", index: 0 };
+
+/// The registered drivers, and the devices that they have opened.
+struct Registry {
+    drivers: Vec<&'static dyn Driver>,
+    open: Vec<&'static OpenDevice>,
+}
+
+static REGISTRY: Mutex<Registry> = Mutex::new(Registry { drivers: Vec::new(), open: Vec::new() });
+
+/// Locks the registry and ignores poisoning: its lists are consistent after every statement.
+fn registry() -> MutexGuard<'static, Registry> {
+    REGISTRY.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+fn unavailable(device: impl Into<String>, reason: impl Into<String>) -> Error {
+    Error::DeviceUnavailable { device: device.into(), reason: reason.into() }
+}
+
+impl Registry {
+    /// Returns the driver of a name. `gpu` is the first available driver of GPUs.
+    fn driver(&self, name: &str) -> Result<&'static dyn Driver> {
+        if name != "gpu" {
+            let driver = self.drivers.iter().find(|driver| driver.name() == name);
+            return driver.copied().ok_or_else(|| unavailable(name, self.describe_drivers()));
+        }
+        let mut gpus = self.drivers.iter().filter(|driver| driver.kind() == DeviceKind::Gpu);
+        let found = gpus.clone().find(|driver| driver.is_available()).or_else(|| gpus.next());
+        found.copied().ok_or_else(|| unavailable(name, "this build has no GPU backend"))
+    }
+
+    /// Returns the names that a device can have, for an error.
+    fn describe_drivers(&self) -> String {
+        let names = self.drivers.iter().map(|driver| format!(", `{}`", driver.name())).collect::<String>();
+        format!("this build has the backends `cpu`{names}")
+    }
+
+    /// Returns the device of a driver and an index; opens it on first use.
+    fn open(&mut self, driver: &'static dyn Driver, index: usize) -> Result<Device> {
+        let found = self.open.iter().find(|device| device.driver == driver.name() && device.index == index);
+        if let Some(&open) = found {
+            return Ok(Device { open });
+        }
+        let backend = &**Box::leak(Box::new(driver.open(index)?));
+        let device = OpenDevice { backend, kind: driver.kind(), driver: driver.name(), index };
+        let open = &*Box::leak(Box::new(device));
+        self.open.push(open);
+        Ok(Device { open })
+    }
+}
 
 impl Device {
     /// Returns the CPU, which every build supports.
     #[inline]
     pub fn cpu() -> Device {
-        Device { backend: &CPU }
+        Device { open: &CPU }
     }
 
-    /// Returns the first GPU. No build has a GPU backend.
+    /// Returns the first GPU: the device `gpu:0`.
     ///
     /// # Errors
-    /// [`Error::DeviceUnavailable`], always.
+    /// [`Error::DeviceUnavailable`] if the build has no GPU backend, or the machine has no GPU for it.
     pub fn gpu() -> Result<Device> {
-        Err(Error::DeviceUnavailable { device: "gpu".into(), reason: "this build has no GPU backend".into() })
+        Device::named("gpu", 0)
     }
 
-    /// Returns the fastest device, which is the CPU. The first call in a process reports the missing GPU on standard
-    /// error.
+    /// Returns the first GPU if there is one, else the CPU. The first call in a process that returns the CPU reports
+    /// the reason on standard error.
     pub fn best() -> Device {
-        static WARNED: std::sync::Once = std::sync::Once::new();
+        static WARNED: Once = Once::new();
         Device::gpu().unwrap_or_else(|why| {
             WARNED.call_once(|| eprintln!("pellucid: {why}; using the cpu"));
             Device::cpu()
         })
     }
 
-    /// Returns the device's name: `cpu`.
+    /// Returns whether a device of this name (`cpu`, `gpu`, `wgpu:1`) can be used. The drivers of GPUs initialise no
+    /// more than they must to find out; no device is opened.
+    ///
+    /// ```
+    /// use pellucid_tensor::Device;
+    /// assert!(Device::is_available("cpu"));
+    /// assert!(!Device::is_available("abacus"));
+    /// ```
+    pub fn is_available(name: &str) -> bool {
+        match split_name(name) {
+            Ok(("cpu", index)) => index == 0,
+            Ok((driver, _)) => registry().driver(driver).is_ok_and(|driver| driver.is_available()),
+            Err(_) => false,
+        }
+    }
+
+    /// Registers the driver of a backend. Its devices are then found by name, and [`Device::gpu`] finds a driver of
+    /// GPUs; of several it returns the one that was registered first. The guide for contributors has an example.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the name is taken, is `gpu`, or contains a colon.
+    pub fn register(driver: impl Driver) -> Result<()> {
+        let name = driver.name();
+        let mut registry = registry();
+        let taken = ["cpu", "gpu"].contains(&name) || registry.drivers.iter().any(|other| other.name() == name);
+        if taken || name.is_empty() || name.contains(':') {
+            let reason = format!("the name `{name}` of a driver must be new, without a colon, and not `gpu`");
+            return Err(Error::invalid("register", reason));
+        }
+        registry.drivers.push(Box::leak(Box::new(driver)));
+        Ok(())
+    }
+
+    /// Returns the device of a driver's name and an index.
+    fn named(driver: &str, index: usize) -> Result<Device> {
+        if driver == "cpu" {
+            let missing = || unavailable(format!("cpu:{index}"), "there is one CPU, `cpu:0`");
+            return (index == 0).then(Device::cpu).ok_or_else(missing);
+        }
+        let mut registry = registry();
+        let driver = registry.driver(driver)?;
+        registry.open(driver, index)
+    }
+
+    /// Returns the device's name: `cpu`, or the name of the driver and the index, as in `wgpu:0`.
     pub fn name(&self) -> &str {
-        self.backend.name()
+        self.backend().name()
+    }
+
+    /// Returns the number of the device among those of its driver.
+    pub fn index(&self) -> usize {
+        self.open.index
+    }
+
+    /// Returns whether the device is a GPU.
+    #[inline]
+    pub fn is_gpu(&self) -> bool {
+        self.open.kind == DeviceKind::Gpu
+    }
+
+    /// Returns whether the device is the CPU of this process, whose memory the host reads directly.
+    #[inline]
+    pub fn is_cpu(&self) -> bool {
+        std::ptr::eq(self.open, &CPU)
     }
 
     /// Waits until all submitted kernels have run. On the CPU they have run already.
     pub fn synchronize(&self) -> Result<()> {
-        self.backend.synchronize()
+        self.backend().synchronize()
     }
 
     /// Returns the bytes that tensors use on the device, and the bytes that the allocator keeps for reuse.
     pub fn memory_stats(&self) -> MemoryStats {
-        self.backend.memory_stats()
+        self.backend().memory_stats()
     }
 
     /// Limits the bytes that tensors may use. An operation that exceeds the limit fails with [`Error::OutOfMemory`].
     /// `usize::MAX` removes the limit.
     pub fn set_memory_cap(&self, bytes: usize) {
-        self.backend.set_memory_cap(bytes);
+        self.backend().set_memory_cap(bytes);
     }
 
     /// Returns the memory that the allocator keeps for reuse to the system.
     pub fn trim(&self) {
-        self.backend.trim();
+        self.backend().trim();
     }
 
     #[inline]
     pub(crate) fn backend(&self) -> &'static dyn Backend {
-        *self.backend
+        self.open.backend
+    }
+}
+
+/// Splits `wgpu:1` into the driver's name and the index, which is 0 if the name has none.
+fn split_name(name: &str) -> Result<(&str, usize)> {
+    let Some((driver, index)) = name.split_once(':') else { return Ok((name, 0)) };
+    let invalid = || unavailable(name, "a device is named `cpu`, `gpu`, or a driver and an index, as in `gpu:1`");
+    let index = index.parse().map_err(|_| invalid())?;
+    Ok((driver, index))
+}
+
+impl FromStr for Device {
+    type Err = Error;
+
+    /// Returns the device of a name: `cpu`, `gpu`, `gpu:1`, `wgpu:0`.
+    fn from_str(name: &str) -> Result<Device> {
+        let (driver, index) = split_name(name)?;
+        Device::named(driver, index)
     }
 }
 
 impl PartialEq for Device {
     #[inline]
     fn eq(&self, other: &Device) -> bool {
-        std::ptr::eq(self.backend, other.backend)
+        std::ptr::eq(self.open, other.open)
     }
 }
 

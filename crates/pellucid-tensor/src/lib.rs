@@ -67,7 +67,7 @@ pub use ops::index::{Ellipsis, IndexItem, IntoIndex, NewAxis, Slice, slice};
 pub use ops::random::{Generator, GeneratorScope, manual_seed};
 pub use ops::registry::{AutocastPolicy, OperationInfo, autocast_policy, operations};
 pub use panic::unwrap;
-pub use pellucid_ir::backend::MemoryStats;
+pub use pellucid_ir::backend::{self, MemoryStats};
 pub use pellucid_ir::formula::Formula;
 pub use pellucid_ir::plan::{self, Passes, Plan};
 pub use pellucid_ir::{DType, Element, Error, Layout, Result, Scalar, Shape, WrongShape, bf16, f16, formula, kernel};

@@ -3,7 +3,7 @@
 use super::rule::DynRule;
 use super::step_modifiers::clock_update;
 use crate::parameter::Buffer;
-use pellucid_tensor::{DType, Result, Tensor, ops};
+use pellucid_tensor::{DType, Device, Result, Tensor, ops};
 use std::ops::Range;
 
 /// The clocks of parameters that were added together. For n parameters every counter is a vector `[n]`, so
@@ -16,9 +16,17 @@ pub(super) struct Clocks {
     rates: Vec<Buffer>,
 }
 
+/// Moves a free tensor to `device`; it stays free.
+pub(super) fn move_free(tensor: &Tensor, device: Device) -> Result<()> {
+    tensor.to_(device)?;
+    tensor.free();
+    Ok(())
+}
+
 impl Clocks {
     pub(super) fn new(rule: &dyn DynRule, dtype: DType, members: Range<usize>) -> Result<Clocks> {
-        let all = |value: f64| ops::full(members.len(), value, dtype).map(Buffer::new);
+        // The parameters may be on several devices, so the counters and rates are free.
+        let all = |value: f64| ops::full(members.len(), value, dtype).map(Buffer::new).inspect(|buffer| buffer.free());
         let numbers = rule.clock().into_iter().map(|(name, value)| Ok((name, all(value)?)));
         let numbers: Vec<_> = numbers.collect::<Result<_>>()?;
         let rates = rule.tick().map_or(0, |(formula, _)| formula.outputs().len() - numbers.len());
@@ -28,12 +36,30 @@ impl Clocks {
 
     /// Returns the counters of parameter `i` of these.
     pub(super) fn of(&self, i: usize) -> Result<Vec<(&'static str, Buffer)>> {
-        self.numbers.iter().map(|(name, all)| Ok((*name, Buffer::new(ops::select(all, 0, i as isize)?)))).collect()
+        let counter = |all: &Buffer| ops::select(all, 0, i as isize).map(Buffer::new).inspect(|buffer| buffer.free());
+        self.numbers.iter().map(|(name, all)| Ok((*name, counter(all)?))).collect()
     }
 
     /// Returns the rates of parameter `i` of these; empty for a rule without a tick.
     pub(super) fn rates_of(&self, i: usize) -> Result<Vec<Tensor>> {
         self.rates.iter().map(|all| ops::select(all, 0, i as isize)).collect()
+    }
+
+    /// Returns the range of the parameters in the optimizer.
+    pub(super) fn members(&self) -> Range<usize> {
+        self.members.clone()
+    }
+
+    /// Moves the clocks and rates to `device`.
+    pub(super) fn to_(&self, device: Device) -> Result<()> {
+        let mut all = self.numbers.iter().map(|(_, all)| all).chain(&self.rates);
+        all.try_for_each(|all| move_free(all, device))
+    }
+
+    /// Makes the counters and rates of parameter `i` views of the clocks where these are now.
+    pub(super) fn follow(&self, counters: &[(&'static str, Buffer)], rates: &[Tensor]) {
+        self.numbers.iter().zip(counters).for_each(|((_, all), (_, own))| own.follow_(all));
+        self.rates.iter().zip(rates).for_each(|(all, own)| own.follow_(all));
     }
 
     /// Advances the clocks of the parameters that have a gradient, unless the step is skipped.

@@ -1,7 +1,7 @@
 //! [`RuleOptimizer`]: an optimizer from any [`Rule`].
 
 use super::Optimizer;
-use super::clock::Clocks;
+use super::clock::{Clocks, move_free};
 use super::fillable::Fillable;
 use super::rule::{DynRule, Momentum, QueuedUpdates, Rule, UpdateContext, fraction, nonnegative};
 use crate::parameter::{Buffer, Parameter};
@@ -336,6 +336,41 @@ impl OptimizerContents {
         Ok(filled)
     }
 
+    /// Moves the state of every parameter to the parameter's device, and the state of a group to that of its first
+    /// parameter.
+    fn follow_parameters(&self) -> Result<()> {
+        let OptimizerContents { parameters, members, groups, .. } = self;
+        let stays = |(member, parameter): (&ParameterData, &Parameter)| {
+            let group = &groups[member.group];
+            let state = member.kept.iter().flat_map(|kept| kept.state.iter().map(|(_, b)| b).chain(&kept.master));
+            let mut all = state.chain([&group.lr]);
+            all.all(|buffer| buffer.device() == parameter.device())
+        };
+        if members.iter().zip(parameters).all(stays) {
+            return Ok(());
+        }
+        for (member, parameter) in members.iter().zip(parameters) {
+            let device = parameter.device();
+            if let Some(kept) = &member.kept {
+                kept.state.iter().map(|(_, b)| b).chain(&kept.master).try_for_each(|buffer| buffer.to_(device))?;
+            }
+        }
+        for (index, group) in groups.iter().enumerate() {
+            for clocks in &group.clocks {
+                let own = clocks.members();
+                let Some(device) = parameters[own.clone()].first().map(|p| p.device()) else { continue };
+                clocks.to_(device)?;
+                members[own].iter().for_each(|member| clocks.follow(&member.clock, &member.rates));
+            }
+            let first = members.iter().position(|member| member.group == index);
+            if let Some(first) = first {
+                let device = parameters[first].device();
+                group.scalars().try_for_each(|(_, buffer)| move_free(buffer, device))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the product of the optimizer's gradient scale and the scale of the step.
     fn scale(&self, own: Option<&Tensor>) -> Result<Option<Tensor>> {
         Ok(match (&self.scale, own) {
@@ -359,7 +394,8 @@ impl ParameterState {
 
 impl ParameterGroup {
     fn new(rule: Box<dyn DynRule>, dtype: DType) -> Result<ParameterGroup> {
-        let scalar = |value: f64| ops::full((), value, dtype).map(Buffer::new);
+        // The parameters of a group may be on several devices, so its scalars are free.
+        let scalar = |value: f64| ops::full((), value, dtype).map(Buffer::new).inspect(|buffer| buffer.free());
         let momentum = rule.momentum().map(|m| scalar(m.held())).transpose()?;
         Ok(ParameterGroup { dtype, lr: scalar(rule.lr())?, momentum, clocks: Vec::new(), rule })
     }
@@ -599,6 +635,7 @@ impl Optimizer for OptimizerCore {
             let reason = format!("parameter `{name}` was frozen when it was added; call ensure_initialized()");
             return Err(Error::invalid(self.name(), reason));
         }
+        contents.follow_parameters()?;
         let scale = contents.scale(scale)?;
         let factor_for_gradient =
             |group: &ParameterGroup| scale.as_ref().map(|s| ops::to_dtype(s, group.dtype)).transpose();

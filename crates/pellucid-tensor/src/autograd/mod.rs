@@ -20,6 +20,7 @@ mod in_place;
 mod jacobian;
 mod operation;
 mod pass;
+mod placement;
 mod transform;
 
 pub use anomaly::{AnomalyMode, CallLocationGuard, detect_anomaly, note_call_location};
@@ -33,5 +34,6 @@ pub use transform::{GradOptions, grad, hvp, jvp, vjp};
 /// The interface of [`Operation`].
 pub(crate) use crate::tensor::{InputGradients, NeedsInputGrad, OutputGradients, SaveForBackward, SavedTensors};
 pub(crate) use in_place::InPlaceWrite;
-pub(crate) use operation::{arrays_of, is_recorded, record, record_outputs, untracked};
+pub(crate) use operation::{arrays_of, is_recorded, record, record_outputs, untracked, untracked_results};
+pub(crate) use placement::{copy_to, on_device_of, on_one_device};
 pub(crate) use transform::collect_gradients;

@@ -1,6 +1,7 @@
 //! The trait `Operation`, and `apply`, which runs and records operations.
 
 use super::anomaly::note_forward_location;
+use super::placement::on_one_device;
 use crate::array::Array;
 use crate::autocast::autocast_off;
 use crate::grad_mode::{is_grad_enabled, set_grad_enabled};
@@ -136,6 +137,15 @@ const OWNED_BY_NODE: &str = "the operation must not be moved into its node befor
 fn apply_object(op: &mut dyn AppliedOperation, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor; 1]>> {
     // The operands are cast already, and `autocast` must not change the computation inside of the operation.
     let _as_they_are = autocast_off();
+    let placed = on_one_device(op.operation().name(), inputs)?;
+    let refs: SmallVec<[&Tensor; 4]>;
+    let inputs = match &placed {
+        None => inputs,
+        Some(placed) => {
+            refs = placed.iter().collect();
+            &refs
+        }
+    };
     let arrays = arrays_of(inputs);
     let is_view = op.operation().is_view();
     let outputs = if is_recorded(inputs) {
@@ -148,7 +158,7 @@ fn apply_object(op: &mut dyn AppliedOperation, inputs: &[&Tensor]) -> Result<Sma
     } else {
         let mut saves = SaveForBackward { edges: &[], reuse: None, wanted: SmallVec::new() };
         let _recording_off = set_grad_enabled(false);
-        untracked(forward_of(op.operation(), &arrays, &mut saves)?)
+        untracked_results(inputs, forward_of(op.operation(), &arrays, &mut saves)?)
     };
     if is_grad_enabled() {
         share_history(is_view, inputs, &outputs);
@@ -204,7 +214,21 @@ pub(crate) fn is_recorded(inputs: &[&Tensor]) -> bool {
     is_grad_enabled() && inputs.iter().any(|t| t.requires_grad())
 }
 
-/// Returns results without history.
+/// Pins results to their device unless all inputs are free.
+#[inline]
+fn pin_results(inputs: &[&Tensor], outputs: &mut Arrays) {
+    let pinned = inputs.iter().any(|input| !input.is_free());
+    outputs.iter_mut().for_each(|output| output.set_pinned(pinned));
+}
+
+/// Returns the results of an operation on these inputs without history.
+#[inline]
+pub(crate) fn untracked_results(inputs: &[&Tensor], mut outputs: Arrays) -> SmallVec<[Tensor; 1]> {
+    pin_results(inputs, &mut outputs);
+    untracked(outputs)
+}
+
+/// Returns arrays as tensors without history.
 #[inline]
 pub(crate) fn untracked(mut outputs: Arrays) -> SmallVec<[Tensor; 1]> {
     match outputs.len() {
@@ -230,14 +254,15 @@ pub(crate) fn record<W>(
         _ => inputs.iter().map(|input| input.edge()).collect(),
     };
     let mut saves = SaveForBackward { edges: &edges, reuse, wanted: SmallVec::new() };
-    let outputs = {
+    let mut outputs = {
         let _recording_off = set_grad_enabled(false);
         forward(&what, &mut saves)?
     };
     let requests = saves.wanted;
     if !outputs.iter().any(|a| a.dtype().is_float()) {
-        return Ok(untracked(outputs));
+        return Ok(untracked_results(inputs, outputs));
     }
+    pin_results(inputs, &mut outputs);
     let results = build_results(outputs, |outputs, output| {
         node(what, NodeParts { edges, output, requests: &requests, inputs: arrays, outputs })
     });

@@ -6,7 +6,7 @@ use crate::array::{Array, StorageId};
 use crate::autocast::autocast_dtype;
 use crate::device::Device;
 use crate::engine::{
-    ExecutionMode, HostFlagReads, RecordedKernel, Recording, VersionUpdate, ensure_ready, flush_current, mode,
+    self, ExecutionMode, HostFlagReads, RecordedKernel, Recording, VersionUpdate, ensure_ready, flush_current, mode,
     requires_grad_changes, run_kernel,
 };
 use crate::grad_mode::is_grad_enabled;
@@ -186,6 +186,7 @@ impl CompiledStep {
             origins: Vec::new(),
             inputs,
             constants: &recording.constants,
+            devices: Vec::new(),
         };
         let mut recorded = Plan::default();
         for RecordedKernel { kernel, inputs, outputs } in &recording.kernels {
@@ -193,8 +194,8 @@ impl CompiledStep {
             recorded.launches.push(Launch::new(kernel.clone(), inputs, outputs));
         }
         recorded.outputs = numbering.operands(outputs)?;
+        let device = numbering.device()?;
         let SlotNumbering { mut storages, mut origins, .. } = numbering;
-        let device = Device::cpu();
         let (mut last_reads, mut writes) = (vec![None; inputs.len()], Vec::new());
         for (launch, kernel) in recorded.launches.iter().enumerate() {
             for operand in &kernel.inputs {
@@ -266,9 +267,9 @@ impl CompiledStep {
         read.reserve_exact(inputs.len());
         let setup = (!plan.setup.is_empty()).then(|| {
             let launches = plan.setup.clone();
-            device.backend().prepare(&Plan { slots: plan.slots.clone(), launches, ..Plan::default() })
+            engine::prepare(device, &Plan { slots: plan.slots.clone(), launches, ..Plan::default() })
         });
-        let prepared = device.backend().prepare(&plan)?;
+        let prepared = engine::prepare(device, &plan)?;
         let setup = setup.transpose()?;
         Ok(CompiledStep {
             key,
@@ -502,9 +503,22 @@ struct SlotNumbering<'a> {
     origins: Vec<SlotOrigin>,
     inputs: &'a [Array],
     constants: &'a [Array],
+    devices: Vec<Device>,
 }
 
 impl SlotNumbering<'_> {
+    /// Returns the device of all arrays of the step.
+    fn device(&self) -> Result<Device> {
+        match self.devices[..] {
+            [] => Ok(Device::cpu()),
+            [device] => Ok(device),
+            _ => {
+                let devices = self.devices.iter().map(|device| device.name().to_string()).collect();
+                Err(Error::DeviceMismatch { op: "capture", devices })
+            }
+        }
+    }
+
     fn operands(&mut self, arrays: &[Array]) -> Result<Vec<SlotView>> {
         let operand = |a: &Array| Ok(SlotView { slot: self.slot(a)?, layout: a.layout().clone(), dtype: a.dtype() });
         arrays.iter().map(operand).collect()
@@ -525,6 +539,9 @@ impl SlotNumbering<'_> {
         } else {
             SlotOrigin::Bound
         };
+        if !self.devices.contains(&array.device()) {
+            self.devices.push(array.device());
+        }
         self.storages.push(array.storage().clone());
         self.origins.push(origin);
         self.at.insert(address, self.storages.len() - 1);

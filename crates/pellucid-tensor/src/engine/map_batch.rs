@@ -35,7 +35,7 @@ fn try_map_batch(program: &Arc<Program>, params: &Params, targets: usize, operan
         let size = set[0].shape().size();
         for array in set {
             ensure_ready(program.name, array.storage())?;
-            match array.as_dense(size).filter(|_| array.device() == first.device()) {
+            match array.as_dense(size).filter(|_| array.device().is_cpu()) {
                 Some(one) => dense.push(one),
                 None => return Ok(false),
             }

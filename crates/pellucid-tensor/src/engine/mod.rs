@@ -10,6 +10,7 @@
 //! operations.
 
 mod address_hasher;
+mod fallback;
 mod fill;
 mod host_flag;
 mod host_flag_reads;
@@ -20,6 +21,7 @@ mod transfer;
 pub use crate::execution_mode::is_capturing;
 pub(crate) use crate::execution_mode::{ExecutionMode, is_eager, mode};
 pub(crate) use address_hasher::AddressHasher;
+pub(crate) use fallback::prepare;
 pub use host_flag::HostFlag;
 pub(crate) use host_flag_reads::HostFlagReads;
 pub use list::lazy;
@@ -110,7 +112,7 @@ fn run_eager(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<(
 /// Runs a map of `size` elements on dense inputs at once, and returns the storage of the output. If `output` is `None`
 /// the storage is new; otherwise `output` has the storage and layout of an input.
 ///
-/// This fast path serves most kernels: it passes no shapes or strides, and a new output needs no borrow.
+/// This fast path serves most kernels of the CPU: it passes no shapes or strides, and a new output needs no borrow.
 pub(crate) fn map_dense(
     device: Device,
     program: &Arc<Program>,
@@ -233,7 +235,7 @@ fn launch_kernel(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes:
     let (inputs, outputs) = (views(inputs), views(outputs));
     let guard = BorrowGuard::acquire(&inputs, &outputs);
     // The device allocates memory at the first write to an output.
-    device.backend().run(kernel, &inputs, &outputs).map_err(|error| {
+    fallback::run_on(device, kernel, &inputs, &outputs).map_err(|error| {
         match outputs.iter().max_by_key(|out| out.layout.shape().size()) {
             Some(largest) => error.with_shape(largest.layout.shape()),
             None => error,
@@ -259,6 +261,13 @@ fn bump_versions(outputs: &[&Array]) {
     for out in outputs {
         out.storage().bump();
     }
+}
+
+/// Releases the memory of a storage whose elements are not needed any more. A later read of it is an error.
+pub(crate) fn discard(storage: &Arc<Storage>) {
+    let _guard = BorrowGuard::acquire(&[], std::slice::from_ref(storage));
+    storage.set_pending(POISONED);
+    storage.buffer().discard();
 }
 
 /// Calls `read` while a shared borrow of the storage is held, so that the host can copy its contents.

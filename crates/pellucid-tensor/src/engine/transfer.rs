@@ -28,6 +28,16 @@ impl Array {
         Ok(array)
     }
 
+    /// Copies the elements to `device`, in row-major order.
+    ///
+    /// # Errors
+    /// [`Error::ReadInCapture`] inside a captured step, which has one device; those of the device.
+    #[track_caller]
+    pub(crate) fn copy_to_device(&self, device: Device) -> Result<Array> {
+        let bytes = self.to_bytes("to")?;
+        eager(|| Array::from_bytes(device, self.dtype(), &bytes, self.shape().clone()))
+    }
+
     /// Returns the elements in row-major order without gaps: a handle of this array if it is contiguous, else a copy.
     pub fn contiguous(&self) -> Result<Array> {
         if self.layout().is_contiguous() { Ok(self.clone()) } else { self.copy() }

@@ -3,7 +3,9 @@
 use crate::array::Array;
 use crate::autograd::{
     Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
+    copy_to,
 };
+use crate::device::Device;
 use crate::engine;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
@@ -76,6 +78,36 @@ impl Operation for IdentityView {
     }
     fn is_view(&self) -> bool {
         true
+    }
+}
+
+impl Tensor {
+    /// Copies the tensor to `device` and pins the copy there, with the history of the tensor: the gradient of the copy
+    /// flows back to this tensor, on its own device.
+    ///
+    /// A tensor that is on the device already is not copied: the result shares its storage. This tensor stays
+    /// [free](Tensor::is_free) if it is. A pinned tensor on its own device is returned as the same handle.
+    ///
+    /// ```
+    /// use pellucid_tensor::{Device, Tensor};
+    /// let device = Device::best();
+    /// let x = Tensor::from([1.0f32, 2.0]).requires_grad_(true);
+    /// let y = x.to(device)? * 3.0;
+    /// y.sum(..).backward();
+    /// assert_eq!(y.device(), device);
+    /// assert_eq!(x.grad().unwrap().device(), x.device());
+    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::ReadInCapture`](crate::Error::ReadInCapture) for a copy between devices inside a captured step;
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) and other errors of the device.
+    #[track_caller]
+    pub fn to(&self, device: Device) -> Result<Tensor> {
+        if self.device() != device {
+            return copy_to(self, device);
+        }
+        if self.is_free() { Ok(identity(self)?.pinned()) } else { Ok(self.clone()) }
     }
 }
 

@@ -93,7 +93,9 @@ pub fn ones_like(x: &Tensor) -> Result<Tensor> {
 pub fn full_like(x: &Tensor, value: impl Into<Scalar>) -> Result<Tensor> {
     let value = value.into();
     in_range(value, x.dtype())?;
-    Array::filled(x.device(), x.dtype(), x.shape().clone(), value).map(Tensor::from)
+    let mut array = Array::filled(x.device(), x.dtype(), x.shape().clone(), value)?;
+    array.set_pinned(!x.is_free());
+    Ok(Tensor::from(array))
 }
 
 impl Tensor {

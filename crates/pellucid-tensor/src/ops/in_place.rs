@@ -4,7 +4,7 @@ use super::copy::write_array;
 use crate::array::Array;
 use crate::autograd::{
     Arrays, InPlaceWrite, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors,
-    apply_one,
+    apply_one, on_device_of,
 };
 use crate::engine;
 use crate::grad_mode::is_grad_enabled;
@@ -66,6 +66,7 @@ pub fn copy_(x: &Tensor, source: &Tensor) -> Result<()> {
 
 /// Writes `source` (broadcast, converted) into a part of the storage of x. The caller has called [`check_writable`].
 pub(crate) fn put_view(op: &'static str, x: &Tensor, view: &Array, source: &Tensor) -> Result<()> {
+    let source = &on_device_of(op, x, source)?;
     let values = source.array().broadcast_to(op, view.shape())?;
     if view.shape().size() == 0 || !is_recorded_write(x, source) {
         return write_array(&values, view);
@@ -89,6 +90,8 @@ pub(crate) fn put_axes(
     values: &Tensor,
 ) -> Result<()> {
     check_writable(op, x)?;
+    let values = &on_device_of(op, x, values)?;
+    let indices: &[Tensor] = &indices.iter().map(|index| on_device_of(op, x, index)).collect::<Result<Vec<_>>>()?;
     let index = Index::Axes(axes.clone());
     let shape = index.shape(view.shape(), indices[0].shape());
     let kernel = Kernel::Scatter(kernel::Scatter { index, reduction: ScatterReduction::Set });

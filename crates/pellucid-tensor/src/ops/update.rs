@@ -2,7 +2,7 @@
 
 use super::formula::{broadcast, map_all, overwriting};
 use super::in_place::{is_recorded_write, put_view};
-use crate::autograd::InPlaceWrite;
+use crate::autograd::{InPlaceWrite, on_device_of};
 use crate::engine;
 use crate::grad_mode::is_grad_enabled;
 use crate::ops;
@@ -62,6 +62,15 @@ pub fn update_many(formula: &Formula, targets: usize, operands: &[&Tensor], para
     }
     let numbers = params;
     let params = Params::from(params);
+    let placed = on_target_devices(op, targets, count, operands)?;
+    let refs: Vec<&Tensor>;
+    let operands = match &placed {
+        None => operands,
+        Some(placed) => {
+            refs = placed.iter().collect();
+            &refs
+        }
+    };
     // Consecutive sets of the same dtypes share a program.
     let mut runs: SmallVec<[(Arc<Program>, usize); 1]> = SmallVec::new();
     let mut before: Option<&[&Tensor]> = None;
@@ -89,6 +98,22 @@ pub fn update_many(formula: &Formula, targets: usize, operands: &[&Tensor], para
         rest = others;
     }
     Ok(())
+}
+
+/// Returns all operands on the device of the first target of their set, or `None` if they are there already.
+fn on_target_devices(
+    op: &'static str,
+    targets: usize,
+    count: usize,
+    operands: &[&Tensor],
+) -> Result<Option<Vec<Tensor>>> {
+    let [first, rest @ ..] = operands else { return Ok(None) };
+    if targets == 0 || rest.iter().all(|t| t.device() == first.device()) {
+        return Ok(None);
+    }
+    let placed =
+        |set: &[&Tensor]| set.iter().map(|operand| on_device_of(op, set[0], operand)).collect::<Result<Vec<Tensor>>>();
+    Ok(Some(operands.chunks_exact(count).map(placed).collect::<Result<Vec<_>>>()?.concat()))
 }
 
 /// Runs [`update_many`] with autograd recording. Everything is computed before the first write.
@@ -133,19 +158,8 @@ fn share_elements(a: &Layout, b: &Layout) -> bool {
         return ranges_overlap;
     }
     let (smaller, larger) = if a.shape().size() <= b.shape().size() { (a, b) } else { (b, a) };
-    let elements: HashSet<isize> = element_offsets(smaller).collect();
-    element_offsets(larger).any(|offset| elements.contains(&offset))
-}
-
-/// Returns the offsets of a layout's elements in its storage.
-fn element_offsets(layout: &Layout) -> impl Iterator<Item = isize> + '_ {
-    let (dims, strides) = (layout.shape().dims(), layout.strides());
-    (0..layout.shape().size()).map(move |flat| {
-        let step = |(rest, sum): (usize, isize), axis: usize| {
-            (rest / dims[axis], sum + (rest % dims[axis]) as isize * strides[axis])
-        };
-        (0..dims.len()).rev().fold((flat, layout.offset() as isize), step).1
-    })
+    let elements: HashSet<usize> = smaller.positions().collect();
+    larger.positions().any(|position| elements.contains(&position))
 }
 
 /// Returns an error unless all operands of a set broadcast to the shape of its targets.

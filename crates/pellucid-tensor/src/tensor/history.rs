@@ -2,9 +2,11 @@
 
 use super::gradient_slot::GradientSlot;
 use super::graph::{GraphNode, is_same_node};
+use super::moved::MovedArrays;
 use super::rewritten::note_history_change;
 use super::view_base::ViewBase;
 use super::{Creator, Tensor, TensorInner};
+use crate::array::Array;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
@@ -15,6 +17,18 @@ pub(super) struct TensorDetails {
     pub(super) slot: OnceLock<Arc<GradientSlot>>,
     /// The history after recorded writes: the number of writes that it includes, and the creator.
     rewritten: Mutex<(u64, Option<Creator>)>,
+    /// The arrays after moves to other devices.
+    pub(super) moved: MovedArrays,
+    /// Copies of a free tensor on other devices.
+    pub(super) device_copies: Mutex<Vec<DeviceCopy>>,
+}
+
+/// A copy of a tensor on another device.
+pub(super) struct DeviceCopy {
+    /// The version of the tensor's storage at the time of the copy.
+    pub(super) version: u64,
+    /// The copy.
+    pub(super) array: Array,
 }
 
 impl TensorDetails {

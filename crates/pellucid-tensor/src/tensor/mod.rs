@@ -13,6 +13,8 @@ mod gradient_slot;
 mod graph;
 mod history;
 mod hook;
+mod moved;
+mod pinned;
 mod read;
 mod rewritten;
 mod unwind;
@@ -35,9 +37,8 @@ use crate::engine;
 use crate::panic;
 use graph::is_same_node;
 use history::TensorDetails;
-use pellucid_ir::kernel::Meta;
 use pellucid_ir::{DType, Error, Result, Shape};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// An n-dimensional array of one dtype on one device, with the history of its computation.
@@ -63,6 +64,7 @@ pub struct TensorId(usize);
 pub(crate) type Creator = (Arc<GraphNode>, u32);
 
 pub(crate) struct TensorInner {
+    /// The array until the tensor is moved to another device; [`Tensor::array`] returns the present one.
     array: Array,
     /// The creator until the first recorded write in place.
     creator: Option<Creator>,
@@ -79,6 +81,8 @@ pub(crate) struct TensorInner {
     is_base: AtomicBool,
     /// True for a view that was made under `no_grad`.
     is_untracked_view: AtomicBool,
+    /// Whether the tensor was marked as free or pinned (`pinned.rs`).
+    mark: AtomicU8,
 }
 
 impl TensorInner {
@@ -94,6 +98,7 @@ impl TensorInner {
             keeps_grad: AtomicBool::new(false),
             is_base: AtomicBool::new(false),
             is_untracked_view: AtomicBool::new(false),
+            mark: AtomicU8::new(pinned::UNMARKED),
         }
     }
 
@@ -105,7 +110,7 @@ impl TensorInner {
 
     /// Returns the gradient slot; creates it on first use.
     fn slot(&self) -> &Arc<GradientSlot> {
-        let meta = || Meta { shape: self.array.shape().clone(), dtype: self.array.dtype() };
+        let meta = || self.array.meta();
         self.details().slot.get_or_init(|| Arc::new(GradientSlot::new(meta())))
     }
 
@@ -185,13 +190,16 @@ impl Tensor {
     /// Returns the tensor's array: the elements without history.
     #[inline]
     pub fn array(&self) -> &Array {
-        &self.0.array
+        match self.0.details.get() {
+            Some(details) => details.moved.get().map_or(&self.0.array, |moved| moved.last()),
+            None => &self.0.array,
+        }
     }
 
     /// Returns true if this is the only handle of the tensor and of its storage, and no elements are repeated.
     #[inline]
     pub(crate) fn is_unique(&self) -> bool {
-        Arc::strong_count(&self.0) == 1 && self.0.array.is_unique()
+        Arc::strong_count(&self.0) == 1 && self.array().is_unique()
     }
 
     /// Returns the length of every axis, outermost first.
@@ -219,7 +227,7 @@ impl Tensor {
     /// Returns the device that stores the elements.
     #[inline]
     pub fn device(&self) -> Device {
-        self.0.array.device()
+        self.array().device()
     }
 
     /// Returns true if gradients flow to or through this tensor.
@@ -363,7 +371,9 @@ impl Tensor {
     /// Returns the same elements without history: a leaf that requires no gradient and shares the storage. A recorded
     /// write through one of the two tensors changes the history of that tensor and its views, not of the other.
     pub fn detach(&self) -> Tensor {
-        Tensor::from(self.array().clone())
+        let mut array = self.array().clone();
+        array.set_pinned(!self.is_free());
+        Tensor::from(array)
     }
 
     /// Runs the pending kernels of this tensor and waits for them. Reads do so by themselves; use it to measure time or
@@ -374,19 +384,5 @@ impl Tensor {
     #[track_caller]
     pub fn eval(&self) {
         panic::unwrap(crate::engine::eval(self.array()).and_then(|()| self.device().synchronize()));
-    }
-
-    /// Moves the tensor to `device`. If it is there already, returns the same handle, else a differentiable copy.
-    ///
-    /// # Errors
-    /// [`Error::DeviceUnavailable`] and those of the copy.
-    pub fn to(&self, device: Device) -> Result<Tensor> {
-        if self.device() == device {
-            return Ok(self.clone());
-        }
-        Err(Error::DeviceUnavailable {
-            device: device.name().into(),
-            reason: "copies between these devices are not supported".into(),
-        })
     }
 }

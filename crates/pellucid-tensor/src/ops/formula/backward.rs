@@ -210,7 +210,7 @@ impl FormulaCall<'_> {
                 arrays.push(sum.array());
             }
         }
-        Ok(untracked(call.run_kernel(&arrays, lent)?))
+        Ok(untracked(call.run_gradient(&arrays, lent)?))
     }
 }
 

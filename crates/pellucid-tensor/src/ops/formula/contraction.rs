@@ -148,7 +148,7 @@ impl EvaluationPoint<'_> {
             sum,
             number: None,
         }
-        .run_kernel(&arrays, None)?;
+        .run_gradient(&arrays, None)?;
         let outputs = self.record(outputs, &cotangents.iter().collect::<SmallVec<[&Tensor; 4]>>(), terms, sum);
         for (target, output) in targets.iter().zip(outputs) {
             add(&mut gradients[target.input], reduce_gradient_to(output, target.meta)?)?;

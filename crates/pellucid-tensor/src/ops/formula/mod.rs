@@ -11,7 +11,7 @@ mod unroll;
 use self::derivative::{FormulaDerivative, for_each_part};
 use crate::array::{Array, checked_size};
 use crate::autocast::autocast_dtype;
-use crate::autograd::{Arrays, SaveForBackward, arrays_of, is_recorded, record, untracked};
+use crate::autograd::{Arrays, SaveForBackward, arrays_of, is_recorded, on_one_device, record, untracked_results};
 use crate::engine;
 use crate::ops::precision;
 use crate::tensor::{NodeParts, Tensor};
@@ -231,6 +231,9 @@ impl<'a> FormulaCall<'a> {
     /// Computes the results, with autograd history if an input is tracked.
     #[inline]
     fn apply(&self, inputs: &[&Tensor], reuse: Option<usize>) -> Result<SmallVec<[Tensor; 1]>> {
+        if let Some(placed) = on_one_device(self.formula.name(), inputs)? {
+            return self.apply(&placed.iter().collect::<SmallVec<[&Tensor; 4]>>(), None);
+        }
         let arrays = arrays_of(inputs);
         if is_recorded(inputs) {
             if inputs.len() > MOST_INPUTS {
@@ -244,7 +247,7 @@ impl<'a> FormulaCall<'a> {
             };
             return record(self, inputs, &arrays, reuse, forward, node);
         }
-        Ok(untracked(self.run_kernel(&arrays, reuse)?))
+        Ok(untracked_results(inputs, self.run_kernel(&arrays, reuse)?))
     }
 
     /// Returns true if the kernel can add its result to a tensor like `target` with the same rounding as a separate
@@ -376,6 +379,14 @@ impl<'a> FormulaCall<'a> {
         Ok(())
     }
 
+    /// Runs the kernel of a gradient. A result is pinned to its device if an input is.
+    fn run_gradient(&self, inputs: &[&Array], reuse: Option<usize>) -> Result<Arrays> {
+        let mut outputs = self.run_kernel(inputs, reuse)?;
+        let pinned = inputs.iter().any(|input| input.is_pinned());
+        outputs.iter_mut().for_each(|output| output.set_pinned(pinned));
+        Ok(outputs)
+    }
+
     fn run_kernel(&self, inputs: &[&Array], reuse: Option<usize>) -> Result<Arrays> {
         let program = self.program(inputs)?;
         if !self.params.is_empty() {
@@ -384,7 +395,7 @@ impl<'a> FormulaCall<'a> {
         let device = Array::common_device(self.formula.name(), inputs)?;
         let plain = self.sum.is_none() && !program.is_row();
         if let (true, [store]) = (plain, &program.outputs[..]) {
-            let eager = engine::mode() == engine::ExecutionMode::Eager;
+            let eager = engine::mode() == engine::ExecutionMode::Eager && device.is_cpu();
             let fits = |a: &&Array| {
                 eager && a.dtype() == store.storage && a.layout().is_contiguous() && a.shape() == self.shape
             };

@@ -1,0 +1,110 @@
+//! Kernels on a device: native, or on the CPU if the backend has no kernel of its own; and plans of such backends.
+
+use crate::device::Device;
+use pellucid_ir::backend::{CompiledPlan, Storage, Support, View};
+use pellucid_ir::kernel::Kernel;
+use pellucid_ir::plan::{Launch, Plan, SlotView};
+use pellucid_ir::{Error, Result};
+use smallvec::SmallVec;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+
+/// Runs one kernel on a device. The caller holds the borrow words of all operands.
+#[inline]
+pub(super) fn run_on(device: Device, kernel: &Kernel, inputs: &[View<'_>], outputs: &[View<'_>]) -> Result<()> {
+    if device.is_cpu() || device.backend().support(kernel) == Support::Native {
+        return device.backend().run(kernel, inputs, outputs);
+    }
+    warn_once(device, kernel.name());
+    run_on_cpu(device, kernel, inputs, outputs)
+}
+
+/// Reports once for each operation that it runs on the CPU.
+#[cold]
+fn warn_once(device: Device, op: &'static str) {
+    static WARNED: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
+    let mut warned = WARNED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if warned.get_or_insert_default().insert(op) {
+        eprintln!("pellucid: {device} has no kernel for `{op}`; it runs on the cpu, with copies in both directions");
+    }
+}
+
+/// Runs a kernel on the CPU: copies the storages of all operands to the CPU, and those of the outputs back.
+fn run_on_cpu(device: Device, kernel: &Kernel, inputs: &[View<'_>], outputs: &[View<'_>]) -> Result<()> {
+    let cpu = Device::cpu();
+    // Views of one storage must be views of one copy.
+    let mut copies: SmallVec<[(&Storage, Arc<Storage>); 4]> = SmallVec::new();
+    for view in inputs.iter().chain(outputs) {
+        if copies.iter().any(|(storage, _)| std::ptr::eq(*storage, view.storage)) {
+            continue;
+        }
+        let bytes = view.storage.buffer().bytes();
+        let copy = cpu.backend().storage(bytes)?;
+        if view.storage.buffer().is_allocated() {
+            let mut contents = host_bytes(bytes)?;
+            device.backend().download(view.storage, 0, &mut contents)?;
+            cpu.backend().upload(&contents, &copy)?;
+        }
+        copies.push((view.storage, copy));
+    }
+    let copy_of = |storage: &Storage| {
+        let copy = copies.iter().find(|(copied, _)| std::ptr::eq(*copied, storage));
+        &*copy.expect("the loop above must copy every storage").1
+    };
+    let views: SmallVec<[View<'_>; 4]> =
+        inputs.iter().chain(outputs).map(|view| View { storage: copy_of(view.storage), ..*view }).collect();
+    let (inputs_on_cpu, outputs_on_cpu) = views.split_at(inputs.len());
+    cpu.backend().run(kernel, inputs_on_cpu, outputs_on_cpu)?;
+    for (k, view) in outputs.iter().enumerate() {
+        let repeated = outputs[..k].iter().any(|other| std::ptr::eq(other.storage, view.storage));
+        if !repeated {
+            let mut contents = host_bytes(view.storage.buffer().bytes())?;
+            cpu.backend().download(outputs_on_cpu[k].storage, 0, &mut contents)?;
+            device.backend().upload(&contents, view.storage)?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns zeroed memory of the host.
+fn host_bytes(bytes: usize) -> Result<Vec<u8>> {
+    let mut contents = crate::array::host_vec(bytes)?;
+    contents.resize(bytes, 0);
+    Ok(contents)
+}
+
+/// Compiles a plan for repeated launches on a device. Without a compiled form by the backend, a launch runs the kernels
+/// one by one.
+pub(crate) fn prepare(device: Device, plan: &Plan) -> Result<Box<dyn CompiledPlan>> {
+    let native = |launch: &Launch| device.backend().support(&launch.kernel) == Support::Native;
+    if plan.launches.iter().all(native)
+        && let Some(compiled) = device.backend().prepare(plan)?
+    {
+        return Ok(compiled);
+    }
+    Ok(Box::new(LaunchList { device, launches: plan.launches.clone() }))
+}
+
+/// A plan whose kernels are run one by one.
+struct LaunchList {
+    device: Device,
+    launches: Vec<Launch>,
+}
+
+impl CompiledPlan for LaunchList {
+    fn launch(&self, slots: &[Arc<Storage>]) -> Result<()> {
+        for launch in &self.launches {
+            let missing =
+                || Error::invalid("launch", format!("`{}` uses a slot without storage", launch.kernel.name()));
+            let view = |operand: &'_ SlotView| slots.get(operand.slot).ok_or_else(missing).map(|storage| &**storage);
+            let storages: SmallVec<[&Storage; 6]> =
+                launch.inputs.iter().chain(&launch.outputs).map(view).collect::<Result<_>>()?;
+            let operands = launch.inputs.iter().chain(&launch.outputs).zip(&storages);
+            let views: SmallVec<[View<'_>; 6]> =
+                operands.map(|(o, &storage)| View { storage, layout: &o.layout, dtype: o.dtype }).collect();
+            let (inputs, outputs) = views.split_at(launch.inputs.len());
+            run_on(self.device, &launch.kernel, inputs, outputs)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,64 @@
+//! Whether a tensor is free to be copied to the device of an operation, and the copies that were made.
+
+use super::Tensor;
+use super::history::DeviceCopy;
+use crate::array::Array;
+use crate::device::Device;
+use pellucid_ir::Result;
+use std::sync::atomic::Ordering;
+
+/// The tensor is free unless its array is pinned.
+pub(super) const UNMARKED: u8 = 0;
+/// [`Tensor::free`] has marked the tensor.
+const FREE: u8 = 1;
+/// The tensor was pinned after its array was created.
+const PINNED: u8 = 2;
+
+impl Tensor {
+    /// Returns whether the tensor is free: an operation with a tensor that is pinned to another device copies it there.
+    ///
+    /// A tensor that is created from host values is free, and so is the result of an operation on free tensors.
+    /// [`Tensor::to`] pins a tensor.
+    ///
+    /// ```
+    /// use pellucid_tensor::{Device, Tensor};
+    /// let x = Tensor::from([1.0f32, 2.0]);
+    /// let y = x.to(Device::cpu())?;
+    /// assert!(x.is_free() && !y.is_free() && !(&x * &y).is_free());
+    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// ```
+    #[inline]
+    pub fn is_free(&self) -> bool {
+        match self.0.mark.load(Ordering::Relaxed) {
+            UNMARKED => !self.array().is_pinned(),
+            mark => mark == FREE,
+        }
+    }
+
+    /// Marks the tensor as [free](Tensor::is_free). The history does not change, and results that were computed from it
+    /// stay pinned.
+    pub fn free(&self) {
+        self.0.mark.store(FREE, Ordering::Relaxed);
+    }
+
+    /// Pins this tensor to its device, as [`Tensor::to`] pins its result, and returns the handle.
+    #[doc(hidden)]
+    pub fn pinned(self) -> Tensor {
+        self.0.mark.store(PINNED, Ordering::Relaxed);
+        self
+    }
+
+    /// Returns a copy of the elements on `device`, which `copy` makes if there is none of their present version.
+    pub(crate) fn device_copy(&self, device: Device, copy: impl FnOnce() -> Result<Array>) -> Result<Array> {
+        let version = self.array().storage().version();
+        let copies = &self.0.details().device_copies;
+        let mut copies = copies.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        copies.retain(|copy| copy.version == version);
+        if let Some(copy) = copies.iter().find(|copy| copy.array.device() == device) {
+            return Ok(copy.array.clone());
+        }
+        let array = copy()?;
+        copies.push(DeviceCopy { version, array: array.clone() });
+        Ok(array)
+    }
+}

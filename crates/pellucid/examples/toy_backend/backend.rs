@@ -1,0 +1,162 @@
+//! A complete backend: buffers in host memory, copies, and kernels for `f32` arithmetic. All other kernels run on the
+//! CPU.
+
+use pellucid_ir::backend::{Backend, Buffer, DeviceKind, Driver, MemoryStats, Storage, Support, View};
+use pellucid_ir::formula::{Binary, InstructionOperand, Op, Program, UniformSource};
+use pellucid_ir::kernel::{Kernel, Map};
+use pellucid_ir::{DType, Error, Result, Scalar};
+use std::any::Any;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Opens the devices `toy:0`, `toy:1`, and so on.
+pub struct ToyDriver;
+
+impl Driver for ToyDriver {
+    fn name(&self) -> &'static str {
+        "toy"
+    }
+    fn kind(&self) -> DeviceKind {
+        DeviceKind::Gpu
+    }
+    fn is_available(&self) -> bool {
+        true
+    }
+    fn open(&self, index: usize) -> Result<Box<dyn Backend>> {
+        Ok(Box::new(Toy { name: format!("toy:{index}") }))
+    }
+}
+
+/// A device.
+struct Toy {
+    name: String,
+}
+
+/// Memory of the device, which is allocated at the first write.
+struct ToyBuffer {
+    bytes: usize,
+    contents: Mutex<Option<Vec<u8>>>,
+}
+
+impl Buffer for ToyBuffer {
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+    fn is_allocated(&self) -> bool {
+        self.lock().is_some()
+    }
+}
+
+impl ToyBuffer {
+    fn lock(&self) -> MutexGuard<'_, Option<Vec<u8>>> {
+        self.contents.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Returns the contents of a storage of this backend, and allocates them if there are none.
+    fn of<R>(storage: &Storage, access: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
+        let buffer: &dyn Any = storage.buffer().as_any();
+        let foreign = || Error::invalid("toy", "a storage belongs to another backend");
+        let buffer: &ToyBuffer = buffer.downcast_ref().ok_or_else(foreign)?;
+        Ok(access(buffer.lock().get_or_insert_with(|| vec![0; buffer.bytes])))
+    }
+}
+
+impl Backend for Toy {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn storage(&self, bytes: usize) -> Result<Arc<Storage>> {
+        Ok(Arc::new(Storage::new(ToyBuffer { bytes, contents: Mutex::new(None) })))
+    }
+
+    fn support(&self, kernel: &Kernel) -> Support {
+        match kernel {
+            Kernel::Map(map) if is_arithmetic(&map.program) => Support::Native,
+            _ => Support::Fallback,
+        }
+    }
+
+    fn run(&self, kernel: &Kernel, inputs: &[View<'_>], outputs: &[View<'_>]) -> Result<()> {
+        match (kernel, outputs) {
+            (Kernel::Map(map), [output]) => run_map(map, inputs, output),
+            _ => Err(Error::invalid(kernel.name(), "this backend runs arithmetic only")),
+        }
+    }
+
+    fn upload(&self, bytes: &[u8], to: &Storage) -> Result<()> {
+        ToyBuffer::of(to, |contents| contents[..bytes.len()].copy_from_slice(bytes))
+    }
+
+    fn download(&self, from: &Storage, offset: usize, into: &mut [u8]) -> Result<()> {
+        ToyBuffer::of(from, |contents| into.copy_from_slice(&contents[offset..offset + into.len()]))
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn memory_stats(&self) -> MemoryStats {
+        MemoryStats::default()
+    }
+
+    fn set_memory_cap(&self, _: usize) {}
+
+    fn trim(&self) {}
+}
+
+/// Returns whether a program consists of sums, differences, products and quotients of `f32`.
+fn is_arithmetic(program: &Program) -> bool {
+    let known = |op| matches!(op, Op::Binary(Binary::Add | Binary::Sub | Binary::Mul | Binary::Div));
+    !program.is_row()
+        && program.outputs.len() == 1
+        && program.inputs.iter().all(|input| input.storage == DType::F32)
+        && program.outputs[0].storage == DType::F32
+        && program.steps.iter().all(|step| known(step.op) && step.compute == DType::F32.compute())
+}
+
+/// Computes a map element by element.
+fn run_map(map: &Map, inputs: &[View<'_>], output: &View<'_>) -> Result<()> {
+    let program = &map.program;
+    let values: Vec<Vec<f32>> = inputs.iter().map(|view| read(view, output)).collect::<Result<_>>()?;
+    let uniform = |source: UniformSource| match source {
+        UniformSource::Param(k) => map.params[k as usize],
+        UniformSource::Literal(value) => value,
+        UniformSource::RowLength => Scalar::Int(0),
+    };
+    let uniforms: Vec<f32> = program.uniforms.iter().map(|u| uniform(u.source).to_f64() as f32).collect();
+    let mut registers = vec![0.0f32; program.registers.len()];
+    let results = (0..output.layout.shape().size()).map(|i| {
+        let operand = |registers: &[f32], operand: InstructionOperand| match operand {
+            InstructionOperand::Input(k) => values[k as usize][i],
+            InstructionOperand::Uniform(u) => uniforms[u as usize],
+            InstructionOperand::Register(r) | InstructionOperand::Row(r) => registers[r as usize],
+        };
+        for step in &program.steps {
+            let (a, b) = (operand(&registers, step.args[0]), operand(&registers, step.args[1]));
+            let InstructionOperand::Register(into) = step.into else { continue };
+            registers[into as usize] = match step.op {
+                Op::Binary(Binary::Add) => a + b,
+                Op::Binary(Binary::Sub) => a - b,
+                Op::Binary(Binary::Mul) => a * b,
+                _ => a / b,
+            };
+        }
+        operand(&registers, program.outputs[0].value)
+    });
+    let results: Vec<f32> = results.collect();
+    ToyBuffer::of(output.storage, |contents| {
+        for (position, value) in output.layout.positions().zip(results) {
+            contents[position * 4..position * 4 + 4].copy_from_slice(&value.to_ne_bytes());
+        }
+    })
+}
+
+/// Returns the elements of a view, broadcast to the shape of the output, in row-major order.
+fn read(view: &View<'_>, output: &View<'_>) -> Result<Vec<f32>> {
+    let layout = view.layout.broadcast_to(output.layout.shape());
+    let layout = layout.ok_or_else(|| Error::invalid("toy", "the shapes do not broadcast"))?;
+    ToyBuffer::of(view.storage, |contents| {
+        let element = |position: usize| contents[position * 4..position * 4 + 4].try_into().map(f32::from_ne_bytes);
+        layout.positions().map(|position| element(position).unwrap_or(f32::NAN)).collect()
+    })
+}

@@ -1,0 +1,104 @@
+//! Modules and optimizers on other devices.
+
+use crate::toy;
+use pellucid::nn::optim::Optimizer;
+use pellucid::prelude::*;
+
+fn model() -> Sequential {
+    manual_seed(3);
+    sequential![Linear::new(3, 8), BatchNorm1d::new(8), Relu, Linear::new(8, 1)]
+}
+
+fn train(model: &Sequential, optimizer: &dyn Optimizer, steps: usize) -> Vec<f32> {
+    let x = Tensor::from([[0.1f32, 0.2, 0.3], [0.5, -0.4, 0.1], [-0.3, 0.8, -0.9], [0.0, 0.4, 0.7]]);
+    let y = Tensor::from([[1.0f32], [0.0], [0.5], [-1.0]]);
+    let step = |_| {
+        optimizer.zero_grad();
+        let loss = mse(&model.forward(&x), &y);
+        loss.backward();
+        optimizer.step();
+        loss.item::<f32>()
+    };
+    (0..steps).map(step).collect()
+}
+
+/// Returns the largest difference of two lists.
+fn difference(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+#[test]
+fn a_model_trains_alike_on_every_device() {
+    let optimizer =
+        |m: &Sequential| AdamW::new(m.parameters(), AdamWOptions { lr: 0.05, ..Default::default() }).unwrap();
+    let on_cpu = model();
+    let expected = train(&on_cpu, &optimizer(&on_cpu), 8);
+    let moved = model();
+    moved.to(toy(0)).unwrap();
+    assert!(moved.parameters().iter().all(|p| p.device() == toy(0) && !p.is_free()));
+    assert!(moved.buffers().iter().all(|b| b.device() == toy(0)));
+    let losses = train(&moved, &optimizer(&moved), 8);
+    assert!(difference(&losses, &expected) < 1e-5, "{losses:?} {expected:?}");
+}
+
+#[test]
+fn optimizers_stay_attached_to_a_model_that_moves() {
+    let on_cpu = model();
+    let options = || AdamWOptions { lr: 0.05, ..Default::default() };
+    let expected = train(&on_cpu, &AdamW::new(on_cpu.parameters(), options()).unwrap(), 9);
+    let moving = model();
+    let optimizer = AdamW::new(moving.parameters(), options()).unwrap();
+    let mut losses = Vec::new();
+    for device in [Device::cpu(), toy(0), Device::cpu()] {
+        moving.to(device).unwrap();
+        assert!(moving.parameters().iter().all(|p| p.grad().is_none_or(|g| g.device() == device)));
+        losses.extend(train(&moving, &optimizer, 3));
+        let state = optimizer.state();
+        assert!(state.iter().all(|(_, tensor)| tensor.device() == device), "the state must follow the parameters");
+    }
+    assert!(difference(&losses, &expected) < 1e-5, "{losses:?} {expected:?}");
+}
+
+#[test]
+fn a_model_may_span_devices() {
+    let (a, b) = (Linear::new(3, 4), Linear::new(4, 1));
+    a.to(toy(0)).unwrap();
+    b.to(toy(1)).unwrap();
+    let forward = |x: &Tensor| b.forward(&a.forward(x).relu().to(toy(1)).unwrap());
+    let parameters: Vec<Parameter> = a.parameters().into_iter().chain(b.parameters()).collect();
+    let optimizer = AdamW::new(parameters.clone(), AdamWOptions { lr: 0.05, ..Default::default() }).unwrap();
+    let x = Tensor::from([[0.1f32, 0.2, 0.3], [0.5, -0.4, 0.1]]);
+    let mut losses = Vec::new();
+    for _ in 0..30 {
+        optimizer.zero_grad();
+        let loss = forward(&x).square().mean(..);
+        loss.backward();
+        assert!(parameters.iter().all(|p| p.grad().is_none_or(|g| g.device() == p.device())));
+        optimizer.step();
+        losses.push(loss.item::<f32>());
+    }
+    assert!(losses[29] < 0.5 * losses[0], "{losses:?}");
+    let error = ops::add(&a.forward(&x), &b.forward(&Tensor::zeros([2, 4], DType::F32))).unwrap_err();
+    assert!(matches!(error, Error::DeviceMismatch { .. }));
+}
+
+#[test]
+fn a_view_or_a_result_is_not_moved_in_place() {
+    let x = Tensor::from([[1.0f32, 2.0], [3.0, 4.0]]).requires_grad_(true);
+    assert!((&x * 2.0).to_(toy(0)).is_err());
+    let view = x.detach().select(0, 0);
+    assert!(view.to_(toy(0)).is_err());
+    let handle = x.clone();
+    x.to_(toy(0)).unwrap();
+    assert_eq!((handle.device(), handle.to_vec::<f32>()), (toy(0), vec![1.0, 2.0, 3.0, 4.0]));
+}
+
+#[test]
+fn the_memory_of_a_moved_model_is_released() {
+    let model = Linear::new(256, 1024);
+    let before = Device::cpu().memory_stats().in_use;
+    model.to(toy(0)).unwrap();
+    let after = Device::cpu().memory_stats().in_use;
+    assert!(before >= after + 1024 * 1024, "{before} {after}");
+}
