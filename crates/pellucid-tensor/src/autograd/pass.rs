@@ -2,6 +2,7 @@
 
 use super::anomaly::forward_location;
 use super::constant::with_zero_derivative;
+use super::placement::on_device_of;
 use crate::autocast::{autocast_dtype, autocast_off};
 use crate::engine::{self, AddressHasher};
 use crate::grad_mode::set_grad_enabled;
@@ -259,7 +260,7 @@ impl<'a> BackwardPass<'a> {
             // Only the pass owns these ones.
             None => ones_like(output)?,
             Some(g) if g.shape() == output.shape() => {
-                let gradient = to_dtype(&g, output.dtype())?;
+                let gradient = to_dtype(&on_device_of(op, output, &g)?, output.dtype())?;
                 self.shared.insert(&gradient);
                 gradient
             }

@@ -299,10 +299,20 @@ impl Tensor {
     /// assert_eq!(x.grad().unwrap().item::<f64>(), 60.0);
     /// ```
     ///
+    /// A [free](Tensor::is_free) gradient is copied to the device of this tensor.
+    ///
     /// # Panics
-    /// If its shape or dtype are not this tensor's.
+    /// If its shape or dtype are not this tensor's, or if it is pinned to another device.
     #[track_caller]
-    pub fn set_grad(&self, gradient: Option<Tensor>) {
+    pub fn set_grad(&self, mut gradient: Option<Tensor>) {
+        if let Some(g) = gradient.as_mut().filter(|g| g.device() != self.device()) {
+            let devices = || [g.device(), self.device()].map(|device| device.name().to_string()).into();
+            panic::unwrap(
+                g.is_free().then_some(()).ok_or_else(|| Error::DeviceMismatch { op: "set_grad", devices: devices() }),
+            );
+            let device = self.device();
+            *g = Tensor::from(panic::unwrap(g.device_copy(device, || g.array().copy_to_device(device)))).pinned();
+        }
         if let Some(g) = &gradient {
             let help = "a gradient must have its tensor's shape and dtype";
             panic::unwrap(if g.shape() != self.shape() {

@@ -1,6 +1,7 @@
 //! The driver: checks every row and reports all failures.
 
 use super::data::{LAYOUTS, dtype_of, epsilon, operands, round, stretched, tensor, values, with_layout};
+use super::devices;
 use super::gradients;
 use super::nd::{Nd, zip};
 use super::orders;
@@ -89,6 +90,7 @@ fn all(row: &Row, case: &Case, report: &mut Report) {
         report.section(dtype, |report| value(row, case, &[dtype], report));
     }
     report.section("layouts", |report| layouts(row, case, report));
+    report.section("another device", |report| devices::check(row, case, report));
     if case.dtypes {
         report.section("dtypes", |report| dtypes(row, case, report));
     }

@@ -81,7 +81,7 @@ fn both_orders(
 }
 
 /// Returns the gradients of all tracked inputs, weighted so that symmetry does not hide errors.
-fn gradient_of(call: &dyn Fn(&[Tensor]) -> Result<Vec<Tensor>>, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+pub fn gradient_of(call: &dyn Fn(&[Tensor]) -> Result<Vec<Tensor>>, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
     let outputs: Vec<Tensor> = call(inputs)?.into_iter().filter(|y| y.requires_grad()).collect();
     let weights = |y: &Tensor| {
         let wave =

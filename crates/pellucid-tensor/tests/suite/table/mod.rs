@@ -5,6 +5,7 @@
 //!
 //! - the value, in `f64` and `f32`, with broadcasting, zero-size and 0-d inputs;
 //! - equal bits for transposed, reversed, strided, offset and broadcast inputs;
+//! - equal bits on another device, and outputs and gradients on the device of the inputs;
 //! - every dtype, and every pair of dtypes: the dtype of the result, its value, or an error that changes nothing;
 //! - NaN, ±∞ and ±0;
 //! - gradients of first and second order against central differences: of all inputs, of each alone, of one tensor that
@@ -17,6 +18,7 @@
 mod algebra;
 mod coverage;
 mod data;
+mod devices;
 mod driver;
 mod gradients;
 mod kinks;

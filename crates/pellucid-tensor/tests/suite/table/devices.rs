@@ -1,0 +1,55 @@
+//! Rows on another device: the backend of an example, most of whose kernels run on the CPU, so the bits are the same.
+
+use super::data::{operands, values};
+use super::driver::Report;
+use super::gradients::gradient_of;
+use super::row::{Case, Gradient, Row};
+use pellucid_tensor::{DType, Device, Result, Tensor};
+use std::sync::Once;
+
+#[path = "../../../../pellucid/examples/toy_backend/backend.rs"]
+mod backend;
+
+/// Returns the device.
+pub fn toy() -> Device {
+    static REGISTERED: Once = Once::new();
+    REGISTERED.call_once(|| Device::register(backend::ToyDriver).expect("the name of the driver must be new"));
+    "toy:0".parse().expect("a registered device must be found")
+}
+
+/// Checks that outputs and gradients are on the device of the inputs, with the bits that the CPU computes.
+pub fn check(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
+    let floats = row.rules.iter().all(|r| r.result(DType::F32).is_some());
+    let (_, on_cpu) = operands(row.name, case, &[if floats { DType::F32 } else { DType::I32 }]);
+    if on_cpu.is_empty() {
+        return Ok(());
+    }
+    let device = toy();
+    let moved: Vec<Tensor> = on_cpu.iter().map(|t| t.to(device)).collect::<Result<_>>()?;
+    let mut compare = |what: &str, (got, on): (&Tensor, Device), expected: &Tensor| {
+        report.expect(got.device() == on, || format!("{what} is on {}, expected {on}", got.device()));
+        report.expect(got.shape() == expected.shape() && bits(got) == bits(expected), || {
+            format!("{what} is {got:?}, but must be {expected:?} as on the CPU")
+        });
+    };
+    for (k, (got, expected)) in (case.call)(&moved)?.iter().zip(&(case.call)(&on_cpu)?).enumerate() {
+        compare(&format!("output {k}"), (got, device), expected);
+    }
+    if !floats || case.values_only || row.gradient == Gradient::Untracked {
+        return Ok(());
+    }
+    let tracked = |t: &Tensor, i: usize| t.detach().requires_grad_(case.inputs[i].is_number());
+    let [expected, got] = [&on_cpu, &moved].map(|list| {
+        let leaves: Vec<Tensor> = list.iter().enumerate().map(|(i, t)| tracked(t, i)).collect();
+        gradient_of(&*case.call, &leaves)
+    });
+    for (k, (got, expected)) in got?.iter().zip(&expected?).enumerate() {
+        compare(&format!("gradient {k}"), (got, device), expected);
+    }
+    Ok(())
+}
+
+/// Returns the bits of the elements, with one pattern for all NaNs.
+fn bits(x: &Tensor) -> Vec<u64> {
+    values(x).into_iter().map(|v| if v.is_nan() { u64::MAX } else { v.to_bits() }).collect()
+}
