@@ -236,7 +236,9 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
     let name = &signature.ident;
     let mut parameters = signature.inputs.iter();
     if !matches!(parameters.next(), Some(FnArg::Typed(first)) if matches!(&*first.ty, Type::Reference(_))) {
-        return Err(Error::new(signature.span(), "the first parameter of an operation must be `&Tensor`"));
+        let message =
+            "the first parameter of a method must be `&Tensor`; `#[operation]` defines an operation without a method";
+        return Err(Error::new(signature.span(), message));
     }
     let parameters: Vec<_> = parameters.collect();
     let arguments: Vec<_> = parameters.iter().map(|p| plain_name(p)).collect::<Result<_>>()?;

@@ -340,7 +340,10 @@ pub unsafe fn transpose<T: Element>(
     width: usize,
     to: *mut T,
 ) {
-    debug_assert!(from.depth == 1 && lanes <= width, "{lanes} lanes in rows of {width}, {from:?}");
+    debug_assert!(
+        from.depth == 1 && lanes <= width,
+        "`from.depth` must be 1 and the width at least the number of lanes: {lanes} lanes, width {width}, {from:?}"
+    );
     // SAFETY: the contract of `PackPanels::transpose`. *Source* is its *Range* with contiguous k indices. *Target* is
     // its *Target* and *Row length*. The caller guarantees *Isa*.
     unsafe {

@@ -94,7 +94,7 @@ impl<T: Element> PackLanes<'_, T> {
     /// - The contract of [`Vector`] holds: the instruction set of `V` is enabled in the calling function.
     #[inline(always)]
     pub(crate) unsafe fn copy<V: Vector<Scalar = T>>(&self) {
-        debug_assert!(self.runs.iter().all(|p| p.lane + p.count <= V::LANES), "a run is longer than a vector");
+        debug_assert!(self.runs.iter().all(|p| p.lane + p.count <= V::LANES), "a run extends beyond the vector");
         debug_assert!(
             self.offsets.len() <= 1 || self.to_stride >= V::LANES,
             "packed vectors overlap: their stride {} is less than their length",

@@ -2,7 +2,8 @@
 //! formulas and kernels ([`formula`](mod@formula), [`kernel`]), plans of kernels ([`plan`]), and the interface of a
 //! device ([`backend`]).
 //!
-//! This crate is pure: it executes nothing, reads and writes no file, and contains no `unsafe`.
+//! This crate is pure: it runs no kernel, reads and writes no file, and contains no `unsafe`. A scalar evaluator of
+//! formulas is the reference of tests.
 //!
 //! | module | contents |
 //! | --- | --- |

@@ -1,4 +1,4 @@
-//! All differentiable operations, with the domains of their inputs.
+//! Differentiable operations, with the domains of their inputs.
 
 /// A list of operations of one kind, each with the domains of its inputs and its body.
 macro_rules! entries {

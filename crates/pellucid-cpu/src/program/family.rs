@@ -24,7 +24,8 @@ impl CpuFamily for Map {
         if outputs.iter().all(|o| o.shape() == shape) && inputs.iter().all(|i| broadcasts_to(i.shape(), shape)) {
             return Ok(());
         }
-        Err(shape_error(program, inputs, outputs))
+        let rule = "the inputs must broadcast to the shape of the outputs";
+        Err(shape_error(program, inputs, outputs, rule))
     }
 
     #[inline]
@@ -39,7 +40,9 @@ impl CpuFamily for Row {
     fn check(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
         let program = &*self.program;
         check_dtypes(program, inputs, outputs)?;
-        let error = || shape_error(program, inputs, outputs);
+        let rule = "the operands must broadcast to one shape, which outputs with one value per element have; operands \
+                    with one value per row have length 1 along the axes of the row";
+        let error = || shape_error(program, inputs, outputs, rule);
         let shape = common_bounded_shape(inputs.iter().chain(outputs)).ok_or_else(error)?;
         let per_row = program.inputs.iter().map(|l| l.per_row).chain(program.outputs.iter().map(|s| s.per_row));
         let per_row_shape = self.axes.keepdims(&shape);
@@ -64,7 +67,8 @@ impl CpuFamily for Reduce {
         let shape = common_bounded_shape(inputs.iter());
         let fits = |shape: &Shape| self.axes.keepdims(shape) == *output.shape() && axes_in_range(self.axes, shape);
         if !shape.is_some_and(|shape| fits(&shape)) {
-            return Err(shape_error(program, inputs, outputs));
+            let rule = "the output must have the common shape of the inputs with length 1 along the reduced axes";
+            return Err(shape_error(program, inputs, outputs, rule));
         }
         if output.dtype == self.output { Ok(()) } else { Err(dtype_error(program, inputs, outputs)) }
     }
@@ -142,13 +146,9 @@ fn dtype_error(program: &Program, inputs: &[Operand<'_>], outputs: &[Operand<'_>
     Error::dtypes(program.name, actual, format!("the program was compiled for {expected:?}"))
 }
 
-/// Returns the error for operands whose shapes do not fit together.
+/// Returns the error for operands whose shapes do not obey `rule`.
 #[cold]
-fn shape_error(program: &Program, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Error {
+fn shape_error(program: &Program, inputs: &[Operand<'_>], outputs: &[Operand<'_>], rule: &str) -> Error {
     let shapes = inputs.iter().chain(outputs).map(|o| o.shape());
-    Error::shapes(
-        program.name,
-        shapes,
-        "the inputs must broadcast to the shape of the outputs (the inputs are listed before the outputs)",
-    )
+    Error::shapes(program.name, shapes, format!("{rule} (the inputs are listed before the outputs)"))
 }

@@ -34,9 +34,12 @@ pub(crate) unsafe fn transpose_matrix(
     let dense = |row: isize, count: usize, len: usize| count <= 1 || row.unsigned_abs() >= len * size;
     debug_assert!(
         dense(to_row, rows, cols),
-        "the target's rows overlap or are misaligned: {cols} elements of {size} bytes, {to_row} bytes apart"
+        "the target's rows overlap: {cols} elements of {size} bytes, {to_row} bytes apart"
     );
-    debug_assert!(from_row == 0 || dense(from_row, cols, rows) || from_row.unsigned_abs().is_multiple_of(size));
+    debug_assert!(
+        cols <= 1 || from_row.unsigned_abs().is_multiple_of(size),
+        "the source's rows are misaligned: elements of {size} bytes, {from_row} bytes apart"
+    );
     // SAFETY: the element type has `size` bytes; the caller guarantees *Source*, *Target* and *Disjoint* (this
     // function's contract).
     unsafe {

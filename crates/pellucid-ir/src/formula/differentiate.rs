@@ -70,6 +70,8 @@ fn binary(op: Binary, [a, b]: [Expr; 2], y: Expr, g: Expr) -> [Option<Expr>; 2] 
     let both = |da: Expr, db: Expr| [Some(da), Some(db)];
     // The selected operand gets the whole gradient; at ties each gets half.
     let wins = |loses: Expr, ties: Expr| Some(loses.select(0, ties.select(0.5 * g, g)));
+    // The same function of the neighbouring orders.
+    let (below, above) = (|| Expr::binary(op, a - 1, b), || Expr::binary(op, a + 1, b));
     match op {
         Add => both(g, g),
         Sub => both(g, -g),
@@ -90,17 +92,11 @@ fn binary(op: Binary, [a, b]: [Expr; 2], y: Expr, g: Expr) -> [Option<Expr>; 2] 
         }
         // The derivative combines the functions of the neighbouring orders; for a scaled function it also contains the
         // derivative of the scale.
-        BesselJ | BesselY | BesselI | BesselIe | BesselK | BesselKe => {
-            let (below, above) = (Expr::binary(op, a - 1, b), Expr::binary(op, a + 1, b));
-            let db = match op {
-                BesselJ | BesselY => 0.5 * (below - above),
-                BesselI => 0.5 * (below + above),
-                BesselIe => 0.5 * (below + above) - b.signum() * y,
-                BesselK => -0.5 * (below + above),
-                _ => y - 0.5 * (below + above),
-            };
-            [None, Some(g * db)]
-        }
+        BesselJ | BesselY => [None, Some(g * (0.5 * (below() - above())))],
+        BesselI => [None, Some(g * (0.5 * (below() + above())))],
+        BesselIe => [None, Some(g * (0.5 * (below() + above()) - b.signum() * y))],
+        BesselK => [None, Some(g * (-0.5 * (below() + above())))],
+        BesselKe => [None, Some(g * (y - 0.5 * (below() + above())))],
         FloorDiv | And | Or | Xor | Shl | Shr | Lt | Le | Gt | Ge | Eq | Ne => [None, None],
     }
 }

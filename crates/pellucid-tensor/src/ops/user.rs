@@ -8,7 +8,7 @@ use pellucid_ir::{Result, Scalar};
 
 /// Applies a user-defined elementwise formula to tensors that broadcast, in one kernel. Returns every output.
 ///
-/// The formula is as fast as a built-in operation, and differentiable to any order.
+/// The formula is compiled and fused by the same code as a built-in operation, and is differentiable to any order.
 ///
 /// ```
 /// use pellucid_tensor::{formula, ops, Tensor};

@@ -20,8 +20,8 @@ pub(super) fn recognize(bytes: &[u8]) -> Option<String> {
 const TORCH: &str = "in Python, safetensors.torch.save_file(torch.load(path, weights_only=True), new_path) writes its state dict as one";
 const NUMPY: &str = "in Python, safetensors.numpy.save_file({\"name\": numpy.load(path)}, new_path) writes it as one";
 const NPZ: &str = "in Python, safetensors.numpy.save_file(dict(numpy.load(path)), new_path) writes its arrays as one";
-const ONNX: &str = "in Python, onnx.numpy_helper.to_array gives each of onnx.load(path).graph.initializer, which \
-                    safetensors.numpy.save_file writes as one";
+const ONNX: &str = "in Python, safetensors.numpy.save_file({t.name: onnx.numpy_helper.to_array(t) for t in \
+                    onnx.load(path).graph.initializer}, new_path) writes its weights as one";
 const UNPACK: &str = "unpack it first";
 const CONVERT: &str = "read its arrays in Python and write them with safetensors.numpy.save_file";
 const PUBLISHED: &str = "most publishers of such a model have it in safetensors files too";

@@ -132,7 +132,8 @@ fn is_temporary(name: &OsStr, prefix: &OsStr) -> bool {
     is_number(numbers.next()) && is_number(numbers.next()) && numbers.next().is_none()
 }
 
-/// Creates a file that only readers of the old file can read.
+/// Creates a file. If it replaces an old file, only the owner can access it until it gets the permissions of the old
+/// file.
 #[cfg(unix)]
 fn create_private(path: &Path, old: Option<&Metadata>) -> Result<File> {
     use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -140,6 +141,7 @@ fn create_private(path: &Path, old: Option<&Metadata>) -> Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(mode).open(path)
 }
 
+/// Creates a file with the default permissions.
 #[cfg(not(unix))]
 fn create_private(path: &Path, _: Option<&Metadata>) -> Result<File> {
     File::create_new(path)

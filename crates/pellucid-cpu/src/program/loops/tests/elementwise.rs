@@ -27,7 +27,7 @@ fn unary_loops_agree_on_every_isa() {
 /// Tests that the loops compute the functions of `math`.
 #[test]
 fn unary_loops_match_the_scalar_functions() {
-    let functions: [(Unary, fn(f32) -> f32); 30] = [
+    let functions: [(Unary, fn(f32) -> f32); 33] = [
         (Unary::Sign, f32::sign),
         (Unary::Floor, f32::floor),
         (Unary::Ceil, f32::ceil),
@@ -50,6 +50,9 @@ fn unary_loops_match_the_scalar_functions() {
         (Unary::Sinh, Real::sinh),
         (Unary::Cosh, Real::cosh),
         (Unary::Tanh, Real::tanh),
+        (Unary::Asinh, Real::asinh),
+        (Unary::Acosh, Real::acosh),
+        (Unary::Atanh, Real::atanh),
         (Unary::Sigmoid, Real::sigmoid),
         (Unary::Erf, Real::erf),
         (Unary::Erfc, Real::erfc),
