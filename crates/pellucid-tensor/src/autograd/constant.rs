@@ -1,7 +1,6 @@
 //! Constant gradients with a recorded derivative of zero, so that they can be differentiated again.
 
 use super::operation::record_outputs;
-use crate::ops::fill::zeros;
 use crate::tensor::{Derivative, Edge, InputGradients, NeedsInputGrad, OutputGradients, SavedTensors, Tensor};
 use pellucid_ir::Result;
 use smallvec::smallvec;
@@ -14,11 +13,13 @@ impl Derivative for ZeroDerivative {
         "constant"
     }
 
-    fn backward(&self, saved: &SavedTensors, _: &OutputGradients, needed: NeedsInputGrad) -> Result<InputGradients> {
-        let zeros = |i| {
-            let meta = saved.wants(needed, i).then(|| saved.meta(i));
-            meta.map(|meta| zeros(&meta.shape, meta.dtype)).transpose()
-        };
+    fn backward(
+        &self,
+        saved: &SavedTensors,
+        grads: &OutputGradients,
+        needed: NeedsInputGrad,
+    ) -> Result<InputGradients> {
+        let zeros = |i| saved.wants(needed, i).then(|| grads.zeros(saved.meta(i).clone())).transpose();
         (0..saved.inputs()).map(zeros).collect()
     }
 }

@@ -1,5 +1,6 @@
 //! Matrices of derivatives, computed row by row: `jacobian`, `hessian`.
 
+use super::placement::on_device_of;
 use super::transform::{GradOptions, REDUCE_THE_VALUE, grad, track_inputs};
 use crate::grad_mode::{enable_grad, is_grad_enabled};
 use crate::ops;
@@ -28,7 +29,7 @@ pub fn jacobian(f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result
     let y = f(&x)?;
     let shape: Shape = y.shape().iter().chain(x.shape().iter()).copied().collect();
     if !y.requires_grad() || y.size() == 0 {
-        let zeros = ops::zeros(shape, x.dtype())?;
+        let zeros = on_device_of("jacobian", &x, &ops::zeros(shape, x.dtype())?)?;
         return Ok((y, zeros));
     }
     let numbers = ops::reshape(&Tensor::arange(0, y.size() as i64, 1), y.shape())?;
@@ -66,7 +67,7 @@ pub fn hessian(f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result<
         }
         let first = match y.requires_grad() {
             true => grad(&[&y], &[x], GradOptions { create_graph: true, ..Default::default() })?.remove(0),
-            false => ops::zeros(x.shape(), x.dtype())?,
+            false => ops::zeros_like(x)?,
         };
         value = Some(y);
         Ok(first)

@@ -109,6 +109,9 @@ pub fn apply<O: Operation>(op: O, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor
 }
 
 /// Applies an operation that has one output.
+///
+/// # Errors
+/// Those of [`apply`]; [`Error::InvalidArgument`] if `forward` returns several outputs.
 pub fn apply_one<O: Operation>(op: O, inputs: &[&Tensor]) -> Result<Tensor> {
     apply_one_object(&mut Some(op), inputs)
 }
@@ -178,8 +181,13 @@ fn forward_of(op: &dyn Operation, inputs: &[&Array], saves: &mut SaveForBackward
 }
 
 fn apply_one_object(op: &mut dyn AppliedOperation, inputs: &[&Tensor]) -> Result<Tensor> {
+    let name = op.operation().name();
     let mut outputs = apply_object(op, inputs)?;
-    Ok(outputs.pop().expect("an operation that is passed to apply_one must have one output"))
+    if outputs.len() > 1 {
+        let reason = format!("forward returned {} outputs, and apply_one() returns one; use apply()", outputs.len());
+        return Err(Error::invalid(name, reason));
+    }
+    Ok(outputs.pop().expect("an applied operation must have an output"))
 }
 
 /// Returns the arrays of tensors.

@@ -8,7 +8,7 @@ use super::pass::{BackwardOptions, BackwardPass, GradTarget, with_unique_storage
 use crate::engine;
 use crate::grad_mode::{enable_grad, is_grad_enabled};
 use crate::ops::copy::identity;
-use crate::ops::fill::zeros;
+use crate::ops::fill::zeros_like;
 use crate::tensor::{Edge, Tensor};
 use pellucid_ir::{Error, Result};
 
@@ -91,7 +91,7 @@ pub(crate) fn collect_gradients(outputs: &[&Tensor], inputs: &[&Tensor], options
         .zip(inputs)
         .map(|(target, input)| match target.gradient {
             Some(gradient) => with_unique_storage(gradient, &mut shared),
-            None => zeros(input.shape(), input.dtype()),
+            None => zeros_like(input),
         })
         .collect()
 }
@@ -179,7 +179,7 @@ pub fn jvp(
     let inputs = track_inputs(create_graph, inputs)?;
     let outputs = f(&inputs)?;
     let products = engine::run_deferred(|| {
-        let dual = |y: &Tensor| Ok(zeros(y.shape(), y.dtype())?.requires_grad_(true));
+        let dual = |y: &Tensor| Ok(zeros_like(y)?.requires_grad_(true));
         let duals: Vec<Tensor> = outputs.iter().map(dual).collect::<Result<_>>()?;
         let duals: Vec<&Tensor> = duals.iter().collect();
         // If the gradient of an output does not depend on its dual variable, the output does not depend on the inputs.

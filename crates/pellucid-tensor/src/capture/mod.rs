@@ -147,7 +147,8 @@ impl Captured<'_> {
     ///
     /// # Errors
     /// [`Error::InputMismatch`] for another number of inputs; [`Error::InvalidArgument`] for an input that shares
-    /// memory with a tensor that the step writes before its last read of the input. The step is recorded again, with
+    /// memory with a tensor that the step writes before its last read of the input; the error of a kernel that refuses
+    /// a value, such as an index out of bounds: kernels before it have then written. The step is recorded again, with
     /// the errors of [`capture`], if shapes or dtypes differ, if gradients have other storage, or if the closure uses
     /// other tensors than before. A tensor counts as replaced if only recorded steps hold it. In debug builds, launches
     /// 2 and 3 run [`verify`](Captured::verify) first, which may return [`Error::CaptureChanged`].

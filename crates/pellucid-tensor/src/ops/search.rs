@@ -1,6 +1,7 @@
 //! Binary search in sorted rows, and histograms.
 
 use super::axes::Axes;
+use crate::autograd::on_device_of;
 use crate::engine;
 use crate::ops::precision::in_single;
 use crate::ops::{self, check};
@@ -186,7 +187,7 @@ fn histogram_of(
         // Cells are numbered in row-major order.
         place = ops::add(&ops::mul(&place, len as i64)?, &bin)?;
         shape.push(len);
-        all.push(edges);
+        all.push(on_device_of(op, &x, &edges)?);
     }
     // Elements are counted as integers, since `f32` cannot represent all of them above 2²⁴.
     let weights = weights.map_or_else(|| ops::ones([count], DType::I64), ops::ravel)?;

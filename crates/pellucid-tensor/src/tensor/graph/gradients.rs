@@ -51,14 +51,21 @@ impl OutputGradients<'_> {
             }
             Some(None) => {
                 let Meta { shape, dtype } = &self.node.metas[index];
-                let zeros = Array::filled(Device::cpu(), *dtype, shape.clone(), 0.into());
-                let named = |mut error: Error| {
-                    error.set_operation("zeros");
-                    error
-                };
-                zeros.map(Tensor::from).map_err(named)
+                self.zeros(Meta { shape: shape.clone(), dtype: *dtype })
             }
         }
+    }
+
+    /// Returns zeros on the device of the gradients.
+    pub(crate) fn zeros(&self, meta: Meta) -> Result<Tensor> {
+        let first = self.values.iter().flatten().next();
+        let device = first.map_or_else(Device::cpu, |gradient| gradient.device());
+        let mut zeros = Array::filled(device, meta.dtype, meta.shape, 0.into()).map_err(|mut error| {
+            error.set_operation("zeros");
+            error
+        })?;
+        zeros.set_pinned(first.is_some_and(|gradient| !gradient.is_free()));
+        Ok(Tensor::from(zeros))
     }
 
     /// Returns the gradient of output `index`, or `None` if the output has no gradient in this pass.
