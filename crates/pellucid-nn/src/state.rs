@@ -168,6 +168,6 @@ fn load_entries(own: &[(String, Tensor)], state: &StateDict, strict: bool) -> Re
     // All fallible work (memory, missing values) is done before the first write.
     let found = values.iter().filter_map(|own| Some((own.tensor, own.value(state).transpose()?)));
     let found: Vec<(&Tensor, Tensor)> = found.map(|(own, value)| Ok((own, value?))).collect::<Result<_>>()?;
-    found.iter().try_for_each(|(own, value)| ops::copy_(own, value))?;
+    found.iter().try_for_each(|(own, value)| ops::copy_(own, &value.to(own.device())?))?;
     Ok(IncompatibleKeys { missing, unexpected })
 }

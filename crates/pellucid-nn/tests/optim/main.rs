@@ -2,6 +2,8 @@
 
 mod arguments;
 mod clip_scaler_average;
+#[path = "../reference/device.rs"]
+mod device;
 mod groups;
 mod half_precision;
 mod numbers;

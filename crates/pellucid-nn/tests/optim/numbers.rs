@@ -1,10 +1,11 @@
 //! Every optimizer that PyTorch has against its values, over 50 steps and several sets of options.
 
+use crate::device::toy;
 use crate::papers::PAPERS;
 use crate::{close, flat, numbers_of, parameters, set_gradients};
 use pellucid_nn::Parameter;
 use pellucid_nn::optim::*;
-use pellucid_tensor::{DType, Tensor};
+use pellucid_tensor::{DType, Device, Tensor};
 use std::collections::BTreeMap;
 
 pub(crate) type Make = fn(Vec<Parameter>, usize) -> Box<dyn Optimizer>;
@@ -125,6 +126,33 @@ fn every_optimizer_is_compared() {
     }
     for (kind, name) in TYPES {
         assert!(OPTIMIZERS.contains(name), "{kind}: the list of optim/mod.rs must contain {name}");
+    }
+}
+
+/// The parameters and the state of every optimizer have the same bits on another device, also after a move.
+#[test]
+fn every_optimizer_equals_itself_on_another_device() {
+    for &(kind, cases, make) in KINDS {
+        for case in 0..cases {
+            for dtype in [DType::F32, DType::BF16] {
+                let run = |devices: [Device; 2]| -> Vec<Vec<u8>> {
+                    let optimizer = make(parameters(kind == "muon", dtype), case);
+                    for (t, device) in [1.0, 2.0, 3.0, 4.0].into_iter().zip(devices.iter().cycle()) {
+                        optimizer.parameters().iter().for_each(|p| p.to_(*device).unwrap());
+                        set_gradients(&*optimizer, t);
+                        optimizer.step();
+                        assert!(optimizer.parameters().iter().all(|p| p.device() == *device));
+                    }
+                    let state = optimizer.state();
+                    let parameters = optimizer.parameters().iter().map(|p| p.tensor().clone());
+                    let all = parameters.chain(state.into_iter().map(|(_, tensor)| tensor));
+                    all.map(|tensor| tensor.to_bytes().unwrap()).collect()
+                };
+                let expected = run([Device::cpu(); 2]);
+                assert!(run([toy(); 2]) == expected, "{kind}.{case} {dtype}");
+                assert!(run([Device::cpu(), toy()]) == expected, "{kind}.{case} {dtype}, moved in every step");
+            }
+        }
     }
 }
 

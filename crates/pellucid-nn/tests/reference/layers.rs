@@ -1,5 +1,6 @@
 //! Every layer against PyTorch's values with PyTorch's weights, and properties that all layers share.
 
+use crate::device::toy;
 use crate::file::{Reference, cosines, file, near};
 use crate::table::layers;
 use crate::two_inputs::{
@@ -7,7 +8,7 @@ use crate::two_inputs::{
     max_unpooling_restores_the_maxima,
 };
 use pellucid_nn::{LAYERS, Layer, Module};
-use pellucid_tensor::{GradOptions, Tensor, capture, grad, no_grad};
+use pellucid_tensor::{BackwardOptions, Device, GradOptions, Tensor, capture, grad, no_grad};
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -152,6 +153,36 @@ fn a_captured_layer_equals_the_eager_one() {
             assert!(eager == replayed, "the captured layer must equal the eager one (training mode: {training})");
             layer.load_state_dict(&state).unwrap();
         }
+    });
+}
+
+/// A layer on another device has the outputs, gradients and statistics of the layer on the CPU.
+#[test]
+fn a_moved_layer_equals_the_one_on_the_cpu() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    every_layer(|layer, reference| {
+        let x = reference.get("x").detach();
+        let state = layer.state_dict();
+        let run = |device: Device| -> Vec<Vec<u8>> {
+            layer.to(device).unwrap();
+            layer.load_state_dict(&state).unwrap();
+            pellucid_tensor::manual_seed(5);
+            layer.zero_grad();
+            let x = if x.dtype().is_float() { x.detach().requires_grad_(true) } else { x.clone() };
+            let y = layer.forward(&x.to(device).unwrap());
+            assert_eq!(y.device(), device, "the output must be on the device of the layer");
+            let mut all = vec![y.clone()];
+            if y.requires_grad() {
+                y.backward_with(BackwardOptions { gradient: Some(cosines(&y)), ..Default::default() });
+                all.extend(x.grad());
+                let gradients = layer.parameters().into_iter().filter_map(|p| p.grad());
+                all.extend(gradients.inspect(|g| assert_eq!(g.device(), device, "a gradient must be on the device")));
+            }
+            all.extend(layer.state_dict().into_values());
+            all.iter().map(|t| t.to_bytes().unwrap()).collect()
+        };
+        let on_cpu = run(Device::cpu());
+        assert!(on_cpu == run(toy()), "the layer must compute the same bits on another device");
     });
 }
 

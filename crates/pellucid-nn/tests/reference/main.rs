@@ -1,6 +1,7 @@
 //! Layers and losses against PyTorch, whose values are in `reference.safetensors`, and other checks of all layers and
 //! losses.
 
+mod device;
 mod file;
 mod layers;
 mod losses;

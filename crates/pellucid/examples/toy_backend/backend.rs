@@ -9,7 +9,7 @@ use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Opens the devices `toy:0`, `toy:1`, and so on.
-pub struct ToyDriver;
+pub(crate) struct ToyDriver;
 
 impl Driver for ToyDriver {
     fn name(&self) -> &'static str {
