@@ -1,5 +1,6 @@
 //! Averaging of weights over training, which often improves predictions.
 
+use super::free::free_buffer;
 use super::rule::nonnegative;
 use crate::layer::Layer;
 use crate::layers::{batch_norms, plain_averages};
@@ -56,7 +57,7 @@ impl AveragedModel {
         let zeros = |p: &Parameter| ops::zeros(p.shape(), p.dtype().promote(DType::F32)).map(Buffer::new);
         Ok(AveragedModel {
             averages: parameters.iter().map(|(_, p)| zeros(p)).collect::<Result<_>>()?,
-            count: Buffer::new(ops::zeros((), DType::F32)?),
+            count: free_buffer(ops::zeros((), DType::F32)?),
             parameters,
             average,
             aside: None,
@@ -82,6 +83,7 @@ impl AveragedModel {
             Average::Exponential(decay) => (exponential, 1.0 - decay),
         };
         for ((_, p), a) in self.parameters.iter().zip(&self.averages) {
+            a.to_(p.device())?;
             ops::update(formula, &[a], &[p, &self.count], &[rest.into()])?;
         }
         ops::update(formula!(|n| n + 1.0), &[&self.count], &[], &[])
@@ -112,7 +114,7 @@ impl AveragedModel {
         let _guard = no_grad();
         let own: Vec<Tensor> = self.parameters.iter().map(|(_, p)| ops::copy(&p.detach())).collect::<Result<_>>()?;
         for ((_, p), a) in self.parameters.iter().zip(&self.averages) {
-            ops::copy_(p, a)?;
+            ops::copy_(p, &a.tensor().to(p.device())?)?;
         }
         self.aside = Some(own);
         Ok(())
@@ -130,7 +132,7 @@ impl AveragedModel {
             )
         })?;
         let _guard = no_grad();
-        self.parameters.iter().zip(&own).try_for_each(|((_, p), own)| ops::copy_(p, own))
+        self.parameters.iter().zip(&own).try_for_each(|((_, p), own)| ops::copy_(p, &own.to(p.device())?))
     }
 
     /// Returns a snapshot: `count`, and `average.` with the name of every parameter.

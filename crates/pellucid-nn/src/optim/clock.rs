@@ -1,5 +1,6 @@
 //! Clocks: per-parameter counters of a rule, such as the step count, and rates derived from them.
 
+use super::free::{free_buffer, move_free};
 use super::rule::DynRule;
 use super::step_modifiers::clock_update;
 use crate::parameter::Buffer;
@@ -16,17 +17,10 @@ pub(super) struct Clocks {
     rates: Vec<Buffer>,
 }
 
-/// Moves a free tensor to `device`; it stays free.
-pub(super) fn move_free(tensor: &Tensor, device: Device) -> Result<()> {
-    tensor.to_(device)?;
-    tensor.free();
-    Ok(())
-}
-
 impl Clocks {
     pub(super) fn new(rule: &dyn DynRule, dtype: DType, members: Range<usize>) -> Result<Clocks> {
         // The parameters may be on several devices, so the counters and rates are free.
-        let all = |value: f64| ops::full(members.len(), value, dtype).map(Buffer::new).inspect(|buffer| buffer.free());
+        let all = |value: f64| ops::full(members.len(), value, dtype).map(free_buffer);
         let numbers = rule.clock().into_iter().map(|(name, value)| Ok((name, all(value)?)));
         let numbers: Vec<_> = numbers.collect::<Result<_>>()?;
         let rates = rule.tick().map_or(0, |(formula, _)| formula.outputs().len() - numbers.len());
@@ -36,7 +30,7 @@ impl Clocks {
 
     /// Returns the counters of parameter `i` of these.
     pub(super) fn of(&self, i: usize) -> Result<Vec<(&'static str, Buffer)>> {
-        let counter = |all: &Buffer| ops::select(all, 0, i as isize).map(Buffer::new).inspect(|buffer| buffer.free());
+        let counter = |all: &Buffer| ops::select(all, 0, i as isize).map(free_buffer);
         self.numbers.iter().map(|(name, all)| Ok((*name, counter(all)?))).collect()
     }
 

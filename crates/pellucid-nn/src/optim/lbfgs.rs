@@ -1,6 +1,7 @@
 //! L-BFGS.
 
 use super::Optimizer;
+use super::free::free_buffer;
 use super::line_search::{SearchPoint, SearchResult, strong_wolfe};
 use super::rule::nonnegative;
 use crate::parameter::{Buffer, Parameter};
@@ -124,7 +125,7 @@ impl Lbfgs {
             let dtypes = parameters.iter().map(|p| p.dtype());
             return Err(Error::dtypes(op, dtypes, "the parameters must be all f32 or all f64"));
         }
-        let lr = Buffer::new(ops::full((), options.lr, DType::F64)?);
+        let lr = free_buffer(ops::full((), options.lr, DType::F64)?);
         Ok(Lbfgs { parameters, options, lr, progress: Mutex::default() })
     }
 

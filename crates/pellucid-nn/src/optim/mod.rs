@@ -30,6 +30,7 @@ mod average;
 mod clip;
 mod clock;
 mod fillable;
+mod free;
 mod lamb;
 mod lbfgs;
 mod line_search;

@@ -1,8 +1,9 @@
 //! [`RuleOptimizer`]: an optimizer from any [`Rule`].
 
 use super::Optimizer;
-use super::clock::{Clocks, move_free};
+use super::clock::Clocks;
 use super::fillable::Fillable;
+use super::free::{free_buffer, move_free};
 use super::rule::{DynRule, Momentum, QueuedUpdates, Rule, UpdateContext, fraction, nonnegative};
 use crate::parameter::{Buffer, Parameter};
 use crate::state::{self, StateDict};
@@ -395,7 +396,7 @@ impl ParameterState {
 impl ParameterGroup {
     fn new(rule: Box<dyn DynRule>, dtype: DType) -> Result<ParameterGroup> {
         // The parameters of a group may be on several devices, so its scalars are free.
-        let scalar = |value: f64| ops::full((), value, dtype).map(Buffer::new).inspect(|buffer| buffer.free());
+        let scalar = |value: f64| ops::full((), value, dtype).map(free_buffer);
         let momentum = rule.momentum().map(|m| scalar(m.held())).transpose()?;
         Ok(ParameterGroup { dtype, lr: scalar(rule.lr())?, momentum, clocks: Vec::new(), rule })
     }

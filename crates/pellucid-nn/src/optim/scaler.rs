@@ -1,11 +1,12 @@
 //! Loss scaling for `f16`, in which small gradients would underflow.
 
 use super::clip::factor_for_gradient;
+use super::free::{free_buffer, move_free};
 use super::rule::nonnegative;
 use super::{Optimizer, Parameter};
 use crate::parameter::Buffer;
 use crate::state::{self, StateDict};
-use pellucid_tensor::{DType, Error, Result, Tensor, formula, no_grad, ops, unwrap};
+use pellucid_tensor::{DType, Device, Error, Result, Tensor, formula, no_grad, ops, unwrap};
 
 /// Options of [`GradScaler`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,7 +34,7 @@ impl Default for GradScalerOptions {
 /// ```
 /// use pellucid_nn::Parameter;
 /// use pellucid_nn::optim::{GradScaler, Optimizer, Sgd, SgdOptions};
-/// use pellucid_tensor::{DType, Tensor};
+/// use pellucid_tensor::{DType, Device, Tensor};
 ///
 /// let w = Parameter::new(Tensor::from([1.0f32]).to_dtype(DType::F16));
 /// let optimizer = Sgd::new(vec![w.clone()], SgdOptions { lr: 0.5, ..Default::default() })?;
@@ -79,8 +80,8 @@ impl GradScaler {
             let reason = "expected init_scale > 0, growth_factor > 1, backoff_factor in (0, 1) and growth_interval > 0";
             return Err(Error::invalid(op, reason));
         }
-        let number = |value: f64| ops::full((), value, DType::F32).map(Buffer::new);
-        let found_inf = Buffer::new(ops::full((), false, DType::Bool)?);
+        let number = |value: f64| ops::full((), value, DType::F32).map(free_buffer);
+        let found_inf = free_buffer(ops::full((), false, DType::Bool)?);
         Ok(GradScaler { scale: number(init_scale)?, growth_tracker: number(0.0)?, found_inf, options })
     }
 
@@ -90,6 +91,7 @@ impl GradScaler {
     /// With [`Error::OutOfMemory`].
     #[track_caller]
     pub fn scale(&self, loss: &Tensor) -> Tensor {
+        unwrap(self.follow(loss.device()));
         unwrap(ops::mul(loss, self.scale.tensor()))
     }
 
@@ -164,13 +166,24 @@ impl GradScaler {
         named.map(|(name, buffer)| (name.to_string(), buffer.tensor().clone())).into()
     }
 
+    /// Moves the scale and the counts to `device`.
+    fn follow(&self, device: Device) -> Result<()> {
+        if self.scale.device() == device {
+            return Ok(());
+        }
+        [&self.scale, &self.growth_tracker, &self.found_inf].into_iter().try_for_each(|b| move_free(b, device))
+    }
+
     /// Returns whether a gradient is not finite, a 0-d tensor, and stores it for the next update.
     fn find(&self, parameters: &[Parameter]) -> Result<Tensor> {
         let mut finite = ops::full((), true, DType::Bool)?;
         for gradient in parameters.iter().filter_map(|p| p.grad()) {
-            finite = ops::logical_and(&finite, &ops::all(&ops::isfinite(&gradient)?, ..)?)?;
+            let own = ops::all(&ops::isfinite(&gradient)?, ..)?;
+            finite = ops::logical_and(&finite, &own.to(self.found_inf.device())?)?;
         }
+        // The parameters may be on several devices.
         let found = ops::logical_not(&finite)?;
+        found.free();
         ops::update(formula!(|old: mask, new: mask| old | new), &[&self.found_inf], &[&found], &[])?;
         Ok(found)
     }

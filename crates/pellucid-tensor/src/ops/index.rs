@@ -3,7 +3,7 @@
 //! Integers, ranges and new axes return views; masks and index tensors copy. [`Tensor::set`] writes through an index.
 
 use crate::array::Array;
-use crate::autograd::note_call_location;
+use crate::autograd::{note_call_location, on_device_of};
 use crate::ops;
 use crate::panic;
 use crate::tensor::Tensor;
@@ -96,6 +96,29 @@ impl From<bool> for IndexItem {
         IndexItem::Tensor(Tensor::from(picks))
     }
 }
+
+macro_rules! lists {
+    ($($t:ty),*) => {$(
+        impl From<&[$t]> for IndexItem {
+            fn from(list: &[$t]) -> IndexItem {
+                IndexItem::Tensor(Tensor::from(list))
+            }
+        }
+        impl From<Vec<$t>> for IndexItem {
+            fn from(list: Vec<$t>) -> IndexItem {
+                IndexItem::Tensor(Tensor::from(list))
+            }
+        }
+        impl<const N: usize> From<[$t; N]> for IndexItem {
+            fn from(list: [$t; N]) -> IndexItem {
+                IndexItem::Tensor(Tensor::from(list))
+            }
+        }
+    )*};
+}
+// A list of positions, or of booleans, which is a mask.
+lists!(bool, i32, i64);
+
 impl From<RangeFull> for IndexItem {
     fn from(_: RangeFull) -> IndexItem {
         IndexItem::Slice(slice(None, None, 1))
@@ -205,6 +228,27 @@ impl Slice {
     }
 }
 
+/// Returns the items of an index with its tensors on the device of x. If x is free and an index tensor is not, x follows
+/// later.
+///
+/// # Errors
+/// [`Error::DeviceMismatch`] names the position of an index tensor that is pinned to another device than x.
+fn on_device_of_tensor(op: &'static str, x: &Tensor, mut index: Vec<IndexItem>) -> Result<Vec<IndexItem>> {
+    for (position, item) in index.iter_mut().enumerate() {
+        let IndexItem::Tensor(tensor) = item else { continue };
+        if tensor.device() == x.device() || (x.is_free() && !tensor.is_free()) {
+            continue;
+        }
+        if !tensor.is_free() {
+            let devices =
+                vec![x.device().name().into(), format!("{} at position {position} of the index", tensor.device())];
+            return Err(Error::DeviceMismatch { op, devices });
+        }
+        *tensor = on_device_of(op, x, tensor)?;
+    }
+    Ok(index)
+}
+
 impl ResolvedIndex {
     #[track_caller]
     fn new(op: &'static str, x: &Tensor, index: Vec<IndexItem>) -> Result<ResolvedIndex> {
@@ -224,7 +268,7 @@ impl ResolvedIndex {
             return Err(Error::invalid(op, format!("an index has at most one ellipsis, got {ellipses}")));
         }
         let missing = x.rank() - covered;
-        let mut parts = index;
+        let mut parts = on_device_of_tensor(op, x, index)?;
         if ellipses == 0 {
             parts.push(IndexItem::Ellipsis);
         }

@@ -2,6 +2,7 @@
 
 #[path = "../../examples/toy_backend/backend.rs"]
 mod backend;
+mod indexing;
 mod modules;
 mod rules;
 

@@ -1,8 +1,10 @@
 //! Modules and optimizers on other devices.
 
 use crate::toy;
-use pellucid::nn::optim::Optimizer;
+use pellucid::checkpoint;
+use pellucid::nn::optim::{GradScaler, GradScalerOptions, Optimizer};
 use pellucid::prelude::*;
+use std::sync::Arc;
 
 fn model() -> Sequential {
     manual_seed(3);
@@ -101,4 +103,33 @@ fn the_memory_of_a_moved_model_is_released() {
     model.to(toy(0)).unwrap();
     let after = Device::cpu().memory_stats().in_use;
     assert!(before >= after + 1024 * 1024, "{before} {after}");
+}
+
+#[test]
+fn checkpoints_autocast_and_gradient_scaling_work_across_devices() {
+    let train = |device: Device| {
+        let model = Arc::new(model());
+        model.to(device).unwrap();
+        let optimizer = Sgd::new(model.parameters(), SgdOptions { lr: 0.05, ..Default::default() }).unwrap();
+        let scaler = GradScaler::new(GradScalerOptions::default()).unwrap();
+        let x = Tensor::from([[0.1f32, 0.2, 0.3], [0.5, -0.4, 0.1]]);
+        let step = |_| {
+            optimizer.zero_grad();
+            let layers = model.clone();
+            let parameters = model.parameters();
+            let inputs: Vec<&Tensor> = [&x].into_iter().chain(parameters.iter().map(|p| p.tensor())).collect();
+            let forward = move |inputs: &[Tensor]| Ok(vec![layers.forward(&inputs[0])]);
+            let half = autocast(DType::BF16);
+            let hidden = checkpoint(forward, &inputs).unwrap().remove(0);
+            drop(half);
+            let loss = hidden.to_dtype(DType::F32).square().mean(..);
+            scaler.scale(&loss).backward();
+            scaler.step(&optimizer).unwrap();
+            assert_eq!(loss.device(), device);
+            loss.item::<f32>()
+        };
+        (0..4).map(step).collect::<Vec<f32>>()
+    };
+    let (on_cpu, on_gpu) = (train(Device::cpu()), train(toy(0)));
+    assert!(difference(&on_cpu, &on_gpu) < 1e-6, "{on_cpu:?} {on_gpu:?}");
 }
