@@ -65,3 +65,8 @@ pub mod prelude {
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// Compiles and runs the program of the page on devices as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/devices.md")]
+struct Devices;

@@ -36,7 +36,7 @@ fn indices_select_the_same_elements_on_every_device() {
     check(|| Tensor::from([2u8, 0]));
     check(|| vec![1i64, -3]);
     check(|| [0i32, 2]);
-    check(|| Vec::<i64>::new());
+    check(Vec::<i64>::new);
     check(|| [true, false, true]);
     check(|| Tensor::from([false, true, true]));
     check(|| true);

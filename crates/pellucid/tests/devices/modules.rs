@@ -81,7 +81,7 @@ fn a_model_may_span_devices() {
         losses.push(loss.item::<f32>());
     }
     assert!(losses[29] < 0.5 * losses[0], "{losses:?}");
-    let error = ops::add(&a.forward(&x), &b.forward(&Tensor::zeros([2, 4], DType::F32))).unwrap_err();
+    let error = ops::add(a.forward(&x), b.forward(&Tensor::zeros([2, 4], DType::F32))).unwrap_err();
     assert!(matches!(error, Error::DeviceMismatch { .. }));
 }
 

@@ -75,7 +75,7 @@ fn free_inputs_follow_pinned_inputs() {
     let error = ops::add(&on_cpu, &on_gpu).unwrap_err();
     assert!(matches!(error, Error::DeviceMismatch { op: "add", .. }));
     assert_eq!(error.to_string(), "add: tensors on different devices (cpu, toy:0); move one with to(device)");
-    assert!(ops::add(&on_gpu, &pinned(&[1.0, 2.0], toy(1))).is_err(), "devices of one driver are different devices");
+    assert!(ops::add(&on_gpu, pinned(&[1.0, 2.0], toy(1))).is_err(), "devices of one driver are different devices");
     assert!(ops::matmul(&on_cpu, &on_gpu).is_err());
     assert!(ops::where_(&Tensor::from([true, false]), &on_cpu, &on_gpu).is_err());
 }
