@@ -38,7 +38,7 @@ use crate::panic;
 use graph::is_same_node;
 use history::TensorDetails;
 use pellucid_ir::{DType, Error, Result, Shape};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// An n-dimensional array of one dtype on one device, with the history of its computation.
@@ -81,14 +81,18 @@ pub(crate) struct TensorInner {
     is_base: AtomicBool,
     /// True for a view that was made under `no_grad`.
     is_untracked_view: AtomicBool,
-    /// Whether the tensor was marked as free or pinned (`pinned.rs`).
-    mark: AtomicU8,
+    /// Whether an operation may copy the tensor to another device.
+    is_free: AtomicBool,
+    /// True after the first move to another device.
+    is_moved: AtomicBool,
 }
 
 impl TensorInner {
     #[inline]
     fn new(array: Array, creator: Option<Creator>) -> TensorInner {
         TensorInner {
+            is_free: AtomicBool::new(!array.is_pinned()),
+            is_moved: AtomicBool::new(false),
             array,
             creator,
             view_base: OnceLock::new(),
@@ -98,7 +102,6 @@ impl TensorInner {
             keeps_grad: AtomicBool::new(false),
             is_base: AtomicBool::new(false),
             is_untracked_view: AtomicBool::new(false),
-            mark: AtomicU8::new(pinned::UNMARKED),
         }
     }
 
@@ -190,10 +193,7 @@ impl Tensor {
     /// Returns the tensor's array: the elements without history.
     #[inline]
     pub fn array(&self) -> &Array {
-        match self.0.details.get() {
-            Some(details) => details.moved.get().map_or(&self.0.array, |moved| moved.last()),
-            None => &self.0.array,
-        }
+        if self.0.is_moved.load(Ordering::Acquire) { self.moved_array() } else { &self.0.array }
     }
 
     /// Returns true if this is the only handle of the tensor and of its storage, and no elements are repeated.

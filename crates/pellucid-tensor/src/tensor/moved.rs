@@ -5,6 +5,7 @@ use crate::array::Array;
 use crate::device::Device;
 use crate::engine;
 use pellucid_ir::{Error, Layout, Result};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 /// The array of a tensor after a move to another device. References to the arrays before the move stay valid.
@@ -116,12 +117,19 @@ impl Tensor {
         Err(Error::invalid("to_", format!("{reason} (shape {})", self.shape())))
     }
 
+    /// Returns the array after the last move.
+    #[cold]
+    pub(super) fn moved_array(&self) -> &Array {
+        self.0.details().moved.get().map_or(&self.0.array, |moved| moved.last())
+    }
+
     /// Replaces the array, and releases the memory of the old one if no other array uses it.
     fn replace_array(&self, array: Array) {
         // A captured step that uses the old array must be recorded again.
         engine::count_requires_grad_change(self.array());
         let old = self.array().storage().clone();
         append(&self.0.details().moved, array);
+        self.0.is_moved.store(true, Ordering::Release);
         // The list of arrays and `old` are the only owners.
         if Arc::strong_count(&old) == 2 {
             engine::discard(&old);

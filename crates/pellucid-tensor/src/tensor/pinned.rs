@@ -7,13 +7,6 @@ use crate::device::Device;
 use pellucid_ir::Result;
 use std::sync::atomic::Ordering;
 
-/// The tensor is free unless its array is pinned.
-pub(super) const UNMARKED: u8 = 0;
-/// [`Tensor::free`] has marked the tensor.
-const FREE: u8 = 1;
-/// The tensor was pinned after its array was created.
-const PINNED: u8 = 2;
-
 impl Tensor {
     /// Returns whether the tensor is free: an operation with a tensor that is pinned to another device copies it there.
     ///
@@ -29,22 +22,19 @@ impl Tensor {
     /// ```
     #[inline]
     pub fn is_free(&self) -> bool {
-        match self.0.mark.load(Ordering::Relaxed) {
-            UNMARKED => !self.array().is_pinned(),
-            mark => mark == FREE,
-        }
+        self.0.is_free.load(Ordering::Relaxed)
     }
 
     /// Marks the tensor as [free](Tensor::is_free). The history does not change, and results that were computed from it
     /// stay pinned.
     pub fn free(&self) {
-        self.0.mark.store(FREE, Ordering::Relaxed);
+        self.0.is_free.store(true, Ordering::Relaxed);
     }
 
     /// Pins this tensor to its device, as [`Tensor::to`] pins its result, and returns the handle.
     #[doc(hidden)]
     pub fn pinned(self) -> Tensor {
-        self.0.mark.store(PINNED, Ordering::Relaxed);
+        self.0.is_free.store(false, Ordering::Relaxed);
         self
     }
 

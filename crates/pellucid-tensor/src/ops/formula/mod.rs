@@ -228,12 +228,17 @@ fn is_unrolled(formula: &Formula) -> bool {
 }
 
 impl<'a> FormulaCall<'a> {
-    /// Computes the results, with autograd history if an input is tracked.
+    /// Computes the results on the device of the pinned inputs.
     #[inline]
     fn apply(&self, inputs: &[&Tensor], reuse: Option<usize>) -> Result<SmallVec<[Tensor; 1]>> {
-        if let Some(placed) = on_one_device(self.formula.name(), inputs)? {
-            return self.apply(&placed.iter().collect::<SmallVec<[&Tensor; 4]>>(), None);
+        match on_one_device(self.formula.name(), inputs)? {
+            None => self.apply_on_device(inputs, reuse),
+            Some(placed) => self.apply_on_device(&placed.iter().collect::<SmallVec<[&Tensor; 4]>>(), None),
         }
+    }
+
+    /// Computes the results of inputs on one device, with autograd history if an input is tracked.
+    fn apply_on_device(&self, inputs: &[&Tensor], reuse: Option<usize>) -> Result<SmallVec<[Tensor; 1]>> {
         let arrays = arrays_of(inputs);
         if is_recorded(inputs) {
             if inputs.len() > MOST_INPUTS {
