@@ -1,7 +1,7 @@
 //! A first program: a network learns to recognise handwritten digits.
 //!
 //! ```text
-//! cargo run --release --example mnist -- --epochs 5 --seed 0
+//! cargo run --release --example mnist -- --epochs 5 --seed 0 --device cpu
 //! ```
 //!
 //! It trains on 8,000 digits and is tested on 2,000 others.
@@ -16,7 +16,7 @@ use std::time::Duration;
 const BATCH: usize = 32;
 
 fn main() -> Result<()> {
-    let (epochs, seed) = arguments();
+    let Arguments { epochs, seed, device } = arguments();
 
     // The seed determines every random number of this program.
     manual_seed(seed);
@@ -25,13 +25,16 @@ fn main() -> Result<()> {
     let mnist = Mnist::load(concat!(env!("CARGO_MANIFEST_DIR"), "/data/mnist10k"))?;
     let mut batches = Batches::new(&[&mnist.train.images, &mnist.train.labels], BATCH)?.shuffled(seed).drop_last();
 
+    // The parameters are moved to the device; the batches, which are host values, follow them.
     let model = classifier();
+    model.to(device)?;
 
     // The optimizer: AdamW, with a learning rate that decreases over the training.
     let optimizer = AdamW::new(model.parameters(), AdamWOptions { weight_decay: 0.01, ..Default::default() })?;
     let steps = epochs * batches.len();
     let schedule = CosineSchedule::new(3e-3, steps).warmup(steps / 20);
-    println!("{} weights, {} digits to learn from, {steps} steps", model.parameter_count(), batches.samples());
+    let digits = batches.samples();
+    println!("{} weights, {digits} digits to learn from, {steps} steps on {device}", model.parameter_count());
 
     let mut step = 0;
     for epoch in 1..=epochs {
@@ -64,6 +67,7 @@ fn main() -> Result<()> {
     let state = io::load(&path);
     fs::remove_file(&path).expect("removing the file that was saved must succeed");
     let reader = classifier();
+    reader.to(device)?;
     reader.load_state_dict(&state?)?;
     reader.eval();
     model.eval();
@@ -91,20 +95,29 @@ fn samples_per_second(samples: usize, took: Duration) -> f64 {
     samples as f64 / took.as_secs_f64()
 }
 
-/// Parses `--epochs N` and `--seed S`.
-fn arguments() -> (usize, u64) {
-    let (mut epochs, mut seed) = (5, 0);
+/// The arguments of the program.
+struct Arguments {
+    epochs: usize,
+    seed: u64,
+    device: Device,
+}
+
+/// Parses `--epochs N`, `--seed S` and `--device NAME`.
+fn arguments() -> Arguments {
+    let mut parsed = Arguments { epochs: 5, seed: 0, device: Device::cpu() };
     let mut arguments = std::env::args().skip(1);
     while let Some(name) = arguments.next() {
-        let value = arguments.next().and_then(|v| v.parse().ok());
-        match (name.as_str(), value) {
-            ("--epochs", Some(n)) => epochs = n as usize,
-            ("--seed", Some(s)) => seed = s,
-            _ => {
-                eprintln!("usage: mnist [--epochs N] [--seed S]");
-                std::process::exit(2);
-            }
+        let value = arguments.next().unwrap_or_default();
+        let result = match name.as_str() {
+            "--epochs" => value.parse().map(|n| parsed.epochs = n).map_err(|error| error.to_string()),
+            "--seed" => value.parse().map(|s| parsed.seed = s).map_err(|error| error.to_string()),
+            "--device" => value.parse().map(|device| parsed.device = device).map_err(|error| error.to_string()),
+            _ => Err("there is no such argument".to_string()),
+        };
+        if let Err(reason) = result {
+            eprintln!("{name} {value}: {reason}\nusage: mnist [--epochs N] [--seed S] [--device NAME]");
+            std::process::exit(2);
         }
     }
-    (epochs, seed)
+    parsed
 }

@@ -7,7 +7,7 @@ use super::free::{free_buffer, move_free};
 use super::rule::{DynRule, Momentum, QueuedUpdates, Rule, UpdateContext, fraction, nonnegative};
 use crate::parameter::{Buffer, Parameter};
 use crate::state::{self, StateDict};
-use pellucid_tensor::{DType, Error, Result, Shape, Tensor, is_capturing, no_grad, ops, unwrap};
+use pellucid_tensor::{DType, Error, Result, Shape, Tensor, eager, is_capturing, no_grad, ops, unwrap};
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::marker::PhantomData;
@@ -350,6 +350,12 @@ impl OptimizerContents {
         if members.iter().zip(parameters).all(stays) {
             return Ok(());
         }
+        // A captured step only references the state, which moves before the first launch.
+        eager(|| self.move_to_parameters())
+    }
+
+    fn move_to_parameters(&self) -> Result<()> {
+        let OptimizerContents { parameters, members, groups, .. } = self;
         for (member, parameter) in members.iter().zip(parameters) {
             let device = parameter.device();
             if let Some(kept) = &member.kept {

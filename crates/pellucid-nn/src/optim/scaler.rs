@@ -6,7 +6,7 @@ use super::rule::nonnegative;
 use super::{Optimizer, Parameter};
 use crate::parameter::Buffer;
 use crate::state::{self, StateDict};
-use pellucid_tensor::{DType, Device, Error, Result, Tensor, formula, no_grad, ops, unwrap};
+use pellucid_tensor::{DType, Device, Error, Result, Tensor, eager, formula, no_grad, ops, unwrap};
 
 /// Options of [`GradScaler`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -171,7 +171,9 @@ impl GradScaler {
         if self.scale.device() == device {
             return Ok(());
         }
-        [&self.scale, &self.growth_tracker, &self.found_inf].into_iter().try_for_each(|b| move_free(b, device))
+        // A captured step only references the buffers.
+        let buffers = [&self.scale, &self.growth_tracker, &self.found_inf];
+        eager(|| buffers.into_iter().try_for_each(|buffer| move_free(buffer, device)))
     }
 
     /// Returns whether a gradient is not finite, a 0-d tensor, and stores it for the next update.

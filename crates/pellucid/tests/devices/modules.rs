@@ -133,3 +133,34 @@ fn checkpoints_autocast_and_gradient_scaling_work_across_devices() {
     let (on_cpu, on_gpu) = (train(Device::cpu()), train(toy(0)));
     assert!(difference(&on_cpu, &on_gpu) < 1e-6, "{on_cpu:?} {on_gpu:?}");
 }
+
+#[test]
+fn a_captured_training_step_equals_the_eager_one_on_a_gpu() {
+    let x =
+        Tensor::from([[0.1f32, 0.2, 0.3], [0.5, -0.4, 0.1], [-0.3, 0.8, -0.9], [0.0, 0.4, 0.7]]).to(toy(0)).unwrap();
+    let y = Tensor::from([[1.0f32], [0.0], [0.5], [-1.0]]).to(toy(0)).unwrap();
+    let parts = || {
+        let model = model();
+        model.to(toy(0)).unwrap();
+        let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.05, ..Default::default() }).unwrap();
+        (model, optimizer)
+    };
+    let step = |(model, optimizer): &(Sequential, AdamW), x: &Tensor, y: &Tensor| {
+        optimizer.zero_grad();
+        let loss = mse(&model.forward(x), y);
+        loss.backward();
+        optimizer.step();
+        loss.detach()
+    };
+    let bits = |(model, optimizer): &(Sequential, AdamW)| -> Vec<Vec<u8>> {
+        let state = optimizer.state().into_iter().map(|(_, t)| t).chain(model.state_dict().into_values());
+        state.map(|t| t.to_bytes().unwrap()).collect()
+    };
+    let (eager, replayed) = (parts(), parts());
+    let losses: Vec<f32> = (0..5).map(|_| step(&eager, &x, &y).item()).collect();
+    let mut captured = capture(|inputs: &[Tensor]| step(&replayed, &inputs[0], &inputs[1]), &[&x, &y]).unwrap();
+    let launched: Vec<f32> = (0..5).map(|_| captured.launch(&[&x, &y]).unwrap().item(0)).collect();
+    assert_eq!(losses, launched);
+    drop(captured);
+    assert!(bits(&eager) == bits(&replayed), "parameters and state must be equal in every bit");
+}
