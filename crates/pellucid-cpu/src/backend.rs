@@ -119,8 +119,8 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn prepare(&self, plan: &Plan) -> Result<Box<dyn CompiledPlan>> {
-        Ok(Box::new(PreparedPlan::new(plan)?))
+    fn prepare(&self, plan: &Plan) -> Result<Option<Box<dyn CompiledPlan>>> {
+        Ok(Some(Box::new(PreparedPlan::new(plan)?)))
     }
 
     fn memory_stats(&self) -> MemoryStats {
@@ -269,7 +269,7 @@ mod tests {
         fn synchronize(&self) -> Result<()> {
             Cpu.synchronize()
         }
-        fn prepare(&self, plan: &Plan) -> Result<Box<dyn CompiledPlan>> {
+        fn prepare(&self, plan: &Plan) -> Result<Option<Box<dyn CompiledPlan>>> {
             Cpu.prepare(plan)
         }
         fn memory_stats(&self) -> MemoryStats {
@@ -371,7 +371,7 @@ mod tests {
             ],
             ..Plan::default()
         };
-        let prepared = Cpu.prepare(&plan).unwrap();
+        let prepared = Cpu.prepare(&plan).unwrap().expect("the CPU must prepare every plan");
         let slots: Vec<_> = plan.slots.iter().map(|&bytes| Cpu.storage(bytes).unwrap()).collect();
         Cpu.upload(bytemuck::bytes_of(&[3i64, 0]), &slots[0]).unwrap();
         let mut seen = vec![];

@@ -201,6 +201,41 @@ pub struct MemoryStats {
     pub system_allocations: u64,
 }
 
+/// How a backend runs a kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Support {
+    /// The backend has a kernel of its own.
+    Native,
+    /// The engine copies the operands to the CPU, runs the kernel there, and copies the results back.
+    Fallback,
+}
+
+/// Whether a device computes on the host's processor or on a GPU. For operands that no device was chosen for, the
+/// device rules prefer a GPU.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum DeviceKind {
+    /// The device shares the processor of the host.
+    Cpu,
+    /// The device has its own processor, also if that is emulated.
+    Gpu,
+}
+
+/// The devices of one kind of hardware interface, such as all adapters of one graphics API. A driver opens its devices
+/// by their index.
+pub trait Driver: Send + Sync + 'static {
+    /// Returns the name before the colon in the names of the devices: `wgpu`.
+    fn name(&self) -> &'static str;
+    /// Returns the kind of its devices.
+    fn kind(&self) -> DeviceKind;
+    /// Returns whether [`Driver::open`] is likely to succeed. It initialises no more than it must to find out.
+    fn is_available(&self) -> bool;
+    /// Opens the device of an index. Devices of different indices are different devices, even on one adapter.
+    ///
+    /// # Errors
+    /// [`Error::DeviceUnavailable`] states what is missing.
+    fn open(&self, index: usize) -> Result<Box<dyn Backend>>;
+}
+
 /// A device that runs kernels.
 ///
 /// The caller (the engine) checks shapes and dtypes against the rule of the family and holds the borrow words of every
@@ -212,6 +247,12 @@ pub trait Backend: Send + Sync + 'static {
     fn name(&self) -> &str;
     /// Creates a storage of `bytes` bytes, which has no memory until it is first written.
     fn storage(&self, bytes: usize) -> Result<Arc<Storage>>;
+    /// Returns how this backend runs `kernel`. [`Backend::run`] receives only kernels for which this is
+    /// [`Support::Native`].
+    fn support(&self, kernel: &Kernel) -> Support {
+        let _ = kernel;
+        Support::Native
+    }
     /// Runs one kernel and allocates memory for outputs that have none.
     fn run(&self, kernel: &Kernel, inputs: &[View<'_>], outputs: &[View<'_>]) -> Result<()>;
     /// Runs a [`Map`] with one output over contiguous operands of `size` elements. The output may be one of the inputs.
@@ -264,8 +305,11 @@ pub trait Backend: Send + Sync + 'static {
     fn download(&self, from: &Storage, offset: usize, into: &mut [u8]) -> Result<()>;
     /// Waits until all submitted work is done.
     fn synchronize(&self) -> Result<()>;
-    /// Compiles a plan for repeated launches.
-    fn prepare(&self, plan: &Plan) -> Result<Box<dyn CompiledPlan>>;
+    /// Compiles a plan for repeated launches. `None` means that the engine runs the kernels of the plan one by one.
+    fn prepare(&self, plan: &Plan) -> Result<Option<Box<dyn CompiledPlan>>> {
+        let _ = plan;
+        Ok(None)
+    }
     /// Returns the memory statistics.
     fn memory_stats(&self) -> MemoryStats;
     /// Limits the memory in use; `usize::MAX` removes the limit.

@@ -266,9 +266,9 @@ impl CompiledStep {
         read.reserve_exact(inputs.len());
         let setup = (!plan.setup.is_empty()).then(|| {
             let launches = plan.setup.clone();
-            device.backend().prepare(&Plan { slots: plan.slots.clone(), launches, ..Plan::default() })
+            engine::prepare(device, &Plan { slots: plan.slots.clone(), launches, ..Plan::default() })
         });
-        let prepared = device.backend().prepare(&plan)?;
+        let prepared = engine::prepare(device, &plan)?;
         let setup = setup.transpose()?;
         Ok(CompiledStep {
             key,
