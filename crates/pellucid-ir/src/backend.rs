@@ -10,7 +10,7 @@ use crate::formula::Program;
 use crate::kernel::{Kernel, Map, Params};
 use crate::plan::Plan;
 use crate::shape::{Layout, Shape, Strides};
-use std::any::TypeId;
+use std::any::{Any, TypeId};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -25,17 +25,22 @@ pub trait Buffer: Typed + Send + Sync {
 
 /// A type that can be compared with a type id. The blanket implementation covers all types, so no type can override it.
 ///
-/// Backends check the type of every operand of every kernel. [`Any`](std::any::Any) would return the id through memory
-/// and stall on store forwarding.
+/// Backends check the type of every operand of every kernel. [`Any`] would return the id through memory and stall on
+/// store forwarding.
 pub trait Typed: 'static {
     /// Returns true if `id` is the id of this type.
     fn is_of(&self, id: &TypeId) -> bool;
+    /// Returns the value as [`Any`], for backends without `unsafe`.
+    fn as_any(&self) -> &dyn Any;
 }
 
 impl<T: 'static> Typed for T {
     #[inline]
     fn is_of(&self, id: &TypeId) -> bool {
         *id == TypeId::of::<T>()
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
     }
 }
 
