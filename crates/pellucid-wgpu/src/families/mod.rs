@@ -2,6 +2,8 @@
 
 mod copy;
 mod map;
+mod reduce;
+mod row;
 
 use crate::device::Gpu;
 use crate::operand::DeviceOperands;
@@ -30,6 +32,8 @@ pub(crate) trait GpuFamily {
 fn implementation(kernel: &Kernel) -> Option<&dyn GpuFamily> {
     match kernel {
         Kernel::Map(map) => Some(map as &dyn GpuFamily),
+        Kernel::Reduce(reduce) => Some(reduce),
+        Kernel::Row(row) => Some(row),
         Kernel::Copy => Some(&CopyValues),
         _ => None,
     }

@@ -167,11 +167,6 @@ impl IndexSpace {
         space
     }
 
-    /// Returns the number of elements.
-    pub(crate) fn size(&self) -> usize {
-        self.dims.iter().product()
-    }
-
     /// Appends the lengths and strides to the parameters, in the order that [`position_lines`] expects.
     pub(crate) fn push_params(&self, to: &mut Vec<u32>) {
         to.extend(self.dims.iter().map(|&d| d as u32));

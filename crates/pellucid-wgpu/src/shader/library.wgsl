@@ -152,13 +152,20 @@ fn f_fma_by_parts(a: f32, b: f32, c: f32) -> f32 {
     let ea = (bitcast<u32>(a) >> 23u) & 255u;
     let eb = (bitcast<u32>(b) >> 23u) & 255u;
     let ec = (bitcast<u32>(c) >> 23u) & 255u;
-    if (ea == 255u || eb == 255u || ec == 255u || ea == 0u || eb == 0u) {
+    if (ec == 255u && ea != 255u && eb != 255u) {
+        return c;
+    }
+    // The exponents have a bias of 127. From an exponent of 130 on, the product overflows for every finite c.
+    if (ea == 255u || eb == 255u || ea == 0u || eb == 0u) {
         return keep(keep(a * b) + c);
+    }
+    if (ea + eb >= 384u) {
+        return keep(a * b);
     }
     let swap = ea < eb;
     let big = select(a, b, swap);
     let small = select(b, a, swap);
-    // The exponents have a bias of 127. 5.421010862427522e-20 is 2^-64.
+    // 5.421010862427522e-20 is 2^-64.
     if (ea + eb < 194u) {
         if (ec >= 187u) {
             return c;

@@ -294,8 +294,84 @@ fn binary_text(op: Binary, compute: Compute, x: &str, y: &str) -> Option<String>
     })
 }
 
-/// Returns the combination of two values by a reduction over a row, or of any sequence. Sums of floats are combined by
-/// [`crate::families::reduce`].
-pub(crate) fn combine_text(op: Binary, compute: Compute, x: &str, y: &str) -> String {
-    binary_text(op, compute, x, y).unwrap_or_else(|| x.to_string())
+/// Returns the primitive that combines two values of a reduction.
+pub(crate) fn combining_primitive(op: RowOp, compute: Compute) -> Binary {
+    match (op, compute) {
+        (RowOp::Sum, _) => Binary::Add,
+        (RowOp::Max, _) => Binary::Max,
+        (RowOp::Min, _) => Binary::Min,
+    }
+}
+
+/// A running reduction of values in one invocation. Sums of `f32` also accumulate their rounding errors (Neumaier 1974).
+#[derive(Clone, Debug)]
+pub(crate) struct Accumulator {
+    op: Binary,
+    compute: Compute,
+    name: String,
+}
+
+impl Accumulator {
+    /// Declares the variables of an accumulator, with the neutral value of the operation.
+    pub(crate) fn declare(shader: &mut ShaderBuilder, op: Binary, compute: Compute, name: &str) -> Accumulator {
+        shader.line(format!("var {name}: {} = {};", type_text(compute), neutral_text(op, compute)));
+        let accumulator = Accumulator { op, compute, name: name.to_string() };
+        if accumulator.is_compensated() {
+            shader.line(format!("var {name}_error = 0.0;"));
+        }
+        accumulator
+    }
+
+    fn is_compensated(&self) -> bool {
+        self.op == Binary::Add && self.compute == Compute::F32
+    }
+
+    /// Adds the lines that accumulate `value`.
+    pub(crate) fn accumulate(&self, shader: &mut ShaderBuilder, value: &str) {
+        let name = &self.name;
+        if self.is_compensated() {
+            let sum = shader.define(format!("f_two_sum({name}, {value})"));
+            shader.line(format!("{name} = {sum}.x;"));
+            shader.line(format!("{name}_error = f_add({name}_error, {sum}.y);"));
+        } else {
+            shader.line(format!("{name} = {};", self.combined(name, value)));
+        }
+    }
+
+    /// Returns the result. The errors of a sum that is infinite or NaN are ignored.
+    pub(crate) fn result(&self) -> String {
+        let name = &self.name;
+        match self.is_compensated() {
+            true => format!("select({name}, f_add({name}, {name}_error), f_is_finite({name}))"),
+            false => name.clone(),
+        }
+    }
+
+    /// Returns the combination of two results.
+    pub(crate) fn combined(&self, x: &str, y: &str) -> String {
+        binary_text(self.op, self.compute, x, y).unwrap_or_else(|| x.to_string())
+    }
+}
+
+/// Returns the neutral value of an operation.
+fn neutral_text(op: Binary, compute: Compute) -> &'static str {
+    let largest = op == Binary::Min || op == Binary::And;
+    match (op, compute) {
+        (Binary::Mul, Compute::I64) => "vec2<u32>(1u, 0u)",
+        (Binary::Mul, Compute::F32) => "1.0",
+        (Binary::Mul, _) => "1",
+        (_, Compute::Mask) => match largest {
+            true => "true",
+            false => "false",
+        },
+        (Binary::Add, Compute::I64) => "vec2<u32>(0u, 0u)",
+        (Binary::Add, Compute::F32) => "0.0",
+        (Binary::Add, _) => "0",
+        (_, Compute::I64 | Compute::F64) if largest => "vec2<u32>(0xffffffffu, 0x7fffffffu)",
+        (_, Compute::I64 | Compute::F64) => "vec2<u32>(0u, 0x80000000u)",
+        (_, Compute::F32) if largest => "bitcast<f32>(0x7f800000u ^ zero)",
+        (_, Compute::F32) => "bitcast<f32>(0xff800000u ^ zero)",
+        (_, Compute::I32) if largest => "2147483647",
+        (_, Compute::I32) => "i32(-2147483648)",
+    }
 }

@@ -7,3 +7,5 @@ mod copies;
 mod devices;
 mod harness;
 mod maps;
+mod reductions;
+mod rows;
