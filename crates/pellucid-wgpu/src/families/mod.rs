@@ -2,6 +2,7 @@
 
 mod copy;
 mod map;
+mod matmul;
 mod reduce;
 mod row;
 
@@ -34,6 +35,7 @@ fn implementation(kernel: &Kernel) -> Option<&dyn GpuFamily> {
         Kernel::Map(map) => Some(map as &dyn GpuFamily),
         Kernel::Reduce(reduce) => Some(reduce),
         Kernel::Row(row) => Some(row),
+        Kernel::MatMul(matmul) => Some(matmul),
         Kernel::Copy => Some(&CopyValues),
         _ => None,
     }

@@ -182,7 +182,7 @@ pub(crate) fn convert_text(from: Compute, to: Compute, x: &str) -> String {
 }
 
 /// Returns x rounded through `dtype`, whose compute type is the type of x.
-fn round_text(dtype: DType, x: &str) -> String {
+pub(crate) fn round_text(dtype: DType, x: &str) -> String {
     match dtype {
         DType::F16 => format!("h_round_f16({x})"),
         DType::BF16 => format!("h_round_bf16({x})"),

@@ -7,5 +7,6 @@ mod copies;
 mod devices;
 mod harness;
 mod maps;
+mod products;
 mod reductions;
 mod rows;
