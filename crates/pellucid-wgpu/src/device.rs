@@ -93,7 +93,7 @@ impl Gpu {
             }
         });
         let limits = device.limits();
-        let largest = limits.max_buffer_size.min(limits.max_storage_buffer_binding_size as u64);
+        let largest = limits.max_buffer_size.min(limits.max_storage_buffer_binding_size);
         let parameters = device.create_buffer(&wgpu::BufferDescriptor {
             label: Some("parameters"),
             size: PARAMETER_BYTES as u64,
@@ -267,7 +267,8 @@ impl Gpu {
         let [x, y] = [groups.min(axis), groups.div_ceil(axis)];
         let bytes = parameters.len() * 4;
         if y > axis || bytes > PARAMETER_BYTES {
-            let reason = format!("{groups} workgroups with {bytes} bytes of parameters exceed the limits of the adapter");
+            let reason =
+                format!("{groups} workgroups with {bytes} bytes of parameters exceed the limits of the adapter");
             return Err(Error::invalid(op, reason));
         }
         let shader = self.compile(op, shader)?;

@@ -42,8 +42,7 @@ impl BufferPool {
     /// [`Error::OutOfMemory`] if the size exceeds the cap or the adapter's limit for one buffer.
     pub(crate) fn reserve(&mut self, bytes: usize) -> Result<(usize, Option<wgpu::Buffer>)> {
         let in_use = self.stats.in_use;
-        let out_of_memory =
-            |cap| Error::OutOfMemory { op: "", shape: None, requested: bytes, in_use, cap };
+        let out_of_memory = |cap| Error::OutOfMemory { op: "", shape: None, requested: bytes, in_use, cap };
         // A class above the limit is reduced to the limit.
         let class = size_class(bytes).map(|class| if bytes <= self.largest { class.min(self.largest) } else { class });
         let class = class.filter(|&class| class <= self.largest).ok_or_else(|| out_of_memory(self.largest))?;

@@ -34,8 +34,7 @@ pub(crate) fn upload(gpu: &Gpu, bytes: &[u8], to: &WgpuBuffer) -> Result<()> {
 /// Copies `into.len()` bytes of a buffer from byte `offset` to the host.
 pub(crate) fn download(gpu: &Gpu, from: &WgpuBuffer, offset: usize, into: &mut [u8]) -> Result<()> {
     let end = offset.checked_add(into.len()).filter(|&end| end <= from.bytes()).ok_or_else(|| {
-        let reason =
-            format!("{} bytes at offset {offset} exceed a buffer of {} bytes", into.len(), from.bytes());
+        let reason = format!("{} bytes at offset {offset} exceed a buffer of {} bytes", into.len(), from.bytes());
         Error::invalid("download", reason)
     })?;
     if into.is_empty() {

@@ -44,11 +44,7 @@ pub(super) fn check_broadcast(op: &'static str, operands: &DeviceOperands<'_>) -
 }
 
 /// Returns an error unless the operands have the dtypes for which the program was compiled.
-pub(super) fn check_dtypes(
-    program: &Program,
-    inputs: &[DeviceArray<'_>],
-    outputs: &[DeviceArray<'_>],
-) -> Result<()> {
+pub(super) fn check_dtypes(program: &Program, inputs: &[DeviceArray<'_>], outputs: &[DeviceArray<'_>]) -> Result<()> {
     let expected = program.inputs.iter().map(|i| i.storage).chain(program.outputs.iter().map(|o| o.storage));
     let actual: Vec<DType> = inputs.iter().chain(outputs).map(|o| o.dtype).collect();
     if expected.eq(actual.iter().copied()) {
@@ -58,12 +54,7 @@ pub(super) fn check_dtypes(
 }
 
 /// Runs a program over the shape of its outputs.
-pub(super) fn run_map(
-    gpu: &Arc<Gpu>,
-    program: &Program,
-    params: &Params,
-    operands: &DeviceOperands<'_>,
-) -> Result<()> {
+pub(super) fn run_map(gpu: &Arc<Gpu>, program: &Program, params: &Params, operands: &DeviceOperands<'_>) -> Result<()> {
     let DeviceOperands { inputs, outputs } = operands;
     let Some(first) = outputs.first() else { return Ok(()) };
     let shape = first.shape();
@@ -100,8 +91,9 @@ pub(super) fn run_map(
     push_uniforms(&mut parameters, program, params, 0);
 
     let is_dense = |k: usize| space.strides[inputs.len() + k].last().is_none_or(|&s| s == 1) && rank <= 1;
-    let is_collected =
-        |k: usize, o: &DeviceArray<'_>| o.dtype.size() < 4 && is_dense(k) && o.layout.offset() * o.dtype.size() % 4 == 0;
+    let is_collected = |k: usize, o: &DeviceArray<'_>| {
+        o.dtype.size() < 4 && is_dense(k) && (o.layout.offset() * o.dtype.size()).is_multiple_of(4)
+    };
     shader.line(format!("let first = thread * {lanes}u;"));
     shader.line("if (first >= params[0]) { return; }");
     if lanes > 1 {

@@ -32,7 +32,9 @@ impl GpuFamily for MatMul {
     fn is_supported(&self) -> bool {
         match &self.epilogue {
             Some(program) => {
-                is_supported(program) && !program.is_row() && program.inputs.first().map(|i| i.storage) != Some(DType::F64)
+                is_supported(program)
+                    && !program.is_row()
+                    && program.inputs.first().map(|i| i.storage) != Some(DType::F64)
             }
             None => true,
         }
@@ -47,7 +49,8 @@ impl GpuFamily for MatMul {
             return Err(Error::shapes("matmul", [a.shape(), b.shape(), outputs[0].shape()], help));
         };
         if matches!(a.dtype, DType::Bool | DType::F64) || a.dtype != b.dtype {
-            let help = "a GPU multiplies matrices of one dtype other than bool and f64; use to_dtype(), or to(cpu) for f64";
+            let help =
+                "a GPU multiplies matrices of one dtype other than bool and f64; use to_dtype(), or to(cpu) for f64";
             return Err(Error::dtypes("matmul", [a.dtype, b.dtype], help));
         }
         let Some(program) = &self.epilogue else {
@@ -214,8 +217,7 @@ fn multiply(gpu: &Arc<Gpu>, kernel: &MatMul, operands: &DeviceOperands<'_>) -> R
                 values.inputs[k] = shader.define(text);
             }
             values.compute_steps(&mut shader, program);
-            let places: Vec<String> =
-                (0..outputs.len()).map(|k| position(&mut shader, inputs.len() + k)).collect();
+            let places: Vec<String> = (0..outputs.len()).map(|k| position(&mut shader, inputs.len() + k)).collect();
             for (k, store) in program.outputs.iter().enumerate() {
                 let value = values.value(store.value).to_string();
                 access::store(&mut shader, bindings.output(k), store.compute, store.storage, &value, &places[k]);

@@ -9,9 +9,7 @@ use crate::buffer::DeviceMemory;
 use crate::device::Gpu;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands};
 use crate::shader::access::{self, IndexSpace, position_lines};
-use crate::shader::program::{
-    Accumulator, ProgramValues, convert_text, is_supported, push_uniforms, type_text, words,
-};
+use crate::shader::program::{Accumulator, ProgramValues, convert_text, is_supported, push_uniforms, type_text, words};
 use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
 use pellucid_ir::formula::Binary;
 use pellucid_ir::kernel::{Reduce, ReduceOp};
@@ -302,8 +300,7 @@ impl ReduceDispatches for Reduce {
         let bases = position_lines(&mut shader, (kept.dims.len(), kept_at), "row", &starts);
         let lines = ReductionLines::declare(&mut shader, action);
         shader.line("for (var index = part; index < params[3]; index = index + params[2]) {");
-        let positions =
-            position_lines(&mut shader, (reduced.dims.len(), reduced_at), "index", &bases[..inputs.len()]);
+        let positions = position_lines(&mut shader, (reduced.dims.len(), reduced_at), "index", &bases[..inputs.len()]);
         for (k, load) in program.inputs.iter().enumerate() {
             let text = access::load(&shader, bindings.input(k), load.storage, load.compute, &positions[k]);
             values.inputs[k] = shader.define(text);

@@ -10,9 +10,7 @@ use super::reduce::{axes_space, common_shape};
 use crate::device::Gpu;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands};
 use crate::shader::access::{self, position_lines};
-use crate::shader::program::{
-    Accumulator, ProgramValues, combining_primitive, is_supported, push_uniforms, type_text,
-};
+use crate::shader::program::{Accumulator, ProgramValues, combining_primitive, is_supported, push_uniforms, type_text};
 use crate::shader::{ShaderBuilder, WORKGROUP};
 use pellucid_ir::formula::{InstructionOperand, Op, Program, Step};
 use pellucid_ir::kernel::Row;
@@ -85,11 +83,7 @@ impl<'a> RowSteps<'a> {
         let mut open: Vec<ValueSource> = values.into_iter().collect();
         while let Some(value) = open.pop() {
             match value {
-                ValueSource::Step(k) if self.is_per_element(k) => {
-                    if steps.insert(k) {
-                        open.extend(&self.args[k]);
-                    }
-                }
+                ValueSource::Step(k) if self.is_per_element(k) && steps.insert(k) => open.extend(&self.args[k]),
                 ValueSource::Leaf(InstructionOperand::Input(i)) if !self.program.inputs[i as usize].per_row => {
                     inputs.insert(i as usize);
                 }
@@ -151,13 +145,13 @@ impl RowShader<'_> {
     /// Begins the loop over the elements of the row and adds the lines of the given inputs and steps. Returns the names
     /// of the results and of the positions of all operands.
     fn begin_elements(&mut self, needed: &(BTreeSet<usize>, BTreeSet<usize>)) -> (Vec<String>, Vec<String>) {
-        self.shader.line(format!("for (var element = local; element < params[2]; element = element + {WORKGROUP}u) {{"));
+        self.shader
+            .line(format!("for (var element = local; element < params[2]; element = element + {WORKGROUP}u) {{"));
         let positions = position_lines(&mut self.shader, self.row_space, "element", &self.bases);
         let program = self.steps.program;
         for &k in &needed.1 {
             let load = program.inputs[k];
-            let text =
-                access::load(&self.shader, self.bindings.input(k), load.storage, load.compute, &positions[k]);
+            let text = access::load(&self.shader, self.bindings.input(k), load.storage, load.compute, &positions[k]);
             self.values.inputs[k] = self.shader.define(text);
         }
         let mut results = self.row_results.clone();

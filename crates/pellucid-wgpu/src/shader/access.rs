@@ -145,9 +145,10 @@ impl IndexSpace {
                 continue;
             }
             let merges = !space.dims.is_empty()
-                && strides.iter().zip(&space.strides).all(|(own, done)| {
-                    done.last().copied() == own[axis].checked_mul(len as isize)
-                });
+                && strides
+                    .iter()
+                    .zip(&space.strides)
+                    .all(|(own, done)| done.last().copied() == own[axis].checked_mul(len as isize));
             if merges {
                 if let Some(last) = space.dims.last_mut() {
                     *last *= len;

@@ -12,6 +12,9 @@ pub(crate) mod access;
 pub(crate) mod program;
 pub(crate) mod translate;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
 use std::sync::LazyLock;

@@ -288,7 +288,7 @@ impl Translator<'_> {
         let qualifier = path.segments.iter().rev().nth(1).map(|s| s.ident.to_string());
         match (qualifier.as_deref(), &*name) {
             (Some("S"), "of") => return first(arguments).map(as_f32),
-            (Some("f32"), "from_bits") => return self.from_bits(first(arguments)?),
+            (Some("f32"), "from_bits") => return self.float_from_bits(first(arguments)?),
             (None, "polynomial") => return self.polynomial(&arguments),
             (Some("double" | "libm"), _) => return Err(format!("the function `{name}` of f64 or libm")),
             _ => {}
@@ -316,7 +316,7 @@ impl Translator<'_> {
         Ok(y)
     }
 
-    fn from_bits(&mut self, value: Symbol) -> Result<Symbol, Untranslatable> {
+    fn float_from_bits(&mut self, value: Symbol) -> Result<Symbol, Untranslatable> {
         match as_u32(value) {
             Symbol::U32(bits) => Ok(Symbol::F32(f32::from_bits(bits))),
             other => {

@@ -101,7 +101,16 @@ fn mixed(a: DType, b: DType, out: DType) -> Arc<Program> {
 fn programs_match_the_cpu_for_all_dtypes_and_layouts() {
     let Some(gpu) = device() else { return };
     let rng = &mut Rng(12);
-    let shapes = [vec![], vec![1], vec![37], vec![3, 5], vec![5, 1, 7], vec![2, 3, 4, 5], vec![0, 3], vec![2, 1, 2, 3, 1, 2, 3, 2, 2]];
+    let shapes = [
+        vec![],
+        vec![1],
+        vec![37],
+        vec![3, 5],
+        vec![5, 1, 7],
+        vec![2, 3, 4, 5],
+        vec![0, 3],
+        vec![2, 1, 2, 3, 1, 2, 3, 2, 2],
+    ];
     for round in 0..6 {
         for shape in &shapes {
             let dtype = |rng: &mut Rng| DType::ALL[rng.below(9)];
@@ -117,7 +126,11 @@ fn programs_match_the_cpu_for_all_dtypes_and_layouts() {
                 .map(|d| PairedArray::new(gpu, shape.clone(), d, layout(rng), || rng.value()));
             run_both(gpu, &kernel, &[&x, &y], &outputs.each_ref()).unwrap();
             for (k, output) in outputs.iter().enumerate() {
-                output.assert_same(gpu, Tolerance::Bits, &format!("round {round}, {shape:?} {a} {b} {out}, output {k}"));
+                output.assert_same(
+                    gpu,
+                    Tolerance::Bits,
+                    &format!("round {round}, {shape:?} {a} {b} {out}, output {k}"),
+                );
             }
         }
     }

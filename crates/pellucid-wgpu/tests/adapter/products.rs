@@ -40,8 +40,11 @@ fn check(rng: &mut Rng, a: &[usize], b: &[usize], dtype: DType, program: Option<
     for output in &outputs {
         // The factors are below 4, so a sum of k products has an error of at most a few units of 16·k·2⁻²⁴.
         let rounding = if dtype == DType::F32 { 1e-5 } else { 2f64.powi(-6) };
-        let tolerance =
-            if dtype.is_float() { Tolerance::Relative(rounding, depth * 16.0 * 2f64.powi(-22)) } else { Tolerance::Bits };
+        let tolerance = if dtype.is_float() {
+            Tolerance::Relative(rounding, depth * 16.0 * 2f64.powi(-22))
+        } else {
+            Tolerance::Bits
+        };
         output.assert_same(gpu, tolerance, &context);
     }
 }

@@ -69,8 +69,8 @@ fn check(rng: &mut Rng, program: &Arc<Program>, shape: &[usize], axes: &[usize],
     }
     let context = format!("{shape:?} over {axes:?}, in place: {in_place}\n{program}");
 
-
-    run_both(gpu, &Kernel::Row(kernel), &inputs.iter().collect::<Vec<_>>(), &outputs.iter().collect::<Vec<_>>()).unwrap();
+    run_both(gpu, &Kernel::Row(kernel), &inputs.iter().collect::<Vec<_>>(), &outputs.iter().collect::<Vec<_>>())
+        .unwrap();
     for output in &outputs {
         let epsilon = match output.dtype {
             DType::F16 => 2f64.powi(-10),
