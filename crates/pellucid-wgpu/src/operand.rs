@@ -86,15 +86,18 @@ pub(crate) fn check_operands<'a>(
         Ok(DeviceArray { buffer: memory.raw(), layout: view.layout, dtype: view.dtype })
     };
     let inputs = inputs.iter().map(input).collect::<Result<_>>()?;
-    let output = |view: &View<'a>| {
+    let output = |(k, view): (usize, &View<'a>)| {
         let buffer = checked_buffer(op, gpu, view)?;
+        if k < info.state_outputs && buffer.memory().is_none() {
+            return Err(Error::invalid(op, "the state has no memory, because it has never been written"));
+        }
         if view.layout.is_broadcast() {
             let reason = format!("cannot write to a broadcast view of shape {}; copy it first", view.layout.shape());
             return Err(Error::invalid(op, reason));
         }
         Ok(DeviceArray { buffer: buffer.ensure()?.raw(), layout: view.layout, dtype: view.dtype })
     };
-    let outputs = outputs.iter().map(output).collect::<Result<_>>()?;
+    let outputs = outputs.iter().enumerate().map(output).collect::<Result<_>>()?;
     Ok(DeviceOperands { inputs, outputs })
 }
 

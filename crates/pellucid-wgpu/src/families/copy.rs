@@ -24,17 +24,22 @@ impl GpuFamily for CopyValues {
     }
 }
 
+/// Returns an integer dtype whose elements have the size of `dtype`.
+pub(super) fn same_size_integer(dtype: DType) -> DType {
+    match dtype.size() {
+        1 => DType::U8,
+        2 => DType::I16,
+        4 => DType::I32,
+        _ => DType::I64,
+    }
+}
+
 /// Copies the input to the output.
 pub(super) fn copy(gpu: &Arc<Gpu>, operands: &DeviceOperands<'_>) -> Result<()> {
     let (mut input, mut output) = (operands.inputs[0], operands.outputs[0]);
     if input.dtype == output.dtype {
         // Copies without conversion move integers of the same size, so that all bit patterns are preserved.
-        let integer = match input.dtype.size() {
-            1 => DType::U8,
-            2 => DType::I16,
-            4 => DType::I32,
-            _ => DType::I64,
-        };
+        let integer = same_size_integer(input.dtype);
         (input.dtype, output.dtype) = (integer, integer);
     }
     let compute = input.dtype.compute();

@@ -1,8 +1,10 @@
 //! The kernel families that this backend implements, one file each. All other kernels are [`Support::Fallback`].
 
 mod copy;
+mod gather;
 mod map;
 mod matmul;
+mod random;
 mod reduce;
 mod row;
 
@@ -36,6 +38,8 @@ fn implementation(kernel: &Kernel) -> Option<&dyn GpuFamily> {
         Kernel::Reduce(reduce) => Some(reduce),
         Kernel::Row(row) => Some(row),
         Kernel::MatMul(matmul) => Some(matmul),
+        Kernel::Gather(gather) => Some(gather),
+        Kernel::Random(random) => Some(random),
         Kernel::Copy => Some(&CopyValues),
         _ => None,
     }

@@ -787,3 +787,16 @@ fn d_to_i64(x: vec2<u32>) -> vec2<u32> {
 fn d_to_range(x: vec2<u32>, low: i32, high: i32) -> i32 {
     return l_to_i32(l_min(l_max(d_to_i64(x), i_to_i64(low)), i_to_i64(high)));
 }
+
+// Returns the four words of a draw of Philox 4x32-10 (Salmon et al. 2011).
+fn l_philox(counter: vec2<u32>, seed: vec2<u32>) -> array<u32, 4> {
+    var c = vec4<u32>(counter, 0u, 0u);
+    var key = seed;
+    for (var round = 0u; round < 10u; round = round + 1u) {
+        let a = l_mul_words(c.x, 0xd2511f53u);
+        let b = l_mul_words(c.z, 0xcd9e8d57u);
+        c = vec4<u32>(b.y ^ c.y ^ key.x, b.x, a.y ^ c.w ^ key.y, a.x);
+        key = key + vec2<u32>(0x9e3779b9u, 0xbb67ae85u);
+    }
+    return array<u32, 4>(c.x, c.y, c.z, c.w);
+}
