@@ -3,7 +3,6 @@
 //! Dispatches are recorded and submitted together. Every transfer and every wait submits the recorded dispatches first,
 //! so all work runs in the order of the calls.
 
-use crate::buffer::DeviceMemory;
 use crate::pool::BufferPool;
 use crate::shader::{BindingUse, ShaderBuilder};
 use pellucid_ir::backend::MemoryStats;
@@ -386,15 +385,16 @@ impl Gpu {
         shader.line(store);
         let mut parameters = vec![cases.len() as u32, 0];
         parameters.extend(cases.iter().flatten().map(|x| x.to_bits()));
-        let memory = DeviceMemory::allocate(self, cases.len() * 4)?;
-        self.dispatch("probe", shader, &parameters, &[memory.raw()], 1)?;
+        let (class, buffer) = self.allocate(cases.len() * 4)?;
+        self.dispatch("probe", shader, &parameters, &[&buffer], 1)?;
         let mut fused = true;
-        self.read(memory.raw(), 0, cases.len() * 4, |bytes| {
+        self.read(&buffer, 0, cases.len() * 4, |bytes| {
             for (word, [a, b, c]) in bytes.chunks_exact(4).zip(cases) {
                 let expected = a.mul_add(b, c).to_ne_bytes();
                 fused &= word == expected;
             }
         })?;
+        self.free(class, buffer);
         Ok(fused)
     }
 }

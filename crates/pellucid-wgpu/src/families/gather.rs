@@ -9,7 +9,7 @@ use super::copy::same_size_integer;
 use crate::buffer::DeviceMemory;
 use crate::device::Gpu;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands};
-use crate::shader::access::{self, IndexSpace, position_lines};
+use crate::shader::access::{self, MergedAxes, position_lines};
 use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
 use pellucid_ir::kernel::{Gather, Index};
 use pellucid_ir::{Compute, DType, Error, Result};
@@ -72,7 +72,7 @@ fn check_bounds(gpu: &Arc<Gpu>, index: &DeviceArray<'_>, axis: usize, len: usize
         return Ok(());
     }
     let strides = index.broadcast_strides(index.shape());
-    let space = IndexSpace::new(index.shape(), &[strides]);
+    let space = MergedAxes::new(index.shape(), &[strides]);
     let mut shader = ShaderBuilder::default();
     let bindings = Bindings::new(&mut shader, std::slice::from_ref(index), &[]);
     let found = shader.binding(BindingUse::Atomic);
@@ -144,7 +144,7 @@ fn gather(
         let own = index.layout.strides();
         strides.push((0..shape.rank()).map(|a| if a < rank { own[a] } else { 0 }).collect());
     }
-    let space = IndexSpace::new(shape, &strides);
+    let space = MergedAxes::new(shape, &strides);
     let count = shape.size();
     let mut shader = ShaderBuilder::default();
     let inputs: Vec<DeviceArray<'_>> = [*x].into_iter().chain(indices.iter().copied()).collect();

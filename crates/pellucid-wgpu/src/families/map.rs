@@ -7,7 +7,7 @@
 use super::GpuFamily;
 use crate::device::Gpu;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands};
-use crate::shader::access::{self, IndexSpace};
+use crate::shader::access::{self, MergedAxes};
 use crate::shader::program::{ProgramValues, is_supported, push_uniforms};
 use crate::shader::{ShaderBuilder, WORKGROUP};
 use pellucid_ir::formula::Program;
@@ -74,7 +74,7 @@ pub(super) fn run_map(gpu: &Arc<Gpu>, program: &Program, params: &Params, operan
             order.iter().map(|&axis| strides[axis]).collect()
         })
         .collect();
-    let space = IndexSpace::new(&dims, &strides);
+    let space = MergedAxes::new(&dims, &strides);
     let rank = space.dims.len();
 
     let mut shader = ShaderBuilder::default();
@@ -86,7 +86,7 @@ pub(super) fn run_map(gpu: &Arc<Gpu>, program: &Program, params: &Params, operan
     parameters.extend(arrays().map(|array| array.layout.offset() as u32));
     let space_at = parameters.len();
     space.push_params(&mut parameters);
-    debug_assert_eq!(parameters.len(), space_at + IndexSpace::words(rank, inputs.len() + outputs.len()));
+    debug_assert_eq!(parameters.len(), space_at + MergedAxes::words(rank, inputs.len() + outputs.len()));
     let mut values = ProgramValues::new(program, parameters.len());
     push_uniforms(&mut parameters, program, params, 0);
 

@@ -10,7 +10,7 @@ use super::map::check_dtypes;
 use crate::device::Gpu;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands};
 use crate::shader::ShaderBuilder;
-use crate::shader::access::{self, IndexSpace, position_lines};
+use crate::shader::access::{self, MergedAxes, position_lines};
 use crate::shader::program::{ProgramValues, convert_text, is_supported, push_uniforms, round_text, type_text};
 use pellucid_ir::kernel::MatMul;
 use pellucid_ir::{Compute, DType, Error, Result, Shape};
@@ -123,7 +123,7 @@ fn multiply(gpu: &Arc<Gpu>, kernel: &MatMul, operands: &DeviceOperands<'_>) -> R
         matrix_strides.push([strides[rank - 2], strides[rank - 1]]);
         batch_strides.push(strides[..rank - 2].to_vec());
     }
-    let batch = IndexSpace::new(&batch_shape, &batch_strides);
+    let batch = MergedAxes::new(&batch_shape, &batch_strides);
     let tiles = [m.div_ceil(TILE), n.div_ceil(TILE)];
     let groups = batch_shape.size() * tiles[0] * tiles[1];
 

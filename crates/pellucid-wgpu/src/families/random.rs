@@ -6,7 +6,7 @@
 use super::GpuFamily;
 use crate::device::Gpu;
 use crate::operand::{Bindings, DeviceOperands};
-use crate::shader::access::{self, IndexSpace, position_lines};
+use crate::shader::access::{self, MergedAxes, position_lines};
 use crate::shader::{ShaderBuilder, WORKGROUP};
 use pellucid_ir::kernel::{Distribution, Random};
 use pellucid_ir::{Compute, DType, Error, Result};
@@ -111,7 +111,7 @@ fn draw(gpu: &Arc<Gpu>, distribution: Distribution, operands: &DeviceOperands<'_
     let draws = count.div_ceil(per_draw);
     let (key_at, step) = (state.layout.offset() as u32, state.layout.strides()[0] as u32);
     if count > 0 {
-        let space = IndexSpace::new(values.shape(), &[values.broadcast_strides(values.shape())]);
+        let space = MergedAxes::new(values.shape(), &[values.broadcast_strides(values.shape())]);
         let mut shader = ShaderBuilder::default();
         let bindings = Bindings::new(&mut shader, std::slice::from_ref(state), std::slice::from_ref(values));
         let mut parameters = vec![count as u32, 0, key_at, step, values.layout.offset() as u32];

@@ -8,7 +8,7 @@ use super::GpuFamily;
 use crate::buffer::DeviceMemory;
 use crate::device::Gpu;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands};
-use crate::shader::access::{self, IndexSpace, position_lines};
+use crate::shader::access::{self, MergedAxes, position_lines};
 use crate::shader::program::{Accumulator, ProgramValues, convert_text, is_supported, push_uniforms, type_text, words};
 use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
 use pellucid_ir::formula::Binary;
@@ -29,7 +29,7 @@ fn part_count(length: usize) -> usize {
 
 /// The operation of a reduction and the type of its accumulator.
 #[derive(Clone, Copy, Debug)]
-struct ReduceAction {
+struct GpuReduction {
     /// The operation that combines values, or `None` for arg max and arg min.
     combine: Option<Binary>,
     /// Whether arg max or arg min is computed.
@@ -38,9 +38,9 @@ struct ReduceAction {
     compute: Compute,
 }
 
-impl ReduceAction {
+impl GpuReduction {
     /// Returns the action of a kernel, or `None` if it is not defined for the dtypes or needs arithmetic in `f64`.
-    fn new(kernel: &Reduce) -> Option<ReduceAction> {
+    fn new(kernel: &Reduce) -> Option<GpuReduction> {
         let value = kernel.program.outputs.first()?.compute;
         let wanted = match &kernel.finish {
             Some(finish) => finish.inputs.first()?.compute,
@@ -67,7 +67,7 @@ impl ReduceAction {
         };
         let of_masks = matches!(kernel.op, ReduceOp::Any | ReduceOp::All);
         let defined = compute != Compute::F64 && of_masks <= (compute == Compute::Mask);
-        defined.then_some(ReduceAction { combine, finds_largest: kernel.op == ReduceOp::ArgMax, compute })
+        defined.then_some(GpuReduction { combine, finds_largest: kernel.op == ReduceOp::ArgMax, compute })
     }
 
     /// Returns the type of the result.
@@ -84,7 +84,7 @@ impl ReduceAction {
 impl GpuFamily for Reduce {
     fn is_supported(&self) -> bool {
         let programs = [Some(&self.program), self.finish.as_ref()];
-        programs.into_iter().flatten().all(|p| is_supported(p) && !p.is_row()) && ReduceAction::new(self).is_some()
+        programs.into_iter().flatten().all(|p| is_supported(p) && !p.is_row()) && GpuReduction::new(self).is_some()
     }
 
     fn check(&self, operands: &DeviceOperands<'_>) -> Result<()> {
@@ -97,7 +97,7 @@ impl GpuFamily for Reduce {
         {
             return Err(Error::dtypes(op, stored, "the program was compiled for other dtypes"));
         }
-        if let (Some(finish), Some(action)) = (&self.finish, ReduceAction::new(self))
+        if let (Some(finish), Some(action)) = (&self.finish, GpuReduction::new(self))
             && finish.inputs[0].storage != action.result().storage()
         {
             return Err(Error::dtypes(
@@ -115,22 +115,23 @@ impl GpuFamily for Reduce {
     }
 
     fn run(&self, gpu: &Arc<Gpu>, operands: &DeviceOperands<'_>) -> Result<()> {
-        let Some(action) = ReduceAction::new(self) else { return Ok(()) };
+        let Some(action) = GpuReduction::new(self) else { return Ok(()) };
         let shape = common_shape(&operands.inputs).unwrap_or(Shape::scalar());
         let (count, length) = (self.axes.keepdims(&shape).size(), self.axes.count(&shape));
         if count == 0 {
             return Ok(());
         }
+        let launch = ReductionLaunch { kernel: self, action };
         let parts = part_count(length);
         if count.checked_mul(parts.max(length)).is_none_or(|total| total > u32::MAX as usize) {
             return Err(Error::invalid(self.program.name, "the reduction has more than 2^32 elements"));
         }
         if parts == 1 {
-            return self.reduce_inputs(gpu, operands, action, &shape, None);
+            return launch.reduce_inputs(gpu, operands, &shape, None);
         }
         let partial = DeviceMemory::allocate(gpu, count * parts * action.partial_words() * 4)?;
-        self.reduce_inputs(gpu, operands, action, &shape, Some((partial.raw(), parts)))?;
-        self.reduce_partials(gpu, &operands.outputs[0], action, partial.raw(), (count, parts))
+        launch.reduce_inputs(gpu, operands, &shape, Some((partial.raw(), parts)))?;
+        launch.reduce_partials(gpu, &operands.outputs[0], partial.raw(), (count, parts))
     }
 }
 
@@ -142,7 +143,7 @@ pub(super) fn common_shape(arrays: &[DeviceArray<'_>]) -> Option<Shape> {
 }
 
 /// Returns the space of the axes of `shape` that `keep` selects, with the strides of every array.
-pub(super) fn axes_space(arrays: &[DeviceArray<'_>], shape: &Shape, keep: impl Fn(usize) -> bool) -> IndexSpace {
+pub(super) fn axes_space(arrays: &[DeviceArray<'_>], shape: &Shape, keep: impl Fn(usize) -> bool) -> MergedAxes {
     let axes: Vec<usize> = (0..shape.rank()).filter(|&axis| keep(axis)).collect();
     let dims: Vec<usize> = axes.iter().map(|&axis| shape[axis]).collect();
     let strides: Vec<Vec<isize>> = arrays
@@ -152,18 +153,18 @@ pub(super) fn axes_space(arrays: &[DeviceArray<'_>], shape: &Shape, keep: impl F
             axes.iter().map(|&axis| strides[axis]).collect()
         })
         .collect();
-    IndexSpace::new(&dims, &strides)
+    MergedAxes::new(&dims, &strides)
 }
 
 /// The variables of a reduction in the text of a shader.
 enum ReductionLines {
     Fold(Accumulator),
     /// The extremum and its index.
-    Arg(ReduceAction),
+    Arg(GpuReduction),
 }
 
 impl ReductionLines {
-    fn declare(shader: &mut ShaderBuilder, action: ReduceAction) -> ReductionLines {
+    fn declare(shader: &mut ShaderBuilder, action: GpuReduction) -> ReductionLines {
         match action.combine {
             Some(op) => ReductionLines::Fold(Accumulator::declare(shader, op, action.compute, "result")),
             None => {
@@ -199,7 +200,7 @@ impl ReductionLines {
     }
 }
 
-impl ReduceAction {
+impl GpuReduction {
     /// Returns the condition that x is preferred to y. NaN is preferred to all numbers.
     fn precedes(&self, x: &str, y: &str) -> String {
         let (low, high) = if self.finds_largest { (y, x) } else { (x, y) };
@@ -211,55 +212,27 @@ impl ReduceAction {
     }
 }
 
-/// Implements the two dispatches of a reduction.
-trait ReduceDispatches {
-    /// Reduces the parts of all sequences to the output, or to partial results in a buffer.
-    fn reduce_inputs(
-        &self,
-        gpu: &Arc<Gpu>,
-        operands: &DeviceOperands<'_>,
-        action: ReduceAction,
-        shape: &Shape,
-        partial: Option<(&wgpu::Buffer, usize)>,
-    ) -> Result<()>;
-
-    /// Reduces the partial results of every output.
-    fn reduce_partials(
-        &self,
-        gpu: &Arc<Gpu>,
-        output: &DeviceArray<'_>,
-        action: ReduceAction,
-        partial: &wgpu::Buffer,
-        sizes: (usize, usize),
-    ) -> Result<()>;
-
-    /// Adds the lines that finish a result and store it at position `at` of the output.
-    fn store_result(
-        &self,
-        shader: &mut ShaderBuilder,
-        action: ReduceAction,
-        result: &str,
-        uniforms_at: usize,
-        output: (usize, &str),
-    );
+/// A reduction with its operation.
+struct ReductionLaunch<'a> {
+    kernel: &'a Reduce,
+    action: GpuReduction,
 }
 
-impl ReduceDispatches for Reduce {
+impl ReductionLaunch<'_> {
     fn reduce_inputs(
         &self,
         gpu: &Arc<Gpu>,
         operands: &DeviceOperands<'_>,
-        action: ReduceAction,
         shape: &Shape,
         partial: Option<(&wgpu::Buffer, usize)>,
     ) -> Result<()> {
         let DeviceOperands { inputs, outputs } = operands;
-        let (program, output) = (&self.program, outputs[0]);
+        let (program, output) = (&self.kernel.program, outputs[0]);
         let written: &[DeviceArray<'_>] = if partial.is_some() { &[] } else { &outputs[..1] };
         let arrays: Vec<DeviceArray<'_>> = inputs.iter().copied().chain([output]).collect();
-        let kept = axes_space(&arrays, shape, |axis| !self.axes.contains(axis));
-        let reduced = axes_space(inputs, shape, |axis| self.axes.contains(axis));
-        let (count, length) = (self.axes.keepdims(shape).size(), self.axes.count(shape));
+        let kept = axes_space(&arrays, shape, |axis| !self.kernel.axes.contains(axis));
+        let reduced = axes_space(inputs, shape, |axis| self.kernel.axes.contains(axis));
+        let (count, length) = (self.kernel.axes.keepdims(shape).size(), self.kernel.axes.count(shape));
         let parts = partial.map_or(1, |(_, parts)| parts);
 
         let mut shader = ShaderBuilder::default();
@@ -277,15 +250,15 @@ impl ReduceDispatches for Reduce {
         let reduced_at = parameters.len();
         reduced.push_params(&mut parameters);
         let mut values = ProgramValues::new(program, parameters.len());
-        push_uniforms(&mut parameters, program, &self.params, 0);
+        push_uniforms(&mut parameters, program, &self.kernel.params, 0);
         let finish_at = parameters.len();
-        if let Some(finish) = &self.finish {
-            push_uniforms(&mut parameters, finish, &self.finish_params, 0);
+        if let Some(finish) = &self.kernel.finish {
+            push_uniforms(&mut parameters, finish, &self.kernel.finish_params, 0);
         }
 
         shader.line("if (thread >= params[0]) { return; }");
         // Neighbouring invocations read neighbouring elements.
-        let step = |space: &IndexSpace| {
+        let step = |space: &MergedAxes| {
             space.strides.first().and_then(|s| s.iter().filter(|&&s| s != 0).map(|s| s.unsigned_abs()).min())
         };
         let parts_first = step(&reduced).unwrap_or(usize::MAX) <= step(&kept).unwrap_or(usize::MAX);
@@ -298,7 +271,7 @@ impl ReduceDispatches for Reduce {
         }
         let starts: Vec<String> = (0..arrays.len()).map(|k| format!("params[{}]", starts_at + k)).collect();
         let bases = position_lines(&mut shader, (kept.dims.len(), kept_at), "row", &starts);
-        let lines = ReductionLines::declare(&mut shader, action);
+        let lines = ReductionLines::declare(&mut shader, self.action);
         shader.line("for (var index = part; index < params[3]; index = index + params[2]) {");
         let positions = position_lines(&mut shader, (reduced.dims.len(), reduced_at), "index", &bases[..inputs.len()]);
         for (k, load) in program.inputs.iter().enumerate() {
@@ -307,23 +280,23 @@ impl ReduceDispatches for Reduce {
         }
         values.compute_steps(&mut shader, program);
         let stored = program.outputs[0];
-        let value = shader.define(convert_text(stored.compute, action.compute, values.value(stored.value)));
+        let value = shader.define(convert_text(stored.compute, self.action.compute, values.value(stored.value)));
         lines.reduce(&mut shader, &value, "index");
         shader.line("}");
         match partial_binding {
             None => {
                 let result = shader.define(lines.result());
                 let at = (bindings.output(0), &*bases[inputs.len()]);
-                self.store_result(&mut shader, action, &result, finish_at, at);
+                self.store_result(&mut shader, &result, finish_at, at);
             }
             Some(binding) => {
-                let partial_words = action.partial_words();
+                let partial_words = self.action.partial_words();
                 shader.line(format!("let slot = (row * params[2] + part) * {partial_words}u;"));
                 let value = match &lines {
                     ReductionLines::Fold(accumulator) => accumulator.result(),
                     ReductionLines::Arg(_) => "best".into(),
                 };
-                let bits = match action.compute {
+                let bits = match self.action.compute {
                     Compute::Mask => vec![format!("select(0u, 1u, {value})")],
                     Compute::I64 | Compute::F64 => {
                         let value = shader.define(value);
@@ -346,7 +319,6 @@ impl ReduceDispatches for Reduce {
         &self,
         gpu: &Arc<Gpu>,
         output: &DeviceArray<'_>,
-        action: ReduceAction,
         partial: &wgpu::Buffer,
         (count, parts): (usize, usize),
     ) -> Result<()> {
@@ -360,48 +332,41 @@ impl ReduceDispatches for Reduce {
         let space_at = parameters.len();
         space.push_params(&mut parameters);
         let finish_at = parameters.len();
-        if let Some(finish) = &self.finish {
-            push_uniforms(&mut parameters, finish, &self.finish_params, 0);
+        if let Some(finish) = &self.kernel.finish {
+            push_uniforms(&mut parameters, finish, &self.kernel.finish_params, 0);
         }
         shader.line("if (thread >= params[0]) { return; }");
         let at = position_lines(&mut shader, (space.dims.len(), space_at), "thread", &["params[3]".into()]).remove(0);
-        let lines = ReductionLines::declare(&mut shader, action);
+        let lines = ReductionLines::declare(&mut shader, self.action);
         shader.line("for (var part = 0u; part < params[2]; part = part + 1u) {");
-        shader.line(format!("let slot = (thread * params[2] + part) * {}u;", action.partial_words()));
+        shader.line(format!("let slot = (thread * params[2] + part) * {}u;", self.action.partial_words()));
         let word = |shader: &ShaderBuilder, k: usize| shader.word(binding, &format!("slot + {k}u"));
-        let text = match action.compute {
+        let text = match self.action.compute {
             Compute::Mask => format!("({} != 0u)", word(&shader, 0)),
             Compute::I64 | Compute::F64 => format!("vec2<u32>({}, {})", word(&shader, 0), word(&shader, 1)),
             other => format!("bitcast<{}>({})", type_text(other), word(&shader, 0)),
         };
         let value = shader.define(text);
-        let index = shader.define(word(&shader, action.partial_words() - 1));
+        let index = shader.define(word(&shader, self.action.partial_words() - 1));
         lines.reduce(&mut shader, &value, &index);
         shader.line("}");
         let result = shader.define(lines.result());
-        self.store_result(&mut shader, action, &result, finish_at, (bindings.output(0), &at));
-        gpu.dispatch(self.program.name, shader, &parameters, &buffers, count.div_ceil(WORKGROUP as usize))
+        self.store_result(&mut shader, &result, finish_at, (bindings.output(0), &at));
+        gpu.dispatch(self.kernel.program.name, shader, &parameters, &buffers, count.div_ceil(WORKGROUP as usize))
     }
 
-    fn store_result(
-        &self,
-        shader: &mut ShaderBuilder,
-        action: ReduceAction,
-        result: &str,
-        uniforms_at: usize,
-        (binding, at): (usize, &str),
-    ) {
-        let (compute, value) = match &self.finish {
-            None => (action.result(), result.to_string()),
+    fn store_result(&self, shader: &mut ShaderBuilder, result: &str, uniforms_at: usize, (binding, at): (usize, &str)) {
+        let (compute, value) = match &self.kernel.finish {
+            None => (self.action.result(), result.to_string()),
             Some(finish) => {
                 let mut values = ProgramValues::new(finish, uniforms_at);
-                values.inputs[0] = shader.define(convert_text(action.result(), finish.inputs[0].compute, result));
+                values.inputs[0] = shader.define(convert_text(self.action.result(), finish.inputs[0].compute, result));
                 values.compute_steps(shader, finish);
                 let stored = finish.outputs[0];
                 (stored.compute, values.value(stored.value).to_string())
             }
         };
-        access::store(shader, binding, compute, self.output, &value, at);
+        access::store(shader, binding, compute, self.kernel.output, &value, at);
     }
 }
 

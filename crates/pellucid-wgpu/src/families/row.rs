@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 /// The source of an operand after every result has its own name.
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum ValueSource {
+enum StepOperand {
     /// An input, a uniform, or an operand that needs no step.
     Leaf(InstructionOperand),
     /// The result of a step.
@@ -31,9 +31,9 @@ enum ValueSource {
 struct RowSteps<'a> {
     program: &'a Program,
     /// The operands of every step.
-    args: Vec<Vec<ValueSource>>,
+    args: Vec<Vec<StepOperand>>,
     /// The values of the outputs.
-    outputs: Vec<ValueSource>,
+    outputs: Vec<StepOperand>,
     /// The number of reductions in sequence that precede the result of every step.
     levels: Vec<usize>,
 }
@@ -49,12 +49,12 @@ impl<'a> RowSteps<'a> {
                 InstructionOperand::Row(r) => rows[r as usize],
                 _ => None,
             };
-            step.map_or(ValueSource::Leaf(operand), ValueSource::Step)
+            step.map_or(StepOperand::Leaf(operand), StepOperand::Step)
         };
-        let (mut args, mut levels): (Vec<Vec<ValueSource>>, Vec<usize>) = Default::default();
+        let (mut args, mut levels): (Vec<Vec<StepOperand>>, Vec<usize>) = Default::default();
         for (k, step) in program.steps.iter().enumerate() {
-            let own: Vec<ValueSource> = step.args.iter().map(|&a| source(&registers, &rows, a)).collect();
-            let level = own.iter().map(|s| if let ValueSource::Step(s) = s { levels[*s] } else { 0 }).max();
+            let own: Vec<StepOperand> = step.args.iter().map(|&a| source(&registers, &rows, a)).collect();
+            let level = own.iter().map(|s| if let StepOperand::Step(s) = s { levels[*s] } else { 0 }).max();
             levels.push(level.unwrap_or(0) + usize::from(matches!(step.op, Op::Reduce(_))));
             args.push(own);
             match step.into {
@@ -78,13 +78,13 @@ impl<'a> RowSteps<'a> {
 
     /// Returns the steps with one value for each element, and the inputs with one value for each element, that `values`
     /// need.
-    fn needed(&self, values: impl IntoIterator<Item = ValueSource>) -> (BTreeSet<usize>, BTreeSet<usize>) {
+    fn needed(&self, values: impl IntoIterator<Item = StepOperand>) -> (BTreeSet<usize>, BTreeSet<usize>) {
         let (mut steps, mut inputs) = (BTreeSet::new(), BTreeSet::new());
-        let mut open: Vec<ValueSource> = values.into_iter().collect();
+        let mut open: Vec<StepOperand> = values.into_iter().collect();
         while let Some(value) = open.pop() {
             match value {
-                ValueSource::Step(k) if self.is_per_element(k) && steps.insert(k) => open.extend(&self.args[k]),
-                ValueSource::Leaf(InstructionOperand::Input(i)) if !self.program.inputs[i as usize].per_row => {
+                StepOperand::Step(k) if self.is_per_element(k) && steps.insert(k) => open.extend(&self.args[k]),
+                StepOperand::Leaf(InstructionOperand::Input(i)) if !self.program.inputs[i as usize].per_row => {
                     inputs.insert(i as usize);
                 }
                 _ => {}
@@ -174,10 +174,10 @@ impl RowShader<'_> {
         values.value(step.into).to_string()
     }
 
-    fn value(&self, source: ValueSource, results: &[String]) -> String {
+    fn value(&self, source: StepOperand, results: &[String]) -> String {
         match source {
-            ValueSource::Leaf(operand) => self.values.value(operand).to_string(),
-            ValueSource::Step(k) => results[k].clone(),
+            StepOperand::Leaf(operand) => self.values.value(operand).to_string(),
+            StepOperand::Step(k) => results[k].clone(),
         }
     }
 

@@ -128,18 +128,18 @@ pub(crate) fn store_collected(
 
 /// The index space of a kernel after neighbouring axes are merged, with the strides of each operand in elements.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct IndexSpace {
+pub(crate) struct MergedAxes {
     /// The length of each axis.
     pub(crate) dims: Vec<usize>,
     /// The strides of each operand.
     pub(crate) strides: Vec<Vec<isize>>,
 }
 
-impl IndexSpace {
+impl MergedAxes {
     /// Creates the space of `dims`, without axes of length 1, and merges neighbouring axes that all operands traverse
     /// with one stride.
-    pub(crate) fn new(dims: &[usize], strides: &[Vec<isize>]) -> IndexSpace {
-        let mut space = IndexSpace { dims: Vec::new(), strides: vec![Vec::new(); strides.len()] };
+    pub(crate) fn new(dims: &[usize], strides: &[Vec<isize>]) -> MergedAxes {
+        let mut space = MergedAxes { dims: Vec::new(), strides: vec![Vec::new(); strides.len()] };
         for (axis, &len) in dims.iter().enumerate() {
             if len == 1 {
                 continue;

@@ -1,6 +1,6 @@
 //! Validates generated shaders with the shader compiler of wgpu, without an adapter, and translates them to SPIR-V.
 
-use super::access::{IndexSpace, load, position_lines, store, store_collected};
+use super::access::{MergedAxes, load, position_lines, store, store_collected};
 use super::program::{Accumulator, ProgramValues, combining_primitive, convert_text, is_supported};
 use super::{BindingUse, LIBRARY, ShaderBuilder, has_function};
 use naga::back::spv;
@@ -120,7 +120,7 @@ fn loads_and_stores_of_all_dtypes_are_valid() {
             let mut shader = ShaderBuilder::default();
             let (input, output) = (shader.binding(BindingUse::Read), shader.binding(BindingUse::Atomic));
             shader.line("var word = 0u;");
-            let space = IndexSpace::new(&[2, 3, 4], &[vec![24, 1, 6], vec![12, 4, 1]]);
+            let space = MergedAxes::new(&[2, 3, 4], &[vec![24, 1, 6], vec![12, 4, 1]]);
             let starts = [String::from("0u"), String::from("5u")];
             let at = position_lines(&mut shader, (space.dims.len(), 2), "thread", &starts);
             let text = load(&shader, input, from, from.compute(), &at[0]);
@@ -157,10 +157,10 @@ fn accumulators_are_valid() {
 
 #[test]
 fn neighbouring_axes_merge_if_all_operands_traverse_them_with_one_stride() {
-    let space = IndexSpace::new(&[2, 1, 3, 4], &[vec![12, 7, 4, 1], vec![12, 0, 4, 1]]);
-    assert_eq!(space, IndexSpace { dims: vec![24], strides: vec![vec![1], vec![1]] });
-    let space = IndexSpace::new(&[2, 3, 4], &[vec![12, 4, 1], vec![0, 0, 1]]);
-    assert_eq!(space, IndexSpace { dims: vec![6, 4], strides: vec![vec![4, 1], vec![0, 1]] });
-    let space = IndexSpace::new(&[2, 3], &[vec![-3, -1]]);
-    assert_eq!(space, IndexSpace { dims: vec![6], strides: vec![vec![-1]] });
+    let space = MergedAxes::new(&[2, 1, 3, 4], &[vec![12, 7, 4, 1], vec![12, 0, 4, 1]]);
+    assert_eq!(space, MergedAxes { dims: vec![24], strides: vec![vec![1], vec![1]] });
+    let space = MergedAxes::new(&[2, 3, 4], &[vec![12, 4, 1], vec![0, 0, 1]]);
+    assert_eq!(space, MergedAxes { dims: vec![6, 4], strides: vec![vec![4, 1], vec![0, 1]] });
+    let space = MergedAxes::new(&[2, 3], &[vec![-3, -1]]);
+    assert_eq!(space, MergedAxes { dims: vec![6], strides: vec![vec![-1]] });
 }

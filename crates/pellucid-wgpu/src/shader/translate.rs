@@ -92,7 +92,7 @@ pub(crate) fn translated(name: &str) -> Result<String, Untranslatable> {
     let text = SOURCES.with(|cell| {
         let mut sources = cell.borrow_mut();
         let sources = sources.get_or_insert_with(parse_sources);
-        Translator { sources, lines: Vec::new(), depth: 0 }.function_text(name)
+        WgslTranslator { sources, lines: Vec::new(), depth: 0 }.function_text(name)
     });
     cache.insert(name.to_string(), text.clone());
     text
@@ -102,13 +102,13 @@ pub(crate) fn translated(name: &str) -> Result<String, Untranslatable> {
 type Scope = HashMap<String, Symbol>;
 
 /// The state of the translation of one function.
-struct Translator<'a> {
+struct WgslTranslator<'a> {
     sources: &'a Sources,
     lines: Vec<String>,
     depth: usize,
 }
 
-impl Translator<'_> {
+impl WgslTranslator<'_> {
     fn function_text(mut self, name: &str) -> Result<String, Untranslatable> {
         let function = self.sources.functions.get(name).ok_or_else(|| format!("no function `{name}`"))?;
         let mut parameters = Vec::new();
