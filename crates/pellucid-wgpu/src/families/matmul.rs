@@ -3,7 +3,7 @@
 //! A workgroup of 8 × 8 invocations computes a tile of 32 × 32 elements of the product; each invocation computes 4 × 4
 //! of them in registers. Blocks of 16 columns of A and 16 rows of B pass through shared memory. The products are added
 //! in the order of k. Half precision is multiplied as `f32` and small integers as `i32`; the product is rounded or
-//! wrapped once. `f64` is an error.
+//! wrapped once.
 
 use super::GpuFamily;
 use super::map::check_dtypes;
@@ -31,11 +31,7 @@ const DEPTH: usize = 16;
 impl GpuFamily for MatMul {
     fn is_supported(&self) -> bool {
         match &self.epilogue {
-            Some(program) => {
-                is_supported(program)
-                    && !program.is_row()
-                    && program.inputs.first().map(|i| i.storage) != Some(DType::F64)
-            }
+            Some(program) => is_supported(program) && !program.is_row(),
             None => true,
         }
     }
@@ -48,9 +44,8 @@ impl GpuFamily for MatMul {
             let help = "the product of factors [.., m, k] and [.., k, n] must have the shape [.., m, n]";
             return Err(Error::shapes("matmul", [a.shape(), b.shape(), outputs[0].shape()], help));
         };
-        if matches!(a.dtype, DType::Bool | DType::F64) || a.dtype != b.dtype {
-            let help =
-                "a GPU multiplies matrices of one dtype other than bool and f64; use to_dtype(), or to(cpu) for f64";
+        if a.dtype == DType::Bool || a.dtype != b.dtype {
+            let help = "the factors must have one dtype other than bool; use to_dtype()";
             return Err(Error::dtypes("matmul", [a.dtype, b.dtype], help));
         }
         let Some(program) = &self.epilogue else {
@@ -185,6 +180,7 @@ fn multiply(gpu: &Arc<Gpu>, kernel: &MatMul, operands: &DeviceOperands<'_>) -> R
         let sum = format!("sum{}", i * PER_INVOCATION + j);
         shader.line(match compute {
             Compute::I64 => format!("{sum} = l_add({sum}, l_mul(a{i}, b{j}));"),
+            Compute::F64 => format!("{sum} = d_fma(a{i}, b{j}, {sum});"),
             _ => format!("{sum} = {sum} + a{i} * b{j};"),
         });
     }

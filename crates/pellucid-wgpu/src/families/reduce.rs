@@ -39,7 +39,7 @@ struct GpuReduction {
 }
 
 impl GpuReduction {
-    /// Returns the action of a kernel, or `None` if it is not defined for the dtypes or needs arithmetic in `f64`.
+    /// Returns the action of a kernel, or `None` if it is not defined for the dtypes.
     fn new(kernel: &Reduce) -> Option<GpuReduction> {
         let value = kernel.program.outputs.first()?.compute;
         let wanted = match &kernel.finish {
@@ -66,7 +66,7 @@ impl GpuReduction {
             ReduceOp::ArgMax | ReduceOp::ArgMin => None,
         };
         let of_masks = matches!(kernel.op, ReduceOp::Any | ReduceOp::All);
-        let defined = compute != Compute::F64 && of_masks <= (compute == Compute::Mask);
+        let defined = of_masks <= (compute == Compute::Mask);
         defined.then_some(GpuReduction { combine, finds_largest: kernel.op == ReduceOp::ArgMax, compute })
     }
 
@@ -206,6 +206,7 @@ impl GpuReduction {
         let (low, high) = if self.finds_largest { (y, x) } else { (x, y) };
         match self.compute {
             Compute::F32 => format!("((f_is_nan({x}) && !f_is_nan({y})) || f_lt({low}, {high}))"),
+            Compute::F64 => format!("((d_is_nan({x}) && !d_is_nan({y})) || d_lt({low}, {high}))"),
             Compute::I64 => format!("l_lt({low}, {high})"),
             _ => format!("({low} < {high})"),
         }

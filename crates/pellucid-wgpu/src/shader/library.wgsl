@@ -800,3 +800,312 @@ fn l_philox(counter: vec2<u32>, seed: vec2<u32>) -> array<u32, 4> {
     }
     return array<u32, 4>(c.x, c.y, c.z, c.w);
 }
+
+// Arithmetic in double precision on bit patterns, rounded as IEEE 754 requires, also for subnormal numbers.
+
+fn d_neg(x: vec2<u32>) -> vec2<u32> {
+    return vec2<u32>(x.x, x.y ^ 0x80000000u);
+}
+
+fn d_abs(x: vec2<u32>) -> vec2<u32> {
+    return vec2<u32>(x.x, x.y & 0x7fffffffu);
+}
+
+fn d_copysign(x: vec2<u32>, s: vec2<u32>) -> vec2<u32> {
+    return vec2<u32>(x.x, (x.y & 0x7fffffffu) | (s.y & 0x80000000u));
+}
+
+fn d_is_finite(x: vec2<u32>) -> bool {
+    return (x.y & 0x7ff00000u) != 0x7ff00000u;
+}
+
+fn d_is_zero(x: vec2<u32>) -> bool {
+    return ((x.y & 0x7fffffffu) | x.x) == 0u;
+}
+
+// Returns an integer with the order of the number; both zeros are 0.
+fn d_order(x: vec2<u32>) -> vec2<u32> {
+    return select(x, l_neg(d_abs(x)), x.y >= 0x80000000u);
+}
+
+fn d_lt(a: vec2<u32>, b: vec2<u32>) -> bool {
+    return l_lt(d_order(a), d_order(b)) && !d_is_nan(a) && !d_is_nan(b);
+}
+
+fn d_le(a: vec2<u32>, b: vec2<u32>) -> bool {
+    return l_le(d_order(a), d_order(b)) && !d_is_nan(a) && !d_is_nan(b);
+}
+
+fn d_eq(a: vec2<u32>, b: vec2<u32>) -> bool {
+    return l_eq(d_order(a), d_order(b)) && !d_is_nan(a) && !d_is_nan(b);
+}
+
+fn d_max(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+    return select(b, a, d_lt(b, a) || d_is_nan(a));
+}
+
+fn d_min(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+    return select(b, a, d_lt(a, b) || d_is_nan(a));
+}
+
+fn d_signum(x: vec2<u32>) -> vec2<u32> {
+    return select(vec2<u32>(0u, 0x3ff00000u | (x.y & 0x80000000u)), x, d_is_zero(x) || d_is_nan(x));
+}
+
+fn l_lt_unsigned(a: vec2<u32>, b: vec2<u32>) -> bool {
+    return a.y < b.y || (a.y == b.y && a.x < b.x);
+}
+
+// Returns the sum of two 128-bit integers; x is the lowest word.
+fn l_add_wide(a: vec4<u32>, b: vec4<u32>) -> vec4<u32> {
+    let low = l_add(a.xy, b.xy);
+    let carry = select(0u, 1u, l_lt_unsigned(low, a.xy));
+    return vec4<u32>(low, l_add(l_add(a.zw, b.zw), vec2<u32>(carry, 0u)));
+}
+
+fn l_sub_wide(a: vec4<u32>, b: vec4<u32>) -> vec4<u32> {
+    let borrow = select(0u, 1u, l_lt_unsigned(a.xy, b.xy));
+    return vec4<u32>(l_sub(a.xy, b.xy), l_sub(l_sub(a.zw, b.zw), vec2<u32>(borrow, 0u)));
+}
+
+fn l_shift_left_wide(v: vec4<u32>, n: u32) -> vec4<u32> {
+    var w = v;
+    for (var k = 0u; k < n / 32u; k = k + 1u) {
+        w = vec4<u32>(0u, w.x, w.y, w.z);
+    }
+    let b = n % 32u;
+    if (b > 0u) {
+        let c = 32u - b;
+        w = vec4<u32>(w.x << b, (w.y << b) | (w.x >> c), (w.z << b) | (w.y >> c), (w.w << b) | (w.z >> c));
+    }
+    return w;
+}
+
+// Shifts right; the lowest bit of the result is set if a bit was lost.
+fn l_shift_right_sticky(v: vec4<u32>, n: u32) -> vec4<u32> {
+    var w = v;
+    var lost = 0u;
+    for (var k = 0u; k < min(n / 32u, 4u); k = k + 1u) {
+        lost = lost | w.x;
+        w = vec4<u32>(w.y, w.z, w.w, 0u);
+    }
+    let b = n % 32u;
+    if (b > 0u) {
+        let c = 32u - b;
+        lost = lost | (w.x << c);
+        w = vec4<u32>((w.x >> b) | (w.y << c), (w.y >> b) | (w.z << c), (w.z >> b) | (w.w << c), w.w >> b);
+    }
+    w.x = w.x | select(0u, 1u, lost != 0u);
+    return w;
+}
+
+fn l_leading_zeros(m: vec2<u32>) -> u32 {
+    return select(countLeadingZeros(m.y), 32u + countLeadingZeros(m.x), m.y == 0u);
+}
+
+// Returns the significand of a finite number other than zero with its leading bit at bit 63.
+fn d_significand(x: vec2<u32>) -> vec2<u32> {
+    let m = vec2<u32>(x.x, x.y & 0xfffffu);
+    if ((x.y & 0x7ff00000u) == 0u) {
+        return l_shift_left(m, l_leading_zeros(m));
+    }
+    return l_shift_left(vec2<u32>(m.x, m.y | 0x100000u), 11u);
+}
+
+// Returns the exponent of the leading bit of a finite number other than zero, with the bias 1023.
+fn d_exponent(x: vec2<u32>) -> i32 {
+    let e = i32((x.y >> 20u) & 2047u);
+    return select(e, 12 - i32(l_leading_zeros(vec2<u32>(x.x, x.y & 0xfffffu))), e == 0);
+}
+
+// Rounds to nearest even. The leading bit of m is bit 63 and has the biased exponent e; sticky states whether the exact
+// number is larger.
+fn d_round_to_even(sign: u32, e: i32, m: vec2<u32>, sticky: bool) -> vec2<u32> {
+    if (e >= 2047) {
+        return vec2<u32>(0u, sign | 0x7ff00000u);
+    }
+    let shift = u32(min(11 + max(1 - e, 0), 65));
+    var kept = vec2<u32>(0u, 0u);
+    var lost = vec2<u32>(0u, 0u);
+    if (shift < 64u) {
+        kept = l_shift_right_sticky(vec4<u32>(0u, 0u, m), shift).zw;
+        lost = l_shift_left(m, 64u - shift);
+    } else if (shift == 64u) {
+        lost = m;
+    }
+    let rest = (lost.y & 0x7fffffffu) | lost.x | select(0u, 1u, sticky || shift > 64u);
+    var bits = vec2<u32>(kept.x, kept.y + (u32(max(e - 1, 0)) << 20u));
+    if (lost.y >= 0x80000000u && (rest != 0u || (bits.x & 1u) == 1u)) {
+        bits = l_add(bits, vec2<u32>(1u, 0u));
+    }
+    return vec2<u32>(bits.x, bits.y | sign);
+}
+
+// Returns a b + c rounded once.
+fn d_fma(a: vec2<u32>, b: vec2<u32>, c: vec2<u32>) -> vec2<u32> {
+    let nan = vec2<u32>(0u, 0x7ff80000u);
+    let sign = (a.y ^ b.y) & 0x80000000u;
+    let own = c.y & 0x80000000u;
+    if (d_is_nan(a) || d_is_nan(b) || d_is_nan(c)) {
+        return nan;
+    }
+    if (!d_is_finite(a) || !d_is_finite(b)) {
+        let invalid = d_is_zero(a) || d_is_zero(b) || (!d_is_finite(c) && own != sign);
+        return select(vec2<u32>(0u, sign | 0x7ff00000u), nan, invalid);
+    }
+    if (!d_is_finite(c)) {
+        return c;
+    }
+    if (d_is_zero(a) || d_is_zero(b)) {
+        // The sum of zeros of opposite signs is +0.
+        return select(c, vec2<u32>(0u, select(0u, own, own == sign)), d_is_zero(c));
+    }
+    // The product of significands below 2^64; its leading bit is bit 126 or 127. Bit 127 has the exponent e.
+    let x = d_significand(a);
+    let y = d_significand(b);
+    let xy = l_mul_words(x.x, y.x);
+    var p = vec4<u32>(xy, l_mul_words(x.y, y.y));
+    p = l_add_wide(p, vec4<u32>(0u, l_mul_words(x.x, y.y), 0u));
+    p = l_add_wide(p, vec4<u32>(0u, l_mul_words(x.y, y.x), 0u));
+    var e = d_exponent(a) + d_exponent(b) - 1022;
+    if (p.w < 0x80000000u) {
+        p = l_shift_left_wide(p, 1u);
+        e = e - 1;
+    }
+    var result_sign = sign;
+    if (!d_is_zero(c)) {
+        // Both terms move one bit down for the carry, and the smaller one to the exponent of the larger one.
+        let q = vec4<u32>(0u, 0u, d_significand(c));
+        let ec = d_exponent(c);
+        let p_is_larger = e > ec || (e == ec && !(l_lt_unsigned(p.zw, q.zw)));
+        let larger = l_shift_right_sticky(select(q, p, p_is_larger), 1u);
+        let smaller = l_shift_right_sticky(select(p, q, p_is_larger), 1u + u32(min(abs(e - ec), 200)));
+        e = max(e, ec) + 1;
+        if (sign == own) {
+            p = l_add_wide(larger, smaller);
+        } else {
+            p = l_sub_wide(larger, smaller);
+            result_sign = select(own, sign, p_is_larger);
+        }
+        if ((p.x | p.y | p.z | p.w) == 0u) {
+            return vec2<u32>(0u, 0u);
+        }
+        let high = l_leading_zeros(p.zw);
+        let zeros = select(high, 64u + l_leading_zeros(p.xy), (p.z | p.w) == 0u);
+        p = l_shift_left_wide(p, zeros);
+        e = e - i32(zeros);
+    }
+    return d_round_to_even(result_sign, e, p.zw, (p.x | p.y) != 0u);
+}
+
+fn d_add(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+    return d_fma(a, vec2<u32>(0u, 0x3ff00000u), b);
+}
+
+fn d_sub(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+    return d_add(a, d_neg(b));
+}
+
+fn d_mul(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+    return d_fma(a, b, vec2<u32>(0u, (a.y ^ b.y) & 0x80000000u));
+}
+
+fn d_div(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+    let sign = (a.y ^ b.y) & 0x80000000u;
+    let is_infinite = !d_is_finite(a);
+    if (d_is_nan(a) || d_is_nan(b) || (is_infinite && !d_is_finite(b)) || (d_is_zero(a) && d_is_zero(b))) {
+        return vec2<u32>(0u, 0x7ff80000u);
+    }
+    if (is_infinite || d_is_zero(b)) {
+        return vec2<u32>(0u, sign | 0x7ff00000u);
+    }
+    if (d_is_zero(a) || !d_is_finite(b)) {
+        return vec2<u32>(0u, sign);
+    }
+    // Significands with the leading bit at bit 53, so that a shift to the left cannot overflow.
+    var r = l_shift_right_sticky(vec4<u32>(0u, 0u, d_significand(a)), 10u).zw;
+    let d = l_shift_right_sticky(vec4<u32>(0u, 0u, d_significand(b)), 10u).zw;
+    var e = d_exponent(a) - d_exponent(b) + 1023;
+    if (l_lt_unsigned(r, d)) {
+        r = l_shift_left(r, 1u);
+        e = e - 1;
+    }
+    var q = vec2<u32>(0u, 0u);
+    for (var k = 0u; k < 64u; k = k + 1u) {
+        q = l_shift_left(q, 1u);
+        if (!l_lt_unsigned(r, d)) {
+            r = l_sub(r, d);
+            q.x = q.x | 1u;
+        }
+        r = l_shift_left(r, 1u);
+    }
+    return d_round_to_even(sign, e, q, (r.x | r.y) != 0u);
+}
+
+fn d_recip(x: vec2<u32>) -> vec2<u32> {
+    return d_div(vec2<u32>(0u, 0x3ff00000u), x);
+}
+
+// Returns the square root, bit by bit.
+fn d_sqrt(x: vec2<u32>) -> vec2<u32> {
+    if (d_is_zero(x) || d_is_nan(x)) {
+        return x;
+    }
+    if (x.y >= 0x80000000u) {
+        return vec2<u32>(0u, 0x7ff80000u);
+    }
+    if (!d_is_finite(x)) {
+        return x;
+    }
+    // x = m 2^(2 h) with 1 <= m < 4; m has 54 bits in `rest`, from bit 63 on.
+    let e = d_exponent(x) - 1023;
+    let h = e >> 1u;
+    let m = d_significand(x);
+    var rest = select(l_shift_right_sticky(vec4<u32>(0u, 0u, m), 1u).zw, m, (e & 1) == 1);
+    var r = vec2<u32>(0u, 0u);
+    var root = vec2<u32>(0u, 0u);
+    for (var k = 0u; k < 55u; k = k + 1u) {
+        r = l_shift_left(r, 2u);
+        r.x = r.x | (rest.y >> 30u);
+        rest = l_shift_left(rest, 2u);
+        var trial = l_shift_left(root, 2u);
+        trial.x = trial.x | 1u;
+        root = l_shift_left(root, 1u);
+        if (!l_lt_unsigned(r, trial)) {
+            r = l_sub(r, trial);
+            root.x = root.x | 1u;
+        }
+    }
+    return d_round_to_even(0u, h + 1023, l_shift_left(root, 9u), (r.x | r.y) != 0u);
+}
+
+fn d_trunc(x: vec2<u32>) -> vec2<u32> {
+    let e = i32((x.y >> 20u) & 2047u) - 1023;
+    if (e >= 52) {
+        return x;
+    }
+    if (e < 0) {
+        return vec2<u32>(0u, x.y & 0x80000000u);
+    }
+    let mask = l_shift_left(vec2<u32>(0xffffffffu, 0xffffffffu), u32(52 - e));
+    return x & mask;
+}
+
+fn d_floor(x: vec2<u32>) -> vec2<u32> {
+    let t = d_trunc(x);
+    let is_below = x.y >= 0x80000000u && !l_eq(t, x) && !d_is_nan(x);
+    return select(t, d_sub(t, vec2<u32>(0u, 0x3ff00000u)), is_below);
+}
+
+fn d_ceil(x: vec2<u32>) -> vec2<u32> {
+    return d_neg(d_floor(d_neg(x)));
+}
+
+// Adding 2^52 moves the nearest integer to the lowest bits.
+fn d_round(x: vec2<u32>) -> vec2<u32> {
+    if (((x.y >> 20u) & 2047u) >= 1075u) {
+        return x;
+    }
+    let magic = vec2<u32>(0u, 0x43300000u);
+    return d_copysign(d_sub(d_add(d_abs(x), magic), magic), x);
+}

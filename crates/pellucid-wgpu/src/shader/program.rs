@@ -1,7 +1,7 @@
 //! The instructions of a program as WGSL.
 //!
 //! A mask is a `bool`, an `i32` an `i32`, an `i64` a `vec2<u32>` whose x is the lower word, and an `f32` an `f32`. An
-//! `f64` is the `vec2<u32>` of its bits, which shaders convert, select and store, but do not compute with.
+//! `f64` is the `vec2<u32>` of its bits; its arithmetic is that of integers, so every adapter supports it.
 
 use super::{ShaderBuilder, has_function};
 use pellucid_ir::formula::{Binary, InstructionOperand, Op, Program, RowOp, Step, Unary, UniformSource};
@@ -18,10 +18,9 @@ fn is_step_supported(step: &Step) -> bool {
         Op::Unary(op) => unary_text(op, step.compute, "x").is_some(),
         Op::Binary(op) => binary_text(op, step.compute, "x", "y").is_some(),
         Op::Round(dtype) => dtype.compute() == step.compute,
-        Op::MulAdd => step.compute == Compute::F32,
-        Op::Reduce(RowOp::Sum) => !matches!(step.compute, Compute::Mask | Compute::F64),
-        Op::Reduce(_) => step.compute != Compute::F64,
-        Op::Select | Op::Convert(_) | Op::RowIndex => true,
+        Op::MulAdd => step.compute.is_float(),
+        Op::Reduce(RowOp::Sum) => step.compute != Compute::Mask,
+        Op::Reduce(_) | Op::Select | Op::Convert(_) | Op::RowIndex => true,
     }
 }
 
@@ -144,6 +143,7 @@ fn step_text(step: &Step, args: &[&str], row_index: &str) -> String {
         (Op::Unary(op), [a]) => unary_text(op, step.compute, a).unwrap_or_else(unsupported),
         (Op::Binary(op), [a, b]) => binary_text(op, step.compute, a, b).unwrap_or_else(unsupported),
         (Op::Select, [m, a, b]) => format!("select({b}, {a}, {m})"),
+        (Op::MulAdd, [a, b, c]) if step.compute == Compute::F64 => format!("d_fma({a}, {b}, {c})"),
         (Op::MulAdd, [a, b, c]) => format!("f_fma({a}, {b}, {c})"),
         (Op::Convert(to), [a]) => convert_text(step.compute, to, a),
         (Op::Round(dtype), [a]) => round_text(dtype, a),
@@ -193,6 +193,11 @@ pub(crate) fn round_text(dtype: DType, x: &str) -> String {
     }
 }
 
+/// Returns the prefix of the library functions of a float type.
+fn float_prefix(compute: Compute) -> &'static str {
+    if compute == Compute::F64 { "d" } else { "f" }
+}
+
 /// Returns the text of a primitive of one operand, or `None` if shaders do not have it for this type.
 fn unary_text(op: Unary, compute: Compute, x: &str) -> Option<String> {
     use Unary::*;
@@ -222,16 +227,16 @@ fn unary_text(op: Unary, compute: Compute, x: &str) -> Option<String> {
             _ if rounding => x.into(),
             _ => return None,
         },
-        Compute::F32 => {
-            let function = match op {
+        Compute::F32 | Compute::F64 => {
+            let name = match op {
                 Not => return None,
-                Round => "f_round",
-                Expm1 => "f_expm1",
-                other => &format!("f_{}", other.name()),
+                Round => "round",
+                Expm1 => "expm1",
+                other => other.name(),
             };
-            return has_function(function).then(|| format!("{function}({x})"));
+            let function = format!("{}_{name}", float_prefix(compute));
+            return has_function(&function).then(|| format!("{function}({x})"));
         }
-        Compute::F64 => return None,
     })
 }
 
@@ -280,17 +285,19 @@ fn binary_text(op: Binary, compute: Compute, x: &str, y: &str) -> Option<String>
             Ne => format!("(!l_eq({x}, {y}))"),
             _ => return None,
         },
-        Compute::F32 => match op {
-            Gt => format!("f_lt({y}, {x})"),
-            Ge => format!("f_le({y}, {x})"),
-            Ne => format!("(!f_eq({x}, {y}))"),
-            And | Or | Xor | Shl | Shr => return None,
-            _ => {
-                let function = format!("f_{}", op.name());
-                return has_function(&function).then(|| format!("{function}({x}, {y})"));
+        Compute::F32 | Compute::F64 => {
+            let prefix = float_prefix(compute);
+            match op {
+                Gt => format!("{prefix}_lt({y}, {x})"),
+                Ge => format!("{prefix}_le({y}, {x})"),
+                Ne => format!("(!{prefix}_eq({x}, {y}))"),
+                And | Or | Xor | Shl | Shr => return None,
+                _ => {
+                    let function = format!("{prefix}_{}", op.name());
+                    return has_function(&function).then(|| format!("{function}({x}, {y})"));
+                }
             }
-        },
-        Compute::F64 => return None,
+        }
     })
 }
 
@@ -359,16 +366,19 @@ fn neutral_text(op: Binary, compute: Compute) -> &'static str {
     match (op, compute) {
         (Binary::Mul, Compute::I64) => "vec2<u32>(1u, 0u)",
         (Binary::Mul, Compute::F32) => "1.0",
+        (Binary::Mul, Compute::F64) => "vec2<u32>(0u, 0x3ff00000u)",
         (Binary::Mul, _) => "1",
         (_, Compute::Mask) => match largest {
             true => "true",
             false => "false",
         },
-        (Binary::Add, Compute::I64) => "vec2<u32>(0u, 0u)",
+        (Binary::Add, Compute::I64 | Compute::F64) => "vec2<u32>(0u, 0u)",
         (Binary::Add, Compute::F32) => "0.0",
         (Binary::Add, _) => "0",
-        (_, Compute::I64 | Compute::F64) if largest => "vec2<u32>(0xffffffffu, 0x7fffffffu)",
-        (_, Compute::I64 | Compute::F64) => "vec2<u32>(0u, 0x80000000u)",
+        (_, Compute::F64) if largest => "vec2<u32>(0u, 0x7ff00000u)",
+        (_, Compute::F64) => "vec2<u32>(0u, 0xfff00000u)",
+        (_, Compute::I64) if largest => "vec2<u32>(0xffffffffu, 0x7fffffffu)",
+        (_, Compute::I64) => "vec2<u32>(0u, 0x80000000u)",
         (_, Compute::F32) if largest => "bitcast<f32>(0x7f800000u ^ zero)",
         (_, Compute::F32) => "bitcast<f32>(0xff800000u ^ zero)",
         (_, Compute::I32) if largest => "2147483647",

@@ -185,10 +185,54 @@ fn sums_are_not_reassociated() {
 #[test]
 fn programs_without_a_shader_fall_back() {
     let Some(gpu) = device() else { return };
-    let add = map(instruction(Op::Binary(Binary::Add), DType::F64, 2), &[]);
-    assert_eq!(gpu.support(&add), Support::Fallback);
+    let exp = map(instruction(Op::Unary(Unary::Exp), DType::F64, 1), &[]);
+    assert_eq!(gpu.support(&exp), Support::Fallback);
     let x = PairedArray::of(gpu, [2], &[1.0f64; 2]);
-    assert!(gpu.run(&add, &[x.on_gpu(), x.on_gpu()], &[x.on_gpu()]).is_err());
+    assert!(gpu.run(&exp, &[x.on_gpu()], &[x.on_gpu()]).is_err());
     let lgamma = map(instruction(Op::Unary(Unary::Lgamma), DType::F32, 1), &[]);
     assert_eq!(gpu.support(&lgamma), Support::Fallback);
+}
+
+#[test]
+fn arithmetic_in_double_precision_has_the_bits_of_the_cpu() {
+    let Some(gpu) = device() else { return };
+    let rng = &mut Rng(15);
+    let special = [0.0, -0.0, 1.0, -1.0, 0.5, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, f64::MAX, f64::MIN_POSITIVE];
+    let special =
+        [&special[..], &[5e-324, 1.5, -2.5, 4503599627370495.5, 9007199254740993.0, 3.0, 1e-310, -7.25]].concat();
+    let pairs = special.len() * special.len();
+    // Every pair of special values, operands of any exponent, and operands of similar exponents.
+    let random = |rng: &mut Rng, k: usize| {
+        let fraction = (rng.below(1 << 26) as u64) << 26 | rng.below(1 << 26) as u64;
+        let exponent = if k % 2 == 0 { rng.below(2047) } else { 1000 + rng.below(50) } as u64;
+        f64::from_bits((rng.below(2) as u64) << 63 | exponent << 52 | fraction)
+    };
+    let n = pairs + 1200;
+    let mut operands = [vec![0.0; n], vec![0.0; n], vec![0.0; n]];
+    for i in 0..n {
+        operands[0][i] = if i < pairs { special[i / special.len()] } else { random(rng, i) };
+        operands[1][i] = if i < pairs { special[i % special.len()] } else { random(rng, i) };
+        operands[2][i] = match i % 3 {
+            0 => -(operands[0][i] * operands[1][i]),
+            1 => f64::from_bits((-(operands[0][i] * operands[1][i])).to_bits().wrapping_add(rng.below(5) as u64)),
+            _ => random(rng, i),
+        };
+    }
+    let arrays = operands.each_ref().map(|values| PairedArray::of(gpu, [n], values));
+    let unary = Unary::ALL.map(|op| (Op::Unary(op), 1));
+    let binary = Binary::ALL.map(|op| (Op::Binary(op), 2));
+    let mut native = 0;
+    for (op, count) in unary.into_iter().chain(binary).chain([(Op::MulAdd, 3)]) {
+        let kernel = map(instruction(op, DType::F64, count), &[]);
+        if gpu.support(&kernel) == Support::Fallback {
+            continue;
+        }
+        native += 1;
+        let inputs: Vec<&PairedArray> = arrays[..count].iter().collect();
+        let Kernel::Map(Map { program, .. }) = &kernel else { continue };
+        let y = PairedArray::new(gpu, [n], program.outputs[0].storage, TestLayout::Plain, || Scalar::Int(1));
+        run_both(gpu, &kernel, &inputs, &[&y]).unwrap();
+        y.assert_same(gpu, Tolerance::Bits, &format!("{op:?}"));
+    }
+    assert!(native >= 25, "only {native} instructions are native");
 }
