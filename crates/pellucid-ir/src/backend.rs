@@ -28,12 +28,12 @@ pub trait Buffer: Typed + Send + Sync {
 
 /// A type that can be compared with a type id. The blanket implementation covers all types, so no type can override it.
 ///
-/// Backends check the type of every operand of every kernel. [`Any`] would return the id through memory
-/// and stall on store forwarding.
+/// Backends check the type of every operand of every kernel. [`Any`] would return the id through memory and stall on
+/// store forwarding.
 pub trait Typed: 'static {
     /// Returns true if `id` is the id of this type.
     fn is_of(&self, id: &TypeId) -> bool;
-    /// Returns the value as [`Any`], for a backend that converts it to its own type without `unsafe`.
+    /// Returns the value as [`Any`], for backends without `unsafe`.
     fn as_any(&self) -> &dyn Any;
 }
 

@@ -23,6 +23,19 @@ pub use log::{ln, ln_1p, log2, log10};
 pub use pow::{floor_div, pow, rem};
 pub use trig::{TRIG_LIMIT, cos, cos_fast, sin, sin_fast, tan, tan_fast};
 
+/// The source text of the functions of this module. GPU backends translate it to their shader language, so that a
+/// function is written only once.
+pub const SOURCES: [&str; 8] = [
+    include_str!("erf.rs"),
+    include_str!("exp.rs"),
+    include_str!("hyperbolic.rs"),
+    include_str!("inverse.rs"),
+    include_str!("log.rs"),
+    include_str!("mod.rs"),
+    include_str!("pow.rs"),
+    include_str!("trig.rs"),
+];
+
 /// Evaluates c₀ + x·(c₁ + x·(c₂ + …)) by Horner's rule with fused multiply-adds.
 #[inline(always)]
 pub fn polynomial<S: Single, const N: usize>(x: S, c: [f32; N]) -> S {

@@ -1,0 +1,74 @@
+//! [`Wgpu`], the backend of one device.
+
+use crate::buffer::WgpuBuffer;
+use crate::device::Gpu;
+use crate::{families, operand, transfer};
+use pellucid_ir::Result;
+use pellucid_ir::backend::{Backend, MemoryStats, Storage, Support, View};
+use pellucid_ir::kernel::Kernel;
+use std::sync::Arc;
+
+/// A device of [`WgpuDriver`](crate::WgpuDriver).
+///
+/// [`Backend::run`] records a kernel and returns. Recorded kernels are submitted together, before the next transfer or
+/// wait, in the order of the calls. A kernel of [`Support::Fallback`] must not be passed to [`Backend::run`]; it returns
+/// an error.
+#[derive(Clone)]
+pub struct Wgpu {
+    gpu: Arc<Gpu>,
+}
+
+impl Wgpu {
+    pub(crate) fn new(gpu: Arc<Gpu>) -> Wgpu {
+        Wgpu { gpu }
+    }
+
+    /// Returns whether the adapter's `fma` rounds once. Otherwise shaders compute fused multiply-adds from sums and
+    /// products and their errors, with the same result.
+    pub fn has_fused_multiply_add(&self) -> bool {
+        self.gpu.has_fused_multiply_add()
+    }
+}
+
+impl Backend for Wgpu {
+    fn name(&self) -> &str {
+        self.gpu.name()
+    }
+
+    fn storage(&self, bytes: usize) -> Result<Arc<Storage>> {
+        Ok(Arc::new(Storage::new(WgpuBuffer::new(self.gpu.clone(), bytes))))
+    }
+
+    fn support(&self, kernel: &Kernel) -> Support {
+        families::support(kernel, self.gpu.max_bindings())
+    }
+
+    fn run(&self, kernel: &Kernel, inputs: &[View<'_>], outputs: &[View<'_>]) -> Result<()> {
+        let operands = operand::check_operands(&self.gpu, kernel, inputs, outputs)?;
+        families::run_kernel(&self.gpu, kernel, &operands)
+    }
+
+    fn upload(&self, bytes: &[u8], to: &Storage) -> Result<()> {
+        transfer::upload(&self.gpu, bytes, operand::device_buffer("upload", &self.gpu, to)?)
+    }
+
+    fn download(&self, from: &Storage, offset: usize, into: &mut [u8]) -> Result<()> {
+        transfer::download(&self.gpu, operand::device_buffer("download", &self.gpu, from)?, offset, into)
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        self.gpu.wait()
+    }
+
+    fn memory_stats(&self) -> MemoryStats {
+        self.gpu.memory_stats()
+    }
+
+    fn set_memory_cap(&self, bytes: usize) {
+        self.gpu.set_memory_cap(bytes);
+    }
+
+    fn trim(&self) {
+        self.gpu.trim();
+    }
+}

@@ -1,0 +1,84 @@
+//! [`WgpuBuffer`]: the memory of one storage on a device.
+
+use crate::device::Gpu;
+use pellucid_ir::Result;
+use pellucid_ir::backend::Buffer;
+use std::sync::{Arc, OnceLock};
+
+/// Memory of a device that is allocated when it is first written. It returns to the pool of the device when the buffer
+/// is dropped.
+pub(crate) struct WgpuBuffer {
+    gpu: Arc<Gpu>,
+    bytes: usize,
+    memory: OnceLock<DeviceMemory>,
+}
+
+/// A buffer of the graphics API and its size class in the pool.
+pub(crate) struct DeviceMemory {
+    gpu: Arc<Gpu>,
+    class: usize,
+    buffer: wgpu::Buffer,
+}
+
+impl DeviceMemory {
+    /// Allocates at least `bytes` bytes.
+    ///
+    /// # Errors
+    /// [`pellucid_ir::Error::OutOfMemory`] beyond the cap, the adapter's limit for one buffer, or its memory.
+    pub(crate) fn allocate(gpu: &Arc<Gpu>, bytes: usize) -> Result<DeviceMemory> {
+        let (class, buffer) = gpu.allocate(bytes)?;
+        Ok(DeviceMemory { gpu: gpu.clone(), class, buffer })
+    }
+
+    /// Returns the buffer of the graphics API.
+    pub(crate) fn raw(&self) -> &wgpu::Buffer {
+        &self.buffer
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        self.gpu.free(self.class, self.buffer.clone());
+    }
+}
+
+impl WgpuBuffer {
+    /// Creates a buffer of `bytes` bytes without memory.
+    pub(crate) fn new(gpu: Arc<Gpu>, bytes: usize) -> WgpuBuffer {
+        WgpuBuffer { gpu, bytes, memory: OnceLock::new() }
+    }
+
+    /// Returns whether the buffer belongs to `gpu`.
+    pub(crate) fn is_on(&self, gpu: &Arc<Gpu>) -> bool {
+        Arc::ptr_eq(&self.gpu, gpu)
+    }
+
+    /// Returns the memory, or `None` if it has not been allocated.
+    pub(crate) fn memory(&self) -> Option<&DeviceMemory> {
+        self.memory.get()
+    }
+
+    /// Returns the memory, which is allocated if necessary.
+    ///
+    /// # Errors
+    /// See [`DeviceMemory::allocate`].
+    pub(crate) fn ensure(&self) -> Result<&DeviceMemory> {
+        match self.memory.get() {
+            Some(memory) => Ok(memory),
+            None => {
+                let memory = DeviceMemory::allocate(&self.gpu, self.bytes)?;
+                Ok(self.memory.get_or_init(|| memory))
+            }
+        }
+    }
+}
+
+impl Buffer for WgpuBuffer {
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn is_allocated(&self) -> bool {
+        self.memory.get().is_some()
+    }
+}

@@ -1,0 +1,55 @@
+//! `Copy`: writes the values of an array to another layout or dtype.
+
+use super::GpuFamily;
+use super::map::{check_broadcast, run_map};
+use crate::device::Gpu;
+use crate::operand::DeviceOperands;
+use pellucid_ir::formula::{InstructionOperand, Load, Program, Store};
+use pellucid_ir::kernel::{CopyValues, Params};
+use pellucid_ir::{DType, Result};
+use std::sync::Arc;
+
+impl GpuFamily for CopyValues {
+    fn is_supported(&self) -> bool {
+        true
+    }
+
+    fn check(&self, operands: &DeviceOperands<'_>) -> Result<()> {
+        check_broadcast("copy", operands)
+    }
+
+    /// Runs a program without instructions: the load is exact, the store rounds once.
+    fn run(&self, gpu: &Arc<Gpu>, operands: &DeviceOperands<'_>) -> Result<()> {
+        copy(gpu, operands)
+    }
+}
+
+/// Returns an integer dtype whose elements have the size of `dtype`.
+pub(super) fn same_size_integer(dtype: DType) -> DType {
+    match dtype.size() {
+        1 => DType::U8,
+        2 => DType::I16,
+        4 => DType::I32,
+        _ => DType::I64,
+    }
+}
+
+/// Copies the input to the output.
+pub(super) fn copy(gpu: &Arc<Gpu>, operands: &DeviceOperands<'_>) -> Result<()> {
+    let (mut input, mut output) = (operands.inputs[0], operands.outputs[0]);
+    if input.dtype == output.dtype {
+        // Copies without conversion move integers of the same size, so that all bit patterns are preserved.
+        let integer = same_size_integer(input.dtype);
+        (input.dtype, output.dtype) = (integer, integer);
+    }
+    let compute = input.dtype.compute();
+    let program = Program::new(
+        "copy",
+        vec![Load { storage: input.dtype, compute, per_row: false }],
+        Vec::new(),
+        Vec::new(),
+        Default::default(),
+        vec![Store { value: InstructionOperand::Input(0), compute, storage: output.dtype, per_row: false }],
+    );
+    run_map(gpu, &program, &Params::new(), &DeviceOperands { inputs: vec![input], outputs: vec![output] })
+}

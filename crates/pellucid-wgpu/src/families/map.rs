@@ -1,0 +1,131 @@
+//! `Map`: elementwise programs over broadcast strided operands.
+//!
+//! One invocation computes `lanes` consecutive elements of the index space: 4 if an output has elements of one byte, 2
+//! if an output has elements of two bytes, else 1. A contiguous packed output whose first element starts a word is
+//! written word by word; other packed outputs are merged element by element.
+
+use super::GpuFamily;
+use crate::device::Gpu;
+use crate::operand::{Bindings, DeviceArray, DeviceOperands};
+use crate::shader::access::{self, MergedAxes};
+use crate::shader::program::{ProgramValues, is_supported, push_uniforms};
+use crate::shader::{ShaderBuilder, WORKGROUP};
+use pellucid_ir::formula::Program;
+use pellucid_ir::kernel::{Map, Params};
+use pellucid_ir::{DType, Error, Result};
+use std::sync::Arc;
+
+impl GpuFamily for Map {
+    fn is_supported(&self) -> bool {
+        !self.program.is_row() && is_supported(&self.program)
+    }
+
+    fn check(&self, operands: &DeviceOperands<'_>) -> Result<()> {
+        check_dtypes(&self.program, &operands.inputs, &operands.outputs)?;
+        check_broadcast(self.program.name, operands)
+    }
+
+    fn run(&self, gpu: &Arc<Gpu>, operands: &DeviceOperands<'_>) -> Result<()> {
+        run_map(gpu, &self.program, &self.params, operands)
+    }
+}
+
+/// Returns an error unless the inputs broadcast to the shape that all outputs have.
+pub(super) fn check_broadcast(op: &'static str, operands: &DeviceOperands<'_>) -> Result<()> {
+    let DeviceOperands { inputs, outputs } = operands;
+    let Some(first) = outputs.first() else { return Ok(()) };
+    let shape = first.shape();
+    let broadcasts = |i: &DeviceArray<'_>| shape.broadcast(i.shape()).as_ref() == Some(shape);
+    if outputs.iter().all(|o| o.shape() == shape) && inputs.iter().all(broadcasts) {
+        return Ok(());
+    }
+    let shapes = inputs.iter().chain(outputs).map(|o| o.shape());
+    Err(Error::shapes(op, shapes, "the inputs must broadcast to the shape of the outputs"))
+}
+
+/// Returns an error unless the operands have the dtypes for which the program was compiled.
+pub(super) fn check_dtypes(program: &Program, inputs: &[DeviceArray<'_>], outputs: &[DeviceArray<'_>]) -> Result<()> {
+    let expected = program.inputs.iter().map(|i| i.storage).chain(program.outputs.iter().map(|o| o.storage));
+    let actual: Vec<DType> = inputs.iter().chain(outputs).map(|o| o.dtype).collect();
+    if expected.eq(actual.iter().copied()) {
+        return Ok(());
+    }
+    Err(Error::dtypes(program.name, actual, "the program was compiled for other dtypes"))
+}
+
+/// Runs a program over the shape of its outputs.
+pub(super) fn run_map(gpu: &Arc<Gpu>, program: &Program, params: &Params, operands: &DeviceOperands<'_>) -> Result<()> {
+    let DeviceOperands { inputs, outputs } = operands;
+    let Some(first) = outputs.first() else { return Ok(()) };
+    let shape = first.shape();
+    let count = shape.size();
+    if count == 0 {
+        return Ok(());
+    }
+    // The axes in the memory order of the first output, so that neighbouring invocations write neighbouring words.
+    let arrays = || inputs.iter().chain(outputs);
+    let own = first.broadcast_strides(shape);
+    let mut order: Vec<usize> = (0..shape.rank()).collect();
+    order.sort_by_key(|&axis| std::cmp::Reverse(own[axis].unsigned_abs()));
+    let dims: Vec<usize> = order.iter().map(|&axis| shape[axis]).collect();
+    let strides: Vec<Vec<isize>> = arrays()
+        .map(|array| {
+            let strides = array.broadcast_strides(shape);
+            order.iter().map(|&axis| strides[axis]).collect()
+        })
+        .collect();
+    let space = MergedAxes::new(&dims, &strides);
+    let rank = space.dims.len();
+
+    let mut shader = ShaderBuilder::default();
+    let bindings = Bindings::new(&mut shader, inputs, outputs);
+    let lanes = outputs.iter().map(|o| 4 / o.dtype.size().min(4)).max().unwrap_or(1);
+    // Parameters: the header, the first position of each operand, the space, the uniforms.
+    let mut parameters = vec![count as u32, 0];
+    let starts_at = parameters.len();
+    parameters.extend(arrays().map(|array| array.layout.offset() as u32));
+    let space_at = parameters.len();
+    space.push_params(&mut parameters);
+    debug_assert_eq!(parameters.len(), space_at + MergedAxes::words(rank, inputs.len() + outputs.len()));
+    let mut values = ProgramValues::new(program, parameters.len());
+    push_uniforms(&mut parameters, program, params, 0);
+
+    let is_dense = |k: usize| space.strides[inputs.len() + k].last().is_none_or(|&s| s == 1) && rank <= 1;
+    let is_collected = |k: usize, o: &DeviceArray<'_>| {
+        o.dtype.size() < 4 && is_dense(k) && (o.layout.offset() * o.dtype.size()).is_multiple_of(4)
+    };
+    shader.line(format!("let first = thread * {lanes}u;"));
+    shader.line("if (first >= params[0]) { return; }");
+    if lanes > 1 {
+        for (k, _) in outputs.iter().enumerate().filter(|(k, o)| is_collected(*k, o)) {
+            shader.line(format!("var word{k} = 0u;"));
+        }
+        shader.line(format!("let lanes = min({lanes}u, params[0] - first);"));
+        shader.line("for (var lane = 0u; lane < lanes; lane = lane + 1u) {");
+        shader.line("let flat = first + lane;");
+    } else {
+        shader.line("let flat = first;");
+    }
+    let starts: Vec<String> = (0..inputs.len() + outputs.len()).map(|k| format!("params[{}]", starts_at + k)).collect();
+    let positions = access::position_lines(&mut shader, (rank, space_at), "flat", &starts);
+    for (k, load) in program.inputs.iter().enumerate() {
+        let text = access::load(&shader, bindings.input(k), load.storage, load.compute, &positions[k]);
+        values.inputs[k] = shader.define(text);
+    }
+    values.compute_steps(&mut shader, program);
+    for (k, store) in program.outputs.iter().enumerate() {
+        let (binding, at) = (bindings.output(k), &positions[inputs.len() + k]);
+        let value = values.value(store.value).to_string();
+        if lanes > 1 && is_collected(k, &outputs[k]) {
+            let lane = (&*format!("word{k}"), "lane", "lane + 1u == lanes");
+            access::store_collected(&mut shader, binding, store.compute, store.storage, &value, at, lane);
+        } else {
+            access::store(&mut shader, binding, store.compute, store.storage, &value, at);
+        }
+    }
+    if lanes > 1 {
+        shader.line("}");
+    }
+    let groups = count.div_ceil(lanes).div_ceil(WORKGROUP as usize);
+    gpu.dispatch(program.name, shader, &parameters, &bindings.buffers, groups)
+}

@@ -1,0 +1,71 @@
+//! The kernel families that this backend implements, one file each. All other kernels are [`Support::Fallback`].
+
+mod copy;
+mod gather;
+mod map;
+mod matmul;
+mod random;
+mod reduce;
+mod row;
+
+use crate::device::Gpu;
+use crate::operand::DeviceOperands;
+use pellucid_ir::backend::Support;
+use pellucid_ir::kernel::{CopyValues, Kernel};
+use pellucid_ir::{Error, Result};
+use std::sync::Arc;
+
+/// The implementation of a kernel family.
+pub(crate) trait GpuFamily {
+    /// Returns whether shaders can compute the kernel.
+    fn is_supported(&self) -> bool;
+
+    /// Returns whether shaders can compute the kernel for these operands. The dtypes of some families are known only
+    /// here.
+    ///
+    /// # Errors
+    /// If shapes or dtypes do not fit the family.
+    fn check(&self, operands: &DeviceOperands<'_>) -> Result<()>;
+
+    /// Records the dispatches of the kernel. The operands are checked.
+    fn run(&self, gpu: &Arc<Gpu>, operands: &DeviceOperands<'_>) -> Result<()>;
+}
+
+/// Returns the implementation of a kernel's family, if there is one.
+fn implementation(kernel: &Kernel) -> Option<&dyn GpuFamily> {
+    match kernel {
+        Kernel::Map(map) => Some(map as &dyn GpuFamily),
+        Kernel::Reduce(reduce) => Some(reduce),
+        Kernel::Row(row) => Some(row),
+        Kernel::MatMul(matmul) => Some(matmul),
+        Kernel::Gather(gather) => Some(gather),
+        Kernel::Random(random) => Some(random),
+        Kernel::Copy => Some(&CopyValues),
+        _ => None,
+    }
+}
+
+/// Returns how the backend runs `kernel` on a device whose dispatches bind up to `max_bindings` buffers.
+pub(crate) fn support(kernel: &Kernel, max_bindings: usize) -> Support {
+    let info = kernel.info();
+    // Two-stage kernels bind one more buffer.
+    let fits = info.inputs + info.outputs < max_bindings;
+    match implementation(kernel) {
+        Some(family) if fits && family.is_supported() => Support::Native,
+        _ => Support::Fallback,
+    }
+}
+
+/// Records the dispatches of a kernel.
+///
+/// # Errors
+/// If the kernel is not [`Support::Native`], its operands do not fit, or the device fails.
+pub(crate) fn run_kernel(gpu: &Arc<Gpu>, kernel: &Kernel, operands: &DeviceOperands<'_>) -> Result<()> {
+    let native = support(kernel, gpu.max_bindings()) == Support::Native;
+    let Some(family) = implementation(kernel).filter(|_| native) else {
+        let reason = format!("the device {} has no kernel for it; run it on the CPU", gpu.name());
+        return Err(Error::invalid(kernel.name(), reason));
+    };
+    family.check(operands)?;
+    family.run(gpu, operands)
+}

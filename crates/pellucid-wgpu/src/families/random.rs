@@ -1,0 +1,149 @@
+//! `Random`: random numbers from Philox 4×32-10 (Salmon et al. 2011), with the bits of the CPU.
+//!
+//! One invocation computes one draw of four words and stores the four elements, or two of eight bytes, that they give.
+//! A second dispatch advances the counter.
+
+use super::GpuFamily;
+use crate::device::Gpu;
+use crate::operand::{Bindings, DeviceOperands};
+use crate::shader::access::{self, MergedAxes, position_lines};
+use crate::shader::{ShaderBuilder, WORKGROUP};
+use pellucid_ir::kernel::{Distribution, Random};
+use pellucid_ir::{Compute, DType, Error, Result};
+use std::sync::Arc;
+
+impl GpuFamily for Random {
+    fn is_supported(&self) -> bool {
+        true
+    }
+
+    fn check(&self, operands: &DeviceOperands<'_>) -> Result<()> {
+        let (state, values) = (&operands.outputs[0], &operands.outputs[1]);
+        if *state.shape() != [2] || state.dtype != DType::I64 {
+            let reason = format!("the state must have dtype i64 and shape [2], got {} {}", state.dtype, state.shape());
+            return Err(Error::invalid("random", reason));
+        }
+        match (self.distribution, values.dtype) {
+            (Distribution::Normal, DType::F64) => {
+                let help = "a GPU draws normal values of f16, bf16 and f32; use to_dtype(), or to(cpu)";
+                Err(Error::dtypes("random", [values.dtype], help))
+            }
+            (Distribution::Uniform | Distribution::Normal, dtype) if !dtype.is_float() => {
+                Err(Error::dtypes("random", [dtype], "uniform and normal values must have a float dtype"))
+            }
+            (Distribution::Bits, dtype) if dtype.is_float() => {
+                Err(Error::dtypes("random", [dtype], "random bits must have an integer dtype or bool"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn run(&self, gpu: &Arc<Gpu>, operands: &DeviceOperands<'_>) -> Result<()> {
+        draw(gpu, self.distribution, operands)
+    }
+}
+
+/// Returns the names of the elements of one draw, and their type.
+fn elements(shader: &mut ShaderBuilder, distribution: Distribution, dtype: DType) -> (Vec<String>, Compute) {
+    let word = |k: usize| format!("words[{k}]");
+    // The number of bits is that of the significand, so no value is rounded up to 1.
+    let bits = match dtype {
+        DType::F16 => 11,
+        DType::BF16 => 8,
+        _ => 24,
+    };
+    let unit = |k: usize, bits: u32| {
+        let scale = format!("bitcast<f32>({}u)", (127 - bits) << 23);
+        format!("f_mul(f32({} >> {}u), {scale})", word(k), 32 - bits)
+    };
+    match (distribution, dtype) {
+        (Distribution::Uniform, DType::F64) => {
+            // The upper 53 bits as an integer; 53 is subtracted from the exponent unless the value is zero.
+            let mut wide = |k: usize| {
+                let integer = shader.define(format!(
+                    "d_from_i64(vec2<u32>(({} >> 11u) | ({} << 21u), {} >> 11u))",
+                    word(k),
+                    word(k + 1),
+                    word(k + 1)
+                ));
+                let scaled = format!("vec2<u32>({integer}.x, {integer}.y - {}u)", 53u32 << 20);
+                format!("select({scaled}, vec2<u32>(0u, 0u), {integer}.y == 0u)")
+            };
+            (vec![wide(0), wide(2)], Compute::F64)
+        }
+        (Distribution::Uniform, _) => ((0..4).map(|k| unit(k, bits)).collect(), Compute::F32),
+        (Distribution::Normal, _) => {
+            let mut values = Vec::new();
+            for pair in [0, 2] {
+                // The logarithm of 1 − u is finite, because u may be 0 but not 1.
+                let u = shader.define(unit(pair, 24));
+                let v = shader.define(unit(pair + 1, 24));
+                let radius = shader.define(format!("f_sqrt(f_mul(-2.0, f_ln(f_sub(1.0, {u}))))"));
+                let angle = shader.define(format!("f_mul({:e}f, {v})", std::f32::consts::TAU));
+                values.push(format!("f_mul({radius}, f_cos_fast({angle}))"));
+                values.push(format!("f_mul({radius}, f_sin_fast({angle}))"));
+            }
+            (values, Compute::F32)
+        }
+        (Distribution::Bits, DType::I64) => {
+            let pair = |k: usize| format!("vec2<u32>({}, {})", word(k), word(k + 1));
+            (vec![pair(0), pair(2)], Compute::I64)
+        }
+        (Distribution::Bits, _) => {
+            let unused = match dtype {
+                DType::Bool => 31,
+                _ => 32 - 8 * dtype.size(),
+            };
+            let value = |k: usize| match dtype {
+                DType::Bool => format!("({} >> {unused}u) != 0u", word(k)),
+                _ => format!("bitcast<i32>({} >> {unused}u)", word(k)),
+            };
+            ((0..4).map(value).collect(), dtype.compute())
+        }
+    }
+}
+
+/// Records the dispatches that write the numbers and advance the counter.
+fn draw(gpu: &Arc<Gpu>, distribution: Distribution, operands: &DeviceOperands<'_>) -> Result<()> {
+    let (state, values) = (&operands.outputs[0], &operands.outputs[1]);
+    let count = values.shape().size();
+    let per_draw = if values.dtype.size() == 8 { 2 } else { 4 };
+    let draws = count.div_ceil(per_draw);
+    let (key_at, step) = (state.layout.offset() as u32, state.layout.strides()[0] as u32);
+    if count > 0 {
+        let space = MergedAxes::new(values.shape(), &[values.broadcast_strides(values.shape())]);
+        let mut shader = ShaderBuilder::default();
+        let bindings = Bindings::new(&mut shader, std::slice::from_ref(state), std::slice::from_ref(values));
+        let mut parameters = vec![count as u32, 0, key_at, step, values.layout.offset() as u32];
+        let space_at = parameters.len();
+        space.push_params(&mut parameters);
+        shader.line(format!("let first = thread * {per_draw}u;"));
+        shader.line("if (first >= params[0]) { return; }");
+        let binding = bindings.input(0);
+        let key = access::load(&shader, binding, DType::I64, Compute::I64, "params[2]");
+        shader.line(format!("let key = {key};"));
+        shader.line("let counter_at = params[2] + params[3];");
+        let counter = access::load(&shader, binding, DType::I64, Compute::I64, "counter_at");
+        shader.line(format!("let counter = l_add({counter}, vec2<u32>(thread, 0u));"));
+        shader.line("var words = l_philox(counter, key);");
+        let (elements, compute) = elements(&mut shader, distribution, values.dtype);
+        for (k, element) in elements.iter().enumerate() {
+            shader.line(format!("if (first + {k}u < params[0]) {{"));
+            let flat = shader.define(format!("first + {k}u"));
+            let at = position_lines(&mut shader, (space.dims.len(), space_at), &flat, &["params[4]".into()]).remove(0);
+            let value = shader.define(element);
+            access::store(&mut shader, bindings.output(0), compute, values.dtype, &value, &at);
+            shader.line("}");
+        }
+        let groups = draws.div_ceil(WORKGROUP as usize);
+        gpu.dispatch("random", shader, &parameters, &bindings.buffers, groups)?;
+    }
+    let mut shader = ShaderBuilder::default();
+    let bindings = Bindings::new(&mut shader, &[], std::slice::from_ref(state));
+    let parameters = [1, 0, key_at.wrapping_add(step), draws as u32];
+    shader.line("if (thread >= params[0]) { return; }");
+    let counter = access::load(&shader, bindings.output(0), DType::I64, Compute::I64, "params[2]");
+    let next = shader.define(format!("l_add({counter}, vec2<u32>(params[3], 0u))"));
+    access::store(&mut shader, bindings.output(0), Compute::I64, DType::I64, &next, "params[2]");
+    gpu.dispatch("random", shader, &parameters, &bindings.buffers, 1)
+}

@@ -1,0 +1,386 @@
+//! `Reduce`: reductions over axes, with a program for the inputs and one for the result.
+//!
+//! The reduced elements of one output form a sequence of N elements in row-major order. It is divided into P parts,
+//! where P depends on N alone: part p has the elements p, p + P, p + 2P, ... One invocation reduces one part in order. A
+//! second dispatch reduces the P partial results of each output in order. Sums of `f32` accumulate rounding errors.
+
+use super::GpuFamily;
+use crate::buffer::DeviceMemory;
+use crate::device::Gpu;
+use crate::operand::{Bindings, DeviceArray, DeviceOperands};
+use crate::shader::access::{self, MergedAxes, position_lines};
+use crate::shader::program::{Accumulator, ProgramValues, convert_text, is_supported, push_uniforms, type_text, words};
+use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
+use pellucid_ir::formula::Binary;
+use pellucid_ir::kernel::{Reduce, ReduceOp};
+use pellucid_ir::{Compute, DType, Error, Result, Shape};
+use std::sync::Arc;
+
+/// The largest number of elements that one invocation reduces without a second dispatch.
+const MAX_SERIAL: usize = 128;
+
+/// The largest number of parts of a sequence.
+const MAX_PARTS: usize = 256;
+
+/// Returns the number of parts of a sequence of `length` elements.
+fn part_count(length: usize) -> usize {
+    if length <= MAX_SERIAL { 1 } else { length.div_ceil(64).min(MAX_PARTS) }
+}
+
+/// The operation of a reduction and the type of its accumulator.
+#[derive(Clone, Copy, Debug)]
+struct GpuReduction {
+    /// The operation that combines values, or `None` for arg max and arg min.
+    combine: Option<Binary>,
+    /// Whether arg max or arg min is computed.
+    finds_largest: bool,
+    /// The type of the accumulator.
+    compute: Compute,
+}
+
+impl GpuReduction {
+    /// Returns the action of a kernel, or `None` if it is not defined for the dtypes.
+    fn new(kernel: &Reduce) -> Option<GpuReduction> {
+        let value = kernel.program.outputs.first()?.compute;
+        let wanted = match &kernel.finish {
+            Some(finish) => finish.inputs.first()?.compute,
+            None => kernel.output.compute(),
+        };
+        let adds = matches!(kernel.op, ReduceOp::Sum | ReduceOp::Prod);
+        let is_arg = matches!(kernel.op, ReduceOp::ArgMax | ReduceOp::ArgMin);
+        // Sums and products of integers with a wider result type accumulate in the wider type.
+        let compute = match (value, wanted) {
+            (Compute::Mask, _) if is_arg => Compute::I32,
+            (Compute::Mask, Compute::Mask) if adds => Compute::I32,
+            (Compute::Mask, wider) if adds => wider,
+            (Compute::I32, Compute::I64) if adds => Compute::I64,
+            _ => value,
+        };
+        let combine = match kernel.op {
+            ReduceOp::Sum => Some(Binary::Add),
+            ReduceOp::Prod => Some(Binary::Mul),
+            ReduceOp::Max => Some(Binary::Max),
+            ReduceOp::Min => Some(Binary::Min),
+            ReduceOp::Any => Some(Binary::Or),
+            ReduceOp::All => Some(Binary::And),
+            ReduceOp::ArgMax | ReduceOp::ArgMin => None,
+        };
+        let of_masks = matches!(kernel.op, ReduceOp::Any | ReduceOp::All);
+        let defined = of_masks <= (compute == Compute::Mask);
+        defined.then_some(GpuReduction { combine, finds_largest: kernel.op == ReduceOp::ArgMax, compute })
+    }
+
+    /// Returns the type of the result.
+    fn result(&self) -> Compute {
+        if self.combine.is_some() { self.compute } else { Compute::I64 }
+    }
+
+    /// Returns the words of a partial result.
+    fn partial_words(&self) -> usize {
+        words(self.compute) + usize::from(self.combine.is_none())
+    }
+}
+
+impl GpuFamily for Reduce {
+    fn is_supported(&self) -> bool {
+        let programs = [Some(&self.program), self.finish.as_ref()];
+        programs.into_iter().flatten().all(|p| is_supported(p) && !p.is_row()) && GpuReduction::new(self).is_some()
+    }
+
+    fn check(&self, operands: &DeviceOperands<'_>) -> Result<()> {
+        let DeviceOperands { inputs, outputs } = operands;
+        let op = self.program.name;
+        let stored: Vec<DType> = inputs.iter().map(|i| i.dtype).chain([outputs[0].dtype]).collect();
+        if inputs.len() != self.program.inputs.len()
+            || self.program.inputs.iter().zip(inputs).any(|(load, input)| load.storage != input.dtype)
+            || outputs[0].dtype != self.output
+        {
+            return Err(Error::dtypes(op, stored, "the program was compiled for other dtypes"));
+        }
+        if let (Some(finish), Some(action)) = (&self.finish, GpuReduction::new(self))
+            && finish.inputs[0].storage != action.result().storage()
+        {
+            return Err(Error::dtypes(
+                finish.name,
+                [action.result().storage()],
+                "the input of the finishing program must have this dtype, the result of the reduction",
+            ));
+        }
+        let shape = common_shape(inputs);
+        if shape.as_ref().is_some_and(|shape| self.axes.keepdims(shape) == *outputs[0].shape()) {
+            return Ok(());
+        }
+        let shapes = inputs.iter().chain(outputs).map(|o| o.shape());
+        Err(Error::shapes(op, shapes, "the output must have the common shape of the inputs with length 1 on the axes"))
+    }
+
+    fn run(&self, gpu: &Arc<Gpu>, operands: &DeviceOperands<'_>) -> Result<()> {
+        let Some(action) = GpuReduction::new(self) else { return Ok(()) };
+        let shape = common_shape(&operands.inputs).unwrap_or(Shape::scalar());
+        let (count, length) = (self.axes.keepdims(&shape).size(), self.axes.count(&shape));
+        if count == 0 {
+            return Ok(());
+        }
+        let launch = ReductionLaunch { kernel: self, action };
+        let parts = part_count(length);
+        if count.checked_mul(parts.max(length)).is_none_or(|total| total > u32::MAX as usize) {
+            return Err(Error::invalid(self.program.name, "the reduction has more than 2^32 elements"));
+        }
+        if parts == 1 {
+            return launch.reduce_inputs(gpu, operands, &shape, None);
+        }
+        let partial = DeviceMemory::allocate(gpu, count * parts * action.partial_words() * 4)?;
+        launch.reduce_inputs(gpu, operands, &shape, Some((partial.raw(), parts)))?;
+        launch.reduce_partials(gpu, &operands.outputs[0], partial.raw(), (count, parts))
+    }
+}
+
+/// Returns the shape to which all arrays broadcast.
+pub(super) fn common_shape(arrays: &[DeviceArray<'_>]) -> Option<Shape> {
+    let first = arrays.first().map_or(Shape::scalar(), |a| a.shape().clone());
+    let shape = arrays.iter().try_fold(first, |shape, a| shape.broadcast(a.shape()))?;
+    shape.checked_size().map(|_| shape)
+}
+
+/// Returns the space of the axes of `shape` that `keep` selects, with the strides of every array.
+pub(super) fn axes_space(arrays: &[DeviceArray<'_>], shape: &Shape, keep: impl Fn(usize) -> bool) -> MergedAxes {
+    let axes: Vec<usize> = (0..shape.rank()).filter(|&axis| keep(axis)).collect();
+    let dims: Vec<usize> = axes.iter().map(|&axis| shape[axis]).collect();
+    let strides: Vec<Vec<isize>> = arrays
+        .iter()
+        .map(|array| {
+            let strides = array.broadcast_strides(shape);
+            axes.iter().map(|&axis| strides[axis]).collect()
+        })
+        .collect();
+    MergedAxes::new(&dims, &strides)
+}
+
+/// The variables of a reduction in the text of a shader.
+enum ReductionLines {
+    Fold(Accumulator),
+    /// The extremum and its index.
+    Arg(GpuReduction),
+}
+
+impl ReductionLines {
+    fn declare(shader: &mut ShaderBuilder, action: GpuReduction) -> ReductionLines {
+        match action.combine {
+            Some(op) => ReductionLines::Fold(Accumulator::declare(shader, op, action.compute, "result")),
+            None => {
+                shader.line(format!("var best: {};", type_text(action.compute)));
+                shader.line("var best_index = 0xffffffffu;");
+                ReductionLines::Arg(action)
+            }
+        }
+    }
+
+    /// Adds the lines that reduce `value`, which has the index `index` in the sequence.
+    fn reduce(&self, shader: &mut ShaderBuilder, value: &str, index: &str) {
+        match self {
+            ReductionLines::Fold(accumulator) => accumulator.accumulate(shader, value),
+            ReductionLines::Arg(action) => {
+                let better = action.precedes(value, "best");
+                let worse = action.precedes("best", value);
+                shader.line(format!(
+                    "if (best_index == 0xffffffffu || {better} || (!{worse} && {index} < best_index)) {{"
+                ));
+                shader.line(format!("    best = {value};"));
+                shader.line(format!("    best_index = {index};"));
+                shader.line("}");
+            }
+        }
+    }
+
+    fn result(&self) -> String {
+        match self {
+            ReductionLines::Fold(accumulator) => accumulator.result(),
+            ReductionLines::Arg(_) => "vec2<u32>(best_index, 0u)".into(),
+        }
+    }
+}
+
+impl GpuReduction {
+    /// Returns the condition that x is preferred to y. NaN is preferred to all numbers.
+    fn precedes(&self, x: &str, y: &str) -> String {
+        let (low, high) = if self.finds_largest { (y, x) } else { (x, y) };
+        match self.compute {
+            Compute::F32 => format!("((f_is_nan({x}) && !f_is_nan({y})) || f_lt({low}, {high}))"),
+            Compute::F64 => format!("((d_is_nan({x}) && !d_is_nan({y})) || d_lt({low}, {high}))"),
+            Compute::I64 => format!("l_lt({low}, {high})"),
+            _ => format!("({low} < {high})"),
+        }
+    }
+}
+
+/// A reduction with its operation.
+struct ReductionLaunch<'a> {
+    kernel: &'a Reduce,
+    action: GpuReduction,
+}
+
+impl ReductionLaunch<'_> {
+    fn reduce_inputs(
+        &self,
+        gpu: &Arc<Gpu>,
+        operands: &DeviceOperands<'_>,
+        shape: &Shape,
+        partial: Option<(&wgpu::Buffer, usize)>,
+    ) -> Result<()> {
+        let DeviceOperands { inputs, outputs } = operands;
+        let (program, output) = (&self.kernel.program, outputs[0]);
+        let written: &[DeviceArray<'_>] = if partial.is_some() { &[] } else { &outputs[..1] };
+        let arrays: Vec<DeviceArray<'_>> = inputs.iter().copied().chain([output]).collect();
+        let kept = axes_space(&arrays, shape, |axis| !self.kernel.axes.contains(axis));
+        let reduced = axes_space(inputs, shape, |axis| self.kernel.axes.contains(axis));
+        let (count, length) = (self.kernel.axes.keepdims(shape).size(), self.kernel.axes.count(shape));
+        let parts = partial.map_or(1, |(_, parts)| parts);
+
+        let mut shader = ShaderBuilder::default();
+        let bindings = Bindings::new(&mut shader, inputs, written);
+        let mut buffers = bindings.buffers.clone();
+        let partial_binding = partial.map(|(buffer, _)| {
+            buffers.push(buffer);
+            shader.binding(BindingUse::Write)
+        });
+        let mut parameters = vec![(count * parts) as u32, 0, parts as u32, length as u32, count as u32];
+        let starts_at = parameters.len();
+        parameters.extend(arrays.iter().map(|array| array.layout.offset() as u32));
+        let kept_at = parameters.len();
+        kept.push_params(&mut parameters);
+        let reduced_at = parameters.len();
+        reduced.push_params(&mut parameters);
+        let mut values = ProgramValues::new(program, parameters.len());
+        push_uniforms(&mut parameters, program, &self.kernel.params, 0);
+        let finish_at = parameters.len();
+        if let Some(finish) = &self.kernel.finish {
+            push_uniforms(&mut parameters, finish, &self.kernel.finish_params, 0);
+        }
+
+        shader.line("if (thread >= params[0]) { return; }");
+        // Neighbouring invocations read neighbouring elements.
+        let step = |space: &MergedAxes| {
+            space.strides.first().and_then(|s| s.iter().filter(|&&s| s != 0).map(|s| s.unsigned_abs()).min())
+        };
+        let parts_first = step(&reduced).unwrap_or(usize::MAX) <= step(&kept).unwrap_or(usize::MAX);
+        if parts_first {
+            shader.line("let part = thread % params[2];");
+            shader.line("let row = thread / params[2];");
+        } else {
+            shader.line("let part = thread / params[4];");
+            shader.line("let row = thread % params[4];");
+        }
+        let starts: Vec<String> = (0..arrays.len()).map(|k| format!("params[{}]", starts_at + k)).collect();
+        let bases = position_lines(&mut shader, (kept.dims.len(), kept_at), "row", &starts);
+        let lines = ReductionLines::declare(&mut shader, self.action);
+        shader.line("for (var index = part; index < params[3]; index = index + params[2]) {");
+        let positions = position_lines(&mut shader, (reduced.dims.len(), reduced_at), "index", &bases[..inputs.len()]);
+        for (k, load) in program.inputs.iter().enumerate() {
+            let text = access::load(&shader, bindings.input(k), load.storage, load.compute, &positions[k]);
+            values.inputs[k] = shader.define(text);
+        }
+        values.compute_steps(&mut shader, program);
+        let stored = program.outputs[0];
+        let value = shader.define(convert_text(stored.compute, self.action.compute, values.value(stored.value)));
+        lines.reduce(&mut shader, &value, "index");
+        shader.line("}");
+        match partial_binding {
+            None => {
+                let result = shader.define(lines.result());
+                let at = (bindings.output(0), &*bases[inputs.len()]);
+                self.store_result(&mut shader, &result, finish_at, at);
+            }
+            Some(binding) => {
+                let partial_words = self.action.partial_words();
+                shader.line(format!("let slot = (row * params[2] + part) * {partial_words}u;"));
+                let value = match &lines {
+                    ReductionLines::Fold(accumulator) => accumulator.result(),
+                    ReductionLines::Arg(_) => "best".into(),
+                };
+                let bits = match self.action.compute {
+                    Compute::Mask => vec![format!("select(0u, 1u, {value})")],
+                    Compute::I64 | Compute::F64 => {
+                        let value = shader.define(value);
+                        vec![format!("{value}.x"), format!("{value}.y")]
+                    }
+                    _ => vec![format!("bitcast<u32>({value})")],
+                };
+                let index = matches!(lines, ReductionLines::Arg(_)).then(|| String::from("best_index"));
+                for (k, word) in bits.into_iter().chain(index).enumerate() {
+                    let line = shader.store_word(binding, &format!("slot + {k}u"), &word);
+                    shader.line(line);
+                }
+            }
+        }
+        let groups = (count * parts).div_ceil(WORKGROUP as usize);
+        gpu.dispatch(program.name, shader, &parameters, &buffers, groups)
+    }
+
+    fn reduce_partials(
+        &self,
+        gpu: &Arc<Gpu>,
+        output: &DeviceArray<'_>,
+        partial: &wgpu::Buffer,
+        (count, parts): (usize, usize),
+    ) -> Result<()> {
+        let mut shader = ShaderBuilder::default();
+        let bindings = Bindings::new(&mut shader, &[], std::slice::from_ref(output));
+        let mut buffers = bindings.buffers.clone();
+        buffers.push(partial);
+        let binding = shader.binding(BindingUse::Read);
+        let space = axes_space(std::slice::from_ref(output), output.shape(), |_| true);
+        let mut parameters = vec![count as u32, 0, parts as u32, output.layout.offset() as u32];
+        let space_at = parameters.len();
+        space.push_params(&mut parameters);
+        let finish_at = parameters.len();
+        if let Some(finish) = &self.kernel.finish {
+            push_uniforms(&mut parameters, finish, &self.kernel.finish_params, 0);
+        }
+        shader.line("if (thread >= params[0]) { return; }");
+        let at = position_lines(&mut shader, (space.dims.len(), space_at), "thread", &["params[3]".into()]).remove(0);
+        let lines = ReductionLines::declare(&mut shader, self.action);
+        shader.line("for (var part = 0u; part < params[2]; part = part + 1u) {");
+        shader.line(format!("let slot = (thread * params[2] + part) * {}u;", self.action.partial_words()));
+        let word = |shader: &ShaderBuilder, k: usize| shader.word(binding, &format!("slot + {k}u"));
+        let text = match self.action.compute {
+            Compute::Mask => format!("({} != 0u)", word(&shader, 0)),
+            Compute::I64 | Compute::F64 => format!("vec2<u32>({}, {})", word(&shader, 0), word(&shader, 1)),
+            other => format!("bitcast<{}>({})", type_text(other), word(&shader, 0)),
+        };
+        let value = shader.define(text);
+        let index = shader.define(word(&shader, self.action.partial_words() - 1));
+        lines.reduce(&mut shader, &value, &index);
+        shader.line("}");
+        let result = shader.define(lines.result());
+        self.store_result(&mut shader, &result, finish_at, (bindings.output(0), &at));
+        gpu.dispatch(self.kernel.program.name, shader, &parameters, &buffers, count.div_ceil(WORKGROUP as usize))
+    }
+
+    fn store_result(&self, shader: &mut ShaderBuilder, result: &str, uniforms_at: usize, (binding, at): (usize, &str)) {
+        let (compute, value) = match &self.kernel.finish {
+            None => (self.action.result(), result.to_string()),
+            Some(finish) => {
+                let mut values = ProgramValues::new(finish, uniforms_at);
+                values.inputs[0] = shader.define(convert_text(self.action.result(), finish.inputs[0].compute, result));
+                values.compute_steps(shader, finish);
+                let stored = finish.outputs[0];
+                (stored.compute, values.value(stored.value).to_string())
+            }
+        };
+        access::store(shader, binding, compute, self.kernel.output, &value, at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_cover_long_sequences_and_are_never_empty() {
+        for length in (1..600).chain([10_000, 1 << 20]) {
+            let parts = part_count(length);
+            assert!(parts >= 1 && parts <= length && parts <= MAX_PARTS);
+        }
+        assert_eq!((part_count(0), part_count(128), part_count(129)), (1, 1, 3));
+    }
+}

@@ -1,0 +1,308 @@
+//! `Row`: programs with row reductions.
+//!
+//! One workgroup computes one row. Its invocations read the elements of the row with a stride of the size of the
+//! workgroup, once for each level of reductions and once for the outputs. A reduction combines the results of the
+//! invocations in shared memory, by a tree. Values of elements are recomputed in every pass.
+
+use super::GpuFamily;
+use super::map::check_dtypes;
+use super::reduce::{axes_space, common_shape};
+use crate::device::Gpu;
+use crate::operand::{Bindings, DeviceArray, DeviceOperands};
+use crate::shader::access::{self, position_lines};
+use crate::shader::program::{Accumulator, ProgramValues, combining_primitive, is_supported, push_uniforms, type_text};
+use crate::shader::{ShaderBuilder, WORKGROUP};
+use pellucid_ir::formula::{InstructionOperand, Op, Program, Step};
+use pellucid_ir::kernel::Row;
+use pellucid_ir::{Error, Result, Shape};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// The source of an operand after every result has its own name.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum StepOperand {
+    /// An input, a uniform, or an operand that needs no step.
+    Leaf(InstructionOperand),
+    /// The result of a step.
+    Step(usize),
+}
+
+/// The steps of a row program with the level at which each can be computed.
+struct RowSteps<'a> {
+    program: &'a Program,
+    /// The operands of every step.
+    args: Vec<Vec<StepOperand>>,
+    /// The values of the outputs.
+    outputs: Vec<StepOperand>,
+    /// The number of reductions in sequence that precede the result of every step.
+    levels: Vec<usize>,
+}
+
+impl<'a> RowSteps<'a> {
+    fn new(program: &'a Program) -> RowSteps<'a> {
+        // The step that wrote each register last.
+        let mut registers = vec![None; program.registers.len()];
+        let mut rows = vec![None; program.row_registers.len()];
+        let source = |registers: &[Option<usize>], rows: &[Option<usize>], operand| {
+            let step = match operand {
+                InstructionOperand::Register(r) => registers[r as usize],
+                InstructionOperand::Row(r) => rows[r as usize],
+                _ => None,
+            };
+            step.map_or(StepOperand::Leaf(operand), StepOperand::Step)
+        };
+        let (mut args, mut levels): (Vec<Vec<StepOperand>>, Vec<usize>) = Default::default();
+        for (k, step) in program.steps.iter().enumerate() {
+            let own: Vec<StepOperand> = step.args.iter().map(|&a| source(&registers, &rows, a)).collect();
+            let level = own.iter().map(|s| if let StepOperand::Step(s) = s { levels[*s] } else { 0 }).max();
+            levels.push(level.unwrap_or(0) + usize::from(matches!(step.op, Op::Reduce(_))));
+            args.push(own);
+            match step.into {
+                InstructionOperand::Register(r) => registers[r as usize] = Some(k),
+                InstructionOperand::Row(r) => rows[r as usize] = Some(k),
+                _ => {}
+            }
+        }
+        let outputs = program.outputs.iter().map(|o| source(&registers, &rows, o.value)).collect();
+        RowSteps { program, args, outputs, levels }
+    }
+
+    fn step(&self, k: usize) -> &'a Step {
+        &self.program.steps[k]
+    }
+
+    /// Returns whether the result of a step has one value for each element.
+    fn is_per_element(&self, k: usize) -> bool {
+        matches!(self.step(k).into, InstructionOperand::Register(_))
+    }
+
+    /// Returns the steps with one value for each element, and the inputs with one value for each element, that `values`
+    /// need.
+    fn needed(&self, values: impl IntoIterator<Item = StepOperand>) -> (BTreeSet<usize>, BTreeSet<usize>) {
+        let (mut steps, mut inputs) = (BTreeSet::new(), BTreeSet::new());
+        let mut open: Vec<StepOperand> = values.into_iter().collect();
+        while let Some(value) = open.pop() {
+            match value {
+                StepOperand::Step(k) if self.is_per_element(k) && steps.insert(k) => open.extend(&self.args[k]),
+                StepOperand::Leaf(InstructionOperand::Input(i)) if !self.program.inputs[i as usize].per_row => {
+                    inputs.insert(i as usize);
+                }
+                _ => {}
+            }
+        }
+        (steps, inputs)
+    }
+}
+
+impl GpuFamily for Row {
+    fn is_supported(&self) -> bool {
+        is_supported(&self.program)
+    }
+
+    fn check(&self, operands: &DeviceOperands<'_>) -> Result<()> {
+        let DeviceOperands { inputs, outputs } = operands;
+        check_dtypes(&self.program, inputs, outputs)?;
+        let program = &self.program;
+        let arrays: Vec<DeviceArray<'_>> = inputs.iter().chain(outputs).copied().collect();
+        let error = || {
+            let help = "inputs must broadcast to the common shape, and values per row have length 1 along the axes";
+            Error::shapes(program.name, arrays.iter().map(|a| a.shape()), help)
+        };
+        let shape = common_shape(&arrays).ok_or_else(error)?;
+        let per_row_shape = self.axes.keepdims(&shape);
+        let per_row = program.inputs.iter().map(|l| l.per_row).chain(program.outputs.iter().map(|s| s.per_row));
+        let fits = arrays.iter().zip(per_row).enumerate().all(|(k, (array, per_row))| {
+            let expected: &Shape = if per_row { &per_row_shape } else { &shape };
+            match k < inputs.len() {
+                true => expected.broadcast(array.shape()).as_ref() == Some(expected),
+                false => array.shape() == expected,
+            }
+        });
+        if fits { Ok(()) } else { Err(error()) }
+    }
+
+    fn run(&self, gpu: &Arc<Gpu>, operands: &DeviceOperands<'_>) -> Result<()> {
+        run_row(gpu, self, operands)
+    }
+}
+
+/// The text of a row program.
+struct RowShader<'a> {
+    shader: ShaderBuilder,
+    steps: RowSteps<'a>,
+    values: ProgramValues,
+    /// The name of the result of every step that has one value for each row.
+    row_results: Vec<String>,
+    bindings: Bindings<'a>,
+    /// The position of the row in each operand.
+    bases: Vec<String>,
+    /// The rank and the parameter index of the axes of a row.
+    row_space: (usize, usize),
+    inputs: usize,
+}
+
+impl RowShader<'_> {
+    /// Begins the loop over the elements of the row and adds the lines of the given inputs and steps. Returns the names
+    /// of the results and of the positions of all operands.
+    fn begin_elements(&mut self, needed: &(BTreeSet<usize>, BTreeSet<usize>)) -> (Vec<String>, Vec<String>) {
+        self.shader
+            .line(format!("for (var element = local; element < params[2]; element = element + {WORKGROUP}u) {{"));
+        let positions = position_lines(&mut self.shader, self.row_space, "element", &self.bases);
+        let program = self.steps.program;
+        for &k in &needed.1 {
+            let load = program.inputs[k];
+            let text = access::load(&self.shader, self.bindings.input(k), load.storage, load.compute, &positions[k]);
+            self.values.inputs[k] = self.shader.define(text);
+        }
+        let mut results = self.row_results.clone();
+        for &k in &needed.0 {
+            results[k] = self.compute(k, &results, "element");
+        }
+        (results, positions)
+    }
+
+    /// Adds the line of a step and returns the name of its result.
+    fn compute(&mut self, k: usize, results: &[String], row_index: &str) -> String {
+        let step = self.steps.step(k).clone();
+        let args: Vec<String> = self.steps.args[k].iter().map(|&a| self.value(a, results)).collect();
+        let mut values = self.values.clone();
+        // The operands of the step are replaced by inputs with the names of the values.
+        values.inputs = args;
+        let args = (0..step.args.len() as u8).map(InstructionOperand::Input).collect();
+        let step = Step { args, ..step };
+        values.compute_step(&mut self.shader, &step, row_index);
+        values.value(step.into).to_string()
+    }
+
+    fn value(&self, source: StepOperand, results: &[String]) -> String {
+        match source {
+            StepOperand::Leaf(operand) => self.values.value(operand).to_string(),
+            StepOperand::Step(k) => results[k].clone(),
+        }
+    }
+
+    /// Adds the passes that compute all reductions of one level, and then the values per row that need no others.
+    fn reduce_level(&mut self, level: usize) {
+        let steps = self.steps.program.steps.len();
+        let is_reduction = |k: usize| matches!(self.steps.step(k).op, Op::Reduce(_));
+        let reductions: Vec<usize> = (0..steps).filter(|&k| is_reduction(k) && self.steps.levels[k] == level).collect();
+        if !reductions.is_empty() {
+            let needed = self.steps.needed(reductions.iter().map(|&k| self.steps.args[k][0]));
+            let mut accumulators = Vec::new();
+            for &k in &reductions {
+                let step = self.steps.step(k);
+                let Op::Reduce(op) = step.op else { continue };
+                let primitive = combining_primitive(op, step.compute);
+                let name = format!("sum{k}");
+                accumulators.push(Accumulator::declare(&mut self.shader, primitive, step.compute, &name));
+            }
+            let (results, _) = self.begin_elements(&needed);
+            for (&k, accumulator) in reductions.iter().zip(&accumulators) {
+                let value = self.value(self.steps.args[k][0], &results);
+                accumulator.accumulate(&mut self.shader, &value);
+            }
+            self.shader.line("}");
+            for (&k, accumulator) in reductions.iter().zip(&accumulators) {
+                self.row_results[k] = self.combine_in_workgroup(k, accumulator);
+            }
+        }
+        for k in 0..steps {
+            if !self.steps.is_per_element(k) && self.steps.levels[k] == level && !reductions.contains(&k) {
+                let results = self.row_results.clone();
+                self.row_results[k] = self.compute(k, &results, "0u");
+            }
+        }
+    }
+
+    /// Adds the lines that combine the results of all invocations, and returns the name of the combined value.
+    fn combine_in_workgroup(&mut self, k: usize, accumulator: &Accumulator) -> String {
+        let ty = type_text(self.steps.step(k).compute);
+        let shared = format!("shared{k}");
+        let declaration = format!("var<workgroup> {shared}: array<{ty}, {WORKGROUP}>;\n");
+        self.shader.globals.push_str(&declaration);
+        let shader = &mut self.shader;
+        shader.line(format!("{shared}[local] = {};", accumulator.result()));
+        shader.line("workgroupBarrier();");
+        shader.line(format!("for (var half = {}u; half > 0u; half = half >> 1u) {{", WORKGROUP / 2));
+        shader.line("    if (local < half) {");
+        let (x, y) = (format!("{shared}[local]"), format!("{shared}[local + half]"));
+        shader.line(format!("        {shared}[local] = {};", accumulator.combined(&x, &y)));
+        shader.line("    }");
+        shader.line("    workgroupBarrier();");
+        shader.line("}");
+        shader.define(format!("{shared}[0]"))
+    }
+
+    /// Adds the pass that stores the outputs.
+    fn store_outputs(&mut self) {
+        let outputs = &self.steps.program.outputs;
+        let per_element: Vec<usize> = (0..outputs.len()).filter(|&k| !outputs[k].per_row).collect();
+        if !per_element.is_empty() {
+            let needed = self.steps.needed(per_element.iter().map(|&k| self.steps.outputs[k]));
+            let (results, positions) = self.begin_elements(&needed);
+            for &k in &per_element {
+                let value = self.value(self.steps.outputs[k], &results);
+                self.store(k, &value, &positions[self.inputs + k]);
+            }
+            self.shader.line("}");
+        }
+        // All invocations have read the values per row, which an output may overwrite.
+        self.shader.line("workgroupBarrier();");
+        self.shader.line("if (local == 0u) {");
+        for k in (0..outputs.len()).filter(|&k| outputs[k].per_row) {
+            let value = self.value(self.steps.outputs[k], &self.row_results.clone());
+            let at = self.bases[self.inputs + k].clone();
+            self.store(k, &value, &at);
+        }
+        self.shader.line("}");
+    }
+
+    fn store(&mut self, k: usize, value: &str, at: &str) {
+        let store = self.steps.program.outputs[k];
+        let binding = self.bindings.output(k);
+        access::store(&mut self.shader, binding, store.compute, store.storage, value, at);
+    }
+}
+
+/// Runs a row program.
+fn run_row(gpu: &Arc<Gpu>, kernel: &Row, operands: &DeviceOperands<'_>) -> Result<()> {
+    let DeviceOperands { inputs, outputs } = operands;
+    let program = &*kernel.program;
+    let arrays: Vec<DeviceArray<'_>> = inputs.iter().chain(outputs).copied().collect();
+    let shape = common_shape(&arrays).unwrap_or(Shape::scalar());
+    let (count, length) = (kernel.axes.keepdims(&shape).size(), kernel.axes.count(&shape));
+    if count == 0 {
+        return Ok(());
+    }
+    let kept = axes_space(&arrays, &shape, |axis| !kernel.axes.contains(axis));
+    let row = axes_space(&arrays, &shape, |axis| kernel.axes.contains(axis));
+    let mut shader = ShaderBuilder::default();
+    let bindings = Bindings::new(&mut shader, inputs, outputs);
+    let mut parameters = vec![count as u32, 0, length as u32];
+    let starts_at = parameters.len();
+    parameters.extend(arrays.iter().map(|array| array.layout.offset() as u32));
+    let kept_at = parameters.len();
+    kept.push_params(&mut parameters);
+    let row_at = parameters.len();
+    row.push_params(&mut parameters);
+    let values = ProgramValues::new(program, parameters.len());
+    push_uniforms(&mut parameters, program, &kernel.params, length);
+
+    shader.line("if (group >= params[0]) { return; }");
+    let starts: Vec<String> = (0..arrays.len()).map(|k| format!("params[{}]", starts_at + k)).collect();
+    let bases = position_lines(&mut shader, (kept.dims.len(), kept_at), "group", &starts);
+    let steps = RowSteps::new(program);
+    let row_results = vec![String::new(); program.steps.len()];
+    let row_space = (row.dims.len(), row_at);
+    let mut text = RowShader { shader, steps, values, row_results, bindings, bases, row_space, inputs: inputs.len() };
+    for (k, load) in program.inputs.iter().enumerate().filter(|(_, load)| load.per_row) {
+        let load = access::load(&text.shader, text.bindings.input(k), load.storage, load.compute, &text.bases[k]);
+        text.values.inputs[k] = text.shader.define(load);
+    }
+    let levels = text.steps.levels.iter().copied().max().unwrap_or(0);
+    for level in 0..=levels {
+        text.reduce_level(level);
+    }
+    text.store_outputs();
+    gpu.dispatch(program.name, text.shader, &parameters, &text.bindings.buffers, count)
+}

@@ -1,0 +1,29 @@
+//! The GPU backend of Pellucid over `wgpu`: compute shaders for Vulkan adapters.
+//!
+//! Most users need the crate `pellucid`. [`WgpuDriver`] opens devices; [`Wgpu`] runs kernels.
+//!
+//! | module | contents |
+//! | --- | --- |
+//! | `driver` | [`WgpuDriver`]: adapters and the devices on them |
+//! | `device` | [`Gpu`](device::Gpu): one device with its queue, recorded dispatches, pipelines and errors |
+//! | `pool` | device memory: size classes, a bounded cache, the memory cap |
+//! | `buffer` | [`WgpuBuffer`](buffer::WgpuBuffer): the memory of one storage, allocated when it is first written |
+//! | `transfer` | copies between host and device |
+//! | `operand` | checks of views; the buffers that a dispatch binds |
+//! | `shader` | generation of WGSL: the function library, translated scalar functions, programs, packed elements |
+//! | `families` | one file for each kernel family: shape to parameters, shader, dispatch |
+//! | `backend` | [`Wgpu`], the backend |
+#![forbid(unsafe_code)]
+
+mod backend;
+mod buffer;
+mod device;
+mod driver;
+mod families;
+mod operand;
+mod pool;
+mod shader;
+mod transfer;
+
+pub use backend::Wgpu;
+pub use driver::WgpuDriver;

@@ -1,0 +1,124 @@
+//! Device memory: buffers in size classes, with a bounded cache of freed buffers.
+
+use pellucid_ir::backend::MemoryStats;
+use pellucid_ir::{Error, Result};
+use std::collections::BTreeMap;
+
+/// The smallest buffer, in bytes.
+const MIN_BYTES: usize = 256;
+
+/// The largest total size of cached buffers, in bytes.
+const MAX_CACHED: usize = 256 << 20;
+
+/// The freed buffers and the memory statistics of a device.
+#[derive(Debug)]
+pub(crate) struct BufferPool {
+    /// The cached buffers by their size class.
+    free: BTreeMap<usize, Vec<wgpu::Buffer>>,
+    stats: MemoryStats,
+    /// The limit of the bytes in use.
+    cap: usize,
+    /// The largest buffer that a shader can bind, in bytes.
+    largest: usize,
+}
+
+/// Returns the size class of `bytes`: a multiple of 256 with at most three significant bits, so that at most a fifth of
+/// a buffer is unused. Returns `None` on overflow.
+pub(crate) fn size_class(bytes: usize) -> Option<usize> {
+    let bytes = bytes.max(MIN_BYTES);
+    let step = (bytes.checked_next_power_of_two()? / 8).max(MIN_BYTES);
+    bytes.checked_next_multiple_of(step)
+}
+
+impl BufferPool {
+    /// Creates an empty pool for buffers of at most `largest` bytes.
+    pub(crate) fn new(largest: usize) -> BufferPool {
+        BufferPool { free: BTreeMap::new(), stats: MemoryStats::default(), cap: usize::MAX, largest }
+    }
+
+    /// Reserves `bytes` bytes. Returns the size class and a cached buffer of it, if there is one.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] if the size exceeds the cap or the adapter's limit for one buffer.
+    pub(crate) fn reserve(&mut self, bytes: usize) -> Result<(usize, Option<wgpu::Buffer>)> {
+        let in_use = self.stats.in_use;
+        let out_of_memory = |cap| Error::OutOfMemory { op: "", shape: None, requested: bytes, in_use, cap };
+        // A class above the limit is reduced to the limit.
+        let class = size_class(bytes).map(|class| if bytes <= self.largest { class.min(self.largest) } else { class });
+        let class = class.filter(|&class| class <= self.largest).ok_or_else(|| out_of_memory(self.largest))?;
+        if in_use.saturating_add(class) > self.cap {
+            return Err(out_of_memory(self.cap));
+        }
+        let cached = self.free.get_mut(&class).and_then(Vec::pop);
+        let stats = &mut self.stats;
+        stats.in_use += class;
+        stats.peak = stats.peak.max(stats.in_use);
+        stats.allocations += 1;
+        if cached.is_some() {
+            stats.cached -= class;
+        } else {
+            stats.system_allocations += 1;
+        }
+        Ok((class, cached))
+    }
+
+    /// Reverts a [`BufferPool::reserve`] whose buffer could not be created.
+    pub(crate) fn cancel(&mut self, class: usize) {
+        self.stats.in_use -= class;
+    }
+
+    /// Caches a buffer, or drops it if the cache is full.
+    pub(crate) fn put(&mut self, class: usize, buffer: wgpu::Buffer) {
+        self.stats.in_use -= class;
+        if self.stats.cached + class <= MAX_CACHED {
+            self.stats.cached += class;
+            self.free.entry(class).or_default().push(buffer);
+        }
+    }
+
+    /// Drops all cached buffers.
+    pub(crate) fn trim(&mut self) {
+        self.free.clear();
+        self.stats.cached = 0;
+    }
+
+    /// Limits the bytes in use.
+    pub(crate) fn set_cap(&mut self, bytes: usize) {
+        self.cap = bytes;
+    }
+
+    /// Returns the memory statistics.
+    pub(crate) fn stats(&self) -> MemoryStats {
+        self.stats
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn size_classes_hold_their_bytes_and_are_monotonic() {
+        let mut last = 0;
+        for bytes in (0..5000).chain([1 << 20, (1 << 20) + 1, 3 << 20, 1 << 40]) {
+            let class = size_class(bytes).unwrap();
+            assert!(class >= bytes && class.is_multiple_of(256) && class >= last, "{bytes}: {class}");
+            assert!(bytes <= 1024 || class - bytes <= class / 5, "{bytes}: {class}");
+            last = class;
+        }
+        assert_eq!(size_class(usize::MAX), None);
+    }
+
+    #[test]
+    fn sizes_beyond_the_limits_are_typed_errors() {
+        let mut pool = BufferPool::new(1000);
+        assert_eq!(pool.reserve(900).unwrap().0, 1000);
+        assert!(matches!(pool.reserve(1001), Err(Error::OutOfMemory { requested: 1001, cap: 1000, .. })));
+        assert!(matches!(pool.reserve(usize::MAX), Err(Error::OutOfMemory { .. })));
+        pool.set_cap(1200);
+        assert!(matches!(pool.reserve(256), Err(Error::OutOfMemory { in_use: 1000, cap: 1200, .. })));
+        pool.cancel(1000);
+        pool.reserve(256).unwrap();
+        assert_eq!((pool.stats().in_use, pool.stats().peak, pool.stats().allocations), (256, 1000, 2));
+    }
+}

@@ -1,0 +1,207 @@
+//! Loads and stores of elements in storage buffers, and the positions of elements.
+
+use super::ShaderBuilder;
+use super::program::convert_text;
+use pellucid_ir::{Compute, DType};
+
+/// Returns the bits of the element at position `at` of a buffer as a word, or as a `vec2<u32>` for 8 bytes.
+fn element_bits(shader: &ShaderBuilder, binding: usize, size: usize, at: &str) -> String {
+    match size {
+        1 => format!("(({} >> (({at} & 3u) * 8u)) & 255u)", shader.word(binding, &format!("{at} >> 2u"))),
+        2 => format!("(({} >> (({at} & 1u) * 16u)) & 65535u)", shader.word(binding, &format!("{at} >> 1u"))),
+        4 => shader.word(binding, at),
+        _ => format!(
+            "vec2<u32>({}, {})",
+            shader.word(binding, &format!("2u * {at}")),
+            shader.word(binding, &format!("2u * {at} + 1u"))
+        ),
+    }
+}
+
+/// Returns the expression that loads an element of dtype `storage` as type `compute`. `at` is the name of its position.
+pub(crate) fn load(shader: &ShaderBuilder, binding: usize, storage: DType, compute: Compute, at: &str) -> String {
+    let bits = element_bits(shader, binding, storage.size(), at);
+    let value = match storage {
+        DType::Bool => format!("({bits} != 0u)"),
+        DType::U8 => format!("bitcast<i32>({bits})"),
+        DType::I8 => format!("(bitcast<i32>({bits} << 24u) >> 24u)"),
+        DType::I16 => format!("(bitcast<i32>({bits} << 16u) >> 16u)"),
+        DType::I32 => format!("bitcast<i32>({bits})"),
+        DType::I64 | DType::F64 => bits,
+        DType::F16 => format!("h_to_f32({bits})"),
+        DType::BF16 => format!("h_brain_to_f32({bits})"),
+        DType::F32 => format!("bitcast<f32>({bits})"),
+    };
+    convert_text(storage.compute(), compute, &value)
+}
+
+/// Returns the bits of a value of type `compute` as an element of dtype `storage`: one word, or a `vec2<u32>`.
+///
+/// The value is converted with one rounding: integers wrap, floats convert to integers with saturation.
+fn stored_bits(compute: Compute, storage: DType, value: &str) -> String {
+    let natural = |value: &str| convert_text(compute, storage.compute(), value);
+    let saturated = |low: i32, high: i32| match compute {
+        Compute::F32 => format!("f_to_range({value}, {low}, {high})"),
+        Compute::F64 => format!("d_to_range({value}, {low}, {high})"),
+        _ => natural(value),
+    };
+    // A value with more bits than `f32` is rounded to odd before the rounding to half precision.
+    let half = || match compute {
+        Compute::I32 => format!("l_to_f32_odd(i_to_i64({value}))"),
+        Compute::I64 => format!("l_to_f32_odd({value})"),
+        Compute::F64 => format!("d_to_f32_odd({value})"),
+        _ => natural(value),
+    };
+    match storage {
+        DType::Bool => format!("select(0u, 1u, {})", natural(value)),
+        DType::U8 => format!("(bitcast<u32>({}) & 255u)", saturated(0, 255)),
+        DType::I8 => format!("(bitcast<u32>({}) & 255u)", saturated(-128, 127)),
+        DType::I16 => format!("(bitcast<u32>({}) & 65535u)", saturated(-32768, 32767)),
+        DType::I32 => format!("bitcast<u32>({})", natural(value)),
+        DType::I64 | DType::F64 => natural(value),
+        DType::F16 => format!("h_from_f32({})", half()),
+        DType::BF16 => format!("(h_brain_from_f32({}) & 65535u)", half()),
+        DType::F32 => format!("bitcast<u32>({})", natural(value)),
+    }
+}
+
+/// Adds the statements that store `value` at position `at` of a buffer. A packed element is merged into its word by
+/// atomic operations on its own bits only.
+pub(crate) fn store(
+    shader: &mut ShaderBuilder,
+    binding: usize,
+    compute: Compute,
+    storage: DType,
+    value: &str,
+    at: &str,
+) {
+    let bits = shader.define(stored_bits(compute, storage, value));
+    match storage.size() {
+        size @ (1 | 2) => {
+            let (log, mask) = if size == 1 { (2, "255u") } else { (1, "65535u") };
+            let width = 8 * size;
+            let shift = shader.define(format!("({at} & {}u) * {width}u", (1 << log) - 1));
+            let word = shader.define(format!("{at} >> {log}u"));
+            shader.line(format!("atomicAnd(&b{binding}[{word}], ~({mask} << {shift}));"));
+            shader.line(format!("atomicOr(&b{binding}[{word}], {bits} << {shift});"));
+        }
+        4 => {
+            let line = shader.store_word(binding, at, &bits);
+            shader.line(line);
+        }
+        _ => {
+            for (k, part) in ["x", "y"].iter().enumerate() {
+                let line = shader.store_word(binding, &format!("2u * {at} + {k}u"), &format!("{bits}.{part}"));
+                shader.line(line);
+            }
+        }
+    }
+}
+
+/// Adds the statements that collect packed elements in the variable `word` and store each complete word.
+///
+/// `lane` is the index of the element within the invocation, `is_last` whether it is the last one. The elements of
+/// lane 0 start a word.
+pub(crate) fn store_collected(
+    shader: &mut ShaderBuilder,
+    binding: usize,
+    compute: Compute,
+    storage: DType,
+    value: &str,
+    at: &str,
+    (word, lane, is_last): (&str, &str, &str),
+) {
+    let bits = shader.define(stored_bits(compute, storage, value));
+    let size = storage.size();
+    let (log, width, last) = if size == 1 { (2, 8, 3) } else { (1, 16, 1) };
+    shader.line(format!("{word} = {word} | ({bits} << (({lane} & {last}u) * {width}u));"));
+    shader.line(format!("if (({lane} & {last}u) == {last}u) {{"));
+    shader.line(format!("    atomicStore(&b{binding}[{at} >> {log}u], {word});"));
+    shader.line(format!("    {word} = 0u;"));
+    shader.line(format!("}} else if ({is_last}) {{"));
+    // The elements that follow in the word keep their bits.
+    shader.line(format!("    let kept = 0xffffffffu << ((({lane} & {last}u) + 1u) * {width}u);"));
+    shader.line(format!("    atomicAnd(&b{binding}[{at} >> {log}u], kept);"));
+    shader.line(format!("    atomicOr(&b{binding}[{at} >> {log}u], {word});"));
+    shader.line("}");
+}
+
+/// The index space of a kernel after neighbouring axes are merged, with the strides of each operand in elements.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct MergedAxes {
+    /// The length of each axis.
+    pub(crate) dims: Vec<usize>,
+    /// The strides of each operand.
+    pub(crate) strides: Vec<Vec<isize>>,
+}
+
+impl MergedAxes {
+    /// Creates the space of `dims`, without axes of length 1, and merges neighbouring axes that all operands traverse
+    /// with one stride.
+    pub(crate) fn new(dims: &[usize], strides: &[Vec<isize>]) -> MergedAxes {
+        let mut space = MergedAxes { dims: Vec::new(), strides: vec![Vec::new(); strides.len()] };
+        for (axis, &len) in dims.iter().enumerate() {
+            if len == 1 {
+                continue;
+            }
+            let merges = !space.dims.is_empty()
+                && strides
+                    .iter()
+                    .zip(&space.strides)
+                    .all(|(own, done)| done.last().copied() == own[axis].checked_mul(len as isize));
+            if merges {
+                if let Some(last) = space.dims.last_mut() {
+                    *last *= len;
+                }
+                for (own, done) in strides.iter().zip(&mut space.strides) {
+                    if let Some(last) = done.last_mut() {
+                        *last = own[axis];
+                    }
+                }
+            } else {
+                space.dims.push(len);
+                for (own, done) in strides.iter().zip(&mut space.strides) {
+                    done.push(own[axis]);
+                }
+            }
+        }
+        space
+    }
+
+    /// Appends the lengths and strides to the parameters, in the order that [`position_lines`] expects.
+    pub(crate) fn push_params(&self, to: &mut Vec<u32>) {
+        to.extend(self.dims.iter().map(|&d| d as u32));
+        for strides in &self.strides {
+            // Positions wrap modulo 2³², so negative strides need no sign.
+            to.extend(strides.iter().map(|&s| s as u32));
+        }
+    }
+
+    /// Returns the number of parameter words of a space with `rank` axes and `operands` operands.
+    pub(crate) fn words(rank: usize, operands: usize) -> usize {
+        rank * (1 + operands)
+    }
+}
+
+/// Adds the lines that compute the position of the element with index `flat` for each operand of a space, and returns
+/// their names. `start[k]` is the position of the first element of operand `k`; `at` is the parameter index of the
+/// space.
+pub(crate) fn position_lines(
+    shader: &mut ShaderBuilder,
+    (rank, at): (usize, usize),
+    flat: &str,
+    start: &[String],
+) -> Vec<String> {
+    let mut rest = flat.to_string();
+    let mut sums: Vec<String> = start.to_vec();
+    for axis in (0..rank).rev() {
+        let index = if axis == 0 { rest.clone() } else { shader.define(format!("{rest} % params[{}]", at + axis)) };
+        if axis > 0 {
+            rest = shader.define(format!("{rest} / params[{}]", at + axis));
+        }
+        for (k, sum) in sums.iter_mut().enumerate() {
+            *sum = format!("{sum} + {index} * params[{}]", at + rank * (k + 1) + axis);
+        }
+    }
+    sums.into_iter().map(|sum| shader.define(sum)).collect()
+}

@@ -1,0 +1,176 @@
+//! Generation of WGSL.
+//!
+//! | file | contents |
+//! | --- | --- |
+//! | this file | [`ShaderBuilder`]: bindings, parameters and body of one compute shader; the library of functions |
+//! | `library.wgsl` | functions on f32, 32-bit and 64-bit integers and half precision |
+//! | `translate` | scalar functions, translated from the Rust text of the CPU |
+//! | `access` | loads and stores of packed elements; positions from flat indices |
+//! | `program` | the instructions of a program as WGSL expressions |
+
+pub(crate) mod access;
+pub(crate) mod program;
+pub(crate) mod translate;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt::Write;
+use std::sync::LazyLock;
+
+/// The number of invocations of a workgroup.
+pub(crate) const WORKGROUP: u32 = 64;
+
+/// The use of a storage buffer in a shader.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum BindingUse {
+    /// The shader only reads the buffer.
+    Read,
+    /// The shader writes whole words.
+    Write,
+    /// The shader changes parts of words, which other invocations may share.
+    Atomic,
+}
+
+/// A compute shader under construction.
+///
+/// Binding 0 contains the parameters as words: `params[0]` is the number of work items, `params[1]` is 0. The other
+/// bindings are the buffers of the operands.
+#[derive(Debug, Default)]
+pub(crate) struct ShaderBuilder {
+    bindings: Vec<BindingUse>,
+    /// Declarations at module scope.
+    pub(crate) globals: String,
+    /// The statements of `main`, after `thread` (a global index), `local` and `group` are defined.
+    pub(crate) body: String,
+    /// The number of temporary names so far.
+    names: usize,
+}
+
+impl ShaderBuilder {
+    /// Adds a buffer and returns its number.
+    pub(crate) fn binding(&mut self, usage: BindingUse) -> usize {
+        self.bindings.push(usage);
+        self.bindings.len()
+    }
+
+    /// Returns the use of every buffer.
+    pub(crate) fn binding_uses(&self) -> Vec<BindingUse> {
+        self.bindings.clone()
+    }
+
+    /// Returns the expression that reads word `index` of buffer `binding`.
+    pub(crate) fn word(&self, binding: usize, index: &str) -> String {
+        match self.bindings[binding - 1] {
+            BindingUse::Atomic => format!("atomicLoad(&b{binding}[{index}])"),
+            _ => format!("b{binding}[{index}]"),
+        }
+    }
+
+    /// Returns the statement that writes word `index` of buffer `binding`.
+    pub(crate) fn store_word(&self, binding: usize, index: &str, value: &str) -> String {
+        match self.bindings[binding - 1] {
+            BindingUse::Atomic => format!("atomicStore(&b{binding}[{index}], {value});"),
+            _ => format!("b{binding}[{index}] = {value};"),
+        }
+    }
+
+    /// Adds a line to the body.
+    pub(crate) fn line(&mut self, text: impl AsRef<str>) {
+        self.body.push_str("    ");
+        self.body.push_str(text.as_ref());
+        self.body.push('\n');
+    }
+
+    /// Adds a line that gives `value` a name, and returns the name.
+    pub(crate) fn define(&mut self, value: impl AsRef<str>) -> String {
+        self.names += 1;
+        let name = format!("t{}", self.names);
+        self.line(format!("let {name} = {};", value.as_ref()));
+        name
+    }
+
+    /// Returns the text of the shader. `fused` states whether `fma` of the adapter rounds once.
+    pub(crate) fn finish(self, fused: bool) -> String {
+        let mut text = String::from("@group(0) @binding(0) var<storage, read> params: array<u32>;\n");
+        for (k, usage) in self.bindings.iter().enumerate() {
+            let (access, element) = match usage {
+                BindingUse::Read => ("read", "u32"),
+                BindingUse::Write => ("read_write", "u32"),
+                BindingUse::Atomic => ("read_write", "atomic<u32>"),
+            };
+            let b = k + 1;
+            let _ = writeln!(text, "@group(0) @binding({b}) var<storage, {access}> b{b}: array<{element}>;");
+        }
+        // The run-time zero of the functions of the library.
+        text.push_str("var<private> zero: u32;\n");
+        text.push_str(&self.globals);
+        let mut main = String::new();
+        let _ = write!(
+            main,
+            "@compute @workgroup_size({WORKGROUP})\n\
+             fn main(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,\n    \
+                @builtin(local_invocation_index) local: u32) {{\n    \
+                zero = params[1];\n    \
+                let group = group_id.y * groups.x + group_id.x;\n    \
+                let thread = group * {WORKGROUP}u + local;\n"
+        );
+        main.push_str(&self.body);
+        main.push_str("}\n");
+        text.push_str(&library_for(&[&self.globals, &main], fused));
+        text.push_str(&main);
+        text
+    }
+}
+
+/// The functions of the library by name.
+static LIBRARY: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
+    let text = include_str!("library.wgsl");
+    let starts: Vec<usize> = text.match_indices("\nfn ").map(|(at, _)| at + 1).collect();
+    let ends = |start: usize| text[start..].find("\n}\n").map_or(text.len(), |end| start + end + 3);
+    let name = |start: usize| text[start + 3..].split('(').next().unwrap_or_default();
+    starts.iter().map(|&start| (name(start), &text[start..ends(start)])).collect()
+});
+
+/// Returns the words of `text` that start with the prefix of a library function and precede a parenthesis.
+fn called(text: &str) -> impl Iterator<Item = &str> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    text.split('(').filter_map(move |before| {
+        let start = before.rfind(|c: char| !is_name(c)).map_or(0, |at| at + 1);
+        let name = &before[start..];
+        let is_library = name == "keep" || ["f_", "i_", "l_", "h_", "d_"].iter().any(|prefix| name.starts_with(prefix));
+        is_library.then_some(name)
+    })
+}
+
+/// Returns the functions that `texts` call, directly or indirectly.
+fn library_for(texts: &[&str], fused: bool) -> String {
+    let mut included = BTreeSet::new();
+    let mut functions: Vec<String> = Vec::new();
+    let mut open: Vec<String> = texts.iter().flat_map(|text| called(text)).map(String::from).collect();
+    while let Some(name) = open.pop() {
+        if !included.insert(name.clone()) {
+            continue;
+        }
+        let text = if name == "f_fma" {
+            let body = if fused { "keep(fma(a, b, c))" } else { "f_fma_by_parts(a, b, c)" };
+            format!("fn f_fma(a: f32, b: f32, c: f32) -> f32 {{\n    return {body};\n}}\n")
+        } else if let Some(text) = LIBRARY.get(&*name) {
+            text.to_string()
+        } else if let Some(Ok(text)) = name.strip_prefix("f_").map(translate::translated) {
+            text
+        } else {
+            // The text does not compile, and the error names the function.
+            continue;
+        };
+        open.extend(called(&text).map(String::from));
+        functions.push(text);
+    }
+    functions.concat()
+}
+
+/// Returns whether the library or the translated sources have the function `name`.
+pub(crate) fn has_function(name: &str) -> bool {
+    LIBRARY.contains_key(name) || name.strip_prefix("f_").is_some_and(|rust| translate::translated(rust).is_ok())
+}

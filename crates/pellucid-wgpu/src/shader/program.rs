@@ -1,0 +1,387 @@
+//! The instructions of a program as WGSL.
+//!
+//! A mask is a `bool`, an `i32` an `i32`, an `i64` a `vec2<u32>` whose x is the lower word, and an `f32` an `f32`. An
+//! `f64` is the `vec2<u32>` of its bits; its arithmetic is that of integers, so every adapter supports it.
+
+use super::{ShaderBuilder, has_function};
+use pellucid_ir::formula::{Binary, InstructionOperand, Op, Program, RowOp, Step, Unary, UniformSource};
+use pellucid_ir::kernel::Params;
+use pellucid_ir::{Compute, DType, Element, Scalar};
+
+/// Returns whether shaders can compute every instruction of `program`.
+pub(crate) fn is_supported(program: &Program) -> bool {
+    program.steps.iter().all(is_step_supported)
+}
+
+fn is_step_supported(step: &Step) -> bool {
+    match step.op {
+        Op::Unary(op) => unary_text(op, step.compute, "x").is_some(),
+        Op::Binary(op) => binary_text(op, step.compute, "x", "y").is_some(),
+        Op::Round(dtype) => dtype.compute() == step.compute,
+        Op::MulAdd => step.compute.is_float(),
+        Op::Reduce(RowOp::Sum) => step.compute != Compute::Mask,
+        Op::Reduce(_) | Op::Select | Op::Convert(_) | Op::RowIndex => true,
+    }
+}
+
+/// Returns the WGSL type of a compute type.
+pub(crate) fn type_text(compute: Compute) -> &'static str {
+    match compute {
+        Compute::Mask => "bool",
+        Compute::I32 => "i32",
+        Compute::I64 | Compute::F64 => "vec2<u32>",
+        Compute::F32 => "f32",
+    }
+}
+
+/// Returns the number of parameter words of a value.
+pub(crate) fn words(compute: Compute) -> usize {
+    compute.size().div_ceil(4)
+}
+
+/// Returns the expression that reads a value of type `compute` from the parameters at `at`.
+pub(crate) fn parameter_text(compute: Compute, at: usize) -> String {
+    match compute {
+        Compute::Mask => format!("(params[{at}] != 0u)"),
+        Compute::I32 => format!("bitcast<i32>(params[{at}])"),
+        Compute::I64 | Compute::F64 => format!("vec2<u32>(params[{at}], params[{}])", at + 1),
+        Compute::F32 => format!("bitcast<f32>(params[{at}])"),
+    }
+}
+
+/// Appends the words of every uniform, rounded to its compute type.
+pub(crate) fn push_uniforms(to: &mut Vec<u32>, program: &Program, params: &Params, row_length: usize) {
+    for uniform in &program.uniforms {
+        let scalar = match uniform.source {
+            UniformSource::Param(p) => params[p as usize],
+            UniformSource::Literal(v) => v,
+            UniformSource::RowLength => Scalar::from(row_length),
+        };
+        match uniform.compute {
+            Compute::Mask => to.push(u32::from(bool::from_scalar(scalar))),
+            Compute::I32 => to.push(i32::from_scalar(scalar) as u32),
+            Compute::I64 => {
+                let v = i64::from_scalar(scalar) as u64;
+                to.extend([v as u32, (v >> 32) as u32]);
+            }
+            Compute::F32 => to.push(f32::from_scalar(scalar).to_bits()),
+            Compute::F64 => {
+                let v = f64::from_scalar(scalar).to_bits();
+                to.extend([v as u32, (v >> 32) as u32]);
+            }
+        }
+    }
+}
+
+/// The names of the values of a program while its text is generated.
+#[derive(Clone, Debug)]
+pub(crate) struct ProgramValues {
+    /// The value of every input.
+    pub(crate) inputs: Vec<String>,
+    /// The value of every uniform.
+    pub(crate) uniforms: Vec<String>,
+    registers: Vec<String>,
+    /// The value of every row register.
+    pub(crate) rows: Vec<String>,
+}
+
+impl ProgramValues {
+    /// Creates the values before the first step. `uniforms_at` is the parameter index of the first uniform.
+    pub(crate) fn new(program: &Program, uniforms_at: usize) -> ProgramValues {
+        let mut at = uniforms_at;
+        let uniform = |compute| {
+            at += words(compute);
+            parameter_text(compute, at - words(compute))
+        };
+        ProgramValues {
+            inputs: vec![String::new(); program.inputs.len()],
+            uniforms: program.uniforms.iter().map(|u| u.compute).map(uniform).collect(),
+            registers: vec![String::new(); program.registers.len()],
+            rows: vec![String::new(); program.row_registers.len()],
+        }
+    }
+
+    /// Returns the text of an operand.
+    pub(crate) fn value(&self, operand: InstructionOperand) -> &str {
+        match operand {
+            InstructionOperand::Input(i) => &self.inputs[i as usize],
+            InstructionOperand::Register(r) => &self.registers[r as usize],
+            InstructionOperand::Uniform(u) => &self.uniforms[u as usize],
+            InstructionOperand::Row(r) => &self.rows[r as usize],
+        }
+    }
+
+    /// Sets the value of the destination of a step.
+    pub(crate) fn set(&mut self, into: InstructionOperand, value: String) {
+        match into {
+            InstructionOperand::Register(r) => self.registers[r as usize] = value,
+            InstructionOperand::Row(r) => self.rows[r as usize] = value,
+            InstructionOperand::Input(i) => self.inputs[i as usize] = value,
+            InstructionOperand::Uniform(u) => self.uniforms[u as usize] = value,
+        }
+    }
+
+    /// Adds the lines of every step. The program is supported and has no row reductions.
+    pub(crate) fn compute_steps(&mut self, shader: &mut ShaderBuilder, program: &Program) {
+        for step in &program.steps {
+            self.compute_step(shader, step, "");
+        }
+    }
+
+    /// Adds the line of one step that is not a reduction. `row_index` is the index of the element in its row.
+    pub(crate) fn compute_step(&mut self, shader: &mut ShaderBuilder, step: &Step, row_index: &str) {
+        let args: Vec<&str> = step.args.iter().map(|&a| self.value(a)).collect();
+        let text = step_text(step, &args, row_index);
+        let name = shader.define(text);
+        self.set(step.into, name);
+    }
+}
+
+fn step_text(step: &Step, args: &[&str], row_index: &str) -> String {
+    let unsupported = || String::from("unsupported_instruction()");
+    match (step.op, args) {
+        (Op::Unary(op), [a]) => unary_text(op, step.compute, a).unwrap_or_else(unsupported),
+        (Op::Binary(op), [a, b]) => binary_text(op, step.compute, a, b).unwrap_or_else(unsupported),
+        (Op::Select, [m, a, b]) => format!("select({b}, {a}, {m})"),
+        (Op::MulAdd, [a, b, c]) if step.compute == Compute::F64 => format!("d_fma({a}, {b}, {c})"),
+        (Op::MulAdd, [a, b, c]) => format!("f_fma({a}, {b}, {c})"),
+        (Op::Convert(to), [a]) => convert_text(step.compute, to, a),
+        (Op::Round(dtype), [a]) => round_text(dtype, a),
+        (Op::RowIndex, _) => format!("vec2<u32>({row_index}, 0u)"),
+        _ => unsupported(),
+    }
+}
+
+/// Returns the conversion between compute types: integers wrap, floats are truncated with saturation, and every nonzero
+/// value converts to true.
+pub(crate) fn convert_text(from: Compute, to: Compute, x: &str) -> String {
+    use Compute::*;
+    match (from, to) {
+        (Mask, I32) => format!("select(0, 1, {x})"),
+        (Mask, I64) => format!("vec2<u32>(select(0u, 1u, {x}), 0u)"),
+        (Mask, F32) => format!("select(0.0, 1.0, {x})"),
+        (I32, Mask) => format!("({x} != 0)"),
+        (I32, I64) => format!("i_to_i64({x})"),
+        (I32, F32) => format!("f32({x})"),
+        (I64, Mask) => format!("any({x} != vec2<u32>(0u, 0u))"),
+        (I64, I32) => format!("l_to_i32({x})"),
+        (I64, F32) => format!("l_to_f32({x})"),
+        (F32, Mask) => format!("((bitcast<u32>({x}) & 0x7fffffffu) != 0u)"),
+        (F32, I32) => format!("f_to_i32({x})"),
+        (F32, I64) => format!("f_to_i64({x})"),
+        (Mask, F64) => format!("vec2<u32>(0u, select(0u, 0x3ff00000u, {x}))"),
+        (I32, F64) => format!("d_from_i64(i_to_i64({x}))"),
+        (I64, F64) => format!("d_from_i64({x})"),
+        (F32, F64) => format!("d_from_f32({x})"),
+        (F64, Mask) => format!("any(({x} & vec2<u32>(0xffffffffu, 0x7fffffffu)) != vec2<u32>(0u, 0u))"),
+        (F64, I32) => format!("d_to_range({x}, i32(-2147483648), 2147483647)"),
+        (F64, I64) => format!("d_to_i64({x})"),
+        (F64, F32) => format!("d_to_f32({x})"),
+        _ => x.to_string(),
+    }
+}
+
+/// Returns x rounded through `dtype`, whose compute type is the type of x.
+pub(crate) fn round_text(dtype: DType, x: &str) -> String {
+    match dtype {
+        DType::F16 => format!("h_round_f16({x})"),
+        DType::BF16 => format!("h_round_bf16({x})"),
+        DType::U8 => format!("({x} & 255)"),
+        DType::I8 => format!("(({x} << 24u) >> 24u)"),
+        DType::I16 => format!("(({x} << 16u) >> 16u)"),
+        _ => x.to_string(),
+    }
+}
+
+/// Returns the prefix of the library functions of a float type.
+fn float_prefix(compute: Compute) -> &'static str {
+    if compute == Compute::F64 { "d" } else { "f" }
+}
+
+/// Returns the text of a primitive of one operand, or `None` if shaders do not have it for this type.
+fn unary_text(op: Unary, compute: Compute, x: &str) -> Option<String> {
+    use Unary::*;
+    let rounding = matches!(op, Floor | Ceil | Round | Trunc);
+    Some(match compute {
+        Compute::Mask => match op {
+            Not => format!("(!{x})"),
+            _ => return None,
+        },
+        Compute::I32 => match op {
+            Neg => format!("(0 - {x})"),
+            Abs => format!("abs({x})"),
+            Sign => format!("sign({x})"),
+            Not => format!("(~{x})"),
+            IsNan => "false".into(),
+            IsFinite => "true".into(),
+            _ if rounding => x.into(),
+            _ => return None,
+        },
+        Compute::I64 => match op {
+            Neg => format!("l_neg({x})"),
+            Abs => format!("l_abs({x})"),
+            Sign => format!("l_signum({x})"),
+            Not => format!("(~{x})"),
+            IsNan => "false".into(),
+            IsFinite => "true".into(),
+            _ if rounding => x.into(),
+            _ => return None,
+        },
+        Compute::F32 | Compute::F64 => {
+            let name = match op {
+                Not => return None,
+                Round => "round",
+                Expm1 => "expm1",
+                other => other.name(),
+            };
+            let function = format!("{}_{name}", float_prefix(compute));
+            return has_function(&function).then(|| format!("{function}({x})"));
+        }
+    })
+}
+
+/// Returns the text of a primitive of two operands, or `None` if shaders do not have it for this type.
+fn binary_text(op: Binary, compute: Compute, x: &str, y: &str) -> Option<String> {
+    use Binary::*;
+    Some(match compute {
+        Compute::Mask => match op {
+            And | Min => format!("({x} && {y})"),
+            Or | Max => format!("({x} || {y})"),
+            Xor | Ne => format!("({x} != {y})"),
+            Eq => format!("({x} == {y})"),
+            Lt => format!("(!{x} && {y})"),
+            Le => format!("(!{x} || {y})"),
+            Gt => format!("({x} && !{y})"),
+            Ge => format!("({x} || !{y})"),
+            _ => return None,
+        },
+        Compute::I32 => match op {
+            Add => format!("({x} + {y})"),
+            Sub => format!("({x} - {y})"),
+            Mul => format!("({x} * {y})"),
+            Max => format!("max({x}, {y})"),
+            Min => format!("min({x}, {y})"),
+            And => format!("({x} & {y})"),
+            Or => format!("({x} | {y})"),
+            Xor => format!("({x} ^ {y})"),
+            Lt => format!("({x} < {y})"),
+            Le => format!("({x} <= {y})"),
+            Gt => format!("({x} > {y})"),
+            Ge => format!("({x} >= {y})"),
+            Eq => format!("({x} == {y})"),
+            Ne => format!("({x} != {y})"),
+            FloorDiv | Rem | Pow | Shl | Shr => format!("i_{}({x}, {y})", op.name()),
+            _ => return None,
+        },
+        Compute::I64 => match op {
+            Add | Sub | Mul | Max | Min | FloorDiv | Rem | Pow | Shl | Shr | Lt | Le | Eq => {
+                format!("l_{}({x}, {y})", op.name())
+            }
+            And => format!("({x} & {y})"),
+            Or => format!("({x} | {y})"),
+            Xor => format!("({x} ^ {y})"),
+            Gt => format!("l_lt({y}, {x})"),
+            Ge => format!("l_le({y}, {x})"),
+            Ne => format!("(!l_eq({x}, {y}))"),
+            _ => return None,
+        },
+        Compute::F32 | Compute::F64 => {
+            let prefix = float_prefix(compute);
+            match op {
+                Gt => format!("{prefix}_lt({y}, {x})"),
+                Ge => format!("{prefix}_le({y}, {x})"),
+                Ne => format!("(!{prefix}_eq({x}, {y}))"),
+                And | Or | Xor | Shl | Shr => return None,
+                _ => {
+                    let function = format!("{prefix}_{}", op.name());
+                    return has_function(&function).then(|| format!("{function}({x}, {y})"));
+                }
+            }
+        }
+    })
+}
+
+/// Returns the primitive that combines two values of a reduction.
+pub(crate) fn combining_primitive(op: RowOp, compute: Compute) -> Binary {
+    match (op, compute) {
+        (RowOp::Sum, _) => Binary::Add,
+        (RowOp::Max, _) => Binary::Max,
+        (RowOp::Min, _) => Binary::Min,
+    }
+}
+
+/// A running reduction of values in one invocation. Sums of `f32` also accumulate their rounding errors (Neumaier 1974).
+#[derive(Clone, Debug)]
+pub(crate) struct Accumulator {
+    op: Binary,
+    compute: Compute,
+    name: String,
+}
+
+impl Accumulator {
+    /// Declares the variables of an accumulator, with the neutral value of the operation.
+    pub(crate) fn declare(shader: &mut ShaderBuilder, op: Binary, compute: Compute, name: &str) -> Accumulator {
+        shader.line(format!("var {name}: {} = {};", type_text(compute), neutral_text(op, compute)));
+        let accumulator = Accumulator { op, compute, name: name.to_string() };
+        if accumulator.is_compensated() {
+            shader.line(format!("var {name}_error = 0.0;"));
+        }
+        accumulator
+    }
+
+    fn is_compensated(&self) -> bool {
+        self.op == Binary::Add && self.compute == Compute::F32
+    }
+
+    /// Adds the lines that accumulate `value`.
+    pub(crate) fn accumulate(&self, shader: &mut ShaderBuilder, value: &str) {
+        let name = &self.name;
+        if self.is_compensated() {
+            let sum = shader.define(format!("f_two_sum({name}, {value})"));
+            shader.line(format!("{name} = {sum}.x;"));
+            shader.line(format!("{name}_error = f_add({name}_error, {sum}.y);"));
+        } else {
+            shader.line(format!("{name} = {};", self.combined(name, value)));
+        }
+    }
+
+    /// Returns the result. The errors of a sum that is infinite or NaN are ignored.
+    pub(crate) fn result(&self) -> String {
+        let name = &self.name;
+        match self.is_compensated() {
+            true => format!("select({name}, f_add({name}, {name}_error), f_is_finite({name}))"),
+            false => name.clone(),
+        }
+    }
+
+    /// Returns the combination of two results.
+    pub(crate) fn combined(&self, x: &str, y: &str) -> String {
+        binary_text(self.op, self.compute, x, y).unwrap_or_else(|| x.to_string())
+    }
+}
+
+/// Returns the neutral value of an operation.
+fn neutral_text(op: Binary, compute: Compute) -> &'static str {
+    let largest = op == Binary::Min || op == Binary::And;
+    match (op, compute) {
+        (Binary::Mul, Compute::I64) => "vec2<u32>(1u, 0u)",
+        (Binary::Mul, Compute::F32) => "1.0",
+        (Binary::Mul, Compute::F64) => "vec2<u32>(0u, 0x3ff00000u)",
+        (Binary::Mul, _) => "1",
+        (_, Compute::Mask) => match largest {
+            true => "true",
+            false => "false",
+        },
+        (Binary::Add, Compute::I64 | Compute::F64) => "vec2<u32>(0u, 0u)",
+        (Binary::Add, Compute::F32) => "0.0",
+        (Binary::Add, _) => "0",
+        (_, Compute::F64) if largest => "vec2<u32>(0u, 0x7ff00000u)",
+        (_, Compute::F64) => "vec2<u32>(0u, 0xfff00000u)",
+        (_, Compute::I64) if largest => "vec2<u32>(0xffffffffu, 0x7fffffffu)",
+        (_, Compute::I64) => "vec2<u32>(0u, 0x80000000u)",
+        (_, Compute::F32) if largest => "bitcast<f32>(0x7f800000u ^ zero)",
+        (_, Compute::F32) => "bitcast<f32>(0xff800000u ^ zero)",
+        (_, Compute::I32) if largest => "2147483647",
+        (_, Compute::I32) => "i32(-2147483648)",
+    }
+}

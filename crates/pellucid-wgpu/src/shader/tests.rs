@@ -1,0 +1,166 @@
+//! Validates generated shaders with the shader compiler of wgpu, without an adapter, and translates them to SPIR-V.
+
+use super::access::{MergedAxes, load, position_lines, store, store_collected};
+use super::program::{Accumulator, ProgramValues, combining_primitive, convert_text, is_supported};
+use super::{BindingUse, LIBRARY, ShaderBuilder, has_function};
+use naga::back::spv;
+use naga::valid::{Capabilities, ValidationFlags, Validator};
+use pellucid_ir::formula::{
+    Binary, InstructionOperand, Load, Op, Program, RowOp, Step, Store, Unary, Uniform, UniformSource,
+};
+use pellucid_ir::{Compute, DType, Scalar};
+
+const COMPUTES: [Compute; 5] = [Compute::Mask, Compute::I32, Compute::I64, Compute::F32, Compute::F64];
+
+/// Asserts that the text is valid WGSL that translates to SPIR-V.
+#[track_caller]
+fn validate(text: &str) {
+    let module = naga::front::wgsl::parse_str(text).unwrap_or_else(|e| panic!("{}\n{text}", e.emit_to_string(text)));
+    let info = Validator::new(ValidationFlags::all(), Capabilities::empty())
+        .validate(&module)
+        .unwrap_or_else(|e| panic!("{}\n{text}", e.emit_to_string(text)));
+    let words = spv::write_vec(&module, &info, &spv::Options::default(), None).expect("the shader must translate");
+    assert!(words.len() > 100, "the SPIR-V must have a body");
+}
+
+/// Returns the program of one step whose operands all have type `compute`.
+fn program(op: Op, operands: usize, compute: Compute, result: Compute) -> Program {
+    let load = |k: usize| {
+        let compute = if op == Op::Select && k == 0 { Compute::Mask } else { compute };
+        Load { storage: compute.storage(), compute, per_row: false }
+    };
+    let into = InstructionOperand::Register(0);
+    let args = (0..operands as u8).map(InstructionOperand::Input).collect();
+    Program::new(
+        "test",
+        (0..operands).map(load).collect(),
+        vec![Uniform { source: UniformSource::Literal(Scalar::Float(0.5)), compute }],
+        vec![Step { op, compute, into, args }],
+        (vec![result], vec![]),
+        vec![Store { value: into, compute: result, storage: result.storage(), per_row: false }],
+    )
+}
+
+/// Returns a shader that runs a program on contiguous operands.
+fn shader(program: &Program) -> ShaderBuilder {
+    let mut shader = ShaderBuilder::default();
+    let inputs: Vec<usize> = program.inputs.iter().map(|_| shader.binding(BindingUse::Read)).collect();
+    let output = shader.binding(BindingUse::Atomic);
+    let mut values = ProgramValues::new(program, 2);
+    for (k, input) in program.inputs.iter().enumerate() {
+        let text = load(&shader, inputs[k], input.storage, input.compute, "thread");
+        values.inputs[k] = shader.define(text);
+    }
+    values.compute_steps(&mut shader, program);
+    let stored = program.outputs[0];
+    let value = values.value(stored.value).to_string();
+    store(&mut shader, output, stored.compute, stored.storage, &value, "thread");
+    shader
+}
+
+#[test]
+fn every_supported_instruction_is_a_valid_shader() {
+    let mut count = 0;
+    for compute in COMPUTES {
+        let unary = Unary::ALL.map(|op| (Op::Unary(op), 1, if op.gives_mask() { Compute::Mask } else { compute }));
+        let binary = Binary::ALL.map(|op| (Op::Binary(op), 2, if op.gives_mask() { Compute::Mask } else { compute }));
+        let others = [(Op::Select, 3, compute), (Op::MulAdd, 3, compute)];
+        let converts = COMPUTES.map(|to| (Op::Convert(to), 1, to));
+        let rounds = DType::ALL.map(|dtype| (Op::Round(dtype), 1, compute));
+        let all = unary.into_iter().chain(binary).chain(others).chain(converts).chain(rounds);
+        for (op, operands, result) in all {
+            let program = program(op, operands, compute, result);
+            if is_supported(&program) {
+                validate(&shader(&program).finish(false));
+                count += 1;
+            }
+        }
+    }
+    assert!(count >= 150, "only {count} instructions are supported");
+}
+
+#[test]
+fn a_fused_multiply_add_of_the_adapter_is_one_call() {
+    let program = program(Op::MulAdd, 3, Compute::F32, Compute::F32);
+    let text = shader(&program).finish(true);
+    validate(&text);
+    assert!(text.contains("fma(a, b, c)") && !text.contains("f_two_product"));
+    assert!(shader(&program).finish(false).contains("f_fma_in_range"));
+}
+
+#[test]
+fn every_function_of_the_library_is_valid() {
+    for name in LIBRARY.keys() {
+        let mut shader = ShaderBuilder::default();
+        // A comment is enough to include a function.
+        shader.line(format!("// {name}("));
+        validate(&shader.finish(false));
+    }
+    assert!(LIBRARY.len() > 60);
+}
+
+#[test]
+fn functions_of_f32_are_translated_and_functions_of_f64_are_not() {
+    for name in ["f_exp", "f_exp2", "f_expm1", "f_ln", "f_ln_1p", "f_log2", "f_log10", "f_tanh", "f_sigmoid", "f_erf"] {
+        assert!(has_function(name), "{name}: {:?}", super::translate::translated(&name[2..]));
+    }
+    for name in ["f_asin", "f_acos", "f_atan", "f_sin_fast", "f_cos_fast", "f_tan_fast", "f_sin", "f_tan"] {
+        assert!(has_function(name), "{name}: {:?}", super::translate::translated(&name[2..]));
+    }
+    for name in ["sinh", "erfc", "pow", "atan2"] {
+        let reason = super::translate::translated(name).unwrap_err();
+        assert!(reason.contains("f64"), "{name}: {reason}");
+    }
+}
+
+#[test]
+fn loads_and_stores_of_all_dtypes_are_valid() {
+    for from in DType::ALL {
+        for to in DType::ALL {
+            let mut shader = ShaderBuilder::default();
+            let (input, output) = (shader.binding(BindingUse::Read), shader.binding(BindingUse::Atomic));
+            shader.line("var word = 0u;");
+            let space = MergedAxes::new(&[2, 3, 4], &[vec![24, 1, 6], vec![12, 4, 1]]);
+            let starts = [String::from("0u"), String::from("5u")];
+            let at = position_lines(&mut shader, (space.dims.len(), 2), "thread", &starts);
+            let text = load(&shader, input, from, from.compute(), &at[0]);
+            let value = shader.define(text);
+            store(&mut shader, output, from.compute(), to, &value, &at[1]);
+            if to.size() < 4 {
+                let lane = ("word", "local", "local == 3u");
+                store_collected(&mut shader, output, from.compute(), to, &value, &at[1], lane);
+            }
+            validate(&shader.finish(false));
+        }
+    }
+}
+
+#[test]
+fn accumulators_are_valid() {
+    for compute in &COMPUTES[..4] {
+        for op in [RowOp::Sum, RowOp::Max, RowOp::Min] {
+            if *compute == Compute::Mask && op == RowOp::Sum {
+                continue;
+            }
+            let mut shader = ShaderBuilder::default();
+            let output = shader.binding(BindingUse::Write);
+            let primitive = combining_primitive(op, *compute);
+            let accumulator = Accumulator::declare(&mut shader, primitive, *compute, "sum");
+            let value = shader.define(convert_text(Compute::I32, *compute, "bitcast<i32>(thread)"));
+            accumulator.accumulate(&mut shader, &value);
+            let result = shader.define(accumulator.result());
+            store(&mut shader, output, *compute, DType::I32, &result, "thread");
+            validate(&shader.finish(false));
+        }
+    }
+}
+
+#[test]
+fn neighbouring_axes_merge_if_all_operands_traverse_them_with_one_stride() {
+    let space = MergedAxes::new(&[2, 1, 3, 4], &[vec![12, 7, 4, 1], vec![12, 0, 4, 1]]);
+    assert_eq!(space, MergedAxes { dims: vec![24], strides: vec![vec![1], vec![1]] });
+    let space = MergedAxes::new(&[2, 3, 4], &[vec![12, 4, 1], vec![0, 0, 1]]);
+    assert_eq!(space, MergedAxes { dims: vec![6, 4], strides: vec![vec![4, 1], vec![0, 1]] });
+    let space = MergedAxes::new(&[2, 3], &[vec![-3, -1]]);
+    assert_eq!(space, MergedAxes { dims: vec![6], strides: vec![vec![-1]] });
+}

@@ -1,0 +1,90 @@
+//! Devices, memory and errors.
+
+use crate::harness::{PairedArray, TestLayout, device, run_both};
+use pellucid_cpu::Cpu;
+use pellucid_ir::backend::{Backend, Driver, View};
+use pellucid_ir::kernel::Kernel;
+use pellucid_ir::{DType, Error, Layout, Scalar};
+use pellucid_wgpu::WgpuDriver;
+
+#[test]
+fn devices_of_one_adapter_are_different_devices() {
+    let Some(gpu) = device() else { return };
+    assert!(WgpuDriver.is_available());
+    let other = WgpuDriver.open_device(3).unwrap();
+    assert_eq!((gpu.name(), other.name()), ("wgpu:0", "wgpu:3"));
+    let storage = other.storage(16).unwrap();
+    assert!(matches!(gpu.upload(&[0; 4], &storage), Err(Error::DeviceMismatch { .. })));
+    let on_cpu = Cpu.storage(16).unwrap();
+    assert!(matches!(gpu.upload(&[0; 4], &on_cpu), Err(Error::DeviceMismatch { .. })));
+}
+
+#[test]
+fn transfers_have_any_size_and_offset() {
+    let Some(gpu) = device() else { return };
+    for size in 0..19 {
+        let storage = gpu.storage(19).unwrap();
+        gpu.upload(&[7; 19], &storage).unwrap();
+        let bytes: Vec<u8> = (1..=size as u8).map(|b| b * 10).collect();
+        gpu.upload(&bytes, &storage).unwrap();
+        let expected: Vec<u8> = bytes.iter().copied().chain(std::iter::repeat(7)).take(19).collect();
+        for offset in 0..19 {
+            for end in offset..=19 {
+                let mut got = vec![0; end - offset];
+                gpu.download(&storage, offset, &mut got).unwrap();
+                assert_eq!(got, expected[offset..end], "{size} bytes, {offset}..{end}");
+            }
+        }
+    }
+}
+
+#[test]
+fn invalid_calls_are_typed_errors() {
+    let Some(gpu) = device() else { return };
+    let storage = gpu.storage(8).unwrap();
+    assert!(matches!(gpu.upload(&[0; 9], &storage), Err(Error::InvalidArgument { .. })));
+    assert!(matches!(gpu.download(&storage, 0, &mut [0; 8]), Err(Error::InvalidArgument { .. })));
+    gpu.upload(&[0; 8], &storage).unwrap();
+    assert!(matches!(gpu.download(&storage, 1, &mut [0; 8]), Err(Error::InvalidArgument { .. })));
+    let x = PairedArray::new(gpu, [4], DType::F32, TestLayout::Plain, || Scalar::Int(1));
+    let unwritten = gpu.storage(16).unwrap();
+    let layout = Layout::contiguous([4].into());
+    let view = View { storage: &unwritten, layout: &layout, dtype: DType::F32 };
+    assert!(matches!(gpu.run(&Kernel::Copy, &[view], &[x.on_gpu()]), Err(Error::InvalidArgument { .. })));
+    let long = Layout::contiguous([40].into());
+    let beyond = View { layout: &long, ..x.on_gpu() };
+    assert!(matches!(gpu.run(&Kernel::Copy, &[beyond], &[x.on_gpu()]), Err(Error::InvalidArgument { .. })));
+    let stretched = x.broadcast([3, 4]);
+    assert!(matches!(gpu.run(&Kernel::Copy, &[x.on_gpu()], &[stretched.on_gpu()]), Err(Error::InvalidArgument { .. })));
+    let other = PairedArray::new(gpu, [5], DType::F32, TestLayout::Plain, || Scalar::Int(1));
+    assert!(matches!(run_both(gpu, &Kernel::Copy, &[&x], &[&other]), Err(Error::ShapeMismatch { .. })));
+    assert!(matches!(gpu.run(&Kernel::Copy, &[], &[]), Err(Error::InvalidArgument { .. })));
+}
+
+#[test]
+fn memory_is_lazy_cached_and_limited() {
+    if device().is_none() {
+        return;
+    }
+    let gpu = WgpuDriver.open_device(1).unwrap();
+    gpu.trim();
+    let start = gpu.memory_stats();
+    let storage = gpu.storage(1000).unwrap();
+    assert_eq!(gpu.memory_stats().in_use, start.in_use, "a storage has no memory before it is written");
+    gpu.upload(&[1; 10], &storage).unwrap();
+    assert_eq!(gpu.memory_stats().in_use, start.in_use + 1024);
+    drop(storage);
+    let freed = gpu.memory_stats();
+    assert_eq!((freed.in_use, freed.cached), (start.in_use, start.cached + 1024));
+    let again = gpu.storage(1020).unwrap();
+    gpu.upload(&[1; 10], &again).unwrap();
+    assert_eq!(gpu.memory_stats().system_allocations, freed.system_allocations, "the cache serves the class");
+    gpu.set_memory_cap(2000);
+    let more = gpu.storage(1000).unwrap();
+    assert!(matches!(gpu.upload(&[1; 10], &more), Err(Error::OutOfMemory { cap: 2000, .. })));
+    gpu.set_memory_cap(usize::MAX);
+    let huge = gpu.storage(usize::MAX / 2).unwrap();
+    assert!(matches!(gpu.upload(&[1; 10], &huge), Err(Error::OutOfMemory { .. })));
+    gpu.upload(&[1; 10], &more).unwrap();
+    gpu.synchronize().unwrap();
+}

@@ -1,0 +1,17 @@
+//! Compares every native kernel with the CPU backend on an adapter of this machine.
+//!
+//! Without an adapter the tests print the reason and pass, unless the environment variable `PELLUCID_REQUIRE_GPU` is 1.
+
+// The table of errors is written for `docs/wgpu.md`.
+#![allow(clippy::print_stdout)]
+
+mod accuracy;
+mod copies;
+mod devices;
+mod gathers;
+mod harness;
+mod maps;
+mod products;
+mod randoms;
+mod reductions;
+mod rows;

@@ -1,0 +1,77 @@
+//! Matrix products.
+
+use crate::harness::{PairedArray, ProgramBuilder, Rng, TestLayout, Tolerance, device, run_both};
+use pellucid_ir::formula::{Binary, Op, Program, Unary};
+use pellucid_ir::kernel::{Kernel, MatMul};
+use pellucid_ir::{Compute, DType};
+use std::sync::Arc;
+
+/// tanh(product + bias), and a mask of its sign.
+fn epilogue(dtype: DType) -> Arc<Program> {
+    let mut p = ProgramBuilder::default();
+    let (c, bias) = (p.x(dtype), p.x(DType::F32));
+    let sum = p.step(Op::Binary(Binary::Add), Compute::F32, Compute::F32, &[c, bias]);
+    let y = p.step(Op::Unary(Unary::Tanh), Compute::F32, Compute::F32, &[sum]);
+    p.build(&[(y, Compute::F32, dtype, false), (y, Compute::F32, DType::F32, false)])
+}
+
+fn check(rng: &mut Rng, a: &[usize], b: &[usize], dtype: DType, program: Option<Arc<Program>>) {
+    let Some(gpu) = device() else { return };
+    let mut array = |shape: &[usize], dtype| {
+        let layout = TestLayout::ALL[rng.below(5)];
+        PairedArray::new(gpu, shape, dtype, layout, || rng.finite())
+    };
+    let (i, j) = (a.len() - 2, b.len() - 2);
+    let batch = pellucid_ir::Shape::from(&a[..i]).broadcast(&pellucid_ir::Shape::from(&b[..j])).unwrap();
+    let shape: Vec<usize> = batch.iter().copied().chain([a[i], b[j + 1]]).collect();
+    let mut inputs = vec![array(a, dtype), array(b, dtype)];
+    let outputs: Vec<PairedArray> = match &program {
+        Some(program) => {
+            inputs.push(array(&shape[shape.len() - 1..], DType::F32));
+            program.outputs.iter().map(|o| array(&shape, o.storage)).collect()
+        }
+        None => vec![array(&shape, dtype)],
+    };
+    let context = format!("{a:?} times {b:?} of {dtype}, epilogue: {}", program.is_some());
+    let kernel = Kernel::MatMul(MatMul { epilogue: program, params: Default::default() });
+    run_both(gpu, &kernel, &inputs.iter().collect::<Vec<_>>(), &outputs.iter().collect::<Vec<_>>()).unwrap();
+    let depth = a[i + 1] as f64;
+    for output in &outputs {
+        // The factors are below 4, so a sum of k products has an error of at most a few units of 16·k·2⁻²⁴.
+        let rounding = if dtype == DType::F32 || dtype == DType::F64 { 1e-5 } else { 2f64.powi(-6) };
+        let tolerance = if dtype.is_float() {
+            Tolerance::Relative(rounding, depth * 16.0 * 2f64.powi(-22))
+        } else {
+            Tolerance::Bits
+        };
+        output.assert_same(gpu, tolerance, &context);
+    }
+}
+
+#[test]
+fn products_match_the_cpu() {
+    let rng = &mut Rng(41);
+    let cases: [(&[usize], &[usize]); 13] = [
+        (&[1, 1], &[1, 1]),
+        (&[3, 4], &[4, 5]),
+        (&[33, 17], &[17, 31]),
+        (&[64, 32], &[32, 64]),
+        (&[70, 40], &[40, 33]),
+        (&[1, 50], &[50, 40]),
+        (&[40, 50], &[50, 1]),
+        (&[2, 5, 6], &[6, 7]),
+        (&[3, 1, 5, 6], &[4, 6, 2]),
+        (&[2, 3, 9, 16], &[2, 1, 16, 9]),
+        (&[4, 0], &[0, 3]),
+        (&[0, 4], &[4, 3]),
+        (&[5, 300], &[300, 6]),
+    ];
+    for (a, b) in cases {
+        for dtype in [DType::F32, DType::F16, DType::BF16, DType::I32, DType::I64, DType::U8, DType::I16, DType::F64] {
+            check(rng, a, b, dtype, None);
+        }
+        for dtype in [DType::F32, DType::BF16] {
+            check(rng, a, b, dtype, Some(epilogue(dtype)));
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Random numbers.
+
+use crate::harness::{PairedArray, Rng, TestLayout, Tolerance, device, run_both};
+use pellucid_ir::backend::Backend;
+use pellucid_ir::kernel::{Distribution, Kernel, Random};
+use pellucid_ir::{DType, Error};
+
+#[test]
+fn random_numbers_have_the_bits_of_the_cpu() {
+    let Some(gpu) = device() else { return };
+    let rng = &mut Rng(61);
+    for distribution in [Distribution::Uniform, Distribution::Normal, Distribution::Bits] {
+        for dtype in DType::ALL {
+            let is_defined = dtype.is_float() != (distribution == Distribution::Bits)
+                && (distribution, dtype) != (Distribution::Normal, DType::F64);
+            if !is_defined {
+                continue;
+            }
+            let state = PairedArray::of(gpu, [2], &[-7_654_321_987_654_321i64, 0xffff_fffe]);
+            for shape in [vec![], vec![1], vec![5], vec![33, 7], vec![0]] {
+                let layout = TestLayout::ALL[rng.below(5)];
+                let y = PairedArray::new(gpu, shape.clone(), dtype, layout, || rng.value());
+                run_both(gpu, &Kernel::Random(Random { distribution }), &[], &[&state, &y]).unwrap();
+                let context = format!("{distribution:?} {dtype} {shape:?}");
+                y.assert_same(gpu, Tolerance::Bits, &context);
+                state.assert_same(gpu, Tolerance::Bits, &context);
+            }
+        }
+    }
+}
+
+#[test]
+fn unsupported_distributions_are_typed_errors() {
+    let Some(gpu) = device() else { return };
+    let state = PairedArray::of(gpu, [2], &[1i64, 2]);
+    let y = PairedArray::of(gpu, [1], &[0.0f64]);
+    let normal = Kernel::Random(Random { distribution: Distribution::Normal });
+    let result = gpu.run(&normal, &[], &[state.on_gpu(), y.on_gpu()]);
+    assert!(matches!(result, Err(Error::DTypeMismatch { .. })));
+    let bits = Kernel::Random(Random { distribution: Distribution::Bits });
+    assert!(run_both(gpu, &bits, &[], &[&state, &y]).is_err());
+}
