@@ -34,13 +34,19 @@ struct OpenDevice {
 
 static CPU: OpenDevice = OpenDevice { backend: &pellucid_cpu::Cpu, kind: DeviceKind::Cpu, driver: "cpu", index: 0 };
 
+/// The drivers of this build.
+static BUILT_IN: &[&dyn Driver] = &[
+    #[cfg(feature = "wgpu")]
+    &pellucid_wgpu::WgpuDriver,
+];
+
 /// The registered drivers, and the devices that they have opened.
 struct Registry {
-    drivers: Vec<&'static dyn Driver>,
+    registered: Vec<&'static dyn Driver>,
     open: Vec<&'static OpenDevice>,
 }
 
-static REGISTRY: Mutex<Registry> = Mutex::new(Registry { drivers: Vec::new(), open: Vec::new() });
+static REGISTRY: Mutex<Registry> = Mutex::new(Registry { registered: Vec::new(), open: Vec::new() });
 
 /// Locks the registry and ignores poisoning: its lists are consistent after every statement.
 fn registry() -> MutexGuard<'static, Registry> {
@@ -52,20 +58,25 @@ fn unavailable(device: impl Into<String>, reason: impl Into<String>) -> Error {
 }
 
 impl Registry {
+    /// Iterates over the drivers of this build, then the registered ones.
+    fn drivers(&self) -> impl Iterator<Item = &'static dyn Driver> + Clone {
+        BUILT_IN.iter().chain(&self.registered).copied()
+    }
+
     /// Returns the driver of a name. `gpu` is the first available driver of GPUs.
     fn driver(&self, name: &str) -> Result<&'static dyn Driver> {
         if name != "gpu" {
-            let driver = self.drivers.iter().find(|driver| driver.name() == name);
-            return driver.copied().ok_or_else(|| unavailable(name, self.describe_drivers()));
+            let driver = self.drivers().find(|driver| driver.name() == name);
+            return driver.ok_or_else(|| unavailable(name, self.describe_drivers()));
         }
-        let mut gpus = self.drivers.iter().filter(|driver| driver.kind() == DeviceKind::Gpu);
+        let mut gpus = self.drivers().filter(|driver| driver.kind() == DeviceKind::Gpu);
         let found = gpus.clone().find(|driver| driver.is_available()).or_else(|| gpus.next());
-        found.copied().ok_or_else(|| unavailable(name, "this build has no GPU backend"))
+        found.ok_or_else(|| unavailable(name, "this build has no GPU backend; the feature `wgpu` adds one"))
     }
 
     /// Returns the names that a device can have, for an error.
     fn describe_drivers(&self) -> String {
-        let names = self.drivers.iter().map(|driver| format!(", `{}`", driver.name())).collect::<String>();
+        let names = self.drivers().map(|driver| format!(", `{}`", driver.name())).collect::<String>();
         format!("this build has the backends `cpu`{names}")
     }
 
@@ -132,12 +143,12 @@ impl Device {
     pub fn register(driver: impl Driver) -> Result<()> {
         let name = driver.name();
         let mut registry = registry();
-        let taken = ["cpu", "gpu"].contains(&name) || registry.drivers.iter().any(|other| other.name() == name);
+        let taken = ["cpu", "gpu"].contains(&name) || registry.drivers().any(|other| other.name() == name);
         if taken || name.is_empty() || name.contains(':') {
             let reason = format!("the name `{name}` of a driver must be new, without a colon, and not `gpu`");
             return Err(Error::invalid("register", reason));
         }
-        registry.drivers.push(Box::leak(Box::new(driver)));
+        registry.registered.push(Box::leak(Box::new(driver)));
         Ok(())
     }
 

@@ -41,7 +41,14 @@ fn implementation(kernel: &Kernel) -> Option<&dyn GpuFamily> {
         Kernel::Gather(gather) => Some(gather),
         Kernel::Random(random) => Some(random),
         Kernel::Copy => Some(&CopyValues),
-        _ => None,
+        Kernel::Scatter(_)
+        | Kernel::Scan(_)
+        | Kernel::Sort(_)
+        | Kernel::Conv(_)
+        | Kernel::Pool(_)
+        | Kernel::Attention(_)
+        | Kernel::Recurrent(_)
+        | Kernel::Factorization(_) => None,
     }
 }
 

@@ -1,4 +1,5 @@
-//! Rows on another device: the backend of an example, most of whose kernels run on the CPU, so the bits are the same.
+//! Rows on other devices: the backend of an example, most of whose kernels run on the CPU, so the bits are the same; and
+//! with the feature `wgpu` a GPU, whose results are compared within a tolerance.
 
 use super::data::{operands, values};
 use super::driver::Report;
@@ -17,20 +18,37 @@ pub fn toy() -> Device {
     "toy:0".parse().expect("a registered device must be found")
 }
 
-/// Checks that outputs and gradients are on the device of the inputs, with the bits that the CPU computes.
+/// How closely the results of a device must agree with those of the CPU.
+#[derive(Clone, Copy)]
+enum Agreement {
+    Bits,
+    /// Relative to the largest element of the result.
+    #[cfg(feature = "wgpu")]
+    Within(f64),
+}
+
+/// Checks a case on all devices.
 pub fn check(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
+    check_on(toy(), Agreement::Bits, row, case, report)?;
+    #[cfg(feature = "wgpu")]
+    if let Ok(gpu) = "wgpu".parse::<Device>() {
+        report.section(gpu, |report| check_on(gpu, Agreement::Within(1e-5), row, case, report));
+    }
+    Ok(())
+}
+
+/// Checks that outputs and gradients are on the device of the inputs and agree with those of the CPU.
+fn check_on(device: Device, agreement: Agreement, row: &Row, case: &Case, report: &mut Report) -> Result<()> {
     let floats = row.rules.iter().all(|r| r.result(DType::F32).is_some());
     let (_, on_cpu) = operands(row.name, case, &[if floats { DType::F32 } else { DType::I32 }]);
     if on_cpu.is_empty() {
         return Ok(());
     }
-    let device = toy();
     let moved: Vec<Tensor> = on_cpu.iter().map(|t| t.to(device)).collect::<Result<_>>()?;
     let mut compare = |what: &str, (got, on): (&Tensor, Device), expected: &Tensor| {
         report.expect(got.device() == on, || format!("{what} is on {}, expected {on}", got.device()));
-        report.expect(got.shape() == expected.shape() && bits(got) == bits(expected), || {
-            format!("{what} is {got:?}, but must be {expected:?} as on the CPU")
-        });
+        let agrees = got.shape() == expected.shape() && agreement.holds(got, expected);
+        report.expect(agrees, || format!("{what} is {got:?}, but must be {expected:?} as on the CPU"));
     };
     for (k, (got, expected)) in (case.call)(&moved)?.iter().zip(&(case.call)(&on_cpu)?).enumerate() {
         compare(&format!("output {k}"), (got, device), expected);
@@ -47,6 +65,23 @@ pub fn check(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
         compare(&format!("gradient {k}"), (got, device), expected);
     }
     Ok(())
+}
+
+impl Agreement {
+    fn holds(self, got: &Tensor, expected: &Tensor) -> bool {
+        match self {
+            Agreement::Bits => bits(got) == bits(expected),
+            #[cfg(feature = "wgpu")]
+            Agreement::Within(relative) => {
+                let (got, expected) = (values(got), values(expected));
+                let largest = expected.iter().copied().filter(|v| v.is_finite()).fold(0.0, |m, v| f64::max(m, v.abs()));
+                let near = |(g, e): (&f64, &f64)| {
+                    g == e || (g.is_nan() && e.is_nan()) || (g - e).abs() <= relative * largest
+                };
+                got.iter().zip(&expected).all(near)
+            }
+        }
+    }
 }
 
 /// Returns the bits of the elements, with one pattern for all NaNs.
