@@ -340,7 +340,8 @@ impl dyn ModuleParts + '_ {
         self.check_built("to")?;
         let named =
             |(name, error): (&String, Error)| Error::Layer { layer: format!("`{name}`"), source: Box::new(error) };
-        let state = first_names(self.values(|_| true));
+        let mut state = first_names(self.values(|_| true));
+        state.retain(|(_, tensor)| tensor.device() != device);
         state.iter().try_for_each(|(name, tensor)| tensor.check_movable().map_err(|error| named((name, error))))?;
         state.iter().try_for_each(|(name, tensor)| tensor.to_(device).map_err(|error| named((name, error))))
     }

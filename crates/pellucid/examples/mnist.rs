@@ -16,7 +16,7 @@ use std::time::Duration;
 const BATCH: usize = 32;
 
 fn main() -> Result<()> {
-    let Arguments { epochs, seed, device } = arguments();
+    let TrainingArguments { epochs, seed, device } = arguments();
 
     // The seed determines every random number of this program.
     manual_seed(seed);
@@ -96,15 +96,15 @@ fn samples_per_second(samples: usize, took: Duration) -> f64 {
 }
 
 /// The arguments of the program.
-struct Arguments {
+struct TrainingArguments {
     epochs: usize,
     seed: u64,
     device: Device,
 }
 
 /// Parses `--epochs N`, `--seed S` and `--device NAME`.
-fn arguments() -> Arguments {
-    let mut parsed = Arguments { epochs: 5, seed: 0, device: Device::cpu() };
+fn arguments() -> TrainingArguments {
+    let mut parsed = TrainingArguments { epochs: 5, seed: 0, device: Device::cpu() };
     let mut arguments = std::env::args().skip(1);
     while let Some(name) = arguments.next() {
         let value = arguments.next().unwrap_or_default();

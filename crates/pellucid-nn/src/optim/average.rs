@@ -8,7 +8,7 @@ use crate::module::{Module, walk};
 use crate::parameter::{Buffer, Parameter};
 use crate::state::{self, StateDict};
 use crate::visit::ModulePart;
-use pellucid_tensor::{DType, Error, Result, Tensor, formula, no_grad, ops};
+use pellucid_tensor::{DType, Error, Result, Tensor, eager, formula, no_grad, ops};
 use std::collections::BTreeMap;
 
 /// The kind of an average of weights.
@@ -83,7 +83,10 @@ impl AveragedModel {
             Average::Exponential(decay) => (exponential, 1.0 - decay),
         };
         for ((_, p), a) in self.parameters.iter().zip(&self.averages) {
-            a.to_(p.device())?;
+            if a.device() != p.device() {
+                // A captured step only references the averages.
+                eager(|| a.to_(p.device()))?;
+            }
             ops::update(formula, &[a], &[p, &self.count], &[rest.into()])?;
         }
         ops::update(formula!(|n| n + 1.0), &[&self.count], &[], &[])

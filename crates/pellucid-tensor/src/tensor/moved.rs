@@ -57,15 +57,15 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a result (use [`Tensor::to`]), for a view, and for a tensor with views and a layout
-    /// that is not contiguous; [`Error::ReadInCapture`] inside a captured step; errors of the device.
+    /// If the tensor is on another device: [`Error::InvalidArgument`] for a result (use [`Tensor::to`]), for a view, for a
+    /// tensor with views and a layout that is not contiguous, and inside a captured step; errors of the device.
     #[track_caller]
     pub fn to_(&self, device: Device) -> Result<()> {
-        self.check_movable()?;
         if self.device() == device {
             let _ = self.clone().pinned();
             return Ok(());
         }
+        self.check_movable()?;
         let gradient = self.0.existing_slot().and_then(|slot| slot.get_untracked());
         let mut array = self.array().copy_to_device(device)?;
         let gradient = match gradient {

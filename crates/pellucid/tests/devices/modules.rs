@@ -1,13 +1,13 @@
 //! Modules and optimizers on other devices.
 
 use crate::toy;
-use pellucid::checkpoint;
 use pellucid::nn::optim::{GradScaler, GradScalerOptions, Optimizer};
 use pellucid::prelude::*;
+use pellucid::{Generator, checkpoint};
 use std::sync::Arc;
 
 fn model() -> Sequential {
-    manual_seed(3);
+    let _random = Generator::new(3).scope();
     sequential![Linear::new(3, 8), BatchNorm1d::new(8), Relu, Linear::new(8, 1)]
 }
 
