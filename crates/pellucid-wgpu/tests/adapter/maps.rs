@@ -204,7 +204,7 @@ fn arithmetic_in_double_precision_has_the_bits_of_the_cpu() {
     // Every pair of special values, operands of any exponent, and operands of similar exponents.
     let random = |rng: &mut Rng, k: usize| {
         let fraction = (rng.below(1 << 26) as u64) << 26 | rng.below(1 << 26) as u64;
-        let exponent = if k % 2 == 0 { rng.below(2047) } else { 1000 + rng.below(50) } as u64;
+        let exponent = if k.is_multiple_of(2) { rng.below(2047) } else { 1000 + rng.below(50) } as u64;
         f64::from_bits((rng.below(2) as u64) << 63 | exponent << 52 | fraction)
     };
     let n = pairs + 1200;
