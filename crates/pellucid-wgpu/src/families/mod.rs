@@ -4,6 +4,7 @@ mod copy;
 mod gather;
 mod map;
 mod matmul;
+mod max_pool;
 mod random;
 mod reduce;
 mod row;
@@ -39,6 +40,7 @@ fn implementation(kernel: &Kernel) -> Option<&dyn GpuFamily> {
         Kernel::Row(row) => Some(row),
         Kernel::MatMul(matmul) => Some(matmul),
         Kernel::Gather(gather) => Some(gather),
+        Kernel::Pool(pool) => Some(pool),
         Kernel::Random(random) => Some(random),
         Kernel::Copy => Some(&CopyValues),
         Kernel::Scatter(_)

@@ -158,7 +158,7 @@ fn library_for(texts: &[&str], fused: bool) -> String {
             format!("fn f_fma(a: f32, b: f32, c: f32) -> f32 {{\n    return {body};\n}}\n")
         } else if let Some(text) = LIBRARY.get(&*name) {
             text.to_string()
-        } else if let Some(Ok(text)) = name.strip_prefix("f_").map(translate::translated) {
+        } else if let Some(Ok(text)) = Some(translate::translated(&name)) {
             text
         } else {
             // The text does not compile, and the error names the function.
@@ -172,5 +172,5 @@ fn library_for(texts: &[&str], fused: bool) -> String {
 
 /// Returns whether the library or the translated sources have the function `name`.
 pub(crate) fn has_function(name: &str) -> bool {
-    LIBRARY.contains_key(name) || name.strip_prefix("f_").is_some_and(|rust| translate::translated(rust).is_ok())
+    LIBRARY.contains_key(name) || translate::translated(name).is_ok()
 }

@@ -301,6 +301,19 @@ fn binary_text(op: Binary, compute: Compute, x: &str, y: &str) -> Option<String>
     })
 }
 
+/// Returns the condition that x is larger than y. NaN is the largest value.
+pub(crate) fn comparison_text(compute: Compute, x: &str, y: &str) -> String {
+    match compute {
+        Compute::Mask => format!("({x} && !{y})"),
+        Compute::I32 => format!("({x} > {y})"),
+        Compute::I64 => format!("l_lt({y}, {x})"),
+        Compute::F32 | Compute::F64 => {
+            let p = float_prefix(compute);
+            format!("(({p}_is_nan({x}) && !{p}_is_nan({y})) || {p}_lt({y}, {x}))")
+        }
+    }
+}
+
 /// Returns the primitive that combines two values of a reduction.
 pub(crate) fn combining_primitive(op: RowOp, compute: Compute) -> Binary {
     match (op, compute) {

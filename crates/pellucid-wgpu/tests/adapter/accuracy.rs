@@ -26,7 +26,7 @@ fn ulps(got: f32, exact: f64) -> f64 {
 fn samples(rng: &mut Rng) -> Vec<f32> {
     let mut values = vec![0.0, -0.0, 1.0, -1.0, 0.5, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e-30, 65536.0];
     values.extend([f32::MAX, f32::MIN_POSITIVE, 88.7, 88.8, -87.3, -103.9, 2.5, -2.5, 1.5, 8388607.5, 1e-10]);
-    for k in 0..3000 {
+    for k in 0..1500 {
         let unit = (rng.below(1 << 24) as f32 + 0.5) / (1 << 24) as f32;
         let x = match k % 6 {
             0 => unit,
@@ -82,7 +82,7 @@ fn check(name: &str, op: Op, operands: &[&[f32]], exact: impl Fn(usize) -> f64, 
         worst_cpu = worst_cpu.max(ulps(cpu[i] as f32, exact(i)));
         differing += usize::from(cpu[i] != device[i] && !(cpu[i].is_nan() && device[i].is_nan()));
     }
-    println!("| {name} | {worst:.2} | {worst_cpu:.2} | {differing} of {} |", cpu.len());
+    println!("| `{name}` | {worst:.2} | {worst_cpu:.2} | {differing} of {} |", cpu.len());
     let x: Vec<f32> = operands.iter().map(|o| o[at]).collect();
     assert!(worst <= 4.0, "{name}{x:?}: {} is {worst} ULP from {}, the CPU has {}", device[at], exact(at), cpu[at]);
     true
@@ -98,7 +98,13 @@ fn unary_functions_are_within_four_ulp() {
     let mut native = Vec::new();
     for op in Unary::ALL {
         let result = if op.gives_mask() { Compute::Mask } else { Compute::F32 };
-        let exact = |i: usize| formula::evaluate_unary(op, f64::from(x[i]));
+        let exact = |i: usize| match op {
+            // The reference returns numbers for some arguments below −2, where the function is not defined.
+            Unary::Acosh if x[i] < 1.0 => f64::NAN,
+            // The reference has an absolute error of 10⁻¹⁷.
+            Unary::Ndtri if x[i] == 0.5 => 0.0,
+            _ => formula::evaluate_unary(op, f64::from(x[i])),
+        };
         if op != Unary::Not && check(op.name(), Op::Unary(op), &[&x], exact, result) {
             native.push(op);
         }

@@ -185,10 +185,10 @@ fn sums_are_not_reassociated() {
 #[test]
 fn programs_without_a_shader_fall_back() {
     let Some(gpu) = device() else { return };
-    let exp = map(instruction(Op::Unary(Unary::Exp), DType::F64, 1), &[]);
-    assert_eq!(gpu.support(&exp), Support::Fallback);
+    let sin = map(instruction(Op::Unary(Unary::Sin), DType::F64, 1), &[]);
+    assert_eq!(gpu.support(&sin), Support::Fallback);
     let x = PairedArray::of(gpu, [2], &[1.0f64; 2]);
-    assert!(gpu.run(&exp, &[x.on_gpu()], &[x.on_gpu()]).is_err());
+    assert!(gpu.run(&sin, &[x.on_gpu()], &[x.on_gpu()]).is_err());
     let lgamma = map(instruction(Op::Unary(Unary::Lgamma), DType::F32, 1), &[]);
     assert_eq!(gpu.support(&lgamma), Support::Fallback);
 }
@@ -204,7 +204,7 @@ fn arithmetic_in_double_precision_has_the_bits_of_the_cpu() {
     // Every pair of special values, operands of any exponent, and operands of similar exponents.
     let random = |rng: &mut Rng, k: usize| {
         let fraction = (rng.below(1 << 26) as u64) << 26 | rng.below(1 << 26) as u64;
-        let exponent = if k % 2 == 0 { rng.below(2047) } else { 1000 + rng.below(50) } as u64;
+        let exponent = if k.is_multiple_of(2) { rng.below(2047) } else { 1000 + rng.below(50) } as u64;
         f64::from_bits((rng.below(2) as u64) << 63 | exponent << 52 | fraction)
     };
     let n = pairs + 1200;
@@ -234,5 +234,5 @@ fn arithmetic_in_double_precision_has_the_bits_of_the_cpu() {
         run_both(gpu, &kernel, &inputs, &[&y]).unwrap();
         y.assert_same(gpu, Tolerance::Bits, &format!("{op:?}"));
     }
-    assert!(native >= 25, "only {native} instructions are native");
+    assert!(native >= 35, "only {native} instructions are native");
 }

@@ -10,14 +10,15 @@ const F32: Compute = Compute::F32;
 
 /// e^(x − max)/Σ, with two levels of reductions.
 fn softmax(dtype: DType) -> Arc<Program> {
+    let c = dtype.compute();
     let mut p = ProgramBuilder::default();
     let x = p.x(dtype);
-    let largest = p.row_step(Op::Reduce(RowOp::Max), F32, &[x]);
-    let shifted = p.step(Op::Binary(Binary::Sub), F32, F32, &[x, largest]);
-    let e = p.step(Op::Unary(Unary::Exp), F32, F32, &[shifted]);
-    let sum = p.row_step(Op::Reduce(RowOp::Sum), F32, &[e]);
-    let y = p.step(Op::Binary(Binary::Div), F32, F32, &[e, sum]);
-    p.build(&[(y, F32, dtype, false)])
+    let largest = p.row_step(Op::Reduce(RowOp::Max), c, &[x]);
+    let shifted = p.step(Op::Binary(Binary::Sub), c, c, &[x, largest]);
+    let e = p.step(Op::Unary(Unary::Exp), c, c, &[shifted]);
+    let sum = p.row_step(Op::Reduce(RowOp::Sum), c, &[e]);
+    let y = p.step(Op::Binary(Binary::Div), c, c, &[e, sum]);
+    p.build(&[(y, c, dtype, false)])
 }
 
 /// (x − mean)·g/√(variance + ε), with per-row outputs, a per-row input and the length of the row.
@@ -97,7 +98,7 @@ fn row_programs_match_the_cpu() {
         (&[70, 2], &[0, 1]),
     ];
     let floats = [DType::F32, DType::F16, DType::BF16];
-    let programs = floats.iter().flat_map(|&d| [softmax(d), layer_norm(d)]).chain([selected()]);
+    let programs = floats.iter().flat_map(|&d| [softmax(d), layer_norm(d)]).chain([softmax(DType::F64), selected()]);
     for program in programs {
         for (shape, axes) in shapes {
             check(rng, &program, shape, axes, false);

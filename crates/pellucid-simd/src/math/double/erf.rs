@@ -110,7 +110,8 @@ pub fn erfcx(x: f64) -> f64 {
     let s = x * x;
     let d = x.mul_add(x, -s);
     let e = 2.0 * exp(s);
-    let left = if s < 750.0 { e.mul_add(d, e) - y } else { f64::INFINITY };
+    // The product of an infinite e and a negative d would be NaN.
+    let left = if e < f64::INFINITY { e.mul_add(d, e) - y } else { f64::INFINITY };
     let y = if x < 0.0 { left } else { y };
     if x.is_nan() { x } else { y }
 }

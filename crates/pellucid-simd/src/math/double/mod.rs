@@ -17,6 +17,11 @@ pub use pow::{floor_div, pow, rem};
 pub use pow::{floor_quotient, floored};
 pub use trig::{TRIG_LIMIT, cos, cos_fast, sin, sin_fast, tan, tan_fast};
 
+/// The source text of the functions of this module that do not call `libm`. GPU backends translate it to their shader
+/// language.
+pub const SOURCES: [&str; 4] =
+    [include_str!("erf.rs"), include_str!("exp.rs"), include_str!("log.rs"), include_str!("mod.rs")];
+
 /// Returns arcosh x, and NaN for x < 1. (`libm::acosh` does not return NaN below −2.)
 #[inline]
 pub fn acosh(x: f64) -> f64 {
