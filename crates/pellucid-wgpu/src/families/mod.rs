@@ -8,6 +8,7 @@ mod max_pool;
 mod random;
 mod reduce;
 mod row;
+mod scan;
 
 use crate::device::Gpu;
 use crate::operand::DeviceOperands;
@@ -41,13 +42,12 @@ fn implementation(kernel: &Kernel) -> Option<&dyn GpuFamily> {
         Kernel::MatMul(matmul) => Some(matmul),
         Kernel::Gather(gather) => Some(gather),
         Kernel::Pool(pool) => Some(pool),
+        Kernel::Scan(scan) => Some(scan),
         Kernel::Random(random) => Some(random),
         Kernel::Copy => Some(&CopyValues),
         Kernel::Scatter(_)
-        | Kernel::Scan(_)
         | Kernel::Sort(_)
         | Kernel::Conv(_)
-        | Kernel::Pool(_)
         | Kernel::Attention(_)
         | Kernel::Recurrent(_)
         | Kernel::Factorization(_) => None,

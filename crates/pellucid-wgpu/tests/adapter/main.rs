@@ -16,3 +16,4 @@ mod products;
 mod randoms;
 mod reductions;
 mod rows;
+mod scans;

@@ -1,0 +1,35 @@
+//! Cumulative reductions.
+
+use crate::harness::{PairedArray, Rng, TestLayout, Tolerance, device, run_both};
+use pellucid_ir::DType;
+use pellucid_ir::kernel::{Kernel, Scan, ScanOp};
+
+#[test]
+fn scans_have_the_bits_of_the_cpu() {
+    let Some(gpu) = device() else { return };
+    let rng = &mut Rng(81);
+    let shapes: [(&[usize], usize); 6] =
+        [(&[1], 0), (&[100], 0), (&[3, 9], 1), (&[9, 3], 0), (&[2, 5, 4], 1), (&[3, 0, 2], 1)];
+    for op in [ScanOp::Sum, ScanOp::Prod, ScanOp::Max, ScanOp::Min, ScanOp::LogSumExp] {
+        for dtype in DType::ALL {
+            // The shaders of logcumsumexp are long, and the adapter compiles one for each rank.
+            let shapes = if op == ScanOp::LogSumExp { &shapes[1..3] } else { &shapes[..] };
+            for &(shape, axis) in shapes {
+                for reverse in [false, true] {
+                    let layout = |rng: &mut Rng| TestLayout::ALL[rng.below(5)];
+                    let x = PairedArray::new(gpu, shape, dtype, layout(rng), || rng.value());
+                    let y = PairedArray::new(gpu, shape, dtype, layout(rng), || rng.finite());
+                    let at = PairedArray::new(gpu, shape, DType::I64, layout(rng), || rng.finite());
+                    let outputs = [&y, &at];
+                    let count = if matches!(op, ScanOp::Max | ScanOp::Min) { 2 } else { 1 };
+                    let kernel = Kernel::Scan(Scan { op, axis, reverse });
+                    if run_both(gpu, &kernel, &[&x], &outputs[..count]).is_ok() {
+                        let context = format!("{op:?} over axis {axis} of {shape:?} {dtype}, reverse: {reverse}");
+                        y.assert_same(gpu, Tolerance::Bits, &context);
+                        at.assert_same(gpu, Tolerance::Bits, &context);
+                    }
+                }
+            }
+        }
+    }
+}
