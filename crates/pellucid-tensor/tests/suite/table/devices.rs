@@ -75,9 +75,8 @@ impl Agreement {
             Agreement::Within(relative) => {
                 let (got, expected) = (values(got), values(expected));
                 let largest = expected.iter().copied().filter(|v| v.is_finite()).fold(0.0, |m, v| f64::max(m, v.abs()));
-                let near = |(g, e): (&f64, &f64)| {
-                    g == e || (g.is_nan() && e.is_nan()) || (g - e).abs() <= relative * largest
-                };
+                let near =
+                    |(g, e): (&f64, &f64)| g == e || (g.is_nan() && e.is_nan()) || (g - e).abs() <= relative * largest;
                 got.iter().zip(&expected).all(near)
             }
         }
