@@ -5,9 +5,9 @@
 //! | module | contents |
 //! | --- | --- |
 //! | `driver` | [`WgpuDriver`]: adapters and the devices on them |
-//! | `device` | [`Gpu`](device::Gpu): one device with its queue, recorded dispatches, pipelines and errors |
+//! | `device` | `Gpu`: one device with its queue, recorded dispatches, pipelines and errors |
 //! | `pool` | device memory: size classes, a bounded cache, the memory cap |
-//! | `buffer` | [`WgpuBuffer`](buffer::WgpuBuffer): the memory of one storage, allocated when it is first written |
+//! | `buffer` | `WgpuBuffer`: the memory of one storage, allocated when it is first written |
 //! | `transfer` | copies between host and device |
 //! | `operand` | checks of views; the buffers that a dispatch binds |
 //! | `shader` | generation of WGSL: the function library, translated scalar functions, programs, packed elements |
