@@ -1,6 +1,6 @@
 //! Conversions to integers: values that the integer type cannot represent are errors, not rounded.
 
-use pellucid_tensor::{DType, Device, Error, Tensor, bf16, f16, ops};
+use pellucid_tensor::{DType, Error, Tensor, bf16, f16, ops};
 
 #[track_caller]
 fn refused<T: std::fmt::Debug>(result: Result<T, Error>, op: &str, part: &str) {
@@ -76,11 +76,4 @@ fn errors_of_loss_targets_name_the_expected_kind() {
     let beyond = ops::cross_entropy(&logits, &Tensor::from([0i64, 3]), options()).unwrap_err().to_string();
     assert!(beyond.contains("index 3") && !beyond.contains("ignore_index"), "{beyond}");
     assert!(ops::cross_entropy(&logits, &classes, ignoring).unwrap().item::<f32>().is_finite());
-}
-
-#[test]
-fn there_is_one_device() {
-    assert_eq!(Device::best(), Device::cpu());
-    assert_eq!(Device::cpu().name(), "cpu");
-    assert!(matches!(Device::gpu(), Err(Error::DeviceUnavailable { .. })));
 }

@@ -1,0 +1,14 @@
+//! Devices of a build without a GPU backend. The other tests register one, so this is a separate binary.
+#![cfg(not(feature = "wgpu"))]
+
+use pellucid_tensor::{Device, Error};
+
+#[test]
+fn there_is_one_device() {
+    assert_eq!(Device::best(), Device::cpu());
+    assert_eq!(Device::cpu().name(), "cpu");
+    assert!(matches!(Device::gpu(), Err(Error::DeviceUnavailable { .. })));
+    assert!(!Device::is_available("gpu") && Device::is_available("cpu"));
+    let error = "wgpu:0".parse::<Device>().unwrap_err();
+    assert_eq!(error.to_string(), "device wgpu is not available: this build has the backends `cpu`");
+}
