@@ -8,7 +8,7 @@
 use crate::families;
 use crate::operand::{self, Operand, Operands};
 use crate::program;
-use pellucid_ir::backend::{Buffer, CompiledPlan, Storage};
+use pellucid_ir::backend::{Buffer, CompiledPlan, LaunchFailure, Storage};
 use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::{Kernel, Params};
 use pellucid_ir::plan::{self, Plan};
@@ -132,9 +132,12 @@ impl PreparedPlan {
 }
 
 impl CompiledPlan for PreparedPlan {
-    fn launch(&self, slots: &[Arc<Storage>]) -> Result<()> {
-        let bases = self.slot_bases(slots)?;
-        self.launches.iter().try_for_each(|launch| launch.run(&bases))?;
+    fn launch(&self, slots: &[Arc<Storage>]) -> Result<(), LaunchFailure> {
+        let bases = self.slot_bases(slots).map_err(LaunchFailure::before_all)?;
+        let run = |(launch, prepared): (usize, &PreparedLaunch)| {
+            prepared.run(&bases).map_err(|error| LaunchFailure { launch, error })
+        };
+        self.launches.iter().enumerate().try_for_each(run)?;
         // A task that ran on a worker in this launch may run on this thread in the next one, so this thread reserves
         // the memory that the tasks need.
         if !self.launched.swap(true, Ordering::Relaxed) {

@@ -311,6 +311,11 @@ pub trait Backend: Send + Sync + 'static {
     fn upload(&self, bytes: &[u8], to: &Storage) -> Result<()>;
     /// Copies `into.len()` bytes of a storage, starting at byte `offset`, to the host.
     fn download(&self, from: &Storage, offset: usize, into: &mut [u8]) -> Result<()>;
+    /// Returns whether the engine defers kernels of this device: it collects them and runs them as optimized plans, when a
+    /// value is read or the list is long. This is right for devices whose launches cost more than small kernels.
+    fn is_deferred(&self) -> bool {
+        false
+    }
     /// Waits until all submitted work is done.
     fn synchronize(&self) -> Result<()>;
     /// Compiles a plan for repeated launches. `None` means that the engine runs the kernels of the plan one by one.
@@ -330,5 +335,25 @@ pub trait Backend: Send + Sync + 'static {
 pub trait CompiledPlan: Send + Sync {
     /// Runs every kernel of the plan in order. `slots[i]` is the storage of slot `i`; the caller holds the borrow
     /// words.
-    fn launch(&self, slots: &[Arc<Storage>]) -> Result<()>;
+    ///
+    /// # Errors
+    /// [`LaunchFailure`] names the launch that failed. The ones before it have run; the others have not.
+    fn launch(&self, slots: &[Arc<Storage>]) -> Result<(), LaunchFailure>;
+}
+
+/// The failure of a launch of a [`CompiledPlan`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct LaunchFailure {
+    /// The index of the launch in the plan; 0 if no launch has run.
+    pub launch: usize,
+    /// The error of the launch.
+    pub error: Error,
+}
+
+// `From` between this type and `Error` would make the error type of `?` ambiguous in closures of users.
+impl LaunchFailure {
+    /// Returns the failure of a plan of which no launch has run.
+    pub fn before_all(error: Error) -> LaunchFailure {
+        LaunchFailure { launch: 0, error }
+    }
 }

@@ -30,9 +30,11 @@ struct OpenDevice {
     kind: DeviceKind,
     driver: &'static str,
     index: usize,
+    is_deferred: bool,
 }
 
-static CPU: OpenDevice = OpenDevice { backend: &pellucid_cpu::Cpu, kind: DeviceKind::Cpu, driver: "cpu", index: 0 };
+static CPU: OpenDevice =
+    OpenDevice { backend: &pellucid_cpu::Cpu, kind: DeviceKind::Cpu, driver: "cpu", index: 0, is_deferred: false };
 
 /// The drivers of this build.
 static BUILT_IN: &[&dyn Driver] = &[
@@ -87,7 +89,8 @@ impl Registry {
             return Ok(Device { open });
         }
         let backend = &**Box::leak(Box::new(driver.open(index)?));
-        let device = OpenDevice { backend, kind: driver.kind(), driver: driver.name(), index };
+        let is_deferred = backend.is_deferred();
+        let device = OpenDevice { backend, kind: driver.kind(), driver: driver.name(), index, is_deferred };
         let open = &*Box::leak(Box::new(device));
         self.open.push(open);
         Ok(Device { open })
@@ -185,11 +188,6 @@ impl Device {
         std::ptr::eq(self.open, &CPU)
     }
 
-    /// Waits until all submitted kernels have run. On the CPU they have run already.
-    pub fn synchronize(&self) -> Result<()> {
-        self.backend().synchronize()
-    }
-
     /// Returns the bytes that tensors use on the device, and the bytes that the allocator keeps for reuse.
     pub fn memory_stats(&self) -> MemoryStats {
         self.backend().memory_stats()
@@ -204,6 +202,13 @@ impl Device {
     /// Returns the memory that the allocator keeps for reuse to the system.
     pub fn trim(&self) {
         self.backend().trim();
+    }
+
+    /// Returns whether kernels of the device are deferred, without [`lazy`](crate::lazy): they run as optimized plans when a
+    /// value is read.
+    #[inline]
+    pub fn is_deferred(&self) -> bool {
+        self.open.is_deferred
     }
 
     #[inline]

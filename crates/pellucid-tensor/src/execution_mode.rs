@@ -5,8 +5,11 @@ use std::cell::Cell;
 /// How a submitted kernel is processed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ExecutionMode {
+    /// A kernel runs when it is submitted, unless its device defers its kernels.
     Eager,
-    /// Eager, with a check of every result for NaN.
+    /// A kernel runs when it is submitted, on all devices.
+    Immediate,
+    /// As `Immediate`, with a check of every result for NaN.
     NanChecked,
     Lazy,
     Capture,
@@ -21,10 +24,10 @@ pub(crate) fn mode() -> ExecutionMode {
     MODE.get()
 }
 
-/// Returns true if kernels run when they are submitted.
+/// Returns true if kernels of the CPU run when they are submitted.
 #[inline]
 pub(crate) fn is_eager() -> bool {
-    matches!(MODE.get(), ExecutionMode::Eager | ExecutionMode::NanChecked)
+    matches!(MODE.get(), ExecutionMode::Eager | ExecutionMode::Immediate | ExecutionMode::NanChecked)
 }
 
 /// Returns true while this thread records a captured step, in which no values exist.

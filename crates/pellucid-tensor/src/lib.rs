@@ -61,7 +61,7 @@ pub use capture::{
     storages_written_since, trace, traced,
 };
 pub use device::Device;
-pub use engine::{HostFlag, eager, is_capturing, lazy, submit};
+pub use engine::{DeferredStats, HostFlag, deferred_stats, eager, flush, is_capturing, lazy, submit};
 pub use grad_mode::{GradMode, enable_grad, is_grad_enabled, no_grad, set_grad_enabled};
 pub use ops::index::{Ellipsis, IndexItem, IntoIndex, NewAxis, Slice, slice};
 pub use ops::random::{Generator, GeneratorScope, manual_seed};
@@ -73,5 +73,5 @@ pub use pellucid_ir::plan::{self, Passes, Plan};
 pub use pellucid_ir::{DType, Element, Error, Layout, Result, Scalar, Shape, WrongShape, bf16, f16, formula, kernel};
 pub use tensor::{
     HookHandle, InputGradients, IntoTensor, NeedsInputGrad, Nested, Node, NodeInput, OutputGradients, SaveForBackward,
-    SavedTensors, Tensor, TensorId,
+    SavedTensors, Tensor, TensorId, eval,
 };

@@ -19,7 +19,7 @@ pub(super) fn fold(mut plan: Plan) -> Plan {
         let lasting = |slot| match plan.role(slot) {
             SlotRole::Constant => true,
             SlotRole::Own => writers(slot).next().is_some() && writers(slot).all(|k| constant[k] || fill(k)),
-            SlotRole::Input | SlotRole::Given | SlotRole::State => false,
+            SlotRole::Input | SlotRole::Given | SlotRole::Result | SlotRole::State => false,
         };
         // A launch that is not constant may touch the slot only after its last writer.
         let complete = |slot| {

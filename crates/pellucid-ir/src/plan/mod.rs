@@ -74,6 +74,9 @@ pub enum SlotRole {
     Input,
     /// Memory that the caller passes to every run; the plan only reads it.
     Given,
+    /// Memory that the caller passes to every run and reads after it. The plan writes it; its contents before a run are
+    /// not defined.
+    Result,
     /// Never written.
     Constant,
     /// A tensor that exists outside the plan; the plan may read and write it.
@@ -243,7 +246,7 @@ impl Plan {
 
     /// Returns true if the final value of `slot` is needed: it is an output, or visible outside the plan.
     fn is_wanted(&self, slot: Slot) -> bool {
-        self.role(slot) == SlotRole::State || self.outputs.iter().any(|o| o.slot == slot)
+        matches!(self.role(slot), SlotRole::State | SlotRole::Result) || self.outputs.iter().any(|o| o.slot == slot)
     }
 
     /// Iterates over the launches that touch `slot`.

@@ -79,6 +79,7 @@ impl Plan {
             }
             (_, SlotRole::Own) => format!("%{}", operand.slot),
             (_, SlotRole::Input | SlotRole::Given) => format!("input{}", operand.slot),
+            (_, SlotRole::Result) => format!("result{}", operand.slot),
             (_, SlotRole::Constant) => format!("constant{}", operand.slot),
             (_, SlotRole::State) => format!("state{}", operand.slot),
         };

@@ -102,5 +102,5 @@ impl InPlaceWrite {
 fn is_shared(target: &Tensor, view: &Array) -> bool {
     let storage = target.array().storage();
     let own = 1 + usize::from(!std::ptr::eq(view, target.array()));
-    Arc::strong_count(storage) > own + engine::recorded_operands(storage)
+    Arc::strong_count(storage) > own + engine::recorded_operands(target.array())
 }

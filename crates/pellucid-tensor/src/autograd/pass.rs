@@ -369,7 +369,7 @@ impl<'a> BackwardPass<'a> {
             }
             _ => &mut self.leaves[self.leaf_at.get(Arc::as_ptr(slot?) as usize)?].gradient,
         };
-        held.take_if(|sum| !sum.requires_grad() && engine::mode() == engine::ExecutionMode::Eager)
+        held.take_if(|sum| !sum.requires_grad() && engine::is_immediate(sum.device()))
     }
 
     /// Adds a gradient to the sum of an output of a node.
@@ -487,8 +487,7 @@ impl BackwardOptions {
     /// no memory.
     fn accumulate(&self, held: &mut Option<Tensor>, gradient: Tensor) -> Result<()> {
         let recorded = |sum: &Tensor| self.create_graph || sum.requires_grad() || gradient.requires_grad();
-        let in_place =
-            |sum: &mut Tensor| !recorded(sum) && sum.is_unique() && engine::mode() == engine::ExecutionMode::Eager;
+        let in_place = |sum: &mut Tensor| !recorded(sum) && sum.is_unique() && engine::is_immediate(sum.device());
         *held = Some(match held.take_if(in_place) {
             Some(sum) => add(sum, gradient)?,
             None => match held {
@@ -507,14 +506,12 @@ impl BackwardOptions {
 /// Returns a gradient with unique storage; aliased or broadcast gradients are copied.
 ///
 /// Gradient clipping writes into the gradient of each leaf once. But the terms of a sum share one gradient, and the
-/// caller, a hook or a slot may hold it too. Recorded kernels and graphs hold their operands. Therefore, lazy and
-/// captured steps, and gradients with a history, look up aliased storages in `shared`. This lookup does not detect a
+/// caller, a hook or a slot may hold it too. Recorded kernels and graphs hold their operands. Therefore, deferred
+/// and captured steps, and gradients with a history, look up aliased storages in `shared`. This lookup does not detect a
 /// user's operation that returns a tensor which it holds itself.
 pub(crate) fn with_unique_storage(gradient: Tensor, shared: &mut SharedStorages) -> Result<Tensor> {
-    let is_own = match engine::mode() {
-        engine::ExecutionMode::Eager | engine::ExecutionMode::NanChecked if !gradient.requires_grad() => {
-            gradient.is_unique()
-        }
+    let is_own = match engine::is_immediate(gradient.device()) {
+        true if !gradient.requires_grad() => gradient.is_unique(),
         _ if gradient.is_leaf() && gradient.requires_grad() => false,
         _ => shared.insert(&gradient) && !gradient.array().layout().is_broadcast(),
     };

@@ -6,7 +6,7 @@ use crate::array::{Array, StorageId};
 use crate::autocast::autocast_dtype;
 use crate::device::Device;
 use crate::engine::{
-    self, ExecutionMode, HostFlagReads, RecordedKernel, Recording, VersionUpdate, ensure_ready, flush_current, mode,
+    self, HostFlagReads, RecordedKernel, Recording, SlotTable, VersionUpdate, ensure_ready, flush_device,
     requires_grad_changes, run_kernel,
 };
 use crate::grad_mode::is_grad_enabled;
@@ -16,7 +16,6 @@ use pellucid_ir::borrow::BorrowGuard;
 use pellucid_ir::kernel::{Kernel, Meta};
 use pellucid_ir::plan::{Elision, Launch, Passes, Plan, SlotRole, SlotView};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -100,6 +99,7 @@ struct StepInput {
 /// A recording, compiled to a plan and prepared by the backend.
 pub(super) struct CompiledStep {
     key: StepKey,
+    device: Device,
     /// The plan before all passes, for comparison.
     recorded: Plan,
     plan: Plan,
@@ -181,8 +181,7 @@ impl CompiledStep {
         passes: Passes,
     ) -> Result<CompiledStep> {
         let mut numbering = SlotNumbering {
-            at: HashMap::new(),
-            storages: Vec::new(),
+            table: SlotTable::default(),
             origins: Vec::new(),
             inputs,
             constants: &recording.constants,
@@ -195,7 +194,8 @@ impl CompiledStep {
         }
         recorded.outputs = numbering.operands(outputs)?;
         let device = numbering.device()?;
-        let SlotNumbering { mut storages, mut origins, .. } = numbering;
+        let SlotNumbering { table, mut origins, .. } = numbering;
+        let mut storages = table.into_storages();
         let (mut last_reads, mut writes) = (vec![None; inputs.len()], Vec::new());
         for (launch, kernel) in recorded.launches.iter().enumerate() {
             for operand in &kernel.inputs {
@@ -273,6 +273,7 @@ impl CompiledStep {
         let setup = setup.transpose()?;
         Ok(CompiledStep {
             key,
+            device,
             recorded,
             plan,
             setup,
@@ -344,7 +345,7 @@ impl CompiledStep {
         let elided = || self.plan.report.elided.iter().find(|(s, _)| *s == slot).map(|(_, why)| why.clone());
         let allocation = || self.plan.arena.as_ref().and_then(|arena| arena.allocation(slot));
         match self.plan.role(slot) {
-            SlotRole::State | SlotRole::Constant | SlotRole::Given => Placement::External,
+            SlotRole::State | SlotRole::Constant | SlotRole::Given | SlotRole::Result => Placement::External,
             SlotRole::Own | SlotRole::Input => match (allocation(), elided()) {
                 (Some(allocation), _) => Placement::Arena(*allocation),
                 (None, Some(why)) => Placement::Elided(why),
@@ -368,9 +369,8 @@ impl CompiledStep {
     }
 
     pub(super) fn launch(&mut self, inputs: &[&Tensor]) -> Result<()> {
-        if mode() == ExecutionMode::Lazy {
-            flush_current()?;
-        }
+        // Deferred kernels may read tensors that this launch writes.
+        flush_device(self.device)?;
         for storage in inputs.iter().map(|t| t.array().storage()).chain(&self.read).chain(&self.written) {
             ensure_ready("launch", storage)?;
         }
@@ -440,13 +440,13 @@ impl CompiledStep {
     fn run(&mut self) -> Result<()> {
         let guard = BorrowGuard::acquire(&self.read, &self.written);
         if let Some(setup) = &self.setup {
-            setup.launch(&self.storages)?;
+            setup.launch(&self.storages).map_err(|failed| failed.error)?;
             self.setup = None;
         }
         let launched = self.prepared.launch(&self.storages);
         // A failed launch may have written too.
         guard.count_writes();
-        launched
+        launched.map_err(|failed| failed.error)
     }
 
     pub(super) fn difference(&self, other: &CompiledStep) -> Option<String> {
@@ -498,8 +498,7 @@ fn input_written_error(input: usize, shape: &Shape) -> Error {
 
 /// Numbers the storages of a recording as slots.
 struct SlotNumbering<'a> {
-    at: HashMap<*const (), usize>,
-    storages: Vec<Arc<Storage>>,
+    table: SlotTable,
     origins: Vec<SlotOrigin>,
     inputs: &'a [Array],
     constants: &'a [Array],
@@ -525,8 +524,8 @@ impl SlotNumbering<'_> {
     }
 
     fn slot(&mut self, array: &Array) -> Result<usize> {
-        let address = Arc::as_ptr(array.storage()).cast::<()>();
-        if let Some(&slot) = self.at.get(&address) {
+        let (slot, is_new) = self.table.slot(array.storage());
+        if !is_new {
             return Ok(slot);
         }
         let shares = |a: &Array| a.shares_storage(array);
@@ -542,9 +541,7 @@ impl SlotNumbering<'_> {
         if !self.devices.contains(&array.device()) {
             self.devices.push(array.device());
         }
-        self.storages.push(array.storage().clone());
         self.origins.push(origin);
-        self.at.insert(address, self.storages.len() - 1);
-        Ok(self.storages.len() - 1)
+        Ok(slot)
     }
 }

@@ -1,7 +1,7 @@
 //! Kernels on a device: native, or on the CPU if the backend has no kernel of its own; and plans of such backends.
 
 use crate::device::Device;
-use pellucid_ir::backend::{CompiledPlan, Storage, Support, View};
+use pellucid_ir::backend::{CompiledPlan, LaunchFailure, Storage, Support, View};
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::plan::{Launch, Plan, SlotView};
 use pellucid_ir::{Error, Result};
@@ -73,38 +73,69 @@ fn host_bytes(bytes: usize) -> Result<Vec<u8>> {
     Ok(contents)
 }
 
-/// Compiles a plan for repeated launches on a device. Without a compiled form by the backend, a launch runs the kernels
-/// one by one.
+/// Compiles a plan for repeated launches on a device. Launches that the backend does not compile run one by one.
+///
+/// # Errors
+/// Those of [`pellucid_ir::backend::Backend::prepare`].
 pub(crate) fn prepare(device: Device, plan: &Plan) -> Result<Box<dyn CompiledPlan>> {
-    let native = |launch: &Launch| device.backend().support(&launch.kernel) == Support::Native;
-    if plan.launches.iter().all(native)
+    let is_native = |launch: &Launch| device.is_cpu() || device.backend().support(&launch.kernel) == Support::Native;
+    if plan.launches.iter().all(is_native)
         && let Some(compiled) = device.backend().prepare(plan)?
     {
         return Ok(compiled);
     }
-    Ok(Box::new(LaunchList { device, launches: plan.launches.clone() }))
+    let mut parts = Vec::new();
+    for launches in plan.launches.chunk_by(|a, b| is_native(a) == is_native(b)) {
+        let part = Plan { launches: launches.to_vec(), setup: Vec::new(), ..plan.clone() };
+        let compiled = if is_native(&launches[0]) { device.backend().prepare(&part)? } else { None };
+        parts.push((
+            launches.len(),
+            compiled.unwrap_or_else(|| Box::new(LaunchList { device, launches: part.launches })),
+        ));
+    }
+    Ok(Box::new(PlanParts(parts)))
 }
 
-/// A plan whose kernels are run one by one.
+/// The compiled parts of a plan, each with the number of its launches.
+struct PlanParts(Vec<(usize, Box<dyn CompiledPlan>)>);
+
+impl CompiledPlan for PlanParts {
+    fn launch(&self, slots: &[Arc<Storage>]) -> Result<(), LaunchFailure> {
+        let mut first = 0;
+        for (launches, part) in &self.0 {
+            part.launch(slots).map_err(|failed| LaunchFailure { launch: first + failed.launch, ..failed })?;
+            first += launches;
+        }
+        Ok(())
+    }
+}
+
+/// Launches that are run one by one.
 struct LaunchList {
     device: Device,
     launches: Vec<Launch>,
 }
 
 impl CompiledPlan for LaunchList {
-    fn launch(&self, slots: &[Arc<Storage>]) -> Result<()> {
-        for launch in &self.launches {
-            let missing =
-                || Error::invalid("launch", format!("`{}` uses a slot without storage", launch.kernel.name()));
-            let view = |operand: &'_ SlotView| slots.get(operand.slot).ok_or_else(missing).map(|storage| &**storage);
-            let storages: SmallVec<[&Storage; 6]> =
-                launch.inputs.iter().chain(&launch.outputs).map(view).collect::<Result<_>>()?;
-            let operands = launch.inputs.iter().chain(&launch.outputs).zip(&storages);
-            let views: SmallVec<[View<'_>; 6]> =
-                operands.map(|(o, &storage)| View { storage, layout: &o.layout, dtype: o.dtype }).collect();
-            let (inputs, outputs) = views.split_at(launch.inputs.len());
-            run_on(self.device, &launch.kernel, inputs, outputs)?;
-        }
-        Ok(())
+    fn launch(&self, slots: &[Arc<Storage>]) -> Result<(), LaunchFailure> {
+        run_launches(self.device, &self.launches, slots)
     }
+}
+
+/// Runs launches one by one. `slots[i]` is the storage of slot `i`; the caller holds the borrow words.
+pub(super) fn run_launches(device: Device, launches: &[Launch], slots: &[Arc<Storage>]) -> Result<(), LaunchFailure> {
+    for (index, launch) in launches.iter().enumerate() {
+        let failed = |error| LaunchFailure { launch: index, error };
+        let missing = || Error::invalid("launch", format!("`{}` uses a slot without storage", launch.kernel.name()));
+        let storage = |operand: &SlotView| slots.get(operand.slot).ok_or_else(missing).map(|storage| &**storage);
+        let operands = || launch.inputs.iter().chain(&launch.outputs);
+        let storages: SmallVec<[&Storage; 6]> = operands().map(storage).collect::<Result<_>>().map_err(failed)?;
+        let views: SmallVec<[View<'_>; 6]> = operands()
+            .zip(&storages)
+            .map(|(o, &storage)| View { storage, layout: &o.layout, dtype: o.dtype })
+            .collect();
+        let (inputs, outputs) = views.split_at(launch.inputs.len());
+        run_on(device, &launch.kernel, inputs, outputs).map_err(failed)?;
+    }
+    Ok(())
 }

@@ -9,7 +9,7 @@ use pellucid_ir::{DType, Element, Result, Scalar, Shape, formula};
 impl Array {
     /// Returns an array with every element equal to `value`.
     pub(crate) fn filled(device: Device, dtype: DType, shape: Shape, value: Scalar) -> Result<Array> {
-        let eager = mode() == ExecutionMode::Eager;
+        let eager = mode() == ExecutionMode::Eager && !device.is_deferred();
         // A scalar is created without a kernel, because every backward pass starts with the scalar 1.
         if eager && shape.checked_size() == Some(1) {
             match dtype {

@@ -1,144 +1,130 @@
-//! The list of recorded kernels, and `lazy`, which runs it when a value is read.
+//! Lists of deferred kernels: of a thread ([`lazy`], captured steps), and of a device that defers its kernels.
 //!
-//! A kernel is skipped if no handle outside of the list and no later kernel can read its results.
+//! A list runs when one of its results is read, when it is long, and when the caller asks for it ([`flush`]). Kernels
+//! are skipped if no handle outside of the list and no later kernel can read their results.
 
-use super::VersionUpdate;
-use super::address_hasher::AddressHasher;
-use super::host_flag_reads::HostFlagReads;
+use super::deferred_plan::run_kernels;
+use super::recording::{RecordedKernel, Recording};
 use crate::array::Array;
+use crate::device::Device;
 use crate::execution_mode::{ExecutionMode, MODE, ModeGuard};
 use pellucid_ir::backend::{POISONED, READY, Storage};
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{Error, Result};
-use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
-/// A kernel that has not run yet. It owns handles of its operands, so they outlive the handles of the caller.
-pub(crate) struct RecordedKernel {
-    pub(crate) kernel: Kernel,
-    pub(crate) inputs: Vec<Array>,
-    pub(crate) outputs: Vec<Array>,
+/// The number of kernels at which a list runs by itself, so that its memory stays bounded.
+const MAX_KERNELS: usize = 2_048;
+
+/// The uploaded bytes at which a list runs by itself: its kernels hold the uploaded arrays.
+const MAX_UPLOADED: usize = 256 << 20;
+
+/// A list of deferred kernels.
+pub(crate) struct DeferredList {
+    /// The id of the recording.
+    id: u64,
+    is_capture: bool,
+    recording: Mutex<Recording>,
 }
 
-/// Kernels in the order of submission, and the host values that a captured step depends on.
-pub(crate) struct Recording {
-    pub(crate) id: u64,
-    pub(crate) kernels: Vec<RecordedKernel>,
-    /// Arrays that a captured step creates from host values.
-    pub(crate) constants: Vec<Array>,
-    pub(crate) host_flags: HostFlagReads,
-}
-
-/// Length at which a lazy list runs by itself, so that memory stays bounded.
-const MAX_LAZY_KERNELS: usize = 10_000;
-
-type SharedRecording = Arc<Mutex<Recording>>;
+type SharedList = Arc<DeferredList>;
 
 thread_local! {
-    static CURRENT: RefCell<Option<SharedRecording>> = const { RefCell::new(None) };
+    /// The list of this thread in a deferred mode.
+    static CURRENT: RefCell<Option<SharedList>> = const { RefCell::new(None) };
 }
 
+/// The lists of devices that defer their kernels. All threads share them, so that kernels run in the order in which
+/// threads submit them.
+static DEVICE_LISTS: RwLock<Vec<(Device, SharedList)>> = RwLock::new(Vec::new());
+
 /// Lists by id, for threads that read a pending value of another thread's list.
-fn registry() -> MutexGuard<'static, HashMap<u64, SharedRecording>> {
-    static LISTS: OnceLock<Mutex<HashMap<u64, SharedRecording>>> = OnceLock::new();
+fn registry() -> MutexGuard<'static, HashMap<u64, SharedList>> {
+    static LISTS: OnceLock<Mutex<HashMap<u64, SharedList>>> = OnceLock::new();
     lock(LISTS.get_or_init(Default::default))
 }
 
 /// Locks a mutex and ignores poisoning: the data is consistent after every statement.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Recording {
-    fn new() -> Recording {
+impl DeferredList {
+    /// Creates a list that other threads find by its id.
+    fn register(is_capture: bool) -> SharedList {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Recording { id, kernels: Vec::new(), constants: Vec::new(), host_flags: HostFlagReads::default() }
+        let list = Arc::new(DeferredList { id, is_capture, recording: Mutex::new(Recording::new(id)) });
+        registry().insert(id, list.clone());
+        list
     }
 
-    pub(super) fn note(&mut self, flag: &Arc<AtomicUsize>, value: Option<usize>) {
-        self.host_flags.note(flag, value);
-    }
-
-    fn push(&mut self, kernel: Kernel, inputs: &[&Array], outputs: &[&Array]) {
+    fn record(&self, kernel: Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
+        let elsewhere = |s: &Storage| s.pending() != READY && s.pending() != self.id;
+        for array in inputs.iter().chain(outputs).filter(|a| elsewhere(a.storage())) {
+            super::ensure_ready(kernel.name(), array.storage())?;
+        }
+        let mut recording = lock(&self.recording);
         for out in outputs {
             // In a captured step, tensors from outside are written only by a launch and are not pending.
-            if MODE.get() == ExecutionMode::Lazy || !out.storage().buffer().is_allocated() {
+            if !self.is_capture || !out.storage().buffer().is_allocated() {
                 out.storage().set_pending(self.id);
             }
         }
-        super::bump_versions(outputs);
-        let own = |list: &[&Array]| list.iter().map(|&a| a.clone()).collect();
-        self.kernels.push(RecordedKernel { kernel, inputs: own(inputs), outputs: own(outputs) });
+        recording.push(kernel, inputs, outputs);
+        if self.is_capture || recording.kernels.len() < MAX_KERNELS {
+            return Ok(());
+        }
+        let count = recording.repetition();
+        self.run_first(&mut recording, count)
     }
 
-    /// Runs the observable kernels in order. Each operand is released after its last use.
-    fn flush(&mut self) -> Result<()> {
-        // The mode is eager because a kernel may have to copy an operand, and the copy must run before the kernel.
-        let _eager = ModeGuard::to(ExecutionMode::Eager);
+    /// Runs all kernels.
+    fn flush(&self) -> Result<()> {
+        let mut recording = lock(&self.recording);
+        let count = recording.kernels.len();
+        self.run_first(&mut recording, count)
+    }
+
+    /// Runs the first `count` kernels.
+    fn run_first(&self, recording: &mut Recording, count: usize) -> Result<()> {
+        recording.uploaded = 0;
+        if count == 0 {
+            return Ok(());
+        }
+        let _immediate = ModeGuard::to(ExecutionMode::Immediate);
         let _flushing = FlushGuard(FLUSHING.replace(self.id));
-        let kernels = observable_kernels(std::mem::take(&mut self.kernels));
-        // Tensors from outside stay pending until the last write to them.
-        let is_old = |out: &&Array| out.storage().buffer().is_allocated() && out.storage().pending() == self.id;
-        let old: Vec<Array> = kernels.iter().flat_map(|k| &k.outputs).filter(is_old).cloned().collect();
-        let result = self.run(kernels.into_iter());
-        end_pending(self.id, &old);
-        result
-    }
-
-    fn run(&self, mut kernels: impl Iterator<Item = RecordedKernel>) -> Result<()> {
-        while let Some(k) = kernels.next() {
-            let inputs: Vec<&Array> = k.inputs.iter().collect();
-            let outputs: Vec<&Array> = k.outputs.iter().collect();
-            let new: SmallVec<[&Array; 4]> =
-                outputs.iter().copied().filter(|out| !out.storage().buffer().is_allocated()).collect();
-            let result = super::run_kernel(&k.kernel, &inputs, &outputs, VersionUpdate::Skip);
-            let settled = if result.is_ok() { READY } else { POISONED };
-            for out in new.iter().filter(|out| out.storage().pending() == self.id) {
-                out.storage().set_pending(settled);
-            }
-            if result.is_err() {
-                // The outputs of later kernels may depend on the failed one, so they get no values.
-                kernels.for_each(|rest| end_pending(self.id, &rest.outputs));
-                return result;
+        let rest = recording.kernels.split_off(count);
+        let first = std::mem::replace(&mut recording.kernels, rest);
+        let later: HashSet<*const Storage> =
+            recording.kernels.iter().flat_map(|k| &k.outputs).map(|out| Arc::as_ptr(out.storage())).collect();
+        let is_written_later = |storage: &Arc<Storage>| later.contains(&Arc::as_ptr(storage));
+        // Kernels of different devices use different arrays.
+        let mut parts: Vec<(Device, Vec<RecordedKernel>)> = Vec::new();
+        for kernel in first {
+            let operand = kernel.outputs.first().or(kernel.inputs.first());
+            let device = operand.expect("a kernel must have at least one operand").device();
+            match parts.iter_mut().find(|(other, _)| *other == device) {
+                Some((_, part)) => part.push(kernel),
+                None => parts.push((device, vec![kernel])),
             }
         }
-        Ok(())
-    }
-}
-
-/// Selects the kernels whose outputs have a handle outside of the list, and the kernels that these depend on.
-fn observable_kernels(mut kernels: Vec<RecordedKernel>) -> Vec<RecordedKernel> {
-    let address = |a: &Array| Arc::as_ptr(a.storage()).cast::<()>();
-    // For each storage, the number of handles outside of the list. A storage that a selected kernel needs counts as
-    // held.
-    let mut held: HashMap<*const (), usize, BuildHasherDefault<AddressHasher>> = HashMap::default();
-    for array in kernels.iter().flat_map(|k| k.inputs.iter().chain(&k.outputs)) {
-        *held.entry(address(array)).or_insert_with(|| Arc::strong_count(array.storage())) -= 1;
-    }
-    let mut keep: Vec<bool> = vec![false; kernels.len()];
-    for (k, keep) in kernels.iter().zip(&mut keep).rev() {
-        *keep = k.outputs.iter().any(|out| held[&address(out)] != 0);
-        if *keep {
-            // The outputs are kept too, because the kernel may write only a part of them.
-            k.inputs
-                .iter()
-                .chain(&k.outputs)
-                .for_each(|a| *held.get_mut(&address(a)).expect("the loop above must count every storage") = 1);
+        let run = |(device, kernels)| run_kernels(self.id, device, kernels, is_written_later);
+        let outcome = parts.into_iter().map(run).fold(Ok(()), Result::and);
+        if outcome.is_err() {
+            // Later kernels may depend on the failed one, so their outputs get no values.
+            end_pending(self.id, std::mem::take(&mut recording.kernels).iter().flat_map(|k| &k.outputs));
         }
+        outcome
     }
-    let mut keep = keep.into_iter();
-    kernels.retain(|_| keep.next().expect("`keep` must have one flag for each kernel"));
-    kernels
 }
 
 /// Resolves arrays that are pending on a list. A storage that has memory is ready; one without never gets values.
-fn end_pending(list: u64, arrays: &[Array]) {
-    for storage in arrays.iter().map(|a| a.storage()).filter(|storage| storage.pending() == list) {
+fn end_pending<'a>(list: u64, arrays: impl IntoIterator<Item = &'a Array>) {
+    for storage in arrays.into_iter().map(|a| a.storage()).filter(|storage| storage.pending() == list) {
         storage.set_pending(if storage.buffer().is_allocated() { READY } else { POISONED });
     }
 }
@@ -162,63 +148,147 @@ pub(super) fn is_flushing(id: u64) -> bool {
     FLUSHING.get() == id
 }
 
+/// Returns the list of this thread, which must be in a deferred mode.
+fn current() -> SharedList {
+    CURRENT.with_borrow(|c| c.clone()).expect("a thread in a deferred mode must have a list")
+}
+
 /// Calls `look` with the recording of this thread, which must be in a deferred mode.
 pub(crate) fn with_current<R>(look: impl FnOnce(&mut Recording) -> R) -> R {
-    let shared = CURRENT.with_borrow(|c| c.clone()).expect("a thread in a deferred mode must have a recording");
-    look(&mut lock(&shared))
+    look(&mut lock(&current().recording))
 }
 
-pub(super) fn record(kernel: Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
-    let shared = CURRENT.with_borrow(|c| c.clone()).expect("a thread in a deferred mode must have a recording");
-    let id = lock(&shared).id;
-    let elsewhere = |s: &Storage| s.pending() != READY && s.pending() != id;
-    for array in inputs.iter().chain(outputs).filter(|a| elsewhere(a.storage())) {
-        super::ensure_ready(kernel.name(), array.storage())?;
-    }
-    let mut recording = lock(&shared);
-    recording.push(kernel, inputs, outputs);
-    if MODE.get() == ExecutionMode::Lazy && recording.kernels.len() >= MAX_LAZY_KERNELS {
-        recording.flush()
-    } else {
-        Ok(())
+/// Returns the list of a device that defers its kernels, if it has one.
+fn existing_device_list(device: Device) -> Option<SharedList> {
+    let lists = DEVICE_LISTS.read().unwrap_or_else(PoisonError::into_inner);
+    lists.iter().find(|(other, _)| *other == device).map(|(_, list)| list.clone())
+}
+
+/// Returns the list of a device that defers its kernels.
+fn device_list(device: Device) -> SharedList {
+    existing_device_list(device).unwrap_or_else(|| {
+        let mut lists = DEVICE_LISTS.write().unwrap_or_else(PoisonError::into_inner);
+        match lists.iter().find(|(other, _)| *other == device) {
+            Some((_, list)) => list.clone(),
+            None => {
+                lists.push((device, DeferredList::register(false)));
+                lists[lists.len() - 1].1.clone()
+            }
+        }
+    })
+}
+
+/// Returns the list to which this thread appends kernels of a device, if it defers them.
+fn list_for(device: Device) -> Option<SharedList> {
+    match MODE.get() {
+        ExecutionMode::Capture => Some(current()),
+        ExecutionMode::Immediate | ExecutionMode::NanChecked => None,
+        ExecutionMode::Eager | ExecutionMode::Lazy if device.is_deferred() => Some(device_list(device)),
+        ExecutionMode::Lazy => Some(current()),
+        ExecutionMode::Eager => None,
     }
 }
 
-/// Runs the kernels that this thread has recorded.
-pub(crate) fn flush_current() -> Result<()> {
-    with_current(Recording::flush)
+/// Appends a kernel of a device to the list of the thread or of the device.
+pub(super) fn record(device: Device, kernel: Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
+    list_for(device).expect("the caller must defer the kernels of the device").record(kernel, inputs, outputs)
+}
+
+/// Counts bytes that were copied to a new array of a device. The list runs if its kernels may hold many of them.
+pub(super) fn count_upload(device: Device, bytes: usize) -> Result<()> {
+    let Some(list) = list_for(device).filter(|list| !list.is_capture) else { return Ok(()) };
+    let mut recording = lock(&list.recording);
+    recording.uploaded += bytes;
+    if recording.uploaded < MAX_UPLOADED {
+        return Ok(());
+    }
+    let count = recording.kernels.len();
+    list.run_first(&mut recording, count)
+}
+
+/// Calls `look` with the recording to which this thread appends kernels of a device, if it defers them.
+pub(super) fn with_list_for<R>(device: Device, look: impl FnOnce(&Recording) -> R) -> Option<R> {
+    list_for(device).map(|list| look(&lock(&list.recording)))
+}
+
+/// Runs the kernels that this thread has deferred on the CPU, and those that all threads have deferred on the devices
+/// that defer their kernels, without waiting for the devices. A captured step is not affected.
+///
+/// No program needs this: a read runs what it needs, an optimizer step ends a list, and a long list runs by itself.
+///
+/// ```
+/// use pellucid_tensor::{flush, lazy, Tensor};
+/// let y = lazy(|| {
+///     let y = Tensor::from([1.0f32, 2.0]) * 3.0;
+///     flush()?; // the product is computed here
+///     Ok::<_, pellucid_tensor::Error>(y)
+/// })?;
+/// assert_eq!(y.to_vec::<f32>(), [3.0, 6.0]);
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// The error of a deferred kernel that failed.
+pub fn flush() -> Result<()> {
+    let own = match MODE.get() {
+        ExecutionMode::Lazy => current().flush(),
+        _ => Ok(()),
+    };
+    let lists = DEVICE_LISTS.read().unwrap_or_else(PoisonError::into_inner).clone();
+    let devices = lists.iter().map(|(_, list)| if is_flushing(list.id) { Ok(()) } else { list.flush() });
+    devices.fold(own, Result::and)
+}
+
+impl Device {
+    /// Runs the deferred kernels of the device and waits for all its kernels.
+    ///
+    /// # Errors
+    /// The error of a deferred kernel that failed; the loss of the device.
+    pub fn synchronize(&self) -> Result<()> {
+        flush_device(*self)?;
+        self.backend().synchronize()
+    }
+}
+
+/// Runs the kernels that this thread, or any thread, has deferred on a device.
+pub(crate) fn flush_device(device: Device) -> Result<()> {
+    if device.is_deferred() {
+        return match existing_device_list(device) {
+            Some(list) if !is_flushing(list.id) => list.flush(),
+            _ => Ok(()),
+        };
+    }
+    match MODE.get() {
+        ExecutionMode::Lazy => current().flush(),
+        _ => Ok(()),
+    }
 }
 
 /// Runs a list by its id; any thread may be recording it.
 pub(super) fn flush_list(op: &'static str, id: u64) -> Result<()> {
     let list = registry().get(&id).cloned();
     match list {
-        Some(list) => lock(&list).flush(),
+        Some(list) => list.flush(),
         None => Err(Error::Poisoned { op }),
     }
 }
 
 /// Guard that puts this thread in a deferred mode and restores the previous mode when it is dropped, also by a panic.
 pub(crate) struct DeferredGuard {
-    before: (ExecutionMode, Option<SharedRecording>),
-    shared: SharedRecording,
+    before: (ExecutionMode, Option<SharedList>),
+    list: SharedList,
 }
 
 impl DeferredGuard {
     pub(crate) fn enter(mode: ExecutionMode) -> DeferredGuard {
-        let recording = Recording::new();
-        let id = recording.id;
-        let shared = Arc::new(Mutex::new(recording));
-        registry().insert(id, shared.clone());
-        let before = (MODE.replace(mode), CURRENT.replace(Some(shared.clone())));
-        DeferredGuard { before, shared }
+        let list = DeferredList::register(mode == ExecutionMode::Capture);
+        let before = (MODE.replace(mode), CURRENT.replace(Some(list.clone())));
+        DeferredGuard { before, list }
     }
 
     /// Takes the recording out of the list.
     pub(crate) fn take(&self) -> Recording {
-        let mut recording = lock(&self.shared);
-        let id = recording.id;
-        std::mem::replace(&mut *recording, Recording { id, ..Recording::new() })
+        std::mem::replace(&mut *lock(&self.list.recording), Recording::new(self.list.id))
     }
 }
 
@@ -226,16 +296,18 @@ impl Drop for DeferredGuard {
     fn drop(&mut self) {
         MODE.set(self.before.0);
         CURRENT.replace(self.before.1.take());
-        let recording = lock(&self.shared);
-        registry().remove(&recording.id);
-        for k in &recording.kernels {
-            end_pending(recording.id, &k.outputs);
-        }
+        let recording = lock(&self.list.recording);
+        registry().remove(&self.list.id);
+        end_pending(self.list.id, recording.kernels.iter().flat_map(|k| &k.outputs));
     }
 }
 
-/// Runs `f` with every operation deferred. Kernels are collected and run when a value is read, when the list is long,
-/// and at the end. The results equal those of eager mode bit for bit. Kernels whose results cannot be read are skipped.
+/// Runs `f` with every operation deferred. Kernels are collected and run when a value is read, at the end of an optimizer
+/// step, when the list is long, and at the end of `f`. They run as a plan with the passes of captured steps, which fuse
+/// kernels and skip those whose results cannot be read. The plan is compiled once for every structure of a list. The
+/// results equal those of eager mode bit for bit.
+///
+/// Devices whose launches cost more than small kernels defer all kernels, without `lazy`.
 ///
 /// Other threads see the deferred writes of this one, because a read runs the list first. Other threads must not write
 /// into a tensor that a deferred kernel reads.
@@ -263,6 +335,6 @@ pub(crate) fn run_deferred<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
     }
     let deferred = DeferredGuard::enter(ExecutionMode::Lazy);
     let result = f();
-    let flushed = lock(&deferred.shared).flush();
+    let flushed = deferred.list.flush();
     result.and_then(|value| flushed.map(|()| value))
 }

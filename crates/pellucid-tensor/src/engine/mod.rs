@@ -1,21 +1,26 @@
 //! The engine, through which every kernel is submitted.
 //!
 //! - **Eager**: the kernel runs at once.
-//! - **Deferred**: the kernel is appended to a list. Its outputs have a shape and a dtype, and no memory yet. [`lazy`]
-//!   runs the list when a value is read and at its end, and skips kernels whose results cannot be read.
-//!   [`capture`](crate::capture()) refuses reads and compiles the list to a [`Captured`](crate::Captured) step.
-//!   [`trace`](crate::trace) refuses reads and only counts the work.
+//! - **Deferred**: the kernel is appended to a list. Its outputs have a shape and a dtype, and no memory yet. [`lazy`],
+//!   and devices that defer their kernels, run the list as a plan when a value is read, and skip kernels whose results
+//!   cannot be read. [`capture`](crate::capture()) refuses reads and compiles the list to a
+//!   [`Captured`](crate::Captured) step. [`trace`](crate::trace) refuses reads and only counts the work.
 //!
 //! Recording runs no kernel, so it has no side effect. The engine works on arrays: it knows neither tensors nor
 //! operations.
 
 mod address_hasher;
+mod deferred_plan;
 mod fallback;
 mod fill;
 mod host_flag;
 mod host_flag_reads;
 mod list;
 mod map_batch;
+mod plan_cache;
+mod recording;
+mod slot_table;
+mod stats;
 mod transfer;
 
 pub use crate::execution_mode::is_capturing;
@@ -24,9 +29,12 @@ pub(crate) use address_hasher::AddressHasher;
 pub(crate) use fallback::prepare;
 pub use host_flag::HostFlag;
 pub(crate) use host_flag_reads::HostFlagReads;
-pub use list::lazy;
-pub(crate) use list::{DeferredGuard, RecordedKernel, Recording, flush_current, run_deferred, with_current};
+pub(crate) use list::{DeferredGuard, flush_device, run_deferred, with_current};
+pub use list::{flush, lazy};
 pub(crate) use map_batch::submit_map_batch;
+pub(crate) use recording::{RecordedKernel, Recording};
+pub(crate) use slot_table::SlotTable;
+pub use stats::{DeferredStats, deferred_stats};
 
 use crate::array::Array;
 use crate::device::Device;
@@ -84,13 +92,33 @@ pub fn submit(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<
             check_broadcast_size(kernel, array, outputs)?;
         }
     }
+    let device = device_of(inputs, outputs);
     match MODE.get() {
-        ExecutionMode::Eager => run_eager(kernel, inputs, outputs),
+        ExecutionMode::Eager if !device.is_deferred() => run_eager(kernel, inputs, outputs),
+        ExecutionMode::Immediate => run_eager(kernel, inputs, outputs),
         ExecutionMode::NanChecked => run_nan_checked(kernel, inputs, outputs),
-        ExecutionMode::Lazy | ExecutionMode::Capture => match copy_overlapping(kernel, inputs, outputs)? {
-            Some(copies) => list::record(kernel.clone(), &copies.iter().collect::<Operands>(), outputs),
-            None => list::record(kernel.clone(), inputs, outputs),
-        },
+        ExecutionMode::Eager | ExecutionMode::Lazy | ExecutionMode::Capture => {
+            match copy_overlapping(kernel, inputs, outputs)? {
+                Some(copies) => list::record(device, kernel.clone(), &copies.iter().collect::<Operands>(), outputs),
+                None => list::record(device, kernel.clone(), inputs, outputs),
+            }
+        }
+    }
+}
+
+/// Returns the device of a kernel's operands.
+#[inline]
+fn device_of(inputs: &[&Array], outputs: &[&Array]) -> Device {
+    outputs.first().or(inputs.first()).expect("a kernel must have at least one operand").device()
+}
+
+/// Returns true if this thread's kernels of a device run when they are submitted.
+#[inline]
+pub(crate) fn is_immediate(device: Device) -> bool {
+    match MODE.get() {
+        ExecutionMode::Eager => !device.is_deferred(),
+        ExecutionMode::Immediate | ExecutionMode::NanChecked => true,
+        ExecutionMode::Lazy | ExecutionMode::Capture => false,
     }
 }
 
@@ -140,7 +168,9 @@ pub(crate) fn map_dense(
 
 /// Runs one kernel at once, and fails if an output contains NaN and no input does.
 fn run_nan_checked(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
-    let _eager = ModeGuard::to(ExecutionMode::Eager);
+    let _immediate = ModeGuard::to(ExecutionMode::Immediate);
+    // Deferred kernels may read the outputs.
+    list::flush_device(device_of(inputs, outputs))?;
     // An array that cannot be checked counts as free of NaN.
     let nan = |array: &&&Array| has_nan(array).unwrap_or(false);
     // The inputs are checked before the kernel, which may overwrite them.
@@ -226,7 +256,7 @@ type Operands<'a> = SmallVec<[&'a Array; 4]>;
 
 /// Runs a kernel on its device while it holds the borrows of its operands.
 fn launch_kernel(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes: VersionUpdate) -> Result<()> {
-    let device = outputs.first().or(inputs.first()).expect("a kernel must have at least one operand").device();
+    let device = device_of(inputs, outputs);
     // Outputs without elements need no computation, even if the inputs are large. Indices are still checked.
     let nothing = |out: &&Array| out.shape().size() == 0 && out.storage().buffer().bytes() == 0;
     if outputs.iter().all(nothing) && !kernel.info().refuses_values {
@@ -287,9 +317,6 @@ pub(crate) fn ensure_readable(op: &'static str, array: &Array) -> Result<()> {
         op,
         "move the read outside of the step, return the tensor from it, or compute with tensors (e.g. where_) instead",
     )?;
-    if MODE.get() == ExecutionMode::Lazy {
-        list::flush_current()?;
-    }
     ensure_ready(op, array.storage())
 }
 
@@ -305,13 +332,21 @@ pub(crate) fn check_readable(op: &'static str, help: &'static str) -> Result<()>
     Ok(())
 }
 
-/// Runs the pending kernels of this array, without reading it.
-pub(crate) fn eval(array: &Array) -> Result<()> {
-    match MODE.get() {
-        ExecutionMode::Capture => Ok(()),
-        ExecutionMode::Lazy => list::flush_current(),
-        ExecutionMode::Eager | ExecutionMode::NanChecked => ensure_ready("eval", array.storage()),
+/// Runs the pending kernels of these arrays, without reading them, and waits for their devices. In a captured step it
+/// does nothing.
+pub(crate) fn eval<'a>(arrays: impl Iterator<Item = &'a Array> + Clone) -> Result<()> {
+    if is_capturing() {
+        return Ok(());
     }
+    arrays.clone().try_for_each(|array| ensure_ready("eval", array.storage()))?;
+    let mut waited = SmallVec::<[Device; 2]>::new();
+    for device in arrays.map(Array::device) {
+        if !waited.contains(&device) {
+            device.synchronize()?;
+            waited.push(device);
+        }
+    }
+    Ok(())
 }
 
 /// Records that an array was created from host values: it is a constant of a captured step.
@@ -321,18 +356,16 @@ pub(crate) fn record_constant(array: &Array) {
     }
 }
 
-/// Returns the number of operands of this thread's recorded kernels, and of constants, that have this storage.
-pub(crate) fn recorded_operands(storage: &Arc<Storage>) -> usize {
-    if !matches!(MODE.get(), ExecutionMode::Lazy | ExecutionMode::Capture) {
-        return 0;
-    }
-    list::with_current(|r| {
+/// Returns the number of operands of recorded kernels, and of constants, that share the storage of this array.
+pub(crate) fn recorded_operands(array: &Array) -> usize {
+    let count = |r: &Recording| {
         let operands = r.kernels.iter().flat_map(|k| k.inputs.iter().chain(&k.outputs));
-        operands.chain(&r.constants).filter(|array| Arc::ptr_eq(array.storage(), storage)).count()
-    })
+        operands.chain(&r.constants).filter(|operand| operand.shares_storage(array)).count()
+    };
+    list::with_list_for(array.device(), count).unwrap_or(0)
 }
 
-/// Runs `f` in eager mode, also if this thread is in another mode. Use it for state that a recording only references,
+/// Runs `f` in eager mode, also if this thread is in another mode. Devices that defer their kernels still do. Use it for state that a recording only references,
 /// such as parameters that a model creates at its first input. Kernels that [`lazy`] has deferred on this thread run
 /// first.
 ///
@@ -341,7 +374,7 @@ pub(crate) fn recorded_operands(storage: &Arc<Storage>) -> usize {
 #[track_caller]
 pub fn eager<R>(f: impl FnOnce() -> R) -> R {
     if MODE.get() == ExecutionMode::Lazy {
-        crate::panic::unwrap(list::flush_current());
+        crate::panic::unwrap(flush());
     }
     let _eager = ModeGuard::to(ExecutionMode::Eager);
     f()

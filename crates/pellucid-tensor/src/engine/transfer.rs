@@ -1,6 +1,7 @@
 //! Copies of arrays: from the host, to the host, and to another layout or dtype.
 
-use super::{eager, ensure_readable, record_constant, submit, with_read_borrow};
+use super::list::count_upload;
+use super::{eager, ensure_readable, ensure_ready, record_constant, submit, with_read_borrow};
 use crate::array::{Array, host_vec};
 use crate::device::Device;
 use pellucid_ir::kernel::Kernel;
@@ -24,6 +25,7 @@ impl Array {
         }
         let array = Array::new(device, dtype, shape)?;
         device.backend().upload(bytes, array.storage())?;
+        count_upload(device, bytes.len())?;
         record_constant(&array);
         Ok(array)
     }
@@ -76,6 +78,7 @@ impl Array {
             error
         };
         let dense = eager(|| self.contiguous()).map_err(named)?;
+        ensure_ready(op, dense.storage())?;
         let count = self.shape().size() * self.dtype().size();
         if count >= SMALL_READ {
             // The bytes are read first and then converted, so both vectors exist at once.

@@ -204,7 +204,7 @@ impl Operation for Overwrite {
     fn backward(&self, _: &SavedTensors, grads: &OutputGradients, needed: NeedsInputGrad) -> Result<InputGradients> {
         if let Some(g) = grads.try_get(0)
             && !is_grad_enabled()
-            && engine::mode() == engine::ExecutionMode::Eager
+            && engine::is_immediate(g.device())
             && g.array().layout().is_contiguous()
             && g.is_unique()
         {

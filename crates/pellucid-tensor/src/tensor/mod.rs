@@ -387,12 +387,36 @@ impl Tensor {
     }
 
     /// Runs the pending kernels of this tensor and waits for them. Reads do so by themselves; use it to measure time or
-    /// to bound the deferred work. It does nothing in eager mode on the CPU.
+    /// to bound the deferred work. It does nothing in eager mode on the CPU. [`eval`](crate::eval())
+    /// does so for several tensors, and [`flush`](crate::flush) runs all deferred kernels.
     ///
     /// # Panics
     /// With the error of a deferred kernel that failed.
     #[track_caller]
     pub fn eval(&self) {
-        panic::unwrap(crate::engine::eval(self.array()).and_then(|()| self.device().synchronize()));
+        panic::unwrap(eval([self]));
     }
+}
+
+/// Runs the pending kernels of these tensors and waits for them. See [`Tensor::eval`].
+///
+/// ```
+/// use pellucid_tensor::{eval, lazy, Tensor};
+/// let x = Tensor::from([1.0f32, 2.0]);
+/// let (y, z) = lazy(|| {
+///     let (y, z) = (&x * 2.0, x.exp());
+///     eval([&y, &z]).map(|()| (y, z))
+/// })?;
+/// # drop((y, z));
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// The error of a deferred kernel that failed.
+pub fn eval<'a, I>(tensors: I) -> Result<()>
+where
+    I: IntoIterator<Item = &'a Tensor>,
+    I::IntoIter: Clone,
+{
+    crate::engine::eval(tensors.into_iter().map(Tensor::array))
 }

@@ -1,0 +1,160 @@
+//! Runs deferred kernels: selects those whose results can be read, and runs them as an optimized plan.
+
+use super::fallback::run_launches;
+use super::plan_cache::CachedPlan;
+use super::recording::RecordedKernel;
+use super::slot_table::SlotTable;
+use super::stats;
+use crate::array::Array;
+use crate::device::Device;
+use pellucid_ir::backend::{LaunchFailure, POISONED, READY, Storage};
+use pellucid_ir::borrow::BorrowGuard;
+use pellucid_ir::plan::{Launch, Plan, SlotRole, SlotView};
+use pellucid_ir::{Error, Result};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// Runs kernels of one device that were recorded in the list `list`. `is_written_later` tells whether kernels that stay
+/// in the list write a storage.
+///
+/// # Errors
+/// The error of the first kernel that fails. Results that are not complete then have no values.
+pub(super) fn run_kernels(
+    list: u64,
+    device: Device,
+    kernels: Vec<RecordedKernel>,
+    is_written_later: impl Fn(&Arc<Storage>) -> bool,
+) -> Result<()> {
+    stats::count_run(kernels.len());
+    let NumberedKernels { storages, handles, mut launches } = NumberedKernels::new(kernels);
+    let mut needed: Vec<bool> = handles.iter().map(|&handles| handles > 0).collect();
+    remove_unneeded(&mut launches, &mut needed);
+    let mut roles = vec![SlotRole::Given; storages.len()];
+    for out in launches.iter().flat_map(|launch| &launch.outputs) {
+        roles[out.slot] = SlotRole::State;
+    }
+    for (slot, storage) in storages.iter().enumerate() {
+        if !storage.buffer().is_allocated() && storage.pending() == list {
+            roles[slot] = if handles[slot] > 0 { SlotRole::Result } else { SlotRole::Own };
+        }
+    }
+    let slots = storages.iter().map(|storage| storage.buffer().bytes()).collect();
+    let plan = Plan { slots, roles, launches, ..Plan::default() };
+    let roles = plan.roles.clone();
+    let outcome = run_plan(device, plan, &storages);
+    for ((slot, storage), role) in storages.iter().enumerate().zip(roles) {
+        if storage.pending() == list && !is_written_later(storage) {
+            let is_valid = match (role, &outcome) {
+                (SlotRole::Own, _) => false,
+                (SlotRole::Result, Err(failed)) => failed.is_complete(slot),
+                _ => true,
+            };
+            storage.set_pending(if is_valid { READY } else { POISONED });
+        }
+    }
+    outcome.map_err(|failed| failed.error)
+}
+
+/// The failure of a run.
+struct RunFailure {
+    error: Error,
+    /// The plan, and the index of the launch that failed.
+    launch: Option<(Arc<CachedPlan>, usize)>,
+}
+
+impl RunFailure {
+    /// Returns the failure of a run of which no launch has run.
+    fn before_all(error: Error) -> Box<RunFailure> {
+        Box::new(RunFailure { error, launch: None })
+    }
+
+    /// Returns whether the values of a slot were complete before the failure.
+    fn is_complete(&self, slot: usize) -> bool {
+        self.launch.as_ref().is_some_and(|(plan, launch)| plan.is_complete(slot, *launch))
+    }
+}
+
+/// Optimizes, compiles and runs a plan. Slots without memory get theirs at their first write.
+fn run_plan(device: Device, plan: Plan, storages: &[Arc<Storage>]) -> Result<(), Box<RunFailure>> {
+    let of_role = |roles: &[SlotRole]| {
+        let of_role = plan.roles.iter().zip(storages).filter(|(role, _)| roles.contains(role));
+        of_role.map(|(_, storage)| storage.clone()).collect::<SmallVec<[Arc<Storage>; 16]>>()
+    };
+    let (read, written) = (of_role(&[SlotRole::Given]), of_role(&[SlotRole::State, SlotRole::Result]));
+    if let [launch] = &plan.launches[..] {
+        let _guard = BorrowGuard::acquire(&read, &written);
+        stats::count_launches(1);
+        let largest = launch.outputs.iter().max_by_key(|out| out.bytes());
+        return run_launches(device, std::slice::from_ref(launch), storages).map_err(
+            |LaunchFailure { error, .. }| {
+                RunFailure::before_all(match largest {
+                    Some(out) => error.with_shape(out.layout.shape()),
+                    None => error,
+                })
+            },
+        );
+    }
+    if plan.launches.is_empty() {
+        return Ok(());
+    }
+    let plan = CachedPlan::find_or_compile(device, plan).map_err(RunFailure::before_all)?;
+    let arena = plan.arena_bytes().map(|bytes| device.backend().storage(bytes)).transpose();
+    let arena = arena.map_err(RunFailure::before_all)?;
+    let slots: Vec<Arc<Storage>> = storages.iter().cloned().chain(arena).collect();
+    let _guard = BorrowGuard::acquire(&read, &written);
+    stats::count_launches(plan.launches());
+    plan.compiled().launch(&slots).map_err(|LaunchFailure { launch, error }| {
+        let error = match plan.shape(launch) {
+            Some(shape) => error.with_shape(shape),
+            None => error,
+        };
+        Box::new(RunFailure { error, launch: Some((plan.clone(), launch)) })
+    })
+}
+
+/// Recorded kernels as launches over slots.
+struct NumberedKernels {
+    /// The storage of every slot.
+    storages: Vec<Arc<Storage>>,
+    /// The number of handles of every storage outside of the kernels.
+    handles: Vec<usize>,
+    launches: Vec<Launch>,
+}
+
+impl NumberedKernels {
+    fn new(kernels: Vec<RecordedKernel>) -> NumberedKernels {
+        let (mut table, mut handles) = (SlotTable::default(), Vec::new());
+        let mut operands = |arrays: &[Array]| {
+            let operand = |array: &Array| {
+                let count = Arc::strong_count(array.storage());
+                let (slot, is_new) = table.slot(array.storage());
+                if is_new {
+                    handles.push(count);
+                }
+                handles[slot] -= 1;
+                SlotView { slot, layout: array.layout().clone(), dtype: array.dtype() }
+            };
+            arrays.iter().map(operand).collect::<Vec<_>>()
+        };
+        let mut launches = Vec::with_capacity(kernels.len());
+        for RecordedKernel { kernel, inputs, outputs } in &kernels {
+            let (inputs, outputs) = (operands(inputs), operands(outputs));
+            launches.push(Launch::new(kernel.clone(), inputs, outputs));
+        }
+        NumberedKernels { storages: table.into_storages(), handles, launches }
+    }
+}
+
+/// Removes the launches that write no needed slot. All operands of a launch that stays are needed too: also its outputs,
+/// of which it may write a part.
+fn remove_unneeded(launches: &mut Vec<Launch>, needed: &mut [bool]) {
+    let mut keep: Vec<bool> = vec![false; launches.len()];
+    for (launch, keep) in launches.iter().zip(&mut keep).rev() {
+        *keep = launch.outputs.iter().any(|out| needed[out.slot]);
+        if *keep {
+            launch.inputs.iter().chain(&launch.outputs).for_each(|operand| needed[operand.slot] = true);
+        }
+    }
+    let mut keep = keep.into_iter();
+    launches.retain(|_| keep.next().expect("`keep` must have one flag for each launch"));
+}

@@ -1,0 +1,57 @@
+//! Recorded kernels: the content of a deferred list, and of a captured step.
+
+use super::host_flag_reads::HostFlagReads;
+use crate::array::Array;
+use pellucid_ir::kernel::Kernel;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+/// A kernel that has not run yet. It owns handles of its operands, so they outlive the handles of the caller.
+pub(crate) struct RecordedKernel {
+    pub(crate) kernel: Kernel,
+    pub(crate) inputs: Vec<Array>,
+    pub(crate) outputs: Vec<Array>,
+}
+
+/// Kernels in the order of submission, and the host values that a captured step depends on.
+pub(crate) struct Recording {
+    /// The value of [`Storage::pending`](pellucid_ir::backend::Storage::pending) for storages that the kernels write.
+    pub(crate) id: u64,
+    pub(crate) kernels: Vec<RecordedKernel>,
+    /// Arrays that a captured step creates from host values.
+    pub(crate) constants: Vec<Array>,
+    pub(crate) host_flags: HostFlagReads,
+    /// The bytes that were uploaded since the kernels ran last.
+    pub(super) uploaded: usize,
+}
+
+impl Recording {
+    pub(super) fn new(id: u64) -> Recording {
+        let (kernels, constants) = (Vec::new(), Vec::new());
+        Recording { id, kernels, constants, host_flags: HostFlagReads::default(), uploaded: 0 }
+    }
+
+    pub(super) fn note(&mut self, flag: &Arc<AtomicUsize>, value: Option<usize>) {
+        self.host_flags.note(flag, value);
+    }
+
+    pub(super) fn push(&mut self, kernel: Kernel, inputs: &[&Array], outputs: &[&Array]) {
+        super::bump_versions(outputs);
+        let own = |list: &[&Array]| list.iter().map(|&a| a.clone()).collect();
+        self.kernels.push(RecordedKernel { kernel, inputs: own(inputs), outputs: own(outputs) });
+    }
+
+    /// Returns the number of kernels before which the list can be divided so that its end repeats its start, or the
+    /// number of all kernels. A loop then defers kernels in lists of the same structure.
+    pub(super) fn repetition(&self) -> usize {
+        let count = self.kernels.len();
+        let same = |a: &RecordedKernel, b: &RecordedKernel| a.kernel == b.kernel && metas(a).eq(metas(b));
+        let repeats = |at: &usize| (*at..count).all(|k| same(&self.kernels[k], &self.kernels[k - at]));
+        (count / 2..count).find(repeats).unwrap_or(count)
+    }
+}
+
+/// Iterates over the dtypes and layouts of the operands.
+fn metas(kernel: &RecordedKernel) -> impl Iterator<Item = impl PartialEq> {
+    kernel.inputs.iter().chain(&kernel.outputs).map(|array| (array.dtype(), array.layout()))
+}

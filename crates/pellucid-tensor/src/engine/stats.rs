@@ -1,0 +1,66 @@
+//! Counts of the deferred work of a thread.
+
+use std::cell::Cell;
+
+/// The deferred work that a thread has run so far. The difference of two values is the work between them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeferredStats {
+    /// Number of lists that ran.
+    pub runs: u64,
+    /// Number of recorded kernels in these lists, also of those that were skipped since nothing can read their results.
+    pub kernels: u64,
+    /// Number of launches that ran.
+    pub launches: u64,
+    /// Number of plans that were optimized and compiled, because no cached one had their structure.
+    pub compiled_plans: u64,
+    /// Number of launches of the compiled plans.
+    pub compiled_launches: u64,
+}
+
+thread_local! {
+    static STATS: Cell<DeferredStats> = const {
+        Cell::new(DeferredStats { runs: 0, kernels: 0, launches: 0, compiled_plans: 0, compiled_launches: 0 })
+    };
+}
+
+/// Returns the deferred work that this thread has run so far.
+///
+/// ```
+/// use pellucid_tensor::{deferred_stats, lazy, Tensor};
+/// let x = Tensor::from([1.0f32, 2.0]);
+/// let before = deferred_stats();
+/// lazy(|| ((&x * 2.0 + 1.0).exp(), drop(x.sin())));
+/// let after = deferred_stats();
+/// assert_eq!(after.kernels - before.kernels, 4);
+/// assert_eq!(after.launches - before.launches, 1); // one fused kernel; nobody reads the sine
+/// ```
+pub fn deferred_stats() -> DeferredStats {
+    STATS.get()
+}
+
+fn add(change: impl FnOnce(&mut DeferredStats)) {
+    let mut stats = STATS.get();
+    change(&mut stats);
+    STATS.set(stats);
+}
+
+/// Counts a list of `kernels` recorded kernels that runs.
+pub(super) fn count_run(kernels: usize) {
+    add(|stats| {
+        stats.runs += 1;
+        stats.kernels += kernels as u64;
+    });
+}
+
+/// Counts launches that ran.
+pub(super) fn count_launches(launches: usize) {
+    add(|stats| stats.launches += launches as u64);
+}
+
+/// Counts a compiled plan with this number of launches.
+pub(super) fn count_plan(launches: usize) {
+    add(|stats| {
+        stats.compiled_plans += 1;
+        stats.compiled_launches += launches as u64;
+    });
+}
