@@ -51,10 +51,12 @@ impl<T: 'static> Typed for T {
 ///
 /// The **borrow word** counts readers, or marks one writer, while a kernel runs. The **version** counts writes, so that
 /// autograd detects a modified saved value. **pending** identifies the list of recorded kernels that will write the
-/// buffer. **kept** counts the handles that captured steps own.
+/// buffer. **readers** identifies the list of recorded kernels
+/// that will read it. **kept** counts the handles that captured steps own.
 pub struct Storage<B: ?Sized = dyn Buffer> {
     version: Version,
     pending: AtomicU64,
+    readers: AtomicU64,
     borrows: BorrowWord,
     kept: AtomicU32,
     buffer: B,
@@ -64,8 +66,8 @@ impl<B: Buffer> Storage<B> {
     /// Creates a storage over `buffer`, at version 0.
     #[inline]
     pub fn new(buffer: B) -> Storage<B> {
-        let (version, pending) = (Version::default(), AtomicU64::new(READY));
-        Storage { version, pending, borrows: BorrowWord::default(), kept: AtomicU32::new(0), buffer }
+        let (version, pending, readers) = (Version::default(), AtomicU64::new(READY), AtomicU64::new(NO_READERS));
+        Storage { version, pending, readers, borrows: BorrowWord::default(), kept: AtomicU32::new(0), buffer }
     }
 }
 
@@ -73,6 +75,11 @@ impl<B: Buffer> Storage<B> {
 pub const READY: u64 = 0;
 /// The value of [`Storage::pending`] if the contents will never be computed.
 pub const POISONED: u64 = u64::MAX;
+
+/// The value of [`Storage::readers`] if no recorded kernel will read the storage.
+pub const NO_READERS: u64 = 0;
+/// The value of [`Storage::readers`] if kernels of several lists may read the storage.
+pub const MANY_READERS: u64 = u64::MAX;
 
 impl<B: Buffer + ?Sized> Storage<B> {
     /// Returns the buffer.
@@ -103,6 +110,30 @@ impl<B: Buffer + ?Sized> Storage<B> {
     #[inline]
     pub fn set_pending(&self, list: u64) {
         self.pending.store(list, Ordering::Release);
+    }
+
+    /// Returns [`NO_READERS`], [`MANY_READERS`], or the number of the recorded list whose kernels may still read the
+    /// buffer. A write from elsewhere must come after these kernels.
+    #[inline]
+    pub fn readers(&self) -> u64 {
+        self.readers.load(Ordering::Acquire)
+    }
+
+    /// Adds a recorded list to [`Storage::readers`].
+    #[inline]
+    pub fn add_reader(&self, list: u64) {
+        let joined = |readers| match readers {
+            NO_READERS => Some(list),
+            _ if readers == list => None,
+            _ => Some(MANY_READERS),
+        };
+        // A list that is a reader already changes nothing.
+        let _ = self.readers.fetch_update(Ordering::AcqRel, Ordering::Acquire, joined);
+    }
+
+    /// Removes all recorded lists from [`Storage::readers`], after they have run.
+    pub fn clear_readers(&self) {
+        self.readers.store(NO_READERS, Ordering::Release);
     }
 
     /// Registers `handles` handles of this storage as owned by a captured step.

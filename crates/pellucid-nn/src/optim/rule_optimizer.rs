@@ -7,7 +7,7 @@ use super::free::{free_buffer, move_free};
 use super::rule::{DynRule, Momentum, QueuedUpdates, Rule, UpdateContext, fraction, nonnegative};
 use crate::parameter::{Buffer, Parameter};
 use crate::state::{self, StateDict};
-use pellucid_tensor::{DType, Error, Result, Shape, Tensor, eager, is_capturing, no_grad, ops, unwrap};
+use pellucid_tensor::{DType, Error, Result, Shape, Tensor, eager, flush, is_capturing, no_grad, ops, unwrap};
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::marker::PhantomData;
@@ -269,6 +269,60 @@ impl OptimizerCore {
                 "a step changed nothing: no parameter of the optimizer has a gradient; are they the model's parameters?"
             );
         }
+    }
+
+    /// Updates parameters and state. See [`Optimizer::try_step_scaled`].
+    fn update(&self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()> {
+        let _guard = no_grad();
+        let contents = self.contents.get();
+        let OptimizerContents { parameters, members, groups, .. } = contents;
+        if parameters.is_empty() {
+            let reason = "the optimizer has no parameters; make it with the model's parameters(), or compile a step";
+            return Err(Error::invalid(self.name(), reason));
+        }
+        // A frozen parameter may still have an old gradient, which is ignored.
+        let gradients: Vec<Option<Tensor>> =
+            parameters.iter().map(|p| p.grad().filter(|_| p.requires_grad())).collect();
+        if gradients.iter().all(Option::is_none) {
+            if is_capturing() {
+                let reason = "no parameter of the optimizer has a gradient, so the captured step would never train; \
+                              before the optimizer's step, call backward() on a loss of its parameters";
+                return Err(Error::invalid(self.name(), reason));
+            }
+            self.report_idle();
+        }
+        if let Some((member, _)) = members.iter().zip(&gradients).find(|(m, g)| m.kept.is_none() && g.is_some()) {
+            let name = &member.name;
+            let reason = format!("parameter `{name}` was frozen when it was added; call ensure_initialized()");
+            return Err(Error::invalid(self.name(), reason));
+        }
+        contents.follow_parameters()?;
+        let scale = contents.scale(scale)?;
+        let factor_for_gradient =
+            |group: &ParameterGroup| scale.as_ref().map(|s| ops::to_dtype(s, group.dtype)).transpose();
+        let scales: Vec<Option<Tensor>> = groups.iter().map(factor_for_gradient).collect::<Result<_>>()?;
+        for group in groups {
+            let tick_inputs: Vec<&Tensor> = group.tick_inputs().collect();
+            group.clocks.iter().try_for_each(|clocks| clocks.tick(&*group.rule, &tick_inputs, &gradients, skip))?;
+        }
+        let batch = RefCell::new(QueuedUpdates::default());
+        for ((member, parameter), gradient) in members.iter().zip(parameters).zip(&gradients) {
+            let (Some(gradient), Some(kept)) = (gradient, &member.kept) else { continue };
+            let rule = &*groups[member.group].rule;
+            let master = kept.master.as_ref().map(Buffer::tensor);
+            rule.update(&UpdateContext {
+                parameter: master.unwrap_or(parameter.tensor()),
+                half: master.map(|_| parameter.tensor()),
+                state: &kept.state,
+                gradient,
+                rates: &member.rates,
+                scale: scales[member.group].as_ref(),
+                skip,
+                flip: rule.maximize(),
+                batch: &batch,
+            })?;
+        }
+        batch.borrow_mut().run()
     }
 }
 
@@ -619,56 +673,9 @@ impl Optimizer for OptimizerCore {
     }
 
     fn try_step_scaled(&self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()> {
-        let _guard = no_grad();
-        let contents = self.contents.get();
-        let OptimizerContents { parameters, members, groups, .. } = contents;
-        if parameters.is_empty() {
-            let reason = "the optimizer has no parameters; make it with the model's parameters(), or compile a step";
-            return Err(Error::invalid(self.name(), reason));
-        }
-        // A frozen parameter may still have an old gradient, which is ignored.
-        let gradients: Vec<Option<Tensor>> =
-            parameters.iter().map(|p| p.grad().filter(|_| p.requires_grad())).collect();
-        if gradients.iter().all(Option::is_none) {
-            if is_capturing() {
-                let reason = "no parameter of the optimizer has a gradient, so the captured step would never train; \
-                              before the optimizer's step, call backward() on a loss of its parameters";
-                return Err(Error::invalid(self.name(), reason));
-            }
-            self.report_idle();
-        }
-        if let Some((member, _)) = members.iter().zip(&gradients).find(|(m, g)| m.kept.is_none() && g.is_some()) {
-            let name = &member.name;
-            let reason = format!("parameter `{name}` was frozen when it was added; call ensure_initialized()");
-            return Err(Error::invalid(self.name(), reason));
-        }
-        contents.follow_parameters()?;
-        let scale = contents.scale(scale)?;
-        let factor_for_gradient =
-            |group: &ParameterGroup| scale.as_ref().map(|s| ops::to_dtype(s, group.dtype)).transpose();
-        let scales: Vec<Option<Tensor>> = groups.iter().map(factor_for_gradient).collect::<Result<_>>()?;
-        for group in groups {
-            let tick_inputs: Vec<&Tensor> = group.tick_inputs().collect();
-            group.clocks.iter().try_for_each(|clocks| clocks.tick(&*group.rule, &tick_inputs, &gradients, skip))?;
-        }
-        let batch = RefCell::new(QueuedUpdates::default());
-        for ((member, parameter), gradient) in members.iter().zip(parameters).zip(&gradients) {
-            let (Some(gradient), Some(kept)) = (gradient, &member.kept) else { continue };
-            let rule = &*groups[member.group].rule;
-            let master = kept.master.as_ref().map(Buffer::tensor);
-            rule.update(&UpdateContext {
-                parameter: master.unwrap_or(parameter.tensor()),
-                half: master.map(|_| parameter.tensor()),
-                state: &kept.state,
-                gradient,
-                rates: &member.rates,
-                scale: scales[member.group].as_ref(),
-                skip,
-                flip: rule.maximize(),
-                batch: &batch,
-            })?;
-        }
-        batch.borrow_mut().run()
+        self.update(scale, skip)?;
+        // Deferred kernels run once in every step, so that the plan of a step can be used again in the next one.
+        flush()
     }
 }
 

@@ -6,7 +6,7 @@ use crate::array::{Array, StorageId};
 use crate::autocast::autocast_dtype;
 use crate::device::Device;
 use crate::engine::{
-    self, HostFlagReads, RecordedKernel, Recording, SlotTable, VersionUpdate, ensure_ready, flush_device,
+    self, HostFlagReads, RecordedKernel, Recording, SlotTable, VersionUpdate, ensure_ready, ensure_unread,
     requires_grad_changes, run_kernel,
 };
 use crate::grad_mode::is_grad_enabled;
@@ -99,7 +99,6 @@ struct StepInput {
 /// A recording, compiled to a plan and prepared by the backend.
 pub(super) struct CompiledStep {
     key: StepKey,
-    device: Device,
     /// The plan before all passes, for comparison.
     recorded: Plan,
     plan: Plan,
@@ -273,7 +272,6 @@ impl CompiledStep {
         let setup = setup.transpose()?;
         Ok(CompiledStep {
             key,
-            device,
             recorded,
             plan,
             setup,
@@ -369,8 +367,7 @@ impl CompiledStep {
     }
 
     pub(super) fn launch(&mut self, inputs: &[&Tensor]) -> Result<()> {
-        // Deferred kernels may read tensors that this launch writes.
-        flush_device(self.device)?;
+        self.written.iter().for_each(|storage| ensure_unread(storage));
         for storage in inputs.iter().map(|t| t.array().storage()).chain(&self.read).chain(&self.written) {
             ensure_ready("launch", storage)?;
         }

@@ -1,20 +1,22 @@
-//! Lists of deferred kernels: of a thread ([`lazy`], captured steps), and of a device that defers its kernels.
+//! Lists of deferred kernels. A thread has one for each scope of [`lazy`], for each captured step that it records, and for
+//! each device that defers its kernels.
 //!
 //! A list runs when one of its results is read, when it is long, and when the caller asks for it ([`flush`]). Kernels
-//! are skipped if no handle outside of the list and no later kernel can read their results.
+//! are skipped if no handle outside of the list and no later kernel can read their results. A thread that uses a result
+//! of another thread's list, or writes a storage that the list reads, runs that list first.
 
 use super::deferred_plan::run_kernels;
 use super::recording::{RecordedKernel, Recording};
 use crate::array::Array;
 use crate::device::Device;
 use crate::execution_mode::{ExecutionMode, MODE, ModeGuard};
-use pellucid_ir::backend::{POISONED, READY, Storage};
+use pellucid_ir::backend::{MANY_READERS, NO_READERS, POISONED, READY, Storage};
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{Error, Result};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The number of kernels at which a list runs by itself, so that its memory stays bounded.
 const MAX_KERNELS: usize = 2_048;
@@ -26,6 +28,8 @@ const MAX_UPLOADED: usize = 256 << 20;
 pub(crate) struct DeferredList {
     /// The id of the recording.
     id: u64,
+    /// Whether the thread of the list has ended.
+    is_orphan: AtomicBool,
     is_capture: bool,
     recording: Mutex<Recording>,
 }
@@ -35,11 +39,24 @@ type SharedList = Arc<DeferredList>;
 thread_local! {
     /// The list of this thread in a deferred mode.
     static CURRENT: RefCell<Option<SharedList>> = const { RefCell::new(None) };
+    /// The lists of this thread for devices that defer their kernels.
+    static DEVICE_LISTS: RefCell<DeviceLists> = const { RefCell::new(DeviceLists(Vec::new())) };
 }
 
-/// The lists of devices that defer their kernels. All threads share them, so that kernels run in the order in which
-/// threads submit them.
-static DEVICE_LISTS: RwLock<Vec<(Device, SharedList)>> = RwLock::new(Vec::new());
+/// The lists of a thread for devices that defer their kernels.
+struct DeviceLists(Vec<(Device, SharedList)>);
+
+impl Drop for DeviceLists {
+    /// Removes the lists from the registry. A list with kernels stays until another thread needs a result and runs it.
+    fn drop(&mut self) {
+        for (_, list) in &self.0 {
+            list.is_orphan.store(true, Ordering::Release);
+            if lock(&list.recording).kernels.is_empty() {
+                registry().remove(&list.id);
+            }
+        }
+    }
+}
 
 /// Lists by id, for threads that read a pending value of another thread's list.
 fn registry() -> MutexGuard<'static, HashMap<u64, SharedList>> {
@@ -57,7 +74,12 @@ impl DeferredList {
     fn register(is_capture: bool) -> SharedList {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        let list = Arc::new(DeferredList { id, is_capture, recording: Mutex::new(Recording::new(id)) });
+        let list = Arc::new(DeferredList {
+            id,
+            is_orphan: AtomicBool::new(false),
+            is_capture,
+            recording: Mutex::new(Recording::new(id)),
+        });
         registry().insert(id, list.clone());
         list
     }
@@ -66,6 +88,13 @@ impl DeferredList {
         let elsewhere = |s: &Storage| s.pending() != READY && s.pending() != self.id;
         for array in inputs.iter().chain(outputs).filter(|a| elsewhere(a.storage())) {
             super::ensure_ready(kernel.name(), array.storage())?;
+        }
+        if !self.is_capture {
+            outputs
+                .iter()
+                .filter(|out| out.storage().readers() != self.id)
+                .for_each(|out| ensure_unread(out.storage()));
+            inputs.iter().for_each(|input| input.storage().add_reader(self.id));
         }
         let mut recording = lock(&self.recording);
         for out in outputs {
@@ -82,11 +111,19 @@ impl DeferredList {
         self.run_first(&mut recording, count)
     }
 
-    /// Runs all kernels.
+    /// Runs all kernels. The thread that runs this list already, for example by a kernel that copies an operand, does
+    /// nothing.
     fn flush(&self) -> Result<()> {
+        if is_flushing(self.id) {
+            return Ok(());
+        }
         let mut recording = lock(&self.recording);
         let count = recording.kernels.len();
-        self.run_first(&mut recording, count)
+        let outcome = self.run_first(&mut recording, count);
+        if self.is_orphan.load(Ordering::Acquire) {
+            registry().remove(&self.id);
+        }
+        outcome
     }
 
     /// Runs the first `count` kernels.
@@ -158,23 +195,15 @@ pub(crate) fn with_current<R>(look: impl FnOnce(&mut Recording) -> R) -> R {
     look(&mut lock(&current().recording))
 }
 
-/// Returns the list of a device that defers its kernels, if it has one.
-fn existing_device_list(device: Device) -> Option<SharedList> {
-    let lists = DEVICE_LISTS.read().unwrap_or_else(PoisonError::into_inner);
-    lists.iter().find(|(other, _)| *other == device).map(|(_, list)| list.clone())
-}
-
-/// Returns the list of a device that defers its kernels.
+/// Returns the list of this thread for a device that defers its kernels.
 fn device_list(device: Device) -> SharedList {
-    existing_device_list(device).unwrap_or_else(|| {
-        let mut lists = DEVICE_LISTS.write().unwrap_or_else(PoisonError::into_inner);
-        match lists.iter().find(|(other, _)| *other == device) {
-            Some((_, list)) => list.clone(),
-            None => {
-                lists.push((device, DeferredList::register(false)));
-                lists[lists.len() - 1].1.clone()
-            }
+    DEVICE_LISTS.with_borrow_mut(|DeviceLists(lists)| {
+        if let Some((_, list)) = lists.iter().find(|(other, _)| *other == device) {
+            return list.clone();
         }
+        let list = DeferredList::register(false);
+        lists.push((device, list.clone()));
+        list
     })
 }
 
@@ -211,8 +240,8 @@ pub(super) fn with_list_for<R>(device: Device, look: impl FnOnce(&Recording) -> 
     list_for(device).map(|list| look(&lock(&list.recording)))
 }
 
-/// Runs the kernels that this thread has deferred on the CPU, and those that all threads have deferred on the devices
-/// that defer their kernels, without waiting for the devices. A captured step is not affected.
+/// Runs the kernels that this thread has deferred, on all devices, without waiting for the devices. A captured step is
+/// not affected.
 ///
 /// No program needs this: a read runs what it needs, an optimizer step ends a list, and a long list runs by itself.
 ///
@@ -234,9 +263,8 @@ pub fn flush() -> Result<()> {
         ExecutionMode::Lazy => current().flush(),
         _ => Ok(()),
     };
-    let lists = DEVICE_LISTS.read().unwrap_or_else(PoisonError::into_inner).clone();
-    let devices = lists.iter().map(|(_, list)| if is_flushing(list.id) { Ok(()) } else { list.flush() });
-    devices.fold(own, Result::and)
+    let lists = DEVICE_LISTS.with_borrow(|DeviceLists(lists)| lists.clone());
+    lists.iter().map(|(_, list)| list.flush()).fold(own, Result::and)
 }
 
 impl Device {
@@ -250,18 +278,32 @@ impl Device {
     }
 }
 
-/// Runs the kernels that this thread, or any thread, has deferred on a device.
-pub(crate) fn flush_device(device: Device) -> Result<()> {
-    if device.is_deferred() {
-        return match existing_device_list(device) {
-            Some(list) if !is_flushing(list.id) => list.flush(),
-            _ => Ok(()),
-        };
-    }
+/// Runs the kernels that this thread has deferred on a device.
+fn flush_device(device: Device) -> Result<()> {
     match MODE.get() {
+        _ if device.is_deferred() => device_list(device).flush(),
         ExecutionMode::Lazy => current().flush(),
         _ => Ok(()),
     }
+}
+
+/// Runs the deferred kernels that read a storage, before the storage is written. Their errors are reported by reads of
+/// their results.
+#[inline]
+pub(crate) fn ensure_unread(storage: &Storage) {
+    if storage.readers() != NO_READERS {
+        run_readers(storage);
+    }
+}
+
+#[cold]
+fn run_readers(storage: &Storage) {
+    let lists: Vec<SharedList> = match storage.readers() {
+        MANY_READERS => registry().values().cloned().collect(),
+        list => registry().get(&list).cloned().into_iter().collect(),
+    };
+    lists.iter().filter(|list| !list.is_capture).for_each(|list| drop(list.flush()));
+    storage.clear_readers();
 }
 
 /// Runs a list by its id; any thread may be recording it.
@@ -309,8 +351,8 @@ impl Drop for DeferredGuard {
 ///
 /// Devices whose launches cost more than small kernels defer all kernels, without `lazy`.
 ///
-/// Other threads see the deferred writes of this one, because a read runs the list first. Other threads must not write
-/// into a tensor that a deferred kernel reads.
+/// Other threads see the deferred writes of this one, because a read runs the list first. A write into a tensor that
+/// deferred kernels read runs these first, on whatever thread.
 ///
 /// ```
 /// use pellucid_tensor::{lazy, Tensor};

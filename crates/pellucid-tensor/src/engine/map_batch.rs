@@ -1,6 +1,6 @@
 //! Maps of one program over many sets of operands, for in-place updates of parameters.
 
-use super::{ExecutionMode, MODE, ensure_ready, submit};
+use super::{ExecutionMode, MODE, ensure_ready, ensure_unread, submit};
 use crate::array::Array;
 use pellucid_ir::Result;
 use pellucid_ir::backend::{DenseMap, DenseView};
@@ -33,6 +33,7 @@ fn try_map_batch(program: &Arc<Program>, params: &Params, targets: usize, operan
     let mut dense: Vec<DenseView<'_>> = Vec::with_capacity(operands.len());
     for set in operands.chunks_exact(count) {
         let size = set[0].shape().size();
+        set[..targets].iter().for_each(|array| ensure_unread(array.storage()));
         for array in set {
             ensure_ready(program.name, array.storage())?;
             match array.as_dense(size).filter(|_| array.device().is_cpu()) {

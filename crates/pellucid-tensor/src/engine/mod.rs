@@ -29,7 +29,7 @@ pub(crate) use address_hasher::AddressHasher;
 pub(crate) use fallback::prepare;
 pub use host_flag::HostFlag;
 pub(crate) use host_flag_reads::HostFlagReads;
-pub(crate) use list::{DeferredGuard, flush_device, run_deferred, with_current};
+pub(crate) use list::{DeferredGuard, ensure_unread, run_deferred, with_current};
 pub use list::{flush, lazy};
 pub(crate) use map_batch::submit_map_batch;
 pub(crate) use recording::{RecordedKernel, Recording};
@@ -122,7 +122,7 @@ pub(crate) fn is_immediate(device: Device) -> bool {
     }
 }
 
-/// Runs one kernel at once.
+/// Runs one kernel at once. Deferred kernels that produce its inputs or read its outputs run first.
 fn run_eager(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
     for array in inputs {
         ensure_ready(kernel.name(), array.storage())?;
@@ -133,6 +133,7 @@ fn run_eager(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<(
     }
     for array in outputs {
         ensure_ready(kernel.name(), array.storage())?;
+        list::ensure_unread(array.storage());
     }
     run_kernel(kernel, inputs, outputs, VersionUpdate::Count)
 }
@@ -159,6 +160,7 @@ pub(crate) fn map_dense(
         return backend.map_new(program, params, size, inputs);
     };
     let to = DenseView { storage: output.storage(), offset: output.layout().offset(), once: false };
+    list::ensure_unread(to.storage);
     let guard = BorrowGuard::acquire(inputs, std::slice::from_ref(&to));
     backend.map_dense(program, params, size, inputs, to)?;
     guard.count_writes();
@@ -169,8 +171,6 @@ pub(crate) fn map_dense(
 /// Runs one kernel at once, and fails if an output contains NaN and no input does.
 fn run_nan_checked(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
     let _immediate = ModeGuard::to(ExecutionMode::Immediate);
-    // Deferred kernels may read the outputs.
-    list::flush_device(device_of(inputs, outputs))?;
     // An array that cannot be checked counts as free of NaN.
     let nan = |array: &&&Array| has_nan(array).unwrap_or(false);
     // The inputs are checked before the kernel, which may overwrite them.

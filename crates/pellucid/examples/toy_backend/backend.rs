@@ -8,7 +8,7 @@ use pellucid_ir::{DType, Error, Result, Scalar};
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Opens the devices `toy:0`, `toy:1`, and so on.
+/// Opens the devices `toy:0`, `toy:1`, and so on. Kernels of devices of odd index are deferred.
 pub(crate) struct ToyDriver;
 
 impl Driver for ToyDriver {
@@ -22,13 +22,14 @@ impl Driver for ToyDriver {
         true
     }
     fn open(&self, index: usize) -> Result<Box<dyn Backend>> {
-        Ok(Box::new(Toy { name: format!("toy:{index}") }))
+        Ok(Box::new(Toy { name: format!("toy:{index}"), is_deferred: index % 2 == 1 }))
     }
 }
 
 /// A device.
 struct Toy {
     name: String,
+    is_deferred: bool,
 }
 
 /// Memory of the device, which is allocated at the first write.
@@ -89,6 +90,10 @@ impl Backend for Toy {
 
     fn download(&self, from: &Storage, offset: usize, into: &mut [u8]) -> Result<()> {
         ToyBuffer::of(from, |contents| into.copy_from_slice(&contents[offset..offset + into.len()]))
+    }
+
+    fn is_deferred(&self) -> bool {
+        self.is_deferred
     }
 
     fn synchronize(&self) -> Result<()> {

@@ -3,6 +3,7 @@
 mod capture;
 mod capture_errors;
 mod captured_tensors;
+mod deferred;
 mod lazy;
 pub mod programs;
 mod random;

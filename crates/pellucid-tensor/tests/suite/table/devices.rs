@@ -11,11 +11,11 @@ use std::sync::Once;
 #[path = "../../../../pellucid/examples/toy_backend/backend.rs"]
 mod backend;
 
-/// Returns the device.
-pub fn toy() -> Device {
+/// Returns a device. Kernels of devices of odd index are deferred.
+pub fn toy(index: usize) -> Device {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| Device::register(backend::ToyDriver).expect("the name of the driver must be new"));
-    "toy:0".parse().expect("a registered device must be found")
+    format!("toy:{index}").parse().expect("a registered device must be found")
 }
 
 /// How closely the results of a device must agree with those of the CPU.
@@ -29,7 +29,8 @@ enum Agreement {
 
 /// Checks a case on all devices.
 pub fn check(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
-    check_on(toy(), Agreement::Bits, row, case, report)?;
+    check_on(toy(0), Agreement::Bits, row, case, report)?;
+    report.section(toy(1), |report| check_on(toy(1), Agreement::Bits, row, case, report));
     #[cfg(feature = "wgpu")]
     if let Ok(gpu) = "wgpu".parse::<Device>() {
         report.section(gpu, |report| check_on(gpu, Agreement::Within(1e-5), row, case, report));

@@ -18,7 +18,7 @@
 mod algebra;
 mod coverage;
 mod data;
-mod devices;
+pub mod devices;
 mod driver;
 mod gradients;
 mod kinks;

@@ -1,0 +1,184 @@
+//! Deferred kernels run as plans: how many launches they take, when they run, and on which devices.
+
+use super::programs::wave;
+use crate::support::{bits, leaf};
+use crate::table::devices::toy;
+use pellucid_tensor::{
+    DType, DeferredStats, Device, Error, Tensor, deferred_stats, eval, flush, grad, lazy, ops,
+};
+
+/// Returns the deferred work of `f` on this thread.
+fn work_of<R>(f: impl FnOnce() -> R) -> (DeferredStats, R) {
+    let before = deferred_stats();
+    let result = f();
+    let after = deferred_stats();
+    let work = DeferredStats {
+        runs: after.runs - before.runs,
+        kernels: after.kernels - before.kernels,
+        launches: after.launches - before.launches,
+        compiled_plans: after.compiled_plans - before.compiled_plans,
+        compiled_launches: after.compiled_launches - before.compiled_launches,
+    };
+    (work, result)
+}
+
+/// A chain of ten elementwise operations.
+fn chain(x: &Tensor) -> Tensor {
+    ((((x * 1.5).tanh() + 0.25).exp() - x).square().sigmoid() * x).sin().abs() / 3.0
+}
+
+#[test]
+fn a_chain_of_ten_operations_with_its_gradient_takes_at_most_four_launches() {
+    let x = leaf([0.3, -0.7, 1.1]);
+    let run = || {
+        let y = chain(&x);
+        y.sum(..).backward();
+        let gradient = x.grad().unwrap();
+        x.zero_grad();
+        [y, gradient]
+    };
+    let expected = bits(&run());
+    let (work, found) = work_of(|| lazy(run));
+    assert_eq!(bits(&found), expected);
+    assert!(work.kernels >= 20 && work.launches <= 4, "{work:?}");
+}
+
+#[test]
+fn a_list_of_the_same_structure_is_compiled_once() {
+    let x = wave([7, 3]);
+    let step = || lazy(|| (chain(&x) * x.sum(..)).sum([0]));
+    let (first, a) = work_of(step);
+    let (second, b) = work_of(step);
+    assert_eq!((first.compiled_plans, second.compiled_plans), (1, 0));
+    assert_eq!(first.launches, second.launches);
+    assert_eq!(bits(&[a]), bits(&[b]));
+    // Another shape is another structure.
+    let y = wave([3, 7]);
+    assert_eq!(work_of(|| lazy(|| (chain(&y) * y.sum(..)).sum([0]))).0.compiled_plans, 1);
+}
+
+#[test]
+fn results_that_nobody_can_read_cause_no_launch() {
+    let x = wave([4]);
+    let (work, ()) = work_of(|| {
+        lazy(|| {
+            drop(chain(&x).sum(..));
+            drop(grad(&[&chain(&x.detach().requires_grad_(true)).sum(..)], &[], Default::default()));
+        })
+    });
+    assert!(work.kernels > 0);
+    assert_eq!((work.launches, work.compiled_plans), (0, 0));
+}
+
+/// A loop without reads is divided where the list starts to repeat, so that few plans are compiled.
+#[test]
+fn a_long_loop_runs_in_lists_of_the_same_structure() {
+    let go = |steps: usize| {
+        (0..steps).fold(wave([3]), |x, _| {
+            let y = x.matmul(&wave([3, 3])) + 0.5;
+            let z = y.sum(..) * &y;
+            z / 7.0
+        })
+    };
+    let expected = bits(&[go(5_000)]);
+    let (work, found) = work_of(|| lazy(|| go(5_000)));
+    assert_eq!(bits(&[found]), expected);
+    assert!(work.runs >= 4 && work.compiled_plans <= 3, "{work:?}");
+}
+
+#[test]
+fn a_kernel_that_fails_leaves_complete_results() {
+    let (x, bad) = (wave([3]), Tensor::from([7i64]));
+    let (y, z, outcome) = lazy(|| {
+        let y = x.matmul(&wave([3, 2]));
+        let z = x.index_select(0, &bad).sum(..) * 2.0;
+        let outcome = flush();
+        (y, z, outcome)
+    });
+    assert!(matches!(outcome, Err(Error::IndexOutOfBounds { .. })), "{outcome:?}");
+    assert_eq!(bits(&[y]), bits(&[x.matmul(&wave([3, 2]))]));
+    assert!(matches!(z.try_to_vec::<f32>(), Err(Error::Poisoned { .. })));
+}
+
+#[test]
+fn uploads_bound_the_memory_of_a_list() {
+    // Every batch is 16 MiB; the list must run before it holds many of them.
+    let batch = vec![1.0f32; 4 << 20];
+    let (work, ()) = work_of(|| {
+        lazy(|| {
+            let total = Tensor::zeros([1], DType::F32);
+            for _ in 0..40 {
+                total.copy_(&(&total + Tensor::new(batch.clone(), [4 << 20]).i(..1)));
+            }
+            assert!(total.size() == 1);
+        })
+    });
+    assert!(work.runs >= 3, "{work:?}");
+}
+
+/// Kernels of a device that defers them need neither `lazy` nor `eval`.
+#[test]
+fn a_device_may_defer_all_its_kernels() {
+    let device = toy(1);
+    assert!(device.is_deferred() && !toy(0).is_deferred() && !Device::cpu().is_deferred());
+    let x = wave([5]).to(device).unwrap();
+    let (work, y) = work_of(|| chain(&x) + 1.0);
+    assert_eq!(work.launches, 0, "nothing reads the result yet");
+    let expected = bits(&[chain(&wave([5])) + 1.0]);
+    let (work, found) = work_of(|| bits(&[y.clone()]));
+    assert_eq!((found, work.runs > 0), (expected, true));
+    // `eval`, `flush` and `synchronize` run what is recorded.
+    let (a, b) = (&x + 1.0, &x * 2.0);
+    assert!(work_of(|| eval([&a, &b]).unwrap()).0.launches > 0);
+    drop((a, b));
+    let a = &x - 1.0;
+    assert_eq!(work_of(|| flush().unwrap()).0.launches, 1);
+    let b = &a - 1.0;
+    assert_eq!(work_of(|| device.synchronize().unwrap()).0.launches, 1);
+    drop(b);
+    assert_eq!(work_of(|| drop((&x - 1.0, flush().unwrap()))).0.runs, 0, "the difference is recorded and not yet run");
+}
+
+/// A write waits for the deferred kernels of all threads that read the old value.
+#[test]
+fn writes_of_other_threads_come_after_deferred_reads() {
+    let device = toy(1);
+    let start = || Tensor::from([1.0f32, 2.0]).to(device).unwrap();
+    let nine = Tensor::from([9.0f32, 9.0]).to(device).unwrap();
+    let x = start();
+    let before = &x * 10.0;
+    std::thread::scope(|s| s.spawn(|| x.copy_(&nine)).join().unwrap());
+    let after = &x * 10.0;
+    assert_eq!((before.to_vec::<f32>(), after.to_vec::<f32>()), (vec![10.0, 20.0], vec![90.0, 90.0]));
+    // Two threads have deferred reads; one of them ends before its results are read.
+    let x = start();
+    let there = std::thread::scope(|s| s.spawn(|| &x + 1.0).join().unwrap());
+    let here = &x + 2.0;
+    x.copy_(&nine);
+    assert_eq!((there.to_vec::<f32>(), here.to_vec::<f32>()), (vec![2.0, 3.0], vec![3.0, 4.0]));
+    assert_eq!(x.to_vec::<f32>(), [9.0, 9.0]);
+    // The same on the CPU: an eager write while another thread is in a lazy scope.
+    let x = Tensor::from([1.0f32, 2.0]);
+    let y = lazy(|| {
+        let y = &x * 3.0;
+        std::thread::scope(|s| s.spawn(|| x.copy_(&Tensor::from([0.0f32, 0.0]))).join().unwrap());
+        y
+    });
+    assert_eq!(y.to_vec::<f32>(), [3.0, 6.0]);
+}
+
+/// The error of a kernel reaches the thread that deferred it, and no other one.
+#[test]
+fn threads_that_share_a_device_do_not_share_errors() {
+    let device = toy(1);
+    let x = wave([3]).to(device).unwrap();
+    let bad = Tensor::from([7i64]).to(device).unwrap();
+    let broken = x.index_select(0, &bad);
+    std::thread::scope(|s| {
+        let other = s.spawn(|| bits(&[&x * 2.0 + 1.0])).join().unwrap();
+        assert_eq!(other, bits(&[wave([3]) * 2.0 + 1.0]));
+    });
+    assert!(matches!(broken.try_to_vec::<f32>(), Err(Error::IndexOutOfBounds { .. })));
+    let fine = ops::add(&x, 1.0).unwrap();
+    assert_eq!(bits(&[fine]), bits(&[wave([3]) + 1.0]));
+}
