@@ -5,16 +5,16 @@ use crate::kernel::{Index, IndexedOperand};
 
 impl Plan {
     /// Returns true if `a` and `b` must keep their order: one launch writes a slot that the other launch reads or
-    /// writes, or one launch may fail because of its values and the other writes a state. A run that fails then leaves
-    /// the same states as in the recorded order.
+    /// writes, or one launch may fail because of its values and the other writes memory that is visible outside of the
+    /// plan. A run that fails then leaves the same memory as in the recorded order.
     pub(super) fn have_conflict(&self, a: &Launch, b: &Launch) -> bool {
         let is_dependent =
             || a.outputs.iter().any(|o| b.touches(o.slot)) || b.outputs.iter().any(|o| a.touches(o.slot));
-        a.refuses && self.writes_state(b) || b.refuses && self.writes_state(a) || is_dependent()
+        a.refuses && self.writes_visible(b) || b.refuses && self.writes_visible(a) || is_dependent()
     }
 
-    fn writes_state(&self, launch: &Launch) -> bool {
-        launch.outputs.iter().any(|o| self.role(o.slot) == SlotRole::State)
+    fn writes_visible(&self, launch: &Launch) -> bool {
+        launch.outputs.iter().any(|o| matches!(self.role(o.slot), SlotRole::State | SlotRole::Result))
     }
 
     /// Marks the launches that may fail because of their values. An index that an earlier launch has checked against

@@ -5,7 +5,7 @@ use crate::loss::{Loss, LossKind};
 use crate::module::{Module, ModuleParts};
 use crate::parameter::Parameter;
 use crate::visit::Visitor;
-use pellucid_tensor::{Result, Tensor, ops};
+use pellucid_tensor::{DType, Device, Result, Shape, Tensor, ops};
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::rc::Rc;
@@ -200,9 +200,18 @@ pub(super) struct ModelWithBatch<P, X> {
 }
 
 impl<X: Batch, P: Deref<Target: Model<X>>> ModelWithBatch<P, X> {
-    /// Binds a model to the tensors of a batch.
+    /// Binds a model to the tensors of a batch. Free tensors are copied to the model's device.
     pub(super) fn new(model: P, x: &X) -> Result<Self> {
-        Ok(ModelWithBatch { model, x: x.map(&mut detached)? })
+        let mut bound = ModelWithBatch { model, x: x.map(&mut detached)? };
+        let device = bound.device();
+        bound.x = bound.x.map(&mut |_, tensor| placed_on(device, tensor))?;
+        Ok(bound)
+    }
+
+    /// Returns the device of the model's first parameter, or the CPU.
+    fn device(&self) -> Device {
+        let parts: &dyn ModuleParts = self;
+        parts.parameters().first().map_or(Device::cpu(), |(_, parameter)| parameter.device())
     }
 
     /// Binds a model to new buffers of the shapes and dtypes of a batch.
@@ -211,7 +220,10 @@ impl<X: Batch, P: Deref<Target: Model<X>>> ModelWithBatch<P, X> {
         P: 'f,
         X: 'f,
     {
-        Ok(Rc::new(ModelWithBatch { model, x: like.map(&mut zeros_like)? }))
+        let mut bound = ModelWithBatch { model, x: like.map(&mut detached)? };
+        let device = bound.device();
+        bound.x = like.map(&mut |_, tensor| zeros_on(device, tensor.shape(), tensor.dtype()))?;
+        Ok(Rc::new(bound))
     }
 }
 
@@ -219,8 +231,14 @@ fn detached(_: &str, tensor: &Tensor) -> Result<Tensor> {
     Ok(tensor.detach())
 }
 
-fn zeros_like(_: &str, tensor: &Tensor) -> Result<Tensor> {
-    ops::zeros(tensor.shape(), tensor.dtype())
+/// Returns the tensor, or its copy on `device` if it is free and elsewhere. A captured step could not copy it.
+pub(super) fn placed_on(device: Device, tensor: &Tensor) -> Result<Tensor> {
+    if tensor.is_free() && tensor.device() != device { tensor.to(device) } else { Ok(tensor.clone()) }
+}
+
+/// Returns a buffer of zeros on a device.
+pub(super) fn zeros_on(device: Device, shape: &Shape, dtype: DType) -> Result<Tensor> {
+    ops::zeros(shape, dtype)?.to(device)
 }
 
 impl<X, P: Deref<Target: Model<X>>> ModuleParts for ModelWithBatch<P, X> {

@@ -157,5 +157,5 @@ impl GradientBindings {
 }
 
 fn zero(buf: &Tensor) -> Result<()> {
-    ops::copy_(buf, &ops::zeros((), buf.dtype())?)
+    ops::copy_(buf, &ops::zeros_like(buf)?)
 }

@@ -1,11 +1,11 @@
 //! The plan of a step: the buffers that it may need, layer by layer, computed from shapes alone.
 
-use super::batch::{Batch, BatchTensors, BoundModel, Model, ModelWithBatch};
+use super::batch::{Batch, BatchTensors, BoundModel, Model, ModelWithBatch, zeros_on};
 use crate::call::{TracedCall, trace_calls};
 use crate::loss::LossKind;
 use crate::module::ModuleParts;
 use crate::parameter::Parameter;
-use pellucid_tensor::{DType, Error, Result, Shape, Tensor, enable_grad, ops};
+use pellucid_tensor::{DType, Device, Error, Result, Shape, Tensor, enable_grad};
 use std::fmt;
 use std::sync::OnceLock;
 
@@ -56,6 +56,7 @@ pub(super) enum BufferRole {
 pub struct PlannedBuffer {
     shape: Shape,
     dtype: DType,
+    device: Device,
     location: ArenaSlot,
     recorded: bool,
     /// The tensor that [`pin`](Self::pin) returned; `None` for intermediate results, which cannot be pinned.
@@ -63,20 +64,22 @@ pub struct PlannedBuffer {
 }
 
 impl PlannedBuffer {
-    fn new(shape: &Shape, dtype: DType) -> PlannedBuffer {
+    fn new(shape: &Shape, dtype: DType, device: Device) -> PlannedBuffer {
         PlannedBuffer {
             shape: shape.clone(),
             dtype,
+            device,
             location: ArenaSlot::Planned,
             recorded: false,
             pinned: Some(OnceLock::new()),
         }
     }
 
-    fn scratch(bytes: usize) -> PlannedBuffer {
+    fn scratch(bytes: usize, device: Device) -> PlannedBuffer {
         PlannedBuffer {
             shape: Shape::from(bytes),
             dtype: DType::U8,
+            device,
             location: ArenaSlot::Planned,
             recorded: false,
             pinned: None,
@@ -91,6 +94,11 @@ impl PlannedBuffer {
     /// Returns the dtype of the elements.
     pub fn dtype(&self) -> DType {
         self.dtype
+    }
+
+    /// Returns the device of the buffer.
+    pub fn device(&self) -> Device {
+        self.device
     }
 
     /// Returns the size in bytes.
@@ -119,7 +127,7 @@ impl PlannedBuffer {
         if self.recorded {
             return Err(Error::invalid("pin", "the step has already been recorded; pin the buffer before recording"));
         }
-        let tensor = ops::zeros(&self.shape, self.dtype)?;
+        let tensor = zeros_on(self.device, &self.shape, self.dtype)?;
         Ok(pinned.get_or_init(|| tensor).clone())
     }
 
@@ -218,17 +226,18 @@ fn layer_buffers(
     let mut layers: Vec<LayerBuffers> = Vec::with_capacity(calls.len());
     for (i, (number, call)) in calls.iter().enumerate() {
         let TracedCall { row, input, tracked, dtype, .. } = call;
-        let output = PlannedBuffer::new(&row.output, *dtype);
+        let device = logits.device;
+        let output = PlannedBuffer::new(&row.output, *dtype, device);
         let scratch = (row.work.allocated_bytes as usize).saturating_sub(row.bytes);
         layers.push(LayerBuffers {
             name: format!("L{i}:{}", row.class),
             path: row.name.clone(),
             call: Some(*number),
             pre_activation: calls.get(i + 1).is_some_and(|(_, next)| next.is_activation).then(|| output.clone()),
-            input_gradient: tracked.then(|| PlannedBuffer::new(&input.shape, input.dtype)),
+            input_gradient: tracked.then(|| PlannedBuffer::new(&input.shape, input.dtype, device)),
             output,
             gradients: Vec::new(),
-            work: (scratch > 0).then(|| PlannedBuffer::scratch(scratch)),
+            work: (scratch > 0).then(|| PlannedBuffer::scratch(scratch, device)),
         });
     }
     let mut own = Vec::new();
@@ -237,7 +246,7 @@ fn layer_buffers(
             calls.len() == 1 && layer.path.is_empty()
                 || !layer.path.is_empty() && name.strip_prefix(&layer.path).is_some_and(|rest| rest.starts_with('.'))
         };
-        let buf = PlannedBuffer::new(parameter.shape(), parameter.dtype());
+        let buf = PlannedBuffer::new(parameter.shape(), parameter.dtype(), parameter.device());
         match layers.iter_mut().find(holds) {
             Some(layer) => layer.gradients.push((name, buf)),
             None => own.push((name, buf)),
@@ -301,14 +310,14 @@ impl StepPlan {
         // The first run builds lazy layers, which have no parameters and no names before.
         trace_calls(model, &mut run)?;
         let (logits, calls) = trace_calls(model, &mut run)?;
-        let (logits, dtype) = (logits.shape(), logits.dtype());
+        let (logits, dtype, device) = (logits.shape(), logits.dtype(), logits.device());
         let parts: &dyn ModuleParts = model;
         let named: Vec<(String, Parameter)> =
             parts.parameters().into_iter().filter(|(_, p)| p.requires_grad()).collect();
         let class = parts.modules().first().map_or("model", |(_, info)| info.class());
         let inputs = model.batch().named().into_iter().map(|(name, x)| (name, x.shape().clone(), x.dtype()));
         let inputs: Vec<_> = inputs.collect();
-        let logits_gradient = PlannedBuffer::new(logits, dtype);
+        let logits_gradient = PlannedBuffer::new(logits, dtype, device);
         Ok(StepPlan {
             input_shape: inputs.first().map_or(Shape::scalar(), |(_, shape, _)| shape.clone()),
             inputs,
@@ -316,6 +325,11 @@ impl StepPlan {
             loss: LossBuffers { logits_gradient, out_shape: Shape::scalar(), target: loss.target(logits, dtype)? },
             max_scratch,
         })
+    }
+
+    /// Returns the device of the step: that of the logits.
+    pub(super) fn device(&self) -> Device {
+        self.loss.logits_gradient.device
     }
 
     /// Returns the buffers of all parameter gradients, by name.

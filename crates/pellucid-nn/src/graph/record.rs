@@ -2,7 +2,7 @@
 //!
 //! A step is one closure. [`capture`] records it; on a device without capture the closure runs eagerly.
 
-use super::batch::{Batch, BoundModel, Model, ModelWithBatch, StepLoss};
+use super::batch::{Batch, BoundModel, Model, ModelWithBatch, StepLoss, placed_on, zeros_on};
 use super::buffer_tracker::BufferTracker;
 use super::coverage::{FrozenParameters, check_gradients};
 use super::gradients::GradientBindings;
@@ -27,7 +27,7 @@ type BeforeUpdate<'f> = Rc<dyn Fn(&[Parameter]) -> Result<()> + 'f>;
 /// Options for recording a step.
 #[derive(Clone)]
 pub struct StepOptions<'f> {
-    /// The stream of the launches. `None` means the device's default stream.
+    /// The stream of the launches. `None` means the default stream of the model's device.
     pub stream: Option<Stream>,
     /// The number k of launches whose gradients are accumulated, each weighted by 1/k, in the plan's buffers. The k-th
     /// launch updates the parameters with the mean over the k batches and zeroes the buffers. With 1, the default, each
@@ -157,7 +157,7 @@ pub(super) fn record_training<'f>(
                     bind_gradients() of the plan";
         return Err(Error::invalid(RECORD_TRAINING, help));
     }
-    let stream = stream.unwrap_or_default();
+    let stream = stream.unwrap_or_else(|| Stream::new(plan.device()));
     let (forward, tracker) =
         ForwardPass::new(RECORD_TRAINING, computation, plan)?.with_pins(plan).with_tracker(&stream);
     let outputs = forward.outputs();
@@ -199,7 +199,7 @@ pub(super) fn record_evaluation<'f>(
     plan: &StepPlan,
     stream: Option<Stream>,
 ) -> Result<RecordedStep<'f>> {
-    let stream = stream.unwrap_or_default();
+    let stream = stream.unwrap_or_else(|| Stream::new(plan.device()));
     let model: Rc<dyn ModuleParts + 'f> = computation.model.clone();
     let (forward, tracker) = ForwardPass::new("record_evaluation", computation, plan)?.with_tracker(&stream);
     let outputs = forward.outputs();
@@ -275,6 +275,8 @@ impl<'f> ForwardPass<'f> {
     fn new(op: &'static str, computation: StepComputation<'f>, plan: &StepPlan) -> Result<Self> {
         let StepComputation { model, loss, targets } = computation;
         plan.check(op, model.batch(), &targets)?;
+        let device = plan.device();
+        let targets = placed_on(device, &targets.detach())?;
         let parts: &dyn ModuleParts = &*model;
         parts.supports_capture()?;
         let planned = &plan.loss.logits_gradient;
@@ -283,14 +285,14 @@ impl<'f> ForwardPass<'f> {
             let help = "shape or dtype of the model's logits differs from that in the plan; make a plan of this model";
             return Err(Error::shapes(op, [made.shape(), planned.shape()], help));
         }
-        let logits = ops::zeros(planned.shape(), planned.dtype())?;
+        let logits = zeros_on(device, planned.shape(), planned.dtype())?;
         let (value, _) = trace_calls(parts, &mut || loss.value(&logits, &targets))?;
         if *value.shape() != plan.loss.out_shape {
             let help = "the loss of a training step must be a scalar; reduce the loss to its mean or sum";
             return Err(Error::shapes(op, [value.shape()], help));
         }
-        let outputs = StepOutputs { logits, loss: ops::zeros(value.shape(), value.dtype())? };
-        let computation = StepComputation { targets: targets.detach(), model, loss };
+        let outputs = StepOutputs { logits, loss: zeros_on(device, value.shape(), value.dtype())? };
+        let computation = StepComputation { targets, model, loss };
         let layers = plan.layers.iter().map(|layer| layer.call).collect();
         let pins = plan.layers.iter().map(|_| None).collect();
         Ok(ForwardPass { computation, pins, layers, logits_gradient: None, outputs, tracker: None })

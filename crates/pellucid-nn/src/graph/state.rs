@@ -3,7 +3,7 @@
 use crate::module::ModuleParts;
 use crate::optim::Optimizer;
 use crate::visit::ModulePart;
-use pellucid_tensor::{Error, Generator, Result, StorageId, Tensor};
+use pellucid_tensor::{Device, Error, Generator, Result, StorageId, Tensor};
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -71,6 +71,9 @@ pub(super) fn state_names(model: &dyn ModuleParts, optimizer: &dyn Optimizer) ->
         (name, tensor.clone())
     });
     let gradients = own.iter().filter_map(|(name, p)| Some((format!("gradient of {name}"), p.grad()?)));
-    let generator = ("generator".to_string(), Generator::default().state().clone());
-    gradients.chain(kept).chain([generator]).collect()
+    let generators = Generator::default().states().into_iter().map(|(device, state)| match device == Device::cpu() {
+        true => ("generator".to_string(), state),
+        false => (format!("generator of {device}"), state),
+    });
+    gradients.chain(kept).chain(generators).collect()
 }

@@ -1,6 +1,6 @@
 //! A recorded step with its buffers, and a trainer that records and launches such steps.
 
-use super::batch::{Batch, BatchTensors, BoundModel, Model, ModelWithBatch, StepLoss};
+use super::batch::{Batch, BatchTensors, BoundModel, Model, ModelWithBatch, StepLoss, zeros_on};
 use super::coverage::{FrozenParameters, fill_optimizer};
 use super::gradients::BoundGradients;
 use super::paths::{ModelPath, current_path, is_on_path};
@@ -71,7 +71,7 @@ impl<'f> TrainingStep<'f> {
             plan.adopt_gradients(other);
         }
         let (shape, dtype) = &plan.loss.target;
-        let targets = ops::zeros(shape, *dtype)?;
+        let targets = zeros_on(plan.device(), shape, *dtype)?;
         let parameters: Vec<Parameter> = parts.parameters().into_iter().map(|(_, p)| p).collect();
         let before: Vec<Option<Tensor>> = parameters.iter().map(|p| p.grad()).collect();
         let gradients = plan.bind(parts, optimizer.parameters())?;

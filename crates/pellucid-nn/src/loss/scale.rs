@@ -89,7 +89,7 @@ struct SavedState(Vec<(Tensor, Vec<u8>)>);
 impl SavedState {
     fn of(model: &(impl Layer + ?Sized)) -> Result<SavedState> {
         let state = state_of(model).into_iter().map(|(_, tensor)| tensor);
-        let all = state.chain([Generator::default().state().clone()]);
+        let all = state.chain(Generator::default().states().into_iter().map(|(_, state)| state));
         Ok(SavedState(all.map(|t| Ok((t.clone(), t.to_bytes()?))).collect::<Result<_>>()?))
     }
 }

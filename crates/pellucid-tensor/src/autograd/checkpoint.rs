@@ -52,7 +52,7 @@ pub fn checkpoint(
             let _precision = set_autocast(half);
             f(x)
         }),
-        random: ops::copy(Generator::default().state())?,
+        random: Generator::default().duplicate()?,
         leaves: inputs.iter().map(|t| InputRole::of(t)).collect(),
         inputs: vec![inputs.len()],
     };
@@ -85,8 +85,8 @@ impl InputRole {
 /// The operation Fₖ, whose inputs are those of f followed by the incoming gradients of F₀, F₁, ..
 struct Checkpoint {
     f: Arc<Function>,
-    /// The random generator's state before f ran for the first time.
-    random: Tensor,
+    /// The random generator before f ran for the first time.
+    random: Generator,
     leaves: Vec<InputRole>,
     /// The number of inputs of each of F₀, F₁, .. Fₖ.
     inputs: Vec<usize>,
@@ -160,7 +160,7 @@ impl Checkpoint {
 
     /// Runs [`evaluate`](Self::evaluate) with the random numbers of the forward pass.
     fn reevaluate(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
-        let generator = Generator::from_state(ops::copy(&self.random)?);
+        let generator = self.random.duplicate()?;
         let _scope = generator.scope();
         self.evaluate(self.level(), x)
     }

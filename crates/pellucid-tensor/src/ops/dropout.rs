@@ -1,8 +1,8 @@
 //! Dropout of elements or of whole channels.
 
 use super::formula::map;
-use crate::ops;
 use crate::ops::precision::{in_single, widened_dtype};
+use crate::ops::random::uniform_on;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Result, Shape, formula};
@@ -16,7 +16,7 @@ fn uniform_values(op: &'static str, x: &Tensor, shape: Shape, p: f64) -> Result<
         return Err(Error::dtypes(op, [x.dtype()], "takes floats; use to_dtype()"));
     }
     // Half precision has too few values between 0 and 1: a uniform bf16 value is one of 256.
-    ops::rand(shape, widened_dtype(&[x]).unwrap_or(x.dtype()))
+    uniform_on(x.device(), shape, widened_dtype(&[x]).unwrap_or(x.dtype()))
 }
 
 /// Returns the shape of a mask with one value for every channel of `[N, C, d..]`.

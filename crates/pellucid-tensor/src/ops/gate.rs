@@ -2,6 +2,7 @@
 
 use super::formula::map;
 use crate::ops;
+use crate::ops::random::uniform_on;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Result, formula};
@@ -38,7 +39,7 @@ pub fn rrelu(x: &Tensor, lower: f64, upper: f64) -> Result<Tensor> {
         let reason = format!("slopes must be finite and lower must not exceed upper, got {lower} to {upper}");
         return Err(Error::invalid("rrelu", reason));
     }
-    let u = ops::rand(x.shape(), x.dtype())?;
+    let u = uniform_on(x.device(), x.shape().clone(), x.dtype())?;
     leaky(x, &ops::add(&ops::mul(&u, upper - lower)?, lower)?)
 }
 

@@ -3,6 +3,7 @@
 use super::over_axes::{as_float, over_axes, row_formula};
 use super::precision::in_single;
 use crate::ops;
+use crate::ops::random::uniform_on;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Result};
@@ -51,7 +52,7 @@ pub fn gumbel_softmax(x: &Tensor, tau: f64, hard: bool, axis: isize) -> Result<T
     let at = x.shape().axis(op, axis)?;
     in_single!(op, [x] => gumbel_softmax(x, tau, hard, axis));
     // A sample of the Gumbel distribution is −ln(−ln u). u must not be 0, where the logarithm is −∞.
-    let u = ops::clamp(&ops::rand(x.shape(), x.dtype())?, 1e-7, 1.0)?;
+    let u = ops::clamp(&uniform_on(x.device(), x.shape().clone(), x.dtype())?, 1e-7, 1.0)?;
     let noise = ops::neg(&ops::log(&ops::neg(&ops::log(&u)?)?)?)?;
     let soft = softmax(&ops::div(&ops::add(x, &noise)?, tau)?, axis)?;
     if !hard {

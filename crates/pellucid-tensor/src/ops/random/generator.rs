@@ -1,9 +1,10 @@
-//! Random number generators whose state, a key and a counter, is on the device.
+//! Random number generators whose state, a key and a counter, is on the device that draws.
 //!
 //! The process has one seed. Every thread that draws without an explicit generator has a stream with its own key, so no
 //! two threads draw equal numbers and no draw waits for another thread. [`manual_seed`] changes the seed and increments
 //! its generation number. A thread compares that number before it draws, which costs one atomic load.
 
+use crate::device::Device;
 use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
@@ -12,31 +13,78 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// A stream of random numbers (Philox 4×32-10; Salmon et al. 2011), equal on every device and for every number of
 /// threads. Its state is an `i64 [2]` tensor, (key, counter). Every draw reads and advances it on the device, so a
 /// replayed step continues the stream. Clones share the stream.
+///
+/// Every device has a counter of its own, which starts at 0: draws on one device do not advance the stream on another.
 #[derive(Clone, Debug)]
 pub struct Generator {
+    /// The state on the CPU.
     state: Tensor,
+    /// The states on other devices that have drawn.
+    others: Arc<Mutex<Vec<(Device, Tensor)>>>,
 }
 
 impl Generator {
     /// Creates the stream with this key, at its start. A generator that is created inside a captured step restarts in
     /// every launch.
     pub fn new(seed: u64) -> Generator {
-        Generator { state: Tensor::from([seed as i64, 0]) }
+        Generator::from_states(Tensor::from([seed as i64, 0]), Vec::new())
     }
 
-    /// Creates a generator that continues at this state and advances it.
-    pub(crate) fn from_state(state: Tensor) -> Generator {
-        Generator { state }
+    /// Creates a generator that continues at these states, on the CPU and on other devices, and advances them.
+    fn from_states(state: Tensor, others: Vec<(Device, Tensor)>) -> Generator {
+        Generator { state, others: Arc::new(Mutex::new(others)) }
     }
 
-    /// Returns the state, (key, counter), as an `i64 [2]` tensor.
+    /// Returns a generator that continues at the present states of this one, without advancing them.
+    pub(crate) fn duplicate(&self) -> Result<Generator> {
+        let others =
+            self.lock().iter().map(|(device, state)| Ok((*device, ops::copy(state)?))).collect::<Result<_>>()?;
+        Ok(Generator::from_states(ops::copy(&self.state)?, others))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<(Device, Tensor)>> {
+        self.others.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the state on the CPU, (key, counter), as an `i64 [2]` tensor.
     pub fn state(&self) -> &Tensor {
         &self.state
+    }
+
+    /// Returns the state on a device, (key, counter), as an `i64 [2]` tensor there. The first call for a device copies the
+    /// key and starts the counter at 0.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn state_on(&self, device: Device) -> Result<Tensor> {
+        if device.is_cpu() {
+            return Ok(self.state.clone());
+        }
+        let mut others = self.lock();
+        if let Some((_, state)) = others.iter().find(|(other, _)| *other == device) {
+            return Ok(state.clone());
+        }
+        // The state is created in eager mode, so that it continues from launch to launch if a captured step draws first.
+        let state = engine::eager(|| ops::mul(&self.state, Tensor::from([1i64, 0]))?.to(device))?;
+        others.push((device, state.clone()));
+        Ok(state)
+    }
+
+    /// Returns the states on all devices that have drawn, and on the CPU, which is the first.
+    pub fn states(&self) -> Vec<(Device, Tensor)> {
+        let others = self.lock();
+        [(Device::cpu(), self.state.clone())].into_iter().chain(others.iter().cloned()).collect()
+    }
+
+    /// Restarts the stream with another key on all devices.
+    fn restart(&self, key: u64) -> Result<()> {
+        let start = Tensor::from([key as i64, 0]);
+        self.states().iter().try_for_each(|(_, state)| ops::copy_(state, &start))
     }
 
     /// Restarts the stream with another key.
@@ -45,7 +93,7 @@ impl Generator {
     /// While a step is captured.
     #[track_caller]
     pub fn reseed(&self, seed: u64) {
-        crate::panic::unwrap(ops::copy_(&self.state, &Tensor::from([seed as i64, 0])));
+        crate::panic::unwrap(self.restart(seed));
     }
 
     /// Returns a generator of another stream, at its start. The stream depends only on this generator's key and on
@@ -72,7 +120,7 @@ impl Generator {
     /// With [`Error::OutOfMemory`](crate::Error::OutOfMemory).
     #[track_caller]
     pub fn fork(&self, key: u64) -> Generator {
-        Generator { state: crate::panic::unwrap(fork_state(&self.state, key)) }
+        Generator::from_states(crate::panic::unwrap(fork_state(&self.state, key)), Vec::new())
     }
 
     /// Makes this the generator of the current thread until the guard is dropped. Operations without an explicit
@@ -212,7 +260,7 @@ impl ThreadGenerators {
             Some(own) => {
                 // The state is written in place because captured steps hold it. A recording only references it and must
                 // not write it.
-                let restart = || ops::copy_(own.generator.state(), &Tensor::from([key as i64, 0]));
+                let restart = || own.generator.restart(key);
                 let capturing = engine::mode() == engine::ExecutionMode::Capture;
                 // If another thread is using the state, the next draw tries again.
                 if (if capturing { engine::eager(restart) } else { restart() }).is_ok() {

@@ -21,15 +21,20 @@ fn draw(
     shape: Shape,
     dtype: DType,
     distribution: Distribution,
-    generator: &Generator,
+    (generator, device): (&Generator, Device),
 ) -> Result<Tensor> {
     if !dtype.is_float() {
         return Err(Error::dtypes(op, [dtype], "draws floats; randint() draws integers"));
     }
-    let out = Array::new(Device::cpu(), dtype, shape)?;
-    let state = generator.state();
+    let out = Array::new(device, dtype, shape)?;
+    let state = generator.state_on(device)?;
     engine::submit(&Kernel::Random(kernel::Random { distribution }), &[], &[state.array(), &out])?;
     Ok(Tensor::from(out))
+}
+
+/// Draws uniform values on [0, 1) on a device, from the thread's generator.
+pub(crate) fn uniform_on(device: Device, shape: Shape, dtype: DType) -> Result<Tensor> {
+    draw("rand", shape, dtype, Distribution::Uniform, (&Generator::default(), device))
 }
 
 /// Draws uniform values on [0, 1) from the thread's generator (see [`manual_seed`](crate::manual_seed)).
@@ -47,7 +52,7 @@ pub fn rand(shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
 /// [`Error::DTypeMismatch`] if `dtype` is not a float.
 #[operation]
 pub fn rand_with(shape: impl Into<Shape>, dtype: DType, generator: &Generator) -> Result<Tensor> {
-    draw("rand", shape.into(), dtype, Distribution::Uniform, generator)
+    draw("rand", shape.into(), dtype, Distribution::Uniform, (generator, Device::cpu()))
 }
 
 /// Draws standard normal values from the thread's generator (see [`manual_seed`](crate::manual_seed)).
@@ -65,7 +70,7 @@ pub fn randn(shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
 /// [`Error::DTypeMismatch`] if `dtype` is not a float.
 #[operation]
 pub fn randn_with(shape: impl Into<Shape>, dtype: DType, generator: &Generator) -> Result<Tensor> {
-    draw("randn", shape.into(), dtype, Distribution::Normal, generator)
+    draw("randn", shape.into(), dtype, Distribution::Normal, (generator, Device::cpu()))
 }
 
 /// Draws uniform integers (`i64`) on `low..high` from the thread's generator.
@@ -99,7 +104,10 @@ pub fn normal(mean: &Tensor, std: &Tensor) -> Result<Tensor> {
         true => std.clone(),
         false => check::nan_unless(&ops::ge(std, 0)?, std)?,
     };
-    ops::add(mean, &ops::mul(&std, &randn(&shape, mean.dtype().promote(std.dtype()))?)?)
+    let device = if mean.is_free() { std.device() } else { mean.device() };
+    let dtype = mean.dtype().promote(std.dtype());
+    let standard = draw("normal", shape, dtype, Distribution::Normal, (&Generator::default(), device))?;
+    ops::add(mean, &ops::mul(&std, &standard)?)
 }
 
 /// Draws 1 with probability p, else 0, for every element of p. The result has no gradient.
@@ -112,7 +120,7 @@ pub fn bernoulli(p: &Tensor) -> Result<Tensor> {
     check::in_range_without_nan("bernoulli", "probabilities", p, 0.0..=1.0)?;
     // Half precision has too few values between 0 and 1.
     let dtype = widened_dtype(&[p]).unwrap_or(p.dtype());
-    let u = draw("bernoulli", p.shape().clone(), dtype, Distribution::Uniform, &Generator::default())?;
+    let u = uniform_on(p.device(), p.shape().clone(), dtype)?;
     let drawn = ops::to_dtype(&ops::lt(&u, p.detach())?, p.dtype())?;
     if check::is_readable(p) {
         return Ok(drawn);
@@ -183,19 +191,14 @@ fn draw_classes(
         // Inverse transform sampling: the class whose interval of the cumulative sum contains a uniform value.
         let sums = ops::cumsum(weights, -1)?;
         let total = ops::narrow(&sums, -1, classes - 1, 1)?;
-        let u = draw(
-            op,
-            sums.shape().with_axis(sums.rank() - 1, samples),
-            weights.dtype(),
-            Distribution::Uniform,
-            &Generator::default(),
-        )?;
+        let shape = sums.shape().with_axis(sums.rank() - 1, samples);
+        let u = uniform_on(weights.device(), shape, weights.dtype())?;
         return ops::minimum(&ops::searchsorted(&sums, &ops::mul(&u, &total)?, true)?, classes as i64 - 1);
     }
     if samples > classes {
         return Err(Error::invalid(op, format!("cannot draw {samples} of {classes} classes without replacement")));
     }
-    let u = draw(op, weights.shape().clone(), weights.dtype(), Distribution::Uniform, &Generator::default())?;
+    let u = uniform_on(weights.device(), weights.shape().clone(), weights.dtype())?;
     // Ascending −ln u / w is descending ln w + G.
     let keys = ops::div(&ops::neg(&ops::log1p(&ops::neg(&u)?)?)?, weights)?;
     Ok(ops::topk(&keys, samples, -1, false)?.1)

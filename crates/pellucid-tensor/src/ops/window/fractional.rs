@@ -8,6 +8,7 @@ use crate::array::host_values;
 use crate::grad_mode::no_grad;
 use crate::ops;
 use crate::ops::formula::map;
+use crate::ops::random::uniform_on;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result, Shape, formula};
@@ -53,7 +54,8 @@ fn fractional_max(
     let samples = match samples {
         Some(samples) => samples,
         None => {
-            drawn = ops::rand([n, c, spatial], if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 })?;
+            let dtype = if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+            drawn = uniform_on(x.device(), [n, c, spatial].into(), dtype)?;
             &drawn
         }
     };
