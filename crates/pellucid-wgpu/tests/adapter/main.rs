@@ -17,3 +17,4 @@ mod randoms;
 mod reductions;
 mod rows;
 mod scans;
+mod timings;
