@@ -80,6 +80,11 @@ impl Backend for Wgpu {
         transfer::download(&self.gpu, operand::device_buffer("download", &self.gpu, from)?, offset, into)
     }
 
+    /// Returns true: a submission costs more than a small kernel.
+    fn is_deferred(&self) -> bool {
+        true
+    }
+
     fn synchronize(&self) -> Result<()> {
         self.gpu.wait()
     }

@@ -12,7 +12,7 @@ use crate::describe::{BufferRef, check_scalars, kernel_scalar};
 use crate::device::{Gpu, lock};
 use crate::operand::{DeviceOperands, UncheckedOperand, covers, device_buffer};
 use crate::status::CheckHistory;
-use pellucid_ir::backend::{Buffer, CompiledPlan, Storage};
+use pellucid_ir::backend::{Buffer, CompiledPlan, LaunchFailure, Storage};
 use pellucid_ir::plan::{Launch, Plan, SlotRole};
 use pellucid_ir::{Error, Result};
 use std::sync::{Arc, Mutex};
@@ -293,7 +293,14 @@ impl PlanGroup {
 }
 
 impl CompiledPlan for PreparedPlan {
-    fn launch(&self, slots: &[Arc<Storage>]) -> Result<()> {
+    fn launch(&self, slots: &[Arc<Storage>]) -> Result<(), LaunchFailure> {
+        self.run(slots).map_err(LaunchFailure::before_all)
+    }
+}
+
+impl PreparedPlan {
+    /// Submits all kernels of the plan. An error does not tell which of them have run.
+    fn run(&self, slots: &[Arc<Storage>]) -> Result<()> {
         let mut state = lock(&self.state);
         let buffers = self.slot_buffers(slots)?;
         let mut recorded = lock(&self.gpu.recorded);

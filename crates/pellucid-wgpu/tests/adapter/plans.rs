@@ -116,7 +116,7 @@ impl TestStep {
     }
 
     fn launch(&self) -> Result<(), Error> {
-        self.compiled.launch(&self.storages)
+        self.compiled.launch(&self.storages).map_err(|failed| failed.error)
     }
 
     fn output(&self, backend: &dyn Backend) -> Result<f32, Error> {
@@ -340,7 +340,7 @@ fn invalid_plans_and_launches_are_typed_errors() {
     let [x, y, small] = [40, 12, 8].map(|bytes| gpu.storage(bytes).unwrap());
     let launch = |slots: &[&Arc<Storage>]| {
         let slots: Vec<Arc<Storage>> = slots.iter().map(|&slot| slot.clone()).collect();
-        compiled.launch(&slots)
+        compiled.launch(&slots).map_err(|failed| failed.error)
     };
     assert!(matches!(launch(&[&x]), Err(Error::InvalidArgument { .. })), "a slot is missing");
     assert!(matches!(launch(&[&x, &y]), Err(Error::InvalidArgument { .. })), "an input has no memory");
