@@ -152,6 +152,31 @@ fn a_stored_gradient_does_not_keep_its_tensor_alive() {
 }
 
 #[test]
+fn ten_thousand_deferred_steps_use_constant_memory() {
+    let _turn = lock_statistics();
+    let (x, w) = (wave([8, 4]), wave([4, 2]).requires_grad_(true));
+    let step = |_| {
+        w.zero_grad();
+        x.matmul(&w).square().mean(..).backward();
+        let _off = no_grad();
+        w.copy_(&(&w - w.grad().unwrap() * 0.01));
+    };
+    lazy(|| {
+        (0..1000).for_each(step);
+        let (before, asked) = (in_use(), Device::cpu().memory_stats().system_allocations);
+        for _ in 0..9 {
+            (0..1000).for_each(step);
+            let after = (in_use(), Device::cpu().memory_stats().system_allocations);
+            assert!(
+                after.0 <= before + (1 << 14) && after.1 <= asked + 4,
+                "{after:?} instead of {:?}",
+                (before, asked)
+            );
+        }
+    });
+}
+
+#[test]
 fn lazy_training_uses_constant_memory() {
     let _turn = lock_statistics();
     let (x, w) = (wave([8, 4]), wave([4, 2]).requires_grad_(true));

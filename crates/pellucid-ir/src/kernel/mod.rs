@@ -131,6 +131,18 @@ macro_rules! with_family {
 }
 
 impl Kernel {
+    /// Calls `f` with every run-time parameter of the kernel's programs, in a fixed order.
+    pub fn each_param(&mut self, f: &mut dyn FnMut(&mut Scalar)) {
+        let (first, second) = match self {
+            Kernel::Map(map) => (&mut map.params, None),
+            Kernel::Row(row) => (&mut row.params, None),
+            Kernel::MatMul(matmul) => (&mut matmul.params, None),
+            Kernel::Reduce(reduce) => (&mut reduce.params, Some(&mut reduce.finish_params)),
+            _ => return,
+        };
+        first.iter_mut().chain(second.into_iter().flat_map(|params| params.iter_mut())).for_each(f);
+    }
+
     /// Returns the name of the family.
     #[inline]
     pub fn family(&self) -> &'static str {

@@ -116,7 +116,11 @@ fn fuse_pair(plan: &Plan, i: usize, j: usize) -> Result<FusedPair, FusionRefusal
     // An update reads and writes several times as many bytes as the product has; an update tile by tile in the
     // epilogue is no faster than a separate kernel.
     let updates = b.outputs.iter().any(|o| plan.role(o.slot) == SlotRole::State);
-    if updates && matches!(a.kernel, Kernel::MatMul(_)) && a.outputs.iter().all(|o| o.bytes() < CACHED) {
+    if updates
+        && !plan.is_launch_bound
+        && matches!(a.kernel, Kernel::MatMul(_))
+        && a.outputs.iter().all(|o| o.bytes() < CACHED)
+    {
         return Err(Some("the product is still in a cache when the update reads it"));
     }
     let (maker, reader) = align_spaces(maker, reader)?;

@@ -100,6 +100,9 @@ pub struct Plan {
     pub names: BTreeMap<Slot, String>,
     /// The offsets of the plan's own buffers, if the arena pass ran.
     pub arena: Option<Arena>,
+    /// True if a launch costs more than a pass over a value in memory, as on a GPU. Kernels are then also fused where the
+    /// fused kernel is no faster than both.
+    pub is_launch_bound: bool,
     /// A report of the changes that the passes made.
     pub report: PassReport,
 }

@@ -228,6 +228,7 @@ impl CompiledStep {
                 recorded.copy_first(slot, origins.len() - 1, bytes);
             }
         }
+        recorded.is_launch_bound = device.is_deferred();
         recorded.slots = storages.iter().map(|s| s.buffer().bytes()).collect();
         recorded.roles = origins.iter().map(SlotOrigin::role).collect();
         let is_written = written_slots(&recorded.launches, origins.len());

@@ -39,7 +39,7 @@ pub(super) fn run_kernels(
         }
     }
     let slots = storages.iter().map(|storage| storage.buffer().bytes()).collect();
-    let plan = Plan { slots, roles, launches, ..Plan::default() };
+    let plan = Plan { slots, roles, launches, is_launch_bound: device.is_deferred(), ..Plan::default() };
     let roles = plan.roles.clone();
     let outcome = run_plan(device, plan, &storages);
     for ((slot, storage), role) in storages.iter().enumerate().zip(roles) {
@@ -97,13 +97,13 @@ fn run_plan(device: Device, plan: Plan, storages: &[Arc<Storage>]) -> Result<(),
     if plan.launches.is_empty() {
         return Ok(());
     }
-    let plan = CachedPlan::find_or_compile(device, plan).map_err(RunFailure::before_all)?;
+    let (plan, compiled) = CachedPlan::find_or_compile(device, plan).map_err(RunFailure::before_all)?;
     let arena = plan.arena_bytes().map(|bytes| device.backend().storage(bytes)).transpose();
     let arena = arena.map_err(RunFailure::before_all)?;
     let slots: Vec<Arc<Storage>> = storages.iter().cloned().chain(arena).collect();
     let _guard = BorrowGuard::acquire(&read, &written);
     stats::count_launches(plan.launches());
-    plan.compiled().launch(&slots).map_err(|LaunchFailure { launch, error }| {
+    compiled.launch(&slots).map_err(|LaunchFailure { launch, error }| {
         let error = match plan.shape(launch) {
             Some(shape) => error.with_shape(shape),
             None => error,

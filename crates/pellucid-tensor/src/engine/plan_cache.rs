@@ -1,12 +1,14 @@
 //! Compiled plans of deferred kernels, found by their structure.
 //!
-//! A training loop defers the same kernels in every step. Its plan is optimized and compiled once.
+//! A training loop defers the same kernels in every step. Its plan is optimized and compiled once. Run-time parameters
+//! of kernels (`x * 0.1`) are not part of the structure: the passes run on a plan in which every parameter is replaced by
+//! its number. A plan with other values is compiled again, but not optimized again.
 
 use super::stats;
 use crate::device::Device;
 use pellucid_ir::backend::CompiledPlan;
-use pellucid_ir::plan::{Passes, Plan, SlotView};
-use pellucid_ir::{Result, Shape};
+use pellucid_ir::plan::{Launch, Passes, Plan, SlotView};
+use pellucid_ir::{Result, Scalar, Shape};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The maximal number of cached plans.
@@ -18,14 +20,17 @@ const MAX_KERNELS: usize = 32_768;
 pub(super) struct CachedPlan {
     device: Device,
     hash: u64,
-    /// The plan before all passes.
+    /// The plan before all passes, with numbered parameters.
     recorded: Plan,
+    /// The optimized plan, with numbered parameters.
+    plan: Plan,
     /// For each slot, the index of the last launch that writes it.
     last_writes: Vec<Option<usize>>,
     /// The shape of the largest output of each launch, for errors.
     shapes: Vec<Shape>,
     arena_bytes: Option<usize>,
-    compiled: Box<dyn CompiledPlan>,
+    /// The compiled plan, with the parameters that it was compiled for.
+    compiled: Mutex<(Vec<Scalar>, Arc<dyn CompiledPlan>)>,
 }
 
 /// The plans, in the order of their last use; the most recently used one is last.
@@ -36,7 +41,11 @@ impl CachedPlan {
     ///
     /// # Errors
     /// Those of the backend.
-    pub(super) fn find_or_compile(device: Device, recorded: Plan) -> Result<Arc<CachedPlan>> {
+    pub(super) fn find_or_compile(
+        device: Device,
+        mut recorded: Plan,
+    ) -> Result<(Arc<CachedPlan>, Arc<dyn CompiledPlan>)> {
+        let params = number_params(&mut recorded.launches);
         let hash = structure_hash(&recorded);
         let is_same = |plan: &Arc<CachedPlan>| {
             plan.hash == hash
@@ -48,21 +57,30 @@ impl CachedPlan {
         let mut plans = PLANS.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = plans.iter().rposition(is_same) {
             plans[at..].rotate_left(1);
-            return Ok(plans[plans.len() - 1].clone());
+            let plan = plans[plans.len() - 1].clone();
+            drop(plans);
+            let compiled = plan.compiled_for(params)?;
+            return Ok((plan, compiled));
         }
         // Another thread may compile the same plan at the same time; both forms are valid.
         drop(plans);
-        let plan = Arc::new(CachedPlan::compile(device, hash, recorded)?);
+        let (plan, compiled) = CachedPlan::compile(device, hash, recorded, params)?;
+        let plan = Arc::new(plan);
         let mut plans = PLANS.lock().unwrap_or_else(PoisonError::into_inner);
         plans.push(plan.clone());
         let kernels = |plans: &[Arc<CachedPlan>]| plans.iter().map(|p| p.recorded.launches.len()).sum::<usize>();
         while plans.len() > MAX_PLANS || plans.len() > 1 && kernels(&plans) > MAX_KERNELS {
             plans.remove(0);
         }
-        Ok(plan)
+        Ok((plan, compiled))
     }
 
-    fn compile(device: Device, hash: u64, recorded: Plan) -> Result<CachedPlan> {
+    fn compile(
+        device: Device,
+        hash: u64,
+        recorded: Plan,
+        params: Vec<Scalar>,
+    ) -> Result<(CachedPlan, Arc<dyn CompiledPlan>)> {
         // Constants are folded for later launches of the same values; a deferred plan has new values in every run.
         let plan = recorded.clone().after(Passes::all().without("constants")?);
         let mut last_writes = vec![None; plan.slots.len()];
@@ -72,14 +90,20 @@ impl CachedPlan {
         let largest =
             |outputs: &[SlotView]| outputs.iter().max_by_key(|out| out.bytes()).map(|o| o.layout.shape().clone());
         let shapes = plan.launches.iter().map(|launch| largest(&launch.outputs).unwrap_or_default()).collect();
-        let compiled = super::prepare(device, &plan)?;
-        stats::count_plan(plan.launches.len());
+        let compiled = compile_with(device, &plan, &params)?;
         let arena_bytes = plan.arena.as_ref().map(|arena| arena.bytes);
-        Ok(CachedPlan { device, hash, recorded, last_writes, shapes, arena_bytes, compiled })
+        let cached = Mutex::new((params, compiled.clone()));
+        Ok((CachedPlan { device, hash, recorded, plan, last_writes, shapes, arena_bytes, compiled: cached }, compiled))
     }
 
-    pub(super) fn compiled(&self) -> &dyn CompiledPlan {
-        &*self.compiled
+    /// Returns the compiled plan for these parameters.
+    fn compiled_for(&self, params: Vec<Scalar>) -> Result<Arc<dyn CompiledPlan>> {
+        let mut last = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
+        if !last.0.iter().map(bits).eq(params.iter().map(bits)) {
+            let compiled = compile_with(self.device, &self.plan, &params)?;
+            *last = (params, compiled);
+        }
+        Ok(last.1.clone())
     }
 
     /// Returns the number of launches of one run.
@@ -100,6 +124,46 @@ impl CachedPlan {
     /// Returns whether the values of a slot are complete after the launches before `launch`.
     pub(super) fn is_complete(&self, slot: usize, launch: usize) -> bool {
         self.last_writes[slot].is_some_and(|last| last < launch)
+    }
+}
+
+/// Replaces every parameter by its number in the list of all parameters, and returns their values. Booleans stay.
+fn number_params(launches: &mut [Launch]) -> Vec<Scalar> {
+    let mut values = Vec::new();
+    for launch in launches {
+        launch.kernel.each_param(&mut |param| {
+            let number = values.len();
+            values.push(*param);
+            match param {
+                Scalar::Float(value) => *value = number as f64,
+                Scalar::Int(value) => *value = number as i64,
+                Scalar::Bool(_) => {}
+            }
+        });
+    }
+    values
+}
+
+/// Compiles a plan with numbered parameters for these values.
+fn compile_with(device: Device, plan: &Plan, params: &[Scalar]) -> Result<Arc<dyn CompiledPlan>> {
+    let mut plan = plan.clone();
+    for launch in &mut plan.launches {
+        launch.kernel.each_param(&mut |param| match *param {
+            Scalar::Float(number) => *param = params[number as usize],
+            Scalar::Int(number) => *param = params[number as usize],
+            Scalar::Bool(_) => {}
+        });
+    }
+    stats::count_plan(plan.launches.len());
+    Ok(super::prepare(device, &plan)?.into())
+}
+
+/// Returns the bits of a parameter, by which also NaN equals itself.
+fn bits(value: &Scalar) -> (u8, u64) {
+    match *value {
+        Scalar::Bool(value) => (0, u64::from(value)),
+        Scalar::Int(value) => (1, value as u64),
+        Scalar::Float(value) => (2, value.to_bits()),
     }
 }
 

@@ -11,7 +11,7 @@ pub struct DeferredStats {
     pub kernels: u64,
     /// Number of launches that ran.
     pub launches: u64,
-    /// Number of plans that were optimized and compiled, because no cached one had their structure.
+    /// Number of plans that were compiled, because no cached one had their structure and run-time parameters.
     pub compiled_plans: u64,
     /// Number of launches of the compiled plans.
     pub compiled_launches: u64,

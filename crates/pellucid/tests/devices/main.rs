@@ -3,8 +3,10 @@
 #[path = "../../examples/toy_backend/backend.rs"]
 mod backend;
 mod indexing;
+mod launches;
 mod modules;
 mod rules;
+mod training;
 
 use pellucid::prelude::*;
 use std::sync::Once;

@@ -50,6 +50,12 @@ fn a_list_of_the_same_structure_is_compiled_once() {
     assert_eq!((first.compiled_plans, second.compiled_plans), (1, 0));
     assert_eq!(first.launches, second.launches);
     assert_eq!(bits(&[a]), bits(&[b]));
+    // Run-time parameters may change, also to NaN, which differs from itself.
+    let scaled = |factor: f32| work_of(|| lazy(|| (&x * factor).exp() + (&x - factor).sum(..)));
+    for factor in [2.0, 3.0, f32::NAN, f32::NAN, -1.0] {
+        assert_eq!(bits(&[scaled(factor).1]), bits(&[(&x * factor).exp() + (&x - factor).sum(..)]), "{factor}");
+    }
+    assert_eq!(scaled(-1.0).0.compiled_plans, 0);
     // Another shape is another structure.
     let y = wave([3, 7]);
     assert_eq!(work_of(|| lazy(|| (chain(&y) * y.sum(..)).sum([0]))).0.compiled_plans, 1);
