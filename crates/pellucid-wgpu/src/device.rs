@@ -103,8 +103,8 @@ impl Gpu {
             name: name.clone(),
             device,
             queue,
-            // Sizes are multiples of a word.
-            pool: Mutex::new(BufferPool::new(usize::try_from(largest).unwrap_or(usize::MAX) & !3)),
+            // Sizes are multiples of four words, which shaders read at once.
+            pool: Mutex::new(BufferPool::new(usize::try_from(largest).unwrap_or(usize::MAX) & !15)),
             limits,
             fused: OnceLock::new(),
             pipelines: Mutex::default(),
@@ -214,7 +214,7 @@ impl Gpu {
             binding: binding as u32,
             visibility: wgpu::ShaderStages::COMPUTE,
             ty: wgpu::BindingType::Buffer {
-                ty: wgpu::BufferBindingType::Storage { read_only: *usage == BindingUse::Read },
+                ty: wgpu::BufferBindingType::Storage { read_only: usage.is_read_only() },
                 has_dynamic_offset: false,
                 min_binding_size: None,
             },

@@ -9,7 +9,7 @@ use pellucid_ir::{DType, Error, Layout, Result, Shape};
 use std::sync::Arc;
 
 /// A checked operand of a kernel.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct DeviceArray<'a> {
     /// The buffer of the graphics API.
     pub(crate) buffer: &'a wgpu::Buffer,
@@ -131,6 +131,17 @@ impl<'a> Bindings<'a> {
         inputs: &[DeviceArray<'a>],
         outputs: &[DeviceArray<'a>],
     ) -> Bindings<'a> {
+        Bindings::with_vectors(shader, inputs, outputs, |_| false)
+    }
+
+    /// Adds the buffers of the operands to a shader. A buffer is read four words at once if `is_vector` is true for
+    /// every input in it.
+    pub(crate) fn with_vectors(
+        shader: &mut ShaderBuilder,
+        inputs: &[DeviceArray<'a>],
+        outputs: &[DeviceArray<'a>],
+        is_vector: impl Fn(usize) -> bool,
+    ) -> Bindings<'a> {
         let mut bindings = Bindings::default();
         for array in inputs.iter().chain(outputs) {
             let binding = match bindings.buffers.iter().position(|&buffer| buffer == array.buffer) {
@@ -138,7 +149,9 @@ impl<'a> Bindings<'a> {
                 None => {
                     let written: Vec<DType> =
                         outputs.iter().filter(|o| o.buffer == array.buffer).map(|o| o.dtype).collect();
+                    let mut readers = (0..inputs.len()).filter(|&k| inputs[k].buffer == array.buffer);
                     let usage = match &written[..] {
+                        [] if readers.all(&is_vector) => BindingUse::ReadVectors,
                         [] => BindingUse::Read,
                         dtypes if dtypes.iter().any(|d| d.size() < 4) => BindingUse::Atomic,
                         _ => BindingUse::Write,

@@ -1,5 +1,6 @@
 //! The kernel families that this backend implements, one file each. All other kernels are [`Support::Fallback`].
 
+mod conv;
 mod copy;
 mod gather;
 mod map;
@@ -9,6 +10,7 @@ mod random;
 mod reduce;
 mod row;
 mod scan;
+mod tile;
 
 use crate::device::Gpu;
 use crate::operand::DeviceOperands;
@@ -40,6 +42,7 @@ fn implementation(kernel: &Kernel) -> Option<&dyn GpuFamily> {
         Kernel::Reduce(reduce) => Some(reduce),
         Kernel::Row(row) => Some(row),
         Kernel::MatMul(matmul) => Some(matmul),
+        Kernel::Conv(conv) => Some(conv),
         Kernel::Gather(gather) => Some(gather),
         Kernel::Pool(pool) => Some(pool),
         Kernel::Scan(scan) => Some(scan),
@@ -47,7 +50,6 @@ fn implementation(kernel: &Kernel) -> Option<&dyn GpuFamily> {
         Kernel::Copy => Some(&CopyValues),
         Kernel::Scatter(_)
         | Kernel::Sort(_)
-        | Kernel::Conv(_)
         | Kernel::Attention(_)
         | Kernel::Recurrent(_)
         | Kernel::Factorization(_) => None,

@@ -1,0 +1,19 @@
+//! Products in tiles: the mechanism of [`MatMul`](pellucid_ir::kernel::MatMul), convolutions, attention and recurrent
+//! layers.
+//!
+//! A workgroup of 64 invocations computes a tile of the product; each invocation computes blocks of 4 × 4 elements in
+//! registers. Tiles of both factors pass through shared memory. A factor is an array whose positions are sums of a part
+//! of the index and a part of k, so the windows of a convolution are loaded from the image itself.
+//!
+//! | file | contents |
+//! | --- | --- |
+//! | `array` | [`TiledArray`]: an operand, its positions, and loads of blocks of 4 × 4 elements |
+//! | `registers` | [`SharedTile`], [`RegisterTile`] and the multiplication of tiles |
+//! | `product` | [`TiledProduct`]: the choice of tiles, the division of k, the epilogue |
+
+mod array;
+mod product;
+mod registers;
+
+pub(super) use array::{Coordinate, Digit, TiledArray};
+pub(super) use product::TiledProduct;
