@@ -1,5 +1,6 @@
 //! The kernel families that this backend implements, one file each. All other kernels are [`Support::Fallback`].
 
+mod attention;
 mod conv;
 mod copy;
 mod gather;
@@ -43,16 +44,13 @@ fn implementation(kernel: &Kernel) -> Option<&dyn GpuFamily> {
         Kernel::Row(row) => Some(row),
         Kernel::MatMul(matmul) => Some(matmul),
         Kernel::Conv(conv) => Some(conv),
+        Kernel::Attention(attention) => Some(attention),
         Kernel::Gather(gather) => Some(gather),
         Kernel::Pool(pool) => Some(pool),
         Kernel::Scan(scan) => Some(scan),
         Kernel::Random(random) => Some(random),
         Kernel::Copy => Some(&CopyValues),
-        Kernel::Scatter(_)
-        | Kernel::Sort(_)
-        | Kernel::Attention(_)
-        | Kernel::Recurrent(_)
-        | Kernel::Factorization(_) => None,
+        Kernel::Scatter(_) | Kernel::Sort(_) | Kernel::Recurrent(_) | Kernel::Factorization(_) => None,
     }
 }
 

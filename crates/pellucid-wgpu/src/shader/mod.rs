@@ -5,10 +5,12 @@
 //! | this file | [`ShaderBuilder`]: bindings, parameters and body of one compute shader; the library of functions |
 //! | `library.wgsl` | functions on f32, 32-bit and 64-bit integers and half precision |
 //! | `translate` | scalar functions, translated from the Rust text of the CPU |
+//! | `float` | the arithmetic of a float type as text |
 //! | `access` | loads and stores of packed elements; positions from flat indices |
 //! | `program` | the instructions of a program as WGSL expressions |
 
 pub(crate) mod access;
+pub(crate) mod float;
 pub(crate) mod program;
 pub(crate) mod translate;
 

@@ -6,6 +6,7 @@
 #![allow(clippy::print_stdout)]
 
 mod accuracy;
+mod attentions;
 mod convs;
 mod copies;
 mod devices;

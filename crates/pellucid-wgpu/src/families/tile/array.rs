@@ -3,7 +3,7 @@
 use crate::operand::DeviceArray;
 use crate::shader::ShaderBuilder;
 use crate::shader::access;
-use crate::shader::program::type_text;
+use crate::shader::program::{parameter_text, type_text};
 use pellucid_ir::Compute;
 
 /// The words of the parameters of a dispatch.
@@ -22,6 +22,17 @@ impl ParameterWords {
     pub(crate) fn push(&mut self, value: isize) -> String {
         self.words.push(value as u32);
         format!("params[{}]", self.words.len() - 1)
+    }
+
+    /// Adds a number of a float type and returns the text that reads it.
+    pub(crate) fn push_float(&mut self, compute: Compute, value: f64) -> String {
+        let at = self.words.len();
+        let bits = value.to_bits();
+        match compute {
+            Compute::F64 => self.words.extend([bits as u32, (bits >> 32) as u32]),
+            _ => self.words.push((value as f32).to_bits()),
+        }
+        parameter_text(compute, at)
     }
 
     /// Adds a length and returns the text that reads it.

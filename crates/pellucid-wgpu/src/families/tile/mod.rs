@@ -15,5 +15,6 @@ mod array;
 mod product;
 mod registers;
 
-pub(super) use array::{Coordinate, Digit, TiledArray};
+pub(super) use array::{ArrayText, Coordinate, Digit, FactorSide, ParameterWords, TiledArray, quad_type};
 pub(super) use product::TiledProduct;
+pub(super) use registers::{FactorLoader, RegisterTile, SharedTile, declare_shared};

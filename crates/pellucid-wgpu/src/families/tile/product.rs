@@ -1,7 +1,7 @@
 //! [`TiledProduct`]: batched products of two factors with an epilogue.
 
-use super::array::{ArrayText, FactorSide, ParameterWords, TiledArray};
-use super::registers::{FactorLoader, RegisterTile, SharedTile};
+use super::array::{ArrayText, ParameterWords, TiledArray};
+use super::registers::{RegisterTile, SharedTile};
 use crate::buffer::DeviceMemory;
 use crate::device::Gpu;
 use crate::operand::{Bindings, DeviceArray};
@@ -107,31 +107,6 @@ impl<'a> ProductShader<'a> {
             self.arrays.push(array.declare(&mut self.parameters, binding, base));
         }
     }
-
-    /// Adds the lines that add the products of columns of A and rows of B with k in `range` to the sums. `first` are the
-    /// first row and the first column of the tile, `limits` the numbers of rows and columns.
-    pub(crate) fn accumulate(
-        &mut self,
-        plan: &ProductPlan,
-        [a, b]: [usize; 2],
-        tiles: (&SharedTile, &SharedTile),
-        (first, limits): ([&str; 2], [&str; 2]),
-        range: (&str, &str),
-    ) {
-        let shader = &mut self.shader;
-        let left = FactorLoader::new(shader, FactorSide::Left, &self.arrays[a], tiles.0, (first[0], limits[0]));
-        let right = FactorLoader::new(shader, FactorSide::Right, &self.arrays[b], tiles.1, (first[1], limits[1]));
-        shader.line(format!("for (var depth = {}; depth < {}; depth = depth + {}u) {{", range.0, range.1, plan.depth));
-        left.load(shader, "depth", range.1);
-        right.load(shader, "depth", range.1);
-        // All invocations have read the previous tiles.
-        shader.line("workgroupBarrier();");
-        left.store(shader);
-        right.store(shader);
-        shader.line("workgroupBarrier();");
-        plan.tile.multiply(shader, "sum", tiles);
-        shader.line("}");
-    }
 }
 
 impl<'a> TiledProduct<'a, '_> {
@@ -194,7 +169,8 @@ impl<'a> TiledProduct<'a, '_> {
         };
         text.declare_arrays(&self.batch, [inputs, outputs], "matrix");
         let place = (["first_row", "first_column"], [&*rows, &*columns]);
-        text.accumulate(plan, [0, 1], (&a, &b), place, ("first_k", "end_k"));
+        let factors = ([&text.arrays[0], &text.arrays[1]], [&a, &b]);
+        plan.tile.accumulate(&mut text.shader, "sum", factors, place, ("first_k", "end_k"));
         let scratch = partial.map(|_| text.shader.binding(BindingUse::Write));
         let uniforms_at = text.parameters.words.len();
         if let (None, Some((program, params))) = (partial, self.epilogue) {

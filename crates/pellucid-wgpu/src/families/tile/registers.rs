@@ -14,11 +14,19 @@ use pellucid_ir::Compute;
 #[derive(Clone, Debug)]
 pub(crate) struct SharedTile {
     name: String,
+    /// The array that contains the tile, and its first quad there.
+    memory: (String, usize),
     compute: Compute,
     /// The number of quads for each k.
     quads: usize,
     /// The number of values of k.
-    depth: usize,
+    pub(crate) depth: usize,
+}
+
+/// Declares shared memory of `elements` elements. Tiles that are not in use together may share it.
+pub(crate) fn declare_shared(shader: &mut ShaderBuilder, name: &str, compute: Compute, elements: usize) {
+    let declaration = format!("var<workgroup> {name}: array<{}, {}>;\n", quad_type(compute), elements / 4);
+    shader.globals.push_str(&declaration);
 }
 
 impl SharedTile {
@@ -29,20 +37,28 @@ impl SharedTile {
         compute: Compute,
         (width, depth): (usize, usize),
     ) -> SharedTile {
-        let tile = SharedTile { name: name.into(), compute, quads: width / 4, depth };
-        let declaration = format!("var<workgroup> {name}: array<{}, {}>;\n", quad_type(compute), tile.quads * depth);
-        shader.globals.push_str(&declaration);
-        tile
+        declare_shared(shader, name, compute, width * depth);
+        SharedTile::within(name, (name, 0), compute, (width, depth))
+    }
+
+    /// Creates a tile from element `memory.1` of the shared memory `memory.0` on.
+    pub(crate) fn within(
+        name: &str,
+        memory: (&str, usize),
+        compute: Compute,
+        (width, depth): (usize, usize),
+    ) -> SharedTile {
+        let memory = (memory.0.to_string(), memory.1 / 4);
+        SharedTile { name: name.into(), memory, compute, quads: width / 4, depth }
     }
 
     /// Returns the expression of quad `quad` of k.
     pub(crate) fn quad(&self, k: &str, quad: &str) -> String {
         let mask = self.quads.min(8) - 1;
         let step = (32 / self.depth).max(1);
-        match mask {
-            0 => format!("{}[{k}]", self.name),
-            _ => format!("{}[({k}) * {}u + (({quad}) ^ (((({k}) >> 2u) * {step}u) & {mask}u))]", self.name, self.quads),
-        }
+        let (memory, first) = &self.memory;
+        let swizzled = format!("(({quad}) ^ (((({k}) >> 2u) * {step}u) & {mask}u))");
+        format!("{memory}[{first}u + ({k}) * {}u + {swizzled}]", self.quads)
     }
 
     /// Returns the number of blocks of 4 × 4 elements.
@@ -186,19 +202,52 @@ impl RegisterTile {
         }
     }
 
-    /// Adds the lines that add the product of two tiles to the sums, in the order of k.
-    pub(crate) fn multiply(&self, shader: &mut ShaderBuilder, name: &str, (a, b): (&SharedTile, &SharedTile)) {
+    /// Adds the lines that add the products of a left and a right factor with k in `range` to the sums `name`. `first`
+    /// are the first row and the first column of the tile, `limits` the numbers of rows and columns.
+    pub(crate) fn accumulate(
+        &self,
+        shader: &mut ShaderBuilder,
+        name: &str,
+        (factors, tiles): ([&ArrayText; 2], [&SharedTile; 2]),
+        (first, limits): ([&str; 2], [&str; 2]),
+        range: (&str, &str),
+    ) {
+        let left = FactorLoader::new(shader, FactorSide::Left, factors[0], tiles[0], (first[0], limits[0]));
+        let right = FactorLoader::new(shader, FactorSide::Right, factors[1], tiles[1], (first[1], limits[1]));
+        let step = tiles[1].depth;
+        shader.line(format!("for (var depth = {}; depth < {}; depth = depth + {step}u) {{", range.0, range.1));
+        left.load(shader, "depth", range.1);
+        right.load(shader, "depth", range.1);
+        // All invocations have read the previous tiles.
+        shader.line("workgroupBarrier();");
+        left.store(shader);
+        right.store(shader);
+        shader.line("workgroupBarrier();");
+        self.multiply(shader, name, (tiles[0], "0u"), tiles[1]);
+        shader.line("}");
+    }
+
+    /// Adds the lines that add the product of two tiles to the sums, in the order of k. The left tile is read from k
+    /// index `first` on.
+    pub(crate) fn multiply(
+        &self,
+        shader: &mut ShaderBuilder,
+        name: &str,
+        (a, first): (&SharedTile, &str),
+        b: &SharedTile,
+    ) {
         let block = |side: usize, q: usize| {
             let own = if side == 0 { "own_row" } else { "own_column" };
             format!("{own} + {}u", q * self.grid[side])
         };
         let quads = |shader: &mut ShaderBuilder, k: &str| {
-            let a: Vec<String> = (0..self.quads[0]).map(|q| shader.define(a.quad(k, &block(0, q)))).collect();
+            let a: Vec<String> =
+                (0..self.quads[0]).map(|q| shader.define(a.quad(&format!("{k} + {first}"), &block(0, q)))).collect();
             let b: Vec<String> = (0..self.quads[1]).map(|q| shader.define(b.quad(k, &block(1, q)))).collect();
             (a, b)
         };
         if !self.is_unrolled() {
-            shader.line(format!("for (var k = 0u; k < {}u; k = k + 1u) {{", a.depth));
+            shader.line(format!("for (var k = 0u; k < {}u; k = k + 1u) {{", b.depth));
             let (left, right) = quads(shader, "k");
             // Values are indexed at run time through variables.
             left.iter().enumerate().for_each(|(p, a)| shader.line(format!("var own_a{p} = {a};")));
@@ -221,7 +270,7 @@ impl RegisterTile {
             shader.line("}");
             return;
         }
-        shader.line(format!("for (var k = 0u; k < {}u; k = k + 4u) {{", a.depth));
+        shader.line(format!("for (var k = 0u; k < {}u; k = k + 4u) {{", b.depth));
         let ty = quad_type(self.compute);
         for kk in 0..4 {
             let (a, b) = quads(shader, &format!("k + {kk}u"));
@@ -237,6 +286,31 @@ impl RegisterTile {
         shader.line("}");
     }
 
+    /// Adds the lines that multiply every row of the sums `name` with an element of the array `factors`. Every invocation
+    /// has four rows.
+    pub(crate) fn scale_rows(&self, shader: &mut ShaderBuilder, name: &str, factors: &str) {
+        if self.is_unrolled() {
+            for k in 0..self.count() {
+                shader.line(format!("{name}{k} = {name}{k} * {factors}[{}];", k / self.quads[1]));
+            }
+            return;
+        }
+        shader.line(format!("for (var r = 0u; r < {}u; r = r + 1u) {{", self.count()));
+        shader.line("for (var j = 0u; j < 4u; j = j + 1u) {");
+        shader.line(format!("{name}[r][j] = d_mul({name}[r][j], {factors}[r / {}u]);", self.quads[1]));
+        shader.line("}");
+        shader.line("}");
+    }
+
+    /// Returns the sums `name` as the text of one array.
+    pub(crate) fn as_array(&self, name: &str) -> String {
+        let all: Vec<String> = match self.is_unrolled() {
+            true => (0..self.count()).map(|k| format!("{name}{k}")).collect(),
+            false => (0..self.count()).map(|k| format!("{name}[{k}]")).collect(),
+        };
+        format!("array<{}, {}>({})", quad_type(self.compute), self.count(), all.join(", "))
+    }
+
     /// Adds a loop over the quads of the sums `name` at run time. `lines` receives a quad variable, its row in the tile
     /// and its first column in the tile.
     ///
@@ -247,13 +321,8 @@ impl RegisterTile {
         name: &str,
         lines: impl FnOnce(&mut ShaderBuilder, &str, &str, &str),
     ) {
-        let (ty, count) = (quad_type(self.compute), self.count());
-        let all = match self.is_unrolled() {
-            true => (0..count).map(|k| format!("{name}{k}")).collect::<Vec<_>>().join(", "),
-            false => (0..count).map(|k| format!("{name}[{k}]")).collect::<Vec<_>>().join(", "),
-        };
-        shader.line(format!("var {name}_copy = array<{ty}, {count}>({all});"));
-        shader.line(format!("for (var q = 0u; q < {count}u; q = q + 1u) {{"));
+        shader.line(format!("var {name}_copy = {};", self.as_array(name)));
+        shader.line(format!("for (var q = 0u; q < {}u; q = q + 1u) {{", self.count()));
         shader.line(format!("var quad = {name}_copy[q];"));
         let [rows, columns] = self.grid;
         let width = self.quads[1];
