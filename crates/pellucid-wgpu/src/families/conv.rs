@@ -12,11 +12,10 @@
 
 use super::GpuFamily;
 use super::tile::{Coordinate, Digit, TiledArray, TiledProduct};
-use crate::device::Gpu;
+use crate::describe::DispatchList;
 use crate::operand::{DeviceArray, DeviceOperands};
 use pellucid_ir::kernel::{Conv, ConvPart};
 use pellucid_ir::{DType, Error, Result};
-use std::sync::Arc;
 
 /// The largest coordinate. Shaders compute coordinates modulo 2³².
 const MAX_COORDINATE: usize = i32::MAX as usize / 2;
@@ -62,7 +61,7 @@ impl GpuFamily for Conv {
         Err(Error::invalid("conv", reason))
     }
 
-    fn run(&self, gpu: &Arc<Gpu>, operands: &DeviceOperands<'_>) -> Result<()> {
+    fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         let [x, w, y] = sorted(self.part, operands);
         let (channels, outputs, images) = (w.shape()[1], w.shape()[0] / self.groups, x.shape()[0]);
         let [x_size, taps, y_size] = [&x, &w, &y].map(|array| array.shape()[2..].iter().product::<usize>());
@@ -126,7 +125,7 @@ impl GpuFamily for Conv {
             outputs: vec![result],
             epilogue: None,
         };
-        product.run(gpu)
+        product.describe(list)
     }
 }
 

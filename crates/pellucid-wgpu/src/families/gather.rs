@@ -1,19 +1,16 @@
 //! `Gather`: elements selected by integer indices.
 //!
-//! A first dispatch finds the first index out of bounds, and its result is read back before any element is written.
-//! This family is therefore the only one that waits for the device. A second dispatch copies one element in each
-//! invocation.
+//! The first dispatches check the indices. The last one copies one element in each invocation.
 
 use super::GpuFamily;
+use super::bounds::check_bounds;
 use super::copy::same_size_integer;
-use crate::buffer::DeviceMemory;
-use crate::device::Gpu;
+use crate::describe::DispatchList;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands};
 use crate::shader::access::{self, MergedAxes, position_lines};
-use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
+use crate::shader::{ShaderBuilder, WORKGROUP};
 use pellucid_ir::kernel::{Gather, Index};
-use pellucid_ir::{Compute, DType, Error, Result};
-use std::sync::Arc;
+use pellucid_ir::{DType, Error, Result};
 
 impl GpuFamily for Gather {
     fn is_supported(&self) -> bool {
@@ -45,15 +42,15 @@ impl GpuFamily for Gather {
         Ok(())
     }
 
-    fn run(&self, gpu: &Arc<Gpu>, operands: &DeviceOperands<'_>) -> Result<()> {
+    fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         let (x, indices, y) = (&operands.inputs[0], &operands.inputs[1..], &operands.outputs[0]);
         for (index, &axis) in indices.iter().zip(indexed_axes(&self.index)) {
-            check_bounds(gpu, index, axis, x.shape()[axis])?;
+            check_bounds(list, "gather", index, axis, x.shape()[axis])?;
         }
         if y.shape().size() == 0 {
             return Ok(());
         }
-        gather(gpu, &self.index, x, indices, y)
+        gather(list, &self.index, x, indices, y)
     }
 }
 
@@ -65,63 +62,9 @@ fn indexed_axes(index: &Index) -> &[usize] {
     }
 }
 
-/// Returns an error if an index is not in `-len..len`. Waits for the device.
-fn check_bounds(gpu: &Arc<Gpu>, index: &DeviceArray<'_>, axis: usize, len: usize) -> Result<()> {
-    let count = index.shape().size();
-    if count == 0 {
-        return Ok(());
-    }
-    let strides = index.broadcast_strides(index.shape());
-    let space = MergedAxes::new(index.shape(), &[strides]);
-    let mut shader = ShaderBuilder::default();
-    let bindings = Bindings::new(&mut shader, std::slice::from_ref(index), &[]);
-    let found = shader.binding(BindingUse::Atomic);
-    let mut parameters = vec![count as u32, 0, len as u32, index.layout.offset() as u32];
-    let space_at = parameters.len();
-    space.push_params(&mut parameters);
-    shader.line("if (thread >= params[0]) { return; }");
-    let at = position_lines(&mut shader, (space.dims.len(), space_at), "thread", &["params[3]".into()]).remove(0);
-    let text = access::load(&shader, bindings.input(0), DType::I64, Compute::I64, &at);
-    let value = shader.define(text);
-    shader.line(format!("if ({}) {{", out_of_bounds_text(&value)));
-    shader.line(format!("    atomicMin(&b{found}[0], thread);"));
-    shader.line("}");
-    let memory = DeviceMemory::allocate(gpu, 4)?;
-    gpu.write(memory.raw(), 0, &u32::MAX.to_ne_bytes())?;
-    let buffers: Vec<&wgpu::Buffer> = bindings.buffers.iter().copied().chain([memory.raw()]).collect();
-    gpu.dispatch("gather", shader, &parameters, &buffers, count.div_ceil(WORKGROUP as usize))?;
-    let mut first = u32::MAX;
-    gpu.read(memory.raw(), 0, 4, |bytes| first = word(bytes))?;
-    if first == u32::MAX {
-        return Ok(());
-    }
-    let mut position = index.layout.offset() as isize;
-    let mut rest = first as usize;
-    for (&dim, &stride) in index.shape().iter().zip(&*index.layout.strides()).rev() {
-        position += (rest % dim) as isize * stride;
-        rest /= dim;
-    }
-    let mut value = 0;
-    gpu.read(index.buffer, position as usize * 8, 8, |bytes| {
-        value = (u64::from(word(&bytes[4..])) << 32 | u64::from(word(bytes))) as i64;
-    })?;
-    Err(Error::IndexOutOfBounds { op: "gather", index: value, axis, len })
-}
-
-/// Returns the first word of `bytes`.
-fn word(bytes: &[u8]) -> u32 {
-    bytes.first_chunk().map_or(0, |word| u32::from_ne_bytes(*word))
-}
-
-/// Returns the condition that a 64-bit index is not in `-len..len`; `params[2]` is the length.
-fn out_of_bounds_text(index: &str) -> String {
-    let low = "l_neg(vec2<u32>(params[2], 0u))";
-    format!("l_le(vec2<u32>(params[2], 0u), {index}) || l_lt({index}, {low})")
-}
-
-/// Records the dispatch that copies the selected elements.
+/// Adds the dispatch that copies the selected elements.
 fn gather(
-    gpu: &Arc<Gpu>,
+    list: &mut DispatchList<'_>,
     index: &Index,
     x: &DeviceArray<'_>,
     indices: &[DeviceArray<'_>],
@@ -172,5 +115,5 @@ fn gather(
     let text = access::load(&shader, bindings.input(0), dtype, dtype.compute(), &at);
     let value = shader.define(text);
     access::store(&mut shader, bindings.output(0), dtype.compute(), dtype, &value, &positions[0]);
-    gpu.dispatch("gather", shader, &parameters, &bindings.buffers, count.div_ceil(WORKGROUP as usize))
+    list.dispatch("gather", shader, parameters, &bindings.buffers, count.div_ceil(WORKGROUP as usize))
 }

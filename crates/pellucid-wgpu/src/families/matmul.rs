@@ -6,12 +6,11 @@
 use super::GpuFamily;
 use super::map::check_dtypes;
 use super::tile::{TiledArray, TiledProduct};
-use crate::device::Gpu;
+use crate::describe::DispatchList;
 use crate::operand::{DeviceArray, DeviceOperands};
 use crate::shader::program::is_supported;
 use pellucid_ir::kernel::MatMul;
 use pellucid_ir::{DType, Error, Result, Shape};
-use std::sync::Arc;
 
 impl GpuFamily for MatMul {
     fn is_supported(&self) -> bool {
@@ -48,7 +47,7 @@ impl GpuFamily for MatMul {
         check_dtypes(program, &program_inputs, outputs)
     }
 
-    fn run(&self, gpu: &Arc<Gpu>, operands: &DeviceOperands<'_>) -> Result<()> {
+    fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         let DeviceOperands { inputs, outputs } = operands;
         let (shape, depth) = (outputs[0].shape(), inputs[0].shape());
         let rank = shape.rank();
@@ -63,9 +62,9 @@ impl GpuFamily for MatMul {
             dtype: inputs[0].dtype,
             inputs: factors.into_iter().chain(others).collect(),
             outputs: outputs.iter().map(|array| matrices(array, batch, [m, n])).collect(),
-            epilogue: self.epilogue.as_ref().map(|program| (&**program, &self.params)),
+            epilogue: self.epilogue.as_deref(),
         };
-        product.run(gpu)
+        product.describe(list)
     }
 }
 

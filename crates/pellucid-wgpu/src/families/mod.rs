@@ -1,6 +1,7 @@
 //! The kernel families that this backend implements, one file each. All other kernels are [`Support::Fallback`].
 
 mod attention;
+mod bounds;
 mod conv;
 mod copy;
 mod gather;
@@ -8,17 +9,18 @@ mod map;
 mod matmul;
 mod max_pool;
 mod random;
+mod recurrent;
 mod reduce;
 mod row;
 mod scan;
 mod tile;
 
+use crate::describe::{DispatchList, KernelDescription};
 use crate::device::Gpu;
 use crate::operand::DeviceOperands;
 use pellucid_ir::backend::Support;
 use pellucid_ir::kernel::{CopyValues, Kernel};
 use pellucid_ir::{Error, Result};
-use std::sync::Arc;
 
 /// The implementation of a kernel family.
 pub(crate) trait GpuFamily {
@@ -32,8 +34,10 @@ pub(crate) trait GpuFamily {
     /// If shapes or dtypes do not fit the family.
     fn check(&self, operands: &DeviceOperands<'_>) -> Result<()>;
 
-    /// Records the dispatches of the kernel. The operands are checked.
-    fn run(&self, gpu: &Arc<Gpu>, operands: &DeviceOperands<'_>) -> Result<()>;
+    /// Adds the dispatches of the kernel to a list. The operands are checked.
+    ///
+    /// The dispatches may depend on everything except the values of run-time parameters.
+    fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()>;
 }
 
 /// Returns the implementation of a kernel's family, if there is one.
@@ -45,12 +49,13 @@ fn implementation(kernel: &Kernel) -> Option<&dyn GpuFamily> {
         Kernel::MatMul(matmul) => Some(matmul),
         Kernel::Conv(conv) => Some(conv),
         Kernel::Attention(attention) => Some(attention),
+        Kernel::Recurrent(recurrent) => Some(recurrent),
         Kernel::Gather(gather) => Some(gather),
         Kernel::Pool(pool) => Some(pool),
         Kernel::Scan(scan) => Some(scan),
         Kernel::Random(random) => Some(random),
         Kernel::Copy => Some(&CopyValues),
-        Kernel::Scatter(_) | Kernel::Sort(_) | Kernel::Recurrent(_) | Kernel::Factorization(_) => None,
+        Kernel::Scatter(_) | Kernel::Sort(_) | Kernel::Factorization(_) => None,
     }
 }
 
@@ -65,16 +70,18 @@ pub(crate) fn support(kernel: &Kernel, max_bindings: usize) -> Support {
     }
 }
 
-/// Records the dispatches of a kernel.
+/// Returns the dispatches of a kernel.
 ///
 /// # Errors
-/// If the kernel is not [`Support::Native`], its operands do not fit, or the device fails.
-pub(crate) fn run_kernel(gpu: &Arc<Gpu>, kernel: &Kernel, operands: &DeviceOperands<'_>) -> Result<()> {
+/// If the kernel is not [`Support::Native`], its operands do not fit, or a shader does not compile.
+pub(crate) fn describe_kernel(gpu: &Gpu, kernel: &Kernel, operands: &DeviceOperands<'_>) -> Result<KernelDescription> {
     let native = support(kernel, gpu.max_bindings()) == Support::Native;
     let Some(family) = implementation(kernel).filter(|_| native) else {
         let reason = format!("the device {} has no kernel for it; run it on the CPU", gpu.name());
         return Err(Error::invalid(kernel.name(), reason));
     };
     family.check(operands)?;
-    family.run(gpu, operands)
+    let mut list = DispatchList::new(gpu);
+    family.describe(&mut list, operands)?;
+    Ok(list.finish())
 }

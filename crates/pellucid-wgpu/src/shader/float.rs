@@ -44,6 +44,11 @@ impl FloatText {
         if self.0 == Compute::F64 { "vec2<u32>(0u, 0u)" } else { "0.0" }
     }
 
+    /// Returns 1.
+    pub(crate) fn one(self) -> &'static str {
+        if self.0 == Compute::F64 { "vec2<u32>(0u, 0x3ff00000u)" } else { "1.0" }
+    }
+
     /// Returns ∞. The compiler of the driver must not see the constant.
     pub(crate) fn infinity(self) -> &'static str {
         if self.0 == Compute::F64 { "vec2<u32>(0u, 0x7ff00000u)" } else { "bitcast<f32>(0x7f800000u ^ zero)" }

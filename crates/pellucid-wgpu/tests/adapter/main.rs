@@ -16,6 +16,8 @@ mod maps;
 mod pools;
 mod products;
 mod randoms;
+mod recurrents;
 mod reductions;
 mod rows;
 mod scans;
+mod timings;

@@ -18,13 +18,11 @@
 mod pass;
 
 use super::GpuFamily;
-use crate::buffer::DeviceMemory;
-use crate::device::Gpu;
+use crate::describe::DispatchList;
 use crate::operand::{DeviceArray, DeviceOperands};
 use pass::{AttentionPass, PassKind};
 use pellucid_ir::kernel::{Attention, AttentionPart, Kernel, Meta};
 use pellucid_ir::{Error, Result};
-use std::sync::Arc;
 
 /// Returns the shapes and dtypes of operands.
 fn metas(operands: &[DeviceArray<'_>]) -> Vec<Meta> {
@@ -49,19 +47,19 @@ impl GpuFamily for Attention {
         Ok(())
     }
 
-    fn run(&self, gpu: &Arc<Gpu>, operands: &DeviceOperands<'_>) -> Result<()> {
+    fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         let DeviceOperands { inputs, outputs } = operands;
         let Some(sizes) = self.sizes(&metas(&inputs[..3])) else { return Ok(()) };
         let mask = inputs.last().filter(|_| self.masked).copied();
         let pass = |kind| AttentionPass { kernel: self, sizes, kind, mask, inputs, outputs };
         match self.part {
-            AttentionPart::Result => pass(PassKind::Output).run(gpu, None),
+            AttentionPart::Result => pass(PassKind::Output).describe(list, None),
             AttentionPart::Gradient => {
                 // Two numbers for each query.
                 let rows = sizes.batch * sizes.heads * sizes.queries;
-                let statistics = DeviceMemory::allocate(gpu, 2 * rows.max(1) * inputs[0].dtype.size())?;
+                let statistics = list.scratch(2 * rows.max(1) * inputs[0].dtype.size());
                 for kind in [PassKind::QueryGradient, PassKind::KeyGradient, PassKind::ValueGradient] {
-                    pass(kind).run(gpu, Some(&statistics))?;
+                    pass(kind).describe(list, Some(statistics))?;
                 }
                 Ok(())
             }

@@ -1,7 +1,6 @@
 //! [`AttentionPass`]: the dispatch of one output.
 
-use crate::buffer::DeviceMemory;
-use crate::device::Gpu;
+use crate::describe::{BufferRef, DispatchList};
 use crate::families::tile::{
     ArrayText, FactorLoader, FactorSide, ParameterWords, RegisterTile, SharedTile, TiledArray, declare_shared,
     quad_type,
@@ -11,7 +10,6 @@ use crate::shader::float::FloatText;
 use crate::shader::{BindingUse, ShaderBuilder, access};
 use pellucid_ir::kernel::{Attention, AttentionSizes};
 use pellucid_ir::{Compute, DType, Result};
-use std::sync::Arc;
 
 /// The rows and columns of a block of scores. The order of accumulation depends on this number.
 const BLOCK: usize = 32;
@@ -95,7 +93,7 @@ struct PassText<'p, 'a, 'o> {
     pass: &'p AttentionPass<'a, 'o>,
     shader: ShaderBuilder,
     parameters: ParameterWords,
-    bindings: Bindings<'a>,
+    bindings: Bindings,
     float: FloatText,
     /// The numbers of rows and columns.
     limits: [String; 2],
@@ -132,9 +130,9 @@ impl<'a> AttentionPass<'a, '_> {
         TiledArray { array, start, batch, rows: columns, columns: rows, coordinates }
     }
 
-    /// Records the dispatch. `statistics` contains two numbers for each query: the reciprocal of the sum of its
+    /// Adds the dispatch to a list. `statistics` contains two numbers for each query: the reciprocal of the sum of its
     /// weights and Σ Ω·O.
-    pub(super) fn run(&self, gpu: &Arc<Gpu>, statistics: Option<&DeviceMemory>) -> Result<()> {
+    pub(super) fn describe(&self, list: &mut DispatchList<'_>, statistics: Option<BufferRef>) -> Result<()> {
         let AttentionSizes { batch, heads, groups, queries, keys, .. } = self.sizes;
         let output = self.outputs[self.kind.output()];
         let has_query_rows = self.kind.has_query_rows();
@@ -176,8 +174,8 @@ impl<'a> AttentionPass<'a, '_> {
         };
         text.generate(&tile, (chunks, row_tiles, own_heads, width));
         let PassText { shader, parameters, mut bindings, .. } = text;
-        bindings.buffers.extend(statistics.map(DeviceMemory::raw));
-        gpu.dispatch("attention", shader, &parameters.words, &bindings.buffers, items)
+        bindings.buffers.extend(statistics);
+        list.dispatch("attention", shader, parameters.words, &bindings.buffers, items)
     }
 }
 

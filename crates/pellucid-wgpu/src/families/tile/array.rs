@@ -3,19 +3,20 @@
 use crate::operand::DeviceArray;
 use crate::shader::ShaderBuilder;
 use crate::shader::access;
+use crate::shader::parameters::Parameters;
 use crate::shader::program::{parameter_text, type_text};
 use pellucid_ir::Compute;
 
 /// The words of the parameters of a dispatch.
 pub(crate) struct ParameterWords {
     /// The words; the first two are the number of work items and 0.
-    pub(crate) words: Vec<u32>,
+    pub(crate) words: Parameters,
 }
 
 impl ParameterWords {
     /// Creates the parameters of a dispatch with `items` work items.
     pub(crate) fn new(items: usize) -> ParameterWords {
-        ParameterWords { words: vec![items as u32, 0] }
+        ParameterWords { words: Parameters::from([items as u32, 0]) }
     }
 
     /// Adds a number and returns the text that reads it. Positions wrap modulo 2³², so negative numbers need no sign.

@@ -16,5 +16,5 @@ mod product;
 mod registers;
 
 pub(super) use array::{ArrayText, Coordinate, Digit, FactorSide, ParameterWords, TiledArray, quad_type};
-pub(super) use product::TiledProduct;
+pub(super) use product::{TiledProduct, choose_tile};
 pub(super) use registers::{FactorLoader, RegisterTile, SharedTile, declare_shared};

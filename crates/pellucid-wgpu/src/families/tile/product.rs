@@ -2,16 +2,13 @@
 
 use super::array::{ArrayText, ParameterWords, TiledArray};
 use super::registers::{RegisterTile, SharedTile};
-use crate::buffer::DeviceMemory;
-use crate::device::Gpu;
+use crate::describe::{BufferRef, DispatchList};
 use crate::operand::{Bindings, DeviceArray};
 use crate::shader::access::{self, MergedAxes, position_lines};
-use crate::shader::program::{Accumulator, ProgramValues, convert_text, push_uniforms, round_text};
+use crate::shader::program::{Accumulator, ProgramValues, convert_text, round_text};
 use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
 use pellucid_ir::formula::{Binary, Program};
-use pellucid_ir::kernel::Params;
 use pellucid_ir::{Compute, DType, Error, Result};
-use std::sync::Arc;
 
 /// The least number of values of k of a part.
 const MIN_PART_DEPTH: usize = 256;
@@ -45,17 +42,24 @@ impl ProductPlan {
         let parts = (MAX_DIVIDED_TILES / small_tiles.max(1)).clamp(1, (k / MIN_PART_DEPTH).max(1));
         let part_depth = k.div_ceil(parts).next_multiple_of(32).max(32);
         let parts = k.div_ceil(part_depth).max(1);
-        let is_narrow = matches!(compute, Compute::F32 | Compute::I32);
-        let large_tiles = m.div_ceil(64) * n.div_ceil(64) * batch * parts;
-        let (grid, quads, depth) = match () {
-            () if m <= 8 && n > 32 => ([2, 32], [1, 1], 16),
-            () if n <= 8 && m > 32 => ([32, 2], [1, 1], 16),
-            () if m > 32 && n > 32 && is_narrow && large_tiles >= MIN_LARGE_TILES => ([8, 8], [2, 2], 16),
-            // Two tiles of 64-bit elements fill the 16 KiB of shared memory that every adapter has.
-            () => ([8, 8], [1, 1], if is_narrow { 32 } else { 16 }),
-        };
-        ProductPlan { tile: RegisterTile { compute, grid, quads }, depth, parts, part_depth }
+        let (tile, depth) = choose_tile(compute, batch * parts, [m, n]);
+        ProductPlan { tile, depth, parts, part_depth }
     }
+}
+
+/// Returns the tile for `batch` products of m rows and n columns, and the number of values of k whose factors are in
+/// shared memory together.
+pub(crate) fn choose_tile(compute: Compute, batch: usize, [m, n]: [usize; 2]) -> (RegisterTile, usize) {
+    let is_narrow = matches!(compute, Compute::F32 | Compute::I32);
+    let large_tiles = m.div_ceil(64) * n.div_ceil(64) * batch;
+    let (grid, quads, depth) = match () {
+        () if m <= 8 && n > 32 => ([2, 32], [1, 1], 16),
+        () if n <= 8 && m > 32 => ([32, 2], [1, 1], 16),
+        () if m > 32 && n > 32 && is_narrow && large_tiles >= MIN_LARGE_TILES => ([8, 8], [2, 2], 16),
+        // Two tiles of 64-bit elements fill the 16 KiB of shared memory that every adapter has.
+        () => ([8, 8], [1, 1], if is_narrow { 32 } else { 16 }),
+    };
+    (RegisterTile { compute, grid, quads }, depth)
 }
 
 /// `C[.., i, j] = Σₖ A[.., i, k]·B[.., k, j]`, followed by an epilogue.
@@ -73,28 +77,28 @@ pub(crate) struct TiledProduct<'a, 'p> {
     /// The outputs.
     pub(crate) outputs: Vec<TiledArray<'a>>,
     /// The program whose first input is the product.
-    pub(crate) epilogue: Option<(&'p Program, &'p Params)>,
+    pub(crate) epilogue: Option<&'p Program>,
 }
 
 /// A shader of a product while it is generated.
-pub(crate) struct ProductShader<'a> {
+pub(crate) struct ProductShader {
     /// The text.
     pub(crate) shader: ShaderBuilder,
     /// The parameters.
     pub(crate) parameters: ParameterWords,
     /// The buffers.
-    pub(crate) bindings: Bindings<'a>,
+    pub(crate) bindings: Bindings,
     /// The operands, inputs first.
     pub(crate) arrays: Vec<ArrayText>,
 }
 
-impl<'a> ProductShader<'a> {
+impl ProductShader {
     /// Binds the operands and adds the lines that compute the position of matrix `matrix` in each.
-    pub(crate) fn declare_arrays(&mut self, batch: &[usize], operands: [&[TiledArray<'a>]; 2], matrix: &str) {
-        let [inputs, outputs] = operands.map(|side| side.iter().map(|a| a.array).collect::<Vec<DeviceArray<'a>>>());
+    pub(crate) fn declare_arrays(&mut self, batch: &[usize], operands: [&[TiledArray<'_>]; 2], matrix: &str) {
+        let [inputs, outputs] = operands.map(|side| side.iter().map(|a| a.array).collect::<Vec<DeviceArray<'_>>>());
         let is_vector = |k: usize| operands[0][k].array.dtype.size() >= 4 && operands[0][k].quad_axis().is_some();
         self.bindings = Bindings::with_vectors(&mut self.shader, &inputs, &outputs, is_vector);
-        let all: Vec<&TiledArray<'a>> = operands.into_iter().flatten().collect();
+        let all: Vec<&TiledArray<'_>> = operands.into_iter().flatten().collect();
         let strides: Vec<Vec<isize>> = all.iter().map(|a| a.batch.clone()).collect();
         let space = MergedAxes::new(batch, &strides);
         let starts: Vec<String> = all.iter().map(|a| self.parameters.push(a.start)).collect();
@@ -109,14 +113,14 @@ impl<'a> ProductShader<'a> {
     }
 }
 
-impl<'a> TiledProduct<'a, '_> {
+impl TiledProduct<'_, '_> {
     /// Returns the number of matrices.
     fn matrices(&self) -> usize {
         self.batch.iter().product()
     }
 
-    /// Records the dispatches.
-    pub(crate) fn run(&self, gpu: &Arc<Gpu>) -> Result<()> {
+    /// Adds the dispatches to a list.
+    pub(crate) fn describe(&self, list: &mut DispatchList<'_>) -> Result<()> {
         let [m, n, _] = self.sizes;
         let count = self.matrices() * m * n;
         if count == 0 {
@@ -124,16 +128,16 @@ impl<'a> TiledProduct<'a, '_> {
         }
         let plan = ProductPlan::new(self.dtype.compute(), self.matrices(), self.sizes);
         if plan.parts == 1 {
-            return self.multiply(gpu, &plan, None);
+            return self.multiply(list, &plan, None);
         }
         let elements = count.checked_mul(plan.parts).filter(|&elements| elements <= u32::MAX as usize / 2);
         let bytes = elements.ok_or_else(|| Error::out_of_memory(usize::MAX))? * plan.tile.compute.size();
-        let memory = DeviceMemory::allocate(gpu, bytes)?;
-        self.multiply(gpu, &plan, Some(&memory))?;
-        self.combine(gpu, &plan, &memory, count)
+        let partial = list.scratch(bytes);
+        self.multiply(list, &plan, Some(partial))?;
+        self.combine(list, &plan, partial, count)
     }
 
-    fn begin(&self, items: usize) -> ProductShader<'a> {
+    fn begin(&self, items: usize) -> ProductShader {
         ProductShader {
             shader: ShaderBuilder::default(),
             parameters: ParameterWords::new(items),
@@ -142,8 +146,8 @@ impl<'a> TiledProduct<'a, '_> {
         }
     }
 
-    /// Records the dispatch that computes the product, or its parts in `partial`.
-    fn multiply(&self, gpu: &Arc<Gpu>, plan: &ProductPlan, partial: Option<&DeviceMemory>) -> Result<()> {
+    /// Adds the dispatch that computes the product, or its parts in `partial`.
+    fn multiply(&self, list: &mut DispatchList<'_>, plan: &ProductPlan, partial: Option<BufferRef>) -> Result<()> {
         let [m, n, k] = self.sizes;
         let tiles = [m.div_ceil(plan.tile.height()), n.div_ceil(plan.tile.width())];
         let groups = self.matrices() * tiles[0] * tiles[1] * plan.parts;
@@ -173,8 +177,8 @@ impl<'a> TiledProduct<'a, '_> {
         plan.tile.accumulate(&mut text.shader, "sum", factors, place, ("first_k", "end_k"));
         let scratch = partial.map(|_| text.shader.binding(BindingUse::Write));
         let uniforms_at = text.parameters.words.len();
-        if let (None, Some((program, params))) = (partial, self.epilogue) {
-            push_uniforms(&mut text.parameters.words, program, params, 0);
+        if let (None, Some(program)) = (partial, self.epilogue) {
+            text.parameters.words.push_uniforms(program, 0, 0);
         }
         let ProductShader { mut shader, parameters, mut bindings, arrays } = text;
         plan.tile.loop_over_quads(&mut shader, "sum", |shader, quad, quad_row, quad_column| {
@@ -195,12 +199,12 @@ impl<'a> TiledProduct<'a, '_> {
             shader.line("}");
             shader.line("}");
         });
-        bindings.buffers.extend(partial.map(DeviceMemory::raw));
-        gpu.dispatch(self.op, shader, &parameters.words, &bindings.buffers, groups)
+        bindings.buffers.extend(partial);
+        list.dispatch(self.op, shader, parameters.words, &bindings.buffers, groups)
     }
 
-    /// Records the dispatch that adds the parts of every element in their order and stores the result.
-    fn combine(&self, gpu: &Arc<Gpu>, plan: &ProductPlan, partial: &DeviceMemory, count: usize) -> Result<()> {
+    /// Adds the dispatch that adds the parts of every element in their order and stores the result.
+    fn combine(&self, list: &mut DispatchList<'_>, plan: &ProductPlan, partial: BufferRef, count: usize) -> Result<()> {
         let [m, n, _] = self.sizes;
         let mut text = self.begin(count);
         let [rows, columns, parts] = [m, n, plan.parts].map(|v| text.parameters.push_len(v));
@@ -210,12 +214,12 @@ impl<'a> TiledProduct<'a, '_> {
         text.shader.line(format!("let matrix = thread / {columns} / {rows};"));
         text.declare_arrays(&self.batch, [&self.inputs[2..], &self.outputs], "matrix");
         let uniforms_at = text.parameters.words.len();
-        if let Some((program, params)) = self.epilogue {
-            push_uniforms(&mut text.parameters.words, program, params, 0);
+        if let Some(program) = self.epilogue {
+            text.parameters.words.push_uniforms(program, 0, 0);
         }
         let ProductShader { mut shader, parameters, mut bindings, arrays } = text;
         let binding = shader.binding(BindingUse::Read);
-        bindings.buffers.push(partial.raw());
+        bindings.buffers.push(partial);
         let compute = plan.tile.compute;
         let total = Accumulator::declare(&mut shader, Binary::Add, compute, "total");
         shader.line(format!("for (var part = 0u; part < {parts}; part = part + 1u) {{"));
@@ -226,7 +230,7 @@ impl<'a> TiledProduct<'a, '_> {
         shader.line("}");
         let value = shader.define(total.result());
         self.store(&mut shader, &arrays, (&value, uniforms_at), ("row", &rows), ("column", &columns));
-        gpu.dispatch(self.op, shader, &parameters.words, &bindings.buffers, count.div_ceil(WORKGROUP as usize))
+        list.dispatch(self.op, shader, parameters.words, &bindings.buffers, count.div_ceil(WORKGROUP as usize))
     }
 
     /// Adds the lines that round an element of the product, apply the epilogue and store the results. `arrays` are the
@@ -249,7 +253,7 @@ impl<'a> TiledProduct<'a, '_> {
             })
             .collect();
         let product = shader.define(round_text(self.dtype, value));
-        let Some((program, _)) = self.epilogue else {
+        let Some(program) = self.epilogue else {
             access::store(shader, arrays[0].binding, compute, self.dtype, &product, &positions[0]);
             return;
         };
