@@ -8,7 +8,8 @@
 //!
 //! Groups are a batch axis. An element of a window is at position `stride·o + dilation·t − before` of the image, a sum of
 //! a part of the position and a part of the tap. In the gradient of x, the position of y is
-//! `(x + before − dilation·t)/stride`, if it is an integer.
+//! `(x + before − dilation·t)/stride`. It is an integer only for some taps, which depend on the remainder of x modulo the
+//! stride. There is one product for each remainder, with these taps only.
 
 use super::GpuFamily;
 use super::tile::{Coordinate, Digit, TiledArray, TiledProduct};
@@ -62,71 +63,171 @@ impl GpuFamily for Conv {
     }
 
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
-        let [x, w, y] = sorted(self.part, operands);
-        let (channels, outputs, images) = (w.shape()[1], w.shape()[0] / self.groups, x.shape()[0]);
-        let [x_size, taps, y_size] = [&x, &w, &y].map(|array| array.shape()[2..].iter().product::<usize>());
-        let digit = |array: &DeviceArray<'_>, axis: usize, len: usize| Digit::plain(len, array.layout.strides()[axis]);
-        let positions = |array: &DeviceArray<'_>| [2, 3, 4].map(|axis| digit(array, axis, array.shape()[axis]));
-        let [x_image, y_image] = [&x, &y].map(|array| digit(array, 0, images));
-        let (x_channel, y_output) = (digit(&x, 1, channels), digit(&y, 1, outputs));
-        let (w_output, w_channel) = (digit(&w, 0, outputs), digit(&w, 1, channels));
-        // The windows of x over its channels, images and positions of y.
-        let x_taps = with_lead(x_channel, along_axes(self.window.size, |axis| self.window.dilation[axis] as isize));
-        let x_steps = with_lead(x_image, along_axes(spatial(&y), |axis| self.window.stride[axis] as isize));
-        let in_image = |axis: usize| Coordinate {
+        let arrays = ConvArrays::new(self, sorted(self.part, operands));
+        if self.part != ConvPart::Input {
+            return arrays.describe_windows(list);
+        }
+        let [z, y, x] = [0, 1, 2].map(|axis| arrays.residues(axis));
+        for (a, b, c) in
+            z.iter().flat_map(|a| y.iter().map(move |b| (a, b))).flat_map(|(a, b)| x.iter().map(move |c| (a, b, c)))
+        {
+            arrays.describe_input_gradient(list, [a, b, c])?;
+        }
+        Ok(())
+    }
+}
+
+/// The positions of x along one axis with one remainder modulo the stride, and the taps that connect them with y.
+struct ResidueClass {
+    /// The first position; the others follow in steps of the stride.
+    first: usize,
+    /// The number of positions.
+    count: usize,
+    /// The first tap.
+    first_tap: usize,
+    /// The distance of the taps.
+    tap_step: usize,
+    /// The number of taps.
+    taps: usize,
+    /// The position of y that the first tap connects with the first position.
+    start: isize,
+}
+
+/// The operands of a convolution and the digits of their axes.
+struct ConvArrays<'a, 'k> {
+    kernel: &'k Conv,
+    x: DeviceArray<'a>,
+    w: DeviceArray<'a>,
+    y: DeviceArray<'a>,
+    /// The numbers of channels and of outputs of a group.
+    channels: usize,
+    outputs: usize,
+}
+
+impl<'a, 'k> ConvArrays<'a, 'k> {
+    fn new(kernel: &'k Conv, [x, w, y]: [DeviceArray<'a>; 3]) -> ConvArrays<'a, 'k> {
+        let (channels, outputs) = (w.shape()[1], w.shape()[0] / kernel.groups);
+        ConvArrays { kernel, x, w, y, channels, outputs }
+    }
+
+    /// Returns the digits of the output or the channel of w, of the image, and of the channel of x or the output of y.
+    fn leads(&self) -> [Digit; 6] {
+        let ConvArrays { x, w, y, channels, outputs, .. } = self;
+        let images = x.shape()[0];
+        [
+            digit(w, 0, *outputs),
+            digit(w, 1, *channels),
+            digit(x, 0, images),
+            digit(y, 0, images),
+            digit(x, 1, *channels),
+            digit(y, 1, *outputs),
+        ]
+    }
+
+    /// Adds the product of the output, or of the gradient of w.
+    fn describe_windows(&self, list: &mut DispatchList<'_>) -> Result<()> {
+        let ConvArrays { kernel, x, w, y, channels, outputs } = self;
+        let [w_output, w_channel, x_image, y_image, x_channel, y_output] = self.leads();
+        let [taps, positions] = [w, y].map(|array| array.shape()[2..].iter().product::<usize>());
+        let window = &kernel.window;
+        // The windows of x: the rows of their matrix are channels and taps, the columns images and positions of y.
+        let x_taps = with_lead(x_channel, along_axes(window.size, window.dilation.map(|d| d as isize)));
+        let x_steps = with_lead(x_image, along_axes(spatial(y), window.stride.map(|s| s as isize)));
+        let coordinates = [0, 1, 2].map(|axis| Coordinate {
             len: x.shape()[2 + axis],
-            start: -(self.window.before[axis] as isize),
-            divisor: 1,
+            start: -(window.before[axis] as isize),
             stride: x.layout.strides()[2 + axis],
-        };
-        let (sizes, factors, result) = match self.part {
-            ConvPart::Output => (
-                [outputs, images * y_size, channels * taps],
-                [
-                    tiled(&w, (0, outputs), [vec![w_output], with_lead(w_channel, positions(&w))], None),
-                    tiled(&x, (1, channels), [x_taps, x_steps], Some(&in_image)),
-                ],
-                tiled(&y, (1, outputs), [vec![y_output], with_lead(y_image, positions(&y))], None),
-            ),
-            ConvPart::Input => {
-                let y_taps = along_axes(self.window.size, |axis| -(self.window.dilation[axis] as isize));
-                let y_steps = along_axes(spatial(&x), |_| 1);
-                let in_result = |axis: usize| Coordinate {
-                    len: y.shape()[2 + axis],
-                    start: self.window.before[axis] as isize,
-                    divisor: self.window.stride[axis],
-                    stride: y.layout.strides()[2 + axis],
-                };
-                let windows = [with_lead(y_output, y_taps), with_lead(y_image, y_steps)];
-                (
-                    [channels, images * x_size, outputs * taps],
-                    [
-                        tiled(&w, (0, outputs), [vec![w_channel], with_lead(w_output, positions(&w))], None),
-                        tiled(&y, (1, outputs), windows, Some(&in_result)),
-                    ],
-                    tiled(&x, (1, channels), [vec![x_channel], with_lead(x_image, positions(&x))], None),
-                )
+        });
+        let weights = || tiled(w, (0, *outputs), 0, [vec![w_output], with_lead(w_channel, positions_of(w))], &[]);
+        let results = || tiled(y, (1, *outputs), 0, [vec![y_output], with_lead(y_image, positions_of(y))], &[]);
+        let windows = |digits| tiled(x, (1, *channels), 0, digits, &coordinates);
+        let (columns, depth) = (x_image.len * positions, channels * taps);
+        match kernel.part {
+            ConvPart::Weight => {
+                let sizes = [*outputs, depth, columns];
+                self.describe_product(list, sizes, [results(), windows([x_steps, x_taps])], weights())
             }
-            ConvPart::Weight => (
-                [outputs, channels * taps, images * y_size],
-                [
-                    tiled(&y, (1, outputs), [vec![y_output], with_lead(y_image, positions(&y))], None),
-                    tiled(&x, (1, channels), [x_steps, x_taps], Some(&in_image)),
-                ],
-                tiled(&w, (0, outputs), [vec![w_output], with_lead(w_channel, positions(&w))], None),
-            ),
+            _ => {
+                let sizes = [*outputs, columns, depth];
+                self.describe_product(list, sizes, [weights(), windows([x_taps, x_steps])], results())
+            }
+        }
+    }
+
+    /// Returns the positions of x along an axis, by their remainder modulo the stride.
+    fn residues(&self, axis: usize) -> Vec<ResidueClass> {
+        let window = &self.kernel.window;
+        let (stride, dilation) = (window.stride[axis], window.dilation[axis]);
+        let (size, len) = (window.size[axis], self.x.shape()[2 + axis]);
+        // Taps at this distance reach positions with the same remainder.
+        let tap_step = stride / greatest_common_divisor(stride, dilation);
+        let class = |first: usize| {
+            let shifted = |tap: usize| (first + window.before[axis]) as isize - (dilation * tap) as isize;
+            let first_tap = (0..size.min(tap_step)).find(|&tap| shifted(tap) % stride as isize == 0);
+            let taps = first_tap.map_or(0, |tap| (size - tap).div_ceil(tap_step));
+            let first_tap = first_tap.unwrap_or(0);
+            let start = shifted(first_tap) / stride as isize;
+            ResidueClass { first, count: (len - first).div_ceil(stride), first_tap, tap_step, taps, start }
         };
+        (0..stride.min(len)).map(class).collect()
+    }
+
+    /// Adds the product of the gradient of the elements of x in one residue class along each axis.
+    fn describe_input_gradient(&self, list: &mut DispatchList<'_>, classes: [&ResidueClass; 3]) -> Result<()> {
+        let ConvArrays { kernel, x, w, y, channels, outputs } = self;
+        let [w_output, w_channel, x_image, y_image, x_channel, y_output] = self.leads();
+        let window = &kernel.window;
+        let (counts, taps) = (classes.map(|class| class.count), classes.map(|class| class.taps));
+        // The next tap of a class is at an earlier position of y.
+        let earlier = [0, 1, 2].map(|a| -((window.dilation[a] * classes[a].tap_step / window.stride[a]) as isize));
+        let coordinates = [0, 1, 2].map(|axis| Coordinate {
+            len: y.shape()[2 + axis],
+            start: classes[axis].start,
+            stride: y.layout.strides()[2 + axis],
+        });
+        let windows = [with_lead(y_output, along_axes(taps, earlier)), with_lead(y_image, along_axes(counts, [1; 3]))];
+        // The elements of w and of x in the class.
+        let part = |array: &DeviceArray<'_>, lead: Digit, first: [usize; 3], step: [usize; 3], count: [usize; 3]| {
+            let stride = |axis: usize| array.layout.strides()[2 + axis];
+            let offset: isize = (0..3).map(|axis| first[axis] as isize * stride(axis)).sum();
+            let digits = [0, 1, 2].map(|axis| Digit::plain(count[axis], step[axis] as isize * stride(axis)));
+            (offset, with_lead(lead, digits))
+        };
+        let first_taps = classes.map(|class| class.first_tap);
+        let (w_offset, w_taps) = part(w, w_output, first_taps, classes.map(|class| class.tap_step), taps);
+        let (x_offset, x_positions) = part(x, x_image, classes.map(|class| class.first), window.stride, counts);
+        let [count, taps] = [counts, taps].map(|lengths| lengths.iter().product::<usize>());
+        let factors = [
+            tiled(w, (0, *outputs), w_offset, [vec![w_channel], w_taps], &[]),
+            tiled(y, (1, *outputs), 0, windows, &coordinates),
+        ];
+        let result = tiled(x, (1, *channels), x_offset, [vec![x_channel], x_positions], &[]);
+        self.describe_product(list, [*channels, x_image.len * count, outputs * taps], factors, result)
+    }
+
+    fn describe_product(
+        &self,
+        list: &mut DispatchList<'_>,
+        sizes: [usize; 3],
+        factors: [TiledArray<'a>; 2],
+        result: TiledArray<'a>,
+    ) -> Result<()> {
         let product = TiledProduct {
             op: "conv",
             sizes,
-            batch: vec![self.groups],
-            dtype: x.dtype,
+            batch: vec![self.kernel.groups],
+            dtype: self.x.dtype,
             inputs: factors.into(),
             outputs: vec![result],
             epilogue: None,
         };
         product.describe(list)
     }
+}
+
+/// Returns the greatest common divisor of two positive numbers.
+fn greatest_common_divisor(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
 
 /// Returns the operands in the order x, w, y.
@@ -144,9 +245,19 @@ fn spatial(array: &DeviceArray<'_>) -> [usize; 3] {
     [2, 3, 4].map(|axis| array.shape()[axis])
 }
 
+/// Returns the digit of an axis.
+fn digit(array: &DeviceArray<'_>, axis: usize, len: usize) -> Digit {
+    Digit::plain(len, array.layout.strides()[axis])
+}
+
+/// Returns the digits of the positions of an array.
+fn positions_of(array: &DeviceArray<'_>) -> [Digit; 3] {
+    [2, 3, 4].map(|axis| digit(array, axis, array.shape()[axis]))
+}
+
 /// Returns the digits of coordinates along the spatial axes, with the factor of each.
-fn along_axes(lengths: [usize; 3], factor: impl Fn(usize) -> isize) -> [Digit; 3] {
-    [0, 1, 2].map(|axis| Digit::along(lengths[axis], axis, factor(axis)))
+fn along_axes(lengths: [usize; 3], factors: [isize; 3]) -> [Digit; 3] {
+    [0, 1, 2].map(|axis| Digit::along(lengths[axis], axis, factors[axis]))
 }
 
 /// Returns the digits of an index whose most significant digit is `lead`.
@@ -154,20 +265,22 @@ fn with_lead(lead: Digit, digits: [Digit; 3]) -> Vec<Digit> {
     [lead].into_iter().chain(digits).collect()
 }
 
-/// Returns the matrices of all groups: `len` neighbouring elements along `axis` belong to one group.
+/// Returns the matrices of all groups: `len` neighbouring elements along `axis` belong to one group. The first element is
+/// `offset` elements after that of the array.
 fn tiled<'a>(
     array: &DeviceArray<'a>,
     (axis, len): (usize, usize),
+    offset: isize,
     [rows, columns]: [Vec<Digit>; 2],
-    coordinate: Option<&dyn Fn(usize) -> Coordinate>,
+    coordinates: &[Coordinate],
 ) -> TiledArray<'a> {
     TiledArray {
         array: *array,
-        start: array.layout.offset() as isize,
+        start: array.layout.offset() as isize + offset,
         batch: vec![array.layout.strides()[axis] * len as isize],
         rows,
         columns,
-        coordinates: coordinate.map_or_else(Vec::new, |coordinate| (0..3).map(coordinate).collect()),
+        coordinates: coordinates.to_vec(),
     }
     .simplified()
 }

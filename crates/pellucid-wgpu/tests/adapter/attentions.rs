@@ -7,10 +7,10 @@ use pellucid_ir::kernel::{Attention, AttentionPart, Kernel};
 use pellucid_ir::{DType, Scalar};
 
 /// N, H, G, L, S, E and D.
-type Sizes = [usize; 7];
+type HeadSizes = [usize; 7];
 
 /// Runs the forward pass and the gradient on both backends.
-fn check(rng: &mut Rng, sizes: Sizes, dtype: DType, causal: bool, mask: Option<DType>, scale: f64) {
+fn check(rng: &mut Rng, sizes: HeadSizes, dtype: DType, causal: bool, mask: Option<DType>, scale: f64) {
     let Some(gpu) = device() else { return };
     let [n, h, g, l, s, e, d] = sizes;
     let mut array = |shape: &[usize], dtype| {
@@ -63,8 +63,7 @@ fn attention_matches_the_cpu() {
     // More keys than queries and the reverse, with masks.
     check(rng, [1, 2, 1, 3, 40, 16, 12], f32, true, Some(DType::Bool), 0.25);
     check(rng, [1, 1, 1, 34, 3, 9, 3], f32, false, Some(f32), 0.25);
-    check(rng, [1, 1, 1, 4, 5, 3, 2], f64, true, Some(f64), 0.7);
-    check(rng, [1, 2, 1, 2, 34, 3, 33], f64, false, Some(DType::Bool), 0.7);
+    check(rng, [1, 2, 1, 2, 34, 3, 33], f64, true, Some(f64), 0.7);
 }
 
 #[test]

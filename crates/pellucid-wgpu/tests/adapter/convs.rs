@@ -8,7 +8,7 @@ const PARTS: [ConvPart; 3] = [ConvPart::Output, ConvPart::Input, ConvPart::Weigh
 
 /// The shapes of a convolution: images, channels, outputs and groups, the spatial lengths of x and the window.
 #[derive(Clone, Copy, Debug)]
-struct ConvCase {
+struct ConvShapes {
     images: usize,
     channels: usize,
     outputs: usize,
@@ -17,7 +17,7 @@ struct ConvCase {
     window: Window,
 }
 
-impl ConvCase {
+impl ConvShapes {
     /// Returns the shapes of x, w and y.
     fn shapes(&self) -> [Vec<usize>; 3] {
         let Window { size, stride, before, .. } = self.window;
@@ -38,11 +38,11 @@ fn case(
     [images, channels, outputs, groups]: [usize; 4],
     x: [usize; 3],
     [size, stride, dilation, before]: [[usize; 3]; 4],
-) -> ConvCase {
-    ConvCase { images, channels, outputs, groups, x, window: Window { size, stride, dilation, before } }
+) -> ConvShapes {
+    ConvShapes { images, channels, outputs, groups, x, window: Window { size, stride, dilation, before } }
 }
 
-fn check(rng: &mut Rng, case: &ConvCase, part: ConvPart, dtype: DType, plain: bool) {
+fn check(rng: &mut Rng, case: &ConvShapes, part: ConvPart, dtype: DType, plain: bool) {
     let Some(gpu) = device() else { return };
     let shapes = case.shapes();
     let arrays = shapes.each_ref().map(|shape| {

@@ -71,6 +71,25 @@ fn products_of_all_tiles_match_the_cpu() {
     check(rng, &[2, 520], &[520, 3], DType::I64, None);
 }
 
+/// A batch is computed in large tiles, one product in small ones.
+#[test]
+fn tiles_of_all_sizes_have_the_same_bits() {
+    let Some(gpu) = device() else { return };
+    let rng = &mut Rng(44);
+    let mut array = |shape: &[usize]| PairedArray::new(gpu, shape, DType::F32, TestLayout::Plain, || rng.finite());
+    let (a, b) = (array(&[4, 65, 19]), array(&[4, 19, 68]));
+    let (batch, single) = (array(&[4, 65, 68]), array(&[65, 68]));
+    let kernel = Kernel::MatMul(MatMul::default());
+    run_both(gpu, &kernel, &[&a, &b], &[&batch]).unwrap();
+    let first = |array: &PairedArray| {
+        let shape = &array.layout.shape()[1..];
+        PairedArray { layout: pellucid_ir::Layout::contiguous(shape.into()), ..array.clone() }
+    };
+    run_both(gpu, &kernel, &[&first(&a), &first(&b)], &[&single]).unwrap();
+    let bits = |array: &PairedArray| array.device_values::<f32>(gpu).into_iter().take(65 * 68).map(f32::to_bits);
+    assert!(bits(&batch).eq(bits(&single)));
+}
+
 /// Contiguous factors are read four elements at a time, along k or along the rows or columns.
 #[test]
 fn aligned_factors_match_the_cpu() {

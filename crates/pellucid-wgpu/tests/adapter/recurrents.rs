@@ -8,7 +8,7 @@ use pellucid_ir::{DType, Error, Scalar};
 use pellucid_wgpu::Wgpu;
 
 /// T, N, H and P.
-type Sizes = [usize; 4];
+type RecurrentShape = [usize; 4];
 
 /// Makes the contents on the device equal to those on the CPU.
 fn copy_from_cpu(gpu: &Wgpu, arrays: &[PairedArray]) {
@@ -18,7 +18,7 @@ fn copy_from_cpu(gpu: &Wgpu, arrays: &[PairedArray]) {
 }
 
 /// Runs the forward pass and the gradient on both backends.
-fn check(rng: &mut Rng, layer: Recurrent, [t, n, h, p]: Sizes, dtype: DType, in_place: bool) {
+fn check(rng: &mut Rng, layer: Recurrent, [t, n, h, p]: RecurrentShape, dtype: DType, in_place: bool) {
     let Some(gpu) = device() else { return };
     let (gates, blocks, lstm) = (layer.cell.gates() * h, layer.cell.blocks() * h, layer.cell == RnnMode::Lstm);
     let lengths: Vec<i64> = (0..n).map(|k| ((k * 7 + 2) % (t + 1)) as i64).collect();

@@ -19,15 +19,10 @@ mod pass;
 
 use super::GpuFamily;
 use crate::describe::DispatchList;
-use crate::operand::{DeviceArray, DeviceOperands};
+use crate::operand::{DeviceArray, DeviceOperands, metas};
 use pass::{AttentionPass, PassKind};
-use pellucid_ir::kernel::{Attention, AttentionPart, Kernel, Meta};
+use pellucid_ir::kernel::{Attention, AttentionPart, Kernel};
 use pellucid_ir::{Error, Result};
-
-/// Returns the shapes and dtypes of operands.
-fn metas(operands: &[DeviceArray<'_>]) -> Vec<Meta> {
-    operands.iter().map(|o| Meta { shape: o.shape().clone(), dtype: o.dtype }).collect()
-}
 
 impl GpuFamily for Attention {
     fn is_supported(&self) -> bool {

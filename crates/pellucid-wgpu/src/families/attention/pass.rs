@@ -2,11 +2,11 @@
 
 use crate::describe::{BufferRef, DispatchList};
 use crate::families::tile::{
-    ArrayText, FactorLoader, FactorSide, ParameterWords, RegisterTile, SharedTile, TiledArray, declare_shared,
-    quad_type,
+    ArrayText, FactorLoader, FactorSide, SharedTile, TiledArray, WorkgroupTile, declare_shared, quad_type,
 };
 use crate::operand::{Bindings, DeviceArray};
 use crate::shader::float::FloatText;
+use crate::shader::parameters::Parameters;
 use crate::shader::{BindingUse, ShaderBuilder, access};
 use pellucid_ir::kernel::{Attention, AttentionSizes};
 use pellucid_ir::{Compute, DType, Result};
@@ -92,7 +92,7 @@ impl PassKind {
 struct PassText<'p, 'a, 'o> {
     pass: &'p AttentionPass<'a, 'o>,
     shader: ShaderBuilder,
-    parameters: ParameterWords,
+    parameters: Parameters,
     bindings: Bindings,
     float: FloatText,
     /// The numbers of rows and columns.
@@ -142,7 +142,7 @@ impl<'a> AttentionPass<'a, '_> {
         // Wider tiles repeat the scores less often.
         let quads =
             if compute == Compute::F64 { 1 } else { [4, 2, 1][usize::from(width <= 64) + usize::from(width <= 32)] };
-        let tile = RegisterTile { compute, grid: [8, 8], quads: [1, quads] };
+        let tile = WorkgroupTile { compute, grid: [8, 8], quads: [1, quads] };
         // The pass of the queries writes its statistics also if it has no output.
         let chunks = width.div_ceil(tile.width()).max(1);
         let row_tiles = rows.div_ceil(BLOCK);
@@ -151,14 +151,14 @@ impl<'a> AttentionPass<'a, '_> {
             return Ok(());
         }
         let mut shader = ShaderBuilder::default();
-        let mut parameters = ParameterWords::new(items);
+        let mut parameters = Parameters::for_items(items);
         let is_vector = |array: &DeviceArray<'a>| {
             array.dtype.size() >= 4 && array.shape().rank() == 4 && self.matrices(*array).quad_axis().is_some()
         };
         let reads = self.reads();
         let bindings = Bindings::with_vectors(&mut shader, &reads, &self.writes(), |k| is_vector(&reads[k]));
-        let limits = [rows, columns].map(|v| parameters.push_len(v));
-        let scale = parameters.push_float(compute, self.kernel.scale);
+        let limits = [rows, columns].map(|v| parameters.declare_len(v));
+        let scale = parameters.declare_float(compute, self.kernel.scale);
         let statistics_binding = statistics.map(|_| {
             shader.binding(if self.kind == PassKind::QueryGradient { BindingUse::Write } else { BindingUse::Read })
         });
@@ -175,14 +175,15 @@ impl<'a> AttentionPass<'a, '_> {
         text.generate(&tile, (chunks, row_tiles, own_heads, width));
         let PassText { shader, parameters, mut bindings, .. } = text;
         bindings.buffers.extend(statistics);
-        list.dispatch("attention", shader, parameters.words, &bindings.buffers, items)
+        list.dispatch("attention", shader, parameters, &bindings.buffers, items)
     }
 }
 
 impl<'a> PassText<'_, 'a, '_> {
     /// Returns the text of an operand: input `k` of the kernel, for head `head`.
     fn declare(&mut self, array: &TiledArray<'a>, binding: usize, head: &str) -> ArrayText {
-        let [start, sequence, of_head] = [array.start, array.batch[0], array.batch[1]].map(|v| self.parameters.push(v));
+        let [start, sequence, of_head] =
+            [array.start, array.batch[0], array.batch[1]].map(|v| self.parameters.declare(v));
         let base = self.shader.define(format!("{start} + sequence * {sequence} + {head} * {of_head}"));
         array.declare(&mut self.parameters, binding, base)
     }
@@ -200,12 +201,12 @@ impl<'a> PassText<'_, 'a, '_> {
         self.shader.line(text);
     }
 
-    fn generate(&mut self, tile: &RegisterTile, (chunks, row_tiles, heads, width): (usize, usize, usize, usize)) {
+    fn generate(&mut self, tile: &WorkgroupTile, (chunks, row_tiles, heads, width): (usize, usize, usize, usize)) {
         let AttentionSizes { heads: all_heads, groups, width: score_depth, depth, .. } = self.pass.sizes;
         let (kind, float, compute) = (self.pass.kind, self.float, self.float.0);
         let [chunks, row_tiles, heads, width, shared, score_depth, depth] =
             [chunks, row_tiles, heads, width, all_heads / groups.max(1), score_depth, depth]
-                .map(|v| self.parameters.push_len(v));
+                .map(|v| self.parameters.declare_len(v));
         let [rows, columns] = self.limits.clone();
         // 16 KiB of shared memory suffice: the weights, and a memory that factors of scores and values share.
         let is_narrow = compute == Compute::F32;
@@ -260,7 +261,7 @@ impl<'a> PassText<'_, 'a, '_> {
         ));
         // All invocations have read the previous weights.
         self.line("workgroupBarrier();");
-        let scores = RegisterTile { compute, grid: [8, 8], quads: [1, 1] };
+        let scores = WorkgroupTile { compute, grid: [8, 8], quads: [1, 1] };
         let tiles = [&row_tile, &column_tile];
         let place = (["first_row", "first_column"], [&*rows, &*columns]);
         let shader = &mut self.shader;
@@ -378,7 +379,7 @@ impl<'a> PassText<'_, 'a, '_> {
         let (gradient, result) = (self.input(GRADIENT, false), self.input(RESULT, false));
         let log_sums = self.input(LOG_SUMS, false);
         let rows = self.limits[0].clone();
-        let depth = self.parameters.push_len(self.pass.sizes.depth);
+        let depth = self.parameters.declare_len(self.pass.sizes.depth);
         self.line(format!("var own_dot = array<{ty}, 4>();"));
         self.line(format!("var row_log = array<{ty}, 4>();"));
         self.line("for (var i = 0u; i < 4u; i = i + 1u) {");
@@ -402,7 +403,7 @@ impl<'a> PassText<'_, 'a, '_> {
     }
 
     /// Adds the lines that replace the scores by exp(score − maximum), and scale the sums if the maximum grows.
-    fn update_softmax(&mut self, tile: &RegisterTile) {
+    fn update_softmax(&mut self, tile: &WorkgroupTile) {
         let float = self.float;
         let ty = float.ty();
         self.line(format!("var own_max = array<{ty}, 4>();"));
@@ -478,12 +479,12 @@ impl<'a> PassText<'_, 'a, '_> {
 
     /// Returns the position of the statistics of a query.
     fn statistics_position(&mut self, query: &str, queries: &str) -> String {
-        let heads = self.parameters.push_len(self.pass.sizes.heads);
+        let heads = self.parameters.declare_len(self.pass.sizes.heads);
         self.shader.define(format!("(((sequence * {heads}) + query_head) * {queries} + {query}) * 2u"))
     }
 
     /// Adds the lines that divide the rows by their sums and store λ or the statistics.
-    fn finish_rows(&mut self, tile: &RegisterTile) {
+    fn finish_rows(&mut self, tile: &WorkgroupTile) {
         let float = self.float;
         let rows = self.limits[0].clone();
         let kind = self.pass.kind;
@@ -521,7 +522,7 @@ impl<'a> PassText<'_, 'a, '_> {
     }
 
     /// Adds the lines that store the rows.
-    fn store(&mut self, tile: &RegisterTile, width: &str) {
+    fn store(&mut self, tile: &WorkgroupTile, width: &str) {
         let rows = self.limits[0].clone();
         let array = self.pass.matrices(self.pass.outputs[self.pass.kind.output()]);
         let head = if self.pass.kind.has_query_rows() { "query_head" } else { "group_head" };

@@ -22,18 +22,13 @@ use super::bounds::check_lengths;
 use super::copy::copy;
 use super::tile::{Coordinate, Digit, TiledArray};
 use crate::describe::DispatchList;
-use crate::operand::{DeviceArray, DeviceOperands};
+use crate::operand::{DeviceArray, DeviceOperands, metas};
 use crate::shader::ShaderBuilder;
 use crate::shader::float::FloatText;
 use cell::CellArrays;
-use pellucid_ir::kernel::{Kernel, Meta, Recurrent, RecurrentPart, RecurrentSizes, RnnMode};
+use pellucid_ir::kernel::{Kernel, Recurrent, RecurrentPart, RecurrentSizes, RnnMode};
 use pellucid_ir::{Error, Layout, Result};
 use step::{StepArray, StepDispatch, StepFactors, StepShader, StepTimes, TimeIndex};
-
-/// Returns the shapes and dtypes of operands.
-fn metas(operands: &[DeviceArray<'_>]) -> Vec<Meta> {
-    operands.iter().map(|o| Meta { shape: o.shape().clone(), dtype: o.dtype }).collect()
-}
 
 impl GpuFamily for Recurrent {
     fn is_supported(&self) -> bool {
@@ -57,7 +52,7 @@ impl GpuFamily for Recurrent {
         if let Some(lengths) = &lengths {
             check_lengths(list, "recurrent", lengths, sizes.steps)?;
         }
-        let layer = RecurrentLayer {
+        let dispatches = RecurrentDispatches {
             kernel: self,
             sizes,
             float: FloatText(inputs[0].dtype.compute()),
@@ -67,14 +62,14 @@ impl GpuFamily for Recurrent {
             projection: self.projected.then(|| inputs[self.inputs() - 1 - usize::from(self.lengths)]),
         };
         match self.part {
-            RecurrentPart::States => layer.describe_states(list),
-            RecurrentPart::Gradient => layer.describe_gradient(list),
+            RecurrentPart::States => dispatches.describe_states(list),
+            RecurrentPart::Gradient => dispatches.describe_gradient(list),
         }
     }
 }
 
 /// A recurrent layer and its operands.
-struct RecurrentLayer<'a, 'o> {
+struct RecurrentDispatches<'a, 'o> {
     kernel: &'o Recurrent,
     sizes: RecurrentSizes,
     float: FloatText,
@@ -95,7 +90,7 @@ fn matrix<'a>(array: &DeviceArray<'a>, first: [usize; 2], size: [usize; 2]) -> T
     TiledArray { array: *array, start, batch: outer.to_vec(), rows, columns, coordinates: Vec::new() }.simplified()
 }
 
-impl<'a> RecurrentLayer<'a, '_> {
+impl<'a> RecurrentDispatches<'a, '_> {
     fn is_lstm(&self) -> bool {
         self.kernel.cell == RnnMode::Lstm
     }
@@ -155,7 +150,7 @@ impl<'a> RecurrentLayer<'a, '_> {
         let (columns, coordinates) = match gates {
             1 => (vec![unit], Vec::new()),
             // The fourth column of a GRU is 0.
-            _ => (vec![unit, Digit::along(4, 0, 1)], vec![Coordinate { len: gates, start: 0, divisor: 1, stride }]),
+            _ => (vec![unit, Digit::along(4, 0, 1)], vec![Coordinate { len: gates, start: 0, stride }]),
         };
         let rows = vec![Digit::plain(self.sizes.state, strides[1])];
         let start = w.layout.offset() as isize;

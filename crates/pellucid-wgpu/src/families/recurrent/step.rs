@@ -1,7 +1,7 @@
 //! [`StepShader`]: one dispatch of a time step, a tiled product whose epilogue reads and writes arrays of the step.
 
 use crate::describe::DispatchList;
-use crate::families::tile::{ArrayText, ParameterWords, RegisterTile, SharedTile, TiledArray, choose_tile};
+use crate::families::tile::{ArrayText, SharedTile, TiledArray, WorkgroupTile, choose_tile};
 use crate::operand::{Bindings, DeviceArray};
 use crate::shader::float::FloatText;
 use crate::shader::parameters::Parameters;
@@ -86,9 +86,9 @@ pub(super) struct StepFactors<'a> {
 /// The shader of a dispatch while it is generated.
 pub(super) struct StepShader {
     shader: ShaderBuilder,
-    parameters: ParameterWords,
+    parameters: Parameters,
     bindings: Bindings,
-    tile: RegisterTile,
+    tile: WorkgroupTile,
     /// The numbers of rows and columns of the product.
     limits: [String; 2],
     groups: usize,
@@ -107,11 +107,11 @@ impl StepShader {
         let (tile, depth) = choose_tile(compute, 1, [rows, columns]);
         let tile_columns = columns.div_ceil(tile.width());
         let groups = rows.div_ceil(tile.height()) * tile_columns;
-        let mut parameters = ParameterWords::new(groups);
+        let mut parameters = Parameters::for_items(groups);
         // The time indices and the flag.
-        (0..5).for_each(|_| drop(parameters.push_len(0)));
-        let limits = [rows, columns].map(|v| parameters.push_len(v));
-        let tile_columns = parameters.push_len(tile_columns);
+        (0..5).for_each(|_| drop(parameters.declare_len(0)));
+        let limits = [rows, columns].map(|v| parameters.declare_len(v));
+        let tile_columns = parameters.declare_len(tile_columns);
         let mut shader = ShaderBuilder::default();
         let sides = factors.iter().flat_map(|f| [&f.left.0, &f.right]);
         let inputs: Vec<DeviceArray<'_>> = sides.clone().map(|f| f.array).chain(reads.iter().copied()).collect();
@@ -129,7 +129,7 @@ impl StepShader {
         for (k, factor) in factors.iter().enumerate() {
             let left = text.factor(&factor.left.0, text.bindings.input(2 * k), factor.left.1);
             let right = text.factor(&factor.right, text.bindings.input(2 * k + 1), None);
-            let depth = text.parameters.push_len(factor.depth);
+            let depth = text.parameters.declare_len(factor.depth);
             let end = match factor.left.1 {
                 Some(TimeIndex::Done) => text.shader.define(format!("{depth} * params[{FLAG_AT}]")),
                 _ => depth,
@@ -148,11 +148,11 @@ impl StepShader {
 
     /// Adds the line that computes the position of the first element of the matrix of a time.
     fn base(&mut self, start: isize, array: &DeviceArray<'_>, time: Option<TimeIndex>) -> String {
-        let start = self.parameters.push(start);
+        let start = self.parameters.declare(start);
         match time {
             None => start,
             Some(time) => {
-                let stride = self.parameters.push(array.layout.strides()[0]);
+                let stride = self.parameters.declare(array.layout.strides()[0]);
                 self.shader.define(format!("{start} + {} * {stride}", time.text()))
             }
         }
@@ -166,14 +166,14 @@ impl StepShader {
             rank => (strides[rank - 2], strides[rank - 1]),
         };
         let base = self.base(array.layout.offset() as isize, array, time);
-        let [row, column] = [row, column].map(|v| self.parameters.push(v));
+        let [row, column] = [row, column].map(|v| self.parameters.declare(v));
         let binding = self.bindings.binding_of(array.buffer);
         StepArray { binding, compute: array.dtype.compute(), base, row, column }
     }
 
     /// Adds a length to the parameters and returns its text.
     pub(super) fn length(&mut self, value: usize) -> String {
-        self.parameters.push_len(value)
+        self.parameters.declare_len(value)
     }
 
     /// Adds the epilogue and the dispatch. `lines` receives a row, a column and the product of each element; if
@@ -190,7 +190,6 @@ impl StepShader {
     ) -> Result<StepDispatch> {
         let StepShader { mut shader, parameters, bindings, tile, limits, groups, .. } = self;
         let [rows, columns] = limits;
-        let parameters = parameters.words;
         if groups == 0 {
             return Ok(StepDispatch { index: None, parameters });
         }

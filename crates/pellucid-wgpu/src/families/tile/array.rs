@@ -4,43 +4,8 @@ use crate::operand::DeviceArray;
 use crate::shader::ShaderBuilder;
 use crate::shader::access;
 use crate::shader::parameters::Parameters;
-use crate::shader::program::{parameter_text, type_text};
+use crate::shader::program::type_text;
 use pellucid_ir::Compute;
-
-/// The words of the parameters of a dispatch.
-pub(crate) struct ParameterWords {
-    /// The words; the first two are the number of work items and 0.
-    pub(crate) words: Parameters,
-}
-
-impl ParameterWords {
-    /// Creates the parameters of a dispatch with `items` work items.
-    pub(crate) fn new(items: usize) -> ParameterWords {
-        ParameterWords { words: Parameters::from([items as u32, 0]) }
-    }
-
-    /// Adds a number and returns the text that reads it. Positions wrap modulo 2³², so negative numbers need no sign.
-    pub(crate) fn push(&mut self, value: isize) -> String {
-        self.words.push(value as u32);
-        format!("params[{}]", self.words.len() - 1)
-    }
-
-    /// Adds a number of a float type and returns the text that reads it.
-    pub(crate) fn push_float(&mut self, compute: Compute, value: f64) -> String {
-        let at = self.words.len();
-        let bits = value.to_bits();
-        match compute {
-            Compute::F64 => self.words.extend([bits as u32, (bits >> 32) as u32]),
-            _ => self.words.push((value as f32).to_bits()),
-        }
-        parameter_text(compute, at)
-    }
-
-    /// Adds a length and returns the text that reads it.
-    pub(crate) fn push_len(&mut self, value: usize) -> String {
-        self.push(value as isize)
-    }
-}
 
 /// One digit of a row, a column or a k index in mixed radix.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -66,15 +31,13 @@ impl Digit {
 }
 
 /// A coordinate of an element: `start` plus the contributions of the digits of both indices. Elements whose coordinate
-/// is not a multiple of `divisor` in `0..len·divisor` are 0.
+/// is not in `0..len` are 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Coordinate {
-    /// The number of valid positions.
+    /// The number of positions.
     pub(crate) len: usize,
     /// The coordinate if all digits are 0.
     pub(crate) start: isize,
-    /// The distance of the coordinates of neighbouring positions.
-    pub(crate) divisor: usize,
     /// The distance of neighbouring positions in the array, in elements.
     pub(crate) stride: isize,
 }
@@ -125,7 +88,7 @@ impl<'a> TiledArray<'a> {
     /// Removes coordinates that are always in range, and merges digits.
     pub(crate) fn simplified(mut self) -> TiledArray<'a> {
         for c in (0..self.coordinates.len()).rev() {
-            let Coordinate { len, start, divisor, stride } = self.coordinates[c];
+            let Coordinate { len, start, stride } = self.coordinates[c];
             let (mut low, mut high) = (start, start);
             for digit in self.rows.iter().chain(&self.columns) {
                 if let Some((_, factor)) = digit.coordinate.filter(|&(of, _)| of == c) {
@@ -133,7 +96,7 @@ impl<'a> TiledArray<'a> {
                     if last < 0 { low += last } else { high += last }
                 }
             }
-            let is_needed = divisor != 1 || low < 0 || high >= len as isize;
+            let is_needed = low < 0 || high >= len as isize;
             for digit in self.rows.iter_mut().chain(&mut self.columns) {
                 match &mut digit.coordinate {
                     Some((of, factor)) if *of == c && !is_needed => {
@@ -172,23 +135,22 @@ impl<'a> TiledArray<'a> {
     }
 
     /// Adds the numbers of the array to the parameters and returns its text.
-    pub(crate) fn declare(&self, parameters: &mut ParameterWords, binding: usize, base: String) -> ArrayText {
+    pub(crate) fn declare(&self, parameters: &mut Parameters, binding: usize, base: String) -> ArrayText {
         let mut side = |digits: &[Digit]| -> Vec<DigitText> {
             digits
                 .iter()
                 .map(|d| DigitText {
-                    len: parameters.push_len(d.len),
-                    stride: parameters.push(d.stride),
-                    coordinate: d.coordinate.map(|(of, factor)| (of, parameters.push(factor))),
+                    len: parameters.declare_len(d.len),
+                    stride: parameters.declare(d.stride),
+                    coordinate: d.coordinate.map(|(of, factor)| (of, parameters.declare(factor))),
                 })
                 .collect()
         };
         let (rows, columns) = (side(&self.rows), side(&self.columns));
         let coordinate = |c: &Coordinate| CoordinateText {
-            limit: parameters.push_len(c.len * c.divisor),
-            start: parameters.push(c.start),
-            divisor: (c.divisor != 1).then(|| parameters.push_len(c.divisor)),
-            stride: parameters.push(c.stride),
+            limit: parameters.declare_len(c.len),
+            start: parameters.declare(c.start),
+            stride: parameters.declare(c.stride),
         };
         let coordinates = self.coordinates.iter().map(coordinate).collect();
         ArrayText { dtype: self.array.dtype, binding, base, rows, columns, coordinates, quads: self.quad_axis() }
@@ -224,7 +186,6 @@ struct DigitText {
 struct CoordinateText {
     limit: String,
     start: String,
-    divisor: Option<String>,
     stride: String,
 }
 
@@ -295,7 +256,7 @@ impl ArrayText {
         let coordinates: Vec<Option<String>> =
             coordinates.into_iter().map(|sum| sum.map(|sum| shader.define(sum))).collect();
         for (coordinate, sum) in self.coordinates.iter().zip(&coordinates) {
-            if let (None, Some(sum)) = (&coordinate.divisor, sum) {
+            if let Some(sum) = sum {
                 offset = format!("{offset} + {sum} * {}", coordinate.stride);
             }
         }
@@ -308,7 +269,7 @@ impl ArrayText {
         shader.define(format!("{} + {}", row.offset, column.offset))
     }
 
-    /// Adds the lines that assign an element to `target`, unless the element is outside of the array.
+    /// Adds the lines that assign an element to `target`, or 0 if the element is outside of the array.
     pub(crate) fn load_element(
         &self,
         shader: &mut ShaderBuilder,
@@ -317,7 +278,7 @@ impl ArrayText {
         target: &str,
     ) {
         let mut conditions = vec![row.is_valid.clone(), column.is_valid.clone()];
-        let mut offset = format!("{} + {}", row.offset, column.offset);
+        let offset = format!("{} + {}", row.offset, column.offset);
         for (k, coordinate) in self.coordinates.iter().enumerate() {
             let sum = match (&row.coordinates[k], &column.coordinates[k]) {
                 (Some(a), Some(b)) => shader.define(format!("{a} + {b}")),
@@ -326,19 +287,13 @@ impl ArrayText {
             };
             // Coordinates below 0 wrap to large numbers.
             conditions.push(format!("{sum} < {}", coordinate.limit));
-            if let Some(divisor) = &coordinate.divisor {
-                conditions.push(format!("{sum} % {divisor} == 0u"));
-                offset = format!("{offset} + {sum} / {divisor} * {}", coordinate.stride);
-            }
         }
-        shader.line(format!("if ({}) {{", conditions.join(" && ")));
-        let at = shader.define(offset);
+        let (is_valid, at) = valid_position(shader, &conditions.join(" && "), &offset);
         let value = access::load(shader, self.binding, self.dtype, compute, &at);
-        shader.line(format!("{target} = {value};"));
-        shader.line("}");
+        shader.line(format!("{target} = select({}(), {value}, {is_valid});", type_text(compute)));
     }
 
-    /// Adds the lines that assign four neighbouring elements to `targets`, unless they are outside of the array. The
+    /// Adds the lines that assign four neighbouring elements to `targets`, or 0 if they are outside of the array. The
     /// array has a [`QuadAxis`].
     fn load_quad(
         &self,
@@ -347,14 +302,21 @@ impl ArrayText {
         compute: Compute,
         targets: [String; 4],
     ) {
-        shader.line(format!("if ({} && {}) {{", row.is_valid, column.is_valid));
-        let at = self.position(shader, row, column);
+        let condition = format!("{} && {}", row.is_valid, column.is_valid);
+        let (is_valid, at) = valid_position(shader, &condition, &format!("{} + {}", row.offset, column.offset));
         let values = access::load_quad(shader, self.binding, self.dtype, compute, &at);
         for (target, value) in targets.iter().zip(values) {
-            shader.line(format!("{target} = {value};"));
+            shader.line(format!("{target} = select({}(), {value}, {is_valid});", type_text(compute)));
         }
-        shader.line("}");
     }
+}
+
+/// Adds the lines that compute whether an element exists, and its position or else 0. Loads without branches can be in
+/// flight together.
+fn valid_position(shader: &mut ShaderBuilder, condition: &str, position: &str) -> (String, String) {
+    let is_valid = shader.define(condition);
+    let at = shader.define(format!("select(0u, {position}, {is_valid})"));
+    (is_valid, at)
 }
 
 /// The side of a product on which a factor is.
@@ -436,5 +398,64 @@ pub(crate) fn quad_type(compute: Compute) -> String {
         Compute::F32 => "vec4<f32>".into(),
         Compute::I32 => "vec4<i32>".into(),
         other => format!("array<{}, 4>", type_text(other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::describe::BufferRef;
+    use pellucid_ir::{DType, Layout};
+
+    /// Returns an array with these digits of rows and columns.
+    fn tiled(layout: &Layout, [rows, columns]: [&[Digit]; 2], coordinates: &[Coordinate]) -> TiledArray<'static> {
+        let layout = Box::leak(Box::new(layout.clone()));
+        TiledArray {
+            array: DeviceArray { buffer: BufferRef::Operand(0), layout, dtype: DType::F32 },
+            start: 0,
+            batch: vec![64],
+            rows: rows.to_vec(),
+            columns: columns.to_vec(),
+            coordinates: coordinates.to_vec(),
+        }
+        .simplified()
+    }
+
+    #[test]
+    fn a_window_of_one_element_is_a_plain_matrix() {
+        let layout = Layout::contiguous([3, 1, 1, 4, 4].into());
+        let rows = [Digit::plain(3, 16), Digit::along(1, 0, 1)];
+        let columns = [Digit::plain(1, 48), Digit::along(4, 1, 1), Digit::along(4, 0, 1)];
+        let along = |stride| Coordinate { len: 4, start: 0, stride };
+        let array = tiled(&layout, [&rows, &columns], &[along(1), along(4)]);
+        assert_eq!(array.coordinates, []);
+        assert_eq!(array.rows, [Digit::plain(3, 16)]);
+        assert_eq!(array.columns, [Digit::plain(16, 1)]);
+        assert_eq!(array.quad_axis(), Some(QuadAxis::Column));
+    }
+
+    #[test]
+    fn coordinates_that_leave_the_array_are_checked() {
+        let layout = Layout::contiguous([8, 4].into());
+        let digits = [Digit::along(4, 0, 1), Digit::along(3, 0, 1)];
+        let coordinate = |len, start| Coordinate { len, start, stride: 5 };
+        let checked = |c: Coordinate| tiled(&layout, [&digits[..1], &digits[1..]], &[c]).coordinates.len();
+        assert_eq!([coordinate(6, 0), coordinate(5, 0), coordinate(6, -1)].map(checked), [0, 1, 1]);
+        let shifted = tiled(&layout, [&digits[..1], &digits[1..]], &[coordinate(9, 2)]);
+        assert_eq!((shifted.start, shifted.rows), (10, vec![Digit::plain(4, 5)]));
+    }
+
+    #[test]
+    fn quads_need_aligned_strides_and_a_multiple_of_four_elements() {
+        let layout = Layout::contiguous([8, 8].into());
+        let axis = |rows: (usize, isize), columns: (usize, isize)| {
+            let [rows, columns] = [rows, columns].map(|(len, stride)| [Digit::plain(len, stride)]);
+            tiled(&layout, [&rows, &columns], &[]).quad_axis()
+        };
+        assert_eq!(axis((8, 8), (8, 1)), Some(QuadAxis::Column));
+        assert_eq!(axis((8, 1), (5, 8)), Some(QuadAxis::Row));
+        assert_eq!(axis((8, 9), (8, 1)), None);
+        assert_eq!(axis((8, 8), (6, 1)), None);
+        assert_eq!(axis((8, 8), (8, 2)), None);
     }
 }

@@ -8,13 +8,13 @@
 //! | file | contents |
 //! | --- | --- |
 //! | `array` | [`TiledArray`]: an operand, its positions, and loads of blocks of 4 × 4 elements |
-//! | `registers` | [`SharedTile`], [`RegisterTile`] and the multiplication of tiles |
+//! | `registers` | [`SharedTile`], [`WorkgroupTile`] and the multiplication of tiles |
 //! | `product` | [`TiledProduct`]: the choice of tiles, the division of k, the epilogue |
 
 mod array;
 mod product;
 mod registers;
 
-pub(super) use array::{ArrayText, Coordinate, Digit, FactorSide, ParameterWords, TiledArray, quad_type};
+pub(super) use array::{ArrayText, Coordinate, Digit, FactorSide, TiledArray, quad_type};
 pub(super) use product::{TiledProduct, choose_tile};
-pub(super) use registers::{FactorLoader, RegisterTile, SharedTile, declare_shared};
+pub(super) use registers::{FactorLoader, SharedTile, WorkgroupTile, declare_shared};

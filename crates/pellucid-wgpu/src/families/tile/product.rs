@@ -1,10 +1,11 @@
 //! [`TiledProduct`]: batched products of two factors with an epilogue.
 
-use super::array::{ArrayText, ParameterWords, TiledArray};
-use super::registers::{RegisterTile, SharedTile};
+use super::array::{ArrayText, TiledArray};
+use super::registers::{SharedTile, WorkgroupTile};
 use crate::describe::{BufferRef, DispatchList};
 use crate::operand::{Bindings, DeviceArray};
 use crate::shader::access::{self, MergedAxes, position_lines};
+use crate::shader::parameters::Parameters;
 use crate::shader::program::{Accumulator, ProgramValues, convert_text, round_text};
 use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
 use pellucid_ir::formula::{Binary, Program};
@@ -23,7 +24,7 @@ const MIN_LARGE_TILES: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct ProductPlan {
     /// The tile of a workgroup.
-    pub(crate) tile: RegisterTile,
+    pub(crate) tile: WorkgroupTile,
     /// The number of values of k whose factors are in shared memory together.
     pub(crate) depth: usize,
     /// The number of parts of k, each computed by its own workgroups.
@@ -49,17 +50,17 @@ impl ProductPlan {
 
 /// Returns the tile for `batch` products of m rows and n columns, and the number of values of k whose factors are in
 /// shared memory together.
-pub(crate) fn choose_tile(compute: Compute, batch: usize, [m, n]: [usize; 2]) -> (RegisterTile, usize) {
+pub(crate) fn choose_tile(compute: Compute, batch: usize, [m, n]: [usize; 2]) -> (WorkgroupTile, usize) {
     let is_narrow = matches!(compute, Compute::F32 | Compute::I32);
     let large_tiles = m.div_ceil(64) * n.div_ceil(64) * batch;
+    // The tiles of both factors fit the 16 KiB of shared memory that every adapter has.
     let (grid, quads, depth) = match () {
-        () if m <= 8 && n > 32 => ([2, 32], [1, 1], 16),
-        () if n <= 8 && m > 32 => ([32, 2], [1, 1], 16),
+        () if m <= 8 && n > 32 => ([2, 32], [1, 1], if is_narrow { 16 } else { 8 }),
+        () if n <= 8 && m > 32 => ([32, 2], [1, 1], if is_narrow { 16 } else { 8 }),
         () if m > 32 && n > 32 && is_narrow && large_tiles >= MIN_LARGE_TILES => ([8, 8], [2, 2], 16),
-        // Two tiles of 64-bit elements fill the 16 KiB of shared memory that every adapter has.
         () => ([8, 8], [1, 1], if is_narrow { 32 } else { 16 }),
     };
-    (RegisterTile { compute, grid, quads }, depth)
+    (WorkgroupTile { compute, grid, quads }, depth)
 }
 
 /// `C[.., i, j] = Σₖ A[.., i, k]·B[.., k, j]`, followed by an epilogue.
@@ -85,7 +86,7 @@ pub(crate) struct ProductShader {
     /// The text.
     pub(crate) shader: ShaderBuilder,
     /// The parameters.
-    pub(crate) parameters: ParameterWords,
+    pub(crate) parameters: Parameters,
     /// The buffers.
     pub(crate) bindings: Bindings,
     /// The operands, inputs first.
@@ -101,9 +102,9 @@ impl ProductShader {
         let all: Vec<&TiledArray<'_>> = operands.into_iter().flatten().collect();
         let strides: Vec<Vec<isize>> = all.iter().map(|a| a.batch.clone()).collect();
         let space = MergedAxes::new(batch, &strides);
-        let starts: Vec<String> = all.iter().map(|a| self.parameters.push(a.start)).collect();
-        let space_at = self.parameters.words.len();
-        space.push_params(&mut self.parameters.words);
+        let starts: Vec<String> = all.iter().map(|a| self.parameters.declare(a.start)).collect();
+        let space_at = self.parameters.len();
+        space.push_params(&mut self.parameters);
         let bases = position_lines(&mut self.shader, (space.dims.len(), space_at), matrix, &starts);
         for (k, (array, base)) in all.iter().zip(bases).enumerate() {
             let binding =
@@ -140,7 +141,7 @@ impl TiledProduct<'_, '_> {
     fn begin(&self, items: usize) -> ProductShader {
         ProductShader {
             shader: ShaderBuilder::default(),
-            parameters: ParameterWords::new(items),
+            parameters: Parameters::for_items(items),
             bindings: Bindings::default(),
             arrays: Vec::new(),
         }
@@ -153,7 +154,8 @@ impl TiledProduct<'_, '_> {
         let groups = self.matrices() * tiles[0] * tiles[1] * plan.parts;
         let mut text = self.begin(groups);
         let [rows, columns, depth, tile_columns, tile_count, parts, part_depth] =
-            [m, n, k, tiles[1], tiles[0] * tiles[1], plan.parts, plan.part_depth].map(|v| text.parameters.push_len(v));
+            [m, n, k, tiles[1], tiles[0] * tiles[1], plan.parts, plan.part_depth]
+                .map(|v| text.parameters.declare_len(v));
         let shader = &mut text.shader;
         shader.line("if (group >= params[0]) { return; }");
         shader.line(format!("let tile = group % {tile_count};"));
@@ -176,9 +178,9 @@ impl TiledProduct<'_, '_> {
         let factors = ([&text.arrays[0], &text.arrays[1]], [&a, &b]);
         plan.tile.accumulate(&mut text.shader, "sum", factors, place, ("first_k", "end_k"));
         let scratch = partial.map(|_| text.shader.binding(BindingUse::Write));
-        let uniforms_at = text.parameters.words.len();
+        let uniforms_at = text.parameters.len();
         if let (None, Some(program)) = (partial, self.epilogue) {
-            text.parameters.words.push_uniforms(program, 0, 0);
+            text.parameters.push_uniforms(program, 0, 0);
         }
         let ProductShader { mut shader, parameters, mut bindings, arrays } = text;
         plan.tile.loop_over_quads(&mut shader, "sum", |shader, quad, quad_row, quad_column| {
@@ -200,22 +202,22 @@ impl TiledProduct<'_, '_> {
             shader.line("}");
         });
         bindings.buffers.extend(partial);
-        list.dispatch(self.op, shader, parameters.words, &bindings.buffers, groups)
+        list.dispatch(self.op, shader, parameters, &bindings.buffers, groups)
     }
 
     /// Adds the dispatch that adds the parts of every element in their order and stores the result.
     fn combine(&self, list: &mut DispatchList<'_>, plan: &ProductPlan, partial: BufferRef, count: usize) -> Result<()> {
         let [m, n, _] = self.sizes;
         let mut text = self.begin(count);
-        let [rows, columns, parts] = [m, n, plan.parts].map(|v| text.parameters.push_len(v));
+        let [rows, columns, parts] = [m, n, plan.parts].map(|v| text.parameters.declare_len(v));
         text.shader.line("if (thread >= params[0]) { return; }");
         text.shader.line(format!("let column = thread % {columns};"));
         text.shader.line(format!("let row = thread / {columns} % {rows};"));
         text.shader.line(format!("let matrix = thread / {columns} / {rows};"));
         text.declare_arrays(&self.batch, [&self.inputs[2..], &self.outputs], "matrix");
-        let uniforms_at = text.parameters.words.len();
+        let uniforms_at = text.parameters.len();
         if let Some(program) = self.epilogue {
-            text.parameters.words.push_uniforms(program, 0, 0);
+            text.parameters.push_uniforms(program, 0, 0);
         }
         let ProductShader { mut shader, parameters, mut bindings, arrays } = text;
         let binding = shader.binding(BindingUse::Read);
@@ -230,7 +232,7 @@ impl TiledProduct<'_, '_> {
         shader.line("}");
         let value = shader.define(total.result());
         self.store(&mut shader, &arrays, (&value, uniforms_at), ("row", &rows), ("column", &columns));
-        list.dispatch(self.op, shader, parameters.words, &bindings.buffers, count.div_ceil(WORKGROUP as usize))
+        list.dispatch(self.op, shader, parameters, &bindings.buffers, count.div_ceil(WORKGROUP as usize))
     }
 
     /// Adds the lines that round an element of the product, apply the epilogue and store the results. `arrays` are the
@@ -270,5 +272,36 @@ impl TiledProduct<'_, '_> {
             let (binding, at) = (arrays[others + k].binding, &positions[others + k]);
             access::store(shader, binding, store.compute, store.storage, &value, at);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_of_k_depend_on_the_shape_of_one_product() {
+        for (sizes, parts) in [([64, 64, 4096], 16), ([4, 4, 600], 2), ([4, 4, 511], 1), ([1024, 1024, 8192], 1)] {
+            for batch in [1, 7, 1000] {
+                for compute in [Compute::F32, Compute::I64] {
+                    let plan = ProductPlan::new(compute, batch, sizes);
+                    assert_eq!((plan.parts, plan.part_depth % plan.depth), (parts, 0), "{sizes:?}");
+                    assert!(plan.part_depth * plan.parts >= sizes[2] && plan.part_depth * (plan.parts - 1) < sizes[2]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn tiles_have_64_invocations_and_fit_the_shared_memory_of_every_adapter() {
+        for sizes in [[1, 1], [5, 100], [100, 5], [40, 40], [64, 64], [1000, 1000]] {
+            for compute in [Compute::I32, Compute::F32, Compute::I64, Compute::F64] {
+                let (tile, depth) = choose_tile(compute, 1, sizes);
+                assert_eq!(tile.grid[0] * tile.grid[1], WORKGROUP as usize);
+                assert!((tile.height() + tile.width()) * depth * compute.size() <= 16 << 10);
+            }
+        }
+        let (tile, _) = choose_tile(Compute::F32, 1, [1000, 1000]);
+        assert_eq!((tile.height(), tile.width()), (64, 64));
     }
 }

@@ -157,7 +157,7 @@ impl<'a> FactorLoader<'a> {
 /// The invocations form a grid of `grid[0] × grid[1]`. Each computes `quads[0] × quads[1]` blocks of 4 × 4 elements;
 /// the blocks of one invocation are a whole grid apart, so neighbouring invocations read neighbouring quads.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct RegisterTile {
+pub(crate) struct WorkgroupTile {
     /// The type of the elements.
     pub(crate) compute: Compute,
     /// The rows and columns of invocations.
@@ -166,7 +166,7 @@ pub(crate) struct RegisterTile {
     pub(crate) quads: [usize; 2],
 }
 
-impl RegisterTile {
+impl WorkgroupTile {
     /// Returns the number of rows of the tile.
     pub(crate) fn height(&self) -> usize {
         4 * self.grid[0] * self.quads[0]
