@@ -189,14 +189,10 @@ impl<'a> BoundOperands<'a> {
         }
     }
 
-    /// Stores the epoch of the kernel in the buffers of its outputs, except for those that the kernel reads. A buffer
-    /// without values remains so if the kernel writes only a part of it.
-    pub(crate) fn mark_written(&self, kernel: &Kernel, history: &CheckHistory, epoch: u64) {
-        let outputs = self.operands.outputs.iter().zip(&self.buffers[self.operands.inputs.len()..]);
-        for (array, &buffer) in outputs {
-            let is_read = self.read(kernel).iter().any(|&other| std::ptr::eq(other, buffer));
-            let is_kept = history.is_skipped(buffer.epoch()) && !covers(array.layout, array.dtype, buffer.bytes());
-            if !is_read && !is_kept {
+    /// Stores the epoch of the kernel in the buffers of its outputs, except for those that the kernel reads.
+    pub(crate) fn mark_written(&self, kernel: &Kernel, epoch: u64) {
+        for &buffer in &self.buffers[self.operands.inputs.len()..] {
+            if !self.read(kernel).iter().any(|&other| std::ptr::eq(other, buffer)) {
                 buffer.set_epoch(epoch);
             }
         }
@@ -215,11 +211,6 @@ impl<'a> BoundOperands<'a> {
             }
         }
     }
-}
-
-/// Returns whether an operand contains all elements of its buffer.
-pub(crate) fn covers(layout: &Layout, dtype: DType, bytes: usize) -> bool {
-    layout.is_contiguous() && layout.offset() == 0 && layout.shape().size() * dtype.size() == bytes
 }
 
 /// The buffers of a dispatch: each buffer is bound once, also if several operands refer to it.
