@@ -8,7 +8,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::formula::Program;
 use crate::kernel::{Kernel, Map, Params};
-use crate::plan::Plan;
+use crate::plan::{Plan, SlotView};
 use crate::shape::{Layout, Shape, Strides};
 use std::any::{Any, TypeId};
 use std::fmt;
@@ -194,6 +194,27 @@ pub struct View<'a> {
     pub dtype: DType,
 }
 
+/// The layout and dtype of an operand, in a storage or in a slot of a plan.
+#[derive(Clone, Copy, Debug)]
+pub struct OperandMeta<'a> {
+    /// The layout of the elements.
+    pub layout: &'a Layout,
+    /// The type of the elements.
+    pub dtype: DType,
+}
+
+impl<'a> From<&View<'a>> for OperandMeta<'a> {
+    fn from(view: &View<'a>) -> OperandMeta<'a> {
+        OperandMeta { layout: view.layout, dtype: view.dtype }
+    }
+}
+
+impl<'a> From<&'a SlotView> for OperandMeta<'a> {
+    fn from(operand: &'a SlotView) -> OperandMeta<'a> {
+        OperandMeta { layout: &operand.layout, dtype: operand.dtype }
+    }
+}
+
 /// A contiguous array, or a single value that broadcasts.
 #[derive(Clone, Copy, Debug)]
 pub struct DenseView<'a> {
@@ -286,10 +307,10 @@ pub trait Backend: Send + Sync + 'static {
     fn name(&self) -> &str;
     /// Creates a storage of `bytes` bytes, which has no memory until it is first written.
     fn storage(&self, bytes: usize) -> Result<Arc<Storage>>;
-    /// Returns how this backend runs `kernel`. [`Backend::run`] receives only kernels for which this is
-    /// [`Support::Native`].
-    fn support(&self, kernel: &Kernel) -> Support {
-        let _ = kernel;
+    /// Returns how this backend runs `kernel` with these operands. [`Backend::run`] receives only kernels for which this
+    /// is [`Support::Native`].
+    fn support(&self, kernel: &Kernel, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> Support {
+        let _ = (kernel, inputs, outputs);
         Support::Native
     }
     /// Runs one kernel and allocates memory for outputs that have none.

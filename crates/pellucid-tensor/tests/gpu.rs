@@ -74,13 +74,13 @@ fn ten_thousand_steps_without_a_read_use_constant_memory() {
 fn threads_share_a_device() {
     let Some(device) = gpu() else { return };
     let w = wave([4, 4]).to(device).unwrap();
-    let expected: Vec<Tensor> = (0..4).map(|k| chain(&(wave([4, 4]) * k as f32)).matmul(&wave([4, 4]))).collect();
+    let expected: Vec<Tensor> = (0..4).map(|k| chain(&(wave([4, 4]) * k as f64)).matmul(&wave([4, 4]))).collect();
     std::thread::scope(|s| {
         for (k, expected) in expected.iter().enumerate() {
             let w = &w;
             s.spawn(move || {
                 for _ in 0..10 {
-                    assert_near(&chain(&(w * k as f32)).matmul(w), expected);
+                    assert_near(&chain(&(w * k as f64)).matmul(w), expected);
                 }
             });
         }

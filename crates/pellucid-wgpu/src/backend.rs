@@ -8,10 +8,11 @@ use crate::operand::BoundOperands;
 use crate::prepared::PreparedPlan;
 use crate::{families, operand, transfer};
 use pellucid_ir::Result;
-use pellucid_ir::backend::{Backend, CompiledPlan, MemoryStats, Storage, Support, View};
+use pellucid_ir::backend::{Backend, CompiledPlan, MemoryStats, OperandMeta, Storage, Support, View};
 use pellucid_ir::kernel::Kernel;
-use pellucid_ir::plan::{Launch, Plan};
+use pellucid_ir::plan::{Launch, Plan, SlotView};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A device of [`WgpuDriver`](crate::WgpuDriver).
 ///
@@ -34,6 +35,16 @@ impl Wgpu {
         self.gpu.has_fused_multiply_add()
     }
 
+    /// Runs `work` and returns the time that the device spends on it, from the end of all earlier work to the end of the
+    /// work that `work` submits. Work of other threads counts too. Waits for the device. Returns `None` if the adapter
+    /// has no timestamps.
+    ///
+    /// # Errors
+    /// The error of `work`, of a check of an earlier kernel, or of the device.
+    pub fn device_time(&self, work: impl FnOnce() -> Result<()>) -> Result<Option<Duration>> {
+        self.gpu.device_time(work)
+    }
+
     /// Returns the counts of work since the device was opened.
     pub fn counters(&self) -> WgpuCounters {
         self.gpu.counters().snapshot()
@@ -49,8 +60,8 @@ impl Backend for Wgpu {
         Ok(Arc::new(Storage::new(WgpuBuffer::new(self.gpu.clone(), bytes))))
     }
 
-    fn support(&self, kernel: &Kernel) -> Support {
-        families::support(kernel, self.gpu.max_bindings())
+    fn support(&self, kernel: &Kernel, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> Support {
+        families::support(kernel, inputs, outputs, self.gpu.max_bindings())
     }
 
     fn run(&self, kernel: &Kernel, inputs: &[View<'_>], outputs: &[View<'_>]) -> Result<()> {
@@ -65,7 +76,12 @@ impl Backend for Wgpu {
     /// A launch does not wait for the checks of indices in its kernels, except for the first launch. If a check fails,
     /// all later kernels of the device are skipped until a call that waits returns [`pellucid_ir::Error::IndexOutOfBounds`].
     fn prepare(&self, plan: &Plan) -> Result<Option<Box<dyn CompiledPlan>>> {
-        let is_native = |launch: &Launch| self.support(&launch.kernel) == Support::Native;
+        fn metas(operands: &[SlotView]) -> Vec<OperandMeta<'_>> {
+            operands.iter().map(OperandMeta::from).collect()
+        }
+        let is_native = |launch: &Launch| {
+            self.support(&launch.kernel, &metas(&launch.inputs), &metas(&launch.outputs)) == Support::Native
+        };
         match plan.launches.iter().all(is_native) {
             true => Ok(Some(Box::new(PreparedPlan::new(&self.gpu, plan)?))),
             false => Ok(None),

@@ -99,6 +99,18 @@ impl<'a> DispatchList<'a> {
         Ok(())
     }
 
+    /// Returns the number of dispatches.
+    pub(crate) fn len(&self) -> usize {
+        self.description.dispatches.len()
+    }
+
+    /// Adds dispatch `index` again with other parameters.
+    pub(crate) fn repeat(&mut self, index: usize, parameters: Parameters) {
+        let known = &self.description.dispatches[index];
+        let (shader, buffers, groups) = (known.shader.clone(), known.buffers.clone(), known.groups);
+        self.description.dispatches.push(DispatchDescription { shader, parameters, buffers, groups });
+    }
+
     /// Counts a check, whose dispatches may set the status word, and returns the number of its operation.
     pub(crate) fn count_check(&mut self, op: &'static str) -> u32 {
         self.description.checks += 1;

@@ -10,6 +10,7 @@ use crate::describe::{BufferRef, DescriptionCache, DispatchList, KernelDescripti
 use crate::families;
 use crate::operand::DeviceOperands;
 use crate::pool::BufferPool;
+use crate::profile;
 use crate::record::Recorded;
 use crate::shader::{BindingUse, ShaderBuilder};
 use crate::status::{CheckedOperations, NO_FAILURE, STATUS_BYTES, STATUS_WORDS};
@@ -80,7 +81,8 @@ impl Gpu {
     /// [`Error::DeviceUnavailable`] if the adapter refuses a device or cannot run a test shader.
     pub(crate) fn open(adapter: &wgpu::Adapter, name: String) -> Result<Arc<Gpu>> {
         let unavailable = |reason: String| Error::DeviceUnavailable { device: name.clone(), reason };
-        let descriptor = wgpu::DeviceDescriptor { required_limits: adapter.limits(), ..Default::default() };
+        let (required_features, required_limits) = (adapter.features() & profile::FEATURE, adapter.limits());
+        let descriptor = wgpu::DeviceDescriptor { required_features, required_limits, ..Default::default() };
         let (device, queue) =
             block_on(adapter.request_device(&descriptor)).map_err(|error| unavailable(error.to_string()))?;
         let failure: Arc<Mutex<Option<String>>> = Arc::default();
@@ -109,8 +111,8 @@ impl Gpu {
             name: name.clone(),
             device,
             queue,
-            // Sizes are multiples of a word.
-            pool: Mutex::new(BufferPool::new(usize::try_from(largest).unwrap_or(usize::MAX) & !3)),
+            // Sizes are multiples of four words, which shaders read at once.
+            pool: Mutex::new(BufferPool::new(usize::try_from(largest).unwrap_or(usize::MAX) & !15)),
             limits,
             fused: OnceLock::new(),
             compiler: Mutex::new(compiler),

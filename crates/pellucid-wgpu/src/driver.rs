@@ -6,21 +6,26 @@ use pellucid_ir::backend::{Backend, DeviceKind, Driver};
 use pellucid_ir::{Error, Result};
 use std::sync::OnceLock;
 
-/// The driver of all Vulkan adapters. Its devices are named `wgpu:0`, `wgpu:1`, ...
+/// The driver of all adapters of Vulkan, else Metal, else Direct3D 12. Its devices are named `wgpu:0`, `wgpu:1`, ...
 ///
 /// Hardware adapters come before software adapters. If a machine has fewer adapters than an index requires, several
 /// devices share an adapter; each has its own memory and queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WgpuDriver;
 
-/// Returns the adapters that can run compute shaders, hardware first. The list is made once.
+/// The graphics APIs in the order of preference. Only those of the operating system are compiled.
+const APIS: [wgpu::Backends; 3] = [wgpu::Backends::VULKAN, wgpu::Backends::METAL, wgpu::Backends::DX12];
+
+/// Returns the adapters of the first graphics API that has any, hardware first. The list is made once.
 fn adapters() -> &'static [wgpu::Adapter] {
     static ADAPTERS: OnceLock<Vec<wgpu::Adapter>> = OnceLock::new();
     ADAPTERS.get_or_init(|| {
-        let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
-        descriptor.backends = wgpu::Backends::VULKAN;
-        let instance = wgpu::Instance::new(descriptor);
-        let mut adapters = block_on(instance.enumerate_adapters(wgpu::Backends::VULKAN));
+        let of_api = |api| {
+            let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+            descriptor.backends = api;
+            block_on(wgpu::Instance::new(descriptor).enumerate_adapters(api))
+        };
+        let mut adapters = APIS.into_iter().map(of_api).find(|adapters| !adapters.is_empty()).unwrap_or_default();
         adapters.sort_by_key(|adapter| match adapter.get_info().device_type {
             wgpu::DeviceType::DiscreteGpu => 0,
             wgpu::DeviceType::IntegratedGpu => 1,
@@ -60,8 +65,8 @@ impl WgpuDriver {
         let adapters = adapters();
         let name = format!("wgpu:{index}");
         if adapters.is_empty() {
-            let reason = "no Vulkan adapter was found; install a graphics driver, or mesa-vulkan-drivers for the \
-                          software adapter";
+            let reason = "no adapter of Vulkan, Metal or Direct3D 12 was found; install a graphics driver, or on Linux \
+                          mesa-vulkan-drivers for the software adapter";
             return Err(Error::DeviceUnavailable { device: name, reason: reason.into() });
         }
         Ok(Wgpu::new(Gpu::open(&adapters[index % adapters.len()], name)?))

@@ -1,4 +1,5 @@
-//! The GPU backend of Pellucid over `wgpu`: compute shaders for Vulkan adapters.
+//! The GPU backend of Pellucid over `wgpu`: compute shaders for Vulkan, Metal and
+//! Direct3D 12.
 //!
 //! Most users need the crate `pellucid`. [`WgpuDriver`] opens devices; [`Wgpu`] runs kernels.
 //!
@@ -9,6 +10,7 @@
 //! | `describe` | the dispatches of a kernel, described once for all runs; the cache of descriptions |
 //! | `compile` | compiled shaders and the layouts of their bindings |
 //! | `prepared` | plans prepared for repeated launches |
+//! | `profile` | the time of the device for some work |
 //! | `record` | recorded dispatches, which are submitted together |
 //! | `status` | the status word, which a failed check of indices sets |
 //! | `pool` | device memory: size classes, a bounded cache, the memory cap |
@@ -34,6 +36,7 @@ mod families;
 mod operand;
 mod pool;
 mod prepared;
+mod profile;
 mod record;
 mod shader;
 mod status;

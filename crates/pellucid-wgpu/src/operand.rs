@@ -6,12 +6,12 @@ use crate::device::Gpu;
 use crate::shader::{BindingUse, ShaderBuilder};
 use crate::status::CheckHistory;
 use pellucid_ir::backend::{Buffer, Storage, View};
-use pellucid_ir::kernel::Kernel;
+use pellucid_ir::kernel::{Kernel, Meta};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
 use std::sync::Arc;
 
 /// A checked operand of a kernel.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct DeviceArray<'a> {
     /// The buffer.
     pub(crate) buffer: BufferRef,
@@ -37,6 +37,11 @@ impl<'a> DeviceArray<'a> {
         };
         (0..shape.rank()).map(stride).collect()
     }
+}
+
+/// Returns the shapes and dtypes of operands.
+pub(crate) fn metas(operands: &[DeviceArray<'_>]) -> Vec<Meta> {
+    operands.iter().map(|o| Meta { shape: o.shape().clone(), dtype: o.dtype }).collect()
 }
 
 /// The checked operands of a kernel.
@@ -184,14 +189,10 @@ impl<'a> BoundOperands<'a> {
         }
     }
 
-    /// Stores the epoch of the kernel in the buffers of its outputs, except for those that the kernel reads. A buffer
-    /// without values remains so if the kernel writes only a part of it.
-    pub(crate) fn mark_written(&self, kernel: &Kernel, history: &CheckHistory, epoch: u64) {
-        let outputs = self.operands.outputs.iter().zip(&self.buffers[self.operands.inputs.len()..]);
-        for (array, &buffer) in outputs {
-            let is_read = self.read(kernel).iter().any(|&other| std::ptr::eq(other, buffer));
-            let is_kept = history.is_skipped(buffer.epoch()) && !covers(array.layout, array.dtype, buffer.bytes());
-            if !is_read && !is_kept {
+    /// Stores the epoch of the kernel in the buffers of its outputs, except for those that the kernel reads.
+    pub(crate) fn mark_written(&self, kernel: &Kernel, epoch: u64) {
+        for &buffer in &self.buffers[self.operands.inputs.len()..] {
+            if !self.read(kernel).iter().any(|&other| std::ptr::eq(other, buffer)) {
                 buffer.set_epoch(epoch);
             }
         }
@@ -212,11 +213,6 @@ impl<'a> BoundOperands<'a> {
     }
 }
 
-/// Returns whether an operand contains all elements of its buffer.
-pub(crate) fn covers(layout: &Layout, dtype: DType, bytes: usize) -> bool {
-    layout.is_contiguous() && layout.offset() == 0 && layout.shape().size() * dtype.size() == bytes
-}
-
 /// The buffers of a dispatch: each buffer is bound once, also if several operands refer to it.
 #[derive(Default)]
 pub(crate) struct Bindings {
@@ -229,6 +225,17 @@ pub(crate) struct Bindings {
 impl Bindings {
     /// Adds the buffers of the operands to a shader.
     pub(crate) fn new(shader: &mut ShaderBuilder, inputs: &[DeviceArray<'_>], outputs: &[DeviceArray<'_>]) -> Bindings {
+        Bindings::with_vectors(shader, inputs, outputs, |_| false)
+    }
+
+    /// Adds the buffers of the operands to a shader. A buffer is read four words at once if `is_vector` is true for
+    /// every input in it.
+    pub(crate) fn with_vectors(
+        shader: &mut ShaderBuilder,
+        inputs: &[DeviceArray<'_>],
+        outputs: &[DeviceArray<'_>],
+        is_vector: impl Fn(usize) -> bool,
+    ) -> Bindings {
         let mut bindings = Bindings::default();
         for array in inputs.iter().chain(outputs) {
             let binding = match bindings.buffers.iter().position(|&buffer| buffer == array.buffer) {
@@ -236,7 +243,9 @@ impl Bindings {
                 None => {
                     let written: Vec<DType> =
                         outputs.iter().filter(|o| o.buffer == array.buffer).map(|o| o.dtype).collect();
+                    let mut readers = (0..inputs.len()).filter(|&k| inputs[k].buffer == array.buffer);
                     let usage = match &written[..] {
+                        [] if readers.all(&is_vector) => BindingUse::ReadVectors,
                         [] => BindingUse::Read,
                         dtypes if dtypes.iter().any(|d| d.size() < 4) => BindingUse::Atomic,
                         _ => BindingUse::Write,
@@ -249,6 +258,11 @@ impl Bindings {
             if is_input { bindings.inputs.push(binding) } else { bindings.outputs.push(binding) }
         }
         bindings
+    }
+
+    /// Returns the binding of a buffer that is bound.
+    pub(crate) fn binding_of(&self, buffer: BufferRef) -> usize {
+        self.buffers.iter().position(|&own| own == buffer).map_or(0, |at| at + 1)
     }
 
     /// Returns the binding of input `k`.

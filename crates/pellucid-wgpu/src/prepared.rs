@@ -10,7 +10,7 @@ use crate::buffer::{DeviceMemory, WgpuBuffer};
 use crate::compile::{CompiledShader, HeaderGroups};
 use crate::describe::{BufferRef, check_scalars, kernel_scalar};
 use crate::device::{Gpu, lock};
-use crate::operand::{DeviceOperands, UncheckedOperand, covers, device_buffer};
+use crate::operand::{DeviceOperands, UncheckedOperand, device_buffer};
 use crate::status::CheckHistory;
 use pellucid_ir::backend::{Buffer, CompiledPlan, LaunchFailure, Storage};
 use pellucid_ir::plan::{Launch, Plan, SlotRole};
@@ -51,8 +51,6 @@ struct SlotUse {
     is_own: bool,
     /// Whether the first kernel that uses the slot reads it. The buffer must then have values before the launch.
     is_read_first: bool,
-    /// Whether a kernel writes all elements of the slot.
-    is_covered: bool,
     /// The number of checks before the last kernel that writes the slot, if a kernel does.
     written: Option<u32>,
 }
@@ -84,13 +82,11 @@ impl SlotUse {
     /// Registers the operands of a kernel that use slot `slot`. `checks` is the number of checks up to this kernel.
     fn register(&mut self, launch: &Launch, slot: usize, checks: u32) {
         let state_outputs = launch.kernel.info().state_outputs;
-        let outputs = || launch.outputs.iter().filter(|o| o.slot == slot);
         let mut read = launch.inputs.iter().chain(launch.outputs.iter().take(state_outputs));
         let is_read = read.any(|o| o.slot == slot && o.layout.shape().size() > 0);
         self.is_read_first |= is_read && !self.is_used;
         self.is_used = true;
-        self.is_covered |= outputs().any(|o| covers(&o.layout, o.dtype, self.bytes));
-        if outputs().next().is_some() {
+        if launch.outputs.iter().any(|o| o.slot == slot) {
             self.written = Some(checks);
         }
     }
@@ -216,20 +212,10 @@ impl PreparedPlan {
 
     /// Stores the epoch in the buffers that have no values if the kernels of the launch are skipped: the plan's own, and
     /// those that it writes without having read them. All others then keep their values.
-    fn mark_written(
-        &self,
-        state: &mut LaunchState,
-        history: &CheckHistory,
-        first: u64,
-        buffers: &[Option<(&WgpuBuffer, &wgpu::Buffer)>],
-    ) {
+    fn mark_written(&self, state: &mut LaunchState, first: u64, buffers: &[Option<(&WgpuBuffer, &wgpu::Buffer)>]) {
         for ((slot, epoch), buffer) in self.slots.iter().zip(&mut state.epochs).zip(buffers) {
             let (Some((buffer, _)), Some(checks)) = (buffer, slot.written) else { continue };
-            let is_marked = match slot.is_own {
-                true => true,
-                false => !slot.is_read_first && (slot.is_covered || !history.is_skipped(buffer.epoch())),
-            };
-            if is_marked {
+            if slot.is_own || !slot.is_read_first {
                 *epoch = first + u64::from(checks);
                 buffer.set_epoch(*epoch);
             }
@@ -314,7 +300,7 @@ impl PreparedPlan {
         self.submit(&mut state.groups, &buffers)?;
         let first = recorded.history.epoch();
         recorded.history.advance(self.checks);
-        self.mark_written(&mut state, &recorded.history, first, &buffers);
+        self.mark_written(&mut state, first, &buffers);
         if is_first {
             self.gpu.confirm_checks(&mut recorded)?;
             state.launched = true;

@@ -66,7 +66,7 @@ impl Gpu {
         bound.check_computed(kernel, &recorded.history)?;
         self.record_dispatches(&mut recorded, kernel, description, &memory)?;
         let epoch = recorded.history.advance(description.checks);
-        bound.mark_written(kernel, &recorded.history, epoch);
+        bound.mark_written(kernel, epoch);
         if description.checks == 0 {
             return Ok(());
         }

@@ -32,9 +32,7 @@ pub(crate) fn upload(gpu: &Gpu, bytes: &[u8], to: &WgpuBuffer) -> Result<()> {
     if !rest.is_empty() {
         gpu.write(memory, whole.len(), &last)?;
     }
-    if is_first || bytes.len() == to.bytes() {
-        to.set_epoch(0);
-    }
+    to.set_epoch(0);
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! Kernels on a device: native, or on the CPU if the backend has no kernel of its own; and plans of such backends.
 
 use crate::device::Device;
-use pellucid_ir::backend::{CompiledPlan, LaunchFailure, Storage, Support, View};
+use pellucid_ir::backend::{CompiledPlan, LaunchFailure, OperandMeta, Storage, Support, View};
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::plan::{Launch, Plan, SlotView};
 use pellucid_ir::{Error, Result};
@@ -12,11 +12,20 @@ use std::sync::{Arc, Mutex};
 /// Runs one kernel on a device. The caller holds the borrow words of all operands.
 #[inline]
 pub(super) fn run_on(device: Device, kernel: &Kernel, inputs: &[View<'_>], outputs: &[View<'_>]) -> Result<()> {
-    if device.is_cpu() || device.backend().support(kernel) == Support::Native {
+    if device.is_cpu() || is_native(device, kernel, inputs, outputs) {
         return device.backend().run(kernel, inputs, outputs);
     }
     warn_once(device, kernel.name());
     run_on_cpu(device, kernel, inputs, outputs)
+}
+
+/// Returns whether a device has a kernel of its own for these operands.
+fn is_native<'a, O: 'a>(device: Device, kernel: &Kernel, inputs: &'a [O], outputs: &'a [O]) -> bool
+where
+    OperandMeta<'a>: From<&'a O>,
+{
+    let metas = |operands: &'a [O]| operands.iter().map(OperandMeta::from).collect::<SmallVec<[_; 6]>>();
+    device.backend().support(kernel, &metas(inputs), &metas(outputs)) == Support::Native
 }
 
 /// Reports once for each operation that it runs on the CPU.
@@ -78,16 +87,17 @@ fn host_bytes(bytes: usize) -> Result<Vec<u8>> {
 /// # Errors
 /// Those of [`pellucid_ir::backend::Backend::prepare`].
 pub(crate) fn prepare(device: Device, plan: &Plan) -> Result<Box<dyn CompiledPlan>> {
-    let is_native = |launch: &Launch| device.is_cpu() || device.backend().support(&launch.kernel) == Support::Native;
-    if plan.launches.iter().all(is_native)
+    let native =
+        |launch: &Launch| device.is_cpu() || is_native(device, &launch.kernel, &launch.inputs, &launch.outputs);
+    if plan.launches.iter().all(native)
         && let Some(compiled) = device.backend().prepare(plan)?
     {
         return Ok(compiled);
     }
     let mut parts = Vec::new();
-    for launches in plan.launches.chunk_by(|a, b| is_native(a) == is_native(b)) {
+    for launches in plan.launches.chunk_by(|a, b| native(a) == native(b)) {
         let part = Plan { launches: launches.to_vec(), setup: Vec::new(), ..plan.clone() };
-        let compiled = if is_native(&launches[0]) { device.backend().prepare(&part)? } else { None };
+        let compiled = if native(&launches[0]) { device.backend().prepare(&part)? } else { None };
         parts.push((
             launches.len(),
             compiled.unwrap_or_else(|| Box::new(LaunchList { device, launches: part.launches })),

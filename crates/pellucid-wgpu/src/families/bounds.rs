@@ -16,6 +16,28 @@ pub(super) fn check_bounds(
     axis: usize,
     len: usize,
 ) -> Result<()> {
+    check_range(list, op, index, axis, len, "l_neg(vec2<u32>(params[2], 0u))")
+}
+
+/// Adds the dispatches that set the status word if a length is not in `0..=steps`.
+pub(super) fn check_lengths(
+    list: &mut DispatchList<'_>,
+    op: &'static str,
+    lengths: &DeviceArray<'_>,
+    steps: usize,
+) -> Result<()> {
+    check_range(list, op, lengths, 0, steps + 1, "vec2<u32>(0u, 0u)")
+}
+
+/// Adds the dispatches that set the status word if an index is less than `low` or not less than `len`.
+fn check_range(
+    list: &mut DispatchList<'_>,
+    op: &'static str,
+    index: &DeviceArray<'_>,
+    axis: usize,
+    len: usize,
+    low: &str,
+) -> Result<()> {
     let count = index.shape().size();
     if count == 0 {
         return Ok(());
@@ -31,7 +53,6 @@ pub(super) fn check_bounds(
     let (mut shader, buffers) = check_shader(index);
     shader.line("if (thread >= params[0]) { return; }");
     let value = index_value(&mut shader, space_at, "thread");
-    let low = "l_neg(vec2<u32>(params[2], 0u))";
     shader.line(format!("if (l_le(vec2<u32>(params[2], 0u), {value}) || l_lt({value}, {low})) {{"));
     shader.line(format!("    atomicMin(&status[{POSITION}], thread);"));
     shader.line("}");

@@ -1,20 +1,24 @@
 //! The kernel families that this backend implements, one file each. All other kernels are [`Support::Fallback`].
 
+mod attention;
 mod bounds;
+mod conv;
 mod copy;
 mod gather;
 mod map;
 mod matmul;
 mod max_pool;
 mod random;
+mod recurrent;
 mod reduce;
 mod row;
 mod scan;
+mod tile;
 
 use crate::describe::{DispatchList, KernelDescription};
 use crate::device::Gpu;
-use crate::operand::DeviceOperands;
-use pellucid_ir::backend::Support;
+use crate::operand::{DeviceArray, DeviceOperands};
+use pellucid_ir::backend::{OperandMeta, Support};
 use pellucid_ir::kernel::{CopyValues, Kernel};
 use pellucid_ir::{Error, Result};
 
@@ -23,8 +27,13 @@ pub(crate) trait GpuFamily {
     /// Returns whether shaders can compute the kernel.
     fn is_supported(&self) -> bool;
 
-    /// Returns whether shaders can compute the kernel for these operands. The dtypes of some families are known only
-    /// here.
+    /// Returns whether shaders can compute a supported kernel with these operands.
+    fn supports_operands(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> bool {
+        let _ = (inputs, outputs);
+        true
+    }
+
+    /// Checks the operands.
     ///
     /// # Errors
     /// If shapes or dtypes do not fit the family.
@@ -43,27 +52,30 @@ fn implementation(kernel: &Kernel) -> Option<&dyn GpuFamily> {
         Kernel::Reduce(reduce) => Some(reduce),
         Kernel::Row(row) => Some(row),
         Kernel::MatMul(matmul) => Some(matmul),
+        Kernel::Conv(conv) => Some(conv),
+        Kernel::Attention(attention) => Some(attention),
+        Kernel::Recurrent(recurrent) => Some(recurrent),
         Kernel::Gather(gather) => Some(gather),
         Kernel::Pool(pool) => Some(pool),
         Kernel::Scan(scan) => Some(scan),
         Kernel::Random(random) => Some(random),
         Kernel::Copy => Some(&CopyValues),
-        Kernel::Scatter(_)
-        | Kernel::Sort(_)
-        | Kernel::Conv(_)
-        | Kernel::Attention(_)
-        | Kernel::Recurrent(_)
-        | Kernel::Factorization(_) => None,
+        Kernel::Scatter(_) | Kernel::Sort(_) | Kernel::Factorization(_) => None,
     }
 }
 
 /// Returns how the backend runs `kernel` on a device whose dispatches bind up to `max_bindings` buffers.
-pub(crate) fn support(kernel: &Kernel, max_bindings: usize) -> Support {
+pub(crate) fn support(
+    kernel: &Kernel,
+    inputs: &[OperandMeta<'_>],
+    outputs: &[OperandMeta<'_>],
+    max_bindings: usize,
+) -> Support {
     let info = kernel.info();
     // Two-stage kernels bind one more buffer.
     let fits = info.inputs + info.outputs < max_bindings;
     match implementation(kernel) {
-        Some(family) if fits && family.is_supported() => Support::Native,
+        Some(family) if fits && family.is_supported() && family.supports_operands(inputs, outputs) => Support::Native,
         _ => Support::Fallback,
     }
 }
@@ -72,8 +84,16 @@ pub(crate) fn support(kernel: &Kernel, max_bindings: usize) -> Support {
 ///
 /// # Errors
 /// If the kernel is not [`Support::Native`], its operands do not fit, or a shader does not compile.
-pub(crate) fn describe_kernel(gpu: &Gpu, kernel: &Kernel, operands: &DeviceOperands<'_>) -> Result<KernelDescription> {
-    let native = support(kernel, gpu.max_bindings()) == Support::Native;
+pub(crate) fn describe_kernel<'a>(
+    gpu: &Gpu,
+    kernel: &Kernel,
+    operands: &DeviceOperands<'a>,
+) -> Result<KernelDescription> {
+    let metas = |arrays: &[DeviceArray<'a>]| -> Vec<OperandMeta<'a>> {
+        arrays.iter().map(|array| OperandMeta { layout: array.layout, dtype: array.dtype }).collect()
+    };
+    let (inputs, outputs) = (metas(&operands.inputs), metas(&operands.outputs));
+    let native = support(kernel, &inputs, &outputs, gpu.max_bindings()) == Support::Native;
     let Some(family) = implementation(kernel).filter(|_| native) else {
         let reason = format!("the device {} has no kernel for it; run it on the CPU", gpu.name());
         return Err(Error::invalid(kernel.name(), reason));

@@ -8,12 +8,17 @@ use crate::describe::DispatchList;
 use crate::operand::{Bindings, DeviceOperands};
 use crate::shader::access::{self, MergedAxes, position_lines};
 use crate::shader::{ShaderBuilder, WORKGROUP};
+use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::kernel::{Distribution, Random};
 use pellucid_ir::{Compute, DType, Error, Result};
 
 impl GpuFamily for Random {
     fn is_supported(&self) -> bool {
         true
+    }
+
+    fn supports_operands(&self, _: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> bool {
+        self.distribution != Distribution::Normal || outputs.get(1).is_none_or(|values| values.dtype != DType::F64)
     }
 
     fn check(&self, operands: &DeviceOperands<'_>) -> Result<()> {
@@ -23,10 +28,6 @@ impl GpuFamily for Random {
             return Err(Error::invalid("random", reason));
         }
         match (self.distribution, values.dtype) {
-            (Distribution::Normal, DType::F64) => {
-                let help = "a GPU draws normal values of f16, bf16 and f32; use to_dtype(), or to(cpu)";
-                Err(Error::dtypes("random", [values.dtype], help))
-            }
             (Distribution::Uniform | Distribution::Normal, dtype) if !dtype.is_float() => {
                 Err(Error::dtypes("random", [dtype], "uniform and normal values must have a float dtype"))
             }

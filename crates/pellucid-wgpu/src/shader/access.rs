@@ -20,14 +20,48 @@ fn element_bits(shader: &ShaderBuilder, binding: usize, size: usize, at: &str) -
 
 /// Returns the expression that loads an element of dtype `storage` as type `compute`. `at` is the name of its position.
 pub(crate) fn load(shader: &ShaderBuilder, binding: usize, storage: DType, compute: Compute, at: &str) -> String {
-    let bits = element_bits(shader, binding, storage.size(), at);
+    value_text(storage, compute, &element_bits(shader, binding, storage.size(), at))
+}
+
+/// Adds the lines that load four neighbouring elements, and returns them as values of type `compute`. `at` is the name
+/// of the position of the first element, a multiple of 4.
+pub(crate) fn load_quad(
+    shader: &mut ShaderBuilder,
+    binding: usize,
+    storage: DType,
+    compute: Compute,
+    at: &str,
+) -> [String; 4] {
+    let bits = match storage.size() {
+        1 => {
+            let word = shader.define(shader.word(binding, &format!("{at} >> 2u")));
+            [0, 8, 16, 24].map(|shift| format!("(({word} >> {shift}u) & 255u)"))
+        }
+        2 => {
+            let words = [0, 1].map(|k| shader.define(shader.word(binding, &format!("({at} >> 1u) + {k}u"))));
+            [0, 1, 2, 3].map(|k| format!("(({} >> {}u) & 65535u)", words[k / 2], 16 * (k % 2)))
+        }
+        4 => {
+            let words = shader.define(shader.four_words(binding, at));
+            ["x", "y", "z", "w"].map(|part| format!("{words}.{part}"))
+        }
+        _ => {
+            let pairs = [0, 4].map(|k| shader.define(shader.four_words(binding, &format!("2u * {at} + {k}u"))));
+            [0, 1, 2, 3].map(|k| format!("{}.{}", pairs[k / 2], ["xy", "zw"][k % 2]))
+        }
+    };
+    bits.map(|bits| value_text(storage, compute, &bits))
+}
+
+/// Returns the value of type `compute` of the bits of an element.
+fn value_text(storage: DType, compute: Compute, bits: &str) -> String {
     let value = match storage {
         DType::Bool => format!("({bits} != 0u)"),
         DType::U8 => format!("bitcast<i32>({bits})"),
         DType::I8 => format!("(bitcast<i32>({bits} << 24u) >> 24u)"),
         DType::I16 => format!("(bitcast<i32>({bits} << 16u) >> 16u)"),
         DType::I32 => format!("bitcast<i32>({bits})"),
-        DType::I64 | DType::F64 => bits,
+        DType::I64 | DType::F64 => bits.to_string(),
         DType::F16 => format!("h_to_f32({bits})"),
         DType::BF16 => format!("h_brain_to_f32({bits})"),
         DType::F32 => format!("bitcast<f32>({bits})"),

@@ -5,11 +5,13 @@
 //! | this file | [`ShaderBuilder`]: bindings, parameters and body of one compute shader; the library of functions |
 //! | `library.wgsl` | functions on f32, 32-bit and 64-bit integers and half precision |
 //! | `translate` | scalar functions, translated from the Rust text of the CPU |
+//! | `float` | the arithmetic of a float type as text |
 //! | `access` | loads and stores of packed elements; positions from flat indices |
 //! | `parameters` | the words that a dispatch reads besides its buffers |
 //! | `program` | the instructions of a program as WGSL expressions |
 
 pub(crate) mod access;
+pub(crate) mod float;
 pub(crate) mod parameters;
 pub(crate) mod program;
 pub(crate) mod translate;
@@ -29,6 +31,8 @@ pub(crate) const WORKGROUP: u32 = 64;
 pub(crate) enum BindingUse {
     /// The shader only reads the buffer.
     Read,
+    /// The shader only reads the buffer, four words at once.
+    ReadVectors,
     /// The shader writes whole words.
     Write,
     /// The shader changes parts of words, which other invocations may share.
@@ -38,7 +42,7 @@ pub(crate) enum BindingUse {
 impl BindingUse {
     /// Returns whether the shader only reads the buffer.
     pub(crate) fn is_read_only(self) -> bool {
-        self == BindingUse::Read
+        matches!(self, BindingUse::Read | BindingUse::ReadVectors)
     }
 }
 
@@ -76,7 +80,19 @@ impl ShaderBuilder {
     pub(crate) fn word(&self, binding: usize, index: &str) -> String {
         match self.bindings[binding - 1] {
             BindingUse::Atomic => format!("atomicLoad(&b{binding}[{index}])"),
+            BindingUse::ReadVectors => format!("b{binding}[({index}) >> 2u][({index}) & 3u]"),
             _ => format!("b{binding}[{index}]"),
+        }
+    }
+
+    /// Returns the expression that reads the four words from `index` on, a multiple of 4, of buffer `binding`.
+    pub(crate) fn four_words(&self, binding: usize, index: &str) -> String {
+        match self.bindings[binding - 1] {
+            BindingUse::ReadVectors => format!("b{binding}[({index}) >> 2u]"),
+            _ => {
+                let words = [0, 1, 2, 3].map(|k| self.word(binding, &format!("{index} + {k}u")));
+                format!("vec4<u32>({})", words.join(", "))
+            }
         }
     }
 
@@ -114,6 +130,7 @@ impl ShaderBuilder {
         for (k, usage) in self.bindings.iter().enumerate() {
             let (access, element) = match usage {
                 BindingUse::Read => ("read", "u32"),
+                BindingUse::ReadVectors => ("read", "vec4<u32>"),
                 BindingUse::Write => ("read_write", "u32"),
                 BindingUse::Atomic => ("read_write", "atomic<u32>"),
             };

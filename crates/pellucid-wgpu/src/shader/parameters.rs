@@ -59,7 +59,40 @@ pub(crate) fn words(compute: Compute) -> usize {
     compute.size().div_ceil(4)
 }
 
+/// Returns the expression that reads a value of type `compute` from the parameters at `at`.
+pub(crate) fn parameter_text(compute: Compute, at: usize) -> String {
+    match compute {
+        Compute::Mask => format!("(params[{at}] != 0u)"),
+        Compute::I32 => format!("bitcast<i32>(params[{at}])"),
+        Compute::I64 | Compute::F64 => format!("vec2<u32>(params[{at}], params[{}])", at + 1),
+        Compute::F32 => format!("bitcast<f32>(params[{at}])"),
+    }
+}
+
 impl Parameters {
+    /// Creates the parameters of a dispatch with `items` work items.
+    pub(crate) fn for_items(items: usize) -> Parameters {
+        Parameters::from([items as u32, 0])
+    }
+
+    /// Appends a number and returns the text that reads it. Positions wrap modulo 2³², so negative numbers need no sign.
+    pub(crate) fn declare(&mut self, value: isize) -> String {
+        self.words.push(value as u32);
+        format!("params[{}]", self.words.len() - 1)
+    }
+
+    /// Appends a length and returns the text that reads it.
+    pub(crate) fn declare_len(&mut self, value: usize) -> String {
+        self.declare(value as isize)
+    }
+
+    /// Appends a number of a float type and returns the text that reads it.
+    pub(crate) fn declare_float(&mut self, compute: Compute, value: f64) -> String {
+        let at = self.words.len();
+        self.words.extend_from_slice(&scalar_words(compute, Scalar::Float(value))[..words(compute)]);
+        parameter_text(compute, at)
+    }
+
     /// Appends the words of every uniform of a program, rounded to its compute type. The run-time parameters of the
     /// program are those of the kernel from index `first` on.
     pub(crate) fn push_uniforms(&mut self, program: &Program, first: usize, row_length: usize) {

@@ -3,7 +3,7 @@
 //! A mask is a `bool`, an `i32` an `i32`, an `i64` a `vec2<u32>` whose x is the lower word, and an `f32` an `f32`. An
 //! `f64` is the `vec2<u32>` of its bits; its arithmetic is that of integers, so every adapter supports it.
 
-use super::parameters::words;
+use super::parameters::{parameter_text, words};
 use super::{ShaderBuilder, has_function};
 use pellucid_ir::formula::{Binary, InstructionOperand, Op, Program, RowOp, Step, Unary};
 use pellucid_ir::{Compute, DType};
@@ -55,16 +55,6 @@ pub(crate) fn type_text(compute: Compute) -> &'static str {
         Compute::I32 => "i32",
         Compute::I64 | Compute::F64 => "vec2<u32>",
         Compute::F32 => "f32",
-    }
-}
-
-/// Returns the expression that reads a value of type `compute` from the parameters at `at`.
-pub(crate) fn parameter_text(compute: Compute, at: usize) -> String {
-    match compute {
-        Compute::Mask => format!("(params[{at}] != 0u)"),
-        Compute::I32 => format!("bitcast<i32>(params[{at}])"),
-        Compute::I64 | Compute::F64 => format!("vec2<u32>(params[{at}], params[{}])", at + 1),
-        Compute::F32 => format!("bitcast<f32>(params[{at}])"),
     }
 }
 

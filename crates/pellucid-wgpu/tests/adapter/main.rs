@@ -6,8 +6,11 @@
 #![allow(clippy::print_stdout)]
 
 mod accuracy;
+mod attentions;
+mod convs;
 mod copies;
 mod devices;
+mod errors;
 mod gathers;
 mod harness;
 mod maps;
@@ -15,6 +18,7 @@ mod plans;
 mod pools;
 mod products;
 mod randoms;
+mod recurrents;
 mod reductions;
 mod rows;
 mod scans;

@@ -49,6 +49,71 @@ fn check(rng: &mut Rng, a: &[usize], b: &[usize], dtype: DType, program: Option<
 }
 
 #[test]
+fn products_of_all_tiles_match_the_cpu() {
+    let rng = &mut Rng(42);
+    let cases: [(&[usize], &[usize]); 5] = [
+        // Large tiles.
+        (&[4, 65, 19], &[4, 19, 68]),
+        // Few rows, few columns.
+        (&[8, 33], &[33, 130]),
+        (&[131, 20], &[20, 3]),
+        // k in parts: 600 is two parts, the last one shorter.
+        (&[2, 600], &[600, 5]),
+        (&[2, 3, 520], &[520, 36]),
+    ];
+    for (a, b) in cases {
+        for dtype in [DType::F32, DType::I32] {
+            check(rng, a, b, dtype, None);
+        }
+        check(rng, a, b, DType::F16, Some(epilogue(DType::F16)));
+    }
+    check(rng, &[2, 600], &[600, 5], DType::F64, None);
+    check(rng, &[2, 520], &[520, 3], DType::I64, None);
+}
+
+/// A batch is computed in large tiles, one product in small ones.
+#[test]
+fn tiles_of_all_sizes_have_the_same_bits() {
+    let Some(gpu) = device() else { return };
+    let rng = &mut Rng(44);
+    let mut array = |shape: &[usize]| PairedArray::new(gpu, shape, DType::F32, TestLayout::Plain, || rng.finite());
+    let (a, b) = (array(&[4, 65, 19]), array(&[4, 19, 68]));
+    let (batch, single) = (array(&[4, 65, 68]), array(&[65, 68]));
+    let kernel = Kernel::MatMul(MatMul::default());
+    run_both(gpu, &kernel, &[&a, &b], &[&batch]).unwrap();
+    let first = |array: &PairedArray| {
+        let shape = &array.layout.shape()[1..];
+        PairedArray { layout: pellucid_ir::Layout::contiguous(shape.into()), ..array.clone() }
+    };
+    run_both(gpu, &kernel, &[&first(&a), &first(&b)], &[&single]).unwrap();
+    let bits = |array: &PairedArray| array.device_values::<f32>(gpu).into_iter().take(65 * 68).map(f32::to_bits);
+    assert!(bits(&batch).eq(bits(&single)));
+}
+
+/// Contiguous factors are read four elements at a time, along k or along the rows or columns.
+#[test]
+fn aligned_factors_match_the_cpu() {
+    let Some(gpu) = device() else { return };
+    let rng = &mut Rng(43);
+    for dtype in [DType::F32, DType::F16, DType::I32, DType::U8, DType::I64] {
+        for transposed in 0..4 {
+            let layout = |k: usize| if transposed >> k & 1 == 1 { TestLayout::Transposed } else { TestLayout::Plain };
+            let mut array = |shape: [usize; 2], layout| PairedArray::new(gpu, shape, dtype, layout, || rng.finite());
+            let (a, b, c) =
+                (array([36, 44], layout(0)), array([44, 68], layout(1)), array([36, 68], TestLayout::Plain));
+            run_both(gpu, &Kernel::MatMul(MatMul::default()), &[&a, &b], &[&c]).unwrap();
+            let rounding = if dtype == DType::F16 { 2f64.powi(-10) } else { 1e-5 };
+            let tolerance = Tolerance::Relative(rounding, 44.0 * 16.0 * 2f64.powi(-22));
+            c.assert_same(gpu, tolerance, &format!("{dtype}, transposed: {transposed}"));
+            // One factor in both operands.
+            let (s, t) = (array([20, 20], layout(0)), array([20, 20], TestLayout::Plain));
+            run_both(gpu, &Kernel::MatMul(MatMul::default()), &[&s, &s], &[&t]).unwrap();
+            t.assert_same(gpu, tolerance, &format!("{dtype}, square, transposed: {transposed}"));
+        }
+    }
+}
+
+#[test]
 fn products_match_the_cpu() {
     let rng = &mut Rng(41);
     let cases: [(&[usize], &[usize]); 13] = [

@@ -39,6 +39,24 @@ fn a_new_value_of_a_parameter_changes_the_result_of_a_repeated_kernel() {
     }
 }
 
+#[test]
+fn the_time_of_the_device_is_within_the_time_of_the_host() {
+    let Some(gpu) = device() else { return };
+    let [x, y, z] = [0; 3].map(|v| PairedArray::new(gpu, [1 << 16], DType::F32, TestLayout::Plain, || Scalar::Int(v)));
+    let kernel = scaled_sum(2.0);
+    let views = [&x, &y, &z].map(PairedArray::on_gpu);
+    let run = |times| {
+        let start = Instant::now();
+        let measured = gpu.device_time(|| (0..times).try_for_each(|_| gpu.run(&kernel, &views[..2], &views[2..])));
+        measured.unwrap().map(|time| (time, start.elapsed()))
+    };
+    // Without timestamps there is nothing to compare.
+    let (Some((short, _)), Some((long, host))) = (run(1), run(40)) else { return };
+    assert!(short > Duration::ZERO && long > short && long <= host, "{short:?}, {long:?} of {host:?}");
+    let error = gpu.device_time(|| gpu.run(&kernel, &[], &[]));
+    assert!(error.is_err(), "the error of the work must be returned");
+}
+
 /// Returns the shortest of 50 times of `run`, for each of `count` calls. The device is idle before each.
 fn shortest(gpu: &Wgpu, count: u32, run: impl Fn()) -> Duration {
     let time = |_| {

@@ -1,7 +1,7 @@
 //! A complete backend: buffers in host memory, copies, and kernels for `f32` arithmetic. All other kernels run on the
 //! CPU.
 
-use pellucid_ir::backend::{Backend, Buffer, DeviceKind, Driver, MemoryStats, Storage, Support, View};
+use pellucid_ir::backend::{Backend, Buffer, DeviceKind, Driver, MemoryStats, OperandMeta, Storage, Support, View};
 use pellucid_ir::formula::{Binary, InstructionOperand, Op, Program, UniformSource};
 use pellucid_ir::kernel::{Kernel, Map};
 use pellucid_ir::{DType, Error, Result, Scalar};
@@ -70,7 +70,7 @@ impl Backend for Toy {
         Ok(Arc::new(Storage::new(ToyBuffer { bytes, contents: Mutex::new(None) })))
     }
 
-    fn support(&self, kernel: &Kernel) -> Support {
+    fn support(&self, kernel: &Kernel, _: &[OperandMeta<'_>], _: &[OperandMeta<'_>]) -> Support {
         match kernel {
             Kernel::Map(map) if is_arithmetic(&map.program) => Support::Native,
             _ => Support::Fallback,

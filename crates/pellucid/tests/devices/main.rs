@@ -2,6 +2,8 @@
 
 #[path = "../../examples/toy_backend/backend.rs"]
 mod backend;
+#[cfg(feature = "wgpu")]
+mod gpu;
 mod indexing;
 mod launches;
 mod modules;

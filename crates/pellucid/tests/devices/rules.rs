@@ -14,10 +14,13 @@ fn devices_are_found_by_name() {
     let (first, second) = (toy(0), toy(1));
     assert_eq!("cpu".parse::<Device>().unwrap(), Device::cpu());
     assert_eq!("cpu:0".parse::<Device>().unwrap(), Device::cpu());
-    assert_eq!("gpu".parse::<Device>().unwrap(), first);
-    assert_eq!("gpu:1".parse::<Device>().unwrap(), second);
+    // With the feature `wgpu`, an adapter of the machine may come first.
+    if cfg!(not(feature = "wgpu")) {
+        assert_eq!("gpu".parse::<Device>().unwrap(), first);
+        assert_eq!("gpu:1".parse::<Device>().unwrap(), second);
+        assert_eq!((Device::gpu().unwrap(), Device::best()), (first, first));
+    }
     assert_eq!("toy".parse::<Device>().unwrap(), first);
-    assert_eq!((Device::gpu().unwrap(), Device::best()), (first, first));
     assert_ne!(first, second);
     assert_eq!((first.name(), first.index(), second.name(), second.index()), ("toy:0", 0, "toy:1", 1));
     assert!(first.is_gpu() && !first.is_cpu() && Device::cpu().is_cpu() && !Device::cpu().is_gpu());

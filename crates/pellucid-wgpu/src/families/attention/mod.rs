@@ -1,0 +1,63 @@
+//! `Attention`: scaled dot-product attention and its gradient, without a stored matrix of scores.
+//!
+//! A workgroup computes 32 rows of an output. It loops over blocks of 32 columns: the scores Q·Kᵀ of the block are a
+//! [tiled product](super::tile), the weights are computed from them in registers, and their product with a block of
+//! values is added to the rows. The rows of an output wider than 128 elements (32 for `f64`) are divided.
+//!
+//! | pass | rows | columns | weights | values |
+//! | --- | --- | --- | --- | --- |
+//! | `Output` | queries | keys | exp(scores − running maximum) | V |
+//! | `QueryGradient` | queries | keys | X | K |
+//! | `KeyGradient` | keys | queries | Xᵀ | Q |
+//! | `ValueGradient` | keys | queries | Pᵀ | Ω |
+//!
+//! The softmax of the output is computed online (Milakov & Gimelshein 2018; Dao et al. 2022): if a block has a larger
+//! maximum, the sums so far are scaled down. The gradients compute P = exp(scores − λ)/Σ exp(scores − λ) again, because
+//! λ is rounded. The pass of the queries stores the reciprocals of these sums and Σ Ω·O for the other two.
+
+mod pass;
+
+use super::GpuFamily;
+use crate::describe::DispatchList;
+use crate::operand::{DeviceArray, DeviceOperands, metas};
+use pass::{AttentionPass, PassKind};
+use pellucid_ir::kernel::{Attention, AttentionPart, Kernel};
+use pellucid_ir::{Error, Result};
+
+impl GpuFamily for Attention {
+    fn is_supported(&self) -> bool {
+        true
+    }
+
+    fn check(&self, operands: &DeviceOperands<'_>) -> Result<()> {
+        let DeviceOperands { inputs, outputs } = operands;
+        let expected = Kernel::Attention(*self).infer(&metas(inputs))?;
+        let is_dense =
+            |o: &DeviceArray<'_>| o.shape().last().is_none_or(|&len| len <= 1) || o.layout.strides().last() == Some(&1);
+        if metas(outputs)[..] != expected[..] || !outputs.iter().all(is_dense) {
+            let help =
+                "the outputs must have the shapes inferred from the inputs and be contiguous along the last axis";
+            return Err(Error::shapes("attention", outputs.iter().map(|o| o.shape()), help));
+        }
+        Ok(())
+    }
+
+    fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
+        let DeviceOperands { inputs, outputs } = operands;
+        let Some(sizes) = self.sizes(&metas(&inputs[..3])) else { return Ok(()) };
+        let mask = inputs.last().filter(|_| self.masked).copied();
+        let pass = |kind| AttentionPass { kernel: self, sizes, kind, mask, inputs, outputs };
+        match self.part {
+            AttentionPart::Result => pass(PassKind::Output).describe(list, None),
+            AttentionPart::Gradient => {
+                // Two numbers for each query.
+                let rows = sizes.batch * sizes.heads * sizes.queries;
+                let statistics = list.scratch(2 * rows.max(1) * inputs[0].dtype.size());
+                for kind in [PassKind::QueryGradient, PassKind::KeyGradient, PassKind::ValueGradient] {
+                    pass(kind).describe(list, Some(statistics))?;
+                }
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! `Conv`: convolutions and their derivatives, as [tiled products](super::tile) with implicit im2col.
+//!
+//! | part | rows | columns | k |
+//! | --- | --- | --- | --- |
+//! | y | outputs | images and positions of y | channels and taps |
+//! | gradient of x | channels | images and positions of x | outputs and taps |
+//! | gradient of w | outputs | channels and taps | images and positions of y |
+//!
+//! Groups are a batch axis. An element of a window is at position `stride·o + dilation·t − before` of the image, a sum of
+//! a part of the position and a part of the tap. In the gradient of x, the position of y is
+//! `(x + before − dilation·t)/stride`. It is an integer only for some taps, which depend on the remainder of x modulo the
+//! stride. There is one product for each remainder, with these taps only.
+
+use super::GpuFamily;
+use super::tile::{Coordinate, Digit, TiledArray, TiledProduct};
+use crate::describe::DispatchList;
+use crate::operand::{DeviceArray, DeviceOperands};
+use pellucid_ir::kernel::{Conv, ConvPart};
+use pellucid_ir::{DType, Error, Result};
+
+/// The largest coordinate. Shaders compute coordinates modulo 2³².
+const MAX_COORDINATE: usize = i32::MAX as usize / 2;
+
+impl GpuFamily for Conv {
+    fn is_supported(&self) -> bool {
+        true
+    }
+
+    fn check(&self, operands: &DeviceOperands<'_>) -> Result<()> {
+        let [x, w, y] = sorted(self.part, operands);
+        let (window, groups) = (&self.window, self.groups);
+        let shapes = [x.shape(), w.shape(), y.shape()];
+        if x.dtype != w.dtype || x.dtype != y.dtype || x.dtype == DType::Bool {
+            let help = "x, w and y must have the same numeric dtype";
+            return Err(Error::dtypes("conv", [x.dtype, w.dtype, y.dtype], help));
+        }
+        let fits = shapes.iter().all(|s| s.rank() == 5)
+            && x.shape()[0] == y.shape()[0]
+            && w.shape()[0] == y.shape()[1]
+            && groups > 0
+            && w.shape()[0] % groups == 0
+            && w.shape()[1].checked_mul(groups) == Some(x.shape()[1])
+            && w.shape()[2..] == window.size;
+        if !fits {
+            let help = format!("x must be [n, c, ...], w [k, c/{groups}, {:?}] and y [n, k, ...]", window.size);
+            return Err(Error::shapes("conv", shapes, help));
+        }
+        let extent = |axis: usize| {
+            let last = window.stride[axis].checked_mul(y.shape()[2 + axis])?;
+            let taps = window.dilation[axis].checked_mul(window.size[axis])?;
+            last.checked_add(taps)?.checked_add(window.before[axis])?.checked_add(x.shape()[2 + axis])
+        };
+        let is_valid = |axis: usize| {
+            window.stride[axis] > 0
+                && window.dilation[axis] > 0
+                && extent(axis).is_some_and(|extent| extent < MAX_COORDINATE)
+        };
+        if (0..3).all(is_valid) {
+            return Ok(());
+        }
+        let reason = format!("stride and dilation must be positive, and the window must not overflow; got {window:?}");
+        Err(Error::invalid("conv", reason))
+    }
+
+    fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
+        let arrays = ConvArrays::new(self, sorted(self.part, operands));
+        if self.part != ConvPart::Input {
+            return arrays.describe_windows(list);
+        }
+        let [z, y, x] = [0, 1, 2].map(|axis| arrays.residues(axis));
+        for (a, b, c) in
+            z.iter().flat_map(|a| y.iter().map(move |b| (a, b))).flat_map(|(a, b)| x.iter().map(move |c| (a, b, c)))
+        {
+            arrays.describe_input_gradient(list, [a, b, c])?;
+        }
+        Ok(())
+    }
+}
+
+/// The positions of x along one axis with one remainder modulo the stride, and the taps that connect them with y.
+struct ResidueClass {
+    /// The first position; the others follow in steps of the stride.
+    first: usize,
+    /// The number of positions.
+    count: usize,
+    /// The first tap.
+    first_tap: usize,
+    /// The distance of the taps.
+    tap_step: usize,
+    /// The number of taps.
+    taps: usize,
+    /// The position of y that the first tap connects with the first position.
+    start: isize,
+}
+
+/// The operands of a convolution and the digits of their axes.
+struct ConvArrays<'a, 'k> {
+    kernel: &'k Conv,
+    x: DeviceArray<'a>,
+    w: DeviceArray<'a>,
+    y: DeviceArray<'a>,
+    /// The numbers of channels and of outputs of a group.
+    channels: usize,
+    outputs: usize,
+}
+
+impl<'a, 'k> ConvArrays<'a, 'k> {
+    fn new(kernel: &'k Conv, [x, w, y]: [DeviceArray<'a>; 3]) -> ConvArrays<'a, 'k> {
+        let (channels, outputs) = (w.shape()[1], w.shape()[0] / kernel.groups);
+        ConvArrays { kernel, x, w, y, channels, outputs }
+    }
+
+    /// Returns the digits of the output or the channel of w, of the image, and of the channel of x or the output of y.
+    fn leads(&self) -> [Digit; 6] {
+        let ConvArrays { x, w, y, channels, outputs, .. } = self;
+        let images = x.shape()[0];
+        [
+            digit(w, 0, *outputs),
+            digit(w, 1, *channels),
+            digit(x, 0, images),
+            digit(y, 0, images),
+            digit(x, 1, *channels),
+            digit(y, 1, *outputs),
+        ]
+    }
+
+    /// Adds the product of the output, or of the gradient of w.
+    fn describe_windows(&self, list: &mut DispatchList<'_>) -> Result<()> {
+        let ConvArrays { kernel, x, w, y, channels, outputs } = self;
+        let [w_output, w_channel, x_image, y_image, x_channel, y_output] = self.leads();
+        let [taps, positions] = [w, y].map(|array| array.shape()[2..].iter().product::<usize>());
+        let window = &kernel.window;
+        // The windows of x: the rows of their matrix are channels and taps, the columns images and positions of y.
+        let x_taps = with_lead(x_channel, along_axes(window.size, window.dilation.map(|d| d as isize)));
+        let x_steps = with_lead(x_image, along_axes(spatial(y), window.stride.map(|s| s as isize)));
+        let coordinates = [0, 1, 2].map(|axis| Coordinate {
+            len: x.shape()[2 + axis],
+            start: -(window.before[axis] as isize),
+            stride: x.layout.strides()[2 + axis],
+        });
+        let weights = || tiled(w, (0, *outputs), 0, [vec![w_output], with_lead(w_channel, positions_of(w))], &[]);
+        let results = || tiled(y, (1, *outputs), 0, [vec![y_output], with_lead(y_image, positions_of(y))], &[]);
+        let windows = |digits| tiled(x, (1, *channels), 0, digits, &coordinates);
+        let (columns, depth) = (x_image.len * positions, channels * taps);
+        match kernel.part {
+            ConvPart::Weight => {
+                let sizes = [*outputs, depth, columns];
+                self.describe_product(list, sizes, [results(), windows([x_steps, x_taps])], weights())
+            }
+            _ => {
+                let sizes = [*outputs, columns, depth];
+                self.describe_product(list, sizes, [weights(), windows([x_taps, x_steps])], results())
+            }
+        }
+    }
+
+    /// Returns the positions of x along an axis, by their remainder modulo the stride.
+    fn residues(&self, axis: usize) -> Vec<ResidueClass> {
+        let window = &self.kernel.window;
+        let (stride, dilation) = (window.stride[axis], window.dilation[axis]);
+        let (size, len) = (window.size[axis], self.x.shape()[2 + axis]);
+        // Taps at this distance reach positions with the same remainder.
+        let tap_step = stride / greatest_common_divisor(stride, dilation);
+        let class = |first: usize| {
+            let shifted = |tap: usize| (first + window.before[axis]) as isize - (dilation * tap) as isize;
+            let first_tap = (0..size.min(tap_step)).find(|&tap| shifted(tap) % stride as isize == 0);
+            let taps = first_tap.map_or(0, |tap| (size - tap).div_ceil(tap_step));
+            let first_tap = first_tap.unwrap_or(0);
+            let start = shifted(first_tap) / stride as isize;
+            ResidueClass { first, count: (len - first).div_ceil(stride), first_tap, tap_step, taps, start }
+        };
+        (0..stride.min(len)).map(class).collect()
+    }
+
+    /// Adds the product of the gradient of the elements of x in one residue class along each axis.
+    fn describe_input_gradient(&self, list: &mut DispatchList<'_>, classes: [&ResidueClass; 3]) -> Result<()> {
+        let ConvArrays { kernel, x, w, y, channels, outputs } = self;
+        let [w_output, w_channel, x_image, y_image, x_channel, y_output] = self.leads();
+        let window = &kernel.window;
+        let (counts, taps) = (classes.map(|class| class.count), classes.map(|class| class.taps));
+        // The next tap of a class is at an earlier position of y.
+        let earlier = [0, 1, 2].map(|a| -((window.dilation[a] * classes[a].tap_step / window.stride[a]) as isize));
+        let coordinates = [0, 1, 2].map(|axis| Coordinate {
+            len: y.shape()[2 + axis],
+            start: classes[axis].start,
+            stride: y.layout.strides()[2 + axis],
+        });
+        let windows = [with_lead(y_output, along_axes(taps, earlier)), with_lead(y_image, along_axes(counts, [1; 3]))];
+        // The elements of w and of x in the class.
+        let part = |array: &DeviceArray<'_>, lead: Digit, first: [usize; 3], step: [usize; 3], count: [usize; 3]| {
+            let stride = |axis: usize| array.layout.strides()[2 + axis];
+            let offset: isize = (0..3).map(|axis| first[axis] as isize * stride(axis)).sum();
+            let digits = [0, 1, 2].map(|axis| Digit::plain(count[axis], step[axis] as isize * stride(axis)));
+            (offset, with_lead(lead, digits))
+        };
+        let first_taps = classes.map(|class| class.first_tap);
+        let (w_offset, w_taps) = part(w, w_output, first_taps, classes.map(|class| class.tap_step), taps);
+        let (x_offset, x_positions) = part(x, x_image, classes.map(|class| class.first), window.stride, counts);
+        let [count, taps] = [counts, taps].map(|lengths| lengths.iter().product::<usize>());
+        let factors = [
+            tiled(w, (0, *outputs), w_offset, [vec![w_channel], w_taps], &[]),
+            tiled(y, (1, *outputs), 0, windows, &coordinates),
+        ];
+        let result = tiled(x, (1, *channels), x_offset, [vec![x_channel], x_positions], &[]);
+        self.describe_product(list, [*channels, x_image.len * count, outputs * taps], factors, result)
+    }
+
+    fn describe_product(
+        &self,
+        list: &mut DispatchList<'_>,
+        sizes: [usize; 3],
+        factors: [TiledArray<'a>; 2],
+        result: TiledArray<'a>,
+    ) -> Result<()> {
+        let product = TiledProduct {
+            op: "conv",
+            sizes,
+            batch: vec![self.kernel.groups],
+            dtype: self.x.dtype,
+            inputs: factors.into(),
+            outputs: vec![result],
+            epilogue: None,
+        };
+        product.describe(list)
+    }
+}
+
+/// Returns the greatest common divisor of two positive numbers.
+fn greatest_common_divisor(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
+}
+
+/// Returns the operands in the order x, w, y.
+fn sorted<'a>(part: ConvPart, operands: &DeviceOperands<'a>) -> [DeviceArray<'a>; 3] {
+    let (a, b, out) = (operands.inputs[0], operands.inputs[1], operands.outputs[0]);
+    match part {
+        ConvPart::Output => [a, b, out],
+        ConvPart::Input => [out, a, b],
+        ConvPart::Weight => [a, out, b],
+    }
+}
+
+/// Returns the lengths of the spatial axes.
+fn spatial(array: &DeviceArray<'_>) -> [usize; 3] {
+    [2, 3, 4].map(|axis| array.shape()[axis])
+}
+
+/// Returns the digit of an axis.
+fn digit(array: &DeviceArray<'_>, axis: usize, len: usize) -> Digit {
+    Digit::plain(len, array.layout.strides()[axis])
+}
+
+/// Returns the digits of the positions of an array.
+fn positions_of(array: &DeviceArray<'_>) -> [Digit; 3] {
+    [2, 3, 4].map(|axis| digit(array, axis, array.shape()[axis]))
+}
+
+/// Returns the digits of coordinates along the spatial axes, with the factor of each.
+fn along_axes(lengths: [usize; 3], factors: [isize; 3]) -> [Digit; 3] {
+    [0, 1, 2].map(|axis| Digit::along(lengths[axis], axis, factors[axis]))
+}
+
+/// Returns the digits of an index whose most significant digit is `lead`.
+fn with_lead(lead: Digit, digits: [Digit; 3]) -> Vec<Digit> {
+    [lead].into_iter().chain(digits).collect()
+}
+
+/// Returns the matrices of all groups: `len` neighbouring elements along `axis` belong to one group. The first element is
+/// `offset` elements after that of the array.
+fn tiled<'a>(
+    array: &DeviceArray<'a>,
+    (axis, len): (usize, usize),
+    offset: isize,
+    [rows, columns]: [Vec<Digit>; 2],
+    coordinates: &[Coordinate],
+) -> TiledArray<'a> {
+    TiledArray {
+        array: *array,
+        start: array.layout.offset() as isize + offset,
+        batch: vec![array.layout.strides()[axis] * len as isize],
+        rows,
+        columns,
+        coordinates: coordinates.to_vec(),
+    }
+    .simplified()
+}

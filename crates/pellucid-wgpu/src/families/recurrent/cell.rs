@@ -1,0 +1,168 @@
+//! The equations of one element of a step, forward and backward, as text.
+
+use super::step::StepArray;
+use crate::shader::ShaderBuilder;
+use crate::shader::float::FloatText;
+use pellucid_ir::kernel::RnnMode;
+
+/// The arrays of a cell at one step. Blocks of the gates are `hidden` columns apart.
+pub(super) struct CellArrays {
+    /// The equations.
+    pub(super) cell: RnnMode,
+    /// H.
+    pub(super) hidden: String,
+    /// Forward the input contribution, backward the gate activations.
+    pub(super) gates: StepArray,
+    /// Forward the gate activations, backward the gradients of the gates.
+    pub(super) results: StepArray,
+    /// The previous state.
+    pub(super) previous: StepArray,
+    /// c before and after the step, for [`RnnMode::Lstm`].
+    pub(super) cells: Option<[StepArray; 2]>,
+}
+
+impl CellArrays {
+    fn column(&self, shader: &mut ShaderBuilder, unit: &str, block: usize) -> String {
+        shader.define(format!("{unit} + {block}u * {}", self.hidden))
+    }
+
+    fn gate(&self, shader: &mut ShaderBuilder, (row, unit): (&str, &str), block: usize) -> String {
+        let column = self.column(shader, unit, block);
+        self.gates.load(shader, row, &column)
+    }
+
+    /// Adds the lines that store a result of every block.
+    pub(super) fn store(&self, shader: &mut ShaderBuilder, (row, unit): (&str, &str), values: &[&str]) {
+        for (block, value) in values.iter().enumerate() {
+            let column = self.column(shader, unit, block);
+            self.results.store(shader, row, &column, value);
+        }
+    }
+
+    /// Adds the lines of the forward step and returns the next state. `products` are the elements of W·h.
+    pub(super) fn forward(
+        &self,
+        shader: &mut ShaderBuilder,
+        float: FloatText,
+        bias: &StepArray,
+        at: (&str, &str),
+        products: &[String],
+    ) -> String {
+        let bias = |shader: &mut ShaderBuilder, block: usize| {
+            let column = self.column(shader, at.1, block);
+            bias.load(shader, "0u", &column)
+        };
+        let sum = |shader: &mut ShaderBuilder, block: usize| {
+            let (x, b) = (self.gate(shader, at, block), bias(shader, block));
+            let sum = shader.define(float.add(&x, &products[block]));
+            shader.define(float.add(&sum, &b))
+        };
+        let call = |shader: &mut ShaderBuilder, name: &str, x: &str| shader.define(float.call(name, &[x]));
+        match self.cell {
+            RnnMode::Tanh | RnnMode::Relu => {
+                let x = sum(shader, 0);
+                let y = match self.cell {
+                    RnnMode::Tanh => call(shader, "tanh", &x),
+                    _ => shader.define(float.call("max", &[&x, float.zero()])),
+                };
+                self.store(shader, at, &[&y]);
+                y
+            }
+            RnnMode::Gru => {
+                let [r, z] = [0, 1].map(|block| {
+                    let x = sum(shader, block);
+                    call(shader, "sigmoid", &x)
+                });
+                let (x, b, c) = (self.gate(shader, at, 2), bias(shader, 2), bias(shader, 3));
+                let u = shader.define(float.add(&products[2], &c));
+                let own = shader.define(float.add(&x, &b));
+                let own = shader.define(float.mul_add(&r, &u, &own));
+                let n = call(shader, "tanh", &own);
+                let h = self.previous.load(shader, at.0, at.1);
+                let difference = shader.define(float.sub(&h, &n));
+                self.store(shader, at, &[&r, &z, &n, &u]);
+                shader.define(float.mul_add(&z, &difference, &n))
+            }
+            RnnMode::Lstm => {
+                let [i, f, g, o] = [0, 1, 2, 3].map(|block| {
+                    let x = sum(shader, block);
+                    call(shader, if block == 2 { "tanh" } else { "sigmoid" }, &x)
+                });
+                self.store(shader, at, &[&i, &f, &g, &o]);
+                let Some([before, after]) = &self.cells else { return o };
+                let c = before.load(shader, at.0, at.1);
+                let added = shader.define(float.mul(&i, &g));
+                let c = shader.define(float.mul_add(&f, &c, &added));
+                after.store(shader, at.0, at.1, &c);
+                let y = call(shader, "tanh", &c);
+                shader.define(float.mul(&o, &y))
+            }
+        }
+    }
+
+    /// Adds the lines that store the gradients of the gates, from the gradient `g` of the next state, and returns the
+    /// part of the gradient of the previous state that does not pass through the gates. `cell_grads` is the gradient
+    /// of c.
+    pub(super) fn backward(
+        &self,
+        shader: &mut ShaderBuilder,
+        float: FloatText,
+        cell_grads: Option<&StepArray>,
+        at: (&str, &str),
+        g: &str,
+    ) -> String {
+        let mul = |shader: &mut ShaderBuilder, a: &str, b: &str| shader.define(float.mul(a, b));
+        // 1 − y².
+        let tanh_slope = |shader: &mut ShaderBuilder, y: &str| {
+            let negative = float.call("neg", &[y]);
+            shader.define(float.mul_add(&negative, y, float.one()))
+        };
+        // g·y·(1 − y).
+        let sigmoid_gradient = |shader: &mut ShaderBuilder, g: &str, y: &str| {
+            let product = mul(shader, g, y);
+            shader.define(float.mul(&product, &float.sub(float.one(), y)))
+        };
+        let y = self.gate(shader, at, 0);
+        match self.cell {
+            RnnMode::Tanh => {
+                let slope = tanh_slope(shader, &y);
+                let result = mul(shader, g, &slope);
+                self.store(shader, at, &[&result]);
+            }
+            RnnMode::Relu => {
+                let is_positive = float.call("lt", &[float.zero(), &y]);
+                let result = shader.define(format!("select({}, {g}, {is_positive})", float.zero()));
+                self.store(shader, at, &[&result]);
+            }
+            RnnMode::Gru => {
+                let [z, n, u] = [1, 2, 3].map(|block| self.gate(shader, at, block));
+                let h = self.previous.load(shader, at.0, at.1);
+                let kept = shader.define(float.sub(float.one(), &z));
+                let (scaled, slope) = (mul(shader, g, &kept), tanh_slope(shader, &n));
+                let dn = mul(shader, &scaled, &slope);
+                let difference = shader.define(float.sub(&h, &n));
+                let (dz, dr, du) = (mul(shader, g, &difference), mul(shader, &dn, &u), mul(shader, &dn, &y));
+                let (dr, dz) = (sigmoid_gradient(shader, &dr, &y), sigmoid_gradient(shader, &dz, &z));
+                self.store(shader, at, &[&dr, &dz, &dn, &du]);
+                return mul(shader, g, &z);
+            }
+            RnnMode::Lstm => {
+                let (Some([before, after]), Some(cell_grads)) = (&self.cells, cell_grads) else { return y };
+                let [f, new, o] = [1, 2, 3].map(|block| self.gate(shader, at, block));
+                let (c, next) = (before.load(shader, at.0, at.1), after.load(shader, at.0, at.1));
+                let t = shader.define(float.call("tanh", &[&next]));
+                let (slope, through) = (tanh_slope(shader, &t), mul(shader, g, &o));
+                let carried = cell_grads.load(shader, at.0, at.1);
+                let dc = shader.define(float.mul_add(&through, &slope, &carried));
+                let kept = mul(shader, &dc, &f);
+                cell_grads.store(shader, at.0, at.1, &kept);
+                let [di, df, dn, d_o] = [(&*dc, &*new), (&dc, &c), (&dc, &y), (g, &t)].map(|(a, b)| mul(shader, a, b));
+                let new_slope = tanh_slope(shader, &new);
+                let dn = mul(shader, &dn, &new_slope);
+                let [di, df, d_o] = [(&di, &y), (&df, &f), (&d_o, &o)].map(|(d, y)| sigmoid_gradient(shader, d, y));
+                self.store(shader, at, &[&di, &df, &dn, &d_o]);
+            }
+        }
+        float.zero().into()
+    }
+}

@@ -1,0 +1,461 @@
+//! [`TiledArray`]: an operand of a tiled product, and the text of its positions.
+
+use crate::operand::DeviceArray;
+use crate::shader::ShaderBuilder;
+use crate::shader::access;
+use crate::shader::parameters::Parameters;
+use crate::shader::program::type_text;
+use pellucid_ir::Compute;
+
+/// One digit of a row, a column or a k index in mixed radix.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Digit {
+    /// The number of values.
+    pub(crate) len: usize,
+    /// The distance of neighbouring values in the array, in elements.
+    pub(crate) stride: isize,
+    /// The coordinate to which the digit contributes, and the factor of its contribution.
+    pub(crate) coordinate: Option<(usize, isize)>,
+}
+
+impl Digit {
+    /// Returns a digit that moves the position by `stride`.
+    pub(crate) fn plain(len: usize, stride: isize) -> Digit {
+        Digit { len, stride, coordinate: None }
+    }
+
+    /// Returns a digit that adds `factor` to a coordinate.
+    pub(crate) fn along(len: usize, coordinate: usize, factor: isize) -> Digit {
+        Digit { len, stride: 0, coordinate: Some((coordinate, factor)) }
+    }
+}
+
+/// A coordinate of an element: `start` plus the contributions of the digits of both indices. Elements whose coordinate
+/// is not in `0..len` are 0.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Coordinate {
+    /// The number of positions.
+    pub(crate) len: usize,
+    /// The coordinate if all digits are 0.
+    pub(crate) start: isize,
+    /// The distance of neighbouring positions in the array, in elements.
+    pub(crate) stride: isize,
+}
+
+/// An operand of a tiled product: a batch of matrices whose positions are the sum of a part that depends on the row and
+/// a part that depends on the column, if every coordinate is in range.
+#[derive(Clone, Debug)]
+pub(crate) struct TiledArray<'a> {
+    /// The operand.
+    pub(crate) array: DeviceArray<'a>,
+    /// The position of the first element.
+    pub(crate) start: isize,
+    /// The strides of the batch axes.
+    pub(crate) batch: Vec<isize>,
+    /// The digits of the row, the most significant first.
+    pub(crate) rows: Vec<Digit>,
+    /// The digits of the column, the most significant first.
+    pub(crate) columns: Vec<Digit>,
+    /// The coordinates.
+    pub(crate) coordinates: Vec<Coordinate>,
+}
+
+/// The axis of a matrix along which four elements are loaded together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum QuadAxis {
+    Row,
+    Column,
+}
+
+impl<'a> TiledArray<'a> {
+    /// Creates a batch of matrices with one stride for rows and one for columns.
+    pub(crate) fn matrix(
+        array: DeviceArray<'a>,
+        batch: Vec<isize>,
+        [rows, columns]: [(usize, isize); 2],
+    ) -> TiledArray<'a> {
+        TiledArray {
+            array,
+            start: array.layout.offset() as isize,
+            batch,
+            rows: vec![Digit::plain(rows.0, rows.1)],
+            columns: vec![Digit::plain(columns.0, columns.1)],
+            coordinates: Vec::new(),
+        }
+        .simplified()
+    }
+
+    /// Removes coordinates that are always in range, and merges digits.
+    pub(crate) fn simplified(mut self) -> TiledArray<'a> {
+        for c in (0..self.coordinates.len()).rev() {
+            let Coordinate { len, start, stride } = self.coordinates[c];
+            let (mut low, mut high) = (start, start);
+            for digit in self.rows.iter().chain(&self.columns) {
+                if let Some((_, factor)) = digit.coordinate.filter(|&(of, _)| of == c) {
+                    let last = factor * (digit.len as isize - 1);
+                    if last < 0 { low += last } else { high += last }
+                }
+            }
+            let is_needed = low < 0 || high >= len as isize;
+            for digit in self.rows.iter_mut().chain(&mut self.columns) {
+                match &mut digit.coordinate {
+                    Some((of, factor)) if *of == c && !is_needed => {
+                        digit.stride = *factor * stride;
+                        digit.coordinate = None;
+                    }
+                    Some((of, _)) if *of > c && !is_needed => *of -= 1,
+                    _ => {}
+                }
+            }
+            if !is_needed {
+                self.start += start * stride;
+                self.coordinates.remove(c);
+            }
+        }
+        self.rows = merged(&self.rows);
+        self.columns = merged(&self.columns);
+        self
+    }
+
+    /// Returns the axis along which aligned groups of four elements are contiguous in memory.
+    pub(crate) fn quad_axis(&self) -> Option<QuadAxis> {
+        let is_aligned = |digits: &[Digit]| digits.iter().all(|d| d.stride % 4 == 0);
+        let is_contiguous = |digits: &[Digit]| match digits {
+            [outer @ .., inner] => inner.stride == 1 && inner.len.is_multiple_of(4) && is_aligned(outer),
+            [] => false,
+        };
+        if !self.coordinates.is_empty() || self.start % 4 != 0 || self.batch.iter().any(|s| s % 4 != 0) {
+            return None;
+        }
+        match (is_contiguous(&self.rows), is_contiguous(&self.columns)) {
+            (true, _) if is_aligned(&self.columns) => Some(QuadAxis::Row),
+            (_, true) if is_aligned(&self.rows) => Some(QuadAxis::Column),
+            _ => None,
+        }
+    }
+
+    /// Adds the numbers of the array to the parameters and returns its text.
+    pub(crate) fn declare(&self, parameters: &mut Parameters, binding: usize, base: String) -> ArrayText {
+        let mut side = |digits: &[Digit]| -> Vec<DigitText> {
+            digits
+                .iter()
+                .map(|d| DigitText {
+                    len: parameters.declare_len(d.len),
+                    stride: parameters.declare(d.stride),
+                    coordinate: d.coordinate.map(|(of, factor)| (of, parameters.declare(factor))),
+                })
+                .collect()
+        };
+        let (rows, columns) = (side(&self.rows), side(&self.columns));
+        let coordinate = |c: &Coordinate| CoordinateText {
+            limit: parameters.declare_len(c.len),
+            start: parameters.declare(c.start),
+            stride: parameters.declare(c.stride),
+        };
+        let coordinates = self.coordinates.iter().map(coordinate).collect();
+        ArrayText { dtype: self.array.dtype, binding, base, rows, columns, coordinates, quads: self.quad_axis() }
+    }
+}
+
+/// Returns the digits without those of length 1; neighbours that one stride traverses are merged.
+fn merged(digits: &[Digit]) -> Vec<Digit> {
+    let mut result: Vec<Digit> = Vec::new();
+    for &digit in digits.iter().filter(|d| d.len != 1) {
+        match result.last_mut() {
+            Some(outer)
+                if outer.coordinate.is_none()
+                    && digit.coordinate.is_none()
+                    && outer.stride == digit.stride * digit.len as isize =>
+            {
+                *outer = Digit::plain(outer.len * digit.len, digit.stride);
+            }
+            _ => result.push(digit),
+        }
+    }
+    result
+}
+
+/// The parameters of a [`Digit`].
+struct DigitText {
+    len: String,
+    stride: String,
+    coordinate: Option<(usize, String)>,
+}
+
+/// The parameters of a [`Coordinate`].
+struct CoordinateText {
+    limit: String,
+    start: String,
+    stride: String,
+}
+
+/// The text of a [`TiledArray`] in a shader.
+pub(crate) struct ArrayText {
+    /// The type of the elements.
+    pub(crate) dtype: pellucid_ir::DType,
+    /// The binding of the buffer.
+    pub(crate) binding: usize,
+    /// The position of the first element of the matrix.
+    base: String,
+    rows: Vec<DigitText>,
+    columns: Vec<DigitText>,
+    coordinates: Vec<CoordinateText>,
+    /// The axis along which four elements are loaded together.
+    pub(crate) quads: Option<QuadAxis>,
+}
+
+/// The part of a position that depends on one index.
+#[derive(Clone)]
+pub(crate) struct IndexPart {
+    /// Whether the index is in range.
+    pub(crate) is_valid: String,
+    offset: String,
+    coordinates: Vec<Option<String>>,
+}
+
+impl ArrayText {
+    /// Adds the lines that compute the part of the positions of row `index`, which must be less than `limit`.
+    pub(crate) fn row_part(&self, shader: &mut ShaderBuilder, index: &str, limit: &str) -> IndexPart {
+        self.part(shader, &self.rows, Some(&self.base), index, limit)
+    }
+
+    /// Adds the lines that compute the part of the positions of column `index`, which must be less than `limit`.
+    pub(crate) fn column_part(&self, shader: &mut ShaderBuilder, index: &str, limit: &str) -> IndexPart {
+        self.part(shader, &self.columns, None, index, limit)
+    }
+
+    fn part(
+        &self,
+        shader: &mut ShaderBuilder,
+        digits: &[DigitText],
+        base: Option<&str>,
+        index: &str,
+        limit: &str,
+    ) -> IndexPart {
+        let mut offset = base.unwrap_or("0u").to_string();
+        // The row contributes the starts of the coordinates.
+        let start = |c: &CoordinateText| base.map(|_| c.start.clone());
+        let mut coordinates: Vec<Option<String>> = self.coordinates.iter().map(start).collect();
+        let mut rest = index.to_string();
+        for (k, digit) in digits.iter().enumerate().rev() {
+            let value = if k == 0 { rest.clone() } else { shader.define(format!("{rest} % {}", digit.len)) };
+            if k > 0 {
+                rest = shader.define(format!("{rest} / {}", digit.len));
+            }
+            match &digit.coordinate {
+                None => offset = format!("{offset} + {value} * {}", digit.stride),
+                Some((of, factor)) => {
+                    let own = format!("{value} * {factor}");
+                    coordinates[*of] = Some(match coordinates[*of].take() {
+                        Some(sum) => format!("{sum} + {own}"),
+                        None => own,
+                    });
+                }
+            }
+        }
+        let coordinates: Vec<Option<String>> =
+            coordinates.into_iter().map(|sum| sum.map(|sum| shader.define(sum))).collect();
+        for (coordinate, sum) in self.coordinates.iter().zip(&coordinates) {
+            if let Some(sum) = sum {
+                offset = format!("{offset} + {sum} * {}", coordinate.stride);
+            }
+        }
+        let offset = shader.define(offset);
+        IndexPart { is_valid: format!("{index} < {limit}"), offset, coordinates }
+    }
+
+    /// Adds the line that computes the position of an element of an array without coordinates.
+    pub(crate) fn position(&self, shader: &mut ShaderBuilder, row: &IndexPart, column: &IndexPart) -> String {
+        shader.define(format!("{} + {}", row.offset, column.offset))
+    }
+
+    /// Adds the lines that assign an element to `target`, or 0 if the element is outside of the array.
+    pub(crate) fn load_element(
+        &self,
+        shader: &mut ShaderBuilder,
+        (row, column): (&IndexPart, &IndexPart),
+        compute: Compute,
+        target: &str,
+    ) {
+        let mut conditions = vec![row.is_valid.clone(), column.is_valid.clone()];
+        let offset = format!("{} + {}", row.offset, column.offset);
+        for (k, coordinate) in self.coordinates.iter().enumerate() {
+            let sum = match (&row.coordinates[k], &column.coordinates[k]) {
+                (Some(a), Some(b)) => shader.define(format!("{a} + {b}")),
+                (Some(a), None) | (None, Some(a)) => a.clone(),
+                (None, None) => continue,
+            };
+            // Coordinates below 0 wrap to large numbers.
+            conditions.push(format!("{sum} < {}", coordinate.limit));
+        }
+        let (is_valid, at) = valid_position(shader, &conditions.join(" && "), &offset);
+        let value = access::load(shader, self.binding, self.dtype, compute, &at);
+        shader.line(format!("{target} = select({}(), {value}, {is_valid});", type_text(compute)));
+    }
+
+    /// Adds the lines that assign four neighbouring elements to `targets`, or 0 if they are outside of the array. The
+    /// array has a [`QuadAxis`].
+    fn load_quad(
+        &self,
+        shader: &mut ShaderBuilder,
+        (row, column): (&IndexPart, &IndexPart),
+        compute: Compute,
+        targets: [String; 4],
+    ) {
+        let condition = format!("{} && {}", row.is_valid, column.is_valid);
+        let (is_valid, at) = valid_position(shader, &condition, &format!("{} + {}", row.offset, column.offset));
+        let values = access::load_quad(shader, self.binding, self.dtype, compute, &at);
+        for (target, value) in targets.iter().zip(values) {
+            shader.line(format!("{target} = select({}(), {value}, {is_valid});", type_text(compute)));
+        }
+    }
+}
+
+/// Adds the lines that compute whether an element exists, and its position or else 0. Loads without branches can be in
+/// flight together.
+fn valid_position(shader: &mut ShaderBuilder, condition: &str, position: &str) -> (String, String) {
+    let is_valid = shader.define(condition);
+    let at = shader.define(format!("select(0u, {position}, {is_valid})"));
+    (is_valid, at)
+}
+
+/// The side of a product on which a factor is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum FactorSide {
+    /// Rows are rows of the product, columns are k.
+    Left,
+    /// Rows are k, columns are columns of the product.
+    Right,
+}
+
+impl FactorSide {
+    /// Returns whether aligned groups of four elements along k are contiguous in memory.
+    pub(crate) fn has_quads_along_k(self, quads: Option<QuadAxis>) -> bool {
+        matches!((self, quads), (FactorSide::Left, Some(QuadAxis::Column)) | (FactorSide::Right, Some(QuadAxis::Row)))
+    }
+
+    /// Adds the part of an index of the product.
+    pub(crate) fn index_part(
+        self,
+        shader: &mut ShaderBuilder,
+        array: &ArrayText,
+        index: &str,
+        limit: &str,
+    ) -> IndexPart {
+        match self {
+            FactorSide::Left => array.row_part(shader, index, limit),
+            FactorSide::Right => array.column_part(shader, index, limit),
+        }
+    }
+
+    /// Adds the lines that load 4 × 4 elements of a factor: `name`ₖ receives the elements of k + 0, .., k + 3 for four
+    /// neighbouring indices of the product.
+    pub(crate) fn load_block(
+        self,
+        shader: &mut ShaderBuilder,
+        array: &ArrayText,
+        compute: Compute,
+        (name, indices): (&str, &[IndexPart; 4]),
+        (k, limit): (&str, &str),
+    ) {
+        let sorted = |index: &'_ IndexPart, k: &'_ IndexPart| match self {
+            FactorSide::Left => (index.clone(), k.clone()),
+            FactorSide::Right => (k.clone(), index.clone()),
+        };
+        let k_part = |shader: &mut ShaderBuilder, kk: usize| {
+            let k = if kk == 0 { k.to_string() } else { shader.define(format!("{k} + {kk}u")) };
+            match self {
+                FactorSide::Left => array.column_part(shader, &k, limit),
+                FactorSide::Right => array.row_part(shader, &k, limit),
+            }
+        };
+        if self.has_quads_along_k(array.quads) {
+            let part = k_part(shader, 0);
+            for (i, index) in indices.iter().enumerate() {
+                let (row, column) = sorted(index, &part);
+                array.load_quad(shader, (&row, &column), compute, [0, 1, 2, 3].map(|kk| format!("{name}{kk}[{i}]")));
+            }
+            return;
+        }
+        for kk in 0..4 {
+            let part = k_part(shader, kk);
+            if array.quads.is_some() {
+                let (row, column) = sorted(&indices[0], &part);
+                array.load_quad(shader, (&row, &column), compute, [0, 1, 2, 3].map(|i| format!("{name}{kk}[{i}]")));
+                continue;
+            }
+            for (i, index) in indices.iter().enumerate() {
+                let (row, column) = sorted(index, &part);
+                array.load_element(shader, (&row, &column), compute, &format!("{name}{kk}[{i}]"));
+            }
+        }
+    }
+}
+
+/// Returns the type of four values.
+pub(crate) fn quad_type(compute: Compute) -> String {
+    match compute {
+        Compute::F32 => "vec4<f32>".into(),
+        Compute::I32 => "vec4<i32>".into(),
+        other => format!("array<{}, 4>", type_text(other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::describe::BufferRef;
+    use pellucid_ir::{DType, Layout};
+
+    /// Returns an array with these digits of rows and columns.
+    fn tiled(layout: &Layout, [rows, columns]: [&[Digit]; 2], coordinates: &[Coordinate]) -> TiledArray<'static> {
+        let layout = Box::leak(Box::new(layout.clone()));
+        TiledArray {
+            array: DeviceArray { buffer: BufferRef::Operand(0), layout, dtype: DType::F32 },
+            start: 0,
+            batch: vec![64],
+            rows: rows.to_vec(),
+            columns: columns.to_vec(),
+            coordinates: coordinates.to_vec(),
+        }
+        .simplified()
+    }
+
+    #[test]
+    fn a_window_of_one_element_is_a_plain_matrix() {
+        let layout = Layout::contiguous([3, 1, 1, 4, 4].into());
+        let rows = [Digit::plain(3, 16), Digit::along(1, 0, 1)];
+        let columns = [Digit::plain(1, 48), Digit::along(4, 1, 1), Digit::along(4, 0, 1)];
+        let along = |stride| Coordinate { len: 4, start: 0, stride };
+        let array = tiled(&layout, [&rows, &columns], &[along(1), along(4)]);
+        assert_eq!(array.coordinates, []);
+        assert_eq!(array.rows, [Digit::plain(3, 16)]);
+        assert_eq!(array.columns, [Digit::plain(16, 1)]);
+        assert_eq!(array.quad_axis(), Some(QuadAxis::Column));
+    }
+
+    #[test]
+    fn coordinates_that_leave_the_array_are_checked() {
+        let layout = Layout::contiguous([8, 4].into());
+        let digits = [Digit::along(4, 0, 1), Digit::along(3, 0, 1)];
+        let coordinate = |len, start| Coordinate { len, start, stride: 5 };
+        let checked = |c: Coordinate| tiled(&layout, [&digits[..1], &digits[1..]], &[c]).coordinates.len();
+        assert_eq!([coordinate(6, 0), coordinate(5, 0), coordinate(6, -1)].map(checked), [0, 1, 1]);
+        let shifted = tiled(&layout, [&digits[..1], &digits[1..]], &[coordinate(9, 2)]);
+        assert_eq!((shifted.start, shifted.rows), (10, vec![Digit::plain(4, 5)]));
+    }
+
+    #[test]
+    fn quads_need_aligned_strides_and_a_multiple_of_four_elements() {
+        let layout = Layout::contiguous([8, 8].into());
+        let axis = |rows: (usize, isize), columns: (usize, isize)| {
+            let [rows, columns] = [rows, columns].map(|(len, stride)| [Digit::plain(len, stride)]);
+            tiled(&layout, [&rows, &columns], &[]).quad_axis()
+        };
+        assert_eq!(axis((8, 8), (8, 1)), Some(QuadAxis::Column));
+        assert_eq!(axis((8, 1), (5, 8)), Some(QuadAxis::Row));
+        assert_eq!(axis((8, 9), (8, 1)), None);
+        assert_eq!(axis((8, 8), (6, 1)), None);
+        assert_eq!(axis((8, 8), (8, 2)), None);
+    }
+}

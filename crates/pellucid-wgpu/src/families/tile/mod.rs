@@ -1,0 +1,20 @@
+//! Products in tiles: the mechanism of [`MatMul`](pellucid_ir::kernel::MatMul), convolutions, attention and recurrent
+//! layers.
+//!
+//! A workgroup of 64 invocations computes a tile of the product; each invocation computes blocks of 4 × 4 elements in
+//! registers. Tiles of both factors pass through shared memory. A factor is an array whose positions are sums of a part
+//! of the index and a part of k, so the windows of a convolution are loaded from the image itself.
+//!
+//! | file | contents |
+//! | --- | --- |
+//! | `array` | [`TiledArray`]: an operand, its positions, and loads of blocks of 4 × 4 elements |
+//! | `registers` | [`SharedTile`], [`WorkgroupTile`] and the multiplication of tiles |
+//! | `product` | [`TiledProduct`]: the choice of tiles, the division of k, the epilogue |
+
+mod array;
+mod product;
+mod registers;
+
+pub(super) use array::{ArrayText, Coordinate, Digit, FactorSide, TiledArray, quad_type};
+pub(super) use product::{TiledProduct, choose_tile};
+pub(super) use registers::{FactorLoader, SharedTile, WorkgroupTile, declare_shared};

@@ -1,0 +1,307 @@
+//! [`TiledProduct`]: batched products of two factors with an epilogue.
+
+use super::array::{ArrayText, TiledArray};
+use super::registers::{SharedTile, WorkgroupTile};
+use crate::describe::{BufferRef, DispatchList};
+use crate::operand::{Bindings, DeviceArray};
+use crate::shader::access::{self, MergedAxes, position_lines};
+use crate::shader::parameters::Parameters;
+use crate::shader::program::{Accumulator, ProgramValues, convert_text, round_text};
+use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
+use pellucid_ir::formula::{Binary, Program};
+use pellucid_ir::{Compute, DType, Error, Result};
+
+/// The least number of values of k of a part.
+const MIN_PART_DEPTH: usize = 256;
+
+/// The number of small tiles below which k is divided.
+const MAX_DIVIDED_TILES: usize = 64;
+
+/// The number of workgroups from which large tiles are used.
+const MIN_LARGE_TILES: usize = 16;
+
+/// The tiles of a product and the parts of k.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct ProductPlan {
+    /// The tile of a workgroup.
+    pub(crate) tile: WorkgroupTile,
+    /// The number of values of k whose factors are in shared memory together.
+    pub(crate) depth: usize,
+    /// The number of parts of k, each computed by its own workgroups.
+    pub(crate) parts: usize,
+    /// The number of values of k of a part.
+    pub(crate) part_depth: usize,
+}
+
+impl ProductPlan {
+    /// Chooses the tiles of `batch` products of `[m, k]` and `[k, n]`.
+    ///
+    /// The order of accumulation depends on m, n and k alone: the parts follow from these, and every tile adds in the
+    /// order of k.
+    pub(crate) fn new(compute: Compute, batch: usize, [m, n, k]: [usize; 3]) -> ProductPlan {
+        let small_tiles = m.div_ceil(32) * n.div_ceil(32);
+        let parts = (MAX_DIVIDED_TILES / small_tiles.max(1)).clamp(1, (k / MIN_PART_DEPTH).max(1));
+        let part_depth = k.div_ceil(parts).next_multiple_of(32).max(32);
+        let parts = k.div_ceil(part_depth).max(1);
+        let (tile, depth) = choose_tile(compute, batch * parts, [m, n]);
+        ProductPlan { tile, depth, parts, part_depth }
+    }
+}
+
+/// Returns the tile for `batch` products of m rows and n columns, and the number of values of k whose factors are in
+/// shared memory together.
+pub(crate) fn choose_tile(compute: Compute, batch: usize, [m, n]: [usize; 2]) -> (WorkgroupTile, usize) {
+    let is_narrow = matches!(compute, Compute::F32 | Compute::I32);
+    let large_tiles = m.div_ceil(64) * n.div_ceil(64) * batch;
+    // The tiles of both factors fit the 16 KiB of shared memory that every adapter has.
+    let (grid, quads, depth) = match () {
+        () if m <= 8 && n > 32 => ([2, 32], [1, 1], if is_narrow { 16 } else { 8 }),
+        () if n <= 8 && m > 32 => ([32, 2], [1, 1], if is_narrow { 16 } else { 8 }),
+        () if m > 32 && n > 32 && is_narrow && large_tiles >= MIN_LARGE_TILES => ([8, 8], [2, 2], 16),
+        () => ([8, 8], [1, 1], if is_narrow { 32 } else { 16 }),
+    };
+    (WorkgroupTile { compute, grid, quads }, depth)
+}
+
+/// `C[.., i, j] = Σₖ A[.., i, k]·B[.., k, j]`, followed by an epilogue.
+pub(crate) struct TiledProduct<'a, 'p> {
+    /// The name of the operation.
+    pub(crate) op: &'static str,
+    /// m, n and k.
+    pub(crate) sizes: [usize; 3],
+    /// The lengths of the batch axes.
+    pub(crate) batch: Vec<usize>,
+    /// The dtype to which the product is rounded.
+    pub(crate) dtype: DType,
+    /// A, B and the other inputs of the epilogue.
+    pub(crate) inputs: Vec<TiledArray<'a>>,
+    /// The outputs.
+    pub(crate) outputs: Vec<TiledArray<'a>>,
+    /// The program whose first input is the product.
+    pub(crate) epilogue: Option<&'p Program>,
+}
+
+/// A shader of a product while it is generated.
+pub(crate) struct ProductShader {
+    /// The text.
+    pub(crate) shader: ShaderBuilder,
+    /// The parameters.
+    pub(crate) parameters: Parameters,
+    /// The buffers.
+    pub(crate) bindings: Bindings,
+    /// The operands, inputs first.
+    pub(crate) arrays: Vec<ArrayText>,
+}
+
+impl ProductShader {
+    /// Binds the operands and adds the lines that compute the position of matrix `matrix` in each.
+    pub(crate) fn declare_arrays(&mut self, batch: &[usize], operands: [&[TiledArray<'_>]; 2], matrix: &str) {
+        let [inputs, outputs] = operands.map(|side| side.iter().map(|a| a.array).collect::<Vec<DeviceArray<'_>>>());
+        let is_vector = |k: usize| operands[0][k].array.dtype.size() >= 4 && operands[0][k].quad_axis().is_some();
+        self.bindings = Bindings::with_vectors(&mut self.shader, &inputs, &outputs, is_vector);
+        let all: Vec<&TiledArray<'_>> = operands.into_iter().flatten().collect();
+        let strides: Vec<Vec<isize>> = all.iter().map(|a| a.batch.clone()).collect();
+        let space = MergedAxes::new(batch, &strides);
+        let starts: Vec<String> = all.iter().map(|a| self.parameters.declare(a.start)).collect();
+        let space_at = self.parameters.len();
+        space.push_params(&mut self.parameters);
+        let bases = position_lines(&mut self.shader, (space.dims.len(), space_at), matrix, &starts);
+        for (k, (array, base)) in all.iter().zip(bases).enumerate() {
+            let binding =
+                if k < inputs.len() { self.bindings.input(k) } else { self.bindings.output(k - inputs.len()) };
+            self.arrays.push(array.declare(&mut self.parameters, binding, base));
+        }
+    }
+}
+
+impl TiledProduct<'_, '_> {
+    /// Returns the number of matrices.
+    fn matrices(&self) -> usize {
+        self.batch.iter().product()
+    }
+
+    /// Adds the dispatches to a list.
+    pub(crate) fn describe(&self, list: &mut DispatchList<'_>) -> Result<()> {
+        let [m, n, _] = self.sizes;
+        let count = self.matrices() * m * n;
+        if count == 0 {
+            return Ok(());
+        }
+        let plan = ProductPlan::new(self.dtype.compute(), self.matrices(), self.sizes);
+        if plan.parts == 1 {
+            return self.multiply(list, &plan, None);
+        }
+        let elements = count.checked_mul(plan.parts).filter(|&elements| elements <= u32::MAX as usize / 2);
+        let bytes = elements.ok_or_else(|| Error::out_of_memory(usize::MAX))? * plan.tile.compute.size();
+        let partial = list.scratch(bytes);
+        self.multiply(list, &plan, Some(partial))?;
+        self.combine(list, &plan, partial, count)
+    }
+
+    fn begin(&self, items: usize) -> ProductShader {
+        ProductShader {
+            shader: ShaderBuilder::default(),
+            parameters: Parameters::for_items(items),
+            bindings: Bindings::default(),
+            arrays: Vec::new(),
+        }
+    }
+
+    /// Adds the dispatch that computes the product, or its parts in `partial`.
+    fn multiply(&self, list: &mut DispatchList<'_>, plan: &ProductPlan, partial: Option<BufferRef>) -> Result<()> {
+        let [m, n, k] = self.sizes;
+        let tiles = [m.div_ceil(plan.tile.height()), n.div_ceil(plan.tile.width())];
+        let groups = self.matrices() * tiles[0] * tiles[1] * plan.parts;
+        let mut text = self.begin(groups);
+        let [rows, columns, depth, tile_columns, tile_count, parts, part_depth] =
+            [m, n, k, tiles[1], tiles[0] * tiles[1], plan.parts, plan.part_depth]
+                .map(|v| text.parameters.declare_len(v));
+        let shader = &mut text.shader;
+        shader.line("if (group >= params[0]) { return; }");
+        shader.line(format!("let tile = group % {tile_count};"));
+        shader.line(format!("let part = group / {tile_count} % {parts};"));
+        shader.line(format!("let matrix = group / {tile_count} / {parts};"));
+        shader.line(format!("let first_row = tile / {tile_columns} * {}u;", plan.tile.height()));
+        shader.line(format!("let first_column = tile % {tile_columns} * {}u;", plan.tile.width()));
+        shader.line(format!("let first_k = part * {part_depth};"));
+        shader.line(format!("let end_k = min(first_k + {part_depth}, {depth});"));
+        plan.tile.declare_grid(shader);
+        let a = SharedTile::declare(shader, "tile_a", plan.tile.compute, (plan.tile.height(), plan.depth));
+        let b = SharedTile::declare(shader, "tile_b", plan.tile.compute, (plan.tile.width(), plan.depth));
+        plan.tile.declare(shader, "sum");
+        let (inputs, outputs) = match partial {
+            Some(_) => (&self.inputs[..2], &[][..]),
+            None => (&self.inputs[..], &self.outputs[..]),
+        };
+        text.declare_arrays(&self.batch, [inputs, outputs], "matrix");
+        let place = (["first_row", "first_column"], [&*rows, &*columns]);
+        let factors = ([&text.arrays[0], &text.arrays[1]], [&a, &b]);
+        plan.tile.accumulate(&mut text.shader, "sum", factors, place, ("first_k", "end_k"));
+        let scratch = partial.map(|_| text.shader.binding(BindingUse::Write));
+        let uniforms_at = text.parameters.len();
+        if let (None, Some(program)) = (partial, self.epilogue) {
+            text.parameters.push_uniforms(program, 0, 0);
+        }
+        let ProductShader { mut shader, parameters, mut bindings, arrays } = text;
+        plan.tile.loop_over_quads(&mut shader, "sum", |shader, quad, quad_row, quad_column| {
+            shader.line(format!("let row = first_row + {quad_row};"));
+            shader.line("for (var j = 0u; j < 4u; j = j + 1u) {");
+            shader.line(format!("let column = first_column + {quad_column} + j;"));
+            shader.line(format!("if (row < {rows} && column < {columns}) {{"));
+            let value = shader.define(format!("{quad}[j]"));
+            match scratch {
+                Some(binding) => {
+                    let all = shader.define(format!("params[0] / {tile_count} / {parts}"));
+                    let at = format!("((part * {all} + matrix) * {rows} + row) * {columns} + column");
+                    let (at, compute) = (shader.define(at), plan.tile.compute);
+                    access::store(shader, binding, compute, compute.storage(), &value, &at);
+                }
+                None => self.store(shader, &arrays[2..], (&value, uniforms_at), ("row", &rows), ("column", &columns)),
+            }
+            shader.line("}");
+            shader.line("}");
+        });
+        bindings.buffers.extend(partial);
+        list.dispatch(self.op, shader, parameters, &bindings.buffers, groups)
+    }
+
+    /// Adds the dispatch that adds the parts of every element in their order and stores the result.
+    fn combine(&self, list: &mut DispatchList<'_>, plan: &ProductPlan, partial: BufferRef, count: usize) -> Result<()> {
+        let [m, n, _] = self.sizes;
+        let mut text = self.begin(count);
+        let [rows, columns, parts] = [m, n, plan.parts].map(|v| text.parameters.declare_len(v));
+        text.shader.line("if (thread >= params[0]) { return; }");
+        text.shader.line(format!("let column = thread % {columns};"));
+        text.shader.line(format!("let row = thread / {columns} % {rows};"));
+        text.shader.line(format!("let matrix = thread / {columns} / {rows};"));
+        text.declare_arrays(&self.batch, [&self.inputs[2..], &self.outputs], "matrix");
+        let uniforms_at = text.parameters.len();
+        if let Some(program) = self.epilogue {
+            text.parameters.push_uniforms(program, 0, 0);
+        }
+        let ProductShader { mut shader, parameters, mut bindings, arrays } = text;
+        let binding = shader.binding(BindingUse::Read);
+        bindings.buffers.push(partial);
+        let compute = plan.tile.compute;
+        let total = Accumulator::declare(&mut shader, Binary::Add, compute, "total");
+        shader.line(format!("for (var part = 0u; part < {parts}; part = part + 1u) {{"));
+        let at = shader.define("part * params[0] + thread");
+        let value = access::load(&shader, binding, compute.storage(), compute, &at);
+        let value = shader.define(value);
+        total.accumulate(&mut shader, &value);
+        shader.line("}");
+        let value = shader.define(total.result());
+        self.store(&mut shader, &arrays, (&value, uniforms_at), ("row", &rows), ("column", &columns));
+        list.dispatch(self.op, shader, parameters, &bindings.buffers, count.div_ceil(WORKGROUP as usize))
+    }
+
+    /// Adds the lines that round an element of the product, apply the epilogue and store the results. `arrays` are the
+    /// other inputs of the epilogue and the outputs.
+    fn store(
+        &self,
+        shader: &mut ShaderBuilder,
+        arrays: &[ArrayText],
+        (value, uniforms_at): (&str, usize),
+        row: (&str, &str),
+        column: (&str, &str),
+    ) {
+        let compute = self.dtype.compute();
+        let positions: Vec<String> = arrays
+            .iter()
+            .map(|array| {
+                let row = array.row_part(shader, row.0, row.1);
+                let column = array.column_part(shader, column.0, column.1);
+                array.position(shader, &row, &column)
+            })
+            .collect();
+        let product = shader.define(round_text(self.dtype, value));
+        let Some(program) = self.epilogue else {
+            access::store(shader, arrays[0].binding, compute, self.dtype, &product, &positions[0]);
+            return;
+        };
+        let mut values = ProgramValues::new(program, uniforms_at);
+        values.inputs[0] = shader.define(convert_text(compute, program.inputs[0].compute, &product));
+        for (k, load) in program.inputs.iter().enumerate().skip(1) {
+            let text = access::load(shader, arrays[k - 1].binding, load.storage, load.compute, &positions[k - 1]);
+            values.inputs[k] = shader.define(text);
+        }
+        values.compute_steps(shader, program);
+        let others = program.inputs.len() - 1;
+        for (k, store) in program.outputs.iter().enumerate() {
+            let value = values.value(store.value).to_string();
+            let (binding, at) = (arrays[others + k].binding, &positions[others + k]);
+            access::store(shader, binding, store.compute, store.storage, &value, at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_of_k_depend_on_the_shape_of_one_product() {
+        for (sizes, parts) in [([64, 64, 4096], 16), ([4, 4, 600], 2), ([4, 4, 511], 1), ([1024, 1024, 8192], 1)] {
+            for batch in [1, 7, 1000] {
+                for compute in [Compute::F32, Compute::I64] {
+                    let plan = ProductPlan::new(compute, batch, sizes);
+                    assert_eq!((plan.parts, plan.part_depth % plan.depth), (parts, 0), "{sizes:?}");
+                    assert!(plan.part_depth * plan.parts >= sizes[2] && plan.part_depth * (plan.parts - 1) < sizes[2]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn tiles_have_64_invocations_and_fit_the_shared_memory_of_every_adapter() {
+        for sizes in [[1, 1], [5, 100], [100, 5], [40, 40], [64, 64], [1000, 1000]] {
+            for compute in [Compute::I32, Compute::F32, Compute::I64, Compute::F64] {
+                let (tile, depth) = choose_tile(compute, 1, sizes);
+                assert_eq!(tile.grid[0] * tile.grid[1], WORKGROUP as usize);
+                assert!((tile.height() + tile.width()) * depth * compute.size() <= 16 << 10);
+            }
+        }
+        let (tile, _) = choose_tile(Compute::F32, 1, [1000, 1000]);
+        assert_eq!((tile.height(), tile.width()), (64, 64));
+    }
+}
