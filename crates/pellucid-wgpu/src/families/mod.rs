@@ -2,6 +2,8 @@
 
 mod copy;
 mod gather;
+mod index;
+mod key_sort;
 mod map;
 mod matmul;
 mod max_pool;
@@ -9,6 +11,8 @@ mod random;
 mod reduce;
 mod row;
 mod scan;
+mod scatter;
+mod sort;
 
 use crate::device::Gpu;
 use crate::operand::DeviceOperands;
@@ -44,13 +48,10 @@ fn implementation(kernel: &Kernel) -> Option<&dyn GpuFamily> {
         Kernel::Pool(pool) => Some(pool),
         Kernel::Scan(scan) => Some(scan),
         Kernel::Random(random) => Some(random),
+        Kernel::Scatter(scatter) => Some(scatter),
+        Kernel::Sort(sort) => Some(sort),
         Kernel::Copy => Some(&CopyValues),
-        Kernel::Scatter(_)
-        | Kernel::Sort(_)
-        | Kernel::Conv(_)
-        | Kernel::Attention(_)
-        | Kernel::Recurrent(_)
-        | Kernel::Factorization(_) => None,
+        Kernel::Conv(_) | Kernel::Attention(_) | Kernel::Recurrent(_) | Kernel::Factorization(_) => None,
     }
 }
 

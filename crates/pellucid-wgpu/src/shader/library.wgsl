@@ -371,6 +371,16 @@ fn f_tan(x: f32) -> f32 {
     return f_tan_large(x);
 }
 
+// Returns an unsigned integer with the order of a float, whose bits are the upper bits of the word; both zeros have one
+// key, and NaN has the largest. `infinity` is the word of infinity.
+fn f_sort_key(bits: u32, infinity: u32) -> u32 {
+    let magnitude = bits & 0x7fffffffu;
+    if (magnitude > infinity) {
+        return 0xffffffffu;
+    }
+    return select(magnitude | 0x80000000u, ~bits, bits > 0x80000000u);
+}
+
 fn f_to_i32(x: f32) -> i32 {
     let bits = bitcast<u32>(x);
     let is_large = (bits & 0x7fffffffu) >= 0x4f000000u;
@@ -826,6 +836,15 @@ fn d_is_zero(x: vec2<u32>) -> bool {
 // Returns an integer with the order of the number; both zeros are 0.
 fn d_order(x: vec2<u32>) -> vec2<u32> {
     return select(x, l_neg(d_abs(x)), x.y >= 0x80000000u);
+}
+
+// Returns an unsigned integer with the order of the number; both zeros have one key, and NaN has the largest.
+fn d_sort_key(x: vec2<u32>) -> vec2<u32> {
+    if (d_is_nan(x)) {
+        return vec2<u32>(0xffffffffu, 0xffffffffu);
+    }
+    let is_negative = x.y >= 0x80000000u && !d_is_zero(x);
+    return select(vec2<u32>(x.x, x.y | 0x80000000u), ~x, is_negative);
 }
 
 fn d_lt(a: vec2<u32>, b: vec2<u32>) -> bool {

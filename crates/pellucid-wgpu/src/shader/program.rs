@@ -241,7 +241,7 @@ fn unary_text(op: Unary, compute: Compute, x: &str) -> Option<String> {
 }
 
 /// Returns the text of a primitive of two operands, or `None` if shaders do not have it for this type.
-fn binary_text(op: Binary, compute: Compute, x: &str, y: &str) -> Option<String> {
+pub(crate) fn binary_text(op: Binary, compute: Compute, x: &str, y: &str) -> Option<String> {
     use Binary::*;
     Some(match compute {
         Compute::Mask => match op {

@@ -17,3 +17,5 @@ mod randoms;
 mod reductions;
 mod rows;
 mod scans;
+mod scatters;
+mod sorts;
