@@ -1098,6 +1098,34 @@ fn d_sqrt(x: vec2<u32>) -> vec2<u32> {
     return d_round_to_even(0u, h + 1023, l_shift_left(root, 9u), (r.x | r.y) != 0u);
 }
 
+// Returns the remainder of the truncated division a / b, which is exact.
+fn d_fmod(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+    if (!d_is_finite(a) || d_is_nan(b) || d_is_zero(b)) {
+        return vec2<u32>(0u, 0x7ff80000u);
+    }
+    if (d_is_zero(a) || l_lt_unsigned(d_abs(a), d_abs(b))) {
+        return a;
+    }
+    // Significands with the leading bit at bit 62, so that a shift to the left cannot overflow.
+    var r = l_shift_right_sticky(vec4<u32>(0u, 0u, d_significand(a)), 1u).zw;
+    let d = l_shift_right_sticky(vec4<u32>(0u, 0u, d_significand(b)), 1u).zw;
+    let e = d_exponent(b);
+    for (var k = d_exponent(a) - e; k >= 0; k = k - 1) {
+        if (!l_lt_unsigned(r, d)) {
+            r = l_sub(r, d);
+        }
+        if (k > 0) {
+            r = l_shift_left(r, 1u);
+        }
+    }
+    let sign = a.y & 0x80000000u;
+    if ((r.x | r.y) == 0u) {
+        return vec2<u32>(0u, sign);
+    }
+    let zeros = l_leading_zeros(r);
+    return d_round_to_even(sign, e + 1 - i32(zeros), l_shift_left(r, zeros), false);
+}
+
 fn d_trunc(x: vec2<u32>) -> vec2<u32> {
     let e = i32((x.y >> 20u) & 2047u) - 1023;
     if (e >= 52) {

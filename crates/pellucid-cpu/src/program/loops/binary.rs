@@ -246,8 +246,8 @@ mod float {
         vector Div |a, b| a / b;
         scalar FloorDiv |a, b| a.floor_div(b);
         scalar Rem |a, b| a.rem(b);
-        single Pow |a, b| a.pow(b);
-        scalar Atan2 |a, b| a.atan2(b);
+        vector Pow |a, b| a.pow(b);
+        vector Atan2 |a, b| a.atan2(b);
         vector Max |a, b| a.max(b);
         vector Min |a, b| a.min(b);
         vector Copysign |a, b| a.copysign(b);
