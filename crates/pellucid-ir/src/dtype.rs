@@ -23,6 +23,7 @@
 //! keeps the dtype of an integer tensor and converts a boolean tensor to `i64`.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 
 /// The type of one element.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -328,6 +329,19 @@ impl PartialEq for Scalar {
             (Scalar::Int(a), Scalar::Int(b)) => a == b,
             (Scalar::Float(a), Scalar::Float(b)) => a.to_bits() == b.to_bits(),
             _ => false,
+        }
+    }
+}
+
+impl Eq for Scalar {}
+
+impl Hash for Scalar {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        std::mem::discriminant(self).hash(state);
+        match self {
+            Scalar::Bool(b) => b.hash(state),
+            Scalar::Int(i) => i.hash(state),
+            Scalar::Float(x) => x.to_bits().hash(state),
         }
     }
 }

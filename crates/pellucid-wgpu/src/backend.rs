@@ -1,7 +1,9 @@
 //! [`Wgpu`], the backend of one device.
 
 use crate::buffer::WgpuBuffer;
+use crate::describe::check_scalars;
 use crate::device::Gpu;
+use crate::operand::BoundOperands;
 use crate::{families, operand, transfer};
 use pellucid_ir::Result;
 use pellucid_ir::backend::{Backend, MemoryStats, Storage, Support, View};
@@ -44,8 +46,11 @@ impl Backend for Wgpu {
     }
 
     fn run(&self, kernel: &Kernel, inputs: &[View<'_>], outputs: &[View<'_>]) -> Result<()> {
-        let operands = operand::check_operands(&self.gpu, kernel, inputs, outputs)?;
-        families::run_kernel(&self.gpu, kernel, &operands)
+        let bound = BoundOperands::new(&self.gpu, kernel, inputs, outputs)?;
+        let description = self.gpu.describe(kernel, &bound.operands)?;
+        check_scalars(kernel, &description)?;
+        self.gpu.record(kernel, &description, &bound.memory(kernel)?)?;
+        if description.checks > 0 { self.gpu.check_status() } else { Ok(()) }
     }
 
     fn upload(&self, bytes: &[u8], to: &Storage) -> Result<()> {

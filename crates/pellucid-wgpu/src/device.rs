@@ -1,22 +1,25 @@
-//! [`Gpu`]: one device with its queue, its recorded dispatches, its pipelines and its errors.
+//! [`Gpu`]: one device with its queue, its memory, its shaders and its errors.
 //!
-//! Dispatches are recorded and submitted together. Every transfer and every wait submits the recorded dispatches first,
-//! so all work runs in the order of the calls.
+//! Dispatches are [recorded](crate::record) and submitted together. Every transfer and every wait submits the recorded
+//! dispatches first, so all work runs in the order of the calls.
 
+use crate::compile::{CompiledShader, ShaderCompiler};
+use crate::describe::{BufferRef, DescriptionCache, DispatchList, KernelDescription};
+use crate::families;
+use crate::operand::DeviceOperands;
 use crate::pool::BufferPool;
+use crate::record::Recorded;
 use crate::shader::{BindingUse, ShaderBuilder};
+use crate::status::{CheckedOperations, NO_FAILURE, STATUS_BYTES};
 use pellucid_ir::backend::MemoryStats;
+use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{Error, Result};
-use std::collections::HashMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// The number of dispatches that are submitted together.
-const MAX_RECORDED: usize = 64;
-
-/// The size of the buffer of the parameters of recorded dispatches, in bytes.
-const PARAMETER_BYTES: usize = 256 << 10;
+/// The largest size of the parameters of a dispatch, and of those that are submitted together, in bytes.
+pub(crate) const PARAMETER_BYTES: usize = 256 << 10;
 
 /// A device of the graphics API and the state of its kernels.
 pub(crate) struct Gpu {
@@ -27,29 +30,14 @@ pub(crate) struct Gpu {
     /// Whether `fma` of the adapter rounds once.
     fused: OnceLock<bool>,
     pool: Mutex<BufferPool>,
-    pipelines: Mutex<HashMap<String, Arc<CompiledShader>>>,
-    recorded: Mutex<Recorded>,
+    compiler: Mutex<ShaderCompiler>,
+    descriptions: Mutex<DescriptionCache>,
+    pub(crate) recorded: Mutex<Recorded>,
+    /// The [status buffer](crate::status).
+    status: wgpu::Buffer,
+    operations: Mutex<CheckedOperations>,
     /// The first error that no error scope caught, for example the loss of the device.
     failure: Arc<Mutex<Option<String>>>,
-}
-
-/// Dispatches that have not been submitted yet.
-struct Recorded {
-    parameters: wgpu::Buffer,
-    bytes: Vec<u8>,
-    dispatches: Vec<Dispatch>,
-}
-
-/// A pipeline and the layout of its bindings.
-struct CompiledShader {
-    pipeline: wgpu::ComputePipeline,
-    layout: wgpu::BindGroupLayout,
-}
-
-struct Dispatch {
-    shader: Arc<CompiledShader>,
-    bind_group: wgpu::BindGroup,
-    groups: [u32; 2],
 }
 
 /// Runs a future of the graphics API to its end. On native backends it is ready at the first poll.
@@ -65,7 +53,7 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 /// Locks a mutex. The data of this module is valid after every statement, so a panic of another thread does no harm.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -93,12 +81,16 @@ impl Gpu {
         });
         let limits = device.limits();
         let largest = limits.max_buffer_size.min(limits.max_storage_buffer_binding_size);
-        let parameters = device.create_buffer(&wgpu::BufferDescriptor {
-            label: Some("parameters"),
-            size: PARAMETER_BYTES as u64,
-            usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST,
-            mapped_at_creation: false,
-        });
+        let create_buffer = |label, bytes: usize, usage| {
+            let usage = usage | wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
+            let size = bytes as u64;
+            device.create_buffer(&wgpu::BufferDescriptor { label: Some(label), size, usage, mapped_at_creation: false })
+        };
+        let status = create_buffer("status", STATUS_BYTES, wgpu::BufferUsages::COPY_SRC);
+        queue.write_buffer(&status, 0, &NO_FAILURE.map(u32::to_ne_bytes).concat());
+        let parameters = create_buffer("parameters", 2 * PARAMETER_BYTES, wgpu::BufferUsages::empty());
+        let compiler = ShaderCompiler::new(&device);
+        let headers = compiler.header_groups(&device, &parameters, &status);
         let gpu = Arc::new(Gpu {
             name: name.clone(),
             device,
@@ -107,8 +99,11 @@ impl Gpu {
             pool: Mutex::new(BufferPool::new(usize::try_from(largest).unwrap_or(usize::MAX) & !3)),
             limits,
             fused: OnceLock::new(),
-            pipelines: Mutex::default(),
-            recorded: Mutex::new(Recorded { parameters, bytes: Vec::new(), dispatches: Vec::new() }),
+            compiler: Mutex::new(compiler),
+            descriptions: Mutex::new(DescriptionCache::new()),
+            recorded: Mutex::new(Recorded::new(parameters, headers)),
+            status,
+            operations: Mutex::default(),
             failure,
         });
         let fused = gpu.probe_fused_multiply_add().map_err(|error| unavailable(error.to_string()))?;
@@ -126,13 +121,38 @@ impl Gpu {
         self.fused.get().is_some_and(|&fused| fused)
     }
 
-    /// Returns the number of buffers that a dispatch can bind besides its parameters.
+    /// Returns the device of the graphics API.
+    pub(crate) fn device(&self) -> &wgpu::Device {
+        &self.device
+    }
+
+    /// Returns the queue.
+    pub(crate) fn queue(&self) -> &wgpu::Queue {
+        &self.queue
+    }
+
+    /// Returns the number of buffers that a dispatch can bind besides its parameters and the status buffer.
     pub(crate) fn max_bindings(&self) -> usize {
-        self.limits.max_storage_buffers_per_shader_stage.saturating_sub(1) as usize
+        self.limits.max_storage_buffers_per_shader_stage.saturating_sub(2) as usize
+    }
+
+    /// Returns the largest number of workgroups along one axis.
+    pub(crate) fn max_groups(&self) -> usize {
+        self.limits.max_compute_workgroups_per_dimension as usize
+    }
+
+    /// Returns the alignment of the parameters of a dispatch in bytes.
+    pub(crate) fn parameter_alignment(&self) -> usize {
+        self.limits.min_storage_buffer_offset_alignment.max(4) as usize
+    }
+
+    /// Returns the number of an operation whose checks can fail.
+    pub(crate) fn operation_number(&self, op: &'static str) -> u32 {
+        lock(&self.operations).number(op)
     }
 
     /// Returns the error of a failed device, if it failed.
-    fn check_failure(&self) -> Result<()> {
+    pub(crate) fn check_failure(&self) -> Result<()> {
         match &*lock(&self.failure) {
             None => Ok(()),
             Some(reason) => Err(Error::DeviceUnavailable { device: self.name.clone(), reason: reason.clone() }),
@@ -140,7 +160,7 @@ impl Gpu {
     }
 
     /// Runs `action` and returns the errors that the graphics API reports for it.
-    fn scoped<T>(&self, op: &'static str, action: impl FnOnce() -> T) -> Result<T> {
+    pub(crate) fn scoped<T>(&self, op: &'static str, action: impl FnOnce() -> T) -> Result<T> {
         let scopes = [wgpu::ErrorFilter::Internal, wgpu::ErrorFilter::OutOfMemory, wgpu::ErrorFilter::Validation]
             .map(|filter| self.device.push_error_scope(filter));
         let result = action();
@@ -204,128 +224,48 @@ impl Gpu {
     }
 
     /// Returns the compiled form of a shader. Compiled shaders are cached by their text.
-    fn compile(&self, op: &'static str, shader: ShaderBuilder) -> Result<Arc<CompiledShader>> {
-        let uses: Vec<BindingUse> = [BindingUse::Read].into_iter().chain(shader.binding_uses()).collect();
+    pub(crate) fn compile(&self, op: &'static str, shader: ShaderBuilder) -> Result<Arc<CompiledShader>> {
+        let (uses, is_check) = (shader.binding_uses(), shader.is_check);
         let text = shader.finish(self.has_fused_multiply_add());
-        if let Some(known) = lock(&self.pipelines).get(&text) {
-            return Ok(known.clone());
-        }
-        let entry = |(binding, usage): (usize, &BindingUse)| wgpu::BindGroupLayoutEntry {
-            binding: binding as u32,
-            visibility: wgpu::ShaderStages::COMPUTE,
-            ty: wgpu::BindingType::Buffer {
-                ty: wgpu::BufferBindingType::Storage { read_only: *usage == BindingUse::Read },
-                has_dynamic_offset: false,
-                min_binding_size: None,
-            },
-            count: None,
+        let header = {
+            let mut compiler = lock(&self.compiler);
+            if let Some(known) = compiler.get(&text) {
+                return Ok(known);
+            }
+            compiler.header_layout(is_check)
         };
-        let entries: Vec<wgpu::BindGroupLayoutEntry> = uses.iter().enumerate().map(entry).collect();
-        let compiled = self.scoped(op, || {
-            let module = self.device.create_shader_module(wgpu::ShaderModuleDescriptor {
-                label: Some(op),
-                source: wgpu::ShaderSource::Wgsl(text.as_str().into()),
-            });
-            let layout = self
-                .device
-                .create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: Some(op), entries: &entries });
-            let pipeline_layout = self.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
-                label: Some(op),
-                bind_group_layouts: &[Some(&layout)],
-                immediate_size: 0,
-            });
-            let pipeline = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
-                label: Some(op),
-                layout: Some(&pipeline_layout),
-                module: &module,
-                entry_point: Some("main"),
-                compilation_options: Default::default(),
-                cache: None,
-            });
-            CompiledShader { pipeline, layout }
-        })?;
+        let compiled = self.scoped(op, || CompiledShader::new(&self.device, op, &text, &uses, (&header, is_check)))?;
         let compiled = Arc::new(compiled);
-        lock(&self.pipelines).insert(text, compiled.clone());
+        lock(&self.compiler).insert(text, compiled.clone());
         Ok(compiled)
     }
 
-    /// Records one dispatch of `groups` workgroups. The words 0 and 1 of the parameters are the number of work items and
-    /// 0; the buffers are those of the shader's bindings.
+    /// Returns the dispatches of a kernel. Descriptions are cached.
     ///
     /// # Errors
-    /// If the shader does not compile, or the dispatch exceeds a limit of the adapter.
-    pub(crate) fn dispatch(
-        &self,
-        op: &'static str,
-        shader: ShaderBuilder,
-        parameters: &[u32],
-        buffers: &[&wgpu::Buffer],
-        groups: usize,
-    ) -> Result<()> {
-        let axis = self.limits.max_compute_workgroups_per_dimension as usize;
-        let [x, y] = [groups.min(axis), groups.div_ceil(axis)];
-        let bytes = parameters.len() * 4;
-        if y > axis || bytes > PARAMETER_BYTES {
-            let reason =
-                format!("{groups} workgroups with {bytes} bytes of parameters exceed the limits of the adapter");
-            return Err(Error::invalid(op, reason));
+    /// If the backend has no shaders for the kernel, or the operands do not fit.
+    pub(crate) fn describe(&self, kernel: &Kernel, operands: &DeviceOperands<'_>) -> Result<Arc<KernelDescription>> {
+        let digest = DescriptionCache::digest(kernel, operands);
+        if let Some(known) = lock(&self.descriptions).get(digest, kernel, operands) {
+            return Ok(known);
         }
-        let shader = self.compile(op, shader)?;
-        let mut recorded = lock(&self.recorded);
-        let alignment = self.limits.min_storage_buffer_offset_alignment.max(4) as usize;
-        let mut offset = recorded.bytes.len().next_multiple_of(alignment);
-        if recorded.dispatches.len() >= MAX_RECORDED || offset + bytes > PARAMETER_BYTES {
-            self.submit(&mut recorded)?;
-            offset = 0;
-        }
-        recorded.bytes.resize(offset, 0);
-        recorded.bytes.extend(parameters.iter().flat_map(|word| word.to_ne_bytes()));
-        let binding = |buffer, offset: usize, bytes: usize| {
-            wgpu::BindingResource::Buffer(wgpu::BufferBinding {
-                buffer,
-                offset: offset as u64,
-                size: std::num::NonZeroU64::new(bytes as u64),
-            })
-        };
-        let mut entries =
-            vec![wgpu::BindGroupEntry { binding: 0, resource: binding(&recorded.parameters, offset, bytes) }];
-        for (k, buffer) in buffers.iter().enumerate() {
-            entries.push(wgpu::BindGroupEntry { binding: k as u32 + 1, resource: buffer.as_entire_binding() });
-        }
-        let bind_group = self.scoped(op, || {
-            self.device.create_bind_group(&wgpu::BindGroupDescriptor {
-                label: Some(op),
-                layout: &shader.layout,
-                entries: &entries,
-            })
-        })?;
-        recorded.dispatches.push(Dispatch { shader, bind_group, groups: [x as u32, y as u32] });
-        Ok(())
+        let description = Arc::new(families::describe_kernel(self, kernel, operands)?);
+        lock(&self.descriptions).insert(digest, kernel, operands, description.clone());
+        Ok(description)
     }
 
-    /// Submits the recorded dispatches, without waiting for them.
-    pub(crate) fn flush(&self) -> Result<()> {
-        self.submit(&mut lock(&self.recorded))
-    }
-
-    fn submit(&self, recorded: &mut Recorded) -> Result<()> {
-        if recorded.dispatches.is_empty() {
-            return self.check_failure();
-        }
-        let dispatches = std::mem::take(&mut recorded.dispatches);
-        let bytes = std::mem::take(&mut recorded.bytes);
-        self.scoped("submit", || {
-            self.queue.write_buffer(&recorded.parameters, 0, &bytes);
-            let mut encoder = self.device.create_command_encoder(&Default::default());
-            let mut pass = encoder.begin_compute_pass(&Default::default());
-            for dispatch in &dispatches {
-                pass.set_pipeline(&dispatch.shader.pipeline);
-                pass.set_bind_group(0, &dispatch.bind_group, &[]);
-                pass.dispatch_workgroups(dispatch.groups[0], dispatch.groups[1], 1);
+    /// Submits the recorded dispatches, waits for them, and returns the error of the first check that failed, if one
+    /// failed. The status is then reset.
+    pub(crate) fn check_status(&self) -> Result<()> {
+        let mut status = NO_FAILURE;
+        self.read(&self.status, 0, STATUS_BYTES, |bytes| {
+            for (word, bytes) in status.iter_mut().zip(bytes.chunks_exact(4)) {
+                *word = bytes.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes));
             }
-            drop(pass);
-            self.queue.submit([encoder.finish()]);
-        })
+        })?;
+        let Some(error) = lock(&self.operations).error(&status) else { return Ok(()) };
+        self.write(&self.status, 0, &NO_FAILURE.map(u32::to_ne_bytes).concat())?;
+        Err(error)
     }
 
     /// Writes bytes, a multiple of 4, at the start of a buffer, after all recorded dispatches.
@@ -385,8 +325,10 @@ impl Gpu {
         shader.line(store);
         let mut parameters = vec![cases.len() as u32, 0];
         parameters.extend(cases.iter().flatten().map(|x| x.to_bits()));
+        let mut list = DispatchList::new(self);
+        list.dispatch("probe", shader, parameters, &[BufferRef::Operand(0)], 1)?;
         let (class, buffer) = self.allocate(cases.len() * 4)?;
-        self.dispatch("probe", shader, &parameters, &[&buffer], 1)?;
+        self.record(&Kernel::Copy, &list.finish(), &[&buffer])?;
         let mut fused = true;
         self.read(&buffer, 0, cases.len() * 4, |bytes| {
             for (word, [a, b, c]) in bytes.chunks_exact(4).zip(cases) {

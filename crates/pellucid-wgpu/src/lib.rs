@@ -5,24 +5,34 @@
 //! | module | contents |
 //! | --- | --- |
 //! | `driver` | [`WgpuDriver`]: adapters and the devices on them |
-//! | `device` | `Gpu`: one device with its queue, recorded dispatches, pipelines and errors |
+//! | `device` | `Gpu`: one device with its queue, memory, shaders and errors |
+//! | `describe` | the dispatches of a kernel, described once for all runs; the cache of descriptions |
+//! | `compile` | compiled shaders and the layouts of their bindings |
+//! | `record` | recorded dispatches, which are submitted together |
+//! | `status` | the status word, which a failed check of indices sets |
 //! | `pool` | device memory: size classes, a bounded cache, the memory cap |
 //! | `buffer` | `WgpuBuffer`: the memory of one storage, allocated when it is first written |
 //! | `transfer` | copies between host and device |
-//! | `operand` | checks of views; the buffers that a dispatch binds |
+//! | `operand` | checks of operands; the buffers that a dispatch binds |
 //! | `shader` | generation of WGSL: the function library, translated scalar functions, programs, packed elements |
 //! | `families` | one file for each kernel family: shape to parameters, shader, dispatch |
+//! | `cache` | a map of bounded size |
 //! | `backend` | [`Wgpu`], the backend |
 #![forbid(unsafe_code)]
 
 mod backend;
 mod buffer;
+mod cache;
+mod compile;
+mod describe;
 mod device;
 mod driver;
 mod families;
 mod operand;
 mod pool;
+mod record;
 mod shader;
+mod status;
 mod transfer;
 
 pub use backend::Wgpu;

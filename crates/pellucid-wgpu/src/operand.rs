@@ -1,6 +1,7 @@
-//! Checks of views, and the buffers that a dispatch binds.
+//! Checks of operands, and the buffers that a dispatch binds.
 
 use crate::buffer::WgpuBuffer;
+use crate::describe::BufferRef;
 use crate::device::Gpu;
 use crate::shader::{BindingUse, ShaderBuilder};
 use pellucid_ir::backend::{Buffer, Storage, View};
@@ -11,8 +12,8 @@ use std::sync::Arc;
 /// A checked operand of a kernel.
 #[derive(Clone, Copy)]
 pub(crate) struct DeviceArray<'a> {
-    /// The buffer of the graphics API.
-    pub(crate) buffer: &'a wgpu::Buffer,
+    /// The buffer.
+    pub(crate) buffer: BufferRef,
     /// The layout; offset and strides in elements.
     pub(crate) layout: &'a Layout,
     /// The type of the elements.
@@ -45,6 +46,74 @@ pub(crate) struct DeviceOperands<'a> {
     pub(crate) outputs: Vec<DeviceArray<'a>>,
 }
 
+/// An operand before its checks. Operands with equal identities share a buffer.
+#[derive(Clone, Copy)]
+pub(crate) struct UncheckedOperand<'a, I> {
+    /// The identity of the buffer.
+    pub(crate) identity: I,
+    /// The size of the buffer in bytes.
+    pub(crate) bytes: usize,
+    /// The layout of the elements.
+    pub(crate) layout: &'a Layout,
+    /// The type of the elements.
+    pub(crate) dtype: DType,
+}
+
+impl<'a> DeviceOperands<'a> {
+    /// Checks the operands of a kernel, of which the first `inputs` are inputs.
+    ///
+    /// # Errors
+    /// If operands are missing, an operand exceeds its buffer, or an output is broadcast.
+    pub(crate) fn new<I: PartialEq>(
+        kernel: &Kernel,
+        operands: &[UncheckedOperand<'a, I>],
+        inputs: usize,
+    ) -> Result<DeviceOperands<'a>> {
+        let (op, info) = (kernel.name(), kernel.info());
+        let outputs = operands.len() - inputs;
+        if inputs < info.inputs || outputs < info.outputs {
+            let (needs, other) = (info.inputs, info.outputs);
+            let reason =
+                format!("the kernel needs at least {needs} inputs and {other} outputs, got {inputs} and {outputs}");
+            return Err(Error::invalid(op, reason));
+        }
+        let array = |(k, operand): (usize, &UncheckedOperand<'a, I>)| {
+            operand.check_extent(op)?;
+            if k >= inputs && operand.layout.is_broadcast() {
+                let shape = operand.layout.shape();
+                let reason = format!("cannot write to a broadcast view of shape {shape}; copy it first");
+                return Err(Error::invalid(op, reason));
+            }
+            let first = operands[..k].iter().position(|other| other.identity == operand.identity);
+            let buffer = BufferRef::Operand(first.unwrap_or(k));
+            Ok(DeviceArray { buffer, layout: operand.layout, dtype: operand.dtype })
+        };
+        let mut checked = operands.iter().enumerate().map(array);
+        let inputs = checked.by_ref().take(inputs).collect::<Result<_>>()?;
+        Ok(DeviceOperands { inputs, outputs: checked.collect::<Result<_>>()? })
+    }
+
+    /// Iterates over the inputs, then the outputs.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &DeviceArray<'a>> {
+        self.inputs.iter().chain(&self.outputs)
+    }
+}
+
+impl<I> UncheckedOperand<'_, I> {
+    /// Returns an error if the operand exceeds its buffer.
+    fn check_extent(&self, op: &'static str) -> Result<()> {
+        let UncheckedOperand { layout, bytes, dtype, .. } = self;
+        let capacity = (bytes / dtype.size()) as isize;
+        // Shaders compute element counts and positions in 32 bits.
+        let is_countable = layout.shape().checked_size().is_some_and(|size| size <= u32::MAX as usize / 2);
+        let extent = if is_countable { layout.extent() } else { 0..isize::MAX };
+        if extent.is_empty() || extent.start >= 0 && extent.end <= capacity && capacity <= u32::MAX as isize {
+            return Ok(());
+        }
+        Err(Error::invalid(op, format!("a view exceeds its buffer of {bytes} bytes: {layout:?} of {dtype}")))
+    }
+}
+
 /// Returns the buffer of a storage of `gpu`.
 ///
 /// # Errors
@@ -54,83 +123,66 @@ pub(crate) fn device_buffer<'a>(op: &'static str, gpu: &Arc<Gpu>, storage: &'a S
     buffer.ok_or_else(|| Error::DeviceMismatch { op, devices: vec![gpu.name().into(), "another device".into()] })
 }
 
-/// Checks the operands of a kernel and allocates the memory of outputs that have none.
-///
-/// # Errors
-/// If operands are missing, a view exceeds its buffer or belongs to another device, an input has never been written, an
-/// output is broadcast, or an allocation fails.
-pub(crate) fn check_operands<'a>(
-    gpu: &Arc<Gpu>,
-    kernel: &Kernel,
-    inputs: &[View<'a>],
-    outputs: &[View<'a>],
-) -> Result<DeviceOperands<'a>> {
-    let (op, info) = (kernel.name(), kernel.info());
-    if inputs.len() < info.inputs || outputs.len() < info.outputs {
-        let reason = format!(
-            "the kernel needs at least {} inputs and {} outputs, got {} and {}",
-            info.inputs,
-            info.outputs,
-            inputs.len(),
-            outputs.len()
-        );
-        return Err(Error::invalid(op, reason));
-    }
-    let input = |view: &View<'a>| {
-        let buffer = checked_buffer(op, gpu, view)?;
-        let memory = match buffer.memory() {
-            Some(memory) => memory,
-            None if view.layout.shape().size() == 0 => buffer.ensure()?,
-            None => return Err(Error::invalid(op, "an input has no memory, because it has never been written")),
-        };
-        Ok(DeviceArray { buffer: memory.raw(), layout: view.layout, dtype: view.dtype })
-    };
-    let inputs = inputs.iter().map(input).collect::<Result<_>>()?;
-    let output = |(k, view): (usize, &View<'a>)| {
-        let buffer = checked_buffer(op, gpu, view)?;
-        if k < info.state_outputs && buffer.memory().is_none() {
-            return Err(Error::invalid(op, "the state has no memory, because it has never been written"));
-        }
-        if view.layout.is_broadcast() {
-            let reason = format!("cannot write to a broadcast view of shape {}; copy it first", view.layout.shape());
-            return Err(Error::invalid(op, reason));
-        }
-        Ok(DeviceArray { buffer: buffer.ensure()?.raw(), layout: view.layout, dtype: view.dtype })
-    };
-    let outputs = outputs.iter().enumerate().map(output).collect::<Result<_>>()?;
-    Ok(DeviceOperands { inputs, outputs })
+/// The operands of a kernel and their buffers.
+pub(crate) struct BoundOperands<'a> {
+    /// The checked operands.
+    pub(crate) operands: DeviceOperands<'a>,
+    /// The buffers of the inputs, then those of the outputs.
+    buffers: Vec<&'a WgpuBuffer>,
 }
 
-/// Returns the buffer of a view, or an error if the view exceeds it or belongs to another device.
-fn checked_buffer<'a>(op: &'static str, gpu: &Arc<Gpu>, view: &View<'a>) -> Result<&'a WgpuBuffer> {
-    let buffer = device_buffer(op, gpu, view.storage)?;
-    let capacity = (buffer.bytes() / view.dtype.size()) as isize;
-    // Shaders compute element counts and positions in 32 bits.
-    let is_countable = view.layout.shape().checked_size().is_some_and(|size| size <= u32::MAX as usize / 2);
-    let extent = if is_countable { view.layout.extent() } else { 0..isize::MAX };
-    if extent.is_empty() || extent.start >= 0 && extent.end <= capacity && capacity <= u32::MAX as isize {
-        return Ok(buffer);
+impl<'a> BoundOperands<'a> {
+    /// Checks views and finds their buffers.
+    ///
+    /// # Errors
+    /// If a view belongs to another device, or see [`DeviceOperands::new`].
+    pub(crate) fn new(
+        gpu: &Arc<Gpu>,
+        kernel: &Kernel,
+        inputs: &[View<'a>],
+        outputs: &[View<'a>],
+    ) -> Result<BoundOperands<'a>> {
+        let op = kernel.name();
+        let views = || inputs.iter().chain(outputs);
+        let buffers: Vec<&WgpuBuffer> = views().map(|v| device_buffer(op, gpu, v.storage)).collect::<Result<_>>()?;
+        let operand = |(view, &buffer): (&View<'a>, &&'a WgpuBuffer)| {
+            let identity = std::ptr::from_ref(buffer);
+            UncheckedOperand { identity, bytes: buffer.bytes(), layout: view.layout, dtype: view.dtype }
+        };
+        let operands: Vec<_> = views().zip(&buffers).map(operand).collect();
+        Ok(BoundOperands { operands: DeviceOperands::new(kernel, &operands, inputs.len())?, buffers })
     }
-    let (layout, bytes) = (view.layout, buffer.bytes());
-    Err(Error::invalid(op, format!("a view exceeds its buffer of {bytes} bytes: {layout:?} of {}", view.dtype)))
+
+    /// Returns the memory of every operand, in the order of the buffers. Allocates that of outputs that have none.
+    ///
+    /// # Errors
+    /// If an operand that the kernel reads has never been written, or an allocation fails.
+    pub(crate) fn memory(&self, kernel: &Kernel) -> Result<Vec<&'a wgpu::Buffer>> {
+        let inputs = self.operands.inputs.len();
+        let read = inputs + kernel.info().state_outputs;
+        // All inputs are checked before an output gets memory.
+        for (array, buffer) in self.operands.all().zip(&self.buffers).take(read) {
+            if buffer.memory().is_none() && array.shape().size() > 0 {
+                let reason = "an operand that the kernel reads has no memory, because it has never been written";
+                return Err(Error::invalid(kernel.name(), reason));
+            }
+        }
+        self.buffers.iter().map(|buffer| Ok(buffer.ensure()?.raw())).collect()
+    }
 }
 
 /// The buffers of a dispatch: each buffer is bound once, also if several operands refer to it.
 #[derive(Default)]
-pub(crate) struct Bindings<'a> {
+pub(crate) struct Bindings {
     /// The buffers in the order of their bindings.
-    pub(crate) buffers: Vec<&'a wgpu::Buffer>,
+    pub(crate) buffers: Vec<BufferRef>,
     inputs: Vec<usize>,
     outputs: Vec<usize>,
 }
 
-impl<'a> Bindings<'a> {
+impl Bindings {
     /// Adds the buffers of the operands to a shader.
-    pub(crate) fn new(
-        shader: &mut ShaderBuilder,
-        inputs: &[DeviceArray<'a>],
-        outputs: &[DeviceArray<'a>],
-    ) -> Bindings<'a> {
+    pub(crate) fn new(shader: &mut ShaderBuilder, inputs: &[DeviceArray<'_>], outputs: &[DeviceArray<'_>]) -> Bindings {
         let mut bindings = Bindings::default();
         for array in inputs.iter().chain(outputs) {
             let binding = match bindings.buffers.iter().position(|&buffer| buffer == array.buffer) {

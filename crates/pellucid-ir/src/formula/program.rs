@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use smallvec::SmallVec;
 use std::any::Any;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::OnceLock;
 
 /// A formula compiled for given dtypes.
@@ -50,7 +51,7 @@ pub struct Load {
 }
 
 /// A value that is the same for every element of one run.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Uniform {
     /// The source of the value.
     pub source: UniformSource,
@@ -59,7 +60,7 @@ pub struct Uniform {
 }
 
 /// The source of a uniform.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum UniformSource {
     /// The run-time parameter with this index.
     Param(u8),
@@ -179,6 +180,14 @@ impl PartialEq for Program {
             && self.uniforms == other.uniforms
             && self.steps == other.steps
             && self.outputs == other.outputs
+    }
+}
+
+impl Eq for Program {}
+
+impl Hash for Program {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.inputs, &self.uniforms, &self.steps, &self.outputs).hash(state);
     }
 }
 

@@ -5,6 +5,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::shape::Shape;
 use smallvec::smallvec;
+use std::hash::{Hash, Hasher};
 
 /// The part of scaled dot-product attention that an [`Attention`] kernel computes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -61,6 +62,13 @@ pub struct AttentionSizes {
     pub width: usize,
     /// The width of values.
     pub depth: usize,
+}
+
+impl Hash for Attention {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // Equal scales have equal bits after the addition, which replaces −0 by 0.
+        (self.causal, self.masked, (self.scale + 0.0).to_bits(), self.part).hash(state);
+    }
 }
 
 impl Attention {

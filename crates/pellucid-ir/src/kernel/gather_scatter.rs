@@ -7,7 +7,7 @@ use smallvec::smallvec;
 /// `y = x[index]`: inputs are x and the `i64` index tensors.
 ///
 /// Negative indices count from the end. An index out of bounds is an error, which is detected before any write.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Gather {
     /// The selected elements.
     pub index: Index,
@@ -32,7 +32,7 @@ pub enum ScatterReduction {
 /// the `i64` index tensors; the output is y, which is also read.
 ///
 /// Repeated indices accumulate in row-major order of the values. Bounds as in [`Gather`].
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Scatter {
     /// The selected elements.
     pub index: Index,

@@ -4,7 +4,7 @@ use crate::shape::Shape;
 use smallvec::SmallVec;
 
 /// The elements that index tensors select.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Index {
     /// Index tensors for these axes (ascending), all of one shape I: the indexed array is
     /// `I ++ (shape without those axes)`.

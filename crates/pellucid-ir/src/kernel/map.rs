@@ -10,7 +10,7 @@ use std::sync::Arc;
 ///
 /// Inputs broadcast to the shape of the outputs by NumPy's rule; all outputs have that shape.
 /// The program is not a row program.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Map {
     /// The program.
     pub program: Arc<Program>,

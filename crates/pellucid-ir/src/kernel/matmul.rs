@@ -12,7 +12,7 @@ use std::sync::Arc;
 ///
 /// A is `[batch.., m, k]`, B `[batch.., k, n]`, batch axes broadcast, any strides. A, B and the
 /// product have one dtype. The order of accumulation depends on m, n and k alone.
-#[derive(Clone, Debug, PartialEq, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct MatMul {
     /// A program that is applied to the finished accumulator. Its first input is the product; the others are further
     /// inputs of the kernel, broadcast to the shape of the output.

@@ -52,7 +52,7 @@ use std::sync::Arc;
 pub type Params = InlineVec<Scalar, 2>;
 
 /// One kernel: a family with its arguments. Shapes, strides and dtypes are passed separately, as views.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub enum Kernel {
     /// A program over broadcast strided inputs. An output may have the same storage and layout as an input.
     Map(Map),

@@ -21,7 +21,7 @@ pub enum Distribution {
 /// No inputs. The first output is the generator's state, `i64 [2]` = (key, counter), read and
 /// advanced by ⌈n/4⌉ draws (f64 and i64: ⌈n/2⌉), even if the numbers are unused. The second
 /// receives the numbers, in row-major order.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Random {
     /// The distribution.
     pub distribution: Distribution,

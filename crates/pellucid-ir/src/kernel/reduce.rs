@@ -33,7 +33,7 @@ pub enum ReduceOp {
 ///
 /// Inputs broadcast to a common shape; the output has that shape with the reduced axes of length 1.
 /// The order of accumulation is a function of that shape and the axes alone.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Reduce {
     /// The reduction operator.
     pub op: ReduceOp,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 ///
 /// Inputs broadcast to the common shape; inputs and outputs that are *per row* have length 1 along `axes`. The
 /// elements of a row are in row-major order over `axes`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Row {
     /// The axes that make up a row.
     pub axes: AxisSet,

@@ -25,7 +25,7 @@ pub enum ScanOp {
 ///
 /// One input; outputs of its shape: the values, in its dtype, and for `Max` and `Min` the `i64`
 /// indices.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Scan {
     /// The operator.
     pub op: ScanOp,

@@ -9,7 +9,7 @@ use smallvec::smallvec;
 /// ascending order, first in descending order.
 ///
 /// One input; outputs: the values in its dtype and their `i64` indices in the input, with `axis` of length `k`.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sort {
     /// The axis that is sorted.
     pub axis: usize,

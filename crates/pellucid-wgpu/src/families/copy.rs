@@ -1,13 +1,12 @@
 //! `Copy`: writes the values of an array to another layout or dtype.
 
 use super::GpuFamily;
-use super::map::{check_broadcast, run_map};
-use crate::device::Gpu;
+use super::map::{check_broadcast, describe_map};
+use crate::describe::DispatchList;
 use crate::operand::DeviceOperands;
 use pellucid_ir::formula::{InstructionOperand, Load, Program, Store};
-use pellucid_ir::kernel::{CopyValues, Params};
+use pellucid_ir::kernel::CopyValues;
 use pellucid_ir::{DType, Result};
-use std::sync::Arc;
 
 impl GpuFamily for CopyValues {
     fn is_supported(&self) -> bool {
@@ -19,8 +18,8 @@ impl GpuFamily for CopyValues {
     }
 
     /// Runs a program without instructions: the load is exact, the store rounds once.
-    fn run(&self, gpu: &Arc<Gpu>, operands: &DeviceOperands<'_>) -> Result<()> {
-        copy(gpu, operands)
+    fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
+        copy(list, operands)
     }
 }
 
@@ -35,7 +34,7 @@ pub(super) fn same_size_integer(dtype: DType) -> DType {
 }
 
 /// Copies the input to the output.
-pub(super) fn copy(gpu: &Arc<Gpu>, operands: &DeviceOperands<'_>) -> Result<()> {
+pub(super) fn copy(list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
     let (mut input, mut output) = (operands.inputs[0], operands.outputs[0]);
     if input.dtype == output.dtype {
         // Copies without conversion move integers of the same size, so that all bit patterns are preserved.
@@ -51,5 +50,5 @@ pub(super) fn copy(gpu: &Arc<Gpu>, operands: &DeviceOperands<'_>) -> Result<()> 
         Default::default(),
         vec![Store { value: InstructionOperand::Input(0), compute, storage: output.dtype, per_row: false }],
     );
-    run_map(gpu, &program, &Params::new(), &DeviceOperands { inputs: vec![input], outputs: vec![output] })
+    describe_map(list, &program, &DeviceOperands { inputs: vec![input], outputs: vec![output] })
 }

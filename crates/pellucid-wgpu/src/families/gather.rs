@@ -1,15 +1,16 @@
-//! `Gather`: elements selected by integer indices. One invocation copies one element.
+//! `Gather`: elements selected by integer indices.
+//!
+//! The first dispatches check the indices. The last one copies one element in each invocation.
 
 use super::GpuFamily;
 use super::copy::same_size_integer;
 use super::index::{check_indices, check_shapes, indexed_axes, indexed_position, push_indexed_axes};
-use crate::device::Gpu;
+use crate::describe::DispatchList;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands};
 use crate::shader::access::{self, MergedAxes, position_lines};
 use crate::shader::{ShaderBuilder, WORKGROUP};
 use pellucid_ir::Result;
 use pellucid_ir::kernel::{Gather, Index};
-use std::sync::Arc;
 
 impl GpuFamily for Gather {
     fn is_supported(&self) -> bool {
@@ -20,19 +21,19 @@ impl GpuFamily for Gather {
         check_shapes("gather", &self.index, &operands.inputs[0], &operands.outputs[0], &operands.inputs[1..])
     }
 
-    fn run(&self, gpu: &Arc<Gpu>, operands: &DeviceOperands<'_>) -> Result<()> {
+    fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         let (x, indices, y) = (&operands.inputs[0], &operands.inputs[1..], &operands.outputs[0]);
-        check_indices("gather", gpu, &self.index, x, indices)?;
+        check_indices(list, "gather", &self.index, x, indices)?;
         if y.shape().size() == 0 {
             return Ok(());
         }
-        gather(gpu, &self.index, x, indices, y)
+        gather(list, &self.index, x, indices, y)
     }
 }
 
-/// Records the dispatch that copies the selected elements.
+/// Adds the dispatch that copies the selected elements.
 fn gather(
-    gpu: &Arc<Gpu>,
+    list: &mut DispatchList<'_>,
     index: &Index,
     x: &DeviceArray<'_>,
     indices: &[DeviceArray<'_>],
@@ -78,5 +79,5 @@ fn gather(
     let text = access::load(&shader, bindings.input(0), dtype, dtype.compute(), &at);
     let value = shader.define(text);
     access::store(&mut shader, bindings.output(0), dtype.compute(), dtype, &value, &positions[0]);
-    gpu.dispatch("gather", shader, &parameters, &bindings.buffers, count.div_ceil(WORKGROUP as usize))
+    list.dispatch("gather", shader, parameters, &bindings.buffers, count.div_ceil(WORKGROUP as usize))
 }

@@ -1,16 +1,11 @@
-//! Checks of the kernel families that index: `Gather` and `Scatter`.
-//!
-//! A dispatch finds the first index out of bounds, and its result is read back before any element is written. These
-//! families are therefore the only ones that wait for the device.
+//! The operands of the kernel families that index: `Gather` and `Scatter`.
 
-use crate::buffer::DeviceMemory;
-use crate::device::Gpu;
-use crate::operand::{Bindings, DeviceArray};
-use crate::shader::access::{self, MergedAxes, position_lines};
-use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
+use super::bounds::check_bounds;
+use crate::describe::DispatchList;
+use crate::operand::DeviceArray;
+use crate::shader::ShaderBuilder;
 use pellucid_ir::kernel::Index;
-use pellucid_ir::{Compute, DType, Error, Result};
-use std::sync::Arc;
+use pellucid_ir::{DType, Error, Result};
 
 /// Returns an error unless the shapes and dtypes of the operands fit together. `values` is the output of a gather, or
 /// the values of a scatter.
@@ -52,72 +47,16 @@ pub(super) fn indexed_axes(index: &Index) -> &[usize] {
     }
 }
 
-/// Returns an error if an index is out of bounds. Waits for the device.
+/// Adds the dispatches that set the status word if an index is out of bounds.
 pub(super) fn check_indices(
+    list: &mut DispatchList<'_>,
     op: &'static str,
-    gpu: &Arc<Gpu>,
     index: &Index,
     array: &DeviceArray<'_>,
     indices: &[DeviceArray<'_>],
 ) -> Result<()> {
-    for (index, &axis) in indices.iter().zip(indexed_axes(index)) {
-        check_bounds(op, gpu, index, axis, array.shape()[axis])?;
-    }
-    Ok(())
-}
-
-/// Returns an error if an index is not in `-len..len`.
-fn check_bounds(op: &'static str, gpu: &Arc<Gpu>, index: &DeviceArray<'_>, axis: usize, len: usize) -> Result<()> {
-    let count = index.shape().size();
-    if count == 0 {
-        return Ok(());
-    }
-    let strides = index.broadcast_strides(index.shape());
-    let space = MergedAxes::new(index.shape(), &[strides]);
-    let mut shader = ShaderBuilder::default();
-    let bindings = Bindings::new(&mut shader, std::slice::from_ref(index), &[]);
-    let found = shader.binding(BindingUse::Atomic);
-    let mut parameters = vec![count as u32, 0, len as u32, index.layout.offset() as u32];
-    let space_at = parameters.len();
-    space.push_params(&mut parameters);
-    shader.line("if (thread >= params[0]) { return; }");
-    let at = position_lines(&mut shader, (space.dims.len(), space_at), "thread", &["params[3]".into()]).remove(0);
-    let text = access::load(&shader, bindings.input(0), DType::I64, Compute::I64, &at);
-    let value = shader.define(text);
-    shader.line(format!("if ({}) {{", out_of_bounds_text(&value)));
-    shader.line(format!("    atomicMin(&b{found}[0], thread);"));
-    shader.line("}");
-    let memory = DeviceMemory::allocate(gpu, 4)?;
-    gpu.write(memory.raw(), 0, &u32::MAX.to_ne_bytes())?;
-    let buffers: Vec<&wgpu::Buffer> = bindings.buffers.iter().copied().chain([memory.raw()]).collect();
-    gpu.dispatch(op, shader, &parameters, &buffers, count.div_ceil(WORKGROUP as usize))?;
-    let mut first = u32::MAX;
-    gpu.read(memory.raw(), 0, 4, |bytes| first = word(bytes))?;
-    if first == u32::MAX {
-        return Ok(());
-    }
-    let mut position = index.layout.offset() as isize;
-    let mut rest = first as usize;
-    for (&dim, &stride) in index.shape().iter().zip(&*index.layout.strides()).rev() {
-        position += (rest % dim) as isize * stride;
-        rest /= dim;
-    }
-    let mut value = 0;
-    gpu.read(index.buffer, position as usize * 8, 8, |bytes| {
-        value = (u64::from(word(&bytes[4..])) << 32 | u64::from(word(bytes))) as i64;
-    })?;
-    Err(Error::IndexOutOfBounds { op, index: value, axis, len })
-}
-
-/// Returns the first word of `bytes`.
-fn word(bytes: &[u8]) -> u32 {
-    bytes.first_chunk().map_or(0, |word| u32::from_ne_bytes(*word))
-}
-
-/// Returns the condition that a 64-bit index is not in `-len..len`; `params[2]` is the length.
-fn out_of_bounds_text(index: &str) -> String {
-    let low = "l_neg(vec2<u32>(params[2], 0u))";
-    format!("l_le(vec2<u32>(params[2], 0u), {index}) || l_lt({index}, {low})")
+    let mut checked = indices.iter().zip(indexed_axes(index));
+    checked.try_for_each(|(index, &axis)| check_bounds(list, op, index, axis, array.shape()[axis]))
 }
 
 /// Appends the length and the stride of every indexed axis of `array` to the parameters, in the order that

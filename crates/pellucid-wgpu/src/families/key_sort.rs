@@ -7,12 +7,10 @@
 //! in order. A line of n elements costs O(n log n) operations in log₂(n / 256) + 1 dispatches. If only the first k
 //! elements are kept, runs are truncated to k elements.
 
-use crate::buffer::DeviceMemory;
-use crate::device::Gpu;
+use crate::describe::{BufferRef, DispatchList};
 use crate::operand::Bindings;
 use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
 use pellucid_ir::{Error, Result};
-use std::sync::Arc;
 
 /// The number of elements that a workgroup sorts in shared memory.
 const TILE: usize = 256;
@@ -68,22 +66,12 @@ pub(super) struct KeySort {
     pub(super) key: KeyType,
 }
 
-/// Sorted keys and indices in device memory. The first elements of line i start at i · length.
+/// Sorted keys and indices in a scratch buffer. The first elements of line i start at i · length.
 pub(super) struct SortedKeys {
-    memory: DeviceMemory,
-    sort: KeySort,
-}
-
-impl SortedKeys {
-    /// Returns the buffer, which shaders bind as [`BindingUse::Read`].
-    pub(super) fn raw(&self) -> &wgpu::Buffer {
-        self.memory.raw()
-    }
-
-    /// Returns the number of elements of all lines, which shaders need to address indices.
-    pub(super) fn total(&self) -> usize {
-        self.sort.lines * self.sort.length
-    }
+    /// The buffer, which shaders bind as [`BindingUse::Read`].
+    pub(super) buffer: BufferRef,
+    /// The number of elements of all lines, which shaders need to address indices.
+    pub(super) total: usize,
 }
 
 /// Returns the expression that reads the index of an element of [`SortedKeys`] with keys of type `key`. `total` is the
@@ -110,7 +98,7 @@ fn store_text(key: KeyType, binding: usize, (total, at): (&str, &str), (value, i
 }
 
 impl KeySort {
-    /// Records the dispatches that sort all lines. `shader` and `bindings` have the buffers that `key` reads.
+    /// Adds the dispatches that sort all lines. `shader` and `bindings` have the buffers that `key` reads.
     ///
     /// `key` adds the lines that compute the key of element `i` of line `line`, and returns the key. Its parameters
     /// `key_parameters` start at [`KEY_PARAMETERS`].
@@ -119,9 +107,9 @@ impl KeySort {
     /// If there are too many elements, or the device fails.
     pub(super) fn sort(
         self,
-        gpu: &Arc<Gpu>,
+        list: &mut DispatchList<'_>,
         mut shader: ShaderBuilder,
-        bindings: &Bindings<'_>,
+        bindings: &Bindings,
         key_parameters: &[u32],
         key: impl FnOnce(&mut ShaderBuilder, &str, &str) -> String,
     ) -> Result<SortedKeys> {
@@ -129,8 +117,8 @@ impl KeySort {
         let Some(total) = total else {
             return Err(Error::invalid(self.op, "the keys have more than 2^30 elements"));
         };
-        let allocate = || DeviceMemory::allocate(gpu, total * (self.key.words() + 1) * 4);
-        let mut sorted = allocate()?;
+        let bytes = total * (self.key.words() + 1) * 4;
+        let mut sorted = list.scratch(bytes);
 
         let tile = self.length.next_power_of_two().min(TILE);
         let tiles = self.length.div_ceil(tile);
@@ -139,24 +127,23 @@ impl KeySort {
         self.tile_lines(&mut shader, to, key);
         let own = [count, 0, tile, tiles, self.length, self.keep, total, 0].map(|word| word as u32);
         let parameters = [&own[..], key_parameters].concat();
-        let buffers: Vec<&wgpu::Buffer> = bindings.buffers.iter().copied().chain([sorted.raw()]).collect();
-        gpu.dispatch(self.op, shader, &parameters, &buffers, count.div_ceil(TILE / tile))?;
+        let buffers = [&bindings.buffers[..], &[sorted]].concat();
+        list.dispatch(self.op, shader, parameters, &buffers, count.div_ceil(TILE / tile))?;
 
+        let mut other = if tile < self.length { list.scratch(bytes) } else { sorted };
         let mut run = tile;
-        let mut other = if run < self.length { Some(allocate()?) } else { None };
-        while let Some(target) = other.take_if(|_| run < self.length) {
+        while run < self.length {
             let blocks = self.length.div_ceil(MERGED);
             let work = self.lines * blocks;
             let mut shader = ShaderBuilder::default();
             let (from, to) = (shader.binding(BindingUse::Read), shader.binding(BindingUse::Write));
             self.merge_lines(&mut shader, from, to);
             let parameters = [work, 0, run, blocks, self.length, self.keep, total].map(|word| word as u32);
-            let buffers = [sorted.raw(), target.raw()];
-            gpu.dispatch(self.op, shader, &parameters, &buffers, work.div_ceil(WORKGROUP as usize))?;
-            other = Some(std::mem::replace(&mut sorted, target));
+            list.dispatch(self.op, shader, parameters, &[sorted, other], work.div_ceil(WORKGROUP as usize))?;
+            (sorted, other) = (other, sorted);
             run *= 2;
         }
-        Ok(SortedKeys { memory: sorted, sort: self })
+        Ok(SortedKeys { buffer: sorted, total })
     }
 
     /// Adds the lines of the dispatch that sorts tiles.

@@ -5,15 +5,15 @@
 //! written word by word; other packed outputs are merged element by element.
 
 use super::GpuFamily;
-use crate::device::Gpu;
+use crate::describe::DispatchList;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands};
 use crate::shader::access::{self, MergedAxes};
-use crate::shader::program::{ProgramValues, is_supported, push_uniforms};
+use crate::shader::parameters::Parameters;
+use crate::shader::program::{ProgramValues, is_supported};
 use crate::shader::{ShaderBuilder, WORKGROUP};
 use pellucid_ir::formula::Program;
-use pellucid_ir::kernel::{Map, Params};
+use pellucid_ir::kernel::Map;
 use pellucid_ir::{DType, Error, Result};
-use std::sync::Arc;
 
 impl GpuFamily for Map {
     fn is_supported(&self) -> bool {
@@ -25,8 +25,8 @@ impl GpuFamily for Map {
         check_broadcast(self.program.name, operands)
     }
 
-    fn run(&self, gpu: &Arc<Gpu>, operands: &DeviceOperands<'_>) -> Result<()> {
-        run_map(gpu, &self.program, &self.params, operands)
+    fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
+        describe_map(list, &self.program, operands)
     }
 }
 
@@ -53,8 +53,12 @@ pub(super) fn check_dtypes(program: &Program, inputs: &[DeviceArray<'_>], output
     Err(Error::dtypes(program.name, actual, "the program was compiled for other dtypes"))
 }
 
-/// Runs a program over the shape of its outputs.
-pub(super) fn run_map(gpu: &Arc<Gpu>, program: &Program, params: &Params, operands: &DeviceOperands<'_>) -> Result<()> {
+/// Adds the dispatch of a program over the shape of its outputs.
+pub(super) fn describe_map(
+    list: &mut DispatchList<'_>,
+    program: &Program,
+    operands: &DeviceOperands<'_>,
+) -> Result<()> {
     let DeviceOperands { inputs, outputs } = operands;
     let Some(first) = outputs.first() else { return Ok(()) };
     let shape = first.shape();
@@ -81,14 +85,14 @@ pub(super) fn run_map(gpu: &Arc<Gpu>, program: &Program, params: &Params, operan
     let bindings = Bindings::new(&mut shader, inputs, outputs);
     let lanes = outputs.iter().map(|o| 4 / o.dtype.size().min(4)).max().unwrap_or(1);
     // Parameters: the header, the first position of each operand, the space, the uniforms.
-    let mut parameters = vec![count as u32, 0];
+    let mut parameters = Parameters::from([count as u32, 0]);
     let starts_at = parameters.len();
     parameters.extend(arrays().map(|array| array.layout.offset() as u32));
     let space_at = parameters.len();
     space.push_params(&mut parameters);
     debug_assert_eq!(parameters.len(), space_at + MergedAxes::words(rank, inputs.len() + outputs.len()));
     let mut values = ProgramValues::new(program, parameters.len());
-    push_uniforms(&mut parameters, program, params, 0);
+    parameters.push_uniforms(program, 0, 0);
 
     let is_dense = |k: usize| space.strides[inputs.len() + k].last().is_none_or(|&s| s == 1) && rank <= 1;
     let is_collected = |k: usize, o: &DeviceArray<'_>| {
@@ -127,5 +131,5 @@ pub(super) fn run_map(gpu: &Arc<Gpu>, program: &Program, params: &Params, operan
         shader.line("}");
     }
     let groups = count.div_ceil(lanes).div_ceil(WORKGROUP as usize);
-    gpu.dispatch(program.name, shader, &parameters, &bindings.buffers, groups)
+    list.dispatch(program.name, shader, parameters, &bindings.buffers, groups)
 }

@@ -7,14 +7,14 @@
 
 use super::GpuFamily;
 use super::map::check_dtypes;
-use crate::device::Gpu;
+use crate::describe::DispatchList;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands};
 use crate::shader::ShaderBuilder;
 use crate::shader::access::{self, MergedAxes, position_lines};
-use crate::shader::program::{ProgramValues, convert_text, is_supported, push_uniforms, round_text, type_text};
+use crate::shader::parameters::Parameters;
+use crate::shader::program::{ProgramValues, convert_text, is_supported, round_text, type_text};
 use pellucid_ir::kernel::MatMul;
 use pellucid_ir::{Compute, DType, Error, Result, Shape};
-use std::sync::Arc;
 
 /// The rows and columns of a tile of the product.
 const TILE: usize = 32;
@@ -63,8 +63,8 @@ impl GpuFamily for MatMul {
         check_dtypes(program, &program_inputs, outputs)
     }
 
-    fn run(&self, gpu: &Arc<Gpu>, operands: &DeviceOperands<'_>) -> Result<()> {
-        multiply(gpu, self, operands)
+    fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
+        multiply(list, self, operands)
     }
 }
 
@@ -93,8 +93,8 @@ fn load_factor(
     shader.line("}");
 }
 
-/// Records the dispatch of a product and its epilogue.
-fn multiply(gpu: &Arc<Gpu>, kernel: &MatMul, operands: &DeviceOperands<'_>) -> Result<()> {
+/// Adds the dispatch of a product and its epilogue.
+fn multiply(list: &mut DispatchList<'_>, kernel: &MatMul, operands: &DeviceOperands<'_>) -> Result<()> {
     let DeviceOperands { inputs, outputs } = operands;
     let (a, b) = (&inputs[0], &inputs[1]);
     let shape = outputs[0].shape();
@@ -125,7 +125,7 @@ fn multiply(gpu: &Arc<Gpu>, kernel: &MatMul, operands: &DeviceOperands<'_>) -> R
     let mut shader = ShaderBuilder::default();
     let bindings = Bindings::new(&mut shader, inputs, outputs);
     let header = [groups, 0, m, n, k, tiles[1], tiles[0] * tiles[1]];
-    let mut parameters: Vec<u32> = header.iter().map(|&v| v as u32).collect();
+    let mut parameters = Parameters::from(header.map(|v| v as u32));
     let starts_at = parameters.len();
     parameters.extend(arrays.iter().map(|array| array.layout.offset() as u32));
     let strides_at = parameters.len();
@@ -134,7 +134,7 @@ fn multiply(gpu: &Arc<Gpu>, kernel: &MatMul, operands: &DeviceOperands<'_>) -> R
     batch.push_params(&mut parameters);
     let uniforms_at = parameters.len();
     if let Some(program) = &kernel.epilogue {
-        push_uniforms(&mut parameters, program, &kernel.params, 0);
+        parameters.push_uniforms(program, 0, 0);
     }
 
     let compute = a.dtype.compute();
@@ -222,5 +222,5 @@ fn multiply(gpu: &Arc<Gpu>, kernel: &MatMul, operands: &DeviceOperands<'_>) -> R
     }
     shader.line("}");
     shader.line("}");
-    gpu.dispatch("matmul", shader, &parameters, &bindings.buffers, groups)
+    list.dispatch("matmul", shader, parameters, &bindings.buffers, groups)
 }

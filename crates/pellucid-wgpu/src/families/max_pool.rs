@@ -1,14 +1,13 @@
 //! `Pool`: the largest element of each window, and its index. One invocation computes one window.
 
 use super::GpuFamily;
-use crate::device::Gpu;
+use crate::describe::DispatchList;
 use crate::operand::{Bindings, DeviceOperands};
 use crate::shader::access::{self, MergedAxes, position_lines};
 use crate::shader::program::{comparison_text, type_text};
 use crate::shader::{ShaderBuilder, WORKGROUP};
 use pellucid_ir::kernel::{Pool, Window};
 use pellucid_ir::{Compute, DType, Error, Result};
-use std::sync::Arc;
 
 impl GpuFamily for Pool {
     fn is_supported(&self) -> bool {
@@ -38,7 +37,7 @@ impl GpuFamily for Pool {
         Err(Error::invalid("pool", "a window is entirely in the padding, or its parameters are out of range"))
     }
 
-    fn run(&self, gpu: &Arc<Gpu>, operands: &DeviceOperands<'_>) -> Result<()> {
+    fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         let (x, values, indices) = (&operands.inputs[0], &operands.outputs[0], &operands.outputs[1]);
         let (shape, rank) = (values.shape(), values.shape().rank());
         let count = shape.size();
@@ -97,7 +96,7 @@ impl GpuFamily for Pool {
         let index = "vec2<u32>(best_index, 0u)";
         access::store(&mut shader, bindings.output(1), Compute::I64, DType::I64, index, &to);
         let groups = count.div_ceil(WORKGROUP as usize);
-        gpu.dispatch("pool", shader, &parameters, &bindings.buffers, groups)
+        list.dispatch("pool", shader, parameters, &bindings.buffers, groups)
     }
 }
 

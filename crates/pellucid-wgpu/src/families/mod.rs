@@ -1,5 +1,6 @@
 //! The kernel families that this backend implements, one file each. All other kernels are [`Support::Fallback`].
 
+mod bounds;
 mod copy;
 mod gather;
 mod index;
@@ -14,12 +15,12 @@ mod scan;
 mod scatter;
 mod sort;
 
+use crate::describe::{DispatchList, KernelDescription};
 use crate::device::Gpu;
 use crate::operand::DeviceOperands;
 use pellucid_ir::backend::Support;
 use pellucid_ir::kernel::{CopyValues, Kernel};
 use pellucid_ir::{Error, Result};
-use std::sync::Arc;
 
 /// The implementation of a kernel family.
 pub(crate) trait GpuFamily {
@@ -33,8 +34,10 @@ pub(crate) trait GpuFamily {
     /// If shapes or dtypes do not fit the family.
     fn check(&self, operands: &DeviceOperands<'_>) -> Result<()>;
 
-    /// Records the dispatches of the kernel. The operands are checked.
-    fn run(&self, gpu: &Arc<Gpu>, operands: &DeviceOperands<'_>) -> Result<()>;
+    /// Adds the dispatches of the kernel to a list. The operands are checked.
+    ///
+    /// The dispatches may depend on everything except the values of run-time parameters.
+    fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()>;
 }
 
 /// Returns the implementation of a kernel's family, if there is one.
@@ -66,16 +69,18 @@ pub(crate) fn support(kernel: &Kernel, max_bindings: usize) -> Support {
     }
 }
 
-/// Records the dispatches of a kernel.
+/// Returns the dispatches of a kernel.
 ///
 /// # Errors
-/// If the kernel is not [`Support::Native`], its operands do not fit, or the device fails.
-pub(crate) fn run_kernel(gpu: &Arc<Gpu>, kernel: &Kernel, operands: &DeviceOperands<'_>) -> Result<()> {
+/// If the kernel is not [`Support::Native`], its operands do not fit, or a shader does not compile.
+pub(crate) fn describe_kernel(gpu: &Gpu, kernel: &Kernel, operands: &DeviceOperands<'_>) -> Result<KernelDescription> {
     let native = support(kernel, gpu.max_bindings()) == Support::Native;
     let Some(family) = implementation(kernel).filter(|_| native) else {
         let reason = format!("the device {} has no kernel for it; run it on the CPU", gpu.name());
         return Err(Error::invalid(kernel.name(), reason));
     };
     family.check(operands)?;
-    family.run(gpu, operands)
+    let mut list = DispatchList::new(gpu);
+    family.describe(&mut list, operands)?;
+    Ok(list.finish())
 }

@@ -4,13 +4,12 @@
 //! A second dispatch advances the counter.
 
 use super::GpuFamily;
-use crate::device::Gpu;
+use crate::describe::DispatchList;
 use crate::operand::{Bindings, DeviceOperands};
 use crate::shader::access::{self, MergedAxes, position_lines};
 use crate::shader::{ShaderBuilder, WORKGROUP};
 use pellucid_ir::kernel::{Distribution, Random};
 use pellucid_ir::{Compute, DType, Error, Result};
-use std::sync::Arc;
 
 impl GpuFamily for Random {
     fn is_supported(&self) -> bool {
@@ -38,8 +37,8 @@ impl GpuFamily for Random {
         }
     }
 
-    fn run(&self, gpu: &Arc<Gpu>, operands: &DeviceOperands<'_>) -> Result<()> {
-        draw(gpu, self.distribution, operands)
+    fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
+        draw(list, self.distribution, operands)
     }
 }
 
@@ -103,8 +102,8 @@ fn elements(shader: &mut ShaderBuilder, distribution: Distribution, dtype: DType
     }
 }
 
-/// Records the dispatches that write the numbers and advance the counter.
-fn draw(gpu: &Arc<Gpu>, distribution: Distribution, operands: &DeviceOperands<'_>) -> Result<()> {
+/// Adds the dispatches that write the numbers and advance the counter.
+fn draw(list: &mut DispatchList<'_>, distribution: Distribution, operands: &DeviceOperands<'_>) -> Result<()> {
     let (state, values) = (&operands.outputs[0], &operands.outputs[1]);
     let count = values.shape().size();
     let per_draw = if values.dtype.size() == 8 { 2 } else { 4 };
@@ -136,7 +135,7 @@ fn draw(gpu: &Arc<Gpu>, distribution: Distribution, operands: &DeviceOperands<'_
             shader.line("}");
         }
         let groups = draws.div_ceil(WORKGROUP as usize);
-        gpu.dispatch("random", shader, &parameters, &bindings.buffers, groups)?;
+        list.dispatch("random", shader, parameters, &bindings.buffers, groups)?;
     }
     let mut shader = ShaderBuilder::default();
     let bindings = Bindings::new(&mut shader, &[], std::slice::from_ref(state));
@@ -145,5 +144,5 @@ fn draw(gpu: &Arc<Gpu>, distribution: Distribution, operands: &DeviceOperands<'_
     let counter = access::load(&shader, bindings.output(0), DType::I64, Compute::I64, "params[2]");
     let next = shader.define(format!("l_add({counter}, vec2<u32>(params[3], 0u))"));
     access::store(&mut shader, bindings.output(0), Compute::I64, DType::I64, &next, "params[2]");
-    gpu.dispatch("random", shader, &parameters, &bindings.buffers, 1)
+    list.dispatch("random", shader, parameters, &bindings.buffers, 1)
 }

@@ -5,16 +5,15 @@
 //! second dispatch reduces the P partial results of each output in order. Sums of `f32` accumulate rounding errors.
 
 use super::GpuFamily;
-use crate::buffer::DeviceMemory;
-use crate::device::Gpu;
+use crate::describe::{BufferRef, DispatchList};
 use crate::operand::{Bindings, DeviceArray, DeviceOperands};
 use crate::shader::access::{self, MergedAxes, position_lines};
-use crate::shader::program::{Accumulator, ProgramValues, convert_text, is_supported, push_uniforms, type_text, words};
+use crate::shader::parameters::{Parameters, words};
+use crate::shader::program::{Accumulator, ProgramValues, convert_text, is_supported, type_text};
 use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
 use pellucid_ir::formula::Binary;
 use pellucid_ir::kernel::{Reduce, ReduceOp};
 use pellucid_ir::{Compute, DType, Error, Result, Shape};
-use std::sync::Arc;
 
 /// The largest number of elements that one invocation reduces without a second dispatch.
 const MAX_SERIAL: usize = 128;
@@ -114,7 +113,7 @@ impl GpuFamily for Reduce {
         Err(Error::shapes(op, shapes, "the output must have the common shape of the inputs with length 1 on the axes"))
     }
 
-    fn run(&self, gpu: &Arc<Gpu>, operands: &DeviceOperands<'_>) -> Result<()> {
+    fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         let Some(action) = GpuReduction::new(self) else { return Ok(()) };
         let shape = common_shape(&operands.inputs).unwrap_or(Shape::scalar());
         let (count, length) = (self.axes.keepdims(&shape).size(), self.axes.count(&shape));
@@ -127,11 +126,11 @@ impl GpuFamily for Reduce {
             return Err(Error::invalid(self.program.name, "the reduction has more than 2^32 elements"));
         }
         if parts == 1 {
-            return launch.reduce_inputs(gpu, operands, &shape, None);
+            return launch.reduce_inputs(list, operands, &shape, None);
         }
-        let partial = DeviceMemory::allocate(gpu, count * parts * action.partial_words() * 4)?;
-        launch.reduce_inputs(gpu, operands, &shape, Some((partial.raw(), parts)))?;
-        launch.reduce_partials(gpu, &operands.outputs[0], partial.raw(), (count, parts))
+        let partial = list.scratch(count * parts * action.partial_words() * 4);
+        launch.reduce_inputs(list, operands, &shape, Some((partial, parts)))?;
+        launch.reduce_partials(list, &operands.outputs[0], partial, (count, parts))
     }
 }
 
@@ -222,10 +221,10 @@ struct ReductionLaunch<'a> {
 impl ReductionLaunch<'_> {
     fn reduce_inputs(
         &self,
-        gpu: &Arc<Gpu>,
+        list: &mut DispatchList<'_>,
         operands: &DeviceOperands<'_>,
         shape: &Shape,
-        partial: Option<(&wgpu::Buffer, usize)>,
+        partial: Option<(BufferRef, usize)>,
     ) -> Result<()> {
         let DeviceOperands { inputs, outputs } = operands;
         let (program, output) = (&self.kernel.program, outputs[0]);
@@ -243,7 +242,7 @@ impl ReductionLaunch<'_> {
             buffers.push(buffer);
             shader.binding(BindingUse::Write)
         });
-        let mut parameters = vec![(count * parts) as u32, 0, parts as u32, length as u32, count as u32];
+        let mut parameters = Parameters::from([(count * parts) as u32, 0, parts as u32, length as u32, count as u32]);
         let starts_at = parameters.len();
         parameters.extend(arrays.iter().map(|array| array.layout.offset() as u32));
         let kept_at = parameters.len();
@@ -251,10 +250,10 @@ impl ReductionLaunch<'_> {
         let reduced_at = parameters.len();
         reduced.push_params(&mut parameters);
         let mut values = ProgramValues::new(program, parameters.len());
-        push_uniforms(&mut parameters, program, &self.kernel.params, 0);
+        parameters.push_uniforms(program, 0, 0);
         let finish_at = parameters.len();
         if let Some(finish) = &self.kernel.finish {
-            push_uniforms(&mut parameters, finish, &self.kernel.finish_params, 0);
+            parameters.push_uniforms(finish, self.kernel.params.len(), 0);
         }
 
         shader.line("if (thread >= params[0]) { return; }");
@@ -313,14 +312,14 @@ impl ReductionLaunch<'_> {
             }
         }
         let groups = (count * parts).div_ceil(WORKGROUP as usize);
-        gpu.dispatch(program.name, shader, &parameters, &buffers, groups)
+        list.dispatch(program.name, shader, parameters, &buffers, groups)
     }
 
     fn reduce_partials(
         &self,
-        gpu: &Arc<Gpu>,
+        list: &mut DispatchList<'_>,
         output: &DeviceArray<'_>,
-        partial: &wgpu::Buffer,
+        partial: BufferRef,
         (count, parts): (usize, usize),
     ) -> Result<()> {
         let mut shader = ShaderBuilder::default();
@@ -329,12 +328,12 @@ impl ReductionLaunch<'_> {
         buffers.push(partial);
         let binding = shader.binding(BindingUse::Read);
         let space = axes_space(std::slice::from_ref(output), output.shape(), |_| true);
-        let mut parameters = vec![count as u32, 0, parts as u32, output.layout.offset() as u32];
+        let mut parameters = Parameters::from([count as u32, 0, parts as u32, output.layout.offset() as u32]);
         let space_at = parameters.len();
         space.push_params(&mut parameters);
         let finish_at = parameters.len();
         if let Some(finish) = &self.kernel.finish {
-            push_uniforms(&mut parameters, finish, &self.kernel.finish_params, 0);
+            parameters.push_uniforms(finish, self.kernel.params.len(), 0);
         }
         shader.line("if (thread >= params[0]) { return; }");
         let at = position_lines(&mut shader, (space.dims.len(), space_at), "thread", &["params[3]".into()]).remove(0);
@@ -353,7 +352,7 @@ impl ReductionLaunch<'_> {
         shader.line("}");
         let result = shader.define(lines.result());
         self.store_result(&mut shader, &result, finish_at, (bindings.output(0), &at));
-        gpu.dispatch(self.kernel.program.name, shader, &parameters, &buffers, count.div_ceil(WORKGROUP as usize))
+        list.dispatch(self.kernel.program.name, shader, parameters, &buffers, count.div_ceil(WORKGROUP as usize))
     }
 
     fn store_result(&self, shader: &mut ShaderBuilder, result: &str, uniforms_at: usize, (binding, at): (usize, &str)) {

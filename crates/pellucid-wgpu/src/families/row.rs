@@ -7,16 +7,16 @@
 use super::GpuFamily;
 use super::map::check_dtypes;
 use super::reduce::{axes_space, common_shape};
-use crate::device::Gpu;
+use crate::describe::DispatchList;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands};
 use crate::shader::access::{self, position_lines};
-use crate::shader::program::{Accumulator, ProgramValues, combining_primitive, is_supported, push_uniforms, type_text};
+use crate::shader::parameters::Parameters;
+use crate::shader::program::{Accumulator, ProgramValues, combining_primitive, is_supported, type_text};
 use crate::shader::{ShaderBuilder, WORKGROUP};
 use pellucid_ir::formula::{InstructionOperand, Op, Program, Step};
 use pellucid_ir::kernel::Row;
 use pellucid_ir::{Error, Result, Shape};
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 /// The source of an operand after every result has its own name.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -121,8 +121,8 @@ impl GpuFamily for Row {
         if fits { Ok(()) } else { Err(error()) }
     }
 
-    fn run(&self, gpu: &Arc<Gpu>, operands: &DeviceOperands<'_>) -> Result<()> {
-        run_row(gpu, self, operands)
+    fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
+        describe_row(list, self, operands)
     }
 }
 
@@ -133,7 +133,7 @@ struct RowShader<'a> {
     values: ProgramValues,
     /// The name of the result of every step that has one value for each row.
     row_results: Vec<String>,
-    bindings: Bindings<'a>,
+    bindings: Bindings,
     /// The position of the row in each operand.
     bases: Vec<String>,
     /// The rank and the parameter index of the axes of a row.
@@ -264,8 +264,8 @@ impl RowShader<'_> {
     }
 }
 
-/// Runs a row program.
-fn run_row(gpu: &Arc<Gpu>, kernel: &Row, operands: &DeviceOperands<'_>) -> Result<()> {
+/// Adds the dispatch of a row program.
+fn describe_row(list: &mut DispatchList<'_>, kernel: &Row, operands: &DeviceOperands<'_>) -> Result<()> {
     let DeviceOperands { inputs, outputs } = operands;
     let program = &*kernel.program;
     let arrays: Vec<DeviceArray<'_>> = inputs.iter().chain(outputs).copied().collect();
@@ -278,7 +278,7 @@ fn run_row(gpu: &Arc<Gpu>, kernel: &Row, operands: &DeviceOperands<'_>) -> Resul
     let row = axes_space(&arrays, &shape, |axis| kernel.axes.contains(axis));
     let mut shader = ShaderBuilder::default();
     let bindings = Bindings::new(&mut shader, inputs, outputs);
-    let mut parameters = vec![count as u32, 0, length as u32];
+    let mut parameters = Parameters::from([count as u32, 0, length as u32]);
     let starts_at = parameters.len();
     parameters.extend(arrays.iter().map(|array| array.layout.offset() as u32));
     let kept_at = parameters.len();
@@ -286,7 +286,7 @@ fn run_row(gpu: &Arc<Gpu>, kernel: &Row, operands: &DeviceOperands<'_>) -> Resul
     let row_at = parameters.len();
     row.push_params(&mut parameters);
     let values = ProgramValues::new(program, parameters.len());
-    push_uniforms(&mut parameters, program, &kernel.params, length);
+    parameters.push_uniforms(program, 0, length);
 
     shader.line("if (group >= params[0]) { return; }");
     let starts: Vec<String> = (0..arrays.len()).map(|k| format!("params[{}]", starts_at + k)).collect();
@@ -304,5 +304,5 @@ fn run_row(gpu: &Arc<Gpu>, kernel: &Row, operands: &DeviceOperands<'_>) -> Resul
         text.reduce_level(level);
     }
     text.store_outputs();
-    gpu.dispatch(program.name, text.shader, &parameters, &text.bindings.buffers, count)
+    list.dispatch(program.name, text.shader, parameters, &text.bindings.buffers, count)
 }

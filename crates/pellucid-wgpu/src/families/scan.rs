@@ -2,7 +2,7 @@
 //! order; sums and products of `f32` accumulate in `f64`.
 
 use super::GpuFamily;
-use crate::device::Gpu;
+use crate::describe::DispatchList;
 use crate::operand::{Bindings, DeviceOperands};
 use crate::shader::access::{self, MergedAxes, position_lines};
 use crate::shader::program::{Accumulator, convert_text, type_text};
@@ -10,7 +10,6 @@ use crate::shader::{ShaderBuilder, WORKGROUP};
 use pellucid_ir::formula::Binary;
 use pellucid_ir::kernel::{Scan, ScanOp};
 use pellucid_ir::{Compute, DType, Error, Result};
-use std::sync::Arc;
 
 impl GpuFamily for Scan {
     fn is_supported(&self) -> bool {
@@ -37,7 +36,7 @@ impl GpuFamily for Scan {
         }
     }
 
-    fn run(&self, gpu: &Arc<Gpu>, operands: &DeviceOperands<'_>) -> Result<()> {
+    fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         let (x, outputs) = (&operands.inputs[0], &operands.outputs);
         let shape = x.shape();
         if shape.size() == 0 {
@@ -83,7 +82,7 @@ impl GpuFamily for Scan {
             access::store(&mut shader, bindings.output(1), Compute::I64, DType::I64, index, &at[2]);
         }
         shader.line("}");
-        gpu.dispatch("scan", shader, &parameters, &bindings.buffers, lines.div_ceil(WORKGROUP as usize))
+        list.dispatch("scan", shader, parameters, &bindings.buffers, lines.div_ceil(WORKGROUP as usize))
     }
 }
 

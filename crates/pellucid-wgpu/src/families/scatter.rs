@@ -10,7 +10,7 @@ use super::GpuFamily;
 use super::copy::same_size_integer;
 use super::index::{check_indices, check_shapes, indexed_position, push_indexed_axes};
 use super::key_sort::{KEY_PARAMETERS, KeySort, KeyType, SortedKeys, index_text, key_text};
-use crate::device::Gpu;
+use crate::describe::DispatchList;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands};
 use crate::shader::access::{self, MergedAxes, position_lines};
 use crate::shader::program::binary_text;
@@ -18,7 +18,6 @@ use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
 use pellucid_ir::formula::Binary;
 use pellucid_ir::kernel::{Index, Scatter, ScatterReduction};
 use pellucid_ir::{Compute, Error, Result};
-use std::sync::Arc;
 
 impl GpuFamily for Scatter {
     fn is_supported(&self) -> bool {
@@ -29,20 +28,20 @@ impl GpuFamily for Scatter {
         check_shapes("scatter", &self.index, &operands.outputs[0], &operands.inputs[0], &operands.inputs[1..])
     }
 
-    fn run(&self, gpu: &Arc<Gpu>, operands: &DeviceOperands<'_>) -> Result<()> {
+    fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         let (values, indices, y) = (&operands.inputs[0], &operands.inputs[1..], &operands.outputs[0]);
-        check_indices("scatter", gpu, &self.index, y, indices)?;
+        check_indices(list, "scatter", &self.index, y, indices)?;
         if values.shape().size() == 0 {
             return Ok(());
         }
-        let sorted = sort_positions(gpu, &self.index, indices, y)?;
-        combine(gpu, self, values, indices[0].shape().size(), y, &sorted)
+        let sorted = sort_positions(list, &self.index, indices, y)?;
+        combine(list, self, values, indices[0].shape().size(), y, &sorted)
     }
 }
 
-/// Records the dispatches that sort the index positions by the position of the first element of their slice of y.
+/// Adds the dispatches that sort the index positions by the position of the first element of their slice of y.
 fn sort_positions(
-    gpu: &Arc<Gpu>,
+    list: &mut DispatchList<'_>,
     index: &Index,
     indices: &[DeviceArray<'_>],
     y: &DeviceArray<'_>,
@@ -66,16 +65,16 @@ fn sort_positions(
     space.push_params(&mut parameters);
     let length = shape.size();
     let sort = KeySort { op: "scatter", lines: 1, length, keep: length, key: KeyType::Word };
-    sort.sort(gpu, shader, &bindings, &parameters, |shader, _, i| {
+    sort.sort(list, shader, &bindings, &parameters, |shader, _, i| {
         let at = position_lines(shader, (space.dims.len(), space_at), i, &starts);
         let selected: Vec<(usize, &str)> = (0..indices.len()).map(|k| (bindings.input(k), &*at[k])).collect();
         indexed_position(shader, &at[indices.len()], &selected, axes_at)
     })
 }
 
-/// Records the dispatch that combines the values with y. `positions` is the number of index positions.
+/// Adds the dispatch that combines the values with y. `positions` is the number of index positions.
 fn combine(
-    gpu: &Arc<Gpu>,
+    list: &mut DispatchList<'_>,
     kernel: &Scatter,
     values: &DeviceArray<'_>,
     positions: usize,
@@ -138,8 +137,8 @@ fn combine(
         "result".into()
     };
     access::store(&mut shader, bindings.output(0), compute, dtype, &result, &bases[0]);
-    let buffers: Vec<&wgpu::Buffer> = bindings.buffers.iter().copied().chain([sorted.raw()]).collect();
-    gpu.dispatch("scatter", shader, &parameters, &buffers, work.div_ceil(WORKGROUP as usize))
+    let buffers = [&bindings.buffers[..], &[sorted.buffer]].concat();
+    list.dispatch("scatter", shader, parameters, &buffers, work.div_ceil(WORKGROUP as usize))
 }
 
 /// Returns the combination of an element and a value. For booleans, the sum is "or" and the product is "and".

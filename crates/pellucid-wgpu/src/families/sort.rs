@@ -7,13 +7,12 @@
 use super::GpuFamily;
 use super::copy::same_size_integer;
 use super::key_sort::{KEY_PARAMETERS, KeySort, KeyType, SortedKeys, index_text};
-use crate::device::Gpu;
+use crate::describe::DispatchList;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands};
 use crate::shader::access::{self, MergedAxes, position_lines};
 use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
 use pellucid_ir::kernel::Sort;
 use pellucid_ir::{Compute, DType, Error, Result};
-use std::sync::Arc;
 
 impl GpuFamily for Sort {
     fn is_supported(&self) -> bool {
@@ -40,12 +39,12 @@ impl GpuFamily for Sort {
         Ok(())
     }
 
-    fn run(&self, gpu: &Arc<Gpu>, operands: &DeviceOperands<'_>) -> Result<()> {
+    fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         if operands.outputs[0].shape().size() == 0 {
             return Ok(());
         }
-        let sorted = sort_keys(gpu, self, &operands.inputs[0])?;
-        copy_selected(gpu, self, operands, &sorted)
+        let sorted = sort_keys(list, self, &operands.inputs[0])?;
+        copy_selected(list, self, operands, &sorted)
     }
 }
 
@@ -79,8 +78,8 @@ fn element_key(dtype: DType, bits: &str) -> String {
     }
 }
 
-/// Records the dispatches that sort the keys of all lines.
-fn sort_keys(gpu: &Arc<Gpu>, kernel: &Sort, x: &DeviceArray<'_>) -> Result<SortedKeys> {
+/// Adds the dispatches that sort the keys of all lines.
+fn sort_keys(list: &mut DispatchList<'_>, kernel: &Sort, x: &DeviceArray<'_>) -> Result<SortedKeys> {
     let length = x.shape()[kernel.axis];
     let lines = x.shape().size() / length;
     let axes = line_axes(kernel, &[x]);
@@ -90,7 +89,7 @@ fn sort_keys(gpu: &Arc<Gpu>, kernel: &Sort, x: &DeviceArray<'_>) -> Result<Sorte
     axes.push_params(&mut parameters);
     let sort = KeySort { op: "sort", lines, length, keep: kernel.k, key: key_type(x.dtype) };
     let [start, stride] = [KEY_PARAMETERS, KEY_PARAMETERS + 1].map(|at| format!("params[{at}]"));
-    sort.sort(gpu, shader, &bindings, &parameters, |shader, line, i| {
+    sort.sort(list, shader, &bindings, &parameters, |shader, line, i| {
         let space = (axes.dims.len(), KEY_PARAMETERS + 2);
         let base = position_lines(shader, space, line, &[start]).remove(0);
         let at = shader.define(format!("{base} + {i} * {stride}"));
@@ -102,8 +101,13 @@ fn sort_keys(gpu: &Arc<Gpu>, kernel: &Sort, x: &DeviceArray<'_>) -> Result<Sorte
     })
 }
 
-/// Records the dispatch that writes the first k elements of every line and their indices.
-fn copy_selected(gpu: &Arc<Gpu>, kernel: &Sort, operands: &DeviceOperands<'_>, sorted: &SortedKeys) -> Result<()> {
+/// Adds the dispatch that writes the first k elements of every line and their indices.
+fn copy_selected(
+    list: &mut DispatchList<'_>,
+    kernel: &Sort,
+    operands: &DeviceOperands<'_>,
+    sorted: &SortedKeys,
+) -> Result<()> {
     let (x, y, positions) = (&operands.inputs[0], &operands.outputs[0], &operands.outputs[1]);
     let arrays = [x, y, positions];
     let axes = line_axes(kernel, &arrays);
@@ -111,7 +115,7 @@ fn copy_selected(gpu: &Arc<Gpu>, kernel: &Sort, operands: &DeviceOperands<'_>, s
     let mut shader = ShaderBuilder::default();
     let bindings = Bindings::new(&mut shader, std::slice::from_ref(x), &[*y, *positions]);
     let from = shader.binding(BindingUse::Read);
-    let mut parameters = vec![count as u32, 0, kernel.k as u32, x.shape()[kernel.axis] as u32, sorted.total() as u32];
+    let mut parameters = vec![count as u32, 0, kernel.k as u32, x.shape()[kernel.axis] as u32, sorted.total as u32];
     let arrays_at = parameters.len();
     for array in arrays {
         parameters.extend([array.layout.offset() as u32, array.layout.strides()[kernel.axis] as u32]);
@@ -135,6 +139,6 @@ fn copy_selected(gpu: &Arc<Gpu>, kernel: &Sort, operands: &DeviceOperands<'_>, s
     let value = shader.define(text);
     access::store(&mut shader, bindings.output(0), integer.compute(), integer, &value, &at[1]);
     access::store(&mut shader, bindings.output(1), Compute::I64, DType::I64, "vec2<u32>(index, 0u)", &at[2]);
-    let buffers: Vec<&wgpu::Buffer> = bindings.buffers.iter().copied().chain([sorted.raw()]).collect();
-    gpu.dispatch("sort", shader, &parameters, &buffers, count.div_ceil(WORKGROUP as usize))
+    let buffers = [&bindings.buffers[..], &[sorted.buffer]].concat();
+    list.dispatch("sort", shader, parameters, &buffers, count.div_ceil(WORKGROUP as usize))
 }

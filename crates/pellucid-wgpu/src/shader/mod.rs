@@ -6,9 +6,11 @@
 //! | `library.wgsl` | functions on f32, 32-bit and 64-bit integers and half precision |
 //! | `translate` | scalar functions, translated from the Rust text of the CPU |
 //! | `access` | loads and stores of packed elements; positions from flat indices |
+//! | `parameters` | the words that a dispatch reads besides its buffers |
 //! | `program` | the instructions of a program as WGSL expressions |
 
 pub(crate) mod access;
+pub(crate) mod parameters;
 pub(crate) mod program;
 pub(crate) mod translate;
 
@@ -33,13 +35,23 @@ pub(crate) enum BindingUse {
     Atomic,
 }
 
+impl BindingUse {
+    /// Returns whether the shader only reads the buffer.
+    pub(crate) fn is_read_only(self) -> bool {
+        self == BindingUse::Read
+    }
+}
+
 /// A compute shader under construction.
 ///
-/// Binding 0 contains the parameters as words: `params[0]` is the number of work items, `params[1]` is 0. The other
-/// bindings are the buffers of the operands.
+/// Group 0 contains the parameters as words, where `params[0]` is the number of work items and `params[1]` is 0, and
+/// the [status buffer](crate::status). Group 1 contains the buffers of the operands. The shader returns at once if the
+/// status word is not 0.
 #[derive(Debug, Default)]
 pub(crate) struct ShaderBuilder {
     bindings: Vec<BindingUse>,
+    /// Whether the shader changes the status buffer, whose words are then atomic.
+    pub(crate) is_check: bool,
     /// Declarations at module scope.
     pub(crate) globals: String,
     /// The statements of `main`, after `thread` (a global index), `local` and `group` are defined.
@@ -94,6 +106,11 @@ impl ShaderBuilder {
     /// Returns the text of the shader. `fused` states whether `fma` of the adapter rounds once.
     pub(crate) fn finish(self, fused: bool) -> String {
         let mut text = String::from("@group(0) @binding(0) var<storage, read> params: array<u32>;\n");
+        let (access, element, status) = match self.is_check {
+            true => ("read_write", "atomic<u32>", "atomicLoad(&status[0])"),
+            false => ("read", "u32", "status[0]"),
+        };
+        let _ = writeln!(text, "@group(0) @binding(1) var<storage, {access}> status: array<{element}>;");
         for (k, usage) in self.bindings.iter().enumerate() {
             let (access, element) = match usage {
                 BindingUse::Read => ("read", "u32"),
@@ -101,7 +118,7 @@ impl ShaderBuilder {
                 BindingUse::Atomic => ("read_write", "atomic<u32>"),
             };
             let b = k + 1;
-            let _ = writeln!(text, "@group(0) @binding({b}) var<storage, {access}> b{b}: array<{element}>;");
+            let _ = writeln!(text, "@group(1) @binding({k}) var<storage, {access}> b{b}: array<{element}>;");
         }
         // The run-time zero of the functions of the library.
         text.push_str("var<private> zero: u32;\n");
@@ -112,6 +129,7 @@ impl ShaderBuilder {
             "@compute @workgroup_size({WORKGROUP})\n\
              fn main(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,\n    \
                 @builtin(local_invocation_index) local: u32) {{\n    \
+                if ({status} != 0u) {{ return; }}\n    \
                 zero = params[1];\n    \
                 let group = group_id.y * groups.x + group_id.x;\n    \
                 let thread = group * {WORKGROUP}u + local;\n"

@@ -3,14 +3,38 @@
 //! A mask is a `bool`, an `i32` an `i32`, an `i64` a `vec2<u32>` whose x is the lower word, and an `f32` an `f32`. An
 //! `f64` is the `vec2<u32>` of its bits; its arithmetic is that of integers, so every adapter supports it.
 
+use super::parameters::words;
 use super::{ShaderBuilder, has_function};
-use pellucid_ir::formula::{Binary, InstructionOperand, Op, Program, RowOp, Step, Unary, UniformSource};
-use pellucid_ir::kernel::Params;
-use pellucid_ir::{Compute, DType, Element, Scalar};
+use pellucid_ir::formula::{Binary, InstructionOperand, Op, Program, RowOp, Step, Unary};
+use pellucid_ir::{Compute, DType};
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+
+/// The number of this backend among those that cache a form of their own in a program.
+const BACKEND: usize = 1;
+
+/// The properties of a program that are computed once.
+struct ProgramForm {
+    is_supported: bool,
+    digest: u64,
+}
+
+fn program_form(program: &Program) -> &ProgramForm {
+    program.prepared(BACKEND, || {
+        let mut state = DefaultHasher::new();
+        program.hash(&mut state);
+        ProgramForm { is_supported: program.steps.iter().all(is_step_supported), digest: state.finish() }
+    })
+}
 
 /// Returns whether shaders can compute every instruction of `program`.
 pub(crate) fn is_supported(program: &Program) -> bool {
-    program.steps.iter().all(is_step_supported)
+    program_form(program).is_supported
+}
+
+/// Returns a hash of a program.
+pub(crate) fn program_digest(program: &Program) -> u64 {
+    program_form(program).digest
 }
 
 fn is_step_supported(step: &Step) -> bool {
@@ -34,11 +58,6 @@ pub(crate) fn type_text(compute: Compute) -> &'static str {
     }
 }
 
-/// Returns the number of parameter words of a value.
-pub(crate) fn words(compute: Compute) -> usize {
-    compute.size().div_ceil(4)
-}
-
 /// Returns the expression that reads a value of type `compute` from the parameters at `at`.
 pub(crate) fn parameter_text(compute: Compute, at: usize) -> String {
     match compute {
@@ -46,30 +65,6 @@ pub(crate) fn parameter_text(compute: Compute, at: usize) -> String {
         Compute::I32 => format!("bitcast<i32>(params[{at}])"),
         Compute::I64 | Compute::F64 => format!("vec2<u32>(params[{at}], params[{}])", at + 1),
         Compute::F32 => format!("bitcast<f32>(params[{at}])"),
-    }
-}
-
-/// Appends the words of every uniform, rounded to its compute type.
-pub(crate) fn push_uniforms(to: &mut Vec<u32>, program: &Program, params: &Params, row_length: usize) {
-    for uniform in &program.uniforms {
-        let scalar = match uniform.source {
-            UniformSource::Param(p) => params[p as usize],
-            UniformSource::Literal(v) => v,
-            UniformSource::RowLength => Scalar::from(row_length),
-        };
-        match uniform.compute {
-            Compute::Mask => to.push(u32::from(bool::from_scalar(scalar))),
-            Compute::I32 => to.push(i32::from_scalar(scalar) as u32),
-            Compute::I64 => {
-                let v = i64::from_scalar(scalar) as u64;
-                to.extend([v as u32, (v >> 32) as u32]);
-            }
-            Compute::F32 => to.push(f32::from_scalar(scalar).to_bits()),
-            Compute::F64 => {
-                let v = f64::from_scalar(scalar).to_bits();
-                to.extend([v as u32, (v >> 32) as u32]);
-            }
-        }
     }
 }
 

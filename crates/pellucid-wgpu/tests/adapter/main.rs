@@ -19,3 +19,4 @@ mod rows;
 mod scans;
 mod scatters;
 mod sorts;
+mod timings;

@@ -1,0 +1,137 @@
+//! Compiled shaders, and the layouts of their bindings.
+//!
+//! Group 0 contains the parameters, at a dynamic offset, and the status buffer; it is the same for all dispatches of a
+//! submission. Group 1 contains the buffers of the operands.
+
+use crate::cache::GenerationalCache;
+use crate::device::PARAMETER_BYTES;
+use crate::shader::BindingUse;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+/// The number of shaders in a generation of the cache.
+const SHADERS: usize = 1024;
+
+/// A pipeline and the layout of its operands.
+pub(crate) struct CompiledShader {
+    /// The pipeline.
+    pub(crate) pipeline: wgpu::ComputePipeline,
+    /// The layout of group 1.
+    pub(crate) operands: wgpu::BindGroupLayout,
+    /// Whether the shader changes the status buffer.
+    pub(crate) is_check: bool,
+}
+
+/// Group 0 of a parameter buffer, for shaders that read the status buffer and for those that change it.
+pub(crate) struct HeaderGroups {
+    reads_status: wgpu::BindGroup,
+    changes_status: wgpu::BindGroup,
+}
+
+impl HeaderGroups {
+    /// Returns the group for a shader.
+    pub(crate) fn group(&self, shader: &CompiledShader) -> &wgpu::BindGroup {
+        if shader.is_check { &self.changes_status } else { &self.reads_status }
+    }
+}
+
+/// The compiled shaders of a device by their text.
+pub(crate) struct ShaderCompiler {
+    /// The layouts of group 0 of shaders that read the status buffer, and of shaders that change it.
+    headers: [wgpu::BindGroupLayout; 2],
+    shaders: GenerationalCache<String, Arc<CompiledShader>>,
+}
+
+fn storage_entry(binding: usize, read_only: bool, has_dynamic_offset: bool) -> wgpu::BindGroupLayoutEntry {
+    wgpu::BindGroupLayoutEntry {
+        binding: binding as u32,
+        visibility: wgpu::ShaderStages::COMPUTE,
+        ty: wgpu::BindingType::Buffer {
+            ty: wgpu::BufferBindingType::Storage { read_only },
+            has_dynamic_offset,
+            min_binding_size: None,
+        },
+        count: None,
+    }
+}
+
+impl ShaderCompiler {
+    /// Creates an empty cache of shaders.
+    pub(crate) fn new(device: &wgpu::Device) -> ShaderCompiler {
+        let headers = [true, false].map(|reads_status| {
+            let entries = [storage_entry(0, true, true), storage_entry(1, reads_status, false)];
+            device
+                .create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: Some("header"), entries: &entries })
+        });
+        ShaderCompiler { headers, shaders: GenerationalCache::new(SHADERS) }
+    }
+
+    /// Creates group 0 for the parameters in a buffer, which must have [`PARAMETER_BYTES`] bytes after every offset.
+    pub(crate) fn header_groups(
+        &self,
+        device: &wgpu::Device,
+        parameters: &wgpu::Buffer,
+        status: &wgpu::Buffer,
+    ) -> HeaderGroups {
+        let window =
+            wgpu::BufferBinding { buffer: parameters, offset: 0, size: NonZeroU64::new(PARAMETER_BYTES as u64) };
+        let entries = [
+            wgpu::BindGroupEntry { binding: 0, resource: wgpu::BindingResource::Buffer(window) },
+            wgpu::BindGroupEntry { binding: 1, resource: status.as_entire_binding() },
+        ];
+        let [reads_status, changes_status] = [0, 1].map(|k| {
+            let layout = &self.headers[k];
+            device.create_bind_group(&wgpu::BindGroupDescriptor { label: Some("header"), layout, entries: &entries })
+        });
+        HeaderGroups { reads_status, changes_status }
+    }
+
+    /// Returns the shader with this text, if it is cached.
+    pub(crate) fn get(&mut self, text: &str) -> Option<Arc<CompiledShader>> {
+        self.shaders.get(text).cloned()
+    }
+
+    /// Adds a shader to the cache.
+    pub(crate) fn insert(&mut self, text: String, shader: Arc<CompiledShader>) {
+        self.shaders.insert(text, shader);
+    }
+
+    /// Returns the layout of group 0.
+    pub(crate) fn header_layout(&self, is_check: bool) -> wgpu::BindGroupLayout {
+        self.headers[usize::from(is_check)].clone()
+    }
+}
+
+impl CompiledShader {
+    /// Compiles a shader. The graphics API reports errors to the error scopes of the caller.
+    pub(crate) fn new(
+        device: &wgpu::Device,
+        op: &'static str,
+        text: &str,
+        uses: &[BindingUse],
+        header: (&wgpu::BindGroupLayout, bool),
+    ) -> CompiledShader {
+        let entries: Vec<wgpu::BindGroupLayoutEntry> =
+            uses.iter().enumerate().map(|(k, usage)| storage_entry(k, usage.is_read_only(), false)).collect();
+        let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
+            label: Some(op),
+            source: wgpu::ShaderSource::Wgsl(text.into()),
+        });
+        let operands =
+            device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: Some(op), entries: &entries });
+        let layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+            label: Some(op),
+            bind_group_layouts: &[Some(header.0), Some(&operands)],
+            immediate_size: 0,
+        });
+        let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+            label: Some(op),
+            layout: Some(&layout),
+            module: &module,
+            entry_point: Some("main"),
+            compilation_options: Default::default(),
+            cache: None,
+        });
+        CompiledShader { pipeline, operands, is_check: header.1 }
+    }
+}

@@ -1,0 +1,237 @@
+//! The dispatches of a kernel: described once, bound to buffers for every run.
+//!
+//! A description depends on the kernel, on the layouts and dtypes of its operands, and on the operands that share a
+//! buffer. It contains neither buffers nor the values of run-time parameters. Descriptions are cached, so a repeated
+//! kernel generates no text of shaders.
+
+use crate::cache::GenerationalCache;
+use crate::compile::CompiledShader;
+use crate::device::{Gpu, PARAMETER_BYTES};
+use crate::operand::{DeviceArray, DeviceOperands};
+use crate::shader::ShaderBuilder;
+use crate::shader::parameters::Parameters;
+use crate::shader::program::program_digest;
+use pellucid_ir::kernel::Kernel;
+use pellucid_ir::{DType, Error, Layout, Result, Scalar};
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+/// The number of descriptions in a generation of the cache.
+const DESCRIPTIONS: usize = 1024;
+
+/// A buffer of a described dispatch.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum BufferRef {
+    /// The buffer of an operand: the inputs are numbered first, then the outputs. Operands that share a buffer have
+    /// the number of the first of them.
+    Operand(usize),
+    /// A scratch buffer of the kernel, by its number.
+    Scratch(usize),
+}
+
+/// One dispatch of a kernel.
+pub(crate) struct DispatchDescription {
+    /// The shader.
+    pub(crate) shader: Arc<CompiledShader>,
+    /// The parameters of the shader.
+    pub(crate) parameters: Parameters,
+    /// The buffers of the shader's bindings.
+    pub(crate) buffers: Vec<BufferRef>,
+    /// The number of workgroups along both axes.
+    pub(crate) groups: [u32; 2],
+}
+
+/// The dispatches of a kernel in order.
+#[derive(Default)]
+pub(crate) struct KernelDescription {
+    /// The dispatches.
+    pub(crate) dispatches: Vec<DispatchDescription>,
+    /// The sizes of the scratch buffers in bytes.
+    pub(crate) scratch: Vec<usize>,
+    /// The number of checks that may set the status word.
+    pub(crate) checks: u32,
+}
+
+/// The dispatches of a kernel while a family adds them.
+pub(crate) struct DispatchList<'a> {
+    gpu: &'a Gpu,
+    description: KernelDescription,
+}
+
+impl<'a> DispatchList<'a> {
+    /// Creates an empty list.
+    pub(crate) fn new(gpu: &'a Gpu) -> DispatchList<'a> {
+        DispatchList { gpu, description: KernelDescription::default() }
+    }
+
+    /// Adds a scratch buffer of at least `bytes` bytes. Its contents are undefined before the first dispatch writes it.
+    pub(crate) fn scratch(&mut self, bytes: usize) -> BufferRef {
+        self.description.scratch.push(bytes);
+        BufferRef::Scratch(self.description.scratch.len() - 1)
+    }
+
+    /// Adds one dispatch of `groups` workgroups. The words 0 and 1 of the parameters are the number of work items and
+    /// 0; the buffers are those of the shader's bindings.
+    ///
+    /// # Errors
+    /// If the shader does not compile, or the dispatch exceeds a limit of the adapter.
+    pub(crate) fn dispatch(
+        &mut self,
+        op: &'static str,
+        shader: ShaderBuilder,
+        parameters: impl Into<Parameters>,
+        buffers: &[BufferRef],
+        groups: usize,
+    ) -> Result<()> {
+        let parameters = parameters.into();
+        let axis = self.gpu.max_groups();
+        let [x, y] = [groups.min(axis), groups.div_ceil(axis)];
+        let bytes = parameters.len() * 4;
+        if y > axis || bytes > PARAMETER_BYTES {
+            let reason =
+                format!("{groups} workgroups with {bytes} bytes of parameters exceed the limits of the adapter");
+            return Err(Error::invalid(op, reason));
+        }
+        let shader = self.gpu.compile(op, shader)?;
+        let (buffers, groups) = (buffers.to_vec(), [x as u32, y as u32]);
+        self.description.dispatches.push(DispatchDescription { shader, parameters, buffers, groups });
+        Ok(())
+    }
+
+    /// Counts a check, whose dispatches may set the status word, and returns the number of its operation.
+    pub(crate) fn count_check(&mut self, op: &'static str) -> u32 {
+        self.description.checks += 1;
+        self.gpu.operation_number(op)
+    }
+
+    /// Returns the description.
+    pub(crate) fn finish(self) -> KernelDescription {
+        self.description
+    }
+}
+
+/// Returns the run-time parameters of the programs of a kernel.
+fn kernel_scalars(kernel: &Kernel) -> [&[Scalar]; 2] {
+    match kernel {
+        Kernel::Map(map) => [&map.params, &[]],
+        Kernel::Row(row) => [&row.params, &[]],
+        Kernel::MatMul(matmul) => [&matmul.params, &[]],
+        Kernel::Reduce(reduce) => [&reduce.params, &reduce.finish_params],
+        _ => [&[], &[]],
+    }
+}
+
+/// Returns the run-time parameter of a kernel with this index, or 0 if the kernel has fewer.
+pub(crate) fn kernel_scalar(kernel: &Kernel, index: usize) -> Scalar {
+    let [first, second] = kernel_scalars(kernel);
+    first.get(index).or_else(|| second.get(index - first.len())).copied().unwrap_or_default()
+}
+
+/// Returns an error if a kernel has fewer run-time parameters than its programs read.
+pub(crate) fn check_scalars(kernel: &Kernel, description: &KernelDescription) -> Result<()> {
+    let required = description.dispatches.iter().map(|d| d.parameters.required_scalars()).max().unwrap_or(0);
+    let passed: usize = kernel_scalars(kernel).iter().map(|list| list.len()).sum();
+    if required <= passed {
+        return Ok(());
+    }
+    let reason = format!("the programs of the kernel read {required} run-time parameters, got {passed}");
+    Err(Error::invalid(kernel.name(), reason))
+}
+
+/// Hashes a kernel without the values of its run-time parameters.
+fn hash_kernel(kernel: &Kernel, state: &mut impl Hasher) {
+    std::mem::discriminant(kernel).hash(state);
+    match kernel {
+        Kernel::Map(map) => program_digest(&map.program).hash(state),
+        Kernel::Row(row) => (row.axes, program_digest(&row.program)).hash(state),
+        Kernel::MatMul(matmul) => matmul.epilogue.as_deref().map(program_digest).hash(state),
+        Kernel::Reduce(reduce) => {
+            let finish = reduce.finish.as_deref().map(program_digest);
+            (reduce.op, reduce.axes, program_digest(&reduce.program), finish, reduce.output).hash(state);
+        }
+        other => other.hash(state),
+    }
+}
+
+/// Returns whether two kernels are equal except for the values of their run-time parameters.
+fn is_same_code(a: &Kernel, b: &Kernel) -> bool {
+    let same_parameters = || kernel_scalars(a).map(<[Scalar]>::len) == kernel_scalars(b).map(<[Scalar]>::len);
+    match (a, b) {
+        (Kernel::Map(a), Kernel::Map(b)) => same_parameters() && a.program == b.program,
+        (Kernel::Row(a), Kernel::Row(b)) => same_parameters() && a.axes == b.axes && a.program == b.program,
+        (Kernel::MatMul(a), Kernel::MatMul(b)) => same_parameters() && a.epilogue == b.epilogue,
+        (Kernel::Reduce(a), Kernel::Reduce(b)) => {
+            same_parameters()
+                && (a.op, a.axes, a.output) == (b.op, b.axes, b.output)
+                && a.program == b.program
+                && a.finish == b.finish
+        }
+        _ => a == b,
+    }
+}
+
+/// A described kernel with the operands for which it was described.
+struct CachedDescription {
+    kernel: Kernel,
+    inputs: usize,
+    operands: Vec<(BufferRef, Layout, DType)>,
+    description: Arc<KernelDescription>,
+}
+
+impl CachedDescription {
+    fn matches(&self, kernel: &Kernel, operands: &DeviceOperands<'_>) -> bool {
+        let same = |((buffer, layout, dtype), array): (&(BufferRef, Layout, DType), &DeviceArray<'_>)| {
+            *buffer == array.buffer && *dtype == array.dtype && layout == array.layout
+        };
+        self.inputs == operands.inputs.len()
+            && self.operands.len() == operands.inputs.len() + operands.outputs.len()
+            && self.operands.iter().zip(operands.all()).all(same)
+            && is_same_code(&self.kernel, kernel)
+    }
+}
+
+/// The descriptions of the kernels that ran last, by the digest of kernel and operands.
+pub(crate) struct DescriptionCache(GenerationalCache<u64, CachedDescription>);
+
+impl DescriptionCache {
+    /// Creates an empty cache.
+    pub(crate) fn new() -> DescriptionCache {
+        DescriptionCache(GenerationalCache::new(DESCRIPTIONS))
+    }
+
+    /// Returns the digest of a kernel and its operands.
+    pub(crate) fn digest(kernel: &Kernel, operands: &DeviceOperands<'_>) -> u64 {
+        let mut state = DefaultHasher::new();
+        hash_kernel(kernel, &mut state);
+        operands.inputs.len().hash(&mut state);
+        for array in operands.all() {
+            (array.buffer, array.layout, array.dtype).hash(&mut state);
+        }
+        state.finish()
+    }
+
+    /// Returns the description of a kernel, if it is cached.
+    pub(crate) fn get(
+        &mut self,
+        digest: u64,
+        kernel: &Kernel,
+        operands: &DeviceOperands<'_>,
+    ) -> Option<Arc<KernelDescription>> {
+        let entry = self.0.get(&digest).filter(|entry| entry.matches(kernel, operands))?;
+        Some(entry.description.clone())
+    }
+
+    /// Adds a description. It replaces an entry with the same digest.
+    pub(crate) fn insert(
+        &mut self,
+        digest: u64,
+        kernel: &Kernel,
+        operands: &DeviceOperands<'_>,
+        description: Arc<KernelDescription>,
+    ) {
+        let arrays = operands.all().map(|array| (array.buffer, array.layout.clone(), array.dtype)).collect();
+        let (kernel, inputs) = (kernel.clone(), operands.inputs.len());
+        self.0.insert(digest, CachedDescription { kernel, inputs, operands: arrays, description });
+    }
+}

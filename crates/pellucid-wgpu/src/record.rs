@@ -1,0 +1,118 @@
+//! Recorded dispatches. They are submitted together, in the order of the calls.
+
+use crate::buffer::DeviceMemory;
+use crate::compile::{CompiledShader, HeaderGroups};
+use crate::describe::{BufferRef, KernelDescription, kernel_scalar};
+use crate::device::{Gpu, PARAMETER_BYTES, lock};
+use pellucid_ir::Result;
+use pellucid_ir::kernel::Kernel;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The number of dispatches that are submitted together.
+const MAX_RECORDED: usize = 64;
+
+/// Dispatches that have not been submitted yet.
+pub(crate) struct Recorded {
+    parameters: wgpu::Buffer,
+    headers: HeaderGroups,
+    /// The contents of the parameter buffer.
+    bytes: Vec<u8>,
+    /// The buffers of all dispatches.
+    buffers: Vec<wgpu::Buffer>,
+    dispatches: Vec<RecordedDispatch>,
+}
+
+struct RecordedDispatch {
+    shader: Arc<CompiledShader>,
+    /// The offset of the parameters.
+    offset: u32,
+    /// The range of the buffers in the list of all buffers.
+    buffers: Range<usize>,
+    groups: [u32; 2],
+}
+
+impl Recorded {
+    /// Creates an empty list. The parameter buffer has twice [`PARAMETER_BYTES`] bytes, so that the window of that size
+    /// that a dispatch binds is within the buffer.
+    pub(crate) fn new(parameters: wgpu::Buffer, headers: HeaderGroups) -> Recorded {
+        Recorded { parameters, headers, bytes: Vec::new(), buffers: Vec::new(), dispatches: Vec::new() }
+    }
+}
+
+impl Gpu {
+    /// Records the dispatches of a kernel. `memory` is the memory of its operands.
+    ///
+    /// # Errors
+    /// If an allocation of scratch memory or a submission fails.
+    pub(crate) fn record(
+        self: &Arc<Gpu>,
+        kernel: &Kernel,
+        description: &KernelDescription,
+        memory: &[&wgpu::Buffer],
+    ) -> Result<()> {
+        // Scratch memory returns to the pool at the end of this function. Later users of it run later.
+        let scratch: Vec<DeviceMemory> =
+            description.scratch.iter().map(|&bytes| DeviceMemory::allocate(self, bytes)).collect::<Result<_>>()?;
+        let mut recorded = lock(&self.recorded);
+        for dispatch in &description.dispatches {
+            let size = 4 * dispatch.parameters.len();
+            let mut offset = recorded.bytes.len().next_multiple_of(self.parameter_alignment());
+            if recorded.dispatches.len() >= MAX_RECORDED || offset + size > PARAMETER_BYTES {
+                self.submit(&mut recorded)?;
+                offset = 0;
+            }
+            recorded.bytes.resize(offset, 0);
+            dispatch.parameters.append_bytes(&mut recorded.bytes, |index| kernel_scalar(kernel, index));
+            let first = recorded.buffers.len();
+            recorded.buffers.extend(dispatch.buffers.iter().map(|buffer| match *buffer {
+                BufferRef::Operand(k) => memory[k].clone(),
+                BufferRef::Scratch(k) => scratch[k].raw().clone(),
+            }));
+            let buffers = first..recorded.buffers.len();
+            let (shader, groups) = (dispatch.shader.clone(), dispatch.groups);
+            recorded.dispatches.push(RecordedDispatch { shader, offset: offset as u32, buffers, groups });
+        }
+        Ok(())
+    }
+
+    /// Submits the recorded dispatches, without waiting for them.
+    pub(crate) fn flush(&self) -> Result<()> {
+        self.submit(&mut lock(&self.recorded))
+    }
+
+    fn submit(&self, recorded: &mut Recorded) -> Result<()> {
+        if recorded.dispatches.is_empty() {
+            return self.check_failure();
+        }
+        let submitted = self.scoped("submit", || {
+            self.queue().write_buffer(&recorded.parameters, 0, &recorded.bytes);
+            let mut encoder = self.device().create_command_encoder(&Default::default());
+            let mut pass = encoder.begin_compute_pass(&Default::default());
+            for RecordedDispatch { shader, offset, buffers, groups } in &recorded.dispatches {
+                let operands = self.operand_group(shader, &recorded.buffers[buffers.clone()]);
+                pass.set_pipeline(&shader.pipeline);
+                pass.set_bind_group(0, recorded.headers.group(shader), &[*offset]);
+                pass.set_bind_group(1, &operands, &[]);
+                pass.dispatch_workgroups(groups[0], groups[1], 1);
+            }
+            drop(pass);
+            self.queue().submit([encoder.finish()]);
+        });
+        recorded.bytes.clear();
+        recorded.buffers.clear();
+        recorded.dispatches.clear();
+        submitted
+    }
+
+    /// Creates group 1 of a dispatch.
+    fn operand_group(&self, shader: &CompiledShader, buffers: &[wgpu::Buffer]) -> wgpu::BindGroup {
+        let entries: Vec<wgpu::BindGroupEntry<'_>> = buffers
+            .iter()
+            .zip(0..)
+            .map(|(buffer, binding)| wgpu::BindGroupEntry { binding, resource: buffer.as_entire_binding() })
+            .collect();
+        let layout = &shader.operands;
+        self.device().create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout, entries: &entries })
+    }
+}

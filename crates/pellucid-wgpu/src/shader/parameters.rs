@@ -1,0 +1,124 @@
+//! [`Parameters`]: the words that a dispatch reads besides its buffers.
+
+use pellucid_ir::formula::{Program, UniformSource};
+use pellucid_ir::{Compute, Element, Scalar};
+use std::ops::{Deref, DerefMut};
+
+/// The parameters of a dispatch, a list of words. Word 0 is the number of work items, word 1 is 0.
+///
+/// The values of run-time parameters of programs are inserted when the dispatch is recorded, so a new value needs no
+/// new description.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Parameters {
+    words: Vec<u32>,
+    scalars: Vec<ScalarSlot>,
+}
+
+/// The position of a run-time parameter of a kernel in the words.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct ScalarSlot {
+    at: usize,
+    compute: Compute,
+    /// The index of the run-time parameter.
+    index: usize,
+}
+
+impl<T: Into<Vec<u32>>> From<T> for Parameters {
+    fn from(words: T) -> Parameters {
+        Parameters { words: words.into(), scalars: Vec::new() }
+    }
+}
+
+impl Deref for Parameters {
+    type Target = Vec<u32>;
+    fn deref(&self) -> &Vec<u32> {
+        &self.words
+    }
+}
+
+impl DerefMut for Parameters {
+    fn deref_mut(&mut self) -> &mut Vec<u32> {
+        &mut self.words
+    }
+}
+
+/// Returns the words of a value that is rounded to a compute type. The second word is unused if the type has 32 bits.
+fn scalar_words(compute: Compute, scalar: Scalar) -> [u32; 2] {
+    let wide = |bits: u64| [bits as u32, (bits >> 32) as u32];
+    match compute {
+        Compute::Mask => [u32::from(bool::from_scalar(scalar)), 0],
+        Compute::I32 => [i32::from_scalar(scalar) as u32, 0],
+        Compute::I64 => wide(i64::from_scalar(scalar) as u64),
+        Compute::F32 => [f32::from_scalar(scalar).to_bits(), 0],
+        Compute::F64 => wide(f64::from_scalar(scalar).to_bits()),
+    }
+}
+
+/// Returns the number of parameter words of a value.
+pub(crate) fn words(compute: Compute) -> usize {
+    compute.size().div_ceil(4)
+}
+
+impl Parameters {
+    /// Appends the words of every uniform of a program, rounded to its compute type. The run-time parameters of the
+    /// program are those of the kernel from index `first` on.
+    pub(crate) fn push_uniforms(&mut self, program: &Program, first: usize, row_length: usize) {
+        for uniform in &program.uniforms {
+            let compute = uniform.compute;
+            let scalar = match uniform.source {
+                UniformSource::Param(p) => {
+                    self.scalars.push(ScalarSlot { at: self.words.len(), compute, index: first + p as usize });
+                    Scalar::Int(0)
+                }
+                UniformSource::Literal(value) => value,
+                UniformSource::RowLength => Scalar::from(row_length),
+            };
+            self.words.extend_from_slice(&scalar_words(compute, scalar)[..words(compute)]);
+        }
+    }
+
+    /// Returns the number of run-time parameters that a kernel must have.
+    pub(crate) fn required_scalars(&self) -> usize {
+        self.scalars.iter().map(|slot| slot.index + 1).max().unwrap_or(0)
+    }
+
+    /// Appends the bytes of all words to `to`. `scalar` returns a run-time parameter of the kernel.
+    pub(crate) fn append_bytes(&self, to: &mut Vec<u8>, scalar: impl Fn(usize) -> Scalar) {
+        let start = to.len();
+        to.extend(self.words.iter().flat_map(|word| word.to_ne_bytes()));
+        for slot in &self.scalars {
+            let values = scalar_words(slot.compute, scalar(slot.index));
+            for (k, word) in values[..words(slot.compute)].iter().enumerate() {
+                let at = start + 4 * (slot.at + k);
+                to[at..at + 4].copy_from_slice(&word.to_ne_bytes());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pellucid_ir::formula::Uniform;
+
+    #[test]
+    fn run_time_parameters_are_inserted_with_their_types() {
+        let uniform = |source, compute| Uniform { source, compute };
+        let uniforms = vec![
+            uniform(UniformSource::Param(1), Compute::I64),
+            uniform(UniformSource::Literal(Scalar::Int(7)), Compute::I32),
+            uniform(UniformSource::RowLength, Compute::I32),
+            uniform(UniformSource::Param(0), Compute::F32),
+        ];
+        let program = Program::new("test", vec![], uniforms, vec![], Default::default(), vec![]);
+        let mut parameters = Parameters::from([9, 0]);
+        parameters.push_uniforms(&program, 2, 5);
+        assert_eq!(parameters.required_scalars(), 4);
+        let scalars = [Scalar::Int(0), Scalar::Int(0), Scalar::Float(1.5), Scalar::Int(-2)];
+        let mut bytes = vec![1; 3];
+        parameters.append_bytes(&mut bytes, |k| scalars[k]);
+        let expected = [9, 0, -2i32 as u32, u32::MAX, 7, 5, 1.5f32.to_bits()];
+        let got: Vec<u32> = bytes[3..].chunks(4).map(|b| u32::from_ne_bytes(b.try_into().unwrap())).collect();
+        assert_eq!(got, expected);
+    }
+}
