@@ -1,6 +1,6 @@
 //! The gamma family in `f64`; the `f32` methods round the results. The code is scalar: one call per lane.
 
-use super::double::{cos_fast, exp, ln, pow, sin_fast};
+use super::double::{cos_reduced, exp, ln, pow, sin_reduced};
 use std::f64::consts::PI;
 
 /// Evaluates c₀ + x·(c₁ + x·(c₂ + …)) by Horner's rule without fused steps.
@@ -26,38 +26,36 @@ pub fn lgamma(x: f64) -> f64 {
     if !(a < f64::INFINITY) {
         return a;
     }
-    // Γ(x) = 1/x to the last bit.
-    if a < 8.5e-22 {
-        return -ln(a);
-    }
     let y = lgamma_positive(a);
-    if x > 0.0 {
+    // Γ(x) = 1/x to the last bit for tiny x, of both signs.
+    if x > 0.0 || a < 8.5e-22 {
         return y;
     }
-    let fraction = (a - a.round_ties_even()).abs();
-    let sine = if fraction > 0.25 { cos_fast(PI * (0.5 - fraction)) } else { sin_fast(PI * fraction) };
+    let (sine, _) = sin_and_cos_pi(a);
     if sine == 0.0 { f64::INFINITY } else { ln(PI / (sine * a)) - y }
 }
 
-/// Returns ln Γ(x) for finite x ≥ 2⁻⁷⁰ (fdlibm, Sun Microsystems 1993).
+/// Returns ln Γ(x) for finite x ≥ 0 (fdlibm, Sun Microsystems 1993).
 ///
 /// Below 2 the result is a polynomial in the distance to 2, 1 or the minimum of Γ, and ln Γ(x + 1) − ln x for small x.
 /// The recurrence moves x < 8 into [2, 3]. Stirling's series is used for larger x.
 #[inline(always)]
 fn lgamma_positive(x: f64) -> f64 {
+    // The only logarithm is computed in one place, because shaders are compiled with all calls inlined.
+    let log = ln(logarithm_in_lgamma(x));
     if x < 2.0 {
         let is_small = x < 0.9;
-        let sum = if is_small { -ln(x) } else { 0.0 };
         // Γ is evaluated at 1 + t.
         let t = if is_small { x } else { x - 1.0 };
-        return sum
-            + if t > 0.7316 {
-                lgamma_near_two(1.0 - t)
-            } else if t > 0.231_64 {
-                lgamma_near_minimum(t)
-            } else {
-                lgamma_near_one(t)
-            };
+        let y = if t > 0.7316 {
+            lgamma_near_two(1.0 - t)
+        } else if t > 0.231_64 {
+            lgamma_near_minimum(t)
+        } else {
+            lgamma_near_one(t)
+        };
+        // ln Γ(1) is +0.
+        return if is_small { y - log } else { 0.0 + y };
     }
     if x < 8.0 {
         let i = x.floor();
@@ -86,14 +84,7 @@ fn lgamma_positive(x: f64) -> f64 {
                 7.326_684_307_446_256_361_89e-6,
             ],
         );
-        // Γ(y + i) = Γ(y + 2)·(y + 2)·(y + 3)···(y + i − 1).
-        let mut product = 1.0;
-        let mut k = i - 1.0;
-        while k > 1.5 {
-            product *= y + k;
-            k -= 1.0;
-        }
-        return 0.5 * y + p / q + ln(product);
+        return 0.5 * y + p / q + log;
     }
     // From 2⁵⁸ on, the series does not affect the result.
     let z = 1.0 / x;
@@ -108,7 +99,22 @@ fn lgamma_positive(x: f64) -> f64 {
             -1.630_929_340_965_752_739_89e-3,
         ],
     );
-    (x - 0.5) * (ln(x) - 1.0) + (4.189_385_332_046_727_250_52e-1 + z * series)
+    (x - 0.5) * (log - 1.0) + (4.189_385_332_046_727_250_52e-1 + z * series)
+}
+
+/// Returns the number whose logarithm ln Γ(x) contains: x, or Γ(x)/Γ(y + 2) = (y + 2)·(y + 3)···(x − 1) for x in
+/// [2, 8), where y is the fraction of x.
+#[inline(always)]
+fn logarithm_in_lgamma(x: f64) -> f64 {
+    if !(x >= 2.0 && x < 8.0) {
+        return x;
+    }
+    let (mut product, mut factor) = (1.0, x - 1.0);
+    while factor >= 2.0 {
+        product *= factor;
+        factor -= 1.0;
+    }
+    product
 }
 
 /// Returns ln Γ(2 − y).
@@ -263,15 +269,21 @@ fn digamma_positive(x: f64) -> f64 {
     (x - ROOT - ROOT_LOW) * p + sum
 }
 
-/// Returns cot πx, computed from the exact fraction of x, or from its distance to ½ if that is smaller.
+/// Returns |sin πx| and |cos πx|, computed from the exact fraction of x, or from its distance to ½ if that is smaller.
+#[inline(always)]
+fn sin_and_cos_pi(x: f64) -> (f64, f64) {
+    let fraction = (x - x.round_ties_even()).abs();
+    let is_far = fraction > 0.25;
+    let angle = PI * if is_far { 0.5 - fraction } else { fraction };
+    let (sine, cosine) = (sin_reduced(angle, 0.0), cos_reduced(angle, 0.0));
+    if is_far { (cosine, sine) } else { (sine, cosine) }
+}
+
+/// Returns cot πx.
 #[inline(always)]
 fn cot_pi(x: f64) -> f64 {
-    let fraction = x - x.round_ties_even();
-    let a = fraction.abs();
-    let is_far = a > 0.25;
-    let angle = PI * if is_far { 0.5 - a } else { a };
-    let (sine, cosine) = (sin_fast(angle), cos_fast(angle));
-    (if is_far { sine / cosine } else { cosine / sine }).copysign(fraction)
+    let (sine, cosine) = sin_and_cos_pi(x);
+    (cosine / sine).copysign(x - x.round_ties_even())
 }
 
 /// Returns the n-th polygamma function ψ⁽ⁿ⁾(x) = (−1)ⁿ⁺¹ n! ζ(n + 1, x).
@@ -305,17 +317,28 @@ pub fn zeta(s: f64, q: f64) -> f64 {
     if s <= 1.0 || s.is_nan() || q.is_nan() {
         return if s == 1.0 { f64::INFINITY } else { f64::NAN };
     }
-    if q > 0.0 {
-        return hurwitz_zeta(s, q);
-    }
-    if q == q.floor() || s != s.floor() {
+    if q <= 0.0 && (q == q.floor() || s != s.floor()) {
         return if q == q.floor() { f64::INFINITY } else { f64::NAN };
     }
     // The sum of (q + k)⁻ˢ over k ≥ 0 is the sum over all integers k, which depends on the fraction of q only, minus
     // the sum over k < 0.
     let (left, right) = (q - q.floor(), q.ceil() - q);
     let mirror = if s * 0.5 == (s * 0.5).floor() { 1.0 } else { -1.0 };
-    (hurwitz_zeta(s, left) + mirror * hurwitz_zeta(s, right)) - mirror * hurwitz_zeta(s, 1.0 - q)
+    let (mut sum, mut k) = (0.0, 0.0);
+    while k < 3.0 {
+        let (weight, from) = if q > 0.0 {
+            (1.0, q)
+        } else if k == 0.0 {
+            (1.0, left)
+        } else if k == 1.0 {
+            (mirror, right)
+        } else {
+            (-mirror, 1.0 - q)
+        };
+        sum += weight * hurwitz_zeta(s, from);
+        k += if q > 0.0 { 3.0 } else { 1.0 };
+    }
+    sum
 }
 
 /// Returns ζ(s, q) for s > 1 and q > 0: sums the first terms directly, then applies the Euler–Maclaurin formula.
@@ -335,26 +358,27 @@ fn hurwitz_zeta(s: f64, q: f64) -> f64 {
         return 0.0;
     }
     let (mut a, mut sum) = (q, 0.0);
-    while a < 10.0 + s {
-        let term = pow(a, -s);
-        sum += term;
+    loop {
+        let power = pow(a, -s);
+        if a >= 10.0 + s {
+            let mut tail = power * a / (s - 1.0) + 0.5 * power;
+            let mut factor = s * power / a;
+            let mut j: usize = 0;
+            while j < BERNOULLI.len() {
+                tail += BERNOULLI[j] * factor;
+                let k = s + 2.0 * j as f64;
+                factor *= (k + 1.0) * (k + 2.0) / (a * a);
+                j += 1;
+            }
+            return sum + tail;
+        }
+        sum += power;
         // The comparison is also true if both values are 0 or both are infinite.
-        if term <= sum * 1e-18 {
+        if power <= sum * 1e-18 {
             return sum;
         }
         a += 1.0;
     }
-    let power = pow(a, -s);
-    let mut tail = power * a / (s - 1.0) + 0.5 * power;
-    let mut factor = s * power / a;
-    let mut j: usize = 0;
-    while j < BERNOULLI.len() {
-        tail += BERNOULLI[j] * factor;
-        let k = s + 2.0 * j as f64;
-        factor *= (k + 1.0) * (k + 2.0) / (a * a);
-        j += 1;
-    }
-    sum + tail
 }
 
 /// Returns the regularised lower incomplete gamma function P(a, x) for a ≥ 0 and x ≥ 0; otherwise NaN.

@@ -287,6 +287,8 @@ pub(crate) fn binary_text(op: Binary, compute: Compute, x: &str, y: &str) -> Opt
                 Ge => format!("{prefix}_le({y}, {x})"),
                 Ne => format!("(!{prefix}_eq({x}, {y}))"),
                 And | Or | Xor | Shl | Shr => return None,
+                // They can be translated, but drivers inline all calls, and compile the long result for minutes.
+                Polygamma | Zeta | Igamma | Igammac => return None,
                 _ => {
                     let function = format!("{prefix}_{}", op.name());
                     return has_function(&function).then(|| format!("{function}({x}, {y})"));

@@ -18,6 +18,7 @@ pub use log::{ln, ln_1p};
 pub use pow::{floor_div, pow, rem};
 pub use pow::{floor_quotient, floored};
 pub use trig::{TRIG_LIMIT, cos, cos_fast, sin, sin_fast, tan, tan_fast};
+pub(in crate::math) use trig::{cos_reduced, sin_reduced};
 
 /// The source text of the functions of this module, of the gamma family and of the Bessel functions. GPU backends
 /// translate those that do not call `libm` to their shader language. No two functions have one name.

@@ -27,7 +27,7 @@ fn reduce_by_half_pi(x: f64) -> (i64, f64, f64) {
 
 /// Returns sin(r + low) for |r| ≤ π/4.
 #[inline(always)]
-fn sin_reduced(r: f64, low: f64) -> f64 {
+pub(in crate::math) fn sin_reduced(r: f64, low: f64) -> f64 {
     let z = r * r;
     let p = polynomial(
         z,
@@ -46,7 +46,7 @@ fn sin_reduced(r: f64, low: f64) -> f64 {
 
 /// Returns cos(r + low) for |r| ≤ π/4.
 #[inline(always)]
-fn cos_reduced(r: f64, low: f64) -> f64 {
+pub(in crate::math) fn cos_reduced(r: f64, low: f64) -> f64 {
     let z = r * r;
     let p = polynomial(
         z,
