@@ -172,6 +172,15 @@ pub enum Error {
         /// The operation that needs the value.
         op: &'static str,
     },
+    /// The kernel that computes the tensor did not run, because an earlier kernel of the device refused its values. The
+    /// call that found the refusal has returned its error.
+    #[error(
+        "{op}: the tensor has no values: the kernel that computes it was skipped after an earlier error; compute it again"
+    )]
+    NotComputed {
+        /// The operation that needs the value.
+        op: &'static str,
+    },
     /// A captured step changes a property of its state, such as the shape or the identity of a tensor. A second launch
     /// is therefore impossible.
     #[error("capture: the step does not leave {slot} as it found it ({change}); {help}")]
@@ -397,6 +406,7 @@ impl Error {
             | Error::NotAScalar { op, .. }
             | Error::ReadInCapture { op, .. }
             | Error::Poisoned { op }
+            | Error::NotComputed { op }
             | Error::DeviceMismatch { op, .. }
             | Error::OutOfMemory { op, .. } => Some(op),
             // An anomaly must keep the name of the kernel; the other errors do not belong to an operation.

@@ -1,13 +1,16 @@
 //! [`Wgpu`], the backend of one device.
 
 use crate::buffer::WgpuBuffer;
+use crate::counters::WgpuCounters;
 use crate::describe::check_scalars;
 use crate::device::Gpu;
 use crate::operand::BoundOperands;
+use crate::prepared::PreparedPlan;
 use crate::{families, operand, transfer};
 use pellucid_ir::Result;
-use pellucid_ir::backend::{Backend, MemoryStats, Storage, Support, View};
+use pellucid_ir::backend::{Backend, CompiledPlan, MemoryStats, Storage, Support, View};
 use pellucid_ir::kernel::Kernel;
+use pellucid_ir::plan::{Launch, Plan};
 use std::sync::Arc;
 
 /// A device of [`WgpuDriver`](crate::WgpuDriver).
@@ -30,6 +33,11 @@ impl Wgpu {
     pub fn has_fused_multiply_add(&self) -> bool {
         self.gpu.has_fused_multiply_add()
     }
+
+    /// Returns the counts of work since the device was opened.
+    pub fn counters(&self) -> WgpuCounters {
+        self.gpu.counters().snapshot()
+    }
 }
 
 impl Backend for Wgpu {
@@ -49,8 +57,19 @@ impl Backend for Wgpu {
         let bound = BoundOperands::new(&self.gpu, kernel, inputs, outputs)?;
         let description = self.gpu.describe(kernel, &bound.operands)?;
         check_scalars(kernel, &description)?;
-        self.gpu.record(kernel, &description, &bound.memory(kernel)?)?;
-        if description.checks > 0 { self.gpu.check_status() } else { Ok(()) }
+        self.gpu.run(kernel, &description, &bound)
+    }
+
+    /// Compiles a plan whose kernels are all [`Support::Native`].
+    ///
+    /// A launch does not wait for the checks of indices in its kernels, except for the first launch. If a check fails,
+    /// all later kernels of the device are skipped until a call that waits returns [`pellucid_ir::Error::IndexOutOfBounds`].
+    fn prepare(&self, plan: &Plan) -> Result<Option<Box<dyn CompiledPlan>>> {
+        let is_native = |launch: &Launch| self.support(&launch.kernel) == Support::Native;
+        match plan.launches.iter().all(is_native) {
+            true => Ok(Some(Box::new(PreparedPlan::new(&self.gpu, plan)?))),
+            false => Ok(None),
+        }
     }
 
     fn upload(&self, bytes: &[u8], to: &Storage) -> Result<()> {

@@ -4,13 +4,15 @@
 //! submission. Group 1 contains the buffers of the operands.
 
 use crate::cache::GenerationalCache;
-use crate::device::PARAMETER_BYTES;
 use crate::shader::BindingUse;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
 /// The number of shaders in a generation of the cache.
 const SHADERS: usize = 1024;
+
+/// The number of layouts in a generation of the cache.
+const LAYOUTS: usize = 256;
 
 /// A pipeline and the layout of its operands.
 pub(crate) struct CompiledShader {
@@ -39,6 +41,8 @@ impl HeaderGroups {
 pub(crate) struct ShaderCompiler {
     /// The layouts of group 0 of shaders that read the status buffer, and of shaders that change it.
     headers: [wgpu::BindGroupLayout; 2],
+    /// The layouts of group 1, by whether each buffer is only read.
+    operands: GenerationalCache<Vec<bool>, wgpu::BindGroupLayout>,
     shaders: GenerationalCache<String, Arc<CompiledShader>>,
 }
 
@@ -63,18 +67,18 @@ impl ShaderCompiler {
             device
                 .create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: Some("header"), entries: &entries })
         });
-        ShaderCompiler { headers, shaders: GenerationalCache::new(SHADERS) }
+        let (operands, shaders) = (GenerationalCache::new(LAYOUTS), GenerationalCache::new(SHADERS));
+        ShaderCompiler { headers, operands, shaders }
     }
 
-    /// Creates group 0 for the parameters in a buffer, which must have [`PARAMETER_BYTES`] bytes after every offset.
+    /// Creates group 0 for the parameters in a buffer, which must have `window` bytes after every offset.
     pub(crate) fn header_groups(
         &self,
         device: &wgpu::Device,
-        parameters: &wgpu::Buffer,
+        (parameters, window): (&wgpu::Buffer, usize),
         status: &wgpu::Buffer,
     ) -> HeaderGroups {
-        let window =
-            wgpu::BufferBinding { buffer: parameters, offset: 0, size: NonZeroU64::new(PARAMETER_BYTES as u64) };
+        let window = wgpu::BufferBinding { buffer: parameters, offset: 0, size: NonZeroU64::new(window as u64) };
         let entries = [
             wgpu::BindGroupEntry { binding: 0, resource: wgpu::BindingResource::Buffer(window) },
             wgpu::BindGroupEntry { binding: 1, resource: status.as_entire_binding() },
@@ -96,9 +100,24 @@ impl ShaderCompiler {
         self.shaders.insert(text, shader);
     }
 
-    /// Returns the layout of group 0.
-    pub(crate) fn header_layout(&self, is_check: bool) -> wgpu::BindGroupLayout {
-        self.headers[usize::from(is_check)].clone()
+    /// Returns the layouts of group 0 and group 1 of a shader. Shaders with the same uses of buffers share a layout.
+    pub(crate) fn layouts(
+        &mut self,
+        device: &wgpu::Device,
+        uses: &[BindingUse],
+        is_check: bool,
+    ) -> [wgpu::BindGroupLayout; 2] {
+        let read_only: Vec<bool> = uses.iter().map(|usage| usage.is_read_only()).collect();
+        let header = self.headers[usize::from(is_check)].clone();
+        if let Some(operands) = self.operands.get(&read_only) {
+            return [header, operands.clone()];
+        }
+        let entries: Vec<wgpu::BindGroupLayoutEntry> =
+            read_only.iter().enumerate().map(|(k, &read_only)| storage_entry(k, read_only, false)).collect();
+        let descriptor = wgpu::BindGroupLayoutDescriptor { label: Some("operands"), entries: &entries };
+        let operands = device.create_bind_group_layout(&descriptor);
+        self.operands.insert(read_only, operands.clone());
+        [header, operands]
     }
 }
 
@@ -108,20 +127,16 @@ impl CompiledShader {
         device: &wgpu::Device,
         op: &'static str,
         text: &str,
-        uses: &[BindingUse],
-        header: (&wgpu::BindGroupLayout, bool),
+        [header, operands]: [wgpu::BindGroupLayout; 2],
+        is_check: bool,
     ) -> CompiledShader {
-        let entries: Vec<wgpu::BindGroupLayoutEntry> =
-            uses.iter().enumerate().map(|(k, usage)| storage_entry(k, usage.is_read_only(), false)).collect();
         let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
             label: Some(op),
             source: wgpu::ShaderSource::Wgsl(text.into()),
         });
-        let operands =
-            device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: Some(op), entries: &entries });
         let layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
             label: Some(op),
-            bind_group_layouts: &[Some(header.0), Some(&operands)],
+            bind_group_layouts: &[Some(&header), Some(&operands)],
             immediate_size: 0,
         });
         let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
@@ -132,6 +147,6 @@ impl CompiledShader {
             compilation_options: Default::default(),
             cache: None,
         });
-        CompiledShader { pipeline, operands, is_check: header.1 }
+        CompiledShader { pipeline, operands, is_check }
     }
 }

@@ -3,14 +3,16 @@
 //! Dispatches are [recorded](crate::record) and submitted together. Every transfer and every wait submits the recorded
 //! dispatches first, so all work runs in the order of the calls.
 
-use crate::compile::{CompiledShader, ShaderCompiler};
+use crate::buffer::DeviceMemory;
+use crate::compile::{CompiledShader, HeaderGroups, ShaderCompiler};
+use crate::counters::AtomicCounters;
 use crate::describe::{BufferRef, DescriptionCache, DispatchList, KernelDescription};
 use crate::families;
 use crate::operand::DeviceOperands;
 use crate::pool::BufferPool;
 use crate::record::Recorded;
 use crate::shader::{BindingUse, ShaderBuilder};
-use crate::status::{CheckedOperations, NO_FAILURE, STATUS_BYTES};
+use crate::status::{CheckedOperations, NO_FAILURE, STATUS_BYTES, STATUS_WORDS};
 use pellucid_ir::backend::MemoryStats;
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{Error, Result};
@@ -36,6 +38,7 @@ pub(crate) struct Gpu {
     /// The [status buffer](crate::status).
     status: wgpu::Buffer,
     operations: Mutex<CheckedOperations>,
+    counters: AtomicCounters,
     /// The first error that no error scope caught, for example the loss of the device.
     failure: Arc<Mutex<Option<String>>>,
 }
@@ -55,6 +58,19 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
 /// Locks a mutex. The data of this module is valid after every statement, so a panic of another thread does no harm.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Creates a buffer and counts it. The graphics API reports errors to the error scopes of the caller.
+fn create_buffer(
+    device: &wgpu::Device,
+    counters: &AtomicCounters,
+    label: &'static str,
+    bytes: usize,
+    usage: wgpu::BufferUsages,
+) -> wgpu::Buffer {
+    counters.buffers.add(1);
+    let (label, size) = (Some(label), bytes as u64);
+    device.create_buffer(&wgpu::BufferDescriptor { label, size, usage, mapped_at_creation: false })
 }
 
 impl Gpu {
@@ -81,16 +97,14 @@ impl Gpu {
         });
         let limits = device.limits();
         let largest = limits.max_buffer_size.min(limits.max_storage_buffer_binding_size);
-        let create_buffer = |label, bytes: usize, usage| {
-            let usage = usage | wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
-            let size = bytes as u64;
-            device.create_buffer(&wgpu::BufferDescriptor { label: Some(label), size, usage, mapped_at_creation: false })
-        };
-        let status = create_buffer("status", STATUS_BYTES, wgpu::BufferUsages::COPY_SRC);
+        let counters = AtomicCounters::default();
+        let storage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
+        let status = create_buffer(&device, &counters, "status", STATUS_BYTES, storage | wgpu::BufferUsages::COPY_SRC);
         queue.write_buffer(&status, 0, &NO_FAILURE.map(u32::to_ne_bytes).concat());
-        let parameters = create_buffer("parameters", 2 * PARAMETER_BYTES, wgpu::BufferUsages::empty());
+        let parameters = create_buffer(&device, &counters, "parameters", 2 * PARAMETER_BYTES, storage);
         let compiler = ShaderCompiler::new(&device);
-        let headers = compiler.header_groups(&device, &parameters, &status);
+        counters.bind_groups.add(2);
+        let headers = compiler.header_groups(&device, (&parameters, PARAMETER_BYTES), &status);
         let gpu = Arc::new(Gpu {
             name: name.clone(),
             device,
@@ -104,6 +118,7 @@ impl Gpu {
             recorded: Mutex::new(Recorded::new(parameters, headers)),
             status,
             operations: Mutex::default(),
+            counters,
             failure,
         });
         let fused = gpu.probe_fused_multiply_add().map_err(|error| unavailable(error.to_string()))?;
@@ -146,6 +161,26 @@ impl Gpu {
         self.limits.min_storage_buffer_offset_alignment.max(4) as usize
     }
 
+    /// Returns the status buffer.
+    pub(crate) fn status(&self) -> &wgpu::Buffer {
+        &self.status
+    }
+
+    /// Returns the counters.
+    pub(crate) fn counters(&self) -> &AtomicCounters {
+        &self.counters
+    }
+
+    /// Creates a buffer and counts it. The graphics API reports errors to the error scopes of the caller.
+    pub(crate) fn create_buffer(&self, label: &'static str, bytes: usize, usage: wgpu::BufferUsages) -> wgpu::Buffer {
+        create_buffer(&self.device, &self.counters, label, bytes, usage)
+    }
+
+    /// Returns the error that the contents of the status buffer describe, if a check failed.
+    pub(crate) fn check_error(&self, status: &[u32; STATUS_WORDS]) -> Option<Error> {
+        lock(&self.operations).error(status)
+    }
+
     /// Returns the number of an operation whose checks can fail.
     pub(crate) fn operation_number(&self, op: &'static str) -> u32 {
         lock(&self.operations).number(op)
@@ -184,12 +219,8 @@ impl Gpu {
             return Ok((class, buffer));
         }
         let created = self.scoped("allocate", || {
-            self.device.create_buffer(&wgpu::BufferDescriptor {
-                label: None,
-                size: class as u64,
-                usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST,
-                mapped_at_creation: false,
-            })
+            let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
+            self.create_buffer("memory", class, usage)
         });
         match created {
             Ok(buffer) => Ok((class, buffer)),
@@ -227,17 +258,28 @@ impl Gpu {
     pub(crate) fn compile(&self, op: &'static str, shader: ShaderBuilder) -> Result<Arc<CompiledShader>> {
         let (uses, is_check) = (shader.binding_uses(), shader.is_check);
         let text = shader.finish(self.has_fused_multiply_add());
-        let header = {
-            let mut compiler = lock(&self.compiler);
-            if let Some(known) = compiler.get(&text) {
-                return Ok(known);
-            }
-            compiler.header_layout(is_check)
-        };
-        let compiled = self.scoped(op, || CompiledShader::new(&self.device, op, &text, &uses, (&header, is_check)))?;
+        if let Some(known) = lock(&self.compiler).get(&text) {
+            return Ok(known);
+        }
+        let compiled = self.scoped(op, || {
+            let layouts = lock(&self.compiler).layouts(&self.device, &uses, is_check);
+            CompiledShader::new(&self.device, op, &text, layouts, is_check)
+        })?;
+        self.counters.pipelines.add(1);
         let compiled = Arc::new(compiled);
         lock(&self.compiler).insert(text, compiled.clone());
         Ok(compiled)
+    }
+
+    /// Creates a buffer of parameters, and group 0 with `window` bytes of it after every offset.
+    pub(crate) fn create_headers(&self, parameters: &[u8], window: usize) -> Result<HeaderGroups> {
+        self.scoped("prepare", || {
+            let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
+            let buffer = self.create_buffer("parameters", parameters.len(), usage);
+            self.queue.write_buffer(&buffer, 0, parameters);
+            self.counters.bind_groups.add(2);
+            lock(&self.compiler).header_groups(&self.device, (&buffer, window), &self.status)
+        })
     }
 
     /// Returns the dispatches of a kernel. Descriptions are cached.
@@ -252,64 +294,6 @@ impl Gpu {
         let description = Arc::new(families::describe_kernel(self, kernel, operands)?);
         lock(&self.descriptions).insert(digest, kernel, operands, description.clone());
         Ok(description)
-    }
-
-    /// Submits the recorded dispatches, waits for them, and returns the error of the first check that failed, if one
-    /// failed. The status is then reset.
-    pub(crate) fn check_status(&self) -> Result<()> {
-        let mut status = NO_FAILURE;
-        self.read(&self.status, 0, STATUS_BYTES, |bytes| {
-            for (word, bytes) in status.iter_mut().zip(bytes.chunks_exact(4)) {
-                *word = bytes.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes));
-            }
-        })?;
-        let Some(error) = lock(&self.operations).error(&status) else { return Ok(()) };
-        self.write(&self.status, 0, &NO_FAILURE.map(u32::to_ne_bytes).concat())?;
-        Err(error)
-    }
-
-    /// Writes bytes, a multiple of 4, at the start of a buffer, after all recorded dispatches.
-    pub(crate) fn write(&self, to: &wgpu::Buffer, offset: usize, bytes: &[u8]) -> Result<()> {
-        self.flush()?;
-        self.scoped("upload", || self.queue.write_buffer(to, offset as u64, bytes))
-    }
-
-    /// Reads `bytes` bytes of a buffer from `offset`, both multiples of 4, after all recorded dispatches. Waits for the
-    /// result and passes it to `receive`.
-    pub(crate) fn read(
-        &self,
-        from: &wgpu::Buffer,
-        offset: usize,
-        bytes: usize,
-        receive: impl FnOnce(&[u8]),
-    ) -> Result<()> {
-        self.flush()?;
-        let staging = self.scoped("download", || {
-            let staging = self.device.create_buffer(&wgpu::BufferDescriptor {
-                label: Some("staging"),
-                size: bytes as u64,
-                usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
-                mapped_at_creation: false,
-            });
-            let mut encoder = self.device.create_command_encoder(&Default::default());
-            encoder.copy_buffer_to_buffer(from, offset as u64, &staging, 0, bytes as u64);
-            self.queue.submit([encoder.finish()]);
-            staging.map_async(wgpu::MapMode::Read, .., |_| {});
-            staging
-        })?;
-        self.wait()?;
-        let failed = |reason: String| Error::DeviceUnavailable { device: self.name.clone(), reason };
-        let view = staging.get_mapped_range(..).map_err(|error| failed(error.to_string()))?;
-        receive(&view);
-        Ok(())
-    }
-
-    /// Submits the recorded dispatches and waits until all work is done.
-    pub(crate) fn wait(&self) -> Result<()> {
-        self.flush()?;
-        let polled = self.device.poll(wgpu::PollType::wait_indefinitely());
-        polled.map_err(|error| Error::DeviceUnavailable { device: self.name.clone(), reason: error.to_string() })?;
-        self.check_failure()
     }
 
     /// Returns whether `fma` of the adapter rounds once, which a small shader shows.
@@ -327,16 +311,15 @@ impl Gpu {
         parameters.extend(cases.iter().flatten().map(|x| x.to_bits()));
         let mut list = DispatchList::new(self);
         list.dispatch("probe", shader, parameters, &[BufferRef::Operand(0)], 1)?;
-        let (class, buffer) = self.allocate(cases.len() * 4)?;
-        self.record(&Kernel::Copy, &list.finish(), &[&buffer])?;
+        let memory = DeviceMemory::allocate(self, cases.len() * 4)?;
+        self.record_dispatches(&mut lock(&self.recorded), &Kernel::Copy, &list.finish(), &[memory.raw()])?;
         let mut fused = true;
-        self.read(&buffer, 0, cases.len() * 4, |bytes| {
+        self.read(memory.raw(), 0..cases.len() * 4, |bytes| {
             for (word, [a, b, c]) in bytes.chunks_exact(4).zip(cases) {
                 let expected = a.mul_add(b, c).to_ne_bytes();
                 fused &= word == expected;
             }
         })?;
-        self.free(class, buffer);
         Ok(fused)
     }
 }

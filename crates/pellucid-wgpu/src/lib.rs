@@ -8,15 +8,17 @@
 //! | `device` | `Gpu`: one device with its queue, memory, shaders and errors |
 //! | `describe` | the dispatches of a kernel, described once for all runs; the cache of descriptions |
 //! | `compile` | compiled shaders and the layouts of their bindings |
+//! | `prepared` | plans prepared for repeated launches |
 //! | `record` | recorded dispatches, which are submitted together |
 //! | `status` | the status word, which a failed check of indices sets |
 //! | `pool` | device memory: size classes, a bounded cache, the memory cap |
 //! | `buffer` | `WgpuBuffer`: the memory of one storage, allocated when it is first written |
-//! | `transfer` | copies between host and device |
+//! | `transfer` | copies between host and device, waits, the status after a wait |
 //! | `operand` | checks of operands; the buffers that a dispatch binds |
 //! | `shader` | generation of WGSL: the function library, translated scalar functions, programs, packed elements |
 //! | `families` | one file for each kernel family: shape to parameters, shader, dispatch |
 //! | `cache` | a map of bounded size |
+//! | `counters` | [`WgpuCounters`]: counts of the work that a device did |
 //! | `backend` | [`Wgpu`], the backend |
 #![forbid(unsafe_code)]
 
@@ -24,16 +26,19 @@ mod backend;
 mod buffer;
 mod cache;
 mod compile;
+mod counters;
 mod describe;
 mod device;
 mod driver;
 mod families;
 mod operand;
 mod pool;
+mod prepared;
 mod record;
 mod shader;
 mod status;
 mod transfer;
 
 pub use backend::Wgpu;
+pub use counters::WgpuCounters;
 pub use driver::WgpuDriver;

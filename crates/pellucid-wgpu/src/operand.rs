@@ -4,6 +4,7 @@ use crate::buffer::WgpuBuffer;
 use crate::describe::BufferRef;
 use crate::device::Gpu;
 use crate::shader::{BindingUse, ShaderBuilder};
+use crate::status::CheckHistory;
 use pellucid_ir::backend::{Buffer, Storage, View};
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
@@ -169,6 +170,51 @@ impl<'a> BoundOperands<'a> {
         }
         self.buffers.iter().map(|buffer| Ok(buffer.ensure()?.raw())).collect()
     }
+
+    /// Returns the buffers that the kernel reads.
+    fn read(&self, kernel: &Kernel) -> &[&'a WgpuBuffer] {
+        &self.buffers[..self.operands.inputs.len() + kernel.info().state_outputs]
+    }
+
+    /// Returns an error if an operand that the kernel reads is known to have no values.
+    pub(crate) fn check_computed(&self, kernel: &Kernel, history: &CheckHistory) -> Result<()> {
+        match self.read(kernel).iter().any(|buffer| history.is_skipped(buffer.epoch())) {
+            true => Err(Error::NotComputed { op: kernel.name() }),
+            false => Ok(()),
+        }
+    }
+
+    /// Stores the epoch of the kernel in the buffers of its outputs, except for those that the kernel reads. A buffer
+    /// without values remains so if the kernel writes only a part of it.
+    pub(crate) fn mark_written(&self, kernel: &Kernel, history: &CheckHistory, epoch: u64) {
+        let outputs = self.operands.outputs.iter().zip(&self.buffers[self.operands.inputs.len()..]);
+        for (array, &buffer) in outputs {
+            let is_read = self.read(kernel).iter().any(|&other| std::ptr::eq(other, buffer));
+            let is_kept = history.is_skipped(buffer.epoch()) && !covers(array.layout, array.dtype, buffer.bytes());
+            if !is_read && !is_kept {
+                buffer.set_epoch(epoch);
+            }
+        }
+    }
+
+    /// Returns the epoch of every buffer that has memory.
+    pub(crate) fn epochs(&self) -> Vec<Option<u64>> {
+        self.buffers.iter().map(|buffer| buffer.memory().map(|_| buffer.epoch())).collect()
+    }
+
+    /// Restores the epochs of buffers that had memory.
+    pub(crate) fn restore_epochs(&self, epochs: &[Option<u64>]) {
+        for (buffer, epoch) in self.buffers.iter().zip(epochs) {
+            if let Some(epoch) = epoch {
+                buffer.set_epoch(*epoch);
+            }
+        }
+    }
+}
+
+/// Returns whether an operand contains all elements of its buffer.
+pub(crate) fn covers(layout: &Layout, dtype: DType, bytes: usize) -> bool {
+    layout.is_contiguous() && layout.offset() == 0 && layout.shape().size() * dtype.size() == bytes
 }
 
 /// The buffers of a dispatch: each buffer is bound once, also if several operands refer to it.

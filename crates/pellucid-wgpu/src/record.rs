@@ -4,6 +4,8 @@ use crate::buffer::DeviceMemory;
 use crate::compile::{CompiledShader, HeaderGroups};
 use crate::describe::{BufferRef, KernelDescription, kernel_scalar};
 use crate::device::{Gpu, PARAMETER_BYTES, lock};
+use crate::operand::BoundOperands;
+use crate::status::CheckHistory;
 use pellucid_ir::Result;
 use pellucid_ir::kernel::Kernel;
 use std::ops::Range;
@@ -21,6 +23,8 @@ pub(crate) struct Recorded {
     /// The buffers of all dispatches.
     buffers: Vec<wgpu::Buffer>,
     dispatches: Vec<RecordedDispatch>,
+    /// The checks among the dispatches of all submissions.
+    pub(crate) history: CheckHistory,
 }
 
 struct RecordedDispatch {
@@ -36,30 +40,54 @@ impl Recorded {
     /// Creates an empty list. The parameter buffer has twice [`PARAMETER_BYTES`] bytes, so that the window of that size
     /// that a dispatch binds is within the buffer.
     pub(crate) fn new(parameters: wgpu::Buffer, headers: HeaderGroups) -> Recorded {
-        Recorded { parameters, headers, bytes: Vec::new(), buffers: Vec::new(), dispatches: Vec::new() }
+        let (bytes, buffers, dispatches) = Default::default();
+        Recorded { parameters, headers, bytes, buffers, dispatches, history: CheckHistory::default() }
     }
 }
 
 impl Gpu {
-    /// Records the dispatches of a kernel. `memory` is the memory of its operands.
+    /// Records the dispatches of a kernel. If it has checks, waits for their results.
     ///
     /// # Errors
-    /// If an allocation of scratch memory or a submission fails.
-    pub(crate) fn record(
+    /// If an operand that the kernel reads has no values, an allocation or a submission fails, or a check failed.
+    pub(crate) fn run(
         self: &Arc<Gpu>,
+        kernel: &Kernel,
+        description: &KernelDescription,
+        bound: &BoundOperands<'_>,
+    ) -> Result<()> {
+        let before = bound.epochs();
+        let mut memory = bound.memory(kernel)?;
+        // Scratch memory returns to the pool at the end of this function. Later users of it run later.
+        let scratch: Vec<DeviceMemory> =
+            description.scratch.iter().map(|&bytes| DeviceMemory::allocate(self, bytes)).collect::<Result<_>>()?;
+        memory.extend(scratch.iter().map(DeviceMemory::raw));
+        let mut recorded = lock(&self.recorded);
+        bound.check_computed(kernel, &recorded.history)?;
+        self.record_dispatches(&mut recorded, kernel, description, &memory)?;
+        let epoch = recorded.history.advance(description.checks);
+        bound.mark_written(kernel, &recorded.history, epoch);
+        if description.checks == 0 {
+            return Ok(());
+        }
+        // Buffers that had values keep them if the kernel was skipped.
+        self.confirm_checks(&mut recorded).inspect_err(|_| bound.restore_epochs(&before))
+    }
+
+    /// Records dispatches. `memory` is the memory of the operands, then the scratch memory.
+    pub(crate) fn record_dispatches(
+        &self,
+        recorded: &mut Recorded,
         kernel: &Kernel,
         description: &KernelDescription,
         memory: &[&wgpu::Buffer],
     ) -> Result<()> {
-        // Scratch memory returns to the pool at the end of this function. Later users of it run later.
-        let scratch: Vec<DeviceMemory> =
-            description.scratch.iter().map(|&bytes| DeviceMemory::allocate(self, bytes)).collect::<Result<_>>()?;
-        let mut recorded = lock(&self.recorded);
+        let operands = memory.len() - description.scratch.len();
         for dispatch in &description.dispatches {
             let size = 4 * dispatch.parameters.len();
             let mut offset = recorded.bytes.len().next_multiple_of(self.parameter_alignment());
             if recorded.dispatches.len() >= MAX_RECORDED || offset + size > PARAMETER_BYTES {
-                self.submit(&mut recorded)?;
+                self.submit(recorded)?;
                 offset = 0;
             }
             recorded.bytes.resize(offset, 0);
@@ -67,7 +95,7 @@ impl Gpu {
             let first = recorded.buffers.len();
             recorded.buffers.extend(dispatch.buffers.iter().map(|buffer| match *buffer {
                 BufferRef::Operand(k) => memory[k].clone(),
-                BufferRef::Scratch(k) => scratch[k].raw().clone(),
+                BufferRef::Scratch(k) => memory[operands + k].clone(),
             }));
             let buffers = first..recorded.buffers.len();
             let (shader, groups) = (dispatch.shader.clone(), dispatch.groups);
@@ -76,12 +104,13 @@ impl Gpu {
         Ok(())
     }
 
-    /// Submits the recorded dispatches, without waiting for them.
+    /// Submits all recorded dispatches, without waiting for them.
     pub(crate) fn flush(&self) -> Result<()> {
         self.submit(&mut lock(&self.recorded))
     }
 
-    fn submit(&self, recorded: &mut Recorded) -> Result<()> {
+    /// Submits the recorded dispatches, without waiting for them.
+    pub(crate) fn submit(&self, recorded: &mut Recorded) -> Result<()> {
         if recorded.dispatches.is_empty() {
             return self.check_failure();
         }
@@ -90,7 +119,7 @@ impl Gpu {
             let mut encoder = self.device().create_command_encoder(&Default::default());
             let mut pass = encoder.begin_compute_pass(&Default::default());
             for RecordedDispatch { shader, offset, buffers, groups } in &recorded.dispatches {
-                let operands = self.operand_group(shader, &recorded.buffers[buffers.clone()]);
+                let operands = self.operand_group(&shader.operands, &recorded.buffers[buffers.clone()]);
                 pass.set_pipeline(&shader.pipeline);
                 pass.set_bind_group(0, recorded.headers.group(shader), &[*offset]);
                 pass.set_bind_group(1, &operands, &[]);
@@ -99,20 +128,22 @@ impl Gpu {
             drop(pass);
             self.queue().submit([encoder.finish()]);
         });
+        self.counters().submissions.add(1);
+        self.counters().dispatches.add(recorded.dispatches.len());
         recorded.bytes.clear();
         recorded.buffers.clear();
         recorded.dispatches.clear();
         submitted
     }
 
-    /// Creates group 1 of a dispatch.
-    fn operand_group(&self, shader: &CompiledShader, buffers: &[wgpu::Buffer]) -> wgpu::BindGroup {
+    /// Creates group 1 of a dispatch. The graphics API reports errors to the error scopes of the caller.
+    pub(crate) fn operand_group(&self, layout: &wgpu::BindGroupLayout, buffers: &[wgpu::Buffer]) -> wgpu::BindGroup {
+        self.counters().bind_groups.add(1);
         let entries: Vec<wgpu::BindGroupEntry<'_>> = buffers
             .iter()
             .zip(0..)
             .map(|(buffer, binding)| wgpu::BindGroupEntry { binding, resource: buffer.as_entire_binding() })
             .collect();
-        let layout = &shader.operands;
         self.device().create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout, entries: &entries })
     }
 }

@@ -4,7 +4,7 @@ use crate::describe::{BufferRef, DispatchList};
 use crate::operand::{Bindings, DeviceArray};
 use crate::shader::access::{self, MergedAxes, position_lines};
 use crate::shader::{ShaderBuilder, WORKGROUP};
-use crate::status::{AXIS, INDEX, LENGTH, OPERATION, POSITION};
+use crate::status::{AXIS, INDEX, LENGTH, OPERATION, PASSED, POSITION};
 use pellucid_ir::{Compute, DType, Result};
 
 /// Adds the dispatches that set the status word if an index is not in `-len..len`. `axis` is the axis of the indexed
@@ -40,7 +40,11 @@ pub(super) fn check_bounds(
     // The second one reports it. It has one invocation, because all others return.
     let (mut shader, buffers) = check_shader(index);
     shader.line(format!("let first = atomicLoad(&status[{POSITION}]);"));
-    shader.line("if (thread > 0u || first == 0xffffffffu) { return; }");
+    shader.line("if (thread > 0u) { return; }");
+    shader.line("if (first == 0xffffffffu) {");
+    shader.line(format!("    atomicAdd(&status[{PASSED}], 1u);"));
+    shader.line("    return;");
+    shader.line("}");
     let value = index_value(&mut shader, space_at, "first");
     for (word, text) in [
         (INDEX, format!("{value}.x")),

@@ -57,3 +57,22 @@ fn an_index_out_of_bounds_is_the_error_of_the_cpu_and_writes_nothing() {
         assert_eq!(y.device_values::<f32>(gpu), [9.0; 4]);
     }
 }
+
+#[test]
+fn other_threads_do_not_see_the_error_of_a_kernel() {
+    let Some(gpu) = device() else { return };
+    let x = PairedArray::of(gpu, [3], &[1.0f32, 2.0, 3.0]);
+    let index = PairedArray::of(gpu, [2], &[0i64, 3]);
+    let kernel = Kernel::Gather(Gather { index: Index::Axes([0].into_iter().collect()) });
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| (0..40).for_each(|_| gpu.download(&x.gpu, 0, &mut [0; 4]).unwrap()));
+        for _ in 0..20 {
+            let y = gpu.storage(8).unwrap();
+            let y = PairedArray { gpu: y, ..PairedArray::of(gpu, [2], &[0.0f32; 2]) };
+            let refused = gpu.run(&kernel, &[x.on_gpu(), index.on_gpu()], &[y.on_gpu()]);
+            assert!(matches!(refused, Err(Error::IndexOutOfBounds { index: 3, .. })), "{refused:?}");
+            assert!(matches!(gpu.download(&y.gpu, 0, &mut [0; 4]), Err(Error::NotComputed { .. })));
+        }
+        reader.join().unwrap();
+    });
+}

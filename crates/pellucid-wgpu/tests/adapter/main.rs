@@ -11,6 +11,7 @@ mod devices;
 mod gathers;
 mod harness;
 mod maps;
+mod plans;
 mod pools;
 mod products;
 mod randoms;

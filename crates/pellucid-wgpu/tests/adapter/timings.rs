@@ -5,7 +5,8 @@ use crate::harness::{PairedArray, ProgramBuilder, TestLayout, Tolerance, device,
 use pellucid_ir::backend::{Backend, View};
 use pellucid_ir::formula::{Binary, Op, UniformSource};
 use pellucid_ir::kernel::{Kernel, Map};
-use pellucid_ir::{Compute, DType, Scalar};
+use pellucid_ir::plan::{Launch, Plan, SlotView};
+use pellucid_ir::{Compute, DType, Layout, Scalar};
 use pellucid_wgpu::Wgpu;
 use std::time::{Duration, Instant};
 
@@ -60,4 +61,23 @@ fn host_time_of_a_repeated_kernel() {
     let recorded = shortest(gpu, 60, || gpu.run(&kernel, inputs, outputs).unwrap());
     let submitted = shortest(gpu, 65, || gpu.run(&kernel, inputs, outputs).unwrap());
     println!("recorded: {recorded:?}; recorded and submitted: {submitted:?} for each kernel");
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn host_time_of_a_launch() {
+    const KERNELS: u32 = 128;
+    let Some(gpu) = device() else { return };
+    // Chains of maps over the parts of one arena.
+    let part = |k: u32| {
+        let layout = Layout::contiguous_from([4].into(), 4 * (k % 8) as usize);
+        SlotView { slot: 0, layout, dtype: DType::F32 }
+    };
+    let kernel = |k| Launch::new(scaled_sum(2.0), vec![part(k), part(k + 1)], vec![part(k + 2)]);
+    let plan = Plan { slots: vec![128], launches: (0..KERNELS).map(kernel).collect(), ..Plan::default() };
+    let compiled = gpu.prepare(&plan).unwrap().unwrap();
+    let arena = gpu.storage(128).unwrap();
+    gpu.upload(&[0; 128], &arena).unwrap();
+    let launch = shortest(gpu, 1, || compiled.launch(std::slice::from_ref(&arena)).unwrap());
+    println!("a launch of {KERNELS} kernels: {:?} for each kernel", launch / KERNELS);
 }

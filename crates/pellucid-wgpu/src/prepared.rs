@@ -1,0 +1,317 @@
+//! Plans prepared for repeated launches.
+//!
+//! All operands are checked, all shaders compiled and all parameters written once. The buffers of a launch are those of
+//! the slots and the scratch memory of the plan. A launch binds them, records all dispatches and submits them together.
+//! Bind groups are kept for the last storages, so a launch with known storages creates nothing.
+//!
+//! No launch waits for the checks of its kernels, except for the first one.
+
+use crate::buffer::{DeviceMemory, WgpuBuffer};
+use crate::compile::{CompiledShader, HeaderGroups};
+use crate::describe::{BufferRef, check_scalars, kernel_scalar};
+use crate::device::{Gpu, lock};
+use crate::operand::{DeviceOperands, UncheckedOperand, covers, device_buffer};
+use crate::status::CheckHistory;
+use pellucid_ir::backend::{Buffer, CompiledPlan, Storage};
+use pellucid_ir::plan::{Launch, Plan, SlotRole};
+use pellucid_ir::{Error, Result};
+use std::sync::{Arc, Mutex};
+
+/// The number of bind groups that a plan keeps for each list of its buffers.
+const KEPT_GROUPS: usize = 4;
+
+/// A plan whose operands have been checked and whose shaders are compiled.
+pub(crate) struct PreparedPlan {
+    gpu: Arc<Gpu>,
+    slots: Vec<SlotUse>,
+    dispatches: Vec<PlanDispatch>,
+    headers: HeaderGroups,
+    scratch: Vec<DeviceMemory>,
+    /// The number of checks in the plan.
+    checks: u32,
+    state: Mutex<LaunchState>,
+}
+
+/// The state that launches change.
+struct LaunchState {
+    /// Whether a launch has succeeded.
+    launched: bool,
+    groups: Vec<PlanGroup>,
+    /// The epoch that the last launch stored in each slot.
+    epochs: Vec<u64>,
+}
+
+/// How the kernels of a plan use a slot.
+#[derive(Clone, Default)]
+struct SlotUse {
+    /// The minimum size of the buffer.
+    bytes: usize,
+    is_used: bool,
+    /// Whether only the plan uses the slot.
+    is_own: bool,
+    /// Whether the first kernel that uses the slot reads it. The buffer must then have values before the launch.
+    is_read_first: bool,
+    /// Whether a kernel writes all elements of the slot.
+    is_covered: bool,
+    /// The number of checks before the last kernel that writes the slot, if a kernel does.
+    written: Option<u32>,
+}
+
+/// A dispatch with the offset of its parameters and the number of its group of buffers.
+struct PlanDispatch {
+    shader: Arc<CompiledShader>,
+    offset: u32,
+    group: usize,
+    groups: [u32; 2],
+}
+
+/// A buffer of a dispatch.
+#[derive(Clone, Copy, PartialEq)]
+enum PlanBuffer {
+    Slot(usize),
+    Scratch(usize),
+}
+
+/// The buffers of a bind group, and the bind groups for the last memory of these buffers.
+struct PlanGroup {
+    layout: wgpu::BindGroupLayout,
+    buffers: Vec<PlanBuffer>,
+    /// The oldest comes first.
+    kept: Vec<(Vec<wgpu::Buffer>, wgpu::BindGroup)>,
+}
+
+impl SlotUse {
+    /// Registers the operands of a kernel that use slot `slot`. `checks` is the number of checks up to this kernel.
+    fn register(&mut self, launch: &Launch, slot: usize, checks: u32) {
+        let state_outputs = launch.kernel.info().state_outputs;
+        let outputs = || launch.outputs.iter().filter(|o| o.slot == slot);
+        let mut read = launch.inputs.iter().chain(launch.outputs.iter().take(state_outputs));
+        let is_read = read.any(|o| o.slot == slot && o.layout.shape().size() > 0);
+        self.is_read_first |= is_read && !self.is_used;
+        self.is_used = true;
+        self.is_covered |= outputs().any(|o| covers(&o.layout, o.dtype, self.bytes));
+        if outputs().next().is_some() {
+            self.written = Some(checks);
+        }
+    }
+}
+
+impl PreparedPlan {
+    /// Checks all operands of a plan, compiles its shaders and allocates its scratch memory.
+    ///
+    /// # Errors
+    /// If an operand exceeds its slot, an output overlaps another operand and the kernel does not allow it, a kernel
+    /// refuses its operands, a shader does not compile, or an allocation fails.
+    pub(crate) fn new(gpu: &Arc<Gpu>, plan: &Plan) -> Result<PreparedPlan> {
+        let slot = |(slot, &bytes): (usize, &usize)| {
+            let is_own = plan.role(slot) == SlotRole::Own;
+            SlotUse { bytes, is_own, ..SlotUse::default() }
+        };
+        let mut slots: Vec<SlotUse> = plan.slots.iter().enumerate().map(slot).collect();
+        let (mut dispatches, mut groups): (Vec<PlanDispatch>, Vec<PlanGroup>) = Default::default();
+        let (mut parameters, mut window, mut scratch_bytes, mut checks) = (Vec::new(), 4, Vec::new(), 0);
+        for launch in &plan.launches {
+            let op = launch.kernel.name();
+            let operands = || launch.inputs.iter().chain(&launch.outputs);
+            let unchecked: Vec<UncheckedOperand<'_, usize>> = operands()
+                .map(|o| {
+                    let bytes = slots.get(o.slot).map(|slot| slot.bytes);
+                    let bytes =
+                        bytes.ok_or_else(|| Error::invalid(op, "an operand is in a slot that does not exist"))?;
+                    Ok(UncheckedOperand { identity: o.slot, bytes, layout: &o.layout, dtype: o.dtype })
+                })
+                .collect::<Result<_>>()?;
+            let checked = DeviceOperands::new(&launch.kernel, &unchecked, launch.inputs.len())?;
+            if !launch.is_sound() {
+                return Err(Error::invalid(op, "an output overlaps another operand that it must not overwrite"));
+            }
+            let description = gpu.describe(&launch.kernel, &checked)?;
+            check_scalars(&launch.kernel, &description)?;
+            checks += description.checks;
+            for slot in operands().map(|o| o.slot) {
+                slots[slot].register(launch, slot, checks);
+            }
+            // All kernels share the scratch buffers, because they run one after another.
+            for (k, &bytes) in description.scratch.iter().enumerate() {
+                if k == scratch_bytes.len() {
+                    scratch_bytes.push(0);
+                }
+                scratch_bytes[k] = bytes.max(scratch_bytes[k]);
+            }
+            for dispatch in &description.dispatches {
+                parameters.resize(parameters.len().next_multiple_of(gpu.parameter_alignment()), 0);
+                let offset = parameters.len();
+                dispatch.parameters.append_bytes(&mut parameters, |index| kernel_scalar(&launch.kernel, index));
+                window = window.max(parameters.len() - offset);
+                let buffer = |buffer: &BufferRef| match *buffer {
+                    BufferRef::Operand(k) => PlanBuffer::Slot(unchecked[k].identity),
+                    BufferRef::Scratch(k) => PlanBuffer::Scratch(k),
+                };
+                let buffers: Vec<PlanBuffer> = dispatch.buffers.iter().map(buffer).collect();
+                let layout = &dispatch.shader.operands;
+                let known = groups.iter().position(|g| g.layout == *layout && g.buffers == buffers);
+                let group = known.unwrap_or_else(|| {
+                    groups.push(PlanGroup { layout: layout.clone(), buffers, kept: Vec::new() });
+                    groups.len() - 1
+                });
+                let offset = u32::try_from(offset).map_err(|_| Error::invalid(op, "the plan has too many kernels"))?;
+                dispatches.push(PlanDispatch {
+                    shader: dispatch.shader.clone(),
+                    offset,
+                    group,
+                    groups: dispatch.groups,
+                });
+            }
+        }
+        // The window of the last parameters must be within the buffer.
+        parameters.resize(parameters.len() + window, 0);
+        let headers = gpu.create_headers(&parameters, window)?;
+        let scratch = scratch_bytes.iter().map(|&bytes| DeviceMemory::allocate(gpu, bytes)).collect::<Result<_>>()?;
+        let state = LaunchState { launched: false, groups, epochs: vec![0; slots.len()] };
+        Ok(PreparedPlan { gpu: gpu.clone(), slots, dispatches, headers, scratch, checks, state: Mutex::new(state) })
+    }
+
+    /// Returns the buffer of every slot, or `None` if the slot is unused. Allocates memory for slots whose first use is
+    /// a write.
+    fn slot_buffers<'a>(&self, slots: &'a [Arc<Storage>]) -> Result<Vec<Option<(&'a WgpuBuffer, &'a wgpu::Buffer)>>> {
+        if slots.len() < self.slots.len() {
+            let reason = format!("the plan has {} slots, got {}", self.slots.len(), slots.len());
+            return Err(Error::invalid("launch", reason));
+        }
+        let buffer = |(slot, storage): (&SlotUse, &'a Arc<Storage>)| {
+            if !slot.is_used {
+                return Ok(None);
+            }
+            let buffer = device_buffer("launch", &self.gpu, storage)?;
+            if buffer.bytes() < slot.bytes {
+                let reason = format!("a slot needs {} bytes, got a buffer of {} bytes", slot.bytes, buffer.bytes());
+                return Err(Error::invalid("launch", reason));
+            }
+            if slot.is_read_first && buffer.memory().is_none() {
+                let reason = "an operand that the plan reads has no memory, because it has never been written";
+                return Err(Error::invalid("launch", reason));
+            }
+            Ok(Some((buffer, buffer.ensure()?.raw())))
+        };
+        self.slots.iter().zip(slots).map(buffer).collect()
+    }
+
+    /// Returns an error if a slot that the plan reads is known to have no values. The plan computes all values of its own
+    /// slots that it reads, except for those that kernels of the caller wrote.
+    fn check_computed(
+        &self,
+        state: &LaunchState,
+        history: &CheckHistory,
+        buffers: &[Option<(&WgpuBuffer, &wgpu::Buffer)>],
+    ) -> Result<()> {
+        for ((slot, &epoch), buffer) in self.slots.iter().zip(&state.epochs).zip(buffers) {
+            let Some((buffer, _)) = buffer else { continue };
+            let is_renewed = slot.is_own && buffer.epoch() == epoch;
+            if slot.is_read_first && !is_renewed && history.is_skipped(buffer.epoch()) {
+                return Err(Error::NotComputed { op: "launch" });
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores the epoch in the buffers that have no values if the kernels of the launch are skipped: the plan's own, and
+    /// those that it writes without having read them. All others then keep their values.
+    fn mark_written(
+        &self,
+        state: &mut LaunchState,
+        history: &CheckHistory,
+        first: u64,
+        buffers: &[Option<(&WgpuBuffer, &wgpu::Buffer)>],
+    ) {
+        for ((slot, epoch), buffer) in self.slots.iter().zip(&mut state.epochs).zip(buffers) {
+            let (Some((buffer, _)), Some(checks)) = (buffer, slot.written) else { continue };
+            let is_marked = match slot.is_own {
+                true => true,
+                false => !slot.is_read_first && (slot.is_covered || !history.is_skipped(buffer.epoch())),
+            };
+            if is_marked {
+                *epoch = first + u64::from(checks);
+                buffer.set_epoch(*epoch);
+            }
+        }
+    }
+
+    /// Encodes and submits all dispatches.
+    fn submit(&self, groups: &mut [PlanGroup], buffers: &[Option<(&WgpuBuffer, &wgpu::Buffer)>]) -> Result<()> {
+        let gpu = &*self.gpu;
+        gpu.scoped("launch", || {
+            let groups: Vec<&wgpu::BindGroup> =
+                groups.iter_mut().map(|group| group.bind(gpu, &self.scratch, buffers)).collect();
+            let mut encoder = gpu.device().create_command_encoder(&Default::default());
+            let mut pass = encoder.begin_compute_pass(&Default::default());
+            let mut bound = None;
+            for dispatch in &self.dispatches {
+                pass.set_pipeline(&dispatch.shader.pipeline);
+                pass.set_bind_group(0, self.headers.group(&dispatch.shader), &[dispatch.offset]);
+                if bound != Some(dispatch.group) {
+                    pass.set_bind_group(1, groups[dispatch.group], &[]);
+                    bound = Some(dispatch.group);
+                }
+                pass.dispatch_workgroups(dispatch.groups[0], dispatch.groups[1], 1);
+            }
+            drop(pass);
+            gpu.queue().submit([encoder.finish()]);
+        })?;
+        gpu.counters().submissions.add(1);
+        gpu.counters().dispatches.add(self.dispatches.len());
+        Ok(())
+    }
+}
+
+impl PlanGroup {
+    /// Returns the bind group for the memory of the buffers, which is created if it is not kept.
+    fn bind(
+        &mut self,
+        gpu: &Gpu,
+        scratch: &[DeviceMemory],
+        slots: &[Option<(&WgpuBuffer, &wgpu::Buffer)>],
+    ) -> &wgpu::BindGroup {
+        let memory = |buffer: &PlanBuffer| match *buffer {
+            PlanBuffer::Slot(slot) => slots[slot].map(|(_, memory)| memory),
+            PlanBuffer::Scratch(k) => Some(scratch[k].raw()),
+        };
+        let PlanGroup { layout, buffers, kept } = self;
+        let now = || buffers.iter().map(memory);
+        let is_bound = |kept: &[wgpu::Buffer]| kept.iter().zip(now()).all(|(a, b)| b.is_some_and(|b| b == a));
+        let known = kept.iter().position(|(kept, _)| is_bound(kept));
+        let at = known.unwrap_or_else(|| {
+            let buffers: Vec<wgpu::Buffer> = now().flatten().cloned().collect();
+            let group = gpu.operand_group(layout, &buffers);
+            if kept.len() == KEPT_GROUPS {
+                kept.remove(0);
+            }
+            kept.push((buffers, group));
+            kept.len() - 1
+        });
+        &kept[at].1
+    }
+}
+
+impl CompiledPlan for PreparedPlan {
+    fn launch(&self, slots: &[Arc<Storage>]) -> Result<()> {
+        let mut state = lock(&self.state);
+        let buffers = self.slot_buffers(slots)?;
+        let mut recorded = lock(&self.gpu.recorded);
+        let is_first = !state.launched;
+        if is_first {
+            // An earlier plan may have computed constants of this one, and would not run again.
+            self.gpu.confirm_checks(&mut recorded)?;
+        }
+        self.check_computed(&state, &recorded.history, &buffers)?;
+        self.gpu.submit(&mut recorded)?;
+        self.submit(&mut state.groups, &buffers)?;
+        let first = recorded.history.epoch();
+        recorded.history.advance(self.checks);
+        self.mark_written(&mut state, &recorded.history, first, &buffers);
+        if is_first {
+            self.gpu.confirm_checks(&mut recorded)?;
+            state.launched = true;
+        }
+        Ok(())
+    }
+}

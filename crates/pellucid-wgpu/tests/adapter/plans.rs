@@ -1,0 +1,353 @@
+//! Prepared plans: results, objects that a launch creates, and checks of indices inside a plan.
+
+use crate::harness::{ProgramBuilder, device};
+use pellucid_cpu::Cpu;
+use pellucid_ir::backend::{Backend, CompiledPlan, Storage, View};
+use pellucid_ir::formula::{Binary, Op, RowOp, UniformSource};
+use pellucid_ir::kernel::{AxisSet, Distribution, Gather, Index, Kernel, Map, MatMul, Random, Reduce, ReduceOp, Row};
+use pellucid_ir::plan::{Launch, Passes, Plan, SlotRole, SlotView};
+use pellucid_ir::{Compute, DType, Error, Layout, Scalar};
+use pellucid_wgpu::WgpuDriver;
+use std::sync::Arc;
+
+const F32: DType = DType::F32;
+
+fn slot(slot: usize, shape: &[usize], dtype: DType) -> SlotView {
+    SlotView { slot, layout: Layout::contiguous(shape.into()), dtype }
+}
+
+/// Returns the map y = x₀ + factor·x₁.
+fn scaled_sum(factor: f64) -> Kernel {
+    let mut b = ProgramBuilder::default();
+    let (x, y) = (b.x(F32), b.x(F32));
+    let scale = b.uniform(UniformSource::Param(0), Compute::F32);
+    let scaled = b.step(Op::Binary(Binary::Mul), Compute::F32, Compute::F32, &[y, scale]);
+    let sum = b.step(Op::Binary(Binary::Add), Compute::F32, Compute::F32, &[x, scaled]);
+    let program = b.build(&[(sum, Compute::F32, F32, false)]);
+    Kernel::Map(Map { program, params: [Scalar::Float(factor)].into() })
+}
+
+/// Returns the sum over the axes of an array.
+fn sum(axes: AxisSet) -> Kernel {
+    let mut b = ProgramBuilder::default();
+    let x = b.x(F32);
+    let program = b.build(&[(x, Compute::F32, F32, false)]);
+    let (params, finish_params) = Default::default();
+    Kernel::Reduce(Reduce { op: ReduceOp::Sum, axes, program, params, finish: None, finish_params, output: F32 })
+}
+
+/// Returns the row program y = x − max x.
+fn centred() -> Kernel {
+    let mut b = ProgramBuilder::default();
+    let x = b.x(F32);
+    let largest = b.row_step(Op::Reduce(RowOp::Max), Compute::F32, &[x]);
+    let y = b.step(Op::Binary(Binary::Sub), Compute::F32, Compute::F32, &[x, largest]);
+    let program = b.build(&[(y, Compute::F32, F32, false)]);
+    let axes = [1].into_iter().fold(AxisSet::default(), |mut set, axis| {
+        set.insert(axis);
+        set
+    });
+    Kernel::Row(Row { axes, program, params: Default::default() })
+}
+
+fn gather() -> Kernel {
+    Kernel::Gather(Gather { index: Index::Axes([0].into_iter().collect()) })
+}
+
+/// Returns a plan of several families. Slots: 0 is a given input [4, 6] of `f32`, 1 a given index [4], 2 a state [4, 6],
+/// 3 the state of a generator; the others belong to the plan. The output is a scalar.
+fn plan(passes: Passes) -> Plan {
+    let all = AxisSet::all(2);
+    let launch = |kernel, inputs: Vec<SlotView>, output| Launch::new(kernel, inputs, vec![output]);
+    let (x, index, state) = (slot(0, &[4, 6], F32), slot(1, &[4], DType::I64), slot(2, &[4, 6], F32));
+    let own = |k: usize| slot(k, &[4, 6], F32);
+    let mut transposed = own(4);
+    transposed.layout = transposed.layout.permute(&[1, 0]);
+    let launches = vec![
+        launch(gather(), vec![x.clone(), index], own(4)),
+        launch(centred(), vec![own(4)], own(5)),
+        launch(Kernel::MatMul(MatMul::default()), vec![own(5), transposed], slot(6, &[4, 4], F32)),
+        Launch::new(
+            Kernel::Random(Random { distribution: Distribution::Uniform }),
+            vec![],
+            vec![slot(3, &[2], DType::I64), own(7)],
+        ),
+        launch(scaled_sum(0.5), vec![own(5), own(7)], own(8)),
+        // The state is updated in place.
+        launch(scaled_sum(-0.25), vec![state.clone(), own(8)], state.clone()),
+        launch(sum(all), vec![slot(6, &[4, 4], F32)], slot(9, &[1, 1], F32)),
+        launch(sum(all), vec![state], slot(10, &[1, 1], F32)),
+        launch(scaled_sum(3.0), vec![slot(9, &[1, 1], F32), slot(10, &[1, 1], F32)], slot(11, &[1, 1], F32)),
+    ];
+    let own_bytes = [96, 96, 64, 96, 96, 4, 4, 4];
+    let roles = vec![SlotRole::Given, SlotRole::Given, SlotRole::State, SlotRole::State];
+    let slots = [96, 32, 96, 16].into_iter().chain(own_bytes).collect();
+    let outputs = vec![slot(11, &[1, 1], F32)];
+    Plan { slots, roles, launches, outputs, ..Plan::default() }.after(passes)
+}
+
+/// A prepared plan with one storage for each slot.
+struct TestStep {
+    compiled: Box<dyn CompiledPlan>,
+    storages: Vec<Arc<Storage>>,
+    output: SlotView,
+}
+
+fn bytes<const N: usize, T: Copy>(values: &[T], encode: impl Fn(T) -> [u8; N]) -> Vec<u8> {
+    values.iter().flat_map(|&v| encode(v)).collect()
+}
+
+fn upload_index(backend: &dyn Backend, to: &Storage, index: [i64; 4]) {
+    backend.upload(&bytes(&index, i64::to_ne_bytes), to).unwrap();
+}
+
+impl TestStep {
+    fn new(backend: &dyn Backend, plan: &Plan) -> TestStep {
+        let storages: Vec<Arc<Storage>> = plan.slots.iter().map(|&bytes| backend.storage(bytes).unwrap()).collect();
+        let values: Vec<f32> = (0..24).map(|k| (k * 7 % 11) as f32 * 0.5 - 2.0).collect();
+        for (to, factor) in [(0, 1.0), (2, 0.5)] {
+            let values: Vec<f32> = values.iter().map(|v| v * factor).collect();
+            backend.upload(&bytes(&values, f32::to_ne_bytes), &storages[to]).unwrap();
+        }
+        upload_index(backend, &storages[1], [3, 0, -1, 1]);
+        backend.upload(&bytes(&[42i64, 7], i64::to_ne_bytes), &storages[3]).unwrap();
+        let compiled = backend.prepare(plan).unwrap().expect("the plan must be compiled");
+        TestStep { compiled, storages, output: plan.outputs[0].clone() }
+    }
+
+    fn launch(&self) -> Result<(), Error> {
+        self.compiled.launch(&self.storages)
+    }
+
+    fn output(&self, backend: &dyn Backend) -> Result<f32, Error> {
+        let mut value = [0; 4];
+        backend.download(&self.storages[self.output.slot], 4 * self.output.layout.offset(), &mut value)?;
+        Ok(f32::from_ne_bytes(value))
+    }
+
+    fn slot(&self, backend: &dyn Backend, slot: usize) -> Result<Vec<u8>, Error> {
+        let mut values = vec![0; self.storages[slot].buffer().bytes()];
+        backend.download(&self.storages[slot], 0, &mut values)?;
+        Ok(values)
+    }
+}
+
+fn all_passes() -> [Passes; 3] {
+    [Passes::none(), Passes::none().with("arena").unwrap(), Passes::all()]
+}
+
+#[test]
+fn launches_compute_what_the_cpu_computes_and_create_nothing_after_the_first() {
+    if device().is_none() {
+        return;
+    }
+    let gpu = WgpuDriver.open_device(5).unwrap();
+    for passes in all_passes() {
+        let plan = plan(passes);
+        let (on_cpu, on_gpu) = (TestStep::new(&Cpu, &plan), TestStep::new(&gpu, &plan));
+        let mut before = gpu.counters();
+        for launch in 0..4 {
+            on_cpu.launch().unwrap();
+            on_gpu.launch().unwrap();
+            let now = gpu.counters();
+            assert_eq!(now.submissions - before.submissions, 1, "launch {launch} is one submission");
+            assert!(now.dispatches - before.dispatches >= plan.launches.len() as u64);
+            if launch > 0 {
+                let created = [now.buffers - before.buffers, now.bind_groups - before.bind_groups];
+                assert_eq!((created, now.pipelines - before.pipelines), ([0, 0], 0), "launch {launch}");
+            }
+            let (expected, got) = (on_cpu.output(&Cpu).unwrap(), on_gpu.output(&gpu).unwrap());
+            assert!((expected - got).abs() <= 1e-5 * expected.abs(), "launch {launch}: {got} instead of {expected}");
+            for slot in [2, 3] {
+                let (expected, got) = (on_cpu.slot(&Cpu, slot).unwrap(), on_gpu.slot(&gpu, slot).unwrap());
+                assert_eq!(expected, got, "slot {slot} after launch {launch}");
+            }
+            before = gpu.counters();
+        }
+    }
+}
+
+#[test]
+fn bind_groups_of_the_last_inputs_are_kept() {
+    if device().is_none() {
+        return;
+    }
+    let gpu = WgpuDriver.open_device(6).unwrap();
+    let mut step = TestStep::new(&gpu, &plan(Passes::all()));
+    let others: Vec<Arc<Storage>> = (0..6).map(|_| gpu.storage(96).unwrap()).collect();
+    others.iter().for_each(|other| gpu.upload(&[0; 96], other).unwrap());
+    let mut created = |k: usize| {
+        step.storages[0] = others[k].clone();
+        let before = gpu.counters().bind_groups;
+        step.launch().unwrap();
+        assert!(step.output(&gpu).unwrap().is_finite());
+        gpu.counters().bind_groups - before
+    };
+    assert!(created(0) > 1);
+    assert_eq!([0, 1, 0, 1].map(&mut created), [0, 1, 0, 0], "only the group of the input changes");
+    assert_eq!([2, 3, 1, 4, 0].map(&mut created), [1, 1, 0, 1, 1], "the group of the oldest input is dropped");
+}
+
+fn expect_out_of_bounds<T: std::fmt::Debug>(result: Result<T, Error>, index: i64) {
+    let expected = Error::IndexOutOfBounds { op: "gather", index, axis: 0, len: 4 };
+    assert_eq!(result.unwrap_err(), expected);
+}
+
+#[test]
+fn a_refused_launch_is_an_error_at_the_next_wait_and_changes_no_state() {
+    if device().is_none() {
+        return;
+    }
+    let gpu = WgpuDriver.open_device(7).unwrap();
+    for passes in all_passes() {
+        let step = TestStep::new(&gpu, &plan(passes));
+        step.launch().unwrap();
+        let (state, generator) = (step.slot(&gpu, 2).unwrap(), step.slot(&gpu, 3).unwrap());
+        let upload = |index| upload_index(&gpu, &step.storages[1], index);
+        upload([0, 1, 5, -7]);
+        step.launch().expect("a later launch must not wait for its checks");
+        step.launch().unwrap();
+        // The result of the launch has no values, and neither has a result that was computed from it.
+        let doubled = gpu.storage(4).unwrap();
+        let layout = Layout::contiguous([1, 1].into());
+        let output = View { storage: &step.storages[step.output.slot], layout: &step.output.layout, dtype: F32 };
+        let result = View { storage: &doubled, layout: &layout, dtype: F32 };
+        gpu.run(&scaled_sum(1.0), &[output, output], &[result]).unwrap();
+        expect_out_of_bounds(step.output(&gpu), 5);
+        assert_eq!(step.output(&gpu), Err(Error::NotComputed { op: "download" }));
+        let mut four = [0; 4];
+        assert_eq!(gpu.download(&doubled, 0, &mut four), Err(Error::NotComputed { op: "download" }));
+        let kernel = scaled_sum(1.0);
+        let refused = gpu.run(&kernel, &[result, result], &[result]);
+        assert_eq!(refused, Err(Error::NotComputed { op: kernel.name() }));
+        // The state has the values of the launch before.
+        assert_eq!((step.slot(&gpu, 2).unwrap(), step.slot(&gpu, 3).unwrap()), (state, generator));
+        // The error is returned once; the next launch runs and computes the result anew.
+        gpu.synchronize().unwrap();
+        upload([3, 0, -1, 1]);
+        step.launch().unwrap();
+        let (after, twice) = (step.output(&gpu).unwrap(), TestStep::new(&gpu, &plan(passes)));
+        twice.launch().unwrap();
+        twice.launch().unwrap();
+        assert_eq!(after, twice.output(&gpu).unwrap(), "the refused launches must have changed nothing");
+        gpu.run(&scaled_sum(1.0), &[output, output], &[result]).unwrap();
+        gpu.download(&doubled, 0, &mut four).unwrap();
+        assert_eq!(f32::from_ne_bytes(four), 2.0 * after);
+    }
+}
+
+#[test]
+fn every_wait_returns_the_error_of_an_earlier_launch() {
+    if device().is_none() {
+        return;
+    }
+    let gpu = WgpuDriver.open_device(8).unwrap();
+    let step = TestStep::new(&gpu, &plan(Passes::all()));
+    step.launch().unwrap();
+    let bad = |index| {
+        upload_index(&gpu, &step.storages[1], [0, index, 0, 0]);
+        step.launch().unwrap();
+    };
+    bad(4);
+    expect_out_of_bounds(gpu.synchronize(), 4);
+    bad(-5);
+    let mut byte = [0];
+    expect_out_of_bounds(gpu.download(&step.storages[0], 0, &mut byte), -5);
+    gpu.download(&step.storages[0], 0, &mut byte).unwrap();
+    // A kernel with checks waits, and so does the first launch of a plan.
+    bad(i64::MAX);
+    let indices = gpu.storage(32).unwrap();
+    upload_index(&gpu, &indices, [0; 4]);
+    let y = gpu.storage(96).unwrap();
+    let [x, i, out] = [slot(0, &[4, 6], F32), slot(0, &[4], DType::I64), slot(0, &[4, 6], F32)];
+    let run = || {
+        let inputs = [(&step.storages[0], &x), (&indices, &i)];
+        let inputs = inputs.map(|(storage, o)| View { storage, layout: &o.layout, dtype: o.dtype });
+        gpu.run(&gather(), &inputs, &[View { storage: &y, layout: &out.layout, dtype: F32 }])
+    };
+    expect_out_of_bounds(run(), i64::MAX);
+    assert_eq!(gpu.download(&y, 0, &mut byte), Err(Error::NotComputed { op: "download" }));
+    run().unwrap();
+    gpu.download(&y, 0, &mut byte).unwrap();
+    bad(77);
+    let other = TestStep::new(&gpu, &plan(Passes::all()));
+    expect_out_of_bounds(other.launch(), 77);
+    other.launch().unwrap();
+    upload_index(&gpu, &step.storages[1], [0; 4]);
+    step.launch().unwrap();
+    assert!(step.output(&gpu).unwrap().is_finite());
+    // The error of the first launch of a plan is returned by the launch.
+    let fresh = TestStep::new(&gpu, &plan(Passes::all()));
+    upload_index(&gpu, &fresh.storages[1], [9, 0, 0, 0]);
+    expect_out_of_bounds(fresh.launch(), 9);
+}
+
+#[test]
+fn a_buffer_without_values_needs_all_of_them_anew() {
+    if device().is_none() {
+        return;
+    }
+    let gpu = WgpuDriver.open_device(9).unwrap();
+    let step = TestStep::new(&gpu, &plan(Passes::all()));
+    step.launch().unwrap();
+    upload_index(&gpu, &step.storages[1], [4; 4]);
+    step.launch().unwrap();
+    let y = gpu.storage(96).unwrap();
+    let copy = |rows: usize| {
+        let layout = Layout::contiguous([rows, 6].into());
+        let view = |storage| View { storage, layout: &layout, dtype: F32 };
+        gpu.run(&Kernel::Copy, &[view(&step.storages[0])], &[view(&y)])
+    };
+    copy(4).unwrap();
+    expect_out_of_bounds(gpu.synchronize(), 4);
+    let read = || gpu.download(&y, 0, &mut [0]);
+    let missing = Err(Error::NotComputed { op: "download" });
+    assert_eq!(read(), missing);
+    copy(2).unwrap();
+    assert_eq!(read(), missing, "the other rows have no values");
+    gpu.upload(&[0; 48], &y).unwrap();
+    assert_eq!(read(), missing, "the other rows have no values");
+    copy(4).unwrap();
+    read().unwrap();
+}
+
+#[test]
+fn invalid_plans_and_launches_are_typed_errors() {
+    let Some(gpu) = device() else { return };
+    let prepare = |launch: Launch| {
+        let plan = Plan { slots: vec![40, 40], launches: vec![launch], ..Plan::default() };
+        gpu.prepare(&plan).map(|_| ())
+    };
+    let part =
+        |slot, offset, len: usize| SlotView { slot, layout: Layout::contiguous_from([len].into(), offset), dtype: F32 };
+    let add = |a, b, y| Launch::new(scaled_sum(1.0), vec![a, b], vec![y]);
+    prepare(add(part(0, 0, 3), part(0, 3, 3), part(0, 6, 3))).unwrap();
+    let is_invalid = |launch| matches!(prepare(launch), Err(Error::InvalidArgument { .. }));
+    assert!(is_invalid(add(part(0, 0, 3), part(0, 3, 3), part(0, 8, 3))), "an output exceeds its slot");
+    assert!(is_invalid(add(part(0, 0, 3), part(2, 3, 3), part(0, 6, 3))), "a slot does not exist");
+    assert!(is_invalid(add(part(0, 0, 3), part(0, 3, 3), part(0, 2, 3))), "operands overlap");
+    assert!(is_invalid(Launch::new(scaled_sum(1.0), vec![part(0, 0, 3)], vec![part(1, 0, 3)])), "an input is missing");
+    let mut kernel = scaled_sum(1.0);
+    if let Kernel::Map(map) = &mut kernel {
+        map.params = Default::default();
+    }
+    let launch = Launch::new(kernel, vec![part(0, 0, 3), part(0, 3, 3)], vec![part(1, 0, 3)]);
+    assert!(is_invalid(launch), "a run-time parameter is missing");
+
+    let launches = vec![add(part(0, 0, 3), part(0, 3, 3), part(1, 0, 3))];
+    let plan = Plan { slots: vec![40, 12], launches, ..Plan::default() };
+    let compiled = gpu.prepare(&plan).unwrap().unwrap();
+    let [x, y, small] = [40, 12, 8].map(|bytes| gpu.storage(bytes).unwrap());
+    let launch = |slots: &[&Arc<Storage>]| {
+        let slots: Vec<Arc<Storage>> = slots.iter().map(|&slot| slot.clone()).collect();
+        compiled.launch(&slots)
+    };
+    assert!(matches!(launch(&[&x]), Err(Error::InvalidArgument { .. })), "a slot is missing");
+    assert!(matches!(launch(&[&x, &y]), Err(Error::InvalidArgument { .. })), "an input has no memory");
+    gpu.upload(&[0; 40], &x).unwrap();
+    assert!(matches!(launch(&[&x, &small]), Err(Error::InvalidArgument { .. })), "a buffer is too small");
+    let on_cpu = Cpu.storage(12).unwrap();
+    assert!(matches!(launch(&[&x, &on_cpu]), Err(Error::DeviceMismatch { .. })));
+    launch(&[&x, &y]).unwrap();
+    gpu.download(&y, 0, &mut [0; 12]).unwrap();
+}
