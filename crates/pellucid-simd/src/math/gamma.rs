@@ -23,7 +23,7 @@ fn horner<const N: usize>(x: f64, c: [f64; N]) -> f64 {
 #[inline(always)]
 pub fn lgamma(x: f64) -> f64 {
     let a = x.abs();
-    if !(a < f64::INFINITY) {
+    if a == f64::INFINITY || a.is_nan() {
         return a;
     }
     let y = lgamma_positive(a);
@@ -106,7 +106,10 @@ fn lgamma_positive(x: f64) -> f64 {
 /// [2, 8), where y is the fraction of x.
 #[inline(always)]
 fn logarithm_in_lgamma(x: f64) -> f64 {
-    if !(x >= 2.0 && x < 8.0) {
+    if x < 2.0 {
+        return x;
+    }
+    if x >= 8.0 {
         return x;
     }
     let (mut product, mut factor) = (1.0, x - 1.0);

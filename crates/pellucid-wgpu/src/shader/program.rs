@@ -289,6 +289,8 @@ pub(crate) fn binary_text(op: Binary, compute: Compute, x: &str, y: &str) -> Opt
                 And | Or | Xor | Shl | Shr => return None,
                 // They can be translated, but drivers inline all calls, and compile the long result for minutes.
                 Polygamma | Zeta | Igamma | Igammac => return None,
+                // Their loops exceed the iterations that llvmpipe executes.
+                BesselK | BesselKe => return None,
                 _ => {
                     let function = format!("{prefix}_{}", op.name());
                     return has_function(&function).then(|| format!("{function}({x}, {y})"));

@@ -2,6 +2,7 @@
 
 use super::exp::scale;
 use super::nearest;
+use std::f64::consts::LN_2;
 
 /// Returns x without the lower 32 bits of its significand, so that products of two such numbers are exact.
 #[inline(always)]
@@ -12,10 +13,10 @@ fn upper(x: f64) -> f64 {
 /// Returns log₂ a as the sum of two floats, the first of which is `upper`, for positive finite a (fdlibm, Sun
 /// Microsystems 1993).
 ///
-/// a = 2ⁿ·m with √¾ ≤ m < √3, and log₂ m = log₂ c + 2/ln 2·artanh s with s = (m − c)/(m + c) and c = 1 or 3/2.
+/// a = 2ⁿ·m with √¾ ≤ m < √3, and log₂ m = log₂ c + 2/ln 2·artanh s, where s = (m − c)/(m + c) and c = 1 or 3/2.
 #[inline(always)]
 fn log2_in_parts(a: f64) -> (f64, f64) {
-    // 2/(3·ln 2) and log₂ 1.5 as sums of two floats.
+    // 2/(3·ln 2), rounded and as the sum of two floats; log₂ 1.5 as the sum of two floats.
     const CP: f64 = 9.617_966_939_259_755_543_29e-1;
     const CP_HIGH: f64 = 9.617_967_009_544_372_558_59e-1;
     const CP_LOW: f64 = -7.028_461_650_952_758_265_16e-9;
@@ -68,7 +69,6 @@ fn log2_in_parts(a: f64) -> (f64, f64) {
 /// Returns aᵇ = 2^(b·log₂ a) for positive finite a and finite b (fdlibm, Sun Microsystems 1993).
 #[inline(always)]
 fn positive_power(a: f64, b: f64) -> f64 {
-    const LN_2: f64 = 6.931_471_805_599_452_862_27e-1;
     const LN_2_HIGH: f64 = 6.931_471_824_645_996_093_75e-1;
     const LN_2_LOW: f64 = -1.904_654_299_957_768_045_25e-9;
     let (log_high, log_low) = log2_in_parts(a);

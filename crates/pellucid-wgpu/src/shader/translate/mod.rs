@@ -21,7 +21,7 @@ mod statements;
 use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::sync::LazyLock;
-use syn::{Item, ItemFn};
+use syn::{Item, ItemFn, Lit};
 
 /// The type of a symbolic value.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -400,4 +400,17 @@ fn with_declared_type(value: Symbol, ty: &syn::Type) -> Symbol {
 
 fn last_segment(path: &syn::Path) -> String {
     path.segments.last().map(|s| s.ident.to_string()).unwrap_or_default()
+}
+
+fn literal_value(literal: &Lit) -> Result<Symbol, Untranslatable> {
+    let error = |e: syn::Error| e.to_string();
+    Ok(match literal {
+        Lit::Float(x) if x.suffix() == "f32" => Symbol::F32(x.base10_parse().map_err(error)?),
+        Lit::Float(x) => Symbol::F64(x.base10_parse().map_err(error)?),
+        Lit::Int(x) if x.suffix() == "f64" => Symbol::F64(x.base10_parse().map_err(error)?),
+        Lit::Int(x) if x.suffix() == "u32" => Symbol::U32(x.base10_parse().map_err(error)?),
+        Lit::Int(x) if x.suffix() == "i32" => Symbol::I32(x.base10_parse().map_err(error)?),
+        Lit::Int(x) => Symbol::Integer(x.base10_parse().map_err(error)?),
+        _ => return Err("a literal that is not a number".into()),
+    })
 }

@@ -4,7 +4,7 @@ use super::{
     FunctionTypes, Scope, SourceModule, Symbol, Untranslatable, ValueType, WgslTranslator, as_f32, as_u32,
     last_segment, statements, with_declared_type,
 };
-use syn::{ItemFn, Lit};
+use syn::ItemFn;
 
 impl WgslTranslator<'_> {
     pub(super) fn path(&mut self, path: &syn::Path, scope: &Scope) -> Result<Symbol, Untranslatable> {
@@ -26,6 +26,7 @@ impl WgslTranslator<'_> {
         }
         use std::f64::consts as wide;
         let value = match &*name {
+            "LN_2" => wide::LN_2,
             "LOG2_E" => wide::LOG2_E,
             "LOG10_E" => wide::LOG10_E,
             "LOG10_2" => wide::LOG10_2,
@@ -445,17 +446,4 @@ fn folded(op: &syn::BinOp, x: f64, y: f64) -> Result<f64, Untranslatable> {
 
 fn first(arguments: Vec<Symbol>) -> Result<Symbol, Untranslatable> {
     arguments.into_iter().next().ok_or_else(|| "a missing argument".into())
-}
-
-pub(super) fn literal_value(literal: &Lit) -> Result<Symbol, Untranslatable> {
-    let error = |e: syn::Error| e.to_string();
-    Ok(match literal {
-        Lit::Float(x) if x.suffix() == "f32" => Symbol::F32(x.base10_parse().map_err(error)?),
-        Lit::Float(x) => Symbol::F64(x.base10_parse().map_err(error)?),
-        Lit::Int(x) if x.suffix() == "f64" => Symbol::F64(x.base10_parse().map_err(error)?),
-        Lit::Int(x) if x.suffix() == "u32" => Symbol::U32(x.base10_parse().map_err(error)?),
-        Lit::Int(x) if x.suffix() == "i32" => Symbol::I32(x.base10_parse().map_err(error)?),
-        Lit::Int(x) => Symbol::Integer(x.base10_parse().map_err(error)?),
-        _ => return Err("a literal that is not a number".into()),
-    })
 }

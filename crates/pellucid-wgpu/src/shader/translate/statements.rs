@@ -1,7 +1,8 @@
 //! Blocks, assignments, branches and loops.
 
-use super::operations::literal_value;
-use super::{Scope, Symbol, Untranslatable, ValueType, WgslTranslator, last_segment, with_declared_type};
+use super::{
+    Scope, Symbol, Untranslatable, ValueType, WgslTranslator, last_segment, literal_value, with_declared_type,
+};
 use syn::{BinOp, Block, Expr, ExprIf, Item, Pat, Stmt};
 
 /// Returns whether a block has no assignments, no loops and no `return`, so that a call of it can be inlined.
