@@ -170,10 +170,15 @@ fn trigonometric_functions_are_accurate_near_their_zeros() {
     }
 }
 
+/// Returns (1 + 1/x)⁶⁰⁰ˣ.
+fn near_one_to_large(pow: fn(f64, f64) -> f64, x: f64) -> f64 {
+    pow(1.0 + 1.0 / x, x * 600.0)
+}
+
 #[test]
 fn f64_functions_agree_with_libm() {
     const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
-    let cases: [(&str, f64, fn(f64) -> f64, fn(f64) -> f64); 14] = [
+    let cases: [(&str, f64, fn(f64) -> f64, fn(f64) -> f64); 20] = [
         ("exp", 2.0, double::exp, libm::exp),
         ("expm1", 2.0, double::expm1, libm::expm1),
         ("sigmoid", 3.0, double::sigmoid, |x| {
@@ -186,6 +191,12 @@ fn f64_functions_agree_with_libm() {
         ("cos", 1.0, double::cos, libm::cos),
         ("erf", 2.0, double::erf, libm::erf),
         ("erfc", 4.0, double::erfc, libm::erfc),
+        ("atan", 1.0, double::atan, libm::atan),
+        ("pow, base", 1.0, |x| double::pow(x, 1.7), |x| libm::pow(x, 1.7)),
+        ("pow, small", 1.0, |x| double::pow(x % 2.0, 40.0), |x| libm::pow(x % 2.0, 40.0)),
+        ("pow", 1.0, |x| near_one_to_large(double::pow, x % 1e6), |x| near_one_to_large(libm::pow, x % 1e6)),
+        ("lgamma", 4.0, |x| gamma::lgamma(x.abs()), |x| libm::lgamma(x.abs())),
+        ("lgamma, small", 4.0, |x| gamma::lgamma(x % 20.0 + 22.1), |x| libm::lgamma(x % 20.0 + 22.1)),
         ("exp, small", 2.0, |x| double::exp(x % 50.0), |x| libm::exp(x % 50.0)),
         ("sin, small", 1.0, |x| double::sin(x % 50.0), |x| libm::sin(x % 50.0)),
         ("erfc, small", 4.0, |x| double::erfc(x % 10.0), |x| libm::erfc(x % 10.0)),
@@ -318,6 +329,21 @@ fn powers() {
         ulps(single::atan2(a, b), libm::atan2(a as f64, b as f64))
     });
     assert!(error <= 1.0, "the error of atan2 is {error} ULP at {at:?}, expected at most 1");
+    // The error of libm is 460 ULP here; the expected value has 50 digits of working precision.
+    let x = -6044064.005444481;
+    assert_eq!(near_one_to_large(double::pow, x), 3.7732068253896246e260);
+    // The same in `f64`, also with the exponents of `f64`.
+    let wide = values.iter().flat_map(|&a| [a as f64, a as f64 * 1e270, a as f64 * 1e-280]);
+    let wide: Vec<f64> = wide.collect();
+    let pairs = || wide.iter().flat_map(|&a| wide.iter().map(move |&b| (a, b)));
+    for (name, f, reference) in [
+        ("pow", double::pow as fn(f64, f64) -> f64, libm::pow as fn(f64, f64) -> f64),
+        ("atan2", double::atan2, libm::atan2),
+    ] {
+        let (error, at) = largest_error(pairs(), |(a, b)| ulps64(f(a, b), reference(a, b)));
+        println!("f64 {name} {error:.3} ULP from libm at {at:?}");
+        assert!(error <= 1.0, "the error of {name} is {error} ULP at {at:?}, expected at most 1");
+    }
 }
 
 /// Checks floor division and remainder against the definitions of Python.

@@ -1,7 +1,7 @@
 //! Bessel functions of integer order in `f64`; the `f32` methods round their results. The code is scalar: one call per
 //! lane.
 
-use super::double::{exp, sinh};
+use super::double::{exp, expm1};
 use std::f64::consts::PI;
 
 /// The highest order of a modified Bessel function. Derivatives need orders slightly above the common ones.
@@ -56,8 +56,13 @@ fn with_parity(n: f64, x: f64, y: f64) -> f64 {
 /// Computes e^(−a)·I_n(a) by the power series.
 fn power_series(order: f64, a: f64) -> f64 {
     let q = 0.25 * a * a;
-    let mut term = (1..=order as u32).fold(1.0, |t, k| t * (0.5 * a / k as f64));
-    let (mut sum, mut k) = (term, 1.0);
+    let (mut term, mut k) = (1.0, 1.0);
+    while k <= order {
+        term *= 0.5 * a / k;
+        k += 1.0;
+    }
+    let mut sum = term;
+    k = 1.0;
     while term > 1e-18 * sum {
         term *= q / (k * (k + order));
         sum += term;
@@ -102,7 +107,8 @@ pub fn bessel_ke(n: f64, x: f64) -> f64 {
     loop {
         let t = k * h;
         // 2·sinh²(t/2) = cosh t − 1, without the cancellation of the difference.
-        let s = sinh(0.5 * t);
+        let e = expm1(0.5 * t);
+        let s = 0.5 * (e + e / (e + 1.0));
         let decay = 2.0 * x * s * s;
         if decay > 45.0 + order * t {
             return sum * h;

@@ -1,19 +1,204 @@
 //! The gamma family in `f64`; the `f32` methods round the results. The code is scalar: one call per lane.
 
-use super::double::exp;
+use super::double::{cos_reduced, exp, ln, pow, sin_reduced};
 use std::f64::consts::PI;
 
 /// Evaluates c₀ + x·(c₁ + x·(c₂ + …)) by Horner's rule without fused steps.
 ///
 /// Scalar code is compiled for the baseline processor, on which a fused multiply-add is a library call.
+#[inline(always)]
 fn horner<const N: usize>(x: f64, c: [f64; N]) -> f64 {
-    c.iter().rev().fold(0.0, |y, c| y * x + c)
+    let mut y = c[N - 1];
+    let mut i = N - 1;
+    while i > 0 {
+        i -= 1;
+        y = y * x + c[i];
+    }
+    y
 }
 
 /// Returns ln |Γ(x)|; ∞ at 0, −1, −2, ...
-#[inline]
+///
+/// Negative x use reflection: |Γ(x)·Γ(1 − x)| = π/|sin πx|.
+#[inline(always)]
 pub fn lgamma(x: f64) -> f64 {
-    libm::lgamma(x)
+    let a = x.abs();
+    if a == f64::INFINITY || a.is_nan() {
+        return a;
+    }
+    let y = lgamma_positive(a);
+    // Γ(x) = 1/x to the last bit for tiny x, of both signs.
+    if x > 0.0 || a < 8.5e-22 {
+        return y;
+    }
+    let (sine, _) = sin_and_cos_pi(a);
+    if sine == 0.0 { f64::INFINITY } else { ln(PI / (sine * a)) - y }
+}
+
+/// Returns ln Γ(x) for finite x ≥ 0 (fdlibm, Sun Microsystems 1993).
+///
+/// Below 2 the result is a polynomial in the distance to 2, 1 or the minimum of Γ, and ln Γ(x + 1) − ln x for small x.
+/// The recurrence moves x < 8 into [2, 3]. Stirling's series is used for larger x.
+#[inline(always)]
+fn lgamma_positive(x: f64) -> f64 {
+    // The only logarithm is computed in one place, because shaders are compiled with all calls inlined.
+    let log = ln(logarithm_in_lgamma(x));
+    if x < 2.0 {
+        let is_small = x < 0.9;
+        // Γ is evaluated at 1 + t.
+        let t = if is_small { x } else { x - 1.0 };
+        let y = if t > 0.7316 {
+            lgamma_near_two(1.0 - t)
+        } else if t > 0.231_64 {
+            lgamma_near_minimum(t)
+        } else {
+            lgamma_near_one(t)
+        };
+        // ln Γ(1) is +0.
+        return if is_small { y - log } else { 0.0 + y };
+    }
+    if x < 8.0 {
+        let i = x.floor();
+        let y = x - i;
+        let p = y * horner(
+            y,
+            [
+                -7.721_566_490_153_286_554_94e-2,
+                2.149_824_159_606_088_525_01e-1,
+                3.257_787_964_089_309_817_87e-1,
+                1.463_504_726_524_644_528_05e-1,
+                2.664_227_030_336_386_095_60e-2,
+                1.840_284_514_073_377_156_52e-3,
+                3.194_753_265_841_008_676_17e-5,
+            ],
+        );
+        let q = horner(
+            y,
+            [
+                1.0,
+                1.392_005_334_676_210_459_58,
+                7.219_355_475_671_380_695_25e-1,
+                1.719_338_656_328_030_789_93e-1,
+                1.864_591_917_156_529_013_44e-2,
+                7.779_424_963_818_935_964_34e-4,
+                7.326_684_307_446_256_361_89e-6,
+            ],
+        );
+        return 0.5 * y + p / q + log;
+    }
+    // From 2⁵⁸ on, the series does not affect the result.
+    let z = 1.0 / x;
+    let series = horner(
+        z * z,
+        [
+            8.333_333_333_333_296_788_49e-2,
+            -2.777_777_777_287_755_364_70e-3,
+            7.936_505_586_430_195_585_00e-4,
+            -5.951_875_574_503_399_631_35e-4,
+            8.363_399_189_962_821_391_26e-4,
+            -1.630_929_340_965_752_739_89e-3,
+        ],
+    );
+    (x - 0.5) * (log - 1.0) + (4.189_385_332_046_727_250_52e-1 + z * series)
+}
+
+/// Returns the number whose logarithm ln Γ(x) contains: x, or Γ(x)/Γ(y + 2) = (y + 2)·(y + 3)···(x − 1) for x in
+/// [2, 8), where y is the fraction of x.
+#[inline(always)]
+fn logarithm_in_lgamma(x: f64) -> f64 {
+    if x < 2.0 {
+        return x;
+    }
+    if x >= 8.0 {
+        return x;
+    }
+    let (mut product, mut factor) = (1.0, x - 1.0);
+    while factor >= 2.0 {
+        product *= factor;
+        factor -= 1.0;
+    }
+    product
+}
+
+/// Returns ln Γ(2 − y).
+#[inline(always)]
+fn lgamma_near_two(y: f64) -> f64 {
+    let p = horner(
+        y,
+        [
+            7.721_566_490_153_286_554_94e-2,
+            3.224_670_334_241_135_916_11e-1,
+            6.735_230_105_312_926_818_24e-2,
+            2.058_080_843_251_673_328_06e-2,
+            7.385_550_860_814_028_839_57e-3,
+            2.890_513_836_734_156_290_91e-3,
+            1.192_707_631_833_620_678_45e-3,
+            5.100_697_921_535_113_366_08e-4,
+            2.208_627_907_139_083_855_57e-4,
+            1.080_115_672_475_839_399_54e-4,
+            2.521_445_654_512_573_269_39e-5,
+            4.486_409_496_189_151_601_50e-5,
+        ],
+    );
+    y * p - 0.5 * y
+}
+
+/// Returns ln Γ(1 + t) near the minimum of Γ at 1 + t = 1.46..., where the result is −0.12....
+#[inline(always)]
+fn lgamma_near_minimum(t: f64) -> f64 {
+    const MINIMUM: f64 = 4.616_321_449_683_622_457_6e-1;
+    const VALUE: f64 = -1.214_862_905_358_496_114_61e-1;
+    const VALUE_LOW: f64 = 3.638_676_997_039_505_365_41e-18;
+    let y = t - MINIMUM;
+    let p = horner(
+        y,
+        [
+            4.838_361_227_238_100_470_42e-1,
+            -1.475_877_229_945_939_117_52e-1,
+            6.462_494_023_913_338_547_78e-2,
+            -3.278_854_107_598_596_495_65e-2,
+            1.797_067_508_118_203_871_26e-2,
+            -1.031_422_412_983_414_374_50e-2,
+            6.100_538_702_462_913_326_35e-3,
+            -3.684_520_167_811_382_567_60e-3,
+            2.259_647_809_006_124_722_50e-3,
+            -1.403_464_699_892_328_438_13e-3,
+            8.810_818_824_376_540_113_82e-4,
+            -5.385_953_053_567_405_467_15e-4,
+            3.156_320_709_036_259_503_61e-4,
+            -3.127_541_683_751_208_605_18e-4,
+            3.355_291_926_355_190_735_43e-4,
+        ],
+    );
+    VALUE + (y * y * p + VALUE_LOW)
+}
+
+/// Returns ln Γ(1 + y) for small y.
+#[inline(always)]
+fn lgamma_near_one(y: f64) -> f64 {
+    let p = y * horner(
+        y,
+        [
+            -7.721_566_490_153_286_554_94e-2,
+            6.328_270_640_250_933_665_17e-1,
+            1.454_922_501_372_347_687_37,
+            9.777_175_279_633_727_456_03e-1,
+            2.289_637_280_646_924_510_92e-1,
+            1.338_109_185_367_877_660_377e-2,
+        ],
+    );
+    let q = horner(
+        y,
+        [
+            1.0,
+            2.455_977_937_130_411_348_22,
+            2.128_489_763_798_933_953_61,
+            7.692_851_504_566_727_830_63e-1,
+            1.042_226_455_933_691_342_54e-1,
+            3.217_092_422_824_239_118_10e-3,
+        ],
+    );
+    p / q - 0.5 * y
 }
 
 /// Returns ψ(x) = d/dx ln Γ(x); NaN at −1, −2, ..., and ∓∞ at ±0.
@@ -21,16 +206,20 @@ pub fn lgamma(x: f64) -> f64 {
 /// Negative x use reflection. The recurrence ψ(x + 1) = ψ(x) + 1/x then moves x into [1, 2], where ψ(x)/(x − x₀) is a
 /// minimax polynomial; x₀ is the positive zero of ψ, stored as the sum of two floats. For x ≥ 10 the asymptotic series
 /// is used (Abramowitz & Stegun 6.3.18). Near the negative zeros the error is relative to 1, not to ψ.
+#[inline(always)]
 pub fn digamma(x: f64) -> f64 {
     if x == 0.0 {
         return -1.0 / x;
     }
     if x < 0.0 {
-        if x == x.floor() {
-            return f64::NAN;
-        }
-        return digamma(1.0 - x) - PI * cot_pi(x);
+        return if x == x.floor() { f64::NAN } else { digamma_positive(1.0 - x) - PI * cot_pi(x) };
     }
+    digamma_positive(x)
+}
+
+/// Returns ψ(x) for x > 0 and for NaN.
+#[inline(always)]
+fn digamma_positive(x: f64) -> f64 {
     if x >= 10.0 {
         if x == f64::INFINITY {
             return x;
@@ -38,7 +227,7 @@ pub fn digamma(x: f64) -> f64 {
         let z = 1.0 / (x * x);
         let series =
             horner(z, [1.0 / 12.0, -1.0 / 120.0, 1.0 / 252.0, -1.0 / 240.0, 1.0 / 132.0, -691.0 / 32760.0, 1.0 / 12.0]);
-        return libm::log(x) - 0.5 / x - z * series;
+        return ln(x) - 0.5 / x - z * series;
     }
     let (mut x, mut sum) = (x, 0.0);
     while x > 2.0 {
@@ -83,12 +272,21 @@ pub fn digamma(x: f64) -> f64 {
     (x - ROOT - ROOT_LOW) * p + sum
 }
 
-/// Returns cot πx, computed from the exact fraction of x, or from its distance to ½ if that is smaller.
+/// Returns |sin πx| and |cos πx|, computed from the exact fraction of x, or from its distance to ½ if that is smaller.
+#[inline(always)]
+fn sin_and_cos_pi(x: f64) -> (f64, f64) {
+    let fraction = (x - x.round_ties_even()).abs();
+    let is_far = fraction > 0.25;
+    let angle = PI * if is_far { 0.5 - fraction } else { fraction };
+    let (sine, cosine) = (sin_reduced(angle, 0.0), cos_reduced(angle, 0.0));
+    if is_far { (cosine, sine) } else { (sine, cosine) }
+}
+
+/// Returns cot πx.
+#[inline(always)]
 fn cot_pi(x: f64) -> f64 {
-    let fraction = x - x.round_ties_even();
-    let a = fraction.abs();
-    let cot = if a > 0.25 { libm::tan(PI * (0.5 - a)) } else { 1.0 / libm::tan(PI * a) };
-    cot.copysign(fraction)
+    let (sine, cosine) = sin_and_cos_pi(x);
+    (cosine / sine).copysign(x - x.round_ties_even())
 }
 
 /// Returns the n-th polygamma function ψ⁽ⁿ⁾(x) = (−1)ⁿ⁺¹ n! ζ(n + 1, x).
@@ -103,9 +301,13 @@ pub fn polygamma(n: f64, x: f64) -> f64 {
         return f64::NAN;
     }
     let odd = n * 0.5 != (n * 0.5).floor();
-    let factorial: f64 = (2..=n as u64).map(|k| k as f64).product();
     if x <= 0.0 && x == x.floor() {
         return if odd { f64::INFINITY } else { f64::NAN };
+    }
+    let (mut factorial, mut k) = (1.0, 2.0);
+    while k <= n {
+        factorial *= k;
+        k += 1.0;
     }
     let y = factorial * zeta(n + 1.0, x);
     if odd { y } else { -y }
@@ -118,17 +320,28 @@ pub fn zeta(s: f64, q: f64) -> f64 {
     if s <= 1.0 || s.is_nan() || q.is_nan() {
         return if s == 1.0 { f64::INFINITY } else { f64::NAN };
     }
-    if q > 0.0 {
-        return hurwitz_zeta(s, q);
-    }
-    if q == q.floor() || s != s.floor() {
+    if q <= 0.0 && (q == q.floor() || s != s.floor()) {
         return if q == q.floor() { f64::INFINITY } else { f64::NAN };
     }
     // The sum of (q + k)⁻ˢ over k ≥ 0 is the sum over all integers k, which depends on the fraction of q only, minus
     // the sum over k < 0.
     let (left, right) = (q - q.floor(), q.ceil() - q);
     let mirror = if s * 0.5 == (s * 0.5).floor() { 1.0 } else { -1.0 };
-    (hurwitz_zeta(s, left) + mirror * hurwitz_zeta(s, right)) - mirror * hurwitz_zeta(s, 1.0 - q)
+    let (mut sum, mut k) = (0.0, 0.0);
+    while k < 3.0 {
+        let (weight, from) = if q > 0.0 {
+            (1.0, q)
+        } else if k == 0.0 {
+            (1.0, left)
+        } else if k == 1.0 {
+            (mirror, right)
+        } else {
+            (-mirror, 1.0 - q)
+        };
+        sum += weight * hurwitz_zeta(s, from);
+        k += if q > 0.0 { 3.0 } else { 1.0 };
+    }
+    sum
 }
 
 /// Returns ζ(s, q) for s > 1 and q > 0: sums the first terms directly, then applies the Euler–Maclaurin formula.
@@ -148,24 +361,27 @@ fn hurwitz_zeta(s: f64, q: f64) -> f64 {
         return 0.0;
     }
     let (mut a, mut sum) = (q, 0.0);
-    while a < 10.0 + s {
-        let term = libm::pow(a, -s);
-        sum += term;
+    loop {
+        let power = pow(a, -s);
+        if a >= 10.0 + s {
+            let mut tail = power * a / (s - 1.0) + 0.5 * power;
+            let mut factor = s * power / a;
+            let mut j: usize = 0;
+            while j < BERNOULLI.len() {
+                tail += BERNOULLI[j] * factor;
+                let k = s + 2.0 * j as f64;
+                factor *= (k + 1.0) * (k + 2.0) / (a * a);
+                j += 1;
+            }
+            return sum + tail;
+        }
+        sum += power;
         // The comparison is also true if both values are 0 or both are infinite.
-        if term <= sum * 1e-18 {
+        if power <= sum * 1e-18 {
             return sum;
         }
         a += 1.0;
     }
-    let power = libm::pow(a, -s);
-    let mut tail = power * a / (s - 1.0) + 0.5 * power;
-    let mut factor = s * power / a;
-    for (j, b) in BERNOULLI.iter().enumerate() {
-        tail += b * factor;
-        let k = s + 2.0 * j as f64;
-        factor *= (k + 1.0) * (k + 2.0) / (a * a);
-    }
-    sum + tail
 }
 
 /// Returns the regularised lower incomplete gamma function P(a, x) for a ≥ 0 and x ≥ 0; otherwise NaN.
@@ -193,7 +409,7 @@ fn incomplete_gamma(a: f64, x: f64) -> (f64, f64) {
     if a == 0.0 || x == f64::INFINITY {
         return (1.0, 0.0);
     }
-    let prefactor = exp(a * libm::log(x) - x - lgamma(a));
+    let prefactor = exp(a * ln(x) - x - lgamma(a));
     // The number of significant terms grows as √a. The result is NaN if the limit does not suffice.
     const MAX_TERMS: f64 = 20_000.0;
     let mut k = 1.0;
@@ -209,8 +425,8 @@ fn incomplete_gamma(a: f64, x: f64) -> (f64, f64) {
     }
     let mut b = x + 1.0 - a;
     let (mut c, mut d) = (1e300, 1.0 / b);
-    let (mut fraction, mut ratio) = (d, 0.0);
-    while (ratio - 1.0f64).abs() > 1e-15 && k < MAX_TERMS {
+    let (mut fraction, mut ratio) = (d, 0.0f64);
+    while (ratio - 1.0).abs() > 1e-15 && k < MAX_TERMS {
         let n = -k * (k - a);
         b += 2.0;
         d = 1.0 / (n * d + b);

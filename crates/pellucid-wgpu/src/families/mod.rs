@@ -5,6 +5,8 @@ mod bounds;
 mod conv;
 mod copy;
 mod gather;
+mod index;
+mod key_sort;
 mod map;
 mod matmul;
 mod max_pool;
@@ -13,6 +15,8 @@ mod recurrent;
 mod reduce;
 mod row;
 mod scan;
+mod scatter;
+mod sort;
 mod tile;
 
 use crate::describe::{DispatchList, KernelDescription};
@@ -59,8 +63,10 @@ fn implementation(kernel: &Kernel) -> Option<&dyn GpuFamily> {
         Kernel::Pool(pool) => Some(pool),
         Kernel::Scan(scan) => Some(scan),
         Kernel::Random(random) => Some(random),
+        Kernel::Scatter(scatter) => Some(scatter),
+        Kernel::Sort(sort) => Some(sort),
         Kernel::Copy => Some(&CopyValues),
-        Kernel::Scatter(_) | Kernel::Sort(_) | Kernel::Factorization(_) => None,
+        Kernel::Factorization(_) => None,
     }
 }
 

@@ -371,6 +371,16 @@ fn f_tan(x: f32) -> f32 {
     return f_tan_large(x);
 }
 
+// Returns an unsigned integer with the order of a float, whose bits are the upper bits of the word; both zeros have one
+// key, and NaN has the largest. `infinity` is the word of infinity.
+fn f_sort_key(bits: u32, infinity: u32) -> u32 {
+    let magnitude = bits & 0x7fffffffu;
+    if (magnitude > infinity) {
+        return 0xffffffffu;
+    }
+    return select(magnitude | 0x80000000u, ~bits, bits > 0x80000000u);
+}
+
 fn f_to_i32(x: f32) -> i32 {
     let bits = bitcast<u32>(x);
     let is_large = (bits & 0x7fffffffu) >= 0x4f000000u;
@@ -828,6 +838,15 @@ fn d_order(x: vec2<u32>) -> vec2<u32> {
     return select(x, l_neg(d_abs(x)), x.y >= 0x80000000u);
 }
 
+// Returns an unsigned integer with the order of the number; both zeros have one key, and NaN has the largest.
+fn d_sort_key(x: vec2<u32>) -> vec2<u32> {
+    if (d_is_nan(x)) {
+        return vec2<u32>(0xffffffffu, 0xffffffffu);
+    }
+    let is_negative = x.y >= 0x80000000u && !d_is_zero(x);
+    return select(vec2<u32>(x.x, x.y | 0x80000000u), ~x, is_negative);
+}
+
 fn d_lt(a: vec2<u32>, b: vec2<u32>) -> bool {
     return l_lt(d_order(a), d_order(b)) && !d_is_nan(a) && !d_is_nan(b);
 }
@@ -918,24 +937,33 @@ fn d_exponent(x: vec2<u32>) -> i32 {
     return select(e, 12 - i32(l_leading_zeros(vec2<u32>(x.x, x.y & 0xfffffu))), e == 0);
 }
 
+// Shifts right; the lowest bit of the result is set if a bit was lost.
+fn l_shift_right_jam(v: vec2<u32>, n: u32) -> vec2<u32> {
+    let b = n & 31u;
+    let high = v.y >> b;
+    let low = (v.x >> b) | select(v.y << (32u - b), 0u, b == 0u);
+    let lost = select(v.x << (32u - b), 0u, b == 0u);
+    if (n < 32u) {
+        return vec2<u32>(low | select(0u, 1u, lost != 0u), high);
+    }
+    if (n < 64u) {
+        let lost_high = select(v.y << (32u - b), 0u, b == 0u);
+        return vec2<u32>(high | select(0u, 1u, (v.x | lost_high) != 0u), 0u);
+    }
+    return vec2<u32>(select(0u, 1u, (v.x | v.y) != 0u), 0u);
+}
+
 // Rounds to nearest even. The leading bit of m is bit 63 and has the biased exponent e; sticky states whether the exact
 // number is larger.
 fn d_round_to_even(sign: u32, e: i32, m: vec2<u32>, sticky: bool) -> vec2<u32> {
     if (e >= 2047) {
         return vec2<u32>(0u, sign | 0x7ff00000u);
     }
-    let shift = u32(min(11 + max(1 - e, 0), 65));
-    var kept = vec2<u32>(0u, 0u);
-    var lost = vec2<u32>(0u, 0u);
-    if (shift < 64u) {
-        kept = l_shift_right_sticky(vec4<u32>(0u, 0u, m), shift).zw;
-        lost = l_shift_left(m, 64u - shift);
-    } else if (shift == 64u) {
-        lost = m;
-    }
-    let rest = (lost.y & 0x7fffffffu) | lost.x | select(0u, 1u, sticky || shift > 64u);
-    var bits = vec2<u32>(kept.x, kept.y + (u32(max(e - 1, 0)) << 20u));
-    if (lost.y >= 0x80000000u && (rest != 0u || (bits.x & 1u) == 1u)) {
+    // The significand, and two bits that state whether the rest is less than, equal to or more than one half.
+    let r = l_shift_right_jam(m, u32(9 + max(1 - e, 0)));
+    let rest = (r.x & 3u) | select(0u, 1u, sticky);
+    var bits = vec2<u32>((r.x >> 2u) | (r.y << 30u), (r.y >> 2u) + (u32(max(e - 1, 0)) << 20u));
+    if (rest == 3u || (rest == 2u && (bits.x & 1u) == 1u)) {
         bits = l_add(bits, vec2<u32>(1u, 0u));
     }
     return vec2<u32>(bits.x, bits.y | sign);
@@ -999,7 +1027,30 @@ fn d_fma(a: vec2<u32>, b: vec2<u32>, c: vec2<u32>) -> vec2<u32> {
 }
 
 fn d_add(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
-    return d_fma(a, vec2<u32>(0u, 0x3ff00000u), b);
+    let differ = ((a.y ^ b.y) & 0x80000000u) != 0u;
+    if (!d_is_finite(a) || !d_is_finite(b)) {
+        let both = !d_is_finite(a) && !d_is_finite(b);
+        let invalid = d_is_nan(a) || d_is_nan(b) || (both && differ);
+        return select(select(a, b, d_is_finite(a)), vec2<u32>(0u, 0x7ff80000u), invalid);
+    }
+    let swap = l_lt_unsigned(d_abs(a), d_abs(b));
+    let large = select(a, b, swap);
+    let small = select(b, a, swap);
+    if (d_is_zero(small)) {
+        // The sum of zeros of opposite signs is +0.
+        return select(large, vec2<u32>(0u, large.y & small.y), d_is_zero(large));
+    }
+    // The leading bit of the larger significand moves to bit 62; ten lower bits and their lowest one, which is set if a
+    // bit was lost, are enough to round correctly.
+    let e = d_exponent(large);
+    let m = l_shift_right_jam(d_significand(large), 1u);
+    let n = l_shift_right_jam(d_significand(small), 1u + u32(e - d_exponent(small)));
+    let sum = select(l_add(m, n), l_sub(m, n), differ);
+    if ((sum.x | sum.y) == 0u) {
+        return sum;
+    }
+    let zeros = l_leading_zeros(sum);
+    return d_round_to_even(large.y & 0x80000000u, e + 1 - i32(zeros), l_shift_left(sum, zeros), false);
 }
 
 fn d_sub(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
@@ -1007,7 +1058,29 @@ fn d_sub(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
 }
 
 fn d_mul(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
-    return d_fma(a, b, vec2<u32>(0u, (a.y ^ b.y) & 0x80000000u));
+    let sign = (a.y ^ b.y) & 0x80000000u;
+    let has_zero = d_is_zero(a) || d_is_zero(b);
+    if (!d_is_finite(a) || !d_is_finite(b)) {
+        let invalid = d_is_nan(a) || d_is_nan(b) || has_zero;
+        return select(vec2<u32>(0u, sign | 0x7ff00000u), vec2<u32>(0u, 0x7ff80000u), invalid);
+    }
+    if (has_zero) {
+        return vec2<u32>(0u, sign);
+    }
+    // The upper half of the product; its leading bit is bit 62 or 63. Bit 63 has the exponent e.
+    let x = d_significand(a);
+    let y = d_significand(b);
+    let p0 = l_mul_words(x.x, y.x);
+    let p1 = l_add(l_mul_words(x.x, y.y), vec2<u32>(p0.y, 0u));
+    let p2 = l_add(l_mul_words(x.y, y.x), vec2<u32>(p1.x, 0u));
+    var m = l_add(l_add(l_mul_words(x.y, y.y), vec2<u32>(p1.y, 0u)), vec2<u32>(p2.y, 0u));
+    var e = d_exponent(a) + d_exponent(b) - 1022;
+    if (m.y < 0x80000000u) {
+        m = vec2<u32>((m.x << 1u) | (p2.x >> 31u), (m.y << 1u) | (m.x >> 31u));
+        e = e - 1;
+    }
+    // A bit of p2.x that moved to m is below its last bit after rounding, so it counts as lost in both words.
+    return d_round_to_even(sign, e, m, (p0.x | p2.x) != 0u);
 }
 
 fn d_div(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
@@ -1077,6 +1150,34 @@ fn d_sqrt(x: vec2<u32>) -> vec2<u32> {
         }
     }
     return d_round_to_even(0u, h + 1023, l_shift_left(root, 9u), (r.x | r.y) != 0u);
+}
+
+// Returns the remainder of the truncated division a / b, which is exact.
+fn d_fmod(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+    if (!d_is_finite(a) || d_is_nan(b) || d_is_zero(b)) {
+        return vec2<u32>(0u, 0x7ff80000u);
+    }
+    if (d_is_zero(a) || l_lt_unsigned(d_abs(a), d_abs(b))) {
+        return a;
+    }
+    // Significands with the leading bit at bit 62, so that a shift to the left cannot overflow.
+    var r = l_shift_right_sticky(vec4<u32>(0u, 0u, d_significand(a)), 1u).zw;
+    let d = l_shift_right_sticky(vec4<u32>(0u, 0u, d_significand(b)), 1u).zw;
+    let e = d_exponent(b);
+    for (var k = d_exponent(a) - e; k >= 0; k = k - 1) {
+        if (!l_lt_unsigned(r, d)) {
+            r = l_sub(r, d);
+        }
+        if (k > 0) {
+            r = l_shift_left(r, 1u);
+        }
+    }
+    let sign = a.y & 0x80000000u;
+    if ((r.x | r.y) == 0u) {
+        return vec2<u32>(0u, sign);
+    }
+    let zeros = l_leading_zeros(r);
+    return d_round_to_even(sign, e + 1 - i32(zeros), l_shift_left(r, zeros), false);
 }
 
 fn d_trunc(x: vec2<u32>) -> vec2<u32> {

@@ -226,7 +226,7 @@ fn unary_text(op: Unary, compute: Compute, x: &str) -> Option<String> {
 }
 
 /// Returns the text of a primitive of two operands, or `None` if shaders do not have it for this type.
-fn binary_text(op: Binary, compute: Compute, x: &str, y: &str) -> Option<String> {
+pub(crate) fn binary_text(op: Binary, compute: Compute, x: &str, y: &str) -> Option<String> {
     use Binary::*;
     Some(match compute {
         Compute::Mask => match op {
@@ -277,6 +277,10 @@ fn binary_text(op: Binary, compute: Compute, x: &str, y: &str) -> Option<String>
                 Ge => format!("{prefix}_le({y}, {x})"),
                 Ne => format!("(!{prefix}_eq({x}, {y}))"),
                 And | Or | Xor | Shl | Shr => return None,
+                // They can be translated, but drivers inline all calls, and compile the long result for minutes.
+                Polygamma | Zeta | Igamma | Igammac => return None,
+                // Their loops exceed the iterations that llvmpipe executes.
+                BesselK | BesselKe => return None,
                 _ => {
                     let function = format!("{prefix}_{}", op.name());
                     return has_function(&function).then(|| format!("{function}({x}, {y})"));

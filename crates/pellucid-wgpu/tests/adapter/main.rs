@@ -22,4 +22,6 @@ mod recurrents;
 mod reductions;
 mod rows;
 mod scans;
+mod scatters;
+mod sorts;
 mod timings;

@@ -192,8 +192,8 @@ fn scalar_loop<T: LoopElement, F: BinaryFunction<T>>(form: OperandForm) -> Binar
 /// Defines primitives, one per line: the kind of its loop, its name and its result.
 ///
 /// `vector` loops are vectorised, and so are `commutative` loops, in which the order of the operands does not change
-/// the result. `scalar` loops are not vectorised, and `single` loops are vectorised for `f32` alone. A primitive that
-/// is another one with its operands in reverse order, or the same as another one, has no separate loop.
+/// the result. `scalar` loops are not vectorised. A primitive that is another one with its operands in reverse order, or
+/// the same as another one, has no separate loop.
 macro_rules! primitives {
     (
         $T:ident: $bound:ident, reverse [$($Reverse:ident of $Of:ident)*], same [$($Same:ident as $As:ident)*] =>
@@ -231,10 +231,6 @@ macro_rules! primitives {
     (@loop vector $T:ident $Op:ident $form:ident $isa:ident) => { vector_loop::<$T, $Op>($form, $isa) };
     (@loop commutative $T:ident $Op:ident $form:ident $isa:ident) => { commutative_loop::<$T, $Op>($form, $isa) };
     (@loop scalar $T:ident $Op:ident $form:ident $isa:ident) => { scalar_loop::<$T, $Op>($form) };
-    // Vectorised for f32, scalar for f64.
-    (@loop single $T:ident $Op:ident $form:ident $isa:ident) => {
-        if const { size_of::<$T>() == 4 } { vector_loop::<$T, $Op>($form, $isa) } else { scalar_loop::<$T, $Op>($form) }
-    };
 }
 
 mod float {
@@ -246,8 +242,8 @@ mod float {
         vector Div |a, b| a / b;
         scalar FloorDiv |a, b| a.floor_div(b);
         scalar Rem |a, b| a.rem(b);
-        single Pow |a, b| a.pow(b);
-        scalar Atan2 |a, b| a.atan2(b);
+        vector Pow |a, b| a.pow(b);
+        vector Atan2 |a, b| a.atan2(b);
         vector Max |a, b| a.max(b);
         vector Min |a, b| a.min(b);
         vector Copysign |a, b| a.copysign(b);

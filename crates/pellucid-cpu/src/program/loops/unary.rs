@@ -212,7 +212,7 @@ pub(super) mod float {
         single Tan |x| x.tan_fast(), rare |x| x.abs() > T::TRIG_LIMIT => x.tan();
         single Asin |x| x.asin();
         single Acos |x| x.acos();
-        single Atan |x| x.atan();
+        vector Atan |x| x.atan();
         single Sinh |x| x.sinh();
         single Cosh |x| x.cosh();
         vector Tanh |x| x.tanh();
@@ -225,8 +225,8 @@ pub(super) mod float {
         narrow Erfcx |x| x.erfcx();
         narrow Erfinv |x| x.erfinv();
         narrow Ndtri |x| x.ndtri();
-        scalar Lgamma |x| x.lgamma();
-        scalar Digamma |x| x.digamma();
+        narrow Lgamma |x| x.lgamma();
+        narrow Digamma |x| x.digamma();
         vector IsNan |x| x.is_nan().into();
         vector IsFinite |x| x.is_finite().into();
     }

@@ -13,7 +13,7 @@ pub(super) const LN_2_LOW: f64 = 1.908_214_929_270_587_700_02e-10;
 
 /// Returns v · 2ⁿ for −2044 ≤ n ≤ 2046, rounded once, also if the result is subnormal.
 #[inline(always)]
-fn scale(v: f64, n: i64) -> f64 {
+pub(super) fn scale(v: f64, n: i64) -> f64 {
     let half_n = n >> 1;
     v * power_of_two(half_n) * power_of_two(n.wrapping_sub(half_n))
 }

@@ -1,26 +1,38 @@
 //! The primitives on one `f64`.
 //!
-//! The exponential and logarithm families, sine, cosine, tanh and the error functions are branch-free and vectorise.
-//! The other functions call the `libm` crate once per lane. Its results are the same on every platform.
+//! The exponential and logarithm families, sine, cosine, tanh, powers, arctan and the error functions are branch-free
+//! and vectorise. The other functions call the `libm` crate once per lane. Its results are the same on every platform.
 
 mod erf;
 mod exp;
+mod inverse;
 mod log;
 mod pow;
 mod trig;
 
 pub use erf::{erf, erfc, erfcx, erfinv, ndtri};
 pub use exp::{EXP_LIMIT, exp, exp_fast, expm1, sigmoid, tanh};
-pub use libm::{acos, asin, asinh, atan, atan2, atanh, cosh, exp2, log2, log10, sinh};
+pub use inverse::{atan, atan2};
+pub use libm::{acos, asin, asinh, atanh, cosh, exp2, log2, log10, sinh};
 pub use log::{ln, ln_1p};
 pub use pow::{floor_div, pow, rem};
 pub use pow::{floor_quotient, floored};
 pub use trig::{TRIG_LIMIT, cos, cos_fast, sin, sin_fast, tan, tan_fast};
+pub(in crate::math) use trig::{cos_reduced, sin_reduced};
 
-/// The source text of the functions of this module that do not call `libm`. GPU backends translate it to their shader
-/// language.
-pub const SOURCES: [&str; 4] =
-    [include_str!("erf.rs"), include_str!("exp.rs"), include_str!("log.rs"), include_str!("mod.rs")];
+/// The source text of the functions of this module, of the gamma family and of the Bessel functions. GPU backends
+/// translate those that do not call `libm` to their shader language. No two functions have one name.
+pub const SOURCES: [&str; 9] = [
+    include_str!("erf.rs"),
+    include_str!("exp.rs"),
+    include_str!("inverse.rs"),
+    include_str!("log.rs"),
+    include_str!("mod.rs"),
+    include_str!("pow.rs"),
+    include_str!("trig.rs"),
+    include_str!("../gamma.rs"),
+    include_str!("../bessel.rs"),
+];
 
 /// Returns arcosh x, and NaN for x < 1. (`libm::acosh` does not return NaN below −2.)
 #[inline]

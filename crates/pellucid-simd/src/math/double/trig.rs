@@ -13,7 +13,7 @@ pub const TRIG_LIMIT: f64 = 1e8;
 
 /// Returns (n, r, r_low) with x = n·π/2 + r + r_low.
 #[inline(always)]
-fn reduce(x: f64) -> (i64, f64, f64) {
+fn reduce_by_half_pi(x: f64) -> (i64, f64, f64) {
     // π/2 = FRAC_PI_2 + B + C.
     const B: f64 = 6.123_233_995_736_766_035_9e-17;
     const C: f64 = -1.497_384_904_859_169_777e-33;
@@ -27,7 +27,7 @@ fn reduce(x: f64) -> (i64, f64, f64) {
 
 /// Returns sin(r + low) for |r| ≤ π/4.
 #[inline(always)]
-fn sin_reduced(r: f64, low: f64) -> f64 {
+pub(in crate::math) fn sin_reduced(r: f64, low: f64) -> f64 {
     let z = r * r;
     let p = polynomial(
         z,
@@ -46,7 +46,7 @@ fn sin_reduced(r: f64, low: f64) -> f64 {
 
 /// Returns cos(r + low) for |r| ≤ π/4.
 #[inline(always)]
-fn cos_reduced(r: f64, low: f64) -> f64 {
+pub(in crate::math) fn cos_reduced(r: f64, low: f64) -> f64 {
     let z = r * r;
     let p = polynomial(
         z,
@@ -75,7 +75,7 @@ fn sin_of_quadrant(n: i64, r: f64, low: f64) -> f64 {
 /// Returns sin x for |x| ≤ [`TRIG_LIMIT`].
 #[inline(always)]
 pub fn sin_fast(x: f64) -> f64 {
-    let (n, r, low) = reduce(x);
+    let (n, r, low) = reduce_by_half_pi(x);
     // The reduction maps −0 to +0. To preserve the sign, zero is returned unchanged.
     if x == 0.0 { x } else { sin_of_quadrant(n, r, low) }
 }
@@ -83,7 +83,7 @@ pub fn sin_fast(x: f64) -> f64 {
 /// Returns cos x for |x| ≤ [`TRIG_LIMIT`].
 #[inline(always)]
 pub fn cos_fast(x: f64) -> f64 {
-    let (n, r, low) = reduce(x);
+    let (n, r, low) = reduce_by_half_pi(x);
     sin_of_quadrant(n.wrapping_add(1), r, low)
 }
 

@@ -51,8 +51,8 @@ fn a_list_of_the_same_structure_is_compiled_once() {
     assert_eq!(first.launches, second.launches);
     assert_eq!(bits(&[a]), bits(&[b]));
     // Run-time parameters may change, also to NaN, which differs from itself.
-    let scaled = |factor: f32| work_of(|| lazy(|| (&x * factor).exp() + (&x - factor).sum(..)));
-    for factor in [2.0, 3.0, f32::NAN, f32::NAN, -1.0] {
+    let scaled = |factor: f64| work_of(|| lazy(|| (&x * factor).exp() + (&x - factor).sum(..)));
+    for factor in [2.0, 3.0, f64::NAN, f64::NAN, -1.0] {
         assert_eq!(bits(&[scaled(factor).1]), bits(&[(&x * factor).exp() + (&x - factor).sum(..)]), "{factor}");
     }
     assert_eq!(scaled(-1.0).0.compiled_plans, 0);
@@ -129,7 +129,7 @@ fn a_device_may_defer_all_its_kernels() {
     let (work, y) = work_of(|| chain(&x) + 1.0);
     assert_eq!(work.launches, 0, "nothing reads the result yet");
     let expected = bits(&[chain(&wave([5])) + 1.0]);
-    let (work, found) = work_of(|| bits(&[y.clone()]));
+    let (work, found) = work_of(|| bits(std::slice::from_ref(&y)));
     assert_eq!((found, work.runs > 0), (expected, true));
     // `eval`, `flush` and `synchronize` run what is recorded.
     let (a, b) = (&x + 1.0, &x * 2.0);

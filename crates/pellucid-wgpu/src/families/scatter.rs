@@ -1,0 +1,156 @@
+//! `Scatter`: elements of an array combined with values in place, with the bits of the CPU.
+//!
+//! An index position refers to a slice of y and a slice of the values; the slices range over the axes that are not
+//! indexed. The positions are sorted by the slice of y (see `key_sort`). For every slice element, the invocation at the
+//! first position of a group of equal slices then combines the values of the group in order of their positions. The
+//! result is thus the sequential one, without atomic additions. n positions with slices of s elements cost
+//! O(n log n + n·s) operations; a slice that m positions refer to costs m operations in sequence.
+
+use super::GpuFamily;
+use super::copy::same_size_integer;
+use super::index::{check_indices, check_shapes, indexed_position, push_indexed_axes};
+use super::key_sort::{KEY_PARAMETERS, KeySort, KeyType, SortedKeys, index_text, key_text};
+use crate::describe::DispatchList;
+use crate::operand::{Bindings, DeviceArray, DeviceOperands};
+use crate::shader::access::{self, MergedAxes, position_lines};
+use crate::shader::program::binary_text;
+use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
+use pellucid_ir::formula::Binary;
+use pellucid_ir::kernel::{Index, Scatter, ScatterReduction};
+use pellucid_ir::{Compute, Error, Result};
+
+impl GpuFamily for Scatter {
+    fn is_supported(&self) -> bool {
+        true
+    }
+
+    fn check(&self, operands: &DeviceOperands<'_>) -> Result<()> {
+        check_shapes("scatter", &self.index, &operands.outputs[0], &operands.inputs[0], &operands.inputs[1..])
+    }
+
+    fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
+        let (values, indices, y) = (&operands.inputs[0], &operands.inputs[1..], &operands.outputs[0]);
+        check_indices(list, "scatter", &self.index, y, indices)?;
+        if values.shape().size() == 0 {
+            return Ok(());
+        }
+        let sorted = sort_positions(list, &self.index, indices, y)?;
+        combine(list, self, values, indices[0].shape().size(), y, &sorted)
+    }
+}
+
+/// Adds the dispatches that sort the index positions by the position of the first element of their slice of y.
+fn sort_positions(
+    list: &mut DispatchList<'_>,
+    index: &Index,
+    indices: &[DeviceArray<'_>],
+    y: &DeviceArray<'_>,
+) -> Result<SortedKeys> {
+    let shape = indices[0].shape();
+    // The strides of y over the index positions, without the axes that are indexed.
+    let own = y.layout.strides();
+    let y_strides = match index {
+        Index::Axes(_) => vec![0; shape.rank()],
+        Index::Along(axis) => (0..shape.rank()).map(|a| if a == *axis { 0 } else { own[a] }).collect(),
+    };
+    let strides: Vec<Vec<isize>> = indices.iter().map(|i| i.layout.strides().to_vec()).chain([y_strides]).collect();
+    let space = MergedAxes::new(shape, &strides);
+    let mut shader = ShaderBuilder::default();
+    let bindings = Bindings::new(&mut shader, indices, &[]);
+    let mut parameters: Vec<u32> = indices.iter().chain([y]).map(|array| array.layout.offset() as u32).collect();
+    let starts: Vec<String> = (0..parameters.len()).map(|k| format!("params[{}]", KEY_PARAMETERS + k)).collect();
+    let axes_at = KEY_PARAMETERS + parameters.len();
+    push_indexed_axes(index, y, &mut parameters);
+    let space_at = KEY_PARAMETERS + parameters.len();
+    space.push_params(&mut parameters);
+    let length = shape.size();
+    let sort = KeySort { op: "scatter", lines: 1, length, keep: length, key: KeyType::Word };
+    sort.sort(list, shader, &bindings, &parameters, |shader, _, i| {
+        let at = position_lines(shader, (space.dims.len(), space_at), i, &starts);
+        let selected: Vec<(usize, &str)> = (0..indices.len()).map(|k| (bindings.input(k), &*at[k])).collect();
+        indexed_position(shader, &at[indices.len()], &selected, axes_at)
+    })
+}
+
+/// Adds the dispatch that combines the values with y. `positions` is the number of index positions.
+fn combine(
+    list: &mut DispatchList<'_>,
+    kernel: &Scatter,
+    values: &DeviceArray<'_>,
+    positions: usize,
+    y: &DeviceArray<'_>,
+    sorted: &SortedKeys,
+) -> Result<()> {
+    let (own, value_strides) = (y.layout.strides(), values.layout.strides());
+    let others: Vec<usize> = match &kernel.index {
+        Index::Axes(axes) => (0..y.shape().rank()).filter(|a| !axes.contains(a)).collect(),
+        Index::Along(_) => Vec::new(),
+    };
+    let index_rank = values.shape().rank() - others.len();
+    let slice_strides = [others.iter().map(|&a| own[a]).collect(), value_strides[index_rank..].to_vec()];
+    let slice = MergedAxes::new(&values.shape()[index_rank..], &slice_strides);
+    let space = MergedAxes::new(&values.shape()[..index_rank], &[value_strides[..index_rank].to_vec()]);
+    let size: usize = slice.dims.iter().product();
+    let work = positions.checked_mul(size).filter(|&work| work <= u32::MAX as usize);
+    let Some(work) = work else { return Err(Error::invalid("scatter", "the values have more than 2^32 elements")) };
+
+    let mut shader = ShaderBuilder::default();
+    let bindings = Bindings::new(&mut shader, std::slice::from_ref(values), std::slice::from_ref(y));
+    let from = shader.binding(BindingUse::Read);
+    let mut parameters = vec![work as u32, 0, size as u32, positions as u32, values.layout.offset() as u32];
+    let slice_at = parameters.len();
+    slice.push_params(&mut parameters);
+    let space_at = parameters.len();
+    space.push_params(&mut parameters);
+
+    let key = |at: &str| key_text(KeyType::Word, from, "params[3]", at);
+    shader.line("if (thread >= params[0]) { return; }");
+    shader.line("let first = thread / params[2];");
+    let own_key = shader.define(key("first"));
+    let is_set = kernel.reduction == ScatterReduction::Set;
+    // The last of equal positions replaces an element; the first one combines all values.
+    let (neighbour, exists) =
+        if is_set { ("first + 1u", "first + 1u < params[3]") } else { ("first - 1u", "first > 0u") };
+    shader.line(format!("if ({exists}) {{ if ({} == {own_key}) {{ return; }} }}", key(neighbour)));
+    shader.line("let element = thread % params[2];");
+    let starts = [own_key.clone(), "params[4]".into()];
+    let bases = position_lines(&mut shader, (slice.dims.len(), slice_at), "element", &starts);
+    let dtype = if is_set { same_size_integer(y.dtype) } else { y.dtype };
+    let compute = dtype.compute();
+    let load_value = |shader: &mut ShaderBuilder, at: &str| {
+        let position = shader.define(index_text(KeyType::Word, from, "params[3]", at));
+        let at = position_lines(shader, (space.dims.len(), space_at), &position, &[bases[1].clone()]).remove(0);
+        let text = access::load(shader, bindings.input(0), dtype, compute, &at);
+        shader.define(text)
+    };
+    let result = if is_set {
+        load_value(&mut shader, "first")
+    } else {
+        let element = access::load(&shader, bindings.output(0), dtype, compute, &bases[0]);
+        // Half precision accumulates in f32 and is rounded once.
+        shader.line(format!("var result = {element};"));
+        shader.line("for (var i = first; i < params[3]; i = i + 1u) {");
+        shader.line(format!("if ({} != {own_key}) {{ break; }}", key("i")));
+        let value = load_value(&mut shader, "i");
+        shader.line(format!("result = {};", combined_text(kernel.reduction, compute, "result", &value)));
+        shader.line("}");
+        "result".into()
+    };
+    access::store(&mut shader, bindings.output(0), compute, dtype, &result, &bases[0]);
+    let buffers = [&bindings.buffers[..], &[sorted.buffer]].concat();
+    list.dispatch("scatter", shader, parameters, &buffers, work.div_ceil(WORKGROUP as usize))
+}
+
+/// Returns the combination of an element and a value. For booleans, the sum is "or" and the product is "and".
+fn combined_text(reduction: ScatterReduction, compute: Compute, element: &str, value: &str) -> String {
+    let op = match (reduction, compute) {
+        (ScatterReduction::Add, Compute::Mask) | (ScatterReduction::Max, _) => Binary::Max,
+        (ScatterReduction::Mul, Compute::Mask) | (ScatterReduction::Min, _) => Binary::Min,
+        (ScatterReduction::Add, _) => Binary::Add,
+        (ScatterReduction::Mul, _) => Binary::Mul,
+        (ScatterReduction::Set, _) => return value.into(),
+    };
+    // Of equal operands, maxima and minima return the second one: the element.
+    let (a, b) = if matches!(op, Binary::Max | Binary::Min) { (value, element) } else { (element, value) };
+    binary_text(op, compute, a, b).unwrap_or_else(|| value.into())
+}

@@ -1,0 +1,416 @@
+//! Translation of scalar functions from Rust to WGSL.
+//!
+//! The functions of `pellucid_simd::math::single` and `double` are written in a small subset of Rust: constants, `let`,
+//! `if`, `while`, assignments, `return`, calls, arithmetic, comparisons and operations on bit patterns. The translator
+//! executes a function on symbolic values: constants are folded, and every other operation becomes one line of WGSL.
+//! Operations on floats call functions of the library, which round exactly as the Rust text requires. 64-bit integers
+//! and `f64` are pairs of words.
+//!
+//! A function without assignments, loops and `return` is inlined where it is called, and its `if` expressions select
+//! one of two computed values. Any other function becomes a function of WGSL with the same control flow.
+//!
+//! | file | contents |
+//! | --- | --- |
+//! | this file | symbolic values, the sources, the text of a function |
+//! | `statements` | blocks, assignments, branches and loops |
+//! | `operations` | names, calls, methods, casts and operators |
+
+mod operations;
+mod statements;
+
+use std::cell::OnceCell;
+use std::collections::HashMap;
+use std::sync::LazyLock;
+use syn::{Item, ItemFn, Lit};
+
+/// The type of a symbolic value.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum ValueType {
+    F32,
+    I32,
+    U32,
+    Bool,
+    F64,
+    I64,
+    U64,
+}
+
+impl ValueType {
+    /// Returns the type that a Rust type names; `S` is the type of a function that is generic over `Single`.
+    fn named(ty: &syn::Type) -> Option<ValueType> {
+        let syn::Type::Path(path) = ty else { return None };
+        Some(match &*last_segment(&path.path) {
+            "f32" | "S" => ValueType::F32,
+            "f64" => ValueType::F64,
+            "i32" => ValueType::I32,
+            "u32" | "usize" => ValueType::U32,
+            "i64" => ValueType::I64,
+            "u64" => ValueType::U64,
+            "bool" => ValueType::Bool,
+            _ => return None,
+        })
+    }
+
+    fn wgsl(self) -> &'static str {
+        match self {
+            ValueType::F32 => "f32",
+            ValueType::I32 => "i32",
+            ValueType::U32 => "u32",
+            ValueType::Bool => "bool",
+            ValueType::F64 | ValueType::I64 | ValueType::U64 => "vec2<u32>",
+        }
+    }
+}
+
+/// A value of which the translator knows the text or the bits.
+#[derive(Clone, Debug)]
+enum Symbol {
+    /// The name of a WGSL value.
+    Name(ValueType, String),
+    /// The name of a WGSL variable. Its value is copied when it is read.
+    Variable(ValueType, String),
+    /// A known `f32`.
+    F32(f32),
+    /// A known `f64`, or a float literal without a type.
+    F64(f64),
+    /// A known `i32`.
+    I32(i32),
+    /// A known `u32`.
+    U32(u32),
+    /// An integer literal without a type.
+    Integer(i128),
+    /// A tuple or an array.
+    List(Vec<Symbol>),
+}
+
+/// The reason why a function cannot be translated. It names the construct.
+type Untranslatable = String;
+
+/// The module of a function.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum SourceModule {
+    /// `pellucid_simd::math::single`, functions of `f32`.
+    Single,
+    /// `pellucid_simd::math::double`, functions of `f64`.
+    Double,
+}
+
+impl SourceModule {
+    /// Returns the type of the functions.
+    fn float(self) -> ValueType {
+        if self == SourceModule::Single { ValueType::F32 } else { ValueType::F64 }
+    }
+
+    /// Returns the type of integer literals.
+    fn integer(self) -> ValueType {
+        if self == SourceModule::Single { ValueType::I32 } else { ValueType::I64 }
+    }
+}
+
+/// The functions and constants of all sources.
+struct Sources {
+    functions: HashMap<(SourceModule, String), ItemFn>,
+    constants: HashMap<(SourceModule, String), syn::ItemConst>,
+}
+
+thread_local! {
+    // The syntax trees of `syn` are not `Sync`; translated text is cached for all threads in `translated`.
+    static SOURCES: OnceCell<Sources> = const { OnceCell::new() };
+}
+
+fn parse_sources() -> Sources {
+    let mut sources = Sources { functions: HashMap::new(), constants: HashMap::new() };
+    let single = pellucid_simd::math::single::SOURCES.map(|text| (SourceModule::Single, text));
+    let double = pellucid_simd::math::double::SOURCES.map(|text| (SourceModule::Double, text));
+    for (module, text) in single.into_iter().chain(double) {
+        let items = syn::parse_file(text).map(|file| file.items).unwrap_or_default();
+        for item in items {
+            match item {
+                Item::Fn(f) => drop(sources.functions.insert((module, f.sig.ident.to_string()), f)),
+                Item::Const(c) => drop(sources.constants.insert((module, c.ident.to_string()), c)),
+                _ => {}
+            }
+        }
+    }
+    sources
+}
+
+/// Returns the WGSL text of a function: `f_exp` is the function `exp` of `pellucid_simd::math::single`, and `d_exp` that
+/// of `double`. If a function exists in `double` only, `f_lgamma` rounds its result.
+///
+/// # Errors
+/// Names the first construct that is not in the subset, for example a call of `libm`.
+pub(crate) fn translated(name: &str) -> Result<String, Untranslatable> {
+    type Cache = HashMap<String, Result<String, Untranslatable>>;
+    static CACHE: LazyLock<std::sync::Mutex<Cache>> = LazyLock::new(Default::default);
+    let mut cache = CACHE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some(known) = cache.get(name) {
+        return known.clone();
+    }
+    let text = SOURCES.with(|cell| {
+        let sources = cell.get_or_init(parse_sources);
+        let (module, rust_name) = match name.split_at_checked(2) {
+            Some(("f_", rust_name)) => (SourceModule::Single, rust_name),
+            Some(("d_", rust_name)) => (SourceModule::Double, rust_name),
+            _ => return Err(format!("no function `{name}`")),
+        };
+        let exists = |module| sources.functions.contains_key(&(module, rust_name.to_string()));
+        if module == SourceModule::Single && !exists(module) && exists(SourceModule::Double) {
+            return WgslTranslator::new(sources, SourceModule::Double).rounded_function_text(rust_name);
+        }
+        WgslTranslator::new(sources, module).function_text(rust_name)
+    });
+    cache.insert(name.to_string(), text.clone());
+    text
+}
+
+/// The names that are visible in a function body.
+type Scope = HashMap<String, Symbol>;
+
+/// The types of the parameters and of the result of a function. A result of two numbers is a tuple.
+struct FunctionTypes {
+    parameters: Vec<ValueType>,
+    result: Vec<ValueType>,
+}
+
+impl FunctionTypes {
+    fn of(function: &ItemFn) -> Result<FunctionTypes, Untranslatable> {
+        let named = |ty: &syn::Type| ValueType::named(ty).ok_or("a type outside the subset");
+        let mut parameters = Vec::new();
+        for input in &function.sig.inputs {
+            let syn::FnArg::Typed(typed) = input else { return Err("a method".into()) };
+            parameters.push(named(&typed.ty)?);
+        }
+        let syn::ReturnType::Type(_, result) = &function.sig.output else { return Err("no result".into()) };
+        let result = match &**result {
+            syn::Type::Tuple(tuple) => tuple.elems.iter().map(named).collect::<Result<_, _>>()?,
+            single => vec![named(single)?],
+        };
+        Ok(FunctionTypes { parameters, result })
+    }
+
+    /// Returns the type of the result in WGSL. A tuple of two `f64` is a `vec4<u32>`.
+    fn result_text(&self) -> Result<&'static str, Untranslatable> {
+        match self.result[..] {
+            [single] => Ok(single.wgsl()),
+            [ValueType::F64, ValueType::F64] => Ok("vec4<u32>"),
+            _ => Err("a tuple as a result".into()),
+        }
+    }
+}
+
+/// The state of the translation of one function.
+struct WgslTranslator<'a> {
+    sources: &'a Sources,
+    lines: Vec<String>,
+    /// The functions that are being inlined or translated.
+    active: Vec<(SourceModule, String)>,
+    /// The module of the function that is executed.
+    module: SourceModule,
+    /// The number of names so far.
+    names: usize,
+    /// The result types of a function that is translated with its control flow; `None` while a function is inlined.
+    returns: Option<Vec<ValueType>>,
+}
+
+impl<'a> WgslTranslator<'a> {
+    fn new(sources: &'a Sources, module: SourceModule) -> WgslTranslator<'a> {
+        WgslTranslator { sources, lines: Vec::new(), active: Vec::new(), module, names: 0, returns: None }
+    }
+
+    /// Returns the prefix of the names of the module's functions in WGSL.
+    fn prefix(&self) -> &'static str {
+        if self.module == SourceModule::Single { "f" } else { "d" }
+    }
+
+    fn function(&self, name: &str) -> Result<&'a ItemFn, Untranslatable> {
+        let function = self.sources.functions.get(&(self.module, name.to_string()));
+        function.ok_or_else(|| format!("no function `{name}`"))
+    }
+
+    /// Returns the text of a function of the module.
+    fn function_text(mut self, name: &str) -> Result<String, Untranslatable> {
+        let function = self.function(name)?;
+        let types = FunctionTypes::of(function)?;
+        let (mut parameters, mut arguments) = (Vec::new(), Vec::new());
+        for (k, ty) in types.parameters.iter().enumerate() {
+            parameters.push(format!("x{k}: {}", ty.wgsl()));
+            arguments.push(Symbol::Name(*ty, format!("x{k}")));
+        }
+        let header = format!("fn {}_{name}({}) -> {}", self.prefix(), parameters.join(", "), types.result_text()?);
+        let value = if statements::is_straight(&function.block) {
+            Some(self.inline(function, arguments, &[])?)
+        } else {
+            self.enter(name)?;
+            self.returns = Some(types.result.clone());
+            let scope = self.parameter_scope(function, arguments)?;
+            self.statements(&function.block, scope)?
+        };
+        match value {
+            Some(value) => self.return_line(&value, &types.result)?,
+            // All statements return, but WGSL requires a `return` at the end.
+            None => self.lines.push(format!("return {}();", types.result_text()?)),
+        }
+        let body: String = self.lines.iter().map(|line| format!("    {line}\n")).collect();
+        Ok(format!("{header} {{\n{body}}}\n"))
+    }
+
+    /// Returns the text of a function of `f32` that rounds the result of a function of `f64`.
+    fn rounded_function_text(self, name: &str) -> Result<String, Untranslatable> {
+        let count = FunctionTypes::of(self.function(name)?)?.parameters.len();
+        self.function_text(name)?;
+        let join = |text: &dyn Fn(usize) -> String| (0..count).map(text).collect::<Vec<_>>().join(", ");
+        let (parameters, arguments) = (join(&|k| format!("x{k}: f32")), join(&|k| format!("d_from_f32(x{k})")));
+        Ok(format!("fn f_{name}({parameters}) -> f32 {{\n    return d_to_f32(d_{name}({arguments}));\n}}\n"))
+    }
+
+    /// Adds a function to the active ones, which a recursive function would enter twice.
+    fn enter(&mut self, name: &str) -> Result<(), Untranslatable> {
+        let function = (self.module, name.to_string());
+        if self.active.contains(&function) {
+            return Err(format!("the recursive function `{name}`"));
+        }
+        self.active.push(function);
+        Ok(())
+    }
+
+    /// Returns the scope of a function body with the arguments of a call.
+    fn parameter_scope(&mut self, function: &ItemFn, arguments: Vec<Symbol>) -> Result<Scope, Untranslatable> {
+        let mut scope = Scope::new();
+        for (input, argument) in function.sig.inputs.iter().zip(arguments) {
+            let syn::FnArg::Typed(typed) = input else { return Err("a method".into()) };
+            let argument = with_declared_type(argument, &typed.ty);
+            self.bind(&mut scope, &typed.pat, argument)?;
+        }
+        Ok(scope)
+    }
+
+    /// Adds the line that returns a value of these types.
+    fn return_line(&mut self, value: &Symbol, types: &[ValueType]) -> Result<(), Untranslatable> {
+        let values = match value {
+            Symbol::List(values) => &values[..],
+            single => std::slice::from_ref(single),
+        };
+        let mut texts = Vec::new();
+        for (value, &wanted) in values.iter().zip(types) {
+            let (ty, text) = self.typed(value, wanted)?;
+            if ty != wanted {
+                return Err("a result of another type".into());
+            }
+            texts.push(text);
+        }
+        self.lines.push(match &texts[..] {
+            [text] => format!("return {text};"),
+            texts => format!("return vec4<u32>({});", texts.join(", ")),
+        });
+        Ok(())
+    }
+
+    /// Adds a line that computes `text` and returns its name.
+    fn emit(&mut self, ty: ValueType, text: String) -> Symbol {
+        self.names += 1;
+        let name = format!("v{}", self.names);
+        self.lines.push(format!("let {name}: {} = {text};", ty.wgsl()));
+        Symbol::Name(ty, name)
+    }
+
+    /// Returns the type and the text of a value; a literal without a type gets `wanted`.
+    fn typed(&self, value: &Symbol, wanted: ValueType) -> Result<(ValueType, String), Untranslatable> {
+        Ok(match value {
+            Symbol::Name(ty, name) | Symbol::Variable(ty, name) => (*ty, name.clone()),
+            Symbol::F32(x) => (ValueType::F32, float_text(*x)),
+            Symbol::F64(x) if wanted == ValueType::F32 => (ValueType::F32, float_text(*x as f32)),
+            Symbol::F64(x) if wanted == ValueType::F64 => (ValueType::F64, pair_text(x.to_bits())),
+            Symbol::Integer(x) if matches!(wanted, ValueType::I64 | ValueType::U64) => (wanted, pair_text(*x as u64)),
+            Symbol::I32(x) => (ValueType::I32, format!("i32({x})")),
+            Symbol::U32(x) => (ValueType::U32, format!("{x}u")),
+            Symbol::Integer(x) if wanted == ValueType::I32 => (ValueType::I32, format!("i32({x})")),
+            Symbol::Integer(x) if wanted == ValueType::U32 => (ValueType::U32, format!("{x}u")),
+            other => return Err(format!("{other:?} as {wanted:?}")),
+        })
+    }
+
+    /// Inlines a call of `function`, which is straight.
+    fn inline(
+        &mut self,
+        function: &ItemFn,
+        arguments: Vec<Symbol>,
+        generics: &[Symbol],
+    ) -> Result<Symbol, Untranslatable> {
+        self.enter(&function.sig.ident.to_string())?;
+        let returns = self.returns.take();
+        let mut scope = self.parameter_scope(function, arguments)?;
+        let constants = function.sig.generics.const_params();
+        for (constant, value) in constants.zip(generics) {
+            scope.insert(constant.ident.to_string(), value.clone());
+        }
+        let result = self.block(&function.block, scope)?;
+        self.returns = returns;
+        self.active.pop();
+        Ok(match &function.sig.output {
+            syn::ReturnType::Type(_, ty) => with_declared_type(result, ty),
+            syn::ReturnType::Default => result,
+        })
+    }
+}
+
+/// Returns the WGSL text of an `f32`. Values that WGSL has no literal for are made from bits at run time.
+pub(crate) fn float_text(x: f32) -> String {
+    if x.is_normal() || x == 0.0 && x.is_sign_positive() {
+        format!("{x:e}f")
+    } else {
+        format!("bitcast<f32>({:#x}u ^ zero)", x.to_bits())
+    }
+}
+
+/// Returns the text of 64 bits as a pair of words.
+fn pair_text(bits: u64) -> String {
+    format!("vec2<u32>({:#x}u, {:#x}u)", bits as u32, bits >> 32)
+}
+
+fn as_f32(value: Symbol) -> Symbol {
+    match value {
+        Symbol::F64(x) => Symbol::F32(x as f32),
+        other => other,
+    }
+}
+
+fn as_u32(value: Symbol) -> Symbol {
+    match value {
+        Symbol::Integer(x) => Symbol::U32(x as u32),
+        other => other,
+    }
+}
+
+/// Gives a literal the type `ty` of its declaration.
+fn with_declared_type(value: Symbol, ty: &syn::Type) -> Symbol {
+    match (value, ty) {
+        (value, syn::Type::Path(path)) => match (value, &*last_segment(&path.path)) {
+            (Symbol::F64(x), "f32" | "S") => Symbol::F32(x as f32),
+            (Symbol::Integer(x), "u32" | "usize") => Symbol::U32(x as u32),
+            (Symbol::Integer(x), "i32") => Symbol::I32(x as i32),
+            (value, _) => value,
+        },
+        (Symbol::List(values), syn::Type::Tuple(tuple)) => {
+            Symbol::List(values.into_iter().zip(&tuple.elems).map(|(v, ty)| with_declared_type(v, ty)).collect())
+        }
+        (value, _) => value,
+    }
+}
+
+fn last_segment(path: &syn::Path) -> String {
+    path.segments.last().map(|s| s.ident.to_string()).unwrap_or_default()
+}
+
+fn literal_value(literal: &Lit) -> Result<Symbol, Untranslatable> {
+    let error = |e: syn::Error| e.to_string();
+    Ok(match literal {
+        Lit::Float(x) if x.suffix() == "f32" => Symbol::F32(x.base10_parse().map_err(error)?),
+        Lit::Float(x) => Symbol::F64(x.base10_parse().map_err(error)?),
+        Lit::Int(x) if x.suffix() == "f64" => Symbol::F64(x.base10_parse().map_err(error)?),
+        Lit::Int(x) if x.suffix() == "u32" => Symbol::U32(x.base10_parse().map_err(error)?),
+        Lit::Int(x) if x.suffix() == "i32" => Symbol::I32(x.base10_parse().map_err(error)?),
+        Lit::Int(x) => Symbol::Integer(x.base10_parse().map_err(error)?),
+        _ => return Err("a literal that is not a number".into()),
+    })
+}

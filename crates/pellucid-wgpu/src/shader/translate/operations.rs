@@ -1,0 +1,449 @@
+//! Names, calls, methods, casts and operators.
+
+use super::{
+    FunctionTypes, Scope, SourceModule, Symbol, Untranslatable, ValueType, WgslTranslator, as_f32, as_u32,
+    last_segment, statements, with_declared_type,
+};
+use syn::ItemFn;
+
+impl WgslTranslator<'_> {
+    pub(super) fn path(&mut self, path: &syn::Path, scope: &Scope) -> Result<Symbol, Untranslatable> {
+        let name = last_segment(path);
+        let qualifier = path.segments.iter().rev().nth(1).map(|s| s.ident.to_string());
+        let has = |segment: &str| path.segments.iter().any(|s| s.ident == segment);
+        let of_f64 = has("f64") || self.module == SourceModule::Double && !has("f32");
+        if qualifier.is_none()
+            && let Some(value) = scope.get(&name)
+        {
+            return Ok(match value {
+                Symbol::Variable(ty, variable) => self.emit(*ty, variable.clone()),
+                value => value.clone(),
+            });
+        }
+        if let Some(constant) = self.sources.constants.get(&(self.module, name.clone())) {
+            let value = self.expression(&constant.expr, &Scope::new())?;
+            return Ok(with_declared_type(value, &constant.ty));
+        }
+        use std::f64::consts as wide;
+        let value = match &*name {
+            "LN_2" => wide::LN_2,
+            "LOG2_E" => wide::LOG2_E,
+            "LOG10_E" => wide::LOG10_E,
+            "LOG10_2" => wide::LOG10_2,
+            "FRAC_1_PI" => wide::FRAC_1_PI,
+            "FRAC_2_PI" => wide::FRAC_2_PI,
+            "FRAC_PI_2" => wide::FRAC_PI_2,
+            "FRAC_PI_4" => wide::FRAC_PI_4,
+            "FRAC_1_SQRT_2" => wide::FRAC_1_SQRT_2,
+            "PI" => wide::PI,
+            "MAX" if !of_f64 => f64::from(f32::MAX),
+            "MIN_POSITIVE" if !of_f64 => f64::from(f32::MIN_POSITIVE),
+            "MAX" => f64::MAX,
+            "MIN_POSITIVE" => f64::MIN_POSITIVE,
+            "INFINITY" => f64::INFINITY,
+            "NEG_INFINITY" => f64::NEG_INFINITY,
+            "NAN" => f64::NAN,
+            _ => return Err(format!("the name `{name}`")),
+        };
+        Ok(if of_f64 { Symbol::F64(value) } else { Symbol::F32(value as f32) })
+    }
+
+    pub(super) fn call(
+        &mut self,
+        path: &syn::Path,
+        arguments: Vec<Symbol>,
+        scope: &Scope,
+    ) -> Result<Symbol, Untranslatable> {
+        let name = last_segment(path);
+        let qualifier = path.segments.iter().rev().nth(1).map(|s| s.ident.to_string());
+        match (qualifier.as_deref(), &*name) {
+            (Some("S"), "of") => return first(arguments).map(as_f32),
+            (Some("f32"), "from_bits") => return self.float_from_bits(first(arguments)?),
+            (None, "polynomial") => return self.polynomial(&arguments, true),
+            (None, "horner") => return self.polynomial(&arguments, false),
+            (Some("f64"), "from_bits") => {
+                let (_, bits) = self.typed(&first(arguments)?, ValueType::U64)?;
+                return Ok(Symbol::Name(ValueType::F64, bits));
+            }
+            (Some("libm"), "fmod") => return self.double_method("fmod", &first(arguments.clone())?, &arguments[1..]),
+            (Some("libm"), _) => return Err(format!("the function `{name}` of libm")),
+            _ => {}
+        }
+        let module = if qualifier.as_deref() == Some("double") { SourceModule::Double } else { self.module };
+        let caller = std::mem::replace(&mut self.module, module);
+        let function = self.function(&name)?;
+        let result = if statements::is_straight(&function.block) {
+            let mut generics = Vec::new();
+            if let Some(syn::PathArguments::AngleBracketed(list)) = path.segments.last().map(|s| &s.arguments) {
+                for argument in &list.args {
+                    if let syn::GenericArgument::Const(value) = argument {
+                        generics.push(as_u32(self.expression(value, scope)?));
+                    }
+                }
+            }
+            self.inline(function, arguments, &generics)
+        } else {
+            self.call_of(function, &arguments)
+        };
+        self.module = caller;
+        result
+    }
+
+    /// Calls a function that is translated with its control flow.
+    fn call_of(&mut self, function: &ItemFn, arguments: &[Symbol]) -> Result<Symbol, Untranslatable> {
+        let name = function.sig.ident.to_string();
+        let types = FunctionTypes::of(function)?;
+        // The text is not used here, but it must exist.
+        let mut callee = WgslTranslator::new(self.sources, self.module);
+        callee.active = self.active.clone();
+        callee.function_text(&name)?;
+        let mut texts = Vec::new();
+        for (argument, &wanted) in arguments.iter().zip(&types.parameters) {
+            let (ty, text) = self.typed(argument, wanted)?;
+            if ty != wanted {
+                return Err(format!("an argument of `{name}`"));
+            }
+            texts.push(text);
+        }
+        let call = format!("{}_{name}({})", self.prefix(), texts.join(", "));
+        if let [single] = types.result[..] {
+            return Ok(self.emit(single, call));
+        }
+        self.names += 1;
+        let pair = format!("v{}", self.names);
+        self.lines.push(format!("let {pair} = {call};"));
+        Ok(Symbol::List(["xy", "zw"].map(|half| Symbol::Name(ValueType::F64, format!("{pair}.{half}"))).into()))
+    }
+
+    /// Evaluates c₀ + x·(c₁ + …) by Horner's rule, with fused multiply-adds or without.
+    fn polynomial(&mut self, arguments: &[Symbol], fused: bool) -> Result<Symbol, Untranslatable> {
+        let [x, Symbol::List(coefficients)] = arguments else { return Err("a polynomial without an array".into()) };
+        let (last, rest) = coefficients.split_last().ok_or("a polynomial without coefficients")?;
+        if self.module == SourceModule::Double {
+            // A loop: the text of a multiply-add in double precision is long after inlining.
+            let (_, x) = self.typed(x, ValueType::F64)?;
+            let c = self.array(coefficients)?;
+            self.names += 1;
+            let (k, n) = (self.names, coefficients.len());
+            let step = match fused {
+                true => format!("d_fma(v{k}, {x}, {c}[i{k} - 1u])"),
+                false => format!("d_add(d_mul(v{k}, {x}), {c}[i{k} - 1u])"),
+            };
+            self.lines.push(format!("var v{k} = {c}[{}];", n - 1));
+            self.lines.push(format!("for (var i{k} = {n}u - 1u; i{k} > 0u; i{k} = i{k} - 1u) {{"));
+            self.lines.push(format!("    v{k} = {step};"));
+            self.lines.push("}".into());
+            return Ok(Symbol::Name(ValueType::F64, format!("v{k}")));
+        }
+        let mut y = as_f32(last.clone());
+        for c in rest.iter().rev() {
+            y = self.method("mul_add", y, vec![x.clone(), c.clone()])?;
+        }
+        Ok(y)
+    }
+
+    /// Adds the line of a variable that holds an array of `f64`, and returns its name.
+    fn array(&mut self, values: &[Symbol]) -> Result<String, Untranslatable> {
+        let texts = values.iter().map(|value| self.typed(value, ValueType::F64).map(|(_, text)| text));
+        let texts = texts.collect::<Result<Vec<String>, _>>()?;
+        self.names += 1;
+        let name = format!("c{}", self.names);
+        self.lines.push(format!("var {name} = array<vec2<u32>, {}>({});", texts.len(), texts.join(", ")));
+        Ok(name)
+    }
+
+    /// Returns an element of an array of `f64`.
+    pub(super) fn element(&mut self, array: &Symbol, index: Symbol) -> Result<Symbol, Untranslatable> {
+        let Symbol::List(values) = array else { return Err("an index of a value that is no array".into()) };
+        let (ty, index) = self.typed(&as_u32(index), ValueType::U32)?;
+        if ty != ValueType::U32 {
+            return Err("an index that is no `usize`".into());
+        }
+        let name = self.array(values)?;
+        Ok(self.emit(ValueType::F64, format!("{name}[{index}]")))
+    }
+
+    fn float_from_bits(&mut self, value: Symbol) -> Result<Symbol, Untranslatable> {
+        match as_u32(value) {
+            Symbol::U32(bits) => Ok(Symbol::F32(f32::from_bits(bits))),
+            other => {
+                let (_, text) = self.typed(&other, ValueType::U32)?;
+                Ok(self.emit(ValueType::F32, format!("bitcast<f32>({text})")))
+            }
+        }
+    }
+
+    pub(super) fn method(
+        &mut self,
+        name: &str,
+        receiver: Symbol,
+        arguments: Vec<Symbol>,
+    ) -> Result<Symbol, Untranslatable> {
+        if let ("to_bits", Symbol::F32(x)) = (name, &receiver) {
+            return Ok(Symbol::U32(x.to_bits()));
+        }
+        if let ("to_bits", Symbol::F64(x)) = (name, &receiver) {
+            return Ok(Symbol::Integer(i128::from(x.to_bits())));
+        }
+        if let ("len", Symbol::List(values)) = (name, &receiver) {
+            return Ok(Symbol::U32(values.len() as u32));
+        }
+        let is_double = |s: &Symbol| matches!(s, Symbol::Name(ValueType::F64, _));
+        if is_double(&receiver) || arguments.iter().any(is_double) {
+            return self.double_method(name, &receiver, &arguments);
+        }
+        if let Some(op) = match name {
+            "wrapping_add" => Some("+"),
+            "wrapping_sub" => Some("-"),
+            _ => None,
+        } {
+            return self.integer_operation(op, receiver, first(arguments)?);
+        }
+        let (ty, x) = self.typed(&receiver, ValueType::F32)?;
+        if ty != ValueType::F32 {
+            return Err(format!("the method `{name}` of an integer"));
+        }
+        let mut texts = vec![x];
+        for argument in &arguments {
+            let (ty, text) = self.typed(argument, ValueType::F32)?;
+            if ty != ValueType::F32 {
+                return Err(format!("an integer argument of `{name}`"));
+            }
+            texts.push(text);
+        }
+        let (ty, text) = match (name, &texts[..]) {
+            ("mul_add", [a, b, c]) => (ValueType::F32, format!("f_fma({a}, {b}, {c})")),
+            ("abs" | "sqrt" | "trunc" | "floor", [a]) => (ValueType::F32, format!("f_{name}({a})")),
+            ("copysign", [a, s]) => (ValueType::F32, format!("f_copysign({a}, {s})")),
+            ("at_most", [a, c]) => (ValueType::F32, format!("select({a}, {c}, f_lt({c}, {a}))")),
+            ("low_bits_as_exponent", [a]) => (ValueType::F32, format!("bitcast<f32>(bitcast<u32>({a}) << 23u)")),
+            ("add_bits", [a, b]) => (ValueType::F32, format!("bitcast<f32>(bitcast<u32>({a}) + bitcast<u32>({b}))")),
+            ("to_bits", [a]) => (ValueType::U32, format!("bitcast<u32>({a})")),
+            ("is_nan", [a]) => (ValueType::Bool, format!("f_is_nan({a})")),
+            ("is_sign_negative", [a]) => (ValueType::Bool, format!("(bitcast<u32>({a}) >= 0x80000000u)")),
+            _ => return Err(format!("the method `{name}`")),
+        };
+        Ok(self.emit(ty, text))
+    }
+
+    /// Returns the result of a method of `f64`.
+    fn double_method(&mut self, name: &str, receiver: &Symbol, arguments: &[Symbol]) -> Result<Symbol, Untranslatable> {
+        let mut texts = Vec::new();
+        for operand in [receiver].into_iter().chain(arguments) {
+            let (ty, text) = self.typed(operand, ValueType::F64)?;
+            if ty != ValueType::F64 {
+                return Err(format!("an operand of `{name}`"));
+            }
+            texts.push(text);
+        }
+        let (ty, text) = match (name, &texts[..]) {
+            ("mul_add", [a, b, c]) => (ValueType::F64, format!("d_fma({a}, {b}, {c})")),
+            ("abs" | "sqrt" | "trunc" | "floor" | "ceil", [a]) => (ValueType::F64, format!("d_{name}({a})")),
+            ("round_ties_even", [a]) => (ValueType::F64, format!("d_round({a})")),
+            ("fmod", [a, b]) => (ValueType::F64, format!("d_fmod({a}, {b})")),
+            ("copysign", [a, s]) => (ValueType::F64, format!("d_copysign({a}, {s})")),
+            ("to_bits", [a]) => return Ok(Symbol::Name(ValueType::U64, a.clone())),
+            ("is_nan" | "is_finite", [a]) => (ValueType::Bool, format!("d_{name}({a})")),
+            ("is_infinite", [a]) => (ValueType::Bool, format!("!(d_is_finite({a}) || d_is_nan({a}))")),
+            ("is_sign_negative", [a]) => (ValueType::Bool, format!("({a}.y >= 0x80000000u)")),
+            _ => return Err(format!("the method `{name}` of f64")),
+        };
+        Ok(self.emit(ty, text))
+    }
+
+    pub(super) fn cast(&mut self, value: Symbol, to: &str) -> Result<Symbol, Untranslatable> {
+        Ok(match (value, to) {
+            (Symbol::Name(ValueType::I32, x), "f32") => self.emit(ValueType::F32, format!("f32({x})")),
+            (Symbol::Name(ValueType::U32, x), "i32") => self.emit(ValueType::I32, format!("bitcast<i32>({x})")),
+            (Symbol::Name(ValueType::I32, x), "u32") => self.emit(ValueType::U32, format!("bitcast<u32>({x})")),
+            (Symbol::Name(ValueType::U32, x), "f64") => {
+                self.emit(ValueType::F64, format!("d_from_i64(vec2<u32>({x}, 0u))"))
+            }
+            (Symbol::Name(ValueType::F32, x), "f64") => self.emit(ValueType::F64, format!("d_from_f32({x})")),
+            (Symbol::Name(ValueType::F64, x), "f32") => self.emit(ValueType::F32, format!("d_to_f32({x})")),
+            (Symbol::Name(ValueType::I64 | ValueType::U64, x), "i64") => Symbol::Name(ValueType::I64, x),
+            (Symbol::Name(ValueType::I64 | ValueType::U64, x), "u64") => Symbol::Name(ValueType::U64, x),
+            (Symbol::Integer(x), "i64" | "u64") => Symbol::Integer(x),
+            (Symbol::F32(x), "f64") => Symbol::F64(f64::from(x)),
+            (Symbol::F64(x), "f32") => Symbol::F32(x as f32),
+            (Symbol::U32(x), "f32") => Symbol::F32(x as f32),
+            (Symbol::U32(x), "i32") => Symbol::I32(x as i32),
+            (Symbol::I32(x), "u32") => Symbol::U32(x as u32),
+            (_, to) => return Err(format!("a cast to `{to}`")),
+        })
+    }
+
+    pub(super) fn unary(&mut self, op: &syn::UnOp, value: Symbol) -> Result<Symbol, Untranslatable> {
+        Ok(match (op, value) {
+            (syn::UnOp::Neg(_), Symbol::F32(x)) => Symbol::F32(-x),
+            (syn::UnOp::Neg(_), Symbol::F64(x)) => Symbol::F64(-x),
+            (syn::UnOp::Neg(_), Symbol::Integer(x)) => Symbol::Integer(-x),
+            (syn::UnOp::Neg(_), Symbol::I32(x)) => Symbol::I32(x.wrapping_neg()),
+            (syn::UnOp::Neg(_), Symbol::Name(ValueType::F32, x)) => self.emit(ValueType::F32, format!("f_neg({x})")),
+            (syn::UnOp::Neg(_), Symbol::Name(ValueType::F64, x)) => self.emit(ValueType::F64, format!("d_neg({x})")),
+            (syn::UnOp::Neg(_), Symbol::Name(ValueType::I64, x)) => self.emit(ValueType::I64, format!("l_neg({x})")),
+            (syn::UnOp::Neg(_), Symbol::Name(ValueType::I32, x)) => self.emit(ValueType::I32, format!("0 - {x}")),
+            (syn::UnOp::Not(_), Symbol::Name(ValueType::Bool, x)) => self.emit(ValueType::Bool, format!("!{x}")),
+            (_, value) => return Err(format!("a sign or negation of {value:?}")),
+        })
+    }
+
+    pub(super) fn binary(&mut self, op: &syn::BinOp, a: Symbol, b: Symbol) -> Result<Symbol, Untranslatable> {
+        use syn::BinOp;
+        if let (Symbol::F64(x), Symbol::F64(y)) = (&a, &b) {
+            return folded(op, *x, *y).map(Symbol::F64);
+        }
+        let is_double = |s: &Symbol| matches!(s, Symbol::Name(ValueType::F64, _));
+        if is_double(&a) || is_double(&b) {
+            let (x, y) = (self.typed(&a, ValueType::F64)?.1, self.typed(&b, ValueType::F64)?.1);
+            return self.float_operation(op, ValueType::F64, "d", (&x, &y));
+        }
+        let is_float = |s: &Symbol| matches!(s, Symbol::F32(_) | Symbol::F64(_) | Symbol::Name(ValueType::F32, _));
+        let (a, b) = if is_float(&a) || is_float(&b) { (as_f32(a), as_f32(b)) } else { (a, b) };
+        if let (Symbol::F32(x), Symbol::F32(y)) = (&a, &b) {
+            // The sum, product and quotient of two f32 in f64 round to f32 as if rounded once (Figueroa 1995).
+            return folded(op, f64::from(*x), f64::from(*y)).map(|z| Symbol::F32(z as f32));
+        }
+        if is_float(&a) {
+            let (_, x) = self.typed(&a, ValueType::F32)?;
+            let (_, y) = self.typed(&b, ValueType::F32)?;
+            return self.float_operation(op, ValueType::F32, "f", (&x, &y));
+        }
+        let text = match op {
+            BinOp::And(_) => "&&",
+            BinOp::Or(_) => "||",
+            BinOp::Add(_) => "+",
+            BinOp::Sub(_) => "-",
+            BinOp::BitAnd(_) => "&",
+            BinOp::BitOr(_) => "|",
+            BinOp::BitXor(_) => "^",
+            BinOp::Shl(_) => "<<",
+            BinOp::Shr(_) => ">>",
+            BinOp::Eq(_) => "==",
+            BinOp::Ne(_) => "!=",
+            BinOp::Lt(_) => "<",
+            BinOp::Gt(_) => ">",
+            _ => return Err("an integer operator outside the subset".into()),
+        };
+        self.integer_operation(text, a, b)
+    }
+
+    /// Returns the result of an operator on two floats of type `float`, whose functions have this prefix.
+    fn float_operation(
+        &mut self,
+        op: &syn::BinOp,
+        float: ValueType,
+        prefix: &str,
+        (x, y): (&str, &str),
+    ) -> Result<Symbol, Untranslatable> {
+        use syn::BinOp;
+        let (ty, text) = match op {
+            BinOp::Add(_) => (float, format!("{prefix}_add({x}, {y})")),
+            BinOp::Sub(_) => (float, format!("{prefix}_sub({x}, {y})")),
+            BinOp::Mul(_) => (float, format!("{prefix}_mul({x}, {y})")),
+            BinOp::Div(_) => (float, format!("{prefix}_div({x}, {y})")),
+            BinOp::Lt(_) => (ValueType::Bool, format!("{prefix}_lt({x}, {y})")),
+            BinOp::Le(_) => (ValueType::Bool, format!("{prefix}_le({x}, {y})")),
+            BinOp::Gt(_) => (ValueType::Bool, format!("{prefix}_lt({y}, {x})")),
+            BinOp::Ge(_) => (ValueType::Bool, format!("{prefix}_le({y}, {x})")),
+            BinOp::Eq(_) => (ValueType::Bool, format!("{prefix}_eq({x}, {y})")),
+            BinOp::Ne(_) => (ValueType::Bool, format!("!{prefix}_eq({x}, {y})")),
+            _ => return Err("a float operator outside the subset".into()),
+        };
+        Ok(self.emit(ty, text))
+    }
+
+    fn integer_operation(&mut self, op: &str, a: Symbol, b: Symbol) -> Result<Symbol, Untranslatable> {
+        if matches!(op, "<<" | ">>") {
+            let (ty, x) = self.typed(&a, ValueType::U32)?;
+            let (_, n) = self.typed(&as_u32(b), ValueType::U32)?;
+            match (ty, op) {
+                (ValueType::I64 | ValueType::U64, "<<") => {
+                    return Ok(self.emit(ty, format!("l_shift_left({x}, {n})")));
+                }
+                (ValueType::I64, _) => return Ok(self.emit(ty, format!("l_shr({x}, vec2<u32>({n}, 0u))"))),
+                (ValueType::U64, _) => return Err("a shift of u64 to the right".into()),
+                _ => {}
+            }
+            return Ok(self.emit(ty, format!("{x} {op} {n}")));
+        }
+        let wanted = match (&a, &b) {
+            (Symbol::Name(ty, _), _) | (_, Symbol::Name(ty, _)) => *ty,
+            (Symbol::I32(_), _) | (_, Symbol::I32(_)) => ValueType::I32,
+            _ => ValueType::U32,
+        };
+        let (ty, x) = self.typed(&a, wanted)?;
+        let (_, y) = self.typed(&b, wanted)?;
+        let is_boolean = matches!(op, "==" | "!=" | "<" | ">" | "&&" | "||");
+        if matches!(ty, ValueType::I64 | ValueType::U64) {
+            let text = match op {
+                "+" => format!("l_add({x}, {y})"),
+                "-" => format!("l_sub({x}, {y})"),
+                "==" => format!("l_eq({x}, {y})"),
+                "!=" => format!("!l_eq({x}, {y})"),
+                "<" if ty == ValueType::I64 => format!("l_lt({x}, {y})"),
+                ">" if ty == ValueType::I64 => format!("l_lt({y}, {x})"),
+                "&" | "|" | "^" => format!("{x} {op} {y}"),
+                _ => return Err(format!("the operator {op} of a 64-bit integer")),
+            };
+            return Ok(self.emit(if is_boolean { ValueType::Bool } else { ty }, text));
+        }
+        Ok(self.emit(if is_boolean { ValueType::Bool } else { ty }, format!("{x} {op} {y}")))
+    }
+
+    pub(super) fn select(
+        &mut self,
+        condition: &Symbol,
+        then: Symbol,
+        otherwise: Symbol,
+    ) -> Result<Symbol, Untranslatable> {
+        if let (Symbol::List(then), Symbol::List(otherwise)) = (&then, &otherwise) {
+            let pairs = then.iter().zip(otherwise);
+            let values = pairs.map(|(a, b)| self.select(condition, a.clone(), b.clone()));
+            return values.collect::<Result<_, _>>().map(Symbol::List);
+        }
+        let (_, condition) = self.typed(condition, ValueType::Bool)?;
+        let wanted = self.common_type(&then, &otherwise);
+        let (ty, a) = self.typed(&then, wanted)?;
+        let (other, b) = self.typed(&otherwise, wanted)?;
+        if ty != other {
+            return Err("branches of different types".into());
+        }
+        Ok(self.emit(ty, format!("select({b}, {a}, {condition})")))
+    }
+
+    /// Returns the type of a value that is one of two.
+    pub(super) fn common_type(&self, a: &Symbol, b: &Symbol) -> ValueType {
+        let known_type = |s: &Symbol| match s {
+            Symbol::Name(ty, _) => Some(*ty),
+            Symbol::F32(_) => Some(ValueType::F32),
+            Symbol::I32(_) => Some(ValueType::I32),
+            Symbol::U32(_) => Some(ValueType::U32),
+            _ => None,
+        };
+        known_type(a).or_else(|| known_type(b)).unwrap_or_else(|| self.literal_type(a))
+    }
+
+    /// Returns the type of a value; a literal without a type has the type of the module.
+    pub(super) fn literal_type(&self, value: &Symbol) -> ValueType {
+        match value {
+            Symbol::F64(_) => self.module.float(),
+            _ => self.module.integer(),
+        }
+    }
+}
+
+/// Computes a float operation on known operands.
+fn folded(op: &syn::BinOp, x: f64, y: f64) -> Result<f64, Untranslatable> {
+    Ok(match op {
+        syn::BinOp::Add(_) => x + y,
+        syn::BinOp::Sub(_) => x - y,
+        syn::BinOp::Mul(_) => x * y,
+        syn::BinOp::Div(_) => x / y,
+        _ => return Err("a comparison of constants".into()),
+    })
+}
+
+fn first(arguments: Vec<Symbol>) -> Result<Symbol, Untranslatable> {
+    arguments.into_iter().next().ok_or_else(|| "a missing argument".into())
+}
