@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Runs or records a map for every set of operands, of which the first `targets` inputs are overwritten.
 ///
-/// In eager mode the backend runs all sets as one batch, if all operands are dense and no set writes memory of another
+/// In eager mode the CPU runs all sets as one batch, if all operands are dense and no set writes memory of another
 /// set. Otherwise the sets are submitted one by one.
 pub(crate) fn submit_map_batch(
     program: &Arc<Program>,
@@ -19,7 +19,8 @@ pub(crate) fn submit_map_batch(
     targets: usize,
     operands: &[&Array],
 ) -> Result<()> {
-    if MODE.get() == ExecutionMode::Eager && try_map_batch(program, params, targets, operands)? {
+    let on_cpu = operands.iter().all(|array| array.device().is_cpu());
+    if on_cpu && MODE.get() == ExecutionMode::Eager && try_map_batch(program, params, targets, operands)? {
         return Ok(());
     }
     let kernel = Kernel::Map(Map { program: program.clone(), params: params.clone() });
@@ -36,7 +37,7 @@ fn try_map_batch(program: &Arc<Program>, params: &Params, targets: usize, operan
         set[..targets].iter().for_each(|array| ensure_unread(array.storage()));
         for array in set {
             ensure_ready(program.name, array.storage())?;
-            match array.as_dense(size).filter(|_| array.device().is_cpu()) {
+            match array.as_dense(size) {
                 Some(one) => dense.push(one),
                 None => return Ok(false),
             }

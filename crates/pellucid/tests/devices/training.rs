@@ -57,6 +57,7 @@ fn train_by_replays(device: Device) -> Vec<u32> {
     let mut losses = Vec::new();
     {
         let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer, 0);
+        trainer.compile(&[8, 6]).unwrap();
         for step in 0..6 {
             let (x, y) = batch(step);
             trainer.step(&x, &y).unwrap();
