@@ -351,5 +351,10 @@ pub trait Backend: Send + Sync + 'static {
 pub trait CompiledPlan: Send + Sync {
     /// Runs every kernel of the plan in order. `slots[i]` is the storage of slot `i`; the caller holds the borrow
     /// words.
+    ///
+    /// # Errors
+    /// If a kernel refuses values, such as an index out of bounds, later kernels do not run. A backend whose device runs
+    /// asynchronously may return this error from a later call, at the latest from the next [`Backend::download`] or
+    /// [`Backend::synchronize`].
     fn launch(&self, slots: &[Arc<Storage>]) -> Result<()>;
 }
