@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex};
 const KEPT_GROUPS: usize = 4;
 
 /// A plan whose operands have been checked and whose shaders are compiled.
-pub(crate) struct PreparedPlan {
+pub(crate) struct WgpuPlan {
     gpu: Arc<Gpu>,
     slots: Vec<SlotUse>,
     dispatches: Vec<PlanDispatch>,
@@ -176,24 +176,24 @@ impl<'a> PlanBuilder<'a> {
     }
 
     /// Writes the parameters and allocates the scratch memory.
-    fn finish(self) -> Result<PreparedPlan> {
+    fn finish(self) -> Result<WgpuPlan> {
         let PlanBuilder { gpu, slots, dispatches, groups, mut parameters, window, scratch, checks } = self;
         // The window of the last parameters must be within the buffer.
         parameters.resize(parameters.len() + window, 0);
         let headers = gpu.create_headers(&parameters, window)?;
         let scratch = scratch.iter().map(|&bytes| DeviceMemory::allocate(gpu, bytes)).collect::<Result<_>>()?;
         let state = LaunchState { launched: false, groups, epochs: vec![0; slots.len()] };
-        Ok(PreparedPlan { gpu: gpu.clone(), slots, dispatches, headers, scratch, checks, state: Mutex::new(state) })
+        Ok(WgpuPlan { gpu: gpu.clone(), slots, dispatches, headers, scratch, checks, state: Mutex::new(state) })
     }
 }
 
-impl PreparedPlan {
+impl WgpuPlan {
     /// Checks all operands of a plan, compiles its shaders and allocates its scratch memory.
     ///
     /// # Errors
     /// If an operand exceeds its slot, an output overlaps another operand and the kernel does not allow it, a kernel
     /// refuses its operands, a shader does not compile, or an allocation fails.
-    pub(crate) fn new(gpu: &Arc<Gpu>, plan: &Plan) -> Result<PreparedPlan> {
+    pub(crate) fn new(gpu: &Arc<Gpu>, plan: &Plan) -> Result<WgpuPlan> {
         let mut builder = PlanBuilder::new(gpu, plan);
         plan.launches.iter().try_for_each(|launch| builder.add(launch))?;
         builder.finish()
@@ -310,7 +310,7 @@ impl PlanGroup {
     }
 }
 
-impl CompiledPlan for PreparedPlan {
+impl CompiledPlan for WgpuPlan {
     fn launch(&self, slots: &[Arc<Storage>]) -> Result<()> {
         let mut state = lock(&self.state);
         let buffers = self.slot_buffers(slots)?;
