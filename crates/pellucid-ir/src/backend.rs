@@ -389,7 +389,9 @@ pub trait CompiledPlan: Send + Sync {
     /// words.
     ///
     /// # Errors
-    /// [`LaunchFailure`] names the launch that failed. The ones before it have run; the others have not.
+    /// [`LaunchFailure`] names the launch that failed. The ones before it have run; the others have not. A
+    /// backend whose device runs asynchronously may return the error of a kernel that refuses values, such as an index out
+    /// of bounds, from a later call, at the latest from the next [`Backend::download`] or [`Backend::synchronize`].
     fn launch(&self, slots: &[Arc<Storage>]) -> Result<(), LaunchFailure>;
 }
 

@@ -5,7 +5,7 @@ use crate::counters::WgpuCounters;
 use crate::describe::check_scalars;
 use crate::device::Gpu;
 use crate::operand::BoundOperands;
-use crate::prepared::PreparedPlan;
+use crate::prepared::WgpuPlan;
 use crate::{families, operand, transfer};
 use pellucid_ir::Result;
 use pellucid_ir::backend::{Backend, CompiledPlan, MemoryStats, OperandMeta, Storage, Support, View};
@@ -83,7 +83,7 @@ impl Backend for Wgpu {
             self.support(&launch.kernel, &metas(&launch.inputs), &metas(&launch.outputs)) == Support::Native
         };
         match plan.launches.iter().all(is_native) {
-            true => Ok(Some(Box::new(PreparedPlan::new(&self.gpu, plan)?))),
+            true => Ok(Some(Box::new(WgpuPlan::new(&self.gpu, plan)?))),
             false => Ok(None),
         }
     }

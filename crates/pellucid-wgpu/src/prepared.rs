@@ -8,11 +8,12 @@
 
 use crate::buffer::{DeviceMemory, WgpuBuffer};
 use crate::compile::{CompiledShader, HeaderGroups};
-use crate::describe::{BufferRef, check_scalars, kernel_scalar};
+use crate::describe::{BufferRef, DispatchDescription, check_scalars, kernel_scalar};
 use crate::device::{Gpu, lock};
 use crate::operand::{DeviceOperands, UncheckedOperand, device_buffer};
 use crate::status::CheckHistory;
 use pellucid_ir::backend::{Buffer, CompiledPlan, LaunchFailure, Storage};
+use pellucid_ir::kernel::Kernel;
 use pellucid_ir::plan::{Launch, Plan, SlotRole};
 use pellucid_ir::{Error, Result};
 use std::sync::{Arc, Mutex};
@@ -21,7 +22,7 @@ use std::sync::{Arc, Mutex};
 const KEPT_GROUPS: usize = 4;
 
 /// A plan whose operands have been checked and whose shaders are compiled.
-pub(crate) struct PreparedPlan {
+pub(crate) struct WgpuPlan {
     gpu: Arc<Gpu>,
     slots: Vec<SlotUse>,
     dispatches: Vec<PlanDispatch>,
@@ -92,79 +93,110 @@ impl SlotUse {
     }
 }
 
-impl PreparedPlan {
+/// A plan under construction.
+struct PlanBuilder<'a> {
+    gpu: &'a Arc<Gpu>,
+    slots: Vec<SlotUse>,
+    dispatches: Vec<PlanDispatch>,
+    groups: Vec<PlanGroup>,
+    parameters: Vec<u8>,
+    /// The largest size of the parameters of a dispatch.
+    window: usize,
+    /// The sizes of the scratch buffers, which all kernels share, because they run one after another.
+    scratch: Vec<usize>,
+    checks: u32,
+}
+
+impl<'a> PlanBuilder<'a> {
+    fn new(gpu: &'a Arc<Gpu>, plan: &Plan) -> PlanBuilder<'a> {
+        let slot = |(slot, &bytes): (usize, &usize)| {
+            let is_own = plan.role(slot) == SlotRole::Own;
+            SlotUse { bytes, is_own, ..SlotUse::default() }
+        };
+        let slots = plan.slots.iter().enumerate().map(slot).collect();
+        let (dispatches, groups, parameters, scratch) = Default::default();
+        PlanBuilder { gpu, slots, dispatches, groups, parameters, window: 4, scratch, checks: 0 }
+    }
+
+    /// Checks the operands of a launch and adds its dispatches.
+    fn add(&mut self, launch: &Launch) -> Result<()> {
+        let op = launch.kernel.name();
+        let operands = || launch.inputs.iter().chain(&launch.outputs);
+        let missing = || Error::invalid(op, "an operand is in a slot that does not exist");
+        let unchecked: Vec<UncheckedOperand<'_, usize>> = operands()
+            .map(|o| {
+                let bytes = self.slots.get(o.slot).ok_or_else(missing)?.bytes;
+                Ok(UncheckedOperand { identity: o.slot, bytes, layout: &o.layout, dtype: o.dtype })
+            })
+            .collect::<Result<_>>()?;
+        let checked = DeviceOperands::new(&launch.kernel, &unchecked, launch.inputs.len())?;
+        if !launch.is_sound() {
+            return Err(Error::invalid(op, "an output overlaps another operand that it must not overwrite"));
+        }
+        let description = self.gpu.describe(&launch.kernel, &checked)?;
+        check_scalars(&launch.kernel, &description)?;
+        self.checks += description.checks;
+        for slot in operands().map(|o| o.slot) {
+            self.slots[slot].register(launch, slot, self.checks);
+        }
+        self.scratch.resize(self.scratch.len().max(description.scratch.len()), 0);
+        for (size, &bytes) in self.scratch.iter_mut().zip(&description.scratch) {
+            *size = bytes.max(*size);
+        }
+        let slot = |operand: usize| unchecked[operand].identity;
+        description.dispatches.iter().try_for_each(|dispatch| self.add_dispatch(&launch.kernel, dispatch, slot))
+    }
+
+    /// Adds a dispatch of a kernel. `slot` returns the slot of an operand.
+    fn add_dispatch(
+        &mut self,
+        kernel: &Kernel,
+        dispatch: &DispatchDescription,
+        slot: impl Fn(usize) -> usize,
+    ) -> Result<()> {
+        let DispatchDescription { shader, parameters, buffers, groups } = dispatch;
+        self.parameters.resize(self.parameters.len().next_multiple_of(self.gpu.parameter_alignment()), 0);
+        let offset = self.parameters.len();
+        parameters.append_bytes(&mut self.parameters, |index| kernel_scalar(kernel, index));
+        self.window = self.window.max(self.parameters.len() - offset);
+        let buffer = |buffer: &BufferRef| match *buffer {
+            BufferRef::Operand(k) => PlanBuffer::Slot(slot(k)),
+            BufferRef::Scratch(k) => PlanBuffer::Scratch(k),
+        };
+        let buffers: Vec<PlanBuffer> = buffers.iter().map(buffer).collect();
+        let known = self.groups.iter().position(|g| g.layout == shader.operands && g.buffers == buffers);
+        let group = known.unwrap_or_else(|| {
+            self.groups.push(PlanGroup { layout: shader.operands.clone(), buffers, kept: Vec::new() });
+            self.groups.len() - 1
+        });
+        let too_many = |_| Error::invalid(kernel.name(), "the plan has too many kernels");
+        let offset = u32::try_from(offset).map_err(too_many)?;
+        self.dispatches.push(PlanDispatch { shader: shader.clone(), offset, group, groups: *groups });
+        Ok(())
+    }
+
+    /// Writes the parameters and allocates the scratch memory.
+    fn finish(self) -> Result<WgpuPlan> {
+        let PlanBuilder { gpu, slots, dispatches, groups, mut parameters, window, scratch, checks } = self;
+        // The window of the last parameters must be within the buffer.
+        parameters.resize(parameters.len() + window, 0);
+        let headers = gpu.create_headers(&parameters, window)?;
+        let scratch = scratch.iter().map(|&bytes| DeviceMemory::allocate(gpu, bytes)).collect::<Result<_>>()?;
+        let state = LaunchState { launched: false, groups, epochs: vec![0; slots.len()] };
+        Ok(WgpuPlan { gpu: gpu.clone(), slots, dispatches, headers, scratch, checks, state: Mutex::new(state) })
+    }
+}
+
+impl WgpuPlan {
     /// Checks all operands of a plan, compiles its shaders and allocates its scratch memory.
     ///
     /// # Errors
     /// If an operand exceeds its slot, an output overlaps another operand and the kernel does not allow it, a kernel
     /// refuses its operands, a shader does not compile, or an allocation fails.
-    pub(crate) fn new(gpu: &Arc<Gpu>, plan: &Plan) -> Result<PreparedPlan> {
-        let slot = |(slot, &bytes): (usize, &usize)| {
-            let is_own = plan.role(slot) == SlotRole::Own;
-            SlotUse { bytes, is_own, ..SlotUse::default() }
-        };
-        let mut slots: Vec<SlotUse> = plan.slots.iter().enumerate().map(slot).collect();
-        let (mut dispatches, mut groups): (Vec<PlanDispatch>, Vec<PlanGroup>) = Default::default();
-        let (mut parameters, mut window, mut scratch_bytes, mut checks) = (Vec::new(), 4, Vec::new(), 0);
-        for launch in &plan.launches {
-            let op = launch.kernel.name();
-            let operands = || launch.inputs.iter().chain(&launch.outputs);
-            let unchecked: Vec<UncheckedOperand<'_, usize>> = operands()
-                .map(|o| {
-                    let bytes = slots.get(o.slot).map(|slot| slot.bytes);
-                    let bytes =
-                        bytes.ok_or_else(|| Error::invalid(op, "an operand is in a slot that does not exist"))?;
-                    Ok(UncheckedOperand { identity: o.slot, bytes, layout: &o.layout, dtype: o.dtype })
-                })
-                .collect::<Result<_>>()?;
-            let checked = DeviceOperands::new(&launch.kernel, &unchecked, launch.inputs.len())?;
-            if !launch.is_sound() {
-                return Err(Error::invalid(op, "an output overlaps another operand that it must not overwrite"));
-            }
-            let description = gpu.describe(&launch.kernel, &checked)?;
-            check_scalars(&launch.kernel, &description)?;
-            checks += description.checks;
-            for slot in operands().map(|o| o.slot) {
-                slots[slot].register(launch, slot, checks);
-            }
-            // All kernels share the scratch buffers, because they run one after another.
-            for (k, &bytes) in description.scratch.iter().enumerate() {
-                if k == scratch_bytes.len() {
-                    scratch_bytes.push(0);
-                }
-                scratch_bytes[k] = bytes.max(scratch_bytes[k]);
-            }
-            for dispatch in &description.dispatches {
-                parameters.resize(parameters.len().next_multiple_of(gpu.parameter_alignment()), 0);
-                let offset = parameters.len();
-                dispatch.parameters.append_bytes(&mut parameters, |index| kernel_scalar(&launch.kernel, index));
-                window = window.max(parameters.len() - offset);
-                let buffer = |buffer: &BufferRef| match *buffer {
-                    BufferRef::Operand(k) => PlanBuffer::Slot(unchecked[k].identity),
-                    BufferRef::Scratch(k) => PlanBuffer::Scratch(k),
-                };
-                let buffers: Vec<PlanBuffer> = dispatch.buffers.iter().map(buffer).collect();
-                let layout = &dispatch.shader.operands;
-                let known = groups.iter().position(|g| g.layout == *layout && g.buffers == buffers);
-                let group = known.unwrap_or_else(|| {
-                    groups.push(PlanGroup { layout: layout.clone(), buffers, kept: Vec::new() });
-                    groups.len() - 1
-                });
-                let offset = u32::try_from(offset).map_err(|_| Error::invalid(op, "the plan has too many kernels"))?;
-                dispatches.push(PlanDispatch {
-                    shader: dispatch.shader.clone(),
-                    offset,
-                    group,
-                    groups: dispatch.groups,
-                });
-            }
-        }
-        // The window of the last parameters must be within the buffer.
-        parameters.resize(parameters.len() + window, 0);
-        let headers = gpu.create_headers(&parameters, window)?;
-        let scratch = scratch_bytes.iter().map(|&bytes| DeviceMemory::allocate(gpu, bytes)).collect::<Result<_>>()?;
-        let state = LaunchState { launched: false, groups, epochs: vec![0; slots.len()] };
-        Ok(PreparedPlan { gpu: gpu.clone(), slots, dispatches, headers, scratch, checks, state: Mutex::new(state) })
+    pub(crate) fn new(gpu: &Arc<Gpu>, plan: &Plan) -> Result<WgpuPlan> {
+        let mut builder = PlanBuilder::new(gpu, plan);
+        plan.launches.iter().try_for_each(|launch| builder.add(launch))?;
+        builder.finish()
     }
 
     /// Returns the buffer of every slot, or `None` if the slot is unused. Allocates memory for slots whose first use is
@@ -278,13 +310,13 @@ impl PlanGroup {
     }
 }
 
-impl CompiledPlan for PreparedPlan {
+impl CompiledPlan for WgpuPlan {
     fn launch(&self, slots: &[Arc<Storage>]) -> Result<(), LaunchFailure> {
         self.run(slots).map_err(LaunchFailure::before_all)
     }
 }
 
-impl PreparedPlan {
+impl WgpuPlan {
     /// Submits all kernels of the plan. An error does not tell which of them have run.
     fn run(&self, slots: &[Arc<Storage>]) -> Result<()> {
         let mut state = lock(&self.state);
