@@ -7,8 +7,8 @@ use pellucid::prelude::*;
 use pellucid::{deferred_stats, eval, ops};
 
 /// Returns the number of launches of the third call of `step`, on a device that defers its kernels.
-fn launches(step: &dyn Fn() -> Tensor) -> u64 {
-    let run = || eval([&step()]).unwrap();
+fn launches(step: &dyn Fn() -> Vec<Tensor>) -> u64 {
+    let run = || eval(&step()).unwrap();
     (0..2).for_each(|_| run());
     let before = deferred_stats().launches;
     run();
@@ -24,7 +24,7 @@ fn training_step(model: &Sequential, optimizer: &dyn Optimizer, x: &Tensor) -> u
         let loss = ops::cross_entropy(&model.forward(x), &y, Default::default()).unwrap();
         loss.backward();
         optimizer.step();
-        loss.detach()
+        vec![loss.detach()]
     })
 }
 
@@ -58,13 +58,13 @@ fn deferred_steps_need_few_launches() {
         let (a, half) = (x.tanh(), &x * 0.5);
         let y = ((((&a * &x + &a).exp().neg().sigmoid() - &half).abs() + 1e-3).sqrt() * &x).mean(..);
         y.backward();
-        ops::add(&y.detach(), x.grad().unwrap()).unwrap()
+        vec![y.detach(), x.grad().unwrap()]
     };
     // The name, the launches here, and the launches of burn.
     let expected = [
         ("MLP", 20, 37),
         ("CNN", 40, 76),
-        ("chain of ten with gradient", 2, 3),
+        ("chain of ten with gradient", 3, 3),
         ("softmax", 1, 4),
         ("layer norm", 1, 3),
     ];
@@ -72,11 +72,11 @@ fn deferred_steps_need_few_launches() {
         training_step(&mlp, &sgd, &wave(&[64, 784])),
         training_step(&cnn, &adam, &wave(&[4, 1, 28, 28])),
         launches(&chain),
-        launches(&|| x.softmax(-1)),
-        launches(&|| norm.forward(&x).detach()),
+        launches(&|| vec![x.softmax(-1)]),
+        launches(&|| vec![norm.forward(&x).detach()]),
     ];
     for ((name, ours, of_burn), found) in expected.iter().zip(found) {
-        println!("{name}: {found} launches, burn {of_burn}");
+        assert!(ours <= of_burn, "{name}");
         assert!(found <= *ours, "{name} takes {found} launches instead of {ours}");
     }
 }
