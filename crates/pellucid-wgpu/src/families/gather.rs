@@ -5,7 +5,7 @@
 use super::GpuFamily;
 use super::bounds::check_bounds;
 use super::copy::same_size_integer;
-use crate::describe::DispatchList;
+use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands};
 use crate::shader::access::{self, MergedAxes, position_lines};
 use crate::shader::{ShaderBuilder, WORKGROUP};

@@ -7,7 +7,7 @@
 
 use super::GpuFamily;
 use super::map::check_dtypes;
-use crate::describe::DispatchList;
+use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands};
 use crate::shader::ShaderBuilder;
 use crate::shader::access::{self, MergedAxes, position_lines};
