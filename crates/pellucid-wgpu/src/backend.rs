@@ -1,12 +1,12 @@
 //! [`Wgpu`], the backend of one device.
 
+use crate::bound::BoundOperands;
 use crate::buffer::WgpuBuffer;
 use crate::counters::WgpuCounters;
-use crate::describe::check_scalars;
+use crate::description::check_scalars;
 use crate::device::Gpu;
-use crate::operand::BoundOperands;
 use crate::prepared::WgpuPlan;
-use crate::{families, operand, transfer};
+use crate::{bound, families, transfer};
 use pellucid_ir::Result;
 use pellucid_ir::backend::{Backend, CompiledPlan, MemoryStats, OperandMeta, Storage, Support, View};
 use pellucid_ir::kernel::Kernel;
@@ -66,7 +66,7 @@ impl Backend for Wgpu {
 
     fn run(&self, kernel: &Kernel, inputs: &[View<'_>], outputs: &[View<'_>]) -> Result<()> {
         let bound = BoundOperands::new(&self.gpu, kernel, inputs, outputs)?;
-        let description = self.gpu.describe(kernel, &bound.operands)?;
+        let description = families::describe_kernel(&self.gpu, kernel, &bound.operands)?;
         check_scalars(kernel, &description)?;
         self.gpu.run(kernel, &description, &bound)
     }
@@ -89,11 +89,11 @@ impl Backend for Wgpu {
     }
 
     fn upload(&self, bytes: &[u8], to: &Storage) -> Result<()> {
-        transfer::upload(&self.gpu, bytes, operand::device_buffer("upload", &self.gpu, to)?)
+        transfer::upload(&self.gpu, bytes, bound::device_buffer("upload", &self.gpu, to)?)
     }
 
     fn download(&self, from: &Storage, offset: usize, into: &mut [u8]) -> Result<()> {
-        transfer::download(&self.gpu, operand::device_buffer("download", &self.gpu, from)?, offset, into)
+        transfer::download(&self.gpu, bound::device_buffer("download", &self.gpu, from)?, offset, into)
     }
 
     /// Returns true: a submission costs more than a small kernel.

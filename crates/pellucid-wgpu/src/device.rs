@@ -3,19 +3,14 @@
 //! Dispatches are [recorded](crate::record) and submitted together. Every transfer and every wait submits the recorded
 //! dispatches first, so all work runs in the order of the calls.
 
-use crate::buffer::DeviceMemory;
 use crate::compile::{CompiledShader, HeaderGroups, ShaderCompiler};
 use crate::counters::AtomicCounters;
-use crate::describe::{BufferRef, DescriptionCache, DispatchList, KernelDescription};
-use crate::families;
-use crate::operand::DeviceOperands;
+use crate::description::DescriptionCache;
 use crate::pool::BufferPool;
-use crate::profile;
-use crate::record::Recorded;
-use crate::shader::{BindingUse, ShaderBuilder};
+use crate::shader::ShaderBuilder;
 use crate::status::{CheckedOperations, NO_FAILURE, STATUS_BYTES, STATUS_WORDS};
+use crate::submission::Recorded;
 use pellucid_ir::backend::MemoryStats;
-use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{Error, Result};
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -24,6 +19,9 @@ use std::task::{Context, Poll, Waker};
 /// The largest size of the parameters of a dispatch, and of those that are submitted together, in bytes.
 pub(crate) const PARAMETER_BYTES: usize = 256 << 10;
 
+/// The feature that timestamps need. Devices are opened with it if the adapter has it.
+pub(crate) const TIMESTAMPS: wgpu::Features = wgpu::Features::TIMESTAMP_QUERY;
+
 /// A device of the graphics API and the state of its kernels.
 pub(crate) struct Gpu {
     name: String,
@@ -31,10 +29,10 @@ pub(crate) struct Gpu {
     queue: wgpu::Queue,
     limits: wgpu::Limits,
     /// Whether `fma` of the adapter rounds once.
-    fused: OnceLock<bool>,
+    pub(crate) fused: OnceLock<bool>,
     pool: Mutex<BufferPool>,
     compiler: Mutex<ShaderCompiler>,
-    descriptions: Mutex<DescriptionCache>,
+    pub(crate) descriptions: Mutex<DescriptionCache>,
     pub(crate) recorded: Mutex<Recorded>,
     /// The [status buffer](crate::status).
     status: wgpu::Buffer,
@@ -81,7 +79,7 @@ impl Gpu {
     /// [`Error::DeviceUnavailable`] if the adapter refuses a device or cannot run a test shader.
     pub(crate) fn open(adapter: &wgpu::Adapter, name: String) -> Result<Arc<Gpu>> {
         let unavailable = |reason: String| Error::DeviceUnavailable { device: name.clone(), reason };
-        let (required_features, required_limits) = (adapter.features() & profile::FEATURE, adapter.limits());
+        let (required_features, required_limits) = (adapter.features() & TIMESTAMPS, adapter.limits());
         let descriptor = wgpu::DeviceDescriptor { required_features, required_limits, ..Default::default() };
         let (device, queue) =
             block_on(adapter.request_device(&descriptor)).map_err(|error| unavailable(error.to_string()))?;
@@ -107,7 +105,7 @@ impl Gpu {
         let compiler = ShaderCompiler::new(&device);
         counters.bind_groups.add(2);
         let headers = compiler.header_groups(&device, (&parameters, PARAMETER_BYTES), &status);
-        let gpu = Arc::new(Gpu {
+        Ok(Arc::new(Gpu {
             name: name.clone(),
             device,
             queue,
@@ -122,10 +120,7 @@ impl Gpu {
             operations: Mutex::default(),
             counters,
             failure,
-        });
-        let fused = gpu.probe_fused_multiply_add().map_err(|error| unavailable(error.to_string()))?;
-        gpu.fused.get_or_init(|| fused);
-        Ok(gpu)
+        }))
     }
 
     /// Returns the name of the device: `wgpu:0`.
@@ -282,46 +277,5 @@ impl Gpu {
             self.counters.bind_groups.add(2);
             lock(&self.compiler).header_groups(&self.device, (&buffer, window), &self.status)
         })
-    }
-
-    /// Returns the dispatches of a kernel. Descriptions are cached.
-    ///
-    /// # Errors
-    /// If the backend has no shaders for the kernel, or the operands do not fit.
-    pub(crate) fn describe(&self, kernel: &Kernel, operands: &DeviceOperands<'_>) -> Result<Arc<KernelDescription>> {
-        let digest = DescriptionCache::digest(kernel, operands);
-        if let Some(known) = lock(&self.descriptions).get(digest, kernel, operands) {
-            return Ok(known);
-        }
-        let description = Arc::new(families::describe_kernel(self, kernel, operands)?);
-        lock(&self.descriptions).insert(digest, kernel, operands, description.clone());
-        Ok(description)
-    }
-
-    /// Returns whether `fma` of the adapter rounds once, which a small shader shows.
-    fn probe_fused_multiply_add(self: &Arc<Gpu>) -> Result<bool> {
-        let cases = [(4097, 4097, -8193), (8191, 8193, -67_108_863), (12_345_677, 7_654_321, 1), (3, 5, -15)]
-            .map(|(a, b, c)| [a as f32 / 4096.0, b as f32 / 4096.0, c as f32 / 4096.0]);
-        let mut shader = ShaderBuilder::default();
-        let output = shader.binding(BindingUse::Write);
-        shader.line("if (thread >= params[0]) { return; }");
-        let value = |k: usize| format!("bitcast<f32>(params[3u * thread + {}u])", k + 2);
-        shader.line(format!("let y = fma({}, {}, {});", value(0), value(1), value(2)));
-        let store = shader.store_word(output, "thread", "bitcast<u32>(y)");
-        shader.line(store);
-        let mut parameters = vec![cases.len() as u32, 0];
-        parameters.extend(cases.iter().flatten().map(|x| x.to_bits()));
-        let mut list = DispatchList::new(self);
-        list.dispatch("probe", shader, parameters, &[BufferRef::Operand(0)], 1)?;
-        let memory = DeviceMemory::allocate(self, cases.len() * 4)?;
-        self.record_dispatches(&mut lock(&self.recorded), &Kernel::Copy, &list.finish(), &[memory.raw()])?;
-        let mut fused = true;
-        self.read(memory.raw(), 0..cases.len() * 4, |bytes| {
-            for (word, [a, b, c]) in bytes.chunks_exact(4).zip(cases) {
-                let expected = a.mul_add(b, c).to_ne_bytes();
-                fused &= word == expected;
-            }
-        })?;
-        Ok(fused)
     }
 }

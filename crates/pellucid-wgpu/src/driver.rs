@@ -69,6 +69,8 @@ impl WgpuDriver {
                           mesa-vulkan-drivers for the software adapter";
             return Err(Error::DeviceUnavailable { device: name, reason: reason.into() });
         }
-        Ok(Wgpu::new(Gpu::open(&adapters[index % adapters.len()], name)?))
+        let gpu = Gpu::open(&adapters[index % adapters.len()], name)?;
+        gpu.probe()?;
+        Ok(Wgpu::new(gpu))
     }
 }

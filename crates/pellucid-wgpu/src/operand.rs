@@ -1,14 +1,18 @@
-//! Checks of operands, and the buffers that a dispatch binds.
+//! Operands without their memory: checks, and the buffers that a dispatch binds.
 
-use crate::buffer::WgpuBuffer;
-use crate::describe::BufferRef;
-use crate::device::Gpu;
 use crate::shader::{BindingUse, ShaderBuilder};
-use crate::status::CheckHistory;
-use pellucid_ir::backend::{Buffer, Storage, View};
 use pellucid_ir::kernel::{Kernel, Meta};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
-use std::sync::Arc;
+
+/// A buffer of a described dispatch.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum BufferRef {
+    /// The buffer of an operand: the inputs are numbered first, then the outputs. Operands that share a buffer have
+    /// the number of the first of them.
+    Operand(usize),
+    /// A scratch buffer of the kernel, by its number.
+    Scratch(usize),
+}
 
 /// A checked operand of a kernel.
 #[derive(Clone, Copy, Debug)]
@@ -117,99 +121,6 @@ impl<I> UncheckedOperand<'_, I> {
             return Ok(());
         }
         Err(Error::invalid(op, format!("a view exceeds its buffer of {bytes} bytes: {layout:?} of {dtype}")))
-    }
-}
-
-/// Returns the buffer of a storage of `gpu`.
-///
-/// # Errors
-/// [`Error::DeviceMismatch`] if the storage belongs to another device.
-pub(crate) fn device_buffer<'a>(op: &'static str, gpu: &Arc<Gpu>, storage: &'a Storage) -> Result<&'a WgpuBuffer> {
-    let buffer = storage.buffer().as_any().downcast_ref::<WgpuBuffer>().filter(|buffer| buffer.is_on(gpu));
-    buffer.ok_or_else(|| Error::DeviceMismatch { op, devices: vec![gpu.name().into(), "another device".into()] })
-}
-
-/// The operands of a kernel and their buffers.
-pub(crate) struct BoundOperands<'a> {
-    /// The checked operands.
-    pub(crate) operands: DeviceOperands<'a>,
-    /// The buffers of the inputs, then those of the outputs.
-    buffers: Vec<&'a WgpuBuffer>,
-}
-
-impl<'a> BoundOperands<'a> {
-    /// Checks views and finds their buffers.
-    ///
-    /// # Errors
-    /// If a view belongs to another device, or see [`DeviceOperands::new`].
-    pub(crate) fn new(
-        gpu: &Arc<Gpu>,
-        kernel: &Kernel,
-        inputs: &[View<'a>],
-        outputs: &[View<'a>],
-    ) -> Result<BoundOperands<'a>> {
-        let op = kernel.name();
-        let views = || inputs.iter().chain(outputs);
-        let buffers: Vec<&WgpuBuffer> = views().map(|v| device_buffer(op, gpu, v.storage)).collect::<Result<_>>()?;
-        let operand = |(view, &buffer): (&View<'a>, &&'a WgpuBuffer)| {
-            let identity = std::ptr::from_ref(buffer);
-            UncheckedOperand { identity, bytes: buffer.bytes(), layout: view.layout, dtype: view.dtype }
-        };
-        let operands: Vec<_> = views().zip(&buffers).map(operand).collect();
-        Ok(BoundOperands { operands: DeviceOperands::new(kernel, &operands, inputs.len())?, buffers })
-    }
-
-    /// Returns the memory of every operand, in the order of the buffers. Allocates that of outputs that have none.
-    ///
-    /// # Errors
-    /// If an operand that the kernel reads has never been written, or an allocation fails.
-    pub(crate) fn memory(&self, kernel: &Kernel) -> Result<Vec<&'a wgpu::Buffer>> {
-        let inputs = self.operands.inputs.len();
-        let read = inputs + kernel.info().state_outputs;
-        // All inputs are checked before an output gets memory.
-        for (array, buffer) in self.operands.all().zip(&self.buffers).take(read) {
-            if buffer.memory().is_none() && array.shape().size() > 0 {
-                let reason = "an operand that the kernel reads has no memory, because it has never been written";
-                return Err(Error::invalid(kernel.name(), reason));
-            }
-        }
-        self.buffers.iter().map(|buffer| Ok(buffer.ensure()?.raw())).collect()
-    }
-
-    /// Returns the buffers that the kernel reads.
-    fn read(&self, kernel: &Kernel) -> &[&'a WgpuBuffer] {
-        &self.buffers[..self.operands.inputs.len() + kernel.info().state_outputs]
-    }
-
-    /// Returns an error if an operand that the kernel reads is known to have no values.
-    pub(crate) fn check_computed(&self, kernel: &Kernel, history: &CheckHistory) -> Result<()> {
-        match self.read(kernel).iter().any(|buffer| history.is_skipped(buffer.epoch())) {
-            true => Err(Error::NotComputed { op: kernel.name() }),
-            false => Ok(()),
-        }
-    }
-
-    /// Stores the epoch of the kernel in the buffers of its outputs, except for those that the kernel reads.
-    pub(crate) fn mark_written(&self, kernel: &Kernel, epoch: u64) {
-        for &buffer in &self.buffers[self.operands.inputs.len()..] {
-            if !self.read(kernel).iter().any(|&other| std::ptr::eq(other, buffer)) {
-                buffer.set_epoch(epoch);
-            }
-        }
-    }
-
-    /// Returns the epoch of every buffer that has memory.
-    pub(crate) fn epochs(&self) -> Vec<Option<u64>> {
-        self.buffers.iter().map(|buffer| buffer.memory().map(|_| buffer.epoch())).collect()
-    }
-
-    /// Restores the epochs of buffers that had memory.
-    pub(crate) fn restore_epochs(&self, epochs: &[Option<u64>]) {
-        for (buffer, epoch) in self.buffers.iter().zip(epochs) {
-            if let Some(epoch) = epoch {
-                buffer.set_epoch(*epoch);
-            }
-        }
     }
 }
 

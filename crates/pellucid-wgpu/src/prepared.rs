@@ -6,11 +6,13 @@
 //!
 //! No launch waits for the checks of its kernels, except for the first one.
 
+use crate::bound::device_buffer;
 use crate::buffer::{DeviceMemory, WgpuBuffer};
 use crate::compile::{CompiledShader, HeaderGroups};
-use crate::describe::{BufferRef, DispatchDescription, check_scalars, kernel_scalar};
+use crate::description::{DispatchDescription, check_scalars, kernel_scalar};
 use crate::device::{Gpu, lock};
-use crate::operand::{DeviceOperands, UncheckedOperand, device_buffer};
+use crate::families::describe_kernel;
+use crate::operand::{BufferRef, DeviceOperands, UncheckedOperand};
 use crate::status::CheckHistory;
 use pellucid_ir::backend::{Buffer, CompiledPlan, LaunchFailure, Storage};
 use pellucid_ir::kernel::Kernel;
@@ -133,7 +135,7 @@ impl<'a> PlanBuilder<'a> {
         if !launch.is_sound() {
             return Err(Error::invalid(op, "an output overlaps another operand that it must not overwrite"));
         }
-        let description = self.gpu.describe(&launch.kernel, &checked)?;
+        let description = describe_kernel(self.gpu, &launch.kernel, &checked)?;
         check_scalars(&launch.kernel, &description)?;
         self.checks += description.checks;
         for slot in operands().map(|o| o.slot) {

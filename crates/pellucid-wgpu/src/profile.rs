@@ -1,11 +1,8 @@
 //! The time that a device spends on work, by timestamps of the device.
 
-use crate::device::Gpu;
+use crate::device::{Gpu, TIMESTAMPS};
 use pellucid_ir::Result;
 use std::time::Duration;
-
-/// The feature of the graphics API that this module needs. Devices are opened with it if the adapter has it.
-pub(crate) const FEATURE: wgpu::Features = wgpu::Features::TIMESTAMP_QUERY;
 
 /// The size of a timestamp in bytes.
 const TIMESTAMP_BYTES: usize = wgpu::QUERY_SIZE as usize;
@@ -17,7 +14,7 @@ impl Gpu {
     /// # Errors
     /// The error of `work`, or of the device.
     pub(crate) fn device_time(&self, work: impl FnOnce() -> Result<()>) -> Result<Option<Duration>> {
-        if !self.device().features().contains(FEATURE) {
+        if !self.device().features().contains(TIMESTAMPS) {
             return work().map(|()| None);
         }
         let (queries, values) = self.scoped("device_time", || {

@@ -1,49 +1,17 @@
 //! Recorded dispatches. They are submitted together, in the order of the calls.
 
+use crate::bound::BoundOperands;
 use crate::buffer::DeviceMemory;
-use crate::compile::{CompiledShader, HeaderGroups};
-use crate::describe::{BufferRef, KernelDescription, kernel_scalar};
+use crate::description::{KernelDescription, kernel_scalar};
 use crate::device::{Gpu, PARAMETER_BYTES, lock};
-use crate::operand::BoundOperands;
-use crate::status::CheckHistory;
+use crate::operand::BufferRef;
+use crate::submission::{Recorded, RecordedDispatch};
 use pellucid_ir::Result;
 use pellucid_ir::kernel::Kernel;
-use std::ops::Range;
 use std::sync::Arc;
 
 /// The number of dispatches that are submitted together.
 const MAX_RECORDED: usize = 64;
-
-/// Dispatches that have not been submitted yet.
-pub(crate) struct Recorded {
-    parameters: wgpu::Buffer,
-    headers: HeaderGroups,
-    /// The contents of the parameter buffer.
-    bytes: Vec<u8>,
-    /// The buffers of all dispatches.
-    buffers: Vec<wgpu::Buffer>,
-    dispatches: Vec<RecordedDispatch>,
-    /// The checks among the dispatches of all submissions.
-    pub(crate) history: CheckHistory,
-}
-
-struct RecordedDispatch {
-    shader: Arc<CompiledShader>,
-    /// The offset of the parameters.
-    offset: u32,
-    /// The range of the buffers in the list of all buffers.
-    buffers: Range<usize>,
-    groups: [u32; 2],
-}
-
-impl Recorded {
-    /// Creates an empty list. The parameter buffer has twice [`PARAMETER_BYTES`] bytes, so that the window of that size
-    /// that a dispatch binds is within the buffer.
-    pub(crate) fn new(parameters: wgpu::Buffer, headers: HeaderGroups) -> Recorded {
-        let (bytes, buffers, dispatches) = Default::default();
-        Recorded { parameters, headers, bytes, buffers, dispatches, history: CheckHistory::default() }
-    }
-}
 
 impl Gpu {
     /// Records the dispatches of a kernel. If it has checks, waits for their results.

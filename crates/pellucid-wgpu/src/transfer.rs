@@ -3,8 +3,8 @@
 
 use crate::buffer::WgpuBuffer;
 use crate::device::{Gpu, lock};
-use crate::record::Recorded;
 use crate::status::{NO_FAILURE, PASSED, STATUS_BYTES, STATUS_WORDS};
+use crate::submission::Recorded;
 use pellucid_ir::backend::Buffer;
 use pellucid_ir::{Error, Result};
 use std::ops::Range;

@@ -1,6 +1,7 @@
 //! The check of an index array, which sets the [status word](crate::status).
 
-use crate::describe::{BufferRef, DispatchList};
+use crate::dispatch_list::DispatchList;
+use crate::operand::BufferRef;
 use crate::operand::{Bindings, DeviceArray};
 use crate::shader::access::{self, MergedAxes, position_lines};
 use crate::shader::{ShaderBuilder, WORKGROUP};

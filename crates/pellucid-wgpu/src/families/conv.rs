@@ -13,7 +13,7 @@
 
 use super::GpuFamily;
 use super::tile::{Coordinate, Digit, TiledArray, TiledProduct};
-use crate::describe::DispatchList;
+use crate::dispatch_list::DispatchList;
 use crate::operand::{DeviceArray, DeviceOperands};
 use pellucid_ir::kernel::{Conv, ConvPart};
 use pellucid_ir::{DType, Error, Result};

@@ -2,7 +2,7 @@
 
 use super::GpuFamily;
 use super::map::{check_broadcast, describe_map};
-use crate::describe::DispatchList;
+use crate::dispatch_list::DispatchList;
 use crate::operand::DeviceOperands;
 use pellucid_ir::formula::{InstructionOperand, Load, Program, Store};
 use pellucid_ir::kernel::CopyValues;

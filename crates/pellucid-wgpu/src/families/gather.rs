@@ -5,7 +5,7 @@
 use super::GpuFamily;
 use super::copy::same_size_integer;
 use super::index::{check_indices, check_shapes, indexed_axes, indexed_position, push_indexed_axes};
-use crate::describe::DispatchList;
+use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands};
 use crate::shader::access::{self, MergedAxes, position_lines};
 use crate::shader::{ShaderBuilder, WORKGROUP};

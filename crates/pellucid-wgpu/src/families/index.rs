@@ -1,7 +1,7 @@
 //! The operands of the kernel families that index: `Gather` and `Scatter`.
 
 use super::bounds::check_bounds;
-use crate::describe::DispatchList;
+use crate::dispatch_list::DispatchList;
 use crate::operand::DeviceArray;
 use crate::shader::ShaderBuilder;
 use pellucid_ir::kernel::Index;

@@ -7,8 +7,9 @@
 //! in order. A line of n elements costs O(n log n) operations in log₂(n / 256) + 1 dispatches. If only the first k
 //! elements are kept, runs are truncated to k elements.
 
-use crate::describe::{BufferRef, DispatchList};
+use crate::dispatch_list::DispatchList;
 use crate::operand::Bindings;
+use crate::operand::BufferRef;
 use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
 use pellucid_ir::{Error, Result};
 

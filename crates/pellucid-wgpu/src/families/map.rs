@@ -5,7 +5,7 @@
 //! written word by word; other packed outputs are merged element by element.
 
 use super::GpuFamily;
-use crate::describe::DispatchList;
+use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands};
 use crate::shader::access::{self, MergedAxes};
 use crate::shader::parameters::Parameters;

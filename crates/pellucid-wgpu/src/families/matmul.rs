@@ -6,7 +6,7 @@
 use super::GpuFamily;
 use super::map::check_dtypes;
 use super::tile::{TiledArray, TiledProduct};
-use crate::describe::DispatchList;
+use crate::dispatch_list::DispatchList;
 use crate::operand::{DeviceArray, DeviceOperands};
 use crate::shader::program::is_supported;
 use pellucid_ir::kernel::MatMul;

@@ -1,7 +1,7 @@
 //! `Pool`: the largest element of each window, and its index. One invocation computes one window.
 
 use super::GpuFamily;
-use crate::describe::DispatchList;
+use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, DeviceOperands};
 use crate::shader::access::{self, MergedAxes, position_lines};
 use crate::shader::program::{comparison_text, type_text};

@@ -19,12 +19,14 @@ mod scatter;
 mod sort;
 mod tile;
 
-use crate::describe::{DispatchList, KernelDescription};
-use crate::device::Gpu;
+use crate::description::{DescriptionCache, KernelDescription};
+use crate::device::{Gpu, lock};
+use crate::dispatch_list::DispatchList;
 use crate::operand::{DeviceArray, DeviceOperands};
 use pellucid_ir::backend::{OperandMeta, Support};
 use pellucid_ir::kernel::{CopyValues, Kernel};
 use pellucid_ir::{Error, Result};
+use std::sync::Arc;
 
 /// The implementation of a kernel family.
 pub(crate) trait GpuFamily {
@@ -86,15 +88,11 @@ pub(crate) fn support(
     }
 }
 
-/// Returns the dispatches of a kernel.
+/// Returns the dispatches of a kernel that is not cached.
 ///
 /// # Errors
 /// If the kernel is not [`Support::Native`], its operands do not fit, or a shader does not compile.
-pub(crate) fn describe_kernel<'a>(
-    gpu: &Gpu,
-    kernel: &Kernel,
-    operands: &DeviceOperands<'a>,
-) -> Result<KernelDescription> {
+fn describe_new<'a>(gpu: &Gpu, kernel: &Kernel, operands: &DeviceOperands<'a>) -> Result<KernelDescription> {
     let metas = |arrays: &[DeviceArray<'a>]| -> Vec<OperandMeta<'a>> {
         arrays.iter().map(|array| OperandMeta { layout: array.layout, dtype: array.dtype }).collect()
     };
@@ -108,4 +106,22 @@ pub(crate) fn describe_kernel<'a>(
     let mut list = DispatchList::new(gpu);
     family.describe(&mut list, operands)?;
     Ok(list.finish())
+}
+
+/// Returns the dispatches of a kernel. Descriptions are cached.
+///
+/// # Errors
+/// If the backend has no shaders for the kernel, or the operands do not fit.
+pub(crate) fn describe_kernel(
+    gpu: &Gpu,
+    kernel: &Kernel,
+    operands: &DeviceOperands<'_>,
+) -> Result<Arc<KernelDescription>> {
+    let digest = DescriptionCache::digest(kernel, operands);
+    if let Some(known) = lock(&gpu.descriptions).get(digest, kernel, operands) {
+        return Ok(known);
+    }
+    let description = Arc::new(describe_new(gpu, kernel, operands)?);
+    lock(&gpu.descriptions).insert(digest, kernel, operands, description.clone());
+    Ok(description)
 }

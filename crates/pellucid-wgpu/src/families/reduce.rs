@@ -5,7 +5,8 @@
 //! second dispatch reduces the P partial results of each output in order. Sums of `f32` accumulate rounding errors.
 
 use super::GpuFamily;
-use crate::describe::{BufferRef, DispatchList};
+use crate::dispatch_list::DispatchList;
+use crate::operand::BufferRef;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands};
 use crate::shader::access::{self, MergedAxes, position_lines};
 use crate::shader::parameters::{Parameters, words};

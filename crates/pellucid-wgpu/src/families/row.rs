@@ -7,7 +7,7 @@
 use super::GpuFamily;
 use super::map::check_dtypes;
 use super::reduce::{axes_space, common_shape};
-use crate::describe::DispatchList;
+use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands};
 use crate::shader::access::{self, position_lines};
 use crate::shader::parameters::Parameters;

@@ -2,7 +2,7 @@
 //! order; sums and products of `f32` accumulate in `f64`.
 
 use super::GpuFamily;
-use crate::describe::DispatchList;
+use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, DeviceOperands};
 use crate::shader::access::{self, MergedAxes, position_lines};
 use crate::shader::program::{Accumulator, convert_text, type_text};

@@ -10,7 +10,7 @@ use super::GpuFamily;
 use super::copy::same_size_integer;
 use super::index::{check_indices, check_shapes, indexed_position, push_indexed_axes};
 use super::key_sort::{KEY_PARAMETERS, KeySort, KeyType, SortedKeys, index_text, key_text};
-use crate::describe::DispatchList;
+use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands};
 use crate::shader::access::{self, MergedAxes, position_lines};
 use crate::shader::program::binary_text;

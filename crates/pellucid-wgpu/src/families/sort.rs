@@ -7,7 +7,7 @@
 use super::GpuFamily;
 use super::copy::same_size_integer;
 use super::key_sort::{KEY_PARAMETERS, KeySort, KeyType, SortedKeys, index_text};
-use crate::describe::DispatchList;
+use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands};
 use crate::shader::access::{self, MergedAxes, position_lines};
 use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};

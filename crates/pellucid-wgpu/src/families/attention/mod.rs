@@ -18,7 +18,7 @@
 mod pass;
 
 use super::GpuFamily;
-use crate::describe::DispatchList;
+use crate::dispatch_list::DispatchList;
 use crate::operand::{DeviceArray, DeviceOperands, metas};
 use pass::{AttentionPass, PassKind};
 use pellucid_ir::kernel::{Attention, AttentionPart, Kernel};

@@ -1,9 +1,10 @@
 //! [`AttentionPass`]: the dispatch of one output.
 
-use crate::describe::{BufferRef, DispatchList};
+use crate::dispatch_list::DispatchList;
 use crate::families::tile::{
     ArrayText, FactorLoader, FactorSide, SharedTile, TiledArray, WorkgroupTile, declare_shared, quad_type,
 };
+use crate::operand::BufferRef;
 use crate::operand::{Bindings, DeviceArray};
 use crate::shader::float::FloatText;
 use crate::shader::parameters::Parameters;

@@ -21,7 +21,7 @@ use super::GpuFamily;
 use super::bounds::check_lengths;
 use super::copy::copy;
 use super::tile::{Coordinate, Digit, TiledArray};
-use crate::describe::DispatchList;
+use crate::dispatch_list::DispatchList;
 use crate::operand::{DeviceArray, DeviceOperands, metas};
 use crate::shader::ShaderBuilder;
 use crate::shader::float::FloatText;

@@ -1,6 +1,6 @@
 //! [`StepShader`]: one dispatch of a time step, a tiled product whose epilogue reads and writes arrays of the step.
 
-use crate::describe::DispatchList;
+use crate::dispatch_list::DispatchList;
 use crate::families::tile::{ArrayText, SharedTile, TiledArray, WorkgroupTile, choose_tile};
 use crate::operand::{Bindings, DeviceArray};
 use crate::shader::float::FloatText;

@@ -404,7 +404,7 @@ pub(crate) fn quad_type(compute: Compute) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::describe::BufferRef;
+    use crate::operand::BufferRef;
     use pellucid_ir::{DType, Layout};
 
     /// Returns an array with these digits of rows and columns.

@@ -2,7 +2,8 @@
 
 use super::array::{ArrayText, TiledArray};
 use super::registers::{SharedTile, WorkgroupTile};
-use crate::describe::{BufferRef, DispatchList};
+use crate::dispatch_list::DispatchList;
+use crate::operand::BufferRef;
 use crate::operand::{Bindings, DeviceArray};
 use crate::shader::access::{self, MergedAxes, position_lines};
 use crate::shader::parameters::Parameters;

@@ -6,9 +6,7 @@
 
 use crate::cache::GenerationalCache;
 use crate::compile::CompiledShader;
-use crate::device::{Gpu, PARAMETER_BYTES};
-use crate::operand::{DeviceArray, DeviceOperands};
-use crate::shader::ShaderBuilder;
+use crate::operand::{BufferRef, DeviceArray, DeviceOperands};
 use crate::shader::parameters::Parameters;
 use crate::shader::program::program_digest;
 use pellucid_ir::kernel::Kernel;
@@ -19,16 +17,6 @@ use std::sync::Arc;
 
 /// The number of descriptions in a generation of the cache.
 const DESCRIPTIONS: usize = 1024;
-
-/// A buffer of a described dispatch.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum BufferRef {
-    /// The buffer of an operand: the inputs are numbered first, then the outputs. Operands that share a buffer have
-    /// the number of the first of them.
-    Operand(usize),
-    /// A scratch buffer of the kernel, by its number.
-    Scratch(usize),
-}
 
 /// One dispatch of a kernel.
 pub(crate) struct DispatchDescription {
@@ -51,76 +39,6 @@ pub(crate) struct KernelDescription {
     pub(crate) scratch: Vec<usize>,
     /// The number of checks that may set the status word.
     pub(crate) checks: u32,
-}
-
-/// The dispatches of a kernel while a family adds them.
-pub(crate) struct DispatchList<'a> {
-    gpu: &'a Gpu,
-    description: KernelDescription,
-}
-
-impl<'a> DispatchList<'a> {
-    /// Creates an empty list.
-    pub(crate) fn new(gpu: &'a Gpu) -> DispatchList<'a> {
-        DispatchList { gpu, description: KernelDescription::default() }
-    }
-
-    /// Adds a scratch buffer of at least `bytes` bytes. Its contents are undefined before the first dispatch writes it.
-    pub(crate) fn scratch(&mut self, bytes: usize) -> BufferRef {
-        self.description.scratch.push(bytes);
-        BufferRef::Scratch(self.description.scratch.len() - 1)
-    }
-
-    /// Adds one dispatch of `groups` workgroups. The words 0 and 1 of the parameters are the number of work items and
-    /// 0; the buffers are those of the shader's bindings.
-    ///
-    /// # Errors
-    /// If the shader does not compile, or the dispatch exceeds a limit of the adapter.
-    pub(crate) fn dispatch(
-        &mut self,
-        op: &'static str,
-        shader: ShaderBuilder,
-        parameters: impl Into<Parameters>,
-        buffers: &[BufferRef],
-        groups: usize,
-    ) -> Result<()> {
-        let parameters = parameters.into();
-        let axis = self.gpu.max_groups();
-        let [x, y] = [groups.min(axis), groups.div_ceil(axis)];
-        let bytes = parameters.len() * 4;
-        if y > axis || bytes > PARAMETER_BYTES {
-            let reason =
-                format!("{groups} workgroups with {bytes} bytes of parameters exceed the limits of the adapter");
-            return Err(Error::invalid(op, reason));
-        }
-        let shader = self.gpu.compile(op, shader)?;
-        let (buffers, groups) = (buffers.to_vec(), [x as u32, y as u32]);
-        self.description.dispatches.push(DispatchDescription { shader, parameters, buffers, groups });
-        Ok(())
-    }
-
-    /// Returns the number of dispatches.
-    pub(crate) fn len(&self) -> usize {
-        self.description.dispatches.len()
-    }
-
-    /// Adds dispatch `index` again with other parameters.
-    pub(crate) fn repeat(&mut self, index: usize, parameters: Parameters) {
-        let known = &self.description.dispatches[index];
-        let (shader, buffers, groups) = (known.shader.clone(), known.buffers.clone(), known.groups);
-        self.description.dispatches.push(DispatchDescription { shader, parameters, buffers, groups });
-    }
-
-    /// Counts a check, whose dispatches may set the status word, and returns the number of its operation.
-    pub(crate) fn count_check(&mut self, op: &'static str) -> u32 {
-        self.description.checks += 1;
-        self.gpu.operation_number(op)
-    }
-
-    /// Returns the description.
-    pub(crate) fn finish(self) -> KernelDescription {
-        self.description
-    }
 }
 
 /// Returns the run-time parameters of the programs of a kernel.
