@@ -6,7 +6,7 @@ use crate::array::{Array, StorageId};
 use crate::autocast::autocast_dtype;
 use crate::device::Device;
 use crate::engine::{
-    self, HostFlagReads, RecordedKernel, Recording, SlotTable, VersionUpdate, ensure_ready, ensure_unread,
+    self, HostFlagReads, RecordedKernel, Recording, StorageNumbers, VersionUpdate, ensure_ready, ensure_unread,
     requires_grad_changes, run_kernel,
 };
 use crate::grad_mode::is_grad_enabled;
@@ -180,7 +180,7 @@ impl CompiledStep {
         passes: Passes,
     ) -> Result<CompiledStep> {
         let mut numbering = SlotNumbering {
-            table: SlotTable::default(),
+            table: StorageNumbers::default(),
             origins: Vec::new(),
             inputs,
             constants: &recording.constants,
@@ -496,7 +496,7 @@ fn input_written_error(input: usize, shape: &Shape) -> Error {
 
 /// Numbers the storages of a recording as slots.
 struct SlotNumbering<'a> {
-    table: SlotTable,
+    table: StorageNumbers,
     origins: Vec<SlotOrigin>,
     inputs: &'a [Array],
     constants: &'a [Array],

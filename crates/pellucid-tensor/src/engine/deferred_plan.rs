@@ -3,8 +3,8 @@
 use super::fallback::run_launches;
 use super::plan_cache::CachedPlan;
 use super::recording::RecordedKernel;
-use super::slot_table::SlotTable;
 use super::stats;
+use super::storage_numbers::StorageNumbers;
 use crate::array::Array;
 use crate::device::Device;
 use pellucid_ir::backend::{LaunchFailure, POISONED, READY, Storage};
@@ -123,7 +123,7 @@ struct NumberedKernels {
 
 impl NumberedKernels {
     fn new(kernels: Vec<RecordedKernel>) -> NumberedKernels {
-        let (mut table, mut handles) = (SlotTable::default(), Vec::new());
+        let (mut table, mut handles) = (StorageNumbers::default(), Vec::new());
         let mut operands = |arrays: &[Array]| {
             let operand = |array: &Array| {
                 let count = Arc::strong_count(array.storage());

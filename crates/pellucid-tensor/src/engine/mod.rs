@@ -19,8 +19,8 @@ mod list;
 mod map_batch;
 mod plan_cache;
 mod recording;
-mod slot_table;
 mod stats;
+mod storage_numbers;
 mod transfer;
 
 pub use crate::execution_mode::is_capturing;
@@ -33,8 +33,8 @@ pub(crate) use list::{DeferredGuard, ensure_unread, run_deferred, with_current};
 pub use list::{flush, lazy};
 pub(crate) use map_batch::submit_map_batch;
 pub(crate) use recording::{RecordedKernel, Recording};
-pub(crate) use slot_table::SlotTable;
 pub use stats::{DeferredStats, deferred_stats};
+pub(crate) use storage_numbers::StorageNumbers;
 
 use crate::array::Array;
 use crate::device::Device;

@@ -32,7 +32,7 @@ thread_local! {
 /// lazy(|| ((&x * 2.0 + 1.0).exp(), drop(x.sin())));
 /// let after = deferred_stats();
 /// assert_eq!(after.kernels - before.kernels, 4);
-/// assert_eq!(after.launches - before.launches, 1); // one fused kernel; nobody reads the sine
+/// assert_eq!(after.launches - before.launches, 1); // one fused kernel; the sine is not read
 /// ```
 pub fn deferred_stats() -> DeferredStats {
     STATS.get()

@@ -62,7 +62,7 @@ fn a_list_of_the_same_structure_is_compiled_once() {
 }
 
 #[test]
-fn results_that_nobody_can_read_cause_no_launch() {
+fn unreachable_results_cause_no_launch() {
     let x = wave([4]);
     let (work, ()) = work_of(|| {
         lazy(|| {
@@ -144,7 +144,7 @@ fn a_device_may_defer_all_its_kernels() {
         drop(&x - 1.0);
         flush().unwrap();
     });
-    assert_eq!((work.kernels, work.launches), (1, 0), "nobody can read the difference");
+    assert_eq!((work.kernels, work.launches), (1, 0), "the difference cannot be read");
 }
 
 /// A write waits for the deferred kernels of all threads that read the old value.

@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 /// Numbers storages as the slots of a plan, in the order of their first use.
 #[derive(Default)]
-pub(crate) struct SlotTable {
+pub(crate) struct StorageNumbers {
     at: HashMap<*const (), usize, BuildHasherDefault<AddressHasher>>,
     storages: Vec<Arc<Storage>>,
 }
 
-impl SlotTable {
+impl StorageNumbers {
     /// Returns the slot of a storage, and whether the storage is new in the table.
     pub(crate) fn slot(&mut self, storage: &Arc<Storage>) -> (usize, bool) {
         match self.at.entry(Arc::as_ptr(storage).cast()) {
