@@ -10,6 +10,8 @@ use crate::data::Case;
 use crate::differences;
 use crate::index::{Level, Refusal, Sample};
 use crate::steps;
+#[cfg(feature = "wgpu")]
+use pellucid::Device;
 use pellucid::{DType, Error, GradOptions, Tensor, capture, grad, jvp, lazy, ops};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -24,6 +26,9 @@ enum Engine {
     Deferred,
     /// Captured: the whole sample is recorded as one step and launched.
     Captured,
+    /// As `Eager`, with all tensors on a device.
+    #[cfg(feature = "wgpu")]
+    On(Device),
 }
 
 /// A configuration of a run, and its tolerance.
@@ -107,6 +112,8 @@ pub(crate) fn sample(binding: &Binding, case: &Case, sample: &Sample) -> Vec<(&'
             Engine::Eager => check.eager(),
             Engine::Deferred => lazy(|| check.eager()),
             Engine::Captured => check.captured(),
+            #[cfg(feature = "wgpu")]
+            Engine::On(_) => check.eager(),
         });
         let verdict = values.and_then(|values| {
             if run.is_plain() {
@@ -120,6 +127,13 @@ pub(crate) fn sample(binding: &Binding, case: &Case, sample: &Sample) -> Vec<(&'
     let prefix = format!("{}.in.", sample.key);
     let mask = |(name, tensor): (&String, &Tensor)| name.starts_with(&prefix) && tensor.dtype() == DType::Bool;
     runs(&case.operation.name, case.tensors.iter().any(mask)).into_iter().map(verdict).collect()
+}
+
+/// Checks a sample in single precision with all tensors on a device.
+#[cfg(feature = "wgpu")]
+pub(crate) fn sample_on(device: Device, binding: &Binding, case: &Case, sample: &Sample) -> Result<(), String> {
+    let run = Run { name: "f32 on the device", engine: Engine::On(device), ..SINGLE };
+    guarded(|| SampleCheck { binding, case, sample, run }.eager().map(drop))
 }
 
 /// Checks that layout and execution mode change no bit.
@@ -235,6 +249,11 @@ impl<'a> SampleCheck<'a> {
                 // A copy, because a call may write into its arguments.
                 let copied = ops::copy(&self.cast(tensor)?).map_err(refuse)?;
                 let leaf = if self.run.strided { strided(&copied).map_err(refuse)? } else { copied };
+                #[cfg(feature = "wgpu")]
+                let leaf = match self.run.engine {
+                    Engine::On(device) => leaf.to(device).map_err(refuse)?,
+                    _ => leaf,
+                };
                 leaf.set_requires_grad(self.sample.tracked.iter().any(|t| t == path)).map_err(refuse)?;
                 leaves.insert(path.to_string(), leaf);
             }

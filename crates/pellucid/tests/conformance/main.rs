@@ -65,6 +65,31 @@ fn operations_agree_with_the_data() {
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
+/// The same samples in single precision on the first GPU, deferred. An operation without an error here may also have run
+/// on the CPU in part; `docs/wgpu.md` lists what does.
+#[cfg(feature = "wgpu")]
+#[test]
+#[ignore = "compiles several thousand shaders"]
+fn operations_agree_with_the_data_on_a_gpu() {
+    let device = pellucid::Device::gpu().unwrap();
+    let (bindings, mut lines) = (bindings::all(), Vec::new());
+    for case in cases() {
+        let operation = &case.operation;
+        let Some(binding) = bindings.get(operation.name.as_str()) else { continue };
+        let mut line = Line { name: operation.name.clone(), bound: true, cases: 0, failures: Vec::new() };
+        for sample in operation.samples.iter().filter(|sample| !is_deliberate(&operation.name, &sample.key)) {
+            line.cases += 1;
+            let verdict = check::sample_on(device, binding, case, sample);
+            line.failures.extend(verdict.err().map(|why| format!("{}: {why}", sample.key)));
+        }
+        eprintln!("{}: {} of {} cases failed {:?}", line.name, line.failures.len(), line.cases, line.failures);
+        lines.push(line);
+    }
+    let wrong: Vec<&Line> = lines.iter().filter(|line| !line.failures.is_empty()).collect();
+    eprintln!("{} of {} operations pass", lines.len() - wrong.len(), lines.len());
+    assert!(wrong.is_empty(), "{} operations fail", wrong.len());
+}
+
 /// Checks every case of an operation.
 fn line(case: &Case, bindings: &Table) -> Line {
     let operation = &case.operation;
