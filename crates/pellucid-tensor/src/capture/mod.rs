@@ -13,7 +13,7 @@ pub use outputs::{IntoOutputs, Outputs};
 pub use trace::{KernelWork, storages_written_since, trace, traced};
 
 use crate::array::StorageId;
-use crate::engine::is_capturing;
+use crate::engine::{self, is_capturing};
 use crate::ops::random::refresh_thread_stream;
 use crate::tensor::Tensor;
 use pellucid_ir::plan::{BufferAllocation, Elision, Passes, Plan};
@@ -156,6 +156,8 @@ impl Captured<'_> {
         if is_capturing() {
             return Err(Error::invalid("launch", "a captured step cannot be launched inside a captured step"));
         }
+        // Deferred kernels of this thread may read or write tensors of the step, and hold handles of replaced ones.
+        engine::flush()?;
         refresh_thread_stream();
         let at = self.find_or_record(inputs)?;
         if cfg!(debug_assertions) && (1..3).contains(&self.launches) {

@@ -368,7 +368,9 @@ impl CompiledStep {
     }
 
     pub(super) fn launch(&mut self, inputs: &[&Tensor]) -> Result<()> {
-        self.written.iter().for_each(|storage| ensure_unread(storage));
+        // Other threads may have deferred reads of tensors that the launch writes.
+        let outputs = self.outputs.iter().map(Array::storage);
+        self.written.iter().chain(outputs).for_each(|storage| ensure_unread(storage));
         for storage in inputs.iter().map(|t| t.array().storage()).chain(&self.read).chain(&self.written) {
             ensure_ready("launch", storage)?;
         }

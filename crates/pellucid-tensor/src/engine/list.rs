@@ -94,7 +94,7 @@ impl DeferredList {
                 .iter()
                 .filter(|out| out.storage().readers() != self.id)
                 .for_each(|out| ensure_unread(out.storage()));
-            inputs.iter().for_each(|input| input.storage().add_reader(self.id));
+            inputs.iter().for_each(|input| self.add_as_reader(input.storage()));
         }
         let mut recording = lock(&self.recording);
         for out in outputs {
@@ -109,6 +109,23 @@ impl DeferredList {
         }
         let count = recording.repetition();
         self.run_first(&mut recording, count)
+    }
+
+    /// Marks a storage as read by this list. A list that has ended is not a reader any more.
+    fn add_as_reader(&self, storage: &Storage) {
+        let readers = storage.readers();
+        if readers != self.id {
+            if ![NO_READERS, MANY_READERS].contains(&readers) && !registry().contains_key(&readers) {
+                storage.clear_readers();
+            }
+            storage.add_reader(self.id);
+        }
+    }
+
+    /// Returns whether a kernel that has not run yet reads a storage.
+    fn reads(&self, storage: &Storage) -> bool {
+        let is_read = |array: &Array| std::ptr::eq(Arc::as_ptr(array.storage()), storage);
+        !is_flushing(self.id) && lock(&self.recording).kernels.iter().any(|k| k.inputs.iter().any(is_read))
     }
 
     /// Runs all kernels. The thread that runs this list already, for example by a kernel that copies an operand, does
@@ -302,7 +319,7 @@ fn run_readers(storage: &Storage) {
         MANY_READERS => registry().values().cloned().collect(),
         list => registry().get(&list).cloned().into_iter().collect(),
     };
-    lists.iter().filter(|list| !list.is_capture).for_each(|list| drop(list.flush()));
+    lists.iter().filter(|list| !list.is_capture && list.reads(storage)).for_each(|list| drop(list.flush()));
     storage.clear_readers();
 }
 

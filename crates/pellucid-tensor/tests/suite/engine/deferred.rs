@@ -3,7 +3,9 @@
 use super::programs::wave;
 use crate::support::{bits, leaf};
 use crate::table::devices::toy;
-use pellucid_tensor::{DType, DeferredStats, Device, Error, Tensor, deferred_stats, eval, flush, grad, lazy, ops};
+use pellucid_tensor::{
+    DType, DeferredStats, Device, Error, Tensor, capture, deferred_stats, eval, flush, grad, lazy, ops,
+};
 
 /// Returns the deferred work of `f` on this thread.
 fn work_of<R>(f: impl FnOnce() -> R) -> (DeferredStats, R) {
@@ -173,6 +175,33 @@ fn writes_of_other_threads_come_after_deferred_reads() {
         y
     });
     assert_eq!(y.to_vec::<f32>(), [3.0, 6.0]);
+}
+
+/// A copy of an output is deferred too. It has the values of its launch, also if the next launch comes first.
+#[test]
+fn deferred_copies_of_outputs_keep_the_values_of_their_launch() {
+    let x = Tensor::from([1.0f32, 2.0]).to(toy(1)).unwrap();
+    let total = x.detach().copy();
+    let mut step = capture(
+        |_: &[Tensor]| {
+            total.copy_(&(&total + &x));
+            &total * 10.0
+        },
+        &[],
+    )
+    .unwrap();
+    let first = step.launch(&[]).unwrap().to_tensor(0).unwrap();
+    let sum = &total + 0.0;
+    let second = step.launch(&[]).unwrap().to_tensor(0).unwrap();
+    assert_eq!((first.to_vec::<f32>(), sum.to_vec::<f32>()), (vec![20.0, 40.0], vec![2.0, 4.0]));
+    assert_eq!((second.to_vec::<f32>(), total.to_vec::<f32>()), (vec![30.0, 60.0], vec![3.0, 6.0]));
+    let x = Tensor::from([1.0f32, 2.0]);
+    let mut step = capture(|i: &[Tensor]| &i[0] * 10.0, &[&x]).unwrap();
+    let (first, second) = lazy(|| {
+        let first = step.launch(&[&x]).unwrap().to_tensor(0).unwrap();
+        (first, step.launch(&[&(&x + 1.0)]).unwrap().to_tensor(0).unwrap())
+    });
+    assert_eq!((first.to_vec::<f32>(), second.to_vec::<f32>()), (vec![10.0, 20.0], vec![20.0, 30.0]));
 }
 
 /// The error of a kernel reaches the thread that deferred it, and no other one.
