@@ -9,9 +9,9 @@ use pellucid_ir::{DType, Element, Result, Scalar, Shape, formula};
 impl Array {
     /// Returns an array with every element equal to `value`.
     pub(crate) fn filled(device: Device, dtype: DType, shape: Shape, value: Scalar) -> Result<Array> {
-        let eager = mode() == ExecutionMode::Eager && !device.is_deferred();
+        let eager = mode() == ExecutionMode::Eager;
         // A scalar is created without a kernel, because every backward pass starts with the scalar 1.
-        if eager && shape.checked_size() == Some(1) {
+        if eager && !device.is_deferred() && shape.checked_size() == Some(1) {
             match dtype {
                 DType::F32 => return Array::from_slice(device, &[f32::from_scalar(value)], shape),
                 DType::F64 => return Array::from_slice(device, &[f64::from_scalar(value)], shape),
@@ -25,7 +25,7 @@ impl Array {
         };
         let number = if dtype == DType::Bool { DType::F32 } else { dtype };
         let (program, params) = (formula.uniform_program(number)?, Params::from([value]));
-        if eager {
+        if eager && device.is_cpu() {
             let storage = map_dense(device, program, &params, checked_size(&shape)?, &[], None);
             let storage = storage.map_err(|error| error.with_shape(&shape))?;
             return Ok(Array::dense(storage, 0, dtype, shape, device));

@@ -1,4 +1,4 @@
-//! Random programs: captured and lazy execution compute the same bits as eager execution.
+//! Random programs: captured, lazy and deferred execution compute the same bits as eager execution.
 //!
 //! The seed determines a program: shapes, dtypes, inputs, state that persists across steps, and a sequence of
 //! operations on a pool of tensors. Operations are chosen by shapes and dtypes alone, never by values, so that every
@@ -9,8 +9,9 @@ mod operations;
 mod rng;
 
 use crate::support::bits;
+use crate::table::devices::toy;
 use operations::OPERATIONS;
-use pellucid_tensor::{DType, Generator, Tensor, capture, lazy, manual_seed, ops};
+use pellucid_tensor::{DType, Device, Generator, Tensor, capture, lazy, manual_seed, ops};
 pub use rng::SplitMix64;
 use std::cell::RefCell;
 
@@ -88,6 +89,20 @@ impl ProgramState {
                 total
             },
             generator,
+        }
+    }
+
+    /// Returns the state on a device. The generator draws on the CPU.
+    fn on(self, device: Device) -> ProgramState {
+        let leaf = |x: &Tensor| x.detach().to(device).unwrap().requires_grad_(true);
+        let total = leaf(&self.total);
+        total.set_grad(self.total.grad().map(|gradient| gradient.to(device).unwrap()));
+        ProgramState {
+            states: self.states.map(|state| state.to(device).unwrap()),
+            index: self.index.to(device).unwrap(),
+            weight: leaf(&self.weight),
+            total,
+            generator: self.generator,
         }
     }
 
@@ -204,6 +219,8 @@ enum ExecutionMode {
     Eager,
     Lazy,
     Captured,
+    /// On the example device of this index. Devices of odd index defer their kernels.
+    OnDevice(usize),
 }
 
 fn run_program(seed: u64, mode: ExecutionMode, counts: &mut Vec<usize>) -> (Vec<Observation>, String) {
@@ -223,6 +240,17 @@ fn run_program(seed: u64, mode: ExecutionMode, counts: &mut Vec<usize>) -> (Vec<
                 let work = || execute_step(seed, &program_state, &inputs);
                 let (outputs, run) = if let ExecutionMode::Lazy = mode { lazy(work) } else { work() };
                 *counts = note(run);
+                all.push((comparable_bits(&outputs), comparable_bits(&program_state.all())));
+            }
+        }
+        ExecutionMode::OnDevice(index) => {
+            let program_state = program_state.on(toy(index));
+            for i in 0..STEPS {
+                let inputs: Vec<Tensor> = config.inputs(i).iter().map(|x| x.to(toy(index)).unwrap()).collect();
+                let (outputs, run) = execute_step(seed, &program_state, &inputs);
+                *counts = run.counts.clone();
+                log.replace(run.log.join("\n"));
+                drop(run);
                 all.push((comparable_bits(&outputs), comparable_bits(&program_state.all())));
             }
         }
@@ -260,19 +288,34 @@ fn compare_modes(seeds: std::ops::Range<u64>) -> Vec<usize> {
         let (eager, log) = run_program(seed, ExecutionMode::Eager, &mut counts);
         totals.iter_mut().zip(&counts).for_each(|(total, count)| *total += count);
         for mode in [ExecutionMode::Captured, ExecutionMode::Lazy] {
-            let (other, its_log) = run_program(seed, mode, &mut counts);
-            assert_eq!(its_log, log, "program {seed}: the operations in mode {mode:?} differ from those in eager mode");
-            for (i, (found, expected)) in other.iter().zip(&eager).enumerate() {
-                let differs = |a: &[Vec<u8>], b: &[Vec<u8>]| (0..a.len()).filter(|&k| a[k] != b[k]).collect::<Vec<_>>();
-                let (results, state) = (differs(&found.0, &expected.0), differs(&found.1, &expected.1));
-                assert!(
-                    results.is_empty() && state.is_empty(),
-                    "program {seed}, {mode:?}, step {i} differs from eager: results {results:?}, state {state:?}\n{log}"
-                );
-            }
+            compare_with(seed, mode, (&eager, &log));
         }
     }
     totals
+}
+
+/// Runs a program in a mode and compares it with the observations and the log of another run.
+fn compare_with(seed: u64, mode: ExecutionMode, (eager, log): (&[Observation], &str)) {
+    let (other, its_log) = run_program(seed, mode, &mut Vec::new());
+    assert_eq!(its_log, log, "program {seed}: the operations in mode {mode:?} differ from those in eager mode");
+    for (i, (found, expected)) in other.iter().zip(eager).enumerate() {
+        let differs = |a: &[Vec<u8>], b: &[Vec<u8>]| (0..a.len()).filter(|&k| a[k] != b[k]).collect::<Vec<_>>();
+        let (results, state) = (differs(&found.0, &expected.0), differs(&found.1, &expected.1));
+        assert!(
+            results.is_empty() && state.is_empty(),
+            "program {seed}, {mode:?}, step {i} differs from eager: results {results:?}, state {state:?}\n{log}"
+        );
+    }
+}
+
+/// A device that defers its kernels computes the bits of one that runs them at once.
+#[test]
+fn random_programs_compute_the_same_bits_on_a_device_that_defers_kernels() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    for seed in 1000..1100 {
+        let (expected, log) = run_program(seed, ExecutionMode::OnDevice(0), &mut Vec::new());
+        compare_with(seed, ExecutionMode::OnDevice(1), (&expected, &log));
+    }
 }
 
 #[test]
