@@ -1,13 +1,13 @@
 //! The driver: checks every row and reports all failures.
 
-use super::data::{LAYOUTS, dtype_of, epsilon, operands, round, stretched, tensor, values, with_layout};
+use super::data::{LAYOUTS, dtype_of, epsilon, operands, operands_on, round, stretched, tensor, values, with_layout};
 use super::devices;
 use super::gradients;
 use super::nd::{Nd, zip};
 use super::orders;
 use super::row::{Case, Gradient, Row};
 use crate::tensor::promotion::join;
-use pellucid_tensor::{DType, Error, Result, Scalar, Tensor};
+use pellucid_tensor::{DType, Device, Error, Result, Scalar, Tensor};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The failures of all rows.
@@ -68,7 +68,10 @@ pub fn run(rows: Vec<Row>) {
                 });
             }
             if row.special && row.is_elementwise() {
-                report.section("special numbers", |report| special(row, report));
+                report.section("special numbers", |report| special(row, Device::cpu(), report));
+                for gpu in devices::gpus() {
+                    report.section(format!("special numbers on {gpu}"), |report| special(row, gpu, report));
+                }
             }
             if let Some(scalar) = &row.scalar {
                 report.section("with a number", |report| scalars(row, scalar, report));
@@ -86,16 +89,13 @@ pub fn run(rows: Vec<Row>) {
 }
 
 fn all(row: &Row, case: &Case, report: &mut Report) {
-    for dtype in [DType::F64, DType::F32] {
-        report.section(dtype, |report| value(row, case, &[dtype], report));
-    }
-    report.section("layouts", |report| layouts(row, case, report));
+    values_of_all_kinds(row, case, Device::cpu(), report);
     report.section("another device", |report| devices::check(row, case, report));
-    if case.dtypes {
-        report.section("dtypes", |report| dtypes(row, case, report));
-    }
-    if row.special && !row.is_elementwise() {
-        report.section("special numbers", |report| non_finite_elements(row, case, report));
+    for gpu in devices::gpus() {
+        report.section(gpu, |report| {
+            values_of_all_kinds(row, case, gpu, report);
+            Ok(())
+        });
     }
     match row.gradient {
         _ if case.values_only => {}
@@ -107,9 +107,28 @@ fn all(row: &Row, case: &Case, report: &mut Report) {
     }
 }
 
+/// Compares the outputs with the reference: in `f64` and `f32`, in every layout and dtype, and with NaN and infinities.
+fn values_of_all_kinds(row: &Row, case: &Case, device: Device, report: &mut Report) {
+    for &dtype in floats(device) {
+        report.section(dtype, |report| value(row, case, device, &[dtype], report));
+    }
+    report.section("layouts", |report| layouts(row, case, device, report));
+    if case.dtypes {
+        report.section("dtypes", |report| dtypes(row, case, device, report));
+    }
+    if row.special && !row.is_elementwise() {
+        report.section("special numbers", |report| non_finite_elements(row, case, device, report));
+    }
+}
+
+/// Returns the float dtypes of the checks on a device. Computation in `f64` is slow on a GPU.
+fn floats(device: Device) -> &'static [DType] {
+    if device.is_cpu() { &[DType::F64, DType::F32] } else { &[DType::F32] }
+}
+
 /// Compares the outputs of the operation with those of the reference, for numbers of these dtypes.
-fn value(row: &Row, case: &Case, dtypes: &[DType], report: &mut Report) -> Result<()> {
-    let (values, tensors) = operands(row.name, case, dtypes);
+fn value(row: &Row, case: &Case, device: Device, dtypes: &[DType], report: &mut Report) -> Result<()> {
+    let (values, tensors) = operands_on(device, row.name, case, dtypes)?;
     compare(row, case, &values, &tensors, report)
 }
 
@@ -143,17 +162,34 @@ fn compare_output(row: &Row, scale: f64, output: &Tensor, reference: &Nd, k: usi
     }
     let dtype = output.dtype();
     let got = values(output);
-    // Half precision computes in f32 and rounds at the end.
-    let ulps = if dtype.size() == 2 { row.ulps.min(3.0) } else { row.ulps };
+    let (relative, scale) = tolerance(row, scale, output, &reference.data);
     let far = got.iter().zip(&reference.data).position(|(&got, &want)| {
         let rounded = round(want, dtype);
-        let tolerance = ulps * epsilon(dtype) * want.abs().max(scale);
+        let tolerance = relative * want.abs().max(scale);
         let near = dtype.is_float() && want.is_finite() && (got - want).abs() <= tolerance;
         !(got == rounded || (got.is_nan() && rounded.is_nan()) || near)
     });
     if let Some(i) = far {
         let all = if got.len() > 24 { String::new() } else { format!(", of {got:?} and {:?}", reference.data) };
         report.fail(format!("output {k}, element {i}: got {}, expected {}{all}", got[i], reference.data[i]));
+    }
+}
+
+/// Returns the relative tolerance of an output, and the size of the numbers below which the tolerance is absolute.
+///
+/// On a GPU, elementwise operations in `f32` must be within 4 ULP, unless the table of exceptions contains them, and all
+/// other operations within 1e-5 of the largest element.
+fn tolerance(row: &Row, scale: f64, output: &Tensor, reference: &[f64]) -> (f64, f64) {
+    let dtype = output.dtype();
+    // Half precision computes in f32 and rounds at the end.
+    let ulps = if dtype.size() == 2 { row.ulps.min(3.0) } else { row.ulps };
+    match (output.device().is_cpu() || dtype != DType::F32, row.is_elementwise()) {
+        (true, _) => (ulps * epsilon(dtype), scale),
+        (false, true) => (ulps.min(devices::ulps(row.name)) * epsilon(dtype), scale),
+        (false, false) => {
+            let largest = reference.iter().filter(|v| v.is_finite()).fold(scale, |m, v| m.max(v.abs()));
+            (1e-5, largest)
+        }
     }
 }
 
@@ -171,9 +207,9 @@ fn refused(case: &Case, tensors: &[Tensor], report: &mut Report) -> Result<()> {
 }
 
 /// Checks that equal elements give equal bits in every layout.
-fn layouts(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
+fn layouts(row: &Row, case: &Case, device: Device, report: &mut Report) -> Result<()> {
     let floats = row.rules.iter().all(|r| r.result(DType::F32).is_some());
-    let (_, tensors) = operands(row.name, case, &[if floats { DType::F32 } else { DType::I32 }]);
+    let (_, tensors) = operands_on(device, row.name, case, &[if floats { DType::F32 } else { DType::I32 }])?;
     let mut same = |name: String, laid: Vec<Tensor>, dense: &[Tensor]| -> Result<()> {
         let (laid, dense) = ((case.call)(&laid)?, (case.call)(dense)?);
         for (k, (a, b)) in laid.iter().zip(&dense).enumerate() {
@@ -199,15 +235,22 @@ fn bits(x: &Tensor) -> Vec<u64> {
     values(x).into_iter().map(|v| if v.is_nan() { u64::MAX } else { v.to_bits() }).collect()
 }
 
-/// Checks every dtype, and every pair of dtypes for two inputs.
-fn dtypes(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
+/// Checks every dtype, and every pair of dtypes for two inputs; on a GPU, dtypes of each size and kind, because the
+/// compilation of many shaders takes long.
+fn dtypes(row: &Row, case: &Case, device: Device, report: &mut Report) -> Result<()> {
+    if !device.is_cpu() {
+        for dtype in [DType::Bool, DType::I8, DType::I64, DType::F16] {
+            report.section(dtype, |report| value(row, case, device, &[dtype], report));
+        }
+        return Ok(());
+    }
     let pairs = case.inputs.iter().filter(|i| i.is_number()).count() > 1;
     for a in DType::ALL {
         if !pairs {
-            report.section(a, |report| value(row, case, &[a], report));
+            report.section(a, |report| value(row, case, device, &[a], report));
         }
         for b in DType::ALL.into_iter().filter(|_| pairs) {
-            report.section(format!("{a} with {b}"), |report| value(row, case, &[a, b], report));
+            report.section(format!("{a} with {b}"), |report| value(row, case, device, &[a, b], report));
         }
     }
     Ok(())
@@ -217,7 +260,7 @@ const SPECIAL: [f64; 13] =
     [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1e4, -1e4, 1e-30, -1e-30];
 
 /// Checks NaN, ±∞, ±0 and extreme values in every combination; the sign of a zero counts.
-fn special(row: &Row, report: &mut Report) -> Result<()> {
+fn special(row: &Row, device: Device, report: &mut Report) -> Result<()> {
     let case = &row.cases[0];
     let n = SPECIAL.len();
     let lists: Vec<Nd> = match case.inputs.len() {
@@ -225,17 +268,17 @@ fn special(row: &Row, report: &mut Report) -> Result<()> {
         2 => vec![Nd::from_fn(&[n, n], |ix| SPECIAL[ix[0]]), Nd::from_fn(&[n, n], |ix| SPECIAL[ix[1]])],
         count => return Err(Error::invalid("table", format!("an elementwise row of {count} inputs"))),
     };
-    for dtype in [DType::F64, DType::F32] {
+    for &dtype in floats(device) {
         let lists: Vec<Nd> = lists.iter().map(|l| l.map(|x| round(x, dtype))).collect();
-        let tensors: Vec<Tensor> = lists.iter().map(|l| tensor(l, dtype)).collect();
+        let tensors: Vec<Tensor> = lists.iter().map(|l| tensor(l, dtype).to(device)).collect::<Result<_>>()?;
         let Some(expected) = row.rules[0].result(dtype) else { return Ok(()) };
         let output = (case.call)(&tensors)?.remove(0);
         let reference = (case.reference)(&lists).remove(0);
+        let (relative, scale) = tolerance(row, row.scale, &output, &reference.data);
         for (i, (&got, &want)) in values(&output).iter().zip(&reference.data).enumerate() {
             let rounded = round(want, expected);
-            let near = expected.is_float()
-                && want.is_finite()
-                && (got - want).abs() <= row.ulps * epsilon(expected) * want.abs().max(row.scale);
+            let near =
+                expected.is_float() && want.is_finite() && (got - want).abs() <= relative * want.abs().max(scale);
             let zero = want == 0.0 && expected.is_float() && got.to_bits() != want.to_bits();
             if !(got == rounded || (got.is_nan() && rounded.is_nan()) || near) || (zero && row.signed_zero) {
                 let at: Vec<f64> = lists.iter().map(|l| l.data[i]).collect();
@@ -247,8 +290,9 @@ fn special(row: &Row, report: &mut Report) -> Result<()> {
 }
 
 /// Checks NaN and infinities among ordinary numbers.
-fn non_finite_elements(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
-    let (dense, _) = operands(row.name, case, &[DType::F64]);
+fn non_finite_elements(row: &Row, case: &Case, device: Device, report: &mut Report) -> Result<()> {
+    let dtype = floats(device)[0];
+    let (dense, _) = operands(row.name, case, &[dtype]);
     let numbers = || (0..case.inputs.len()).filter(|&i| case.inputs[i].is_number() && !dense[i].data.is_empty());
     for input in numbers() {
         for plants in
@@ -258,8 +302,11 @@ fn non_finite_elements(row: &Row, case: &Case, report: &mut Report) -> Result<()
             let data = &mut values[input].data;
             let size = data.len();
             plants.iter().enumerate().for_each(|(k, &plant)| data[(size / 3 + k) % size] = plant);
-            let tensors: Vec<Tensor> =
-                values.iter().zip(&case.inputs).map(|(v, i)| tensor(v, dtype_of(i, DType::F64))).collect();
+            let tensors: Vec<Tensor> = values
+                .iter()
+                .zip(&case.inputs)
+                .map(|(v, i)| tensor(v, dtype_of(i, dtype)).to(device))
+                .collect::<Result<_>>()?;
             report.section(format!("{plants:?} in input {input}"), |report| {
                 compare(row, case, &values, &tensors, report)
             });
