@@ -55,6 +55,44 @@ impl IndexCheck {
     }
 }
 
+/// The slots that several launches read and write, for conflicts between all of them and another launch.
+struct Footprint<'a> {
+    plan: &'a Plan,
+    slots: Vec<SlotUse>,
+    refuses: bool,
+    writes_visible: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum SlotUse {
+    Untouched,
+    Read,
+    Written,
+}
+
+impl Footprint<'_> {
+    fn new(plan: &Plan) -> Footprint<'_> {
+        Footprint { plan, slots: vec![SlotUse::Untouched; plan.slots.len()], refuses: false, writes_visible: false }
+    }
+
+    fn add(&mut self, launch: &Launch) {
+        for o in &launch.inputs {
+            self.slots[o.slot] = self.slots[o.slot].max(SlotUse::Read);
+        }
+        launch.outputs.iter().for_each(|o| self.slots[o.slot] = SlotUse::Written);
+        self.refuses |= launch.refuses;
+        self.writes_visible |= self.plan.writes_visible(launch);
+    }
+
+    /// Returns true if `launch` has a conflict with one of the launches (see [`Plan::have_conflict`]).
+    fn has_conflict(&self, launch: &Launch) -> bool {
+        launch.outputs.iter().any(|o| self.slots[o.slot] != SlotUse::Untouched)
+            || launch.inputs.iter().any(|o| self.slots[o.slot] == SlotUse::Written)
+            || self.refuses && self.plan.writes_visible(launch)
+            || self.writes_visible && launch.refuses
+    }
+}
+
 /// A reordering that makes launches `i` and `j`, `i < j`, adjacent.
 pub(super) struct Interleaving {
     /// The launches between them that must run after `i`.
@@ -66,25 +104,29 @@ pub(super) struct Interleaving {
 impl Interleaving {
     /// Returns the reordering; `None` if a launch between them must run after `i` and before `j`.
     pub(super) fn between(plan: &Plan, i: usize, j: usize) -> Option<Interleaving> {
+        if j == i + 1 {
+            return Some(Interleaving { after: Vec::new(), before: Vec::new() });
+        }
         let launches = &plan.launches;
-        let have_conflict = |a: &Launch, b: &Launch| plan.have_conflict(a, b);
+        let [mut with_first, mut with_last, mut between] = [(); 3].map(|()| Footprint::new(plan));
         let mut after = Vec::new();
+        with_first.add(&launches[i]);
         for k in i + 1..j {
-            if have_conflict(&launches[i], &launches[k])
-                || after.iter().any(|&a: &usize| have_conflict(&launches[a], &launches[k]))
-            {
+            if with_first.has_conflict(&launches[k]) {
                 after.push(k);
+                with_first.add(&launches[k]);
+                between.add(&launches[k]);
             }
         }
-        if after.iter().any(|&k| have_conflict(&launches[k], &launches[j])) {
+        if between.has_conflict(&launches[j]) {
             return None;
         }
         let mut before = Vec::new();
+        with_last.add(&launches[j]);
         for k in (i + 1..j).rev() {
-            if have_conflict(&launches[k], &launches[j])
-                || before.iter().any(|&b: &usize| have_conflict(&launches[k], &launches[b]))
-            {
+            if with_last.has_conflict(&launches[k]) {
                 before.push(k);
+                with_last.add(&launches[k]);
             }
         }
         before.reverse();
