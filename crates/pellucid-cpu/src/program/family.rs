@@ -59,22 +59,32 @@ impl CpuFamily for Row {
 }
 
 impl CpuFamily for Reduce {
-    /// The output must have the common shape of the inputs with length 1 along the axes.
+    /// The outputs must have the common shape of the inputs of the program with length 1 along the axes. The other
+    /// inputs of the finishing program must broadcast to the shape of the outputs.
     fn check(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
-        let (output, outputs) = (&outputs[0], &outputs[..1]);
         let program = &*self.program;
-        check_input_dtypes(program, inputs, outputs)?;
-        let shape = common_bounded_shape(inputs.iter());
-        let fits = |shape: &Shape| self.axes.keepdims(shape) == *output.shape() && axes_in_range(self.axes, shape);
-        if !shape.is_some_and(|shape| fits(&shape)) {
-            let rule = "the output must have the common shape of the inputs with length 1 along the reduced axes";
-            return Err(shape_error(program, inputs, outputs, rule));
+        let is_compiled_for = self.input_dtypes().eq(inputs.iter().map(|o| o.dtype))
+            && self.output_dtypes().eq(outputs.iter().map(|o| o.dtype));
+        if !is_compiled_for {
+            return Err(dtype_error(program, inputs, outputs));
         }
-        if output.dtype == self.output { Ok(()) } else { Err(dtype_error(program, inputs, outputs)) }
+        let (reduced, finishing) = inputs.split_at(program.inputs.len());
+        let fits = |shape: &Shape| {
+            let result = self.axes.keepdims(shape);
+            axes_in_range(self.axes, shape)
+                && outputs.iter().all(|o| *o.shape() == result)
+                && finishing.iter().all(|i| broadcasts_to(i.shape(), &result))
+        };
+        if common_bounded_shape(reduced.iter()).is_some_and(|shape| fits(&shape)) {
+            return Ok(());
+        }
+        let rule = "the outputs must have the common shape of the reduced inputs with length 1 along the reduced axes, \
+                    and the other inputs must broadcast to that";
+        Err(shape_error(program, inputs, outputs, rule))
     }
 
     fn run(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
-        run_reduce(self, inputs, &outputs[0])
+        run_reduce(self, inputs, outputs)
     }
 }
 

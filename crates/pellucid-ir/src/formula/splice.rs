@@ -61,6 +61,11 @@ impl Splice {
         Splice { rows, ..Splice::default() }
     }
 
+    /// Returns true if a part may be a row program.
+    pub fn has_rows(&self) -> bool {
+        self.rows
+    }
+
     /// Adds an array of `dtype` as an input of the program, even if no part reads it.
     pub fn load(&mut self, array: usize, dtype: DType) -> SplicedValue {
         self.load_as(array, Load { storage: dtype, compute: dtype.compute(), per_row: false }, dtype)
@@ -253,6 +258,14 @@ impl Op {
 }
 
 impl Program {
+    /// Returns the program whose inputs and outputs have one value for each row.
+    pub fn with_per_row_operands(&self) -> Program {
+        let inputs = self.inputs.iter().map(|load| Load { per_row: true, ..*load }).collect();
+        let outputs = self.outputs.iter().map(|store| Store { per_row: true, ..*store }).collect();
+        let registers = (self.registers.clone(), self.row_registers.clone());
+        Program::new(self.name, inputs, self.uniforms.clone(), self.steps.clone(), registers, outputs)
+    }
+
     /// Returns the program that converts one input from `from` to `to` as a copy does: it loads the value in the
     /// compute type of `from` and rounds it once.
     pub fn cast(from: DType, to: DType) -> Program {

@@ -5,7 +5,6 @@ use super::{AxisSet, Family, FamilyInfo, Meta, Metas, Params, ReadOrder};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::formula::Program;
-use smallvec::smallvec;
 use std::sync::Arc;
 
 /// The reduction operator of a [`Reduce`].
@@ -29,10 +28,11 @@ pub enum ReduceOp {
     All,
 }
 
-/// `output = finish(op over axes of program(inputs; params); finish_params)`.
+/// `outputs = finish(op over axes of program(inputs; params), finish inputs; finish_params)`.
 ///
-/// Inputs broadcast to a common shape; the output has that shape with the reduced axes of length 1.
-/// The order of accumulation is a function of that shape and the axes alone.
+/// The inputs of `program` broadcast to a common shape; the outputs have that shape with the reduced axes of length 1.
+/// The inputs of `finish` after its first follow them, and broadcast to the shape of the outputs. The order of
+/// accumulation is a function of the common shape and the axes alone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Reduce {
     /// The reduction operator.
@@ -44,12 +44,32 @@ pub struct Reduce {
     pub program: Arc<Program>,
     /// The run-time parameters of the program.
     pub params: Params,
-    /// A program with one input, applied to each result. The input has the accumulator's type, or `i64` for indices.
+    /// A program that is applied to each result, its first input. That has the accumulator's type, or `i64` for indices.
+    /// The other inputs are further inputs of the kernel. Every output is an output of the kernel.
     pub finish: Option<Arc<Program>>,
     /// The run-time parameters of `finish`.
     pub finish_params: Params,
-    /// The dtype of the output.
+    /// The dtype of the first output.
     pub output: DType,
+}
+
+impl Reduce {
+    /// Returns the finishing program if it has other inputs than the result of the reduction, or several outputs.
+    pub fn wide_finish(&self) -> Option<&Arc<Program>> {
+        self.finish.as_ref().filter(|program| program.inputs.len() > 1 || program.outputs.len() > 1)
+    }
+
+    /// Returns the dtypes of the inputs, those of `finish` last.
+    pub fn input_dtypes(&self) -> impl Iterator<Item = DType> {
+        let others = self.finish.iter().flat_map(|program| program.inputs.iter().skip(1));
+        self.program.inputs.iter().chain(others).map(|load| load.storage)
+    }
+
+    /// Returns the dtypes of the outputs.
+    pub fn output_dtypes(&self) -> impl Iterator<Item = DType> {
+        let others = self.finish.iter().flat_map(|program| program.outputs.iter().skip(1));
+        [self.output].into_iter().chain(others.map(|store| store.storage))
+    }
 }
 
 impl Family for Reduce {
@@ -62,17 +82,17 @@ impl Family for Reduce {
 
     fn info(&self) -> FamilyInfo {
         FamilyInfo {
-            inputs: self.program.inputs.len(),
-            outputs: 1,
+            inputs: self.input_dtypes().count(),
+            outputs: self.output_dtypes().count(),
             state_outputs: 0,
-            reads: ReadOrder::Anywhere,
+            reads: ReadOrder::Elementwise { from: self.program.inputs.len() },
             is_compute_bound: false,
             refuses_values: false,
         }
     }
 
     fn infer(&self, inputs: &[Meta]) -> Result<Metas> {
-        let shape = broadcast(self.name(), inputs)?;
+        let shape = broadcast(self.name(), &inputs[..self.program.inputs.len()])?;
         let needs_one = matches!(self.op, ReduceOp::Max | ReduceOp::Min | ReduceOp::ArgMax | ReduceOp::ArgMin);
         if needs_one && self.axes.count(&shape) == 0 && self.axes.keepdims(&shape).size() != 0 {
             return Err(Error::invalid(
@@ -80,11 +100,11 @@ impl Family for Reduce {
                 format!("shape {shape} has an empty reduced axis, and zero elements have no maximum or minimum"),
             ));
         }
-        Ok(smallvec![Meta { shape: self.axes.keepdims(&shape), dtype: self.output }])
+        Ok(self.output_dtypes().map(|dtype| Meta { shape: self.axes.keepdims(&shape), dtype }).collect())
     }
 
     fn flops(&self, inputs: &[Meta], outputs: &[Meta]) -> u64 {
-        let read = broadcast(self.name(), inputs).map_or(0, |shape| shape.size() as u64);
+        let read = broadcast(self.name(), &inputs[..self.program.inputs.len()]).map_or(0, |shape| shape.size() as u64);
         let finish = self.finish.as_ref().map_or(0, |program| flops_per_element(program));
         read * (flops_per_element(&self.program) + 1) + outputs.first().map_or(0, Meta::elements) * finish
     }

@@ -8,8 +8,11 @@
 //! | row | map, copy | row |
 //! | row | row over the same rows | row |
 //! | map, copy | reduction | reduction with the map applied to its inputs |
-//! | reduction | map, copy of its result alone | reduction with the map applied to its result |
+//! | reduction | map, copy | reduction with the map applied to its result |
 //! | matrix product | map, copy | matrix product, with the map as its epilogue |
+//!
+//! Two fusions are for [launch-bound](Plan::is_launch_bound) plans only: a map on the result of a reduction that has
+//! other operands too, and a map with one element, whose value is then computed for each element of the consumer.
 //!
 //! The value is rounded to the dtype in which it would have been stored ([`Splice`]), so no bit changes. If other
 //! launches read it too, the fused kernel stores it as an additional output.
@@ -112,7 +115,11 @@ fn apply_fusion(plan: &mut Plan, i: usize, j: usize, pair: FusedPair) -> usize {
 /// Fuses launches `i` and `j`, or returns why they stay unfused.
 fn fuse_pair(plan: &Plan, i: usize, j: usize) -> Result<FusedPair, FusionRefusal> {
     let (a, b) = (&plan.launches[i], &plan.launches[j]);
-    let (maker, reader) = (FusionSide::from_launch(a).ok_or(None)?, FusionSide::from_launch(b).ok_or(None)?);
+    let (maker, mut reader) = (FusionSide::from_launch(a).ok_or(None)?, FusionSide::from_launch(b).ok_or(None)?);
+    let finish = finish_that_reads(b, a);
+    if finish.is_some() {
+        reader.space = reader.made.clone();
+    }
     // An update reads and writes several times as many bytes as the product has; an update tile by tile in the
     // epilogue is no faster than a separate kernel.
     let updates = b.outputs.iter().any(|o| plan.role(o.slot) == SlotRole::State);
@@ -123,7 +130,6 @@ fn fuse_pair(plan: &Plan, i: usize, j: usize) -> Result<FusedPair, FusionRefusal
     {
         return Err(Some("the product is still in a cache when the update reads it"));
     }
-    let (maker, reader) = align_spaces(maker, reader)?;
     // Outputs of the producer that other launches or the caller read must be stored.
     let seen = |o: &SlotView| {
         let overwritten = b.outputs.iter().any(|x| x == o);
@@ -134,10 +140,15 @@ fn fuse_pair(plan: &Plan, i: usize, j: usize) -> Result<FusedPair, FusionRefusal
     let again = a.inputs.is_empty() && matches!(a.kernel, Kernel::Map(_));
     let stored: Vec<bool> = a.outputs.iter().map(|o| !again && seen(o)).collect();
     let keep = again && a.outputs.iter().any(seen);
+    let repeats = plan.is_launch_bound && !stored.contains(&true);
+    let (maker, reader) = align_spaces(maker, reader, repeats)?;
     let interleaving = Interleaving::between(plan, i, j)
         .ok_or(Some("a launch between them depends on the first and feeds the second"))?;
     let launch = match (&a.kernel, &b.kernel) {
-        (Kernel::Reduce(reduce), _) => fuse_finish(reduce, a, &maker, b, &reader, &stored)?,
+        (_, Kernel::Reduce(reduce)) if let Some(finish) = finish => {
+            fuse_into_finish((reduce, finish), a, &maker, b, &reader, &stored)?
+        }
+        (Kernel::Reduce(reduce), _) => fuse_finish(reduce, a, &maker, b, &reader, &stored, plan.is_launch_bound)?,
         (_, Kernel::Reduce(reduce)) => fuse_into_reduction(reduce, a, &maker, b, &reader, &stored)?,
         (Kernel::MatMul(product), _) => fuse_epilogue(product, a, &maker, b, &reader, &stored)?,
         _ => fuse_elementwise(a, &maker, b, &reader, &stored)?,
@@ -189,6 +200,7 @@ impl LifetimeCosts {
 fn instruction_count(kernel: &Kernel) -> usize {
     match kernel {
         Kernel::MatMul(k) => k.epilogue.as_ref().map_or(0, |p| p.steps.len()),
+        Kernel::Reduce(k) => k.program.steps.len().max(k.finish.as_ref().map_or(0, |p| p.steps.len())),
         other => other.program().map_or(0, |(program, _)| program.steps.len()),
     }
 }
@@ -202,6 +214,8 @@ struct FusionSide {
     outputs: Vec<SlotView>,
     /// Whether all operands are elementwise, so that the index space may be reshaped.
     free: bool,
+    /// Whether the launch computes one element, which is computed for each element of the other launch.
+    repeated: bool,
 }
 
 impl FusionSide {
@@ -213,11 +227,11 @@ impl FusionSide {
             Kernel::Row(_) => {
                 (broadcast_shape(inputs.iter().chain(&outputs))?, broadcast_shape(inputs.iter().chain(&outputs))?)
             }
-            Kernel::Reduce(_) => (broadcast_shape(&inputs)?, first),
+            Kernel::Reduce(reduce) => (broadcast_shape(&inputs[..reduce.program.inputs.len()])?, first),
             _ => return None,
         };
         let free = matches!(launch.kernel, Kernel::Map(_) | Kernel::Copy);
-        Some(FusionSide { space, made, inputs, outputs, free })
+        Some(FusionSide { space, made, inputs, outputs, free, repeated: false })
     }
 
     /// Returns the same launch over an index space of another shape.
@@ -228,7 +242,21 @@ impl FusionSide {
         };
         let all = |list: &[SlotView]| list.iter().map(cut).collect::<Option<Vec<_>>>();
         let (inputs, outputs) = (all(&self.inputs)?, all(&self.outputs)?);
-        Some(FusionSide { space: space.clone(), made: space.clone(), inputs, outputs, free: self.free })
+        Some(FusionSide { space: space.clone(), made: space.clone(), inputs, outputs, ..*self })
+    }
+
+    /// Returns a launch with one element as a launch that computes it for each element of `space`.
+    fn repeated_over(&self, space: &Shape) -> Option<FusionSide> {
+        let single = |o: &SlotView| Some(SlotView { layout: o.layout.reshape(&Shape::scalar())?, ..o.clone() });
+        let spread = |o: &SlotView| Some(SlotView { layout: single(o)?.layout.broadcast_to(space)?, ..o.clone() });
+        Some(FusionSide {
+            space: space.clone(),
+            made: space.clone(),
+            inputs: self.inputs.iter().map(single).collect::<Option<_>>()?,
+            outputs: self.outputs.iter().map(spread).collect::<Option<_>>()?,
+            free: self.free,
+            repeated: true,
+        })
     }
 }
 
@@ -237,13 +265,19 @@ fn broadcast_shape<'a>(operands: impl IntoIterator<Item = &'a SlotView>) -> Opti
     operands.into_iter().try_fold(Shape::scalar(), |shape, o| shape.broadcast(o.layout.shape()))
 }
 
-/// Reshapes one of the launches so that both have the same index space.
-fn align_spaces(maker: FusionSide, reader: FusionSide) -> Result<(FusionSide, FusionSide), FusionRefusal> {
+/// Reshapes one of the launches so that both have the same index space. With `repeats`, a producer of one element may
+/// compute it for each element of the consumer.
+fn align_spaces(
+    maker: FusionSide,
+    reader: FusionSide,
+    repeats: bool,
+) -> Result<(FusionSide, FusionSide), FusionRefusal> {
     if maker.made == reader.space {
         return Ok((maker, reader));
     }
     if maker.made.size() != reader.space.size() {
-        return Err(None);
+        let repeated = (repeats && maker.free && maker.made.size() == 1).then(|| maker.repeated_over(&reader.space));
+        return Ok((repeated.flatten().ok_or(None)?, reader));
     }
     if reader.free
         && let Some(cut) = reader.over(&maker.made)
@@ -296,13 +330,14 @@ impl FusedArrays {
 
 /// Returns the source of each input of the consumer: a result of the producer, or an array.
 fn sources(
-    reader: &FusionSide,
+    inputs: &[SlotView],
+    space: &Shape,
     maker: &FusionSide,
     made: &[SplicedValue],
     arrays: &mut FusedArrays,
 ) -> Result<Vec<SpliceOperand>, FusionRefusal> {
     let source = |x: &SlotView| {
-        if let Some(k) = maker.outputs.iter().position(|o| same_view(o, x, &reader.space)) {
+        if let Some(k) = maker.outputs.iter().position(|o| same_view(o, x, space)) {
             return Ok(SpliceOperand::Value(made[k]));
         }
         if maker.outputs.iter().any(|o| o.slot == x.slot) {
@@ -313,7 +348,7 @@ fn sources(
         }
         Ok(SpliceOperand::Array(arrays.number(x)))
     };
-    reader.inputs.iter().map(source).collect()
+    inputs.iter().map(source).collect()
 }
 
 /// Returns true if the innermost stride is neither 0 nor 1.
@@ -329,7 +364,10 @@ fn splice_producer(
     maker: &FusionSide,
     arrays: &mut FusedArrays,
 ) -> Result<Vec<SplicedValue>, FusionRefusal> {
-    let (program, params) = program_of(a).ok_or(None)?;
+    let (mut program, params) = program_of(a).ok_or(None)?;
+    if maker.repeated && splice.has_rows() {
+        program = Arc::new(program.with_per_row_operands());
+    }
     if maker.inputs.iter().chain(&maker.outputs).any(|o| is_scattered(&o.layout)) {
         return Err(Some("a transposed copy is faster as a kernel of its own"));
     }
@@ -372,7 +410,7 @@ fn fuse_elementwise(
     let rows = axes(a).or(axes(b));
     let (mut splice, mut arrays) = (Splice::new(rows.is_some()), FusedArrays::default());
     let made = splice_producer(&mut splice, a, maker, &mut arrays)?;
-    let inputs = sources(reader, maker, &made, &mut arrays)?;
+    let inputs = sources(&reader.inputs, &reader.space, maker, &made, &mut arrays)?;
     let (program, params) = program_of(b).ok_or(None)?;
     let read = splice.part(&program, &params, &inputs).map_err(Some)?;
     let (outputs, values) = outputs(maker, &made, stored, reader, read);
@@ -404,22 +442,65 @@ fn fuse_into_reduction(
     if stored.contains(&true) {
         return Err(Some("other launches read the value too, and a reduction stores only its result"));
     }
+    let (reduced, finishing) = reader.inputs.split_at(reduce.program.inputs.len());
     let (mut splice, mut arrays) = (Splice::new(false), FusedArrays::default());
     let made = splice_producer(&mut splice, a, maker, &mut arrays)?;
-    let inputs = sources(reader, maker, &made, &mut arrays)?;
+    let inputs = sources(reduced, &reader.space, maker, &made, &mut arrays)?;
     let read = splice.part(&reduce.program, &reduce.params, &inputs).map_err(Some)?;
     let spliced = splice.finish("fused", &read).map_err(Some)?;
-    let inputs = arrays.select(&spliced);
+    let mut inputs = arrays.select(&spliced);
     // A reduction takes its index space from its inputs.
     if broadcast_shape(&inputs).as_ref() != Some(&reader.space) {
         return Err(Some("no input of the fused kernel would have the reduced shape"));
     }
+    inputs.extend_from_slice(finishing);
     let kernel =
         Kernel::Reduce(Reduce { program: Arc::new(spliced.program), params: spliced.params, ..reduce.clone() });
     Ok(Launch::fused(kernel, inputs, b.outputs.clone(), (a, b)))
 }
 
-/// Fuses a map on the result of a reduction into the reduction.
+/// Returns the finishing program of reduction `b` if it, and not the reduction itself, reads results of `a`.
+fn finish_that_reads<'a>(b: &'a Launch, a: &Launch) -> Option<&'a Arc<Program>> {
+    let Kernel::Reduce(reduce) = &b.kernel else { return None };
+    let (reduced, finishing) = b.inputs.split_at(reduce.program.inputs.len());
+    let reads = |operands: &[SlotView]| operands.iter().any(|x| a.writes(x.slot));
+    reduce.finish.as_ref().filter(|_| reads(finishing) && !reads(reduced))
+}
+
+/// Fuses a map into the other inputs of the finishing program of a reduction.
+fn fuse_into_finish(
+    (reduce, finish): (&Reduce, &Arc<Program>),
+    a: &Launch,
+    maker: &FusionSide,
+    b: &Launch,
+    reader: &FusionSide,
+    stored: &[bool],
+) -> Result<Launch, FusionRefusal> {
+    map_of(a)?;
+    let (mut splice, mut arrays) = (Splice::new(false), FusedArrays::default());
+    // Array 0 stands for the result of the reduction; the other arrays follow.
+    arrays.number(&SlotView { slot: usize::MAX, ..reader.outputs[0].clone() });
+    splice.load_as(0, finish.inputs[0], finish.inputs[0].storage);
+    let made = splice_producer(&mut splice, a, maker, &mut arrays)?;
+    let (reduced, finishing) = reader.inputs.split_at(reduce.program.inputs.len());
+    let mut inputs = vec![SpliceOperand::Array(0)];
+    inputs.extend(sources(finishing, &reader.space, maker, &made, &mut arrays)?);
+    let read = splice.part(finish, &reduce.finish_params, &inputs).map_err(Some)?;
+    let (outputs, values) = outputs(maker, &made, stored, reader, read);
+    let spliced = splice.finish("fused", &values).map_err(Some)?;
+    if spliced.arrays[0] != 0 || spliced.arrays[1..].contains(&0) {
+        return Err(None);
+    }
+    let others = arrays.select(&spliced).into_iter().skip(1);
+    let kernel = Kernel::Reduce(Reduce {
+        finish: Some(Arc::new(spliced.program)),
+        finish_params: spliced.params,
+        ..reduce.clone()
+    });
+    Ok(Launch::fused(kernel, reduced.iter().cloned().chain(others).collect(), outputs, (a, b)))
+}
+
+/// Fuses a map on the result of a reduction into the reduction. `wide` allows other operands than that result.
 fn fuse_finish(
     reduce: &Reduce,
     a: &Launch,
@@ -427,36 +508,43 @@ fn fuse_finish(
     b: &Launch,
     reader: &FusionSide,
     stored: &[bool],
+    wide: bool,
 ) -> Result<Launch, FusionRefusal> {
     let (program, params) = map_of(b)?;
-    if stored.contains(&true) || reader.outputs.len() != 1 {
-        return Err(None);
-    }
     let accumulator = match reduce.op {
         ReduceOp::ArgMax | ReduceOp::ArgMin => Compute::I64,
         _ => reduce.program.outputs[0].compute,
     };
-    let mut splice = Splice::new(false);
+    // Array 0 stands for the result of the reduction; the other arrays follow.
+    let (mut splice, mut arrays) = (Splice::new(false), FusedArrays::default());
+    arrays.number(&SlotView { slot: usize::MAX, ..maker.outputs[0].clone() });
     let load = Load { storage: accumulator.storage(), compute: accumulator, per_row: false };
+    let result = splice.load_as(0, load, reduce.output);
+    let (reduced, finishing) = maker.inputs.split_at(reduce.program.inputs.len());
     let made = match &reduce.finish {
-        Some(finish) => splice.part(finish, &reduce.finish_params, &[SpliceOperand::Array(0)]).map_err(Some)?,
-        None => vec![splice.load_as(0, load, reduce.output)],
+        Some(finish) => {
+            let others = finishing.iter().map(|o| SpliceOperand::Array(arrays.number(o)));
+            let inputs: Vec<SpliceOperand> = [SpliceOperand::Array(0)].into_iter().chain(others).collect();
+            splice.part(finish, &reduce.finish_params, &inputs).map_err(Some)?
+        }
+        None => vec![result],
     };
-    let space = maker.outputs[0].layout.shape();
-    let alone = |x: &SlotView| same_view(&maker.outputs[0], x, space).then_some(SpliceOperand::Value(made[0]));
-    let inputs: Vec<SpliceOperand> = reader.inputs.iter().map(alone).collect::<Option<_>>().ok_or(None)?;
+    let inputs = sources(&reader.inputs, &reader.space, maker, &made, &mut arrays)?;
     let read = splice.part(&program, &params, &inputs).map_err(Some)?;
-    let spliced = splice.finish("fused", &read).map_err(Some)?;
-    if spliced.arrays != [0] || spliced.program.inputs[0] != load {
+    let (outputs, values) = outputs(maker, &made, stored, reader, read);
+    let spliced = splice.finish("fused", &values).map_err(Some)?;
+    let is_result_alone = spliced.arrays == [0] && outputs.len() == 1;
+    if spliced.arrays[0] != 0 || spliced.arrays[1..].contains(&0) || !(wide || is_result_alone) {
         return Err(None);
     }
+    let others = arrays.select(&spliced).into_iter().skip(1);
     let kernel = Kernel::Reduce(Reduce {
         finish: Some(Arc::new(spliced.program)),
         finish_params: spliced.params,
-        output: reader.outputs[0].dtype,
+        output: outputs[0].dtype,
         ..reduce.clone()
     });
-    Ok(Launch::fused(kernel, a.inputs.clone(), reader.outputs.clone(), (a, b)))
+    Ok(Launch::fused(kernel, reduced.iter().cloned().chain(others).collect(), outputs, (a, b)))
 }
 
 /// Fuses a map on the result of a matrix product into its epilogue.
@@ -483,7 +571,7 @@ fn fuse_epilogue(
         }
         None => vec![whole],
     };
-    let inputs = sources(reader, maker, &made, &mut arrays)?;
+    let inputs = sources(&reader.inputs, &reader.space, maker, &made, &mut arrays)?;
     let read = splice.part(&program, &params, &inputs).map_err(Some)?;
     let (outputs, values) = outputs(maker, &made, stored, reader, read);
     let spliced = splice.finish("fused", &values).map_err(Some)?;

@@ -1,7 +1,8 @@
 //! Order dependencies between launches, and moving one launch next to another.
 
-use super::{Launch, Plan, SlotRole, SlotView};
-use crate::kernel::{Index, IndexedOperand};
+use super::{Launch, Plan, Slot, SlotRole, SlotView};
+use crate::dtype::DType;
+use crate::kernel::{Index, IndexedOperand, Kernel};
 
 impl Plan {
     /// Returns true if `a` and `b` must keep their order: one launch writes a slot that the other launch reads or
@@ -17,17 +18,26 @@ impl Plan {
         launch.outputs.iter().any(|o| matches!(self.role(o.slot), SlotRole::State | SlotRole::Result))
     }
 
-    /// Marks the launches that may fail because of their values. An index that an earlier launch has checked against
-    /// the same lengths cannot fail again.
+    /// Marks the launches that may fail because of their values. An index cannot fail if an earlier launch has checked
+    /// it against the same lengths, or if it is a position that a [`Pool`](crate::kernel::Pool) of the plan found.
     pub(super) fn mark_refusals(&mut self) {
         let mut checked: Vec<IndexCheck> = Vec::new();
+        // Slots of positions, with the number of elements to which they refer.
+        let mut positions: Vec<(Slot, usize)> = Vec::new();
         for launch in &mut self.launches {
             launch.refuses = launch.kernel.info().refuses_values;
             if let Some(check) = IndexCheck::of(launch) {
-                launch.refuses = !checked.contains(&check);
+                launch.refuses = !checked.contains(&check) && !check.holds_for(&positions);
                 checked.push(check);
             }
             checked.retain(|check| check.indices.iter().all(|index| !launch.writes(index.slot)));
+            positions.retain(|(slot, _)| !launch.writes(*slot));
+            if let (Kernel::Pool(_), [x], [_, found]) = (&launch.kernel, &launch.inputs[..], &launch.outputs[..])
+                && found.bytes() == self.slots[found.slot]
+                && matches!(self.roles.get(found.slot).copied().unwrap_or_default(), SlotRole::Own)
+            {
+                positions.push((found.slot, x.layout.shape().iter().rev().take(3).product()));
+            }
         }
     }
 }
@@ -52,6 +62,14 @@ impl IndexCheck {
             Index::Along(axis) => vec![shape[*axis]],
         };
         Some(IndexCheck { indices: launch.inputs[1..].to_vec(), lengths })
+    }
+
+    /// Returns true if every index is one of these positions and refers to no more elements than its axis has.
+    fn holds_for(&self, positions: &[(Slot, usize)]) -> bool {
+        let holds = |(index, &length): (&SlotView, &usize)| {
+            index.dtype == DType::I64 && positions.iter().any(|&(slot, count)| slot == index.slot && count <= length)
+        };
+        self.indices.len() == self.lengths.len() && self.indices.iter().zip(&self.lengths).all(holds)
     }
 }
 

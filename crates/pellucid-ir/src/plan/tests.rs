@@ -3,7 +3,10 @@
 use super::*;
 use crate::formula;
 use crate::formula::{Formula, Program};
-use crate::kernel::{AxisSet, Distribution, Map, MatMul, Params, Random, Reduce, ReduceOp, Row};
+use crate::kernel::{
+    AxisSet, Distribution, Index, Map, MatMul, Params, Pool, Random, Reduce, ReduceOp, Row, Scatter, ScatterReduction,
+    Window,
+};
 use crate::shape::Shape;
 use std::sync::Arc;
 
@@ -260,6 +263,51 @@ fn fuse_merges_maps_into_rows_reductions_and_products() {
     let Kernel::Reduce(reduce) = &plan.launches[2].kernel else { unreachable!() };
     assert_eq!((reduce.program.steps.len(), reduce.finish.as_ref().unwrap().steps.len()), (1, 1));
     assert_eq!(plan.launches[0].inputs[2], bias);
+}
+
+/// A reduction whose result updates a state and is read by the caller, and a value of one element.
+fn reduction_with_update() -> PlanBuilder {
+    let mut w = PlanBuilder::default();
+    let (x, state) = (w.slot(SlotRole::Input, [8, 4]), w.slot(SlotRole::State, [4]));
+    let (step, total) = (w.slot(SlotRole::Input, []), w.slot(SlotRole::Result, [1, 4]));
+    let rate = w.map(exp(), &[&step]);
+    w.launch(sum(0), &[&x], &[&total]);
+    let gradient = SlotView { layout: Layout::contiguous([4].into()), ..total };
+    let scaled = w.map(formula!(|x, k| x * k), &[&gradient, &rate]);
+    w.launch(map(add()), &[&state, &scaled], &[&state]);
+    w
+}
+
+#[test]
+fn fuse_updates_states_in_reductions_where_launches_are_expensive() {
+    let plan = reduction_with_update().after(&["fuse"]);
+    assert_eq!(families(&plan), ["map", "reduce", "map"], "{plan}");
+    let mut w = reduction_with_update();
+    w.plan.is_launch_bound = true;
+    let plan = w.after(&["fuse"]);
+    assert_eq!(families(&plan), ["reduce"], "{plan}");
+    let Kernel::Reduce(reduce) = &plan.launches[0].kernel else { unreachable!() };
+    assert_eq!(reduce.wide_finish().map(|finish| (finish.inputs.len(), finish.outputs.len())), Some((3, 2)));
+    assert!(plan.launches[0].is_sound());
+}
+
+#[test]
+fn positions_of_a_pool_are_checked_indices() {
+    for (length, refuses) in [(36, false), (35, true)] {
+        let mut w = PlanBuilder::default();
+        let (x, values) = (w.slot(SlotRole::Input, [2, 1, 6, 6]), w.slot(SlotRole::Own, [2, 1, 3, 3]));
+        let found = w.slot(SlotRole::Own, [2, 1, 3, 6]);
+        let layout = Layout::contiguous([2, 1, 3, 3].into());
+        let found = SlotView { layout, dtype: DType::I64, ..found };
+        let window = Window { size: [1, 2, 2], stride: [1, 2, 2], dilation: [1; 3], before: [0; 3] };
+        w.launch(Kernel::Pool(Pool { window }), &[&x], &[&values, &found]);
+        let spread = w.slot(SlotRole::Own, [2, length]);
+        let flat = |o: &SlotView| SlotView { layout: Layout::contiguous([2, 9].into()), ..o.clone() };
+        let scatter = Scatter { index: Index::Along(1), reduction: ScatterReduction::Add };
+        w.launch(Kernel::Scatter(scatter), &[&flat(&values), &flat(&found)], &[&spread]);
+        w.plan.mark_refusals();
+        assert_eq!(w.plan.launches[1].refuses, refuses, "{length}");
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::shader::program::{Accumulator, ProgramValues, convert_text, is_suppor
 use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
 use pellucid_ir::formula::Binary;
 use pellucid_ir::kernel::{Reduce, ReduceOp};
-use pellucid_ir::{Compute, DType, Error, Result, Shape};
+use pellucid_ir::{Compute, Error, Result, Shape};
 
 /// The largest number of elements that one invocation reduces without a second dispatch.
 const MAX_SERIAL: usize = 128;
@@ -90,11 +90,10 @@ impl GpuFamily for Reduce {
     fn check(&self, operands: &DeviceOperands<'_>) -> Result<()> {
         let DeviceOperands { inputs, outputs } = operands;
         let op = self.program.name;
-        let stored: Vec<DType> = inputs.iter().map(|i| i.dtype).chain([outputs[0].dtype]).collect();
-        if inputs.len() != self.program.inputs.len()
-            || self.program.inputs.iter().zip(inputs).any(|(load, input)| load.storage != input.dtype)
-            || outputs[0].dtype != self.output
-        {
+        let is_compiled_for = self.input_dtypes().eq(inputs.iter().map(|i| i.dtype))
+            && self.output_dtypes().eq(outputs.iter().map(|o| o.dtype));
+        if !is_compiled_for {
+            let stored = inputs.iter().chain(outputs).map(|o| o.dtype);
             return Err(Error::dtypes(op, stored, "the program was compiled for other dtypes"));
         }
         if let (Some(finish), Some(action)) = (&self.finish, GpuReduction::new(self))
@@ -103,20 +102,28 @@ impl GpuFamily for Reduce {
             return Err(Error::dtypes(
                 finish.name,
                 [action.result().storage()],
-                "the input of the finishing program must have this dtype, the result of the reduction",
+                "the first input of the finishing program must have this dtype, the result of the reduction",
             ));
         }
-        let shape = common_shape(inputs);
-        if shape.as_ref().is_some_and(|shape| self.axes.keepdims(shape) == *outputs[0].shape()) {
+        let (reduced, finishing) = inputs.split_at(self.program.inputs.len());
+        let fits = |shape: &Shape| {
+            let result = self.axes.keepdims(shape);
+            outputs.iter().all(|o| *o.shape() == result)
+                && finishing.iter().all(|i| result.broadcast(i.shape()).as_ref() == Some(&result))
+        };
+        if common_shape(reduced).is_some_and(|shape| fits(&shape)) {
             return Ok(());
         }
         let shapes = inputs.iter().chain(outputs).map(|o| o.shape());
-        Err(Error::shapes(op, shapes, "the output must have the common shape of the inputs with length 1 on the axes"))
+        let rule = "the outputs must have the common shape of the reduced inputs with length 1 on the axes, and the \
+                    other inputs must broadcast to that";
+        Err(Error::shapes(op, shapes, rule))
     }
 
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         let Some(action) = GpuReduction::new(self) else { return Ok(()) };
-        let shape = common_shape(&operands.inputs).unwrap_or(Shape::scalar());
+        let (reduced, finishing) = operands.inputs.split_at(self.program.inputs.len());
+        let shape = common_shape(reduced).unwrap_or(Shape::scalar());
         let (count, length) = (self.axes.keepdims(&shape).size(), self.axes.count(&shape));
         if count == 0 {
             return Ok(());
@@ -131,7 +138,7 @@ impl GpuFamily for Reduce {
         }
         let partial = list.scratch(count * parts * action.partial_words() * 4);
         launch.reduce_inputs(list, operands, &shape, Some((partial, parts)))?;
-        launch.reduce_partials(list, &operands.outputs[0], partial, (count, parts))
+        launch.reduce_partials(list, (finishing, &operands.outputs), partial, (count, parts))
     }
 }
 
@@ -227,17 +234,18 @@ impl ReductionLaunch<'_> {
         shape: &Shape,
         partial: Option<(BufferRef, usize)>,
     ) -> Result<()> {
-        let DeviceOperands { inputs, outputs } = operands;
-        let (program, output) = (&self.kernel.program, outputs[0]);
-        let written: &[DeviceArray<'_>] = if partial.is_some() { &[] } else { &outputs[..1] };
-        let arrays: Vec<DeviceArray<'_>> = inputs.iter().copied().chain([output]).collect();
+        let program = &self.kernel.program;
+        let (inputs, finishing) = operands.inputs.split_at(program.inputs.len());
+        // The results are finished here if there are no partial ones.
+        let finished = if partial.is_some() { (&[][..], &[][..]) } else { (finishing, &operands.outputs[..]) };
+        let arrays: Vec<DeviceArray<'_>> = inputs.iter().chain(finished.0).chain(finished.1).copied().collect();
         let kept = axes_space(&arrays, shape, |axis| !self.kernel.axes.contains(axis));
         let reduced = axes_space(inputs, shape, |axis| self.kernel.axes.contains(axis));
         let (count, length) = (self.kernel.axes.keepdims(shape).size(), self.kernel.axes.count(shape));
         let parts = partial.map_or(1, |(_, parts)| parts);
 
         let mut shader = ShaderBuilder::default();
-        let bindings = Bindings::new(&mut shader, inputs, written);
+        let bindings = Bindings::new(&mut shader, &arrays[..inputs.len() + finished.0.len()], finished.1);
         let mut buffers = bindings.buffers.clone();
         let partial_binding = partial.map(|(buffer, _)| {
             buffers.push(buffer);
@@ -287,8 +295,7 @@ impl ReductionLaunch<'_> {
         match partial_binding {
             None => {
                 let result = shader.define(lines.result());
-                let at = (bindings.output(0), &*bases[inputs.len()]);
-                self.store_result(&mut shader, &result, finish_at, at);
+                self.store_results(&mut shader, &result, finish_at, &bindings, inputs.len(), &bases[inputs.len()..]);
             }
             Some(binding) => {
                 let partial_words = self.action.partial_words();
@@ -319,17 +326,20 @@ impl ReductionLaunch<'_> {
     fn reduce_partials(
         &self,
         list: &mut DispatchList<'_>,
-        output: &DeviceArray<'_>,
+        (finishing, outputs): (&[DeviceArray<'_>], &[DeviceArray<'_>]),
         partial: BufferRef,
         (count, parts): (usize, usize),
     ) -> Result<()> {
         let mut shader = ShaderBuilder::default();
-        let bindings = Bindings::new(&mut shader, &[], std::slice::from_ref(output));
+        let bindings = Bindings::new(&mut shader, finishing, outputs);
         let mut buffers = bindings.buffers.clone();
         buffers.push(partial);
         let binding = shader.binding(BindingUse::Read);
-        let space = axes_space(std::slice::from_ref(output), output.shape(), |_| true);
-        let mut parameters = Parameters::from([count as u32, 0, parts as u32, output.layout.offset() as u32]);
+        let arrays: Vec<DeviceArray<'_>> = finishing.iter().chain(outputs).copied().collect();
+        let space = axes_space(&arrays, outputs[0].shape(), |_| true);
+        let mut parameters = Parameters::from([count as u32, 0, parts as u32]);
+        let starts_at = parameters.len();
+        parameters.extend(arrays.iter().map(|array| array.layout.offset() as u32));
         let space_at = parameters.len();
         space.push_params(&mut parameters);
         let finish_at = parameters.len();
@@ -337,7 +347,8 @@ impl ReductionLaunch<'_> {
             parameters.push_uniforms(finish, self.kernel.params.len(), 0);
         }
         shader.line("if (thread >= params[0]) { return; }");
-        let at = position_lines(&mut shader, (space.dims.len(), space_at), "thread", &["params[3]".into()]).remove(0);
+        let starts: Vec<String> = (0..arrays.len()).map(|k| format!("params[{}]", starts_at + k)).collect();
+        let positions = position_lines(&mut shader, (space.dims.len(), space_at), "thread", &starts);
         let lines = ReductionLines::declare(&mut shader, self.action);
         shader.line("for (var part = 0u; part < params[2]; part = part + 1u) {");
         shader.line(format!("let slot = (thread * params[2] + part) * {}u;", self.action.partial_words()));
@@ -352,22 +363,37 @@ impl ReductionLaunch<'_> {
         lines.reduce(&mut shader, &value, &index);
         shader.line("}");
         let result = shader.define(lines.result());
-        self.store_result(&mut shader, &result, finish_at, (bindings.output(0), &at));
+        self.store_results(&mut shader, &result, finish_at, &bindings, 0, &positions);
         list.dispatch(self.kernel.program.name, shader, parameters, &buffers, count.div_ceil(WORKGROUP as usize))
     }
 
-    fn store_result(&self, shader: &mut ShaderBuilder, result: &str, uniforms_at: usize, (binding, at): (usize, &str)) {
-        let (compute, value) = match &self.kernel.finish {
-            None => (self.action.result(), result.to_string()),
-            Some(finish) => {
-                let mut values = ProgramValues::new(finish, uniforms_at);
-                values.inputs[0] = shader.define(convert_text(self.action.result(), finish.inputs[0].compute, result));
-                values.compute_steps(shader, finish);
-                let stored = finish.outputs[0];
-                (stored.compute, values.value(stored.value).to_string())
-            }
+    /// Adds the lines that finish a result and store it. `positions` are those of the other inputs of the finishing
+    /// program, which are inputs of the kernel from `first` on, and of the outputs.
+    fn store_results(
+        &self,
+        shader: &mut ShaderBuilder,
+        result: &str,
+        uniforms_at: usize,
+        bindings: &Bindings,
+        first: usize,
+        positions: &[String],
+    ) {
+        let Some(finish) = &self.kernel.finish else {
+            let (binding, at) = (bindings.output(0), &positions[0]);
+            return access::store(shader, binding, self.action.result(), self.kernel.output, result, at);
         };
-        access::store(shader, binding, compute, self.kernel.output, &value, at);
+        let mut values = ProgramValues::new(finish, uniforms_at);
+        values.inputs[0] = shader.define(convert_text(self.action.result(), finish.inputs[0].compute, result));
+        let others = finish.inputs.len() - 1;
+        for (k, load) in finish.inputs[1..].iter().enumerate() {
+            let text = access::load(shader, bindings.input(first + k), load.storage, load.compute, &positions[k]);
+            values.inputs[k + 1] = shader.define(text);
+        }
+        values.compute_steps(shader, finish);
+        for (k, (stored, dtype)) in finish.outputs.iter().zip(self.kernel.output_dtypes()).enumerate() {
+            let value = values.value(stored.value).to_string();
+            access::store(shader, bindings.output(k), stored.compute, dtype, &value, &positions[others + k]);
+        }
     }
 }
 

@@ -157,3 +157,43 @@ fn long_sums_are_accurate() {
     let got = f64::from(y.device_values::<f32>(gpu)[0]);
     assert!((got - exact).abs() <= 1e-7 * exact, "{got} instead of {exact}");
 }
+
+#[test]
+fn a_finishing_program_has_further_operands() {
+    let Some(gpu) = device() else { return };
+    let rng = &mut Rng(25);
+    // The finishing program updates s to s + 0.5·r and stores r too.
+    let mut p = ProgramBuilder::default();
+    let (r, s) = (p.x(DType::F32), p.x(DType::F32));
+    let k = p.uniform(UniformSource::Param(0), Compute::F32);
+    let step = p.step(Op::Binary(Binary::Mul), Compute::F32, Compute::F32, &[r, k]);
+    let sum = p.step(Op::Binary(Binary::Add), Compute::F32, Compute::F32, &[s, step]);
+    let finish = p.build(&[(sum, Compute::F32, DType::F32, false), (r, Compute::F32, DType::F16, false)]);
+    for (shape, axes, other) in [
+        (&[4, 50][..], &[1][..], &[4, 1][..]),
+        (&[300, 4], &[0], &[1, 4]),
+        (&[300, 4], &[0], &[4]),
+        (&[3, 4, 5], &[0, 2], &[]),
+        (&[200, 3], &[0, 1], &[1, 1]),
+    ] {
+        let mut kernel = reduce(ReduceOp::Sum, axes, identity(DType::F32), DType::F32);
+        kernel.finish = Some(finish.clone());
+        kernel.finish_params = [Scalar::Float(0.5)].into_iter().collect();
+        let result = kernel.axes.keepdims(&shape.into());
+        let mut array = |shape: &[usize], dtype| {
+            PairedArray::new(gpu, shape, dtype, TestLayout::ALL[rng.below(5)], || rng.finite())
+        };
+        let (x, s) = (array(shape, DType::F32), array(other, DType::F32));
+        let (y, stored) = (array(&result, DType::F32), array(&result, DType::F16));
+        let kernel = Kernel::Reduce(kernel);
+        // The update may be in place if it has the shape of the result.
+        let updated = if other == &result[..] { &s } else { &y };
+        run_both(gpu, &kernel, &[&x, &s], &[updated, &stored]).unwrap();
+        let context = format!("{shape:?} over {axes:?}");
+        updated.assert_same(gpu, Tolerance::Relative(1e-5, 1e-3), &context);
+        stored.assert_same(gpu, Tolerance::Relative(2f64.powi(-10), 1e-3), &context);
+        // Operands of other dtypes and shapes are errors.
+        assert!(run_both(gpu, &kernel, &[&x, &stored], &[&y, &stored]).is_err());
+        assert!(run_both(gpu, &kernel, &[&x, &x], &[&y, &stored]).is_err());
+    }
+}

@@ -15,16 +15,19 @@ use crate::program::evaluate::Evaluator;
 use crate::program::fold::FoldKernel;
 use crate::program::loader::{fill, scatter};
 use crate::program::loops::{self, UnaryLoop};
+use crate::program::map::run_map;
 use crate::program::prepared::PreparedProgram;
 use crate::program::row::common_shape;
 use crate::program::slot::Granularity;
 use crate::strided::{self, StridedAxes, StridedAxis};
 use arg::ArgReduction;
-use pellucid_ir::kernel::{Params, Reduce, ReduceOp};
-use pellucid_ir::{Compute, Error, Result};
+use pellucid_ir::formula::Program;
+use pellucid_ir::kernel::{Map, Params, Reduce, ReduceOp};
+use pellucid_ir::{Compute, Error, Layout, Result};
 use pellucid_runtime::list::List;
-use pellucid_runtime::scratch::padded;
+use pellucid_runtime::scratch::{self, padded};
 use pellucid_simd::Isa;
+use std::sync::Arc;
 
 /// Results that are finished and stored at once.
 const RESULTS: usize = 512;
@@ -72,12 +75,41 @@ struct SequenceReduction<'a> {
 // disjoint sequences, whose results are stored in disjoint memory, or write disjoint partial results.
 unsafe impl Sync for SequenceReduction<'_> {}
 
-/// Runs a reduction of `inputs`, which broadcast to a common shape, to `output`.
+/// Runs a reduction of `inputs`, of which those of the program broadcast to a common shape, to `outputs`.
 ///
 /// # Errors
 /// Returns an error if the operands do not broadcast to one shape, or the operation or the finishing program is not
 /// defined for the dtypes.
-pub(crate) fn run_reduce(kernel: &Reduce, inputs: &[Operand<'_>], output: &Operand<'_>) -> Result<()> {
+pub(crate) fn run_reduce(kernel: &Reduce, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
+    match kernel.wide_finish() {
+        None => reduce_to(kernel, inputs, &outputs[0]),
+        Some(finish) => reduce_and_map(kernel, finish, inputs, outputs),
+    }
+}
+
+/// Reduces to scratch memory, then runs the finishing program as a map.
+fn reduce_and_map(
+    kernel: &Reduce,
+    finish: &Arc<Program>,
+    inputs: &[Operand<'_>],
+    outputs: &[Operand<'_>],
+) -> Result<()> {
+    let (reduced, others) = inputs.split_at(kernel.program.inputs.len());
+    let (_, result, _) = select_action(kernel, finish.inputs[0].compute)?;
+    check_finish(finish, result)?;
+    let dtype = result.storage();
+    let plain = Reduce { finish: None, finish_params: Params::new(), output: dtype, ..kernel.clone() };
+    let layout = Layout::contiguous(outputs[0].shape().clone());
+    scratch::with_buffer(layout.shape().size() * dtype.size(), |base: *mut u8| {
+        let result = Operand { base, layout: &layout, dtype };
+        reduce_to(&plain, reduced, &result)?;
+        let inputs: List<Operand<'_>, 8> = [result].into_iter().chain(others.iter().copied()).collect();
+        run_map(&Map { program: finish.clone(), params: kernel.finish_params.clone() }, &inputs, outputs)
+    })
+}
+
+/// Runs a reduction with one output. Its finishing program, if any, has no other input than the result.
+fn reduce_to(kernel: &Reduce, inputs: &[Operand<'_>], output: &Operand<'_>) -> Result<()> {
     let name = kernel.program.name;
     let program = PreparedProgram::for_program(&kernel.program)?;
     let finish = kernel.finish.as_deref().map(|f| Ok::<_, Error>((PreparedProgram::for_program(f)?, f))).transpose()?;
@@ -103,18 +135,12 @@ pub(crate) fn run_reduce(kernel: &Reduce, inputs: &[Operand<'_>], output: &Opera
     let isa = Isa::best();
     let value = kernel.program.outputs[0].compute;
     let wanted = finish.map_or(output.dtype.compute(), |(_, f)| f.inputs[0].compute);
-    let (accumulator, result, action) = select_action(kernel.op, value, wanted).ok_or_else(|| {
-        Error::dtypes(name, [value.storage()], format!("{:?} is not defined for this dtype; cast the input", kernel.op))
-    })?;
+    let (accumulator, result, action) = select_action(kernel, wanted)?;
     let finished = match finish {
-        Some((_, f)) if f.inputs[0].storage != result.storage() => {
-            return Err(Error::dtypes(
-                f.name,
-                [result.storage()],
-                "the input of the finishing program must have this dtype, the result of the reduction",
-            ));
+        Some((_, f)) => {
+            check_finish(f, result)?;
+            f.outputs[0].compute
         }
-        Some((_, f)) => f.outputs[0].compute,
         None => result,
     };
     let reduction = SequenceReduction {
@@ -140,9 +166,30 @@ pub(crate) fn run_reduce(kernel: &Reduce, inputs: &[Operand<'_>], output: &Opera
     Ok(())
 }
 
-/// Returns the compute types of the accumulator and of the result, and the operation that reduces values of type
-/// `value`, or `None` if `op` is not defined for them. `wanted` is the compute type of the consumer of the result.
-fn select_action(op: ReduceOp, value: Compute, wanted: Compute) -> Option<(Compute, Compute, ReduceAction)> {
+/// Returns an error if `finish` was compiled for another result.
+fn check_finish(finish: &Program, result: Compute) -> Result<()> {
+    if finish.inputs[0].storage == result.storage() {
+        return Ok(());
+    }
+    let rule = "the first input of the finishing program must have this dtype, the result of the reduction";
+    Err(Error::dtypes(finish.name, [result.storage()], rule))
+}
+
+/// Returns the compute types of the accumulator and of the result, and the operation. `wanted` is the compute type of
+/// the consumer of the result.
+///
+/// # Errors
+/// Returns an error if the operation is not defined for the values of the program.
+fn select_action(kernel: &Reduce, wanted: Compute) -> Result<(Compute, Compute, ReduceAction)> {
+    let value = kernel.program.outputs[0].compute;
+    defined_action(kernel.op, value, wanted).ok_or_else(|| {
+        let rule = format!("{:?} is not defined for this dtype; cast the input", kernel.op);
+        Error::dtypes(kernel.program.name, [value.storage()], rule)
+    })
+}
+
+/// Returns what [`select_action`] returns, or `None` if `op` is not defined for values of type `value`.
+fn defined_action(op: ReduceOp, value: Compute, wanted: Compute) -> Option<(Compute, Compute, ReduceAction)> {
     if let Some(largest) = arg_op(op) {
         let compute = if value == Compute::Mask { Compute::I32 } else { value };
         return Some((compute, Compute::I64, ReduceAction::Arg(ArgReduction::new(largest, compute)?)));

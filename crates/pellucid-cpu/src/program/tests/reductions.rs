@@ -89,7 +89,7 @@ pub(crate) fn check(rng: &mut Rng, kernel: &Reduce, shape: &[usize], axes: &[usi
     for_each_thread_count(|threads| {
         let mut out = out.clone();
         let from: Vec<_> = inputs.iter().map(TestArray::shared).collect();
-        run_reduce(kernel, &from, &out.operand()).unwrap();
+        run_reduce(kernel, &from, &[out.operand()]).unwrap();
         let context = format!(
             "{:?} of {shape:?} over {axes:?} as {} with {threads} threads, {:?}",
             kernel.op,
@@ -185,7 +185,7 @@ fn integers_are_summed_in_the_wider_type() {
     let mut x = TestArray::zeros(n, Layout::contiguous([n].into()), DType::I32);
     x.fill(|| Scalar::Int(i32::MAX as i64));
     let mut y = TestArray::zeros(1, Layout::contiguous([1].into()), DType::I64);
-    run_reduce(&kernel(ReduceOp::Sum, &[0], identity(DType::I32), DType::I64), &[x.operand()], &y.operand()).unwrap();
+    run_reduce(&kernel(ReduceOp::Sum, &[0], identity(DType::I32), DType::I64), &[x.operand()], &[y.operand()]).unwrap();
     assert_eq!(y.bits()[0] as i64, 3 * i32::MAX as i64);
 }
 
@@ -218,7 +218,8 @@ fn empty_reductions_return_the_identity() {
             kept[axis] = 1;
             let mut y = TestArray::zeros(600, Layout::contiguous(kept.into()), identity_of);
             y.fill(|| Scalar::Int(7));
-            run_reduce(&kernel(op, &[axis], identity(identity_of), identity_of), &[x.operand()], &y.operand()).unwrap();
+            run_reduce(&kernel(op, &[axis], identity(identity_of), identity_of), &[x.operand()], &[y.operand()])
+                .unwrap();
             let values: Vec<f64> = y.bits().iter().map(|&b| naive::decode(b, identity_of).to_f64()).collect();
             assert_eq!(values, vec![expected; kept[0] * kept[1]], "{op:?}");
         }
@@ -234,8 +235,41 @@ fn arg_max_returns_the_first_nan_and_the_first_of_ties() {
     for (axis, expected) in [(1usize, vec![2u64, 0]), (0, vec![1, 0, 0, 0])] {
         let kept = if axis == 1 { [2, 1] } else { [1, 4] };
         let mut y = TestArray::zeros(8, Layout::contiguous(kept.into()), DType::I64);
-        run_reduce(&kernel(ReduceOp::ArgMax, &[axis], identity(DType::F32), DType::I64), &[x.operand()], &y.operand())
-            .unwrap();
+        run_reduce(
+            &kernel(ReduceOp::ArgMax, &[axis], identity(DType::F32), DType::I64),
+            &[x.operand()],
+            &[y.operand()],
+        )
+        .unwrap();
         assert_eq!(y.bits(), expected);
+    }
+}
+
+#[test]
+fn a_finishing_program_has_further_operands() {
+    let rng = &mut Rng(29);
+    let c = Compute::F32;
+    // s + k·r and r.
+    let mut p = ProgramBuilder::new();
+    let (r, s) = (p.x(DType::F32), p.x(DType::F32));
+    let k = p.uniform(UniformSource::Param(0), c);
+    let t = p.binary(Binary::Mul, c, r, k);
+    let t = p.binary(Binary::Add, c, s, t);
+    let finish = Arc::new(p.build(&[(t, c, DType::F32, false), (r, c, DType::F32, false)]));
+    for (shape, axes) in [(vec![3, 50], vec![1]), (vec![300, 4], vec![0]), (vec![2, 70, 3], vec![0, 2])] {
+        let plain = kernel(ReduceOp::Sum, &axes, identity(DType::F32), DType::F32);
+        let mut wide = plain.clone();
+        wide.finish = Some(finish.clone());
+        wide.finish_params = [Scalar::Float(0.25)].into_iter().collect();
+        let x = TestArray::random(rng, &shape, DType::F32, false);
+        let result: Vec<usize> = (0..shape.len()).map(|a| if axes.contains(&a) { 1 } else { shape[a] }).collect();
+        let [mut state, mut sum, mut stored] = [(); 3].map(|()| TestArray::random(rng, &result, DType::F32, false));
+        run_reduce(&plain, &[x.shared()], &[sum.operand()]).unwrap();
+        let expected = naive::interpret(&finish, &wide.finish_params, &[sum.bits(), state.bits()], sum.bits().len());
+        // The update is in place.
+        let updated = state.operand();
+        run_reduce(&wide, &[x.shared(), updated], &[updated, stored.operand()]).unwrap();
+        assert_eq!(state.bits(), expected[0], "{shape:?}");
+        assert_eq!(stored.bits(), sum.bits(), "{shape:?}");
     }
 }
