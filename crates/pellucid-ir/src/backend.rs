@@ -73,8 +73,10 @@ impl<B: Buffer> Storage<B> {
 
 /// The value of [`Storage::pending`] if the contents are valid.
 pub const READY: u64 = 0;
-/// The value of [`Storage::pending`] if the contents will never be computed.
+/// The value of [`Storage::pending`] if the contents exist only inside a captured step, or no handle needs them.
 pub const POISONED: u64 = u64::MAX;
+/// The value of [`Storage::pending`] if the contents were not computed, because an earlier kernel failed.
+pub const FAILED: u64 = u64::MAX - 1;
 
 /// The value of [`Storage::readers`] if no recorded kernel will read the storage.
 pub const NO_READERS: u64 = 0;
@@ -100,7 +102,7 @@ impl<B: Buffer + ?Sized> Storage<B> {
         self.version.bump();
     }
 
-    /// Returns [`READY`], [`POISONED`], or the number of the recorded list whose kernels will write the buffer.
+    /// Returns [`READY`], [`POISONED`], [`FAILED`], or the number of the recorded list whose kernels will write the buffer.
     #[inline]
     pub fn pending(&self) -> u64 {
         self.pending.load(Ordering::Acquire)

@@ -172,8 +172,8 @@ pub enum Error {
         /// The operation that needs the value.
         op: &'static str,
     },
-    /// The kernel that computes the tensor did not run, because an earlier kernel of the device refused its values. The
-    /// call that found the refusal has returned its error.
+    /// The kernel that computes the tensor did not run, because an earlier kernel failed. The call that found the failure
+    /// has returned its error.
     #[error(
         "{op}: the tensor has no values: the kernel that computes it was skipped after an earlier error; compute it again"
     )]

@@ -9,7 +9,7 @@ use crate::module::{Module, ModuleParts, parts};
 use crate::summary::{Summary, SummaryRow};
 use crate::visit::{ModuleId, ModulePart, class, label};
 use pellucid_tensor::kernel::Meta;
-use pellucid_tensor::{DType, Error, Result, Shape, Tensor, no_grad, ops, trace, traced};
+use pellucid_tensor::{DType, Device, Error, Result, Shape, Tensor, no_grad, placeholder, trace, traced};
 use std::any::type_name;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -337,11 +337,17 @@ impl<L: Layer + ?Sized> TracedLayer for &L {
     }
 }
 
+/// Returns the device of the first parameter of a module, or the CPU if there is none.
+pub(crate) fn first_device(module: &dyn ModuleParts) -> Device {
+    module.parameters().first().map_or(Device::cpu(), |(_, parameter)| parameter.device())
+}
+
 /// Returns an output for an input of this shape, without its values, and all calls.
 fn trace_layer(layer: &dyn TracedLayer, input: &[usize]) -> Result<(Tensor, Vec<TracedCall>)> {
+    let device = first_device(layer);
     trace_calls(layer, &mut || {
         let _off = no_grad();
-        layer.run(&ops::zeros(input, layer.dtype())?)
+        layer.run(&placeholder(device, input, layer.dtype())?)
     })
 }
 

@@ -64,8 +64,8 @@ impl<L> Lazy<L> {
         self.layer.get()
     }
 
-    /// Returns the layer; creates it for inputs of this shape if it is not built.
-    fn made_for(&self, input: &Shape) -> Result<&L>
+    /// Returns the layer; creates it for the shape of the input, on its device, if it is not built.
+    fn made_for(&self, input: &Tensor) -> Result<&L>
     where
         L: Module,
     {
@@ -73,8 +73,12 @@ impl<L> Lazy<L> {
             return Ok(layer);
         }
         // Initial values are computed even while the first call is only traced.
-        let layer =
-            eager(|| init::in_dtype(self.dtype, || (self.make)(input))).map_err(|e| call::with_failed_path(self, e))?;
+        let layer = eager(|| {
+            let layer = init::in_dtype(self.dtype, || (self.make)(input.shape()))?;
+            layer.to(input.device())?;
+            Ok(layer)
+        })
+        .map_err(|e| call::with_failed_path(self, e))?;
         if !self.training.get() {
             layer.eval();
         }
@@ -97,11 +101,11 @@ impl<L: Module> Module for Lazy<L> {
 
 impl<L: Layer> Layer for Lazy<L> {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        self.made_for(x.shape())?.compute(x)
+        self.made_for(x)?.compute(x)
     }
 
     fn try_forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.made_for(x.shape())?.try_forward(x)
+        self.made_for(x)?.try_forward(x)
     }
 
     fn input_dtype(&self) -> DType {

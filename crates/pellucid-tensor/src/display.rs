@@ -19,7 +19,7 @@ impl fmt::Display for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match PrintedElements::read(self) {
             Ok(cells) => cells.write(f, &mut 0, 0),
-            Err(Error::ReadInCapture { .. } | Error::Poisoned { .. }) => {
+            Err(Error::ReadInCapture { .. } | Error::Poisoned { .. } | Error::NotComputed { .. }) => {
                 write!(f, "<no values yet: shape {}, {}>", self.shape(), self.dtype())
             }
             Err(error) => write!(f, "<{error}: shape {}, {}>", self.shape(), self.dtype()),

@@ -58,7 +58,7 @@ pub use autograd::{
 pub use autograd::{CallLocationGuard, note_call_location};
 pub use capture::{
     CacheStats, CaptureOptions, Captured, IntoOutputs, KernelWork, Outputs, Placement, capture, capture_with,
-    storages_written_since, trace, traced,
+    placeholder, storages_written_since, trace, traced,
 };
 pub use device::Device;
 pub use engine::{DeferredStats, HostFlag, deferred_stats, eager, flush, is_capturing, lazy, submit};

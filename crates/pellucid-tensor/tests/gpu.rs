@@ -51,6 +51,20 @@ fn a_chain_of_ten_operations_with_its_gradient_takes_at_most_four_launches() {
 }
 
 #[test]
+fn values_from_before_a_failed_kernel_stay() {
+    let Some(device) = gpu() else { return };
+    let x = wave([3, 4]).to(device).unwrap();
+    let before = &x * 2.0;
+    let failed = x.i(vec![9i64]);
+    let after = &failed + 1.0;
+    assert!(matches!(failed.try_to_vec::<f32>(), Err(Error::IndexOutOfBounds { index: 9, .. })));
+    assert_eq!(before.to_vec::<f32>(), (&wave([3, 4]) * 2.0).to_vec::<f32>());
+    let error = after.try_to_vec::<f32>().unwrap_err();
+    assert!(matches!(error, Error::NotComputed { .. }), "{error}");
+    assert_near(&(&x + 1.0), &(wave([3, 4]) + 1.0));
+}
+
+#[test]
 fn ten_thousand_steps_without_a_read_use_constant_memory() {
     let Some(device) = gpu() else { return };
     let (x, w) = (wave([4, 3]).to(device).unwrap(), wave([3, 2]).to(device).unwrap().requires_grad_(true));

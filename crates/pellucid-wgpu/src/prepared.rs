@@ -30,8 +30,8 @@ pub(crate) struct WgpuPlan {
     dispatches: Vec<PlanDispatch>,
     headers: HeaderGroups,
     scratch: Vec<DeviceMemory>,
-    /// The number of checks in the plan.
-    checks: u32,
+    /// The launch of each check.
+    checks: Vec<usize>,
     state: Mutex<LaunchState>,
 }
 
@@ -106,7 +106,10 @@ struct PlanBuilder<'a> {
     window: usize,
     /// The sizes of the scratch buffers, which all kernels share, because they run one after another.
     scratch: Vec<usize>,
-    checks: u32,
+    /// The number of launches so far.
+    launches: usize,
+    /// The launch of each check.
+    checks: Vec<usize>,
 }
 
 impl<'a> PlanBuilder<'a> {
@@ -116,8 +119,8 @@ impl<'a> PlanBuilder<'a> {
             SlotUse { bytes, is_own, ..SlotUse::default() }
         };
         let slots = plan.slots.iter().enumerate().map(slot).collect();
-        let (dispatches, groups, parameters, scratch) = Default::default();
-        PlanBuilder { gpu, slots, dispatches, groups, parameters, window: 4, scratch, checks: 0 }
+        let (dispatches, groups, parameters, scratch, checks) = Default::default();
+        PlanBuilder { gpu, slots, dispatches, groups, parameters, window: 4, scratch, launches: 0, checks }
     }
 
     /// Checks the operands of a launch and adds its dispatches.
@@ -137,9 +140,10 @@ impl<'a> PlanBuilder<'a> {
         }
         let description = describe_kernel(self.gpu, &launch.kernel, &checked)?;
         check_scalars(&launch.kernel, &description)?;
-        self.checks += description.checks;
+        self.checks.extend(std::iter::repeat_n(self.launches, description.checks as usize));
+        self.launches += 1;
         for slot in operands().map(|o| o.slot) {
-            self.slots[slot].register(launch, slot, self.checks);
+            self.slots[slot].register(launch, slot, self.checks.len() as u32);
         }
         self.scratch.resize(self.scratch.len().max(description.scratch.len()), 0);
         for (size, &bytes) in self.scratch.iter_mut().zip(&description.scratch) {
@@ -179,7 +183,7 @@ impl<'a> PlanBuilder<'a> {
 
     /// Writes the parameters and allocates the scratch memory.
     fn finish(self) -> Result<WgpuPlan> {
-        let PlanBuilder { gpu, slots, dispatches, groups, mut parameters, window, scratch, checks } = self;
+        let PlanBuilder { gpu, slots, dispatches, groups, mut parameters, window, scratch, checks, .. } = self;
         // The window of the last parameters must be within the buffer.
         parameters.resize(parameters.len() + window, 0);
         let headers = gpu.create_headers(&parameters, window)?;
@@ -314,29 +318,34 @@ impl PlanGroup {
 
 impl CompiledPlan for WgpuPlan {
     fn launch(&self, slots: &[Arc<Storage>]) -> Result<(), LaunchFailure> {
-        self.run(slots).map_err(LaunchFailure::before_all)
+        self.run(slots)
     }
 }
 
 impl WgpuPlan {
-    /// Submits all kernels of the plan. An error does not tell which of them have run.
-    fn run(&self, slots: &[Arc<Storage>]) -> Result<()> {
+    /// Submits all kernels of the plan.
+    fn run(&self, slots: &[Arc<Storage>]) -> Result<(), LaunchFailure> {
+        let before_all = LaunchFailure::before_all;
         let mut state = lock(&self.state);
-        let buffers = self.slot_buffers(slots)?;
+        let buffers = self.slot_buffers(slots).map_err(before_all)?;
         let mut recorded = lock(&self.gpu.recorded);
         let is_first = !state.launched;
         if is_first {
             // An earlier plan may have computed constants of this one, and would not run again.
-            self.gpu.confirm_checks(&mut recorded)?;
+            self.gpu.confirm_checks(&mut recorded).map_err(before_all)?;
         }
-        self.check_computed(&state, &recorded.history, &buffers)?;
-        self.gpu.submit(&mut recorded)?;
-        self.submit(&mut state.groups, &buffers)?;
+        self.check_computed(&state, &recorded.history, &buffers).map_err(before_all)?;
+        self.gpu.submit(&mut recorded).map_err(before_all)?;
+        self.submit(&mut state.groups, &buffers).map_err(before_all)?;
         let first = recorded.history.epoch();
-        recorded.history.advance(self.checks);
+        recorded.history.advance(self.checks.len() as u32);
         self.mark_written(&mut state, first, &buffers);
         if is_first {
-            self.gpu.confirm_checks(&mut recorded)?;
+            self.gpu.confirm_checks(&mut recorded).map_err(|error| {
+                let failed = recorded.history.last_failure().and_then(|epoch| epoch.checked_sub(first + 1));
+                let launch = failed.and_then(|check| self.checks.get(check as usize));
+                LaunchFailure { launch: launch.copied().unwrap_or(0), error }
+            })?;
             state.launched = true;
         }
         Ok(())

@@ -111,6 +111,11 @@ impl CheckHistory {
         (self.reset, self.confirmed) = (self.epoch, self.epoch);
     }
 
+    /// Returns the first epoch of the kernels that the last failure skipped.
+    pub(crate) fn last_failure(&self) -> Option<u64> {
+        self.skipped.last().map(|&(first, _)| first)
+    }
+
     /// Returns whether the kernels of an epoch are known to have been skipped.
     pub(crate) fn is_skipped(&self, epoch: u64) -> bool {
         let after = self.skipped.partition_point(|&(first, _)| first <= epoch);

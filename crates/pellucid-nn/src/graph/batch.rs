@@ -1,5 +1,6 @@
 //! The inputs of a model: one tensor, a tuple of tensors, or tensors by name.
 
+use crate::call::first_device;
 use crate::layer::Layer;
 use crate::loss::{Loss, LossKind};
 use crate::module::{Module, ModuleParts};
@@ -203,15 +204,9 @@ impl<X: Batch, P: Deref<Target: Model<X>>> ModelWithBatch<P, X> {
     /// Binds a model to the tensors of a batch. Free tensors are copied to the model's device.
     pub(super) fn new(model: P, x: &X) -> Result<Self> {
         let mut bound = ModelWithBatch { model, x: x.map(&mut detached)? };
-        let device = bound.device();
+        let device = first_device(&bound);
         bound.x = bound.x.map(&mut |_, tensor| placed_on(device, tensor))?;
         Ok(bound)
-    }
-
-    /// Returns the device of the model's first parameter, or the CPU.
-    fn device(&self) -> Device {
-        let parts: &dyn ModuleParts = self;
-        parts.parameters().first().map_or(Device::cpu(), |(_, parameter)| parameter.device())
     }
 
     /// Binds a model to new buffers of the shapes and dtypes of a batch.
@@ -221,7 +216,7 @@ impl<X: Batch, P: Deref<Target: Model<X>>> ModelWithBatch<P, X> {
         X: 'f,
     {
         let mut bound = ModelWithBatch { model, x: like.map(&mut detached)? };
-        let device = bound.device();
+        let device = first_device(&bound);
         bound.x = like.map(&mut |_, tensor| zeros_on(device, tensor.shape(), tensor.dtype()))?;
         Ok(Rc::new(bound))
     }

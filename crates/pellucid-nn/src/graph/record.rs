@@ -227,7 +227,7 @@ impl StepUpdate<'_> {
     /// Returns the loss, multiplied by the scale if there is a scaler.
     fn scaled(&self, loss: Tensor) -> Result<Tensor> {
         match &self.scaler {
-            Some(scaler) => ops::mul(&loss, scaler.scale_tensor()),
+            Some(scaler) => scaler.try_scale(&loss),
             None => Ok(loss),
         }
     }

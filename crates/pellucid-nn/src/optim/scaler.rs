@@ -91,8 +91,13 @@ impl GradScaler {
     /// With [`Error::OutOfMemory`].
     #[track_caller]
     pub fn scale(&self, loss: &Tensor) -> Tensor {
-        unwrap(self.follow(loss.device()));
-        unwrap(ops::mul(loss, self.scale.tensor()))
+        unwrap(self.try_scale(loss))
+    }
+
+    /// As [`GradScaler::scale`].
+    pub(crate) fn try_scale(&self, loss: &Tensor) -> Result<Tensor> {
+        self.follow(loss.device())?;
+        ops::mul(loss, self.scale.tensor())
     }
 
     /// Returns the scale, a 0-d tensor.
@@ -178,13 +183,19 @@ impl GradScaler {
 
     /// Returns whether a gradient is not finite, a 0-d tensor, and stores it for the next update.
     fn find(&self, parameters: &[Parameter]) -> Result<Tensor> {
-        let mut finite = ops::full((), true, DType::Bool)?;
+        let mut finite: Option<Tensor> = None;
         for gradient in parameters.iter().filter_map(|p| p.grad()) {
-            let own = ops::all(&ops::isfinite(&gradient)?, ..)?;
-            finite = ops::logical_and(&finite, &own.to(self.found_inf.device())?)?;
+            // The parameters may be on several devices.
+            let own = ops::all(&ops::isfinite(&gradient)?, ..)?.to(self.found_inf.device())?;
+            finite = Some(match finite {
+                Some(others) => ops::logical_and(&others, &own)?,
+                None => own,
+            });
         }
-        // The parameters may be on several devices.
-        let found = ops::logical_not(&finite)?;
+        let found = match finite {
+            Some(finite) => ops::logical_not(&finite)?,
+            None => ops::zeros_like(self.found_inf.tensor())?,
+        };
         found.free();
         ops::update(formula!(|old: mask, new: mask| old | new), &[&self.found_inf], &[&found], &[])?;
         Ok(found)

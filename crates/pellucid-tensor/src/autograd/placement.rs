@@ -6,6 +6,7 @@
 use super::anomaly::note_forward_location;
 use crate::array::Array;
 use crate::device::Device;
+use crate::engine::{is_recorded, record_device_copy};
 use crate::grad_mode::is_grad_enabled;
 use crate::tensor::{
     Derivative, GraphNode, InputGradients, NeedsInputGrad, OutputGradients, SavedTensors, Tensor, metas_of,
@@ -51,7 +52,11 @@ pub(crate) fn copy_to(x: &Tensor, device: Device) -> Result<Tensor> {
 
 /// Copies a free tensor to the device of an operation. The elements are copied once for each version of the tensor.
 fn free_copy(x: &Tensor, device: Device) -> Result<Tensor> {
-    Ok(copied(x, x.device_copy(device, || x.array().copy_to_device(device))?))
+    let copy = x.device_copy(device, || x.array().copy_to_device(device))?;
+    if !is_recorded(&copy) {
+        record_device_copy(x.array(), &copy);
+    }
+    Ok(copied(x, copy))
 }
 
 /// Returns the inputs of an operation on the device on which it runs, or `None` if they are there already.

@@ -10,7 +10,7 @@ mod step;
 mod trace;
 
 pub use outputs::{IntoOutputs, Outputs};
-pub use trace::{KernelWork, storages_written_since, trace, traced};
+pub use trace::{KernelWork, placeholder, storages_written_since, trace, traced};
 
 use crate::array::StorageId;
 use crate::engine::{self, is_capturing};
@@ -223,7 +223,7 @@ impl Captured<'_> {
             return Err(Error::InputMismatch { index, got, expected: format!("{expected} inputs") });
         }
         self.recordings.retain(|step| !step.key().is_key_of(inputs) || step.has_current_bindings());
-        let fits = |step: &CompiledStep| step.key().is_key_of(inputs) && step.flags_match();
+        let fits = |step: &CompiledStep| step.key().is_key_of(inputs) && step.dependencies_match();
         let current = self.recordings.iter().position(|step| fits(step) && step.is_current());
         let found = match current {
             Some(at) => Some(at),
@@ -243,7 +243,7 @@ impl Captured<'_> {
     fn find_still_valid(&mut self, inputs: &[&Tensor]) -> Result<Option<usize>> {
         let again = CompiledStep::record(&mut self.step, &StepKey::new(inputs), Passes::none())?;
         let valid = |step: &CompiledStep| {
-            step.key().is_key_of(inputs) && step.flags_match() && step.difference(&again).is_none()
+            step.key().is_key_of(inputs) && step.dependencies_match() && step.difference(&again).is_none()
         };
         let found = self.recordings.iter().position(valid);
         if let Some(at) = found {

@@ -6,7 +6,7 @@ use crate::array::{Array, StorageId};
 use crate::autocast::autocast_dtype;
 use crate::device::Device;
 use crate::engine::{
-    self, HostFlagReads, RecordedKernel, Recording, StorageNumbers, VersionUpdate, ensure_ready, ensure_unread,
+    self, HostDependencies, RecordedKernel, Recording, StorageNumbers, VersionUpdate, ensure_ready, ensure_unread,
     requires_grad_changes, run_kernel,
 };
 use crate::grad_mode::is_grad_enabled;
@@ -123,8 +123,8 @@ pub(super) struct CompiledStep {
     /// Slots of outside storages that have handles other than those of recorded steps. A slot that loses these handles
     /// was replaced by the closure.
     outside_slots: Vec<usize>,
-    /// The host flags that the closure reads.
-    host_flags: HostFlagReads,
+    /// What the closure reads on the host.
+    dependencies: HostDependencies,
     /// The count of `requires_grad` changes for which the recording is known to be valid.
     requires_grad_changes: u64,
 }
@@ -143,7 +143,7 @@ impl CompiledStep {
         let slots = changed?;
         let arrays: Vec<Array> = outputs.iter().map(|t| t.array().clone()).collect();
         let mut step = CompiledStep::compile(key.clone(), &recording, &inputs, &arrays, slots, passes)?;
-        step.host_flags = std::mem::take(&mut recording.host_flags);
+        step.dependencies = std::mem::take(&mut recording.dependencies);
         // After this drop, only the step holds tensors of the recording, so that handles can be counted.
         drop((outputs, arrays, recording));
         step.register_handles();
@@ -287,14 +287,14 @@ impl CompiledStep {
             outputs,
             slots,
             outside_slots: Vec::new(),
-            host_flags: HostFlagReads::default(),
+            dependencies: HostDependencies::default(),
             requires_grad_changes: requires_grad_changes(),
         })
     }
 
-    /// Returns true while the host flags have the values that the closure has read.
-    pub(super) fn flags_match(&self) -> bool {
-        self.host_flags.all_unchanged()
+    /// Returns true while the host flags and the tensors of other devices have the values that the closure has read.
+    pub(super) fn dependencies_match(&self) -> bool {
+        self.dependencies.all_unchanged()
     }
 
     /// Returns true if no tensor of a captured step had a `requires_grad` change since the last validation.

@@ -2,9 +2,11 @@
 
 use super::recording::record_closure;
 use crate::array::{Array, StorageId};
+use crate::device::Device;
 use crate::engine::{Recording, is_capturing, with_current};
+use crate::tensor::Tensor;
 use pellucid_ir::kernel::Meta;
-use pellucid_ir::{Error, Result};
+use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::SmallVec;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -59,6 +61,15 @@ pub fn trace<R>(f: impl FnOnce() -> Result<R>) -> Result<(R, KernelWork)> {
     }
     let (value, recording, _) = record_closure(f)?;
     Ok((value?, kernel_work(&recording)))
+}
+
+/// Returns a tensor on `device` without elements, as the input of a traced function.
+///
+/// # Errors
+/// Those of an allocation, for a shape that is too large.
+#[doc(hidden)]
+pub fn placeholder(device: Device, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
+    Ok(Tensor::from(Array::new(device, dtype, shape.into())?).pinned())
 }
 
 /// Returns the work so far inside of [`trace`], and `None` elsewhere.

@@ -7,7 +7,7 @@ use super::stats;
 use super::storage_numbers::StorageNumbers;
 use crate::array::Array;
 use crate::device::Device;
-use pellucid_ir::backend::{LaunchFailure, POISONED, READY, Storage};
+use pellucid_ir::backend::{FAILED, LaunchFailure, READY, Storage};
 use pellucid_ir::borrow::BorrowGuard;
 use pellucid_ir::plan::{Launch, Plan, SlotRole, SlotView};
 use pellucid_ir::{Error, Result};
@@ -49,7 +49,7 @@ pub(super) fn run_kernels(
                 (SlotRole::Result, Err(failed)) => failed.is_complete(slot),
                 _ => true,
             };
-            storage.set_pending(if is_valid { READY } else { POISONED });
+            storage.set_pending(if is_valid { READY } else { FAILED });
         }
     }
     outcome.map_err(|failed| failed.error)

@@ -10,7 +10,7 @@ use super::recording::{RecordedKernel, Recording};
 use crate::array::Array;
 use crate::device::Device;
 use crate::execution_mode::{ExecutionMode, MODE, ModeGuard};
-use pellucid_ir::backend::{MANY_READERS, NO_READERS, POISONED, READY, Storage};
+use pellucid_ir::backend::{FAILED, MANY_READERS, NO_READERS, READY, Storage};
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{Error, Result};
 use std::cell::{Cell, RefCell};
@@ -179,7 +179,7 @@ impl DeferredList {
 /// Resolves arrays that are pending on a list. A storage that has memory is ready; one without never gets values.
 fn end_pending<'a>(list: u64, arrays: impl IntoIterator<Item = &'a Array>) {
     for storage in arrays.into_iter().map(|a| a.storage()).filter(|storage| storage.pending() == list) {
-        storage.set_pending(if storage.buffer().is_allocated() { READY } else { POISONED });
+        storage.set_pending(if storage.buffer().is_allocated() { READY } else { FAILED });
     }
 }
 

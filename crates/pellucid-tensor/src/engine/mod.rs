@@ -13,8 +13,8 @@ mod address_hasher;
 mod deferred_plan;
 mod fallback;
 mod fill;
+mod host_dependencies;
 mod host_flag;
-mod host_flag_reads;
 mod list;
 mod map_batch;
 mod plan_cache;
@@ -27,8 +27,8 @@ pub use crate::execution_mode::is_capturing;
 pub(crate) use crate::execution_mode::{ExecutionMode, is_eager, mode};
 pub(crate) use address_hasher::AddressHasher;
 pub(crate) use fallback::prepare;
+pub(crate) use host_dependencies::HostDependencies;
 pub use host_flag::HostFlag;
-pub(crate) use host_flag_reads::HostFlagReads;
 pub(crate) use list::{DeferredGuard, ensure_unread, run_deferred, with_current};
 pub use list::{flush, lazy};
 pub(crate) use map_batch::submit_map_batch;
@@ -39,7 +39,7 @@ pub(crate) use storage_numbers::StorageNumbers;
 use crate::array::Array;
 use crate::device::Device;
 use crate::execution_mode::{MODE, ModeGuard};
-use pellucid_ir::backend::{DenseView, POISONED, READY, Storage, View};
+use pellucid_ir::backend::{DenseView, FAILED, POISONED, READY, Storage, View};
 use pellucid_ir::borrow::BorrowGuard;
 use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::{AxisSet, IndexedOperand, Kernel, Params, Reduce, ReduceOp};
@@ -218,6 +218,7 @@ fn resolve_pending(op: &'static str, storage: &Storage) -> Result<()> {
     match storage.pending() {
         READY => Ok(()),
         POISONED => Err(Error::Poisoned { op }),
+        FAILED => Err(Error::NotComputed { op }),
         pending if list::is_flushing(pending) => Ok(()),
         pending => list::flush_list(op, pending),
     }
@@ -310,7 +311,7 @@ pub(crate) fn with_read_borrow<R>(storage: &Storage, read: impl FnOnce() -> R) -
 ///
 /// # Errors
 /// [`Error::ReadInCapture`] while a step is captured; [`Error::Poisoned`] for a tensor that was created in a captured
-/// step.
+/// step; [`Error::NotComputed`] for one whose kernel came after a failed one.
 #[track_caller]
 pub(crate) fn ensure_readable(op: &'static str, array: &Array) -> Result<()> {
     check_readable(
@@ -353,6 +354,49 @@ pub(crate) fn eval<'a>(arrays: impl Iterator<Item = &'a Array> + Clone) -> Resul
 pub(crate) fn record_constant(array: &Array) {
     if is_capturing() {
         list::with_current(|r| r.constants.push(array.clone()));
+    }
+}
+
+/// Returns true if the step that this thread captures computes the array.
+pub(crate) fn is_recorded(array: &Array) -> bool {
+    is_capturing() && list::with_current(|r| r.id == array.storage().pending())
+}
+
+/// Moves a recorded kernel without inputs, such as a fill, to another device, and returns its output there. Returns
+/// `None`, with the recording unchanged, if the array has other writers or readers.
+pub(crate) fn move_recorded_fill(array: &Array, device: Device) -> Result<Option<Array>> {
+    let taken = list::with_current(|r| {
+        let touches = |k: &RecordedKernel| k.inputs.iter().chain(&k.outputs).any(|a| a.shares_storage(array));
+        let mut users = (0..r.kernels.len()).filter(|&k| touches(&r.kernels[k]));
+        let at = users.next().filter(|_| users.next().is_none())?;
+        let RecordedKernel { inputs, outputs, .. } = &r.kernels[at];
+        let is_fill = matches!(&outputs[..], [out] if inputs.is_empty()
+            && out.dtype() == array.dtype()
+            && out.layout().is_contiguous()
+            && out.layout().offset() == 0
+            && !out.storage().buffer().is_allocated());
+        is_fill.then(|| r.kernels.remove(at))
+    });
+    let Some(RecordedKernel { kernel, outputs, .. }) = taken else { return Ok(None) };
+    let moved = Array::new(device, array.dtype(), outputs[0].shape().clone())?;
+    submit(&kernel, &[], &[&moved])?;
+    Ok(Some(moved.view(array.layout().clone())))
+}
+
+/// Records that a captured step reads `copy`, the elements of `source` on its device. The copy is a constant; if the
+/// source changes later, the step is recorded again.
+pub(crate) fn record_device_copy(source: &Array, copy: &Array) {
+    if is_capturing() {
+        list::with_current(|r| {
+            let is_constant = |array: &Array| r.constants.iter().any(|constant| constant.shares_storage(array));
+            let (is_new, is_outside) = (!is_constant(copy), !is_constant(source));
+            if is_new {
+                r.constants.push(copy.clone());
+            }
+            if is_outside {
+                r.dependencies.note_source(source);
+            }
+        });
     }
 }
 

@@ -1,6 +1,6 @@
 //! Recorded kernels: the content of a deferred list, and of a captured step.
 
-use super::host_flag_reads::HostFlagReads;
+use super::host_dependencies::HostDependencies;
 use crate::array::Array;
 use pellucid_ir::kernel::Kernel;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(crate) struct Recording {
     pub(crate) kernels: Vec<RecordedKernel>,
     /// Arrays that a captured step creates from host values.
     pub(crate) constants: Vec<Array>,
-    pub(crate) host_flags: HostFlagReads,
+    pub(crate) dependencies: HostDependencies,
     /// The bytes that were uploaded since the kernels ran last.
     pub(super) uploaded: usize,
 }
@@ -28,11 +28,11 @@ pub(crate) struct Recording {
 impl Recording {
     pub(super) fn new(id: u64) -> Recording {
         let (kernels, constants) = (Vec::new(), Vec::new());
-        Recording { id, kernels, constants, host_flags: HostFlagReads::default(), uploaded: 0 }
+        Recording { id, kernels, constants, dependencies: HostDependencies::default(), uploaded: 0 }
     }
 
     pub(super) fn note(&mut self, flag: &Arc<AtomicUsize>, value: Option<usize>) {
-        self.host_flags.note(flag, value);
+        self.dependencies.note_flag(flag, value);
     }
 
     pub(super) fn push(&mut self, kernel: Kernel, inputs: &[&Array], outputs: &[&Array]) {

@@ -1,11 +1,15 @@
 //! Copies of arrays: from the host, to the host, and to another layout or dtype.
 
 use super::list::count_upload;
-use super::{eager, ensure_readable, ensure_ready, record_constant, submit, with_read_borrow};
+use super::{
+    eager, ensure_readable, ensure_ready, is_capturing, is_recorded, move_recorded_fill, record_constant,
+    record_device_copy, submit, with_read_borrow,
+};
 use crate::array::{Array, host_vec};
 use crate::device::Device;
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{DType, Element, Error, Layout, Result, Scalar, Shape};
+use std::panic::Location;
 
 /// Reads of at least this many bytes check for available memory first.
 const SMALL_READ: usize = 1 << 20;
@@ -30,14 +34,32 @@ impl Array {
         Ok(array)
     }
 
-    /// Copies the elements to `device`, in row-major order.
+    /// Copies the elements to `device`, in row-major order. In a captured step the copy is made once, while the step is
+    /// recorded.
     ///
     /// # Errors
-    /// [`Error::ReadInCapture`] inside a captured step, which has one device; those of the device.
+    /// [`Error::ReadInCapture`] if a captured step computes the elements, since a step has one device; those of the
+    /// device.
     #[track_caller]
     pub(crate) fn copy_to_device(&self, device: Device) -> Result<Array> {
-        let bytes = self.to_bytes("to")?;
-        eager(|| Array::from_bytes(device, self.dtype(), &bytes, self.shape().clone()))
+        let upload = |bytes: &[u8]| Array::from_bytes(device, self.dtype(), bytes, self.shape().clone());
+        if !is_capturing() {
+            let bytes = self.to_bytes("to")?;
+            return eager(|| upload(&bytes));
+        }
+        if is_recorded(self)
+            && let Some(moved) = move_recorded_fill(self, device)?
+        {
+            return Ok(moved);
+        }
+        if is_recorded(self) || !self.storage().buffer().is_allocated() {
+            let help = "the step computes this tensor on another device than its own; create it there, for example \
+                        with zeros_like, or before the step";
+            return Err(Error::ReadInCapture { op: "to", location: Location::caller(), help });
+        }
+        let copy = eager(|| upload(&self.to_bytes("to")?))?;
+        record_device_copy(self, &copy);
+        Ok(copy)
     }
 
     /// Returns the elements in row-major order without gaps: a handle of this array if it is contiguous, else a copy.

@@ -2,6 +2,7 @@
 
 #[path = "../../examples/toy_backend/backend.rs"]
 mod backend;
+mod captured;
 #[cfg(feature = "wgpu")]
 mod gpu;
 mod indexing;

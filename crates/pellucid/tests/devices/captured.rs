@@ -1,0 +1,93 @@
+//! Captured steps on other devices: tensors that the host provides, gradient scaling, models that are only traced.
+
+use crate::{pinned, toy};
+use pellucid::nn::graph::{GraphTrainer, StepOptions};
+use pellucid::nn::init;
+use pellucid::nn::loss::CrossEntropyLoss;
+use pellucid::nn::optim::{Adam, AdamOptions, GradScaler, GradScalerOptions};
+use pellucid::prelude::*;
+use pellucid::{Generator, ops};
+use std::rc::Rc;
+
+#[test]
+fn a_step_copies_free_tensors_once_until_they_change() {
+    for index in 0..2 {
+        let device = toy(index);
+        let scale = Tensor::from([2.0f32, 3.0]);
+        let step = |inputs: &[Tensor]| &inputs[0] * &scale + Tensor::from([1.0f32, 10.0]);
+        let x = pinned(&[1.0, 2.0], device);
+        let mut step = capture(step, &[&x]).unwrap();
+        for _ in 0..2 {
+            assert_eq!(step.launch(&[&x]).unwrap().to_vec::<f32>(0), [3.0, 16.0]);
+        }
+        assert_eq!(step.cache().misses, 0);
+        scale.copy_(&Tensor::from([4.0f32, 5.0]));
+        assert_eq!(step.launch(&[&x]).unwrap().to_vec::<f32>(0), [5.0, 20.0]);
+        assert_eq!(step.cache().misses, 1, "a changed tensor must be copied again");
+        step.verify().unwrap();
+    }
+}
+
+#[test]
+fn a_tensor_that_a_step_computes_elsewhere_is_refused() {
+    let x = pinned(&[1.0, 2.0], toy(1));
+    let step = |inputs: &[Tensor]| &inputs[0] + Tensor::ones([2], DType::F32).exp();
+    let error = capture(step, &[&x]).err().unwrap();
+    assert!(matches!(error, Error::ReadInCapture { .. }));
+    assert!(error.to_string().contains("zeros_like"), "{error}");
+    capture(|inputs: &[Tensor]| &inputs[0] + ops::ones_like(&inputs[0]).unwrap(), &[&x]).unwrap();
+}
+
+#[test]
+fn fills_and_ranges_run_on_the_device_of_the_step() {
+    for index in 0..2 {
+        let x = pinned(&[1.0, 2.0], toy(index));
+        let step = |inputs: &[Tensor]| {
+            let ones = Tensor::ones([2], DType::F32);
+            &inputs[0] * &ones + (&inputs[0] - &ones) * Tensor::arange(0.0f32, 2.0, 1.0)
+        };
+        let expected = step(&[x.clone()]).to_vec::<f32>();
+        let mut step = capture(step, &[&x]).unwrap();
+        assert_eq!(step.launch(&[&x]).unwrap().to_vec::<f32>(0), expected);
+        assert_eq!(step.launch(&[&x]).unwrap().to_vec::<f32>(0), expected);
+    }
+}
+
+#[test]
+fn gradient_scaling_and_class_weights_are_captured_on_every_device() {
+    let train = |device: Device| {
+        let model =
+            init::from_generator(&Generator::new(3), || sequential![Linear::new(4, 8), Relu, Linear::new(8, 3)]);
+        model.to(device).unwrap();
+        let optimizer = Adam::new(model.parameters(), AdamOptions::default()).unwrap();
+        let scaler = Rc::new(GradScaler::new(GradScalerOptions::default()).unwrap());
+        let weight = Some(Tensor::from([1.0f32, 2.0, 0.5]));
+        let loss = CrossEntropyLoss { weight, ..Default::default() };
+        let options = StepOptions { scaler: Some(scaler.clone()), ..Default::default() };
+        let mut trainer = GraphTrainer::new(&model, loss, &optimizer, 0).with_options(options);
+        trainer.compile(&[6, 4]).unwrap();
+        let x: Vec<f32> = (0..24).map(|i| (i as f32 * 0.7).sin()).collect();
+        let (x, y) = (Tensor::new(x, [6, 4]), Tensor::from([0i64, 1, 2, 2, 1, 0]));
+        let losses = (0..4).map(|_| {
+            trainer.step(&x, &y).unwrap();
+            trainer.current().unwrap().loss.item::<f32>().to_bits()
+        });
+        losses.collect::<Vec<_>>()
+    };
+    let expected = train(Device::cpu());
+    for index in 0..2 {
+        assert_eq!(train(toy(index)), expected, "toy:{index}");
+    }
+}
+
+#[test]
+fn a_model_on_a_device_is_built_and_summarized_there() {
+    let device = toy(1);
+    let model = sequential![Linear::new(4, 8), Relu, Linear::lazy(3)];
+    model.layers()[0].to(device).unwrap();
+    assert_eq!(model.output_shape(&[5, 4]).unwrap().dims(), [5, 3]);
+    assert!(model.parameters().iter().all(|p| p.device() == device), "lazy layers follow the device of their input");
+    model.to(device).unwrap();
+    assert_eq!(model.summary(&[5, 4]).unwrap().parameters, 4 * 8 + 8 + 8 * 3 + 3);
+    assert_eq!(model.forward(&Tensor::ones([5, 4], DType::F32)).device(), device);
+}
