@@ -307,6 +307,14 @@ pub trait Driver: Send + Sync + 'static {
 pub trait Backend: Send + Sync + 'static {
     /// Returns the name of the device: `cpu`, `wgpu:0`, `cuda:1`, ...
     fn name(&self) -> &str;
+    /// Returns the hardware or software that runs the kernels, for users: the name of a graphics card, for example.
+    fn adapter(&self) -> &str {
+        self.name()
+    }
+    /// Returns whether a GPU is computed by the processor of the host. It is then slower than the CPU backend.
+    fn is_software(&self) -> bool {
+        false
+    }
     /// Creates a storage of `bytes` bytes, which has no memory until it is first written.
     fn storage(&self, bytes: usize) -> Result<Arc<Storage>>;
     /// Returns how this backend runs `kernel` with these operands. [`Backend::run`] receives only kernels for which this

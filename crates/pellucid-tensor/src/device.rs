@@ -112,14 +112,17 @@ impl Device {
         Device::named("gpu", 0)
     }
 
-    /// Returns the first GPU if there is one, else the CPU. The first call in a process that returns the CPU reports
-    /// the reason on standard error.
+    /// Returns the first GPU if there is one that is not [software](Device::is_software), else the CPU. The first call in
+    /// a process that returns the CPU reports the reason on standard error.
     pub fn best() -> Device {
         static WARNED: Once = Once::new();
-        Device::gpu().unwrap_or_else(|why| {
-            WARNED.call_once(|| eprintln!("pellucid: {why}; using the cpu"));
-            Device::cpu()
-        })
+        let why = match Device::gpu() {
+            Ok(gpu) if !gpu.is_software() => return gpu,
+            Ok(gpu) => format!("{gpu} is {}, a software adapter, which is slower", gpu.adapter()),
+            Err(why) => why.to_string(),
+        };
+        WARNED.call_once(|| eprintln!("pellucid: {why}; using the cpu"));
+        Device::cpu()
     }
 
     /// Returns whether a device of this name (`cpu`, `gpu`, `wgpu:1`) can be used. The drivers of GPUs initialise no
@@ -202,6 +205,17 @@ impl Device {
     /// Returns the memory that the allocator keeps for reuse to the system.
     pub fn trim(&self) {
         self.backend().trim();
+    }
+
+    /// Returns the name of the hardware or software that runs the kernels: of a graphics card, for example.
+    pub fn adapter(&self) -> &str {
+        self.backend().adapter()
+    }
+
+    /// Returns whether a GPU is computed by the processor of the host, as by Mesa's llvmpipe. Such an adapter is for
+    /// tests: it is slower than [`Device::cpu`].
+    pub fn is_software(&self) -> bool {
+        self.backend().is_software()
     }
 
     /// Returns whether kernels of the device are deferred, without [`lazy`](crate::lazy): they run as optimized plans when a

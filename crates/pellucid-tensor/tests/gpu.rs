@@ -51,6 +51,13 @@ fn a_chain_of_ten_operations_with_its_gradient_takes_at_most_four_launches() {
 }
 
 #[test]
+fn the_best_device_is_never_a_software_adapter() {
+    let Some(device) = gpu() else { return };
+    assert!(!device.adapter().is_empty() && !Device::best().is_software());
+    assert_eq!(Device::best(), if device.is_software() { Device::cpu() } else { device });
+}
+
+#[test]
 fn values_from_before_a_failed_kernel_stay() {
     let Some(device) = gpu() else { return };
     let x = wave([3, 4]).to(device).unwrap();
@@ -62,6 +69,51 @@ fn values_from_before_a_failed_kernel_stay() {
     let error = after.try_to_vec::<f32>().unwrap_err();
     assert!(matches!(error, Error::NotComputed { .. }), "{error}");
     assert_near(&(&x + 1.0), &(wave([3, 4]) + 1.0));
+}
+
+#[test]
+fn writes_before_an_impossible_allocation_happen() {
+    if gpu().is_none() {
+        return;
+    }
+    // A device of its own, because another test compares the memory in use.
+    let device: Device = "wgpu:2".parse().unwrap();
+    let w = wave([1, 2]).to(device).unwrap();
+    w.copy_(&(&w + 1.0));
+    let y = &w * 3.0;
+    let wide = wave([1, 1 << 17]).to(device).unwrap();
+    let huge = wide.unsqueeze(2) + &wide;
+    assert!(huge.exp().sum(..).try_to_vec::<f32>().is_err());
+    assert_near(&w, &(wave([1, 2]) + 1.0));
+    assert_near(&y, &((wave([1, 2]) + 1.0) * 3.0));
+}
+
+/// Kernels that a thread defers and never reads are dropped with the thread.
+#[test]
+fn ended_threads_leave_no_memory() {
+    if gpu().is_none() {
+        return;
+    }
+    // A device of its own, because other tests change the memory in use.
+    let device: Device = "wgpu:1".parse().unwrap();
+    let work = || {
+        std::thread::spawn(move || {
+            let x = wave([64, 64]).to(device).unwrap();
+            x.eval();
+            drop(&x + 1.0);
+            &x * 2.0
+        })
+        .join()
+        .unwrap()
+    };
+    assert_near(&work(), &(wave([64, 64]) * 2.0));
+    let before = device.memory_stats().in_use;
+    for _ in 0..20 {
+        // The result is read, or dropped unread.
+        drop(work());
+        assert_near(&work(), &(wave([64, 64]) * 2.0));
+    }
+    assert_eq!(device.memory_stats().in_use, before);
 }
 
 #[test]

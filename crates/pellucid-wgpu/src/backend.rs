@@ -56,6 +56,14 @@ impl Backend for Wgpu {
         self.gpu.name()
     }
 
+    fn adapter(&self) -> &str {
+        &self.gpu.adapter().name
+    }
+
+    fn is_software(&self) -> bool {
+        self.gpu.adapter().device_type == wgpu::DeviceType::Cpu
+    }
+
     fn storage(&self, bytes: usize) -> Result<Arc<Storage>> {
         Ok(Arc::new(Storage::new(WgpuBuffer::new(self.gpu.clone(), bytes))))
     }

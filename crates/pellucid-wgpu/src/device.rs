@@ -25,6 +25,7 @@ pub(crate) const TIMESTAMPS: wgpu::Features = wgpu::Features::TIMESTAMP_QUERY;
 /// A device of the graphics API and the state of its kernels.
 pub(crate) struct Gpu {
     name: String,
+    adapter: wgpu::AdapterInfo,
     device: wgpu::Device,
     queue: wgpu::Queue,
     limits: wgpu::Limits,
@@ -107,6 +108,7 @@ impl Gpu {
         let headers = compiler.header_groups(&device, (&parameters, PARAMETER_BYTES), &status);
         Ok(Arc::new(Gpu {
             name: name.clone(),
+            adapter: adapter.get_info(),
             device,
             queue,
             // Sizes are multiples of four words, which shaders read at once.
@@ -126,6 +128,11 @@ impl Gpu {
     /// Returns the name of the device: `wgpu:0`.
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Returns the description of the adapter.
+    pub(crate) fn adapter(&self) -> &wgpu::AdapterInfo {
+        &self.adapter
     }
 
     /// Returns whether `fma` of the adapter rounds once.

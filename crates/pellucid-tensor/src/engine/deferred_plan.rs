@@ -26,9 +26,8 @@ pub(super) fn run_kernels(
     is_written_later: impl Fn(&Arc<Storage>) -> bool,
 ) -> Result<()> {
     stats::count_run(kernels.len());
-    let NumberedKernels { storages, handles, mut launches } = NumberedKernels::new(kernels);
-    let mut needed: Vec<bool> = handles.iter().map(|&handles| handles > 0).collect();
-    remove_unneeded(&mut launches, &mut needed);
+    let NumberedKernels { storages, handles, mut launches } = NumberedKernels::new(&kernels);
+    remove_unneeded(&mut launches, &handles);
     let mut roles = vec![SlotRole::Given; storages.len()];
     for out in launches.iter().flat_map(|launch| &launch.outputs) {
         roles[out.slot] = SlotRole::State;
@@ -41,7 +40,16 @@ pub(super) fn run_kernels(
     let slots = storages.iter().map(|storage| storage.buffer().bytes()).collect();
     let plan = Plan { slots, roles, launches, is_launch_bound: device.is_deferred(), ..Plan::default() };
     let roles = plan.roles.clone();
-    let outcome = run_plan(device, plan, &storages);
+    let outcome = run_plan(device, plan, &storages).or_else(|failed| {
+        // A list of which no kernel has run is run as in eager mode, so that the kernels before the failing one run.
+        if failed.complete.is_some() || !failed.is_of_the_plan() {
+            return Err(failed);
+        }
+        let mut launches = NumberedKernels::new(&kernels).launches;
+        remove_unneeded(&mut launches, &handles);
+        run_one_by_one(device, &launches, &roles, &storages)
+    });
+    drop(kernels);
     for ((slot, storage), role) in storages.iter().enumerate().zip(roles) {
         if storage.pending() == list && !is_written_later(storage) {
             let is_valid = match (role, &outcome) {
@@ -58,20 +66,51 @@ pub(super) fn run_kernels(
 /// The failure of a run.
 struct RunFailure {
     error: Error,
-    /// The plan, and the index of the launch that failed.
-    launch: Option<(Arc<CachedPlan>, usize)>,
+    /// For each slot, whether its values are complete; `None` if no launch has run.
+    complete: Option<Vec<bool>>,
 }
 
 impl RunFailure {
     /// Returns the failure of a run of which no launch has run.
     fn before_all(error: Error) -> Box<RunFailure> {
-        Box::new(RunFailure { error, launch: None })
+        Box::new(RunFailure { error, complete: None })
     }
 
     /// Returns whether the values of a slot were complete before the failure.
     fn is_complete(&self, slot: usize) -> bool {
-        self.launch.as_ref().is_some_and(|(plan, launch)| plan.is_complete(slot, *launch))
+        self.complete.as_ref().is_some_and(|complete| complete[slot])
     }
+
+    /// Returns whether the error is one of this plan, and not of earlier work of the device.
+    fn is_of_the_plan(&self) -> bool {
+        let is_earlier = matches!(
+            self.error,
+            Error::IndexOutOfBounds { .. } | Error::NotComputed { .. } | Error::DeviceUnavailable { .. }
+        );
+        !is_earlier
+    }
+}
+
+/// Runs launches in the recorded order.
+fn run_one_by_one(
+    device: Device,
+    launches: &[Launch],
+    roles: &[SlotRole],
+    storages: &[Arc<Storage>],
+) -> Result<(), Box<RunFailure>> {
+    let (read, written): (Vec<_>, Vec<_>) = storages.iter().zip(roles).partition(|(_, role)| **role == SlotRole::Given);
+    let [read, written] = [read, written].map(|list| list.into_iter().map(|(s, _)| s.clone()).collect::<Vec<_>>());
+    let _guard = BorrowGuard::acquire(&read, &written);
+    stats::count_launches(launches.len());
+    run_launches(device, launches, storages).map_err(|LaunchFailure { launch, error }| {
+        let mut complete = vec![false; storages.len()];
+        for (k, done) in launches.iter().enumerate() {
+            done.outputs.iter().for_each(|out| complete[out.slot] = k < launch);
+        }
+        let shape = launches[launch].outputs.iter().max_by_key(|out| out.bytes()).map(|out| out.layout.shape());
+        let error = shape.map_or(error.clone(), |shape| error.with_shape(shape));
+        Box::new(RunFailure { error, complete: Some(complete) })
+    })
 }
 
 /// Optimizes, compiles and runs a plan. Slots without memory get theirs at their first write.
@@ -108,7 +147,8 @@ fn run_plan(device: Device, plan: Plan, storages: &[Arc<Storage>]) -> Result<(),
             Some(shape) => error.with_shape(shape),
             None => error,
         };
-        Box::new(RunFailure { error, launch: Some((plan.clone(), launch)) })
+        let complete = || (0..storages.len()).map(|slot| plan.is_complete(slot, launch)).collect();
+        Box::new(RunFailure { error, complete: (launch > 0).then(complete) })
     })
 }
 
@@ -122,7 +162,7 @@ struct NumberedKernels {
 }
 
 impl NumberedKernels {
-    fn new(kernels: Vec<RecordedKernel>) -> NumberedKernels {
+    fn new(kernels: &[RecordedKernel]) -> NumberedKernels {
         let (mut table, mut handles) = (StorageNumbers::default(), Vec::new());
         let mut operands = |arrays: &[Array]| {
             let operand = |array: &Array| {
@@ -137,7 +177,7 @@ impl NumberedKernels {
             arrays.iter().map(operand).collect::<Vec<_>>()
         };
         let mut launches = Vec::with_capacity(kernels.len());
-        for RecordedKernel { kernel, inputs, outputs } in &kernels {
+        for RecordedKernel { kernel, inputs, outputs } in kernels {
             let (inputs, outputs) = (operands(inputs), operands(outputs));
             launches.push(Launch::new(kernel.clone(), inputs, outputs));
         }
@@ -145,9 +185,16 @@ impl NumberedKernels {
     }
 }
 
-/// Removes the launches that write no needed slot. All operands of a launch that stays are needed too: also its outputs,
-/// of which it may write a part.
-fn remove_unneeded(launches: &mut Vec<Launch>, needed: &mut [bool]) {
+/// Returns whether kernels write a storage that has other handles than theirs.
+pub(super) fn has_needed_results(kernels: &[RecordedKernel]) -> bool {
+    let NumberedKernels { handles, launches, .. } = NumberedKernels::new(kernels);
+    launches.iter().flat_map(|launch| &launch.outputs).any(|out| handles[out.slot] > 0)
+}
+
+/// Removes the launches that write no needed slot: one with handles, or one that a needed launch uses. All operands of a
+/// launch that stays are needed: also its outputs, of which it may write a part.
+fn remove_unneeded(launches: &mut Vec<Launch>, handles: &[usize]) {
+    let mut needed: Vec<bool> = handles.iter().map(|&handles| handles > 0).collect();
     let mut keep: Vec<bool> = vec![false; launches.len()];
     for (launch, keep) in launches.iter().zip(&mut keep).rev() {
         *keep = launch.outputs.iter().any(|out| needed[out.slot]);

@@ -5,7 +5,7 @@
 //! are skipped if no handle outside of the list and no later kernel can read their results. A thread that uses a result
 //! of another thread's list, or writes a storage that the list reads, runs that list first.
 
-use super::deferred_plan::run_kernels;
+use super::deferred_plan::{has_needed_results, run_kernels};
 use super::recording::{RecordedKernel, Recording};
 use crate::array::Array;
 use crate::device::Device;
@@ -15,7 +15,8 @@ use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{Error, Result};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The number of kernels at which a list runs by itself, so that its memory stays bounded.
@@ -32,6 +33,9 @@ pub(crate) struct DeferredList {
     is_orphan: AtomicBool,
     is_capture: bool,
     recording: Mutex<Recording>,
+    /// The error of a run that another thread or a write caused. The next run that the thread of the list asks for, or
+    /// its next read on the host, returns it.
+    unreported: Mutex<Option<Error>>,
 }
 
 type SharedList = Arc<DeferredList>;
@@ -47,15 +51,31 @@ thread_local! {
 struct DeviceLists(Vec<(Device, SharedList)>);
 
 impl Drop for DeviceLists {
-    /// Removes the lists from the registry. A list with kernels stays until another thread needs a result and runs it.
+    /// Removes the lists from the registry. A list with results that another thread holds stays until that thread reads
+    /// or drops them.
     fn drop(&mut self) {
         for (_, list) in &self.0 {
             list.is_orphan.store(true, Ordering::Release);
-            if lock(&list.recording).kernels.is_empty() {
+            if list.is_needed() {
+                ORPHANS.fetch_add(1, Ordering::Relaxed);
+            } else {
                 registry().remove(&list.id);
             }
         }
     }
+}
+
+/// The number of lists whose thread has ended.
+static ORPHANS: AtomicUsize = AtomicUsize::new(0);
+
+/// Removes the lists of ended threads whose results have no handles any more.
+fn remove_orphans() {
+    if ORPHANS.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    let is_orphan = |list: &&SharedList| list.is_orphan.load(Ordering::Acquire);
+    let orphans: Vec<SharedList> = registry().values().filter(is_orphan).cloned().collect();
+    orphans.iter().filter(|list| !is_flushing(list.id) && !list.is_needed()).for_each(|list| list.unregister());
 }
 
 /// Lists by id, for threads that read a pending value of another thread's list.
@@ -79,6 +99,7 @@ impl DeferredList {
             is_orphan: AtomicBool::new(false),
             is_capture,
             recording: Mutex::new(Recording::new(id)),
+            unreported: Mutex::default(),
         });
         registry().insert(id, list.clone());
         list
@@ -128,19 +149,50 @@ impl DeferredList {
         !is_flushing(self.id) && lock(&self.recording).kernels.iter().any(|k| k.inputs.iter().any(is_read))
     }
 
+    /// Returns whether a kernel that has not run yet writes a storage that has handles outside of the list.
+    fn is_needed(&self) -> bool {
+        has_needed_results(&lock(&self.recording).kernels)
+    }
+
+    /// Removes the list of an ended thread from the registry.
+    fn unregister(&self) {
+        if registry().remove(&self.id).is_some() {
+            ORPHANS.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
     /// Runs all kernels. The thread that runs this list already, for example by a kernel that copies an operand, does
     /// nothing.
+    ///
+    /// # Errors
+    /// The error of an earlier run that was not reported, else that of this one.
     fn flush(&self) -> Result<()> {
         if is_flushing(self.id) {
             return Ok(());
         }
-        let mut recording = lock(&self.recording);
-        let count = recording.kernels.len();
-        let outcome = self.run_first(&mut recording, count);
+        let outcome = {
+            let mut recording = lock(&self.recording);
+            let count = recording.kernels.len();
+            self.run_first(&mut recording, count)
+        };
         if self.is_orphan.load(Ordering::Acquire) {
-            registry().remove(&self.id);
+            self.unregister();
         }
-        outcome
+        remove_orphans();
+        lock(&self.unreported).take().map_or(outcome, Err)
+    }
+
+    /// Runs all kernels. An error is kept for the thread of the list.
+    fn flush_unreported(&self) {
+        if let Err(error) = self.flush() {
+            lock(&self.unreported).get_or_insert(error);
+        }
+    }
+
+    /// Returns whether this thread appends kernels to the list.
+    fn is_own(&self) -> bool {
+        let is_current = || CURRENT.with_borrow(|current| current.as_ref().is_some_and(|list| list.id == self.id));
+        is_current() || DEVICE_LISTS.with_borrow(|DeviceLists(lists)| lists.iter().any(|(_, l)| l.id == self.id))
     }
 
     /// Runs the first `count` kernels.
@@ -218,6 +270,7 @@ fn device_list(device: Device) -> SharedList {
         if let Some((_, list)) = lists.iter().find(|(other, _)| *other == device) {
             return list.clone();
         }
+        remove_orphans();
         let list = DeferredList::register(false);
         lists.push((device, list.clone()));
         list
@@ -295,6 +348,20 @@ impl Device {
     }
 }
 
+/// Runs the kernels that this thread has deferred. Errors are returned by the next flush or read.
+pub(crate) fn flush_unreported() {
+    let current = (MODE.get() == ExecutionMode::Lazy).then(current);
+    let lists = DEVICE_LISTS.with_borrow(|DeviceLists(lists)| lists.clone());
+    current.iter().chain(lists.iter().map(|(_, list)| list)).for_each(|list| list.flush_unreported());
+}
+
+/// Returns the error of a deferred kernel of a device that no call of this thread has returned yet.
+pub(super) fn report(device: Device) -> Result<()> {
+    let is_deferred = device.is_deferred() || MODE.get() == ExecutionMode::Lazy;
+    let Some(list) = is_deferred.then(|| list_for(device)).flatten() else { return Ok(()) };
+    lock(&list.unreported).take().map_or(Ok(()), Err)
+}
+
 /// Runs the kernels that this thread has deferred on a device.
 fn flush_device(device: Device) -> Result<()> {
     match MODE.get() {
@@ -304,8 +371,8 @@ fn flush_device(device: Device) -> Result<()> {
     }
 }
 
-/// Runs the deferred kernels that read a storage, before the storage is written. Their errors are reported by reads of
-/// their results.
+/// Runs the deferred kernels that read a storage, before the storage is written. Their errors are kept for the threads
+/// that deferred them.
 #[inline]
 pub(crate) fn ensure_unread(storage: &Storage) {
     if storage.readers() != NO_READERS {
@@ -319,15 +386,26 @@ fn run_readers(storage: &Storage) {
         MANY_READERS => registry().values().cloned().collect(),
         list => registry().get(&list).cloned().into_iter().collect(),
     };
-    lists.iter().filter(|list| !list.is_capture && list.reads(storage)).for_each(|list| drop(list.flush()));
+    lists.iter().filter(|list| !list.is_capture && list.reads(storage)).for_each(|list| list.flush_unreported());
     storage.clear_readers();
 }
 
-/// Runs a list by its id; any thread may be recording it.
-pub(super) fn flush_list(op: &'static str, id: u64) -> Result<()> {
-    let list = registry().get(&id).cloned();
+/// Runs the list on which a storage is pending, because `op` needs its values. The error of another thread's list is kept
+/// for that thread.
+///
+/// # Errors
+/// That of a deferred kernel; [`Error::NotComputed`] if a kernel of another thread failed, so that the storage has no
+/// values; [`Error::Poisoned`] if the list has ended.
+pub(super) fn flush_list_of(op: &'static str, storage: &Storage) -> Result<()> {
+    let list = registry().get(&storage.pending()).cloned();
     match list {
-        Some(list) => list.flush(),
+        Some(list) if list.is_own() || list.is_orphan.load(Ordering::Acquire) => list.flush(),
+        Some(list) => {
+            list.flush_unreported();
+            if storage.pending() == FAILED { Err(Error::NotComputed { op }) } else { Ok(()) }
+        }
+        // Another thread has run the list in the meantime.
+        None if [READY, FAILED].contains(&storage.pending()) => super::ensure_ready(op, storage),
         None => Err(Error::Poisoned { op }),
     }
 }
@@ -353,6 +431,10 @@ impl DeferredGuard {
 
 impl Drop for DeferredGuard {
     fn drop(&mut self) {
+        if !self.list.is_capture && std::thread::panicking() {
+            // The kernels from before the panic run, as in eager mode.
+            let _ = catch_unwind(AssertUnwindSafe(|| self.list.flush()));
+        }
         MODE.set(self.before.0);
         CURRENT.replace(self.before.1.take());
         let recording = lock(&self.list.recording);

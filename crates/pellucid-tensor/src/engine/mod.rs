@@ -29,7 +29,7 @@ pub(crate) use address_hasher::AddressHasher;
 pub(crate) use fallback::prepare;
 pub(crate) use host_dependencies::HostDependencies;
 pub use host_flag::HostFlag;
-pub(crate) use list::{DeferredGuard, ensure_unread, run_deferred, with_current};
+pub(crate) use list::{DeferredGuard, ensure_unread, flush_unreported, run_deferred, with_current};
 pub use list::{flush, lazy};
 pub(crate) use map_batch::submit_map_batch;
 pub(crate) use recording::{RecordedKernel, Recording};
@@ -220,7 +220,7 @@ fn resolve_pending(op: &'static str, storage: &Storage) -> Result<()> {
         POISONED => Err(Error::Poisoned { op }),
         FAILED => Err(Error::NotComputed { op }),
         pending if list::is_flushing(pending) => Ok(()),
-        pending => list::flush_list(op, pending),
+        _ => list::flush_list_of(op, storage),
     }
 }
 
@@ -318,7 +318,8 @@ pub(crate) fn ensure_readable(op: &'static str, array: &Array) -> Result<()> {
         op,
         "move the read outside of the step, return the tensor from it, or compute with tensors (e.g. where_) instead",
     )?;
-    ensure_ready(op, array.storage())
+    ensure_ready(op, array.storage())?;
+    list::report(array.device())
 }
 
 /// Returns an error while a step is captured, because `op` reads values. `help` names the alternative.
@@ -362,24 +363,27 @@ pub(crate) fn is_recorded(array: &Array) -> bool {
     is_capturing() && list::with_current(|r| r.id == array.storage().pending())
 }
 
-/// Moves a recorded kernel without inputs, such as a fill, to another device, and returns its output there. Returns
-/// `None`, with the recording unchanged, if the array has other writers or readers.
+/// Moves a recorded fill, or copy of host values, to another device, and returns its output there. Returns `None`, with
+/// the recording unchanged, for other kernels, or if the array has other writers or readers.
 pub(crate) fn move_recorded_fill(array: &Array, device: Device) -> Result<Option<Array>> {
     let taken = list::with_current(|r| {
         let touches = |k: &RecordedKernel| k.inputs.iter().chain(&k.outputs).any(|a| a.shares_storage(array));
         let mut users = (0..r.kernels.len()).filter(|&k| touches(&r.kernels[k]));
         let at = users.next().filter(|_| users.next().is_none())?;
         let RecordedKernel { inputs, outputs, .. } = &r.kernels[at];
-        let is_fill = matches!(&outputs[..], [out] if inputs.is_empty()
+        let is_host_value = |a: &Array| a.storage().pending() == READY && a.storage().buffer().is_allocated();
+        let is_exact = inputs.is_empty() || r.kernels[at].kernel == Kernel::Copy && inputs.iter().all(is_host_value);
+        let is_fill = matches!(&outputs[..], [out] if is_exact
             && out.dtype() == array.dtype()
             && out.layout().is_contiguous()
             && out.layout().offset() == 0
             && !out.storage().buffer().is_allocated());
         is_fill.then(|| r.kernels.remove(at))
     });
-    let Some(RecordedKernel { kernel, outputs, .. }) = taken else { return Ok(None) };
+    let Some(RecordedKernel { kernel, inputs, outputs }) = taken else { return Ok(None) };
+    let inputs: Vec<Array> = inputs.iter().map(|input| input.copy_to_device(device)).collect::<Result<_>>()?;
     let moved = Array::new(device, array.dtype(), outputs[0].shape().clone())?;
-    submit(&kernel, &[], &[&moved])?;
+    submit(&kernel, &inputs.iter().collect::<Operands>(), &[&moved])?;
     Ok(Some(moved.view(array.layout().clone())))
 }
 

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The maximal number of cached plans.
 const MAX_PLANS: usize = 64;
 /// The maximal number of recorded kernels of all cached plans together.
-const MAX_KERNELS: usize = 32_768;
+const MAX_KERNELS: usize = 16_384;
 
 /// A plan of deferred kernels, compiled by the backend of its device.
 pub(super) struct CachedPlan {

@@ -127,8 +127,8 @@ impl Tensor {
     fn replace_array(&self, array: Array) {
         // A captured step that uses the old array must be recorded again.
         engine::count_requires_grad_change(self.array());
-        // Deferred kernels may read the old array. Their errors are reported by reads of their results.
-        let _ = engine::flush();
+        // Deferred kernels may read the old array.
+        engine::flush_unreported();
         let old = self.array().storage().clone();
         append(&self.0.details().moved, array);
         self.0.is_moved.store(true, Ordering::Release);

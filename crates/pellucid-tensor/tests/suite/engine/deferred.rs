@@ -6,6 +6,7 @@ use crate::table::devices::toy;
 use pellucid_tensor::{
     DType, DeferredStats, Device, Error, Tensor, capture, deferred_stats, eval, flush, grad, lazy, ops,
 };
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Returns the deferred work of `f` on this thread.
 fn work_of<R>(f: impl FnOnce() -> R) -> (DeferredStats, R) {
@@ -218,4 +219,73 @@ fn threads_that_share_a_device_do_not_share_errors() {
     assert!(matches!(broken.try_to_vec::<f32>(), Err(Error::IndexOutOfBounds { .. })));
     let fine = ops::add(&x, 1.0).unwrap();
     assert_eq!(bits(&[fine]), bits(&[wave([3]) + 1.0]));
+}
+
+/// The error of a list that runs because of another thread, or because of a move, is returned to the thread of the list.
+#[test]
+fn no_error_of_a_deferred_kernel_is_lost() {
+    let bad = Tensor::from([7i64]);
+    let failing = |device: Device| {
+        let [w, x] = [wave([2]).to(device).unwrap(), wave([2]).to(device).unwrap()];
+        w.copy_(&(&w + x.index_select(0, &bad).sum(..)));
+        (w, x)
+    };
+    let (w, _x) = failing(toy(1));
+    wave([2]).to(toy(1)).unwrap().to_(toy(0)).unwrap();
+    assert!(matches!(w.try_to_vec::<f32>(), Err(Error::IndexOutOfBounds { .. })), "a move runs the list");
+    assert_eq!(w.to_vec::<f32>(), wave([2]).to_vec::<f32>());
+    let (_w, x) = failing(toy(1));
+    std::thread::scope(|s| s.spawn(|| x.copy_(&wave([2]).to(toy(1)).unwrap())).join().unwrap());
+    assert!(matches!(flush(), Err(Error::IndexOutOfBounds { .. })), "a write runs the list that reads its target");
+    assert!(flush().is_ok());
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        lazy(|| {
+            let (_w, x) = failing(Device::cpu());
+            std::thread::scope(|s| s.spawn(|| x.copy_(&wave([2]))).join().unwrap());
+        })
+    }));
+    assert!(outcome.is_err());
+}
+
+#[test]
+fn a_read_on_another_thread_does_not_take_the_error_of_this_one() {
+    let x = wave([2]).to(toy(1)).unwrap();
+    let y = &x + 10.0;
+    let failed = x.index_select(0, &Tensor::from([7i64]));
+    let after = &failed + 1.0;
+    let [read, read_after] =
+        std::thread::scope(|s| s.spawn(|| [&y, &after].map(|t| t.try_to_vec::<f32>())).join().unwrap());
+    assert_eq!(read.unwrap(), (wave([2]) + 10.0).to_vec::<f32>());
+    assert!(matches!(read_after, Err(Error::NotComputed { .. })), "{read_after:?}");
+    assert!(matches!(flush(), Err(Error::IndexOutOfBounds { .. })));
+    assert_eq!(y.to_vec::<f32>(), (wave([2]) + 10.0).to_vec::<f32>());
+}
+
+/// A list that cannot run as a plan runs kernel by kernel, so the writes before the failing kernel happen.
+#[test]
+fn writes_before_an_impossible_allocation_happen() {
+    let found = lazy(|| {
+        let w = Tensor::zeros([2], DType::F32);
+        w.copy_(&(&w + 1.0));
+        let y = &w * 3.0;
+        let wide = Tensor::zeros([1 << 17], DType::F32);
+        let huge = wide.unsqueeze(1) + &wide;
+        let error = huge.sum(..).exp().try_to_vec::<f32>();
+        assert!(matches!(error, Err(Error::OutOfMemory { .. })), "{error:?}");
+        [w.to_vec::<f32>(), y.to_vec::<f32>()]
+    });
+    assert_eq!(found, [[1.0, 1.0], [3.0, 3.0]]);
+}
+
+#[test]
+fn kernels_before_a_panic_run() {
+    let w = Tensor::zeros([2], DType::F32);
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        lazy(|| {
+            w.copy_(&(&w + 5.0));
+            panic!("on purpose");
+        })
+    }));
+    assert!(outcome.is_err());
+    assert_eq!(w.to_vec::<f32>(), [5.0, 5.0]);
 }
