@@ -57,6 +57,14 @@ fn the_best_device_is_never_a_software_adapter() {
     assert_eq!(Device::best(), if device.is_software() { Device::cpu() } else { device });
 }
 
+/// The greatest common divisor of `i64` has 92 divisions of 64-bit values; its shader would compile for minutes.
+#[test]
+fn long_integer_programs_run_on_the_cpu() {
+    let Some(device) = gpu() else { return };
+    let [a, b] = [[12i64, 18, -7], [18, 27, 14]].map(|values| Tensor::from(values).to(device).unwrap());
+    assert_eq!(a.gcd(&b).to_vec::<i64>(), [6, 9, 7]);
+}
+
 #[test]
 fn values_from_before_a_failed_kernel_stay() {
     let Some(device) = gpu() else { return };

@@ -52,7 +52,8 @@ pub fn clip_grad_norm_with(parameters: &[Parameter], max_norm: f64, options: Cli
     }
     let scale = ops::map(formula!(|n; c| (c / (n + 1e-6)).min(1.0)), &[&norm], &[max_norm.into()])?.remove(0);
     for gradient in gradients(parameters) {
-        ops::update(formula!(|g, scale| g * scale), &[&gradient], &[&factor_for_gradient(&scale, &gradient)?], &[])?;
+        let scale = factor_for_gradient(&scale.to(gradient.device())?, &gradient)?;
+        ops::update(formula!(|g, scale| g * scale), &[&gradient], &[&scale], &[])?;
     }
     Ok(norm)
 }
@@ -77,7 +78,11 @@ pub fn grad_norm(parameters: &[Parameter], order: f64) -> Result<Tensor> {
         }
         [] => ops::zeros((), widest),
         [one] => Ok(one.clone()),
-        several => ops::norm(&ops::stack(&several.iter().collect::<Vec<_>>(), 0)?, order, ..),
+        [first, rest @ ..] => {
+            // The parameters may be on several devices.
+            let rest: Vec<Tensor> = rest.iter().map(|norm| norm.to(first.device())).collect::<Result<_>>()?;
+            ops::norm(&ops::stack(&[first].into_iter().chain(&rest).collect::<Vec<_>>(), 0)?, order, ..)
+        }
     }
 }
 

@@ -23,7 +23,9 @@ fn program_form(program: &Program) -> &ProgramForm {
     program.prepared(BACKEND, || {
         let mut state = DefaultHasher::new();
         program.hash(&mut state);
-        ProgramForm { is_supported: program.steps.iter().all(is_step_supported), digest: state.finish() }
+        let long = program.steps.iter().filter(|step| is_long_division(step)).count();
+        let is_supported = long <= MAX_LONG_DIVISIONS && program.steps.iter().all(is_step_supported);
+        ProgramForm { is_supported, digest: state.finish() }
     })
 }
 
@@ -35,6 +37,15 @@ pub(crate) fn is_supported(program: &Program) -> bool {
 /// Returns a hash of a program.
 pub(crate) fn program_digest(program: &Program) -> u64 {
     program_form(program).digest
+}
+
+/// The largest number of divisions of 64-bit values in a program. Drivers inline every call: the greatest common divisor of
+/// `i64` has 92 of them, and its shader compiles for minutes.
+const MAX_LONG_DIVISIONS: usize = 8;
+
+fn is_long_division(step: &Step) -> bool {
+    let is_division = matches!(step.op, Op::Binary(Binary::Div | Binary::FloorDiv | Binary::Rem | Binary::Pow));
+    is_division && matches!(step.compute, Compute::I64 | Compute::F64)
 }
 
 fn is_step_supported(step: &Step) -> bool {

@@ -1,7 +1,7 @@
 //! Modules and optimizers on other devices.
 
 use crate::toy;
-use pellucid::nn::optim::{GradScaler, GradScalerOptions, Optimizer};
+use pellucid::nn::optim::{GradScaler, GradScalerOptions, Optimizer, clip_grad_norm};
 use pellucid::prelude::*;
 use pellucid::{Generator, checkpoint};
 use std::sync::Arc;
@@ -81,6 +81,14 @@ fn a_model_may_span_devices() {
         losses.push(loss.item::<f32>());
     }
     assert!(losses[29] < 0.5 * losses[0], "{losses:?}");
+    // The norm is that of all gradients.
+    optimizer.zero_grad();
+    (forward(&x).sum(..) * 100.0).backward();
+    let squares = |p: &Parameter| p.grad().unwrap().to_vec::<f32>().iter().map(|g| g * g).sum::<f32>();
+    let expected = parameters.iter().map(squares).sum::<f32>().sqrt();
+    let norm = clip_grad_norm(&parameters, 0.5).unwrap();
+    assert!((norm.item::<f32>() / expected - 1.0).abs() < 1e-5);
+    assert!((parameters.iter().map(squares).sum::<f32>().sqrt() - 0.5).abs() < 1e-4);
     let error = ops::add(a.forward(&x), b.forward(&Tensor::zeros([2, 4], DType::F32))).unwrap_err();
     assert!(matches!(error, Error::DeviceMismatch { .. }));
 }
