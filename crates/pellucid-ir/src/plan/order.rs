@@ -76,13 +76,13 @@ impl IndexCheck {
 /// The slots that several launches read and write, for conflicts between all of them and another launch.
 struct Footprint<'a> {
     plan: &'a Plan,
-    slots: Vec<SlotUse>,
+    slots: Vec<SlotAccess>,
     refuses: bool,
     writes_visible: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum SlotUse {
+enum SlotAccess {
     Untouched,
     Read,
     Written,
@@ -90,22 +90,22 @@ enum SlotUse {
 
 impl Footprint<'_> {
     fn new(plan: &Plan) -> Footprint<'_> {
-        Footprint { plan, slots: vec![SlotUse::Untouched; plan.slots.len()], refuses: false, writes_visible: false }
+        Footprint { plan, slots: vec![SlotAccess::Untouched; plan.slots.len()], refuses: false, writes_visible: false }
     }
 
     fn add(&mut self, launch: &Launch) {
         for o in &launch.inputs {
-            self.slots[o.slot] = self.slots[o.slot].max(SlotUse::Read);
+            self.slots[o.slot] = self.slots[o.slot].max(SlotAccess::Read);
         }
-        launch.outputs.iter().for_each(|o| self.slots[o.slot] = SlotUse::Written);
+        launch.outputs.iter().for_each(|o| self.slots[o.slot] = SlotAccess::Written);
         self.refuses |= launch.refuses;
         self.writes_visible |= self.plan.writes_visible(launch);
     }
 
     /// Returns true if `launch` has a conflict with one of the launches (see [`Plan::have_conflict`]).
     fn has_conflict(&self, launch: &Launch) -> bool {
-        launch.outputs.iter().any(|o| self.slots[o.slot] != SlotUse::Untouched)
-            || launch.inputs.iter().any(|o| self.slots[o.slot] == SlotUse::Written)
+        launch.outputs.iter().any(|o| self.slots[o.slot] != SlotAccess::Untouched)
+            || launch.inputs.iter().any(|o| self.slots[o.slot] == SlotAccess::Written)
             || self.refuses && self.plan.writes_visible(launch)
             || self.writes_visible && launch.refuses
     }

@@ -46,7 +46,7 @@ fn fills_and_ranges_run_on_the_device_of_the_step() {
             let ones = Tensor::ones([2], DType::F32);
             &inputs[0] * &ones + (&inputs[0] - &ones) * Tensor::arange(0.0f32, 2.0, 1.0)
         };
-        let expected = step(&[x.clone()]).to_vec::<f32>();
+        let expected = step(std::slice::from_ref(&x)).to_vec::<f32>();
         let mut step = capture(step, &[&x]).unwrap();
         assert_eq!(step.launch(&[&x]).unwrap().to_vec::<f32>(0), expected);
         assert_eq!(step.launch(&[&x]).unwrap().to_vec::<f32>(0), expected);
