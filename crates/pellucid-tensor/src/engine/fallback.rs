@@ -1,5 +1,6 @@
 //! Kernels on a device: native, or on the CPU if the backend has no kernel of its own; and plans of such backends.
 
+use super::stats;
 use crate::device::Device;
 use pellucid_ir::backend::{CompiledPlan, LaunchFailure, OperandMeta, Storage, Support, View};
 use pellucid_ir::kernel::Kernel;
@@ -16,6 +17,7 @@ pub(super) fn run_on(device: Device, kernel: &Kernel, inputs: &[View<'_>], outpu
         return device.backend().run(kernel, inputs, outputs);
     }
     warn_once(device, kernel.name());
+    stats::count_fallback();
     run_on_cpu(device, kernel, inputs, outputs)
 }
 

@@ -15,11 +15,20 @@ pub struct DeferredStats {
     pub compiled_plans: u64,
     /// Number of launches of the compiled plans.
     pub compiled_launches: u64,
+    /// Number of kernels that ran on the CPU, because their device has no kernel of its own for them, deferred or not.
+    pub fallbacks: u64,
 }
 
 thread_local! {
     static STATS: Cell<DeferredStats> = const {
-        Cell::new(DeferredStats { runs: 0, kernels: 0, launches: 0, compiled_plans: 0, compiled_launches: 0 })
+        Cell::new(DeferredStats {
+            runs: 0,
+            kernels: 0,
+            launches: 0,
+            compiled_plans: 0,
+            compiled_launches: 0,
+            fallbacks: 0,
+        })
     };
 }
 
@@ -55,6 +64,11 @@ pub(super) fn count_run(kernels: usize) {
 /// Counts launches that ran.
 pub(super) fn count_launches(launches: usize) {
     add(|stats| stats.launches += launches as u64);
+}
+
+/// Counts a kernel that ran on the CPU instead of its device.
+pub(super) fn count_fallback() {
+    add(|stats| stats.fallbacks += 1);
 }
 
 /// Counts a compiled plan with this number of launches.

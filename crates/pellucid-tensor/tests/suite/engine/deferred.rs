@@ -19,6 +19,7 @@ fn work_of<R>(f: impl FnOnce() -> R) -> (DeferredStats, R) {
         launches: after.launches - before.launches,
         compiled_plans: after.compiled_plans - before.compiled_plans,
         compiled_launches: after.compiled_launches - before.compiled_launches,
+        fallbacks: after.fallbacks - before.fallbacks,
     };
     (work, result)
 }

@@ -1,11 +1,11 @@
 //! Rows on other devices: the backend of an example, most of whose kernels run on the CPU, so the bits are the same; and
 //! with the feature `wgpu` a GPU, whose results are compared within a tolerance.
 
-use super::data::{operands, values};
+use super::data::{operands, operands_on, values};
 use super::driver::Report;
 use super::gradients::gradient_of;
 use super::row::{Case, Gradient, Row};
-use pellucid_tensor::{DType, Device, Result, Tensor};
+use pellucid_tensor::{DType, Device, Result, Tensor, deferred_stats};
 use std::sync::Once;
 
 #[path = "../../../../pellucid/examples/toy_backend/backend.rs"]
@@ -36,6 +36,35 @@ pub fn gpus() -> Vec<Device> {
     return "wgpu".parse().into_iter().collect();
     #[cfg(not(feature = "wgpu"))]
     vec![]
+}
+
+/// Checks whether the forward pass of a row in `f32` runs kernels on the CPU, for every GPU, against the list in the
+/// documentation of the backend.
+pub fn check_fallbacks(row: &Row, report: &mut Report) -> Result<()> {
+    for gpu in gpus() {
+        let before = deferred_stats().fallbacks;
+        for case in &row.cases {
+            let floats = row.rules.iter().all(|r| r.result(DType::F32).is_some());
+            let dtype = if floats { DType::F32 } else { DType::I32 };
+            let (_, inputs) = operands_on(gpu, row.name, case, &[dtype])?;
+            for output in (case.call)(&inputs)? {
+                values(&output);
+            }
+        }
+        let (found, documented) = (deferred_stats().fallbacks > before, documented_fallbacks().contains(&row.name));
+        report.expect(found == documented, || match found {
+            true => format!("it runs on the CPU for {gpu}, but docs/wgpu.md does not list it"),
+            false => format!("it runs on {gpu}, but docs/wgpu.md lists it"),
+        });
+    }
+    Ok(())
+}
+
+/// Returns the operations in the list of `docs/wgpu.md`.
+fn documented_fallbacks() -> Vec<&'static str> {
+    let text = include_str!("../../../../../docs/wgpu.md");
+    let (_, list) = text.split_once("```fallbacks\n").expect("the document must have a list of operations");
+    list.split_once("```").expect("the list must end").0.split_whitespace().collect()
 }
 
 /// The tolerance of an elementwise operation in `f32` on a GPU, in ULP.

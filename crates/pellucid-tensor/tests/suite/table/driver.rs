@@ -61,6 +61,7 @@ pub fn run(rows: Vec<Row>) {
     let mut report = Report::default();
     for row in rows.iter().filter(|r| only.as_ref().is_none_or(|o| r.name == o)) {
         report.section(row.name, |report| {
+            devices::check_fallbacks(row, report)?;
             for case in &row.cases {
                 report.section(&case.label, |report| {
                     all(row, case, report);
