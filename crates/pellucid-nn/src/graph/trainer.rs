@@ -6,6 +6,7 @@ use super::gradients::BoundGradients;
 use super::paths::{ModelPath, current_path, is_on_path};
 use super::plan::StepPlan;
 use super::record::{RecordedStep, StepComputation, StepOptions, record_evaluation, record_training};
+use crate::call::first_device;
 use crate::layer::Layer;
 use crate::loss::Loss;
 use crate::module::ModuleParts;
@@ -337,7 +338,14 @@ impl<'f> StepCache<'f> {
         CacheStats { held: self.kept.len(), ..self.stats }
     }
 
+    /// Removes the steps that were recorded before the model moved to another device.
+    fn remove_moved(&mut self) {
+        let device = first_device(&*self.model);
+        self.kept.retain(|kept| kept.step.inputs.iter().all(|buffer| buffer.device() == device));
+    }
+
     fn compile(&mut self, model: Rc<dyn BoundModel + 'f>) -> Result<&mut TrainingStep<'f>> {
+        self.remove_moved();
         let share = self.kept.last().map(|kept| kept.step.recorded.plan());
         let setup = TrainingSetup {
             model: model.clone(),
@@ -388,6 +396,7 @@ impl<'f> StepCache<'f> {
     /// Makes the step for this batch and the model's path the current one.
     fn select(&mut self, x: &dyn BatchTensors, bind: BindModel<'_, 'f>) -> Result<()> {
         self.current()?;
+        self.remove_moved();
         let is_wanted = |kept: &KeptStep<'f>| is_on_path(&*self.model, &kept.path) && kept.step.fits(x);
         if let Some(at) = self.kept.iter().rposition(is_wanted) {
             self.stats.hits += 1;

@@ -1,6 +1,6 @@
 //! Every layer against PyTorch's values with PyTorch's weights, and properties that all layers share.
 
-use crate::device::toy;
+use crate::device::{assert_near, gpu, toy};
 use crate::file::{Reference, cosines, file, near};
 use crate::table::layers;
 use crate::two_inputs::{
@@ -163,7 +163,7 @@ fn a_moved_layer_equals_the_one_on_the_cpu() {
     every_layer(|layer, reference| {
         let x = reference.get("x").detach();
         let state = layer.state_dict();
-        let run = |device: Device| -> Vec<Vec<u8>> {
+        let run = |device: Device| -> Vec<Tensor> {
             layer.to(device).unwrap();
             layer.load_state_dict(&state).unwrap();
             pellucid_tensor::manual_seed(5);
@@ -179,10 +179,14 @@ fn a_moved_layer_equals_the_one_on_the_cpu() {
                 all.extend(gradients.inspect(|g| assert_eq!(g.device(), device, "a gradient must be on the device")));
             }
             all.extend(layer.state_dict().into_values());
-            all.iter().map(|t| t.to_bytes().unwrap()).collect()
+            all.iter().map(|t| t.detach().to(Device::cpu()).unwrap().copy()).collect()
         };
+        let bits = |all: &[Tensor]| all.iter().map(|t| t.to_bytes().unwrap()).collect::<Vec<_>>();
         let on_cpu = run(Device::cpu());
-        assert!(on_cpu == run(toy()), "the layer must compute the same bits on another device");
+        assert!(bits(&on_cpu) == bits(&run(toy())), "the layer must compute the same bits on another device");
+        if let Some(gpu) = gpu() {
+            assert_near(&run(gpu), &on_cpu, "the layer on a GPU");
+        }
     });
 }
 

@@ -81,6 +81,30 @@ fn gradient_scaling_and_class_weights_are_captured_on_every_device() {
 }
 
 #[test]
+fn a_trainer_follows_a_model_that_moves() {
+    let train = |devices: [Device; 4]| {
+        let model =
+            init::from_generator(&Generator::new(3), || sequential![Linear::new(4, 8), Relu, Linear::new(8, 3)]);
+        model.to(devices[0]).unwrap();
+        let optimizer = Adam::new(model.parameters(), AdamOptions::default()).unwrap();
+        let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer, 0);
+        trainer.compile(&[6, 4]).unwrap();
+        let x: Vec<f32> = (0..24).map(|i| (i as f32 * 0.7).sin()).collect();
+        let (x, y) = (Tensor::new(x, [6, 4]), Tensor::from([0i64, 1, 2, 2, 1, 0]));
+        let losses = devices.map(|device| {
+            model.to(device).unwrap();
+            trainer.step(&x, &y).unwrap();
+            assert_eq!(trainer.current().unwrap().loss.device(), device);
+            trainer.current().unwrap().loss.item::<f32>().to_bits()
+        });
+        trainer.compile(&[6, 4]).unwrap();
+        losses
+    };
+    let cpu = Device::cpu();
+    assert_eq!(train([toy(1), toy(1), cpu, toy(0)]), train([cpu; 4]));
+}
+
+#[test]
 fn a_model_on_a_device_is_built_and_summarized_there() {
     let device = toy(1);
     let model = sequential![Linear::new(4, 8), Relu, Linear::lazy(3)];

@@ -5,7 +5,7 @@ use super::devices;
 use super::gradients;
 use super::nd::{Nd, zip};
 use super::orders;
-use super::row::{Case, Gradient, Row};
+use super::row::{Case, Gradient, Row, Rule};
 use crate::tensor::promotion::join;
 use pellucid_tensor::{DType, Device, Error, Result, Scalar, Tensor};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -240,7 +240,11 @@ fn bits(x: &Tensor) -> Vec<u64> {
 /// compilation of many shaders takes long.
 fn dtypes(row: &Row, case: &Case, device: Device, report: &mut Report) -> Result<()> {
     if !device.is_cpu() {
-        for dtype in [DType::Bool, DType::I8, DType::I64, DType::F16] {
+        // The conversions of other integers are those of other rows.
+        let is_function = row.is_elementwise() && row.rules == [Rule::Floats];
+        let dtypes: &[DType] =
+            if is_function { &[DType::I64, DType::F16] } else { &[DType::Bool, DType::I8, DType::I64, DType::F16] };
+        for &dtype in dtypes {
             report.section(dtype, |report| value(row, case, device, &[dtype], report));
         }
         return Ok(());
