@@ -315,6 +315,10 @@ pub trait Backend: Send + Sync + 'static {
     fn is_software(&self) -> bool {
         false
     }
+    /// Returns counts of the work since the device was opened, by name: `dispatches`, for example.
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
     /// Creates a storage of `bytes` bytes, which has no memory until it is first written.
     fn storage(&self, bytes: usize) -> Result<Arc<Storage>>;
     /// Returns how this backend runs `kernel` with these operands. [`Backend::run`] receives only kernels for which this

@@ -218,6 +218,13 @@ impl Device {
         self.backend().is_software()
     }
 
+    /// Returns counts of the work that the device has done since it was opened, by name. A GPU of `wgpu` counts
+    /// `dispatches`, `submissions`, and the `buffers`, `bind groups` and `pipelines` that it created; the CPU counts
+    /// nothing.
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.backend().counters()
+    }
+
     /// Returns whether kernels of the device are deferred, without [`lazy`](crate::lazy): they run as optimized plans when a
     /// value is read.
     #[inline]

@@ -60,6 +60,17 @@ impl Backend for Wgpu {
         &self.gpu.adapter().name
     }
 
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let counters = Wgpu::counters(self);
+        vec![
+            ("dispatches", counters.dispatches),
+            ("submissions", counters.submissions),
+            ("buffers", counters.buffers),
+            ("bind groups", counters.bind_groups),
+            ("pipelines", counters.pipelines),
+        ]
+    }
+
     fn is_software(&self) -> bool {
         self.gpu.adapter().device_type == wgpu::DeviceType::Cpu
     }
