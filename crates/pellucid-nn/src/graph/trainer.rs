@@ -6,7 +6,6 @@ use super::gradients::BoundGradients;
 use super::paths::{ModelPath, current_path, is_on_path};
 use super::plan::StepPlan;
 use super::record::{RecordedStep, StepComputation, StepOptions, record_evaluation, record_training};
-use crate::call::first_device;
 use crate::layer::Layer;
 use crate::loss::Loss;
 use crate::module::ModuleParts;
@@ -295,6 +294,8 @@ struct KeptStep<'f> {
     path: ModelPath,
     step: TrainingStep<'f>,
     evaluation: Option<RecordedStep<'f>>,
+    /// The first parameter of the model, whose device tells whether the model was moved.
+    parameter: Option<Parameter>,
 }
 
 /// Binds the trainer's model to buffers for a batch.
@@ -340,8 +341,10 @@ impl<'f> StepCache<'f> {
 
     /// Removes the steps that were recorded before the model moved to another device.
     fn remove_moved(&mut self) {
-        let device = first_device(&*self.model);
-        self.kept.retain(|kept| kept.step.inputs.iter().all(|buffer| buffer.device() == device));
+        let moved = |parameter: &Parameter, step: &TrainingStep<'f>| {
+            step.inputs.first().is_some_and(|buffer| buffer.device() != parameter.device())
+        };
+        self.kept.retain(|kept| !kept.parameter.as_ref().is_some_and(|parameter| moved(parameter, &kept.step)));
     }
 
     fn compile(&mut self, model: Rc<dyn BoundModel + 'f>) -> Result<&mut TrainingStep<'f>> {
@@ -361,7 +364,8 @@ impl<'f> StepCache<'f> {
         if !self.is_known(batch) {
             self.shapes.push(step.inputs.iter().map(|buffer| buffer.shape().clone()).collect());
         }
-        self.kept.push(KeptStep { path, step, evaluation: None });
+        let parameter = self.model.parameters().into_iter().next().map(|(_, parameter)| parameter);
+        self.kept.push(KeptStep { path, step, evaluation: None, parameter });
         self.kept.drain(..self.kept.len().saturating_sub(self.limit));
         Ok(&mut self.current()?.step)
     }
