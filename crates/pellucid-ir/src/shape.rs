@@ -315,6 +315,12 @@ impl Layout {
         low..high.saturating_add(1)
     }
 
+    /// Returns the number of elements of the storage that a kernel with this operand reads or writes. Elements of a
+    /// broadcast layout count once.
+    pub fn touched(&self) -> usize {
+        if self.is_broadcast() { self.extent().len() } else { self.shape.size() }
+    }
+
     /// Returns the positions of all elements in the storage, in row-major order, counted in elements.
     pub fn positions(&self) -> impl Iterator<Item = usize> + '_ {
         let (dims, strides) = (self.shape().dims(), self.strides());

@@ -219,7 +219,7 @@ impl Device {
     }
 
     /// Returns counts of the work that the device has done since it was opened, by name. A GPU of `wgpu` counts
-    /// `dispatches`, `submissions`, and the `buffers`, `bind groups` and `pipelines` that it created; the CPU counts
+    /// `dispatches`, the `bytes` that they read and write, `submissions`, and the `buffers`, `bind groups` and `pipelines` that it created; the CPU counts
     /// nothing.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.backend().counters()

@@ -64,6 +64,7 @@ impl Backend for Wgpu {
         let counters = Wgpu::counters(self);
         vec![
             ("dispatches", counters.dispatches),
+            ("bytes", counters.bytes),
             ("submissions", counters.submissions),
             ("buffers", counters.buffers),
             ("bind groups", counters.bind_groups),

@@ -7,6 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct WgpuCounters {
     /// Dispatches of compute shaders.
     pub dispatches: u64,
+    /// Bytes that dispatches read and write: for each dispatch, the bytes of the operands and of the scratch memory that
+    /// it binds. Elements that a shader reads more than once, such as those of the factors of a product, count once.
+    pub bytes: u64,
     /// Submissions of dispatches.
     pub submissions: u64,
     /// Buffers created: memory of storages, parameters, and one for each download.
@@ -22,6 +25,8 @@ pub struct WgpuCounters {
 pub(crate) struct AtomicCounters {
     /// See [`WgpuCounters::dispatches`].
     pub(crate) dispatches: Counter,
+    /// See [`WgpuCounters::bytes`].
+    pub(crate) bytes: Counter,
     /// See [`WgpuCounters::submissions`].
     pub(crate) submissions: Counter,
     /// See [`WgpuCounters::buffers`].
@@ -52,6 +57,7 @@ impl AtomicCounters {
     pub(crate) fn snapshot(&self) -> WgpuCounters {
         WgpuCounters {
             dispatches: self.dispatches.get(),
+            bytes: self.bytes.get(),
             submissions: self.submissions.get(),
             buffers: self.buffers.get(),
             bind_groups: self.bind_groups.get(),

@@ -35,6 +35,8 @@ pub(crate) struct DispatchDescription {
 pub(crate) struct KernelDescription {
     /// The dispatches.
     pub(crate) dispatches: Vec<DispatchDescription>,
+    /// The bytes of [`WgpuCounters::bytes`](crate::counters::WgpuCounters::bytes).
+    pub(crate) bytes: usize,
     /// The sizes of the scratch buffers in bytes.
     pub(crate) scratch: Vec<usize>,
     /// The number of checks that may set the status word.

@@ -2,7 +2,7 @@
 
 use crate::description::{DispatchDescription, KernelDescription};
 use crate::device::{Gpu, PARAMETER_BYTES};
-use crate::operand::BufferRef;
+use crate::operand::{BufferRef, DeviceOperands};
 use crate::shader::ShaderBuilder;
 use crate::shader::parameters::Parameters;
 use pellucid_ir::{Error, Result};
@@ -69,6 +69,19 @@ impl<'a> DispatchList<'a> {
     pub(crate) fn count_check(&mut self, op: &'static str) -> u32 {
         self.description.checks += 1;
         self.gpu.operation_number(op)
+    }
+
+    /// Counts the bytes that the dispatches read and write. `operands` are those of the kernel.
+    pub(crate) fn count_bytes(&mut self, operands: &DeviceOperands<'_>) {
+        let operand_bytes = |buffer: BufferRef| -> usize {
+            let bound = operands.all().filter(|array| array.buffer == buffer);
+            bound.map(|array| array.layout.touched() * array.dtype.size()).sum()
+        };
+        let bytes = |buffer: &BufferRef| match *buffer {
+            BufferRef::Operand(_) => operand_bytes(*buffer),
+            BufferRef::Scratch(k) => self.description.scratch[k],
+        };
+        self.description.bytes = self.description.dispatches.iter().flat_map(|d| &d.buffers).map(bytes).sum();
     }
 
     /// Returns the description.

@@ -28,6 +28,8 @@ pub(crate) struct WgpuPlan {
     gpu: Arc<Gpu>,
     slots: Vec<SlotUse>,
     dispatches: Vec<PlanDispatch>,
+    /// The bytes that a launch reads and writes.
+    bytes: usize,
     headers: HeaderGroups,
     scratch: Vec<DeviceMemory>,
     /// The launch of each check.
@@ -102,6 +104,8 @@ struct PlanBuilder<'a> {
     dispatches: Vec<PlanDispatch>,
     groups: Vec<PlanGroup>,
     parameters: Vec<u8>,
+    /// The bytes that all kernels read and write.
+    bytes: usize,
     /// The largest size of the parameters of a dispatch.
     window: usize,
     /// The sizes of the scratch buffers, which all kernels share, because they run one after another.
@@ -120,7 +124,7 @@ impl<'a> PlanBuilder<'a> {
         };
         let slots = plan.slots.iter().enumerate().map(slot).collect();
         let (dispatches, groups, parameters, scratch, checks) = Default::default();
-        PlanBuilder { gpu, slots, dispatches, groups, parameters, window: 4, scratch, launches: 0, checks }
+        PlanBuilder { gpu, slots, dispatches, groups, parameters, bytes: 0, window: 4, scratch, launches: 0, checks }
     }
 
     /// Checks the operands of a launch and adds its dispatches.
@@ -142,6 +146,7 @@ impl<'a> PlanBuilder<'a> {
         check_scalars(&launch.kernel, &description)?;
         self.checks.extend(std::iter::repeat_n(self.launches, description.checks as usize));
         self.launches += 1;
+        self.bytes += description.bytes;
         for slot in operands().map(|o| o.slot) {
             self.slots[slot].register(launch, slot, self.checks.len() as u32);
         }
@@ -183,13 +188,13 @@ impl<'a> PlanBuilder<'a> {
 
     /// Writes the parameters and allocates the scratch memory.
     fn finish(self) -> Result<WgpuPlan> {
-        let PlanBuilder { gpu, slots, dispatches, groups, mut parameters, window, scratch, checks, .. } = self;
+        let PlanBuilder { gpu, slots, dispatches, groups, mut parameters, bytes, window, scratch, checks, .. } = self;
         // The window of the last parameters must be within the buffer.
         parameters.resize(parameters.len() + window, 0);
         let headers = gpu.create_headers(&parameters, window)?;
         let scratch = scratch.iter().map(|&bytes| DeviceMemory::allocate(gpu, bytes)).collect::<Result<_>>()?;
         let state = LaunchState { launched: false, groups, epochs: vec![0; slots.len()] };
-        Ok(WgpuPlan { gpu: gpu.clone(), slots, dispatches, headers, scratch, checks, state: Mutex::new(state) })
+        Ok(WgpuPlan { gpu: gpu.clone(), slots, dispatches, bytes, headers, scratch, checks, state: Mutex::new(state) })
     }
 }
 
@@ -283,6 +288,7 @@ impl WgpuPlan {
         })?;
         gpu.counters().submissions.add(1);
         gpu.counters().dispatches.add(self.dispatches.len());
+        gpu.counters().bytes.add(self.bytes);
         Ok(())
     }
 }

@@ -50,6 +50,7 @@ impl Gpu {
         description: &KernelDescription,
         memory: &[&wgpu::Buffer],
     ) -> Result<()> {
+        self.counters().bytes.add(description.bytes);
         let operands = memory.len() - description.scratch.len();
         for dispatch in &description.dispatches {
             let size = 4 * dispatch.parameters.len();

@@ -32,7 +32,7 @@ pub use gather_scatter::{Gather, Scatter, ScatterReduction};
 pub use index::{Index, IndexedOperand};
 pub use map::Map;
 pub use matmul::MatMul;
-pub use pool::Pool;
+pub use pool::{Pool, PoolPart};
 pub use random::{Distribution, Random};
 pub use recurrent::{Recurrent, RecurrentPart, RecurrentSizes, RnnMode};
 pub use reduce::{Reduce, ReduceOp};

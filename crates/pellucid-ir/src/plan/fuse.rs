@@ -467,6 +467,77 @@ fn finish_that_reads<'a>(b: &'a Launch, a: &Launch) -> Option<&'a Arc<Program>> 
     reduce.finish.as_ref().filter(|_| reads(finishing) && !reads(reduced))
 }
 
+/// The program on the result of a reduction or product, while it is fused. Array 0 stands for the result; the other
+/// arrays follow.
+struct ResultProgram {
+    splice: Splice,
+    arrays: FusedArrays,
+}
+
+impl ResultProgram {
+    fn new(result: &SlotView) -> ResultProgram {
+        let mut arrays = FusedArrays::default();
+        arrays.number(&SlotView { slot: usize::MAX, ..result.clone() });
+        ResultProgram { splice: Splice::new(false), arrays }
+    }
+
+    /// Adds the program that the producer applies to its result and to `others`, and returns its values. Without a
+    /// program, the value is the result.
+    fn add_applied(
+        &mut self,
+        applied: Option<(&Arc<Program>, &Params)>,
+        result: SplicedValue,
+        others: &[SlotView],
+    ) -> Result<Vec<SplicedValue>, FusionRefusal> {
+        let Some((program, params)) = applied else { return Ok(vec![result]) };
+        let others = others.iter().map(|o| SpliceOperand::Array(self.arrays.number(o)));
+        let inputs: Vec<SpliceOperand> = [SpliceOperand::Array(0)].into_iter().chain(others).collect();
+        self.splice.part(program, params, &inputs).map_err(Some)
+    }
+
+    /// Adds the program of the reader, and returns its values.
+    fn add_reader(
+        &mut self,
+        (program, params): (&Arc<Program>, &Params),
+        reader: &FusionSide,
+        maker: &FusionSide,
+        made: &[SplicedValue],
+    ) -> Result<Vec<SplicedValue>, FusionRefusal> {
+        let inputs = sources(&reader.inputs, &reader.space, maker, made, &mut self.arrays)?;
+        self.splice.part(program, params, &inputs).map_err(Some)
+    }
+
+    /// Returns the program with these results, and its arrays except the result of the producer.
+    fn finish(self, values: &[SplicedValue]) -> Result<(Spliced, Vec<SlotView>), FusionRefusal> {
+        let spliced = self.splice.finish("fused", values).map_err(Some)?;
+        if spliced.arrays[0] != 0 {
+            return Err(None);
+        }
+        if spliced.arrays[1..].contains(&0) {
+            return Err(Some("the result is read in two dtypes"));
+        }
+        let others = self.arrays.select(&spliced).into_iter().skip(1).collect();
+        Ok((spliced, others))
+    }
+}
+
+/// Returns the launch of a reduction with another finishing program, whose arrays are `others`.
+fn with_finish(
+    reduce: &Reduce,
+    spliced: Spliced,
+    (reduced, others): (&[SlotView], Vec<SlotView>),
+    outputs: Vec<SlotView>,
+    pair: (&Launch, &Launch),
+) -> Launch {
+    let kernel = Kernel::Reduce(Reduce {
+        finish: Some(Arc::new(spliced.program)),
+        finish_params: spliced.params,
+        output: outputs[0].dtype,
+        ..reduce.clone()
+    });
+    Launch::fused(kernel, reduced.iter().cloned().chain(others).collect(), outputs, pair)
+}
+
 /// Fuses a map into the other inputs of the finishing program of a reduction.
 fn fuse_into_finish(
     (reduce, finish): (&Reduce, &Arc<Program>),
@@ -477,27 +548,16 @@ fn fuse_into_finish(
     stored: &[bool],
 ) -> Result<Launch, FusionRefusal> {
     map_of(a)?;
-    let (mut splice, mut arrays) = (Splice::new(false), FusedArrays::default());
-    // Array 0 stands for the result of the reduction; the other arrays follow.
-    arrays.number(&SlotView { slot: usize::MAX, ..reader.outputs[0].clone() });
-    splice.load_as(0, finish.inputs[0], finish.inputs[0].storage);
-    let made = splice_producer(&mut splice, a, maker, &mut arrays)?;
+    let mut fused = ResultProgram::new(&reader.outputs[0]);
+    fused.splice.load_as(0, finish.inputs[0], finish.inputs[0].storage);
+    let made = splice_producer(&mut fused.splice, a, maker, &mut fused.arrays)?;
     let (reduced, finishing) = reader.inputs.split_at(reduce.program.inputs.len());
     let mut inputs = vec![SpliceOperand::Array(0)];
-    inputs.extend(sources(finishing, &reader.space, maker, &made, &mut arrays)?);
-    let read = splice.part(finish, &reduce.finish_params, &inputs).map_err(Some)?;
+    inputs.extend(sources(finishing, &reader.space, maker, &made, &mut fused.arrays)?);
+    let read = fused.splice.part(finish, &reduce.finish_params, &inputs).map_err(Some)?;
     let (outputs, values) = outputs(maker, &made, stored, reader, read);
-    let spliced = splice.finish("fused", &values).map_err(Some)?;
-    if spliced.arrays[0] != 0 || spliced.arrays[1..].contains(&0) {
-        return Err(None);
-    }
-    let others = arrays.select(&spliced).into_iter().skip(1);
-    let kernel = Kernel::Reduce(Reduce {
-        finish: Some(Arc::new(spliced.program)),
-        finish_params: spliced.params,
-        ..reduce.clone()
-    });
-    Ok(Launch::fused(kernel, reduced.iter().cloned().chain(others).collect(), outputs, (a, b)))
+    let (spliced, others) = fused.finish(&values)?;
+    Ok(with_finish(reduce, spliced, (reduced, others), outputs, (a, b)))
 }
 
 /// Fuses a map on the result of a reduction into the reduction. `wide` allows other operands than that result.
@@ -515,36 +575,20 @@ fn fuse_finish(
         ReduceOp::ArgMax | ReduceOp::ArgMin => Compute::I64,
         _ => reduce.program.outputs[0].compute,
     };
-    // Array 0 stands for the result of the reduction; the other arrays follow.
-    let (mut splice, mut arrays) = (Splice::new(false), FusedArrays::default());
-    arrays.number(&SlotView { slot: usize::MAX, ..maker.outputs[0].clone() });
     let load = Load { storage: accumulator.storage(), compute: accumulator, per_row: false };
-    let result = splice.load_as(0, load, reduce.output);
+    let mut fused = ResultProgram::new(&maker.outputs[0]);
+    let result = fused.splice.load_as(0, load, reduce.output);
     let (reduced, finishing) = maker.inputs.split_at(reduce.program.inputs.len());
-    let made = match &reduce.finish {
-        Some(finish) => {
-            let others = finishing.iter().map(|o| SpliceOperand::Array(arrays.number(o)));
-            let inputs: Vec<SpliceOperand> = [SpliceOperand::Array(0)].into_iter().chain(others).collect();
-            splice.part(finish, &reduce.finish_params, &inputs).map_err(Some)?
-        }
-        None => vec![result],
-    };
-    let inputs = sources(&reader.inputs, &reader.space, maker, &made, &mut arrays)?;
-    let read = splice.part(&program, &params, &inputs).map_err(Some)?;
+    let applied = reduce.finish.as_ref().map(|finish| (finish, &reduce.finish_params));
+    let made = fused.add_applied(applied, result, finishing)?;
+    let read = fused.add_reader((&program, &params), reader, maker, &made)?;
     let (outputs, values) = outputs(maker, &made, stored, reader, read);
-    let spliced = splice.finish("fused", &values).map_err(Some)?;
-    let is_result_alone = spliced.arrays == [0] && outputs.len() == 1;
-    if spliced.arrays[0] != 0 || spliced.arrays[1..].contains(&0) || !(wide || is_result_alone) {
+    let (spliced, others) = fused.finish(&values)?;
+    let is_result_alone = others.is_empty() && outputs.len() == 1;
+    if !(wide || is_result_alone) {
         return Err(None);
     }
-    let others = arrays.select(&spliced).into_iter().skip(1);
-    let kernel = Kernel::Reduce(Reduce {
-        finish: Some(Arc::new(spliced.program)),
-        finish_params: spliced.params,
-        output: outputs[0].dtype,
-        ..reduce.clone()
-    });
-    Ok(Launch::fused(kernel, reduced.iter().cloned().chain(others).collect(), outputs, (a, b)))
+    Ok(with_finish(reduce, spliced, (reduced, others), outputs, (a, b)))
 }
 
 /// Fuses a map on the result of a matrix product into its epilogue.
@@ -557,28 +601,15 @@ fn fuse_epilogue(
     stored: &[bool],
 ) -> Result<Launch, FusionRefusal> {
     let (program, params) = map_of(b)?;
-    // Array 0 stands for the product; the other arrays follow.
-    let (mut splice, mut arrays) = (Splice::new(false), FusedArrays::default());
-    let (dtype, space) = (a.inputs[0].dtype, &maker.space);
-    let own = SlotView { slot: usize::MAX, layout: Layout::contiguous(space.clone()), dtype };
-    arrays.number(&own);
-    let whole = splice.load(0, dtype);
-    let made = match &product.epilogue {
-        Some(epilogue) => {
-            let extra = maker.inputs[2..].iter().map(|o| SpliceOperand::Array(arrays.number(o)));
-            let inputs: Vec<SpliceOperand> = [SpliceOperand::Array(0)].into_iter().chain(extra).collect();
-            splice.part(epilogue, &product.params, &inputs).map_err(Some)?
-        }
-        None => vec![whole],
-    };
-    let inputs = sources(&reader.inputs, &reader.space, maker, &made, &mut arrays)?;
-    let read = splice.part(&program, &params, &inputs).map_err(Some)?;
+    let (layout, dtype) = (Layout::contiguous(maker.space.clone()), a.inputs[0].dtype);
+    let mut fused = ResultProgram::new(&SlotView { slot: usize::MAX, layout, dtype });
+    let whole = fused.splice.load(0, dtype);
+    let applied = product.epilogue.as_ref().map(|epilogue| (epilogue, &product.params));
+    let made = fused.add_applied(applied, whole, &maker.inputs[2..])?;
+    let read = fused.add_reader((&program, &params), reader, maker, &made)?;
     let (outputs, values) = outputs(maker, &made, stored, reader, read);
-    let spliced = splice.finish("fused", &values).map_err(Some)?;
-    if spliced.arrays[1..].contains(&0) {
-        return Err(Some("the product is read in two dtypes"));
-    }
-    let inputs = a.inputs[..2].iter().cloned().chain(arrays.select(&spliced).into_iter().skip(1)).collect();
+    let (spliced, others) = fused.finish(&values)?;
+    let inputs = a.inputs[..2].iter().cloned().chain(others).collect();
     let kernel = Kernel::MatMul(MatMul { epilogue: Some(Arc::new(spliced.program)), params: spliced.params });
     Ok(Launch::fused(kernel, inputs, outputs, (a, b)))
 }

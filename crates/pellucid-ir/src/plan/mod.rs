@@ -184,9 +184,7 @@ impl Launch {
 
     /// Returns the bytes read and written.
     pub fn bytes(&self) -> usize {
-        let touched =
-            |o: &SlotView| if o.layout.is_broadcast() { o.layout.extent().len() * o.dtype.size() } else { o.bytes() };
-        self.inputs.iter().chain(&self.outputs).map(touched).sum()
+        self.operands().map(|o| o.layout.touched() * o.dtype.size()).sum()
     }
 
     /// Iterates over the inputs, then the outputs.

@@ -101,7 +101,7 @@ fn run_one_by_one(
     let (read, written): (Vec<_>, Vec<_>) = storages.iter().zip(roles).partition(|(_, role)| **role == SlotRole::Given);
     let [read, written] = [read, written].map(|list| list.into_iter().map(|(s, _)| s.clone()).collect::<Vec<_>>());
     let _guard = BorrowGuard::acquire(&read, &written);
-    stats::count_launches(launches.len());
+    stats::count_launches(launches.len(), launches.iter().map(Launch::bytes).sum());
     run_launches(device, launches, storages).map_err(|LaunchFailure { launch, error }| {
         let mut complete = vec![false; storages.len()];
         for (k, done) in launches.iter().enumerate() {
@@ -122,7 +122,7 @@ fn run_plan(device: Device, plan: Plan, storages: &[Arc<Storage>]) -> Result<(),
     let (read, written) = (of_role(&[SlotRole::Given]), of_role(&[SlotRole::State, SlotRole::Result]));
     if let [launch] = &plan.launches[..] {
         let _guard = BorrowGuard::acquire(&read, &written);
-        stats::count_launches(1);
+        stats::count_launches(1, launch.bytes());
         let largest = launch.outputs.iter().max_by_key(|out| out.bytes());
         return run_launches(device, std::slice::from_ref(launch), storages).map_err(
             |LaunchFailure { error, .. }| {
@@ -141,7 +141,7 @@ fn run_plan(device: Device, plan: Plan, storages: &[Arc<Storage>]) -> Result<(),
     let arena = arena.map_err(RunFailure::before_all)?;
     let slots: Vec<Arc<Storage>> = storages.iter().cloned().chain(arena).collect();
     let _guard = BorrowGuard::acquire(&read, &written);
-    stats::count_launches(plan.launches());
+    stats::count_launches(plan.launches(), plan.bytes());
     compiled.launch(&slots).map_err(|LaunchFailure { launch, error }| {
         let error = match plan.shape(launch) {
             Some(shape) => error.with_shape(shape),

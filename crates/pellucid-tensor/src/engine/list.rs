@@ -55,11 +55,11 @@ impl Drop for DeviceLists {
     /// or drops them.
     fn drop(&mut self) {
         for (_, list) in &self.0 {
+            // Another thread may remove the list as soon as it is an orphan.
+            ORPHANS.fetch_add(1, Ordering::Relaxed);
             list.is_orphan.store(true, Ordering::Release);
-            if list.is_needed() {
-                ORPHANS.fetch_add(1, Ordering::Relaxed);
-            } else {
-                registry().remove(&list.id);
+            if !has_needed_results(&lock(&list.recording).kernels) {
+                list.unregister();
             }
         }
     }
@@ -75,7 +75,12 @@ fn remove_orphans() {
     }
     let is_orphan = |list: &&SharedList| list.is_orphan.load(Ordering::Acquire);
     let orphans: Vec<SharedList> = registry().values().filter(is_orphan).cloned().collect();
-    orphans.iter().filter(|list| !is_flushing(list.id) && !list.is_needed()).for_each(|list| list.unregister());
+    // A list that is locked runs or is looked at by another thread, which may wait for a list of this thread.
+    let is_unneeded = |list: &&SharedList| match list.recording.try_lock() {
+        Ok(recording) => !has_needed_results(&recording.kernels),
+        Err(_) => false,
+    };
+    orphans.iter().filter(|list| !is_flushing(list.id)).filter(is_unneeded).for_each(|list| list.unregister());
 }
 
 /// Lists by id, for threads that read a pending value of another thread's list.
@@ -149,12 +154,7 @@ impl DeferredList {
         !is_flushing(self.id) && lock(&self.recording).kernels.iter().any(|k| k.inputs.iter().any(is_read))
     }
 
-    /// Returns whether a kernel that has not run yet writes a storage that has handles outside of the list.
-    fn is_needed(&self) -> bool {
-        has_needed_results(&lock(&self.recording).kernels)
-    }
-
-    /// Removes the list of an ended thread from the registry.
+    /// Removes the list of an ended thread from the registry. A list is removed once.
     fn unregister(&self) {
         if registry().remove(&self.id).is_some() {
             ORPHANS.fetch_sub(1, Ordering::Relaxed);

@@ -28,6 +28,8 @@ pub(super) struct CachedPlan {
     last_writes: Vec<Option<usize>>,
     /// The shape of the largest output of each launch, for errors.
     shapes: Vec<Shape>,
+    /// The bytes that all launches read and write.
+    bytes: usize,
     arena_bytes: Option<usize>,
     /// The compiled plan, with the parameters that it was compiled for.
     compiled: Mutex<(Vec<Scalar>, Arc<dyn CompiledPlan>)>,
@@ -92,8 +94,9 @@ impl CachedPlan {
         let shapes = plan.launches.iter().map(|launch| largest(&launch.outputs).unwrap_or_default()).collect();
         let compiled = compile_with(device, &plan, &params)?;
         let arena_bytes = plan.arena.as_ref().map(|arena| arena.bytes);
-        let cached = Mutex::new((params, compiled.clone()));
-        Ok((CachedPlan { device, hash, recorded, plan, last_writes, shapes, arena_bytes, compiled: cached }, compiled))
+        let (bytes, cached) = (plan.traffic(), Mutex::new((params, compiled.clone())));
+        let plan = CachedPlan { device, hash, recorded, plan, last_writes, shapes, bytes, arena_bytes, compiled: cached };
+        Ok((plan, compiled))
     }
 
     /// Returns the compiled plan for these parameters.
@@ -109,6 +112,11 @@ impl CachedPlan {
     /// Returns the number of launches of one run.
     pub(super) fn launches(&self) -> usize {
         self.shapes.len()
+    }
+
+    /// Returns the bytes that one run reads and writes.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Returns the size of the arena, whose slot follows those of the recorded plan.

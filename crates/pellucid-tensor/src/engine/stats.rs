@@ -11,6 +11,8 @@ pub struct DeferredStats {
     pub kernels: u64,
     /// Number of launches that ran.
     pub launches: u64,
+    /// Bytes that these launches read and wrote: the sizes of all operands. Elements of a broadcast operand count once.
+    pub bytes: u64,
     /// Number of plans that were compiled, because no cached one had their structure and run-time parameters.
     pub compiled_plans: u64,
     /// Number of launches of the compiled plans.
@@ -25,6 +27,7 @@ thread_local! {
             runs: 0,
             kernels: 0,
             launches: 0,
+            bytes: 0,
             compiled_plans: 0,
             compiled_launches: 0,
             fallbacks: 0,
@@ -61,9 +64,12 @@ pub(super) fn count_run(kernels: usize) {
     });
 }
 
-/// Counts launches that ran.
-pub(super) fn count_launches(launches: usize) {
-    add(|stats| stats.launches += launches as u64);
+/// Counts launches that ran, and the bytes of their operands.
+pub(super) fn count_launches(launches: usize, bytes: usize) {
+    add(|stats| {
+        stats.launches += launches as u64;
+        stats.bytes += bytes as u64;
+    });
 }
 
 /// Counts a kernel that ran on the CPU instead of its device.

@@ -105,6 +105,7 @@ fn describe_new<'a>(gpu: &Gpu, kernel: &Kernel, operands: &DeviceOperands<'a>) -
     family.check(operands)?;
     let mut list = DispatchList::new(gpu);
     family.describe(&mut list, operands)?;
+    list.count_bytes(operands);
     Ok(list.finish())
 }
 

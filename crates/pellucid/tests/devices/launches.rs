@@ -28,18 +28,19 @@ fn training_step(count: &dyn Fn() -> u64, model: &Sequential, optimizer: &dyn Op
     })
 }
 
-/// The launches, dispatches on a GPU, and launches of burn for the same work. The bounds are the measured numbers: a change
-/// that needs more fails.
-const WORK: [(&str, u64, u64, u64); 5] = [
+/// The launches, dispatches on a GPU, and launches of burn for the same work. The bounds are the measured numbers: a
+/// change that needs more fails.
+const WORK: [(&str, u64, u64, u64); 6] = [
     ("MLP", 15, 16, 37),
-    ("CNN", 32, 57, 76),
-    ("chain of ten with gradient", 2, 3, 3),
+    ("CNN", 30, 36, 76),
+    ("chain of ten with gradient", 1, 1, 2),
+    ("chain of ten with mean and gradient", 2, 3, 3),
     ("softmax", 1, 1, 4),
     ("layer norm", 1, 1, 3),
 ];
 
 /// Returns how much `count` grows in one run of each workload on a device.
-fn count_work(device: Device, count: &dyn Fn() -> u64) -> [u64; 5] {
+fn count_work(device: Device, count: &dyn Fn() -> u64) -> [u64; 6] {
     let wave = |shape: &[usize]| {
         let values: Vec<f32> = (0..shape.iter().product()).map(|i| (i as f32 * 0.37).sin()).collect();
         Tensor::new(values, shape).to(device).unwrap()
@@ -62,17 +63,18 @@ fn count_work(device: Device, count: &dyn Fn() -> u64) -> [u64; 5] {
     let x = wave(&[16, 32]);
     let norm = LayerNorm::new(32);
     norm.to(device).unwrap();
-    let chain = || {
+    let chain = |finish: &dyn Fn(Tensor) -> Tensor| {
         let x = x.detach().requires_grad_(true);
         let (a, half) = (x.tanh(), &x * 0.5);
-        let y = ((((&a * &x + &a).exp().neg().sigmoid() - &half).abs() + 1e-3).sqrt() * &x).mean(..);
+        let y = finish((((&a * &x + &a).exp().neg().sigmoid() - &half).abs() + 1e-3).sqrt() * &x);
         y.backward();
         vec![y.detach(), x.grad().unwrap()]
     };
     [
         training_step(count, &mlp, &sgd, &wave(&[64, 784])),
         training_step(count, &cnn, &adam, &wave(&[4, 1, 28, 28])),
-        counted(count, &chain),
+        counted(count, &|| chain(&|y| y)),
+        counted(count, &|| chain(&|y| y.mean(..))),
         counted(count, &|| vec![x.softmax(-1)]),
         counted(count, &|| vec![norm.forward(&x).detach()]),
     ]
@@ -87,18 +89,19 @@ fn deferred_steps_need_few_launches() {
     }
 }
 
-/// A launch may be several dispatches.
+/// A launch may be several dispatches, which may read an operand more than once and keep intermediate values.
 #[cfg(feature = "wgpu")]
 #[test]
-fn deferred_steps_need_few_dispatches_on_a_gpu() {
+fn deferred_steps_need_few_dispatches_and_bytes_on_a_gpu() {
     // A device of its own, because other tests dispatch too.
     let Ok(device) = "wgpu:3".parse::<Device>() else { return };
-    let dispatches = || {
-        let counters = device.counters();
-        counters.iter().find(|(name, _)| *name == "dispatches").expect("the device must count dispatches").1
-    };
-    let found = count_work(device, &dispatches);
-    for ((name, _, dispatches, _), found) in WORK.iter().zip(found) {
-        assert!(found <= *dispatches, "{name} takes {found} dispatches instead of {dispatches}: {found:?}");
+    let counter = |name: &str| device.counters().iter().find(|(n, _)| *n == name).expect("a counter of the device").1;
+    let dispatches = count_work(device, &|| counter("dispatches"));
+    let moved = count_work(device, &|| counter("bytes"));
+    let needed = count_work(device, &|| deferred_stats().bytes);
+    for (((name, _, bound, _), found), (moved, needed)) in WORK.iter().zip(dispatches).zip(moved.iter().zip(needed)) {
+        println!("{name}: {found} dispatches, {moved} bytes, {needed} by the plan");
+        assert!(found <= *bound, "{name} takes {found} dispatches instead of {bound}");
+        assert!(*moved as f64 <= 1.2 * needed as f64, "{name} moves {moved} bytes, where its plan needs {needed}");
     }
 }

@@ -26,13 +26,11 @@ mod tests;
 mod weight;
 mod winograd;
 
+use crate::dense::DenseArray;
 use crate::family::CpuFamily;
 use crate::operand::Operand;
-use crate::program;
 use pellucid_ir::kernel::{Conv, ConvPart};
-use pellucid_ir::{DType, Error, Layout, Result};
-use pellucid_runtime::CpuBuffer;
-use pellucid_runtime::list::List;
+use pellucid_ir::{DType, Error, Result};
 use pellucid_runtime::threads::SharedPtr;
 use pellucid_simd::Element;
 use pellucid_simd::Isa;
@@ -72,12 +70,15 @@ fn run_conv(kernel: &Conv, a: &Operand<'_>, b: &Operand<'_>, out: &Operand<'_>) 
         x: ImageSizes::from_shape(x.shape()),
         y: ImageSizes::from_shape(y.shape()),
     };
-    with_dense_operands(compute, [a, b], out, |a, b, out| match compute {
-        DType::F32 => run_typed::<f32>(&problem, kernel.part, a, b, out),
-        DType::F64 => run_typed::<f64>(&problem, kernel.part, a, b, out),
-        DType::I32 => run_typed::<i32>(&problem, kernel.part, a, b, out),
-        _ => run_typed::<i64>(&problem, kernel.part, a, b, out),
-    })
+    let (a, b) = (DenseArray::of_input(a, compute)?, DenseArray::of_input(b, compute)?);
+    let out = DenseArray::of_output(out, compute)?;
+    match compute {
+        DType::F32 => run_typed::<f32>(&problem, kernel.part, &a, &b, &out)?,
+        DType::F64 => run_typed::<f64>(&problem, kernel.part, &a, &b, &out)?,
+        DType::I32 => run_typed::<i32>(&problem, kernel.part, &a, &b, &out)?,
+        _ => run_typed::<i64>(&problem, kernel.part, &a, &b, &out)?,
+    }
+    out.store()
 }
 
 impl CpuFamily for Conv {
@@ -130,49 +131,20 @@ fn check_conv(kernel: &Conv, a: &Operand<'_>, b: &Operand<'_>, out: &Operand<'_>
     Ok(())
 }
 
-/// Calls `compute(a, b, out)` with the addresses of row-major arrays of dtype `dtype`.
-///
-/// An operand that has this dtype and is row-major is passed itself, other operands are copied. A copied output is
-/// converted back to `out` afterwards.
-///
-/// # Errors
-/// Returns the error of `compute`, or an error if scratch memory cannot be allocated.
-fn with_dense_operands(
-    dtype: DType,
-    inputs: [&Operand<'_>; 2],
-    out: &Operand<'_>,
-    compute: impl FnOnce(*mut u8, *mut u8, *mut u8) -> Result<()>,
-) -> Result<()> {
-    let layouts = [inputs[0], inputs[1], out].map(|o| Layout::contiguous(o.shape().clone()));
-    let mut buffers: List<CpuBuffer, 3> = List::new();
-    let mut dense_copy = |o: &Operand<'_>, i: usize| -> Result<Option<Operand<'_>>> {
-        if o.dtype == dtype && o.layout.is_contiguous() {
-            return Ok(None);
-        }
-        let buffer = CpuBuffer::scratch(o.shape().size().saturating_mul(dtype.size()))?;
-        let base = buffer.ensure()?.as_ptr();
-        buffers.push(buffer);
-        Ok(Some(Operand { base, layout: &layouts[i], dtype }))
-    };
-    let copies = [dense_copy(inputs[0], 0)?, dense_copy(inputs[1], 1)?, dense_copy(out, 2)?];
-    for (copy, input) in copies.iter().zip(inputs) {
-        copy.as_ref().map_or(Ok(()), |copy| program::copy(input, copy))?;
-    }
-    let first_element = |o: &Operand<'_>| o.base.wrapping_add(o.layout.offset() * o.dtype.size());
-    let [a, b, c] = [0, 1, 2].map(|i| first_element(copies[i].as_ref().unwrap_or([inputs[0], inputs[1], out][i])));
-    compute(a, b, c)?;
-    copies[2].as_ref().map_or(Ok(()), |copy| program::copy(copy, out))
-}
-
-/// Computes one [`ConvPart`] for elements of type `T`. The arrays are row-major.
+/// Computes one [`ConvPart`] for elements of type `T`, which is the dtype of the arrays.
 ///
 /// # Errors
 /// Returns an error if scratch memory cannot be allocated.
-fn run_typed<T: Element>(problem: &ConvProblem, part: ConvPart, a: *mut u8, b: *mut u8, out: *mut u8) -> Result<()> {
-    let (a, b, out) = (SharedPtr(a.cast::<T>()), SharedPtr(b.cast::<T>()), SharedPtr(out.cast::<T>()));
-    let arrays = sort_x_w_y(part, a, b, out);
-    // SAFETY: the array contract. *shape*: `check_conv` has compared the shapes, and `with_dense_operands` passes
-    // row-major arrays of type `T`. *exclusive* and *unchanged*: an output overlaps no input, and a kernel owns its
+fn run_typed<T: Element>(
+    problem: &ConvProblem,
+    part: ConvPart,
+    a: &DenseArray<'_>,
+    b: &DenseArray<'_>,
+    out: &DenseArray<'_>,
+) -> Result<()> {
+    let arrays = sort_x_w_y(part, a.first::<T>(), b.first(), out.first());
+    // SAFETY: the array contract. *shape*: `check_conv` has compared the shapes, and the arrays are row-major with
+    // elements of type `T`. *exclusive* and *unchanged*: an output overlaps no input, and a kernel owns its
     // output while it runs. *isa*: `Isa::best` returns an instruction set that the processor supports.
     unsafe {
         // The transforms halve elements, so they are compiled for floats only.

@@ -6,9 +6,10 @@
 #[cfg(test)]
 mod tests;
 
+use crate::dense::DenseArray;
 use crate::family::CpuFamily;
 use crate::operand::{Operand, Operands};
-use crate::program::{self, MapEpilogue};
+use crate::program::MapEpilogue;
 use crate::strided::IndexSpace;
 use pellucid_gemm::{Epilogue, Gemm, GemmOperands, Offsets, OutputBlock, Threads, gemm_batched};
 use pellucid_ir::kernel::{Map, MatMul};
@@ -65,7 +66,7 @@ fn run_matmul(kernel: &MatMul, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) 
     }
     let scratch;
     if stored.is_none_or(|o| !avoids_factors(o)) {
-        scratch = allocate_scratch(&dense, a.dtype)?;
+        scratch = CpuBuffer::scratch(dense.shape().size().saturating_mul(a.dtype.size()))?;
         c = Operand { base: scratch.ensure()?.as_ptr(), layout: &dense, dtype: a.dtype };
     }
     multiply(a, b, Ok(&c), None)?;
@@ -127,24 +128,10 @@ fn multiply(a: &Operand<'_>, b: &Operand<'_>, c: ProductTarget<'_>, epilogue: Op
 
 /// Computes C = A·B in the dtype `wide`: converts the factors, multiplies, and converts the product back.
 fn multiply_converted(wide: DType, a: &Operand<'_>, b: &Operand<'_>, c: &Operand<'_>) -> Result<()> {
-    let layouts = [a, b, c].map(|o| Layout::contiguous(o.shape().clone()));
-    let mut scratch: List<CpuBuffer, 3> = List::new();
-    for layout in &layouts {
-        scratch.push(allocate_scratch(layout, wide)?);
-    }
-    let operand = |i: usize| -> Result<Operand<'_>> {
-        Ok(Operand { base: scratch[i].ensure()?.as_ptr(), layout: &layouts[i], dtype: wide })
-    };
-    let (wide_a, wide_b, wide_c) = (operand(0)?, operand(1)?, operand(2)?);
-    program::copy(a, &wide_a)?;
-    program::copy(b, &wide_b)?;
-    multiply(&wide_a, &wide_b, Ok(&wide_c), None)?;
-    program::copy(&wide_c, c)
-}
-
-/// Allocates uninitialised memory for an array.
-fn allocate_scratch(layout: &Layout, dtype: DType) -> Result<CpuBuffer> {
-    CpuBuffer::scratch(layout.shape().size().saturating_mul(dtype.size()))
+    let (wide_a, wide_b) = (DenseArray::of_input(a, wide)?, DenseArray::of_input(b, wide)?);
+    let product = DenseArray::of_output(c, wide)?;
+    multiply(&wide_a.operand(), &wide_b.operand(), Ok(&product.operand()), None)?;
+    product.store()
 }
 
 /// Computes C = A·B for elements of type `T`, which is the dtype of all operands.

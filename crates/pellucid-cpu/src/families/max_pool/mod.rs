@@ -1,20 +1,20 @@
-//! `Pool`: max pooling, which returns the largest element of every window and its position.
+//! `Pool`: max pooling, which returns the largest element of every window and its position, and its gradient.
 //!
 //! Outputs are computed row by row, in blocks of adjacent outputs whose maxima stay in registers for all taps of the
 //! window. Every input line is first deinterleaved: element i goes to phase i mod stride, so that the same tap of
 //! adjacent windows is contiguous. Outputs are computed one at a time if their window extends into the padding, if the
 //! stride is above three, or if the window is too long for the buffer of a phase.
 
+mod gradient;
 #[cfg(test)]
 mod tests;
 
+use crate::dense::DenseArray;
 use crate::family::CpuFamily;
 use crate::number::{ComputeScalar, StorageElement};
 use crate::operand::Operand;
-use crate::program;
-use pellucid_ir::kernel::{Pool, Window};
-use pellucid_ir::{DType, Error, Layout, Result, Shape};
-use pellucid_runtime::CpuBuffer;
+use pellucid_ir::kernel::{Pool, PoolPart, Window};
+use pellucid_ir::{DType, Error, Result, Shape};
 use pellucid_runtime::list::List;
 use pellucid_runtime::threads::{GRAIN, parallel_ranges};
 use pellucid_simd::{Isa, per_isa, up_to};
@@ -22,51 +22,61 @@ use std::ops::Range;
 
 impl CpuFamily for Pool {
     fn check(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
-        let (x, values, positions) = (&inputs[0], &outputs[0], &outputs[1]);
-        let rank = x.shape().rank();
-        let fits = rank >= 3
-            && values.shape() == positions.shape()
-            && values.shape().rank() == rank
-            && values.shape()[..rank - 3] == x.shape()[..rank - 3]
-            && values.dtype == x.dtype
-            && positions.dtype == DType::I64
-            && values.layout.is_contiguous()
-            && positions.layout.is_contiguous();
-        if !fits {
-            let help =
-                "values and positions must be contiguous, with the shape of the input except along the last three axes";
-            return Err(Error::shapes("pool", [x.shape(), values.shape()], help));
+        match self.part {
+            PoolPart::Maximum => check_maximum(&self.window, &inputs[0], &outputs[0], &outputs[1]),
+            PoolPart::Gradient => gradient::check(&inputs[0], &inputs[1], &outputs[0]),
         }
-        if values.shape().size() == 0 || PoolWindows::new(&self.window, x.shape(), values.shape()).is_some() {
-            return Ok(());
-        }
-        Err(Error::invalid("pool", "a window is entirely in the padding, or its parameters are out of range"))
     }
 
     fn run(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
-        let (x, values, positions) = (&inputs[0], &outputs[0], &outputs[1]);
-        if values.shape().size() == 0 {
-            return Ok(());
+        match self.part {
+            PoolPart::Maximum => run_maximum(&self.window, &inputs[0], &outputs[0], &outputs[1]),
+            PoolPart::Gradient => gradient::run(&inputs[0], &inputs[1], &outputs[0]),
         }
-        let windows =
-            PoolWindows::new(&self.window, x.shape(), values.shape()).expect("the windows must be valid after `check`");
-        let dense = Layout::contiguous(x.shape().clone());
-        let scratch;
-        let x = if x.layout.is_contiguous() {
-            *x
-        } else {
-            scratch = CpuBuffer::scratch(x.shape().size() * x.dtype.size())?;
-            let copy = Operand { base: scratch.ensure()?.as_ptr(), layout: &dense, dtype: x.dtype };
-            program::copy(x, &copy)?;
-            copy
-        };
-        match x.dtype {
-            // Booleans are the bytes 0 and 1.
-            DType::Bool => windows.run::<u8>(&x, values, positions),
-            dtype => with_storage_element!(dtype, T => windows.run::<T>(&x, values, positions)),
-        }
-        Ok(())
     }
+}
+
+/// Returns an error if the shapes or dtypes of x, the maxima and their positions do not fit, or if a window has no tap
+/// inside x.
+fn check_maximum(window: &Window, x: &Operand<'_>, values: &Operand<'_>, positions: &Operand<'_>) -> Result<()> {
+    let rank = x.shape().rank();
+    let fits = rank >= 3
+        && values.shape() == positions.shape()
+        && values.shape().rank() == rank
+        && values.shape()[..rank - 3] == x.shape()[..rank - 3]
+        && values.dtype == x.dtype
+        && positions.dtype == DType::I64
+        && values.layout.is_contiguous()
+        && positions.layout.is_contiguous();
+    if !fits {
+        let help =
+            "values and positions must be contiguous, with the shape of the input except along the last three axes";
+        return Err(Error::shapes("pool", [x.shape(), values.shape()], help));
+    }
+    if values.shape().size() == 0 || PoolWindows::new(window, x.shape(), values.shape()).is_some() {
+        return Ok(());
+    }
+    Err(Error::invalid("pool", "a window is entirely in the padding, or its parameters are out of range"))
+}
+
+/// Computes the maxima and their positions, for operands that [`check_maximum`] accepts.
+///
+/// # Errors
+/// Returns an error if memory cannot be allocated.
+fn run_maximum(window: &Window, x: &Operand<'_>, values: &Operand<'_>, positions: &Operand<'_>) -> Result<()> {
+    if values.shape().size() == 0 {
+        return Ok(());
+    }
+    let windows =
+        PoolWindows::new(window, x.shape(), values.shape()).expect("the windows must be valid after `check_maximum`");
+    let dense = DenseArray::of_input(x, x.dtype)?;
+    let x = &dense.operand();
+    match x.dtype {
+        // Booleans are the bytes 0 and 1.
+        DType::Bool => windows.run::<u8>(x, values, positions),
+        dtype => with_storage_element!(dtype, T => windows.run::<T>(x, values, positions)),
+    }
+    Ok(())
 }
 
 /// The windows along one axis.

@@ -1,13 +1,13 @@
 use super::*;
 use crate::testing::{self, Choices, TestLayout, numbers};
 use crate::with_threads;
-use pellucid_ir::kernel::Kernel;
+use pellucid_ir::kernel::{Kernel, PoolPart};
 
 /// Pools an array and returns the values and the positions.
 fn pool(window: Window, x: &testing::TestArray, out: &[usize]) -> Result<(Vec<f64>, Vec<i64>)> {
     let values = testing::TestArray::new(out, x.dtype, TestLayout::Plain);
     let positions = testing::TestArray::new(out, DType::I64, TestLayout::Plain);
-    testing::run_kernel(Kernel::Pool(Pool { window }), &[x], &[&values, &positions])?;
+    testing::run_kernel(Kernel::Pool(Pool { window, part: PoolPart::Maximum }), &[x], &[&values, &positions])?;
     Ok((values.reals(), positions.values::<i64>()))
 }
 
@@ -171,4 +171,65 @@ fn nan_is_the_largest_and_windows_in_the_padding_are_errors() {
     assert!(pool(window, &x, &[1, 1, 5]).is_err());
     assert!(pool(Window { before: [0, 0, 2], ..window }, &x, &[1, 1, 1]).is_err());
     assert!(pool(Window { stride: [1, 1, usize::MAX], ..window }, &x, &[1, 1, 2]).is_err());
+}
+
+#[test]
+fn gradients_are_sums_at_the_positions_in_every_layout_and_dtype() {
+    let choices = &Choices::new(44);
+    for case in 0..300 {
+        let three = |n: usize| [(); 3].map(|()| 1 + choices.below(n));
+        let (size, stride, dilation) = (three(4), three(3), three(2));
+        let window = Window { size, stride, dilation, before: size.map(|size| choices.below(size)) };
+        let x = [1 + choices.below(3), 1 + choices.below(6), 1 + choices.below(20)];
+        let count = |a: usize| (0..).take_while(|o| o * stride[a] < x[a] + window.before[a]).count();
+        let taps = |a: usize, o: usize| {
+            (0..size[a]).any(|t| {
+                let at = o * stride[a] + t * dilation[a];
+                (window.before[a]..window.before[a] + x[a]).contains(&at)
+            })
+        };
+        let out = [0, 1, 2].map(|a| (0..count(a)).take_while(|&o| taps(a, o)).count());
+        if out.contains(&0) {
+            continue;
+        }
+        let (shape, windows) = ([2, x[0], x[1], x[2]], [2, out[0], out[1], out[2]]);
+        let (_, places) = naive(window, &numbers(shape.iter().product(), 4, case), shape, out);
+        let g = numbers(places.len(), 8, case + 1);
+        let (plane, each) = (x.iter().product::<usize>(), out.iter().product::<usize>());
+        let mut expected = vec![0.0; 2 * plane];
+        for (i, (g, place)) in g.iter().zip(&places).enumerate() {
+            expected[i / each * plane + *place as usize] += g;
+        }
+        let dtype = choices.of(&[DType::F32, DType::F64, DType::F16, DType::BF16]);
+        let layout = |_| choices.of(&TestLayout::ALL);
+        let [g_layout, place_layout, out_layout] = [0; 3].map(layout);
+        let g = testing::TestArray::cast(windows, g_layout, dtype, &g);
+        let places: Vec<f64> = places.iter().map(|&place| place as f64).collect();
+        let places = testing::TestArray::cast(windows, place_layout, DType::I64, &places);
+        let sums = testing::TestArray::new(shape, dtype, out_layout);
+        let kernel = Kernel::Pool(Pool { window, part: PoolPart::Gradient });
+        with_threads(choices.threads(), || testing::run_kernel(kernel, &[&g, &places], &[&sums]).unwrap());
+        assert_eq!(sums.reals(), expected, "{window:?} over {x:?} {dtype} {out_layout:?}");
+    }
+}
+
+#[test]
+fn gradients_with_wrong_shapes_or_dtypes_are_errors() {
+    let window = Window { size: [1, 1, 2], stride: [1, 1, 2], dilation: [1; 3], before: [0; 3] };
+    let kernel = || Kernel::Pool(Pool { window, part: PoolPart::Gradient });
+    let array = |shape: &[usize], dtype| {
+        testing::TestArray::cast(shape, TestLayout::Plain, dtype, &vec![0.0; shape.iter().product()])
+    };
+    let run = |g: &testing::TestArray, places: &testing::TestArray, out: &testing::TestArray| {
+        testing::run_kernel(kernel(), &[g, places], &[out])
+    };
+    let (g, places) = (array(&[3, 1, 1, 2], DType::F32), array(&[3, 1, 1, 2], DType::I64));
+    assert!(run(&g, &places, &array(&[3, 1, 1, 4], DType::F32)).is_ok());
+    assert!(run(&g, &places, &array(&[3, 1, 1, 4], DType::F64)).is_err());
+    assert!(run(&g, &places, &array(&[2, 1, 1, 4], DType::F32)).is_err());
+    assert!(run(&g, &places, &array(&[1, 1, 4], DType::F32)).is_err());
+    assert!(run(&g, &array(&[3, 1, 2, 1], DType::I64), &array(&[3, 1, 1, 4], DType::F32)).is_err());
+    assert!(run(&g, &array(&[3, 1, 1, 2], DType::I32), &array(&[3, 1, 1, 4], DType::F32)).is_err());
+    let whole = array(&[3, 1, 1, 2], DType::I32);
+    assert!(run(&whole, &places, &array(&[3, 1, 1, 4], DType::I32)).is_err());
 }

@@ -14,12 +14,12 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 
+use crate::dense::DenseArray;
 use crate::family::CpuFamily;
 use crate::operand::Operand;
 use crate::program;
 use pellucid_ir::kernel::{Kernel, Meta, Recurrent, RecurrentPart, RecurrentSizes, RnnMode};
-use pellucid_ir::{DType, Error, Layout, Result};
-use pellucid_runtime::CpuBuffer;
+use pellucid_ir::{DType, Error, Result};
 use pellucid_runtime::list::List;
 use pellucid_runtime::threads::SharedPtr;
 use pellucid_simd::Float;
@@ -78,25 +78,24 @@ fn run_typed<T: Float>(
     outputs: &[Operand<'_>],
 ) -> Result<()> {
     let is_forward = kernel.part == RecurrentPart::States;
-    let mut buffers = List::<CpuBuffer, 4>::new();
-    let mut dense = List::<*mut u8, 9>::new();
-    for (k, input) in inputs.iter().enumerate() {
-        // The input contribution to the gates is copied to the output below.
-        let is_usable = input.layout.is_contiguous() || is_forward && k == 0;
-        dense.push(if is_usable { first_element(input) } else { contiguous_copy(input, &mut buffers)? });
+    // The first input of the forward pass, the contribution to the gates, is copied to the output below.
+    let copied = usize::from(is_forward);
+    let mut dense = List::<DenseArray<'_>, 9>::new();
+    for input in &inputs[copied..] {
+        dense.push(DenseArray::of_input(input, input.dtype)?);
     }
     let lengths = kernel.lengths.then(|| {
-        let data = *dense.last().expect("a kernel with lengths must have an input");
+        let data = dense.last().expect("a kernel with lengths must have an input").first::<i64>();
         // SAFETY: the lengths are contiguous `i64` values, one per sequence: `check` has compared shape and dtype, and
         // a non-contiguous operand was copied.
-        unsafe { std::slice::from_raw_parts(data.cast::<i64>(), sizes.batch) }
+        unsafe { std::slice::from_raw_parts(data.get(), sizes.batch) }
     });
     if let Some(&length) = lengths.into_iter().flatten().find(|&&n| n < 0 || n as usize > sizes.steps) {
         let reason = format!("lengths must be in 0..={}, the number of steps; got {length}", sizes.steps);
         return Err(Error::invalid("recurrent", reason));
     }
-    let input = |k: usize| SharedPtr(dense[k].cast::<T>());
-    let output = |k: usize| SharedPtr(first_element(&outputs[k]).cast::<T>());
+    let input = |k: usize| dense[k - copied].first::<T>();
+    let output = |k: usize| outputs[k].first::<T>();
     let lstm = kernel.cell == RnnMode::Lstm;
     let absent = SharedPtr(std::ptr::null_mut());
     let if_present = |is_present: bool, data: &dyn Fn() -> SharedPtr<T>| if is_present { data() } else { absent };
@@ -104,7 +103,7 @@ fn run_typed<T: Float>(
     let projection = if_present(kernel.projected, &|| input(kernel.inputs() - 1 - usize::from(kernel.lengths)));
     let problem = RecurrentProblem { isa, kernel, sizes, weights, projection, lengths };
     if is_forward {
-        if first_element(&inputs[0]) != first_element(&outputs[0]) || !inputs[0].layout.is_contiguous() {
+        if inputs[0].first::<T>().get() != outputs[0].first().get() || !inputs[0].layout.is_contiguous() {
             program::copy(&inputs[0], &outputs[0])?;
         }
         let arrays = RecurrentStateArrays {
@@ -134,22 +133,4 @@ fn run_typed<T: Float>(
     // non-contiguous inputs were copied. *exclusive*: an output overlaps no other operand, and a kernel owns its
     // outputs while it runs. *isa*: the processor supports the instruction set (this function's precondition).
     unsafe { problem.compute_gradient(&arrays) }
-}
-
-/// Returns the address of the first element.
-fn first_element(o: &Operand<'_>) -> *mut u8 {
-    o.base.wrapping_add(o.layout.offset() * o.dtype.size())
-}
-
-/// Returns the address of a contiguous copy, whose memory is pushed to `buffers`.
-///
-/// # Errors
-/// Returns an error if the memory cannot be allocated.
-fn contiguous_copy(input: &Operand<'_>, buffers: &mut List<CpuBuffer, 4>) -> Result<*mut u8> {
-    let layout = Layout::contiguous(input.shape().clone());
-    let buffer = CpuBuffer::scratch(input.shape().size().saturating_mul(input.dtype.size()))?;
-    let base = buffer.ensure()?.as_ptr();
-    buffers.push(buffer);
-    program::copy(input, &Operand { base, layout: &layout, dtype: input.dtype })?;
-    Ok(base)
 }

@@ -11,7 +11,7 @@ use crate::ops::precision::in_single;
 use crate::ops::{self, check};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::kernel::{self, Kernel, Window};
+use pellucid_ir::kernel::{self, Kernel, PoolPart, Window};
 use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::smallvec;
 
@@ -110,21 +110,42 @@ impl Operation for MaxPoolOp {
         let shape: Shape = x.shape()[..2].iter().chain(&self.outputs).copied().collect();
         let values = Array::new(x.device(), x.dtype(), shape.clone())?;
         let positions = Array::new(x.device(), DType::I64, shape)?;
-        engine::submit(&Kernel::Pool(kernel::Pool { window: self.window }), inputs, &[&values, &positions])?;
+        let kernel = kernel::Pool { window: self.window, part: PoolPart::Maximum };
+        engine::submit(&Kernel::Pool(kernel), inputs, &[&values, &positions])?;
         saves.output(1);
         Ok(smallvec![values, positions])
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
-        Ok(smallvec![Some(scatter_to_positions(&grads.get(0)?, &saved.output(1)?, &saved.input_shape(0))?)])
+        let gradient = MaxPoolGradient { window: self.window, shape: saved.input_shape(0) };
+        Ok(smallvec![Some(apply_one(gradient, &[&grads.get(0)?, &saved.output(1)?])?)])
     }
 }
 
-/// Adds every value to zeros of `shape`, at its position in the last three axes.
-fn scatter_to_positions(values: &Tensor, positions: &Tensor, shape: &Shape) -> Result<Tensor> {
-    let flat = |t: &Tensor| ops::flatten(t, 2, -1);
-    let planes = [shape[0], shape[1], shape[2..].iter().product()];
-    let sum = ops::scatter_add_along(&flat(values)?, &flat(positions)?, 2, planes)?;
-    ops::reshape_to(&sum, shape)
+/// The gradient of x in a max pooling, from that of the maxima and their positions.
+struct MaxPoolGradient {
+    window: Window,
+    /// The shape of x.
+    shape: Shape,
+}
+
+impl Operation for MaxPoolGradient {
+    fn name(&self) -> &'static str {
+        "max_pool'"
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
+        saves.input(1);
+        let out = Array::new(inputs[0].device(), inputs[0].dtype(), self.shape.clone())?;
+        let kernel = kernel::Pool { window: self.window, part: PoolPart::Gradient };
+        engine::submit(&Kernel::Pool(kernel), inputs, &[&out])?;
+        Ok(smallvec![out])
+    }
+    /// The sum is linear in the gradient of the maxima: its transpose selects the elements at the positions.
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
+        let flat = |t: &Tensor| ops::flatten(t, 2, -1);
+        let positions = saved.input(1)?;
+        let selected = ops::take_along_axis(&flat(&grads.get(0)?)?, &flat(&positions)?, 2)?;
+        Ok(smallvec![Some(ops::reshape_to(&selected, positions.shape())?), None])
+    }
 }
 
 fn max_pool(op: &'static str, spatial: usize, x: &Tensor, pool: &PoolOptions) -> Result<(Tensor, Tensor)> {

@@ -17,6 +17,7 @@ fn work_of<R>(f: impl FnOnce() -> R) -> (DeferredStats, R) {
         runs: after.runs - before.runs,
         kernels: after.kernels - before.kernels,
         launches: after.launches - before.launches,
+        bytes: after.bytes - before.bytes,
         compiled_plans: after.compiled_plans - before.compiled_plans,
         compiled_launches: after.compiled_launches - before.compiled_launches,
         fallbacks: after.fallbacks - before.fallbacks,

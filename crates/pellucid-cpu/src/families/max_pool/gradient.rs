@@ -1,0 +1,78 @@
+//! The gradient of max pooling: the gradient of every maximum is added at its position.
+
+use crate::dense::DenseArray;
+use crate::number::{ComputeScalar, StorageElement};
+use crate::operand::Operand;
+use pellucid_ir::{DType, Error, Result};
+use pellucid_runtime::threads::{GRAIN, parallel_ranges};
+
+/// Returns an error if the shapes or dtypes of the gradient g, the positions and the output do not fit.
+pub(super) fn check(g: &Operand<'_>, positions: &Operand<'_>, out: &Operand<'_>) -> Result<()> {
+    let rank = out.shape().rank();
+    let fits = rank >= 3
+        && g.shape() == positions.shape()
+        && g.shape().rank() == rank
+        && g.shape()[..rank - 3] == out.shape()[..rank - 3];
+    if !fits {
+        let help = "gradient and positions must have the shape of the output except along the last three axes";
+        return Err(Error::shapes("pool", [g.shape(), positions.shape(), out.shape()], help));
+    }
+    if !g.dtype.is_float() || g.dtype != out.dtype || positions.dtype != DType::I64 {
+        let help = "gradient and output must have the same float dtype, and the positions must be i64";
+        return Err(Error::dtypes("pool", [g.dtype, positions.dtype, out.dtype], help));
+    }
+    Ok(())
+}
+
+/// Computes the gradient for operands that [`check`] accepts. Half precision accumulates in `f32`.
+///
+/// # Errors
+/// Returns an error if memory cannot be allocated.
+pub(super) fn run(g: &Operand<'_>, positions: &Operand<'_>, out: &Operand<'_>) -> Result<()> {
+    if out.shape().size() == 0 {
+        return Ok(());
+    }
+    let wide = if out.dtype == DType::F64 { DType::F64 } else { DType::F32 };
+    let (g, positions) = (DenseArray::of_input(g, wide)?, DenseArray::of_input(positions, DType::I64)?);
+    let sums = DenseArray::of_output(out, wide)?;
+    match wide {
+        DType::F64 => add_planes::<f64>(&g, &positions, &sums),
+        _ => add_planes::<f32>(&g, &positions, &sums),
+    }
+    sums.store()
+}
+
+/// Computes all planes. `T` is the type of the elements of `g` and `sums`.
+fn add_planes<T: StorageElement<Compute = T> + ComputeScalar + Default>(
+    g: &DenseArray<'_>,
+    positions: &DenseArray<'_>,
+    sums: &DenseArray<'_>,
+) {
+    let plane = |array: &DenseArray<'_>| array.operand().shape().iter().rev().take(3).product::<usize>();
+    let (windows, elements) = (plane(g), plane(sums));
+    let planes = sums.operand().shape().size() / elements;
+    let (g, positions, sums) = (g.first::<T>(), positions.first::<i64>(), sums.first::<T>());
+    let work = (windows + elements) * size_of::<T>();
+    parallel_ranges(planes, GRAIN / work + 1, |range| {
+        for p in range {
+            // SAFETY: every array is contiguous and has `planes` planes of its length, and all its elements are in its
+            // buffer: `check` has compared the shapes. Plane p of the sums is written by this task alone, the output
+            // overlaps no input, and no thread writes an input.
+            let (g, positions, sums) = unsafe {
+                (
+                    std::slice::from_raw_parts(g.get().add(p * windows), windows),
+                    std::slice::from_raw_parts(positions.get().add(p * windows), windows),
+                    std::slice::from_raw_parts_mut(sums.get().add(p * elements), elements),
+                )
+            };
+            sums.fill(T::default());
+            for (g, &position) in g.iter().zip(positions) {
+                let sum = usize::try_from(position).ok().and_then(|position| sums.get_mut(position));
+                debug_assert!(sum.is_some(), "position {position} must be in a plane of {elements} elements");
+                if let Some(sum) = sum {
+                    *sum = sum.plus(*g);
+                }
+            }
+        }
+    });
+}
