@@ -40,7 +40,7 @@ impl Wgpu {
     /// has no timestamps.
     ///
     /// # Errors
-    /// The error of `work`, of a check of an earlier kernel, or of the device.
+    /// The error of `work`, or of the device.
     pub fn device_time(&self, work: impl FnOnce() -> Result<()>) -> Result<Option<Duration>> {
         self.gpu.device_time(work)
     }
@@ -93,8 +93,8 @@ impl Backend for Wgpu {
 
     /// Compiles a plan whose kernels are all [`Support::Native`].
     ///
-    /// A launch does not wait for the checks of indices in its kernels, except for the first launch. If a check fails,
-    /// all later kernels of the device are skipped until a call that waits returns [`pellucid_ir::Error::IndexOutOfBounds`].
+    /// A launch waits for the checks of indices in its kernels, but not for the kernels after the last check. If a check
+    /// fails, the later kernels of the launch are skipped, and it returns [`pellucid_ir::Error::IndexOutOfBounds`].
     fn prepare(&self, plan: &Plan) -> Result<Option<Box<dyn CompiledPlan>>> {
         fn metas(operands: &[SlotView]) -> Vec<OperandMeta<'_>> {
             operands.iter().map(OperandMeta::from).collect()

@@ -1,9 +1,8 @@
-//! The memory of operands, and whether it has values.
+//! The memory of operands.
 
 use crate::buffer::WgpuBuffer;
 use crate::device::Gpu;
 use crate::operand::{DeviceOperands, UncheckedOperand};
-use crate::status::CheckHistory;
 use pellucid_ir::backend::{Buffer, Storage, View};
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{Error, Result};
@@ -63,41 +62,5 @@ impl<'a> BoundOperands<'a> {
             }
         }
         self.buffers.iter().map(|buffer| Ok(buffer.ensure()?.raw())).collect()
-    }
-
-    /// Returns the buffers that the kernel reads.
-    fn read(&self, kernel: &Kernel) -> &[&'a WgpuBuffer] {
-        &self.buffers[..self.operands.inputs.len() + kernel.info().state_outputs]
-    }
-
-    /// Returns an error if an operand that the kernel reads is known to have no values.
-    pub(crate) fn check_computed(&self, kernel: &Kernel, history: &CheckHistory) -> Result<()> {
-        match self.read(kernel).iter().any(|buffer| history.is_skipped(buffer.epoch())) {
-            true => Err(Error::NotComputed { op: kernel.name() }),
-            false => Ok(()),
-        }
-    }
-
-    /// Stores the epoch of the kernel in the buffers of its outputs, except for those that the kernel reads.
-    pub(crate) fn mark_written(&self, kernel: &Kernel, epoch: u64) {
-        for &buffer in &self.buffers[self.operands.inputs.len()..] {
-            if !self.read(kernel).iter().any(|&other| std::ptr::eq(other, buffer)) {
-                buffer.set_epoch(epoch);
-            }
-        }
-    }
-
-    /// Returns the epoch of every buffer that has memory.
-    pub(crate) fn epochs(&self) -> Vec<Option<u64>> {
-        self.buffers.iter().map(|buffer| buffer.memory().map(|_| buffer.epoch())).collect()
-    }
-
-    /// Restores the epochs of buffers that had memory.
-    pub(crate) fn restore_epochs(&self, epochs: &[Option<u64>]) {
-        for (buffer, epoch) in self.buffers.iter().zip(epochs) {
-            if let Some(epoch) = epoch {
-                buffer.set_epoch(*epoch);
-            }
-        }
     }
 }

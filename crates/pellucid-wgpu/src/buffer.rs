@@ -3,7 +3,6 @@
 use crate::device::Gpu;
 use pellucid_ir::Result;
 use pellucid_ir::backend::Buffer;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Memory of a device that is allocated when it is first written. It returns to the pool of the device when the buffer
@@ -12,8 +11,6 @@ pub(crate) struct WgpuBuffer {
     gpu: Arc<Gpu>,
     bytes: usize,
     memory: OnceLock<DeviceMemory>,
-    /// The epoch of the kernel that wrote the buffer last, or 0 if the host did. See [`WgpuBuffer::set_epoch`].
-    epoch: AtomicU64,
 }
 
 /// A buffer of the graphics API and its size class in the pool.
@@ -48,24 +45,12 @@ impl Drop for DeviceMemory {
 impl WgpuBuffer {
     /// Creates a buffer of `bytes` bytes without memory.
     pub(crate) fn new(gpu: Arc<Gpu>, bytes: usize) -> WgpuBuffer {
-        WgpuBuffer { gpu, bytes, memory: OnceLock::new(), epoch: AtomicU64::new(0) }
+        WgpuBuffer { gpu, bytes, memory: OnceLock::new() }
     }
 
     /// Returns whether the buffer belongs to `gpu`.
     pub(crate) fn is_on(&self, gpu: &Arc<Gpu>) -> bool {
         Arc::ptr_eq(&self.gpu, gpu)
-    }
-
-    /// Returns the epoch of the kernel without which the buffer has no values.
-    pub(crate) fn epoch(&self) -> u64 {
-        self.epoch.load(Ordering::Relaxed)
-    }
-
-    /// Stores the epoch of the kernel that computes the values, or 0 if the host wrote them. If that kernel is skipped,
-    /// the buffer has no values. A kernel that also reads the buffer does not count: the old values remain if it is
-    /// skipped.
-    pub(crate) fn set_epoch(&self, epoch: u64) {
-        self.epoch.store(epoch, Ordering::Relaxed);
     }
 
     /// Returns the memory, or `None` if it has not been allocated.

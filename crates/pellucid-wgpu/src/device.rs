@@ -103,6 +103,8 @@ impl Gpu {
         let status = create_buffer(&device, &counters, "status", STATUS_BYTES, storage | wgpu::BufferUsages::COPY_SRC);
         queue.write_buffer(&status, 0, &NO_FAILURE.map(u32::to_ne_bytes).concat());
         let parameters = create_buffer(&device, &counters, "parameters", 2 * PARAMETER_BYTES, storage);
+        let mapped = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
+        let status_copy = create_buffer(&device, &counters, "status copy", STATUS_BYTES, mapped);
         let compiler = ShaderCompiler::new(&device);
         counters.bind_groups.add(2);
         let headers = compiler.header_groups(&device, (&parameters, PARAMETER_BYTES), &status);
@@ -117,7 +119,7 @@ impl Gpu {
             fused: OnceLock::new(),
             compiler: Mutex::new(compiler),
             descriptions: Mutex::new(DescriptionCache::new()),
-            recorded: Mutex::new(Recorded::new(parameters, headers)),
+            recorded: Mutex::new(Recorded::new(parameters, headers, status_copy)),
             status,
             operations: Mutex::default(),
             counters,

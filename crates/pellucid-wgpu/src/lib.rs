@@ -13,10 +13,10 @@
 //! | `prepared` | plans prepared for repeated launches |
 //! | `profile` | the time of the device for some work |
 //! | `record`, `submission` | recorded dispatches, which are submitted together |
-//! | `status` | the status word, which a failed check of indices sets |
+//! | `status` | the status word, which a failed check of indices sets, and its evaluation |
 //! | `pool` | device memory: size classes, a bounded cache, the memory cap |
 //! | `buffer` | `WgpuBuffer`: the memory of one storage, allocated when it is first written |
-//! | `transfer` | copies between host and device, waits, the status after a wait |
+//! | `transfer` | copies between host and device; waits |
 //! | `operand` | checks of operands; the buffers that a dispatch binds |
 //! | `bound` | the memory of operands |
 //! | `probe` | properties of an adapter that only a shader shows |

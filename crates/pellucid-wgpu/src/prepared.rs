@@ -4,7 +4,8 @@
 //! the slots and the scratch memory of the plan. A launch binds them, records all dispatches and submits them together.
 //! Bind groups are kept for the last storages, so a launch with known storages creates nothing.
 //!
-//! No launch waits for the checks of its kernels, except for the first one.
+//! A launch of a plan with checks of indices is two submissions: the dispatches up to the last check, and the rest. The
+//! host waits for the first one, while the device computes the second one.
 
 use crate::bound::device_buffer;
 use crate::buffer::{DeviceMemory, WgpuBuffer};
@@ -13,10 +14,10 @@ use crate::description::{DispatchDescription, check_scalars, kernel_scalar};
 use crate::device::{Gpu, lock};
 use crate::families::describe_kernel;
 use crate::operand::{BufferRef, DeviceOperands, UncheckedOperand};
-use crate::status::CheckHistory;
+use crate::submission::Recorded;
 use pellucid_ir::backend::{Buffer, CompiledPlan, LaunchFailure, Storage};
 use pellucid_ir::kernel::Kernel;
-use pellucid_ir::plan::{Launch, Plan, SlotRole};
+use pellucid_ir::plan::{Launch, Plan};
 use pellucid_ir::{Error, Result};
 use std::sync::{Arc, Mutex};
 
@@ -34,16 +35,9 @@ pub(crate) struct WgpuPlan {
     scratch: Vec<DeviceMemory>,
     /// The launch of each check.
     checks: Vec<usize>,
-    state: Mutex<LaunchState>,
-}
-
-/// The state that launches change.
-struct LaunchState {
-    /// Whether a launch has succeeded.
-    launched: bool,
-    groups: Vec<PlanGroup>,
-    /// The epoch that the last launch stored in each slot.
-    epochs: Vec<u64>,
+    /// The number of dispatches up to the last check.
+    checked: usize,
+    groups: Mutex<Vec<PlanGroup>>,
 }
 
 /// How the kernels of a plan use a slot.
@@ -52,12 +46,8 @@ struct SlotUse {
     /// The minimum size of the buffer.
     bytes: usize,
     is_used: bool,
-    /// Whether only the plan uses the slot.
-    is_own: bool,
     /// Whether the first kernel that uses the slot reads it. The buffer must then have values before the launch.
     is_read_first: bool,
-    /// The number of checks before the last kernel that writes the slot, if a kernel does.
-    written: Option<u32>,
 }
 
 /// A dispatch with the offset of its parameters and the number of its group of buffers.
@@ -84,16 +74,13 @@ struct PlanGroup {
 }
 
 impl SlotUse {
-    /// Registers the operands of a kernel that use slot `slot`. `checks` is the number of checks up to this kernel.
-    fn register(&mut self, launch: &Launch, slot: usize, checks: u32) {
+    /// Registers the operands of a kernel that use slot `slot`.
+    fn register(&mut self, launch: &Launch, slot: usize) {
         let state_outputs = launch.kernel.info().state_outputs;
         let mut read = launch.inputs.iter().chain(launch.outputs.iter().take(state_outputs));
         let is_read = read.any(|o| o.slot == slot && o.layout.shape().size() > 0);
         self.is_read_first |= is_read && !self.is_used;
         self.is_used = true;
-        if launch.outputs.iter().any(|o| o.slot == slot) {
-            self.written = Some(checks);
-        }
     }
 }
 
@@ -114,17 +101,26 @@ struct PlanBuilder<'a> {
     launches: usize,
     /// The launch of each check.
     checks: Vec<usize>,
+    /// The number of dispatches up to the last check.
+    checked: usize,
 }
 
 impl<'a> PlanBuilder<'a> {
     fn new(gpu: &'a Arc<Gpu>, plan: &Plan) -> PlanBuilder<'a> {
-        let slot = |(slot, &bytes): (usize, &usize)| {
-            let is_own = plan.role(slot) == SlotRole::Own;
-            SlotUse { bytes, is_own, ..SlotUse::default() }
-        };
-        let slots = plan.slots.iter().enumerate().map(slot).collect();
-        let (dispatches, groups, parameters, scratch, checks) = Default::default();
-        PlanBuilder { gpu, slots, dispatches, groups, parameters, bytes: 0, window: 4, scratch, launches: 0, checks }
+        let slots = plan.slots.iter().map(|&bytes| SlotUse { bytes, ..SlotUse::default() }).collect();
+        PlanBuilder {
+            gpu,
+            slots,
+            dispatches: Vec::new(),
+            groups: Vec::new(),
+            parameters: Vec::new(),
+            bytes: 0,
+            window: 4,
+            scratch: Vec::new(),
+            launches: 0,
+            checks: Vec::new(),
+            checked: 0,
+        }
     }
 
     /// Checks the operands of a launch and adds its dispatches.
@@ -148,14 +144,18 @@ impl<'a> PlanBuilder<'a> {
         self.launches += 1;
         self.bytes += description.bytes;
         for slot in operands().map(|o| o.slot) {
-            self.slots[slot].register(launch, slot, self.checks.len() as u32);
+            self.slots[slot].register(launch, slot);
         }
         self.scratch.resize(self.scratch.len().max(description.scratch.len()), 0);
         for (size, &bytes) in self.scratch.iter_mut().zip(&description.scratch) {
             *size = bytes.max(*size);
         }
         let slot = |operand: usize| unchecked[operand].identity;
-        description.dispatches.iter().try_for_each(|dispatch| self.add_dispatch(&launch.kernel, dispatch, slot))
+        description.dispatches.iter().try_for_each(|dispatch| self.add_dispatch(&launch.kernel, dispatch, slot))?;
+        if description.checks > 0 {
+            self.checked = self.dispatches.len();
+        }
+        Ok(())
     }
 
     /// Adds a dispatch of a kernel. `slot` returns the slot of an operand.
@@ -188,13 +188,13 @@ impl<'a> PlanBuilder<'a> {
 
     /// Writes the parameters and allocates the scratch memory.
     fn finish(self) -> Result<WgpuPlan> {
-        let PlanBuilder { gpu, slots, dispatches, groups, mut parameters, bytes, window, scratch, checks, .. } = self;
+        let PlanBuilder { gpu, slots, dispatches, mut parameters, bytes, window, scratch, checks, checked, .. } = self;
         // The window of the last parameters must be within the buffer.
         parameters.resize(parameters.len() + window, 0);
         let headers = gpu.create_headers(&parameters, window)?;
         let scratch = scratch.iter().map(|&bytes| DeviceMemory::allocate(gpu, bytes)).collect::<Result<_>>()?;
-        let state = LaunchState { launched: false, groups, epochs: vec![0; slots.len()] };
-        Ok(WgpuPlan { gpu: gpu.clone(), slots, dispatches, bytes, headers, scratch, checks, state: Mutex::new(state) })
+        let (gpu, groups) = (gpu.clone(), Mutex::new(self.groups));
+        Ok(WgpuPlan { gpu, slots, dispatches, bytes, headers, scratch, checks, checked, groups })
     }
 }
 
@@ -235,61 +235,51 @@ impl WgpuPlan {
         self.slots.iter().zip(slots).map(buffer).collect()
     }
 
-    /// Returns an error if a slot that the plan reads is known to have no values. The plan computes all values of its own
-    /// slots that it reads, except for those that kernels of the caller wrote.
-    fn check_computed(
+    /// Encodes and submits all dispatches. Returns the submission that copies the status, if there are checks.
+    fn submit(
         &self,
-        state: &LaunchState,
-        history: &CheckHistory,
+        recorded: &Recorded,
+        groups: &mut [PlanGroup],
         buffers: &[Option<(&WgpuBuffer, &wgpu::Buffer)>],
-    ) -> Result<()> {
-        for ((slot, &epoch), buffer) in self.slots.iter().zip(&state.epochs).zip(buffers) {
-            let Some((buffer, _)) = buffer else { continue };
-            let is_renewed = slot.is_own && buffer.epoch() == epoch;
-            if slot.is_read_first && !is_renewed && history.is_skipped(buffer.epoch()) {
-                return Err(Error::NotComputed { op: "launch" });
-            }
-        }
-        Ok(())
-    }
-
-    /// Stores the epoch in the buffers that have no values if the kernels of the launch are skipped: the plan's own, and
-    /// those that it writes without having read them. All others then keep their values.
-    fn mark_written(&self, state: &mut LaunchState, first: u64, buffers: &[Option<(&WgpuBuffer, &wgpu::Buffer)>]) {
-        for ((slot, epoch), buffer) in self.slots.iter().zip(&mut state.epochs).zip(buffers) {
-            let (Some((buffer, _)), Some(checks)) = (buffer, slot.written) else { continue };
-            if slot.is_own || !slot.is_read_first {
-                *epoch = first + u64::from(checks);
-                buffer.set_epoch(*epoch);
-            }
-        }
-    }
-
-    /// Encodes and submits all dispatches.
-    fn submit(&self, groups: &mut [PlanGroup], buffers: &[Option<(&WgpuBuffer, &wgpu::Buffer)>]) -> Result<()> {
+    ) -> Result<Option<wgpu::SubmissionIndex>> {
         let gpu = &*self.gpu;
-        gpu.scoped("launch", || {
+        let (checked, rest) = self.dispatches.split_at(self.checked);
+        let copied = gpu.scoped("launch", || {
             let groups: Vec<&wgpu::BindGroup> =
                 groups.iter_mut().map(|group| group.bind(gpu, &self.scratch, buffers)).collect();
-            let mut encoder = gpu.device().create_command_encoder(&Default::default());
-            let mut pass = encoder.begin_compute_pass(&Default::default());
-            let mut bound = None;
-            for dispatch in &self.dispatches {
-                pass.set_pipeline(&dispatch.shader.pipeline);
-                pass.set_bind_group(0, self.headers.group(&dispatch.shader), &[dispatch.offset]);
-                if bound != Some(dispatch.group) {
-                    pass.set_bind_group(1, groups[dispatch.group], &[]);
-                    bound = Some(dispatch.group);
-                }
-                pass.dispatch_workgroups(dispatch.groups[0], dispatch.groups[1], 1);
+            let copied = (!checked.is_empty()).then(|| {
+                let mut encoder = gpu.device().create_command_encoder(&Default::default());
+                self.encode(&mut encoder, checked, &groups);
+                gpu.copy_status(&mut encoder, recorded);
+                gpu.counters().submissions.add(1);
+                gpu.queue().submit([encoder.finish()])
+            });
+            if !rest.is_empty() {
+                let mut encoder = gpu.device().create_command_encoder(&Default::default());
+                self.encode(&mut encoder, rest, &groups);
+                gpu.counters().submissions.add(1);
+                gpu.queue().submit([encoder.finish()]);
             }
-            drop(pass);
-            gpu.queue().submit([encoder.finish()]);
+            copied
         })?;
-        gpu.counters().submissions.add(1);
         gpu.counters().dispatches.add(self.dispatches.len());
         gpu.counters().bytes.add(self.bytes);
-        Ok(())
+        Ok(copied)
+    }
+
+    /// Encodes dispatches. `groups` are the bind groups of the plan.
+    fn encode(&self, encoder: &mut wgpu::CommandEncoder, dispatches: &[PlanDispatch], groups: &[&wgpu::BindGroup]) {
+        let mut pass = encoder.begin_compute_pass(&Default::default());
+        let mut bound = None;
+        for dispatch in dispatches {
+            pass.set_pipeline(&dispatch.shader.pipeline);
+            pass.set_bind_group(0, self.headers.group(&dispatch.shader), &[dispatch.offset]);
+            if bound != Some(dispatch.group) {
+                pass.set_bind_group(1, groups[dispatch.group], &[]);
+                bound = Some(dispatch.group);
+            }
+            pass.dispatch_workgroups(dispatch.groups[0], dispatch.groups[1], 1);
+        }
     }
 }
 
@@ -324,36 +314,16 @@ impl PlanGroup {
 
 impl CompiledPlan for WgpuPlan {
     fn launch(&self, slots: &[Arc<Storage>]) -> Result<(), LaunchFailure> {
-        self.run(slots)
-    }
-}
-
-impl WgpuPlan {
-    /// Submits all kernels of the plan.
-    fn run(&self, slots: &[Arc<Storage>]) -> Result<(), LaunchFailure> {
         let before_all = LaunchFailure::before_all;
-        let mut state = lock(&self.state);
+        let mut groups = lock(&self.groups);
         let buffers = self.slot_buffers(slots).map_err(before_all)?;
+        // Until the checks are confirmed, no other thread submits work, which a failed check would skip.
         let mut recorded = lock(&self.gpu.recorded);
-        let is_first = !state.launched;
-        if is_first {
-            // An earlier plan may have computed constants of this one, and would not run again.
-            self.gpu.confirm_checks(&mut recorded).map_err(before_all)?;
-        }
-        self.check_computed(&state, &recorded.history, &buffers).map_err(before_all)?;
         self.gpu.submit(&mut recorded).map_err(before_all)?;
-        self.submit(&mut state.groups, &buffers).map_err(before_all)?;
-        let first = recorded.history.epoch();
-        recorded.history.advance(self.checks.len() as u32);
-        self.mark_written(&mut state, first, &buffers);
-        if is_first {
-            self.gpu.confirm_checks(&mut recorded).map_err(|error| {
-                let failed = recorded.history.last_failure().and_then(|epoch| epoch.checked_sub(first + 1));
-                let launch = failed.and_then(|check| self.checks.get(check as usize));
-                LaunchFailure { launch: launch.copied().unwrap_or(0), error }
-            })?;
-            state.launched = true;
-        }
-        Ok(())
+        let Some(copied) = self.submit(&recorded, &mut groups, &buffers).map_err(before_all)? else { return Ok(()) };
+        self.gpu.confirm_checks(&mut recorded, self.checks.len(), copied).map_err(|failed| {
+            let launch = self.checks.get(failed.passed).copied().unwrap_or(0);
+            LaunchFailure { launch, error: failed.error }
+        })
     }
 }

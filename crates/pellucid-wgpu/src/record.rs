@@ -17,29 +17,30 @@ impl Gpu {
     /// Records the dispatches of a kernel. If it has checks, waits for their results.
     ///
     /// # Errors
-    /// If an operand that the kernel reads has no values, an allocation or a submission fails, or a check failed.
+    /// If an operand that the kernel reads has never been written, an allocation or a submission fails, or a check failed.
     pub(crate) fn run(
         self: &Arc<Gpu>,
         kernel: &Kernel,
         description: &KernelDescription,
         bound: &BoundOperands<'_>,
     ) -> Result<()> {
-        let before = bound.epochs();
         let mut memory = bound.memory(kernel)?;
         // Scratch memory returns to the pool at the end of this function. Later users of it run later.
         let scratch: Vec<DeviceMemory> =
             description.scratch.iter().map(|&bytes| DeviceMemory::allocate(self, bytes)).collect::<Result<_>>()?;
         memory.extend(scratch.iter().map(DeviceMemory::raw));
         let mut recorded = lock(&self.recorded);
-        bound.check_computed(kernel, &recorded.history)?;
-        self.record_dispatches(&mut recorded, kernel, description, &memory)?;
-        let epoch = recorded.history.advance(description.checks);
-        bound.mark_written(kernel, epoch);
         if description.checks == 0 {
-            return Ok(());
+            return self.record_dispatches(&mut recorded, kernel, description, &memory);
         }
-        // Buffers that had values keep them if the kernel was skipped.
-        self.confirm_checks(&mut recorded).inspect_err(|_| bound.restore_epochs(&before))
+        self.record_dispatches(&mut recorded, kernel, description, &memory)?;
+        self.submit(&mut recorded)?;
+        let copied = self.scoped("status", || {
+            let mut encoder = self.device().create_command_encoder(&Default::default());
+            self.copy_status(&mut encoder, &recorded);
+            self.queue().submit([encoder.finish()])
+        })?;
+        self.confirm_checks(&mut recorded, description.checks as usize, copied).map_err(|failed| failed.error)
     }
 
     /// Records dispatches. `memory` is the memory of the operands, then the scratch memory.

@@ -4,11 +4,12 @@
 //! the first finds the position of the first index out of bounds, the second one sets the status word, and stores the
 //! index, if there is one. All later kernels then do nothing, until the host reads the status and resets it.
 //!
-//! The host reads the status when it waits: in a download, in `synchronize`, and in `run` of a kernel with checks. It
-//! then knows which kernels were skipped from the number of checks that passed: every buffer stores its *epoch*, the
-//! number of checks that were recorded before the kernel that wrote it.
+//! The host reads the status after every submission with checks, before any other submission. So a failed check skips
+//! only kernels of the same `run` or the same launch of a plan, which returns the error.
 
-use pellucid_ir::Error;
+use crate::device::Gpu;
+use crate::submission::Recorded;
+use pellucid_ir::{Error, Result};
 
 /// The number of words of the status buffer.
 pub(crate) const STATUS_WORDS: usize = 8;
@@ -58,102 +59,57 @@ impl CheckedOperations {
     }
 }
 
-/// The checks of a device in the order in which they were recorded.
-///
-/// The epoch is the number of recorded checks, plus one for each reset of the status. If the check with epoch f is the
-/// first that fails, and the status is reset in epoch r, the kernels recorded in the epochs f..=r were skipped.
-#[derive(Debug, Default)]
-pub(crate) struct CheckHistory {
-    epoch: u64,
-    /// The epoch of the last reset.
-    reset: u64,
-    /// The checks up to this epoch are known to have passed, or their failure was returned.
-    confirmed: u64,
-    /// The first and the last epoch of skipped kernels, for each failure, in ascending order.
-    skipped: Vec<(u64, u64)>,
+/// A failed check of a submission.
+pub(crate) struct CheckFailure {
+    /// The number of checks of the submission that passed before it.
+    pub(crate) passed: usize,
+    pub(crate) error: Error,
 }
 
-impl CheckHistory {
-    /// Counts recorded checks and returns the epoch of the kernels that follow.
-    pub(crate) fn advance(&mut self, checks: u32) -> u64 {
-        self.epoch += u64::from(checks);
-        self.epoch
+impl Gpu {
+    /// Adds a copy of the status for [`Gpu::confirm_checks`]. The caller locks [`Recorded`] until it has called that.
+    pub(crate) fn copy_status(&self, encoder: &mut wgpu::CommandEncoder, recorded: &Recorded) {
+        encoder.copy_buffer_to_buffer(self.status(), 0, &recorded.status_copy, 0, STATUS_BYTES as u64);
     }
 
-    /// Returns the epoch of the kernels that are recorded now.
-    pub(crate) fn epoch(&self) -> u64 {
-        self.epoch
+    /// Waits for the submission that copies the status, and evaluates it. `checks` is the number of checks since the last
+    /// call.
+    ///
+    /// # Errors
+    /// The error of the first check that failed. The status is then reset: all kernels that were submitted before this
+    /// call are skipped, and later ones run.
+    pub(crate) fn confirm_checks(
+        &self,
+        recorded: &mut Recorded,
+        checks: usize,
+        copied: wgpu::SubmissionIndex,
+    ) -> Result<(), CheckFailure> {
+        let broken = |error| CheckFailure { passed: 0, error };
+        let status = self.map(&recorded.status_copy, copied, read_words).map_err(broken)?;
+        let Some(error) = self.check_error(&status) else {
+            recorded.passed_checks = recorded.passed_checks.wrapping_add(checks as u32);
+            return Ok(());
+        };
+        let passed = status[PASSED].wrapping_sub(recorded.passed_checks) as usize;
+        recorded.passed_checks = 0;
+        let reset = NO_FAILURE.map(u32::to_ne_bytes).concat();
+        self.scoped("reset", || self.queue().write_buffer(self.status(), 0, &reset)).map_err(broken)?;
+        Err(CheckFailure { passed, error })
     }
+}
 
-    /// Returns the epoch of the last reset.
-    pub(crate) fn last_reset(&self) -> u64 {
-        self.reset
+/// Returns the words of a copy of the status.
+fn read_words(bytes: &[u8]) -> [u32; STATUS_WORDS] {
+    let mut words = [0; STATUS_WORDS];
+    for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(4)) {
+        *word = bytes.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes));
     }
-
-    /// Returns whether the results of recorded checks are unknown.
-    pub(crate) fn has_unconfirmed(&self) -> bool {
-        self.confirmed < self.epoch
-    }
-
-    /// Registers that all checks up to `epoch` have passed.
-    pub(crate) fn confirm(&mut self, epoch: u64) {
-        self.confirmed = self.confirmed.max(epoch);
-    }
-
-    /// Registers that `passed` checks since the last reset, modulo 2³², have passed and that the next one failed. The
-    /// caller resets the status.
-    pub(crate) fn fail(&mut self, passed: u32) {
-        // At least the confirmed checks have passed.
-        let known = (self.confirmed - self.reset) as u32;
-        let first = self.confirmed + u64::from(passed.wrapping_sub(known)) + 1;
-        self.skipped.push((first, self.epoch));
-        self.epoch += 1;
-        (self.reset, self.confirmed) = (self.epoch, self.epoch);
-    }
-
-    /// Returns the first epoch of the kernels that the last failure skipped.
-    pub(crate) fn last_failure(&self) -> Option<u64> {
-        self.skipped.last().map(|&(first, _)| first)
-    }
-
-    /// Returns whether the kernels of an epoch are known to have been skipped.
-    pub(crate) fn is_skipped(&self, epoch: u64) -> bool {
-        let after = self.skipped.partition_point(|&(first, _)| first <= epoch);
-        after.checked_sub(1).is_some_and(|k| epoch <= self.skipped[k].1)
-    }
+    words
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_kernels_from_the_failed_check_to_the_reset_were_skipped() {
-        let mut history = CheckHistory::default();
-        assert!(!history.has_unconfirmed());
-        let epochs: Vec<u64> = (0..5).map(|_| history.advance(1)).collect();
-        history.confirm(epochs[1]);
-        assert!(history.has_unconfirmed());
-        history.fail(3);
-        let skipped: Vec<bool> = epochs.iter().map(|&epoch| history.is_skipped(epoch)).collect();
-        assert_eq!(skipped, [false, false, false, true, true]);
-        assert!(!history.has_unconfirmed() && !history.is_skipped(0));
-        assert!(!history.is_skipped(history.epoch()), "kernels after the reset run");
-        let second = [history.advance(2), history.advance(1)];
-        history.fail(2);
-        assert_eq!(second.map(|epoch| history.is_skipped(epoch)), [false, true]);
-        assert!(!history.is_skipped(history.epoch()) && history.is_skipped(epochs[4]));
-    }
-
-    #[test]
-    fn the_count_of_passed_checks_wraps() {
-        let mut history = CheckHistory::default();
-        let last = (0..5).fold(0, |_, _| history.advance(u32::MAX));
-        history.confirm(last);
-        let next = history.advance(2);
-        history.fail((last + 1) as u32);
-        assert!(history.is_skipped(next) && !history.is_skipped(last) && !history.is_skipped(next - 1));
-    }
 
     #[test]
     fn a_status_describes_the_error_of_its_operation() {

@@ -1,7 +1,6 @@
 //! [`Recorded`]: the dispatches of the next submission.
 
 use crate::compile::{CompiledShader, HeaderGroups};
-use crate::status::CheckHistory;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -14,8 +13,10 @@ pub(crate) struct Recorded {
     /// The buffers of all dispatches.
     pub(crate) buffers: Vec<wgpu::Buffer>,
     pub(crate) dispatches: Vec<RecordedDispatch>,
-    /// The checks among the dispatches of all submissions.
-    pub(crate) history: CheckHistory,
+    /// The buffer to which the status is copied after a submission with checks.
+    pub(crate) status_copy: wgpu::Buffer,
+    /// The number of checks that have passed since the last reset of the status, modulo 2³².
+    pub(crate) passed_checks: u32,
 }
 
 /// A recorded dispatch.
@@ -31,8 +32,8 @@ pub(crate) struct RecordedDispatch {
 impl Recorded {
     /// Creates an empty list. The parameter buffer has twice [`PARAMETER_BYTES`] bytes, so that the window of that size
     /// that a dispatch binds is within the buffer.
-    pub(crate) fn new(parameters: wgpu::Buffer, headers: HeaderGroups) -> Recorded {
-        let (bytes, buffers, dispatches) = Default::default();
-        Recorded { parameters, headers, bytes, buffers, dispatches, history: CheckHistory::default() }
+    pub(crate) fn new(parameters: wgpu::Buffer, headers: HeaderGroups, status_copy: wgpu::Buffer) -> Recorded {
+        let (bytes, buffers, dispatches, passed_checks) = Default::default();
+        Recorded { parameters, headers, bytes, buffers, dispatches, status_copy, passed_checks }
     }
 }

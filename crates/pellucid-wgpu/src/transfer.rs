@@ -2,11 +2,10 @@
 //! here.
 
 use crate::buffer::WgpuBuffer;
-use crate::device::{Gpu, lock};
-use crate::status::{NO_FAILURE, PASSED, STATUS_BYTES, STATUS_WORDS};
-use crate::submission::Recorded;
+use crate::device::Gpu;
 use pellucid_ir::backend::Buffer;
 use pellucid_ir::{Error, Result};
+use std::fmt::Display;
 use std::ops::Range;
 
 /// The size of a word, the unit of device copies.
@@ -32,7 +31,6 @@ pub(crate) fn upload(gpu: &Gpu, bytes: &[u8], to: &WgpuBuffer) -> Result<()> {
     if !rest.is_empty() {
         gpu.write(memory, whole.len(), &last)?;
     }
-    to.set_epoch(0);
     Ok(())
 }
 
@@ -48,23 +46,9 @@ pub(crate) fn download(gpu: &Gpu, from: &WgpuBuffer, offset: usize, into: &mut [
     let no_value = || Error::invalid("download", "the buffer has no memory, because it has never been written");
     let memory = from.memory().ok_or_else(no_value)?.raw();
     let start = offset / WORD * WORD;
-    let mut computed = Ok(());
     gpu.read(memory, start..end.next_multiple_of(WORD), |words| {
-        computed = gpu.check_computed("download", from);
-        if computed.is_ok() {
-            into.copy_from_slice(&words[offset - start..end - start]);
-        }
-    })?;
-    computed
-}
-
-/// A copy to the host that has been submitted.
-struct StartedRead {
-    staging: wgpu::Buffer,
-    /// The epoch of the copy.
-    epoch: u64,
-    /// The epoch of the last reset before the copy.
-    last_reset: u64,
+        into.copy_from_slice(&words[offset - start..end - start]);
+    })
 }
 
 impl Gpu {
@@ -75,118 +59,43 @@ impl Gpu {
     }
 
     /// Reads a range of bytes of a buffer, whose bounds are multiples of 4, after all recorded dispatches. Waits for the
-    /// result and passes it to `receive`. If there are unconfirmed checks, reads the status in the same submission.
-    ///
-    /// # Errors
-    /// The error of the first check that failed, if one failed. The status is then reset.
+    /// result and passes it to `receive`.
     pub(crate) fn read(&self, from: &wgpu::Buffer, range: Range<usize>, receive: impl FnOnce(&[u8])) -> Result<()> {
-        let bytes = range.len();
-        let read = self.begin_read(&mut lock(&self.recorded), Some((from, range)))?;
-        // Other threads may record and submit meanwhile.
-        self.poll()?;
-        let view = self.mapped(&read)?;
-        let (values, status) = view.split_at(bytes);
-        self.confirm(&mut lock(&self.recorded), status, &read)?;
-        receive(values);
-        Ok(())
-    }
-
-    /// Waits until the results of all recorded checks are known. No other thread records, submits or reads meanwhile, so
-    /// none can find the failure of a check that the caller has recorded.
-    ///
-    /// # Errors
-    /// The error of the first check that failed, if one failed. The status is then reset.
-    pub(crate) fn confirm_checks(&self, recorded: &mut Recorded) -> Result<()> {
-        if !recorded.history.has_unconfirmed() {
-            return Ok(());
-        }
-        let read = self.begin_read(recorded, None)?;
-        self.poll()?;
-        self.confirm(recorded, &self.mapped(&read)?, &read)
-    }
-
-    /// Submits the recorded dispatches and a copy of a range of a buffer, and of the status if there are unconfirmed
-    /// checks.
-    fn begin_read(&self, recorded: &mut Recorded, from: Option<(&wgpu::Buffer, Range<usize>)>) -> Result<StartedRead> {
-        self.submit(recorded)?;
-        let (epoch, last_reset) = (recorded.history.epoch(), recorded.history.last_reset());
-        let bytes = from.as_ref().map_or(0, |(_, range)| range.len());
-        let status_bytes = if recorded.history.has_unconfirmed() { STATUS_BYTES } else { 0 };
-        let staging = self.scoped("download", || {
+        self.flush()?;
+        let (staging, copied) = self.scoped("download", || {
             let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
-            let staging = self.create_buffer("staging", bytes + status_bytes, usage);
+            let staging = self.create_buffer("staging", range.len(), usage);
             let mut encoder = self.device().create_command_encoder(&Default::default());
-            if let Some((buffer, range)) = from {
-                encoder.copy_buffer_to_buffer(buffer, range.start as u64, &staging, 0, bytes as u64);
-            }
-            if status_bytes > 0 {
-                encoder.copy_buffer_to_buffer(self.status(), 0, &staging, bytes as u64, STATUS_BYTES as u64);
-            }
-            self.queue().submit([encoder.finish()]);
-            staging.map_async(wgpu::MapMode::Read, .., |_| {});
-            staging
+            encoder.copy_buffer_to_buffer(from, range.start as u64, &staging, 0, range.len() as u64);
+            let copied = self.queue().submit([encoder.finish()]);
+            (staging, copied)
         })?;
-        Ok(StartedRead { staging, epoch, last_reset })
+        self.map(&staging, copied, receive)
     }
 
-    /// Returns the contents of a staging buffer after a wait.
-    fn mapped(&self, read: &StartedRead) -> Result<wgpu::BufferView> {
-        let failed = |error: wgpu::MapRangeError| Error::DeviceUnavailable {
-            device: self.name().into(),
-            reason: error.to_string(),
-        };
-        read.staging.get_mapped_range(..).map_err(failed)
-    }
-
-    /// Evaluates the status after a read; it is empty if all checks were confirmed. After a failed check the status is
-    /// reset, unless another thread has reset it since the read began.
-    fn confirm(&self, recorded: &mut Recorded, status: &[u8], read: &StartedRead) -> Result<()> {
-        if status.is_empty() {
-            return Ok(());
-        }
-        let mut words = [0; STATUS_WORDS];
-        for (word, bytes) in words.iter_mut().zip(status.chunks_exact(WORD)) {
-            *word = bytes.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes));
-        }
-        let error = self.check_error(&words);
-        if recorded.history.last_reset() == read.last_reset {
-            if error.is_some() {
-                // The kernels that are recorded now belong to those that are skipped.
-                self.submit(recorded)?;
-                let reset = NO_FAILURE.map(u32::to_ne_bytes).concat();
-                self.scoped("reset", || self.queue().write_buffer(self.status(), 0, &reset))?;
-                recorded.history.fail(words[PASSED]);
-            } else {
-                recorded.history.confirm(read.epoch);
-            }
-        }
-        error.map_or(Ok(()), Err)
+    /// Waits for a submission that writes a staging buffer, and passes the contents to `receive`.
+    pub(crate) fn map<T>(
+        &self,
+        staging: &wgpu::Buffer,
+        written: wgpu::SubmissionIndex,
+        receive: impl FnOnce(&[u8]) -> T,
+    ) -> Result<T> {
+        let failed =
+            |reason: &dyn Display| Error::DeviceUnavailable { device: self.name().into(), reason: reason.to_string() };
+        staging.map_async(wgpu::MapMode::Read, .., |_| {});
+        let wait = wgpu::PollType::Wait { submission_index: Some(written), timeout: None };
+        self.device().poll(wait).map_err(|error| failed(&error))?;
+        self.check_failure()?;
+        let received = receive(&staging.get_mapped_range(..).map_err(|error| failed(&error))?);
+        staging.unmap();
+        Ok(received)
     }
 
     /// Submits the recorded dispatches and waits until all work is done.
-    ///
-    /// # Errors
-    /// If a check has failed, or the device fails.
     pub(crate) fn wait(&self) -> Result<()> {
-        let mut recorded = lock(&self.recorded);
-        self.confirm_checks(&mut recorded)?;
-        self.submit(&mut recorded)?;
-        drop(recorded);
-        self.poll()
-    }
-
-    /// Waits until all submitted work is done.
-    fn poll(&self) -> Result<()> {
+        self.flush()?;
         let polled = self.device().poll(wgpu::PollType::wait_indefinitely());
         polled.map_err(|error| Error::DeviceUnavailable { device: self.name().into(), reason: error.to_string() })?;
         self.check_failure()
-    }
-
-    /// Returns an error if the kernel that computes a buffer is known to have been skipped.
-    pub(crate) fn check_computed(&self, op: &'static str, buffer: &WgpuBuffer) -> Result<()> {
-        match lock(&self.recorded).history.is_skipped(buffer.epoch()) {
-            true => Err(Error::NotComputed { op }),
-            false => Ok(()),
-        }
     }
 }

@@ -404,6 +404,8 @@ impl OptimizerContents {
         if members.iter().zip(parameters).all(stays) {
             return Ok(());
         }
+        // The error of a deferred kernel must be returned before the step changes anything.
+        flush()?;
         // A captured step only references the state, which moves before the first launch.
         eager(|| self.move_to_parameters())
     }

@@ -3,6 +3,7 @@
 use super::fallback::run_launches;
 use super::plan_cache::CachedPlan;
 use super::recording::RecordedKernel;
+use super::slot_writes::SlotWrites;
 use super::stats;
 use super::storage_numbers::StorageNumbers;
 use crate::array::Array;
@@ -42,7 +43,7 @@ pub(super) fn run_kernels(
     let roles = plan.roles.clone();
     let outcome = run_plan(device, plan, &storages).or_else(|failed| {
         // A list of which no kernel has run is run as in eager mode, so that the kernels before the failing one run.
-        if failed.complete.is_some() || !failed.is_of_the_plan() {
+        if failed.complete.is_some() || matches!(failed.error, Error::DeviceUnavailable { .. }) {
             return Err(failed);
         }
         let mut launches = NumberedKernels::new(&kernels).launches;
@@ -80,15 +81,6 @@ impl RunFailure {
     fn is_complete(&self, slot: usize) -> bool {
         self.complete.as_ref().is_some_and(|complete| complete[slot])
     }
-
-    /// Returns whether the error is one of this plan, and not of earlier work of the device.
-    fn is_of_the_plan(&self) -> bool {
-        let is_earlier = matches!(
-            self.error,
-            Error::IndexOutOfBounds { .. } | Error::NotComputed { .. } | Error::DeviceUnavailable { .. }
-        );
-        !is_earlier
-    }
 }
 
 /// Runs launches in the recorded order.
@@ -103,10 +95,9 @@ fn run_one_by_one(
     let _guard = BorrowGuard::acquire(&read, &written);
     stats::count_launches(launches.len(), launches.iter().map(Launch::bytes).sum());
     run_launches(device, launches, storages).map_err(|LaunchFailure { launch, error }| {
-        let mut complete = vec![false; storages.len()];
-        for (k, done) in launches.iter().enumerate() {
-            done.outputs.iter().for_each(|out| complete[out.slot] = k < launch);
-        }
+        let sizes: Vec<usize> = storages.iter().map(|storage| storage.buffer().bytes()).collect();
+        let writes = SlotWrites::of(&sizes, launches);
+        let complete = (0..storages.len()).map(|slot| writes.is_complete(slot, launch)).collect();
         let shape = launches[launch].outputs.iter().max_by_key(|out| out.bytes()).map(|out| out.layout.shape());
         let error = shape.map_or(error.clone(), |shape| error.with_shape(shape));
         Box::new(RunFailure { error, complete: Some(complete) })
@@ -147,7 +138,7 @@ fn run_plan(device: Device, plan: Plan, storages: &[Arc<Storage>]) -> Result<(),
             Some(shape) => error.with_shape(shape),
             None => error,
         };
-        let complete = || (0..storages.len()).map(|slot| plan.is_complete(slot, launch)).collect();
+        let complete = || (0..storages.len()).map(|slot| plan.writes().is_complete(slot, launch)).collect();
         Box::new(RunFailure { error, complete: (launch > 0).then(complete) })
     })
 }

@@ -179,7 +179,12 @@ impl DeferredList {
             self.unregister();
         }
         remove_orphans();
-        lock(&self.unreported).take().map_or(outcome, Err)
+        self.take_unreported().map_or(outcome, Err)
+    }
+
+    /// Takes the error of an earlier run that was not reported.
+    fn take_unreported(&self) -> Option<Error> {
+        lock(&self.unreported).take()
     }
 
     /// Runs all kernels. An error is kept for the thread of the list.
@@ -359,7 +364,14 @@ pub(crate) fn flush_unreported() {
 pub(super) fn report(device: Device) -> Result<()> {
     let is_deferred = device.is_deferred() || MODE.get() == ExecutionMode::Lazy;
     let Some(list) = is_deferred.then(|| list_for(device)).flatten() else { return Ok(()) };
-    lock(&list.unreported).take().map_or(Ok(()), Err)
+    list.take_unreported().map_or(Ok(()), Err)
+}
+
+/// Takes the error of a deferred kernel that no call of this thread has returned yet.
+pub(super) fn take_unreported() -> Option<Error> {
+    let current = CURRENT.with_borrow(|current| current.as_ref().and_then(|list| list.take_unreported()));
+    current
+        .or_else(|| DEVICE_LISTS.with_borrow(|DeviceLists(lists)| lists.iter().find_map(|(_, l)| l.take_unreported())))
 }
 
 /// Runs the kernels that this thread has deferred on a device.

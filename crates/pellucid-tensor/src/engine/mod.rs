@@ -19,6 +19,7 @@ mod list;
 mod map_batch;
 mod plan_cache;
 mod recording;
+mod slot_writes;
 mod stats;
 mod storage_numbers;
 mod transfer;
@@ -218,7 +219,8 @@ fn resolve_pending(op: &'static str, storage: &Storage) -> Result<()> {
     match storage.pending() {
         READY => Ok(()),
         POISONED => Err(Error::Poisoned { op }),
-        FAILED => Err(Error::NotComputed { op }),
+        // The error of the failed kernel is better than one of its results, if this thread has not returned it yet.
+        FAILED => Err(list::take_unreported().unwrap_or(Error::NotComputed { op })),
         pending if list::is_flushing(pending) => Ok(()),
         _ => list::flush_list_of(op, storage),
     }

@@ -4,6 +4,7 @@
 //! of kernels (`x * 0.1`) are not part of the structure: the passes run on a plan in which every parameter is replaced by
 //! its number. A plan with other values is compiled again, but not optimized again.
 
+use super::slot_writes::SlotWrites;
 use super::stats;
 use crate::device::Device;
 use pellucid_ir::backend::CompiledPlan;
@@ -24,8 +25,7 @@ pub(super) struct CachedPlan {
     recorded: Plan,
     /// The optimized plan, with numbered parameters.
     plan: Plan,
-    /// For each slot, the index of the last launch that writes it.
-    last_writes: Vec<Option<usize>>,
+    writes: SlotWrites,
     /// The shape of the largest output of each launch, for errors.
     shapes: Vec<Shape>,
     /// The bytes that all launches read and write.
@@ -85,17 +85,14 @@ impl CachedPlan {
     ) -> Result<(CachedPlan, Arc<dyn CompiledPlan>)> {
         // Constants are folded for later launches of the same values; a deferred plan has new values in every run.
         let plan = recorded.clone().after(Passes::all().without("constants")?);
-        let mut last_writes = vec![None; plan.slots.len()];
-        for (k, launch) in plan.launches.iter().enumerate() {
-            launch.outputs.iter().for_each(|out| last_writes[out.slot] = Some(k));
-        }
+        let writes = SlotWrites::of(&plan.slots, &plan.launches);
         let largest =
             |outputs: &[SlotView]| outputs.iter().max_by_key(|out| out.bytes()).map(|o| o.layout.shape().clone());
         let shapes = plan.launches.iter().map(|launch| largest(&launch.outputs).unwrap_or_default()).collect();
         let compiled = compile_with(device, &plan, &params)?;
         let arena_bytes = plan.arena.as_ref().map(|arena| arena.bytes);
         let (bytes, cached) = (plan.traffic(), Mutex::new((params, compiled.clone())));
-        let plan = CachedPlan { device, hash, recorded, plan, last_writes, shapes, bytes, arena_bytes, compiled: cached };
+        let plan = CachedPlan { device, hash, recorded, plan, writes, shapes, bytes, arena_bytes, compiled: cached };
         Ok((plan, compiled))
     }
 
@@ -129,9 +126,9 @@ impl CachedPlan {
         self.shapes.get(launch)
     }
 
-    /// Returns whether the values of a slot are complete after the launches before `launch`.
-    pub(super) fn is_complete(&self, slot: usize, launch: usize) -> bool {
-        self.last_writes[slot].is_some_and(|last| last < launch)
+    /// Returns which launches write each slot.
+    pub(super) fn writes(&self) -> &SlotWrites {
+        &self.writes
     }
 }
 

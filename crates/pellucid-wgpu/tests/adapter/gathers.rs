@@ -71,7 +71,6 @@ fn other_threads_do_not_see_the_error_of_a_kernel() {
             let y = PairedArray { gpu: y, ..PairedArray::of(gpu, [2], &[0.0f32; 2]) };
             let refused = gpu.run(&kernel, &[x.on_gpu(), index.on_gpu()], &[y.on_gpu()]);
             assert!(matches!(refused, Err(Error::IndexOutOfBounds { index: 3, .. })), "{refused:?}");
-            assert!(matches!(gpu.download(&y.gpu, 0, &mut [0; 4]), Err(Error::NotComputed { .. })));
         }
         reader.join().unwrap();
     });

@@ -2,7 +2,7 @@
 
 use crate::harness::{ProgramBuilder, device};
 use pellucid_cpu::Cpu;
-use pellucid_ir::backend::{Backend, CompiledPlan, Storage, View};
+use pellucid_ir::backend::{Backend, CompiledPlan, Storage};
 use pellucid_ir::formula::{Binary, Op, RowOp, UniformSource};
 use pellucid_ir::kernel::{AxisSet, Distribution, Gather, Index, Kernel, Map, MatMul, Random, Reduce, ReduceOp, Row};
 use pellucid_ir::plan::{Launch, Passes, Plan, SlotRole, SlotView};
@@ -150,7 +150,7 @@ fn launches_compute_what_the_cpu_computes_and_create_nothing_after_the_first() {
             on_cpu.launch().unwrap();
             on_gpu.launch().unwrap();
             let now = gpu.counters();
-            assert_eq!(now.submissions - before.submissions, 1, "launch {launch} is one submission");
+            assert_eq!(now.submissions - before.submissions, 2, "up to the last check, and the rest");
             assert!(now.dispatches - before.dispatches >= plan.launches.len() as u64);
             if launch > 0 {
                 let created = [now.buffers - before.buffers, now.bind_groups - before.bind_groups];
@@ -194,119 +194,64 @@ fn expect_out_of_bounds<T: std::fmt::Debug>(result: Result<T, Error>, index: i64
 }
 
 #[test]
-fn a_refused_launch_is_an_error_at_the_next_wait_and_changes_no_state() {
+fn a_refused_launch_returns_the_error_and_changes_no_state() {
     if device().is_none() {
         return;
     }
     let gpu = WgpuDriver.open_device(7).unwrap();
     for passes in all_passes() {
-        let step = TestStep::new(&gpu, &plan(passes));
-        step.launch().unwrap();
-        let (state, generator) = (step.slot(&gpu, 2).unwrap(), step.slot(&gpu, 3).unwrap());
+        let [step, twice] = [0; 2].map(|_| TestStep::new(&gpu, &plan(passes)));
         let upload = |index| upload_index(&gpu, &step.storages[1], index);
-        upload([0, 1, 5, -7]);
-        step.launch().expect("a later launch must not wait for its checks");
-        step.launch().unwrap();
-        // The result of the launch has no values, and neither has a result that was computed from it.
-        let doubled = gpu.storage(4).unwrap();
-        let layout = Layout::contiguous([1, 1].into());
-        let output = View { storage: &step.storages[step.output.slot], layout: &step.output.layout, dtype: F32 };
-        let result = View { storage: &doubled, layout: &layout, dtype: F32 };
-        gpu.run(&scaled_sum(1.0), &[output, output], &[result]).unwrap();
-        expect_out_of_bounds(step.output(&gpu), 5);
-        assert_eq!(step.output(&gpu), Err(Error::NotComputed { op: "download" }));
-        let mut four = [0; 4];
-        assert_eq!(gpu.download(&doubled, 0, &mut four), Err(Error::NotComputed { op: "download" }));
-        let kernel = scaled_sum(1.0);
-        let refused = gpu.run(&kernel, &[result, result], &[result]);
-        assert_eq!(refused, Err(Error::NotComputed { op: kernel.name() }));
-        // The state has the values of the launch before.
-        assert_eq!((step.slot(&gpu, 2).unwrap(), step.slot(&gpu, 3).unwrap()), (state, generator));
-        // The error is returned once; the next launch runs and computes the result anew.
-        gpu.synchronize().unwrap();
-        upload([3, 0, -1, 1]);
-        step.launch().unwrap();
-        let (after, twice) = (step.output(&gpu).unwrap(), TestStep::new(&gpu, &plan(passes)));
-        twice.launch().unwrap();
-        twice.launch().unwrap();
-        assert_eq!(after, twice.output(&gpu).unwrap(), "the refused launches must have changed nothing");
-        gpu.run(&scaled_sum(1.0), &[output, output], &[result]).unwrap();
-        gpu.download(&doubled, 0, &mut four).unwrap();
-        assert_eq!(f32::from_ne_bytes(four), 2.0 * after);
+        // The first launch is refused, and a later one.
+        for index in [4, -5, i64::MAX] {
+            let state = [2, 3].map(|slot| step.slot(&gpu, slot).unwrap());
+            upload([0, 1, index, -7]);
+            expect_out_of_bounds(step.launch(), index);
+            assert_eq!([2, 3].map(|slot| step.slot(&gpu, slot).unwrap()), state);
+            gpu.synchronize().unwrap();
+            upload([3, 0, -1, 1]);
+            step.launch().unwrap();
+            twice.launch().unwrap();
+            assert_eq!(step.output(&gpu).unwrap(), twice.output(&gpu).unwrap(), "refused launches change nothing");
+        }
     }
 }
 
 #[test]
-fn every_wait_returns_the_error_of_an_earlier_launch() {
+fn a_refused_launch_names_the_kernel_and_runs_those_before_it() {
     if device().is_none() {
         return;
     }
     let gpu = WgpuDriver.open_device(8).unwrap();
-    let step = TestStep::new(&gpu, &plan(Passes::all()));
-    step.launch().unwrap();
-    let bad = |index| {
-        upload_index(&gpu, &step.storages[1], [0, index, 0, 0]);
-        step.launch().unwrap();
-    };
-    bad(4);
-    expect_out_of_bounds(gpu.synchronize(), 4);
-    bad(-5);
-    let mut byte = [0];
-    expect_out_of_bounds(gpu.download(&step.storages[0], 0, &mut byte), -5);
-    gpu.download(&step.storages[0], 0, &mut byte).unwrap();
-    // A kernel with checks waits, and so does the first launch of a plan.
-    bad(i64::MAX);
-    let indices = gpu.storage(32).unwrap();
-    upload_index(&gpu, &indices, [0; 4]);
-    let y = gpu.storage(96).unwrap();
-    let [x, i, out] = [slot(0, &[4, 6], F32), slot(0, &[4], DType::I64), slot(0, &[4, 6], F32)];
-    let run = || {
-        let inputs = [(&step.storages[0], &x), (&indices, &i)];
-        let inputs = inputs.map(|(storage, o)| View { storage, layout: &o.layout, dtype: o.dtype });
-        gpu.run(&gather(), &inputs, &[View { storage: &y, layout: &out.layout, dtype: F32 }])
-    };
-    expect_out_of_bounds(run(), i64::MAX);
-    assert_eq!(gpu.download(&y, 0, &mut byte), Err(Error::NotComputed { op: "download" }));
-    run().unwrap();
-    gpu.download(&y, 0, &mut byte).unwrap();
-    bad(77);
-    let other = TestStep::new(&gpu, &plan(Passes::all()));
-    expect_out_of_bounds(other.launch(), 77);
-    other.launch().unwrap();
-    upload_index(&gpu, &step.storages[1], [0; 4]);
-    step.launch().unwrap();
-    assert!(step.output(&gpu).unwrap().is_finite());
-    // The error of the first launch of a plan is returned by the launch.
-    let fresh = TestStep::new(&gpu, &plan(Passes::all()));
-    upload_index(&gpu, &fresh.storages[1], [9, 0, 0, 0]);
-    expect_out_of_bounds(fresh.launch(), 9);
-}
-
-#[test]
-fn a_buffer_without_values_has_values_after_the_next_write() {
-    if device().is_none() {
-        return;
+    let array = |k: usize| slot(k, &[4, 6], F32);
+    let [first, second] = [1, 2].map(|k| slot(k, &[4], DType::I64));
+    let launches = vec![
+        Launch::new(gather(), vec![array(0), first], vec![array(5)]),
+        Launch::new(scaled_sum(1.0), vec![array(3), array(5)], vec![array(3)]),
+        Launch::new(gather(), vec![array(0), second], vec![array(6)]),
+        Launch::new(scaled_sum(1.0), vec![array(4), array(6)], vec![array(4)]),
+    ];
+    let plan = Plan { slots: vec![96, 32, 32, 96, 96, 96, 96], launches, ..Plan::default() };
+    let storages: Vec<Arc<Storage>> = plan.slots.iter().map(|&bytes| gpu.storage(bytes).unwrap()).collect();
+    let ones = bytes(&[1.0f32; 24], f32::to_ne_bytes);
+    [0, 3, 4].iter().for_each(|&k| gpu.upload(&ones, &storages[k]).unwrap());
+    let compiled = gpu.prepare(&plan).unwrap().expect("the plan must be compiled");
+    let mut expected = [1.0f32, 1.0];
+    for (indices, refused) in [([0, 0], None), ([0, 9], Some(2)), ([9, 9], Some(0)), ([1, 2], None), ([3, -5], Some(2))]
+    {
+        for (k, index) in [(1, indices[0]), (2, indices[1])] {
+            upload_index(&gpu, &storages[k], [0, index, 1, 2]);
+        }
+        let failed = compiled.launch(&storages).map_err(|failed| failed.launch);
+        assert_eq!(failed, refused.map_or(Ok(()), Err));
+        expected[0] += if refused == Some(0) { 0.0 } else { 1.0 };
+        expected[1] += if refused.is_some() { 0.0 } else { 1.0 };
+        for (slot, expected) in [3, 4].into_iter().zip(expected) {
+            let mut word = [0; 4];
+            gpu.download(&storages[slot], 92, &mut word).unwrap();
+            assert_eq!(f32::from_ne_bytes(word), expected, "slot {slot} with {indices:?}");
+        }
     }
-    let gpu = WgpuDriver.open_device(9).unwrap();
-    let step = TestStep::new(&gpu, &plan(Passes::all()));
-    step.launch().unwrap();
-    let layout = Layout::contiguous([4, 6].into());
-    let refuse = |y: &Storage| {
-        upload_index(&gpu, &step.storages[1], [4; 4]);
-        step.launch().unwrap();
-        let view = |storage| View { storage, layout: &layout, dtype: F32 };
-        gpu.run(&Kernel::Copy, &[view(&step.storages[0])], &[view(y)]).unwrap();
-        expect_out_of_bounds(gpu.synchronize(), 4);
-        assert_eq!(gpu.download(y, 0, &mut [0]), Err(Error::NotComputed { op: "download" }));
-    };
-    let y = gpu.storage(96).unwrap();
-    refuse(&y);
-    gpu.upload(&[1; 96], &y).unwrap();
-    gpu.download(&y, 0, &mut [0]).unwrap();
-    refuse(&y);
-    let view = |storage| View { storage, layout: &layout, dtype: F32 };
-    gpu.run(&Kernel::Copy, &[view(&step.storages[0])], &[view(&y)]).unwrap();
-    gpu.download(&y, 0, &mut [0]).unwrap();
 }
 
 #[test]

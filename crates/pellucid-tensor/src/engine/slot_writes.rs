@@ -1,0 +1,38 @@
+//! [`SlotWrites`]: the launches of a plan that write each slot.
+
+use pellucid_ir::plan::Launch;
+
+/// For each slot of a plan, which launches write it.
+pub(super) struct SlotWrites(Vec<Writes>);
+
+/// The launches that write a slot.
+#[derive(Clone, Copy, Default)]
+struct Writes {
+    /// The first launch that writes all elements of the slot at once.
+    whole: Option<usize>,
+    /// The last launch that writes the slot.
+    last: Option<usize>,
+}
+
+impl SlotWrites {
+    /// Finds the writes of `launches`. `slots` has the size of every slot in bytes.
+    pub(super) fn of(slots: &[usize], launches: &[Launch]) -> SlotWrites {
+        let mut writes = vec![Writes::default(); slots.len()];
+        for (k, launch) in launches.iter().enumerate() {
+            for out in &launch.outputs {
+                let Writes { whole, last } = &mut writes[out.slot];
+                *last = Some(k);
+                if out.bytes() == slots[out.slot] {
+                    whole.get_or_insert(k);
+                }
+            }
+        }
+        SlotWrites(writes)
+    }
+
+    /// Returns whether a slot that had no values has them after the launches before `launch`.
+    pub(super) fn is_complete(&self, slot: usize, launch: usize) -> bool {
+        let Writes { whole, last } = self.0[slot];
+        whole.or(last).is_some_and(|write| write < launch)
+    }
+}
