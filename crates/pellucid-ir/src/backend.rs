@@ -403,9 +403,8 @@ pub trait CompiledPlan: Send + Sync {
     /// words.
     ///
     /// # Errors
-    /// [`LaunchFailure`] names the launch that failed. The ones before it have run; the others have not. A
-    /// backend whose device runs asynchronously may return the error of a kernel that refuses values, such as an index out
-    /// of bounds, from a later call, at the latest from the next [`Backend::download`] or [`Backend::synchronize`].
+    /// [`LaunchFailure`] names the launch that failed. The ones before it have run; the others have not. A backend whose
+    /// device runs asynchronously waits for the launches that refuse values, such as an index out of bounds.
     fn launch(&self, slots: &[Arc<Storage>]) -> Result<(), LaunchFailure>;
 }
 
