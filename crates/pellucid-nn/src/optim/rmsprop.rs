@@ -83,33 +83,33 @@ impl Rule for RmsPropOptions {
     }
 
     fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
-        let plain = formula!(plain |p, v, g, lr; alpha, rest, eps, decay| {
+        let rmsprop = formula!(rmsprop |p, v, g, lr; alpha, rest, eps, decay| {
             let g = g + decay * p;
             let v = alpha * v + rest * (g * g);
             (p - lr * g / (v.sqrt() + eps), v)
         });
-        let centered = formula!(centered |p, v, mean, g, lr; alpha, rest, eps, decay| {
+        let rmsprop_centered = formula!(rmsprop_centered |p, v, mean, g, lr; alpha, rest, eps, decay| {
             let g = g + decay * p;
             let (v, mean) = (alpha * v + rest * (g * g), mean + rest * (g - mean));
             (p - lr * g / ((v - mean * mean).sqrt() + eps), v, mean)
         });
-        let moving = formula!(moving |p, v, b, g, lr, momentum; alpha, rest, eps, decay| {
+        let rmsprop_momentum = formula!(rmsprop_momentum |p, v, b, g, lr, momentum; alpha, rest, eps, decay| {
             let g = g + decay * p;
             let v = alpha * v + rest * (g * g);
             let b = momentum * b + g / (v.sqrt() + eps);
             (p - lr * b, v, b)
         });
-        let both = formula!(both |p, v, mean, b, g, lr, momentum; alpha, rest, eps, decay| {
+        let rmsprop_centered_momentum = formula!(rmsprop_centered_momentum |p, v, mean, b, g, lr, momentum; alpha, rest, eps, decay| {
             let g = g + decay * p;
             let (v, mean) = (alpha * v + rest * (g * g), mean + rest * (g - mean));
             let b = momentum * b + g / ((v - mean * mean).sqrt() + eps);
             (p - lr * b, v, mean, b)
         });
         let formula = match (self.centered, self.momentum > 0.0) {
-            (false, false) => plain,
-            (true, false) => centered,
-            (false, true) => moving,
-            (true, true) => both,
+            (false, false) => rmsprop,
+            (true, false) => rmsprop_centered,
+            (false, true) => rmsprop_momentum,
+            (true, true) => rmsprop_centered_momentum,
         };
         let alpha = self.alpha;
         at.fused(formula, &[alpha.into(), (1.0 - alpha).into(), self.eps.into(), self.weight_decay.into()])

@@ -87,25 +87,25 @@ impl Rule for SgdOptions {
     }
 
     fn update(&self, at: &UpdateContext<'_>) -> Result<()> {
-        let plain = formula!(plain |p, g, lr; decay| p - lr * (g + decay * p));
-        let heavy_ball = formula!(heavy_ball |p, v, g, lr, momentum; decay| {
+        let sgd = formula!(sgd |p, g, lr; decay| p - lr * (g + decay * p));
+        let sgd_momentum = formula!(sgd_momentum |p, v, g, lr, momentum; decay| {
             let v = momentum * v + (g + decay * p);
             (p - lr * v, v)
         });
-        let dampened = formula!(dampened |p, v, g, lr, joins, momentum; decay| {
+        let sgd_dampened = formula!(sgd_dampened |p, v, g, lr, joins, momentum; decay| {
             let v = momentum * v + joins * (g + decay * p);
             (p - lr * v, v)
         });
-        let nesterov = formula!(nesterov |p, v, g, lr, momentum; decay| {
+        let sgd_nesterov = formula!(sgd_nesterov |p, v, g, lr, momentum; decay| {
             let g = g + decay * p;
             let v = momentum * v + g;
             (p - lr * (g + momentum * v), v)
         });
         let formula = match self {
-            _ if self.momentum == 0.0 => plain,
-            _ if self.nesterov => nesterov,
-            _ if self.is_dampened() => dampened,
-            _ => heavy_ball,
+            _ if self.momentum == 0.0 => sgd,
+            _ if self.nesterov => sgd_nesterov,
+            _ if self.is_dampened() => sgd_dampened,
+            _ => sgd_momentum,
         };
         at.fused(formula, &[self.weight_decay.into()])
     }

@@ -4,22 +4,34 @@ use crate::toy;
 use pellucid::nn::optim::{Adam, AdamOptions, Optimizer};
 use pellucid::nn::{Conv2d, Flatten, LayerNorm, MaxPool2d};
 use pellucid::prelude::*;
-use pellucid::{deferred_stats, eval, ops};
+use pellucid::{capture, deferred_stats, eval, ops};
 
-/// Returns how much `count` grows in the third call of `step`, on a device that defers its kernels.
-fn counted(count: &dyn Fn() -> u64, step: &dyn Fn() -> Vec<Tensor>) -> u64 {
-    let run = || eval(&step()).unwrap();
-    (0..2).for_each(|_| run());
-    let before = count();
-    run();
-    count() - before
+/// A counter of a device, and how the counted work runs.
+struct WorkCounter<'a> {
+    count: &'a dyn Fn() -> u64,
+    is_captured: bool,
 }
 
-fn training_step(count: &dyn Fn() -> u64, model: &Sequential, optimizer: &dyn Optimizer, x: &Tensor) -> u64 {
+/// Returns how much the counter grows in the third run of `step`, on a device that defers its kernels.
+fn counted(counter: &WorkCounter<'_>, step: &dyn Fn() -> Vec<Tensor>) -> u64 {
+    let third = |run: &mut dyn FnMut()| {
+        (0..2).for_each(|_| run());
+        let before = (counter.count)();
+        run();
+        (counter.count)() - before
+    };
+    if !counter.is_captured {
+        return third(&mut || eval(&step()).unwrap());
+    }
+    let mut captured = capture(|_: &[Tensor]| step(), &[]).unwrap();
+    third(&mut || drop(captured.launch(&[]).unwrap()))
+}
+
+fn training_step(counter: &WorkCounter<'_>, model: &Sequential, optimizer: &dyn Optimizer, x: &Tensor) -> u64 {
     let y = Tensor::new((0..x.shape()[0] as i64).map(|i| i % 10).collect::<Vec<_>>(), [x.shape()[0]]);
     let y = y.to(x.device()).unwrap();
     model.to(x.device()).unwrap();
-    counted(count, &|| {
+    counted(counter, &|| {
         optimizer.zero_grad();
         let loss = ops::cross_entropy(&model.forward(x), &y, Default::default()).unwrap();
         loss.backward();
@@ -39,8 +51,8 @@ const WORK: [(&str, u64, u64, u64); 6] = [
     ("layer norm", 1, 1, 3),
 ];
 
-/// Returns how much `count` grows in one run of each workload on a device.
-fn count_work(device: Device, count: &dyn Fn() -> u64) -> [u64; 6] {
+/// Returns how much the counter grows in one run of each workload on a device.
+fn count_work(device: Device, counter: &WorkCounter<'_>) -> [u64; 6] {
     let wave = |shape: &[usize]| {
         let values: Vec<f32> = (0..shape.iter().product()).map(|i| (i as f32 * 0.37).sin()).collect();
         Tensor::new(values, shape).to(device).unwrap()
@@ -71,18 +83,19 @@ fn count_work(device: Device, count: &dyn Fn() -> u64) -> [u64; 6] {
         vec![y.detach(), x.grad().unwrap()]
     };
     [
-        training_step(count, &mlp, &sgd, &wave(&[64, 784])),
-        training_step(count, &cnn, &adam, &wave(&[4, 1, 28, 28])),
-        counted(count, &|| chain(&|y| y)),
-        counted(count, &|| chain(&|y| y.mean(..))),
-        counted(count, &|| vec![x.softmax(-1)]),
-        counted(count, &|| vec![norm.forward(&x).detach()]),
+        training_step(counter, &mlp, &sgd, &wave(&[64, 784])),
+        training_step(counter, &cnn, &adam, &wave(&[4, 1, 28, 28])),
+        counted(counter, &|| chain(&|y| y)),
+        counted(counter, &|| chain(&|y| y.mean(..))),
+        counted(counter, &|| vec![x.softmax(-1)]),
+        counted(counter, &|| vec![norm.forward(&x).detach()]),
     ]
 }
 
 #[test]
 fn deferred_steps_need_few_launches() {
-    let found = count_work(toy(1), &|| deferred_stats().launches);
+    let counter = WorkCounter { count: &|| deferred_stats().launches, is_captured: false };
+    let found = count_work(toy(1), &counter);
     for ((name, launches, _, of_burn), found) in WORK.iter().zip(found) {
         assert!(launches <= of_burn, "{name}");
         assert!(found <= *launches, "{name} takes {found} launches instead of {launches}");
@@ -96,12 +109,16 @@ fn deferred_steps_need_few_dispatches_and_bytes_on_a_gpu() {
     // A device of its own, because other tests dispatch too.
     let Ok(device) = "wgpu:3".parse::<Device>() else { return };
     let counter = |name: &str| device.counters().iter().find(|(n, _)| *n == name).expect("a counter of the device").1;
-    let dispatches = count_work(device, &|| counter("dispatches"));
-    let moved = count_work(device, &|| counter("bytes"));
-    let needed = count_work(device, &|| deferred_stats().bytes);
-    for (((name, _, bound, _), found), (moved, needed)) in WORK.iter().zip(dispatches).zip(moved.iter().zip(needed)) {
-        println!("{name}: {found} dispatches, {moved} bytes, {needed} by the plan");
+    let deferred = |count: &dyn Fn() -> u64| count_work(device, &WorkCounter { count, is_captured: false });
+    let dispatches = deferred(&|| counter("dispatches"));
+    let captured = count_work(device, &WorkCounter { count: &|| counter("dispatches"), is_captured: true });
+    let moved = deferred(&|| counter("bytes"));
+    let needed = deferred(&|| deferred_stats().bytes);
+    for (k, (name, _, bound, _)) in WORK.iter().enumerate() {
+        let (found, captured, moved, needed) = (dispatches[k], captured[k], moved[k], needed[k]);
+        println!("{name}: {found} dispatches, {captured} captured, {moved} bytes, {needed} by the plan");
         assert!(found <= *bound, "{name} takes {found} dispatches instead of {bound}");
-        assert!(*moved as f64 <= 1.2 * needed as f64, "{name} moves {moved} bytes, where its plan needs {needed}");
+        assert!(captured <= *bound, "{name} takes {captured} dispatches instead of {bound} if it is captured");
+        assert!(moved as f64 <= 1.2 * needed as f64, "{name} moves {moved} bytes, where its plan needs {needed}");
     }
 }
