@@ -212,7 +212,7 @@ impl WgpuPlan {
 
     /// Returns the buffer of every slot, or `None` if the slot is unused. Allocates memory for slots whose first use is
     /// a write.
-    fn slot_buffers<'a>(&self, slots: &'a [Arc<Storage>]) -> Result<Vec<Option<(&'a WgpuBuffer, &'a wgpu::Buffer)>>> {
+    fn slot_buffers<'a>(&self, slots: &'a [Arc<Storage>]) -> Result<Vec<Option<(&'a WgpuBuffer, wgpu::Buffer)>>> {
         if slots.len() < self.slots.len() {
             let reason = format!("the plan has {} slots, got {}", self.slots.len(), slots.len());
             return Err(Error::invalid("launch", reason));
@@ -226,11 +226,11 @@ impl WgpuPlan {
                 let reason = format!("a slot needs {} bytes, got a buffer of {} bytes", slot.bytes, buffer.bytes());
                 return Err(Error::invalid("launch", reason));
             }
-            if slot.is_read_first && buffer.memory().is_none() {
+            if slot.is_read_first && !buffer.is_allocated() {
                 let reason = "an operand that the plan reads has no memory, because it has never been written";
                 return Err(Error::invalid("launch", reason));
             }
-            Ok(Some((buffer, buffer.ensure()?.raw())))
+            Ok(Some((buffer, buffer.ensure()?)))
         };
         self.slots.iter().zip(slots).map(buffer).collect()
     }
@@ -241,7 +241,7 @@ impl WgpuPlan {
         &self,
         state: &LaunchState,
         history: &CheckHistory,
-        buffers: &[Option<(&WgpuBuffer, &wgpu::Buffer)>],
+        buffers: &[Option<(&WgpuBuffer, wgpu::Buffer)>],
     ) -> Result<()> {
         for ((slot, &epoch), buffer) in self.slots.iter().zip(&state.epochs).zip(buffers) {
             let Some((buffer, _)) = buffer else { continue };
@@ -255,7 +255,7 @@ impl WgpuPlan {
 
     /// Stores the epoch in the buffers that have no values if the kernels of the launch are skipped: the plan's own, and
     /// those that it writes without having read them. All others then keep their values.
-    fn mark_written(&self, state: &mut LaunchState, first: u64, buffers: &[Option<(&WgpuBuffer, &wgpu::Buffer)>]) {
+    fn mark_written(&self, state: &mut LaunchState, first: u64, buffers: &[Option<(&WgpuBuffer, wgpu::Buffer)>]) {
         for ((slot, epoch), buffer) in self.slots.iter().zip(&mut state.epochs).zip(buffers) {
             let (Some((buffer, _)), Some(checks)) = (buffer, slot.written) else { continue };
             if slot.is_own || !slot.is_read_first {
@@ -266,7 +266,7 @@ impl WgpuPlan {
     }
 
     /// Encodes and submits all dispatches.
-    fn submit(&self, groups: &mut [PlanGroup], buffers: &[Option<(&WgpuBuffer, &wgpu::Buffer)>]) -> Result<()> {
+    fn submit(&self, groups: &mut [PlanGroup], buffers: &[Option<(&WgpuBuffer, wgpu::Buffer)>]) -> Result<()> {
         let gpu = &*self.gpu;
         gpu.scoped("launch", || {
             let groups: Vec<&wgpu::BindGroup> =
@@ -299,10 +299,10 @@ impl PlanGroup {
         &mut self,
         gpu: &Gpu,
         scratch: &[DeviceMemory],
-        slots: &[Option<(&WgpuBuffer, &wgpu::Buffer)>],
+        slots: &[Option<(&WgpuBuffer, wgpu::Buffer)>],
     ) -> &wgpu::BindGroup {
         let memory = |buffer: &PlanBuffer| match *buffer {
-            PlanBuffer::Slot(slot) => slots[slot].map(|(_, memory)| memory),
+            PlanBuffer::Slot(slot) => slots[slot].as_ref().map(|(_, memory)| memory),
             PlanBuffer::Scratch(k) => Some(scratch[k].raw()),
         };
         let PlanGroup { layout, buffers, kept } = self;

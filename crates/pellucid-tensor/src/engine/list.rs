@@ -10,6 +10,7 @@ use super::recording::{RecordedKernel, Recording};
 use crate::array::Array;
 use crate::device::Device;
 use crate::execution_mode::{ExecutionMode, MODE, ModeGuard};
+use crate::idle::release_idle_memory;
 use pellucid_ir::backend::{FAILED, MANY_READERS, NO_READERS, READY, Storage};
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{Error, Result};
@@ -197,6 +198,7 @@ impl DeferredList {
 
     /// Runs the first `count` kernels.
     fn run_first(&self, recording: &mut Recording, count: usize) -> Result<()> {
+        release_idle_memory();
         recording.uploaded = 0;
         if count == 0 {
             return Ok(());

@@ -294,13 +294,6 @@ fn bump_versions(outputs: &[&Array]) {
     }
 }
 
-/// Releases the memory of a storage whose elements are not needed any more. A later read of it is an error.
-pub(crate) fn discard(storage: &Arc<Storage>) {
-    let _guard = BorrowGuard::acquire(&[], std::slice::from_ref(storage));
-    storage.set_pending(POISONED);
-    storage.buffer().discard();
-}
-
 /// Calls `read` while a shared borrow of the storage is held, so that the host can copy its contents.
 pub(crate) fn with_read_borrow<R>(storage: &Storage, read: impl FnOnce() -> R) -> R {
     let _guard = BorrowGuard::acquire(std::slice::from_ref(&storage), &[]);

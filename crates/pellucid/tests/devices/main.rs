@@ -7,6 +7,7 @@ mod captured;
 mod gpu;
 mod indexing;
 mod launches;
+mod memory;
 mod modules;
 mod rules;
 mod training;
