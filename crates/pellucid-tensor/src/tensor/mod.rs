@@ -26,7 +26,7 @@ pub use hook::HookHandle;
 
 pub(crate) use collect::{Collection, collect};
 pub(crate) use gradient_slot::{GradientSlot, TouchedSlot, collect_touched_slots};
-pub(crate) use graph::{Derivative, Edge, GraphNode, NodeParts, SavedValue, address, metas_of};
+pub(crate) use graph::{Derivative, Edge, GraphNode, NodeParts, OutputMeta, SavedValue, address, metas_of};
 pub(crate) use hook::Hooks;
 pub(crate) use rewritten::{collect_rewritten_histories, is_rewritten, note_history};
 pub(crate) use view_base::{AsStrided, AsStridedTranspose, ViewBase, offset_layout};
@@ -113,8 +113,8 @@ impl TensorInner {
 
     /// Returns the gradient slot; creates it on first use.
     fn slot(&self) -> &Arc<GradientSlot> {
-        let meta = || self.array.meta();
-        self.details().slot.get_or_init(|| Arc::new(GradientSlot::new(meta())))
+        let device = || self.moved_array(self.present.load(Ordering::Acquire)).device();
+        self.details().slot.get_or_init(|| Arc::new(GradientSlot::new(self.array.meta(), device())))
     }
 
     fn details(&self) -> &TensorDetails {

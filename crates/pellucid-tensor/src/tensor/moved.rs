@@ -110,8 +110,11 @@ impl Tensor {
         };
         self.move_elements(device)?;
         let _ = self.clone().pinned();
-        if gradient.is_some() {
-            self.0.slot().set(gradient);
+        if let Some(slot) = self.0.existing_slot() {
+            slot.set_device(device);
+            if gradient.is_some() {
+                slot.set(gradient);
+            }
         }
         Ok(())
     }

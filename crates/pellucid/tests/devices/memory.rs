@@ -3,27 +3,13 @@
 //! The other tests of this program run at the same time. The device indices here are used by these tests only, and
 //! sizes on the CPU, which all tests share, are compared in a process of its own.
 
-use crate::toy;
+use crate::gpus;
 use pellucid::Generator;
 use pellucid::nn::graph::GraphTrainer;
 use pellucid::nn::loss::MseLoss;
 use pellucid::nn::optim::Optimizer;
 use pellucid::prelude::*;
 use std::process::Command;
-
-/// Returns the devices of these tests with this index: two backends, one of which is missing without an adapter.
-fn gpus(index: usize) -> Vec<Device> {
-    let mut devices = vec![toy(2 * index), toy(2 * index + 1)];
-    #[cfg(feature = "wgpu")]
-    match format!("wgpu:{index}").parse::<Device>() {
-        Ok(device) => devices.push(device),
-        Err(error) => {
-            let required = std::env::var("PELLUCID_REQUIRE_GPU").is_ok_and(|value| value == "1");
-            assert!(!required, "PELLUCID_REQUIRE_GPU is 1, but {error}");
-        }
-    }
-    devices
-}
 
 fn in_use(device: Device) -> [usize; 2] {
     device.synchronize().unwrap();
