@@ -272,7 +272,8 @@ fn launch_kernel(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes:
             None => error,
         }
     })?;
-    if writes == VersionUpdate::Count {
+    // A write of no elements changes no value. All outputs that exist before the kernel have one shape.
+    if writes == VersionUpdate::Count && outputs.iter().any(|out| out.layout.shape().size() > 0) {
         guard.count_writes();
     }
     Ok(())
@@ -286,10 +287,10 @@ fn views<'a>(arrays: &[&'a Array]) -> SmallVec<[View<'a>; 4]> {
     views
 }
 
-/// Increments the version of every output. A deferred kernel is counted when it is recorded, not when it runs, so that
+/// Increments the version of every output that has elements. A deferred kernel is counted when it is recorded, not when it runs, so that
 /// versions follow the order of the program.
 fn bump_versions(outputs: &[&Array]) {
-    for out in outputs {
+    for out in outputs.iter().filter(|out| out.shape().size() > 0) {
         out.storage().bump();
     }
 }

@@ -8,10 +8,12 @@ mod gpu;
 mod gradients;
 mod indexing;
 mod launches;
+mod locations;
 mod memory;
 mod modules;
 mod rules;
 mod training;
+mod writes;
 
 use pellucid::prelude::*;
 use std::sync::Once;
