@@ -44,6 +44,7 @@ fn copied(x: &Tensor, copy: Array) -> Tensor {
 }
 
 /// Copies a tensor to another device, with its history, and pins it there.
+#[track_caller]
 pub(crate) fn copy_to(x: &Tensor, device: Device) -> Result<Tensor> {
     let mut copy = x.array().copy_to_device(device)?;
     copy.set_pinned(true);
