@@ -359,9 +359,36 @@ pub(crate) fn flush_unreported() {
 
 /// Returns the error of a deferred kernel of a device that no call of this thread has returned yet.
 pub(super) fn report(device: Device) -> Result<()> {
+    take_unreported(device).map_or(Ok(()), Err)
+}
+
+/// Removes the error that the next read of this thread on a device would return.
+fn take_unreported(device: Device) -> Option<Error> {
+    reporting_list(device).and_then(|list| lock(&list.unreported).take())
+}
+
+/// Returns the list that keeps the errors of this thread's deferred kernels on a device.
+fn reporting_list(device: Device) -> Option<SharedList> {
     let is_deferred = device.is_deferred() || MODE.get() == ExecutionMode::Lazy;
-    let Some(list) = is_deferred.then(|| list_for(device)).flatten() else { return Ok(()) };
-    lock(&list.unreported).take().map_or(Ok(()), Err)
+    is_deferred.then(|| list_for(device)).flatten()
+}
+
+/// Runs `read`, which reads values of a device to print them. The errors of deferred kernels are kept, so the next call
+/// that reads or runs them returns them.
+pub(crate) fn without_report<R>(device: Device, read: impl FnOnce() -> Result<R>) -> Result<R> {
+    let before = take_unreported(device);
+    let result = match (read(), &before) {
+        (Err(Error::NotComputed { .. }), Some(cause)) => Err(cause.clone()),
+        (result, _) => result,
+    };
+    let is_lost = |error: &&Error| {
+        !matches!(error, Error::ReadInCapture { .. } | Error::Poisoned { .. } | Error::NotComputed { .. })
+    };
+    let kept = before.or_else(|| result.as_ref().err().filter(is_lost).cloned());
+    if let (Some(list), Some(error)) = (reporting_list(device), kept) {
+        lock(&list.unreported).get_or_insert(error);
+    }
+    result
 }
 
 /// Runs the kernels that this thread has deferred on a device.

@@ -29,7 +29,7 @@ pub(crate) use address_hasher::AddressHasher;
 pub(crate) use fallback::prepare;
 pub(crate) use host_dependencies::HostDependencies;
 pub use host_flag::HostFlag;
-pub(crate) use list::{DeferredGuard, ensure_unread, flush_unreported, run_deferred, with_current};
+pub(crate) use list::{DeferredGuard, ensure_unread, flush_unreported, run_deferred, with_current, without_report};
 pub use list::{flush, lazy};
 pub(crate) use map_batch::submit_map_batch;
 pub(crate) use recording::{RecordedKernel, Recording};
@@ -312,8 +312,9 @@ pub(crate) fn ensure_readable(op: &'static str, array: &Array) -> Result<()> {
         op,
         "move the read outside of the step, return the tensor from it, or compute with tensors (e.g. where_) instead",
     )?;
-    ensure_ready(op, array.storage())?;
-    list::report(array.device())
+    let ready = ensure_ready(op, array.storage());
+    // An error that no call has returned yet is the cause of missing values.
+    list::report(array.device()).and(ready)
 }
 
 /// Returns an error while a step is captured, because `op` reads values. `help` names the alternative.

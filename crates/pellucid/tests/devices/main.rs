@@ -11,6 +11,7 @@ mod launches;
 mod locations;
 mod memory;
 mod modules;
+mod printing;
 mod rules;
 mod training;
 mod writes;
