@@ -107,7 +107,7 @@ fn has_size_type(tokens: TokenStream) -> bool {
     })
 }
 
-/// Returns the function, changed so that its errors name it as the operation.
+/// Returns the function, changed so that its errors name it as the operation, and the line of its caller.
 ///
 /// The body becomes an inner function and not a closure, because `#[track_caller]` has no effect through a closure.
 fn named(function: &ItemFn) -> Result<TokenStream> {
@@ -115,6 +115,8 @@ fn named(function: &ItemFn) -> Result<TokenStream> {
     value_type(&sig.output)?;
     let name = &sig.ident;
     let arguments: Vec<_> = sig.inputs.iter().map(plain_name).collect::<Result<_>>()?;
+    let is_tracked = attrs.iter().any(|a| a.path().is_ident("track_caller"));
+    let track_caller = (!is_tracked).then(|| quote!(#[track_caller]));
     let inner = attrs.iter().filter(|a| a.path().is_ident("track_caller") || a.path().is_ident("allow"));
     if let Some(converted) = converted(function)? {
         let values = sig.inputs.iter().zip(&arguments).map(|(parameter, name)| match into_type(parameter) {
@@ -124,6 +126,7 @@ fn named(function: &ItemFn) -> Result<TokenStream> {
         let converted = named(&converted)?;
         return Ok(quote! {
             #(#attrs)*
+            #track_caller
             #[inline]
             #vis #sig {
                 #converted
@@ -133,6 +136,7 @@ fn named(function: &ItemFn) -> Result<TokenStream> {
     }
     Ok(quote! {
         #(#attrs)*
+        #track_caller
         #vis #sig {
             #(#inner)*
             #[inline(always)]
@@ -140,6 +144,7 @@ fn named(function: &ItemFn) -> Result<TokenStream> {
             let mut result = #name(#(#arguments),*);
             if let Err(error) = &mut result {
                 error.set_operation(stringify!(#name));
+                error.set_location(::std::panic::Location::caller());
             }
             result
         }

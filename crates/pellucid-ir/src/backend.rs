@@ -52,13 +52,15 @@ impl<T: 'static> Typed for T {
 /// The **borrow word** counts readers, or marks one writer, while a kernel runs. The **version** counts writes, so that
 /// autograd detects a modified saved value. **pending** identifies the list of recorded kernels that will write the
 /// buffer. **readers** identifies the list of recorded kernels
-/// that will read it. **kept** counts the handles that captured steps own.
+/// that will read it. **kept** counts the handles that captured steps own. **idle** counts the handles that do not need
+/// the contents.
 pub struct Storage<B: ?Sized = dyn Buffer> {
     version: Version,
     pending: AtomicU64,
     readers: AtomicU64,
     borrows: BorrowWord,
     kept: AtomicU32,
+    idle: AtomicU32,
     buffer: B,
 }
 
@@ -67,7 +69,8 @@ impl<B: Buffer> Storage<B> {
     #[inline]
     pub fn new(buffer: B) -> Storage<B> {
         let (version, pending, readers) = (Version::default(), AtomicU64::new(READY), AtomicU64::new(NO_READERS));
-        Storage { version, pending, readers, borrows: BorrowWord::default(), kept: AtomicU32::new(0), buffer }
+        let (borrows, kept, idle) = (BorrowWord::default(), AtomicU32::new(0), AtomicU32::new(0));
+        Storage { version, pending, readers, borrows, kept, idle, buffer }
     }
 }
 
@@ -152,6 +155,22 @@ impl<B: Buffer + ?Sized> Storage<B> {
     #[inline]
     pub fn kept(&self) -> u32 {
         self.kept.load(Ordering::Relaxed)
+    }
+
+    /// Registers a handle of this storage as idle: its owner does not need the contents, because the tensor has moved to
+    /// another device. If all handles are idle, the memory may be released.
+    pub fn add_idle(&self) {
+        self.idle.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Reverts an [`Storage::add_idle`].
+    pub fn remove_idle(&self) {
+        self.idle.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Returns the number of handles that are idle.
+    pub fn idle(&self) -> u32 {
+        self.idle.load(Ordering::Acquire)
     }
 }
 

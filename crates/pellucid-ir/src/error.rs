@@ -383,6 +383,15 @@ impl Error {
         }
     }
 
+    /// Sets the location of an [`Error::ReadInCapture`]. Operations set it to their caller, because the read is in the
+    /// library.
+    #[cold]
+    pub fn set_location(&mut self, caller: &'static Location<'static>) {
+        if let Error::ReadInCapture { location, .. } = self {
+            *location = caller;
+        }
+    }
+
     /// Adds the shape of the tensor to an [`Error::OutOfMemory`] that has none.
     #[cold]
     pub fn with_shape(mut self, of: &Shape) -> Error {

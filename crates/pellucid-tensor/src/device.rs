@@ -2,6 +2,7 @@
 //!
 //! A [`Driver`] opens devices by their index. The CPU is always open; a GPU is opened when it is first asked for.
 
+use crate::idle::release_idle_memory;
 use pellucid_ir::backend::{Backend, DeviceKind, Driver, MemoryStats};
 use pellucid_ir::{Error, Result};
 use std::fmt;
@@ -193,6 +194,7 @@ impl Device {
 
     /// Returns the bytes that tensors use on the device, and the bytes that the allocator keeps for reuse.
     pub fn memory_stats(&self) -> MemoryStats {
+        release_idle_memory();
         self.backend().memory_stats()
     }
 
@@ -204,6 +206,7 @@ impl Device {
 
     /// Returns the memory that the allocator keeps for reuse to the system.
     pub fn trim(&self) {
+        release_idle_memory();
         self.backend().trim();
     }
 

@@ -1,5 +1,6 @@
 //! Printing as NumPy does: aligned columns, and only the ends of long axes.
 
+use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_ir::{DType, Error, Result, Scalar};
@@ -76,14 +77,10 @@ impl PrintedElements {
             return Err(Error::invalid("print", "too many elements to print"));
         }
         let shown: Vec<_> = shape.iter().map(list).collect();
-        let part = ends_of(&tensor.detach(), &shown, 0)?;
-        let text = if tensor.dtype().is_float() {
-            format_floats(&part.try_to_vec::<f64>()?, tensor.dtype())
-        } else if tensor.dtype() == DType::Bool {
-            part.try_to_vec::<bool>()?.iter().map(|b| b.to_string()).collect()
-        } else {
-            part.try_to_vec::<i64>()?.iter().map(|&i| Scalar::Int(i).to_string()).collect()
-        };
+        let text = engine::without_report(tensor.device(), || {
+            let part = ends_of(&tensor.detach(), &shown, 0)?;
+            texts_of(&part)
+        })?;
         let width = text.iter().map(|t| t.chars().count()).max().unwrap_or(0);
         let text = text.into_iter().map(|t| format!("{t:>width$}")).collect();
         Ok(PrintedElements { shape, shown, text })
@@ -119,6 +116,15 @@ impl PrintedElements {
         }
         f.write_str("]")
     }
+}
+
+/// Reads the elements as texts.
+fn texts_of(part: &Tensor) -> Result<Vec<String>> {
+    Ok(match part.dtype() {
+        dtype if dtype.is_float() => format_floats(&part.try_to_vec::<f64>()?, dtype),
+        DType::Bool => part.try_to_vec::<bool>()?.iter().map(|b| b.to_string()).collect(),
+        _ => part.try_to_vec::<i64>()?.iter().map(|&i| Scalar::Int(i).to_string()).collect(),
+    })
 }
 
 /// Formats floats with aligned points. The number of digits after the point is that of the longest shortest-exact text,

@@ -21,6 +21,7 @@
 //!
 //! | module | contents |
 //! | --- | --- |
+//! | `idle` | the memory of tensors that have moved to another device |
 //! | `device` | [`Device`]: a handle of the hardware that stores arrays and runs kernels |
 //! | `execution_mode` | whether this thread runs kernels at once, collects them in a list, or captures them |
 //! | `array` | [`Array`]: elements on a device and their layout, without gradients or history |
@@ -44,6 +45,7 @@ mod display;
 mod engine;
 mod execution_mode;
 mod grad_mode;
+mod idle;
 pub mod ops;
 mod panic;
 mod tensor;

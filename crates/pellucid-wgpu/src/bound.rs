@@ -51,16 +51,16 @@ impl<'a> BoundOperands<'a> {
     ///
     /// # Errors
     /// If an operand that the kernel reads has never been written, or an allocation fails.
-    pub(crate) fn memory(&self, kernel: &Kernel) -> Result<Vec<&'a wgpu::Buffer>> {
+    pub(crate) fn memory(&self, kernel: &Kernel) -> Result<Vec<wgpu::Buffer>> {
         let inputs = self.operands.inputs.len();
         let read = inputs + kernel.info().state_outputs;
         // All inputs are checked before an output gets memory.
         for (array, buffer) in self.operands.all().zip(&self.buffers).take(read) {
-            if buffer.memory().is_none() && array.shape().size() > 0 {
+            if !buffer.is_allocated() && array.shape().size() > 0 {
                 let reason = "an operand that the kernel reads has no memory, because it has never been written";
                 return Err(Error::invalid(kernel.name(), reason));
             }
         }
-        self.buffers.iter().map(|buffer| Ok(buffer.ensure()?.raw())).collect()
+        self.buffers.iter().map(|buffer| buffer.ensure()).collect()
     }
 }

@@ -1,16 +1,16 @@
 //! [`WgpuBuffer`]: the memory of one storage on a device.
 
-use crate::device::Gpu;
+use crate::device::{Gpu, lock};
 use pellucid_ir::Result;
 use pellucid_ir::backend::Buffer;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex};
 
 /// Memory of a device that is allocated when it is first written. It returns to the pool of the device when the buffer
-/// is dropped.
+/// is dropped or discarded.
 pub(crate) struct WgpuBuffer {
     gpu: Arc<Gpu>,
     bytes: usize,
-    memory: OnceLock<DeviceMemory>,
+    memory: Mutex<Option<DeviceMemory>>,
 }
 
 /// A buffer of the graphics API and its size class in the pool.
@@ -45,7 +45,7 @@ impl Drop for DeviceMemory {
 impl WgpuBuffer {
     /// Creates a buffer of `bytes` bytes without memory.
     pub(crate) fn new(gpu: Arc<Gpu>, bytes: usize) -> WgpuBuffer {
-        WgpuBuffer { gpu, bytes, memory: OnceLock::new() }
+        WgpuBuffer { gpu, bytes, memory: Mutex::default() }
     }
 
     /// Returns whether the buffer belongs to `gpu`.
@@ -54,22 +54,20 @@ impl WgpuBuffer {
     }
 
     /// Returns the memory, or `None` if it has not been allocated.
-    pub(crate) fn memory(&self) -> Option<&DeviceMemory> {
-        self.memory.get()
+    pub(crate) fn memory(&self) -> Option<wgpu::Buffer> {
+        lock(&self.memory).as_ref().map(|memory| memory.raw().clone())
     }
 
     /// Returns the memory, which is allocated if necessary.
     ///
     /// # Errors
     /// See [`DeviceMemory::allocate`].
-    pub(crate) fn ensure(&self) -> Result<&DeviceMemory> {
-        match self.memory.get() {
-            Some(memory) => Ok(memory),
-            None => {
-                let memory = DeviceMemory::allocate(&self.gpu, self.bytes)?;
-                Ok(self.memory.get_or_init(|| memory))
-            }
+    pub(crate) fn ensure(&self) -> Result<wgpu::Buffer> {
+        let mut memory = lock(&self.memory);
+        if memory.is_none() {
+            *memory = Some(DeviceMemory::allocate(&self.gpu, self.bytes)?);
         }
+        Ok(memory.as_ref().expect("the memory must exist because it was allocated").raw().clone())
     }
 }
 
@@ -79,6 +77,11 @@ impl Buffer for WgpuBuffer {
     }
 
     fn is_allocated(&self) -> bool {
-        self.memory.get().is_some()
+        lock(&self.memory).is_some()
+    }
+
+    fn discard(&self) {
+        let memory = lock(&self.memory).take();
+        drop(memory);
     }
 }

@@ -8,7 +8,7 @@
 //! host waits for the first one, while the device computes the second one.
 
 use crate::bound::device_buffer;
-use crate::buffer::{DeviceMemory, WgpuBuffer};
+use crate::buffer::DeviceMemory;
 use crate::compile::{CompiledShader, HeaderGroups};
 use crate::description::{DispatchDescription, check_scalars, kernel_scalar};
 use crate::device::{Gpu, lock};
@@ -212,12 +212,12 @@ impl WgpuPlan {
 
     /// Returns the buffer of every slot, or `None` if the slot is unused. Allocates memory for slots whose first use is
     /// a write.
-    fn slot_buffers<'a>(&self, slots: &'a [Arc<Storage>]) -> Result<Vec<Option<(&'a WgpuBuffer, &'a wgpu::Buffer)>>> {
+    fn slot_buffers(&self, slots: &[Arc<Storage>]) -> Result<Vec<Option<wgpu::Buffer>>> {
         if slots.len() < self.slots.len() {
             let reason = format!("the plan has {} slots, got {}", self.slots.len(), slots.len());
             return Err(Error::invalid("launch", reason));
         }
-        let buffer = |(slot, storage): (&SlotUse, &'a Arc<Storage>)| {
+        let buffer = |(slot, storage): (&SlotUse, &Arc<Storage>)| {
             if !slot.is_used {
                 return Ok(None);
             }
@@ -226,11 +226,11 @@ impl WgpuPlan {
                 let reason = format!("a slot needs {} bytes, got a buffer of {} bytes", slot.bytes, buffer.bytes());
                 return Err(Error::invalid("launch", reason));
             }
-            if slot.is_read_first && buffer.memory().is_none() {
+            if slot.is_read_first && !buffer.is_allocated() {
                 let reason = "an operand that the plan reads has no memory, because it has never been written";
                 return Err(Error::invalid("launch", reason));
             }
-            Ok(Some((buffer, buffer.ensure()?.raw())))
+            buffer.ensure().map(Some)
         };
         self.slots.iter().zip(slots).map(buffer).collect()
     }
@@ -240,7 +240,7 @@ impl WgpuPlan {
         &self,
         recorded: &Recorded,
         groups: &mut [PlanGroup],
-        buffers: &[Option<(&WgpuBuffer, &wgpu::Buffer)>],
+        buffers: &[Option<wgpu::Buffer>],
     ) -> Result<Option<wgpu::SubmissionIndex>> {
         let gpu = &*self.gpu;
         let (checked, rest) = self.dispatches.split_at(self.checked);
@@ -285,14 +285,9 @@ impl WgpuPlan {
 
 impl PlanGroup {
     /// Returns the bind group for the memory of the buffers, which is created if it is not kept.
-    fn bind(
-        &mut self,
-        gpu: &Gpu,
-        scratch: &[DeviceMemory],
-        slots: &[Option<(&WgpuBuffer, &wgpu::Buffer)>],
-    ) -> &wgpu::BindGroup {
+    fn bind(&mut self, gpu: &Gpu, scratch: &[DeviceMemory], slots: &[Option<wgpu::Buffer>]) -> &wgpu::BindGroup {
         let memory = |buffer: &PlanBuffer| match *buffer {
-            PlanBuffer::Slot(slot) => slots[slot].map(|(_, memory)| memory),
+            PlanBuffer::Slot(slot) => slots[slot].as_ref(),
             PlanBuffer::Scratch(k) => Some(scratch[k].raw()),
         };
         let PlanGroup { layout, buffers, kept } = self;

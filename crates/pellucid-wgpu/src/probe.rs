@@ -37,7 +37,7 @@ impl Gpu {
         let mut list = DispatchList::new(self);
         list.dispatch("probe", shader, parameters, &[BufferRef::Operand(0)], 1)?;
         let memory = DeviceMemory::allocate(self, cases.len() * 4)?;
-        self.record_dispatches(&mut lock(&self.recorded), &Kernel::Copy, &list.finish(), &[memory.raw()])?;
+        self.record_dispatches(&mut lock(&self.recorded), &Kernel::Copy, &list.finish(), &[memory.raw().clone()])?;
         let mut fused = true;
         self.read(memory.raw(), 0..cases.len() * 4, |bytes| {
             for (word, [a, b, c]) in bytes.chunks_exact(4).zip(cases) {

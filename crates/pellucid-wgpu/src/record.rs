@@ -28,7 +28,7 @@ impl Gpu {
         // Scratch memory returns to the pool at the end of this function. Later users of it run later.
         let scratch: Vec<DeviceMemory> =
             description.scratch.iter().map(|&bytes| DeviceMemory::allocate(self, bytes)).collect::<Result<_>>()?;
-        memory.extend(scratch.iter().map(DeviceMemory::raw));
+        memory.extend(scratch.iter().map(|memory| memory.raw().clone()));
         let mut recorded = lock(&self.recorded);
         if description.checks == 0 {
             return self.record_dispatches(&mut recorded, kernel, description, &memory);
@@ -49,7 +49,7 @@ impl Gpu {
         recorded: &mut Recorded,
         kernel: &Kernel,
         description: &KernelDescription,
-        memory: &[&wgpu::Buffer],
+        memory: &[wgpu::Buffer],
     ) -> Result<()> {
         self.counters().bytes.add(description.bytes);
         let operands = memory.len() - description.scratch.len();

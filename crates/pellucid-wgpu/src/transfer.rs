@@ -17,8 +17,8 @@ pub(crate) fn upload(gpu: &Gpu, bytes: &[u8], to: &WgpuBuffer) -> Result<()> {
         let reason = format!("{} bytes do not fit into a buffer of {} bytes", bytes.len(), to.bytes());
         return Err(Error::invalid("upload", reason));
     }
-    let is_first = to.memory().is_none();
-    let memory = to.ensure()?.raw();
+    let is_first = !to.is_allocated();
+    let memory = &to.ensure()?;
     let (whole, rest) = bytes.split_at(bytes.len() / WORD * WORD);
     let mut last = [0; WORD];
     if !rest.is_empty() && !is_first && bytes.len() < to.bytes() {
@@ -44,7 +44,7 @@ pub(crate) fn download(gpu: &Gpu, from: &WgpuBuffer, offset: usize, into: &mut [
         return Ok(());
     }
     let no_value = || Error::invalid("download", "the buffer has no memory, because it has never been written");
-    let memory = from.memory().ok_or_else(no_value)?.raw();
+    let memory = &from.memory().ok_or_else(no_value)?;
     let start = offset / WORD * WORD;
     gpu.read(memory, start..end.next_multiple_of(WORD), |words| {
         into.copy_from_slice(&words[offset - start..end - start]);

@@ -40,6 +40,7 @@ pub enum GradKind {
 /// # Errors
 /// Those of the model and the loss; [`Error::InvalidArgument`] for x without an axis, for a batch whose gradient is
 /// zero or NaN, and for a loss that is neither a sum nor a mean; [`Error::ReadInCapture`] while a step is captured.
+#[track_caller]
 pub fn infer_grad_scale(
     loss: &(impl Loss + ?Sized),
     model: &(impl Layer + ?Sized),
@@ -67,8 +68,9 @@ pub fn infer_grad_scale(
         ops::sum(&apart, 0)
     };
     let (once, twice) = (gradient(1)?, gradient(2)?);
-    let product = |a: &Tensor| ops::sum(&ops::mul(a, &once)?, ..)?.try_item::<f64>();
-    let growth = product(&twice)? / product(&once)?;
+    let product = |a: &Tensor| ops::sum(&ops::mul(a, &once)?, ..);
+    // A read in a closure would hide the caller's line.
+    let growth = product(&twice)?.try_item::<f64>()? / product(&once)?.try_item::<f64>()?;
     let (scale, kind) = match growth {
         g if (g - 1.0).abs() < 0.1 => (1.0, GradKind::Mean),
         g if (g - 2.0).abs() < 0.1 => (1.0 / batch as f64, GradKind::Sum),

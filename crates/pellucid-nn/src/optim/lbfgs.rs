@@ -130,6 +130,7 @@ impl Lbfgs {
     }
 
     /// Runs up to `max_iter` iterations and returns the first loss.
+    #[track_caller]
     fn iterate(&mut self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64> {
         let _guard = no_grad();
         let options = LbfgsOptions { lr: self.lr.try_item()?, ..self.options };
@@ -321,6 +322,7 @@ impl Optimizer for Lbfgs {
         Err(Error::invalid("lbfgs", help))
     }
 
+    #[track_caller]
     fn try_step_with(&mut self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64> {
         self.iterate(closure)
     }

@@ -184,6 +184,7 @@ pub trait Optimizer: Send + Sync {
     /// # Errors
     /// Those of [`Optimizer::try_step`], and of reading the loss: [`Error::ReadInCapture`],
     /// [`Error::NotAScalar`].
+    #[track_caller]
     fn try_step_with(&mut self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64> {
         let loss = closure().try_item::<f64>()?;
         self.try_step()?;
@@ -402,6 +403,7 @@ impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
         (**self).set_grad_scale(scale)
     }
 
+    #[track_caller]
     fn try_step_with(&mut self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64> {
         (**self).try_step_with(closure)
     }

@@ -539,6 +539,7 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
         fn try_step(&self) -> Result<()>;
         #[track_caller]
         fn step(&self);
+        #[track_caller]
         fn try_step_with(&mut self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64>;
         #[track_caller]
         fn step_with(&mut self, closure: &mut dyn FnMut() -> Tensor) -> f64;

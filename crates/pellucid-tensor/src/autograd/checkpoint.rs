@@ -109,18 +109,30 @@ impl Checkpoint {
 
     /// Returns the leaves of a new graph, one for each input. An input that is a leaf is used itself, but only at its
     /// first occurrence, because each input has its own gradient.
-    fn graph_leaves(&self, inputs: &[&Array]) -> Vec<Tensor> {
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if an input that is a leaf has moved to another device since the first run of f, which
+    /// may also use the leaf itself.
+    fn graph_leaves(&self, inputs: &[&Array]) -> Result<Vec<Tensor>> {
         let mut leaves: Vec<Tensor> = Vec::with_capacity(inputs.len());
         for (i, array) in inputs.iter().enumerate() {
             let own = match self.leaves.get(i) {
                 Some(InputRole::Own(own)) => own.upgrade().map(Tensor::from_inner),
                 _ => None,
             };
+            if let Some(own) = own.as_ref().filter(|own| own.device() != array.device()) {
+                let (before, now, shape) = (array.device(), own.device(), own.shape());
+                let reason = format!(
+                    "input {i} of shape {shape} moved from {before} to {now} after the forward computation; \
+                                      call backward() before the move"
+                );
+                return Err(Error::invalid("checkpoint", reason));
+            }
             let own = own.filter(|own| leaves.iter().all(|leaf| !leaf.is_same_tensor(own)));
             let is_tracked = !matches!(self.leaves.get(i), Some(InputRole::Untracked));
             leaves.push(own.unwrap_or_else(|| Tensor::from((*array).clone()).requires_grad_(is_tracked)));
         }
-        leaves
+        Ok(leaves)
     }
 
     /// Computes Fₖ(x) with recording on.
@@ -174,7 +186,7 @@ impl Operation for Checkpoint {
     fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         (0..inputs.len()).for_each(|i| saves.input(i));
         let _on = enable_grad();
-        let x = self.graph_leaves(inputs);
+        let x = self.graph_leaves(inputs)?;
         if self.level() > 0 {
             let outputs = self.reevaluate(&x)?;
             return Ok(outputs.iter().map(|output| output.array().clone()).collect());

@@ -19,7 +19,8 @@ impl Derivative for ZeroDerivative {
         grads: &OutputGradients,
         needed: NeedsInputGrad,
     ) -> Result<InputGradients> {
-        let zeros = |i| saved.wants(needed, i).then(|| grads.zeros(saved.meta(i).clone())).transpose();
+        let zeros =
+            |i| saved.wants(needed, i).then(|| grads.zeros(saved.meta(i).clone(), saved.input_device(i))).transpose();
         (0..saved.inputs()).map(zeros).collect()
     }
 }

@@ -81,11 +81,11 @@ impl InPlaceWrite {
         let source = source.edge();
         let old = {
             let mut edge = base.lock_edge();
-            base.convert_to_base_value(&mut edge);
+            base.convert_to_base_value(&mut edge, target.device());
             note_history(&base, &edge);
             let before = if whole { Edge::None } else { edge.clone() };
             let edges = if index.is_some() { smallvec![before, source, Edge::None] } else { smallvec![before, source] };
-            let node = base.node(edges, index, derivative);
+            let node = base.node(edges, target.device(), index, derivative);
             note_forward_location(|| Some(node.clone()));
             base.count_write();
             std::mem::replace(&mut *edge, Edge::Node(node, 0))

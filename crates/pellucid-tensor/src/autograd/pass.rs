@@ -2,8 +2,9 @@
 
 use super::anomaly::forward_location;
 use super::constant::with_zero_derivative;
-use super::placement::on_device_of;
+use super::placement::{copy_to, on_device, on_device_of};
 use crate::autocast::{autocast_dtype, autocast_off};
+use crate::device::Device;
 use crate::engine::{self, AddressHasher};
 use crate::grad_mode::set_grad_enabled;
 use crate::ops::copy::{copy, to_dtype};
@@ -11,8 +12,8 @@ use crate::ops::elementwise::arithmetic::add;
 use crate::ops::fill::ones_like;
 use crate::panic;
 use crate::tensor::{
-    Edge, GradientSlot, GraphNode, Hooks, InputGradients, NeedsInputGrad, OutputGradients, SavedTensors, Tensor,
-    address,
+    Edge, GradientSlot, GraphNode, Hooks, InputGradients, NeedsInputGrad, OutputGradients, OutputMeta, SavedTensors,
+    Tensor, address,
 };
 use pellucid_ir::backend::Storage;
 use pellucid_ir::kernel::Meta;
@@ -316,7 +317,8 @@ impl<'a> BackwardPass<'a> {
         let name = derivative.name();
         let mut results = Ok(InputGradients::new());
         let this = RefCell::new(&mut *self);
-        let sums = |i: usize| this.borrow_mut().take_sum(&node.edges[i], slots[i].as_ref());
+        let device = node.outputs_meta[0].device;
+        let sums = |i: usize| this.borrow_mut().take_sum(&node.edges[i], slots[i].as_ref(), device);
         let live = node.saved_derivative.saved().with_values(keep, &mut |values| {
             if any {
                 let saved = SavedTensors { node, values, slots: &slots };
@@ -356,9 +358,9 @@ impl<'a> BackwardPass<'a> {
         Ok(())
     }
 
-    /// Takes the sum that an input has received, for an operation that adds its own contribution. Returns `None` if the
-    /// sum must be recorded.
-    fn take_sum(&mut self, edge: &Edge, slot: Option<&Arc<GradientSlot>>) -> Option<Tensor> {
+    /// Takes the sum that an input has received, for an operation on `device` that adds its own contribution. Returns
+    /// `None` if the sum must be recorded, or is on another device because the input is a leaf that has moved.
+    fn take_sum(&mut self, edge: &Edge, slot: Option<&Arc<GradientSlot>>, device: Device) -> Option<Tensor> {
         let held = match edge {
             Edge::Node(node, index) => {
                 let at = self.node_at.get(address(node) as usize)?;
@@ -369,17 +371,19 @@ impl<'a> BackwardPass<'a> {
             }
             _ => &mut self.leaves[self.leaf_at.get(Arc::as_ptr(slot?) as usize)?].gradient,
         };
-        held.take_if(|sum| !sum.requires_grad() && engine::is_immediate(sum.device()))
+        held.take_if(|sum| sum.device() == device && !sum.requires_grad() && engine::is_immediate(device))
     }
 
     /// Adds a gradient to the sum of an output of a node.
     fn add_to_node(&mut self, from: &'static str, node: &Arc<GraphNode>, index: u32, gradient: Tensor) -> Result<()> {
         let index = index as usize;
-        check_gradient(from, &gradient, &node.metas[index])?;
+        let OutputMeta { meta, device } = &node.outputs_meta[index];
+        check_gradient(from, &gradient, meta)?;
+        let gradient = self.on_device_of_input(from, gradient, *device)?;
         let key = address(node) as usize;
         let at = self.node_at.get(key).unwrap_or_else(|| {
             let at = self.waiting.len();
-            let gradients = SmallVec::from_elem(None, node.metas.len());
+            let gradients = SmallVec::from_elem(None, node.outputs_meta.len());
             self.waiting.push(Some(QueuedNode { node: node.clone(), gradients }));
             self.queue.push(node.generation, at);
             self.node_at.insert(key, at);
@@ -393,6 +397,11 @@ impl<'a> BackwardPass<'a> {
     /// Adds a gradient to the sum of a leaf.
     fn add_to_leaf(&mut self, from: &'static str, slot: Arc<GradientSlot>, gradient: Tensor) -> Result<()> {
         check_gradient(from, &gradient, &slot.meta)?;
+        let gradient = match slot.moved_to() {
+            // The leaf may have been on another device in the forward computation.
+            Some(device) if gradient.device() != device => copy_to(&gradient, device)?,
+            _ => self.on_device_of_input(from, gradient, slot.device())?,
+        };
         let address = Arc::as_ptr(&slot) as usize;
         let at = self.leaf_at.get(address).unwrap_or_else(|| {
             self.leaves.push(LeafGradient { slot, gradient: None });
@@ -402,11 +411,27 @@ impl<'a> BackwardPass<'a> {
         self.options.accumulate(&mut self.leaves[at].gradient, gradient)
     }
 
+    /// Returns the gradient of an input on the device of the input.
+    ///
+    /// # Errors
+    /// [`Error::DeviceMismatch`] if `backward()` of the operation returned a gradient that is pinned to another device.
+    fn on_device_of_input(&mut self, from: &'static str, gradient: Tensor, device: Device) -> Result<Tensor> {
+        if gradient.device() == device {
+            return Ok(gradient);
+        }
+        let copy = on_device(from, device, &gradient)?;
+        // The operation may keep the gradient, and with it the copy.
+        self.shared.insert(&copy);
+        Ok(copy)
+    }
+
     /// Passes the complete gradients of a node's outputs to hooks, targets, and slots that keep them.
     fn observe(&mut self, node: &Arc<GraphNode>, gradients: &mut [Option<Tensor>]) -> Result<()> {
         if let Some(hooks) = node.hooks() {
-            for ((hooks, meta), gradient) in hooks.iter().zip(&node.metas).zip(&mut *gradients) {
-                *gradient = gradient.take().map(|g| run_hooks(hooks, g, meta, &mut self.shared)).transpose()?;
+            for ((hooks, meta), gradient) in hooks.iter().zip(&node.outputs_meta).zip(&mut *gradients) {
+                let OutputMeta { meta, device } = meta;
+                *gradient =
+                    gradient.take().map(|g| run_hooks(hooks, g, meta, *device, &mut self.shared)).transpose()?;
             }
         }
         if let Some((targets, _)) = &mut self.targets {
@@ -440,7 +465,8 @@ impl<'a> BackwardPass<'a> {
     fn finish(&mut self) -> Result<()> {
         let BackwardPass { options, leaves, shared, targets, .. } = self;
         for LeafGradient { slot, gradient } in leaves.iter_mut() {
-            *gradient = gradient.take().map(|g| run_hooks(&slot.hooks, g, &slot.meta, shared)).transpose()?;
+            let run = |g| run_hooks(&slot.hooks, g, &slot.meta, slot.device(), shared);
+            *gradient = gradient.take().map(run).transpose()?;
         }
         if let Some((targets, _)) = targets {
             for LeafGradient { slot, gradient } in leaves.drain(..) {
@@ -518,9 +544,15 @@ pub(crate) fn with_unique_storage(gradient: Tensor, shared: &mut SharedStorages)
     if is_own { Ok(gradient) } else { copy(&gradient) }
 }
 
-/// Applies the hooks to a gradient of a tensor with this shape and dtype. They may keep a handle of it, so its storage
-/// counts as shared.
-fn run_hooks(hooks: &Hooks, gradient: Tensor, meta: &Meta, shared: &mut SharedStorages) -> Result<Tensor> {
+/// Applies the hooks to a gradient of a tensor with this shape, dtype and device. They may keep a handle of it, so its
+/// storage counts as shared.
+fn run_hooks(
+    hooks: &Hooks,
+    gradient: Tensor,
+    meta: &Meta,
+    device: Device,
+    shared: &mut SharedStorages,
+) -> Result<Tensor> {
     if hooks.is_empty() {
         return Ok(gradient);
     }
@@ -533,6 +565,7 @@ fn run_hooks(hooks: &Hooks, gradient: Tensor, meta: &Meta, shared: &mut SharedSt
         let help = "a hook must return a gradient of its tensor's dtype";
         return Err(Error::dtypes("hook", [gradient.dtype(), meta.dtype], help));
     }
+    let gradient = on_device("hook", device, &gradient)?;
     shared.insert(&gradient);
     Ok(gradient)
 }

@@ -44,6 +44,7 @@ fn copied(x: &Tensor, copy: Array) -> Tensor {
 }
 
 /// Copies a tensor to another device, with its history, and pins it there.
+#[track_caller]
 pub(crate) fn copy_to(x: &Tensor, device: Device) -> Result<Tensor> {
     let mut copy = x.array().copy_to_device(device)?;
     copy.set_pinned(true);
@@ -95,11 +96,19 @@ fn mismatch(op: &'static str, inputs: &[&Tensor]) -> Error {
 /// # Errors
 /// [`Error::DeviceMismatch`] if the source is pinned to another device.
 pub(crate) fn on_device_of(op: &'static str, target: &Tensor, source: &Tensor) -> Result<Tensor> {
-    if source.device() == target.device() {
-        return Ok(source.clone());
+    on_device(op, target.device(), source)
+}
+
+/// Returns x on `device`. A free tensor is copied there.
+///
+/// # Errors
+/// [`Error::DeviceMismatch`] if the tensor is pinned to another device.
+pub(crate) fn on_device(op: &'static str, device: Device, x: &Tensor) -> Result<Tensor> {
+    if x.device() == device {
+        return Ok(x.clone());
     }
-    if !source.is_free() {
-        return Err(mismatch(op, &[target, source]));
+    if !x.is_free() {
+        return Err(Error::DeviceMismatch { op, devices: [device, x.device()].map(|d| d.name().to_string()).into() });
     }
-    free_copy(source, target.device())
+    free_copy(x, device)
 }

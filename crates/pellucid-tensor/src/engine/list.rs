@@ -10,6 +10,7 @@ use super::recording::{RecordedKernel, Recording};
 use crate::array::Array;
 use crate::device::Device;
 use crate::execution_mode::{ExecutionMode, MODE, ModeGuard};
+use crate::idle::release_idle_memory;
 use pellucid_ir::backend::{FAILED, MANY_READERS, NO_READERS, READY, Storage};
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{Error, Result};
@@ -202,6 +203,7 @@ impl DeferredList {
 
     /// Runs the first `count` kernels.
     fn run_first(&self, recording: &mut Recording, count: usize) -> Result<()> {
+        release_idle_memory();
         recording.uploaded = 0;
         if count == 0 {
             return Ok(());
@@ -362,16 +364,43 @@ pub(crate) fn flush_unreported() {
 
 /// Returns the error of a deferred kernel of a device that no call of this thread has returned yet.
 pub(super) fn report(device: Device) -> Result<()> {
-    let is_deferred = device.is_deferred() || MODE.get() == ExecutionMode::Lazy;
-    let Some(list) = is_deferred.then(|| list_for(device)).flatten() else { return Ok(()) };
-    list.take_unreported().map_or(Ok(()), Err)
+    take_unreported(device).map_or(Ok(()), Err)
 }
 
-/// Takes the error of a deferred kernel that no call of this thread has returned yet.
-pub(super) fn take_unreported() -> Option<Error> {
+/// Removes the error that the next read of this thread on a device would return.
+fn take_unreported(device: Device) -> Option<Error> {
+    reporting_list(device).and_then(|list| list.take_unreported())
+}
+
+/// Returns the list that keeps the errors of this thread's deferred kernels on a device.
+fn reporting_list(device: Device) -> Option<SharedList> {
+    let is_deferred = device.is_deferred() || MODE.get() == ExecutionMode::Lazy;
+    is_deferred.then(|| list_for(device)).flatten()
+}
+
+/// Takes the error of a deferred kernel of any device that no call of this thread has returned yet.
+pub(super) fn first_unreported() -> Option<Error> {
     let current = CURRENT.with_borrow(|current| current.as_ref().and_then(|list| list.take_unreported()));
     current
         .or_else(|| DEVICE_LISTS.with_borrow(|DeviceLists(lists)| lists.iter().find_map(|(_, l)| l.take_unreported())))
+}
+
+/// Runs `read`, which reads values of a device to print them. The errors of deferred kernels are kept, so the next call
+/// that reads or runs them returns them.
+pub(crate) fn without_report<R>(device: Device, read: impl FnOnce() -> Result<R>) -> Result<R> {
+    let before = take_unreported(device);
+    let result = match (read(), &before) {
+        (Err(Error::NotComputed { .. }), Some(cause)) => Err(cause.clone()),
+        (result, _) => result,
+    };
+    let is_lost = |error: &&Error| {
+        !matches!(error, Error::ReadInCapture { .. } | Error::Poisoned { .. } | Error::NotComputed { .. })
+    };
+    let kept = before.or_else(|| result.as_ref().err().filter(is_lost).cloned());
+    if let (Some(list), Some(error)) = (reporting_list(device), kept) {
+        lock(&list.unreported).get_or_insert(error);
+    }
+    result
 }
 
 /// Runs the kernels that this thread has deferred on a device.

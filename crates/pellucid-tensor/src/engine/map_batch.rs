@@ -27,13 +27,16 @@ pub(crate) fn submit_map_batch(
     operands.chunks_exact(program.inputs.len()).try_for_each(|set| submit(&kernel, set, &set[..targets]))
 }
 
-/// Runs all sets as one batch. Returns false, without an effect, if the operands are not dense or overlap.
+/// Runs all sets as one batch. Returns false, without an effect, if the operands are empty, not dense or overlap.
 fn try_map_batch(program: &Arc<Program>, params: &Params, targets: usize, operands: &[&Array]) -> Result<bool> {
     let Some(first) = operands.first() else { return Ok(true) };
     let count = program.inputs.len();
     let mut dense: Vec<DenseView<'_>> = Vec::with_capacity(operands.len());
     for set in operands.chunks_exact(count) {
         let size = set[0].shape().size();
+        if size == 0 {
+            return Ok(false);
+        }
         set[..targets].iter().for_each(|array| ensure_unread(array.storage()));
         for array in set {
             ensure_ready(program.name, array.storage())?;

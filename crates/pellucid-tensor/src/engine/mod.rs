@@ -30,7 +30,7 @@ pub(crate) use address_hasher::AddressHasher;
 pub(crate) use fallback::prepare;
 pub(crate) use host_dependencies::HostDependencies;
 pub use host_flag::HostFlag;
-pub(crate) use list::{DeferredGuard, ensure_unread, flush_unreported, run_deferred, with_current};
+pub(crate) use list::{DeferredGuard, ensure_unread, flush_unreported, run_deferred, with_current, without_report};
 pub use list::{flush, lazy};
 pub(crate) use map_batch::submit_map_batch;
 pub(crate) use recording::{RecordedKernel, Recording};
@@ -220,7 +220,7 @@ fn resolve_pending(op: &'static str, storage: &Storage) -> Result<()> {
         READY => Ok(()),
         POISONED => Err(Error::Poisoned { op }),
         // The error of the failed kernel is better than one of its results, if this thread has not returned it yet.
-        FAILED => Err(list::take_unreported().unwrap_or(Error::NotComputed { op })),
+        FAILED => Err(list::first_unreported().unwrap_or(Error::NotComputed { op })),
         pending if list::is_flushing(pending) => Ok(()),
         _ => list::flush_list_of(op, storage),
     }
@@ -274,7 +274,8 @@ fn launch_kernel(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes:
             None => error,
         }
     })?;
-    if writes == VersionUpdate::Count {
+    // A write of no elements changes no value. All outputs that exist before the kernel have one shape.
+    if writes == VersionUpdate::Count && outputs.iter().any(|out| out.layout.shape().size() > 0) {
         guard.count_writes();
     }
     Ok(())
@@ -288,19 +289,12 @@ fn views<'a>(arrays: &[&'a Array]) -> SmallVec<[View<'a>; 4]> {
     views
 }
 
-/// Increments the version of every output. A deferred kernel is counted when it is recorded, not when it runs, so that
+/// Increments the version of every output that has elements. A deferred kernel is counted when it is recorded, not when it runs, so that
 /// versions follow the order of the program.
 fn bump_versions(outputs: &[&Array]) {
-    for out in outputs {
+    for out in outputs.iter().filter(|out| out.shape().size() > 0) {
         out.storage().bump();
     }
-}
-
-/// Releases the memory of a storage whose elements are not needed any more. A later read of it is an error.
-pub(crate) fn discard(storage: &Arc<Storage>) {
-    let _guard = BorrowGuard::acquire(&[], std::slice::from_ref(storage));
-    storage.set_pending(POISONED);
-    storage.buffer().discard();
 }
 
 /// Calls `read` while a shared borrow of the storage is held, so that the host can copy its contents.
@@ -320,8 +314,9 @@ pub(crate) fn ensure_readable(op: &'static str, array: &Array) -> Result<()> {
         op,
         "move the read outside of the step, return the tensor from it, or compute with tensors (e.g. where_) instead",
     )?;
-    ensure_ready(op, array.storage())?;
-    list::report(array.device())
+    let ready = ensure_ready(op, array.storage());
+    // An error that no call has returned yet is the cause of missing values.
+    list::report(array.device()).and(ready)
 }
 
 /// Returns an error while a step is captured, because `op` reads values. `help` names the alternative.

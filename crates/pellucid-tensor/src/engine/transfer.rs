@@ -7,6 +7,8 @@ use super::{
 };
 use crate::array::{Array, host_vec};
 use crate::device::Device;
+use crate::idle::release_idle_memory;
+use pellucid_ir::backend::{POISONED, READY};
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{DType, Element, Error, Layout, Result, Scalar, Shape};
 use std::panic::Location;
@@ -27,11 +29,25 @@ impl Array {
             let reason = format!("{} bytes do not fill shape {shape} of {dtype}", bytes.len());
             return Err(Error::invalid("tensor", reason));
         }
+        release_idle_memory();
         let array = Array::new(device, dtype, shape)?;
         device.backend().upload(bytes, array.storage())?;
         count_upload(device, bytes.len())?;
         record_constant(&array);
         Ok(array)
+    }
+
+    /// Writes all bytes of a contiguous array that no kernel uses and that may have lost its memory.
+    ///
+    /// # Errors
+    /// Those of the device; the array then has no values.
+    pub(crate) fn refill(&self, bytes: &[u8]) -> Result<()> {
+        release_idle_memory();
+        self.storage().set_pending(POISONED);
+        self.device().backend().upload(bytes, self.storage())?;
+        self.storage().bump();
+        self.storage().set_pending(READY);
+        count_upload(self.device(), bytes.len())
     }
 
     /// Copies the elements to `device`, in row-major order. In a captured step the copy is made once, while the step is

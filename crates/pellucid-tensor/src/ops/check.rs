@@ -10,11 +10,14 @@ use crate::ops::formula::map;
 use crate::tensor::Tensor;
 use pellucid_ir::{Error, Result, Shape, formula};
 use std::ops::RangeInclusive;
+use std::panic::Location;
 
-/// Sets the operation that an error names.
+/// Sets the operation and the line that an error names.
+#[track_caller]
 pub(crate) fn named<T>(op: &'static str, mut result: Result<T>) -> Result<T> {
     if let Err(error) = &mut result {
         error.set_operation(op);
+        error.set_location(Location::caller());
     }
     result
 }

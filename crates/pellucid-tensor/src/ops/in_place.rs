@@ -103,6 +103,10 @@ pub(crate) fn put_axes(
         engine::submit(&kernel, &operands.iter().collect::<SmallVec<[&Array; 4]>>(), &[view])
     };
     let broadcast = values.array().broadcast_to(op, &shape)?;
+    // Without indices there is nothing to write or check.
+    if shape.size() == 0 && view.shape().size() > 0 {
+        return Ok(());
+    }
     if shape.size() == 0 || !is_recorded_write(x, values) {
         return scatter(&broadcast.cast(x.dtype())?);
     }

@@ -3,16 +3,21 @@
 use super::Tensor;
 use super::collect::{Collection, collect};
 use super::hook::Hooks;
+use crate::device::Device;
 use crate::engine;
 use pellucid_ir::Result;
 use pellucid_ir::kernel::Meta;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// The gradient and the hooks of a leaf, or of another tensor that keeps its gradient.
 pub(crate) struct GradientSlot {
     pub(crate) meta: Meta,
+    /// The device of the tensor when the slot was created.
+    first_device: Device,
+    /// The device of the tensor after its last move in place.
+    moved_to: OnceLock<Mutex<Device>>,
     pub(crate) hooks: Arc<Hooks>,
     grad: Mutex<Option<Tensor>>,
     /// The user has set the gradient, and no backward pass has added to it.
@@ -20,8 +25,31 @@ pub(crate) struct GradientSlot {
 }
 
 impl GradientSlot {
-    pub(crate) fn new(meta: Meta) -> GradientSlot {
-        GradientSlot { meta, hooks: Arc::default(), grad: Mutex::new(None), preset: AtomicBool::new(false) }
+    pub(crate) fn new(meta: Meta, device: Device) -> GradientSlot {
+        GradientSlot {
+            meta,
+            first_device: device,
+            moved_to: OnceLock::new(),
+            hooks: Arc::default(),
+            grad: Mutex::new(None),
+            preset: AtomicBool::new(false),
+        }
+    }
+
+    /// Returns the device of the tensor after its last move in place, if it has moved.
+    pub(crate) fn moved_to(&self) -> Option<Device> {
+        self.moved_to.get().map(|device| *device.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    }
+
+    /// Returns the device of the tensor, where its gradient is.
+    pub(crate) fn device(&self) -> Device {
+        self.moved_to().unwrap_or(self.first_device)
+    }
+
+    /// Stores the device of the tensor after a move in place.
+    pub(super) fn set_device(&self, device: Device) {
+        let moved_to = self.moved_to.get_or_init(|| Mutex::new(device));
+        *moved_to.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = device;
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Tensor>> {

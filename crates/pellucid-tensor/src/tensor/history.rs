@@ -20,7 +20,7 @@ pub(super) struct TensorDetails {
     /// The arrays after moves to other devices.
     pub(super) moved: MovedArrays,
     /// Copies of a free tensor on other devices.
-    pub(super) device_copies: Mutex<Vec<DeviceCopy>>,
+    device_copies: Mutex<Vec<DeviceCopy>>,
 }
 
 /// A copy of a tensor on another device.
@@ -32,6 +32,17 @@ pub(super) struct DeviceCopy {
 }
 
 impl TensorDetails {
+    /// Drops the copies on other devices.
+    pub(super) fn drop_device_copies(&self) {
+        let copies = std::mem::take(&mut *self.device_copies());
+        drop(copies);
+    }
+
+    /// Locks the copies on other devices.
+    pub(super) fn device_copies(&self) -> MutexGuard<'_, Vec<DeviceCopy>> {
+        self.device_copies.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
     fn rewritten(&self) -> MutexGuard<'_, (u64, Option<Creator>)> {
         self.rewritten.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }

@@ -26,7 +26,7 @@ pub use hook::HookHandle;
 
 pub(crate) use collect::{Collection, collect};
 pub(crate) use gradient_slot::{GradientSlot, TouchedSlot, collect_touched_slots};
-pub(crate) use graph::{Derivative, Edge, GraphNode, NodeParts, SavedValue, address, metas_of};
+pub(crate) use graph::{Derivative, Edge, GraphNode, NodeParts, OutputMeta, SavedValue, address, metas_of};
 pub(crate) use hook::Hooks;
 pub(crate) use rewritten::{collect_rewritten_histories, is_rewritten, note_history};
 pub(crate) use view_base::{AsStrided, AsStridedTranspose, ViewBase, offset_layout};
@@ -64,7 +64,7 @@ pub struct TensorId(usize);
 pub(crate) type Creator = (Arc<GraphNode>, u32);
 
 pub(crate) struct TensorInner {
-    /// The array until the tensor is moved to another device; [`Tensor::array`] returns the present one.
+    /// The first array; [`Tensor::array`] returns the present one.
     array: Array,
     /// The creator until the first recorded write in place.
     creator: Option<Creator>,
@@ -83,8 +83,8 @@ pub(crate) struct TensorInner {
     is_untracked_view: AtomicBool,
     /// Whether an operation may copy the tensor to another device.
     is_free: AtomicBool,
-    /// True after the first move to another device.
-    is_moved: AtomicBool,
+    /// The index of the present array: 0 for the first one, others after a move to another device.
+    present: AtomicU32,
 }
 
 impl TensorInner {
@@ -92,7 +92,7 @@ impl TensorInner {
     fn new(array: Array, creator: Option<Creator>) -> TensorInner {
         TensorInner {
             is_free: AtomicBool::new(!array.is_pinned()),
-            is_moved: AtomicBool::new(false),
+            present: AtomicU32::new(0),
             array,
             creator,
             view_base: OnceLock::new(),
@@ -113,8 +113,8 @@ impl TensorInner {
 
     /// Returns the gradient slot; creates it on first use.
     fn slot(&self) -> &Arc<GradientSlot> {
-        let meta = || self.array.meta();
-        self.details().slot.get_or_init(|| Arc::new(GradientSlot::new(meta())))
+        let device = || self.moved_array(self.present.load(Ordering::Acquire)).device();
+        self.details().slot.get_or_init(|| Arc::new(GradientSlot::new(self.array.meta(), device())))
     }
 
     fn details(&self) -> &TensorDetails {
@@ -193,7 +193,10 @@ impl Tensor {
     /// Returns the tensor's array: the elements without history.
     #[inline]
     pub fn array(&self) -> &Array {
-        if self.0.is_moved.load(Ordering::Acquire) { self.moved_array() } else { &self.0.array }
+        match self.0.present.load(Ordering::Acquire) {
+            0 => &self.0.array,
+            index => self.0.moved_array(index),
+        }
     }
 
     /// Returns true if this is the only handle of the tensor and of its storage, and no elements are repeated.

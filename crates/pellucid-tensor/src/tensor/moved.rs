@@ -1,44 +1,81 @@
 //! Moving a tensor to another device in place.
 
-use super::Tensor;
+use super::{Tensor, TensorInner};
 use crate::array::Array;
 use crate::device::Device;
-use crate::engine;
+use crate::engine::{self, eager};
+use crate::idle::{self, is_idle};
 use pellucid_ir::{Error, Layout, Result};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// The array of a tensor after a move to another device. References to the arrays before the move stay valid.
-pub(super) struct MovedArray {
-    array: Array,
-    next: OnceLock<Box<MovedArray>>,
+/// The arrays of a tensor after its first one, with one for each device that the tensor was moved to. References to an
+/// array stay valid after a move, but its elements may be released. An array is used again when the tensor returns to
+/// its device, so the list has a second array for a device only if handles of the first one still exist.
+#[derive(Default)]
+pub(super) struct MovedArrays {
+    arrays: ArrayList,
+    /// Held while the tensor moves.
+    moving: Mutex<()>,
 }
 
-/// The arrays of a tensor after its first array, in the order of the moves.
-pub(super) type MovedArrays = OnceLock<Box<MovedArray>>;
+type ArrayList = OnceLock<Box<MovedArray>>;
 
-impl MovedArray {
-    /// Returns the array after the last move.
-    pub(super) fn last(&self) -> &Array {
-        let mut moved = self;
-        while let Some(next) = moved.next.get() {
-            moved = next;
+struct MovedArray {
+    array: Array,
+    next: ArrayList,
+}
+
+impl MovedArrays {
+    fn iter(&self) -> impl Iterator<Item = &Array> {
+        std::iter::successors(self.arrays.get(), |moved| moved.next.get()).map(|moved| &moved.array)
+    }
+
+    /// Appends an array to the list.
+    fn append(&self, array: Array) {
+        let mut end = &self.arrays;
+        while let Some(moved) = end.get() {
+            end = &moved.next;
         }
-        &moved.array
+        let moved = Box::new(MovedArray { array, next: OnceLock::new() });
+        assert!(end.set(moved).is_ok(), "only one thread moves a tensor at a time");
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        self.moving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Appends an array to the list.
-fn append(list: &MovedArrays, array: Array) {
-    let mut entry = Box::new(MovedArray { array, next: OnceLock::new() });
-    let mut end = list;
-    loop {
-        // Another thread may append at the same time; then the search for the end goes on.
-        match end.set(entry) {
-            Ok(()) => return,
-            Err(refused) => entry = refused,
+impl TensorInner {
+    /// Returns the first array and those after moves.
+    fn arrays(&self) -> impl Iterator<Item = &Array> {
+        let moved = self.details.get().into_iter().flat_map(|details| details.moved.iter());
+        std::iter::once(&self.array).chain(moved)
+    }
+
+    /// Returns the array of this index.
+    #[cold]
+    pub(super) fn moved_array(&self, index: u32) -> &Array {
+        self.arrays().nth(index as usize).expect("the present array must be in the list")
+    }
+
+    /// Makes the array of this index the present one, and releases the memory of the previous one if no other handle
+    /// uses it.
+    fn make_present(&self, index: usize) {
+        let index = u32::try_from(index).expect("a tensor must have fewer than 2^32 arrays");
+        let before = self.present.swap(index, Ordering::AcqRel);
+        idle::add_idle_handle(self.moved_array(before).storage());
+        if let Some(details) = self.details.get() {
+            details.drop_device_copies();
         }
-        end = &end.get().expect("a cell that refuses a value must have one").next;
+    }
+}
+
+impl Drop for TensorInner {
+    fn drop(&mut self) {
+        let present = *self.present.get_mut() as usize;
+        let is_idle = |(index, _): &(usize, &Array)| *index != present;
+        self.arrays().enumerate().filter(is_idle).for_each(|(_, array)| array.storage().remove_idle());
     }
 }
 
@@ -67,17 +104,49 @@ impl Tensor {
         }
         self.check_movable()?;
         let gradient = self.0.existing_slot().and_then(|slot| slot.get_untracked());
-        let mut array = self.array().copy_to_device(device)?;
         let gradient = match gradient {
             Some(gradient) if gradient.device() != device => Some(gradient.detach().to(device)?),
             _ => None,
         };
-        array.set_pinned(true);
-        self.replace_array(array);
+        self.move_elements(device)?;
         let _ = self.clone().pinned();
-        if gradient.is_some() {
-            self.0.slot().set(gradient);
+        if let Some(slot) = self.0.existing_slot() {
+            slot.set_device(device);
+            if gradient.is_some() {
+                slot.set(gradient);
+            }
         }
+        Ok(())
+    }
+
+    /// Copies the elements to an array on `device`, which becomes the present one.
+    fn move_elements(&self, device: Device) -> Result<()> {
+        let moved = &self.0.details().moved;
+        let _moving = moved.lock();
+        let bytes = self.array().to_bytes("to")?;
+        self.prepare_move();
+        let (dtype, layout) = (self.dtype(), Layout::contiguous(self.shape().clone()));
+        let is_reusable = |array: &Array| {
+            array.device() == device
+                && *array.layout() == layout
+                && array.storage().buffer().bytes() == bytes.len()
+                && is_idle(array.storage())
+        };
+        let known = self.0.arrays().enumerate().find(|(_, array)| is_reusable(array));
+        let index = eager(|| match known {
+            Some((index, array)) => {
+                array.storage().remove_idle();
+                array.refill(&bytes).inspect_err(|_| idle::add_idle_handle(array.storage()))?;
+                Ok(index)
+            }
+            None => {
+                let mut array = Array::from_bytes(device, dtype, &bytes, self.shape().clone())?;
+                array.set_pinned(true);
+                moved.append(array);
+                Ok::<usize, Error>(moved.iter().count())
+            }
+        })?;
+        self.0.make_present(index);
         Ok(())
     }
 
@@ -86,7 +155,21 @@ impl Tensor {
     #[doc(hidden)]
     pub fn follow_(&self, base: &Tensor) {
         if self.device() != base.device() {
-            self.replace_array(base.array().view(self.array().layout().clone()));
+            let moved = &self.0.details().moved;
+            let _moving = moved.lock();
+            self.prepare_move();
+            let view = base.array().view(self.array().layout().clone());
+            let is_same = |array: &Array| array.shares_storage(&view) && array.layout() == view.layout();
+            let known = self.0.arrays().position(is_same);
+            let index = known.unwrap_or_else(|| {
+                moved.append(view.clone());
+                moved.iter().count()
+            });
+            if known.is_some() {
+                view.storage().remove_idle();
+            }
+            drop(view);
+            self.0.make_present(index);
         }
         if base.is_free() {
             self.free();
@@ -117,24 +200,11 @@ impl Tensor {
         Err(Error::invalid("to_", format!("{reason} (shape {})", self.shape())))
     }
 
-    /// Returns the array after the last move.
-    #[cold]
-    pub(super) fn moved_array(&self) -> &Array {
-        self.0.details().moved.get().map_or(&self.0.array, |moved| moved.last())
-    }
-
-    /// Replaces the array, and releases the memory of the old one if no other array uses it.
-    fn replace_array(&self, array: Array) {
-        // A captured step that uses the old array must be recorded again.
+    /// Ends the use of the present array by deferred and captured work of this thread.
+    fn prepare_move(&self) {
+        // A captured step that uses the array must be recorded again.
         engine::count_requires_grad_change(self.array());
-        // Deferred kernels may read the old array.
+        // Deferred kernels may read the array.
         engine::flush_unreported();
-        let old = self.array().storage().clone();
-        append(&self.0.details().moved, array);
-        self.0.is_moved.store(true, Ordering::Release);
-        // The list of arrays and `old` are the only owners.
-        if Arc::strong_count(&old) == 2 {
-            engine::discard(&old);
-        }
     }
 }

@@ -41,8 +41,7 @@ impl Tensor {
     /// Returns a copy of the elements on `device`, which `copy` makes if there is none of their present version.
     pub(crate) fn device_copy(&self, device: Device, copy: impl FnOnce() -> Result<Array>) -> Result<Array> {
         let version = self.array().storage().version();
-        let copies = &self.0.details().device_copies;
-        let mut copies = copies.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut copies = self.0.details().device_copies();
         copies.retain(|copy| copy.version == version);
         if let Some(copy) = copies.iter().find(|copy| copy.array.device() == device) {
             return Ok(copy.array.clone());

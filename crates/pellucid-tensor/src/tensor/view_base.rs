@@ -4,9 +4,10 @@
 //! base tensor. A tensor that is older than a recorded write compares its count of writes at its next use, and derives
 //! its history from that of the base value. Therefore, the base and its views can be written and read in any order.
 
-use super::graph::{Derivative, Edge, GraphNode, SavedValue};
+use super::graph::{Derivative, Edge, GraphNode, OutputMeta, SavedValue};
 use super::{Creator, Tensor, TensorInner};
 use crate::array::Array;
+use crate::device::Device;
 use pellucid_ir::kernel::Meta;
 use pellucid_ir::{DType, Layout, Shape};
 use smallvec::{SmallVec, smallvec};
@@ -148,22 +149,23 @@ impl ViewBase {
     }
 
     /// Converts the history of the base tensor to that of the base value, before the first write.
-    pub(crate) fn convert_to_base_value(&self, edge: &mut Edge) {
+    pub(crate) fn convert_to_base_value(&self, edge: &mut Edge, device: Device) {
         if !self.is_written() && !self.layout.is_contiguous() && edge.is_tracked() {
             let embedded = AsStridedTranspose { layout: self.relative(&self.layout), shape: self.shape() };
             let before = std::mem::replace(edge, Edge::None);
-            *edge = Edge::Node(self.node(smallvec![before], None, embedded), 0);
+            *edge = Edge::Node(self.node(smallvec![before], device, None, embedded), 0);
         }
     }
 
-    /// Creates a node whose output is the base value.
+    /// Creates a node whose output is the base value on `device`.
     pub(crate) fn node<D: Derivative>(
         &self,
         edges: SmallVec<[Edge; 2]>,
+        device: Device,
         saved: Option<Array>,
         derivative: D,
     ) -> Arc<GraphNode> {
-        new_node(edges, Meta { shape: self.shape(), dtype: self.dtype }, saved, derivative)
+        new_node(edges, OutputMeta { meta: Meta { shape: self.shape(), dtype: self.dtype }, device }, saved, derivative)
     }
 
     /// Returns the history of a tensor whose base value has the history `edge`.
@@ -178,7 +180,8 @@ impl ViewBase {
             }
             _ => {
                 let strided = AsStrided { layout: self.relative(tensor.array().layout()), shape: self.shape() };
-                let node = new_node(smallvec![edge.clone()], tensor.array().meta(), None, strided);
+                let meta = OutputMeta { meta: tensor.array().meta(), device: tensor.device() };
+                let node = new_node(smallvec![edge.clone()], meta, None, strided);
                 node.set_output_of_write(tensor);
                 Some((node, 0))
             }
@@ -225,7 +228,7 @@ pub(crate) fn offset_layout(layout: &Layout, by: isize) -> Layout {
 
 fn new_node<D: Derivative>(
     edges: SmallVec<[Edge; 2]>,
-    meta: Meta,
+    meta: OutputMeta,
     saved: Option<Array>,
     derivative: D,
 ) -> Arc<GraphNode> {

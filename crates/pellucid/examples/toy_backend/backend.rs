@@ -6,6 +6,7 @@ use pellucid_ir::formula::{Binary, InstructionOperand, Op, Program, UniformSourc
 use pellucid_ir::kernel::{Kernel, Map};
 use pellucid_ir::{DType, Error, Result, Scalar};
 use std::any::Any;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Opens the devices `toy:0`, `toy:1`, and so on. Kernels of devices of odd index are deferred.
@@ -22,7 +23,7 @@ impl Driver for ToyDriver {
         true
     }
     fn open(&self, index: usize) -> Result<Box<dyn Backend>> {
-        Ok(Box::new(Toy { name: format!("toy:{index}"), is_deferred: index % 2 == 1 }))
+        Ok(Box::new(Toy { name: format!("toy:{index}"), is_deferred: index % 2 == 1, in_use: Arc::default() }))
     }
 }
 
@@ -30,12 +31,15 @@ impl Driver for ToyDriver {
 struct Toy {
     name: String,
     is_deferred: bool,
+    /// The bytes of all buffers that have memory.
+    in_use: Arc<AtomicUsize>,
 }
 
 /// Memory of the device, which is allocated at the first write.
 struct ToyBuffer {
     bytes: usize,
     contents: Mutex<Option<Vec<u8>>>,
+    in_use: Arc<AtomicUsize>,
 }
 
 impl Buffer for ToyBuffer {
@@ -44,6 +48,17 @@ impl Buffer for ToyBuffer {
     }
     fn is_allocated(&self) -> bool {
         self.lock().is_some()
+    }
+    fn discard(&self) {
+        if self.lock().take().is_some() {
+            self.in_use.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for ToyBuffer {
+    fn drop(&mut self) {
+        self.discard();
     }
 }
 
@@ -57,7 +72,11 @@ impl ToyBuffer {
         let buffer: &dyn Any = storage.buffer().as_any();
         let foreign = || Error::invalid("toy", "a storage belongs to another backend");
         let buffer: &ToyBuffer = buffer.downcast_ref().ok_or_else(foreign)?;
-        Ok(access(buffer.lock().get_or_insert_with(|| vec![0; buffer.bytes])))
+        let allocate = || {
+            buffer.in_use.fetch_add(buffer.bytes, Ordering::Relaxed);
+            vec![0; buffer.bytes]
+        };
+        Ok(access(buffer.lock().get_or_insert_with(allocate)))
     }
 }
 
@@ -67,7 +86,7 @@ impl Backend for Toy {
     }
 
     fn storage(&self, bytes: usize) -> Result<Arc<Storage>> {
-        Ok(Arc::new(Storage::new(ToyBuffer { bytes, contents: Mutex::new(None) })))
+        Ok(Arc::new(Storage::new(ToyBuffer { bytes, contents: Mutex::new(None), in_use: self.in_use.clone() })))
     }
 
     fn support(&self, kernel: &Kernel, _: &[OperandMeta<'_>], _: &[OperandMeta<'_>]) -> Support {
@@ -101,7 +120,7 @@ impl Backend for Toy {
     }
 
     fn memory_stats(&self) -> MemoryStats {
-        MemoryStats::default()
+        MemoryStats { in_use: self.in_use.load(Ordering::Relaxed), ..MemoryStats::default() }
     }
 
     fn set_memory_cap(&self, _: usize) {}

@@ -6,11 +6,16 @@ mod captured;
 mod failures;
 #[cfg(feature = "wgpu")]
 mod gpu;
+mod gradients;
 mod indexing;
 mod launches;
+mod locations;
+mod memory;
 mod modules;
+mod printing;
 mod rules;
 mod training;
+mod writes;
 
 use pellucid::prelude::*;
 use std::sync::Once;
@@ -25,4 +30,19 @@ fn toy(index: usize) -> Device {
 /// Returns a tensor that is pinned to a device.
 fn pinned(values: &[f32], device: Device) -> Tensor {
     Tensor::from(values).to(device).unwrap()
+}
+
+/// Returns the GPUs of this index: two toy devices, of which one defers its kernels, and a device of `wgpu`. Without an
+/// adapter that one is missing, unless `PELLUCID_REQUIRE_GPU` is 1.
+fn gpus(index: usize) -> Vec<Device> {
+    let mut devices = vec![toy(2 * index), toy(2 * index + 1)];
+    #[cfg(feature = "wgpu")]
+    match format!("wgpu:{index}").parse::<Device>() {
+        Ok(device) => devices.push(device),
+        Err(error) => {
+            let required = std::env::var("PELLUCID_REQUIRE_GPU").is_ok_and(|value| value == "1");
+            assert!(!required, "PELLUCID_REQUIRE_GPU is 1, but {error}");
+        }
+    }
+    devices
 }

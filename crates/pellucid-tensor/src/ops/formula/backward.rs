@@ -59,7 +59,7 @@ impl FormulaCall<'_> {
                 continue;
             }
             if gradient.is_zero(k) {
-                into[i] = Some(grads.zeros(saved.meta(i).clone())?);
+                into[i] = Some(grads.zeros(saved.meta(i).clone(), saved.input_device(i))?);
             } else if let Some(j) = gradient.passes(k) {
                 // The gradient is rounded before it is broadcast: an element is rounded once, not once per summand.
                 let (g, meta) = (grads.get(j)?, saved.meta(i));

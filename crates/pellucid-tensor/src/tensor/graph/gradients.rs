@@ -1,6 +1,6 @@
 //! The gradients that a backward computation receives, and those that it returns.
 
-use super::GraphNode;
+use super::{GraphNode, OutputMeta};
 use crate::array::Array;
 use crate::device::Device;
 use crate::tensor::Tensor;
@@ -50,16 +50,15 @@ impl OutputGradients<'_> {
                 Err(Error::invalid(self.node.derivative().name(), reason))
             }
             Some(None) => {
-                let Meta { shape, dtype } = &self.node.metas[index];
-                self.zeros(Meta { shape: shape.clone(), dtype: *dtype })
+                let OutputMeta { meta, device } = &self.node.outputs_meta[index];
+                self.zeros(meta.clone(), *device)
             }
         }
     }
 
-    /// Returns zeros on the device of the gradients.
-    pub(crate) fn zeros(&self, meta: Meta) -> Result<Tensor> {
+    /// Returns zeros, which are free if the gradients are.
+    pub(crate) fn zeros(&self, meta: Meta, device: Device) -> Result<Tensor> {
         let first = self.values.iter().flatten().next();
-        let device = first.map_or_else(Device::cpu, |gradient| gradient.device());
         let mut zeros = Array::filled(device, meta.dtype, meta.shape, 0.into()).map_err(|mut error| {
             error.set_operation("zeros");
             error
@@ -91,6 +90,6 @@ impl OutputGradients<'_> {
 
     /// Returns the shape of output `index`.
     pub fn shape(&self, index: usize) -> &Shape {
-        &self.node.metas[index].shape
+        &self.node.outputs_meta[index].meta.shape
     }
 }

@@ -16,6 +16,7 @@ use super::gradient_slot::GradientSlot;
 use super::hook::Hooks;
 use super::{Tensor, TensorInner};
 use crate::array::Array;
+use crate::device::Device;
 use pellucid_ir::kernel::Meta;
 use saved_derivative::{SavedDerivative, SavedDerivativeOf};
 use smallvec::SmallVec;
@@ -70,6 +71,12 @@ pub(crate) fn is_same_node(a: &Arc<GraphNode>, b: &Arc<GraphNode>) -> bool {
     address(a) == address(b)
 }
 
+/// The shape, dtype and device of an output of a node.
+pub(crate) struct OutputMeta {
+    pub(crate) meta: Meta,
+    pub(crate) device: Device,
+}
+
 /// The rarely used fields of a node.
 #[derive(Default)]
 struct NodeDetails {
@@ -82,7 +89,7 @@ struct NodeDetails {
 pub(crate) struct NodeHeader {
     pub(crate) edges: SmallVec<[Edge; 2]>,
     pub(crate) generation: u64,
-    pub(crate) metas: SmallVec<[Meta; 1]>,
+    pub(crate) outputs_meta: SmallVec<[OutputMeta; 1]>,
     /// The single output tensor if it was created together with the node, else dangling.
     output: Weak<TensorInner>,
     /// True if an output keeps its gradient or has hooks.
@@ -105,7 +112,7 @@ impl<A: ?Sized> Deref for GraphNode<A> {
 }
 
 impl GraphNode {
-    /// Creates a node with outputs of these `metas`. `output` is its single output; a dangling `output` means that
+    /// Creates a node with outputs of these shapes, dtypes and devices. `output` is its single output; a dangling `output` means that
     /// [`GraphNode::set_outputs`] follows.
     ///
     /// The function is generic over the operation and inlined, so no part of the node is copied on its way to the
@@ -113,7 +120,7 @@ impl GraphNode {
     #[inline(always)]
     pub(crate) fn new<S, D>(
         edges: SmallVec<[Edge; 2]>,
-        metas: SmallVec<[Meta; 1]>,
+        outputs_meta: SmallVec<[OutputMeta; 1]>,
         output: Weak<TensorInner>,
         saved: S,
         derivative: D,
@@ -124,7 +131,7 @@ impl GraphNode {
     {
         let generation = edges.iter().map(Edge::generation).max().unwrap_or(0);
         let (observed, details) = (AtomicBool::new(false), OnceLock::new());
-        let header = NodeHeader { edges, generation, metas, output, observed, details };
+        let header = NodeHeader { edges, generation, outputs_meta, output, observed, details };
         Arc::new(GraphNode { header, saved_derivative: SavedDerivativeOf::new(saved, derivative) })
     }
 
@@ -160,7 +167,7 @@ impl GraphNode {
     /// Returns the hooks of output `index`, and marks the node so that the pass runs them.
     pub(crate) fn hooks_of(&self, index: usize) -> &Arc<Hooks> {
         self.observed.store(true, Ordering::Release);
-        &self.details().hooks.get_or_init(|| self.metas.iter().map(|_| Arc::default()).collect())[index]
+        &self.details().hooks.get_or_init(|| self.outputs_meta.iter().map(|_| Arc::default()).collect())[index]
     }
 
     /// Returns the hooks of all outputs, if any were registered.
@@ -206,12 +213,13 @@ fn missing_value(op: &'static str, inputs: usize, outputs: usize) -> ! {
     panic!("{op}: forward() saves an input or output that does not exist; it has {inputs} inputs and {outputs} outputs")
 }
 
-/// Returns the shapes and dtypes of the outputs of a node.
+/// Returns the shapes, dtypes and devices of the outputs of a node.
 #[inline]
-pub(crate) fn metas_of(outputs: &[Array]) -> SmallVec<[Meta; 1]> {
+pub(crate) fn metas_of(outputs: &[Array]) -> SmallVec<[OutputMeta; 1]> {
+    let meta = |array: &Array| OutputMeta { meta: array.meta(), device: array.device() };
     match outputs {
-        [one] => SmallVec::from_buf([one.meta()]),
-        _ => outputs.iter().map(Array::meta).collect(),
+        [one] => SmallVec::from_buf([meta(one)]),
+        _ => outputs.iter().map(meta).collect(),
     }
 }
 
@@ -293,7 +301,7 @@ impl Node {
     /// Returns the output tensors; `None` for an output whose last handle was dropped.
     pub fn outputs(&self) -> Vec<Option<Tensor>> {
         let made = self.0.outputs();
-        (0..self.0.metas.len()).map(|i| made.get(i)?.upgrade().map(Tensor::from_inner)).collect()
+        (0..self.0.outputs_meta.len()).map(|i| made.get(i)?.upgrade().map(Tensor::from_inner)).collect()
     }
 
     /// Returns the largest generation among its inputs. A leaf has generation 0, an output that of its node plus one.

@@ -3,6 +3,7 @@
 use super::gradients::NeedsInputGrad;
 use super::{Edge, GraphNode};
 use crate::array::Array;
+use crate::device::Device;
 use crate::grad_mode::is_grad_enabled;
 use crate::tensor::Tensor;
 use crate::tensor::gradient_slot::GradientSlot;
@@ -209,8 +210,18 @@ impl SavedTensors<'_> {
     #[inline]
     pub(crate) fn meta(&self, index: usize) -> &Meta {
         match &self.node.edges[index] {
-            Edge::Node(node, output) => &node.metas[*output as usize],
+            Edge::Node(node, output) => &node.outputs_meta[*output as usize].meta,
             _ => &self.slots[index].as_ref().expect("a leaf whose gradient is needed must have a gradient slot").meta,
+        }
+    }
+
+    /// Returns the device of input `index`, which must be needed. The gradient of the input is there.
+    pub(crate) fn input_device(&self, index: usize) -> Device {
+        match &self.node.edges[index] {
+            Edge::Node(node, output) => node.outputs_meta[*output as usize].device,
+            _ => {
+                self.slots[index].as_ref().expect("a leaf whose gradient is needed must have a gradient slot").device()
+            }
         }
     }
 

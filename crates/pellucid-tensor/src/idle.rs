@@ -1,0 +1,75 @@
+//! The memory of tensors that have moved to another device.
+//!
+//! A tensor keeps its arrays on the devices that it has left, because references to them may exist. Such a handle of a
+//! storage is *idle*. The memory of a storage is released when all its handles are idle. At a move, a graph, a view, a
+//! captured step or a deferred kernel may still use it. The storage then waits in a list, which later calls examine.
+
+use pellucid_ir::backend::{POISONED, Storage};
+use pellucid_ir::borrow::BorrowGuard;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// The storages with idle handles that other handles use.
+static WAITING: Mutex<WaitingStorages> = Mutex::new(WaitingStorages { storages: Vec::new(), limit: 0 });
+
+/// The number of waiting storages.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+struct WaitingStorages {
+    storages: Vec<Weak<Storage>>,
+    /// The length at which the list is examined. It is twice the length after the last time, so a new entry costs
+    /// constant time on average.
+    limit: usize,
+}
+
+impl WaitingStorages {
+    fn lock() -> MutexGuard<'static, WaitingStorages> {
+        WAITING.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Releases the memory of all storages whose handles are idle, and removes them.
+    fn release(&mut self) {
+        self.storages.retain(|waiting| waiting.upgrade().is_some_and(|storage| !release_if_idle(&storage, 1)));
+        self.limit = 2 * self.storages.len();
+        COUNT.store(self.storages.len(), Ordering::Release);
+    }
+}
+
+/// Marks a handle of the storage as idle.
+pub(crate) fn add_idle_handle(storage: &Arc<Storage>) {
+    storage.add_idle();
+    if release_if_idle(storage, 0) {
+        return;
+    }
+    let mut waiting = WaitingStorages::lock();
+    waiting.storages.push(Arc::downgrade(storage));
+    COUNT.store(waiting.storages.len(), Ordering::Release);
+    if waiting.storages.len() > waiting.limit {
+        waiting.release();
+    }
+}
+
+/// Returns true if all handles of the storage are idle. No kernel or reader uses it then.
+pub(crate) fn is_idle(storage: &Arc<Storage>) -> bool {
+    Arc::strong_count(storage) == storage.idle() as usize
+}
+
+/// Releases the memory of the storages whose handles have become idle.
+#[inline]
+pub(crate) fn release_idle_memory() {
+    if COUNT.load(Ordering::Acquire) > 0 {
+        WaitingStorages::lock().release();
+    }
+}
+
+/// Releases the memory of a storage if all handles are idle, besides `own` handles of the caller. A later read of it is
+/// an error.
+fn release_if_idle(storage: &Arc<Storage>, own: usize) -> bool {
+    let is_idle = Arc::strong_count(storage) == storage.idle() as usize + own;
+    if is_idle {
+        let _guard = BorrowGuard::acquire(&[], std::slice::from_ref(storage));
+        storage.set_pending(POISONED);
+        storage.buffer().discard();
+    }
+    is_idle
+}

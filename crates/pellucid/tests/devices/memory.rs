@@ -1,0 +1,163 @@
+//! The memory of tensors that move between devices: a move releases it where the tensor was.
+//!
+//! The other tests of this program run at the same time. The device indices here are used by these tests only, and
+//! sizes on the CPU, which all tests share, are compared in a process of its own.
+
+use crate::gpus;
+use pellucid::Generator;
+use pellucid::nn::graph::GraphTrainer;
+use pellucid::nn::loss::MseLoss;
+use pellucid::nn::optim::Optimizer;
+use pellucid::prelude::*;
+use std::process::Command;
+
+fn in_use(device: Device) -> [usize; 2] {
+    device.synchronize().unwrap();
+    [Device::cpu(), device].map(|device| device.memory_stats().in_use)
+}
+
+/// Runs a test in a process of its own, in which no other test uses the CPU.
+fn alone(name: &str, test: impl FnOnce()) {
+    const IS_ALONE: &str = "PELLUCID_TEST_IS_ALONE";
+    if std::env::var_os(IS_ALONE).is_some() {
+        return test();
+    }
+    let program = std::env::current_exe().unwrap();
+    let name = format!("memory::{name}");
+    let output = Command::new(program).args([&name, "--exact"]).env(IS_ALONE, "1").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+struct Training {
+    model: Sequential,
+    optimizer: AdamW,
+}
+
+impl Training {
+    fn new() -> Training {
+        let _random = Generator::new(3).scope();
+        let model = sequential![Linear::new(64, 32), BatchNorm1d::new(32), Relu, Linear::new(32, 1)];
+        let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.05, ..Default::default() }).unwrap();
+        Training { model, optimizer }
+    }
+
+    fn loss(&self) -> Tensor {
+        let x: Vec<f32> = (0..256).map(|i| (i as f32 * 0.37).sin()).collect();
+        (self.model.forward(&Tensor::new(x, [4, 64])) - 1.0).square().mean(..)
+    }
+
+    fn step(&self) {
+        self.optimizer.zero_grad();
+        self.loss().backward();
+        self.optimizer.step();
+    }
+}
+
+/// Runs `trip` often, and checks that the memory in use does not grow after the first trips.
+fn check_constant(device: Device, trip: &dyn Fn()) {
+    (0..3).for_each(|_| trip());
+    let before = in_use(device);
+    for k in 0..20 {
+        trip();
+        assert_eq!(in_use(device), before, "trip {k}, {device}");
+    }
+}
+
+#[test]
+fn round_trips_of_a_model_use_constant_memory() {
+    alone("round_trips_of_a_model_use_constant_memory", || {
+        for device in gpus(10) {
+            let training = Training::new();
+            training.step();
+            // With gradients and states of the optimizer.
+            check_constant(device, &|| {
+                training.model.to(device).unwrap();
+                training.step();
+                training.model.to(Device::cpu()).unwrap();
+                training.step();
+            });
+            // Without use of the model between the moves.
+            check_constant(device, &|| {
+                training.model.to(device).unwrap();
+                training.model.to(Device::cpu()).unwrap();
+            });
+            // A graph from before the move uses the elements on both devices.
+            check_constant(device, &|| {
+                let on_cpu = training.loss();
+                training.model.to(device).unwrap();
+                let on_device = training.loss();
+                training.model.to(Device::cpu()).unwrap();
+                drop((on_cpu, on_device));
+            });
+        }
+    });
+}
+
+#[test]
+fn a_move_releases_all_memory_of_the_old_place() {
+    alone("a_move_releases_all_memory_of_the_old_place", || {
+        for device in gpus(11) {
+            let [cpu_before, before] = in_use(device);
+            let x = Tensor::zeros([1024], DType::F32);
+            let one = in_use(device)[0] - cpu_before;
+            assert!(one >= 4096);
+            x.to_(device).unwrap();
+            let moved = in_use(device)[1] - before;
+            assert!(moved >= 4096, "{device}");
+            assert_eq!(in_use(device)[0], cpu_before, "{device}");
+            // A view keeps the elements on the device until it is dropped.
+            let view = x.i(2..4);
+            x.to_(Device::cpu()).unwrap();
+            assert_eq!(in_use(device), [cpu_before + one, before + moved], "{device}");
+            assert_eq!((view.device(), view.to_vec::<f32>()), (device, vec![0.0, 0.0]));
+            drop(view);
+            assert_eq!(in_use(device), [cpu_before + one, before], "{device}");
+            drop(x);
+            assert_eq!(in_use(device), [cpu_before, before], "{device}");
+        }
+    });
+}
+
+#[test]
+fn a_dropped_model_that_moved_releases_its_memory() {
+    alone("a_dropped_model_that_moved_releases_its_memory", || {
+        for device in gpus(12) {
+            let run = || {
+                let training = Training::new();
+                training.step();
+                training.model.to(device).unwrap();
+                training.step();
+            };
+            // The first runs compile plans, which keep scratch memory.
+            (0..2).for_each(|_| run());
+            let before = in_use(device);
+            run();
+            assert_eq!(in_use(device), before, "{device}");
+        }
+    });
+}
+
+#[test]
+fn a_trainer_from_before_the_moves_uses_constant_memory() {
+    alone("a_trainer_from_before_the_moves_uses_constant_memory", || {
+        for device in gpus(13) {
+            let training = Training::new();
+            let (x, y) = (Tensor::zeros([4, 64], DType::F32), Tensor::ones([4, 1], DType::F32));
+            let mut trainer = GraphTrainer::new(&training.model, MseLoss::default(), &training.optimizer, 0);
+            trainer.compile(&[4, 64]).unwrap();
+            trainer.step(&x, &y).unwrap();
+            let trainer = std::cell::RefCell::new(trainer);
+            check_constant(device, &|| {
+                training.model.to(device).unwrap();
+                training.model.to(Device::cpu()).unwrap();
+            });
+            check_constant(device, &|| {
+                for device in [device, Device::cpu()] {
+                    training.model.to(device).unwrap();
+                    trainer.borrow_mut().step(&x, &y).unwrap();
+                }
+            });
+        }
+    });
+}

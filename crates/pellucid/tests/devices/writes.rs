@@ -1,0 +1,42 @@
+//! Writes in place on every device.
+
+use crate::gpus;
+use pellucid::prelude::*;
+
+/// A write of no elements does not modify a saved value.
+#[test]
+fn a_write_of_no_elements_does_not_count() {
+    type Write = fn(&Tensor);
+    let writes: [(&str, Write); 7] = [
+        ("a view", |x| x.i(1..1).copy_(&Tensor::from(5.0f32))),
+        ("an empty slice", |x| x.set(2..2, 5.0)),
+        ("an empty list", |x| x.set(Tensor::new(Vec::<i64>::new(), [0]), 5.0)),
+        ("an empty mask", |x| x.set(Tensor::new(vec![false; x.shape()[0]], [x.shape()[0]]), 5.0)),
+        ("rows without elements", |x| x.i((.., 0..0)).set(Tensor::from([0i64]), 5.0)),
+        ("an update", |x| ops::update(formula!(|x| x + 1.0), &[&x.i(0..0)], &[], &[]).unwrap()),
+        ("values of a view", |x| x.i(1..1).copy_(&Tensor::zeros([0, 2], DType::F32))),
+    ];
+    for device in gpus(15).into_iter().chain([Device::cpu()]) {
+        for (name, write) in writes {
+            let x = Tensor::from([[1.0f32, 2.0], [3.0, 4.0]]).to(device).unwrap().detach();
+            let weight = Tensor::ones([2, 2], DType::F32).to(device).unwrap().detach().requires_grad_(true);
+            let y = (&x * &weight).sum(..);
+            write(&x);
+            y.try_backward(BackwardOptions::default()).unwrap_or_else(|error| panic!("{name}, {device}: {error}"));
+            assert_eq!(weight.grad().unwrap().to_vec::<f32>(), [1.0, 2.0, 3.0, 4.0], "{name}, {device}");
+        }
+        // A tensor without elements.
+        let x = Tensor::zeros([0], DType::F32).to(device).unwrap().detach();
+        let weight = Tensor::zeros([0], DType::F32).to(device).unwrap().detach().requires_grad_(true);
+        let y = (&x * &weight).sum(..);
+        x.copy_(&Tensor::from(1.0f32));
+        y.try_backward(BackwardOptions::default()).unwrap_or_else(|error| panic!("no elements, {device}: {error}"));
+        // A write of one element counts.
+        let x = Tensor::from([1.0f32, 2.0]).to(device).unwrap().detach();
+        let weight = Tensor::ones([2], DType::F32).to(device).unwrap().detach().requires_grad_(true);
+        let y = (&x * &weight).sum(..);
+        x.set(0, 5.0);
+        let error = y.try_backward(BackwardOptions::default());
+        assert!(matches!(error, Err(Error::SavedValueModified { .. })), "{device}: {error:?}");
+    }
+}
