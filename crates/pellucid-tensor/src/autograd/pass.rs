@@ -7,6 +7,7 @@ use crate::autocast::{autocast_dtype, autocast_off};
 use crate::device::Device;
 use crate::engine::{self, AddressHasher};
 use crate::grad_mode::set_grad_enabled;
+use crate::idle::release_idle_memory;
 use crate::ops::copy::{copy, to_dtype};
 use crate::ops::elementwise::arithmetic::add;
 use crate::ops::fill::ones_like;
@@ -59,7 +60,10 @@ fn backward(output: &Tensor, mut options: BackwardOptions) -> Result<()> {
     // A preset gradient is in the slot of the output already and must not be added to it.
     pass.preset = preset.as_ref().map(|_| output.edge());
     pass.seed("backward", output, gradient.or(preset))?;
-    pass.run()
+    let done = pass.run();
+    // The graph may have held the elements of leaves that have moved.
+    release_idle_memory();
+    done
 }
 
 impl Tensor {

@@ -353,7 +353,9 @@ impl Tensor {
         });
     }
 
-    /// Calls `hook` with the complete gradient of this tensor in every pass. A returned tensor replaces the gradient.
+    /// Calls `hook` with the complete gradient of this tensor in every pass. A returned tensor replaces the gradient. If
+    /// it is [free](Tensor::is_free), it is copied to the device of this tensor; if it is pinned to another device, the
+    /// pass fails with [`Error::DeviceMismatch`].
     /// The hook exists as long as the graph, or until it is removed. After a write in place, it receives the gradient
     /// of the value before the write.
     ///

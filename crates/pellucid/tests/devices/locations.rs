@@ -67,7 +67,7 @@ fn a_tensor_of_another_device_in_a_captured_step_names_its_line() {
         (line!(), |x| ops::concatenate(&[x, &on_cpu(x)], 0).map(drop)),
         (line!(), |x| ops::where_(&x.gt(0.0), on_cpu(x), x).map(drop)),
         (line!(), |x| ops::copy_(x, &on_cpu(x))),
-        (line!(), |x| x.detach().try_set(0..2, &on_cpu(x))),
+        (line!(), |x| x.detach().try_set(0..2, on_cpu(x))),
         (line!(), |x| x.try_i(on_cpu(x).to_dtype(DType::I64)).map(drop)),
         (line!(), |x| ops::matmul(x, &on_cpu(x)).map(drop)),
     ];
@@ -91,6 +91,6 @@ fn the_error_of_a_panicking_read_names_its_line() {
         let x = x.to(device).unwrap();
         expect(capture(|inputs: &[Tensor]| &inputs[0] + on_cpu(&inputs[0]), &[&x]), line!());
         expect(capture(|inputs: &[Tensor]| on_cpu(&inputs[0]) * &inputs[0], &[&x]), line!());
-        expect(capture(|inputs: &[Tensor]| inputs[0].maximum(&on_cpu(&inputs[0])), &[&x]), line!());
+        expect(capture(|inputs: &[Tensor]| inputs[0].maximum(on_cpu(&inputs[0])), &[&x]), line!());
     }
 }
