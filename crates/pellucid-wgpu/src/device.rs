@@ -259,12 +259,17 @@ impl Gpu {
     }
 
     /// Returns the compiled form of a shader. Compiled shaders are cached by their text.
+    ///
+    /// # Errors
+    /// If the graphics API refuses the shader, or with the feature `check-translations` any other one would.
     pub(crate) fn compile(&self, op: &'static str, shader: ShaderBuilder) -> Result<Arc<CompiledShader>> {
         let (uses, is_check) = (shader.binding_uses(), shader.is_check);
         let text = shader.finish(self.has_fused_multiply_add());
         if let Some(known) = lock(&self.compiler).get(&text) {
             return Ok(known);
         }
+        #[cfg(feature = "check-translations")]
+        crate::shader::targets::check_translations(op, &text)?;
         let compiled = self.scoped(op, || {
             let layouts = lock(&self.compiler).layouts(&self.device, &uses, is_check);
             CompiledShader::new(&self.device, op, &text, layouts, is_check)

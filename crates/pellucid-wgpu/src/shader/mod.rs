@@ -9,11 +9,14 @@
 //! | `access` | loads and stores of packed elements; positions from flat indices |
 //! | `parameters` | the words that a dispatch reads besides its buffers |
 //! | `program` | the instructions of a program as WGSL expressions |
+//! | `targets` | translation to the shader languages of all graphics APIs, for tests |
 
 pub(crate) mod access;
 pub(crate) mod float;
 pub(crate) mod parameters;
 pub(crate) mod program;
+#[cfg(feature = "check-translations")]
+pub(crate) mod targets;
 pub(crate) mod translate;
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! Validates generated shaders with the shader compiler of wgpu, without an adapter, and translates them to SPIR-V.
+//! Validates generated shaders with the shader compiler of wgpu, without an adapter, and translates them to the
+//! languages of all graphics APIs.
 
 use super::access::{MergedAxes, load, position_lines, store, store_collected};
 use super::program::{Accumulator, ProgramValues, combining_primitive, convert_text, is_supported};
+use super::targets::check_translations;
 use super::{BindingUse, LIBRARY, ShaderBuilder, has_function};
-use naga::back::spv;
-use naga::valid::{Capabilities, ValidationFlags, Validator};
 use pellucid_ir::formula::{
     Binary, InstructionOperand, Load, Op, Program, RowOp, Step, Store, Unary, Uniform, UniformSource,
 };
@@ -12,15 +12,10 @@ use pellucid_ir::{Compute, DType, Scalar};
 
 const COMPUTES: [Compute; 5] = [Compute::Mask, Compute::I32, Compute::I64, Compute::F32, Compute::F64];
 
-/// Asserts that the text is valid WGSL that translates to SPIR-V.
+/// Asserts that the text is valid WGSL that translates to the languages of all graphics APIs.
 #[track_caller]
 fn validate(text: &str) {
-    let module = naga::front::wgsl::parse_str(text).unwrap_or_else(|e| panic!("{}\n{text}", e.emit_to_string(text)));
-    let info = Validator::new(ValidationFlags::all(), Capabilities::empty())
-        .validate(&module)
-        .unwrap_or_else(|e| panic!("{}\n{text}", e.emit_to_string(text)));
-    let words = spv::write_vec(&module, &info, &spv::Options::default(), None).expect("the shader must translate");
-    assert!(words.len() > 100, "the SPIR-V must have a body");
+    check_translations("test", text).unwrap_or_else(|e| panic!("{e}\n{text}"));
 }
 
 /// Returns the program of one step whose operands all have type `compute`.
@@ -56,6 +51,24 @@ fn shader(program: &Program) -> ShaderBuilder {
     let value = values.value(stored.value).to_string();
     store(&mut shader, output, stored.compute, stored.storage, &value, "thread");
     shader
+}
+
+#[test]
+fn a_shader_that_one_language_cannot_express_is_an_error_with_its_name() {
+    let text = |body: &str| {
+        let mut shader = ShaderBuilder::default();
+        let output = shader.binding(BindingUse::Write);
+        let value = shader.define(body);
+        let store = shader.store_word(output, "thread", &value);
+        shader.line(store);
+        shader.finish(false)
+    };
+    validate(&text("thread + 1u"));
+    let refused = [("u32(f64(thread))", "MSL (Metal)"), ("thread + ", "expected")];
+    for (body, reason) in refused {
+        let error = check_translations("planted", &text(body)).expect_err(body).to_string();
+        assert!(error.contains("planted") && error.contains(reason), "{error}");
+    }
 }
 
 #[test]
