@@ -32,7 +32,12 @@ impl Wgpu {
     /// Returns whether the adapter's `fma` rounds once. Otherwise shaders compute fused multiply-adds from sums and
     /// products and their errors, with the same result.
     pub fn has_fused_multiply_add(&self) -> bool {
-        self.gpu.has_fused_multiply_add()
+        self.gpu.shader_features().fused
+    }
+
+    /// Returns whether reductions over a workgroup exchange values within subgroups, which changes no bit of a result.
+    pub fn has_subgroups(&self) -> bool {
+        self.gpu.shader_features().subgroups
     }
 
     /// Runs `work` and returns the time that the device spends on it, from the end of all earlier work to the end of the

@@ -4,7 +4,7 @@ use crate::buffer::DeviceMemory;
 use crate::device::{Gpu, lock};
 use crate::dispatch_list::DispatchList;
 use crate::operand::BufferRef;
-use crate::shader::{BindingUse, ShaderBuilder};
+use crate::shader::{BindingUse, ShaderBuilder, ShaderFeatures, WORKGROUP};
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{Error, Result};
 use std::sync::Arc;
@@ -17,8 +17,22 @@ impl Gpu {
     pub(crate) fn probe(self: &Arc<Gpu>) -> Result<()> {
         let unavailable = |e: Error| Error::DeviceUnavailable { device: self.name().into(), reason: e.to_string() };
         let fused = self.probe_fused_multiply_add().map_err(unavailable)?;
-        self.fused.get_or_init(|| fused);
+        let subgroups = self.probe_subgroups().map_err(unavailable)?;
+        self.features.get_or_init(|| ShaderFeatures { fused, subgroups });
         Ok(())
+    }
+
+    /// Runs a shader with one buffer of `words` words, and returns the words that it stores.
+    fn run_probe(self: &Arc<Gpu>, shader: ShaderBuilder, parameters: Vec<u32>, words: usize) -> Result<Vec<u32>> {
+        let mut list = DispatchList::new(self);
+        list.dispatch("probe", shader, parameters, &[BufferRef::Operand(0)], 1)?;
+        let memory = DeviceMemory::allocate(self, words * 4)?;
+        self.record_dispatches(&mut lock(&self.recorded), &Kernel::Copy, &list.finish(), &[memory.raw()])?;
+        let mut stored = Vec::new();
+        self.read(memory.raw(), 0..words * 4, |bytes| {
+            stored.extend(bytes.as_chunks().0.iter().map(|&word| u32::from_ne_bytes(word)));
+        })?;
+        Ok(stored)
     }
 
     /// Returns whether `fma` of the adapter rounds once, which a small shader shows.
@@ -34,17 +48,27 @@ impl Gpu {
         shader.line(store);
         let mut parameters = vec![cases.len() as u32, 0];
         parameters.extend(cases.iter().flatten().map(|x| x.to_bits()));
-        let mut list = DispatchList::new(self);
-        list.dispatch("probe", shader, parameters, &[BufferRef::Operand(0)], 1)?;
-        let memory = DeviceMemory::allocate(self, cases.len() * 4)?;
-        self.record_dispatches(&mut lock(&self.recorded), &Kernel::Copy, &list.finish(), &[memory.raw()])?;
-        let mut fused = true;
-        self.read(memory.raw(), 0..cases.len() * 4, |bytes| {
-            for (word, [a, b, c]) in bytes.chunks_exact(4).zip(cases) {
-                let expected = a.mul_add(b, c).to_ne_bytes();
-                fused &= word == expected;
-            }
-        })?;
-        Ok(fused)
+        let expected = cases.map(|[a, b, c]| a.mul_add(b, c).to_bits());
+        Ok(self.run_probe(shader, parameters, cases.len())? == expected)
+    }
+
+    /// Returns whether the adapter has subgroups whose invocations have consecutive indices in the workgroup. WGSL
+    /// leaves the indices to the adapter.
+    fn probe_subgroups(self: &Arc<Gpu>) -> Result<bool> {
+        if !self.device().features().contains(wgpu::Features::SUBGROUP) {
+            return Ok(false);
+        }
+        let mut shader = ShaderBuilder::default();
+        let output = shader.binding(BindingUse::Write);
+        let size = shader.subgroup_size();
+        shader.line(format!("var is_expected = countOneBits({size}) == 1u;"));
+        shader.line(format!("for (var stride = 1u; stride < min({size}, {WORKGROUP}u); stride = stride << 1u) {{"));
+        shader.line("let other = subgroupShuffleXor(local, stride);");
+        shader.line("is_expected = is_expected && other == (local ^ stride);");
+        shader.line("}");
+        let store = shader.store_word(output, "local", "select(0u, 1u, is_expected)");
+        shader.line(store);
+        let words = self.run_probe(shader, vec![WORKGROUP, 0], WORKGROUP as usize)?;
+        Ok(words.iter().all(|&is_expected| is_expected == 1))
     }
 }

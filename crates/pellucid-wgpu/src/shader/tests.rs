@@ -4,7 +4,8 @@
 use super::access::{MergedAxes, load, position_lines, store, store_collected};
 use super::program::{Accumulator, ProgramValues, combining_primitive, convert_text, is_supported};
 use super::targets::check_translations;
-use super::{BindingUse, LIBRARY, ShaderBuilder, has_function};
+use super::workgroup::combine_in_workgroup;
+use super::{BindingUse, LIBRARY, ShaderBuilder, ShaderFeatures, has_function};
 use pellucid_ir::formula::{
     Binary, InstructionOperand, Load, Op, Program, RowOp, Step, Store, Unary, Uniform, UniformSource,
 };
@@ -61,7 +62,7 @@ fn a_shader_that_one_language_cannot_express_is_an_error_with_its_name() {
         let value = shader.define(body);
         let store = shader.store_word(output, "thread", &value);
         shader.line(store);
-        shader.finish(false)
+        shader.finish(ShaderFeatures::default())
     };
     validate(&text("thread + 1u"));
     let refused = [("u32(f64(thread))", "MSL (Metal)"), ("thread + ", "expected")];
@@ -84,7 +85,7 @@ fn every_supported_instruction_is_a_valid_shader() {
         for (op, operands, result) in all {
             let program = program(op, operands, compute, result);
             if is_supported(&program) {
-                validate(&shader(&program).finish(false));
+                validate(&shader(&program).finish(ShaderFeatures::default()));
                 count += 1;
             }
         }
@@ -95,10 +96,10 @@ fn every_supported_instruction_is_a_valid_shader() {
 #[test]
 fn a_fused_multiply_add_of_the_adapter_is_one_call() {
     let program = program(Op::MulAdd, 3, Compute::F32, Compute::F32);
-    let text = shader(&program).finish(true);
+    let text = shader(&program).finish(ShaderFeatures { fused: true, ..Default::default() });
     validate(&text);
     assert!(text.contains("fma(a, b, c)") && !text.contains("f_two_product"));
-    assert!(shader(&program).finish(false).contains("f_fma_in_range"));
+    assert!(shader(&program).finish(ShaderFeatures::default()).contains("f_fma_in_range"));
 }
 
 #[test]
@@ -107,7 +108,7 @@ fn every_function_of_the_library_is_valid() {
         let mut shader = ShaderBuilder::default();
         // A comment is enough to include a function.
         shader.line(format!("// {name}("));
-        validate(&shader.finish(false));
+        validate(&shader.finish(ShaderFeatures::default()));
     }
     assert!(LIBRARY.len() > 60);
 }
@@ -151,27 +152,27 @@ fn loads_and_stores_of_all_dtypes_are_valid() {
                 let lane = ("word", "local", "local == 3u");
                 store_collected(&mut shader, output, from.compute(), to, &value, &at[1], lane);
             }
-            validate(&shader.finish(false));
+            validate(&shader.finish(ShaderFeatures::default()));
         }
     }
 }
 
 #[test]
 fn accumulators_are_valid() {
-    for compute in &COMPUTES[..4] {
+    for (compute, subgroups) in COMPUTES.into_iter().flat_map(|compute| [(compute, false), (compute, true)]) {
         for op in [RowOp::Sum, RowOp::Max, RowOp::Min] {
-            if *compute == Compute::Mask && op == RowOp::Sum {
+            if compute == Compute::Mask && op == RowOp::Sum {
                 continue;
             }
             let mut shader = ShaderBuilder::default();
             let output = shader.binding(BindingUse::Write);
-            let primitive = combining_primitive(op, *compute);
-            let accumulator = Accumulator::declare(&mut shader, primitive, *compute, "sum");
-            let value = shader.define(convert_text(Compute::I32, *compute, "bitcast<i32>(thread)"));
+            let primitive = combining_primitive(op, compute);
+            let accumulator = Accumulator::declare(&mut shader, primitive, compute, "sum");
+            let value = shader.define(convert_text(Compute::I32, compute, "bitcast<i32>(thread)"));
             accumulator.accumulate(&mut shader, &value);
-            let result = shader.define(accumulator.result());
-            store(&mut shader, output, *compute, DType::I32, &result, "thread");
-            validate(&shader.finish(false));
+            let result = combine_in_workgroup(&mut shader, &accumulator, "total", subgroups);
+            store(&mut shader, output, compute, DType::I32, &result, "thread");
+            validate(&shader.finish(ShaderFeatures::default()));
         }
     }
 }
