@@ -40,6 +40,12 @@ impl Wgpu {
         self.gpu.shader_features().subgroups
     }
 
+    /// Returns whether instructions of the adapter convert `f16`, with the bits of the integer arithmetic that shaders
+    /// use otherwise.
+    pub fn has_native_f16(&self) -> bool {
+        self.gpu.shader_features().native_f16
+    }
+
     /// Runs `work` and returns the time that the device spends on it, from the end of all earlier work to the end of the
     /// work that `work` submits. Work of other threads counts too. Waits for the device. Returns `None` if the adapter
     /// has no timestamps.

@@ -23,7 +23,7 @@ pub(crate) const PARAMETER_BYTES: usize = 256 << 10;
 pub(crate) const TIMESTAMPS: wgpu::Features = wgpu::Features::TIMESTAMP_QUERY;
 
 /// The features with which a device is opened if the adapter has them.
-const OPTIONAL_FEATURES: wgpu::Features = TIMESTAMPS.union(wgpu::Features::SUBGROUP);
+const OPTIONAL_FEATURES: wgpu::Features = TIMESTAMPS.union(wgpu::Features::SUBGROUP).union(wgpu::Features::SHADER_F16);
 
 /// A device of the graphics API and the state of its kernels.
 pub(crate) struct Gpu {

@@ -67,8 +67,8 @@ impl WgpuDriver {
         Ok(Wgpu::new(gpu))
     }
 
-    /// Opens the device with this index, without the optional features of its adapter: fused multiply-adds and
-    /// subgroups. All results have the same bits as with them. It shows the shaders of adapters without the features.
+    /// Opens the device with this index, without the optional features of its adapter: fused multiply-adds,
+    /// subgroups and conversions of half precision. All results have the same bits as with them. It shows the shaders of adapters without the features.
     ///
     /// # Errors
     /// As [`open_device`](WgpuDriver::open_device).

@@ -38,6 +38,8 @@ pub(crate) struct ShaderFeatures {
     pub(crate) fused: bool,
     /// Whether the invocations of a subgroup exchange values, and have consecutive indices in the workgroup.
     pub(crate) subgroups: bool,
+    /// Whether conversions between `f16` and `f32` are instructions that round to nearest even and keep all values.
+    pub(crate) native_f16: bool,
 }
 
 /// The use of a storage buffer in a shader.
@@ -181,7 +183,10 @@ impl ShaderBuilder {
         main.push_str("}\n");
         text.push_str(&library_for(&[&self.globals, &main], features));
         text.push_str(&main);
-        text
+        match text.contains(ROUND_F16) {
+            true => format!("enable f16;\n{text}"),
+            false => text,
+        }
     }
 }
 
@@ -205,6 +210,23 @@ fn called(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
+/// The expression that rounds `x` to half precision by an instruction of the adapter.
+pub(crate) const ROUND_F16: &str = "f32(f16(x))";
+
+/// Returns the function `name` if it is an instruction of some adapters.
+fn adapter_function(name: &str, features: ShaderFeatures) -> Option<String> {
+    let from_f32 = format!("pack2x16float(vec2<f32>({ROUND_F16}, 0.0))");
+    let (signature, is_native, native, portable) = match name {
+        "f_fma" => ("(a: f32, b: f32, c: f32) -> f32", features.fused, "keep(fma(a, b, c))", "f_fma_by_parts(a, b, c)"),
+        "h_to_f32" => ("(h: u32) -> f32", features.native_f16, "unpack2x16float(h).x", "h_to_f32_by_bits(h)"),
+        "h_from_f32" => ("(x: f32) -> u32", features.native_f16, &*from_f32, "h_from_f32_by_bits(x)"),
+        "h_round_f16" => ("(x: f32) -> f32", features.native_f16, ROUND_F16, "h_to_f32_by_bits(h_from_f32_by_bits(x))"),
+        _ => return None,
+    };
+    let body = if is_native { native } else { portable };
+    Some(format!("fn {name}{signature} {{\n    return {body};\n}}\n"))
+}
+
 /// Returns the functions that `texts` call, directly or indirectly.
 fn library_for(texts: &[&str], features: ShaderFeatures) -> String {
     let mut included = BTreeSet::new();
@@ -214,9 +236,8 @@ fn library_for(texts: &[&str], features: ShaderFeatures) -> String {
         if !included.insert(name.clone()) {
             continue;
         }
-        let text = if name == "f_fma" {
-            let body = if features.fused { "keep(fma(a, b, c))" } else { "f_fma_by_parts(a, b, c)" };
-            format!("fn f_fma(a: f32, b: f32, c: f32) -> f32 {{\n    return {body};\n}}\n")
+        let text = if let Some(text) = adapter_function(&name, features) {
+            text
         } else if let Some(text) = LIBRARY.get(&*name) {
             text.to_string()
         } else if let Some(Ok(text)) = Some(translate::translated(&name)) {

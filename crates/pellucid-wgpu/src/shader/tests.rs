@@ -103,6 +103,24 @@ fn a_fused_multiply_add_of_the_adapter_is_one_call() {
 }
 
 #[test]
+fn conversions_of_half_precision_by_instructions_are_valid() {
+    let native = ShaderFeatures { native_f16: true, ..Default::default() };
+    let rounded = program(Op::Round(DType::F16), 1, Compute::F32, Compute::F32);
+    let text = shader(&rounded).finish(native);
+    validate(&text);
+    assert!(text.starts_with("enable f16;") && !text.contains("by_bits"));
+    for (from, to) in [(DType::F16, DType::F32), (DType::F32, DType::F16)] {
+        let mut shader = ShaderBuilder::default();
+        let (input, output) = (shader.binding(BindingUse::Read), shader.binding(BindingUse::Atomic));
+        let text = load(&shader, input, from, Compute::F32, "thread");
+        store(&mut shader, output, Compute::F32, to, &text, "thread");
+        let text = shader.finish(native);
+        validate(&text);
+        assert!(text.contains("pack2x16float(") && !text.contains("by_bits"));
+    }
+}
+
+#[test]
 fn every_function_of_the_library_is_valid() {
     for name in LIBRARY.keys() {
         let mut shader = ShaderBuilder::default();

@@ -3,8 +3,8 @@
 use crate::harness::{PairedArray, ProgramBuilder, Rng, TestLayout, Tolerance, device, run_both};
 use crate::rows::{layer_norm, softmax};
 use pellucid_ir::formula::{Op, Program, RowOp};
-use pellucid_ir::kernel::{Kernel, Row};
-use pellucid_ir::{Compute, DType, Shape};
+use pellucid_ir::kernel::{Kernel, Map, Row};
+use pellucid_ir::{Compute, DType, Element, Shape, f16};
 use pellucid_wgpu::{Wgpu, WgpuDriver};
 use std::sync::{Arc, OnceLock};
 
@@ -13,10 +13,8 @@ fn devices() -> Option<[&'static Wgpu; 2]> {
     static PLAIN: OnceLock<Wgpu> = OnceLock::new();
     let gpu = device()?;
     let plain = PLAIN.get_or_init(|| WgpuDriver.open_device_without_features(0).unwrap());
-    assert!(!plain.has_subgroups() && !plain.has_fused_multiply_add());
-    if !gpu.has_subgroups() {
-        eprintln!("the adapter has no subgroups");
-    }
+    assert!(!plain.has_subgroups() && !plain.has_fused_multiply_add() && !plain.has_native_f16());
+    eprintln!("subgroups: {}, native f16: {}", gpu.has_subgroups(), gpu.has_native_f16());
     Some([gpu, plain])
 }
 
@@ -78,5 +76,37 @@ fn extrema_of_rows_with_special_values_have_the_bits_of_the_cpu() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn conversions_of_half_precision_have_the_bits_of_the_cpu_with_and_without_instructions() {
+    let Some(devices) = devices() else { return };
+    let halves: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
+    // Every value of f16, its neighbours in f32, and the midpoints to the next value with their neighbours.
+    let near = |h: &f16| {
+        let value = f32::from(*h).to_bits();
+        let middle = (f32::from(*h) + 2f32.powi(-25).copysign(f32::from(*h))).to_bits();
+        [value, value + 1, value + 0xfff, value + 0x1000, value + 0x1001, middle - 1, middle, middle + 1]
+    };
+    let singles: Vec<f32> = halves.iter().flat_map(near).map(f32::from_bits).collect();
+    let program = |from: DType, to: DType, rounds: bool| {
+        let (mut p, c) = (ProgramBuilder::default(), Compute::F32);
+        let x = p.x(from);
+        let y = if rounds { p.step(Op::Round(DType::F16), c, c, &[x]) } else { x };
+        p.build(&[(y, c, to, false)])
+    };
+    fn check<T: Element>(gpu: &Wgpu, values: &[T], to: DType, program: Arc<Program>) {
+        let x = PairedArray::of(gpu, [values.len()], values);
+        let y = PairedArray::new(gpu, [values.len()], to, TestLayout::Plain, || 1.into());
+        let kernel = Kernel::Map(Map { program: program.clone(), params: [].into() });
+        run_both(gpu, &kernel, &[&x], &[&y]).unwrap();
+        y.assert_same(gpu, Tolerance::Bits, &program.to_string());
+    }
+    for gpu in devices {
+        check(gpu, &halves, DType::F32, program(DType::F16, DType::F32, false));
+        check(gpu, &halves, DType::F16, program(DType::F16, DType::F16, true));
+        check(gpu, &singles, DType::F16, program(DType::F32, DType::F16, false));
+        check(gpu, &singles, DType::F32, program(DType::F32, DType::F32, true));
     }
 }
