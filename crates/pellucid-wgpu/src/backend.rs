@@ -32,7 +32,18 @@ impl Wgpu {
     /// Returns whether the adapter's `fma` rounds once. Otherwise shaders compute fused multiply-adds from sums and
     /// products and their errors, with the same result.
     pub fn has_fused_multiply_add(&self) -> bool {
-        self.gpu.has_fused_multiply_add()
+        self.gpu.shader_features().fused
+    }
+
+    /// Returns whether reductions over a workgroup exchange values within subgroups, which changes no bit of a result.
+    pub fn has_subgroups(&self) -> bool {
+        self.gpu.shader_features().subgroups
+    }
+
+    /// Returns whether instructions of the adapter convert `f16`, with the bits of the integer arithmetic that shaders
+    /// use otherwise.
+    pub fn has_native_f16(&self) -> bool {
+        self.gpu.shader_features().native_f16
     }
 
     /// Runs `work` and returns the time that the device spends on it, from the end of all earlier work to the end of the

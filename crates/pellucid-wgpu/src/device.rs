@@ -7,7 +7,7 @@ use crate::compile::{CompiledShader, HeaderGroups, ShaderCompiler};
 use crate::counters::AtomicCounters;
 use crate::description::DescriptionCache;
 use crate::pool::BufferPool;
-use crate::shader::ShaderBuilder;
+use crate::shader::{ShaderBuilder, ShaderFeatures};
 use crate::status::{CheckedOperations, NO_FAILURE, STATUS_BYTES, STATUS_WORDS};
 use crate::submission::Recorded;
 use pellucid_ir::backend::MemoryStats;
@@ -19,8 +19,11 @@ use std::task::{Context, Poll, Waker};
 /// The largest size of the parameters of a dispatch, and of those that are submitted together, in bytes.
 pub(crate) const PARAMETER_BYTES: usize = 256 << 10;
 
-/// The feature that timestamps need. Devices are opened with it if the adapter has it.
+/// The feature that timestamps need.
 pub(crate) const TIMESTAMPS: wgpu::Features = wgpu::Features::TIMESTAMP_QUERY;
+
+/// The features with which a device is opened if the adapter has them.
+const OPTIONAL_FEATURES: wgpu::Features = TIMESTAMPS.union(wgpu::Features::SUBGROUP).union(wgpu::Features::SHADER_F16);
 
 /// A device of the graphics API and the state of its kernels.
 pub(crate) struct Gpu {
@@ -29,8 +32,8 @@ pub(crate) struct Gpu {
     device: wgpu::Device,
     queue: wgpu::Queue,
     limits: wgpu::Limits,
-    /// Whether `fma` of the adapter rounds once.
-    pub(crate) fused: OnceLock<bool>,
+    /// The properties of the adapter that change the text of shaders.
+    pub(crate) features: OnceLock<ShaderFeatures>,
     pool: Mutex<BufferPool>,
     compiler: Mutex<ShaderCompiler>,
     pub(crate) descriptions: Mutex<DescriptionCache>,
@@ -80,7 +83,7 @@ impl Gpu {
     /// [`Error::DeviceUnavailable`] if the adapter refuses a device or cannot run a test shader.
     pub(crate) fn open(adapter: &wgpu::Adapter, name: String) -> Result<Arc<Gpu>> {
         let unavailable = |reason: String| Error::DeviceUnavailable { device: name.clone(), reason };
-        let (required_features, required_limits) = (adapter.features() & TIMESTAMPS, adapter.limits());
+        let (required_features, required_limits) = (adapter.features() & OPTIONAL_FEATURES, adapter.limits());
         let descriptor = wgpu::DeviceDescriptor { required_features, required_limits, ..Default::default() };
         let (device, queue) =
             block_on(adapter.request_device(&descriptor)).map_err(|error| unavailable(error.to_string()))?;
@@ -116,7 +119,7 @@ impl Gpu {
             // Sizes are multiples of four words, which shaders read at once.
             pool: Mutex::new(BufferPool::new(usize::try_from(largest).unwrap_or(usize::MAX) & !15)),
             limits,
-            fused: OnceLock::new(),
+            features: OnceLock::new(),
             compiler: Mutex::new(compiler),
             descriptions: Mutex::new(DescriptionCache::new()),
             recorded: Mutex::new(Recorded::new(parameters, headers, status_copy)),
@@ -137,9 +140,9 @@ impl Gpu {
         &self.adapter
     }
 
-    /// Returns whether `fma` of the adapter rounds once.
-    pub(crate) fn has_fused_multiply_add(&self) -> bool {
-        self.fused.get().is_some_and(|&fused| fused)
+    /// Returns the properties of the adapter that change the text of shaders: none before they are known.
+    pub(crate) fn shader_features(&self) -> ShaderFeatures {
+        self.features.get().copied().unwrap_or_default()
     }
 
     /// Returns the device of the graphics API.
@@ -261,12 +264,17 @@ impl Gpu {
     }
 
     /// Returns the compiled form of a shader. Compiled shaders are cached by their text.
+    ///
+    /// # Errors
+    /// If the graphics API refuses the shader, or with the feature `check-translations` any other one would.
     pub(crate) fn compile(&self, op: &'static str, shader: ShaderBuilder) -> Result<Arc<CompiledShader>> {
         let (uses, is_check) = (shader.binding_uses(), shader.is_check);
-        let text = shader.finish(self.has_fused_multiply_add());
+        let text = shader.finish(self.shader_features());
         if let Some(known) = lock(&self.compiler).get(&text) {
             return Ok(known);
         }
+        #[cfg(feature = "check-translations")]
+        crate::shader::targets::check_translations(op, &text)?;
         let compiled = self.scoped(op, || {
             let layouts = lock(&self.compiler).layouts(&self.device, &uses, is_check);
             CompiledShader::new(&self.device, op, &text, layouts, is_check)

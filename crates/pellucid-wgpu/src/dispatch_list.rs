@@ -3,8 +3,8 @@
 use crate::description::{DispatchDescription, KernelDescription};
 use crate::device::{Gpu, PARAMETER_BYTES};
 use crate::operand::{BufferRef, DeviceOperands};
-use crate::shader::ShaderBuilder;
 use crate::shader::parameters::Parameters;
+use crate::shader::{ShaderBuilder, ShaderFeatures};
 use pellucid_ir::{Error, Result};
 
 /// The dispatches of a kernel while a family adds them.
@@ -17,6 +17,11 @@ impl<'a> DispatchList<'a> {
     /// Creates an empty list.
     pub(crate) fn new(gpu: &'a Gpu) -> DispatchList<'a> {
         DispatchList { gpu, description: KernelDescription::default() }
+    }
+
+    /// Returns the properties of the adapter that change the text of shaders.
+    pub(crate) fn features(&self) -> ShaderFeatures {
+        self.gpu.shader_features()
     }
 
     /// Adds a scratch buffer of at least `bytes` bytes. Its contents are undefined before the first dispatch writes it.

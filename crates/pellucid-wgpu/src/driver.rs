@@ -4,7 +4,7 @@ use crate::backend::Wgpu;
 use crate::device::{Gpu, block_on};
 use pellucid_ir::backend::{Backend, DeviceKind, Driver};
 use pellucid_ir::{Error, Result};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// The driver of all adapters of Vulkan, else Metal, else Direct3D 12. Its devices are named `wgpu:0`, `wgpu:1`, ...
 ///
@@ -62,6 +62,21 @@ impl WgpuDriver {
     /// # Errors
     /// [`Error::DeviceUnavailable`] if there is no adapter or the adapter refuses a device.
     pub fn open_device(&self, index: usize) -> Result<Wgpu> {
+        let gpu = self.open_gpu(index)?;
+        gpu.probe()?;
+        Ok(Wgpu::new(gpu))
+    }
+
+    /// Opens the device with this index, without the optional features of its adapter: fused multiply-adds,
+    /// subgroups and conversions of half precision. All results have the same bits as with them. It shows the shaders of adapters without the features.
+    ///
+    /// # Errors
+    /// As [`open_device`](WgpuDriver::open_device).
+    pub fn open_device_without_features(&self, index: usize) -> Result<Wgpu> {
+        Ok(Wgpu::new(self.open_gpu(index)?))
+    }
+
+    fn open_gpu(&self, index: usize) -> Result<Arc<Gpu>> {
         let adapters = adapters();
         let name = format!("wgpu:{index}");
         if adapters.is_empty() {
@@ -69,8 +84,6 @@ impl WgpuDriver {
                           mesa-vulkan-drivers for the software adapter";
             return Err(Error::DeviceUnavailable { device: name, reason: reason.into() });
         }
-        let gpu = Gpu::open(&adapters[index % adapters.len()], name)?;
-        gpu.probe()?;
-        Ok(Wgpu::new(gpu))
+        Gpu::open(&adapters[index % adapters.len()], name)
     }
 }

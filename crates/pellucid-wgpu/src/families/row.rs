@@ -1,8 +1,8 @@
 //! `Row`: programs with row reductions.
 //!
 //! One workgroup computes one row. Its invocations read the elements of the row with a stride of the size of the
-//! workgroup, once for each level of reductions and once for the outputs. A reduction combines the results of the
-//! invocations in shared memory, by a tree. Values of elements are recomputed in every pass.
+//! workgroup, once for each level of reductions and once for the outputs. A reduction then combines the results of the
+//! [invocations](crate::shader::workgroup). Values of elements are recomputed in every pass.
 
 use super::GpuFamily;
 use super::map::check_dtypes;
@@ -11,8 +11,9 @@ use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands};
 use crate::shader::access::{self, position_lines};
 use crate::shader::parameters::Parameters;
-use crate::shader::program::{Accumulator, ProgramValues, combining_primitive, is_supported, type_text};
-use crate::shader::{ShaderBuilder, WORKGROUP};
+use crate::shader::program::{Accumulator, ProgramValues, combining_primitive, is_supported};
+use crate::shader::workgroup::combine_in_workgroup;
+use crate::shader::{ShaderBuilder, ShaderFeatures, WORKGROUP};
 use pellucid_ir::formula::{InstructionOperand, Op, Program, Step};
 use pellucid_ir::kernel::Row;
 use pellucid_ir::{Error, Result, Shape};
@@ -139,6 +140,7 @@ struct RowShader<'a> {
     /// The rank and the parameter index of the axes of a row.
     row_space: (usize, usize),
     inputs: usize,
+    features: ShaderFeatures,
 }
 
 impl RowShader<'_> {
@@ -203,7 +205,9 @@ impl RowShader<'_> {
             }
             self.shader.line("}");
             for (&k, accumulator) in reductions.iter().zip(&accumulators) {
-                self.row_results[k] = self.combine_in_workgroup(k, accumulator);
+                let shared = format!("shared{k}");
+                self.row_results[k] =
+                    combine_in_workgroup(&mut self.shader, accumulator, &shared, self.features.subgroups);
             }
         }
         for k in 0..steps {
@@ -212,25 +216,6 @@ impl RowShader<'_> {
                 self.row_results[k] = self.compute(k, &results, "0u");
             }
         }
-    }
-
-    /// Adds the lines that combine the results of all invocations, and returns the name of the combined value.
-    fn combine_in_workgroup(&mut self, k: usize, accumulator: &Accumulator) -> String {
-        let ty = type_text(self.steps.step(k).compute);
-        let shared = format!("shared{k}");
-        let declaration = format!("var<workgroup> {shared}: array<{ty}, {WORKGROUP}>;\n");
-        self.shader.globals.push_str(&declaration);
-        let shader = &mut self.shader;
-        shader.line(format!("{shared}[local] = {};", accumulator.result()));
-        shader.line("workgroupBarrier();");
-        shader.line(format!("for (var half = {}u; half > 0u; half = half >> 1u) {{", WORKGROUP / 2));
-        shader.line("    if (local < half) {");
-        let (x, y) = (format!("{shared}[local]"), format!("{shared}[local + half]"));
-        shader.line(format!("        {shared}[local] = {};", accumulator.combined(&x, &y)));
-        shader.line("    }");
-        shader.line("    workgroupBarrier();");
-        shader.line("}");
-        shader.define(format!("{shared}[0]"))
     }
 
     /// Adds the pass that stores the outputs.
@@ -294,7 +279,8 @@ fn describe_row(list: &mut DispatchList<'_>, kernel: &Row, operands: &DeviceOper
     let steps = RowSteps::new(program);
     let row_results = vec![String::new(); program.steps.len()];
     let row_space = (row.dims.len(), row_at);
-    let mut text = RowShader { shader, steps, values, row_results, bindings, bases, row_space, inputs: inputs.len() };
+    let (inputs, features) = (inputs.len(), list.features());
+    let mut text = RowShader { shader, steps, values, row_results, bindings, bases, row_space, inputs, features };
     for (k, load) in program.inputs.iter().enumerate().filter(|(_, load)| load.per_row) {
         let load = access::load(&text.shader, text.bindings.input(k), load.storage, load.compute, &text.bases[k]);
         text.values.inputs[k] = text.shader.define(load);

@@ -455,7 +455,7 @@ fn l_to_i32(v: vec2<u32>) -> i32 {
     return bitcast<i32>(v.x);
 }
 
-fn h_to_f32(h: u32) -> f32 {
+fn h_to_f32_by_bits(h: u32) -> f32 {
     let magnitude = (h & 0x7fffu) << 13u;
     let exponent = magnitude & 0x0f800000u;
     let normal = magnitude + 0x38000000u;
@@ -466,7 +466,7 @@ fn h_to_f32(h: u32) -> f32 {
     return bitcast<f32>(bits | ((h & 0x8000u) << 16u));
 }
 
-fn h_from_f32(x: f32) -> u32 {
+fn h_from_f32_by_bits(x: f32) -> u32 {
     let sign = (bitcast<u32>(x) >> 16u) & 0x8000u;
     let magnitude = bitcast<u32>(x) & 0x7fffffffu;
     let odd = (magnitude >> 13u) & 1u;
@@ -476,10 +476,6 @@ fn h_from_f32(x: f32) -> u32 {
     var bits = select(normal, small, magnitude < 0x38800000u);
     bits = select(bits, large, magnitude >= 0x477ff000u);
     return (bits & 0x7fffu) | sign;
-}
-
-fn h_round_f16(x: f32) -> f32 {
-    return h_to_f32(h_from_f32(x));
 }
 
 fn h_brain_to_f32(b: u32) -> f32 {

@@ -9,12 +9,17 @@
 //! | `access` | loads and stores of packed elements; positions from flat indices |
 //! | `parameters` | the words that a dispatch reads besides its buffers |
 //! | `program` | the instructions of a program as WGSL expressions |
+//! | `workgroup` | reductions over the invocations of a workgroup |
+//! | `targets` | translation to the shader languages of all graphics APIs, for tests |
 
 pub(crate) mod access;
 pub(crate) mod float;
 pub(crate) mod parameters;
 pub(crate) mod program;
+#[cfg(feature = "check-translations")]
+pub(crate) mod targets;
 pub(crate) mod translate;
+pub(crate) mod workgroup;
 
 #[cfg(test)]
 mod tests;
@@ -25,6 +30,17 @@ use std::sync::LazyLock;
 
 /// The number of invocations of a workgroup.
 pub(crate) const WORKGROUP: u32 = 64;
+
+/// The properties of an adapter that change the text of shaders. By default it has none of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct ShaderFeatures {
+    /// Whether `fma` rounds once.
+    pub(crate) fused: bool,
+    /// Whether the invocations of a subgroup exchange values, and have consecutive indices in the workgroup.
+    pub(crate) subgroups: bool,
+    /// Whether conversions between `f16` and `f32` are instructions that round to nearest even and keep all values.
+    pub(crate) native_f16: bool,
+}
 
 /// The use of a storage buffer in a shader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,6 +78,8 @@ pub(crate) struct ShaderBuilder {
     pub(crate) body: String,
     /// The number of temporary names so far.
     names: usize,
+    /// Whether the shader reads the size of a subgroup.
+    has_subgroup_size: bool,
 }
 
 impl ShaderBuilder {
@@ -104,6 +122,12 @@ impl ShaderBuilder {
         }
     }
 
+    /// Returns the expression of the size of a subgroup, which only an adapter with subgroups has.
+    pub(crate) fn subgroup_size(&mut self) -> &'static str {
+        self.has_subgroup_size = true;
+        "subgroup_size"
+    }
+
     /// Adds a line to the body.
     pub(crate) fn line(&mut self, text: impl AsRef<str>) {
         self.body.push_str("    ");
@@ -119,8 +143,8 @@ impl ShaderBuilder {
         name
     }
 
-    /// Returns the text of the shader. `fused` states whether `fma` of the adapter rounds once.
-    pub(crate) fn finish(self, fused: bool) -> String {
+    /// Returns the text of the shader for an adapter.
+    pub(crate) fn finish(self, features: ShaderFeatures) -> String {
         let mut text = String::from("@group(0) @binding(0) var<storage, read> params: array<u32>;\n");
         let (access, element, status) = match self.is_check {
             true => ("read_write", "atomic<u32>", "atomicLoad(&status[0])"),
@@ -140,12 +164,16 @@ impl ShaderBuilder {
         // The run-time zero of the functions of the library.
         text.push_str("var<private> zero: u32;\n");
         text.push_str(&self.globals);
+        let subgroup_size = match self.has_subgroup_size {
+            true => ", @builtin(subgroup_size) subgroup_size: u32",
+            false => "",
+        };
         let mut main = String::new();
         let _ = write!(
             main,
             "@compute @workgroup_size({WORKGROUP})\n\
              fn main(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,\n    \
-                @builtin(local_invocation_index) local: u32) {{\n    \
+                @builtin(local_invocation_index) local: u32{subgroup_size}) {{\n    \
                 if ({status} != 0u) {{ return; }}\n    \
                 zero = params[1];\n    \
                 let group = group_id.y * groups.x + group_id.x;\n    \
@@ -153,9 +181,12 @@ impl ShaderBuilder {
         );
         main.push_str(&self.body);
         main.push_str("}\n");
-        text.push_str(&library_for(&[&self.globals, &main], fused));
+        text.push_str(&library_for(&[&self.globals, &main], features));
         text.push_str(&main);
-        text
+        match text.contains(ROUND_F16) {
+            true => format!("enable f16;\n{text}"),
+            false => text,
+        }
     }
 }
 
@@ -179,8 +210,25 @@ fn called(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
+/// The expression that rounds `x` to half precision by an instruction of the adapter.
+pub(crate) const ROUND_F16: &str = "f32(f16(x))";
+
+/// Returns the function `name` if it is an instruction of some adapters.
+fn adapter_function(name: &str, features: ShaderFeatures) -> Option<String> {
+    let from_f32 = format!("pack2x16float(vec2<f32>({ROUND_F16}, 0.0))");
+    let (signature, is_native, native, portable) = match name {
+        "f_fma" => ("(a: f32, b: f32, c: f32) -> f32", features.fused, "keep(fma(a, b, c))", "f_fma_by_parts(a, b, c)"),
+        "h_to_f32" => ("(h: u32) -> f32", features.native_f16, "unpack2x16float(h).x", "h_to_f32_by_bits(h)"),
+        "h_from_f32" => ("(x: f32) -> u32", features.native_f16, &*from_f32, "h_from_f32_by_bits(x)"),
+        "h_round_f16" => ("(x: f32) -> f32", features.native_f16, ROUND_F16, "h_to_f32_by_bits(h_from_f32_by_bits(x))"),
+        _ => return None,
+    };
+    let body = if is_native { native } else { portable };
+    Some(format!("fn {name}{signature} {{\n    return {body};\n}}\n"))
+}
+
 /// Returns the functions that `texts` call, directly or indirectly.
-fn library_for(texts: &[&str], fused: bool) -> String {
+fn library_for(texts: &[&str], features: ShaderFeatures) -> String {
     let mut included = BTreeSet::new();
     let mut functions: Vec<String> = Vec::new();
     let mut open: Vec<String> = texts.iter().flat_map(|text| called(text)).map(String::from).collect();
@@ -188,9 +236,8 @@ fn library_for(texts: &[&str], fused: bool) -> String {
         if !included.insert(name.clone()) {
             continue;
         }
-        let text = if name == "f_fma" {
-            let body = if fused { "keep(fma(a, b, c))" } else { "f_fma_by_parts(a, b, c)" };
-            format!("fn f_fma(a: f32, b: f32, c: f32) -> f32 {{\n    return {body};\n}}\n")
+        let text = if let Some(text) = adapter_function(&name, features) {
+            text
         } else if let Some(text) = LIBRARY.get(&*name) {
             text.to_string()
         } else if let Some(Ok(text)) = Some(translate::translated(&name)) {

@@ -342,6 +342,11 @@ impl Accumulator {
         accumulator
     }
 
+    /// Returns the type of the results.
+    pub(crate) fn compute(&self) -> Compute {
+        self.compute
+    }
+
     fn is_compensated(&self) -> bool {
         self.op == Binary::Add && self.compute == Compute::F32
     }

@@ -1,10 +1,11 @@
-//! Validates generated shaders with the shader compiler of wgpu, without an adapter, and translates them to SPIR-V.
+//! Validates generated shaders with the shader compiler of wgpu, without an adapter, and translates them to the
+//! languages of all graphics APIs.
 
 use super::access::{MergedAxes, load, position_lines, store, store_collected};
 use super::program::{Accumulator, ProgramValues, combining_primitive, convert_text, is_supported};
-use super::{BindingUse, LIBRARY, ShaderBuilder, has_function};
-use naga::back::spv;
-use naga::valid::{Capabilities, ValidationFlags, Validator};
+use super::targets::check_translations;
+use super::workgroup::combine_in_workgroup;
+use super::{BindingUse, LIBRARY, ShaderBuilder, ShaderFeatures, has_function};
 use pellucid_ir::formula::{
     Binary, InstructionOperand, Load, Op, Program, RowOp, Step, Store, Unary, Uniform, UniformSource,
 };
@@ -12,15 +13,10 @@ use pellucid_ir::{Compute, DType, Scalar};
 
 const COMPUTES: [Compute; 5] = [Compute::Mask, Compute::I32, Compute::I64, Compute::F32, Compute::F64];
 
-/// Asserts that the text is valid WGSL that translates to SPIR-V.
+/// Asserts that the text is valid WGSL that translates to the languages of all graphics APIs.
 #[track_caller]
 fn validate(text: &str) {
-    let module = naga::front::wgsl::parse_str(text).unwrap_or_else(|e| panic!("{}\n{text}", e.emit_to_string(text)));
-    let info = Validator::new(ValidationFlags::all(), Capabilities::empty())
-        .validate(&module)
-        .unwrap_or_else(|e| panic!("{}\n{text}", e.emit_to_string(text)));
-    let words = spv::write_vec(&module, &info, &spv::Options::default(), None).expect("the shader must translate");
-    assert!(words.len() > 100, "the SPIR-V must have a body");
+    check_translations("test", text).unwrap_or_else(|e| panic!("{e}\n{text}"));
 }
 
 /// Returns the program of one step whose operands all have type `compute`.
@@ -59,6 +55,24 @@ fn shader(program: &Program) -> ShaderBuilder {
 }
 
 #[test]
+fn a_shader_that_one_language_cannot_express_is_an_error_with_its_name() {
+    let text = |body: &str| {
+        let mut shader = ShaderBuilder::default();
+        let output = shader.binding(BindingUse::Write);
+        let value = shader.define(body);
+        let store = shader.store_word(output, "thread", &value);
+        shader.line(store);
+        shader.finish(ShaderFeatures::default())
+    };
+    validate(&text("thread + 1u"));
+    let refused = [("u32(f64(thread))", "MSL (Metal)"), ("thread + ", "expected")];
+    for (body, reason) in refused {
+        let error = check_translations("planted", &text(body)).expect_err(body).to_string();
+        assert!(error.contains("planted") && error.contains(reason), "{error}");
+    }
+}
+
+#[test]
 fn every_supported_instruction_is_a_valid_shader() {
     let mut count = 0;
     for compute in COMPUTES {
@@ -71,7 +85,7 @@ fn every_supported_instruction_is_a_valid_shader() {
         for (op, operands, result) in all {
             let program = program(op, operands, compute, result);
             if is_supported(&program) {
-                validate(&shader(&program).finish(false));
+                validate(&shader(&program).finish(ShaderFeatures::default()));
                 count += 1;
             }
         }
@@ -82,10 +96,28 @@ fn every_supported_instruction_is_a_valid_shader() {
 #[test]
 fn a_fused_multiply_add_of_the_adapter_is_one_call() {
     let program = program(Op::MulAdd, 3, Compute::F32, Compute::F32);
-    let text = shader(&program).finish(true);
+    let text = shader(&program).finish(ShaderFeatures { fused: true, ..Default::default() });
     validate(&text);
     assert!(text.contains("fma(a, b, c)") && !text.contains("f_two_product"));
-    assert!(shader(&program).finish(false).contains("f_fma_in_range"));
+    assert!(shader(&program).finish(ShaderFeatures::default()).contains("f_fma_in_range"));
+}
+
+#[test]
+fn conversions_of_half_precision_by_instructions_are_valid() {
+    let native = ShaderFeatures { native_f16: true, ..Default::default() };
+    let rounded = program(Op::Round(DType::F16), 1, Compute::F32, Compute::F32);
+    let text = shader(&rounded).finish(native);
+    validate(&text);
+    assert!(text.starts_with("enable f16;") && !text.contains("by_bits"));
+    for (from, to) in [(DType::F16, DType::F32), (DType::F32, DType::F16)] {
+        let mut shader = ShaderBuilder::default();
+        let (input, output) = (shader.binding(BindingUse::Read), shader.binding(BindingUse::Atomic));
+        let text = load(&shader, input, from, Compute::F32, "thread");
+        store(&mut shader, output, Compute::F32, to, &text, "thread");
+        let text = shader.finish(native);
+        validate(&text);
+        assert!(text.contains("pack2x16float(") && !text.contains("by_bits"));
+    }
 }
 
 #[test]
@@ -94,7 +126,7 @@ fn every_function_of_the_library_is_valid() {
         let mut shader = ShaderBuilder::default();
         // A comment is enough to include a function.
         shader.line(format!("// {name}("));
-        validate(&shader.finish(false));
+        validate(&shader.finish(ShaderFeatures::default()));
     }
     assert!(LIBRARY.len() > 60);
 }
@@ -138,27 +170,27 @@ fn loads_and_stores_of_all_dtypes_are_valid() {
                 let lane = ("word", "local", "local == 3u");
                 store_collected(&mut shader, output, from.compute(), to, &value, &at[1], lane);
             }
-            validate(&shader.finish(false));
+            validate(&shader.finish(ShaderFeatures::default()));
         }
     }
 }
 
 #[test]
 fn accumulators_are_valid() {
-    for compute in &COMPUTES[..4] {
+    for (compute, subgroups) in COMPUTES.into_iter().flat_map(|compute| [(compute, false), (compute, true)]) {
         for op in [RowOp::Sum, RowOp::Max, RowOp::Min] {
-            if *compute == Compute::Mask && op == RowOp::Sum {
+            if compute == Compute::Mask && op == RowOp::Sum {
                 continue;
             }
             let mut shader = ShaderBuilder::default();
             let output = shader.binding(BindingUse::Write);
-            let primitive = combining_primitive(op, *compute);
-            let accumulator = Accumulator::declare(&mut shader, primitive, *compute, "sum");
-            let value = shader.define(convert_text(Compute::I32, *compute, "bitcast<i32>(thread)"));
+            let primitive = combining_primitive(op, compute);
+            let accumulator = Accumulator::declare(&mut shader, primitive, compute, "sum");
+            let value = shader.define(convert_text(Compute::I32, compute, "bitcast<i32>(thread)"));
             accumulator.accumulate(&mut shader, &value);
-            let result = shader.define(accumulator.result());
-            store(&mut shader, output, *compute, DType::I32, &result, "thread");
-            validate(&shader.finish(false));
+            let result = combine_in_workgroup(&mut shader, &accumulator, "total", subgroups);
+            store(&mut shader, output, compute, DType::I32, &result, "thread");
+            validate(&shader.finish(ShaderFeatures::default()));
         }
     }
 }

@@ -11,6 +11,7 @@ mod convs;
 mod copies;
 mod devices;
 mod errors;
+mod features;
 mod gathers;
 mod harness;
 mod maps;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 const F32: Compute = Compute::F32;
 
 /// e^(x − max)/Σ, with two levels of reductions.
-fn softmax(dtype: DType) -> Arc<Program> {
+pub(crate) fn softmax(dtype: DType) -> Arc<Program> {
     let c = dtype.compute();
     let mut p = ProgramBuilder::default();
     let x = p.x(dtype);
@@ -22,7 +22,7 @@ fn softmax(dtype: DType) -> Arc<Program> {
 }
 
 /// (x − mean)·g/√(variance + ε), with per-row outputs, a per-row input and the length of the row.
-fn layer_norm(dtype: DType) -> Arc<Program> {
+pub(crate) fn layer_norm(dtype: DType) -> Arc<Program> {
     let mut p = ProgramBuilder::default();
     let (x, g) = (p.x(dtype), p.input(DType::F32, F32, true));
     let n = p.uniform(UniformSource::RowLength, F32);
