@@ -13,7 +13,7 @@
 //! | `prepared` | plans prepared for repeated launches |
 //! | `profile` | the time of the device for some work |
 //! | `record`, `submission` | recorded dispatches, which are submitted together |
-//! | `status` | the status word, which a failed check of indices sets, and its evaluation |
+//! | `status`, `checks` | the status word, which a failed check of indices sets, and its evaluation |
 //! | `pool` | device memory: size classes, a bounded cache, the memory cap |
 //! | `buffer` | `WgpuBuffer`: the memory of one storage, allocated when it is first written |
 //! | `transfer` | copies between host and device; waits |
@@ -31,6 +31,7 @@ mod backend;
 mod bound;
 mod buffer;
 mod cache;
+mod checks;
 mod compile;
 mod counters;
 mod description;

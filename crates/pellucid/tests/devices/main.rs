@@ -35,14 +35,10 @@ fn pinned(values: &[f32], device: Device) -> Tensor {
 /// Returns the GPUs of this index: two toy devices, of which one defers its kernels, and a device of `wgpu`. Without an
 /// adapter that one is missing, unless `PELLUCID_REQUIRE_GPU` is 1.
 fn gpus(index: usize) -> Vec<Device> {
-    let mut devices = vec![toy(2 * index), toy(2 * index + 1)];
-    #[cfg(feature = "wgpu")]
-    match format!("wgpu:{index}").parse::<Device>() {
-        Ok(device) => devices.push(device),
-        Err(error) => {
-            let required = std::env::var("PELLUCID_REQUIRE_GPU").is_ok_and(|value| value == "1");
-            assert!(!required, "PELLUCID_REQUIRE_GPU is 1, but {error}");
-        }
+    let gpu = format!("wgpu:{index}").parse::<Device>();
+    if let Err(error) = &gpu {
+        let required = std::env::var("PELLUCID_REQUIRE_GPU").is_ok_and(|value| value == "1");
+        assert!(!required || cfg!(not(feature = "wgpu")), "PELLUCID_REQUIRE_GPU is 1, but {error}");
     }
-    devices
+    [toy(2 * index), toy(2 * index + 1)].into_iter().chain(gpu).collect()
 }
