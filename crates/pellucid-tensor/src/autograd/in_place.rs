@@ -47,14 +47,22 @@ impl InPlaceWrite {
     /// Prepares a write through `target` into `view`, a part of the target's storage.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if an operation that is not declared as a view returned memory of this tensor, or if
-    /// the tensor is a view that was made under `no_grad`.
+    /// [`Error::InvalidArgument`] if an operation that is not declared as a view returned memory of this tensor, if the
+    /// tensor moved to another device after views of it were made, or if it is a view that was made under `no_grad`.
     pub(crate) fn new(op: &'static str, target: &Tensor, view: &Array) -> Result<InPlaceWrite> {
         let base = target.view_base().clone();
         if base.is_opaque() {
             let reason = format!(
                 "the target of shape {} shares its memory with the output of an operation that is not a view \
                  (Operation::is_view); write into a copy() of it, or under no_grad()",
+                target.shape()
+            );
+            return Err(Error::invalid(op, reason));
+        }
+        if base.is_moved() {
+            let reason = format!(
+                "the target of shape {} has views, or is one, and the tensor moved to another device after they were \
+                 made, so a write would not reach all of them; write into a copy() of it, or under no_grad()",
                 target.shape()
             );
             return Err(Error::invalid(op, reason));

@@ -12,14 +12,13 @@ use pellucid_ir::plan::{Launch, Passes, Plan, SlotView};
 use pellucid_ir::{Result, Scalar, Shape};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The maximal number of cached plans.
+/// The maximal number of cached plans of a device.
 const MAX_PLANS: usize = 64;
-/// The maximal number of recorded kernels of all cached plans together.
+/// The maximal number of recorded kernels of all cached plans of a device together.
 const MAX_KERNELS: usize = 16_384;
 
 /// A plan of deferred kernels, compiled by the backend of its device.
 pub(super) struct CachedPlan {
-    device: Device,
     hash: u64,
     /// The plan before all passes, with numbered parameters.
     recorded: Plan,
@@ -35,8 +34,19 @@ pub(super) struct CachedPlan {
     compiled: Mutex<(Vec<Scalar>, Arc<dyn CompiledPlan>)>,
 }
 
-/// The plans, in the order of their last use; the most recently used one is last.
-static PLANS: Mutex<Vec<Arc<CachedPlan>>> = Mutex::new(Vec::new());
+/// The plans of each device, in the order of their last use; the most recently used one is last. Work on one device does
+/// not remove the plans of another.
+static PLANS: Mutex<Vec<(Device, Vec<Arc<CachedPlan>>)>> = Mutex::new(Vec::new());
+
+/// Calls `f` with the plans of a device.
+fn with_plans<R>(device: Device, f: impl FnOnce(&mut Vec<Arc<CachedPlan>>) -> R) -> R {
+    let mut devices = PLANS.lock().unwrap_or_else(PoisonError::into_inner);
+    let at = devices.iter().position(|(of, _)| *of == device).unwrap_or_else(|| {
+        devices.push((device, Vec::new()));
+        devices.len() - 1
+    });
+    f(&mut devices[at].1)
+}
 
 impl CachedPlan {
     /// Returns the compiled form of a recorded plan: a cached one, or a new one, which is then cached.
@@ -51,29 +61,29 @@ impl CachedPlan {
         let hash = structure_hash(&recorded);
         let is_same = |plan: &Arc<CachedPlan>| {
             plan.hash == hash
-                && plan.device == device
                 && plan.recorded.launches == recorded.launches
                 && plan.recorded.slots == recorded.slots
                 && plan.recorded.roles == recorded.roles
         };
-        let mut plans = PLANS.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = plans.iter().rposition(is_same) {
+        let found = with_plans(device, |plans| {
+            let at = plans.iter().rposition(is_same)?;
             plans[at..].rotate_left(1);
-            let plan = plans[plans.len() - 1].clone();
-            drop(plans);
-            let compiled = plan.compiled_for(params)?;
+            plans.last().cloned()
+        });
+        if let Some(plan) = found {
+            let compiled = plan.compiled_for(device, params)?;
             return Ok((plan, compiled));
         }
         // Another thread may compile the same plan at the same time; both forms are valid.
-        drop(plans);
         let (plan, compiled) = CachedPlan::compile(device, hash, recorded, params)?;
         let plan = Arc::new(plan);
-        let mut plans = PLANS.lock().unwrap_or_else(PoisonError::into_inner);
-        plans.push(plan.clone());
-        let kernels = |plans: &[Arc<CachedPlan>]| plans.iter().map(|p| p.recorded.launches.len()).sum::<usize>();
-        while plans.len() > MAX_PLANS || plans.len() > 1 && kernels(&plans) > MAX_KERNELS {
-            plans.remove(0);
-        }
+        with_plans(device, |plans| {
+            plans.push(plan.clone());
+            let kernels = |plans: &[Arc<CachedPlan>]| plans.iter().map(|p| p.recorded.launches.len()).sum::<usize>();
+            while plans.len() > MAX_PLANS || plans.len() > 1 && kernels(plans) > MAX_KERNELS {
+                plans.remove(0);
+            }
+        });
         Ok((plan, compiled))
     }
 
@@ -92,15 +102,15 @@ impl CachedPlan {
         let compiled = compile_with(device, &plan, &params)?;
         let arena_bytes = plan.arena.as_ref().map(|arena| arena.bytes);
         let (bytes, cached) = (plan.traffic(), Mutex::new((params, compiled.clone())));
-        let plan = CachedPlan { device, hash, recorded, plan, writes, shapes, bytes, arena_bytes, compiled: cached };
+        let plan = CachedPlan { hash, recorded, plan, writes, shapes, bytes, arena_bytes, compiled: cached };
         Ok((plan, compiled))
     }
 
     /// Returns the compiled plan for these parameters.
-    fn compiled_for(&self, params: Vec<Scalar>) -> Result<Arc<dyn CompiledPlan>> {
+    fn compiled_for(&self, device: Device, params: Vec<Scalar>) -> Result<Arc<dyn CompiledPlan>> {
         let mut last = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
         if !last.0.iter().map(bits).eq(params.iter().map(bits)) {
-            let compiled = compile_with(self.device, &self.plan, &params)?;
+            let compiled = compile_with(device, &self.plan, &params)?;
             *last = (params, compiled);
         }
         Ok(last.1.clone())

@@ -147,6 +147,9 @@ impl Tensor {
             }
         })?;
         self.0.make_present(index);
+        if let Some(base) = self.0.view_base.get() {
+            base.set_moved();
+        }
         Ok(())
     }
 

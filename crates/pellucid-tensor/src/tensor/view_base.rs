@@ -23,6 +23,8 @@ pub(crate) struct ViewBase {
     writes: AtomicU64,
     /// An operation that is not declared as a view returned memory of this base.
     is_opaque: AtomicBool,
+    /// The base tensor has moved to another device, and its views have not.
+    is_moved: AtomicBool,
     /// The base tensor is itself a view that was made under `no_grad`, so its own base would not follow its writes.
     is_untracked_view: bool,
     /// The base tensor is a leaf that requires a gradient.
@@ -43,6 +45,7 @@ impl ViewBase {
             dtype: tensor.dtype(),
             writes: AtomicU64::new(0),
             is_opaque: AtomicBool::new(false),
+            is_moved: AtomicBool::new(false),
             is_untracked_view: tensor.is_untracked_view(),
             is_tracked_leaf: AtomicBool::new(matches!(edge, Edge::Leaf(_))),
             has_leaf_views: AtomicBool::new(false),
@@ -76,6 +79,16 @@ impl ViewBase {
     /// Returns true if an operation that is not declared as a view returned memory of this base.
     pub(crate) fn is_opaque(&self) -> bool {
         self.is_opaque.load(Ordering::Relaxed)
+    }
+
+    /// Returns true if the base tensor has moved to another device.
+    pub(crate) fn is_moved(&self) -> bool {
+        self.is_moved.load(Ordering::Relaxed)
+    }
+
+    /// Marks that the base tensor has moved to another device, and not its views. Later recorded writes are errors.
+    pub(crate) fn set_moved(&self) {
+        self.is_moved.store(true, Ordering::Relaxed);
     }
 
     /// Returns true if the base tensor is itself a view that was made under `no_grad`.

@@ -78,7 +78,7 @@ fn assert_near(found: &Tensor, expected: &Tensor, what: &str) {
 /// All writes before the failed kernel happen and none after it, as in eager mode, where the program stops there.
 #[test]
 fn a_failed_kernel_ends_its_list_where_eager_mode_ends_the_program() {
-    each_device(10, |device| {
+    each_device(20, |device| {
         for seed in 1..=60 {
             let mut random = Xorshift(seed * 0x9e37_79b9);
             let (before, after) = (random.below(8), random.below(8));
@@ -156,7 +156,7 @@ impl Rows {
 /// The step with the bad row returns the error, also when its plan has run before; all others train.
 #[test]
 fn the_step_with_a_bad_index_returns_the_error_and_changes_nothing() {
-    each_device(11, |device| {
+    each_device(21, |device| {
         for optimizer in OPTIMIZERS {
             let (good, mixed) = (Rows::new(device, optimizer), Rows::new(device, optimizer));
             for k in 0..8 {
@@ -177,7 +177,7 @@ fn the_step_with_a_bad_index_returns_the_error_and_changes_nothing() {
 /// A failed launch neither skips nor reports to the work of another thread.
 #[test]
 fn a_bad_index_on_one_thread_does_not_reach_another_thread() {
-    each_device(12, |device| {
+    each_device(22, |device| {
         let [new, _] = OPTIMIZERS.map(|optimizer| move || Rows::new(device, optimizer));
         let expected = new();
         (0..20).for_each(|k| expected.step(k % 4).unwrap());
@@ -201,7 +201,7 @@ fn a_bad_index_on_one_thread_does_not_reach_another_thread() {
 /// A partial write that is skipped leaves the old values, which the next list may use.
 #[test]
 fn a_skipped_write_leaves_the_old_values() {
-    each_device(13, |device| {
+    each_device(23, |device| {
         let x = Tensor::new(vec![1.0f32, 2.0, 3.0, 4.0], [4]).to(device).unwrap();
         let other = Tensor::from([5.0f32, 6.0]).to(device).unwrap();
         for _ in 0..3 {

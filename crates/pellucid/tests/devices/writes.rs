@@ -40,3 +40,30 @@ fn a_write_of_no_elements_does_not_count() {
         assert!(matches!(error, Err(Error::SavedValueModified { .. })), "{device}: {error:?}");
     }
 }
+
+/// Views stay on the device that their tensor leaves, so a recorded write into it would not reach them.
+#[test]
+fn a_recorded_write_into_a_moved_tensor_with_views_is_refused() {
+    for device in gpus(17) {
+        let x = Tensor::from([1.0f32, 2.0]);
+        let view = x.reshape([2, 1]);
+        let tracked = Tensor::from([3.0f32, 4.0]).requires_grad_(true);
+        x.to_(device).unwrap();
+        let source = tracked.to(device).unwrap();
+        let error = x.try_set(.., &source).unwrap_err();
+        assert!(error.to_string().contains("moved to another device"), "{error}");
+        assert!(view.try_set(0, 5.0 * &tracked.i(..1)).is_err());
+        assert_eq!([x.to_vec::<f32>(), view.to_vec::<f32>()], [[1.0, 2.0]; 2]);
+        {
+            let _off = no_grad();
+            x.set(.., &source);
+        }
+        assert_eq!([x.to_vec::<f32>(), view.to_vec::<f32>()], [[3.0, 4.0], [1.0, 2.0]]);
+        // A tensor without views takes recorded writes after a move.
+        let x = Tensor::from([1.0f32, 2.0]);
+        x.to_(device).unwrap();
+        x.set(.., &source);
+        (&x * &x).sum(..).backward();
+        assert_eq!(tracked.grad().unwrap().to_vec::<f32>(), [6.0, 8.0]);
+    }
+}
