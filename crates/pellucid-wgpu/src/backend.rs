@@ -92,7 +92,7 @@ impl Backend for Wgpu {
     }
 
     fn support(&self, kernel: &Kernel, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> Support {
-        families::support(kernel, inputs, outputs, self.gpu.max_bindings())
+        families::support(&self.gpu, kernel, inputs, outputs)
     }
 
     fn run(&self, kernel: &Kernel, inputs: &[View<'_>], outputs: &[View<'_>]) -> Result<()> {

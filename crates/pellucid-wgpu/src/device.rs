@@ -34,6 +34,8 @@ pub(crate) struct Gpu {
     limits: wgpu::Limits,
     /// The properties of the adapter that change the text of shaders.
     pub(crate) features: OnceLock<ShaderFeatures>,
+    /// Whether the adapter ends long loops.
+    pub(crate) ends_long_loops: OnceLock<bool>,
     pool: Mutex<BufferPool>,
     compiler: Mutex<ShaderCompiler>,
     pub(crate) descriptions: Mutex<DescriptionCache>,
@@ -120,6 +122,7 @@ impl Gpu {
             pool: Mutex::new(BufferPool::new(usize::try_from(largest).unwrap_or(usize::MAX) & !15)),
             limits,
             features: OnceLock::new(),
+            ends_long_loops: OnceLock::new(),
             compiler: Mutex::new(compiler),
             descriptions: Mutex::new(DescriptionCache::new()),
             recorded: Mutex::new(Recorded::new(parameters, headers, status_copy)),
@@ -143,6 +146,12 @@ impl Gpu {
     /// Returns the properties of the adapter that change the text of shaders: none before they are known.
     pub(crate) fn shader_features(&self) -> ShaderFeatures {
         self.features.get().copied().unwrap_or_default()
+    }
+
+    /// Returns the number of iterations that the loops of an invocation can have together.
+    pub(crate) fn max_iterations(&self) -> usize {
+        // llvmpipe ends the loops of an invocation after 65,535 iterations.
+        if self.ends_long_loops.get() == Some(&true) { 65_535 } else { usize::MAX }
     }
 
     /// Returns the device of the graphics API.

@@ -67,8 +67,9 @@ impl WgpuDriver {
         Ok(Wgpu::new(gpu))
     }
 
-    /// Opens the device with this index, without the optional features of its adapter: fused multiply-adds,
-    /// subgroups and conversions of half precision. All results have the same bits as with them. It shows the shaders of adapters without the features.
+    /// Opens the device with this index, without the optional features of its adapter: fused multiply-adds, subgroups
+    /// and conversions of half precision. All results have the same bits as with them. It shows the shaders of adapters
+    /// without the features.
     ///
     /// # Errors
     /// As [`open_device`](WgpuDriver::open_device).
@@ -84,6 +85,8 @@ impl WgpuDriver {
                           mesa-vulkan-drivers for the software adapter";
             return Err(Error::DeviceUnavailable { device: name, reason: reason.into() });
         }
-        Gpu::open(&adapters[index % adapters.len()], name)
+        let gpu = Gpu::open(&adapters[index % adapters.len()], name)?;
+        gpu.probe_loops()?;
+        Ok(gpu)
     }
 }

@@ -10,12 +10,40 @@ use pellucid_ir::{Error, Result};
 use std::sync::Arc;
 
 impl Gpu {
-    /// Finds the properties of the adapter. It must be called before the first kernel is described.
+    /// Finds whether the adapter ends long loops, as llvmpipe does without an error. It must be called before the first
+    /// kernel is described.
+    ///
+    /// # Errors
+    /// [`Error::DeviceUnavailable`] if the adapter cannot run a test shader.
+    pub(crate) fn probe_loops(self: &Arc<Gpu>) -> Result<()> {
+        const ITERATIONS: u32 = 70_000;
+        let mut shader = ShaderBuilder::default();
+        let output = shader.binding(BindingUse::Write);
+        shader.line("if (thread >= params[0]) { return; }");
+        // A compiler cannot replace the loop by a formula.
+        shader.line("var x = params[1];");
+        shader.line("for (var i = 0u; i < params[2]; i = i + 1u) {");
+        shader.line("x = (x ^ (x >> 7u)) * 1664525u + 1013904223u;");
+        shader.line("}");
+        let store = shader.store_word(output, "thread", "x");
+        shader.line(store);
+        let expected =
+            (0..ITERATIONS).fold(0u32, |x, _| (x ^ (x >> 7)).wrapping_mul(1_664_525).wrapping_add(1_013_904_223));
+        let stored = self.run_probe(shader, vec![1, 0, ITERATIONS], 1).map_err(|e| self.unavailable(&e))?;
+        self.ends_long_loops.get_or_init(|| stored != [expected]);
+        Ok(())
+    }
+
+    fn unavailable(&self, error: &Error) -> Error {
+        Error::DeviceUnavailable { device: self.name().into(), reason: error.to_string() }
+    }
+
+    /// Finds the features of the adapter. It must be called before the first kernel is described.
     ///
     /// # Errors
     /// [`Error::DeviceUnavailable`] if the adapter cannot run a test shader.
     pub(crate) fn probe(self: &Arc<Gpu>) -> Result<()> {
-        let unavailable = |e: Error| Error::DeviceUnavailable { device: self.name().into(), reason: e.to_string() };
+        let unavailable = |e: Error| self.unavailable(&e);
         let fused = self.probe_fused_multiply_add().map_err(unavailable)?;
         let subgroups = self.probe_subgroups().map_err(unavailable)?;
         let native_f16 = self.probe_half_conversions().map_err(unavailable)?;

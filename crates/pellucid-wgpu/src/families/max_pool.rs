@@ -6,6 +6,7 @@ use crate::operand::{Bindings, DeviceArray, DeviceOperands};
 use crate::shader::access::{self, MergedAxes, position_lines};
 use crate::shader::program::{binary_text, comparison_text, type_text};
 use crate::shader::{ShaderBuilder, WORKGROUP};
+use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::formula::Binary;
 use pellucid_ir::kernel::{Pool, PoolPart, Window};
 use pellucid_ir::{Compute, DType, Error, Result};
@@ -13,6 +14,11 @@ use pellucid_ir::{Compute, DType, Error, Result};
 impl GpuFamily for Pool {
     fn is_supported(&self) -> bool {
         true
+    }
+
+    fn iterations(&self, _: &[OperandMeta<'_>]) -> usize {
+        // One invocation visits all taps of a window, or all windows of an element, by three nested loops.
+        self.window.size.iter().fold(3usize, |iterations, &taps| iterations.saturating_mul(taps))
     }
 
     fn check(&self, operands: &DeviceOperands<'_>) -> Result<()> {

@@ -39,6 +39,13 @@ pub(crate) trait GpuFamily {
         true
     }
 
+    /// Returns the largest number of iterations of the loops of one invocation, for families that do not divide long
+    /// loops. Zero means that no loop is long.
+    fn iterations(&self, inputs: &[OperandMeta<'_>]) -> usize {
+        let _ = inputs;
+        0
+    }
+
     /// Checks the operands.
     ///
     /// # Errors
@@ -72,18 +79,18 @@ fn implementation(kernel: &Kernel) -> Option<&dyn GpuFamily> {
     }
 }
 
-/// Returns how the backend runs `kernel` on a device whose dispatches bind up to `max_bindings` buffers.
-pub(crate) fn support(
-    kernel: &Kernel,
-    inputs: &[OperandMeta<'_>],
-    outputs: &[OperandMeta<'_>],
-    max_bindings: usize,
-) -> Support {
+/// Returns how a device runs `kernel`.
+pub(crate) fn support(gpu: &Gpu, kernel: &Kernel, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> Support {
     let info = kernel.info();
     // Two-stage kernels bind one more buffer.
-    let fits = info.inputs + info.outputs < max_bindings;
+    let fits = info.inputs + info.outputs < gpu.max_bindings();
+    let is_native = |family: &dyn GpuFamily| {
+        family.is_supported()
+            && family.supports_operands(inputs, outputs)
+            && family.iterations(inputs) <= gpu.max_iterations()
+    };
     match implementation(kernel) {
-        Some(family) if fits && family.is_supported() && family.supports_operands(inputs, outputs) => Support::Native,
+        Some(family) if fits && is_native(family) => Support::Native,
         _ => Support::Fallback,
     }
 }
@@ -97,7 +104,7 @@ fn describe_new<'a>(gpu: &Gpu, kernel: &Kernel, operands: &DeviceOperands<'a>) -
         arrays.iter().map(|array| OperandMeta { layout: array.layout, dtype: array.dtype }).collect()
     };
     let (inputs, outputs) = (metas(&operands.inputs), metas(&operands.outputs));
-    let native = support(kernel, &inputs, &outputs, gpu.max_bindings()) == Support::Native;
+    let native = support(gpu, kernel, &inputs, &outputs) == Support::Native;
     let Some(family) = implementation(kernel).filter(|_| native) else {
         let reason = format!("the device {} has no kernel for it; run it on the CPU", gpu.name());
         return Err(Error::invalid(kernel.name(), reason));

@@ -2,7 +2,8 @@
 //!
 //! The reduced elements of one output form a sequence of N elements in row-major order. It is divided into P parts,
 //! where P depends on N alone: part p has the elements p, p + P, p + 2P, ... One invocation reduces one part in order. A
-//! second dispatch reduces the P partial results of each output in order. Sums of `f32` accumulate rounding errors.
+//! second dispatch reduces the P partial results of each output: by one invocation in order if P is less than the size
+//! of a workgroup, else by a [workgroup](crate::shader::workgroup). Sums of `f32` accumulate rounding errors.
 
 use super::GpuFamily;
 use crate::dispatch_list::DispatchList;
@@ -11,6 +12,7 @@ use crate::operand::{Bindings, DeviceArray, DeviceOperands};
 use crate::shader::access::{self, MergedAxes, position_lines};
 use crate::shader::parameters::{Parameters, words};
 use crate::shader::program::{Accumulator, ProgramValues, convert_text, is_supported, type_text};
+use crate::shader::workgroup::{InvocationValue, combine_in_workgroup, combine_values};
 use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
 use pellucid_ir::formula::Binary;
 use pellucid_ir::kernel::{Reduce, ReduceOp};
@@ -20,11 +22,15 @@ use pellucid_ir::{Compute, Error, Result, Shape};
 const MAX_SERIAL: usize = 128;
 
 /// The largest number of parts of a sequence.
-const MAX_PARTS: usize = 256;
+const MAX_PARTS: usize = 1 << 17;
 
-/// Returns the number of parts of a sequence of `length` elements.
+/// Returns the number of parts of a sequence of `length` elements: up to 256 parts of 64 elements or more, then parts of
+/// 1024 elements, then [`MAX_PARTS`]. No invocation has more than 2¹⁵ elements or partial results.
 fn part_count(length: usize) -> usize {
-    if length <= MAX_SERIAL { 1 } else { length.div_ceil(64).min(MAX_PARTS) }
+    match length {
+        0..=MAX_SERIAL => 1,
+        _ => length.div_ceil(64).min(length.div_ceil(1024).clamp(256, MAX_PARTS)),
+    }
 }
 
 /// The operation of a reduction and the type of its accumulator.
@@ -187,14 +193,30 @@ impl ReductionLines {
         match self {
             ReductionLines::Fold(accumulator) => accumulator.accumulate(shader, value),
             ReductionLines::Arg(action) => {
-                let better = action.precedes(value, "best");
-                let worse = action.precedes("best", value);
-                shader.line(format!(
-                    "if (best_index == 0xffffffffu || {better} || (!{worse} && {index} < best_index)) {{"
-                ));
+                let preferred = action.is_preferred((value, index), ("best", "best_index"));
+                shader.line(format!("if (best_index == 0xffffffffu || {preferred}) {{"));
                 shader.line(format!("    best = {value};"));
                 shader.line(format!("    best_index = {index};"));
                 shader.line("}");
+            }
+        }
+    }
+
+    /// Adds the lines that combine the results of the invocations of a workgroup, each of which has reduced a value, and
+    /// returns the text of the result.
+    fn combine(&self, shader: &mut ShaderBuilder, subgroups: bool) -> String {
+        match self {
+            ReductionLines::Fold(accumulator) => combine_in_workgroup(shader, accumulator, "shared", subgroups),
+            ReductionLines::Arg(action) => {
+                let value = |type_name, text: &str| InvocationValue { type_name, text: text.into() };
+                let values = [value(type_text(action.compute), "best"), value("u32", "best_index")];
+                let combined = combine_values(shader, &values, "shared", subgroups, |shader, own, other| {
+                    let preferred = action.is_preferred((&other[0], &other[1]), (&own[0], &own[1]));
+                    shader.line(format!("if ({preferred}) {{"));
+                    own.iter().zip(other).for_each(|(own, other)| shader.line(format!("    {own} = {other};")));
+                    shader.line("}");
+                });
+                format!("vec2<u32>({}, 0u)", combined[1])
             }
         }
     }
@@ -208,6 +230,11 @@ impl ReductionLines {
 }
 
 impl GpuReduction {
+    /// Returns the condition that the value x with its index is preferred to y. Of equal values, the first is preferred.
+    fn is_preferred(&self, (x, x_index): (&str, &str), (y, y_index): (&str, &str)) -> String {
+        format!("({} || (!{} && {x_index} < {y_index}))", self.precedes(x, y), self.precedes(y, x))
+    }
+
     /// Returns the condition that x is preferred to y. NaN is preferred to all numbers.
     fn precedes(&self, x: &str, y: &str) -> String {
         let (low, high) = if self.finds_largest { (y, x) } else { (x, y) };
@@ -301,20 +328,13 @@ impl ReductionLaunch<'_> {
                 let partial_words = self.action.partial_words();
                 shader.line(format!("let slot = (row * params[2] + part) * {partial_words}u;"));
                 let value = match &lines {
-                    ReductionLines::Fold(accumulator) => accumulator.result(),
+                    ReductionLines::Fold(accumulator) => shader.define(accumulator.result()),
                     ReductionLines::Arg(_) => "best".into(),
                 };
-                let bits = match self.action.compute {
-                    Compute::Mask => vec![format!("select(0u, 1u, {value})")],
-                    Compute::I64 | Compute::F64 => {
-                        let value = shader.define(value);
-                        vec![format!("{value}.x"), format!("{value}.y")]
-                    }
-                    _ => vec![format!("bitcast<u32>({value})")],
-                };
-                let index = matches!(lines, ReductionLines::Arg(_)).then(|| String::from("best_index"));
-                for (k, word) in bits.into_iter().chain(index).enumerate() {
-                    let line = shader.store_word(binding, &format!("slot + {k}u"), &word);
+                access::store_words(&mut shader, binding, self.action.compute, &value, "slot");
+                if matches!(lines, ReductionLines::Arg(_)) {
+                    let at = format!("slot + {}u", partial_words - 1);
+                    let line = shader.store_word(binding, &at, "best_index");
                     shader.line(line);
                 }
             }
@@ -335,6 +355,7 @@ impl ReductionLaunch<'_> {
         let mut buffers = bindings.buffers.clone();
         buffers.push(partial);
         let binding = shader.binding(BindingUse::Read);
+        let subgroups = list.features().subgroups;
         let arrays: Vec<DeviceArray<'_>> = finishing.iter().chain(outputs).copied().collect();
         let space = axes_space(&arrays, outputs[0].shape(), |_| true);
         let mut parameters = Parameters::from([count as u32, 0, parts as u32]);
@@ -346,25 +367,29 @@ impl ReductionLaunch<'_> {
         if let Some(finish) = &self.kernel.finish {
             parameters.push_uniforms(finish, self.kernel.params.len(), 0);
         }
-        shader.line("if (thread >= params[0]) { return; }");
-        let starts: Vec<String> = (0..arrays.len()).map(|k| format!("params[{}]", starts_at + k)).collect();
-        let positions = position_lines(&mut shader, (space.dims.len(), space_at), "thread", &starts);
-        let lines = ReductionLines::declare(&mut shader, self.action);
-        shader.line("for (var part = 0u; part < params[2]; part = part + 1u) {");
-        shader.line(format!("let slot = (thread * params[2] + part) * {}u;", self.action.partial_words()));
-        let word = |shader: &ShaderBuilder, k: usize| shader.word(binding, &format!("slot + {k}u"));
-        let text = match self.action.compute {
-            Compute::Mask => format!("({} != 0u)", word(&shader, 0)),
-            Compute::I64 | Compute::F64 => format!("vec2<u32>({}, {})", word(&shader, 0), word(&shader, 1)),
-            other => format!("bitcast<{}>({})", type_text(other), word(&shader, 0)),
+        // Each invocation of a workgroup has a partial result.
+        let in_workgroup = parts >= WORKGROUP as usize;
+        let (output, first, step, groups) = match in_workgroup {
+            true => ("group", "local", WORKGROUP, count),
+            false => ("thread", "0u", 1, count.div_ceil(WORKGROUP as usize)),
         };
-        let value = shader.define(text);
-        let index = shader.define(word(&shader, self.action.partial_words() - 1));
+        shader.line(format!("if ({output} >= params[0]) {{ return; }}"));
+        let starts: Vec<String> = (0..arrays.len()).map(|k| format!("params[{}]", starts_at + k)).collect();
+        let positions = position_lines(&mut shader, (space.dims.len(), space_at), output, &starts);
+        let lines = ReductionLines::declare(&mut shader, self.action);
+        shader.line(format!("for (var part = {first}; part < params[2]; part = part + {step}u) {{"));
+        shader.line(format!("let slot = ({output} * params[2] + part) * {}u;", self.action.partial_words()));
+        let value = shader.define(access::load_words(&shader, binding, self.action.compute, "slot"));
+        let index = shader.define(shader.word(binding, &format!("slot + {}u", self.action.partial_words() - 1)));
         lines.reduce(&mut shader, &value, &index);
         shader.line("}");
-        let result = shader.define(lines.result());
+        let result = if in_workgroup { lines.combine(&mut shader, subgroups) } else { lines.result() };
+        let result = shader.define(result);
+        if in_workgroup {
+            shader.line("if (local > 0u) { return; }");
+        }
         self.store_results(&mut shader, &result, finish_at, &bindings, 0, &positions);
-        list.dispatch(self.kernel.program.name, shader, parameters, &buffers, count.div_ceil(WORKGROUP as usize))
+        list.dispatch(self.kernel.program.name, shader, parameters, &buffers, groups)
     }
 
     /// Adds the lines that finish a result and store it. `positions` are those of the other inputs of the finishing
@@ -403,10 +428,12 @@ mod tests {
 
     #[test]
     fn parts_cover_long_sequences_and_are_never_empty() {
-        for length in (1..600).chain([10_000, 1 << 20]) {
+        for length in (1..600).chain([10_000, 1 << 14, (1 << 14) + 1, 300_000, 1 << 20, 25_000_000, u32::MAX as usize])
+        {
             let parts = part_count(length);
             assert!(parts >= 1 && parts <= length && parts <= MAX_PARTS);
+            assert!(length.div_ceil(parts) <= 1 << 15 && parts.div_ceil(WORKGROUP as usize) <= 1 << 15);
         }
-        assert_eq!((part_count(0), part_count(128), part_count(129)), (1, 1, 3));
+        assert_eq!([0, 128, 129, 1 << 14, 1 << 18, 1 << 20].map(part_count), [1, 1, 3, 256, 256, 1024]);
     }
 }

@@ -3,21 +3,39 @@
 //! One workgroup computes one row. Its invocations read the elements of the row with a stride of the size of the
 //! workgroup, once for each level of reductions and once for the outputs. A reduction then combines the results of the
 //! [invocations](crate::shader::workgroup). Values of elements are recomputed in every pass.
+//!
+//! A long row is divided into parts, whose number depends on its length alone. A workgroup then computes one part, and
+//! every pass is a dispatch of its own: one for each level of reductions, which stores a partial result of each part,
+//! and one for the outputs. Each workgroup begins with the combination of the partial results of earlier levels.
 
 use super::GpuFamily;
 use super::map::check_dtypes;
 use super::reduce::{axes_space, common_shape};
 use crate::dispatch_list::DispatchList;
-use crate::operand::{Bindings, DeviceArray, DeviceOperands};
+use crate::operand::{Bindings, BufferRef, DeviceArray, DeviceOperands};
 use crate::shader::access::{self, position_lines};
-use crate::shader::parameters::Parameters;
+use crate::shader::parameters::{Parameters, words};
 use crate::shader::program::{Accumulator, ProgramValues, combining_primitive, is_supported};
 use crate::shader::workgroup::combine_in_workgroup;
-use crate::shader::{ShaderBuilder, ShaderFeatures, WORKGROUP};
+use crate::shader::{BindingUse, ShaderBuilder, ShaderFeatures, WORKGROUP};
 use pellucid_ir::formula::{InstructionOperand, Op, Program, Step};
 use pellucid_ir::kernel::Row;
 use pellucid_ir::{Error, Result, Shape};
 use std::collections::BTreeSet;
+
+/// The length of the longest row that is not divided.
+const MAX_UNDIVIDED: usize = 1 << 15;
+
+/// The least number of elements of a part of a divided row.
+const MIN_PART: usize = 1 << 13;
+
+/// The largest number of parts of a row.
+const MAX_PARTS: usize = 1 << 10;
+
+/// Returns the number of parts of a row.
+fn part_count(length: usize) -> usize {
+    if length <= MAX_UNDIVIDED { 1 } else { length.div_ceil(MIN_PART).min(MAX_PARTS) }
+}
 
 /// The source of an operand after every result has its own name.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -66,6 +84,19 @@ impl<'a> RowSteps<'a> {
         }
         let outputs = program.outputs.iter().map(|o| source(&registers, &rows, o.value)).collect();
         RowSteps { program, args, outputs, levels }
+    }
+
+    /// Returns the reductions of a level.
+    fn reductions(&self, level: usize) -> Vec<usize> {
+        let is_reduction = |k: &usize| matches!(self.step(*k).op, Op::Reduce(_)) && self.levels[*k] == level;
+        (0..self.program.steps.len()).filter(is_reduction).collect()
+    }
+
+    /// Returns the word of the partial result of step `k` among those of a part. For the number of steps, this is the
+    /// number of words of a part.
+    fn partial_word(&self, k: usize) -> usize {
+        let reductions = self.program.steps[..k].iter().filter(|step| matches!(step.op, Op::Reduce(_)));
+        reductions.map(|step| words(step.compute)).sum()
     }
 
     fn step(&self, k: usize) -> &'a Step {
@@ -141,14 +172,20 @@ struct RowShader<'a> {
     row_space: (usize, usize),
     inputs: usize,
     features: ShaderFeatures,
+    /// The binding of the partial results, if the row is divided.
+    partial: Option<usize>,
 }
 
 impl RowShader<'_> {
     /// Begins the loop over the elements of the row and adds the lines of the given inputs and steps. Returns the names
     /// of the results and of the positions of all operands.
     fn begin_elements(&mut self, needed: &(BTreeSet<usize>, BTreeSet<usize>)) -> (Vec<String>, Vec<String>) {
-        self.shader
-            .line(format!("for (var element = local; element < params[2]; element = element + {WORKGROUP}u) {{"));
+        let (first, end) = match self.partial {
+            Some(_) => ("part * params[4] + local", "min((part + 1u) * params[4], params[2])"),
+            None => ("local", "params[2]"),
+        };
+        let begin = format!("for (var element = {first}; element < {end}; element = element + {WORKGROUP}u) {{");
+        self.shader.line(begin);
         let positions = position_lines(&mut self.shader, self.row_space, "element", &self.bases);
         let program = self.steps.program;
         for &k in &needed.1 {
@@ -183,54 +220,109 @@ impl RowShader<'_> {
         }
     }
 
-    /// Adds the passes that compute all reductions of one level, and then the values per row that need no others.
-    fn reduce_level(&mut self, level: usize) {
-        let steps = self.steps.program.steps.len();
-        let is_reduction = |k: usize| matches!(self.steps.step(k).op, Op::Reduce(_));
-        let reductions: Vec<usize> = (0..steps).filter(|&k| is_reduction(k) && self.steps.levels[k] == level).collect();
-        if !reductions.is_empty() {
-            let needed = self.steps.needed(reductions.iter().map(|&k| self.steps.args[k][0]));
-            let mut accumulators = Vec::new();
-            for &k in &reductions {
-                let step = self.steps.step(k);
-                let Op::Reduce(op) = step.op else { continue };
-                let primitive = combining_primitive(op, step.compute);
-                let name = format!("sum{k}");
-                accumulators.push(Accumulator::declare(&mut self.shader, primitive, step.compute, &name));
-            }
-            let (results, _) = self.begin_elements(&needed);
-            for (&k, accumulator) in reductions.iter().zip(&accumulators) {
-                let value = self.value(self.steps.args[k][0], &results);
-                accumulator.accumulate(&mut self.shader, &value);
-            }
-            self.shader.line("}");
-            for (&k, accumulator) in reductions.iter().zip(&accumulators) {
-                let shared = format!("shared{k}");
-                self.row_results[k] =
-                    combine_in_workgroup(&mut self.shader, accumulator, &shared, self.features.subgroups);
-            }
+    /// Declares the accumulators of all reductions of a level.
+    fn declare_accumulators(&mut self, level: usize) -> Vec<(usize, Accumulator)> {
+        let mut accumulators = Vec::new();
+        for k in self.steps.reductions(level) {
+            let step = self.steps.step(k);
+            let Op::Reduce(op) = step.op else { continue };
+            let primitive = combining_primitive(op, step.compute);
+            let name = format!("sum{k}");
+            accumulators.push((k, Accumulator::declare(&mut self.shader, primitive, step.compute, &name)));
         }
-        for k in 0..steps {
-            if !self.steps.is_per_element(k) && self.steps.levels[k] == level && !reductions.contains(&k) {
+        accumulators
+    }
+
+    /// Adds the pass over the elements that computes all reductions of a level, and combines the results of the
+    /// invocations.
+    fn reduce_elements(&mut self, level: usize) {
+        let accumulators = self.declare_accumulators(level);
+        if accumulators.is_empty() {
+            return;
+        }
+        let needed = self.steps.needed(accumulators.iter().map(|&(k, _)| self.steps.args[k][0]));
+        let (results, _) = self.begin_elements(&needed);
+        for (k, accumulator) in &accumulators {
+            let value = self.value(self.steps.args[*k][0], &results);
+            accumulator.accumulate(&mut self.shader, &value);
+        }
+        self.shader.line("}");
+        self.combine(&accumulators);
+    }
+
+    /// Adds the lines that compute all reductions of a level from the partial results of the parts, which are words of
+    /// the buffer `binding`.
+    fn reduce_partials(&mut self, level: usize, binding: usize) {
+        let accumulators = self.declare_accumulators(level);
+        if accumulators.is_empty() {
+            return;
+        }
+        self.shader.line(format!("for (var other = local; other < params[3]; other = other + {WORKGROUP}u) {{"));
+        for (k, accumulator) in &accumulators {
+            let at = self.partial_position(*k, "other");
+            let value = self.shader.define(access::load_words(&self.shader, binding, accumulator.compute(), &at));
+            accumulator.accumulate(&mut self.shader, &value);
+        }
+        self.shader.line("}");
+        self.combine(&accumulators);
+    }
+
+    /// Adds the lines that store the partial results of a level in the buffer `binding`.
+    fn store_partials(&mut self, level: usize, binding: usize) {
+        self.shader.line("if (local == 0u) {");
+        for k in self.steps.reductions(level) {
+            let at = self.partial_position(k, "part");
+            let (compute, value) = (self.steps.step(k).compute, self.row_results[k].clone());
+            access::store_words(&mut self.shader, binding, compute, &value, &at);
+        }
+        self.shader.line("}");
+    }
+
+    /// Defines the first word of the partial result of step `k` of a part of the row.
+    fn partial_position(&mut self, k: usize, part: &str) -> String {
+        let size = self.steps.partial_word(self.steps.program.steps.len());
+        self.shader.define(format!("(row * params[3] + {part}) * {size}u + {}u", self.steps.partial_word(k)))
+    }
+
+    /// Adds the lines that combine the results of the invocations.
+    fn combine(&mut self, accumulators: &[(usize, Accumulator)]) {
+        for (k, accumulator) in accumulators {
+            let shared = format!("shared{k}");
+            let subgroups = self.features.subgroups;
+            self.row_results[*k] = combine_in_workgroup(&mut self.shader, accumulator, &shared, subgroups);
+        }
+    }
+
+    /// Adds the lines of the values per row of a level that are not reductions.
+    fn compute_row_values(&mut self, level: usize) {
+        for k in 0..self.steps.program.steps.len() {
+            let is_reduction = matches!(self.steps.step(k).op, Op::Reduce(_));
+            if !is_reduction && !self.steps.is_per_element(k) && self.steps.levels[k] == level {
                 let results = self.row_results.clone();
                 self.row_results[k] = self.compute(k, &results, "0u");
             }
         }
     }
 
-    /// Adds the pass that stores the outputs.
-    fn store_outputs(&mut self) {
+    /// Adds the pass that stores the outputs with one value for each element.
+    fn store_elements(&mut self) {
         let outputs = &self.steps.program.outputs;
         let per_element: Vec<usize> = (0..outputs.len()).filter(|&k| !outputs[k].per_row).collect();
-        if !per_element.is_empty() {
-            let needed = self.steps.needed(per_element.iter().map(|&k| self.steps.outputs[k]));
-            let (results, positions) = self.begin_elements(&needed);
-            for &k in &per_element {
-                let value = self.value(self.steps.outputs[k], &results);
-                self.store(k, &value, &positions[self.inputs + k]);
-            }
-            self.shader.line("}");
+        if per_element.is_empty() {
+            return;
         }
+        let needed = self.steps.needed(per_element.iter().map(|&k| self.steps.outputs[k]));
+        let (results, positions) = self.begin_elements(&needed);
+        for &k in &per_element {
+            let value = self.value(self.steps.outputs[k], &results);
+            self.store(k, &value, &positions[self.inputs + k]);
+        }
+        self.shader.line("}");
+    }
+
+    /// Adds the lines that store the outputs with one value for each row.
+    fn store_rows(&mut self) {
+        let outputs = &self.steps.program.outputs;
         // All invocations have read the values per row, which an output may overwrite.
         self.shader.line("workgroupBarrier();");
         self.shader.line("if (local == 0u) {");
@@ -249,46 +341,138 @@ impl RowShader<'_> {
     }
 }
 
-/// Adds the dispatch of a row program.
+/// What one dispatch of a row program computes.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum RowPass {
+    /// Everything, for rows that are not divided.
+    All,
+    /// The partial results of one level of reductions.
+    Level(usize),
+    /// The outputs with one value for each element.
+    Elements,
+    /// The outputs with one value for each row.
+    Rows,
+}
+
+/// The rows of a kernel and their parts.
+struct RowLaunch<'a> {
+    kernel: &'a Row,
+    operands: &'a DeviceOperands<'a>,
+    shape: Shape,
+    parts: usize,
+    /// The partial results, if the rows are divided.
+    partial: Option<BufferRef>,
+}
+
+/// Adds the dispatches of a row program.
 fn describe_row(list: &mut DispatchList<'_>, kernel: &Row, operands: &DeviceOperands<'_>) -> Result<()> {
-    let DeviceOperands { inputs, outputs } = operands;
-    let program = &*kernel.program;
-    let arrays: Vec<DeviceArray<'_>> = inputs.iter().chain(outputs).copied().collect();
+    let arrays: Vec<DeviceArray<'_>> = operands.all().copied().collect();
     let shape = common_shape(&arrays).unwrap_or(Shape::scalar());
     let (count, length) = (kernel.axes.keepdims(&shape).size(), kernel.axes.count(&shape));
     if count == 0 {
         return Ok(());
     }
-    let kept = axes_space(&arrays, &shape, |axis| !kernel.axes.contains(axis));
-    let row = axes_space(&arrays, &shape, |axis| kernel.axes.contains(axis));
-    let mut shader = ShaderBuilder::default();
-    let bindings = Bindings::new(&mut shader, inputs, outputs);
-    let mut parameters = Parameters::from([count as u32, 0, length as u32]);
-    let starts_at = parameters.len();
-    parameters.extend(arrays.iter().map(|array| array.layout.offset() as u32));
-    let kept_at = parameters.len();
-    kept.push_params(&mut parameters);
-    let row_at = parameters.len();
-    row.push_params(&mut parameters);
-    let values = ProgramValues::new(program, parameters.len());
-    parameters.push_uniforms(program, 0, length);
+    let steps = RowSteps::new(&kernel.program);
+    let levels = steps.levels.iter().copied().max().unwrap_or(0);
+    let (parts, words) = (part_count(length), steps.partial_word(kernel.program.steps.len()));
+    if parts == 1 {
+        return RowLaunch { kernel, operands, shape, parts, partial: None }.describe(list, RowPass::All);
+    }
+    let partial = Some(list.scratch((count * parts * words * 4).max(4)));
+    let launch = RowLaunch { kernel, operands, shape, parts, partial };
+    for level in (1..=levels).filter(|&level| !steps.reductions(level).is_empty()) {
+        launch.describe(list, RowPass::Level(level))?;
+    }
+    // The elements come first: they need inputs per row that an output per row may overwrite.
+    for (pass, per_row) in [(RowPass::Elements, false), (RowPass::Rows, true)] {
+        if kernel.program.outputs.iter().any(|output| output.per_row == per_row) {
+            launch.describe(list, pass)?;
+        }
+    }
+    Ok(())
+}
 
-    shader.line("if (group >= params[0]) { return; }");
-    let starts: Vec<String> = (0..arrays.len()).map(|k| format!("params[{}]", starts_at + k)).collect();
-    let bases = position_lines(&mut shader, (kept.dims.len(), kept_at), "group", &starts);
-    let steps = RowSteps::new(program);
-    let row_results = vec![String::new(); program.steps.len()];
-    let row_space = (row.dims.len(), row_at);
-    let (inputs, features) = (inputs.len(), list.features());
-    let mut text = RowShader { shader, steps, values, row_results, bindings, bases, row_space, inputs, features };
-    for (k, load) in program.inputs.iter().enumerate().filter(|(_, load)| load.per_row) {
-        let load = access::load(&text.shader, text.bindings.input(k), load.storage, load.compute, &text.bases[k]);
-        text.values.inputs[k] = text.shader.define(load);
+impl RowLaunch<'_> {
+    /// Adds the dispatch of a pass.
+    fn describe(&self, list: &mut DispatchList<'_>, pass: RowPass) -> Result<()> {
+        let RowLaunch { kernel, operands: DeviceOperands { inputs, outputs }, shape, .. } = self;
+        let program = &*kernel.program;
+        let arrays: Vec<DeviceArray<'_>> = inputs.iter().chain(outputs).copied().collect();
+        let (count, length) = (kernel.axes.keepdims(shape).size(), kernel.axes.count(shape));
+        // One workgroup stores the values of a row.
+        let parts = if pass == RowPass::Rows { 1 } else { self.parts };
+        let kept = axes_space(&arrays, shape, |axis| !kernel.axes.contains(axis));
+        let row = axes_space(&arrays, shape, |axis| kernel.axes.contains(axis));
+        let mut shader = ShaderBuilder::default();
+        let stored = if matches!(pass, RowPass::Level(_)) { &[][..] } else { &outputs[..] };
+        let mut bindings = Bindings::new(&mut shader, inputs, stored);
+        let partial = self.partial.map(|buffer| {
+            bindings.buffers.push(buffer);
+            shader.binding(if matches!(pass, RowPass::Level(_)) { BindingUse::Write } else { BindingUse::Read })
+        });
+        let header = [count * parts, 0, length, self.parts, length.div_ceil(self.parts)];
+        let mut parameters = Parameters::from(header.map(|word| word as u32));
+        let starts_at = parameters.len();
+        parameters.extend(arrays.iter().map(|array| array.layout.offset() as u32));
+        let kept_at = parameters.len();
+        kept.push_params(&mut parameters);
+        let row_at = parameters.len();
+        row.push_params(&mut parameters);
+        let values = ProgramValues::new(program, parameters.len());
+        parameters.push_uniforms(program, 0, length);
+
+        shader.line("if (group >= params[0]) { return; }");
+        match parts {
+            1 => shader.line("let row = group;"),
+            _ => {
+                shader.line("let row = group / params[3];");
+                shader.line("let part = group % params[3];");
+            }
+        }
+        let starts: Vec<String> = (0..arrays.len()).map(|k| format!("params[{}]", starts_at + k)).collect();
+        let bases = position_lines(&mut shader, (kept.dims.len(), kept_at), "row", &starts);
+        let steps = RowSteps::new(program);
+        let mut text = RowShader {
+            shader,
+            steps,
+            values,
+            row_results: vec![String::new(); program.steps.len()],
+            bindings,
+            bases,
+            row_space: (row.dims.len(), row_at),
+            inputs: inputs.len(),
+            features: list.features(),
+            partial,
+        };
+        for (k, load) in program.inputs.iter().enumerate().filter(|(_, load)| load.per_row) {
+            let load = access::load(&text.shader, text.bindings.input(k), load.storage, load.compute, &text.bases[k]);
+            text.values.inputs[k] = text.shader.define(load);
+        }
+        text.add_pass(pass);
+        list.dispatch(program.name, text.shader, parameters, &text.bindings.buffers, count * parts)
     }
-    let levels = text.steps.levels.iter().copied().max().unwrap_or(0);
-    for level in 0..=levels {
-        text.reduce_level(level);
+}
+
+impl RowShader<'_> {
+    /// Adds the lines of a pass, and those of the reductions that it needs.
+    fn add_pass(&mut self, pass: RowPass) {
+        let levels = self.steps.levels.iter().copied().max().unwrap_or(0);
+        for level in 0..=levels {
+            match (pass, self.partial) {
+                (RowPass::Level(own), Some(binding)) if own == level => {
+                    self.reduce_elements(level);
+                    return self.store_partials(level, binding);
+                }
+                (_, Some(binding)) => self.reduce_partials(level, binding),
+                (_, None) => self.reduce_elements(level),
+            }
+            self.compute_row_values(level);
+        }
+        if pass != RowPass::Rows {
+            self.store_elements();
+        }
+        if pass != RowPass::Elements {
+            self.store_rows();
+        }
     }
-    text.store_outputs();
-    list.dispatch(program.name, text.shader, parameters, &text.bindings.buffers, count)
 }

@@ -1,15 +1,27 @@
-//! `Scan`: cumulative reductions along one axis, with the bits of the CPU. One invocation computes one line, strictly in
-//! order; sums and products of `f32` accumulate in `f64`.
+//! `Scan`: cumulative reductions along one axis. Sums and products of `f32` accumulate in `f64`.
+//!
+//! One invocation computes a line of up to [`MAX_SERIAL`] elements in order, with the bits of the CPU. A longer line of N
+//! elements is divided into about √N chunks. A first dispatch reduces every chunk. An invocation of the second one
+//! combines the results of the chunks before its own, and continues with its own elements.
 
 use super::GpuFamily;
 use crate::dispatch_list::DispatchList;
-use crate::operand::{Bindings, DeviceOperands};
+use crate::operand::{Bindings, BufferRef, DeviceArray, DeviceOperands};
 use crate::shader::access::{self, MergedAxes, position_lines};
-use crate::shader::program::{Accumulator, convert_text, type_text};
-use crate::shader::{ShaderBuilder, WORKGROUP};
+use crate::shader::parameters::words;
+use crate::shader::program::{Accumulator, convert_text, float_prefix, type_text};
+use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
 use pellucid_ir::formula::Binary;
 use pellucid_ir::kernel::{Scan, ScanOp};
 use pellucid_ir::{Compute, DType, Error, Result};
+
+/// The length of the longest line that is not divided.
+const MAX_SERIAL: usize = 1024;
+
+/// Returns the length of the chunks of a line.
+fn chunk_length(length: usize) -> usize {
+    if length <= MAX_SERIAL { length } else { length.isqrt().next_power_of_two() }
+}
 
 impl GpuFamily for Scan {
     fn is_supported(&self) -> bool {
@@ -37,15 +49,55 @@ impl GpuFamily for Scan {
     }
 
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
-        let (x, outputs) = (&operands.inputs[0], &operands.outputs);
+        let (x, outputs) = (&operands.inputs[0], &operands.outputs[..]);
         let shape = x.shape();
         if shape.size() == 0 {
             return Ok(());
         }
-        let length = shape[self.axis];
-        let lines = shape.size() / length;
+        let chunk = chunk_length(shape[self.axis]);
+        let chunks = shape[self.axis].div_ceil(chunk);
+        let launch = ScanLaunch { kernel: self, x, outputs, chunk, chunks };
+        if chunks == 1 {
+            return launch.describe(list, ScanPass::All);
+        }
+        let words = RunningScan::words(self.op, x.dtype.compute());
+        let results = list.scratch(shape.size() / shape[self.axis] * chunks * words * 4);
+        launch.describe(list, ScanPass::Chunks(results))?;
+        launch.describe(list, ScanPass::Outputs(results))
+    }
+}
+
+/// What one dispatch of a scan computes.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum ScanPass {
+    /// The outputs, of lines that are not divided.
+    All,
+    /// The results of all chunks.
+    Chunks(BufferRef),
+    /// The outputs, from the results of the chunks.
+    Outputs(BufferRef),
+}
+
+/// A scan with its operands.
+struct ScanLaunch<'a> {
+    kernel: &'a Scan,
+    x: &'a DeviceArray<'a>,
+    outputs: &'a [DeviceArray<'a>],
+    /// The length of a chunk.
+    chunk: usize,
+    /// The number of chunks of a line.
+    chunks: usize,
+}
+
+impl ScanLaunch<'_> {
+    /// Adds the dispatch of a pass.
+    fn describe(&self, list: &mut DispatchList<'_>, pass: ScanPass) -> Result<()> {
+        let ScanLaunch { kernel, x, outputs, chunk, chunks } = *self;
+        let outputs = if matches!(pass, ScanPass::Chunks(_)) { &[] } else { outputs };
+        let (shape, axis) = (x.shape(), kernel.axis);
+        let items = shape.size() / shape[axis] * chunks;
         let arrays: Vec<_> = [x].into_iter().chain(outputs).collect();
-        let others: Vec<usize> = (0..shape.rank()).filter(|&a| a != self.axis).collect();
+        let others: Vec<usize> = (0..shape.rank()).filter(|&a| a != axis).collect();
         let dims: Vec<usize> = others.iter().map(|&a| shape[a]).collect();
         let strides: Vec<Vec<isize>> = arrays
             .iter()
@@ -56,33 +108,57 @@ impl GpuFamily for Scan {
             .collect();
         let axes = MergedAxes::new(&dims, &strides);
         let mut shader = ShaderBuilder::default();
-        let bindings = Bindings::new(&mut shader, &operands.inputs[..1], outputs);
-        let mut parameters = vec![lines as u32, 0, length as u32];
+        let mut bindings = Bindings::new(&mut shader, std::slice::from_ref(x), outputs);
+        let results = match pass {
+            ScanPass::All => None,
+            ScanPass::Chunks(buffer) => Some((buffer, shader.binding(BindingUse::Write))),
+            ScanPass::Outputs(buffer) => Some((buffer, shader.binding(BindingUse::Read))),
+        };
+        bindings.buffers.extend(results.map(|(buffer, _)| buffer));
+        let mut parameters = [items, 0, shape[axis], chunks, chunk].map(|word| word as u32).to_vec();
+        let arrays_at = parameters.len();
         for array in &arrays {
-            parameters.extend([array.layout.offset() as u32, array.layout.strides()[self.axis] as u32]);
+            parameters.extend([array.layout.offset() as u32, array.layout.strides()[axis] as u32]);
         }
         let axes_at = parameters.len();
         axes.push_params(&mut parameters);
-        let starts: Vec<String> = (0..arrays.len()).map(|k| format!("params[{}]", 3 + 2 * k)).collect();
+        let starts: Vec<String> = (0..arrays.len()).map(|k| format!("params[{}]", arrays_at + 2 * k)).collect();
 
         shader.line("if (thread >= params[0]) { return; }");
-        let bases = position_lines(&mut shader, (axes.dims.len(), axes_at), "thread", &starts);
+        shader.line("let line = thread / params[3];");
+        shader.line("let chunk = thread % params[3];");
+        let bases = position_lines(&mut shader, (axes.dims.len(), axes_at), "line", &starts);
         let compute = x.dtype.compute();
-        let running = RunningScan::declare(&mut shader, self.op, compute);
-        shader.line("for (var i = 0u; i < params[2]; i = i + 1u) {");
-        shader.line(if self.reverse { "let index = params[2] - 1u - i;" } else { "let index = i;" });
-        let at: Vec<String> =
-            (0..arrays.len()).map(|k| shader.define(format!("{} + index * params[{}]", bases[k], 4 + 2 * k))).collect();
+        let running = RunningScan::declare(&mut shader, kernel.op, compute);
+        let words = RunningScan::words(kernel.op, compute);
+        if let (ScanPass::Outputs(_), Some((_, binding))) = (pass, results) {
+            shader.line("for (var earlier = 0u; earlier < chunk; earlier = earlier + 1u) {");
+            let at = shader.define(format!("(line * params[3] + earlier) * {words}u"));
+            running.combine(&mut shader, binding, &at);
+            shader.line("}");
+        }
+        shader.line("let end = min((chunk + 1u) * params[4], params[2]);");
+        shader.line("for (var i = chunk * params[4]; i < end; i = i + 1u) {");
+        shader.line(if kernel.reverse { "let index = params[2] - 1u - i;" } else { "let index = i;" });
+        let position = |k: usize| format!("{} + index * params[{}]", bases[k], arrays_at + 1 + 2 * k);
+        let at: Vec<String> = (0..arrays.len()).map(|k| shader.define(position(k))).collect();
         let text = access::load(&shader, bindings.input(0), x.dtype, compute, &at[0]);
         let value = shader.define(text);
-        let result = running.step(&mut shader, &value);
-        access::store(&mut shader, bindings.output(0), compute, x.dtype, &result, &at[1]);
-        if outputs.len() > 1 {
-            let index = "vec2<u32>(extremum_index, 0u)";
-            access::store(&mut shader, bindings.output(1), Compute::I64, DType::I64, index, &at[2]);
+        running.accumulate(&mut shader, &value, "index");
+        if let [values, indices @ ..] = outputs {
+            let result = running.result(&mut shader);
+            access::store(&mut shader, bindings.output(0), compute, values.dtype, &result, &at[1]);
+            if !indices.is_empty() {
+                let index = "vec2<u32>(extremum_index, 0u)";
+                access::store(&mut shader, bindings.output(1), Compute::I64, DType::I64, index, &at[2]);
+            }
         }
         shader.line("}");
-        list.dispatch("scan", shader, parameters, &bindings.buffers, lines.div_ceil(WORKGROUP as usize))
+        if let (ScanPass::Chunks(_), Some((_, binding))) = (pass, results) {
+            let at = shader.define(format!("thread * {words}u"));
+            running.store(&mut shader, binding, &at);
+        }
+        list.dispatch("scan", shader, parameters, &bindings.buffers, items.div_ceil(WORKGROUP as usize))
     }
 }
 
@@ -98,7 +174,7 @@ impl RunningScan {
     fn declare(shader: &mut ShaderBuilder, op: ScanOp, compute: Compute) -> RunningScan {
         match op {
             ScanOp::Sum | ScanOp::Prod => {
-                let total = if compute == Compute::F32 { Compute::F64 } else { compute };
+                let total = total_compute(compute);
                 let primitive = if op == ScanOp::Sum { Binary::Add } else { Binary::Mul };
                 let accumulator = Accumulator::declare(shader, primitive, total, "total");
                 if (op, total) == (ScanOp::Sum, Compute::F64) {
@@ -124,13 +200,62 @@ impl RunningScan {
         }
     }
 
-    /// Adds the lines that process the next value, and returns the result.
-    fn step(&self, shader: &mut ShaderBuilder, value: &str) -> String {
+    /// Returns the number of words of the variables of a scan.
+    fn words(op: ScanOp, compute: Compute) -> usize {
+        match op {
+            ScanOp::Sum | ScanOp::Prod => words(total_compute(compute)),
+            ScanOp::Max | ScanOp::Min => words(compute) + 1,
+            ScanOp::LogSumExp => words(compute) + words(Compute::F64),
+        }
+    }
+
+    /// Adds the lines that store the variables in words of the buffer `binding`.
+    fn store(&self, shader: &mut ShaderBuilder, binding: usize, at: &str) {
+        match self {
+            RunningScan::Total(accumulator, _, total) => {
+                access::store_words(shader, binding, *total, &accumulator.result(), at);
+            }
+            RunningScan::Extremum(_, compute) => {
+                access::store_words(shader, binding, *compute, "extremum", at);
+                let line = shader.store_word(binding, &format!("{at} + {}u", words(*compute)), "extremum_index");
+                shader.line(line);
+            }
+            RunningScan::LogSumExp(compute) => {
+                access::store_words(shader, binding, *compute, "largest", at);
+                let at = format!("{at} + {}u", words(*compute));
+                access::store_words(shader, binding, Compute::F64, "sum", &at);
+            }
+        }
+    }
+
+    /// Adds the lines that combine the variables with those that [`RunningScan::store`] has stored for the elements that
+    /// follow.
+    fn combine(&self, shader: &mut ShaderBuilder, binding: usize, at: &str) {
+        match self {
+            RunningScan::Total(accumulator, _, total) => {
+                let value = shader.define(access::load_words(shader, binding, *total, at));
+                accumulator.accumulate(shader, &value);
+            }
+            RunningScan::Extremum(_, compute) => {
+                let value = shader.define(access::load_words(shader, binding, *compute, at));
+                let index = shader.define(shader.word(binding, &format!("{at} + {}u", words(*compute))));
+                self.accumulate(shader, &value, &index);
+            }
+            RunningScan::LogSumExp(compute) => {
+                let value = shader.define(access::load_words(shader, binding, *compute, at));
+                let at = format!("{at} + {}u", words(*compute));
+                let count = shader.define(access::load_words(shader, binding, Compute::F64, &at));
+                add_exponentials(shader, *compute, &value, Some(&count));
+            }
+        }
+    }
+
+    /// Adds the lines that process the next value, which has the index `index` in its line.
+    fn accumulate(&self, shader: &mut ShaderBuilder, value: &str, index: &str) {
         match self {
             RunningScan::Total(accumulator, compute, total) => {
                 let wide = shader.define(convert_text(*compute, *total, value));
                 accumulator.accumulate(shader, &wide);
-                shader.define(convert_text(*total, *compute, &accumulator.result()))
             }
             RunningScan::Extremum(op, compute) => {
                 // A value replaces an equal one, and NaN replaces every value.
@@ -144,26 +269,46 @@ impl RunningScan {
                 };
                 shader.line(format!("if (extremum_index == 0xffffffffu || {replaces}) {{"));
                 shader.line(format!("    extremum = {value};"));
-                shader.line("    extremum_index = index;");
+                shader.line(format!("    extremum_index = {index};"));
                 shader.line("}");
-                "extremum".into()
             }
+            RunningScan::LogSumExp(compute) => add_exponentials(shader, *compute, value, None),
+        }
+    }
+
+    /// Defines the result for the values so far.
+    fn result(&self, shader: &mut ShaderBuilder) -> String {
+        match self {
+            RunningScan::Total(accumulator, compute, total) => {
+                shader.define(convert_text(*total, *compute, &accumulator.result()))
+            }
+            RunningScan::Extremum(..) => "extremum".into(),
             RunningScan::LogSumExp(compute) => {
-                let p = if *compute == Compute::F64 { "d" } else { "f" };
-                let e = shader.define(format!("{p}_exp({p}_neg({p}_abs({p}_sub({value}, largest))))"));
-                let wide = shader.define(convert_text(*compute, Compute::F64, &e));
-                let one = "vec2<u32>(0u, 0x3ff00000u)";
-                let wide = shader.define(format!("select({wide}, {one}, {p}_eq({value}, largest))"));
-                let grows = shader.define(format!("{p}_lt(largest, {value})"));
-                shader.line(format!("if ({grows}) {{"));
-                shader.line(format!("    sum = d_add(d_mul(sum, {wide}), {one});"));
-                shader.line(format!("    largest = {value};"));
-                shader.line("} else {");
-                shader.line(format!("    sum = d_add(sum, {wide});"));
-                shader.line("}");
+                let p = float_prefix(*compute);
                 let narrow = shader.define(convert_text(Compute::F64, *compute, "sum"));
                 shader.define(format!("{p}_add(largest, {p}_ln({narrow}))"))
             }
         }
     }
+}
+
+/// Returns the type of the total of values of type `compute`.
+fn total_compute(compute: Compute) -> Compute {
+    if compute == Compute::F32 { Compute::F64 } else { compute }
+}
+
+/// Adds the lines that add `count`·e^`value` to sum·e^largest, where `count` is an `f64`, or 1.
+fn add_exponentials(shader: &mut ShaderBuilder, compute: Compute, value: &str, count: Option<&str>) {
+    let (p, one) = (float_prefix(compute), "vec2<u32>(0u, 0x3ff00000u)");
+    let e = shader.define(format!("{p}_exp({p}_neg({p}_abs({p}_sub({value}, largest))))"));
+    let wide = shader.define(convert_text(compute, Compute::F64, &e));
+    let wide = shader.define(format!("select({wide}, {one}, {p}_eq({value}, largest))"));
+    let grows = shader.define(format!("{p}_lt(largest, {value})"));
+    shader.line(format!("if ({grows}) {{"));
+    shader.line(format!("    sum = d_add(d_mul(sum, {wide}), {});", count.unwrap_or(one)));
+    shader.line(format!("    largest = {value};"));
+    shader.line("} else {");
+    let added = count.map_or(wide.clone(), |count| format!("d_mul({count}, {wide})"));
+    shader.line(format!("    sum = d_add(sum, {added});"));
+    shader.line("}");
 }

@@ -5,6 +5,10 @@
 //! first position of a group of equal slices then combines the values of the group in order of their positions. The
 //! result is thus the sequential one, without atomic additions. n positions with slices of s elements cost
 //! O(n log n + n·s) operations; a slice that m positions refer to costs m operations in sequence.
+//!
+//! A dispatch combines the values of at most [`MAX_POSITIONS`] sorted positions, so that no invocation has a longer loop.
+//! A group that extends over several dispatches is combined in order too; an element of half precision is then rounded
+//! once for each of them.
 
 use super::GpuFamily;
 use super::copy::same_size_integer;
@@ -18,6 +22,9 @@ use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
 use pellucid_ir::formula::Binary;
 use pellucid_ir::kernel::{Index, Scatter, ScatterReduction};
 use pellucid_ir::{Compute, Error, Result};
+
+/// The largest number of sorted positions of a dispatch.
+const MAX_POSITIONS: usize = 1 << 15;
 
 impl GpuFamily for Scatter {
     fn is_supported(&self) -> bool {
@@ -72,7 +79,7 @@ fn sort_positions(
     })
 }
 
-/// Adds the dispatch that combines the values with y. `positions` is the number of index positions.
+/// Adds the dispatches that combine the values with y. `positions` is the number of index positions.
 fn combine(
     list: &mut DispatchList<'_>,
     kernel: &Scatter,
@@ -91,13 +98,22 @@ fn combine(
     let slice = MergedAxes::new(&values.shape()[index_rank..], &slice_strides);
     let space = MergedAxes::new(&values.shape()[..index_rank], &[value_strides[..index_rank].to_vec()]);
     let size: usize = slice.dims.iter().product();
-    let work = positions.checked_mul(size).filter(|&work| work <= u32::MAX as usize);
-    let Some(work) = work else { return Err(Error::invalid("scatter", "the values have more than 2^32 elements")) };
+    if positions.checked_mul(size).is_none_or(|work| work > u32::MAX as usize) {
+        return Err(Error::invalid("scatter", "the values have more than 2^32 elements"));
+    }
+    let is_set = kernel.reduction == ScatterReduction::Set;
+    // Only combined values need a loop.
+    let step = if is_set { positions } else { positions.min(MAX_POSITIONS) };
+    let work = step * size;
 
     let mut shader = ShaderBuilder::default();
     let bindings = Bindings::new(&mut shader, std::slice::from_ref(values), std::slice::from_ref(y));
     let from = shader.binding(BindingUse::Read);
     let mut parameters = vec![work as u32, 0, size as u32, positions as u32, values.layout.offset() as u32];
+    // The range of positions of the dispatch.
+    let range_at = parameters.len();
+    parameters.extend([0, step as u32]);
+    let [begin, end] = [0, 1].map(|k| format!("params[{}]", range_at + k));
     let slice_at = parameters.len();
     slice.push_params(&mut parameters);
     let space_at = parameters.len();
@@ -105,12 +121,13 @@ fn combine(
 
     let key = |at: &str| key_text(KeyType::Word, from, "params[3]", at);
     shader.line("if (thread >= params[0]) { return; }");
-    shader.line("let first = thread / params[2];");
+    shader.line(format!("let first = {begin} + thread / params[2];"));
     let own_key = shader.define(key("first"));
-    let is_set = kernel.reduction == ScatterReduction::Set;
     // The last of equal positions replaces an element; the first one combines all values.
-    let (neighbour, exists) =
-        if is_set { ("first + 1u", "first + 1u < params[3]") } else { ("first - 1u", "first > 0u") };
+    let (neighbour, exists) = match is_set {
+        true => ("first + 1u", format!("first + 1u < {end}")),
+        false => ("first - 1u", format!("first > {begin}")),
+    };
     shader.line(format!("if ({exists}) {{ if ({} == {own_key}) {{ return; }} }}", key(neighbour)));
     shader.line("let element = thread % params[2];");
     let starts = [own_key.clone(), "params[4]".into()];
@@ -129,7 +146,7 @@ fn combine(
         let element = access::load(&shader, bindings.output(0), dtype, compute, &bases[0]);
         // Half precision accumulates in f32 and is rounded once.
         shader.line(format!("var result = {element};"));
-        shader.line("for (var i = first; i < params[3]; i = i + 1u) {");
+        shader.line(format!("for (var i = first; i < {end}; i = i + 1u) {{"));
         shader.line(format!("if ({} != {own_key}) {{ break; }}", key("i")));
         let value = load_value(&mut shader, "i");
         shader.line(format!("result = {};", combined_text(kernel.reduction, compute, "result", &value)));
@@ -138,7 +155,15 @@ fn combine(
     };
     access::store(&mut shader, bindings.output(0), compute, dtype, &result, &bases[0]);
     let buffers = [&bindings.buffers[..], &[sorted.buffer]].concat();
-    list.dispatch("scatter", shader, parameters, &buffers, work.div_ceil(WORKGROUP as usize))
+    let dispatch = list.len();
+    list.dispatch("scatter", shader, parameters.clone(), &buffers, work.div_ceil(WORKGROUP as usize))?;
+    for begin in (step..positions).step_by(step) {
+        let end = positions.min(begin + step);
+        parameters[0] = ((end - begin) * size) as u32;
+        parameters[range_at..range_at + 2].copy_from_slice(&[begin as u32, end as u32]);
+        list.repeat(dispatch, parameters.clone().into());
+    }
+    Ok(())
 }
 
 /// Returns the combination of an element and a value. For booleans, the sum is "or" and the product is "and".

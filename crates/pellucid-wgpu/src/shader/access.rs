@@ -132,6 +132,30 @@ pub(crate) fn store(
     }
 }
 
+/// Returns the expression that loads a value of type `compute` that [`store_words`] has stored from word `at` on.
+pub(crate) fn load_words(shader: &ShaderBuilder, binding: usize, compute: Compute, at: &str) -> String {
+    let word = |k: usize| shader.word(binding, &format!("{at} + {k}u"));
+    match compute {
+        Compute::Mask => format!("({} != 0u)", word(0)),
+        Compute::I32 => format!("bitcast<i32>({})", word(0)),
+        Compute::F32 => format!("bitcast<f32>({})", word(0)),
+        Compute::I64 | Compute::F64 => format!("vec2<u32>({}, {})", word(0), word(1)),
+    }
+}
+
+/// Adds the statements that store a value of type `compute` in whole words, from word `at` on.
+pub(crate) fn store_words(shader: &mut ShaderBuilder, binding: usize, compute: Compute, value: &str, at: &str) {
+    let words = match compute {
+        Compute::Mask => vec![format!("select(0u, 1u, {value})")],
+        Compute::I32 | Compute::F32 => vec![format!("bitcast<u32>({value})")],
+        Compute::I64 | Compute::F64 => vec![format!("{value}.x"), format!("{value}.y")],
+    };
+    for (k, word) in words.iter().enumerate() {
+        let line = shader.store_word(binding, &format!("{at} + {k}u"), word);
+        shader.line(line);
+    }
+}
+
 /// Adds the statements that collect packed elements in the variable `word` and store each complete word.
 ///
 /// `lane` is the index of the element within the invocation, `is_last` whether it is the last one. The elements of

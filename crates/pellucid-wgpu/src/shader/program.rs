@@ -190,7 +190,7 @@ pub(crate) fn round_text(dtype: DType, x: &str) -> String {
 }
 
 /// Returns the prefix of the library functions of a float type.
-fn float_prefix(compute: Compute) -> &'static str {
+pub(crate) fn float_prefix(compute: Compute) -> &'static str {
     if compute == Compute::F64 { "d" } else { "f" }
 }
 

@@ -1,6 +1,6 @@
 //! Scaled dot-product attention and its gradient.
 
-use crate::harness::{PairedArray, Rng, TestLayout, Tolerance, device, run_both};
+use crate::harness::{PairedArray, Rng, TestLayout, Tolerance, device, is_native, run_both};
 use pellucid_cpu::Cpu;
 use pellucid_ir::backend::Backend;
 use pellucid_ir::kernel::{Attention, AttentionPart, Kernel};
@@ -98,4 +98,21 @@ fn misfitting_operands_of_attention_are_refused() {
     run_both(gpu, &kernel(false), &[&q, &v, &v], &[&o, &log]).unwrap_err();
     run_both(gpu, &kernel(false), &[&q, &k, &v], &[&gaps, &log]).unwrap_err();
     run_both(gpu, &kernel(true), &[&q, &k, &v, &mask], &[&o, &log]).unwrap_err();
+}
+
+/// An adapter that ends long loops declares no native support for a kernel with such loops.
+#[test]
+fn attention_over_many_keys_is_complete_or_not_native() {
+    let Some(gpu) = device() else { return };
+    let keys = 60_000;
+    let array =
+        |shape: &[usize], value: i64| PairedArray::new(gpu, shape, DType::F32, TestLayout::Plain, || value.into());
+    let (q, k) = (array(&[1, 1, 1, 4], 0), array(&[1, 1, keys, 4], 1));
+    let outputs = [array(&[1, 1, 1, 4], 7), array(&[1, 1, 1], 7)];
+    let kernel = Attention { causal: false, masked: false, scale: 1.0, part: AttentionPart::Result };
+    let (kernel, inputs, outputs) = (Kernel::Attention(kernel), [&q, &k, &k], [&outputs[0], &outputs[1]]);
+    if is_native(gpu, &kernel, &inputs, &outputs) {
+        run_both(gpu, &kernel, &inputs, &outputs).unwrap();
+        outputs.iter().for_each(|output| output.assert_same(gpu, Tolerance::Relative(1e-5, 0.0), "many keys"));
+    }
 }

@@ -140,3 +140,16 @@ fn products_match_the_cpu() {
         }
     }
 }
+
+/// The sum of all products is exact, so a loop that ends early is found.
+#[test]
+fn long_sums_of_products_are_complete() {
+    let Some(gpu) = device() else { return };
+    for (m, n, k, dtype) in [(1, 3, 400_000, DType::F32), (1, 1056, 17_000, DType::I64)] {
+        let one = PairedArray::new(gpu, [1, 1], dtype, TestLayout::Plain, || 1.into());
+        let (a, b) = (one.broadcast([m, k]), one.broadcast([k, n]));
+        let c = PairedArray::new(gpu, [m, n], dtype, TestLayout::Plain, || 0.into());
+        run_both(gpu, &Kernel::MatMul(MatMul::default()), &[&a, &b], &[&c]).unwrap();
+        c.assert_same(gpu, Tolerance::Bits, &format!("[{m}, {k}] times [{k}, {n}] of {dtype}"));
+    }
+}

@@ -96,6 +96,43 @@ fn reductions_match_the_cpu() {
     }
 }
 
+/// The partial results of long sequences are combined by a workgroup.
+#[test]
+fn reductions_of_long_sequences_match_the_cpu() {
+    let rng = &mut Rng(26);
+    for (shape, axes) in [(&[4200, 3][..], &[0][..]), (&[270_000], &[0])] {
+        for op in OPS {
+            let dtypes: &[DType] = match op {
+                ReduceOp::Any | ReduceOp::All => &[DType::Bool],
+                // Products of many numbers overflow or vanish, and their rounding errors add up.
+                ReduceOp::Prod | ReduceOp::Min | ReduceOp::ArgMin => &[DType::I64],
+                _ => &[DType::F32, DType::Bool],
+            };
+            for &dtype in dtypes {
+                check(rng, reduce(op, axes, identity(dtype), output_dtype(op, dtype)), shape, &[dtype], false);
+            }
+        }
+    }
+    for op in [ReduceOp::Max, ReduceOp::ArgMax, ReduceOp::ArgMin] {
+        check(rng, reduce(op, &[0], identity(DType::F32), output_dtype(op, DType::F32)), &[9000], &[DType::F32], true);
+    }
+}
+
+/// Of equal elements, the first one is found, in all parts and invocations.
+#[test]
+fn positions_in_long_sequences_are_the_first_ones() {
+    let Some(gpu) = device() else { return };
+    for [first, second] in [[4097, 4098], [70, 19_000], [5000, 5256], [19_998, 19_999]] {
+        let mut values = vec![0.0f32; 20_000];
+        (values[first], values[second]) = (7.0, 7.0);
+        let x = PairedArray::of(gpu, [20_000], &values);
+        let y = PairedArray::of(gpu, [1], &[0i64]);
+        let kernel = Kernel::Reduce(reduce(ReduceOp::ArgMax, &[0], identity(DType::F32), DType::I64));
+        run_both(gpu, &kernel, &[&x], &[&y]).unwrap();
+        assert_eq!(y.device_values::<i64>(gpu), [first as i64]);
+    }
+}
+
 #[test]
 fn empty_sums_are_neutral() {
     let rng = &mut Rng(22);
@@ -175,6 +212,7 @@ fn a_finishing_program_has_further_operands() {
         (&[300, 4], &[0], &[4]),
         (&[3, 4, 5], &[0, 2], &[]),
         (&[200, 3], &[0, 1], &[1, 1]),
+        (&[5000, 2], &[0], &[1, 2]),
     ] {
         let mut kernel = reduce(ReduceOp::Sum, axes, identity(DType::F32), DType::F32);
         kernel.finish = Some(finish.clone());

@@ -107,6 +107,17 @@ fn row_programs_match_the_cpu() {
 }
 
 #[test]
+fn divided_rows_match_the_cpu() {
+    let rng = &mut Rng(33);
+    for program in [softmax(DType::F32), layer_norm(DType::F16), selected()] {
+        check(rng, &program, &[2, 40_000], &[1], false);
+        check(rng, &program, &[33_000], &[0], false);
+    }
+    check(rng, &softmax(DType::F32), &[40_000], &[0], true);
+    check(rng, &layer_norm(DType::F32), &[180, 2, 190], &[0, 2], true);
+}
+
+#[test]
 fn row_programs_may_overwrite_their_input() {
     let rng = &mut Rng(32);
     for dtype in [DType::F32, DType::BF16] {

@@ -33,3 +33,39 @@ fn scans_have_the_bits_of_the_cpu() {
         }
     }
 }
+
+/// Lines that are divided: sums of floats have other roundings than on the CPU.
+#[test]
+fn scans_of_long_lines_match_the_cpu() {
+    let Some(gpu) = device() else { return };
+    let rng = &mut Rng(82);
+    use ScanOp::{LogSumExp, Max, Min, Sum};
+    let (f32, i64) = (DType::F32, DType::I64);
+    let cases = [(Sum, f32), (Sum, i64), (Sum, DType::F16), (Max, f32), (Min, i64), (LogSumExp, f32)];
+    for (op, dtype) in cases {
+        for (shape, axis) in [(&[1025][..], 0), (&[70_000], 0), (&[2, 3000], 1)] {
+            if op == LogSumExp && shape.len() == 1 {
+                continue;
+            }
+            let reverse = rng.below(2) == 1;
+            let layout = |rng: &mut Rng| TestLayout::ALL[rng.below(5)];
+            // Extrema keep NaN and infinities, which all chunks have.
+            let is_extremum = matches!(op, Max | Min);
+            let value = |rng: &mut Rng| if is_extremum { rng.value() } else { rng.finite() };
+            let x = PairedArray::new(gpu, shape, dtype, layout(rng), || value(rng));
+            let y = PairedArray::new(gpu, shape, dtype, layout(rng), || rng.finite());
+            let at = PairedArray::new(gpu, shape, DType::I64, layout(rng), || rng.finite());
+            let outputs = [&y, &at];
+            let kernel = Kernel::Scan(Scan { op, axis, reverse });
+            run_both(gpu, &kernel, &[&x], &outputs[..if is_extremum { 2 } else { 1 }]).unwrap();
+            let tolerance = match dtype {
+                _ if is_extremum => Tolerance::Bits,
+                DType::F16 => Tolerance::Relative(2f64.powi(-10), 2f64.powi(-10)),
+                _ => Tolerance::Relative(1e-5, 1e-5),
+            };
+            let context = format!("{op:?} over axis {axis} of {shape:?} {dtype}, reverse: {reverse}");
+            y.assert_same(gpu, tolerance, &context);
+            at.assert_same(gpu, Tolerance::Bits, &context);
+        }
+    }
+}

@@ -74,6 +74,16 @@ fn many_values_are_added_in_the_order_of_their_positions() {
     check(rng, (&[40_000], &axes(&[0]), &[3000]), DType::I16, ScatterReduction::Set);
 }
 
+/// More positions than one dispatch combines.
+#[test]
+fn values_of_several_dispatches_are_combined_in_order() {
+    let rng = &mut Rng(103);
+    for reduction in REDUCTIONS {
+        check(rng, (&[3], &axes(&[0]), &[70_000]), DType::F32, reduction);
+    }
+    check(rng, (&[40_000, 2], &axes(&[0]), &[33_000]), DType::I16, ScatterReduction::Add);
+}
+
 #[test]
 fn values_may_broadcast() {
     let Some(gpu) = device() else { return };

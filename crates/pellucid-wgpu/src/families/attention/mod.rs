@@ -20,13 +20,24 @@ mod pass;
 use super::GpuFamily;
 use crate::dispatch_list::DispatchList;
 use crate::operand::{DeviceArray, DeviceOperands, metas};
-use pass::{AttentionPass, PassKind};
+use pass::{AttentionPass, BLOCK, PassKind};
+use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::kernel::{Attention, AttentionPart, Kernel};
-use pellucid_ir::{Error, Result};
+use pellucid_ir::{Error, Result, Shape};
 
 impl GpuFamily for Attention {
     fn is_supported(&self) -> bool {
         true
+    }
+
+    fn iterations(&self, inputs: &[OperandMeta<'_>]) -> usize {
+        let [queries, keys, values] = [0, 1, 2].map(|k| inputs[k].layout.shape());
+        let length = |shape: &Shape, back: usize| shape.rank().checked_sub(back).map_or(1, |axis| shape[axis]);
+        // The gradient of a key has contributions of all query heads that share it.
+        let shared = length(queries, 3).div_ceil(length(keys, 3).max(1));
+        let blocks = length(keys, 2).max(length(queries, 2).saturating_mul(shared)).div_ceil(BLOCK);
+        // 43 iterations for a block of short vectors, and less than one for each further element of a vector.
+        blocks.saturating_mul(44 + length(queries, 1) + length(values, 1))
     }
 
     fn check(&self, operands: &DeviceOperands<'_>) -> Result<()> {

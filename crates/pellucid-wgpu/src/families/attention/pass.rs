@@ -13,7 +13,7 @@ use pellucid_ir::kernel::{Attention, AttentionSizes};
 use pellucid_ir::{Compute, DType, Result};
 
 /// The rows and columns of a block of scores. The order of accumulation depends on this number.
-const BLOCK: usize = 32;
+pub(super) const BLOCK: usize = 32;
 
 /// The output that a dispatch computes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

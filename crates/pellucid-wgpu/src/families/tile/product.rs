@@ -15,6 +15,17 @@ use pellucid_ir::{Compute, DType, Error, Result};
 /// The least number of values of k of a part.
 const MIN_PART_DEPTH: usize = 256;
 
+/// Returns the largest number of values of k of a part: llvmpipe executes at most 65,535 iterations of the loops of an
+/// invocation.
+fn max_part_depth(compute: Compute) -> usize {
+    if is_narrow(compute) { 1 << 17 } else { 1 << 14 }
+}
+
+/// Returns whether a value has one word.
+fn is_narrow(compute: Compute) -> bool {
+    matches!(compute, Compute::F32 | Compute::I32)
+}
+
 /// The number of small tiles below which k is divided.
 const MAX_DIVIDED_TILES: usize = 64;
 
@@ -42,6 +53,7 @@ impl ProductPlan {
     pub(crate) fn new(compute: Compute, batch: usize, [m, n, k]: [usize; 3]) -> ProductPlan {
         let small_tiles = m.div_ceil(32) * n.div_ceil(32);
         let parts = (MAX_DIVIDED_TILES / small_tiles.max(1)).clamp(1, (k / MIN_PART_DEPTH).max(1));
+        let parts = parts.max(k.div_ceil(max_part_depth(compute)));
         let part_depth = k.div_ceil(parts).next_multiple_of(32).max(32);
         let parts = k.div_ceil(part_depth).max(1);
         let (tile, depth) = choose_tile(compute, batch * parts, [m, n]);
@@ -52,7 +64,7 @@ impl ProductPlan {
 /// Returns the tile for `batch` products of m rows and n columns, and the number of values of k whose factors are in
 /// shared memory together.
 pub(crate) fn choose_tile(compute: Compute, batch: usize, [m, n]: [usize; 2]) -> (WorkgroupTile, usize) {
-    let is_narrow = matches!(compute, Compute::F32 | Compute::I32);
+    let is_narrow = is_narrow(compute);
     let large_tiles = m.div_ceil(64) * n.div_ceil(64) * batch;
     // The tiles of both factors fit the 16 KiB of shared memory that every adapter has.
     let (grid, quads, depth) = match () {
