@@ -511,13 +511,24 @@ fn functions_with_a_parameter_match_known_values() {
         (4.0, 2.0, 0.14287653950145296),
         (30.0, 25.0, 0.18210391597745512),
         (2.0, 0.0, 0.0),
+        (1e-5, 0.25, 0.99998955716741648),
+        (5000.0, 4100.0, 2.6808477638660332e-42),
+        (1e4, 9900.0, 0.15865119219356466),
+        (1e8, 99_990_000.0, 0.15865525352814383),
     ];
     check("igamma", gamma::igamma, &lower);
-    check(
-        "igammac",
-        gamma::igammac,
-        &[(0.5, 9.0, 2.209049699858544e-05), (4.0, 20.0, 3.2037197804769982e-06), (2.0, f64::INFINITY, 0.0)],
-    );
+    let upper = [
+        (0.5, 9.0, 2.209049699858544e-05),
+        (4.0, 20.0, 3.2037197804769982e-06),
+        (2.0, f64::INFINITY, 0.0),
+        (1e-10, 0.25, 1.044282634449978e-10),
+        (1e-5, 0.25, 1.0442832583522804e-5),
+        (0.3, 0.9, 0.097747351970330455),
+        (1e4, 10_100.0, 0.15865124955282038),
+        (2e5, 2e5, 0.49970264597238146),
+        (1e6, 1_003_000.0, 0.0013617406462175915),
+    ];
+    check("igammac", gamma::igammac, &upper);
     let scaled = [
         (0.0, 0.1, 0.9071009257823011),
         (0.0, 5.0, 0.18354081260932836),
@@ -547,16 +558,78 @@ fn functions_with_a_parameter_match_known_values() {
         (1.0, 1e-10, 10000000001.0),
     ];
     check("bessel_ke", bessel::bessel_ke, &scaled);
-    check("bessel_k", bessel::bessel_k, &[(0.0, 600.0, 1.3558285309948523e-262), (1.0, 0.3, 3.055992033457325)]);
-    let first = [(0.0, 1.0, 0.7651976865579666), (1.0, 7.5, 0.1352484275797055), (-3.0, 2.0, -0.12894324947440206)];
+    let second = [
+        (0.0, 600.0, 1.3558285309948523e-262),
+        (0.0, 2.0, 0.11389387274953344),
+        (1.0, 0.3, 3.055992033457325),
+        (5.0, 3.0, 0.93777360238680803),
+        (30.0, 7.0, 138_474_972_596_570.72),
+    ];
+    check("bessel_k", bessel::bessel_k, &second);
+    let first = [
+        (0.0, 1.0, 0.7651976865579666),
+        (0.0, 2.5, -0.048383776468197996),
+        (1.0, 7.5, 0.1352484275797055),
+        (1.0, 40.0, 0.126038318037585),
+        (-3.0, 2.0, -0.12894324947440206),
+        (5.0, 3.0, 0.043028434877047584),
+        (7.0, 1e-12, 1.5500992063492061e-90),
+        (12.0, 30.0, 0.1482533510996601),
+        (20.0, 1.5, 1.268997218933256e-21),
+    ];
     check("bessel_j", bessel::bessel_j, &first);
-    let second = [(0.0, 1.0, 0.08825696421567696), (1.0, 7.5, -0.25912851048611624), (-3.0, 2.0, 1.1277837768404277)];
+    let second = [
+        (0.0, 1.0, 0.08825696421567696),
+        (0.0, 2.5, 0.49807035961523189),
+        (1.0, 7.5, -0.25912851048611624),
+        (1.0, 40.0, -0.0057935058215496329),
+        (2.0, 0.001, -1_273_239.8630456674),
+        (-3.0, 2.0, 1.1277837768404277),
+        (5.0, 3.0, -1.9059459538286737),
+        (12.0, 30.0, 0.034143171346460225),
+    ];
     check("bessel_y", bessel::bessel_y, &second);
     assert!(
         bessel::bessel_i(0.5, 1.0).is_nan() && bessel::bessel_k(0.0, -1.0).is_nan() && gamma::zeta(0.5, 1.0).is_nan()
     );
     assert_eq!(bessel::bessel_i(1.0, f64::NEG_INFINITY), f64::NEG_INFINITY);
     assert_eq!(bessel::bessel_k(1.0, 0.0), f64::INFINITY);
+}
+
+/// Compares the Bessel functions of the first and second kind with `libm`, for all orders up to 12 and x up to 10²⁰.
+/// Errors are relative to the amplitude √(2/πx) where the function oscillates.
+#[test]
+fn bessel_functions_agree_with_libm() {
+    for (name, f, reference) in [
+        ("bessel_j", bessel::bessel_j as fn(f64, f64) -> f64, libm::jn as fn(i32, f64) -> f64),
+        ("bessel_y", bessel::bessel_y, libm::yn),
+    ] {
+        let mut worst = (0.0, 0, 0.0);
+        for n in -12..=12 {
+            for k in 0..20_000 {
+                let x = if k % 4 == 0 { (k as f64 * 0.005 - 33.0).exp2() } else { k as f64 * 0.002 };
+                let expected = reference(n, x);
+                let size = expected.abs().max(if x > n.abs() as f64 { (x * 1.6).sqrt().recip() } else { 1e-300 });
+                let error = if expected.is_finite() { (f(n as f64, x) - expected).abs() / size } else { 0.0 };
+                if error > worst.0 {
+                    worst = (error, n, x);
+                }
+            }
+        }
+        println!("f64 {name} {:e} of order {} at {}", worst.0, worst.1, worst.2);
+        assert!(worst.0 < 2e-14, "{name} differs from libm: {worst:?}");
+        for x in [0.0, -0.0, f64::INFINITY, f64::NAN] {
+            for n in [0, 1, 2, 3, -1, -2, -3] {
+                let (actual, expected) = (f(n as f64, x), reference(n, x));
+                assert!(
+                    actual == expected || (actual.is_nan() && expected.is_nan()),
+                    "{name} of order {n} at {x} is {actual}, expected {expected}"
+                );
+            }
+        }
+        assert!(f(0.5, 1.0).is_nan() && f(20_000.0, 1.0).is_nan());
+    }
+    assert!(bessel::bessel_y(0.0, -1.0).is_nan());
 }
 
 /// Checks that the fast exponentials return the bits of the full exponentials within their range and at its ends.

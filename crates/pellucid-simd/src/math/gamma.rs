@@ -1,13 +1,13 @@
 //! The gamma family in `f64`; the `f32` methods round the results. The code is scalar: one call per lane.
 
-use super::double::{cos_reduced, exp, ln, pow, sin_reduced};
+use super::double::{cos_reduced, exp, ln, pow, power_of_two, sin_reduced};
 use std::f64::consts::PI;
 
 /// Evaluates c₀ + x·(c₁ + x·(c₂ + …)) by Horner's rule without fused steps.
 ///
 /// Scalar code is compiled for the baseline processor, on which a fused multiply-add is a library call.
 #[inline(always)]
-fn horner<const N: usize>(x: f64, c: [f64; N]) -> f64 {
+pub(super) fn horner<const N: usize>(x: f64, c: [f64; N]) -> f64 {
     let mut y = c[N - 1];
     let mut i = N - 1;
     while i > 0 {
@@ -88,8 +88,15 @@ fn lgamma_positive(x: f64) -> f64 {
     }
     // From 2⁵⁸ on, the series does not affect the result.
     let z = 1.0 / x;
-    let series = horner(
-        z * z,
+    let series = stirling_series(z * z);
+    (x - 0.5) * (log - 1.0) + (4.189_385_332_046_727_250_52e-1 + z * series)
+}
+
+/// Returns x·(ln Γ(x) − (x − ½)·ln x + x − ½·ln 2π) for z = 1/x² and x ≥ 8.
+#[inline(always)]
+fn stirling_series(z: f64) -> f64 {
+    horner(
+        z,
         [
             8.333_333_333_333_296_788_49e-2,
             -2.777_777_777_287_755_364_70e-3,
@@ -98,8 +105,7 @@ fn lgamma_positive(x: f64) -> f64 {
             8.363_399_189_962_821_391_26e-4,
             -1.630_929_340_965_752_739_89e-3,
         ],
-    );
-    (x - 0.5) * (log - 1.0) + (4.189_385_332_046_727_250_52e-1 + z * series)
+    )
 }
 
 /// Returns the number whose logarithm ln Γ(x) contains: x, or Γ(x)/Γ(y + 2) = (y + 2)·(y + 3)···(x − 1) for x in
@@ -211,10 +217,12 @@ pub fn digamma(x: f64) -> f64 {
     if x == 0.0 {
         return -1.0 / x;
     }
-    if x < 0.0 {
-        return if x == x.floor() { f64::NAN } else { digamma_positive(1.0 - x) - PI * cot_pi(x) };
+    if x < 0.0 && x == x.floor() {
+        return f64::NAN;
     }
-    digamma_positive(x)
+    // The function is called in one place, because shaders are compiled with all calls inlined.
+    let y = digamma_positive(if x < 0.0 { 1.0 - x } else { x });
+    if x < 0.0 { y - PI * cot_pi(x) } else { y }
 }
 
 /// Returns ψ(x) for x > 0 and for NaN.
@@ -304,12 +312,18 @@ pub fn polygamma(n: f64, x: f64) -> f64 {
     if x <= 0.0 && x == x.floor() {
         return if odd { f64::INFINITY } else { f64::NAN };
     }
-    let (mut factorial, mut k) = (1.0, 2.0);
+    // n! = factorial·2^shift, and the sum of the powers has the factor 2^shift: n! leaves the range of `f32`, in which
+    // shaders compute.
+    let (mut factorial, mut shift, mut k) = (1.0, 0.0, 2.0);
     while k <= n {
         factorial *= k;
+        if factorial > 256.0 {
+            factorial /= 256.0;
+            shift += 8.0;
+        }
         k += 1.0;
     }
-    let y = factorial * zeta(n + 1.0, x);
+    let y = factorial * scaled_zeta(n + 1.0, x, shift);
     if odd { y } else { -y }
 }
 
@@ -317,6 +331,11 @@ pub fn polygamma(n: f64, x: f64) -> f64 {
 ///
 /// The result is ∞ for s = 1 and at q = 0, −1, −2, ... It is NaN for s < 1, and for q < 0 unless s is an integer.
 pub fn zeta(s: f64, q: f64) -> f64 {
+    scaled_zeta(s, q, 0.0)
+}
+
+/// Returns 2^shift·ζ(s, q) for an integer shift from 0 to 1000.
+fn scaled_zeta(s: f64, q: f64, shift: f64) -> f64 {
     if s <= 1.0 || s.is_nan() || q.is_nan() {
         return if s == 1.0 { f64::INFINITY } else { f64::NAN };
     }
@@ -338,14 +357,14 @@ pub fn zeta(s: f64, q: f64) -> f64 {
         } else {
             (-mirror, 1.0 - q)
         };
-        sum += weight * hurwitz_zeta(s, from);
+        sum += weight * hurwitz_zeta(s, from, shift);
         k += if q > 0.0 { 3.0 } else { 1.0 };
     }
     sum
 }
 
-/// Returns ζ(s, q) for s > 1 and q > 0: sums the first terms directly, then applies the Euler–Maclaurin formula.
-fn hurwitz_zeta(s: f64, q: f64) -> f64 {
+/// Returns 2^shift·ζ(s, q) for s > 1 and q > 0: sums the first terms directly, then applies the Euler–Maclaurin formula.
+fn hurwitz_zeta(s: f64, q: f64, shift: f64) -> f64 {
     // B₂ⱼ/(2j)!
     const BERNOULLI: [f64; 8] = [
         1.0 / 12.0,
@@ -357,14 +376,19 @@ fn hurwitz_zeta(s: f64, q: f64) -> f64 {
         1.0 / 74_724_249_600.0,
         -3617.0 / 10_670_622_842_880_000.0,
     ];
-    if q == f64::INFINITY {
+    if q == f64::INFINITY || (s == f64::INFINITY && q > 1.0) {
         return 0.0;
+    }
+    if s == f64::INFINITY {
+        return if q == 1.0 { 1.0 } else { f64::INFINITY };
     }
     let (mut a, mut sum) = (q, 0.0);
     loop {
-        let power = pow(a, -s);
+        // The integral of the tail exceeds the power, which may be too small for the range of `f32`.
+        let integral = scaled_power(a, s - 1.0, shift);
+        let power = integral / a;
         if a >= 10.0 + s {
-            let mut tail = power * a / (s - 1.0) + 0.5 * power;
+            let mut tail = integral / (s - 1.0) + 0.5 * power;
             let mut factor = s * power / a;
             let mut j: usize = 0;
             while j < BERNOULLI.len() {
@@ -384,6 +408,12 @@ fn hurwitz_zeta(s: f64, q: f64) -> f64 {
     }
 }
 
+/// Returns 2^shift·a⁻ˢ. Shaders have a function of their own.
+#[inline(always)]
+fn scaled_power(a: f64, s: f64, shift: f64) -> f64 {
+    pow(a, -s) * power_of_two(shift as i64)
+}
+
 /// Returns the regularised lower incomplete gamma function P(a, x) for a ≥ 0 and x ≥ 0; otherwise NaN.
 pub fn igamma(a: f64, x: f64) -> f64 {
     incomplete_gamma(a, x).0
@@ -396,8 +426,9 @@ pub fn igammac(a: f64, x: f64) -> f64 {
 
 /// Returns (P(a, x), Q(a, x)) with Q = 1 − P.
 ///
-/// For x < a + 1 computes P by its power series (Abramowitz & Stegun 6.5.29). Otherwise computes Q by its continued
-/// fraction (6.5.31) with the method of Lentz (1976).
+/// For x < max(a, 1) computes P by its power series (Abramowitz & Stegun 6.5.29). Otherwise computes Q by its continued
+/// fraction (6.5.31) with the method of Lentz (1976). The number of terms grows as √a, so an integral replaces both for
+/// large a near x. For small a and x, Q is computed from its own series.
 fn incomplete_gamma(a: f64, x: f64) -> (f64, f64) {
     let both_infinite = a == f64::INFINITY && x == f64::INFINITY;
     if !(a >= 0.0 && x >= 0.0) || both_infinite || (a == 0.0 && x == 0.0) {
@@ -409,24 +440,72 @@ fn incomplete_gamma(a: f64, x: f64) -> (f64, f64) {
     if a == 0.0 || x == f64::INFINITY {
         return (1.0, 0.0);
     }
-    let prefactor = exp(a * ln(x) - x - lgamma(a));
-    // The number of significant terms grows as √a. The result is NaN if the limit does not suffice.
-    const MAX_TERMS: f64 = 20_000.0;
+    // Γ(a) = Γ(m)/(a·(a + 1)···(m − 1)) with m = a + j ≥ 8, where Stirling's series for Γ(m) converges.
+    let m = if a < 8.0 { a + (8.0 - a).ceil() } else { a };
+    let is_small = a < 1e-4 && x < 1.0;
+    let log = ln(if is_small { x } else { x / m });
     let mut k = 1.0;
-    if x < a + 1.0 {
+    if is_small {
+        // Q = 1 − xᵃ/Γ(a + 1)·(1 + Σ a·(−x)ᵏ/((a + k)·k!)) with w = ln(xᵃ/Γ(a + 1)); the terms are proportional to a.
+        const EULER_GAMMA: f64 = 0.577_215_664_901_532_9;
+        let log_gamma = a * (a * (0.822_467_033_424_113_2 - a * 0.400_685_634_386_531_4) - EULER_GAMMA);
+        let w = a * log - log_gamma;
+        let (mut power, mut sum, mut other, mut growth) = (1.0f64, 0.0, 1.0, 0.0);
+        while power.abs() > 1e-18 {
+            power *= -x / k;
+            sum += power * (a / (a + k));
+            other *= w / k;
+            growth += other;
+            k += 1.0;
+        }
+        let q = -growth - sum * (1.0 + growth);
+        return (1.0 - q, q);
+    }
+    let z = 1.0 / m;
+    let distance = x - a;
+    let is_near = a >= 8.0 && distance.abs() < 0.2 * a;
+    let exponent = if is_near { a * log_1p_minus(distance / a) } else { a * log + (m - x) };
+    // xᵃ·e⁻ˣ/Γ(a).
+    let mut prefactor = exp(exponent - z * stirling_series(z * z)) * (m * (0.5 / PI)).sqrt();
+    if is_near && a >= 2e5 {
+        // Γ(a, x) is xᵃ·e⁻ˣ times the integral of e^(−xu)·(1 + u)^(a−1) over u > 0; for the lower function, u is
+        // negative. The trapezoidal rule in t with |u| = c·e^(t − e^(−t)) converges exponentially (Takahasi & Mori 1974).
+        let sign = if x < a { -1.0 } else { 1.0 };
+        let c = 1.0 / (distance.abs() + a.sqrt());
+        // `libm::exp` needs no fused multiply-add, which is a library call here. e is e^t from t = −3.9 in steps of 1/8.
+        let (mut e, mut sum) = (0.020_241_911_445_804_39, 0.0);
+        while e < 41.0 {
+            let w = c * e * libm::exp(-1.0 / e);
+            if w < 0.2 {
+                let u = sign * w;
+                sum += libm::exp((a - 1.0) * log_1p_minus(u) - (distance + 1.0) * u) * (w + w / e);
+            }
+            e *= 1.133_148_453_066_826_3;
+        }
+        let tail = 0.125 * prefactor * sum;
+        return if x < a { (tail, 1.0 - tail) } else { (1.0 - tail, tail) };
+    }
+    let mut factor = a;
+    while factor < m {
+        prefactor *= factor * z;
+        factor += 1.0;
+    }
+    // At most 4000 terms are significant.
+    const MAX_TERMS: f64 = 8_000.0;
+    if x < 1.0 || x < a {
         let (mut term, mut sum) = (1.0 / a, 1.0 / a);
-        while term > 1e-17 * sum && k < MAX_TERMS {
+        while term > 0.0625 * f64::EPSILON * sum && k < MAX_TERMS {
             term *= x / (a + k);
             sum += term;
             k += 1.0;
         }
-        let p = if k < MAX_TERMS { prefactor * sum } else { f64::NAN };
+        let p = prefactor * sum;
         return (p, 1.0 - p);
     }
     let mut b = x + 1.0 - a;
-    let (mut c, mut d) = (1e300, 1.0 / b);
+    let (mut c, mut d) = (1e30, 1.0 / b);
     let (mut fraction, mut ratio) = (d, 0.0f64);
-    while (ratio - 1.0).abs() > 1e-15 && k < MAX_TERMS {
+    while (ratio - 1.0).abs() > 4.0 * f64::EPSILON && k < MAX_TERMS {
         let n = -k * (k - a);
         b += 2.0;
         d = 1.0 / (n * d + b);
@@ -435,6 +514,18 @@ fn incomplete_gamma(a: f64, x: f64) -> (f64, f64) {
         fraction *= ratio;
         k += 1.0;
     }
-    let q = if k < MAX_TERMS { prefactor * fraction } else { f64::NAN };
+    let q = prefactor * fraction;
     (1.0 - q, q)
+}
+
+/// Returns ln(1 + u) − u for |u| ≤ 0.2, without cancellation.
+#[inline(always)]
+fn log_1p_minus(u: f64) -> f64 {
+    let s = u / (2.0 + u);
+    let z = s * s;
+    let series = horner(
+        z,
+        [1.0 / 3.0, 1.0 / 5.0, 1.0 / 7.0, 1.0 / 9.0, 1.0 / 11.0, 1.0 / 13.0, 1.0 / 15.0, 1.0 / 17.0, 1.0 / 19.0],
+    );
+    2.0 * s * z * series - u * s
 }

@@ -8,17 +8,12 @@ use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, DeviceOperands};
 use crate::shader::access::{self, MergedAxes, position_lines};
 use crate::shader::{ShaderBuilder, WORKGROUP};
-use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::kernel::{Distribution, Random};
 use pellucid_ir::{Compute, DType, Error, Result};
 
 impl GpuFamily for Random {
     fn is_supported(&self) -> bool {
         true
-    }
-
-    fn supports_operands(&self, _: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> bool {
-        self.distribution != Distribution::Normal || outputs.get(1).is_none_or(|values| values.dtype != DType::F64)
     }
 
     fn check(&self, operands: &DeviceOperands<'_>) -> Result<()> {
@@ -43,6 +38,22 @@ impl GpuFamily for Random {
     }
 }
 
+/// Returns the text of an `f64`.
+fn wide(x: f64) -> String {
+    let bits = x.to_bits();
+    format!("vec2<u32>({:#x}u, {:#x}u)", bits as u32, bits >> 32)
+}
+
+/// Returns the number in [0, 1) that the upper 53 bits of the words k and k + 1 are.
+fn wide_unit(shader: &mut ShaderBuilder, k: usize) -> String {
+    let high = format!("words[{}]", k + 1);
+    let integer = format!("d_from_i64(vec2<u32>((words[{k}] >> 11u) | ({high} << 21u), {high} >> 11u))");
+    let integer = shader.define(integer);
+    // 53 is subtracted from the exponent unless the value is zero.
+    let scaled = format!("vec2<u32>({integer}.x, {integer}.y - {}u)", 53u32 << 20);
+    format!("select({scaled}, vec2<u32>(0u, 0u), {integer}.y == 0u)")
+}
+
 /// Returns the names of the elements of one draw, and their type.
 fn elements(shader: &mut ShaderBuilder, distribution: Distribution, dtype: DType) -> (Vec<String>, Compute) {
     let word = |k: usize| format!("words[{k}]");
@@ -57,21 +68,18 @@ fn elements(shader: &mut ShaderBuilder, distribution: Distribution, dtype: DType
         format!("f_mul(f32({} >> {}u), {scale})", word(k), 32 - bits)
     };
     match (distribution, dtype) {
-        (Distribution::Uniform, DType::F64) => {
-            // The upper 53 bits as an integer; 53 is subtracted from the exponent unless the value is zero.
-            let mut wide = |k: usize| {
-                let integer = shader.define(format!(
-                    "d_from_i64(vec2<u32>(({} >> 11u) | ({} << 21u), {} >> 11u))",
-                    word(k),
-                    word(k + 1),
-                    word(k + 1)
-                ));
-                let scaled = format!("vec2<u32>({integer}.x, {integer}.y - {}u)", 53u32 << 20);
-                format!("select({scaled}, vec2<u32>(0u, 0u), {integer}.y == 0u)")
-            };
-            (vec![wide(0), wide(2)], Compute::F64)
-        }
+        (Distribution::Uniform, DType::F64) => (vec![wide_unit(shader, 0), wide_unit(shader, 2)], Compute::F64),
         (Distribution::Uniform, _) => ((0..4).map(|k| unit(k, bits)).collect(), Compute::F32),
+        (Distribution::Normal, DType::F64) => {
+            let [u, v] = [0, 2].map(|k| {
+                let unit = wide_unit(shader, k);
+                shader.define(unit)
+            });
+            let radius = shader.define(format!("d_sqrt(d_mul({}, d_ln(d_sub({}, {u}))))", wide(-2.0), wide(1.0)));
+            let angle = shader.define(format!("d_mul({}, {v})", wide(std::f64::consts::TAU)));
+            let values = ["cos", "sin"].map(|name| format!("d_mul({radius}, d_{name}_fast({angle}))"));
+            (values.into(), Compute::F64)
+        }
         (Distribution::Normal, _) => {
             let mut values = Vec::new();
             for pair in [0, 2] {

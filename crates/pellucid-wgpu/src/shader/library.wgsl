@@ -2,7 +2,7 @@
 // starts at the beginning of a line and ends with a line that contains only a closing brace.
 //
 // Prefixes: `f_` for f32, `i_` for i32, `l_` for 64-bit integers in two words (x is the lower word), `h_` for bit
-// patterns of half precision, `d_` for bit patterns of double precision in two words.
+// patterns of half precision, `d_` for bit patterns of double precision in two words, `t_` for sums of two f32.
 
 // Returns x unchanged. The compiler of the driver cannot see that `zero` is 0, so it neither contracts a product and a
 // sum to one operation nor reassociates sums.
@@ -1205,4 +1205,234 @@ fn d_round(x: vec2<u32>) -> vec2<u32> {
     }
     let magic = vec2<u32>(0u, 0x43300000u);
     return d_copysign(d_sub(d_add(d_abs(x), magic), magic), x);
+}
+
+// Arithmetic on unevaluated sums of two f32, x + y with |y| at most half a unit in the last place of x. It has 48 bits
+// of a significand and the exponents of f32. Infinity and NaN are in x, and y is then 0. Numbers below 2^-102 lose bits.
+
+fn t_from_f32(x: f32) -> vec2<f32> {
+    return vec2<f32>(x, 0.0);
+}
+
+fn t_to_f32(x: vec2<f32>) -> f32 {
+    return x.x;
+}
+
+fn t_neg(x: vec2<f32>) -> vec2<f32> {
+    return vec2<f32>(f_neg(x.x), f_neg(x.y));
+}
+
+fn t_abs(x: vec2<f32>) -> vec2<f32> {
+    return select(x, t_neg(x), bitcast<u32>(x.x) >= 0x80000000u);
+}
+
+fn t_copysign(x: vec2<f32>, s: vec2<f32>) -> vec2<f32> {
+    return select(x, t_neg(x), ((bitcast<u32>(x.x) ^ bitcast<u32>(s.x)) & 0x80000000u) != 0u);
+}
+
+fn t_is_nan(x: vec2<f32>) -> bool {
+    return f_is_nan(x.x);
+}
+
+fn t_is_finite(x: vec2<f32>) -> bool {
+    return f_is_finite(x.x);
+}
+
+fn t_lt(a: vec2<f32>, b: vec2<f32>) -> bool {
+    return f_lt(a.x, b.x) || (f_eq(a.x, b.x) && f_lt(a.y, b.y));
+}
+
+fn t_le(a: vec2<f32>, b: vec2<f32>) -> bool {
+    return f_lt(a.x, b.x) || (f_eq(a.x, b.x) && f_le(a.y, b.y));
+}
+
+fn t_eq(a: vec2<f32>, b: vec2<f32>) -> bool {
+    return f_eq(a.x, b.x) && f_eq(a.y, b.y);
+}
+
+// Returns a + b for |a| >= |b| (Dekker 1971).
+fn t_sum(a: f32, b: f32) -> vec2<f32> {
+    let s = keep(a + b);
+    return vec2<f32>(s, keep(b - keep(s - a)));
+}
+
+// The relative error is at most 3 * 2^-48 (Joldes, Muller & Popescu 2017).
+fn t_add(a: vec2<f32>, b: vec2<f32>) -> vec2<f32> {
+    let s = f_two_sum(a.x, b.x);
+    let t = f_two_sum(a.y, b.y);
+    let v = t_sum(s.x, keep(s.y + t.x));
+    let w = t_sum(v.x, keep(t.y + v.y));
+    return select(vec2<f32>(s.x, 0.0), w, f_is_finite(w.x));
+}
+
+fn t_sub(a: vec2<f32>, b: vec2<f32>) -> vec2<f32> {
+    return t_add(a, t_neg(b));
+}
+
+// The product of an infinite number, and a product that is zero, have no lower part.
+fn t_mul(a: vec2<f32>, b: vec2<f32>) -> vec2<f32> {
+    let p = f_two_product(a.x, b.x);
+    let w = t_sum(p.x, keep(p.y + keep(keep(a.x * b.y) + keep(a.y * b.x))));
+    let is_special = !f_is_finite(w.x) || (bitcast<u32>(p.x) & 0x7fffffffu) == 0u;
+    return select(w, vec2<f32>(p.x, 0.0), is_special);
+}
+
+fn t_fma(a: vec2<f32>, b: vec2<f32>, c: vec2<f32>) -> vec2<f32> {
+    return t_add(t_mul(a, b), c);
+}
+
+// The correction of the quotient q of the upper parts is (a - q b)/b.
+fn t_div(a: vec2<f32>, b: vec2<f32>) -> vec2<f32> {
+    let q = keep(a.x / b.x);
+    let p = f_two_product(q, b.x);
+    let r = keep(keep(keep(a.x - p.x) - p.y) + keep(a.y - keep(q * b.y)));
+    let w = t_sum(q, keep(r / b.x));
+    let is_special = !f_is_finite(w.x) || !f_is_finite(b.x) || (bitcast<u32>(q) & 0x7fffffffu) == 0u;
+    return select(w, vec2<f32>(q, 0.0), is_special);
+}
+
+fn t_sqrt(x: vec2<f32>) -> vec2<f32> {
+    let y = f_sqrt(x.x);
+    if (!f_is_finite(y) || (bitcast<u32>(y) & 0x7fffffffu) == 0u) {
+        return vec2<f32>(y, 0.0);
+    }
+    let p = f_two_product(y, y);
+    let r = keep(keep(keep(x.x - p.x) - p.y) + x.y);
+    return t_sum(y, keep(r / keep(2.0 * y)));
+}
+
+fn t_floor(x: vec2<f32>) -> vec2<f32> {
+    let y = f_floor(x.x);
+    return select(vec2<f32>(y, 0.0), t_sum(y, f_floor(x.y)), f_eq(x.x, y) && f_is_finite(y));
+}
+
+fn t_ceil(x: vec2<f32>) -> vec2<f32> {
+    return t_neg(t_floor(t_neg(x)));
+}
+
+fn t_round(x: vec2<f32>) -> vec2<f32> {
+    let y = f_round(x.x);
+    return select(vec2<f32>(y, 0.0), t_sum(y, f_round(x.y)), f_eq(x.x, y) && f_is_finite(y));
+}
+
+// Returns x 2^n for -252 <= n <= 254.
+fn t_scale(x: vec2<f32>, n: i32) -> vec2<f32> {
+    let half_n = n >> 1u;
+    let p = bitcast<f32>(u32(half_n + 127) << 23u);
+    let q = bitcast<f32>(u32(n - half_n + 127) << 23u);
+    return vec2<f32>(keep(keep(x.x * p) * q), keep(keep(x.y * p) * q));
+}
+
+// e^x = 2^n (1 + e)^64 with e = e^(r/64) - 1 and r = x - n ln 2. The terms of e from the third on are below 2^-25, so
+// f32 is enough for them. Every step computes (1 + e)^2 - 1.
+fn t_exp(x: vec2<f32>) -> vec2<f32> {
+    if (f_is_nan(x.x)) {
+        return x;
+    }
+    // The rounded result is infinite or 0 beyond these limits.
+    if (f_lt(89.0, x.x)) {
+        return vec2<f32>(bitcast<f32>(0x7f800000u ^ zero), 0.0);
+    }
+    if (f_lt(x.x, -105.0)) {
+        return vec2<f32>(0.0, 0.0);
+    }
+    let n = f_round(keep(x.x * 1.442695));
+    let r = t_sub(x, t_mul(vec2<f32>(n, 0.0), vec2<f32>(0.6931472, -1.9046543e-9)));
+    let s = vec2<f32>(keep(r.x * 0.015625), keep(r.y * 0.015625));
+    let tail = keep(keep(s.x * s.x) * s.x) * keep(0.16666667 + keep(s.x * keep(0.041666668 + keep(s.x * 0.008333334))));
+    let square = t_mul(s, s);
+    var e = t_add(s, t_add(vec2<f32>(keep(square.x * 0.5), keep(square.y * 0.5)), vec2<f32>(keep(tail), 0.0)));
+    for (var k = 0u; k < 6u; k = k + 1u) {
+        e = t_add(vec2<f32>(keep(e.x * 2.0), keep(e.y * 2.0)), t_mul(e, e));
+    }
+    return t_scale(t_add(vec2<f32>(1.0, 0.0), e), i32(n));
+}
+
+// Returns ln x for x = 2^e m as e ln 2 + 2 artanh s with s = (m - 1)/(m + 1), |s| < 0.172.
+fn t_ln(x: vec2<f32>) -> vec2<f32> {
+    let bits = bitcast<u32>(x.x);
+    if (bits < 0x00800000u || bits >= 0x7f800000u) {
+        return vec2<f32>(f_ln(x.x), 0.0);
+    }
+    // m is between the square roots of 1/2 and 2.
+    let e = i32(bits - 0x3f3504f3u) >> 23u;
+    let m = t_scale(x, -e);
+    let one = vec2<f32>(1.0, 0.0);
+    let s = t_div(t_sub(m, one), t_add(m, one));
+    let z = t_mul(s, s);
+    var y = vec2<f32>(0.0, 0.0);
+    for (var k = 19u; k > zero; k = k - 2u) {
+        // 1/k in two parts.
+        let high = keep(1.0 / f32(k));
+        let p = f_two_product(high, f32(k));
+        y = t_add(t_mul(y, z), vec2<f32>(high, keep(keep(keep(1.0 - p.x) - p.y) * high)));
+        if (k == 1u) {
+            break;
+        }
+    }
+    return t_add(t_mul(vec2<f32>(f32(e), 0.0), vec2<f32>(0.6931472, -1.9046543e-9)), t_mul(t_add(s, s), y));
+}
+
+// Returns 2^shift a^-s, whose factors may leave the range of f32.
+fn t_scaled_power(a: vec2<f32>, s: vec2<f32>, shift: vec2<f32>) -> vec2<f32> {
+    return t_exp(t_sub(t_mul(shift, vec2<f32>(0.6931472, -1.9046543e-9)), t_mul(s, t_ln(a))));
+}
+
+// Returns sin x - cos x and sin x + cos x, the sine and the cosine of x - pi/4 times the square root of 2, for an x >= 2
+// that is an f32. The reduction is that of `f_reduce_large`.
+fn t_sine_and_cosine(x: vec2<f32>) -> vec4<f32> {
+    var table = array<u32, 8>(
+        0xa2f9836eu, 0x4e441529u, 0xfc2757d1u, 0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu, 0xdebbc561u);
+    let bits = bitcast<u32>(x.x);
+    let e = i32(bits >> 23u) - 150;
+    let m = (bits & 0x7fffffu) | 0x800000u;
+    let skip = u32(max(e - 2, 0));
+    let word = skip / 32u;
+    let shift = skip % 32u;
+    var w = array<u32, 3>(0u, 0u, 0u);
+    for (var i = 0u; i < 3u; i = i + 1u) {
+        let low = select(table[word + i + 1u] >> (32u - shift), 0u, shift == 0u);
+        w[i] = (table[word + i] << shift) | low;
+    }
+    let p2 = l_mul_words(m, w[2]);
+    let p1 = l_add(l_mul_words(m, w[1]), vec2<u32>(p2.y, 0u));
+    let p0 = l_add(l_mul_words(m, w[0]), vec2<u32>(p1.y, 0u));
+    let up = u32(30 + e - i32(skip));
+    var hi = p0.x;
+    var mid = p1.x;
+    var low = p2.x;
+    if (up < 32u) {
+        hi = (p0.y << up) | (p0.x >> (32u - up));
+        mid = (p0.x << up) | (p1.x >> (32u - up));
+        low = (p1.x << up) | (p2.x >> (32u - up));
+    }
+    // The unit of the upper two bits is pi/2, so this subtracts pi/4.
+    hi = hi - 0x20000000u;
+    var quadrant = hi >> 30u;
+    var f = vec2<u32>((mid << 2u) | (low >> 30u), (hi << 2u) | (mid >> 30u));
+    let is_negative = f.y >= 0x80000000u;
+    if (is_negative) {
+        quadrant = quadrant + 1u;
+        f = l_neg(f);
+    }
+    let n = l_leading_zeros(f) & 63u;
+    let top = l_shift_left(f, n);
+    // The upper 24 bits and the next 24 bits are exact in f32; 2^-(n + 32) is the unit of the upper word.
+    let scale = bitcast<f32>((127u - n - 24u) << 23u);
+    let high = keep(f32(top.y >> 8u) * scale);
+    let rest = keep(keep(f32(((top.y & 255u) << 16u) | (top.x >> 16u)) * scale) * 5.9604645e-8);
+    // pi/2 in two parts.
+    var r = t_mul(t_sum(high, rest), vec2<f32>(1.5707964, -4.371139e-8));
+    if (is_negative) {
+        r = t_neg(r);
+    }
+    let none = vec2<f32>(0.0, 0.0);
+    let root = vec2<f32>(1.4142135, 2.4203235e-8);
+    let s = t_mul(root, t_sin_reduced(r, none));
+    let c = t_mul(root, t_cos_reduced(r, none));
+    let is_odd = (quadrant & 1u) == 1u;
+    let sine = select(s, c, is_odd);
+    let cosine = select(c, t_neg(s), is_odd);
+    let is_opposite = (quadrant & 2u) == 2u;
+    return vec4<f32>(select(sine, t_neg(sine), is_opposite), select(cosine, t_neg(cosine), is_opposite));
 }

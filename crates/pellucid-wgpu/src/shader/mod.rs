@@ -205,7 +205,8 @@ fn called(text: &str) -> impl Iterator<Item = &str> {
     text.split('(').filter_map(move |before| {
         let start = before.rfind(|c: char| !is_name(c)).map_or(0, |at| at + 1);
         let name = &before[start..];
-        let is_library = name == "keep" || ["f_", "i_", "l_", "h_", "d_"].iter().any(|prefix| name.starts_with(prefix));
+        let is_library =
+            name == "keep" || ["f_", "i_", "l_", "h_", "d_", "t_"].iter().any(|prefix| name.starts_with(prefix));
         is_library.then_some(name)
     })
 }

@@ -24,7 +24,9 @@ fn program_form(program: &Program) -> &ProgramForm {
         let mut state = DefaultHasher::new();
         program.hash(&mut state);
         let long = program.steps.iter().filter(|step| is_long_division(step)).count();
-        let is_supported = long <= MAX_LONG_DIVISIONS && program.steps.iter().all(is_step_supported);
+        let series = program.steps.iter().filter(|step| is_series(step)).count();
+        let is_short = long <= MAX_LONG_DIVISIONS && series <= MAX_SERIES;
+        let is_supported = is_short && program.steps.iter().all(is_step_supported);
         ProgramForm { is_supported, digest: state.finish() }
     })
 }
@@ -42,6 +44,14 @@ pub(crate) fn program_digest(program: &Program) -> u64 {
 /// The largest number of divisions of 64-bit values in a program. Drivers inline every call: the greatest common divisor of
 /// `i64` has 92 of them, and its shader compiles for minutes.
 const MAX_LONG_DIVISIONS: usize = 8;
+
+/// The largest number of functions of two operands with long texts in a program: llvmpipe compiles each of them for about
+/// two seconds. The third derivative of a Bessel function contains four.
+const MAX_SERIES: usize = 16;
+
+fn is_series(step: &Step) -> bool {
+    matches!(step.op, Op::Binary(op) if op.is_special())
+}
 
 fn is_long_division(step: &Step) -> bool {
     let is_division = matches!(step.op, Op::Binary(Binary::Div | Binary::FloorDiv | Binary::Rem | Binary::Pow));
@@ -289,9 +299,11 @@ pub(crate) fn binary_text(op: Binary, compute: Compute, x: &str, y: &str) -> Opt
                 Ne => format!("(!{prefix}_eq({x}, {y}))"),
                 And | Or | Xor | Shl | Shr => return None,
                 // They can be translated, but drivers inline all calls, and compile the long result for minutes.
-                Polygamma | Zeta | Igamma | Igammac => return None,
-                // Their loops exceed the iterations that llvmpipe executes.
-                BesselK | BesselKe => return None,
+                Polygamma | Zeta | Igamma | Igammac | BesselJ | BesselY | BesselK | BesselKe
+                    if compute == Compute::F64 =>
+                {
+                    return None;
+                }
                 _ => {
                     let function = format!("{prefix}_{}", op.name());
                     return has_function(&function).then(|| format!("{function}({x}, {y})"));

@@ -94,6 +94,23 @@ fn every_supported_instruction_is_a_valid_shader() {
 }
 
 #[test]
+fn programs_with_many_series_are_not_supported() {
+    let of_length = |n: usize| {
+        let one = program(Op::Binary(Binary::Zeta), 2, Compute::F32, Compute::F32);
+        let steps = vec![one.steps[0].clone(); n];
+        Program::new(
+            "test",
+            one.inputs.to_vec(),
+            one.uniforms.to_vec(),
+            steps,
+            (vec![Compute::F32], vec![]),
+            one.outputs.to_vec(),
+        )
+    };
+    assert!(is_supported(&of_length(16)) && !is_supported(&of_length(17)));
+}
+
+#[test]
 fn a_fused_multiply_add_of_the_adapter_is_one_call() {
     let program = program(Op::MulAdd, 3, Compute::F32, Compute::F32);
     let text = shader(&program).finish(ShaderFeatures { fused: true, ..Default::default() });
@@ -117,6 +134,19 @@ fn conversions_of_half_precision_by_instructions_are_valid() {
         let text = shader.finish(native);
         validate(&text);
         assert!(text.contains("pack2x16float(") && !text.contains("by_bits"));
+    }
+}
+
+#[test]
+fn functions_with_two_floats_are_valid() {
+    for name in
+        ["f_zeta", "f_igamma", "f_igammac", "f_polygamma", "f_bessel_j", "f_bessel_y", "f_bessel_k", "f_bessel_ke"]
+    {
+        let mut shader = ShaderBuilder::default();
+        shader.line(format!("// {name}("));
+        let text = shader.finish(ShaderFeatures::default());
+        validate(&text);
+        assert!(!text.contains("d_mul("), "{name} must not compute with `f64`");
     }
 }
 
@@ -145,10 +175,13 @@ fn functions_without_calls_of_libm_are_translated() {
     for name in ["f_atan2", "d_atan", "d_pow", "d_rem", "d_floor_div", "d_sin_fast", "f_lgamma", "d_digamma"] {
         assert!(has_function(name), "{name}: {:?}", super::translate::translated(name));
     }
-    for name in ["d_bessel_i", "f_bessel_ie", "d_bessel_ke", "f_zeta", "f_igamma", "f_polygamma"] {
+    for name in ["d_bessel_i", "f_bessel_ie", "f_zeta", "f_igamma", "f_igammac", "f_polygamma", "t_digamma"] {
         assert!(has_function(name), "{name}: {:?}", super::translate::translated(name));
     }
-    for name in ["d_sin", "d_asin", "f_bessel_j"] {
+    for name in ["f_bessel_j", "f_bessel_y", "f_bessel_k", "f_bessel_ke", "t_lgamma"] {
+        assert!(has_function(name), "{name}: {:?}", super::translate::translated(name));
+    }
+    for name in ["d_sin", "d_asin", "d_bessel_j"] {
         assert!(super::translate::translated(name).is_err(), "{name} calls libm, which is not translated");
     }
 }

@@ -57,7 +57,7 @@ pub fn polynomial<const N: usize>(x: f64, c: [f64; N]) -> f64 {
 
 /// Returns 2ⁿ as a float, for −1022 ≤ n ≤ 1023.
 #[inline(always)]
-fn power_of_two(n: i64) -> f64 {
+pub(in crate::math) fn power_of_two(n: i64) -> f64 {
     f64::from_bits((n.wrapping_add(1023) << 52) as u64)
 }
 

@@ -6,6 +6,10 @@
 //! Operations on floats call functions of the library, which round exactly as the Rust text requires. 64-bit integers
 //! and `f64` are pairs of words.
 //!
+//! The text of `double` is translated twice: to `f64`, and to sums of two `f32`, which have 48 bits of a significand and
+//! a third of the instructions. Functions of `f32` with long series, such as the Bessel functions, are computed with
+//! these sums.
+//!
 //! A function without assignments, loops and `return` is inlined where it is called, and its `if` expressions select
 //! one of two computed values. Any other function becomes a function of WGSL with the same control flow.
 //!
@@ -31,6 +35,8 @@ enum ValueType {
     U32,
     Bool,
     F64,
+    /// The unevaluated sum of two `f32` in place of an `f64`.
+    TwoFloats,
     I64,
     U64,
 }
@@ -58,7 +64,13 @@ impl ValueType {
             ValueType::U32 => "u32",
             ValueType::Bool => "bool",
             ValueType::F64 | ValueType::I64 | ValueType::U64 => "vec2<u32>",
+            ValueType::TwoFloats => "vec2<f32>",
         }
+    }
+
+    /// Returns whether the type stands for `f64`.
+    fn is_wide(self) -> bool {
+        matches!(self, ValueType::F64 | ValueType::TwoFloats)
     }
 }
 
@@ -93,12 +105,37 @@ enum SourceModule {
     Single,
     /// `pellucid_simd::math::double`, functions of `f64`.
     Double,
+    /// The same functions, computed with sums of two `f32`.
+    TwoFloats,
 }
 
 impl SourceModule {
     /// Returns the type of the functions.
     fn float(self) -> ValueType {
-        if self == SourceModule::Single { ValueType::F32 } else { ValueType::F64 }
+        match self {
+            SourceModule::Single => ValueType::F32,
+            SourceModule::Double => ValueType::F64,
+            SourceModule::TwoFloats => ValueType::TwoFloats,
+        }
+    }
+
+    /// Returns the type of `f64` in the text of the module.
+    fn wide(self) -> ValueType {
+        if self == SourceModule::TwoFloats { ValueType::TwoFloats } else { ValueType::F64 }
+    }
+
+    /// Returns the prefix of the names of the module's functions in WGSL.
+    fn prefix(self) -> &'static str {
+        match self {
+            SourceModule::Single => "f",
+            SourceModule::Double => "d",
+            SourceModule::TwoFloats => "t",
+        }
+    }
+
+    /// Returns the module whose sources have the text of the functions.
+    fn text(self) -> SourceModule {
+        if self == SourceModule::TwoFloats { SourceModule::Double } else { self }
     }
 
     /// Returns the type of integer literals.
@@ -135,8 +172,14 @@ fn parse_sources() -> Sources {
     sources
 }
 
-/// Returns the WGSL text of a function: `f_exp` is the function `exp` of `pellucid_simd::math::single`, and `d_exp` that
-/// of `double`. If a function exists in `double` only, `f_lgamma` rounds its result.
+/// The functions of `f32` that round a result computed with sums of two `f32`. With `f64`, drivers compile them for 20 s
+/// and more.
+const WITH_TWO_FLOATS: [&str; 8] =
+    ["polygamma", "zeta", "igamma", "igammac", "bessel_j", "bessel_y", "bessel_k", "bessel_ke"];
+
+/// Returns the WGSL text of a function: `f_exp` is the function `exp` of `pellucid_simd::math::single`, `d_exp` that of
+/// `double`, and `t_exp` the latter with sums of two `f32`. If a function exists in `double` only, `f_lgamma` rounds its
+/// result.
 ///
 /// # Errors
 /// Names the first construct that is not in the subset, for example a call of `libm`.
@@ -152,11 +195,14 @@ pub(crate) fn translated(name: &str) -> Result<String, Untranslatable> {
         let (module, rust_name) = match name.split_at_checked(2) {
             Some(("f_", rust_name)) => (SourceModule::Single, rust_name),
             Some(("d_", rust_name)) => (SourceModule::Double, rust_name),
+            Some(("t_", rust_name)) => (SourceModule::TwoFloats, rust_name),
             _ => return Err(format!("no function `{name}`")),
         };
         let exists = |module| sources.functions.contains_key(&(module, rust_name.to_string()));
         if module == SourceModule::Single && !exists(module) && exists(SourceModule::Double) {
-            return WgslTranslator::new(sources, SourceModule::Double).rounded_function_text(rust_name);
+            let has_two_floats = WITH_TWO_FLOATS.contains(&rust_name);
+            let module = if has_two_floats { SourceModule::TwoFloats } else { SourceModule::Double };
+            return WgslTranslator::new(sources, module).rounded_function_text(rust_name);
         }
         WgslTranslator::new(sources, module).function_text(rust_name)
     });
@@ -174,8 +220,11 @@ struct FunctionTypes {
 }
 
 impl FunctionTypes {
-    fn of(function: &ItemFn) -> Result<FunctionTypes, Untranslatable> {
-        let named = |ty: &syn::Type| ValueType::named(ty).ok_or("a type outside the subset");
+    fn of(function: &ItemFn, module: SourceModule) -> Result<FunctionTypes, Untranslatable> {
+        let named = |ty: &syn::Type| match ValueType::named(ty) {
+            Some(ValueType::F64) => Ok(module.wide()),
+            named => named.ok_or("a type outside the subset"),
+        };
         let mut parameters = Vec::new();
         for input in &function.sig.inputs {
             let syn::FnArg::Typed(typed) = input else { return Err("a method".into()) };
@@ -189,11 +238,12 @@ impl FunctionTypes {
         Ok(FunctionTypes { parameters, result })
     }
 
-    /// Returns the type of the result in WGSL. A tuple of two `f64` is a `vec4<u32>`.
+    /// Returns the type of the result in WGSL. A tuple of two `f64` is a vector of four elements.
     fn result_text(&self) -> Result<&'static str, Untranslatable> {
         match self.result[..] {
             [single] => Ok(single.wgsl()),
             [ValueType::F64, ValueType::F64] => Ok("vec4<u32>"),
+            [ValueType::TwoFloats, ValueType::TwoFloats] => Ok("vec4<f32>"),
             _ => Err("a tuple as a result".into()),
         }
     }
@@ -203,6 +253,8 @@ impl FunctionTypes {
 struct WgslTranslator<'a> {
     sources: &'a Sources,
     lines: Vec<String>,
+    /// The declarations of arrays at the start of the function.
+    arrays: Vec<String>,
     /// The functions that are being inlined or translated.
     active: Vec<(SourceModule, String)>,
     /// The module of the function that is executed.
@@ -215,29 +267,25 @@ struct WgslTranslator<'a> {
 
 impl<'a> WgslTranslator<'a> {
     fn new(sources: &'a Sources, module: SourceModule) -> WgslTranslator<'a> {
-        WgslTranslator { sources, lines: Vec::new(), active: Vec::new(), module, names: 0, returns: None }
-    }
-
-    /// Returns the prefix of the names of the module's functions in WGSL.
-    fn prefix(&self) -> &'static str {
-        if self.module == SourceModule::Single { "f" } else { "d" }
+        WgslTranslator { sources, lines: vec![], arrays: vec![], active: vec![], module, names: 0, returns: None }
     }
 
     fn function(&self, name: &str) -> Result<&'a ItemFn, Untranslatable> {
-        let function = self.sources.functions.get(&(self.module, name.to_string()));
+        let function = self.sources.functions.get(&(self.module.text(), name.to_string()));
         function.ok_or_else(|| format!("no function `{name}`"))
     }
 
     /// Returns the text of a function of the module.
     fn function_text(mut self, name: &str) -> Result<String, Untranslatable> {
         let function = self.function(name)?;
-        let types = FunctionTypes::of(function)?;
+        let types = FunctionTypes::of(function, self.module)?;
         let (mut parameters, mut arguments) = (Vec::new(), Vec::new());
         for (k, ty) in types.parameters.iter().enumerate() {
             parameters.push(format!("x{k}: {}", ty.wgsl()));
             arguments.push(Symbol::Name(*ty, format!("x{k}")));
         }
-        let header = format!("fn {}_{name}({}) -> {}", self.prefix(), parameters.join(", "), types.result_text()?);
+        let header =
+            format!("fn {}_{name}({}) -> {}", self.module.prefix(), parameters.join(", "), types.result_text()?);
         let value = if statements::is_straight(&function.block) {
             Some(self.inline(function, arguments, &[])?)
         } else {
@@ -251,17 +299,19 @@ impl<'a> WgslTranslator<'a> {
             // All statements return, but WGSL requires a `return` at the end.
             None => self.lines.push(format!("return {}();", types.result_text()?)),
         }
-        let body: String = self.lines.iter().map(|line| format!("    {line}\n")).collect();
+        let body: String = self.arrays.iter().chain(&self.lines).map(|line| format!("    {line}\n")).collect();
         Ok(format!("{header} {{\n{body}}}\n"))
     }
 
     /// Returns the text of a function of `f32` that rounds the result of a function of `f64`.
     fn rounded_function_text(self, name: &str) -> Result<String, Untranslatable> {
-        let count = FunctionTypes::of(self.function(name)?)?.parameters.len();
+        let count = FunctionTypes::of(self.function(name)?, self.module)?.parameters.len();
+        let prefix = self.module.prefix();
         self.function_text(name)?;
         let join = |text: &dyn Fn(usize) -> String| (0..count).map(text).collect::<Vec<_>>().join(", ");
-        let (parameters, arguments) = (join(&|k| format!("x{k}: f32")), join(&|k| format!("d_from_f32(x{k})")));
-        Ok(format!("fn f_{name}({parameters}) -> f32 {{\n    return d_to_f32(d_{name}({arguments}));\n}}\n"))
+        let (parameters, arguments) = (join(&|k| format!("x{k}: f32")), join(&|k| format!("{prefix}_from_f32(x{k})")));
+        let result = format!("{prefix}_to_f32({prefix}_{name}({arguments}))");
+        Ok(format!("fn f_{name}({parameters}) -> f32 {{\n    return {result};\n}}\n"))
     }
 
     /// Adds a function to the active ones, which a recursive function would enter twice.
@@ -301,6 +351,7 @@ impl<'a> WgslTranslator<'a> {
         }
         self.lines.push(match &texts[..] {
             [text] => format!("return {text};"),
+            texts if types.contains(&ValueType::TwoFloats) => format!("return vec4<f32>({});", texts.join(", ")),
             texts => format!("return vec4<u32>({});", texts.join(", ")),
         });
         Ok(())
@@ -321,6 +372,7 @@ impl<'a> WgslTranslator<'a> {
             Symbol::F32(x) => (ValueType::F32, float_text(*x)),
             Symbol::F64(x) if wanted == ValueType::F32 => (ValueType::F32, float_text(*x as f32)),
             Symbol::F64(x) if wanted == ValueType::F64 => (ValueType::F64, pair_text(x.to_bits())),
+            Symbol::F64(x) if wanted == ValueType::TwoFloats => (wanted, two_floats_text(*x)),
             Symbol::Integer(x) if matches!(wanted, ValueType::I64 | ValueType::U64) => (wanted, pair_text(*x as u64)),
             Symbol::I32(x) => (ValueType::I32, format!("i32({x})")),
             Symbol::U32(x) => (ValueType::U32, format!("{x}u")),
@@ -368,6 +420,15 @@ fn pair_text(bits: u64) -> String {
     format!("vec2<u32>({:#x}u, {:#x}u)", bits as u32, bits >> 32)
 }
 
+/// Returns the text of the sum of two `f32` that is nearest to `x`.
+fn two_floats_text(x: f64) -> String {
+    let high = x as f32;
+    let low = if high.is_finite() { (x - f64::from(high)) as f32 } else { 0.0 };
+    // WGSL has no literals of subnormal numbers.
+    let low = if low.is_normal() { low } else { 0.0 };
+    format!("vec2<f32>({}, {})", float_text(high), float_text(low))
+}
+
 fn as_f32(value: Symbol) -> Symbol {
     match value {
         Symbol::F64(x) => Symbol::F32(x as f32),
@@ -408,7 +469,7 @@ fn literal_value(literal: &Lit) -> Result<Symbol, Untranslatable> {
         Lit::Float(x) if x.suffix() == "f32" => Symbol::F32(x.base10_parse().map_err(error)?),
         Lit::Float(x) => Symbol::F64(x.base10_parse().map_err(error)?),
         Lit::Int(x) if x.suffix() == "f64" => Symbol::F64(x.base10_parse().map_err(error)?),
-        Lit::Int(x) if x.suffix() == "u32" => Symbol::U32(x.base10_parse().map_err(error)?),
+        Lit::Int(x) if matches!(x.suffix(), "u32" | "usize") => Symbol::U32(x.base10_parse().map_err(error)?),
         Lit::Int(x) if x.suffix() == "i32" => Symbol::I32(x.base10_parse().map_err(error)?),
         Lit::Int(x) => Symbol::Integer(x.base10_parse().map_err(error)?),
         _ => return Err("a literal that is not a number".into()),

@@ -1,5 +1,7 @@
 //! Names, calls, methods, casts and operators.
 
+use crate::shader::LIBRARY;
+
 use super::{
     FunctionTypes, Scope, SourceModule, Symbol, Untranslatable, ValueType, WgslTranslator, as_f32, as_u32,
     last_segment, statements, with_declared_type,
@@ -11,7 +13,7 @@ impl WgslTranslator<'_> {
         let name = last_segment(path);
         let qualifier = path.segments.iter().rev().nth(1).map(|s| s.ident.to_string());
         let has = |segment: &str| path.segments.iter().any(|s| s.ident == segment);
-        let of_f64 = has("f64") || self.module == SourceModule::Double && !has("f32");
+        let of_f64 = has("f64") || self.module != SourceModule::Single && !has("f32");
         if qualifier.is_none()
             && let Some(value) = scope.get(&name)
         {
@@ -20,7 +22,7 @@ impl WgslTranslator<'_> {
                 value => value.clone(),
             });
         }
-        if let Some(constant) = self.sources.constants.get(&(self.module, name.clone())) {
+        if let Some(constant) = self.sources.constants.get(&(self.module.text(), name.clone())) {
             let value = self.expression(&constant.expr, &Scope::new())?;
             return Ok(with_declared_type(value, &constant.ty));
         }
@@ -36,6 +38,9 @@ impl WgslTranslator<'_> {
             "FRAC_PI_4" => wide::FRAC_PI_4,
             "FRAC_1_SQRT_2" => wide::FRAC_1_SQRT_2,
             "PI" => wide::PI,
+            // The relative error of an operation, with a reserve.
+            "EPSILON" if self.module == SourceModule::TwoFloats => 2f64.powi(-44),
+            "EPSILON" if of_f64 => f64::EPSILON,
             "MAX" if !of_f64 => f64::from(f32::MAX),
             "MIN_POSITIVE" if !of_f64 => f64::from(f32::MIN_POSITIVE),
             "MAX" => f64::MAX,
@@ -54,14 +59,20 @@ impl WgslTranslator<'_> {
         arguments: Vec<Symbol>,
         scope: &Scope,
     ) -> Result<Symbol, Untranslatable> {
-        let name = last_segment(path);
-        let qualifier = path.segments.iter().rev().nth(1).map(|s| s.ident.to_string());
+        let mut name = last_segment(path);
+        let mut qualifier = path.segments.iter().rev().nth(1).map(|s| s.ident.to_string());
+        if self.module == SourceModule::TwoFloats
+            && qualifier.as_deref() == Some("libm")
+            && let Some((_, own)) = [("exp", "exp"), ("log", "ln")].into_iter().find(|(of_libm, _)| *of_libm == name)
+        {
+            (name, qualifier) = (own.into(), None);
+        }
         match (qualifier.as_deref(), &*name) {
             (Some("S"), "of") => return first(arguments).map(as_f32),
             (Some("f32"), "from_bits") => return self.float_from_bits(first(arguments)?),
             (None, "polynomial") => return self.polynomial(&arguments, true),
             (None, "horner") => return self.polynomial(&arguments, false),
-            (Some("f64"), "from_bits") => {
+            (Some("f64"), "from_bits") if self.module != SourceModule::TwoFloats => {
                 let (_, bits) = self.typed(&first(arguments)?, ValueType::U64)?;
                 return Ok(Symbol::Name(ValueType::F64, bits));
             }
@@ -69,10 +80,13 @@ impl WgslTranslator<'_> {
             (Some("libm"), _) => return Err(format!("the function `{name}` of libm")),
             _ => {}
         }
-        let module = if qualifier.as_deref() == Some("double") { SourceModule::Double } else { self.module };
+        let has_wide_text = qualifier.as_deref() == Some("double") && self.module == SourceModule::Single;
+        let module = if has_wide_text { SourceModule::Double } else { self.module };
         let caller = std::mem::replace(&mut self.module, module);
         let function = self.function(&name)?;
-        let result = if statements::is_straight(&function.block) {
+        let result = if self.has_own_function(&name) {
+            self.call_of(function, &arguments)
+        } else if statements::is_straight(&function.block) {
             let mut generics = Vec::new();
             if let Some(syn::PathArguments::AngleBracketed(list)) = path.segments.last().map(|s| &s.arguments) {
                 for argument in &list.args {
@@ -89,14 +103,22 @@ impl WgslTranslator<'_> {
         result
     }
 
-    /// Calls a function that is translated with its control flow.
+    /// Returns whether the library has a function for sums of two `f32` in place of the text of `f64`, which uses the
+    /// bits of a number.
+    fn has_own_function(&self, name: &str) -> bool {
+        self.module == SourceModule::TwoFloats && LIBRARY.contains_key(&*format!("t_{name}"))
+    }
+
+    /// Calls a function that is translated with its control flow, or one of the library.
     fn call_of(&mut self, function: &ItemFn, arguments: &[Symbol]) -> Result<Symbol, Untranslatable> {
         let name = function.sig.ident.to_string();
-        let types = FunctionTypes::of(function)?;
-        // The text is not used here, but it must exist.
-        let mut callee = WgslTranslator::new(self.sources, self.module);
-        callee.active = self.active.clone();
-        callee.function_text(&name)?;
+        let types = FunctionTypes::of(function, self.module)?;
+        if !self.has_own_function(&name) {
+            // The text is not used here, but it must exist.
+            let mut callee = WgslTranslator::new(self.sources, self.module);
+            callee.active = self.active.clone();
+            callee.function_text(&name)?;
+        }
         let mut texts = Vec::new();
         for (argument, &wanted) in arguments.iter().zip(&types.parameters) {
             let (ty, text) = self.typed(argument, wanted)?;
@@ -105,35 +127,39 @@ impl WgslTranslator<'_> {
             }
             texts.push(text);
         }
-        let call = format!("{}_{name}({})", self.prefix(), texts.join(", "));
+        let call = format!("{}_{name}({})", self.module.prefix(), texts.join(", "));
         if let [single] = types.result[..] {
             return Ok(self.emit(single, call));
         }
         self.names += 1;
         let pair = format!("v{}", self.names);
         self.lines.push(format!("let {pair} = {call};"));
-        Ok(Symbol::List(["xy", "zw"].map(|half| Symbol::Name(ValueType::F64, format!("{pair}.{half}"))).into()))
+        let wide = self.module.wide();
+        Ok(Symbol::List(["xy", "zw"].map(|half| Symbol::Name(wide, format!("{pair}.{half}"))).into()))
     }
 
     /// Evaluates c₀ + x·(c₁ + …) by Horner's rule, with fused multiply-adds or without.
     fn polynomial(&mut self, arguments: &[Symbol], fused: bool) -> Result<Symbol, Untranslatable> {
         let [x, Symbol::List(coefficients)] = arguments else { return Err("a polynomial without an array".into()) };
         let (last, rest) = coefficients.split_last().ok_or("a polynomial without coefficients")?;
-        if self.module == SourceModule::Double {
+        if self.module != SourceModule::Single {
             // A loop: the text of a multiply-add in double precision is long after inlining.
-            let (_, x) = self.typed(x, ValueType::F64)?;
+            let (wide, p) = (self.module.wide(), self.module.prefix());
+            let (_, x) = self.typed(x, wide)?;
             let c = self.array(coefficients)?;
             self.names += 1;
             let (k, n) = (self.names, coefficients.len());
             let step = match fused {
-                true => format!("d_fma(v{k}, {x}, {c}[i{k} - 1u])"),
-                false => format!("d_add(d_mul(v{k}, {x}), {c}[i{k} - 1u])"),
+                true => format!("{p}_fma(v{k}, {x}, {c}[i{k} - 1u])"),
+                false => format!("{p}_add({p}_mul(v{k}, {x}), {c}[i{k} - 1u])"),
             };
             self.lines.push(format!("var v{k} = {c}[{}];", n - 1));
-            self.lines.push(format!("for (var i{k} = {n}u - 1u; i{k} > 0u; i{k} = i{k} - 1u) {{"));
+            // Drivers unroll a loop of known length. With sums of two `f32`, the length is not known to the compiler.
+            let end = if wide == ValueType::TwoFloats { "zero" } else { "0u" };
+            self.lines.push(format!("for (var i{k} = {n}u - 1u; i{k} > {end}; i{k} = i{k} - 1u) {{"));
             self.lines.push(format!("    v{k} = {step};"));
             self.lines.push("}".into());
-            return Ok(Symbol::Name(ValueType::F64, format!("v{k}")));
+            return Ok(Symbol::Name(wide, format!("v{k}")));
         }
         let mut y = as_f32(last.clone());
         for c in rest.iter().rev() {
@@ -142,25 +168,67 @@ impl WgslTranslator<'_> {
         Ok(y)
     }
 
-    /// Adds the line of a variable that holds an array of `f64`, and returns its name.
+    /// Returns the name of a variable that holds an array of `f64`. Equal arrays of a function share a variable.
     fn array(&mut self, values: &[Symbol]) -> Result<String, Untranslatable> {
-        let texts = values.iter().map(|value| self.typed(value, ValueType::F64).map(|(_, text)| text));
+        let wide = self.module.wide();
+        let texts = values.iter().map(|value| self.typed(value, wide).map(|(_, text)| text));
         let texts = texts.collect::<Result<Vec<String>, _>>()?;
-        self.names += 1;
-        let name = format!("c{}", self.names);
-        self.lines.push(format!("var {name} = array<vec2<u32>, {}>({});", texts.len(), texts.join(", ")));
-        Ok(name)
+        let value = format!("array<{}, {}>({});", wide.wgsl(), texts.len(), texts.join(", "));
+        let known = self.arrays.iter().position(|line| line.ends_with(&value));
+        let k = known.unwrap_or(self.arrays.len());
+        if known.is_none() {
+            self.arrays.push(format!("var c{k} = {value}"));
+        }
+        Ok(format!("c{k}"))
     }
 
-    /// Returns an element of an array of `f64`.
+    /// Returns the row at a variable index of an array of rows with an even number of elements.
+    ///
+    /// The text is a `switch`. Some drivers translate an array to a branch for every element of every access, in a time
+    /// that is quadratic in its length.
+    fn row(&mut self, rows: &[Symbol], index: &str) -> Result<Symbol, Untranslatable> {
+        let wide = self.module.wide();
+        let vector = if wide == ValueType::TwoFloats { "vec4<f32>" } else { "vec4<u32>" };
+        let (mut row, mut names) = (Vec::new(), Vec::new());
+        let Some(Symbol::List(first)) = rows.first() else { return Err("a row that is no array".into()) };
+        for _ in 0..first.len() / 2 {
+            self.names += 1;
+            let name = format!("v{}", self.names);
+            self.lines.push(format!("var {name}: {vector};"));
+            row.extend(["xy", "zw"].map(|half| Symbol::Name(wide, format!("{name}.{half}"))));
+            names.push(name);
+        }
+        self.lines.push(format!("switch {index} {{"));
+        for (k, values) in rows.iter().enumerate() {
+            let Symbol::List(values) = values else { return Err("a row that is no array".into()) };
+            let mut assignments = String::new();
+            for (name, pair) in names.iter().zip(values.chunks_exact(2)) {
+                let (x, y) = (self.typed(&pair[0], wide)?.1, self.typed(&pair[1], wide)?.1);
+                assignments.push_str(&format!("{name} = {vector}({x}, {y}); "));
+            }
+            let label = if k + 1 == rows.len() { String::from("default") } else { format!("case {k}u") };
+            self.lines.push(format!("{label}: {{ {assignments}}}"));
+        }
+        self.lines.push("}".into());
+        Ok(Symbol::List(row))
+    }
+
+    /// Returns an element of an array of `f64`, or a row of an array of rows with an even number of elements.
     pub(super) fn element(&mut self, array: &Symbol, index: Symbol) -> Result<Symbol, Untranslatable> {
         let Symbol::List(values) = array else { return Err("an index of a value that is no array".into()) };
+        if let Symbol::Integer(index) = index {
+            return values.get(index as usize).cloned().ok_or_else(|| "an index out of bounds".into());
+        }
         let (ty, index) = self.typed(&as_u32(index), ValueType::U32)?;
         if ty != ValueType::U32 {
             return Err("an index that is no `usize`".into());
         }
+        let wide = self.module.wide();
+        if let Some(Symbol::List(_)) = values.first() {
+            return self.row(values, &index);
+        }
         let name = self.array(values)?;
-        Ok(self.emit(ValueType::F64, format!("{name}[{index}]")))
+        Ok(self.emit(wide, format!("{name}[{index}]")))
     }
 
     fn float_from_bits(&mut self, value: Symbol) -> Result<Symbol, Untranslatable> {
@@ -188,7 +256,7 @@ impl WgslTranslator<'_> {
         if let ("len", Symbol::List(values)) = (name, &receiver) {
             return Ok(Symbol::U32(values.len() as u32));
         }
-        let is_double = |s: &Symbol| matches!(s, Symbol::Name(ValueType::F64, _));
+        let is_double = |s: &Symbol| matches!(s, Symbol::Name(ty, _) if ty.is_wide());
         if is_double(&receiver) || arguments.iter().any(is_double) {
             return self.double_method(name, &receiver, &arguments);
         }
@@ -228,24 +296,30 @@ impl WgslTranslator<'_> {
 
     /// Returns the result of a method of `f64`.
     fn double_method(&mut self, name: &str, receiver: &Symbol, arguments: &[Symbol]) -> Result<Symbol, Untranslatable> {
+        let (wide, p) = (self.module.wide(), self.module.prefix());
+        let (wide, p) = if self.module == SourceModule::Single { (ValueType::F64, "d") } else { (wide, p) };
         let mut texts = Vec::new();
         for operand in [receiver].into_iter().chain(arguments) {
-            let (ty, text) = self.typed(operand, ValueType::F64)?;
-            if ty != ValueType::F64 {
+            let (ty, text) = self.typed(operand, wide)?;
+            if ty != wide {
                 return Err(format!("an operand of `{name}`"));
             }
             texts.push(text);
         }
         let (ty, text) = match (name, &texts[..]) {
-            ("mul_add", [a, b, c]) => (ValueType::F64, format!("d_fma({a}, {b}, {c})")),
-            ("abs" | "sqrt" | "trunc" | "floor" | "ceil", [a]) => (ValueType::F64, format!("d_{name}({a})")),
-            ("round_ties_even", [a]) => (ValueType::F64, format!("d_round({a})")),
-            ("fmod", [a, b]) => (ValueType::F64, format!("d_fmod({a}, {b})")),
-            ("copysign", [a, s]) => (ValueType::F64, format!("d_copysign({a}, {s})")),
-            ("to_bits", [a]) => return Ok(Symbol::Name(ValueType::U64, a.clone())),
-            ("is_nan" | "is_finite", [a]) => (ValueType::Bool, format!("d_{name}({a})")),
-            ("is_infinite", [a]) => (ValueType::Bool, format!("!(d_is_finite({a}) || d_is_nan({a}))")),
+            ("mul_add", [a, b, c]) => (wide, format!("{p}_fma({a}, {b}, {c})")),
+            ("abs" | "sqrt" | "trunc" | "floor" | "ceil", [a]) => (wide, format!("{p}_{name}({a})")),
+            ("round_ties_even", [a]) => (wide, format!("{p}_round({a})")),
+            ("copysign", [a, s]) => (wide, format!("{p}_copysign({a}, {s})")),
+            ("is_nan" | "is_finite", [a]) => (ValueType::Bool, format!("{p}_{name}({a})")),
+            ("is_infinite", [a]) => (ValueType::Bool, format!("!({p}_is_finite({a}) || {p}_is_nan({a}))")),
+            ("is_sign_negative", [a]) if wide == ValueType::TwoFloats => {
+                (ValueType::Bool, format!("(bitcast<u32>({a}.x) >= 0x80000000u)"))
+            }
             ("is_sign_negative", [a]) => (ValueType::Bool, format!("({a}.y >= 0x80000000u)")),
+            _ if wide == ValueType::TwoFloats => return Err(format!("the method `{name}` of two floats")),
+            ("fmod", [a, b]) => (wide, format!("d_fmod({a}, {b})")),
+            ("to_bits", [a]) => return Ok(Symbol::Name(ValueType::U64, a.clone())),
             _ => return Err(format!("the method `{name}` of f64")),
         };
         Ok(self.emit(ty, text))
@@ -256,6 +330,9 @@ impl WgslTranslator<'_> {
             (Symbol::Name(ValueType::I32, x), "f32") => self.emit(ValueType::F32, format!("f32({x})")),
             (Symbol::Name(ValueType::U32, x), "i32") => self.emit(ValueType::I32, format!("bitcast<i32>({x})")),
             (Symbol::Name(ValueType::I32, x), "u32") => self.emit(ValueType::U32, format!("bitcast<u32>({x})")),
+            (Symbol::Name(ValueType::U32, x), "f64") if self.module == SourceModule::TwoFloats => {
+                self.emit(ValueType::TwoFloats, format!("t_from_f32(f32({x}))"))
+            }
             (Symbol::Name(ValueType::U32, x), "f64") => {
                 self.emit(ValueType::F64, format!("d_from_i64(vec2<u32>({x}, 0u))"))
             }
@@ -281,6 +358,9 @@ impl WgslTranslator<'_> {
             (syn::UnOp::Neg(_), Symbol::I32(x)) => Symbol::I32(x.wrapping_neg()),
             (syn::UnOp::Neg(_), Symbol::Name(ValueType::F32, x)) => self.emit(ValueType::F32, format!("f_neg({x})")),
             (syn::UnOp::Neg(_), Symbol::Name(ValueType::F64, x)) => self.emit(ValueType::F64, format!("d_neg({x})")),
+            (syn::UnOp::Neg(_), Symbol::Name(ValueType::TwoFloats, x)) => {
+                self.emit(ValueType::TwoFloats, format!("t_neg({x})"))
+            }
             (syn::UnOp::Neg(_), Symbol::Name(ValueType::I64, x)) => self.emit(ValueType::I64, format!("l_neg({x})")),
             (syn::UnOp::Neg(_), Symbol::Name(ValueType::I32, x)) => self.emit(ValueType::I32, format!("0 - {x}")),
             (syn::UnOp::Not(_), Symbol::Name(ValueType::Bool, x)) => self.emit(ValueType::Bool, format!("!{x}")),
@@ -293,10 +373,12 @@ impl WgslTranslator<'_> {
         if let (Symbol::F64(x), Symbol::F64(y)) = (&a, &b) {
             return folded(op, *x, *y).map(Symbol::F64);
         }
-        let is_double = |s: &Symbol| matches!(s, Symbol::Name(ValueType::F64, _));
-        if is_double(&a) || is_double(&b) {
-            let (x, y) = (self.typed(&a, ValueType::F64)?.1, self.typed(&b, ValueType::F64)?.1);
-            return self.float_operation(op, ValueType::F64, "d", (&x, &y));
+        let wide = |s: &Symbol| matches!(s, Symbol::Name(ty, _) if ty.is_wide());
+        if wide(&a) || wide(&b) {
+            let is_sum = self.module == SourceModule::TwoFloats;
+            let (wide, prefix) = if is_sum { (ValueType::TwoFloats, "t") } else { (ValueType::F64, "d") };
+            let (x, y) = (self.typed(&a, wide)?.1, self.typed(&b, wide)?.1);
+            return self.float_operation(op, wide, prefix, (&x, &y));
         }
         let is_float = |s: &Symbol| matches!(s, Symbol::F32(_) | Symbol::F64(_) | Symbol::Name(ValueType::F32, _));
         let (a, b) = if is_float(&a) || is_float(&b) { (as_f32(a), as_f32(b)) } else { (a, b) };
