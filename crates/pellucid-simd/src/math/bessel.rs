@@ -455,7 +455,7 @@ fn factor_and_exponent(n: f64, x: f64) -> (f64, f64) {
         }
         one *= 2.0 / x;
     } else {
-        // Steed's method; u and `above` are the products c·q of Temme's algorithm, which neither overflow nor underflow.
+        // Steed's method; u and `above` are products c·q of Temme's algorithm, which neither overflow nor underflow.
         let (mut b, mut k) = (2.0 * (1.0 + x), 1.0);
         let (mut d, mut u, mut above) = (1.0 / b, 0.0, 0.25);
         let (mut step, mut fraction, mut q) = (d, d, 0.25);

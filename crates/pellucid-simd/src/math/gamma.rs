@@ -363,7 +363,7 @@ fn scaled_zeta(s: f64, q: f64, shift: f64) -> f64 {
     sum
 }
 
-/// Returns 2^shift·ζ(s, q) for s > 1 and q > 0: sums the first terms directly, then applies the Euler–Maclaurin formula.
+/// Returns 2^shift·ζ(s, q) for s > 1 and q > 0: sums the first terms, then applies the Euler–Maclaurin formula.
 fn hurwitz_zeta(s: f64, q: f64, shift: f64) -> f64 {
     // B₂ⱼ/(2j)!
     const BERNOULLI: [f64; 8] = [
@@ -469,10 +469,10 @@ fn incomplete_gamma(a: f64, x: f64) -> (f64, f64) {
     let mut prefactor = exp(exponent - z * stirling_series(z * z)) * (m * (0.5 / PI)).sqrt();
     if is_near && a >= 2e5 {
         // Γ(a, x) is xᵃ·e⁻ˣ times the integral of e^(−xu)·(1 + u)^(a−1) over u > 0; for the lower function, u is
-        // negative. The trapezoidal rule in t with |u| = c·e^(t − e^(−t)) converges exponentially (Takahasi & Mori 1974).
+        // negative. The trapezoidal rule in t with |u| = c·e^(t − e^(−t)) converges fast (Takahasi & Mori 1974).
         let sign = if x < a { -1.0 } else { 1.0 };
         let c = 1.0 / (distance.abs() + a.sqrt());
-        // `libm::exp` needs no fused multiply-add, which is a library call here. e is e^t from t = −3.9 in steps of 1/8.
+        // `libm::exp` needs no fused multiply-add, a library call here. e is e^t from t = −3.9 in steps of 1/8.
         let (mut e, mut sum) = (0.020_241_911_445_804_39, 0.0);
         while e < 41.0 {
             let w = c * e * libm::exp(-1.0 / e);

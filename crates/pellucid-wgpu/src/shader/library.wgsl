@@ -1208,7 +1208,7 @@ fn d_round(x: vec2<u32>) -> vec2<u32> {
 }
 
 // Arithmetic on unevaluated sums of two f32, x + y with |y| at most half a unit in the last place of x. It has 48 bits
-// of a significand and the exponents of f32. Infinity and NaN are in x, and y is then 0. Numbers below 2^-102 lose bits.
+// of a significand and the exponents of f32. Infinity and NaN are in x, with y = 0. Numbers below 2^-102 lose bits.
 
 fn t_from_f32(x: f32) -> vec2<f32> {
     return vec2<f32>(x, 0.0);
@@ -1378,7 +1378,7 @@ fn t_scaled_power(a: vec2<f32>, s: vec2<f32>, shift: vec2<f32>) -> vec2<f32> {
     return t_exp(t_sub(t_mul(shift, vec2<f32>(0.6931472, -1.9046543e-9)), t_mul(s, t_ln(a))));
 }
 
-// Returns sin x - cos x and sin x + cos x, the sine and the cosine of x - pi/4 times the square root of 2, for an x >= 2
+// Returns sin x - cos x and sin x + cos x, the sine and the cosine of x - pi/4 times the square root of 2, for x >= 2
 // that is an f32. The reduction is that of `f_reduce_large`.
 fn t_sine_and_cosine(x: vec2<f32>) -> vec4<f32> {
     var table = array<u32, 8>(

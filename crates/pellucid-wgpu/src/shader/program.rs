@@ -45,8 +45,8 @@ pub(crate) fn program_digest(program: &Program) -> u64 {
 /// `i64` has 92 of them, and its shader compiles for minutes.
 const MAX_LONG_DIVISIONS: usize = 8;
 
-/// The largest number of functions of two operands with long texts in a program: llvmpipe compiles each of them for about
-/// two seconds. The third derivative of a Bessel function contains four.
+/// The largest number of functions of two operands with long texts in a program: llvmpipe compiles each of them for
+/// about two seconds. The third derivative of a Bessel function contains four.
 const MAX_SERIES: usize = 16;
 
 fn is_series(step: &Step) -> bool {

@@ -6,7 +6,7 @@
 //! Operations on floats call functions of the library, which round exactly as the Rust text requires. 64-bit integers
 //! and `f64` are pairs of words.
 //!
-//! The text of `double` is translated twice: to `f64`, and to sums of two `f32`, which have 48 bits of a significand and
+//! The text of `double` is translated twice: to `f64`, and to sums of two `f32`, which have 48 significant bits and
 //! a third of the instructions. Functions of `f32` with long series, such as the Bessel functions, are computed with
 //! these sums.
 //!
@@ -172,13 +172,13 @@ fn parse_sources() -> Sources {
     sources
 }
 
-/// The functions of `f32` that round a result computed with sums of two `f32`. With `f64`, drivers compile them for 20 s
+/// The functions of `f32` that round a result computed with sums of two `f32`. In `f64`, drivers compile them for 20 s
 /// and more.
 const WITH_TWO_FLOATS: [&str; 8] =
     ["polygamma", "zeta", "igamma", "igammac", "bessel_j", "bessel_y", "bessel_k", "bessel_ke"];
 
 /// Returns the WGSL text of a function: `f_exp` is the function `exp` of `pellucid_simd::math::single`, `d_exp` that of
-/// `double`, and `t_exp` the latter with sums of two `f32`. If a function exists in `double` only, `f_lgamma` rounds its
+/// `double`, and `t_exp` that with sums of two `f32`. If a function exists in `double` only, `f_lgamma` rounds its
 /// result.
 ///
 /// # Errors
