@@ -7,6 +7,7 @@ use crate::compile::{CompiledShader, HeaderGroups, ShaderCompiler};
 use crate::counters::AtomicCounters;
 use crate::description::DescriptionCache;
 use crate::pool::BufferPool;
+use crate::shader::iterations::MAX_ITERATIONS;
 use crate::shader::{ShaderBuilder, ShaderFeatures};
 use crate::status::{CheckedOperations, NO_FAILURE, STATUS_BYTES, STATUS_WORDS};
 use crate::submission::Recorded;
@@ -150,8 +151,7 @@ impl Gpu {
 
     /// Returns the number of iterations that the loops of an invocation can have together.
     pub(crate) fn max_iterations(&self) -> usize {
-        // llvmpipe ends the loops of an invocation after 65,535 iterations.
-        if self.ends_long_loops.get() == Some(&true) { 65_535 } else { usize::MAX }
+        if self.ends_long_loops.get() == Some(&true) { MAX_ITERATIONS } else { usize::MAX }
     }
 
     /// Returns the device of the graphics API.

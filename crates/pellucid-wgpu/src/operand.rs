@@ -120,7 +120,15 @@ impl<I> UncheckedOperand<'_, I> {
         if extent.is_empty() || extent.start >= 0 && extent.end <= capacity && capacity <= u32::MAX as isize {
             return Ok(());
         }
-        Err(Error::invalid(op, format!("a view exceeds its buffer of {bytes} bytes: {layout:?} of {dtype}")))
+        let reason = match is_countable {
+            true => format!("a view exceeds its buffer of {bytes} bytes: {layout:?} of {dtype}"),
+            false => format!(
+                "an operand of shape {} has more than 2^31 elements, which shaders do not count; divide it, or run the \
+                 operation on the CPU",
+                layout.shape()
+            ),
+        };
+        Err(Error::invalid(op, reason))
     }
 }
 

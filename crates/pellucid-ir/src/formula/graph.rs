@@ -204,7 +204,7 @@ impl FormulaNode {
     pub(super) fn is_expensive(&self) -> bool {
         match self {
             FormulaNode::Unary(op, _) => op.is_transcendental(),
-            FormulaNode::Binary(op, ..) => op.is_special() || matches!(op, Binary::Pow | Binary::Atan2),
+            FormulaNode::Binary(op, ..) => op.is_transcendental(),
             FormulaNode::RowReduce(..) => true,
             _ => false,
         }

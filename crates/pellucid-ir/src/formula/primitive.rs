@@ -318,6 +318,11 @@ impl Binary {
         }
     }
 
+    /// Returns true if evaluation costs far more than a memory access.
+    pub const fn is_transcendental(self) -> bool {
+        matches!(self, Binary::Pow | Binary::Atan2) || self.is_special()
+    }
+
     /// Returns true if a ∘ b = b ∘ a in every bit.
     pub const fn is_commutative(self) -> bool {
         use Binary::*;

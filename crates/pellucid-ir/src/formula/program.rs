@@ -104,6 +104,17 @@ pub enum Op {
     RowIndex,
 }
 
+impl Op {
+    /// Returns true for functions such as tanh and pow, which need many machine instructions.
+    pub(crate) fn is_transcendental(self) -> bool {
+        match self {
+            Op::Unary(op) => op.is_transcendental(),
+            Op::Binary(op) => op.is_transcendental(),
+            _ => false,
+        }
+    }
+}
+
 /// One instruction.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Step {

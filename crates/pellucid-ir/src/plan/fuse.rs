@@ -31,6 +31,9 @@ const MOST_INPUTS: usize = 16;
 const MOST_OUTPUTS: usize = 8;
 /// The maximal number of instructions of a fused program.
 const MOST_STEPS: usize = 192;
+/// The number of instructions for which a function such as tanh counts in a launch-bound plan. Such a device compiles a
+/// kernel with the text of every function, so the functions determine the time of compilation.
+const FUNCTION_STEPS: usize = 12;
 /// The largest size in bytes of a product that is still in a cache when the next kernel reads the product.
 const CACHED: usize = 4 << 20;
 /// The maximal distance, in launches, of two launches that are fused although the fusion extends the lifetime of more
@@ -155,7 +158,7 @@ fn fuse_pair(plan: &Plan, i: usize, j: usize) -> Result<FusedPair, FusionRefusal
     };
     if launch.inputs.len() > MOST_INPUTS
         || launch.outputs.len() > MOST_OUTPUTS
-        || instruction_count(&launch.kernel) > MOST_STEPS
+        || instruction_count(&launch.kernel, if plan.is_launch_bound { FUNCTION_STEPS } else { 1 }) > MOST_STEPS
     {
         return Err(Some("the fused kernel would have too many operands or instructions"));
     }
@@ -197,11 +200,14 @@ impl LifetimeCosts {
     }
 }
 
-fn instruction_count(kernel: &Kernel) -> usize {
+/// Returns the number of instructions of the programs of a kernel, in which a function counts as `function` instructions.
+fn instruction_count(kernel: &Kernel, function: usize) -> usize {
+    let count =
+        |program: &Program| program.steps.iter().map(|s| if s.op.is_transcendental() { function } else { 1 }).sum();
     match kernel {
-        Kernel::MatMul(k) => k.epilogue.as_ref().map_or(0, |p| p.steps.len()),
-        Kernel::Reduce(k) => k.program.steps.len().max(k.finish.as_ref().map_or(0, |p| p.steps.len())),
-        other => other.program().map_or(0, |(program, _)| program.steps.len()),
+        Kernel::MatMul(k) => k.epilogue.as_ref().map_or(0, |p| count(p)),
+        Kernel::Reduce(k) => count(&k.program).max(k.finish.as_ref().map_or(0, |p| count(p))),
+        other => other.program().map_or(0, |(program, _)| count(program)),
     }
 }
 

@@ -9,8 +9,9 @@ use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands};
 use crate::shader::access::{self, MergedAxes};
 use crate::shader::parameters::Parameters;
-use crate::shader::program::{ProgramValues, is_supported};
+use crate::shader::program::{ProgramValues, is_supported, program_iterations};
 use crate::shader::{ShaderBuilder, WORKGROUP};
+use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::Map;
 use pellucid_ir::{DType, Error, Result};
@@ -18,6 +19,11 @@ use pellucid_ir::{DType, Error, Result};
 impl GpuFamily for Map {
     fn is_supported(&self) -> bool {
         !self.program.is_row() && is_supported(&self.program)
+    }
+
+    fn iterations(&self, _: &[OperandMeta<'_>]) -> usize {
+        // An invocation computes up to four elements.
+        program_iterations(&self.program).saturating_mul(4)
     }
 
     fn check(&self, operands: &DeviceOperands<'_>) -> Result<()> {

@@ -5,10 +5,11 @@
 
 use super::GpuFamily;
 use super::map::check_dtypes;
-use super::tile::{TiledArray, TiledProduct};
+use super::tile::{TiledArray, TiledProduct, epilogue_iterations};
 use crate::dispatch_list::DispatchList;
 use crate::operand::{DeviceArray, DeviceOperands};
 use crate::shader::program::is_supported;
+use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::kernel::MatMul;
 use pellucid_ir::{DType, Error, Result, Shape};
 
@@ -18,6 +19,10 @@ impl GpuFamily for MatMul {
             Some(program) => is_supported(program) && !program.is_row(),
             None => true,
         }
+    }
+
+    fn iterations(&self, _: &[OperandMeta<'_>]) -> usize {
+        epilogue_iterations(self.epilogue.as_deref())
     }
 
     fn check(&self, operands: &DeviceOperands<'_>) -> Result<()> {

@@ -39,7 +39,7 @@ pub(crate) trait GpuFamily {
         true
     }
 
-    /// Returns the largest number of iterations of the loops of one invocation, for families that do not divide long
+    /// Returns an estimate of the iterations of the loops of one invocation, for families that do not divide all long
     /// loops. Zero means that no loop is long.
     fn iterations(&self, inputs: &[OperandMeta<'_>]) -> usize {
         let _ = inputs;

@@ -10,8 +10,11 @@ use crate::dispatch_list::DispatchList;
 use crate::operand::BufferRef;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands};
 use crate::shader::access::{self, MergedAxes, position_lines};
+use crate::shader::iterations::{MAX_ITERATIONS, iterations};
 use crate::shader::parameters::{Parameters, words};
-use crate::shader::program::{Accumulator, ProgramValues, convert_text, is_supported, type_text};
+use crate::shader::program::{
+    Accumulator, ProgramValues, binary_text, convert_text, is_supported, program_iterations, type_text,
+};
 use crate::shader::workgroup::{InvocationValue, combine_in_workgroup, combine_values};
 use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
 use pellucid_ir::formula::Binary;
@@ -21,16 +24,19 @@ use pellucid_ir::{Compute, Error, Result, Shape};
 /// The largest number of elements that one invocation reduces without a second dispatch.
 const MAX_SERIAL: usize = 128;
 
-/// The largest number of parts of a sequence.
+/// The largest number of parts of a sequence of elements without loops.
 const MAX_PARTS: usize = 1 << 17;
 
 /// Returns the number of parts of a sequence of `length` elements: up to 256 parts of 64 elements or more, then parts of
-/// 1024 elements, then [`MAX_PARTS`]. No invocation has more than 2¹⁵ elements or partial results.
-fn part_count(length: usize) -> usize {
-    match length {
+/// 1024 elements, then [`MAX_PARTS`]. There are more of them if an element needs so many `iterations` of loops that an
+/// invocation would have more than [`MAX_ITERATIONS`].
+fn part_count(length: usize, iterations: usize) -> usize {
+    let least = length.saturating_mul(1 + iterations).div_ceil(MAX_ITERATIONS);
+    let parts = match length {
         0..=MAX_SERIAL => 1,
         _ => length.div_ceil(64).min(length.div_ceil(1024).clamp(256, MAX_PARTS)),
-    }
+    };
+    parts.max(least).clamp(1, length.max(1))
 }
 
 /// The operation of a reduction and the type of its accumulator.
@@ -74,6 +80,14 @@ impl GpuReduction {
         let of_masks = matches!(kernel.op, ReduceOp::Any | ReduceOp::All);
         let defined = of_masks <= (compute == Compute::Mask);
         defined.then_some(GpuReduction { combine, finds_largest: kernel.op == ReduceOp::ArgMax, compute })
+    }
+
+    /// Returns an estimate of the iterations of the loops that combine two values.
+    fn iterations(&self) -> usize {
+        iterations(&match self.combine {
+            Some(op) => binary_text(op, self.compute, "x", "y").unwrap_or_default(),
+            None => self.is_preferred(("x", "i"), ("y", "j")),
+        })
     }
 
     /// Returns the type of the result.
@@ -135,7 +149,7 @@ impl GpuFamily for Reduce {
             return Ok(());
         }
         let launch = ReductionLaunch { kernel: self, action };
-        let parts = part_count(length);
+        let parts = part_count(length, program_iterations(&self.program) + action.iterations());
         if count.checked_mul(parts.max(length)).is_none_or(|total| total > u32::MAX as usize) {
             return Err(Error::invalid(self.program.name, "the reduction has more than 2^32 elements"));
         }
@@ -430,10 +444,16 @@ mod tests {
     fn parts_cover_long_sequences_and_are_never_empty() {
         for length in (1..600).chain([10_000, 1 << 14, (1 << 14) + 1, 300_000, 1 << 20, 25_000_000, u32::MAX as usize])
         {
-            let parts = part_count(length);
-            assert!(parts >= 1 && parts <= length && parts <= MAX_PARTS);
-            assert!(length.div_ceil(parts) <= 1 << 15 && parts.div_ceil(WORKGROUP as usize) <= 1 << 15);
+            for iterations in [0, 100, 3000] {
+                let parts = part_count(length, iterations);
+                assert!(parts >= 1 && parts <= length && (iterations > 0 || parts <= MAX_PARTS));
+                // One element can exceed the limit by the rounding of the number of parts.
+                assert!((length / parts) * (1 + iterations) <= MAX_ITERATIONS);
+            }
+            assert!(part_count(length, 0).div_ceil(WORKGROUP as usize) <= 1 << 15);
         }
-        assert_eq!([0, 128, 129, 1 << 14, 1 << 18, 1 << 20].map(part_count), [1, 1, 3, 256, 256, 1024]);
+        let lengths = [0, 128, 129, 1 << 14, 1 << 18, 1 << 20];
+        assert_eq!(lengths.map(|length| part_count(length, 0)), [1, 1, 3, 256, 256, 1024]);
+        assert_eq!(part_count(100, 3000), 6);
     }
 }

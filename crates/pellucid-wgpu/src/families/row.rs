@@ -14,8 +14,9 @@ use super::reduce::{axes_space, common_shape};
 use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, BufferRef, DeviceArray, DeviceOperands};
 use crate::shader::access::{self, position_lines};
+use crate::shader::iterations::MAX_ITERATIONS;
 use crate::shader::parameters::{Parameters, words};
-use crate::shader::program::{Accumulator, ProgramValues, combining_primitive, is_supported};
+use crate::shader::program::{Accumulator, ProgramValues, combining_primitive, is_supported, program_iterations};
 use crate::shader::workgroup::combine_in_workgroup;
 use crate::shader::{BindingUse, ShaderBuilder, ShaderFeatures, WORKGROUP};
 use pellucid_ir::formula::{InstructionOperand, Op, Program, Step};
@@ -29,12 +30,17 @@ const MAX_UNDIVIDED: usize = 1 << 15;
 /// The least number of elements of a part of a divided row.
 const MIN_PART: usize = 1 << 13;
 
-/// The largest number of parts of a row.
+/// The largest number of parts of a row of elements without loops.
 const MAX_PARTS: usize = 1 << 10;
 
-/// Returns the number of parts of a row.
-fn part_count(length: usize) -> usize {
-    if length <= MAX_UNDIVIDED { 1 } else { length.div_ceil(MIN_PART).min(MAX_PARTS) }
+/// Returns the number of parts of a row that is read in `passes`. There are more of them if an element needs so many
+/// `iterations` of loops that an invocation would have more than [`MAX_ITERATIONS`].
+fn part_count(length: usize, passes: usize, iterations: usize) -> usize {
+    let of_pass = length.div_ceil(WORKGROUP as usize).saturating_mul(1 + iterations);
+    if length <= MAX_UNDIVIDED && of_pass.saturating_mul(passes) <= MAX_ITERATIONS {
+        return 1;
+    }
+    length.div_ceil(MIN_PART).min(MAX_PARTS).max(of_pass.div_ceil(MAX_ITERATIONS))
 }
 
 /// The source of an operand after every result has its own name.
@@ -374,7 +380,8 @@ fn describe_row(list: &mut DispatchList<'_>, kernel: &Row, operands: &DeviceOper
     }
     let steps = RowSteps::new(&kernel.program);
     let levels = steps.levels.iter().copied().max().unwrap_or(0);
-    let (parts, words) = (part_count(length), steps.partial_word(kernel.program.steps.len()));
+    let parts = part_count(length, levels + 1, program_iterations(&kernel.program));
+    let words = steps.partial_word(kernel.program.steps.len());
     if parts == 1 {
         return RowLaunch { kernel, operands, shape, parts, partial: None }.describe(list, RowPass::All);
     }

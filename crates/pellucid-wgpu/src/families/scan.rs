@@ -8,9 +8,11 @@ use super::GpuFamily;
 use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, BufferRef, DeviceArray, DeviceOperands};
 use crate::shader::access::{self, MergedAxes, position_lines};
+use crate::shader::iterations::{MAX_ITERATIONS, iterations};
 use crate::shader::parameters::words;
 use crate::shader::program::{Accumulator, convert_text, float_prefix, type_text};
 use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
+use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::formula::Binary;
 use pellucid_ir::kernel::{Scan, ScanOp};
 use pellucid_ir::{Compute, DType, Error, Result};
@@ -18,14 +20,23 @@ use pellucid_ir::{Compute, DType, Error, Result};
 /// The length of the longest line that is not divided.
 const MAX_SERIAL: usize = 1024;
 
-/// Returns the length of the chunks of a line.
-fn chunk_length(length: usize) -> usize {
-    if length <= MAX_SERIAL { length } else { length.isqrt().next_power_of_two() }
+/// Returns the length of the chunks of a line whose elements need `iterations` of loops.
+fn chunk_length(length: usize, iterations: usize) -> usize {
+    let is_serial = length <= MAX_SERIAL && length * (1 + iterations) <= MAX_ITERATIONS;
+    if is_serial { length } else { length.isqrt().next_power_of_two() }
 }
 
 impl GpuFamily for Scan {
     fn is_supported(&self) -> bool {
         true
+    }
+
+    fn iterations(&self, inputs: &[OperandMeta<'_>]) -> usize {
+        let length = inputs[0].layout.shape()[self.axis];
+        let of_element = RunningScan::iterations(self.op, inputs[0].dtype.compute());
+        let chunk = chunk_length(length, of_element).max(1);
+        let earlier = length.div_ceil(chunk).saturating_sub(1);
+        (chunk + earlier).saturating_mul(1 + of_element)
     }
 
     fn check(&self, operands: &DeviceOperands<'_>) -> Result<()> {
@@ -54,7 +65,7 @@ impl GpuFamily for Scan {
         if shape.size() == 0 {
             return Ok(());
         }
-        let chunk = chunk_length(shape[self.axis]);
+        let chunk = chunk_length(shape[self.axis], RunningScan::iterations(self.op, x.dtype.compute()));
         let chunks = shape[self.axis].div_ceil(chunk);
         let launch = ScanLaunch { kernel: self, x, outputs, chunk, chunks };
         if chunks == 1 {
@@ -198,6 +209,15 @@ impl RunningScan {
                 RunningScan::LogSumExp(compute)
             }
         }
+    }
+
+    /// Returns an estimate of the iterations of the loops for one element.
+    fn iterations(op: ScanOp, compute: Compute) -> usize {
+        let mut shader = ShaderBuilder::default();
+        let running = RunningScan::declare(&mut shader, op, compute);
+        running.accumulate(&mut shader, "value", "index");
+        running.result(&mut shader);
+        iterations(&shader.body)
     }
 
     /// Returns the number of words of the variables of a scan.

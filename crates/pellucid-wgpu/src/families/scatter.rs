@@ -17,6 +17,7 @@ use super::key_sort::{KEY_PARAMETERS, KeySort, KeyType, SortedKeys, index_text, 
 use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands};
 use crate::shader::access::{self, MergedAxes, position_lines};
+use crate::shader::iterations::{MAX_ITERATIONS, iterations};
 use crate::shader::program::binary_text;
 use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
 use pellucid_ir::formula::Binary;
@@ -103,7 +104,9 @@ fn combine(
     }
     let is_set = kernel.reduction == ScatterReduction::Set;
     // Only combined values need a loop.
-    let step = if is_set { positions } else { positions.min(MAX_POSITIONS) };
+    let of_value = iterations(&combined_text(kernel.reduction, y.dtype.compute(), "x", "y"));
+    let step =
+        if is_set { positions } else { positions.min(MAX_POSITIONS.min(MAX_ITERATIONS / (1 + of_value)).max(1)) };
     let work = step * size;
 
     let mut shader = ShaderBuilder::default();

@@ -208,7 +208,7 @@ fn f_fmod(a: f32, b: f32) -> f32 {
     if (ey == 255) {
         return a;
     }
-    while (ex > ey) {
+    while (ex > ey) { // at most 277 iterations
         if (mx >= my) {
             mx = mx - my;
         }
@@ -523,7 +523,7 @@ fn i_pow(a: i32, b: i32) -> i32 {
     var power = 1;
     var square = a;
     var exponent = u32(b);
-    while (exponent != 0u) {
+    while (exponent != 0u) { // at most 32 iterations
         if ((exponent & 1u) == 1u) {
             power = power * square;
         }
@@ -679,7 +679,7 @@ fn l_pow(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     var power = vec2<u32>(1u, 0u);
     var square = a;
     var exponent = b;
-    while ((exponent.x | exponent.y) != 0u) {
+    while ((exponent.x | exponent.y) != 0u) { // at most 64 iterations
         if ((exponent.x & 1u) == 1u) {
             power = l_mul(power, square);
         }
@@ -884,10 +884,10 @@ fn l_sub_wide(a: vec4<u32>, b: vec4<u32>) -> vec4<u32> {
 }
 
 fn l_shift_left_wide(v: vec4<u32>, n: u32) -> vec4<u32> {
-    var w = v;
-    for (var k = 0u; k < n / 32u; k = k + 1u) {
-        w = vec4<u32>(0u, w.x, w.y, w.z);
-    }
+    let words = n / 32u;
+    var w = select(v, vec4<u32>(0u, v.x, v.y, v.z), (words & 1u) != 0u);
+    w = select(w, vec4<u32>(0u, 0u, w.x, w.y), (words & 2u) != 0u);
+    w = select(w, vec4<u32>(0u, 0u, 0u, 0u), words > 3u);
     let b = n % 32u;
     if (b > 0u) {
         let c = 32u - b;
@@ -900,9 +900,18 @@ fn l_shift_left_wide(v: vec4<u32>, n: u32) -> vec4<u32> {
 fn l_shift_right_sticky(v: vec4<u32>, n: u32) -> vec4<u32> {
     var w = v;
     var lost = 0u;
-    for (var k = 0u; k < min(n / 32u, 4u); k = k + 1u) {
-        lost = lost | w.x;
+    let words = min(n / 32u, 4u);
+    if ((words & 1u) != 0u) {
+        lost = w.x;
         w = vec4<u32>(w.y, w.z, w.w, 0u);
+    }
+    if ((words & 2u) != 0u) {
+        lost = lost | w.x | w.y;
+        w = vec4<u32>(w.z, w.w, 0u, 0u);
+    }
+    if (words == 4u) {
+        lost = w.x | w.y | w.z | w.w;
+        w = vec4<u32>(0u, 0u, 0u, 0u);
     }
     let b = n % 32u;
     if (b > 0u) {
@@ -1160,7 +1169,7 @@ fn d_fmod(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     var r = l_shift_right_sticky(vec4<u32>(0u, 0u, d_significand(a)), 1u).zw;
     let d = l_shift_right_sticky(vec4<u32>(0u, 0u, d_significand(b)), 1u).zw;
     let e = d_exponent(b);
-    for (var k = d_exponent(a) - e; k >= 0; k = k - 1) {
+    for (var k = d_exponent(a) - e; k >= 0; k = k - 1) { // at most 2098 iterations
         if (!l_lt_unsigned(r, d)) {
             r = l_sub(r, d);
         }
@@ -1361,7 +1370,7 @@ fn t_ln(x: vec2<f32>) -> vec2<f32> {
     let s = t_div(t_sub(m, one), t_add(m, one));
     let z = t_mul(s, s);
     var y = vec2<f32>(0.0, 0.0);
-    for (var k = 19u; k > zero; k = k - 2u) {
+    for (var k = 19u; k > zero; k = k - 2u) { // at most 10 iterations
         // 1/k in two parts.
         let high = keep(1.0 / f32(k));
         let p = f_two_product(high, f32(k));

@@ -9,11 +9,13 @@
 //! | `access` | loads and stores of packed elements; positions from flat indices |
 //! | `parameters` | the words that a dispatch reads besides its buffers |
 //! | `program` | the instructions of a program as WGSL expressions |
+//! | `iterations` | estimates of the iterations of loops |
 //! | `workgroup` | reductions over the invocations of a workgroup |
 //! | `targets` | translation to the shader languages of all graphics APIs, for tests |
 
 pub(crate) mod access;
 pub(crate) mod float;
+pub(crate) mod iterations;
 pub(crate) mod parameters;
 pub(crate) mod program;
 #[cfg(feature = "check-translations")]
@@ -228,6 +230,12 @@ fn adapter_function(name: &str, features: ShaderFeatures) -> Option<String> {
     Some(format!("fn {name}{signature} {{\n    return {body};\n}}\n"))
 }
 
+/// Returns the text of a function of the library.
+fn function_text(name: &str, features: ShaderFeatures) -> Option<String> {
+    let in_library = || LIBRARY.get(name).map(|text| text.to_string());
+    adapter_function(name, features).or_else(in_library).or_else(|| translate::translated(name).ok())
+}
+
 /// Returns the functions that `texts` call, directly or indirectly.
 fn library_for(texts: &[&str], features: ShaderFeatures) -> String {
     let mut included = BTreeSet::new();
@@ -237,16 +245,8 @@ fn library_for(texts: &[&str], features: ShaderFeatures) -> String {
         if !included.insert(name.clone()) {
             continue;
         }
-        let text = if let Some(text) = adapter_function(&name, features) {
-            text
-        } else if let Some(text) = LIBRARY.get(&*name) {
-            text.to_string()
-        } else if let Some(Ok(text)) = Some(translate::translated(&name)) {
-            text
-        } else {
-            // The text does not compile, and the error names the function.
-            continue;
-        };
+        // Without the function the text does not compile, and the error names it.
+        let Some(text) = function_text(&name, features) else { continue };
         open.extend(called(&text).map(String::from));
         functions.push(text);
     }

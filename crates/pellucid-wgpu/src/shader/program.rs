@@ -3,6 +3,7 @@
 //! A mask is a `bool`, an `i32` an `i32`, an `i64` a `vec2<u32>` whose x is the lower word, and an `f32` an `f32`. An
 //! `f64` is the `vec2<u32>` of its bits; its arithmetic is that of integers, so every adapter supports it.
 
+use super::iterations::iterations;
 use super::parameters::{parameter_text, words};
 use super::{ShaderBuilder, has_function};
 use pellucid_ir::formula::{Binary, InstructionOperand, Op, Program, RowOp, Step, Unary};
@@ -16,6 +17,8 @@ const BACKEND: usize = 1;
 /// The properties of a program that are computed once.
 struct ProgramForm {
     is_supported: bool,
+    /// The iterations of the loops of all steps for one element.
+    iterations: usize,
     digest: u64,
 }
 
@@ -27,13 +30,30 @@ fn program_form(program: &Program) -> &ProgramForm {
         let series = program.steps.iter().filter(|step| is_series(step)).count();
         let is_short = long <= MAX_LONG_DIVISIONS && series <= MAX_SERIES;
         let is_supported = is_short && program.steps.iter().all(is_step_supported);
-        ProgramForm { is_supported, digest: state.finish() }
+        let iterations = program.steps.iter().map(step_iterations).fold(0, usize::saturating_add);
+        ProgramForm { is_supported, iterations, digest: state.finish() }
     })
 }
 
 /// Returns whether shaders can compute every instruction of `program`.
 pub(crate) fn is_supported(program: &Program) -> bool {
     program_form(program).is_supported
+}
+
+/// Returns an estimate of the iterations of the loops that compute all steps of a program for one element.
+pub(crate) fn program_iterations(program: &Program) -> usize {
+    program_form(program).iterations
+}
+
+/// Returns an estimate of the iterations of the loops of a step.
+fn step_iterations(step: &Step) -> usize {
+    match step.op {
+        Op::Reduce(op) => {
+            let combine = binary_text(combining_primitive(op, step.compute), step.compute, "x", "y");
+            iterations(&combine.unwrap_or_default())
+        }
+        _ => iterations(&step_text(step, &["x", "y", "z"][..step.args.len().min(3)], "i")),
+    }
 }
 
 /// Returns a hash of a program.

@@ -145,7 +145,8 @@ fn products_match_the_cpu() {
 #[test]
 fn long_sums_of_products_are_complete() {
     let Some(gpu) = device() else { return };
-    for (m, n, k, dtype) in [(1, 3, 400_000, DType::F32), (1, 1056, 17_000, DType::I64)] {
+    let cases = [(1, 3, 400_000, DType::F32), (1, 1056, 5000, DType::I64), (1, 3, 200_000, DType::F64)];
+    for (m, n, k, dtype) in cases {
         let one = PairedArray::new(gpu, [1, 1], dtype, TestLayout::Plain, || 1.into());
         let (a, b) = (one.broadcast([m, k]), one.broadcast([k, n]));
         let c = PairedArray::new(gpu, [m, n], dtype, TestLayout::Plain, || 0.into());

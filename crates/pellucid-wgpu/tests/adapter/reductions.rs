@@ -133,6 +133,20 @@ fn positions_in_long_sequences_are_the_first_ones() {
     }
 }
 
+/// An adapter that ends long loops counts those inside of an element too: the bits of a division of 64-bit values.
+#[test]
+fn elements_with_loops_are_reduced_completely() {
+    let rng = &mut Rng(27);
+    for (dtype, op) in [(DType::I64, Binary::FloorDiv), (DType::F64, Binary::Div)] {
+        let (c, mut p) = (dtype.compute(), ProgramBuilder::default());
+        let (x, y) = (p.x(dtype), p.x(dtype));
+        let first = p.step(Op::Binary(op), c, c, &[x, y]);
+        let second = p.step(Op::Binary(op), c, c, &[first, y]);
+        let program = p.build(&[(second, c, dtype, false)]);
+        check(rng, reduce(ReduceOp::Max, &[0], program, dtype), &[300_000], &[dtype, dtype], false);
+    }
+}
+
 #[test]
 fn empty_sums_are_neutral() {
     let rng = &mut Rng(22);

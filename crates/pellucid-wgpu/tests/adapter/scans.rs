@@ -41,7 +41,8 @@ fn scans_of_long_lines_match_the_cpu() {
     let rng = &mut Rng(82);
     use ScanOp::{LogSumExp, Max, Min, Sum};
     let (f32, i64) = (DType::F32, DType::I64);
-    let cases = [(Sum, f32), (Sum, i64), (Sum, DType::F16), (Max, f32), (Min, i64), (LogSumExp, f32)];
+    let cases =
+        [(Sum, f32), (Sum, i64), (Sum, DType::F16), (Max, f32), (Min, i64), (LogSumExp, f32), (LogSumExp, DType::F64)];
     for (op, dtype) in cases {
         for (shape, axis) in [(&[1025][..], 0), (&[70_000], 0), (&[2, 3000], 1)] {
             if op == LogSumExp && shape.len() == 1 {

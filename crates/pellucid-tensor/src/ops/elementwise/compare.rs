@@ -86,7 +86,7 @@ pub fn equal(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 #[tensor_method]
 pub fn isin(x: &Tensor, elements: &Tensor) -> Result<Tensor> {
     if elements.size() == 0 {
-        return ops::full(x.shape(), false, DType::Bool);
+        return ops::to_dtype(&ops::zeros_like(&x.detach())?, DType::Bool);
     }
     let dtype = x.dtype().promote(elements.dtype());
     let (x, elements) = (ops::to_dtype(&x.detach(), dtype)?, ops::to_dtype(&ops::ravel(&elements.detach())?, dtype)?);

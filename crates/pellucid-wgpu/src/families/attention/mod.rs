@@ -18,8 +18,11 @@
 mod pass;
 
 use super::GpuFamily;
+use super::tile::is_narrow;
 use crate::dispatch_list::DispatchList;
 use crate::operand::{DeviceArray, DeviceOperands, metas};
+use crate::shader::iterations::iterations;
+use crate::shader::program::float_prefix;
 use pass::{AttentionPass, BLOCK, PassKind};
 use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::kernel::{Attention, AttentionPart, Kernel};
@@ -36,8 +39,14 @@ impl GpuFamily for Attention {
         // The gradient of a key has contributions of all query heads that share it.
         let shared = length(queries, 3).div_ceil(length(keys, 3).max(1));
         let blocks = length(keys, 2).max(length(queries, 2).saturating_mul(shared)).div_ceil(BLOCK);
-        // 43 iterations for a block of short vectors, and less than one for each further element of a vector.
-        blocks.saturating_mul(44 + length(queries, 1) + length(values, 1))
+        let elements = length(queries, 1) + length(values, 1);
+        // 43 iterations for a block of short vectors, and less than one for each further element of a vector. Products of
+        // `f64` have 21 for each element and each column of a block.
+        let compute = inputs[0].dtype.compute();
+        let products = if is_narrow(compute) { 44 + elements } else { 128 + 21 * (elements + BLOCK) };
+        // 16 weights and the factors of four rows.
+        let exponentials = 20 * iterations(&format!("{}_exp(x)", float_prefix(compute)));
+        blocks.saturating_mul(products + exponentials)
     }
 
     fn check(&self, operands: &DeviceOperands<'_>) -> Result<()> {

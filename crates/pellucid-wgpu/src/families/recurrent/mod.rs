@@ -20,19 +20,34 @@ mod step;
 use super::GpuFamily;
 use super::bounds::check_lengths;
 use super::copy::copy;
-use super::tile::{Coordinate, Digit, TiledArray};
+use super::tile::{Coordinate, Digit, TiledArray, is_narrow};
 use crate::dispatch_list::DispatchList;
 use crate::operand::{DeviceArray, DeviceOperands, metas};
 use crate::shader::ShaderBuilder;
 use crate::shader::float::FloatText;
+use crate::shader::iterations::iterations;
+use crate::shader::program::float_prefix;
 use cell::CellArrays;
-use pellucid_ir::kernel::{Kernel, Recurrent, RecurrentPart, RecurrentSizes, RnnMode};
+use pellucid_ir::backend::OperandMeta;
+use pellucid_ir::kernel::{Kernel, Meta, Recurrent, RecurrentPart, RecurrentSizes, RnnMode};
 use pellucid_ir::{Error, Layout, Result};
 use step::{StepArray, StepDispatch, StepFactors, StepShader, StepTimes, TimeIndex};
 
 impl GpuFamily for Recurrent {
     fn is_supported(&self) -> bool {
         true
+    }
+
+    fn iterations(&self, inputs: &[OperandMeta<'_>]) -> usize {
+        let shapes: Vec<Meta> =
+            inputs.iter().map(|o| Meta { shape: o.layout.shape().clone(), dtype: o.dtype }).collect();
+        let Some(sizes) = self.sizes(&shapes) else { return 0 };
+        let compute = inputs[0].dtype.compute();
+        // The products of a step are over units, or over the gradients of all gates.
+        let of_product: usize = if is_narrow(compute) { 1 } else { 21 };
+        // An invocation computes 16 gates, or their gradients.
+        let of_cells = 16 * iterations(&format!("{}_tanh(x)", float_prefix(compute)));
+        (of_product * 4).saturating_mul(sizes.hidden.max(sizes.state)).saturating_add(of_cells)
     }
 
     fn check(&self, operands: &DeviceOperands<'_>) -> Result<()> {

@@ -16,5 +16,5 @@ mod product;
 mod registers;
 
 pub(super) use array::{ArrayText, Coordinate, Digit, FactorSide, TiledArray, quad_type};
-pub(super) use product::{TiledProduct, choose_tile};
-pub(super) use registers::{FactorLoader, SharedTile, WorkgroupTile, declare_shared};
+pub(super) use product::{TiledProduct, choose_tile, epilogue_iterations};
+pub(super) use registers::{FactorLoader, SharedTile, WorkgroupTile, declare_shared, is_narrow};

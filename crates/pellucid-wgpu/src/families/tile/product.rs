@@ -1,13 +1,14 @@
 //! [`TiledProduct`]: batched products of two factors with an epilogue.
 
 use super::array::{ArrayText, TiledArray};
-use super::registers::{SharedTile, WorkgroupTile};
+use super::registers::{SharedTile, WorkgroupTile, is_narrow};
 use crate::dispatch_list::DispatchList;
 use crate::operand::BufferRef;
 use crate::operand::{Bindings, DeviceArray};
 use crate::shader::access::{self, MergedAxes, position_lines};
+use crate::shader::iterations::MAX_ITERATIONS;
 use crate::shader::parameters::Parameters;
-use crate::shader::program::{Accumulator, ProgramValues, convert_text, round_text};
+use crate::shader::program::{Accumulator, ProgramValues, convert_text, program_iterations, round_text};
 use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
 use pellucid_ir::formula::{Binary, Program};
 use pellucid_ir::{Compute, DType, Error, Result};
@@ -18,12 +19,15 @@ const MIN_PART_DEPTH: usize = 256;
 /// Returns the largest number of values of k of a part: llvmpipe executes at most 65,535 iterations of the loops of an
 /// invocation.
 fn max_part_depth(compute: Compute) -> usize {
-    if is_narrow(compute) { 1 << 17 } else { 1 << 14 }
+    // A value of k takes 21 iterations if its arithmetic is in loops.
+    if is_narrow(compute) { 1 << 17 } else { 1 << 11 }
 }
 
-/// Returns whether a value has one word.
-fn is_narrow(compute: Compute) -> bool {
-    matches!(compute, Compute::F32 | Compute::I32)
+/// Returns an estimate of the iterations of the loops of an invocation of a product with this epilogue.
+pub(crate) fn epilogue_iterations(epilogue: Option<&Program>) -> usize {
+    // The loops of a part of k, and 64 elements of the largest tile.
+    let of_part = MAX_ITERATIONS * 3 / 4;
+    of_part.saturating_add(epilogue.map_or(0, program_iterations).saturating_mul(64))
 }
 
 /// The number of small tiles below which k is divided.
@@ -294,9 +298,11 @@ mod tests {
 
     #[test]
     fn the_parts_of_k_depend_on_the_shape_of_one_product() {
-        for (sizes, parts) in [([64, 64, 4096], 16), ([4, 4, 600], 2), ([4, 4, 511], 1), ([1024, 1024, 8192], 1)] {
+        for (sizes, narrow, wide) in
+            [([64, 64, 4096], 16, 16), ([4, 4, 600], 2, 2), ([4, 4, 511], 1, 1), ([1024, 1024, 8192], 1, 4)]
+        {
             for batch in [1, 7, 1000] {
-                for compute in [Compute::F32, Compute::I64] {
+                for (compute, parts) in [(Compute::F32, narrow), (Compute::I64, wide)] {
                     let plan = ProductPlan::new(compute, batch, sizes);
                     assert_eq!((plan.parts, plan.part_depth % plan.depth), (parts, 0), "{sizes:?}");
                     assert!(plan.part_depth * plan.parts >= sizes[2] && plan.part_depth * (plan.parts - 1) < sizes[2]);

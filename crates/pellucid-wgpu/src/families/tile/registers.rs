@@ -29,6 +29,11 @@ pub(crate) fn declare_shared(shader: &mut ShaderBuilder, name: &str, compute: Co
     shader.globals.push_str(&declaration);
 }
 
+/// Returns whether a value has one word.
+pub(crate) fn is_narrow(compute: Compute) -> bool {
+    matches!(compute, Compute::F32 | Compute::I32)
+}
+
 impl SharedTile {
     /// Declares a tile of `width` indices and `depth` values of k.
     pub(crate) fn declare(
@@ -179,7 +184,7 @@ impl WorkgroupTile {
 
     /// Returns whether the sums are separate variables. Arithmetic in two words is long, so it is in a loop instead.
     fn is_unrolled(&self) -> bool {
-        matches!(self.compute, Compute::F32 | Compute::I32)
+        is_narrow(self.compute)
     }
 
     /// Returns the number of quads of an invocation.

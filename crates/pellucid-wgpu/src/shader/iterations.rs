@@ -1,0 +1,114 @@
+//! Estimates of the iterations of loops.
+//!
+//! An adapter may end the loops of an invocation after a number of iterations in total, without an error
+//! ([`Gpu::max_iterations`](crate::device::Gpu)). Families therefore divide long loops by the iterations of their bodies,
+//! of which the functions of the library contribute most: a division of 64-bit values is a loop over its bits.
+
+use super::{called, function_text};
+use crate::shader::ShaderFeatures;
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex, PoisonError};
+
+/// The iterations that an invocation may have, with a margin for short loops that the estimates leave out.
+pub(crate) const MAX_ITERATIONS: usize = 60_000;
+
+/// The assumed iterations of a loop that ends at a condition, such as the sum of a series.
+const SERIES_TERMS: usize = 256;
+
+/// The iterations of functions whose loops end at a condition in several places, so that the estimates would be multiplied:
+/// the series for the largest arguments, with the divisions in their loops.
+const OF_SERIES: [(&str, usize); 11] = [
+    ("f_polygamma", 1000),
+    ("f_zeta", 1000),
+    ("f_igamma", 4000),
+    ("f_igammac", 4000),
+    ("f_bessel_j", 10_000),
+    ("f_bessel_y", 10_000),
+    ("f_bessel_i", 14_000),
+    ("f_bessel_ie", 14_000),
+    ("f_bessel_k", 800),
+    ("f_bessel_ke", 800),
+    ("f_digamma", 1500),
+];
+
+/// Returns an estimate of the iterations of all loops that `text` executes, with those of the functions that it calls.
+///
+/// The length of a loop is the constant in its condition, or the number in the comment `at most N iterations`.
+pub(crate) fn iterations(text: &str) -> usize {
+    let mut total = 0usize;
+    // How often the statements of every open block are executed.
+    let mut open = vec![1usize];
+    for line in text.lines() {
+        let outside = open.last().copied().unwrap_or(1);
+        let is_loop = ["for (", "while (", "loop {"].iter().any(|start| line.trim_start().starts_with(start));
+        let times = if is_loop { outside.saturating_mul(length(line)) } else { outside };
+        if is_loop {
+            total = total.saturating_add(times);
+        }
+        for name in called(line) {
+            total = total.saturating_add(times.saturating_mul(of_function(name)));
+        }
+        for brace in line.split("//").next().unwrap_or_default().matches(['{', '}']) {
+            match brace {
+                "{" => open.push(times),
+                _ => drop(open.pop()),
+            }
+        }
+    }
+    total
+}
+
+/// Returns the iterations of a loop that `line` begins.
+fn length(line: &str) -> usize {
+    let number_after = |text: &str| {
+        let rest = &line[line.find(text)? + text.len()..];
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        rest[..digits].parse::<usize>().ok()
+    };
+    // A loop that counts down begins with its length.
+    number_after("at most ").or_else(|| number_after(" < ")).or_else(|| number_after(" = ")).unwrap_or(SERIES_TERMS)
+}
+
+/// Returns the iterations of a function of the library.
+fn of_function(name: &str) -> usize {
+    static KNOWN: LazyLock<Mutex<HashMap<String, usize>>> = LazyLock::new(Mutex::default);
+    let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let series = OF_SERIES.iter().find(|(series, _)| *series == name);
+    if let Some(&count) = known().get(name).or(series.map(|(_, count)| count)) {
+        return count;
+    }
+    // An adapter without optional features executes the longest text.
+    let text = function_text(name, ShaderFeatures::default()).unwrap_or_default();
+    let count = text.split_once('{').map_or(0, |(_, body)| iterations(body));
+    known().insert(name.into(), count);
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn iterations_of_nested_loops_are_multiplied() {
+        assert_eq!(iterations("let x = 1.0;\nlet y = f_add(x, x);"), 0);
+        assert_eq!(iterations("for (var i = 0u; i < 4u; i = i + 1u) {\nfor (var j = 0u; j < 3u; j++) {\n}\n}"), 16);
+        assert_eq!(iterations("for (var i = 7u - 1u; i > 0u; i = i - 1u) {\n}\nloop {\n}"), 7 + SERIES_TERMS);
+        assert_eq!(iterations("while (x > y) { // at most 9 iterations\nif (z) {\n}\n}"), 9);
+    }
+
+    #[test]
+    fn iterations_of_functions_are_included() {
+        assert_eq!(iterations("let q = l_divide_unsigned(a, b);"), 64);
+        assert!((64..200).contains(&iterations("let q = d_div(a, b);")), "{}", iterations("d_div(a, b)"));
+        let twice = "for (var i = 0u; i < 2u; i = i + 1u) {\nlet q = d_div(a, b);\n}";
+        assert_eq!(iterations(twice), 2 + 2 * iterations("d_div(a, b)"));
+        assert!(iterations("let y = f_igamma(a, x);") > 500);
+        for short in ["f_exp(x)", "f_tanh(x)", "f_erf(x)", "f_ln(x)", "d_add(x, y)", "d_mul(x, y)", "l_mul(x, y)"] {
+            assert!(iterations(short) < 64, "{short}: {}", iterations(short));
+        }
+        // Products of `f64` execute them for every pair of factors.
+        for straight in ["d_add(x, y)", "d_mul(x, y)", "d_fma(x, y, z)", "l_add(x, y)", "l_mul(x, y)"] {
+            assert_eq!(iterations(straight), 0, "{straight}");
+        }
+    }
+}
