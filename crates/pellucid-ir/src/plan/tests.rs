@@ -291,6 +291,22 @@ fn fuse_updates_states_in_reductions_where_launches_are_expensive() {
     assert!(plan.launches[0].is_sound());
 }
 
+/// A device with expensive launches compiles a kernel with the text of every function.
+#[test]
+fn fuse_bounds_the_functions_of_a_kernel_where_launches_are_expensive() {
+    for (is_launch_bound, f, launches) in [(false, exp(), 1), (true, exp(), 3), (true, formula!(|x| x * 0.5), 1)] {
+        let mut w = PlanBuilder::default();
+        w.plan.is_launch_bound = is_launch_bound;
+        let mut x = w.slot(SlotRole::Input, [8]);
+        for _ in 0..40 {
+            x = w.map(f, &[&x]);
+        }
+        w.plan.roles[x.slot] = SlotRole::Result;
+        let plan = w.after(&["fuse"]);
+        assert_eq!(plan.launches.len(), launches, "{plan}");
+    }
+}
+
 #[test]
 fn positions_of_a_pool_are_checked_indices() {
     for (length, refuses) in [(36, false), (35, true)] {

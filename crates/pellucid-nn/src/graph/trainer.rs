@@ -103,7 +103,10 @@ impl<'f> TrainingStep<'f> {
                 copied = ops::copy_(buffer, x);
             }
         });
-        copied.and_then(|()| ops::copy_(&self.targets, y))
+        copied.and_then(|()| ops::copy_(&self.targets, y)).map_err(|mut error| {
+            error.set_operation("set_batch");
+            error
+        })
     }
 
     /// Executes the step on the batch in the buffers.

@@ -69,8 +69,9 @@ impl Array {
             return Ok(moved);
         }
         if is_recorded(self) || !self.storage().buffer().is_allocated() {
-            let help = "the step computes this tensor on another device than its own; create it there, for example \
-                        with zeros_like, or before the step";
+            let help = "the step computes this tensor on another device than its own; create it on the device of the \
+                        step, for example with zeros_like, or before the step. Factorizations of a GPU tensor run on \
+                        the CPU, so they cannot be captured";
             return Err(Error::ReadInCapture { op: "to", location: Location::caller(), help });
         }
         let copy = eager(|| upload(&self.to_bytes("to")?))?;

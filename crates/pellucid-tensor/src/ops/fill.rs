@@ -91,9 +91,22 @@ pub fn ones_like(x: &Tensor) -> Result<Tensor> {
 /// Those of [`full`].
 #[tensor_method]
 pub fn full_like(x: &Tensor, value: impl Into<Scalar>) -> Result<Tensor> {
+    full_on_device_of(x, x.shape().clone(), value, x.dtype())
+}
+
+/// Returns a tensor filled with `value` on x's device. It is free if x is.
+///
+/// # Errors
+/// Those of [`full`].
+pub(crate) fn full_on_device_of(
+    x: &Tensor,
+    shape: impl Into<Shape>,
+    value: impl Into<Scalar>,
+    dtype: DType,
+) -> Result<Tensor> {
     let value = value.into();
-    in_range(value, x.dtype())?;
-    let mut array = Array::filled(x.device(), x.dtype(), x.shape().clone(), value)?;
+    in_range(value, dtype)?;
+    let mut array = Array::filled(x.device(), dtype, shape.into(), value)?;
     array.set_pinned(!x.is_free());
     Ok(Tensor::from(array))
 }

@@ -105,6 +105,21 @@ fn a_trainer_follows_a_model_that_moves() {
 }
 
 #[test]
+fn a_batch_that_is_pinned_to_another_device_is_refused() {
+    let model = sequential![Linear::new(4, 3)];
+    model.to(toy(0)).unwrap();
+    let optimizer = Adam::new(model.parameters(), AdamOptions::default()).unwrap();
+    let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer, 0);
+    trainer.compile(&[2, 4]).unwrap();
+    let (x, y) = (Tensor::ones([2, 4], DType::F32), Tensor::from([0i64, 1]));
+    let other = |t: &Tensor| t.to(toy(1)).unwrap();
+    for error in [trainer.step(&other(&x), &y).unwrap_err(), trainer.step(&x, &other(&y)).unwrap_err()] {
+        assert!(matches!(error, Error::DeviceMismatch { op: "set_batch", .. }), "{error}");
+    }
+    trainer.step(&x, &y).unwrap();
+}
+
+#[test]
 fn a_model_on_a_device_is_built_and_summarized_there() {
     let device = toy(1);
     let model = sequential![Linear::new(4, 8), Relu, Linear::lazy(3)];

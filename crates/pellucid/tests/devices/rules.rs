@@ -140,6 +140,14 @@ fn a_free_leaf_receives_its_gradient_from_another_device() {
 }
 
 #[test]
+fn results_that_depend_on_no_element_are_on_the_device_of_the_input() {
+    let x = pinned(&[1.0, 2.0], toy(0));
+    let found = ops::isin(&x, &Tensor::zeros([0], DType::F32)).unwrap();
+    assert_eq!((found.device(), found.dtype(), found.to_vec::<bool>()), (toy(0), DType::Bool, vec![false; 2]));
+    assert_eq!(ops::equal(&x, &pinned(&[1.0], toy(0))).unwrap().device(), toy(0));
+}
+
+#[test]
 fn derivatives_of_a_move_have_every_order() {
     let gpu = toy(0);
     let x = Tensor::from([1.5f32]).requires_grad_(true);

@@ -76,7 +76,10 @@ pub fn allclose(a: &Tensor, b: &Tensor, rtol: f64, atol: f64, equal_nan: bool) -
 /// [`Error::OutOfMemory`].
 #[tensor_method]
 pub fn equal(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    if a.shape() == b.shape() { ops::all(&ops::eq(a, b)?, ..) } else { ops::full((), false, DType::Bool) }
+    if a.shape() != b.shape() {
+        return ops::full_on_device_of(a, (), false, DType::Bool);
+    }
+    ops::all(&ops::eq(a, b)?, ..)
 }
 
 /// Returns true where x equals one of `elements`, by binary search. NaN equals nothing.
@@ -86,7 +89,7 @@ pub fn equal(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 #[tensor_method]
 pub fn isin(x: &Tensor, elements: &Tensor) -> Result<Tensor> {
     if elements.size() == 0 {
-        return ops::to_dtype(&ops::zeros_like(&x.detach())?, DType::Bool);
+        return ops::full_on_device_of(x, x.shape().clone(), false, DType::Bool);
     }
     let dtype = x.dtype().promote(elements.dtype());
     let (x, elements) = (ops::to_dtype(&x.detach(), dtype)?, ops::to_dtype(&ops::ravel(&elements.detach())?, dtype)?);

@@ -48,7 +48,7 @@ pub fn lstsq(a: &Tensor, b: &Tensor, rcond: Option<f64>) -> Result<Lstsq> {
             let rest = ops::sub(&ops::matmul(a, &solution)?, &right)?;
             ops::sum(&ops::square(&rest)?, -2)?
         }
-        false => ops::zeros([0], a.dtype())?,
+        false => ops::full_on_device_of(a, [0], 0, a.dtype())?,
     };
     let solution = if vectors { ops::squeeze(&solution, -1)? } else { solution };
     Ok(Lstsq { solution, residuals, rank: matrix_rank(a, &cutoff)?, singular_values: svdvals(a)? })

@@ -91,7 +91,7 @@ pub fn cond(a: &Tensor, order: impl Into<MatrixNorm>) -> Result<Tensor> {
     if let MatrixNorm::Order(p @ (2.0 | -2.0)) = order {
         super::matrix_dims("cond", a)?;
         if a.size() == 0 {
-            return ops::zeros(super::batch(a), a.dtype());
+            return ops::full_on_device_of(a, super::batch(a), 0, a.dtype());
         }
         let s = svdvals(a)?;
         let (first, last) = (ops::select(&s, -1, 0)?, ops::select(&s, -1, -1)?);

@@ -124,7 +124,7 @@ pub fn pinv(a: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
 pub fn matrix_rank(a: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
     let (m, n) = check_operands("matrix_rank", a, cutoff)?;
     if m.min(n) == 0 {
-        return ops::zeros(super::batch(a), DType::I64);
+        return ops::full_on_device_of(a, super::batch(a), 0, DType::I64);
     }
     let a = a.detach();
     let values = if cutoff.hermitian { ops::abs(&super::eigvalsh(&a, false)?)? } else { svdvals(&a)? };

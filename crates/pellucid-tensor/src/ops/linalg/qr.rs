@@ -144,7 +144,7 @@ pub fn qr(a: &Tensor, mode: QrMode) -> Result<(Tensor, Tensor)> {
         return Ok((q, ops::triu(&outputs[0], 0)?));
     }
     let outputs = apply(Qr, &[a])?;
-    let q = if mode == QrMode::R { ops::zeros([0], a.dtype())? } else { outputs[0].clone() };
+    let q = if mode == QrMode::R { ops::full_on_device_of(a, [0], 0, a.dtype())? } else { outputs[0].clone() };
     Ok((q, outputs[1].clone()))
 }
 
