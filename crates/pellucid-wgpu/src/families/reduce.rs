@@ -28,8 +28,8 @@ const MAX_SERIAL: usize = 128;
 const MAX_PARTS: usize = 1 << 17;
 
 /// Returns the number of parts of a sequence of `length` elements: up to 256 parts of 64 elements or more, then parts of
-/// 1024 elements, then [`MAX_PARTS`]. There are more of them if an element needs so many `iterations` of loops that an
-/// invocation would have more than [`MAX_ITERATIONS`].
+/// 1024 elements, then [`MAX_PARTS`]. There are more parts if the loops of an element have `iterations`, so that no
+/// invocation has more than [`MAX_ITERATIONS`].
 fn part_count(length: usize, iterations: usize) -> usize {
     let least = length.saturating_mul(1 + iterations).div_ceil(MAX_ITERATIONS);
     let parts = match length {

@@ -33,8 +33,8 @@ const MIN_PART: usize = 1 << 13;
 /// The largest number of parts of a row of elements without loops.
 const MAX_PARTS: usize = 1 << 10;
 
-/// Returns the number of parts of a row that is read in `passes`. There are more of them if an element needs so many
-/// `iterations` of loops that an invocation would have more than [`MAX_ITERATIONS`].
+/// Returns the number of parts of a row that is read in `passes`. There are more parts if the loops of an element have
+/// `iterations`, so that no invocation has more than [`MAX_ITERATIONS`].
 fn part_count(length: usize, passes: usize, iterations: usize) -> usize {
     let of_pass = length.div_ceil(WORKGROUP as usize).saturating_mul(1 + iterations);
     if length <= MAX_UNDIVIDED && of_pass.saturating_mul(passes) <= MAX_ITERATIONS {
