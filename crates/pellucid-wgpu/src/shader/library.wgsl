@@ -200,8 +200,12 @@ fn f_fmod(a: f32, b: f32) -> f32 {
     } else {
         mx = mx | 0x800000u;
     }
+    // The leading bit of a subnormal divisor is moved to that of a normal one, so that one subtraction for each bit is
+    // enough.
     if (ey == 0) {
-        ey = 1;
+        let shift = i32(countLeadingZeros(my)) - 8;
+        my = my << u32(shift);
+        ey = 1 - shift;
     } else {
         my = my | 0x800000u;
     }
@@ -220,6 +224,9 @@ fn f_fmod(a: f32, b: f32) -> f32 {
     }
     var bits = 0u;
     if (mx != 0u) {
+        // The remainder is a multiple of the smallest subnormal number.
+        mx = mx >> u32(max(1 - ey, 0));
+        ey = max(ey, 1);
         let shift = min(i32(countLeadingZeros(mx)) - 8, ey - 1);
         mx = mx << u32(shift);
         ey = ey - shift;

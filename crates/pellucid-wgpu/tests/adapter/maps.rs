@@ -189,8 +189,21 @@ fn programs_without_a_shader_fall_back() {
     assert!(!is_native(gpu, &sin, &[], &[]));
     let x = PairedArray::of(gpu, [2], &[1.0f64; 2]);
     assert!(gpu.run(&sin, &[x.on_gpu()], &[x.on_gpu()]).is_err());
-    let bessel = map(instruction(Op::Binary(Binary::BesselJ), DType::F32, 2), &[]);
+    let bessel = map(instruction(Op::Binary(Binary::BesselJ), DType::F64, 2), &[]);
     assert!(!is_native(gpu, &bessel, &[], &[]));
+}
+
+#[test]
+fn remainders_of_subnormal_divisors_have_the_bits_of_the_cpu() {
+    let Some(gpu) = device() else { return };
+    let values = [1.0, 2.0, 3e38, 1e-30, 1e-38, 7e-39, 1e-40, 3e-42, 1e-45f32];
+    let pairs: Vec<(f32, f32)> = values.iter().flat_map(|&a| values.map(|b| (a, b))).collect();
+    let x = PairedArray::of(gpu, [pairs.len()], &pairs.iter().map(|pair| pair.0).collect::<Vec<f32>>());
+    let y = PairedArray::of(gpu, [pairs.len()], &pairs.iter().map(|pair| pair.1).collect::<Vec<f32>>());
+    let z = PairedArray::of(gpu, [pairs.len()], &vec![0.0f32; pairs.len()]);
+    let kernel = map(instruction(Op::Binary(Binary::Rem), DType::F32, 2), &[]);
+    run_both(gpu, &kernel, &[&x, &y], &[&z]).unwrap();
+    z.assert_same(gpu, Tolerance::Bits, "a remainder");
 }
 
 #[test]
