@@ -262,13 +262,13 @@ fn f_floor_div(a: f32, b: f32) -> f32 {
     return select(y, f_copysign(y, quotient), (bitcast<u32>(y) & 0x7fffffffu) == 0u);
 }
 
-// Returns x mod pi/2 for |x| > 2^16 in (-pi/4, pi/4) as a float, and the quadrant (Payne & Hanek 1983). The significand
-// is multiplied by the 96 bits of 2/pi that affect the result.
-fn f_reduce_large(x: f32) -> vec2<f32> {
+// Returns |x| 2/pi modulo 4 in 96 bits with the unit 2^-94, upper word first, for |x| >= 2 (Payne & Hanek 1983). The
+// significand is multiplied by the 96 bits of 2/pi that affect the result.
+fn l_times_two_over_pi(x: f32) -> vec3<u32> {
     var table = array<u32, 8>(
         0xa2f9836eu, 0x4e441529u, 0xfc2757d1u, 0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu, 0xdebbc561u);
     let bits = bitcast<u32>(x) & 0x7fffffffu;
-    // |x| = m 2^e with an integer m < 2^24 and -7 <= e <= 104.
+    // |x| = m 2^e with an integer m < 2^24 and -22 <= e <= 104.
     let e = i32(bits >> 23u) - 150;
     let m = (bits & 0x7fffffu) | 0x800000u;
     // Bit i of 2/pi contributes a multiple of 4 if i <= e - 2.
@@ -287,14 +287,20 @@ fn f_reduce_large(x: f32) -> vec2<f32> {
     // The product is p0.y : p0.x : p1.x : p2.x; its unit is 2^(e - skip - 96), so bit 96 + skip - e has weight 1. The
     // shift by at most 32 bits moves it to bit 126, and the two bits of the quadrant to the top.
     let up = u32(30 + e - i32(skip));
-    var hi = p0.x;
-    var mid = p1.x;
-    var low = p2.x;
-    if (up < 32u) {
-        hi = (p0.y << up) | (p0.x >> (32u - up));
-        mid = (p0.x << up) | (p1.x >> (32u - up));
-        low = (p1.x << up) | (p2.x >> (32u - up));
+    if (up >= 32u) {
+        return vec3<u32>(p0.x, p1.x, p2.x);
     }
+    let down = 32u - up;
+    return vec3<u32>(
+        (p0.y << up) | (p0.x >> down), (p0.x << up) | (p1.x >> down), (p1.x << up) | (p2.x >> down));
+}
+
+// Returns x mod pi/2 for |x| > 2^16 in (-pi/4, pi/4) as a float, and the quadrant.
+fn f_reduce_large(x: f32) -> vec2<f32> {
+    let product = l_times_two_over_pi(x);
+    let hi = product.x;
+    let mid = product.y;
+    let low = product.z;
     var quadrant = hi >> 30u;
     var fh = (hi << 2u) | (mid >> 30u);
     var fl = (mid << 2u) | (low >> 30u);
@@ -1395,35 +1401,13 @@ fn t_scaled_power(a: vec2<f32>, s: vec2<f32>, shift: vec2<f32>) -> vec2<f32> {
 }
 
 // Returns sin x - cos x and sin x + cos x, the sine and the cosine of x - pi/4 times the square root of 2, for x >= 2
-// that is an f32. The reduction is that of `f_reduce_large`.
+// that is an f32.
 fn t_sine_and_cosine(x: vec2<f32>) -> vec4<f32> {
-    var table = array<u32, 8>(
-        0xa2f9836eu, 0x4e441529u, 0xfc2757d1u, 0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu, 0xdebbc561u);
-    let bits = bitcast<u32>(x.x);
-    let e = i32(bits >> 23u) - 150;
-    let m = (bits & 0x7fffffu) | 0x800000u;
-    let skip = u32(max(e - 2, 0));
-    let word = skip / 32u;
-    let shift = skip % 32u;
-    var w = array<u32, 3>(0u, 0u, 0u);
-    for (var i = 0u; i < 3u; i = i + 1u) {
-        let low = select(table[word + i + 1u] >> (32u - shift), 0u, shift == 0u);
-        w[i] = (table[word + i] << shift) | low;
-    }
-    let p2 = l_mul_words(m, w[2]);
-    let p1 = l_add(l_mul_words(m, w[1]), vec2<u32>(p2.y, 0u));
-    let p0 = l_add(l_mul_words(m, w[0]), vec2<u32>(p1.y, 0u));
-    let up = u32(30 + e - i32(skip));
-    var hi = p0.x;
-    var mid = p1.x;
-    var low = p2.x;
-    if (up < 32u) {
-        hi = (p0.y << up) | (p0.x >> (32u - up));
-        mid = (p0.x << up) | (p1.x >> (32u - up));
-        low = (p1.x << up) | (p2.x >> (32u - up));
-    }
+    let product = l_times_two_over_pi(x.x);
+    let mid = product.y;
+    let low = product.z;
     // The unit of the upper two bits is pi/2, so this subtracts pi/4.
-    hi = hi - 0x20000000u;
+    let hi = product.x - 0x20000000u;
     var quadrant = hi >> 30u;
     var f = vec2<u32>((mid << 2u) | (low >> 30u), (hi << 2u) | (mid >> 30u));
     let is_negative = f.y >= 0x80000000u;

@@ -111,8 +111,14 @@ fn attention_over_many_keys_is_complete_or_not_native() {
     let outputs = [array(&[1, 1, 1, 4], 7), array(&[1, 1, 1], 7)];
     let kernel = Attention { causal: false, masked: false, scale: 1.0, part: AttentionPart::Result };
     let (kernel, inputs, outputs) = (Kernel::Attention(kernel), [&q, &k, &k], [&outputs[0], &outputs[1]]);
-    if is_native(gpu, &kernel, &inputs, &outputs) {
-        run_both(gpu, &kernel, &inputs, &outputs).unwrap();
-        outputs.iter().for_each(|output| output.assert_same(gpu, Tolerance::Relative(1e-5, 0.0), "many keys"));
+    if !is_native(gpu, &kernel, &inputs, &outputs) {
+        let [views, results] =
+            [&inputs[..], &outputs[..]].map(|arrays| arrays.iter().map(|a| a.on_gpu()).collect::<Vec<_>>());
+        assert!(gpu.run(&kernel, &views, &results).is_err(), "a kernel that is not native must be refused");
+        let few = array(&[1, 1, 5000, 4], 1);
+        assert!(is_native(gpu, &kernel, &[&q, &few, &few], &outputs), "5000 keys must be native");
+        return;
     }
+    run_both(gpu, &kernel, &inputs, &outputs).unwrap();
+    outputs.iter().for_each(|output| output.assert_same(gpu, Tolerance::Relative(1e-5, 0.0), "many keys"));
 }
