@@ -27,7 +27,7 @@ fn move_axes_behind(axes: ResolvedAxes, x: &Tensor) -> Result<Tensor> {
     let order: SmallVec<[isize; 6]> = others.chain(axes.set.iter()).map(|k| k as isize).collect();
     let mut shape = axes.set.remove(x.shape()).to_vec();
     shape.push(axes.set.count(x.shape()));
-    reshape_to(&ops::permute(x, &order)?, &shape.into())
+    reshape_to(&ops::permute(x, &order[..])?, &shape.into())
 }
 
 impl RankedRows {
