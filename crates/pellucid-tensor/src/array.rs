@@ -42,7 +42,9 @@ pub(crate) fn checked_size(shape: &Shape) -> Result<usize> {
 #[cold]
 fn impossible_shape(shape: &Shape) -> Error {
     match shape.has_negative_length() {
-        true => Error::invalid("shape", format!("lengths must be ≥ 0, got {shape}; only reshape() infers a length of -1")),
+        true => {
+            Error::invalid("shape", format!("lengths must be ≥ 0, got {shape}; only reshape() infers a length of -1"))
+        }
         false => Error::size_overflow().with_shape(shape),
     }
 }

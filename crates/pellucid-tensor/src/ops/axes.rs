@@ -43,12 +43,7 @@ impl Axes {
 
     /// Returns the axes of a tensor of rank `rank`, in the order in which they are named; `None` for `..`. `shape` is the
     /// shape that an error shows.
-    pub(super) fn indices(
-        &self,
-        op: &'static str,
-        rank: usize,
-        shape: &Shape,
-    ) -> Result<Option<SmallVec<[usize; 6]>>> {
+    pub(super) fn indices(&self, op: &'static str, rank: usize, shape: &Shape) -> Result<Option<SmallVec<[usize; 6]>>> {
         self.list.as_ref().map(|list| distinct_axes(op, list, rank, shape)).transpose()
     }
 

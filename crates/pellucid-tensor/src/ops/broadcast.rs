@@ -1,7 +1,7 @@
 //! Broadcasting, whose gradient is a sum.
 
-use super::reduce::sum_to;
 use super::IntList;
+use super::reduce::sum_to;
 use super::view::full_view;
 use crate::array::Array;
 use crate::autograd::{
@@ -35,6 +35,7 @@ impl Operation for Expand {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if a length is neither equal nor 1.
+#[doc(alias("expand_as", "broadcast"))]
 #[tensor_method]
 pub fn broadcast_to(x: &Tensor, shape: impl Into<Shape>) -> Result<Tensor> {
     let shape = shape.into();

@@ -420,6 +420,7 @@ impl Tensor {
     ///
     /// # Panics
     /// With the errors of [`Tensor::try_i`].
+    #[doc(alias("index", "__getitem__"))]
     #[track_caller]
     pub fn i(&self, index: impl IntoIndex) -> Tensor {
         let _call = note_call_location();
@@ -466,6 +467,7 @@ impl Tensor {
     ///
     /// # Panics
     /// With the errors of [`Tensor::try_set`].
+    #[doc(alias("__setitem__", "index_put_", "setitem"))]
     #[track_caller]
     pub fn set<'a>(&self, index: impl IntoIndex, values: impl Into<ops::TensorOrScalar<'a>>) {
         let _call = note_call_location();

@@ -180,6 +180,7 @@ pub enum PadMode {
 /// # Errors
 /// [`Error::InvalidArgument`] unless there is one pair, or one per axis; if more is cropped than there is; or if an axis is too
 /// short for the mode: `Reflect` needs more indices than it adds, `Circular` as many, `Replicate` one.
+#[doc(alias = "constant_pad")]
 #[tensor_method]
 pub fn pad(x: &Tensor, width: impl Into<PadWidth>, mode: PadMode) -> Result<Tensor> {
     let width = width.into();

@@ -67,6 +67,7 @@ pub fn rot90(x: &Tensor, times: isize, axes: [isize; 2]) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if the lists differ in length or contain an axis twice; [`Error::AxisOutOfRange`].
+#[doc(alias = "moveaxis")]
 #[tensor_method]
 pub fn movedim(x: &Tensor, from: impl Into<IntList>, to: impl Into<IntList>) -> Result<Tensor> {
     let (from, to) = (from.into(), to.into());
@@ -126,6 +127,7 @@ pub fn unflatten(x: &Tensor, axis: isize, lengths: impl Into<IntList>) -> Result
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] unless there is one number, or one per index, and for negative
 /// numbers; [`Error::OutOfMemory`].
+#[doc(alias = "repeat_interleave")]
 #[tensor_method]
 pub fn repeat(x: &Tensor, times: impl Into<IntList>, axis: impl Into<Option<isize>>) -> Result<Tensor> {
     let times = times.into();
@@ -159,6 +161,7 @@ pub fn repeat(x: &Tensor, times: impl Into<IntList>, axis: impl Into<Option<isiz
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for negative numbers; [`Error::OutOfMemory`].
+#[doc(alias = "repeat")]
 #[tensor_method]
 pub fn tile(x: &Tensor, times: impl Into<IntList>) -> Result<Tensor> {
     let times = times.into().counts("tile")?;
@@ -213,6 +216,7 @@ pub fn meshgrid(vectors: &[&Tensor], indexing: MeshgridIndexing) -> Result<Vec<T
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for a step of 0, or a window longer than the axis.
+#[doc(alias("unfold", "sliding_window_view"))]
 #[tensor_method]
 pub fn windows(x: &Tensor, axis: isize, size: usize, step: usize) -> Result<Tensor> {
     let axis = x.shape().axis("windows", axis)?;
@@ -270,6 +274,7 @@ from_integers!(
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for 0 parts; [`Error::OutOfMemory`] if memory cannot hold the
 /// parts.
+#[doc(alias("array_split", "hsplit", "vsplit", "dsplit"))]
 #[tensor_method]
 pub fn tensor_split(x: &Tensor, sections: impl Into<Sections>, axis: isize) -> Result<Vec<Tensor>> {
     let at = x.shape().axis("tensor_split", axis)?;
@@ -296,6 +301,7 @@ pub fn tensor_split(x: &Tensor, sections: impl Into<Sections>, axis: isize) -> R
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].
+#[doc(alias = "unstack")]
 #[tensor_method]
 pub fn unbind(x: &Tensor, axis: isize) -> Result<Vec<Tensor>> {
     let at = x.shape().axis("unbind", axis)?;

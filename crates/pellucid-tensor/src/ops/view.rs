@@ -43,6 +43,7 @@ impl Operation for Reshape {
 /// # Errors
 /// [`Error::ShapeMismatch`] if the sizes differ; [`Error::InvalidArgument`] for two lengths of −1, or one with a length
 /// of 0.
+#[doc(alias("view", "view_as", "reshape_as"))]
 #[tensor_method]
 pub fn reshape(x: &Tensor, shape: impl Into<IntList>) -> Result<Tensor> {
     reshape_to(x, &shape.into().infer_shape("reshape", x.shape(), x.size())?)
@@ -125,6 +126,7 @@ pub fn squeeze(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
 /// # Errors
 /// [`Error::AxisOutOfRange`] for an axis that the result does not have; [`Error::InvalidArgument`] if an axis is named
 /// twice, and for `..`.
+#[doc(alias = "newaxis")]
 #[tensor_method]
 pub fn unsqueeze(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     let axes = axes.into();
@@ -178,6 +180,7 @@ impl Operation for Permute {
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if `order` does not contain every axis once.
+#[doc(alias = "permute_dims")]
 #[tensor_method]
 pub fn permute(x: &Tensor, order: impl Into<IntList>) -> Result<Tensor> {
     let order = order.into();
@@ -193,6 +196,7 @@ pub fn permute(x: &Tensor, order: impl Into<IntList>) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].
+#[doc(alias("swapdims", "mT", "matrix_transpose"))]
 #[tensor_method]
 pub fn transpose(x: &Tensor, axis0: isize, axis1: isize) -> Result<Tensor> {
     let (a, b) = (x.shape().axis("transpose", axis0)?, x.shape().axis("transpose", axis1)?);
@@ -223,6 +227,7 @@ pub(crate) fn checked_axes(op: &'static str, shape: &Shape, axis0: isize, axis1:
 ///
 /// # Errors
 /// The operation is defined for every shape, so it returns no error.
+#[doc(alias = "T")]
 #[tensor_method]
 pub fn t(x: &Tensor) -> Result<Tensor> {
     apply_one(Permute { order: (0..x.rank()).rev().collect() }, &[x])
@@ -321,6 +326,7 @@ pub fn select(x: &Tensor, axis: isize, index: isize) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if an axis is given twice.
+#[doc(alias("fliplr", "flipud"))]
 #[tensor_method]
 pub fn flip(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     let axes = axes.into().resolve("flip", x.shape())?.set;
@@ -386,6 +392,7 @@ from_integers!(SplitSizes, number: SplitSizes::Each, list: |list| SplitSizes::Li
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if the lengths do not add up to that of the axis, and for parts
 /// of a length below 1; [`Error::OutOfMemory`] if memory cannot hold the parts.
+#[doc(alias = "split_with_sizes")]
 #[tensor_method]
 pub fn split(x: &Tensor, sizes: impl Into<SplitSizes>, axis: isize) -> Result<Vec<Tensor>> {
     let at = x.shape().axis("split", axis)?;

@@ -192,6 +192,7 @@ impl Tensor {
     ///
     /// # Panics
     /// If the numbers do not fill the shape.
+    #[doc(alias("tensor", "array", "from_numpy"))]
     #[track_caller]
     pub fn new(data: impl IntoTensor, shape: impl Into<Shape>) -> Tensor {
         panic::unwrap(data.into_tensor(shape.into()))
@@ -225,6 +226,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the data does not fill the shape, or a `bool` is not 0 or 1.
+    #[doc(alias = "frombuffer")]
     pub fn from_bytes(bytes: &[u8], dtype: DType, shape: impl Into<Shape>) -> Result<Tensor> {
         if dtype == DType::Bool
             && let Some(byte) = bytes.iter().find(|&&b| b > 1)

@@ -31,7 +31,8 @@ fn a_method_panics_at_the_callers_line_with_the_functions_error() {
     assert_eq!(panic_of(|| a.matmul(&b)), expected.to_string());
     assert!(matches!(&expected, Error::ShapeMismatch { op: "matmul", shapes, .. } if shapes.len() == 2));
 
-    let refusals: [(u32, &dyn Fn()); 8] = [
+    let ragged = vec![vec![1.0], vec![]];
+    let refusals: [(u32, &dyn Fn()); 13] = [
         (line!(), &|| drop(a.matmul(&b))),
         (line!(), &|| drop(&a + &b)),
         (line!(), &|| drop(a.clone() & 3.5)),
@@ -40,6 +41,11 @@ fn a_method_panics_at_the_callers_line_with_the_functions_error() {
         (line!(), &|| a.backward()),
         (line!(), &|| assert_eq!(a.item::<f32>(), 0.0)),
         (line!(), &|| drop(a.sum(2))),
+        (line!(), &|| drop(Tensor::from(&ragged))),
+        (line!(), &|| drop(a.to_vec2::<f32>().len() + a.to_vec3::<f32>().len())),
+        (line!(), &|| drop((&Tensor::from(1.0)).into_iter())),
+        (line!(), &|| [a.clone()].iter_mut().for_each(|c| *c += &b)),
+        (line!(), &|| drop(Tensor::zeros((2, -1), DType::F32))),
     ];
     for (line, refusal) in refusals {
         assert_eq!(panic_location(refusal), (file!().to_string(), line));

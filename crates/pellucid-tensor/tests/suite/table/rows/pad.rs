@@ -86,7 +86,21 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| padded(&x[0], &[(2, -2)], 0.0, |i, _| Some((i + 3) % 3)),
             )
             .floats_only()
-            .check("a wrong number of pairs must be an error", || refused([(1, 1)], zero_mode()))
+            .case(
+                "one pair in a list",
+                [real([2, 3])],
+                move |x| ops::pad(&x[0], ((1, 0),), zero),
+                |x| padded(&x[0], &[(1, 0), (1, 0)], 0.0, inside),
+            )
+            .floats_only()
+            .case(
+                "a number and a pair",
+                [real([2, 3])],
+                move |x| ops::pad(&x[0], (1, (0, 2)), zero),
+                |x| padded(&x[0], &[(1, 1), (0, 2)], 0.0, inside),
+            )
+            .floats_only()
+            .check("a wrong number of pairs must be an error", || refused([(1, 1); 3], zero_mode()))
             .check("removing more than the length must be an error", || refused([(-2, -1), (0, 0)], zero_mode()))
             .check("an extreme width must be an error", || refused(isize::MAX, zero_mode()))
             .check("an extreme negative width must be an error", || refused(isize::MIN, zero_mode()))
