@@ -106,7 +106,6 @@ fn a_format_string_sets_the_digits_of_every_element() {
     assert_eq!(format!("{:.1?}", Tensor::from([1.0])), "Tensor([1.0], shape [1], f64)");
 }
 
-/// The texts are those of NumPy 2 with the same options.
 #[test]
 fn options_of_printing() {
     let defaults = PrintOptions::default();

@@ -203,10 +203,9 @@ fn iteration_has_gradients_of_every_order() {
     let x = leaf([1.0, 2.0, 3.0]);
     // Σ (k + 1)·xₖ³
     let y: Tensor = x.iter().enumerate().map(|(k, x)| x.cube() * (k + 1) as f64).sum();
-    let first =
-        grad(&[&y], &[&x], GradOptions { create_graph: true, ..Default::default() }).unwrap().remove(0).unwrap();
+    let first = grad(&[&y], &[&x], GradOptions { create_graph: true, ..Default::default() }).unwrap().remove(0);
     assert_eq!(first.to_vec::<f64>(), [3.0, 24.0, 81.0]);
-    let second = grad(&[&first.sum(..)], &[&x], GradOptions::default()).unwrap().remove(0).unwrap();
+    let second = grad(&[&first.sum(..)], &[&x], GradOptions::default()).unwrap().remove(0);
     assert_eq!(second.to_vec::<f64>(), [6.0, 24.0, 54.0]);
     // Slices that are not used have no gradient.
     x.iter().nth(1).unwrap().backward();
@@ -252,9 +251,8 @@ fn an_assigning_operator_is_recorded() {
     y *= x.clone();
     y += 1.0;
     assert!(x.is_leaf() && y.requires_grad());
-    let first =
-        grad(&[&y], &[&x], GradOptions { create_graph: true, ..Default::default() }).unwrap().remove(0).unwrap();
-    let second = grad(&[&first], &[&x], GradOptions::default()).unwrap().remove(0).unwrap();
+    let first = grad(&[&y], &[&x], GradOptions { create_graph: true, ..Default::default() }).unwrap().remove(0);
+    let second = grad(&[&first], &[&x], GradOptions::default()).unwrap().remove(0);
     assert_eq!((first.item::<f64>(), second.item::<f64>()), (27.0, 18.0));
 }
 

@@ -109,7 +109,7 @@ pub(super) fn rows() -> Vec<Row> {
             })
             .check("a width beyond the memory must be an error", || {
                 let x = Tensor::zeros([2], DType::F32);
-                Ok(matches!(ops::pad(&x, (0, 1 << 60), Replicate), Err(Error::OutOfMemory { .. })))
+                Ok(matches!(ops::pad(&x, (0, 1usize << 60), Replicate), Err(Error::OutOfMemory { .. })))
             })
             .check("a reflection beyond the other end must be an error", || refused([(2, 0), (0, 0)], Reflect))
             .check("a circular width above the length must be an error", || refused([(3, 0), (0, 0)], Circular))
