@@ -108,6 +108,7 @@ pub struct Captured<'f> {
 /// [`Error::NotAFixedPoint`] if a gradient is set before the step and not after it, or the reverse (a step may set one
 /// that it clears first); [`Error::InvalidArgument`] if it writes into an input; any error of an operation in it. Other
 /// panics of the step propagate.
+#[doc(alias("compile", "CUDAGraph"))]
 pub fn capture<'f, O: IntoOutputs>(step: impl FnMut(&[Tensor]) -> O + 'f, inputs: &[&Tensor]) -> Result<Captured<'f>> {
     capture_with(CaptureOptions::default(), step, inputs)
 }

@@ -41,6 +41,7 @@ impl Operation for CopyAs {
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+#[doc(alias("astype", "type", "to", "float", "double", "half", "bfloat16", "long", "int", "short", "bool"))]
 #[tensor_method]
 pub fn to_dtype(x: &Tensor, dtype: DType) -> Result<Tensor> {
     if x.dtype() == dtype { Ok(x.clone()) } else { apply_one(CopyAs { dtype }, &[x]) }
@@ -50,15 +51,17 @@ pub fn to_dtype(x: &Tensor, dtype: DType) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+#[doc(alias = "ascontiguousarray")]
 #[tensor_method]
 pub fn contiguous(x: &Tensor) -> Result<Tensor> {
     if x.array().layout().is_contiguous() { Ok(x.clone()) } else { copy(x) }
 }
 
-/// Returns a copy with its own storage, through which gradients flow.
+/// Returns a copy with its own storage, through which gradients flow (PyTorch's `clone`).
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+#[doc(alias = "clone")]
 #[tensor_method]
 pub fn copy(x: &Tensor) -> Result<Tensor> {
     apply_one(CopyAs { dtype: x.dtype() }, &[x])
@@ -102,6 +105,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::ReadInCapture`](crate::Error::ReadInCapture) for a copy between devices inside a captured step;
     /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) and other errors of the device.
+    #[doc(alias("cuda", "cpu"))]
     #[track_caller]
     pub fn to(&self, device: Device) -> Result<Tensor> {
         if self.device() != device {

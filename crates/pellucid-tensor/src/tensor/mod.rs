@@ -43,8 +43,9 @@ use std::sync::{Arc, OnceLock, Weak};
 
 /// An n-dimensional array of one dtype on one device, with the history of its computation.
 ///
-/// Tensors are `Send + Sync`; clones are handles of the same tensor. A write in place changes the history of the
-/// handle, of its views, and of the tensor of which it is a view.
+/// Tensors are `Send + Sync`. `clone()` returns a second handle of the same tensor, which shares its elements, history
+/// and gradient; [`copy`](Tensor::copy) is PyTorch's `clone`. A write in place changes the history of the handle, of its
+/// views, and of the tensor of which it is a view.
 ///
 /// ```
 /// use pellucid_tensor::Tensor;
@@ -53,8 +54,25 @@ use std::sync::{Arc, OnceLock, Weak};
 /// y.backward();
 /// assert_eq!(x.grad().unwrap().to_vec::<f32>(), [2.0, 4.0, 6.0, 8.0]);
 /// ```
-#[derive(Clone)]
 pub struct Tensor(Arc<TensorInner>);
+
+impl Clone for Tensor {
+    /// Returns another handle of the same tensor, at the cost of one reference count. [`Tensor::copy`] copies the
+    /// elements, and [`Tensor::detach`] shares them without the history.
+    ///
+    /// ```
+    /// use pellucid_tensor::Tensor;
+    /// let x = Tensor::from([1.0, 2.0]);
+    /// let (handle, copy) = (x.clone(), x.copy());
+    /// x.set(0, 5.0);
+    /// assert_eq!((handle.id(), handle.to_vec::<f64>()), (x.id(), vec![5.0, 2.0]));
+    /// assert_eq!(copy.to_vec::<f64>(), [1.0, 2.0]);
+    /// ```
+    #[inline]
+    fn clone(&self) -> Tensor {
+        Tensor(self.0.clone())
+    }
+}
 
 /// The identity of a tensor, see [`Tensor::id`]. It is unique while a handle of the tensor exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -206,22 +224,31 @@ impl Tensor {
     }
 
     /// Returns the length of every axis, outermost first.
+    #[doc(alias = "size")]
     #[inline]
     pub fn shape(&self) -> &Shape {
         self.0.array.shape()
     }
 
     /// Returns the number of axes.
+    #[doc(alias("ndim", "dim"))]
     pub fn rank(&self) -> usize {
         self.shape().rank()
     }
 
-    /// Returns the number of elements.
+    /// Returns the number of elements; [`Tensor::shape`] is PyTorch's `size`.
+    #[doc(alias = "nelement")]
     pub fn size(&self) -> usize {
         self.shape().size()
     }
 
+    /// Returns the number of elements: PyTorch's name for [`Tensor::size`].
+    pub fn numel(&self) -> usize {
+        self.size()
+    }
+
     /// Returns the type of every element.
+    #[doc(alias = "type")]
     #[inline]
     pub fn dtype(&self) -> DType {
         self.0.array.dtype()
@@ -275,6 +302,7 @@ impl Tensor {
     }
 
     /// Returns the node that computed this tensor or wrote into it last; `None` for a leaf.
+    #[doc(alias = "grad_fn")]
     pub fn creator(&self) -> Option<Node> {
         self.with_creator(|creator| creator.map(|(node, _)| Node(node.clone())))
     }
@@ -385,6 +413,7 @@ impl Tensor {
 
     /// Returns the same elements without history: a leaf that requires no gradient and shares the storage. A recorded
     /// write through one of the two tensors changes the history of that tensor and its views, not of the other.
+    #[doc(alias("detach_", "data"))]
     pub fn detach(&self) -> Tensor {
         let mut array = self.array().clone();
         array.set_pinned(!self.is_free());
@@ -397,6 +426,7 @@ impl Tensor {
     ///
     /// # Panics
     /// With the error of a deferred kernel that failed.
+    #[doc(alias = "synchronize")]
     #[track_caller]
     pub fn eval(&self) {
         panic::unwrap(eval([self]));

@@ -189,6 +189,7 @@ impl Drop for GeneratorScope {
 ///
 /// # Panics
 /// While a step is captured.
+#[doc(alias = "seed")]
 #[track_caller]
 pub fn manual_seed(seed: u64) {
     let scoped = LOCAL.with_borrow(|local| local.scopes.last().map(|(_, generator)| generator.clone()));

@@ -4,6 +4,7 @@
 mod create;
 mod display;
 mod errors;
+mod forms;
 mod index;
 mod integer_conversion;
 mod operators;
