@@ -7,6 +7,7 @@ mod errors;
 mod index;
 mod integer_conversion;
 mod operators;
+mod options;
 mod pools;
 pub mod promotion;
 mod unwind;
