@@ -43,7 +43,8 @@ pub struct GradOptions {
 ///
 /// With `create_graph`, a gradient that requires no gradient is recorded as a function of the inputs with derivative
 /// zero. For example, the second derivative of x² is 2, and its third derivative is 0 and no error. A gradient that
-/// depends on other tensors only, as that of w·x by x, is the result of their operations: its graph does not reach x.
+/// depends on other tensors only is the result of their operations, and may not reach the input: the gradient of W·x by
+/// the vector x is Wᵀ·g, and its gradient by x is an error without `allow_unused`.
 ///
 /// Without `create_graph`, the results share no memory with each other or with `grad_outputs`.
 ///

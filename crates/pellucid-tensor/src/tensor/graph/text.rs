@@ -18,15 +18,14 @@ impl Node {
     /// ```
     /// use pellucid_tensor::Tensor;
     /// let weight = Tensor::from([[1.0f32, 2.0], [3.0, 4.0]]).requires_grad_(true);
-    /// let y = (Tensor::from([[1.0f32, 1.0]]).matmul(&weight)).square().sum(..);
+    /// let y = (Tensor::from([[1.0f32, 1.0]]).matmul(&weight)).square();
     /// let node = y.creator().expect("y is a result");
     /// let text = node.graph_text([("weight", &weight)]);
     /// assert_eq!(
     ///     text,
     ///     "%0 = leaf `weight`: f32[2, 2], no gradient\n\
     ///      %1 = matmul(constant, %0): f32[1, 2]\n\
-    ///      %2 = square(%1): f32[1, 2]\n\
-    ///      %3 = sum(%2): f32[]\n"
+    ///      %2 = square(%1): f32[1, 2]\n"
     /// );
     /// ```
     pub fn graph_text<'a>(&self, names: impl IntoIterator<Item = (&'a str, &'a Tensor)>) -> String {

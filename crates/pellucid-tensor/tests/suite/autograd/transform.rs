@@ -116,16 +116,20 @@ fn an_untracked_input_or_output_is_an_error() {
 #[test]
 fn a_recorded_constant_can_be_differentiated() {
     let recorded = || GradOptions { create_graph: true, ..Default::default() };
-    let (x, w) = (number(3.0), number(5.0));
+    let x = number(3.0);
     let mut y = x.square();
     for expected in [6.0, 2.0, 0.0, 0.0] {
         y = grad(&[&y], &[&x], recorded()).unwrap().remove(0);
         assert_eq!(y.item::<f64>(), expected);
     }
-    // The gradient of w·x by x is w, whose graph does not reach x.
-    let slope = grad(&[&(&w * &x)], &[&x], recorded()).unwrap().remove(0);
-    assert!(matches!(grad(&[&slope], &[&x], recorded()), Err(Error::UnusedInput { input: 0, .. })));
-    assert_eq!(grad(&[&slope], &[&x], allowed()).unwrap()[0].item::<f64>(), 0.0);
+    // The gradient of W·x by x is Wᵀ·1, whose graph does not reach x.
+    let (w, v) = (Tensor::from([[1.0, 2.0], [3.0, 4.0]]).requires_grad_(true), leaf([5.0, 6.0]));
+    let slope = grad(&[&w.matmul(&v)], &[&v], recorded()).unwrap().remove(0).sum(..);
+    let refused = grad(&[&slope], &[&w, &v], GradOptions { retain_graph: true, ..Default::default() });
+    assert!(matches!(refused, Err(Error::UnusedInput { input: 1, .. })));
+    let got = grad(&[&slope], &[&w, &v], allowed()).unwrap();
+    assert_close(&got[0], &[1.0; 4]);
+    assert_close(&got[1], &[0.0; 2]);
 }
 
 #[test]

@@ -26,7 +26,8 @@ fn a_tensor_is_detached_and_shares_its_storage() {
     assert!(z.is_leaf() && z.requires_grad() && z.id() != y.id() && z.storage_id() == y.storage_id());
     z.sum(..).backward();
     assert!(x.grad().is_none() && z.grad().is_some());
-    let copied = lazy(|| Tensor::try_with_options(&y, TensorOptions { dtype: Some(DType::F32), ..options })).unwrap();
+    let copied =
+        lazy(|| Tensor::try_with_options(y.clone(), TensorOptions { dtype: Some(DType::F32), ..options })).unwrap();
     assert_eq!((copied.dtype(), copied.to_vec::<f64>()), (DType::F32, vec![2.0, 4.0]));
 }
 
