@@ -90,14 +90,28 @@ pub enum Error {
         /// The operation.
         op: &'static str,
     },
-    /// `backward` was called on a tensor that does not depend on any tensor that requires a gradient.
-    #[error(
-        "{op}: the tensor of shape {shape} does not require a gradient; set requires_grad on a leaf before the forward pass, outside no_grad()"
-    )]
+    /// A gradient of or by a tensor was requested that does not depend on any tensor that requires a gradient.
+    #[error("{op}: {what} of shape {shape} does not require a gradient; {help}")]
     NotTracked {
         /// The operation.
         op: &'static str,
+        /// The tensor in the call, for example `output 1`.
+        what: String,
         /// The tensor's shape.
+        shape: Shape,
+        /// What to do instead.
+        help: &'static str,
+    },
+    /// A gradient with respect to a tensor was requested from which no output was computed.
+    #[error(
+        "{op}: input {input} of shape {shape} was not used to compute the outputs, so they have no gradient with respect to it; compute the outputs from this tensor (not from a copy of it), or set allow_unused to get zeros"
+    )]
+    UnusedInput {
+        /// The operation.
+        op: &'static str,
+        /// The index of the input.
+        input: usize,
+        /// The input's shape.
         shape: Shape,
     },
     /// The saved values of a node were freed by an earlier backward pass.

@@ -69,6 +69,7 @@ pub use grad_mode::{GradMode, enable_grad, is_grad_enabled, no_grad, set_grad_en
 pub use ops::index::{Ellipsis, IndexItem, IntoIndex, NewAxis, Slice, SliceBound, slice};
 pub use ops::random::{Generator, GeneratorScope, manual_seed};
 pub use ops::registry::{AutocastPolicy, OperationInfo, autocast_policy, operations};
+pub use ops::tensor_options::TensorOptions;
 pub use panic::unwrap;
 pub use pellucid_ir::backend::{self, MemoryStats};
 pub use pellucid_ir::formula::Formula;

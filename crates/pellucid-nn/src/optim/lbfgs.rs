@@ -1,10 +1,10 @@
 //! L-BFGS.
 
 use super::Optimizer;
-use super::free::free_buffer;
+use super::hyperparameter::Hyperparameter;
 use super::line_search::{SearchPoint, SearchResult, strong_wolfe};
 use super::rule::nonnegative;
-use crate::parameter::{Buffer, Parameter};
+use crate::parameter::Parameter;
 use crate::state::StateDict;
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, WrongShape, enable_grad, formula, no_grad, ops};
 use std::collections::{HashSet, VecDeque};
@@ -72,7 +72,7 @@ impl Default for LbfgsOptions {
 pub struct Lbfgs {
     parameters: Vec<Parameter>,
     options: LbfgsOptions,
-    lr: Buffer,
+    lr: Hyperparameter,
     progress: Mutex<LbfgsProgress>,
 }
 
@@ -125,7 +125,7 @@ impl Lbfgs {
             let dtypes = parameters.iter().map(|p| p.dtype());
             return Err(Error::dtypes(op, dtypes, "the parameters must be all f32 or all f64"));
         }
-        let lr = free_buffer(ops::full((), options.lr, DType::F64)?);
+        let lr = Hyperparameter::new(options.lr, DType::F64)?;
         Ok(Lbfgs { parameters, options, lr, progress: Mutex::default() })
     }
 
@@ -133,7 +133,7 @@ impl Lbfgs {
     #[track_caller]
     fn iterate(&mut self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64> {
         let _guard = no_grad();
-        let options = LbfgsOptions { lr: self.lr.try_item()?, ..self.options };
+        let options = LbfgsOptions { lr: self.lr.try_get()?, ..self.options };
         let progress = self.progress.get_mut().unwrap_or_else(PoisonError::into_inner);
         let max_eval = options.max_eval.unwrap_or(options.max_iter * 5 / 4);
         let sign = if options.maximize { -1.0 } else { 1.0 };
@@ -259,7 +259,7 @@ impl Optimizer for Lbfgs {
         1
     }
 
-    fn group_lr_tensor(&self, _: usize) -> &Tensor {
+    fn group_rate(&self, _: usize) -> &Hyperparameter {
         &self.lr
     }
 
@@ -372,7 +372,7 @@ impl Optimizer for Lbfgs {
         };
         let memory = is_begun.then(memory).transpose()?;
         let (lr, iterations, evaluations) = (number("lr")?, number("iterations")?, number("evaluations")?);
-        ops::copy_(&self.lr, &Tensor::from(lr))?;
+        self.lr.set(lr)?;
         let (iterations, evaluations) = (iterations as usize, evaluations as usize);
         *self.progress() = LbfgsProgress { memory, iterations, evaluations };
         Ok(())

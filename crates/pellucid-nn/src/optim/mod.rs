@@ -3,12 +3,14 @@
 //! An update is one kernel over all parameters: a formula that reads the parameter, its gradient and its state, and
 //! writes parameter and state in place. Learning rate, momentum, step count and derived numbers are 0-d tensors that
 //! the formula reads, and all state is allocated at construction. A captured step can therefore be replayed, and uses a
-//! new learning rate.
+//! new learning rate. [`Optimizer::lr`] returns a rate as it was set: 0.01, not its rounding to `f32`
+//! ([`Hyperparameter`] has the rule).
 //!
 //! | module | contents |
 //! | --- | --- |
 //! | `rule` | [`Rule`]: options, state and formula of one optimizer |
 //! | `rule_optimizer` | [`RuleOptimizer`]: groups, names, state dicts and half precision for all rules |
+//! | `hyperparameter` | [`Hyperparameter`]: learning rates and momenta, set by the host and read by kernels |
 //! | `clock` | per-parameter step counts and rates derived from them |
 //! | `step_modifiers` | scaled gradients and skipped updates, added to a rule's formula |
 //! | `sgd`, `adam`, ... | the rules, one per module |
@@ -31,6 +33,7 @@ mod clip;
 mod clock;
 mod fillable;
 mod free;
+mod hyperparameter;
 mod lamb;
 mod lbfgs;
 mod line_search;
@@ -69,6 +72,7 @@ crate::exports::exports! {
 }
 pub use average::{Average, AveragedModel, update_bn};
 pub use clip::{ClipGradNormOptions, clip_grad_norm, clip_grad_norm_with, clip_grad_value, grad_norm};
+pub use hyperparameter::Hyperparameter;
 pub use rule::{Momentum, Rule, RuleState, UpdateContext};
 pub use rule_optimizer::RuleOptimizer;
 pub use scaler::{GradScaler, GradScalerOptions, Unscaled};
@@ -89,14 +93,15 @@ pub trait Optimizer: Send + Sync {
     /// Returns the number of groups.
     fn groups(&self) -> usize;
 
-    /// Returns the learning rate of a group, a 0-d tensor of the dtype of its state.
+    /// Returns the learning rate of a group, with the 0-d tensor of the dtype of its state that kernels read.
+    /// [`Optimizer::set_group_lr`] checks the value that it sets; [`Hyperparameter::set`] does not.
     ///
     /// # Panics
     /// If there is no such group.
-    fn group_lr_tensor(&self, group: usize) -> &Tensor;
+    fn group_rate(&self, group: usize) -> &Hyperparameter;
 
-    /// Returns the momentum of a group (β₁ for Adam and its variants); `None` if the rule has none, or was created
-    /// without.
+    /// Returns the momentum of a group (β₁ for Adam and its variants) as it was set; `None` if the rule has none, or was
+    /// created without.
     ///
     /// # Panics
     /// If there is no such group.
@@ -261,22 +266,32 @@ pub trait Optimizer: Send + Sync {
         self.group_lr_tensor(0)
     }
 
-    /// Returns the learning rate of the first group, rounded to the state's dtype.
+    /// Returns the learning rate of a group, a 0-d tensor of the dtype of its state.
+    ///
+    /// # Panics
+    /// If there is no such group.
+    #[track_caller]
+    fn group_lr_tensor(&self, group: usize) -> &Tensor {
+        self.group_rate(group).tensor()
+    }
+
+    /// Returns the learning rate of the first group as it was set. If the tensor was written since, the result is the
+    /// shortest decimal number that rounds to its value, see [`Hyperparameter`].
     ///
     /// # Panics
     /// While a step is captured, since values cannot be read then.
     #[track_caller]
     fn lr(&self) -> f64 {
-        self.lr_tensor().item::<f64>()
+        self.group_lr(0)
     }
 
-    /// Returns the learning rate of a group.
+    /// Returns the learning rate of a group; see [`Optimizer::lr`].
     ///
     /// # Panics
     /// Those of [`Optimizer::lr`], and if there is no such group.
     #[track_caller]
     fn group_lr(&self, group: usize) -> f64 {
-        self.group_lr_tensor(group).item::<f64>()
+        self.group_rate(group).get()
     }
 
     /// Sets the learning rate of all groups in place; replays of a captured step use it. Call it between
@@ -298,8 +313,8 @@ pub trait Optimizer: Send + Sync {
     /// If `lr` is negative or not finite, or there is no such group.
     #[track_caller]
     fn set_group_lr(&self, group: usize, lr: f64) {
-        let rate = self.group_lr_tensor(group);
-        unwrap(rule::nonnegative("set_lr", "lr", lr).and_then(|()| ops::copy_(rate, &Tensor::from(lr))));
+        let rate = self.group_rate(group);
+        unwrap(rule::nonnegative("set_lr", "lr", lr).and_then(|()| rate.set(lr)));
     }
 
     /// Sets the momentum of a group.
@@ -353,8 +368,8 @@ macro_rules! forwarded {
             (**self).groups()
         }
 
-        fn group_lr_tensor(&self, group: usize) -> &Tensor {
-            (**self).group_lr_tensor(group)
+        fn group_rate(&self, group: usize) -> &Hyperparameter {
+            (**self).group_rate(group)
         }
 
         fn momentum(&self, group: usize) -> Option<f64> {

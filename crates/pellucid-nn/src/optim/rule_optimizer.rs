@@ -3,7 +3,8 @@
 use super::Optimizer;
 use super::clock::Clocks;
 use super::fillable::Fillable;
-use super::free::{free_buffer, move_free};
+use super::free::move_free;
+use super::hyperparameter::Hyperparameter;
 use super::rule::{DynRule, Momentum, QueuedUpdates, Rule, UpdateContext, fraction, nonnegative};
 use crate::parameter::{Buffer, Parameter};
 use crate::state::{self, StateDict};
@@ -87,8 +88,8 @@ struct ParameterGroup {
     rule: Box<dyn DynRule>,
     /// The dtype of the state.
     dtype: DType,
-    lr: Buffer,
-    momentum: Option<Buffer>,
+    lr: Hyperparameter,
+    momentum: Option<Hyperparameter>,
     /// The clocks, one for each set of parameters that were added together.
     clocks: Vec<Clocks>,
 }
@@ -398,7 +399,7 @@ impl OptimizerContents {
         let stays = |(member, parameter): (&ParameterData, &Parameter)| {
             let group = &groups[member.group];
             let state = member.kept.iter().flat_map(|kept| kept.state.iter().map(|(_, b)| b).chain(&kept.master));
-            let mut all = state.chain([&group.lr]);
+            let mut all = state.chain([group.lr.buffer()]);
             all.all(|buffer| buffer.device() == parameter.device())
         };
         if members.iter().zip(parameters).all(stays) {
@@ -428,7 +429,7 @@ impl OptimizerContents {
             let first = members.iter().position(|member| member.group == index);
             if let Some(first) = first {
                 let device = parameters[first].device();
-                group.scalars().try_for_each(|(_, buffer)| move_free(buffer, device))?;
+                group.hyperparameters().try_for_each(|(_, number)| move_free(number.tensor(), device))?;
             }
         }
         Ok(())
@@ -457,10 +458,9 @@ impl ParameterState {
 
 impl ParameterGroup {
     fn new(rule: Box<dyn DynRule>, dtype: DType) -> Result<ParameterGroup> {
-        // The parameters of a group may be on several devices, so its scalars are free.
-        let scalar = |value: f64| ops::full((), value, dtype).map(free_buffer);
-        let momentum = rule.momentum().map(|m| scalar(m.held())).transpose()?;
-        Ok(ParameterGroup { dtype, lr: scalar(rule.lr())?, momentum, clocks: Vec::new(), rule })
+        let held = |m: Momentum| Hyperparameter::stored_as(m.value(), dtype, m.conversion());
+        let (lr, momentum) = (Hyperparameter::new(rule.lr(), dtype)?, rule.momentum().map(held).transpose()?);
+        Ok(ParameterGroup { dtype, lr, momentum, clocks: Vec::new(), rule })
     }
 
     /// Returns this group without parameters.
@@ -478,13 +478,18 @@ impl ParameterGroup {
     /// Returns this group, which has no parameters, with another dtype of the state.
     fn converted(&self, dtype: DType) -> Result<ParameterGroup> {
         let new = ParameterGroup::new(self.rule.clone_box(), dtype)?;
-        new.scalars().zip(self.scalars()).try_for_each(|((_, new), (_, old))| ops::copy_(new, old))?;
+        new.copy_hyperparameters(self)?;
         Ok(new)
+    }
+
+    /// Sets the learning rate and the momentum to those of `other`, a group with the same rule.
+    fn copy_hyperparameters(&self, other: &ParameterGroup) -> Result<()> {
+        self.hyperparameters().zip(other.hyperparameters()).try_for_each(|((_, new), (_, old))| new.copy_from(old))
     }
 
     /// Returns the inputs of a tick besides the clock: η, and the momentum's tensor.
     fn tick_inputs(&self) -> impl Iterator<Item = &Tensor> {
-        [&self.lr].into_iter().chain(&self.momentum).map(Buffer::tensor)
+        self.hyperparameters().map(|(_, number)| number.tensor())
     }
 
     /// Returns the inputs of the update of parameter `i` of these clocks besides the gradient.
@@ -495,7 +500,9 @@ impl ParameterGroup {
         Ok(rates)
     }
 
-    fn scalars(&self) -> impl Iterator<Item = (&'static str, &Buffer)> {
+    /// Returns the learning rate and the momentum with the names of their tensors. The parameters of a group may be on
+    /// several devices, so these tensors are free.
+    fn hyperparameters(&self) -> impl Iterator<Item = (&'static str, &Hyperparameter)> {
         let momentum = self.rule.momentum().map(Momentum::name).zip(self.momentum.as_ref());
         [("lr", &self.lr)].into_iter().chain(momentum)
     }
@@ -525,7 +532,7 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
         fn parameters(&self) -> &[Parameter];
         fn groups(&self) -> usize;
         #[track_caller]
-        fn group_lr_tensor(&self, group: usize) -> &Tensor;
+        fn group_rate(&self, group: usize) -> &Hyperparameter;
         #[track_caller]
         fn momentum(&self, group: usize) -> Option<f64>;
         fn try_set_momentum(&self, group: usize, momentum: f64) -> Result<()>;
@@ -548,6 +555,8 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
         fn zero_grad_with(&self, set_to_none: bool);
         fn rebind_grads(&self, gradients: &[Tensor]) -> Result<()>;
         fn lr_tensor(&self) -> &Tensor;
+        #[track_caller]
+        fn group_lr_tensor(&self, group: usize) -> &Tensor;
         #[track_caller]
         fn lr(&self) -> f64;
         #[track_caller]
@@ -574,24 +583,26 @@ impl Optimizer for OptimizerCore {
     }
 
     #[track_caller]
-    fn group_lr_tensor(&self, group: usize) -> &Tensor {
-        &unwrap(self.group("group_lr_tensor", group)).lr
+    fn group_rate(&self, group: usize) -> &Hyperparameter {
+        &unwrap(self.group("group_lr", group)).lr
     }
 
     #[track_caller]
     fn momentum(&self, group: usize) -> Option<f64> {
-        let ParameterGroup { rule, momentum, .. } = unwrap(self.group("momentum", group));
-        let kind = rule.momentum()?;
-        momentum.as_ref().map(|held| kind.with(held.item()).held())
+        let group = unwrap(self.group("momentum", group));
+        // A closure would hide the caller's line.
+        match &group.momentum {
+            Some(momentum) => Some(momentum.get()),
+            None => None,
+        }
     }
 
     fn try_set_momentum(&self, group: usize, momentum: f64) -> Result<()> {
         let op = "set_momentum";
         fraction(op, "momentum", momentum)?;
-        let ParameterGroup { rule, momentum: held, .. } = self.group(op, group)?;
-        match (rule.momentum(), held) {
-            (Some(kind), Some(held)) => ops::copy_(held, &Tensor::from(kind.with(momentum).held())),
-            _ => Err(Error::invalid(op, format!("{} has no momentum, or was created with momentum 0", self.name()))),
+        match &self.group(op, group)?.momentum {
+            Some(held) => held.set(momentum),
+            None => Err(Error::invalid(op, format!("{} has no momentum, or was created with momentum 0", self.name()))),
         }
     }
 
@@ -599,7 +610,8 @@ impl Optimizer for OptimizerCore {
         let OptimizerContents { groups, members, .. } = self.contents.get();
         let mut all = Vec::new();
         for (i, group) in groups.iter().enumerate() {
-            all.extend(group.scalars().map(|(name, b)| (format!("groups.{i}.{name}"), b.tensor().clone())));
+            let named = group.hyperparameters();
+            all.extend(named.map(|(name, number)| (format!("groups.{i}.{name}"), number.tensor().clone())));
         }
         for ParameterData { name: parameter, clock, kept, .. } in members {
             let Some(ParameterState { master, state }) = kept else { continue };
@@ -629,9 +641,9 @@ impl Optimizer for OptimizerCore {
         };
         match self.contents.reuse(fits) {
             // The optimizer was filled before for a step that could not be recorded; rates may have changed since.
-            Some(filled) => filled.groups.iter().zip(&own.groups).try_for_each(|(new, old)| {
-                new.scalars().zip(old.scalars()).try_for_each(|((_, new), (_, old))| ops::copy_(new, old))
-            }),
+            Some(filled) => {
+                filled.groups.iter().zip(&own.groups).try_for_each(|(new, old)| new.copy_hyperparameters(old))
+            }
             None => own.filled(parameters).map(|filled| self.contents.replace(filled)),
         }
     }

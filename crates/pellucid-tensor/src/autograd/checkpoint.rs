@@ -5,14 +5,13 @@
 //! a separate graph whose leaves are x and g. The gradient of a checkpoint of Fₖ is a checkpoint of Fₖ₊₁. So gradients
 //! of every order exist, and each order saves only its inputs.
 
+use super::address_map::AddressMap;
 use super::in_place::{WrittenBase, add_writes, collect_writes};
 use super::operation::{Arrays, Operation, apply};
-use super::pass::AddressMap;
 use super::transform::{GradOptions, collect_gradients};
 use crate::array::Array;
 use crate::autocast::{autocast_dtype, set_autocast};
 use crate::grad_mode::enable_grad;
-use crate::ops;
 use crate::ops::random::Generator;
 use crate::tensor::{
     Edge, GraphNode, InputGradients, NeedsInputGrad, OutputGradients, SaveForBackward, SavedTensors, Tensor,
@@ -141,14 +140,10 @@ impl Checkpoint {
         let outputs = self.evaluate(below, x)?;
         let incoming = &x[self.inputs[below]..];
         let targets: Vec<&Tensor> = self.tracked(below).map(|i| &x[i]).collect();
-        let of: Vec<(&Tensor, &Tensor)> =
-            outputs.iter().zip(incoming).filter(|(output, _)| output.requires_grad()).collect();
-        if of.is_empty() {
-            return targets.iter().map(|t| ops::zeros_like(t)).collect();
-        }
-        let (outputs, incoming): (Vec<&Tensor>, Vec<&Tensor>) = of.into_iter().unzip();
-        let grad_outputs = incoming.into_iter().map(|g| Some(g.clone())).collect();
-        collect_gradients(&outputs, &targets, GradOptions { grad_outputs, create_graph: true, retain_graph: true })
+        let (outputs, grad_outputs) = outputs.iter().zip(incoming).map(|(y, g)| (y, Some(g.clone()))).unzip();
+        let options = GradOptions { grad_outputs, create_graph: true, retain_graph: true, allow_unused: true };
+        let outputs: Vec<&Tensor> = outputs;
+        collect_gradients(&outputs, &targets, options)
     }
 
     /// Returns an error if f has recorded a write into a tensor from outside of f while an input of f is a result. The

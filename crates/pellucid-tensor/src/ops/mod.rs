@@ -51,6 +51,7 @@ mod signal;
 mod softmax;
 mod sort;
 mod statistics;
+pub(crate) mod tensor_options;
 mod unique;
 mod update;
 mod user;

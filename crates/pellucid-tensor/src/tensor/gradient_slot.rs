@@ -1,18 +1,20 @@
 //! Gradient slots: where backward passes add the gradients of leaves.
 
-use super::Tensor;
 use super::collect::{Collection, collect};
 use super::hook::Hooks;
+use super::{Tensor, TensorInner};
 use crate::device::Device;
 use crate::engine;
 use pellucid_ir::Result;
 use pellucid_ir::kernel::Meta;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 /// The gradient and the hooks of a leaf, or of another tensor that keeps its gradient.
 pub(crate) struct GradientSlot {
+    /// The tensor that owns the slot.
+    owner: Weak<TensorInner>,
     pub(crate) meta: Meta,
     /// The device of the tensor when the slot was created.
     first_device: Device,
@@ -25,8 +27,9 @@ pub(crate) struct GradientSlot {
 }
 
 impl GradientSlot {
-    pub(crate) fn new(meta: Meta, device: Device) -> GradientSlot {
+    pub(crate) fn new(owner: Weak<TensorInner>, meta: Meta, device: Device) -> GradientSlot {
         GradientSlot {
+            owner,
             meta,
             first_device: device,
             moved_to: OnceLock::new(),
@@ -34,6 +37,11 @@ impl GradientSlot {
             grad: Mutex::new(None),
             preset: AtomicBool::new(false),
         }
+    }
+
+    /// Returns the tensor that owns the slot, unless it was dropped.
+    pub(crate) fn tensor(&self) -> Option<Tensor> {
+        self.owner.upgrade().map(Tensor::from_inner)
     }
 
     /// Returns the device of the tensor after its last move in place, if it has moved.

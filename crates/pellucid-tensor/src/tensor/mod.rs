@@ -94,7 +94,8 @@ pub(crate) struct TensorInner {
     known_writes: AtomicU32,
     /// Whether a leaf requires a gradient. A result requires a gradient if it has a creator.
     requires_grad: AtomicBool,
-    keeps_grad: AtomicBool,
+    /// Whether a result keeps its gradient.
+    retains_grad: AtomicBool,
     /// True for the base tensor; all other tensors that share `view_base` are views of it.
     is_base: AtomicBool,
     /// True for a view that was made under `no_grad`.
@@ -117,7 +118,7 @@ impl TensorInner {
             details: OnceLock::new(),
             known_writes: AtomicU32::new(0),
             requires_grad: AtomicBool::new(false),
-            keeps_grad: AtomicBool::new(false),
+            retains_grad: AtomicBool::new(false),
             is_base: AtomicBool::new(false),
             is_untracked_view: AtomicBool::new(false),
         }
@@ -130,9 +131,10 @@ impl TensorInner {
     }
 
     /// Returns the gradient slot; creates it on first use.
-    fn slot(&self) -> &Arc<GradientSlot> {
+    fn slot(self: &Arc<TensorInner>) -> &Arc<GradientSlot> {
         let device = || self.moved_array(self.present.load(Ordering::Acquire)).device();
-        self.details().slot.get_or_init(|| Arc::new(GradientSlot::new(self.array.meta(), device())))
+        let slot = || Arc::new(GradientSlot::new(Arc::downgrade(self), self.array.meta(), device()));
+        self.details().slot.get_or_init(slot)
     }
 
     fn details(&self) -> &TensorDetails {
@@ -371,9 +373,40 @@ impl Tensor {
         }
     }
 
-    /// Makes backward passes keep the gradient of this result, as they do for leaves.
+    /// Makes backward passes keep the gradient of this result, as they do for leaves. It is the same as
+    /// [`set_retain_grad(true)`](Tensor::set_retain_grad).
     pub fn retain_grad(&self) {
-        self.0.keeps_grad.store(true, Ordering::Release);
+        self.set_retain_grad(true);
+    }
+
+    /// Returns true if backward passes keep the gradient of this tensor if it is a result. Those of leaves are always
+    /// kept.
+    pub fn retains_grad(&self) -> bool {
+        self.0.retains_grad.load(Ordering::Acquire)
+    }
+
+    /// Sets whether backward passes keep the gradient of this tensor if it is a result. A gradient that was kept
+    /// stays until [`Tensor::zero_grad`]. On a leaf, it has an effect after a recorded write in place, which makes the
+    /// leaf a result.
+    ///
+    /// ```
+    /// use pellucid_tensor::{BackwardOptions, Tensor};
+    /// let x = Tensor::from([3.0f64]).requires_grad_(true);
+    /// let y = x.square();
+    /// let z = &y * 2.0;
+    /// y.retain_grad();
+    /// z.backward_with(BackwardOptions { retain_graph: true, ..Default::default() });
+    /// assert_eq!(y.grad().unwrap().item::<f64>(), 2.0);
+    /// y.set_retain_grad(false);
+    /// y.zero_grad();
+    /// z.backward();
+    /// assert!(!y.retains_grad() && y.grad().is_none());
+    /// ```
+    pub fn set_retain_grad(&self, retained: bool) {
+        self.0.retains_grad.store(retained, Ordering::Release);
+        if !retained {
+            return;
+        }
         self.with_creator(|creator| {
             if let Some((node, _)) = creator {
                 node.observed.store(true, Ordering::Release);
@@ -395,7 +428,12 @@ impl Tensor {
         let hooks = match self.with_creator(|creator| creator.map(of_result)) {
             Some(hooks) => hooks,
             None if self.requires_grad() => self.0.slot().hooks.clone(),
-            None => panic::unwrap(Err(Error::NotTracked { op: "register_hook", shape: self.shape().clone() })),
+            None => panic::unwrap(Err(Error::NotTracked {
+                op: "register_hook",
+                what: "the tensor".into(),
+                shape: self.shape().clone(),
+                help: "set requires_grad on a leaf before the forward pass, outside no_grad()",
+            })),
         };
         hooks.add(Arc::new(hook))
     }

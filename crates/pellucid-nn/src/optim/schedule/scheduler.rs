@@ -3,7 +3,7 @@
 use super::{CosineAnnealingWarmRestarts, Schedule, SchedulePoint};
 use crate::optim::Optimizer;
 use crate::state::{self, StateDict};
-use pellucid_tensor::{DType, Error, Result, Tensor, ops, unwrap};
+use pellucid_tensor::{DType, Error, Result, Tensor, unwrap};
 
 /// A schedule with a current epoch, which sets an optimizer's learning rates, and momenta if the schedule changes them.
 ///
@@ -154,7 +154,7 @@ impl<S: Schedule> Scheduler<S> {
             if let Some(momentum) = self.schedule.momentum(group, epoch) {
                 optimizer.try_set_momentum(group, momentum)?;
             }
-            ops::copy_(optimizer.group_lr_tensor(group), &Tensor::from(lr))?;
+            optimizer.group_rate(group).set(lr)?;
         }
         (self.epoch, self.lr) = (epoch, rates);
         Ok(())

@@ -8,6 +8,7 @@ mod forms;
 mod index;
 mod integer_conversion;
 mod operators;
+mod options;
 mod pools;
 pub mod promotion;
 mod unwind;
