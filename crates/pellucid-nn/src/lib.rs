@@ -15,7 +15,7 @@
 //! | --- | --- |
 //! | `attention` | [`MultiheadAttention`], masks, position encodings, and a key-value cache |
 //! | `call` | calls of layers: hooks run, and observers of the model are notified |
-//! | [`graph`] | training steps that are recorded once and launched many times |
+//! | [`graph`] | training steps and forward passes that are recorded once and launched many times |
 //! | [`hook`] | functions that observe or replace inputs, outputs and gradients of layers |
 //! | [`init`] | initialisation of parameters |
 //! | `exports` | `exports!`: lists of public types that tests compare with their rows |

@@ -1,4 +1,4 @@
-//! Training steps that are recorded once and launched many times.
+//! Training steps and forward passes that are recorded once and launched many times.
 //!
 //! One launch reads the batch (x, y) from fixed buffers and computes
 //!
@@ -50,12 +50,15 @@
 //! recording: training or evaluation mode, shapes, and the path through layers like [`If`](paths::If). A trainer keeps
 //! one recording for each.
 //!
+//! [`InferenceModel`] records forward passes only: one for each of a few batch sizes, to which batches are filled up.
+//!
 //! [`mirror`] has the names of an earlier framework for the same steps.
 
 mod batch;
 mod buffer_tracker;
 mod coverage;
 mod gradients;
+mod inference;
 pub mod mirror;
 pub mod paths;
 pub mod plan;
@@ -66,6 +69,7 @@ mod trainer;
 
 pub use batch::{Batch, Model, MultiInput};
 pub use gradients::BoundGradients;
+pub use inference::InferenceModel;
 pub use plan::StepPlan;
 pub use record::{RecordedStep, StepOptions};
 pub use stream::{Stream, Timer};

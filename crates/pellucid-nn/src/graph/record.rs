@@ -391,14 +391,14 @@ fn copy_gradient_on_backward(x: &Tensor, buf: &Tensor) {
 }
 
 /// A guard that keeps all layers of a model in evaluation mode.
-struct EvalModeGuard<'m> {
+pub(super) struct EvalModeGuard<'m> {
     model: &'m dyn ModuleParts,
     /// The earlier mode of each layer, in visiting order: true for training.
     training: Vec<bool>,
 }
 
 impl<'m> EvalModeGuard<'m> {
-    fn of(model: &'m dyn ModuleParts) -> Self {
+    pub(super) fn of(model: &'m dyn ModuleParts) -> Self {
         let mut training = Vec::new();
         model.walk(&mut |_, part| {
             if let ModulePart::TrainingMode(mode) = part {

@@ -189,10 +189,10 @@ fn parameters_frozen_between_launches_are_unchanged() {
 }
 
 /// A layer whose parameters can be replaced while others borrow it.
-struct Changing(RwLock<Linear>);
+pub(crate) struct Changing(pub(crate) RwLock<Linear>);
 
 impl Changing {
-    fn replace(&self, layer: Linear) -> Linear {
+    pub(crate) fn replace(&self, layer: Linear) -> Linear {
         std::mem::replace(&mut self.0.write().unwrap(), layer)
     }
 }
