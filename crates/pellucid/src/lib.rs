@@ -70,3 +70,8 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/devices.md")]
 struct Devices;
+
+/// Compiles and runs the programs of the page for PyTorch users as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/pytorch.md")]
+struct PyTorch;
