@@ -311,7 +311,7 @@ rows! {
 
     layers {
         let (x, image) = (Tensor::randn([2, 5, 8], DType::F32), Tensor::randn([2, 4, 8, 8], DType::F32));
-        let (words, lengths) = (Tensor::from([[0i64, 2], [1, 1]]), Tensor::from([5i64, 3]));
+        let (words, lengths) = (Tensor::from([[0i64, 2], [1, 1]]), Tensor::from([2i64, 2, 1, 1, 1]));
         let (lstm, target) = (Lstm::new(8, 6), Tensor::randn([2, 3, 8], DType::F32));
         let (attention, there) = (MultiheadAttention::new(8, 2), Tensor::from([[true; 5], [false; 5]]));
         let none = AttentionMasks::default();
@@ -354,7 +354,7 @@ rows! {
     "nn.GRU(8, 6, num_layers=2)" => [Gru::with(8, 6, RecurrentOptions { layers: 2, ..Default::default() })?];
     "nn.LSTM(8, 6, batch_first=True)" => [Lstm::with(8, 6, RecurrentOptions { batch_first: true, ..Default::default() })?];
     "out, (h, c) = lstm(x)" => [let (out, (h, c)) = lstm.run(&x, None)];
-    "lstm(pack_padded_sequence(x, lengths))" => [lstm.run_packed(&x.i((.., 0..2)), &lengths, None)];
+    "lstm(pack_padded_sequence(x, lengths))" => [lstm.run_packed(&x, &lengths, None)];
     "nn.LSTMCell(8, 6)" => [LstmCell::new(8, 6)];
     "nn.MultiheadAttention(8, 2, batch_first=True)" => [MultiheadAttention::new(8, 2)];
     "attention(x, x, x, need_weights=False)" => [attention.attend(&x, &x, &x, none)];
@@ -436,16 +436,15 @@ rows! {
     "optim.RMSprop(model.parameters())" => [RmsProp::new(model.parameters(), RmsPropOptions::default())?];
     "optim.Adagrad(model.parameters())" => [Adagrad::new(model.parameters(), AdagradOptions::default())?];
     "optim.LBFGS(model.parameters())" => [Lbfgs::new(model.parameters(), LbfgsOptions::default())?];
-    "optimizer.add_param_group({'params': head.parameters(), 'lr': 0.1})" => [optimizer.add_group(head.parameters(), SgdOptions { lr: 0.1, momentum: 0.9, ..Default::default() })?];
-    "optimizer.zero_grad()" => [optimizer.zero_grad()];
+    "nn.utils.clip_grad_norm_(model.parameters(), 1.0)" => [clip_grad_norm(&model.parameters(), 1.0)?];
+    "nn.utils.clip_grad_value_(model.parameters(), 0.5)" => [clip_grad_value(&model.parameters(), 0.5)?];
     "optimizer.step()" => [optimizer.step()];
+    "optimizer.zero_grad()" => [optimizer.zero_grad()];
     "optimizer.step(closure)" => [optimizer.step_with(&mut || model.forward(&x).sum(..))];
     "optimizer.param_groups[0]['lr']" => [optimizer.group_lr(0)];
     "for g in optimizer.param_groups: g['lr'] = 0.01" => [optimizer.set_lr(0.01)];
     "optimizer.state_dict()" => [optimizer.state_dict()];
     "optimizer.load_state_dict(state)" => [Sgd::new(model.parameters(), SgdOptions { momentum: 0.9, ..Default::default() })?.load_state_dict(&state)?];
-    "nn.utils.clip_grad_norm_(model.parameters(), 1.0)" => [clip_grad_norm(&model.parameters(), 1.0)?];
-    "nn.utils.clip_grad_value_(model.parameters(), 0.5)" => [clip_grad_value(&model.parameters(), 0.5)?];
     "lr_scheduler.StepLR(optimizer, 30)" => [Scheduler::new(StepLr { step_size: 30, gamma: 0.1 }, &optimizer)?];
     "lr_scheduler.MultiStepLR(optimizer, [30, 80])" => [Scheduler::new(MultiStepLr { milestones: vec![30, 80], gamma: 0.1 }, &optimizer)?];
     "lr_scheduler.ExponentialLR(optimizer, 0.99)" => [Scheduler::new(ExponentialLr { gamma: 0.99 }, &optimizer)?];
@@ -463,6 +462,7 @@ rows! {
     "scaler.scale(loss).backward()" => [scaler.scale(&model.forward(&x).sum(..)).backward()];
     "scaler.step(optimizer); scaler.update()" => [scaler.step(&optimizer)?; scaler.update()?];
     "averaged.update_parameters(model)" => [averaged.update()?];
+    "optimizer.add_param_group({'params': head.parameters(), 'lr': 0.1})" => [optimizer.add_group(head.parameters(), SgdOptions { lr: 0.1, momentum: 0.9, ..Default::default() })?];
 
     initialisation {
         let (w, n) = (Linear::new(8, 8).weight, Linear::new(8, 8).weight);
@@ -507,7 +507,7 @@ rows! {
     "torch.compile(f)" => [capture(|inputs| inputs[0].exp() + 1.0, &[&x])?];
     "with torch.cuda.graph(g):" => [capture(|inputs| inputs[0].exp(), &[&x])?];
     "g.replay()" => [graph.launch(&[&x])?];
-    "torch.cuda.make_graphed_callables(model, (x,))" => [let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer, 8 << 20); trainer.step(&x, &y)?];
+    "torch.cuda.make_graphed_callables(model, (x,))" => [let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer, 8 << 20); trainer.compile(&[4, 3])?; trainer.step(&x, &y)?];
 }
 
 /// Returns the text without white space, which `stringify!` does not keep.
