@@ -130,8 +130,6 @@ impl<'f> TrainingStep<'f> {
 /// Model, loss and optimizer may be owned or borrowed: `&Sequential` is a model, as is `&M` for a model `M` of
 /// [several inputs](super::MultiInput); `&Sgd` is an optimizer and `&MseLoss` a loss. Between launches,
 /// [`model`](GraphTrainer::model) and [`optimizer`](GraphTrainer::optimizer) give access to them.
-#[doc(alias = "make_graphed_callables")]
-#[doc(alias = "CUDAGraph")]
 pub struct GraphTrainer<'f, M, L, O, X = Tensor> {
     model: Rc<M>,
     optimizer: Rc<O>,
