@@ -45,7 +45,6 @@ impl<'a> From<&'a Parameter> for TensorOrScalar<'a> {
 /// table, an optimizer's momentum. It requires no gradient and is written in place.
 ///
 /// It dereferences to its [`Tensor`]; clones are handles of the same buffer.
-#[doc(alias = "register_buffer")]
 #[derive(Clone, Debug)]
 pub struct Buffer {
     tensor: Tensor,
