@@ -61,6 +61,7 @@ impl Drop for HookGuard<'_> {
 /// # Errors
 /// Those of [`on_forward`]. Replacing x of a module with several inputs makes its call fail with
 /// [`Error::InvalidArgument`].
+#[doc(alias = "register_forward_pre_hook")]
 pub fn on_forward_pre<'m, M: Module + ?Sized>(
     model: &'m M,
     name: &str,
@@ -98,6 +99,7 @@ pub fn on_forward_pre<'m, M: Module + ?Sized>(
 /// # Errors
 /// [`Error::InvalidArgument`] if the model has no such layer, or if the layer is zero-sized and not boxed: its
 /// address does not identify it; hook the enclosing layer then.
+#[doc(alias = "register_forward_hook")]
 pub fn on_forward<'m, M: Module + ?Sized>(
     model: &'m M,
     name: &str,
@@ -177,6 +179,7 @@ pub fn call<M: Module + ?Sized>(
 ///
 /// # Errors
 /// Those of [`on_forward`].
+#[doc(alias = "register_full_backward_hook")]
 pub fn on_backward<'m, M: Module + ?Sized>(
     model: &'m M,
     name: &str,

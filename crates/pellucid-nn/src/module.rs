@@ -84,11 +84,13 @@ pub trait Module: Send + Sync {
     ///     model.named_modules().iter().map(|(name, part)| format!("{name}: {}", part.class())).collect();
     /// assert_eq!(modules, [": Sequential", "0: Linear", "1: Relu"]);
     /// ```
+    #[doc(alias = "modules")]
     fn named_modules(&self) -> Vec<(String, PartInfo)> {
         parts(&self).modules()
     }
 
     /// Returns the direct children: the modules of [`named_modules`](Module::named_modules) that no other child holds.
+    #[doc(alias = "children")]
     fn named_children(&self) -> Vec<(String, PartInfo)> {
         parts(&self).children()
     }
@@ -112,6 +114,7 @@ pub trait Module: Send + Sync {
     ///
     /// # Panics
     /// If a [`Lazy`](crate::Lazy) layer is not built: its parameters would be trained.
+    #[doc(alias = "requires_grad_")]
     #[track_caller]
     fn freeze(&self) {
         parts(&self).freeze();
@@ -187,6 +190,7 @@ pub trait Module: Send + Sync {
     /// # Errors
     /// [`Error::StateDict`] if a shape differs, [`Error::InvalidArgument`] if the names of a shared value have
     /// different values. On error nothing is changed.
+    #[doc(alias = "strict")]
     fn load_matching(&self, state: &StateDict) -> Result<IncompatibleKeys> {
         parts(&self).load_matching(state)
     }

@@ -66,6 +66,11 @@ pub mod prelude {
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
+/// Compiles and runs the programs of the page for PyTorch users as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/pytorch.md")]
+struct PyTorch;
+
 /// Compiles and runs the program of the page on devices as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/devices.md")]

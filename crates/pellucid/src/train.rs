@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 /// let took = progress.finish();
 /// # let _ = took;
 /// ```
+#[doc(alias = "tqdm")]
 pub struct Progress {
     bar: ProgressBar,
     start: Instant,

@@ -109,6 +109,7 @@ unsafe fn store_transposed<T: Copy>(
     // 4 and 2 × 2 blocks: reads are within *Block* and writes within *Target*.
     unsafe {
         // The number of rows and of columns that vector code transposes. Scalar code transposes the rest.
+        #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut))]
         let (mut done_rows, mut done_cols) = (0, 0);
         #[cfg(target_arch = "x86_64")]
         if size_of::<T>() == 4 {

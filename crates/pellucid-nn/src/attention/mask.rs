@@ -31,11 +31,14 @@ pub struct AttentionMasks<'a> {
 
 impl<'a> AttentionMasks<'a> {
     /// Returns a causal mask: query i sees the keys 0..=i.
+    #[doc(alias = "generate_square_subsequent_mask")]
+    #[doc(alias = "is_causal")]
     pub fn causal() -> AttentionMasks<'a> {
         AttentionMasks { causal: true, ..AttentionMasks::default() }
     }
 
     /// Returns a padding mask: every query sees the keys where `there`, `[.., S]`, is true.
+    #[doc(alias = "key_padding_mask")]
     pub fn padding(there: &'a Tensor) -> AttentionMasks<'a> {
         AttentionMasks { key_padding: Some(there), ..AttentionMasks::default() }
     }

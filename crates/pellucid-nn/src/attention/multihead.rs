@@ -213,6 +213,7 @@ impl MultiheadAttention {
     ///
     /// # Errors
     /// Those of [`try_attend`](MultiheadAttention::try_attend).
+    #[doc(alias = "need_weights")]
     pub fn attend_weighted(
         &self,
         query: &Tensor,

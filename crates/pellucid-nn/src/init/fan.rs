@@ -55,6 +55,7 @@ impl Nonlinearity {
     /// assert_eq!(Nonlinearity::Relu.gain(), 2f64.sqrt());
     /// assert_eq!(Nonlinearity::LeakyRelu(1.0).gain(), 1.0);
     /// ```
+    #[doc(alias = "calculate_gain")]
     pub fn gain(self) -> f64 {
         match self {
             Nonlinearity::Linear | Nonlinearity::Sigmoid => 1.0,

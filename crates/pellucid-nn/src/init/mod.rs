@@ -31,6 +31,7 @@ thread_local! {
 }
 
 /// Returns the dtype of new parameters and buffers of this thread: `f32`, except inside of [`in_dtype`].
+#[doc(alias = "get_default_dtype")]
 pub fn default_dtype() -> DType {
     DTYPE.get()
 }
@@ -45,6 +46,7 @@ pub fn default_dtype() -> DType {
 ///
 /// # Panics
 /// If the dtype is not a float.
+#[doc(alias = "set_default_dtype")]
 #[track_caller]
 pub fn in_dtype<R>(dtype: DType, make: impl FnOnce() -> R) -> R {
     struct DTypeGuard(DType);

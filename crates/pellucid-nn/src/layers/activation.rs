@@ -26,12 +26,16 @@ macro_rules! plain {
 
 plain! {
     /// max(x, 0) (Nair & Hinton 2010).
+    #[doc(alias = "ReLU")]
     Relu => relu;
     /// min(max(x, 0), 6) (Howard et al. 2017).
+    #[doc(alias = "ReLU6")]
     Relu6 => relu6;
     /// λ·elu(x) with the constants of self-normalising networks (Klambauer et al. 2017).
+    #[doc(alias = "SELU")]
     Selu => selu;
     /// x·Φ(x), Φ the normal distribution function (Hendrycks & Gimpel 2016).
+    #[doc(alias = "GELU")]
     Gelu => gelu;
     /// [`Gelu`] by tanh: ½x·(1 + tanh(√(2/π)·(x + 0.044715·x³))).
     GeluTanh => gelu_tanh;
@@ -42,6 +46,8 @@ plain! {
     /// The logarithm of the sigmoid, ln sigmoid(x).
     LogSigmoid => logsigmoid;
     /// x·sigmoid(x) (Elfwing, Uchibe & Doya 2018).
+    #[doc(alias = "SiLU")]
+    #[doc(alias = "Swish")]
     Silu => silu;
     /// x·tanh(softplus(x)) (Misra 2019).
     Mish => mish;
@@ -85,16 +91,19 @@ macro_rules! with_numbers {
 
 with_numbers! {
     /// x where x > 0, else `slope`·x (Maas, Hannun & Ng 2013).
+    #[doc(alias = "LeakyReLU")]
     LeakyRelu {
         /// The slope for negative x.
         slope: f64 = 0.01
     } => leaky_relu;
     /// x where x > 0, else `alpha`·(eˣ − 1) (Clevert, Unterthiner & Hochreiter 2016).
+    #[doc(alias = "ELU")]
     Elu {
         /// The negated limit for x → −∞.
         alpha: f64 = 1.0
     } => elu;
     /// x where x > 0, else `alpha`·(e^(x/alpha) − 1) (Barron 2017).
+    #[doc(alias = "CELU")]
     Celu {
         /// The negated limit for x → −∞.
         alpha: f64 = 1.0
@@ -131,6 +140,7 @@ with_numbers! {
         value: f64 = 0.0
     } => threshold;
     /// The gated linear unit a·sigmoid(b), a and b the first and second half of an axis (Dauphin et al. 2017).
+    #[doc(alias = "GLU")]
     Glu {
         /// The axis; −1 is the last.
         axis: isize = -1
@@ -168,6 +178,7 @@ impl Layer for Softmax2d {
 
 /// The parametric ReLU: x where x > 0, else w·x with a trained slope w (He et al. 2015). There is one slope, or one per
 /// channel (axis 1). Slopes start at 0.25.
+#[doc(alias = "PReLU")]
 #[derive(Clone, Debug, Module)]
 pub struct Prelu {
     /// The slopes, `[1]` or `[C]`.
@@ -213,6 +224,7 @@ impl Layer for Prelu {
 
 /// The randomised leaky ReLU: x where x > 0, else a·x (Xu et al. 2015). In training a is drawn for every element from
 /// [lower, upper); in evaluation it is their mean.
+#[doc(alias = "RReLU")]
 #[derive(Clone, Debug, Module)]
 pub struct Rrelu {
     lower: f64,

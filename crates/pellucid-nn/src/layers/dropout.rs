@@ -61,6 +61,7 @@ dropouts! {
     FeatureAlphaDropout(x, p) ops::feature_alpha_dropout(x, p);
     /// Stochastic depth (Huang et al. 2016): in training, sets each sample of x `[B, ..]` to 0 with probability p and
     /// divides the others by 1 − p. In a residual branch, dropped samples skip the branch.
+    #[doc(alias = "StochasticDepth")]
     DropPath(x, p) ops::squeeze(&ops::feature_dropout(&ops::unsqueeze(x, 0)?, p)?, 0);
 }
 

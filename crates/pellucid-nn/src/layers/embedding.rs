@@ -49,6 +49,7 @@ impl Embedding {
     }
 
     /// Creates a layer with this table `[rows, width]`. To keep it fixed, [freeze](crate::Module::freeze) the layer.
+    #[doc(alias = "from_pretrained")]
     pub fn from_table(weight: Parameter) -> Embedding {
         Embedding { weight, options: ops::EmbeddingOptions::default() }
     }
@@ -57,6 +58,7 @@ impl Embedding {
     ///
     /// # Panics
     /// If the table has no such row.
+    #[doc(alias = "padding_idx")]
     #[track_caller]
     pub fn padding_index(mut self, row: isize) -> Embedding {
         clear(&self.weight, row);
@@ -114,6 +116,7 @@ impl EmbeddingBag {
     }
 
     /// Creates a layer with this table `[rows, width]`. To keep it fixed, [freeze](crate::Module::freeze) the layer.
+    #[doc(alias = "from_pretrained")]
     pub fn from_table(weight: Parameter) -> EmbeddingBag {
         EmbeddingBag {
             weight,
@@ -136,6 +139,7 @@ impl EmbeddingBag {
     ///
     /// # Panics
     /// If the table has no such row.
+    #[doc(alias = "padding_idx")]
     #[track_caller]
     pub fn padding_index(self, row: isize) -> EmbeddingBag {
         clear(&self.weight, row);

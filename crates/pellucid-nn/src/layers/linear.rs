@@ -37,6 +37,7 @@ impl Linear {
     }
 
     /// Creates a layer to `outputs` features, with bias, from the length of the last axis of its first input.
+    #[doc(alias = "LazyLinear")]
     pub fn lazy(outputs: usize) -> Lazy<Linear> {
         Lazy::new(move |input| match input.last() {
             Some(&inputs) => Ok(Linear::new(inputs, outputs)),

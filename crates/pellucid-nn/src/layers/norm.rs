@@ -71,6 +71,7 @@ fn last_axis_length(op: &'static str, input: &Shape) -> Result<usize> {
 /// Root-mean-square normalisation (Zhang & Sennrich 2019): over the last axes, x / √(mean(x²) + eps)·weight.
 ///
 /// eps defaults to the machine epsilon of x's dtype; the weight starts at 1.
+#[doc(alias = "RMSNorm")]
 #[derive(Clone, Debug, Module)]
 pub struct RmsNorm {
     /// The scale, of the shape of the last axes.

@@ -68,6 +68,7 @@ fn visit_others(layer: &impl Module, weight: &str, visitor: &mut Visitor<'_>) {
 /// assert!(layer.forward(&x).to_vec::<f32>().iter().zip(expected).all(|(y, e)| (y - e).abs() < 1e-5));
 /// assert_eq!(layer.parameter_count(), 2 + 6 + 2);
 /// ```
+#[doc(alias = "weight_norm")]
 #[derive(Clone, Debug)]
 pub struct WeightNorm<L> {
     /// The lengths g.
@@ -140,6 +141,7 @@ impl<L: Weighted> Layer for WeightNorm<L> {
 /// assert!((largest - 1.0).abs() < 0.1);
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
+#[doc(alias = "spectral_norm")]
 #[derive(Clone, Debug)]
 pub struct SpectralNorm<L> {
     /// The left singular vector, `[outputs]`.

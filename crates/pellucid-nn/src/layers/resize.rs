@@ -15,6 +15,8 @@ use pellucid_tensor::{Result, Tensor, ops};
 /// assert_eq!(Upsample::to([5, 7]).output_shape(&[1, 3, 8, 8])?.dims(), [1, 3, 5, 7]);
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
+#[doc(alias = "UpsamplingNearest2d")]
+#[doc(alias = "UpsamplingBilinear2d")]
 #[derive(Clone, Debug, Module)]
 pub struct Upsample {
     #[module(skip)]

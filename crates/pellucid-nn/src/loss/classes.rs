@@ -28,6 +28,7 @@ losses! {
     };
 
     /// The negative log-likelihood −x_y of log-probabilities x `[N, C]`, `[C]` or `[N, C, d..]` and class numbers y.
+    #[doc(alias = "NLLLoss")]
     NllLoss, nll {
         /// The weight of each class, `[C]`. The mean divides by the sum of the weights of the samples.
         weight: Option<Tensor> = None,
@@ -40,6 +41,7 @@ losses! {
 
     /// The binary cross-entropy −(y·ln x + (1 − y)·ln(1 − x)) of probabilities x; logarithms are clamped to at least
     /// −100.
+    #[doc(alias = "BCELoss")]
     BceLoss, binary_cross_entropy as Bce {
         /// A factor of each element; it broadcasts.
         weight: Option<Tensor> = None,
@@ -49,6 +51,7 @@ losses! {
     };
 
     /// [`BceLoss`] of the probabilities sigmoid(x), numerically stable for every x.
+    #[doc(alias = "BCEWithLogitsLoss")]
     BceWithLogitsLoss, binary_cross_entropy_with_logits as Bce {
         /// A factor of each element; it broadcasts.
         weight: Option<Tensor> = None,

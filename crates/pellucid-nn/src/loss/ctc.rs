@@ -10,6 +10,7 @@ losses_of_many! {
     ///
     /// Log-probabilities are `[T, N, C]`, or `[T, C]` for one sample. Labels are `[N, S]` or concatenated, lengths are
     /// `i64 [N]`. The mean is over the samples, each divided by its number of labels.
+    #[doc(alias = "CTCLoss")]
     CtcLoss, ctc {
         /// The blank class; default 0.
         blank: usize = 0,

@@ -14,6 +14,7 @@ losses! {
     };
 
     /// The squared error (x − y)².
+    #[doc(alias = "MSELoss")]
     MseLoss, mse as Mse {} |loss, x, y| {
         same_shape("mse", x, y)?;
         ops::mse_loss(x, y, loss.reduction)
@@ -38,6 +39,7 @@ losses! {
     };
 
     /// The Kullback-Leibler divergence y·(ln y − x) of a distribution y from the distribution with log-probabilities x.
+    #[doc(alias = "KLDivLoss")]
     KlDivLoss, kl_div {
         /// Whether y holds logarithms as well; default false.
         log_target: bool = false,
@@ -55,6 +57,7 @@ losses! {
 
     /// The negative log-likelihood of a count y under a Poisson distribution: eˣ − y·x for a log-rate x, or x − y·ln(x
     /// + ε) for a rate x. The term ln y! is omitted by default.
+    #[doc(alias = "PoissonNLLLoss")]
     PoissonNllLoss, poisson_nll {
         /// Whether x is the logarithm of the rate; default true.
         log_input: bool = true,
@@ -74,6 +77,7 @@ losses_of_many! {
     /// ½(ln variance + (x − y)²/variance) (Nix & Weigend 1994).
     ///
     /// The variance has x's shape, or one value per row.
+    #[doc(alias = "GaussianNLLLoss")]
     GaussianNllLoss, gaussian_nll {
         /// Whether to add the constant ½ln 2π; default false.
         full: bool = false,

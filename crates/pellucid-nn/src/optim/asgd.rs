@@ -9,6 +9,7 @@ use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 /// ηₜ₊₁ = η / (1 + ϰ·η·t)^α,  μₜ₊₁ = 1 / max(1, t − t₀),
 ///
 /// with η₁ = η and μ₁ = 1. The state `average` is a.
+#[doc(alias = "ASGD")]
 pub type Asgd = super::RuleOptimizer<AsgdOptions>;
 
 /// Options of [`Asgd`].

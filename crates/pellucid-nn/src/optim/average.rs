@@ -33,6 +33,8 @@ pub enum Average {
 /// averaged.restore()?; // the model holds its own weights: continue training
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
+#[doc(alias = "EMA")]
+#[doc(alias = "SWA")]
 pub struct AveragedModel {
     parameters: Vec<(String, Parameter)>,
     averages: Vec<Buffer>,
@@ -68,6 +70,7 @@ impl AveragedModel {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] between [`AveragedModel::apply`] and [`AveragedModel::restore`].
+    #[doc(alias = "update_parameters")]
     pub fn update(&self) -> Result<()> {
         if self.aside.is_some() {
             return Err(Error::invalid(

@@ -25,6 +25,7 @@ impl Default for ClipGradNormOptions {
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if no parameter has a gradient, or `max_norm` is not above 0.
+#[doc(alias = "clip_grad_norm_")]
 pub fn clip_grad_norm(parameters: &[Parameter], max_norm: f64) -> Result<Tensor> {
     clip_grad_norm_with(parameters, max_norm, ClipGradNormOptions::default())
 }
@@ -62,6 +63,7 @@ pub fn clip_grad_norm_with(parameters: &[Parameter], max_norm: f64, options: Cli
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if no parameter has a gradient.
+#[doc(alias = "get_total_norm")]
 pub fn grad_norm(parameters: &[Parameter], order: f64) -> Result<Tensor> {
     let _guard = no_grad();
     let gradients: Vec<Tensor> = gradients(parameters).collect();
@@ -95,6 +97,7 @@ fn gradients(parameters: &[Parameter]) -> impl Iterator<Item = Tensor> {
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if `max_value` is not above 0.
+#[doc(alias = "clip_grad_value_")]
 pub fn clip_grad_value(parameters: &[Parameter], max_value: f64) -> Result<()> {
     if max_value.is_nan() || max_value <= 0.0 {
         return Err(Error::invalid("clip_grad_value", format!("max_value must be above 0, got {max_value}")));

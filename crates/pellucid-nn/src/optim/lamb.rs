@@ -10,6 +10,7 @@ use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula, ops};
 /// v̂ = v / (1 − β₂ᵗ),  p ← p − η·(‖p‖ / ‖r‖)·r.
 ///
 /// Norms are 2-norms of a whole parameter; the ratio is 1 if one of them is 0.
+#[doc(alias = "LAMB")]
 pub type Lamb = super::RuleOptimizer<LambOptions>;
 
 /// Options of [`Lamb`].

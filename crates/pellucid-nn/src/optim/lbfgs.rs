@@ -69,6 +69,7 @@ impl Default for LbfgsOptions {
 /// assert!((p.to_vec::<f64>()[0] - 1.0).abs() < 1e-3);
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
+#[doc(alias = "LBFGS")]
 pub struct Lbfgs {
     parameters: Vec<Parameter>,
     options: LbfgsOptions,

@@ -289,6 +289,7 @@ pub trait Optimizer: Send + Sync {
     ///
     /// # Panics
     /// Those of [`Optimizer::lr`], and if there is no such group.
+    #[doc(alias = "param_groups")]
     #[track_caller]
     fn group_lr(&self, group: usize) -> f64 {
         self.group_rate(group).get()

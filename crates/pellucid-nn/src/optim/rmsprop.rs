@@ -9,6 +9,7 @@ use pellucid_tensor::{Result, Tensor, formula};
 ///
 /// With `centered` (Graves 2013), ḡ ← α·ḡ + (1 − α)·g and r = √(v − ḡ²) + ε; with momentum,
 /// b ← μ·b + g/r and p ← p − η·b.
+#[doc(alias = "RMSprop")]
 pub type RmsProp = super::RuleOptimizer<RmsPropOptions>;
 
 /// Options of [`RmsProp`].

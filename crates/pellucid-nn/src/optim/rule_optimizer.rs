@@ -154,6 +154,7 @@ impl<R: Rule> RuleOptimizer<R> {
     ///
     /// # Errors
     /// Those of [`RuleOptimizer::new`]; then no parameter is added.
+    #[doc(alias = "add_param_group")]
     pub fn add_group(&mut self, parameters: Vec<Parameter>, options: R) -> Result<()> {
         let named = name_by_position(self.core.parameters().len(), parameters);
         self.add_named_group(named, options)

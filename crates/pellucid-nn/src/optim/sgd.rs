@@ -7,6 +7,7 @@ use pellucid_tensor::{Error, Formula, Result, Scalar, Tensor, formula};
 ///
 /// g ← g + λ·p,  v ← μ·v + (1 − τ)·g,  p ← p − η·v;  with Nesterov's momentum p ← p − η·(g + μ·v).
 /// The first step uses no dampening: v ← g.
+#[doc(alias = "SGD")]
 pub type Sgd = super::RuleOptimizer<SgdOptions>;
 
 /// Options of [`Sgd`].

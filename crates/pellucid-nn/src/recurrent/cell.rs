@@ -31,6 +31,7 @@ pub struct RecurrentCell<K: RecurrentKind> {
 /// let h = cell.forward(&x, None);
 /// assert_eq!(cell.forward(&x, Some(&h)).shape().dims(), [2, 4]);
 /// ```
+#[doc(alias = "RNNCell")]
 pub type RnnCell = RecurrentCell<Elman>;
 
 /// One time step of a [`Gru`](crate::Gru):
@@ -47,6 +48,7 @@ pub type RnnCell = RecurrentCell<Elman>;
 /// let h = cell.forward(&x, None);
 /// assert_eq!(cell.forward(&x, Some(&h)).shape().dims(), [2, 4]);
 /// ```
+#[doc(alias = "GRUCell")]
 pub type GruCell = RecurrentCell<GatedRecurrentUnit>;
 
 /// One time step of an [`Lstm`](crate::Lstm), with the states h and c:
@@ -64,6 +66,7 @@ pub type GruCell = RecurrentCell<GatedRecurrentUnit>;
 /// let (h, c) = cell.forward(&x, Some(&state));
 /// assert_eq!((h.shape().dims(), c.shape().dims()), ([2, 4].as_slice(), [2, 4].as_slice()));
 /// ```
+#[doc(alias = "LSTMCell")]
 pub type LstmCell = RecurrentCell<LongShortTermMemory>;
 
 impl RnnCell {

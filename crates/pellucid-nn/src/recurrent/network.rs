@@ -36,6 +36,7 @@ pub struct RecurrentNetwork<K: RecurrentKind> {
 /// let (_, h) = rnn.run(&x, Some(&h));
 /// assert_eq!(h.shape().dims(), [1, 2, 4]);
 /// ```
+#[doc(alias = "RNN")]
 pub type Rnn = RecurrentNetwork<Elman>;
 
 /// Gated recurrent units (Cho et al. 2014), with the reset gate applied after the product, as in
@@ -58,6 +59,7 @@ pub type Rnn = RecurrentNetwork<Elman>;
 /// assert_eq!((y.shape().dims(), h.shape().dims()), ([5, 2, 8].as_slice(), [2, 2, 4].as_slice()));
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
+#[doc(alias = "GRU")]
 pub type Gru = RecurrentNetwork<GatedRecurrentUnit>;
 
 /// Long short-term memory (Hochreiter & Schmidhuber 1997, Gers et al. 2000), as in
@@ -80,6 +82,7 @@ pub type Gru = RecurrentNetwork<GatedRecurrentUnit>;
 /// assert_eq!((h.shape().dims(), c.shape().dims()), ([2, 2, 4].as_slice(), [2, 2, 4].as_slice()));
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
+#[doc(alias = "LSTM")]
 pub type Lstm = RecurrentNetwork<LongShortTermMemory>;
 
 impl Rnn {
@@ -148,6 +151,8 @@ impl<K: RecurrentKind> RecurrentNetwork<K> {
     ///
     /// # Panics
     /// With the errors of [`try_run`](RecurrentNetwork::try_run).
+    #[doc(alias = "pack_padded_sequence")]
+    #[doc(alias = "PackedSequence")]
     #[track_caller]
     pub fn run_packed(&self, x: &Tensor, lengths: &Tensor, state: Option<&K::State>) -> (Tensor, K::State) {
         unwrap(self.try_run(x, state, Some(lengths)))

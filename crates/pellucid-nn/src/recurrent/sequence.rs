@@ -49,6 +49,7 @@ pub fn pad_sequence(sequences: &[&Tensor], batch_first: bool, value: f64) -> Res
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if the number of lengths is not N; [`Error::InvalidArgument`] for a length above T.
+#[doc(alias = "pad_packed_sequence")]
 pub fn unpad_sequence(padded: &Tensor, lengths: &[usize], batch_first: bool) -> Result<Vec<Tensor>> {
     let batch = if batch_first { 0 } else { 1 };
     if padded.rank() < 2 || padded.shape()[batch] != lengths.len() {

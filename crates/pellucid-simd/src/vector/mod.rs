@@ -6,6 +6,7 @@
 //! depend on how many registers hold the lanes.
 
 mod element;
+#[cfg(target_arch = "x86_64")]
 mod interleaved;
 mod portable;
 mod scalars;

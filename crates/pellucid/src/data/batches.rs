@@ -22,6 +22,8 @@ use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 /// ```
 ///
 /// The order of the samples in an epoch depends only on the seed and the number of the epoch.
+#[doc(alias = "DataLoader")]
+#[doc(alias = "TensorDataset")]
 #[derive(Clone, Debug)]
 pub struct Batches {
     tensors: Vec<Tensor>,
@@ -57,6 +59,7 @@ impl Batches {
     }
 
     /// Shuffles the samples in every epoch, seeded by `seed`.
+    #[doc(alias = "shuffle")]
     #[must_use]
     pub fn shuffled(self, seed: u64) -> Batches {
         Batches { seed: Some(seed), ..self }

@@ -14,6 +14,7 @@ pub struct Digits {
 }
 
 /// The training and test digits of MNIST.
+#[doc(alias = "MNIST")]
 #[derive(Clone, Debug)]
 pub struct Mnist {
     /// The training digits.

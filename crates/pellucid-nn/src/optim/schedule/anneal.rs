@@ -5,6 +5,7 @@ use pellucid_tensor::Result;
 use std::f64::consts::PI;
 
 /// Linear change from one factor to another over `total` epochs.
+#[doc(alias = "LinearLR")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinearLr {
     /// The factor in epoch 0, in (0, 1]; PyTorch's default is 1/3.
@@ -38,6 +39,7 @@ impl Schedule for LinearLr {
 }
 
 /// Polynomial decay to 0 over `total` epochs, (1 − t/T)^power.
+#[doc(alias = "PolynomialLR")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PolynomialLr {
     /// The number T of epochs, above 0; PyTorch's default is 5.
@@ -66,6 +68,7 @@ impl Schedule for PolynomialLr {
 
 /// Cosine annealing: half a cosine down to `floor` over `period` epochs, and back up over as many (Loshchilov & Hutter
 /// 2017, without restarts).
+#[doc(alias = "CosineAnnealingLR")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CosineAnnealingLr {
     /// The number T of epochs, above 0.
@@ -164,6 +167,7 @@ impl Schedule for CosineAnnealingWarmRestarts {
 /// assert!((optimizer.lr() - 0.3).abs() < 1e-12);
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
+#[doc(alias = "SWALR")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct SwaLr {
     /// The final rate.

@@ -4,6 +4,7 @@ use super::{Schedule, SchedulePoint};
 use pellucid_tensor::Result;
 
 /// Schedules in sequence: each starts at its milestone, in its own epoch 0.
+#[doc(alias = "SequentialLR")]
 pub struct SequentialLr {
     first: Box<dyn Schedule>,
     /// The later schedules with their first epochs, in ascending order.

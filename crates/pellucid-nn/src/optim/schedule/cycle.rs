@@ -26,6 +26,7 @@ impl AnnealStrategy {
 /// The one-cycle schedule (Smith & Topin 2018): from `max_lr`/`div_factor` up to `max_lr`, then down to the initial
 /// rate divided by `final_div_factor`; the momentum goes down and up. The optimizer's own rate is not used. After
 /// `total` epochs the rate stays constant.
+#[doc(alias = "OneCycleLR")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct OneCycleLr {
     /// The highest rate.
@@ -133,6 +134,7 @@ pub enum CyclicScale {
 
 /// The cyclical schedule (Smith 2017): up and down repeatedly; the momentum goes down and up. The optimizer's own rate
 /// is not used.
+#[doc(alias = "CyclicLR")]
 #[derive(Clone, Debug)]
 pub struct CyclicLr {
     /// The lowest rate.

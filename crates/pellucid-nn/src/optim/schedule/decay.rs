@@ -7,6 +7,7 @@ use pellucid_tensor::Result;
 type GroupFactor = Box<dyn Fn(usize, usize) -> f64 + Send + Sync>;
 
 /// The initial rate times a function of the epoch.
+#[doc(alias = "LambdaLR")]
 pub struct LambdaLr(GroupFactor);
 
 impl LambdaLr {
@@ -32,6 +33,7 @@ impl Schedule for LambdaLr {
 }
 
 /// The previous rate times a function of the epoch.
+#[doc(alias = "MultiplicativeLR")]
 pub struct MultiplicativeLr(GroupFactor);
 
 impl MultiplicativeLr {
@@ -57,6 +59,7 @@ impl Schedule for MultiplicativeLr {
 }
 
 /// Step decay: a factor γ every `step_size` epochs.
+#[doc(alias = "StepLR")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepLr {
     /// The epochs from one decay to the next, above 0.
@@ -82,6 +85,7 @@ impl Schedule for StepLr {
 }
 
 /// Step decay at milestones: a factor γ at each; a milestone that is listed twice counts twice.
+#[doc(alias = "MultiStepLR")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct MultiStepLr {
     /// The epochs of the decays.
@@ -111,6 +115,7 @@ impl Schedule for MultiStepLr {
 }
 
 /// Exponential decay: a factor γ in every epoch.
+#[doc(alias = "ExponentialLR")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExponentialLr {
     /// The factor γ.
@@ -132,6 +137,7 @@ impl Schedule for ExponentialLr {
 }
 
 /// A constant factor before epoch `total`, and the full rate from then on.
+#[doc(alias = "ConstantLR")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ConstantLr {
     /// The factor in (0, 1]; PyTorch's default is 1/3.

@@ -58,6 +58,7 @@ impl Default for ReduceLrOnPlateauOptions {
 }
 
 /// Reduces learning rates when a metric has stopped improving.
+#[doc(alias = "ReduceLROnPlateau")]
 #[derive(Clone, Debug)]
 pub struct ReduceLrOnPlateau {
     options: ReduceLrOnPlateauOptions,

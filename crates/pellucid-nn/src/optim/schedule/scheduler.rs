@@ -9,6 +9,7 @@ use pellucid_tensor::{DType, Error, Result, Tensor, unwrap};
 ///
 /// It stores rates in `f64`, since rounding errors in `f32` would accumulate. A schedule may return a rate below zero,
 /// for example by rounding; the optimizer then uses it, as in PyTorch.
+#[doc(alias = "LRScheduler")]
 pub struct Scheduler<S> {
     schedule: S,
     epoch: usize,
@@ -90,6 +91,7 @@ impl<S: Schedule> Scheduler<S> {
     }
 
     /// Returns the current learning rates, one per group.
+    #[doc(alias = "get_last_lr")]
     pub fn last_lr(&self) -> &[f64] {
         &self.lr
     }

@@ -17,6 +17,7 @@ use std::f64::consts::PI;
 /// assert!((schedule.lr(55) - 0.05).abs() < 1e-12);
 /// assert_eq!(schedule.lr(100), 0.0);
 /// ```
+#[doc(alias = "get_cosine_schedule_with_warmup")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CosineSchedule {
     peak: f64,
