@@ -513,7 +513,7 @@ macro_rules! pointers {
         }
     )*};
 }
-pointers!(Box<M>, Arc<M>, &M);
+pointers!(Box<M>, Arc<M>, &M, &mut M);
 
 // Plain values have no parameters.
 macro_rules! plain {

@@ -83,7 +83,7 @@ fn all_kinds_train_a_model_bit_equal() {
     for (kind, _, make) in KINDS.iter().copied() {
         let (model, other) = (make_model(), make_model());
         let hand = make(other.parameters(), 0);
-        let mut trainer = GraphTrainer::new(&model, MseLoss::default(), make(model.parameters(), 0), 0);
+        let mut trainer = GraphTrainer::new(&model, MseLoss::default(), make(model.parameters(), 0));
         trainer.compile(&[4, 6]).unwrap();
         assert_eq!(
             trainer.current().unwrap().gradients.bound.len(),

@@ -56,7 +56,7 @@ fn train_by_replays(device: Device) -> Vec<u32> {
     let optimizer = adam(&model);
     let mut losses = Vec::new();
     {
-        let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer, 0);
+        let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer);
         trainer.compile(&[8, 6]).unwrap();
         for step in 0..6 {
             let (x, y) = batch(step);

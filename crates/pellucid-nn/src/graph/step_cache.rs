@@ -1,0 +1,178 @@
+//! The recorded steps of a trainer, one for each shape of the batch and each path of the model.
+
+use super::batch::{BatchTensors, BoundModel, StepLoss};
+use super::check::StepCheck;
+use super::paths::{ModelPath, current_path, is_on_path};
+use super::plan::DEFAULT_MAX_SCRATCH;
+use super::record::{RecordedStep, StepOptions, record_evaluation};
+use super::training_step::{TrainingSetup, TrainingStep};
+use crate::module::ModuleParts;
+use crate::optim::Optimizer;
+use crate::parameter::Parameter;
+use pellucid_tensor::{CacheStats, Error, Result, Tensor};
+use std::rc::Rc;
+
+/// The recorded steps of a trainer. It has no type parameters, so it is compiled once, in this crate.
+pub(super) struct StepCache<'f> {
+    model: Rc<dyn ModuleParts + 'f>,
+    loss: Rc<dyn StepLoss + 'f>,
+    optimizer: Rc<dyn Optimizer + 'f>,
+    pub(super) max_scratch: usize,
+    pub(super) options: StepOptions<'f>,
+    /// The steps, least recently used first.
+    kept: Vec<KeptStep<'f>>,
+    /// Logits and loss of the last step.
+    results: Option<(Tensor, Tensor)>,
+    limit: usize,
+    stats: CacheStats,
+}
+
+/// A step, the path that it was recorded for, and its evaluation over the same buffers, once recorded.
+struct KeptStep<'f> {
+    path: ModelPath,
+    step: TrainingStep<'f>,
+    evaluation: Option<RecordedStep<'f>>,
+    /// The first parameter of the model, whose device tells whether the model was moved.
+    parameter: Option<Parameter>,
+}
+
+/// Binds the trainer's model to buffers for a batch.
+pub(super) type BindModel<'a, 'f> = &'a dyn Fn() -> Result<Rc<dyn BoundModel + 'f>>;
+
+impl<'f> StepCache<'f> {
+    pub(super) fn new(
+        model: Rc<dyn ModuleParts + 'f>,
+        loss: Rc<dyn StepLoss + 'f>,
+        optimizer: Rc<dyn Optimizer + 'f>,
+    ) -> Self {
+        StepCache {
+            model,
+            loss,
+            optimizer,
+            max_scratch: DEFAULT_MAX_SCRATCH,
+            options: StepOptions::default(),
+            kept: Vec::new(),
+            results: None,
+            limit: 8,
+            stats: CacheStats::default(),
+        }
+    }
+
+    pub(super) fn set_limit(&mut self, limit: usize) -> Result<()> {
+        if limit == 0 {
+            return Err(Error::invalid("recordings", "a trainer keeps at least 1 recorded step"));
+        }
+        self.limit = limit;
+        Ok(())
+    }
+
+    pub(super) fn set_options(&mut self, mut options: StepOptions<'f>) {
+        options.before_update = options.before_update.or(self.options.before_update.take());
+        options.allow_untrained_parameters |= self.options.allow_untrained_parameters;
+        self.options = options;
+    }
+
+    pub(super) fn stats(&self) -> CacheStats {
+        CacheStats { held: self.kept.len(), ..self.stats }
+    }
+
+    /// Removes the steps that were recorded before the model moved to another device.
+    fn remove_moved(&mut self) {
+        let moved = |parameter: &Parameter, step: &TrainingStep<'f>| {
+            step.inputs.first().is_some_and(|buffer| buffer.device() != parameter.device())
+        };
+        self.kept.retain(|kept| !kept.parameter.as_ref().is_some_and(|parameter| moved(parameter, &kept.step)));
+    }
+
+    /// Returns the step that was compiled or launched last.
+    pub(super) fn latest(&self) -> Option<&TrainingStep<'f>> {
+        self.kept.last().map(|kept| &kept.step)
+    }
+
+    /// Returns logits and loss of the last step.
+    pub(super) fn results(&self, op: &'static str) -> Result<&(Tensor, Tensor)> {
+        self.results.as_ref().ok_or_else(|| Error::invalid(op, "no step has run; call step() first"))
+    }
+
+    /// Records a step for the buffers of the model, on its present path. `first` is the first batch, if it is known.
+    pub(super) fn compile(
+        &mut self,
+        model: Rc<dyn BoundModel + 'f>,
+        first: Option<(&dyn BatchTensors, &Tensor)>,
+    ) -> Result<&mut TrainingStep<'f>> {
+        self.remove_moved();
+        let share = self.kept.last().map(|kept| kept.step.recorded.plan());
+        let setup = TrainingSetup {
+            model: model.clone(),
+            loss: self.loss.clone(),
+            optimizer: self.optimizer.clone(),
+            max_scratch: self.max_scratch,
+            options: self.options.clone(),
+        };
+        let step = TrainingStep::compile(setup, share, first)?;
+        let (batch, path) = (model.batch(), current_path(&*self.model));
+        // A step recorded earlier for the same shapes and path is replaced.
+        self.kept.retain(|other| other.path != path || !other.step.fits(batch));
+        let parameter = self.model.parameters().into_iter().next().map(|(_, parameter)| parameter);
+        self.kept.push(KeptStep { path, step, evaluation: None, parameter });
+        self.kept.drain(..self.kept.len().saturating_sub(self.limit));
+        Ok(&mut self.current().step)
+    }
+
+    /// Returns the step that was compiled or selected last.
+    fn current(&mut self) -> &mut KeptStep<'f> {
+        self.kept.last_mut().expect("a step must be compiled or selected before it is used")
+    }
+
+    /// Launches the step for a batch.
+    pub(super) fn step(&mut self, x: &dyn BatchTensors, y: &Tensor, bind: BindModel<'_, 'f>) -> Result<()> {
+        self.set_batch(x, y, bind)?;
+        let step = &mut self.current().step;
+        step.launch()?;
+        self.results = Some((step.logits.clone(), step.loss.clone()));
+        Ok(())
+    }
+
+    /// Checks the step for a batch.
+    pub(super) fn check_step(
+        &mut self,
+        x: &dyn BatchTensors,
+        y: &Tensor,
+        bind: BindModel<'_, 'f>,
+    ) -> Result<StepCheck> {
+        self.set_batch(x, y, bind)?;
+        self.current().step.check_step()
+    }
+
+    /// Copies a batch into the buffers of the step for its shapes and the model's path, which becomes the current step.
+    pub(super) fn set_batch(&mut self, x: &dyn BatchTensors, y: &Tensor, bind: BindModel<'_, 'f>) -> Result<()> {
+        self.select(x, y, bind)?;
+        self.current().step.copy_batch(x, y)
+    }
+
+    /// Returns the loss of the batch in the buffers, in evaluation mode.
+    pub(super) fn evaluate_buffers(&mut self) -> Result<f32> {
+        let stream = self.options.stream.clone();
+        let KeptStep { step, evaluation, .. } = self.current();
+        if evaluation.is_none() {
+            *evaluation = Some(record_evaluation(step.recorded.computation().clone(), step.recorded.plan(), stream)?);
+        }
+        let evaluation = evaluation.as_mut().expect("the evaluation must have been recorded above");
+        evaluation.launch()?;
+        evaluation.loss.try_item()
+    }
+
+    /// Makes the step for this batch and the model's path the current one; compiles it if it is missing.
+    fn select(&mut self, x: &dyn BatchTensors, y: &Tensor, bind: BindModel<'_, 'f>) -> Result<()> {
+        self.remove_moved();
+        let is_wanted = |kept: &KeptStep<'f>| is_on_path(&*self.model, &kept.path) && kept.step.fits(x);
+        if let Some(at) = self.kept.iter().rposition(is_wanted) {
+            self.stats.hits += 1;
+            self.kept[at..].rotate_left(1);
+            return Ok(());
+        }
+        self.compile(bind()?, Some((x, y)))?;
+        self.stats.misses += 1;
+        Ok(())
+    }
+}
