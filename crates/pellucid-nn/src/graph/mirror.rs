@@ -17,8 +17,8 @@
 //! | [`Sequential::compile`], [`CompileOptions`] | [`GraphTrainer`](super::GraphTrainer) |
 
 use super::batch::{Batch, Model, ModelWithBatch};
-use super::plan::StepPlan;
 use super::plan::DEFAULT_MAX_SCRATCH;
+use super::plan::StepPlan;
 use super::record::{RecordedStep, StepOptions};
 use super::stream::Stream;
 use super::training_step::{TrainingSetup, TrainingStep};

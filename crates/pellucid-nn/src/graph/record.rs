@@ -206,7 +206,9 @@ pub(super) fn record_evaluation<'f>(
 ) -> Result<RecordedStep<'f>> {
     let stream = stream.unwrap_or_else(|| Stream::new(plan.device()));
     let model: Rc<dyn ModuleParts + 'f> = computation.model.clone();
+    let evaluating = EvalModeGuard::of(&*model);
     let (forward, tracker) = ForwardPass::new("record_evaluation", computation, plan)?.with_tracker(&stream);
+    drop(evaluating);
     let outputs = forward.outputs();
     let names = forward.inputs();
     let computation = forward.computation.clone();

@@ -27,13 +27,36 @@ pub(super) struct StepCache<'f> {
     stats: CacheStats,
 }
 
-/// A step, the path that it was recorded for, and its evaluation over the same buffers, once recorded.
+/// A step, and the path that it was recorded for.
 struct KeptStep<'f> {
     path: ModelPath,
-    step: TrainingStep<'f>,
-    evaluation: Option<RecordedStep<'f>>,
+    recording: KeptRecording<'f>,
     /// The first parameter of the model, whose device tells whether the model was moved.
     parameter: Option<Parameter>,
+}
+
+/// The recordings over one set of buffers.
+enum KeptRecording<'f> {
+    /// A training step, and its evaluation over the same buffers, once recorded.
+    Training(TrainingStep<'f>, Option<RecordedStep<'f>>),
+    /// An evaluation for shapes that were not trained.
+    Evaluation(TrainingStep<'f>),
+}
+
+impl<'f> KeptStep<'f> {
+    /// Returns the buffers.
+    fn buffers(&self) -> &TrainingStep<'f> {
+        match &self.recording {
+            KeptRecording::Training(step, _) | KeptRecording::Evaluation(step) => step,
+        }
+    }
+
+    fn training(&self) -> Option<&TrainingStep<'f>> {
+        match &self.recording {
+            KeptRecording::Training(step, _) => Some(step),
+            KeptRecording::Evaluation(_) => None,
+        }
+    }
 }
 
 /// Binds the trainer's model to buffers for a batch.
@@ -81,17 +104,27 @@ impl<'f> StepCache<'f> {
         let moved = |parameter: &Parameter, step: &TrainingStep<'f>| {
             step.inputs.first().is_some_and(|buffer| buffer.device() != parameter.device())
         };
-        self.kept.retain(|kept| !kept.parameter.as_ref().is_some_and(|parameter| moved(parameter, &kept.step)));
+        self.kept.retain(|kept| !kept.parameter.as_ref().is_some_and(|parameter| moved(parameter, kept.buffers())));
     }
 
-    /// Returns the step that was compiled or launched last.
+    /// Returns the training step that was compiled or used last.
     pub(super) fn latest(&self) -> Option<&TrainingStep<'f>> {
-        self.kept.last().map(|kept| &kept.step)
+        self.kept.iter().rev().find_map(KeptStep::training)
     }
 
     /// Returns logits and loss of the last step.
     pub(super) fn results(&self, op: &'static str) -> Result<&(Tensor, Tensor)> {
         self.results.as_ref().ok_or_else(|| Error::invalid(op, "no step has run; call step() first"))
+    }
+
+    fn setup(&self, model: Rc<dyn BoundModel + 'f>) -> TrainingSetup<'f> {
+        TrainingSetup {
+            model,
+            loss: self.loss.clone(),
+            optimizer: self.optimizer.clone(),
+            max_scratch: self.max_scratch,
+            options: self.options.clone(),
+        }
     }
 
     /// Records a step for the buffers of the model, on its present path. `first` is the first batch, if it is known.
@@ -101,33 +134,33 @@ impl<'f> StepCache<'f> {
         first: Option<(&dyn BatchTensors, &Tensor)>,
     ) -> Result<&mut TrainingStep<'f>> {
         self.remove_moved();
-        let share = self.kept.last().map(|kept| kept.step.recorded.plan());
-        let setup = TrainingSetup {
-            model: model.clone(),
-            loss: self.loss.clone(),
-            optimizer: self.optimizer.clone(),
-            max_scratch: self.max_scratch,
-            options: self.options.clone(),
-        };
-        let step = TrainingStep::compile(setup, share, first)?;
-        let (batch, path) = (model.batch(), current_path(&*self.model));
-        // A step recorded earlier for the same shapes and path is replaced.
-        self.kept.retain(|other| other.path != path || !other.step.fits(batch));
+        let share = self.latest().map(|step| step.recorded.plan());
+        let step = TrainingStep::compile(self.setup(model.clone()), share, first)?;
+        self.keep(model.batch(), KeptRecording::Training(step, None));
+        Ok(self.current())
+    }
+
+    /// Keeps a recording for this batch, in place of one that was recorded earlier for the same shapes and path.
+    fn keep(&mut self, batch: &dyn BatchTensors, recording: KeptRecording<'f>) {
+        let path = current_path(&*self.model);
+        self.kept.retain(|other| other.path != path || !other.buffers().fits(batch));
         let parameter = self.model.parameters().into_iter().next().map(|(_, parameter)| parameter);
-        self.kept.push(KeptStep { path, step, evaluation: None, parameter });
+        self.kept.push(KeptStep { path, recording, parameter });
         self.kept.drain(..self.kept.len().saturating_sub(self.limit));
-        Ok(&mut self.current().step)
     }
 
     /// Returns the step that was compiled or selected last.
-    fn current(&mut self) -> &mut KeptStep<'f> {
-        self.kept.last_mut().expect("a step must be compiled or selected before it is used")
+    fn current(&mut self) -> &mut TrainingStep<'f> {
+        match self.kept.last_mut().map(|kept| &mut kept.recording) {
+            Some(KeptRecording::Training(step, _) | KeptRecording::Evaluation(step)) => step,
+            None => unreachable!("a step must be compiled or selected before it is used"),
+        }
     }
 
     /// Launches the step for a batch.
     pub(super) fn step(&mut self, x: &dyn BatchTensors, y: &Tensor, bind: BindModel<'_, 'f>) -> Result<()> {
-        self.set_batch(x, y, bind)?;
-        let step = &mut self.current().step;
+        self.set_batch(true, x, y, bind)?;
+        let step = self.current();
         step.launch()?;
         self.results = Some((step.logits.clone(), step.loss.clone()));
         Ok(())
@@ -140,38 +173,66 @@ impl<'f> StepCache<'f> {
         y: &Tensor,
         bind: BindModel<'_, 'f>,
     ) -> Result<StepCheck> {
-        self.set_batch(x, y, bind)?;
-        self.current().step.check_step()
+        self.set_batch(true, x, y, bind)?;
+        self.current().check_step()
     }
 
-    /// Copies a batch into the buffers of the step for its shapes and the model's path, which becomes the current step.
-    pub(super) fn set_batch(&mut self, x: &dyn BatchTensors, y: &Tensor, bind: BindModel<'_, 'f>) -> Result<()> {
-        self.select(x, y, bind)?;
-        self.current().step.copy_batch(x, y)
+    /// Returns the loss of a batch in evaluation mode.
+    pub(super) fn evaluate(&mut self, x: &dyn BatchTensors, y: &Tensor, bind: BindModel<'_, 'f>) -> Result<f32> {
+        self.set_batch(false, x, y, bind)?;
+        self.evaluate_buffers()
     }
 
     /// Returns the loss of the batch in the buffers, in evaluation mode.
     pub(super) fn evaluate_buffers(&mut self) -> Result<f32> {
         let stream = self.options.stream.clone();
-        let KeptStep { step, evaluation, .. } = self.current();
-        if evaluation.is_none() {
-            *evaluation = Some(record_evaluation(step.recorded.computation().clone(), step.recorded.plan(), stream)?);
-        }
-        let evaluation = evaluation.as_mut().expect("the evaluation must have been recorded above");
+        let evaluation = match self.kept.last_mut().map(|kept| &mut kept.recording) {
+            Some(KeptRecording::Training(step, evaluation)) => {
+                let recorded = match evaluation.take() {
+                    Some(recorded) => recorded,
+                    None => record_evaluation(step.recorded.computation().clone(), step.recorded.plan(), stream)?,
+                };
+                evaluation.insert(recorded)
+            }
+            Some(KeptRecording::Evaluation(step)) => &mut step.recorded,
+            None => unreachable!("a step must be compiled or selected before it is evaluated"),
+        };
         evaluation.launch()?;
         evaluation.loss.try_item()
     }
 
+    /// Copies a batch into the buffers of the step for its shapes and the model's path, which becomes the current step.
+    fn set_batch(
+        &mut self,
+        is_training: bool,
+        x: &dyn BatchTensors,
+        y: &Tensor,
+        bind: BindModel<'_, 'f>,
+    ) -> Result<()> {
+        self.select(is_training, x, y, bind)?;
+        self.current().copy_batch(x, y)
+    }
+
     /// Makes the step for this batch and the model's path the current one; compiles it if it is missing.
-    fn select(&mut self, x: &dyn BatchTensors, y: &Tensor, bind: BindModel<'_, 'f>) -> Result<()> {
+    fn select(&mut self, is_training: bool, x: &dyn BatchTensors, y: &Tensor, bind: BindModel<'_, 'f>) -> Result<()> {
         self.remove_moved();
-        let is_wanted = |kept: &KeptStep<'f>| is_on_path(&*self.model, &kept.path) && kept.step.fits(x);
+        let is_wanted = |kept: &KeptStep<'f>| {
+            (kept.training().is_some() || !is_training)
+                && is_on_path(&*self.model, &kept.path)
+                && kept.buffers().fits(x)
+        };
         if let Some(at) = self.kept.iter().rposition(is_wanted) {
             self.stats.hits += 1;
             self.kept[at..].rotate_left(1);
             return Ok(());
         }
-        self.compile(bind()?, Some((x, y)))?;
+        let model = bind()?;
+        if is_training {
+            self.compile(model, Some((x, y)))?;
+        } else {
+            let step = TrainingStep::compile_evaluation(self.setup(model), (x, y))?;
+            self.keep(x, KeptRecording::Evaluation(step));
+        }
         self.stats.misses += 1;
         Ok(())
     }

@@ -130,7 +130,7 @@ where
         &self.optimizer
     }
 
-    /// Returns the step that was compiled or used last; `None` before the first.
+    /// Returns the training step that was compiled or used last; `None` before the first.
     pub fn current(&self) -> Option<&TrainingStep<'f>> {
         self.steps.latest()
     }
@@ -220,15 +220,15 @@ where
         self.steps.check_step(x, y, &|| ModelWithBatch::with_buffers(model.clone(), x))
     }
 
-    /// Returns the loss of a batch in evaluation mode, without training. A step for the shapes of the batch is recorded
-    /// if there is none.
+    /// Returns the loss of a batch in evaluation mode, without training. It needs no training step: the first batch of
+    /// new shapes records an evaluation.
     ///
     /// # Errors
-    /// Those of [`step`](GraphTrainer::step).
+    /// [`Error::Layer`](pellucid_tensor::Error::Layer) names a layer, or `loss`, that rejects the batch; those of
+    /// [`RecordedStep::evaluation`](super::RecordedStep::evaluation).
     pub fn evaluate(&mut self, x: &X, y: &Tensor) -> Result<f32> {
         let model = &self.model;
-        self.steps.set_batch(x, y, &|| ModelWithBatch::with_buffers(model.clone(), x))?;
-        self.steps.evaluate_buffers()
+        self.steps.evaluate(x, y, &|| ModelWithBatch::with_buffers(model.clone(), x))
     }
 }
 

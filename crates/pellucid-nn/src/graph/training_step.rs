@@ -3,10 +3,10 @@
 use super::batch::{Batch, BatchTensors, BoundModel, StepLoss, check_device, check_devices, zeros_on};
 use super::check::StepCheck;
 use super::coverage::{FrozenParameters, fill_optimizer};
-use super::forward::StepComputation;
+use super::forward::{EvalModeGuard, StepComputation};
 use super::gradients::BoundGradients;
 use super::plan::StepPlan;
-use super::record::{RecordedStep, StepOptions, record_training};
+use super::record::{RecordedStep, StepOptions, record_evaluation, record_training};
 use super::update::StepOptimizer;
 use crate::loss::LossKind;
 use crate::module::ModuleParts;
@@ -42,6 +42,34 @@ pub(super) struct TrainingSetup<'f> {
     pub(super) options: StepOptions<'f>,
 }
 
+impl TrainingSetup<'_> {
+    /// Returns the plan of the step. The first batch, if it is known, is checked.
+    fn plan(&self, first: Option<(&dyn BatchTensors, &Tensor)>) -> Result<StepPlan> {
+        let of_targets = |(_, y): (_, &Tensor)| LossKind::Custom { target: y.shape().clone(), dtype: y.dtype() };
+        let Some(kind) = self.loss.target_kind().or_else(|| first.map(of_targets)) else {
+            let help = "the targets of this loss are unknown; use loss.with_targets(shape, dtype), or let the first \
+                        step() compile";
+            return Err(Error::invalid("compile", help));
+        };
+        let model: &dyn ModuleParts = &*self.model;
+        model.supports_capture()?;
+        let mut plan = StepPlan::of(&*self.model, &kind)?;
+        plan.max_scratch = self.max_scratch;
+        if let Some((x, y)) = first {
+            plan.check(SET_BATCH, x, y)?;
+            check_devices(SET_BATCH, x, self.model.batch())?;
+            check_device(SET_BATCH, plan.device(), y)?;
+        }
+        Ok(plan)
+    }
+}
+
+/// Returns a buffer for the targets of a step.
+fn zero_targets(plan: &StepPlan) -> Result<Tensor> {
+    let (shape, dtype) = &plan.loss.target;
+    zeros_on(plan.device(), shape, *dtype)
+}
+
 /// The name of the copy of a batch in errors.
 const SET_BATCH: &str = "set_batch";
 
@@ -54,23 +82,9 @@ impl<'f> TrainingStep<'f> {
         share: Option<&StepPlan>,
         first: Option<(&dyn BatchTensors, &Tensor)>,
     ) -> Result<TrainingStep<'f>> {
-        let of_targets = |(_, y): (_, &Tensor)| LossKind::Custom { target: y.shape().clone(), dtype: y.dtype() };
-        let Some(kind) = setup.loss.target_kind().or_else(|| first.map(of_targets)) else {
-            let help = "the targets of this loss are unknown; use loss.with_targets(shape, dtype), or let the first \
-                        step() compile";
-            return Err(Error::invalid("compile", help));
-        };
-        let model: &dyn ModuleParts = &*setup.model;
-        model.supports_capture()?;
-        let mut plan = StepPlan::of(&*setup.model, &kind)?;
-        plan.max_scratch = setup.max_scratch;
-        if let Some((x, y)) = first {
-            plan.check(SET_BATCH, x, y)?;
-            check_devices(SET_BATCH, x, setup.model.batch())?;
-            check_device(SET_BATCH, plan.device(), y)?;
-        }
+        let plan = setup.plan(first)?;
         let optimizer = Rc::clone(&setup.optimizer);
-        let is_filled = fill_optimizer(model, &*setup.loss, &*optimizer)?;
+        let is_filled = fill_optimizer(&*setup.model, &*setup.loss, &*optimizer)?;
         let step = TrainingStep::record(setup, &plan, share);
         if is_filled && step.is_err() {
             optimizer.unfill();
@@ -85,8 +99,7 @@ impl<'f> TrainingStep<'f> {
         if let Some(other) = share {
             plan.adopt_gradients(other);
         }
-        let (shape, dtype) = &plan.loss.target;
-        let targets = zeros_on(plan.device(), shape, *dtype)?;
+        let targets = zero_targets(plan)?;
         let parameters: Vec<Parameter> = parts.parameters().into_iter().map(|(_, p)| p).collect();
         let before: Vec<Option<Tensor>> = parameters.iter().map(|p| p.grad()).collect();
         let gradients = plan.bind(parts, optimizer.parameters())?;
@@ -95,6 +108,20 @@ impl<'f> TrainingStep<'f> {
         // A failed recording restores the gradients.
         let put_back = |_: &Error| parameters.iter().zip(before).for_each(|(p, gradient)| p.set_grad(gradient));
         Ok(TrainingStep::new(recorded.inspect_err(put_back)?, gradients))
+    }
+
+    /// Records only an evaluation, for a first batch. A model can evaluate batches that it cannot train on, such as a
+    /// batch of one sample with batch normalization.
+    pub(super) fn compile_evaluation(
+        setup: TrainingSetup<'f>,
+        first: (&dyn BatchTensors, &Tensor),
+    ) -> Result<TrainingStep<'f>> {
+        let evaluating = EvalModeGuard::of(&*setup.model);
+        let plan = setup.plan(Some(first))?;
+        drop(evaluating);
+        let TrainingSetup { model, loss, options, .. } = setup;
+        let computation = StepComputation { model, loss, targets: zero_targets(&plan)? };
+        record_evaluation(computation, &plan, options.stream).map(TrainingStep::from)
     }
 
     fn new(recorded: RecordedStep<'f>, gradients: BoundGradients) -> TrainingStep<'f> {

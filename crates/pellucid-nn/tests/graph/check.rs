@@ -20,8 +20,7 @@ fn a_check_measures_a_step_and_restores_the_state() {
             let adamw = AdamW::new(model.parameters(), AdamWOptions { lr: 1e-3, ..Default::default() }).unwrap();
             let scaler = Rc::new(GradScaler::new(Default::default()).unwrap());
             let options = StepOptions { stream, scaler: Some(scaler.clone()), ..Default::default() };
-            let mut trainer =
-                GraphTrainer::new(&model, CrossEntropyLoss::default(), &adamw).with_options(options);
+            let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &adamw).with_options(options);
             let _half = autocast(DType::BF16);
             let (x, y) = batch(kind.2, 1);
             trainer.step(&x, &y).unwrap();

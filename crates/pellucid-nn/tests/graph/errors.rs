@@ -43,9 +43,7 @@ fn a_wrong_width_is_refused_with_layer_and_both_shapes() {
     let (layer, source) = named(error(record_step_graph(&model, &loss, &optimizer, &plan, &x, &y, None)));
     assert!(layer == "0 (Linear)" && source.to_string().contains("[16, 6]"), "{layer}: {source}");
     // Setting a batch reports the input or the loss.
-    let mut step = model
-        .compile(&[BATCH, 6], CompileOptions::new(&loss, &optimizer))
-        .unwrap();
+    let mut step = model.compile(&[BATCH, 6], CompileOptions::new(&loss, &optimizer)).unwrap();
     let (good, _) = batch(&[BATCH, 6], 1);
     step.set_batch(&good, &y).unwrap();
     let (layer, source) = named(error(step.set_batch(&x, &y)));

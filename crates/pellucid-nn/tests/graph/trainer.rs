@@ -107,6 +107,42 @@ fn the_first_step_of_each_shape_records() {
     }
 }
 
+/// A batch that a model cannot train on can be evaluated, before and after it is trained, and records no training step.
+#[test]
+fn an_evaluation_needs_no_training_step() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    for stream in streams() {
+        let model = made(&("norm", || sequential![Linear::new(6, 4), BatchNorm1d::new(4)], &[BATCH, 6]));
+        let empty = Sgd::new(vec![], SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
+        let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &empty)
+            .with_options(StepOptions { stream, ..Default::default() });
+        let (x, y) = batch(&[BATCH, 6], 1);
+        let (one, label) = (x.narrow(0, 0, 1), y.narrow(0, 0, 1));
+        let expected = |x: &Tensor, y: &Tensor| {
+            model.eval();
+            let value = loss::cross_entropy(&model.forward(x), y).item::<f32>();
+            model.train();
+            value
+        };
+        for _ in 0..2 {
+            assert_eq!(trainer.evaluate(&one, &label).unwrap(), expected(&one, &label));
+            assert_eq!(trainer.evaluate(&x, &y).unwrap(), expected(&x, &y));
+        }
+        assert!(trainer.current().is_none() && empty.parameters().is_empty());
+        assert_eq!((trainer.cache().misses, trainer.cache().hits, trainer.cache().held), (2, 2, 2));
+        let refused = trainer.step(&one, &label).unwrap_err().to_string();
+        assert!(refused.contains("1 (BatchNorm1d)") && refused.contains("more than one value"), "{refused}");
+        assert!(empty.parameters().is_empty());
+        // The training step replaces the evaluation of its shapes, and evaluates in its own buffers.
+        trainer.step(&x, &y).unwrap();
+        assert_eq!(trainer.cache().held, 2);
+        assert_eq!(trainer.current().unwrap().x_buf().shape().dims(), [BATCH, 6]);
+        assert_eq!(trainer.evaluate(&one, &label).unwrap(), expected(&one, &label));
+        assert_eq!(trainer.evaluate(&x, &y).unwrap(), expected(&x, &y));
+        assert_eq!(trainer.one_step(&x, &y).unwrap(), expected(&x, &y));
+    }
+}
+
 /// A first step that is refused names the layer and changes nothing.
 #[test]
 fn a_refused_batch_records_nothing() {
@@ -233,11 +269,10 @@ fn gradients_are_clipped_before_the_update() {
     let model = mlp();
     let optimizer = sgd(&model, 1.0, 0.0);
     let calls = Cell::new(0);
-    let mut trainer =
-        GraphTrainer::new(&model, CrossEntropyLoss::default(), optimizer).before_update(|parameters| {
-            calls.set(calls.get() + 1);
-            clip_grad_norm(parameters, 1e-3).map(drop)
-        });
+    let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), optimizer).before_update(|parameters| {
+        calls.set(calls.get() + 1);
+        clip_grad_norm(parameters, 1e-3).map(drop)
+    });
     trainer.compile(&[BATCH, 6]).unwrap();
     let recorded = calls.get();
     assert!(recorded > 0, "recording must call the host function");

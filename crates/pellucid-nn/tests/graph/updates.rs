@@ -72,7 +72,7 @@ fn the_error_of_a_closure_is_returned() {
     assert!(refused.unwrap_err().to_string().contains("pass the optimizer"));
 }
 
-/// A frozen model gives a closure nothing to update, and recorded closures do not run at a launch.
+/// A launch replays the operations of a closure, and does not run it.
 #[test]
 fn a_closure_runs_while_the_step_is_recorded() {
     let _random = pellucid_tensor::Generator::new(0).scope();
@@ -90,8 +90,4 @@ fn a_closure_runs_while_the_step_is_recorded() {
     let recorded = calls.get();
     (0..3).for_each(|_| exec.launch().unwrap());
     assert_eq!(calls.get(), recorded);
-    drop(exec);
-    model.freeze();
-    let refused = record_step_graph(&model, &loss, || (), &plan, &x, &y, None).map(drop);
-    assert!(refused.unwrap_err().to_string().contains("nothing would be trained"));
 }
