@@ -214,14 +214,15 @@ pub enum Error {
         /// The state that was replaced.
         slot: String,
     },
-    /// A captured step was launched with inputs of other shapes or dtypes than in the capture.
+    /// A captured step was launched with another number of inputs than in the capture, or with an input on a device that
+    /// does not match.
     #[error("launch: input {index} is {got}, but the step was captured for {expected}")]
     InputMismatch {
         /// The index of the input.
         index: usize,
-        /// Shape and dtype of the input.
+        /// The property of the input that does not match.
         got: String,
-        /// Shape and dtype in the capture.
+        /// The same property in the capture.
         expected: String,
     },
     /// Capturing the step again gives a different list of kernels.

@@ -517,7 +517,7 @@ macro_rules! pointers {
         }
     )*};
 }
-pointers!(Box<M>, Arc<M>, &M);
+pointers!(Box<M>, Arc<M>, &M, &mut M);
 
 // Plain values have no parameters.
 macro_rules! plain {

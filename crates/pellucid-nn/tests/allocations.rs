@@ -158,7 +158,7 @@ fn others(found: &mut Vec<String>) {
 fn trainer(found: &mut Vec<String>) {
     let model = sequential![Linear::new(64, 96), Relu, Dropout::new(0.1), Linear::new(96, 10)];
     let optimizer = AdamW::new(model.parameters(), AdamWOptions::default()).unwrap();
-    let mut trainer = GraphTrainer::new(&model, loss::CrossEntropyLoss::default(), optimizer, 0)
+    let mut trainer = GraphTrainer::new(&model, loss::CrossEntropyLoss::default(), optimizer)
         .before_update(|parameters| clip_grad_norm(parameters, 1.0).map(drop));
     let batches = [32, 16].map(|size| (randn([size, 64]), Tensor::randint(0, 10, [size])));
     for (x, _) in &batches {

@@ -1,7 +1,7 @@
 //! A model for inference: forward passes that are recorded once for each of a few shapes.
 
 use super::batch::{Batch, BatchTensors, Model, placed_on};
-use super::record::EvalModeGuard;
+use super::forward::EvalModeGuard;
 use super::state::ModelState;
 use crate::call::{first_device, trace_calls};
 use crate::module::ModuleParts;

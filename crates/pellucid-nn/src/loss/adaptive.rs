@@ -1,6 +1,6 @@
 //! The adaptive softmax, a loss for very many classes of which few are frequent.
 
-use super::{Loss, borrowed};
+use super::{Loss, loss_pointer};
 use crate::call;
 use crate::layer::Layer;
 use crate::layers::Linear;
@@ -107,4 +107,4 @@ impl Loss for AdaptiveLogSoftmaxWithLoss {
     }
 }
 
-borrowed! { AdaptiveLogSoftmaxWithLoss }
+loss_pointer! { [] &AdaptiveLogSoftmaxWithLoss }

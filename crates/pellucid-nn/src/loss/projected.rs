@@ -1,6 +1,6 @@
 //! The cross-entropy of a linear layer's scores, which the loss computes itself.
 
-use super::{CrossEntropyLoss, Loss, borrowed};
+use super::{CrossEntropyLoss, Loss, loss_pointer};
 use crate::call;
 use crate::layer::Layer;
 use crate::layers::Linear;
@@ -72,4 +72,4 @@ impl Loss for LinearCrossEntropyLoss {
     }
 }
 
-borrowed! { LinearCrossEntropyLoss }
+loss_pointer! { [] &LinearCrossEntropyLoss }

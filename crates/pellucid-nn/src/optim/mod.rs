@@ -403,26 +403,37 @@ macro_rules! forwarded {
     };
 }
 
-/// An optimizer of a type that is chosen at run time: `Box<dyn Optimizer>`.
-impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
-    forwarded!();
+/// Implements `Optimizer` for pointers with exclusive access.
+macro_rules! exclusive {
+    ($($(#[$doc:meta])* $pointer:ty;)*) => {$(
+        $(#[$doc])*
+        impl<O: Optimizer + ?Sized> Optimizer for $pointer {
+            forwarded!();
 
-    fn add_params(&mut self, parameters: Vec<Parameter>) -> Result<()> {
-        (**self).add_params(parameters)
-    }
+            fn add_params(&mut self, parameters: Vec<Parameter>) -> Result<()> {
+                (**self).add_params(parameters)
+            }
 
-    fn ensure_initialized(&mut self) -> Result<()> {
-        (**self).ensure_initialized()
-    }
+            fn ensure_initialized(&mut self) -> Result<()> {
+                (**self).ensure_initialized()
+            }
 
-    fn set_grad_scale(&mut self, scale: Option<Tensor>) -> Result<()> {
-        (**self).set_grad_scale(scale)
-    }
+            fn set_grad_scale(&mut self, scale: Option<Tensor>) -> Result<()> {
+                (**self).set_grad_scale(scale)
+            }
 
-    #[track_caller]
-    fn try_step_with(&mut self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64> {
-        (**self).try_step_with(closure)
-    }
+            #[track_caller]
+            fn try_step_with(&mut self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64> {
+                (**self).try_step_with(closure)
+            }
+        }
+    )*};
+}
+exclusive! {
+    /// An optimizer of a type that is chosen at run time: `Box<dyn Optimizer>`.
+    Box<O>;
+    /// A mutably borrowed optimizer.
+    &mut O;
 }
 
 /// Implements `Optimizer` for shared pointers; methods that need exclusive access return an error.

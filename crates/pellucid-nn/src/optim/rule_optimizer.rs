@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// use pellucid_nn::{Linear, Relu, loss::MseLoss, optim::{AdamW, AdamWOptions, Optimizer}, sequential};
 /// let model = sequential![Linear::lazy(8), Relu, Linear::lazy(1)];
 /// let optimizer = AdamW::new(vec![], AdamWOptions::default())?;
-/// let mut trainer = GraphTrainer::new(model, MseLoss::default(), optimizer, 8 << 20);
+/// let mut trainer = GraphTrainer::new(model, MseLoss::default(), optimizer);
 /// trainer.compile(&[16, 3])?;
 /// assert_eq!(trainer.optimizer().parameters().len(), 4);
 /// # Ok::<(), pellucid_tensor::Error>(())

@@ -177,7 +177,8 @@ impl GradScaler {
         state::load(&self.state(), state)
     }
 
-    fn state(&self) -> Vec<(String, Tensor)> {
+    /// Returns the state by name.
+    pub(crate) fn state(&self) -> Vec<(String, Tensor)> {
         let named = [("scale", self.scale.buffer()), ("growth_tracker", &self.growth_tracker)];
         named.map(|(name, buffer)| (name.to_string(), buffer.tensor().clone())).into()
     }

@@ -44,10 +44,10 @@ fn a_plan_lists_every_buffer_of_a_convolutional_net() {
     // Dropout has a mask as intermediate result; a view has none.
     assert!(plan.layers[3].work.as_ref().unwrap().bytes() >= 8 * 100);
     assert!(plan.layers[4].work.is_none());
-    let LossBufs { logits_gradient, out_shape, target } = &plan.loss;
+    let LossBufs { logits_gradient, target, .. } = &plan.loss;
     assert_eq!(
-        (logits_gradient.shape().dims(), out_shape.rank(), target),
-        ([8, 4].as_slice(), 0, &([8].into(), DType::I64))
+        (logits_gradient.shape().dims(), plan.loss.out_shape().dims(), target),
+        ([8, 4].as_slice(), [8, 4].as_slice(), &([8].into(), DType::I64))
     );
     assert!(plan.gradients().all(|(_, buf)| *buf.location() == ArenaSlot::Planned && buf.pinned().is_none()));
 }
@@ -236,7 +236,7 @@ fn gradients_are_computed_in_the_optimizers_buffers() {
     let loss = CrossEntropyLoss::default();
     for (name, model, shape) in &models {
         let optimizer = Adam::new(model.parameters(), AdamOptions::default()).unwrap();
-        let options = CompileOptions { loss: &loss, optimizer: &optimizer, lt_bytes: 0, stream: None };
+        let options = CompileOptions::new(&loss, &optimizer);
         let mut step = model.compile(shape, options).unwrap();
         let captured = step.recorded.captured().unwrap();
         model.parameters().iter().for_each(|p| captured.name(&p.grad().unwrap(), "gradient"));
@@ -346,12 +346,12 @@ fn a_recording_locates_every_buffer() {
     for kind in &KINDS {
         let model = made(kind);
         let optimizer = sgd(&model, 0.1, 0.9);
-        let options = CompileOptions { loss: &loss, optimizer: &optimizer, lt_bytes: 0, stream: None };
+        let options = CompileOptions::new(&loss, &optimizer);
         check(kind.0, model.compile(kind.2, options).unwrap().recorded.plan());
     }
     let model = Plain::new();
     let optimizer = Adam::new(model.parameters(), AdamOptions::default()).unwrap();
-    let mut trainer = GraphTrainer::new(&model, loss, optimizer, 0);
+    let mut trainer = GraphTrainer::new(&model, loss, optimizer);
     check("plain", trainer.compile(&[BATCH, 6]).unwrap().recorded.plan());
 }
 

@@ -147,12 +147,13 @@ impl Captured<'_> {
     /// starts at the beginning of its storage. Other inputs are copied into buffers of the step.
     ///
     /// # Errors
-    /// [`Error::InputMismatch`] for another number of inputs; [`Error::InvalidArgument`] for an input that shares
-    /// memory with a tensor that the step writes before its last read of the input; the error of a kernel that refuses
-    /// a value, such as an index out of bounds: kernels before it have then written. The step is recorded again, with
-    /// the errors of [`capture`], if shapes or dtypes differ, if gradients have other storage, or if the closure uses
-    /// other tensors than before. A tensor counts as replaced if only recorded steps hold it. In debug builds, launches
-    /// 2 and 3 run [`verify`](Captured::verify) first, which may return [`Error::CaptureChanged`].
+    /// [`Error::InputMismatch`] for another number of inputs, or for an input on another device than the tensors that
+    /// the closure uses; [`Error::InvalidArgument`] for an input that shares memory with a tensor that the step writes
+    /// before its last read of the input; the error of a kernel that refuses a value, such as an index out of bounds:
+    /// kernels before it have then written. The step is recorded again, with the errors of [`capture`], if shapes,
+    /// dtypes or devices differ, if gradients have other storage, or if the closure uses other tensors than before. A
+    /// tensor counts as replaced if only recorded steps hold it. In debug builds, launches 2 and 3 run
+    /// [`verify`](Captured::verify) first, which may return [`Error::CaptureChanged`].
     pub fn launch(&mut self, inputs: &[&Tensor]) -> Result<Outputs<'_>> {
         if is_capturing() {
             return Err(Error::invalid("launch", "a captured step cannot be launched inside a captured step"));
@@ -237,7 +238,23 @@ impl Captured<'_> {
             return Ok(self.recordings.len() - 1);
         }
         self.stats.misses += 1;
-        self.record(inputs)
+        self.record(inputs).map_err(|error| self.with_moved_input(inputs, error))
+    }
+
+    /// Returns the error of a new recording. If it concerns the devices of tensors, and an input is on another device
+    /// than before, the error names the input and both devices.
+    fn with_moved_input(&self, inputs: &[&Tensor], error: Error) -> Error {
+        if !matches!(error, Error::DeviceMismatch { .. } | Error::ReadInCapture { op: "to", .. }) {
+            return error;
+        }
+        match self.latest().key().moved_input(inputs) {
+            Some((index, device)) => Error::InputMismatch {
+                index,
+                got: format!("on {}", inputs[index].device()),
+                expected: format!("an input on {device}, where its other tensors are; move the input with to(device)"),
+            },
+            None => error,
+        }
     }
 
     /// Finds a recording that is still valid after a `requires_grad` change, by a comparison with a new recording.
