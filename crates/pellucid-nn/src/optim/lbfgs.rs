@@ -5,7 +5,7 @@ use super::free::free_buffer;
 use super::line_search::{SearchPoint, SearchResult, strong_wolfe};
 use super::rule::nonnegative;
 use crate::parameter::{Buffer, Parameter};
-use crate::state::StateDict;
+use crate::state::{StateDict, StateLoad};
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, WrongShape, enable_grad, formula, no_grad, ops};
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -327,7 +327,7 @@ impl Optimizer for Lbfgs {
         self.iterate(closure)
     }
 
-    fn load_state_dict(&self, state: &StateDict) -> Result<()> {
+    fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
         let (size, dtype) = (self.parameters.iter().map(|p| p.size()).sum::<usize>(), self.parameters[0].dtype());
         let mut names: Vec<(String, bool)> = ["lr", "iterations", "evaluations"].map(|n| (n.to_string(), false)).into();
         let steps = state.keys().filter(|name| name.starts_with("history.") && name.ends_with(".inverse")).count();
@@ -372,10 +372,12 @@ impl Optimizer for Lbfgs {
         };
         let memory = is_begun.then(memory).transpose()?;
         let (lr, iterations, evaluations) = (number("lr")?, number("iterations")?, number("evaluations")?);
-        ops::copy_(&self.lr, &Tensor::from(lr))?;
-        let (iterations, evaluations) = (iterations as usize, evaluations as usize);
-        *self.progress() = LbfgsProgress { memory, iterations, evaluations };
-        Ok(())
+        let progress = LbfgsProgress { memory, iterations: iterations as usize, evaluations: evaluations as usize };
+        Ok(StateLoad::default().then(move || {
+            ops::copy_(&self.lr, &Tensor::from(lr))?;
+            *self.progress() = progress;
+            Ok(())
+        }))
     }
 }
 

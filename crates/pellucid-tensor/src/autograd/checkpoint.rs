@@ -46,7 +46,7 @@ pub fn checkpoint(
     inputs: &[&Tensor],
 ) -> Result<Vec<Tensor>> {
     let half = autocast_dtype();
-    let operation = Checkpoint {
+    let operation = Recomputation {
         // The backward pass runs f with the autocast dtype of the forward pass.
         f: Arc::new(move |x: &[Tensor]| {
             let _precision = set_autocast(half);
@@ -83,7 +83,7 @@ impl InputRole {
 }
 
 /// The operation Fₖ, whose inputs are those of f followed by the incoming gradients of F₀, F₁, ..
-struct Checkpoint {
+struct Recomputation {
     f: Arc<Function>,
     /// The random generator before f ran for the first time.
     random: Generator,
@@ -92,7 +92,7 @@ struct Checkpoint {
     inputs: Vec<usize>,
 }
 
-impl Checkpoint {
+impl Recomputation {
     fn level(&self) -> usize {
         self.inputs.len() - 1
     }
@@ -178,7 +178,7 @@ impl Checkpoint {
     }
 }
 
-impl Operation for Checkpoint {
+impl Operation for Recomputation {
     fn name(&self) -> &'static str {
         "checkpoint"
     }
@@ -214,7 +214,7 @@ impl Operation for Checkpoint {
         for j in 0..grads.len() {
             x.push(grads.get(j)?);
         }
-        let gradient = Checkpoint {
+        let gradient = Recomputation {
             f: self.f.clone(),
             random: self.random.clone(),
             leaves: self.leaves.clone(),
