@@ -2,7 +2,7 @@
 
 use crate::module::{Module, ModuleParts};
 use crate::optim::{GradScaler, Optimizer};
-use crate::state::{StateDict, StateLoad, Stateful};
+use crate::state::{StateDict, Stateful};
 use pellucid_tensor::{DType, Error, Generator, Result, Tensor, is_capturing};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -138,7 +138,7 @@ fn a_killed_save_leaves_a_complete_checkpoint() {
 }
 
 /// 200 kills while 50 MB are written, which takes minutes:
-/// `cargo test --release -p pellucid --test checkpoint -- --ignored --nocapture 200_killed`
+/// `cargo test --release -p pellucid --test checkpoint -- --ignored --nocapture killed`
 #[test]
 #[ignore = "takes minutes; run it with --ignored --nocapture"]
 fn saves_of_50_mb_200_killed() {

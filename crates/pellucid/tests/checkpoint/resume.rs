@@ -23,23 +23,25 @@ fn resumes_exactly<R: TrainingRun>(name: &str) {
         expected.push(bits(&run.checkpoint()));
     });
     assert_ne!(expected[0], expected[END as usize]);
-    let mut back = R::new();
+    let check = |run: &mut R, step: u64| {
+        let steps = io::load_checkpoint(path(step), &run.checkpoint()).unwrap();
+        run.set_steps(steps);
+        assert_eq!(bits(&run.checkpoint()), expected[step as usize], "{name}: the checkpoint of step {step}");
+        run.train(END, &mut |run| {
+            let (now, at) = (bits(&run.checkpoint()), run.steps());
+            let differs = now.iter().find(|(name, bytes)| expected[at as usize].get(*name) != Some(bytes));
+            assert_eq!(differs.map(|(name, _)| name), None, "{name}: resumed at {step}, step {at} differs");
+        });
+    };
     for step in (0..=END).rev() {
-        let _other = Generator::new(100 + step).scope();
-        let mut fresh = R::new();
-        // A batch of the fresh run and numbers of its generator are used before it is resumed.
-        fresh.train(step % 3, &mut |_| {});
-        for run in [&mut fresh, &mut back] {
-            let steps = io::load_checkpoint(path(step), &run.checkpoint()).unwrap();
-            run.set_steps(steps);
-            assert_eq!(bits(&run.checkpoint()), expected[step as usize], "{name}: the checkpoint of step {step}");
-            run.train(END, &mut |run| {
-                let (now, expected) = (bits(&run.checkpoint()), &expected[run.steps() as usize]);
-                let differs = now.iter().find(|(name, bytes)| expected.get(*name) != Some(bytes));
-                let at = run.steps();
-                assert_eq!(differs.map(|(name, _)| name), None, "{name}: resumed at {step}, step {at} differs");
-            });
+        {
+            let _other = Generator::new(100 + step).scope();
+            let mut fresh = R::new();
+            // A batch of the fresh run and numbers of its generator are used before it is resumed.
+            fresh.train(step % 3, &mut |_| {});
+            check(&mut fresh, step);
         }
+        check(&mut whole, step);
     }
     assert_eq!(names(&scratch.0).len(), END as usize + 1);
 }
