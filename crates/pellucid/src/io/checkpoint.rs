@@ -1,9 +1,8 @@
 //! Checkpoints of training runs in files.
 
-use super::{read, write};
+use super::{Description, read, write};
 use crate::nn::Checkpoint;
 use pellucid_tensor::Result;
-use std::collections::HashMap;
 use std::path::Path;
 
 /// The text that marks a file as a checkpoint, and the version of its names.
@@ -58,8 +57,7 @@ const VERSION: &str = "1";
 /// # Errors
 /// Those of [`save`](super::save) and [`Checkpoint::state`]. On error the old file is kept.
 pub fn save_checkpoint(path: impl AsRef<Path>, checkpoint: &Checkpoint<'_>) -> Result<()> {
-    let description = HashMap::from([(MARK.to_string(), VERSION.to_string())]);
-    write(path.as_ref(), &checkpoint.state()?, Some(description))
+    write(path.as_ref(), &checkpoint.state()?, Some((MARK, VERSION)))
 }
 
 /// Restores the parts of a checkpoint from a file of [`save_checkpoint`] in place, and returns the number of steps.
@@ -73,8 +71,8 @@ pub fn load_checkpoint(path: impl AsRef<Path>, checkpoint: &Checkpoint<'_>) -> R
     checkpoint.load_state_dict(&read(path.as_ref(), check_mark)?)
 }
 
-fn check_mark(description: &HashMap<String, String>) -> std::result::Result<(), String> {
-    match description.get(MARK).map(String::as_str) {
+fn check_mark(description: &Description<'_>) -> std::result::Result<(), String> {
+    match description.get(MARK).copied() {
         Some(VERSION) => Ok(()),
         Some(other) => {
             Err(format!("a checkpoint of version {other}, but this version of the library reads version {VERSION}"))

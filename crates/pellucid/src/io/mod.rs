@@ -14,7 +14,7 @@ use pellucid_tensor::{DType, Error, Result, Tensor};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -52,8 +52,8 @@ pub fn save(path: impl AsRef<Path>, tensors: &StateDict) -> Result<()> {
     write(path.as_ref(), tensors, None)
 }
 
-/// Writes named tensors, and texts that describe the file.
-fn write(path: &Path, tensors: &StateDict, description: Option<HashMap<String, String>>) -> Result<()> {
+/// Writes named tensors, and a named text that describes the file.
+fn write(path: &Path, tensors: &StateDict, description: Option<(&str, &str)>) -> Result<()> {
     let refuse = |reason: String| Error::File { path: path.display().to_string(), reason };
     if tensors.contains_key(RESERVED_NAME) {
         return Err(refuse(format!("the format reserves the name `{RESERVED_NAME}`; rename the tensor")));
@@ -68,6 +68,7 @@ fn write(path: &Path, tensors: &StateDict, description: Option<HashMap<String, S
         TensorView::new(*dtype, shape.clone(), bytes).map(|view| (name.as_str(), view))
     });
     let views: Vec<_> = views.collect::<Result<_, _>>().map_err(|e| refuse(e.to_string()))?;
+    let description = description.map(|(name, text)| [(name.to_string(), text.to_string())].into_iter().collect());
     let bytes = safetensors::serialize(views, description).map_err(|e| refuse(e.to_string()))?;
     replace::replace(path, &bytes).map_err(|e| refuse(e.to_string()))
 }
@@ -86,8 +87,11 @@ pub fn load(path: impl AsRef<Path>) -> Result<StateDict> {
     read(path.as_ref(), |_| Ok(()))
 }
 
-/// Reads all tensors of a file. `check` returns a reason to refuse the texts that describe the file.
-fn read(path: &Path, check: fn(&HashMap<String, String>) -> std::result::Result<(), String>) -> Result<StateDict> {
+/// The named texts that describe a file.
+type Description<'a> = BTreeMap<&'a str, &'a str>;
+
+/// Reads all tensors of a file. `check` returns a reason to refuse the description of the file.
+fn read(path: &Path, check: fn(&Description<'_>) -> std::result::Result<(), String>) -> Result<StateDict> {
     let refuse = |reason: String| Error::File { path: path.display().to_string(), reason };
     let bytes = fs::read(path).map_err(|e| refuse(e.to_string()))?;
     parse(&bytes, check).map_err(refuse)
@@ -96,7 +100,7 @@ fn read(path: &Path, check: fn(&HashMap<String, String>) -> std::result::Result<
 /// Parses the tensors of a file. The error describes the defect.
 fn parse(
     bytes: &[u8],
-    check: fn(&HashMap<String, String>) -> std::result::Result<(), String>,
+    check: fn(&Description<'_>) -> std::result::Result<(), String>,
 ) -> std::result::Result<StateDict, String> {
     let refused = |error: SafeTensorError| match bytes {
         [] => "the file is empty".to_string(),
@@ -110,7 +114,7 @@ fn parse(
         }),
     };
     let (_, header) = SafeTensors::read_metadata(bytes).map_err(refused)?;
-    check(header.metadata().as_ref().unwrap_or(&HashMap::new()))?;
+    check(&header.metadata().iter().flatten().map(|(name, text)| (name.as_str(), text.as_str())).collect())?;
     let file = SafeTensors::deserialize(bytes).map_err(refused)?;
     let mut tensors = StateDict::new();
     for (name, view) in file.iter() {

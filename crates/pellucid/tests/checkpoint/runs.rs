@@ -34,6 +34,14 @@ pub(crate) fn bits(checkpoint: &Checkpoint<'_>) -> BTreeMap<String, Vec<u8>> {
     checkpoint.state().unwrap().into_iter().map(|(name, value)| (name, value.to_bytes().unwrap())).collect()
 }
 
+/// Compares the values of two checkpoints, and names one that differs.
+#[track_caller]
+pub(crate) fn assert_equal(found: &BTreeMap<String, Vec<u8>>, expected: &BTreeMap<String, Vec<u8>>, what: &str) {
+    let differs = found.iter().find(|(name, bytes)| expected.get(*name) != Some(bytes));
+    assert!(differs.is_none(), "{what}: {} differs", differs.map_or("", |(name, _)| name));
+    assert_eq!(found.len(), expected.len(), "{what}: a value is missing");
+}
+
 /// Returns inputs `[n, ..]` and class numbers `[n]`.
 pub(crate) fn data(shape: &[usize]) -> (Tensor, Tensor) {
     let n: usize = shape.iter().product();
