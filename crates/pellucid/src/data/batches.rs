@@ -1,6 +1,6 @@
 //! Batches: a data set in small parts, shuffled in every epoch.
 
-use crate::nn::{StateDict, StateLoad, Stateful};
+use pellucid_nn::{StateDict, StateLoad, Stateful};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops, unwrap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

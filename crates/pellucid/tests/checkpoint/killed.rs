@@ -91,7 +91,9 @@ struct Kills {
 
 /// Kills a process `kills` times while it saves. Each kill is at a random time within two saves.
 fn kill_saves(name: &str, kills: u32, size: usize) -> Kills {
-    let _random = Generator::new(u64::from(kills)).scope();
+    // A load restores the generator of the thread, so the times of the kills need another one.
+    let delays = Generator::new(u64::from(kills));
+    let _random = Generator::new(0).scope();
     let scratch = Scratch::new(name);
     let path = scratch.0.join("run.safetensors");
     let run = Counting::new(size);
@@ -111,7 +113,8 @@ fn kill_saves(name: &str, kills: u32, size: usize) -> Kills {
             assert_eq!(child.try_wait().unwrap(), None, "the process must save until it is killed");
             std::thread::sleep(Duration::from_micros(100));
         }
-        std::thread::sleep(2 * save.mul_f64(Tensor::rand((), DType::F64).item::<f64>()));
+        let delay = ops::rand_with((), DType::F64, &delays).unwrap().item::<f64>();
+        std::thread::sleep(save.mul_f64(2.0 * delay));
         // SIGKILL on Unix.
         child.kill().unwrap();
         child.wait().unwrap();

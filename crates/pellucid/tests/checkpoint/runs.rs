@@ -20,7 +20,7 @@ pub(crate) trait TrainingRun {
     /// Returns all parts of the run.
     fn checkpoint(&self) -> Checkpoint<'_>;
 
-    /// Continues after so many steps, as a restored run does.
+    /// Sets the number of steps, which a restored run continues.
     fn set_steps(&mut self, steps: u64);
 
     /// Trains until `end` steps are done. After every step it calls `after`.
