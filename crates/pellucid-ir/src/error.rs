@@ -289,6 +289,14 @@ pub enum Error {
         /// Values that have another shape in the state dict than in the module.
         wrong_shapes: Vec<WrongShape>,
     },
+    /// A part of a training checkpoint cannot be saved or does not fit the checkpoint that is loaded.
+    #[error("checkpoint: part `{part}`: {source}")]
+    Checkpoint {
+        /// The name of the part, such as `model`.
+        part: String,
+        /// The error of the part.
+        source: Box<Error>,
+    },
     /// The optimizer of a training step does not update all parameters that require a gradient.
     #[error("{op}: the optimizer does not update {}; {help}", quoted(parameters))]
     UntrainedParameters {

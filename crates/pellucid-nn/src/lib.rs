@@ -15,6 +15,7 @@
 //! | --- | --- |
 //! | `attention` | [`MultiheadAttention`], masks, position encodings, and a key-value cache |
 //! | `call` | calls of layers: hooks run, and observers of the model are notified |
+//! | `checkpoint` | [`Checkpoint`]: all parts of a training run, saved and restored together |
 //! | [`graph`] | training steps and forward passes that are recorded once and launched many times |
 //! | [`hook`] | functions that observe or replace inputs, outputs and gradients of layers |
 //! | [`init`] | initialisation of parameters |
@@ -28,7 +29,7 @@
 //! | `parameter` | [`Parameter`], [`Buffer`], [`TrainingMode`] and [`PathChoice`] |
 //! | `recurrent` | [`Rnn`], [`Gru`], [`Lstm`] and their cells |
 //! | `sequential` | [`Sequential`], [`ModuleList`] and [`ModuleDict`] |
-//! | `state` | [`StateDict`]: all values of a module or an optimizer, by name |
+//! | `state` | [`StateDict`]: all values of a module or an optimizer, by name; [`Stateful`] parts of a training run |
 //! | `summary` | [`Summary`]: a table of the layers, their outputs and their costs |
 //! | `transformer` | [`Transformer`], its encoder and its decoder |
 //! | `unwind` | unwind safety of models |
@@ -58,6 +59,7 @@ extern crate self as pellucid;
 
 mod attention;
 mod call;
+mod checkpoint;
 mod exports;
 pub mod graph;
 pub mod hook;
@@ -77,6 +79,7 @@ mod transformer;
 mod unwind;
 mod visit;
 
+pub use checkpoint::Checkpoint;
 pub use layer::Layer;
 pub use layers::*;
 pub use lazy::Lazy;
@@ -84,7 +87,7 @@ pub use module::Module;
 pub use parameter::{Buffer, Parameter, PathChoice, TrainingMode};
 pub use pellucid_derive::Module;
 pub use sequential::{ModuleDict, ModuleList, Sequential};
-pub use state::{IncompatibleKeys, StateDict, concatenate_entries, rename_keys};
+pub use state::{IncompatibleKeys, StateDict, StateLoad, Stateful, concatenate_entries, rename_keys};
 pub use summary::{Summary, SummaryRow};
 pub use visit::{ModulePart, PartInfo, Visitor};
 

@@ -1,7 +1,7 @@
 //! The trait `Module` of types with parameters. The derive implements one method; all others follow from it.
 
 use crate::parameter::{Buffer, Parameter, PathChoice, TrainingMode};
-use crate::state::{self, IncompatibleKeys, StateDict};
+use crate::state::{self, IncompatibleKeys, StateDict, StateLoad, Stateful};
 use crate::visit::{ModulePart, PartInfo, Visitor};
 use pellucid_tensor::{DType, Device, Error, Layout, Result, Shape, Tensor, unwrap};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -364,12 +364,7 @@ impl dyn ModuleParts + '_ {
     }
 
     fn load_state_dict(&self, state: &StateDict) -> Result<()> {
-        state::load(&self.persistent_values(), state).map_err(|error| match &error {
-            Error::StateDict { unexpected, .. } if !unexpected.is_empty() => {
-                self.check_built("load_state_dict").err().unwrap_or(error)
-            }
-            _ => error,
-        })
+        self.prepare_load(state)?.commit()
     }
 
     fn load_matching(&self, state: &StateDict) -> Result<IncompatibleKeys> {
@@ -390,6 +385,23 @@ impl dyn ModuleParts + '_ {
         let help = "the parameters of the layer depend on the shape of its first input; call build() of the model \
                     first, or run the model once";
         Err(Error::Layer { layer, source: Box::new(Error::invalid(op, help)) })
+    }
+}
+
+/// The state consists of the parameters and persistent buffers, a shared one under its first name.
+impl Stateful for dyn ModuleParts + '_ {
+    fn state(&self) -> Result<Vec<(String, Tensor)>> {
+        self.check_built("state")?;
+        Ok(first_names(self.persistent_values()))
+    }
+
+    fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
+        StateLoad::new(&self.persistent_values(), state).map_err(|error| match &error {
+            Error::StateDict { unexpected, .. } if !unexpected.is_empty() => {
+                self.check_built("load_state_dict").err().unwrap_or(error)
+            }
+            _ => error,
+        })
     }
 }
 

@@ -157,6 +157,6 @@ impl StepUpdate<'_> {
     /// Returns all tensors that an update changes besides parameters and gradients.
     pub(super) fn state(&self) -> Vec<Tensor> {
         let own = self.optimizer.state().into_iter();
-        own.chain(self.scaler.iter().flat_map(|(scaler, _)| scaler.state())).map(|(_, tensor)| tensor).collect()
+        own.chain(self.scaler.iter().flat_map(|(scaler, _)| scaler.values())).map(|(_, tensor)| tensor).collect()
     }
 }

@@ -5,7 +5,7 @@ use super::hyperparameter::Hyperparameter;
 use super::line_search::{SearchPoint, SearchResult, strong_wolfe};
 use super::rule::nonnegative;
 use crate::parameter::Parameter;
-use crate::state::StateDict;
+use crate::state::{StateDict, StateLoad};
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, WrongShape, enable_grad, formula, no_grad, ops};
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -328,7 +328,7 @@ impl Optimizer for Lbfgs {
         self.iterate(closure)
     }
 
-    fn load_state_dict(&self, state: &StateDict) -> Result<()> {
+    fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
         let (size, dtype) = (self.parameters.iter().map(|p| p.size()).sum::<usize>(), self.parameters[0].dtype());
         let mut names: Vec<(String, bool)> = ["lr", "iterations", "evaluations"].map(|n| (n.to_string(), false)).into();
         let steps = state.keys().filter(|name| name.starts_with("history.") && name.ends_with(".inverse")).count();
@@ -373,10 +373,12 @@ impl Optimizer for Lbfgs {
         };
         let memory = is_begun.then(memory).transpose()?;
         let (lr, iterations, evaluations) = (number("lr")?, number("iterations")?, number("evaluations")?);
-        self.lr.set(lr)?;
-        let (iterations, evaluations) = (iterations as usize, evaluations as usize);
-        *self.progress() = LbfgsProgress { memory, iterations, evaluations };
-        Ok(())
+        let progress = LbfgsProgress { memory, iterations: iterations as usize, evaluations: evaluations as usize };
+        Ok(StateLoad::default().then(move || {
+            self.lr.set(lr)?;
+            *self.progress() = progress;
+            Ok(())
+        }))
     }
 }
 

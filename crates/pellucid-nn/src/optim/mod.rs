@@ -79,7 +79,7 @@ pub use scaler::{GradScaler, GradScalerOptions, Unscaled};
 pub use schedule::CosineSchedule;
 
 use crate::parameter::Parameter;
-use crate::state::{self, StateDict};
+use crate::state::{self, StateDict, StateLoad, Stateful};
 use pellucid_tensor::{Error, Result, Tensor, no_grad, ops, unwrap};
 use std::sync::Arc;
 
@@ -336,6 +336,15 @@ pub trait Optimizer: Send + Sync {
         state::snapshot(&self.state())
     }
 
+    /// Checks a snapshot without changing the optimizer. [`StateLoad::commit`] of the result loads it.
+    ///
+    /// # Errors
+    /// Those of [`Optimizer::load_state_dict`].
+    fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
+        check_rates(self.groups(), state)?;
+        StateLoad::new(&self.state(), state)
+    }
+
     /// Loads a snapshot in place.
     ///
     /// # Errors
@@ -343,8 +352,18 @@ pub trait Optimizer: Send + Sync {
     /// shapes; [`Error::InvalidArgument`] for a learning rate that is negative or not finite. On error nothing is
     /// changed.
     fn load_state_dict(&self, state: &StateDict) -> Result<()> {
-        check_rates(self.groups(), state)?;
-        state::load(&self.state(), state)
+        self.prepare_load(state)?.commit()
+    }
+}
+
+/// The state is that of [`Optimizer::state`].
+impl Stateful for dyn Optimizer + '_ {
+    fn state(&self) -> Result<Vec<(String, Tensor)>> {
+        Ok(Optimizer::state(self))
+    }
+
+    fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
+        Optimizer::prepare_load(self, state)
     }
 }
 
@@ -397,8 +416,8 @@ macro_rules! forwarded {
             (**self).try_step_scaled(scale, skip)
         }
 
-        fn load_state_dict(&self, state: &StateDict) -> Result<()> {
-            (**self).load_state_dict(state)
+        fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
+            (**self).prepare_load(state)
         }
     };
 }

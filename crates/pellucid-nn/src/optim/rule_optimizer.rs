@@ -7,7 +7,7 @@ use super::free::move_free;
 use super::hyperparameter::Hyperparameter;
 use super::rule::{DynRule, Momentum, QueuedUpdates, Rule, UpdateContext, fraction, nonnegative};
 use crate::parameter::{Buffer, Parameter};
-use crate::state::{self, StateDict};
+use crate::state::{StateDict, StateLoad};
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, eager, flush, is_capturing, no_grad, ops, unwrap};
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -570,6 +570,7 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
         fn set_momentum(&self, group: usize, momentum: f64);
         #[track_caller]
         fn state_dict(&self) -> StateDict;
+        fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>>;
         fn load_state_dict(&self, state: &StateDict) -> Result<()>;
     }
 }
@@ -653,14 +654,14 @@ impl Optimizer for OptimizerCore {
         self.contents.reset();
     }
 
-    fn load_state_dict(&self, state: &StateDict) -> Result<()> {
+    fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
         if self.parameters().is_empty() && state.keys().any(|name| name.starts_with("state.")) {
             let reason = "the optimizer has no parameters yet, so no state can be loaded; compile the step that \
                           adds them first, or make the optimizer with the model's parameters()";
             return Err(Error::invalid(self.name(), reason));
         }
         super::check_rates(self.groups(), state)?;
-        state::load(&self.state(), state)
+        StateLoad::new(&self.state(), state)
     }
 
     fn ensure_initialized(&mut self) -> Result<()> {

@@ -6,7 +6,7 @@ use super::hyperparameter::Hyperparameter;
 use super::rule::nonnegative;
 use super::{Optimizer, Parameter};
 use crate::parameter::Buffer;
-use crate::state::{self, StateDict};
+use crate::state::{self, StateDict, StateLoad, Stateful};
 use pellucid_tensor::{DType, Device, Error, Result, Tensor, eager, formula, no_grad, ops, unwrap};
 
 /// Options of [`GradScaler`].
@@ -160,26 +160,28 @@ impl GradScaler {
         ops::update(update, &[self.scale_tensor(), &self.growth_tracker, &self.found_inf], &[], &params)
     }
 
-    /// Returns a snapshot, from which training resumes exactly: `scale` and `growth_tracker`.
+    /// Returns a snapshot, from which training resumes exactly: `scale`, `growth_tracker` and `found_inf`.
     ///
     /// # Panics
     /// Those of [`Module::state_dict`](crate::Module::state_dict).
     #[track_caller]
     pub fn state_dict(&self) -> StateDict {
-        state::snapshot(&self.state())
+        state::snapshot(&self.values())
     }
 
     /// Loads a snapshot in place.
     ///
     /// # Errors
-    /// [`Error::StateDict`] if it is not a scaler's; then nothing is changed.
+    /// [`Error::StateDict`] if it is not a scaler's; [`Error::InvalidArgument`] for a scale that is not finite and above
+    /// 0, or a count that is not a whole number. On error nothing is changed.
     pub fn load_state_dict(&self, state: &StateDict) -> Result<()> {
-        state::load(&self.state(), state)
+        self.prepare_load(state)?.commit()
     }
 
     /// Returns the state by name.
-    pub(crate) fn state(&self) -> Vec<(String, Tensor)> {
-        let named = [("scale", self.scale.buffer()), ("growth_tracker", &self.growth_tracker)];
+    pub(crate) fn values(&self) -> Vec<(String, Tensor)> {
+        let (scale, growth_tracker) = (("scale", self.scale.buffer()), ("growth_tracker", &self.growth_tracker));
+        let named = [scale, growth_tracker, ("found_inf", &self.found_inf)];
         named.map(|(name, buffer)| (name.to_string(), buffer.tensor().clone())).into()
     }
 
@@ -211,6 +213,23 @@ impl GradScaler {
         found.free();
         ops::update(formula!(|old: mask, new: mask| old | new), &[&self.found_inf], &[&found], &[])?;
         Ok(found)
+    }
+}
+
+/// The state is that of [`GradScaler::state_dict`].
+impl Stateful for GradScaler {
+    fn state(&self) -> Result<Vec<(String, Tensor)>> {
+        Ok(self.values())
+    }
+
+    fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
+        let load = StateLoad::new(&self.values(), state)?;
+        let scale = state["scale"].try_item::<f64>()?;
+        if !(scale.is_finite() && scale > 0.0) {
+            return Err(Error::invalid("grad_scaler", format!("scale must be finite and above 0, got {scale}")));
+        }
+        state::whole_number("grad_scaler", state, "growth_tracker")?;
+        Ok(load)
     }
 }
 

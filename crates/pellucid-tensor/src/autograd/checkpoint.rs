@@ -45,7 +45,7 @@ pub fn checkpoint(
     inputs: &[&Tensor],
 ) -> Result<Vec<Tensor>> {
     let half = autocast_dtype();
-    let operation = Checkpoint {
+    let operation = Recomputation {
         // The backward pass runs f with the autocast dtype of the forward pass.
         f: Arc::new(move |x: &[Tensor]| {
             let _precision = set_autocast(half);
@@ -82,7 +82,7 @@ impl InputRole {
 }
 
 /// The operation Fₖ, whose inputs are those of f followed by the incoming gradients of F₀, F₁, ..
-struct Checkpoint {
+struct Recomputation {
     f: Arc<Function>,
     /// The random generator before f ran for the first time.
     random: Generator,
@@ -91,7 +91,7 @@ struct Checkpoint {
     inputs: Vec<usize>,
 }
 
-impl Checkpoint {
+impl Recomputation {
     fn level(&self) -> usize {
         self.inputs.len() - 1
     }
@@ -173,7 +173,7 @@ impl Checkpoint {
     }
 }
 
-impl Operation for Checkpoint {
+impl Operation for Recomputation {
     fn name(&self) -> &'static str {
         "checkpoint"
     }
@@ -209,7 +209,7 @@ impl Operation for Checkpoint {
         for j in 0..grads.len() {
             x.push(grads.get(j)?);
         }
-        let gradient = Checkpoint {
+        let gradient = Recomputation {
             f: self.f.clone(),
             random: self.random.clone(),
             leaves: self.leaves.clone(),
