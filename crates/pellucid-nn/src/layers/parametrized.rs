@@ -2,7 +2,7 @@
 
 use super::{Conv, ConvTranspose, Linear};
 use crate::layer::Layer;
-use crate::module::Module;
+use crate::module::{Module, display_as_tree};
 use crate::parameter::{Buffer, Parameter, TrainingMode};
 use crate::visit::{ModulePart, Visitor};
 use pellucid_tensor::ops::over;
@@ -50,6 +50,7 @@ fn visit_others(layer: &impl Module, weight: &str, visitor: &mut Visitor<'_>) {
         ModulePart::Buffer(own) => visitor.field(name, own),
         ModulePart::TrainingMode(own) => visitor.field(name, own),
         ModulePart::PathChoice(own) => visitor.field(name, own),
+        ModulePart::Setting(own) => visitor.setting(name, own),
     }));
 }
 
@@ -120,6 +121,11 @@ impl<L: Weighted> Layer for WeightNorm<L> {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
         self.layer.compute_with(&self.weight()?, x)
     }
+}
+
+display_as_tree! {
+    [L: Weighted] WeightNorm<L>;
+    [L: Weighted] SpectralNorm<L>;
 }
 
 /// Spectral normalisation (Miyato et al. 2018): the weight of the layer, as a matrix with one row per output, is

@@ -16,10 +16,9 @@ use pellucid_tensor::{Result, Tensor, ops};
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug, Module)]
+#[module(display)]
 pub struct Upsample {
-    #[module(skip)]
     size: Resize,
-    #[module(skip)]
     mode: ResizeMode,
 }
 
@@ -54,6 +53,7 @@ impl Layer for Upsample {
 
 /// Rearranges `[.., C·r², H, W]` to `[.., C, H·r, W·r]`: r² channels become r×r pixels (Shi et al. 2016).
 #[derive(Clone, Copy, Debug, Module)]
+#[module(display)]
 pub struct PixelShuffle(
     /// The factor r.
     pub usize,
@@ -67,6 +67,7 @@ impl Layer for PixelShuffle {
 
 /// Rearranges `[.., C, H·r, W·r]` to `[.., C·r², H, W]`: the inverse of [`PixelShuffle`].
 #[derive(Clone, Copy, Debug, Module)]
+#[module(display)]
 pub struct PixelUnshuffle(
     /// The factor r.
     pub usize,
@@ -80,6 +81,7 @@ impl Layer for PixelUnshuffle {
 
 /// Shuffles the channels of x `[B, C, ..]`: transposes them as `[groups, C / groups]` (Zhang et al. 2018).
 #[derive(Clone, Copy, Debug, Module)]
+#[module(display)]
 pub struct ChannelShuffle(
     /// The number of groups.
     pub usize,

@@ -113,8 +113,8 @@ impl TensorInner {
 
     /// Returns the gradient slot; creates it on first use.
     fn slot(&self) -> &Arc<GradientSlot> {
-        let device = || self.moved_array(self.present.load(Ordering::Acquire)).device();
-        self.details().slot.get_or_init(|| Arc::new(GradientSlot::new(self.array.meta(), device())))
+        let new = |array: &Array| Arc::new(GradientSlot::new(array.meta(), array.device()));
+        self.details().slot.get_or_init(|| new(self.moved_array(self.present.load(Ordering::Acquire))))
     }
 
     fn details(&self) -> &TensorDetails {
@@ -224,7 +224,7 @@ impl Tensor {
     /// Returns the type of every element.
     #[inline]
     pub fn dtype(&self) -> DType {
-        self.0.array.dtype()
+        self.array().dtype()
     }
 
     /// Returns the device that stores the elements.
