@@ -1,6 +1,7 @@
 //! Layers with a reparametrised weight: weight normalisation and spectral normalisation.
 
 use super::{Conv, ConvTranspose, Linear};
+use crate::input_dtype::check_input_dtype;
 use crate::layer::Layer;
 use crate::module::{Module, display_as_tree};
 use crate::parameter::{Buffer, Parameter, TrainingMode};
@@ -241,6 +242,7 @@ impl<L: Weighted> Module for SpectralNorm<L> {
 
 impl<L: Weighted> Layer for SpectralNorm<L> {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        check_input_dtype("SpectralNorm", x, self.original())?;
         if self.training.get() {
             self.run_power_iterations(self.iterations)?;
         }
