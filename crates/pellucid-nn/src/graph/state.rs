@@ -28,7 +28,7 @@ impl<'f> ModelState<'f> {
         self.model.walk(&mut |name, part| match part {
             ModulePart::Parameter(parameter) => f(name, parameter.tensor()),
             ModulePart::Buffer(buffer) => f(name, buffer.tensor()),
-            ModulePart::Module(_) | ModulePart::TrainingMode(_) | ModulePart::PathChoice(_) => (),
+            _ => (),
         });
     }
 

@@ -36,9 +36,10 @@ macro_rules! pads {
         /// The width is one number for all ends, a pair (before, after) for all axes, or a pair for each, the first
         /// axis first; a negative number crops.
         #[derive(Clone, Copy, Debug, Module)]
+        #[module(display)]
         #[module(class = by_axes::<_, N>([stringify!($one), stringify!($two), stringify!($three)]))]
         pub struct $name<const N: usize> {
-            #[module(skip)]
+            #[module(setting)]
             width: [(isize, isize); N],
         }
 
@@ -88,11 +89,11 @@ pads! {
 /// assert_eq!(y.to_vec::<f32>(), [7.0, 0.0, 7.0, 7.0]);
 /// ```
 #[derive(Clone, Copy, Debug, Module)]
+#[module(display)]
 #[module(class = by_axes::<_, N>(["ConstantPad1d", "ConstantPad2d", "ConstantPad3d"]))]
 pub struct ConstantPad<const N: usize> {
-    #[module(skip)]
+    #[module(setting)]
     width: [(isize, isize); N],
-    #[module(skip)]
     value: Scalar,
 }
 

@@ -31,6 +31,7 @@ use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug, Module)]
+#[module(display)]
 pub struct AdaptiveLogSoftmaxWithLoss {
     /// The scores of the head's classes, then of the clusters.
     pub head: Linear,

@@ -23,6 +23,7 @@ use pellucid_tensor::{Error, Result, Shape, Tensor, ops};
 /// assert_eq!(loss.parameter_count(), 10 * 4 * 3 * 5);
 /// ```
 #[derive(Clone, Debug, Module)]
+#[module(display)]
 pub struct LinearCrossEntropyLoss {
     /// The layer that computes the scores `[C·d.., in]`, classes outermost, by default without a bias.
     pub linear: Linear,

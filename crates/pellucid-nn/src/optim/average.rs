@@ -56,7 +56,7 @@ impl AveragedModel {
             nonnegative("averaged_model", "1 - decay", 1.0 - decay)?;
         }
         let parameters = module.named_parameters();
-        let zeros = |p: &Parameter| ops::zeros(p.shape(), p.dtype().promote(DType::F32)).map(Buffer::new);
+        let zeros = |p: &Parameter| ops::zeros(p.shape(), average_dtype(p)).map(Buffer::new);
         Ok(AveragedModel {
             averages: parameters.iter().map(|(_, p)| zeros(p)).collect::<Result<_>>()?,
             count: free_buffer(ops::zeros((), DType::F32)?),
@@ -73,6 +73,12 @@ impl AveragedModel {
     #[doc(alias = "update_parameters")]
     pub fn update(&self) -> Result<()> {
         self.check_restored()?;
+        if let Some(((name, p), a)) = self.parameters.iter().zip(&self.averages).find(|((_, p), a)| a.dtype() != average_dtype(p)) {
+            let help = format!(
+                "the parameter `{name}` was converted; make the averages after the model is converted with to_dtype()"
+            );
+            return Err(Error::dtypes("averaged_model", [a.dtype(), p.dtype()], help));
+        }
         let _guard = no_grad();
         let equal = formula!(equal |a, p, n; _rest| n.eq(0.0).select(p, a + (p - a) / (n + 1.0)));
         let exponential = formula!(exponential |a, p, n; rest| n.eq(0.0).select(p, a + rest * (p - a)));
@@ -182,6 +188,11 @@ impl Stateful for AveragedModel {
         self.check_restored()?;
         StateLoad::new(&self.values(), state)
     }
+}
+
+/// Returns the dtype of the average of a parameter.
+fn average_dtype(parameter: &Parameter) -> DType {
+    parameter.dtype().promote(DType::F32)
 }
 
 /// Recomputes the running statistics of all batch normalisations of a model, as plain averages over these batches.

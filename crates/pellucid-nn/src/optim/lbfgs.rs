@@ -139,6 +139,11 @@ impl Lbfgs {
         let max_eval = options.max_eval.unwrap_or(options.max_iter * 5 / 4);
         let sign = if options.maximize { -1.0 } else { 1.0 };
         let parameters = self.parameters.clone();
+        let own = parameters[0].dtype();
+        if let Some(before) = progress.memory.as_ref().map(|memory| memory.gradient.dtype()).filter(|&b| b != own) {
+            let help = "the parameters were converted after a step; make the optimizer after the model is converted";
+            return Err(Error::dtypes("lbfgs", [before, own], help));
+        }
         let mut evaluate = || -> Result<(f64, Tensor)> {
             let loss = {
                 let _on = enable_grad();

@@ -69,6 +69,8 @@ struct OptimizerContents {
 /// The data of one parameter in an optimizer.
 struct ParameterData {
     name: String,
+    /// The dtype of the parameter when it was added, which determines that of the state.
+    dtype: DType,
     group: usize,
     /// The counters of the parameter in the clocks of its group.
     clock: Vec<(&'static str, Buffer)>,
@@ -102,9 +104,7 @@ impl<R: Rule> RuleOptimizer<R> {
     /// [`Error::DTypeMismatch`] for `f64` mixed with other dtypes, [`Error::ShapeMismatch`] for a parameter
     /// for which the rule is not defined.
     pub fn new(parameters: Vec<Parameter>, options: R) -> Result<RuleOptimizer<R>> {
-        let checked = options.check();
-        OptimizerCore::new(R::NAME, name_by_position(0, parameters), checked, Box::new(options))
-            .map(RuleOptimizer::of_core)
+        RuleOptimizer::with_groups(vec![(parameters, options)])
     }
 
     /// Creates an optimizer of named parameters, as [`Module::named_parameters`](crate::Module::named_parameters)
@@ -113,12 +113,48 @@ impl<R: Rule> RuleOptimizer<R> {
     /// # Errors
     /// Those of [`RuleOptimizer::new`], and [`Error::InvalidArgument`] for a duplicate name.
     pub fn from_named(parameters: Vec<(String, Parameter)>, options: R) -> Result<RuleOptimizer<R>> {
-        let checked = options.check();
-        OptimizerCore::new(R::NAME, parameters, checked, Box::new(options)).map(RuleOptimizer::of_core)
+        RuleOptimizer::with_named_groups(vec![(parameters, options)])
     }
 
-    /// Creates an optimizer of named parameters, some of which are exempt from weight decay: they are a
-    /// second group, with otherwise equal options. [`biases_and_norms`](RuleOptimizer::biases_and_norms)
+    /// Creates an optimizer of several groups of parameters, each with its own options.
+    ///
+    /// ```
+    /// use pellucid_nn::{Linear, Module, Relu, optim::{AdamW, AdamWOptions, Optimizer}, sequential};
+    /// let (body, head) = (sequential![Linear::new(4, 8), Relu], Linear::new(8, 2));
+    /// let options = AdamWOptions { lr: 1e-3, ..Default::default() };
+    /// let slow = AdamWOptions { lr: 1e-5, ..options };
+    /// let optimizer = AdamW::with_groups(vec![(body.parameters(), slow), (head.parameters(), options)])?;
+    /// assert_eq!((optimizer.groups(), optimizer.options(1).lr), (2, 1e-3));
+    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`RuleOptimizer::new`], and [`Error::InvalidArgument`] if there is no group.
+    pub fn with_groups(groups: Vec<(Vec<Parameter>, R)>) -> Result<RuleOptimizer<R>> {
+        let mut first = 0;
+        let named = groups.into_iter().map(|(parameters, options)| {
+            let named = name_by_position(first, parameters);
+            first += named.len();
+            (named, options)
+        });
+        RuleOptimizer::with_named_groups(named.collect())
+    }
+
+    /// Creates an optimizer of several groups of named parameters, as [`with_groups`](RuleOptimizer::with_groups) does.
+    ///
+    /// # Errors
+    /// Those of [`RuleOptimizer::from_named`], and [`Error::InvalidArgument`] if there is no group.
+    pub fn with_named_groups(groups: Vec<(Vec<(String, Parameter)>, R)>) -> Result<RuleOptimizer<R>> {
+        if groups.is_empty() {
+            return Err(Error::invalid(R::NAME, "the list of groups must contain at least one group"));
+        }
+        let mut made = RuleOptimizer { core: OptimizerCore::new(R::NAME), rule: PhantomData };
+        groups.into_iter().try_for_each(|(parameters, options)| made.add_named_group(parameters, options))?;
+        Ok(made)
+    }
+
+    /// Creates an optimizer of named parameters, some of which are exempt from weight decay: they are the
+    /// last group, with otherwise equal options. [`biases_and_norms`](RuleOptimizer::biases_and_norms)
     /// is the usual choice.
     ///
     /// ```
@@ -138,11 +174,12 @@ impl<R: Rule> RuleOptimizer<R> {
         exempt: impl Fn(&str, &Parameter) -> bool,
     ) -> Result<RuleOptimizer<R>> {
         let (exempt, others) = partition(parameters, &exempt);
-        let mut made = RuleOptimizer::from_named(others, options.clone())?;
-        if !exempt.is_empty() {
-            made.add_named_group(exempt, options.without_decay())?;
+        let mut groups = vec![(others, options.clone()), (exempt, options.without_decay())];
+        groups.retain(|(parameters, _)| !parameters.is_empty());
+        if groups.is_empty() {
+            groups.push((Vec::new(), options));
         }
-        Ok(made)
+        RuleOptimizer::with_named_groups(groups)
     }
 
     /// Whether a parameter has at most one axis, as biases and the weights of normalisations do.
@@ -202,30 +239,21 @@ impl<R: Rule> RuleOptimizer<R> {
     pub fn renew_masters(&self) -> Result<()> {
         self.core.renew_masters()
     }
-
-    fn of_core(core: OptimizerCore) -> RuleOptimizer<R> {
-        RuleOptimizer { core, rule: PhantomData }
-    }
 }
 
 impl OptimizerCore {
-    /// Creates an optimizer of one group. `checked` is the result of [`Rule::check`].
-    fn new(
-        name: &'static str,
-        parameters: NamedParameters,
-        checked: Result<()>,
-        rule: Box<dyn DynRule>,
-    ) -> Result<OptimizerCore> {
+    /// Creates an optimizer without groups.
+    fn new(name: &'static str) -> OptimizerCore {
         let contents =
             OptimizerContents { name, parameters: Vec::new(), members: Vec::new(), groups: Vec::new(), scale: None };
-        let mut core = OptimizerCore { contents: Fillable::new(contents), is_idle_reported: AtomicBool::new(false) };
-        core.add_named_group(parameters, checked, rule).map(|()| core)
+        OptimizerCore { contents: Fillable::new(contents), is_idle_reported: AtomicBool::new(false) }
     }
 
     fn name(&self) -> &'static str {
         self.contents.own().name
     }
 
+    /// Adds a group. `checked` is the result of [`Rule::check`].
     fn add_named_group(
         &mut self,
         parameters: NamedParameters,
@@ -298,6 +326,7 @@ impl OptimizerCore {
             let reason = format!("parameter `{name}` was frozen when it was added; call ensure_initialized()");
             return Err(Error::invalid(self.name(), reason));
         }
+        contents.check_dtypes()?;
         contents.follow_parameters()?;
         let scale = contents.scale(scale)?;
         let factor_for_gradient =
@@ -356,8 +385,9 @@ impl OptimizerContents {
         }
         self.groups[last].clocks.push(clocks);
         for (((name, parameter), kept), (clock, rates)) in parameters.into_iter().zip(kept).zip(places) {
+            let dtype = parameter.dtype();
             self.parameters.push(parameter);
-            self.members.push(ParameterData { name, group: last, clock, rates, kept });
+            self.members.push(ParameterData { name, dtype, group: last, clock, rates, kept });
         }
         Ok(())
     }
@@ -391,6 +421,19 @@ impl OptimizerContents {
         let mut filled = OptimizerContents { name: self.name, parameters: Vec::new(), members, groups, scale };
         filled.add_named(parameters)?;
         Ok(filled)
+    }
+
+    /// Returns an error if a parameter was converted to another dtype after it was added.
+    fn check_dtypes(&self) -> Result<()> {
+        let mut members = self.members.iter().zip(&self.parameters);
+        let Some((ParameterData { name, dtype, .. }, parameter)) = members.find(|(m, p)| m.dtype != p.dtype()) else {
+            return Ok(());
+        };
+        let help = format!(
+            "the parameter `{name}` was {dtype} when it was added and was then converted; make the optimizer after the \
+             model is converted with to_dtype()"
+        );
+        Err(Error::dtypes(self.name, [*dtype, parameter.dtype()], help))
     }
 
     /// Moves the state of every parameter to the parameter's device, and the state of a group to that of its first

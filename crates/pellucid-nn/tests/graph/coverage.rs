@@ -192,7 +192,7 @@ fn frozen_parameters_need_no_optimizer_while_they_are_frozen() {
 }
 
 /// A layer whose output depends on a value.
-#[derive(Module)]
+#[derive(Clone, Module)]
 struct Reading;
 
 impl Layer for Reading {

@@ -64,7 +64,7 @@ fn a_wrong_width_is_refused_with_layer_and_both_shapes() {
 }
 
 /// A layer whose output depends on a value.
-#[derive(Module)]
+#[derive(Clone, Module)]
 struct Reading;
 
 const READING: u32 = line!() + 4;
@@ -106,7 +106,7 @@ fn a_value_that_is_read_is_refused_with_layer_and_line() {
 }
 
 /// A layer whose output has as many rows as it has positive elements.
-#[derive(Module)]
+#[derive(Clone, Module)]
 struct Picking;
 
 impl Layer for Picking {
@@ -116,7 +116,7 @@ impl Layer for Picking {
 }
 
 /// A layer that is marked as not capturable.
-#[derive(Module)]
+#[derive(Clone, Module)]
 #[module(no_capture = "it asks a server")]
 struct Asking;
 

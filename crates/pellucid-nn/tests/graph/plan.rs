@@ -53,7 +53,7 @@ fn a_plan_lists_every_buffer_of_a_convolutional_net() {
 }
 
 /// A model with a parameter of its own, a frozen layer, a shared one, and integers as input.
-#[derive(Module)]
+#[derive(Clone, Module)]
 struct Odd {
     embedding: Embedding,
     twice: Linear,
@@ -203,7 +203,7 @@ fn pinned_buffers_have_the_values() {
 }
 
 /// An embedding and word scores that share one table.
-#[derive(Module)]
+#[derive(Clone, Module)]
 struct Tied {
     words: Embedding,
     table: Parameter,
@@ -257,7 +257,7 @@ fn gradients_are_computed_in_the_optimizers_buffers() {
 }
 
 /// A layer without fields has no name, and a layer that is called twice has one name for both calls.
-#[derive(Module)]
+#[derive(Clone, Module)]
 struct Plain {
     first: Linear,
     relu: Relu,

@@ -300,7 +300,10 @@ impl<'a> BackwardPass<'a> {
 
     /// Adds a gradient to the sum of a leaf.
     fn add_to_leaf(&mut self, from: &'static str, slot: Arc<GradientSlot>, gradient: Tensor) -> Result<()> {
-        check_gradient(from, &gradient, &slot.meta)?;
+        // The leaf may have had another dtype in the forward computation.
+        let is_converted = slot.is_converted() && gradient.dtype() != slot.meta().dtype;
+        let gradient = if is_converted { to_dtype(&gradient, slot.meta().dtype)? } else { gradient };
+        check_gradient(from, &gradient, slot.meta())?;
         let gradient = match slot.moved_to() {
             // The leaf may have been on another device in the forward computation.
             Some(device) if gradient.device() != device => copy_to(&gradient, device)?,
@@ -369,7 +372,7 @@ impl<'a> BackwardPass<'a> {
     fn finish(&mut self) -> Result<()> {
         let BackwardPass { options, leaves, shared, targets, .. } = self;
         for LeafGradient { slot, gradient } in leaves.iter_mut() {
-            let run = |g| run_hooks(&slot.hooks, g, &slot.meta, slot.device(), shared);
+            let run = |g| run_hooks(&slot.hooks, g, slot.meta(), slot.device(), shared);
             *gradient = gradient.take().map(run).transpose()?;
         }
         if let Some((targets, _)) = targets {

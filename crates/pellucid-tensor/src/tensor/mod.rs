@@ -132,9 +132,8 @@ impl TensorInner {
 
     /// Returns the gradient slot; creates it on first use.
     fn slot(self: &Arc<TensorInner>) -> &Arc<GradientSlot> {
-        let device = || self.moved_array(self.present.load(Ordering::Acquire)).device();
-        let slot = || Arc::new(GradientSlot::new(Arc::downgrade(self), self.array.meta(), device()));
-        self.details().slot.get_or_init(slot)
+        let new = |array: &Array| Arc::new(GradientSlot::new(Arc::downgrade(self), array.meta(), array.device()));
+        self.details().slot.get_or_init(|| new(self.moved_array(self.present.load(Ordering::Acquire))))
     }
 
     fn details(&self) -> &TensorDetails {
@@ -253,7 +252,7 @@ impl Tensor {
     #[doc(alias = "type")]
     #[inline]
     pub fn dtype(&self) -> DType {
-        self.0.array.dtype()
+        self.array().dtype()
     }
 
     /// Returns the device that stores the elements.
