@@ -63,10 +63,10 @@ pub(super) fn check_step(
     launch: &mut dyn FnMut() -> Result<f64>,
 ) -> Result<StepCheck> {
     let _off = no_grad();
-    let random = SavedTensors::of(Generator::default().states().into_iter().map(|(_, state)| state).collect())?;
-    let state = SavedTensors::of(state)?;
+    let random = TensorSnapshot::of(Generator::default().states().into_iter().map(|(_, state)| state).collect())?;
+    let state = TensorSnapshot::of(state)?;
     let gradients: Vec<Option<Tensor>> = parameters.iter().map(|p| p.grad()).collect();
-    let gradient_values = SavedTensors::of(gradients.iter().flatten().cloned().collect())?;
+    let gradient_values = TensorSnapshot::of(gradients.iter().flatten().cloned().collect())?;
     let result = launch_twice(&random, parameters, launch);
     parameters.iter().zip(gradients).for_each(|(p, gradient)| p.set_grad(gradient));
     random.restore()?;
@@ -76,7 +76,7 @@ pub(super) fn check_step(
 }
 
 fn launch_twice(
-    random: &SavedTensors,
+    random: &TensorSnapshot,
     parameters: &[Parameter],
     launch: &mut dyn FnMut() -> Result<f64>,
 ) -> Result<StepCheck> {
@@ -97,15 +97,15 @@ fn launch_twice(
     Ok(StepCheck { loss_before, loss_after, slope })
 }
 
-/// Tensors with copies of their values.
-struct SavedTensors(Vec<(Tensor, Tensor)>);
+/// Tensors, each with a copy of its values.
+struct TensorSnapshot(Vec<(Tensor, Tensor)>);
 
-impl SavedTensors {
-    fn of(mut tensors: Vec<Tensor>) -> Result<SavedTensors> {
+impl TensorSnapshot {
+    fn of(mut tensors: Vec<Tensor>) -> Result<TensorSnapshot> {
         let mut seen = HashSet::new();
         tensors.retain(|tensor| seen.insert((identity(tensor), tensor.shape().clone())));
         let saved = tensors.into_iter().map(|tensor| Ok((ops::copy(&tensor)?, tensor)));
-        saved.map(|pair| pair.map(|(copy, tensor)| (tensor, copy))).collect::<Result<_>>().map(SavedTensors)
+        saved.map(|pair| pair.map(|(copy, tensor)| (tensor, copy))).collect::<Result<_>>().map(TensorSnapshot)
     }
 
     fn restore(&self) -> Result<()> {

@@ -14,6 +14,7 @@
 //! | [`record_eval_graph`] | [`RecordedStep::evaluation`] |
 //! | [`GraphExec`], [`GraphExecLike`] | [`RecordedStep`], [`RecordedStep::eager`] |
 //! | [`TrainGraph`], of an exec by `TrainGraph::from(exec)`; `x_buf`, `y_buf`, `exec` | [`TrainingStep`] and its fields ([`TrainGraphNames`]) |
+//! | a loss that falls, and Σ Δθ·g < 0 | [`GraphTrainer::check_step`](super::GraphTrainer::check_step) |
 //! | [`Sequential::compile`], [`CompileOptions`] | [`GraphTrainer`](super::GraphTrainer) |
 
 use super::batch::{Batch, Model, ModelWithBatch};
@@ -221,7 +222,7 @@ pub fn try_rebind_grads(
 /// ```
 /// use pellucid_nn::graph::mirror::{LossKind, TrainGraph};
 /// use pellucid_nn::graph::mirror::{make_plan_for_sequential, record_step_graph, try_rebind_grads};
-/// use pellucid_nn::{Linear, Module, loss::MseLoss, optim::{Sgd, SgdOptions}, sequential};
+/// use pellucid_nn::{Linear, Module, loss::MseLoss, optim::{Optimizer, Sgd, SgdOptions}, sequential};
 /// use pellucid_tensor::{DType, Tensor};
 ///
 /// let (model, loss) = (sequential![Linear::new(3, 1)], MseLoss::default());

@@ -13,7 +13,7 @@ pub use outputs::{IntoOutputs, Outputs};
 pub use trace::{KernelWork, placeholder, storages_written_since, trace, traced};
 
 use crate::array::StorageId;
-use crate::engine::{self, is_capturing};
+use crate::engine::{self, COMPUTED_ELSEWHERE, is_capturing};
 use crate::ops::random::refresh_thread_stream;
 use crate::tensor::Tensor;
 use pellucid_ir::plan::{BufferAllocation, Elision, Passes, Plan};
@@ -244,7 +244,7 @@ impl Captured<'_> {
     /// Returns the error of a new recording. If it concerns the devices of tensors, and an input is on another device
     /// than before, the error names the input and both devices.
     fn with_moved_input(&self, inputs: &[&Tensor], error: Error) -> Error {
-        if !matches!(error, Error::DeviceMismatch { .. } | Error::ReadInCapture { op: "to", .. }) {
+        if !matches!(error, Error::DeviceMismatch { .. } | Error::ReadInCapture { help: COMPUTED_ELSEWHERE, .. }) {
             return error;
         }
         match self.latest().key().moved_input(inputs) {
