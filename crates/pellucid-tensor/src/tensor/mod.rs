@@ -45,7 +45,7 @@ use std::sync::{Arc, OnceLock, Weak};
 ///
 /// Tensors are `Send + Sync`. `clone()` returns a second handle of the same tensor, which shares its elements, history
 /// and gradient; [`copy`](Tensor::copy) is PyTorch's `clone`. A write in place changes the history of the handle, of its
-/// views, and of the tensor of which it is a view.
+/// views, and of the tensor of which it is a view. `x += y` is no such write: it replaces the handle by that of the sum.
 ///
 /// ```
 /// use pellucid_tensor::Tensor;

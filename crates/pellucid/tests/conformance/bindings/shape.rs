@@ -127,9 +127,7 @@ fn orders(table: &mut Binder) {
         let &[a, b] = &axes[..] else { return Err(Error::invalid("rot90", "a rotation needs two axes")) };
         ops::rot90(x, c.int(1, "k").unwrap_or(1), [a, b])
     });
-    table.one("repeat_interleave", |c| {
-        ops::repeat(c.x()?, c.ints(1, "repeats").unwrap_or_default(), c.int(2, "dim"))
-    });
+    table.one("repeat_interleave", |c| ops::repeat(c.x()?, c.ints(1, "repeats").unwrap_or_default(), c.int(2, "dim")));
     for name in ["repeat", "tile"] {
         table.one(name, |c| ops::tile(c.x()?, c.lengths(1, "dims")?));
     }
