@@ -75,7 +75,9 @@ impl AveragedModel {
                 "the model contains the averages instead of its own weights; call restore() first",
             ));
         }
-        if let Some(((name, p), a)) = self.parameters.iter().zip(&self.averages).find(|((_, p), a)| a.dtype() != average_dtype(p)) {
+        if let Some(((name, p), a)) =
+            self.parameters.iter().zip(&self.averages).find(|((_, p), a)| a.dtype() != average_dtype(p))
+        {
             let help = format!(
                 "the parameter `{name}` was converted; make the averages after the model is converted with to_dtype()"
             );
