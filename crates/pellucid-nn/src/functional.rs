@@ -44,11 +44,7 @@ use std::collections::{HashMap, HashSet};
 /// names a tensor of another dtype, or on another device unless it is [free](Tensor::is_free); a
 /// [`Lazy`](crate::Lazy) layer that is not built; and a part behind an `Arc` or a reference, whose clone is the same
 /// part. [`Error::InvalidArgument`] if two names of a shared parameter have different tensors.
-pub fn functional_call<M: Module + Clone, R>(
-    model: &M,
-    tensors: &StateDict,
-    run: impl FnOnce(&M) -> R,
-) -> Result<R> {
+pub fn functional_call<M: Module + Clone, R>(model: &M, tensors: &StateDict, run: impl FnOnce(&M) -> R) -> Result<R> {
     let given = given_tensors(parts(&model), tensors)?;
     let scope = CloneScope::given(given.clone());
     let clone = model.clone();

@@ -73,7 +73,9 @@ impl AveragedModel {
     #[doc(alias = "update_parameters")]
     pub fn update(&self) -> Result<()> {
         self.check_restored()?;
-        if let Some(((name, p), a)) = self.parameters.iter().zip(&self.averages).find(|((_, p), a)| a.dtype() != average_dtype(p)) {
+        if let Some(((name, p), a)) =
+            self.parameters.iter().zip(&self.averages).find(|((_, p), a)| a.dtype() != average_dtype(p))
+        {
             let help = format!(
                 "the parameter `{name}` was converted; make the averages after the model is converted with to_dtype()"
             );

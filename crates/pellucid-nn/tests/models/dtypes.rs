@@ -4,11 +4,12 @@ use crate::{bytes, error_text};
 use pellucid_nn::loss::{Loss, MseLoss};
 use pellucid_nn::optim::{Adam, AdamOptions, Average, AveragedModel, Lbfgs, LbfgsOptions, Optimizer};
 use pellucid_nn::{
-    BatchNorm1d, BatchNorm2d, Bilinear, BoxedLayer, Conv1d, Conv2d, ConvTranspose1d, Embedding, EmbeddingBag, GroupNorm,
-    Gru, GruCell, InstanceNorm1d, Layer, LayerNorm, LearnedPositions, Linear, Lstm, Module, MultiheadAttention, Prelu,
-    Relu, RmsNorm, Rnn, SpectralNorm, TransformerEncoderLayer, TransformerOptions, WeightNorm, loss, sequential,
+    BatchNorm1d, BatchNorm2d, Bilinear, BoxedLayer, Conv1d, Conv2d, ConvTranspose1d, Embedding, EmbeddingBag,
+    GroupNorm, Gru, GruCell, InstanceNorm1d, Layer, LayerNorm, LearnedPositions, Linear, Lstm, Module,
+    MultiheadAttention, Prelu, Relu, RmsNorm, Rnn, SpectralNorm, TransformerEncoderLayer, TransformerOptions,
+    WeightNorm, loss, sequential,
 };
-use pellucid_tensor::{DType, Error, Tensor, autocast, manual_seed, no_grad, ops};
+use pellucid_tensor::{DType, Error, Tensor, autocast, capture, manual_seed, no_grad, ops};
 
 /// Returns every kind of layer with parameters, and the shape of an input.
 fn layers() -> Vec<(BoxedLayer, Vec<usize>)> {
@@ -46,7 +47,10 @@ fn every_layer_refuses_a_float_of_another_dtype() {
         assert_eq!(layer.forward(&x(DType::F32)).dtype(), DType::F32, "{layer}");
         let class = layer.named_modules()[0].1.class().to_string();
         let before = layer.state_dict();
-        for refused in [layer.try_forward(&x(DType::F64)), layer.output_shape(&shape).and_then(|_| layer.try_forward(&x(DType::F64)))] {
+        for refused in [
+            layer.try_forward(&x(DType::F64)),
+            layer.output_shape(&shape).and_then(|_| layer.try_forward(&x(DType::F64))),
+        ] {
             let text = error_text(refused);
             let inner = ["Linear", "MultiheadAttention"];
             assert!(text.contains(&class) || inner.iter().any(|name| text.contains(name)), "{class}: {text}");
@@ -141,6 +145,41 @@ fn a_gradient_of_an_earlier_forward_computation_is_converted() {
     model.to_dtype(DType::F64).unwrap();
     y.backward();
     assert_eq!(model.weight.grad().unwrap().to_vec::<f64>(), [2.0, 3.0]);
+}
+
+#[test]
+fn a_captured_step_is_recorded_again_after_a_conversion() {
+    let model = Linear::new(2, 1).without_bias();
+    let mut step = capture(|i: &[Tensor]| (model.weight.tensor() * &i[0]).sum(..), &[&Tensor::from([3i64])]).unwrap();
+    let mut launch = |expected: f64| {
+        let outputs = step.launch(&[&Tensor::from([3i64])]).unwrap();
+        assert_eq!(outputs.to_tensor(0).unwrap().dtype(), model.weight.dtype());
+        assert!((outputs.to_tensor(0).unwrap().to_dtype(DType::F64).item::<f64>() - expected).abs() < 1e-6);
+    };
+    let sum = || model.weight.to_dtype(DType::F64).sum(..).item::<f64>();
+    launch(3.0 * sum());
+    model.to_dtype(DType::F64).unwrap();
+    let _off = no_grad();
+    ops::copy_(&model.weight, &Tensor::from([[0.1, 0.2]])).unwrap();
+    launch(0.9);
+    model.to_dtype(DType::F32).unwrap();
+    ops::copy_(&model.weight, &Tensor::from([[1.0, 2.0]])).unwrap();
+    launch(9.0);
+}
+
+#[test]
+fn results_and_views_are_not_converted_in_place() {
+    let x = Tensor::ones([2, 2], DType::F32).requires_grad_(true);
+    let y = &x * 2.0;
+    assert!(error_text(y.to_dtype_(DType::F64)).contains("to_dtype_"));
+    assert!(matches!(x.to_dtype_(DType::I64), Err(Error::DTypeMismatch { .. })));
+    let base = Tensor::ones([2, 2], DType::F32);
+    let row = base.select(0, 0);
+    assert!(error_text(row.to_dtype_(DType::F64)).contains("view"));
+    assert_eq!((x.dtype(), base.dtype()), (DType::F32, DType::F32));
+    // A tensor that is free stays free.
+    base.to_dtype_(DType::F64).unwrap();
+    assert!(base.is_free() && base.dtype() == DType::F64 && row.dtype() == DType::F32);
 }
 
 #[test]

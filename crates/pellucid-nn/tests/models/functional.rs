@@ -7,7 +7,9 @@ use pellucid_nn::{
     MultiheadAttention, Prelu, Relu, RnnCell, Sequential, SpectralNorm, StateDict, Tanh, Transformer,
     TransformerOptions, WeightNorm, functional_call, hook, sequential,
 };
-use pellucid_tensor::{DType, Error, GradOptions, Result, Tensor, capture, checkpoint, grad, manual_seed, no_grad, ops};
+use pellucid_tensor::{
+    DType, Error, GradOptions, Result, Tensor, capture, checkpoint, grad, manual_seed, no_grad, ops,
+};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -176,7 +178,8 @@ fn hooks_and_modes_of_the_model_apply() {
 #[test]
 fn errors_name_the_tensor() {
     let model = sequential![Linear::new(2, 3), Relu, Linear::new(3, 1)];
-    let call = |given: &StateDict| functional_call(&model, given, |model| model.forward(&Tensor::ones([1, 2], DType::F32)));
+    let call =
+        |given: &StateDict| functional_call(&model, given, |model| model.forward(&Tensor::ones([1, 2], DType::F32)));
     let own = own_tensors(&model);
     let changed = |name: &str, tensor: Tensor| {
         let mut given = own.clone();

@@ -98,7 +98,7 @@ impl GraphText<'_> {
         let Some(slot) = slot.upgrade() else { return writeln!(self.out, "%{number} = leaf: dropped") };
         let name = slot.tensor().and_then(|leaf| self.names.get(&leaf.id()).map(|name| format!(" `{name}`")));
         let gradient = if slot.get_untracked().is_some() { "has a gradient" } else { "no gradient" };
-        let typed = typed(&slot.meta, slot.device());
+        let typed = typed(slot.meta(), slot.device());
         writeln!(self.out, "%{number} = leaf{}: {typed}, {gradient}", name.unwrap_or_default())
     }
 
