@@ -3,6 +3,7 @@
 use super::{Description, read, write};
 use crate::nn::Checkpoint;
 use pellucid_tensor::Result;
+use std::borrow::Borrow;
 use std::path::Path;
 
 /// The text that marks a file as a checkpoint, and the version of its names.
@@ -11,7 +12,8 @@ const VERSION: &str = "1";
 
 /// Writes a checkpoint to one safetensors file, atomically, as [`save`](super::save) does. An existing file is replaced.
 ///
-/// Save after a step, not between `backward` and the step: gradients are not part of a checkpoint.
+/// Save after a step, not between `backward` and the step: gradients are not part of a checkpoint. The checkpoint may be
+/// borrowed or owned.
 ///
 /// ```
 /// # let path = std::env::temp_dir().join(format!("pellucid-doc-checkpoint-{}", std::process::id()));
@@ -40,11 +42,11 @@ const VERSION: &str = "1";
 /// }
 ///
 /// let run = Run::new()?;
-/// io::save_checkpoint(&path, &run.checkpoint(100))?;
+/// io::save_checkpoint(&path, run.checkpoint(100))?;
 ///
 /// // Another process continues.
 /// let resumed = Run::new()?;
-/// let step = io::load_checkpoint(&path, &resumed.checkpoint(0))?;
+/// let step = io::load_checkpoint(&path, resumed.checkpoint(0))?;
 /// assert_eq!(step, 100);
 /// assert_eq!(resumed.model.weight.to_vec::<f32>(), run.model.weight.to_vec::<f32>());
 /// # std::fs::remove_file(&path).unwrap();
@@ -56,8 +58,8 @@ const VERSION: &str = "1";
 ///
 /// # Errors
 /// Those of [`save`](super::save) and [`Checkpoint::state`]. On error the old file is kept.
-pub fn save_checkpoint(path: impl AsRef<Path>, checkpoint: &Checkpoint<'_>) -> Result<()> {
-    write(path.as_ref(), &checkpoint.state()?, Some((MARK, VERSION)))
+pub fn save_checkpoint<'a>(path: impl AsRef<Path>, checkpoint: impl Borrow<Checkpoint<'a>>) -> Result<()> {
+    write(path.as_ref(), &checkpoint.borrow().state()?, Some((MARK, VERSION)))
 }
 
 /// Restores the parts of a checkpoint from a file of [`save_checkpoint`] in place, and returns the number of steps.
@@ -67,8 +69,8 @@ pub fn save_checkpoint(path: impl AsRef<Path>, checkpoint: &Checkpoint<'_>) -> R
 /// [`Error::File`](crate::Error::File) for a file that is no checkpoint, with the reasons of [`load`](super::load);
 /// those of [`Checkpoint::load_state_dict`] for parts, names, shapes and dtypes that do not fit. On error nothing is
 /// changed.
-pub fn load_checkpoint(path: impl AsRef<Path>, checkpoint: &Checkpoint<'_>) -> Result<u64> {
-    checkpoint.load_state_dict(&read(path.as_ref(), check_mark)?)
+pub fn load_checkpoint<'a>(path: impl AsRef<Path>, checkpoint: impl Borrow<Checkpoint<'a>>) -> Result<u64> {
+    checkpoint.borrow().load_state_dict(&read(path.as_ref(), check_mark)?)
 }
 
 fn check_mark(description: &Description<'_>) -> std::result::Result<(), String> {

@@ -39,7 +39,7 @@ impl Counting {
 
     /// Loads the file, and checks that all values are those of one step.
     fn check(&self, path: &Path) -> u64 {
-        let step = io::load_checkpoint(path, &self.checkpoint(0)).unwrap();
+        let step = io::load_checkpoint(path, self.checkpoint(0)).unwrap();
         let state = self.optimizer.state().into_iter().map(|(_, state)| state).chain([self.parameter.detach()]);
         for values in state.filter(|values| values.dtype() == DType::F32) {
             let range = (values.min(..).item::<f64>(), values.max(..).item::<f64>());
@@ -58,7 +58,7 @@ fn saves_until_it_is_killed() {
     // The parent ends this process much earlier.
     for step in first..first + 1_000_000 {
         run.set(step);
-        io::save_checkpoint(&path, &run.checkpoint(step)).unwrap();
+        io::save_checkpoint(&path, run.checkpoint(step)).unwrap();
     }
 }
 
@@ -98,9 +98,9 @@ fn kill_saves(name: &str, kills: u32, size: usize) -> Kills {
     let path = scratch.0.join("run.safetensors");
     let run = Counting::new(size);
     run.set(0);
-    io::save_checkpoint(&path, &run.checkpoint(0)).unwrap();
+    io::save_checkpoint(&path, run.checkpoint(0)).unwrap();
     let start = Instant::now();
-    io::save_checkpoint(&path, &run.checkpoint(0)).unwrap();
+    io::save_checkpoint(&path, run.checkpoint(0)).unwrap();
     let save = start.elapsed();
     let start = Instant::now();
     run.check(&path);
@@ -123,7 +123,7 @@ fn kill_saves(name: &str, kills: u32, size: usize) -> Kills {
         complete += 1;
         // The next process of the loop saves again. The last one was killed, so this process saves.
         if complete == kills || complete % 8 == 0 {
-            io::save_checkpoint(&path, &run.checkpoint(steps[steps.len() - 1])).unwrap();
+            io::save_checkpoint(&path, run.checkpoint(steps[steps.len() - 1])).unwrap();
             left += names(&scratch.0).len() - 1;
         }
     }

@@ -18,10 +18,10 @@ fn trains_four_steps() {
     manual_seed(7);
     let mut run = MlpRun::new();
     if path.exists() {
-        let steps = io::load_checkpoint(&path, &run.checkpoint()).unwrap();
+        let steps = io::load_checkpoint(&path, run.checkpoint()).unwrap();
         run.set_steps(steps);
     }
-    run.train((run.steps() + 4).min(END), &mut |run| io::save_checkpoint(&path, &run.checkpoint()).unwrap());
+    run.train((run.steps() + 4).min(END), &mut |run| io::save_checkpoint(&path, run.checkpoint()).unwrap());
 }
 
 /// Runs `trains_four_steps` in a process of its own, whose random numbers are those of its thread.
@@ -41,7 +41,7 @@ fn a_run_continues_in_other_processes() {
     let mut expected = bits(&whole.checkpoint());
     whole.train(END, &mut |run| expected = bits(&run.checkpoint()));
     let mut resumed = MlpRun::new();
-    let steps = io::load_checkpoint(scratch.0.join("state"), &resumed.checkpoint()).unwrap();
+    let steps = io::load_checkpoint(scratch.0.join("state"), resumed.checkpoint()).unwrap();
     assert_eq!(steps, END);
     resumed.set_steps(steps);
     assert_equal(&bits(&resumed.checkpoint()), &expected, "the last step");

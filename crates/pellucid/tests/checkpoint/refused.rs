@@ -29,7 +29,7 @@ impl Refusing {
         let scratch = Scratch::new(name);
         let mut run = MlpRun::new();
         run.train(5, &mut |_| {});
-        io::save_checkpoint(scratch.0.join("good"), &run.checkpoint()).unwrap();
+        io::save_checkpoint(scratch.0.join("good"), run.checkpoint()).unwrap();
         let state = io::load(scratch.0.join("good")).unwrap();
         let mut run = MlpRun::new();
         run.train(2, &mut |_| {});
@@ -129,7 +129,7 @@ fn runs_of_other_parts_are_refused() {
     let other = sequential![Linear::new(6, 8), Relu, Dropout::new(0.3), Linear::new(8, 3)];
     let adam = Adam::new(run.model.parameters(), AdamOptions { amsgrad: true, ..Default::default() }).unwrap();
     let scaler = GradScaler::new(GradScalerOptions::default()).unwrap();
-    let fits = |checkpoint: Checkpoint<'_>| part(io::load_checkpoint(&good, &checkpoint)).0;
+    let fits = |checkpoint: Checkpoint<'_>| part(io::load_checkpoint(&good, checkpoint)).0;
     assert_eq!(fits(plain()), "averaged");
     assert_eq!(fits(run.checkpoint().scaler(&scaler)), "scaler");
     // Another model or optimizer, with all other parts.
@@ -159,16 +159,16 @@ fn runs_of_other_parts_are_refused() {
             let (part, text) = part(result);
             assert!(part == name && text.contains("name"), "{text}");
         };
-        refused(io::save_checkpoint(&good, &plain().part(name, &run.noise)).map(|()| 0));
-        refused(io::load_checkpoint(&good, &plain().part(name, &run.noise)));
+        refused(io::save_checkpoint(&good, plain().part(name, &run.noise)).map(|()| 0));
+        refused(io::load_checkpoint(&good, plain().part(name, &run.noise)));
     }
     // Parts whose state does not exist.
     let lazy = sequential![Lazy::new(|_: &_| Ok(Linear::new(2, 2)))];
-    assert_eq!(part(io::save_checkpoint(&good, &Checkpoint::new().model(&lazy))).0, "model");
+    assert_eq!(part(io::save_checkpoint(&good, Checkpoint::new().model(&lazy))).0, "model");
     let mut averaged = AveragedModel::new(&run.model, Average::Equal).unwrap();
     averaged.update().unwrap();
     averaged.apply().unwrap();
-    let (named, text) = part(io::save_checkpoint(&good, &plain().part("averaged", &averaged)));
+    let (named, text) = part(io::save_checkpoint(&good, plain().part("averaged", &averaged)));
     assert!(named == "averaged" && text.contains("restore()"), "{text}");
     // The file is still complete.
     assert_eq!(run.checkpoint().load_state_dict(&io::load(&good).unwrap()).unwrap(), 5);
@@ -208,12 +208,12 @@ fn captured_steps_are_refused() {
     let path = scratch.0.join("path");
     let (layer, x) = (Linear::new(2, 2), Tensor::ones([1, 2], DType::F32));
     let checkpoint = || Checkpoint::new().model(&layer);
-    io::save_checkpoint(&path, &checkpoint()).unwrap();
+    io::save_checkpoint(&path, checkpoint()).unwrap();
     let (bytes, before) = (std::fs::read(&path).unwrap(), bits(&checkpoint()));
     let mut step = pellucid::capture(
         |x| {
-            assert!(matches!(io::save_checkpoint(&path, &checkpoint()), Err(Error::ReadInCapture { .. })));
-            assert!(matches!(io::load_checkpoint(&path, &checkpoint()), Err(Error::InvalidArgument { .. })));
+            assert!(matches!(io::save_checkpoint(&path, checkpoint()), Err(Error::ReadInCapture { .. })));
+            assert!(matches!(io::load_checkpoint(&path, checkpoint()), Err(Error::InvalidArgument { .. })));
             let generator = Generator::default();
             assert!(matches!(generator.set_state(generator.state()), Err(Error::InvalidArgument { .. })));
             layer.forward(&x[0])
@@ -233,7 +233,7 @@ fn foreign_and_damaged_files_change_nothing() {
     let before = bits(&run.checkpoint());
     let good = std::fs::read(refusing.scratch.0.join("good")).unwrap();
     let refused = |what: &str, bytes: &[u8], text: &str| {
-        match io::load_checkpoint(refusing.scratch.file("case", bytes), &run.checkpoint()) {
+        match io::load_checkpoint(refusing.scratch.file("case", bytes), run.checkpoint()) {
             Err(Error::File { reason, .. }) => assert!(reason.contains(text), "{what}: {reason}"),
             other => panic!("{what}: expected Error::File, got {other:?}"),
         }
@@ -257,9 +257,9 @@ fn foreign_and_damaged_files_change_nothing() {
     };
     refused("version 2", &marked("2"), "version 2");
     let empty = refusing.scratch.file("case", &marked("1"));
-    assert_eq!(part(io::load_checkpoint(&empty, &run.checkpoint())).0, "step");
+    assert_eq!(part(io::load_checkpoint(&empty, run.checkpoint())).0, "step");
     assert!(matches!(
-        io::load_checkpoint(refusing.scratch.0.join("no file"), &run.checkpoint()),
+        io::load_checkpoint(refusing.scratch.0.join("no file"), run.checkpoint()),
         Err(Error::File { .. })
     ));
     // A flipped bit of the header.
@@ -268,7 +268,7 @@ fn foreign_and_damaged_files_change_nothing() {
     for at in (0..header).step_by(29) {
         let mut bytes = good.clone();
         bytes[at] ^= 1 << (at % 8);
-        match io::load_checkpoint(refusing.scratch.file("case", &bytes), &run.checkpoint()) {
+        match io::load_checkpoint(refusing.scratch.file("case", &bytes), run.checkpoint()) {
             Err(Error::File { .. } | Error::Checkpoint { .. }) => {
                 assert_equal(&bits(&run.checkpoint()), &before, &format!("byte {at} of the header"));
             }
@@ -290,7 +290,7 @@ fn a_corpus_of_malformed_files_changes_nothing() {
     let index: serde_json::Value = serde_json::from_str(&index).unwrap();
     for entry in index.as_array().unwrap() {
         let file = entry["file"].as_str().unwrap();
-        let result = io::load_checkpoint(directory.join(file), &run.checkpoint());
+        let result = io::load_checkpoint(directory.join(file), run.checkpoint());
         assert!(matches!(result, Err(Error::File { .. })), "{file}: {result:?}");
         assert_equal(&bits(&run.checkpoint()), &before, file);
     }

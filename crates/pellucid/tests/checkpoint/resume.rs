@@ -17,14 +17,14 @@ fn resumes_exactly<R: TrainingRun>(name: &str) {
     let _random = Generator::new(1).scope();
     let mut whole = R::new();
     let mut expected = vec![bits(&whole.checkpoint())];
-    io::save_checkpoint(path(0), &whole.checkpoint()).unwrap();
+    io::save_checkpoint(path(0), whole.checkpoint()).unwrap();
     whole.train(END, &mut |run| {
         io::save_checkpoint(path(run.steps()), &run.checkpoint()).unwrap();
         expected.push(bits(&run.checkpoint()));
     });
     assert!(expected[0] != expected[END as usize]);
     let check = |run: &mut R, step: u64| {
-        let steps = io::load_checkpoint(path(step), &run.checkpoint()).unwrap();
+        let steps = io::load_checkpoint(path(step), run.checkpoint()).unwrap();
         run.set_steps(steps);
         assert_equal(&bits(&run.checkpoint()), &expected[step as usize], &format!("{name}: step {step} is loaded"));
         run.train(END, &mut |run| {
@@ -74,10 +74,10 @@ fn several_models_and_optimizers() {
     let _random = Generator::new(5).scope();
     let run = Gan::new();
     run.step();
-    io::save_checkpoint(&path, &run.checkpoint()).unwrap();
+    io::save_checkpoint(&path, run.checkpoint()).unwrap();
     run.step();
     let resumed = Gan::new();
-    io::load_checkpoint(&path, &resumed.checkpoint()).unwrap();
+    io::load_checkpoint(&path, resumed.checkpoint()).unwrap();
     assert!(bits(&resumed.checkpoint()) != bits(&run.checkpoint()));
     resumed.step();
     assert_equal(&bits(&resumed.checkpoint()), &bits(&run.checkpoint()), "the second step");
@@ -142,10 +142,10 @@ fn an_optimizer_without_history_yet() {
     let p = start();
     let mut optimizer = made(&p);
     step(&p, &mut optimizer);
-    io::save_checkpoint(&path, &Checkpoint::new().model(&p).optimizer(&optimizer)).unwrap();
+    io::save_checkpoint(&path, Checkpoint::new().model(&p).optimizer(&optimizer)).unwrap();
     let q = start();
     let mut resumed = made(&q);
-    io::load_checkpoint(&path, &Checkpoint::new().model(&q).optimizer(&resumed)).unwrap();
+    io::load_checkpoint(&path, Checkpoint::new().model(&q).optimizer(&resumed)).unwrap();
     for _ in 0..3 {
         assert_eq!(step(&p, &mut optimizer).to_bits(), step(&q, &mut resumed).to_bits());
         assert_eq!(p.to_bytes().unwrap(), q.to_bytes().unwrap());
