@@ -4,7 +4,7 @@
 
 mod word_piece;
 
-pub(crate) use word_piece::{WordPiece, words};
+pub(crate) use word_piece::WordPiece;
 
 use pellucid::nn::graph::Model;
 use pellucid::nn::{
@@ -66,12 +66,6 @@ impl Bert {
     pub(crate) fn max_length(&self) -> usize {
         self.positions.weight.shape()[0]
     }
-
-    /// Returns the embedding of each sentence, given by its token ids: `[N, E]`.
-    pub(crate) fn embed(&self, sentences: &[Vec<i64>]) -> Result<Tensor> {
-        let _off = no_grad();
-        self.run(&padded(sentences, self.max_length()))
-    }
 }
 
 /// Computes the mean of the encoder outputs over the tokens of each sentence, `[N, E]`, from token ids `[N, L]` and a
@@ -97,7 +91,7 @@ pub(crate) fn padded(sentences: &[Vec<i64>], longest: usize) -> (Tensor, Tensor)
 }
 
 /// Translates the name of a tensor of the published file; `None` if an embedding does not need the tensor.
-pub(crate) fn own_name(name: &str) -> Option<String> {
+fn own_name(name: &str) -> Option<String> {
     let name = name.strip_prefix("bert.").unwrap_or(name);
     if !name.ends_with("weight") && !name.ends_with("bias") || !name.starts_with("em") && !name.starts_with("en") {
         return None;
@@ -116,4 +110,18 @@ pub(crate) fn own_name(name: &str) -> Option<String> {
         ("output.LayerNorm.", "norm2."),
     ];
     Some(names.iter().fold(name.to_string(), |name, (theirs, ours)| name.replace(theirs, ours)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_but_the_pooler_of_a_published_file_is_used() {
+        let name = own_name("bert.encoder.layer.3.attention.output.dense.bias");
+        assert_eq!(name.as_deref(), Some("encoder.layers.3.self_attn.out_proj.bias"));
+        assert_eq!(own_name("encoder.layer.0.output.dense.weight").as_deref(), Some("encoder.layers.0.linear2.weight"));
+        assert_eq!(own_name("pooler.dense.weight"), None);
+        assert_eq!(own_name("embeddings.position_ids"), None);
+    }
 }

@@ -45,7 +45,7 @@ impl WordPiece {
 }
 
 /// Splits at spaces; punctuation and Chinese characters are separate words.
-pub(crate) fn words(text: &str) -> Vec<String> {
+fn words(text: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     for c in text.to_lowercase().nfd().filter(|&c| !is_combining_mark(c) && c != '\u{fffd}') {
         let alone = c.is_ascii_punctuation()
@@ -61,4 +61,17 @@ pub(crate) fn words(text: &str) -> Vec<String> {
     }
     words.retain(|word| !word.is_empty());
     words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_split_as_in_uncased_models() {
+        assert_eq!(
+            words("  Café, s'il te plaît…\t中文\u{0}x "),
+            ["cafe", ",", "s", "'", "il", "te", "plait", "…", "中", "文", "x"]
+        );
+    }
 }
