@@ -75,7 +75,7 @@ macro_rules! pointers {
         }
     )*};
 }
-pointers!(Box<M>, Arc<M>, &M);
+pointers!(Box<M>, Arc<M>, &M, &mut M);
 
 // Plain values have no parameters; they are shown in the text of a model.
 macro_rules! plain {

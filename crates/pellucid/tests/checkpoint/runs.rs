@@ -209,7 +209,7 @@ impl TrainingRun for CapturedRun {
         let model = sequential![Linear::new(6, 16), BatchNorm1d::new(16), Tanh, Dropout::new(0.3), Linear::new(16, 3)];
         let optimizer = AdamW::new(model.parameters(), AdamWOptions::default()).unwrap();
         let schedule = Scheduler::new(OneCycleLr::new(0.05, 20), &optimizer).unwrap();
-        let mut trainer = GraphTrainer::new(model, CrossEntropyLoss::default(), optimizer, 0);
+        let mut trainer = GraphTrainer::new(model, CrossEntropyLoss::default(), optimizer);
         trainer.compile(&[4, 6]).unwrap();
         let (x, y) = data(&[14, 6]);
         let batches = Batches::new(&[&x, &y], 4).unwrap().shuffled(3).drop_last();

@@ -17,7 +17,7 @@ impl DeviceRun {
         let model = sequential![Linear::new(6, 16), BatchNorm1d::new(16), Relu, Dropout::new(0.4), Linear::new(16, 3)];
         model.to(device).unwrap();
         let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.02, ..Default::default() }).unwrap();
-        let mut trainer = GraphTrainer::new(model, CrossEntropyLoss::default(), optimizer, 0);
+        let mut trainer = GraphTrainer::new(model, CrossEntropyLoss::default(), optimizer);
         trainer.compile(&[8, 6]).unwrap();
         DeviceRun { trainer }
     }
