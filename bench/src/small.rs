@@ -27,7 +27,7 @@ fn w2() -> Run {
         x.zero_grad();
         let mut y = x.clone();
         for _ in 0..10_000 {
-            y = y + &c;
+            y += &c;
         }
         y.sum(..).backward();
     })

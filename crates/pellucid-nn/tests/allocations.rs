@@ -147,7 +147,7 @@ fn others(found: &mut Vec<String>) {
         let taken = ops::take_along_axis(&sums, positions, 1).unwrap();
         let put = ops::scatter_add_along(&taken, positions, 1, [40, 3000]).unwrap();
         let picked = ops::index_add(table, 0, rows, &randn([3000, 64]), 1.0).unwrap();
-        let batches = wide.matmul(&wide.transpose(2, 3)).softmax(-1).permute(&[3, 1, 0, 2]);
+        let batches = wide.matmul(&wide.transpose(2, 3)).softmax(-1).permute([3, 1, 0, 2]);
         let total = batches.sum([0, 2]).mean(..) + wide.max([1, 3]).sum(..) + wide.argmax(2).sum(..);
         total + put.sum(..) + picked.square().mean(..) + top.sum(..) + order.sum(..) + batches.std(1).sum(..)
     };

@@ -143,7 +143,7 @@ pub fn fit(x: &Tensor, shape: &[usize]) -> Result<Tensor> {
         let (own, times) = (flat.size(), wanted.div_ceil(flat.size()));
         // Equal elements would cause ties, and rows without variance.
         let factors: Vec<f64> = (0..own * times).map(|i| 0.9f64.powi((i / own) as i32)).collect();
-        flat = ops::mul(&ops::tile(&flat, &[times])?, Tensor::new(factors, [own * times]))?;
+        flat = ops::mul(&ops::tile(&flat, [times])?, Tensor::new(factors, [own * times]))?;
     }
     ops::reshape(&ops::narrow(&flat, 0, 0, wanted)?, shape)
 }

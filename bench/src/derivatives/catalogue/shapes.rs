@@ -23,7 +23,7 @@ fn views() -> Vec<CatalogueOperation> {
         "t" [Any] (x, _) => ops::t(&fit(&x[0], &[2, 3])?);
         "movedim" [Any] (x, random) => {
             let x = ranked(&x[0])?;
-            ops::movedim(&x, &[axis(&x, random)], &[axis(&x, random)])
+            ops::movedim(&x, [axis(&x, random)], [axis(&x, random)])
         };
         "broadcast_to" [Any] (x, _) => ops::broadcast_to(&fit(&x[0], &[1, 3])?, [2, 3]);
         "expand" [Any] (x, _) => ops::expand(&fit(&x[0], &[3, 1])?, [-1, 2]);
@@ -40,7 +40,7 @@ fn views() -> Vec<CatalogueOperation> {
         };
         "flip" [Any] (x, random) => { let x = ranked(&x[0])?; ops::flip(&x, axis(&x, random)) };
         "split" [Any] (x, _) => {
-            let parts = ops::split(&fit(&x[0], &[2, 3])?, &[1, 2], 1)?;
+            let parts = ops::split(&fit(&x[0], &[2, 3])?, [1, 2], 1)?;
             ops::mul(&parts[0], &parts[1])
         };
         "chunk" [Any] (x, _) => {
@@ -55,12 +55,12 @@ fn views() -> Vec<CatalogueOperation> {
             let parts = ops::unbind(&fit(&x[0], &[2, 3])?, 0)?;
             ops::mul(&parts[0], &parts[1])
         };
-        "roll" [Any] (x, random) => { let x = ranked(&x[0])?; ops::roll(&x, &[1], &[axis(&x, random)]) };
+        "roll" [Any] (x, random) => { let x = ranked(&x[0])?; ops::roll(&x, [1], [axis(&x, random)]) };
         "rot90" [Any] (x, random) => ops::rot90(&fit(&x[0], &[2, 3])?, random.below(4) as isize, [0, 1]);
         "unflatten" [Any] (x, _) => ops::unflatten(&fit(&x[0], &[6])?, 0, [2, 3]);
         "repeat" [Any] (x, random) => { let x = ranked(&x[0])?; ops::repeat(&x, 2, Some(axis(&x, random))) };
         "repeat counts" [Any] (x, _) => ops::repeat(&fit(&x[0], &[2, 3])?, [1, 0, 3], Some(1));
-        "tile" [Any] (x, _) => ops::tile(&x[0], &[2]);
+        "tile" [Any] (x, _) => ops::tile(&x[0], [2]);
         "windows" [Any] (x, _) => ops::windows(&fit(&x[0], &[2, 3])?, 1, 2, 1);
         "diagonal" [Any] (x, random) => ops::diagonal(&fit(&x[0], &[2, 3])?, random.below(3) as isize - 1, 0, 1);
         "diag_embed" [Any] (x, _) => ops::diag_embed(&fit(&x[0], &[2])?, 1, 0, 1);

@@ -269,7 +269,7 @@ fn fuse_merges_maps_into_rows_reductions_and_products() {
 fn reduction_with_update() -> PlanBuilder {
     let mut w = PlanBuilder::default();
     let (x, state) = (w.slot(SlotRole::Input, [8, 4]), w.slot(SlotRole::State, [4]));
-    let (step, total) = (w.slot(SlotRole::Input, []), w.slot(SlotRole::Result, [1, 4]));
+    let (step, total) = (w.slot(SlotRole::Input, ()), w.slot(SlotRole::Result, [1, 4]));
     let rate = w.map(exp(), &[&step]);
     w.launch(sum(0), &[&x], &[&total]);
     let gradient = SlotView { layout: Layout::contiguous([4].into()), ..total };

@@ -307,15 +307,15 @@ impl MultiheadAttention {
         let parts = match &self.in_proj {
             // The three projections are one matrix product.
             InProj::Joint(weight) if std::ptr::eq(query, key) && std::ptr::eq(key, value) => {
-                three(ops::split(&ops::linear(query, weight, self.in_proj_bias.as_deref())?, &lengths, -1)?)
+                three(ops::split(&ops::linear(query, weight, self.in_proj_bias.as_deref())?, lengths, -1)?)
             }
             in_proj => {
                 let weights = match in_proj {
-                    InProj::Joint(weight) => three(ops::split(weight, &lengths, 0)?),
+                    InProj::Joint(weight) => three(ops::split(weight, lengths, 0)?),
                     InProj::Separate(weights) => weights.each_ref().map(|w| w.tensor().clone()),
                 };
                 let biases = match self.in_proj_bias.as_deref() {
-                    Some(bias) => three(ops::split(bias, &lengths, 0)?).map(Some),
+                    Some(bias) => three(ops::split(bias, lengths, 0)?).map(Some),
                     None => [None, None, None],
                 };
                 let project = |i: usize, x: &Tensor| ops::linear(x, &weights[i], biases[i].as_ref());

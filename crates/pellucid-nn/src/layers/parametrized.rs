@@ -229,7 +229,7 @@ impl<L: Weighted> SpectralNorm<L> {
 
 /// Returns a weight as a matrix with one row per output.
 fn weight_matrix<L: Weighted>(weight: &Tensor) -> Result<Tensor> {
-    ops::flatten(&ops::movedim(weight, &[L::OUTPUTS as isize], &[0])?, 1, -1)
+    ops::flatten(&ops::movedim(weight, [L::OUTPUTS as isize], [0])?, 1, -1)
 }
 
 impl<L: Weighted> Module for SpectralNorm<L> {

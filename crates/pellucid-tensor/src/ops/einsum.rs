@@ -281,7 +281,7 @@ impl LabelledFactor {
         let axis = |l: &Label| {
             self.labels.iter().position(|own| own == l).expect("the factor must have an axis with this label") as isize
         };
-        ops::permute(&self.tensor, &order.iter().map(axis).collect::<Vec<_>>())
+        ops::permute(&self.tensor, order.iter().map(axis).collect::<Vec<_>>())
     }
 
     /// Multiplies two factors and sums over the shared labels that are not kept, as one batched matrix product.
@@ -300,17 +300,17 @@ impl LabelledFactor {
             // Without a sum the product is elementwise: each factor gets axes of length 1 for the labels of the other.
             let ones = |n: usize| vec![1usize; n];
             let a = self.permuted(&[&stack[..], &left[..]].concat())?;
-            let a = ops::reshape(&a, &Shape::from([&stacks[..], &rows[..], &ones(right.len())[..]].concat()))?;
+            let a = ops::reshape(&a, Shape::from([&stacks[..], &rows[..], &ones(right.len())[..]].concat()))?;
             let b = other.permuted(&[&stack[..], &right[..]].concat())?;
-            let b = ops::reshape(&b, &Shape::from([&stacks[..], &ones(left.len())[..], &columns[..]].concat()))?;
+            let b = ops::reshape(&b, Shape::from([&stacks[..], &ones(left.len())[..], &columns[..]].concat()))?;
             return Ok(LabelledFactor { tensor: ops::mul(&a, &b)?, labels });
         }
         let matrix = |stack: &[usize], m: usize, n: usize| Shape::from([stack, &[m, n]].concat());
         let (m, n) = (rows.iter().product(), columns.iter().product());
         let a = self.permuted(&[&stack[..], &left[..], &summed[..]].concat())?;
         let b = other.permuted(&[&stack[..], &summed[..], &right[..]].concat())?;
-        let a = ops::reshape(&a, &matrix(&stacks, m, inner))?;
-        let b = ops::reshape(&b, &matrix(&stacks, inner, n))?;
+        let a = ops::reshape(&a, matrix(&stacks, m, inner))?;
+        let b = ops::reshape(&b, matrix(&stacks, inner, n))?;
         Ok(LabelledFactor { tensor: ops::reshape(&ops::matmul(&a, &b)?, &shape)?, labels })
     }
 }

@@ -85,12 +85,12 @@ pub(crate) fn gather_axes(x: &Tensor, axes: SmallVec<[usize; 4]>, indices: &[Ten
 /// Adds the slices of x along an axis to zeros, at their indices in an axis of `len`. This is the transpose of
 /// [`index_select`] by a vector of indices.
 pub(crate) fn scatter_add_axis(x: &Tensor, axis: usize, index: &Tensor, len: usize) -> Result<Tensor> {
-    let front = ops::movedim(x, &[axis as isize], &[0])?;
+    let front = ops::movedim(x, [axis as isize], [0])?;
     let rest = front.shape()[1..].iter().copied();
     // The scatter kernel indexes the first axis, so the axis is moved to the front and back.
     let shape = std::iter::once(len).chain(rest).collect();
     let scatter = ScatterAdd { index: Index::Axes(smallvec![0]), shape };
-    ops::movedim(&apply_one(scatter, &[&front, index])?, &[0], &[axis as isize])
+    ops::movedim(&apply_one(scatter, &[&front, index])?, [0], [axis as isize])
 }
 
 /// Returns the slices of x at indices of an axis (PyTorch's `index_select`, for index tensors of any rank).

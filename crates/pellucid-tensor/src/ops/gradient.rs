@@ -43,7 +43,7 @@ pub fn gradient(y: &Tensor, spacing: Spacing<'_>, axis: isize, edge_order: usize
     };
     // The axis is moved to the end, where a vector of steps broadcasts.
     let last = |t: &Tensor, start, count| ops::narrow(t, -1, start, count);
-    let slopes = ops::div(&ops::diff(&ops::movedim(y, &[axis], &[-1])?, 1, -1)?, &steps)?;
+    let slopes = ops::div(&ops::diff(&ops::movedim(y, [axis], [-1])?, 1, -1)?, &steps)?;
     let both = |t: &Tensor| -> Result<(Tensor, Tensor)> { Ok((last(t, 0, len - 2)?, last(t, 1, len - 2)?)) };
     let ((left, right), (before, after)) = (both(&steps)?, both(&slopes)?);
     let inside = ops::add(ops::mul(&left, &after)?, ops::mul(&right, &before)?)?;
@@ -59,5 +59,5 @@ pub fn gradient(y: &Tensor, spacing: Spacing<'_>, axis: isize, edge_order: usize
         ops::add(&slope, &ops::mul(&bend, &step)?)
     };
     let (first, final_) = (end(0, 1)?, end(len - 2, len.saturating_sub(3))?);
-    ops::movedim(&ops::concatenate(&[&first, &inside, &final_], -1)?, &[-1], &[axis])
+    ops::movedim(&ops::concatenate(&[&first, &inside, &final_], -1)?, [-1], [axis])
 }

@@ -28,7 +28,7 @@ pub struct Slice {
     step: isize,
 }
 
-/// A bound of a [`slice`]: a number of any integer type, or `None` for the end of the axis.
+/// A bound of a [`slice()`]: a number of any integer type, or `None` for the end of the axis.
 #[derive(Clone, Copy, Debug)]
 pub struct SliceBound(Option<isize>);
 

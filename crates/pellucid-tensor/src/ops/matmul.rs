@@ -260,6 +260,6 @@ pub fn cross(a: &Tensor, b: &Tensor, axis: isize) -> Result<Tensor> {
     }
     in_single!("cross", [a, b] => cross(a, b, axis));
     // (a × b)ᵢ = aᵢ₊₁·bᵢ₊₂ − aᵢ₊₂·bᵢ₊₁, indices modulo 3.
-    let next = |t: &Tensor, by: isize| ops::roll(t, &[-by], &[at]);
+    let next = |t: &Tensor, by: isize| ops::roll(t, [-by], [at]);
     ops::sub(&ops::mul(&next(a, 1)?, &next(b, 2)?)?, &ops::mul(&next(a, 2)?, &next(b, 1)?)?)
 }

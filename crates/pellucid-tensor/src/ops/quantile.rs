@@ -204,5 +204,5 @@ fn quantiles(
         return reshape_to(&y, &reduced);
     }
     let shape: Vec<usize> = std::iter::once(q.size()).chain(reduced.iter().copied()).collect();
-    reshape_to(&ops::movedim(&y, &[-1], &[0])?, &shape.into())
+    reshape_to(&ops::movedim(&y, [-1], [0])?, &shape.into())
 }

@@ -230,7 +230,7 @@ pub fn windows(x: &Tensor, axis: isize, size: usize, step: usize) -> Result<Tens
     let index = (0..count).flat_map(|w| (0..size).map(move |i| (w * step + i) as i64));
     let index = host_values(total, index)?;
     let index = ops::from_host(&index[..], [count, size])?;
-    movedim(&ops::index_select(x, axis as isize, &index)?, &[axis as isize + 1], &[-1])
+    movedim(&ops::index_select(x, axis as isize, &index)?, [axis as isize + 1], [-1])
 }
 
 /// Splits x along an axis into at most `count` views of ⌈length/count⌉ indices; the last one may be shorter.

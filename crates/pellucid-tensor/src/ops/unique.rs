@@ -69,7 +69,7 @@ fn as_rows(op: &'static str, x: &Tensor, axis: Option<isize>) -> Result<Tensor> 
     let count = x.shape()[x.shape().axis(op, axis)?];
     let width = x.shape().with_axis(x.shape().axis(op, axis)?, 1).size();
     // Columns are compared one by one. The copy makes broadcast elements as costly in memory as they are in time.
-    ops::reshape(&ops::contiguous(&ops::movedim(&x, &[axis], &[0])?)?, [count, width])
+    ops::reshape(&ops::contiguous(&ops::movedim(&x, [axis], [0])?)?, [count, width])
 }
 
 /// Groups equal adjacent rows after the rows are permuted by `order`.

@@ -51,7 +51,7 @@ pub fn matrix_norm(x: &Tensor, order: impl Into<MatrixNorm>, axes: [isize; 2], k
     let both = over([rows as isize, columns as isize]).keepdims();
     let along = |axis: usize| over(axis as isize).keepdims();
     let sums = |axis: usize| ops::sum(&ops::abs(x)?, along(axis));
-    let values = || svdvals(&ops::movedim(x, &[rows as isize, columns as isize], &[-2, -1])?);
+    let values = || svdvals(&ops::movedim(x, [rows as isize, columns as isize], [-2, -1])?);
     // Singular values have one axis, the last. It is replaced by the axes of the matrix with length 1.
     let placed = |norm: Tensor| {
         let kept: pellucid_ir::Shape =

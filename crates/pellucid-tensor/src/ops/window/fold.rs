@@ -135,7 +135,7 @@ pub fn fold(
         // The remaining axes are those of the taps, then those of the windows. The first axis of each kind is joined
         // with the other, at the position of the taps.
         let left = axes.len() - k;
-        let pair = ops::movedim(&y, &[(first + k + left) as isize], &[(first + k + 1) as isize])?;
+        let pair = ops::movedim(&y, [(first + k + left) as isize], [(first + k + 1) as isize])?;
         let pair = ops::flatten(&pair, (first + k) as isize, (first + k + 1) as isize)?;
         let places = ops::ravel(&axis.places)?;
         y = scatter_add_axis(&pair, first + k, &places, axis.padded)?;

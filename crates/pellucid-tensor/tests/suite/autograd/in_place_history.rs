@@ -120,7 +120,7 @@ fn views_and_their_base_have_one_history() {
     assert_eq!((gradient(&x), slope(&v)), (vec![2.0, 0.0, 200.0, 0.0], 7050.0));
     // The base of the split is dropped. A write to one part leaves the gradient of the other part unchanged.
     let x = leaf([1.0, 2.0]);
-    let parts = (&x * 3.0).split(&[1, 1], 0);
+    let parts = (&x * 3.0).split([1, 1], 0);
     parts[0].set(.., 0.0);
     (&parts[0] + &parts[1] * 10.0).sum(..).backward();
     assert_eq!(gradient(&x), [0.0, 30.0]);

@@ -237,10 +237,10 @@ fn operations_that_copy_do_so_for_all_arguments() {
     let x = Tensor::from([1.0, 2.0]);
     let m = x.reshape([1, 2]);
     let results = [
-        x.tile(&[1]),
+        x.tile([1]),
         x.repeat(1, Some(0)),
         x.repeat(1, None),
-        x.roll(&[0], &[0]),
+        x.roll([0], [0]),
         x.roll(2, ()),
         x.diff(0, 0),
         m.rot90(0, [0, 1]).ravel(),

@@ -195,7 +195,7 @@ fn deferred_writes_to_external_tensors_are_visible() {
     lazy(|| {
         x.copy_(&x.flip(0));
         let y = &x * 10.0;
-        x.copy_(&x.roll(&[1], &[0]));
+        x.copy_(&x.roll([1], [0]));
         assert_eq!((y.to_vec::<f64>(), x.to_vec::<f64>()), (vec![30.0, 20.0, 10.0], vec![1.0, 3.0, 2.0]));
     });
     // A failed kernel leaves the tensor unchanged and its own results without values.

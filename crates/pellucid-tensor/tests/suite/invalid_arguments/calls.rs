@@ -137,11 +137,11 @@ fn views(c: &mut Calls) {
     c.axes("squeeze", |a| ops::squeeze(&m(), [a, 0]));
     c.axes("unsqueeze", |a| ops::unsqueeze(&m(), a));
     c.axes("unsqueeze", |a| ops::unsqueeze(&m(), [0, a]));
-    c.axes("permute", |a| ops::permute(&m(), &[0, a]));
+    c.axes("permute", |a| ops::permute(&m(), [0, a]));
     c.axes("transpose", |a| ops::transpose(&m(), 0, a));
     c.axes("swapaxes", |a| ops::swapaxes(&m(), a, 1));
-    c.axes("movedim", |a| ops::movedim(&m(), &[a], &[0]));
-    c.axes("movedim", |a| ops::movedim(&m(), &[0], &[a]));
+    c.axes("movedim", |a| ops::movedim(&m(), [a], [0]));
+    c.axes("movedim", |a| ops::movedim(&m(), [0], [a]));
     c.sizes("broadcast_to", |n| ops::broadcast_to(&v(), [n, n, 3]));
     c.sizes("broadcast_to", |n| ops::broadcast_to(&Tensor::from(1.0f32), [n, n, 0]));
     c.sizes("expand", |n| ops::expand(&v(), [n, n, 3]));
@@ -152,8 +152,8 @@ fn views(c: &mut Calls) {
     c.axes("select", |n| ops::select(&m(), 0, n));
     c.axes("select", |a| ops::select(&m(), a, 0));
     c.axes("flip", |a| ops::flip(&m(), a));
-    c.sizes("split", |n| ops::split(&m(), &[n, n], 0));
-    c.axes("split", |a| ops::split(&m(), &[1, 1], a));
+    c.sizes("split", |n| ops::split(&m(), [n, n], 0));
+    c.axes("split", |a| ops::split(&m(), [1, 1], a));
     c.axes("split", |n| ops::split(&v().unsqueeze(0).expand([1usize << 50, 3]), n, 0));
     c.axes("split", |n| ops::split(&m(), [n, n], 0));
     c.sizes("chunk", |n| ops::chunk(&empty(), n, 0));
@@ -164,8 +164,8 @@ fn views(c: &mut Calls) {
     c.axes("tensor_split", |n| ops::tensor_split(&m(), Sections::At(vec![n, 1, n]), 0));
     c.axes("tensor_split", |a| ops::tensor_split(&m(), 2usize, a));
     c.axes("unbind", |a| ops::unbind(&m(), a));
-    c.axes("roll", |n| ops::roll(&m(), &[n], &[0]));
-    c.axes("roll", |a| ops::roll(&m(), &[1], &[a]));
+    c.axes("roll", |n| ops::roll(&m(), [n], [0]));
+    c.axes("roll", |a| ops::roll(&m(), [1], [a]));
     c.axes("rot90", |n| ops::rot90(&m(), n, [0, 1]));
     c.axes("rot90", |a| ops::rot90(&m(), 1, [0, a]));
     c.sizes("unflatten", |n| ops::unflatten(&m(), 1, [n, n]));
@@ -175,8 +175,8 @@ fn views(c: &mut Calls) {
     c.sizes("repeat", |n| ops::repeat(&v(), [n, n, n], Some(0)));
     c.sizes("repeat", |n| ops::repeat(&empty(), n, Some(0)));
     c.axes("repeat", |a| ops::repeat(&v(), 2usize, Some(a)));
-    c.sizes("tile", |n| ops::tile(&v(), &[n]));
-    c.sizes("tile", |n| ops::tile(&empty(), &[n, n]));
+    c.sizes("tile", |n| ops::tile(&v(), [n]));
+    c.sizes("tile", |n| ops::tile(&empty(), [n, n]));
     c.axes("tile", |n| ops::tile(&m(), n));
     c.axes("repeat", |n| ops::repeat(&m(), n, 1));
     c.sizes("meshgrid", |n| {

@@ -81,9 +81,9 @@ fn shapes() {
     assert_eq!(x.t().shape()[..], [3, 0]);
     assert_eq!(x.flatten(0, -1).shape()[..], [0]);
     assert_eq!(x.flip(0).shape()[..], [0, 3]);
-    assert_eq!(x.roll(&[1], &[0]).shape()[..], [0, 3]);
-    assert_eq!(x.tile(&[2, 2]).shape()[..], [0, 6]);
-    assert_eq!(Tensor::from([1.0, 2.0]).tile(&[0]).shape()[..], [0]);
+    assert_eq!(x.roll([1], [0]).shape()[..], [0, 3]);
+    assert_eq!(x.tile([2, 2]).shape()[..], [0, 6]);
+    assert_eq!(Tensor::from([1.0, 2.0]).tile([0]).shape()[..], [0]);
     assert_eq!(Tensor::from([1.0, 2.0]).repeat(0, Some(0)).shape()[..], [0]);
     assert_eq!(x.broadcast_to([2, 0, 3]).shape()[..], [2, 0, 3]);
     assert_eq!(x.pad([(1, 1), (0, 0)], PadMode::Constant(2.into())).to_vec::<f64>(), [2.0; 6]);
@@ -92,7 +92,7 @@ fn shapes() {
     assert_eq!(empty([0]).diag(1).shape()[..], [1, 1]);
     let grids = ops::meshgrid(&[&empty([0]), &empty([2])], MeshgridIndexing::Ij).unwrap();
     assert_eq!(grids[1].shape()[..], [0, 2]);
-    let parts = x.split(&[0, 0], 0);
+    let parts = x.split([0, 0], 0);
     assert_eq!((parts.len(), &parts[1].shape()[..]), (2, &[0, 3][..]));
     assert!(x.unbind(0).is_empty());
 }

@@ -96,12 +96,12 @@ fn matmul_of_a_batch_and_a_vector() {
 #[test]
 fn tile_with_a_tuple() {
     let x = leaf([1.0, 2.0]);
-    let y = x.tile(&[2, 2]);
+    let y = x.tile([2, 2]);
     assert_eq!((&y.shape()[..], y.to_vec::<f64>()), (&[2, 4][..], vec![1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0]));
     let weights = Tensor::from([[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0]]);
     assert_eq!(gradients(&y, weights, [&x]), [[16.0, 20.0]]);
     let z = matrix([[1.0, 2.0], [3.0, 4.0]]);
-    let shorter = z.tile(&[2]);
+    let shorter = z.tile([2]);
     assert_eq!(shorter.to_vec::<f64>(), [1.0, 2.0, 1.0, 2.0, 3.0, 4.0, 3.0, 4.0]);
     let weights = Tensor::from([[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0]]);
     assert_eq!(gradients(&shorter, weights, [&z]), [[4.0, 6.0, 12.0, 14.0]]);
@@ -177,7 +177,7 @@ fn t_of_a_non_square_matrix() {
 fn permute_of_unequal_axes() {
     let x = Tensor::new(vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [1, 2, 3]).requires_grad_(true);
     // The permutation is not its own inverse: axis k of the result is axis order[k].
-    let y = x.permute(&[2, 0, 1]);
+    let y = x.permute([2, 0, 1]);
     assert_eq!((&y.shape()[..], y.to_vec::<f64>()), (&[3, 1, 2][..], vec![1.0, 4.0, 2.0, 5.0, 3.0, 6.0]));
     let weights = Tensor::new(vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [3, 1, 2]);
     assert_eq!(gradients(&y, weights, [&x]), [[1.0, 3.0, 5.0, 2.0, 4.0, 6.0]]);

@@ -76,7 +76,7 @@ fn narrowed_ranges() {
         assert!(matches!(result, Err(Error::IndexOutOfBounds { .. })), "{start}, {len}: {result:?}");
     }
     assert_eq!(line().narrow(0, 3, 0).size(), 0);
-    assert!(ops::split(&line(), &[usize::MAX, 4], 0).is_err());
+    assert!(ops::split(&line(), [usize::MAX, 4], 0).is_err());
 }
 
 #[test]

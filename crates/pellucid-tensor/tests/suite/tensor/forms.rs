@@ -38,7 +38,7 @@ fn a_shape_has_every_form_of_a_list_of_integers() {
     assert_eq!(dims(&Tensor::new([1.0, 2.0], (1, 2))), [1, 2]);
     let x = cube();
     assert_eq!((dims(&x.reshape((6, -1))), dims(&x.reshape(vec![a, 12]))), (&[6, 4][..], &[2, 12][..]));
-    assert_eq!(dims(&x.reshape(&[4i64, -1])), [4, 6]);
+    assert_eq!(dims(&x.reshape([4i64, -1])), [4, 6]);
     assert_eq!(
         (dims(&x.unflatten(1, (3, 1))), dims(&x.expand((5, -1, -1, -1)))),
         (&[2, 3, 1, 4][..], &[5, 2, 3, 4][..])
@@ -63,7 +63,7 @@ fn axes_and_counts_have_every_form_of_a_list_of_integers() {
     let x = cube();
     let expected = x.sum([0, 2]);
     let last = x.rank() - 1;
-    for sum in [x.sum((0, 2)), x.sum((0usize, last)), x.sum(vec![0i64, -1]), x.sum(&[0usize, 2][..]), x.sum(&[0, -1])] {
+    for sum in [x.sum((0, 2)), x.sum((0usize, last)), x.sum(vec![0i64, -1]), x.sum(&[0usize, 2][..]), x.sum([0, -1])] {
         assert_eq!(sum.to_vec::<i64>(), expected.to_vec::<i64>());
     }
     assert_eq!(x.sum(last).to_vec::<i64>(), x.sum(-1).to_vec::<i64>());
@@ -85,7 +85,7 @@ fn axes_and_counts_have_every_form_of_a_list_of_integers() {
     let padded = x.pad(((1, 0), (0, 2), (0, 0)), zero).to_vec::<i64>();
     assert_eq!(padded, x.pad([[1, 0], [0, 2], [0, 0]], zero).to_vec::<i64>());
     assert_eq!(padded, x.pad(vec![(1usize, 0usize), (0, 2), (0, 0)], zero).to_vec::<i64>());
-    assert_eq!(padded, x.pad(&[(1i64, 0), (0, 2), (0, 0)], zero).to_vec::<i64>());
+    assert_eq!(padded, x.pad([(1i64, 0), (0, 2), (0, 0)], zero).to_vec::<i64>());
     assert_eq!(dims(&x.pad((1,), zero)), dims(&x.pad(1usize, zero)));
     assert_eq!((dims(&x.pad(((1, 2),), zero)), dims(&x.pad((1, 2), zero))), (&[5, 6, 7][..], &[5, 6, 7][..]));
 }
@@ -278,7 +278,7 @@ fn the_forms_work_in_a_captured_step() {
     let mut captured = capture(|x: &[Tensor]| step(x), &[&inputs[0]]).unwrap();
     for x in &inputs {
         let replayed = captured.launch(&[x]).unwrap().to_tensor(0).unwrap();
-        assert_eq!(bits(&[replayed]), bits(&[step(&[x.clone()])]));
+        assert_eq!(bits(&[replayed]), bits(&[step(std::slice::from_ref(x))]));
     }
 }
 

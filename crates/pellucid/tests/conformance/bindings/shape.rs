@@ -106,10 +106,10 @@ fn orders(table: &mut Binder) {
     table.unary("T", ops::t);
     table.unary("fliplr", |x| ops::flip(x, 1));
     table.one("movedim", |c| {
-        ops::movedim(c.x()?, &c.ints(1, "source").unwrap_or_default(), &c.ints(2, "destination").unwrap_or_default())
+        ops::movedim(c.x()?, c.ints(1, "source").unwrap_or_default(), c.ints(2, "destination").unwrap_or_default())
     });
     table.one("roll", |c| {
-        ops::roll(c.x()?, &c.ints(1, "shifts").unwrap_or_default(), &c.ints(2, "dims").unwrap_or_default())
+        ops::roll(c.x()?, c.ints(1, "shifts").unwrap_or_default(), c.ints(2, "dims").unwrap_or_default())
     });
     for name in ["fft.fftshift", "fft.ifftshift"] {
         table.one(name, move |c| {

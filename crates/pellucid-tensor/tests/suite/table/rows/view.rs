@@ -91,14 +91,14 @@ fn permutation_rows() -> Vec<Row> {
     };
     vec![
         Row::new("permute")
-            .case("three axes", [real([2, 3, 2])], |x| ops::permute(&x[0], &[2, 0, -2]), |x| x[0].permute(&[2, 0, 1]))
+            .case("three axes", [real([2, 3, 2])], |x| ops::permute(&x[0], [2, 0, -2]), |x| x[0].permute(&[2, 0, 1]))
             .case("a number", [real([])], |x| ops::permute(&x[0], ()), |x| x[0].clone())
             .floats_only()
-            .case("nothing", [real([0, 3])], |x| ops::permute(&x[0], &[1, 0]), |x| x[0].permute(&[1, 0]))
+            .case("nothing", [real([0, 3])], |x| ops::permute(&x[0], [1, 0]), |x| x[0].permute(&[1, 0]))
             .floats_only()
-            .check("a repeated axis must be an error", || argument_refused(ops::permute(&matrix(), &[0, 0])))
-            .check("a missing axis must be an error", || argument_refused(ops::permute(&matrix(), &[0])))
-            .check("an invalid axis must be an error", || axis_refused(ops::permute(&matrix(), &[0, 2]))),
+            .check("a repeated axis must be an error", || argument_refused(ops::permute(&matrix(), [0, 0])))
+            .check("a missing axis must be an error", || argument_refused(ops::permute(&matrix(), [0])))
+            .check("an invalid axis must be an error", || axis_refused(ops::permute(&matrix(), [0, 2]))),
         Row::new("transpose")
             .case("the ends", [real([2, 3, 2])], |x| ops::transpose(&x[0], 0, -1), |x| x[0].permute(&[2, 1, 0]))
             .case("itself", [real([2, 3])], |x| ops::transpose(&x[0], 1, 1), |x| x[0].clone())
@@ -175,10 +175,10 @@ fn slice_rows() -> Vec<Row> {
             .outputs(
                 "three parts",
                 [real([2, 5])],
-                |x| ops::split(&x[0], &[2, 0, 3], 1),
+                |x| ops::split(&x[0], [2, 0, 3], 1),
                 |x| vec![x[0].narrow(1, 0, 2), x[0].narrow(1, 2, 0), x[0].narrow(1, 2, 3)],
             )
-            .outputs("one part", [real([2, 3])], |x| ops::split(&x[0], &[2], 0), |x| vec![x[0].clone()])
+            .outputs("one part", [real([2, 3])], |x| ops::split(&x[0], [2], 0), |x| vec![x[0].clone()])
             .floats_only()
             .outputs(
                 "parts of one length",
@@ -194,11 +194,8 @@ fn slice_rows() -> Vec<Row> {
             .check("parts of length 0 must be an error", || Ok(ops::split(&matrix(), 0, 0).is_err()))
             .check("a negative length must be an error", || Ok(ops::split(&matrix(), [-1, 3], 0).is_err()))
             .check("lengths with another sum must be an error", || {
-                Ok(matches!(ops::split(&matrix(), &[1, 1], 1), Err(Error::InvalidArgument { .. })))
+                Ok(matches!(ops::split(&matrix(), [1, 1], 1), Err(Error::InvalidArgument { .. })))
             })
-            .check(
-                "lengths that overflow must be an error",
-                || Ok(ops::split(&matrix(), &[usize::MAX, 4], 1).is_err()),
-            ),
+            .check("lengths that overflow must be an error", || Ok(ops::split(&matrix(), [usize::MAX, 4], 1).is_err())),
     ]
 }
