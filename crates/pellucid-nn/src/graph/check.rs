@@ -56,7 +56,7 @@ impl StepCheck {
 
 /// Launches a step twice with the same random numbers and restores all tensors. `state` lists the tensors that a launch
 /// writes, besides gradients and the states of the default random generator. `launch` returns the loss before the
-/// update. `parameters` are those that are updated.
+/// update. `parameters` are all that require a gradient.
 pub(super) fn check_step(
     state: Vec<Tensor>,
     parameters: &[Parameter],
@@ -85,12 +85,19 @@ fn launch_twice(
     let loss_before = launch()?;
     let mut slope = 0.0;
     for (parameter, before) in parameters.iter().zip(before) {
-        let Some(gradient) = parameter.grad() else {
-            let help = "a launch keeps no gradients; call bind_gradients() of the plan before recording";
-            return Err(Error::invalid("check_step", help));
-        };
-        let changes = values(parameter.tensor())?.into_iter().zip(before).map(|(after, before)| after - before);
-        slope += changes.zip(values(&gradient)?).map(|(change, gradient)| change * gradient).sum::<f64>();
+        let after = values(parameter.tensor())?;
+        match parameter.grad() {
+            Some(gradient) => {
+                let changes = after.iter().zip(before).map(|(after, before)| after - before);
+                slope += changes.zip(values(&gradient)?).map(|(change, gradient)| change * gradient).sum::<f64>();
+            }
+            // A parameter that the step does not update needs no gradient.
+            None if after == before => {}
+            None => {
+                let help = "a launch keeps no gradients; call bind_gradients() of the plan before recording";
+                return Err(Error::invalid("check_step", help));
+            }
+        }
     }
     random.restore()?;
     let loss_after = launch()?;

@@ -1,6 +1,7 @@
 //! Recording of training and evaluation steps over the buffers of a plan.
 //!
-//! A step is one closure. [`capture`](pellucid_tensor::capture) records it; on a device without capture the closure runs eagerly.
+//! A step is one closure. [`capture`](pellucid_tensor::capture) records it; on a device without capture the closure runs
+//! eagerly.
 
 use super::batch::{Batch, Model, ModelWithBatch};
 use super::buffer_tracker::BufferTracker;

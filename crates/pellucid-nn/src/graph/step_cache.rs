@@ -38,7 +38,7 @@ struct KeptStep<'f> {
 /// The recordings over one set of buffers.
 enum KeptRecording<'f> {
     /// A training step, and its evaluation over the same buffers, once recorded.
-    Training(TrainingStep<'f>, Option<RecordedStep<'f>>),
+    Training(TrainingStep<'f>, Option<Box<RecordedStep<'f>>>),
     /// An evaluation for shapes that were not trained.
     Evaluation(TrainingStep<'f>),
 }
@@ -190,7 +190,10 @@ impl<'f> StepCache<'f> {
             Some(KeptRecording::Training(step, evaluation)) => {
                 let recorded = match evaluation.take() {
                     Some(recorded) => recorded,
-                    None => record_evaluation(step.recorded.computation().clone(), step.recorded.plan(), stream)?,
+                    None => {
+                        let computation = step.recorded.computation().clone();
+                        Box::new(record_evaluation(computation, step.recorded.plan(), stream)?)
+                    }
                 };
                 evaluation.insert(recorded)
             }

@@ -190,7 +190,7 @@ where
     }
 
     /// Runs a [`step`](GraphTrainer::step) and returns the loss of the same batch after the update, in evaluation mode,
-    /// from a recorded evaluation ([`RecordedStep::evaluation`]).
+    /// from a recorded evaluation ([`RecordedStep::evaluation`](super::RecordedStep::evaluation)).
     ///
     /// # Errors
     /// Those of [`step`](GraphTrainer::step).

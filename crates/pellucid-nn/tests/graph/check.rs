@@ -4,7 +4,7 @@ use crate::models::*;
 use pellucid_nn::graph::mirror::*;
 use pellucid_nn::graph::*;
 use pellucid_nn::loss::CrossEntropyLoss;
-use pellucid_nn::optim::{AdamW, AdamWOptions, GradScaler, Optimizer};
+use pellucid_nn::optim::{AdamW, AdamWOptions, GradScaler, Optimizer, Sgd, SgdOptions};
 use pellucid_nn::*;
 use pellucid_tensor::{DType, Error, Tensor, autocast, manual_seed};
 use std::rc::Rc;
@@ -86,6 +86,24 @@ fn a_step_in_the_wrong_direction_is_found() {
         assert_eq!((falls, descends), found, "rate {rate}");
         assert!(error.as_ref().unwrap().contains(help), "rate {rate}: {error:?}");
     }
+}
+
+/// The slope sums over the updated parameters.
+#[test]
+fn untrained_parameters_are_not_part_of_a_check() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let model = mlp();
+    let some = Sgd::new(model.parameters()[2..].to_vec(), SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
+    let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &some).allow_untrained_parameters();
+    let (x, y) = batch(&[BATCH, 6], 1);
+    let before = bits(model.state_dict());
+    let check = trainer.check_step(&x, &y).unwrap();
+    check.ensure().unwrap();
+    assert_eq!(bits(model.state_dict()), before);
+    // A step of gradient descent has the slope -lr * |g|^2.
+    loss::cross_entropy(&model.forward(&x), &y).backward();
+    let squares = some.parameters().iter().map(|p| p.grad().unwrap().square().sum(..).item::<f64>()).sum::<f64>();
+    assert!((check.slope + 0.1 * squares).abs() < 1e-4 * squares, "slope {} of {squares}", check.slope);
 }
 
 #[test]
