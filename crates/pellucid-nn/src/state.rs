@@ -22,7 +22,6 @@ pub(crate) fn snapshot(own: &[(String, Tensor)]) -> StateDict {
 /// part with the same options.
 ///
 /// ```
-/// # extern crate pellucid_nn as pellucid;
 /// use pellucid_nn::{StateDict, StateLoad, Stateful};
 /// use pellucid_tensor::{Result, Tensor};
 /// use std::cell::Cell;

@@ -8,7 +8,7 @@ use crate::device::Device;
 use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_ir::{DType, Error, Result, Shape, formula};
+use pellucid_ir::{DType, Error, Result, formula};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::marker::PhantomData;
@@ -126,7 +126,7 @@ impl Generator {
         }
         for (_, state) in states {
             let help = "the state of a generator is an i64 tensor of shape [2]: (key, counter)";
-            if *state.shape() != Shape::from([2usize]) {
+            if state.shape().dims() != [2] {
                 return Err(Error::shapes(op, [state.shape()], help));
             }
             if state.dtype() != DType::I64 {
