@@ -54,7 +54,7 @@ const INFERENCE: &str = "inference";
 ///
 /// [`with_lengths`](InferenceModel::with_lengths) adds compiled lengths of axis 1, for sequences.
 ///
-/// Each recording has buffers of its own for intermediate results, so many large shapes use much memory.
+/// Each recording has buffers of its own for intermediate results; their memory grows with the number of compiled shapes.
 pub struct InferenceModel<'f, M, X = Tensor> {
     model: Rc<M>,
     passes: ForwardPasses<'f>,

@@ -54,7 +54,7 @@ const BATCH_SIZES: [usize; 6] = [1, 2, 4, 8, 16, 32];
 const QUEUE: usize = 1024;
 
 /// The command line.
-struct Arguments {
+struct ServerOptions {
     directory: String,
     port: u16,
     max_batch: usize,
@@ -64,9 +64,9 @@ struct Arguments {
     rounds: usize,
 }
 
-impl Arguments {
-    fn parse(mut given: impl Iterator<Item = String>) -> AnyResult<Arguments> {
-        let mut parsed = Arguments {
+impl ServerOptions {
+    fn parse(mut given: impl Iterator<Item = String>) -> AnyResult<ServerOptions> {
+        let mut parsed = ServerOptions {
             directory: given.next().ok_or("usage: serve DIRECTORY [--port N] [--max-batch N] [--bench COMMAND]")?,
             port: 8080,
             max_batch: 32,
@@ -133,7 +133,7 @@ fn inference_model(bert: Bert, longest: usize) -> pellucid::Result<worker::Encod
 }
 
 fn main() -> AnyResult<()> {
-    let arguments = Arguments::parse(std::env::args().skip(1))?;
+    let arguments = ServerOptions::parse(std::env::args().skip(1))?;
     let directory = Path::new(&arguments.directory);
     let bert = Bert::load(directory)?;
     if let Some(command) = &arguments.bench {
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn arguments_are_checked() {
-        let parse = |text: &str| Arguments::parse(text.split_whitespace().map(String::from));
+        let parse = |text: &str| ServerOptions::parse(text.split_whitespace().map(String::from));
         let parsed = parse("model --port 80 --max-wait-ms 7").unwrap();
         assert_eq!((parsed.port, parsed.max_wait, parsed.max_batch), (80, Duration::from_millis(7), 32));
         for wrong in ["", "model --port", "model --port x", "model --what 1", "model --port 70000"] {
