@@ -41,7 +41,7 @@ fn digits() -> Training {
 }
 
 /// A residual block: two convolutions and a shortcut (He et al. 2016).
-#[derive(Module)]
+#[derive(Clone, Module)]
 struct Block {
     conv1: Conv2d,
     norm1: BatchNorm2d,

@@ -182,23 +182,19 @@ impl<'a> DerivativeProblem<'a> {
             let outputs = &all[k - 1];
             let weights = if k == 1 { std::slice::from_ref(&self.first) } else { &self.directions[k - 2] };
             let seeds = outputs.iter().zip(weights).map(|(y, w)| Some(Tensor::new(&w[..], y.shape().clone())));
-            let options =
-                GradOptions { grad_outputs: seeds.collect(), create_graph: k < order, ..GradOptions::default() };
-            let result = match self.is_summed {
-                true => total(outputs, weights).and_then(|sum| {
-                    grad(&[&sum], &wanted, GradOptions { grad_outputs: Vec::new(), ..options.clone() })
-                }),
-                false => grad(&outputs.iter().collect::<Vec<_>>(), &wanted, options.clone()),
-            };
-            let gradients = match result {
-                Err(Error::NotTracked { .. }) => {
-                    // A function may be constant; its gradients can still be differentiated.
-                    if k > 1 && is_tracked {
-                        checked.untracked.get_or_insert(k - 1);
-                    }
-                    tracked_alone(outputs, &wanted, options)
+            // A function may be constant, or not depend on a leaf; its gradients can still be differentiated.
+            let options = GradOptions { create_graph: k < order, allow_unused: true, ..GradOptions::default() };
+            let mut tracked = outputs.iter().map(Tensor::requires_grad);
+            let is_constant = if self.is_summed { !tracked.any(|t| t) } else { !tracked.all(|t| t) };
+            if is_constant && k > 1 && is_tracked {
+                checked.untracked.get_or_insert(k - 1);
+            }
+            let gradients = match self.is_summed {
+                true => total(outputs, weights).and_then(|sum| grad(&[&sum], &wanted, options)),
+                false => {
+                    let options = GradOptions { grad_outputs: seeds.collect(), ..options };
+                    grad(&outputs.iter().collect::<Vec<_>>(), &wanted, options)
                 }
-                other => other,
             };
             all.push(gradients.map_err(|error| DerivativeFailure { order: k, error })?);
             checked.times.push(start.elapsed());
@@ -215,16 +211,6 @@ fn total(tensors: &[Tensor], weights: &[Vec<f64>]) -> Result<Tensor> {
         sum = ops::add(&sum, &ops::sum(&ops::mul(tensor, &weights)?, ..)?)?;
     }
     Ok(sum)
-}
-
-/// Returns the gradients of the tracked outputs, or zeros if no output is tracked.
-fn tracked_alone(outputs: &[Tensor], wanted: &[&Tensor], options: GradOptions) -> Result<Vec<Tensor>> {
-    let tracked = outputs.iter().zip(options.grad_outputs).filter(|(y, _)| y.requires_grad());
-    let (tracked, grad_outputs): (Vec<&Tensor>, Vec<Option<Tensor>>) = tracked.unzip();
-    if tracked.is_empty() {
-        return Ok(wanted.iter().map(|x| Tensor::zeros(x.shape().clone(), x.dtype())).collect());
-    }
-    grad(&tracked, wanted, GradOptions { grad_outputs, ..options })
 }
 
 /// Returns numbers from ±[0.3, 1].

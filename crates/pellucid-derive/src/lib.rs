@@ -43,7 +43,11 @@ pub fn operation(arguments: TokenStream, item: TokenStream) -> TokenStream {
 /// `layers.0.weight`. A field of another type without `#[module(skip)]` is a compile error, so no
 /// parameter is omitted by mistake. For an enum the fields of the active variant are visited.
 ///
+/// A field with `#[module(setting)]` is a plain value of a type that is `Debug + Send + Sync`. It has no parameters, and
+/// `tree` shows it.
+///
 /// Attributes of the type:
+/// - `#[module(display)]` implements `Display` by `tree`: a model is printed as the tree of its modules.
 /// - `#[module(crate = path)]` replaces the path `::pellucid::nn`, if the crate `pellucid` has another name.
 /// - `#[module(no_capture = "why")]` declares that steps with this module cannot be captured: `supports_capture` of
 ///   every model that contains it returns the reason.

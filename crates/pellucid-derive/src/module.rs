@@ -18,7 +18,7 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
         Some(class) => quote!(#class),
         None => quote!(::core::any::type_name::<Self>()),
     };
-    let module = arguments.module_path()?;
+    let module = arguments.module_path();
     let body = match &input.data {
         Data::Struct(data) => {
             let visits = visits(&module, &data.fields, |name, index| match name {
@@ -59,6 +59,16 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     bound_parameters(&mut input, &module)?;
     let name = &input.ident;
     let (generics, parameters, conditions) = input.generics.split_for_impl();
+    let display = arguments.display.then(|| {
+        quote! {
+            #[automatically_derived]
+            impl #generics ::core::fmt::Display for #name #parameters #conditions {
+                fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                    ::core::fmt::Display::fmt(&#module::Module::tree(self), f)
+                }
+            }
+        }
+    });
     Ok(quote! {
         #[automatically_derived]
         impl #generics #module::Module for #name #parameters #conditions {
@@ -67,6 +77,7 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
                 #body
             }
         }
+        #display
     })
 }
 
@@ -78,7 +89,8 @@ fn visits(
 ) -> Result<Vec<TokenStream>> {
     let mut visits = Vec::new();
     for (index, field) in fields.iter().enumerate() {
-        if ModuleAttribute::of(&field.attrs)?.skip {
+        let attribute = ModuleAttribute::of(&field.attrs)?;
+        if attribute.skip {
             continue;
         }
         let index = Index::from(index);
@@ -88,7 +100,8 @@ fn visits(
             None => index.index.to_string(),
         };
         let place = place(field.ident.as_ref(), &index);
-        visits.push(quote!(#module::Visitor::field(visitor, #name, #place);));
+        let method = if attribute.setting { quote!(setting) } else { quote!(field) };
+        visits.push(quote!(#module::Visitor::#method(visitor, #name, #place);));
     }
     Ok(visits)
 }
@@ -103,7 +116,8 @@ fn bound_parameters(input: &mut DeriveInput, module: &Path) -> Result<()> {
     };
     let mut words: HashSet<String> = HashSet::new();
     for field in fields.into_iter().flatten() {
-        if !ModuleAttribute::of(&field.attrs)?.skip && !is_phantom(&field.ty) {
+        let attribute = ModuleAttribute::of(&field.attrs)?;
+        if !attribute.skip && !attribute.setting && !is_phantom(&field.ty) {
             let ty = field.ty.to_token_stream().to_string();
             words.extend(ty.split(|c: char| !c.is_alphanumeric() && c != '_').map(String::from));
         }
@@ -128,6 +142,8 @@ fn is_phantom(ty: &Type) -> bool {
 #[derive(Default)]
 struct ModuleAttribute {
     skip: bool,
+    setting: bool,
+    display: bool,
     path: Option<Path>,
     no_capture: Option<LitStr>,
     class: Option<Expr>,
@@ -141,6 +157,12 @@ impl ModuleAttribute {
                 if meta.path.is_ident("skip") {
                     arguments.skip = true;
                     Ok(())
+                } else if meta.path.is_ident("setting") {
+                    arguments.setting = true;
+                    Ok(())
+                } else if meta.path.is_ident("display") {
+                    arguments.display = true;
+                    Ok(())
                 } else if meta.path.is_ident("crate") {
                     arguments.path = Some(meta.value()?.parse()?);
                     Ok(())
@@ -151,8 +173,8 @@ impl ModuleAttribute {
                     arguments.class = Some(meta.value()?.parse()?);
                     Ok(())
                 } else {
-                    let known =
-                        "`skip` on a field, or `crate = path`, `class = name` or `no_capture = \"why\"` on the type";
+                    let known = "`skip` or `setting` on a field, or `display`, `crate = path`, `class = name` or \
+                                 `no_capture = \"why\"` on the type";
                     Err(meta.error(format!("expected {known}")))
                 }
             })?;
@@ -161,7 +183,7 @@ impl ModuleAttribute {
     }
 
     /// Returns the path of the module that contains `Module` and `Visitor`.
-    fn module_path(self) -> Result<Path> {
-        Ok(self.path.unwrap_or_else(|| parse_quote!(::pellucid::nn)))
+    fn module_path(&self) -> Path {
+        self.path.clone().unwrap_or_else(|| parse_quote!(::pellucid::nn))
     }
 }

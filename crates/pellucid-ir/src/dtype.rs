@@ -30,24 +30,34 @@ use std::hash::{Hash, Hasher};
 #[repr(u8)]
 pub enum DType {
     /// Boolean in one byte: always 0 or 1.
+    #[doc(alias = "bool_")]
     Bool,
     /// Unsigned 8-bit integer.
+    #[doc(alias("uint8", "byte"))]
     U8,
     /// Signed 8-bit integer.
+    #[doc(alias = "int8")]
     I8,
     /// Signed 16-bit integer.
+    #[doc(alias("int16", "short"))]
     I16,
     /// Signed 32-bit integer.
+    #[doc(alias("int32", "int"))]
     I32,
     /// Signed 64-bit integer: the dtype of indices.
+    #[doc(alias("int64", "long"))]
     I64,
     /// IEEE 754 half precision: 5 exponent bits, 10 of fraction.
+    #[doc(alias("float16", "half"))]
     F16,
     /// Brain float: the upper half of an `f32`, 8 exponent bits, 7 of fraction.
+    #[doc(alias = "bfloat16")]
     BF16,
     /// IEEE 754 single precision: the default float.
+    #[doc(alias("float32", "float"))]
     F32,
     /// IEEE 754 double precision.
+    #[doc(alias("float64", "double"))]
     F64,
 }
 

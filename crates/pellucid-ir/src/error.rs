@@ -90,14 +90,28 @@ pub enum Error {
         /// The operation.
         op: &'static str,
     },
-    /// `backward` was called on a tensor that does not depend on any tensor that requires a gradient.
-    #[error(
-        "{op}: the tensor of shape {shape} does not require a gradient; set requires_grad on a leaf before the forward pass, outside no_grad()"
-    )]
+    /// A gradient of or by a tensor was requested that does not depend on any tensor that requires a gradient.
+    #[error("{op}: {what} of shape {shape} does not require a gradient; {help}")]
     NotTracked {
         /// The operation.
         op: &'static str,
+        /// The tensor in the call, for example `output 1`.
+        what: String,
         /// The tensor's shape.
+        shape: Shape,
+        /// What to do instead.
+        help: &'static str,
+    },
+    /// A gradient with respect to a tensor was requested from which no output was computed.
+    #[error(
+        "{op}: input {input} of shape {shape} was not used to compute the outputs, so they have no gradient with respect to it; compute the outputs from this tensor (not from a copy of it), or set allow_unused to get zeros"
+    )]
+    UnusedInput {
+        /// The operation.
+        op: &'static str,
+        /// The index of the input.
+        input: usize,
+        /// The input's shape.
         shape: Shape,
     },
     /// The saved values of a node were freed by an earlier backward pass.
@@ -200,14 +214,15 @@ pub enum Error {
         /// The state that was replaced.
         slot: String,
     },
-    /// A captured step was launched with inputs of other shapes or dtypes than in the capture.
+    /// A captured step was launched with another number of inputs than in the capture, or with an input on a device that
+    /// does not match.
     #[error("launch: input {index} is {got}, but the step was captured for {expected}")]
     InputMismatch {
         /// The index of the input.
         index: usize,
-        /// Shape and dtype of the input.
+        /// The property of the input that does not match.
         got: String,
-        /// Shape and dtype in the capture.
+        /// The same property in the capture.
         expected: String,
     },
     /// Capturing the step again gives a different list of kernels.
@@ -273,6 +288,14 @@ pub enum Error {
         unexpected: Vec<String>,
         /// Values that have another shape in the state dict than in the module.
         wrong_shapes: Vec<WrongShape>,
+    },
+    /// A part of a training checkpoint cannot be saved or does not fit the checkpoint that is loaded.
+    #[error("checkpoint: part `{part}`: {source}")]
+    Checkpoint {
+        /// The name of the part, such as `model`.
+        part: String,
+        /// The error of the part.
+        source: Box<Error>,
     },
     /// The optimizer of a training step does not update all parameters that require a gradient.
     #[error("{op}: the optimizer does not update {}; {help}", quoted(parameters))]

@@ -13,6 +13,7 @@
 //! | `error` | [`Error`], the error type of all operations |
 //! | [`formula`](mod@formula) | the language of elementwise and row operations: build, simplify, differentiate, compile, print |
 //! | `inline_vec` | [`InlineVec`], a vector that stores short lists inline |
+//! | `integer` | [`Integer`], the integer types in which lengths and axes are written |
 //! | [`kernel`] | the kernel families, with their arguments and shape rules |
 //! | [`plan`] | lists of kernels over numbered buffers, and the passes that fuse them and place their memory |
 //! | `shape` | [`Shape`], [`Layout`] and [`Strides`] |
@@ -24,6 +25,7 @@ mod dtype;
 mod error;
 pub mod formula;
 mod inline_vec;
+mod integer;
 pub mod kernel;
 pub mod plan;
 mod shape;
@@ -32,4 +34,5 @@ pub use dtype::{Compute, DType, Element, Scalar};
 pub use error::{Error, Result, WrongShape};
 pub use half::{bf16, f16};
 pub use inline_vec::InlineVec;
+pub use integer::Integer;
 pub use shape::{INLINE_AXES, Layout, Overlap, Shape, Strides};

@@ -13,6 +13,16 @@ use std::fmt;
 pub const INLINE_AXES: usize = 6;
 
 /// The length of every axis, outermost first. A 0-d array has the empty shape and one element.
+///
+/// A shape is written as a number, an array, a tuple, a slice or a vector of any integer type:
+///
+/// ```
+/// use pellucid_ir::Shape;
+/// let (rows, columns) = (2usize, 3i64);
+/// assert_eq!(Shape::from((rows, columns)), [2, 3]);
+/// assert_eq!(Shape::from([2, 3]), Shape::from(vec![2usize, 3]));
+/// assert_eq!((Shape::from(4).rank(), Shape::from(()).rank()), (1, 0));
+/// ```
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub struct Shape(InlineVec<usize, INLINE_AXES>);
 
@@ -42,7 +52,14 @@ impl Shape {
         self.0.iter().product()
     }
 
-    /// Returns the number of elements; `None` if their size in bytes, at 8 bytes each, does not fit `isize`.
+    /// Returns true if a length was negative when the shape was created.
+    #[inline]
+    pub fn has_negative_length(&self) -> bool {
+        self.0.iter().any(|&d| (d as isize) < 0)
+    }
+
+    /// Returns the number of elements; `None` if a length is negative, or if the size in bytes, at 8 bytes for each
+    /// element, does not fit `isize`.
     ///
     /// Axes of length 0 count as 1 for this check.
     #[inline]
@@ -142,7 +159,8 @@ impl fmt::Display for Shape {
             if i > 0 {
                 f.write_str(", ")?;
             }
-            write!(f, "{d}")?;
+            // A length above the limit was negative, see `from_lengths`.
+            write!(f, "{}", *d as isize)?;
         }
         f.write_str("]")
     }
@@ -154,47 +172,14 @@ impl FromIterator<usize> for Shape {
     }
 }
 
-impl From<&[usize]> for Shape {
-    fn from(dims: &[usize]) -> Shape {
-        Shape(dims.into())
-    }
+/// Creates the shape of axes of these lengths. A negative length is kept as a number that no array can have, see
+/// [`Shape::checked_size`].
+#[inline]
+fn from_lengths(lengths: impl Iterator<Item = isize>) -> Shape {
+    lengths.map(|len| len as usize).collect()
 }
 
-impl<const N: usize> From<[usize; N]> for Shape {
-    fn from(dims: [usize; N]) -> Shape {
-        Shape(dims.as_slice().into())
-    }
-}
-
-impl<const N: usize> From<&[usize; N]> for Shape {
-    fn from(dims: &[usize; N]) -> Shape {
-        Shape(dims.as_slice().into())
-    }
-}
-
-impl From<usize> for Shape {
-    fn from(len: usize) -> Shape {
-        Shape::from([len])
-    }
-}
-
-impl From<()> for Shape {
-    fn from((): ()) -> Shape {
-        Shape::scalar()
-    }
-}
-
-impl From<Vec<usize>> for Shape {
-    fn from(dims: Vec<usize>) -> Shape {
-        Shape(dims.as_slice().into())
-    }
-}
-
-impl From<&Vec<usize>> for Shape {
-    fn from(dims: &Vec<usize>) -> Shape {
-        Shape::from(dims.as_slice())
-    }
-}
+crate::from_integers!(Shape, number: |len| from_lengths([len].into_iter()), list: from_lengths);
 
 impl From<&Shape> for Shape {
     fn from(shape: &Shape) -> Shape {
@@ -531,6 +516,7 @@ mod tests {
     fn checked_size_detects_overflow_even_beside_a_zero() {
         assert_eq!(Shape::from([usize::MAX, 2]).checked_size(), None);
         assert_eq!(Shape::from([0, usize::MAX, 2]).checked_size(), None);
+        assert_eq!((Shape::from([0, -1]).checked_size(), Shape::from([-1]).checked_size()), (None, None));
         assert_eq!(Shape::from([0, 7]).checked_size(), Some(0));
     }
 }

@@ -36,7 +36,7 @@ impl Drop for Observer {
 }
 
 #[inline]
-fn is_observed() -> bool {
+pub(crate) fn is_observed() -> bool {
     OBSERVERS.load(Ordering::Relaxed) > 0
 }
 

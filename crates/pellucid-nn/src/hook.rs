@@ -2,7 +2,7 @@
 //!
 //! A hook is removed when its guard is dropped. The guard borrows the model, so the layer does not move.
 
-use crate::call::{Compute, Observer};
+use crate::call::{Compute, Observer, is_observed};
 use crate::module::{Module, ModuleParts, parts};
 use crate::visit::ModuleId;
 use pellucid_tensor::{Error, Result, Tensor, is_grad_enabled, ops};
@@ -203,6 +203,21 @@ fn register<'m>(model: &dyn ModuleParts, name: &str, hook: Hook) -> Result<HookG
     let id = hooks.last().map_or(0, |r| r.id + 1);
     hooks.push(RegisteredHook { id, module, hook });
     Ok(HookGuard { id, _observer: Observer::new(), _model: PhantomData })
+}
+
+/// Registers the hooks of a model's modules for those of a clone of the model, until the guards are dropped.
+pub(crate) fn copy_hooks<'m>(model: &dyn ModuleParts, clone: &'m dyn ModuleParts) -> Vec<HookGuard<'m>> {
+    if !is_observed() {
+        return Vec::new();
+    }
+    let mut guards = Vec::new();
+    for ((name, module), (_, copy)) in model.modules().iter().zip(clone.modules()) {
+        for hook in hooks_of(module.id()) {
+            // A module of size 0 has no id of its own, and its enclosing box may have one.
+            guards.extend(copy.id().and_then(|_| register(clone, name, hook).ok()));
+        }
+    }
+    guards
 }
 
 /// Returns the hooks of a module. They are called without the lock, since a hook may register and remove others.

@@ -132,7 +132,7 @@ macro_rules! pointers {
         }
     )*};
 }
-pointers!(Box<L>, Arc<L>, &L);
+pointers!(Box<L>, Arc<L>, &L, &mut L);
 
 /// Returns the dtype of the first parameter, or `f32`.
 fn first_dtype(layer: &dyn ModuleParts) -> DType {

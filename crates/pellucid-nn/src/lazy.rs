@@ -3,13 +3,14 @@
 use crate::call;
 use crate::init;
 use crate::layer::Layer;
-use crate::module::Module;
+use crate::module::{Module, display_as_tree};
 use crate::parameter::TrainingMode;
 use crate::visit::{ModulePart, Visitor};
 use pellucid_tensor::{DType, Result, Shape, Tensor, eager};
-use std::sync::OnceLock;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
 
-type LayerFactory<L> = Box<dyn Fn(&Shape) -> Result<L> + Send + Sync>;
+type LayerFactory<L> = Arc<dyn Fn(&Shape) -> Result<L> + Send + Sync>;
 
 /// A layer that is created when it first sees the shape of an input, in [`forward`](Layer::forward) or
 /// [`build`](Layer::build).
@@ -28,6 +29,9 @@ type LayerFactory<L> = Box<dyn Fn(&Shape) -> Result<L> + Send + Sync>;
 /// assert_eq!(model.parameter_count(), 784 * 32 + 32 + 32 * 10 + 10);
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
+///
+/// A clone that is made before the build is built separately.
+#[derive(Clone)]
 pub struct Lazy<L> {
     make: LayerFactory<L>,
     dtype: DType,
@@ -40,7 +44,7 @@ impl<L> Lazy<L> {
     /// Creates a lazy layer; `make` creates the layer for the shape of its first input.
     pub fn new(make: impl Fn(&Shape) -> Result<L> + Send + Sync + 'static) -> Lazy<L> {
         let (dtype, layer) = (init::default_dtype(), OnceLock::new());
-        Lazy { make: Box::new(make), dtype, layer, training: TrainingMode::new() }
+        Lazy { make: Arc::new(make), dtype, layer, training: TrainingMode::new() }
     }
 
     /// Adds options: `with` is applied to the layer when it is created.
@@ -85,6 +89,16 @@ impl<L> Lazy<L> {
         // If another thread was first, its layer is used.
         Ok(self.layer.get_or_init(|| layer))
     }
+}
+
+impl<L: Module> fmt::Debug for Lazy<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.tree().fmt(f)
+    }
+}
+
+display_as_tree! {
+    [L: Module] Lazy<L>;
 }
 
 impl<L: Module> Module for Lazy<L> {

@@ -15,9 +15,13 @@
 //! | --- | --- |
 //! | `attention` | [`MultiheadAttention`], masks, position encodings, and a key-value cache |
 //! | `call` | calls of layers: hooks run, and observers of the model are notified |
-//! | [`graph`] | training steps that are recorded once and launched many times |
+//! | `checkpoint` | [`Checkpoint`]: all parts of a training run, saved and restored together |
+//! | `cloning` | clones of models with other tensors |
+//! | [`graph`] | training steps and forward passes that are recorded once and launched many times |
+//! | `functional` | [`functional_call`]: a call with other tensors as parameters and buffers |
 //! | [`hook`] | functions that observe or replace inputs, outputs and gradients of layers |
 //! | [`init`] | initialisation of parameters |
+//! | `input_dtype` | the check that inputs have the dtype of a layer's parameters |
 //! | `exports` | `exports!`: lists of public types that tests compare with their rows |
 //! | `layer` | the trait [`Layer`] |
 //! | `layers` | the layers by kind: linear, convolutions, norms, pooling, activations, .. |
@@ -27,10 +31,12 @@
 //! | [`optim`] | optimizers, learning rate schedules, clipping, loss scaling, weight averaging |
 //! | `parameter` | [`Parameter`], [`Buffer`], [`TrainingMode`] and [`PathChoice`] |
 //! | `recurrent` | [`Rnn`], [`Gru`], [`Lstm`] and their cells |
-//! | `sequential` | [`Sequential`], [`ModuleList`] and [`ModuleDict`] |
-//! | `state` | [`StateDict`]: all values of a module or an optimizer, by name |
+//! | `sequential` | [`Sequential`], [`ModuleList`], [`ModuleDict`] and [`BoxedLayer`] |
+//! | `standard_types` | [`Module`] for collections, pointers, tuples and plain values |
+//! | `state` | [`StateDict`]: all values of a module or an optimizer, by name; [`Stateful`] parts of a training run |
 //! | `summary` | [`Summary`]: a table of the layers, their outputs and their costs |
 //! | `transformer` | [`Transformer`], its encoder and its decoder |
+//! | `tree` | [`ModelTree`]: the text of a model |
 //! | `unwind` | unwind safety of models |
 //! | `visit` | [`Visitor`]: the traversal of the parts of a module |
 //!
@@ -58,10 +64,14 @@ extern crate self as pellucid;
 
 mod attention;
 mod call;
+mod checkpoint;
+mod cloning;
 mod exports;
+mod functional;
 pub mod graph;
 pub mod hook;
 pub mod init;
+mod input_dtype;
 mod layer;
 mod layers;
 mod lazy;
@@ -71,21 +81,26 @@ pub mod optim;
 mod parameter;
 mod recurrent;
 mod sequential;
+mod standard_types;
 mod state;
 mod summary;
 mod transformer;
+mod tree;
 mod unwind;
 mod visit;
 
+pub use checkpoint::Checkpoint;
+pub use functional::functional_call;
 pub use layer::Layer;
 pub use layers::*;
 pub use lazy::Lazy;
 pub use module::Module;
 pub use parameter::{Buffer, Parameter, PathChoice, TrainingMode};
 pub use pellucid_derive::Module;
-pub use sequential::{ModuleDict, ModuleList, Sequential};
-pub use state::{IncompatibleKeys, StateDict, concatenate_entries, rename_keys};
+pub use sequential::{BoxedLayer, DynLayer, ModuleDict, ModuleList, Sequential};
+pub use state::{IncompatibleKeys, StateDict, StateLoad, Stateful, concatenate_entries, rename_keys};
 pub use summary::{Summary, SummaryRow};
+pub use tree::ModelTree;
 pub use visit::{ModulePart, PartInfo, Visitor};
 
 exports::exports! {

@@ -1,13 +1,14 @@
 //! The trait `Module` of types with parameters. The derive implements one method; all others follow from it.
 
+use crate::cloning::CloneScope;
 use crate::parameter::{Buffer, Parameter, PathChoice, TrainingMode};
-use crate::state::{self, IncompatibleKeys, StateDict};
-use crate::visit::{ModulePart, PartInfo, Visitor};
-use pellucid_tensor::{DType, Device, Error, Layout, Result, Shape, Tensor, unwrap};
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fmt::Display;
-use std::marker::PhantomData;
-use std::sync::{Arc, OnceLock};
+use crate::state::{self, IncompatibleKeys, StateDict, StateLoad, Stateful};
+use crate::tree::ModelTree;
+use crate::visit::{ModulePart, PartInfo, Visitor, class};
+use pellucid_tensor::{DType, Device, Error, Layout, Result, Tensor, unwrap};
+use std::any::type_name;
+use std::collections::HashSet;
+use std::sync::Arc;
 
 /// A type with parameters and buffers, which are found by visiting its fields.
 ///
@@ -154,6 +155,79 @@ pub trait Module: Send + Sync {
         parts(&self).to(device)
     }
 
+    /// Converts all parameters, and all buffers of a float dtype, to `dtype` in place, with their gradients. They stay the
+    /// same tensors. An optimizer keeps its state in the dtype of its creation, so its next step is an error; create it
+    /// after the conversion.
+    ///
+    /// ```
+    /// use pellucid_nn::{Layer, Linear, Module};
+    /// use pellucid_tensor::{DType, Tensor};
+    /// let model = Linear::new(2, 3);
+    /// model.to_dtype(DType::F64)?;
+    /// assert_eq!(model.forward(&Tensor::from([[1.0, 2.0]])).dtype(), DType::F64);
+    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::DTypeMismatch`] if `dtype` is not a float. [`Error::Layer`] names a [`Lazy`](crate::Lazy) layer that is
+    /// not built, or the parameter or buffer that cannot be converted: [`Tensor::to_dtype_`] lists the reasons. If a
+    /// tensor cannot be converted to any dtype, nothing is converted.
+    fn to_dtype(&self, dtype: DType) -> Result<()> {
+        parts(&self).to_dtype(dtype)
+    }
+
+    /// Returns an independent copy: parameters and buffers with the same values, which training of the original does not
+    /// change, and training modes and path choices of its own.
+    ///
+    /// The copy is made by `clone()`, in which every parameter and buffer is copied. Values that are shared within the
+    /// model are shared within the copy. Frozen parameters stay frozen. Gradients and hooks are not copied. A plain
+    /// [`Tensor`] in a field that the module skips is shared.
+    ///
+    /// ```
+    /// use pellucid_nn::{Linear, Module, Relu, sequential};
+    /// use pellucid_tensor::{no_grad, ops};
+    /// let student = sequential![Linear::new(2, 8), Relu, Linear::new(8, 1)];
+    /// let teacher = student.deep_copy()?;
+    /// teacher.freeze();
+    /// // After every step of the student: teacher ← 0.99·teacher + 0.01·student.
+    /// let _off = no_grad();
+    /// for (old, new) in teacher.parameters().iter().zip(student.parameters()) {
+    ///     ops::copy_(old, &(old.tensor() * 0.99 + new.tensor() * 0.01))?;
+    /// }
+    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Layer`] names a part behind an `Arc` or a reference, whose clone is the same part.
+    /// [`Error::InvalidArgument`] inside a captured step, or if two parameters or buffers are views of one storage with
+    /// other layouts; [`Error::OutOfMemory`].
+    fn deep_copy(&self) -> Result<Self>
+    where
+        Self: Clone,
+    {
+        let scope = CloneScope::copies()?;
+        let copy = self.clone();
+        scope.finish()?;
+        parts(&self).check_separate("deep_copy", parts(&&copy))?;
+        Ok(copy)
+    }
+
+    /// Returns the modules as a tree, with their parameters, buffers and settings. It implements `Display`.
+    ///
+    /// ```
+    /// use pellucid_nn::{Dropout, Linear, Module, sequential};
+    /// let model = sequential![Linear::new(784, 10), Dropout::new(0.1)];
+    /// let text = "\
+    /// Sequential(
+    ///   (0): Linear(weight: [10, 784], bias: [10])
+    ///   (1): Dropout(p: 0.1)
+    /// )";
+    /// assert_eq!(model.tree().to_string(), text);
+    /// ```
+    fn tree(&self) -> ModelTree {
+        parts(&self).tree(class(type_name::<Self>()))
+    }
+
     /// Returns an error if a step with this module cannot be captured.
     ///
     /// # Errors
@@ -295,7 +369,7 @@ impl dyn ModuleParts + '_ {
 
     /// Returns parameters, and the buffers that `includes` selects, in the order of the fields; a shared one under each
     /// of its names.
-    fn values(&self, includes: fn(&Buffer) -> bool) -> Vec<(String, Tensor)> {
+    pub(crate) fn values(&self, includes: fn(&Buffer) -> bool) -> Vec<(String, Tensor)> {
         let mut found = Vec::new();
         self.walk(&mut |name, part| match part {
             ModulePart::Parameter(parameter) => found.push((name.to_string(), parameter.tensor().clone())),
@@ -341,13 +415,64 @@ impl dyn ModuleParts + '_ {
     }
 
     fn to(&self, device: Device) -> Result<()> {
-        self.check_built("to")?;
-        let named =
-            |(name, error): (&String, Error)| Error::Layer { layer: format!("`{name}`"), source: Box::new(error) };
-        let mut state = first_names(self.values(|_| true));
-        state.retain(|(_, tensor)| tensor.device() != device);
-        state.iter().try_for_each(|(name, tensor)| tensor.check_movable().map_err(|error| named((name, error))))?;
-        state.iter().try_for_each(|(name, tensor)| tensor.to_(device).map_err(|error| named((name, error))))
+        self.replace_elements("to", |tensor| tensor.device() != device, |tensor| tensor.to_(device))
+    }
+
+    fn to_dtype(&self, dtype: DType) -> Result<()> {
+        if !dtype.is_float() {
+            return Err(Error::dtypes("to_dtype", [dtype], "parameters must have a float dtype"));
+        }
+        let changes = |tensor: &Tensor| tensor.dtype().is_float() && tensor.dtype() != dtype;
+        self.replace_elements("to_dtype", changes, |tensor| tensor.to_dtype_(dtype))
+    }
+
+    /// Calls `replace` with every parameter and buffer for which `changes` is true, after all were checked.
+    fn replace_elements(
+        &self,
+        op: &'static str,
+        changes: impl Fn(&Tensor) -> bool,
+        replace: impl Fn(&Tensor) -> Result<()>,
+    ) -> Result<()> {
+        self.check_built(op)?;
+        let mut state = self.values(|_| true);
+        let mut seen = HashSet::new();
+        state.retain(|(_, tensor)| changes(tensor) && seen.insert(tensor.id()));
+        state.iter().try_for_each(|(name, tensor)| tensor.check_movable(op).map_err(|error| in_part(name, error)))?;
+        state.iter().try_for_each(|(name, tensor)| replace(tensor).map_err(|error| in_part(name, error)))
+    }
+
+    /// Returns an error if a part of this module is also a part of its clone.
+    pub(crate) fn check_separate(&self, op: &'static str, clone: &dyn ModuleParts) -> Result<()> {
+        let mut own = HashSet::new();
+        self.walk(&mut |_, part| own.extend(part.address()));
+        let mut shared = None;
+        clone.walk(&mut |name, part| {
+            if part.address().is_some_and(|address| own.contains(&address)) {
+                shared.get_or_insert_with(|| name.to_string());
+            }
+        });
+        let Some(name) = shared else { return Ok(()) };
+        let reason = "the clone of the model contains this part of the model itself, because the part is behind an `Arc` \
+                      or a reference; store the part in the model (clones of a layer share its parameters)";
+        Err(in_part(&name, Error::invalid(op, reason)))
+    }
+
+    fn tree(&self, class: &str) -> ModelTree {
+        let mut tree = ModelTree::new(class);
+        self.walk(&mut |name, part| match part {
+            ModulePart::Module(info) => {
+                let unbuilt = if info.unbuilt { " (not built)" } else { "" };
+                tree.add_module(name, format!("{}{unbuilt}", info.class()));
+            }
+            ModulePart::Parameter(parameter) => {
+                let frozen = if parameter.requires_grad() { "" } else { " frozen" };
+                tree.add_tensor(name, describe(parameter) + frozen);
+            }
+            ModulePart::Buffer(buffer) => tree.add_tensor(name, describe(buffer)),
+            ModulePart::Setting(value) => tree.add_setting(name, format!("{value:?}")),
+            ModulePart::TrainingMode(_) | ModulePart::PathChoice(_) => {}
+        });
+        tree
     }
 
     pub(crate) fn supports_capture(&self) -> Result<()> {
@@ -364,12 +489,7 @@ impl dyn ModuleParts + '_ {
     }
 
     fn load_state_dict(&self, state: &StateDict) -> Result<()> {
-        state::load(&self.persistent_values(), state).map_err(|error| match &error {
-            Error::StateDict { unexpected, .. } if !unexpected.is_empty() => {
-                self.check_built("load_state_dict").err().unwrap_or(error)
-            }
-            _ => error,
-        })
+        self.prepare_load(state)?.commit()
     }
 
     fn load_matching(&self, state: &StateDict) -> Result<IncompatibleKeys> {
@@ -377,7 +497,7 @@ impl dyn ModuleParts + '_ {
     }
 
     /// Returns an error if the module has a layer that is not built.
-    fn check_built(&self, op: &'static str) -> Result<()> {
+    pub(crate) fn check_built(&self, op: &'static str) -> Result<()> {
         let mut found = None;
         self.walk(&mut |name, part| {
             if let ModulePart::Module(info) = part
@@ -393,6 +513,23 @@ impl dyn ModuleParts + '_ {
     }
 }
 
+/// The state consists of the parameters and persistent buffers, a shared one under its first name.
+impl Stateful for dyn ModuleParts + '_ {
+    fn state(&self) -> Result<Vec<(String, Tensor)>> {
+        self.check_built("state")?;
+        Ok(first_names(self.persistent_values()))
+    }
+
+    fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
+        StateLoad::new(&self.persistent_values(), state).map_err(|error| match &error {
+            Error::StateDict { unexpected, .. } if !unexpected.is_empty() => {
+                self.check_built("load_state_dict").err().unwrap_or(error)
+            }
+            _ => error,
+        })
+    }
+}
+
 /// Calls `on_part` with every part of a module and its name.
 pub(crate) fn walk(module: &(impl Module + ?Sized), mut on_part: impl FnMut(&str, ModulePart<'_>)) {
     parts(&module).walk(&mut on_part);
@@ -401,6 +538,23 @@ pub(crate) fn walk(module: &(impl Module + ?Sized), mut on_part: impl FnMut(&str
 /// Returns the named parameters that exist, whether or not all layers are built.
 pub(crate) fn parameters_so_far(module: &(impl Module + ?Sized)) -> Vec<(String, Parameter)> {
     parts(&module).parameters()
+}
+
+/// Returns the error of an operation on the parameter or buffer of this name.
+pub(crate) fn in_part(name: &str, error: Error) -> Error {
+    Error::Layer { layer: format!("`{name}`"), source: Box::new(error) }
+}
+
+/// Returns shape, dtype unless it is `f32`, and device unless it is the CPU.
+fn describe(tensor: &Tensor) -> String {
+    let mut text = tensor.shape().to_string();
+    if tensor.dtype() != DType::F32 {
+        text += &format!(" {}", tensor.dtype());
+    }
+    if tensor.device() != Device::cpu() {
+        text += &format!(" {}", tensor.device());
+    }
+    text
 }
 
 /// Keeps only the first name of a shared tensor.
@@ -451,103 +605,14 @@ impl Module for PathChoice {
     }
 }
 
-impl<M: Module> Module for [M] {
-    fn visit(&self, visitor: &mut Visitor<'_>) {
-        for (index, part) in self.iter().enumerate() {
-            visitor.field(index, part);
-        }
-    }
-}
-
-impl<M: Module> Module for Vec<M> {
-    fn visit(&self, visitor: &mut Visitor<'_>) {
-        self.as_slice().visit(visitor);
-    }
-}
-
-impl<M: Module, const N: usize> Module for [M; N] {
-    fn visit(&self, visitor: &mut Visitor<'_>) {
-        self.as_slice().visit(visitor);
-    }
-}
-
-impl<M: Module> Module for Option<M> {
-    fn visit(&self, visitor: &mut Visitor<'_>) {
-        if let Some(part) = self {
-            part.visit(visitor);
-        }
-    }
-}
-
-impl<M: Module> Module for OnceLock<M> {
-    fn visit(&self, visitor: &mut Visitor<'_>) {
-        if let Some(part) = self.get() {
-            part.visit(visitor);
-        }
-    }
-}
-
-/// Modules by name; [`ModuleDict`](crate::ModuleDict) keeps the order of insertion instead.
-impl<K: Display + Send + Sync, M: Module> Module for BTreeMap<K, M> {
-    fn visit(&self, visitor: &mut Visitor<'_>) {
-        for (name, part) in self {
-            visitor.field(name, part);
-        }
-    }
-}
-
-/// Modules by name, in sorted order, since the order of a `HashMap` differs from run to run.
-impl<K: Display + Ord + Send + Sync, M: Module, S: Send + Sync> Module for HashMap<K, M, S> {
-    fn visit(&self, visitor: &mut Visitor<'_>) {
-        let mut parts: Vec<(&K, &M)> = self.iter().collect();
-        parts.sort_unstable_by_key(|(name, _)| *name);
-        for (name, part) in parts {
-            visitor.field(name, part);
-        }
-    }
-}
-
-// A pointer to a module adds no part to the names of parameters.
-macro_rules! pointers {
-    ($($pointer:ty),*) => {$(
-        impl<M: Module + ?Sized> Module for $pointer {
-            fn visit(&self, visitor: &mut Visitor<'_>) {
-                (**self).visit(visitor);
+/// Implements `Display` by [`Module::tree`].
+macro_rules! display_as_tree {
+    ($([$($generic:tt)*] $module:ty;)*) => {$(
+        impl<$($generic)*> std::fmt::Display for $module {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                std::fmt::Display::fmt(&$crate::Module::tree(self), f)
             }
         }
     )*};
 }
-pointers!(Box<M>, Arc<M>, &M);
-
-// Plain values have no parameters.
-macro_rules! plain {
-    ($($t:ty),*) => {$(
-        impl Module for $t {
-            fn visit(&self, _: &mut Visitor<'_>) {}
-        }
-    )*};
-}
-plain!((), bool, char, u8, u16, u32, u64, usize, i8, i16, i32, i64, isize, f32, f64);
-plain!(String, &'static str, DType, Device, Shape);
-
-impl<T: ?Sized + Send + Sync> Module for PhantomData<T> {
-    fn visit(&self, _: &mut Visitor<'_>) {}
-}
-
-macro_rules! tuples {
-    ($($name:ident $index:tt),*) => {
-        impl<$($name: Module),*> Module for ($($name,)*) {
-            fn visit(&self, visitor: &mut Visitor<'_>) {
-                $(visitor.field($index, &self.$index);)*
-            }
-        }
-    };
-}
-tuples!(A 0);
-tuples!(A 0, B 1);
-tuples!(A 0, B 1, C 2);
-tuples!(A 0, B 1, C 2, D 3);
-tuples!(A 0, B 1, C 2, D 3, E 4);
-tuples!(A 0, B 1, C 2, D 3, E 4, F 5);
-tuples!(A 0, B 1, C 2, D 3, E 4, F 5, G 6);
-tuples!(A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7);
+pub(crate) use display_as_tree;

@@ -1,15 +1,18 @@
 //! The values that a module owns: trained parameters, buffers, the training mode, and choices of a path.
 
+use crate::cloning::{clone_flag, clone_tensor};
 use pellucid_tensor::ops::TensorOrScalar;
-use pellucid_tensor::{HostFlag, Tensor};
+use pellucid_tensor::{DType, HostFlag, Tensor};
+use std::fmt;
 use std::ops::Deref;
 
 /// A tensor that training changes: a leaf that requires a gradient.
 ///
 /// It dereferences to its [`Tensor`]. Clones are handles of the same parameter, so two layers may
-/// share it (tied weights); a module then counts it once, under its first name.
+/// share it (tied weights); a module then counts it once, under its first name. In
+/// [`deep_copy`](crate::Module::deep_copy) and [`functional_call`](crate::functional_call), clones are other tensors.
 /// `parameter.set_requires_grad(false)` freezes it.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Parameter(Tensor);
 
 impl Parameter {
@@ -25,6 +28,28 @@ impl Parameter {
     /// Returns the tensor.
     pub fn tensor(&self) -> &Tensor {
         &self.0
+    }
+
+    /// Returns the values in another dtype, with their history, as [`Tensor::to_dtype`] does. The parameter does not change;
+    /// [`Module::to_dtype`](crate::Module::to_dtype) of the model converts it in place.
+    ///
+    /// # Panics
+    /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    #[track_caller]
+    pub fn to_dtype(&self, dtype: DType) -> Tensor {
+        self.tensor().to_dtype(dtype)
+    }
+}
+
+impl Clone for Parameter {
+    fn clone(&self) -> Parameter {
+        Parameter(clone_tensor(&self.0))
+    }
+}
+
+impl fmt::Display for Parameter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 
@@ -44,8 +69,9 @@ impl<'a> From<&'a Parameter> for TensorOrScalar<'a> {
 /// A tensor that belongs to a module's state but is not trained: running statistics, a position
 /// table, an optimizer's momentum. It requires no gradient and is written in place.
 ///
-/// It dereferences to its [`Tensor`]; clones are handles of the same buffer.
-#[derive(Clone, Debug)]
+/// It dereferences to its [`Tensor`]; clones are handles of the same buffer, except in
+/// [`deep_copy`](crate::Module::deep_copy) and [`functional_call`](crate::functional_call).
+#[derive(Debug)]
 pub struct Buffer {
     tensor: Tensor,
     persistent: bool,
@@ -86,6 +112,28 @@ impl Buffer {
     pub fn tensor(&self) -> &Tensor {
         &self.tensor
     }
+
+    /// Returns the values in another dtype, with their history, as [`Tensor::to_dtype`] does. The buffer does not change;
+    /// [`Module::to_dtype`](crate::Module::to_dtype) of the model converts it in place.
+    ///
+    /// # Panics
+    /// With [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    #[track_caller]
+    pub fn to_dtype(&self, dtype: DType) -> Tensor {
+        self.tensor().to_dtype(dtype)
+    }
+}
+
+impl Clone for Buffer {
+    fn clone(&self) -> Buffer {
+        Buffer { tensor: clone_tensor(&self.tensor), persistent: self.persistent }
+    }
+}
+
+impl fmt::Display for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.tensor.fmt(f)
+    }
 }
 
 impl Deref for Buffer {
@@ -104,9 +152,16 @@ impl<'a> From<&'a Buffer> for TensorOrScalar<'a> {
 /// The mode of a module: training, the initial mode, or evaluation. A layer whose behaviour depends on the mode holds
 /// one; [`Module::train`](crate::Module::train) and [`Module::eval`](crate::Module::eval) set it.
 ///
-/// A captured step has one recording for each mode in which it runs. A clone has a separate mode.
-#[derive(Clone, Debug)]
+/// A captured step has one recording for each mode in which it runs. A clone has a separate mode, except in
+/// [`functional_call`](crate::functional_call).
+#[derive(Debug)]
 pub struct TrainingMode(HostFlag);
+
+impl Clone for TrainingMode {
+    fn clone(&self) -> TrainingMode {
+        TrainingMode(clone_flag(&self.0))
+    }
+}
 
 impl TrainingMode {
     /// Creates a mode that is set to training.
@@ -141,9 +196,15 @@ impl Default for TrainingMode {
 ///
 /// A captured step has one recording for each path that it runs.
 /// [`graph::paths::path_of`](crate::graph::paths::path_of) returns all choices of a model. A clone has a choice of its
-/// own.
-#[derive(Clone, Debug)]
+/// own, except in [`functional_call`](crate::functional_call).
+#[derive(Debug)]
 pub struct PathChoice(HostFlag);
+
+impl Clone for PathChoice {
+    fn clone(&self) -> PathChoice {
+        PathChoice(clone_flag(&self.0))
+    }
+}
 
 impl PathChoice {
     /// Creates a choice that is set to this path.

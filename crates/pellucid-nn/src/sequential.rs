@@ -1,9 +1,73 @@
 //! Containers of modules: `Sequential`, `ModuleList` and `ModuleDict`.
 
 use crate::layer::{Layer, dtype_for};
-use crate::module::Module;
+use crate::module::{Module, display_as_tree};
 use crate::visit::Visitor;
 use pellucid_tensor::{DType, Result, Tensor};
+use std::any::Any;
+use std::fmt;
+
+/// A layer of any type in a box. It can be cloned, so a model of boxed layers can be
+/// [copied](Module::deep_copy).
+pub type BoxedLayer = Box<dyn DynLayer>;
+
+/// A layer of a type that is not known at compile time. Every layer that is `Clone` implements it.
+///
+/// ```
+/// use pellucid_nn::{BoxedLayer, Layer, Linear, Relu};
+/// use pellucid_tensor::{DType, Tensor};
+/// let layers: [BoxedLayer; 2] = [Box::new(Linear::new(4, 8)), Box::new(Relu)];
+/// let x = Tensor::ones([1, 4], DType::F32);
+/// let y = layers.iter().fold(x, |x, layer| layer.forward(&x));
+/// assert_eq!(y.shape().dims(), [1, 8]);
+/// assert_eq!(layers[0].downcast_ref::<Linear>().unwrap().weight.shape().dims(), [8, 4]);
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a layer that can be boxed",
+    note = "a boxed layer is a `Layer` that is `Clone` and has no borrowed fields; derive `Clone` for your own types"
+)]
+pub trait DynLayer: Layer {
+    /// Returns a clone in a box.
+    fn boxed_clone(&self) -> BoxedLayer;
+
+    /// Returns the layer as a value of any type.
+    fn as_any(&self) -> &dyn Any;
+}
+
+impl<L: Layer + Clone + 'static> DynLayer for L {
+    fn boxed_clone(&self) -> BoxedLayer {
+        Box::new(self.clone())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl dyn DynLayer {
+    /// Returns the layer as a `L`, or `None` if it has another type.
+    pub fn downcast_ref<L: Layer + 'static>(&self) -> Option<&L> {
+        self.as_any().downcast_ref()
+    }
+}
+
+impl Clone for BoxedLayer {
+    fn clone(&self) -> BoxedLayer {
+        (**self).boxed_clone()
+    }
+}
+
+impl fmt::Debug for dyn DynLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.tree().fmt(f)
+    }
+}
+
+impl fmt::Display for dyn DynLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.tree().fmt(f)
+    }
+}
 
 /// Layers that are applied in order, each to the output of the previous one.
 ///
@@ -21,10 +85,14 @@ use pellucid_tensor::{DType, Result, Tensor};
 /// }
 /// assert_eq!(model.forward(&Tensor::from([[1.0f32; 4]])).shape().dims(), [1, 32]);
 /// assert_eq!(model.named_parameters()[2].0, "2.weight");
+/// assert_eq!(model.len(), 6);
+/// let classes: Vec<String> = model.iter().map(|layer| layer.named_modules()[0].1.class().to_string()).collect();
+/// assert_eq!(classes[..2], ["Linear", "Tanh"]);
+/// assert_eq!(model[0].downcast_ref::<Linear>().unwrap().weight.shape().dims(), [8, 4]);
 /// ```
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Sequential {
-    layers: Vec<Box<dyn Layer>>,
+    layers: Vec<BoxedLayer>,
 }
 
 impl Sequential {
@@ -34,18 +102,70 @@ impl Sequential {
     }
 
     /// Adds a layer at the end.
-    pub fn push(&mut self, layer: impl Layer + 'static) {
+    pub fn push(&mut self, layer: impl DynLayer + 'static) {
         self.push_boxed(Box::new(layer));
     }
 
-    fn push_boxed(&mut self, layer: Box<dyn Layer>) {
+    fn push_boxed(&mut self, layer: BoxedLayer) {
         self.layers.push(layer);
     }
 
     /// Returns the layers, in order.
-    pub fn layers(&self) -> &[Box<dyn Layer>] {
+    pub fn layers(&self) -> &[BoxedLayer] {
         &self.layers
     }
+
+    /// Iterates over the layers, in order.
+    pub fn iter(&self) -> std::slice::Iter<'_, BoxedLayer> {
+        self.layers.iter()
+    }
+
+    /// Returns a layer, or `None` if there are fewer.
+    pub fn get(&self, index: usize) -> Option<&BoxedLayer> {
+        self.layers.get(index)
+    }
+
+    /// Returns the number of layers.
+    pub fn len(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// Returns true if there is no layer.
+    pub fn is_empty(&self) -> bool {
+        self.layers.is_empty()
+    }
+}
+
+impl std::ops::Index<usize> for Sequential {
+    type Output = BoxedLayer;
+
+    /// # Panics
+    /// If there are fewer layers.
+    #[track_caller]
+    fn index(&self, index: usize) -> &BoxedLayer {
+        let len = self.len();
+        self.get(index).unwrap_or_else(|| panic!("there is no layer {index}; the container has {len}"))
+    }
+}
+
+impl<'a> IntoIterator for &'a Sequential {
+    type Item = &'a BoxedLayer;
+    type IntoIter = std::slice::Iter<'a, BoxedLayer>;
+
+    fn into_iter(self) -> std::slice::Iter<'a, BoxedLayer> {
+        self.iter()
+    }
+}
+
+impl fmt::Debug for Sequential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.tree().fmt(f)
+    }
+}
+
+display_as_tree! {
+    [] Sequential;
+    [M: Module] ModuleDict<M>;
 }
 
 impl Module for Sequential {
@@ -66,12 +186,12 @@ impl Layer for Sequential {
     }
 
     fn input_dtype(&self) -> DType {
-        dtype_for(self.layers.iter().map(|layer| &**layer))
+        dtype_for(self.layers.iter().map(|layer| layer as &dyn Layer))
     }
 }
 
-impl FromIterator<Box<dyn Layer>> for Sequential {
-    fn from_iter<I: IntoIterator<Item = Box<dyn Layer>>>(layers: I) -> Sequential {
+impl FromIterator<BoxedLayer> for Sequential {
+    fn from_iter<I: IntoIterator<Item = BoxedLayer>>(layers: I) -> Sequential {
         Sequential { layers: layers.into_iter().collect() }
     }
 }
@@ -94,7 +214,7 @@ macro_rules! sequential {
 }
 
 /// Modules by index, named `0`, `1`, ...: a plain vector.
-pub type ModuleList<M = Box<dyn Layer>> = Vec<M>;
+pub type ModuleList<M = BoxedLayer> = Vec<M>;
 
 /// Modules by name, in the order of insertion.
 ///
@@ -108,7 +228,7 @@ pub type ModuleList<M = Box<dyn Layer>> = Vec<M>;
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct ModuleDict<M = Box<dyn Layer>> {
+pub struct ModuleDict<M = BoxedLayer> {
     entries: Vec<(String, M)>,
 }
 
@@ -148,7 +268,7 @@ impl<M> ModuleDict<M> {
     }
 
     /// Iterates over names and modules, in order.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &M)> {
+    pub fn iter(&self) -> NamedModules<'_, M> {
         self.entries.iter().map(|(name, module)| (name.as_str(), module))
     }
 
@@ -160,6 +280,18 @@ impl<M> ModuleDict<M> {
     /// Returns true if there is no module.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
+    }
+}
+
+/// The iterator over the names and modules of a [`ModuleDict`].
+type NamedModules<'a, M> = std::iter::Map<std::slice::Iter<'a, (String, M)>, fn(&'a (String, M)) -> (&'a str, &'a M)>;
+
+impl<'a, M> IntoIterator for &'a ModuleDict<M> {
+    type Item = (&'a str, &'a M);
+    type IntoIter = NamedModules<'a, M>;
+
+    fn into_iter(self) -> NamedModules<'a, M> {
+        self.iter()
     }
 }
 

@@ -1,7 +1,7 @@
 //! State dicts: all values of a module or an optimizer, by name.
 
 use crate::module::{identity, view};
-use pellucid_tensor::{Error, Result, Tensor, WrongShape, no_grad, ops, unwrap};
+use pellucid_tensor::{Device, Error, Generator, Result, Tensor, WrongShape, no_grad, ops, unwrap};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -13,6 +13,136 @@ pub type StateDict = BTreeMap<String, Tensor>;
 pub(crate) fn snapshot(own: &[(String, Tensor)]) -> StateDict {
     let copies = own.iter().map(|(name, tensor)| Ok((name.clone(), ops::copy(&tensor.detach())?)));
     unwrap(copies.collect::<Result<_>>())
+}
+
+/// A part of a training run whose state can be saved and restored: a model, an optimizer, a schedule, a generator, a data
+/// loader. A [`Checkpoint`](crate::Checkpoint) consists of such parts.
+///
+/// A restored part continues exactly as the saved one. Its options are not part of the state: the program creates the
+/// part with the same options.
+///
+/// ```
+/// # extern crate pellucid_nn as pellucid;
+/// use pellucid_nn::{StateDict, StateLoad, Stateful};
+/// use pellucid_tensor::{Result, Tensor};
+/// use std::cell::Cell;
+///
+/// /// The best accuracy so far.
+/// struct Best(Cell<f64>);
+///
+/// impl Stateful for Best {
+///     fn state(&self) -> Result<Vec<(String, Tensor)>> {
+///         Ok(vec![("accuracy".to_string(), Tensor::from(self.0.get()))])
+///     }
+///
+///     fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
+///         let load = StateLoad::new(&self.state()?, state)?;
+///         let best = state["accuracy"].try_item::<f64>()?;
+///         Ok(load.then(move || {
+///             self.0.set(best);
+///             Ok(())
+///         }))
+///     }
+/// }
+///
+/// let (saved, best) = (Best(Cell::new(0.75)), Best(Cell::new(0.0)));
+/// let state: StateDict = saved.state()?.into_iter().collect();
+/// best.prepare_load(&state)?.commit()?;
+/// assert_eq!(best.0.get(), 0.75);
+/// assert!(best.prepare_load(&StateDict::new()).is_err());
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+pub trait Stateful {
+    /// Returns the state by name. The tensors may be those of the part: they are read, not written.
+    ///
+    /// # Errors
+    /// If the state does not exist yet, as that of a lazy layer.
+    fn state(&self) -> Result<Vec<(String, Tensor)>>;
+
+    /// Checks a state dict without changing the part. [`StateLoad::commit`] of the result writes the values.
+    ///
+    /// # Errors
+    /// [`Error::StateDict`] for names or shapes that do not fit; [`Error::InvalidArgument`] for invalid values.
+    fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>>;
+}
+
+impl<T: Stateful + ?Sized> Stateful for &T {
+    fn state(&self) -> Result<Vec<(String, Tensor)>> {
+        (**self).state()
+    }
+
+    fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
+        (**self).prepare_load(state)
+    }
+}
+
+/// The state is (key, counter) for each device, by the device's name. A device that does not exist in this process is
+/// ignored, because no number can be drawn there.
+impl Stateful for Generator {
+    fn state(&self) -> Result<Vec<(String, Tensor)>> {
+        Ok(self.states().into_iter().map(|(device, state)| (device.to_string(), state)).collect())
+    }
+
+    fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
+        let on_device = |(name, state): (&String, &Tensor)| Some((name.parse::<Device>().ok()?, state.clone()));
+        let states: Vec<(Device, Tensor)> = state.iter().filter_map(on_device).collect();
+        Ok(StateLoad::of_writes(self.prepare_states(&states)?))
+    }
+}
+
+/// Checked values that [`commit`](StateLoad::commit) writes into a part of a training run. Dropping them changes
+/// nothing.
+#[derive(Default)]
+#[must_use = "the values are not loaded before commit()"]
+pub struct StateLoad<'a> {
+    changes: Vec<Box<dyn FnOnce() -> Result<()> + 'a>>,
+}
+
+impl<'a> StateLoad<'a> {
+    /// Checks the names and shapes of a state dict against the tensors `own`, into which the values are copied. Values
+    /// are converted to the dtypes of `own`.
+    ///
+    /// # Errors
+    /// [`Error::StateDict`] if a name is missing or unexpected, or a shape differs; [`Error::InvalidArgument`] if two
+    /// names of one tensor have different values.
+    pub fn new(own: &[(String, Tensor)], state: &StateDict) -> Result<StateLoad<'a>> {
+        prepare_entries(own, state, true).map(|(load, _)| load)
+    }
+
+    /// Creates a load that copies each value into its tensor, which has the same shape, dtype and device.
+    fn of_writes(writes: Vec<(Tensor, Tensor)>) -> StateLoad<'a> {
+        let write = move || {
+            let _guard = no_grad();
+            writes.iter().try_for_each(|(own, value)| ops::copy_(own, value))
+        };
+        StateLoad { changes: vec![Box::new(write)] }
+    }
+
+    /// Adds a change after the others, such as that of a number of the host. It should fail only if a device does.
+    pub fn then(mut self, change: impl FnOnce() -> Result<()> + 'a) -> StateLoad<'a> {
+        self.changes.push(Box::new(change));
+        self
+    }
+
+    /// Makes all changes.
+    ///
+    /// # Errors
+    /// Those of the devices that store the values.
+    pub fn commit(self) -> Result<()> {
+        self.changes.into_iter().try_for_each(|change| change())
+    }
+}
+
+/// Returns a count of a state dict, a tensor of one element.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] if the value is not a whole number of at most 2⁵³.
+pub(crate) fn whole_number(op: &'static str, state: &StateDict, name: &str) -> Result<usize> {
+    let value = state[name].try_item::<f64>()?;
+    if (0.0..=(1u64 << 53) as f64).contains(&value) && value.fract() == 0.0 {
+        return Ok(value as usize);
+    }
+    Err(Error::invalid(op, format!("{name} must be a whole number from 0 to 2^53, got {value}")))
 }
 
 /// The names that only a module or only a state dict has.
@@ -97,15 +227,11 @@ pub fn concatenate_entries(state: &StateDict, parts: &[&str], whole: &str) -> Re
     Ok(joined)
 }
 
-/// Copies the values of `state` into `own`, which has one entry for each name of a shared value. On error nothing is
-/// written.
-pub(crate) fn load(own: &[(String, Tensor)], state: &StateDict) -> Result<()> {
-    load_entries(own, state, true).map(drop)
-}
-
-/// Loads the values whose names are in `own` and in `state`, as [`load`] does, and returns the other names.
+/// Loads the values whose names are in `own` and in `state`, and returns the other names. `own` has one entry for each
+/// name of a shared value. On error nothing is written.
 pub(crate) fn load_matching(own: &[(String, Tensor)], state: &StateDict) -> Result<IncompatibleKeys> {
-    load_entries(own, state, false)
+    let (load, other_names) = prepare_entries(own, state, false)?;
+    load.commit().map(|()| other_names)
 }
 
 /// A value of a module or an optimizer with its names; a shared value has several.
@@ -150,7 +276,13 @@ impl<'a> NamedValue<'a> {
     }
 }
 
-fn load_entries(own: &[(String, Tensor)], state: &StateDict, strict: bool) -> Result<IncompatibleKeys> {
+/// Checks the values of `state` for `own`; `strict` requires that both have the same names. Returns the names that only
+/// one of them has.
+fn prepare_entries<'a>(
+    own: &[(String, Tensor)],
+    state: &StateDict,
+    strict: bool,
+) -> Result<(StateLoad<'a>, IncompatibleKeys)> {
     let values = NamedValue::all(own);
     let absent = values.iter().filter(|value| value.given(state).next().is_none());
     let missing: Vec<String> = absent.map(|value| value.names[0].to_string()).collect();
@@ -167,7 +299,6 @@ fn load_entries(own: &[(String, Tensor)], state: &StateDict, strict: bool) -> Re
     let _guard = no_grad();
     // All fallible work (memory, missing values) is done before the first write.
     let found = values.iter().filter_map(|own| Some((own.tensor, own.value(state).transpose()?)));
-    let found: Vec<(&Tensor, Tensor)> = found.map(|(own, value)| Ok((own, value?))).collect::<Result<_>>()?;
-    found.iter().try_for_each(|(own, value)| ops::copy_(own, &value.to(own.device())?))?;
-    Ok(IncompatibleKeys { missing, unexpected })
+    let writes = found.map(|(own, value)| Ok((own.clone(), value?.to(own.device())?))).collect::<Result<_>>()?;
+    Ok((StateLoad::of_writes(writes), IncompatibleKeys { missing, unexpected }))
 }

@@ -4,7 +4,7 @@ use crate::module::{Module, ModuleParts};
 use crate::parameter::{Buffer, Parameter, PathChoice, TrainingMode};
 use std::any::type_name;
 use std::cell::Cell;
-use std::fmt::{Display, Write};
+use std::fmt::{Debug, Display, Write};
 
 /// The item that a visitor receives for each part of a module.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +19,21 @@ pub enum ModulePart<'a> {
     TrainingMode(&'a TrainingMode),
     /// The path that the host selects in a layer with several paths.
     PathChoice(&'a PathChoice),
+    /// A plain value, such as a probability or a stride, which [`tree`](Module::tree) shows.
+    Setting(&'a dyn Debug),
+}
+
+impl ModulePart<'_> {
+    /// Returns the address of a parameter, buffer, mode or choice. While the module is borrowed, no other one has it.
+    pub(crate) fn address(&self) -> Option<usize> {
+        match *self {
+            ModulePart::Parameter(part) => Some(std::ptr::from_ref(part).addr()),
+            ModulePart::Buffer(part) => Some(std::ptr::from_ref(part).addr()),
+            ModulePart::TrainingMode(part) => Some(std::ptr::from_ref(part).addr()),
+            ModulePart::PathChoice(part) => Some(std::ptr::from_ref(part).addr()),
+            ModulePart::Module(_) | ModulePart::Setting(_) => None,
+        }
+    }
 }
 
 /// Information about a module in a visit.
@@ -126,6 +141,11 @@ impl<'a> Visitor<'a> {
         self.visit_field(&name, ModuleId::of(part), &part);
     }
 
+    /// Reports a plain value of the current module, under this name, which [`tree`](Module::tree) shows.
+    pub fn setting(&mut self, name: impl Display, value: &dyn Debug) {
+        self.visit_field(&name, None, &SettingPart(value));
+    }
+
     /// Reports a part under the name of the current field.
     pub fn part(&mut self, part: ModulePart<'_>) {
         (self.on_part)(&self.path, part);
@@ -149,6 +169,15 @@ impl<'a> Visitor<'a> {
         field.visit_parts(self);
         self.path.truncate(length);
         self.field = outer;
+    }
+}
+
+/// A plain value as a part of a module.
+struct SettingPart<'a>(&'a dyn Debug);
+
+impl ModuleParts for SettingPart<'_> {
+    fn visit_parts(&self, visitor: &mut Visitor<'_>) {
+        visitor.part(ModulePart::Setting(self.0));
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The allocator counts for the whole process, so one test runs all steps in turn.
 
-use pellucid_nn::graph::GraphTrainer;
+use pellucid_nn::graph::{GraphTrainer, InferenceModel};
 use pellucid_nn::optim::{Adam, AdamOptions, AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions, clip_grad_norm};
 use pellucid_nn::{
     BatchNorm2d, Conv2d, Dropout, Embedding, Flatten, Layer, Linear, Lstm, MaxPool2d, Module, Relu, Sequential,
@@ -158,7 +158,7 @@ fn others(found: &mut Vec<String>) {
 fn trainer(found: &mut Vec<String>) {
     let model = sequential![Linear::new(64, 96), Relu, Dropout::new(0.1), Linear::new(96, 10)];
     let optimizer = AdamW::new(model.parameters(), AdamWOptions::default()).unwrap();
-    let mut trainer = GraphTrainer::new(&model, loss::CrossEntropyLoss::default(), optimizer, 0)
+    let mut trainer = GraphTrainer::new(&model, loss::CrossEntropyLoss::default(), optimizer)
         .before_update(|parameters| clip_grad_norm(parameters, 1.0).map(drop));
     let batches = [32, 16].map(|size| (randn([size, 64]), Tensor::randint(0, 10, [size])));
     for (x, _) in &batches {
@@ -174,6 +174,21 @@ fn trainer(found: &mut Vec<String>) {
     }
 }
 
+/// An inference model: batches of two compiled sizes.
+fn inference(found: &mut Vec<String>) {
+    let model = sequential![Linear::new(64, 96), Relu, Dropout::new(0.1), Linear::new(96, 10)];
+    let mut inference = InferenceModel::new(&model, &[1, 16]).unwrap();
+    let batches = [16, 1].map(|size| randn([size, 64]));
+    let mut launch = || batches.iter().for_each(|x| assert_eq!(inference.launch(x).unwrap().len(), 1));
+    (0..4).for_each(|_| launch());
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    (0..10).for_each(|_| launch());
+    let count = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    if count > 0 {
+        found.push(format!("inference: {count} allocations in 20 launches"));
+    }
+}
+
 #[test]
 fn launches_allocate_nothing_with_any_number_of_threads() {
     let _random = pellucid_tensor::Generator::new(0).scope();
@@ -184,7 +199,7 @@ fn launches_allocate_nothing_with_any_number_of_threads() {
         let found = pellucid_cpu::with_threads(threads, || {
             manual_seed(1);
             let mut found = Vec::new();
-            [mlp, cnn, transformer, recurrent, others, trainer].iter().for_each(|steps| steps(&mut found));
+            [mlp, cnn, transformer, recurrent, others, trainer, inference].iter().for_each(|steps| steps(&mut found));
             found
         });
         assert!(found.is_empty(), "with {threads} threads, launches must allocate nothing, but: {found:#?}");

@@ -104,7 +104,7 @@ fn shapes_are_inferred_without_a_kernel_or_a_random_number() {
 }
 
 /// A layer whose computation reads a value.
-#[derive(Module)]
+#[derive(Clone, Module)]
 #[module(no_capture = "it reads the mean of its input")]
 struct Branching(Linear);
 
@@ -383,7 +383,7 @@ fn a_summary_counts_parameters_memory_and_work() {
 /// counts the operations of every call.
 #[test]
 fn a_summary_counts_shared_parameters_once() {
-    #[derive(Module)]
+    #[derive(Clone, Module)]
     struct Tied {
         words: Embedding,
         head: Linear,

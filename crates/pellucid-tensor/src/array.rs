@@ -33,10 +33,20 @@ impl StorageId {
 /// Returns the number of elements.
 ///
 /// # Errors
-/// [`Error::OutOfMemory`] if no memory could hold that many elements.
+/// [`Error::InvalidArgument`] for a negative length; [`Error::OutOfMemory`] if no memory could hold that many elements.
 #[inline]
 pub(crate) fn checked_size(shape: &Shape) -> Result<usize> {
-    shape.checked_size().ok_or_else(|| Error::size_overflow().with_shape(shape))
+    shape.checked_size().ok_or_else(|| impossible_shape(shape))
+}
+
+#[cold]
+fn impossible_shape(shape: &Shape) -> Error {
+    match shape.has_negative_length() {
+        true => {
+            Error::invalid("shape", format!("lengths must be ≥ 0, got {shape}; only reshape() infers a length of -1"))
+        }
+        false => Error::size_overflow().with_shape(shape),
+    }
 }
 
 /// Returns an empty vector with memory for `count` elements. A count that follows from a user's argument must not abort

@@ -48,6 +48,7 @@ impl Drop for Autocast {
 ///
 /// # Panics
 /// If `half` is neither `f16` nor `bf16`.
+#[doc(alias = "amp")]
 #[track_caller]
 pub fn autocast(half: DType) -> Autocast {
     if !matches!(half, DType::F16 | DType::BF16) {

@@ -109,6 +109,7 @@ impl Device {
     ///
     /// # Errors
     /// [`Error::DeviceUnavailable`] if the build has no GPU backend, or the machine has no GPU for it.
+    #[doc(alias = "cuda")]
     pub fn gpu() -> Result<Device> {
         Device::named("gpu", 0)
     }
@@ -193,6 +194,7 @@ impl Device {
     }
 
     /// Returns the bytes that tensors use on the device, and the bytes that the allocator keeps for reuse.
+    #[doc(alias = "memory_allocated")]
     pub fn memory_stats(&self) -> MemoryStats {
         release_idle_memory();
         self.backend().memory_stats()
@@ -205,6 +207,7 @@ impl Device {
     }
 
     /// Returns the memory that the allocator keeps for reuse to the system.
+    #[doc(alias = "empty_cache")]
     pub fn trim(&self) {
         release_idle_memory();
         self.backend().trim();

@@ -5,32 +5,120 @@ use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_ir::{DType, Error, Result, Scalar};
 use std::fmt;
+use std::sync::{PoisonError, RwLock};
 
-/// Tensors of more elements show only [`EDGE`] elements at both ends of every axis.
-const MAX_FULL_SIZE: usize = 1000;
-const EDGE: usize = 3;
 /// Maximum number of elements that are printed.
 const MOST_SHOWN: usize = 1 << 20;
-/// Maximum number of digits after the point.
-const PRECISION: usize = 4;
-/// Maximum number of characters in a line.
-const WIDTH: usize = 78;
+/// Maximum number of digits after the point, a limit of `std::fmt`.
+const MOST_DIGITS: usize = u16::MAX as usize;
+
+/// How tensors are printed. The fields are the arguments of PyTorch's `set_printoptions`.
+///
+/// [`Tensor::display`] prints with given options, and [`set_printoptions`] changes them for the process. A format string
+/// has precedence, as for numbers: `{x:.2}` prints exactly two digits after the point, `{x:e}` and `{x:.2e}` print
+/// exponents, and `{x:8.2}` pads every element to 8 characters.
+///
+/// ```
+/// use pellucid_tensor::{PrintOptions, Tensor};
+/// let x = Tensor::from([1.0, 2.0 / 3.0]);
+/// assert_eq!(x.to_string(), "[1.     0.6667]");
+/// assert_eq!(format!("{x:.2}"), "[1.00 0.67]");
+/// assert_eq!(format!("{x:.1e}"), "[1.0e+00 6.7e-01]");
+/// assert_eq!(x.display(PrintOptions { precision: 8, ..Default::default() }).to_string(), "[1.         0.66666667]");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrintOptions {
+    /// The maximum number of digits after the point. The default is 4.
+    pub precision: usize,
+    /// Tensors of more elements show only the ends of their axes. The default is 1000.
+    pub threshold: usize,
+    /// The number of elements that are shown at both ends of a long axis. The default is 3.
+    pub edgeitems: usize,
+    /// The maximum number of characters in a line. The default is 78.
+    pub linewidth: usize,
+    /// Whether floats are printed with exponents. `None`, the default, does so if digits were hidden otherwise.
+    pub sci_mode: Option<bool>,
+}
+
+impl PrintOptions {
+    const DEFAULT: PrintOptions =
+        PrintOptions { precision: 4, threshold: 1000, edgeitems: 3, linewidth: 78, sci_mode: None };
+}
+
+impl Default for PrintOptions {
+    fn default() -> PrintOptions {
+        PrintOptions::DEFAULT
+    }
+}
+
+static PRINT_OPTIONS: RwLock<PrintOptions> = RwLock::new(PrintOptions::DEFAULT);
+
+/// Sets the options with which all threads print tensors.
+///
+/// ```
+/// use pellucid_tensor::{PrintOptions, Tensor, get_printoptions, set_printoptions};
+/// set_printoptions(PrintOptions { precision: 2, ..get_printoptions() });
+/// assert_eq!(Tensor::from([1.0, 2.0 / 3.0]).to_string(), "[1.   0.67]");
+/// set_printoptions(PrintOptions::default());
+/// ```
+pub fn set_printoptions(options: PrintOptions) {
+    *PRINT_OPTIONS.write().unwrap_or_else(PoisonError::into_inner) = options;
+}
+
+/// Returns the options with which tensors are printed.
+pub fn get_printoptions() -> PrintOptions {
+    *PRINT_OPTIONS.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Options together with the flags of a format string.
+struct Style {
+    options: PrintOptions,
+    /// Whether floats have exactly `options.precision` digits.
+    is_exact: bool,
+    /// The minimum number of characters of an element.
+    width: usize,
+}
+
+impl Style {
+    fn new(mut options: PrintOptions, f: &fmt::Formatter<'_>) -> Style {
+        options.precision = f.precision().unwrap_or(options.precision).min(MOST_DIGITS);
+        if f.precision().is_some() {
+            options.sci_mode = options.sci_mode.or(Some(false));
+        }
+        Style { options, is_exact: f.precision().is_some(), width: f.width().unwrap_or(0) }
+    }
+}
+
+fn print(tensor: &Tensor, options: PrintOptions, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let style = Style::new(options, f);
+    match PrintedElements::read(tensor, &style) {
+        Ok(cells) => cells.write(f, &mut 0, 0),
+        Err(Error::ReadInCapture { .. } | Error::Poisoned { .. } | Error::NotComputed { .. }) => {
+            write!(f, "<no values yet: shape {}, {}>", tensor.shape(), tensor.dtype())
+        }
+        Err(error) => write!(f, "<{error}: shape {}, {}>", tensor.shape(), tensor.dtype()),
+    }
+}
 
 impl fmt::Display for Tensor {
+    /// Prints the elements, see [`PrintOptions`].
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match PrintedElements::read(self) {
-            Ok(cells) => cells.write(f, &mut 0, 0),
-            Err(Error::ReadInCapture { .. } | Error::Poisoned { .. } | Error::NotComputed { .. }) => {
-                write!(f, "<no values yet: shape {}, {}>", self.shape(), self.dtype())
-            }
-            Err(error) => write!(f, "<{error}: shape {}, {}>", self.shape(), self.dtype()),
-        }
+        print(self, get_printoptions(), f)
+    }
+}
+
+impl fmt::LowerExp for Tensor {
+    /// Prints floats with exponents.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        print(self, PrintOptions { sci_mode: Some(true), ..get_printoptions() }, f)
     }
 }
 
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Tensor({self}, shape {}, {}", self.shape(), self.dtype())?;
+        f.write_str("Tensor(")?;
+        fmt::Display::fmt(self, f)?;
+        write!(f, ", shape {}, {}", self.shape(), self.dtype())?;
         match self.creator() {
             Some(node) => write!(f, ", by {})", node.name()),
             None if self.requires_grad() => f.write_str(", requires_grad)"),
@@ -39,8 +127,25 @@ impl fmt::Debug for Tensor {
     }
 }
 
+/// A tensor with the options of its printing; [`Tensor::display`] returns it.
+struct DisplayTensor<'a>(&'a Tensor, PrintOptions);
+
+impl fmt::Display for DisplayTensor<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        print(self.0, self.1, f)
+    }
+}
+
+impl Tensor {
+    /// Returns a value that prints the elements with these options.
+    pub fn display(&self, options: PrintOptions) -> impl fmt::Display + '_ {
+        DisplayTensor(self, options)
+    }
+}
+
 /// The printed elements, as texts of one width.
 struct PrintedElements {
+    linewidth: usize,
     shape: Vec<usize>,
     shown: Vec<Vec<Option<usize>>>,
     text: Vec<String>,
@@ -50,40 +155,39 @@ struct PrintedElements {
 /// before anything is copied.
 fn ends_of(tensor: &Tensor, shown: &[Vec<Option<usize>>], axis: usize) -> Result<Tensor> {
     let Some(indices) = shown.get(axis) else { return Ok(tensor.clone()) };
-    if !indices.contains(&None) {
-        return ends_of(tensor, shown, axis + 1);
-    }
+    let Some(edge) = indices.iter().position(Option::is_none) else { return ends_of(tensor, shown, axis + 1) };
     let along = axis as isize;
-    let low = ops::narrow(tensor, along, 0, EDGE)?;
-    let high = ops::narrow(tensor, along, tensor.shape()[axis] - EDGE, EDGE)?;
+    let low = ops::narrow(tensor, along, 0, edge)?;
+    let high = ops::narrow(tensor, along, tensor.shape()[axis] - edge, edge)?;
     ops::concatenate(&[&ends_of(&low, shown, axis + 1)?, &ends_of(&high, shown, axis + 1)?], along)
 }
 
 impl PrintedElements {
-    fn read(tensor: &Tensor) -> Result<PrintedElements> {
+    fn read(tensor: &Tensor, style: &Style) -> Result<PrintedElements> {
         let shape = tensor.shape().to_vec();
-        let short = tensor.size() > MAX_FULL_SIZE;
+        let edge = style.options.edgeitems;
+        let (both, short) = (edge.saturating_mul(2), tensor.size() > style.options.threshold);
         // The printed indices of every axis; `None` represents the omitted ones.
         let list = |&len: &usize| -> Vec<Option<usize>> {
-            if short && len > 2 * EDGE {
-                (0..EDGE).map(Some).chain([None]).chain((len - EDGE..len).map(Some)).collect()
+            if short && len > both {
+                (0..edge).map(Some).chain([None]).chain((len - edge..len).map(Some)).collect()
             } else {
                 (0..len).map(Some).collect()
             }
         };
         // A tensor of many axes has too many ends to print.
-        let ends = |&len: &usize| if short { len.min(2 * EDGE) } else { len };
+        let ends = |&len: &usize| if short { len.min(both) } else { len };
         if shape.iter().map(ends).fold(1, usize::saturating_mul) > MOST_SHOWN {
             return Err(Error::invalid("print", "too many elements to print"));
         }
         let shown: Vec<_> = shape.iter().map(list).collect();
         let text = engine::without_report(tensor.device(), || {
             let part = ends_of(&tensor.detach(), &shown, 0)?;
-            texts_of(&part)
+            texts_of(&part, style)
         })?;
-        let width = text.iter().map(|t| t.chars().count()).max().unwrap_or(0);
+        let width = text.iter().map(|t| t.chars().count()).fold(style.width, usize::max);
         let text = text.into_iter().map(|t| format!("{t:>width$}")).collect();
-        Ok(PrintedElements { shape, shown, text })
+        Ok(PrintedElements { linewidth: style.options.linewidth, shape, shown, text })
     }
 
     /// Writes the elements of the axes from `axis` on. `next` is the index of the next text.
@@ -91,7 +195,7 @@ impl PrintedElements {
         if axis == self.shape.len() {
             let text = &self.text[*next];
             *next += 1;
-            return f.write_str(if self.shape.is_empty() { text.trim() } else { text });
+            return f.write_str(text);
         }
         f.write_str("[")?;
         let inner = self.shape.len() - axis - 1;
@@ -101,7 +205,7 @@ impl PrintedElements {
             if k > 0 && inner > 0 {
                 f.write_str(&"\n".repeat(inner))?;
                 f.write_str(&" ".repeat(axis + 1))?;
-            } else if k > 0 && column + 1 + width > WIDTH {
+            } else if k > 0 && column + 1 + width > self.linewidth {
                 write!(f, "\n{}", " ".repeat(axis + 1))?;
                 column = axis + 1;
             } else if k > 0 {
@@ -119,45 +223,49 @@ impl PrintedElements {
 }
 
 /// Reads the elements as texts.
-fn texts_of(part: &Tensor) -> Result<Vec<String>> {
+fn texts_of(part: &Tensor, style: &Style) -> Result<Vec<String>> {
     Ok(match part.dtype() {
-        dtype if dtype.is_float() => format_floats(&part.try_to_vec::<f64>()?, dtype),
+        dtype if dtype.is_float() => format_floats(&part.try_to_vec::<f64>()?, dtype, style),
         DType::Bool => part.try_to_vec::<bool>()?.iter().map(|b| b.to_string()).collect(),
         _ => part.try_to_vec::<i64>()?.iter().map(|&i| Scalar::Int(i).to_string()).collect(),
     })
 }
 
-/// Formats floats with aligned points. The number of digits after the point is that of the longest shortest-exact text,
-/// at most [`PRECISION`]. Scientific notation is used if a fixed one would hide digits.
-fn format_floats(values: &[f64], dtype: DType) -> Vec<String> {
+/// Formats floats with aligned points. Unless the number of digits after the point is exact, it is that of the longest
+/// shortest-exact text, at most the precision. By default, scientific notation is used if a fixed one would hide digits.
+fn format_floats(values: &[f64], dtype: DType, style: &Style) -> Vec<String> {
+    let precision = style.options.precision;
     let finite = || values.iter().copied().filter(|v| v.is_finite() && *v != 0.0).map(f64::abs);
     let (largest, smallest) = (finite().fold(0.0, f64::max), finite().fold(f64::INFINITY, f64::min));
-    let scientific = largest >= 1e8 || smallest < 1e-4 || largest / smallest > 1e3;
+    let hides_digits = largest >= 1e8 || smallest < 1e-4 || largest / smallest > 1e3;
+    let scientific = style.options.sci_mode.unwrap_or(hides_digits);
     // (before the point, after it, the exponent)
     let parts = |v: f64| -> (String, String, String) {
         let (shortest, rounded) = match (scientific, dtype) {
-            (false, DType::F64) => (format!("{v}"), format!("{v:.PRECISION$}")),
-            (false, _) => (format!("{}", v as f32), format!("{v:.PRECISION$}")),
-            (true, DType::F64) => (format!("{v:e}"), format!("{v:.PRECISION$e}")),
-            (true, _) => (format!("{:e}", v as f32), format!("{v:.PRECISION$e}")),
+            (false, DType::F64) => (format!("{v}"), format!("{v:.precision$}")),
+            (false, _) => (format!("{}", v as f32), format!("{v:.precision$}")),
+            (true, DType::F64) => (format!("{v:e}"), format!("{v:.precision$e}")),
+            (true, _) => (format!("{:e}", v as f32), format!("{v:.precision$e}")),
         };
         let cut = |text: &str| {
             let (number, exponent) = text.split_once('e').unwrap_or((text, ""));
             let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-            (whole.to_string(), fraction.trim_end_matches('0').to_string(), exponent.to_string())
+            let fraction = if style.is_exact { fraction } else { fraction.trim_end_matches('0') };
+            (whole.to_string(), fraction.to_string(), exponent.to_string())
         };
         let exact = cut(&shortest);
-        if exact.1.len() <= PRECISION { exact } else { cut(&rounded) }
+        if !style.is_exact && exact.1.len() <= precision { exact } else { cut(&rounded) }
     };
     let all: Vec<_> = values.iter().map(|&v| v.is_finite().then(|| parts(v))).collect();
     let digits = all.iter().flatten().map(|p| p.1.len()).max().unwrap_or(0);
+    let point = if style.is_exact && precision == 0 { "" } else { "." };
     let text = |(value, parts): (&f64, &Option<(String, String, String)>)| match parts {
         None if value.is_nan() => "nan".to_string(),
         None => if *value > 0.0 { "inf" } else { "-inf" }.to_string(),
         Some((whole, fraction, power)) if scientific => {
-            format!("{whole}.{fraction:0<digits$}{}", format_exponent(power))
+            format!("{whole}{point}{fraction:0<digits$}{}", format_exponent(power))
         }
-        Some((whole, fraction, _)) => format!("{whole}.{fraction:<digits$}"),
+        Some((whole, fraction, _)) => format!("{whole}{point}{fraction:<digits$}"),
     };
     values.iter().zip(&all).map(text).collect()
 }

@@ -41,6 +41,7 @@ pub fn set_grad_enabled(enabled: bool) -> GradMode {
 /// let _guard = no_grad();
 /// assert!(!(&x * &x).requires_grad());
 /// ```
+#[doc(alias = "inference_mode")]
 pub fn no_grad() -> GradMode {
     set_grad_enabled(false)
 }

@@ -63,16 +63,20 @@ pub use capture::{
     placeholder, storages_written_since, trace, traced,
 };
 pub use device::Device;
+pub use display::{PrintOptions, get_printoptions, set_printoptions};
 pub use engine::{DeferredStats, HostFlag, deferred_stats, eager, flush, is_capturing, lazy, submit};
 pub use grad_mode::{GradMode, enable_grad, is_grad_enabled, no_grad, set_grad_enabled};
-pub use ops::index::{Ellipsis, IndexItem, IntoIndex, NewAxis, Slice, slice};
+pub use ops::index::{Ellipsis, IndexItem, IntoIndex, NewAxis, Slice, SliceBound, slice};
 pub use ops::random::{Generator, GeneratorScope, manual_seed};
 pub use ops::registry::{AutocastPolicy, OperationInfo, autocast_policy, operations};
+pub use ops::tensor_options::TensorOptions;
 pub use panic::unwrap;
 pub use pellucid_ir::backend::{self, MemoryStats};
 pub use pellucid_ir::formula::Formula;
 pub use pellucid_ir::plan::{self, Passes, Plan};
-pub use pellucid_ir::{DType, Element, Error, Layout, Result, Scalar, Shape, WrongShape, bf16, f16, formula, kernel};
+pub use pellucid_ir::{
+    DType, Element, Error, Integer, Layout, Result, Scalar, Shape, WrongShape, bf16, f16, formula, kernel,
+};
 pub use tensor::{
     HookHandle, InputGradients, IntoTensor, NeedsInputGrad, Nested, Node, NodeInput, OutputGradients, SaveForBackward,
     SavedTensors, Tensor, TensorId, eval,

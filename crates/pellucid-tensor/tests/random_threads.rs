@@ -1,6 +1,6 @@
 //! Random numbers of several threads. They have their own binary, because `manual_seed` affects every thread.
 
-use pellucid_tensor::{DType, Generator, Tensor, capture, manual_seed, ops};
+use pellucid_tensor::{DType, Error, Generator, Tensor, capture, manual_seed, ops};
 use std::collections::HashSet;
 use std::sync::mpsc::channel;
 use std::thread;
@@ -133,4 +133,44 @@ fn a_scope_draws_from_its_generator() {
         draw()
     });
     assert_eq!(there.join().unwrap(), first);
+}
+
+#[test]
+fn a_state_that_is_set_continues_the_stream() {
+    let _scope = Generator::new(3).scope();
+    let generator = Generator::default();
+    let mut step = capture(|_| ops::rand([8], DType::F64).unwrap(), &[]).unwrap();
+    let mut launch = || step.launch(&[]).unwrap().to_vec::<f64>(0).into_iter().map(f64::to_bits).collect::<Vec<_>>();
+    draw();
+    let saved = generator.state().copy();
+    let next = (draw(), launch(), draw());
+    assert_ne!(next.0, next.2);
+    // The generator, a recorded step, and another generator continue at the state.
+    generator.set_state(&saved).unwrap();
+    assert_eq!((draw(), launch(), draw()), next);
+    let other = Generator::new(9);
+    other.set_state(&saved).unwrap();
+    {
+        let _other = other.scope();
+        assert_eq!(draw(), next.0);
+    }
+    // Its own state, which changes nothing; a view of a larger tensor.
+    let at = generator.state().to_vec::<i64>();
+    generator.set_state(generator.state()).unwrap();
+    assert_eq!(generator.state().to_vec::<i64>(), at);
+    generator.set_state(&Tensor::from([[1i64, 2], [3, 4]]).i(1)).unwrap();
+    assert_eq!(generator.state().to_vec::<i64>(), [3, 4]);
+    // A state of another shape or dtype, and one that a step would set in every launch, changes nothing.
+    for wrong in [Tensor::from([1i64]), Tensor::from([1i64, 2, 3]), Tensor::from(1i64), Tensor::from([[1i64, 2]])] {
+        assert!(matches!(generator.set_state(&wrong), Err(Error::ShapeMismatch { .. })));
+    }
+    for wrong in [Tensor::from([1.0f32, 2.0]), Tensor::from([1i32, 2])] {
+        assert!(matches!(generator.set_state(&wrong), Err(Error::DTypeMismatch { .. })));
+    }
+    let in_step = |_: &[Tensor]| {
+        assert!(matches!(generator.set_state(&saved), Err(Error::InvalidArgument { .. })));
+        ops::rand([8], DType::F64).unwrap()
+    };
+    capture(in_step, &[]).unwrap();
+    assert_eq!(generator.state().to_vec::<i64>(), [3, 4]);
 }

@@ -32,7 +32,7 @@
 //! | the root, [`ops`] | tensors, operations and gradients |
 //! | [`nn`] | modules, layers, losses, optimizers |
 //! | [`data`] | data sets and batches |
-//! | [`io`] | weights in files |
+//! | [`io`] | weights and checkpoints in files |
 //! | [`train`] | progress bars (feature `progress`) |
 //! | [`prelude`] | the items that most programs use |
 #![forbid(unsafe_code)]
@@ -75,3 +75,8 @@ struct PyTorch;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/devices.md")]
 struct Devices;
+
+/// Compiles and runs the program of the page on checkpoints as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/checkpoints.md")]
+struct Checkpoints;

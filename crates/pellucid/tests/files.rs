@@ -1,34 +1,14 @@
 //! Files: saved tensors are loaded unchanged, and malformed files are errors.
 
+mod scratch;
+
 use pellucid::io;
 use pellucid::nn::StateDict;
 use pellucid::prelude::*;
 use pellucid::{bf16, f16};
+use scratch::{Scratch, names};
 use std::fs;
 use std::path::{Path, PathBuf};
-
-/// A temporary directory of a test, removed on drop.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("pellucid-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Scratch(path)
-    }
-
-    fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
-        let path = self.0.join(name);
-        fs::write(&path, bytes).unwrap();
-        path
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 fn reason(result: Result<StateDict>) -> String {
     match result {
@@ -185,13 +165,6 @@ fn saved(value: f32, size: usize) -> StateDict {
     [("a".to_string(), Tensor::full([size], value, DType::F32))].into()
 }
 
-fn names(directory: &Path) -> Vec<String> {
-    let mut names: Vec<String> =
-        fs::read_dir(directory).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
-}
-
 #[cfg(unix)]
 #[test]
 fn links_and_permissions_are_preserved() {
@@ -336,6 +309,29 @@ fn batches_cover_the_data_set() {
         assert_ne!(seen, (0..10).collect::<Vec<_>>());
         seen.sort_unstable();
         assert_eq!(seen, (0..10).collect::<Vec<_>>());
+    }
+
+    // An epoch ends with its iterator, wherever it stops. An iterator that still exists does not change a later epoch.
+    let position = |batches: &Batches| (batches.position().epoch, batches.position().batch);
+    let mut broken = shuffled.clone();
+    assert_eq!(position(&broken), (2, 0));
+    assert_eq!(broken.epoch().take(2).count(), 2);
+    assert_eq!(position(&broken), (3, 0));
+    let mut first = broken.epoch();
+    first.next();
+    let mut second = broken.epoch();
+    assert_eq!(position(&broken), (4, 0));
+    second.next();
+    drop(first);
+    assert_eq!((position(&broken), second.len()), ((4, 1), 2));
+    // A loaded position is that of the next epoch, even if an iterator still exists.
+    shuffled.load_state_dict(&broken.state_dict()).unwrap();
+    broken.load_state_dict(&shuffled.state_dict()).unwrap();
+    let rest: Vec<Vec<i64>> = second.map(|batch| batch[0].to_vec()).collect();
+    for batches in [&mut broken, &mut shuffled] {
+        assert_eq!((position(batches), batches.clone().epoch().len()), ((4, 1), 2));
+        assert_eq!(batches.epoch().map(|batch| batch[0].to_vec()).collect::<Vec<Vec<i64>>>(), rest);
+        assert_eq!(position(batches), (5, 0));
     }
 
     // An epoch without a batch would train nothing.

@@ -507,7 +507,7 @@ rows! {
     "torch.compile(f)" => [capture(|inputs| inputs[0].exp() + 1.0, &[&x])?];
     "with torch.cuda.graph(g):" => [capture(|inputs| inputs[0].exp(), &[&x])?];
     "g.replay()" => [graph.launch(&[&x])?];
-    "torch.cuda.make_graphed_callables(model, (x,))" => [let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer, 8 << 20); trainer.compile(&[4, 3])?; trainer.step(&x, &y)?];
+    "torch.cuda.make_graphed_callables(model, (x,))" => [let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer); trainer.compile(&[4, 3])?; trainer.step(&x, &y)?];
 }
 
 /// Returns the text without white space, which `stringify!` does not keep.

@@ -5,9 +5,10 @@ use super::mask::{AttentionMasks, extend_mask};
 use super::rotary::Rotary;
 use crate::call;
 use crate::init;
+use crate::input_dtype::check_input_dtype;
 use crate::layer::Layer;
 use crate::layers::Linear;
-use crate::module::Module;
+use crate::module::{Module, display_as_tree};
 use crate::parameter::{Parameter, TrainingMode};
 use crate::visit::Visitor;
 use pellucid_tensor::ops::AttentionOptions;
@@ -113,8 +114,14 @@ impl Module for MultiheadAttention {
             visitor.field("bias_k", key);
             visitor.field("bias_v", value);
         }
+        visitor.setting("heads", &self.heads);
+        visitor.field("dropout", &self.dropout);
         visitor.field("training", &self.training);
     }
+}
+
+display_as_tree! {
+    [] MultiheadAttention;
 }
 
 impl MultiheadAttention {
@@ -291,6 +298,9 @@ impl MultiheadAttention {
 
     /// Projects to queries `[.., H, L, D]`, keys and values `[.., G, S, D]`.
     fn project_heads(&self, query: &Tensor, key: &Tensor, value: &Tensor) -> Result<[Tensor; 3]> {
+        for x in [query, key, value] {
+            check_input_dtype("MultiheadAttention", x, &self.out_proj.weight)?;
+        }
         let (width, shared) = (self.heads * self.head_width(), self.kv_heads * self.head_width());
         let lengths = [width, shared, shared];
         let three = |parts: Vec<Tensor>| <[Tensor; 3]>::try_from(parts).expect("split() must return three parts");

@@ -1,6 +1,7 @@
 //! Position encodings that are added to the elements of a sequence.
 
 use crate::init;
+use crate::input_dtype::check_input_dtype;
 use crate::layer::Layer;
 use crate::parameter::Parameter;
 use pellucid_derive::Module;
@@ -37,6 +38,7 @@ fn from_start(op: &'static str, x: &Tensor) -> Result<Tensor> {
 /// Adds the sinusoidal encoding of positions to x `[.., L, E]`; see [`sinusoidal_positions`]. It has no parameters, and
 /// sequences may have any length.
 #[derive(Clone, Copy, Debug, Default, Module)]
+#[module(display)]
 pub struct SinusoidalPositions;
 
 impl Layer for SinusoidalPositions {
@@ -48,6 +50,7 @@ impl Layer for SinusoidalPositions {
 
 /// Adds a trained vector for each position to x `[.., L, E]` (Gehring et al. 2017).
 #[derive(Clone, Debug, Module)]
+#[module(display)]
 pub struct LearnedPositions {
     /// The table, `[longest, E]`.
     pub weight: Parameter,
@@ -75,6 +78,7 @@ impl LearnedPositions {
 
 impl Layer for LearnedPositions {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        check_input_dtype("LearnedPositions", x, &self.weight)?;
         let longest = self.weight.shape()[0];
         let length = from_start("learnt_positions", x)?.size();
         if length > longest {

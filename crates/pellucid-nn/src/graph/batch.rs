@@ -6,7 +6,7 @@ use crate::loss::{Loss, LossKind};
 use crate::module::{Module, ModuleParts};
 use crate::parameter::Parameter;
 use crate::visit::Visitor;
-use pellucid_tensor::{DType, Device, Result, Shape, Tensor, ops};
+use pellucid_tensor::{DType, Device, Error, Result, Shape, Tensor, ops};
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::rc::Rc;
@@ -102,7 +102,7 @@ impl Batch for BTreeMap<String, Tensor> {
 ///
 /// let model = Siamese { encoder: Linear::new(4, 8), head: Linear::new(8, 1) };
 /// let inputs = (Tensor::zeros([2, 4], DType::F32), Tensor::zeros([2, 4], DType::F32));
-/// let plan = StepPlan::new(&model, &inputs, LossKind::Bce, 8 << 20)?;
+/// let plan = StepPlan::new(&model, &inputs, LossKind::Bce)?;
 /// assert_eq!(plan.loss.logits_gradient.shape().dims(), [2, 1]);
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
@@ -114,8 +114,8 @@ pub trait Model<X = Tensor>: Module {
     fn run(&self, x: &X) -> Result<Tensor>;
 }
 
-/// A batch of several tensors. Implement it for your own batch types: a borrowed, boxed or shared model of such a batch
-/// is then a model too. (For single tensors this follows from [`Layer`].)
+/// A batch of several tensors. Implement it for your own batch types: a borrowed model (`&M`, `&mut M`), a boxed or a
+/// shared one (`Box<M>`, `Arc<M>`) of such a batch is then a model too. (For single tensors this follows from [`Layer`].)
 ///
 /// ```
 /// # extern crate pellucid_nn as pellucid;
@@ -134,7 +134,7 @@ pub trait Model<X = Tensor>: Module {
 ///
 /// let model = Sum(Linear::new(2, 1), Linear::new(3, 1));
 /// let optimizer = Sgd::new(model.parameters(), SgdOptions::default())?;
-/// let mut trainer = GraphTrainer::new(&model, MseLoss::default(), &optimizer, 8 << 20);
+/// let mut trainer = GraphTrainer::new(&model, MseLoss::default(), &optimizer);
 /// trainer.compile_for(&(Tensor::zeros([4, 2], DType::F32), Tensor::zeros([4, 3], DType::F32)))?;
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
@@ -153,7 +153,7 @@ macro_rules! pointers {
         }
     )*};
 }
-pointers!(&M, Box<M>, Arc<M>);
+pointers!(&M, &mut M, Box<M>, Arc<M>);
 
 impl<L: Layer + ?Sized> Model<Tensor> for L {
     fn run(&self, x: &Tensor) -> Result<Tensor> {
@@ -220,6 +220,28 @@ impl<X: Batch, P: Deref<Target: Model<X>>> ModelWithBatch<P, X> {
         bound.x = like.map(&mut |_, tensor| zeros_on(device, tensor.shape(), tensor.dtype()))?;
         Ok(Rc::new(bound))
     }
+}
+
+/// Returns an error if a tensor is pinned to another device than `device`.
+pub(super) fn check_device(op: &'static str, device: Device, tensor: &Tensor) -> Result<()> {
+    if tensor.is_free() || tensor.device() == device {
+        return Ok(());
+    }
+    let devices = [device, tensor.device()].map(|device| device.to_string()).into();
+    Err(Error::DeviceMismatch { op, devices })
+}
+
+/// Returns an error if a tensor of a batch cannot be copied into its buffer because of its device.
+pub(super) fn check_devices(op: &'static str, x: &dyn BatchTensors, buffers: &dyn BatchTensors) -> Result<()> {
+    let mut devices = Vec::new();
+    buffers.each_tensor(&mut |_, buffer| devices.push(buffer.device()));
+    let (mut devices, mut checked) = (devices.into_iter(), Ok(()));
+    x.each_tensor(&mut |_, x| {
+        if let (Some(device), Ok(())) = (devices.next(), &checked) {
+            checked = check_device(op, device, x);
+        }
+    });
+    checked
 }
 
 fn detached(_: &str, tensor: &Tensor) -> Result<Tensor> {

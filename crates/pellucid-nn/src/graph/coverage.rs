@@ -14,13 +14,19 @@ fn parameters_of(model: &dyn ModuleParts, loss: &dyn StepLoss) -> Vec<(String, P
     model.parameters().into_iter().chain(own).filter(|(_, p)| seen.insert(p.id())).collect()
 }
 
+/// Returns the parameters of model and loss that require a gradient, by name.
+pub(super) fn trained_parameters(model: &dyn ModuleParts, loss: &dyn StepLoss) -> Vec<(String, Parameter)> {
+    let mut trained = parameters_of(model, loss);
+    trained.retain(|(_, p)| p.requires_grad());
+    trained
+}
+
 /// Gives an optimizer without parameters those of model and loss that require a gradient. Returns true if it did.
 pub(super) fn fill_optimizer(model: &dyn ModuleParts, loss: &dyn StepLoss, optimizer: &dyn Optimizer) -> Result<bool> {
     if !optimizer.parameters().is_empty() {
         return Ok(false);
     }
-    let mut trained = parameters_of(model, loss);
-    trained.retain(|(_, p)| p.requires_grad());
+    let trained = trained_parameters(model, loss);
     if trained.is_empty() {
         return Ok(false);
     }
@@ -31,19 +37,19 @@ pub(super) fn fill_optimizer(model: &dyn ModuleParts, loss: &dyn StepLoss, optim
 pub(super) struct FrozenParameters(Vec<(String, Parameter)>);
 
 impl FrozenParameters {
-    /// Returns an error if a parameter requires a gradient and does not belong to the optimizer, unless that is
-    /// allowed.
+    /// Returns an error if a parameter requires a gradient and is not one of `updated`, the parameters of the optimizer,
+    /// unless that is allowed.
     pub(super) fn of(
         op: &'static str,
         model: &dyn ModuleParts,
         loss: &dyn StepLoss,
-        optimizer: &dyn Optimizer,
+        updated: &[Parameter],
         is_untrained_allowed: bool,
     ) -> Result<FrozenParameters> {
         if is_untrained_allowed {
             return Ok(FrozenParameters(Vec::new()));
         }
-        let updated: HashSet<_> = optimizer.parameters().iter().map(|p| p.id()).collect();
+        let (given, updated) = (updated.len(), updated.iter().map(|p| p.id()).collect::<HashSet<_>>());
         let (own, mut others): (Vec<_>, Vec<_>) =
             parameters_of(model, loss).into_iter().partition(|(_, p)| updated.contains(&p.id()));
         let untrained: Vec<String> =
@@ -52,7 +58,6 @@ impl FrozenParameters {
             others.retain(|(_, p)| !p.requires_grad());
             return Ok(FrozenParameters(others));
         }
-        let given = optimizer.parameters().len();
         let help = match (own.is_empty(), given) {
             (true, 0) => {
                 "the optimizer has no parameters: build() lazy layers, then make it with the model's parameters()"
@@ -81,9 +86,9 @@ impl FrozenParameters {
     }
 }
 
-/// Returns an error if no parameter of the optimizer has a gradient.
-pub(super) fn check_gradients(op: &'static str, optimizer: &dyn Optimizer) -> Result<()> {
-    if optimizer.parameters().iter().any(|p| p.requires_grad() && p.grad().is_some()) {
+/// Returns an error if none of these parameters, which are those of the optimizer, has a gradient.
+pub(super) fn check_gradients(op: &'static str, updated: &[Parameter]) -> Result<()> {
+    if updated.iter().any(|p| p.requires_grad() && p.grad().is_some()) {
         return Ok(());
     }
     let reason = "the loss depends on no trainable parameter of the optimizer, so nothing would be trained; make the \

@@ -4,7 +4,7 @@ use super::plan::{PlannedBuffer, StepPlan};
 use crate::module::{Module, ModuleParts, identity, parts};
 use crate::optim::Optimizer;
 use crate::parameter::Parameter;
-use pellucid_tensor::{Result, Tensor, no_grad, ops};
+use pellucid_tensor::{Result, Tensor, TensorId, no_grad, ops};
 use std::collections::{HashMap, HashSet};
 
 /// The parameters whose gradients [`StepPlan::bind_gradients`] bound to the buffers of a plan.
@@ -16,6 +16,32 @@ pub struct BoundGradients {
     pub not_updated: Vec<String>,
     /// Indices of the optimizer's parameters without a buffer in the plan: frozen, or not part of this model.
     pub not_planned: Vec<usize>,
+}
+
+impl BoundGradients {
+    /// Returns which gradients of the updated parameters are stored in the buffers of a plan now.
+    pub(super) fn current(model: &dyn ModuleParts, updated: &[Parameter], plan: &StepPlan) -> BoundGradients {
+        let mut updated: HashMap<_, usize> = updated.iter().enumerate().map(|(i, p)| (p.id(), i)).collect();
+        let mut current = BoundGradients::default();
+        for (name, parameter) in model.parameters() {
+            let Some(buf) = plan.gradient(&name) else { continue };
+            if updated.remove(&parameter.id()).is_none() {
+                current.not_updated.push(name);
+            } else if let (Some(buf), Some(gradient)) = (buf.pinned(), parameter.grad())
+                && identity(buf) == identity(&gradient)
+            {
+                current.bound.push(name);
+            }
+        }
+        current.not_planned = sorted(updated);
+        current
+    }
+}
+
+fn sorted(indices: HashMap<TensorId, usize>) -> Vec<usize> {
+    let mut indices: Vec<usize> = indices.into_values().collect();
+    indices.sort_unstable();
+    indices
 }
 
 impl StepPlan {
@@ -47,8 +73,7 @@ impl StepPlan {
                 None => bound.not_updated.push(name),
             }
         }
-        bound.not_planned = updated.into_values().collect();
-        bound.not_planned.sort_unstable();
+        bound.not_planned = sorted(updated);
         Ok(bound)
     }
 
@@ -74,10 +99,11 @@ struct GradientBinding {
 }
 
 impl GradientBindings {
-    pub(super) fn of(model: &dyn ModuleParts, optimizer: &dyn Optimizer, plan: &StepPlan) -> GradientBindings {
+    /// Returns the gradient buffers of a model and of the parameters that are updated.
+    pub(super) fn of(model: &dyn ModuleParts, updated: &[Parameter], plan: &StepPlan) -> GradientBindings {
         let pinned = |name: &str| plan.gradient(name).and_then(PlannedBuffer::pinned).cloned();
         let own = model.parameters().into_iter().map(|(name, parameter)| (pinned(&name), parameter));
-        let others = optimizer.parameters().iter().map(|parameter| (None, parameter.clone()));
+        let others = updated.iter().map(|parameter| (None, parameter.clone()));
         let mut seen = HashSet::new();
         let once = own.chain(others).filter(|(_, p)| p.requires_grad() && seen.insert(p.id()));
         let gradient = |(pinned, parameter): (Option<Tensor>, Parameter)| {
@@ -87,10 +113,10 @@ impl GradientBindings {
         GradientBindings(once.map(gradient).collect())
     }
 
-    /// Whether every gradient that the optimizer reads is kept in a buffer.
-    pub(super) fn are_bound(&self, optimizer: &dyn Optimizer) -> bool {
+    /// Whether the gradient of every updated parameter is kept in a buffer.
+    pub(super) fn are_bound(&self, updated: &[Parameter]) -> bool {
         let lasting: HashSet<_> = self.0.iter().filter(|g| g.stays).map(|g| g.parameter.id()).collect();
-        optimizer.parameters().iter().all(|p| !p.requires_grad() || lasting.contains(&p.id()))
+        updated.iter().all(|p| !p.requires_grad() || lasting.contains(&p.id()))
     }
 
     /// Restores buffers whose gradient was removed between launches, for example by `zero_grad`. With `zeroed`, the
@@ -108,6 +134,11 @@ impl GradientBindings {
             }
         }
         Ok(())
+    }
+
+    /// Returns the parameters.
+    pub(super) fn parameters(&self) -> impl Iterator<Item = &Parameter> {
+        self.0.iter().map(|g| &g.parameter)
     }
 
     pub(super) fn clear(&self) {

@@ -7,27 +7,30 @@
 //! | --- | --- |
 //! | [`make_plan`], [`make_plan_for_sequential`] | [`StepPlan::new`] |
 //! | [`CapturePlan`], [`PerLayerBufs`], [`LossBufs`], [`Buf`] | [`StepPlan`], [`LayerBuffers`](super::plan::LayerBuffers), [`LossBuffers`](super::plan::LossBuffers), [`PlannedBuffer`](super::plan::PlannedBuffer) |
-//! | `lt_bytes`; `y`, `z`, `g_a`, `g_w`, `g_b`; `d_y` | their fields ([`PlanNames`], [`LayerNames`], [`LossNames`]) |
+//! | `lt_bytes`; `y`, `z`, `g_a`, `g_w`, `g_b`; `d_y`, `out_shape` | their fields ([`PlanNames`], [`LayerNames`], [`LossNames`]) |
 //! | [`try_rebind_grads`], [`Rebound`] | [`StepPlan::bind_gradients`], [`BoundGradients`](super::BoundGradients) |
 //! | [`collect_params_from_plan`] | [`StepPlan::gradient`], [`PlannedBuffer::pin`](super::plan::PlannedBuffer::pin) |
 //! | [`record_step_graph`], [`record_step_graph_with`] | [`RecordedStep::training`] |
 //! | [`record_eval_graph`] | [`RecordedStep::evaluation`] |
 //! | [`GraphExec`], [`GraphExecLike`] | [`RecordedStep`], [`RecordedStep::eager`] |
-//! | [`TrainGraph`]; `x_buf`, `y_buf`, `exec` | [`TrainingStep`] and its fields ([`TrainGraphNames`]) |
+//! | [`TrainGraph`], of an exec by `TrainGraph::from(exec)`; `x_buf`, `y_buf`, `exec` | [`TrainingStep`] and its fields ([`TrainGraphNames`]) |
+//! | a loss that falls, and Σ Δθ·g < 0 | [`GraphTrainer::check_step`](super::GraphTrainer::check_step) |
 //! | [`Sequential::compile`], [`CompileOptions`] | [`GraphTrainer`](super::GraphTrainer) |
 
 use super::batch::{Batch, Model, ModelWithBatch};
+use super::plan::DEFAULT_MAX_SCRATCH;
 use super::plan::StepPlan;
 use super::record::{RecordedStep, StepOptions};
 use super::stream::Stream;
-use super::trainer::{TrainingSetup, TrainingStep};
+use super::training_step::{TrainingSetup, TrainingStep};
+use super::update::ParameterUpdate;
 use crate::layer::Layer;
 use crate::loss::Loss;
 use crate::module::{Module, parts};
 use crate::optim::Optimizer;
 use crate::parameter::Parameter;
 use crate::sequential::Sequential;
-use pellucid_tensor::{Result, Tensor, ops};
+use pellucid_tensor::{Result, Shape, Tensor, ops};
 use std::ops::Deref;
 use std::rc::Rc;
 
@@ -35,8 +38,9 @@ pub use super::gradients::BoundGradients as Rebound;
 pub use super::plan::{
     LayerBuffers as PerLayerBufs, LossBuffers as LossBufs, PlannedBuffer as Buf, StepPlan as CapturePlan,
 };
-pub use super::record::{EagerStep as GraphExecLike, RecordedStep as GraphExec};
-pub use super::trainer::TrainingStep as TrainGraph;
+pub use super::record::RecordedStep as GraphExec;
+pub use super::runner::EagerStep as GraphExecLike;
+pub use super::training_step::TrainingStep as TrainGraph;
 pub use crate::loss::LossKind;
 
 /// The fields of a plan under their earlier names.
@@ -102,11 +106,18 @@ impl LayerNames for PerLayerBufs {
 pub trait LossNames {
     /// Returns the gradient of the logits.
     fn d_y(&self) -> &Buf;
+
+    /// Returns the shape of the logits, the output of the model.
+    fn out_shape(&self) -> &Shape;
 }
 
 impl LossNames for LossBufs {
     fn d_y(&self) -> &Buf {
         &self.logits_gradient
+    }
+
+    fn out_shape(&self) -> &Shape {
+        self.logits_gradient.shape()
     }
 }
 
@@ -146,7 +157,7 @@ pub fn make_plan<X: Batch, M: Model<X> + ?Sized>(
     loss: LossKind,
     lt_bytes: usize,
 ) -> Result<CapturePlan> {
-    StepPlan::new(model, inputs, loss, lt_bytes)
+    Ok(StepPlan { max_scratch: lt_bytes, ..StepPlan::new(model, inputs, loss)? })
 }
 
 /// Returns the plan of a step with this layer, usually a [`Sequential`], for inputs of this shape and of the layer's
@@ -161,7 +172,7 @@ pub fn make_plan<X: Batch, M: Model<X> + ?Sized>(
 /// assert_eq!(first.name, "L0:Linear");
 /// assert_eq!(first.g_w().unwrap().shape().dims(), [256, 784]);
 /// assert_eq!((first.z().is_some(), first.g_a().is_some()), (true, false)); // a relu follows; x needs no gradient
-/// assert_eq!(plan.loss.d_y().shape().dims(), [64, 10]);
+/// assert_eq!((plan.loss.d_y().shape().dims(), plan.loss.out_shape().dims()), ([64, 10].as_slice(), [64, 10].as_slice()));
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 ///
@@ -205,11 +216,13 @@ pub fn try_rebind_grads(
     plan.bind_gradients(model, optimizer)
 }
 
-/// Records a training step on the contents of `x_buf` and `y_buf`; see [`RecordedStep::training`].
+/// Records a training step on the contents of `x_buf` and `y_buf`; see [`RecordedStep::training`]. The update is an
+/// optimizer, or a closure such as `|| optimizer.step()`. A [`TrainGraph`] of the result copies batches into the buffers.
 ///
 /// ```
-/// use pellucid_nn::graph::mirror::{LossKind, make_plan_for_sequential, record_step_graph, try_rebind_grads};
-/// use pellucid_nn::{Linear, Module, loss::MseLoss, optim::{Sgd, SgdOptions}, sequential};
+/// use pellucid_nn::graph::mirror::{LossKind, TrainGraph};
+/// use pellucid_nn::graph::mirror::{make_plan_for_sequential, record_step_graph, try_rebind_grads};
+/// use pellucid_nn::{Linear, Module, loss::MseLoss, optim::{Optimizer, Sgd, SgdOptions}, sequential};
 /// use pellucid_tensor::{DType, Tensor};
 ///
 /// let (model, loss) = (sequential![Linear::new(3, 1)], MseLoss::default());
@@ -218,20 +231,22 @@ pub fn try_rebind_grads(
 /// assert_eq!(try_rebind_grads(&model, &optimizer, &plan)?.bound, ["0.weight", "0.bias"]);
 ///
 /// let (x, y) = (Tensor::ones([4, 3], DType::F32), Tensor::ones([4, 1], DType::F32));
-/// let mut exec = record_step_graph(&model, &loss, &optimizer, &plan, &x, &y, None)?;
-/// exec.launch()?;
-/// let first = exec.loss.item::<f32>();
-/// exec.launch()?;
-/// assert!(exec.loss.item::<f32>() < first);
+/// let exec = record_step_graph(&model, &loss, || optimizer.step(), &plan, &x, &y, None)?;
+/// let mut graph = TrainGraph::from(exec);
+/// graph.launch()?;
+/// let first = graph.loss.item::<f32>();
+/// graph.set_batch(&x, &y)?;
+/// graph.launch()?;
+/// assert!(graph.loss.item::<f32>() < first);
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 ///
 /// # Errors
 /// Those of [`RecordedStep::training`].
-pub fn record_step_graph<'f, X, M, L, O>(
+pub fn record_step_graph<'f, X, M, L, Kind>(
     model: &'f M,
     loss: &'f L,
-    optimizer: &'f O,
+    optimizer_step: impl ParameterUpdate<'f, Kind>,
     plan: &CapturePlan,
     x_buf: &X,
     y_buf: &Tensor,
@@ -241,26 +256,26 @@ where
     X: Batch + 'f,
     M: Model<X> + ?Sized,
     L: Loss + ?Sized,
-    O: Optimizer + ?Sized,
+    Kind: ?Sized,
 {
     let options = StepOptions { stream, ..Default::default() };
-    RecordedStep::training(model, loss, optimizer, plan, x_buf, y_buf, options)
+    RecordedStep::training(model, loss, optimizer_step, plan, x_buf, y_buf, options)
 }
 
 /// Records a training step as [`record_step_graph`] does, with options; see [`RecordedStep::training`].
 ///
 /// # Errors
 /// Those of [`RecordedStep::training`].
-pub fn record_step_graph_with<'f, X: Batch + 'f>(
+pub fn record_step_graph_with<'f, X: Batch + 'f, Kind: ?Sized>(
     model: impl Deref<Target: Model<X>> + 'f,
     loss: impl Deref<Target: Loss> + 'f,
-    optimizer: impl Optimizer + 'f,
+    optimizer_step: impl ParameterUpdate<'f, Kind>,
     plan: &CapturePlan,
     x_buf: &X,
     y_buf: &Tensor,
     options: StepOptions<'f>,
 ) -> Result<GraphExec<'f>> {
-    RecordedStep::training(model, loss, optimizer, plan, x_buf, y_buf, options)
+    RecordedStep::training(model, loss, optimizer_step, plan, x_buf, y_buf, options)
 }
 
 /// Records an evaluation on the contents of `x_buf` and `y_buf`; see [`RecordedStep::evaluation`].
@@ -284,13 +299,19 @@ pub struct CompileOptions<'f, L: ?Sized, O: ?Sized> {
     pub loss: &'f L,
     /// The optimizer.
     pub optimizer: &'f O,
-    /// The maximum scratch of one matrix product in bytes, usually `8 << 20`.
+    /// The maximum scratch of one matrix product in bytes.
     pub lt_bytes: usize,
     /// The stream of the launches. `None` means the device's default stream.
     pub stream: Option<Stream>,
 }
 
 impl<'f, L: ?Sized, O: ?Sized> CompileOptions<'f, L, O> {
+    /// Returns options with 8 MiB of scratch, on the default stream. Others are set as fields:
+    /// `CompileOptions { stream, ..CompileOptions::new(&loss, &optimizer) }`.
+    pub fn new(loss: &'f L, optimizer: &'f O) -> Self {
+        CompileOptions { loss, optimizer, lt_bytes: DEFAULT_MAX_SCRATCH, stream: None }
+    }
+
     /// Returns these options for a step that may leave parameters untrained, as in a GAN.
     #[must_use]
     pub fn allow_untrained_parameters(self) -> CompileSettings<'f, L, O> {
@@ -322,8 +343,7 @@ impl Sequential {
     /// let model = sequential![Linear::lazy(8), Tanh, Linear::lazy(1)];
     /// let optimizer = AdamW::new(vec![], AdamWOptions::default())?;
     /// let loss = MseLoss::default();
-    /// let options = CompileOptions { loss: &loss, optimizer: &optimizer, lt_bytes: 8 << 20, stream: None };
-    /// let mut step = model.compile(&[16, 3], options)?;
+    /// let mut step = model.compile(&[16, 3], CompileOptions::new(&loss, &optimizer))?;
     /// for epoch in 0..3 {
     ///     optimizer.set_lr(0.01 / (epoch + 1) as f64);
     ///     let x = Tensor::randn([16, 3], DType::F32);
@@ -357,6 +377,6 @@ impl Sequential {
             max_scratch: lt_bytes,
             options: StepOptions { stream, allow_untrained_parameters, ..Default::default() },
         };
-        TrainingStep::compile(setup, None)
+        TrainingStep::compile(setup, None, None)
     }
 }

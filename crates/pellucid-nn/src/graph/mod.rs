@@ -1,4 +1,4 @@
-//! Training steps that are recorded once and launched many times.
+//! Training steps and forward passes that are recorded once and launched many times.
 //!
 //! One launch reads the batch (x, y) from fixed buffers and computes
 //!
@@ -18,7 +18,7 @@
 //! | bind | [`StepPlan::bind_gradients`] | stores gradients in the plan's buffers |
 //! | record | [`RecordedStep::training`], [`RecordedStep::evaluation`] | runs no kernel, changes no value, draws no number |
 //!
-//! [`GraphTrainer`] runs all stages:
+//! [`GraphTrainer`] runs all stages at the first step:
 //!
 //! ```
 //! use pellucid_nn::graph::GraphTrainer;
@@ -27,18 +27,17 @@
 //!
 //! let model = sequential![Linear::new(4, 16), Relu, Linear::new(16, 3)];
 //! let optimizer = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() })?;
-//! let mut trainer = GraphTrainer::new(model, CrossEntropyLoss::default(), optimizer, 8 << 20);
-//! trainer.compile(&[8, 4])?;
+//! let mut trainer = GraphTrainer::new(model, CrossEntropyLoss::default(), optimizer);
 //! let (x, y) = (Tensor::randn([8, 4], DType::F32), Tensor::randint(0, 3, [8]));
 //! let first = trainer.one_step(&x, &y)?;
 //! for _ in 0..10 {
 //!     trainer.step(&x, &y)?; // reads nothing back and does not synchronize
 //! }
-//! assert!(trainer.one_step(&x, &y)? < first);
+//! assert!(trainer.loss()? < first);
 //! # Ok::<(), pellucid_tensor::Error>(())
 //! ```
 //!
-//! `compile` fills an optimizer that was made without parameters with those of the model. An optimizer that leaves out
+//! Recording fills an optimizer that was made without parameters with those of the model. An optimizer that leaves out
 //! a parameter that requires a gradient causes [`Error::UntrainedParameters`].
 //! [`GraphTrainer::allow_untrained_parameters`] permits this, for example for a GAN's discriminator, which has its own
 //! optimizer.
@@ -50,23 +49,38 @@
 //! recording: training or evaluation mode, shapes, and the path through layers like [`If`](paths::If). A trainer keeps
 //! one recording for each.
 //!
+//! [`InferenceModel`] records forward passes only: one for each of a few batch sizes, to which batches are filled up.
+//! [`GraphTrainer::check_step`] tests that a step reduces the loss, and that its update opposes the gradient.
+//!
 //! [`mirror`] has the names of an earlier framework for the same steps.
 
 mod batch;
 mod buffer_tracker;
+mod check;
 mod coverage;
+mod forward;
 mod gradients;
+mod inference;
 pub mod mirror;
 pub mod paths;
 pub mod plan;
 mod record;
+mod runner;
 mod state;
+mod step_cache;
 mod stream;
 mod trainer;
+mod training_step;
+mod update;
 
 pub use batch::{Batch, Model, MultiInput};
+pub use check::StepCheck;
 pub use gradients::BoundGradients;
+pub use inference::InferenceModel;
 pub use plan::StepPlan;
 pub use record::{RecordedStep, StepOptions};
+pub use runner::EagerStep;
 pub use stream::{Stream, Timer};
-pub use trainer::{GraphTrainer, TrainingStep};
+pub use trainer::GraphTrainer;
+pub use training_step::TrainingStep;
+pub use update::ParameterUpdate;

@@ -8,6 +8,7 @@
 use crate::layer::Layer;
 use crate::module::{Module, ModuleParts, parts};
 use crate::parameter::PathChoice;
+use crate::sequential::BoxedLayer;
 use crate::visit::ModulePart;
 use pellucid_derive::Module;
 use pellucid_tensor::{DType, Error, Result, Tensor};
@@ -52,6 +53,7 @@ pub(super) fn is_on_path(model: &dyn ModuleParts, path: &ModelPath) -> bool {
 
 /// A layer that applies one of two layers: the first, unless [`choose`](If::choose) selects the second.
 #[derive(Clone, Debug, Module)]
+#[module(display)]
 pub struct If<A, B> {
     then: A,
     otherwise: B,
@@ -82,6 +84,7 @@ impl<A: Layer, B: Layer> Layer for If<A, B> {
 
 /// A layer applied n times, with the same parameters: f(f(..f(x))).
 #[derive(Clone, Debug, Module)]
+#[module(display)]
 pub struct Repeat<L> {
     layer: L,
     choice: PathChoice,
@@ -111,8 +114,9 @@ impl<L: Layer> Layer for Repeat<L> {
 
 /// Stages in sequence with early exit at a stage k: headₖ(stageₖ(..stage₀(x))). The exit is at the last stage unless
 /// [`choose`](EarlyExit::choose) selects another.
-#[derive(Module)]
-pub struct EarlyExit<S = Box<dyn Layer>, H = Box<dyn Layer>> {
+#[derive(Clone, Debug, Module)]
+#[module(display)]
+pub struct EarlyExit<S = BoxedLayer, H = BoxedLayer> {
     stages: Vec<S>,
     heads: Vec<H>,
     choice: PathChoice,

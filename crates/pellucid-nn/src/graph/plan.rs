@@ -9,6 +9,9 @@ use pellucid_tensor::{DType, Device, Error, Result, Shape, Tensor, enable_grad};
 use std::fmt;
 use std::sync::OnceLock;
 
+/// The default of [`StepPlan::max_scratch`](StepPlan#structfield.max_scratch): 8 MiB.
+pub const DEFAULT_MAX_SCRATCH: usize = 8 << 20;
+
 /// The location of a planned buffer.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum ArenaSlot {
@@ -189,8 +192,6 @@ impl LayerBuffers {
 pub struct LossBuffers {
     /// The gradient of the logits; it has their shape.
     pub logits_gradient: PlannedBuffer,
-    /// The shape of the loss: a scalar.
-    pub out_shape: Shape,
     /// Shape and dtype of the targets.
     pub target: (Shape, DType),
 }
@@ -208,7 +209,8 @@ pub struct StepPlan {
     pub layers: Vec<LayerBuffers>,
     /// The buffers of the loss.
     pub loss: LossBuffers,
-    /// The maximum scratch of one matrix product in bytes, on devices that use some; the CPU uses none.
+    /// The maximum scratch of one matrix product in bytes, [`DEFAULT_MAX_SCRATCH`] unless it is set. It is for devices
+    /// that use some; the CPU and `wgpu` use none.
     pub max_scratch: usize,
 }
 
@@ -278,7 +280,7 @@ impl StepPlan {
     /// use pellucid_tensor::{DType, Tensor};
     /// let model = sequential![Linear::new(784, 256), Relu, Linear::new(256, 10)];
     /// let x = Tensor::zeros([64, 784], DType::F32);
-    /// let plan = StepPlan::new(&model, &x, LossKind::SoftmaxCrossEntropy, 8 << 20)?;
+    /// let plan = StepPlan::new(&model, &x, LossKind::SoftmaxCrossEntropy)?;
     /// let first = &plan.layers[0];
     /// assert_eq!(first.name, "L0:Linear");
     /// assert_eq!(first.gradient("weight").unwrap().shape().dims(), [256, 784]);
@@ -292,17 +294,12 @@ impl StepPlan {
     /// # Errors
     /// [`Error::Layer`] names a layer that rejects its input or whose output shape depends on values;
     /// [`Error::ShapeMismatch`] if the loss does not accept the logits.
-    pub fn new<X: Batch, M: Model<X> + ?Sized>(
-        model: &M,
-        inputs: &X,
-        loss: LossKind,
-        max_scratch: usize,
-    ) -> Result<StepPlan> {
-        StepPlan::of(&ModelWithBatch::new(model, inputs)?, &loss, max_scratch)
+    pub fn new<X: Batch, M: Model<X> + ?Sized>(model: &M, inputs: &X, loss: LossKind) -> Result<StepPlan> {
+        StepPlan::of(&ModelWithBatch::new(model, inputs)?, &loss)
     }
 
     /// Returns the plan of a step with this model and batch.
-    pub(super) fn of(model: &dyn BoundModel, loss: &LossKind, max_scratch: usize) -> Result<StepPlan> {
+    pub(super) fn of(model: &dyn BoundModel, loss: &LossKind) -> Result<StepPlan> {
         let mut run = || {
             let _on = enable_grad();
             model.logits()
@@ -322,8 +319,8 @@ impl StepPlan {
             input_shape: inputs.first().map_or(Shape::scalar(), |(_, shape, _)| shape.clone()),
             inputs,
             layers: layer_buffers(class, &calls, named, &logits_gradient),
-            loss: LossBuffers { logits_gradient, out_shape: Shape::scalar(), target: loss.target(logits, dtype)? },
-            max_scratch,
+            loss: LossBuffers { logits_gradient, target: loss.target(logits, dtype)? },
+            max_scratch: DEFAULT_MAX_SCRATCH,
         })
     }
 

@@ -1,7 +1,7 @@
 //! The parameters and buffers of a model, and a check at each launch that they are still the same tensors.
 
+use super::update::StepOptimizer;
 use crate::module::ModuleParts;
-use crate::optim::Optimizer;
 use crate::visit::ModulePart;
 use pellucid_tensor::{Device, Error, Generator, Result, StorageId, Tensor};
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ impl<'f> ModelState<'f> {
         self.model.walk(&mut |name, part| match part {
             ModulePart::Parameter(parameter) => f(name, parameter.tensor()),
             ModulePart::Buffer(buffer) => f(name, buffer.tensor()),
-            ModulePart::Module(_) | ModulePart::TrainingMode(_) | ModulePart::PathChoice(_) => (),
+            _ => (),
         });
     }
 
@@ -50,7 +50,7 @@ impl<'f> ModelState<'f> {
 /// Returns names for the tensors of a training step that are not part of the model: gradients, optimizer state, and the
 /// random generator. State that several parameters share is named without a parameter. The printed form of a plan
 /// contains these names.
-pub(super) fn state_names(model: &dyn ModuleParts, optimizer: &dyn Optimizer) -> Vec<(String, Tensor)> {
+pub(super) fn state_names(model: &dyn ModuleParts, optimizer: &StepOptimizer<'_>) -> Vec<(String, Tensor)> {
     let own = model.parameters();
     let name_of = |parameter: &str| {
         // The optimizer names a parameter by its index if it was not given a name.

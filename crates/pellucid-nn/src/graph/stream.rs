@@ -1,7 +1,7 @@
 //! Streams on which steps are launched, and a timer for them.
 
-use pellucid_tensor::{Device, Result};
-use std::time::Instant;
+use pellucid_tensor::{Device, Error, Result};
+use std::time::{Duration, Instant};
 
 /// A device's ordered queue of work: launches run in order. On the CPU, a launch has finished when it returns.
 #[derive(Clone, Debug)]
@@ -48,38 +48,55 @@ impl Default for Stream {
     }
 }
 
-/// A timer for the work on a stream.
+/// A timer for the work on a stream. It measures a closed interval, from [`start`](Timer::start) to
+/// [`stop`](Timer::stop).
 ///
 /// ```
 /// use pellucid_nn::graph::{Stream, Timer};
 /// let stream = Stream::default();
-/// let timer = Timer::start(&stream)?;
-/// let first = timer.ms()?;
-/// assert!(0.0 <= first && first <= timer.ms()?);
+/// let mut timer = Timer::start(&stream)?;
+/// // Launches on the stream are measured.
+/// let milliseconds = timer.stop()?;
+/// assert_eq!(timer.ms()?, milliseconds); // at any later time
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Timer {
     stream: Stream,
     start: Instant,
+    /// The length of the interval, once it is closed.
+    elapsed: Option<Duration>,
 }
 
 impl Timer {
-    /// Waits for all launched work, then starts the timer.
+    /// Waits for all launched work, then starts the interval.
     ///
     /// # Errors
     /// Those of [`Stream::synchronize`].
     pub fn start(stream: &Stream) -> Result<Timer> {
         stream.synchronize()?;
-        Ok(Timer { stream: stream.clone(), start: Instant::now() })
+        Ok(Timer { stream: stream.clone(), start: Instant::now(), elapsed: None })
     }
 
-    /// Waits for all launched work and returns the milliseconds since the start.
+    /// Waits for all launched work, ends the interval and returns its length in milliseconds. A second call returns the
+    /// same length.
     ///
     /// # Errors
-    /// Those of [`Stream::synchronize`].
+    /// Those of [`Stream::synchronize`]; then the interval is still open.
+    pub fn stop(&mut self) -> Result<f64> {
+        if self.elapsed.is_none() {
+            self.stream.synchronize()?;
+            self.elapsed = Some(self.start.elapsed());
+        }
+        self.ms()
+    }
+
+    /// Returns the length of the interval in milliseconds, without waiting.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] before [`stop`](Timer::stop).
     pub fn ms(&self) -> Result<f64> {
-        self.stream.synchronize()?;
-        Ok(self.start.elapsed().as_secs_f64() * 1e3)
+        let open = || Error::invalid("Timer", "the interval is still open; call stop() at its end");
+        Ok(self.elapsed.ok_or_else(open)?.as_secs_f64() * 1e3)
     }
 }

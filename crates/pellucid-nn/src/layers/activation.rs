@@ -1,6 +1,7 @@
 //! Activation layers. Their mathematics is in `pellucid_tensor::ops`, under the same names.
 
 use crate::init;
+use crate::input_dtype::check_input_dtype;
 use crate::layer::Layer;
 use crate::parameter::{Parameter, TrainingMode};
 use pellucid_derive::Module;
@@ -11,6 +12,7 @@ macro_rules! plain {
     ($($(#[$doc:meta])* $name:ident => $operation:ident;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, Module)]
+        #[module(display)]
         pub struct $name;
 
         impl Layer for $name {
@@ -68,6 +70,7 @@ macro_rules! with_numbers {
     ($($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty = $default:expr),* } => $operation:ident;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Module)]
+        #[module(display)]
         pub struct $name {
             $($(#[$field_doc])* pub $field: $type,)*
         }
@@ -164,6 +167,7 @@ with_numbers! {
 
 /// The softmax exp(x) / Σ exp(x) over the channels of an image `[C, H, W]`, or of a batch `[B, C, H, W]`.
 #[derive(Clone, Copy, Debug, Default, Module)]
+#[module(display)]
 pub struct Softmax2d;
 
 impl Layer for Softmax2d {
@@ -180,6 +184,7 @@ impl Layer for Softmax2d {
 /// channel (axis 1). Slopes start at 0.25.
 #[doc(alias = "PReLU")]
 #[derive(Clone, Debug, Module)]
+#[module(display)]
 pub struct Prelu {
     /// The slopes, `[1]` or `[C]`.
     pub weight: Parameter,
@@ -214,6 +219,7 @@ impl Default for Prelu {
 
 impl Layer for Prelu {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        check_input_dtype("Prelu", x, &self.weight)?;
         ops::prelu(x, &self.weight)
     }
 
@@ -226,6 +232,7 @@ impl Layer for Prelu {
 /// [lower, upper); in evaluation it is their mean.
 #[doc(alias = "RReLU")]
 #[derive(Clone, Debug, Module)]
+#[module(display)]
 pub struct Rrelu {
     lower: f64,
     upper: f64,

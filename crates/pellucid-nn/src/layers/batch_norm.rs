@@ -2,6 +2,7 @@
 
 use super::spatial::{by_axes, channels};
 use crate::init;
+use crate::input_dtype::check_optional_dtype;
 use crate::layer::Layer;
 use crate::lazy::Lazy;
 use crate::module::{Module, walk};
@@ -33,6 +34,7 @@ use std::cell::Cell;
 /// assert!(mean.iter().zip([0.2, 0.7]).all(|(m, e)| (m - e).abs() < 1e-6));
 /// ```
 #[derive(Clone, Debug, Module)]
+#[module(display)]
 #[module(class = by_axes::<_, N>(["BatchNorm1d", "BatchNorm2d", "BatchNorm3d"]))]
 pub struct BatchNorm<const N: usize> {
     /// The scale of each channel, `[C]`.
@@ -134,6 +136,8 @@ impl<const N: usize> Layer for BatchNorm<N> {
             );
             return Err(Error::shapes("batch_norm", [x.shape()], help));
         }
+        let layer = by_axes::<_, N>(["BatchNorm1d", "BatchNorm2d", "BatchNorm3d"]);
+        check_optional_dtype(layer, x, [self.weight.as_deref(), self.running_mean.as_deref()])?;
         let (Some(mean), Some(var), Some(count)) = (&self.running_mean, &self.running_var, &self.num_batches_tracked)
         else {
             return self.normalized(x, None, true, 0.0);

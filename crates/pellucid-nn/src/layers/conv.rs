@@ -4,9 +4,12 @@ use super::linear::bound;
 use super::pad::pad_last;
 use super::spatial::{PerAxis, by_axes, channels};
 use crate::init;
+use crate::input_dtype::check_input_dtype;
 use crate::layer::Layer;
 use crate::lazy::Lazy;
+use crate::module::Module;
 use crate::parameter::Parameter;
+use crate::visit::{ModulePart, Visitor};
 use pellucid_derive::Module;
 use pellucid_tensor::ops::PadMode;
 use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
@@ -41,17 +44,15 @@ impl<const N: usize, T: Into<PerAxis<N>>> From<T> for Padding<N> {
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug, Module)]
+#[module(display)]
 #[module(class = by_axes::<_, N>(["Conv1d", "Conv2d", "Conv3d"]))]
 pub struct Conv<const N: usize> {
     /// The weight, `[out, in / groups, taps..]`.
     pub weight: Parameter,
     /// The bias, `[out]`.
     pub bias: Option<Parameter>,
-    #[module(skip)]
     sliding: ConvSettings<N>,
-    #[module(skip)]
     padding: Padding<N>,
-    #[module(skip)]
     padding_mode: Option<PadMode>,
 }
 
@@ -69,6 +70,28 @@ struct ConvSettings<const N: usize> {
     stride: [usize; N],
     dilation: [usize; N],
     groups: usize,
+}
+
+impl<const N: usize> Module for ConvSettings<N> {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        visitor.setting("kernel", &self.kernel);
+        visitor.setting("stride", &self.stride);
+        if self.dilation != [1; N] {
+            visitor.setting("dilation", &self.dilation);
+        }
+        if self.groups != 1 {
+            visitor.setting("groups", &self.groups);
+        }
+    }
+}
+
+impl<const N: usize> Module for Padding<N> {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        match self {
+            Padding::Both(both) => visitor.part(ModulePart::Setting(both)),
+            Padding::Same => visitor.part(ModulePart::Setting(self)),
+        }
+    }
 }
 
 impl<const N: usize> ConvSettings<N> {
@@ -183,6 +206,7 @@ impl<const N: usize> Conv<N> {
     /// Returns the output with this weight.
     pub(super) fn output(&self, weight: &Tensor, x: &Tensor) -> Result<Tensor> {
         let conv = by_axes::<_, N>([ops::conv1d, ops::conv2d, ops::conv3d]);
+        check_input_dtype(by_axes::<_, N>(["Conv1d", "Conv2d", "Conv3d"]), x, weight)?;
         let (bias, options) = (self.bias.as_deref(), self.sliding.options());
         match (self.padding_mode, self.padding) {
             (None, Padding::Both(both)) => conv(x, weight, bias, options.padding(both)),
@@ -208,17 +232,15 @@ impl<const N: usize> Conv<N> {
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug, Module)]
+#[module(display)]
 #[module(class = by_axes::<_, N>(["ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]))]
 pub struct ConvTranspose<const N: usize> {
     /// The weight, `[in, out / groups, taps..]`.
     pub weight: Parameter,
     /// The bias, `[out]`.
     pub bias: Option<Parameter>,
-    #[module(skip)]
     sliding: ConvSettings<N>,
-    #[module(skip)]
     padding: [usize; N],
-    #[module(skip)]
     output_padding: [usize; N],
 }
 
@@ -315,6 +337,7 @@ impl<const N: usize> ConvTranspose<N> {
 
     fn transposed(&self, weight: &Tensor, x: &Tensor, more: [usize; N]) -> Result<Tensor> {
         let conv = by_axes::<_, N>([ops::conv_transpose1d, ops::conv_transpose2d, ops::conv_transpose3d]);
+        check_input_dtype(by_axes::<_, N>(["ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]), x, weight)?;
         let options = self.sliding.options().padding(self.padding).output_padding(more);
         conv(x, weight, self.bias.as_deref(), options)
     }

@@ -6,6 +6,7 @@ use pellucid_tensor::{Result, Tensor, ops, unwrap};
 
 /// The cosine similarity a·b / (max(‖a‖, eps)·max(‖b‖, eps)) along an axis.
 #[derive(Clone, Copy, Debug, Module)]
+#[module(display)]
 pub struct CosineSimilarity {
     /// The axis of the vectors; default 1.
     pub axis: isize,
@@ -41,6 +42,7 @@ impl CosineSimilarity {
 
 /// The pairwise distance, the p-norm of a − b + eps along the last axis.
 #[derive(Clone, Copy, Debug, Module)]
+#[module(display)]
 pub struct PairwiseDistance {
     /// The order of the norm; default 2.
     pub p: f64,

@@ -14,6 +14,7 @@ macro_rules! dropouts {
     ($($(#[$doc:meta])* $name:ident $([$n:ident: $one:ident, $two:ident, $three:ident])? ($x:ident, $p:ident) $drop:expr;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Debug, Module)]
+        #[module(display)]
         $(#[module(class = by_axes::<_, $n>([stringify!($one), stringify!($two), stringify!($three)]))])?
         pub struct $name $(<const $n: usize>)? {
             p: f64,

@@ -1,6 +1,7 @@
 //! Embeddings: tables of vectors.
 
 use crate::init;
+use crate::input_dtype::check_input_dtype;
 use crate::layer::Layer;
 use crate::parameter::Parameter;
 use pellucid_derive::Module;
@@ -20,6 +21,7 @@ use pellucid_tensor::{DType, Error, Result, Tensor, no_grad, ops, unwrap};
 /// assert_eq!(y.narrow(1, 2, 1).to_vec::<f32>(), [0.0; 128]);
 /// ```
 #[derive(Clone, Debug, Module)]
+#[module(display)]
 pub struct Embedding {
     /// The table, `[rows, width]`.
     pub weight: Parameter,
@@ -94,10 +96,10 @@ impl Layer for Embedding {
 ///
 /// The table is initialised standard normal. The default is the mean.
 #[derive(Clone, Debug, Module)]
+#[module(display)]
 pub struct EmbeddingBag {
     /// The table, `[rows, width]`.
     pub weight: Parameter,
-    #[module(skip)]
     mode: ScatterReduceOp,
     padding: Option<isize>,
     max_norm: Option<(f64, f64)>,
@@ -167,6 +169,7 @@ impl EmbeddingBag {
     /// # Errors
     /// Those of [`ops::embedding_bag`].
     pub fn bags(&self, index: &Tensor, offsets: Option<&Tensor>, weights: Option<&Tensor>) -> Result<Tensor> {
+        weights.map_or(Ok(()), |weights| check_input_dtype("EmbeddingBag", weights, &self.weight))?;
         let options = ops::EmbeddingBagOptions {
             offsets,
             weights,

@@ -2,7 +2,7 @@
 
 use super::spatial::{PerAxis, channels};
 use crate::layer::Layer;
-use crate::module::Module;
+use crate::module::{Module, display_as_tree};
 use crate::parameter::Buffer;
 use crate::visit::Visitor;
 use pellucid_tensor::{Error, Result, Tensor, ops};
@@ -35,8 +35,13 @@ pub struct FractionalMaxPool<const N: usize> {
 impl<const N: usize> Module for FractionalMaxPool<N> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         visitor.module_as(self, if N == 2 { "FractionalMaxPool2d" } else { "FractionalMaxPool3d" }, None);
+        visitor.setting("size", &self.size);
         visitor.field("_random_samples", &self.samples);
     }
+}
+
+display_as_tree! {
+    [const N: usize] FractionalMaxPool<N>;
 }
 
 /// [`FractionalMaxPool`] over two axes: x is `[B, C, H, W]` or `[C, H, W]`.

@@ -3,6 +3,7 @@
 use super::batch_norm::running_statistics;
 use super::spatial::{batched, by_axes, channels};
 use crate::init;
+use crate::input_dtype::check_optional_dtype;
 use crate::layer::Layer;
 use crate::lazy::Lazy;
 use crate::parameter::{Buffer, Parameter, TrainingMode};
@@ -16,6 +17,7 @@ use pellucid_tensor::{Error, Result, Tensor, ops};
 ///
 /// Defaults are PyTorch's: eps 1e-5, momentum 0.1, no weight, no bias, no running statistics.
 #[derive(Clone, Debug, Module)]
+#[module(display)]
 #[module(class = by_axes::<_, N>(["InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"]))]
 pub struct InstanceNorm<const N: usize> {
     /// The scale of each channel, `[C]`.
@@ -99,6 +101,8 @@ impl<const N: usize> Layer for InstanceNorm<N> {
         if channels::<N>(op, x.shape())? != self.channels {
             return Err(Error::shapes(op, [x.shape()], format!("the input must have {} channels", self.channels)));
         }
+        let layer = by_axes::<_, N>(["InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"]);
+        check_optional_dtype(layer, x, [self.weight.as_deref(), self.running_mean.as_deref()])?;
         let running = match (&self.running_mean, &self.running_var) {
             (Some(mean), Some(var)) => Some(RunningStatistics { mean, var }),
             _ => None,

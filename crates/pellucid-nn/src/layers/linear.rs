@@ -2,6 +2,7 @@
 
 use crate::call;
 use crate::init;
+use crate::input_dtype::check_input_dtype;
 use crate::layer::Layer;
 use crate::lazy::Lazy;
 use crate::parameter::Parameter;
@@ -13,6 +14,7 @@ use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 /// W and b are initialised uniformly on ±1/√in, PyTorch's default: He initialisation (He et al. 2015) for a
 /// leaky ReLU of slope √5.
 #[derive(Clone, Debug, Module)]
+#[module(display)]
 pub struct Linear {
     /// W, `[out, in]`.
     pub weight: Parameter,
@@ -54,6 +56,7 @@ pub(super) fn bound(inputs: usize) -> f64 {
 impl Linear {
     /// Returns the output with this weight.
     pub(super) fn output(&self, weight: &Tensor, x: &Tensor) -> Result<Tensor> {
+        check_input_dtype("Linear", x, weight)?;
         ops::linear(x, weight, self.bias.as_deref())
     }
 }
@@ -68,6 +71,7 @@ impl Layer for Linear {
 ///
 /// W and c are initialised uniformly on ±1/√in₁.
 #[derive(Clone, Debug, Module)]
+#[module(display)]
 pub struct Bilinear {
     /// W, `[out, in₁, in₂]`.
     pub weight: Parameter,
@@ -107,6 +111,8 @@ impl Bilinear {
     /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
     pub fn try_forward(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
         call::call(self, &[a, b], || {
+            check_input_dtype("Bilinear", a, &self.weight)?;
+            check_input_dtype("Bilinear", b, &self.weight)?;
             let y = ops::einsum("...i,kij,...j->...k", &[a, &self.weight, b])?;
             self.bias.as_ref().map_or(Ok(y.clone()), |bias| ops::add(&y, bias))
         })

@@ -1,6 +1,7 @@
 //! Normalisation within a sample: over its last axes, groups of channels, or neighbouring channels.
 
 use crate::init;
+use crate::input_dtype::check_optional_dtype;
 use crate::layer::Layer;
 use crate::lazy::Lazy;
 use crate::parameter::Parameter;
@@ -12,12 +13,12 @@ use pellucid_tensor::{DType, Error, Result, Shape, Tensor, ops, unwrap};
 ///
 /// eps defaults to 1e-5; the weight starts at 1, the bias at 0.
 #[derive(Clone, Debug, Module)]
+#[module(display)]
 pub struct LayerNorm {
     /// The scale, of the shape of the last axes.
     pub weight: Option<Parameter>,
     /// The bias, of the shape of the last axes.
     pub bias: Option<Parameter>,
-    #[module(skip)]
     shape: Shape,
     eps: f64,
 }
@@ -56,6 +57,7 @@ impl LayerNorm {
 
 impl Layer for LayerNorm {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        check_optional_dtype("LayerNorm", x, [self.weight.as_deref(), self.bias.as_deref()])?;
         ops::layer_norm(x, &self.shape, self.weight.as_deref(), self.bias.as_deref(), self.eps)
     }
 }
@@ -73,10 +75,10 @@ fn last_axis_length(op: &'static str, input: &Shape) -> Result<usize> {
 /// eps defaults to the machine epsilon of x's dtype; the weight starts at 1.
 #[doc(alias = "RMSNorm")]
 #[derive(Clone, Debug, Module)]
+#[module(display)]
 pub struct RmsNorm {
     /// The scale, of the shape of the last axes.
     pub weight: Option<Parameter>,
-    #[module(skip)]
     shape: Shape,
     eps: Option<f64>,
 }
@@ -110,6 +112,7 @@ impl RmsNorm {
 
 impl Layer for RmsNorm {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        check_optional_dtype("RmsNorm", x, [self.weight.as_deref()])?;
         let eps = self.eps.unwrap_or_else(|| epsilon(x.dtype()));
         ops::rms_norm(x, &self.shape, self.weight.as_deref(), eps)
     }
@@ -130,6 +133,7 @@ fn epsilon(dtype: DType) -> f64 {
 ///
 /// eps defaults to 1e-5; the weight starts at 1, the bias at 0.
 #[derive(Clone, Debug, Module)]
+#[module(display)]
 pub struct GroupNorm {
     /// The scale of each channel, `[C]`.
     pub weight: Option<Parameter>,
@@ -174,6 +178,7 @@ impl GroupNorm {
 
 impl Layer for GroupNorm {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        check_optional_dtype("GroupNorm", x, [self.weight.as_deref(), self.bias.as_deref()])?;
         ops::group_norm(x, self.groups, self.weight.as_deref(), self.bias.as_deref(), self.eps)
     }
 }
@@ -181,6 +186,7 @@ impl Layer for GroupNorm {
 /// Local response normalisation (Krizhevsky, Sutskever & Hinton 2012) of x `[B, C, ..]`: x / (k + alpha·m)^beta, m the
 /// mean of x² over `size` neighbouring channels.
 #[derive(Clone, Copy, Debug, Module)]
+#[module(display)]
 pub struct LocalResponseNorm {
     /// The number of neighbouring channels.
     pub size: usize,

@@ -22,16 +22,11 @@ pub(super) fn pad_last<const N: usize>(x: &Tensor, width: [(isize, isize); N], m
 /// Returns the widths (before, after) of each of N axes.
 #[track_caller]
 fn width_per_axis<const N: usize>(width: PadWidth) -> [(isize, isize); N] {
-    match width {
-        PadWidth::Same(n) => [(n, n); N],
-        PadWidth::Both(before, after) => [(before, after); N],
-        PadWidth::Each(pairs) => unwrap(pairs.as_slice().try_into().map_err(|_| {
-            Error::invalid(
-                "pad",
-                format!("the padding must have one pair (before, after) for each of {N} axes, got {pairs:?}"),
-            )
-        })),
-    }
+    let pairs = width.pairs(N).and_then(|pairs| pairs.try_into().ok());
+    unwrap(pairs.ok_or_else(|| {
+        let reason = format!("the padding must have one pair (before, after) for each of {N} axes, got {width:?}");
+        Error::invalid("pad", reason)
+    }))
 }
 
 macro_rules! pads {
@@ -41,9 +36,10 @@ macro_rules! pads {
         /// The width is one number for all ends, a pair (before, after) for all axes, or a pair for each, the first
         /// axis first; a negative number crops.
         #[derive(Clone, Copy, Debug, Module)]
+        #[module(display)]
         #[module(class = by_axes::<_, N>([stringify!($one), stringify!($two), stringify!($three)]))]
         pub struct $name<const N: usize> {
-            #[module(skip)]
+            #[module(setting)]
             width: [(isize, isize); N],
         }
 
@@ -93,11 +89,11 @@ pads! {
 /// assert_eq!(y.to_vec::<f32>(), [7.0, 0.0, 7.0, 7.0]);
 /// ```
 #[derive(Clone, Copy, Debug, Module)]
+#[module(display)]
 #[module(class = by_axes::<_, N>(["ConstantPad1d", "ConstantPad2d", "ConstantPad3d"]))]
 pub struct ConstantPad<const N: usize> {
-    #[module(skip)]
+    #[module(setting)]
     width: [(isize, isize); N],
-    #[module(skip)]
     value: Scalar,
 }
 

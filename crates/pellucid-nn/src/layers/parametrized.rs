@@ -1,8 +1,9 @@
 //! Layers with a reparametrised weight: weight normalisation and spectral normalisation.
 
 use super::{Conv, ConvTranspose, Linear};
+use crate::input_dtype::check_input_dtype;
 use crate::layer::Layer;
-use crate::module::Module;
+use crate::module::{Module, display_as_tree};
 use crate::parameter::{Buffer, Parameter, TrainingMode};
 use crate::visit::{ModulePart, Visitor};
 use pellucid_tensor::ops::over;
@@ -50,6 +51,7 @@ fn visit_others(layer: &impl Module, weight: &str, visitor: &mut Visitor<'_>) {
         ModulePart::Buffer(own) => visitor.field(name, own),
         ModulePart::TrainingMode(own) => visitor.field(name, own),
         ModulePart::PathChoice(own) => visitor.field(name, own),
+        ModulePart::Setting(own) => visitor.setting(name, own),
     }));
 }
 
@@ -121,6 +123,11 @@ impl<L: Weighted> Layer for WeightNorm<L> {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
         self.layer.compute_with(&self.weight()?, x)
     }
+}
+
+display_as_tree! {
+    [L: Weighted] WeightNorm<L>;
+    [L: Weighted] SpectralNorm<L>;
 }
 
 /// Spectral normalisation (Miyato et al. 2018): the weight of the layer, as a matrix with one row per output, is
@@ -237,6 +244,7 @@ impl<L: Weighted> Module for SpectralNorm<L> {
 
 impl<L: Weighted> Layer for SpectralNorm<L> {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        check_input_dtype("SpectralNorm", x, self.original())?;
         if self.training.get() {
             self.run_power_iterations(self.iterations)?;
         }

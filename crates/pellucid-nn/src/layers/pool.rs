@@ -11,11 +11,11 @@ macro_rules! windows {
     ($($(#[$doc:meta])* $name:ident: $one:ident, $two:ident, $three:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty),* })*) => {$(
         $(#[$doc])*
         #[derive(Clone, Debug, Module)]
+        #[module(display)]
         #[module(class = by_axes::<_, N>([stringify!($one), stringify!($two), stringify!($three)]))]
         pub struct $name<const N: usize> {
-            #[module(skip)]
             pool: PoolOptions,
-            $($(#[$field_doc])* #[module(skip)] $field: $type,)*
+            $($(#[$field_doc])* $field: $type,)*
         }
 
         #[doc = concat!("[`", stringify!($name), "`] over one axis: x is `[B, C, L]` or `[C, L]`.")]
@@ -155,9 +155,10 @@ macro_rules! adaptive {
         $(#[$doc])*
         /// Window o of O covers the elements ⌊o·L/O⌋ .. ⌈(o + 1)·L/O⌉ of an axis of length L.
         #[derive(Clone, Copy, Debug, Module)]
+        #[module(display)]
         #[module(class = by_axes::<_, N>([stringify!($one), stringify!($two), stringify!($three)]))]
         pub struct $name<const N: usize> {
-            #[module(skip)]
+            #[module(setting)]
             windows: [Option<usize>; N],
         }
 

@@ -18,10 +18,9 @@ use pellucid_tensor::{Result, Tensor, ops};
 #[doc(alias = "UpsamplingNearest2d")]
 #[doc(alias = "UpsamplingBilinear2d")]
 #[derive(Clone, Debug, Module)]
+#[module(display)]
 pub struct Upsample {
-    #[module(skip)]
     size: Resize,
-    #[module(skip)]
     mode: ResizeMode,
 }
 
@@ -56,6 +55,7 @@ impl Layer for Upsample {
 
 /// Rearranges `[.., C·r², H, W]` to `[.., C, H·r, W·r]`: r² channels become r×r pixels (Shi et al. 2016).
 #[derive(Clone, Copy, Debug, Module)]
+#[module(display)]
 pub struct PixelShuffle(
     /// The factor r.
     pub usize,
@@ -69,6 +69,7 @@ impl Layer for PixelShuffle {
 
 /// Rearranges `[.., C, H·r, W·r]` to `[.., C·r², H, W]`: the inverse of [`PixelShuffle`].
 #[derive(Clone, Copy, Debug, Module)]
+#[module(display)]
 pub struct PixelUnshuffle(
     /// The factor r.
     pub usize,
@@ -82,6 +83,7 @@ impl Layer for PixelUnshuffle {
 
 /// Shuffles the channels of x `[B, C, ..]`: transposes them as `[groups, C / groups]` (Zhang et al. 2018).
 #[derive(Clone, Copy, Debug, Module)]
+#[module(display)]
 pub struct ChannelShuffle(
     /// The number of groups.
     pub usize,

@@ -7,6 +7,7 @@ use pellucid_tensor::{Result, Tensor, ops};
 
 /// The identity: returns x.
 #[derive(Clone, Copy, Debug, Default, Module)]
+#[module(display)]
 pub struct Identity;
 
 impl Layer for Identity {
@@ -17,6 +18,7 @@ impl Layer for Identity {
 
 /// Flattens a range of axes to one: by default `[N, d..]` becomes `[N, Πd]`.
 #[derive(Clone, Copy, Debug, Module)]
+#[module(display)]
 pub struct Flatten {
     /// The first axis of the range; default 1.
     pub start: isize,
@@ -45,6 +47,7 @@ impl Layer for Flatten {
 
 /// Splits one axis into several.
 #[derive(Clone, Debug, Module)]
+#[module(display)]
 pub struct Unflatten {
     /// The axis.
     pub axis: isize,
@@ -70,6 +73,7 @@ macro_rules! windows {
     ($($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident),* };)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Module)]
+        #[module(display)]
         pub struct $name {
             $($(#[$field_doc])* $field: [usize; 2],)*
             size: [usize; 2],

@@ -17,6 +17,7 @@ use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Module)]
+#[module(display)]
 #[module(class = by_axes::<_, N>(["MaxUnpool1d", "MaxUnpool2d", "MaxUnpool3d"]))]
 pub struct MaxUnpool<const N: usize> {
     size: [usize; N],

@@ -1,6 +1,6 @@
 //! The adaptive softmax, a loss for very many classes of which few are frequent.
 
-use super::{Loss, borrowed};
+use super::{Loss, loss_pointer};
 use crate::call;
 use crate::layer::Layer;
 use crate::layers::Linear;
@@ -31,6 +31,7 @@ use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug, Module)]
+#[module(display)]
 pub struct AdaptiveLogSoftmaxWithLoss {
     /// The scores of the head's classes, then of the clusters.
     pub head: Linear,
@@ -107,4 +108,4 @@ impl Loss for AdaptiveLogSoftmaxWithLoss {
     }
 }
 
-borrowed! { AdaptiveLogSoftmaxWithLoss }
+loss_pointer! { [] &AdaptiveLogSoftmaxWithLoss }

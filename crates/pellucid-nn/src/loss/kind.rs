@@ -1,6 +1,6 @@
 //! The kinds of losses, by the targets that they accept.
 
-use super::{Loss, borrowed};
+use super::{Loss, loss_pointer};
 use crate::parameter::Parameter;
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor};
 
@@ -79,4 +79,4 @@ impl<L: Loss> Loss for WithTargets<L> {
     }
 }
 
-borrowed! { WithTargets<L> }
+loss_pointer! { [L: Loss] &WithTargets<L> }

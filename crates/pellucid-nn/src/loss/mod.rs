@@ -17,7 +17,8 @@
 //! Losses are modules, usually without parameters, so models can contain them and hooks can observe them.
 //!
 //! The value is a 0-d tensor that stays on the device (or one value per sample without reduction); [`Tensor::item`]
-//! reads it. A loss of two inputs is a [`Loss`]; losses of more inputs have methods of the same names.
+//! reads it. A loss of two inputs is a [`Loss`], as is a pointer to one (`&MseLoss`, `&dyn Loss`, `Box<dyn Loss>`,
+//! `Rc<L>`, `Arc<L>`); losses of more inputs have methods of the same names.
 
 mod adaptive;
 mod classes;
@@ -54,6 +55,8 @@ pub use scale::{GradKind, infer_grad_scale};
 
 use crate::parameter::Parameter;
 use pellucid_tensor::{DType, Error, GradOptions, Result, Shape, Tensor, enable_grad, grad, unwrap};
+use std::rc::Rc;
+use std::sync::Arc;
 
 /// A loss of a model's output and its target.
 ///
@@ -192,14 +195,15 @@ macro_rules! losses {
                 Some($crate::loss::LossKind::$kind)
             })?
         }
-        crate::loss::borrowed! { $name }
+        crate::loss::loss_pointer! { [] &$name }
     )*};
 }
 
-/// Implements `Loss` for a borrowed loss. (A blanket implementation would overlap with that of functions.)
-macro_rules! borrowed {
-    ($name:ident $(<$generic:ident>)?) => {
-        impl$(<$generic: Loss>)? Loss for &$name$(<$generic>)? {
+/// Implements `Loss` for a pointer to a loss. (Blanket implementations for `&L` and `Box<L>` would overlap with that of
+/// functions.)
+macro_rules! loss_pointer {
+    ([$($generics:tt)*] $pointer:ty) => {
+        impl<$($generics)*> Loss for $pointer {
             fn try_forward(&self, logits: &Tensor, y: &Tensor) -> Result<Tensor> {
                 (**self).try_forward(logits, y)
             }
@@ -214,6 +218,10 @@ macro_rules! borrowed {
         }
     };
 }
+loss_pointer! { [] &(dyn Loss + '_) }
+loss_pointer! { [] Box<dyn Loss + '_> }
+loss_pointer! { [L: Loss + ?Sized] Rc<L> }
+loss_pointer! { [L: Loss + ?Sized] Arc<L> }
 
 /// Defines losses of more than two inputs; `by` lists the inputs that have a gradient.
 macro_rules! losses_of_many {
@@ -277,7 +285,7 @@ macro_rules! methods_of_many {
     };
 }
 
-use {borrowed, declared, losses, losses_of_many, methods_of_many};
+use {declared, loss_pointer, losses, losses_of_many, methods_of_many};
 
 /// Returns an error unless shapes are equal: broadcasting would usually hide a mistake.
 fn same_shape(op: &'static str, x: &Tensor, y: &Tensor) -> Result<()> {

@@ -1,6 +1,6 @@
 //! The cross-entropy of a linear layer's scores, which the loss computes itself.
 
-use super::{CrossEntropyLoss, Loss, borrowed};
+use super::{CrossEntropyLoss, Loss, loss_pointer};
 use crate::call;
 use crate::layer::Layer;
 use crate::layers::Linear;
@@ -23,6 +23,7 @@ use pellucid_tensor::{Error, Result, Shape, Tensor, ops};
 /// assert_eq!(loss.parameter_count(), 10 * 4 * 3 * 5);
 /// ```
 #[derive(Clone, Debug, Module)]
+#[module(display)]
 pub struct LinearCrossEntropyLoss {
     /// The layer that computes the scores `[C·d.., in]`, classes outermost, by default without a bias.
     pub linear: Linear,
@@ -72,4 +73,4 @@ impl Loss for LinearCrossEntropyLoss {
     }
 }
 
-borrowed! { LinearCrossEntropyLoss }
+loss_pointer! { [] &LinearCrossEntropyLoss }

@@ -6,7 +6,7 @@ use crate::layer::Layer;
 use crate::layers::{batch_norms, plain_averages};
 use crate::module::{Module, walk};
 use crate::parameter::{Buffer, Parameter};
-use crate::state::{self, StateDict};
+use crate::state::{self, StateDict, StateLoad, Stateful};
 use crate::visit::ModulePart;
 use pellucid_tensor::{DType, Error, Result, Tensor, eager, formula, no_grad, ops};
 use std::collections::BTreeMap;
@@ -56,7 +56,7 @@ impl AveragedModel {
             nonnegative("averaged_model", "1 - decay", 1.0 - decay)?;
         }
         let parameters = module.named_parameters();
-        let zeros = |p: &Parameter| ops::zeros(p.shape(), p.dtype().promote(DType::F32)).map(Buffer::new);
+        let zeros = |p: &Parameter| ops::zeros(p.shape(), average_dtype(p)).map(Buffer::new);
         Ok(AveragedModel {
             averages: parameters.iter().map(|(_, p)| zeros(p)).collect::<Result<_>>()?,
             count: free_buffer(ops::zeros((), DType::F32)?),
@@ -72,11 +72,14 @@ impl AveragedModel {
     /// [`Error::InvalidArgument`] between [`AveragedModel::apply`] and [`AveragedModel::restore`].
     #[doc(alias = "update_parameters")]
     pub fn update(&self) -> Result<()> {
-        if self.aside.is_some() {
-            return Err(Error::invalid(
-                "averaged_model",
-                "the model contains the averages instead of its own weights; call restore() first",
-            ));
+        self.check_restored()?;
+        if let Some(((name, p), a)) =
+            self.parameters.iter().zip(&self.averages).find(|((_, p), a)| a.dtype() != average_dtype(p))
+        {
+            let help = format!(
+                "the parameter `{name}` was converted; make the averages after the model is converted with to_dtype()"
+            );
+            return Err(Error::dtypes("averaged_model", [a.dtype(), p.dtype()], help));
         }
         let _guard = no_grad();
         let equal = formula!(equal |a, p, n; _rest| n.eq(0.0).select(p, a + (p - a) / (n + 1.0)));
@@ -147,7 +150,7 @@ impl AveragedModel {
     /// Those of [`Module::state_dict`].
     #[track_caller]
     pub fn state_dict(&self) -> StateDict {
-        state::snapshot(&self.state())
+        state::snapshot(&self.values())
     }
 
     /// Loads a snapshot in place.
@@ -155,13 +158,43 @@ impl AveragedModel {
     /// # Errors
     /// [`Error::StateDict`] if it does not hold averages of these parameters; then nothing is changed.
     pub fn load_state_dict(&self, state: &StateDict) -> Result<()> {
-        state::load(&self.state(), state)
+        StateLoad::new(&self.values(), state)?.commit()
     }
 
-    fn state(&self) -> Vec<(String, Tensor)> {
+    fn values(&self) -> Vec<(String, Tensor)> {
         let averages = self.averages().map(|(name, a)| (format!("average.{name}"), a.clone()));
         averages.chain([("count".to_string(), self.count.tensor().clone())]).collect()
     }
+
+    /// Returns an error if the model contains the averages, because a checkpoint would not contain its own weights.
+    fn check_restored(&self) -> Result<()> {
+        match self.aside {
+            Some(_) => Err(Error::invalid(
+                "averaged_model",
+                "the model contains the averages instead of its own weights; call restore() first",
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The state consists of the averages and their count. It can be neither read nor loaded between
+/// [`AveragedModel::apply`] and [`AveragedModel::restore`].
+impl Stateful for AveragedModel {
+    fn state(&self) -> Result<Vec<(String, Tensor)>> {
+        self.check_restored()?;
+        Ok(self.values())
+    }
+
+    fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
+        self.check_restored()?;
+        StateLoad::new(&self.values(), state)
+    }
+}
+
+/// Returns the dtype of the average of a parameter.
+fn average_dtype(parameter: &Parameter) -> DType {
+    parameter.dtype().promote(DType::F32)
 }
 
 /// Recomputes the running statistics of all batch normalisations of a model, as plain averages over these batches.

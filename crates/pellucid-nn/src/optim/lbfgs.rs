@@ -1,11 +1,11 @@
 //! L-BFGS.
 
 use super::Optimizer;
-use super::free::free_buffer;
+use super::hyperparameter::Hyperparameter;
 use super::line_search::{SearchPoint, SearchResult, strong_wolfe};
 use super::rule::nonnegative;
-use crate::parameter::{Buffer, Parameter};
-use crate::state::StateDict;
+use crate::parameter::Parameter;
+use crate::state::{StateDict, StateLoad};
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, WrongShape, enable_grad, formula, no_grad, ops};
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -73,7 +73,7 @@ impl Default for LbfgsOptions {
 pub struct Lbfgs {
     parameters: Vec<Parameter>,
     options: LbfgsOptions,
-    lr: Buffer,
+    lr: Hyperparameter,
     progress: Mutex<LbfgsProgress>,
 }
 
@@ -126,7 +126,7 @@ impl Lbfgs {
             let dtypes = parameters.iter().map(|p| p.dtype());
             return Err(Error::dtypes(op, dtypes, "the parameters must be all f32 or all f64"));
         }
-        let lr = free_buffer(ops::full((), options.lr, DType::F64)?);
+        let lr = Hyperparameter::new(options.lr, DType::F64)?;
         Ok(Lbfgs { parameters, options, lr, progress: Mutex::default() })
     }
 
@@ -134,11 +134,16 @@ impl Lbfgs {
     #[track_caller]
     fn iterate(&mut self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64> {
         let _guard = no_grad();
-        let options = LbfgsOptions { lr: self.lr.try_item()?, ..self.options };
+        let options = LbfgsOptions { lr: self.lr.try_get()?, ..self.options };
         let progress = self.progress.get_mut().unwrap_or_else(PoisonError::into_inner);
         let max_eval = options.max_eval.unwrap_or(options.max_iter * 5 / 4);
         let sign = if options.maximize { -1.0 } else { 1.0 };
         let parameters = self.parameters.clone();
+        let own = parameters[0].dtype();
+        if let Some(before) = progress.memory.as_ref().map(|memory| memory.gradient.dtype()).filter(|&b| b != own) {
+            let help = "the parameters were converted after a step; make the optimizer after the model is converted";
+            return Err(Error::dtypes("lbfgs", [before, own], help));
+        }
         let mut evaluate = || -> Result<(f64, Tensor)> {
             let loss = {
                 let _on = enable_grad();
@@ -260,7 +265,7 @@ impl Optimizer for Lbfgs {
         1
     }
 
-    fn group_lr_tensor(&self, _: usize) -> &Tensor {
+    fn group_rate(&self, _: usize) -> &Hyperparameter {
         &self.lr
     }
 
@@ -328,7 +333,7 @@ impl Optimizer for Lbfgs {
         self.iterate(closure)
     }
 
-    fn load_state_dict(&self, state: &StateDict) -> Result<()> {
+    fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
         let (size, dtype) = (self.parameters.iter().map(|p| p.size()).sum::<usize>(), self.parameters[0].dtype());
         let mut names: Vec<(String, bool)> = ["lr", "iterations", "evaluations"].map(|n| (n.to_string(), false)).into();
         let steps = state.keys().filter(|name| name.starts_with("history.") && name.ends_with(".inverse")).count();
@@ -373,10 +378,12 @@ impl Optimizer for Lbfgs {
         };
         let memory = is_begun.then(memory).transpose()?;
         let (lr, iterations, evaluations) = (number("lr")?, number("iterations")?, number("evaluations")?);
-        ops::copy_(&self.lr, &Tensor::from(lr))?;
-        let (iterations, evaluations) = (iterations as usize, evaluations as usize);
-        *self.progress() = LbfgsProgress { memory, iterations, evaluations };
-        Ok(())
+        let progress = LbfgsProgress { memory, iterations: iterations as usize, evaluations: evaluations as usize };
+        Ok(StateLoad::default().then(move || {
+            self.lr.set(lr)?;
+            *self.progress() = progress;
+            Ok(())
+        }))
     }
 }
 

@@ -3,12 +3,14 @@
 //! An update is one kernel over all parameters: a formula that reads the parameter, its gradient and its state, and
 //! writes parameter and state in place. Learning rate, momentum, step count and derived numbers are 0-d tensors that
 //! the formula reads, and all state is allocated at construction. A captured step can therefore be replayed, and uses a
-//! new learning rate.
+//! new learning rate. [`Optimizer::lr`] returns a rate as it was set: 0.01, not its rounding to `f32`
+//! ([`Hyperparameter`] has the rule).
 //!
 //! | module | contents |
 //! | --- | --- |
 //! | `rule` | [`Rule`]: options, state and formula of one optimizer |
 //! | `rule_optimizer` | [`RuleOptimizer`]: groups, names, state dicts and half precision for all rules |
+//! | `hyperparameter` | [`Hyperparameter`]: learning rates and momenta, set by the host and read by kernels |
 //! | `clock` | per-parameter step counts and rates derived from them |
 //! | `step_modifiers` | scaled gradients and skipped updates, added to a rule's formula |
 //! | `sgd`, `adam`, ... | the rules, one per module |
@@ -31,6 +33,7 @@ mod clip;
 mod clock;
 mod fillable;
 mod free;
+mod hyperparameter;
 mod lamb;
 mod lbfgs;
 mod line_search;
@@ -69,13 +72,14 @@ crate::exports::exports! {
 }
 pub use average::{Average, AveragedModel, update_bn};
 pub use clip::{ClipGradNormOptions, clip_grad_norm, clip_grad_norm_with, clip_grad_value, grad_norm};
+pub use hyperparameter::Hyperparameter;
 pub use rule::{Momentum, Rule, RuleState, UpdateContext};
 pub use rule_optimizer::RuleOptimizer;
 pub use scaler::{GradScaler, GradScalerOptions, Unscaled};
 pub use schedule::CosineSchedule;
 
 use crate::parameter::Parameter;
-use crate::state::{self, StateDict};
+use crate::state::{self, StateDict, StateLoad, Stateful};
 use pellucid_tensor::{Error, Result, Tensor, no_grad, ops, unwrap};
 use std::sync::Arc;
 
@@ -89,14 +93,15 @@ pub trait Optimizer: Send + Sync {
     /// Returns the number of groups.
     fn groups(&self) -> usize;
 
-    /// Returns the learning rate of a group, a 0-d tensor of the dtype of its state.
+    /// Returns the learning rate of a group, with the 0-d tensor of the dtype of its state that kernels read.
+    /// [`Optimizer::set_group_lr`] checks the value that it sets; [`Hyperparameter::set`] does not.
     ///
     /// # Panics
     /// If there is no such group.
-    fn group_lr_tensor(&self, group: usize) -> &Tensor;
+    fn group_rate(&self, group: usize) -> &Hyperparameter;
 
-    /// Returns the momentum of a group (β₁ for Adam and its variants); `None` if the rule has none, or was created
-    /// without.
+    /// Returns the momentum of a group (β₁ for Adam and its variants) as it was set; `None` if the rule has none, or was
+    /// created without.
     ///
     /// # Panics
     /// If there is no such group.
@@ -261,23 +266,33 @@ pub trait Optimizer: Send + Sync {
         self.group_lr_tensor(0)
     }
 
-    /// Returns the learning rate of the first group, rounded to the state's dtype.
+    /// Returns the learning rate of a group, a 0-d tensor of the dtype of its state.
+    ///
+    /// # Panics
+    /// If there is no such group.
+    #[track_caller]
+    fn group_lr_tensor(&self, group: usize) -> &Tensor {
+        self.group_rate(group).tensor()
+    }
+
+    /// Returns the learning rate of the first group as it was set. If the tensor was written since, the result is the
+    /// shortest decimal number that rounds to its value, see [`Hyperparameter`].
     ///
     /// # Panics
     /// While a step is captured, since values cannot be read then.
     #[track_caller]
     fn lr(&self) -> f64 {
-        self.lr_tensor().item::<f64>()
+        self.group_lr(0)
     }
 
-    /// Returns the learning rate of a group.
+    /// Returns the learning rate of a group; see [`Optimizer::lr`].
     ///
     /// # Panics
     /// Those of [`Optimizer::lr`], and if there is no such group.
     #[doc(alias = "param_groups")]
     #[track_caller]
     fn group_lr(&self, group: usize) -> f64 {
-        self.group_lr_tensor(group).item::<f64>()
+        self.group_rate(group).get()
     }
 
     /// Sets the learning rate of all groups in place; replays of a captured step use it. Call it between
@@ -299,8 +314,8 @@ pub trait Optimizer: Send + Sync {
     /// If `lr` is negative or not finite, or there is no such group.
     #[track_caller]
     fn set_group_lr(&self, group: usize, lr: f64) {
-        let rate = self.group_lr_tensor(group);
-        unwrap(rule::nonnegative("set_lr", "lr", lr).and_then(|()| ops::copy_(rate, &Tensor::from(lr))));
+        let rate = self.group_rate(group);
+        unwrap(rule::nonnegative("set_lr", "lr", lr).and_then(|()| rate.set(lr)));
     }
 
     /// Sets the momentum of a group.
@@ -321,6 +336,15 @@ pub trait Optimizer: Send + Sync {
         state::snapshot(&self.state())
     }
 
+    /// Checks a snapshot without changing the optimizer. [`StateLoad::commit`] of the result loads it.
+    ///
+    /// # Errors
+    /// Those of [`Optimizer::load_state_dict`].
+    fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
+        check_rates(self.groups(), state)?;
+        StateLoad::new(&self.state(), state)
+    }
+
     /// Loads a snapshot in place.
     ///
     /// # Errors
@@ -328,8 +352,18 @@ pub trait Optimizer: Send + Sync {
     /// shapes; [`Error::InvalidArgument`] for a learning rate that is negative or not finite. On error nothing is
     /// changed.
     fn load_state_dict(&self, state: &StateDict) -> Result<()> {
-        check_rates(self.groups(), state)?;
-        state::load(&self.state(), state)
+        self.prepare_load(state)?.commit()
+    }
+}
+
+/// The state is that of [`Optimizer::state`].
+impl Stateful for dyn Optimizer + '_ {
+    fn state(&self) -> Result<Vec<(String, Tensor)>> {
+        Ok(Optimizer::state(self))
+    }
+
+    fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
+        Optimizer::prepare_load(self, state)
     }
 }
 
@@ -354,8 +388,8 @@ macro_rules! forwarded {
             (**self).groups()
         }
 
-        fn group_lr_tensor(&self, group: usize) -> &Tensor {
-            (**self).group_lr_tensor(group)
+        fn group_rate(&self, group: usize) -> &Hyperparameter {
+            (**self).group_rate(group)
         }
 
         fn momentum(&self, group: usize) -> Option<f64> {
@@ -382,32 +416,43 @@ macro_rules! forwarded {
             (**self).try_step_scaled(scale, skip)
         }
 
-        fn load_state_dict(&self, state: &StateDict) -> Result<()> {
-            (**self).load_state_dict(state)
+        fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
+            (**self).prepare_load(state)
         }
     };
 }
 
-/// An optimizer of a type that is chosen at run time: `Box<dyn Optimizer>`.
-impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
-    forwarded!();
+/// Implements `Optimizer` for pointers with exclusive access.
+macro_rules! exclusive {
+    ($($(#[$doc:meta])* $pointer:ty;)*) => {$(
+        $(#[$doc])*
+        impl<O: Optimizer + ?Sized> Optimizer for $pointer {
+            forwarded!();
 
-    fn add_params(&mut self, parameters: Vec<Parameter>) -> Result<()> {
-        (**self).add_params(parameters)
-    }
+            fn add_params(&mut self, parameters: Vec<Parameter>) -> Result<()> {
+                (**self).add_params(parameters)
+            }
 
-    fn ensure_initialized(&mut self) -> Result<()> {
-        (**self).ensure_initialized()
-    }
+            fn ensure_initialized(&mut self) -> Result<()> {
+                (**self).ensure_initialized()
+            }
 
-    fn set_grad_scale(&mut self, scale: Option<Tensor>) -> Result<()> {
-        (**self).set_grad_scale(scale)
-    }
+            fn set_grad_scale(&mut self, scale: Option<Tensor>) -> Result<()> {
+                (**self).set_grad_scale(scale)
+            }
 
-    #[track_caller]
-    fn try_step_with(&mut self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64> {
-        (**self).try_step_with(closure)
-    }
+            #[track_caller]
+            fn try_step_with(&mut self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64> {
+                (**self).try_step_with(closure)
+            }
+        }
+    )*};
+}
+exclusive! {
+    /// An optimizer of a type that is chosen at run time: `Box<dyn Optimizer>`.
+    Box<O>;
+    /// A mutably borrowed optimizer.
+    &mut O;
 }
 
 /// Implements `Optimizer` for shared pointers; methods that need exclusive access return an error.

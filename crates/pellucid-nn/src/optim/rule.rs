@@ -28,19 +28,11 @@ impl Momentum {
         }
     }
 
-    /// Returns a momentum of the same kind with another value.
-    pub(super) fn with(self, value: f64) -> Momentum {
+    /// Returns the function that converts a momentum to the value of the tensor, or back.
+    pub(super) fn conversion(self) -> fn(f64) -> f64 {
         match self {
-            Momentum::Kept(_) => Momentum::Kept(value),
-            Momentum::Mean(_) => Momentum::Mean(value),
-        }
-    }
-
-    /// Converts a momentum to the value of the tensor, or back; the function is its own inverse.
-    pub(super) fn held(self) -> f64 {
-        match self {
-            Momentum::Kept(value) => value,
-            Momentum::Mean(value) => 1.0 - value,
+            Momentum::Kept(_) => |value| value,
+            Momentum::Mean(_) => |value| 1.0 - value,
         }
     }
 

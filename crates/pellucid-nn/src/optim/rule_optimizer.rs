@@ -3,10 +3,11 @@
 use super::Optimizer;
 use super::clock::Clocks;
 use super::fillable::Fillable;
-use super::free::{free_buffer, move_free};
+use super::free::move_free;
+use super::hyperparameter::Hyperparameter;
 use super::rule::{DynRule, Momentum, QueuedUpdates, Rule, UpdateContext, fraction, nonnegative};
 use crate::parameter::{Buffer, Parameter};
-use crate::state::{self, StateDict};
+use crate::state::{StateDict, StateLoad};
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, eager, flush, is_capturing, no_grad, ops, unwrap};
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -31,7 +32,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// use pellucid_nn::{Linear, Relu, loss::MseLoss, optim::{AdamW, AdamWOptions, Optimizer}, sequential};
 /// let model = sequential![Linear::lazy(8), Relu, Linear::lazy(1)];
 /// let optimizer = AdamW::new(vec![], AdamWOptions::default())?;
-/// let mut trainer = GraphTrainer::new(model, MseLoss::default(), optimizer, 8 << 20);
+/// let mut trainer = GraphTrainer::new(model, MseLoss::default(), optimizer);
 /// trainer.compile(&[16, 3])?;
 /// assert_eq!(trainer.optimizer().parameters().len(), 4);
 /// # Ok::<(), pellucid_tensor::Error>(())
@@ -68,6 +69,8 @@ struct OptimizerContents {
 /// The data of one parameter in an optimizer.
 struct ParameterData {
     name: String,
+    /// The dtype of the parameter when it was added, which determines that of the state.
+    dtype: DType,
     group: usize,
     /// The counters of the parameter in the clocks of its group.
     clock: Vec<(&'static str, Buffer)>,
@@ -87,8 +90,8 @@ struct ParameterGroup {
     rule: Box<dyn DynRule>,
     /// The dtype of the state.
     dtype: DType,
-    lr: Buffer,
-    momentum: Option<Buffer>,
+    lr: Hyperparameter,
+    momentum: Option<Hyperparameter>,
     /// The clocks, one for each set of parameters that were added together.
     clocks: Vec<Clocks>,
 }
@@ -101,9 +104,7 @@ impl<R: Rule> RuleOptimizer<R> {
     /// [`Error::DTypeMismatch`] for `f64` mixed with other dtypes, [`Error::ShapeMismatch`] for a parameter
     /// for which the rule is not defined.
     pub fn new(parameters: Vec<Parameter>, options: R) -> Result<RuleOptimizer<R>> {
-        let checked = options.check();
-        OptimizerCore::new(R::NAME, name_by_position(0, parameters), checked, Box::new(options))
-            .map(RuleOptimizer::of_core)
+        RuleOptimizer::with_groups(vec![(parameters, options)])
     }
 
     /// Creates an optimizer of named parameters, as [`Module::named_parameters`](crate::Module::named_parameters)
@@ -112,12 +113,48 @@ impl<R: Rule> RuleOptimizer<R> {
     /// # Errors
     /// Those of [`RuleOptimizer::new`], and [`Error::InvalidArgument`] for a duplicate name.
     pub fn from_named(parameters: Vec<(String, Parameter)>, options: R) -> Result<RuleOptimizer<R>> {
-        let checked = options.check();
-        OptimizerCore::new(R::NAME, parameters, checked, Box::new(options)).map(RuleOptimizer::of_core)
+        RuleOptimizer::with_named_groups(vec![(parameters, options)])
     }
 
-    /// Creates an optimizer of named parameters, some of which are exempt from weight decay: they are a
-    /// second group, with otherwise equal options. [`biases_and_norms`](RuleOptimizer::biases_and_norms)
+    /// Creates an optimizer of several groups of parameters, each with its own options.
+    ///
+    /// ```
+    /// use pellucid_nn::{Linear, Module, Relu, optim::{AdamW, AdamWOptions, Optimizer}, sequential};
+    /// let (body, head) = (sequential![Linear::new(4, 8), Relu], Linear::new(8, 2));
+    /// let options = AdamWOptions { lr: 1e-3, ..Default::default() };
+    /// let slow = AdamWOptions { lr: 1e-5, ..options };
+    /// let optimizer = AdamW::with_groups(vec![(body.parameters(), slow), (head.parameters(), options)])?;
+    /// assert_eq!((optimizer.groups(), optimizer.options(1).lr), (2, 1e-3));
+    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`RuleOptimizer::new`], and [`Error::InvalidArgument`] if there is no group.
+    pub fn with_groups(groups: Vec<(Vec<Parameter>, R)>) -> Result<RuleOptimizer<R>> {
+        let mut first = 0;
+        let named = groups.into_iter().map(|(parameters, options)| {
+            let named = name_by_position(first, parameters);
+            first += named.len();
+            (named, options)
+        });
+        RuleOptimizer::with_named_groups(named.collect())
+    }
+
+    /// Creates an optimizer of several groups of named parameters, as [`with_groups`](RuleOptimizer::with_groups) does.
+    ///
+    /// # Errors
+    /// Those of [`RuleOptimizer::from_named`], and [`Error::InvalidArgument`] if there is no group.
+    pub fn with_named_groups(groups: Vec<(Vec<(String, Parameter)>, R)>) -> Result<RuleOptimizer<R>> {
+        if groups.is_empty() {
+            return Err(Error::invalid(R::NAME, "the list of groups must contain at least one group"));
+        }
+        let mut made = RuleOptimizer { core: OptimizerCore::new(R::NAME), rule: PhantomData };
+        groups.into_iter().try_for_each(|(parameters, options)| made.add_named_group(parameters, options))?;
+        Ok(made)
+    }
+
+    /// Creates an optimizer of named parameters, some of which are exempt from weight decay: they are the
+    /// last group, with otherwise equal options. [`biases_and_norms`](RuleOptimizer::biases_and_norms)
     /// is the usual choice.
     ///
     /// ```
@@ -137,11 +174,12 @@ impl<R: Rule> RuleOptimizer<R> {
         exempt: impl Fn(&str, &Parameter) -> bool,
     ) -> Result<RuleOptimizer<R>> {
         let (exempt, others) = partition(parameters, &exempt);
-        let mut made = RuleOptimizer::from_named(others, options.clone())?;
-        if !exempt.is_empty() {
-            made.add_named_group(exempt, options.without_decay())?;
+        let mut groups = vec![(others, options.clone()), (exempt, options.without_decay())];
+        groups.retain(|(parameters, _)| !parameters.is_empty());
+        if groups.is_empty() {
+            groups.push((Vec::new(), options));
         }
-        Ok(made)
+        RuleOptimizer::with_named_groups(groups)
     }
 
     /// Whether a parameter has at most one axis, as biases and the weights of normalisations do.
@@ -201,30 +239,21 @@ impl<R: Rule> RuleOptimizer<R> {
     pub fn renew_masters(&self) -> Result<()> {
         self.core.renew_masters()
     }
-
-    fn of_core(core: OptimizerCore) -> RuleOptimizer<R> {
-        RuleOptimizer { core, rule: PhantomData }
-    }
 }
 
 impl OptimizerCore {
-    /// Creates an optimizer of one group. `checked` is the result of [`Rule::check`].
-    fn new(
-        name: &'static str,
-        parameters: NamedParameters,
-        checked: Result<()>,
-        rule: Box<dyn DynRule>,
-    ) -> Result<OptimizerCore> {
+    /// Creates an optimizer without groups.
+    fn new(name: &'static str) -> OptimizerCore {
         let contents =
             OptimizerContents { name, parameters: Vec::new(), members: Vec::new(), groups: Vec::new(), scale: None };
-        let mut core = OptimizerCore { contents: Fillable::new(contents), is_idle_reported: AtomicBool::new(false) };
-        core.add_named_group(parameters, checked, rule).map(|()| core)
+        OptimizerCore { contents: Fillable::new(contents), is_idle_reported: AtomicBool::new(false) }
     }
 
     fn name(&self) -> &'static str {
         self.contents.own().name
     }
 
+    /// Adds a group. `checked` is the result of [`Rule::check`].
     fn add_named_group(
         &mut self,
         parameters: NamedParameters,
@@ -297,6 +326,7 @@ impl OptimizerCore {
             let reason = format!("parameter `{name}` was frozen when it was added; call ensure_initialized()");
             return Err(Error::invalid(self.name(), reason));
         }
+        contents.check_dtypes()?;
         contents.follow_parameters()?;
         let scale = contents.scale(scale)?;
         let factor_for_gradient =
@@ -355,8 +385,9 @@ impl OptimizerContents {
         }
         self.groups[last].clocks.push(clocks);
         for (((name, parameter), kept), (clock, rates)) in parameters.into_iter().zip(kept).zip(places) {
+            let dtype = parameter.dtype();
             self.parameters.push(parameter);
-            self.members.push(ParameterData { name, group: last, clock, rates, kept });
+            self.members.push(ParameterData { name, dtype, group: last, clock, rates, kept });
         }
         Ok(())
     }
@@ -392,6 +423,19 @@ impl OptimizerContents {
         Ok(filled)
     }
 
+    /// Returns an error if a parameter was converted to another dtype after it was added.
+    fn check_dtypes(&self) -> Result<()> {
+        let mut members = self.members.iter().zip(&self.parameters);
+        let Some((ParameterData { name, dtype, .. }, parameter)) = members.find(|(m, p)| m.dtype != p.dtype()) else {
+            return Ok(());
+        };
+        let help = format!(
+            "the parameter `{name}` was {dtype} when it was added and was then converted; make the optimizer after the \
+             model is converted with to_dtype()"
+        );
+        Err(Error::dtypes(self.name, [*dtype, parameter.dtype()], help))
+    }
+
     /// Moves the state of every parameter to the parameter's device, and the state of a group to that of its first
     /// parameter.
     fn follow_parameters(&self) -> Result<()> {
@@ -399,7 +443,7 @@ impl OptimizerContents {
         let stays = |(member, parameter): (&ParameterData, &Parameter)| {
             let group = &groups[member.group];
             let state = member.kept.iter().flat_map(|kept| kept.state.iter().map(|(_, b)| b).chain(&kept.master));
-            let mut all = state.chain([&group.lr]);
+            let mut all = state.chain([group.lr.buffer()]);
             all.all(|buffer| buffer.device() == parameter.device())
         };
         if members.iter().zip(parameters).all(stays) {
@@ -429,7 +473,7 @@ impl OptimizerContents {
             let first = members.iter().position(|member| member.group == index);
             if let Some(first) = first {
                 let device = parameters[first].device();
-                group.scalars().try_for_each(|(_, buffer)| move_free(buffer, device))?;
+                group.hyperparameters().try_for_each(|(_, number)| move_free(number.tensor(), device))?;
             }
         }
         Ok(())
@@ -458,10 +502,9 @@ impl ParameterState {
 
 impl ParameterGroup {
     fn new(rule: Box<dyn DynRule>, dtype: DType) -> Result<ParameterGroup> {
-        // The parameters of a group may be on several devices, so its scalars are free.
-        let scalar = |value: f64| ops::full((), value, dtype).map(free_buffer);
-        let momentum = rule.momentum().map(|m| scalar(m.held())).transpose()?;
-        Ok(ParameterGroup { dtype, lr: scalar(rule.lr())?, momentum, clocks: Vec::new(), rule })
+        let held = |m: Momentum| Hyperparameter::stored_as(m.value(), dtype, m.conversion());
+        let (lr, momentum) = (Hyperparameter::new(rule.lr(), dtype)?, rule.momentum().map(held).transpose()?);
+        Ok(ParameterGroup { dtype, lr, momentum, clocks: Vec::new(), rule })
     }
 
     /// Returns this group without parameters.
@@ -479,13 +522,18 @@ impl ParameterGroup {
     /// Returns this group, which has no parameters, with another dtype of the state.
     fn converted(&self, dtype: DType) -> Result<ParameterGroup> {
         let new = ParameterGroup::new(self.rule.clone_box(), dtype)?;
-        new.scalars().zip(self.scalars()).try_for_each(|((_, new), (_, old))| ops::copy_(new, old))?;
+        new.copy_hyperparameters(self)?;
         Ok(new)
+    }
+
+    /// Sets the learning rate and the momentum to those of `other`, a group with the same rule.
+    fn copy_hyperparameters(&self, other: &ParameterGroup) -> Result<()> {
+        self.hyperparameters().zip(other.hyperparameters()).try_for_each(|((_, new), (_, old))| new.copy_from(old))
     }
 
     /// Returns the inputs of a tick besides the clock: η, and the momentum's tensor.
     fn tick_inputs(&self) -> impl Iterator<Item = &Tensor> {
-        [&self.lr].into_iter().chain(&self.momentum).map(Buffer::tensor)
+        self.hyperparameters().map(|(_, number)| number.tensor())
     }
 
     /// Returns the inputs of the update of parameter `i` of these clocks besides the gradient.
@@ -496,7 +544,9 @@ impl ParameterGroup {
         Ok(rates)
     }
 
-    fn scalars(&self) -> impl Iterator<Item = (&'static str, &Buffer)> {
+    /// Returns the learning rate and the momentum with the names of their tensors. The parameters of a group may be on
+    /// several devices, so these tensors are free.
+    fn hyperparameters(&self) -> impl Iterator<Item = (&'static str, &Hyperparameter)> {
         let momentum = self.rule.momentum().map(Momentum::name).zip(self.momentum.as_ref());
         [("lr", &self.lr)].into_iter().chain(momentum)
     }
@@ -526,7 +576,7 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
         fn parameters(&self) -> &[Parameter];
         fn groups(&self) -> usize;
         #[track_caller]
-        fn group_lr_tensor(&self, group: usize) -> &Tensor;
+        fn group_rate(&self, group: usize) -> &Hyperparameter;
         #[track_caller]
         fn momentum(&self, group: usize) -> Option<f64>;
         fn try_set_momentum(&self, group: usize, momentum: f64) -> Result<()>;
@@ -550,6 +600,8 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
         fn rebind_grads(&self, gradients: &[Tensor]) -> Result<()>;
         fn lr_tensor(&self) -> &Tensor;
         #[track_caller]
+        fn group_lr_tensor(&self, group: usize) -> &Tensor;
+        #[track_caller]
         fn lr(&self) -> f64;
         #[track_caller]
         fn group_lr(&self, group: usize) -> f64;
@@ -561,6 +613,7 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
         fn set_momentum(&self, group: usize, momentum: f64);
         #[track_caller]
         fn state_dict(&self) -> StateDict;
+        fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>>;
         fn load_state_dict(&self, state: &StateDict) -> Result<()>;
     }
 }
@@ -575,24 +628,26 @@ impl Optimizer for OptimizerCore {
     }
 
     #[track_caller]
-    fn group_lr_tensor(&self, group: usize) -> &Tensor {
-        &unwrap(self.group("group_lr_tensor", group)).lr
+    fn group_rate(&self, group: usize) -> &Hyperparameter {
+        &unwrap(self.group("group_lr", group)).lr
     }
 
     #[track_caller]
     fn momentum(&self, group: usize) -> Option<f64> {
-        let ParameterGroup { rule, momentum, .. } = unwrap(self.group("momentum", group));
-        let kind = rule.momentum()?;
-        momentum.as_ref().map(|held| kind.with(held.item()).held())
+        let group = unwrap(self.group("momentum", group));
+        // A closure would hide the caller's line.
+        match &group.momentum {
+            Some(momentum) => Some(momentum.get()),
+            None => None,
+        }
     }
 
     fn try_set_momentum(&self, group: usize, momentum: f64) -> Result<()> {
         let op = "set_momentum";
         fraction(op, "momentum", momentum)?;
-        let ParameterGroup { rule, momentum: held, .. } = self.group(op, group)?;
-        match (rule.momentum(), held) {
-            (Some(kind), Some(held)) => ops::copy_(held, &Tensor::from(kind.with(momentum).held())),
-            _ => Err(Error::invalid(op, format!("{} has no momentum, or was created with momentum 0", self.name()))),
+        match &self.group(op, group)?.momentum {
+            Some(held) => held.set(momentum),
+            None => Err(Error::invalid(op, format!("{} has no momentum, or was created with momentum 0", self.name()))),
         }
     }
 
@@ -600,7 +655,8 @@ impl Optimizer for OptimizerCore {
         let OptimizerContents { groups, members, .. } = self.contents.get();
         let mut all = Vec::new();
         for (i, group) in groups.iter().enumerate() {
-            all.extend(group.scalars().map(|(name, b)| (format!("groups.{i}.{name}"), b.tensor().clone())));
+            let named = group.hyperparameters();
+            all.extend(named.map(|(name, number)| (format!("groups.{i}.{name}"), number.tensor().clone())));
         }
         for ParameterData { name: parameter, clock, kept, .. } in members {
             let Some(ParameterState { master, state }) = kept else { continue };
@@ -630,9 +686,9 @@ impl Optimizer for OptimizerCore {
         };
         match self.contents.reuse(fits) {
             // The optimizer was filled before for a step that could not be recorded; rates may have changed since.
-            Some(filled) => filled.groups.iter().zip(&own.groups).try_for_each(|(new, old)| {
-                new.scalars().zip(old.scalars()).try_for_each(|((_, new), (_, old))| ops::copy_(new, old))
-            }),
+            Some(filled) => {
+                filled.groups.iter().zip(&own.groups).try_for_each(|(new, old)| new.copy_hyperparameters(old))
+            }
             None => own.filled(parameters).map(|filled| self.contents.replace(filled)),
         }
     }
@@ -641,14 +697,14 @@ impl Optimizer for OptimizerCore {
         self.contents.reset();
     }
 
-    fn load_state_dict(&self, state: &StateDict) -> Result<()> {
+    fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
         if self.parameters().is_empty() && state.keys().any(|name| name.starts_with("state.")) {
             let reason = "the optimizer has no parameters yet, so no state can be loaded; compile the step that \
                           adds them first, or make the optimizer with the model's parameters()";
             return Err(Error::invalid(self.name(), reason));
         }
         super::check_rates(self.groups(), state)?;
-        state::load(&self.state(), state)
+        StateLoad::new(&self.state(), state)
     }
 
     fn ensure_initialized(&mut self) -> Result<()> {

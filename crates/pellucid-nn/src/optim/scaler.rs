@@ -2,10 +2,11 @@
 
 use super::clip::factor_for_gradient;
 use super::free::{free_buffer, move_free};
+use super::hyperparameter::Hyperparameter;
 use super::rule::nonnegative;
 use super::{Optimizer, Parameter};
 use crate::parameter::Buffer;
-use crate::state::{self, StateDict};
+use crate::state::{self, StateDict, StateLoad, Stateful};
 use pellucid_tensor::{DType, Device, Error, Result, Tensor, eager, formula, no_grad, ops, unwrap};
 
 /// Options of [`GradScaler`].
@@ -47,7 +48,7 @@ impl Default for GradScalerOptions {
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 pub struct GradScaler {
-    scale: Buffer,
+    scale: Hyperparameter,
     /// The number of finite steps since the scale changed.
     growth_tracker: Buffer,
     /// Whether a step since the last update had inf or NaN.
@@ -80,9 +81,10 @@ impl GradScaler {
             let reason = "expected init_scale > 0, growth_factor > 1, backoff_factor in (0, 1) and growth_interval > 0";
             return Err(Error::invalid(op, reason));
         }
-        let number = |value: f64| ops::full((), value, DType::F32).map(free_buffer);
+        let scale = Hyperparameter::new(init_scale, DType::F32)?;
+        let growth_tracker = free_buffer(ops::full((), 0.0, DType::F32)?);
         let found_inf = free_buffer(ops::full((), false, DType::Bool)?);
-        Ok(GradScaler { scale: number(init_scale)?, growth_tracker: number(0.0)?, found_inf, options })
+        Ok(GradScaler { scale, growth_tracker, found_inf, options })
     }
 
     /// Returns the loss times the scale: call `backward` on it.
@@ -102,7 +104,16 @@ impl GradScaler {
 
     /// Returns the scale, a 0-d tensor.
     pub fn scale_tensor(&self) -> &Tensor {
-        &self.scale
+        self.scale.tensor()
+    }
+
+    /// Returns the scale; see [`Hyperparameter`] for its rounding.
+    ///
+    /// # Panics
+    /// While a step is captured, since values cannot be read then.
+    #[track_caller]
+    pub fn get_scale(&self) -> f64 {
+        self.scale.get()
     }
 
     /// Runs a step of the optimizer with its gradients divided by the scale. If a gradient
@@ -113,7 +124,7 @@ impl GradScaler {
     pub fn step(&self, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
         let _guard = no_grad();
         let found = self.find(optimizer.parameters())?;
-        optimizer.try_step_scaled(Some(&ops::reciprocal(&self.scale)?), Some(&found))
+        optimizer.try_step_scaled(Some(&ops::reciprocal(self.scale_tensor())?), Some(&found))
     }
 
     /// Divides the optimizer's gradients by the scale in place, so that they can be clipped before
@@ -124,7 +135,7 @@ impl GradScaler {
     pub fn unscale(&self, optimizer: &(impl Optimizer + ?Sized)) -> Result<Unscaled> {
         let _guard = no_grad();
         let found_inf = self.find(optimizer.parameters())?;
-        let inverse = ops::reciprocal(&self.scale)?;
+        let inverse = ops::reciprocal(self.scale_tensor())?;
         for gradient in optimizer.parameters().iter().filter_map(|p| p.grad()) {
             ops::update(formula!(|g, s| g * s), &[&gradient], &[&factor_for_gradient(&inverse, &gradient)?], &[])?;
         }
@@ -146,38 +157,41 @@ impl GradScaler {
         });
         let GradScalerOptions { growth_factor, backoff_factor, growth_interval, .. } = self.options;
         let params = [growth_factor.into(), backoff_factor.into(), f64::from(growth_interval).into()];
-        ops::update(update, &[&self.scale, &self.growth_tracker, &self.found_inf], &[], &params)
+        ops::update(update, &[self.scale_tensor(), &self.growth_tracker, &self.found_inf], &[], &params)
     }
 
-    /// Returns a snapshot, from which training resumes exactly: `scale` and `growth_tracker`.
+    /// Returns a snapshot, from which training resumes exactly: `scale`, `growth_tracker` and `found_inf`.
     ///
     /// # Panics
     /// Those of [`Module::state_dict`](crate::Module::state_dict).
     #[track_caller]
     pub fn state_dict(&self) -> StateDict {
-        state::snapshot(&self.state())
+        state::snapshot(&self.values())
     }
 
     /// Loads a snapshot in place.
     ///
     /// # Errors
-    /// [`Error::StateDict`] if it is not a scaler's; then nothing is changed.
+    /// [`Error::StateDict`] if it is not a scaler's; [`Error::InvalidArgument`] for a scale that is not finite and above
+    /// 0, or a count that is not a whole number. On error nothing is changed.
     pub fn load_state_dict(&self, state: &StateDict) -> Result<()> {
-        state::load(&self.state(), state)
+        self.prepare_load(state)?.commit()
     }
 
-    fn state(&self) -> Vec<(String, Tensor)> {
-        let named = [("scale", &self.scale), ("growth_tracker", &self.growth_tracker)];
+    /// Returns the state by name.
+    pub(crate) fn values(&self) -> Vec<(String, Tensor)> {
+        let (scale, growth_tracker) = (("scale", self.scale.buffer()), ("growth_tracker", &self.growth_tracker));
+        let named = [scale, growth_tracker, ("found_inf", &self.found_inf)];
         named.map(|(name, buffer)| (name.to_string(), buffer.tensor().clone())).into()
     }
 
     /// Moves the scale and the counts to `device`.
     fn follow(&self, device: Device) -> Result<()> {
-        if self.scale.device() == device {
+        if self.scale_tensor().device() == device {
             return Ok(());
         }
         // A captured step only references the buffers.
-        let buffers = [&self.scale, &self.growth_tracker, &self.found_inf];
+        let buffers = [self.scale.buffer(), &self.growth_tracker, &self.found_inf];
         eager(|| buffers.into_iter().try_for_each(|buffer| move_free(buffer, device)))
     }
 
@@ -199,6 +213,23 @@ impl GradScaler {
         found.free();
         ops::update(formula!(|old: mask, new: mask| old | new), &[&self.found_inf], &[&found], &[])?;
         Ok(found)
+    }
+}
+
+/// The state is that of [`GradScaler::state_dict`].
+impl Stateful for GradScaler {
+    fn state(&self) -> Result<Vec<(String, Tensor)>> {
+        Ok(self.values())
+    }
+
+    fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
+        let load = StateLoad::new(&self.values(), state)?;
+        let scale = state["scale"].try_item::<f64>()?;
+        if !(scale.is_finite() && scale > 0.0) {
+            return Err(Error::invalid("grad_scaler", format!("scale must be finite and above 0, got {scale}")));
+        }
+        state::whole_number("grad_scaler", state, "growth_tracker")?;
+        Ok(load)
     }
 }
 

@@ -5,7 +5,7 @@ use super::call_with_states;
 use super::kind::sealed::StateTensors;
 use super::kind::{CellKind, Elman, GatedRecurrentUnit, LongShortTermMemory, RecurrentKind};
 use super::weights::LayerWeights;
-use crate::module::Module;
+use crate::module::{Module, display_as_tree};
 use crate::visit::Visitor;
 use pellucid_tensor::ops::{RecurrenceOptions, RnnNonlinearity};
 use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
@@ -129,6 +129,10 @@ impl<K: RecurrentKind> Module for RecurrentCell<K> {
     }
 }
 
+display_as_tree! {
+    [K: RecurrentKind] RecurrentCell<K>;
+}
+
 /// Runs a cell on x `[N, I]` and states `[N, H]`, or on `[I]` and `[H]`, as a sequence of one step. Returns the next h,
 /// and for an LSTM the next c.
 fn run_step(
@@ -141,6 +145,7 @@ fn run_step(
         let (_, h, c) = cell.run(x, weights.borrowed(), states, RecurrenceOptions::default())?;
         Ok((h, c))
     };
+    weights.check_dtypes(cell.classes()[1], x, states)?;
     let batch = |t: &Tensor| ops::unsqueeze(t, 0);
     match x.rank() {
         2 => run(&batch(x)?, states),

@@ -2,6 +2,7 @@
 //! [`RecurrentCell`](super::RecurrentCell) are generic over the kind; the code below them is compiled once, for the
 //! value [`CellKind`].
 
+use self::sealed::KindConstants;
 use pellucid_tensor::ops::{RecurrenceOptions, RecurrentWeights, RnnNonlinearity};
 use pellucid_tensor::{Result, Tensor, ops};
 use std::fmt::Debug;
@@ -116,6 +117,15 @@ pub enum CellKind {
 pub(super) type RecurrentOutputs = (Tensor, Tensor, Option<Tensor>);
 
 impl CellKind {
+    /// Returns the class names of the layer and the cell.
+    pub(super) fn classes(self) -> [&'static str; 2] {
+        match self {
+            CellKind::Rnn(_) => [Elman::LAYER_CLASS, Elman::CELL_CLASS],
+            CellKind::Gru => [GatedRecurrentUnit::LAYER_CLASS, GatedRecurrentUnit::CELL_CLASS],
+            CellKind::Lstm => [LongShortTermMemory::LAYER_CLASS, LongShortTermMemory::CELL_CLASS],
+        }
+    }
+
     /// Returns the name of the operation.
     pub(super) fn name(self) -> &'static str {
         match self {

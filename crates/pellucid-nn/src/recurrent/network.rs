@@ -5,7 +5,7 @@ use super::kind::sealed::StateTensors;
 use super::kind::{CellKind, Elman, GatedRecurrentUnit, LongShortTermMemory, RecurrentKind};
 use super::stack::{RecurrentOptions, RecurrentStack};
 use crate::layer::Layer;
-use crate::module::Module;
+use crate::module::{Module, display_as_tree};
 use crate::visit::Visitor;
 use pellucid_tensor::ops::RnnNonlinearity;
 use pellucid_tensor::{Result, Tensor, unwrap};
@@ -184,6 +184,10 @@ impl<K: RecurrentKind> Module for RecurrentNetwork<K> {
         visitor.module_as(self, K::LAYER_CLASS, None);
         self.stack.visit(visitor);
     }
+}
+
+display_as_tree! {
+    [K: RecurrentKind] RecurrentNetwork<K>;
 }
 
 impl<K: RecurrentKind> Layer for RecurrentNetwork<K> {

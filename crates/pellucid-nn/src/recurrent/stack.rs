@@ -84,6 +84,10 @@ impl RecurrentStack {
             weights.visit(visitor, &format!("_l{}{reverse}", k / self.directions()));
         }
         visitor.field("dropout", &self.dropout);
+        let RecurrentOptions { layers, batch_first, bidirectional, .. } = &self.options;
+        visitor.setting("layers", layers);
+        visitor.setting("batch_first", batch_first);
+        visitor.setting("bidirectional", bidirectional);
     }
 
     /// Runs x `[T, N, I]` (or `[N, T, I]`, or `[T, I]`: one sequence) from the states h and c, or from zeros. Returns
@@ -94,6 +98,7 @@ impl RecurrentStack {
         states: [Option<&Tensor>; 2],
         lengths: Option<&Tensor>,
     ) -> Result<RecurrentOutputs> {
+        self.weights[0].check_dtypes(self.cell.classes()[0], x, states)?;
         if x.rank() == 2 {
             let [h, c] = states.map(|state| state.map(|t| ops::unsqueeze(t, 1)).transpose());
             let (y, h, c) = self.run_layers(&ops::unsqueeze(x, 1)?, [h?.as_ref(), c?.as_ref()], lengths)?;

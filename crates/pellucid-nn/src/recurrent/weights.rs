@@ -1,9 +1,11 @@
 //! The weights of one layer in one direction.
 
 use crate::init;
+use crate::input_dtype::check_input_dtype;
 use crate::parameter::Parameter;
 use crate::visit::Visitor;
 use pellucid_tensor::ops::RecurrentWeights;
+use pellucid_tensor::{Result, Tensor};
 
 /// Weights with the layouts of [`RecurrentWeights`].
 #[derive(Clone, Debug)]
@@ -42,6 +44,12 @@ impl LayerWeights {
             bias_hh: self.biases.as_ref().map(|b| b[1].tensor()),
             weight_hr: self.weight_hr.as_deref(),
         }
+    }
+
+    /// Returns an error if an input or a state does not have the dtype of the weights.
+    pub(super) fn check_dtypes(&self, layer: &'static str, x: &Tensor, states: [Option<&Tensor>; 2]) -> Result<()> {
+        let inputs = [Some(x), states[0], states[1]];
+        inputs.into_iter().flatten().try_for_each(|input| check_input_dtype(layer, input, &self.weight_ih))
     }
 
     /// Visits the weights as fields of the current module, with names that end in `suffix`.

@@ -7,7 +7,7 @@ use crate::attention::{AttentionMasks, KvCache, MultiheadAttention};
 use crate::call;
 use crate::layer::Layer;
 use crate::layers::{LayerNorm, Linear};
-use crate::module::Module;
+use crate::module::{Module, display_as_tree};
 use crate::visit::Visitor;
 use pellucid_derive::Module;
 use pellucid_tensor::{Result, Tensor, unwrap};
@@ -45,6 +45,10 @@ impl Module for TransformerDecoderLayer {
         visitor.field("norm3", &self.norm3);
         self.sublayers.visit(visitor);
     }
+}
+
+display_as_tree! {
+    [] TransformerDecoderLayer;
 }
 
 impl TransformerDecoderLayer {
@@ -153,6 +157,7 @@ impl TransformerDecoderLayer {
 
 /// A stack of [`TransformerDecoderLayer`]s with an optional norm at the end.
 #[derive(Clone, Debug, Module)]
+#[module(display)]
 pub struct TransformerDecoder {
     /// The layers.
     pub layers: Vec<TransformerDecoderLayer>,

@@ -6,7 +6,7 @@ use crate::attention::{AttentionMasks, KvCache, MultiheadAttention};
 use crate::call;
 use crate::layer::Layer;
 use crate::layers::{LayerNorm, Linear};
-use crate::module::Module;
+use crate::module::{Module, display_as_tree};
 use crate::visit::Visitor;
 use pellucid_derive::Module;
 use pellucid_tensor::{Error, Result, Tensor, unwrap};
@@ -41,6 +41,10 @@ impl Module for TransformerEncoderLayer {
         visitor.field("norm2", &self.norm2);
         self.sublayers.visit(visitor);
     }
+}
+
+display_as_tree! {
+    [] TransformerEncoderLayer;
 }
 
 impl TransformerEncoderLayer {
@@ -115,6 +119,7 @@ impl Layer for TransformerEncoderLayer {
 
 /// A stack of [`TransformerEncoderLayer`]s with an optional norm at the end.
 #[derive(Clone, Debug, Module)]
+#[module(display)]
 pub struct TransformerEncoder {
     /// The layers.
     pub layers: Vec<TransformerEncoderLayer>,

@@ -95,6 +95,7 @@ impl TransformerOptions {
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug, Module)]
+#[module(display)]
 pub struct Transformer {
     /// The encoder of the source.
     pub encoder: TransformerEncoder,

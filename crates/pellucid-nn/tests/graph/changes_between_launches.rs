@@ -189,10 +189,10 @@ fn parameters_frozen_between_launches_are_unchanged() {
 }
 
 /// A layer whose parameters can be replaced while others borrow it.
-struct Changing(RwLock<Linear>);
+pub(crate) struct Changing(pub(crate) RwLock<Linear>);
 
 impl Changing {
-    fn replace(&self, layer: Linear) -> Linear {
+    pub(crate) fn replace(&self, layer: Linear) -> Linear {
         std::mem::replace(&mut self.0.write().unwrap(), layer)
     }
 }
@@ -217,7 +217,7 @@ fn a_replaced_parameter_is_refused_by_name() {
     for stream in streams() {
         let model = Changing(RwLock::new(Linear::new(6, CLASSES)));
         let optimizer = pellucid_nn::optim::Sgd::new(model.parameters(), Default::default()).unwrap();
-        let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), optimizer, 0)
+        let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), optimizer)
             .with_options(StepOptions { stream, ..Default::default() });
         trainer.compile(&[BATCH, 6]).unwrap();
         let (x, y) = batch(&[BATCH, 6], 1);

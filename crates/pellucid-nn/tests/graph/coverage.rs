@@ -10,7 +10,6 @@ use pellucid_nn::optim::{AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions, clip_g
 use pellucid_nn::*;
 use pellucid_tensor::{DType, Error, Result, Tensor, capture, manual_seed, ops};
 use std::cell::Cell;
-use std::sync::Arc;
 
 fn adamw(parameters: Vec<Parameter>) -> AdamW {
     AdamW::new(parameters, AdamWOptions { lr: 0.01, ..Default::default() }).unwrap()
@@ -38,7 +37,7 @@ fn an_optimizer_without_parameters_is_filled_with_those_of_a_lazy_model() {
         let (empty, hand) = (adamw(vec![]), adamw(other.parameters()));
         empty.set_lr(0.02);
         hand.set_lr(0.02);
-        let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &empty, 0)
+        let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &empty)
             .with_options(StepOptions { stream, ..Default::default() });
         trainer.compile(&[BATCH, 6]).unwrap();
         assert_eq!(empty.parameters().len(), model.parameters().len());
@@ -75,7 +74,7 @@ fn an_optimizer_without_parameters_is_filled_with_those_of_a_lazy_model() {
 #[test]
 fn sequential_compile_fills_and_builds() {
     let (model, loss, optimizer) = (lazy(), CrossEntropyLoss::default(), adamw(vec![]));
-    let options = CompileOptions { loss: &loss, optimizer: &optimizer, lt_bytes: 0, stream: None };
+    let options = CompileOptions::new(&loss, &optimizer);
     let mut step = model.compile(&[BATCH, 6], options).unwrap();
     let before = bits(model.state_dict());
     let (x, y) = batch(&[BATCH, 6], 1);
@@ -93,7 +92,7 @@ fn half_and_double_precision_models_are_filled() {
     for (dtype, state) in [(DType::BF16, DType::F32), (DType::F64, DType::F64)] {
         let model = init::in_dtype(dtype, mlp);
         let boxed: Box<dyn Optimizer> = Box::new(adamw(vec![]));
-        let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &boxed, 0);
+        let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &boxed);
         trainer.compile(&[BATCH, 6]).unwrap();
         assert_eq!((boxed.lr_tensor().dtype(), boxed.parameters().len()), (state, 4));
         let (x, y) = batch(&[BATCH, 6], 1);
@@ -112,7 +111,7 @@ fn an_optimizer_of_another_model_is_refused() {
         let options = CompileOptions { loss: &loss, optimizer: &optimizer, lt_bytes: 0, stream: stream.clone() };
         assert_eq!(untrained(model.compile(&[BATCH, 6], options)), all);
         let trainer = || {
-            GraphTrainer::new(&model, &loss, &optimizer, 0)
+            GraphTrainer::new(&model, &loss, &optimizer)
                 .with_options(StepOptions { stream: stream.clone(), ..Default::default() })
         };
         assert_eq!(untrained(trainer().compile(&[BATCH, 6])), all);
@@ -131,7 +130,7 @@ fn an_optimizer_of_another_model_is_refused() {
         let mut replaced = mlp();
         let optimizer = sgd(&replaced, 0.1, 0.0);
         replaced = mlp();
-        let refused = GraphTrainer::new(&replaced, &loss, optimizer, 0).compile(&[BATCH, 6]).err().unwrap();
+        let refused = GraphTrainer::new(&replaced, &loss, optimizer).compile(&[BATCH, 6]).err().unwrap();
         assert!(refused.to_string().contains("belong to another model, or were replaced"), "{refused}");
     }
 }
@@ -140,9 +139,9 @@ fn an_optimizer_of_another_model_is_refused() {
 fn untrained_parameters_are_named_or_allowed() {
     let (model, loss) = (mlp(), CrossEntropyLoss::default());
     let some = Sgd::new(model.parameters()[2..].to_vec(), SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
-    let options = || CompileOptions { loss: &loss, optimizer: &some, lt_bytes: 0, stream: None };
+    let options = || CompileOptions::new(&loss, &some);
     assert_eq!(untrained(model.compile(&[BATCH, 6], options())), ["0.weight", "0.bias"]);
-    let mut trainer = GraphTrainer::new(&model, &loss, &some, 0);
+    let mut trainer = GraphTrainer::new(&model, &loss, &some);
     assert_eq!(untrained(trainer.compile(&[BATCH, 6])), ["0.weight", "0.bias"]);
     assert!(model.parameters().iter().all(|p| p.grad().is_none()), "a failed call must not set a gradient");
     let (x, y) = batch(&[BATCH, 6], 1);
@@ -156,7 +155,7 @@ fn untrained_parameters_are_named_or_allowed() {
     assert_eq!(moved(), [false, false, true, true]);
     drop(step);
     // The order of the trainer's settings does not matter.
-    let mut trainer = GraphTrainer::new(&model, &loss, &some, 0)
+    let mut trainer = GraphTrainer::new(&model, &loss, &some)
         .allow_untrained_parameters()
         .with_options(StepOptions { accumulate: 1, ..Default::default() });
     trainer.compile(&[BATCH, 6]).unwrap();
@@ -173,7 +172,7 @@ fn frozen_parameters_need_no_optimizer_while_they_are_frozen() {
         let (model, loss) = (mlp(), CrossEntropyLoss::default());
         model.layers()[0].freeze();
         let optimizer = adamw(vec![]);
-        let mut trainer = GraphTrainer::new(&model, &loss, &optimizer, 0)
+        let mut trainer = GraphTrainer::new(&model, &loss, &optimizer)
             .with_options(StepOptions { stream: stream.clone(), ..Default::default() });
         trainer.compile(&[BATCH, 6]).unwrap();
         assert_eq!(optimizer.parameters().len(), 2, "the optimizer must not contain the frozen parameters");
@@ -188,12 +187,12 @@ fn frozen_parameters_need_no_optimizer_while_they_are_frozen() {
         assert_ne!(bits(model.state_dict()), before);
         // All parameters are frozen, so the step has nothing to train.
         model.freeze();
-        assert!(GraphTrainer::new(&model, &loss, adamw(vec![]), 0).compile(&[BATCH, 6]).is_err());
+        assert!(GraphTrainer::new(&model, &loss, adamw(vec![])).compile(&[BATCH, 6]).is_err());
     }
 }
 
 /// A layer whose output depends on a value.
-#[derive(Module)]
+#[derive(Clone, Module)]
 struct Reading;
 
 impl Layer for Reading {
@@ -207,7 +206,7 @@ impl Layer for Reading {
 fn a_failed_compile_leaves_the_optimizer_empty() {
     let (optimizer, loss) = (adamw(vec![]), CrossEntropyLoss::default());
     let compile = |model: &Sequential, update: &dyn Fn(&[Parameter]) -> Result<()>| {
-        GraphTrainer::new(model, &loss, &optimizer, 0).before_update(|p| update(p)).compile(&[BATCH, 6]).map(drop)
+        GraphTrainer::new(model, &loss, &optimizer).before_update(|p| update(p)).compile(&[BATCH, 6]).map(drop)
     };
     let reading = sequential![Linear::new(6, 6), Reading, Linear::new(6, CLASSES)];
     assert!(compile(&reading, &|_| Ok(())).is_err());
@@ -232,7 +231,7 @@ fn an_optimizer_that_cannot_be_filled_returns_an_error() {
     let mut several = adamw(vec![]);
     several.add_group(vec![], AdamWOptions::default()).unwrap();
     let model = mlp();
-    let refused = GraphTrainer::new(&model, MseLoss::default(), several, 0).compile(&[BATCH, 6]).err().unwrap();
+    let refused = GraphTrainer::new(&model, MseLoss::default(), several).compile(&[BATCH, 6]).err().unwrap();
     assert!(
         matches!(&refused, Error::InvalidArgument { .. }) && refused.to_string().contains("several groups"),
         "{refused}"
@@ -248,11 +247,10 @@ fn parameters_of_a_loss_are_trained_or_named() {
     let model = sequential![Linear::new(6, 8)];
     let loss = LinearCrossEntropyLoss::new(8, CLASSES, &[]).with_bias();
     let custom = |loss| Loss::with_targets(loss, [BATCH], DType::I64);
-    let refused =
-        GraphTrainer::new(&model, custom(loss.clone()), sgd(&model, 0.1, 0.0), 0).compile(&[BATCH, 6]).map(drop);
+    let refused = GraphTrainer::new(&model, custom(loss.clone()), sgd(&model, 0.1, 0.0)).compile(&[BATCH, 6]).map(drop);
     assert_eq!(untrained(refused), ["loss.linear.weight", "loss.linear.bias"]);
     let optimizer = adamw(vec![]);
-    let mut trainer = GraphTrainer::new(&model, custom(loss.clone()), &optimizer, 0);
+    let mut trainer = GraphTrainer::new(&model, custom(loss.clone()), &optimizer);
     trainer.compile(&[BATCH, 6]).unwrap();
     assert_eq!(optimizer.parameters().len(), 4);
     let before = loss.linear.weight.to_vec::<f32>();
@@ -261,7 +259,7 @@ fn parameters_of_a_loss_are_trained_or_named() {
     assert_ne!(loss.linear.weight.to_vec::<f32>(), before);
     let adaptive = AdaptiveLogSoftmaxWithLoss::new(8, CLASSES, &[2], 2.0).unwrap();
     let targets = Loss::with_targets(&adaptive, [BATCH], DType::I64);
-    let refused = GraphTrainer::new(&model, &targets, sgd(&model, 0.1, 0.0), 0).compile(&[BATCH, 6]).map(drop);
+    let refused = GraphTrainer::new(&model, &targets, sgd(&model, 0.1, 0.0)).compile(&[BATCH, 6]).map(drop);
     assert_eq!(untrained(refused).len(), adaptive.parameters().len());
 }
 
@@ -271,7 +269,7 @@ fn a_parameter_over_the_same_memory_is_another_parameter() {
     let model = Linear::new(6, 1);
     let twins = vec![Parameter::new(model.weight.tensor().clone()), model.bias.clone().unwrap()];
     let optimizer = Sgd::new(twins, SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
-    let refused = GraphTrainer::new(&model, MseLoss::default(), &optimizer, 0).compile(&[BATCH, 6]).map(drop);
+    let refused = GraphTrainer::new(&model, MseLoss::default(), &optimizer).compile(&[BATCH, 6]).map(drop);
     assert_eq!(untrained(refused), ["weight"]);
     // The weights are tied by hand: both layers contribute to the gradient.
     let tied = Linear { weight: Parameter::new(model.weight.tensor().clone()), bias: None };
@@ -318,48 +316,10 @@ fn a_closure_without_backward_is_refused_by_lbfgs() {
     assert!(refused.to_string().contains("backward()"), "{refused}");
 }
 
-/// A model that adds its two inputs.
-#[derive(Module)]
-struct Sum(Linear, Linear);
-
-impl Model<(Tensor, Tensor)> for Sum {
-    fn run(&self, (a, b): &(Tensor, Tensor)) -> Result<Tensor> {
-        ops::add(&self.0.try_forward(a)?, &self.1.try_forward(b)?)
-    }
-}
-
-#[test]
-fn models_losses_and_optimizers_may_be_borrowed_boxed_or_shared() {
-    let inputs = (Tensor::ones([4, 2], DType::F32), Tensor::ones([4, 3], DType::F32));
-    let y = Tensor::zeros([4, 1], DType::F32);
-    let (model, loss) = (Arc::new(Sum(Linear::new(2, 1), Linear::new(3, 1))), MseLoss::default());
-    let optimizer = Arc::new(Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() }).unwrap());
-    let mut losses = Vec::new();
-    {
-        let mut trainer = GraphTrainer::new(&*model, &loss, &*optimizer, 0);
-        trainer.compile_for(&inputs).unwrap();
-        losses.push(trainer.one_step(&inputs, &y).unwrap());
-    }
-    {
-        let mut trainer = GraphTrainer::new(model.clone(), loss, optimizer.clone(), 0);
-        trainer.compile_for(&inputs).unwrap();
-        optimizer.set_lr(0.05);
-        losses.push(trainer.one_step(&inputs, &y).unwrap());
-    }
-    let boxed: Box<dyn Model<(Tensor, Tensor)>> = Box::new(Sum(model.0.clone(), model.1.clone()));
-    let dynamic: &dyn Optimizer = &*optimizer;
-    let mut trainer = GraphTrainer::new(boxed, MseLoss::default(), dynamic, 0);
-    trainer.compile_for(&inputs).unwrap();
-    losses.push(trainer.one_step(&inputs, &y).unwrap());
-    assert!(losses.windows(2).all(|pair| pair[1] < pair[0]), "the losses must fall: {losses:?}");
-    let mut borrowed = &*optimizer;
-    assert!(matches!(borrowed.add_params(vec![]), Err(Error::InvalidArgument { .. })));
-}
-
 #[test]
 fn options_keep_before_update() {
     let (model, calls) = (mlp(), Cell::new(0));
-    let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), sgd(&model, 0.1, 0.0), 0)
+    let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), sgd(&model, 0.1, 0.0))
         .before_update(|parameters| {
             calls.set(calls.get() + 1);
             clip_grad_norm(parameters, 1.0).map(drop)

@@ -43,9 +43,7 @@ fn a_wrong_width_is_refused_with_layer_and_both_shapes() {
     let (layer, source) = named(error(record_step_graph(&model, &loss, &optimizer, &plan, &x, &y, None)));
     assert!(layer == "0 (Linear)" && source.to_string().contains("[16, 6]"), "{layer}: {source}");
     // Setting a batch reports the input or the loss.
-    let mut step = model
-        .compile(&[BATCH, 6], CompileOptions { loss: &loss, optimizer: &optimizer, lt_bytes: 0, stream: None })
-        .unwrap();
+    let mut step = model.compile(&[BATCH, 6], CompileOptions::new(&loss, &optimizer)).unwrap();
     let (good, _) = batch(&[BATCH, 6], 1);
     step.set_batch(&good, &y).unwrap();
     let (layer, source) = named(error(step.set_batch(&x, &y)));
@@ -66,7 +64,7 @@ fn a_wrong_width_is_refused_with_layer_and_both_shapes() {
 }
 
 /// A layer whose output depends on a value.
-#[derive(Module)]
+#[derive(Clone, Module)]
 struct Reading;
 
 const READING: u32 = line!() + 4;
@@ -85,7 +83,7 @@ fn a_value_that_is_read_is_refused_with_layer_and_line() {
     let loss = CrossEntropyLoss::default();
     let optimizer = sgd(&model, 0.1, 0.9);
     let before = (bits(model.state_dict()), bits(optimizer.state_dict()));
-    let compile = CompileOptions { loss: &loss, optimizer: &optimizer, lt_bytes: 0, stream: None };
+    let compile = CompileOptions::new(&loss, &optimizer);
     let (layer, source) = named(error(model.compile(&[BATCH, 6], compile)));
     let Error::ReadInCapture { op, location, .. } = source else { panic!("unexpected error: {source}") };
     assert_eq!((layer.as_str(), op, location.file(), location.line()), ("1 (Reading)", "item", file!(), READING));
@@ -108,7 +106,7 @@ fn a_value_that_is_read_is_refused_with_layer_and_line() {
 }
 
 /// A layer whose output has as many rows as it has positive elements.
-#[derive(Module)]
+#[derive(Clone, Module)]
 struct Picking;
 
 impl Layer for Picking {
@@ -118,7 +116,7 @@ impl Layer for Picking {
 }
 
 /// A layer that is marked as not capturable.
-#[derive(Module)]
+#[derive(Clone, Module)]
 #[module(no_capture = "it asks a server")]
 struct Asking;
 
@@ -141,7 +139,7 @@ fn layers_that_cannot_be_planned_or_captured_are_named() {
     let model = sequential![Linear::new(6, CLASSES), Asking];
     let loss = CrossEntropyLoss::default();
     let optimizer = sgd(&model, 0.1, 0.9);
-    let compile = CompileOptions { loss: &loss, optimizer: &optimizer, lt_bytes: 0, stream: None };
+    let compile = CompileOptions::new(&loss, &optimizer);
     let (layer, source) = named(error(model.compile(&[BATCH, 6], compile)));
     assert!(layer == "1 (Asking)" && source.to_string().contains("it asks a server"), "{layer}: {source}");
     assert!(model.parameters().iter().all(|p| p.grad().is_none()));
@@ -159,11 +157,11 @@ fn losses_that_do_not_fit_a_step_are_refused() {
     assert!(matches!(&refused, Error::ShapeMismatch { .. }) && refused.to_string().contains("reduce"), "{refused}");
     // The targets of a function are unknown.
     let function = |logits: &Tensor, y: &Tensor| -> Result<Tensor> { Ok((logits - y).abs().mean(..)) };
-    let compile = CompileOptions { loss: &function, optimizer: &optimizer, lt_bytes: 0, stream: None };
+    let compile = CompileOptions::new(&function, &optimizer);
     let refused = error(model.compile(&[BATCH, 6], compile));
     assert!(refused.to_string().contains("with_targets"), "{refused}");
     let told = loss::Loss::with_targets(function, [BATCH, CLASSES], DType::F32);
-    let compile = CompileOptions { loss: &told, optimizer: &optimizer, lt_bytes: 0, stream: None };
+    let compile = CompileOptions::new(&told, &optimizer);
     let mut step = model.compile(&[BATCH, 6], compile).unwrap();
     step.set_batch(&x, &Tensor::ones([BATCH, CLASSES], DType::F32)).unwrap();
     step.launch().unwrap();
@@ -180,7 +178,7 @@ fn a_failed_recording_restores_gradients() {
     let optimizer = sgd(&model, 0.1, 0.9);
     first.set_requires_grad(true).unwrap();
     let loss = CrossEntropyLoss::default();
-    let compile = CompileOptions { loss: &loss, optimizer: &optimizer, lt_bytes: 0, stream: None };
+    let compile = CompileOptions::new(&loss, &optimizer);
     let refused = error(model.compile(&[BATCH, 6], compile));
     assert!(refused.to_string().contains("ensure_initialized"), "{refused}");
     assert!(optimizer.parameters().iter().all(|p| p.grad().is_none()));

@@ -3,10 +3,14 @@
 extern crate pellucid_nn as pellucid;
 
 mod changes_between_launches;
+mod check;
 mod coverage;
 mod errors;
+mod inference;
 mod models;
 mod paths;
 mod plan;
+mod pointers;
 mod steps;
 mod trainer;
+mod updates;

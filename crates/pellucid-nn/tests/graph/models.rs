@@ -6,7 +6,7 @@ use pellucid_nn::*;
 use pellucid_tensor::{DType, Device, Result, Tensor, manual_seed, ops};
 
 /// The mean over the axis 1.
-#[derive(Module)]
+#[derive(Clone, Module)]
 pub(crate) struct Mean;
 
 impl Layer for Mean {
@@ -16,7 +16,7 @@ impl Layer for Mean {
 }
 
 /// The last element along the axis 1.
-#[derive(Module)]
+#[derive(Clone, Module)]
 pub(crate) struct Last;
 
 impl Layer for Last {

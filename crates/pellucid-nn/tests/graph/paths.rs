@@ -78,7 +78,7 @@ fn trainers_follow_the_path() {
         let loss = CrossEntropyLoss::default();
         let optimizer = |model: &Sequential| AdamW::new(model.parameters(), AdamWOptions::default()).unwrap();
         let (recorded, eager) = (optimizer(&by_graph), optimizer(&by_hand));
-        let mut trainer = GraphTrainer::new(&by_graph, loss.clone(), recorded, 8 << 20)
+        let mut trainer = GraphTrainer::new(&by_graph, loss.clone(), recorded)
             .with_options(StepOptions { stream, ..Default::default() });
         trainer.compile(&[BATCH, 6]).unwrap();
         let gradients = |model: &Sequential| model.parameters().iter().map(|p| p.grad()).collect::<Vec<_>>();

@@ -44,16 +44,16 @@ fn a_plan_lists_every_buffer_of_a_convolutional_net() {
     // Dropout has a mask as intermediate result; a view has none.
     assert!(plan.layers[3].work.as_ref().unwrap().bytes() >= 8 * 100);
     assert!(plan.layers[4].work.is_none());
-    let LossBufs { logits_gradient, out_shape, target } = &plan.loss;
+    let LossBufs { logits_gradient, target, .. } = &plan.loss;
     assert_eq!(
-        (logits_gradient.shape().dims(), out_shape.rank(), target),
-        ([8, 4].as_slice(), 0, &([8].into(), DType::I64))
+        (logits_gradient.shape().dims(), plan.loss.out_shape().dims(), target),
+        ([8, 4].as_slice(), [8, 4].as_slice(), &([8].into(), DType::I64))
     );
     assert!(plan.gradients().all(|(_, buf)| *buf.location() == ArenaSlot::Planned && buf.pinned().is_none()));
 }
 
 /// A model with a parameter of its own, a frozen layer, a shared one, and integers as input.
-#[derive(Module)]
+#[derive(Clone, Module)]
 struct Odd {
     embedding: Embedding,
     twice: Linear,
@@ -203,7 +203,7 @@ fn pinned_buffers_have_the_values() {
 }
 
 /// An embedding and word scores that share one table.
-#[derive(Module)]
+#[derive(Clone, Module)]
 struct Tied {
     words: Embedding,
     table: Parameter,
@@ -236,7 +236,7 @@ fn gradients_are_computed_in_the_optimizers_buffers() {
     let loss = CrossEntropyLoss::default();
     for (name, model, shape) in &models {
         let optimizer = Adam::new(model.parameters(), AdamOptions::default()).unwrap();
-        let options = CompileOptions { loss: &loss, optimizer: &optimizer, lt_bytes: 0, stream: None };
+        let options = CompileOptions::new(&loss, &optimizer);
         let mut step = model.compile(shape, options).unwrap();
         let captured = step.recorded.captured().unwrap();
         model.parameters().iter().for_each(|p| captured.name(&p.grad().unwrap(), "gradient"));
@@ -257,7 +257,7 @@ fn gradients_are_computed_in_the_optimizers_buffers() {
 }
 
 /// A layer without fields has no name, and a layer that is called twice has one name for both calls.
-#[derive(Module)]
+#[derive(Clone, Module)]
 struct Plain {
     first: Linear,
     relu: Relu,
@@ -346,12 +346,12 @@ fn a_recording_locates_every_buffer() {
     for kind in &KINDS {
         let model = made(kind);
         let optimizer = sgd(&model, 0.1, 0.9);
-        let options = CompileOptions { loss: &loss, optimizer: &optimizer, lt_bytes: 0, stream: None };
+        let options = CompileOptions::new(&loss, &optimizer);
         check(kind.0, model.compile(kind.2, options).unwrap().recorded.plan());
     }
     let model = Plain::new();
     let optimizer = Adam::new(model.parameters(), AdamOptions::default()).unwrap();
-    let mut trainer = GraphTrainer::new(&model, loss, optimizer, 0);
+    let mut trainer = GraphTrainer::new(&model, loss, optimizer);
     check("plain", trainer.compile(&[BATCH, 6]).unwrap().recorded.plan());
 }
 

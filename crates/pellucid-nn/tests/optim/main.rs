@@ -8,6 +8,7 @@ mod groups;
 mod half_precision;
 mod numbers;
 mod papers;
+mod rates;
 mod replay;
 mod schedules;
 mod sgd_adamw;

@@ -119,7 +119,7 @@ fn training_resumes_exactly() {
     first.set_lr(0.05);
     let second = AdamW::new(vec![Parameter::new(first.parameters()[0].copy())], options).unwrap();
     second.load_state_dict(&first.state_dict()).unwrap();
-    assert_eq!(second.lr(), f64::from(0.05f32));
+    assert_eq!(second.lr(), 0.05);
     assert_eq!(descend(&first), descend(&second));
     assert_eq!(first.clock_tensor(0, "step").unwrap().item::<f32>(), 8.0);
 

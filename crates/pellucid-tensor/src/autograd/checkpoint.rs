@@ -5,14 +5,13 @@
 //! a separate graph whose leaves are x and g. The gradient of a checkpoint of Fₖ is a checkpoint of Fₖ₊₁. So gradients
 //! of every order exist, and each order saves only its inputs.
 
+use super::address_map::AddressMap;
 use super::in_place::{WrittenBase, add_writes, collect_writes};
 use super::operation::{Arrays, Operation, apply};
-use super::pass::AddressMap;
 use super::transform::{GradOptions, collect_gradients};
 use crate::array::Array;
 use crate::autocast::{autocast_dtype, set_autocast};
 use crate::grad_mode::enable_grad;
-use crate::ops;
 use crate::ops::random::Generator;
 use crate::tensor::{
     Edge, GraphNode, InputGradients, NeedsInputGrad, OutputGradients, SaveForBackward, SavedTensors, Tensor,
@@ -46,7 +45,7 @@ pub fn checkpoint(
     inputs: &[&Tensor],
 ) -> Result<Vec<Tensor>> {
     let half = autocast_dtype();
-    let operation = Checkpoint {
+    let operation = Recomputation {
         // The backward pass runs f with the autocast dtype of the forward pass.
         f: Arc::new(move |x: &[Tensor]| {
             let _precision = set_autocast(half);
@@ -83,7 +82,7 @@ impl InputRole {
 }
 
 /// The operation Fₖ, whose inputs are those of f followed by the incoming gradients of F₀, F₁, ..
-struct Checkpoint {
+struct Recomputation {
     f: Arc<Function>,
     /// The random generator before f ran for the first time.
     random: Generator,
@@ -92,7 +91,7 @@ struct Checkpoint {
     inputs: Vec<usize>,
 }
 
-impl Checkpoint {
+impl Recomputation {
     fn level(&self) -> usize {
         self.inputs.len() - 1
     }
@@ -141,14 +140,10 @@ impl Checkpoint {
         let outputs = self.evaluate(below, x)?;
         let incoming = &x[self.inputs[below]..];
         let targets: Vec<&Tensor> = self.tracked(below).map(|i| &x[i]).collect();
-        let of: Vec<(&Tensor, &Tensor)> =
-            outputs.iter().zip(incoming).filter(|(output, _)| output.requires_grad()).collect();
-        if of.is_empty() {
-            return targets.iter().map(|t| ops::zeros_like(t)).collect();
-        }
-        let (outputs, incoming): (Vec<&Tensor>, Vec<&Tensor>) = of.into_iter().unzip();
-        let grad_outputs = incoming.into_iter().map(|g| Some(g.clone())).collect();
-        collect_gradients(&outputs, &targets, GradOptions { grad_outputs, create_graph: true, retain_graph: true })
+        let (outputs, grad_outputs) = outputs.iter().zip(incoming).map(|(y, g)| (y, Some(g.clone()))).unzip();
+        let options = GradOptions { grad_outputs, create_graph: true, retain_graph: true, allow_unused: true };
+        let outputs: Vec<&Tensor> = outputs;
+        collect_gradients(&outputs, &targets, options)
     }
 
     /// Returns an error if f has recorded a write into a tensor from outside of f while an input of f is a result. The
@@ -178,7 +173,7 @@ impl Checkpoint {
     }
 }
 
-impl Operation for Checkpoint {
+impl Operation for Recomputation {
     fn name(&self) -> &'static str {
         "checkpoint"
     }
@@ -214,7 +209,7 @@ impl Operation for Checkpoint {
         for j in 0..grads.len() {
             x.push(grads.get(j)?);
         }
-        let gradient = Checkpoint {
+        let gradient = Recomputation {
             f: self.f.clone(),
             random: self.random.clone(),
             leaves: self.leaves.clone(),

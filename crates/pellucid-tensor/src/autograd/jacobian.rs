@@ -10,7 +10,7 @@ use pellucid_ir::{Error, Result, Shape};
 /// Computes the Jacobian of f at x: (f(x), J) with J of shape `[f(x)'s axes.., x's axes..]`.
 ///
 /// There is one backward pass for each element of f(x). If grad mode is on and x requires a gradient, the result is
-/// differentiable.
+/// differentiable. If f(x) does not depend on x, J is zero.
 ///
 /// ```
 /// use pellucid_tensor::{jacobian, Tensor};
@@ -36,7 +36,7 @@ pub fn jacobian(f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result
     let row = |k: usize| {
         let seed = ops::to_dtype(&ops::eq(&numbers, k as i64)?, y.dtype())?;
         let retain_graph = k + 1 < y.size();
-        let options = GradOptions { grad_outputs: vec![Some(seed)], create_graph, retain_graph };
+        let options = GradOptions { grad_outputs: vec![Some(seed)], create_graph, retain_graph, allow_unused: true };
         Ok(grad(&[&y], &[&x], options)?.remove(0))
     };
     let rows: Vec<Tensor> = (0..y.size()).map(row).collect::<Result<_>>()?;
@@ -45,7 +45,7 @@ pub fn jacobian(f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result
 }
 
 /// Computes the Hessian of a scalar function at x, the Jacobian of its gradient: (f(x), H) with H of shape `[x's
-/// axes.., x's axes..]`.
+/// axes.., x's axes..]`. If f(x) or its gradient does not depend on x, H is zero.
 ///
 /// ```
 /// use pellucid_tensor::{hessian, Tensor};
@@ -65,10 +65,8 @@ pub fn hessian(f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result<
         if y.size() != 1 {
             return Err(Error::NotAScalar { op: "hessian", shape: y.shape().clone(), help: REDUCE_THE_VALUE });
         }
-        let first = match y.requires_grad() {
-            true => grad(&[&y], &[x], GradOptions { create_graph: true, ..Default::default() })?.remove(0),
-            false => ops::zeros_like(x)?,
-        };
+        let options = GradOptions { create_graph: true, allow_unused: true, ..Default::default() };
+        let first = grad(&[&y], &[x], options)?.remove(0);
         value = Some(y);
         Ok(first)
     };

@@ -12,15 +12,19 @@
 //! A recorded write in place (`in_place.rs`) replaces the history that a tensor and its views share
 //! (`tensor/view_base.rs`).
 
+mod address_map;
 mod anomaly;
 mod check;
 mod checkpoint;
 mod constant;
 mod in_place;
 mod jacobian;
+mod node_gradients;
 mod operation;
 mod pass;
 mod placement;
+mod shared_storages;
+mod targets;
 mod transform;
 
 pub use anomaly::{AnomalyMode, CallLocationGuard, detect_anomaly, note_call_location};

@@ -1,31 +1,29 @@
 //! The backward pass: each node runs once, after all its consumers, latest generation first.
 
-use super::anomaly::forward_location;
+use super::address_map::AddressMap;
 use super::constant::with_zero_derivative;
+use super::node_gradients::{NodeInputs, check_gradient, node_gradients};
 use super::placement::{copy_to, on_device, on_device_of};
+use super::shared_storages::{SharedStorages, with_unique_storage};
+use super::targets::GradTarget;
 use crate::autocast::{autocast_dtype, autocast_off};
 use crate::device::Device;
-use crate::engine::{self, AddressHasher};
+use crate::engine;
 use crate::grad_mode::set_grad_enabled;
 use crate::idle::release_idle_memory;
 use crate::ops::copy::{copy, to_dtype};
 use crate::ops::elementwise::arithmetic::add;
 use crate::ops::fill::ones_like;
 use crate::panic;
-use crate::tensor::{
-    Edge, GradientSlot, GraphNode, Hooks, InputGradients, NeedsInputGrad, OutputGradients, OutputMeta, SavedTensors,
-    Tensor, address,
-};
-use pellucid_ir::backend::Storage;
+use crate::tensor::{Edge, GradientSlot, GraphNode, Hooks, OutputGradients, OutputMeta, Tensor, address};
 use pellucid_ir::kernel::Meta;
 use pellucid_ir::{Error, Result};
 use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
-use std::hash::BuildHasherDefault;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 
 /// Options of a backward pass.
 ///
@@ -50,6 +48,14 @@ pub struct BackwardOptions {
     pub create_graph: bool,
     /// Keep the saved values of nodes, so that the graph can be used again.
     pub retain_graph: bool,
+}
+
+/// The remedy for a tensor that requires no gradient.
+pub(super) const TRACK_A_LEAF: &str = "set requires_grad on a leaf before the forward pass, outside no_grad()";
+
+/// Creates the error for a tensor, `what` in the call of `op`, that requires no gradient.
+pub(super) fn not_tracked(op: &'static str, what: String, tensor: &Tensor, help: &'static str) -> Error {
+    Error::NotTracked { op, what, shape: tensor.shape().clone(), help }
 }
 
 /// Runs the backward pass from one tensor and adds the gradients to the slots of its leaves.
@@ -95,66 +101,6 @@ impl Tensor {
     /// the gradients of leaves are unchanged.
     pub fn try_backward(&self, options: BackwardOptions) -> Result<()> {
         backward(self, options)
-    }
-}
-
-/// A map from addresses to values: a short list for few entries (a chain has one at a time), then a hash table.
-#[derive(Default)]
-pub(crate) struct AddressMap<V> {
-    few: SmallVec<[(usize, V); 8]>,
-    many: HashMap<usize, V, BuildHasherDefault<AddressHasher>>,
-}
-
-impl<V: Copy> AddressMap<V> {
-    const FEW: usize = 8;
-
-    pub(crate) fn get(&self, address: usize) -> Option<V> {
-        let found = self.few.iter().rev().find(|(a, _)| *a == address).map(|(_, v)| *v);
-        found.or_else(|| if self.many.is_empty() { None } else { self.many.get(&address).copied() })
-    }
-
-    pub(crate) fn insert(&mut self, address: usize, value: V) {
-        if let Some(entry) = self.few.iter_mut().find(|(a, _)| *a == address) {
-            entry.1 = value;
-        } else if self.few.len() < Self::FEW && !self.many.contains_key(&address) {
-            self.few.push((address, value));
-        } else {
-            self.many.insert(address, value);
-        }
-    }
-
-    pub(crate) fn remove(&mut self, address: usize) {
-        match self.few.iter().position(|(a, _)| *a == address) {
-            Some(at) => drop(self.few.swap_remove(at)),
-            None => drop(self.many.remove(&address)),
-        }
-    }
-}
-
-/// The storages of gradients that have other owners: the caller of the pass, hooks, slots, saved values.
-///
-/// A storage may be freed during the pass. The weak handle keeps its address from being reused, so that a new storage
-/// is never mistaken for a known one: an additional copy would change the order of a later pass over the recorded
-/// graph.
-#[derive(Default)]
-pub(crate) struct SharedStorages {
-    known: AddressMap<()>,
-    handles: SmallVec<[Weak<Storage>; 4]>,
-}
-
-impl SharedStorages {
-    fn contains(&self, tensor: &Tensor) -> bool {
-        self.known.get(storage_address(tensor)).is_some()
-    }
-
-    /// Inserts the storage of `tensor`. Returns false if it was known.
-    fn insert(&mut self, tensor: &Tensor) -> bool {
-        if self.contains(tensor) {
-            return false;
-        }
-        self.known.insert(storage_address(tensor), ());
-        self.handles.push(Arc::downgrade(tensor.array().storage()));
-        true
     }
 }
 
@@ -207,12 +153,6 @@ struct LeafGradient {
     gradient: Option<Tensor>,
 }
 
-/// A tensor whose gradient is collected for [`grad`](super::grad), not added to a slot.
-pub(crate) struct GradTarget {
-    pub(crate) edge: Edge,
-    pub(crate) gradient: Option<Tensor>,
-}
-
 /// The state of one backward pass.
 pub(crate) struct BackwardPass<'a> {
     options: &'a BackwardOptions,
@@ -244,9 +184,9 @@ impl<'a> BackwardPass<'a> {
         }
     }
 
-    /// Collects the gradients of `targets` instead of filling slots.
-    pub(crate) fn with_targets(mut self, targets: &'a mut [GradTarget], outputs: &[&Tensor]) -> BackwardPass<'a> {
-        let leads = nodes_leading_to(targets, outputs);
+    /// Collects the gradients of `targets` instead of filling slots. `leads` tells for every node whether a target is
+    /// reachable from it.
+    pub(crate) fn with_targets(mut self, targets: &'a mut [GradTarget], leads: AddressMap<bool>) -> BackwardPass<'a> {
         self.targets = Some((targets, leads));
         self
     }
@@ -259,7 +199,7 @@ impl<'a> BackwardPass<'a> {
     /// Adds the start `output` with its `gradient`, by default ones.
     pub(crate) fn seed(&mut self, op: &'static str, output: &Tensor, gradient: Option<Tensor>) -> Result<()> {
         if !output.requires_grad() {
-            return Err(Error::NotTracked { op, shape: output.shape().clone() });
+            return Err(not_tracked(op, "the tensor".into(), output, TRACK_A_LEAF));
         }
         let gradient = match gradient {
             // Only the pass owns these ones.
@@ -276,7 +216,7 @@ impl<'a> BackwardPass<'a> {
         };
         match output.edge() {
             Edge::Node(node, index) => self.add_to_node(op, &node, index, gradient),
-            edge => live_leaf_slot(&edge).map_or(Ok(()), |slot| self.add_to_leaf(op, slot, gradient)),
+            edge => edge.live_slot().map_or(Ok(()), |slot| self.add_to_leaf(op, slot, gradient)),
         }
     }
 
@@ -300,59 +240,19 @@ impl<'a> BackwardPass<'a> {
 
     /// Runs the backward computation of one node and adds the results to the gradients of its producers.
     fn run_node(&mut self, node: &Arc<GraphNode>, gradients: &[Option<Tensor>]) -> Result<()> {
-        // A leaf whose last handle was dropped needs no gradient. `slots` keeps the other leaves alive in this call.
-        let mut slots: SmallVec<[Option<Arc<GradientSlot>>; 2]> = SmallVec::new();
-        let mut needed = NeedsInputGrad::default();
-        let mut any = false;
-        for (i, edge) in node.edges.iter().enumerate() {
-            slots.push(live_leaf_slot(edge));
-            let alive = match edge {
-                Edge::None => false,
-                Edge::Leaf(_) => slots[i].is_some(),
-                Edge::Node(..) => true,
-            };
-            if alive && self.is_needed(edge) {
-                needed.insert(i);
-                any = true;
-            }
-        }
+        let mut inputs = NodeInputs::new(node, |edge| self.is_needed(edge));
         let keep = self.options.retain_graph || self.options.create_graph;
-        let derivative = node.derivative();
-        let name = derivative.name();
-        let mut results = Ok(InputGradients::new());
-        let this = RefCell::new(&mut *self);
+        let name = node.derivative().name();
         let device = node.outputs_meta[0].device;
-        let sums = |i: usize| this.borrow_mut().take_sum(&node.edges[i], slots[i].as_ref(), device);
-        let live = node.saved_derivative.saved().with_values(keep, &mut |values| {
-            if any {
-                let saved = SavedTensors { node, values, slots: &slots };
-                results =
-                    derivative.backward(&saved, &OutputGradients { node, values: gradients, sums: &sums }, needed);
-                // A gradient that is a saved value has other owners: the graph, and perhaps the user.
-                for gradient in results.iter().flatten().flatten() {
-                    if values.iter().any(|value| value.shares_storage(gradient)) {
-                        this.borrow_mut().shared.insert(gradient);
-                    }
-                }
-            }
-        });
-        if !live {
-            return Err(Error::GraphFreed { node: name });
-        }
-        let results = results.map_err(|error| match error {
-            Error::Anomaly { op, shape, node: None, .. } => {
-                Error::Anomaly { op, shape, node: Some(name), location: forward_location(node) }
-            }
-            other => other,
+        let this = RefCell::new(&mut *self);
+        let sums = |i: usize| this.borrow_mut().take_sum(&node.edges[i], inputs.slots[i].as_ref(), device);
+        let incoming = OutputGradients { node, values: gradients, sums: &sums };
+        let results = node_gradients(&inputs, &incoming, keep, &mut |gradient| {
+            this.borrow_mut().shared.insert(gradient);
         })?;
-        if any && results.len() != node.edges.len() {
-            let (got, inputs) = (results.len(), node.edges.len());
-            let reason = format!("backward() returned {got} gradients, but the operation has {inputs} inputs");
-            return Err(Error::invalid(name, reason));
-        }
         for (i, gradient) in results.into_iter().enumerate() {
-            if let Some(gradient) = gradient.filter(|_| needed.contains(i) && i < node.edges.len()) {
-                match (&node.edges[i], slots[i].take()) {
+            if let Some(gradient) = gradient.filter(|_| inputs.needed.contains(i) && i < node.edges.len()) {
+                match (&node.edges[i], inputs.slots[i].take()) {
                     (Edge::Node(producer, index), _) => self.add_to_node(name, producer, *index, gradient)?,
                     (_, Some(slot)) => self.add_to_leaf(name, slot, gradient)?,
                     _ => {}
@@ -400,7 +300,10 @@ impl<'a> BackwardPass<'a> {
 
     /// Adds a gradient to the sum of a leaf.
     fn add_to_leaf(&mut self, from: &'static str, slot: Arc<GradientSlot>, gradient: Tensor) -> Result<()> {
-        check_gradient(from, &gradient, &slot.meta)?;
+        // The leaf may have had another dtype in the forward computation.
+        let is_converted = slot.is_converted() && gradient.dtype() != slot.meta().dtype;
+        let gradient = if is_converted { to_dtype(&gradient, slot.meta().dtype)? } else { gradient };
+        check_gradient(from, &gradient, slot.meta())?;
         let gradient = match slot.moved_to() {
             // The leaf may have been on another device in the forward computation.
             Some(device) if gradient.device() != device => copy_to(&gradient, device)?,
@@ -469,7 +372,7 @@ impl<'a> BackwardPass<'a> {
     fn finish(&mut self) -> Result<()> {
         let BackwardPass { options, leaves, shared, targets, .. } = self;
         for LeafGradient { slot, gradient } in leaves.iter_mut() {
-            let run = |g| run_hooks(&slot.hooks, g, &slot.meta, slot.device(), shared);
+            let run = |g| run_hooks(&slot.hooks, g, slot.meta(), slot.device(), shared);
             *gradient = gradient.take().map(run).transpose()?;
         }
         if let Some((targets, _)) = targets {
@@ -533,21 +436,6 @@ impl BackwardOptions {
     }
 }
 
-/// Returns a gradient with unique storage; aliased or broadcast gradients are copied.
-///
-/// Gradient clipping writes into the gradient of each leaf once. But the terms of a sum share one gradient, and the
-/// caller, a hook or a slot may hold it too. Recorded kernels and graphs hold their operands. Therefore, deferred
-/// and captured steps, and gradients with a history, look up aliased storages in `shared`. This lookup does not detect a
-/// user's operation that returns a tensor which it holds itself.
-pub(crate) fn with_unique_storage(gradient: Tensor, shared: &mut SharedStorages) -> Result<Tensor> {
-    let is_own = match engine::is_immediate(gradient.device()) {
-        true if !gradient.requires_grad() => gradient.is_unique(),
-        _ if gradient.is_leaf() && gradient.requires_grad() => false,
-        _ => shared.insert(&gradient) && !gradient.array().layout().is_broadcast(),
-    };
-    if is_own { Ok(gradient) } else { copy(&gradient) }
-}
-
 /// Applies the hooks to a gradient of a tensor with this shape, dtype and device. They may keep a handle of it, so its
 /// storage counts as shared.
 fn run_hooks(
@@ -572,84 +460,4 @@ fn run_hooks(
     let gradient = on_device("hook", device, &gradient)?;
     shared.insert(&gradient);
     Ok(gradient)
-}
-
-/// Returns the address of the tensor's storage.
-fn storage_address(tensor: &Tensor) -> usize {
-    Arc::as_ptr(tensor.array().storage()).addr()
-}
-
-fn live_leaf_slot(edge: &Edge) -> Option<Arc<GradientSlot>> {
-    match edge {
-        Edge::Leaf(slot) => slot.upgrade(),
-        _ => None,
-    }
-}
-
-/// Checks that a gradient has the shape and dtype of the operation's input.
-fn check_gradient(from: &'static str, gradient: &Tensor, meta: &Meta) -> Result<()> {
-    if *gradient.shape() != meta.shape {
-        let help = "backward() must return gradients with the shapes of the inputs";
-        return Err(Error::shapes(from, [gradient.shape(), &meta.shape], help));
-    }
-    if gradient.dtype() != meta.dtype {
-        let help = "backward() must return gradients with the dtypes of the inputs";
-        return Err(Error::dtypes(from, [gradient.dtype(), meta.dtype], help));
-    }
-    Ok(())
-}
-
-/// Computes for every node that the outputs depend on whether a target is reachable from it.
-fn nodes_leading_to(targets: &[GradTarget], outputs: &[&Tensor]) -> AddressMap<bool> {
-    let mut leads: AddressMap<bool> = AddressMap::default();
-    // Depth-first search with an explicit stack: a node is decided after its producers.
-    let mut stack: Vec<(Arc<GraphNode>, bool)> = Vec::new();
-    for output in outputs {
-        if let Edge::Node(node, _) = output.edge() {
-            stack.push((node, false));
-        }
-    }
-    while let Some((node, producers_done)) = stack.pop() {
-        let key = address(&node) as usize;
-        if producers_done {
-            let found = node.edges.iter().any(|edge| {
-                targets.iter().any(|t| t.edge.same(edge))
-                    || matches!(edge, Edge::Node(p, _) if leads.get(address(p) as usize).unwrap_or(false))
-            });
-            leads.insert(key, found);
-            continue;
-        }
-        if leads.get(key).is_some() {
-            continue;
-        }
-        // This entry is a placeholder until the node's producers are decided. The graph has no cycles, so the search
-        // never reads the placeholder.
-        leads.insert(key, false);
-        let producers: SmallVec<[Arc<GraphNode>; 4]> = node
-            .edges
-            .iter()
-            .filter_map(|e| match e {
-                Edge::Node(p, _) if leads.get(address(p) as usize).is_none() => Some(p.clone()),
-                _ => None,
-            })
-            .collect();
-        stack.push((node, true));
-        stack.extend(producers.into_iter().map(|p| (p, false)));
-    }
-    leads
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_new_storage_is_never_mistaken_for_a_freed_one() {
-        let mut shared = SharedStorages::default();
-        for round in 0..100 {
-            let gradient = Tensor::from([1.0f32]);
-            assert!(shared.insert(&gradient), "round {round}: a new storage must not be known");
-            assert!(!shared.insert(&gradient), "round {round}: an inserted storage must be known");
-        }
-    }
 }

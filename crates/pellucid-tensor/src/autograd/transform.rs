@@ -1,10 +1,15 @@
 //! Function transforms: `grad`, `vjp`, `jvp`, `hvp`. They do not change `.grad`.
 //!
+//! `grad` refuses an input that the graph does not reach, because it is usually a mistake. A transform of a function
+//! returns zeros instead: the derivative of a function by an input that it does not use is zero.
+//!
 //! `jvp` and `hvp` differentiate a gradient. They need its graph, but only the values that the second pass reads. So
 //! they run in deferred mode, which skips all other kernels.
 
 use super::constant::with_zero_derivative;
-use super::pass::{BackwardOptions, BackwardPass, GradTarget, with_unique_storage};
+use super::pass::{BackwardOptions, BackwardPass, TRACK_A_LEAF, not_tracked};
+use super::shared_storages::with_unique_storage;
+use super::targets::{GradTarget, nodes_leading_to};
 use crate::engine;
 use crate::grad_mode::{enable_grad, is_grad_enabled};
 use crate::ops::copy::identity;
@@ -24,13 +29,24 @@ pub struct GradOptions {
     pub create_graph: bool,
     /// Keep the saved values of nodes, so that the graph can be used again.
     pub retain_graph: bool,
+    /// Return zeros for an input on which no output depends, and ignore an output that requires no gradient. By default,
+    /// both are errors.
+    pub allow_unused: bool,
 }
 
 /// Computes the gradients of `outputs` with respect to `inputs` (leaves or not): Σⱼ gⱼ·∂outputⱼ/∂inputᵢ, in the order
 /// of the inputs.
 ///
-/// An input that no output depends on gets zeros. With `create_graph`, a constant gradient can be differentiated again,
-/// and its gradients are zero. Without it, the results share no memory with each other or with `grad_outputs`.
+/// An input that the graph of the outputs does not reach is an error, and so is an output that requires no gradient;
+/// with `allow_unused`, the input gets zeros and the output is ignored. An input that is reached gets zeros if all
+/// derivatives on the path are zero.
+///
+/// With `create_graph`, a gradient that requires no gradient is recorded as a function of the inputs with derivative
+/// zero. For example, the second derivative of x² is 2, and its third derivative is 0 and no error. A gradient that
+/// depends on other tensors only is the result of their operations, and may not reach the input: the gradient of W·x by
+/// the vector x is Wᵀ·g, and its gradient by x is an error without `allow_unused`.
+///
+/// Without `create_graph`, the results share no memory with each other or with `grad_outputs`.
 ///
 /// ```
 /// use pellucid_tensor::{grad, GradOptions, Tensor};
@@ -43,9 +59,26 @@ pub struct GradOptions {
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 ///
+/// An input that is not used:
+///
+/// ```
+/// use pellucid_tensor::{grad, Error, GradOptions, Tensor};
+/// let x = Tensor::from([3.0f64]).requires_grad_(true);
+/// let other = Tensor::from([1.0f64, 2.0]).requires_grad_(true);
+/// let y = x.square();
+/// let refused = grad(&[&y], &[&x, &other], GradOptions::default());
+/// assert!(matches!(refused, Err(Error::UnusedInput { input: 1, .. })));
+/// let gradients = grad(&[&y], &[&x, &other], GradOptions { allow_unused: true, ..Default::default() })?;
+/// assert_eq!(gradients[1].to_vec::<f64>(), [0.0, 0.0]);
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+///
 /// # Errors
-/// [`Error::NotTracked`] for an output or input that requires no gradient, [`Error::GraphFreed`];
-/// [`Error::InvalidArgument`] for more incoming gradients than outputs.
+/// [`Error::UnusedInput`] and [`Error::NotTracked`] for an input that is not used and an output that requires no
+/// gradient, unless `allow_unused`; [`Error::NotTracked`] for an input that requires no gradient;
+/// [`Error::GraphFreed`]; [`Error::ShapeMismatch`] for an incoming gradient of another shape than its output;
+/// [`Error::InvalidArgument`] for more incoming gradients than outputs. An unused input or output is found before the
+/// graph is used.
 pub fn grad(outputs: &[&Tensor], inputs: &[&Tensor], options: GradOptions) -> Result<Vec<Tensor>> {
     if options.grad_outputs.len() > outputs.len() {
         let reason = format!(
@@ -67,21 +100,31 @@ pub fn grad(outputs: &[&Tensor], inputs: &[&Tensor], options: GradOptions) -> Re
 /// Computes gradients as [`grad`] does, for use within a backward pass. A gradient that depends on no input is an
 /// untracked constant.
 pub(crate) fn collect_gradients(outputs: &[&Tensor], inputs: &[&Tensor], options: GradOptions) -> Result<Vec<Tensor>> {
-    for input in inputs {
-        if !input.requires_grad() {
-            return Err(Error::NotTracked { op: "grad", shape: input.shape().clone() });
+    let GradOptions { grad_outputs, create_graph, retain_graph, allow_unused } = options;
+    if let Some(k) = inputs.iter().position(|input| !input.requires_grad()) {
+        return Err(not_tracked("grad", format!("input {k}"), inputs[k], TRACK_A_LEAF));
+    }
+    let mut seeds = grad_outputs.into_iter();
+    let mut seeded = Vec::with_capacity(outputs.len());
+    for (k, &output) in outputs.iter().enumerate() {
+        let seed = seeds.next().flatten();
+        if output.requires_grad() {
+            seeded.push((output, seed));
+        } else if !allow_unused {
+            let help = "it depends on no tensor that requires one; set allow_unused to ignore it";
+            return Err(not_tracked("grad", format!("output {k}"), output, help));
         }
     }
-    let mut targets: Vec<GradTarget> = inputs.iter().map(|t| GradTarget { edge: t.edge(), gradient: None }).collect();
-    let backward = BackwardOptions {
-        create_graph: options.create_graph,
-        retain_graph: options.retain_graph,
-        ..Default::default()
-    };
-    let mut seeds = options.grad_outputs.into_iter();
-    let mut pass = BackwardPass::new(&backward).with_targets(&mut targets, outputs);
-    for output in outputs {
-        pass.seed("grad", output, seeds.next().flatten())?;
+    let outputs: Vec<&Tensor> = seeded.iter().map(|(output, _)| *output).collect();
+    let mut targets: Vec<GradTarget> = inputs.iter().map(|input| GradTarget::new(input)).collect();
+    let leads = nodes_leading_to(&mut targets, &outputs);
+    if let Some(input) = targets.iter().position(|target| !target.is_reached && !allow_unused) {
+        return Err(Error::UnusedInput { op: "grad", input, shape: inputs[input].shape().clone() });
+    }
+    let backward = BackwardOptions { create_graph, retain_graph, ..Default::default() };
+    let mut pass = BackwardPass::new(&backward).with_targets(&mut targets, leads);
+    for (output, seed) in seeded {
+        pass.seed("grad", output, seed)?;
     }
     pass.run()?;
     let mut shared = pass.into_shared();
@@ -125,7 +168,7 @@ pub(super) fn track_inputs(linked: bool, inputs: &[&Tensor]) -> Result<Vec<Tenso
 }
 
 /// Computes a vector-Jacobian product: (f(inputs), vᵀ·J), with the Jacobian J of the outputs with respect to every
-/// input. There is one vector for each output.
+/// input. There is one vector for each output. An input on which no output depends gets zeros.
 ///
 /// # Errors
 /// Those of `f` and of [`grad`]; [`Error::InvalidArgument`] for another number of vectors.
@@ -143,28 +186,22 @@ pub fn vjp(
     Ok((outputs, gradients))
 }
 
-/// Computes Σⱼ vⱼᵀ·∂outputⱼ/∂inputᵢ. Outputs that require no gradient contribute nothing.
+/// Computes Σⱼ vⱼᵀ·∂outputⱼ/∂inputᵢ. Outputs that require no gradient contribute nothing, and unused inputs get zeros.
 fn vector_jacobian_products(
     outputs: &[Tensor],
     inputs: &[Tensor],
     vectors: &[&Tensor],
     create_graph: bool,
 ) -> Result<Vec<Tensor>> {
-    let (mut tracked, mut seeds) = (Vec::new(), Vec::new());
-    for (j, output) in outputs.iter().enumerate() {
-        if output.requires_grad() {
-            tracked.push(output);
-            seeds.push(vectors.get(j).map(|&v| v.clone()));
-        }
-    }
-    let inputs: Vec<&Tensor> = inputs.iter().collect();
-    grad(&tracked, &inputs, GradOptions { grad_outputs: seeds, create_graph, retain_graph: true })
+    let (outputs, inputs): (Vec<&Tensor>, Vec<&Tensor>) = (outputs.iter().collect(), inputs.iter().collect());
+    let grad_outputs = vectors.iter().map(|&v| Some(v.clone())).collect();
+    grad(&outputs, &inputs, GradOptions { grad_outputs, create_graph, retain_graph: true, allow_unused: true })
 }
 
 /// Computes a Jacobian-vector product: (f(inputs), J·v), by the vjp of the vjp. There is one tangent for each input.
 ///
 /// The vjp is linear in its vector u, vjp(u) = uᵀJ, and its own vjp with v is J·v. So operations need no forward-mode
-/// rule.
+/// rule. An output that does not depend on the inputs has the product zero.
 ///
 /// # Errors
 /// Those of `f` and of [`grad`]; [`Error::InvalidArgument`] for another number of tangents.
@@ -188,7 +225,8 @@ pub fn jvp(
     Ok((outputs, products))
 }
 
-/// Computes a Hessian-vector product of a scalar function: (f(inputs), H·v), reverse over reverse.
+/// Computes a Hessian-vector product of a scalar function: (f(inputs), H·v), reverse over reverse. An input that the
+/// function does not use gets zeros, and so does every input of a constant or linear function.
 ///
 /// ```
 /// use pellucid_tensor::{hvp, Tensor};
@@ -216,22 +254,22 @@ pub fn hvp(
     }
     let inputs: Vec<&Tensor> = inputs.iter().collect();
     let products = engine::run_deferred(|| {
-        let first = grad(&[&value], &inputs, GradOptions { create_graph: true, ..Default::default() })?;
-        // A constant first derivative has no graph and contributes nothing.
+        let options = GradOptions { create_graph: true, allow_unused: true, ..Default::default() };
+        let first = grad(&[&value], &inputs, options)?;
         second_gradient(first, vectors, &inputs, create_graph)
     })?;
     Ok((value, products))
 }
 
 /// Computes the gradient of first gradients, Σᵢ vᵢᵀ·∂firstᵢ/∂inputⱼ. First gradients that require no gradient
-/// contribute nothing.
+/// contribute nothing, and unused inputs get zeros.
 fn second_gradient(
     first: Vec<Tensor>,
     vectors: &[&Tensor],
     inputs: &[&Tensor],
     create_graph: bool,
 ) -> Result<Vec<Tensor>> {
-    let (linked, seeds): (Vec<&Tensor>, Vec<Option<Tensor>>) =
-        first.iter().zip(vectors).filter(|(g, _)| g.requires_grad()).map(|(g, &v)| (g, Some(v.clone()))).unzip();
-    grad(&linked, inputs, GradOptions { grad_outputs: seeds, create_graph, ..Default::default() })
+    let first: Vec<&Tensor> = first.iter().collect();
+    let grad_outputs = vectors.iter().map(|&v| Some(v.clone())).collect();
+    grad(&first, inputs, GradOptions { grad_outputs, create_graph, retain_graph: false, allow_unused: true })
 }

@@ -13,7 +13,7 @@ pub use outputs::{IntoOutputs, Outputs};
 pub use trace::{KernelWork, placeholder, storages_written_since, trace, traced};
 
 use crate::array::StorageId;
-use crate::engine::{self, is_capturing};
+use crate::engine::{self, COMPUTED_ELSEWHERE, is_capturing};
 use crate::ops::random::refresh_thread_stream;
 use crate::tensor::Tensor;
 use pellucid_ir::plan::{BufferAllocation, Elision, Passes, Plan};
@@ -108,6 +108,7 @@ pub struct Captured<'f> {
 /// [`Error::NotAFixedPoint`] if a gradient is set before the step and not after it, or the reverse (a step may set one
 /// that it clears first); [`Error::InvalidArgument`] if it writes into an input; any error of an operation in it. Other
 /// panics of the step propagate.
+#[doc(alias("compile", "CUDAGraph"))]
 pub fn capture<'f, O: IntoOutputs>(step: impl FnMut(&[Tensor]) -> O + 'f, inputs: &[&Tensor]) -> Result<Captured<'f>> {
     capture_with(CaptureOptions::default(), step, inputs)
 }
@@ -146,12 +147,13 @@ impl Captured<'_> {
     /// starts at the beginning of its storage. Other inputs are copied into buffers of the step.
     ///
     /// # Errors
-    /// [`Error::InputMismatch`] for another number of inputs; [`Error::InvalidArgument`] for an input that shares
-    /// memory with a tensor that the step writes before its last read of the input; the error of a kernel that refuses
-    /// a value, such as an index out of bounds: kernels before it have then written. The step is recorded again, with
-    /// the errors of [`capture`], if shapes or dtypes differ, if gradients have other storage, or if the closure uses
-    /// other tensors than before. A tensor counts as replaced if only recorded steps hold it. In debug builds, launches
-    /// 2 and 3 run [`verify`](Captured::verify) first, which may return [`Error::CaptureChanged`].
+    /// [`Error::InputMismatch`] for another number of inputs, or for an input on another device than the tensors that
+    /// the closure uses; [`Error::InvalidArgument`] for an input that shares memory with a tensor that the step writes
+    /// before its last read of the input; the error of a kernel that refuses a value, such as an index out of bounds:
+    /// kernels before it have then written. The step is recorded again, with the errors of [`capture`], if shapes,
+    /// dtypes or devices differ, if gradients have other storage, or if the closure uses other tensors than before. A
+    /// tensor counts as replaced if only recorded steps hold it. In debug builds, launches 2 and 3 run
+    /// [`verify`](Captured::verify) first, which may return [`Error::CaptureChanged`].
     pub fn launch(&mut self, inputs: &[&Tensor]) -> Result<Outputs<'_>> {
         if is_capturing() {
             return Err(Error::invalid("launch", "a captured step cannot be launched inside a captured step"));
@@ -236,7 +238,23 @@ impl Captured<'_> {
             return Ok(self.recordings.len() - 1);
         }
         self.stats.misses += 1;
-        self.record(inputs)
+        self.record(inputs).map_err(|error| self.with_moved_input(inputs, error))
+    }
+
+    /// Returns the error of a new recording. If it concerns the devices of tensors, and an input is on another device
+    /// than before, the error names the input and both devices.
+    fn with_moved_input(&self, inputs: &[&Tensor], error: Error) -> Error {
+        if !matches!(error, Error::DeviceMismatch { .. } | Error::ReadInCapture { help: COMPUTED_ELSEWHERE, .. }) {
+            return error;
+        }
+        match self.latest().key().moved_input(inputs) {
+            Some((index, device)) => Error::InputMismatch {
+                index,
+                got: format!("on {}", inputs[index].device()),
+                expected: format!("an input on {device}, where its other tensors are; move the input with to(device)"),
+            },
+            None => error,
+        }
     }
 
     /// Finds a recording that is still valid after a `requires_grad` change, by a comparison with a new recording.

@@ -80,7 +80,7 @@ fn restore_gradient_slots(recording: &mut Recording, touched: Vec<TouchedSlot>) 
             }
         };
         if let (Some((change, help)), None) = (change, &refused) {
-            let slot = format!("the gradient of a tensor of shape {}", slot.meta.shape);
+            let slot = format!("the gradient of a tensor of shape {}", slot.meta().shape);
             refused = Some(Error::NotAFixedPoint { slot, change: change.into(), help: help.into() });
         }
         slots.push((slot, entry));

@@ -38,6 +38,12 @@ impl StepKey {
         self.metas.len()
     }
 
+    /// Returns the index of the first input that is on another device than in this key, and the device of the key.
+    pub(super) fn moved_input(&self, inputs: &[&Tensor]) -> Option<(usize, Device)> {
+        let mut devices = self.metas.iter().map(|(_, device)| *device).zip(inputs).enumerate();
+        devices.find(|(_, (device, t))| *device != t.device()).map(|(index, (device, _))| (index, device))
+    }
+
     /// Returns true if this is the key of the inputs. It allocates nothing, because every launch calls it.
     pub(super) fn is_key_of(&self, inputs: &[&Tensor]) -> bool {
         let same = |(meta, device): &(Meta, Device), t: &Tensor| {

@@ -48,6 +48,12 @@ impl HostFlag {
         self.0.swap(value, Ordering::Relaxed)
     }
 
+    /// Returns another handle of this flag. A clone is an independent flag.
+    #[doc(hidden)]
+    pub fn handle(&self) -> HostFlag {
+        HostFlag(self.0.clone())
+    }
+
     fn note(&self, value: Option<usize>) {
         if is_capturing() {
             list::with_current(|r| r.note(&self.0, value));

@@ -36,6 +36,7 @@ pub(crate) use map_batch::submit_map_batch;
 pub(crate) use recording::{RecordedKernel, Recording};
 pub use stats::{DeferredStats, deferred_stats};
 pub(crate) use storage_numbers::StorageNumbers;
+pub(crate) use transfer::COMPUTED_ELSEWHERE;
 
 use crate::array::Array;
 use crate::device::Device;

@@ -16,6 +16,10 @@ use std::panic::Location;
 /// Reads of at least this many bytes check for available memory first.
 const SMALL_READ: usize = 1 << 20;
 
+/// The help of the error for a tensor that a captured step computes on another device than its own.
+pub(crate) const COMPUTED_ELSEWHERE: &str = "the step computes this tensor on another device than its own; create it on the device of the step, for example \
+     with zeros_like, or before the step. Factorizations of a GPU tensor run on the CPU, so they cannot be captured";
+
 impl Array {
     /// Creates an array from elements in row-major order.
     pub fn from_slice<T: Element>(device: Device, data: &[T], shape: Shape) -> Result<Array> {
@@ -69,10 +73,7 @@ impl Array {
             return Ok(moved);
         }
         if is_recorded(self) || !self.storage().buffer().is_allocated() {
-            let help = "the step computes this tensor on another device than its own; create it on the device of the \
-                        step, for example with zeros_like, or before the step. Factorizations of a GPU tensor run on \
-                        the CPU, so they cannot be captured";
-            return Err(Error::ReadInCapture { op: "to", location: Location::caller(), help });
+            return Err(Error::ReadInCapture { op: "to", location: Location::caller(), help: COMPUTED_ELSEWHERE });
         }
         let copy = eager(|| upload(&self.to_bytes("to")?))?;
         record_device_copy(self, &copy);

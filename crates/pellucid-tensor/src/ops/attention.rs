@@ -47,6 +47,7 @@ pub struct AttentionOptions<'a> {
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] unless Q, K and V have one float dtype and the mask has it too or
 /// is boolean; [`Error::InvalidArgument`] for a dropout outside [0, 1).
+#[doc(alias("sdpa", "flash_attention"))]
 #[tensor_method(autocast = Half)]
 pub fn scaled_dot_product_attention(
     q: &Tensor,

@@ -1,13 +1,15 @@
 //! Axes and options of a reduction, as users write them.
 
+use super::int_list::distinct_axes;
 use pellucid_ir::kernel::AxisSet;
-use pellucid_ir::{Error, Result, Shape};
+use pellucid_ir::{Error, Result, Shape, from_integers};
 use smallvec::SmallVec;
 use std::ops::RangeFull;
 
 /// The axes that an operation reduces, and its options.
 ///
-/// Converts from one axis (`-1`), several (`[0, 2]`) or all (`..`). [`over`] adds options.
+/// Converts from one axis (`-1`), several (`[0, 2]`, `(0, 2)`, a slice or a vector), none (`()`) or all (`..`). [`over`]
+/// adds options.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Axes {
     /// `None` for all axes.
@@ -39,6 +41,17 @@ impl Axes {
         self.list.is_none()
     }
 
+    /// Returns the axes of a tensor of rank `rank`, in the order in which they are named; `None` for `..`. `shape` is the
+    /// shape that an error shows.
+    pub(super) fn indices(&self, op: &'static str, rank: usize, shape: &Shape) -> Result<Option<SmallVec<[usize; 6]>>> {
+        self.list.as_ref().map(|list| distinct_axes(op, list, rank, shape)).transpose()
+    }
+
+    /// Returns how many axes are named; `None` for `..`.
+    pub(super) fn count(&self) -> Option<usize> {
+        self.list.as_ref().map(|list| list.len())
+    }
+
     /// Returns the axes of `shape`, for an operation without degrees of freedom.
     pub(crate) fn resolve(&self, op: &'static str, shape: &Shape) -> Result<ResolvedAxes> {
         if self.ddof != 0 {
@@ -50,19 +63,14 @@ impl Axes {
     /// Returns the axes of `shape` and the degrees of freedom.
     pub(crate) fn resolve_moments(&self, op: &'static str, shape: &Shape) -> Result<(ResolvedAxes, usize)> {
         check_reduction_rank(op, shape)?;
-        let mut set = AxisSet::default();
-        match &self.list {
-            None => set = AxisSet::all(shape.rank()),
-            Some(list) => {
-                for &axis in list {
-                    let axis = shape.axis(op, axis)?;
-                    if set.contains(axis) {
-                        return Err(Error::invalid(op, format!("axis {axis} is named twice")));
-                    }
-                    set.insert(axis);
-                }
+        let set = match self.indices(op, shape.rank(), shape)? {
+            None => AxisSet::all(shape.rank()),
+            Some(axes) => {
+                let mut set = AxisSet::default();
+                axes.into_iter().for_each(|axis| set.insert(axis));
+                set
             }
-        }
+        };
         Ok((ResolvedAxes { set, keepdims: self.keepdims }, self.ddof))
     }
 }
@@ -96,38 +104,10 @@ impl From<RangeFull> for Axes {
     }
 }
 
-impl From<&[isize]> for Axes {
-    fn from(axes: &[isize]) -> Axes {
-        Axes { list: Some(SmallVec::from_slice(axes)), keepdims: false, ddof: 0 }
+impl Axes {
+    fn from_list(list: impl Iterator<Item = isize>) -> Axes {
+        Axes { list: Some(list.collect()), keepdims: false, ddof: 0 }
     }
 }
 
-impl From<isize> for Axes {
-    fn from(axis: isize) -> Axes {
-        Axes::from(&[axis][..])
-    }
-}
-
-impl From<i32> for Axes {
-    fn from(axis: i32) -> Axes {
-        Axes::from(axis as isize)
-    }
-}
-
-impl<const N: usize> From<[isize; N]> for Axes {
-    fn from(axes: [isize; N]) -> Axes {
-        Axes::from(&axes[..])
-    }
-}
-
-impl<const N: usize> From<[i32; N]> for Axes {
-    fn from(axes: [i32; N]) -> Axes {
-        Axes::from(&axes.map(|a| a as isize)[..])
-    }
-}
-
-impl From<Vec<isize>> for Axes {
-    fn from(axes: Vec<isize>) -> Axes {
-        Axes::from(&axes[..])
-    }
-}
+from_integers!(Axes, number: |axis| Axes::from_list([axis].into_iter()), list: Axes::from_list);

@@ -1,7 +1,8 @@
 //! Broadcasting, whose gradient is a sum.
 
+use super::IntList;
 use super::reduce::sum_to;
-use super::view::{TargetShape, full_view};
+use super::view::full_view;
 use crate::array::Array;
 use crate::autograd::{
     Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply_one,
@@ -34,6 +35,7 @@ impl Operation for Expand {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if a length is neither equal nor 1.
+#[doc(alias("expand_as", "broadcast"))]
 #[tensor_method]
 pub fn broadcast_to(x: &Tensor, shape: impl Into<Shape>) -> Result<Tensor> {
     let shape = shape.into();
@@ -48,8 +50,8 @@ pub fn broadcast_to(x: &Tensor, shape: impl Into<Shape>) -> Result<Tensor> {
 /// # Errors
 /// [`Error::ShapeMismatch`] if a length is neither equal nor 1.
 #[tensor_method]
-pub fn expand(x: &Tensor, shape: impl Into<TargetShape>) -> Result<Tensor> {
-    let TargetShape(dims) = shape.into();
+pub fn expand(x: &Tensor, shape: impl Into<IntList>) -> Result<Tensor> {
+    let dims = shape.into();
     let lead = dims.len().saturating_sub(x.rank());
     let kept = |(k, &d): (usize, &isize)| match d {
         -1 if k >= lead => Ok(x.shape()[k - lead]),

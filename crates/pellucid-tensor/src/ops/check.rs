@@ -100,10 +100,8 @@ pub(super) fn indices_not_negative(op: &'static str, indices: &Tensor, axis: usi
 
 /// Returns the shape, or an error if the number of its elements or bytes overflows.
 pub(super) fn representable(shape: Shape) -> Result<Shape> {
-    match shape.checked_size() {
-        Some(_) => Ok(shape),
-        None => Err(Error::size_overflow().with_shape(&shape)),
-    }
+    crate::array::checked_size(&shape)?;
+    Ok(shape)
 }
 
 /// Returns an error if memory cannot hold `count` result tensors, before the first one is created.

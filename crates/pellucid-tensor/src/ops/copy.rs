@@ -7,10 +7,11 @@ use crate::autograd::{
 };
 use crate::device::Device;
 use crate::engine;
+use crate::grad_mode::no_grad;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::Kernel;
-use pellucid_ir::{DType, Result};
+use pellucid_ir::{DType, Error, Result};
 use smallvec::smallvec;
 
 /// Converts `x` and writes it into the elements of `target`, which has the same shape.
@@ -41,6 +42,7 @@ impl Operation for CopyAs {
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+#[doc(alias("astype", "type", "to", "float", "double", "half", "bfloat16", "long", "int", "short", "bool"))]
 #[tensor_method]
 pub fn to_dtype(x: &Tensor, dtype: DType) -> Result<Tensor> {
     if x.dtype() == dtype { Ok(x.clone()) } else { apply_one(CopyAs { dtype }, &[x]) }
@@ -50,15 +52,17 @@ pub fn to_dtype(x: &Tensor, dtype: DType) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+#[doc(alias = "ascontiguousarray")]
 #[tensor_method]
 pub fn contiguous(x: &Tensor) -> Result<Tensor> {
     if x.array().layout().is_contiguous() { Ok(x.clone()) } else { copy(x) }
 }
 
-/// Returns a copy with its own storage, through which gradients flow.
+/// Returns a copy with its own storage, through which gradients flow (PyTorch's `clone`).
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+#[doc(alias = "clone")]
 #[tensor_method]
 pub fn copy(x: &Tensor) -> Result<Tensor> {
     apply_one(CopyAs { dtype: x.dtype() }, &[x])
@@ -102,12 +106,46 @@ impl Tensor {
     /// # Errors
     /// [`Error::ReadInCapture`](crate::Error::ReadInCapture) for a copy between devices inside a captured step;
     /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) and other errors of the device.
+    #[doc(alias("cuda", "cpu"))]
     #[track_caller]
     pub fn to(&self, device: Device) -> Result<Tensor> {
         if self.device() != device {
             return copy_to(self, device);
         }
         if self.is_free() { Ok(identity(self)?.pinned()) } else { Ok(self.clone()) }
+    }
+
+    /// Converts a leaf to another dtype in place, with its gradient. It stays the same tensor: all handles of it use the
+    /// new elements. Views that exist already keep the old elements. A gradient of an earlier forward computation is
+    /// converted when a backward pass adds it.
+    ///
+    /// ```
+    /// use pellucid_tensor::{DType, Tensor};
+    /// let weight = Tensor::from([1.0f32, 2.0]).requires_grad_(true);
+    /// let handle = weight.clone();
+    /// weight.to_dtype_(DType::F64)?;
+    /// assert_eq!(handle.to_vec::<f64>(), [1.0, 2.0]);
+    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::DTypeMismatch`] if the tensor requires a gradient and `dtype` is not a float. If the tensor has another
+    /// dtype, [`Error::InvalidArgument`] for a result (use [`Tensor::to_dtype`]), for a view, for a tensor with views and
+    /// a layout that is not contiguous, and inside a captured step; errors of the device.
+    #[track_caller]
+    pub fn to_dtype_(&self, dtype: DType) -> Result<()> {
+        if self.dtype() == dtype {
+            return Ok(());
+        }
+        self.check_movable("to_dtype_")?;
+        if self.requires_grad() && !dtype.is_float() {
+            return Err(Error::dtypes("to_dtype_", [self.dtype(), dtype], "only floats have gradients"));
+        }
+        let _off = no_grad();
+        let convert = |tensor: &Tensor| to_dtype(&tensor.detach(), dtype);
+        let gradient = self.grad_untracked().filter(|_| dtype.is_float());
+        let gradient = gradient.map(|gradient| convert(&gradient)).transpose()?;
+        self.set_converted(convert(self)?.array(), gradient)
     }
 }
 

@@ -13,6 +13,7 @@ use pellucid_ir::{DType, Element, Error, Result, Scalar, Shape};
 /// # Errors
 /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the step is 0 or a bound is not finite; for an integer
 /// dtype, if an argument is not an integer, or the dtype cannot represent an element of the result.
+#[doc(alias = "range")]
 #[operation]
 pub fn arange(
     start: impl Into<Scalar>,
@@ -67,6 +68,7 @@ pub fn geomspace(start: f64, end: f64, count: usize, dtype: DType) -> Result<Ten
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+#[doc(alias = "identity")]
 #[operation]
 pub fn eye(n: usize, m: usize, dtype: DType) -> Result<Tensor> {
     checked_size(&[n, m].into())?;
@@ -156,6 +158,7 @@ impl Tensor {
     ///
     /// # Panics
     /// With the errors of [`eye`].
+    #[doc(alias = "identity")]
     #[track_caller]
     pub fn eye(n: usize, dtype: DType) -> Tensor {
         panic::unwrap(eye(n, n, dtype))
@@ -166,6 +169,7 @@ impl Tensor {
     ///
     /// # Panics
     /// If the step is 0 or a bound is not finite.
+    #[doc(alias = "range")]
     #[track_caller]
     pub fn arange<T: Element + Into<Scalar>>(start: T, end: T, step: T) -> Tensor {
         panic::unwrap(arange(start, end, step, T::DTYPE))

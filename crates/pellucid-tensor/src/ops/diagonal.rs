@@ -115,6 +115,7 @@ pub fn diag_embed(x: &Tensor, offset: isize, axis0: isize, axis1: isize) -> Resu
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] for any other rank.
+#[doc(alias = "diagflat")]
 #[tensor_method]
 pub fn diag(x: &Tensor, offset: isize) -> Result<Tensor> {
     match x.rank() {

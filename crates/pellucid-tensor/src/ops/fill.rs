@@ -53,6 +53,7 @@ fn in_range(value: Scalar, dtype: DType) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+#[doc(alias = "empty")]
 #[operation]
 pub fn zeros(shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
     full(shape, 0, dtype)
@@ -71,6 +72,7 @@ pub fn ones(shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+#[doc(alias = "empty_like")]
 #[tensor_method]
 pub fn zeros_like(x: &Tensor) -> Result<Tensor> {
     full_like(x, 0)
@@ -116,6 +118,7 @@ impl Tensor {
     ///
     /// # Panics
     /// With the errors of [`full`].
+    #[doc(alias = "tensor")]
     #[track_caller]
     pub fn scalar(value: impl Into<Scalar>, dtype: DType) -> Tensor {
         panic::unwrap(full((), value, dtype))
@@ -134,6 +137,7 @@ impl Tensor {
     ///
     /// # Panics
     /// With the errors of [`zeros`].
+    #[doc(alias = "empty")]
     #[track_caller]
     pub fn zeros(shape: impl Into<Shape>, dtype: DType) -> Tensor {
         panic::unwrap(zeros(shape, dtype))

@@ -100,6 +100,7 @@ pub(crate) fn scatter_add_axis(x: &Tensor, axis: usize, index: &Tensor, len: usi
 /// # Errors
 /// [`Error::AxisOutOfRange`], [`Error::IndexOutOfBounds`], [`Error::DTypeMismatch`] for an index tensor without an
 /// integer dtype.
+#[doc(alias = "take")]
 #[tensor_method]
 pub fn index_select(x: &Tensor, axis: isize, index: &Tensor) -> Result<Tensor> {
     let at = x.shape().axis("index_select", axis)?;
@@ -120,6 +121,7 @@ pub fn index_select(x: &Tensor, axis: isize, index: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::IndexOutOfBounds`],
 /// [`Error::DTypeMismatch`].
+#[doc(alias("gather", "take_along_dim"))]
 #[tensor_method]
 pub fn take_along_axis(x: &Tensor, index: &Tensor, axis: isize) -> Result<Tensor> {
     let op = "take_along_axis";
@@ -244,6 +246,7 @@ pub(super) fn narrow_values(op: &'static str, x: &Tensor, index: &Tensor, values
 ///
 /// # Errors
 /// Those of [`take_along_axis`]; [`Error::ShapeMismatch`] if there are fewer values than indices.
+#[doc(alias = "put_along_axis")]
 #[tensor_method]
 pub fn scatter(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize) -> Result<Tensor> {
     scatter_into(x, index, values, axis, ScatterReduction::Set)
@@ -264,6 +267,7 @@ pub fn scatter_add(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize) -> 
 ///
 /// # Errors
 /// [`Error::ReadInCapture`].
+#[doc(alias = "argwhere")]
 #[operation]
 #[track_caller]
 pub fn nonzero(x: &Tensor) -> Result<Vec<Tensor>> {

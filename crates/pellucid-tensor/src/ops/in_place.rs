@@ -58,6 +58,7 @@ pub(crate) fn is_recorded_write(target: &Tensor, source: &Tensor) -> bool {
 /// of one, outside of `no_grad`; [`Error::ShapeMismatch`](pellucid_ir::Error::ShapeMismatch);
 /// [`Error::InvalidArgument`](pellucid_ir::Error::InvalidArgument) if elements of x share memory. Nothing is written
 /// then.
+#[doc(alias("assign", "copyto"))]
 #[tensor_method]
 pub fn copy_(x: &Tensor, source: &Tensor) -> Result<()> {
     check_writable("copy_", x)?;

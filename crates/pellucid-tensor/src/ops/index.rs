@@ -6,8 +6,8 @@ use crate::array::Array;
 use crate::autograd::{note_call_location, on_device_of};
 use crate::ops;
 use crate::panic;
-use crate::tensor::Tensor;
-use pellucid_ir::{DType, Error, Result};
+use crate::tensor::{Nested, Tensor};
+use pellucid_ir::{DType, Error, Integer, Result};
 use smallvec::SmallVec;
 use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
@@ -28,9 +28,25 @@ pub struct Slice {
     step: isize,
 }
 
+/// A bound of a [`slice`]: a number of any integer type, or `None` for the end of the axis.
+#[derive(Clone, Copy, Debug)]
+pub struct SliceBound(Option<isize>);
+
+impl From<Option<isize>> for SliceBound {
+    fn from(bound: Option<isize>) -> SliceBound {
+        SliceBound(bound)
+    }
+}
+
 /// Creates NumPy's `start:stop:step`. `None` is the end of the axis, in the direction of the step.
-pub fn slice(start: impl Into<Option<isize>>, stop: impl Into<Option<isize>>, step: isize) -> Slice {
-    Slice { start: start.into(), stop: stop.into(), step }
+///
+/// ```
+/// use pellucid_tensor::{Tensor, slice};
+/// let x = Tensor::from([0, 1, 2, 3]);
+/// assert_eq!(x.i(slice(None, None, -2)).to_vec::<i64>(), [3, 1]);
+/// ```
+pub fn slice(start: impl Into<SliceBound>, stop: impl Into<SliceBound>, step: isize) -> Slice {
+    Slice { start: start.into().0, stop: stop.into().0, step }
 }
 
 /// An index of one or several axes, a part of an [`IntoIndex`].
@@ -50,22 +66,6 @@ pub enum IndexItem {
     Tensor(Tensor),
 }
 
-impl From<isize> for IndexItem {
-    fn from(at: isize) -> IndexItem {
-        IndexItem::At(at)
-    }
-}
-impl From<i32> for IndexItem {
-    fn from(at: i32) -> IndexItem {
-        IndexItem::At(at as isize)
-    }
-}
-impl From<usize> for IndexItem {
-    fn from(at: usize) -> IndexItem {
-        // No axis is longer than isize::MAX, so the index is out of bounds either way.
-        IndexItem::At(isize::try_from(at).unwrap_or(isize::MAX))
-    }
-}
 impl From<Slice> for IndexItem {
     fn from(slice: Slice) -> IndexItem {
         IndexItem::Slice(slice)
@@ -97,27 +97,44 @@ impl From<bool> for IndexItem {
     }
 }
 
+/// Creates an index tensor of a list of positions, or of booleans, which is a mask.
+fn tensor_list<T: Nested>(list: &[T]) -> IndexItem {
+    IndexItem::Tensor(Tensor::from(list))
+}
+
+/// Creates an index tensor of positions of an integer type that no tensor has.
+fn converted_list<T: Integer>(positions: &[T]) -> IndexItem {
+    IndexItem::Tensor(Tensor::from(positions.iter().map(|at| at.to_isize() as i64).collect::<Vec<_>>()))
+}
+
 macro_rules! lists {
-    ($($t:ty),*) => {$(
+    ($($create:ident: $($t:ty),*;)*) => {$($(
         impl From<&[$t]> for IndexItem {
             fn from(list: &[$t]) -> IndexItem {
-                IndexItem::Tensor(Tensor::from(list))
+                $create(list)
             }
         }
         impl From<Vec<$t>> for IndexItem {
             fn from(list: Vec<$t>) -> IndexItem {
-                IndexItem::Tensor(Tensor::from(list))
+                $create(&list)
+            }
+        }
+        impl From<&Vec<$t>> for IndexItem {
+            fn from(list: &Vec<$t>) -> IndexItem {
+                $create(list)
             }
         }
         impl<const N: usize> From<[$t; N]> for IndexItem {
             fn from(list: [$t; N]) -> IndexItem {
-                IndexItem::Tensor(Tensor::from(list))
+                $create(&list)
             }
         }
-    )*};
+    )*)*};
 }
-// A list of positions, or of booleans, which is a mask.
-lists!(bool, i32, i64);
+lists! {
+    tensor_list: bool, i32, i64;
+    converted_list: isize, usize, u32, u64;
+}
 
 impl From<RangeFull> for IndexItem {
     fn from(_: RangeFull) -> IndexItem {
@@ -125,45 +142,53 @@ impl From<RangeFull> for IndexItem {
     }
 }
 
-/// Converts a bound of a range. One beyond `isize` is beyond every axis; it must not become negative, which counts from
-/// the end.
-fn bound<T: TryInto<isize>>(end: T) -> isize {
-    end.try_into().unwrap_or(isize::MAX)
+/// Returns the stop of a range that includes `end`; `None` for `..=-1`, which includes the last element.
+fn stop_after(end: isize) -> SliceBound {
+    SliceBound(end.checked_add(1).filter(|&stop| stop != 0))
 }
 
-macro_rules! ranges {
+// No axis is longer than isize::MAX, so a number beyond it is out of bounds either way, and a bound beyond every axis.
+macro_rules! integers {
     ($($t:ty),*) => {$(
+        impl From<$t> for SliceBound {
+            fn from(bound: $t) -> SliceBound {
+                SliceBound(Some(bound.to_isize()))
+            }
+        }
+        impl From<$t> for IndexItem {
+            fn from(at: $t) -> IndexItem {
+                IndexItem::At(at.to_isize())
+            }
+        }
         impl From<Range<$t>> for IndexItem {
             fn from(r: Range<$t>) -> IndexItem {
-                IndexItem::Slice(slice(bound(r.start), bound(r.end), 1))
+                slice(r.start, r.end, 1).into()
             }
         }
         impl From<RangeFrom<$t>> for IndexItem {
             fn from(r: RangeFrom<$t>) -> IndexItem {
-                IndexItem::Slice(slice(bound(r.start), None, 1))
+                slice(r.start, None, 1).into()
             }
         }
         impl From<RangeTo<$t>> for IndexItem {
             fn from(r: RangeTo<$t>) -> IndexItem {
-                IndexItem::Slice(slice(None, bound(r.end), 1))
+                slice(None, r.end, 1).into()
             }
         }
         impl From<RangeInclusive<$t>> for IndexItem {
             fn from(r: RangeInclusive<$t>) -> IndexItem {
                 let (start, end) = r.into_inner();
-                // The range `..=-1` includes the last element, so it has no stop.
-                let stop = bound(end).checked_add(1).filter(|&e| e != 0);
-                IndexItem::Slice(Slice { start: Some(bound(start)), stop, step: 1 })
+                slice(start, stop_after(end.to_isize()), 1).into()
             }
         }
         impl From<RangeToInclusive<$t>> for IndexItem {
             fn from(r: RangeToInclusive<$t>) -> IndexItem {
-                IndexItem::Slice(Slice { start: None, stop: bound(r.end).checked_add(1).filter(|&e| e != 0), step: 1 })
+                slice(None, stop_after(r.end.to_isize()), 1).into()
             }
         }
     )*};
 }
-ranges!(isize, i32, usize);
+integers!(isize, usize, i32, i64, u32, u64);
 
 /// An index of a tensor: one part, or a tuple with one part for each axis.
 pub trait IntoIndex {
@@ -395,6 +420,7 @@ impl Tensor {
     ///
     /// # Panics
     /// With the errors of [`Tensor::try_i`].
+    #[doc(alias("index", "__getitem__"))]
     #[track_caller]
     pub fn i(&self, index: impl IntoIndex) -> Tensor {
         let _call = note_call_location();
@@ -441,6 +467,7 @@ impl Tensor {
     ///
     /// # Panics
     /// With the errors of [`Tensor::try_set`].
+    #[doc(alias("__setitem__", "index_put_", "setitem"))]
     #[track_caller]
     pub fn set<'a>(&self, index: impl IntoIndex, values: impl Into<ops::TensorOrScalar<'a>>) {
         let _call = note_call_location();

@@ -36,6 +36,7 @@ impl<'a> Spacing<'a> {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::ShapeMismatch`] for points that do not fit the samples.
+#[doc(alias = "trapz")]
 #[tensor_method(autocast = Single)]
 pub fn trapezoid(y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Result<Tensor> {
     let points = spacing.points();
@@ -47,6 +48,7 @@ pub fn trapezoid(y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Result<Tensor
 ///
 /// # Errors
 /// Those of [`trapezoid`].
+#[doc(alias = "cumtrapz")]
 #[tensor_method(autocast = Single)]
 pub fn cumulative_trapezoid(y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Result<Tensor> {
     let points = spacing.points();

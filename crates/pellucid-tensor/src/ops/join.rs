@@ -51,6 +51,7 @@ impl Operation for Concatenate {
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for an empty list, [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`].
+#[doc(alias("cat", "concat"))]
 #[operation]
 pub fn concatenate(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
     let Some(first) = tensors.first() else {
@@ -118,6 +119,7 @@ pub fn hstack(tensors: &[&Tensor]) -> Result<Tensor> {
 ///
 /// # Errors
 /// Those of [`concatenate`].
+#[doc(alias = "row_stack")]
 #[operation]
 pub fn vstack(tensors: &[&Tensor]) -> Result<Tensor> {
     join_raised(tensors, 2, 0)

@@ -22,6 +22,7 @@ pub fn masked_fill(x: &Tensor, mask: &Tensor, value: impl Into<Scalar>) -> Resul
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] if the mask does not have dtype bool; [`Error::ShapeMismatch`]; [`Error::ReadInCapture`].
+#[doc(alias("boolean_mask", "extract", "compress"))]
 #[tensor_method]
 #[track_caller]
 pub fn masked_select(x: &Tensor, mask: &Tensor) -> Result<Tensor> {

@@ -120,6 +120,7 @@ fn fold_batch_into_rows(a: &Tensor, g: &Tensor, rank: usize) -> Result<Option<(T
 /// # Errors
 /// [`Error::ShapeMismatch`] if the inner lengths differ, for 0-d operands, and if batch axes do not broadcast;
 /// [`Error::DTypeMismatch`] for bool.
+#[doc(alias("mm", "bmm", "mv"))]
 #[tensor_method(autocast = Half)]
 pub fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     matmul_with(a, b, None)
@@ -186,6 +187,7 @@ pub fn dot(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] unless both are 1-D.
+#[doc(alias = "ger")]
 #[tensor_method]
 pub fn outer(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if a.rank() != 1 || b.rank() != 1 {

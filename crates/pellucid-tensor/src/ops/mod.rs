@@ -24,6 +24,7 @@ mod gather;
 mod gradient;
 mod in_place;
 pub(crate) mod index;
+mod int_list;
 mod integrate;
 mod join;
 mod linalg;
@@ -50,6 +51,7 @@ mod signal;
 mod softmax;
 mod sort;
 mod statistics;
+pub(crate) mod tensor_options;
 mod unique;
 mod update;
 mod user;
@@ -62,6 +64,7 @@ pub use axes::{Axes, over};
 pub use elementwise::TensorOrScalar;
 pub use embedding::EmbeddingOptions;
 pub use embedding_bag::EmbeddingBagOptions;
+pub use int_list::IntList;
 pub use integrate::Spacing;
 pub use linalg::{Cutoff, Lstsq, MatrixNorm, QrMode};
 pub use loss::{
@@ -69,16 +72,16 @@ pub use loss::{
     TripletMarginLossOptions,
 };
 pub use normalize::{BatchNormOptions, RunningStatistics};
-pub use pad::{PadMode, PadWidth};
+pub use pad::{PadMode, PadWidth, WidthEntry, WidthPair};
 pub use quantile::QuantileInterpolation;
-pub use rearrange::{MeshgridIndexing, Repeats, Sections};
+pub use rearrange::{MeshgridIndexing, Sections};
 pub use recurrent::{RecurrenceOptions, RecurrentWeights, RnnNonlinearity};
 pub use scatter_reduce::ScatterReduceOp;
 pub use search::Bins;
 pub use signal::WindowFunction;
 pub use statistics::CovOptions;
 pub use unique::Unique;
-pub use view::TargetShape;
+pub use view::SplitSizes;
 pub use window::{
     AvgPoolDivisor, ConvOptions, ConvPadding, InterpolationMode, PaddingMode, PoolOptions, Resize, ResizeMode, Spatial,
 };

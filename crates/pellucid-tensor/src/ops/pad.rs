@@ -5,17 +5,23 @@ use crate::array::host_values;
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::{Error, Result, Scalar};
+use pellucid_ir::{Error, Integer, Result, Scalar};
 
-/// The padding before and after each axis: one number for all ends, one pair for all axes, or one pair per axis,
-/// starting with the first. A negative number crops.
+/// The padding before and after each axis, as in `numpy.pad`: one number for all ends, one pair for all axes, or one
+/// pair per axis, starting with the first. A negative number crops.
+///
+/// A pair is a tuple or an array of two numbers; in a list of pairs, one number stands for both ends of its axis.
 ///
 /// ```
-/// use pellucid_tensor::{Tensor, ops::{PadMode, PadWidth}};
+/// use pellucid_tensor::{Tensor, ops::PadMode};
 /// let x = Tensor::from([[1.0, 2.0]]);
-/// assert_eq!(x.pad(1, PadMode::Constant(0.into())).shape().dims(), [3, 4]);
-/// assert_eq!(x.pad((0, 2), PadMode::Constant(0.into())).shape().dims(), [3, 4]);
-/// assert_eq!(x.pad([(0, 0), (2, -1)], PadMode::Replicate).to_vec::<f64>(), [1.0, 1.0, 1.0]);
+/// let zeros = PadMode::Constant(0.into());
+/// assert_eq!(x.pad(1, zeros).shape().dims(), [3, 4]);
+/// assert_eq!(x.pad((0, 2), zeros).shape().dims(), [3, 4]);
+/// assert_eq!(x.pad(((0, 2),), zeros).shape().dims(), [3, 4]);
+/// assert_eq!(x.pad(((1, 0), (0, 2)), zeros).shape().dims(), [2, 4]);
+/// assert_eq!(x.pad((0, (1, 2)), zeros).shape().dims(), [1, 5]);
+/// assert_eq!(x.pad([[0, 0], [2, -1]], PadMode::Replicate).to_vec::<f64>(), [1.0, 1.0, 1.0]);
 /// ```
 ///
 /// A flat list of numbers is rejected: it could mean one number per axis, or a pair, in either order of the axes.
@@ -29,37 +35,130 @@ pub enum PadWidth {
     Same(isize),
     /// The numbers of elements before and after every axis.
     Both(isize, isize),
-    /// The numbers of elements before and after, one pair for each axis.
+    /// The numbers of elements before and after, one pair for each axis; a single pair is for all axes.
     Each(Vec<(isize, isize)>),
 }
 
-impl From<i32> for PadWidth {
-    fn from(n: i32) -> PadWidth {
-        PadWidth::Same(n as isize)
+impl PadWidth {
+    /// Returns the numbers of elements before and after each of `rank` axes; `None` if there is another number of pairs.
+    pub fn pairs(&self, rank: usize) -> Option<Vec<(isize, isize)>> {
+        match self {
+            PadWidth::Same(n) => Some(vec![(*n, *n); rank]),
+            PadWidth::Both(before, after) => Some(vec![(*before, *after); rank]),
+            PadWidth::Each(pairs) => match pairs[..] {
+                [pair] => Some(vec![pair; rank]),
+                _ => (pairs.len() == rank).then(|| pairs.clone()),
+            },
+        }
     }
 }
 
-impl From<isize> for PadWidth {
-    fn from(n: isize) -> PadWidth {
-        PadWidth::Same(n)
+/// The padding of the two ends of an axis: `(before, after)`, `[before, after]`, or `(n,)` for both ends.
+pub trait WidthPair {
+    /// Returns the numbers of elements before and after the axis.
+    fn pair(self) -> (isize, isize);
+}
+
+impl<A: Integer, B: Integer> WidthPair for (A, B) {
+    fn pair(self) -> (isize, isize) {
+        (self.0.to_isize(), self.1.to_isize())
     }
 }
 
-impl From<(isize, isize)> for PadWidth {
-    fn from((before, after): (isize, isize)) -> PadWidth {
-        PadWidth::Both(before, after)
+impl<A: Integer> WidthPair for (A,) {
+    fn pair(self) -> (isize, isize) {
+        (self.0.to_isize(), self.0.to_isize())
     }
 }
 
-impl From<&[(isize, isize)]> for PadWidth {
-    fn from(pairs: &[(isize, isize)]) -> PadWidth {
-        PadWidth::Each(pairs.to_vec())
+impl<A: Integer> WidthPair for [A; 2] {
+    fn pair(self) -> (isize, isize) {
+        self.map(A::to_isize).into()
     }
 }
 
-impl<const N: usize> From<[(isize, isize); N]> for PadWidth {
-    fn from(pairs: [(isize, isize); N]) -> PadWidth {
-        PadWidth::Each(pairs.to_vec())
+/// A number or a pair, an entry of a [`PadWidth`] that is written as a tuple.
+pub trait WidthEntry {
+    /// Returns the width of this entry alone.
+    fn width(self) -> PadWidth;
+}
+
+impl<P: WidthPair> WidthEntry for P {
+    fn width(self) -> PadWidth {
+        PadWidth::Each(vec![self.pair()])
+    }
+}
+
+macro_rules! width_from_numbers {
+    ($($t:ty),*) => {$(
+        impl WidthEntry for $t {
+            fn width(self) -> PadWidth {
+                PadWidth::Same(self.to_isize())
+            }
+        }
+        impl From<$t> for PadWidth {
+            fn from(n: $t) -> PadWidth {
+                n.width()
+            }
+        }
+    )*};
+}
+width_from_numbers!(isize, usize, i32, i64, u32, u64);
+
+impl<A: WidthEntry> From<(A,)> for PadWidth {
+    fn from(all: (A,)) -> PadWidth {
+        all.0.width()
+    }
+}
+
+impl<A: WidthEntry, B: WidthEntry> From<(A, B)> for PadWidth {
+    fn from(entries: (A, B)) -> PadWidth {
+        match (entries.0.width(), entries.1.width()) {
+            (PadWidth::Same(before), PadWidth::Same(after)) => PadWidth::Both(before, after),
+            axes => PadWidth::Each([axes.0, axes.1].iter().filter_map(|width| width.pairs(1)).flatten().collect()),
+        }
+    }
+}
+
+macro_rules! width_from_tuples {
+    ($({$($name:ident)+})*) => {$(
+        impl<$($name: WidthPair),+> From<($($name,)+)> for PadWidth {
+            #[allow(non_snake_case)]
+            fn from(($($name,)+): ($($name,)+)) -> PadWidth {
+                PadWidth::Each(vec![$($name.pair()),+])
+            }
+        }
+    )*};
+}
+width_from_tuples!({A B C} {A B C D} {A B C D E} {A B C D E F});
+
+impl<P: WidthPair + Copy> From<&[P]> for PadWidth {
+    fn from(pairs: &[P]) -> PadWidth {
+        PadWidth::Each(pairs.iter().map(|&pair| pair.pair()).collect())
+    }
+}
+
+impl<P: WidthPair, const N: usize> From<[P; N]> for PadWidth {
+    fn from(pairs: [P; N]) -> PadWidth {
+        PadWidth::Each(pairs.map(P::pair).into())
+    }
+}
+
+impl<P: WidthPair + Copy, const N: usize> From<&[P; N]> for PadWidth {
+    fn from(pairs: &[P; N]) -> PadWidth {
+        PadWidth::from(&pairs[..])
+    }
+}
+
+impl<P: WidthPair + Copy> From<Vec<P>> for PadWidth {
+    fn from(pairs: Vec<P>) -> PadWidth {
+        PadWidth::from(&pairs[..])
+    }
+}
+
+impl<P: WidthPair + Copy> From<&Vec<P>> for PadWidth {
+    fn from(pairs: &Vec<P>) -> PadWidth {
+        PadWidth::from(&pairs[..])
     }
 }
 
@@ -79,19 +178,16 @@ pub enum PadMode {
 /// Pads x at the ends of its axes, with values that the mode determines. Negative widths crop.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] unless there is one pair per axis; if more is cropped than there is; or if an axis is too
+/// [`Error::InvalidArgument`] unless there is one pair, or one per axis; if more is cropped than there is; or if an axis is too
 /// short for the mode: `Reflect` needs more indices than it adds, `Circular` as many, `Replicate` one.
+#[doc(alias = "constant_pad")]
 #[tensor_method]
 pub fn pad(x: &Tensor, width: impl Into<PadWidth>, mode: PadMode) -> Result<Tensor> {
-    let pairs = match width.into() {
-        PadWidth::Same(n) => vec![(n, n); x.rank()],
-        PadWidth::Both(before, after) => vec![(before, after); x.rank()],
-        PadWidth::Each(pairs) => pairs,
-    };
-    if pairs.len() != x.rank() {
-        let reason = format!("needs one (before, after) pair per axis of {}, got {pairs:?}", x.shape());
+    let width = width.into();
+    let Some(pairs) = width.pairs(x.rank()) else {
+        let reason = format!("needs one (before, after) pair per axis of {}, got {width:?}", x.shape());
         return Err(Error::invalid("pad", reason));
-    }
+    };
     for (axis, &(before, after)) in pairs.iter().enumerate() {
         let (len, far) = (x.shape()[axis] as i128, 1 << 60);
         let (before, after) = (before as i128, after as i128);

@@ -27,7 +27,7 @@ fn move_axes_behind(axes: ResolvedAxes, x: &Tensor) -> Result<Tensor> {
     let order: SmallVec<[isize; 6]> = others.chain(axes.set.iter()).map(|k| k as isize).collect();
     let mut shape = axes.set.remove(x.shape()).to_vec();
     shape.push(axes.set.count(x.shape()));
-    reshape_to(&ops::permute(x, &order)?, &shape.into())
+    reshape_to(&ops::permute(x, &order[..])?, &shape.into())
 }
 
 impl RankedRows {
@@ -117,6 +117,7 @@ pub enum QuantileInterpolation {
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`] for integers; [`Error::ShapeMismatch`] for probabilities of rank
 /// 2 or more; [`Error::InvalidArgument`] over zero elements, or for a probability outside [0, 1].
+#[doc(alias = "percentile")]
 #[tensor_method]
 pub fn quantile<'a>(
     x: &Tensor,
@@ -131,6 +132,7 @@ pub fn quantile<'a>(
 ///
 /// # Errors
 /// Those of [`quantile`].
+#[doc(alias = "nanpercentile")]
 #[tensor_method]
 pub fn nanquantile<'a>(
     x: &Tensor,

@@ -2,33 +2,36 @@
 //!
 //! Each is composed of views and joins, which determine its gradient: gradients of repeated elements are summed.
 
-use super::check;
-use super::view::{TargetShape, reshape_to, slice_axes};
+use super::view::{reshape_to, slice_axes};
+use super::{IntList, check};
 use crate::array::host_values;
+use crate::autograd::note_call_location;
 use crate::ops;
+use crate::panic;
 use crate::tensor::Tensor;
 use pellucid_derive::{operation, tensor_method};
-use pellucid_ir::{Error, Result, Shape};
+use pellucid_ir::{Error, Result, Shape, from_integers};
 use smallvec::smallvec;
 
 /// Shifts elements cyclically by `shifts[k]` along axis `axes[k]`, towards its end for positive shifts.
 ///
-/// Without axes, one shift moves all elements in row-major order.
+/// One shift without axes moves all elements in row-major order: `x.roll(1, ())`.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for no shift, or unless there is one per axis; [`Error::AxisOutOfRange`].
 #[tensor_method]
-pub fn roll(x: &Tensor, shifts: &[isize], axes: &[isize]) -> Result<Tensor> {
+pub fn roll(x: &Tensor, shifts: impl Into<IntList>, axes: impl Into<IntList>) -> Result<Tensor> {
+    let (shifts, axes) = (shifts.into(), axes.into());
     if axes.is_empty() && shifts.len() == 1 {
-        return reshape_to(&roll(&ravel(x)?, shifts, &[0])?, x.shape());
+        return reshape_to(&roll(&ravel(x)?, shifts, 0.into())?, x.shape());
     }
     if shifts.is_empty() || shifts.len() != axes.len() {
-        let reason = format!("needs one shift per axis, got {shifts:?} for {axes:?}");
+        let reason = format!("needs one shift per axis, got {:?} for {:?}", &shifts[..], &axes[..]);
         return Err(Error::invalid("roll", reason));
     }
     let axes: Vec<usize> = axes.iter().map(|&a| x.shape().axis("roll", a)).collect::<Result<_>>()?;
     let mut y = x.clone();
-    for (axis, &shift) in axes.into_iter().zip(shifts) {
+    for (axis, &shift) in axes.into_iter().zip(&shifts[..]) {
         let len = x.shape()[axis];
         let shift = if len == 0 { 0 } else { shift.rem_euclid(len as isize) as usize };
         if shift != 0 {
@@ -64,23 +67,21 @@ pub fn rot90(x: &Tensor, times: isize, axes: [isize; 2]) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if the lists differ in length or contain an axis twice; [`Error::AxisOutOfRange`].
+#[doc(alias = "moveaxis")]
 #[tensor_method]
-pub fn movedim(x: &Tensor, from: &[isize], to: &[isize]) -> Result<Tensor> {
-    let axes = |list: &[isize]| -> Result<Vec<usize>> {
-        let axes: Vec<usize> = list.iter().map(|&a| x.shape().axis("movedim", a)).collect::<Result<_>>()?;
-        let twice = (1..axes.len()).any(|k| axes[..k].contains(&axes[k]));
-        if twice { Err(Error::invalid("movedim", format!("{list:?} contains an axis twice"))) } else { Ok(axes) }
-    };
+pub fn movedim(x: &Tensor, from: impl Into<IntList>, to: impl Into<IntList>) -> Result<Tensor> {
+    let (from, to) = (from.into(), to.into());
     if from.len() != to.len() {
-        return Err(Error::invalid("movedim", format!("needs one position per axis, got {from:?} to {to:?}")));
+        let reason = format!("needs one position per axis, got {:?} to {:?}", &from[..], &to[..]);
+        return Err(Error::invalid("movedim", reason));
     }
-    let (from, to) = (axes(from)?, axes(to)?);
+    let (from, to) = (from.axes("movedim", x.shape())?, to.axes("movedim", x.shape())?);
     let mut rest = (0..x.rank()).filter(|a| !from.contains(a));
     let place = |k: usize| match to.iter().position(|&t| t == k) {
         Some(i) => from[i] as isize,
         None => rest.next().expect("`rest` must have one axis for each position that is not in `to`") as isize,
     };
-    ops::permute(x, &(0..x.rank()).map(place).collect::<Vec<_>>())
+    ops::permute(x, (0..x.rank()).map(place).collect::<Vec<_>>())
 }
 
 /// Flattens x to one axis in row-major order. The result is a view if the strides allow it, else a copy.
@@ -98,9 +99,9 @@ pub fn ravel(x: &Tensor) -> Result<Tensor> {
 /// [`Error::AxisOutOfRange`]; [`Error::ShapeMismatch`] if the product of the lengths is not that of the axis;
 /// [`Error::InvalidArgument`] for two lengths of −1.
 #[tensor_method]
-pub fn unflatten(x: &Tensor, axis: isize, lengths: impl Into<TargetShape>) -> Result<Tensor> {
+pub fn unflatten(x: &Tensor, axis: isize, lengths: impl Into<IntList>) -> Result<Tensor> {
     let axis = x.shape().axis("unflatten", axis)?;
-    let lengths = lengths.into().resolve("unflatten", x.shape(), x.shape()[axis])?;
+    let lengths = lengths.into().infer_shape("unflatten", x.shape(), x.shape()[axis])?;
     if lengths.checked_size() != Some(x.shape()[axis]) {
         let help = format!("axis {axis} of length {} cannot be split into {lengths}", x.shape()[axis]);
         return Err(Error::shapes("unflatten", [x.shape()], help));
@@ -110,72 +111,60 @@ pub fn unflatten(x: &Tensor, axis: isize, lengths: impl Into<TargetShape>) -> Re
     reshape_to(x, &shape)
 }
 
-/// The number of repetitions of each element.
-#[derive(Clone, Debug)]
-pub enum Repeats {
-    /// The same number of repetitions for all indices of the axis.
-    Each(usize),
-    /// A number of repetitions for every index of the axis.
-    List(Vec<usize>),
-}
-
-impl From<usize> for Repeats {
-    fn from(times: usize) -> Repeats {
-        Repeats::Each(times)
-    }
-}
-
-impl From<&[usize]> for Repeats {
-    fn from(times: &[usize]) -> Repeats {
-        Repeats::List(times.to_vec())
-    }
-}
-
-impl<const N: usize> From<[usize; N]> for Repeats {
-    fn from(times: [usize; N]) -> Repeats {
-        Repeats::List(times.to_vec())
-    }
-}
-
 /// Repeats every element along an axis (NumPy's `repeat`, PyTorch's `repeat_interleave`); [`tile`] repeats the tensor.
 ///
-/// Without an axis, x is flattened in row-major order.
+/// `times` is one number for all indices of the axis, or a number for each. Without an axis, x is flattened in row-major
+/// order.
+///
+/// ```
+/// use pellucid_tensor::Tensor;
+/// let x = Tensor::from([[1, 2], [3, 4]]);
+/// assert_eq!(x.repeat(2, 1).to_vec::<i64>(), [1, 1, 2, 2, 3, 3, 4, 4]);
+/// assert_eq!(x.repeat([1, 2], 0).to_vec::<i64>(), [1, 2, 3, 4, 3, 4]);
+/// assert_eq!(x.repeat(2, None).to_vec::<i64>(), [1, 1, 2, 2, 3, 3, 4, 4]);
+/// ```
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] unless there is one number per index; [`Error::OutOfMemory`].
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] unless there is one number, or one per index, and for negative
+/// numbers; [`Error::OutOfMemory`].
+#[doc(alias = "repeat_interleave")]
 #[tensor_method]
-pub fn repeat(x: &Tensor, times: impl Into<Repeats>, axis: Option<isize>) -> Result<Tensor> {
-    let Some(axis) = axis else {
+pub fn repeat(x: &Tensor, times: impl Into<IntList>, axis: impl Into<Option<isize>>) -> Result<Tensor> {
+    let times = times.into();
+    let Some(axis) = axis.into() else {
         return repeat(&ravel(x)?, times, Some(0));
     };
     let axis = x.shape().axis("repeat", axis)?;
     let len = x.shape()[axis];
-    match times.into() {
-        Repeats::Each(times) => {
-            let column = ops::unsqueeze(x, axis as isize + 1)?;
+    match times.counts("repeat")?[..] {
+        [times] => {
+            let column = ops::unsqueeze(x, axis + 1)?;
             let whole = ops::broadcast_to(&column, column.shape().with_axis(axis + 1, times))?;
             let shape = x.shape().with_axis(axis, len.checked_mul(times).ok_or_else(Error::size_overflow)?);
             copy_if_aliased(x, reshape_to(&whole, &shape)?)
         }
-        Repeats::List(times) if times.len() == len => {
+        ref times if times.len() == len => {
             let total = times.iter().try_fold(0usize, |sum, &n| sum.checked_add(n)).ok_or_else(Error::size_overflow)?;
             let each = times.iter().enumerate();
             let index = host_values(total, each.flat_map(|(i, &n)| std::iter::repeat_n(i as i64, n)))?;
             ops::index_select(x, axis as isize, &ops::from_host(&index[..], [index.len()])?)
         }
-        Repeats::List(times) => {
+        ref times => {
             let reason = format!("needs one number for each of the {len} indices of axis {axis}, got {}", times.len());
             Err(Error::invalid("repeat", reason))
         }
     }
 }
 
-/// Repeats the whole tensor along every axis. The shorter of `times` and the shape is padded with leading 1s.
+/// Repeats the whole tensor along every axis (PyTorch's `repeat`). The shorter of `times` and the shape is padded with
+/// leading 1s.
 ///
 /// # Errors
-/// [`Error::OutOfMemory`].
+/// [`Error::InvalidArgument`] for negative numbers; [`Error::OutOfMemory`].
+#[doc(alias = "repeat")]
 #[tensor_method]
-pub fn tile(x: &Tensor, times: &[usize]) -> Result<Tensor> {
+pub fn tile(x: &Tensor, times: impl Into<IntList>) -> Result<Tensor> {
+    let times = times.into().counts("tile")?;
     let rank = x.rank().max(times.len());
     let length = |k: usize| (k + x.rank()).checked_sub(rank).map_or(1, |own| x.shape()[own]);
     let count = |k: usize| (k + times.len()).checked_sub(rank).map_or(1, |own| times[own]);
@@ -227,6 +216,7 @@ pub fn meshgrid(vectors: &[&Tensor], indexing: MeshgridIndexing) -> Result<Vec<T
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for a step of 0, or a window longer than the axis.
+#[doc(alias("unfold", "sliding_window_view"))]
 #[tensor_method]
 pub fn windows(x: &Tensor, axis: isize, size: usize, step: usize) -> Result<Tensor> {
     let axis = x.shape().axis("windows", axis)?;
@@ -254,19 +244,16 @@ pub fn chunk(x: &Tensor, count: usize, axis: isize) -> Result<Vec<Tensor>> {
     if count == 0 {
         return Err(Error::invalid("chunk", "needs at least one part"));
     }
-    let len = x.shape()[at];
-    let size = len.div_ceil(count);
-    if size == 0 {
-        check::affordable_parts(count)?;
-        return ops::split(x, &host_values(count, std::iter::repeat(0))?, axis);
+    match x.shape()[at].div_ceil(count) {
+        0 => {
+            check::affordable_parts(count)?;
+            ops::split(x, vec![0usize; count], axis)
+        }
+        size => ops::split(x, size, axis),
     }
-    let parts = len.div_ceil(size);
-    check::affordable_parts(parts)?;
-    let lengths = host_values(parts, (0..parts).map(|k| size.min(len - k * size)))?;
-    ops::split(x, &lengths, axis)
 }
 
-/// The parts of [`tensor_split`].
+/// The parts of [`tensor_split`]. Converts from a number of parts, and from a list of indices.
 #[derive(Clone, Debug)]
 pub enum Sections {
     /// A number of parts. If the length is not divisible by it, the first parts are longer by one.
@@ -275,29 +262,19 @@ pub enum Sections {
     At(Vec<isize>),
 }
 
-impl From<usize> for Sections {
-    fn from(count: usize) -> Sections {
-        Sections::Count(count)
-    }
-}
-
-impl From<&[isize]> for Sections {
-    fn from(at: &[isize]) -> Sections {
-        Sections::At(at.to_vec())
-    }
-}
-
-impl<const N: usize> From<[isize; N]> for Sections {
-    fn from(at: [isize; N]) -> Sections {
-        Sections::At(at.to_vec())
-    }
-}
+// No length has a negative number of parts; they are refused as 0 parts are.
+from_integers!(
+    Sections,
+    number: |count: isize| Sections::Count(count.max(0) as usize),
+    list: |list| Sections::At(Iterator::collect(list))
+);
 
 /// Splits x along an axis into a number of parts, or before given indices, as views (NumPy's `array_split`).
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for 0 parts; [`Error::OutOfMemory`] if memory cannot hold the
 /// parts.
+#[doc(alias("array_split", "hsplit", "vsplit", "dsplit"))]
 #[tensor_method]
 pub fn tensor_split(x: &Tensor, sections: impl Into<Sections>, axis: isize) -> Result<Vec<Tensor>> {
     let at = x.shape().axis("tensor_split", axis)?;
@@ -324,11 +301,60 @@ pub fn tensor_split(x: &Tensor, sections: impl Into<Sections>, axis: isize) -> R
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].
+#[doc(alias = "unstack")]
 #[tensor_method]
 pub fn unbind(x: &Tensor, axis: isize) -> Result<Vec<Tensor>> {
     let at = x.shape().axis("unbind", axis)?;
-    check::affordable_parts(x.shape()[at])?;
-    (0..x.shape()[at]).map(|i| ops::select(x, at as isize, i as isize)).collect()
+    if x.shape()[at] == 0 {
+        return Ok(Vec::new());
+    }
+    ops::split(x, 1, axis)?.iter().map(|part| ops::squeeze(part, at)).collect()
+}
+
+impl Tensor {
+    /// Returns an iterator over the slices at every index of the first axis, which are views: [`unbind`] of axis 0.
+    ///
+    /// ```
+    /// use pellucid_tensor::Tensor;
+    /// let x = Tensor::from([[1.0, 2.0], [3.0, 4.0]]);
+    /// let sums: Vec<f64> = x.iter().map(|row| row.sum(..).item()).collect();
+    /// assert_eq!(sums, [3.0, 7.0]);
+    /// for row in &x {
+    ///     assert_eq!(row.shape().dims(), [2]);
+    /// }
+    /// ```
+    ///
+    /// # Panics
+    /// For a 0-d tensor.
+    #[track_caller]
+    pub fn iter(&self) -> std::vec::IntoIter<Tensor> {
+        let _call = note_call_location();
+        let reason = "a 0-d tensor has no axis to iterate over; item() returns its element";
+        let slices = if self.rank() == 0 { Err(Error::invalid("iter", reason)) } else { unbind(self, 0) };
+        panic::unwrap(slices).into_iter()
+    }
+}
+
+impl IntoIterator for &Tensor {
+    type Item = Tensor;
+    type IntoIter = std::vec::IntoIter<Tensor>;
+
+    /// Iterates over the first axis as [`Tensor::iter`] does.
+    #[track_caller]
+    fn into_iter(self) -> std::vec::IntoIter<Tensor> {
+        self.iter()
+    }
+}
+
+impl IntoIterator for Tensor {
+    type Item = Tensor;
+    type IntoIter = std::vec::IntoIter<Tensor>;
+
+    /// Iterates over the first axis as [`Tensor::iter`] does.
+    #[track_caller]
+    fn into_iter(self) -> std::vec::IntoIter<Tensor> {
+        self.iter()
+    }
 }
 
 /// Returns y, or a copy of it if it shares the memory of x: these operations copy for all arguments.

@@ -34,6 +34,7 @@ over_axes! {
     /// The gradient g·Π_{j≠i} xⱼ is exact where elements are zero, in every order.
     prod(x; axes) = by_kernel("prod", ReduceOp::Prod, &precision::cast_operand("prod", x)?, axes), autocast = Single;
     /// Computes the arithmetic mean over `axes`, Σ x / N. Integers give `f32`.
+    #[doc(alias = "average")]
     mean(x; axes) = {
         let axes = axes.resolve("mean", x.shape())?;
         let number = widened_dtype(&[x]).unwrap_or(if x.dtype().is_float() { x.dtype() } else { DType::F32 });
@@ -67,8 +68,10 @@ over_axes! {
     errors = "[`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] over zero elements.";
 
     /// Returns the largest element over `axes`; NaN if one is NaN. Equal maxima share the gradient evenly.
+    #[doc(alias = "amax")]
     max(x; axes) = by_kernel("max", ReduceOp::Max, x, axes);
     /// Returns the smallest element over `axes`; NaN if one is NaN. Equal minima share the gradient evenly.
+    #[doc(alias = "amin")]
     min(x; axes) = by_kernel("min", ReduceOp::Min, x, axes);
     /// Returns the smallest and the largest element over `axes`; NaN if one is NaN. Equal extrema share the gradient
     /// evenly.
@@ -96,6 +99,7 @@ over_axes! {
     ///
     /// For p = ∞ it is the largest |x|, for −∞ the smallest, for 0 the number of nonzero elements. The derivative of
     /// the 2-norm at the zero vector is 0.
+    #[doc(alias("vector_norm", "linalg_norm"))]
     norm(x: floats, p: f64; axes) = match p {
         f64::INFINITY => max(&ops::abs(x)?, axes),
         f64::NEG_INFINITY => min(&ops::abs(x)?, axes),

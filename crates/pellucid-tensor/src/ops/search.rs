@@ -61,6 +61,7 @@ pub fn searchsorted(sorted: &Tensor, values: &Tensor, right: bool) -> Result<Ten
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] unless the boundaries are a vector.
+#[doc(alias = "digitize")]
 #[tensor_method]
 pub fn bucketize(x: &Tensor, boundaries: &Tensor, right: bool) -> Result<Tensor> {
     if boundaries.rank() != 1 {

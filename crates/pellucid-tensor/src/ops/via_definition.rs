@@ -35,7 +35,8 @@ fn definition_gradients(
     create_graph: bool,
 ) -> Result<Vec<Tensor>> {
     let (outputs, grad_outputs): (Vec<&Tensor>, Vec<Option<Tensor>>) =
-        outputs.iter().zip(gradients).filter(|(y, _)| y.requires_grad()).map(|(y, &g)| (y, Some(g.clone()))).unzip();
+        outputs.iter().zip(gradients).map(|(y, &g)| (y, Some(g.clone()))).unzip();
     let inputs: Vec<&Tensor> = inputs.iter().collect();
-    collect_gradients(&outputs, &inputs, GradOptions { grad_outputs, create_graph, retain_graph: false })
+    let options = GradOptions { grad_outputs, create_graph, retain_graph: false, allow_unused: true };
+    collect_gradients(&outputs, &inputs, options)
 }

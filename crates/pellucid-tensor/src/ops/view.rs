@@ -2,14 +2,15 @@
 //!
 //! The gradient of a view is the inverse view.
 
-use crate::array::Array;
+use super::{Axes, IntList, check};
+use crate::array::{Array, host_values};
 use crate::autograd::{
     Arrays, InputGradients, NeedsInputGrad, Operation, OutputGradients, SaveForBackward, SavedTensors, apply, apply_one,
 };
 use crate::grad_mode::is_grad_enabled;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::{Error, Layout, Result, Scalar, Shape};
+use pellucid_ir::{Error, Layout, Result, Scalar, Shape, from_integers};
 use smallvec::{SmallVec, smallvec};
 
 /// A list of axes.
@@ -34,76 +35,6 @@ impl Operation for Reshape {
     }
 }
 
-/// A shape in which one length may be −1, to be inferred.
-#[derive(Clone, Debug)]
-pub struct TargetShape(pub(super) SmallVec<[isize; 6]>);
-
-macro_rules! target_from {
-    ($($t:ty: $length:expr),*) => {$(
-        impl<const N: usize> From<[$t; N]> for TargetShape {
-            fn from(dims: [$t; N]) -> TargetShape {
-                TargetShape(dims.into_iter().map($length).collect())
-            }
-        }
-        impl From<&[$t]> for TargetShape {
-            fn from(dims: &[$t]) -> TargetShape {
-                TargetShape(dims.iter().copied().map($length).collect())
-            }
-        }
-    )*};
-}
-// A length beyond `isize` is too long in any case; it must not become −1, which is inferred.
-target_from!(isize: |d| d, usize: |d| isize::try_from(d).unwrap_or(isize::MAX), i32: |d| d as isize);
-
-impl From<&Shape> for TargetShape {
-    fn from(shape: &Shape) -> TargetShape {
-        TargetShape::from(shape.dims())
-    }
-}
-
-impl From<isize> for TargetShape {
-    fn from(len: isize) -> TargetShape {
-        TargetShape::from([len])
-    }
-}
-
-impl From<i32> for TargetShape {
-    fn from(len: i32) -> TargetShape {
-        TargetShape::from([len])
-    }
-}
-
-impl From<()> for TargetShape {
-    fn from((): ()) -> TargetShape {
-        TargetShape(SmallVec::new())
-    }
-}
-
-impl TargetShape {
-    /// Returns the shape, with the length −1 inferred, for `size` elements of a tensor of shape `from`.
-    pub(crate) fn resolve(&self, op: &'static str, from: &Shape, size: usize) -> Result<Shape> {
-        let TargetShape(dims) = self;
-        let open = dims.iter().filter(|&&d| d == -1).count();
-        if open > 1 || dims.iter().any(|&d| d < -1) {
-            let reason = format!("lengths must be ≥ 0, at most one of them -1, got {dims:?}");
-            return Err(Error::invalid(op, reason));
-        }
-        let known = dims.iter().filter(|&&d| d >= 0).fold(1usize, |n, &d| n.saturating_mul(d as usize));
-        if open == 1 && known == 0 {
-            return Err(Error::invalid(
-                op,
-                format!("the length -1 cannot be inferred beside a length of 0, got {dims:?}"),
-            ));
-        }
-        let rest = size.checked_div(known).unwrap_or(0);
-        if open == 1 && rest.saturating_mul(known) != size {
-            let help = format!("{size} elements cannot fill {dims:?}, because {known} does not divide {size}");
-            return Err(Error::shapes(op, [from], help));
-        }
-        Ok(dims.iter().map(|&d| if d == -1 { rest } else { d as usize }).collect())
-    }
-}
-
 /// Returns the same elements, in row-major order, in another shape of the same size. One length may be −1 and is
 /// inferred.
 ///
@@ -112,9 +43,10 @@ impl TargetShape {
 /// # Errors
 /// [`Error::ShapeMismatch`] if the sizes differ; [`Error::InvalidArgument`] for two lengths of −1, or one with a length
 /// of 0.
+#[doc(alias("view", "view_as", "reshape_as"))]
 #[tensor_method]
-pub fn reshape(x: &Tensor, shape: impl Into<TargetShape>) -> Result<Tensor> {
-    reshape_to(x, &shape.into().resolve("reshape", x.shape(), x.size())?)
+pub fn reshape(x: &Tensor, shape: impl Into<IntList>) -> Result<Tensor> {
+    reshape_to(x, &shape.into().infer_shape("reshape", x.shape(), x.size())?)
 }
 
 /// Returns the view of all elements: x itself, or, under `no_grad`, a tensor without its history.
@@ -157,35 +89,68 @@ pub fn flatten(x: &Tensor, start: isize, end: isize) -> Result<Tensor> {
     reshape_to(x, &shape)
 }
 
-/// Removes `axis`, whose length must be 1.
+/// Removes axes, which must have length 1: one axis, several, or with `..` all axes of length 1.
+///
+/// ```
+/// use pellucid_tensor::{DType, Tensor};
+/// let x = Tensor::zeros([1, 3, 1, 1], DType::F32);
+/// assert_eq!(x.squeeze(0).shape().dims(), [3, 1, 1]);
+/// assert_eq!(x.squeeze([0, -1]).shape().dims(), [3, 1]);
+/// assert_eq!(x.squeeze(..).shape().dims(), [3]);
+/// ```
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::ShapeMismatch`] if its length is not 1.
+/// [`Error::AxisOutOfRange`]; [`Error::ShapeMismatch`] if a named axis has another length than 1;
+/// [`Error::InvalidArgument`] if an axis is named twice.
 #[tensor_method]
-pub fn squeeze(x: &Tensor, axis: isize) -> Result<Tensor> {
-    let axis = x.shape().axis("squeeze", axis)?;
-    if x.shape()[axis] != 1 {
-        let help = format!("axis {axis} has length {}, not 1; select() picks one index of it", x.shape()[axis]);
-        return Err(Error::shapes("squeeze", [x.shape()], help));
+pub fn squeeze(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
+    let shape = x.shape();
+    let named = axes.into().indices("squeeze", shape.rank(), shape)?;
+    if let Some(&axis) = named.iter().flatten().find(|&&axis| shape[axis] != 1) {
+        let help = format!("axis {axis} has length {}, not 1; select() picks one index of it", shape[axis]);
+        return Err(Error::shapes("squeeze", [shape], help));
     }
-    let shape = x.shape().iter().enumerate().filter(|(k, _)| *k != axis).map(|(_, &d)| d).collect();
-    reshape_to(x, &shape)
+    let goes = |axis: usize| named.as_ref().map_or(shape[axis] == 1, |named| named.contains(&axis));
+    reshape_to(x, &(0..shape.rank()).filter(|&axis| !goes(axis)).map(|axis| shape[axis]).collect())
 }
 
-/// Inserts a new axis of length 1 before `axis` (−1: after the last).
+/// Inserts axes of length 1. The numbers are those of the new axes in the result (−1: the last one).
+///
+/// ```
+/// use pellucid_tensor::{DType, Tensor};
+/// let x = Tensor::zeros([2, 3], DType::F32);
+/// assert_eq!(x.unsqueeze(0).shape().dims(), [1, 2, 3]);
+/// assert_eq!(x.unsqueeze([0, -1]).shape().dims(), [1, 2, 3, 1]);
+/// ```
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`] for an axis that the result does not have.
+/// [`Error::AxisOutOfRange`] for an axis that the result does not have; [`Error::InvalidArgument`] if an axis is named
+/// twice, and for `..`.
+#[doc(alias = "newaxis")]
 #[tensor_method]
-pub fn unsqueeze(x: &Tensor, axis: isize) -> Result<Tensor> {
-    let rank = x.rank() as isize + 1;
-    if axis < -rank || axis >= rank {
-        return Err(Error::AxisOutOfRange { op: "unsqueeze", axis, shape: x.shape().clone() });
+pub fn unsqueeze(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
+    let axes = axes.into();
+    let rank = x.rank() + axes.count().unwrap_or(0);
+    let Some(new) = axes.indices("unsqueeze", rank, x.shape())? else {
+        return Err(Error::invalid("unsqueeze", "the new axes must be named, `..` names none"));
+    };
+    let mut own = x.shape().iter();
+    let length = |axis: usize| match new.contains(&axis) {
+        true => 1,
+        false => *own.next().expect("the result must have one axis of x for each axis that is not new"),
+    };
+    reshape_to(x, &(0..rank).map(length).collect())
+}
+
+impl Tensor {
+    /// Inserts axes of length 1: NumPy's name for [`unsqueeze`](Tensor::unsqueeze).
+    ///
+    /// # Panics
+    /// If [`ops::unsqueeze`](unsqueeze) returns an error.
+    #[track_caller]
+    pub fn expand_dims(&self, axes: impl Into<Axes>) -> Tensor {
+        self.unsqueeze(axes)
     }
-    let at = axis.rem_euclid(rank) as usize;
-    let dims = x.shape();
-    let shape = dims[..at].iter().copied().chain([1]).chain(dims[at..].iter().copied()).collect();
-    reshape_to(x, &shape)
 }
 
 struct Permute {
@@ -215,11 +180,13 @@ impl Operation for Permute {
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if `order` does not contain every axis once.
+#[doc(alias = "permute_dims")]
 #[tensor_method]
-pub fn permute(x: &Tensor, order: &[isize]) -> Result<Tensor> {
-    let axes: AxisList = order.iter().map(|&a| x.shape().axis("permute", a)).collect::<Result<_>>()?;
-    if axes.len() != x.rank() || (0..x.rank()).any(|a| !axes.contains(&a)) {
-        let reason = format!("{order:?} does not contain every axis of shape {} once", x.shape());
+pub fn permute(x: &Tensor, order: impl Into<IntList>) -> Result<Tensor> {
+    let order = order.into();
+    let axes: AxisList = order.axes("permute", x.shape())?;
+    if axes.len() != x.rank() {
+        let reason = format!("{:?} does not contain every axis of shape {} once", &order[..], x.shape());
         return Err(Error::invalid("permute", reason));
     }
     apply_one(Permute { order: axes }, &[x])
@@ -229,6 +196,7 @@ pub fn permute(x: &Tensor, order: &[isize]) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].
+#[doc(alias("swapdims", "mT", "matrix_transpose"))]
 #[tensor_method]
 pub fn transpose(x: &Tensor, axis0: isize, axis1: isize) -> Result<Tensor> {
     let (a, b) = (x.shape().axis("transpose", axis0)?, x.shape().axis("transpose", axis1)?);
@@ -259,6 +227,7 @@ pub(crate) fn checked_axes(op: &'static str, shape: &Shape, axis0: isize, axis1:
 ///
 /// # Errors
 /// The operation is defined for every shape, so it returns no error.
+#[doc(alias = "T")]
 #[tensor_method]
 pub fn t(x: &Tensor) -> Result<Tensor> {
     apply_one(Permute { order: (0..x.rank()).rev().collect() }, &[x])
@@ -350,15 +319,16 @@ pub fn select(x: &Tensor, axis: isize, index: isize) -> Result<Tensor> {
         return Err(Error::IndexOutOfBounds { op: "select", index: index as i64, axis, len: len as usize });
     }
     let at = index.rem_euclid(len) as usize;
-    squeeze(&slice_axes(x, smallvec![(axis, at, 1, 1)])?, axis as isize)
+    squeeze(&slice_axes(x, smallvec![(axis, at, 1, 1)])?, axis)
 }
 
 /// Reverses the order of the elements along axes, as a view.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if an axis is given twice.
+#[doc(alias("fliplr", "flipud"))]
 #[tensor_method]
-pub fn flip(x: &Tensor, axes: impl Into<super::Axes>) -> Result<Tensor> {
+pub fn flip(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     let axes = axes.into().resolve("flip", x.shape())?.set;
     let reversed = |a: usize| (a, x.shape()[a].saturating_sub(1), -1, x.shape()[a]);
     slice_axes(x, axes.iter().map(reversed).collect())
@@ -394,19 +364,61 @@ impl Operation for Split {
     }
 }
 
-/// Splits x along an axis into views of these lengths.
+/// The lengths of the parts of [`split`].
+///
+/// Converts from a number, the length of every part, and from a list of lengths.
+#[derive(Clone, Debug)]
+pub enum SplitSizes {
+    /// The length of every part; the last part may be shorter.
+    Each(isize),
+    /// The length of each part.
+    List(Vec<isize>),
+}
+
+from_integers!(SplitSizes, number: SplitSizes::Each, list: |list| SplitSizes::List(Iterator::collect(list)));
+
+/// Splits x along an axis into views: into parts of `sizes` indices each, or of these lengths.
+///
+/// [`tensor_split`](super::tensor_split) splits into a number of parts or before indices, as NumPy's `split`.
+///
+/// ```
+/// use pellucid_tensor::{DType, Tensor};
+/// let lengths = |parts: Vec<Tensor>| parts.iter().map(|part| part.shape()[0]).collect::<Vec<_>>();
+/// let x = Tensor::zeros([10, 2], DType::F32);
+/// assert_eq!(lengths(x.split(4, 0)), [4, 4, 2]);
+/// assert_eq!(lengths(x.split([2, 3, 5], 0)), [2, 3, 5]);
+/// ```
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if the lengths do not add up to that of the axis.
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if the lengths do not add up to that of the axis, and for parts
+/// of a length below 1; [`Error::OutOfMemory`] if memory cannot hold the parts.
+#[doc(alias = "split_with_sizes")]
 #[tensor_method]
-pub fn split(x: &Tensor, lengths: &[usize], axis: isize) -> Result<Vec<Tensor>> {
+pub fn split(x: &Tensor, sizes: impl Into<SplitSizes>, axis: isize) -> Result<Vec<Tensor>> {
     let at = x.shape().axis("split", axis)?;
-    if lengths.iter().try_fold(0usize, |sum, &l| sum.checked_add(l)) != Some(x.shape()[at]) {
-        let reason = format!("lengths {lengths:?} do not add up to {}, the length of axis {at}", x.shape()[at]);
-        return Err(Error::invalid("split", reason));
-    }
+    let len = x.shape()[at];
+    let lengths = match sizes.into() {
+        SplitSizes::Each(_) if len == 0 => vec![0],
+        SplitSizes::Each(size) if size < 1 => {
+            return Err(Error::invalid("split", format!("parts must have a length of at least 1, got {size}")));
+        }
+        SplitSizes::Each(size) => {
+            let size = size as usize;
+            check::affordable_parts(len.div_ceil(size))?;
+            host_values(len.div_ceil(size), (0..len).step_by(size).map(|start| size.min(len - start)))?
+        }
+        SplitSizes::List(list) => {
+            let lengths: Vec<usize> = list.iter().filter_map(|&l| usize::try_from(l).ok()).collect();
+            let sum = lengths.iter().try_fold(0usize, |sum, &l| sum.checked_add(l));
+            if lengths.len() != list.len() || sum != Some(len) {
+                let reason = format!("lengths {list:?} do not add up to {len}, the length of axis {at}");
+                return Err(Error::invalid("split", reason));
+            }
+            lengths
+        }
+    };
     if lengths.is_empty() {
         return Ok(Vec::new());
     }
-    Ok(apply(Split { axis: at, lengths: lengths.to_vec() }, &[x])?.into_vec())
+    Ok(apply(Split { axis: at, lengths }, &[x])?.into_vec())
 }

@@ -6,68 +6,145 @@ use crate::device::Device;
 use crate::panic;
 use pellucid_ir::{DType, Element, Error, Result, Shape};
 
-/// A number, or nested arrays of numbers whose nesting is the shape.
+/// A number, or nested lists of numbers, whose nesting is the shape: arrays, slices and vectors at every level, such as
+/// `[[f32; 3]; 2]`, `Vec<Vec<f32>>` or `&[[i64; 4]]`.
 pub trait Nested {
     /// The type of the numbers.
     type Item: Element;
-    /// The number of levels.
-    const RANK: usize;
+
+    /// Appends the lengths of the levels, those of the first list at every level. A level without a list has length 0,
+    /// or the length of its type.
+    fn lengths(first: Option<&Self>, into: &mut Vec<usize>);
+
     /// Appends the numbers in row-major order.
-    fn flatten(&self, into: &mut Vec<Self::Item>);
-    /// Appends the lengths of the levels.
-    fn lengths(into: &mut Vec<usize>);
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if lists of one level differ in length. `lengths` are the lengths of the levels from
+    /// this one on, and `level` is its number.
+    fn flatten(&self, lengths: &[usize], level: usize, into: &mut Vec<Self::Item>) -> Result<()>;
+
+    /// Returns the numbers, if they are stored in one list.
+    fn numbers(&self) -> Option<&[Self::Item]> {
+        None
+    }
+
+    /// Returns the elements of a list as numbers, if they are numbers.
+    fn as_numbers(list: &[Self]) -> Option<&[Self::Item]>
+    where
+        Self: Sized,
+    {
+        let _ = list;
+        None
+    }
 }
 
 macro_rules! nested_numbers {
     ($($t:ty),*) => {$(
         impl Nested for $t {
             type Item = $t;
-            const RANK: usize = 0;
-            fn flatten(&self, into: &mut Vec<$t>) {
+
+            fn lengths(_: Option<&$t>, _: &mut Vec<usize>) {}
+
+            fn flatten(&self, _: &[usize], _: usize, into: &mut Vec<$t>) -> Result<()> {
                 into.push(*self);
+                Ok(())
             }
-            fn lengths(_: &mut Vec<usize>) {}
-        }
 
-        impl From<Vec<$t>> for Tensor {
-            /// Creates a 1-d leaf on the CPU, with the dtype of the numbers: `Tensor::from(vec![1.0f32, 2.0])`.
-            #[track_caller]
-            fn from(numbers: Vec<$t>) -> Tensor {
-                numbers.as_slice().into()
-            }
-        }
-
-        impl From<&[$t]> for Tensor {
-            /// Creates a 1-d leaf on the CPU, with the dtype of the numbers.
-            #[track_caller]
-            fn from(numbers: &[$t]) -> Tensor {
-                panic::unwrap(Array::from_slice(Device::cpu(), numbers, [numbers.len()].into())).into()
+            fn as_numbers(list: &[$t]) -> Option<&[$t]> {
+                Some(list)
             }
         }
     )*};
 }
 nested_numbers!(bool, u8, i8, i16, i32, i64, pellucid_ir::f16, pellucid_ir::bf16, f32, f64);
 
+impl<T: Nested> Nested for [T] {
+    type Item = T::Item;
+
+    fn lengths(first: Option<&[T]>, into: &mut Vec<usize>) {
+        into.push(first.map_or(0, <[T]>::len));
+        T::lengths(first.and_then(<[T]>::first), into);
+    }
+
+    fn flatten(&self, lengths: &[usize], level: usize, into: &mut Vec<T::Item>) -> Result<()> {
+        if self.len() != lengths[0] {
+            let reason = format!(
+                "lists of one level must have equal lengths, but those at level {level} have lengths {} and {}; pad them",
+                lengths[0],
+                self.len()
+            );
+            return Err(Error::invalid("tensor", reason));
+        }
+        match self.numbers() {
+            Some(numbers) => into.extend_from_slice(numbers),
+            None => self.iter().try_for_each(|inner| inner.flatten(&lengths[1..], level + 1, into))?,
+        }
+        Ok(())
+    }
+
+    fn numbers(&self) -> Option<&[T::Item]> {
+        T::as_numbers(self)
+    }
+}
+
 impl<T: Nested, const N: usize> Nested for [T; N] {
     type Item = T::Item;
-    const RANK: usize = T::RANK + 1;
-    fn flatten(&self, into: &mut Vec<T::Item>) {
-        self.iter().for_each(|t| t.flatten(into));
-    }
-    fn lengths(into: &mut Vec<usize>) {
+
+    fn lengths(first: Option<&[T; N]>, into: &mut Vec<usize>) {
         into.push(N);
-        T::lengths(into);
+        T::lengths(first.and_then(|list| list.first()), into);
+    }
+
+    fn flatten(&self, lengths: &[usize], level: usize, into: &mut Vec<T::Item>) -> Result<()> {
+        self[..].flatten(lengths, level, into)
+    }
+
+    fn numbers(&self) -> Option<&[T::Item]> {
+        T::as_numbers(self)
+    }
+}
+
+impl<T: Nested> Nested for Vec<T> {
+    type Item = T::Item;
+
+    fn lengths(first: Option<&Vec<T>>, into: &mut Vec<usize>) {
+        <[T]>::lengths(first.map(|list| &list[..]), into);
+    }
+
+    fn flatten(&self, lengths: &[usize], level: usize, into: &mut Vec<T::Item>) -> Result<()> {
+        self[..].flatten(lengths, level, into)
+    }
+
+    fn numbers(&self) -> Option<&[T::Item]> {
+        T::as_numbers(self)
+    }
+}
+
+impl<T: Nested + ?Sized> Nested for &T {
+    type Item = T::Item;
+
+    fn lengths(first: Option<&&T>, into: &mut Vec<usize>) {
+        T::lengths(first.copied(), into);
+    }
+
+    fn flatten(&self, lengths: &[usize], level: usize, into: &mut Vec<T::Item>) -> Result<()> {
+        (**self).flatten(lengths, level, into)
+    }
+
+    fn numbers(&self) -> Option<&[T::Item]> {
+        (**self).numbers()
     }
 }
 
 impl<T: Nested> From<T> for Tensor {
-    /// Creates a leaf on the CPU, with the dtype of the numbers: `Tensor::from([[1.0f32, 2.0], [3.0, 4.0]])`.
+    /// Creates a leaf on the CPU, with the dtype of the numbers, from a number or from nested arrays, slices or vectors:
+    /// `Tensor::from([[1.0f32, 2.0], [3.0, 4.0]])`, `Tensor::from(vec![vec![1, 2], vec![3, 4]])`.
+    ///
+    /// # Panics
+    /// With the errors of [`Tensor::try_from_nested`].
     #[track_caller]
     fn from(nested: T) -> Tensor {
-        let (mut data, mut lengths) = (Vec::new(), Vec::new());
-        nested.flatten(&mut data);
-        T::lengths(&mut lengths);
-        panic::unwrap(Array::from_slice(Device::cpu(), &data, Shape::from(lengths))).into()
+        panic::unwrap(Tensor::try_from_nested(nested))
     }
 }
 
@@ -92,6 +169,18 @@ impl<T: Element> IntoTensor for Vec<T> {
     }
 }
 
+impl<T: Element, const N: usize> IntoTensor for [T; N] {
+    fn into_tensor(self, shape: Shape) -> Result<Tensor> {
+        self.as_slice().into_tensor(shape)
+    }
+}
+
+impl<T: Element, const N: usize> IntoTensor for &[T; N] {
+    fn into_tensor(self, shape: Shape) -> Result<Tensor> {
+        self.as_slice().into_tensor(shape)
+    }
+}
+
 impl<T: Element> IntoTensor for &Vec<T> {
     fn into_tensor(self, shape: Shape) -> Result<Tensor> {
         self.as_slice().into_tensor(shape)
@@ -103,15 +192,41 @@ impl Tensor {
     ///
     /// # Panics
     /// If the numbers do not fill the shape.
+    #[doc(alias("tensor", "array", "from_numpy"))]
     #[track_caller]
     pub fn new(data: impl IntoTensor, shape: impl Into<Shape>) -> Tensor {
         panic::unwrap(data.into_tensor(shape.into()))
+    }
+
+    /// Creates a leaf on the CPU from nested lists as `Tensor::from` does, and returns errors as values.
+    ///
+    /// ```
+    /// use pellucid_tensor::Tensor;
+    /// let rows = vec![vec![1.0f32, 2.0, 3.0], vec![4.0, 5.0, 6.0]];
+    /// assert_eq!(Tensor::try_from_nested(&rows)?.shape().dims(), [2, 3]);
+    /// assert!(Tensor::try_from_nested([&rows[0][..], &rows[1][..2]]).is_err());
+    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if lists of one level differ in length; [`Error::OutOfMemory`].
+    pub fn try_from_nested(nested: impl Nested) -> Result<Tensor> {
+        let mut lengths = Vec::new();
+        Nested::lengths(Some(&nested), &mut lengths);
+        let create = |numbers: &[_]| Array::from_slice(Device::cpu(), numbers, Shape::from(&lengths)).map(Tensor::from);
+        if let Some(numbers) = nested.numbers() {
+            return create(numbers);
+        }
+        let mut numbers = Vec::new();
+        nested.flatten(&lengths, 0, &mut numbers)?;
+        create(&numbers)
     }
 
     /// Creates a tensor from bytes, in row-major order and native byte order.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the data does not fill the shape, or a `bool` is not 0 or 1.
+    #[doc(alias = "frombuffer")]
     pub fn from_bytes(bytes: &[u8], dtype: DType, shape: impl Into<Shape>) -> Result<Tensor> {
         if dtype == DType::Bool
             && let Some(byte) = bytes.iter().find(|&&b| b > 1)

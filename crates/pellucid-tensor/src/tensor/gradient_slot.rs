@@ -1,19 +1,24 @@
 //! Gradient slots: where backward passes add the gradients of leaves.
 
-use super::Tensor;
 use super::collect::{Collection, collect};
 use super::hook::Hooks;
+use super::{Tensor, TensorInner};
 use crate::device::Device;
 use crate::engine;
-use pellucid_ir::Result;
 use pellucid_ir::kernel::Meta;
+use pellucid_ir::{DType, Result};
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 /// The gradient and the hooks of a leaf, or of another tensor that keeps its gradient.
 pub(crate) struct GradientSlot {
-    pub(crate) meta: Meta,
+    /// The tensor that owns the slot.
+    owner: Weak<TensorInner>,
+    /// Shape and dtype of the tensor when the slot was created.
+    first_meta: Meta,
+    /// Shape and dtype after the dtype was changed in place.
+    converted: OnceLock<Box<ConvertedMeta>>,
     /// The device of the tensor when the slot was created.
     first_device: Device,
     /// The device of the tensor after its last move in place.
@@ -24,16 +29,52 @@ pub(crate) struct GradientSlot {
     preset: AtomicBool,
 }
 
+/// The shape with each float dtype, so that references stay valid after another change of the dtype.
+struct ConvertedMeta {
+    metas: [Meta; 4],
+    /// The index of the present dtype.
+    present: AtomicUsize,
+}
+
 impl GradientSlot {
-    pub(crate) fn new(meta: Meta, device: Device) -> GradientSlot {
+    pub(crate) fn new(owner: Weak<TensorInner>, meta: Meta, device: Device) -> GradientSlot {
         GradientSlot {
-            meta,
+            owner,
+            first_meta: meta,
+            converted: OnceLock::new(),
             first_device: device,
             moved_to: OnceLock::new(),
             hooks: Arc::default(),
             grad: Mutex::new(None),
             preset: AtomicBool::new(false),
         }
+    }
+
+    /// Returns the tensor that owns the slot, unless it was dropped.
+    pub(crate) fn tensor(&self) -> Option<Tensor> {
+        self.owner.upgrade().map(Tensor::from_inner)
+    }
+
+    /// Returns shape and dtype of the tensor, which its gradient has too.
+    pub(crate) fn meta(&self) -> &Meta {
+        match self.converted.get() {
+            None => &self.first_meta,
+            Some(converted) => &converted.metas[converted.present.load(Ordering::Acquire)],
+        }
+    }
+
+    /// Returns whether the dtype of the tensor was changed in place.
+    pub(crate) fn is_converted(&self) -> bool {
+        self.converted.get().is_some()
+    }
+
+    /// Stores the dtype of the tensor after a change in place. Tensors of other dtypes than floats have no gradients.
+    pub(super) fn set_dtype(&self, dtype: DType) {
+        let floats = [DType::F16, DType::BF16, DType::F32, DType::F64];
+        let Some(index) = floats.iter().position(|&float| float == dtype) else { return };
+        let metas = || floats.map(|dtype| Meta { shape: self.first_meta.shape.clone(), dtype });
+        let new = || Box::new(ConvertedMeta { metas: metas(), present: AtomicUsize::new(index) });
+        self.converted.get_or_init(new).present.store(index, Ordering::Release);
     }
 
     /// Returns the device of the tensor after its last move in place, if it has moved.

@@ -146,15 +146,10 @@ impl Tensor {
         Arc::downgrade(&self.0)
     }
 
-    /// Returns true if this result keeps its gradient.
-    pub(crate) fn keeps_grad(&self) -> bool {
-        self.0.keeps_grad.load(Ordering::Acquire)
-    }
-
     /// Returns the slot of an output of `node` that keeps its gradient, or of any output if `all` is set. Returns
     /// `None` if the tensor was written since.
     pub(crate) fn kept_slot(&self, node: &Arc<GraphNode>, all: bool) -> Option<&Arc<GradientSlot>> {
-        let keeps = all || self.keeps_grad();
+        let keeps = all || self.retains_grad();
         let is_output = || self.with_creator(|own| own.is_some_and(|(own, _)| is_same_node(own, node)));
         (keeps && is_output()).then(|| self.0.slot())
     }

@@ -43,8 +43,9 @@ use std::sync::{Arc, OnceLock, Weak};
 
 /// An n-dimensional array of one dtype on one device, with the history of its computation.
 ///
-/// Tensors are `Send + Sync`; clones are handles of the same tensor. A write in place changes the history of the
-/// handle, of its views, and of the tensor of which it is a view.
+/// Tensors are `Send + Sync`. `clone()` returns a second handle of the same tensor, which shares its elements, history
+/// and gradient; [`copy`](Tensor::copy) is PyTorch's `clone`. A write in place changes the history of the handle, of its
+/// views, and of the tensor of which it is a view. `x += y` is no such write: it replaces the handle by that of the sum.
 ///
 /// ```
 /// use pellucid_tensor::Tensor;
@@ -53,8 +54,25 @@ use std::sync::{Arc, OnceLock, Weak};
 /// y.backward();
 /// assert_eq!(x.grad().unwrap().to_vec::<f32>(), [2.0, 4.0, 6.0, 8.0]);
 /// ```
-#[derive(Clone)]
 pub struct Tensor(Arc<TensorInner>);
+
+impl Clone for Tensor {
+    /// Returns another handle of the same tensor, at the cost of one reference count. [`Tensor::copy`] copies the
+    /// elements, and [`Tensor::detach`] shares them without the history.
+    ///
+    /// ```
+    /// use pellucid_tensor::Tensor;
+    /// let x = Tensor::from([1.0, 2.0]);
+    /// let (handle, copy) = (x.clone(), x.copy());
+    /// x.set(0, 5.0);
+    /// assert_eq!((handle.id(), handle.to_vec::<f64>()), (x.id(), vec![5.0, 2.0]));
+    /// assert_eq!(copy.to_vec::<f64>(), [1.0, 2.0]);
+    /// ```
+    #[inline]
+    fn clone(&self) -> Tensor {
+        Tensor(self.0.clone())
+    }
+}
 
 /// The identity of a tensor, see [`Tensor::id`]. It is unique while a handle of the tensor exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -76,7 +94,8 @@ pub(crate) struct TensorInner {
     known_writes: AtomicU32,
     /// Whether a leaf requires a gradient. A result requires a gradient if it has a creator.
     requires_grad: AtomicBool,
-    keeps_grad: AtomicBool,
+    /// Whether a result keeps its gradient.
+    retains_grad: AtomicBool,
     /// True for the base tensor; all other tensors that share `view_base` are views of it.
     is_base: AtomicBool,
     /// True for a view that was made under `no_grad`.
@@ -99,7 +118,7 @@ impl TensorInner {
             details: OnceLock::new(),
             known_writes: AtomicU32::new(0),
             requires_grad: AtomicBool::new(false),
-            keeps_grad: AtomicBool::new(false),
+            retains_grad: AtomicBool::new(false),
             is_base: AtomicBool::new(false),
             is_untracked_view: AtomicBool::new(false),
         }
@@ -112,9 +131,9 @@ impl TensorInner {
     }
 
     /// Returns the gradient slot; creates it on first use.
-    fn slot(&self) -> &Arc<GradientSlot> {
-        let device = || self.moved_array(self.present.load(Ordering::Acquire)).device();
-        self.details().slot.get_or_init(|| Arc::new(GradientSlot::new(self.array.meta(), device())))
+    fn slot(self: &Arc<TensorInner>) -> &Arc<GradientSlot> {
+        let new = |array: &Array| Arc::new(GradientSlot::new(Arc::downgrade(self), array.meta(), array.device()));
+        self.details().slot.get_or_init(|| new(self.moved_array(self.present.load(Ordering::Acquire))))
     }
 
     fn details(&self) -> &TensorDetails {
@@ -206,25 +225,34 @@ impl Tensor {
     }
 
     /// Returns the length of every axis, outermost first.
+    #[doc(alias = "size")]
     #[inline]
     pub fn shape(&self) -> &Shape {
         self.0.array.shape()
     }
 
     /// Returns the number of axes.
+    #[doc(alias("ndim", "dim"))]
     pub fn rank(&self) -> usize {
         self.shape().rank()
     }
 
-    /// Returns the number of elements.
+    /// Returns the number of elements; [`Tensor::shape`] is PyTorch's `size`.
+    #[doc(alias = "nelement")]
     pub fn size(&self) -> usize {
         self.shape().size()
     }
 
+    /// Returns the number of elements: PyTorch's name for [`Tensor::size`].
+    pub fn numel(&self) -> usize {
+        self.size()
+    }
+
     /// Returns the type of every element.
+    #[doc(alias = "type")]
     #[inline]
     pub fn dtype(&self) -> DType {
-        self.0.array.dtype()
+        self.array().dtype()
     }
 
     /// Returns the device that stores the elements.
@@ -275,6 +303,7 @@ impl Tensor {
     }
 
     /// Returns the node that computed this tensor or wrote into it last; `None` for a leaf.
+    #[doc(alias = "grad_fn")]
     pub fn creator(&self) -> Option<Node> {
         self.with_creator(|creator| creator.map(|(node, _)| Node(node.clone())))
     }
@@ -343,9 +372,40 @@ impl Tensor {
         }
     }
 
-    /// Makes backward passes keep the gradient of this result, as they do for leaves.
+    /// Makes backward passes keep the gradient of this result, as they do for leaves. It is the same as
+    /// [`set_retain_grad(true)`](Tensor::set_retain_grad).
     pub fn retain_grad(&self) {
-        self.0.keeps_grad.store(true, Ordering::Release);
+        self.set_retain_grad(true);
+    }
+
+    /// Returns true if backward passes keep the gradient of this tensor if it is a result. Those of leaves are always
+    /// kept.
+    pub fn retains_grad(&self) -> bool {
+        self.0.retains_grad.load(Ordering::Acquire)
+    }
+
+    /// Sets whether backward passes keep the gradient of this tensor if it is a result. A gradient that was kept
+    /// stays until [`Tensor::zero_grad`]. On a leaf, it has an effect after a recorded write in place, which makes the
+    /// leaf a result.
+    ///
+    /// ```
+    /// use pellucid_tensor::{BackwardOptions, Tensor};
+    /// let x = Tensor::from([3.0f64]).requires_grad_(true);
+    /// let y = x.square();
+    /// let z = &y * 2.0;
+    /// y.retain_grad();
+    /// z.backward_with(BackwardOptions { retain_graph: true, ..Default::default() });
+    /// assert_eq!(y.grad().unwrap().item::<f64>(), 2.0);
+    /// y.set_retain_grad(false);
+    /// y.zero_grad();
+    /// z.backward();
+    /// assert!(!y.retains_grad() && y.grad().is_none());
+    /// ```
+    pub fn set_retain_grad(&self, retained: bool) {
+        self.0.retains_grad.store(retained, Ordering::Release);
+        if !retained {
+            return;
+        }
         self.with_creator(|creator| {
             if let Some((node, _)) = creator {
                 node.observed.store(true, Ordering::Release);
@@ -367,7 +427,12 @@ impl Tensor {
         let hooks = match self.with_creator(|creator| creator.map(of_result)) {
             Some(hooks) => hooks,
             None if self.requires_grad() => self.0.slot().hooks.clone(),
-            None => panic::unwrap(Err(Error::NotTracked { op: "register_hook", shape: self.shape().clone() })),
+            None => panic::unwrap(Err(Error::NotTracked {
+                op: "register_hook",
+                what: "the tensor".into(),
+                shape: self.shape().clone(),
+                help: "set requires_grad on a leaf before the forward pass, outside no_grad()",
+            })),
         };
         hooks.add(Arc::new(hook))
     }
@@ -385,6 +450,7 @@ impl Tensor {
 
     /// Returns the same elements without history: a leaf that requires no gradient and shares the storage. A recorded
     /// write through one of the two tensors changes the history of that tensor and its views, not of the other.
+    #[doc(alias("detach_", "data"))]
     pub fn detach(&self) -> Tensor {
         let mut array = self.array().clone();
         array.set_pinned(!self.is_free());
@@ -397,6 +463,7 @@ impl Tensor {
     ///
     /// # Panics
     /// With the error of a deferred kernel that failed.
+    #[doc(alias = "synchronize")]
     #[track_caller]
     pub fn eval(&self) {
         panic::unwrap(eval([self]));

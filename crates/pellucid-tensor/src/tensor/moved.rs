@@ -1,17 +1,17 @@
-//! Moving a tensor to another device in place.
+//! Moving a tensor to another device, and converting it to another dtype, in place.
 
 use super::{Tensor, TensorInner};
 use crate::array::Array;
 use crate::device::Device;
 use crate::engine::{self, eager};
 use crate::idle::{self, is_idle};
-use pellucid_ir::{Error, Layout, Result};
+use pellucid_ir::{DType, Error, Layout, Result};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// The arrays of a tensor after its first one, with one for each device that the tensor was moved to. References to an
+/// The arrays of a tensor after its first one, with one for each device and dtype that the tensor had. References to an
 /// array stay valid after a move, but its elements may be released. An array is used again when the tensor returns to
-/// its device, so the list has a second array for a device only if handles of the first one still exist.
+/// its device and dtype, so the list has a second such array only if handles of the first one still exist.
 #[derive(Default)]
 pub(super) struct MovedArrays {
     arrays: ArrayList,
@@ -102,13 +102,12 @@ impl Tensor {
             let _ = self.clone().pinned();
             return Ok(());
         }
-        self.check_movable()?;
-        let gradient = self.0.existing_slot().and_then(|slot| slot.get_untracked());
-        let gradient = match gradient {
+        self.check_movable("to_")?;
+        let gradient = match self.grad_untracked() {
             Some(gradient) if gradient.device() != device => Some(gradient.detach().to(device)?),
             _ => None,
         };
-        self.move_elements(device)?;
+        self.replace_elements(device, self.dtype(), true, || self.array().to_bytes("to"))?;
         let _ = self.clone().pinned();
         if let Some(slot) = self.0.existing_slot() {
             slot.set_device(device);
@@ -119,15 +118,38 @@ impl Tensor {
         Ok(())
     }
 
-    /// Copies the elements to an array on `device`, which becomes the present one.
-    fn move_elements(&self, device: Device) -> Result<()> {
+    /// Makes these elements of another dtype the elements of the tensor, with this gradient; see
+    /// [`Tensor::to_dtype_`].
+    pub(crate) fn set_converted(&self, converted: &Array, gradient: Option<Tensor>) -> Result<()> {
+        self.replace_elements(self.device(), converted.dtype(), !self.is_free(), || converted.to_bytes("to_dtype_"))?;
+        if let Some(slot) = self.0.existing_slot() {
+            slot.set_dtype(converted.dtype());
+            slot.set(gradient);
+        }
+        Ok(())
+    }
+
+    /// Returns the gradient, without recording the access in a captured step.
+    pub(crate) fn grad_untracked(&self) -> Option<Tensor> {
+        self.0.existing_slot().and_then(|slot| slot.get_untracked())
+    }
+
+    /// Writes these bytes to an array of another device or dtype, which becomes the present one.
+    fn replace_elements(
+        &self,
+        device: Device,
+        dtype: DType,
+        is_pinned: bool,
+        bytes: impl FnOnce() -> Result<Vec<u8>>,
+    ) -> Result<()> {
         let moved = &self.0.details().moved;
         let _moving = moved.lock();
-        let bytes = self.array().to_bytes("to")?;
+        let bytes = bytes()?;
         self.prepare_move();
-        let (dtype, layout) = (self.dtype(), Layout::contiguous(self.shape().clone()));
+        let layout = Layout::contiguous(self.shape().clone());
         let is_reusable = |array: &Array| {
             array.device() == device
+                && array.dtype() == dtype
                 && *array.layout() == layout
                 && array.storage().buffer().bytes() == bytes.len()
                 && is_idle(array.storage())
@@ -141,7 +163,7 @@ impl Tensor {
             }
             None => {
                 let mut array = Array::from_bytes(device, dtype, &bytes, self.shape().clone())?;
-                array.set_pinned(true);
+                array.set_pinned(is_pinned);
                 moved.append(array);
                 Ok::<usize, Error>(moved.iter().count())
             }
@@ -179,28 +201,29 @@ impl Tensor {
         }
     }
 
-    /// Returns an error unless the tensor can be moved in place.
+    /// Returns an error unless the tensor can be moved and converted in place.
     ///
     /// # Errors
-    /// Those of [`Tensor::to_`] that do not depend on the device.
-    pub fn check_movable(&self) -> Result<()> {
+    /// Those of [`Tensor::to_`] and [`Tensor::to_dtype_`] that do not depend on the device and the dtype. They name the
+    /// operation `op`.
+    pub fn check_movable(&self, op: &'static str) -> Result<()> {
         let reason = if !self.is_leaf() {
-            "the tensor was computed from other tensors; use to(device)"
+            "the tensor was computed from other tensors; use to(device) or to_dtype(dtype)"
         } else if engine::is_capturing() {
-            "a captured step cannot move a tensor"
+            "a captured step cannot move or convert a tensor in place"
         } else if let Some(base) = self.0.view_base.get() {
             let moved = Layout::contiguous(self.shape().clone());
             if !self.is_base() {
-                "the tensor is a view; move the tensor that it is a view of"
+                "the tensor is a view; move or convert the tensor that it is a view of"
             } else if base.is_written() || *self.array().layout() != moved {
-                "the tensor has views, and it was written in place or is not contiguous; move a copy() of it"
+                "the tensor has views, and it was written in place or is not contiguous; use a copy() of it"
             } else {
                 return Ok(());
             }
         } else {
             return Ok(());
         };
-        Err(Error::invalid("to_", format!("{reason} (shape {})", self.shape())))
+        Err(Error::invalid(op, format!("{reason} (shape {})", self.shape())))
     }
 
     /// Ends the use of the present array by deferred and captured work of this thread.

@@ -36,6 +36,7 @@ impl Tensor {
     ///
     /// # Panics
     /// With the errors of [`Tensor::try_to_vec`].
+    #[doc(alias("tolist", "numpy"))]
     #[track_caller]
     pub fn to_vec<T: Element>(&self) -> Vec<T> {
         panic::unwrap(self.try_to_vec())
@@ -52,12 +53,74 @@ impl Tensor {
         self.array().to_vec("to_vec")
     }
 
+    /// Returns the elements of a matrix as a vector of rows, converted to `T` as by [`Tensor::to_vec`].
+    ///
+    /// ```
+    /// use pellucid_tensor::Tensor;
+    /// let x = Tensor::from([[1, 2, 3], [4, 5, 6]]);
+    /// assert_eq!(x.to_vec2::<i64>(), [[1, 2, 3], [4, 5, 6]]);
+    /// ```
+    ///
+    /// # Panics
+    /// With the errors of [`Tensor::try_to_vec2`].
+    #[doc(alias = "tolist")]
+    #[track_caller]
+    pub fn to_vec2<T: Element>(&self) -> Vec<Vec<T>> {
+        panic::unwrap(self.try_to_vec2())
+    }
+
+    /// Returns the elements of a matrix as a vector of rows, and errors as values.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] unless the tensor has 2 axes; those of [`Tensor::try_to_vec`].
+    #[track_caller]
+    pub fn try_to_vec2<T: Element>(&self) -> Result<Vec<Vec<T>>> {
+        self.check_rank("to_vec2", 2)?;
+        Ok(rows(&self.array().to_vec("to_vec2")?, self.shape()))
+    }
+
+    /// Returns the elements of a tensor of 3 axes as nested vectors, converted to `T` as by [`Tensor::to_vec`].
+    ///
+    /// # Panics
+    /// With the errors of [`Tensor::try_to_vec3`].
+    #[doc(alias = "tolist")]
+    #[track_caller]
+    pub fn to_vec3<T: Element>(&self) -> Vec<Vec<Vec<T>>> {
+        panic::unwrap(self.try_to_vec3())
+    }
+
+    /// Returns the elements of a tensor of 3 axes as nested vectors, and errors as values.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] unless the tensor has 3 axes; those of [`Tensor::try_to_vec`].
+    #[track_caller]
+    pub fn try_to_vec3<T: Element>(&self) -> Result<Vec<Vec<Vec<T>>>> {
+        self.check_rank("to_vec3", 3)?;
+        let (values, shape) = (self.array().to_vec("to_vec3")?, self.shape());
+        let size = shape[1] * shape[2];
+        Ok((0..shape[0]).map(|k| rows(&values[k * size..(k + 1) * size], &shape[1..])).collect())
+    }
+
+    fn check_rank(&self, op: &'static str, rank: usize) -> Result<()> {
+        if self.rank() == rank {
+            return Ok(());
+        }
+        let help = format!("needs a tensor of {rank} axes; to_vec() returns the elements of any shape");
+        Err(Error::shapes(op, [self.shape()], help))
+    }
+
     /// Returns the bytes of the elements in row-major order and native byte order.
     ///
     /// # Errors
     /// [`Error::ReadInCapture`] while a step is captured.
+    #[doc(alias = "tobytes")]
     #[track_caller]
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         self.array().to_bytes("to_bytes")
     }
+}
+
+/// Splits the elements of a matrix of this shape into its rows.
+fn rows<T: Element>(values: &[T], shape: &[usize]) -> Vec<Vec<T>> {
+    (0..shape[0]).map(|k| values[k * shape[1]..(k + 1) * shape[1]].to_vec()).collect()
 }

@@ -55,7 +55,7 @@ fn check(rng: &mut Rng, sizes: HeadSizes, dtype: DType, causal: bool, mask: Opti
 #[test]
 fn attention_matches_the_cpu() {
     let rng = &mut Rng(71);
-    let (f32, f64) = (DType::F32, DType::F64);
+    let f32 = DType::F32;
     check(rng, [1, 1, 1, 1, 1, 1, 1], f32, false, None, 1.0);
     // Blocks of queries and keys, and grouped heads.
     check(rng, [2, 2, 1, 33, 35, 5, 7], f32, false, None, 0.5);
@@ -63,7 +63,12 @@ fn attention_matches_the_cpu() {
     // More keys than queries and the reverse, with masks.
     check(rng, [1, 2, 1, 3, 40, 16, 12], f32, true, Some(DType::Bool), 0.25);
     check(rng, [1, 1, 1, 34, 3, 9, 3], f32, false, Some(f32), 0.25);
-    check(rng, [1, 2, 1, 2, 34, 3, 33], f64, true, Some(f64), 0.7);
+}
+
+#[test]
+#[ignore = "a software adapter compiles the shaders of f64 for two minutes"]
+fn attention_of_f64_matches_the_cpu() {
+    check(&mut Rng(75), [1, 2, 1, 2, 34, 3, 33], DType::F64, true, Some(DType::F64), 0.7);
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Batches: a data set in small parts, shuffled in every epoch.
 
-use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
+use pellucid_nn::{StateDict, StateLoad, Stateful};
+use pellucid_tensor::{DType, Error, Result, Tensor, ops, unwrap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Splits tensors that share their first axis, the samples, into batches.
 ///
@@ -21,17 +23,70 @@ use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 /// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
-/// The order of the samples in an epoch depends only on the seed and the number of the epoch.
+/// The order of the samples in an epoch depends only on the seed and the number of the epoch. A state dict therefore
+/// consists of a few numbers, and a loader that loads it returns the same batches as one that was not stopped:
+///
+/// ```
+/// use pellucid::data::{BatchPosition, Batches};
+/// use pellucid::Tensor;
+///
+/// let x = Tensor::arange(0i64, 10, 1);
+/// let mut batches = Batches::new(&[&x], 3)?.shuffled(7);
+/// let mut epoch = batches.epoch();
+/// epoch.next();
+/// let state = batches.state_dict();
+/// let rest: Vec<Vec<i64>> = epoch.map(|batch| batch[0].to_vec()).collect();
+///
+/// let mut resumed = Batches::new(&[&x], 3)?.shuffled(0);
+/// resumed.load_state_dict(&state)?;
+/// assert_eq!(resumed.position(), BatchPosition { epoch: 0, batch: 1 });
+/// assert_eq!(resumed.epoch().map(|batch| batch[0].to_vec()).collect::<Vec<Vec<i64>>>(), rest);
+/// assert_eq!(resumed.position(), BatchPosition { epoch: 1, batch: 0 });
+/// # Ok::<(), pellucid::Error>(())
+/// ```
 #[doc(alias = "DataLoader")]
 #[doc(alias = "TensorDataset")]
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Batches {
     tensors: Vec<Tensor>,
     samples: usize,
     size: usize,
-    seed: Option<u64>,
     drop_last: bool,
-    epochs: u64,
+    progress: Arc<Mutex<BatchProgress>>,
+}
+
+/// The next batch of a [`Batches`], as an epoch and an index in the epoch.
+///
+/// An epoch ends when its iterator has returned `None` or is dropped, also after a `break`. A position after the last
+/// batch of an epoch therefore exists only in the body of the loop over it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchPosition {
+    /// The number of the epoch, from 0.
+    pub epoch: u64,
+    /// The index of the batch in the epoch, from 0.
+    pub batch: usize,
+}
+
+/// The state of a loader, which it shares with the iterator of the current epoch.
+#[derive(Debug)]
+struct BatchProgress {
+    seed: Option<u64>,
+    position: BatchPosition,
+    /// The number of iterators so far.
+    iterators: u64,
+    /// The number of the iterator that advances the position; `None` between epochs and after a load.
+    current: Option<u64>,
+}
+
+impl BatchProgress {
+    fn end_epoch(&mut self) {
+        self.position = BatchPosition { epoch: self.position.epoch + 1, batch: 0 };
+        self.current = None;
+    }
+}
+
+fn lock(progress: &Mutex<BatchProgress>) -> MutexGuard<'_, BatchProgress> {
+    progress.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Batches {
@@ -55,14 +110,18 @@ impl Batches {
             return Err(Error::invalid(op, "a batch must have at least one sample, got size 0"));
         }
         let tensors = tensors.iter().map(|t| t.detach()).collect();
-        Ok(Batches { tensors, samples: samples.unwrap_or(0), size, seed: None, drop_last: false, epochs: 0 })
+        let position = BatchPosition { epoch: 0, batch: 0 };
+        let progress = BatchProgress { seed: None, position, iterators: 0, current: None };
+        let progress = Arc::new(Mutex::new(progress));
+        Ok(Batches { tensors, samples: samples.unwrap_or(0), size, drop_last: false, progress })
     }
 
     /// Shuffles the samples in every epoch, seeded by `seed`.
     #[doc(alias = "shuffle")]
     #[must_use]
     pub fn shuffled(self, seed: u64) -> Batches {
-        Batches { seed: Some(seed), ..self }
+        lock(&self.progress).seed = Some(seed);
+        self
     }
 
     /// Drops a last batch that is not full. All batches then have the same shape, as a captured step needs.
@@ -86,7 +145,9 @@ impl Batches {
         self.samples
     }
 
-    /// Returns an iterator over the batches of the next epoch. A batch contains `[size, ..]` of every tensor.
+    /// Returns an iterator over the batches of the next epoch. A batch contains `[size, ..]` of every tensor. After
+    /// [`load_state_dict`](Batches::load_state_dict), the first iterator returns the rest of the saved epoch, which is
+    /// empty if all its batches had been returned.
     ///
     /// # Panics
     /// With the error of [`try_epoch`](Batches::try_epoch).
@@ -106,19 +167,162 @@ impl Batches {
             let reason = format!("an epoch of {} samples in batches of {} has no batch{help}", self.samples, self.size);
             return Err(Error::invalid("batches", reason));
         }
-        let order = self.seed.map(|seed| permutation(self.samples, seed, self.epochs));
-        self.epochs += 1;
-        let Batches { tensors, samples, size, .. } = self.clone();
-        Ok((0..self.len()).map(move |k| {
-            let (start, end) = (k * size, samples.min((k + 1) * size));
-            let part = |tensor: &Tensor| match &order {
-                // Without shuffling, a batch is a view of the data set.
-                None => ops::narrow(tensor, 0, start, end - start),
-                Some(order) => ops::index_select(tensor, 0, &Tensor::new(&order[start..end], [end - start])),
-            };
-            // Samples come from a range or a permutation, so the indices are in bounds.
-            tensors.iter().map(|tensor| unwrap(part(tensor))).collect()
+        let mut progress = lock(&self.progress);
+        if progress.current.is_some() {
+            // The iterator of the previous epoch still exists.
+            progress.end_epoch();
+        }
+        progress.iterators += 1;
+        progress.current = Some(progress.iterators);
+        let BatchPosition { epoch, batch } = progress.position;
+        Ok(EpochBatches {
+            tensors: self.tensors.clone(),
+            order: progress.seed.map(|seed| permutation(self.samples, seed, epoch)),
+            samples: self.samples,
+            size: self.size,
+            next: batch,
+            end: self.len(),
+            number: progress.iterators,
+            progress: self.progress.clone(),
+        })
+    }
+
+    /// Returns the position of the next batch.
+    pub fn position(&self) -> BatchPosition {
+        lock(&self.progress).position
+    }
+
+    /// Returns a snapshot of the position in `i64`: `epoch`, `batch`, the `seed` if the samples are shuffled, and the
+    /// `samples` and batch `size` that a loader of the snapshot must have.
+    ///
+    /// A batch counts as used when the iterator has returned it. Save after the step that trains on it.
+    pub fn state_dict(&self) -> StateDict {
+        self.values().into_iter().collect()
+    }
+
+    /// Continues at a snapshot, also with its seed. The next call of [`epoch`](Batches::epoch) returns the rest of the
+    /// saved epoch. An iterator that exists already stays as it is, and no longer changes the position.
+    ///
+    /// # Errors
+    /// [`Error::StateDict`] if the state dict is not that of a loader, or only one of the two loaders shuffles;
+    /// [`Error::InvalidArgument`] if the data set or the batches have another size, or the position does not exist.
+    /// On error nothing is changed.
+    pub fn load_state_dict(&self, state: &StateDict) -> Result<()> {
+        self.prepare_load(state)?.commit()
+    }
+
+    fn values(&self) -> Vec<(String, Tensor)> {
+        let BatchProgress { seed, position, .. } = &*lock(&self.progress);
+        let named = [
+            ("epoch", position.epoch as i64),
+            ("batch", position.batch as i64),
+            ("samples", self.samples as i64),
+            ("size", self.size as i64),
+        ];
+        let seed = seed.map(|seed| ("seed", seed as i64));
+        let named = named.into_iter().chain(seed);
+        named.map(|(name, number)| (name.to_string(), Tensor::scalar(number, DType::I64))).collect()
+    }
+}
+
+/// A clone continues at the same position, with progress of its own.
+impl Clone for Batches {
+    fn clone(&self) -> Batches {
+        let BatchProgress { seed, position, .. } = *lock(&self.progress);
+        let progress = Arc::new(Mutex::new(BatchProgress { seed, position, iterators: 0, current: None }));
+        Batches { tensors: self.tensors.clone(), progress, ..*self }
+    }
+}
+
+/// The state is that of [`Batches::state_dict`].
+impl Stateful for Batches {
+    fn state(&self) -> Result<Vec<(String, Tensor)>> {
+        Ok(self.values())
+    }
+
+    fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
+        // The tensors of `values` are new: the copies into them have no effect, and only the names and shapes matter.
+        let load = StateLoad::new(&self.values(), state)?;
+        let number = |name: &str| state[name].try_item::<i64>();
+        let invalid = |reason: String| Error::invalid("batches", reason);
+        let (samples, size) = (number("samples")?, number("size")?);
+        if (samples, size) != (self.samples as i64, self.size as i64) {
+            let own = (self.samples, self.size);
+            return Err(invalid(format!(
+                "the state is of {samples} samples in batches of {size}, but these are {} in batches of {}; load it \
+                 into batches of the same data set and size",
+                own.0, own.1
+            )));
+        }
+        let (epoch, batch) = (number("epoch")?, number("batch")?);
+        if epoch < 0 || batch < 0 || batch > self.len() as i64 {
+            let reason = format!("batch {batch} of epoch {epoch} does not exist; an epoch has {} batches", self.len());
+            return Err(invalid(reason));
+        }
+        let position = BatchPosition { epoch: epoch as u64, batch: batch as usize };
+        let seed = if state.contains_key("seed") { Some(number("seed")? as u64) } else { None };
+        Ok(load.then(move || {
+            let mut progress = lock(&self.progress);
+            (progress.seed, progress.position, progress.current) = (seed, position, None);
+            Ok(())
         }))
+    }
+}
+
+/// The iterator over the batches of an epoch, which advances the position of its loader.
+struct EpochBatches {
+    tensors: Vec<Tensor>,
+    /// The order of the samples, if it is shuffled.
+    order: Option<Vec<i64>>,
+    samples: usize,
+    size: usize,
+    next: usize,
+    end: usize,
+    number: u64,
+    progress: Arc<Mutex<BatchProgress>>,
+}
+
+impl EpochBatches {
+    /// Changes the progress of the loader, unless it belongs to a later iterator or was loaded.
+    fn update(&self, change: impl FnOnce(&mut BatchProgress)) {
+        let mut progress = lock(&self.progress);
+        if progress.current == Some(self.number) {
+            change(&mut progress);
+        }
+    }
+}
+
+impl Iterator for EpochBatches {
+    type Item = Vec<Tensor>;
+
+    fn next(&mut self) -> Option<Vec<Tensor>> {
+        if self.next == self.end {
+            self.update(BatchProgress::end_epoch);
+            return None;
+        }
+        let (start, end) = (self.next * self.size, self.samples.min((self.next + 1) * self.size));
+        let part = |tensor: &Tensor| match &self.order {
+            // Without shuffling, a batch is a view of the data set.
+            None => ops::narrow(tensor, 0, start, end - start),
+            Some(order) => ops::index_select(tensor, 0, &Tensor::new(&order[start..end], [end - start])),
+        };
+        // Samples come from a range or a permutation, so the indices are in bounds.
+        let batch = self.tensors.iter().map(|tensor| unwrap(part(tensor))).collect();
+        self.next += 1;
+        self.update(|progress| progress.position.batch = self.next);
+        Some(batch)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.end - self.next, Some(self.end - self.next))
+    }
+}
+
+impl ExactSizeIterator for EpochBatches {}
+
+impl Drop for EpochBatches {
+    fn drop(&mut self) {
+        self.update(BatchProgress::end_epoch);
     }
 }
 

@@ -6,6 +6,6 @@ mod idx;
 #[cfg(feature = "data")]
 mod mnist;
 
-pub use batches::Batches;
+pub use batches::{BatchPosition, Batches};
 #[cfg(feature = "data")]
 pub use mnist::{Digits, Mnist};

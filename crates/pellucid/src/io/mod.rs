@@ -1,16 +1,20 @@
-//! Weights in files: the safetensors format.
+//! Weights and checkpoints in files: the safetensors format.
 //!
 //! A file consists of a JSON header (names, dtypes, shapes, offsets) and the elements in little-endian order. Loading
 //! executes no code. Saved and loaded tensors are equal bit for bit, for every dtype.
 
+mod checkpoint;
 mod recognize;
 mod replace;
+
+pub use checkpoint::{load_checkpoint, save_checkpoint};
 
 use crate::nn::StateDict;
 use pellucid_tensor::{DType, Error, Result, Tensor};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -20,9 +24,13 @@ const RESERVED_NAME: &str = "__metadata__";
 /// Writes named tensors to a safetensors file. An existing file is replaced.
 ///
 /// The bytes are written to a temporary file in the same directory, which is then renamed. The path therefore always
-/// names the complete old or new file. The next call for the same path removes a temporary file that a killed process
-/// left behind. A symbolic link is followed, and an existing file keeps its permissions. A path that is not a regular
-/// file, such as a pipe, is written directly.
+/// names the complete old or new file, also after the process was killed. The next call for the same path removes a
+/// temporary file that a killed process left behind. A symbolic link is followed, and an existing file keeps its
+/// permissions. A path that is not a regular file, such as a pipe, is written directly.
+///
+/// The bytes are on the disk (`fsync`) before the file is renamed, and on Unix the directory is written to the disk
+/// after that. If the power fails during a save, the path names the complete old or new file. If it fails after the save
+/// has returned, the path names the new file. Both hold if the file system and the disk keep the guarantees of `fsync`.
 ///
 /// ```
 /// # let path = std::env::temp_dir().join(format!("pellucid-doc-{}.safetensors", std::process::id()));
@@ -41,7 +49,11 @@ const RESERVED_NAME: &str = "__metadata__";
 /// [`Error::File`] if the file cannot be written, or a tensor is called `__metadata__`, which the format reserves; the
 /// errors of reading a tensor.
 pub fn save(path: impl AsRef<Path>, tensors: &StateDict) -> Result<()> {
-    let path = path.as_ref();
+    write(path.as_ref(), tensors, None)
+}
+
+/// Writes named tensors, and a named text that describes the file.
+fn write(path: &Path, tensors: &StateDict, description: Option<(&str, &str)>) -> Result<()> {
     let refuse = |reason: String| Error::File { path: path.display().to_string(), reason };
     if tensors.contains_key(RESERVED_NAME) {
         return Err(refuse(format!("the format reserves the name `{RESERVED_NAME}`; rename the tensor")));
@@ -56,7 +68,8 @@ pub fn save(path: impl AsRef<Path>, tensors: &StateDict) -> Result<()> {
         TensorView::new(*dtype, shape.clone(), bytes).map(|view| (name.as_str(), view))
     });
     let views: Vec<_> = views.collect::<Result<_, _>>().map_err(|e| refuse(e.to_string()))?;
-    let bytes = safetensors::serialize(views, None).map_err(|e| refuse(e.to_string()))?;
+    let description = description.map(|(name, text)| [(name.to_string(), text.to_string())].into_iter().collect());
+    let bytes = safetensors::serialize(views, description).map_err(|e| refuse(e.to_string()))?;
     replace::replace(path, &bytes).map_err(|e| refuse(e.to_string()))
 }
 
@@ -71,14 +84,24 @@ pub fn save(path: impl AsRef<Path>, tensors: &StateDict) -> Result<()> {
 /// For a file of another format (PyTorch, NumPy, GGUF, ONNX, pickle, JSON, archives, ..) the error names the format and
 /// how to convert it.
 pub fn load(path: impl AsRef<Path>) -> Result<StateDict> {
-    let path = path.as_ref();
+    read(path.as_ref(), |_| Ok(()))
+}
+
+/// The named texts that describe a file.
+type Description<'a> = BTreeMap<&'a str, &'a str>;
+
+/// Reads all tensors of a file. `check` returns a reason to refuse the description of the file.
+fn read(path: &Path, check: fn(&Description<'_>) -> std::result::Result<(), String>) -> Result<StateDict> {
     let refuse = |reason: String| Error::File { path: path.display().to_string(), reason };
     let bytes = fs::read(path).map_err(|e| refuse(e.to_string()))?;
-    parse(&bytes).map_err(refuse)
+    parse(&bytes, check).map_err(refuse)
 }
 
 /// Parses the tensors of a file. The error describes the defect.
-fn parse(bytes: &[u8]) -> std::result::Result<StateDict, String> {
+fn parse(
+    bytes: &[u8],
+    check: fn(&Description<'_>) -> std::result::Result<(), String>,
+) -> std::result::Result<StateDict, String> {
     let refused = |error: SafeTensorError| match bytes {
         [] => "the file is empty".to_string(),
         _ => recognize::recognize(bytes).unwrap_or_else(|| match error {
@@ -90,6 +113,8 @@ fn parse(bytes: &[u8]) -> std::result::Result<StateDict, String> {
             error => format!("a damaged safetensors file: {error}"),
         }),
     };
+    let (_, header) = SafeTensors::read_metadata(bytes).map_err(refused)?;
+    check(&header.metadata().iter().flatten().map(|(name, text)| (name.as_str(), text.as_str())).collect())?;
     let file = SafeTensors::deserialize(bytes).map_err(refused)?;
     let mut tensors = StateDict::new();
     for (name, view) in file.iter() {

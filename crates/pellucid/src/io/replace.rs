@@ -34,8 +34,25 @@ pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     }
     // The bytes must be on the disk before the name refers to them.
     temporary.file.sync_all()?;
-    temporary.rename(&target)
+    temporary.rename(&target)?;
+    sync_directory(&target);
+    Ok(())
 }
+
+/// Returns the directory that contains a file.
+fn directory_of(target: &Path) -> &Path {
+    target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Writes the new name of a file to the disk. Errors are ignored: the file is replaced already, and some file systems
+/// do not support it.
+#[cfg(unix)]
+fn sync_directory(target: &Path) {
+    let _ = File::open(directory_of(target)).and_then(|directory| directory.sync_all());
+}
+
+#[cfg(not(unix))]
+fn sync_directory(_: &Path) {}
 
 /// Resolves all symbolic links at the end of a path. The target need not exist.
 fn resolve_links(path: &Path) -> Result<PathBuf> {
@@ -108,8 +125,7 @@ fn prefix(name: &OsStr) -> OsString {
 
 /// Removes temporary files of this target whose writers have ended. The removal is optional, so errors are ignored.
 fn remove_stale(target: &Path, name: &OsStr) {
-    let directory = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let Ok(entries) = fs::read_dir(directory) else { return };
+    let Ok(entries) = fs::read_dir(directory_of(target)) else { return };
     let prefix = prefix(name);
     for entry in entries.flatten() {
         if !is_temporary(&entry.file_name(), &prefix) || !entry.file_type().is_ok_and(|kind| kind.is_file()) {

@@ -388,12 +388,10 @@ impl<'a> SampleCheck<'a> {
 /// Computes Σⱼ ∂⟨seedⱼ, outputⱼ⟩ with respect to every input, recorded. Outputs without history or seed contribute
 /// nothing.
 fn gradients(outputs: &[&Tensor], seeds: Vec<Option<Tensor>>, inputs: &[&Tensor]) -> Result<Vec<Tensor>, String> {
-    let (linked, seeds): (Vec<&Tensor>, Vec<Option<Tensor>>) =
-        outputs.iter().zip(seeds).filter(|(output, seed)| output.requires_grad() && seed.is_some()).unzip();
-    if linked.is_empty() {
-        return inputs.iter().map(|x| ops::zeros_like(x)).collect::<pellucid::Result<_>>().map_err(refuse);
-    }
-    grad(&linked, inputs, GradOptions { grad_outputs: seeds, create_graph: true, retain_graph: true }).map_err(refuse)
+    let (seeded, grad_outputs): (Vec<&Tensor>, Vec<Option<Tensor>>) =
+        outputs.iter().zip(seeds).filter(|(_, seed)| seed.is_some()).unzip();
+    let options = GradOptions { grad_outputs, create_graph: true, retain_graph: true, allow_unused: true };
+    grad(&seeded, inputs, options).map_err(refuse)
 }
 
 /// Returns the same elements in column-major order, with other elements between them.

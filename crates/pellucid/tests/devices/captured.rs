@@ -1,12 +1,12 @@
 //! Captured steps on other devices: tensors that the host provides, gradient scaling, models that are only traced.
 
 use crate::{pinned, toy};
-use pellucid::nn::graph::{GraphTrainer, StepOptions};
+use pellucid::nn::graph::{GraphTrainer, StepOptions, Stream, Timer};
 use pellucid::nn::init;
 use pellucid::nn::loss::CrossEntropyLoss;
 use pellucid::nn::optim::{Adam, AdamOptions, GradScaler, GradScalerOptions};
 use pellucid::prelude::*;
-use pellucid::{Generator, ops};
+use pellucid::{Generator, deferred_stats, ops};
 use std::rc::Rc;
 
 #[test]
@@ -38,6 +38,36 @@ fn a_tensor_that_a_step_computes_elsewhere_is_refused() {
     capture(|inputs: &[Tensor]| &inputs[0] + ops::ones_like(&inputs[0]).unwrap(), &[&x]).unwrap();
 }
 
+/// An input on another device than the other tensors of the step is named with both devices.
+#[test]
+fn an_input_on_another_device_is_refused_at_launch() {
+    for index in 0..2 {
+        let device = toy(index);
+        let weight = pinned(&[2.0, 3.0], device);
+        let x = pinned(&[1.0, 2.0], device);
+        let mut step = capture(|inputs: &[Tensor]| (&inputs[0].exp() + 1.0) * &weight, &[&x]).unwrap();
+        let expected = step.launch(&[&x]).unwrap().to_vec::<f32>(0);
+        for other in [Device::cpu(), toy(1 - index)] {
+            let moved = x.to(other).unwrap();
+            let error = step.launch(&[&moved]).map(drop).unwrap_err();
+            assert!(matches!(error, Error::InputMismatch { index: 0, .. }), "{error}");
+            let text = error.to_string();
+            assert!([other, device].iter().all(|device| text.contains(&device.to_string())), "{text}");
+        }
+        let free = Tensor::from([1.0f32, 2.0]);
+        let error = step.launch(&[&free]).map(drop).unwrap_err();
+        assert!(error.to_string().contains("move the input with to(device)"), "{error}");
+        assert_eq!(step.launch(&[&x]).unwrap().to_vec::<f32>(0), expected);
+        // A step of its inputs alone runs on the device of the input.
+        let mut alone = capture(|inputs: &[Tensor]| inputs[0].exp(), &[&x]).unwrap();
+        assert_eq!(
+            alone.launch(&[&free]).unwrap().to_vec::<f32>(0),
+            free.exp().to_vec::<f32>(),
+            "a step without other tensors must follow its input"
+        );
+    }
+}
+
 #[test]
 fn fills_and_ranges_run_on_the_device_of_the_step() {
     for index in 0..2 {
@@ -64,13 +94,16 @@ fn gradient_scaling_and_class_weights_are_captured_on_every_device() {
         let weight = Some(Tensor::from([1.0f32, 2.0, 0.5]));
         let loss = CrossEntropyLoss { weight, ..Default::default() };
         let options = StepOptions { scaler: Some(scaler.clone()), ..Default::default() };
-        let mut trainer = GraphTrainer::new(&model, loss, &optimizer, 0).with_options(options);
-        trainer.compile(&[6, 4]).unwrap();
+        let mut trainer = GraphTrainer::new(&model, loss, &optimizer).with_options(options);
         let x: Vec<f32> = (0..24).map(|i| (i as f32 * 0.7).sin()).collect();
         let (x, y) = (Tensor::new(x, [6, 4]), Tensor::from([0i64, 1, 2, 2, 1, 0]));
         let losses = (0..4).map(|_| {
+            let check = trainer.check_step(&x, &y).unwrap();
+            check.ensure().unwrap();
             trainer.step(&x, &y).unwrap();
-            trainer.current().unwrap().loss.item::<f32>().to_bits()
+            assert_eq!(trainer.loss_tensor().unwrap().device(), device);
+            assert_eq!(f64::from(trainer.loss().unwrap()), check.loss_before, "a check must restore the state");
+            trainer.loss().unwrap().to_bits()
         });
         losses.collect::<Vec<_>>()
     };
@@ -87,7 +120,7 @@ fn a_trainer_follows_a_model_that_moves() {
             init::from_generator(&Generator::new(3), || sequential![Linear::new(4, 8), Relu, Linear::new(8, 3)]);
         model.to(devices[0]).unwrap();
         let optimizer = Adam::new(model.parameters(), AdamOptions::default()).unwrap();
-        let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer, 0);
+        let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer);
         trainer.compile(&[6, 4]).unwrap();
         let x: Vec<f32> = (0..24).map(|i| (i as f32 * 0.7).sin()).collect();
         let (x, y) = (Tensor::new(x, [6, 4]), Tensor::from([0i64, 1, 2, 2, 1, 0]));
@@ -104,19 +137,38 @@ fn a_trainer_follows_a_model_that_moves() {
     assert_eq!(train([toy(1), toy(1), cpu, toy(0)]), train([cpu; 4]));
 }
 
+/// The interval of a timer ends when the deferred work is complete.
+#[test]
+fn a_timer_waits_for_deferred_work() {
+    let device = toy(1);
+    let x = pinned(&[1.0, 2.0], device);
+    let mut timer = Timer::start(&Stream::new(device)).unwrap();
+    let before = deferred_stats().runs;
+    let y = x.exp() + 1.0;
+    assert_eq!(deferred_stats().runs, before);
+    let measured = timer.stop().unwrap();
+    let after = deferred_stats().runs;
+    assert!(after > before, "stop() must run the deferred kernels");
+    y.eval();
+    assert_eq!((deferred_stats().runs, timer.ms().unwrap()), (after, measured));
+}
+
 #[test]
 fn a_batch_that_is_pinned_to_another_device_is_refused() {
     let model = sequential![Linear::new(4, 3)];
     model.to(toy(0)).unwrap();
     let optimizer = Adam::new(model.parameters(), AdamOptions::default()).unwrap();
-    let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer, 0);
-    trainer.compile(&[2, 4]).unwrap();
+    let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer);
     let (x, y) = (Tensor::ones([2, 4], DType::F32), Tensor::from([0i64, 1]));
     let other = |t: &Tensor| t.to(toy(1)).unwrap();
-    for error in [trainer.step(&other(&x), &y).unwrap_err(), trainer.step(&x, &other(&y)).unwrap_err()] {
-        assert!(matches!(error, Error::DeviceMismatch { op: "set_batch", .. }), "{error}");
+    // Before and after the first step.
+    for held in 0..2 {
+        for error in [trainer.step(&other(&x), &y).unwrap_err(), trainer.step(&x, &other(&y)).unwrap_err()] {
+            assert!(matches!(error, Error::DeviceMismatch { op: "set_batch", .. }), "{error}");
+        }
+        assert_eq!(trainer.cache().held, held);
+        trainer.step(&x, &y).unwrap();
     }
-    trainer.step(&x, &y).unwrap();
 }
 
 #[test]

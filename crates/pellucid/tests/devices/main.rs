@@ -3,6 +3,7 @@
 #[path = "../../examples/toy_backend/backend.rs"]
 mod backend;
 mod captured;
+mod checkpoints;
 mod failures;
 #[cfg(feature = "wgpu")]
 mod gpu;

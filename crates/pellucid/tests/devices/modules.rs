@@ -1,6 +1,7 @@
 //! Modules and optimizers on other devices.
 
 use crate::toy;
+use pellucid::nn::functional_call;
 use pellucid::nn::optim::{GradScaler, GradScalerOptions, Optimizer, clip_grad_norm};
 use pellucid::prelude::*;
 use pellucid::{Generator, checkpoint};
@@ -60,6 +61,34 @@ fn optimizers_stay_attached_to_a_model_that_moves() {
         assert!(state.iter().all(|(_, tensor)| tensor.device() == device), "the state must follow the parameters");
     }
     assert!(difference(&losses, &expected) < 1e-5, "{losses:?} {expected:?}");
+}
+
+#[test]
+fn copies_functional_calls_and_conversions_stay_on_the_device() {
+    let (model, x) = (model(), Tensor::from([[0.1f32, 0.2, 0.3], [0.5, -0.4, 0.1]]));
+    let expected = model.deep_copy().unwrap().forward(&x).to_vec::<f32>();
+    model.to(toy(0)).unwrap();
+    let copy = model.deep_copy().unwrap();
+    assert!(copy.parameters().iter().all(|p| p.device() == toy(0) && !p.is_free()));
+    assert!(difference(&copy.forward(&x).to_vec::<f32>(), &expected) < 1e-5);
+    let doubled = |(name, p): (String, Parameter)| (name, p.tensor() * 2.0);
+    let given: StateDict = model.named_parameters().into_iter().map(doubled).collect();
+    let loss = functional_call(&model, &given, |model| model.forward(&x).sum(..)).unwrap();
+    assert_eq!(loss.device(), toy(0));
+    loss.backward();
+    assert!(model.parameters().iter().all(|p| p.grad().unwrap().device() == toy(0)));
+    let pinned = given.iter().map(|(name, value)| (name.clone(), value.to(Device::cpu()).unwrap()));
+    let refused = functional_call(&model, &pinned.collect(), |_| ()).unwrap_err().to_string();
+    assert!(refused.contains("`0.bias`") && refused.contains("toy"), "{refused}");
+    // A conversion and a move in any order.
+    for (device, dtype) in [(toy(0), DType::F64), (Device::cpu(), DType::F32), (toy(0), DType::F64)] {
+        copy.to_dtype(dtype).unwrap();
+        copy.to(device).unwrap();
+        assert!(copy.parameters().iter().all(|p| (p.device(), p.dtype()) == (device, dtype)));
+        let y = copy.forward(&x.to_dtype(dtype));
+        assert_eq!(y.dtype(), dtype);
+        assert!(difference(&y.to_dtype(DType::F32).to_vec::<f32>(), &expected) < 1e-5);
+    }
 }
 
 #[test]

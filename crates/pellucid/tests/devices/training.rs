@@ -56,12 +56,11 @@ fn train_by_replays(device: Device) -> Vec<u32> {
     let optimizer = adam(&model);
     let mut losses = Vec::new();
     {
-        let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer, 0);
-        trainer.compile(&[8, 6]).unwrap();
+        let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer);
         for step in 0..6 {
             let (x, y) = batch(step);
             trainer.step(&x, &y).unwrap();
-            losses.push(trainer.current().unwrap().loss.item());
+            losses.push(trainer.loss().unwrap());
         }
         let step = trainer.current().unwrap();
         assert!(step.inputs.iter().all(|buffer| buffer.device() == device));

@@ -33,6 +33,7 @@ mod compose;
 mod cycle;
 mod decay;
 mod plateau;
+mod restorable;
 mod scheduler;
 mod warmup_cosine;
 

@@ -1,8 +1,9 @@
 //! A schedule that depends on a metric.
 
+use super::restorable::Restorable;
 use super::{PerGroup, not_negative};
 use crate::optim::Optimizer;
-use crate::state::{self, StateDict};
+use crate::state::{StateDict, StateLoad, Stateful, whole_number};
 use pellucid_tensor::{DType, Error, Result, Tensor};
 
 /// The direction in which a metric improves.
@@ -62,6 +63,12 @@ impl Default for ReduceLrOnPlateauOptions {
 #[derive(Clone, Debug)]
 pub struct ReduceLrOnPlateau {
     options: ReduceLrOnPlateauOptions,
+    progress: Restorable<PlateauProgress>,
+}
+
+/// The best measurement, the number of consecutive ones without improvement, and the number that are still ignored.
+#[derive(Clone, Copy, Debug)]
+struct PlateauProgress {
     best: f64,
     bad: usize,
     cooling: usize,
@@ -85,7 +92,7 @@ impl ReduceLrOnPlateau {
             PlateauMode::Min => f64::INFINITY,
             PlateauMode::Max => f64::NEG_INFINITY,
         };
-        Ok(ReduceLrOnPlateau { options, best, bad: 0, cooling: 0 })
+        Ok(ReduceLrOnPlateau { options, progress: Restorable::new(PlateauProgress { best, bad: 0, cooling: 0 }) })
     }
 
     /// Adds a measurement, usually once per epoch, and reduces the rates if necessary.
@@ -94,59 +101,86 @@ impl ReduceLrOnPlateau {
     /// Those of [`Optimizer::lr`] and [`Optimizer::set_lr`].
     #[track_caller]
     pub fn step(&mut self, measured: f64, optimizer: &(impl Optimizer + ?Sized)) {
-        if self.is_better(measured) {
-            self.best = measured;
-            self.bad = 0;
+        let ReduceLrOnPlateau { options, progress } = self;
+        let progress = progress.get_mut();
+        if options.is_better(measured, progress.best) {
+            progress.best = measured;
+            progress.bad = 0;
         } else {
-            self.bad += 1;
+            progress.bad += 1;
         }
-        if self.cooling > 0 {
-            self.cooling -= 1;
-            self.bad = 0;
+        if progress.cooling > 0 {
+            progress.cooling -= 1;
+            progress.bad = 0;
         }
-        if self.bad > self.options.patience {
+        if progress.bad > options.patience {
             for group in 0..optimizer.groups() {
                 let old = optimizer.group_lr(group);
-                let new = (old * self.options.factor).max(self.options.min_lr.of(group));
-                if old - new > self.options.eps {
+                let new = (old * options.factor).max(options.min_lr.of(group));
+                if old - new > options.eps {
                     optimizer.set_group_lr(group, new);
                 }
             }
-            self.cooling = self.options.cooldown;
-            self.bad = 0;
+            progress.cooling = options.cooldown;
+            progress.bad = 0;
         }
     }
 
     /// Returns the best measurement so far.
     pub fn best(&self) -> f64 {
-        self.best
-    }
-
-    fn is_better(&self, measured: f64) -> bool {
-        match (self.options.mode, self.options.threshold) {
-            (PlateauMode::Min, ThresholdMode::Relative(share)) => measured < self.best * (1.0 - share),
-            (PlateauMode::Min, ThresholdMode::Absolute(distance)) => measured < self.best - distance,
-            (PlateauMode::Max, ThresholdMode::Relative(share)) => measured > self.best * (share + 1.0),
-            (PlateauMode::Max, ThresholdMode::Absolute(distance)) => measured > self.best + distance,
-        }
+        self.progress.get().best
     }
 
     /// Returns a snapshot: `best`, `bad` and `cooling`, in `f64`.
     pub fn state_dict(&self) -> StateDict {
-        let named = [("best", self.best), ("bad", self.bad as f64), ("cooling", self.cooling as f64)];
-        named.into_iter().map(|(name, x)| (name.to_string(), Tensor::scalar(x, DType::F64))).collect()
+        self.progress.get().values().into_iter().collect()
     }
 
     /// Loads a snapshot.
     ///
     /// # Errors
-    /// [`Error::StateDict`] if it is not from this kind of schedule; then nothing is changed.
-    pub fn load_state_dict(&mut self, state: &StateDict) -> Result<()> {
-        let own: Vec<(String, Tensor)> = self.state_dict().into_iter().collect();
-        state::load(&own, state)?;
-        let number = |name: &str| state[name].try_item::<f64>();
-        let (best, bad, cooling) = (number("best")?, number("bad")?, number("cooling")?);
-        (self.best, self.bad, self.cooling) = (best, bad as usize, cooling as usize);
-        Ok(())
+    /// [`Error::StateDict`] if it is not from this kind of schedule; [`Error::InvalidArgument`] if the best measurement
+    /// is NaN or a count is not a whole number. On error nothing is changed.
+    pub fn load_state_dict(&self, state: &StateDict) -> Result<()> {
+        self.prepare_load(state)?.commit()
+    }
+}
+
+impl ReduceLrOnPlateauOptions {
+    fn is_better(&self, measured: f64, best: f64) -> bool {
+        match (self.mode, self.threshold) {
+            (PlateauMode::Min, ThresholdMode::Relative(share)) => measured < best * (1.0 - share),
+            (PlateauMode::Min, ThresholdMode::Absolute(distance)) => measured < best - distance,
+            (PlateauMode::Max, ThresholdMode::Relative(share)) => measured > best * (share + 1.0),
+            (PlateauMode::Max, ThresholdMode::Absolute(distance)) => measured > best + distance,
+        }
+    }
+}
+
+impl PlateauProgress {
+    fn values(&self) -> Vec<(String, Tensor)> {
+        let named = [("best", self.best), ("bad", self.bad as f64), ("cooling", self.cooling as f64)];
+        named.into_iter().map(|(name, x)| (name.to_string(), Tensor::scalar(x, DType::F64))).collect()
+    }
+}
+
+/// The state is that of [`ReduceLrOnPlateau::state_dict`].
+impl Stateful for ReduceLrOnPlateau {
+    fn state(&self) -> Result<Vec<(String, Tensor)>> {
+        Ok(self.progress.get().values())
+    }
+
+    fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
+        let op = "reduce_on_plateau";
+        let load = StateLoad::new(&self.progress.get().values(), state)?;
+        let best = state["best"].try_item::<f64>()?;
+        if best.is_nan() {
+            return Err(Error::invalid(op, "best must be a number, got NaN"));
+        }
+        let (bad, cooling) = (whole_number(op, state, "bad")?, whole_number(op, state, "cooling")?);
+        Ok(load.then(move || {
+            self.progress.set(PlateauProgress { best, bad, cooling });
+            Ok(())
+        }))
     }
 }

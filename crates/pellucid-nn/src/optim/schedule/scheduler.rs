@@ -1,9 +1,10 @@
 //! [`Scheduler`]: the application of a schedule to an optimizer.
 
+use super::restorable::Restorable;
 use super::{CosineAnnealingWarmRestarts, Schedule, SchedulePoint};
 use crate::optim::Optimizer;
-use crate::state::{self, StateDict};
-use pellucid_tensor::{DType, Error, Result, Tensor, ops, unwrap};
+use crate::state::{StateDict, StateLoad, Stateful, whole_number};
+use pellucid_tensor::{DType, Error, Result, Tensor, unwrap};
 
 /// A schedule with a current epoch, which sets an optimizer's learning rates, and momenta if the schedule changes them.
 ///
@@ -12,6 +13,12 @@ use pellucid_tensor::{DType, Error, Result, Tensor, ops, unwrap};
 #[doc(alias = "LRScheduler")]
 pub struct Scheduler<S> {
     schedule: S,
+    progress: Restorable<SchedulerProgress>,
+}
+
+/// The epoch of a scheduler, and the initial and current rates of all groups.
+#[derive(Clone)]
+struct SchedulerProgress {
     epoch: usize,
     base: Vec<f64>,
     lr: Vec<f64>,
@@ -32,7 +39,8 @@ impl<S: Schedule> Scheduler<S> {
             return Err(Error::invalid("scheduler", reason));
         }
         let base: Vec<f64> = groups.map(|group| schedule.base(group, optimizer.group_lr(group))).collect();
-        let mut scheduler = Scheduler { schedule, epoch: 0, lr: base.clone(), base };
+        let progress = Restorable::new(SchedulerProgress { epoch: 0, lr: base.clone(), base });
+        let mut scheduler = Scheduler { schedule, progress };
         scheduler.advance_to(0, optimizer, |schedule, at| schedule.next(at))?;
         Ok(scheduler)
     }
@@ -61,8 +69,8 @@ impl<S: Schedule> Scheduler<S> {
     pub fn resume(schedule: S, optimizer: &(impl Optimizer + ?Sized), state: &StateDict) -> Result<Scheduler<S>> {
         let mut scheduler = Scheduler::new(schedule, optimizer)?;
         scheduler.load_state_dict(state)?;
-        let rates = scheduler.lr.clone();
-        scheduler.advance_to(scheduler.epoch, optimizer, |_, at| rates[at.group])?;
+        let SchedulerProgress { epoch, lr, .. } = scheduler.progress.get();
+        scheduler.advance_to(epoch, optimizer, |_, at| lr[at.group])?;
         Ok(scheduler)
     }
 
@@ -72,7 +80,8 @@ impl<S: Schedule> Scheduler<S> {
     /// If a rate is not finite, or if the optimizer's number of groups has changed.
     #[track_caller]
     pub fn step(&mut self, optimizer: &(impl Optimizer + ?Sized)) {
-        unwrap(self.advance_to(self.epoch + 1, optimizer, |schedule, at| schedule.next(at)));
+        let epoch = self.epoch() + 1;
+        unwrap(self.advance_to(epoch, optimizer, |schedule, at| schedule.next(at)));
     }
 
     /// Moves to any epoch, by the closed form if there is one, else by [`Schedule::next`].
@@ -87,13 +96,13 @@ impl<S: Schedule> Scheduler<S> {
 
     /// Returns the current epoch.
     pub fn epoch(&self) -> usize {
-        self.epoch
+        self.progress.get().epoch
     }
 
     /// Returns the current learning rates, one per group.
     #[doc(alias = "get_last_lr")]
-    pub fn last_lr(&self) -> &[f64] {
-        &self.lr
+    pub fn last_lr(&self) -> Vec<f64> {
+        self.progress.get().lr
     }
 
     /// Returns the schedule.
@@ -103,28 +112,17 @@ impl<S: Schedule> Scheduler<S> {
 
     /// Returns a snapshot: `epoch`, and `base.0`, `lr.0`, .. for every group, in `f64`.
     pub fn state_dict(&self) -> StateDict {
-        let number = |x: f64| Tensor::scalar(x, DType::F64);
-        let mut state = StateDict::from([("epoch".to_string(), number(self.epoch as f64))]);
-        for (g, (base, lr)) in self.base.iter().zip(&self.lr).enumerate() {
-            state.insert(format!("base.{g}"), number(*base));
-            state.insert(format!("lr.{g}"), number(*lr));
-        }
-        state
+        self.progress.get().values().into_iter().collect()
     }
 
     /// Loads a snapshot. The optimizer's rates are in its own snapshot, which must be loaded after this scheduler was
     /// created, since `new` sets the rates of epoch 0. [`Scheduler::resume`] works in any order.
     ///
     /// # Errors
-    /// [`Error::StateDict`] if it is not from a scheduler with as many groups; then nothing is changed.
-    pub fn load_state_dict(&mut self, state: &StateDict) -> Result<()> {
-        let own: Vec<(String, Tensor)> = self.state_dict().into_iter().collect();
-        state::load(&own, state)?;
-        let number = |name: &str| state[name].try_item::<f64>();
-        let numbers = |name: &str| (0..self.lr.len()).map(|g| number(&format!("{name}.{g}"))).collect::<Result<_>>();
-        let (epoch, base, lr) = (number("epoch")?, numbers("base")?, numbers("lr")?);
-        (self.epoch, self.base, self.lr) = (epoch as usize, base, lr);
-        Ok(())
+    /// [`Error::StateDict`] if it is not from a scheduler with as many groups; [`Error::InvalidArgument`] if the epoch is
+    /// not a whole number or a rate is not finite. On error nothing is changed.
+    pub fn load_state_dict(&self, state: &StateDict) -> Result<()> {
+        self.progress.prepare_load(state)?.commit()
     }
 
     /// Moves to an epoch; if a rate is an error, nothing is changed.
@@ -135,14 +133,15 @@ impl<S: Schedule> Scheduler<S> {
         rate: impl Fn(&S, SchedulePoint) -> f64,
     ) -> Result<()> {
         let (op, groups) = ("scheduler", optimizer.groups());
-        if groups != self.lr.len() {
+        let progress = self.progress.get_mut();
+        if groups != progress.lr.len() {
             let reason = format!(
                 "the optimizer has {groups} groups now, but had {} when the scheduler was made; make another scheduler",
-                self.lr.len()
+                progress.lr.len()
             );
             return Err(Error::invalid(op, reason));
         }
-        let at = |group: usize| SchedulePoint { epoch, group, base: self.base[group], lr: self.lr[group] };
+        let at = |group: usize| SchedulePoint { epoch, group, base: progress.base[group], lr: progress.lr[group] };
         let rates: Vec<f64> = (0..groups).map(|group| rate(&self.schedule, at(group))).collect();
         if let Some(lr) = rates.iter().find(|lr| !lr.is_finite()) {
             return Err(Error::invalid(
@@ -156,10 +155,53 @@ impl<S: Schedule> Scheduler<S> {
             if let Some(momentum) = self.schedule.momentum(group, epoch) {
                 optimizer.try_set_momentum(group, momentum)?;
             }
-            ops::copy_(optimizer.group_lr_tensor(group), &Tensor::from(lr))?;
+            optimizer.group_rate(group).set(lr)?;
         }
-        (self.epoch, self.lr) = (epoch, rates);
+        (progress.epoch, progress.lr) = (epoch, rates);
         Ok(())
+    }
+}
+
+impl SchedulerProgress {
+    fn values(&self) -> Vec<(String, Tensor)> {
+        let number = |x: f64| Tensor::scalar(x, DType::F64);
+        let mut values = vec![("epoch".to_string(), number(self.epoch as f64))];
+        for (g, (base, lr)) in self.base.iter().zip(&self.lr).enumerate() {
+            values.push((format!("base.{g}"), number(*base)));
+            values.push((format!("lr.{g}"), number(*lr)));
+        }
+        values
+    }
+}
+
+impl Restorable<SchedulerProgress> {
+    /// Checks a snapshot, which must have as many groups.
+    fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
+        let own = self.get();
+        // The tensors of `values` are new: the copies into them have no effect, and only the names and shapes matter.
+        let load = StateLoad::new(&own.values(), state)?;
+        let rate = |name: String| match state[&name].try_item::<f64>()? {
+            rate if rate.is_finite() => Ok(rate),
+            rate => Err(Error::invalid("scheduler", format!("{name} must be finite, got {rate}"))),
+        };
+        let rates = |name: &str| (0..own.lr.len()).map(|g| rate(format!("{name}.{g}"))).collect::<Result<_>>();
+        let epoch = whole_number("scheduler", state, "epoch")?;
+        let progress = SchedulerProgress { epoch, base: rates("base")?, lr: rates("lr")? };
+        Ok(load.then(move || {
+            self.set(progress);
+            Ok(())
+        }))
+    }
+}
+
+/// The state is that of [`Scheduler::state_dict`].
+impl<S> Stateful for Scheduler<S> {
+    fn state(&self) -> Result<Vec<(String, Tensor)>> {
+        Ok(self.progress.get().values())
+    }
+
+    fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
+        self.progress.prepare_load(state)
     }
 }
 

@@ -12,6 +12,7 @@ use std::f64::consts::FRAC_1_SQRT_2;
 
 unary! {
     /// Computes the logistic sigmoid 1 / (1 + e⁻ˣ).
+    #[doc(alias = "expit")]
     sigmoid(x) = x.sigmoid();
     /// Computes the rectified linear unit max(x, 0) (Nair & Hinton 2010); relu′(0) = 0. NaN stays NaN.
     relu(x) = x.relu(), d x = y.le(0.0).select(0.0, g);
@@ -33,6 +34,7 @@ unary! {
     /// Computes the tanh approximation of `gelu`: ½x·(1 + tanh(√(2/π)·(x + 0.044715·x³))).
     gelu_tanh(x) = 0.5 * x * (1.0 + (0.7978845608028654 * (x + 0.044715 * x * x * x)).tanh());
     /// Computes the sigmoid linear unit x·sigmoid(x) (Elfwing et al. 2018), also called swish.
+    #[doc(alias = "swish")]
     silu(x) = x * x.sigmoid();
     /// Computes x·tanh(softplus(x)) (Misra 2019).
     mish(x) = x * (x.max(0.0) + (-x.abs()).exp().ln_1p()).tanh(),
@@ -49,6 +51,7 @@ unary! {
     },
         d x = g * (beta * x).gt(t).select(1.0, (beta * x).sigmoid());
     /// Computes ln sigmoid(x) = −softplus(−x), stable for large |x|.
+    #[doc(alias = "log_sigmoid")]
     logsigmoid(x) = x.min(0.0) - (-x.abs()).exp().ln_1p(), d x = g * (-x).sigmoid();
     /// Computes x / (1 + |x|).
     softsign(x) = x / (1.0 + x.abs());

@@ -14,15 +14,20 @@ binary! {
     /// Computes a + b; integers wrap.
     add(a, b) = a + b;
     /// Computes a − b; integers wrap.
+    #[doc(alias = "subtract")]
     sub(a, b) = a - b;
     /// Computes a·b; integers wrap.
+    #[doc(alias = "multiply")]
     mul(a, b) = a * b;
     /// Computes a / b; integers give `f32`.
+    #[doc(alias("divide", "true_divide"))]
     div(a, b) = a / b;
     /// Computes ⌊a / b⌋, as Python's `//`; an integer divided by 0 gives 0, an infinite a gives NaN. The gradient is
     /// zero.
+    #[doc(alias = "floor_divide")]
     floor_div(a, b) = a.floor_div(b);
     /// Computes a − b·⌊a / b⌋, with the sign of b, as Python's `%`; an integer modulo 0 is 0.
+    #[doc(alias("remainder", "mod"))]
     rem(a, b) = a.rem(b);
     /// Computes a − b·trunc(a / b), with the sign of a, as C's `fmod`; an integer modulo 0 is 0.
     fmod(a, b) = {
@@ -35,6 +40,7 @@ binary! {
         (a.abs().lt(0.0) | b.abs().lt(0.0)).select(moves.select(m - b, m), r)
     };
     /// Computes aᵇ. Integers are multiplied, wrapping; a negative power of an integer is 0 unless |a| = 1.
+    #[doc(alias("power", "float_power"))]
     pow(a, b) = a.pow(b), autocast = Single;
     /// Returns the larger of a and b; NaN if either is NaN. Equal operands get half the gradient each.
     maximum(a, b) = a.max(b);
@@ -47,6 +53,7 @@ binary! {
     /// each.
     fmin(a, b) = a.is_nan().select(b, b.is_nan().select(a, a.min(b)));
     /// Computes the angle of the point (b, a), in (−π, π].
+    #[doc(alias = "arctan2")]
     atan2(a, b) = a.atan2(b);
     /// Returns |a| with the sign of b.
     copysign(a, b) = a.copysign(b);
@@ -63,25 +70,32 @@ binary! {
     /// Computes the bitwise XOR of integers, or the logical XOR of booleans.
     bitwise_xor(a, b) = a ^ b;
     /// Computes a·2ᵇ of integers; 0 if the shift reaches the bit width.
+    #[doc(alias("left_shift", "bitwise_left_shift"))]
     shift_left(a, b) = a.shl(b);
     /// Computes ⌊a / 2ᵇ⌋ of integers.
+    #[doc(alias("right_shift", "bitwise_right_shift"))]
     shift_right(a, b) = a.shr(b);
 }
 
 unary! {
     /// Computes −x.
+    #[doc(alias = "negative")]
     neg(x) = -x;
     /// Computes |x|; its derivative at 0 is 0.
+    #[doc(alias("absolute", "fabs"))]
     abs(x) = x.abs();
     /// Returns the sign: −1, 0 or 1; NaN stays NaN. The gradient is zero.
+    #[doc(alias = "sgn")]
     sign(x) = x.signum();
     /// Returns the largest integer ≤ x. The gradient is zero.
     floor(x) = x.floor();
     /// Returns the smallest integer ≥ x. The gradient is zero.
     ceil(x) = x.ceil();
     /// Rounds to the nearest integer, ties to even. The gradient is zero.
+    #[doc(alias("rint", "around"))]
     round(x) = x.round_ties_even();
     /// Rounds towards zero. The gradient is zero.
+    #[doc(alias = "fix")]
     trunc(x) = x.trunc();
     /// Returns the fractional part x − trunc(x), which has the sign of x.
     frac(x) = x - x.trunc();
@@ -98,6 +112,7 @@ unary! {
     /// Computes x³.
     cube(x) = x * x * x;
     /// Complements the bits of an integer, or negates a boolean.
+    #[doc(alias = "invert")]
     bitwise_not(x) = !x;
 }
 
@@ -119,6 +134,7 @@ fn hypotenuse(a: Expr, b: Expr) -> Expr {
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] for a dtype that the formula is not defined for.
+#[doc(alias("clip", "clamp_min", "clamp_max"))]
 #[tensor_method]
 pub fn clamp(x: &Tensor, low: impl Into<Scalar>, high: impl Into<Scalar>) -> Result<Tensor> {
     let within = |bound: Scalar| match bound {
@@ -161,6 +177,7 @@ pub fn nan_to_num(
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] if the condition is not of dtype bool; [`Error::ShapeMismatch`].
+#[doc(alias = "where")]
 #[operation]
 pub fn where_<'a>(
     condition: &Tensor,
@@ -188,6 +205,7 @@ impl Tensor {
     ///
     /// # Panics
     /// Panics if [`ops::where_`](where_) returns an error.
+    #[doc(alias = "where")]
     #[track_caller]
     pub fn where_<'a>(&'a self, condition: &Tensor, other: impl Into<TensorOrScalar<'a>>) -> Tensor {
         crate::panic::unwrap(where_(condition, self, other))

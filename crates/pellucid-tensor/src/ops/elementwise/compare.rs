@@ -8,16 +8,22 @@ use pellucid_ir::{DType, Error, Result};
 
 binary! {
     /// Returns the mask a = b.
+    #[doc(alias = "equal")]
     eq(a, b) = a.eq(b);
     /// Returns the mask a ≠ b.
+    #[doc(alias = "not_equal")]
     ne(a, b) = a.ne(b);
     /// Returns the mask a < b.
+    #[doc(alias = "less")]
     lt(a, b) = a.lt(b);
     /// Returns the mask a ≤ b.
+    #[doc(alias = "less_equal")]
     le(a, b) = a.le(b);
     /// Returns the mask a > b.
+    #[doc(alias = "greater")]
     gt(a, b) = a.gt(b);
     /// Returns the mask a ≥ b.
+    #[doc(alias = "greater_equal")]
     ge(a, b) = a.ge(b);
     /// Returns true where both operands are nonzero.
     logical_and(a, b) = a.to_mask() & b.to_mask();
@@ -74,6 +80,7 @@ pub fn allclose(a: &Tensor, b: &Tensor, rtol: f64, atol: f64, equal_nan: bool) -
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
+#[doc(alias = "array_equal")]
 #[tensor_method]
 pub fn equal(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if a.shape() != b.shape() {
@@ -86,6 +93,7 @@ pub fn equal(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
+#[doc(alias = "in1d")]
 #[tensor_method]
 pub fn isin(x: &Tensor, elements: &Tensor) -> Result<Tensor> {
     if elements.size() == 0 {

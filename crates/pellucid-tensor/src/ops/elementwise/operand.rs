@@ -4,7 +4,7 @@ use crate::ops::fill::full;
 use crate::ops::formula::{map, map_reusing};
 use crate::tensor::Tensor;
 use pellucid_ir::formula::LazyFormula;
-use pellucid_ir::{DType, Result, Scalar};
+use pellucid_ir::{DType, Result, Scalar, bf16, f16};
 
 /// An operand of a binary operation.
 pub enum TensorOrScalar<'a> {
@@ -37,7 +37,7 @@ macro_rules! operand_from {
         }
     )*};
 }
-operand_from!(Scalar, f64, f32, i32, i64, bool);
+operand_from!(Scalar, f64, f32, f16, bf16, i64, i32, i16, i8, u8, usize, bool);
 
 impl TensorOrScalar<'_> {
     pub(super) fn tensor(&self) -> Option<&Tensor> {

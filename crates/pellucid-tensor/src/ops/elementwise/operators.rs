@@ -1,4 +1,5 @@
-//! The operators `+ - * / %`, unary `-`, and `& | ^ !`, for tensors and numbers on both sides.
+//! The operators `+ - * / %`, unary `-`, and `& | ^ !`, for tensors and numbers on both sides; and `+=` and the others
+//! with an assignment.
 //!
 //! The result may reuse the storage of an operand that is passed by value and uniquely owned.
 
@@ -98,6 +99,36 @@ binary_operators! {
     BitAnd bitand ops::bitwise_and;
     BitOr bitor ops::bitwise_or;
     BitXor bitxor ops::bitwise_xor;
+}
+
+macro_rules! assigning_operators {
+    ($($trait:ident $method:ident $symbol:literal $op:path;)*) => {$(
+        impl<'a, T: Into<ops::TensorOrScalar<'a>>> std::ops::$trait<T> for Tensor {
+            #[doc = concat!("Replaces this handle by the result: `x ", $symbol, "= y` is `x = &x ", $symbol, " y`.")]
+            ///
+            /// The result is a new tensor, recorded as by the binary operator, with the broadcast shape and the promoted
+            /// dtype. Other handles, views and the storage of the old tensor do not change: `copy_` and `set` write in
+            /// place. After a panic the handle is unchanged.
+            #[track_caller]
+            fn $method(&mut self, other: T) {
+                let _call = note_call_location();
+                let other: ops::TensorOrScalar<'a> = other.into();
+                let result = panic::unwrap($op(ops::TensorOrScalar::Borrowed(self), other));
+                *self = result;
+            }
+        }
+    )*};
+}
+
+assigning_operators! {
+    AddAssign add_assign "+" ops::add;
+    SubAssign sub_assign "-" ops::sub;
+    MulAssign mul_assign "*" ops::mul;
+    DivAssign div_assign "/" ops::div;
+    RemAssign rem_assign "%" ops::rem;
+    BitAndAssign bitand_assign "&" ops::bitwise_and;
+    BitOrAssign bitor_assign "|" ops::bitwise_or;
+    BitXorAssign bitxor_assign "^" ops::bitwise_xor;
 }
 
 macro_rules! unary_operators {

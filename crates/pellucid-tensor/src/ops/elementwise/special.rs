@@ -33,18 +33,22 @@ unary! {
             g * x.lt(-3.0).select(tail, 0.3989422804014327 * (-0.5 * x * x - y).exp())
         };
     /// Computes I₀(x), the modified Bessel function of the first kind of order 0.
+    #[doc(alias = "bessel_i0")]
     i0(x) = x.bessel(Binary::BesselI, 0.0);
     /// Computes e^(−|x|)·I₀(x), exponentially scaled `i0`.
     i0e(x) = x.bessel(Binary::BesselIe, 0.0);
     /// Computes I₁(x), the modified Bessel function of the first kind of order 1.
+    #[doc(alias = "bessel_i1")]
     i1(x) = x.bessel(Binary::BesselI, 1.0);
     /// Computes e^(−|x|)·I₁(x), exponentially scaled `i1`.
     i1e(x) = x.bessel(Binary::BesselIe, 1.0);
     /// Computes K₀(x), the modified Bessel function of the second kind of order 0; ∞ at 0, NaN for x < 0.
+    #[doc(alias = "bessel_k0")]
     k0(x) = x.bessel(Binary::BesselK, 0.0);
     /// Computes eˣ·K₀(x), exponentially scaled `k0`.
     k0e(x) = x.bessel(Binary::BesselKe, 0.0);
     /// Computes K₁(x), the modified Bessel function of the second kind of order 1; ∞ at 0, NaN for x < 0.
+    #[doc(alias = "bessel_k1")]
     k1(x) = x.bessel(Binary::BesselK, 1.0);
     /// Computes eˣ·K₁(x), exponentially scaled `k1`.
     k1e(x) = x.bessel(Binary::BesselKe, 1.0);

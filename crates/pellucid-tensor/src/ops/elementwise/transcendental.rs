@@ -26,10 +26,13 @@ unary! {
     /// Computes the tangent of an angle in radians.
     tan(x) = x.tan(), autocast = Single;
     /// Computes the inverse sine, in [−π/2, π/2].
+    #[doc(alias = "arcsin")]
     asin(x) = x.asin(), autocast = Single;
     /// Computes the inverse cosine, in [0, π].
+    #[doc(alias = "arccos")]
     acos(x) = x.acos(), autocast = Single;
     /// Computes the inverse tangent, in (−π/2, π/2).
+    #[doc(alias = "arctan")]
     atan(x) = x.atan();
     /// Computes the hyperbolic sine (eˣ − e⁻ˣ)/2.
     sinh(x) = x.sinh(), autocast = Single;
@@ -38,10 +41,13 @@ unary! {
     /// Computes the hyperbolic tangent sinh x / cosh x.
     tanh(x) = x.tanh();
     /// Computes the inverse of `sinh`.
+    #[doc(alias = "arcsinh")]
     asinh(x) = x.asinh();
     /// Computes the inverse of `cosh`, for x ≥ 1.
+    #[doc(alias = "arccosh")]
     acosh(x) = x.acosh(), autocast = Single;
     /// Computes the inverse of `tanh`, for |x| < 1.
+    #[doc(alias = "arctanh")]
     atanh(x) = x.atanh();
     /// Computes the error function 2/√π ∫₀ˣ e^(−t²) dt.
     erf(x) = x.erf();
@@ -50,8 +56,10 @@ unary! {
     /// Computes the inverse of `erf`, for |x| < 1.
     erfinv(x) = x.erfinv(), autocast = Single;
     /// Computes ln |Γ(x)|.
+    #[doc(alias = "gammaln")]
     lgamma(x) = x.lgamma(), autocast = Single;
     /// Computes ψ(x), the derivative of ln Γ(x).
+    #[doc(alias = "psi")]
     digamma(x) = x.digamma(), autocast = Single;
     /// Computes sin(πx)/(πx), 1 at 0.
     sinc(x) = {
@@ -62,8 +70,10 @@ unary! {
     /// Computes ln(x / (1 − x)), the inverse of `sigmoid`.
     logit(x) = (x / (1.0 - x)).ln();
     /// Converts degrees to radians.
+    #[doc(alias = "radians")]
     deg2rad(x) = x * (std::f64::consts::PI / 180.0);
     /// Converts radians to degrees.
+    #[doc(alias = "degrees")]
     rad2deg(x) = x * (180.0 / std::f64::consts::PI);
     /// Computes −x·ln x, the entropy of one probability; 0 at 0, −∞ for x < 0.
     entr(x) = x.gt(0.0).select(-x * x.max(0.0).ln(), x.eq(0.0).select(0.0, x.is_nan().select(x, f64::NEG_INFINITY))),

@@ -66,6 +66,7 @@ impl Operation for Eigenvalues {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
+#[doc(alias = "symeig")]
 #[tensor_method]
 pub fn eigh(a: &Tensor, upper: bool) -> Result<(Tensor, Tensor)> {
     square_side("eigh", a)?;

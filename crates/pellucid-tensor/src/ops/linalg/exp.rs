@@ -40,6 +40,7 @@ impl Operation for MatrixExp {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch).
+#[doc(alias = "expm")]
 #[tensor_method]
 pub fn matrix_exp(a: &Tensor) -> Result<Tensor> {
     square_side("matrix_exp", a)?;

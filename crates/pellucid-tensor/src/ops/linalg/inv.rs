@@ -98,6 +98,7 @@ pub(super) fn inverse(a: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a singular matrix (in lazy and captured
 /// steps the result is NaN).
+#[doc(alias = "inverse")]
 #[tensor_method]
 pub fn inv(a: &Tensor) -> Result<Tensor> {
     square_side("inv", a)?;

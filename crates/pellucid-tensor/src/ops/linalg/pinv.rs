@@ -104,6 +104,7 @@ impl Operation for PseudoInverse {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
+#[doc(alias = "pseudo_inverse")]
 #[tensor_method]
 pub fn pinv(a: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
     let (m, n) = check_operands("pinv", a, cutoff)?;

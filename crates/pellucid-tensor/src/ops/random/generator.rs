@@ -8,7 +8,7 @@ use crate::device::Device;
 use crate::engine;
 use crate::ops;
 use crate::tensor::Tensor;
-use pellucid_ir::{Result, formula};
+use pellucid_ir::{DType, Error, Result, Shape, formula};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::marker::PhantomData;
@@ -70,7 +70,7 @@ impl Generator {
             return Ok(state.clone());
         }
         // The state is created in eager mode, so that it continues from launch to launch if a captured step draws first.
-        let state = engine::eager(|| ops::mul(&self.state, Tensor::from([1i64, 0]))?.to(device))?;
+        let state = engine::eager(|| start_of(&self.state)?.to(device))?;
         others.push((device, state.clone()));
         Ok(state)
     }
@@ -81,10 +81,75 @@ impl Generator {
         [(Device::cpu(), self.state.clone())].into_iter().chain(others.iter().cloned()).collect()
     }
 
+    /// Continues the stream at a state (key, counter): an `i64 [2]` tensor that [`state`](Generator::state) returned
+    /// earlier, possibly in another process. The state is written in place, so a captured step continues there, too. On
+    /// other devices the stream restarts with this key; [`set_states`](Generator::set_states) sets their counters.
+    ///
+    /// ```
+    /// use pellucid_tensor::{DType, Generator, ops};
+    /// let generator = Generator::new(7);
+    /// let saved = generator.state().copy();
+    /// let first = ops::rand_with([3], DType::F32, &generator)?.to_vec::<f32>();
+    /// generator.set_state(&saved)?;
+    /// assert_eq!(ops::rand_with([3], DType::F32, &generator)?.to_vec::<f32>(), first);
+    /// # Ok::<(), pellucid_tensor::Error>(())
+    /// ```
+    ///
+    /// The generator of the current thread is `Generator::default()`. [`manual_seed`] in any thread replaces its state.
+    ///
+    /// # Errors
+    /// Those of [`set_states`](Generator::set_states).
+    pub fn set_state(&self, state: &Tensor) -> Result<()> {
+        self.set_states(&[(Device::cpu(), state.clone())])
+    }
+
+    /// Continues the stream at a state on every device, as [`states`](Generator::states) returns them. On a device that
+    /// is not listed the stream restarts with the key of the state on the CPU.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] or [`Error::DTypeMismatch`] for a state that is not `i64 [2]`;
+    /// [`Error::InvalidArgument`] without a state on the CPU, and while a step is captured; those of the devices. On
+    /// error nothing is changed.
+    pub fn set_states(&self, states: &[(Device, Tensor)]) -> Result<()> {
+        self.prepare_states(states)?.iter().try_for_each(|(own, value)| ops::copy_(own, value))
+    }
+
+    /// Checks states, and returns the tensors that [`set_states`](Generator::set_states) writes with their new values.
+    ///
+    /// # Errors
+    /// Those of [`set_states`](Generator::set_states).
+    pub fn prepare_states(&self, states: &[(Device, Tensor)]) -> Result<Vec<(Tensor, Tensor)>> {
+        let op = "set_state";
+        if engine::is_capturing() {
+            let reason = "a step is captured, which would set the state again in every launch; set it between launches";
+            return Err(Error::invalid(op, reason));
+        }
+        for (_, state) in states {
+            let help = "the state of a generator is an i64 tensor of shape [2]: (key, counter)";
+            if *state.shape() != Shape::from([2usize]) {
+                return Err(Error::shapes(op, [state.shape()], help));
+            }
+            if state.dtype() != DType::I64 {
+                return Err(Error::dtypes(op, [state.dtype()], help));
+            }
+        }
+        let given = |device: Device| states.iter().find(|(other, _)| *other == device).map(|(_, state)| state);
+        let Some(cpu) = given(Device::cpu()) else {
+            let reason = "the states do not include that of the CPU, which determines the key on other devices";
+            return Err(Error::invalid(op, reason));
+        };
+        for (device, _) in states {
+            self.state_on(*device)?;
+        }
+        let start = start_of(&cpu.to(Device::cpu())?)?;
+        let value =
+            |(device, own): (Device, Tensor)| Ok((own, ops::copy(given(device).unwrap_or(&start))?.to(device)?));
+        self.states().into_iter().map(value).collect()
+    }
+
     /// Restarts the stream with another key on all devices.
     fn restart(&self, key: u64) -> Result<()> {
-        let start = Tensor::from([key as i64, 0]);
-        self.states().iter().try_for_each(|(_, state)| ops::copy_(state, &start))
+        self.set_state(&Tensor::from([key as i64, 0]))
     }
 
     /// Restarts the stream with another key.
@@ -189,6 +254,7 @@ impl Drop for GeneratorScope {
 ///
 /// # Panics
 /// While a step is captured.
+#[doc(alias = "seed")]
 #[track_caller]
 pub fn manual_seed(seed: u64) {
     let scoped = LOCAL.with_borrow(|local| local.scopes.last().map(|(_, generator)| generator.clone()));
@@ -329,6 +395,11 @@ fn split_mix_64(number: u64) -> u64 {
     z ^ z >> 31
 }
 
+/// Returns the initial state of the stream with the key of `state`.
+fn start_of(state: &Tensor) -> Result<Tensor> {
+    ops::mul(state, Tensor::from([1i64, 0]))
+}
+
 /// Computes on the device the initial state of the stream that is derived from the key of `state` and `key`.
 fn fork_state(state: &Tensor, key: u64) -> Result<Tensor> {
     let formula = formula! {
@@ -346,5 +417,5 @@ fn fork_state(state: &Tensor, key: u64) -> Result<Tensor> {
     let [a, b, c] = MIX.map(|m| m as i64);
     let params = [add, mask(30), mask(27), mask(31), a, b, c].map(Into::into);
     let first = Tensor::from([1i64, 0]);
-    ops::to_dtype(&ops::map(formula, &[state, &first], &params)?.remove(0), pellucid_ir::DType::I64)
+    ops::to_dtype(&ops::map(formula, &[state, &first], &params)?.remove(0), DType::I64)
 }

@@ -41,6 +41,7 @@ pub(crate) fn uniform_on(device: Device, shape: Shape, dtype: DType) -> Result<T
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] if `dtype` is not a float.
+#[doc(alias("random", "uniform"))]
 #[operation]
 pub fn rand(shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
     rand_with(shape, dtype, &Generator::default())
@@ -59,6 +60,7 @@ pub fn rand_with(shape: impl Into<Shape>, dtype: DType, generator: &Generator) -
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] if `dtype` is not a float.
+#[doc(alias = "standard_normal")]
 #[operation]
 pub fn randn(shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
     randn_with(shape, dtype, &Generator::default())
@@ -77,6 +79,7 @@ pub fn randn_with(shape: impl Into<Shape>, dtype: DType, generator: &Generator) 
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for an empty range, or one of more than 2⁵³ values.
+#[doc(alias = "integers")]
 #[operation]
 pub fn randint(low: i64, high: i64, shape: impl Into<Shape>) -> Result<Tensor> {
     let count = i128::from(high) - i128::from(low);
@@ -133,6 +136,7 @@ pub fn bernoulli(p: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
+#[doc(alias("permutation", "shuffle"))]
 #[operation]
 pub fn randperm(n: usize) -> Result<Tensor> {
     // Keys have 53 random bits. With ten million keys, one shuffle in two hundred has two equal keys, which keep their
@@ -150,6 +154,7 @@ pub fn randperm(n: usize) -> Result<Tensor> {
 /// without replacement, and in eager mode for a weight that is negative, infinite or NaN, or weights whose sum is 0 or
 /// infinite; [`Error::DTypeMismatch`] for integers. In lazy and captured steps, the samples of such weights are C,
 /// which is no class.
+#[doc(alias = "choice")]
 #[tensor_method]
 pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Result<Tensor> {
     let op = "multinomial";
@@ -209,6 +214,7 @@ impl Tensor {
     ///
     /// # Panics
     /// With the errors of [`rand`].
+    #[doc(alias = "random")]
     #[track_caller]
     pub fn rand(shape: impl Into<Shape>, dtype: DType) -> Tensor {
         panic::unwrap(rand(shape, dtype))
@@ -218,6 +224,7 @@ impl Tensor {
     ///
     /// # Panics
     /// With the errors of [`randn`].
+    #[doc(alias = "standard_normal")]
     #[track_caller]
     pub fn randn(shape: impl Into<Shape>, dtype: DType) -> Tensor {
         panic::unwrap(randn(shape, dtype))
@@ -227,6 +234,7 @@ impl Tensor {
     ///
     /// # Panics
     /// With the errors of [`randint`].
+    #[doc(alias = "integers")]
     #[track_caller]
     pub fn randint(low: i64, high: i64, shape: impl Into<Shape>) -> Tensor {
         panic::unwrap(randint(low, high, shape))

@@ -35,13 +35,20 @@ pub(crate) use conv::window_sums;
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_ir::{Error, Result, Shape};
+use std::fmt;
 
 /// The maximal length, stride or padding. Sums and products of a few such numbers do not overflow.
 const MOST: usize = 1 << 31;
 
 /// A number for every spatial axis: one for all axes, or one for each, starting with the first.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Spatial(Vec<usize>);
+
+impl fmt::Debug for Spatial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 impl Spatial {
     /// Returns three numbers: `one` for missing axes, then one for each of `count` axes.

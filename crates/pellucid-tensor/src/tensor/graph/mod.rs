@@ -4,10 +4,13 @@
 //! values that the operation saved.
 
 mod gradients;
+mod node;
 mod saved;
 mod saved_derivative;
+mod text;
 
 pub use gradients::{InputGradients, NeedsInputGrad, OutputGradients};
+pub use node::{Node, NodeInput};
 pub use saved::{SaveForBackward, SavedTensors};
 pub(crate) use saved::{SaveRequest, SavedValue};
 pub(crate) use saved_derivative::Derivative;
@@ -21,7 +24,6 @@ use pellucid_ir::kernel::Meta;
 use saved_derivative::{SavedDerivative, SavedDerivativeOf};
 use smallvec::SmallVec;
 use std::cell::RefCell;
-use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -50,6 +52,27 @@ impl Edge {
         match self {
             Edge::Node(node, _) => node.generation + 1,
             _ => 0,
+        }
+    }
+
+    /// Returns the gradient slot of a leaf, unless the leaf was dropped.
+    pub(crate) fn live_slot(&self) -> Option<Arc<GradientSlot>> {
+        match self {
+            Edge::Leaf(slot) => slot.upgrade(),
+            _ => None,
+        }
+    }
+
+    /// Returns the tensor: a leaf, or an output of a node that was not written since. Returns `None` if it was dropped
+    /// or requires no gradient.
+    pub(crate) fn live_tensor(&self) -> Option<Tensor> {
+        match self {
+            Edge::None => None,
+            Edge::Leaf(_) => self.live_slot().and_then(|slot| slot.tensor()),
+            Edge::Node(node, index) => {
+                let output = node.outputs().get(*index as usize)?.upgrade().map(Tensor::from_inner)?;
+                output.edge().same(self).then_some(output)
+            }
         }
     }
 
@@ -159,7 +182,7 @@ impl GraphNode {
     /// Stores a weak handle of the single output of a write in place, or of a view derived after it.
     pub(crate) fn set_output_of_write(&self, output: &Tensor) {
         self.set_outputs(std::slice::from_ref(output));
-        if output.keeps_grad() {
+        if output.retains_grad() {
             self.observed.store(true, Ordering::Release);
         }
     }
@@ -255,71 +278,4 @@ fn drop_producers(edges: &mut SmallVec<[Edge; 2]>) {
         drop(node);
     }
     DROP_QUEUE.with(|dying| *dying.borrow_mut() = None);
-}
-
-/// A node of the autograd graph: an operation that was applied to tracked tensors.
-#[derive(Clone)]
-pub struct Node(pub(crate) Arc<GraphNode>);
-
-/// The producer of an input of a [`Node`].
-#[derive(Clone, Debug)]
-pub enum NodeInput {
-    /// A tensor that requires no gradient.
-    Constant,
-    /// A leaf that requires a gradient. It may have been dropped.
-    Leaf,
-    /// An output of another node, with its index.
-    Output(Node, usize),
-}
-
-impl NodeInput {
-    /// Returns the node that produced the input, if any.
-    pub fn node(&self) -> Option<&Node> {
-        match self {
-            NodeInput::Output(node, _) => Some(node),
-            _ => None,
-        }
-    }
-}
-
-impl Node {
-    /// Returns the operation's name.
-    pub fn name(&self) -> &'static str {
-        self.0.derivative().name()
-    }
-
-    /// Returns the producer of each input, in the operation's order.
-    pub fn inputs(&self) -> Vec<NodeInput> {
-        let source = |edge: &Edge| match edge {
-            Edge::None => NodeInput::Constant,
-            Edge::Leaf(_) => NodeInput::Leaf,
-            Edge::Node(node, index) => NodeInput::Output(Node(node.clone()), *index as usize),
-        };
-        self.0.edges.iter().map(source).collect()
-    }
-
-    /// Returns the output tensors; `None` for an output whose last handle was dropped.
-    pub fn outputs(&self) -> Vec<Option<Tensor>> {
-        let made = self.0.outputs();
-        (0..self.0.outputs_meta.len()).map(|i| made.get(i)?.upgrade().map(Tensor::from_inner)).collect()
-    }
-
-    /// Returns the largest generation among its inputs. A leaf has generation 0, an output that of its node plus one.
-    pub fn generation(&self) -> u64 {
-        self.0.generation
-    }
-}
-
-impl PartialEq for Node {
-    fn eq(&self, other: &Node) -> bool {
-        is_same_node(&self.0, &other.0)
-    }
-}
-
-impl Eq for Node {}
-
-impl fmt::Debug for Node {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Node({}, generation {})", self.name(), self.generation())
-    }
 }

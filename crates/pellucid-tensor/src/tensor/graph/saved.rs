@@ -211,7 +211,7 @@ impl SavedTensors<'_> {
     pub(crate) fn meta(&self, index: usize) -> &Meta {
         match &self.node.edges[index] {
             Edge::Node(node, output) => &node.outputs_meta[*output as usize].meta,
-            _ => &self.slots[index].as_ref().expect("a leaf whose gradient is needed must have a gradient slot").meta,
+            _ => self.slots[index].as_ref().expect("a leaf whose gradient is needed must have a gradient slot").meta(),
         }
     }
 

@@ -42,7 +42,7 @@ fn a_node_reads_its_inputs_outputs_and_generation() {
     assert!(matches!(inputs[1], NodeInput::Constant));
     let sin = inputs[0].node().unwrap().clone();
     assert_eq!((sin.name(), sin.generation()), ("sin", 0));
-    assert!(matches!(sin.inputs()[0], NodeInput::Leaf));
+    assert!(matches!(&sin.inputs()[0], NodeInput::Leaf(Some(leaf)) if leaf.id() == x.id()));
     assert_eq!(format!("{sin:?}"), "Node(sin, generation 0)");
     // A node holds its outputs weakly.
     assert_eq!(sin.outputs()[0].as_ref().unwrap().item::<f64>(), 2f64.sin());
@@ -94,7 +94,7 @@ fn the_graph_of_a_gradient_can_be_read() {
                     assert!(producer.generation() < node.generation());
                     open.push(producer);
                 }
-                NodeInput::Leaf => leaves += 1,
+                NodeInput::Leaf(_) => leaves += 1,
                 NodeInput::Constant => {}
             }
         }

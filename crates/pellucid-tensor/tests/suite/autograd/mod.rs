@@ -3,6 +3,7 @@
 //! | module | contents |
 //! | --- | --- |
 //! | `graph` | the recorded graph: leaves, nodes, generations, modes |
+//! | `node` | one node: input tensors, local backward computation, text |
 //! | `backward_pass` | one pass: seeds, accumulation, retained and freed values |
 //! | `second_order`, `high_order` | gradients of gradients |
 //! | `transform` | `grad`, `vjp`, `jvp`, `hvp` |
@@ -26,6 +27,7 @@ mod hook;
 mod in_place;
 mod in_place_history;
 mod linalg;
+mod node;
 mod second_order;
 mod shared_memory;
 mod transform;

@@ -241,7 +241,7 @@ fn operations_that_copy_do_so_for_all_arguments() {
         x.repeat(1, Some(0)),
         x.repeat(1, None),
         x.roll(&[0], &[0]),
-        x.roll(&[2], &[]),
+        x.roll(2, ()),
         x.diff(0, 0),
         m.rot90(0, [0, 1]).ravel(),
     ];

@@ -7,6 +7,10 @@ use pellucid_tensor::{
     hessian, hvp, jacobian, jvp, lazy, no_grad, ops, vjp,
 };
 
+fn allowed() -> GradOptions {
+    GradOptions { allow_unused: true, ..Default::default() }
+}
+
 #[test]
 fn grad_does_not_change_stored_gradients() {
     let (x, y) = (leaf([1.0, 2.0]), leaf([3.0, 4.0]));
@@ -66,17 +70,102 @@ fn results_share_no_memory() {
 }
 
 #[test]
-fn an_unused_input_gets_zeros_and_an_untracked_one_is_refused() {
+fn an_unused_input_is_an_error_unless_it_is_allowed() {
     let (x, unused) = (number(2.0), leaf([1.0, 2.0]));
-    let got = grad(&[&x.square()], &[&x, &unused], GradOptions::default()).unwrap();
+    let y = x.square();
+    let error = grad(&[&y], &[&x, &unused], GradOptions::default()).unwrap_err();
+    assert!(matches!(error, Error::UnusedInput { op: "grad", input: 1, .. }));
+    let text = error.to_string();
+    assert!(text.contains("input 1 of shape [2]") && text.contains("allow_unused"), "{text}");
+    // The call that was refused did not free the graph.
+    let got = grad(&[&y], &[&x, &unused], allowed()).unwrap();
     assert_close(&got[0], &[4.0]);
     assert_close(&got[1], &[0.0, 0.0]);
-    let refused = |r: Result<Vec<Tensor>>| matches!(r, Err(Error::NotTracked { op: "grad", .. }));
-    assert!(refused(grad(&[&x.square()], &[&Tensor::from(1.0)], GradOptions::default())));
-    assert!(refused(grad(&[&Tensor::from(1.0)], &[&x], GradOptions::default())));
+    // A copy of an input and a result that was computed from it are other tensors.
+    let derived = &x * 3.0;
+    for other in [x.detach().requires_grad_(true), derived] {
+        assert!(matches!(grad(&[&x.square()], &[&other], GradOptions::default()), Err(Error::UnusedInput { .. })));
+    }
+    // The graph reaches an input whose derivative is zero.
+    let mask = Tensor::from([false, false]);
+    let masked = unused.where_(&mask, &leaf([5.0, 6.0])).sum(..);
+    assert_close(&grad(&[&masked], &[&unused], GradOptions::default()).unwrap()[0], &[0.0, 0.0]);
+}
+
+#[test]
+fn an_untracked_input_or_output_is_an_error() {
+    let (x, constant) = (number(2.0), Tensor::from(1.0));
+    let refused = |r: Result<Vec<Tensor>>, named: &str| {
+        let error = r.unwrap_err();
+        assert!(matches!(error, Error::NotTracked { op: "grad", .. }) && error.to_string().contains(named), "{error}");
+    };
+    refused(grad(&[&x.square()], &[&x, &constant], GradOptions::default()), "input 1 of shape []");
+    refused(grad(&[&x.square()], &[&x, &constant], allowed()), "input 1 of shape []");
+    refused(grad(&[&x.square(), &constant], &[&x], GradOptions::default()), "output 1 of shape []");
+    // An allowed constant output contributes nothing, and the incoming gradients keep their places.
+    let grad_outputs = vec![Some(Tensor::from(10.0)), Some(Tensor::from(100.0))];
+    let got = grad(&[&constant, &x.square()], &[&x], GradOptions { grad_outputs, ..allowed() }).unwrap();
+    assert_close(&got[0], &[400.0]);
+    assert_close(&grad(&[&constant], &[&x], allowed()).unwrap()[0], &[0.0]);
     // An output may itself be an input, and an input may occur twice.
     let got = grad(&[&x], &[&x, &x], GradOptions::default()).unwrap();
     assert_eq!((got[0].item::<f64>(), got[1].item::<f64>()), (1.0, 1.0));
+}
+
+/// A recorded gradient that is constant is a function of the inputs with derivative zero.
+#[test]
+fn a_recorded_constant_can_be_differentiated() {
+    let recorded = || GradOptions { create_graph: true, ..Default::default() };
+    let x = number(3.0);
+    let mut y = x.square();
+    for expected in [6.0, 2.0, 0.0, 0.0] {
+        y = grad(&[&y], &[&x], recorded()).unwrap().remove(0);
+        assert_eq!(y.item::<f64>(), expected);
+    }
+    // The gradient of W·x by x is Wᵀ·1, whose graph does not reach x.
+    let (w, v) = (Tensor::from([[1.0, 2.0], [3.0, 4.0]]).requires_grad_(true), leaf([5.0, 6.0]));
+    let slope = grad(&[&w.matmul(&v)], &[&v], recorded()).unwrap().remove(0).sum(..);
+    let refused = grad(&[&slope], &[&w, &v], GradOptions { retain_graph: true, ..Default::default() });
+    assert!(matches!(refused, Err(Error::UnusedInput { input: 1, .. })));
+    let got = grad(&[&slope], &[&w, &v], allowed()).unwrap();
+    assert_close(&got[0], &[1.0; 4]);
+    assert_close(&got[1], &[0.0; 2]);
+}
+
+#[test]
+fn transforms_of_functions_return_zeros_for_unused_inputs() {
+    let (a, b) = (leaf([1.0, 2.0]), leaf([3.0, 4.0, 5.0]));
+    let (u, v) = (Tensor::from([1.0, 0.5]), Tensor::from([1.0, 0.5, 2.0]));
+    let constant = |_: &[Tensor]| Ok(Tensor::from(7.0));
+    let uses_one = |x: &[Tensor]| Ok(x[0].cube().sum(..));
+    let outer = number(2.0);
+    let uses_none = |_: &[Tensor]| Ok(outer.square());
+    for (value, products) in
+        [hvp(constant, &[&a, &b], &[&u, &v]), hvp(uses_none, &[&a, &b], &[&u, &v])].map(Result::unwrap)
+    {
+        assert!(value.item::<f64>() > 0.0);
+        assert_close(&products[0], &[0.0; 2]);
+        assert_close(&products[1], &[0.0; 3]);
+    }
+    let (_, products) = hvp(uses_one, &[&a, &b], &[&u, &v]).unwrap();
+    assert_close(&products[0], &[6.0, 6.0]);
+    assert_close(&products[1], &[0.0; 3]);
+    let one = Tensor::from(1.0);
+    let (_, gradients) = vjp(|x| uses_one(x).map(|y| vec![y]), &[&a, &b], &[&one]).unwrap();
+    assert_close(&gradients[0], &[3.0, 12.0]);
+    assert_close(&gradients[1], &[0.0; 3]);
+    let (_, products) = jvp(|x| Ok(vec![x[0].square(), Tensor::from(1.0)]), &[&a, &b], &[&u, &v]).unwrap();
+    assert_close(&products[0], &[2.0, 2.0]);
+    assert_close(&products[1], &[0.0]);
+    for (_, j) in
+        [jacobian(|_| Ok(Tensor::from([1.0])), &a), jacobian(|_| Ok(outer.reshape([1])), &a)].map(Result::unwrap)
+    {
+        assert_eq!(j.shape().dims(), [1, 2]);
+        assert_close(&j, &[0.0; 2]);
+    }
+    for (_, h) in [hessian(|_| Ok(Tensor::from(1.0)), &a), hessian(|x| Ok((x * &u).sum(..)), &a)].map(Result::unwrap) {
+        assert_close(&h, &[0.0; 4]);
+    }
 }
 
 #[test]
@@ -252,8 +341,6 @@ fn hvp_and_jvp_return_errors_and_restore_the_mode() {
     assert!(matches!(hvp(refused, &[&x], &[&v]), Err(Error::IndexOutOfBounds { .. })));
     let one = |x: &[Tensor]| refused(x).map(|y| vec![y]);
     assert!(matches!(jvp(one, &[&x], &[&v]), Err(Error::IndexOutOfBounds { .. })));
-    let untracked = |x: &[Tensor]| Ok(x[0].detach().sum(..));
-    assert!(matches!(hvp(untracked, &[&x], &[&v]), Err(Error::NotTracked { .. })));
     // Execution is eager again: a class index is checked in the call.
     let classes = Tensor::from([5i64]);
     let checked = ops::cross_entropy(&wave([1, 3]), &classes, ops::CrossEntropyOptions::default());

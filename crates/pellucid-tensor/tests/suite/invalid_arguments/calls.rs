@@ -91,6 +91,7 @@ pub fn all() -> Vec<Case> {
 
 fn create(c: &mut Calls) {
     c.sizes("full", |n| ops::full([n], 1.0, F));
+    c.axes("full", |n| ops::full((n, 2), 1.0, F));
     c.sizes("full", |n| ops::full([n, n], 1.0, DType::U8));
     c.sizes("full", |n| ops::full([0, n, n], 1.0, F));
     c.sizes("zeros", |n| ops::zeros([n, 2], F));
@@ -133,7 +134,9 @@ fn views(c: &mut Calls) {
     c.axes("flatten", |a| ops::flatten(&m(), a, -1));
     c.axes("flatten", |a| ops::flatten(&m(), 0, a));
     c.axes("squeeze", |a| ops::squeeze(&m(), a));
+    c.axes("squeeze", |a| ops::squeeze(&m(), [a, 0]));
     c.axes("unsqueeze", |a| ops::unsqueeze(&m(), a));
+    c.axes("unsqueeze", |a| ops::unsqueeze(&m(), [0, a]));
     c.axes("permute", |a| ops::permute(&m(), &[0, a]));
     c.axes("transpose", |a| ops::transpose(&m(), 0, a));
     c.axes("swapaxes", |a| ops::swapaxes(&m(), a, 1));
@@ -151,6 +154,8 @@ fn views(c: &mut Calls) {
     c.axes("flip", |a| ops::flip(&m(), a));
     c.sizes("split", |n| ops::split(&m(), &[n, n], 0));
     c.axes("split", |a| ops::split(&m(), &[1, 1], a));
+    c.axes("split", |n| ops::split(&v().unsqueeze(0).expand([1usize << 50, 3]), n, 0));
+    c.axes("split", |n| ops::split(&m(), [n, n], 0));
     c.sizes("chunk", |n| ops::chunk(&empty(), n, 0));
     c.sizes("chunk", |n| ops::chunk(&m(), n, 0));
     c.sizes("chunk", |n| ops::chunk(&v().unsqueeze(0).expand([n.min(1 << 57), 3]), n, 0));
@@ -172,6 +177,8 @@ fn views(c: &mut Calls) {
     c.axes("repeat", |a| ops::repeat(&v(), 2usize, Some(a)));
     c.sizes("tile", |n| ops::tile(&v(), &[n]));
     c.sizes("tile", |n| ops::tile(&empty(), &[n, n]));
+    c.axes("tile", |n| ops::tile(&m(), n));
+    c.axes("repeat", |n| ops::repeat(&m(), n, 1));
     c.sizes("meshgrid", |n| {
         let n = n.min(1 << 59);
         let long = v().i(0).expand([n]);

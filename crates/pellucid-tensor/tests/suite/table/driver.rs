@@ -127,6 +127,11 @@ fn floats(device: Device) -> &'static [DType] {
     if device.is_cpu() { &[DType::F64, DType::F32] } else { &[DType::F32] }
 }
 
+/// Returns true for a row of a function of real numbers on a GPU.
+fn is_function_on_gpu(row: &Row, device: Device) -> bool {
+    !device.is_cpu() && row.is_elementwise() && row.rules == [Rule::Floats]
+}
+
 /// Compares the outputs of the operation with those of the reference, for numbers of these dtypes.
 fn value(row: &Row, case: &Case, device: Device, dtypes: &[DType], report: &mut Report) -> Result<()> {
     let (values, tensors) = operands_on(device, row.name, case, dtypes)?;
@@ -220,6 +225,11 @@ fn layouts(row: &Row, case: &Case, device: Device, report: &mut Report) -> Resul
         }
         Ok(())
     };
+    // The loads of a function are those of other elementwise rows, and each layout is one more long shader.
+    if is_function_on_gpu(row, device) {
+        let layout = LAYOUTS[0];
+        return same(format!("{layout:?}"), tensors.iter().map(|t| with_layout(t, layout)).collect(), &tensors);
+    }
     for layout in LAYOUTS {
         same(format!("{layout:?}"), tensors.iter().map(|t| with_layout(t, layout)).collect(), &tensors)?;
     }
@@ -240,10 +250,12 @@ fn bits(x: &Tensor) -> Vec<u64> {
 /// compilation of many shaders takes long.
 fn dtypes(row: &Row, case: &Case, device: Device, report: &mut Report) -> Result<()> {
     if !device.is_cpu() {
-        // The conversions of other integers are those of other rows.
-        let is_function = row.is_elementwise() && row.rules == [Rule::Floats];
-        let dtypes: &[DType] =
-            if is_function { &[DType::I64, DType::F16] } else { &[DType::Bool, DType::I8, DType::I64, DType::F16] };
+        // The conversions of integers are those of other rows.
+        let dtypes: &[DType] = if is_function_on_gpu(row, device) {
+            &[DType::F16]
+        } else {
+            &[DType::Bool, DType::I8, DType::I64, DType::F16]
+        };
         for &dtype in dtypes {
             report.section(dtype, |report| value(row, case, device, &[dtype], report));
         }

@@ -1,6 +1,6 @@
 //! Printing, compared with NumPy 2 with `precision=4, linewidth=78`. Booleans are printed as in Rust.
 
-use pellucid_tensor::{DType, Tensor, lazy};
+use pellucid_tensor::{DType, PrintOptions, Tensor, lazy};
 
 #[track_caller]
 fn prints(tensor: Tensor, expected: &str) {
@@ -89,4 +89,40 @@ fn debug_adds_shape_dtype_and_creator() {
 fn printing_a_deferred_value_computes_it() {
     let text = lazy(|| (Tensor::from([1.0, 2.0]) * 2.0).to_string());
     assert_eq!(text, "[2. 4.]");
+}
+
+#[test]
+fn a_format_string_sets_the_digits_of_every_element() {
+    let x = Tensor::from([[1.0, 2.0 / 3.0], [-12.5, 1e-7]]);
+    assert_eq!(format!("{x:.2}"), "[[  1.00   0.67]\n [-12.50   0.00]]");
+    assert_eq!(format!("{x:.0}"), "[[  1   1]\n [-12   0]]");
+    assert_eq!(format!("{x:.1e}"), "[[ 1.0e+00  6.7e-01]\n [-1.2e+01  1.0e-07]]");
+    assert_eq!(format!("{:e}", Tensor::from([1.0, 250.0])), "[1.0e+00 2.5e+02]");
+    assert_eq!(format!("{:.3}", Tensor::from(0.12f32)), "0.120");
+    assert_eq!(format!("{:8.3}|", Tensor::from(0.12f32)), "   0.120|");
+    assert_eq!(format!("{:5}", Tensor::from([1i64, -20])), "[    1   -20]");
+    assert_eq!(format!("{:.2}", Tensor::from([1i64, 20])), "[ 1 20]", "integers have no digits after the point");
+    assert_eq!(format!("{:.1}", Tensor::from([f64::NAN, 1.0, f64::INFINITY])), "[nan 1.0 inf]");
+    assert_eq!(format!("{:.1?}", Tensor::from([1.0])), "Tensor([1.0], shape [1], f64)");
+}
+
+#[test]
+fn options_of_printing() {
+    let defaults = PrintOptions::default();
+    let prints =
+        |x: &Tensor, options: PrintOptions, expected: &str| assert_eq!(x.display(options).to_string(), expected);
+    let x = Tensor::from([1.0 / 3.0, 2.0]);
+    prints(&x, defaults, &x.to_string());
+    prints(&x, PrintOptions { precision: 8, ..defaults }, "[0.33333333 2.        ]");
+    prints(&x, PrintOptions { precision: 2, ..defaults }, "[0.33 2.  ]");
+    let wide = Tensor::from([1e-5, 1.0]);
+    prints(&wide, PrintOptions { sci_mode: Some(false), ..defaults }, "[0. 1.]");
+    prints(&x, PrintOptions { sci_mode: Some(true), precision: 2, ..defaults }, "[3.33e-01 2.00e+00]");
+    let counts = Tensor::arange(0i64, 12, 1);
+    prints(&counts, PrintOptions { threshold: 10, edgeitems: 2, ..defaults }, "[ 0  1 ... 10 11]");
+    prints(&counts, PrintOptions { threshold: 10, edgeitems: 0, ..defaults }, "[...]");
+    prints(&counts, PrintOptions { linewidth: 14, ..defaults }, "[ 0  1  2  3\n  4  5  6  7\n  8  9 10 11]");
+    let long = Tensor::arange(0i64, 2000, 1).display(PrintOptions { threshold: usize::MAX, ..defaults }).to_string();
+    assert!(!long.contains("...") && long.ends_with("1999]"));
+    assert_eq!(format!("{:.3}", x.display(defaults)), "[0.333 2.000]", "the format string must have precedence");
 }

@@ -4,9 +4,11 @@
 mod create;
 mod display;
 mod errors;
+mod forms;
 mod index;
 mod integer_conversion;
 mod operators;
+mod options;
 mod pools;
 pub mod promotion;
 mod unwind;

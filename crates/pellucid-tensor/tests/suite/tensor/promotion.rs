@@ -33,7 +33,7 @@ pub fn join(a: DType, b: DType) -> DType {
 fn tensors_promote_by_the_table() {
     for a in DType::ALL {
         for b in DType::ALL {
-            let (x, y) = (Tensor::ones([2], a), Tensor::ones([], b));
+            let (x, y) = (Tensor::ones([2], a), Tensor::ones((), b));
             assert_eq!(a.promote(b), join(a, b));
             assert_eq!((&x * &y).dtype(), join(a, b), "{a} * {b}: a 0-d tensor must be promoted like any other tensor");
             assert_eq!(ops::concatenate(&[&x, &y.reshape(1)], 0).unwrap().dtype(), join(a, b));

@@ -3,7 +3,7 @@
 use super::Binder;
 use super::reduce::along_both;
 use crate::call::{Call, KEY};
-use ops::{MeshgridIndexing, PadMode, Repeats};
+use ops::{MeshgridIndexing, PadMode};
 use pellucid::{Error, Result, Shape, Tensor, ops};
 
 pub(super) fn bind(table: &mut Binder) {
@@ -24,7 +24,7 @@ fn views(table: &mut Binder) {
         table.binary(name, |x, like| ops::reshape(x, like.shape()));
     }
     table.one("expand", |c| ops::expand(c.x()?, &c.lengths(1, "shape")?[..]));
-    table.one("broadcast_to", |c| ops::broadcast_to(c.x()?, sizes(&c.lengths(1, "shape")?)));
+    table.one("broadcast_to", |c| ops::broadcast_to(c.x()?, c.lengths(1, "shape")?));
     table.many("broadcast_tensors", |c| {
         let tensors = c.tensors(0)?;
         let mut shape = Shape::scalar();
@@ -51,7 +51,7 @@ fn views(table: &mut Binder) {
     }
     table.one("as_strided_scatter", |c| ops::put(c.x()?, &strided(c, 2)?, c.tensor(1, "src")?, false));
     table.one("sum_to_size", |c| {
-        let (x, shape) = (c.x()?, Shape::from(sizes(&c.lengths(1, "size")?)));
+        let (x, shape) = (c.x()?, Shape::from(c.lengths(1, "size")?));
         if shape.broadcast(x.shape()).as_ref() != Some(x.shape()) {
             return Err(Error::shapes(
                 "sum_to_size",
@@ -80,10 +80,6 @@ fn strided(c: &Call, at: usize) -> Result<Tensor> {
     })
 }
 
-fn sizes(lengths: &[isize]) -> Vec<usize> {
-    lengths.iter().map(|&d| d as usize).collect()
-}
-
 /// Removes the named axes that have length 1, or all axes of length 1.
 fn squeezed(x: &Tensor, axes: Option<Vec<isize>>) -> Result<Tensor> {
     let axes: Vec<usize> = match axes {
@@ -92,8 +88,7 @@ fn squeezed(x: &Tensor, axes: Option<Vec<isize>>) -> Result<Tensor> {
         Some(axes) => axes.iter().map(|&axis| x.shape().axis("squeeze", axis)).collect::<Result<_>>()?,
         None => (0..x.rank()).collect(),
     };
-    let goes = |&axis: &usize| axes.contains(&axis) && x.shape()[axis] == 1;
-    (0..x.rank()).rev().filter(goes).try_fold(x.clone(), |x, axis| ops::squeeze(&x, axis as isize))
+    ops::squeeze(x, axes.into_iter().filter(|&axis| x.shape()[axis] == 1).collect::<Vec<_>>())
 }
 
 /// Adds axes of length 1 up to this rank: the first two axes in front, the third one at the end.
@@ -132,13 +127,9 @@ fn orders(table: &mut Binder) {
         let &[a, b] = &axes[..] else { return Err(Error::invalid("rot90", "a rotation needs two axes")) };
         ops::rot90(x, c.int(1, "k").unwrap_or(1), [a, b])
     });
-    table.one("repeat_interleave", |c| {
-        let times = sizes(&c.ints(1, "repeats").unwrap_or_default());
-        let times = if let [each] = times[..] { Repeats::Each(each) } else { Repeats::List(times) };
-        ops::repeat(c.x()?, times, c.int(2, "dim"))
-    });
+    table.one("repeat_interleave", |c| ops::repeat(c.x()?, c.ints(1, "repeats").unwrap_or_default(), c.int(2, "dim")));
     for name in ["repeat", "tile"] {
-        table.one(name, |c| ops::tile(c.x()?, &sizes(&c.lengths(1, "dims")?)));
+        table.one(name, |c| ops::tile(c.x()?, c.lengths(1, "dims")?));
     }
 }
 
@@ -212,8 +203,8 @@ fn cuts(table: &mut Binder) {
         table.many(name, |c| {
             let (x, axis) = (c.x()?, c.int(2, "dim").unwrap_or(0));
             match c.int(1, "split_size") {
-                Some(size) => ops::split(x, &pieces(length(x, axis)?, size as usize), axis),
-                None => ops::split(x, &sizes(&c.ints(1, "split_sizes").unwrap_or_default()), axis),
+                Some(size) => ops::split(x, size, axis),
+                None => ops::split(x, c.ints(1, "split_sizes").unwrap_or_default(), axis),
             }
         });
     }
@@ -244,15 +235,6 @@ fn cuts(table: &mut Binder) {
         index.push(pellucid::slice(c.int(2, "start"), c.int(3, "end"), c.int(4, "step").unwrap_or(1)).into());
         x.try_i(index)
     });
-}
-
-fn length(x: &Tensor, axis: isize) -> Result<usize> {
-    Ok(x.shape()[x.shape().axis("split", axis)?])
-}
-
-/// Returns the lengths of pieces of `size`; the last piece may be shorter.
-fn pieces(len: usize, size: usize) -> Vec<usize> {
-    (0..len.div_ceil(size.max(1)).max(1)).map(|i| size.min(len - i * size)).collect()
 }
 
 fn pads(table: &mut Binder) {

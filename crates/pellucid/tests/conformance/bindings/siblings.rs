@@ -34,7 +34,7 @@ pub(super) fn bind(table: &mut Binder) {
     table.unary("nn.functional.feature_alpha_dropout.without_train", ops::copy);
     table.one("double", |c| ops::to_dtype(c.x()?, c.float));
     table.many("broadcast_shapes", |c| {
-        let shape = |at| Shape::from(sizes(&c.ints(at, "shape").unwrap_or_default()));
+        let shape = |at| Shape::from(c.ints(at, "shape").unwrap_or_default());
         let common = (0..c.len()).try_fold(Shape::scalar(), |common, at| common.broadcast(&shape(at)));
         let common = common.ok_or_else(|| Error::invalid("broadcast_shapes", "the shapes must broadcast"))?;
         Ok(common.iter().map(|&d| Tensor::from(d as i64)).collect())
@@ -45,10 +45,6 @@ pub(super) fn bind(table: &mut Binder) {
             c.text(1, "equation").ok_or_else(|| Error::invalid("einsum", "the equation must be a string"))?;
         ops::einsum(equation, &c.tensors(0)?)
     });
-}
-
-fn sizes(lengths: &[isize]) -> Vec<usize> {
-    lengths.iter().map(|&d| d as usize).collect()
 }
 
 fn views(table: &mut Binder) {
@@ -112,7 +108,7 @@ fn cuts(table: &mut Binder) {
     table.many("unbind_copy", |c| ops::unbind(c.x()?, c.int(1, "dim").unwrap_or(0)));
     table.many("unsafe_chunk", |c| ops::chunk(c.x()?, c.count(1, "chunks")?, c.int(2, "dim").unwrap_or(0)));
     table.many("split_with_sizes_copy", |c| {
-        ops::split(c.x()?, &sizes(&c.ints(1, "split_sizes").unwrap_or_default()), c.int(2, "dim").unwrap_or(0))
+        ops::split(c.x()?, c.ints(1, "split_sizes").unwrap_or_default(), c.int(2, "dim").unwrap_or(0))
     });
     for (name, axis) in [("hsplit", 1), ("vsplit", 0), ("dsplit", 2)] {
         table.many(name, move |c| {
@@ -132,7 +128,7 @@ fn cuts(table: &mut Binder) {
 
 /// Returns a constant tensor whose shape is the argument at position `at`.
 fn filled(c: &Call, at: usize, value: f64) -> Result<Tensor> {
-    let shape = Shape::from(sizes(&c.ints(at, "size").unwrap_or_default()));
+    let shape = Shape::from(c.ints(at, "size").unwrap_or_default());
     // A result that is created from a tensor has the dtype of that tensor.
     let own = c.x().map_or(c.float, |x| x.dtype());
     ops::full(shape, value, c.dtype(KEY, "dtype").unwrap_or(own))

@@ -86,7 +86,21 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| padded(&x[0], &[(2, -2)], 0.0, |i, _| Some((i + 3) % 3)),
             )
             .floats_only()
-            .check("a wrong number of pairs must be an error", || refused([(1, 1)], zero_mode()))
+            .case(
+                "one pair in a list",
+                [real([2, 3])],
+                move |x| ops::pad(&x[0], ((1, 0),), zero),
+                |x| padded(&x[0], &[(1, 0), (1, 0)], 0.0, inside),
+            )
+            .floats_only()
+            .case(
+                "a number and a pair",
+                [real([2, 3])],
+                move |x| ops::pad(&x[0], (1, (0, 2)), zero),
+                |x| padded(&x[0], &[(1, 1), (0, 2)], 0.0, inside),
+            )
+            .floats_only()
+            .check("a wrong number of pairs must be an error", || refused([(1, 1); 3], zero_mode()))
             .check("removing more than the length must be an error", || refused([(-2, -1), (0, 0)], zero_mode()))
             .check("an extreme width must be an error", || refused(isize::MAX, zero_mode()))
             .check("an extreme negative width must be an error", || refused(isize::MIN, zero_mode()))
@@ -95,7 +109,7 @@ pub(super) fn rows() -> Vec<Row> {
             })
             .check("a width beyond the memory must be an error", || {
                 let x = Tensor::zeros([2], DType::F32);
-                Ok(matches!(ops::pad(&x, (0, 1 << 60), Replicate), Err(Error::OutOfMemory { .. })))
+                Ok(matches!(ops::pad(&x, (0, 1usize << 60), Replicate), Err(Error::OutOfMemory { .. })))
             })
             .check("a reflection beyond the other end must be an error", || refused([(2, 0), (0, 0)], Reflect))
             .check("a circular width above the length must be an error", || refused([(3, 0), (0, 0)], Circular))

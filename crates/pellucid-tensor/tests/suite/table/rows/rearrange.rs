@@ -2,7 +2,7 @@
 
 use crate::table::nd::{Nd, with};
 use crate::table::row::{Row, argument_refused, axis_refused, real};
-use pellucid_tensor::ops::{MeshgridIndexing, Repeats};
+use pellucid_tensor::ops::MeshgridIndexing;
 use pellucid_tensor::{DType, Error, Tensor, ops};
 
 fn matrix() -> Tensor {
@@ -45,13 +45,13 @@ fn move_rows() -> Vec<Row> {
             .case(
                 "all as one",
                 [real([2, 3])],
-                |x| ops::roll(&x[0], &[1], &[]),
+                |x| ops::roll(&x[0], 1, ()),
                 |x| rolled(&x[0].reshape(&[6]), 1, 0).reshape(&[2, 3]),
             )
             .floats_only()
             .case("nothing", [real([0, 3])], |x| ops::roll(&x[0], &[1], &[0]), |x| x[0].clone())
             .floats_only()
-            .check("zero shifts must be an error", || argument_refused(ops::roll(&matrix(), &[], &[])))
+            .check("zero shifts must be an error", || argument_refused(ops::roll(&matrix(), (), ())))
             .check("a wrong number of shifts must be an error", || {
                 argument_refused(ops::roll(&matrix(), &[1, 2], &[0]))
             })
@@ -82,7 +82,7 @@ fn move_rows() -> Vec<Row> {
             .case("one", [real([2, 3, 4])], |x| ops::movedim(&x[0], &[0], &[-1]), |x| x[0].permute(&[1, 2, 0]))
             .case("two", [real([2, 3, 4])], |x| ops::movedim(&x[0], &[2, 0], &[0, 1]), |x| x[0].permute(&[2, 0, 1]))
             .floats_only()
-            .case("none", [real([2, 3])], |x| ops::movedim(&x[0], &[], &[]), |x| x[0].clone())
+            .case("none", [real([2, 3])], |x| ops::movedim(&x[0], (), ()), |x| x[0].clone())
             .floats_only()
             .check("a wrong number of destinations must be an error", || {
                 argument_refused(ops::movedim(&matrix(), &[0], &[0, 1]))
@@ -156,9 +156,14 @@ fn repeat_rows() -> Vec<Row> {
             .check("a wrong number of counts must be an error", || {
                 argument_refused(ops::repeat(&matrix(), [1, 2], Some(1)))
             })
-            .check("a slice of counts must be a list of repetitions", || {
-                Ok(matches!(Repeats::from(&[1usize, 2][..]), Repeats::List(l) if l == [1, 2]))
-            })
+            .case(
+                "by a list of one number",
+                [real([3, 2])],
+                |x| ops::repeat(&x[0], [2], 0),
+                |x| picked(&x[0], 0, &[0, 0, 1, 1, 2, 2]),
+            )
+            .floats_only()
+            .check("a negative count must be an error", || argument_refused(ops::repeat(&matrix(), [1, -1], 0)))
             .check("an invalid axis must be an error", || axis_refused(ops::repeat(&matrix(), 1, Some(2)))),
         Row::new("tile")
             .case("both axes", [real([2, 3])], |x| ops::tile(&x[0], &[2, 2]), move |x| tiled(&x[0], &[4, 6]))
@@ -173,8 +178,9 @@ fn repeat_rows() -> Vec<Row> {
             .floats_only()
             .case("never", [real([2, 3])], |x| ops::tile(&x[0], &[0, 1]), move |x| tiled(&x[0], &[0, 3]))
             .floats_only()
-            .case("a number", [real([])], |x| ops::tile(&x[0], &[2]), move |x| tiled(&x[0], &[2]))
-            .floats_only(),
+            .case("a number", [real([])], |x| ops::tile(&x[0], 2), move |x| tiled(&x[0], &[2]))
+            .floats_only()
+            .check("a negative count must be an error", || argument_refused(ops::tile(&matrix(), (2, -1)))),
         Row::new("meshgrid")
             .outputs(
                 "ij",
@@ -253,7 +259,7 @@ fn split_rows() -> Vec<Row> {
                 move |x| narrow(&x[0], 0, &[(0, 1), (1, 3), (4, 1), (5, 0), (2, 3)]),
             )
             .floats_only()
-            .outputs("at none", [real([5])], |x| ops::tensor_split(&x[0], &[][..], 0), |x| vec![x[0].clone()])
+            .outputs("at none", [real([5])], |x| ops::tensor_split(&x[0], (), 0), |x| vec![x[0].clone()])
             .floats_only()
             .check("zero parts must be an error", || argument_refused(ops::tensor_split(&matrix(), 0, 0)))
             .check("an invalid axis must be an error", || axis_refused(ops::tensor_split(&matrix(), 1, 2))),

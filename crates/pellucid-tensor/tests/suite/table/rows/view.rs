@@ -57,6 +57,15 @@ fn shape_rows() -> Vec<Row> {
             .case("the middle", [real([2, 1, 3])], |x| ops::squeeze(&x[0], 1), |x| x[0].reshape(&[2, 3]))
             .case("the last", [real([2, 1])], |x| ops::squeeze(&x[0], -1), |x| x[0].reshape(&[2]))
             .floats_only()
+            .case("two", [real([1, 3, 1, 1])], |x| ops::squeeze(&x[0], [-1, 0]), |x| x[0].reshape(&[3, 1]))
+            .floats_only()
+            .case("all of length 1", [real([1, 3, 1])], |x| ops::squeeze(&x[0], ..), |x| x[0].reshape(&[3]))
+            .floats_only()
+            .case("none", [real([1, 3])], |x| ops::squeeze(&x[0], ()), |x| x[0].clone())
+            .floats_only()
+            .check("a repeated axis must be an error", || {
+                argument_refused(ops::squeeze(&Tensor::zeros([1, 2], DType::F32), [0, -2]))
+            })
             .check("an axis of another length must be an error", || shape_refused(ops::squeeze(&matrix(), 0)))
             .check("an invalid axis must be an error", || axis_refused(ops::squeeze(&matrix(), 2))),
         Row::new("unsqueeze")
@@ -65,6 +74,12 @@ fn shape_rows() -> Vec<Row> {
             .floats_only()
             .case("a number", [real([])], |x| ops::unsqueeze(&x[0], 0), |x| x[0].reshape(&[1]))
             .floats_only()
+            .case("both ends", [real([2, 3])], |x| ops::unsqueeze(&x[0], [-1, 0]), |x| x[0].reshape(&[1, 2, 3, 1]))
+            .floats_only()
+            .case("neighbours", [real([2, 3])], |x| ops::unsqueeze(&x[0], (1, 2)), |x| x[0].reshape(&[2, 1, 1, 3]))
+            .floats_only()
+            .check("a repeated axis must be an error", || argument_refused(ops::unsqueeze(&matrix(), [0, -4])))
+            .check("unnamed axes must be an error", || argument_refused(ops::unsqueeze(&matrix(), ..)))
             .check("an invalid axis must be an error", || axis_refused(ops::unsqueeze(&matrix(), 3))),
     ]
 }
@@ -77,7 +92,7 @@ fn permutation_rows() -> Vec<Row> {
     vec![
         Row::new("permute")
             .case("three axes", [real([2, 3, 2])], |x| ops::permute(&x[0], &[2, 0, -2]), |x| x[0].permute(&[2, 0, 1]))
-            .case("a number", [real([])], |x| ops::permute(&x[0], &[]), |x| x[0].clone())
+            .case("a number", [real([])], |x| ops::permute(&x[0], ()), |x| x[0].clone())
             .floats_only()
             .case("nothing", [real([0, 3])], |x| ops::permute(&x[0], &[1, 0]), |x| x[0].permute(&[1, 0]))
             .floats_only()
@@ -165,6 +180,19 @@ fn slice_rows() -> Vec<Row> {
             )
             .outputs("one part", [real([2, 3])], |x| ops::split(&x[0], &[2], 0), |x| vec![x[0].clone()])
             .floats_only()
+            .outputs(
+                "parts of one length",
+                [real([2, 5])],
+                |x| ops::split(&x[0], 2, 1),
+                |x| vec![x[0].narrow(1, 0, 2), x[0].narrow(1, 2, 2), x[0].narrow(1, 4, 1)],
+            )
+            .floats_only()
+            .outputs("a longer part", [real([2, 3])], |x| ops::split(&x[0], 9, 0), |x| vec![x[0].clone()])
+            .floats_only()
+            .outputs("of nothing", [real([0, 3])], |x| ops::split(&x[0], 2, 0), |x| vec![x[0].clone()])
+            .floats_only()
+            .check("parts of length 0 must be an error", || Ok(ops::split(&matrix(), 0, 0).is_err()))
+            .check("a negative length must be an error", || Ok(ops::split(&matrix(), [-1, 3], 0).is_err()))
             .check("lengths with another sum must be an error", || {
                 Ok(matches!(ops::split(&matrix(), &[1, 1], 1), Err(Error::InvalidArgument { .. })))
             })

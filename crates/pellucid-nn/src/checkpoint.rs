@@ -1,0 +1,236 @@
+//! Checkpoints of a training run: all parts whose state the next step depends on.
+
+use crate::module::{Module, ModuleParts};
+use crate::optim::{GradScaler, Optimizer};
+use crate::state::{StateDict, Stateful};
+use pellucid_tensor::{DType, Error, Generator, Result, Tensor, is_capturing};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The part that every checkpoint contains: the generator of the current thread.
+const GENERATOR: &str = "generator";
+
+/// The number of steps, which is one tensor without a further name.
+const STEP: &str = "step";
+
+/// The parts of a training run, borrowed under their names, to save and restore them together.
+///
+/// A run that is restored from a checkpoint continues bit for bit like a run that was not stopped. The generator of the
+/// current thread, from which dropout and `randn` draw, always belongs to a checkpoint, as the part `generator`.
+/// `pellucid::io::save_checkpoint` and `pellucid::io::load_checkpoint` write a checkpoint to a file and restore it; the
+/// same function of a program should create the checkpoint for both.
+///
+/// ```
+/// use pellucid_nn::optim::schedule::{ExponentialLr, Scheduler};
+/// use pellucid_nn::optim::{AdamW, AdamWOptions};
+/// use pellucid_nn::{Checkpoint, Linear, Module};
+///
+/// let model = Linear::new(3, 2);
+/// let optimizer = AdamW::new(model.parameters(), AdamWOptions::default())?;
+/// let schedule = Scheduler::new(ExponentialLr { gamma: 0.9 }, &optimizer)?;
+/// let checkpoint = Checkpoint::new().model(&model).optimizer(&optimizer).schedule(&schedule).step(100);
+/// let state = checkpoint.state()?;
+/// assert!(state.contains_key("model.weight") && state.contains_key("schedule.epoch"));
+/// assert_eq!(checkpoint.load_state_dict(&state)?, 100);
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+///
+/// The name of a value is the name of its part, a dot, and the name of the value in the part. All parts have different
+/// names without dots; `generator` and `step` are reserved.
+#[derive(Default)]
+pub struct Checkpoint<'a> {
+    parts: Vec<(String, Box<dyn Stateful + 'a>)>,
+    step: u64,
+}
+
+impl<'a> Checkpoint<'a> {
+    /// Creates a checkpoint that contains the generator of the current thread and step 0.
+    pub fn new() -> Checkpoint<'a> {
+        Checkpoint::default()
+    }
+
+    /// Adds the parameters and persistent buffers of a model, as the part `model`.
+    pub fn model(self, model: &'a impl Module) -> Checkpoint<'a> {
+        self.named_model("model", model)
+    }
+
+    /// Adds the parameters and persistent buffers of one of several models, such as the discriminator of a GAN.
+    pub fn named_model(self, name: &str, model: &'a impl Module) -> Checkpoint<'a> {
+        let model: &'a dyn ModuleParts = model;
+        self.with(name, Box::new(model))
+    }
+
+    /// Adds the state of an optimizer, as the part `optimizer`.
+    pub fn optimizer(self, optimizer: &'a dyn Optimizer) -> Checkpoint<'a> {
+        self.named_optimizer("optimizer", optimizer)
+    }
+
+    /// Adds the state of one of several optimizers.
+    pub fn named_optimizer(self, name: &str, optimizer: &'a dyn Optimizer) -> Checkpoint<'a> {
+        self.with(name, Box::new(optimizer))
+    }
+
+    /// Adds a [`Scheduler`](crate::optim::schedule::Scheduler) or a
+    /// [`ReduceLrOnPlateau`](crate::optim::schedule::ReduceLrOnPlateau), as the part `schedule`.
+    pub fn schedule(self, schedule: &'a dyn Stateful) -> Checkpoint<'a> {
+        self.part("schedule", schedule)
+    }
+
+    /// Adds a loss scaler, as the part `scaler`.
+    pub fn scaler(self, scaler: &'a GradScaler) -> Checkpoint<'a> {
+        self.part("scaler", scaler)
+    }
+
+    /// Adds a data loader, such as `pellucid::data::Batches`, as the part `batches`.
+    pub fn batches(self, batches: &'a dyn Stateful) -> Checkpoint<'a> {
+        self.part("batches", batches)
+    }
+
+    /// Adds a generator that the program passes to operations. That of the current thread is in the checkpoint already.
+    pub fn generator(self, name: &str, generator: &'a Generator) -> Checkpoint<'a> {
+        self.part(name, generator)
+    }
+
+    /// Adds any other part, such as an [`AveragedModel`](crate::optim::AveragedModel) or a second schedule.
+    pub fn part(self, name: &str, part: &'a dyn Stateful) -> Checkpoint<'a> {
+        self.with(name, Box::new(part))
+    }
+
+    /// Sets the number of steps so far, which loading returns.
+    pub fn step(self, step: u64) -> Checkpoint<'a> {
+        Checkpoint { step, ..self }
+    }
+
+    fn with(mut self, name: &str, part: Box<dyn Stateful + 'a>) -> Checkpoint<'a> {
+        self.parts.push((name.to_string(), part));
+        self
+    }
+
+    /// Returns the values of all parts by name. They are the tensors of the parts, not copies.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] names a part whose name is invalid or used twice, or whose state does not exist yet.
+    pub fn state(&self) -> Result<StateDict> {
+        self.check_names()?;
+        let mut all = StateDict::from([(STEP.to_string(), Tensor::scalar(self.step as i64, DType::I64))]);
+        let generator = Generator::default();
+        for (name, part) in self.all_parts(&generator) {
+            let state = part.state().map_err(|error| of_part(name, error))?;
+            all.extend(state.into_iter().map(|(value, tensor)| (format!("{name}.{value}"), tensor)));
+        }
+        Ok(all)
+    }
+
+    /// Restores all parts in place and returns the number of steps. All values are checked before any part changes.
+    /// Recorded steps and other holders of the tensors see the restored values. A value on another device is copied
+    /// there.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] names a part that only this checkpoint or only the state has, or that does not fit, with
+    /// the error of the part; dtypes must be equal. [`Error::InvalidArgument`] while a step is captured. On error
+    /// nothing is changed.
+    pub fn load_state_dict(&self, state: &StateDict) -> Result<u64> {
+        if is_capturing() {
+            let reason = "a step is captured, which would load the values again in every launch; load them between \
+                          launches";
+            return Err(Error::invalid("load_checkpoint", reason));
+        }
+        self.check_names()?;
+        let mut given = by_part(state);
+        let step = read_step(given.remove(STEP))?;
+        let generator = Generator::default();
+        self.check_parts(&given, &generator)?;
+        let mut loads = Vec::with_capacity(self.parts.len() + 1);
+        for (name, part) in self.all_parts(&generator) {
+            let given = given.remove(name).unwrap_or_default();
+            let load = check_dtypes(part, &given).and_then(|()| part.prepare_load(&given));
+            loads.push((name, load.map_err(|error| of_part(name, error))?));
+        }
+        loads.into_iter().try_for_each(|(name, load)| load.commit().map_err(|error| of_part(name, error)))?;
+        Ok(step)
+    }
+
+    /// Returns all parts, with the generator of the current thread.
+    fn all_parts<'b>(&'b self, generator: &'b Generator) -> impl Iterator<Item = (&'b str, &'b (dyn Stateful + 'b))> {
+        let own: (&str, &(dyn Stateful + 'b)) = (GENERATOR, generator);
+        self.parts.iter().map(|(name, part)| (name.as_str(), &**part as &(dyn Stateful + 'b))).chain([own])
+    }
+
+    fn check_names(&self) -> Result<()> {
+        let mut seen = BTreeSet::from([GENERATOR, STEP]);
+        for (name, _) in &self.parts {
+            let reason = if name.is_empty() || name.contains('.') {
+                "the name of a part must have at least one character and no dot"
+            } else if seen.insert(name) {
+                continue;
+            } else {
+                "two parts have this name, or it is reserved; all parts need different names, and `generator` and \
+                 `step` are reserved"
+            };
+            return Err(of_part(name, Error::invalid("checkpoint", reason)));
+        }
+        Ok(())
+    }
+
+    /// Returns an error for a part that is only in the state or only in this checkpoint. A part without values, such as
+    /// a model without parameters, is not in a state.
+    fn check_parts(&self, given: &BTreeMap<&str, StateDict>, generator: &Generator) -> Result<()> {
+        let invalid = |part: &str, reason: String| Err(of_part(part, Error::invalid("load_checkpoint", reason)));
+        let known: BTreeSet<&str> = self.all_parts(generator).map(|(name, _)| name).collect();
+        for (name, part) in self.all_parts(generator) {
+            if !given.contains_key(name) && !part.state().map_err(|error| of_part(name, error))?.is_empty() {
+                let reason = format!("the saved state does not have this part; its parts are {}", list(given.keys()));
+                return invalid(name, reason);
+            }
+        }
+        match given.keys().find(|name| !known.contains(*name)) {
+            Some(name) => {
+                let reason = format!(
+                    "the saved state has this part, but the checkpoint that loads it does not; its parts are {}",
+                    list(known.iter())
+                );
+                invalid(name, reason)
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+fn of_part(part: &str, source: Error) -> Error {
+    Error::Checkpoint { part: part.to_string(), source: Box::new(source) }
+}
+
+/// Formats names in backquotes, separated by commas.
+fn list<'a>(names: impl Iterator<Item = &'a &'a str>) -> String {
+    names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// Returns the state dict of every part.
+fn by_part(state: &StateDict) -> BTreeMap<&str, StateDict> {
+    let mut parts: BTreeMap<&str, StateDict> = BTreeMap::new();
+    for (name, tensor) in state {
+        let (part, value) = name.split_once('.').unwrap_or((name, ""));
+        parts.entry(part).or_default().insert(value.to_string(), tensor.clone());
+    }
+    parts
+}
+
+fn read_step(state: Option<StateDict>) -> Result<u64> {
+    let step = state.unwrap_or_default();
+    let number = step.get("").filter(|number| step.len() == 1 && number.rank() == 0 && number.dtype() == DType::I64);
+    let number = number.map(|number| number.try_item::<i64>()).transpose()?;
+    number.and_then(|number| u64::try_from(number).ok()).ok_or_else(|| {
+        let reason = "the saved state must have the number of steps as a 0-d i64 tensor `step`, at least 0";
+        of_part(STEP, Error::invalid("load_checkpoint", reason))
+    })
+}
+
+/// Returns an error for a value whose dtype differs from that of the part, because a conversion would change bits.
+fn check_dtypes(part: &dyn Stateful, given: &StateDict) -> Result<()> {
+    for (name, own) in part.state()? {
+        if let Some(other) = given.get(&name).filter(|other| other.dtype() != own.dtype()) {
+            let help = format!("`{name}` must have the same dtype in the saved state as in the part that loads it");
+            return Err(Error::dtypes("load_checkpoint", [other.dtype(), own.dtype()], help));
+        }
+    }
+    Ok(())
+}

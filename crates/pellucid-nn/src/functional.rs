@@ -1,0 +1,123 @@
+//! Calls of a model with other tensors as its parameters and buffers.
+
+use crate::cloning::CloneScope;
+use crate::hook::{HookGuard, copy_hooks};
+use crate::module::{Module, ModuleParts, in_part, parts};
+use crate::state::StateDict;
+use pellucid_tensor::{Error, Result, Tensor, TensorId, WrongShape};
+use std::collections::{HashMap, HashSet};
+
+/// Calls `run` with the model in which the given tensors are the parameters and buffers, and returns its result: PyTorch's
+/// `torch.func.functional_call`. The computation is differentiable in the tensors, which may be results of other
+/// operations.
+///
+/// `run` receives a clone of the model, so the model does not change, other threads may use it at the same time, and
+/// calls may be nested. The clone shares the training modes, path choices and hooks of the model. The names are those of
+/// [`Module::named_parameters`] and [`Module::named_buffers`]; a shared parameter may have any of its names. All
+/// parameters must be given; a buffer that is not given is the model's own. Layers write buffers in place: batch
+/// normalisation in training updates the running statistics that are given, or else those of the model.
+///
+/// A step of gradient descent whose result is differentiable, as in MAML (Finn, Abbeel & Levine 2017):
+///
+/// ```
+/// use pellucid_nn::{Layer, Linear, Module, StateDict, Tanh, functional_call, loss, sequential};
+/// use pellucid_tensor::{DType, GradOptions, Tensor, grad};
+/// let model = sequential![Linear::new(2, 8), Tanh, Linear::new(8, 1)];
+/// let (x, y) = (Tensor::randn([4, 2], DType::F32), Tensor::randn([4, 1], DType::F32));
+///
+/// let own = model.named_parameters().into_iter().map(|(name, parameter)| (name, parameter.tensor().clone()));
+/// let own: StateDict = own.collect();
+/// let inner = functional_call(&model, &own, |model| loss::mse(&model.forward(&x), &y))?;
+/// let options = GradOptions { create_graph: true, ..Default::default() };
+/// let gradients = grad(&[&inner], &own.values().collect::<Vec<_>>(), options)?;
+/// let steps = own.iter().zip(&gradients);
+/// let adapted: StateDict = steps.map(|((name, tensor), g)| (name.clone(), tensor - g * 0.1)).collect();
+///
+/// let outer = functional_call(&model, &adapted, |model| loss::mse(&model.forward(&x), &y))?;
+/// outer.backward();
+/// assert!(model.parameters().iter().all(|parameter| parameter.grad().is_some()));
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::StateDict`] if the name of a parameter is missing, a name is unexpected, or a shape differs. [`Error::Layer`]
+/// names a tensor of another dtype, or on another device unless it is [free](Tensor::is_free); a
+/// [`Lazy`](crate::Lazy) layer that is not built; and a part behind an `Arc` or a reference, whose clone is the same
+/// part. [`Error::InvalidArgument`] if two names of a shared parameter have different tensors.
+pub fn functional_call<M: Module + Clone, R>(model: &M, tensors: &StateDict, run: impl FnOnce(&M) -> R) -> Result<R> {
+    let given = given_tensors(parts(&model), tensors)?;
+    let scope = CloneScope::given(given.clone());
+    let clone = model.clone();
+    drop(scope);
+    let clone = &clone;
+    let _hooks = connect(parts(&model), parts(&clone), &given)?;
+    Ok(run(clone))
+}
+
+/// Returns the given tensor of each parameter and buffer of the model.
+fn given_tensors(model: &dyn ModuleParts, tensors: &StateDict) -> Result<HashMap<TensorId, Tensor>> {
+    model.check_built(OP)?;
+    let own = model.values(|_| true);
+    let known: HashSet<&str> = own.iter().map(|(name, _)| name.as_str()).collect();
+    let unexpected: Vec<String> = tensors.keys().filter(|name| !known.contains(name.as_str())).cloned().collect();
+    let mut given: HashMap<TensorId, Tensor> = HashMap::new();
+    let mut wrong_shapes = Vec::new();
+    for (name, own) in &own {
+        let Some(tensor) = tensors.get(name) else { continue };
+        if tensor.shape() != own.shape() {
+            let (found, expected) = (tensor.shape().clone(), own.shape().clone());
+            wrong_shapes.push(WrongShape { name: name.clone(), found, expected });
+        }
+        if given.insert(own.id(), tensor.clone()).is_some_and(|before| before.id() != tensor.id()) {
+            let reason = format!("`{name}` and another name of this shared value have different tensors");
+            return Err(Error::invalid(OP, reason));
+        }
+    }
+    let parameters = model.parameters();
+    let absent = parameters.iter().filter(|(_, parameter)| !given.contains_key(&parameter.id()));
+    let missing: Vec<String> = absent.map(|(name, _)| name.clone()).collect();
+    if !(missing.is_empty() && unexpected.is_empty() && wrong_shapes.is_empty()) {
+        return Err(Error::StateDict { missing, unexpected, wrong_shapes });
+    }
+    for (name, own) in &own {
+        if let Some(tensor) = given.get(&own.id()) {
+            check_tensor(tensor, own).map_err(|error| in_part(name, error))?;
+        }
+    }
+    Ok(given)
+}
+
+/// The name of the operation in errors.
+const OP: &str = "functional_call";
+
+fn check_tensor(tensor: &Tensor, own: &Tensor) -> Result<()> {
+    if tensor.dtype() != own.dtype() {
+        let help = format!("the tensor must have the dtype of the model; use to_dtype(DType::{:?})", own.dtype());
+        return Err(Error::dtypes(OP, [tensor.dtype(), own.dtype()], help));
+    }
+    if tensor.device() != own.device() && !tensor.is_free() {
+        let devices = [tensor, own].map(|tensor| tensor.device().name().to_string()).into();
+        return Err(Error::DeviceMismatch { op: OP, devices });
+    }
+    Ok(())
+}
+
+/// Checks that the clone holds the given tensors, and registers the hooks of the model for it.
+fn connect<'c>(
+    model: &dyn ModuleParts,
+    clone: &'c dyn ModuleParts,
+    given: &HashMap<TensorId, Tensor>,
+) -> Result<Vec<HookGuard<'c>>> {
+    let (own, cloned) = (model.values(|_| true), clone.values(|_| true));
+    let is_kept = |((_, own), (_, cloned)): &(&(String, Tensor), &(String, Tensor))| {
+        cloned.id() != given.get(&own.id()).unwrap_or(own).id()
+    };
+    let kept = own.iter().zip(&cloned).find(is_kept);
+    if kept.is_none() && own.len() == cloned.len() {
+        return Ok(copy_hooks(model, clone));
+    }
+    model.check_separate(OP, clone)?;
+    let reason = "clone() of the model must clone all of its parameters and buffers";
+    let error = Error::invalid(OP, reason);
+    Err(kept.map_or(error.clone(), |((name, _), _)| in_part(name, error)))
+}

@@ -1,0 +1,74 @@
+//! A closure that is ready to be launched: recorded, or run eagerly on a device without capture.
+
+use super::stream::Stream;
+use pellucid_tensor::{Captured, Error, Result, Tensor, capture, enable_grad, unwrap};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// The operations of a step.
+pub(super) type StepClosure<'f> = Box<dyn FnMut() -> Result<()> + 'f>;
+
+/// A closure that is ready to be launched: recorded or eager.
+pub(super) enum StepRunner<'f> {
+    Captured(Captured<'f>),
+    Eager(EagerStep<'f>),
+}
+
+impl<'f> StepRunner<'f> {
+    /// Records the closure. On a device without capture, logs a warning and keeps the closure for eager runs.
+    pub(super) fn new(step: StepClosure<'f>, stream: &Stream) -> Result<StepRunner<'f>> {
+        if stream.is_eager() {
+            return Ok(StepRunner::Eager(EagerStep { step, reason: "its stream is eager".into() }));
+        }
+        let step = Rc::new(RefCell::new(step));
+        let recorded = Rc::clone(&step);
+        // A later re-recording may run under another grad mode.
+        let _on = enable_grad();
+        match capture(move |_: &[Tensor]| unwrap((*recorded.borrow_mut())()), &[]) {
+            Ok(captured) => Ok(StepRunner::Captured(captured)),
+            Err(Error::DeviceUnavailable { device, reason }) => {
+                tracing::warn!(%device, %reason, "the device cannot capture: the step runs eagerly");
+                let step = Rc::into_inner(step).expect("a failed capture must drop its closure").into_inner();
+                Ok(StepRunner::Eager(EagerStep { step, reason: format!("{device} cannot capture: {reason}") }))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn captured(&self) -> Option<&Captured<'f>> {
+        match self {
+            StepRunner::Captured(captured) => Some(captured),
+            StepRunner::Eager(_) => None,
+        }
+    }
+
+    pub(super) fn launch(&mut self) -> Result<()> {
+        let _on = enable_grad();
+        match self {
+            StepRunner::Captured(captured) => captured.launch(&[]).map(drop),
+            StepRunner::Eager(step) => step.launch(),
+        }
+    }
+}
+
+/// A step that runs eagerly: on a device without capture, which is logged, or on an eager stream ([`Stream::eager`]).
+pub struct EagerStep<'f> {
+    step: StepClosure<'f>,
+    reason: String,
+}
+
+impl EagerStep<'_> {
+    /// Returns the reason why the step is not captured.
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+
+    /// Runs the step.
+    ///
+    /// # Errors
+    /// Those of its operations.
+    pub fn launch(&mut self) -> Result<()> {
+        let _on = enable_grad();
+        (self.step)()
+    }
+}

@@ -1,0 +1,239 @@
+//! The recorded steps of a trainer, one for each shape of the batch and each path of the model.
+
+use super::batch::{BatchTensors, BoundModel, StepLoss};
+use super::check::StepCheck;
+use super::paths::{ModelPath, current_path, is_on_path};
+use super::plan::DEFAULT_MAX_SCRATCH;
+use super::record::{RecordedStep, StepOptions, record_evaluation};
+use super::training_step::{TrainingSetup, TrainingStep};
+use crate::module::ModuleParts;
+use crate::optim::Optimizer;
+use crate::parameter::Parameter;
+use pellucid_tensor::{CacheStats, Error, Result, Tensor};
+use std::rc::Rc;
+
+/// The recorded steps of a trainer. It has no type parameters, so it is compiled once, in this crate.
+pub(super) struct StepCache<'f> {
+    model: Rc<dyn ModuleParts + 'f>,
+    loss: Rc<dyn StepLoss + 'f>,
+    optimizer: Rc<dyn Optimizer + 'f>,
+    pub(super) max_scratch: usize,
+    pub(super) options: StepOptions<'f>,
+    /// The steps, least recently used first.
+    kept: Vec<KeptStep<'f>>,
+    /// Logits and loss of the last step.
+    results: Option<(Tensor, Tensor)>,
+    limit: usize,
+    stats: CacheStats,
+}
+
+/// A step, and the path that it was recorded for.
+struct KeptStep<'f> {
+    path: ModelPath,
+    recording: KeptRecording<'f>,
+    /// The first parameter of the model, whose device tells whether the model was moved.
+    parameter: Option<Parameter>,
+}
+
+/// The recordings over one set of buffers.
+enum KeptRecording<'f> {
+    /// A training step, and its evaluation over the same buffers, once recorded.
+    Training(TrainingStep<'f>, Option<RecordedStep<'f>>),
+    /// An evaluation for shapes that were not trained.
+    Evaluation(TrainingStep<'f>),
+}
+
+impl<'f> KeptStep<'f> {
+    /// Returns the buffers.
+    fn buffers(&self) -> &TrainingStep<'f> {
+        match &self.recording {
+            KeptRecording::Training(step, _) | KeptRecording::Evaluation(step) => step,
+        }
+    }
+
+    fn training(&self) -> Option<&TrainingStep<'f>> {
+        match &self.recording {
+            KeptRecording::Training(step, _) => Some(step),
+            KeptRecording::Evaluation(_) => None,
+        }
+    }
+}
+
+/// Binds the trainer's model to buffers for a batch.
+pub(super) type BindModel<'a, 'f> = &'a dyn Fn() -> Result<Rc<dyn BoundModel + 'f>>;
+
+impl<'f> StepCache<'f> {
+    pub(super) fn new(
+        model: Rc<dyn ModuleParts + 'f>,
+        loss: Rc<dyn StepLoss + 'f>,
+        optimizer: Rc<dyn Optimizer + 'f>,
+    ) -> Self {
+        StepCache {
+            model,
+            loss,
+            optimizer,
+            max_scratch: DEFAULT_MAX_SCRATCH,
+            options: StepOptions::default(),
+            kept: Vec::new(),
+            results: None,
+            limit: 8,
+            stats: CacheStats::default(),
+        }
+    }
+
+    pub(super) fn set_limit(&mut self, limit: usize) -> Result<()> {
+        if limit == 0 {
+            return Err(Error::invalid("recordings", "a trainer keeps at least 1 recorded step"));
+        }
+        self.limit = limit;
+        Ok(())
+    }
+
+    pub(super) fn set_options(&mut self, mut options: StepOptions<'f>) {
+        options.before_update = options.before_update.or(self.options.before_update.take());
+        options.allow_untrained_parameters |= self.options.allow_untrained_parameters;
+        self.options = options;
+    }
+
+    pub(super) fn stats(&self) -> CacheStats {
+        CacheStats { held: self.kept.len(), ..self.stats }
+    }
+
+    /// Removes the steps that were recorded before the model moved to another device.
+    fn remove_moved(&mut self) {
+        let moved = |parameter: &Parameter, step: &TrainingStep<'f>| {
+            step.inputs.first().is_some_and(|buffer| buffer.device() != parameter.device())
+        };
+        self.kept.retain(|kept| !kept.parameter.as_ref().is_some_and(|parameter| moved(parameter, kept.buffers())));
+    }
+
+    /// Returns the training step that was compiled or used last.
+    pub(super) fn latest(&self) -> Option<&TrainingStep<'f>> {
+        self.kept.iter().rev().find_map(KeptStep::training)
+    }
+
+    /// Returns logits and loss of the last step.
+    pub(super) fn results(&self, op: &'static str) -> Result<&(Tensor, Tensor)> {
+        self.results.as_ref().ok_or_else(|| Error::invalid(op, "no step has run; call step() first"))
+    }
+
+    fn setup(&self, model: Rc<dyn BoundModel + 'f>) -> TrainingSetup<'f> {
+        TrainingSetup {
+            model,
+            loss: self.loss.clone(),
+            optimizer: self.optimizer.clone(),
+            max_scratch: self.max_scratch,
+            options: self.options.clone(),
+        }
+    }
+
+    /// Records a step for the buffers of the model, on its present path. `first` is the first batch, if it is known.
+    pub(super) fn compile(
+        &mut self,
+        model: Rc<dyn BoundModel + 'f>,
+        first: Option<(&dyn BatchTensors, &Tensor)>,
+    ) -> Result<&mut TrainingStep<'f>> {
+        self.remove_moved();
+        let share = self.latest().map(|step| step.recorded.plan());
+        let step = TrainingStep::compile(self.setup(model.clone()), share, first)?;
+        self.keep(model.batch(), KeptRecording::Training(step, None));
+        Ok(self.current())
+    }
+
+    /// Keeps a recording for this batch, in place of one that was recorded earlier for the same shapes and path.
+    fn keep(&mut self, batch: &dyn BatchTensors, recording: KeptRecording<'f>) {
+        let path = current_path(&*self.model);
+        self.kept.retain(|other| other.path != path || !other.buffers().fits(batch));
+        let parameter = self.model.parameters().into_iter().next().map(|(_, parameter)| parameter);
+        self.kept.push(KeptStep { path, recording, parameter });
+        self.kept.drain(..self.kept.len().saturating_sub(self.limit));
+    }
+
+    /// Returns the step that was compiled or selected last.
+    fn current(&mut self) -> &mut TrainingStep<'f> {
+        match self.kept.last_mut().map(|kept| &mut kept.recording) {
+            Some(KeptRecording::Training(step, _) | KeptRecording::Evaluation(step)) => step,
+            None => unreachable!("a step must be compiled or selected before it is used"),
+        }
+    }
+
+    /// Launches the step for a batch.
+    pub(super) fn step(&mut self, x: &dyn BatchTensors, y: &Tensor, bind: BindModel<'_, 'f>) -> Result<()> {
+        self.set_batch(true, x, y, bind)?;
+        let step = self.current();
+        step.launch()?;
+        self.results = Some((step.logits.clone(), step.loss.clone()));
+        Ok(())
+    }
+
+    /// Checks the step for a batch.
+    pub(super) fn check_step(
+        &mut self,
+        x: &dyn BatchTensors,
+        y: &Tensor,
+        bind: BindModel<'_, 'f>,
+    ) -> Result<StepCheck> {
+        self.set_batch(true, x, y, bind)?;
+        self.current().check_step()
+    }
+
+    /// Returns the loss of a batch in evaluation mode.
+    pub(super) fn evaluate(&mut self, x: &dyn BatchTensors, y: &Tensor, bind: BindModel<'_, 'f>) -> Result<f32> {
+        self.set_batch(false, x, y, bind)?;
+        self.evaluate_buffers()
+    }
+
+    /// Returns the loss of the batch in the buffers, in evaluation mode.
+    pub(super) fn evaluate_buffers(&mut self) -> Result<f32> {
+        let stream = self.options.stream.clone();
+        let evaluation = match self.kept.last_mut().map(|kept| &mut kept.recording) {
+            Some(KeptRecording::Training(step, evaluation)) => {
+                let recorded = match evaluation.take() {
+                    Some(recorded) => recorded,
+                    None => record_evaluation(step.recorded.computation().clone(), step.recorded.plan(), stream)?,
+                };
+                evaluation.insert(recorded)
+            }
+            Some(KeptRecording::Evaluation(step)) => &mut step.recorded,
+            None => unreachable!("a step must be compiled or selected before it is evaluated"),
+        };
+        evaluation.launch()?;
+        evaluation.loss.try_item()
+    }
+
+    /// Copies a batch into the buffers of the step for its shapes and the model's path, which becomes the current step.
+    fn set_batch(
+        &mut self,
+        is_training: bool,
+        x: &dyn BatchTensors,
+        y: &Tensor,
+        bind: BindModel<'_, 'f>,
+    ) -> Result<()> {
+        self.select(is_training, x, y, bind)?;
+        self.current().copy_batch(x, y)
+    }
+
+    /// Makes the step for this batch and the model's path the current one; compiles it if it is missing.
+    fn select(&mut self, is_training: bool, x: &dyn BatchTensors, y: &Tensor, bind: BindModel<'_, 'f>) -> Result<()> {
+        self.remove_moved();
+        let is_wanted = |kept: &KeptStep<'f>| {
+            (kept.training().is_some() || !is_training)
+                && is_on_path(&*self.model, &kept.path)
+                && kept.buffers().fits(x)
+        };
+        if let Some(at) = self.kept.iter().rposition(is_wanted) {
+            self.stats.hits += 1;
+            self.kept[at..].rotate_left(1);
+            return Ok(());
+        }
+        let model = bind()?;
+        if is_training {
+            self.compile(model, Some((x, y)))?;
+        } else {
+            let step = TrainingStep::compile_evaluation(self.setup(model), (x, y))?;
+            self.keep(x, KeptRecording::Evaluation(step));
+        }
+        self.stats.misses += 1;
+        Ok(())
+    }
+}

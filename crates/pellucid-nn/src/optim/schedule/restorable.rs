@@ -1,0 +1,31 @@
+//! Progress of a schedule that a checkpoint restores through a shared reference.
+
+use std::sync::{Mutex, PoisonError};
+
+/// A value that is read and replaced as a whole, also through a shared reference.
+#[derive(Debug)]
+pub(super) struct Restorable<T>(Mutex<T>);
+
+impl<T: Clone> Restorable<T> {
+    pub(super) fn new(value: T) -> Restorable<T> {
+        Restorable(Mutex::new(value))
+    }
+
+    pub(super) fn get(&self) -> T {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set(&self, value: T) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = value;
+    }
+
+    pub(super) fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: Clone> Clone for Restorable<T> {
+    fn clone(&self) -> Restorable<T> {
+        Restorable::new(self.get())
+    }
+}

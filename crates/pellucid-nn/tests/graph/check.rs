@@ -1,0 +1,109 @@
+//! The check of a step: the loss falls, and the update opposes the gradient.
+
+use crate::models::*;
+use pellucid_nn::graph::mirror::*;
+use pellucid_nn::graph::*;
+use pellucid_nn::loss::CrossEntropyLoss;
+use pellucid_nn::optim::{AdamW, AdamWOptions, GradScaler, Optimizer};
+use pellucid_nn::*;
+use pellucid_tensor::{DType, Error, Tensor, autocast, manual_seed};
+use std::rc::Rc;
+
+/// A check finds what two launches by hand find, and restores all state: parameters, statistics, gradients, moments,
+/// loss scale and random numbers.
+#[test]
+fn a_check_measures_a_step_and_restores_the_state() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    for kind in &KINDS {
+        for stream in streams() {
+            let model = made(kind);
+            let adamw = AdamW::new(model.parameters(), AdamWOptions { lr: 1e-3, ..Default::default() }).unwrap();
+            let scaler = Rc::new(GradScaler::new(Default::default()).unwrap());
+            let options = StepOptions { stream, scaler: Some(scaler.clone()), ..Default::default() };
+            let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &adamw).with_options(options);
+            let _half = autocast(DType::BF16);
+            let (x, y) = batch(kind.2, 1);
+            trainer.step(&x, &y).unwrap();
+            let gradients = || model.parameters().iter().map(|p| p.grad().unwrap()).collect::<Vec<_>>();
+            let values = || gradients().iter().map(|g| g.to_vec::<f32>()).collect::<Vec<_>>();
+            let results = [trainer.logits().unwrap().clone(), trainer.loss_tensor().unwrap().clone()];
+            let snapshot = || {
+                let states = [model.state_dict(), adamw.state_dict(), scaler.state_dict()].map(bits);
+                (states, values(), results.each_ref().map(|tensor| tensor.to_vec::<f32>()))
+            };
+            let before = snapshot();
+            let bound = gradients();
+            manual_seed(7);
+            let check = trainer.check_step(&x, &y).unwrap();
+            let drawn = Tensor::rand([4], DType::F32).to_vec::<f32>();
+            assert!(snapshot() == before, "{}: a check must restore the state", kind.0);
+            assert!(gradients().iter().zip(&bound).all(|(now, then)| now.array().shares_storage(then.array())));
+            manual_seed(7);
+            assert_eq!(Tensor::rand([4], DType::F32).to_vec::<f32>(), drawn, "a check must restore the generator");
+            check.ensure().unwrap();
+            assert!(check.loss_falls() && check.is_descent_step());
+            // The same by hand.
+            let parameters: Vec<Vec<f64>> = model.parameters().iter().map(|p| p.to_vec()).collect();
+            manual_seed(7);
+            trainer.step(&x, &y).unwrap();
+            let first = f64::from(trainer.loss().unwrap());
+            let changes = model.parameters().into_iter().zip(parameters).map(|(p, before)| {
+                let (now, g) = (p.to_vec::<f64>(), p.grad().unwrap().to_vec::<f64>());
+                now.iter().zip(before).zip(g).map(|((now, before), g)| (now - before) * g).sum::<f64>()
+            });
+            let slope = changes.sum::<f64>();
+            manual_seed(7);
+            trainer.step(&x, &y).unwrap();
+            let second = f64::from(trainer.loss().unwrap());
+            assert_eq!(check, StepCheck { loss_before: first, loss_after: second, slope }, "{}", kind.0);
+        }
+    }
+}
+
+#[test]
+fn a_step_in_the_wrong_direction_is_found() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let (model, loss) = (mlp(), CrossEntropyLoss::default());
+    let plan = make_plan_for_sequential(&model, &[BATCH, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
+    let sgd = sgd(&model, 0.1, 0.0);
+    try_rebind_grads(&model, &sgd, &plan).unwrap();
+    let (x, y) = batch(&[BATCH, 6], 1);
+    let check = |rate: f64| {
+        let parameters = model.parameters();
+        let update = move || parameters.iter().for_each(|p| p.copy_(&(p.tensor() - p.grad().unwrap() * rate)));
+        let before = bits(model.state_dict());
+        let check = record_step_graph(&model, &loss, update, &plan, &x, &y, None).unwrap().check_step().unwrap();
+        assert_eq!(bits(model.state_dict()), before);
+        (check.loss_falls(), check.is_descent_step(), check.ensure().err().map(|error| error.to_string()))
+    };
+    assert_eq!(check(0.1), (true, true, None));
+    for (rate, found, help) in [
+        (-0.1, (false, false), "sign of the update"),
+        (0.0, (false, false), "the update changes nothing"),
+        (1e4, (false, true), "lower the learning rate"),
+    ] {
+        let (falls, descends, error) = check(rate);
+        assert_eq!((falls, descends), found, "rate {rate}");
+        assert!(error.as_ref().unwrap().contains(help), "rate {rate}: {error:?}");
+    }
+}
+
+#[test]
+fn a_step_that_cannot_be_checked_is_refused() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let (model, loss) = (mlp(), CrossEntropyLoss::default());
+    let (x, y) = batch(&[BATCH, 6], 1);
+    let optimizer = sgd(&model, 0.1, 0.0);
+    let plan = make_plan_for_sequential(&model, &[BATCH, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
+    let before = bits(model.state_dict());
+    let unbound = record_step_graph(&model, &loss, &optimizer, &plan, &x, &y, None).unwrap().check_step();
+    let evaluation = record_eval_graph(&model, &loss, &plan, &x, &y, None).unwrap().check_step();
+    try_rebind_grads(&model, &optimizer, &plan).unwrap();
+    let options = StepOptions { accumulate: 2, ..Default::default() };
+    let several = record_step_graph_with(&model, &loss, &optimizer, &plan, &x, &y, options).unwrap().check_step();
+    for (refused, help) in [(unbound, "bind_gradients()"), (evaluation, "evaluation"), (several, "accumulate = 1")] {
+        let Err(Error::InvalidArgument { .. }) = &refused else { panic!("unexpected result: {refused:?}") };
+        assert!(refused.unwrap_err().to_string().contains(help));
+    }
+    assert_eq!(bits(model.state_dict()), before);
+}

@@ -1,0 +1,169 @@
+//! Learning rates, momenta and scales are returned as they were set.
+
+use crate::numbers::KINDS;
+use crate::parameters;
+use pellucid_nn::Parameter;
+use pellucid_nn::optim::schedule::{ExponentialLr, OneCycleLr, PerGroup, Schedule, Scheduler};
+use pellucid_nn::optim::{
+    Adam, AdamOptions, AdamW, AdamWOptions, GradScaler, GradScalerOptions, Lbfgs, LbfgsOptions, Optimizer, Sgd,
+    SgdOptions,
+};
+use pellucid_tensor::{DType, Tensor, capture, lazy, ops};
+
+fn sgd(lr: f64) -> Sgd {
+    Sgd::new(vec![Parameter::new(Tensor::from([1.0f32]))], SgdOptions { lr, momentum: 0.9, ..Default::default() })
+        .unwrap()
+}
+
+#[test]
+fn every_optimizer_returns_numbers_as_they_were_set() {
+    for &(kind, cases, make) in KINDS {
+        for case in 0..cases {
+            // In f64, the tensor holds the rate of the options exactly.
+            let exact = make(parameters(kind == "muon", DType::F64), case);
+            for dtype in [DType::F32, DType::F16, DType::BF16, DType::F64] {
+                let what = format!("{kind}.{case} {dtype}");
+                let optimizer = make(parameters(kind == "muon", dtype), case);
+                assert_eq!(optimizer.lr(), exact.lr_tensor().item::<f64>(), "{what}");
+                assert_eq!(optimizer.momentum(0), exact.momentum(0), "{what}");
+                assert!(optimizer.momentum(0).is_none_or(|m| [0.5, 0.8, 0.9, 0.95].contains(&m)), "{what}");
+                for lr in [0.01, 0.1 / 3.0, 1e-9, 0.0] {
+                    optimizer.set_lr(lr);
+                    assert_eq!(optimizer.lr(), lr, "{what}");
+                    assert!((optimizer.lr_tensor().item::<f64>() - lr).abs() <= 1e-7 * lr, "{what}");
+                }
+                for momentum in [0.1, 0.999, 1.0 / 3.0] {
+                    if optimizer.momentum(0).is_some() {
+                        optimizer.set_momentum(0, momentum);
+                        assert_eq!(optimizer.momentum(0), Some(momentum), "{what}");
+                    }
+                }
+            }
+        }
+    }
+    let lbfgs =
+        Lbfgs::new(vec![Parameter::new(Tensor::from([1.0f32]))], LbfgsOptions { lr: 0.3, ..Default::default() });
+    let lbfgs = lbfgs.unwrap();
+    assert_eq!(lbfgs.lr(), 0.3);
+    lbfgs.set_lr(0.1 / 3.0);
+    assert_eq!(lbfgs.lr(), 0.1 / 3.0);
+}
+
+#[test]
+fn a_loaded_number_is_the_shortest_decimal() {
+    for &(kind, cases, make) in KINDS {
+        for case in 0..cases {
+            let saved = make(parameters(kind == "muon", DType::F32), case);
+            let loaded = make(parameters(kind == "muon", DType::F32), case);
+            saved.set_lr(0.0123);
+            if saved.momentum(0).is_some() {
+                saved.set_momentum(0, 0.3);
+            }
+            loaded.load_state_dict(&saved.state_dict()).unwrap();
+            assert_eq!((loaded.lr(), loaded.momentum(0)), (0.0123, saved.momentum(0)), "{kind}.{case}");
+            saved.set_lr(0.1 / 3.0);
+            loaded.load_state_dict(&saved.state_dict()).unwrap();
+            assert_eq!(loaded.lr(), 0.033333335, "{kind}.{case}: f32 stores about seven digits");
+        }
+    }
+}
+
+#[test]
+fn a_write_to_the_tensor_is_read() {
+    let optimizer = sgd(0.01);
+    ops::copy_(optimizer.lr_tensor(), &Tensor::from(0.07f32)).unwrap();
+    assert_eq!(optimizer.lr(), 0.07);
+    // The number that was set before is not returned for another value of the tensor.
+    ops::copy_(optimizer.lr_tensor(), &Tensor::from(0.010000001f32)).unwrap();
+    assert_eq!(optimizer.lr(), 0.010000001);
+    ops::copy_(optimizer.lr_tensor(), &Tensor::from(f32::NAN)).unwrap();
+    assert!(optimizer.lr().is_nan());
+    ops::copy_(optimizer.lr_tensor(), &Tensor::from(f32::INFINITY)).unwrap();
+    assert_eq!(optimizer.lr(), f64::INFINITY);
+    lazy(|| optimizer.set_lr(0.03));
+    assert_eq!(optimizer.lr(), 0.03);
+}
+
+#[test]
+fn a_captured_step_changes_the_rate() {
+    let optimizer = sgd(0.1);
+    let halve = || {
+        let half = optimizer.lr_tensor() * 0.5;
+        ops::copy_(optimizer.lr_tensor(), &half).unwrap();
+        half
+    };
+    let mut captured = capture(|_: &[Tensor]| halve(), &[]).unwrap();
+    assert_eq!(optimizer.lr(), 0.1, "a capture must not change the rate");
+    for expected in [0.05, 0.025, 0.0125] {
+        captured.launch(&[]).unwrap();
+        assert_eq!(optimizer.lr(), expected);
+    }
+    optimizer.set_lr(0.1 / 3.0);
+    assert_eq!(optimizer.lr(), 0.1 / 3.0);
+    captured.launch(&[]).unwrap();
+    let half = (0.1 / 3.0) as f32 * 0.5;
+    assert_eq!(optimizer.lr(), half.to_string().parse::<f64>().unwrap());
+    // A rate that is set inside a captured step is set by each launch.
+    let set = |_: &[Tensor]| {
+        optimizer.set_lr(0.3);
+        optimizer.lr_tensor() * 1.0
+    };
+    let before = optimizer.lr();
+    let mut captured = capture(set, &[]).unwrap();
+    assert_eq!(optimizer.lr(), before);
+    captured.launch(&[]).unwrap();
+    assert_eq!(optimizer.lr(), 0.3);
+}
+
+#[test]
+fn schedules_set_and_read_exact_rates() {
+    let options = AdamOptions { lr: 0.1, ..Default::default() };
+    let mut adam = Adam::new(parameters(false, DType::F32), options).unwrap();
+    adam.add_group(vec![Parameter::new(Tensor::from([1.0f32]))], AdamOptions { lr: 0.7, ..options }).unwrap();
+    let mut scheduler = Scheduler::new(ExponentialLr { gamma: 0.9 }, &adam).unwrap();
+    assert_eq!(scheduler.last_lr(), [0.1, 0.7]);
+    let mut expected = [0.1, 0.7];
+    for _ in 0..30 {
+        scheduler.step(&adam);
+        expected = expected.map(|lr| lr * 0.9);
+        assert_eq!(scheduler.last_lr(), expected);
+        assert_eq!([adam.lr(), adam.group_lr(1)], expected);
+    }
+    let schedule = OneCycleLr::new(PerGroup::All(0.3), 10);
+    let mut scheduler = Scheduler::new(schedule.clone(), &adam).unwrap();
+    for epoch in 1..10 {
+        scheduler.step(&adam);
+        assert_eq!(adam.group_lr(1), scheduler.last_lr()[1]);
+        assert_eq!(adam.momentum(0), schedule.momentum(0, epoch));
+    }
+    let other = Adam::new(parameters(false, DType::F32), options).unwrap();
+    assert!(Scheduler::resume(schedule, &other, &scheduler.state_dict()).is_err(), "the number of groups differs");
+}
+
+#[test]
+fn parameters_that_are_added_later_keep_the_rate() {
+    let mut optimizer = AdamW::new(vec![], AdamWOptions { lr: 0.1 / 3.0, ..Default::default() }).unwrap();
+    let named = vec![("w".to_string(), Parameter::new(Tensor::from([1.0f32])))];
+    optimizer.fill(named.clone()).unwrap();
+    assert_eq!((optimizer.lr_tensor().dtype(), optimizer.lr()), (DType::F32, 0.1 / 3.0));
+    assert_eq!(optimizer.momentum(0), Some(0.9));
+    optimizer.unfill();
+    optimizer.set_lr(0.7 / 3.0);
+    optimizer.fill(named).unwrap();
+    assert_eq!(optimizer.lr(), 0.7 / 3.0);
+    optimizer.add_params(vec![Parameter::new(Tensor::from([2.0f32]))]).unwrap();
+    assert_eq!(optimizer.lr(), 0.7 / 3.0);
+}
+
+#[test]
+fn the_loss_scale_is_returned_as_it_was_set() {
+    let scaler =
+        GradScaler::new(GradScalerOptions { init_scale: 1000.1, growth_interval: 1, ..Default::default() }).unwrap();
+    assert_eq!(scaler.get_scale(), 1000.1);
+    scaler.update().unwrap();
+    assert_eq!(scaler.get_scale(), 2000.2);
+    let other = GradScaler::new(GradScalerOptions::default()).unwrap();
+    assert_eq!(other.get_scale(), 65536.0);
+    other.load_state_dict(&scaler.state_dict()).unwrap();
+    assert_eq!(other.get_scale(), 2000.2);
+}

@@ -1,0 +1,39 @@
+//! A map from the addresses of graph nodes to values.
+
+use crate::engine::AddressHasher;
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+
+/// A map from addresses to values: a short list for few entries (a chain has one at a time), then a hash table.
+#[derive(Default)]
+pub(crate) struct AddressMap<V> {
+    few: SmallVec<[(usize, V); 8]>,
+    many: HashMap<usize, V, BuildHasherDefault<AddressHasher>>,
+}
+
+impl<V: Copy> AddressMap<V> {
+    const FEW: usize = 8;
+
+    pub(crate) fn get(&self, address: usize) -> Option<V> {
+        let found = self.few.iter().rev().find(|(a, _)| *a == address).map(|(_, v)| *v);
+        found.or_else(|| if self.many.is_empty() { None } else { self.many.get(&address).copied() })
+    }
+
+    pub(crate) fn insert(&mut self, address: usize, value: V) {
+        if let Some(entry) = self.few.iter_mut().find(|(a, _)| *a == address) {
+            entry.1 = value;
+        } else if self.few.len() < Self::FEW && !self.many.contains_key(&address) {
+            self.few.push((address, value));
+        } else {
+            self.many.insert(address, value);
+        }
+    }
+
+    pub(crate) fn remove(&mut self, address: usize) {
+        match self.few.iter().position(|(a, _)| *a == address) {
+            Some(at) => drop(self.few.swap_remove(at)),
+            None => drop(self.many.remove(&address)),
+        }
+    }
+}

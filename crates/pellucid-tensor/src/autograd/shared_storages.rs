@@ -1,0 +1,72 @@
+//! The storages of gradients that have several owners, and copies of such gradients.
+
+use super::address_map::AddressMap;
+use crate::engine;
+use crate::ops::copy::copy;
+use crate::tensor::Tensor;
+use pellucid_ir::Result;
+use pellucid_ir::backend::Storage;
+use smallvec::SmallVec;
+use std::sync::{Arc, Weak};
+
+/// The storages of gradients that have other owners: the caller of the pass, hooks, slots, saved values.
+///
+/// A storage may be freed during the pass. The weak handle keeps its address from being reused, so that a new storage
+/// is never mistaken for a known one: an additional copy would change the order of a later pass over the recorded
+/// graph.
+#[derive(Default)]
+pub(crate) struct SharedStorages {
+    known: AddressMap<()>,
+    handles: SmallVec<[Weak<Storage>; 4]>,
+}
+
+impl SharedStorages {
+    fn contains(&self, tensor: &Tensor) -> bool {
+        self.known.get(storage_address(tensor)).is_some()
+    }
+
+    /// Inserts the storage of `tensor`. Returns false if it was known.
+    pub(crate) fn insert(&mut self, tensor: &Tensor) -> bool {
+        if self.contains(tensor) {
+            return false;
+        }
+        self.known.insert(storage_address(tensor), ());
+        self.handles.push(Arc::downgrade(tensor.array().storage()));
+        true
+    }
+}
+
+/// Returns a gradient with unique storage; aliased or broadcast gradients are copied.
+///
+/// Gradient clipping writes into the gradient of each leaf once. But the terms of a sum share one gradient, and the
+/// caller, a hook or a slot may hold it too. Recorded kernels and graphs hold their operands. Therefore, deferred
+/// and captured steps, and gradients with a history, look up aliased storages in `shared`. This lookup does not detect a
+/// user's operation that returns a tensor which it holds itself.
+pub(crate) fn with_unique_storage(gradient: Tensor, shared: &mut SharedStorages) -> Result<Tensor> {
+    let is_own = match engine::is_immediate(gradient.device()) {
+        true if !gradient.requires_grad() => gradient.is_unique(),
+        _ if gradient.is_leaf() && gradient.requires_grad() => false,
+        _ => shared.insert(&gradient) && !gradient.array().layout().is_broadcast(),
+    };
+    if is_own { Ok(gradient) } else { copy(&gradient) }
+}
+
+/// Returns the address of the tensor's storage.
+fn storage_address(tensor: &Tensor) -> usize {
+    Arc::as_ptr(tensor.array().storage()).addr()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_storage_is_never_mistaken_for_a_freed_one() {
+        let mut shared = SharedStorages::default();
+        for round in 0..100 {
+            let gradient = Tensor::from([1.0f32]);
+            assert!(shared.insert(&gradient), "round {round}: a new storage must not be known");
+            assert!(!shared.insert(&gradient), "round {round}: an inserted storage must be known");
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Checkpoints of training runs in files.
+
+use super::{Description, read, write};
+use crate::nn::Checkpoint;
+use pellucid_tensor::Result;
+use std::borrow::Borrow;
+use std::path::Path;
+
+/// The text that marks a file as a checkpoint, and the version of its names.
+const MARK: &str = "pellucid_checkpoint";
+const VERSION: &str = "1";
+
+/// Writes a checkpoint to one safetensors file, atomically, as [`save`](super::save) does. An existing file is replaced.
+///
+/// Save after a step, not between `backward` and the step: gradients are not part of a checkpoint. The checkpoint may be
+/// borrowed or owned.
+///
+/// ```
+/// # let path = std::env::temp_dir().join(format!("pellucid-doc-checkpoint-{}", std::process::id()));
+/// use pellucid::nn::Checkpoint;
+/// use pellucid::prelude::*;
+/// use pellucid::io;
+///
+/// /// The parts of a training run.
+/// struct Run {
+///     model: Linear,
+///     optimizer: AdamW,
+///     batches: Batches,
+/// }
+///
+/// impl Run {
+///     fn new() -> Result<Run> {
+///         let model = Linear::new(3, 1);
+///         let optimizer = AdamW::new(model.parameters(), AdamWOptions::default())?;
+///         let batches = Batches::new(&[&Tensor::ones([8, 3], DType::F32)], 2)?.shuffled(0);
+///         Ok(Run { model, optimizer, batches })
+///     }
+///
+///     fn checkpoint(&self, step: u64) -> Checkpoint<'_> {
+///         Checkpoint::new().model(&self.model).optimizer(&self.optimizer).batches(&self.batches).step(step)
+///     }
+/// }
+///
+/// let run = Run::new()?;
+/// io::save_checkpoint(&path, run.checkpoint(100))?;
+///
+/// // Another process continues.
+/// let resumed = Run::new()?;
+/// let step = io::load_checkpoint(&path, resumed.checkpoint(0))?;
+/// assert_eq!(step, 100);
+/// assert_eq!(resumed.model.weight.to_vec::<f32>(), run.model.weight.to_vec::<f32>());
+/// # std::fs::remove_file(&path).unwrap();
+/// # Ok::<(), Error>(())
+/// ```
+///
+/// Every value is a tensor with the name of its part, so [`load`](super::load) reads the file, too: the weights are the
+/// tensors whose names start with `model.`.
+///
+/// # Errors
+/// Those of [`save`](super::save) and [`Checkpoint::state`]. On error the old file is kept.
+pub fn save_checkpoint<'a>(path: impl AsRef<Path>, checkpoint: impl Borrow<Checkpoint<'a>>) -> Result<()> {
+    write(path.as_ref(), &checkpoint.borrow().state()?, Some((MARK, VERSION)))
+}
+
+/// Restores the parts of a checkpoint from a file of [`save_checkpoint`] in place, and returns the number of steps.
+/// Training then continues bit for bit as if it had not been stopped.
+///
+/// # Errors
+/// [`Error::File`](crate::Error::File) for a file that is no checkpoint, with the reasons of [`load`](super::load);
+/// those of [`Checkpoint::load_state_dict`] for parts, names, shapes and dtypes that do not fit. On error nothing is
+/// changed.
+pub fn load_checkpoint<'a>(path: impl AsRef<Path>, checkpoint: impl Borrow<Checkpoint<'a>>) -> Result<u64> {
+    checkpoint.borrow().load_state_dict(&read(path.as_ref(), check_mark)?)
+}
+
+fn check_mark(description: &Description<'_>) -> std::result::Result<(), String> {
+    match description.get(MARK).copied() {
+        Some(VERSION) => Ok(()),
+        Some(other) => {
+            Err(format!("a checkpoint of version {other}, but this version of the library reads version {VERSION}"))
+        }
+        None => {
+            Err("a safetensors file that is not a checkpoint of save_checkpoint(); load() reads its tensors".into())
+        }
+    }
+}

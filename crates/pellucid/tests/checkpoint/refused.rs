@@ -1,0 +1,297 @@
+//! Files and states that do not fit are typed errors and change nothing.
+
+use crate::runs::{CnnRun, MlpRun, TrainingRun, assert_equal, bits, data};
+use crate::scratch::Scratch;
+use pellucid::nn::optim::schedule::{ReduceLrOnPlateau, ReduceLrOnPlateauOptions};
+use pellucid::nn::optim::{Adam, AdamOptions, Average, AveragedModel, GradScaler, GradScalerOptions};
+use pellucid::nn::{Checkpoint, Lazy, StateDict};
+use pellucid::prelude::*;
+use pellucid::{Generator, io};
+use std::path::PathBuf;
+
+/// Returns the part that an error of a checkpoint names, and the text of the error.
+fn part<T: std::fmt::Debug>(result: Result<T>) -> (String, String) {
+    match result {
+        Err(Error::Checkpoint { part, source }) => (part.clone(), Error::Checkpoint { part, source }.to_string()),
+        other => panic!("expected Error::Checkpoint, got {other:?}"),
+    }
+}
+
+/// A state of a trained run, and a fresh run that refuses changes of it.
+struct Refusing {
+    state: StateDict,
+    run: MlpRun,
+    scratch: Scratch,
+}
+
+impl Refusing {
+    fn new(name: &str) -> Refusing {
+        let scratch = Scratch::new(name);
+        let mut run = MlpRun::new();
+        run.train(5, &mut |_| {});
+        io::save_checkpoint(scratch.0.join("good"), run.checkpoint()).unwrap();
+        let state = io::load(scratch.0.join("good")).unwrap();
+        let mut run = MlpRun::new();
+        run.train(2, &mut |_| {});
+        Refusing { state, run, scratch }
+    }
+
+    /// Loads a changed state. It must be refused by this part, with a text that contains `names`, and change nothing.
+    fn refuses(&self, expected: &str, names: &[&str], change: impl FnOnce(&mut StateDict)) {
+        let before = bits(&self.run.checkpoint());
+        let mut state = self.state.clone();
+        change(&mut state);
+        let (part, text) = part(self.run.checkpoint().load_state_dict(&state));
+        assert_eq!(part, expected, "{text}");
+        assert!(names.iter().all(|name| text.contains(name)), "{names:?} must be in: {text}");
+        assert_equal(&bits(&self.run.checkpoint()), &before, &text);
+    }
+
+    /// Replaces a value.
+    fn refuses_value(&self, name: &str, value: Tensor) {
+        let (part, inner) = name.split_once('.').unwrap_or((name, name));
+        // The error of a generator with three numbers names no value.
+        let inner = if inner == "cpu" { "i64" } else { inner };
+        assert!(self.state.contains_key(name), "{name} must be in {:?}", self.state.keys());
+        self.refuses(part, &[inner], |state| _ = state.insert(name.to_string(), value));
+    }
+}
+
+#[test]
+fn states_that_do_not_fit_change_nothing() {
+    let _random = Generator::new(1).scope();
+    let refusing = Refusing::new("refused-states");
+    let f64s = |value: f64| Tensor::from(value);
+    let i64s = |value: i64| Tensor::from(value);
+    // The last part in the order of the checkpoint is the generator, so all others were accepted before it.
+    for part in ["generator", "noise"] {
+        refusing.refuses_value(&format!("{part}.cpu"), Tensor::from([1i64, 2, 3]));
+        refusing.refuses_value(&format!("{part}.cpu"), Tensor::from([1.0f32, 2.0]));
+        refusing.refuses(part, &["CPU"], |state| {
+            let value = state.remove(&format!("{part}.cpu")).unwrap();
+            state.insert(format!("{part}.no such device"), value);
+        });
+    }
+    for name in ["model.0.weight", "model.3.bias", "optimizer.state.0.mean", "averaged.average.0.weight"] {
+        let value = &refusing.state.get(name).unwrap_or_else(|| panic!("{name} in {:?}", refusing.state.keys()));
+        refusing.refuses_value(name, Tensor::zeros([3, 17], value.dtype()));
+        refusing.refuses_value(name, value.to_dtype(DType::F64));
+        let (part, inner) = name.split_once('.').unwrap();
+        refusing.refuses(part, &["missing", inner], |state| _ = state.remove(name));
+        refusing.refuses(part, &["unexpected", "more"], |state| {
+            state.insert(format!("{part}.more"), f64s(0.0));
+        });
+    }
+    for value in [f64::NAN, -1.0, f64::INFINITY] {
+        let lr = f64s(value).to_dtype(refusing.state["optimizer.groups.0.lr"].dtype());
+        refusing.refuses("optimizer", &["lr"], |state| _ = state.insert("optimizer.groups.0.lr".into(), lr));
+        refusing.refuses_value("schedule.lr.0", f64s(if value < 0.0 { f64::NAN } else { value * 2.0 }));
+    }
+    for value in [0.5, -1.0, f64::NAN, f64::INFINITY, 1e300] {
+        refusing.refuses_value("schedule.epoch", f64s(value));
+        refusing.refuses_value("plateau.bad", f64s(value));
+        refusing.refuses_value("plateau.cooling", f64s(value));
+    }
+    refusing.refuses_value("plateau.best", f64s(f64::NAN));
+    for (name, value) in [("batch", 5), ("batch", -1), ("epoch", -1), ("samples", 15), ("size", 5)] {
+        refusing.refuses("batches", &[&value.to_string()], |state| {
+            state.insert(format!("batches.{name}"), i64s(value));
+        });
+    }
+    refusing.refuses("batches", &["seed"], |state| _ = state.remove("batches.seed"));
+    for value in [i64s(-1), f64s(1.0), Tensor::from([1i64])] {
+        refusing.refuses("step", &["step"], |state| _ = state.insert("step".into(), value));
+    }
+    refusing.refuses("step", &["step"], |state| _ = state.remove("step"));
+    // Whole parts.
+    for part in ["model", "optimizer", "schedule", "plateau", "averaged", "noise", "batches", "generator"] {
+        refusing.refuses(part, &["does not have this part; its parts are"], |state| {
+            state.retain(|name, _| !name.starts_with(&format!("{part}.")));
+        });
+    }
+    for name in ["other.weight", "weight", "."] {
+        let part = name.split('.').next().unwrap();
+        refusing.refuses(part, &["does not; its parts are", "`model`"], |state| {
+            state.insert(name.into(), f64s(0.0));
+        });
+    }
+    // The state that was not changed is loaded.
+    assert_eq!(refusing.run.checkpoint().load_state_dict(&refusing.state).unwrap(), 5);
+}
+
+#[test]
+fn runs_of_other_parts_are_refused() {
+    let _random = Generator::new(1).scope();
+    let refusing = Refusing::new("refused-runs");
+    let good = refusing.scratch.0.join("good");
+    let run = &refusing.run;
+    let plain = || Checkpoint::new().model(&run.model).optimizer(&run.optimizer);
+    let other = sequential![Linear::new(6, 8), Relu, Dropout::new(0.3), Linear::new(8, 3)];
+    let adam = Adam::new(run.model.parameters(), AdamOptions { amsgrad: true, ..Default::default() }).unwrap();
+    let scaler = GradScaler::new(GradScalerOptions::default()).unwrap();
+    let fits = |checkpoint: Checkpoint<'_>| part(io::load_checkpoint(&good, checkpoint)).0;
+    assert_eq!(fits(plain()), "averaged");
+    assert_eq!(fits(run.checkpoint().scaler(&scaler)), "scaler");
+    // Another model or optimizer, with all other parts.
+    let state = |change: &dyn Fn(&str) -> bool| -> StateDict {
+        refusing
+            .state
+            .iter()
+            .filter(|(name, _)| change(name))
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect()
+    };
+    let two = state(&|name| ["model", "optimizer", "generator", "step"].contains(&name.split('.').next().unwrap()));
+    let before = bits(&plain());
+    assert_eq!(plain().load_state_dict(&two).unwrap(), 5);
+    assert!(bits(&plain()) != before);
+    let before = bits(&Checkpoint::new().model(&other).optimizer(&adam));
+    for (checkpoint, name) in [
+        (Checkpoint::new().model(&other).optimizer(&run.optimizer), "model"),
+        (Checkpoint::new().model(&run.model).optimizer(&adam), "optimizer"),
+    ] {
+        assert_eq!(part(checkpoint.load_state_dict(&two)).0, name);
+    }
+    assert_eq!(bits(&Checkpoint::new().model(&other).optimizer(&adam)), before);
+    // Names.
+    for name in ["", "a.b", "generator", "step", "model"] {
+        let refused = |result| {
+            let (part, text) = part(result);
+            assert!(part == name && text.contains("name"), "{text}");
+        };
+        refused(io::save_checkpoint(&good, plain().part(name, &run.noise)).map(|()| 0));
+        refused(io::load_checkpoint(&good, plain().part(name, &run.noise)));
+    }
+    // Parts whose state does not exist.
+    let lazy = sequential![Lazy::new(|_: &_| Ok(Linear::new(2, 2)))];
+    assert_eq!(part(io::save_checkpoint(&good, Checkpoint::new().model(&lazy))).0, "model");
+    let mut averaged = AveragedModel::new(&run.model, Average::Equal).unwrap();
+    averaged.update().unwrap();
+    averaged.apply().unwrap();
+    let (named, text) = part(io::save_checkpoint(&good, plain().part("averaged", &averaged)));
+    assert!(named == "averaged" && text.contains("restore()"), "{text}");
+    // The file is still complete.
+    assert_eq!(run.checkpoint().load_state_dict(&io::load(&good).unwrap()).unwrap(), 5);
+}
+
+#[test]
+fn a_scaler_refuses_invalid_scales() {
+    let _random = Generator::new(1).scope();
+    let run = CnnRun::new();
+    let state = run.checkpoint().state().unwrap();
+    let before = bits(&run.checkpoint());
+    for (name, value) in
+        [("scale", 0.0), ("scale", f64::NAN), ("scale", f64::INFINITY), ("scale", -1.0), ("growth_tracker", 0.5)]
+    {
+        let mut state = state.clone();
+        state.insert(format!("scaler.{name}"), Tensor::from(value as f32));
+        let (part, text) = part(run.checkpoint().load_state_dict(&state));
+        assert!(part == "scaler" && text.contains(name), "{text}");
+        assert_equal(&bits(&run.checkpoint()), &before, &text);
+    }
+    // Single state dicts are checked, too.
+    let plateau = ReduceLrOnPlateau::new(ReduceLrOnPlateauOptions::default()).unwrap();
+    let mut state = plateau.state_dict();
+    state.insert("bad".into(), Tensor::from(-3.0));
+    assert!(matches!(plateau.load_state_dict(&state), Err(Error::InvalidArgument { .. })));
+    assert_eq!(plateau.state_dict()["bad"].item::<f64>(), 0.0);
+    let (x, _) = data(&[4, 2]);
+    let batches = Batches::new(&[&x], 2).unwrap();
+    assert!(matches!(batches.load_state_dict(&plateau.state_dict()), Err(Error::StateDict { .. })));
+}
+
+/// Inside a captured step values cannot be read, and a load would run again in every launch.
+#[test]
+fn captured_steps_are_refused() {
+    let _random = Generator::new(1).scope();
+    let scratch = Scratch::new("refused-capture");
+    let path = scratch.0.join("path");
+    let (layer, x) = (Linear::new(2, 2), Tensor::ones([1, 2], DType::F32));
+    let checkpoint = || Checkpoint::new().model(&layer);
+    io::save_checkpoint(&path, checkpoint()).unwrap();
+    let (bytes, before) = (std::fs::read(&path).unwrap(), bits(&checkpoint()));
+    let mut step = pellucid::capture(
+        |x| {
+            assert!(matches!(io::save_checkpoint(&path, checkpoint()), Err(Error::ReadInCapture { .. })));
+            assert!(matches!(io::load_checkpoint(&path, checkpoint()), Err(Error::InvalidArgument { .. })));
+            let generator = Generator::default();
+            assert!(matches!(generator.set_state(generator.state()), Err(Error::InvalidArgument { .. })));
+            layer.forward(&x[0])
+        },
+        &[&x],
+    )
+    .unwrap();
+    assert_eq!(step.launch(&[&x]).unwrap().to_vec::<f32>(0), layer.forward(&x).to_vec::<f32>());
+    assert_eq!((std::fs::read(&path).unwrap(), bits(&checkpoint())), (bytes, before));
+}
+
+#[test]
+fn foreign_and_damaged_files_change_nothing() {
+    let _random = Generator::new(1).scope();
+    let refusing = Refusing::new("refused-files");
+    let run = &refusing.run;
+    let before = bits(&run.checkpoint());
+    let good = std::fs::read(refusing.scratch.0.join("good")).unwrap();
+    let refused = |what: &str, bytes: &[u8], text: &str| {
+        match io::load_checkpoint(refusing.scratch.file("case", bytes), run.checkpoint()) {
+            Err(Error::File { reason, .. }) => assert!(reason.contains(text), "{what}: {reason}"),
+            other => panic!("{what}: expected Error::File, got {other:?}"),
+        }
+        assert_equal(&bits(&run.checkpoint()), &before, what);
+    };
+    for length in (0..good.len()).step_by(97).chain([1, 7, 8, 9, good.len() - 1]) {
+        refused(&format!("{length} bytes"), &good[..length], "");
+    }
+    refused("one more byte", &[&good[..], b"\0"].concat(), "damaged");
+    refused("JSON", b"{}", "JSON");
+    refused("noise", &[0xa5; 300], "");
+    let weights = refusing.scratch.0.join("weights");
+    io::save(&weights, &run.model.state_dict()).unwrap();
+    refused("weights", &std::fs::read(&weights).unwrap(), "not a checkpoint");
+    io::save(&weights, &refusing.state).unwrap();
+    refused("unmarked", &std::fs::read(&weights).unwrap(), "not a checkpoint");
+    let marked = |version: &str| {
+        let views: Vec<(&str, safetensors::tensor::TensorView<'_>)> = vec![];
+        let description = [("pellucid_checkpoint".to_string(), version.to_string())];
+        safetensors::serialize(views, Some(description.into_iter().collect())).unwrap()
+    };
+    refused("version 2", &marked("2"), "version 2");
+    let empty = refusing.scratch.file("case", &marked("1"));
+    assert_eq!(part(io::load_checkpoint(&empty, run.checkpoint())).0, "step");
+    assert!(matches!(
+        io::load_checkpoint(refusing.scratch.0.join("no file"), run.checkpoint()),
+        Err(Error::File { .. })
+    ));
+    // A flipped bit of the header.
+    let mut before = before;
+    let header = 8 + u64::from_le_bytes(good[..8].try_into().unwrap()) as usize;
+    for at in (0..header).step_by(29) {
+        let mut bytes = good.clone();
+        bytes[at] ^= 1 << (at % 8);
+        match io::load_checkpoint(refusing.scratch.file("case", &bytes), run.checkpoint()) {
+            Err(Error::File { .. } | Error::Checkpoint { .. }) => {
+                assert_equal(&bits(&run.checkpoint()), &before, &format!("byte {at} of the header"));
+            }
+            // The bit is in white space, or in the name of a device of a generator.
+            Ok(_) => before = bits(&run.checkpoint()),
+            Err(other) => panic!("byte {at} of the header: {other:?}"),
+        }
+    }
+}
+
+/// Malformed files with an index of the expected results; see `PELLUCID_MALFORMED` in `tests/files.rs`.
+#[test]
+fn a_corpus_of_malformed_files_changes_nothing() {
+    let Some(directory) = std::env::var_os("PELLUCID_MALFORMED").map(PathBuf::from) else { return };
+    let _random = Generator::new(1).scope();
+    let run = MlpRun::new();
+    let before = bits(&run.checkpoint());
+    let index = std::fs::read_to_string(directory.join("index.json")).unwrap();
+    let index: serde_json::Value = serde_json::from_str(&index).unwrap();
+    for entry in index.as_array().unwrap() {
+        let file = entry["file"].as_str().unwrap();
+        let result = io::load_checkpoint(directory.join(file), run.checkpoint());
+        assert!(matches!(result, Err(Error::File { .. })), "{file}: {result:?}");
+        assert_equal(&bits(&run.checkpoint()), &before, file);
+    }
+}

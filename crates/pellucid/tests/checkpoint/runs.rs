@@ -1,0 +1,247 @@
+//! The training runs of these tests.
+
+use pellucid::data::Batches;
+use pellucid::nn::graph::GraphTrainer;
+use pellucid::nn::loss::CrossEntropyLoss;
+use pellucid::nn::optim::schedule::{
+    ExponentialLr, OneCycleLr, ReduceLrOnPlateau, ReduceLrOnPlateauOptions, Scheduler,
+};
+use pellucid::nn::optim::{Average, AveragedModel, GradScaler, GradScalerOptions};
+use pellucid::nn::{Checkpoint, Stateful};
+use pellucid::prelude::*;
+use pellucid::{Generator, ops};
+use std::collections::BTreeMap;
+
+/// A training run with a checkpoint.
+pub(crate) trait TrainingRun {
+    /// Creates a run; initial values are drawn from the thread's generator.
+    fn new() -> Self;
+
+    /// Returns all parts of the run.
+    fn checkpoint(&self) -> Checkpoint<'_>;
+
+    /// Sets the number of steps, which a restored run continues.
+    fn set_steps(&mut self, steps: u64);
+
+    /// Trains until `end` steps are done. After every step it calls `after`.
+    fn train(&mut self, end: u64, after: &mut dyn FnMut(&Self));
+
+    fn steps(&self) -> u64;
+}
+
+/// Returns the bytes of all values of a checkpoint by name.
+pub(crate) fn bits(checkpoint: &Checkpoint<'_>) -> BTreeMap<String, Vec<u8>> {
+    checkpoint.state().unwrap().into_iter().map(|(name, value)| (name, value.to_bytes().unwrap())).collect()
+}
+
+/// Compares the values of two checkpoints, and names one that differs.
+#[track_caller]
+pub(crate) fn assert_equal(found: &BTreeMap<String, Vec<u8>>, expected: &BTreeMap<String, Vec<u8>>, what: &str) {
+    let differs = found.iter().find(|(name, bytes)| expected.get(*name) != Some(bytes));
+    assert!(differs.is_none(), "{what}: {} differs", differs.map_or("", |(name, _)| name));
+    assert_eq!(found.len(), expected.len(), "{what}: a value is missing");
+}
+
+/// Returns inputs `[n, ..]` and class numbers `[n]`.
+pub(crate) fn data(shape: &[usize]) -> (Tensor, Tensor) {
+    let n: usize = shape.iter().product();
+    let x: Vec<f32> = (0..n).map(|i| (i as f32 * 0.37).sin() + (i as f32 * 0.011).cos()).collect();
+    let y: Vec<i64> = (0..shape[0]).map(|i| (i * i % 3) as i64).collect();
+    (Tensor::new(x, shape), Tensor::new(y, [shape[0]]))
+}
+
+/// An MLP with dropout, AdamW, two schedules, averages, noise from a generator, and shuffled batches.
+pub(crate) struct MlpRun {
+    pub(crate) model: Sequential,
+    pub(crate) optimizer: AdamW,
+    pub(crate) schedule: Scheduler<OneCycleLr>,
+    plateau: ReduceLrOnPlateau,
+    averaged: AveragedModel,
+    pub(crate) noise: Generator,
+    pub(crate) batches: Batches,
+    steps: u64,
+}
+
+impl TrainingRun for MlpRun {
+    fn new() -> MlpRun {
+        let model = sequential![Linear::new(6, 16), Relu, Dropout::new(0.3), Linear::new(16, 3)];
+        let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.02, ..Default::default() }).unwrap();
+        let schedule = Scheduler::new(OneCycleLr::new(0.05, 20), &optimizer).unwrap();
+        let options = ReduceLrOnPlateauOptions { patience: 1, factor: 0.9, ..Default::default() };
+        let averaged = AveragedModel::new(&model, Average::Exponential(0.9)).unwrap();
+        let (x, y) = data(&[14, 6]);
+        MlpRun {
+            model,
+            optimizer,
+            schedule,
+            plateau: ReduceLrOnPlateau::new(options).unwrap(),
+            averaged,
+            noise: Generator::new(77),
+            batches: Batches::new(&[&x, &y], 4).unwrap().shuffled(3),
+            steps: 0,
+        }
+    }
+
+    fn checkpoint(&self) -> Checkpoint<'_> {
+        Checkpoint::new()
+            .model(&self.model)
+            .optimizer(&self.optimizer)
+            .schedule(&self.schedule)
+            .part("plateau", &self.plateau)
+            .part("averaged", &self.averaged)
+            .generator("noise", &self.noise)
+            .batches(&self.batches)
+            .step(self.steps)
+    }
+
+    fn set_steps(&mut self, steps: u64) {
+        self.steps = steps;
+    }
+
+    fn train(&mut self, end: u64, after: &mut dyn FnMut(&MlpRun)) {
+        while self.steps < end {
+            for batch in self.batches.epoch() {
+                let noise = ops::randn_with(batch[0].shape(), DType::F32, &self.noise).unwrap();
+                self.optimizer.zero_grad();
+                let loss = cross_entropy(&self.model.forward(&(&batch[0] + noise * 0.1)), &batch[1]);
+                loss.backward();
+                self.optimizer.step();
+                self.schedule.step(&self.optimizer);
+                self.averaged.update().unwrap();
+                self.steps += 1;
+                after(self);
+                if self.steps == end {
+                    return;
+                }
+            }
+            // At the end of an epoch.
+            let measured = self.model.parameters()[0].abs().max(..).item::<f64>();
+            self.plateau.step(measured, &self.optimizer);
+        }
+    }
+
+    fn steps(&self) -> u64 {
+        self.steps
+    }
+}
+
+/// A CNN with batch normalisation, SGD with momentum, and loss scaling under autocast.
+pub(crate) struct CnnRun {
+    model: Sequential,
+    optimizer: Sgd,
+    pub(crate) scaler: GradScaler,
+    schedule: Scheduler<ExponentialLr>,
+    batches: Batches,
+    steps: u64,
+}
+
+impl TrainingRun for CnnRun {
+    fn new() -> CnnRun {
+        let model = sequential![
+            Conv2d::new(1, 4, 3).padding(1),
+            BatchNorm2d::new(4),
+            Relu,
+            Flatten::new(),
+            Linear::new(4 * 25, 3)
+        ];
+        let options = SgdOptions { lr: 0.05, momentum: 0.9, ..Default::default() };
+        let optimizer = Sgd::new(model.parameters(), options).unwrap();
+        // The first scales overflow in f16, so the first steps are skipped.
+        let options = GradScalerOptions { init_scale: 2f64.powi(20), growth_interval: 3, ..Default::default() };
+        let schedule = Scheduler::new(ExponentialLr { gamma: 0.95 }, &optimizer).unwrap();
+        let (x, y) = data(&[10, 1, 5, 5]);
+        CnnRun {
+            model,
+            optimizer,
+            scaler: GradScaler::new(options).unwrap(),
+            schedule,
+            batches: Batches::new(&[&x, &y], 4).unwrap().shuffled(8),
+            steps: 0,
+        }
+    }
+
+    fn checkpoint(&self) -> Checkpoint<'_> {
+        let CnnRun { model, optimizer, scaler, schedule, batches, steps } = self;
+        let checkpoint = Checkpoint::new().model(model).optimizer(optimizer).scaler(scaler);
+        checkpoint.schedule(schedule).batches(batches).step(*steps)
+    }
+
+    fn set_steps(&mut self, steps: u64) {
+        self.steps = steps;
+    }
+
+    fn train(&mut self, end: u64, after: &mut dyn FnMut(&CnnRun)) {
+        while self.steps < end {
+            for batch in self.batches.epoch() {
+                self.optimizer.zero_grad();
+                let loss = {
+                    let _half = autocast(DType::F16);
+                    cross_entropy(&self.model.forward(&batch[0]), &batch[1])
+                };
+                self.scaler.scale(&loss).backward();
+                self.scaler.step(&self.optimizer).unwrap();
+                self.scaler.update().unwrap();
+                self.steps += 1;
+                after(self);
+                if self.steps == end {
+                    return;
+                }
+            }
+            self.schedule.step(&self.optimizer);
+        }
+    }
+
+    fn steps(&self) -> u64 {
+        self.steps
+    }
+}
+
+/// A captured training step with dropout.
+pub(crate) struct CapturedRun {
+    trainer: GraphTrainer<'static, Sequential, CrossEntropyLoss, AdamW>,
+    schedule: Scheduler<OneCycleLr>,
+    batches: Batches,
+    steps: u64,
+}
+
+impl TrainingRun for CapturedRun {
+    fn new() -> CapturedRun {
+        let model = sequential![Linear::new(6, 16), BatchNorm1d::new(16), Tanh, Dropout::new(0.3), Linear::new(16, 3)];
+        let optimizer = AdamW::new(model.parameters(), AdamWOptions::default()).unwrap();
+        let schedule = Scheduler::new(OneCycleLr::new(0.05, 20), &optimizer).unwrap();
+        let mut trainer = GraphTrainer::new(model, CrossEntropyLoss::default(), optimizer);
+        trainer.compile(&[4, 6]).unwrap();
+        let (x, y) = data(&[14, 6]);
+        let batches = Batches::new(&[&x, &y], 4).unwrap().shuffled(3).drop_last();
+        CapturedRun { trainer, schedule, batches, steps: 0 }
+    }
+
+    fn checkpoint(&self) -> Checkpoint<'_> {
+        let CapturedRun { trainer, schedule, batches, steps } = self;
+        let schedule: &dyn Stateful = schedule;
+        let checkpoint = Checkpoint::new().model(trainer.model()).optimizer(trainer.optimizer());
+        checkpoint.schedule(schedule).batches(batches).step(*steps)
+    }
+
+    fn set_steps(&mut self, steps: u64) {
+        self.steps = steps;
+    }
+
+    fn train(&mut self, end: u64, after: &mut dyn FnMut(&CapturedRun)) {
+        while self.steps < end {
+            for batch in self.batches.epoch() {
+                self.trainer.step(&batch[0], &batch[1]).unwrap();
+                self.schedule.step(self.trainer.optimizer());
+                self.steps += 1;
+                after(self);
+                if self.steps == end {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn steps(&self) -> u64 {
+        self.steps
+    }
+}
