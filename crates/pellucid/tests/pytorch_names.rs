@@ -6,6 +6,8 @@
 // A group declares variables that not all of its rows use. A row may have any type, `()` too.
 #![allow(unused, clippy::all)]
 
+mod scratch;
+
 use pellucid::data::Batches;
 use pellucid::nn::graph::{GraphTrainer, InferenceModel};
 use pellucid::nn::loss::*;
@@ -17,6 +19,7 @@ use pellucid::{
     Ellipsis, Generator, GradCheckOptions, NewAxis, checkpoint, detect_anomaly, gradcheck, gradgradcheck, hessian, hvp,
     io, jacobian, jvp, slice, vjp,
 };
+use scratch::Scratch;
 use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
@@ -491,9 +494,9 @@ rows! {
 
     data_and_files {
         let (x, y) = (Tensor::randn([20, 3], DType::F32), Tensor::randint(0, 2, [20]));
-        let (model, folder) = (Linear::new(3, 2), std::env::temp_dir());
+        let (model, folder) = (Linear::new(3, 2), Scratch::new("pytorch-names"));
         let optimizer = Sgd::new(model.parameters(), SgdOptions::default())?;
-        let path = folder.join(format!("pellucid-pytorch-names-{}.safetensors", std::process::id()));
+        let path = folder.0.join("model.safetensors");
         let mut loader = Batches::new(&[&x, &y], 8)?;
     }
     "DataLoader(TensorDataset(x, y), batch_size=8)" => [Batches::new(&[&x, &y], 8)?];
