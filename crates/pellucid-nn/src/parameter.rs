@@ -71,6 +71,7 @@ impl<'a> From<&'a Parameter> for TensorOrScalar<'a> {
 ///
 /// It dereferences to its [`Tensor`]; clones are handles of the same buffer, except in
 /// [`deep_copy`](crate::Module::deep_copy) and [`functional_call`](crate::functional_call).
+#[doc(alias = "register_buffer")]
 #[derive(Debug)]
 pub struct Buffer {
     tensor: Tensor,

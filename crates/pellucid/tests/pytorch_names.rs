@@ -6,8 +6,10 @@
 // A group declares variables that not all of its rows use. A row may have any type, `()` too.
 #![allow(unused, clippy::all)]
 
+mod scratch;
+
 use pellucid::data::Batches;
-use pellucid::nn::graph::GraphTrainer;
+use pellucid::nn::graph::{GraphTrainer, InferenceModel};
 use pellucid::nn::loss::*;
 use pellucid::nn::optim::schedule::*;
 use pellucid::nn::optim::*;
@@ -17,6 +19,7 @@ use pellucid::{
     Ellipsis, Generator, GradCheckOptions, NewAxis, checkpoint, detect_anomaly, gradcheck, gradgradcheck, hessian, hvp,
     io, jacobian, jvp, slice, vjp,
 };
+use scratch::Scratch;
 use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
@@ -41,6 +44,7 @@ rows! {
         let (data, weights) = (vec![0.0f32; 6], Tensor::from([0.2f32, 0.8]));
     }
     "torch.tensor([[1., 2.], [3., 4.]])" => [Tensor::from([[1.0f32, 2.0], [3.0, 4.0]])];
+    "torch.tensor(rows)" => [Tensor::from(vec![vec![1.0f32, 2.0], vec![3.0, 4.0]])];
     "torch.tensor(data).reshape(2, 3)" => [Tensor::new(&data, [2, 3])];
     "torch.tensor(3.)" => [Tensor::scalar(3.0, DType::F32)];
     "torch.zeros(2, 3)" => [Tensor::zeros([2, 3], DType::F32)];
@@ -63,6 +67,7 @@ rows! {
     "torch.multinomial(weights, 5, replacement=True)" => [weights.multinomial(5, true)];
     "torch.manual_seed(0)" => [manual_seed(0)];
     "torch.rand(3, generator=torch.Generator().manual_seed(0))" => [ops::rand_with([3], DType::F32, &Generator::new(0))?];
+    "generator.set_state(state)" => [Generator::new(0).set_state(Generator::new(1).state())?];
 
     reads {
         let x = Tensor::randn([2, 3], DType::F32);
@@ -71,12 +76,13 @@ rows! {
     "x.shape" => [x.shape().dims()];
     "x.size(0)" => [x.shape()[0]];
     "x.ndim" => [x.rank()];
-    "x.numel()" => [x.size()];
+    "x.numel()" => [x.numel()];
     "x.dtype" => [x.dtype()];
     "x.device" => [x.device()];
     "loss.item()" => [loss.item::<f32>()];
-    "x.tolist()" => [x.to_vec::<f32>()];
+    "x.tolist()" => [x.to_vec2::<f32>()];
     "print(x)" => [println!("{x}")];
+    "print(f'{x:.2f}')" => [println!("{x:.2}")];
     "x.double()" => [x.to_dtype(DType::F64)];
     "x.type_as(y)" => [x.to_dtype(y.dtype())];
     "x.is_floating_point()" => [x.dtype().is_float()];
@@ -97,6 +103,7 @@ rows! {
     "x[:, 1]" => [x.i((.., 1))];
     "x[1:3]" => [x.i(1..3)];
     "x[:, -1]" => [x.i((.., -1))];
+    "for row in x:" => [for row in &x {}];
     "x[::2]" => [x.i(slice(0, None, 2))];
     "x[..., 0]" => [x.i((Ellipsis, 0))];
     "x[:, None]" => [x.i((.., NewAxis))];
@@ -128,22 +135,24 @@ rows! {
     "x.flatten(1)" => [x.flatten(1, -1)];
     "x.unflatten(2, (2, 2))" => [x.unflatten(2, [2, 2])];
     "row.squeeze(0)" => [row.squeeze(0)];
+    "row.squeeze()" => [row.squeeze(..)];
     "x.unsqueeze(-1)" => [x.unsqueeze(-1)];
-    "x.permute(2, 0, 1)" => [x.permute(&[2, 0, 1])];
+    "x.permute(2, 0, 1)" => [x.permute((2, 0, 1))];
     "x.transpose(1, 2)" => [x.transpose(1, 2)];
     "matrix.T" => [matrix.t()];
     "x.mT" => [x.transpose(-1, -2)];
-    "x.movedim(0, 2)" => [x.movedim(&[0], &[2])];
+    "x.movedim(0, 2)" => [x.movedim(0, 2)];
     "row.expand(3, -1)" => [row.expand([3, -1])];
     "torch.broadcast_to(row, (3, 4))" => [row.broadcast_to([3, 4])];
     "torch.cat([x, y], dim=1)" => [ops::concatenate(&[&x, &y], 1)?];
     "torch.stack([x, y])" => [ops::stack(&[&x, &y], 0)?];
-    "x.split([1, 2], dim=1)" => [x.split(&[1, 2], 1)];
+    "x.split([1, 2], dim=1)" => [x.split([1, 2], 1)];
+    "x.split(2, dim=2)" => [x.split(2, 2)];
     "x.chunk(2, dim=2)" => [x.chunk(2, 2)];
     "x.unbind(0)" => [x.unbind(0)];
-    "x.repeat(2, 1, 1)" => [x.tile(&[2, 1, 1])];
-    "x.repeat_interleave(2, dim=1)" => [x.repeat(2, Some(1))];
-    "x.roll(1, dims=0)" => [x.roll(&[1], &[0])];
+    "x.repeat(2, 1, 1)" => [x.tile((2, 1, 1))];
+    "x.repeat_interleave(2, dim=1)" => [x.repeat(2, 1)];
+    "x.roll(1, dims=0)" => [x.roll(1, 0)];
     "x.flip(0)" => [x.flip(0)];
     "matrix.tril()" => [matrix.tril(0)];
     "matrix.diagonal()" => [matrix.diagonal(0, 0, 1)];
@@ -152,7 +161,7 @@ rows! {
     "F.pad(x, (1, 2))" => [x.pad([(0, 0), (0, 0), (1, 2)], ops::PadMode::Constant(0.into()))];
 
     arithmetic {
-        let (a, b) = (Tensor::rand([2, 3], DType::F32), Tensor::rand([2, 3], DType::F32));
+        let (mut a, b) = (Tensor::rand([2, 3], DType::F32), Tensor::rand([2, 3], DType::F32));
         let (m, n) = (a.gt(0.5), b.gt(0.5));
     }
     "a + b" => [&a + &b];
@@ -162,7 +171,8 @@ rows! {
     "a // b" => [a.floor_div(&b)];
     "a % b" => [&a % &b];
     "a ** 2" => [a.pow(2.0)];
-    "a += b" => [a.copy_(&(&a + &b))];
+    "a += b" => [a += &b];
+    "a.copy_(a + b)" => [a.copy_(&(&a + &b))];
     "a.zero_()" => [a.set(.., 0.0)];
     "a.fill_(3)" => [a.set(.., 3.0)];
     "a == b" => [a.eq(&b)];
@@ -193,13 +203,13 @@ rows! {
     }
     "x.sum()" => [x.sum(..)];
     "x.sum(dim=1)" => [x.sum(1)];
-    "x.sum(dim=(0, 2), keepdim=True)" => [x.sum(ops::over([0, 2]).keepdims())];
+    "x.sum(dim=(0, 2), keepdim=True)" => [x.sum(ops::over((0, 2)).keepdims())];
     "x.mean(dim=-1)" => [x.mean(-1)];
     "x.var(dim=1)" => [x.var(ops::over(1).ddof(1))];
     "x.std(dim=1, correction=0)" => [x.std(1)];
     "x.max()" => [x.max(..)];
     "x.max(dim=1)" => [(x.max(1), x.argmax(1))];
-    "x.amax(dim=(1, 2))" => [x.max([1, 2])];
+    "x.amax(dim=(1, 2))" => [x.max((1, 2))];
     "x.argmax(dim=-1)" => [x.argmax(-1)];
     "x.prod(dim=1)" => [x.prod(1)];
     "x.gt(0).any(dim=1)" => [x.gt(0.0).any(1)];
@@ -245,6 +255,7 @@ rows! {
     }
     "torch.tensor([1., 2.], requires_grad=True)" => [Tensor::from([1.0f32, 2.0]).requires_grad_(true)];
     "y.retain_grad()" => [y.retain_grad()];
+    "y.retains_grad" => [y.retains_grad()];
     "h = y.register_hook(lambda g: 2 * g)" => [let h = y.register_hook(|g| Some(g * 2.0))];
     "y.sum().backward(retain_graph=True)" => [y.sum(..).backward_with(BackwardOptions { retain_graph: true, ..Default::default() })];
     "y.backward(gradient=g)" => [y.backward_with(BackwardOptions { gradient: Some(g.clone()), ..Default::default() })];
@@ -253,6 +264,7 @@ rows! {
     "x.grad = g" => [x.set_grad(Some(g.clone()))];
     "loss.backward()" => [x.square().sum(..).backward()];
     "torch.autograd.grad(y, x, create_graph=True)" => [grad(&[&x.square()], &[&x], GradOptions { create_graph: true, ..Default::default() })?];
+    "torch.autograd.grad(y, x, allow_unused=True)" => [grad(&[&x.square()], &[&x], GradOptions { allow_unused: true, ..Default::default() })?];
     "with torch.no_grad():" => [let _guard = no_grad()];
     "with torch.enable_grad():" => [let _guard = enable_grad()];
     "with torch.autograd.detect_anomaly():" => [let _guard = detect_anomaly()];
@@ -290,6 +302,7 @@ rows! {
     "nn.ModuleList([nn.Linear(2, 2)])" => [vec![Linear::new(2, 2)]];
     "nn.ModuleDict({'a': nn.Linear(2, 2)})" => [ModuleDict::new().insert("a", Linear::new(2, 2))];
     "model(x)" => [model.forward(&x)];
+    "model[0]" => [&model[0]];
     "model.parameters()" => [model.parameters()];
     "model.named_parameters()" => [model.named_parameters()];
     "sum(p.numel() for p in model.parameters())" => [model.parameter_count()];
@@ -300,14 +313,16 @@ rows! {
     "model.zero_grad()" => [model.zero_grad()];
     "model.requires_grad_(False)" => [model.freeze()];
     "model.to(device)" => [model.to(Device::cpu())?];
+    "copy.deepcopy(model)" => [model.deep_copy()?];
     "model.state_dict()" => [model.state_dict()];
     "model.load_state_dict(state)" => [model.load_state_dict(&state)?];
     "model.load_state_dict(state, strict=False)" => [model.load_matching(&state)?];
+    "torch.func.functional_call(model, state, x)" => [functional_call(&model, &state, |model| model.forward(&x))?];
     "model[2].register_forward_hook(f)" => [hook::on_forward(&model, "2", |x, y| None)?];
     "model[2].register_forward_pre_hook(f)" => [hook::on_forward_pre(&model, "2", |x| None)?];
     "model[2].register_full_backward_hook(f)" => [hook::on_backward(&model, "2", |g| None)?];
     "torchinfo.summary(model, (5, 3))" => [model.summary(&[5, 3])?];
-    "model.half()" => [init::in_dtype(DType::F16, || Linear::new(3, 4))];
+    "model.half()" => [Linear::new(3, 4).to_dtype(DType::F16)?];
 
     layers {
         let (x, image) = (Tensor::randn([2, 5, 8], DType::F32), Tensor::randn([2, 4, 8, 8], DType::F32));
@@ -436,6 +451,7 @@ rows! {
     "optim.RMSprop(model.parameters())" => [RmsProp::new(model.parameters(), RmsPropOptions::default())?];
     "optim.Adagrad(model.parameters())" => [Adagrad::new(model.parameters(), AdagradOptions::default())?];
     "optim.LBFGS(model.parameters())" => [Lbfgs::new(model.parameters(), LbfgsOptions::default())?];
+    "optim.SGD([{'params': model.parameters()}, {'params': head.parameters(), 'lr': 0.1}])" => [Sgd::with_groups(vec![(model.parameters(), SgdOptions::default()), (head.parameters(), SgdOptions { lr: 0.1, ..Default::default() })])?];
     "nn.utils.clip_grad_norm_(model.parameters(), 1.0)" => [clip_grad_norm(&model.parameters(), 1.0)?];
     "nn.utils.clip_grad_value_(model.parameters(), 0.5)" => [clip_grad_value(&model.parameters(), 0.5)?];
     "optimizer.step()" => [optimizer.step()];
@@ -478,8 +494,9 @@ rows! {
 
     data_and_files {
         let (x, y) = (Tensor::randn([20, 3], DType::F32), Tensor::randint(0, 2, [20]));
-        let (model, folder) = (Linear::new(3, 2), std::env::temp_dir());
-        let path = folder.join(format!("pellucid-pytorch-names-{}.safetensors", std::process::id()));
+        let (model, folder) = (Linear::new(3, 2), Scratch::new("pytorch-names"));
+        let optimizer = Sgd::new(model.parameters(), SgdOptions::default())?;
+        let path = folder.0.join("model.safetensors");
         let mut loader = Batches::new(&[&x, &y], 8)?;
     }
     "DataLoader(TensorDataset(x, y), batch_size=8)" => [Batches::new(&[&x, &y], 8)?];
@@ -489,6 +506,8 @@ rows! {
     "nn.utils.rnn.pad_sequence([x, x], batch_first=True)" => [pad_sequence(&[&x, &x], true, 0.0)?];
     "torch.save(model.state_dict(), path)" => [io::save(&path, &model.state_dict())?];
     "model.load_state_dict(torch.load(path))" => [model.load_state_dict(&io::load(&path)?)?];
+    "torch.save({'model': model.state_dict(), 'optimizer': optimizer.state_dict()}, path)" => [io::save_checkpoint(&path, &Checkpoint::new().model(&model).optimizer(&optimizer))?];
+    "checkpoint = torch.load(path)" => [io::load_checkpoint(&path, &Checkpoint::new().model(&model).optimizer(&optimizer))?];
 
     devices_and_capture {
         let device = Device::cpu();
@@ -505,9 +524,10 @@ rows! {
     "torch.cuda.synchronize()" => [device.synchronize()?];
     "torch.cuda.memory_stats()" => [device.memory_stats()];
     "torch.compile(f)" => [capture(|inputs| inputs[0].exp() + 1.0, &[&x])?];
+    "torch.compile(model.eval())" => [InferenceModel::new(&model, &[1, 8])?.run(&x)?];
     "with torch.cuda.graph(g):" => [capture(|inputs| inputs[0].exp(), &[&x])?];
     "g.replay()" => [graph.launch(&[&x])?];
-    "torch.cuda.make_graphed_callables(model, (x,))" => [let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer); trainer.compile(&[4, 3])?; trainer.step(&x, &y)?];
+    "torch.cuda.make_graphed_callables(model, (x,))" => [let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer); trainer.step(&x, &y)?; trainer.loss()?];
 }
 
 /// Returns the text without white space, which `stringify!` does not keep.

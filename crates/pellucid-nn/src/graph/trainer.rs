@@ -37,6 +37,8 @@ use std::rc::Rc;
 /// assert_eq!(trainer.cache().held, 2);
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
+#[doc(alias = "make_graphed_callables")]
+#[doc(alias = "CUDAGraph")]
 pub struct GraphTrainer<'f, M, L, O, X = Tensor> {
     model: Rc<M>,
     optimizer: Rc<O>,
