@@ -96,7 +96,7 @@ pub enum Error {
         /// The operation.
         op: &'static str,
         /// The tensor in the call, for example `output 1`.
-        what: String,
+        what: Box<str>,
         /// The tensor's shape.
         shape: Shape,
         /// What to do instead.

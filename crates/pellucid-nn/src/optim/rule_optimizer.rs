@@ -634,12 +634,7 @@ impl Optimizer for OptimizerCore {
 
     #[track_caller]
     fn momentum(&self, group: usize) -> Option<f64> {
-        let group = unwrap(self.group("momentum", group));
-        // A closure would hide the caller's line.
-        match &group.momentum {
-            Some(momentum) => Some(momentum.get()),
-            None => None,
-        }
+        unwrap(self.group("momentum", group)).momentum.as_ref().map(Hyperparameter::get)
     }
 
     fn try_set_momentum(&self, group: usize, momentum: f64) -> Result<()> {

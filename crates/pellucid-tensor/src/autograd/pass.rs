@@ -54,8 +54,8 @@ pub struct BackwardOptions {
 pub(super) const TRACK_A_LEAF: &str = "set requires_grad on a leaf before the forward pass, outside no_grad()";
 
 /// Creates the error for a tensor, `what` in the call of `op`, that requires no gradient.
-pub(super) fn not_tracked(op: &'static str, what: String, tensor: &Tensor, help: &'static str) -> Error {
-    Error::NotTracked { op, what, shape: tensor.shape().clone(), help }
+pub(super) fn not_tracked(op: &'static str, what: &str, tensor: &Tensor, help: &'static str) -> Error {
+    Error::NotTracked { op, what: what.into(), shape: tensor.shape().clone(), help }
 }
 
 /// Runs the backward pass from one tensor and adds the gradients to the slots of its leaves.
@@ -199,7 +199,7 @@ impl<'a> BackwardPass<'a> {
     /// Adds the start `output` with its `gradient`, by default ones.
     pub(crate) fn seed(&mut self, op: &'static str, output: &Tensor, gradient: Option<Tensor>) -> Result<()> {
         if !output.requires_grad() {
-            return Err(not_tracked(op, "the tensor".into(), output, TRACK_A_LEAF));
+            return Err(not_tracked(op, "the tensor", output, TRACK_A_LEAF));
         }
         let gradient = match gradient {
             // Only the pass owns these ones.

@@ -102,7 +102,7 @@ pub fn grad(outputs: &[&Tensor], inputs: &[&Tensor], options: GradOptions) -> Re
 pub(crate) fn collect_gradients(outputs: &[&Tensor], inputs: &[&Tensor], options: GradOptions) -> Result<Vec<Tensor>> {
     let GradOptions { grad_outputs, create_graph, retain_graph, allow_unused } = options;
     if let Some(k) = inputs.iter().position(|input| !input.requires_grad()) {
-        return Err(not_tracked("grad", format!("input {k}"), inputs[k], TRACK_A_LEAF));
+        return Err(not_tracked("grad", &format!("input {k}"), inputs[k], TRACK_A_LEAF));
     }
     let mut seeds = grad_outputs.into_iter();
     let mut seeded = Vec::with_capacity(outputs.len());
@@ -112,7 +112,7 @@ pub(crate) fn collect_gradients(outputs: &[&Tensor], inputs: &[&Tensor], options
             seeded.push((output, seed));
         } else if !allow_unused {
             let help = "it depends on no tensor that requires one; set allow_unused to ignore it";
-            return Err(not_tracked("grad", format!("output {k}"), output, help));
+            return Err(not_tracked("grad", &format!("output {k}"), output, help));
         }
     }
     let outputs: Vec<&Tensor> = seeded.iter().map(|(output, _)| *output).collect();
