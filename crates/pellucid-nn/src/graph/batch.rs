@@ -115,7 +115,8 @@ pub trait Model<X = Tensor>: Module {
 }
 
 /// A batch of several tensors. Implement it for your own batch types: a borrowed model (`&M`, `&mut M`), a boxed or a
-/// shared one (`Box<M>`, `Arc<M>`) of such a batch is then a model too. (For single tensors this follows from [`Layer`].)
+/// shared one (`Box<M>`, `Arc<M>`) of such a batch is then a model too. (For single tensors this follows from
+/// [`Layer`].)
 ///
 /// ```
 /// # extern crate pellucid_nn as pellucid;

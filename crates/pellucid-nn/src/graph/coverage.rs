@@ -37,8 +37,8 @@ pub(super) fn fill_optimizer(model: &dyn ModuleParts, loss: &dyn StepLoss, optim
 pub(super) struct FrozenParameters(Vec<(String, Parameter)>);
 
 impl FrozenParameters {
-    /// Returns an error if a parameter requires a gradient and is not one of `updated`, the parameters of the optimizer,
-    /// unless that is allowed.
+    /// Returns an error if a parameter requires a gradient and is not one of `updated`, the parameters of the
+    /// optimizer, unless that is allowed.
     pub(super) fn of(
         op: &'static str,
         model: &dyn ModuleParts,
