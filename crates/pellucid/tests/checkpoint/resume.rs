@@ -19,7 +19,7 @@ fn resumes_exactly<R: TrainingRun>(name: &str) {
     let mut expected = vec![bits(&whole.checkpoint())];
     io::save_checkpoint(path(0), whole.checkpoint()).unwrap();
     whole.train(END, &mut |run| {
-        io::save_checkpoint(path(run.steps()), &run.checkpoint()).unwrap();
+        io::save_checkpoint(path(run.steps()), run.checkpoint()).unwrap();
         expected.push(bits(&run.checkpoint()));
     });
     assert!(expected[0] != expected[END as usize]);
