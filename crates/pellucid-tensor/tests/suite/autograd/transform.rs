@@ -88,7 +88,7 @@ fn an_unused_input_is_an_error_unless_it_is_allowed() {
     }
     // The graph reaches an input whose derivative is zero.
     let mask = Tensor::from([false, false]);
-    let masked = unused.where_(&mask, &leaf([5.0, 6.0])).sum(..);
+    let masked = unused.where_(&mask, leaf([5.0, 6.0])).sum(..);
     assert_close(&grad(&[&masked], &[&unused], GradOptions::default()).unwrap()[0], &[0.0, 0.0]);
 }
 
