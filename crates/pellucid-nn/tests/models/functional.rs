@@ -24,19 +24,19 @@ fn check<M: Module + Clone>(model: &M, run: impl Fn(&M) -> Tensor) {
     model.eval();
     let before = model.state_dict();
     let other = model.deep_copy().unwrap();
-    let _ = {
+    for parameter in other.parameters() {
         let _off = no_grad();
-        other.parameters().iter().for_each(|p| ops::copy_(p, &(p.tensor() * 2.0)).unwrap())
-    };
+        ops::copy_(&parameter, &(parameter.tensor() * 2.0)).unwrap();
+    }
     let given = doubled(model);
     let found = functional_call(model, &given, &run).unwrap();
     let expected = run(&other);
     assert_eq!(bytes(&found), bytes(&expected));
-    let options = || GradOptions::default();
     let values: Vec<&Tensor> = given.values().collect();
-    let found = grad(&[&found.square().sum(..)], &values, options()).unwrap();
+    let found = grad(&[&found.square().sum(..)], &values, GradOptions::default()).unwrap();
     let others = own_tensors(&other);
-    let expected = grad(&[&expected.square().sum(..)], &others.values().collect::<Vec<_>>(), options()).unwrap();
+    let expected =
+        grad(&[&expected.square().sum(..)], &others.values().collect::<Vec<_>>(), GradOptions::default()).unwrap();
     for ((name, found), expected) in given.keys().zip(&found).zip(&expected) {
         assert_eq!(bytes(found), bytes(expected), "the gradient of {name}");
         assert!(model.named_parameters().iter().all(|(_, p)| p.grad().is_none()));
