@@ -212,7 +212,7 @@ fn a_long_chain_is_printed_without_recursion() {
     let x = number(1.0);
     let mut y = &x * 1.0;
     for _ in 0..100_000 {
-        y = y * 1.0;
+        y *= 1.0;
     }
     assert_eq!(creator(&y).to_string().lines().count(), 100_002);
 }
