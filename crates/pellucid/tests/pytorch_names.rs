@@ -302,11 +302,13 @@ rows! {
     "nn.ModuleList([nn.Linear(2, 2)])" => [vec![Linear::new(2, 2)]];
     "nn.ModuleDict({'a': nn.Linear(2, 2)})" => [ModuleDict::new().insert("a", Linear::new(2, 2))];
     "model(x)" => [model.forward(&x)];
+    "print(model)" => [println!("{}", model.tree())];
     "model[0]" => [&model[0]];
     "model.parameters()" => [model.parameters()];
     "model.named_parameters()" => [model.named_parameters()];
     "sum(p.numel() for p in model.parameters())" => [model.parameter_count()];
     "model.buffers()" => [model.buffers()];
+    "bn.running_mean" => [BatchNorm1d::new(3).running_mean.as_ref().map(|mean| mean.tensor().clone())];
     "model.named_modules()" => [model.named_modules()];
     "model.train()" => [model.train()];
     "model.eval()" => [model.eval()];
@@ -456,7 +458,7 @@ rows! {
     "nn.utils.clip_grad_value_(model.parameters(), 0.5)" => [clip_grad_value(&model.parameters(), 0.5)?];
     "optimizer.step()" => [optimizer.step()];
     "optimizer.zero_grad()" => [optimizer.zero_grad()];
-    "optimizer.step(closure)" => [optimizer.step_with(&mut || model.forward(&x).sum(..))];
+    "optimizer.step(closure)" => [optimizer.step_with(&mut || { model.zero_grad(); let loss = model.forward(&x).sum(..); loss.backward(); loss })];
     "optimizer.param_groups[0]['lr']" => [optimizer.group_lr(0)];
     "for g in optimizer.param_groups: g['lr'] = 0.01" => [optimizer.set_lr(0.01)];
     "optimizer.state_dict()" => [optimizer.state_dict()];
@@ -526,7 +528,7 @@ rows! {
     "torch.compile(f)" => [capture(|inputs| inputs[0].exp() + 1.0, &[&x])?];
     "torch.compile(model.eval())" => [InferenceModel::new(&model, &[1, 8])?.run(&x)?];
     "with torch.cuda.graph(g):" => [capture(|inputs| inputs[0].exp(), &[&x])?];
-    "g.replay()" => [graph.launch(&[&x])?];
+    "g.replay()" => [graph.launch(&[&x])?.to_tensor(0)];
     "torch.cuda.make_graphed_callables(model, (x,))" => [let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer); trainer.step(&x, &y)?; trainer.loss()?];
 }
 
