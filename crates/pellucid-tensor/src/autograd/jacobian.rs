@@ -27,11 +27,7 @@ pub fn jacobian(f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result
 }
 
 /// Computes the Jacobian for the operation `op`, which its errors name.
-fn jacobian_as(
-    op: &'static str,
-    f: impl FnOnce(&Tensor) -> Result<Tensor>,
-    x: &Tensor,
-) -> Result<(Tensor, Tensor)> {
+fn jacobian_as(op: &'static str, f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result<(Tensor, Tensor)> {
     let create_graph = is_grad_enabled();
     let _on = enable_grad();
     let x = track_inputs(op, create_graph, &[x])?.remove(0);

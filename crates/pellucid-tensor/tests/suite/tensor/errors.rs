@@ -145,3 +145,11 @@ fn an_out_of_memory_error_names_operation_shape_and_size() {
     let text = ops::zeros([isize::MAX, 2], DType::F32).unwrap_err().to_string();
     assert!(text.contains("[9223372036854775807, 2] needs more bytes than can be addressed"), "{text}");
 }
+
+/// `unwrap()` and a `main` that returns an error print `Debug`.
+#[test]
+fn debug_of_an_error_is_its_message() {
+    let error = ops::stack(&[&Tensor::from(1.0), &Tensor::from([1.0])], 0).unwrap_err();
+    assert_eq!(format!("{error:?}"), error.to_string());
+    assert_eq!(format!("{:?}", Err::<(), _>(&error)), format!("Err({error})"));
+}
