@@ -11,7 +11,9 @@ use std::fmt;
 use std::panic::Location;
 
 /// The reason why an operation failed.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+///
+/// `Debug` prints the message, as `Display` does: `unwrap()` and a `main` that returns [`Result`] print errors with `Debug`.
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The shapes of the operands do not fit.
@@ -319,6 +321,12 @@ pub enum Error {
         /// The element that differs, its gradient, and the central difference.
         detail: String,
     },
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 fn list<T: ToString>(items: &[T]) -> String {

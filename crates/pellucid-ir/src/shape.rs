@@ -201,6 +201,13 @@ impl<const N: usize> PartialEq<[usize; N]> for Shape {
     }
 }
 
+impl<const N: usize> PartialEq<[usize; N]> for &Shape {
+    #[inline]
+    fn eq(&self, other: &[usize; N]) -> bool {
+        self.dims() == other
+    }
+}
+
 /// Strides in elements, one for each axis.
 pub type Strides = InlineVec<isize, INLINE_AXES>;
 

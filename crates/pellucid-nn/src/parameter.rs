@@ -8,10 +8,20 @@ use std::ops::Deref;
 
 /// A tensor that training changes: a leaf that requires a gradient.
 ///
-/// It dereferences to its [`Tensor`]. Clones are handles of the same parameter, so two layers may
+/// It dereferences to its [`Tensor`], and `&parameter` is an operand of `+ - * / %`. Clones are handles of the same parameter, so two layers may
 /// share it (tied weights); a module then counts it once, under its first name. In
 /// [`deep_copy`](crate::Module::deep_copy) and [`functional_call`](crate::functional_call), clones are other tensors.
 /// `parameter.set_requires_grad(false)` freezes it.
+///
+/// ```
+/// # extern crate pellucid_nn as pellucid;
+/// use pellucid_nn::Parameter;
+/// use pellucid_tensor::Tensor;
+/// let scale = Parameter::new(Tensor::from([2.0f32, 3.0]));
+/// let x = Tensor::from([1.0f32, -1.0]);
+/// assert_eq!((&x * &scale).to_vec::<f32>(), [2.0, -3.0]);
+/// assert_eq!((1.0 + &scale).to_vec::<f32>(), [3.0, 4.0]);
+/// ```
 #[derive(Debug)]
 pub struct Parameter(Tensor);
 
@@ -69,7 +79,7 @@ impl<'a> From<&'a Parameter> for TensorOrScalar<'a> {
 /// A tensor that belongs to a module's state but is not trained: running statistics, a position
 /// table, an optimizer's momentum. It requires no gradient and is written in place.
 ///
-/// It dereferences to its [`Tensor`]; clones are handles of the same buffer, except in
+/// It dereferences to its [`Tensor`], and `&buffer` is an operand of `+ - * / %`. Clones are handles of the same buffer, except in
 /// [`deep_copy`](crate::Module::deep_copy) and [`functional_call`](crate::functional_call).
 #[doc(alias = "register_buffer")]
 #[derive(Debug)]
@@ -149,6 +159,70 @@ impl<'a> From<&'a Buffer> for TensorOrScalar<'a> {
         TensorOrScalar::Borrowed(&buffer.tensor)
     }
 }
+
+macro_rules! forward_operators {
+    ($($trait:ident $method:ident;)*) => {$(
+        forward_operators!(@with_tensors $trait $method Parameter);
+        forward_operators!(@with_tensors $trait $method Buffer);
+        forward_operators!(@form $trait $method: &Parameter, &Buffer, |a, b| (a.tensor(), b.tensor()));
+        forward_operators!(@form $trait $method: &Buffer, &Parameter, |a, b| (a.tensor(), b.tensor()));
+    )*};
+    (@with_tensors $trait:ident $method:ident $owner:ident) => {
+        forward_operators!(@form $trait $method: &$owner, &$owner, |a, b| (a.tensor(), b.tensor()));
+        forward_operators!(@form $trait $method: &$owner, &Tensor, |a, b| (a.tensor(), b));
+        forward_operators!(@form $trait $method: &$owner, Tensor, |a, b| (a.tensor(), b));
+        forward_operators!(@form $trait $method: &Tensor, &$owner, |a, b| (a, b.tensor()));
+        forward_operators!(@form $trait $method: Tensor, &$owner, |a, b| (a, b.tensor()));
+        forward_operators!(@with_numbers $trait $method $owner, f64 i64 bool);
+    };
+    (@with_numbers $trait:ident $method:ident $owner:ident, $($number:ty)*) => {$(
+        forward_operators!(@form $trait $method: &$owner, $number, |a, b| (a.tensor(), b));
+        forward_operators!(@form $trait $method: $number, &$owner, |a, b| (a, b.tensor()));
+    )*};
+    (@form $trait:ident $method:ident: $left:ty, $right:ty, |$a:ident, $b:ident| $operands:expr) => {
+        impl std::ops::$trait<$right> for $left {
+            type Output = Tensor;
+            #[inline]
+            #[track_caller]
+            fn $method(self, $b: $right) -> Tensor {
+                let $a = self;
+                let (left, right) = $operands;
+                std::ops::$trait::$method(left, right)
+            }
+        }
+    };
+}
+
+// The compiler does not dereference the operands of operators.
+forward_operators! {
+    Add add;
+    Sub sub;
+    Mul mul;
+    Div div;
+    Rem rem;
+}
+
+macro_rules! forward_to_tensor {
+    ($($owner:ident)*) => {$(
+        impl std::ops::Neg for &$owner {
+            type Output = Tensor;
+            #[inline]
+            #[track_caller]
+            fn neg(self) -> Tensor {
+                -self.tensor()
+            }
+        }
+
+        impl AsRef<Tensor> for $owner {
+            #[inline]
+            fn as_ref(&self) -> &Tensor {
+                self.tensor()
+            }
+        }
+    )*};
+}
+
+forward_to_tensor!(Parameter Buffer);
 
 /// The mode of a module: training, the initial mode, or evaluation. A layer whose behaviour depends on the mode holds
 /// one; [`Module::train`](crate::Module::train) and [`Module::eval`](crate::Module::eval) set it.

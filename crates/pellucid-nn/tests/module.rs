@@ -7,7 +7,7 @@ use pellucid_nn::{
     BatchNorm1d, Buffer, Dropout, Flatten, Gelu, IncompatibleKeys, Layer, Linear, Module, ModulePart, Parameter, Relu,
     Sequential, TrainingMode, TransformerEncoderLayer, TransformerOptions, Visitor, hook, optim, sequential,
 };
-use pellucid_tensor::{DType, Device, Error, Result, Tensor, WrongShape, manual_seed, ops};
+use pellucid_tensor::{DType, Device, Error, Result, Tensor, WrongShape, capture, manual_seed, ops};
 use std::collections::{BTreeMap, HashMap};
 use std::marker::PhantomData;
 
@@ -513,4 +513,34 @@ fn a_state_dict_of_another_optimizer_is_named() {
     assert!(refused.contains("another optimizer's") && !refused.contains("missing"), "{refused}");
     let refused = text(model.load_state_dict(&Linear::new(3, 1).state_dict()));
     assert!(refused.contains("[1, 3] instead of [1, 2]") && refused.contains("rename"), "{refused}");
+}
+
+#[test]
+fn parameters_and_buffers_are_operands() {
+    let (p, b) = (Parameter::new(Tensor::from([2.0f32, 4.0])), Buffer::new(Tensor::from([1.0f32, 3.0])));
+    let x = Tensor::from([6.0f32, 8.0]);
+    let results = [
+        (&p + &p, [4.0, 8.0]),
+        (&p - &b, [1.0, 1.0]),
+        (&b * &p, [2.0, 12.0]),
+        (&b / &b, [1.0, 1.0]),
+        (&x * &p, [12.0, 32.0]),
+        (x.copy() / &p, [3.0, 2.0]),
+        (&p - &x, [-4.0, -4.0]),
+        (&b % x.copy(), [1.0, 3.0]),
+        (&p * 2.0, [4.0, 8.0]),
+        (1.0 - &p, [-1.0, -3.0]),
+        (2 * &b + 1, [3.0, 7.0]),
+        (-&p, [-2.0, -4.0]),
+        (-&b, [-1.0, -3.0]),
+    ];
+    for (k, (y, expected)) in results.iter().enumerate() {
+        assert_eq!(y.to_vec::<f32>(), expected, "result {k}");
+    }
+    (x.matmul(&p) * &p).sum(..).backward();
+    // d/dp of (x·p)·Σp is x·Σp + (x·p).
+    assert_eq!(p.grad().unwrap().to_vec::<f32>(), [80.0, 92.0]);
+    let mut step = capture(|inputs| &inputs[0] * &p - &b, &[&x]).unwrap();
+    assert_eq!(step.launch(&[&x]).unwrap().to_vec::<f32>(0), [11.0, 29.0]);
+    assert_eq!(ops::concatenate(&[&p, &p], 0).unwrap().to_vec::<f32>(), [2.0, 4.0, 2.0, 4.0]);
 }

@@ -16,7 +16,8 @@ const MOST_DIGITS: usize = u16::MAX as usize;
 ///
 /// [`Tensor::display`] prints with given options, and [`set_printoptions`] changes them for the process. A format string
 /// has precedence, as for numbers: `{x:.2}` prints exactly two digits after the point, `{x:e}` and `{x:.2e}` print
-/// exponents, and `{x:8.2}` pads every element to 8 characters.
+/// exponents, `{x:8.2}` pads every element to 8
+/// characters (`<`, `^` and `>` align it), and `{x:+}` prints the sign of positive numbers.
 ///
 /// ```
 /// use pellucid_tensor::{PrintOptions, Tensor};
@@ -77,6 +78,10 @@ struct Style {
     is_exact: bool,
     /// The minimum number of characters of an element.
     width: usize,
+    alignment: fmt::Alignment,
+    fill: char,
+    /// Whether positive numbers have a sign.
+    has_plus: bool,
 }
 
 impl Style {
@@ -85,7 +90,26 @@ impl Style {
         if f.precision().is_some() {
             options.sci_mode = options.sci_mode.or(Some(false));
         }
-        Style { options, is_exact: f.precision().is_some(), width: f.width().unwrap_or(0) }
+        Style {
+            options,
+            is_exact: f.precision().is_some(),
+            width: f.width().unwrap_or(0),
+            alignment: f.align().unwrap_or(fmt::Alignment::Right),
+            fill: f.fill(),
+            has_plus: f.sign_plus(),
+        }
+    }
+
+    /// Pads the text of an element to `width` characters.
+    fn pad(&self, text: &str, width: usize) -> String {
+        let missing = width.saturating_sub(text.chars().count());
+        let before = match self.alignment {
+            fmt::Alignment::Left => 0,
+            fmt::Alignment::Center => missing / 2,
+            fmt::Alignment::Right => missing,
+        };
+        let fill = |count: usize| self.fill.to_string().repeat(count);
+        format!("{}{text}{}", fill(before), fill(missing - before))
     }
 }
 
@@ -186,7 +210,7 @@ impl PrintedElements {
             texts_of(&part, style)
         })?;
         let width = text.iter().map(|t| t.chars().count()).fold(style.width, usize::max);
-        let text = text.into_iter().map(|t| format!("{t:>width$}")).collect();
+        let text = text.iter().map(|t| style.pad(t, width)).collect();
         Ok(PrintedElements { linewidth: style.options.linewidth, shape, shown, text })
     }
 
@@ -224,11 +248,16 @@ impl PrintedElements {
 
 /// Reads the elements as texts.
 fn texts_of(part: &Tensor, style: &Style) -> Result<Vec<String>> {
-    Ok(match part.dtype() {
+    let mut texts: Vec<String> = match part.dtype() {
         dtype if dtype.is_float() => format_floats(&part.try_to_vec::<f64>()?, dtype, style),
-        DType::Bool => part.try_to_vec::<bool>()?.iter().map(|b| b.to_string()).collect(),
+        DType::Bool => return Ok(part.try_to_vec::<bool>()?.iter().map(|b| b.to_string()).collect()),
         _ => part.try_to_vec::<i64>()?.iter().map(|&i| Scalar::Int(i).to_string()).collect(),
-    })
+    };
+    if style.has_plus {
+        // As for Rust's numbers, NaN has no sign.
+        texts.iter_mut().filter(|t| !t.starts_with('-') && *t != "nan").for_each(|t| t.insert(0, '+'));
+    }
+    Ok(texts)
 }
 
 /// Formats floats with aligned points. Unless the number of digits after the point is exact, it is that of the longest

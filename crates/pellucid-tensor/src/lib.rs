@@ -66,7 +66,7 @@ pub use device::Device;
 pub use display::{PrintOptions, get_printoptions, set_printoptions};
 pub use engine::{DeferredStats, HostFlag, deferred_stats, eager, flush, is_capturing, lazy, submit};
 pub use grad_mode::{GradMode, enable_grad, is_grad_enabled, no_grad, set_grad_enabled};
-pub use ops::index::{Ellipsis, IndexItem, IntoIndex, NewAxis, Slice, SliceBound, slice};
+pub use ops::index::{Ellipsis, IndexItem, IntoIndex, IntoValues, NewAxis, Slice, SliceBound, slice};
 pub use ops::random::{Generator, GeneratorScope, manual_seed};
 pub use ops::registry::{AutocastPolicy, OperationInfo, autocast_policy, operations};
 pub use ops::tensor_options::TensorOptions;

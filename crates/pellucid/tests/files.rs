@@ -347,7 +347,7 @@ fn batches_cover_the_data_set() {
     assert!(matches!(Batches::new(&[&x, &Tensor::from([1i64])], 4), Err(Error::ShapeMismatch { .. })));
     assert!(matches!(Batches::new(&[&Tensor::from(1i64)], 4), Err(Error::ShapeMismatch { .. })));
     assert!(matches!(Batches::new(&[&x], 0), Err(Error::InvalidArgument { .. })));
-    assert!(matches!(Batches::new(&[], 1), Err(Error::InvalidArgument { .. })));
+    assert!(matches!(Batches::new(&[] as &[&Tensor], 1), Err(Error::InvalidArgument { .. })));
 }
 
 #[cfg(feature = "data")]

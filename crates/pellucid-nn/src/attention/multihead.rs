@@ -387,7 +387,7 @@ impl MultiheadAttention {
             if self.zero_attn {
                 all.push(ops::zeros(one, x.dtype())?);
             }
-            ops::concatenate(&all.iter().collect::<Vec<_>>(), -2)
+            ops::concatenate(&all, -2)
         };
         let mask = extend_mask(mask, causal, [queries, keys], more, q.dtype())?;
         let both = [with(&k, 0)?, with(&v, 1)?];

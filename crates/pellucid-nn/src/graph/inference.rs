@@ -297,7 +297,7 @@ impl<'f> ForwardPasses<'f> {
         self.accept(x);
         match &parts[..] {
             [only] => Ok(only.clone()),
-            parts => ops::concatenate(&parts.iter().collect::<Vec<_>>(), 0),
+            parts => ops::concatenate(&parts, 0),
         }
     }
 

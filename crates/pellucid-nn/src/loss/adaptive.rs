@@ -85,7 +85,7 @@ impl AdaptiveLogSoftmaxWithLoss {
             let inside = ops::log_softmax(&cluster.try_forward(x)?, -1)?;
             parts.push(ops::add(&inside, &ops::narrow(&head, -1, common + k, 1)?)?);
         }
-        ops::concatenate(&parts.iter().collect::<Vec<_>>(), -1)
+        ops::concatenate(&parts, -1)
     }
 
     /// Returns the class of the highest probability, `[..]`.

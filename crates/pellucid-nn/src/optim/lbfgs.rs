@@ -394,7 +394,7 @@ fn flat_gradient(parameters: &[Parameter], sign: f64) -> Result<Tensor> {
         None => ops::zeros([p.size()], p.dtype()),
     };
     let parts: Vec<Tensor> = parameters.iter().map(flat).collect::<Result<_>>()?;
-    ops::mul(&ops::concatenate(&parts.iter().collect::<Vec<_>>(), 0)?, sign)
+    ops::mul(&ops::concatenate(&parts, 0)?, sign)
 }
 
 /// Adds t times the matching part of a flat direction to each parameter.

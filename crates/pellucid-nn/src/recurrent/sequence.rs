@@ -3,7 +3,7 @@
 use pellucid_tensor::{Error, Result, Tensor, ops};
 
 /// Stacks sequences `[Tᵢ, ..]` to `[T, N, ..]` (or `[N, T, ..]`), padded with `value` to the longest. Also returns the
-/// lengths of the sequences, `i64 [N]`. Gradients flow to each sequence.
+/// lengths of the sequences, `i64 [N]`. Gradients flow to each sequence. The list has tensors or references.
 ///
 /// ```
 /// use pellucid_nn::{pad_sequence, unpad_sequence};
@@ -18,7 +18,11 @@ use pellucid_tensor::{Error, Result, Tensor, ops};
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if the sequences differ in other axes; [`Error::InvalidArgument`] for no sequence.
-pub fn pad_sequence(sequences: &[&Tensor], batch_first: bool, value: f64) -> Result<(Tensor, Tensor)> {
+pub fn pad_sequence<T: AsRef<Tensor>>(sequences: &[T], batch_first: bool, value: f64) -> Result<(Tensor, Tensor)> {
+    pad_all(&sequences.iter().map(AsRef::as_ref).collect::<Vec<_>>(), batch_first, value)
+}
+
+fn pad_all(sequences: &[&Tensor], batch_first: bool, value: f64) -> Result<(Tensor, Tensor)> {
     let op = "pad_sequence";
     let misfit = || {
         Error::shapes(
@@ -40,7 +44,7 @@ pub fn pad_sequence(sequences: &[&Tensor], batch_first: bool, value: f64) -> Res
         ops::concatenate(&[t, &rest], 0)
     });
     let padded: Vec<Tensor> = padded.collect::<Result<_>>()?;
-    let padded = ops::stack(&padded.iter().collect::<Vec<_>>(), if batch_first { 0 } else { 1 })?;
+    let padded = ops::stack(&padded, if batch_first { 0 } else { 1 })?;
     let lengths: Vec<i64> = lengths.iter().map(|&l| l as i64).collect();
     Ok((padded, Tensor::new(&lengths[..], [lengths.len()])))
 }

@@ -71,7 +71,7 @@ fn a_batch_above_all_sizes_is_split() {
     let y = inference.run(&x).unwrap();
     assert_eq!(counts(inference.cache()), (3, 0, 2));
     let parts = [(0, 8), (8, 8), (16, 2)].map(|(start, rows)| eager(&model, &x.narrow(0, start, rows), false));
-    assert_eq!(bytes(&y), bytes(&ops::concatenate(&parts.each_ref(), 0).unwrap()));
+    assert_eq!(bytes(&y), bytes(&ops::concatenate(&parts, 0).unwrap()));
     // A result does not change with later launches.
     let before = bytes(&y);
     inference.run(&(x * 2.0)).unwrap();

@@ -21,15 +21,20 @@ use pellucid_ir::{Error, Result, Shape};
 /// ```
 ///
 /// # Errors
-/// Those of `f` and of [`grad`].
+/// Those of `f` and of [`grad`]; [`Error::DTypeMismatch`] if x is not a float.
 pub fn jacobian(f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result<(Tensor, Tensor)> {
+    jacobian_as("jacobian", f, x)
+}
+
+/// Computes the Jacobian for the operation `op`, which its errors name.
+fn jacobian_as(op: &'static str, f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result<(Tensor, Tensor)> {
     let create_graph = is_grad_enabled();
     let _on = enable_grad();
-    let x = track_inputs(create_graph, &[x])?.remove(0);
+    let x = track_inputs(op, create_graph, &[x])?.remove(0);
     let y = f(&x)?;
     let shape: Shape = y.shape().iter().chain(x.shape().iter()).copied().collect();
     if !y.requires_grad() || y.size() == 0 {
-        let zeros = on_device_of("jacobian", &x, &ops::zeros(shape, x.dtype())?)?;
+        let zeros = on_device_of(op, &x, &ops::zeros(shape, x.dtype())?)?;
         return Ok((y, zeros));
     }
     let numbers = ops::reshape(&Tensor::arange(0, y.size() as i64, 1), y.shape())?;
@@ -40,7 +45,7 @@ pub fn jacobian(f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result
         Ok(grad(&[&y], &[&x], options)?.remove(0))
     };
     let rows: Vec<Tensor> = (0..y.size()).map(row).collect::<Result<_>>()?;
-    let matrix = ops::stack(&rows.iter().collect::<Vec<_>>(), 0)?;
+    let matrix = ops::stack(&rows, 0)?;
     Ok((y, ops::reshape(&matrix, &shape)?))
 }
 
@@ -57,7 +62,8 @@ pub fn jacobian(f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result
 /// ```
 ///
 /// # Errors
-/// Those of `f` and of [`grad`]; [`Error::NotAScalar`] if f's value has more than one element.
+/// Those of `f` and of [`grad`]; [`Error::NotAScalar`] if f's value has more than one element;
+/// [`Error::DTypeMismatch`] if x is not a float.
 pub fn hessian(f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result<(Tensor, Tensor)> {
     let mut value = None;
     let gradient = |x: &Tensor| {
@@ -70,6 +76,6 @@ pub fn hessian(f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result<
         value = Some(y);
         Ok(first)
     };
-    let (_, hessian) = jacobian(gradient, x)?;
+    let (_, hessian) = jacobian_as("hessian", gradient, x)?;
     Ok((value.expect("jacobian() must call the gradient function"), hessian))
 }

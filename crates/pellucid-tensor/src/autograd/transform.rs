@@ -159,8 +159,21 @@ fn check_vectors(op: &'static str, what: &str, vectors: &[&Tensor], tensors: &[&
     }
 }
 
-/// Returns tracked tensors of the same values. With `linked`, gradients flow on to inputs that require one.
-pub(super) fn track_inputs(linked: bool, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
+/// Returns an error that names the first tensor, input or output k, whose dtype is not a float.
+fn check_floats<'a>(op: &'static str, role: &str, tensors: impl IntoIterator<Item = &'a Tensor>) -> Result<()> {
+    match tensors.into_iter().enumerate().find(|(_, t)| !t.dtype().is_float()) {
+        None => Ok(()),
+        Some((k, t)) => {
+            let help = format!("{role} {k} must have a float dtype to be differentiated; convert it with to_dtype()");
+            Err(Error::dtypes(op, [t.dtype()], help))
+        }
+    }
+}
+
+/// Returns tracked tensors of the same values. With `linked`, gradients flow on to inputs that require one. An input that
+/// is not a float is an error of `op`.
+pub(super) fn track_inputs(op: &'static str, linked: bool, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
+    check_floats(op, "input", inputs.iter().copied())?;
     let fresh = |t: &&Tensor| {
         if linked && t.requires_grad() { identity(t) } else { Ok(t.detach().requires_grad_(true)) }
     };
@@ -171,7 +184,8 @@ pub(super) fn track_inputs(linked: bool, inputs: &[&Tensor]) -> Result<Vec<Tenso
 /// input. There is one vector for each output. An input on which no output depends gets zeros.
 ///
 /// # Errors
-/// Those of `f` and of [`grad`]; [`Error::InvalidArgument`] for another number of vectors.
+/// Those of `f` and of [`grad`]; [`Error::InvalidArgument`] for another number of vectors; [`Error::DTypeMismatch`] for an
+/// input that is not a float.
 pub fn vjp(
     f: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>,
     inputs: &[&Tensor],
@@ -179,7 +193,7 @@ pub fn vjp(
 ) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
     let create_graph = is_grad_enabled();
     let _on = enable_grad();
-    let inputs = track_inputs(create_graph, inputs)?;
+    let inputs = track_inputs("vjp", create_graph, inputs)?;
     let outputs = f(&inputs)?;
     check_vectors("vjp", "output", vectors, &outputs.iter().collect::<Vec<_>>())?;
     let gradients = vector_jacobian_products(&outputs, &inputs, vectors, create_graph)?;
@@ -204,7 +218,8 @@ fn vector_jacobian_products(
 /// rule. An output that does not depend on the inputs has the product zero.
 ///
 /// # Errors
-/// Those of `f` and of [`grad`]; [`Error::InvalidArgument`] for another number of tangents.
+/// Those of `f` and of [`grad`]; [`Error::InvalidArgument`] for another number of tangents; [`Error::DTypeMismatch`] for an
+/// input or output that is not a float.
 pub fn jvp(
     f: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>,
     inputs: &[&Tensor],
@@ -213,8 +228,9 @@ pub fn jvp(
     check_vectors("jvp", "input", tangents, inputs)?;
     let create_graph = is_grad_enabled();
     let _on = enable_grad();
-    let inputs = track_inputs(create_graph, inputs)?;
+    let inputs = track_inputs("jvp", create_graph, inputs)?;
     let outputs = f(&inputs)?;
+    check_floats("jvp", "output", &outputs)?;
     let products = engine::run_deferred(|| {
         let dual = |y: &Tensor| Ok(zeros_like(y)?.requires_grad_(true));
         let duals: Vec<Tensor> = outputs.iter().map(dual).collect::<Result<_>>()?;
@@ -238,7 +254,8 @@ pub fn jvp(
 ///
 /// # Errors
 /// Those of `f` and of [`grad`]; [`Error::NotAScalar`] if f's value has more than one element;
-/// [`Error::InvalidArgument`] unless there is one vector for each input.
+/// [`Error::InvalidArgument`] unless there is one vector for each input; [`Error::DTypeMismatch`] for an input that is
+/// not a float.
 pub fn hvp(
     f: impl FnOnce(&[Tensor]) -> Result<Tensor>,
     inputs: &[&Tensor],
@@ -247,7 +264,7 @@ pub fn hvp(
     check_vectors("hvp", "input", vectors, inputs)?;
     let create_graph = is_grad_enabled();
     let _on = enable_grad();
-    let inputs = track_inputs(create_graph, inputs)?;
+    let inputs = track_inputs("hvp", create_graph, inputs)?;
     let value = f(&inputs)?;
     if value.size() != 1 {
         return Err(Error::NotAScalar { op: "hvp", shape: value.shape().clone(), help: REDUCE_THE_VALUE });

@@ -20,7 +20,7 @@ use pellucid_ir::plan::{BufferAllocation, Elision, Passes, Plan};
 use pellucid_ir::{Error, Result};
 use step::{CompiledStep, StepKey};
 
-type Closure<'f> = Box<dyn FnMut(&[Tensor]) -> Vec<Tensor> + 'f>;
+type Closure<'f> = Box<dyn FnMut(&[Tensor]) -> Result<Vec<Tensor>> + 'f>;
 
 /// Options of [`capture_with`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,8 +103,21 @@ pub struct Captured<'f> {
 /// # Ok::<(), pellucid_tensor::Error>(())
 /// ```
 ///
+/// The step may return a [`Result`], so that `?` can be used in it. Its error is that of `capture`, or of the launch that
+/// records the step again:
+///
+/// ```
+/// use pellucid_tensor::{Tensor, capture, ops};
+/// let x = Tensor::from([3.0f32, 4.0]);
+/// let mut step = capture(|inputs| Ok(ops::concatenate(&[&inputs[0], &x], 0)?.square()), &[&x])?;
+/// assert_eq!(step.launch(&[&x])?.to_vec::<f32>(0), [9.0, 16.0, 9.0, 16.0]);
+/// let row = Tensor::from([[1.0f32]]);
+/// assert!(step.launch(&[&row]).is_err());
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
+///
 /// # Errors
-/// [`Error::ReadInCapture`] if the step reads a value, branches on one, or has a shape that depends on one;
+/// The error that the step returns; [`Error::ReadInCapture`] if the step reads a value, branches on one, or has a shape that depends on one;
 /// [`Error::NotAFixedPoint`] if a gradient is set before the step and not after it, or the reverse (a step may set one
 /// that it clears first); [`Error::InvalidArgument`] if it writes into an input; any error of an operation in it. Other
 /// panics of the step propagate.

@@ -7,45 +7,54 @@ use crate::tensor::Tensor;
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{Element, Error, Result, Shape};
 
-/// The return type of a captured step: no tensor, one, or several.
+/// The return type of a captured step: no tensor, one, or several, or a [`Result`] of them.
 pub trait IntoOutputs {
     /// Returns the tensors in order.
-    fn into_outputs(self) -> Vec<Tensor>;
+    ///
+    /// # Errors
+    /// The error of the step, if it returned one.
+    fn into_outputs(self) -> Result<Vec<Tensor>>;
+}
+
+impl<O: IntoOutputs> IntoOutputs for Result<O> {
+    fn into_outputs(self) -> Result<Vec<Tensor>> {
+        self?.into_outputs()
+    }
 }
 
 impl IntoOutputs for () {
-    fn into_outputs(self) -> Vec<Tensor> {
-        Vec::new()
+    fn into_outputs(self) -> Result<Vec<Tensor>> {
+        Ok(Vec::new())
     }
 }
 
 impl IntoOutputs for Tensor {
-    fn into_outputs(self) -> Vec<Tensor> {
-        vec![self]
+    fn into_outputs(self) -> Result<Vec<Tensor>> {
+        Ok(vec![self])
     }
 }
 
 impl IntoOutputs for (Tensor, Tensor) {
-    fn into_outputs(self) -> Vec<Tensor> {
-        vec![self.0, self.1]
+    fn into_outputs(self) -> Result<Vec<Tensor>> {
+        Ok(vec![self.0, self.1])
     }
 }
 
 impl IntoOutputs for (Tensor, Tensor, Tensor) {
-    fn into_outputs(self) -> Vec<Tensor> {
-        vec![self.0, self.1, self.2]
+    fn into_outputs(self) -> Result<Vec<Tensor>> {
+        Ok(vec![self.0, self.1, self.2])
     }
 }
 
 impl<const N: usize> IntoOutputs for [Tensor; N] {
-    fn into_outputs(self) -> Vec<Tensor> {
-        self.into()
+    fn into_outputs(self) -> Result<Vec<Tensor>> {
+        Ok(self.into())
     }
 }
 
 impl IntoOutputs for Vec<Tensor> {
-    fn into_outputs(self) -> Vec<Tensor> {
-        self
+    fn into_outputs(self) -> Result<Vec<Tensor>> {
+        Ok(self)
     }
 }
 

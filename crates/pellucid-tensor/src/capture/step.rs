@@ -137,7 +137,7 @@ pub(super) struct CompiledStep {
 
 impl CompiledStep {
     pub(super) fn record(
-        step: &mut dyn FnMut(&[Tensor]) -> Vec<Tensor>,
+        step: &mut dyn FnMut(&[Tensor]) -> Result<Vec<Tensor>>,
         key: &StepKey,
         passes: Passes,
     ) -> Result<CompiledStep> {
@@ -146,7 +146,7 @@ impl CompiledStep {
         let handles: Vec<Tensor> = inputs.iter().map(|a| Tensor::from(a.clone())).collect();
         let (outputs, mut recording, changed) = record_closure(|| step(&handles))?;
         inputs.iter().for_each(|a| a.storage().set_pending(POISONED));
-        let slots = changed?;
+        let (outputs, slots) = (outputs?, changed?);
         let arrays: Vec<Array> = outputs.iter().map(|t| t.array().clone()).collect();
         let mut step = CompiledStep::compile(key.clone(), &recording, &inputs, &arrays, slots, passes)?;
         step.dependencies = std::mem::take(&mut recording.dependencies);

@@ -114,6 +114,11 @@ macro_rules! lists {
                 $create(list)
             }
         }
+        impl<const N: usize> From<&[$t; N]> for IndexItem {
+            fn from(list: &[$t; N]) -> IndexItem {
+                $create(list)
+            }
+        }
         impl From<Vec<$t>> for IndexItem {
             fn from(list: Vec<$t>) -> IndexItem {
                 $create(&list)
@@ -221,6 +226,38 @@ macro_rules! tuples {
 }
 tuples! { A; A B; A B C; A B C D; A B C D E; A B C D E F; }
 
+/// The values that [`Tensor::set`] writes: a tensor, a number, or nested lists of numbers.
+pub trait IntoValues<'a> {
+    /// Returns the tensor or the number.
+    ///
+    /// # Errors
+    /// Those of [`Tensor::try_from_nested`].
+    fn into_values(self) -> Result<ops::TensorOrScalar<'a>>;
+}
+
+impl<'a, T: Into<ops::TensorOrScalar<'a>>> IntoValues<'a> for T {
+    fn into_values(self) -> Result<ops::TensorOrScalar<'a>> {
+        Ok(self.into())
+    }
+}
+
+macro_rules! value_lists {
+    ($([$($n:tt)*] $list:ty;)*) => {$(
+        impl<'a, T: Nested, $($n)*> IntoValues<'a> for $list {
+            fn into_values(self) -> Result<ops::TensorOrScalar<'a>> {
+                Tensor::try_from_nested(self).map(ops::TensorOrScalar::Owned)
+            }
+        }
+    )*};
+}
+value_lists! {
+    [const N: usize] [T; N];
+    [const N: usize] &[T; N];
+    [] &[T];
+    [] Vec<T>;
+    [] &Vec<T>;
+}
+
 /// An index, resolved against a shape: slices are applied first, then axes are removed or added, then index tensors.
 struct ResolvedIndex {
     slices: ops::AxisSlices,
@@ -276,7 +313,11 @@ fn on_device_of_tensor(op: &'static str, x: &Tensor, mut index: Vec<IndexItem>) 
 
 impl ResolvedIndex {
     #[track_caller]
-    fn new(op: &'static str, x: &Tensor, index: Vec<IndexItem>) -> Result<ResolvedIndex> {
+    fn new(op: &'static str, x: &Tensor, mut index: Vec<IndexItem>) -> Result<ResolvedIndex> {
+        // `..` alone is all of the tensor, also of one without axes.
+        if x.rank() == 0 && matches!(index[..], [IndexItem::Slice(Slice { start: None, stop: None, step: 1 })]) {
+            index.clear();
+        }
         let covers = |item: &IndexItem| match item {
             IndexItem::NewAxis | IndexItem::Ellipsis => 0,
             IndexItem::Tensor(t) if t.dtype() == DType::Bool => t.rank(),
@@ -453,8 +494,8 @@ impl Tensor {
         }
     }
 
-    /// Writes `values` at an index, in place. `values` is a tensor that broadcasts and is converted as by
-    /// [`Tensor::to_dtype`], or a number that the dtype can represent. All views of the storage see the new elements;
+    /// Writes `values` at an index, in place. `values` is a tensor or a list of numbers, which broadcasts and is converted
+    /// as by [`Tensor::to_dtype`], or a number that the dtype can represent. All views of the storage see the new elements;
     /// for repeated indices, the last value is stored. Gradients flow to the written values, and to the elements that
     /// were not overwritten (see [`copy_`](ops::copy_)).
     ///
@@ -463,13 +504,15 @@ impl Tensor {
     /// let x = Tensor::zeros([2, 3], DType::F32);
     /// x.set((.., 1), 5.0);
     /// assert_eq!(x.to_vec::<f32>(), [0.0, 5.0, 0.0, 0.0, 5.0, 0.0]);
+    /// x.set((1, [0, 2]), [7.0, 8.0]);
+    /// assert_eq!(x.to_vec::<f32>(), [0.0, 5.0, 0.0, 7.0, 5.0, 8.0]);
     /// ```
     ///
     /// # Panics
     /// With the errors of [`Tensor::try_set`].
     #[doc(alias("__setitem__", "index_put_", "setitem"))]
     #[track_caller]
-    pub fn set<'a>(&self, index: impl IntoIndex, values: impl Into<ops::TensorOrScalar<'a>>) {
+    pub fn set<'a>(&self, index: impl IntoIndex, values: impl IntoValues<'a>) {
         let _call = note_call_location();
         panic::unwrap(self.try_set(index, values));
     }
@@ -481,8 +524,8 @@ impl Tensor {
     /// [`Error::InvalidArgument`] for a tensor that repeats elements, and for a number that an integer dtype cannot
     /// represent, such as 2.7, or 300 for `u8`; those of [`Tensor::try_i`]. After an error nothing is written.
     #[track_caller]
-    pub fn try_set<'a>(&self, index: impl IntoIndex, values: impl Into<ops::TensorOrScalar<'a>>) -> Result<()> {
-        ops::named("set", self.assign(index.into_index(), values.into()))
+    pub fn try_set<'a>(&self, index: impl IntoIndex, values: impl IntoValues<'a>) -> Result<()> {
+        ops::named("set", values.into_values().and_then(|values| self.assign(index.into_index(), values)))
     }
 
     #[track_caller]

@@ -46,14 +46,32 @@ impl Operation for Concatenate {
     }
 }
 
+/// Returns references to the tensors of a list of tensors or handles.
+fn as_refs<T: AsRef<Tensor>>(tensors: &[T]) -> SmallVec<[&Tensor; 8]> {
+    tensors.iter().map(AsRef::as_ref).collect()
+}
+
 /// Concatenates tensors along an existing axis. Ranks and all other axes must be equal (no broadcasting); dtypes are
-/// promoted.
+/// promoted. The list has tensors or references.
+///
+/// ```
+/// use pellucid_tensor::{Tensor, ops};
+/// let (x, y) = (Tensor::from([1, 2]), Tensor::from([3]));
+/// assert_eq!(ops::concatenate(&[&x, &y], 0)?.to_vec::<i64>(), [1, 2, 3]);
+/// let list: Vec<Tensor> = vec![x, y];
+/// assert_eq!(ops::concatenate(&list, 0)?.to_vec::<i64>(), [1, 2, 3]);
+/// # Ok::<(), pellucid_tensor::Error>(())
+/// ```
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for an empty list, [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`].
 #[doc(alias("cat", "concat"))]
 #[operation]
-pub fn concatenate(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
+pub fn concatenate<T: AsRef<Tensor>>(tensors: &[T], axis: isize) -> Result<Tensor> {
+    concatenate_all(&as_refs(tensors), axis)
+}
+
+fn concatenate_all(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
     let Some(first) = tensors.first() else {
         return Err(Error::invalid("concatenate", "needs at least one tensor"));
     };
@@ -75,7 +93,11 @@ pub fn concatenate(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
 /// # Errors
 /// [`Error::InvalidArgument`] for an empty list, [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`].
 #[operation]
-pub fn stack(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
+pub fn stack<T: AsRef<Tensor>>(tensors: &[T], axis: isize) -> Result<Tensor> {
+    stack_all(&as_refs(tensors), axis)
+}
+
+fn stack_all(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
     if tensors.windows(2).any(|w| w[0].shape() != w[1].shape()) {
         let help = "all shapes must be equal; concatenate() joins along an existing axis";
         return Err(Error::shapes("stack", tensors.iter().map(|t| t.shape()), help));
@@ -85,7 +107,7 @@ pub fn stack(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
         Some(t) if axis < 0 => axis + t.rank() as isize + 1,
         _ => axis,
     };
-    concatenate(&columns.iter().collect::<Vec<_>>(), axis)
+    concatenate(&columns, axis)
 }
 
 /// Reshapes the tensors to at least `rank` axes.
@@ -102,7 +124,7 @@ fn atleast_nd(tensors: &[&Tensor], rank: usize) -> Result<SmallVec<[Tensor; 4]>>
 }
 
 fn join_raised(tensors: &[&Tensor], rank: usize, axis: isize) -> Result<Tensor> {
-    concatenate(&atleast_nd(tensors, rank)?.iter().collect::<SmallVec<[&Tensor; 4]>>(), axis)
+    concatenate(&atleast_nd(tensors, rank)?, axis)
 }
 
 /// Concatenates tensors horizontally: along the second axis, or along the first for vectors and 0-d tensors.
@@ -110,9 +132,10 @@ fn join_raised(tensors: &[&Tensor], rank: usize, axis: isize) -> Result<Tensor> 
 /// # Errors
 /// Those of [`concatenate`].
 #[operation]
-pub fn hstack(tensors: &[&Tensor]) -> Result<Tensor> {
+pub fn hstack<T: AsRef<Tensor>>(tensors: &[T]) -> Result<Tensor> {
+    let tensors = as_refs(tensors);
     let axis = tensors.first().map_or(0, |t| (t.rank() > 1) as isize);
-    join_raised(tensors, 1, axis)
+    join_raised(&tensors, 1, axis)
 }
 
 /// Stacks tensors vertically, along the first axis. Vectors become rows.
@@ -121,8 +144,9 @@ pub fn hstack(tensors: &[&Tensor]) -> Result<Tensor> {
 /// Those of [`concatenate`].
 #[doc(alias = "row_stack")]
 #[operation]
-pub fn vstack(tensors: &[&Tensor]) -> Result<Tensor> {
-    join_raised(tensors, 2, 0)
+pub fn vstack<T: AsRef<Tensor>>(tensors: &[T]) -> Result<Tensor> {
+    let tensors = as_refs(tensors);
+    join_raised(&tensors, 2, 0)
 }
 
 /// Stacks tensors in depth, along the third axis. A matrix gets a third axis of length 1.
@@ -130,6 +154,7 @@ pub fn vstack(tensors: &[&Tensor]) -> Result<Tensor> {
 /// # Errors
 /// Those of [`concatenate`].
 #[operation]
-pub fn dstack(tensors: &[&Tensor]) -> Result<Tensor> {
-    join_raised(tensors, 3, 2)
+pub fn dstack<T: AsRef<Tensor>>(tensors: &[T]) -> Result<Tensor> {
+    let tensors = as_refs(tensors);
+    join_raised(&tensors, 3, 2)
 }

@@ -56,6 +56,13 @@ use std::sync::{Arc, OnceLock, Weak};
 /// ```
 pub struct Tensor(Arc<TensorInner>);
 
+impl AsRef<Tensor> for Tensor {
+    #[inline]
+    fn as_ref(&self) -> &Tensor {
+        self
+    }
+}
+
 impl Clone for Tensor {
     /// Returns another handle of the same tensor, at the cost of one reference count. [`Tensor::copy`] copies the
     /// elements, and [`Tensor::detach`] shares them without the history.

@@ -91,11 +91,16 @@ fn lock(progress: &Mutex<BatchProgress>) -> MutexGuard<'_, BatchProgress> {
 
 impl Batches {
     /// Creates batches of `size` samples (the last may be smaller) of tensors `[N, ..]`, in the order of the data set.
+    /// The list has tensors or references.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] if the tensors have different numbers of samples;
     /// [`Error::InvalidArgument`] if there is no tensor, or `size` is 0.
-    pub fn new(tensors: &[&Tensor], size: usize) -> Result<Batches> {
+    pub fn new<T: AsRef<Tensor>>(tensors: &[T], size: usize) -> Result<Batches> {
+        Batches::of_tensors(tensors.iter().map(|t| t.as_ref().detach()).collect(), size)
+    }
+
+    fn of_tensors(tensors: Vec<Tensor>, size: usize) -> Result<Batches> {
         let op = "batches";
         let Some(first) = tensors.first() else {
             return Err(Error::invalid(op, "the list of tensors must have at least one tensor"));
@@ -109,7 +114,6 @@ impl Batches {
         if size == 0 {
             return Err(Error::invalid(op, "a batch must have at least one sample, got size 0"));
         }
-        let tensors = tensors.iter().map(|t| t.detach()).collect();
         let position = BatchPosition { epoch: 0, batch: 0 };
         let progress = BatchProgress { seed: None, position, iterators: 0, current: None };
         let progress = Arc::new(Mutex::new(progress));

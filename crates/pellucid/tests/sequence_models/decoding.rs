@@ -120,7 +120,7 @@ fn prompts_may_be_padded_on_the_left() {
     let caches: Vec<KvCache> = model.caches(3, 9).into_iter().map(|c| c.padded(&there).unwrap()).collect();
     for _ in 0..2 {
         let parts = [(0, 4), (4, 1), (5, 2)].map(|(start, n)| model.forward_cached(&x.narrow(1, start, n), &caches));
-        let found = ops::concatenate(&parts.each_ref(), 1).unwrap();
+        let found = ops::concatenate(&parts, 1).unwrap();
         for (row, length) in lengths.into_iter().enumerate() {
             let own = |t: &Tensor| t.narrow(0, row, 1).narrow(1, 4 - length, 3 + length);
             let alone = model.forward_masked(&own(&x), AttentionMasks::causal());
@@ -252,6 +252,6 @@ fn padded_sequences_are_recovered() {
         padded.sum(..).backward();
     }
     assert_eq!(sequences[0].grad().unwrap().to_vec::<f32>(), [2.0; 6]);
-    assert!(pad_sequence(&[], false, 0.0).is_err());
+    assert!(pad_sequence(&[] as &[&Tensor], false, 0.0).is_err());
     assert!(pad_sequence(&[&Tensor::ones([1, 2], DType::F32), &Tensor::ones([1, 3], DType::F32)], false, 0.0).is_err());
 }

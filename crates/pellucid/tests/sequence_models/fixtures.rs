@@ -161,7 +161,7 @@ fn additional_keys_for_all_queries() {
             let _off = no_grad();
             let cache = m.cache(2, 4);
             let steps: Vec<Tensor> = (0..4).map(|i| m.forward_cached(&x.detach().narrow(1, i, 1), &cache)).collect();
-            ops::concatenate(&steps.iter().collect::<Vec<_>>(), 1).unwrap()
+            ops::concatenate(&steps, 1).unwrap()
         };
         assert!((cached - &y).abs().max(..).item::<f32>() < 1e-5);
         vec![("y", y), ("weights", weights)]

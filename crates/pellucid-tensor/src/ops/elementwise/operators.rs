@@ -165,3 +165,11 @@ impl std::iter::Sum for Tensor {
         tensors.reduce(|a, b| a + b).unwrap_or_else(|| Tensor::scalar(0, pellucid_ir::DType::F32))
     }
 }
+
+impl<'a> std::iter::Sum<&'a Tensor> for Tensor {
+    /// Computes the sum of tensors, from left to right. The sum of no tensors is 0 (`f32`, 0-d), and the sum of one is a
+    /// handle of it.
+    fn sum<I: Iterator<Item = &'a Tensor>>(tensors: I) -> Tensor {
+        tensors.cloned().sum()
+    }
+}

@@ -51,7 +51,7 @@ pub(super) fn definition(layer: &RecurrentLayer, x: &[Tensor], lengths: Option<&
         let at = if layer.reverse { 1 } else { states.len() - 1 };
         states.insert(at, ops::unsqueeze(&seen, 0)?);
     }
-    let states = ops::concatenate(&states.iter().collect::<Vec<_>>(), 0)?;
+    let states = ops::concatenate(&states, 0)?;
     Ok([ops::narrow(&states, 0, 1, steps)?, h].into_iter().chain(c).collect())
 }
 

@@ -436,3 +436,23 @@ fn there_is_one_vector_for_each_tensor() {
     let grad_outputs = vec![None, Some(Tensor::from(1.0))];
     assert!(refused(grad(&[&y], &[&x], GradOptions { grad_outputs, ..Default::default() }).err()));
 }
+
+#[test]
+fn transforms_refuse_tensors_that_are_not_floats() {
+    let (x, k, v) = (Tensor::from([1.0, 2.0]), Tensor::from([1i64, 2]), Tensor::from([1.0, 1.0]));
+    let squares = |x: &[Tensor]| Ok(x.iter().map(Tensor::square).collect::<Vec<_>>());
+    let sum = |x: &[Tensor]| Ok(x[1].sum(..));
+    let refusals = [
+        ("jacobian", "input 0", jacobian(|x| Ok(x.square()), &k).map(drop)),
+        ("hessian", "input 0", hessian(|x| Ok(x.sum(..)), &k).map(drop)),
+        ("vjp", "input 1", vjp(squares, &[&x, &k], &[&v, &v]).map(drop)),
+        ("jvp", "input 1", jvp(squares, &[&x, &k], &[&v, &v]).map(drop)),
+        ("jvp", "output 0", jvp(|x| Ok(vec![x[0].argmax(..)]), &[&x], &[&v]).map(drop)),
+        ("hvp", "input 1", hvp(sum, &[&x, &k], &[&v, &v]).map(drop)),
+    ];
+    for (op, named, refused) in refusals {
+        let error = refused.unwrap_err();
+        assert!(matches!(error, Error::DTypeMismatch { .. }) && error.operation() == Some(op), "{error}");
+        assert!(error.to_string().contains(named) && error.to_string().contains("i64"), "{error}");
+    }
+}

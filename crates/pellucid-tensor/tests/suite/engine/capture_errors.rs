@@ -266,3 +266,36 @@ fn a_refused_launch_leaves_the_state_as_an_eager_error_does() {
     );
     assert_eq!((&state, &state), (&eager, &vec![5.0]));
 }
+
+#[test]
+fn a_step_may_return_an_error() {
+    let (x, total) = (Tensor::from([1.0f32, 2.0]), Tensor::from([0.0f32, 0.0]));
+    let limit = Cell::new(3);
+    let step = |inputs: &[Tensor]| {
+        total.copy_(&ops::add(&total, 1.0)?);
+        if inputs[0].size() > limit.get() {
+            return Err(Error::InvalidArgument { op: "step", reason: "too many elements".into() });
+        }
+        Ok((ops::matmul(&inputs[0], &inputs[0])?, inputs[0].clone()))
+    };
+    let long = Tensor::from([1.0f32, 2.0, 3.0, 4.0]);
+    let refused = capture(step, &[&long]).err().expect("the step returns an error");
+    assert_eq!(refused.operation(), Some("step"));
+    let mut captured = capture(step, &[&x]).unwrap();
+    assert_eq!(captured.launch(&[&x]).unwrap().to_vec::<f32>(0), [5.0]);
+    assert_eq!(captured.launch(&[&long]).err().and_then(|error| error.operation()), Some("step"));
+    assert_eq!(total.to_vec::<f32>(), [1.0, 1.0], "a refused recording must not write");
+    limit.set(4);
+    assert_eq!(captured.launch(&[&long]).unwrap().to_vec::<f32>(0), [30.0]);
+    assert_eq!(captured.launch(&[&x]).unwrap().to_vec::<f32>(0), [5.0]);
+    assert_eq!(total.to_vec::<f32>(), [3.0, 3.0]);
+    // The operations of a refused step have no values.
+    let kept = RefCell::new(None);
+    let failing = |inputs: &[Tensor]| -> Result<Tensor> {
+        kept.replace(Some(&inputs[0] * 2.0));
+        ops::reshape(&inputs[0], [5])
+    };
+    assert!(matches!(capture(failing, &[&x]).err(), Some(Error::ShapeMismatch { .. } | Error::InvalidArgument { .. })));
+    let inside = kept.take().expect("the step stores a tensor");
+    assert!(matches!(inside.try_to_vec::<f32>(), Err(Error::Poisoned { .. })));
+}

@@ -126,3 +126,19 @@ fn options_of_printing() {
     assert!(!long.contains("...") && long.ends_with("1999]"));
     assert_eq!(format!("{:.3}", x.display(defaults)), "[0.333 2.000]", "the format string must have precedence");
 }
+
+#[test]
+fn a_format_string_aligns_elements_and_adds_signs() {
+    let x = Tensor::from([1i64, -20]);
+    assert_eq!(format!("{x:<5}|"), "[1     -20  ]|");
+    assert_eq!(format!("{x:^5}"), "[  1    -20 ]");
+    assert_eq!(format!("{x:>5}"), format!("{x:5}"));
+    assert_eq!(format!("{x:*^5}"), "[**1** *-20*]");
+    assert_eq!(format!("{x:<}"), "[1   -20]", "all elements have one width");
+    assert_eq!(format!("{x:+}"), "[ +1 -20]");
+    assert_eq!(format!("{:+.1}", Tensor::from([1.5, -2.0, f64::NAN, f64::INFINITY])), "[+1.5 -2.0  nan +inf]");
+    assert_eq!(format!("{:+.1e}", Tensor::from([1.5, -2.0])), "[+1.5e+00 -2.0e+00]");
+    assert_eq!(format!("{:+}", Tensor::from([true])), "[true]");
+    assert_eq!(format!("{:<8.1}|", Tensor::from(2.0f32)), "2.0     |");
+    assert_eq!(format!("{:+}", Tensor::from(2.0f32).display(PrintOptions::default())), "+2.");
+}

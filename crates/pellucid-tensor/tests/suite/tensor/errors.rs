@@ -105,8 +105,8 @@ fn errors_name_the_operation_that_was_called() {
         ("argmax", ops::argmax(&Tensor::zeros([0], DType::F32), ..)),
         ("count_nonzero", ops::count_nonzero(&x, 5)),
         ("aminmax", ops::aminmax(&x, 5).map(|(least, _)| least)),
-        ("stack", ops::stack(&[], 0)),
-        ("hstack", ops::hstack(&[])),
+        ("stack", ops::stack(&[] as &[&Tensor], 0)),
+        ("hstack", ops::hstack(&[] as &[&Tensor])),
         ("stack", ops::stack(&[&x], 7)),
         ("cumulative_trapezoid", ops::cumulative_trapezoid(&x, ops::Spacing::Step(1.0), 7)),
         ("dot", ops::dot(&Tensor::zeros([2], DType::F32), &Tensor::zeros([3], DType::F32))),
@@ -144,4 +144,12 @@ fn an_out_of_memory_error_names_operation_shape_and_size() {
     assert!(text.starts_with("to_vec: out of memory: ") && text.contains("65536.0 GiB"), "{text}");
     let text = ops::zeros([isize::MAX, 2], DType::F32).unwrap_err().to_string();
     assert!(text.contains("[9223372036854775807, 2] needs more bytes than can be addressed"), "{text}");
+}
+
+/// `unwrap()` and a `main` that returns an error print `Debug`.
+#[test]
+fn debug_of_an_error_is_its_message() {
+    let error = ops::stack(&[&Tensor::from(1.0), &Tensor::from([1.0])], 0).unwrap_err();
+    assert_eq!(format!("{error:?}"), error.to_string());
+    assert_eq!(format!("{:?}", Err::<(), _>(&error)), format!("Err({error})"));
 }

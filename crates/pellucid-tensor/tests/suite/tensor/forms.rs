@@ -299,3 +299,57 @@ fn nested_reads_return_rows() {
     assert!(matches!(x.i(0).try_to_vec3::<i64>(), Err(Error::ShapeMismatch { op: "to_vec3", .. })));
     assert_eq!((x.numel(), x.size()), (24, 24));
 }
+
+#[test]
+fn joins_take_lists_of_tensors_or_references() {
+    let (x, y) = (Tensor::from([1, 2]), Tensor::from([3, 4]));
+    let owned = vec![x.clone(), y.clone()];
+    let expected = [1, 2, 3, 4];
+    assert_eq!(ops::concatenate(&[&x, &y], 0).unwrap().to_vec::<i64>(), expected);
+    assert_eq!(ops::concatenate(&owned, 0).unwrap().to_vec::<i64>(), expected);
+    assert_eq!(ops::concatenate(&owned[..], 0).unwrap().to_vec::<i64>(), expected);
+    assert_eq!(ops::hstack(&[x.clone(), y.clone()]).unwrap().to_vec::<i64>(), expected);
+    assert_eq!(ops::stack(&owned, 0).unwrap().to_vec::<i64>(), expected);
+    assert_eq!(ops::vstack(&owned).unwrap().to_vec::<i64>(), expected);
+    assert_eq!(ops::dstack(&owned).unwrap().to_vec::<i64>(), [1, 3, 2, 4]);
+}
+
+#[test]
+fn set_writes_lists_of_numbers() {
+    let y = Tensor::zeros([2, 3, 2], DType::I64);
+    y.set((1, [0, 2], 1), [7i64, 8]);
+    y.set((0, .., 0), vec![1i64, 2, 3]);
+    y.set((0, 0), &[4i64, 5]);
+    y.set((1, 1), &vec![6.0f32, 9.0]);
+    y.set((0, 1..), [[10, 11], [12, 13]]);
+    assert_eq!(y.to_vec::<i64>(), [4, 5, 10, 11, 12, 13, 0, 7, 6, 9, 0, 8]);
+    let refused = y.try_set(0, [1i64, 2, 3]).unwrap_err();
+    assert!(matches!(refused, Error::ShapeMismatch { .. }) && refused.operation() == Some("set"), "{refused}");
+    let ragged = y.try_set(0, vec![vec![1i64], vec![1, 2]]).unwrap_err();
+    assert_eq!(ragged.operation(), Some("set"), "{ragged}");
+    // A captured step writes the list in every launch.
+    let mut step = capture(|_| y.set((0, 0), [20, 21]), &[]).unwrap();
+    assert_eq!(y.i((0, 0)).to_vec::<i64>(), [4, 5]);
+    step.launch(&[]).unwrap();
+    assert_eq!(y.i((0, 0)).to_vec::<i64>(), [20, 21]);
+}
+
+#[test]
+fn a_full_range_indexes_a_tensor_without_axes() {
+    let x = Tensor::from(1.0f32);
+    x.set(.., 5.0);
+    assert_eq!((x.item::<f32>(), x.i(..).item::<f32>(), x.i(..).rank()), (5.0, 5.0, 0));
+    assert!(x.try_i(1..).is_err() && x.try_i((.., ..)).is_err() && x.try_i(0).is_err());
+}
+
+#[test]
+fn borrowed_forms_of_sums_indices_and_shapes() {
+    let tensors = [Tensor::from([1, 2]), Tensor::from([3, 4])];
+    assert_eq!(tensors.iter().sum::<Tensor>().to_vec::<i64>(), [4, 6]);
+    assert_eq!(tensors[0].to_vec::<i64>(), [1, 2]);
+    let x = cube();
+    assert_eq!(x.i(&[1, 0]).to_vec::<i64>(), x.i([1, 0]).to_vec::<i64>());
+    assert_eq!(x.i((0, &[2usize], 1)).to_vec::<i64>(), [9]);
+    assert!(x.shape() == [2, 3, 4] && x.shape() != [2, 3]);
+    assert_eq!(x.shape(), [2, 3, 4]);
+}

@@ -101,5 +101,5 @@ fn indices(c: &Call, inside: fn(&Tensor, &Tensor) -> Result<Tensor>) -> Result<T
     let (rows, columns, offset) = (c.count(0, "row")?, c.count(1, "col")?, c.int(2, "offset").unwrap_or(0) as i64);
     let row = ops::unsqueeze(&Tensor::arange(offset, rows as i64 + offset, 1), 1)?;
     let positions = ops::nonzero(&inside(&row, &Tensor::arange(0, columns as i64, 1))?)?;
-    ops::stack(&positions.iter().collect::<Vec<_>>(), 0)
+    ops::stack(&positions, 0)
 }

@@ -147,7 +147,7 @@ fn joins(table: &mut Binder) {
     table.one("column_stack", |c| {
         let column = |x: &Tensor| if x.rank() <= 1 { ops::reshape(x, [-1, 1]) } else { Ok(x.clone()) };
         let columns = c.tensors(0)?.into_iter().map(column).collect::<Result<Vec<_>>>()?;
-        ops::concatenate(&columns.iter().collect::<Vec<_>>(), 1)
+        ops::concatenate(&columns, 1)
     });
 }
 
@@ -171,7 +171,7 @@ fn tables(table: &mut Binder) {
                 row
             })
             .collect::<Result<_>>()?;
-        ops::concatenate(&rows.iter().collect::<Vec<_>>(), 0)
+        ops::concatenate(&rows, 0)
     });
     table.one("cartesian_prod", |c| {
         let vectors = c.tensors(0)?;
@@ -184,7 +184,7 @@ fn tables(table: &mut Binder) {
             ops::flatten(&ops::broadcast_to(&ops::reshape(x, &beside[..])?, &lengths)?, 0, -1)
         };
         let columns = vectors.iter().enumerate().map(column).collect::<Result<Vec<_>>>()?;
-        ops::stack(&columns.iter().collect::<Vec<_>>(), 1)
+        ops::stack(&columns, 1)
     });
     table.one("combinations", |c| {
         let (x, count) = (c.x()?, c.count(1, "r")?);

@@ -46,7 +46,7 @@ pub(super) fn rows() -> Vec<Row> {
             .case("an empty one", [real([2, 0]), real([2, 3])], concatenate(1), |x| joined(x, 1))
             .floats_only()
             .check("zero tensors must be an error", || {
-                Ok(matches!(ops::concatenate(&[], 0), Err(Error::InvalidArgument { .. })))
+                Ok(matches!(ops::concatenate(&[] as &[&Tensor], 0), Err(Error::InvalidArgument { .. })))
             })
             .check("0-d tensors must be an error", || {
                 Ok(matches!(ops::concatenate(&[&Tensor::from(1.0)], 0), Err(Error::AxisOutOfRange { .. })))
@@ -63,7 +63,7 @@ pub(super) fn rows() -> Vec<Row> {
             .case("nothing", [real([0]), real([0])], stack(1), |x| stacked(x, 1))
             .floats_only()
             .check("zero tensors must be an error", || {
-                Ok(matches!(ops::stack(&[], 0), Err(Error::InvalidArgument { .. })))
+                Ok(matches!(ops::stack(&[] as &[&Tensor], 0), Err(Error::InvalidArgument { .. })))
             })
             .check("unequal shapes must be an error", move || {
                 Ok(matches!(ops::stack(&[&zeros([2, 3]), &zeros([1, 3])], 0), Err(Error::ShapeMismatch { .. })))
@@ -80,7 +80,7 @@ pub(super) fn rows() -> Vec<Row> {
             .case("numbers", [real([]), real([])], |x| ops::hstack(&[&x[0], &x[1]]), |x| stacked(x, 0))
             .floats_only()
             .check("zero tensors must be an error", || {
-                Ok(matches!(ops::hstack(&[]), Err(Error::InvalidArgument { .. })))
+                Ok(matches!(ops::hstack(&[] as &[&Tensor]), Err(Error::InvalidArgument { .. })))
             }),
         Row::new("vstack")
             .case(
@@ -99,7 +99,7 @@ pub(super) fn rows() -> Vec<Row> {
             .case("numbers", [real([]), real([])], |x| ops::vstack(&[&x[0], &x[1]]), |x| stacked(x, 0).reshape(&[2, 1]))
             .floats_only()
             .check("zero tensors must be an error", || {
-                Ok(matches!(ops::vstack(&[]), Err(Error::InvalidArgument { .. })))
+                Ok(matches!(ops::vstack(&[] as &[&Tensor]), Err(Error::InvalidArgument { .. })))
             }),
         Row::new("dstack")
             .case("matrices", [real([2, 3]), real([2, 3])], |x| ops::dstack(&[&x[0], &x[1]]), |x| stacked(x, 2))
@@ -113,7 +113,7 @@ pub(super) fn rows() -> Vec<Row> {
             )
             .floats_only()
             .check("zero tensors must be an error", || {
-                Ok(matches!(ops::dstack(&[]), Err(Error::InvalidArgument { .. })))
+                Ok(matches!(ops::dstack(&[] as &[&Tensor]), Err(Error::InvalidArgument { .. })))
             }),
     ]
 }
