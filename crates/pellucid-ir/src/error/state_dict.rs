@@ -24,14 +24,25 @@ fn help(missing: &[String], unexpected: &[String], wrong_shapes: &[WrongShape]) 
     let is_of_optimizer = |name: &str| name.starts_with("groups.") || name.starts_with("state.");
     let mut names = missing.iter().chain(unexpected).chain(wrong_shapes.iter().map(|value| &value.name));
     match (has_rate(missing), has_rate(unexpected)) {
+        _ if is_checkpoint(unexpected) => "the file is a checkpoint: use io::load_checkpoint",
         (true, _) => "it is not a state dict of this kind of optimizer",
         (_, true) => "it is the state dict of an optimizer of another kind: load it into such an optimizer",
         _ if names.all(|name| is_of_optimizer(name)) => {
             "it is another optimizer's: make the optimizer of the kind that was saved, with the same options, over the \
              same parameters under the same names"
         }
+        _ if missing.is_empty() && unexpected.is_empty() => {
+            "make the model with the sizes of the file, or remove these entries from the state dict and use \
+             load_matching()"
+        }
         _ => "rename_keys() and concatenate_entries() give values other names",
     }
+}
+
+/// Returns true for names of a checkpoint: every checkpoint contains the number of steps and a generator.
+fn is_checkpoint(unexpected: &[String]) -> bool {
+    let has_part = |part: &str| unexpected.iter().any(|name| name.starts_with(part));
+    unexpected.iter().any(|name| name == "step") && has_part("generator")
 }
 
 #[cfg(test)]
