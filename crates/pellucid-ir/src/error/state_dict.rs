@@ -70,6 +70,20 @@ mod tests {
     }
 
     #[test]
+    fn the_help_fits_the_mismatch() {
+        let shapes = text(&[], &[], &["0.weight"]);
+        assert!(shapes.contains("make the model with the sizes of the file") && !shapes.contains("rename"), "{shapes}");
+        let renamed = text(&["0.weight"], &["fc.weight"], &["1.weight"]);
+        assert!(renamed.contains("rename_keys()"), "{renamed}");
+        let checkpoint = ["generator", "model.0.weight", "optimizer.groups.0.lr", "step"];
+        for missing in ["0.weight", "groups.0.lr"] {
+            let found = text(&[missing], &checkpoint, &[]);
+            assert!(found.ends_with("the file is a checkpoint: use io::load_checkpoint"), "{found}");
+        }
+        assert!(!text(&["0.weight"], &["step"], &[]).contains("checkpoint"));
+    }
+
+    #[test]
     fn a_state_dict_of_another_optimizer_is_recognised() {
         let another = "another optimizer's";
         assert!(text(&["state.0.momentum"], &["state.0.mean", "state.0.variance"], &[]).contains(another));
