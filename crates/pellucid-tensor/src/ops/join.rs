@@ -62,8 +62,9 @@ pub fn concatenate(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
         |t: &Tensor| t.rank() == first.rank() && (0..t.rank()).all(|k| k == axis || t.shape()[k] == first.shape()[k]);
     if let Some((index, other)) = tensors.iter().enumerate().find(|(_, t)| !fits(t)) {
         let (shape, wanted) = (other.shape(), first.shape());
-        let differs = (0..other.rank()).find(|&k| k != axis && shape[k] != wanted[k]);
-        let help = match differs.filter(|_| other.rank() == first.rank()) {
+        let same_rank = other.rank() == first.rank();
+        let differs = |&k: &usize| same_rank && k != axis && shape[k] != wanted[k];
+        let help = match (0..first.rank()).find(differs) {
             Some(k) => format!(
                 "all axes except {axis} must have equal lengths, but axis {k} has length {} in tensor 0 and {} in tensor \
                  {index}; narrow() or pad() one of them, or concatenate along axis {k}",

@@ -127,7 +127,8 @@ fn messages_name_a_correction() {
         ),
         (
             anomaly(&|| {
-                let y = ops::mul(&ops::sqrt(&Tensor::from([0.0f32]).requires_grad_(true))?, 0.0)?;
+                let leaf = Tensor::from([0.0f32]).requires_grad_(true);
+                let y = ops::mul(&ops::sqrt(&leaf)?, 0.0)?;
                 backward(&y)
             }),
             &["backward pass of `sqrt`", "clamp() the inputs of `sqrt`", "finite derivative"],
