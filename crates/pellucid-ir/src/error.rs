@@ -47,7 +47,7 @@ pub enum Error {
         shape: Shape,
     },
     /// An index is outside the length of its axis.
-    #[error("{op}: index {index} is out of bounds for axis {axis} of length {len}{}", index_help(op, *index))]
+    #[error("{op}: index {index} is out of bounds for axis {axis} of length {len}{}", index_help(op, *index, *len))]
     IndexOutOfBounds {
         /// The operation.
         op: &'static str,
@@ -139,7 +139,7 @@ pub enum Error {
         now: u64,
     },
     /// In anomaly mode, a kernel produced NaN from inputs without NaN.
-    #[error("{op}: produced NaN in an output of shape {shape} although no input contains NaN{}", origin(*node, location.as_deref()))]
+    #[error("{op}: produced NaN in an output of shape {shape} although no input contains NaN{}; {}", origin(*node, location.as_deref()), domain_help(op, *node))]
     Anomaly {
         /// The operation whose kernel produced NaN.
         op: &'static str,
@@ -229,7 +229,7 @@ pub enum Error {
     },
     /// Capturing the step again gives a different list of kernels.
     #[error(
-        "verify: a second capture of the step differs: {difference}; pass values that change between steps as tensors"
+        "verify: a second capture of the step differs: {difference}; pass values that change between steps as tensors, and register or remove hooks before the capture"
     )]
     CaptureChanged {
         /// The first difference.
@@ -244,7 +244,7 @@ pub enum Error {
         devices: Vec<String>,
     },
     /// The device does not exist on this machine.
-    #[error("device {device} is not available: {reason}")]
+    #[error("device {device:?} is not available: {reason}")]
     DeviceUnavailable {
         /// The requested device.
         device: String,
@@ -266,8 +266,10 @@ pub enum Error {
         cap: usize,
     },
     /// A file cannot be read or written, or has invalid contents.
-    #[error("{path}: {reason}")]
+    #[error("{op}: {path}: {reason}")]
     File {
+        /// The operation.
+        op: &'static str,
         /// The file.
         path: String,
         /// A description of the error.
@@ -338,13 +340,21 @@ fn quoted(names: &[String]) -> String {
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the help for class numbers that mean "no class", such as PyTorch's −100.
-fn index_help(op: &str, index: i64) -> &'static str {
+/// Returns the help for an index that is no class: a number that means "no class", such as PyTorch's −100, or one beyond
+/// the last class.
+fn index_help(op: &str, index: i64, len: usize) -> String {
     match op {
         "cross_entropy" | "nll_loss" if index < 0 => {
             "; ignore_index skips the samples of one class number (PyTorch's default is -100; Pellucid has no default)"
+                .to_string()
         }
-        _ => "",
+        "cross_entropy" | "nll_loss" if len == 1 => "; one output has the class 0 alone: for labels of 0 and 1 use \
+            BceWithLogitsLoss with float targets, or give the model two outputs"
+            .to_string(),
+        "cross_entropy" | "nll_loss" | "multi_margin_loss" | "multilabel_margin_loss" if index >= 0 => {
+            format!("; classes are 0..{len}: give the model more outputs, or renumber the labels")
+        }
+        _ => String::new(),
     }
 }
 
@@ -357,6 +367,16 @@ fn origin(node: Option<&str>, location: Option<&str>) -> String {
             format!(
                 ", in the backward pass of `{node}`; turn anomaly mode on before the forward pass to see the line of the call"
             )
+        }
+    }
+}
+
+/// Returns a correction of the call whose result, or whose gradient, is NaN.
+fn domain_help(op: &str, node: Option<&str>) -> String {
+    match node {
+        None => format!("clamp() the inputs of `{op}` to finite values of its domain, or add an epsilon to them"),
+        Some(node) => {
+            format!("clamp() the inputs of `{node}` to values with a finite derivative, or add an epsilon to them")
         }
     }
 }
@@ -448,6 +468,7 @@ impl Error {
             | Error::Poisoned { op }
             | Error::NotComputed { op }
             | Error::DeviceMismatch { op, .. }
+            | Error::File { op, .. }
             | Error::OutOfMemory { op, .. } => Some(op),
             // An anomaly must keep the name of the kernel; the other errors do not belong to an operation.
             _ => None,

@@ -80,7 +80,9 @@ impl Registry {
     /// Returns the names that a device can have, for an error.
     fn describe_drivers(&self) -> String {
         let names = self.drivers().map(|driver| format!(", `{}`", driver.name())).collect::<String>();
-        format!("this build has the backends `cpu`{names}")
+        let has_gpu = self.drivers().any(|driver| driver.kind() == DeviceKind::Gpu);
+        let need = if has_gpu { "" } else { " and need the feature `wgpu`" };
+        format!("this build has the backends `cpu`{names}; GPUs are named \"gpu\"{need}")
     }
 
     /// Returns the device of a driver and an index; opens it on first use.

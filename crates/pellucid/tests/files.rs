@@ -61,7 +61,8 @@ fn a_failed_save_keeps_the_old_file() {
     let scratch = Scratch::new("refused");
     let tensors: StateDict = [("a".to_string(), Tensor::from([1.0f32]))].into();
     let missing = scratch.0.join("no such directory").join("a.safetensors");
-    assert!(matches!(io::save(&missing, &tensors), Err(Error::File { .. })));
+    let text = io::save(&missing, &tensors).unwrap_err().to_string();
+    assert!(text.starts_with("save: ") && text.ends_with("the folder does not exist: create it"), "{text}");
     // A directory has the name of the file.
     assert!(matches!(io::save(&scratch.0, &tensors), Err(Error::File { .. })));
     assert!(matches!(io::save(Path::new("/"), &tensors), Err(Error::File { .. })));
@@ -106,7 +107,20 @@ fn malformed_safetensors_are_refused() {
         assert!(!why.is_empty(), "{name}: the error must have a reason");
     }
     assert_eq!(io::load(scratch.file("well", &well)).unwrap()["a"].to_vec::<f32>(), [0.0, 0.0]);
-    assert!(!reason(io::load(scratch.0.join("missing"))).is_empty());
+    for length in [well.len() - 1, 20] {
+        assert!(
+            reason(io::load(scratch.file("case", &well[..length]))).contains("truncated: copy it again"),
+            "{length}"
+        );
+    }
+    let error = io::load(scratch.0.join("missing")).unwrap_err();
+    assert_eq!(error.operation(), Some("load"));
+    let text = error.to_string();
+    assert!(text.starts_with("load: ") && text.ends_with("missing: the file does not exist"), "{text}");
+    let current = std::env::current_dir().unwrap().display().to_string();
+    let text = reason(io::load("no such file.safetensors"));
+    assert_eq!(text, format!("the file does not exist; the current folder is {current}"));
+    assert!(reason(io::load(&scratch.0)).contains("folder: add the name of a file"));
     assert!(reason(io::load(scratch.file("case", b""))).contains("empty"));
     // Some writers store `true` as a byte other than 1.
     let bools = safetensors(r#"{"a":{"dtype":"BOOL","shape":[4],"data_offsets":[0,4]}}"#, &[2, 0, 255, 1]);
@@ -344,8 +358,12 @@ fn batches_cover_the_data_set() {
 
     let mut even = Batches::new(&[&x], 4).unwrap().drop_last();
     assert_eq!((even.len(), even.epoch().count()), (2, 2));
-    assert!(matches!(Batches::new(&[&x, &Tensor::from([1i64])], 4), Err(Error::ShapeMismatch { .. })));
-    assert!(matches!(Batches::new(&[&Tensor::from(1i64)], 4), Err(Error::ShapeMismatch { .. })));
+    for (other, help) in [(Tensor::from([1i64]), "narrow(0, 0, 1)"), (Tensor::from(1i64), "unsqueeze(0)")] {
+        match Batches::new(&[&x, &other], 4) {
+            Err(error @ Error::ShapeMismatch { .. }) => assert!(error.to_string().contains(help), "{error}"),
+            result => panic!("{result:?}"),
+        }
+    }
     assert!(matches!(Batches::new(&[&x], 0), Err(Error::InvalidArgument { .. })));
     assert!(matches!(Batches::new(&[] as &[&Tensor], 1), Err(Error::InvalidArgument { .. })));
 }

@@ -24,14 +24,25 @@ fn help(missing: &[String], unexpected: &[String], wrong_shapes: &[WrongShape]) 
     let is_of_optimizer = |name: &str| name.starts_with("groups.") || name.starts_with("state.");
     let mut names = missing.iter().chain(unexpected).chain(wrong_shapes.iter().map(|value| &value.name));
     match (has_rate(missing), has_rate(unexpected)) {
+        _ if is_checkpoint(unexpected) => "the file is a checkpoint: use io::load_checkpoint",
         (true, _) => "it is not a state dict of this kind of optimizer",
         (_, true) => "it is the state dict of an optimizer of another kind: load it into such an optimizer",
         _ if names.all(|name| is_of_optimizer(name)) => {
             "it is another optimizer's: make the optimizer of the kind that was saved, with the same options, over the \
              same parameters under the same names"
         }
+        _ if missing.is_empty() && unexpected.is_empty() => {
+            "make the model with the sizes of the file, or remove these entries from the state dict and use \
+             load_matching()"
+        }
         _ => "rename_keys() and concatenate_entries() give values other names",
     }
+}
+
+/// Returns true for names of a checkpoint: every checkpoint contains the number of steps and a generator.
+fn is_checkpoint(unexpected: &[String]) -> bool {
+    let has_part = |part: &str| unexpected.iter().any(|name| name.starts_with(part));
+    unexpected.iter().any(|name| name == "step") && has_part("generator")
 }
 
 #[cfg(test)]
@@ -56,6 +67,20 @@ mod tests {
         assert!(!found.contains("unexpected") && !found.contains("shape"), "{found}");
         let found = text(&[], &[], &["0.bias"]);
         assert!(found.contains("other shapes: 0.bias: [3] instead of [2]") && !found.contains("missing"), "{found}");
+    }
+
+    #[test]
+    fn the_help_fits_the_mismatch() {
+        let shapes = text(&[], &[], &["0.weight"]);
+        assert!(shapes.contains("make the model with the sizes of the file") && !shapes.contains("rename"), "{shapes}");
+        let renamed = text(&["0.weight"], &["fc.weight"], &["1.weight"]);
+        assert!(renamed.contains("rename_keys()"), "{renamed}");
+        let checkpoint = ["generator", "model.0.weight", "optimizer.groups.0.lr", "step"];
+        for missing in ["0.weight", "groups.0.lr"] {
+            let found = text(&[missing], &checkpoint, &[]);
+            assert!(found.ends_with("the file is a checkpoint: use io::load_checkpoint"), "{found}");
+        }
+        assert!(!text(&["0.weight"], &["step"], &[]).contains("checkpoint"));
     }
 
     #[test]

@@ -64,6 +64,17 @@ pub struct Launch {
     pub(crate) refuses: bool,
 }
 
+impl Launch {
+    /// Formats the kernel's name and the dtypes and shapes of its operands: `relu(f32 [3]) -> f32 [3]`.
+    fn signature(&self) -> String {
+        let list = |views: &[SlotView]| {
+            let each = views.iter().map(|view| format!("{} {}", view.dtype, view.layout.shape()));
+            each.collect::<Vec<_>>().join(", ")
+        };
+        format!("`{}({}) -> {}`", self.kernel.name(), list(&self.inputs), list(&self.outputs))
+    }
+}
+
 /// The owner and the writer of a slot's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SlotRole {
@@ -270,12 +281,12 @@ impl Plan {
     pub fn difference(&self, other: &Plan) -> Option<String> {
         for (i, (a, b)) in self.launches.iter().zip(&other.launches).enumerate() {
             if a != b {
-                let what = if a.kernel != b.kernel {
-                    format!("{:?} instead of {:?}", b.kernel, a.kernel)
-                } else {
-                    format!("inputs and outputs {:?} instead of {:?}", (&b.inputs, &b.outputs), (&a.inputs, &a.outputs))
-                };
-                return Some(format!("kernel {i} ({}): {what}", a.kernel.name()));
+                let (was, is) = (a.signature(), b.signature());
+                return Some(match (was == is, a.kernel == b.kernel) {
+                    (false, _) => format!("kernel {i} is {is} instead of {was}"),
+                    (true, false) => format!("kernel {i}, {is}, has other host values or another formula"),
+                    (true, true) => format!("kernel {i}, {is}, reads or writes other tensors or other parts of them"),
+                });
             }
         }
         let (a, b) = (self.launches.len(), other.launches.len());

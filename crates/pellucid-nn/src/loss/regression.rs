@@ -9,14 +9,14 @@ use pellucid_tensor::{Result, Tensor, ops, unwrap};
 losses! {
     /// The absolute error |x − y|.
     L1Loss, l1 {} |loss, x, y| {
-        same_shape("l1", x, y)?;
+        same_shape("l1_loss", x, y)?;
         ops::l1_loss(x, y, loss.reduction)
     };
 
     /// The squared error (x − y)².
     #[doc(alias = "MSELoss")]
     MseLoss, mse as Mse {} |loss, x, y| {
-        same_shape("mse", x, y)?;
+        same_shape("mse_loss", x, y)?;
         ops::mse_loss(x, y, loss.reduction)
     };
 
@@ -25,7 +25,7 @@ losses! {
         /// The error β above which the loss is linear; default 1.
         beta: f64 = 1.0,
     } |loss, x, y| {
-        same_shape("smooth_l1", x, y)?;
+        same_shape("smooth_l1_loss", x, y)?;
         ops::smooth_l1_loss(x, y, loss.beta, loss.reduction)
     };
 
@@ -34,7 +34,7 @@ losses! {
         /// The error δ above which the loss is linear; default 1.
         delta: f64 = 1.0,
     } |loss, x, y| {
-        same_shape("huber", x, y)?;
+        same_shape("huber_loss", x, y)?;
         ops::huber_loss(x, y, loss.delta, loss.reduction)
     };
 

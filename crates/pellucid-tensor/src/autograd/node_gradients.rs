@@ -21,7 +21,7 @@ pub(super) struct NodeInputs {
     /// The inputs whose gradient is needed.
     pub(super) needed: NeedsInputGrad,
     /// Whether a gradient is needed.
-    any: bool,
+    pub(super) any: bool,
 }
 
 impl NodeInputs {

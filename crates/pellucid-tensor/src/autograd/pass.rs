@@ -50,14 +50,6 @@ pub struct BackwardOptions {
     pub retain_graph: bool,
 }
 
-/// The remedy for a tensor that requires no gradient.
-pub(super) const TRACK_A_LEAF: &str = "set requires_grad on a leaf before the forward pass, outside no_grad()";
-
-/// Creates the error for a tensor, `what` in the call of `op`, that requires no gradient.
-pub(super) fn not_tracked(op: &'static str, what: &str, tensor: &Tensor, help: &'static str) -> Error {
-    Error::NotTracked { op, what: what.into(), shape: tensor.shape().clone(), help }
-}
-
 /// Runs the backward pass from one tensor and adds the gradients to the slots of its leaves.
 fn backward(output: &Tensor, mut options: BackwardOptions) -> Result<()> {
     let gradient = options.gradient.take();
@@ -199,7 +191,7 @@ impl<'a> BackwardPass<'a> {
     /// Adds the start `output` with its `gradient`, by default ones.
     pub(crate) fn seed(&mut self, op: &'static str, output: &Tensor, gradient: Option<Tensor>) -> Result<()> {
         if !output.requires_grad() {
-            return Err(not_tracked(op, "the tensor", output, TRACK_A_LEAF));
+            return Err(output.not_tracked(op, "the tensor"));
         }
         let gradient = match gradient {
             // Only the pass owns these ones.
@@ -241,6 +233,11 @@ impl<'a> BackwardPass<'a> {
     /// Runs the backward computation of one node and adds the results to the gradients of its producers.
     fn run_node(&mut self, node: &Arc<GraphNode>, gradients: &[Option<Tensor>]) -> Result<()> {
         let mut inputs = NodeInputs::new(node, |edge| self.is_needed(edge));
+        // The node computes a target and leads to no other one. It is no part of the graph of this pass: a later pass
+        // may start from the target.
+        if self.targets.is_some() && !inputs.any {
+            return Ok(());
+        }
         let keep = self.options.retain_graph || self.options.create_graph;
         let name = node.derivative().name();
         let device = node.outputs_meta[0].device;

@@ -7,7 +7,7 @@
 //! they run in deferred mode, which skips all other kernels.
 
 use super::constant::with_zero_derivative;
-use super::pass::{BackwardOptions, BackwardPass, TRACK_A_LEAF, not_tracked};
+use super::pass::{BackwardOptions, BackwardPass};
 use super::shared_storages::with_unique_storage;
 use super::targets::{GradTarget, nodes_leading_to};
 use crate::engine;
@@ -102,7 +102,7 @@ pub fn grad(outputs: &[&Tensor], inputs: &[&Tensor], options: GradOptions) -> Re
 pub(crate) fn collect_gradients(outputs: &[&Tensor], inputs: &[&Tensor], options: GradOptions) -> Result<Vec<Tensor>> {
     let GradOptions { grad_outputs, create_graph, retain_graph, allow_unused } = options;
     if let Some(k) = inputs.iter().position(|input| !input.requires_grad()) {
-        return Err(not_tracked("grad", &format!("input {k}"), inputs[k], TRACK_A_LEAF));
+        return Err(inputs[k].not_tracked("grad", &format!("input {k}")));
     }
     let mut seeds = grad_outputs.into_iter();
     let mut seeded = Vec::with_capacity(outputs.len());
@@ -111,8 +111,10 @@ pub(crate) fn collect_gradients(outputs: &[&Tensor], inputs: &[&Tensor], options
         if output.requires_grad() {
             seeded.push((output, seed));
         } else if !allow_unused {
-            let help = "it depends on no tensor that requires one; set allow_unused to ignore it";
-            return Err(not_tracked("grad", &format!("output {k}"), output, help));
+            let help = "it depends on no tensor that requires one: if it is itself a gradient, compute it with \
+                        create_graph: true; only if its gradients are zero, set allow_unused to leave it out";
+            let (what, shape) = (format!("output {k}").into(), output.shape().clone());
+            return Err(Error::NotTracked { op: "grad", what, shape, help });
         }
     }
     let outputs: Vec<&Tensor> = seeded.iter().map(|(output, _)| *output).collect();

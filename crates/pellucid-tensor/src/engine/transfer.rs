@@ -23,6 +23,12 @@ pub(crate) const COMPUTED_ELSEWHERE: &str = "the step computes this tensor on an
 impl Array {
     /// Creates an array from elements in row-major order.
     pub fn from_slice<T: Element>(device: Device, data: &[T], shape: Shape) -> Result<Array> {
+        if shape.checked_size() != Some(data.len()) {
+            let needs = shape.checked_size().map_or("more than memory can hold".to_string(), |n| n.to_string());
+            let reason =
+                format!("{} elements of dtype {} do not fill shape {shape}, which needs {needs}", data.len(), T::DTYPE);
+            return Err(Error::invalid("tensor", reason));
+        }
         Array::from_bytes(device, T::DTYPE, bytemuck::cast_slice(data), shape)
     }
 

@@ -77,9 +77,24 @@ fn concatenate_all(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
     };
     let axis = first.shape().axis("concatenate", axis)?;
     let fits =
-        |t: &&&Tensor| t.rank() == first.rank() && (0..t.rank()).all(|k| k == axis || t.shape()[k] == first.shape()[k]);
-    if !tensors.iter().all(|t| fits(&t)) {
-        let help = format!("all axes except {axis} must have equal lengths");
+        |t: &Tensor| t.rank() == first.rank() && (0..t.rank()).all(|k| k == axis || t.shape()[k] == first.shape()[k]);
+    if let Some((index, other)) = tensors.iter().enumerate().find(|(_, t)| !fits(t)) {
+        let (shape, wanted) = (other.shape(), first.shape());
+        let same_rank = other.rank() == first.rank();
+        let differs = |&k: &usize| same_rank && k != axis && shape[k] != wanted[k];
+        let help = match (0..first.rank()).find(differs) {
+            Some(k) => format!(
+                "all axes except {axis} must have equal lengths, but axis {k} has length {} in tensor 0 and {} in tensor \
+                 {index}; narrow() or pad() one of them, or concatenate along axis {k}",
+                wanted[k], shape[k]
+            ),
+            None => format!(
+                "the ranks must be equal, but tensor 0 has rank {} and tensor {index} rank {}; unsqueeze() or reshape() \
+                 one of them",
+                first.rank(),
+                other.rank()
+            ),
+        };
         return Err(Error::shapes("concatenate", tensors.iter().map(|t| t.shape()), help));
     }
     let dtype = tensors.iter().map(|t| t.dtype()).fold(first.dtype(), DType::promote);

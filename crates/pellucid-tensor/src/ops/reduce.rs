@@ -218,7 +218,8 @@ impl KernelReduction {
         let &KernelReduction { name, op, axes } = self;
         let empty = axes.count(x.shape()) == 0 && axes.keepdims(x.shape()).size() != 0;
         if empty && matches!(op, ReduceOp::Max | ReduceOp::Min | ReduceOp::ArgMax | ReduceOp::ArgMin) {
-            let reason = format!("the extremum over zero elements is undefined (shape {})", x.shape());
+            let reason =
+                format!("the extremum over zero elements is undefined (shape {}); test numel() first", x.shape());
             return Err(Error::invalid(name, reason));
         }
         let output = match op {

@@ -380,8 +380,15 @@ impl Tensor {
     }
 
     /// Makes backward passes keep the gradient of this result, as they do for leaves. It is the same as
-    /// [`set_retain_grad(true)`](Tensor::set_retain_grad).
+    /// [`set_retain_grad(true)`](Tensor::set_retain_grad), which also accepts a tensor that requires no gradient yet.
+    ///
+    /// # Panics
+    /// If the tensor requires no gradient.
+    #[track_caller]
     pub fn retain_grad(&self) {
+        if !self.requires_grad() {
+            panic::unwrap(Err(self.not_tracked("retain_grad", "the tensor")))
+        }
         self.set_retain_grad(true);
     }
 
@@ -434,14 +441,16 @@ impl Tensor {
         let hooks = match self.with_creator(|creator| creator.map(of_result)) {
             Some(hooks) => hooks,
             None if self.requires_grad() => self.0.slot().hooks.clone(),
-            None => panic::unwrap(Err(Error::NotTracked {
-                op: "register_hook",
-                what: "the tensor".into(),
-                shape: self.shape().clone(),
-                help: "set requires_grad on a leaf before the forward pass, outside no_grad()",
-            })),
+            None => panic::unwrap(Err(self.not_tracked("register_hook", "the tensor"))),
         };
         hooks.add(Arc::new(hook))
+    }
+
+    /// Returns the error for this tensor, `what` in the call of `op`, which requires no gradient.
+    pub(crate) fn not_tracked(&self, op: &'static str, what: &str) -> Error {
+        let help = "set requires_grad on a leaf before the forward pass, outside no_grad(); the results of detach(), \
+                    argmax() and comparisons require none, and frozen parameters need unfreeze()";
+        Error::NotTracked { op, what: what.into(), shape: self.shape().clone(), help }
     }
 
     /// Returns the identity of this tensor. It is equal for clones of one handle, which share elements, history and

@@ -107,8 +107,16 @@ impl Batches {
         };
         let samples = first.shape().first().copied();
         if samples.is_none() || tensors.iter().any(|t| t.shape().first().copied() != samples) {
-            let help =
-                "the first axis of every tensor must be the samples, and all tensors must have equally many samples";
+            let lengths = tensors.iter().map(|t| t.shape().first().copied());
+            let help = match lengths.min().flatten() {
+                Some(least) => format!(
+                    "the first axis is the samples, of which all tensors must have equally many: cut the longer ones \
+                     with narrow(0, 0, {least})"
+                ),
+                None => {
+                    "the first axis of every tensor must be the samples: unsqueeze(0) gives a tensor one".to_string()
+                }
+            };
             return Err(Error::shapes(op, tensors.iter().map(|t| t.shape()), help));
         }
         if size == 0 {

@@ -21,7 +21,7 @@ pub(crate) struct Idx {
 
 /// Reads an IDX file of unsigned bytes with `rank` axes, gzip-compressed or not.
 pub(crate) fn read(path: &Path, rank: usize) -> Result<Idx> {
-    let refuse = |reason: String| Error::File { path: path.display().to_string(), reason };
+    let refuse = |reason: String| Error::File { op: "mnist", path: path.display().to_string(), reason };
     let open = || {
         let mut file = File::open(path)?;
         let mut magic = Vec::new();

@@ -59,7 +59,7 @@ const VERSION: &str = "1";
 /// # Errors
 /// Those of [`save`](super::save) and [`Checkpoint::state`]. On error the old file is kept.
 pub fn save_checkpoint<'a>(path: impl AsRef<Path>, checkpoint: impl Borrow<Checkpoint<'a>>) -> Result<()> {
-    write(path.as_ref(), &checkpoint.borrow().state()?, Some((MARK, VERSION)))
+    write("save_checkpoint", path.as_ref(), &checkpoint.borrow().state()?, Some((MARK, VERSION)))
 }
 
 /// Restores the parts of a checkpoint from a file of [`save_checkpoint`] in place, and returns the number of steps.
@@ -70,7 +70,7 @@ pub fn save_checkpoint<'a>(path: impl AsRef<Path>, checkpoint: impl Borrow<Check
 /// those of [`Checkpoint::load_state_dict`] for parts, names, shapes and dtypes that do not fit. On error nothing is
 /// changed.
 pub fn load_checkpoint<'a>(path: impl AsRef<Path>, checkpoint: impl Borrow<Checkpoint<'a>>) -> Result<u64> {
-    checkpoint.borrow().load_state_dict(&read(path.as_ref(), check_mark)?)
+    checkpoint.borrow().load_state_dict(&read("load_checkpoint", path.as_ref(), check_mark)?)
 }
 
 fn check_mark(description: &Description<'_>) -> std::result::Result<(), String> {

@@ -16,6 +16,7 @@ use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
 /// The entry of a header that describes the file; no tensor can have this name.
@@ -49,12 +50,12 @@ const RESERVED_NAME: &str = "__metadata__";
 /// [`Error::File`] if the file cannot be written, or a tensor is called `__metadata__`, which the format reserves; the
 /// errors of reading a tensor.
 pub fn save(path: impl AsRef<Path>, tensors: &StateDict) -> Result<()> {
-    write(path.as_ref(), tensors, None)
+    write("save", path.as_ref(), tensors, None)
 }
 
 /// Writes named tensors, and a named text that describes the file.
-fn write(path: &Path, tensors: &StateDict, description: Option<(&str, &str)>) -> Result<()> {
-    let refuse = |reason: String| Error::File { path: path.display().to_string(), reason };
+fn write(op: &'static str, path: &Path, tensors: &StateDict, description: Option<(&str, &str)>) -> Result<()> {
+    let refuse = |reason: String| Error::File { op, path: path.display().to_string(), reason };
     if tensors.contains_key(RESERVED_NAME) {
         return Err(refuse(format!("the format reserves the name `{RESERVED_NAME}`; rename the tensor")));
     }
@@ -70,7 +71,7 @@ fn write(path: &Path, tensors: &StateDict, description: Option<(&str, &str)>) ->
     let views: Vec<_> = views.collect::<Result<_, _>>().map_err(|e| refuse(e.to_string()))?;
     let description = description.map(|(name, text)| [(name.to_string(), text.to_string())].into_iter().collect());
     let bytes = safetensors::serialize(views, description).map_err(|e| refuse(e.to_string()))?;
-    replace::replace(path, &bytes).map_err(|e| refuse(e.to_string()))
+    replace::replace(path, &bytes).map_err(|e| refuse(reason_of(path, &e, true)))
 }
 
 /// Reads all tensors of a safetensors file.
@@ -84,17 +85,37 @@ fn write(path: &Path, tensors: &StateDict, description: Option<(&str, &str)>) ->
 /// For a file of another format (PyTorch, NumPy, GGUF, ONNX, pickle, JSON, archives, ..) the error names the format and
 /// how to convert it.
 pub fn load(path: impl AsRef<Path>) -> Result<StateDict> {
-    read(path.as_ref(), |_| Ok(()))
+    read("load", path.as_ref(), |_| Ok(()))
 }
 
 /// The named texts that describe a file.
 type Description<'a> = BTreeMap<&'a str, &'a str>;
 
 /// Reads all tensors of a file. `check` returns a reason to refuse the description of the file.
-fn read(path: &Path, check: fn(&Description<'_>) -> std::result::Result<(), String>) -> Result<StateDict> {
-    let refuse = |reason: String| Error::File { path: path.display().to_string(), reason };
-    let bytes = fs::read(path).map_err(|e| refuse(e.to_string()))?;
+fn read(
+    op: &'static str,
+    path: &Path,
+    check: fn(&Description<'_>) -> std::result::Result<(), String>,
+) -> Result<StateDict> {
+    let refuse = |reason: String| Error::File { op, path: path.display().to_string(), reason };
+    let bytes = fs::read(path).map_err(|e| refuse(reason_of(path, &e, false)))?;
     parse(&bytes, check).map_err(refuse)
+}
+
+/// Describes an error of the file system, with a correction. A file that is written does not exist if its folder does
+/// not.
+fn reason_of(path: &Path, error: &std::io::Error, is_written: bool) -> String {
+    let what = match error.kind() {
+        ErrorKind::NotFound if is_written => "the folder does not exist: create it",
+        ErrorKind::NotFound => "the file does not exist",
+        ErrorKind::IsADirectory => return "the path is a folder: add the name of a file".to_string(),
+        _ => return error.to_string(),
+    };
+    // A relative path usually fails because the program runs in another folder than expected.
+    match std::env::current_dir() {
+        Ok(current) if path.is_relative() => format!("{what}; the current folder is {}", current.display()),
+        _ => what.to_string(),
+    }
 }
 
 /// Parses the tensors of a file. The error describes the defect.
@@ -110,6 +131,12 @@ fn parse(
                  recognised"
                     .to_string()
             }
+            SafeTensorError::InvalidHeaderLength => {
+                "a damaged safetensors file: it is truncated: copy it again".to_string()
+            }
+            SafeTensorError::MetadataIncompleteBuffer => "a damaged safetensors file: its length is not that in its \
+                header, most often because it is truncated: copy it again"
+                .to_string(),
             error => format!("a damaged safetensors file: {error}"),
         }),
     };

@@ -242,6 +242,9 @@ fn foreign_and_damaged_files_change_nothing() {
     for length in (0..good.len()).step_by(97).chain([1, 7, 8, 9, good.len() - 1]) {
         refused(&format!("{length} bytes"), &good[..length], "");
     }
+    let all = io::load(refusing.scratch.0.join("good")).unwrap();
+    let text = Linear::new(2, 3).load_state_dict(&all).unwrap_err().to_string();
+    assert!(text.ends_with("the file is a checkpoint: use io::load_checkpoint"), "{text}");
     refused("one more byte", &[&good[..], b"\0"].concat(), "damaged");
     refused("JSON", b"{}", "JSON");
     refused("noise", &[0xa5; 300], "");

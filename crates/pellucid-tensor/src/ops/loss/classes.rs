@@ -7,7 +7,7 @@ use crate::ops::precision::in_single;
 use crate::ops::{self, check};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::{Result, formula};
+use pellucid_ir::{Error, Result, formula};
 
 /// Computes the binary cross-entropy −(t·ln x + (1 − t)·ln(1 − x)) of probabilities x, times a weight.
 ///
@@ -15,8 +15,8 @@ use pellucid_ir::{Result, formula};
 /// (x − t) / max(x·(1 − x), 10⁻¹²), which is finite at 0 and 1.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for
-/// integers; [`Error::InvalidArgument`](crate::Error::InvalidArgument) for x outside [0, 1] in eager mode (in lazy and
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for
+/// integers; [`Error::InvalidArgument`] for x outside [0, 1] in eager mode (in lazy and
 /// captured steps the loss is NaN).
 #[tensor_method(autocast = Single)]
 pub fn binary_cross_entropy(
@@ -26,7 +26,12 @@ pub fn binary_cross_entropy(
     reduction: Reduction,
 ) -> Result<Tensor> {
     check::floats("binary_cross_entropy", &[x, target])?;
-    check::in_range("binary_cross_entropy", "probabilities x", x, 0.0..=1.0)?;
+    check::in_range("binary_cross_entropy", "probabilities x", x, 0.0..=1.0).map_err(|error| match error {
+        Error::InvalidArgument { op, reason } => {
+            Error::invalid(op, format!("{reason}; apply sigmoid() first, or use BceWithLogitsLoss"))
+        }
+        other => other,
+    })?;
     in_single!("binary_cross_entropy", [x, target; weight] => binary_cross_entropy(x, target, weight, reduction));
     let formula = formula! {
         static binary_cross_entropy(x, t) = -(t * x.ln().max(-100.0) + (1.0 - t) * (1.0 - x).ln().max(-100.0));
@@ -43,7 +48,7 @@ pub fn binary_cross_entropy(
 /// weight of positive targets.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for
 /// integers.
 #[tensor_method(autocast = Single)]
 pub fn binary_cross_entropy_with_logits(
@@ -72,7 +77,7 @@ pub fn binary_cross_entropy_with_logits(
 /// Computes the mean over the classes, the last axis, of weighted [`binary_cross_entropy_with_logits`] losses.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for
 /// integers.
 #[tensor_method(autocast = Single)]
 pub fn multilabel_soft_margin_loss(
@@ -91,7 +96,7 @@ pub fn multilabel_soft_margin_loss(
 /// Computes ln(1 + e^(−t·x)) of scores x and targets t of 1 or −1.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for
 /// integers.
 #[tensor_method(autocast = Single)]
 pub fn soft_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
@@ -105,7 +110,7 @@ pub fn soft_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Re
 /// Computes x where t = 1, and max(0, margin − x) where t = −1, for distances x. Another t adds both.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for
 /// integers.
 #[tensor_method(autocast = Single)]
 pub fn hinge_embedding_loss(x: &Tensor, target: &Tensor, margin: f64, reduction: Reduction) -> Result<Tensor> {

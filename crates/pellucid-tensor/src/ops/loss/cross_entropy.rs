@@ -2,7 +2,7 @@
 
 use super::super::formula::apply_rows_in;
 use super::super::precision::{in_single, round_to_operands, widened_dtype};
-use super::{Reduction, in_range};
+use super::{Reduction, class_shape_help, in_range};
 use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
@@ -85,6 +85,7 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropyOpt
             "class indices must have the logits' shape without axis {axis}, {expected}; probabilities must have the \
              logits' shape and be floats"
         );
+        let help = class_shape_help(logits.shape(), targets, axis, help);
         return Err(Error::shapes(op, [logits.shape(), targets.shape()], help));
     }
     if targets.dtype() == DType::Bool {

@@ -26,6 +26,7 @@ use crate::device::Device;
 use crate::engine;
 use crate::ops::{self, check};
 use crate::tensor::Tensor;
+use pellucid_ir::kernel::AxisSet;
 use pellucid_ir::{DType, Error, Result, Shape};
 
 /// The reduction of the losses of the samples.
@@ -67,6 +68,37 @@ fn apply_weight(values: Tensor, weight: Option<&Tensor>) -> Result<Tensor> {
 /// Converts class indices to `i64`, or returns an error if they are not integers.
 fn class_indices(op: &'static str, targets: &Tensor) -> Result<Tensor> {
     to_i64(op, "targets must be class indices, which are integers; convert them with to_dtype(DType::I64)", targets)
+}
+
+/// Returns the help for class indices whose shape is not that of the scores without the class axis. `general` is the help
+/// for a shape with no more likely cause.
+fn class_shape_help(scores: &Shape, targets: &Tensor, axis: usize, general: String) -> String {
+    let (rank, shape, beside) = (scores.rank(), targets.shape(), AxisSet::from_iter([axis]).remove(scores));
+    if rank > axis && scores[axis] == 1 && shape == scores {
+        return "scores of one output have the class 0 alone: for labels of 0 and 1 use BceWithLogitsLoss with float \
+                targets"
+            .to_string();
+    }
+    if shape == scores {
+        let axis = if axis + 1 == rank { -1 } else { axis as isize };
+        return format!(
+            "targets of dtype {} with the logits' shape look like one-hot rows: use argmax({axis}), or \
+             to_dtype(DType::F32) for probabilities",
+            targets.dtype()
+        );
+    }
+    if shape.rank() == rank && shape[axis] == 1 && AxisSet::from_iter([axis]).remove(shape) == beside {
+        return format!("class indices have no class axis: squeeze({axis}) removes that of the targets");
+    }
+    if rank > 2 && shape[..] == scores[..rank - 1] {
+        let order: Vec<String> = [0, rank - 1].into_iter().chain(1..rank - 1).map(|k| k.to_string()).collect();
+        return format!(
+            "classes are on axis 1: permute(({})) of the logits moves them there, or flatten(0, {}) both",
+            order.join(", "),
+            rank as isize - 2
+        );
+    }
+    general
 }
 
 /// Converts integers to `i64`, or returns an error with this help if they are not integers.

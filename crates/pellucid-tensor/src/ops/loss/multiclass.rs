@@ -1,6 +1,6 @@
 //! Losses of class scores against class indices.
 
-use super::{Reduction, class_indices, in_range};
+use super::{Reduction, class_indices, class_shape_help, in_range};
 use crate::ops::precision;
 use crate::ops::precision::in_single;
 use crate::ops::{self, check};
@@ -40,7 +40,8 @@ pub fn nll_loss(x: &Tensor, target: &Tensor, options: NllLossOptions<'_>) -> Res
         target.shape()[..] == beside[..]
     };
     if !fits {
-        let help = "takes [N, C, ..] or [C], and class indices of its shape without the class axis";
+        let help = "takes [N, C, ..] or [C], and class indices of its shape without the class axis".to_string();
+        let help = if x.rank() == 0 { help } else { class_shape_help(x.shape(), &target, axis, help) };
         return Err(Error::shapes(op, [x.shape(), target.shape()], help));
     }
     let classes = x.shape()[axis];

@@ -115,3 +115,19 @@ fn a_wrong_hook_is_a_typed_error() {
     assert!(x.grad().is_none());
     assert!(panic_of(|| Tensor::from([1.0]).register_hook(|_| None)).contains("does not require a gradient"));
 }
+
+#[test]
+fn only_a_tracked_tensor_retains_its_gradient() {
+    let (x, constant) = (leaf([1.0, 2.0]), Tensor::from([1.0]));
+    let text = panic_of(|| constant.retain_grad());
+    assert!(text.starts_with("retain_grad: the tensor of shape [1] does not require a gradient"), "{text}");
+    assert!(!constant.retains_grad(), "a refused call must change nothing");
+    assert!(panic_of(|| x.detach().exp().retain_grad()).contains("detach()"));
+    x.retain_grad();
+    let y = x.exp();
+    y.retain_grad();
+    assert!(x.retains_grad() && y.retains_grad());
+    // A leaf that requires no gradient yet may become a result by a write in place.
+    constant.set_retain_grad(true);
+    assert!(constant.retains_grad());
+}

@@ -43,6 +43,46 @@ fn grad_accepts_non_leaves_and_runs_only_the_necessary_nodes() {
 }
 
 #[test]
+fn grad_of_a_result_keeps_the_graph_that_computes_it() {
+    let w = leaf([0.1, 0.2]);
+    let v = w.exp();
+    let got = grad(&[&v.square().sum(..)], &[&v], GradOptions::default()).unwrap();
+    assert_close(&got[0], &[2.0 * 0.1f64.exp(), 2.0 * 0.2f64.exp()]);
+    v.sum(..).backward();
+    assert_close(&w.grad().unwrap(), &[0.1f64.exp(), 0.2f64.exp()]);
+    // The pass has freed the graph of the output alone.
+    let y = w.exp();
+    let z = y.sin();
+    grad(&[&z.sum(..)], &[&y], GradOptions::default()).unwrap();
+    let freed = z.sum(..).try_backward(BackwardOptions::default());
+    assert!(matches!(freed, Err(Error::GraphFreed { node: "sin" })), "{freed:?}");
+    // The producer of a target is freed if it leads to another target.
+    let y = w.exp();
+    grad(&[&y.square().sum(..)], &[&y, &w], GradOptions::default()).unwrap();
+    let freed = y.sum(..).try_backward(BackwardOptions::default());
+    assert!(matches!(freed, Err(Error::GraphFreed { node: "exp" })), "{freed:?}");
+}
+
+/// Inner steps v ← v − g/10 of the loss Σv², whose gradient is 2v, scale v by 0.8 if the step is differentiated
+/// (Finn et al. 2017). First-order MAML treats g as a constant.
+#[test]
+fn maml_differentiates_through_inner_steps() {
+    for create_graph in [false, true] {
+        let w = leaf([1.0, 2.0]);
+        let mut v = &w * 1.0;
+        for _ in 0..3 {
+            let options = GradOptions { create_graph, ..Default::default() };
+            let g = &grad(&[&v.square().sum(..)], &[&v], options).unwrap()[0];
+            v = &v - g * 0.1;
+        }
+        assert_close(&v, &[0.512, 1.024]);
+        v.square().sum(..).backward();
+        let slope = if create_graph { 0.512 } else { 1.0 };
+        assert_close(&w.grad().unwrap(), &[2.0 * 0.512 * slope, 2.0 * 1.024 * slope]);
+    }
+}
+
+#[test]
 fn results_share_no_memory() {
     let (a, b) = (leaf([1.0, 2.0]), leaf([3.0, 4.0]));
     let seed = Tensor::from([1.0, 1.0]);

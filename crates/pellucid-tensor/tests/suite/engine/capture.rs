@@ -408,9 +408,19 @@ fn verify_finds_a_changed_host_number() {
     assert_eq!(step.verify(), Ok(()));
     rate.set(0.2);
     match step.verify() {
-        Err(Error::CaptureChanged { difference }) => assert!(difference.contains("mul"), "{difference}"),
+        Err(error @ Error::CaptureChanged { .. }) => {
+            let text = error.to_string();
+            assert!(text.contains("kernel 0, `mul(f32 [3]) -> f32 [3]`, has other host values"), "{text}");
+            assert!(text.contains("hooks") && !text.contains('{'), "{text}");
+        }
         other => panic!("{other:?}"),
     }
+    // `verify` also finds another kernel.
+    let is_relu = Cell::new(false);
+    let mut step = capture(|inputs| if is_relu.get() { inputs[0].relu() } else { inputs[0].sin() }, &[&x]).unwrap();
+    is_relu.set(true);
+    let text = step.verify().unwrap_err().to_string();
+    assert!(text.contains("kernel 0 is `relu(f32 [3]) -> f32 [3]` instead of `sin(f32 [3]) -> f32 [3]`"), "{text}");
     // `verify` also finds a tensor that was created from changed host values.
     let mut step = capture(|inputs| &inputs[0] * Tensor::from([rate.get() as f32]), &[&x]).unwrap();
     assert_eq!(step.verify(), Ok(()));

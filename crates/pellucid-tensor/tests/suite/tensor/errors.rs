@@ -1,7 +1,7 @@
 //! Errors: the function returns a typed error, and the method panics with the same error at the line of the caller.
 
 use crate::support::panic_of;
-use pellucid_tensor::{DType, Error, Tensor, ops};
+use pellucid_tensor::{BackwardOptions, DType, Device, Error, GradOptions, Tensor, detect_anomaly, grad, ops};
 use std::cell::RefCell;
 use std::panic;
 
@@ -74,6 +74,75 @@ fn messages_name_the_operation_the_shapes_and_the_remedy() {
     let (image, weight) = (Tensor::zeros([1, 3, 4, 4], DType::F32), Tensor::zeros([2, 4, 1, 1], DType::F32));
     let text = panic_of(|| image.conv2d(&weight, None, ops::ConvOptions::default()));
     assert!(text.contains("conv2d") && text.contains("has 3 channels") && text.contains("needs 4"), "{text}");
+}
+
+/// Calls that fail, and parts of their messages, among them the correction of the call.
+#[test]
+fn messages_name_a_correction() {
+    let f32s = |shape: &[usize]| Tensor::zeros(shape, DType::F32);
+    let i64s = |shape: &[usize]| Tensor::zeros(shape, DType::I64);
+    let full = |shape: &[usize], class: i64| Tensor::full(shape, class, DType::I64);
+    let entropy = |x: &Tensor, t: &Tensor| ops::cross_entropy(x, t, Default::default());
+    let nll = |x: &Tensor, t: &Tensor| ops::nll_loss(x, t, Default::default());
+    let backward = |x: &Tensor| x.try_backward(BackwardOptions::default()).map(|()| x.clone());
+    let (x, w) = (f32s(&[2, 3]), Tensor::from([2.0f64]).requires_grad_(true));
+    let first_order = grad(&[&w.exp()], &[&w], GradOptions::default()).unwrap().remove(0);
+    let anomaly = |f: &dyn Fn() -> Result<Tensor, Error>| {
+        let _guard = detect_anomaly();
+        f()
+    };
+    let refusals: [(Result<Tensor, Error>, &[&str]); 25] = [
+        (backward(&x), &["backward: ", "[2, 3]", "set requires_grad", "detach()", "argmax()", "unfreeze()"]),
+        (
+            grad(&[&first_order.sum(..)], &[&w], GradOptions::default()).map(|mut all| all.remove(0)),
+            &["grad: output 0 of shape []", "if it is itself a gradient, compute it with create_graph: true"],
+        ),
+        (entropy(&x, &full(&[2], 3)), &["index 3", "classes are 0..3: give the model more outputs, or renumber"]),
+        (nll(&x, &full(&[2], 4)), &["nll_loss: index 4", "classes are 0..3"]),
+        (entropy(&x, &full(&[2], -1)), &["index -1", "ignore_index"]),
+        (entropy(&f32s(&[2, 1]), &full(&[2], 1)), &["index 1", "BceWithLogitsLoss"]),
+        (ops::multi_margin_loss(&x, &full(&[2], 3), Default::default()), &["index 3", "classes are 0..3"]),
+        (entropy(&x, &i64s(&[2, 3])), &["targets of dtype i64", "one-hot rows: use argmax(-1)", "DType::F32"]),
+        (entropy(&f32s(&[2, 3, 4]), &i64s(&[2, 3, 4])), &["one-hot rows: use argmax(1)"]),
+        (entropy(&f32s(&[2, 1]), &i64s(&[2, 1])), &["BceWithLogitsLoss"]),
+        (entropy(&f32s(&[2, 4, 3]), &i64s(&[2, 4])), &["axis 1: permute((0, 2, 1))", "flatten(0, 1) both"]),
+        (entropy(&f32s(&[2, 4, 5, 3]), &i64s(&[2, 4, 5])), &["permute((0, 3, 1, 2))", "flatten(0, 2) both"]),
+        (entropy(&x, &i64s(&[2, 1])), &["squeeze(1)"]),
+        (nll(&x, &i64s(&[2, 1])), &["nll_loss: ", "squeeze(1)"]),
+        (nll(&x, &i64s(&[5])), &["nll_loss: ", "[N, C, ..] or [C]"]),
+        (entropy(&x, &i64s(&[5])), &["class indices must have", "[2]"]),
+        (
+            ops::binary_cross_entropy(&Tensor::full([2], 1.5f32, DType::F32), &f32s(&[2]), None, Default::default()),
+            &["from 0 to 1, got 1.5", "apply sigmoid() first, or use BceWithLogitsLoss"],
+        ),
+        (
+            ops::concatenate(&[&x, &f32s(&[2, 5]), &f32s(&[4, 3])], 1),
+            &["all axes except 1", "axis 0 has length 2 in tensor 0 and 4 in tensor 2", "concatenate along axis 0"],
+        ),
+        (ops::concatenate(&[&x, &f32s(&[3])], 0), &["tensor 0 has rank 2 and tensor 1 rank 1", "unsqueeze()"]),
+        (ops::max(&f32s(&[0]), ..), &["max: ", "zero elements", "test numel() first"]),
+        (
+            anomaly(&|| ops::log(&Tensor::from([-1.0f32]))),
+            &["log: produced NaN", "clamp() the inputs of `log`", "epsilon"],
+        ),
+        (
+            anomaly(&|| {
+                let leaf = Tensor::from([0.0f32]).requires_grad_(true);
+                let y = ops::mul(&ops::sqrt(&leaf)?, 0.0)?;
+                backward(&y)
+            }),
+            &["backward pass of `sqrt`", "clamp() the inputs of `sqrt`", "finite derivative"],
+        ),
+        ("cuda:0".parse::<Device>().map(|_| x.clone()), &["device \"cuda\"", "GPUs are named \"gpu\""]),
+        ("".parse::<Device>().map(|_| x.clone()), &["device \"\" is not available", "`cpu`"]),
+        (Tensor::from_bytes(&[0; 12], DType::F32, [2, 2]), &["12 bytes do not fill shape [2, 2] of f32"]),
+    ];
+    for (result, parts) in refusals {
+        let text = result.expect_err(parts[0]).to_string();
+        assert!(parts.iter().all(|part| text.contains(part)), "{parts:?} must be in: {text}");
+    }
+    let text = panic_of(|| Tensor::new(&[1.0f32, 2.0, 3.0], [2, 2]));
+    assert_eq!(text, "tensor: 3 elements of dtype f32 do not fill shape [2, 2], which needs 4");
 }
 
 #[test]
