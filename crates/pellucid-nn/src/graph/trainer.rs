@@ -16,7 +16,8 @@ use std::rc::Rc;
 /// A trainer: a model, a loss, an optimizer, and recorded training steps. The first [`step`](GraphTrainer::step) with a
 /// batch of new shapes or dtypes, or on a new [path](super::paths::path_of) of the model, records a step for it. The
 /// trainer keeps the recordings up to a [limit](GraphTrainer::recordings). They share parameters, gradients and
-/// optimizer state.
+/// optimizer state. A step is recorded again for another mode (training or evaluation), and after a
+/// [hook](crate::hook) was added or removed.
 ///
 /// Model, loss and optimizer may be owned, borrowed (`&M`, `&mut M`), boxed (`Box<dyn Layer>`, `Box<dyn Loss>`,
 /// `Box<dyn Optimizer>`) or shared (`Arc<M>`; a loss also as `Rc<L>`, the others are thread-safe and therefore not). This
@@ -67,7 +68,7 @@ where
         self
     }
 
-    /// Sets the maximum number of recorded steps, 8 by default. The least recently used step is dropped first, and is
+    /// Sets the maximum number of recorded steps (shapes and paths), 8 by default. The least recently used step is dropped first, and is
     /// recorded again when it is needed.
     ///
     /// # Errors
@@ -77,6 +78,10 @@ where
     }
 
     /// Returns the number of kept recordings, and the hits and misses of steps and evaluations.
+    ///
+    /// A step for one shape of the batch and one [path](super::paths::path_of) has a recording for each mode (training or
+    /// evaluation) and each set of hooks with which it ran, and one more for its evaluation. Each of them counts, as does
+    /// the separate update of a step that accumulates gradients. A step that runs eagerly counts as one recording.
     pub fn cache(&self) -> CacheStats {
         self.steps.stats()
     }
