@@ -143,7 +143,8 @@ where
     }
 
     /// Returns the loss of the last [`step`](GraphTrainer::step) before its update. This call waits for the step and
-    /// reads the value; [`loss_tensor`](GraphTrainer::loss_tensor) does not.
+    /// reads the value; [`loss_tensor`](GraphTrainer::loss_tensor) does not. It is NaN for a batch with an invalid class
+    /// number, see [`step`](GraphTrainer::step).
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) before the first step; errors of the step on
@@ -186,6 +187,10 @@ where
     /// A step for other shapes or dtypes, or for another path of the model, is recorded first, as by
     /// [`compile`](GraphTrainer::compile). The targets of a loss without a [kind](Loss::kind), such as a closure, then
     /// have shape and dtype of `y`.
+    ///
+    /// The values of a batch are not checked, since the step does not read them on the host: a class number outside of
+    /// the logits' classes makes the loss NaN, and the update makes the parameters NaN. An eager loss returns
+    /// [`Error::IndexOutOfBounds`](pellucid_tensor::Error::IndexOutOfBounds) instead.
     ///
     /// # Errors
     /// Those of [`Sequential::compile`](crate::Sequential::compile), if the step is recorded; those of

@@ -6,7 +6,7 @@ use pellucid_nn::graph::*;
 use pellucid_nn::loss::{CrossEntropyLoss, LossKind};
 use pellucid_nn::optim::Optimizer;
 use pellucid_nn::*;
-use pellucid_tensor::{DType, HookHandle, Tensor, capture, no_grad};
+use pellucid_tensor::{DType, GradOptions, HookHandle, Tensor, capture, grad, no_grad};
 
 fn nested() -> Sequential {
     sequential![Linear::new(6, 16), sequential![Linear::new(16, 16), Tanh], Linear::new(16, CLASSES)]
@@ -203,4 +203,29 @@ fn recordings_with_removed_hooks_are_dropped() {
         assert_eq!(step.cache().held, 2);
     }
     assert_eq!(step.cache().misses, 12);
+}
+
+/// A backward pass in a captured step depends on the hooks of tensors from outside the step: of leaves, and of results
+/// that were computed before it.
+#[test]
+fn hooks_of_tensors_are_followed() {
+    let weight = Tensor::from([1.0f32, -2.0, 3.0]).requires_grad_(true);
+    let scaled = &weight * 2.0;
+    let options = || GradOptions { retain_graph: true, ..Default::default() };
+    let work = || grad(&[&(&scaled * &scaled).sum(..)], &[&weight], options()).unwrap().remove(0);
+    let mut step = capture(|_| work(), &[]).unwrap();
+    let mut compare = |misses: u64| {
+        let expected = work().to_vec::<f32>();
+        assert_eq!((step.launch(&[]).unwrap().to_vec::<f32>(0), step.cache().misses), (expected, misses));
+    };
+    for _ in 0..3 {
+        compare(0);
+    }
+    for (hooked, misses) in [(&weight, 1), (&scaled, 2)] {
+        let handle = hooked.register_hook(|g| Some(g * 0.5));
+        compare(misses);
+        compare(misses);
+        handle.remove();
+        compare(misses);
+    }
 }
