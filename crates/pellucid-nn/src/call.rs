@@ -1,7 +1,7 @@
 //! Calls of layers: hooks run, and observers of the model are notified.
 //!
-//! Without hooks and observers a call costs one read of a counter and one check of its result. An error is returned
-//! with the path of the layer that failed.
+//! Without hooks and observers a call costs two reads, of a counter and of the thread's mode, and one check of its
+//! result. An error is returned with the path of the layer that failed.
 
 use crate::hook;
 use crate::layer::Layer;
@@ -9,7 +9,7 @@ use crate::module::{Module, ModuleParts, parts};
 use crate::summary::{Summary, SummaryRow};
 use crate::visit::{ModuleId, ModulePart, class, label};
 use pellucid_tensor::kernel::Meta;
-use pellucid_tensor::{DType, Device, Error, Result, Shape, Tensor, no_grad, placeholder, trace, traced};
+use pellucid_tensor::{DType, Device, Error, Result, Shape, Tensor, is_capturing, no_grad, placeholder, trace, traced};
 use std::any::type_name;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -35,9 +35,11 @@ impl Drop for Observer {
     }
 }
 
+/// Returns true if calls of this thread are observed. A captured step observes them too, because its recording depends
+/// on the hooks of the modules that it calls.
 #[inline]
 pub(crate) fn is_observed() -> bool {
-    OBSERVERS.load(Ordering::Relaxed) > 0
+    OBSERVERS.load(Ordering::Relaxed) > 0 || is_capturing()
 }
 
 /// Calls a module on its inputs, at least one.

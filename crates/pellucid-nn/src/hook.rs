@@ -1,13 +1,18 @@
 //! Hooks: functions that observe, and may replace, the input, the output and the gradient of a part of a model.
 //!
 //! A hook is removed when its guard is dropped. The guard borrows the model, so the layer does not move.
+//!
+//! A captured step calls hooks when it is recorded, and its launches replay their operations. After a hook of a layer
+//! that the step calls was added or removed, the next launch records the step again; the recording without the hook is
+//! kept, and is used once the hook is removed.
 
 use crate::call::{Compute, Observer, is_observed};
 use crate::module::{Module, ModuleParts, parts};
 use crate::visit::ModuleId;
-use pellucid_tensor::{Error, Result, Tensor, is_grad_enabled, ops};
+use pellucid_tensor::{Error, HookList, Result, Tensor, is_capturing, is_grad_enabled, ops};
+use std::collections::HashMap;
 use std::marker::PhantomData;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 type ForwardPreHook = dyn Fn(&Tensor) -> Option<Tensor> + Send + Sync;
 type ForwardHook = dyn Fn(&[&Tensor], &Tensor) -> Option<Tensor> + Send + Sync;
@@ -20,26 +25,30 @@ enum Hook {
     Backward(Arc<BackwardHook>),
 }
 
-struct RegisteredHook {
-    id: usize,
-    module: ModuleId,
-    hook: Hook,
-}
+/// The hooks of each module that has some, or that a recording depends on.
+static HOOKS: LazyLock<RwLock<HashMap<ModuleId, HookList<Hook>>>> = LazyLock::new(RwLock::default);
 
-/// All hooks, in order of registration.
-static HOOKS: RwLock<Vec<RegisteredHook>> = RwLock::new(Vec::new());
+/// Calls `f` with the hooks of a module.
+fn with_hooks_of<R>(module: ModuleId, f: impl FnOnce(&mut HookList<Hook>) -> R) -> R {
+    let mut all = HOOKS.write().unwrap_or_else(PoisonError::into_inner);
+    if all.len() == all.capacity() && !all.contains_key(&module) {
+        all.retain(|_, hooks| !hooks.is_unused());
+    }
+    f(all.entry(module).or_default())
+}
 
 /// A guard of a registered hook; dropping it removes the hook.
 #[must_use = "the hook is removed when its guard is dropped"]
 pub struct HookGuard<'m> {
-    id: usize,
+    module: ModuleId,
+    id: u64,
     _observer: Observer,
     _model: PhantomData<&'m ()>,
 }
 
 impl Drop for HookGuard<'_> {
     fn drop(&mut self) {
-        HOOKS.write().unwrap_or_else(|e| e.into_inner()).retain(|r| r.id != self.id);
+        with_hooks_of(self.module, |hooks| hooks.remove(self.id));
     }
 }
 
@@ -199,10 +208,12 @@ fn register<'m>(model: &dyn ModuleParts, name: &str, hook: Hook) -> Result<HookG
         let help = "the layer is zero-sized, so its address does not identify it; hook the enclosing layer, or box it";
         return Err(Error::invalid("hook", format!("{}: {help}", info.label(name))));
     };
-    let mut hooks = HOOKS.write().unwrap_or_else(|e| e.into_inner());
-    let id = hooks.last().map_or(0, |r| r.id + 1);
-    hooks.push(RegisteredHook { id, module, hook });
-    Ok(HookGuard { id, _observer: Observer::new(), _model: PhantomData })
+    let id = with_hooks_of(module, |hooks| {
+        // A captured step that registers a hook depends on the other hooks of the module.
+        hooks.registered();
+        hooks.add(hook)
+    });
+    Ok(HookGuard { module, id, _observer: Observer::new(), _model: PhantomData })
 }
 
 /// Registers the hooks of a model's modules for those of a clone of the model, until the guards are dropped.
@@ -220,10 +231,15 @@ pub(crate) fn copy_hooks<'m>(model: &dyn ModuleParts, clone: &'m dyn ModuleParts
     guards
 }
 
-/// Returns the hooks of a module. They are called without the lock, since a hook may register and remove others.
+/// Returns the hooks of a module; a captured step becomes dependent on them. They are called without the lock, since a
+/// hook may register and remove others.
 fn hooks_of(module: Option<ModuleId>) -> Vec<Hook> {
-    let all = HOOKS.read().unwrap_or_else(|e| e.into_inner());
-    all.iter().filter(|r| Some(r.module) == module).map(|r| r.hook.clone()).collect()
+    let Some(module) = module else { return Vec::new() };
+    if is_capturing() {
+        return with_hooks_of(module, |hooks| hooks.registered());
+    }
+    let all = HOOKS.read().unwrap_or_else(PoisonError::into_inner);
+    all.get(&module).map(HookList::registered).unwrap_or_default()
 }
 
 /// Runs a module's computation with its hooks. `compute` gets the replacement of the single input, if there is one.

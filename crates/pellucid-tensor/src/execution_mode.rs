@@ -31,6 +31,7 @@ pub(crate) fn is_eager() -> bool {
 }
 
 /// Returns true while this thread records a captured step, in which no values exist.
+#[inline]
 pub fn is_capturing() -> bool {
     MODE.get() == ExecutionMode::Capture
 }

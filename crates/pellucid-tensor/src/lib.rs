@@ -64,6 +64,8 @@ pub use capture::{
 };
 pub use device::Device;
 pub use display::{PrintOptions, get_printoptions, set_printoptions};
+#[doc(hidden)]
+pub use engine::HookList;
 pub use engine::{DeferredStats, HostFlag, deferred_stats, eager, flush, is_capturing, lazy, submit};
 pub use grad_mode::{GradMode, enable_grad, is_grad_enabled, no_grad, set_grad_enabled};
 pub use ops::index::{Ellipsis, IndexItem, IntoIndex, IntoValues, NewAxis, Slice, SliceBound, slice};

@@ -22,8 +22,8 @@ const INFERENCE: &str = "inference";
 /// All layers are in evaluation mode, as after [`Module::eval`](crate::Module::eval), whatever the model's own mode is,
 /// and no gradients are computed. A batch of n rows runs on the smallest compiled size of at least n rows, and a batch
 /// that is larger than all compiled sizes is split. Parameters and buffers are those of the model: a write in place,
-/// such as an optimizer's update, is seen by the next launch. After a parameter was replaced, or the model was moved to
-/// another device, the forward pass is recorded again.
+/// such as an optimizer's update, is seen by the next launch. After a parameter was replaced, the model was moved to
+/// another device, or a [hook](crate::hook) was added or removed, the forward pass is recorded again.
 ///
 /// The model may be owned or borrowed: `&M` and `Arc<M>` are models too.
 ///
@@ -112,9 +112,10 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
         &self.model
     }
 
-    /// Returns the number of kept recordings, and the launches that found or made theirs.
+    /// Returns the number of kept recordings, and the launches that found or made theirs. A shape has one recording for
+    /// each set of hooks with which it ran.
     pub fn cache(&self) -> CacheStats {
-        CacheStats { held: self.passes.kept.iter().map(|state| state.recorded.len()).sum(), ..self.passes.stats }
+        self.passes.stats()
     }
 
     /// Records the forward pass for all compiled sizes and lengths. The names, dtypes and other axes of the inputs are
@@ -426,6 +427,7 @@ impl<'f> ForwardPasses<'f> {
     fn keep_current(&mut self, bind: BindForward<'_, 'f>) -> Result<()> {
         let is_current = |kept: &KeptPasses<'f>| kept.state.check().is_ok();
         if !self.kept.as_ref().is_some_and(is_current) {
+            self.stats = CacheStats { held: 0, ..self.stats() };
             self.kept = None;
             let forward = bind()?;
             let model: Rc<dyn ModuleParts + 'f> = forward.clone();
@@ -449,6 +451,17 @@ impl<'f> ForwardPasses<'f> {
             }
         });
         placed
+    }
+
+    /// Returns the statistics. `self.stats` counts the launches that found the recording of their shape; of these, the kept
+    /// recordings know which were recorded again.
+    fn stats(&self) -> CacheStats {
+        let (mut again, mut held) = (0, 0);
+        for pass in self.kept.iter().flat_map(|kept| &kept.recorded) {
+            let stats = pass.step.as_ref().map_or(CacheStats { held: 1, ..CacheStats::default() }, Captured::cache);
+            (again, held) = (again + stats.misses, held + stats.held);
+        }
+        CacheStats { hits: self.stats.hits - again, misses: self.stats.misses + again, held }
     }
 
     /// Returns the index of the recording for a shape, which is counted as a hit or a miss.

@@ -329,6 +329,14 @@ impl<'f> RecordedStep<'f> {
         BoundGradients::current(&*self.bound.computation.model, update.optimizer.parameters(), &self.plan)
     }
 
+    /// Returns how often the step was recorded, and the number of kept recordings, with those of a separate update.
+    pub(super) fn recordings(&self) -> (u64, usize) {
+        let runners = std::iter::once(&self.pass).chain(self.update.as_ref().map(|(update, _)| update));
+        runners
+            .map(StepRunner::recordings)
+            .fold((0, 0), |(made, held), stats| (made + stats.misses + 1, held + stats.held))
+    }
+
     /// Returns the model with its inputs, and the loss with its targets.
     pub(super) fn computation(&self) -> &StepComputation<'f> {
         &self.bound.computation

@@ -1,7 +1,7 @@
 //! A closure that is ready to be launched: recorded, or run eagerly on a device without capture.
 
 use super::stream::Stream;
-use pellucid_tensor::{Captured, Error, Result, Tensor, capture, enable_grad, unwrap};
+use pellucid_tensor::{CacheStats, Captured, Error, Result, Tensor, capture, enable_grad, unwrap};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -40,6 +40,11 @@ impl<'f> StepRunner<'f> {
             StepRunner::Captured(captured) => Some(captured),
             StepRunner::Eager(_) => None,
         }
+    }
+
+    /// Returns the statistics of the recordings. An eager closure counts as one that is kept.
+    pub(super) fn recordings(&self) -> CacheStats {
+        self.captured().map_or(CacheStats { held: 1, ..CacheStats::default() }, Captured::cache)
     }
 
     pub(super) fn launch(&mut self) -> Result<()> {

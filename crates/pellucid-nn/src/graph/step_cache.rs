@@ -51,6 +51,18 @@ impl<'f> KeptStep<'f> {
         }
     }
 
+    /// Returns how often the step and its evaluation were recorded, and the number of their kept recordings.
+    fn recordings(&self) -> (u64, usize) {
+        let (made, held) = self.buffers().recorded.recordings();
+        match &self.recording {
+            KeptRecording::Training(_, Some(evaluation)) => {
+                let (of_evaluation, more) = evaluation.recordings();
+                (made + of_evaluation, held + more)
+            }
+            _ => (made, held),
+        }
+    }
+
     fn training(&self) -> Option<&TrainingStep<'f>> {
         match &self.recording {
             KeptRecording::Training(step, _) => Some(step),
@@ -96,7 +108,7 @@ impl<'f> StepCache<'f> {
     }
 
     pub(super) fn stats(&self) -> CacheStats {
-        CacheStats { held: self.kept.len(), ..self.stats }
+        CacheStats { held: self.kept.iter().map(|kept| kept.recordings().1).sum(), ..self.stats }
     }
 
     /// Removes the steps that were recorded before the model moved to another device.
@@ -134,7 +146,7 @@ impl<'f> StepCache<'f> {
         first: Option<(&dyn BatchTensors, &Tensor)>,
     ) -> Result<&mut TrainingStep<'f>> {
         self.remove_moved();
-        let share = self.latest().map(|step| step.recorded.plan());
+        let share = self.latest().map(|step| step.plan());
         let step = TrainingStep::compile(self.setup(model.clone()), share, first)?;
         self.keep(model.batch(), KeptRecording::Training(step, None));
         Ok(self.current())
@@ -159,9 +171,9 @@ impl<'f> StepCache<'f> {
 
     /// Launches the step for a batch.
     pub(super) fn step(&mut self, x: &dyn BatchTensors, y: &Tensor, bind: BindModel<'_, 'f>) -> Result<()> {
-        self.set_batch(true, x, y, bind)?;
+        let is_kept = self.set_batch(true, x, y, bind)?;
+        self.counted(is_kept, |cache| cache.current().launch())?;
         let step = self.current();
-        step.launch()?;
         self.results = Some((step.logits.clone(), step.loss.clone()));
         Ok(())
     }
@@ -173,18 +185,35 @@ impl<'f> StepCache<'f> {
         y: &Tensor,
         bind: BindModel<'_, 'f>,
     ) -> Result<StepCheck> {
-        self.set_batch(true, x, y, bind)?;
-        self.current().check_step()
+        let is_kept = self.set_batch(true, x, y, bind)?;
+        self.counted(is_kept, |cache| cache.current().check_step())
     }
 
     /// Returns the loss of a batch in evaluation mode.
     pub(super) fn evaluate(&mut self, x: &dyn BatchTensors, y: &Tensor, bind: BindModel<'_, 'f>) -> Result<f32> {
-        self.set_batch(false, x, y, bind)?;
-        self.evaluate_buffers()
+        let is_kept = self.set_batch(false, x, y, bind)?;
+        self.counted(is_kept, Self::launch_evaluation)
     }
 
     /// Returns the loss of the batch in the buffers, in evaluation mode.
     pub(super) fn evaluate_buffers(&mut self) -> Result<f32> {
+        self.counted(true, Self::launch_evaluation)
+    }
+
+    /// Launches the current step by `launch`, and counts a hit if its recording was kept.
+    fn counted<R>(&mut self, is_kept: bool, launch: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
+        let made = |cache: &Self| cache.kept.last().map(|kept| kept.recordings().0);
+        let before = made(self);
+        let result = launch(self);
+        match is_kept && made(self) == before {
+            true => self.stats.hits += 1,
+            false => self.stats.misses += 1,
+        }
+        result
+    }
+
+    /// Launches the evaluation of the current step, which is recorded at its first launch, and returns the loss.
+    fn launch_evaluation(&mut self) -> Result<f32> {
         let stream = self.options.stream.clone();
         let evaluation = match self.kept.last_mut().map(|kept| &mut kept.recording) {
             Some(KeptRecording::Training(step, evaluation)) => {
@@ -192,7 +221,7 @@ impl<'f> StepCache<'f> {
                     Some(recorded) => recorded,
                     None => {
                         let computation = step.recorded.computation().clone();
-                        Box::new(record_evaluation(computation, step.recorded.plan(), stream)?)
+                        Box::new(record_evaluation(computation, step.plan(), stream)?)
                     }
                 };
                 evaluation.insert(recorded)
@@ -205,19 +234,21 @@ impl<'f> StepCache<'f> {
     }
 
     /// Copies a batch into the buffers of the step for its shapes and the model's path, which becomes the current step.
+    /// Returns whether the step was kept.
     fn set_batch(
         &mut self,
         is_training: bool,
         x: &dyn BatchTensors,
         y: &Tensor,
         bind: BindModel<'_, 'f>,
-    ) -> Result<()> {
-        self.select(is_training, x, y, bind)?;
-        self.current().copy_batch(x, y)
+    ) -> Result<bool> {
+        let is_kept = self.select(is_training, x, y, bind)?;
+        self.current().copy_batch(x, y).map(|()| is_kept)
     }
 
-    /// Makes the step for this batch and the model's path the current one; compiles it if it is missing.
-    fn select(&mut self, is_training: bool, x: &dyn BatchTensors, y: &Tensor, bind: BindModel<'_, 'f>) -> Result<()> {
+    /// Makes the step for this batch and the model's path the current one; compiles it if it is missing. Returns
+    /// whether the step was kept.
+    fn select(&mut self, is_training: bool, x: &dyn BatchTensors, y: &Tensor, bind: BindModel<'_, 'f>) -> Result<bool> {
         self.remove_moved();
         let is_wanted = |kept: &KeptStep<'f>| {
             (kept.training().is_some() || !is_training)
@@ -225,9 +256,8 @@ impl<'f> StepCache<'f> {
                 && kept.buffers().fits(x)
         };
         if let Some(at) = self.kept.iter().rposition(is_wanted) {
-            self.stats.hits += 1;
             self.kept[at..].rotate_left(1);
-            return Ok(());
+            return Ok(true);
         }
         let model = bind()?;
         if is_training {
@@ -236,7 +266,6 @@ impl<'f> StepCache<'f> {
             let step = TrainingStep::compile_evaluation(self.setup(model), (x, y))?;
             self.keep(x, KeptRecording::Evaluation(step));
         }
-        self.stats.misses += 1;
-        Ok(())
+        Ok(false)
     }
 }

@@ -16,7 +16,8 @@ use std::rc::Rc;
 /// A trainer: a model, a loss, an optimizer, and recorded training steps. The first [`step`](GraphTrainer::step) with a
 /// batch of new shapes or dtypes, or on a new [path](super::paths::path_of) of the model, records a step for it. The
 /// trainer keeps the recordings up to a [limit](GraphTrainer::recordings). They share parameters, gradients and
-/// optimizer state.
+/// optimizer state. A step is recorded again for another mode (training or evaluation), and after a
+/// [hook](crate::hook) was added or removed.
 ///
 /// Model, loss and optimizer may be owned, borrowed (`&M`, `&mut M`), boxed (`Box<dyn Layer>`, `Box<dyn Loss>`,
 /// `Box<dyn Optimizer>`) or shared (`Arc<M>`; a loss also as `Rc<L>`, the others are thread-safe and therefore not). This
@@ -67,7 +68,7 @@ where
         self
     }
 
-    /// Sets the maximum number of recorded steps, 8 by default. The least recently used step is dropped first, and is
+    /// Sets the maximum number of recorded steps (shapes and paths), 8 by default. The least recently used step is dropped first, and is
     /// recorded again when it is needed.
     ///
     /// # Errors
@@ -77,6 +78,10 @@ where
     }
 
     /// Returns the number of kept recordings, and the hits and misses of steps and evaluations.
+    ///
+    /// A step for one shape of the batch and one [path](super::paths::path_of) has a recording for each mode (training or
+    /// evaluation) and each set of hooks with which it ran, and one more for its evaluation. Each of them counts, as does
+    /// the separate update of a step that accumulates gradients. A step that runs eagerly counts as one recording.
     pub fn cache(&self) -> CacheStats {
         self.steps.stats()
     }
@@ -138,7 +143,8 @@ where
     }
 
     /// Returns the loss of the last [`step`](GraphTrainer::step) before its update. This call waits for the step and
-    /// reads the value; [`loss_tensor`](GraphTrainer::loss_tensor) does not.
+    /// reads the value; [`loss_tensor`](GraphTrainer::loss_tensor) does not. It is NaN for a batch with an invalid class
+    /// number, see [`step`](GraphTrainer::step).
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) before the first step; errors of the step on
@@ -181,6 +187,10 @@ where
     /// A step for other shapes or dtypes, or for another path of the model, is recorded first, as by
     /// [`compile`](GraphTrainer::compile). The targets of a loss without a [kind](Loss::kind), such as a closure, then
     /// have shape and dtype of `y`.
+    ///
+    /// The values of a batch are not checked, since the step does not read them on the host: a class number outside of
+    /// the logits' classes makes the loss NaN, and the update makes the parameters NaN. An eager loss returns
+    /// [`Error::IndexOutOfBounds`](pellucid_tensor::Error::IndexOutOfBounds) instead.
     ///
     /// # Errors
     /// Those of [`Sequential::compile`](crate::Sequential::compile), if the step is recorded; those of

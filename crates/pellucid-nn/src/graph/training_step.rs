@@ -140,7 +140,7 @@ impl<'f> TrainingStep<'f> {
     }
 
     pub(super) fn copy_batch(&self, x: &dyn BatchTensors, y: &Tensor) -> Result<()> {
-        self.recorded.plan().check(SET_BATCH, x, y)?;
+        self.plan().check(SET_BATCH, x, y)?;
         // Only the values of the batch are copied, not its autograd graph.
         let _off = no_grad();
         let (mut buffers, mut copied) = (self.inputs.iter(), Ok(()));
@@ -169,6 +169,11 @@ impl<'f> TrainingStep<'f> {
     /// Those of [`RecordedStep::check_step`].
     pub fn check_step(&mut self) -> Result<StepCheck> {
         self.recorded.check_step()
+    }
+
+    /// Returns the plan of the step; see [`RecordedStep::plan`].
+    pub fn plan(&self) -> &StepPlan {
+        self.recorded.plan()
     }
 
     /// Whether the step is for batches of these shapes and dtypes.

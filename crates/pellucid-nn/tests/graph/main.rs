@@ -6,6 +6,7 @@ mod changes_between_launches;
 mod check;
 mod coverage;
 mod errors;
+mod hooks;
 mod inference;
 mod models;
 mod paths;

@@ -103,8 +103,28 @@ fn the_first_step_of_each_shape_records() {
             buffers.push(model.parameters()[0].grad().unwrap());
         }
         assert!(buffers.iter().all(|buf| buf.array().shares_storage(buffers[0].array())));
-        assert_eq!((trainer.cache().misses, trainer.cache().held, empty.parameters().len()), (3, 3, 4));
+        // Each recorded step or evaluation counts.
+        assert_eq!((trainer.cache().misses, trainer.cache().held, empty.parameters().len()), (4, 4, 4));
     }
+}
+
+/// The statistics of a trainer count one recording for each mode.
+#[test]
+fn recordings_for_modes_are_counted() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let model = sequential![Linear::new(6, 8), Dropout::new(0.5), Linear::new(8, CLASSES)];
+    let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), sgd(&model, 0.1, 0.0));
+    let (x, y) = batch(&[BATCH, 6], 1);
+    trainer.step(&x, &y).unwrap();
+    model.eval();
+    trainer.step(&x, &y).unwrap();
+    model.train();
+    trainer.step(&x, &y).unwrap();
+    assert_eq!(trainer.cache(), CacheStats { hits: 1, misses: 2, held: 2 });
+    trainer.evaluate(&x, &y).unwrap();
+    trainer.evaluate(&x, &y).unwrap();
+    assert_eq!(trainer.cache(), CacheStats { hits: 2, misses: 3, held: 3 });
+    assert_eq!(trainer.current().unwrap().plan().input_shape.dims(), [BATCH, 6]);
 }
 
 /// A batch that a model cannot train on can be evaluated, before and after it is trained, and records no training step.

@@ -8,7 +8,7 @@ use super::shared_storages::{SharedStorages, with_unique_storage};
 use super::targets::GradTarget;
 use crate::autocast::{autocast_dtype, autocast_off};
 use crate::device::Device;
-use crate::engine;
+use crate::engine::{self, is_capturing};
 use crate::grad_mode::set_grad_enabled;
 use crate::idle::release_idle_memory;
 use crate::ops::copy::{copy, to_dtype};
@@ -331,6 +331,9 @@ impl<'a> BackwardPass<'a> {
 
     /// Passes the complete gradients of a node's outputs to hooks, targets, and slots that keep them.
     fn observe(&mut self, node: &Arc<GraphNode>, gradients: &mut [Option<Tensor>]) -> Result<()> {
+        if is_capturing() {
+            node.keep_hooks_of_live_outputs();
+        }
         if let Some(hooks) = node.hooks() {
             for ((hooks, meta), gradient) in hooks.iter().zip(&node.outputs_meta).zip(&mut *gradients) {
                 let OutputMeta { meta, device } = meta;
@@ -442,10 +445,11 @@ fn run_hooks(
     device: Device,
     shared: &mut SharedStorages,
 ) -> Result<Tensor> {
+    let hooks = hooks.registered();
     if hooks.is_empty() {
         return Ok(gradient);
     }
-    let gradient = hooks.run(gradient);
+    let gradient = hooks.iter().fold(gradient, |g, hook| hook(&g).unwrap_or(g));
     if *gradient.shape() != meta.shape {
         let help = "a hook must return a gradient of its tensor's shape";
         return Err(Error::shapes("hook", [gradient.shape(), &meta.shape], help));

@@ -44,7 +44,7 @@ pub struct CacheStats {
     /// Number of launches that found a valid recording.
     pub hits: u64,
     /// Number of launches that recorded the step again: for inputs of new shapes, other values of [host
-    /// flags](crate::HostFlag), or replaced state.
+    /// flags](crate::HostFlag), other hooks, or replaced state.
     pub misses: u64,
     /// Number of recordings that are kept.
     pub held: usize,
@@ -68,7 +68,8 @@ pub enum Placement {
 /// A captured step, which [`launch`](Captured::launch) executes.
 ///
 /// It owns its closure, and a small cache of recordings. Their key is the shapes and dtypes of the inputs, the grad
-/// mode, and the values of the [host flags](crate::HostFlag) that the closure reads. There is no global state.
+/// mode, the values of the [host flags](crate::HostFlag) that the closure reads, and the hooks that it calls. There is
+/// no global state.
 pub struct Captured<'f> {
     step: Closure<'f>,
     options: CaptureOptions,
@@ -289,6 +290,8 @@ impl Captured<'_> {
             return Err(Error::invalid("capture", "a step cannot be captured inside a captured step"));
         }
         let step = CompiledStep::record(&mut self.step, &StepKey::new(inputs), self.options.passes)?;
+        // A recording with a hook that was removed is never valid again.
+        self.recordings.retain(CompiledStep::can_match_again);
         if self.recordings.len() == self.options.recordings {
             self.recordings.remove(0);
         }

@@ -303,6 +303,11 @@ impl CompiledStep {
         self.dependencies.all_unchanged()
     }
 
+    /// Returns false if a host flag that the closure has read never has that value again.
+    pub(super) fn can_match_again(&self) -> bool {
+        self.dependencies.can_match_again()
+    }
+
     /// Returns true if no tensor of a captured step had a `requires_grad` change since the last validation.
     pub(super) fn is_current(&self) -> bool {
         self.requires_grad_changes == requires_grad_changes()

@@ -1,7 +1,9 @@
 //! `HostDependencies`: the host flags, and the tensors of other devices, that a recording depends on.
 
+use super::host_flag::{RETIRED, flag_changes};
 use crate::array::Array;
 use pellucid_ir::backend::Storage;
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,6 +12,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub(crate) struct HostDependencies {
     /// Flags, each with its value; `None` for a flag that the step sets before it reads it.
     flags: Vec<(Arc<AtomicUsize>, Option<usize>)>,
+    /// The count of flag changes for which all flags are known to have these values. While no flag in the process
+    /// changes, a launch reads only the count.
+    matched_at: Cell<Option<usize>>,
     /// Storages whose elements were copied to the device of the step, each with its version.
     sources: Vec<(Arc<Storage>, u64)>,
 }
@@ -31,7 +36,29 @@ impl HostDependencies {
 
     /// Returns true if all flags have the values that the step has read, and no source was written since.
     pub(crate) fn all_unchanged(&self) -> bool {
-        self.flags.iter().all(|(flag, value)| value.is_none_or(|value| flag.load(Ordering::Relaxed) == value))
-            && self.sources.iter().all(|(storage, version)| storage.version() == *version)
+        self.flags_match() && self.sources.iter().all(|(storage, version)| storage.version() == *version)
+    }
+
+    fn flags_match(&self) -> bool {
+        let changes = Some(flag_changes());
+        if self.matched_at.get() == changes {
+            return true;
+        }
+        let is_same = |(flag, value): &(Arc<AtomicUsize>, Option<usize>)| {
+            value.is_none_or(|value| flag.load(Ordering::Relaxed) == value)
+        };
+        let all_match = self.flags.iter().all(is_same);
+        if all_match {
+            self.matched_at.set(changes);
+        }
+        all_match
+    }
+
+    /// Returns false if a flag has left the value that the step has read for ever, such as that of a removed hook.
+    pub(crate) fn can_match_again(&self) -> bool {
+        let is_left = |(flag, value): &(Arc<AtomicUsize>, Option<usize>)| {
+            value.is_some_and(|value| value != RETIRED) && flag.load(Ordering::Relaxed) == RETIRED
+        };
+        !self.flags.iter().any(is_left)
     }
 }

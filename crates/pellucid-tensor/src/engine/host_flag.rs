@@ -5,6 +5,19 @@ use crate::execution_mode::is_capturing;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// Process-wide count of changes of host flags.
+static FLAG_CHANGES: AtomicUsize = AtomicUsize::new(0);
+
+/// The last value of a flag, see [`HostFlag::retire`].
+pub(super) const RETIRED: usize = usize::MAX;
+
+/// Returns the process-wide count of changes of host flags. Values that are read afterwards are those of this count or
+/// later ones.
+#[inline]
+pub(super) fn flag_changes() -> usize {
+    FLAG_CHANGES.load(Ordering::Acquire)
+}
+
 /// A host value that selects which kernels a step contains: training or evaluation, or a branch of a model.
 ///
 /// A [captured](crate::capture) step that reads a flag is replayed while the flag has the value of its recording. For
@@ -45,7 +58,21 @@ impl HostFlag {
     /// does not become dependent on the returned value.
     pub fn replace(&self, value: usize) -> usize {
         self.note(None);
-        self.0.swap(value, Ordering::Relaxed)
+        let before = self.0.swap(value, Ordering::Relaxed);
+        if before != value {
+            FLAG_CHANGES.fetch_add(1, Ordering::Release);
+        }
+        before
+    }
+
+    /// Sets a value that the flag never leaves. Recordings that have read another value are not kept.
+    pub(super) fn retire(&self) {
+        self.set(RETIRED);
+    }
+
+    /// Returns true if no recording and no other handle refers to this flag.
+    pub(super) fn is_unshared(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
     }
 
     /// Returns another handle of this flag. A clone is an independent flag.

@@ -431,7 +431,8 @@ impl Tensor {
     /// it is [free](Tensor::is_free), it is copied to the device of this tensor; if it is pinned to another device, the
     /// pass fails with [`Error::DeviceMismatch`].
     /// The hook exists as long as the graph, or until it is removed. After a write in place, it receives the gradient
-    /// of the value before the write.
+    /// of the value before the write. In a captured step it is called when the step is recorded; the step is recorded
+    /// again after a hook of one of its tensors was added or removed.
     ///
     /// # Panics
     /// If the tensor requires no gradient.

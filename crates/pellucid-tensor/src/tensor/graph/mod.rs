@@ -20,6 +20,7 @@ use super::hook::Hooks;
 use super::{Tensor, TensorInner};
 use crate::array::Array;
 use crate::device::Device;
+use pellucid_ir::backend::READY;
 use pellucid_ir::kernel::Meta;
 use saved_derivative::{SavedDerivative, SavedDerivativeOf};
 use smallvec::SmallVec;
@@ -191,6 +192,17 @@ impl GraphNode {
     pub(crate) fn hooks_of(&self, index: usize) -> &Arc<Hooks> {
         self.observed.store(true, Ordering::Release);
         &self.details().hooks.get_or_init(|| self.outputs_meta.iter().map(|_| Arc::default()).collect())[index]
+    }
+
+    /// Creates the lists of hooks if an output was computed outside of the step that is being captured and still exists:
+    /// the recording depends on the hooks that are registered for it later.
+    pub(crate) fn keep_hooks_of_live_outputs(&self) {
+        let is_outside = |output: &Weak<TensorInner>| {
+            output.upgrade().is_some_and(|output| Tensor::from_inner(output).array().storage().pending() == READY)
+        };
+        if let Some(index) = self.outputs().iter().position(is_outside) {
+            self.hooks_of(index);
+        }
     }
 
     /// Returns the hooks of all outputs, if any were registered.
