@@ -7,6 +7,7 @@ mod state_dict;
 
 use crate::dtype::DType;
 use crate::shape::Shape;
+use std::borrow::Cow;
 use std::fmt;
 use std::panic::Location;
 
@@ -45,7 +46,7 @@ pub enum Error {
         shape: Shape,
     },
     /// An index is outside the length of its axis.
-    #[error("{op}: index {index} is out of bounds for axis {axis} of length {len}{}", index_help(op, *index))]
+    #[error("{op}: index {index} is out of bounds for axis {axis} of length {len}{}", index_help(op, *index, *len))]
     IndexOutOfBounds {
         /// The operation.
         op: &'static str,
@@ -331,12 +332,16 @@ fn quoted(names: &[String]) -> String {
 }
 
 /// Returns the help for class numbers that mean "no class", such as PyTorch's −100.
-fn index_help(op: &str, index: i64) -> &'static str {
+fn index_help(op: &str, index: i64, len: usize) -> Cow<'static, str> {
     match op {
         "cross_entropy" | "nll_loss" if index < 0 => {
             "; ignore_index skips the samples of one class number (PyTorch's default is -100; Pellucid has no default)"
+                .into()
         }
-        _ => "",
+        "embedding" | "embedding_bag" => {
+            format!("; indices must be in 0..{len}: make the table larger, or check the vocabulary").into()
+        }
+        _ => "".into(),
     }
 }
 
