@@ -60,15 +60,13 @@ fn parameters_of_an_unbuilt_model_are_refused() {
         let text = error.downcast_ref::<String>().unwrap();
         assert!(text.contains("1.1 (Lazy)") && text.contains("build()"), "{text}");
     }
-    assert_eq!(model.state_dict().len(), 2);
     model.zero_grad();
     model.eval();
     model.unfreeze();
-    model.load_state_dict(&model.state_dict()).unwrap();
     let built = sequential![Linear::new(4, 3), (Relu, Linear::new(3, 2)), Linear::new(2, 1)].state_dict();
     let error = model.load_state_dict(&built).unwrap_err();
     assert!(matches!(&error, Error::Layer { layer, .. } if layer == "1.1 (Lazy)"), "{error}");
-    assert_eq!(model.load_matching(&built).unwrap().unexpected.len(), 4);
+    assert!(model.load_matching(&built).is_err());
     assert_eq!(model.summary(&[5, 4]).unwrap().parameters, 15 + 8 + 3);
     model.load_state_dict(&built).unwrap();
     uses.iter().for_each(|accepted| accepted(&model));
@@ -572,7 +570,7 @@ fn hooks_before_a_layer_replace_its_input() {
 fn inputs_that_do_not_fit_are_refused_with_a_remedy() {
     let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32);
     let rows = Embedding::new(10, 3);
-    let attention = MultiheadAttention::new(8, 2);
+    let attention = MultiheadAttention::new(8, 4);
     let (x, there) = (zeros(&[2, 5, 8]), Tensor::ones([5, 2], DType::Bool));
     let attend = |there: &Tensor| attention.try_attend(&x, &x, &x, AttentionMasks::padding(there));
     let mask = Tensor::ones([2, 5, 5], DType::Bool);

@@ -53,9 +53,10 @@ pub(super) fn bound(inputs: usize) -> f64 {
     if inputs == 0 { 0.0 } else { (inputs as f64).sqrt().recip() }
 }
 
-/// Returns the error for an input whose last axis does not have length `inputs`.
+/// Returns the error for an input whose last axis does not have the length of the weight's, `[outputs, inputs]`.
 #[cold]
-fn wrong_width(input: &Shape, [inputs, outputs]: [usize; 2]) -> Error {
+fn wrong_width(input: &Shape, weight: &Shape) -> Error {
+    let (outputs, inputs) = (weight[0], weight[1]);
     let given = input[input.rank() - 1];
     let wrong = format!("the last axis of the input has length {given}, but the layer was made for {inputs}");
     let sample = &input[1..];
@@ -68,7 +69,7 @@ fn wrong_width(input: &Shape, [inputs, outputs]: [usize; 2]) -> Error {
              {inputs}"
         )
     };
-    Error::shapes("linear", [input], help)
+    Error::shapes("linear", [input, weight], help)
 }
 
 impl Linear {
@@ -76,8 +77,8 @@ impl Linear {
     pub(super) fn output(&self, weight: &Tensor, x: &Tensor) -> Result<Tensor> {
         check_input_dtype("Linear", x, weight)?;
         match (x.shape().last(), weight.shape().dims()) {
-            (Some(&given), &[outputs, inputs]) if given != inputs => {
-                return Err(wrong_width(x.shape(), [inputs, outputs]));
+            (Some(&given), &[_, inputs]) if given != inputs => {
+                return Err(wrong_width(x.shape(), weight.shape()));
             }
             _ => {}
         }
